@@ -1,0 +1,36 @@
+"""Packaging of the distribution `tinygrad`: every subpackage, the type marker and the model file of the app."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+TEST = [
+  "pytest",
+  "pytest-xdist",
+  "hypothesis",
+  "scikit-learn",
+  "gguf",
+  "matplotlib",
+  "ruff",
+  "mypy",
+  "import-linter",
+  "setuptools>=77",  # the wheel test builds without isolation; 77 reads the SPDX licence field below
+  "wheel",
+]
+ORACLE = ["torch==2.13.0", "transformers"]
+
+setup(
+  name="tinygrad",
+  version="0.15.0+sharding",
+  description="A fork of tinygrad in which the device of a tensor carries its sharding",
+  long_description=(Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
+  long_description_content_type="text/markdown",
+  license="MIT",
+  license_files=["LICENSE"],
+  python_requires=">=3.11",
+  packages=find_packages(include=["tinygrad", "tinygrad.*"]),
+  package_data={"tinygrad": ["py.typed"], "tinygrad.apps": ["*.gguf"]},
+  install_requires=["numpy", "llvmlite", "ml-dtypes", "tokenizers", "jinja2", "rich"],
+  extras_require={"test": TEST, "oracle": ORACLE},
+  classifiers=["Programming Language :: Python :: 3", "Operating System :: POSIX :: Linux"],
+)
