@@ -1,0 +1,268 @@
+"""Read GGUF files: memory-mapped, every read checked against the file's size.
+
+The format is the one described in ggml's docs/gguf.md, versions 2 and 3, little-endian:
+  "GGUF" | version u32 | tensors u64 | pairs u64 | pairs: key, type, value | infos: name, dims, type, offset | pad | data
+A string is a u64 length and its UTF-8 bytes. Dims are stored with the fastest-moving first; here they are row-major.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+T = TypeVar("T")
+MAX_DIMS = 4  # GGML_MAX_DIMS
+MAX_NESTING = 4  # of arrays within arrays
+Q8_BLOCK = 32  # weights that share one scale
+REFETCH = "the file is damaged or incomplete: download or write it again"
+
+
+class GGUFError(ValueError):
+  """A GGUF file that cannot be used: names the file, the field, the byte offset, and a fix."""
+
+  def __init__(self, path: str | os.PathLike[str], field: str, problem: str, fix: str, offset: int | None = None):
+    where = f"{os.fspath(path)}: {field}" + ("" if offset is None else f" at byte {offset}")
+    super().__init__(f"GGUF {where}: {problem}\n  fix: {fix}")
+
+
+class GGMLType(enum.IntEnum):
+  """The tensor types that this reader loads, by their number in the file."""
+
+  F32 = 0
+  F16 = 1
+  Q8_0 = 8
+
+
+# Types of the format that are not loaded: only to call them by their name in the error.
+OTHER_TYPES = {
+  2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K",
+  15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS",
+  24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+}  # fmt: skip
+
+# (weights in a block, bytes of a block)
+BLOCKS = {GGMLType.F32: (1, 4), GGMLType.F16: (1, 2), GGMLType.Q8_0: (Q8_BLOCK, 2 + Q8_BLOCK)}
+
+BOOL, STRING, ARRAY = 7, 8, 9
+SCALARS: dict[int, str] = {
+  0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", BOOL: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+  """Where one tensor lies: `shape` is row-major, `offset` and `nbytes` are in bytes of the file."""
+
+  name: str
+  shape: tuple[int, ...]
+  type: GGMLType
+  offset: int
+  nbytes: int
+
+
+class _Cursor:
+  """Reads forward through the bytes of a file; whatever would leave the file is a GGUFError."""
+
+  def __init__(self, path: str, data: memoryview):
+    self.path, self.data, self.at = path, data, 0
+
+  def error(self, field: str, problem: str, fix: str = REFETCH, at: int | None = None) -> GGUFError:
+    return GGUFError(self.path, field, problem, fix, self.at if at is None else at)
+
+  def need(self, count: int, size: int, field: str, what: str = "") -> None:
+    """Raise unless `count` items of at least `size` bytes can follow."""
+    left = len(self.data) - self.at
+    if count * size > left:
+      raise self.error(
+        field, f"{what or count * size} needs at least {count * size} bytes, and {left} are left in the file"
+      )
+
+  def take(self, n: int, field: str) -> memoryview:
+    self.need(n, 1, field)
+    self.at += n
+    return self.data[self.at - n : self.at]
+
+  def u32(self, field: str) -> int:
+    return int(struct.unpack("<I", self.take(4, field))[0])
+
+  def u64(self, field: str) -> int:
+    return int(struct.unpack("<Q", self.take(8, field))[0])
+
+  def string(self, field: str) -> str:
+    n = self.u64(field)
+    self.need(n, 1, field, f"a string of {n} bytes")
+    start = self.at
+    try:
+      return str(self.take(n, field), "utf-8")
+    except UnicodeDecodeError as e:
+      raise self.error(field, f"not UTF-8: {e.reason}", at=start + e.start) from e
+
+  def value(self, kind: int, field: str, depth: int = 0) -> Any:
+    if kind == STRING:
+      return self.string(field)
+    if kind == ARRAY:
+      return self.array(field, depth)
+    if kind not in SCALARS:
+      raise self.error(field, f"unknown value type {kind}", at=self.at - 4)
+    return self.numbers(kind, 1, field)[0]
+
+  def array(self, field: str, depth: int) -> list[Any]:
+    if depth >= MAX_NESTING:
+      raise self.error(field, f"arrays nested more than {MAX_NESTING} deep")
+    kind, n = self.u32(field), self.u64(field)
+    if kind in SCALARS:
+      return self.numbers(kind, n, field)
+    if kind not in (STRING, ARRAY):
+      raise self.error(field, f"unknown element type {kind}", at=self.at - 12)
+    self.need(n, 8 if kind == STRING else 12, field, f"an array of {n} elements")
+    return [self.value(kind, f"{field}[{i}]", depth + 1) for i in range(n)]
+
+  def numbers(self, kind: int, n: int, field: str) -> list[Any]:
+    dt = np.dtype(SCALARS[kind])
+    self.need(n, dt.itemsize, field, f"an array of {n} elements")
+    start = self.at
+    x = np.frombuffer(self.take(n * dt.itemsize, field), dt)
+    if kind != BOOL:
+      return list(x.tolist())
+    if n and x.max() > 1:
+      raise self.error(field, f"a bool is 0 or 1, not {x.max()}", at=start)
+    return [bool(v) for v in x]
+
+
+class GGUF:
+  """An opened GGUF file: `metadata` by key, `tensors` by name, and views of the tensors' bytes.
+
+  The views are read-only and lie in the mapped file, so a part that nobody reads is never loaded from disk.
+  Raises: GGUFError for anything in the file that is not as the format says; OSError where it cannot be opened.
+  """
+
+  def __init__(self, path: str | os.PathLike[str]):
+    self.path = os.fspath(path)
+    if Path(path).is_dir():
+      raise GGUFError(path, "file", "is a directory", "pass the path of a .gguf file")
+    with open(path, "rb") as f:
+      size = os.fstat(f.fileno()).st_size
+      # An empty file cannot be mapped.
+      self._map: mmap.mmap | bytes = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    c = _Cursor(self.path, memoryview(self._map))
+    pairs, tensors = self._header(c)
+    self.metadata = self._metadata(c, pairs)
+    self.tensors = self._infos(c, tensors)
+
+  def _header(self, c: _Cursor) -> tuple[int, int]:
+    if bytes(c.data[:4]) != b"GGUF":
+      raise c.error("magic", f"starts with {bytes(c.data[:4])!r}, not b'GGUF'", "pass a .gguf file", at=0)
+    c.take(4, "magic")
+    self.version = c.u32("version")
+    if self.version not in (2, 3):
+      swapped = int.from_bytes(self.version.to_bytes(4, "little"), "big")
+      problem = "is big-endian" if swapped in (2, 3) else f"version {self.version} is not supported"
+      raise c.error("version", problem, "convert it to a little-endian GGUF of version 3", at=4)
+    tensors, pairs = c.u64("tensor_count"), c.u64("metadata_kv_count")
+    c.need(pairs, 8 + 4 + 1, "metadata_kv_count", f"{pairs} pairs")
+    c.need(tensors, 8 + 4 + 8 + 4 + 8, "tensor_count", f"{tensors} tensors")
+    return pairs, tensors
+
+  def _metadata(self, c: _Cursor, pairs: int) -> dict[str, Any]:
+    metadata: dict[str, Any] = {}
+    for i in range(pairs):
+      start = c.at
+      key = c.string(f"metadata key {i}")
+      if key in metadata:
+        raise c.error(f"metadata key {i}", f"{key!r} appears twice", at=start)
+      metadata[key] = c.value(c.u32(f"type of {key!r}"), repr(key))
+    if metadata.get("split.count", 1) not in (0, 1):
+      raise c.error("'split.count'", "the model is split over several files", "merge them first (gguf-split --merge)")
+    return metadata
+
+  def _infos(self, c: _Cursor, count: int) -> dict[str, TensorInfo]:
+    alignment = self.metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or isinstance(alignment, bool) or alignment < 1 or alignment & (alignment - 1):
+      raise c.error("'general.alignment'", f"{alignment!r} is not a power of two")
+    infos: dict[str, TensorInfo] = {}
+    for i in range(count):
+      info = self._info(c, i, alignment)
+      if info.name in infos:
+        raise c.error(f"tensor {i}", f"the name {info.name!r} appears twice")
+      infos[info.name] = info
+    base, size, end = -(-c.at // alignment) * alignment, len(c.data), 0
+    infos = {n: TensorInfo(n, t.shape, t.type, base + t.offset, t.nbytes) for n, t in infos.items()}
+    for t in sorted(infos.values(), key=lambda t: t.offset):
+      if t.offset + t.nbytes > size:
+        problem = f"{t.type.name} {list(t.shape)} ends at byte {t.offset + t.nbytes}, and the file has {size}"
+        raise c.error(f"tensor {t.name!r}", problem, at=t.offset)
+      if t.offset < end:
+        raise c.error(f"tensor {t.name!r}", "overlaps the tensor before it", at=t.offset)
+      end = t.offset + t.nbytes
+    return infos
+
+  def _info(self, c: _Cursor, i: int, alignment: int) -> TensorInfo:
+    name = c.string(f"name of tensor {i}")
+    field = f"tensor {name!r}"
+    ndim = c.u32(f"{field}: dims")
+    if not 1 <= ndim <= MAX_DIMS:
+      raise c.error(f"{field}: dims", f"{ndim} dims, and the format has 1 to {MAX_DIMS}", at=c.at - 4)
+    start = c.at
+    shape = tuple(reversed([c.u64(f"{field}: dim {d}") for d in range(ndim)]))
+    # What an int64 holds, so that no later arithmetic on the shape can overflow.
+    if min(shape) < 1 or math.prod(shape) >= 1 << 60:
+      raise c.error(f"{field}: dims", f"the shape {list(shape)} is not possible", at=start)
+    number = c.u32(f"{field}: type")
+    if number not in BLOCKS:
+      known = ", ".join(t.name for t in GGMLType)
+      fix = f"use a file with {known} tensors (llama-quantize MODEL OUT Q8_0 makes one)"
+      raise c.error(field, f"its type is {OTHER_TYPES.get(number, number)}; supported are {known}", fix, at=c.at - 4)
+    kind = GGMLType(number)
+    weights, nbytes = BLOCKS[kind]
+    if shape[-1] % weights:
+      raise c.error(field, f"rows of {shape[-1]} are no whole number of {kind.name} blocks of {weights}", at=start)
+    offset = c.u64(f"{field}: offset")
+    if offset % alignment:
+      raise c.error(f"{field}: offset", f"{offset} is no multiple of the alignment {alignment}", at=c.at - 8)
+    return TensorInfo(name, shape, kind, offset, math.prod(shape) // weights * nbytes)
+
+  def get(self, key: str, kind: type[T], default: T | None = None) -> T:
+    """The metadata value of `key`, which must be a `kind` (an int serves as a float); GGUFError where it is not."""
+    value = self.metadata.get(key, default)
+    if kind is float and type(value) is int:
+      value = float(value)
+    if value is None:
+      raise GGUFError(self.path, repr(key), "is missing", "convert the model again with a current converter")
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+      raise GGUFError(self.path, repr(key), f"is a {type(value).__name__}, not a {kind.__name__}", REFETCH)
+    return value
+
+  def info(self, name: str) -> TensorInfo:
+    if name not in self.tensors:
+      raise GGUFError(self.path, f"tensor {name!r}", "is missing", "convert the model again with a current converter")
+    return self.tensors[name]
+
+  def floats(self, name: str) -> NDArray[Any]:
+    """The F32 or F16 tensor `name` as a view of its shape."""
+    t = self.info(name)
+    if t.type is GGMLType.Q8_0:
+      raise GGUFError(self.path, f"tensor {name!r}", "is quantised", "read it with `quants`", t.offset)
+    dt = np.dtype("<f4" if t.type is GGMLType.F32 else "<f2")
+    return np.frombuffer(self._map, dt, math.prod(t.shape), t.offset).reshape(t.shape)
+
+  def quants(self, name: str) -> tuple[NDArray[np.int8], NDArray[np.float16]]:
+    """The Q8_0 tensor `name` [.., cols] as views: quants [.., cols/32, 32] and scales [.., cols/32, 1].
+
+    A weight is quant * scale; in the file a block is its float16 scale and its 32 int8 quants, hence the strides.
+    """
+    t = self.info(name)
+    if t.type is not GGMLType.Q8_0:
+      raise GGUFError(self.path, f"tensor {name!r}", f"is {t.type.name}", "read it with `floats`", t.offset)
+    block = np.dtype([("scale", "<f2", (1,)), ("quant", "<i1", (Q8_BLOCK,))])
+    x = np.frombuffer(self._map, block, math.prod(t.shape) // Q8_BLOCK, t.offset)
+    x = x.reshape(*t.shape[:-1], t.shape[-1] // Q8_BLOCK)
+    return x["quant"], x["scale"]
