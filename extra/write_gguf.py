@@ -1,6 +1,6 @@
 """Write GGUF files (version 3, little-endian) with F32, F16 and Q8_0 tensors; needs numpy only.
 
-  write_gguf("out.gguf", {"general.architecture": "llama", ...}, {"output_norm.weight": x, ...}, {"token_embd.weight": "Q8_0"})
+  write_gguf("out.gguf", {"general.architecture": "llama"}, {"output.weight": x}, {"output.weight": "Q8_0"})
 
 Metadata values are bool, int (u32, or the smallest of i32, u64, i64 that holds it), float (f32), str, lists of one of
 these (ints as i32), or numpy scalars and arrays, which keep their type.

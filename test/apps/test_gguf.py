@@ -47,8 +47,8 @@ def read_all(path: Path) -> list[np.ndarray]:
 
 def test_metadata_of_every_type(small: Path):
   m = GGUF(small).metadata
-  want = {"t.u8": 200, "t.i8": -3, "t.u16": 60000, "t.i16": -300, "t.u32": 1 << 31, "t.i32": -(1 << 30), "t.u64": 1 << 63,
-          "t.i64": -(1 << 62), "t.f32": 0.5, "t.f64": 0.1, "t.b": True, "t.s": "größe", "t.as": ["a", "ß", ""],
+  want = {"t.u8": 200, "t.i8": -3, "t.u16": 60000, "t.i16": -300, "t.u32": 1 << 31, "t.i32": -(1 << 30),
+          "t.u64": 1 << 63, "t.i64": -(1 << 62), "t.f32": 0.5, "t.f64": 0.1, "t.b": True, "t.s": "größe", "t.as": ["a", "ß", ""],
           "t.ai": [1, -2, 3], "t.af": [0.5, 1.5], "general.architecture": "llama"}  # fmt: skip
   assert {k: m[k] for k in want} == want
   assert m["t.b"] is True
@@ -75,8 +75,8 @@ def test_views_are_of_the_map_and_read_only(small: Path):
 def test_writer_agrees_with_the_gguf_package(tmp_path: Path):
   x, wide = normal(3, 8, 96), normal(4, 5, 32) * 1e3
   wide[0] = 0  # a block whose scale is zero
-  metadata = {"general.architecture": "llama", "a.bool": False, "a.int": 7, "a.neg": -7, "a.big": 1 << 40, "a.float": 1e-5,
-              "a.list": ["x", "y"], "a.ints": [1, 2, -3], "a.floats": [0.5], "a.u8": np.uint8(3)}  # fmt: skip
+  metadata = {"general.architecture": "llama", "a.bool": False, "a.int": 7, "a.neg": -7, "a.big": 1 << 40,
+              "a.float": 1e-5, "a.list": ["x", "y"], "a.ints": [1, 2, -3], "a.floats": [0.5], "a.u8": np.uint8(3)}  # fmt: skip
   types = {"q": "Q8_0", "wide": "Q8_0", "h": "F16"}
   write_gguf(tmp_path / "o.gguf", metadata, {"q": x, "h": x, "f": x, "wide": wide, "v": x[0]}, types)
   assert [p.name for p in tmp_path.iterdir()] == ["o.gguf"]  # no temporary left
@@ -106,7 +106,7 @@ def test_writer_refuses(tmp_path: Path):
 def test_every_truncation_is_a_typed_error(small: Path, tmp_path: Path):
   raw, cut = small.read_bytes(), tmp_path / "cut.gguf"
   end = max(t.offset + t.nbytes for t in GGUF(small).tensors.values())
-  for n in range(0, end):
+  for n in range(end):
     cut.write_bytes(raw[:n])
     with pytest.raises(GGUFError, match=r"cut\.gguf.*\n  fix: "):
       GGUF(cut)
@@ -159,12 +159,14 @@ def string(s: str) -> bytes:
     (b"GGUF\x03", b"GGML\x03", r"magic at byte 0: starts with b'GGML'.*\n  fix: pass a .gguf file"),
     (b"GGUF\x03\0\0\0", b"GGUF\x01\0\0\0", r"version at byte 4: version 1 is not supported"),
     (b"GGUF\x03\0\0\0", b"GGUF\0\0\0\x03", r"version at byte 4: is big-endian"),
-    (string("t.b") + b"\x07\0\0\0\x01", string("t.b") + b"\x07\0\0\0\x02", r"'t.b' at byte \d+: a bool is 0 or 1, not 2"),
+    (string("t.b") + b"\x07\0\0\0\x01", string("t.b") + b"\x07\0\0\0\x02",
+     r"'t.b' at byte \d+: a bool is 0 or 1, not 2"),
     (string("t.i8"), string("t.u8"), r"metadata key 2 at byte \d+: 't.u8' appears twice"),
     (string("t.s"), string("t.\n"), None),  # any other key is still a key
     ("größe".encode(), b"gr\xff\xff\xc3\x9fe", r"'t.s' at byte \d+: not UTF-8"),
     (string("t.b") + b"\x07", string("t.b") + b"\x0d", r"'t.b' at byte \d+: unknown value type 13"),
-    (string("t.as") + b"\x09\0\0\0\x08", string("t.as") + b"\x09\0\0\0\x0d", r"'t.as' at byte \d+: unknown element type 13"),
+    (string("t.as") + b"\x09\0\0\0\x08", string("t.as") + b"\x09\0\0\0\x0d",
+     r"'t.as' at byte \d+: unknown element type 13"),
     (string("f32") + b"\x02", string("f32") + b"\x05", r"tensor 'f32': dims at byte \d+: 5 dims"),
     (string("f32") + b"\x02\0\0\0\x05", string("f32") + b"\x02\0\0\0\0", r"the shape \[3, 0\] is not possible"),
     (string("f16"), string("f32"), r"tensor 1 at byte \d+: the name 'f32' appears twice"),
@@ -174,7 +176,8 @@ def string(s: str) -> bytes:
      r"rows of 65 are no whole number of Q8_0 blocks of 32"),
     (b"\x40" + bytes(7) + b"\x04" + bytes(7) + b"\x08", b"\x40" + bytes(7) + b"\x05" + bytes(7) + b"\x08",
      r"tensor 'q8' at byte \d+: Q8_0 \[5, 64\] ends at byte \d+, and the file has \d+"),
-    (b"\x05" + bytes(7) + b"\x03" + bytes(7), b"\x05" + bytes(7) + b"\x06" + bytes(7), r"overlaps the tensor before it"),
+    (b"\x05" + bytes(7) + b"\x03" + bytes(7), b"\x05" + bytes(7) + b"\x06" + bytes(7),
+     r"overlaps the tensor before it"),
   ],
 )  # fmt: skip
 def test_each_damaged_field_has_its_error(small: Path, old: bytes, new: bytes, match: str | None):

@@ -1,7 +1,7 @@
 """Read GGUF files: memory-mapped, every read checked against the file's size.
 
 The format is the one described in ggml's docs/gguf.md, versions 2 and 3, little-endian:
-  "GGUF" | version u32 | tensors u64 | pairs u64 | pairs: key, type, value | infos: name, dims, type, offset | pad | data
+  "GGUF" | version u32 | tensors u64 | pairs u64 | pairs: key, type, value | infos: name, dims, type, offset | data
 A string is a u64 length and its UTF-8 bytes. Dims are stored with the fastest-moving first; here they are row-major.
 """
 
@@ -45,8 +45,8 @@ class GGMLType(enum.IntEnum):
 # Types of the format that are not loaded: only to call them by their name in the error.
 OTHER_TYPES = {
   2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K",
-  15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS",
-  24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+  15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S",
+  23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
 }  # fmt: skip
 
 # (weights in a block, bytes of a block)

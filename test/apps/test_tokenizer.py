@@ -1,0 +1,162 @@
+"""The tokenizer of a GGUF file: round trips, control tokens, partial characters, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Peer
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from extra.write_gguf import write_gguf
+from tinygrad.apps.gguf import GGUF, GGUFError
+from tinygrad.apps.tokenizer import SPLITS, TokenError, Tokenizer, bytes_of_chars
+
+TEXT = ["def f(x):\n  return x + 1\n" * 8, "the quick brown fox doesn't jump 12345 times\n\n" * 8, "größe 漢字 🙂 " * 8]
+TEMPLATE = (
+  "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}</>\n{% endfor %}"
+  "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def trained(size: int = 300) -> Peer:
+  t = Peer(models.BPE())
+  t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  t.decoder = decoders.ByteLevel()
+  alphabet = pre_tokenizers.ByteLevel.alphabet()
+  t.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False))
+  return t
+
+
+def metadata(**changes: object) -> dict[str, object]:
+  model = json.loads(trained().to_str())["model"]
+  tokens = sorted(model["vocab"], key=model["vocab"].get)
+  n = len(tokens)
+  m = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "gpt-2",
+    "tokenizer.ggml.tokens": [*tokens, "<|begin|>", "<|end|>"],
+    "tokenizer.ggml.token_type": [1] * n + [3, 3],
+    "tokenizer.ggml.merges": [x if isinstance(x, str) else " ".join(x) for x in model["merges"]],
+    "tokenizer.ggml.bos_token_id": n,
+    "tokenizer.ggml.eos_token_id": n + 1,
+    "tokenizer.chat_template": TEMPLATE,
+  }
+  m |= {f"tokenizer.{k}" if k == "chat_template" else f"tokenizer.ggml.{k}": v for k, v in changes.items()}
+  return {k: v for k, v in m.items() if v is not None}
+
+
+def load(path: Path, **changes: object) -> Tokenizer:
+  write_gguf(path / "t.gguf", metadata(**changes), {})
+  return Tokenizer.from_gguf(GGUF(path / "t.gguf"))
+
+
+@pytest.fixture(scope="module")
+def tok(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+  return load(tmp_path_factory.mktemp("tok"))
+
+
+@pytest.mark.parametrize("pre", list(SPLITS))
+def test_round_trip_of_every_split(pre: str, tmp_path: Path):
+  t = load(tmp_path, pre=pre)
+  for text in [*TEXT, "", " ", "\r\n\t x  y\n\n", "a\x00b\x7f", "1234567 ½ ٣", "I'LL we've", "<=>||x$$"]:
+    assert t.decode(t.encode(text)) == text
+
+
+@given(text=st.text())
+def test_any_text_comes_back(tok: Tokenizer, text: str):
+  assert tok.decode(tok.encode(text)) == text.replace("<|begin|>", "").replace("<|end|>", "")
+
+
+def test_same_tokens_as_the_tokenizer_it_was_made_from(tok: Tokenizer):
+  peer = trained()
+  for text in TEXT:
+    assert tok.encode(text, bos=False) == peer.encode(text).ids
+  assert len(tok.encode(TEXT[0])) < len(TEXT[0]) / 2  # merges do happen
+
+
+def test_splits_differ(tmp_path: Path):
+  def pieces(pre: str, text: str) -> list[str]:
+    return [p for p, _ in load(tmp_path, pre=pre).encoder.pre_tokenizer.pre_tokenize_str(text)]
+
+  assert pieces("gpt-2", "x 12345") == ["x", "Ġ12345"]
+  assert pieces("llama-bpe", "x 12345") == ["x", "Ġ", "123", "45"]
+  assert pieces("qwen2", "x 12") == ["x", "Ġ", "1", "2"]
+  assert pieces("smollm", "x 12") == ["x", "Ġ", "1", "2"]
+  assert pieces("default", "x12345$y") == ["x", "123", "45", "$", "y"]
+  assert pieces("llama-bpe", "it'S\n\n") == ["it", "'S", "ĊĊ"]
+  assert pieces("gpt-2", "it'S") == ["it", "'", "S"]
+
+
+def test_byte_characters_are_those_of_tokenizers():
+  char = bytes_of_chars()
+  assert sorted(char) == sorted(pre_tokenizers.ByteLevel.alphabet()) and sorted(char.values()) == list(range(256))
+  decoder = decoders.ByteLevel()
+  for c, b in char.items():
+    assert decoder.decode([c]) == bytes([b]).decode(errors="replace")
+
+
+def test_control_tokens(tok: Tokenizer):
+  assert tok.bos == len(tok.names) - 2 and tok.ends == {len(tok.names) - 1}
+  assert tok.encode("a<|end|>b", bos=False) == [*tok.encode("a", False), len(tok.names) - 1, *tok.encode("b", False)]
+  assert tok.decode([tok.bos, *tok.encode("a")]) == "a"  # they are not printed
+
+
+def test_bos_by_the_files_habit(tmp_path: Path):
+  assert load(tmp_path).encode("a")[0] != load(tmp_path).bos
+  t = load(tmp_path, pre="llama-bpe")
+  assert t.encode("a")[0] == t.bos and t.encode("a", bos=False)[0] != t.bos
+  assert load(tmp_path, pre="llama-bpe", add_bos_token=False).encode("a")[0] != t.bos
+  assert load(tmp_path, add_bos_token=True).encode("a")[0] == t.bos
+  assert load(tmp_path, pre="llama-bpe", bos_token_id=None).bos is None
+
+
+def test_a_character_spread_over_tokens_waits_for_its_last_byte(tok: Tokenizer):
+  char = {b: c for c, b in bytes_of_chars().items()}
+  ids = [tok.names.index(char[b]) for b in "é🙂".encode()]
+  stream = tok.stream()
+  assert [stream.push(i) for i in ids] == ["", "é", "", "", "", "🙂"]
+  assert stream.end() == ""
+  stream = tok.stream()
+  assert [stream.push(i) for i in ids[:4]] == ["", "é", "", ""]
+  assert stream.end() == "\N{REPLACEMENT CHARACTER}"
+
+
+def test_chat_template(tok: Tokenizer, tmp_path: Path):
+  messages = [{"role": "user", "content": "hi"}]
+  assert tok.chat(messages) == "<|begin|><user>hi</>\n<assistant>"
+  with pytest.raises(ValueError, match="has no chat template.*\n  fix: leave out --chat"):
+    load(tmp_path, chat_template=None).chat(messages)
+  with pytest.raises(ValueError, match="refuses the conversation: no"):
+    load(tmp_path, chat_template="{{ raise_exception('no') }}").chat(messages)
+  with pytest.raises(Exception, match="unsafe"):
+    load(tmp_path, chat_template="{{ ''.__class__.__mro__ }}").chat(messages)
+
+
+@pytest.mark.parametrize("token", [-1, 302, 1 << 40])
+def test_a_token_out_of_range_is_a_typed_error(tok: Tokenizer, token: int):
+  with pytest.raises(
+    TokenError, match=rf"token {token} is not in the vocabulary of 302 tokens\n  fix: pass tokens from 0 to 301"
+  ):
+    tok.decode([token])
+
+
+@pytest.mark.parametrize(
+  ("changes", "match"),
+  [
+    ({"model": "llama"}, r"a 'llama' tokenizer is not supported\n  fix: use a model with a byte-level BPE"),
+    ({"model": None}, r"'tokenizer.ggml.model': is missing"),
+    ({"pre": "tekken"}, r"'tekken' is not supported\n  fix: .*llama-bpe"),
+    ({"tokens": ["a", "b", "a"]}, "is no list of distinct strings"),
+    ({"tokens": [1, 2]}, "is no list of distinct strings"),
+    ({"token_type": [1, 1]}, r"has 2 entries for 302 tokens"),
+    ({"merges": ["a b c"]}, r"'tokenizer.ggml.merges'\[0\]: 'a b c' does not join two tokens to a third"),
+    ({"merges": ["zz qq"]}, "does not join two tokens"),
+    ({"merges": None}, "'tokenizer.ggml.merges': is missing"),
+    ({"bos_token_id": 302}, "302 is not below the 302 tokens"),
+  ],
+)
+def test_what_it_refuses(tmp_path: Path, changes: dict[str, object], match: str):
+  with pytest.raises(GGUFError, match=match):
+    load(tmp_path, **changes)

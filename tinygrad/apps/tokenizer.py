@@ -1,0 +1,190 @@
+"""Text to tokens and back by the tokenizer that a GGUF file carries: byte-level BPE ("gpt2") through `tokenizers`."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tinygrad.apps.gguf import GGUF, GGUFError
+
+if TYPE_CHECKING:
+  from tokenizers import Tokenizer as Encoder
+
+CONTROL, USER_DEFINED = 3, 4  # of tokenizer.ggml.token_type
+SPACES = r"\s+(?!\S)|\s+"
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+GPT2 = rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|{SPACES}"
+LLAMA3 = (
+  rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|{SPACES}"
+)
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+
+# How text is split before merging, by tokenizer.ggml.pre: regexes in order, each applied to the pieces of the last.
+SPLITS: dict[str, tuple[str, ...]] = {
+  "default": (r"[\p{P}\$\+<=>\^~\|]+", GPT2.removesuffix(r"|\s+"), r"\p{N}+", "[0-9][0-9][0-9]"),
+  "gpt-2": (GPT2,),
+  "llama-bpe": (LLAMA3,),
+  "llama3": (LLAMA3,),
+  "llama-v3": (LLAMA3,),
+  "qwen2": (QWEN2,),
+  "smollm": (r"\p{N}", GPT2),
+}
+LLAMA3_LIKE = ("llama-bpe", "llama3", "llama-v3")  # begin with BOS, and take a word that is a token as it is
+
+
+class TokenError(ValueError):
+  """A token that the vocabulary does not hold: names the token, the vocabulary's size, and a fix."""
+
+
+def bytes_of_chars() -> dict[str, int]:
+  """The byte behind each character of a byte-level token: printable bytes are themselves, the rest follow from 256 on.
+
+  Source: the encoding that GPT-2 published; the printable ones are those of latin-1 without space and soft hyphen.
+  """
+  printable = [b for b in range(256) if 0x21 <= b <= 0x7E or 0xA1 <= b <= 0xAC or 0xAE <= b <= 0xFF]
+  others = [b for b in range(256) if b not in printable]
+  return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+  """`encode` text to token numbers, `decode` numbers to text, `stream` for text as it is generated.
+
+  `tokens[i]` are the bytes of token i, b"" for control tokens; `names[i]` its spelling in the file.
+  """
+
+  names: tuple[str, ...]
+  tokens: tuple[bytes, ...]
+  encoder: Encoder
+  bos: int | None
+  ends: frozenset[int]
+  add_bos: bool
+  template: str | None
+
+  @staticmethod
+  def from_gguf(g: GGUF) -> Tokenizer:
+    """Raises GGUFError for a tokenizer of another kind, or one whose parts do not fit together."""
+    names, merges, types = _vocabulary(g)
+    pre = g.get("tokenizer.ggml.pre", str, "default")
+    if pre not in SPLITS:
+      fix = f"use a model whose tokenizer.ggml.pre is one of {', '.join(SPLITS)}"
+      raise GGUFError(g.path, "'tokenizer.ggml.pre'", f"{pre!r} is not supported", fix)
+    special = [i for i, t in enumerate(types) if t in (CONTROL, USER_DEFINED)]
+    encoder = _encoder(g, names, merges, special, pre)
+    char = bytes_of_chars()
+    tokens = tuple(
+      b"" if t == CONTROL else name.encode() if t == USER_DEFINED else b"".join(_byte(char, c) for c in name)
+      for name, t in zip(names, types)
+    )
+    ids = {k: g.get(f"tokenizer.ggml.{k}_token_id", int, -1) for k in ("bos", "eos", "eot", "eom")}
+    for k, i in ids.items():
+      if i >= len(names):
+        problem = f"{i} is not below the {len(names)} tokens of the vocabulary"
+        raise GGUFError(g.path, f"'tokenizer.ggml.{k}_token_id'", problem, "convert the model again")
+    bos = ids["bos"] if ids["bos"] >= 0 else None
+    add_bos = bos is not None and g.get("tokenizer.ggml.add_bos_token", bool, pre in LLAMA3_LIKE)
+    ends = frozenset(ids[k] for k in ("eos", "eot", "eom") if ids[k] >= 0)
+    return Tokenizer(tuple(names), tokens, encoder, bos, ends, add_bos, g.metadata.get("tokenizer.chat_template"))
+
+  def encode(self, text: str, bos: bool | None = None) -> list[int]:
+    """Token numbers of `text`; spelled-out control tokens count as such. `bos` overrides the file's habit."""
+    ids: list[int] = self.encoder.encode(text, add_special_tokens=False).ids
+    return [self.bos, *ids] if self.bos is not None and (self.add_bos if bos is None else bos) else ids
+
+  def decode(self, ids: Iterable[int]) -> str:
+    return b"".join(self.bytes_of(i) for i in ids).decode(errors="replace")
+
+  def bytes_of(self, i: int) -> bytes:
+    self.check([i])
+    return self.tokens[i]
+
+  def check(self, ids: Sequence[int]) -> None:
+    """Raises TokenError unless every token is in the vocabulary."""
+    for i in ids:
+      if not 0 <= i < len(self.tokens):
+        raise TokenError(
+          f"token {i} is not in the vocabulary of {len(self.tokens)} tokens\n"
+          f"  fix: pass tokens from 0 to {len(self.tokens) - 1}, as this file's own tokenizer makes them"
+        )
+
+  def stream(self) -> Stream:
+    return Stream(self)
+
+  def chat(self, messages: Sequence[dict[str, str]]) -> str:
+    """The conversation as the file's chat template writes it, up to where the assistant's answer begins."""
+    if self.template is None:
+      raise ValueError("the model's file has no chat template (tokenizer.chat_template)\n  fix: leave out --chat")
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(message: str) -> None:
+      raise ValueError(f"the model's chat template refuses the conversation: {message}\n  fix: leave out --chat")
+
+    # A file from anywhere brings its own program here, hence the sandbox.
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    special = {
+      "bos_token": "" if self.bos is None else self.names[self.bos],
+      "eos_token": self.names[min(self.ends)] if self.ends else "",
+    }
+    return env.from_string(self.template).render(
+      messages=messages, add_generation_prompt=True, raise_exception=raise_exception, **special
+    )
+
+
+class Stream:
+  """Joins the bytes of tokens to text as they come; a character spread over several tokens waits for its last byte."""
+
+  def __init__(self, tokenizer: Tokenizer):
+    self.tokenizer = tokenizer
+    self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+  def push(self, token: int) -> str:
+    return self.decoder.decode(self.tokenizer.bytes_of(token))
+
+  def end(self) -> str:
+    return self.decoder.decode(b"", final=True)
+
+
+def _byte(char: dict[str, int], c: str) -> bytes:
+  # Converters put some words into the vocabulary in plain characters.
+  return bytes((char[c],)) if c in char else c.encode()
+
+
+def _vocabulary(g: GGUF) -> tuple[list[str], list[tuple[str, str]], list[int]]:
+  model = g.get("tokenizer.ggml.model", str)
+  if model != "gpt2":
+    fix = "use a model with a byte-level BPE tokenizer ('gpt2'), such as the Llama 3 family"
+    raise GGUFError(g.path, "'tokenizer.ggml.model'", f"a {model!r} tokenizer is not supported", fix)
+  names: list[str] = g.get("tokenizer.ggml.tokens", list)
+  types: list[int] = g.get("tokenizer.ggml.token_type", list, [1] * len(names))
+  merges: list[tuple[str, str]] = []
+  fix = "convert the model again with a current converter"
+  if not names or not all(isinstance(n, str) for n in names) or len(set(names)) != len(names):
+    raise GGUFError(g.path, "'tokenizer.ggml.tokens'", "is no list of distinct strings", fix)
+  if len(types) != len(names):
+    raise GGUFError(g.path, "'tokenizer.ggml.token_type'", f"has {len(types)} entries for {len(names)} tokens", fix)
+  known = set(names)
+  for i, merge in enumerate(g.get("tokenizer.ggml.merges", list)):
+    pair = merge.split(" ") if isinstance(merge, str) else []
+    if len(pair) != 2 or not known.issuperset((*pair, "".join(pair))):
+      raise GGUFError(g.path, f"'tokenizer.ggml.merges'[{i}]", f"{merge!r} does not join two tokens to a third", fix)
+    merges.append((pair[0], pair[1]))
+  return names, merges, types
+
+
+def _encoder(g: GGUF, names: list[str], merges: list[tuple[str, str]], special: list[int], pre: str) -> Encoder:
+  import tokenizers
+  from tokenizers import models, pre_tokenizers
+
+  vocabulary = {name: i for i, name in enumerate(names)}
+  model: Any = models.BPE(vocabulary, merges, ignore_merges=pre in LLAMA3_LIKE)
+  encoder = tokenizers.Tokenizer(model)
+  # Each regex marks pieces of its own; what lies between two of them is a piece as well.
+  splits: list[Any] = [pre_tokenizers.Split(tokenizers.Regex(r), "isolated") for r in SPLITS[pre]]
+  byte_level: Any = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+  encoder.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])  # type: ignore[assignment]
+  encoder.add_special_tokens([tokenizers.AddedToken(names[i], special=True, normalized=False) for i in special])
+  if encoder.get_vocab_size() != len(names):
+    raise GGUFError(g.path, "'tokenizer.ggml.tokens'", "special tokens clash with others", "convert the model again")
+  return encoder
