@@ -1,0 +1,489 @@
+"""Where values live: device names, meshes, placements (`Sharding`), buffers, and what a backend has to offer."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import os
+import re
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from tinygrad.dtype import DType
+from tinygrad.helpers import GlobalCounters, ceildiv, prod
+
+
+class DeviceError(RuntimeError):
+  """A device that does not exist here, cannot be opened, or failed while it ran."""
+
+
+class ShardError(ValueError):
+  """A placement that cannot be, or operands whose placements do not go together."""
+
+
+# ---------------------------------------------------------------- meshes and placements
+
+
+class Mesh:
+  """Ordered distinct devices as a row-major grid with named axes: `Mesh(("CPU:0", …, "CPU:3"), (2, 2), ("dp", "tp"))`.
+
+  Without a shape the mesh is one axis of all devices. Equal meshes are the same object.
+  Raises: ShardError for repeated devices, a shape that does not multiply to their number, or names that don't match it.
+  """
+
+  __slots__ = ("devices", "names", "shape")
+  devices: tuple[str, ...]
+  shape: tuple[int, ...]
+  names: tuple[str, ...]
+  _interned: ClassVar[dict[tuple[Any, ...], Mesh]] = {}
+
+  def __new__(cls, devices: Sequence[str], shape: Sequence[int] | None = None, names: Sequence[str] | None = None) -> Mesh:
+    if isinstance(devices, str):
+      raise ShardError(f"a mesh needs a sequence of devices, got the string {devices!r}\n  fix: Mesh(({devices!r},))")
+    devs = tuple(Device.canonicalize(d) for d in devices)
+    if not devs or len(set(devs)) != len(devs):
+      raise ShardError(f"a mesh needs distinct devices, got {devs}\n  fix: name each device once, e.g. ('CPU:0', 'CPU:1')")
+    dims = (len(devs),) if shape is None else tuple(int(n) for n in shape)
+    if prod(dims) != len(devs) or min(dims, default=1) < 1:
+      raise ShardError(f"a mesh of shape {dims} has {prod(dims)} places, but {len(devs)} devices were given\n  fix: make the shape's product {len(devs)}")
+    axes = tuple("xyzuvw"[i] if i < 6 else f"a{i}" for i in range(len(dims))) if names is None else tuple(names)
+    if len(axes) != len(dims) or len(set(axes)) != len(axes):
+      raise ShardError(f"a mesh of shape {dims} needs {len(dims)} distinct axis names, got {axes}")
+    key = (devs, dims, axes)
+    if (found := Mesh._interned.get(key)) is not None:
+      return found
+    self = object.__new__(cls)
+    self.devices, self.shape, self.names = devs, dims, axes
+    return Mesh._interned.setdefault(key, self)
+
+  def __len__(self) -> int:
+    return len(self.devices)
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    return Mesh, (self.devices, self.shape, self.names)
+
+  def __repr__(self) -> str:
+    axes = ", ".join(f"{name}={size}" for name, size in zip(self.names, self.shape, strict=True))
+    return f"Mesh({short_devices(self.devices)}, {axes})"
+
+  def digits(self, entry: str) -> Digit:
+    """The digit of an axis `"x"`, or of a sub-axis `"x:(p)k"`: view x as [p, k, n/(pk)] and take k."""
+    match = re.fullmatch(r"([^:]+)(?::\((\d+)\)(\d+))?", entry)
+    if match is None or match[1] not in self.names:
+      raise ShardError(f"{entry!r} is no axis of {self}\n  fix: use one of {', '.join(self.names)}, or a sub-axis such as '{self.names[0]}:(1)2'")
+    i = self.names.index(match[1])
+    n, stride = self.shape[i], prod(self.shape[i + 1 :])
+    if match[2] is None:
+      return Digit(n, stride)
+    p, k = int(match[2]), int(match[3])
+    if p < 1 or k < 1 or n % (p * k):
+      raise ShardError(f"sub-axis {entry!r}: {p}*{k} does not divide the axis size {n}")
+    return Digit(k, stride * (n // (p * k)))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Digit:
+  """A digit of the device's number within the mesh: `number // stride % size`."""
+
+  size: int
+  stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Owe:
+  """A reduction still owed over `digits`; `disjoint`: at most one coordinate holds a value that is not zero."""
+
+  digits: tuple[Digit, ...]
+  op: Any  # the reduce op (Ops); this module sits below the IR and only compares and prints it
+  disjoint: bool = False
+
+
+class P(tuple[Any, ...]):
+  """PartitionSpec: for each tensor dim None, a mesh axis name, or a tuple of names (major to minor). `P("dp", None)`."""
+
+  __slots__ = ()
+
+  def __new__(cls, *dims: str | None | tuple[str, ...]) -> P:
+    return super().__new__(cls, dims)
+
+  def __repr__(self) -> str:
+    return f"P({', '.join(map(repr, self))})"
+
+
+def merge_digits(digits: Sequence[Digit]) -> tuple[Digit, ...]:
+  """Normal form of an ordered digit list: no size 1, neighbours that are adjacent digits of the number joined."""
+  out: list[Digit] = []
+  for d in digits:
+    if d.size == 1:
+      continue
+    if out and out[-1].stride == d.size * d.stride:
+      out[-1] = Digit(out[-1].size * d.size, d.stride)
+    else:
+      out.append(d)
+  return tuple(out)
+
+
+class Sharding:
+  """Where a value lives and how: its devices, for each dim the digits that cut it (major to minor), and reductions still owed.
+
+  `Sharding(("GPU:0", "GPU:1"), axis=0)` cuts dim 0 in two; `axis=None` replicates; `Sharding(mesh, P("dp", None))` is the general form.
+  Digits in neither replicate. Frozen and interned in one normal form: equal placements are the same object.
+  On one device it is that device's plain name (a `str` is returned).
+  Raises: ShardError for an axis used twice, a negative or repeated axis, digits that overlap.
+  """
+
+  __slots__ = ("__weakref__", "_local", "dims", "mesh", "parts_", "pending", "settled_")
+  mesh: Mesh
+  dims: tuple[tuple[Digit, ...], ...]
+  pending: tuple[Owe, ...]
+  parts_: tuple[int, ...]
+  settled_: Sharding | None
+  _local: dict[tuple[Any, ...], tuple[int, ...]]
+  _interned: ClassVar[dict[tuple[Any, ...], Sharding]] = {}
+
+  def __new__(cls, devices: Mesh | Sequence[str], axis: int | P | Sequence[Any] | None = None) -> Any:
+    mesh = devices if isinstance(devices, Mesh) else Mesh(devices)
+    dims: list[tuple[Digit, ...]] = []
+    if isinstance(axis, int):
+      if axis < 0:
+        raise ShardError(f"axis={axis}: a Sharding does not know the tensor's rank, so the axis must be >= 0\n  fix: Tensor.shard(devices, axis={axis}) counts from the end")
+      dims = [()] * axis + [(Digit(len(mesh), 1),)]
+    elif axis is not None:
+      for entry in axis:
+        names = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+        dims.append(tuple(mesh.digits(name) for name in names))
+    return Sharding.of(mesh, dims)
+
+  @staticmethod
+  def of(mesh: Mesh, dims: Sequence[Sequence[Digit]], pending: Sequence[Owe] = ()) -> Any:
+    """The interned normal form of the given digits; the mesh's only device as a `str` if it has one."""
+    if len(mesh) == 1:
+      return mesh.devices[0]
+    cut = [merge_digits(d) for d in dims]
+    while cut and not cut[-1]:
+      cut.pop()
+    owed: dict[tuple[Any, bool], list[Digit]] = {}
+    for o in pending:
+      owed.setdefault((o.op, o.disjoint), []).extend(o.digits)
+    debts = tuple(Owe(digits, op, dis) for (op, dis), ds in owed.items() if (digits := merge_digits(sorted(ds, key=lambda d: -d.stride))))
+    key = (mesh.devices, tuple(cut), debts)
+    if (found := Sharding._interned.get(key)) is not None:
+      return found
+    _check_chain(mesh, [d for dim in cut for d in dim] + [d for o in debts for d in o.digits])
+    self = object.__new__(Sharding)
+    self.mesh, self.dims, self.pending = mesh, tuple(cut), debts
+    self.parts_ = tuple(prod(d.size for d in dim) for dim in cut)
+    self.settled_, self._local = None, {}
+    return Sharding._interned.setdefault(key, self)
+
+  @property
+  def devices(self) -> tuple[str, ...]:
+    return self.mesh.devices
+
+  @property
+  def axis(self) -> int | None:
+    """The one cut dim; None if replicated. Raises ShardError if several dims are cut."""
+    cut = [i for i, d in enumerate(self.dims) if d]
+    if len(cut) > 1:
+      raise ShardError(f"{self} cuts dims {cut}; .axis exists only where one is cut\n  fix: read .dims")
+    return cut[0] if cut else None
+
+  def __len__(self) -> int:
+    return len(self.devices)
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self.devices)
+
+  def __getitem__(self, i: int) -> str:
+    return self.devices[i]
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    return Sharding.of, (self.mesh, self.dims, self.pending)
+
+  @property
+  def replicated(self) -> bool:
+    """No dim is cut (debts aside)."""
+    return not self.dims
+
+  @property
+  def settled(self) -> Sharding:
+    """This placement without debts: owed digits replicate."""
+    if not self.pending:
+      return self
+    if self.settled_ is None:
+      self.settled_ = Sharding.of(self.mesh, self.dims)
+    return self.settled_
+
+  def with_dims(self, dims: Sequence[Sequence[Digit]]) -> Any:
+    return Sharding.of(self.mesh, dims, self.pending)
+
+  def with_pending(self, pending: Sequence[Owe]) -> Any:
+    return Sharding.of(self.mesh, self.dims, pending)
+
+  def cut(self, i: int) -> tuple[Digit, ...]:
+    """The digits that cut dim i."""
+    return self.dims[i] if i < len(self.dims) else ()
+
+  def parts(self, i: int) -> int:
+    """Into how many blocks dim i is cut."""
+    return self.parts_[i] if i < len(self.parts_) else 1
+
+  @property
+  def used(self) -> tuple[Digit, ...]:
+    """Every digit that cuts or is owed."""
+    return (*(d for dim in self.dims for d in dim), *(d for o in self.pending for d in o.digits))
+
+  def block(self, i: int, number: Any) -> Any:
+    """The block of dim i that device `number` (an int, or an integer expression) holds."""
+    b: Any = 0
+    for d in self.cut(i):
+      b = b * d.size + number // d.stride % d.size
+    return b
+
+  def local_shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
+    """The block's shape: ceil(n / parts); a symbolic dim is cut by its upper bound, and stays as it is where uncut."""
+    if len(self.parts_) > len(shape):
+      raise ShardError(f"{self} cuts dim {len(self.parts_) - 1}, but the tensor of shape {tuple(shape)} has {len(shape)} dims")
+    return tuple(n if (k := self.parts(i)) == 1 else ceildiv(n if isinstance(n, int) else n.vmax, k) for i, n in enumerate(shape))
+
+  def box(self, number: int, shape: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """The half-open range of global indices that device `number` holds, for each dim (possibly empty)."""
+    out = []
+    for i, (n, size) in enumerate(zip(shape, self.local_shape(shape), strict=True)):
+      lo = min(n, self.block(i, number) * size) if self.parts(i) > 1 else 0
+      out.append((lo, min(n, lo + size)))
+    return tuple(out)
+
+  def __repr__(self) -> str:
+    parts = ", ".join("+".join(_digit_name(self.mesh, d) for d in dim) if dim else "-" for dim in self.dims)
+    owed = "".join(f" owes {o.op.name.lower()} over {'+'.join(_digit_name(self.mesh, d) for d in o.digits)}" for o in self.pending)
+    return f"Sharding({short_devices(self.devices)}: {parts or 'replicated'}{owed})"
+
+
+Placement = str | Sharding
+
+
+def _check_chain(mesh: Mesh, digits: list[Digit]) -> None:
+  """The digits of one placement must not overlap and must form a divisor chain of the device's number."""
+  below = 1
+  for d in sorted(digits, key=lambda d: d.stride):
+    if d.stride % below or len(mesh) % (d.size * d.stride):
+      raise ShardError(f"{_digit_name(mesh, d)} of {mesh} is used twice, or overlaps another part of the same placement\n  fix: let each mesh axis cut one dim")
+    below = d.size * d.stride
+
+
+def _digit_name(mesh: Mesh, d: Digit) -> str:
+  """The axis, or axes, or sub-axis, that the digit is; names only print."""
+  for i, (name, n) in enumerate(zip(mesh.names, mesh.shape, strict=True)):
+    stride = prod(mesh.shape[i + 1 :])
+    if (d.size, d.stride) == (n, stride):
+      return name
+    if d.stride >= stride and d.size * d.stride <= n * stride:
+      return f"{name}:({n * stride // (d.size * d.stride)}){d.size}"
+    for j in range(i + 1, len(mesh.shape)):
+      if d == Digit(prod(mesh.shape[i : j + 1]), prod(mesh.shape[j + 1 :])):
+        return "*".join(mesh.names[i : j + 1])
+  return f"{d.size}@{d.stride}"
+
+
+def short_devices(devices: Sequence[str]) -> str:
+  """`CPU:0-3` for consecutive devices of one kind, else the names."""
+  split = [(name, int(number or 0)) for name, _, number in (d.partition(":") for d in devices)]
+  kind, first = split[0]
+  if len(split) > 1 and all(s == (kind, first + i) for i, s in enumerate(split)):
+    return f"{kind}:{first}-{first + len(split) - 1}"
+  return ", ".join(devices)
+
+
+def device_set(placement: Placement) -> tuple[str, ...]:
+  """The devices of a placement, in mesh order."""
+  return (placement,) if isinstance(placement, str) else placement.devices
+
+
+def show_placement(placement: Placement | None) -> str:
+  """How error messages print a placement: `CPU:0-3, dim 0 over "d"`."""
+  if not isinstance(placement, Sharding):
+    return "any device" if placement is None else placement
+  cuts = [f'dim {i} over "{"+".join(_digit_name(placement.mesh, d) for d in dim)}"' for i, dim in enumerate(placement.dims) if dim]
+  owed = [f'owes {o.op.name.lower()} over "{"+".join(_digit_name(placement.mesh, d) for d in o.digits)}"' for o in placement.pending]
+  return ", ".join([short_devices(placement.devices), *(cuts or ["replicated"]), *owed])
+
+
+# ---------------------------------------------------------------- backends
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+  """What codegen has to know of a device: sizes in bytes where not said otherwise."""
+
+  name: str
+  vector_bytes: int = 16  # widest SIMD register
+  vector_registers: int = 16
+  scratch: int = 0  # fast memory for staged operands, per worker
+  threads: bool = False  # grid of threads (GPU) rather than loops
+  half: bool = True  # arithmetic in float16
+  features: tuple[str, ...] = ()
+
+
+class Backend(Protocol):
+  """One device. `launch` and copies are in order per device and may return before the work is done; `synchronize` waits and raises what failed.
+
+  A `simulated` backend has no memory and does no work: the engine does not loop over its devices.
+  """
+
+  name: str
+  simulated: bool
+  target: Target
+
+  def alloc(self, nbytes: int) -> Any: ...
+  def free(self, handle: Any, nbytes: int) -> None: ...
+  def copyin(self, handle: Any, data: memoryview) -> None: ...
+  def copyout(self, data: memoryview, handle: Any) -> None: ...
+  def view(self, handle: Any) -> memoryview | None:
+    """The memory itself, where the host can address it (synchronize first)."""
+
+  def compile(self, source: str, name: str) -> Any: ...
+  def render(self, linear: list[Any], name: str) -> str: ...
+  def synchronize(self) -> None: ...
+
+
+class _Devices:
+  """`Device["CPU:1"]` opens a device; `Device.DEFAULT` is where new tensors go (`DEV` in the environment)."""
+
+  def __init__(self) -> None:
+    self._default: str | None = None
+
+  @property
+  def DEFAULT(self) -> str:
+    if self._default is None:
+      self._default = self.canonicalize(os.environ.get("DEV", "CPU"))
+    return self._default
+
+  @DEFAULT.setter
+  def DEFAULT(self, name: str) -> None:
+    self._default = self.canonicalize(name)
+
+  @functools.lru_cache(maxsize=None)  # noqa: B019 (one instance for the process)
+  def _canonicalize(self, name: str) -> str:
+    kind, _, number = name.upper().partition(":")
+    if kind == "GPU":
+      kind = self._resolve_gpu()
+    if number and not number.isdigit():
+      raise DeviceError(f"{name!r} is no device name\n  fix: KIND or KIND:NUMBER, e.g. CPU:1")
+    if not re.fullmatch(r"[A-Z]+", kind) or kind not in BACKENDS:
+      raise DeviceError(f"unknown device {name!r}: there is no backend {kind!r}\n  fix: one of {', '.join(BACKENDS)}, e.g. CPU:1")
+    return kind if int(number or 0) == 0 else f"{kind}:{int(number)}"
+
+  def canonicalize(self, name: str | None) -> str:
+    """The one name of a device: upper case, `CPU` for `CPU:0`, GPU resolved; the default for None."""
+    if name is None:
+      return self.DEFAULT
+    if not isinstance(name, str):
+      raise DeviceError(f"a device is named by a string, got {name!r} of type {type(name).__name__}")
+    return self._canonicalize(name)
+
+  def _resolve_gpu(self) -> str:
+    if (named := os.environ.get("GPU")) is not None:
+      return named.upper()
+    raise DeviceError("no GPU backend works here (CUDA, METAL and CL are not part of this version)\n  fix: GPU=CPU in the environment runs GPU examples on the CPU")
+
+  @functools.lru_cache(maxsize=None)  # noqa: B019 (one instance for the process)
+  def _open(self, name: str) -> Any:
+    kind = name.partition(":")[0]
+    try:
+      module = importlib.import_module(f"tinygrad.runtime.{kind.lower()}")
+    except ModuleNotFoundError as e:
+      if e.name != f"tinygrad.runtime.{kind.lower()}":
+        raise DeviceError(f"device {name} needs the package {e.name!r}\n  fix: pip install {e.name}") from e
+      raise DeviceError(f"the backend {kind} is not part of this version\n  fix: one of {', '.join(BACKENDS)}") from e
+    opened[name] = module.open_device(name)
+    return opened[name]
+
+  def __getitem__(self, name: str) -> Any:
+    return self._open(self.canonicalize(name))
+
+
+BACKENDS = ("CPU", "NULL", "PYTHON", "NPY")
+opened: dict[str, Any] = {}  # the backends in use
+Device = _Devices()
+
+
+@atexit.register
+def _finish() -> None:
+  """Work that is still queued ends before the interpreter takes its memory away."""
+  for backend in opened.values():
+    backend.synchronize()
+
+
+# ---------------------------------------------------------------- buffers
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Buffer:
+  """The memory of one value in one placement; each device's part is allocated on first use.
+
+  `shape` is the logical shape (upper bounds of symbolic dims). `handles[i]` is the memory of device i of the placement.
+  """
+
+  device: Placement
+  shape: tuple[int, ...]
+  dtype: DType
+  handles: list[Any] = field(default_factory=list)
+  _finalizer: Any = None
+
+  @property
+  def devices(self) -> tuple[str, ...]:
+    return device_set(self.device)
+
+  @property
+  def local_shape(self) -> tuple[int, ...]:
+    return self.shape if isinstance(self.device, str) else self.device.local_shape(self.shape)
+
+  @property
+  def local_size(self) -> int:
+    """Elements of each device's part."""
+    return int(prod(self.local_shape))
+
+  @property
+  def nbytes_per_device(self) -> int:
+    return self.local_size * self.dtype.itemsize
+
+  @property
+  def allocated(self) -> bool:
+    return bool(self.handles)
+
+  def allocate(self, handles: Sequence[Any] | None = None) -> Buffer:
+    """Gives the buffer memory: `handles`, whose owner keeps them, or fresh memory on every device. No-op if it has some."""
+    if self.handles:
+      return self
+    if handles is not None:
+      self.handles = list(handles)
+      return self
+    nbytes = self.nbytes_per_device
+    backends = [Device[self.devices[0]]]
+    if not backends[0].simulated:
+      backends = [Device[d] for d in self.devices]
+    self.handles = [b.alloc(nbytes) for b in backends]
+    total = nbytes * len(self.devices)
+    GlobalCounters.mem_used += total
+    self._finalizer = weakref.finalize(self, _release, backends, list(self.handles), nbytes, total)
+    self._finalizer.atexit = False
+    return self
+
+  def handle(self, i: int = 0) -> Any:
+    """The memory on device i of the placement, allocated if need be. On a simulated backend all devices share one."""
+    if not self.handles:
+      self.allocate()
+    return self.handles[i if i < len(self.handles) else 0]
+
+  def __repr__(self) -> str:
+    return f"Buffer({show_placement(self.device)}, {self.dtype.name}{list(self.shape)})"
+
+
+def _release(backends: list[Any], handles: list[Any], nbytes: int, total: int) -> None:
+  GlobalCounters.mem_used -= total
+  for backend, handle in zip(backends, handles, strict=True):
+    backend.free(handle, nbytes)

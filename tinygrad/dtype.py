@@ -1,0 +1,261 @@
+"""Data types: what an element is, how types promote, and how Python and numpy values are held in them."""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tinygrad.helpers import DEFAULT_FLOAT, LazyModule, numpy
+
+ml_dtypes: Any = LazyModule("ml_dtypes")
+ConstType = float | int | bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DType:
+  """`priority` orders promotion; `itemsize` in bytes (of one lane); `fmt` is the struct format, if there is one; `count` lanes (kernels only)."""
+
+  priority: int
+  itemsize: int
+  name: str
+  fmt: str | None
+  count: int = 1
+
+  def __repr__(self) -> str:
+    return f"dtypes.{self.name}" if self.count == 1 else f"dtypes.{self.name}.vec({self.count})"
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    return _restore, (self.name, self.count)
+
+  def __lt__(self, other: DType) -> bool:
+    return (self.priority, self.count) < (other.priority, other.count)
+
+  def vec(self, count: int) -> DType:
+    """The type of `count` lanes of this one; interned."""
+    return _vector(self.scalar(), count)
+
+  def scalar(self) -> DType:
+    return self if self.count == 1 else dtypes.by_name[self.name]
+
+  @property
+  def min(self) -> ConstType:
+    return dtypes.min(self)
+
+  @property
+  def max(self) -> ConstType:
+    return dtypes.max(self)
+
+
+@functools.cache
+def _vector(scalar: DType, count: int) -> DType:
+  return scalar if count == 1 else DType(scalar.priority, scalar.itemsize, scalar.name, scalar.fmt, count)
+
+
+def _restore(name: str, count: int) -> DType:
+  return dtypes.by_name[name].vec(count)
+
+
+class dtypes:
+  """The data types, their aliases and the questions one asks of them."""
+
+  void = DType(-1, 0, "void", None)
+  index = DType(-1, 8, "index", "q")  # index arithmetic inside kernels and shapes; never an element of a buffer
+  bool = DType(0, 1, "bool", "?")
+  int8 = DType(1, 1, "int8", "b")
+  uint8 = DType(2, 1, "uint8", "B")
+  int16 = DType(3, 2, "int16", "h")
+  uint16 = DType(4, 2, "uint16", "H")
+  int32 = DType(5, 4, "int32", "i")
+  uint32 = DType(6, 4, "uint32", "I")
+  int64 = DType(7, 8, "int64", "q")
+  uint64 = DType(8, 8, "uint64", "Q")
+  fp8e4m3 = DType(9, 1, "fp8e4m3", None)
+  fp8e5m2 = DType(10, 1, "fp8e5m2", None)
+  float16 = DType(11, 2, "float16", "e")
+  bfloat16 = DType(12, 2, "bfloat16", None)
+  float32 = DType(13, 4, "float32", "f")
+  float64 = DType(14, 8, "float64", "d")
+
+  half, float, double = float16, float32, float64
+  char, uchar, short, ushort, int, uint, long, ulong = int8, uint8, int16, uint16, int32, uint32, int64, uint64
+  fp8s = (fp8e4m3, fp8e5m2)
+  floats = (fp8e4m3, fp8e5m2, float16, bfloat16, float32, float64)
+  uints = (uint8, uint16, uint32, uint64)
+  sints = (int8, int16, int32, int64)
+  ints = (*uints, *sints)
+  all = (bool, *ints, *floats)
+  default_int: ClassVar[DType] = int32
+  by_name: ClassVar[dict[str, DType]] = {}
+
+  @staticmethod
+  def default_float() -> DType:
+    """The type of float creation and of int -> float promotion (`DEFAULT_FLOAT`)."""
+    return to_dtype(DEFAULT_FLOAT.value)
+
+  @staticmethod
+  def is_float(x: DType) -> Any:
+    return x.scalar() in dtypes.floats
+
+  @staticmethod
+  def is_int(x: DType) -> Any:
+    return x.scalar() in dtypes.ints or x.scalar() is dtypes.index
+
+  @staticmethod
+  def is_unsigned(x: DType) -> Any:
+    return x.scalar() in dtypes.uints
+
+  @staticmethod
+  def is_bool(x: DType) -> Any:
+    return x.scalar() is dtypes.bool
+
+  @staticmethod
+  def from_py(x: Any) -> DType:
+    """The type of a Python scalar or of (nested) sequences of them: bool, default int or default float."""
+    if isinstance(x, float):
+      return dtypes.default_float()
+    if isinstance(x, bool_type):
+      return dtypes.bool
+    if isinstance(x, int_type):
+      return dtypes.default_int
+    if isinstance(x, (list, tuple)):
+      return max((dtypes.from_py(v) for v in x), default=dtypes.default_float())
+    raise TypeError(f"no dtype for {x!r} of type {type(x).__name__}; use a number, a list of numbers or a numpy array")
+
+  @staticmethod
+  def min(dtype: DType) -> ConstType:
+    """The least value: -inf for floats, False for bool."""
+    if dtypes.is_float(dtype):
+      return -math.inf
+    if dtypes.is_bool(dtype):
+      return False
+    return 0 if dtypes.is_unsigned(dtype) else -(1 << (dtype.itemsize * 8 - 1))
+
+  @staticmethod
+  def max(dtype: DType) -> ConstType:
+    """The greatest value: inf for floats, True for bool."""
+    if dtypes.is_float(dtype):
+      return math.inf
+    if dtypes.is_bool(dtype):
+      return True
+    return (1 << (dtype.itemsize * 8)) - 1 + (0 if dtypes.is_unsigned(dtype) else dtypes.min(dtype))
+
+  @staticmethod
+  def finfo(dtype: DType) -> tuple[Any, Any]:
+    """(exponent bits, mantissa bits) of a float type."""
+    if not dtypes.is_float(dtype):
+      raise ValueError(f"{dtype} is not a floating-point type")
+    table = {"fp8e4m3": (4, 3), "fp8e5m2": (5, 2), "float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "float64": (11, 52)}
+    return table[dtype.name]
+
+
+bool_type, int_type = bool, int
+dtypes.by_name = {d.name: d for d in (dtypes.void, dtypes.index, *dtypes.all)}
+_ALIASES = {k: v for k, v in vars(dtypes).items() if isinstance(v, DType)}
+DTypeLike = str | DType
+
+
+def to_dtype(x: DTypeLike) -> DType:
+  """A DType or its name (`"float32"`, `"half"`, …)."""
+  if isinstance(x, DType):
+    return x
+  if x.lower() not in _ALIASES:
+    raise ValueError(f"unknown dtype {x!r}; known: {', '.join(d.name for d in dtypes.all)}")
+  return _ALIASES[x.lower()]
+
+
+# The promotion lattice of JAX (https://docs.jax.dev/en/latest/jep/9407-type-promotion.html) with fp8 below the half types.
+_LATTICE: dict[DType, tuple[DType, ...]] = {
+  dtypes.bool: (dtypes.int8, dtypes.uint8),
+  dtypes.int8: (dtypes.int16,),
+  dtypes.int16: (dtypes.int32,),
+  dtypes.int32: (dtypes.int64,),
+  dtypes.int64: (dtypes.fp8e4m3, dtypes.fp8e5m2),
+  dtypes.uint8: (dtypes.int16, dtypes.uint16),
+  dtypes.uint16: (dtypes.int32, dtypes.uint32),
+  dtypes.uint32: (dtypes.int64, dtypes.uint64),
+  dtypes.uint64: (dtypes.fp8e4m3, dtypes.fp8e5m2),
+  dtypes.fp8e4m3: (dtypes.float16, dtypes.bfloat16),
+  dtypes.fp8e5m2: (dtypes.float16, dtypes.bfloat16),
+  dtypes.float16: (dtypes.float32,),
+  dtypes.bfloat16: (dtypes.float32,),
+  dtypes.float32: (dtypes.float64,),
+  dtypes.float64: (),
+}
+
+
+@functools.cache
+def _above(dtype: DType) -> frozenset[DType]:
+  return frozenset((dtype,)).union(*(_above(d) for d in _LATTICE[dtype]))
+
+
+@functools.cache
+def least_upper_dtype(*ds: DType) -> DType:
+  """The smallest type that every one of `ds` promotes to."""
+  return min(frozenset.intersection(*(_above(d.scalar()) for d in ds)))
+
+
+def least_upper_float(dtype: DType) -> DType:
+  """`dtype` if it is a float, else what it becomes under a float function."""
+  return dtype if dtypes.is_float(dtype) else least_upper_dtype(dtype, dtypes.default_float())
+
+
+def sum_acc_dtype(dtype: DType) -> DType:
+  """The type a sum is carried in: at least 32 bits."""
+  if dtypes.is_unsigned(dtype):
+    return least_upper_dtype(dtype, dtypes.uint32)
+  if dtypes.is_int(dtype) or dtypes.is_bool(dtype):
+    return least_upper_dtype(dtype, dtypes.int32)
+  return least_upper_dtype(dtype, dtypes.float32)
+
+
+@functools.cache
+def to_numpy_dtype(dtype: DType) -> Any:
+  """The numpy dtype of the same layout (bfloat16 and fp8 from ml_dtypes; index as int64)."""
+  match dtype.name:
+    case "bfloat16":
+      return numpy.dtype(ml_dtypes.bfloat16)
+    case "fp8e4m3":
+      return numpy.dtype(ml_dtypes.float8_e4m3fn)
+    case "fp8e5m2":
+      return numpy.dtype(ml_dtypes.float8_e5m2)
+    case "index":
+      return numpy.dtype("int64")
+  return numpy.dtype(dtype.name)
+
+
+def from_numpy_dtype(x: Any) -> DType:
+  """The DType of a numpy dtype; TypeError names what is not supported."""
+  name = numpy.dtype(x).name
+  name = {"float8_e4m3fn": "fp8e4m3", "float8_e5m2": "fp8e5m2"}.get(name, name)
+  if name not in dtypes.by_name:
+    raise TypeError(f"numpy dtype {name} has no counterpart here; convert to one of {', '.join(d.name for d in dtypes.all)}")
+  return dtypes.by_name[name]
+
+
+def as_const(value: Any, dtype: DType) -> ConstType:
+  """`value` as the Python value that an element of `dtype` holds: floats rounded to the type, integers wrapped to its width.
+
+  Half types beyond `struct` are rounded by numpy on use; float overflow gives inf.
+  """
+  d = dtype.scalar()
+  if d is dtypes.bool:
+    return bool(value)
+  if dtypes.is_float(d):
+    x = float(value)
+    if d.fmt is not None and d is not dtypes.float64 and math.isfinite(x):
+      try:
+        return float(struct.unpack(d.fmt, struct.pack(d.fmt, x))[0])
+      except OverflowError:
+        return math.copysign(math.inf, x)
+    return x
+  if isinstance(value, float) and not math.isfinite(value):
+    raise ValueError(f"{value} is not a value of {d}")
+  n = int(value)
+  if d is dtypes.index or dtypes.min(d) <= n <= dtypes.max(d):
+    return n
+  bits = d.itemsize * 8
+  n &= (1 << bits) - 1
+  return n if dtypes.is_unsigned(d) or n < 1 << (bits - 1) else n - (1 << bits)
