@@ -48,8 +48,8 @@ def read_all(path: Path) -> list[np.ndarray]:
 def test_metadata_of_every_type(small: Path):
   m = GGUF(small).metadata
   want = {"t.u8": 200, "t.i8": -3, "t.u16": 60000, "t.i16": -300, "t.u32": 1 << 31, "t.i32": -(1 << 30),
-          "t.u64": 1 << 63, "t.i64": -(1 << 62), "t.f32": 0.5, "t.f64": 0.1, "t.b": True, "t.s": "größe", "t.as": ["a", "ß", ""],
-          "t.ai": [1, -2, 3], "t.af": [0.5, 1.5], "general.architecture": "llama"}  # fmt: skip
+          "t.u64": 1 << 63, "t.i64": -(1 << 62), "t.f32": 0.5, "t.f64": 0.1, "t.b": True, "t.s": "größe",
+          "t.as": ["a", "ß", ""], "t.ai": [1, -2, 3], "t.af": [0.5, 1.5], "general.architecture": "llama"}  # fmt: skip
   assert {k: m[k] for k in want} == want
   assert m["t.b"] is True
 

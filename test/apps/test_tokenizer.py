@@ -73,7 +73,7 @@ def test_same_tokens_as_the_tokenizer_it_was_made_from(tok: Tokenizer):
   peer = trained()
   for text in TEXT:
     assert tok.encode(text, bos=False) == peer.encode(text).ids
-  assert len(tok.encode(TEXT[0])) < len(TEXT[0]) / 2  # merges do happen
+  assert len(tok.encode(TEXT[0])) < len(TEXT[0])  # merges do happen
 
 
 def test_splits_differ(tmp_path: Path):

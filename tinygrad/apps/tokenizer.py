@@ -183,7 +183,7 @@ def _encoder(g: GGUF, names: list[str], merges: list[tuple[str, str]], special: 
   # Each regex marks pieces of its own; what lies between two of them is a piece as well.
   splits: list[Any] = [pre_tokenizers.Split(tokenizers.Regex(r), "isolated") for r in SPLITS[pre]]
   byte_level: Any = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-  encoder.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])  # type: ignore[assignment]
+  encoder.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
   encoder.add_special_tokens([tokenizers.AddedToken(names[i], special=True, normalized=False) for i in special])
   if encoder.get_vocab_size() != len(names):
     raise GGUFError(g.path, "'tokenizer.ggml.tokens'", "special tokens clash with others", "convert the model again")
