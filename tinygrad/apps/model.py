@@ -1,0 +1,369 @@
+"""The llama architecture over the public `Tensor` API, from a GGUF file, on one device or cut over several.
+
+Tensor parallel: q, k, v, gate and up are cut by their output rows, attn_output and down by their input columns, the
+embedding and the output matrix by vocabulary, and the KV cache by kv head. So a layer owes two sums: after
+attn_output and after down. Activations between layers are replicated; everything between is placed by propagation.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinygrad import Device, Mesh, P, Sharding, Tensor, TinyJit, UOp, Variable, dtypes
+from tinygrad.apps.gguf import GGUF, GGMLType, GGUFError
+from tinygrad.apps.tokenizer import TokenError
+
+CHUNK = 32  # tokens of a prompt that one prefill step takes; the last chunk is padded
+RECONVERT = "convert the model again with a current converter"
+
+
+class ShardSpecError(ValueError):
+  """A --shard that cannot be: names the value and a fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+  """Where weights go: one device, or a mesh over all of whose axes they are cut."""
+
+  where: str | Mesh
+
+  @staticmethod
+  def parse(spec: str) -> Placement:
+    """ "2": two devices in a row; "2x2": a mesh with the axes dp and tp; "1": the default device."""
+    if not re.fullmatch(r"[1-9][0-9]{0,2}(x[1-9][0-9]{0,2})?", spec):
+      raise ShardSpecError(f"--shard {spec!r} is no number of devices\n  fix: --shard 2, or a mesh as --shard 2x2")
+    shape = tuple(int(n) for n in spec.split("x"))
+    if math.prod(shape) == 1:
+      return Placement(Device.DEFAULT)
+    devices = tuple(f"{Device.DEFAULT}:{i}" for i in range(math.prod(shape)))
+    return Placement(Mesh(devices, shape, ("tp",) if len(shape) == 1 else ("dp", "tp")))
+
+  @property
+  def count(self) -> int:
+    return 1 if isinstance(self.where, str) else math.prod(self.where.shape)
+
+  def put(self, x: Tensor | NDArray[np.generic], axis: int | None = None) -> Tensor:
+    """`x` on these devices, cut along `axis`, or replicated. Of a host array each device receives its slice only."""
+    t = x if isinstance(x, Tensor) else Tensor(x)
+    if isinstance(self.where, str):
+      return t.to(self.where)
+    spec = P() if axis is None else P(*[None] * axis, tuple(self.where.names))
+    return t.shard(Sharding(self.where, spec))
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+  """Sizes of a llama; `rope_dim` leading dims of each head rotate, at frequencies `rope_base ** (-2i / rope_dim)`."""
+
+  dim: int
+  layers: int
+  heads: int
+  kv_heads: int
+  head_dim: int
+  ffn: int
+  vocab: int
+  context: int
+  eps: float
+  rope_base: float
+  rope_dim: int
+  rope_scale: float
+
+  @staticmethod
+  def from_gguf(g: GGUF, context: int | None = None) -> Config:
+    """`context` asks for less than the file's length. Raises GGUFError for what is not a llama, or does not fit."""
+    arch = g.get("general.architecture", str)
+    if arch != "llama":
+      fix = "use a model of the llama architecture"
+      raise GGUFError(g.path, "'general.architecture'", f"{arch!r} is not supported", fix)
+
+    def size(key: str, default: int | None = None) -> int:
+      n = g.get(f"llama.{key}", int, default)
+      if not 1 <= n <= 1 << 24:
+        raise GGUFError(g.path, f"'llama.{key}'", f"{n} is not possible", RECONVERT)
+      return n
+
+    embedding = g.info("token_embd.weight")
+    dim, heads, longest = size("embedding_length"), size("attention.head_count"), size("context_length")
+    head_dim = size("attention.key_length", max(dim // heads, 1))
+    scaling = g.get("llama.rope.scaling.type", str, "none")
+    if scaling not in ("none", "linear"):
+      problem = f"{scaling!r} is not supported; supported are none, linear, and rope_freqs.weight"
+      raise GGUFError(g.path, "'llama.rope.scaling.type'", problem, "use a model without it")
+    if "llama.expert_count" in g.metadata and g.metadata["llama.expert_count"]:
+      raise GGUFError(g.path, "'llama.expert_count'", "mixtures of experts are not supported", "use a dense model")
+    c = Config(
+      dim=dim,
+      layers=size("block_count"),
+      heads=heads,
+      kv_heads=size("attention.head_count_kv", heads),
+      head_dim=head_dim,
+      ffn=size("feed_forward_length"),
+      vocab=embedding.shape[0],
+      context=min(longest, context or longest),
+      eps=g.get("llama.attention.layer_norm_rms_epsilon", float),
+      rope_base=g.get("llama.rope.freq_base", float, 10000.0),
+      rope_dim=size("rope.dimension_count", head_dim),
+      rope_scale=g.get("llama.rope.scaling.factor", float, 1.0) if scaling == "linear" else 1.0,
+    )
+    if c.heads % c.kv_heads:
+      problem = f"{c.heads} heads are no multiple of {c.kv_heads} kv heads"
+      raise GGUFError(g.path, "'llama.attention.head_count_kv'", problem, RECONVERT)
+    if c.rope_dim > head_dim or c.rope_dim % 2 or c.rope_base <= 0 or c.rope_scale <= 0:
+      problem = f"{c.rope_dim} of {head_dim} dims, base {c.rope_base}, scale {c.rope_scale} cannot rotate"
+      raise GGUFError(g.path, "'llama.rope.*'", problem, RECONVERT)
+    if size("attention.value_length", head_dim) != head_dim:
+      fix = "use a model in which it equals attention.key_length"
+      raise GGUFError(g.path, "'llama.attention.value_length'", f"is not {head_dim}", fix)
+    return c
+
+  def weights(self) -> Iterator[tuple[str, tuple[int, ...], int | None]]:
+    """Every weight's name, shape and cut dim; `output.weight` is the embedding itself where the file has none."""
+    q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+    yield "token_embd.weight", (self.vocab, self.dim), 0
+    yield "output.weight", (self.vocab, self.dim), 0
+    yield "output_norm.weight", (self.dim,), None
+    for i in range(self.layers):
+      for name, shape, axis in (
+        ("attn_norm", (self.dim,), None),
+        ("attn_q", (q, self.dim), 0),
+        ("attn_k", (kv, self.dim), 0),
+        ("attn_v", (kv, self.dim), 0),
+        ("attn_output", (self.dim, q), 1),
+        ("ffn_norm", (self.dim,), None),
+        ("ffn_gate", (self.ffn, self.dim), 0),
+        ("ffn_up", (self.ffn, self.dim), 0),
+        ("ffn_down", (self.dim, self.ffn), 1),
+      ):
+        yield f"blk.{i}.{name}.weight", shape, axis
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+  """A weight as it lies in memory: `value`, or Q8_0 quants [.., cols/32, 32] with a `scale` [.., cols/32, 1].
+
+  `dense()` is an expression, so the kernel that uses the weight dequantises it as it reads.
+  """
+
+  value: Tensor
+  scale: Tensor | None = None
+
+  def dense(self) -> Tensor:
+    """The weight in float32."""
+    if self.scale is None:
+      return self.value.cast(dtypes.float32)
+    x = self.value.cast(dtypes.float32) * self.scale.cast(dtypes.float32)
+    return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
+
+  def rows(self, index: Tensor) -> Tensor:
+    """The rows at `index` [..] in float32: [.., cols]."""
+    if self.scale is None:
+      return self.value[index].cast(dtypes.float32)
+    x = self.value[index].cast(dtypes.float32) * self.scale[index].cast(dtypes.float32)
+    return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
+
+  @property
+  def parts(self) -> list[Tensor]:
+    return [self.value] if self.scale is None else [self.value, self.scale]
+
+
+def bytes_per_device(tensors: Sequence[Tensor]) -> int:
+  """Bytes that the fullest device holds of `tensors`."""
+  total = 0
+  for t in tensors:
+    shape = t.device.local_shape(t.shape) if isinstance(t.device, Sharding) else t.shape
+    total += math.prod(int(n) for n in shape) * t.dtype.itemsize
+  return total
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+  """x / sqrt(mean(x^2) + eps) * weight over the last dim."""
+  return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+
+
+def rope_tables(c: Config, length: int, factors: NDArray[np.float32] | None) -> tuple[NDArray[np.float32], ...]:
+  """cos [length, rope_dim/2, 1], and sin [length, rope_dim/2, 2] with the first of the pair negated.
+
+  A pair (a, b) at position p turns by p * base^(-2i/rope_dim): (a cos - b sin, b cos + a sin), which is
+  pair * cos + flipped pair * (-sin, sin). Pairs are neighbours: GGUF files have the rows of q and k in that order.
+  """
+  frequency = c.rope_base ** (-np.arange(0, c.rope_dim, 2) / c.rope_dim) / c.rope_scale
+  if factors is not None:
+    frequency = frequency / factors
+  angle = np.arange(length)[:, None] * frequency
+  sin = np.stack([-np.sin(angle), np.sin(angle)], -1)
+  return np.cos(angle)[..., None].astype(np.float32), sin.astype(np.float32)
+
+
+class Layer:
+  """One block of the model with its KV cache, [1, kv_heads, length, head_dim] each for keys and values."""
+
+  def __init__(self, c: Config, weights: dict[str, Weight], i: int, placement: Placement, length: int):
+    self.c = c
+    self.w = {n: weights[f"blk.{i}.{n}.weight"] for n in ("attn_q", "attn_k", "attn_v", "attn_output")}
+    self.w |= {n: weights[f"blk.{i}.{n}.weight"] for n in ("ffn_gate", "ffn_up", "ffn_down")}
+    self.attn_norm, self.ffn_norm = (weights[f"blk.{i}.{n}_norm.weight"] for n in ("attn", "ffn"))
+    shape = (1, c.kv_heads, length, c.head_dim)
+    self.keys, self.values = (placement.put(Tensor.zeros(*shape), 1).contiguous().realize() for _ in range(2))
+
+  def linear(self, x: Tensor, name: str) -> Tensor:
+    return x @ self.w[name].dense().transpose(0, 1)
+
+  def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """RoPE of x [.., T, head_dim] by tables of these T positions."""
+    turning, rest = x[..., : self.c.rope_dim], x[..., self.c.rope_dim :]
+    pairs = turning.reshape(*x.shape[:-1], self.c.rope_dim // 2, 2)
+    turned = (pairs * cos + pairs.flip(-1) * sin).reshape(*x.shape[:-1], self.c.rope_dim)
+    return turned if self.c.rope_dim == self.c.head_dim else turned.cat(rest, dim=-1)
+
+  def attention(self, x: Tensor, pos: UOp, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+    c, t = self.c, x.shape[1]
+    q = self.linear(x, "attn_q").reshape(1, t, c.kv_heads, c.heads // c.kv_heads, c.head_dim).permute(0, 2, 3, 1, 4)
+    k = self.linear(x, "attn_k").reshape(1, t, c.kv_heads, c.head_dim).permute(0, 2, 1, 3)
+    v = self.linear(x, "attn_v").reshape(1, t, c.kv_heads, c.head_dim).permute(0, 2, 1, 3)
+    self.keys[:, :, pos : pos + t].assign(self.rotate(k, cos, sin)).realize()
+    self.values[:, :, pos : pos + t].assign(v).realize()
+    # [1, kv_heads, heads of one kv head, T, seen positions]
+    keys, values = (x[:, :, : pos + t].unsqueeze(2) for x in (self.keys, self.values))
+    scores = self.rotate(q, cos, sin) @ keys.transpose(-1, -2) * c.head_dim**-0.5
+    if mask is not None:
+      scores = mask.where(scores, -math.inf)
+    y = scores.softmax(-1) @ values
+    return self.linear(y.permute(0, 3, 1, 2, 4).reshape(1, t, c.heads * c.head_dim), "attn_output")
+
+  def __call__(self, x: Tensor, pos: UOp, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+    """x [1, T, dim], replicated, at positions pos to pos + T - 1; the mask [T, pos + T] says who sees whom."""
+    x = x + self.attention(rms_norm(x, self.attn_norm.dense(), self.c.eps), pos, cos, sin, mask)
+    h = rms_norm(x, self.ffn_norm.dense(), self.c.eps)
+    return x + self.linear(self.linear(h, "ffn_gate").silu() * self.linear(h, "ffn_up"), "ffn_down")
+
+
+class Llama:
+  """A model in memory: `prefill` a prompt, then `decode` token by token; both give logits [vocab] on the host.
+
+  A step is compiled once for prompts (chunks of 32, the last one padded) and once for decoding: the position is a
+  symbolic variable. Raises GGUFError, TokenError for tokens out of range, ContextError where the context is full.
+  """
+
+  def __init__(
+    self, g: GGUF, placement: Placement, context: int | None = None, track: Callable[[int], None] | None = None
+  ):
+    self.c = c = Config.from_gguf(g, context)
+    self.placement = placement
+    if c.kv_heads % placement.count:
+      raise ShardSpecError(
+        f"{placement.count} devices cannot share {c.kv_heads} kv heads evenly\n"
+        f"  fix: --shard with one of {[n for n in range(1, c.kv_heads + 1) if c.kv_heads % n == 0]} devices"
+      )
+    self.weights = load_weights(g, c, placement, track)
+    # A padded chunk that begins within the context may reach beyond it.
+    length = c.context + CHUNK
+    factors = g.floats("rope_freqs.weight").astype(np.float32) if "rope_freqs.weight" in g.tensors else None
+    if factors is not None and factors.shape != (c.rope_dim // 2,):
+      raise GGUFError(
+        g.path, "tensor 'rope_freqs.weight'", f"is {list(factors.shape)}, not {[c.rope_dim // 2]}", RECONVERT
+      )
+    self.cos, self.sin = (placement.put(x).realize() for x in rope_tables(c, length, factors))
+    # seen[i, j]: may position i look at position j?
+    self.positions = placement.put(np.arange(length, dtype=np.int32)).realize()
+    self.layers = [Layer(c, self.weights, i, placement, length) for i in range(c.layers)]
+    self.pos, self.last = Variable("pos", 0, c.context - 1), Variable("last", 0, CHUNK - 1)
+    self.prefill_step, self.decode_step = TinyJit(self.prefill_logits), TinyJit(self.logits)
+
+  @property
+  def weight_bytes(self) -> tuple[int, int]:
+    """(bytes of the whole model, bytes that the fullest device holds)."""
+    parts = [t for w in {id(w): w for w in self.weights.values()}.values() for t in w.parts]
+    return sum(math.prod(int(n) for n in t.shape) * t.dtype.itemsize for t in parts), bytes_per_device(parts)
+
+  def hidden(self, tokens: Tensor, pos: UOp) -> Tensor:
+    """tokens [1, T] at positions pos to pos + T - 1 -> the last layer's output [1, T, dim]; fills the KV cache."""
+    t = int(tokens.shape[1])
+    here = slice(pos, pos + t)
+    cos, sin = self.cos[here], self.sin[here]
+    mask = None if t == 1 else self.positions[: pos + t].unsqueeze(0) <= self.positions[here].unsqueeze(1)
+    x = self.weights["token_embd.weight"].rows(tokens)
+    for layer in self.layers:
+      x = layer(x, pos, cos, sin, mask)
+    return x
+
+  def project(self, x: Tensor) -> Tensor:
+    """x [1, 1, dim] -> logits [vocab]."""
+    x = rms_norm(x, self.weights["output_norm.weight"].dense(), self.c.eps)
+    return (x @ self.weights["output.weight"].dense().transpose(0, 1)).reshape(self.c.vocab).realize()
+
+  def logits(self, tokens: Tensor, pos: UOp) -> Tensor:
+    return self.project(self.hidden(tokens, pos))
+
+  def prefill_logits(self, tokens: Tensor, pos: UOp, last: UOp) -> Tensor:
+    return self.project(self.hidden(tokens, pos)[:, last : last + 1])
+
+  def tokens(self, ids: Sequence[int]) -> Tensor:
+    for i in ids:
+      if not 0 <= i < self.c.vocab:
+        fix = f"pass tokens from 0 to {self.c.vocab - 1}, as this file's own tokenizer makes them"
+        raise TokenError(f"token {i} is not in the vocabulary of {self.c.vocab} tokens\n  fix: {fix}")
+    return self.placement.put(np.array([ids], np.int32)).realize()
+
+  def check_room(self, pos: int, count: int) -> None:
+    if pos + count > self.c.context:
+      raise ContextError(
+        f"{pos + count} tokens do not fit into the context of {self.c.context}\n"
+        "  fix: a shorter prompt, or a larger --ctx, up to the model's own context length"
+      )
+
+  def prefill(self, ids: Sequence[int], pos: int = 0) -> NDArray[np.float32]:
+    """Take in the prompt `ids` at positions from `pos` on; the logits after its last token."""
+    if not ids:
+      raise TokenError("the prompt has no tokens\n  fix: pass at least one token, such as the tokenizer's `bos`")
+    self.check_room(pos, len(ids))
+    out: Tensor | None = None
+    for i in range(0, len(ids), CHUNK):
+      part = list(ids[i : i + CHUNK])
+      # What the padding leaves in the cache lies after the prompt; each later token overwrites its place first.
+      padded = self.tokens(part + [0] * (CHUNK - len(part)))
+      out = self.prefill_step(padded, self.pos.bind(pos + i), self.last.bind(len(part) - 1))
+    assert out is not None
+    return np.asarray(out.numpy(), np.float32)
+
+  def decode(self, token: int, pos: int) -> NDArray[np.float32]:
+    """Take in one token at position `pos`; the logits after it."""
+    self.check_room(pos, 1)
+    return np.asarray(self.decode_step(self.tokens([token]), self.pos.bind(pos)).numpy(), np.float32)
+
+
+class ContextError(ValueError):
+  """More tokens than the context holds: names both numbers and a fix."""
+
+
+def load_weights(
+  g: GGUF, c: Config, placement: Placement, track: Callable[[int], None] | None = None
+) -> dict[str, Weight]:
+  """Every weight on its devices, in the file's own precision. `track` is told the bytes of each as it arrives.
+
+  Raises GGUFError for a weight that is missing, of another shape than the metadata say, or unknown.
+  """
+  plan = {name: (shape, axis) for name, shape, axis in c.weights()}
+  if unknown := sorted(set(g.tensors) - set(plan) - {"rope_freqs.weight"}):
+    fix = "use a plain llama; biases and mixtures of experts are not supported"
+    raise GGUFError(g.path, f"tensor {unknown[0]!r}", f"is no part of a llama of {c.layers} layers", fix)
+  weights: dict[str, Weight] = {}
+  for name, (shape, axis) in plan.items():
+    if name == "output.weight" and name not in g.tensors:
+      weights[name] = weights["token_embd.weight"]
+      continue
+    info = g.info(name)
+    if info.shape != shape:
+      problem = f"is {list(info.shape)}, and the metadata make it {list(shape)}"
+      raise GGUFError(g.path, f"tensor {name!r}", problem, RECONVERT, info.offset)
+    arrays = g.quants(name) if info.type is GGMLType.Q8_0 else (g.floats(name),)
+    # In Q8_0 the cut dim 1, columns, is the dim of blocks: a block and its scale stay together.
+    weights[name] = Weight(*(placement.put(x, axis).realize() for x in arrays))
+    if track is not None:
+      track(info.nbytes)
+  return weights

@@ -1,0 +1,264 @@
+"""The tensors of a model by name, and safetensors files.
+
+A safetensors file is a u64 length, a JSON header of that length, and the tensors' bytes, little-endian and row-major:
+  {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, "__metadata__": {"key": "value"}}
+Offsets count from the end of the header, and the tensors cover the rest of the file without gap or overlap.
+Source: the format section of https://huggingface.co/docs/safetensors.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from tinygrad.device import Sharding
+from tinygrad.dtype import DType, dtypes, to_numpy_dtype
+from tinygrad.helpers import DEBUG, atomic_write, numpy, prod
+from tinygrad.tensor import Tensor
+
+T = TypeVar("T")
+REFETCH = "the file is damaged or incomplete: download or write it again"
+MAX_HEADER = 100_000_000  # bytes, the format's own limit
+SAFE_DTYPES: dict[str, DType] = {
+  "BOOL": dtypes.bool, "I8": dtypes.int8, "U8": dtypes.uint8, "I16": dtypes.int16, "U16": dtypes.uint16,
+  "I32": dtypes.int32, "U32": dtypes.uint32, "I64": dtypes.int64, "U64": dtypes.uint64, "F16": dtypes.float16,
+  "BF16": dtypes.bfloat16, "F32": dtypes.float32, "F64": dtypes.float64, "F8_E4M3": dtypes.fp8e4m3,
+  "F8_E5M2": dtypes.fp8e5m2,
+}  # fmt: skip
+SAFE_NAMES = {d: name for name, d in SAFE_DTYPES.items()}
+
+
+class SafetensorsError(ValueError):
+  """A safetensors file that cannot be used: names the file, the field, and a fix."""
+
+  def __init__(self, source: str, field: str, problem: str, fix: str = REFETCH):
+    super().__init__(f"safetensors {source}: {field}: {problem}\n  fix: {fix}")
+
+
+class StateError(KeyError, ValueError):
+  """A state dict that does not go with its model: names the key, and a fix. (A KeyError would print its repr.)"""
+
+  def __str__(self) -> str:
+    return str(self.args[0])
+
+
+# ---------------------------------------------------------------- safetensors
+
+
+def _contents(fn: Tensor | str | os.PathLike[str]) -> tuple[str, memoryview]:
+  """(what errors call it, its bytes): a mapped file, or the bytes of a uint8 tensor."""
+  if isinstance(fn, Tensor):
+    return "tensor", memoryview(numpy.ascontiguousarray(fn.numpy())).cast("B")
+  with open(fn, "rb") as f:
+    size = os.fstat(f.fileno()).st_size
+    return os.fspath(fn), memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  out = dict(pairs)
+  if len(out) != len(pairs):
+    raise ValueError("a name appears twice")
+  return out
+
+
+def _header(source: str, data: memoryview) -> tuple[int, dict[str, Any]]:
+  """(where the tensors' bytes begin, the checked header)."""
+  if len(data) < 8:
+    raise SafetensorsError(source, "header length", f"needs 8 bytes, and the file has {len(data)}")
+  (length,) = struct.unpack("<Q", data[:8])
+  if length > min(len(data) - 8, MAX_HEADER):
+    raise SafetensorsError(
+      source, "header length", f"{length} bytes, and {len(data) - 8} follow (at most {MAX_HEADER})"
+    )
+  try:
+    header = json.loads(bytes(data[8 : 8 + length]), object_pairs_hook=_distinct)
+  except (ValueError, RecursionError) as e:
+    raise SafetensorsError(source, "header", f"is no JSON: {e}") from e
+  if not isinstance(header, dict):
+    raise SafetensorsError(source, "header", f"is a JSON {type(header).__name__}, not an object")
+  metadata = header.get("__metadata__", {})
+  if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+    raise SafetensorsError(source, "__metadata__", "is no object of strings")
+  _check_entries(source, header, len(data) - 8 - length)
+  return 8 + length, header
+
+
+def _check_entries(source: str, header: dict[str, Any], size: int) -> None:
+  """Every tensor known and in its place, and together covering the `size` bytes that follow the header."""
+  spans: list[tuple[int, int, str]] = []
+  for name, entry in header.items():
+    if name == "__metadata__":
+      continue
+    field = f"tensor {name!r}"
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= set(entry):
+      raise SafetensorsError(source, field, "has no dtype, shape and data_offsets")
+    kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(kind, str) or kind not in SAFE_DTYPES:
+      fix = f"convert it to one of {', '.join(SAFE_DTYPES)}"
+      raise SafetensorsError(source, field, f"its dtype {kind!r} is not supported", fix)
+    if not _naturals(shape):
+      raise SafetensorsError(source, field, f"its shape {shape!r} is no list of sizes")
+    if not _naturals(offsets) or len(offsets) != 2:
+      raise SafetensorsError(source, field, f"its data_offsets {offsets!r} are no [begin, end]")
+    begin, end = offsets
+    if not begin <= end <= size:
+      raise SafetensorsError(source, field, f"bytes {begin} to {end} are not within the {size} that the file has")
+    if (need := prod(shape) * SAFE_DTYPES[kind].itemsize) != end - begin:
+      raise SafetensorsError(source, field, f"{kind} {shape} is {need} bytes, and its data_offsets span {end - begin}")
+    spans.append((begin, end, name))
+  at = 0
+  for begin, end, name in sorted(spans):
+    if begin != at:
+      problem = "overlaps the tensor before it" if begin < at else f"leaves a gap of {begin - at} bytes before it"
+      raise SafetensorsError(source, f"tensor {name!r}", problem)
+    at = end
+  if at != size:
+    raise SafetensorsError(source, "data", f"the tensors are {at} bytes, and the file has {size}")
+
+
+def _naturals(x: Any) -> bool:
+  return isinstance(x, list) and all(type(n) is int and 0 <= n < 1 << 60 for n in x)
+
+
+def safe_load_metadata(t: Tensor | str | os.PathLike[str]) -> tuple[Tensor, int, dict[str, Any]]:
+  """(the file's bytes as a uint8 tensor, where the tensors' data begin in it, the header).
+
+  `t` is a path or a uint8 tensor. Raises: SafetensorsError for a file that is not as the format says; OSError.
+  """
+  source, data = _contents(t)
+  start, header = _header(source, data)
+  return t if isinstance(t, Tensor) else Tensor(numpy.frombuffer(data, numpy.uint8)), start, header
+
+
+def safe_load(fn: Tensor | str | os.PathLike[str]) -> dict[str, Tensor]:
+  """The tensors of a safetensors file (a path, or its bytes as a uint8 tensor) by name.
+
+  The file is mapped: a tensor's bytes are read when it is used, and a device that takes a slice receives only that.
+  Raises: SafetensorsError for a file that is not as the format says; OSError where it cannot be opened.
+  """
+  source, data = _contents(fn)
+  start, header = _header(source, data)
+  out: dict[str, Tensor] = {}
+  for name, entry in header.items():
+    if name == "__metadata__":
+      continue
+    begin, end = entry["data_offsets"]
+    view = numpy.frombuffer(data[start + begin : start + end], to_numpy_dtype(SAFE_DTYPES[entry["dtype"]]))
+    out[name] = Tensor(view.reshape(entry["shape"]))
+  return out
+
+
+def safe_save(
+  tensors: Mapping[str, Tensor], fn: str | os.PathLike[str], metadata: Mapping[str, Any] | None = None
+) -> None:
+  """Write `tensors` by name to the safetensors file `fn`, whole or not at all; `metadata` values are kept as strings.
+
+  A sharded tensor is written as the one tensor it is.
+  """
+  header: dict[str, Any] = {}
+  if metadata:
+    header["__metadata__"] = {str(k): str(v) for k, v in metadata.items()}
+  offset = 0
+  for name, t in tensors.items():
+    if t.dtype not in SAFE_NAMES or name == "__metadata__":
+      fix = f"rename it, or cast it to one of {', '.join(d.name for d in SAFE_NAMES)}"
+      raise SafetensorsError(os.fspath(fn), f"tensor {name!r}", f"{t.dtype} under this name cannot be written", fix)
+    nbytes = prod(t.shape) * t.dtype.itemsize
+    header[name] = {"dtype": SAFE_NAMES[t.dtype], "shape": list(t.shape), "data_offsets": [offset, offset + nbytes]}
+    offset += nbytes
+  text = json.dumps(header, separators=(",", ":")).encode()
+  text += b" " * (-len(text) % 8)  # so that the data begin aligned
+  with atomic_write(fn) as f:
+    f.write(struct.pack("<Q", len(text)) + text)
+    for t in tensors.values():
+      f.write(numpy.ascontiguousarray(t.numpy()).tobytes())
+
+
+# ---------------------------------------------------------------- state dicts
+
+
+def get_state_dict(obj: Any, prefix: str = "", tensor_type: type[T] = Tensor) -> dict[str, T]:  # type: ignore[assignment]
+  """Every tensor reachable from `obj` through attributes, lists, tuples and dicts, by its dotted path.
+
+  A tensor reachable by two paths has two names. `tensor_type` collects values of another type instead.
+  """
+  return dict(_walk(obj, prefix.strip("."), tensor_type, ()))
+
+
+def _walk(obj: Any, path: str, tensor_type: type[T], above: tuple[int, ...]) -> Iterator[tuple[str, T]]:
+  if isinstance(obj, tensor_type):
+    yield path, obj
+    return
+  if id(obj) in above:  # an object that refers back to its owner
+    return
+  children: Iterable[tuple[Any, Any]]
+  if hasattr(obj, "_asdict"):
+    children = obj._asdict().items()
+  elif isinstance(obj, dict):
+    children = obj.items()
+  elif isinstance(obj, (list, tuple)):
+    children = enumerate(obj)
+  elif hasattr(obj, "__dict__") and not isinstance(obj, type):
+    children = vars(obj).items()
+  else:
+    return
+  for name, child in children:
+    yield from _walk(child, f"{path}.{name}" if path else str(name), tensor_type, (*above, id(obj)))
+
+
+def get_parameters(obj: Any) -> list[Tensor]:
+  """The tensors of `get_state_dict(obj)`, in order."""
+  return list(get_state_dict(obj).values())
+
+
+def load_state_dict(
+  model: Any,
+  state_dict: dict[str, Tensor],
+  strict: bool = True,
+  verbose: bool = True,
+  consume: bool = False,
+  realize: bool = True,
+) -> list[Tensor]:
+  """Give the tensors of `model` the values in `state_dict`, at the placement that each has in the model.
+
+  `strict`: every tensor of the model must be there (else those that are missing keep their value); entries that the
+  model has no place for are only reported at DEBUG>=1. `verbose`: a progress bar on a terminal. `consume`: remove
+  entries from `state_dict` as they are loaded, to save memory. Returns the tensors that were loaded.
+  Raises: StateError for a missing key or another shape, before anything is changed.
+  """
+  wanted = get_state_dict(model)
+  if strict and (missing := [k for k in wanted if k not in state_dict]):
+    raise StateError(
+      f"load_state_dict: {len(missing)} of the model's {len(wanted)} tensors are not in the state dict: {missing[:5]}\n"
+      f"  the state dict has {list(state_dict)[:5]}\n  fix: strict=False keeps their values; or rename the keys"
+    )
+  found = {k: v for k, v in wanted.items() if k in state_dict}
+  for k, v in found.items():
+    if v.shape != state_dict[k].shape:
+      raise StateError(
+        f"load_state_dict: {k!r} is {list(v.shape)} in the model and {list(state_dict[k].shape)} in the state dict\n"
+        "  fix: build the model with the sizes that the state dict was saved with"
+      )
+  if DEBUG.value >= 1 and (unused := sorted(set(state_dict) - set(found))):
+    print(f"load_state_dict: the model has no place for {unused}", file=sys.stderr)
+  for k, v in _progress(found, verbose and realize):
+    x = state_dict.pop(k) if consume else state_dict[k]
+    v.replace(x.shard(v.device) if isinstance(v.device, Sharding) else x.to(v.device))
+    if realize:
+      v.realize()
+  return list(found.values())
+
+
+def _progress(found: dict[str, Tensor], shown: bool) -> Iterator[tuple[str, Tensor]]:
+  if not shown or not sys.stderr.isatty():
+    yield from found.items()
+    return
+  from rich.console import Console
+  from rich.progress import track
+
+  yield from track(list(found.items()), "loading weights", console=Console(stderr=True), transient=True)
