@@ -1,0 +1,70 @@
+"""What several cards share: shape, dtype and factor rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinygrad.dtype import dtypes
+from tinygrad.uop.cards import Factors
+from tinygrad.uop.ops import UOp, render_shape
+
+
+def same_shape(u: UOp) -> tuple[Any, ...]:
+  """All sources have one shape, and so does the result."""
+  shape = u.src[0].shape
+  for s in u.src[1:]:
+    if s.shape != shape:
+      raise ValueError(f"shapes differ: {', '.join(render_shape(s.shape) for s in u.src)}")
+  return shape
+
+
+def scalar_shape(u: UOp) -> tuple[Any, ...]:
+  return ()
+
+
+def same_dtype(u: UOp) -> None:
+  """Sources and result have one dtype."""
+  for s in u.src:
+    if s.dtype is not u.dtype:
+      raise TypeError(f"dtypes differ: {', '.join(repr(s.dtype) for s in u.src)} -> {u.dtype}")
+
+
+def keeps_dtype(u: UOp) -> None:
+  """The result has the first source's dtype."""
+  if u.src[0].dtype is not u.dtype:
+    raise TypeError(f"{u.src[0].dtype} -> {u.dtype}")
+
+
+def float_only(u: UOp) -> None:
+  same_dtype(u)
+  if not dtypes.is_float(u.dtype):
+    raise TypeError(f"{u.dtype} is no float type")
+
+
+def integer_only(u: UOp) -> None:
+  """Bit and integer arithmetic: integers, index and bool."""
+  same_dtype(u)
+  if dtypes.is_float(u.dtype):
+    raise TypeError(f"{u.dtype} is no integer type")
+
+
+def comparison(u: UOp) -> None:
+  if u.src[0].dtype is not u.src[1].dtype:
+    raise TypeError(f"compares {u.src[0].dtype} with {u.src[1].dtype}")
+  if u.dtype.scalar() is not dtypes.bool:
+    raise TypeError(f"the result of a comparison is bool, not {u.dtype}")
+
+
+def any_dtype(u: UOp) -> None:
+  return None
+
+
+def elementwise(u: UOp) -> Factors:
+  """Every dim is a factor of its own: "a b, a b -> a b"."""
+  dims = tuple((i,) for i in range(u.ndim))
+  return Factors((dims,) * len(u.src), dims, u.max_shape)
+
+
+def pass_factors(u: UOp) -> Factors:
+  """As elementwise, over the first source's dims."""
+  return elementwise(u)

@@ -1,0 +1,202 @@
+"""Elementwise ops: one element of the result from the elements at the same index."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tinygrad.dtype import dtypes, to_numpy_dtype
+from tinygrad.helpers import numpy
+from tinygrad.ops.common import comparison, elementwise, float_only, integer_only, same_dtype, same_shape
+from tinygrad.uop.cards import GradientRule, Owed, define
+from tinygrad.uop.ops import Ops, UOp
+
+Grads = Sequence[UOp | None]
+
+
+def _numpy(function: Callable[..., Any]) -> Callable[[UOp, list[Any], tuple[int, ...]], Any]:
+  """`evaluate` by a numpy function of the operands, held in the result's dtype."""
+
+  def evaluate(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
+    return numpy.asarray(function(*xs)).astype(to_numpy_dtype(u.dtype), copy=False)
+
+  return evaluate
+
+
+def define_elementwise(
+  op: Ops, function: Callable[..., Any], gradient: GradientRule | None, owed: Owed, render: str, dtype: Callable[[UOp], None] = same_dtype
+) -> None:
+  define(op, shape=same_shape, dtype=dtype, evaluate=_numpy(function), gradient=gradient, factors=elementwise, owed=owed, render=render)
+
+
+def _no_gradient(g: UOp, u: UOp) -> Grads:
+  return (None,) * len(u.src)
+
+
+# ---------------------------------------------------------------- unary
+
+define_elementwise(Ops.NEG, lambda x: numpy.negative(x), lambda g, u: (-g,), Owed.NEGATE, "-{0}")
+define_elementwise(Ops.RECIP, lambda x: numpy.reciprocal(x), lambda g, u: (-(g * u * u),), Owed.SETTLE_FIRST, "1/{0}", float_only)
+define_elementwise(Ops.EXP, lambda x: numpy.exp(x), lambda g, u: (g * u,), Owed.SETTLE_FIRST, "exp({0})", float_only)
+define_elementwise(Ops.LOG, lambda x: numpy.log(x), lambda g, u: (g / u.src[0],), Owed.SETTLE_FIRST, "log({0})", float_only)
+define_elementwise(
+  Ops.SIN,
+  lambda x: numpy.sin(x),
+  lambda g, u: (g * (math.pi / 2 - u.src[0]).alu(Ops.SIN),),  # cos(x) = sin(pi/2 - x)
+  Owed.SETTLE_FIRST,
+  "sin({0})",
+  float_only,
+)
+define_elementwise(Ops.SQRT, lambda x: numpy.sqrt(x), lambda g, u: (g / (u * 2),), Owed.SETTLE_FIRST, "sqrt({0})", float_only)
+define_elementwise(Ops.TANH, lambda x: numpy.tanh(x), lambda g, u: (g * (1 - u * u),), Owed.SETTLE_FIRST, "tanh({0})", float_only)
+
+
+def _erf(x: Any) -> Any:
+  return numpy.vectorize(math.erf, otypes=[numpy.float64])(x.astype(numpy.float64))
+
+
+def gradient_erf(g: UOp, u: UOp) -> Grads:
+  """d erf(x)/dx = 2/sqrt(pi) * exp(-x^2)."""
+  x = u.src[0]
+  return (g * (-(x * x)).alu(Ops.EXP) * (2 / math.sqrt(math.pi)),)
+
+
+define_elementwise(Ops.ERF, _erf, gradient_erf, Owed.SETTLE_FIRST, "erf({0})", float_only)
+define_elementwise(Ops.FLOOR, lambda x: numpy.floor(x), _no_gradient, Owed.MONOTONE, "floor({0})")
+define_elementwise(Ops.CEIL, lambda x: numpy.ceil(x), _no_gradient, Owed.MONOTONE, "ceil({0})")
+define_elementwise(Ops.ROUND, lambda x: numpy.rint(x), _no_gradient, Owed.MONOTONE, "rint({0})")
+
+
+def _not(x: Any) -> Any:
+  return numpy.logical_not(x) if x.dtype == bool else numpy.invert(x)
+
+
+define_elementwise(Ops.NOT, _not, _no_gradient, Owed.SETTLE_FIRST, "!{0}", integer_only)
+
+
+def evaluate_cast(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
+  """Value-preserving where possible; to bool by comparing with 0; out-of-range floats to integers are not defined."""
+  with numpy.errstate(all="ignore"):
+    return xs[0] != 0 if u.dtype is dtypes.bool else xs[0].astype(to_numpy_dtype(u.dtype))
+
+
+def gradient_cast(g: UOp, u: UOp) -> Grads:
+  x = u.src[0]
+  return (g.cast(x.dtype) if dtypes.is_float(x.dtype) and dtypes.is_float(u.dtype) else None,)
+
+
+def _any(u: UOp) -> None:
+  return None
+
+
+define(Ops.CAST, shape=same_shape, dtype=_any, evaluate=evaluate_cast, gradient=gradient_cast, factors=elementwise, owed=Owed.CAST, render="cast({0})")
+
+
+def check_bitcast(u: UOp) -> None:
+  if u.src[0].dtype.itemsize * u.src[0].dtype.count != u.dtype.itemsize * u.dtype.count:
+    raise TypeError(f"bitcast from {u.src[0].dtype} to {u.dtype}: the widths differ")
+
+
+define(
+  Ops.BITCAST,
+  shape=same_shape,
+  dtype=check_bitcast,
+  evaluate=lambda u, xs, shape: numpy.ascontiguousarray(xs[0]).view(to_numpy_dtype(u.dtype)),
+  gradient=_no_gradient,
+  factors=elementwise,
+  owed=Owed.SETTLE_FIRST,
+  render="bitcast({0})",
+)
+
+# ---------------------------------------------------------------- binary
+
+
+def _add(x: Any, y: Any) -> Any:
+  return numpy.logical_or(x, y) if x.dtype == bool else numpy.add(x, y)
+
+
+def _mul(x: Any, y: Any) -> Any:
+  return numpy.logical_and(x, y) if x.dtype == bool else numpy.multiply(x, y)
+
+
+define_elementwise(Ops.ADD, _add, lambda g, u: (g, g), Owed.SUM, "({0} + {1})")
+define_elementwise(Ops.SUB, lambda x, y: numpy.subtract(x, y), lambda g, u: (g, -g), Owed.SUM, "({0} - {1})")
+define_elementwise(Ops.MUL, _mul, lambda g, u: (g * u.src[1], g * u.src[0]), Owed.PRODUCT, "({0} * {1})")
+
+
+def gradient_fdiv(g: UOp, u: UOp) -> Grads:
+  """u = x / y: du/dx = 1/y, du/dy = -u/y."""
+  y = u.src[1]
+  return (g / y, -(g * u) / y)
+
+
+define_elementwise(Ops.FDIV, lambda x, y: numpy.true_divide(x, y), gradient_fdiv, Owed.PRODUCT, "({0} / {1})", float_only)
+
+
+def _floordiv(x: Any, y: Any) -> Any:
+  """Floor division; by zero it is 0."""
+  return numpy.where(y == 0, 0, numpy.floor_divide(x, numpy.where(y == 0, 1, y)))
+
+
+def _mod(x: Any, y: Any) -> Any:
+  """x - y * floor(x / y); by zero it is 0."""
+  return numpy.where(y == 0, 0, numpy.mod(x, numpy.where(y == 0, 1, y)))
+
+
+define_elementwise(Ops.IDIV, _floordiv, _no_gradient, Owed.SETTLE_FIRST, "floordiv({0}, {1})", integer_only)
+define_elementwise(Ops.MOD, _mod, _no_gradient, Owed.SETTLE_FIRST, "floormod({0}, {1})", integer_only)
+
+
+def gradient_extremum(g: UOp, u: UOp) -> Grads:
+  """The operand that won gets g; equal operands get half each, as in PyTorch."""
+  x, y = u.src
+  half = x.eq(y).where(g * 0.5, 0.0)
+  return (x.eq(u).where(g, 0.0) - half, y.eq(u).where(g, 0.0) - half)
+
+
+define_elementwise(Ops.MAX, lambda x, y: numpy.maximum(x, y), gradient_extremum, Owed.EXTREMUM, "max({0}, {1})")
+define_elementwise(Ops.MIN, lambda x, y: numpy.minimum(x, y), gradient_extremum, Owed.EXTREMUM, "min({0}, {1})")
+
+
+def gradient_pow(g: UOp, u: UOp) -> Grads:
+  """u = x^y: du/dx = y x^(y-1), 0 where y is 0; du/dy = u log x, 0 where x is 0 and y is not negative."""
+  x, y = u.src
+  dx = y.eq(0).where(0.0, y * x.alu(Ops.POW, y - 1))
+  dy = (x.eq(0) & (y >= 0)).where(0.0, u * x.alu(Ops.LOG))
+  return (g * dx, g * dy)
+
+
+define_elementwise(Ops.POW, lambda x, y: numpy.power(x, y), gradient_pow, Owed.SETTLE_FIRST, "pow({0}, {1})", float_only)
+define_elementwise(Ops.AND, lambda x, y: numpy.bitwise_and(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} & {1})", integer_only)
+define_elementwise(Ops.OR, lambda x, y: numpy.bitwise_or(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} | {1})", integer_only)
+define_elementwise(Ops.XOR, lambda x, y: numpy.bitwise_xor(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} ^ {1})", integer_only)
+define_elementwise(Ops.SHL, lambda x, y: numpy.left_shift(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} << {1})", integer_only)
+define_elementwise(Ops.SHR, lambda x, y: numpy.right_shift(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} >> {1})", integer_only)
+define_elementwise(Ops.CMPLT, lambda x, y: numpy.less(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} < {1})", comparison)
+define_elementwise(Ops.CMPEQ, lambda x, y: numpy.equal(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} == {1})", comparison)
+define_elementwise(Ops.CMPNE, lambda x, y: numpy.not_equal(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} != {1})", comparison)
+
+# ---------------------------------------------------------------- ternary
+
+
+def check_where(u: UOp) -> None:
+  if u.src[0].dtype.scalar() is not dtypes.bool or u.src[1].dtype is not u.dtype or u.src[2].dtype is not u.dtype:
+    raise TypeError(f"where({', '.join(repr(s.dtype) for s in u.src)}) -> {u.dtype}")
+
+
+def gradient_where(g: UOp, u: UOp) -> Grads:
+  condition = u.src[0]
+  return (None, condition.where(g, 0.0), condition.where(g.const_like(0.0), g))
+
+
+define(
+  Ops.WHERE,
+  shape=same_shape,
+  dtype=check_where,
+  evaluate=_numpy(lambda c, x, y: numpy.where(c, x, y)),
+  gradient=gradient_where,
+  factors=elementwise,
+  owed=Owed.SELECT,
+  render="({0} ? {1} : {2})",
+)

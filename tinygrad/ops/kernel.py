@@ -1,0 +1,63 @@
+"""Kernel-level ops: scalars, loops, loads and stores. Codegen lowers them; no placement or gradient applies."""
+
+from __future__ import annotations
+
+from tinygrad.dtype import dtypes
+from tinygrad.ops.common import any_dtype, scalar_shape
+from tinygrad.uop.cards import Owed, define
+from tinygrad.uop.ops import Ops, ParamArg, UOp
+
+
+def check_param(u: UOp) -> None:
+  if not isinstance(u.arg, ParamArg):
+    raise TypeError(f"a PARAM's arg is a ParamArg, not {u.arg!r}")
+
+
+def check_range(u: UOp) -> None:
+  if u.dtype is not dtypes.index or u.src[0].dtype is not dtypes.index:
+    raise TypeError(f"a RANGE counts in dtype index, not {u.src[0].dtype} -> {u.dtype}")
+
+
+def check_index(u: UOp) -> None:
+  if u.src[0].op not in (Ops.PARAM, Ops.PEER, Ops.SCRATCH, Ops.ACC):
+    raise TypeError(f"INDEX into {u.src[0].op.name}")
+  if u.src[0].op in (Ops.PARAM, Ops.PEER) and u.dtype.scalar() is not u.src[0].dtype.scalar():
+    raise TypeError(f"INDEX of {u.dtype} into {u.src[0].dtype}")
+
+
+def check_load(u: UOp) -> None:
+  if u.src[0].op is not Ops.INDEX or (len(u.src) == 2 and u.src[1].dtype is not u.dtype):
+    raise TypeError(f"LOAD of {u.dtype} from {[s.op.name for s in u.src]}")
+  if len(u.src[0].src) > 2 and len(u.src) < 2:
+    raise TypeError("a LOAD under a condition needs an alternative")
+
+
+def check_store(u: UOp) -> None:
+  if u.src[0].op is not Ops.INDEX or u.dtype is not dtypes.void:
+    raise TypeError(f"STORE of dtype {u.dtype} to {u.src[0].op.name}")
+  if any(s.op is not Ops.RANGE for s in u.src[2:]):
+    raise TypeError("a STORE's trailing sources are its ranges")
+
+
+def check_fold(u: UOp) -> None:
+  if u.src[0].dtype is not u.dtype or any(s.op is not Ops.RANGE for s in u.src[1:]) or len(u.src) < 2:
+    raise TypeError(f"FOLD of {u.src[0].dtype} over {[s.op.name for s in u.src[1:]]} -> {u.dtype}")
+
+
+CHECKS = {
+  Ops.PARAM: check_param, Ops.RANGE: check_range, Ops.INDEX: check_index, Ops.LOAD: check_load, Ops.STORE: check_store, Ops.FOLD: check_fold,
+}  # fmt: skip
+for _op in (
+  Ops.PARAM, Ops.PEER, Ops.RANGE, Ops.ENDRANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.FOLD, Ops.ACC, Ops.SCRATCH, Ops.BARRIER,
+  Ops.VECTORIZE, Ops.EXTRACT, Ops.IF, Ops.ENDIF, Ops.MULACC,
+):  # fmt: skip
+  define(
+    _op,
+    shape=scalar_shape,
+    dtype=CHECKS.get(_op, any_dtype),
+    evaluate=None,
+    gradient=None,
+    factors=None,
+    owed=Owed.SETTLE_FIRST,
+    render=None,
+  )

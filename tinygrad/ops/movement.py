@@ -1,0 +1,337 @@
+"""Movement ops: the same elements at other indices. Their gradients are their adjoints."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tinygrad.helpers import argsort, numpy, prod
+from tinygrad.ops.common import keeps_dtype, same_dtype
+from tinygrad.uop.cards import Factors, Owed, define
+from tinygrad.uop.ops import Ops, UOp, as_dims, render_shape, simplify_sint, sint, sint_to_uop
+from tinygrad.uop.symbolic import linear, simplify
+
+Grads = Sequence[UOp | None]
+PRIMES = (1000003, 1000033, 1000037, 1000039, 1000081, 1000099, 1000117, 1000121)
+
+
+def _own_dims(u: UOp) -> tuple[tuple[int, ...], ...]:
+  return tuple((i,) for i in range(u.ndim))
+
+
+# ---------------------------------------------------------------- RESHAPE
+
+
+def reshape_shape(u: UOp) -> tuple[Any, ...]:
+  have, want = simplify_sint(prod(u.src[0].shape)), simplify_sint(prod(u.arg))
+  if have is not want and have != want:
+    raise ValueError(f"cannot reshape {render_shape(u.src[0].shape)} to {render_shape(u.arg)}: the number of elements differs")
+  return u.arg  # type: ignore[no-any-return]
+
+
+def _stand_in(n: sint, primes: dict[UOp, int]) -> int:
+  """A symbolic dim as a number whose factors tell its symbols: each atom is a prime of its own."""
+  if isinstance(n, int):
+    return n
+  terms, c = linear(simplify(n))
+  if len(terms) == 1 and c == 0:
+    ((atom, k),) = terms.items()
+    if atom.op is Ops.MUL:
+      return k * _stand_in(atom.src[0], primes) * _stand_in(atom.src[1], primes)
+    return k * primes.setdefault(atom, PRIMES[len(primes) % len(PRIMES)])
+  return primes.setdefault(sint_to_uop(n), PRIMES[len(primes) % len(PRIMES)])
+
+
+def factors_reshape(u: UOp) -> Factors:
+  """Dims of both shapes split into their common factors, major to minor; where there is none, up to the next point at which
+  the element counts agree, they are opaque (blocked)."""
+  primes: dict[UOp, int] = {}
+  a = [_stand_in(n, primes) for n in u.src[0].shape]
+  b = [_stand_in(n, primes) for n in u.arg]
+  upper = {p: atom.vmax for atom, p in primes.items()}
+  fa: list[list[int]] = [[] for _ in a]
+  fb: list[list[int]] = [[] for _ in b]
+  sizes: list[int] = []
+  blocked: set[int] = set()
+  if 0 in a or 0 in b:
+    return Factors((tuple(() for _ in a),), tuple(() for _ in b), ())
+  left, right = list(a), list(b)
+  i = j = 0
+  while True:
+    while i < len(a) and left[i] == 1:
+      i += 1
+    while j < len(b) and right[j] == 1:
+      j += 1
+    if i >= len(a) or j >= len(b):
+      break
+    g = math.gcd(left[i], right[j])
+    if g > 1:
+      fa[i].append(len(sizes))
+      fb[j].append(len(sizes))
+      sizes.append(g)
+      left[i] //= g
+      right[j] //= g
+      continue
+    have, want = left[i], right[j]  # no common factor: opaque until the element counts meet again
+    for f, dim, n in ((fa, i, have), (fb, j, want)):
+      f[dim].append(len(sizes))
+      blocked.add(len(sizes))
+      sizes.append(n)
+    left[i] = right[j] = 1
+    while have != want:
+      if have < want:
+        i += 1
+        n, left[i] = left[i], 1
+        have *= n
+        fa[i].append(len(sizes))
+      else:
+        j += 1
+        n, right[j] = right[j], 1
+        want *= n
+        fb[j].append(len(sizes))
+      blocked.add(len(sizes))
+      sizes.append(n)
+  real = tuple(n if not primes else _upper(n, upper) for n in sizes)
+  return Factors((tuple(map(tuple, fa)),), tuple(map(tuple, fb)), real, frozenset(blocked))
+
+
+def _upper(n: int, upper: dict[int, int]) -> int:
+  for p, most in upper.items():
+    while n % p == 0:
+      n = n // p * most
+  return n
+
+
+define(
+  Ops.RESHAPE,
+  shape=reshape_shape,
+  dtype=same_dtype,
+  evaluate=lambda u, xs, shape: xs[0].reshape(shape),
+  gradient=lambda g, u: (g.reshape(u.src[0].shape),),
+  factors=factors_reshape,
+  owed=Owed.KEEP,
+  render=None,
+)
+
+# ---------------------------------------------------------------- PERMUTE, EXPAND
+
+
+def permute_shape(u: UOp) -> tuple[Any, ...]:
+  if sorted(u.arg) != list(range(u.src[0].ndim)):
+    raise ValueError(f"permute of {render_shape(u.src[0].shape)} by {u.arg}: not a permutation of its dims")
+  return tuple(u.src[0].shape[i] for i in u.arg)
+
+
+define(
+  Ops.PERMUTE,
+  shape=permute_shape,
+  dtype=same_dtype,
+  evaluate=lambda u, xs, shape: xs[0].transpose(u.arg),
+  gradient=lambda g, u: (g.permute(argsort(u.arg)),),
+  factors=lambda u: Factors((_own_dims(u.src[0]),), tuple((i,) for i in u.arg), u.src[0].max_shape),
+  owed=Owed.KEEP,
+  render=None,
+)
+
+
+def expand_shape(u: UOp) -> tuple[Any, ...]:
+  have = u.src[0].shape
+  if len(have) != len(u.arg) or any(n is not m and n != m and n != 1 for n, m in zip(have, u.arg, strict=True)):
+    raise ValueError(f"cannot expand {render_shape(have)} to {render_shape(u.arg)}: only dims of 1 grow")
+  return u.arg  # type: ignore[no-any-return]
+
+
+def expanded_axes(u: UOp) -> tuple[int, ...]:
+  return tuple(i for i, (n, m) in enumerate(zip(u.src[0].shape, u.shape, strict=True)) if n is not m and n != m)
+
+
+def factors_expand(u: UOp) -> Factors:
+  grown = expanded_axes(u)
+  return Factors((tuple(() if i in grown else (i,) for i in range(u.ndim)),), _own_dims(u), u.max_shape)
+
+
+define(
+  Ops.EXPAND,
+  shape=expand_shape,
+  dtype=same_dtype,
+  evaluate=lambda u, xs, shape: numpy.broadcast_to(xs[0], shape),
+  gradient=lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),),
+  factors=factors_expand,
+  owed=Owed.KEEP,
+  render=None,
+)
+
+# ---------------------------------------------------------------- PAD, SHRINK, FLIP, CAT
+
+
+def _remap_factors(u: UOp, remapped: Sequence[int]) -> Factors:
+  """One factor a dim; the dims whose index changes are `remapped`."""
+  sizes = tuple(max(n, *(s.max_shape[i] for s in u.src)) for i, n in enumerate(u.max_shape))
+  return Factors((_own_dims(u),) * len(u.src), _own_dims(u), sizes, remapped=frozenset(remapped))
+
+
+def pad_shape(u: UOp) -> tuple[Any, ...]:
+  pairs = u.arg[0]
+  if len(pairs) != u.src[0].ndim or any(isinstance(x, int) and x < 0 for pair in pairs for x in pair):
+    raise ValueError(f"cannot pad {render_shape(u.src[0].shape)} by {pairs}: one pair of non-negative widths a dim")
+  return as_dims(n + a + b for n, (a, b) in zip(u.src[0].shape, pairs, strict=True))
+
+
+def gradient_pad(g: UOp, u: UOp) -> Grads:
+  return (g.shrink([(a, a + n) for (a, _), n in zip(u.arg[0], u.src[0].shape, strict=True)]),)
+
+
+def evaluate_pad(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
+  widths = [(int(a), int(b)) for a, b in u.arg[0]]
+  return numpy.pad(xs[0], widths, constant_values=u.arg[1]) if widths else xs[0]
+
+
+define(
+  Ops.PAD,
+  shape=pad_shape,
+  dtype=same_dtype,
+  evaluate=evaluate_pad,
+  gradient=gradient_pad,
+  factors=lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]),
+  owed=Owed.PAD,
+  render=None,
+)
+
+
+def shrink_shape(u: UOp) -> tuple[Any, ...]:
+  have = u.src[0].shape
+  if len(u.arg) != len(have):
+    raise ValueError(f"cannot shrink {render_shape(have)} to {u.arg}: one pair a dim")
+  for n, (a, b) in zip(have, u.arg, strict=True):
+    if isinstance(n, int) and isinstance(a, int) and isinstance(b, int) and not 0 <= a <= b <= n:
+      raise ValueError(f"cannot shrink {render_shape(have)} to {u.arg}: [{a}, {b}) is not within [0, {n})")
+  return as_dims(b - a for a, b in u.arg)
+
+
+def gradient_shrink(g: UOp, u: UOp) -> Grads:
+  return (g.pad([(a, n - b) for (a, b), n in zip(u.arg, u.src[0].shape, strict=True)]),)
+
+
+def shrink_remaps(u: UOp) -> list[int]:
+  return [i for i, ((a, b), n) in enumerate(zip(u.arg, u.src[0].shape, strict=True)) if not (isinstance(a, int) and a == 0 and (b is n or b == n))]
+
+
+define(
+  Ops.SHRINK,
+  shape=shrink_shape,
+  dtype=same_dtype,
+  evaluate=lambda u, xs, shape: xs[0][tuple(slice(int(a), int(b)) for a, b in u.arg)],
+  gradient=gradient_shrink,
+  factors=lambda u: _remap_factors(u, shrink_remaps(u)),
+  owed=Owed.KEEP,
+  render=None,
+)
+
+
+def flip_shape(u: UOp) -> tuple[Any, ...]:
+  if any(not 0 <= i < u.src[0].ndim for i in u.arg):
+    raise ValueError(f"cannot flip {render_shape(u.src[0].shape)} along {u.arg}")
+  return u.src[0].shape
+
+
+define(
+  Ops.FLIP,
+  shape=flip_shape,
+  dtype=same_dtype,
+  evaluate=lambda u, xs, shape: numpy.flip(xs[0], u.arg),
+  gradient=lambda g, u: (g.flip(u.arg),),
+  factors=lambda u: _remap_factors(u, u.arg),
+  owed=Owed.KEEP,
+  render=None,
+)
+
+
+def cat_shape(u: UOp) -> tuple[Any, ...]:
+  first = u.src[0].shape
+  for s in u.src[1:]:
+    if len(s.shape) != len(first) or any(i != u.arg and n is not m and n != m for i, (n, m) in enumerate(zip(s.shape, first, strict=True))):
+      raise ValueError(f"cannot concatenate {', '.join(render_shape(s.shape) for s in u.src)} along dim {u.arg}")
+  return as_dims(sum(s.shape[i] for s in u.src) if i == u.arg else n for i, n in enumerate(first))
+
+
+def gradient_cat(g: UOp, u: UOp) -> Grads:
+  ends = list(itertools.accumulate((s.shape[u.arg] for s in u.src), initial=0))
+  return tuple(
+    g.shrink([(a, b) if i == u.arg else (0, n) for i, n in enumerate(g.shape)]) for a, b in itertools.pairwise(ends)
+  )
+
+
+define(
+  Ops.CAT,
+  shape=cat_shape,
+  dtype=same_dtype,
+  evaluate=lambda u, xs, shape: numpy.concatenate(xs, axis=u.arg),
+  gradient=gradient_cat,
+  factors=lambda u: _remap_factors(u, (u.arg,)),
+  owed=Owed.KEEP,
+  render=None,
+)
+
+# ---------------------------------------------------------------- WINDOW, SPREAD
+
+
+def window_shape(u: UOp) -> tuple[Any, ...]:
+  axis, kaxis, stride, dilation, size = u.arg
+  shape = u.src[0].shape
+  if axis == kaxis or stride < 1 or dilation < 1:
+    raise ValueError(f"window of {render_shape(shape)} by {u.arg}: two different dims, stride and dilation >= 1")
+  if all(isinstance(n, int) for n in (size, shape[axis], shape[kaxis])) and size * shape[kaxis] > 0 and (size - 1) * stride + (shape[kaxis] - 1) * dilation >= shape[axis]:
+    raise ValueError(f"window of {render_shape(shape)} by {u.arg}: the last window ends beyond dim {axis}")
+  return tuple(size if i == axis else n for i, n in enumerate(shape))
+
+
+def evaluate_window(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
+  """y[o, k] = x[o*stride + k*dilation, k]."""
+  axis, kaxis, stride, dilation, _ = u.arg
+  x = numpy.moveaxis(xs[0], (axis, kaxis), (0, 1))
+  o, k = numpy.ogrid[: shape[axis], : shape[kaxis]]
+  return numpy.moveaxis(x[o * stride + k * dilation, k], (0, 1), (axis, kaxis))
+
+
+def evaluate_spread(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
+  """z[i, k] = y[(i - k*dilation)/stride, k] where that is a whole number in range, else 0."""
+  axis, kaxis, stride, dilation, _ = u.arg
+  y = numpy.moveaxis(xs[0], (axis, kaxis), (0, 1))
+  z = numpy.zeros((shape[axis], *y.shape[1:]), y.dtype)
+  for k in range(y.shape[1]):
+    at = numpy.arange(y.shape[0]) * stride + k * dilation
+    inside = at < shape[axis]
+    z[at[inside], k] = y[inside, k]
+  return numpy.moveaxis(z, (0, 1), (axis, kaxis))
+
+
+def spread_shape(u: UOp) -> tuple[Any, ...]:
+  axis, kaxis, stride, dilation, size = u.arg
+  if axis == kaxis or stride < 1 or dilation < 1:
+    raise ValueError(f"spread of {render_shape(u.src[0].shape)} by {u.arg}: two different dims, stride and dilation >= 1")
+  return tuple(size if i == axis else n for i, n in enumerate(u.src[0].shape))
+
+
+def _adjoint(g: UOp, u: UOp) -> Grads:
+  axis, kaxis, stride, dilation, _ = u.arg
+  size = u.src[0].shape[axis]
+  build = g.spread if u.op is Ops.WINDOW else g.window
+  return (build(axis, kaxis, stride, dilation, size),)
+
+
+for _op, _shape, _evaluate, _owed in (
+  (Ops.WINDOW, window_shape, evaluate_window, Owed.KEEP),
+  (Ops.SPREAD, spread_shape, evaluate_spread, Owed.PAD),
+):
+  define(
+    _op,
+    shape=_shape,
+    dtype=keeps_dtype,
+    evaluate=_evaluate,
+    gradient=_adjoint,
+    factors=lambda u: _remap_factors(u, (u.arg[0], u.arg[1])),  # the index of `axis` depends on k: cutting either moves
+    owed=_owed,
+    render=None,
+  )

@@ -1,0 +1,81 @@
+"""Placement and effects: the identity mathematically; where and when a value is held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinygrad.device import Sharding, device_set
+from tinygrad.ops.common import any_dtype, elementwise, keeps_dtype, same_dtype
+from tinygrad.uop.cards import Factors, Owed, define
+from tinygrad.uop.ops import Collective, Ops, UOp
+
+
+def first_shape(u: UOp) -> tuple[Any, ...]:
+  return u.src[0].shape
+
+
+def identity(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
+  return xs[0]
+
+
+def gradient_move(g: UOp, u: UOp) -> Sequence[UOp | None]:
+  """Between device sets: the move back. On one device set the value is the same and propagation places the gradient."""
+  source = u.src[0].device
+  if source is None or device_set(source) == device_set(u.arg.device):
+    return (g,)
+  return (g.move(source.settled if isinstance(source, Sharding) else source, pinned=False),)
+
+
+define(Ops.MOVE, shape=first_shape, dtype=same_dtype, evaluate=identity, gradient=gradient_move, factors=elementwise, owed=Owed.SETTLE_FIRST, render=None)
+define(Ops.CONTIGUOUS, shape=first_shape, dtype=same_dtype, evaluate=identity, gradient=lambda g, u: (g,), factors=elementwise, owed=Owed.SETTLE_FIRST, render=None)
+define(Ops.DETACH, shape=first_shape, dtype=same_dtype, evaluate=identity, gradient=lambda g, u: (None,), factors=elementwise, owed=Owed.KEEP, render=None)
+
+
+def check_assign(u: UOp) -> None:
+  same_dtype(u)
+  if u.src[0].shape != u.src[1].shape:
+    raise ValueError(f"assigns shape {u.src[1].shape} to {u.src[0].shape}")
+
+
+def factors_first(u: UOp) -> Factors:
+  own = tuple((i,) for i in range(u.ndim))
+  return Factors((own, *(tuple(() for _ in s.shape) for s in u.src[1:])), own, u.max_shape)
+
+
+define(
+  Ops.ASSIGN,
+  shape=first_shape,
+  dtype=check_assign,
+  evaluate=lambda u, xs, shape: xs[1],
+  gradient=lambda g, u: (None, g),
+  factors=elementwise,
+  owed=Owed.SETTLE_FIRST,
+  render=None,
+)
+define(
+  Ops.AFTER,
+  shape=first_shape,
+  dtype=keeps_dtype,
+  evaluate=identity,
+  gradient=lambda g, u: (None,) * len(u.src),
+  factors=factors_first,
+  owed=Owed.SETTLE_FIRST,
+  render=None,
+)
+define(Ops.SINK, shape=lambda u: (), dtype=any_dtype, evaluate=None, gradient=None, factors=None, owed=Owed.SETTLE_FIRST, render=None)
+
+
+def check_collective(u: UOp) -> None:
+  if not isinstance(u.arg, Collective) or len(u.arg.placements) != len(u.src):
+    raise TypeError(f"COLLECTIVE of {len(u.src)} sources with {u.arg!r}")
+
+
+def collective_shape(u: UOp) -> tuple[Any, ...]:
+  """The block's shape by upper bounds; lengths of uneven blocks are masked where the block is read."""
+  c: Collective = u.arg
+  return c.template.shape if isinstance(c.result, str) else c.result.local_shape(c.template.shape)
+
+
+define(Ops.SHARD, shape=lambda u: u.arg, dtype=keeps_dtype, evaluate=None, gradient=None, factors=None, owed=Owed.SETTLE_FIRST, render=None)
+define(Ops.COLLECTIVE, shape=collective_shape, dtype=any_dtype, evaluate=None, gradient=None, factors=None, owed=Owed.SETTLE_FIRST, render=None)

@@ -1,0 +1,77 @@
+"""REDUCE: over some dims, which stay as dims of 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinygrad.dtype import ConstType, DType, dtypes, to_numpy_dtype
+from tinygrad.helpers import numpy
+from tinygrad.ops.common import same_dtype
+from tinygrad.uop.cards import Factors, Owed, define
+from tinygrad.uop.ops import Ops, UOp, render_shape
+
+REDUCE_OPS = (Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN)
+
+
+def identity_element(op: Ops, dtype: DType) -> ConstType:
+  """e with op(e, x) = x, exactly: -0.0 for a float sum."""
+  match op:
+    case Ops.ADD:
+      return -0.0 if dtypes.is_float(dtype) else 0
+    case Ops.MUL:
+      return 1
+    case Ops.MAX:
+      return dtypes.min(dtype)
+    case Ops.MIN:
+      return dtypes.max(dtype)
+  raise ValueError(f"{op!r} is no reduction; use one of {REDUCE_OPS}")
+
+
+def reduce_shape(u: UOp) -> tuple[Any, ...]:
+  op, axes = u.arg
+  shape = u.src[0].shape
+  if op not in REDUCE_OPS or any(not 0 <= a < len(shape) for a in axes):
+    raise ValueError(f"cannot reduce {render_shape(shape)} by {u.arg}")
+  return tuple(1 if i in axes else n for i, n in enumerate(shape))
+
+
+def evaluate_reduce(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
+  """numpy's reduction, in the dtype, from the identity."""
+  op, axes = u.arg
+  dtype = to_numpy_dtype(u.dtype)
+  function = {Ops.ADD: numpy.add, Ops.MUL: numpy.multiply, Ops.MAX: numpy.maximum, Ops.MIN: numpy.minimum}[op]
+  if u.dtype is dtypes.bool:
+    function = numpy.logical_or if op in (Ops.ADD, Ops.MAX) else numpy.logical_and
+  return numpy.asarray(function.reduce(xs[0], axis=axes, keepdims=True, initial=numpy.array(identity_element(op, u.dtype), dtype)), dtype)
+
+
+def gradient_reduce(g: UOp, u: UOp) -> Sequence[UOp | None]:
+  """Sum: g to every element. Product: g * u / x. Max, min: g shared evenly by the elements that attain it."""
+  op, axes = u.arg
+  x = u.src[0]
+  if op is Ops.ADD:
+    return (g.expand(x.shape),)
+  if op is Ops.MUL:
+    return ((g * u).expand(x.shape) / x,)
+  attained = x.eq(u.expand(x.shape))
+  count = attained.cast(g.dtype).r(Ops.ADD, axes)
+  return (attained.where((g / count).expand(x.shape), 0.0),)
+
+
+def factors_reduce(u: UOp) -> Factors:
+  axes = u.arg[1]
+  src = tuple((i,) for i in range(u.ndim))
+  return Factors((src,), tuple(() if i in axes else (i,) for i in range(u.ndim)), u.src[0].max_shape, contracted=frozenset(axes))
+
+
+define(
+  Ops.REDUCE,
+  shape=reduce_shape,
+  dtype=same_dtype,
+  evaluate=evaluate_reduce,
+  gradient=gradient_reduce,
+  factors=factors_reduce,
+  owed=Owed.REDUCE_SAME,
+  render=None,
+)

@@ -1,0 +1,842 @@
+"""The IR: `UOp`, an interned immutable node `(op, dtype, src, arg)`, from `Tensor` down to linear code."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import itertools
+import math
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinygrad.device import Buffer, Placement, Sharding, show_placement
+from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype
+from tinygrad.helpers import DEFER, SPEC, prod, user_frame
+from tinygrad.uop import place
+from tinygrad.uop.cards import CARDS
+
+
+class Ops(enum.IntEnum):
+  """Every op, from the tensor level to the kernel level. IntEnum: hashing and comparing are hot."""
+
+  # leaves
+  CONST = enum.auto()
+  IOTA = enum.auto()
+  BUFFER = enum.auto()
+  VARIABLE = enum.auto()
+  BIND = enum.auto()
+  HOLE = enum.auto()
+  # unary
+  NEG = enum.auto()
+  RECIP = enum.auto()
+  EXP = enum.auto()
+  LOG = enum.auto()
+  SIN = enum.auto()
+  SQRT = enum.auto()
+  TANH = enum.auto()
+  ERF = enum.auto()
+  FLOOR = enum.auto()
+  CEIL = enum.auto()
+  ROUND = enum.auto()
+  NOT = enum.auto()
+  CAST = enum.auto()
+  BITCAST = enum.auto()
+  # binary
+  ADD = enum.auto()
+  SUB = enum.auto()
+  MUL = enum.auto()
+  FDIV = enum.auto()
+  IDIV = enum.auto()
+  MOD = enum.auto()
+  MAX = enum.auto()
+  MIN = enum.auto()
+  POW = enum.auto()
+  AND = enum.auto()
+  OR = enum.auto()
+  XOR = enum.auto()
+  SHL = enum.auto()
+  SHR = enum.auto()
+  CMPLT = enum.auto()
+  CMPEQ = enum.auto()
+  CMPNE = enum.auto()
+  # ternary
+  WHERE = enum.auto()
+  # movement
+  RESHAPE = enum.auto()
+  PERMUTE = enum.auto()
+  EXPAND = enum.auto()
+  PAD = enum.auto()
+  SHRINK = enum.auto()
+  FLIP = enum.auto()
+  CAT = enum.auto()
+  WINDOW = enum.auto()
+  SPREAD = enum.auto()
+  # indexing and reduction
+  GATHER = enum.auto()
+  REDUCE = enum.auto()
+  # placement
+  MOVE = enum.auto()
+  SHARD = enum.auto()
+  COLLECTIVE = enum.auto()
+  # effects and structure
+  ASSIGN = enum.auto()
+  AFTER = enum.auto()
+  CONTIGUOUS = enum.auto()
+  DETACH = enum.auto()
+  SINK = enum.auto()
+  # kernels
+  PARAM = enum.auto()
+  PEER = enum.auto()
+  RANGE = enum.auto()
+  ENDRANGE = enum.auto()
+  INDEX = enum.auto()
+  LOAD = enum.auto()
+  STORE = enum.auto()
+  FOLD = enum.auto()
+  ACC = enum.auto()
+  SCRATCH = enum.auto()
+  BARRIER = enum.auto()
+  VECTORIZE = enum.auto()
+  EXTRACT = enum.auto()
+  IF = enum.auto()
+  ENDIF = enum.auto()
+  MULACC = enum.auto()
+
+  def __repr__(self) -> str:
+    return f"Ops.{self.name}"
+
+
+class GroupOp:
+  """Sets of ops that are asked for together."""
+
+  Unary = frozenset(Ops(i) for i in range(Ops.NEG, Ops.ADD))
+  Binary = frozenset(Ops(i) for i in range(Ops.ADD, Ops.WHERE))
+  Elementwise = Unary | Binary | {Ops.WHERE}
+  Movement = frozenset(Ops(i) for i in range(Ops.RESHAPE, Ops.GATHER))
+  Comparison = frozenset((Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE))
+  Commutative = frozenset((Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN, Ops.AND, Ops.OR, Ops.XOR, Ops.CMPEQ, Ops.CMPNE))
+  Leaf = frozenset((Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.VARIABLE, Ops.HOLE))
+  FloatOnly = frozenset((Ops.RECIP, Ops.EXP, Ops.LOG, Ops.SIN, Ops.SQRT, Ops.TANH, Ops.ERF, Ops.FDIV))
+
+
+class AxisKind(enum.Enum):
+  """What a RANGE of a kernel is: an index of the result, or one that is reduced; codegen adds how it runs."""
+
+  LOOP = 0
+  REDUCE = 1
+  UPCAST = 2  # unrolled into registers
+  VECTOR = 3  # lanes of a vector
+  GLOBAL = 4  # grid of work groups (GPU)
+  LOCAL = 5  # threads of a work group (GPU)
+
+  def __repr__(self) -> str:
+    return f"AxisKind.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class BufferArg:
+  """What a BUFFER is: `uid` tells buffers apart; the logical shape; where it lives, for life."""
+
+  uid: int
+  shape: tuple[int, ...]
+  device: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class ParamArg:
+  """A kernel's buffer argument: `size` in elements (upper bound); `peers`: a table of every device's pointer."""
+
+  slot: int
+  size: int
+  peers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+  """Bring a value to `device`. `pinned`: the user wrote it (shard, to, assign); else a hook inserted it and `place` may decide anew."""
+
+  device: Placement
+  pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+  """A communication of the local view: the result is `template` (over HOLE leaves, one a source) placed as `result`,
+  given source i in `placements[i]`; what a source owes is reduced over the owed digits. `kind` names it for people."""
+
+  kind: str
+  template: UOp
+  placements: tuple[Placement, ...]
+  result: Placement
+
+
+sint = Any  # int | UOp: mypy cannot follow operators on the union
+_table: dict[tuple[Any, ...], _Ref] = {}
+_uids = itertools.count()
+
+
+class _Ref(weakref.ref["UOp"]):
+  """A weak reference that knows its key in the table of nodes."""
+
+  __slots__ = ("key",)
+  key: tuple[Any, ...]
+
+
+def _forget(ref: _Ref) -> None:
+  if _table.get(ref.key) is ref:
+    del _table[ref.key]
+
+
+class Hooks:
+  """What modules above this one put in: the simplifier of integer expressions and the checks of `SPEC=2`."""
+
+  simplify: Callable[[UOp], UOp] = staticmethod(lambda u: u)
+  check: Callable[[UOp], None] = staticmethod(lambda u: None)
+
+
+class UOp:
+  """A node. Equal nodes are the same object, so `is` compares whole graphs and passes memoise by identity.
+
+  Build leaves with `UOp.const`, `UOp.iota`, `UOp.buffer`, `UOp.variable` and the rest with methods; they insert what placements
+  need (docs/architecture.md). `UOp.new` builds exactly the node given and is for passes.
+  """
+
+  __slots__ = ("__weakref__", "_bounds", "_device", "_key", "_shape", "_simplified", "arg", "dtype", "op", "origin", "src")
+  op: Ops
+  dtype: DType
+  src: tuple[UOp, ...]
+  arg: Any
+  origin: tuple[str, int] | None  # the user's line; outside every key
+
+  @staticmethod
+  def new(op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
+    """The interned node of exactly these fields."""
+    key = (op, dtype, src, arg) if op is not Ops.CONST and op is not Ops.PAD else (op, dtype, src, _exact(arg))
+    ref = _table.get(key)
+    if ref is not None and (found := ref()) is not None:
+      return found
+    self = object.__new__(UOp)
+    self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, None
+    ref = _Ref(self, _forget)
+    ref.key = key
+    _table[key] = ref
+    if SPEC.value >= 2:
+      Hooks.check(self)
+    return self
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    return UOp.new, (self.op, self.dtype, self.src, self.arg)
+
+  def replace(self, **fields: Any) -> UOp:
+    """This node with some fields changed; the origin is inherited."""
+    u = UOp.new(fields.get("op", self.op), fields.get("dtype", self.dtype), fields.get("src", self.src), fields.get("arg", self.arg))
+    if u.origin is None:
+      u.origin = self.origin
+    return u
+
+  # ---- properties
+
+  @property
+  def shape(self) -> tuple[Any, ...]:
+    """The logical shape; `()` for scalars and everything inside kernels. Dims are ints or integer expressions."""
+    try:
+      return self._shape  # type: ignore[has-type, no-any-return]
+    except AttributeError:
+      for u in self.toposort(lambda u: not hasattr(u, "_shape")):  # iterative: graphs may be deeper than the stack
+        u._shape = CARDS[u.op].shape(u)
+      return self._shape  # type: ignore[has-type, no-any-return]
+
+  @property
+  def device(self) -> Placement | None:
+    """Where the value lives, debts visible; None for constants, which live anywhere."""
+    try:
+      return self._device  # type: ignore[has-type, no-any-return]
+    except AttributeError:
+      for u in self.toposort(lambda u: not hasattr(u, "_device")):
+        u._device = _result_device(u)
+      return self._device  # type: ignore[has-type, no-any-return]
+
+  @property
+  def ndim(self) -> int:
+    return len(self.shape)
+
+  @property
+  def max_shape(self) -> tuple[int, ...]:
+    """The shape with upper bounds for symbolic dims."""
+    return tuple(n if isinstance(n, int) else n.vmax for n in self.shape)
+
+  @property
+  def size(self) -> Any:
+    return prod(self.shape)
+
+  @property
+  def base(self) -> UOp:
+    """What the value is a view of: itself below movement ops, ASSIGN targets and AFTER."""
+    u = self
+    while u.op in GroupOp.Movement or u.op in _BASED:
+      u = u.src[0]
+    return u
+
+  @property
+  def key(self) -> bytes:
+    """A digest of the graph that is the same in every process: what orders operands."""
+    try:
+      return self._key  # type: ignore[has-type, no-any-return]
+    except AttributeError:
+      for u in self.toposort(lambda u: not hasattr(u, "_key")):
+        text = f"{int(u.op)} {u.dtype!r} {u.arg!r}".encode()
+        u._key = hashlib.blake2b(text + b"".join(s._key for s in u.src), digest_size=8).digest()
+      return self._key  # type: ignore[has-type, no-any-return]
+
+  @property
+  def val(self) -> int:
+    """The value of an integer CONST."""
+    assert self.op is Ops.CONST, self.op
+    return self.arg  # type: ignore[no-any-return]
+
+  @property
+  def vmin(self) -> int:
+    return self.bounds[0]
+
+  @property
+  def vmax(self) -> int:
+    return self.bounds[1]
+
+  @property
+  def bounds(self) -> tuple[Any, Any]:
+    """Inclusive (least, greatest) value of an integer or bool expression."""
+    try:
+      return self._bounds  # type: ignore[has-type, no-any-return]
+    except AttributeError:
+      for u in self.toposort(lambda u: not hasattr(u, "_bounds")):
+        u._bounds = _bounds_of(u)
+      return self._bounds  # type: ignore[has-type, no-any-return]
+
+  def toposort(self, gate: Callable[[UOp], bool] | None = None) -> list[UOp]:
+    """Every node below and including this one, sources first; with `gate`, only nodes that pass it (and are reached through such)."""
+    seen: set[UOp] = set()
+    out: list[UOp] = []
+    stack: list[tuple[UOp, bool]] = [(self, False)]
+    while stack:
+      u, done = stack.pop()
+      if done:
+        out.append(u)
+      elif u not in seen and (gate is None or gate(u)):
+        seen.add(u)
+        stack.append((u, True))
+        stack.extend((s, False) for s in reversed(u.src) if s not in seen)
+    return out
+
+  def variables(self) -> list[UOp]:
+    """The VARIABLEs below this node, those inside args included, by name."""
+    found: dict[UOp, None] = {}
+    for u in self.toposort():
+      if u.op is Ops.VARIABLE:
+        found[u] = None
+      elif u.arg is not None:
+        for inner in uops_in(u.arg):
+          found.update(dict.fromkeys(inner.variables()))
+    return sorted(found, key=lambda v: v.arg)
+
+  # ---- leaves
+
+  @staticmethod
+  def const(dtype: DType, value: ConstType) -> UOp:
+    return UOp.new(Ops.CONST, dtype, (), as_const(value, dtype))
+
+  def const_like(self, value: ConstType) -> UOp:
+    """`value` with this node's dtype and shape."""
+    return UOp.const(self.dtype, value).broadcast_to(self.shape)
+
+  def broadcast_to(self, shape: Sequence[sint]) -> UOp:
+    """Prepends dims of 1 and expands."""
+    shape = tuple(shape)
+    if self.shape == shape:
+      return self
+    return self.reshape((1,) * (len(shape) - self.ndim) + self.shape).expand(shape)
+
+  @staticmethod
+  def iota(n: sint, dtype: DType = dtypes.int32) -> UOp:
+    """0, 1, …, n-1."""
+    return UOp.new(Ops.IOTA, dtype, (), n)
+
+  @staticmethod
+  def buffer(shape: Sequence[int], dtype: DType, device: Placement, memory: Buffer | None = None) -> UOp:
+    """A new buffer; its memory (`buffer_of`) is allocated on first use."""
+    u = UOp.new(Ops.BUFFER, dtype, (), BufferArg(next(_uids), tuple(shape), device))
+    _buffers[u] = memory if memory is not None else Buffer(device, tuple(shape), dtype)
+    return u
+
+  @staticmethod
+  def from_numpy(array: Any) -> UOp:
+    """A buffer on the host device `NPY` that holds `array` itself (no copy; a strided view stays one)."""
+    memory = Buffer("NPY", tuple(array.shape), from_numpy_dtype(array.dtype)).allocate([array])
+    return UOp.buffer(array.shape, memory.dtype, "NPY", memory)
+
+  @staticmethod
+  def variable(name: str, lo: int, hi: int) -> UOp:
+    """An integer that is given a value at run time (`bind`), within [lo, hi]."""
+    if lo > hi:
+      raise ValueError(f"Variable({name!r}, {lo}, {hi}): the lower bound is above the upper bound")
+    return UOp.new(Ops.VARIABLE, dtypes.index, (), (name, lo, hi))
+
+  def bind(self, value: int) -> UOp:
+    """This variable with its value for one call. Raises ValueError outside the bounds."""
+    assert self.op is Ops.VARIABLE, f"bind on {self.op}"
+    name, lo, hi = self.arg
+    if not lo <= value <= hi:
+      raise ValueError(f"{name} = {value} is outside its bounds [{lo}, {hi}]\n  fix: bind a value within them, or declare wider bounds")
+    return UOp.new(Ops.BIND, dtypes.index, (self, UOp.const(dtypes.index, value)))
+
+  def unbind(self) -> tuple[UOp, int]:
+    assert self.op is Ops.BIND, self.op
+    return self.src[0], self.src[1].val
+
+  # ---- the hooks: every node that a user's op makes comes through here
+
+  @staticmethod
+  def build(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any = None) -> UOp:
+    """The node, after its sources have been brought to where the placement rules want them.
+
+    Fast: nothing sharded, or an elementwise op on sources placed alike. Otherwise `place.decide` is asked.
+    """
+    device: Any = None
+    slow = False
+    for s in src:
+      d = s.device
+      if d is not None and d is not device:
+        slow, device = (slow or device is not None), d
+    if not slow and (device is None or type(device) is str or (not device.pending and op in GroupOp.Elementwise)):
+      return UOp.new(op, dtype, src, arg)
+    u = UOp.new(op, dtype, place.decide(op, dtype, src, arg).src, arg)
+    if u.origin is None and (frame := user_frame()) is not None:
+      u.origin = (frame.f_code.co_filename, frame.f_lineno)
+    d = u.device
+    if isinstance(d, Sharding) and d.pending and not DEFER.value:
+      return u.move(d.settled, pinned=False)
+    return u
+
+  def alu(self, op: Ops, *others: UOp) -> UOp:
+    """An elementwise op; shapes and dtypes must agree already."""
+    dtype = dtypes.bool if op in GroupOp.Comparison else others[0].dtype if op is Ops.WHERE else self.dtype
+    if self.dtype is dtypes.index or (others and others[0].dtype is dtypes.index):
+      return Hooks.simplify(UOp.new(op, dtype, (self, *others)))
+    return UOp.build(op, dtype, (self, *others))
+
+  def cast(self, dtype: DType) -> UOp:
+    if self.dtype is dtype:
+      return self
+    if self.op is Ops.CONST:
+      return UOp.const(dtype, _cast_const(self.arg, dtype))
+    return UOp.build(Ops.CAST, dtype, (self,))
+
+  def bitcast(self, dtype: DType) -> UOp:
+    """The same bits read as another type of the same width."""
+    if dtype.itemsize != self.dtype.itemsize:
+      raise TypeError(f"bitcast from {self.dtype} ({self.dtype.itemsize} bytes) to {dtype} ({dtype.itemsize} bytes): the widths must be equal")
+    return self if self.dtype is dtype else UOp.build(Ops.BITCAST, dtype, (self,))
+
+  def r(self, op: Ops, axes: Sequence[int]) -> UOp:
+    """Reduce over `axes`, which stay as dims of 1. Over a cut dim the result owes the reduction; it is settled here unless DEFER."""
+    axes = tuple(sorted(a for a in axes if not (isinstance(self.shape[a], int) and self.shape[a] == 1)))
+    return UOp.build(Ops.REDUCE, self.dtype, (self,), (op, axes)) if axes else self
+
+  def reshape(self, shape: Sequence[sint]) -> UOp:
+    shape = as_dims(shape)
+    if shape == self.shape:
+      return self
+    x = self.src[0] if self.op is Ops.RESHAPE and not isinstance(self.device, Sharding) else self
+    return x if shape == x.shape else UOp.build(Ops.RESHAPE, self.dtype, (x,), shape)
+
+  def permute(self, order: Sequence[int]) -> UOp:
+    order = tuple(order)
+    if order == tuple(range(len(order))):
+      return self
+    if self.op is Ops.PERMUTE:
+      return self.src[0].permute([self.arg[i] for i in order])
+    return UOp.build(Ops.PERMUTE, self.dtype, (self,), order)
+
+  def expand(self, shape: Sequence[sint]) -> UOp:
+    shape = as_dims(shape)
+    if shape == self.shape:
+      return self
+    if self.op is Ops.EXPAND and not isinstance(self.device, Sharding):
+      return self.src[0].expand(shape)
+    return UOp.build(Ops.EXPAND, self.dtype, (self,), shape)
+
+  def pad(self, pairs: Sequence[tuple[sint, sint]], fill: ConstType = 0) -> UOp:
+    pairs = tuple(as_dims(pair) for pair in pairs)
+    if all(isinstance(a, int) and isinstance(b, int) and a == b == 0 for a, b in pairs):
+      return self
+    return UOp.build(Ops.PAD, self.dtype, (self,), (pairs, as_const(fill, self.dtype)))
+
+  def shrink(self, pairs: Sequence[tuple[sint, sint]]) -> UOp:
+    pairs = tuple(as_dims(pair) for pair in pairs)
+    if all(isinstance(a, int) and a == 0 and (b is n or (isinstance(b, int) and isinstance(n, int) and b == n)) for (a, b), n in zip(pairs, self.shape, strict=True)):
+      return self
+    return UOp.build(Ops.SHRINK, self.dtype, (self,), pairs)
+
+  def flip(self, axes: Sequence[int]) -> UOp:
+    axes = tuple(sorted(axes))
+    return UOp.build(Ops.FLIP, self.dtype, (self,), axes) if axes else self
+
+  @staticmethod
+  def cat(xs: Sequence[UOp], axis: int) -> UOp:
+    return xs[0] if len(xs) == 1 else UOp.build(Ops.CAT, xs[0].dtype, tuple(xs), axis)
+
+  def window(self, axis: int, kaxis: int, stride: int, dilation: int, size: sint) -> UOp:
+    """y[.., o, .., k, ..] = x[.., o*stride + k*dilation, .., k, ..]; dim `axis` becomes `size`."""
+    return UOp.build(Ops.WINDOW, self.dtype, (self,), (axis, kaxis, stride, dilation, size))
+
+  def spread(self, axis: int, kaxis: int, stride: int, dilation: int, size: sint) -> UOp:
+    """The adjoint of `window`: z[.., i, .., k, ..] = y[.., (i - k*dilation)/stride, .., k, ..] where that exists, else 0."""
+    return UOp.build(Ops.SPREAD, self.dtype, (self,), (axis, kaxis, stride, dilation, size))
+
+  def gather(self, index: UOp) -> UOp:
+    """Rows of dim 0: shape index.shape + self.shape[1:]; an index outside [0, n) gives 0."""
+    return UOp.build(Ops.GATHER, self.dtype, (self, index))
+
+  def move(self, device: Placement, pinned: bool) -> UOp:
+    """The value at another placement; itself if it is there."""
+    if self.device is None or self.device == device:
+      return self
+    u = UOp.new(Ops.MOVE, self.dtype, (self,), Move(device, pinned))
+    if u.origin is None and (frame := user_frame()) is not None:
+      u.origin = (frame.f_code.co_filename, frame.f_lineno)
+    return u
+
+  def copy_to_device(self, device: Placement) -> UOp:
+    """What the user's `to` and `shard` make: a pinned move. An implied move behind it is not made twice."""
+    x = self.src[0] if self.op is Ops.MOVE and not self.arg.pinned else self
+    if x.device is None:
+      return UOp.new(Ops.MOVE, x.dtype, (x,), Move(device, True))
+    if isinstance(device, Sharding):
+      device.local_shape(x.shape)  # raises where the placement cuts a dim that is not there
+    return x.move(device, pinned=True)
+
+  def assign(self, value: UOp) -> UOp:
+    """Writes `value` into this view of a buffer; the result is the view's new content, at the buffer's placement."""
+    if self.shape != value.shape or self.dtype is not value.dtype:
+      raise ValueError(f"assign: the target is {describe(self)}, the value {describe(value)}\n  fix: cast and reshape the value to the target")
+    device = self.device
+    assert device is not None
+    at = value if value.device is None or value.device == device else place.deliver(value, device)
+    return UOp.new(Ops.ASSIGN, self.dtype, (self, at))
+
+  def after(self, *effects: UOp) -> UOp:
+    """This buffer's content once `effects` have happened."""
+    return UOp.new(Ops.AFTER, self.dtype, (self, *effects))
+
+  def contiguous(self) -> UOp:
+    """A value that gets a buffer of its own."""
+    return self if self.op in (Ops.CONTIGUOUS, Ops.BUFFER) else UOp.build(Ops.CONTIGUOUS, self.dtype, (self,))
+
+  def detach(self) -> UOp:
+    """The value, through which no gradient flows."""
+    return self if self.op is Ops.DETACH else UOp.build(Ops.DETACH, self.dtype, (self,))
+
+  @staticmethod
+  def sink(*src: UOp) -> UOp:
+    return UOp.new(Ops.SINK, dtypes.void, src)
+
+  # ---- operators
+
+  def _with(self, op: Ops, other: Any, reverse: bool = False) -> UOp:
+    y = other if isinstance(other, UOp) else self.const_like(other)
+    return y.alu(op, self) if reverse else self.alu(op, y)
+
+  def __add__(self, x: Any) -> UOp:
+    return self._with(Ops.ADD, x)
+
+  def __radd__(self, x: Any) -> UOp:
+    return self._with(Ops.ADD, x, True)
+
+  def __sub__(self, x: Any) -> UOp:
+    return self._with(Ops.SUB, x)
+
+  def __rsub__(self, x: Any) -> UOp:
+    return self._with(Ops.SUB, x, True)
+
+  def __mul__(self, x: Any) -> UOp:
+    return self._with(Ops.MUL, x)
+
+  def __rmul__(self, x: Any) -> UOp:
+    return self._with(Ops.MUL, x, True)
+
+  def __truediv__(self, x: Any) -> UOp:
+    return self._with(Ops.FDIV, x)
+
+  def __rtruediv__(self, x: Any) -> UOp:
+    return self._with(Ops.FDIV, x, True)
+
+  def __floordiv__(self, x: Any) -> UOp:
+    return self._with(Ops.IDIV, x)
+
+  def __rfloordiv__(self, x: Any) -> UOp:
+    return self._with(Ops.IDIV, x, True)
+
+  def __mod__(self, x: Any) -> UOp:
+    return self._with(Ops.MOD, x)
+
+  def __rmod__(self, x: Any) -> UOp:
+    return self._with(Ops.MOD, x, True)
+
+  def __neg__(self) -> UOp:
+    return self.alu(Ops.NEG)
+
+  def __and__(self, x: Any) -> UOp:
+    return self._with(Ops.AND, x)
+
+  def __or__(self, x: Any) -> UOp:
+    return self._with(Ops.OR, x)
+
+  def __xor__(self, x: Any) -> UOp:
+    return self._with(Ops.XOR, x)
+
+  def __lt__(self, x: Any) -> UOp:
+    return self._with(Ops.CMPLT, x)
+
+  def __gt__(self, x: Any) -> UOp:
+    return self._with(Ops.CMPLT, x, True)
+
+  def __ge__(self, x: Any) -> UOp:
+    return (self < x).alu(Ops.NOT)
+
+  def __le__(self, x: Any) -> UOp:
+    return (self > x).alu(Ops.NOT)
+
+  def eq(self, x: Any) -> UOp:
+    return self._with(Ops.CMPEQ, x)
+
+  def ne(self, x: Any) -> UOp:
+    return self._with(Ops.CMPNE, x)
+
+  def maximum(self, x: Any) -> UOp:
+    return self._with(Ops.MAX, x)
+
+  def minimum(self, x: Any) -> UOp:
+    return self._with(Ops.MIN, x)
+
+  def where(self, x: Any, y: Any) -> UOp:
+    """x where this condition holds, else y; one of them may be a Python scalar."""
+    if not isinstance(x, UOp):
+      x = y.const_like(x)
+    return self.alu(Ops.WHERE, x, y if isinstance(y, UOp) else x.const_like(y))
+
+  def __bool__(self) -> bool:
+    """Of an integer or bool expression whose bounds decide it. Raises ValueError otherwise."""
+    if self.shape == () and (self.dtype is dtypes.index or self.dtype is dtypes.bool):
+      lo, hi = self.bounds
+      if lo == hi or lo > 0 or hi < 0:
+        return bool(lo)
+    raise ValueError(f"the truth of {self.op.name} is not known before it runs")
+
+  def __index__(self) -> int:
+    if self.op is Ops.CONST:
+      return int(self.arg)
+    raise TypeError(f"a symbolic value ({render_sint(self)}) where an int is needed")
+
+  def __repr__(self) -> str:
+    if self.dtype is dtypes.index:
+      return render_sint(self)
+    return f"UOp({self.op.name}, {self.dtype}, arg={self.arg!r}, {len(self.src)} src)"
+
+
+_BASED = frozenset((Ops.ASSIGN, Ops.AFTER, Ops.DETACH))
+_buffers: weakref.WeakKeyDictionary[UOp, Buffer] = weakref.WeakKeyDictionary()
+
+
+def buffer_of(u: UOp) -> Buffer:
+  """The memory of a BUFFER."""
+  assert u.op is Ops.BUFFER, u.op
+  return _buffers[u]
+
+
+def _exact(arg: Any) -> Any:
+  """A key in which -0.0 differs from 0.0 and nan equals itself (for CONST, and the fill of PAD)."""
+  if isinstance(arg, tuple):
+    return (*arg[:-1], _exact(arg[-1]))
+  return (arg.hex(), "f") if isinstance(arg, float) else arg
+
+
+def _cast_const(value: ConstType, dtype: DType) -> ConstType:
+  """A constant's cast; a float that no integer holds becomes 0, as the interpreter and LLVM's saturating casts of nan do."""
+  if isinstance(value, float) and not dtypes.is_float(dtype) and dtype is not dtypes.bool:
+    return 0 if math.isnan(value) else int(max(min(value, float(dtypes.max(dtype))), float(dtypes.min(dtype))))
+  return value
+
+
+def _result_device(u: UOp) -> Placement | None:
+  """The device of a node whose sources have theirs: a plain name passes through every op; placements follow the op's card."""
+  match u.op:
+    case Ops.BUFFER | Ops.MOVE:
+      return u.arg.device  # type: ignore[no-any-return]
+    case Ops.COLLECTIVE:
+      return u.arg.result  # type: ignore[no-any-return]
+    case Ops.AFTER | Ops.ASSIGN | Ops.SHARD:
+      return u.src[0].device
+  device: Placement | None = None
+  alike = True
+  for s in u.src:
+    d = s.device
+    if d is not None and d is not device:
+      alike, device = alike and device is None, d
+  if device is None or (alike and (isinstance(device, str) or u.op in GroupOp.Elementwise or u.op in (Ops.CONTIGUOUS, Ops.DETACH))):
+    return device
+  return place.result(u) if u.op is not Ops.SINK else None
+
+
+def _bounds_of(u: UOp) -> tuple[Any, Any]:
+  """Interval arithmetic; floor semantics of IDIV and MOD."""
+  if u.op is Ops.CONST:
+    return u.arg, u.arg
+  if u.op is Ops.VARIABLE:
+    return u.arg[1], u.arg[2]
+  if u.op is Ops.BIND:
+    return u.src[0].bounds
+  if u.op is Ops.RANGE:
+    return 0, max(u.src[0].vmax - 1, 0)
+  if u.dtype is not dtypes.index and u.dtype is not dtypes.bool:
+    return dtypes.min(u.dtype), dtypes.max(u.dtype)
+  whole = (False, True) if u.dtype is dtypes.bool else (-(1 << 62), 1 << 62)
+  if not u.src or any(s.dtype not in (dtypes.index, dtypes.bool) and not dtypes.is_int(s.dtype) for s in u.src):
+    return whole
+  (a, b), *rest = [s.bounds for s in u.src]
+  c, d = rest[0] if rest else (0, 0)
+  match u.op:
+    case Ops.ADD:
+      return a + c, b + d
+    case Ops.SUB:
+      return a - d, b - c
+    case Ops.NEG:
+      return -b, -a
+    case Ops.MUL:
+      products = (a * c, a * d, b * c, b * d)
+      return min(products), max(products)
+    case Ops.MAX:
+      return max(a, c), max(b, d)
+    case Ops.MIN:
+      return min(a, c), min(b, d)
+    case Ops.IDIV if c > 0:
+      return min(a // c, a // d), max(b // c, b // d)
+    case Ops.MOD if c > 0:
+      return (a, b) if 0 <= a and b < c else (a % c, b % c) if c == d and a // c == b // c else (0, d - 1)
+    case Ops.CMPLT:
+      return a >= d and False or b < c, a < d
+    case Ops.CMPEQ:
+      return a == b == c == d, not (b < c or d < a)
+    case Ops.CMPNE:
+      return b < c or d < a, not a == b == c == d
+    case Ops.NOT if u.dtype is dtypes.bool:
+      return not b, not a
+    case Ops.AND if u.dtype is dtypes.bool:
+      return a and c, b and d
+    case Ops.OR if u.dtype is dtypes.bool:
+      return a or c, b or d
+    case Ops.WHERE:
+      return min(rest[0][0], rest[1][0]), max(rest[0][1], rest[1][1])
+    case Ops.CAST:
+      return a, b
+  return whole
+
+
+# ---------------------------------------------------------------- args and printing
+
+
+def uops_in(arg: Any) -> Iterable[UOp]:
+  """The UOps inside an arg: symbolic dims in its tuples."""
+  if isinstance(arg, UOp):
+    yield arg
+  elif isinstance(arg, tuple):
+    for x in arg:
+      yield from uops_in(x)
+
+
+def map_arg(arg: Any, f: Callable[[UOp], Any]) -> Any:
+  """`arg` with every UOp inside replaced by f of it; the same object if nothing changed. A CONST result becomes an int."""
+  if isinstance(arg, UOp):
+    v = f(arg)
+    return v.arg if isinstance(v, UOp) and v.op is Ops.CONST else v
+  if type(arg) is tuple:
+    mapped = tuple(map_arg(x, f) for x in arg)
+    return arg if all(x is y for x, y in zip(arg, mapped, strict=True)) else mapped
+  return arg
+
+
+def sint_to_uop(x: sint) -> UOp:
+  return x if isinstance(x, UOp) else UOp.const(dtypes.index, x)
+
+
+def as_dims(shape: Iterable[sint]) -> tuple[sint, ...]:
+  """Dims in normal form: ints, or simplified expressions that are no constants."""
+  return tuple(n if type(n) is int else simplify_sint(n) if isinstance(n, UOp) else int(n) for n in shape)
+
+
+def smax(a: sint, b: sint) -> sint:
+  return max(a, b) if isinstance(a, int) and isinstance(b, int) else simplify_sint(sint_to_uop(a).maximum(sint_to_uop(b)))
+
+
+def smin(a: sint, b: sint) -> sint:
+  return min(a, b) if isinstance(a, int) and isinstance(b, int) else simplify_sint(sint_to_uop(a).minimum(sint_to_uop(b)))
+
+
+def simplify_sint(x: sint) -> sint:
+  """A dim in its simplest form: an int where it is one."""
+  if isinstance(x, int):
+    return x
+  x = Hooks.simplify(x)
+  return x.arg if x.op is Ops.CONST else x
+
+
+_SYMBOLS = {
+  Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.IDIV: "//", Ops.MOD: "%", Ops.CMPLT: "<", Ops.CMPEQ: "==", Ops.CMPNE: "!=",
+  Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^", Ops.SHL: "<<", Ops.SHR: ">>",
+}  # fmt: skip
+
+
+def render_sint(u: sint) -> str:
+  """An integer expression as Python writes it."""
+  if not isinstance(u, UOp):
+    return str(u)
+  match u.op:
+    case Ops.CONST:
+      return str(u.arg)
+    case Ops.VARIABLE:
+      return str(u.arg[0])
+    case Ops.BIND:
+      return f"{u.src[0].arg[0]}={u.src[1].arg}"
+    case Ops.RANGE:
+      return f"r{u.arg[0]}"
+  if u.op in _SYMBOLS:
+    return f"({render_sint(u.src[0])} {_SYMBOLS[u.op]} {render_sint(u.src[1])})"
+  return f"{u.op.name.lower()}({', '.join(render_sint(s) for s in u.src)})"
+
+
+def render_shape(shape: Sequence[sint]) -> str:
+  return f"[{', '.join(render_sint(n) for n in shape)}]"
+
+
+def describe(u: UOp) -> str:
+  """`float32[8, 16] on CPU:0-3, dim 0 over "d"`, for error messages."""
+  from_device = "" if u.device is None else f" on {show_placement(u.device)}"
+  return f"{u.dtype.name}{render_shape(u.shape)}{from_device}"
+
+
+def print_graph(root: UOp) -> str:
+  """One line a node, sources first; shapes and placements where there are any."""
+  order = root.toposort()
+  number = {u: i for i, u in enumerate(order)}
+  lines = []
+  for u in order:
+    src = ", ".join(f"%{number[s]}" for s in u.src)
+    what = f"{u.dtype.name}{render_shape(u.shape)}" if u.op is not Ops.SINK else ""
+    where = f"  {show_placement(u.device)}" if isinstance(u.device, Sharding) else ""
+    arg = "" if u.arg is None else f" {u.arg.template.op.name if isinstance(u.arg, Collective) else u.arg!r}"
+    lines.append(f"%{number[u]:<4} {u.op.name:10s} ({src}){arg}  {what}{where}".rstrip())
+  return "\n".join(lines)
+
+
+Variable = UOp.variable
+__all__ = ["AxisKind", "BufferArg", "Collective", "GroupOp", "Move", "Ops", "ParamArg", "UOp", "Variable", "as_dims", "buffer_of", "describe", "map_arg", "print_graph", "render_sint", "simplify_sint", "sint", "sint_to_uop", "smax", "smin", "uops_in"]  # fmt: skip

@@ -1,0 +1,74 @@
+"""What a well-formed graph is: `check` runs on every node at creation under SPEC=2, `check_graph` on a stage's output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tinygrad.device import Sharding
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import SPEC
+from tinygrad.uop.cards import CARDS
+from tinygrad.uop.ops import GroupOp, Hooks, Ops, UOp, print_graph
+
+
+class SpecError(AssertionError):
+  """A node that breaks the IR's rules: a bug of this package, not of its user."""
+
+
+def check(u: UOp) -> None:
+  """Op, arity, dtype and shape of one node, by its card."""
+  if u.op not in CARDS:
+    raise SpecError(f"{u.op!r} has no card")
+  try:
+    CARDS[u.op].dtype(u)
+    u.shape  # noqa: B018 (the card's shape rule raises)
+  except (TypeError, ValueError, IndexError) as e:
+    sources = "".join(f"\n    src[{i}]: {s.op.name} {s.dtype}{list(s._shape) if hasattr(s, '_shape') else ''}" for i, s in enumerate(u.src))
+    raise SpecError(f"{u.op.name} with arg {u.arg!r} and dtype {u.dtype}: {e}{sources}") from e
+
+
+TENSOR = GroupOp.Elementwise | GroupOp.Movement | GroupOp.Leaf | {
+  Ops.BIND, Ops.GATHER, Ops.REDUCE, Ops.MOVE, Ops.ASSIGN, Ops.AFTER, Ops.CONTIGUOUS, Ops.DETACH, Ops.SINK,
+}  # fmt: skip
+LOCAL = (TENSOR - {Ops.MOVE}) | {Ops.SHARD, Ops.COLLECTIVE}
+KERNEL = GroupOp.Elementwise | {
+  Ops.CONST, Ops.VARIABLE, Ops.PARAM, Ops.PEER, Ops.RANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.FOLD, Ops.SINK,
+}  # fmt: skip
+
+
+def allow_tensor(u: UOp) -> str | None:
+  """Global view: tensor-level ops; a node's placement is what the placement function says of its sources."""
+  if u.op not in TENSOR:
+    return f"{u.op.name} in the global view"
+  if isinstance(u.device, Sharding) and any(i >= u.ndim for i, d in enumerate(u.device.dims) if d):
+    return f"{u.op.name} of {u.ndim} dims is placed as {u.device}"
+  return None
+
+
+def allow_local(u: UOp) -> str | None:
+  """Local view: no moves but COLLECTIVEs; sharded buffers only behind SHARD or as targets."""
+  return None if u.op in LOCAL else f"{u.op.name} in the local view"
+
+
+def allow_kernel(u: UOp) -> str | None:
+  """Kernel ASTs: scalars, loads and stores; index arithmetic in dtype index; conditions are bool."""
+  if u.op not in KERNEL:
+    return f"{u.op.name} in a kernel"
+  if u.op is Ops.INDEX and (u.src[1].dtype is not dtypes.index or (len(u.src) > 2 and u.src[2].dtype is not dtypes.bool)):
+    return f"INDEX by {[s.dtype for s in u.src[1:]]}"
+  return None
+
+
+STAGES: dict[str, Callable[[UOp], str | None]] = {"tensor": allow_tensor, "local": allow_local, "kernel": allow_kernel}
+
+
+def check_graph(root: UOp, stage: str) -> None:
+  """Every node of a stage's output ("tensor", "local": SPEC=2; "kernel": SPEC>=1). Raises SpecError with the graph."""
+  if SPEC.value < (1 if stage == "kernel" else 2):
+    return
+  for u in root.toposort():
+    if (fault := STAGES[stage](u)) is not None:
+      raise SpecError(f"{fault} (after the stage that makes the {stage} view)\n{print_graph(u)}")
+
+
+Hooks.check = staticmethod(check)
