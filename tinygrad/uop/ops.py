@@ -673,9 +673,9 @@ def _result_device(u: UOp) -> Placement | None:
   match u.op:
     case Ops.BUFFER | Ops.MOVE:
       return u.arg.device  # type: ignore[no-any-return]
-    case Ops.COLLECTIVE:
-      return u.arg.result  # type: ignore[no-any-return]
-    case Ops.AFTER | Ops.ASSIGN | Ops.SHARD:
+    case Ops.SHARD | Ops.COLLECTIVE:
+      return place.result(u)  # the local view: on every device of the placement, without cuts
+    case Ops.AFTER | Ops.ASSIGN:
       return u.src[0].device
   device: Placement | None = None
   alike = True

@@ -332,12 +332,14 @@ def fold_mod(u: UOp) -> UOp:
 
 
 def fold_extremum(u: UOp) -> UOp:
-  """max(x, y) where the bounds decide it."""
-  x, y = u.src if u.op is Ops.MAX else u.src[::-1]
-  difference = simplify(UOp.new(Ops.SUB, dtypes.index, (x, y)))
-  if difference.vmin >= 0:
-    return x
-  return y if difference.vmax <= 0 else u
+  """max(x, y) and min(x, y) where the bounds decide them."""
+  larger, smaller = u.src
+  difference = simplify(UOp.new(Ops.SUB, dtypes.index, (larger, smaller)))
+  if difference.vmin < 0:
+    larger, smaller = smaller, larger
+    if difference.vmax > 0:
+      return u
+  return larger if u.op is Ops.MAX else smaller
 
 
 def fold_comparison(u: UOp) -> UOp:
@@ -362,13 +364,9 @@ def fold_comparison(u: UOp) -> UOp:
   return UOp.new(Ops.CMPLT, dtypes.bool, (build_sum(terms, 0), integer(-c)))
 
 
-def fold_where(u: UOp) -> UOp:
-  return fold_identity(u)
-
-
 _INDEX_RULES = {
   Ops.ADD: fold_sum, Ops.SUB: fold_sum, Ops.MUL: fold_sum, Ops.NEG: fold_sum, Ops.IDIV: fold_floordiv, Ops.MOD: fold_mod,
-  Ops.MAX: fold_extremum, Ops.MIN: fold_extremum, Ops.WHERE: fold_where,
+  Ops.MAX: fold_extremum, Ops.MIN: fold_extremum, Ops.WHERE: fold_identity,
 }  # fmt: skip
 
 Hooks.simplify = staticmethod(simplify)

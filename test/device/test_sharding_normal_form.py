@@ -1,0 +1,91 @@
+"""Placements: one normal form, blocks, and the errors of the user's mistakes."""
+
+import pickle
+
+import pytest
+
+from tinygrad.device import Device, DeviceError, Digit, Mesh, Owe, P, Sharding, ShardError, merge_digits, show_placement
+from tinygrad.uop.ops import Ops
+
+D4 = tuple(f"CPU:{i}" for i in range(4))
+M22 = Mesh(D4, (2, 2), ("dp", "tp"))
+
+
+def test_equal_placements_are_the_same_object():
+  assert Sharding(D4, 0) is Sharding(M22, P(("dp", "tp")))
+  assert Sharding(M22, P("dp", None)) is Sharding(M22, P("dp"))
+  assert Sharding(M22, P("dp:(1)2")) is Sharding(M22, P("dp"))
+  assert Sharding(M22, P(("tp", "dp"))) is not Sharding(D4, 0)
+  assert pickle.loads(pickle.dumps(Sharding(D4, 1))) is Sharding(D4, 1)
+
+
+def test_one_device_is_a_plain_name():
+  assert Sharding(("CPU:3",), 0) == "CPU:3"
+
+
+def test_the_everyday_form():
+  s = Sharding(("CPU:0", "CPU:1"), 1)
+  assert s.axis == 1 and len(s) == 2 and list(s) == ["CPU", "CPU:1"] and s[1] == "CPU:1" and s.devices == ("CPU", "CPU:1")
+  assert Sharding(("CPU:0", "CPU:1")).axis is None
+  with pytest.raises(ShardError, match="exists only where one is cut"):
+    _ = Sharding(M22, P("dp", "tp")).axis
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 7, 8, 9])
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_blocks_are_flat_and_cover_the_dim_once(n, k):
+  s = Sharding(tuple(f"CPU:{i}" for i in range(k)), 0)
+  boxes = [s.box(d, (n,))[0] for d in range(k)]
+  assert [i for lo, hi in boxes for i in range(lo, hi)] == list(range(n))
+  assert s.local_shape((n,)) == (-(-n // k),)
+
+
+def test_block_numbers_go_major_to_minor():
+  s = Sharding(M22, P(("tp", "dp")))
+  assert [s.block(0, d) for d in range(4)] == [0, 2, 1, 3]
+
+
+def test_owed_digits_are_visible_and_settled_away():
+  s = Sharding.of(M22, [(Digit(2, 2),)], [Owe((Digit(2, 1),), Ops.ADD)])
+  assert s.pending and not s.settled.pending and s.settled is Sharding(M22, P("dp"))
+  assert "owes add" in show_placement(s)
+
+
+def test_merging_digits():
+  assert merge_digits([Digit(2, 2), Digit(2, 1)]) == (Digit(4, 1),)
+  assert merge_digits([Digit(2, 1), Digit(2, 2)]) == (Digit(2, 1), Digit(2, 2))
+
+
+@pytest.mark.parametrize(
+  ("make", "message"),
+  [
+    (lambda: Sharding(M22, P("dp", "dp")), "used twice"),
+    (lambda: Sharding(M22, P("zz")), "is no axis of"),
+    (lambda: Sharding(M22, P("dp:(2)2")), "does not divide"),
+    (lambda: Sharding(D4, -1), "must be >= 0"),
+    (lambda: Mesh(("CPU:0", "CPU")), "distinct devices"),
+    (lambda: Mesh("CPU:0"), "sequence of devices"),
+    (lambda: Mesh(D4, (3,)), "4 devices were given"),
+    (lambda: Mesh(D4, (2, 2), ("a", "a")), "distinct axis names"),
+    (lambda: Sharding(D4, 2).local_shape((4, 4)), "cuts dim 2, but the tensor of shape"),
+  ],
+)
+def test_mistakes_are_named(make, message):
+  with pytest.raises(ShardError, match=message):
+    make()
+
+
+@pytest.mark.parametrize("name", ["ZPU", "CPU:x", "TPU:0", "CPU:-1"])
+def test_unknown_devices_are_named_with_what_there_is(name):
+  with pytest.raises(DeviceError, match="fix: "):
+    Device.canonicalize(name)
+
+
+def test_gpu_resolves_by_environment(monkeypatch):
+  monkeypatch.delenv("GPU", raising=False)
+  Device._canonicalize.cache_clear()
+  with pytest.raises(DeviceError, match="GPU=CPU in the environment"):
+    Device.canonicalize("GPU:1")
+  monkeypatch.setenv("GPU", "CPU")
+  assert Device.canonicalize("GPU:1") == "CPU:1"
+  Device._canonicalize.cache_clear()

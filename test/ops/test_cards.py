@@ -1,0 +1,86 @@
+"""The cards are complete by construction, and what they say of one op agrees with itself."""
+
+import numpy as np
+import pytest
+
+import tinygrad.ops  # noqa: F401
+from tinygrad.dtype import dtypes
+from tinygrad.uop.cards import CARDS, Owed, define
+from tinygrad.uop.ops import GroupOp, Ops, UOp
+
+F = dtypes.float32
+
+
+def test_every_op_has_a_card():
+  assert [op for op in Ops if op not in CARDS] == []
+
+
+def test_a_card_with_a_field_left_out_is_refused():
+  with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'owed'"):
+    define("NEW", shape=None, dtype=None, evaluate=None, gradient=None, factors=None, render=None)
+
+
+def test_an_op_has_one_card():
+  with pytest.raises(ValueError, match="has a card already"):
+    define(Ops.ADD, shape=None, dtype=None, evaluate=None, gradient=None, factors=None, owed=Owed.KEEP, render=None)
+
+
+def x(*shape):
+  return UOp.buffer(shape, F, "CPU")
+
+
+MOVEMENT = [
+  x(4, 6).reshape((2, 12)),
+  x(4, 6).permute((1, 0)),
+  x(1, 6).expand((4, 6)),
+  x(4, 6).pad(((1, 0), (0, 2)), 3.0),
+  x(4, 6).shrink(((1, 3), (0, 6))),
+  x(4, 6).flip((1,)),
+  UOp.cat([x(2, 6), x(3, 6)], 0),
+  x(9, 3).window(0, 1, 2, 1, 4),
+  x(4, 3).spread(0, 1, 2, 1, 9),
+  x(4, 6).r(Ops.ADD, (1,)),
+  x(5, 3).gather(UOp.buffer((2, 2), dtypes.int32, "CPU")),
+]
+
+
+@pytest.mark.parametrize("u", MOVEMENT, ids=lambda u: u.op.name)
+def test_shape_evaluate_and_factors_agree(u):
+  card = CARDS[u.op]
+  rng = np.random.default_rng(0)
+  xs = [rng.integers(0, 4, s.shape).astype("int32" if s.dtype is dtypes.int32 else "float32") for s in u.src]
+  assert card.evaluate(u, xs, u.shape).shape == u.shape
+  f = card.factors(u)
+  assert [len(dims) for dims in f.src] == [s.ndim for s in u.src] and len(f.out) == u.ndim
+  if u.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND):
+    for dim, n in zip(f.out, u.shape, strict=True):
+      assert np.prod([f.sizes[i] for i in dim], dtype=int) == n
+
+
+def adjoint_pairs():
+  return [u for u in MOVEMENT if u.op in GroupOp.Movement and u.op is not Ops.PAD and len(u.src) == 1] + [x(4, 6).pad(((1, 0), (0, 2)))]
+
+
+@pytest.mark.parametrize("u", adjoint_pairs(), ids=lambda u: u.op.name)
+def test_gradients_of_movement_are_adjoints(u):
+  """<A x, g> = <x, A^T g> for integer-valued x and g: exact."""
+  rng = np.random.default_rng(1)
+  (source,) = u.src
+  a, g = rng.integers(-4, 5, source.shape).astype("float32"), rng.integers(-4, 5, u.shape).astype("float32")
+  leaf = UOp.buffer(u.shape, F, "CPU")
+  (back,) = CARDS[u.op].gradient(leaf, u)
+
+  def run(v, env):
+    if v in env:
+      return env[v]
+    return CARDS[v.op].evaluate(v, [run(s, env) for s in v.src], v.shape)
+
+  forward = run(u, {source: a})
+  assert float((forward * g).sum()) == float((a * run(back, {leaf: g, source: a})).sum())
+
+
+def test_window_against_its_definition():
+  u = x(9, 3).window(0, 1, 2, 1, 4)
+  a = np.arange(27, dtype="float32").reshape(9, 3)
+  got = CARDS[u.op].evaluate(u, [a], u.shape)
+  assert got.tolist() == [[a[o * 2 + k, k] for k in range(3)] for o in range(4)]

@@ -1,0 +1,85 @@
+"""Simplification of integer expressions: equal to the plain evaluation for every value of the variables, and within the bounds."""
+
+import itertools
+import random
+
+import pytest
+
+from tinygrad.dtype import dtypes
+from tinygrad.uop import symbolic
+from tinygrad.uop.ops import AxisKind, Ops, UOp
+
+BINARY = {
+  Ops.ADD: lambda a, b: a + b,
+  Ops.SUB: lambda a, b: a - b,
+  Ops.MUL: lambda a, b: a * b,
+  Ops.IDIV: lambda a, b: a // b,
+  Ops.MOD: lambda a, b: a % b,
+  Ops.MAX: max,
+  Ops.MIN: min,
+  Ops.CMPLT: lambda a, b: a < b,
+  Ops.CMPEQ: lambda a, b: a == b,
+}
+
+
+def evaluate(u, env):
+  if u.op is Ops.CONST:
+    return u.arg
+  if u in env:
+    return env[u]
+  xs = [evaluate(s, env) for s in u.src]
+  if u.op is Ops.WHERE:
+    return xs[1] if xs[0] else xs[2]
+  return -xs[0] if u.op is Ops.NEG else BINARY[u.op](*xs)
+
+
+def raw(op, *src):
+  """A node that is not simplified."""
+  return UOp.new(op, dtypes.bool if op in (Ops.CMPLT, Ops.CMPEQ) else dtypes.index, src)
+
+
+def random_expression(rng, atoms, depth):
+  if depth == 0:
+    return rng.choice(atoms) if rng.random() < 0.75 else symbolic.integer(rng.randint(-12, 20))
+  op = rng.choice([Ops.ADD, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN])
+  x = random_expression(rng, atoms, depth - 1)
+  if op in (Ops.IDIV, Ops.MOD, Ops.MUL):
+    return raw(op, x, symbolic.integer(rng.choice([1, 2, 3, 4, 6, 8, 12])))
+  return raw(op, x, random_expression(rng, atoms, depth - 1))
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_simplify_keeps_the_value_and_bounds_hold(seed):
+  rng = random.Random(seed)
+  sizes = [rng.choice([1, 2, 3, 4, 6, 8]) for _ in range(3)]
+  atoms = [UOp.new(Ops.RANGE, dtypes.index, (symbolic.integer(n),), (i, AxisKind.LOOP)) for i, n in enumerate(sizes)]
+  u = random_expression(rng, atoms, rng.randint(1, 4))
+  if rng.random() < 0.3:
+    u = raw(rng.choice([Ops.CMPLT, Ops.CMPEQ]), u, random_expression(rng, atoms, 1))
+  v = symbolic.simplify(u)
+  for values in itertools.product(*map(range, sizes)):
+    env = dict(zip(atoms, values, strict=True))
+    want = evaluate(u, env)
+    assert evaluate(v, env) == want, f"{u} -> {v} at {values}"
+    assert u.vmin <= want <= u.vmax and v.vmin <= want <= v.vmax
+
+
+def test_flattened_indices_come_apart_again():
+  n, c, h, w = (UOp.new(Ops.RANGE, dtypes.index, (symbolic.integer(k),), (i, AxisKind.LOOP)) for i, k in enumerate((2, 3, 5, 7)))
+  flat = n * 105 + c * 35 + h * 7 + w
+  assert flat % 7 is w and flat // 7 % 5 is h and flat // 35 % 3 is c and flat // 105 is n
+  assert (flat // 35) * 35 + flat % 35 is symbolic.simplify(flat)
+
+
+def test_equal_sums_are_one_node():
+  a, b = UOp.variable("a", 0, 9), UOp.variable("b", 0, 9)
+  assert (a + b) * 3 - b is b * 2 + a * 3
+  assert (a * 4 + 3) // 4 is a
+
+
+def test_a_wrong_division_rule_would_show():
+  """x//m must not drop a remainder that reaches m: the mutant (g*y + s)//(g*n) -> y//n without 0 <= s < g differs."""
+  a, b = UOp.variable("a", 0, 9), UOp.variable("b", 0, 9)
+  u = (a * 4 + b) // 8
+  wrong = (a // 2).vmax
+  assert evaluate(u, {a: 1, b: 9}) == 1 != 1 // 2 and wrong == 4

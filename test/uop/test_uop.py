@@ -1,0 +1,85 @@
+"""Nodes: interning, exact constants, graphs deeper than the stack, rewriting."""
+
+import gc
+import math
+import pickle
+
+import pytest
+
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import Context
+from tinygrad.uop.ops import Ops, UOp, _table, map_arg, print_graph
+from tinygrad.uop.rewrite import Rules, rewrite, substitute
+from tinygrad.uop.spec import SpecError, check_graph
+
+F = dtypes.float32
+
+
+def test_equal_nodes_are_the_same_object():
+  x = UOp.buffer((3,), F, "CPU")
+  assert x.alu(Ops.ADD, x) is x.alu(Ops.ADD, x)
+  assert UOp.const(F, 1.0) is UOp.const(F, 1) and UOp.const(dtypes.int32, 1) is not UOp.const(dtypes.bool, True)
+
+
+def test_constants_are_told_apart_by_their_bits():
+  assert UOp.const(F, 0.0) is not UOp.const(F, -0.0)
+  assert UOp.const(F, math.nan) is UOp.const(F, math.nan)
+  x = UOp.buffer((3,), F, "CPU")
+  assert x.pad([(1, 1)], 0.0) is not x.pad([(1, 1)], -0.0)
+
+
+def test_nodes_die_with_their_last_user():
+  x = UOp.buffer((3,), F, "CPU")
+  y = x * 3.25
+  before = len(_table)
+  del y
+  gc.collect()
+  assert len(_table) < before
+
+
+def test_graphs_deeper_than_the_stack():
+  u = x = UOp.buffer((2,), F, "CPU")
+  for _ in range(20_000):
+    u = UOp.new(Ops.NEG, F, (u,))
+  assert u.shape == (2,) and u.device == "CPU" and len(u.toposort()) == 20_001
+  flip = Rules((Ops.NEG, lambda u, ctx: u.src[0].src[0] if u.src[0].op is Ops.NEG else None))
+  assert rewrite(u, flip) is x
+
+
+def test_substitute_reaches_symbolic_dims():
+  n, m = UOp.variable("n", 1, 8), UOp.variable("m", 1, 8)
+  x = UOp.buffer((8,), F, "CPU").shrink([(0, n)]) * 2.0
+  y = substitute(x, {n: m})
+  assert y.shape == (m,) and substitute(x, {n: UOp.const(dtypes.index, 3)}).shape == (3,)
+  assert map_arg((1, (n, 2)), lambda v: m) == (1, (m, 2))
+
+
+def test_pickle_keeps_identity():
+  x = UOp.const(F, 2.5)
+  assert pickle.loads(pickle.dumps(x)) is x
+
+
+def test_spec_2_checks_every_node_at_creation():
+  a, b = UOp.const(F, 1.0), UOp.const(dtypes.int32, 1)
+  with Context(SPEC=2), pytest.raises(SpecError, match="ADD"):
+    UOp.new(Ops.ADD, F, (a, b), "wrong dtypes")
+  with Context(SPEC=2), pytest.raises(SpecError, match="number of elements differs"):
+    UOp.new(Ops.RESHAPE, F, (UOp.buffer((4,), F, "CPU"),), (5,))
+
+
+def test_a_stage_refuses_foreign_ops():
+  with Context(SPEC=1), pytest.raises(SpecError, match="IOTA in a kernel"):
+    check_graph(UOp.iota(4), "kernel")
+
+
+def test_printing_names_every_node():
+  text = print_graph(UOp.buffer((3,), F, "CPU") + 1.0)
+  assert "BUFFER" in text and "float32[3]" in text and "ADD" in text
+
+
+def test_variables_hold_their_bounds():
+  n = UOp.variable("n", 1, 8)
+  with pytest.raises(ValueError, match=r"n = 9 is outside its bounds \[1, 8\]"):
+    n.bind(9)
+  with pytest.raises(ValueError, match="lower bound is above"):
+    UOp.variable("n", 3, 2)
