@@ -1,0 +1,8 @@
+"""Placement of ops, moves between placements, and the local program. Importing it gives `UOp` its placement function."""
+
+from tinygrad import ops as _ops
+from tinygrad.sharding import place as _place
+from tinygrad.uop import place as _seat
+
+_seat.register(_place.decide, _place.result, _place.deliver)
+__all__ = ["_ops"]

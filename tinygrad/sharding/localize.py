@@ -1,0 +1,344 @@
+"""From the global view to the one program that every device runs.
+
+A value is asked for at a placement: its own, or (constants, and slices of what is replicated) one that needs no communication. Shapes become
+local: an even cut has an integer length, an uneven one an expression of `_device_num`. Every move becomes a COLLECTIVE, and so does every
+index map along a cut dim: PAD, SHRINK, FLIP, CAT, WINDOW and SPREAD in a row are one template and travel once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tinygrad.device import Placement, Sharding, device_set
+from tinygrad.dtype import DType, dtypes
+from tinygrad.sharding.moves import Digits, Step, ints, plan
+from tinygrad.sharding.place import collect, deliver, dims_of, factor_rule, legal, project
+from tinygrad.uop.cards import Factors
+from tinygrad.uop.ops import Collective, GroupOp, Ops, UOp, simplify_sint, sint, sint_to_uop, smax, smin
+from tinygrad.uop.rewrite import substitute
+
+Demand = tuple[UOp, Placement | None]
+Rule = tuple[list[Demand], Callable[[list[UOp]], UOp]]  # what a local form is made of, and how
+DEVICE_NUM = "_device_num"
+REMAPPING = frozenset((Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.CAT, Ops.WINDOW, Ops.SPREAD))
+SLICED_BELOW = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE))  # a slice of these is the op on less
+
+
+def localize(sink: UOp) -> UOp:
+  """The local view of a placed graph (docs/architecture.md, 3): no MOVE is left, buffers are behind SHARD."""
+  return Localizer(whole_assigns(sink)).run()
+
+
+# ---------------------------------------------------------------- what a device holds
+
+
+def device_number(s: Sharding) -> UOp:
+  """The variable that holds each device's number within the placement's mesh."""
+  return UOp.variable(DEVICE_NUM, 0, len(s) - 1)
+
+
+def block_length(s: Sharding, i: int, n: sint) -> int:
+  """L = ceil(n / parts) of dim i; a symbolic n by its upper bound."""
+  return -(-(n if isinstance(n, int) else n.vmax) // s.parts(i))
+
+
+def start(s: Placement | None, i: int, n: sint) -> sint:
+  """The first global index of dim i (of length n) that the device holds; that of an empty block may lie behind n."""
+  if not isinstance(s, Sharding) or s.parts(i) == 1:
+    return 0
+  return simplify_sint(s.block(i, device_number(s)) * block_length(s, i, n))
+
+
+def length(s: Placement | None, i: int, n: sint) -> sint:
+  """How many indices of dim i (of length n) the device holds: an int where the cut is even."""
+  if not isinstance(s, Sharding) or s.parts(i) == 1:
+    return n
+  block = block_length(s, i, n)
+  if isinstance(n, int) and n % s.parts(i) == 0:
+    return block
+  return smin(block, smax(0, simplify_sint(n - sint_to_uop(start(s, i, n)))))
+
+
+def lengths(s: Placement | None, shape: Sequence[sint]) -> tuple[sint, ...]:
+  """The local shape, in valid lengths."""
+  return tuple(length(s, i, n) for i, n in enumerate(shape))
+
+
+def is_cut(p: Placement | None) -> bool:
+  return isinstance(p, Sharding) and bool(p.dims)
+
+
+def owes(u: UOp) -> bool:
+  return isinstance(u.device, Sharding) and bool(u.device.pending)
+
+
+def scalar(value: sint, dtype: DType, shape: Sequence[sint]) -> UOp:
+  """An index expression as a value of `dtype` and `shape`."""
+  at = UOp.const(dtype, value) if isinstance(value, int) else UOp.new(Ops.CAST, dtype, (value,))
+  return at.broadcast_to(shape)
+
+
+def shifted(index: UOp, offset: sint) -> UOp:
+  """index - offset in a signed type: rows before the device's own get a negative index, which reads and adds nothing."""
+  wide = index.dtype.itemsize > 4 or index.dtype is dtypes.uint32
+  signed = index.cast(dtypes.int64 if wide else dtypes.int32)
+  return UOp.new(Ops.SUB, signed.dtype, (signed, scalar(offset, signed.dtype, signed.shape)))
+
+
+def cut_out(x: UOp, shape: Sequence[sint], a: Placement | None, b: Sharding) -> UOp:
+  """This device's part at `b` of x, the local form at the coarser `a` of a value of global `shape`."""
+  pairs: list[tuple[sint, sint]] = []
+  for i, n in enumerate(shape):
+    if not b.cut(i) or (isinstance(a, Sharding) and a.cut(i) == b.cut(i)):
+      pairs.append((0, x.shape[i]))
+      continue
+    size = length(b, i, n)
+    lo = simplify_sint(sint_to_uop(start(b, i, n)) - start(a, i, n))
+    if not isinstance(size, int):
+      lo = smin(lo, simplify_sint(x.shape[i] - size))  # an empty block must not start behind the end
+    pairs.append((lo, simplify_sint(lo + size)))
+  return UOp.new(Ops.SHRINK, x.dtype, (x,), tuple(pairs))
+
+
+# ---------------------------------------------------------------- the pass
+
+
+class Localizer:
+  """One pass over one sink: `done[(u, p)]` is the local form of u at placement p."""
+
+  def __init__(self, sink: UOp) -> None:
+    self.sink = sink
+    self.done: dict[Demand, UOp] = {}
+    self.uses: dict[UOp, int] = {}
+    for u in sink.toposort():
+      for s in dict.fromkeys(u.src):
+        self.uses[s] = self.uses.get(s, 0) + 1
+
+  def run(self) -> UOp:
+    """Depth first over demands, without recursion: graphs may be deeper than the stack."""
+    root: Demand = (self.sink, None)
+    stack: list[tuple[Demand, Rule | None]] = [(root, None)]
+    while stack:
+      demand, rule = stack.pop()
+      if demand in self.done:
+        continue
+      if rule is None:
+        rule = self.rule(*demand)
+        stack.append((demand, rule))
+        stack.extend((d, None) for d in reversed(rule[0]) if d not in self.done)
+      else:
+        u = rule[1]([self.done[d] for d in rule[0]])
+        if u.origin is None:
+          u.origin = demand[0].origin
+        self.done[demand] = u
+    return self.done[root]
+
+  def rule(self, u: UOp, p: Placement | None) -> Rule:
+    """How to make u at p, which is u's own placement, or a cut of a value that has none or is held more widely."""
+    own = [(s, s.device) for s in u.src]
+    if u.op in (Ops.SINK, Ops.AFTER):
+      return own, lambda xs: u.replace(src=tuple(xs))
+    if u.device is None and not is_cut(p):
+      return [], lambda _: u
+    if u.op is Ops.BUFFER and u.device is p:
+      return [], lambda _: UOp.new(Ops.SHARD, u.dtype, (u,), lengths(p, u.shape)) if isinstance(p, Sharding) else u
+    if u.device is not p:
+      assert isinstance(p, Sharding)
+      return self.slice_rule(u, p)
+    assert p is not None
+    if u.op is Ops.ASSIGN:
+      return [own[0], (u.src[1], p)], lambda xs: u.replace(src=tuple(xs))
+    if u.op is Ops.DETACH:
+      return own, lambda xs: xs[0]
+    if u.op is Ops.MOVE or self.is_remap(u):
+      return self.move_rule(u, p)
+    if not isinstance(p, Sharding):
+      return own, lambda xs: u.replace(src=tuple(xs))
+    f = factor_rule(u)
+    cuts: dict[int, Digits] = {}
+    for s, lists in zip(u.src, f.src):
+      if isinstance(s.device, Sharding):
+        cuts.update(collect(lists, f, [s.device.cut(i) for i in range(len(lists))]))
+    return self.op_rule(u, p, f, legal(cuts, dims_of(f), f))
+
+  def op_rule(self, u: UOp, p: Sharding, f: Factors, cuts: dict[int, Digits]) -> Rule:
+    """The same op on local shapes, the factors cut by `cuts`; sources without a device are made where they are needed."""
+    needs: list[Demand] = []
+    for s, lists in zip(u.src, f.src):
+      there = Sharding.of(p.mesh, project(lists, cuts), s.device.pending if isinstance(s.device, Sharding) else ())
+      needs.append((s, there))
+    places = [there for _, there in needs]
+
+    def form(xs: list[UOp]) -> UOp:
+      shape, arg = lengths(p, u.shape), u.arg
+      match u.op:
+        case Ops.IOTA:
+          local = UOp.iota(shape[0], u.dtype)
+          return UOp.new(Ops.ADD, u.dtype, (local, scalar(start(p, 0, u.shape[0]), u.dtype, shape)))
+        case Ops.RESHAPE | Ops.EXPAND:
+          arg = shape
+        case Ops.SHRINK:
+          arg = tuple((0, shape[i]) if p.cut(i) else pair for i, pair in enumerate(arg))
+        case Ops.GATHER if is_cut(places[0]) and places[0].cut(0):
+          xs = [xs[0], shifted(xs[1], start(places[0], 0, u.src[0].shape[0]))]
+      return u.replace(src=tuple(xs), arg=arg)
+
+    return needs, form
+
+  def slice_rule(self, u: UOp, p: Sharding) -> Rule:
+    """u cut finer than it is: the same op on less of its sources where that is all it takes, else a slice of u."""
+    d = u.device
+    if d is None or u.op in SLICED_BELOW:
+      if u.op is Ops.IOTA:
+        return self.op_rule(u, p, Factors((), ((0,),), (0,)), {})
+      f = factor_rule(u)
+      cuts = legal(collect(f.out, f, [p.cut(i) for i in range(u.ndim)]), dims_of(f), f)
+      finer = [Sharding.of(p.mesh, project(lists, cuts), s.device.pending if isinstance(s.device, Sharding) else ()) for s, lists in zip(u.src, f.src)]
+      if (
+        p.with_dims(project(f.out, cuts)) is p
+        and not any(p.cut(i) for i in touched(u, f))
+        and not any(cuts.get(factor) for factor in f.contracted)
+        and all(s.device is None or is_slice(s.shape, s.device, there) for s, there in zip(u.src, finer))
+      ):
+        return self.op_rule(u, p, f, cuts)
+    return [(u, d)], lambda xs: cut_out(xs[0], u.shape, d, p)
+
+  # ---- communication
+
+  def is_remap(self, u: UOp) -> bool:
+    """Whether u maps indices along a dim that is cut."""
+    if u.op not in REMAPPING:
+      return False
+    dims = touched(u, factor_rule(u))
+    return any(isinstance(v.device, Sharding) and v.device.cut(i) for v in (u, *u.src) for i in dims)
+
+  def move_rule(self, u: UOp, p: Placement) -> Rule:
+    """A move, or an index map along a cut dim: COLLECTIVEs, and slices where no byte has to travel."""
+    x = u.src[0]
+    if u.op is Ops.MOVE and x.device is None:
+      return [(x, p)], lambda xs: xs[0]
+    template, holes = self.template(u)
+    if template.op is not Ops.HOLE:
+      everywhere = Sharding.of(p.mesh, ()) if isinstance(p, Sharding) else p
+      places = tuple(everywhere if h.device is None else h.device for h in holes)
+      return [(h, h.device) for h in holes], lambda xs: communicate("remap", xs, template, places, p)
+    x = holes[0]
+    here = x.device
+    assert here is not None
+    steps = plan(ints(x.shape), x.dtype.itemsize, here, p)
+    if steps and steps[0].kind == "slice":
+      here, steps = steps[0].b, steps[1:]
+
+    def form(xs: list[UOp]) -> UOp:
+      v = xs[0]
+      for step in steps:
+        v = apply_step(v, step, x.shape)
+      return v
+
+    return [(x, here)], form
+
+  def template(self, u: UOp) -> tuple[UOp, list[UOp]]:
+    """u as an expression over HOLEs, and the values that fill them: the index maps, and the implied moves between them, in a row below u."""
+    holes: list[UOp] = []
+
+    def fill(s: UOp) -> UOp:
+      if s.device is None and is_constant(s):
+        return s
+      if self.uses[s] == 1 and s.device is not None:
+        if s.op is Ops.MOVE and not s.arg.pinned and moves_freely(s):
+          return fill(s.src[0])
+        if s.op in GroupOp.Movement and self.leads_to_remap(s):
+          return s.replace(src=tuple(fill(x) for x in s.src))
+      holes.append(s)
+      return UOp.new(Ops.HOLE, s.dtype, (), (len(holes) - 1, s.shape))
+
+    if u.op is not Ops.MOVE:
+      return u.replace(src=tuple(fill(s) for s in u.src)), holes
+    if moves_freely(u):
+      return fill(u.src[0]), holes
+    holes.append(u.src[0])
+    return UOp.new(Ops.HOLE, u.dtype, (), (0, u.shape)), holes
+
+  def leads_to_remap(self, u: UOp) -> bool:
+    """Whether u is a row of movement ops with an index map along a cut dim in it."""
+    while u.op in GroupOp.Movement or (u.op is Ops.MOVE and not u.arg.pinned and moves_freely(u)):
+      if self.is_remap(u):
+        return True
+      u = u.src[0]
+    return False
+
+
+def moves_freely(u: UOp) -> bool:
+  """Whether a MOVE stays on one device set and settles nothing, so that it may be part of an index map."""
+  x = u.src[0]
+  return x.device is not None and u.device is not None and device_set(x.device) == device_set(u.device) and not owes(x) and not owes(u)
+
+
+def is_constant(u: UOp) -> bool:
+  while u.op in (Ops.EXPAND, Ops.RESHAPE):
+    u = u.src[0]
+  return u.op is Ops.CONST
+
+
+def touched(u: UOp, f: Factors) -> set[int]:
+  """The result dims along which u's index map is not the identity, or depends on the index along a dim that must then be whole."""
+  return {*f.remapped, *((u.arg[1],) if u.op in (Ops.WINDOW, Ops.SPREAD) else ())}
+
+
+def is_slice(shape: Sequence[sint], a: Placement, b: Placement) -> bool:
+  return all(step.kind == "slice" for step in plan(ints(shape), 1, a, b))
+
+
+def apply_step(x: UOp, step: Step, shape: tuple[sint, ...]) -> UOp:
+  """One step of a plan on the local form of a value of global `shape`."""
+  if step.kind == "slice":
+    assert isinstance(step.b, Sharding)
+    return cut_out(x, shape, step.a, step.b)
+  return communicate(step.kind, [x], UOp.new(Ops.HOLE, x.dtype, (), (0, shape)), (step.a,), step.b)
+
+
+def communicate(kind: str, xs: Sequence[UOp], template: UOp, places: tuple[Placement, ...], p: Placement) -> UOp:
+  """A COLLECTIVE; its blocks have their full size, so an uneven one is shrunk to its valid length."""
+  u = UOp.new(Ops.COLLECTIVE, template.dtype, tuple(xs), Collective(kind, template, places, p))
+  valid = lengths(p, template.shape)
+  return u if valid == u.shape else UOp.new(Ops.SHRINK, u.dtype, (u,), tuple((0, n) for n in valid))
+
+
+# ---------------------------------------------------------------- writes into a part of a cut dim
+
+
+def whole_assigns(sink: UOp) -> UOp:
+  """ASSIGN into a view that cuts a part out of a cut dim -> ASSIGN of the whole buffer: the value inside the view, the old content outside."""
+  mapping: dict[UOp, UOp] = {}
+  for u in sink.toposort():
+    if u.op is not Ops.ASSIGN or not is_cut(u.src[0].device):
+      continue
+    views: list[UOp] = []
+    base = u.src[0]
+    while base.op in GroupOp.Movement:
+      views.append(base)
+      base = base.src[0]
+    if not any(v.op in REMAPPING and any(isinstance(d := s.device, Sharding) and d.cut(i) for i in touched(v, factor_rule(v)) for s in (v, v.src[0])) for v in views):
+      continue
+    value, mask = u.src[1], UOp.const(dtypes.bool, True).broadcast_to(u.shape)
+    for v in views:
+      value, mask = unview(v, value), unview(v, mask)
+    assert base.device is not None
+    new = deliver(mask.where(value, base), base.device)
+    mapping[u] = UOp.new(Ops.ASSIGN, u.dtype, (base, new))
+  return substitute(sink, mapping) if mapping else sink
+
+
+def unview(v: UOp, x: UOp) -> UOp:
+  """x, the content of the view v, in the coordinates of v's source; zero (False) outside."""
+  shape = v.src[0].shape
+  match v.op:
+    case Ops.SHRINK:
+      return x.pad([(lo, n - hi) for (lo, hi), n in zip(v.arg, shape)])
+    case Ops.FLIP:
+      return x.flip(v.arg)
+    case Ops.RESHAPE:
+      return x.reshape(shape)
+    case Ops.PERMUTE:
+      return x.permute([v.arg.index(i) for i in range(len(v.arg))])
+  raise AssertionError(f"assign into a view made by {v.op.name}")

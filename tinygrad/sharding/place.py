@@ -1,0 +1,480 @@
+"""The placement function: on which devices an op runs, how its operands must be cut for it, and what its result is cut into.
+
+Collect, resolve, update: the cuts of the operands' dims are collected on the op's factors (from its card), conflicts are resolved by bytes,
+and the factors' cuts give the placement that each operand needs and the placement of the result. One digit cuts at most one factor.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinygrad.device import Digit, Owe, Placement, ShardError, Sharding, show_placement
+from tinygrad.dtype import DType
+from tinygrad.helpers import RESHARD, prod, user_line
+from tinygrad.sharding.moves import Digits, atoms, boundaries, ints, size_of, wire
+from tinygrad.uop.cards import Factors, card
+from tinygrad.uop.ops import Move, Ops, UOp
+from tinygrad.uop.place import Decision
+
+Assignment = dict[int, Digits]  # factor -> the digits that cut it, major to minor
+PUSHED = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE))  # a move may go below these: the value is a rearranged source
+SOURCELESS = frozenset((Ops.CONST, Ops.IOTA, Ops.VARIABLE, Ops.BIND, Ops.HOLE, Ops.SINK))
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+  """Stands for a node that is not built yet, where a card asks for one."""
+
+  op: Ops
+  dtype: DType
+  src: tuple[UOp, ...]
+  arg: Any
+
+  @property
+  def shape(self) -> tuple[Any, ...]:
+    probe: Any = self
+    return card(self.op).shape(probe)
+
+  @property
+  def ndim(self) -> int:
+    return len(self.shape)
+
+  @property
+  def max_shape(self) -> tuple[int, ...]:
+    return ints(self.shape)
+
+
+def factor_rule(u: UOp) -> Factors:
+  """The factors of a node, from its card."""
+  rule = card(u.op).factors
+  assert rule is not None, f"{u.op.name} has no factor rule"
+  return rule(u)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+  """One way to run an op: the placement of each source and of the result, and how many blocks the work is cut into."""
+
+  required: tuple[Placement | None, ...]
+  result: Sharding
+  parts: int
+  owed: float  # bytes charged for what the result owes and for cuts along which the index map is no identity
+
+
+# ---------------------------------------------------------------- dims <-> factors
+
+
+def collect(lists: Sequence[Sequence[int]], f: Factors, dims: Sequence[Digits]) -> Assignment:
+  """Cuts of dims -> cuts of factors. A dim of several factors is cut major to minor, so its digits split by gcd along them."""
+  out: Assignment = {}
+  for inner, digits in zip(lists, dims):
+    if not digits:
+      continue
+    if len(inner) == 1:
+      if inner[0] not in f.blocked:
+        out[inner[0]] = digits
+      continue
+    rest = list(digits)
+    for factor in inner:
+      left = f.sizes[factor]
+      if factor in f.blocked or not isinstance(left, int):
+        break
+      while rest:
+        d = rest[0]
+        if (g := math.gcd(left, d.size)) == 1:
+          break
+        out[factor] = (*out.get(factor, ()), Digit(g, d.stride * (d.size // g)))
+        left //= g
+        rest[:1] = [Digit(d.size // g, d.stride)] if g < d.size else []
+      if left != 1:
+        break
+  return out
+
+
+def legal(cuts: Assignment, lists: Iterable[Sequence[int]], f: Factors) -> Assignment:
+  """Without the cuts that a dim of several factors cannot express: they must be even, and all factors before a cut one fully cut."""
+  out = {factor: digits for factor, digits in cuts.items() if digits}
+  compound = [inner for inner in lists if len(inner) > 1]
+  changed = bool(compound)
+  while changed:
+    changed = False
+    for inner in compound:
+      is_open = True
+      for factor in inner:
+        digits, n = out.get(factor, ()), f.sizes[factor]
+        kept = digits if is_open and isinstance(n, int) else ()
+        while kept and n % size_of(kept):
+          kept = kept[:-1]
+        if kept != digits:
+          changed = True
+          out[factor] = kept
+          if not kept:
+            del out[factor]
+        is_open = is_open and size_of(kept) == n
+  return out
+
+
+def project(lists: Sequence[Sequence[int]], cuts: Assignment) -> tuple[Digits, ...]:
+  """Cuts of factors -> cuts of dims."""
+  return tuple(tuple(d for factor in inner for d in cuts.get(factor, ())) for inner in lists)
+
+
+def overlap(a: Digit, b: Digit) -> bool:
+  return a.stride < b.stride * b.size and b.stride < a.stride * a.size
+
+
+def dims_of(f: Factors) -> list[Sequence[int]]:
+  return [inner for lists in (*f.src, f.out) for inner in lists]
+
+
+def merge(f: Factors, placements: Sequence[Sharding | None], order: Iterable[int], chain: tuple[int, ...]) -> tuple[Assignment, set[Digit], set[Digit]]:
+  """The cuts that the sources ask for, earlier ones in `order` first; with the digits in conflict, and all digits asked for."""
+  cuts: Assignment = {}
+  used: set[Digit] = set()
+  clash: set[Digit] = set()
+  asked: set[Digit] = set()
+  for i in order:
+    s = placements[i]
+    if s is None:
+      continue
+    dims = []
+    for j in range(len(f.src[i])):
+      refined = atoms(s.cut(j), chain)
+      clash |= set(s.cut(j)) if refined is None else set()
+      dims.append(refined or ())
+      asked |= set(refined or ())
+    for factor, digits in collect(f.src[i], f, dims).items():
+      have = cuts.get(factor, ())
+      if have[: len(digits)] == digits:
+        continue
+      if digits[: len(have)] != have:
+        clash |= set(digits) - set(have)
+        continue
+      for d in digits[len(have) :]:
+        if any(overlap(d, other) for other in used):
+          clash.add(d)
+          break
+        cuts[factor] = (*cuts.get(factor, ()), d)
+        used.add(d)
+  return cuts, clash, asked
+
+
+def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> list[Assignment]:
+  """The ways to cut the factors: one if nothing is contested; else each contested digit on any factor that can carry it, or on none."""
+  cut = [i for i, s in enumerate(placements) if s is not None and s.dims]
+  lists = dims_of(f)
+  out: dict[tuple[tuple[int, Digits], ...], Assignment] = {}
+
+  def add(cuts: Assignment) -> None:
+    ok = legal(cuts, lists, f)
+    out.setdefault(tuple(sorted(ok.items())), ok)
+
+  orders: Iterable[tuple[int, ...]] = itertools.permutations(cut) if len(cut) <= 3 else ((i, *(j for j in cut if j != i)) for i in cut)
+  for order in orders:
+    chain = boundaries(n, [(d for dim in s.dims for d in dim) for i in order if (s := placements[i]) is not None])
+    cuts, clash, asked = merge(f, placements, order, chain)
+    kept = {d for digits in legal(cuts, lists, f).values() for d in digits}
+    volume = prod(d.size for d in asked)
+    if not clash and kept and prod(d.size for d in kept) == volume and sum(len(x) for x in cuts.values()) == len(kept):
+      add(cuts)
+      return list(out.values())
+    if not asked:
+      return [{}]
+    add(cuts)
+    lost = {d for d in asked if not any(overlap(d, k) for k in kept)} | {d for d in asked if d not in kept}
+    contested = clash | lost | ({d for digits in cuts.values() for d in digits} if clash else set())
+    for d in sorted(contested, key=lambda d: (-d.stride, d.size)):
+      base = {factor: tuple(x for x in digits if not overlap(x, d)) for factor, digits in cuts.items()}
+      add(base)
+      for factor, size in enumerate(f.sizes):
+        if factor not in f.blocked and isinstance(size, int) and size >= d.size:
+          add({**base, factor: (*base.get(factor, ()), d)})
+  return list(out.values())
+
+
+# ---------------------------------------------------------------- the bytes of bringing a value to a placement
+
+
+def wants_push(u: UOp) -> bool:
+  return u.op in PUSHED or (u.op is Ops.CAST and u.dtype.itemsize > u.src[0].dtype.itemsize)
+
+
+def below(u: UOp, target: Placement) -> Placement | None:
+  """The placement of u's source from which u, a rearrangement of it, has every part that `target` wants; None if there is none."""
+  if isinstance(target, str):
+    return target
+  device = u.device
+  if target.pending != (device.pending if isinstance(device, Sharding) else ()):
+    return None
+  f = factor_rule(u)
+  cuts = legal(collect(f.out, f, [target.cut(i) for i in range(len(f.out))]), dims_of(f), f)
+  if target.with_dims(project(f.out, cuts)) is not target:
+    return None
+  there = target.with_dims(project(f.src[0], cuts))
+  return there if isinstance(there, (str, Sharding)) else None
+
+
+class Bringing:
+  """Costs and forms of values at placements; one object a decision, so that shared parts are priced once."""
+
+  __slots__ = ("memo",)
+
+  def __init__(self) -> None:
+    self.memo: dict[tuple[UOp, Placement], tuple[float, str]] = {}
+
+  def cost(self, u: UOp, target: Placement) -> float:
+    """Bytes received per device to have `u` at `target`: the least over u itself, u's source below movement, an earlier placement."""
+    return self.best(u, target)[0]
+
+  def best(self, u: UOp, target: Placement) -> tuple[float, str]:
+    if u.device is target or u.device is None:
+      return 0.0, "lift" if u.device is None and isinstance(target, Sharding) and target.pending else "keep"
+    key = (u, target)
+    if (known := self.memo.get(key)) is not None:
+      return known
+    found = (wire(u.shape, u.dtype.itemsize, u.device, target), "move")
+    if found[0] > 0:
+      if u.op is Ops.MOVE and not u.arg.pinned and (c := self.cost(u.src[0], target)) < found[0]:
+        found = (c, "earlier")
+      if wants_push(u) and (there := below(u, target)) is not None and (c := self.cost(u.src[0], there)) <= found[0]:
+        found = (c, "below")
+    self.memo[key] = found
+    return found
+
+  def build(self, u: UOp, target: Placement) -> UOp:
+    """The form of `u` at `target` that `best` found."""
+    match self.best(u, target)[1]:
+      case "keep":
+        return u
+      case "earlier":
+        return self.build(u.src[0], target)
+      case "below":
+        there = below(u, target)
+        assert there is not None
+        u = UOp.new(u.op, u.dtype, (self.build(u.src[0], there),), u.arg)
+    return u if u.device is target else UOp.new(Ops.MOVE, u.dtype, (u,), Move(target, False))
+
+
+# ---------------------------------------------------------------- decisions
+
+_outcomes: dict[tuple[Any, ...], list[Outcome]] = {}
+_CACHE_LIMIT = 100_000
+
+
+def outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> list[Outcome]:
+  """The ways to run an op on sources placed as they are (a source on another single device is brought in); cached. At least one is Sharded."""
+  key = (op, dtype, arg, *[(s.shape, s.device) for s in src])
+  found = _outcomes.get(key)
+  if found is None:
+    if len(_outcomes) > _CACHE_LIMIT:
+      _outcomes.clear()
+    found = _outcomes[key] = _find_outcomes(op, dtype, src, arg)
+  return found
+
+
+def _find_outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> list[Outcome]:
+  devices = [s.device for s in src]
+  base = next(d for d in devices if isinstance(d, Sharding))
+  probe: Any = Probe(op, dtype, src, arg)
+  f, shape = factor_rule(probe), probe.max_shape
+  placements = [d.settled if isinstance(d, Sharding) else None for d in devices]
+  found = []
+  for cuts in assignments(f, placements, len(base)):
+    required = tuple(None if d is None else Sharding.of(base.mesh, project(lists, cuts)) for d, lists in zip(devices, f.src))
+    contracted = [d for factor in sorted(f.contracted) for d in cuts.get(factor, ())]
+    owes = [Owe(tuple(contracted), arg[0] if op is Ops.REDUCE else Ops.ADD, op is Ops.GATHER)] if contracted else []
+    result = Sharding.of(base.mesh, project(f.out, cuts), owes)
+    extra = wire(shape, dtype.itemsize, result, result.settled)
+    if any(result.cut(i) for i in f.remapped):
+      extra += prod(result.local_shape(shape)) * dtype.itemsize
+    found.append(Outcome(required, result, size_of(d for digits in cuts.values() for d in digits), extra))
+  return found
+
+
+def one_device(op: Ops, dtype: DType, src: tuple[UOp, ...]) -> Placement | None:
+  """The device if all sources with one agree and none is a cut or owing Sharding; None if there is no device. Raises for two devices."""
+  found: Placement | None = None
+  for s in src:
+    d = s.device
+    if d is None or d is found:
+      continue
+    if found is not None and d != found:
+      raise ShardError(explain_error(op, src, "the operands live on different devices", f"move one, e.g. y.to({_spell(found)})"))
+    found = d
+  return found
+
+
+def _spell(device: Placement) -> str:
+  return repr(device) if isinstance(device, str) else "x.device"
+
+
+def explain_error(op: Ops, src: Sequence[UOp], what: str, fix: str) -> str:
+  """The message of a ShardError: the operands with dtype, shape and placement, the user's line, and what helps."""
+  lines = [f"{op.name.lower()}: {what}"]
+  lines += [f"    src[{i}]: {s.dtype.name}{list(s.shape)} on {show_placement(s.device)}" for i, s in enumerate(src)]
+  return "\n".join([*lines, f"    in {user_line()}", f"  fix: {fix}"])
+
+
+def check_device_sets(op: Ops, src: Sequence[UOp]) -> None:
+  """Raises ShardError where operands live on two different sets (or orders) of several devices."""
+  sets = [s.device.devices for s in src if isinstance(s.device, Sharding)]
+  if any(s != sets[0] for s in sets[1:]):
+    raise ShardError(explain_error(op, src, "the operands live on two different device sets", "bring one to the other's placement: y.shard(x.device)"))
+
+
+def decide(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> Decision:
+  """Where `op` runs on `src`, with the sources brought there by implied moves in the cheapest way.
+
+  Raises: ShardError if the operands live on different single devices or device sets, or if RESHARD=0 and bytes would have to move.
+  """
+  if op is Ops.ASSIGN:
+    return _deliver_all(op, src, (src[0].device, src[0].device), src[0].device)
+  if op in SOURCELESS or op is Ops.AFTER or op is Ops.MOVE:
+    return Decision(tuple(s.device for s in src), _fixed(op, src, arg), src)
+  if not any(isinstance(s.device, Sharding) for s in src):
+    device = one_device(op, dtype, src)
+    return Decision(tuple(s.device for s in src), device, src)
+  check_device_sets(op, src)
+  if op is Ops.REDUCE and (better := contraction(src[0], arg)) is not None:
+    src = (better,)
+  found = outcomes(op, dtype, src, arg)
+  if len(found) == 1:
+    return _deliver_all(op, src, found[0].required, found[0].result)
+  ways = Bringing()
+  best = min(found, key=lambda o: (sum(ways.cost(s, r) for s, r in zip(src, o.required) if r is not None) + o.owed, -o.parts))
+  return _deliver_all(op, src, best.required, best.result, ways)
+
+
+def _deliver_all(
+  op: Ops, src: tuple[UOp, ...], required: tuple[Placement | None, ...], result: Placement | None, ways: Bringing | None = None
+) -> Decision:
+  if all(r is None or s.device is r or s.device is None for s, r in zip(src, required)):
+    return Decision(required, result, src)
+  ways = ways or Bringing()
+  if not RESHARD:
+    for s, r in zip(src, required):
+      if r is not None and ways.cost(s, r) > 0 and not (isinstance(s.device, Sharding) and s.device.pending):
+        nbytes = f"{ways.cost(s, r):.0f} B per device"
+        what = f"src[{src.index(s)}] has to move to {show_placement(r)}, and RESHARD=0 forbids an implied move"
+        raise ShardError(explain_error(op, src, what, f"bring it there yourself with .shard(...) before the {op.name.lower()} ({nbytes})"))
+  return Decision(required, result, tuple(s if r is None else ways.build(s, r) for s, r in zip(src, required)))
+
+
+def deliver(u: UOp, placement: Placement) -> UOp:
+  """`u` at `placement` in the cheapest form, by implied moves."""
+  return Bringing().build(u, placement)
+
+
+def _fixed(op: Ops, src: tuple[UOp, ...], arg: Any) -> Placement | None:
+  if op is Ops.MOVE:
+    device = arg.device
+    return device if isinstance(device, (str, Sharding)) else None
+  return src[0].device if op is Ops.AFTER else None
+
+
+def result(u: UOp) -> Placement | None:
+  """The device of a node whose sources are placed."""
+  op = u.op
+  if op is Ops.BUFFER:
+    device = u.arg.device
+    return device if isinstance(device, (str, Sharding)) else None
+  if op in SOURCELESS or op is Ops.AFTER or op is Ops.MOVE:
+    return _fixed(op, u.src, u.arg)
+  if op is Ops.SHARD:
+    return _everywhere(u.src[0].device)
+  if op is Ops.COLLECTIVE:
+    return _everywhere(u.arg.result)
+  found: Placement | None = None
+  for s in u.src:
+    d = s.device
+    if d is None or d is found:
+      continue
+    if found is not None:
+      break
+    found = d
+  else:
+    if found is None or isinstance(found, str) or (not found.dims and not found.pending):
+      return found
+  if op is Ops.ASSIGN:
+    return u.src[0].device
+  if not isinstance(found, Sharding):
+    return one_device(op, u.dtype, u.src)
+  ways = [o for o in outcomes(op, u.dtype, u.src, u.arg) if all(s.device is r or r is None for s, r in zip(u.src, o.required))]
+  assert ways, explain_error(op, u.src, "the node was built on sources that are not placed for it", "build it through the UOp methods")
+  return ways[0].result
+
+
+def _everywhere(device: Placement | None) -> Placement | None:
+  """Where a local value lives: on each device of the set, without cuts (its shape is local)."""
+  return Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device
+
+
+# ---------------------------------------------------------------- contraction
+
+
+def unmoved(u: UOp) -> UOp:
+  """`u` without the implied moves below its movement ops (a settled debt stays settled)."""
+  if u.op is Ops.MOVE and not u.arg.pinned and not _owes(u.src[0]):
+    return unmoved(u.src[0])
+  if (u.op in PUSHED or u.op is Ops.CAST) and (s := unmoved(u.src[0])) is not u.src[0]:
+    return UOp.new(u.op, u.dtype, decide(u.op, u.dtype, (s,), u.arg).src, u.arg)
+  return u
+
+
+def _owes(u: UOp) -> bool:
+  return isinstance(u.device, Sharding) and bool(u.device.pending)
+
+
+def contraction(x: UOp, arg: Any) -> UOp | None:
+  """REDUCE(ADD) of a MUL, through CAST, RESHAPE and PERMUTE, as one op: `x` with its MUL placed anew, the reduction known; None to leave it.
+
+  The MUL was placed without knowing that it is summed. The cuts of its operands before any implied move are resolved again, and what the
+  sum will owe is charged as a reduce-scatter.
+  """
+  if arg[0] is not Ops.ADD:
+    return None
+  chain: list[UOp] = []
+  mul = x
+  while mul.op in (Ops.CAST, Ops.RESHAPE, Ops.PERMUTE):
+    chain.append(mul)
+    mul = mul.src[0]
+  if mul.op is not Ops.MUL:
+    return None
+  operands = tuple(unmoved(s) for s in mul.src)
+  if operands == mul.src or not any(isinstance(s.device, Sharding) for s in operands):
+    return None
+  ways = Bringing()
+  best: tuple[tuple[float, int], Outcome] | None = None
+  for way in outcomes(Ops.MUL, mul.dtype, operands, mul.arg):
+    placed: Sharding | None = way.result
+    for u in reversed(chain):
+      placed = carried(u, placed) if placed is not None else None
+    if placed is None:
+      continue
+    digits = [d for i in arg[1] for d in placed.cut(i)]
+    block = [1 if i in arg[1] else n for i, n in enumerate(placed.local_shape(ints(x.shape)))]
+    owed = prod(block) * x.dtype.itemsize * (1 - 1 / size_of(digits))
+    moved = sum(ways.cost(s, r) for s, r in zip(operands, way.required) if r is not None)
+    if best is None or (moved + owed, -way.parts) < best[0]:
+      best = (moved + owed, -way.parts), way
+  if best is None or best[1].result is mul.device:
+    return None
+  u = UOp.new(Ops.MUL, mul.dtype, tuple(s if r is None else ways.build(s, r) for s, r in zip(operands, best[1].required)), mul.arg)
+  for link in reversed(chain):
+    u = UOp.new(link.op, link.dtype, (u,), link.arg)
+  return u
+
+
+def carried(u: UOp, source: Sharding) -> Sharding | None:
+  """The placement of `u`, a CAST, RESHAPE or PERMUTE, on a source at `source`; None if it cannot carry all of the cuts."""
+  f = factor_rule(u)
+  cuts = legal(collect(f.src[0], f, [source.cut(i) for i in range(len(f.src[0]))]), dims_of(f), f)
+  if source.with_dims(project(f.src[0], cuts)) is not source:
+    return None
+  placed = source.with_dims(project(f.out, cuts))
+  return placed if isinstance(placed, Sharding) else None
+
