@@ -1,0 +1,250 @@
+"""The reference: the localized graph, evaluated in numpy for every device through the ops' cards. A second opinion, and fast for small programs.
+
+No schedule, no kernels: so it shares nothing with the compiled path but the graph. Local values have their valid lengths only; fresh memory is
+poisoned, and replicas that should be equal are compared bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinygrad.device import Placement, Sharding, device_set
+from tinygrad.dtype import DType, dtypes, to_numpy_dtype
+from tinygrad.helpers import numpy, prod
+from tinygrad.runtime.npy import HostBackend
+from tinygrad.uop.cards import CARDS
+from tinygrad.uop.ops import Ops, UOp, map_arg, sint
+from tinygrad.uop.rewrite import substitute
+from tinygrad.uop.symbolic import simplify
+
+Array = Any  # numpy.ndarray, which this module does not import before its first use
+DEVICE_NUM = "_device_num"
+POISON = 0xFF  # nan in every float type, -1 or the greatest value in integers
+
+
+class PythonBackend(HostBackend):
+  """`PYTHON:i`: host memory, programs interpreted."""
+
+  interprets = True
+
+  def alloc(self, nbytes: int) -> Any:
+    return numpy.full(nbytes, POISON, numpy.uint8)
+
+
+def open_device(name: str) -> PythonBackend:
+  return PythonBackend(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+  """A node as its card's `evaluate` sees it: symbolic dims in `arg` have become numbers."""
+
+  op: Ops
+  dtype: DType
+  src: tuple[UOp, ...]
+  arg: Any
+  shape: tuple[int, ...]
+
+
+def count(device: Placement | None) -> int:
+  return 0 if device is None else len(device_set(device))
+
+
+class Interpreter:
+  """`values[u][d]`: the local value of u on device d; `memory(buffer)[d]`: the array (upper bounds) of a buffer's part."""
+
+  def __init__(self, memory: Callable[[UOp], Sequence[Array]], variables: Mapping[str, int]) -> None:
+    self.memory, self.variables = memory, variables
+    self.values: dict[UOp, list[Array]] = {}
+    self.resolved: dict[tuple[UOp, int], int] = {}
+    self.devices: dict[UOp, int] = {}
+
+  def run(self, sink: UOp) -> None:
+    """Evaluates `sink` and then performs its ASSIGNs: every plain reader of a buffer has seen its old content."""
+    nodes = sink.toposort()
+    for u in nodes:
+      self.devices[u] = self.number_of_devices(u)
+    most = max(self.devices.values(), default=1) or 1
+    effects: list[tuple[UOp, int, Array]] = []
+    for u in nodes:
+      if u.op is Ops.SINK:
+        continue
+      n = self.devices[u] or most
+      if u.op is Ops.COLLECTIVE:
+        self.values[u] = self.collective(u)
+      else:
+        self.values[u] = [self.local(u, d) for d in range(n)]
+      if u.op is Ops.ASSIGN:
+        effects += [(u, d, x) for d, x in enumerate(self.values[u])]
+    for u, d, x in effects:
+      buffer = root_buffer(u.src[0])
+      content = self.memory(buffer)[d]
+      write(content, self.positions(u.src[0], d), x)
+
+  def number_of_devices(self, u: UOp) -> int:
+    if u.op is Ops.BUFFER:
+      return count(u.arg.device)
+    if u.op is Ops.COLLECTIVE:
+      return count(u.arg.result)
+    return max((self.devices[s] for s in u.src), default=0)
+
+  # ---- integers
+
+  def number(self, x: sint, d: int) -> int:
+    """A dim on device d."""
+    if isinstance(x, int):
+      return x
+    if (x, d) not in self.resolved:
+      values = {v: UOp.const(dtypes.index, d if v.arg[0] == DEVICE_NUM else self.variables[v.arg[0]]) for v in x.variables()}
+      value = simplify(substitute(x, values))
+      assert value.op is Ops.CONST, f"unbound variables in {x!r}"
+      self.resolved[x, d] = value.arg
+    return self.resolved[x, d]
+
+  def shape(self, u: UOp, d: int) -> tuple[int, ...]:
+    return tuple(self.number(n, d) for n in u.shape)
+
+  # ---- values
+
+  def local(self, u: UOp, d: int) -> Array:
+    """The value of `u` on device d."""
+    shape = self.shape(u, d)
+    match u.op:
+      case Ops.CONST:
+        return numpy.full((), u.arg, to_numpy_dtype(u.dtype))
+      case Ops.VARIABLE:
+        return numpy.full((), self.number(u, d), to_numpy_dtype(u.dtype))
+      case Ops.BUFFER:
+        return self.memory(u)[d].copy()
+      case Ops.SHARD:
+        return self.memory(u.src[0])[d][tuple(slice(0, n) for n in shape)].copy()
+      case Ops.ASSIGN:
+        return self.values[u.src[1]][d]
+      case Ops.CONTIGUOUS | Ops.DETACH:
+        return self.values[u.src[0]][d]
+      case Ops.AFTER:
+        return self.after(u, d)
+    xs = [self.values[s][d] for s in u.src]
+    return self.evaluate(u, xs, shape, d)
+
+  def evaluate(self, u: UOp, xs: list[Array], shape: tuple[int, ...], d: int) -> Array:
+    evaluate = CARDS[u.op].evaluate
+    assert evaluate is not None, f"{u.op} has no value"
+    node: Any = Resolved(u.op, u.dtype, u.src, map_arg(u.arg, lambda x: self.number(x, d)), shape)
+    with numpy.errstate(all="ignore"):
+      out = numpy.asarray(evaluate(node, xs, shape), to_numpy_dtype(u.dtype))
+    assert out.shape == shape, f"{u.op} gives {out.shape}, its shape is {shape}"
+    return out
+
+  def after(self, u: UOp, d: int) -> Array:
+    """The content of the buffer with the effects' writes in it."""
+    content = self.values[u.src[0]][d].copy()
+    for effect in u.src[1:]:
+      for e in effect.toposort():
+        if e.op is Ops.ASSIGN and root_buffer(e.src[0]) is root_buffer(u):
+          write(content, self.positions(e.src[0], d, content.shape), self.values[e.src[1]][d])
+    return content
+
+  def positions(self, view: UOp, d: int, shape: tuple[int, ...] | None = None) -> Array:
+    """For every element of a view, its flat position in the buffer's part of `shape` (default: as it is laid out)."""
+    chain = []
+    while view.op not in (Ops.BUFFER, Ops.SHARD, Ops.AFTER):
+      chain.append(view)
+      view = view.src[0]
+    valid = self.shape(view, d)
+    whole = self.memory(root_buffer(view))[d].shape if shape is None else shape
+    at = numpy.arange(prod(whole), dtype=numpy.int64).reshape(whole)[tuple(slice(0, n) for n in valid)]
+    for u in reversed(chain):
+      evaluate = CARDS[u.op].evaluate
+      assert evaluate is not None
+      to = self.shape(u, d)
+      node: Any = Resolved(u.op, dtypes.int64, u.src, map_arg(u.arg, lambda x: self.number(x, d)), to)
+      at = evaluate(node, [at], to)
+    return at
+
+  # ---- communication
+
+  def collective(self, u: UOp) -> list[Array]:
+    """The global value from the sources' blocks, through the template, cut for each device of the result."""
+    c = u.arg
+    whole: dict[UOp, Array] = {}
+    for x in c.template.toposort():
+      shape = self.shape(x, 0)
+      if x.op is Ops.HOLE:
+        i = x.arg[0]
+        whole[x] = assemble(self.values[u.src[i]], c.placements[i], x.max_shape, shape)
+      elif x.op is Ops.CONST:
+        whole[x] = numpy.full((), x.arg, to_numpy_dtype(x.dtype))
+      else:
+        whole[x] = self.evaluate(x, [whole[s] for s in x.src], shape, 0)
+    return [part(whole[c.template], c.result, d, c.template.max_shape) for d in range(count(c.result))]
+
+
+def root_buffer(view: UOp) -> UOp:
+  while view.op is not Ops.BUFFER:
+    view = view.src[0]
+  return view
+
+
+def write(content: Array, positions: Array, value: Array) -> None:
+  """In place; `content` is contiguous."""
+  content.reshape(-1)[positions.reshape(-1)] = numpy.broadcast_to(value, positions.shape).reshape(-1)
+
+
+def box(p: Placement, d: int, upper: Sequence[int], shape: Sequence[int]) -> tuple[slice, ...]:
+  """The global indices that device d holds: blocks by the upper bounds, cut off at the actual length."""
+  if isinstance(p, str):
+    return tuple(slice(0, n) for n in shape)
+  sizes = p.local_shape(upper)
+  los = [min(n, p.block(i, d) * size) if p.parts(i) > 1 else 0 for i, (n, size) in enumerate(zip(shape, sizes))]
+  return tuple(slice(lo, min(n, lo + size)) for lo, size, n in zip(los, sizes, shape))
+
+
+def coordinates(p: Sharding, d: int) -> tuple[int, ...]:
+  """Device d's coordinates on the owed digits."""
+  return tuple(d // g.stride % g.size for o in p.pending for g in o.digits)
+
+
+FOLDS = {Ops.ADD: "add", Ops.MUL: "multiply", Ops.MAX: "maximum", Ops.MIN: "minimum"}
+
+
+def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape: tuple[int, ...]) -> Array:
+  """The global value; asserts that replicas hold the same bits and that nothing is missing. Owed reductions are done, halves in float32."""
+  if isinstance(p, str):
+    return blocks[0]
+  dtype = blocks[0].dtype
+  partial: dict[tuple[int, ...], tuple[Array, Array]] = {}
+  for d, block in enumerate(blocks):
+    at = box(p, d, upper, shape)
+    key = coordinates(p, d)
+    if key not in partial:
+      partial[key] = numpy.zeros(shape, dtype), numpy.zeros(shape, bool)
+    value, known = partial[key]
+    assert value[at].shape == block.shape, f"device {d} holds {block.shape} of {shape} in {p}, expected {value[at].shape}"
+    same = value[at].tobytes() == block.tobytes() if known[at].all() else not known[at].any()
+    assert same, f"replicas of {shape} in {p} differ on device {d}"
+    value[at], known[at] = block, True
+  assert all(known.all() for _, known in partial.values()), f"a part of {shape} in {p} is on no device"
+  wide = numpy.float32 if dtype.itemsize == 2 and dtype.kind not in "iub" else dtype
+  values = {k: v.astype(wide) for k, (v, _) in sorted(partial.items())}
+  for o in reversed(p.pending):  # the last coordinates belong to the last debt
+    fold = getattr(numpy, FOLDS[o.op])
+    folded: dict[tuple[int, ...], Array] = {}
+    for key, value in values.items():
+      head = key[: len(key) - len(o.digits)]
+      folded[head] = fold(folded[head], value) if head in folded else value
+    values = folded
+  return values[()].astype(dtype)
+
+
+def part(value: Array, p: Placement, d: int, upper: Sequence[int]) -> Array:
+  """What device d holds of a global value. Of a value that owes, the first coordinate holds it and the others the identity."""
+  block = value[box(p, d, upper, value.shape)].copy()
+  if isinstance(p, Sharding):
+    for o in p.pending:
+      if any(d // g.stride % g.size for g in o.digits) and o.op in (Ops.ADD, Ops.MUL):
+        floating = block.dtype.kind not in "iub"
+        block[...] = 1 if o.op is Ops.MUL else -0.0 if floating else 0
+  return block

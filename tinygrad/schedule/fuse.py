@@ -1,0 +1,198 @@
+"""Which values of the local graph get a buffer.
+
+One walk from the roots down. Every value carries its *uses*: in which kernel, through which chain of movements, and how: several times an element (MANY: through an
+EXPAND), inside a reduction's loop (INNER), under a condition (GATED). A value with one plain use is fused. Otherwise it is stored, unless computing it anew
+reads no more bytes than reading it back, and costs little else. A reduction is never computed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from tinygrad.helpers import prod
+from tinygrad.schedule.lower import layout
+from tinygrad.uop.ops import GroupOp, Ops, UOp
+
+MANY, INNER, GATED = 1, 2, 4
+LEAVES = frozenset((Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.SHARD, Ops.VARIABLE, Ops.HOLE))
+STORED = frozenset((Ops.CONTIGUOUS, Ops.COLLECTIVE, Ops.MOVE))  # values that always have a buffer of their own
+MOVES = frozenset((Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.CAT, Ops.WINDOW, Ops.SPREAD, Ops.DETACH))
+GATING = frozenset((Ops.PAD, Ops.CAT, Ops.SPREAD))
+SLOW = {Ops.EXP: 8, Ops.LOG: 8, Ops.SIN: 12, Ops.SQRT: 4, Ops.TANH: 12, Ops.ERF: 12, Ops.POW: 16, Ops.FDIV: 3, Ops.RECIP: 3}
+FREE = frozenset((Ops.CAST, Ops.BITCAST))
+CHEAP_OPS = 4  # operations an element that may be repeated wherever it is read
+CHEAP_MASK_OPS = 24  # the same for what reads no memory at all
+MANY_READS = 12  # with more distinct inputs a value is stored rather than counted
+
+Use = tuple[UOp, int, int]  # kernel, chain of movements (interned), flags
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+  """What computing a value takes: the buffers it reads, operations an element (slow ones weighted), and whether it holds a reduction."""
+
+  reads: frozenset[UOp]
+  ops: int
+  slow: int
+  reduces: bool
+  gathers: bool
+
+
+NOTHING = Cost(frozenset(), 0, 0, False, False)
+
+
+def size(u: UOp) -> int:
+  """Elements, by the upper bounds of symbolic dims."""
+  return int(prod(layout(u.shape)))
+
+
+def nbytes(u: UOp) -> int:
+  return size(u) * u.dtype.itemsize
+
+
+def grows(u: UOp) -> bool:
+  """An EXPAND that reads each element several times."""
+  return u.op is Ops.EXPAND and size(u) > size(u.src[0])
+
+
+def is_stored_form(u: UOp) -> bool:
+  """A value that already lies in memory in its own order."""
+  while u.op in (Ops.AFTER, Ops.DETACH, Ops.CONTIGUOUS):
+    u = u.src[0]
+  return u.op in (Ops.BUFFER, Ops.SHARD)
+
+
+def costs(nodes: Sequence[UOp], stored: Collection[UOp]) -> dict[UOp, Cost]:
+  """The cost of each value, given that `stored` are read back."""
+  out: dict[UOp, Cost] = {}
+  for u in nodes:
+    if u.op in (Ops.CONST, Ops.IOTA, Ops.VARIABLE):
+      out[u] = NOTHING
+    elif u.op in LEAVES or u.op in (Ops.AFTER, Ops.COLLECTIVE, Ops.MOVE) or u in stored:
+      out[u] = Cost(frozenset((u,)), 0, 0, False, False)
+    elif u.op in (Ops.ASSIGN, Ops.SINK):
+      continue
+    elif len(u.src) == 1 and u.op is not Ops.REDUCE and (u.op in MOVES or u.op in FREE or u.op is Ops.CONTIGUOUS):
+      below = out[u.src[0]]
+      # an expensive value is stored below an EXPAND, so above it only the load counts
+      out[u] = Cost(frozenset((u.src[0],)), 0, 0, False, False) if grows(u) and not cheap(u.src[0], below) else below
+    else:
+      parts = [out[s] for s in u.src]
+      weight = SLOW.get(u.op, 1) if u.op in GroupOp.Elementwise and u.op not in FREE else 0
+      out[u] = Cost(
+        frozenset().union(*(p.reads for p in parts)),
+        sum(p.ops for p in parts) + weight,
+        sum(p.slow for p in parts) + (weight if u.op in SLOW else 0),
+        u.op is Ops.REDUCE or any(p.reduces for p in parts),
+        u.op is Ops.GATHER or any(p.gathers for p in parts),
+      )
+  return out
+
+
+def read_bytes(u: UOp, cost: Cost) -> int:
+  """Bytes that computing `u` once reads."""
+  return sum(min(size(x), size(u)) * x.dtype.itemsize for x in cost.reads)
+
+
+def cheap(u: UOp, cost: Cost) -> bool:
+  """May be computed wherever it is read: loads, movement, casts and little arithmetic that read no more than the stored value would."""
+  if cost.reduces or cost.gathers or cost.slow:
+    return False
+  if not cost.reads:
+    return cost.ops <= CHEAP_MASK_OPS
+  return cost.ops <= CHEAP_OPS and len(cost.reads) <= MANY_READS and read_bytes(u, cost) <= nbytes(u)
+
+
+def recompute(u: UOp, cost: Cost, uses: int) -> bool:
+  """`uses` times computing `u` against computing it once, a store and `uses` loads, in bytes (an operation counts half a byte an element)."""
+  if cost.reduces or len(cost.reads) > MANY_READS:
+    return False
+  again = uses * read_bytes(u, cost) + (uses - 1) * size(u) * (cost.ops // 2 + cost.slow)
+  return again <= read_bytes(u, cost) + (1 + uses) * nbytes(u)
+
+
+def choose(sink: UOp) -> list[UOp]:
+  """The values under `sink` that get a buffer, sources first. Kernels begin at them and at the ASSIGNs."""
+  nodes = sink.toposort()
+  stored: set[UOp] = set()
+  for _ in range(2):  # the second walk knows what the first one stored
+    stored = _walk(nodes, stored)
+  return [u for u in nodes if u in stored]
+
+
+def _walk(nodes: Sequence[UOp], before: Collection[UOp]) -> set[UOp]:
+  cost = costs(nodes, before)
+  uses: dict[UOp, set[Use]] = {}
+  chains: dict[tuple[int, Ops, object, object], int] = {}
+  stored: set[UOp] = set()
+  readers: dict[UOp, int] = {}
+  for u in nodes:
+    for s in u.src:
+      readers[s] = readers.get(s, 0) + 1
+
+  def use(u: UOp, found: set[Use]) -> None:
+    uses.setdefault(u, set()).update(found)
+
+  for u in reversed(nodes):
+    op = u.op
+    if op is Ops.SINK or op in LEAVES:
+      continue
+    if op is Ops.AFTER:
+      continue  # the buffer's content after its effects, which are kernels of their own
+    if op is Ops.ASSIGN:
+      use(u.src[1], {(u, 0, 0)})
+      continue
+    if op in STORED:
+      stored.add(u)
+      if op is Ops.CONTIGUOUS:
+        use(u.src[0], {(u, 0, 0)})
+      else:
+        stored |= {s for s in u.src if not is_stored_form(s)}
+      continue
+    here = uses.get(u, set())
+    if u not in stored and op not in MOVES and _wants_buffer(u, here, cost):
+      stored.add(u)
+    if op is Ops.SHRINK and any(f & MANY for _, _, f in here) and readers[u.src[0]] == 1 and not cheap(u, cost[u]):
+      stored.add(u)  # only this part of the source is needed: store just that
+    if u in stored:
+      here = {(u, 0, 0)}
+    elif op not in MOVES and cost[u] is not NOTHING and not here:
+      continue
+    for n, s in enumerate(u.src):
+      use(s, _below(u, n, here, chains))
+  return stored
+
+
+def _wants_buffer(u: UOp, uses: set[Use], cost: Mapping[UOp, Cost]) -> bool:
+  flags = 0
+  for _, _, f in uses:
+    flags |= f
+  c = cost[u]
+  if u.op is Ops.REDUCE or c.reduces:
+    return flags != 0 or len(uses) > 1
+  if flags & MANY and not cheap(u, c):
+    return True
+  return len(uses) > 1 and not cheap(u, c) and not recompute(u, c, len(uses))
+
+
+def _below(u: UOp, n: int, uses: set[Use], chains: dict[tuple[int, Ops, object, object], int]) -> set[Use]:
+  """The uses of source n of `u`, for the uses of `u`."""
+  op = u.op
+  flag = 0
+  key: tuple[object, object] | None = None
+  if op is Ops.REDUCE:
+    flag, key = INNER, (u, n)
+  elif op is Ops.GATHER:
+    flag, key = MANY | GATED, (u, n)
+    if n == 1 and size(u) == size(u.src[1]):
+      flag = 0
+  elif op in MOVES and op is not Ops.DETACH:
+    key = (u.arg, n)
+    if grows(u):
+      flag = MANY
+    elif op in GATING:
+      flag = GATED
+  if key is None:
+    return uses
+  return {(kernel, chains.setdefault((chain, op, *key), len(chains) + 1), f | flag) for kernel, chain, f in uses}

@@ -1,0 +1,156 @@
+"""The loops of a kernel in one normal form, so that equal work has equal ASTs: split where indices divide, joined where memory is contiguous, numbered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tinygrad.dtype import dtypes
+from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.symbolic import simplify
+
+LOOPED = {Ops.STORE: 2, Ops.FOLD: 1}  # ops that hold ranges, and where these begin among their sources
+
+
+def tidy(sink: UOp) -> UOp:
+  """Splits, joins and numbers the ranges under `sink`."""
+  sink = split_ranges(sink)
+  sink = join_ranges(sink)
+  return number_ranges(sink)
+
+
+def rebuild(sink: UOp, groups: Mapping[UOp, tuple[UOp, ...]], values: Mapping[UOp, UOp]) -> UOp:
+  """`sink` with each range read as `values[range]`, looped over as `groups[range]`; the index expressions come out simplified."""
+  new: dict[UOp, UOp] = {}
+  for u in sink.toposort():
+    if u.op is Ops.RANGE:
+      new[u] = values.get(u, u)
+      continue
+    first = LOOPED.get(u.op, len(u.src))
+    src = [new[s] for s in u.src[:first]]
+    for s in u.src[first:]:
+      src += groups.get(s, (s,))
+    if u.dtype is not dtypes.index:
+      src = [simplify(s) if s.dtype is dtypes.index and s.op is not Ops.RANGE else s for s in src]
+    if u.op is Ops.FOLD and len(src) == 1:
+      new[u] = src[0]
+      continue
+    made = u if tuple(src) == u.src else UOp.new(u.op, u.dtype, tuple(src), u.arg)
+    new[u] = simplify(made) if made is not u and made.dtype is dtypes.bool else made
+  return new[sink]
+
+
+def split_ranges(sink: UOp) -> UOp:
+  """A range r that indices read as r // c and r % c becomes two, r1*c + r2, if the divisors form a chain up to r's end."""
+  divisors: dict[UOp, set[int]] = {}
+  for u in sink.toposort():
+    if u.op in (Ops.IDIV, Ops.MOD) and u.src[0].op is Ops.RANGE and u.src[1].op is Ops.CONST:
+      divisors.setdefault(u.src[0], set()).add(u.src[1].arg)
+  groups: dict[UOp, tuple[UOp, ...]] = {}
+  values: dict[UOp, UOp] = {}
+  fresh = sum(u.op is Ops.RANGE for u in sink.toposort())
+  for r, found in divisors.items():
+    if r.src[0].op is not Ops.CONST:
+      continue
+    chain = [1, *sorted(found - {1}), r.src[0].arg]
+    if any(b % a for a, b in zip(chain, chain[1:])):
+      continue
+    parts: list[UOp] = []
+    value = UOp.const(dtypes.index, 0)
+    for low, high in reversed(list(zip(chain, chain[1:]))):
+      if high == low:
+        continue
+      part = UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, high // low),), (1000 + fresh, r.arg[1]))
+      fresh += 1
+      parts.append(part)
+      value = value + part * low
+    if len(parts) > 1:
+      groups[r], values[r] = tuple(parts), simplify(value)
+  return rebuild(sink, groups, values) if groups else sink
+
+
+def linear(offset: UOp) -> tuple[dict[UOp, int], set[UOp]]:
+  """An index as (range -> its constant factor, ranges that are read in any other way)."""
+  factors: dict[UOp, int] = {}
+  others: set[UOp] = set()
+  stack = [(offset, 1)]
+  while stack:
+    u, scale = stack.pop()
+    if u.op is Ops.ADD:
+      stack += [(s, scale) for s in u.src]
+    elif u.op is Ops.MUL and u.src[1].op is Ops.CONST:
+      stack.append((u.src[0], scale * u.src[1].arg))
+    elif u.op is Ops.RANGE:
+      factors[u] = factors.get(u, 0) + scale
+    else:
+      others |= ranges_in(u)
+  return factors, others
+
+
+def ranges_in(u: UOp) -> set[UOp]:
+  """The ranges that an index expression reads; those of a loaded value's own index do not count."""
+  found: set[UOp] = set()
+  seen: set[UOp] = set()
+  stack = [u]
+  while stack:
+    x = stack.pop()
+    if x in seen or x.op is Ops.LOAD:
+      continue
+    seen.add(x)
+    if x.op is Ops.RANGE:
+      found.add(x)
+    else:
+      stack += x.src
+  return found
+
+
+def join_ranges(sink: UOp) -> UOp:
+  """Neighbouring loops a, b become one where every index reads them as a*n + b (n the length of b) times a constant."""
+  indices: list[dict[UOp, int]] = []
+  pinned: set[UOp] = set()
+  loops: list[tuple[UOp, ...]] = []
+  for u in sink.toposort():
+    if u.op in LOOPED:
+      loops.append(u.src[LOOPED[u.op] :])
+    if u.op is Ops.INDEX:
+      factors, others = linear(u.src[1])
+      indices.append(factors)
+      pinned |= others
+      if u.src[0].op is Ops.PEER:
+        pinned |= ranges_in(u.src[0].src[1])
+    elif u.dtype is not dtypes.index and u.op is not Ops.PEER:
+      for s in u.src[: LOOPED.get(u.op, len(u.src))]:
+        if s.dtype is dtypes.index:
+          pinned |= ranges_in(s)
+  groups: dict[UOp, tuple[UOp, ...]] = {}
+  values: dict[UOp, UOp] = {}
+  zero = UOp.const(dtypes.index, 0)
+  for ranges in loops:
+    i = len(ranges) - 1
+    while i > 0:
+      last, outer = ranges[i], []
+      end = last.src[0]
+      while i > 0 and end.op is Ops.CONST and _joins(ranges[i - 1], last, end.arg, indices, pinned):
+        outer.append(ranges[i - 1])
+        end = simplify(ranges[i - 1].src[0] * end)
+        i -= 1
+      if outer:
+        joined = UOp.new(Ops.RANGE, dtypes.index, (end,), last.arg)
+        groups[last], values[last] = (joined,), joined
+        groups |= {r: () for r in outer}
+        values |= {r: zero for r in outer}
+      i -= 1
+  return rebuild(sink, groups, values) if groups else sink
+
+
+def _joins(a: UOp, b: UOp, n: int, indices: list[dict[UOp, int]], pinned: set[UOp]) -> bool:
+  return a not in pinned and b not in pinned and all(f.get(a, 0) == n * f.get(b, 0) for f in indices)
+
+
+def number_ranges(sink: UOp) -> UOp:
+  """Ranges numbered in the order of their loops: equal kernels become the same object."""
+  order: dict[UOp, None] = {}
+  for u in reversed(sink.toposort()):
+    if u.op in LOOPED:
+      order |= dict.fromkeys(u.src[LOOPED[u.op] :])
+  new = {r: UOp.new(Ops.RANGE, r.dtype, r.src, (i, r.arg[1])) for i, r in enumerate(order)}
+  return rebuild(sink, {r: (x,) for r, x in new.items()}, new) if any(r is not x for r, x in new.items()) else sink

@@ -1,0 +1,468 @@
+"""One stored value of the local graph -> the AST of one kernel.
+
+The result's index becomes ranges; every op below it turns the index of its result into the indices of its sources ("pull"), until loads are reached.
+Movement is index arithmetic, REDUCE becomes a FOLD over new ranges, PAD and CAT become selects whose loads carry the condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tinygrad.device import Placement, Sharding
+from tinygrad.dtype import DType, dtypes
+from tinygrad.helpers import prod
+from tinygrad.schedule.loops import tidy
+from tinygrad.uop.ops import AxisKind, Collective, GroupOp, Ops, ParamArg, UOp, simplify_sint, sint, smax, smin
+from tinygrad.uop.symbolic import simplify
+
+Index = tuple[UOp, ...]
+Key = tuple[UOp, Index, UOp | None]  # a value, where in it, and under which condition (None: always)
+
+TRANSPARENT = frozenset((Ops.CONTIGUOUS, Ops.DETACH, Ops.AFTER))  # the value of their first source
+DEVICE_NUM = "_device_num"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+  """`ast`: SINK of one STORE over PARAMs; `slots[i]`: the slot of the schedule that PARAM i stands for (0 is written)."""
+
+  ast: UOp
+  slots: tuple[int, ...]
+  peers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+  """Where a stored value lies: its slot, and the shape by which it is laid out (row-major, upper bounds of symbolic dims)."""
+
+  slot: int
+  shape: tuple[int, ...]
+
+
+def number(x: sint) -> UOp:
+  """`x` as an index expression."""
+  return UOp.const(dtypes.index, x) if isinstance(x, int) else x
+
+
+def upper(x: sint) -> int:
+  """The greatest value of a dim: what memory is laid out by."""
+  return x if isinstance(x, int) else int(x.vmax)
+
+
+def layout(shape: Sequence[sint]) -> tuple[int, ...]:
+  return tuple(upper(n) for n in shape)
+
+
+def flat_index(idx: Sequence[UOp], sizes: Sequence[sint]) -> UOp:
+  """Row-major: ((i0*n1 + i1)*n2 + i2)…"""
+  total, stride = number(0), number(1)
+  for i, n in zip(reversed(idx), reversed(sizes)):
+    total, stride = i * stride + total, stride * n
+  return simplify(total)
+
+
+def both(a: UOp | None, b: UOp | None) -> UOp | None:
+  """The conjunction of two conditions, None being True."""
+  if a is None or b is None or a is b:
+    return a if b is None else b
+  return conjunction(a, b)
+
+
+def conjunction(a: UOp, b: UOp) -> UOp:
+  return simplify(UOp.new(Ops.AND, dtypes.bool, (a, b)))
+
+
+def at_least(x: UOp, low: sint) -> UOp:
+  """low <= x"""
+  return simplify(UOp.new(Ops.CMPLT, dtypes.bool, (number(low - 1), x)))
+
+
+def below(x: UOp, high: sint) -> UOp:
+  """x < high"""
+  return simplify(UOp.new(Ops.CMPLT, dtypes.bool, (x, number(high))))
+
+
+def is_true(c: UOp) -> bool:
+  return c.op is Ops.CONST and bool(c.arg)
+
+
+def is_false(c: UOp | None) -> bool:
+  return c is not None and c.op is Ops.CONST and not c.arg
+
+
+def reshape_index(idx: Index, new: Sequence[sint], old: Sequence[sint]) -> Index:
+  """The index into `old` of the element that stands at `idx` in `new`: same flat position, group by group of dims with equal products."""
+  out: list[UOp] = []
+  i = j = 0
+  while i < len(new) or j < len(old):
+    i0, j0 = i, j
+    a: sint = 1
+    b: sint = 1
+    while True:
+      if i < len(new) and (i == i0 or (j > j0 and _smaller(a, b))):
+        a, i = a * new[i], i + 1
+      elif j < len(old):
+        b, j = b * old[j], j + 1
+      elif i < len(new):
+        a, i = a * new[i], i + 1
+      if (a is b or a == b) if isinstance(a, int) or isinstance(b, int) else simplify(a) is simplify(b):
+        break
+      if i == len(new) and j == len(old):
+        break
+    if j - j0 == 1 and i - i0 == 1:
+      out.append(idx[i0])
+      continue
+    flat = flat_index(idx[i0:i], new[i0:i])
+    group: list[UOp] = []
+    for k, n in reversed(list(enumerate(old[j0:j]))):
+      if isinstance(n, int) and n == 1:
+        group.append(number(0))
+      elif k == 0 or all(isinstance(m, int) and m == 1 for m in old[j0 : j0 + k]):
+        group.append(flat)
+      else:
+        group.append(simplify(flat % n))
+        flat = simplify(flat // n)
+    out += reversed(group)
+  return tuple(out)
+
+
+def _smaller(a: sint, b: sint) -> bool:
+  return upper(a) < upper(b)
+
+
+class Pull:
+  """Pulls values at indices; `holes` gives the sources of a collective's template."""
+
+  def __init__(self, homes: Mapping[UOp, Home], root: UOp | None = None) -> None:
+    self.homes, self.root = homes, root
+    self.params: dict[tuple[int, bool], UOp] = {}
+    self.memo: dict[Key, UOp] = {}
+    self.ranges: dict[Key, tuple[UOp, ...]] = {}
+    self.count = 0
+    self.holes: tuple[tuple[UOp, Placement], ...] = ()
+
+  def param(self, slot: int, dtype: DType, size: int, peers: bool = False) -> UOp:
+    if (slot, peers) not in self.params:
+      self.params[slot, peers] = UOp.new(Ops.PARAM, dtype, (), ParamArg(len(self.params), size, peers))
+    return self.params[slot, peers]
+
+  def new_range(self, end: sint, kind: AxisKind) -> UOp:
+    """A loop variable over [0, end); a loop of one step is the constant 0."""
+    if isinstance(end, int) and end == 1:
+      return number(0)
+    self.count += 1
+    return UOp.new(Ops.RANGE, dtypes.index, (number(end),), (self.count - 1, kind))
+
+  def value(self, u: UOp, idx: Index, valid: UOp | None = None) -> UOp:
+    """The scalar expression of `u[idx]`; an explicit stack, since chains of ops may be longer than Python's."""
+    stack: list[Key] = [(u, idx, valid)]
+    while stack:
+      key = stack[-1]
+      if key in self.memo:
+        stack.pop()
+        continue
+      needs, build = self.step(*key)
+      missing = [k for k in needs if k not in self.memo]
+      if missing:
+        stack += reversed(missing)
+        continue
+      self.memo[key] = build(*(self.memo[k] for k in needs))
+      stack.pop()
+    return self.memo[u, idx, valid]
+
+  def step(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
+    """What is needed for `u[idx]` and how it is built from that."""
+    if u in self.homes and u is not self.root:
+      home = self.homes[u]
+      return [], lambda: self.load(u.dtype, home, idx, valid)
+    op = u.op
+    if op in GroupOp.Elementwise:
+      return [(s, idx if s.shape else (), valid) for s in u.src], lambda *xs: UOp.new(op, u.dtype, xs, u.arg)
+    if op in TRANSPARENT:
+      return [(u.src[0], idx, valid)], _same
+    if op in MOVEMENT:
+      return [(u.src[0], MOVEMENT[op](u, idx), valid)], _same
+    match op:
+      case Ops.CONST:
+        return [], lambda: u
+      case Ops.VARIABLE:
+        return [], lambda: u
+      case Ops.IOTA:
+        return [], lambda: cast(idx[0], u.dtype)
+      case Ops.PAD | Ops.SPREAD:
+        return self.step_gated(u, idx, valid)
+      case Ops.CAT:
+        return self.step_cat(u, idx, valid)
+      case Ops.GATHER:
+        return self.step_gather(u, idx, valid)
+      case Ops.REDUCE:
+        return self.step_reduce(u, idx, valid)
+      case Ops.HOLE:
+        return [], lambda: self.load_hole(u, idx, valid)
+    raise NotImplementedError(f"lower: no index rule for {u.op} of shape {u.shape}")
+
+  def step_gated(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
+    """PAD and SPREAD: the source's value where there is one, else the fill; a select, so that what is not there is never read."""
+    gate, inner, fill = _pad(u, idx) if u.op is Ops.PAD else _spread(u, idx)
+    other = UOp.const(u.dtype, fill)
+    if gate is None:
+      return [(u.src[0], inner, valid)], _same
+    if is_false(gate):
+      return [], lambda: other
+    condition = both(valid, gate)
+    return [(u.src[0], inner, condition)], lambda x: _select(gate, x, other, condition)
+
+  def step_cat(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
+    axis: int = u.arg
+    needs: list[Key] = []
+    gates: list[UOp] = []
+    start: sint = 0
+    for s in u.src:
+      end = below(idx[axis], start + s.shape[axis])
+      gate = conjunction(at_least(idx[axis], start), end)
+      if not is_false(gate):
+        needs.append((s, (*idx[:axis], simplify(idx[axis] - start), *idx[axis + 1 :]), both(valid, None if is_true(gate) else gate)))
+        gates.append(end)
+      start = start + s.shape[axis]
+
+    def build(*xs: UOp) -> UOp:
+      result = xs[-1]
+      for gate, x in zip(reversed(gates[:-1]), reversed(xs[:-1])):
+        result = where(gate, x, result)
+      return result
+
+    return needs, build
+
+  def step_gather(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
+    """The row is loaded first: it is part of the index into the table. Outside of the table the value is 0."""
+    table, rows = u.src
+    rank = len(rows.shape)
+    first: Key = (rows, idx[:rank], valid)
+    if first not in self.memo:
+      return [first], _same
+    row = cast(self.memo[first], dtypes.index)
+    gate = conjunction(at_least(row, 0), below(row, table.shape[0]))
+    condition = both(valid, None if is_true(gate) else gate)
+    other = UOp.const(u.dtype, 0)
+    needs: list[Key] = [first, (table, (row, *idx[rank:]), condition)]
+    return needs, lambda _, x: x if is_true(gate) else _select(gate, x, other, condition)
+
+  def step_reduce(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
+    op, axes = u.arg
+    x = u.src[0]
+    key: Key = (u, idx, valid)
+    if any(upper(x.shape[a]) == 0 for a in axes):
+      return [], lambda: UOp.const(u.dtype, identity(op, u.dtype))
+    if key not in self.ranges:
+      self.ranges[key] = tuple(self.new_range(x.shape[a], AxisKind.REDUCE) for a in axes)
+    at = list(idx)
+    for a, r in zip(axes, self.ranges[key]):
+      at[a] = r
+    ranges = tuple(r for r in self.ranges[key] if r.op is Ops.RANGE)
+    return [(x, tuple(at), valid)], lambda v: UOp.new(Ops.FOLD, u.dtype, (v, *ranges), op) if ranges else v
+
+  def load(self, dtype: DType, home: Home, idx: Index, valid: UOp | None) -> UOp:
+    return _load(self.param(home.slot, dtype, prod(home.shape)), flat_index(idx, home.shape), valid)
+
+  def load_hole(self, u: UOp, idx: Index, valid: UOp | None) -> UOp:
+    """The element of a collective's source at a global index: from whoever owns it; owed sums are folded over the owing devices in a fixed order."""
+    source, placement = self.holes[u.arg[0]]
+    home = self.homes[source]
+    if isinstance(placement, str):
+      return self.load(source.dtype, home, idx, valid)
+    shape = u.arg[1]
+    sizes = placement.local_shape(shape)
+    n = len(placement)
+    me = device_number(placement)
+    owner, inner, taken = number(0), [], []
+    for dim, (i, size) in enumerate(zip(idx, sizes)):
+      if not (digits := placement.cut(dim)):
+        inner.append(i)
+        continue
+      block = simplify(i // size)
+      inner.append(simplify(i % size))
+      for digit in reversed(digits):
+        owner = owner + (block % digit.size) * digit.stride
+        block = simplify(block // digit.size)
+        taken.append(digit)
+    folds: list[tuple[Ops, tuple[UOp, ...]]] = []
+    for owe in placement.pending:
+      ranges = []
+      for digit in owe.digits:
+        r = self.new_range(digit.size, AxisKind.REDUCE)
+        owner = owner + r * digit.stride
+        ranges.append(r)
+        taken.append(digit)
+      folds.append((owe.op, tuple(r for r in ranges if r.op is Ops.RANGE)))
+    low = 1
+    for digit in [*sorted(taken, key=lambda d: d.stride), None]:
+      stride = n if digit is None else digit.stride
+      if stride > low:
+        owner = owner + (me // low % (stride // low)) * low
+      low = n if digit is None else digit.stride * digit.size
+    param = self.param(home.slot, source.dtype, prod(home.shape), peers=True)
+    peer = UOp.new(Ops.PEER, source.dtype, (param, simplify(owner)))
+    x = _load(peer, flat_index(inner, home.shape), valid)
+    for op, ranges in folds:
+      if ranges:
+        x = _fold_wide(op, x, ranges)
+    return x
+
+
+def _fold_wide(op: Ops, x: UOp, ranges: tuple[UOp, ...]) -> UOp:
+  """A sum over devices in half precision is carried in float32: its range and precision do not depend on the number of devices."""
+  if op is Ops.ADD and x.dtype in (dtypes.float16, dtypes.bfloat16):
+    return cast(UOp.new(Ops.FOLD, dtypes.float32, (cast(x, dtypes.float32), *ranges), op), x.dtype)
+  return UOp.new(Ops.FOLD, x.dtype, (x, *ranges), op)
+
+
+def where(gate: UOp, x: UOp, y: UOp) -> UOp:
+  return UOp.new(Ops.WHERE, x.dtype, (gate, x, y))
+
+
+def cast(x: UOp, dtype: DType) -> UOp:
+  if x.dtype is dtype:
+    return x
+  return UOp.const(dtype, x.arg) if x.op is Ops.CONST else UOp.new(Ops.CAST, dtype, (x,))
+
+
+def _same(x: UOp) -> UOp:
+  return x
+
+
+def _load(pointer: UOp, offset: UOp, valid: UOp | None) -> UOp:
+  if valid is None:
+    return UOp.new(Ops.LOAD, pointer.dtype, (UOp.new(Ops.INDEX, pointer.dtype, (pointer, offset)),))
+  index = UOp.new(Ops.INDEX, pointer.dtype, (pointer, offset, valid))
+  return UOp.new(Ops.LOAD, pointer.dtype, (index, UOp.const(pointer.dtype, 0)))
+
+
+def _select(gate: UOp, x: UOp, other: UOp, condition: UOp | None) -> UOp:
+  """`gate ? x : other`; for a load under just this condition `other` is the load's alternative."""
+  if x.op is Ops.LOAD and len(x.src) == 2 and condition is gate and len(x.src[0].src) == 3 and x.src[0].src[2] is gate:
+    return UOp.new(Ops.LOAD, x.dtype, (x.src[0], other))
+  return where(gate, x, other)
+
+
+def identity(op: Ops, dtype: DType) -> float | int | bool:
+  match op:
+    case Ops.ADD:
+      return 0
+    case Ops.MUL:
+      return 1
+    case Ops.MAX:
+      return dtypes.min(dtype)
+    case Ops.MIN:
+      return dtypes.max(dtype)
+  raise ValueError(f"{op} is no reduction")
+
+
+def _expand(u: UOp, idx: Index) -> Index:
+  return tuple(number(0) if isinstance(n, int) and n == 1 else i for i, n in zip(idx, u.src[0].shape))
+
+
+def _permute(u: UOp, idx: Index) -> Index:
+  at = [idx[0]] * len(idx) if idx else []
+  for i, axis in zip(idx, u.arg):
+    at[axis] = i
+  return tuple(at)
+
+
+def _shrink(u: UOp, idx: Index) -> Index:
+  return tuple(i if isinstance(s, int) and s == 0 else simplify(i + s) for i, (s, _) in zip(idx, u.arg))
+
+
+def _flip(u: UOp, idx: Index) -> Index:
+  return tuple(simplify(number(n - 1) - i) if k in u.arg else i for k, (i, n) in enumerate(zip(idx, u.shape)))
+
+
+def _window(u: UOp, idx: Index) -> Index:
+  axis, kaxis, stride, dilation, _ = u.arg
+  return (*idx[:axis], simplify(idx[axis] * stride + idx[kaxis] * dilation), *idx[axis + 1 :])
+
+
+MOVEMENT: dict[Ops, Callable[[UOp, Index], Index]] = {
+  Ops.RESHAPE: lambda u, idx: reshape_index(idx, u.shape, u.src[0].shape),
+  Ops.EXPAND: _expand,
+  Ops.PERMUTE: _permute,
+  Ops.SHRINK: _shrink,
+  Ops.FLIP: _flip,
+  Ops.WINDOW: _window,
+}
+
+
+def _pad(u: UOp, idx: Index) -> tuple[UOp | None, Index, float | int | bool]:
+  pads, fill = u.arg
+  gate: UOp | None = None
+  inner: list[UOp] = []
+  for i, (before, after), n in zip(idx, pads, u.src[0].shape):
+    if not (isinstance(before, int) and before == 0):
+      gate = both(gate, at_least(i, before))
+    if not (isinstance(after, int) and after == 0):
+      gate = both(gate, below(i, before + n))
+    inner.append(simplify(i - before))
+  return (None if gate is None or is_true(gate) else gate), tuple(inner), fill
+
+
+def _spread(u: UOp, idx: Index) -> tuple[UOp | None, Index, float | int | bool]:
+  axis, kaxis, stride, dilation, _ = u.arg
+  x = u.src[0]
+  at = simplify(idx[axis] - idx[kaxis] * dilation)
+  gate = both(at_least(at, 0), below(at, x.shape[axis] * stride))
+  if stride != 1:
+    gate = both(gate, simplify(UOp.new(Ops.CMPEQ, dtypes.bool, (at % stride, number(0)))))
+  assert gate is not None
+  return (None if is_true(gate) else gate), (*idx[:axis], simplify(at // stride), *idx[axis + 1 :]), 0
+
+
+def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
+  """The kernel that stores `value` in `target`: a whole buffer laid out as `value`, or a view (movement over a buffer with a home)."""
+  pull = Pull(homes, value if isinstance(target, Home) else None)
+  dtype = value.dtype
+  if isinstance(target, Home):
+    out = pull.param(target.slot, dtype, prod(target.shape))
+    while value.op is Ops.RESHAPE and (value is pull.root or value not in homes) and all(isinstance(n, int) for n in (*value.shape, *value.src[0].shape)):
+      value = value.src[0]  # the same flat order; loops over the dims below need no division
+    ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in valid_shape(value))
+    index = UOp.new(Ops.INDEX, dtype, (out, flat_index(ranges, layout(value.shape))))
+  else:
+    ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in value.shape)
+    index = pull.value(target, ranges).src[0]
+  if value.op is Ops.COLLECTIVE:
+    stored = _collective(pull, value, ranges)
+  else:
+    stored = pull.value(value, ranges)
+  store = UOp.new(Ops.STORE, dtypes.void, (index, stored, *(r for r in ranges if r.op is Ops.RANGE)))
+  slots = tuple(slot for slot, _ in pull.params)
+  return Kernel(tidy(UOp.new(Ops.SINK, dtypes.void, (store,))), slots, any(peers for _, peers in pull.params))
+
+
+def valid_shape(u: UOp) -> tuple[sint, ...]:
+  """The part of a value that is computed. A COLLECTIVE's shape is that of whole blocks; of an uneven one only the valid part is."""
+  if u.op is not Ops.COLLECTIVE or isinstance(u.arg.result, str):
+    return u.shape
+  c: Collective = u.arg
+  me = device_number(c.result)
+  out: list[sint] = []
+  for i, (n, size) in enumerate(zip(c.template.shape, u.shape)):
+    k = c.result.parts(i)
+    left = simplify_sint(n - c.result.block(i, me) * size) if k > 1 else n
+    out.append(size if k == 1 or (isinstance(n, int) and n == k * size) else smin(size, smax(0, left)))
+  return tuple(out)
+
+
+def device_number(p: Sharding) -> UOp:
+  return UOp.new(Ops.VARIABLE, dtypes.index, (), (DEVICE_NUM, 0, len(p) - 1))
+
+
+def _collective(pull: Pull, u: UOp, idx: Index) -> UOp:
+  """The local element `idx` of a collective's result: its global index, through the template."""
+  c: Collective = u.arg
+  pull.holes = tuple(zip(u.src, c.placements))
+  if isinstance(c.result, str):
+    return pull.value(c.template, idx)
+  me = device_number(c.result)
+  sizes = c.result.local_shape(c.template.shape)
+  at = tuple(i if not c.result.cut(d) else simplify(number(c.result.block(d, me)) * n + i) for d, (i, n) in enumerate(zip(idx, sizes)))
+  return pull.value(c.template, at)

@@ -1,0 +1,55 @@
+"""Which intermediate values of a schedule share memory: each lives from the item that writes it to the last one that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tinygrad.device import Placement
+from tinygrad.helpers import round_up
+
+ALIGN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Temp:
+  """Memory for intermediate values: `nbytes` on each device of `device`."""
+
+  device: Placement
+  nbytes: int
+
+
+def plan(uses: Sequence[Sequence[int]], temps: Mapping[int, Temp]) -> tuple[dict[int, int], list[Temp]]:
+  """Assigns the intermediate slots to as little memory as a first fit finds.
+
+  `uses[i]`: the slots that item i touches. A read by a peer ends at the barrier after its item, so it counts as a use like any other.
+  Returns (slot -> number of the memory, the memories). Two slots share one only if no item needs both.
+  """
+  last: dict[int, int] = {}
+  for i, slots in enumerate(uses):
+    last.update((s, i) for s in slots if s in temps)
+  pool: list[Temp] = []
+  free: dict[Placement, list[int]] = {}
+  at: dict[int, int] = {}
+  for i, slots in enumerate(uses):
+    for s in slots:
+      if s not in temps or s in at:
+        continue
+      want = Temp(temps[s].device, round_up(max(temps[s].nbytes, 1), ALIGN))
+      candidates = free.setdefault(want.device, [])
+      fitting = [m for m in candidates if pool[m].nbytes >= want.nbytes]
+      if fitting:
+        m = min(fitting, key=lambda m: pool[m].nbytes)
+        candidates.remove(m)
+      elif candidates:
+        m = max(candidates, key=lambda m: pool[m].nbytes)
+        candidates.remove(m)
+        pool[m] = want
+      else:
+        m = len(pool)
+        pool.append(want)
+      at[s] = m
+    for s in dict.fromkeys(slots):
+      if s in temps and last[s] == i:
+        free[temps[s].device].append(at[s])
+  return at, pool

@@ -1,0 +1,294 @@
+"""The local graph -> a list of kernels and copies in an order that respects every read and write."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tinygrad.device import Placement, Sharding, device_set
+from tinygrad.dtype import DType
+from tinygrad.helpers import prod
+from tinygrad.schedule import fuse
+from tinygrad.schedule.lower import Home, Kernel, layout, lower
+from tinygrad.schedule.memory import Temp, plan
+from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.spec import check_graph
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+  """A copy of a value of `shape` from the placement `source` to `result`, other devices: each receives its box only."""
+
+  shape: tuple[int, ...]
+  dtype: DType
+  source: Placement
+  result: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleItem:
+  """One kernel or copy. `slots[i]`: the slot behind PARAM i; `slots[0]` is written. `peers`: reads the memory of other devices:
+  its sources must be ready on all devices before, and stay as they are until all have read them."""
+
+  kernel: UOp | Transfer
+  slots: tuple[int, ...]
+  devices: tuple[str, ...]
+  variables: tuple[str, ...]
+  peers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+  """Slot i is the memory of `buffers[i]`; the slots after these are `temps`, intermediate values."""
+
+  items: tuple[ScheduleItem, ...]
+  buffers: tuple[UOp, ...]
+  temps: tuple[Temp, ...]
+
+
+class ScheduleError(RuntimeError):
+  """Effects in an order that cannot be."""
+
+
+Version = frozenset[UOp]  # the ASSIGNs that a reader of a buffer sees
+
+
+@dataclass(slots=True)
+class Step:
+  """A kernel to be: the value `root` (or the ASSIGN `root`), what it waits for, what it reads and writes, in which version."""
+
+  root: UOp
+  after: set[int]
+  reads: list[tuple[int, Version]]
+  writes: int
+  item: ScheduleItem | None = None
+
+
+def create_schedule(sink: UOp) -> Schedule:
+  """Kernels for SINK of ASSIGN(view of BUFFER | SHARD, value) in the local view. Raises ScheduleError if no order of the effects exists."""
+  return _Builder(sink).build()
+
+
+def peel(u: UOp) -> UOp:
+  """Below reshapes that leave every element where it is in memory."""
+  while u.op is Ops.RESHAPE and all(isinstance(n, int) for n in (*u.shape, *u.src[0].shape)):
+    u = u.src[0]
+  return u
+
+
+class _Builder:
+  def __init__(self, sink: UOp) -> None:
+    self.sink, self.nodes = sink, sink.toposort()
+    self.buffers = [u for u in self.nodes if u.op is Ops.BUFFER]
+    self.number = {u: i for i, u in enumerate(self.buffers)}
+    self.homes: dict[UOp, Home] = {}
+    self.temps: dict[int, Temp] = {}
+    self.where = self.devices()
+    self.steps: list[Step] = []
+    self.made: dict[UOp, int] = {}  # stored value or ASSIGN -> its step
+    self.versions: dict[UOp, Version] = {}
+
+  def devices(self) -> dict[UOp, Placement]:
+    """On which devices each value is computed: its buffers' and, where there are none, its first consumer's."""
+    where: dict[UOp, Placement] = {}
+    for u in self.nodes:
+      if u.op in (Ops.BUFFER, Ops.MOVE):
+        where[u] = u.arg.device
+      elif u.op is Ops.COLLECTIVE:
+        where[u] = u.arg.result
+      elif (found := next((where[s] for s in u.src if s in where), None)) is not None:
+        where[u] = found
+    for u in reversed(self.nodes):
+      if u in where and u.op not in (Ops.MOVE, Ops.COLLECTIVE):
+        for s in u.src:
+          where.setdefault(s, where[u])
+    return where
+
+  def build(self) -> Schedule:
+    stored = fuse.choose(self.sink)
+    self.place_homes(stored)
+    for u in self.nodes:
+      if u.op is Ops.ASSIGN or (u in self.homes and u.op not in (Ops.BUFFER, Ops.SHARD)):
+        self.add_step(u)
+    items = [item for step in self.order() if (item := step.item) is not None]
+    return self.finish(items)
+
+  def place_homes(self, stored: Sequence[UOp]) -> None:
+    """Where each stored value lies: in the buffer that it is assigned to, if that is new; else in a temporary."""
+    for u in self.nodes:
+      if u.op is Ops.BUFFER:
+        self.homes[u] = Home(self.number[u], layout(u.shape if isinstance(u.arg.device, str) else u.arg.device.local_shape(u.shape)))
+      elif u.op is Ops.SHARD:
+        self.homes[u] = Home(self.number[u.src[0]], layout(u.shape))
+    readers: dict[UOp, int] = {}
+    for u in self.nodes:
+      for s in u.src:
+        readers[s] = readers.get(s, 0) + 1
+    for u in self.nodes:
+      if u.op is not Ops.ASSIGN or u.src[0] not in self.homes or readers[u.src[0]] > 1 or readers[u.src[0].base if u.src[0].op is not Ops.SHARD else u.src[0].src[0]] > 1:
+        continue
+      value = peel(u.src[1])
+      if value not in self.homes and value.op not in fuse.LEAVES and value.op is not Ops.AFTER:
+        self.homes[value] = Home(self.homes[u.src[0]].slot, layout(value.shape))
+    for u in stored:
+      if u in self.homes:
+        continue
+      below = peel(u.src[0]) if u.op is Ops.CONTIGUOUS else u
+      if u.op is Ops.CONTIGUOUS and below in self.homes and below.op not in (Ops.BUFFER, Ops.SHARD):
+        self.homes[u] = Home(self.homes[below].slot, layout(u.shape))
+      else:
+        self.homes[u] = Home(self.new_temp(u), layout(u.shape))
+
+  def new_temp(self, u: UOp) -> int:
+    slot = len(self.buffers) + len(self.temps)
+    device = self.where[u]
+    alike = Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device  # memory is shared whatever the cuts
+    self.temps[slot] = Temp(alike, prod(layout(u.shape)) * u.dtype.itemsize)
+    return slot
+
+  def version(self, u: UOp) -> Version:
+    """The ASSIGNs that have happened to the buffer that `u` stands for."""
+    if u not in self.versions:
+      if u.op is Ops.AFTER:
+        effects = {e for s in u.src[1:] for e in s.toposort() if e.op is Ops.ASSIGN}
+        self.versions[u] = self.version(u.src[0]) | effects
+      elif u.op in (Ops.SHARD, Ops.DETACH):
+        self.versions[u] = self.version(u.src[0])
+      else:
+        self.versions[u] = frozenset()
+    return self.versions[u]
+
+  def add_step(self, u: UOp) -> None:
+    """Lowers `u` to a kernel, and notes what it waits for and reads."""
+    if u.op is Ops.CONTIGUOUS and (below := peel(u.src[0])) in self.made and self.homes[below].slot == self.homes[u].slot:
+      self.made[u] = self.made[below]
+      return
+    if u.op is Ops.ASSIGN and (value := peel(u.src[1])) in self.made and self.homes[value].slot == self.slot_of(u.src[0]):
+      self.made[u] = self.made[value]
+      return
+    if u.op is Ops.ASSIGN:
+      view, value = u.src
+      self.append(u, value, view)
+    else:
+      self.append(u, u, self.homes[u])
+
+  def slot_of(self, view: UOp) -> int:
+    while view not in self.homes:
+      view = view.src[0]
+    return self.homes[view].slot
+
+  def append(self, root: UOp, value: UOp, target: Home | UOp) -> None:
+    slot = target.slot if isinstance(target, Home) else self.slot_of(target)
+    step = Step(root, set(), [], slot)
+    self.walk(step, value, target)
+    if 0 not in layout(value.shape):
+      if (transfer := self.transfer(value)) is not None and isinstance(target, Home):
+        step.item = ScheduleItem(transfer, (slot, self.homes[value.src[0]].slot), device_set(transfer.result), (), False)
+      else:
+        kernel = lower(value, target, self.homes)
+        if not isinstance(target, Home) and overwrites_what_it_reads(kernel):
+          kernel = self.through_temp(step, value, target)
+        step.item = self.item(kernel, value if isinstance(target, Home) else target)
+    self.made[root] = len(self.steps)
+    self.steps.append(step)
+
+  def through_temp(self, step: Step, value: UOp, target: UOp) -> Kernel:
+    """The value goes to a temporary first: the kernel would read elements of its target that it has written already."""
+    home = Home(self.new_temp(value), layout(value.shape))
+    first = Step(value, set(step.after), list(step.reads), home.slot, self.item(lower(value, home, self.homes), value))
+    step.after, step.reads = {len(self.steps)}, []
+    self.steps.append(first)
+    return lower(value, target, {**self.homes, value: home})
+
+  def item(self, kernel: Kernel, at: UOp) -> ScheduleItem:
+    check_graph(kernel.ast, "kernel")
+    names = tuple(v.arg[0] for v in kernel.ast.variables())
+    return ScheduleItem(kernel.ast, kernel.slots, device_set(self.where[at]), names, kernel.peers)
+
+  def transfer(self, u: UOp) -> Transfer | None:
+    """A move to other devices, which no kernel can do."""
+    if u.op is Ops.MOVE:
+      source, result, shape = self.where[u.src[0]], u.arg.device, u.shape
+    elif u.op is Ops.COLLECTIVE and len(u.src) == 1:
+      source, result, shape = u.arg.placements[0], u.arg.result, u.arg.template.shape
+    else:
+      return None
+    if device_set(source) == device_set(result):
+      return None
+    return Transfer(layout(shape), u.dtype, source, result)
+
+  def walk(self, step: Step, value: UOp, target: Home | UOp) -> None:
+    """Reads and dependencies: everything down to stored values."""
+    seen: set[UOp] = set()
+    stack = list(value.src) if isinstance(target, Home) else [value]
+    if not isinstance(target, Home):
+      view = target
+      while view.op not in (Ops.BUFFER, Ops.SHARD, Ops.AFTER):
+        stack += view.src[1:]
+        view = view.src[0]
+      step.after |= {self.made[a] for a in self.version(view)}
+    while stack:
+      u = stack.pop()
+      if u in seen:
+        continue
+      seen.add(u)
+      if u.op in (Ops.AFTER, Ops.BUFFER, Ops.SHARD):
+        version = self.version(u)
+        step.after |= {self.made[a] for a in version}
+        step.reads.append((self.slot_of(u), version))
+      elif u in self.made:
+        step.after.add(self.made[u])
+      else:
+        stack += u.src
+
+  def order(self) -> list[Step]:
+    """Sources first, and who reads a buffer's old content before who overwrites it; otherwise as the graph lists them."""
+    before: list[set[int]] = [set(s.after) for s in self.steps]
+    readers: dict[int, list[tuple[int, Version]]] = {}
+    for i, s in enumerate(self.steps):
+      for slot, version in s.reads:
+        readers.setdefault(slot, []).append((i, version))
+    for i, s in enumerate(self.steps):
+      if s.root.op is Ops.ASSIGN:
+        before[i] |= {r for r, version in readers.get(s.writes, ()) if r != i and s.root not in version}
+    waiting = [len(b) for b in before]
+    then: dict[int, list[int]] = {}
+    for i, b in enumerate(before):
+      for j in b:
+        then.setdefault(j, []).append(i)
+    ready = [i for i, n in enumerate(waiting) if n == 0]
+    heapq.heapify(ready)
+    out: list[Step] = []
+    while ready:
+      i = heapq.heappop(ready)
+      out.append(self.steps[i])
+      for j in then.get(i, ()):
+        waiting[j] -= 1
+        if waiting[j] == 0:
+          heapq.heappush(ready, j)
+    if len(out) != len(self.steps):
+      stuck = next(s for i, s in enumerate(self.steps) if waiting[i] and s.root.op is Ops.ASSIGN)
+      raise ScheduleError(
+        f"a value of {stuck.root.dtype.name}{list(stuck.root.shape)} is needed both as it was before an assign and after it\n"
+        "  fix: realize what reads the old value before the assign (y.realize()), or use .clone() of it"
+      )
+    return out
+
+  def finish(self, items: Sequence[ScheduleItem]) -> Schedule:
+    at, pool = plan([i.slots for i in items], self.temps)
+    first = len(self.buffers)
+    slots = [tuple(s if s < first else first + at[s] for s in i.slots) for i in items]
+    return Schedule(tuple(replace(i, slots=s) for i, s in zip(items, slots)), tuple(self.buffers), tuple(pool))
+
+
+def overwrites_what_it_reads(kernel: Kernel) -> bool:
+  """Whether the written memory is also read, at any other place than the one just written, or by a peer."""
+  store = kernel.ast.src[0]
+  written = store.src[0].src[1]
+  for u in kernel.ast.toposort():
+    if u.op is Ops.INDEX and u is not store.src[0]:
+      pointer = u.src[0].src[0] if u.src[0].op is Ops.PEER else u.src[0]
+      if pointer.arg.slot == 0 and u.src[1] is not written:
+        return True
+  return kernel.slots.count(kernel.slots[0]) > 1  # the same memory, by the table of peers
