@@ -1,7 +1,7 @@
 """One data-parallel training step on simulated (NULL) devices: what its graph, gradient, placement and schedule cost.
 
-Prints a JSON line: the cold step (the first of this process, its cache empty) and each of the warm ones, in seconds, parted
-into `build` (forward and gradient graph) and `realize` (the rest). The same file runs with tinygrad 0.14.
+Prints a JSON line: the cold step (the first of this process, its cache empty) and each of the warm ones, in seconds,
+parted into `build` (forward and gradient graph) and `realize` (the rest). The same file runs with tinygrad 0.14.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 
 os.environ["DEV"] = "NULL"  # the default device, so that nothing is allocated or computed
 
-from tinygrad import Tensor  # noqa: E402
+from tinygrad import Tensor
 
 BATCH, WIDTH, HIDDEN = 64, 1024, 4096
 
