@@ -76,7 +76,8 @@ def test_writer_agrees_with_the_gguf_package(tmp_path: Path):
   x, wide = normal(3, 8, 96), normal(4, 5, 32) * 1e3
   wide[0] = 0  # a block whose scale is zero
   metadata = {"general.architecture": "llama", "a.bool": False, "a.int": 7, "a.neg": -7, "a.big": 1 << 40,
-              "a.float": 1e-5, "a.list": ["x", "y"], "a.ints": [1, 2, -3], "a.floats": [0.5], "a.u8": np.uint8(3)}  # fmt: skip
+              "a.float": 1e-5, "a.list": ["x", "y"], "a.ints": [1, 2, -3], "a.floats": [0.5],
+              "a.u8": np.uint8(3)}  # fmt: skip
   types = {"q": "Q8_0", "wide": "Q8_0", "h": "F16"}
   write_gguf(tmp_path / "o.gguf", metadata, {"q": x, "h": x, "f": x, "wide": wide, "v": x[0]}, types)
   assert [p.name for p in tmp_path.iterdir()] == ["o.gguf"]  # no temporary left

@@ -28,21 +28,21 @@ class ShardSpecError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class Layout:
   """Where weights go: one device, or a mesh over all of whose axes they are cut."""
 
   where: str | Mesh
 
   @staticmethod
-  def parse(spec: str) -> Placement:
+  def parse(spec: str) -> Layout:
     """ "2": two devices in a row; "2x2": a mesh with the axes dp and tp; "1": the default device."""
     if not re.fullmatch(r"[1-9][0-9]{0,2}(x[1-9][0-9]{0,2})?", spec):
       raise ShardSpecError(f"--shard {spec!r} is no number of devices\n  fix: --shard 2, or a mesh as --shard 2x2")
     shape = tuple(int(n) for n in spec.split("x"))
     if math.prod(shape) == 1:
-      return Placement(Device.DEFAULT)
+      return Layout(Device.DEFAULT)
     devices = tuple(f"{Device.DEFAULT}:{i}" for i in range(math.prod(shape)))
-    return Placement(Mesh(devices, shape, ("tp",) if len(shape) == 1 else ("dp", "tp")))
+    return Layout(Mesh(devices, shape, ("tp",) if len(shape) == 1 else ("dp", "tp")))
 
   @property
   def count(self) -> int:
@@ -203,13 +203,13 @@ def rope_tables(c: Config, length: int, factors: NDArray[np.float32] | None) -> 
 class Layer:
   """One block of the model with its KV cache, [1, kv_heads, length, head_dim] each for keys and values."""
 
-  def __init__(self, c: Config, weights: dict[str, Weight], i: int, placement: Placement, length: int):
+  def __init__(self, c: Config, weights: dict[str, Weight], i: int, layout: Layout, length: int):
     self.c = c
     self.w = {n: weights[f"blk.{i}.{n}.weight"] for n in ("attn_q", "attn_k", "attn_v", "attn_output")}
     self.w |= {n: weights[f"blk.{i}.{n}.weight"] for n in ("ffn_gate", "ffn_up", "ffn_down")}
     self.attn_norm, self.ffn_norm = (weights[f"blk.{i}.{n}_norm.weight"] for n in ("attn", "ffn"))
     shape = (1, c.kv_heads, length, c.head_dim)
-    self.keys, self.values = (placement.put(Tensor.zeros(*shape), 1).contiguous().realize() for _ in range(2))
+    self.keys, self.values = (layout.put(Tensor.zeros(*shape), 1).contiguous().realize() for _ in range(2))
 
   def linear(self, x: Tensor, name: str) -> Tensor:
     return x @ self.w[name].dense().transpose(0, 1)
@@ -250,17 +250,15 @@ class Llama:
   symbolic variable. Raises GGUFError, TokenError for tokens out of range, ContextError where the context is full.
   """
 
-  def __init__(
-    self, g: GGUF, placement: Placement, context: int | None = None, track: Callable[[int], None] | None = None
-  ):
+  def __init__(self, g: GGUF, layout: Layout, context: int | None = None, track: Callable[[int], None] | None = None):
     self.c = c = Config.from_gguf(g, context)
-    self.placement = placement
-    if c.kv_heads % placement.count:
+    self.layout = layout
+    if c.kv_heads % layout.count:
       raise ShardSpecError(
-        f"{placement.count} devices cannot share {c.kv_heads} kv heads evenly\n"
+        f"{layout.count} devices cannot share {c.kv_heads} kv heads evenly\n"
         f"  fix: --shard with one of {[n for n in range(1, c.kv_heads + 1) if c.kv_heads % n == 0]} devices"
       )
-    self.weights = load_weights(g, c, placement, track)
+    self.weights = load_weights(g, c, layout, track)
     # A padded chunk that begins within the context may reach beyond it.
     length = c.context + CHUNK
     factors = g.floats("rope_freqs.weight").astype(np.float32) if "rope_freqs.weight" in g.tensors else None
@@ -268,10 +266,10 @@ class Llama:
       raise GGUFError(
         g.path, "tensor 'rope_freqs.weight'", f"is {list(factors.shape)}, not {[c.rope_dim // 2]}", RECONVERT
       )
-    self.cos, self.sin = (placement.put(x).realize() for x in rope_tables(c, length, factors))
+    self.cos, self.sin = (layout.put(x).realize() for x in rope_tables(c, length, factors))
     # seen[i, j]: may position i look at position j?
-    self.positions = placement.put(np.arange(length, dtype=np.int32)).realize()
-    self.layers = [Layer(c, self.weights, i, placement, length) for i in range(c.layers)]
+    self.positions = layout.put(np.arange(length, dtype=np.int32)).realize()
+    self.layers = [Layer(c, self.weights, i, layout, length) for i in range(c.layers)]
     self.pos, self.last = Variable("pos", 0, c.context - 1), Variable("last", 0, CHUNK - 1)
     self.prefill_step, self.decode_step = TinyJit(self.prefill_logits), TinyJit(self.logits)
 
@@ -308,7 +306,7 @@ class Llama:
       if not 0 <= i < self.c.vocab:
         fix = f"pass tokens from 0 to {self.c.vocab - 1}, as this file's own tokenizer makes them"
         raise TokenError(f"token {i} is not in the vocabulary of {self.c.vocab} tokens\n  fix: {fix}")
-    return self.placement.put(np.array([ids], np.int32)).realize()
+    return self.layout.put(np.array([ids], np.int32)).realize()
 
   def check_room(self, pos: int, count: int) -> None:
     if pos + count > self.c.context:
@@ -341,9 +339,7 @@ class ContextError(ValueError):
   """More tokens than the context holds: names both numbers and a fix."""
 
 
-def load_weights(
-  g: GGUF, c: Config, placement: Placement, track: Callable[[int], None] | None = None
-) -> dict[str, Weight]:
+def load_weights(g: GGUF, c: Config, layout: Layout, track: Callable[[int], None] | None = None) -> dict[str, Weight]:
   """Every weight on its devices, in the file's own precision. `track` is told the bytes of each as it arrives.
 
   Raises GGUFError for a weight that is missing, of another shape than the metadata say, or unknown.
@@ -363,7 +359,7 @@ def load_weights(
       raise GGUFError(g.path, f"tensor {name!r}", problem, RECONVERT, info.offset)
     arrays = g.quants(name) if info.type is GGMLType.Q8_0 else (g.floats(name),)
     # In Q8_0 the cut dim 1, columns, is the dim of blocks: a block and its scale stay together.
-    weights[name] = Weight(*(placement.put(x, axis).realize() for x in arrays))
+    weights[name] = Weight(*(layout.put(x, axis).realize() for x in arrays))
     if track is not None:
       track(info.nbytes)
   return weights

@@ -176,7 +176,7 @@ def safe_save(
   with atomic_write(fn) as f:
     f.write(struct.pack("<Q", len(text)) + text)
     for t in tensors.values():
-      f.write(numpy.ascontiguousarray(t.numpy()).tobytes())
+      f.write(t.numpy().astype(to_numpy_dtype(t.dtype), copy=False).tobytes())
 
 
 # ---------------------------------------------------------------- state dicts

@@ -1,0 +1,183 @@
+"""The program: both ways to start it, prompts from everywhere, sampling, statistics, mistakes, Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_llama import CASES, Tiny
+
+from tinygrad.apps import llm
+from tinygrad.apps.llm import Sampler, Statistics, generate
+
+ROOT = Path(__file__).parents[2]
+TINY = Tiny("tiny", kind="Q8_0", dim=64, heads=4, kv_heads=4, head_dim=16, ffn=64, layers=2, vocab=288, context=256)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+  return TINY.write(tmp_path_factory.mktemp("llm") / "tiny.gguf")
+
+
+def run(*args: str, stdin: str = "", cwd: Path = ROOT, module: bool = False) -> subprocess.CompletedProcess[str]:
+  start = ["-m", "tinygrad.apps.llm"] if module else [str(ROOT / "tinygrad" / "apps" / "llm.py")]
+  env = os.environ | {"PYTHONPATH": str(ROOT)} if module else {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+  return subprocess.run([sys.executable, *start, *args], input=stdin, capture_output=True, text=True, cwd=cwd, env=env)
+
+
+def say(model: Path, *args: str, stdin: str = "", capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+  status = llm.main(["--model", str(model), *args])
+  out = capsys.readouterr()
+  return status, out.out, out.err
+
+
+def test_as_a_script_and_as_a_module_from_anywhere(model: Path, tmp_path: Path):
+  args = ("--model", str(model), "--temperature", "0", "--max-tokens", "6")
+  outs = [
+    run(*args, "--prompt", "hello", cwd=tmp_path),
+    run(*args, "--prompt", "hello", module=True, cwd=tmp_path),
+    run(*args, stdin="hello\n"),
+    run(*args, "--shard", "2", stdin="hello\n"),
+  ]
+  for r in outs:
+    assert r.returncode == 0, r.stderr
+    assert r.stdout == outs[0].stdout and r.stdout.startswith("hello") and len(r.stdout) > 6
+  assert "tokens/s" in outs[0].stderr and "on 1" in outs[0].stderr
+  assert "collectives of a step: " in outs[3].stderr
+
+
+def test_folder_of_the_app_hides_no_module(tmp_path: Path):
+  code = (
+    f"import runpy, sys; sys.argv = ['llm.py', '--help']; sys.path.insert(0, {str(ROOT / 'tinygrad' / 'apps')!r})\n"
+  )
+  code += f"try: runpy.run_path({str(ROOT / 'tinygrad' / 'apps' / 'llm.py')!r}, run_name='__main__')\n"
+  code += "except SystemExit: pass\nimport gguf, tokenizers; print(gguf.__file__, tokenizers.__file__)"
+  r = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+  assert r.returncode == 0, r.stderr
+  assert str(ROOT / "tinygrad") not in r.stdout.splitlines()[-1]
+
+
+def test_help_has_examples():
+  r = run("--help")
+  assert r.returncode == 0 and "examples:" in r.stdout and "--shard 2x2" in r.stdout and r.stderr == ""
+
+
+def test_same_seed_same_text(model: Path, capsys: pytest.CaptureFixture[str]):
+  def text(*args: str) -> str:
+    return say(model, "--prompt", "hello", "--max-tokens", "12", *args, capsys=capsys)[1]
+
+  assert text("--seed", "1") == text("--seed", "1") != text("--seed", "2")
+  assert text("--temperature", "0", "--seed", "1") == text("--temperature", "0", "--seed", "2")
+
+
+def test_statistics(model: Path, capsys: pytest.CaptureFixture[str]):
+  status, out, err = say(model, "--prompt", "hello world", "--max-tokens", "5", "--shard", "2", capsys=capsys)
+  assert status == 0
+  assert "2 tokens read in " in err and "4 decoded at " in err and "(5" in err and "%) on 2" in err
+
+
+def test_sampling():
+  logits = np.log(np.array([0.1, 0.2, 0.7], np.float32))
+  assert Sampler(0, np.random.default_rng(0))(logits) == 2
+  for temperature, want in ((1.0, [0.1, 0.2, 0.7]), (0.5, [0.01 / 0.54, 0.04 / 0.54, 0.49 / 0.54])):
+    s = Sampler(temperature, np.random.default_rng(0))
+    counts = np.bincount([s(logits) for _ in range(20000)], minlength=3) / 20000
+    np.testing.assert_allclose(counts, want, atol=0.02)
+
+
+def test_text_ends_at_an_end_token_the_limit_and_the_context():
+  class Fixed:
+    class c:
+      context = 10
+
+    def prefill(self, ids: list[int], pos: int) -> np.ndarray:
+      return np.eye(8)[1]
+
+    def decode(self, token: int, pos: int) -> np.ndarray:
+      assert pos < 10
+      return np.eye(8)[token + 1 if token < 7 else 7]
+
+  def out(prompt: int, limit: int, ends: set[int]) -> list[int]:
+    sample = Sampler(0, np.random.default_rng(0))
+    return list(generate(Fixed(), [0] * prompt, limit, sample, frozenset(ends), Statistics()))
+
+  assert out(2, 3, set()) == [1, 2, 3]
+  assert out(2, 100, {4}) == [1, 2, 3]
+  assert out(2, 100, {1}) == []
+  assert out(6, 100, set()) == [1, 2, 3, 4, 5]  # the last token needs no place of its own
+
+
+def test_no_model_in_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+  monkeypatch.setattr(llm, "EMBEDDED", tmp_path / "model.gguf")
+  assert llm.main(["--prompt", "x"]) == 2
+  assert "this package holds no model" in (err := capsys.readouterr().err) and "extra/train_llm.py trains it" in err
+
+
+@pytest.mark.parametrize(
+  ("args", "match"),
+  [
+    (["--shard", "3x"], "--shard '3x' is no number of devices"),
+    (["--shard", "3"], "3 devices cannot share 4 kv heads evenly"),
+    (["--chat"], "has no chat template"),
+    (["--prompt", "hello" * 200, "--ctx", "16"], "do not fit into the context of 16"),
+  ],
+)
+def test_mistakes_are_one_message_and_status_2(
+  model: Path, args: list[str], match: str, capsys: pytest.CaptureFixture[str]
+):
+  status, _, err = say(model, "--prompt", "x", *args, capsys=capsys)
+  assert status == 2 and err.startswith("error: ") and match in err and "\n  fix: " in err and "Traceback" not in err
+
+
+def test_files_that_are_not_there_or_broken(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+  assert say(tmp_path / "none.gguf", "--prompt", "x", capsys=capsys)[0] == 2
+  (tmp_path / "cut.gguf").write_bytes(model.read_bytes()[:-100])
+  status, _, err = say(tmp_path / "cut.gguf", "--prompt", "x", capsys=capsys)
+  assert status == 2 and "cut.gguf" in err and "fix: the file is damaged" in err
+
+
+@pytest.mark.parametrize("args", [["--temperature", "-1"], ["--max-tokens", "0"], ["--ctx", "0"], ["--nonsense"]])
+def test_options_out_of_range(args: list[str], capsys: pytest.CaptureFixture[str]):
+  with pytest.raises(SystemExit) as e:
+    llm.main(args)
+  assert e.value.code == 2 and "usage:" in capsys.readouterr().err
+
+
+def test_an_empty_prompt_begins_with_bos(
+  model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+  monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+  status, out, err = say(model, "--max-tokens", "3", capsys=capsys)
+  assert status == 0 and "1 tokens read" in err
+
+
+def test_chat(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+  template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+  from extra.write_gguf import write_gguf
+
+  write_gguf(tmp_path / "c.gguf", TINY.metadata() | {"tokenizer.chat_template": template}, TINY.tensors(), TINY.types())
+  status, out, err = say(tmp_path / "c.gguf", "--chat", "--prompt", "hello", "--max-tokens", "4", capsys=capsys)
+  # <user>hello<assistant> is 6 + 1 + 11 tokens, and the prompt is not repeated
+  assert status == 0 and "18 tokens read" in err and not out.startswith("hello")
+
+
+def test_ctrl_c_ends_the_text_with_the_statistics(model: Path, tmp_path: Path):
+  big = CASES["q8_0_gqa_tied"].write(tmp_path / "big.gguf")
+  script = [sys.executable, str(ROOT / "tinygrad" / "apps" / "llm.py"), "--model", str(big), "--prompt", "hello"]
+  p = subprocess.Popen(
+    [*script, "--max-tokens", "100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=0
+  )
+  assert p.stdout is not None
+  seen = p.stdout.read(8)  # the prompt and the first of the text
+  time.sleep(0.05)
+  p.send_signal(signal.SIGINT)
+  out, err = p.communicate(timeout=60)
+  assert p.returncode in (0, 130), err  # 0: it was done before
+  assert seen.startswith("hello") and "tokens read" in err and "Traceback" not in err

@@ -1,0 +1,266 @@
+"""The llama model: against golden logits of transformers, the same on several devices, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_llama import CASES, PROMPTS, TOKENS, Tiny
+
+from extra.write_gguf import write_gguf
+from tinygrad import Device, Mesh
+from tinygrad.apps.gguf import GGUF, GGUFError
+from tinygrad.apps.model import CHUNK, Config, ContextError, Layout, Llama, ShardSpecError
+from tinygrad.apps.tokenizer import TokenError, Tokenizer
+
+GOLDEN = np.load(Path(__file__).parents[1] / "data" / "golden_logits.npz")
+SHARDED = ["2", "4", "2x2"]
+SMALL = Tiny("small", dim=32, heads=4, kv_heads=2, head_dim=8, ffn=32, layers=1, vocab=288, context=64)
+
+
+def load(t: Tiny, path: Path, shard: str = "1") -> Llama:
+  return Llama(GGUF(t.write(path / f"{t.name}.gguf")), Layout.parse(shard))
+
+
+def changed(t: Tiny, path: Path, tensors: dict[str, Any] | None = None, **metadata: Any) -> GGUF:
+  """The file of `t` with some metadata and tensors changed, or removed where None."""
+  m = t.metadata() | {k.replace("__", "."): v for k, v in metadata.items()}
+  x = t.tensors() | (tensors or {})
+  x = {k: v for k, v in x.items() if v is not None}
+  write_gguf(path / "changed.gguf", {k: v for k, v in m.items() if v is not None}, x)
+  return GGUF(path / "changed.gguf")
+
+
+def greedy(m: Llama, ids: list[int], count: int) -> Iterator[tuple[int, np.ndarray]]:
+  logits = m.prefill(ids)
+  for pos in range(len(ids), len(ids) + count):
+    token = int(logits.argmax())
+    yield token, logits
+    logits = m.decode(token, pos)
+
+
+# ---------------------------------------------------------------- logits
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_logits_agree_with_transformers(name: str, tmp_path: Path):
+  m, want = load(CASES[name], tmp_path), GOLDEN[name]
+  for n in (1, 5, CHUNK, CHUNK + 1, 40):  # within a chunk, a whole one, beyond one
+    np.testing.assert_allclose(m.prefill(TOKENS[:n]), want[n - 1], atol=1e-3, rtol=0)
+  for pos in range(40, len(TOKENS)):
+    np.testing.assert_allclose(m.decode(TOKENS[pos], pos), want[pos], atol=1e-3, rtol=0)
+
+
+def test_golden_logits_know_the_row_order_the_scaling_and_the_mask(tmp_path: Path):
+  t, n = CASES["f16_gqa_llama3_rope"], len(TOKENS) - 1
+  want = GOLDEN[t.name][n]
+
+  def off(g: GGUF) -> float:
+    return float(np.abs(Llama(g, Layout.parse("1")).prefill(TOKENS) - want).max())
+
+  halves = {}
+  for k, x in t.tensors().items():
+    if "attn_q" in k or "attn_k" in k:
+      heads = t.heads if "attn_q" in k else t.kv_heads
+      halves[k] = x.reshape(heads, t.head_dim // 2, 2, t.dim).swapaxes(1, 2).reshape(x.shape)
+  # written here in float32, where the golden model is rounded to float16
+  assert off(changed(t, tmp_path)) < 0.1
+  assert off(changed(t, tmp_path, halves)) > 0.5
+  assert off(changed(t, tmp_path, {"rope_freqs.weight": None})) > 0.5
+  first = np.abs(GOLDEN[t.name][0] - Llama(GGUF(t.write(tmp_path / "t")), Layout.parse("1")).prefill(TOKENS[:2]))
+  assert first.max() > 0.5  # the first position does not see the second
+
+
+def test_a_second_prompt_does_not_see_the_first(tmp_path: Path):
+  m = load(SMALL, tmp_path)
+  want = m.prefill(TOKENS[:7])
+  m.prefill(TOKENS[10:45])
+  np.testing.assert_array_equal(m.prefill(TOKENS[:7]), want)
+
+
+def test_a_prompt_in_two_parts_is_the_prompt(tmp_path: Path):
+  m = load(SMALL, tmp_path)
+  want = m.prefill(TOKENS[:40])
+  m.prefill(TOKENS[:11])
+  np.testing.assert_allclose(m.prefill(TOKENS[11:40], 11), want, atol=1e-4)
+
+
+def test_rotation_of_a_part_of_each_head(tmp_path: Path):
+  """The dims beyond rope_dim stay as they are: with all positions equal they alone must give the same scores."""
+  whole = load(SMALL, tmp_path).prefill(TOKENS[:9])
+  part = Llama(changed(SMALL, tmp_path, llama__rope__dimension_count=4), Layout.parse("1")).prefill(TOKENS[:9])
+  assert np.abs(whole - part).max() > 1e-3
+  # one position: nothing turns, so the sizes of what turns do not matter
+  a = load(SMALL, tmp_path).prefill(TOKENS[:1])
+  b = Llama(changed(SMALL, tmp_path, llama__rope__dimension_count=4), Layout.parse("1")).prefill(TOKENS[:1])
+  np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+# ---------------------------------------------------------------- several devices
+
+
+@pytest.mark.parametrize("shard", SHARDED)
+@pytest.mark.parametrize("name", list(CASES))
+def test_sharded_logits_agree_with_transformers(name: str, shard: str, tmp_path: Path):
+  m, want = load(CASES[name], tmp_path, shard), GOLDEN[name]
+  np.testing.assert_allclose(m.prefill(TOKENS[:40]), want[39], atol=1e-3, rtol=0)
+  for pos in range(40, len(TOKENS)):
+    np.testing.assert_allclose(m.decode(TOKENS[pos], pos), want[pos], atol=1e-3, rtol=0)
+
+
+def test_same_text_on_1_2_4_and_2x2_devices(tmp_path: Path):
+  t = CASES["f16_gqa_llama3_rope"]
+  tokenizer = Tokenizer.from_gguf(GGUF(t.write(tmp_path / "t.gguf")))
+  models = {s: load(t, tmp_path, s) for s in ["1", *SHARDED]}
+  lengths = []
+  for prompt in PROMPTS:
+    ids = tokenizer.encode(prompt)
+    want = list(greedy(models["1"], ids, 64))
+    for s in SHARDED:
+      same = 0
+      for (token, logits), (got, _) in zip(want, greedy(models[s], ids, 64)):
+        if token != got:
+          a, b = np.sort(logits)[-2:]
+          assert b - a <= 1e-4, (
+            f"{prompt!r} on {s}: token {same} is {got}, not {token}, and their logits are {b - a} apart"
+          )
+          break
+        same += 1
+      lengths.append(same)
+  assert np.mean(lengths) > 60  # ties are rare
+  assert len({tuple(tok for tok, _ in greedy(models["1"], tokenizer.encode(p), 8)) for p in PROMPTS[:5]}) > 1
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_two_devices_hold_at_most_0_6_of_the_weights_each(name: str, tmp_path: Path):
+  one, two = load(CASES[name], tmp_path), load(CASES[name], tmp_path, "2")
+  assert one.weight_bytes[0] == one.weight_bytes[1] == two.weight_bytes[0]
+  assert two.weight_bytes[1] <= 0.6 * two.weight_bytes[0]
+  assert load(CASES[name], tmp_path, "2x2").weight_bytes[1] <= 0.35 * two.weight_bytes[0]
+  size = sum(info.nbytes for n, info in GGUF(tmp_path / f"{name}.gguf").tensors.items() if n != "rope_freqs.weight")
+  assert one.weight_bytes[0] == size  # quantised weights stay quantised
+
+
+def test_weights_and_cache_are_cut_as_said(tmp_path: Path):
+  m = load(CASES["q8_0_gqa_tied"], tmp_path, "2")
+  cut = {n.split(".")[-2]: w.value.device.axis for n, w in m.weights.items()}
+  rows = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")
+  assert {n: a for n, a in cut.items() if a is not None} == dict.fromkeys(rows, 0) | {"attn_output": 1, "ffn_down": 1}
+  assert m.layers[0].keys.device.axis == m.layers[0].values.device.axis == 1
+  assert m.weights["output.weight"] is m.weights["token_embd.weight"]
+  w = m.weights["blk.0.ffn_down.weight"]
+  assert w.value.dtype.name == "int8" and w.scale.dtype.name == "float16" and w.scale.device is w.value.device
+  want = CASES["q8_0_gqa_tied"].rounded()["blk.0.ffn_down.weight"]
+  np.testing.assert_array_equal(w.dense().numpy(), want)
+
+
+def test_layouts():
+  name = Device.DEFAULT
+  assert Layout.parse("1") == Layout(name) and Layout.parse("1x1") == Layout(name)
+  two = tuple(f"{name}:{i}" for i in range(2))
+  assert Layout.parse("2") == Layout(Mesh(two, (2,), ("tp",))) and Layout.parse("2").count == 2
+  assert Layout.parse("2x3").where.shape == (2, 3) and Layout.parse("2x3").count == 6
+  for bad in ("0", "-1", "2x", "x2", "2x2x2", "two", "", "1.5", "9999"):
+    with pytest.raises(ShardSpecError, match=f"--shard '{bad}' is no number of devices\n  fix: --shard 2"):
+      Layout.parse(bad)
+
+
+# ---------------------------------------------------------------- what it refuses
+
+
+def test_tokens_out_of_range(tmp_path: Path):
+  m = load(SMALL, tmp_path)
+  for bad in (-1, 288, 1 << 40):
+    with pytest.raises(
+      TokenError, match=f"token {bad} is not in the vocabulary of 288 tokens\n  fix: pass tokens from 0 to 287"
+    ):
+      m.prefill([1, bad])
+    with pytest.raises(TokenError, match=f"token {bad} is not in"):
+      m.decode(bad, 0)
+  with pytest.raises(TokenError, match=r"the prompt has no tokens\n  fix: "):
+    m.prefill([])
+
+
+def test_a_full_context(tmp_path: Path):
+  m = load(SMALL, tmp_path)
+  m.prefill([1] * 64)
+  with pytest.raises(ContextError, match=r"65 tokens do not fit into the context of 64\n  fix: a shorter prompt"):
+    m.prefill([1] * 65)
+  with pytest.raises(ContextError, match="65 tokens do not fit"):
+    m.decode(1, 64)
+  small = Llama(GGUF(tmp_path / "small.gguf"), Layout.parse("1"), 8)
+  assert small.c.context == 8 and Config.from_gguf(GGUF(tmp_path / "small.gguf"), 1000).context == 64
+  with pytest.raises(ContextError, match="9 tokens do not fit into the context of 8"):
+    small.prefill([1] * 9)
+
+
+def test_heads_that_the_devices_cannot_share(tmp_path: Path):
+  with pytest.raises(
+    ShardSpecError, match=r"4 devices cannot share 2 kv heads evenly\n  fix: --shard with one of \[1, 2\]"
+  ):
+    load(SMALL, tmp_path, "4")
+
+
+@pytest.mark.parametrize(
+  ("metadata", "match"),
+  [
+    ({"general__architecture": "gemma"}, "'gemma' is not supported\n  fix: use a model of the llama"),
+    ({"general__architecture": None}, "'general.architecture': is missing"),
+    ({"llama__block_count": None}, "'llama.block_count': is missing"),
+    ({"llama__block_count": 0}, "'llama.block_count': 0 is not possible"),
+    ({"llama__block_count": 1 << 31}, "2147483648 is not possible"),
+    ({"llama__block_count": 2}, "tensor 'blk.1.attn_norm.weight': is missing"),
+    ({"llama__embedding_length": 64},
+     r"tensor 'token_embd.weight' at byte \d+: is \[288, 32\], and the metadata make it \[288, 64\]"),
+    ({"llama__feed_forward_length": 64},
+     r"ffn_gate.weight' at byte \d+: is \[32, 32\], and the metadata make it \[64, 32\]"),
+    ({"llama__attention__head_count_kv": 3}, "4 heads are no multiple of 3 kv heads"),
+    ({"llama__attention__head_count": "4"}, "'llama.attention.head_count': is a str, not a int"),
+    ({"llama__attention__value_length": 16}, "'llama.attention.value_length': is not 8"),
+    ({"llama__rope__dimension_count": 10}, "10 of 8 dims"),
+    ({"llama__rope__dimension_count": 3}, "3 of 8 dims"),
+    ({"llama__rope__freq_base": -1.0}, "cannot rotate"),
+    ({"llama__rope__scaling__type": "yarn"}, "'yarn' is not supported"),
+    ({"llama__expert_count": 8}, "mixtures of experts are not supported"),
+  ],
+)  # fmt: skip
+def test_metadata_that_it_refuses(tmp_path: Path, metadata: dict[str, Any], match: str):
+  with pytest.raises(GGUFError, match=match):
+    Llama(changed(SMALL, tmp_path, **metadata), Layout.parse("1"))
+
+
+@pytest.mark.parametrize(
+  ("tensors", "match"),
+  [
+    ({"blk.0.attn_q.weight": None}, "tensor 'blk.0.attn_q.weight': is missing"),
+    ({"token_embd.weight": None}, "tensor 'token_embd.weight': is missing"),
+    ({"blk.0.attn_q.bias": np.zeros(32, np.float32)}, "'blk.0.attn_q.bias': is no part of a llama of 1 layers"),
+    ({"rope_freqs.weight": np.ones(3, np.float32)}, r"'rope_freqs.weight': is \[3\], not \[4\]"),
+    ({"output_norm.weight": np.ones((1, 32), np.float32)}, r"is \[1, 32\], and the metadata make it \[32\]"),
+  ],
+)
+def test_tensors_that_it_refuses(tmp_path: Path, tensors: dict[str, Any], match: str):
+  with pytest.raises(GGUFError, match=match):
+    Llama(changed(SMALL, tmp_path, tensors), Layout.parse("1"))
+
+
+def test_linear_scaling_of_positions(tmp_path: Path):
+  """Positions divided by 2: a prompt with every token doubled in position is out of reach, so compare the tables."""
+  plain = Llama(changed(SMALL, tmp_path), Layout.parse("1"))
+  slow = Llama(
+    changed(SMALL, tmp_path, llama__rope__scaling__type="linear", llama__rope__scaling__factor=2.0), Layout.parse("1")
+  )
+  np.testing.assert_allclose(slow.cos.numpy()[::2], plain.cos.numpy()[: len(slow.cos.numpy()[::2])], atol=1e-6)
+  np.testing.assert_allclose(slow.sin.numpy()[2], plain.sin.numpy()[1], atol=1e-6)
+
+
+def test_loading_tells_how_far_it_is(tmp_path: Path):
+  t = replace(SMALL, name="q", kind="Q8_0")
+  seen: list[int] = []
+  g = GGUF(t.write(tmp_path / "q.gguf"))
+  Llama(g, Layout.parse("1"), track=seen.append)
+  assert sum(seen) == sum(info.nbytes for info in g.tensors.values())

@@ -1,0 +1,223 @@
+"""Generate text with a llama-architecture GGUF model, its weights cut over one or several devices.
+
+Run as `python tinygrad/apps/llm.py` or `python -m tinygrad.apps.llm`; --help shows examples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+if not __package__:
+  # Run as a script, the search path begins with this folder, whose modules could hide others of the same name.
+  sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinygrad.apps.gguf import GGUF
+from tinygrad.apps.model import Layout, Llama
+from tinygrad.apps.tokenizer import Tokenizer
+from tinygrad.helpers import size_to_str
+
+EMBEDDED = Path(__file__).with_name("model.gguf")
+EXAMPLES = """\
+examples:
+  %(prog)s --prompt "def main():"                         the model in the package
+  echo "import os" | %(prog)s --shard 2                   prompt from a pipe; weights cut over two devices
+  %(prog)s --model llama.gguf --chat                      a conversation, by the model's chat template
+  %(prog)s --model llama.gguf --shard 2x2 --temperature 0 --prompt "Once upon a time"
+  DEBUG=1 %(prog)s --prompt "class A:" --max-tokens 8     with what the compiler and the devices do
+
+models: a .gguf file of the llama architecture with F32, F16 or Q8_0 weights and a byte-level BPE tokenizer.
+The text goes to standard output, everything else to standard error. Ctrl-C ends the text.
+"""
+
+
+def arguments() -> argparse.ArgumentParser:
+  raw = argparse.RawDescriptionHelpFormatter
+  p = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog=EXAMPLES, formatter_class=raw)
+  p.add_argument("--model", type=Path, metavar="PATH", help="a GGUF file (default: the model in the package)")
+  p.add_argument("--prompt", help="default: standard input, whole if it is no terminal, else line by line")
+  p.add_argument("--shard", default="1", metavar="N", help="devices to cut the weights over: 2, or a mesh such as 2x2")
+  p.add_argument("--temperature", type=float, default=0.7, metavar="T", help="0: the likeliest token (default: 0.7)")
+  p.add_argument("--seed", type=int, default=0, help="same seed, same text (default: 0)")
+  p.add_argument("--max-tokens", type=int, default=128, metavar="N", help="tokens of text at most (default: 128)")
+  p.add_argument("--ctx", type=int, metavar="N", help="tokens of memory (default: the model's own, at most 4096)")
+  p.add_argument("--chat", action="store_true", help="put the prompt into the model's chat template")
+  return p
+
+
+class UsageError(ValueError):
+  """What was asked for cannot be done: names it, and a fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+  """Picks a token from logits: the likeliest at temperature 0, else at random by softmax(logits / temperature).
+
+  The largest of logits / T + Gumbel noise is distributed as that softmax. The noise is drawn on the host from one
+  seed, so that the text does not depend on the devices.
+  """
+
+  temperature: float
+  rng: np.random.Generator
+
+  def __call__(self, logits: NDArray[np.float32]) -> int:
+    if self.temperature == 0:
+      return int(logits.argmax())
+    return int((logits / self.temperature + self.rng.gumbel(size=logits.shape)).argmax())
+
+
+@dataclass(slots=True)
+class Statistics:
+  prompt_tokens: int = 0
+  prompt_seconds: float = 0.0
+  tokens: int = 0
+  seconds: float = 0.0
+
+  def lines(self, model: Llama) -> list[str]:
+    whole, most = model.weight_bytes
+    rate = f"{self.tokens / self.seconds:.1f} tokens/s" if self.seconds else "no rate"
+    out = [
+      f"{self.prompt_tokens} tokens read in {self.prompt_seconds:.2f} s, {self.tokens} decoded at {rate}",
+      f"weights: {size_to_str(whole)}, per device {size_to_str(most)} ({most / whole:.0%}) on {model.layout.count}",
+    ]
+    return [*out, f"collectives of a step: {collectives_of_step(model)}"]
+
+
+def generate(
+  model: Llama, ids: list[int], limit: int, sample: Sampler, ends: frozenset[int], stats: Statistics, pos: int = 0
+) -> Iterator[int]:
+  """Tokens that follow the prompt `ids`, which begins at position `pos` of the context, until one of `ends`, or
+  `limit` tokens, or the end of the context."""
+  start = time.perf_counter()
+  logits = model.prefill(ids, pos)
+  pos += len(ids)
+  stats.prompt_tokens += len(ids)
+  stats.prompt_seconds += time.perf_counter() - start
+  for i in range(limit):
+    token = sample(logits)
+    if token in ends:
+      return
+    yield token
+    if i == limit - 1 or pos == model.c.context:
+      return
+    start = time.perf_counter()
+    logits = model.decode(token, pos)
+    pos += 1
+    stats.tokens += 1
+    stats.seconds += time.perf_counter() - start
+
+
+def write(ids: Iterator[int], tokenizer: Tokenizer) -> list[int]:
+  """Print tokens as they come; returns them."""
+  out, stream = [], tokenizer.stream()
+  try:
+    for token in ids:
+      out.append(token)
+      print(stream.push(token), end="", flush=True)
+  finally:
+    print(stream.end(), flush=True)
+  return out
+
+
+def load(args: argparse.Namespace) -> tuple[Llama, Tokenizer]:
+  path = args.model or EMBEDDED
+  if args.model is None and not path.exists():
+    raise UsageError(
+      f"this package holds no model ({path.name} is not there)\n"
+      "  fix: python extra/train_llm.py trains it; or name one with --model PATH"
+    )
+  g = GGUF(path)
+  tokenizer = Tokenizer.from_gguf(g)
+  own = g.get("llama.context_length", int, 4096)
+  with progress(sum(t.nbytes for t in g.tensors.values())) as track:
+    return Llama(g, Layout.parse(args.shard), args.ctx or min(own, 4096), track), tokenizer
+
+
+class progress:
+  """A bar of bytes on standard error, if that is a terminal; gives the function to call with bytes done."""
+
+  def __init__(self, total: int):
+    self.total = total
+
+  def __enter__(self) -> Callable[[int], None] | None:
+    self.bar = None
+    if not sys.stderr.isatty():
+      return None
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    columns = TextColumn("loading weights"), BarColumn(), DownloadColumn()
+    self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    self.bar.start()
+    task, bar = self.bar.add_task("", total=self.total), self.bar
+    return lambda n: bar.advance(task, n)
+
+  def __exit__(self, *_: object) -> None:
+    if self.bar is not None:
+      self.bar.stop()
+
+
+def prompts(args: argparse.Namespace) -> Iterator[str]:
+  """The one prompt; or the lines that somebody types, until the end of input."""
+  if args.prompt is not None:
+    yield args.prompt
+  elif not sys.stdin.isatty():
+    yield sys.stdin.read().removesuffix("\n")  # which `echo` adds
+  else:
+    while True:
+      try:
+        yield input("> ")
+      except EOFError:
+        return
+
+
+def converse(args: argparse.Namespace, model: Llama, tokenizer: Tokenizer, stats: Statistics) -> None:
+  sample = Sampler(args.temperature, np.random.default_rng(args.seed))
+  messages: list[dict[str, str]] = []
+  for prompt in prompts(args):
+    if args.chat:
+      messages.append({"role": "user", "content": prompt})
+      ids = tokenizer.encode(tokenizer.chat(messages), bos=False)
+    else:
+      ids = tokenizer.encode(prompt)
+      print(prompt, end="", flush=True)
+    if not ids:
+      if tokenizer.bos is None:
+        raise UsageError("the prompt is empty\n  fix: --prompt 'some text'")
+      ids = [tokenizer.bos]
+    answer = write(generate(model, ids, args.max_tokens, sample, tokenizer.ends, stats), tokenizer)
+    messages.append({"role": "assistant", "content": tokenizer.decode(answer)})
+
+
+def main(argv: list[str] | None = None) -> int:
+  """Returns the exit status: 0, 2 for a mistake of the user's, 130 after Ctrl-C."""
+  parser = arguments()
+  args = parser.parse_args(argv)
+  if args.temperature < 0 or args.max_tokens < 1 or (args.ctx is not None and args.ctx < 1):
+    parser.error("--temperature must not be negative; --max-tokens and --ctx must be positive")
+  stats = Statistics()
+  model: Llama | None = None
+  status = 0
+  try:
+    model, tokenizer = load(args)
+    converse(args, model, tokenizer, stats)
+  except KeyboardInterrupt:
+    status = 130
+  except (ValueError, OSError) as e:
+    # The typed errors of this project are ValueErrors that say what to do.
+    print(f"error: {e}", file=sys.stderr)
+    return 2
+  if model is not None and stats.prompt_tokens:
+    print("\n".join(stats.lines(model)), file=sys.stderr)
+  return status
+
+
+if __name__ == "__main__":
+  sys.exit(main())
