@@ -1,0 +1,94 @@
+"""Index expressions as sums `const + Σ coefficient·atom`: strides are read off them, and address arithmetic is rebuilt from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tinygrad.dtype import dtypes
+from tinygrad.uop.ops import Ops, UOp
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+  """`const + Σ terms[atom]·atom`; an atom is a RANGE, a VARIABLE, or an expression that is not affine. No coefficient is 0."""
+
+  const: int
+  terms: dict[UOp, int] = field(default_factory=dict)
+
+  def plus(self, other: Affine, factor: int = 1) -> Affine:
+    """self + factor·other"""
+    terms = dict(self.terms)
+    for atom, c in other.terms.items():
+      if total := terms.get(atom, 0) + c * factor:
+        terms[atom] = total
+      else:
+        terms.pop(atom, None)
+    return Affine(self.const + other.const * factor, terms)
+
+  def scaled(self, factor: int) -> Affine:
+    return Affine(self.const * factor, {a: c * factor for a, c in self.terms.items()} if factor else {})
+
+  def bounds(self) -> tuple[int, int]:
+    """(least, greatest) value, from the bounds of the atoms taken as independent."""
+    lo = hi = self.const
+    for atom, c in self.terms.items():
+      a, b = int(atom.vmin) * c, int(atom.vmax) * c
+      lo, hi = lo + min(a, b), hi + max(a, b)
+    return lo, hi
+
+  def uop(self) -> UOp:
+    out: UOp | None = None
+    for atom, c in self.terms.items():
+      term = atom if c == 1 else UOp.new(Ops.MUL, dtypes.index, (atom, index(c)))
+      out = term if out is None else UOp.new(Ops.ADD, dtypes.index, (out, term))
+    if out is None:
+      return index(self.const)
+    return UOp.new(Ops.ADD, dtypes.index, (out, index(self.const))) if self.const else out
+
+
+def index(n: int) -> UOp:
+  return UOp.new(Ops.CONST, dtypes.index, (), n)
+
+
+def affine(u: UOp, memo: dict[UOp, Affine]) -> Affine:
+  """The affine form of an integer expression; floor division and modulo by constants are taken apart where bounds allow."""
+  if (found := memo.get(u)) is None:
+    found = memo[u] = _affine(u, memo)
+  return found
+
+
+def _affine(u: UOp, memo: dict[UOp, Affine]) -> Affine:
+  match u.op:
+    case Ops.CONST:
+      return Affine(int(u.arg))
+    case Ops.ADD:
+      return affine(u.src[0], memo).plus(affine(u.src[1], memo))
+    case Ops.SUB:
+      return affine(u.src[0], memo).plus(affine(u.src[1], memo), -1)
+    case Ops.NEG:
+      return affine(u.src[0], memo).scaled(-1)
+    case Ops.MUL:
+      x, y = affine(u.src[0], memo), affine(u.src[1], memo)
+      if not y.terms:
+        return x.scaled(y.const)
+      if not x.terms:
+        return y.scaled(x.const)
+    case Ops.IDIV | Ops.MOD:
+      x, d = affine(u.src[0], memo), affine(u.src[1], memo)
+      if not d.terms and d.const > 0:
+        return _divided(u, x, d.const)
+  return Affine(0, {u: 1})
+
+
+def _divided(u: UOp, x: Affine, d: int) -> Affine:
+  """x // d or x % d for d > 0: x == d·q + rest with the multiples of d in q; rest alone has to be divided, unless 0 <= rest < d."""
+  q = Affine(x.const // d, {a: c // d for a, c in x.terms.items() if c % d == 0})
+  rest = Affine(x.const % d, {a: c for a, c in x.terms.items() if c % d})
+  lo, hi = rest.bounds()
+  if u.op is Ops.MOD:
+    if 0 <= lo and hi < d:
+      return rest
+    return Affine(0, {UOp.new(Ops.MOD, u.dtype, (rest.uop(), u.src[1])): 1})
+  if lo // d == hi // d:
+    return q.plus(Affine(lo // d))
+  return q.plus(Affine(0, {UOp.new(Ops.IDIV, u.dtype, (rest.uop(), u.src[1])): 1}))

@@ -1,0 +1,511 @@
+"""Emission: a kernel's loops are opened in the planned order, and every value is emitted once, in the outermost loop in which it is known.
+
+The scalar expressions are not copied for the elements of a tile: a value is emitted under an environment that gives each UPCAST range a
+number, and the memo is keyed by the part of the environment the value depends on. Values that depend on the VECTOR range are vectors
+(`dtype.vec(lanes)`); scalars are broadcast by VECTORIZE where they meet one.
+
+Linear form: RANGE … ENDRANGE enclose loop bodies; `INDEX(pointer, offset[, mask])` of a vector dtype is contiguous where the offset is
+scalar, a gather where the offset is a vector; ACC is a register, set by STORE and read by LOAD; FOLD without ranges reduces the lanes
+of a vector; IDIV and MOD floor, and have arg True where both operands are known to be non-negative.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from tinygrad.codegen.affine import Affine, affine, index
+from tinygrad.codegen.plan import Plan, Region, Tile, regions
+from tinygrad.dtype import ConstType, DType, dtypes
+from tinygrad.uop.ops import AxisKind, GroupOp, Ops, UOp
+
+Env = dict[UOp, int]
+
+
+
+def identity(op: Ops, dtype: DType) -> ConstType:
+  """The e with op(e, x) == x for every x, signed zeros included."""
+  match op:
+    case Ops.ADD:
+      return -0.0 if dtypes.is_float(dtype) else 0
+    case Ops.MUL:
+      return 1
+    case Ops.MAX:
+      return dtypes.min(dtype)
+    case Ops.MIN:
+      return dtypes.max(dtype)
+  raise NotImplementedError(f"FOLD with {op}: only ADD, MUL, MAX and MIN have an identity here")
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+  """An open loop (or the kernel) and the code emitted into it so far."""
+
+  depth: int
+  out: list[UOp] = field(default_factory=list)
+  open: bool = True
+
+
+class Emitter:
+  """Emits one kernel; `plan_of` decides about the packing loops of staged operands."""
+
+  def __init__(self, plan_of: Callable[[tuple[UOp, ...]], Plan]) -> None:
+    self.plan_of = plan_of
+    self.root = Scope(0)
+    self.stack = [self.root]
+    self.ids = itertools.count()
+    self.home: dict[UOp, Scope] = {}  # where an emitted value was emitted
+    self.memo: dict[object, tuple[UOp, Scope]] = {}  # (node, its environment) -> emitted value
+    self.bits: dict[UOp, int] = {}
+    self.deps_memo: dict[UOp, int] = {}
+    self.affine_memo: dict[UOp, Affine] = {}
+    self.unrolled: list[UOp] = []  # UPCAST ranges
+    self.unrolled_bits = self.vector_bits = 0
+    self.limits: dict[UOp, UOp] = {}  # VECTOR range of a masked region -> which lanes exist
+    self.order_memo: dict[UOp, list[UOp]] = {}
+
+  # ---- what a value depends on
+
+  def bit(self, r: UOp) -> int:
+    if (found := self.bits.get(r)) is None:
+      found = self.bits[r] = 1 << len(self.bits)
+    return found
+
+  def deps(self, u: UOp) -> int:
+    """The free ranges of `u`, as bits."""
+    memo = self.deps_memo
+    if (found := memo.get(u)) is not None:
+      return found
+    for v in u.toposort(lambda v: v not in memo):
+      if v.op is Ops.RANGE:
+        memo[v] = self.bit(v)
+        continue
+      d = 0
+      for s in v.src:
+        d |= memo[s]
+      if v.op is Ops.FOLD:
+        for r in v.src[1:]:
+          d &= ~self.bit(r)
+      memo[v] = d
+    return memo[u]
+
+  def ups(self, deps: int) -> list[UOp]:
+    return [r for r in self.unrolled if self.bits[r] & deps] if deps & self.unrolled_bits else []
+
+  def value_order(self, root: UOp) -> list[UOp]:
+    """The data values below `root`, sources first; index expressions and what is inside FOLDs is emitted on demand."""
+    if (found := self.order_memo.get(root)) is not None:
+      return found
+    out: list[UOp] = []
+    seen = {root}
+    stack = [(root, False)]
+    while stack:
+      u, done = stack.pop()
+      if done:
+        out.append(u)
+        continue
+      stack.append((u, True))
+      for s in reversed(u.src[1:] if u.op is Ops.LOAD else () if u.op is Ops.FOLD else u.src):
+        if s not in seen and s.dtype is not dtypes.index and s.op is not Ops.CONST:
+          seen.add(s)
+          stack.append((s, False))
+    self.order_memo[root] = out
+    return out
+
+  # ---- emitting nodes
+
+  def scope_of(self, values: Sequence[UOp]) -> Scope:
+    """The innermost of the scopes in which `values` were emitted."""
+    best = self.root
+    for v in values:
+      if (s := self.home.get(v)) is not None and s.depth > best.depth:
+        best = s
+    return best
+
+  def node(self, op: Ops, dtype: DType, src: tuple[UOp, ...], arg: object = None, scope: Scope | None = None) -> UOp:
+    """A value that depends on its sources only: emitted once, beside the innermost of them."""
+    u = UOp.new(op, dtype, src, arg)
+    if (home := self.home.get(u)) is not None and home.open:
+      return u
+    home = scope or self.scope_of(src)
+    home.out.append(u)
+    self.home[u] = home
+    return u
+
+  def put(self, u: UOp) -> UOp:
+    """An effect, or the reading of a register: emitted here and now."""
+    self.stack[-1].out.append(u)
+    self.home[u] = self.stack[-1]
+    return u
+
+  def spread(self, u: UOp, lanes: int) -> UOp:
+    """A scalar as a vector of equal lanes."""
+    if u.dtype.count == lanes:
+      return u
+    assert u.dtype.count == 1, (u.dtype, lanes)
+    return self.node(Ops.VECTORIZE, u.dtype.vec(lanes), (u,))
+
+  def value(self, root: UOp, env: Env) -> UOp:
+    if root.dtype is not dtypes.index:
+      for u in self.value_order(root)[:-1]:
+        self.emit(u, env)
+    return self.emit(root, env)
+
+  def emit(self, u: UOp, env: Env) -> UOp:
+    """The emitted value of `u`, whose data sources have been emitted (else by recursion)."""
+    if u.op is Ops.CONST:
+      return u
+    d = self.deps(u) & self.unrolled_bits
+    key: object = u if not d else (u, tuple(env[r] for r in self.ups(d)))
+    if (hit := self.memo.get(key)) is not None and hit[1].open:
+      return hit[0]
+    if u.op is Ops.FOLD:
+      self.fold(u, env)
+      return self.memo[key][0]
+    if u.op is Ops.LOAD:
+      out = self.load(u, env)
+    elif u.dtype is dtypes.index:
+      out = self.integer(u, env)
+    elif u.op in GroupOp.Comparison and u.src[0].dtype is dtypes.index:
+      out = self.compare(u, env)
+    else:
+      out = self.apply(u, [self.emit(s, env) for s in u.src])
+    self.memo[key] = (out, self.home.get(out, self.root))
+    return out
+
+  def apply(self, u: UOp, src: list[UOp]) -> UOp:
+    """`u`'s op on emitted sources."""
+    if u.dtype is dtypes.bool and (folded := _fold_bool(u.op, src)) is not None:
+      return folded
+    if u.op is Ops.WHERE and src[0].op is Ops.CONST:
+      return src[1] if src[0].arg else src[2]
+    lanes = max((s.dtype.count for s in src), default=1)
+    arg = u.arg
+    if u.op in (Ops.IDIV, Ops.MOD):
+      arg = bool(u.src[0].vmin >= 0 and u.src[1].vmin > 0)
+    if lanes > 1:
+      src = [self.spread(s, lanes) for s in src]
+    return self.node(u.op, u.dtype.vec(lanes), tuple(src), arg)
+
+  # ---- integers and addresses
+
+  def resolve(self, a: Affine, env: Env) -> Affine:
+    """`a` with unrolled ranges as numbers."""
+    const, terms = a.const, {}
+    for atom, c in a.terms.items():
+      if atom in env and atom.op is Ops.RANGE:
+        const += c * env[atom]
+      else:
+        terms[atom] = c
+    return Affine(const, terms)
+
+  def parts(self, a: Affine, env: Env) -> tuple[UOp, int]:
+    """(value on lane 0, step per lane) of an affine form; where lanes differ otherwise, (vector, 0). Outer loops' terms are summed first, so
+    that they are computed outside of the inner loops."""
+    const, step = a.const, 0
+    scalars: list[tuple[int, UOp, int]] = []
+    vectors: list[tuple[UOp, int]] = []
+    for atom, c in a.terms.items():
+      if atom.op is Ops.RANGE and atom.arg[1] is AxisKind.VECTOR:
+        step += c
+        continue
+      v = self.atom(atom, env)
+      if v.op is Ops.CONST:
+        const += c * v.arg
+      elif v.dtype.count > 1:
+        vectors.append((v, c))
+      else:
+        scalars.append((self.scope_of((v,)).depth, v, c))
+    total: UOp | None = None
+    for _, v, c in sorted(scalars, key=lambda t: t[0]):
+      term = v if c == 1 else self.node(Ops.MUL, dtypes.index, (v, index(c)))
+      total = term if total is None else self.node(Ops.ADD, dtypes.index, (total, term))
+    base = index(const) if total is None else self.node(Ops.ADD, dtypes.index, (total, index(const))) if const else total
+    if not vectors:
+      return base, step
+    lanes = vectors[0][0].dtype.count
+    vec = dtypes.index.vec(lanes)
+    out = self.spread(base, lanes)
+    for v, c in vectors:
+      term = v if c == 1 else self.node(Ops.MUL, vec, (v, self.spread(index(c), lanes)))
+      out = self.node(Ops.ADD, vec, (out, term))
+    return (self.node(Ops.ADD, vec, (out, self.lanes_times(lanes, step))) if step else out), 0
+
+  def lanes_times(self, lanes: int, step: int) -> UOp:
+    """The vector 0, step, 2·step, …"""
+    return self.node(Ops.VECTORIZE, dtypes.index.vec(lanes), tuple(index(i * step) for i in range(lanes)))
+
+  def as_vector(self, base: UOp, step: int, lanes: int) -> UOp:
+    if base.dtype.count > 1:
+      return base
+    out = self.spread(base, lanes)
+    return self.node(Ops.ADD, out.dtype, (out, self.lanes_times(lanes, step))) if step else out
+
+  def lanes_of(self, u: UOp) -> int:
+    """The number of lanes of a value that depends on a VECTOR range; else 1."""
+    if not (d := self.deps(u) & self.vector_bits):
+      return 1
+    return next(int(r.src[0].arg) for r, b in self.bits.items() if b & d)
+
+  def integer(self, u: UOp, env: Env) -> UOp:
+    base, step = self.parts(self.resolve(affine(u, self.affine_memo), env), env)
+    return self.as_vector(base, step, self.lanes_of(u)) if step else base
+
+  def atom(self, u: UOp, env: Env) -> UOp:
+    """An integer expression that is no sum: a loop's counter, a variable, a division, a loaded index."""
+    if u.op is Ops.RANGE:
+      assert u in self.home and self.home[u].open, f"range {u.arg} is used outside of its loop"
+      return u
+    if u.op is Ops.VARIABLE:
+      return self.node(Ops.VARIABLE, u.dtype, (), u.arg)
+    if u.op is Ops.LOAD:
+      return self.emit(u, env)
+    return self.apply(u, [self.emit(s, env) for s in u.src])
+
+  def compare(self, u: UOp, env: Env) -> UOp:
+    """A comparison of indices, decided by bounds where possible."""
+    difference = affine(u.src[0], self.affine_memo).plus(affine(u.src[1], self.affine_memo), -1)
+    difference = self.resolve(difference, env)
+    lo, hi = difference.bounds()
+    known = {
+      Ops.CMPLT: True if hi < 0 else False if lo >= 0 else None,
+      Ops.CMPEQ: True if lo == hi == 0 else False if lo > 0 or hi < 0 else None,
+      Ops.CMPNE: False if lo == hi == 0 else True if lo > 0 or hi < 0 else None,
+    }[u.op]
+    if known is not None:
+      return UOp.const(dtypes.bool, known)
+    return self.apply(u, [self.emit(s, env) for s in u.src])
+
+  def mask(self, u: UOp, valid: UOp | None, env: Env) -> UOp | None:
+    """The condition of the access `u`: its own, and that its lanes exist; None where it always holds."""
+    out: UOp | None = self.emit(valid, env) if valid is not None else None
+    if (d := self.deps(u) & self.vector_bits) and self.limits:
+      for r, limit in self.limits.items():
+        if self.bits[r] & d:
+          cond = self.emit(limit, env)
+          out = cond if out is None else self.apply(UOp.new(Ops.AND, dtypes.bool, (cond, out)), [cond, out])
+    return None if out is None or (out.op is Ops.CONST and out.arg) else out
+
+  def pointer(self, access: UOp, env: Env, lanes: int) -> tuple[UOp, bool]:
+    """(INDEX of the access, whether it is sure to be in bounds)."""
+    param, offset = access.src[0], access.src[1]
+    size = param.arg.size if param.op is Ops.PARAM else param.src[0].arg.size if param.op is Ops.PEER else 1 << 62
+    a = self.resolve(affine(offset, self.affine_memo), env)
+    lo, hi = a.bounds()
+    mask = self.mask(access, access.src[2] if len(access.src) > 2 else None, env)
+    base, step = self.parts(a, env)
+    if param.op is Ops.PEER:
+      number = self.emit(param.src[1], env)
+      where = self.node(Ops.PARAM, param.src[0].dtype, (), param.src[0].arg)
+      memory = self.node(Ops.PEER, param.dtype.vec(number.dtype.count), (where, number))
+    else:
+      memory = self.node(param.op, param.dtype, (), param.arg)
+    lanes = max(lanes, base.dtype.count, memory.dtype.count, 1 if mask is None else mask.dtype.count, 1 if step == 0 else self.lanes_of(offset))
+    if lanes > 1 and (step != 1 or memory.dtype.count > 1):
+      base = self.as_vector(base, step, lanes)
+    if mask is not None and lanes > 1:
+      mask = self.spread(mask, lanes)
+    src = (memory, base) if mask is None else (memory, base, mask)
+    return self.node(Ops.INDEX, param.dtype.scalar().vec(lanes), src), mask is not None or (lo >= 0 and hi < size)
+
+  def load(self, u: UOp, env: Env) -> UOp:
+    where, safe = self.pointer(u.src[0], env, 1)
+    if where.src[2:] and where.src[2].op is Ops.CONST:  # never
+      return self.emit(u.src[1], env) if len(u.src) > 1 else UOp.const(u.dtype, 0)
+    src = (where,) if len(u.src) < 2 or len(where.src) < 3 else (where, self.spread(self.emit(u.src[1], env), where.dtype.count))
+    return self.node(Ops.LOAD, where.dtype, src, None, None if safe else self.stack[-1])
+
+  def store(self, u: UOp, env: Env) -> None:
+    value = self.value(u.src[1], env)
+    where, _ = self.pointer(u.src[0], env, value.dtype.count)
+    if where.src[2:] and where.src[2].op is Ops.CONST:
+      return
+    self.put(UOp.new(Ops.STORE, dtypes.void, (where, self.spread(value, where.dtype.count))))
+
+  # ---- loops
+
+  @contextlib.contextmanager
+  def loop(self, count: UOp, kind: AxisKind) -> Iterator[UOp]:
+    """Opens a loop and gives its counter; nothing is opened where there is one iteration."""
+    end = self.emit(count, {})
+    if end.op is Ops.CONST and end.arg == 1:
+      yield index(0)
+      return
+    counter = UOp.new(Ops.RANGE, dtypes.index, (end,), (next(self.ids), kind))
+    self.bit(counter)
+    scope = Scope(self.stack[-1].depth + 1, [counter])
+    self.home[counter] = scope
+    self.stack.append(scope)
+    yield counter
+    assert self.stack.pop() is scope
+    scope.open = False
+    self.stack[-1].out.extend([*scope.out, UOp.new(Ops.ENDRANGE, dtypes.void, (counter,))])
+
+  def split(self, r: UOp, region: Region, counter: UOp) -> tuple[UOp, UOp | None, UOp | None]:
+    """(the value of `r` within the region, its UPCAST range, its VECTOR range), the latter two registered."""
+    tile = region.tile
+    at = Affine(0, {counter: tile.size}) if counter.op is Ops.RANGE else Affine(0)
+    at = at.plus(affine(region.base, self.affine_memo))
+    copies = lanes = None
+    if tile.copies > 1:
+      copies = UOp.new(Ops.RANGE, dtypes.index, (index(tile.copies),), (next(self.ids), AxisKind.UPCAST))
+      self.unrolled.append(copies)
+      self.unrolled_bits |= self.bit(copies)
+      at = at.plus(Affine(0, {copies: tile.lanes}))
+    if tile.lanes > 1:
+      lanes = UOp.new(Ops.RANGE, dtypes.index, (index(tile.lanes),), (next(self.ids), AxisKind.VECTOR))
+      self.vector_bits |= self.bit(lanes)
+      at = at.plus(Affine(0, {lanes: 1}))
+    out = at.uop()
+    if lanes is not None and region.masked:
+      self.limits[lanes] = UOp.new(Ops.CMPLT, dtypes.bool, (out, r.src[0]))
+    return out, copies, lanes
+
+  def forget(self, copies: UOp | None, lanes: UOp | None) -> None:
+    """A region ends: its tile's ranges no longer matter."""
+    if copies is not None:
+      self.unrolled.remove(copies)
+    if lanes is not None:
+      self.limits.pop(lanes, None)
+
+  def environments(self, deps: int) -> Iterator[Env]:
+    rs = self.ups(deps)
+    for numbers in itertools.product(*(range(int(r.src[0].arg)) for r in rs)):
+      yield dict(zip(rs, numbers, strict=True))
+
+  def nest(self, stores: Sequence[UOp], plan: Plan, level: int = 0, mapping: dict[UOp, UOp] | None = None) -> None:
+    """The loops of `plan.order[level:]` around `stores`; `mapping` gives the ranges already split."""
+    mapping = mapping or {}
+    for stage in (s for s in plan.stages if s.level == level):
+      stores = self.pack(stores, plan, stage.operand, stage.place, stage.ranges, level, mapping)
+    if level == len(plan.order):
+      self.leaf([substitute(s, mapping) for s in stores], plan)
+      return
+    r = plan.order[level]
+    for region in regions(r.src[0], plan.tiles.get(r, Tile())):
+      with self.loop(region.count, AxisKind.LOOP) as counter:
+        at, copies, lanes = self.split(r, region, counter)
+        self.nest(stores, plan, level + 1, {**mapping, r: at})
+        self.forget(copies, lanes)
+
+  def leaf(self, stores: Sequence[UOp], plan: Plan) -> None:
+    self.folds = dict.fromkeys(v for s in stores for v in self.value_order(s.src[1]) if v.op is Ops.FOLD)
+    self.plan = plan
+    deps = 0
+    for s in stores:
+      deps |= self.deps(s)
+    for env in self.environments(deps):
+      for s in stores:
+        self.store(s, env)
+
+  # ---- reductions
+
+  def together(self, f: UOp) -> list[UOp]:
+    """`f` and the FOLDs over the same ranges that can share its loop: none needs another's result."""
+    group, below = [f], set(f.toposort())
+    for g in self.folds:
+      if g is not f and g.src[1:] == f.src[1:] and self.deps(g) == self.deps(f) and g not in below:
+        nodes = set(g.toposort())
+        if not any(h in nodes for h in group):
+          group.append(g)
+          below |= nodes
+    return group
+
+  def fold(self, f: UOp, env: Env) -> None:
+    """Emits the reduction `f` for all elements of its tile, in the outermost loop that knows its operands."""
+    deps = self.deps(f)
+    level = max((i for i, s in enumerate(self.stack) if i and self.bits[s.out[0]] & deps), default=0)
+    inner, self.stack = self.stack[level + 1 :], self.stack[: level + 1]
+    for s in inner:
+      s.open = False
+    self._fold(self.together(f), deps)
+    for s in inner:
+      s.open = True
+    self.stack += inner
+
+  def _fold(self, group: list[UOp], deps: int) -> None:
+    ranges = group[0].src[1:]
+    order, tile = self.plan.folds.get(ranges, (ranges, Tile()))
+    if tile.lanes > 1 and deps & self.vector_bits:
+      tile = Tile(1, 1)
+    outer = list(self.environments(deps))
+    registers: dict[tuple[int, int, int], UOp] = {}
+
+    def register(g: int, e: int, copy: int, lanes: int) -> UOp:
+      if (found := registers.get((g, e, copy))) is None:
+        dtype = group[g].dtype.vec(lanes)
+        found = registers[g, e, copy] = UOp.new(Ops.ACC, dtype, (), next(self.ids))
+        start = UOp.const(group[g].dtype, identity(group[g].arg, group[g].dtype))
+        home.out.extend((found, UOp.new(Ops.STORE, dtypes.void, (found, start))))
+      return found
+
+    home = self.stack[-1]
+    reserved = [
+      [[register(g, e, c, max(tile.lanes, self.lanes_of(f))) for c in range(tile.copies)] for e in range(len(outer))]
+      for g, f in enumerate(group)
+    ]
+    self._fold_loops(group, list(order), tile, {}, outer, reserved)
+    for g, f in enumerate(group):
+      for e, env in enumerate(outer):
+        read = [self.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in reserved[g][e]]
+        while len(read) > 1:  # pairwise
+          read = [
+            self.node(f.arg, pair[0].dtype, tuple(pair), None, home) if len(pair) > 1 else pair[0]
+            for pair in (read[i : i + 2] for i in range(0, len(read), 2))
+          ]
+        out = self.node(Ops.FOLD, f.dtype, (read[0],), f.arg, home) if tile.lanes > 1 else read[0]
+        rs = self.ups(deps)
+        self.memo[f if not rs else (f, tuple(env[r] for r in rs))] = (out, home)
+
+  def _fold_loops(
+    self, group: list[UOp], order: list[UOp], tile: Tile, mapping: dict[UOp, UOp], outer: list[Env], registers: list[list[list[UOp]]]
+  ) -> None:
+    if len(order) > 1:
+      with self.loop(order[0].src[0], AxisKind.REDUCE) as counter:
+        if order[0].src[0].op is not Ops.CONST or order[0].src[0].arg > 0:
+          self._fold_loops(group, order[1:], tile, {**mapping, order[0]: counter}, outer, registers)
+      return
+    r = order[0]
+    for region in regions(r.src[0], tile):
+      with self.loop(region.count, AxisKind.REDUCE) as counter:
+        at, copies, lanes = self.split(r, region, counter)
+        values = [substitute(f.src[0], {**mapping, r: at}) for f in group]
+        for c in range(region.tile.copies):
+          for e, env in enumerate(outer):
+            here = env if copies is None else {**env, copies: c}
+            exists = self.limits.get(lanes) if lanes is not None else None
+            mask = None if exists is None else self.emit(exists, here)
+            for g, f in enumerate(group):
+              acc = registers[g][e][c]
+              new = self.spread(self.value(values[g], here), acc.dtype.count)
+              old = self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
+              new = self.put(UOp.new(f.arg, acc.dtype, (old, new)))
+              if mask is not None and mask.op is not Ops.CONST:
+                new = self.put(UOp.new(Ops.WHERE, acc.dtype, (mask, new, old)))
+              self.put(UOp.new(Ops.STORE, dtypes.void, (acc, new)))
+        self.forget(copies, lanes)
+
+
+def substitute(u: UOp, mapping: dict[UOp, UOp]) -> UOp:
+  """`u` with nodes replaced; unchanged parts stay the same objects."""
+  if not mapping:
+    return u
+  memo = dict(mapping)
+  for v in u.toposort(lambda v: v not in memo):
+    src = tuple([memo[s] for s in v.src])
+    memo[v] = v if all(a is b for a, b in zip(src, v.src, strict=True)) else UOp.new(v.op, v.dtype, src, v.arg)
+  return memo[u]
+
+
+def _fold_bool(op: Ops, src: list[UOp]) -> UOp | None:
+  """and, or, not of constants."""
+  if op is Ops.NOT and src[0].op is Ops.CONST:
+    return UOp.const(dtypes.bool, not src[0].arg)
+  if op in (Ops.AND, Ops.OR, Ops.MUL, Ops.ADD):
+    for x, y in (src, src[::-1]):
+      if x.op is Ops.CONST:
+        return (y if x.arg else x) if op in (Ops.AND, Ops.MUL) else (x if x.arg else y)
+  return None

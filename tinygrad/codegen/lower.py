@@ -1,0 +1,39 @@
+"""`lower_kernel`: the stages of codegen, in order."""
+
+from __future__ import annotations
+
+from tinygrad.codegen.emit import Emitter
+from tinygrad.codegen.heuristic import plan_nest
+from tinygrad.codegen.signature import signature
+from tinygrad.device import Target
+from tinygrad.helpers import DEBUG
+from tinygrad.uop.ops import Ops, UOp
+
+
+def lower_kernel(ast: UOp, target: Target) -> list[UOp]:
+  """Linear UOps of a kernel: SINK of STOREs over their ranges. The list begins with the kernel's whole signature (params, variables)."""
+  assert ast.op is Ops.SINK, ast.op
+  emitter = Emitter(lambda stores: plan_nest(stores, target))
+  sig = signature(ast)
+  for u in (*sig.params, *sig.variables):
+    emitter.node(u.op, u.dtype, (), u.arg)
+  groups: dict[tuple[UOp, ...], list[UOp]] = {}
+  for store in ast.src:
+    groups.setdefault(store.src[2:], []).append(store)
+  for stores in groups.values():
+    emitter.nest(stores, plan_nest(tuple(stores), target))
+  if DEBUG >= 4:
+    print_linear(emitter.root.out)
+  return emitter.root.out
+
+
+def print_linear(linear: list[UOp]) -> None:
+  """One line an op, indented by loop, with the numbers of its sources."""
+  numbers: dict[UOp, int] = {}
+  depth = 0
+  for i, u in enumerate(linear):
+    depth -= u.op is Ops.ENDRANGE
+    sources = ", ".join(str(s.arg) if s.op is Ops.CONST else f"%{numbers.get(s, -1)}" for s in u.src)
+    print(f"{i:4d} {'  ' * depth}{u.op.name} {u.dtype!r} ({sources}) {'' if u.arg is None else u.arg}")
+    numbers[u] = i
+    depth += u.op is Ops.RANGE

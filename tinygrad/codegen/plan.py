@@ -1,0 +1,76 @@
+"""What codegen decides for one kernel, as data: tiles, lanes, loop order and staged operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tinygrad.codegen.affine import index
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import ceildiv
+from tinygrad.uop.ops import Ops, UOp
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+  """A range is split `r -> r0·(copies·lanes) + copy·lanes + lane`: `copies` are unrolled into registers, `lanes` are one vector."""
+
+  copies: int = 1
+  lanes: int = 1
+
+  @property
+  def size(self) -> int:
+    return self.copies * self.lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+  """`operand`, a value used at several points of the loops below `level` (number of open parallel loops), is computed once into scratch
+  memory at `offset` (bytes). `ranges` are the axes it spans there, outermost first; the last is contiguous."""
+
+  operand: UOp
+  level: int
+  ranges: tuple[UOp, ...]
+  offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+  """`order`: the parallel ranges, outermost first. `tiles`: by parallel range. `folds`: by FOLD, the tile of its innermost range
+  (lanes of a reduction are summed at the end; its copies are accumulators of their own)."""
+
+  order: tuple[UOp, ...]
+  tiles: dict[UOp, Tile] = field(default_factory=dict)
+  folds: dict[UOp, tuple[UOp, Tile]] = field(default_factory=dict)
+  stages: tuple[Stage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+  """A part of a split range: `count` times `tile` from `base`; `masked`: lanes at or beyond the range's end exist and do nothing."""
+
+  count: UOp
+  base: UOp
+  tile: Tile
+  masked: bool = False
+
+
+def regions(end: UOp, tile: Tile) -> Iterator[Region]:
+  """Peels `end` iterations into whole tiles and the rest: a static rest is one smaller tile, a dynamic one a loop over single vectors."""
+  size = tile.size
+  if end.op is Ops.CONST:
+    n = int(end.arg)
+    whole, rest = divmod(n, size)
+    if whole:
+      yield Region(index(whole), index(0), tile)
+    if rest:
+      yield Region(index(1), index(whole * size), Tile(ceildiv(rest, tile.lanes), tile.lanes), rest % tile.lanes != 0)
+    return
+  if size == 1:
+    yield Region(end, index(0), tile)
+    return
+  whole_count = UOp.new(Ops.IDIV, dtypes.index, (end, index(size)))
+  base = UOp.new(Ops.MUL, dtypes.index, (whole_count, index(size)))
+  yield Region(whole_count, index(0), tile)
+  left = UOp.new(Ops.SUB, dtypes.index, (UOp.new(Ops.ADD, dtypes.index, (end, index(tile.lanes - 1))), base))
+  yield Region(UOp.new(Ops.IDIV, dtypes.index, (left, index(tile.lanes))), base, Tile(1, tile.lanes), tile.lanes > 1)

@@ -1,0 +1,449 @@
+"""Linear UOps to LLVM IR text.
+
+A kernel is `void name(ptr args)`; args is an array of 8-byte words: [0] scratch memory, [1 + slot] the buffer (or table of peers' buffers)
+of each parameter slot, then the variables by name. Values of a vector dtype are LLVM vectors. bool is i1 in registers and a byte in
+memory; bfloat16 and fp8 are carried as their bits, since arithmetic on them has been decomposed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.uop.ops import Ops, UOp
+
+_TYPES = {
+  dtypes.bool: "i1",
+  dtypes.float16: "half",
+  dtypes.float32: "float",
+  dtypes.float64: "double",
+  dtypes.bfloat16: "i16",
+  dtypes.fp8e4m3: "i8",
+  dtypes.fp8e5m2: "i8",
+}
+_ZEROS = 512  # bytes that a load whose condition is false reads instead: the widest vector
+_FLOAT_OPS = {Ops.ADD: "fadd", Ops.SUB: "fsub", Ops.MUL: "fmul", Ops.FDIV: "fdiv"}
+_INT_OPS = {Ops.ADD: "add", Ops.SUB: "sub", Ops.MUL: "mul", Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor", Ops.SHL: "shl"}
+_BOOL_OPS = {Ops.ADD: "or", Ops.MUL: "and", Ops.MAX: "or", Ops.MIN: "and", Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor"}
+_CALLS = {
+  Ops.SQRT: "sqrt",
+  Ops.FLOOR: "floor",
+  Ops.CEIL: "ceil",
+  Ops.ROUND: "roundeven",
+  Ops.EXP: "exp",
+  Ops.LOG: "log",
+  Ops.SIN: "sin",
+  Ops.TANH: "tanh",
+  Ops.POW: "pow",
+}
+_COMPARE = {Ops.CMPLT: ("olt", "slt", "ult"), Ops.CMPEQ: ("oeq", "eq", "eq"), Ops.CMPNE: ("une", "ne", "ne")}
+_LANE_FOLDS = {Ops.ADD: ("fadd", "add", "add"), Ops.MUL: ("fmul", "mul", "mul"), Ops.MAX: ("fmaximum", "smax", "umax"), Ops.MIN: ("fminimum", "smin", "umin")}
+
+
+def signature(params: Sequence[UOp]) -> dict[UOp, int]:
+  """The word of `args` that holds each PARAM and VARIABLE."""
+  slots = 1 + max((u.arg.slot for u in params if u.op is Ops.PARAM), default=-1)
+  variables = sorted((u for u in params if u.op is Ops.VARIABLE), key=lambda u: u.arg)
+  words = {u: 1 + u.arg.slot for u in params if u.op is Ops.PARAM}
+  return words | {u: 1 + slots + i for i, u in enumerate(variables)}
+
+
+def ir_type(dtype: DType, memory: bool = False) -> str:
+  scalar = dtype.scalar()
+  name = "i8" if memory and scalar is dtypes.bool else _TYPES.get(scalar) or f"i{scalar.itemsize * 8}"
+  return name if dtype.count == 1 else f"<{dtype.count} x {name}>"
+
+
+def _literal(value: object, dtype: DType) -> str:
+  assert isinstance(value, (int, float))
+  if dtype is dtypes.bool:
+    return "true" if value else "false"
+  if dtype is dtypes.float16:
+    return f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}"
+  if dtype is dtypes.bfloat16:
+    bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
+    return str((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if value == value else 0x7FC0)
+  if dtypes.is_float(dtype):
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+  return str(int(value))
+
+
+class LLVMRenderer:
+  """Renders one kernel; `contract` lets a multiplication and an addition become one fused operation."""
+
+  def __init__(self, linear: Sequence[UOp], name: str) -> None:
+    self.linear, self.name = linear, name
+    self.names: dict[UOp, str] = {}
+    self.body: list[str] = []
+    self.entry: list[str] = []
+    self.declared: dict[str, None] = {}
+    self.count = 0
+    self.dummy = False
+
+  def render(self) -> str:
+    words = signature([u for u in self.linear if u.op in (Ops.PARAM, Ops.VARIABLE)])
+    for u in self.linear:
+      self.one(u, words)
+    lines = [f"@zeros = private unnamed_addr constant [{_ZEROS} x i8] zeroinitializer, align 64", *self.declared]
+    lines += [f"define void @{self.name}(ptr noalias readonly %args) #0 {{", "entry:", *self.entry, *self.body, "  ret void", "}"]
+    lines.append('attributes #0 = { nounwind "prefer-vector-width"="512" "no-builtins" }')
+    return "\n".join(lines) + "\n"
+
+  # ---- text
+
+  def fresh(self) -> str:
+    self.count += 1
+    return f"%v{self.count}"
+
+  def ins(self, text: str) -> str:
+    """Appends an instruction that has a value, and gives its name."""
+    out = self.fresh()
+    self.body.append(f"  {out} = {text}")
+    return out
+
+  def call(self, result: str, function: str, args: Sequence[tuple[str, str]]) -> str:
+    self.declared[f"declare {result} @{function}({', '.join(t for t, _ in args)})"] = None
+    text = f"call {result} @{function}({', '.join(f'{t} {v}' for t, v in args)})"
+    if result == "void":
+      self.body.append("  " + text)
+      return ""
+    return self.ins(text)
+
+  def operand(self, u: UOp) -> str:
+    if u.op is Ops.CONST:
+      if u.dtype.count == 1:
+        return _literal(u.arg, u.dtype)
+      return f"splat ({ir_type(u.dtype.scalar())} {_literal(u.arg, u.dtype.scalar())})"
+    return self.names[u]
+
+  @staticmethod
+  def suffix(dtype: DType, memory: bool = False) -> str:
+    """How an intrinsic's name spells the type: v16f32."""
+    scalar = dtype.scalar()
+    name = f"f{scalar.itemsize * 8}" if scalar in (dtypes.float16, dtypes.float32, dtypes.float64) else ir_type(scalar, memory)
+    return name if dtype.count == 1 else f"v{dtype.count}{name}"
+
+  # ---- ops
+
+  def one(self, u: UOp, words: dict[UOp, int]) -> None:
+    match u.op:
+      case Ops.PARAM | Ops.VARIABLE | Ops.SCRATCH:
+        word = 0 if u.op is Ops.SCRATCH else words[u]
+        out = self.fresh()
+        self.entry.append(f"  {out}.p = getelementptr i64, ptr %args, i64 {word}")
+        kind = "i64" if u.op is Ops.VARIABLE else "ptr"
+        self.entry.append(f"  {out} = load {kind}, ptr {out}.p, align 8, !invariant.load !{{}}")
+        if u.op is Ops.SCRATCH and u.arg:
+          self.entry.append(f"  {out}.o = getelementptr i8, ptr {out}, i64 {u.arg}")
+          out += ".o"
+        self.names[u] = out
+      case Ops.CONST:
+        pass
+      case Ops.RANGE:
+        self.range(u)
+      case Ops.ENDRANGE:
+        r = self.names[u.src[0]]
+        tag = r[2:]
+        end = self.operand(u.src[0].src[0])
+        self.body += [f"  br label %latch{tag}", f"latch{tag}:", f"  {r}.next = add nuw nsw i64 {r}, 1"]
+        self.body += [f"  {r}.more = icmp ult i64 {r}.next, {end}", f"  br i1 {r}.more, label %body{tag}, label %exit{tag}", f"exit{tag}:"]
+      case Ops.ACC:
+        self.names[u] = out = self.fresh()
+        self.entry.append(f"  {out} = alloca {ir_type(u.dtype)}, align 64")
+      case Ops.INDEX:
+        self.index(u)
+      case Ops.LOAD:
+        self.names[u] = self.load(u)
+      case Ops.STORE:
+        self.store(u)
+      case Ops.PEER:
+        self.peer(u)
+      case Ops.VECTORIZE:
+        self.names[u] = self.vectorize(u)
+      case _:
+        self.names[u] = self.alu(u)
+
+  def range(self, u: UOp) -> None:
+    self.names[u] = r = self.fresh()
+    tag, end = r[2:], u.src[0]
+    if end.op is Ops.CONST and end.arg > 0:
+      self.body.append(f"  br label %pre{tag}")
+    else:
+      some = self.ins(f"icmp sgt i64 {self.operand(end)}, 0")
+      self.body.append(f"  br i1 {some}, label %pre{tag}, label %exit{tag}")
+    self.body += [f"pre{tag}:", f"  br label %body{tag}", f"body{tag}:"]
+    self.body.append(f"  {r} = phi i64 [ 0, %pre{tag} ], [ {r}.next, %latch{tag} ]")
+
+  def peer(self, u: UOp) -> None:
+    """The pointer of one device's buffer, from the table."""
+    table, number = self.operand(u.src[0]), self.operand(u.src[1])
+    if u.src[1].dtype.count == 1:
+      place = self.ins(f"getelementptr ptr, ptr {table}, i64 {number}")
+      self.names[u] = self.ins(f"load ptr, ptr {place}, align 8")
+      return
+    n = u.src[1].dtype.count
+    places = self.ins(f"getelementptr ptr, ptr {table}, <{n} x i64> {number}")
+    args = [(f"<{n} x ptr>", places), ("i32", "8"), (f"<{n} x i1>", "splat (i1 true)"), (f"<{n} x ptr>", "zeroinitializer")]
+    self.names[u] = self.call(f"<{n} x ptr>", f"llvm.masked.gather.v{n}p0.v{n}p0", args)
+
+  def index(self, u: UOp) -> None:
+    memory, offset = u.src[0], u.src[1]
+    element = ir_type(u.dtype.scalar(), memory=True)
+    pointer = "ptr" if memory.op is not Ops.PEER or memory.dtype.count == 1 else f"<{memory.dtype.count} x ptr>"
+    self.names[u] = self.ins(f"getelementptr {element}, {pointer} {self.operand(memory)}, {ir_type(offset.dtype)} {self.operand(offset)}")
+
+  @staticmethod
+  def scattered(index: UOp) -> bool:
+    return index.src[1].dtype.count > 1 or index.src[0].dtype.count > 1
+
+  def condition(self, index: UOp) -> tuple[str | None, bool]:
+    """(mask of an access, whether it is one condition for all lanes)"""
+    if len(index.src) < 3:
+      return None, True
+    mask = index.src[2]
+    if mask.op is Ops.VECTORIZE and len(mask.src) == 1 and not self.scattered(index):
+      return self.operand(mask.src[0]), True
+    return self.operand(mask), mask.dtype.count == 1
+
+  def load(self, u: UOp) -> str:
+    if u.src[0].op is Ops.ACC:
+      return self.ins(f"load {ir_type(u.dtype)}, ptr {self.names[u.src[0]]}, align 64")
+    where, dtype, n = u.src[0], u.dtype, u.dtype.count
+    pointer, (mask, uniform) = self.names[where], self.condition(where)
+    kind, align = ir_type(dtype, memory=True), dtype.itemsize
+    other = self.operand(u.src[1]) if len(u.src) > 1 else "zeroinitializer"
+    if len(u.src) > 1 and dtype.scalar() is dtypes.bool:
+      other = self.ins(f"zext {ir_type(dtype)} {other} to {kind}")
+    if self.scattered(where):
+      args = [(f"<{n} x ptr>", pointer), ("i32", str(align)), (f"<{n} x i1>", mask or "splat (i1 true)"), (kind, other)]
+      out = self.call(kind, f"llvm.masked.gather.{self.suffix(dtype, True)}.v{n}p0", args)
+    elif mask is None:
+      out = self.ins(f"load {kind}, ptr {pointer}, align {align}")
+    elif uniform:
+      assert align * n <= _ZEROS, u.dtype
+      safe = self.ins(f"select i1 {mask}, ptr {pointer}, ptr @zeros")
+      out = self.ins(f"load {kind}, ptr {safe}, align {align}")
+      if len(u.src) > 1:
+        out = self.ins(f"select i1 {mask}, {kind} {out}, {kind} {other}")
+    else:
+      args = [("ptr", pointer), ("i32", str(align)), (f"<{n} x i1>", mask), (kind, other)]
+      out = self.call(kind, f"llvm.masked.load.{self.suffix(dtype, True)}.p0", args)
+    return self.ins(f"icmp ne {kind} {out}, zeroinitializer") if n > 1 and dtype.scalar() is dtypes.bool else (
+      self.ins(f"icmp ne {kind} {out}, 0") if dtype is dtypes.bool else out
+    )
+
+  def store(self, u: UOp) -> None:
+    where, value = u.src
+    v, dtype, n = self.operand(value), value.dtype, value.dtype.count
+    if where.op is Ops.ACC:
+      v = v if n == where.dtype.count else f"splat ({ir_type(dtype)} {v})"
+      self.body.append(f"  store {ir_type(where.dtype)} {v}, ptr {self.names[where]}, align 64")
+      return
+    pointer, (mask, uniform) = self.names[where], self.condition(where)
+    kind, align = ir_type(dtype, memory=True), dtype.itemsize
+    if dtype.scalar() is dtypes.bool:
+      v = self.ins(f"zext {ir_type(dtype)} {v} to {kind}")
+    if self.scattered(where):
+      args = [(kind, v), (f"<{n} x ptr>", pointer), ("i32", str(align)), (f"<{n} x i1>", mask or "splat (i1 true)")]
+      self.call("void", f"llvm.masked.scatter.{self.suffix(dtype, True)}.v{n}p0", args)
+    elif mask is None:
+      self.body.append(f"  store {kind} {v}, ptr {pointer}, align {align}")
+    elif uniform:
+      self.count += 1
+      tag = f"store{self.count}"
+      self.body += [f"  br i1 {mask}, label %{tag}, label %{tag}.end", f"{tag}:", f"  store {kind} {v}, ptr {pointer}, align {align}"]
+      self.body += [f"  br label %{tag}.end", f"{tag}.end:"]
+    else:
+      args = [(kind, v), ("ptr", pointer), ("i32", str(align)), (f"<{n} x i1>", mask)]
+      self.call("void", f"llvm.masked.store.{self.suffix(dtype, True)}.p0", args)
+
+  def vectorize(self, u: UOp) -> str:
+    kind, scalar = ir_type(u.dtype), ir_type(u.dtype.scalar())
+    if all(s.op is Ops.CONST for s in u.src):
+      parts = [f"{scalar} {self.operand(s)}" for s in u.src]
+      return f"splat ({parts[0]})" if len(parts) == 1 else f"<{', '.join(parts)}>"
+    if len(u.src) == 1:
+      first = self.ins(f"insertelement {kind} poison, {scalar} {self.operand(u.src[0])}, i32 0")
+      return self.ins(f"shufflevector {kind} {first}, {kind} poison, <{u.dtype.count} x i32> zeroinitializer")
+    out = "poison"
+    for i, s in enumerate(u.src):
+      out = self.ins(f"insertelement {kind} {out}, {scalar} {self.operand(s)}, i32 {i}")
+    return out
+
+  def alu(self, u: UOp) -> str:
+    dtype, kind = u.dtype, ir_type(u.dtype)
+    xs = [self.operand(s) for s in u.src]
+    of = u.src[0].dtype
+    is_float, is_bool, unsigned = dtypes.is_float(of), dtypes.is_bool(of), dtypes.is_unsigned(of)
+    match u.op:
+      case Ops.FOLD:
+        return self.fold_lanes(u, xs[0], of)
+      case Ops.CAST:
+        return self.cast(xs[0], of, dtype)
+      case Ops.BITCAST:
+        return self.ins(f"bitcast {ir_type(of)} {xs[0]} to {kind}")
+      case Ops.WHERE:
+        return self.ins(f"select {ir_type(of)} {xs[0]}, {kind} {xs[1]}, {kind} {xs[2]}")
+      case Ops.NEG:
+        return self.ins(f"fneg {kind} {xs[0]}" if is_float else f"sub {kind} {self.splat(0, dtype)}, {xs[0]}")
+      case Ops.NOT:
+        return self.ins(f"xor {kind} {xs[0]}, {self.splat(1 if is_bool else -1, dtype)}")
+      case Ops.RECIP:
+        return self.ins(f"fdiv {kind} {self.splat(1.0, dtype)}, {xs[0]}")
+      case Ops.CMPLT | Ops.CMPEQ | Ops.CMPNE:
+        code = _COMPARE[u.op][0 if is_float else 2 if unsigned or is_bool else 1]
+        return self.ins(f"{'fcmp' if is_float else 'icmp'} {code} {ir_type(of)} {xs[0]}, {xs[1]}")
+      case Ops.ERF:
+        return self.per_lane("erf" if dtype.scalar() is dtypes.float64 else "erff", xs[0], dtype)
+      case Ops.MAX | Ops.MIN if is_float:
+        return self.extremum(u, xs)
+      case Ops.MAX | Ops.MIN if not is_bool:
+        name = ("u" if unsigned else "s") + u.op.name.lower()
+        return self.call(kind, f"llvm.{name}.{self.suffix(dtype)}", [(kind, x) for x in xs])
+      case Ops.IDIV | Ops.MOD:
+        return self.divide(u, xs)
+      case Ops.SHR:
+        return self.ins(f"{'lshr' if unsigned else 'ashr'} {kind} {xs[0]}, {xs[1]}")
+    if u.op in _CALLS:
+      return self.call(kind, f"llvm.{_CALLS[u.op]}.{self.suffix(dtype)}", [(kind, x) for x in xs])
+    if is_bool and u.op in _BOOL_OPS:
+      return self.ins(f"{_BOOL_OPS[u.op]} {kind} {xs[0]}, {xs[1]}")
+    if is_float:
+      return self.ins(f"{_FLOAT_OPS[u.op]} contract {kind} {xs[0]}, {xs[1]}")
+    return self.ins(f"{_INT_OPS[u.op]} {kind} {xs[0]}, {xs[1]}")
+
+  def splat(self, value: float, dtype: DType) -> str:
+    literal = _literal(value, dtype.scalar())
+    return literal if dtype.count == 1 else f"splat ({ir_type(dtype.scalar())} {literal})"
+
+  def per_lane(self, function: str, x: str, dtype: DType) -> str:
+    scalar = ir_type(dtype.scalar())
+    if dtype.count == 1:
+      return self.call(scalar, function, [(scalar, x)])
+    out = "poison"
+    for i in range(dtype.count):
+      lane = self.ins(f"extractelement {ir_type(dtype)} {x}, i32 {i}")
+      y = self.call(scalar, function, [(scalar, lane)])
+      out = self.ins(f"insertelement {ir_type(dtype)} {out}, {scalar} {y}, i32 {i}")
+    return out
+
+  def fold_lanes(self, u: UOp, x: str, of: DType) -> str:
+    """All lanes reduced to one; floats pairwise."""
+    assert isinstance(u.arg, Ops)
+    kind, scalar = ir_type(of), ir_type(u.dtype)
+    if dtypes.is_bool(of):
+      return self.call(scalar, f"llvm.vector.reduce.{_BOOL_OPS[u.arg]}.{self.suffix(of)}", [(kind, x)])
+    name = _LANE_FOLDS[u.arg][0 if dtypes.is_float(of) else 2 if dtypes.is_unsigned(of) else 1]
+    args = [(kind, x)]
+    if name in ("fadd", "fmul"):
+      args.insert(0, (scalar, self.splat(-0.0 if name == "fadd" else 1.0, u.dtype)))
+      self.declared[f"declare {scalar} @llvm.vector.reduce.{name}.{self.suffix(of)}({scalar}, {kind})"] = None
+      return self.ins(f"call reassoc {scalar} @llvm.vector.reduce.{name}.{self.suffix(of)}({', '.join(f'{t} {v}' for t, v in args)})")
+    return self.call(scalar, f"llvm.vector.reduce.{name}.{self.suffix(of)}", args)
+
+  def extremum(self, u: UOp, xs: list[str]) -> str:
+    """max or min that gives NaN if either operand is; `x > y ? x : y` (one instruction) gives y where either is NaN."""
+    kind, code = ir_type(u.dtype), "ogt" if u.op is Ops.MAX else "olt"
+    bits = f"<{u.dtype.count} x i1>" if u.dtype.count > 1 else "i1"
+    x, y = xs
+    if u.src[1].op is Ops.CONST or (u.src[1].op is Ops.VECTORIZE and u.src[1].src[0].op is Ops.CONST):
+      x, y = y, x
+      known = True
+    else:
+      known = False
+    out = self.ins(f"select {bits} {self.ins(f'fcmp {code} {kind} {x}, {y}')}, {kind} {x}, {kind} {y}")
+    if known:
+      return out
+    return self.ins(f"select {bits} {self.ins(f'fcmp uno {kind} {x}, {x}')}, {kind} {x}, {kind} {out}")
+
+  def divide(self, u: UOp, xs: list[str]) -> str:
+    """Floor division and modulo; by 0 gives 0, as in numpy. Cheap forms where both are known to be non-negative, or the divisor is."""
+    kind, dtype = ir_type(u.dtype), u.dtype
+    bits = f"<{dtype.count} x i1>" if dtype.count > 1 else "i1"
+    zero, one = self.splat(0, dtype), self.splat(1, dtype)
+    divisor = u.src[1].src[0] if u.src[1].op is Ops.VECTORIZE else u.src[1]
+    constant = divisor.op is Ops.CONST and divisor.arg != 0
+    x, y = xs
+    if constant and divisor.arg > 0 and divisor.arg & (divisor.arg - 1) == 0 and not u.arg and not dtypes.is_unsigned(dtype):
+      shift = divisor.arg.bit_length() - 1
+      text = f"ashr {kind} {x}, {self.splat(shift, dtype)}" if u.op is Ops.IDIV else f"and {kind} {x}, {self.splat(divisor.arg - 1, dtype)}"
+      return self.ins(text)
+    unsigned = u.arg or dtypes.is_unsigned(dtype)
+    is_zero = None
+    if not constant:
+      is_zero = self.ins(f"icmp eq {kind} {y}, {zero}")
+      y = self.ins(f"select {bits} {is_zero}, {kind} {one}, {kind} {y}")
+    if unsigned:
+      out = self.ins(f"{'udiv' if u.op is Ops.IDIV else 'urem'} {kind} {x}, {y}")
+    else:
+      minus = None
+      if not constant or divisor.arg == -1:  # the least integer over -1 would trap
+        minus = self.ins(f"icmp eq {kind} {y}, {self.splat(-1, dtype)}")
+        y = self.ins(f"select {bits} {minus}, {kind} {one}, {kind} {y}")
+      q = self.ins(f"sdiv {kind} {x}, {y}")
+      r = self.ins(f"sub {kind} {x}, {self.ins(f'mul {kind} {q}, {y}')}")
+      differ = self.ins(f"icmp slt {kind} {self.ins(f'xor {kind} {r}, {y}')}, {zero}")
+      wrong = self.ins(f"and {bits} {differ}, {self.ins(f'icmp ne {kind} {r}, {zero}')}")
+      if u.op is Ops.IDIV:
+        out = self.ins(f"select {bits} {wrong}, {kind} {self.ins(f'sub {kind} {q}, {one}')}, {kind} {q}")
+        if minus is not None:
+          out = self.ins(f"select {bits} {minus}, {kind} {self.ins(f'sub {kind} {zero}, {x}')}, {kind} {out}")
+      else:
+        out = self.ins(f"select {bits} {wrong}, {kind} {self.ins(f'add {kind} {r}, {y}')}, {kind} {r}")
+    return out if is_zero is None else self.ins(f"select {bits} {is_zero}, {kind} {zero}, {kind} {out}")
+
+  def cast(self, x: str, a: DType, b: DType) -> str:
+    """Conversion: float to integer truncates (through 32 or 64 bits, so that narrow types wrap), to bool is `!= 0`."""
+    source, target = ir_type(a), ir_type(b)
+    if a is b or (source == target and not dtypes.is_float(a)):
+      return x
+    if dtypes.is_bool(b):
+      zero = self.splat(0, a)
+      return self.ins(f"fcmp une {source} {x}, {zero}" if dtypes.is_float(a) else f"icmp ne {source} {x}, {zero}")
+    if dtypes.is_float(a) and dtypes.is_float(b):
+      if a.scalar() is dtypes.bfloat16:
+        wide = ir_type(dtypes.uint32.vec(a.count))
+        shifted = self.ins(f"shl {wide} {self.ins(f'zext {source} {x} to {wide}')}, {self.splat(16, dtypes.uint32.vec(a.count))}")
+        single = dtypes.float32.vec(a.count)
+        return self.cast(self.ins(f"bitcast {wide} {shifted} to {ir_type(single)}"), single, b)
+      if b.scalar() is dtypes.bfloat16:
+        return self.to_bfloat16(x, a)
+      return self.ins(f"{'fpext' if a.itemsize < b.itemsize else 'fptrunc'} {source} {x} to {target}")
+    if dtypes.is_float(a):
+      if a.scalar() is dtypes.bfloat16:
+        single = dtypes.float32.vec(a.count)
+        return self.cast(self.cast(x, a, single), single, b)
+      wide_dtype = (dtypes.uint64 if b.scalar() is dtypes.uint64 else dtypes.int32 if b.itemsize < 4 or b.scalar() is dtypes.int32 else dtypes.int64).vec(a.count)
+      wide = ir_type(wide_dtype)
+      code = "fptoui" if b.scalar() is dtypes.uint64 else "fptosi"
+      out = self.ins(f"freeze {wide} {self.ins(f'{code} {source} {x} to {wide}')}")
+      return out if wide == target else self.ins(f"trunc {wide} {out} to {target}")
+    unsigned = dtypes.is_unsigned(a) or dtypes.is_bool(a)
+    if dtypes.is_float(b):
+      if b.scalar() is dtypes.bfloat16:
+        single = dtypes.float32.vec(a.count)
+        return self.cast(self.cast(x, a, single), single, b)
+      return self.ins(f"{'uitofp' if unsigned else 'sitofp'} {source} {x} to {target}")
+    if dtypes.is_bool(a) or a.itemsize < b.itemsize:
+      return self.ins(f"{'zext' if unsigned else 'sext'} {source} {x} to {target}")
+    return self.ins(f"trunc {source} {x} to {target}")
+
+  def to_bfloat16(self, x: str, a: DType) -> str:
+    """Round to nearest even on the bits of float32; NaN stays NaN."""
+    single, word, half = dtypes.float32.vec(a.count), dtypes.uint32.vec(a.count), dtypes.uint16.vec(a.count)
+    if a is not single:
+      x = self.cast(x, a, single)
+    w = ir_type(word)
+    b = self.ins(f"bitcast {ir_type(single)} {x} to {w}")
+    odd = self.ins(f"and {w} {self.ins(f'lshr {w} {b}, {self.splat(16, word)}')}, {self.splat(1, word)}")
+    rounded = self.ins(f"add {w} {b}, {self.ins(f'add {w} {odd}, {self.splat(0x7FFF, word)}')}")
+    high = self.ins(f"trunc {w} {self.ins(f'lshr {w} {rounded}, {self.splat(16, word)}')} to {ir_type(half)}")
+    nan = self.ins(f"fcmp uno {ir_type(single)} {x}, {x}")
+    bits = f"<{a.count} x i1>" if a.count > 1 else "i1"
+    return self.ins(f"select {bits} {nan}, {ir_type(half)} {self.splat(0x7FC0, half)}, {ir_type(half)} {high}")
+
+
+def render(linear: Sequence[UOp], name: str) -> str:
+  """The LLVM module of one kernel, as text."""
+  return LLVMRenderer(linear, name).render()

@@ -1,0 +1,73 @@
+"""Compiled objects on disk, shared by processes: `CACHEDIR` (default ~/.cache/tinygrad), at most `CACHE_MB` megabytes (default 512)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from tinygrad.helpers import atomic_write, getenv
+
+_DIGEST = 32
+_puts = 0
+
+
+def directory() -> Path:
+  """Where entries live; read at every call, so that a process may change its environment."""
+  return Path(os.environ.get("CACHEDIR") or Path.home() / ".cache" / "tinygrad") / "objects"
+
+
+def key_of(*parts: str) -> str:
+  """The name of an entry: a digest of everything the object depends on."""
+  digest = hashlib.sha256()
+  for part in parts:
+    data = part.encode()
+    digest.update(len(data).to_bytes(8, "little") + data)
+  return digest.hexdigest()
+
+
+def get(key: str) -> bytes | None:
+  """The entry, or None if there is none or it is damaged (then it is removed, and the caller makes it anew)."""
+  path = directory() / key
+  try:
+    data = path.read_bytes()
+  except OSError:
+    return None
+  if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
+    path.unlink(missing_ok=True)
+    return None
+  try:
+    os.utime(path)  # the age that eviction goes by is the last use
+  except OSError:
+    return data[_DIGEST:]  # removed meanwhile by another process
+  return data[_DIGEST:]
+
+
+def put(key: str, data: bytes) -> None:
+  """Stores an entry: written beside and renamed, so that no reader sees a part of it. A full or read-only disk is no error."""
+  global _puts
+  try:
+    with atomic_write(directory() / key) as f:
+      f.write(hashlib.sha256(data).digest() + data)
+  except OSError:
+    return  # the cache only saves time
+  _puts += 1
+  if _puts % 64 == 1:
+    evict(getenv("CACHE_MB", 512) << 20)
+
+
+def evict(limit: int) -> None:
+  """Removes entries, the longest unused first, until at most `limit` bytes are left."""
+  entries: list[tuple[float, int, Path]] = []
+  for path in directory().iterdir():
+    try:
+      stat = path.stat()
+    except OSError:
+      continue  # removed meanwhile by another process
+    entries.append((stat.st_mtime, stat.st_size, path))
+  total = sum(size for _, size, _ in entries)
+  for _, size, path in sorted(entries):
+    if total <= limit:
+      return
+    path.unlink(missing_ok=True)
+    total -= size
