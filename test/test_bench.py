@@ -1,0 +1,115 @@
+"""The benchmark tool measures what it says: on a framework of known speed, and on this project."""
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from extra.bench.__main__ import environments, measure, measure_import, table
+from extra.bench.workers import HERE, ROOT, BenchError, Environment, Worker
+
+COLD, WARM_CALL = 0.08, 0.01
+
+# a framework whose first call takes COLD seconds, the others WARM_CALL; it notes each turn in a shared file
+KNOWN_SPEED = """
+import os, sys, time
+sys.path.insert(0, {harness!r})
+from harness import Work, main
+
+def slow_at_first():
+  calls = []
+  def run():
+    calls.append(None)
+    with open({turns!r}, "a") as f:
+      f.write({name!r} + "\\n")
+    time.sleep({cold} if len(calls) == 1 else {warm})
+    print("noise on the standard output")
+  return Work(run, flops=10**9, error=lambda: 0.5)
+
+def broken():
+  raise ValueError("no such kernel")
+
+main(__doc__, {{"known": slow_at_first, "broken": broken}}, import_s=0.125)
+"""
+
+
+def known_speed(folder: Path, name: str) -> Environment:
+  script = folder / f"work_{name}.py"
+  turns = str(folder / "turns.txt")
+  script.write_text(KNOWN_SPEED.format(harness=str(HERE), turns=turns, name=name, cold=COLD, warm=WARM_CALL))
+  return Environment(name, Path(sys.executable), script)
+
+
+def test_cold_warm_and_turns(tmp_path: Path):
+  envs = [known_speed(tmp_path, name) for name in ("here", "peer")]
+  got = measure(envs, "known", rounds=10, cold_rounds=2)
+  for name in ("here", "peer"):
+    assert got[name]["cold_s"] >= COLD, "the first call of a fresh process"
+    assert WARM_CALL <= got[name]["best_s"] <= got[name]["median_s"] < COLD, "the cold call is not among the warm"
+    assert got[name]["calls"] == 10
+    assert got[name]["gflops"] == pytest.approx(1 / got[name]["median_s"])
+    assert got[name]["error"] == 0.5
+  turns = (tmp_path / "turns.txt").read_text().split()
+  assert turns == ["here", "peer"] * (2 + 2 + 10), (
+    "two cold processes, two calls that do not count, ten that do, in turn"
+  )
+
+
+def test_import_is_measured_in_fresh_processes(tmp_path: Path):
+  got = measure_import([known_speed(tmp_path, "here")], rounds=2)
+  assert got["here"]["median_s"] == 0.125
+  assert got["here"]["calls"] == 2
+
+
+def test_a_failing_workload_says_why_and_leaves_the_others(tmp_path: Path):
+  got = measure([known_speed(tmp_path, "here")], "broken", rounds=10, cold_rounds=1)
+  assert "here: broken stopped" in got["here"]["failed"]
+  assert "ValueError: no such kernel" in got["here"]["failed"]
+  assert table({"broken": got}, ["here"]).row_count == 1
+
+
+def test_a_worker_begins_with_an_empty_cache_and_removes_it(tmp_path: Path):
+  worker = Worker(known_speed(tmp_path, "here"), "known")
+  folder = worker.cache
+  assert [p.name for p in folder.iterdir()] == ["stderr.txt"]
+  worker.close()
+  assert not folder.exists()
+  assert worker.process.poll() is not None
+
+
+@pytest.mark.parametrize(
+  ("peer", "message"),
+  [
+    ("torch", "'torch' is no peer\n  fix: KIND=VENV, KIND one of .*torch"),
+    ("cobol=/venv", "'cobol=/venv' is no peer"),
+    ("torch=/nowhere", "there is no /nowhere/bin/python\n  fix: python -m venv /nowhere"),
+  ],
+)
+def test_a_wrong_peer_is_an_error_with_a_fix(peer: str, message: str):
+  with pytest.raises(BenchError, match=message):
+    environments([peer])
+
+
+def test_the_tool_measures_this_project(tmp_path: Path):
+  command = [sys.executable, "-m", "extra.bench", "small20", "--rounds", "10", "--cold", "1", "--out", str(tmp_path)]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout + done.stderr
+  assert "small20" in done.stdout
+  report = json.loads((tmp_path / "bench.json").read_text())
+  ours = report["results"]["small20"]["here"]
+  assert 0 < ours["best_s"] <= ours["median_s"] < ours["cold_s"]
+  assert report["packages"]["here"]["numpy"]
+
+
+def test_the_step_on_many_devices_is_measured(tmp_path: Path):
+  command = [sys.executable, "-m", "extra.bench.devscale", "2", "4", "--warm", "2", "--out", str(tmp_path)]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout + done.stderr
+  rows = json.loads((tmp_path / "devscale.json").read_text())["results"]["here"]
+  assert [row["devices"] for row in rows] == [2, 4]
+  for row in rows:
+    assert row["cold"]["step_s"] == pytest.approx(row["cold"]["build_s"] + row["cold"]["realize_s"])
+    assert row["median_s"] == statistics.median(w["step_s"] for w in row["warm"])
