@@ -1,0 +1,407 @@
+"""From lazy values to memory: the one place that names all stages.
+
+`realize` gives each root a buffer, then: canonical graph (buffers numbered, variables unbound) → `localize` → `create_schedule` → a compiled `Plan`, cached
+under the canonical graph → `run`. Nothing here loops over the devices of a simulated backend.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinygrad.codegen import lower_kernel
+from tinygrad.device import Buffer, Device, Placement, Sharding, Target, device_set, short_devices
+from tinygrad.dtype import dtypes, to_numpy_dtype
+from tinygrad.engine.estimate import Estimate, estimate
+from tinygrad.helpers import DEBUG, DEFER, NOOPT, ContextVar, GlobalCounters, colored, numpy, prod, size_to_str
+from tinygrad.runtime.python import Interpreter
+from tinygrad.schedule.memory import Temp
+from tinygrad.schedule.schedule import ScheduleItem, Transfer, create_schedule
+from tinygrad.sharding.localize import localize
+from tinygrad.uop.ops import BufferArg, GroupOp, Ops, UOp, buffer_of, uops_in
+from tinygrad.uop.rewrite import substitute
+
+INTERPRET = ContextVar("INTERPRET", 0)  # 1: evaluate the localized graph in numpy instead of compiling it
+DEVICE_NUM = "_device_num"
+CACHED_PLANS = 1024
+
+# ---------------------------------------------------------------- programs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+  """A kernel, compiled for one kind of device."""
+
+  name: str
+  code: Any
+  cost: Estimate
+
+
+_programs: dict[tuple[UOp, Target, int], Program] = {}
+
+
+def program(ast: UOp, device: str) -> Program:
+  """The compiled kernel; once per AST and target."""
+  backend = Device[device]
+  key = (ast, backend.target, NOOPT.value)
+  if (found := _programs.get(key)) is None:
+    cost = estimate(ast)
+    linear = lower_kernel(ast, backend.target)
+    source = backend.render(linear, cost.name)
+    if DEBUG >= 5:
+      print(source)
+    found = _programs[key] = Program(cost.name, backend.compile(source, cost.name), cost)
+  return found
+
+
+# ---------------------------------------------------------------- plans
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+  """A schedule with its programs. `programs[i]` is None for a Transfer. With `local`, the localized graph, it is interpreted instead."""
+
+  items: tuple[ScheduleItem, ...]
+  programs: tuple[Program | None, ...]
+  buffers: tuple[int, ...]  # slot -> which of the canonical graph's buffers
+  temps: tuple[Temp, ...]
+  local: UOp | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+  """One execution: a plan with its memory (buffers of the slots, then temporaries) and the values of its variables."""
+
+  plan: Plan
+  memory: list[Buffer]
+  variables: dict[str, int]
+
+
+_plans: dict[tuple[Any, ...], Plan] = {}
+recorders: list[Callable[[Run], None]] = []  # the JIT that captures, if one does: told of every run
+
+
+def canonical(sink: UOp) -> tuple[UOp, list[UOp], dict[str, int]]:
+  """`sink` with its buffers numbered in order and its variables unbound: the key of its plan. Also the buffers, and the variables' values.
+
+  Raises ValueError if a variable is bound to two values.
+  """
+  buffers: list[UOp] = []
+  values: dict[str, int] = {}
+  mapping: dict[UOp, UOp] = {}
+
+  def unbind(u: UOp) -> None:
+    variable, value = u.unbind()
+    name = variable.arg[0]
+    if values.setdefault(name, value) != value:
+      raise ValueError(f"variable {name} is bound to {values[name]} and to {value} in one computation\n  fix: bind it once, or use two names")
+    mapping[u] = variable
+
+  for u in sink.toposort():
+    if u.op is Ops.BUFFER:
+      mapping[u] = UOp.new(Ops.BUFFER, u.dtype, (), BufferArg(-1 - len(buffers), u.arg.shape, u.arg.device))
+      buffers.append(u)
+    elif u.op is Ops.BIND:
+      unbind(u)
+    elif type(u.arg) is tuple and u.op not in (Ops.VARIABLE, Ops.REDUCE, Ops.PERMUTE, Ops.FLIP):
+      for inner in uops_in(u.arg):
+        for v in inner.toposort():
+          if v.op is Ops.BIND:
+            unbind(v)
+  return substitute(sink, mapping), buffers, values
+
+
+def make_plan(sink: UOp) -> Plan:
+  """Localizes, schedules and compiles a canonical graph."""
+  local = localize(sink)
+  devices = [d for u in local.toposort() if u.op is Ops.BUFFER for d in device_set(u.arg.device)[:1]]
+  if INTERPRET or any(getattr(Device[d], "interprets", False) for d in devices):
+    buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
+    return Plan((), (), tuple(-1 - u.arg.uid for u in buffers), (), local)
+  schedule = create_schedule(local)
+  programs = tuple(None if isinstance(i.kernel, Transfer) else program(i.kernel, i.devices[0]) for i in schedule.items)
+  return Plan(schedule.items, programs, tuple(-1 - u.arg.uid for u in schedule.buffers), schedule.temps)
+
+
+def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
+  """The plan of a graph, from the cache if an equal one has been made, with its buffers by slot and its variables' values."""
+  key_sink, buffers, values = canonical(sink)
+  key = (key_sink, INTERPRET.value, NOOPT.value, DEFER.value)
+  if (plan := _plans.get(key)) is None:
+    plan = make_plan(key_sink)
+    while len(_plans) >= CACHED_PLANS:
+      del _plans[next(iter(_plans))]
+    _plans[key] = plan
+  return plan, [buffers[i] for i in plan.buffers], values
+
+
+# ---------------------------------------------------------------- realize
+
+
+def is_view(u: UOp) -> bool:
+  """Movement that shows a part of one source as it is: no element is computed."""
+  return u.op in GroupOp.Movement and len(u.src) == 1 and u.op not in (Ops.PAD, Ops.SPREAD)
+
+
+def settled(device: Placement | None) -> Placement:
+  if device is None:
+    return Device.DEFAULT
+  return device.settled if isinstance(device, Sharding) else device
+
+
+def realize(*roots: UOp) -> list[UOp]:
+  """Computes `roots` and performs the effects among them and below them.
+
+  Returns for each root the BUFFER with its value, at the root's placement without debts; for a view of a buffer that view, the effects before it done.
+  """
+  results: list[UOp] = []
+  effects: list[UOp] = []
+  made: dict[UOp, UOp] = {}
+  for root in roots:
+    if root not in made:
+      made[root] = _prepare(root, effects)
+    results.append(made[root])
+  if effects:
+    plan, buffers, values = plan_of(UOp.sink(*effects))
+    execute(Run(plan, [*map(buffer_of, buffers), *allocate_temps(plan)], values))
+  return results
+
+
+def _prepare(root: UOp, effects: list[UOp]) -> UOp:
+  """What `root` will be once `effects`, to which its own are added, have run."""
+  base = root
+  while is_view(base):
+    base = base.src[0]
+  if base.op is Ops.BUFFER:
+    return root
+  if base.op in (Ops.AFTER, Ops.ASSIGN):
+    found = [e for e in base.toposort() if e.op is Ops.ASSIGN]
+    effects += [e for e in found if e not in effects]
+    target = base
+    chain: dict[UOp, UOp] = {}
+    for u in base.toposort():
+      if u.op in (Ops.AFTER, Ops.ASSIGN):
+        chain[u] = substitute(u.src[0], chain)
+    return substitute(root, {target: chain[target]})
+  buffer = UOp.buffer(root.max_shape, root.dtype, settled(root.device))
+  view = buffer if buffer.shape == root.shape else buffer.shrink([(0, n) for n in root.shape])
+  effects.append(view.assign(root))
+  return view
+
+
+def to_numpy(u: UOp) -> Any:
+  """The value as a numpy array of its own. Raises JitError inside a function that is being captured."""
+  if recorders:
+    raise JitError(
+      f"the value of {u.dtype.name}{list(u.shape)} is read while a function is being captured: replay would not read it again\n"
+      "  fix: return the Tensor from the function and read it outside (.item(), .numpy(), .tolist())"
+    )
+  (done,) = realize(u.copy_to_device("NPY"))
+  while is_view(done):
+    done = done.src[0]
+  array = numpy.array(buffer_of(done).handle())
+  host = array if array.dtype == to_numpy_dtype(u.dtype) and array.shape == done.shape else array.view(to_numpy_dtype(u.dtype)).reshape(done.shape)
+  if all(isinstance(n, int) for n in u.shape):
+    return host
+  _, _, values = canonical(u.sink(u))
+  return host[tuple(slice(0, n if isinstance(n, int) else value_of(n, values)) for n in u.shape)]
+
+
+def value_of(x: Any, values: Mapping[str, int]) -> int:
+  """A symbolic dim with its variables given."""
+  mapping = {v: UOp.const(dtypes.index, values[v.arg[0]]) for v in x.variables()}
+  return int(substitute(x, {u: u.src[0] for u in x.toposort() if u.op is Ops.BIND} | mapping).simplify())
+
+
+class JitError(RuntimeError):
+  """A function that cannot be captured, or a replay with arguments that don't fit."""
+
+
+def allocate_temps(plan: Plan) -> list[Buffer]:
+  return [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
+
+
+# ---------------------------------------------------------------- run
+
+
+def execute(run: Run) -> None:
+  """Runs a plan once, and tells the JIT if it captures."""
+  for record in recorders:
+    record(run)
+  if run.plan.local is not None:
+    interpret(run)
+    return
+  Prepared(run).launch()
+
+
+@dataclass(slots=True, eq=False)
+class Prepared:
+  """A run with its calls bound: for each stretch between copies, the devices and one list of calls for each. `launch` may be repeated."""
+
+  run: Run
+  steps: list[tuple[ScheduleItem, ...]] = field(default_factory=list)
+  batches: list[tuple[list[Any], list[list[Any]]] | None] = field(default_factory=list)
+
+  def __post_init__(self) -> None:
+    stretch: list[ScheduleItem] = []
+    for item in self.run.plan.items:
+      alone = isinstance(item.kernel, Transfer) or DEBUG >= 2
+      if stretch and alone:
+        self.add(tuple(stretch))
+        stretch = []
+      stretch.append(item)
+      if alone:
+        self.add(tuple(stretch))
+        stretch = []
+    if stretch:
+      self.add(tuple(stretch))
+
+  def add(self, items: tuple[ScheduleItem, ...]) -> None:
+    self.steps.append(items)
+    self.batches.append(None)
+
+  def bind(self, items: Sequence[ScheduleItem]) -> tuple[list[Any], list[list[Any]]]:
+    """The backends, and for each its calls: kernels with their pointers, and barriers around what reads from peers."""
+    calls: dict[str, list[Any]] = {}
+    fenced: dict[str, bool] = {}  # the device's last call is a barrier
+    run = self.run
+
+    def fence(devices: Sequence[str]) -> None:
+      if len(devices) == 1 or all(fenced.get(d) for d in devices):
+        return
+      for d, call in zip(devices, Device[devices[0]].barrier([Device[d] for d in devices])):
+        calls.setdefault(d, []).append(call)
+        fenced[d] = True
+
+    for item in items:
+      code = program_of(run.plan, item)
+      assert not isinstance(item.kernel, Transfer)
+      if item.peers:
+        fence(item.devices)
+      peers = peer_slots(item.kernel) if item.peers else frozenset()
+      memory = [run.memory[s] for s in item.slots]
+      for d, device in enumerate(item.devices):
+        args = [[m.handle(k) for k in range(len(item.devices))] if i in peers else m.handle(d) for i, m in enumerate(memory)]
+        values = [d if name == DEVICE_NUM else run.variables[name] for name in item.variables]
+        calls.setdefault(device, []).append(Device[device].bind(code.code, args, values))
+        fenced[device] = False
+      if item.peers:
+        fence(item.devices)
+    return [Device[d] for d in calls], list(calls.values())
+
+  def launch(self) -> None:
+    """Hands the work over; copies between device sets happen here, in between."""
+    for n, items in enumerate(self.steps):
+      first = items[0]
+      start = time.perf_counter() if DEBUG >= 2 else 0.0
+      simulated = Device[first.devices[0]].simulated
+      if isinstance(first.kernel, Transfer):
+        copy(first.kernel, self.run.memory[first.slots[1]], self.run.memory[first.slots[0]])
+      elif not simulated:
+        if (batch := self.batches[n]) is None:
+          batch = self.batches[n] = self.bind(items)
+        backends, calls = batch
+        backends[0].submit_all(backends, calls)
+      if DEBUG >= 2 and not simulated:
+        for d in first.devices:
+          Device[d].synchronize()
+      seconds = time.perf_counter() - start if DEBUG >= 2 else None
+      for item in items:
+        account(self.run.plan, item, seconds)
+
+
+def program_of(plan: Plan, item: ScheduleItem) -> Program:
+  code = _programs[item.kernel, Device[item.devices[0]].target, NOOPT.value]  # type: ignore[index]
+  return code
+
+
+def peer_slots(ast: UOp) -> frozenset[int]:
+  return frozenset(u.arg.slot for u in ast.toposort() if u.op is Ops.PARAM and u.arg.peers)
+
+
+def account(plan: Plan, item: ScheduleItem, seconds: float | None) -> None:
+  """Counters, and DEBUG's line for the item."""
+  n = len(item.devices)
+  if isinstance(item.kernel, Transfer):
+    name, ops, nbytes = "copy", 0, prod(item.kernel.shape) * item.kernel.dtype.itemsize
+  else:
+    code = program_of(plan, item)
+    name, ops, nbytes = code.name, code.cost.ops * n, code.cost.nbytes * n
+  GlobalCounters.kernel_count += 1
+  GlobalCounters.global_ops += ops
+  GlobalCounters.global_mem += nbytes
+  if DEBUG >= 1:
+    text = f"*** {short_devices(item.devices):12s} {GlobalCounters.kernel_count:5d} {colored(f'{name:32s}', 'yellow' if item.peers else None)}"
+    text += f" mem {size_to_str(GlobalCounters.mem_used):>9s}"
+    if seconds is not None:
+      GlobalCounters.time_sum_s += seconds
+      text += f" {seconds * 1e6:10.1f} us {ops / seconds * 1e-9:9.1f} GFLOP/s {nbytes / seconds * 1e-9:8.1f} GB/s"
+    print(text)
+
+
+# ---------------------------------------------------------------- host copies and the interpreter
+
+
+def host_array(buffer: Buffer, i: int) -> Any:
+  """Device i's part of a buffer as a numpy array over its memory; the device has finished what was queued."""
+  backend = Device[buffer.devices[i]]
+  handle = buffer.handle(i)
+  backend.synchronize()
+  dtype, shape = to_numpy_dtype(buffer.dtype), buffer.local_shape
+  if hasattr(backend, "array"):
+    return backend.array(handle, dtype, shape)
+  view = backend.view(handle)
+  return numpy.frombuffer(view, dtype, count=prod(shape)).reshape(shape)
+
+
+def typed(memory: Buffer, transfer: Transfer, device: Placement) -> Buffer:
+  """The memory of a temporary as a buffer of the transfer's value."""
+  if memory.dtype is transfer.dtype and memory.shape == transfer.shape:
+    return memory
+  return Buffer(device, transfer.shape, transfer.dtype).allocate([memory.handle(i) for i in range(len(device_set(device)))])
+
+
+def copy(transfer: Transfer, source: Buffer, target: Buffer) -> None:
+  """Each device of the target receives its own box, from the first device that holds what is in it."""
+  simulated = [Device[device_set(p)[0]].simulated for p in (transfer.source, transfer.result)]
+  if simulated[1]:
+    return
+  source, target = typed(source, transfer, transfer.source), typed(target, transfer, transfer.result)
+  outs = [(box_of(transfer.result, d, transfer.shape), host_array(target, d)) for d in range(len(target.devices))]
+  if simulated[0]:
+    for _, out in outs:
+      out[...] = 0
+    return
+  ins: dict[tuple[tuple[int, int], ...], Any] = {}
+  for d in range(len(source.devices)):
+    box = box_of(transfer.source, d, transfer.shape)
+    if box not in ins:
+      ins[box] = host_array(source, d)
+  for box, out in outs:
+    for have, array in ins.items():
+      both = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, have)]
+      if all(lo < hi for lo, hi in both):
+        there = tuple(slice(lo - a, hi - a) for (lo, hi), (a, _) in zip(both, box))
+        here = tuple(slice(lo - a, hi - a) for (lo, hi), (a, _) in zip(both, have))
+        out[there] = array[here]
+
+
+def box_of(p: Placement, d: int, shape: Sequence[int]) -> tuple[tuple[int, int], ...]:
+  return tuple((0, n) for n in shape) if isinstance(p, str) else p.box(d, shape)
+
+
+def interpret(run: Run) -> None:
+  """The plan's localized graph in numpy, over the buffers' own memory."""
+  local = run.plan.local
+  assert local is not None
+  order = [u for u in local.toposort() if u.op is Ops.BUFFER]
+  arrays = {u: [host_array(b, i) for i in range(len(b.devices))] for u, b in zip(order, run.memory)}
+  Interpreter(arrays.__getitem__, run.variables).run(local)
+  GlobalCounters.kernel_count += 1
+
+
+def synchronize(devices: Iterable[str]) -> None:
+  for d in devices:
+    Device[d].synchronize()
