@@ -158,6 +158,21 @@ def test_weights_and_cache_are_cut_as_said(tmp_path: Path):
   np.testing.assert_array_equal(w.dense().numpy(), want)
 
 
+@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("shard", SHARDED)
+def test_two_all_reduces_a_layer(name: str, shard: str, tmp_path: Path):
+  m = load(CASES[name], tmp_path, shard)
+  # one more sum joins the parts of the embedding, of which each token has one that is not zero
+  assert m.collectives_of_step() == {"all_reduce": 2 * m.c.layers + 1}
+  want = m.prefill(TOKENS[:5])
+  m.collectives_of_step()
+  np.testing.assert_array_equal(m.prefill(TOKENS[:5]), want)  # to look changed nothing
+
+
+def test_one_device_needs_no_collective(tmp_path: Path):
+  assert not load(SMALL, tmp_path).collectives_of_step()
+
+
 def test_layouts():
   name = Device.DEFAULT
   assert Layout.parse("1") == Layout(name) and Layout.parse("1x1") == Layout(name)

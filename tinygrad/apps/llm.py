@@ -87,7 +87,8 @@ class Statistics:
       f"{self.prompt_tokens} tokens read in {self.prompt_seconds:.2f} s, {self.tokens} decoded at {rate}",
       f"weights: {size_to_str(whole)}, per device {size_to_str(most)} ({most / whole:.0%}) on {model.layout.count}",
     ]
-    return [*out, f"collectives of a step: {collectives_of_step(model)}"]
+    moves = ", ".join(f"{n} {kind}" for kind, n in sorted(model.collectives_of_step().items()))
+    return [*out, f"collectives of a step: {moves or 'none'}"]
 
 
 def generate(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 from tinygrad import Device, Mesh, P, Sharding, Tensor, TinyJit, UOp, Variable, dtypes
 from tinygrad.apps.gguf import GGUF, GGMLType, GGUFError
 from tinygrad.apps.tokenizer import TokenError
+from tinygrad.sharding.localize import localize
+from tinygrad.uop.ops import Ops
 
 CHUNK = 32  # tokens of a prompt that one prefill step takes; the last chunk is padded
 RECONVERT = "convert the model again with a current converter"
@@ -226,8 +229,8 @@ class Layer:
     q = self.linear(x, "attn_q").reshape(1, t, c.kv_heads, c.heads // c.kv_heads, c.head_dim).permute(0, 2, 3, 1, 4)
     k = self.linear(x, "attn_k").reshape(1, t, c.kv_heads, c.head_dim).permute(0, 2, 1, 3)
     v = self.linear(x, "attn_v").reshape(1, t, c.kv_heads, c.head_dim).permute(0, 2, 1, 3)
-    self.keys[:, :, pos : pos + t].assign(self.rotate(k, cos, sin)).realize()
-    self.values[:, :, pos : pos + t].assign(v).realize()
+    self.keys[:, :, pos : pos + t] = self.rotate(k, cos, sin)
+    self.values[:, :, pos : pos + t] = v
     # [1, kv_heads, heads of one kv head, T, seen positions]
     keys, values = (x[:, :, : pos + t].unsqueeze(2) for x in (self.keys, self.values))
     scores = self.rotate(q, cos, sin) @ keys.transpose(-1, -2) * c.head_dim**-0.5
@@ -271,7 +274,7 @@ class Llama:
     self.positions = layout.put(np.arange(length, dtype=np.int32)).realize()
     self.layers = [Layer(c, self.weights, i, layout, length) for i in range(c.layers)]
     self.pos, self.last = Variable("pos", 0, c.context - 1), Variable("last", 0, CHUNK - 1)
-    self.prefill_step, self.decode_step = TinyJit(self.prefill_logits), TinyJit(self.logits)
+    self.prefill_step, self.decode_step = TinyJit(self.prefill_logits), TinyJit(self.decode_logits)
 
   @property
   def weight_bytes(self) -> tuple[int, int]:
@@ -293,13 +296,23 @@ class Llama:
   def project(self, x: Tensor) -> Tensor:
     """x [1, 1, dim] -> logits [vocab]."""
     x = rms_norm(x, self.weights["output_norm.weight"].dense(), self.c.eps)
-    return (x @ self.weights["output.weight"].dense().transpose(0, 1)).reshape(self.c.vocab).realize()
+    return (x @ self.weights["output.weight"].dense().transpose(0, 1)).reshape(self.c.vocab)
 
-  def logits(self, tokens: Tensor, pos: UOp) -> Tensor:
-    return self.project(self.hidden(tokens, pos))
+  def decode_logits(self, tokens: Tensor, pos: UOp) -> Tensor:
+    return self.project(self.hidden(tokens, pos)).realize()
 
   def prefill_logits(self, tokens: Tensor, pos: UOp, last: UOp) -> Tensor:
-    return self.project(self.hidden(tokens, pos)[:, last : last + 1])
+    return self.project(self.hidden(tokens, pos)[:, last : last + 1]).realize()
+
+  def collectives_of_step(self) -> Counter[str]:
+    """How often a decoding step communicates, by kind: the collectives in the program that every device runs."""
+    caches = [t for layer in self.layers for t in (layer.keys, layer.values)]
+    before = [t.uop for t in caches]
+    out = self.project(self.hidden(self.tokens([0]), self.pos.bind(0)))
+    local = localize(UOp.sink(out.uop))
+    for t, uop in zip(caches, before):
+      t.uop = uop  # the step is looked at, not taken
+    return Counter(u.arg.kind for u in local.toposort() if u.op is Ops.COLLECTIVE)
 
   def tokens(self, ids: Sequence[int]) -> Tensor:
     for i in ids:
