@@ -136,7 +136,7 @@ class Localizer:
   def rule(self, u: UOp, p: Placement | None) -> Rule:
     """How to make u at p, which is u's own placement, or a cut of a value that has none or is held more widely."""
     own = [(s, s.device) for s in u.src]
-    if u.op in (Ops.SINK, Ops.AFTER):
+    if u.op is Ops.SINK or (u.op is Ops.AFTER and u.device is p):
       return own, lambda xs: u.replace(src=tuple(xs))
     if u.device is None and not is_cut(p):
       return [], lambda _: u
@@ -320,7 +320,8 @@ def whole_assigns(sink: UOp) -> UOp:
       base = base.src[0]
     if not any(v.op in REMAPPING and any(isinstance(d := s.device, Sharding) and d.cut(i) for i in touched(v, factor_rule(v)) for s in (v, v.src[0])) for v in views):
       continue
-    value, mask = u.src[1], UOp.const(dtypes.bool, True).broadcast_to(u.shape)
+    value, base = substitute(u.src[1], mapping), substitute(base, mapping)
+    mask = UOp.const(dtypes.bool, True).broadcast_to(u.shape)
     for v in views:
       value, mask = unview(v, value), unview(v, mask)
     assert base.device is not None

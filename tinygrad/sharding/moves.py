@@ -162,14 +162,15 @@ def _more(n: int, have: list[Digit], target: Digits, usable: Callable[[Digit], b
 
 def _exchange(shape: tuple[int, ...], a: Sharding, b: Sharding) -> tuple[str, int, int]:
   """Kind, group size and elements received of a change of cuts: what of a device's new block it does not hold yet."""
-  worst = 0
+  worst, nested = 0, True
   for number in range(len(a)):
     new = overlap = 1
     for (lo, hi), (lo2, hi2) in zip(b.box(number, shape), a.box(number, shape)):
       new *= hi - lo
       overlap *= max(0, min(hi, hi2) - max(lo, lo2))
+      nested = nested and (lo == hi or lo2 <= lo <= hi <= hi2)
     worst = max(worst, new - overlap)
-  if worst == 0:
+  if worst == 0 and nested:  # else a dim of the old block is empty where the new one's is not: no slice, though nothing travels
     return "slice", 1, 0
   parts_a, parts_b = prod(a.parts_), prod(b.parts_)
   if parts_b < parts_a:

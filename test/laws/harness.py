@@ -1,0 +1,128 @@
+"""Runs a program's placed build through `localize` and the interpreter, and compares with the same program on one device.
+
+Padding is poisoned, replicas are compared bit for bit by the interpreter, and values are integers, so equality is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from programs import MAGNITUDE, Program, Value, make
+from tinygrad.device import Placement, Sharding, device_set
+from tinygrad.dtype import dtypes
+from tinygrad.ops import leaves as _leaves  # noqa: F401 (registers the cards)
+from tinygrad.runtime.python import Interpreter, assemble
+from tinygrad.sharding.localize import localize
+from tinygrad.uop.cards import CARDS
+from tinygrad.uop.ops import Ops, UOp
+
+Runner = Callable[[Program, Sequence[UOp]], list[np.ndarray]]
+
+
+def poison(dtype: Any) -> Any:
+  return np.nan if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max - 1
+
+
+def blocks(value: np.ndarray, placement: Placement) -> list[np.ndarray]:
+  """Each device's part of a value as it lies in memory: blocks of full size, what lies behind the valid part poisoned."""
+  if isinstance(placement, str):
+    return [value.copy()]
+  out = []
+  for d in range(len(placement)):
+    block = np.full(placement.local_shape(value.shape), poison(value.dtype), value.dtype)
+    box = placement.box(d, value.shape)
+    block[tuple(slice(0, hi - lo) for lo, hi in box)] = value[tuple(slice(lo, hi) for lo, hi in box)]
+    out.append(block)
+  return out
+
+
+def interpret(p: Program, roots: Sequence[UOp]) -> list[np.ndarray]:
+  """The roots' global values by the interpreter of the localized program."""
+  somewhere = UOp.buffer((1,), dtypes.int8, Sharding(p.mesh))  # a program of constants alone would run on no device
+  memory = {u: blocks(value, u.arg.device) for u, value in [*p.content.items(), (somewhere, np.zeros(1, np.int8))]}
+  local = localize(UOp.sink(*roots, somewhere))
+  machine = Interpreter(lambda buffer: memory[buffer], {"v": p.variable})
+  machine.run(local)
+  out = []
+  for root, s in zip(roots, local.src):
+    where = root.device
+    assert not isinstance(where, Sharding) or not where.pending, f"{root} still owes"
+    values = machine.values[s]
+    out.append(values[0] if where is None else assemble(values[: len(device_set(where))], where, root.max_shape, root.max_shape))
+  return out
+
+
+def gradients(loss: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
+  """Reverse mode by the cards, in the global view; each gradient at its target's placement, None where the loss does not depend on it."""
+  needed: set[UOp] = set()
+  order = loss.toposort()
+  for u in order:
+    if u in targets or any(s in needed for s in u.src):
+      needed.add(u)
+  g: dict[UOp, UOp] = {loss: loss.const_like(1.0)}
+  for u in reversed(order):
+    rule = CARDS[u.op].gradient
+    if u not in g or u not in needed or rule is None or not u.src:
+      continue
+    for s, ds in zip(u.src, rule(g[u], u), strict=True):
+      if ds is not None and s in needed:
+        assert ds.shape == s.shape, (u, s.shape, ds.shape)
+        g[s] = g[s] + ds if s in g else ds
+  return [g[t].copy_to_device(t.arg.device) if t in g else None for t in targets]
+
+
+def scalar(v: UOp) -> UOp:
+  """A weighted sum of v's elements: weights differ, so that permuted elements are noticed."""
+  flat = v.reshape((v.size,))
+  weights = UOp.iota(v.size, dtypes.int32).cast(v.dtype) * -1.0 + 3.0
+  return (flat * weights).r(Ops.ADD, (0,)).reshape(())
+
+
+def too_large(p: Program, roots: Sequence[UOp]) -> bool:
+  """Whether some reference value is beyond what its float type adds exactly."""
+  for root in roots:
+    p.value(root)
+    for u in root.toposort():
+      if u.dtype in MAGNITUDE and u.op not in (Ops.BUFFER,):
+        value = p.memo[u]
+        if not np.isfinite(value).all() or np.abs(value).max(initial=0) * max(value.size, 1) > MAGNITUDE[u.dtype] * 8:
+          return True
+  return False
+
+
+def pairs(p: Program) -> list[Value]:
+  """What is compared: the roots, or for programs that are differentiated the gradients of a loss too."""
+  if p.seed % 3 != 2:
+    return p.roots
+  targets = [v for v in p.leaves if dtypes.is_float(v.dtype)]
+  out = list(p.roots)
+  placed, plain = scalar(p.roots[0].placed), scalar(p.roots[0].plain)
+  for t, a, b in zip(targets, gradients(placed, [t.placed for t in targets]), gradients(plain, [t.plain for t in targets]), strict=True):
+    assert (a is None) == (b is None)
+    if a is not None and b is not None:
+      out.append(Value(a, b, f"gradient of {t.text}"))
+  return out
+
+
+def check(seed: int, run: Runner = interpret, steps: int = 7) -> bool:
+  """Sharded equals unsharded for the program of a seed; False if its values are too large to tell.
+
+  Raises: AssertionError with the program's listing where they differ.
+  """
+  p = make(seed, steps)
+  try:
+    wanted = pairs(p)
+    if too_large(p, [v.plain for v in wanted]):
+      return False
+    got = run(p, [v.placed for v in wanted])
+  except AssertionError as e:
+    raise AssertionError(f"{e}\n{p.listing()}") from e
+  for v, value in zip(wanted, got, strict=True):
+    want = p.value(v.plain)
+    assert value.dtype == want.dtype and value.shape == want.shape and np.array_equal(value, want, equal_nan=want.dtype.kind == "f"), (
+      f"{v.text} on {v.placed.device}: sharded\n{value}\nunsharded\n{want}\n{p.listing()}"
+    )
+  return True

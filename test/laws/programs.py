@@ -1,0 +1,457 @@
+"""Random programs over every tensor op, built twice: on random placements and on one device. Values are small integers, so sums are exact.
+
+A program is a list of steps; a step is a function of UOps that is applied to both builds alike. The reference value of each step is known
+while the program grows, which keeps magnitudes within what float32 adds exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tinygrad.device import Digit, Placement, Sharding
+from tinygrad.device import Mesh as DeviceMesh
+from tinygrad.dtype import DType, dtypes, to_numpy_dtype
+from tinygrad.runtime.python import Resolved
+from tinygrad.uop.cards import CARDS
+from tinygrad.uop.ops import Ops, UOp, map_arg
+from tinygrad.uop.rewrite import substitute
+from tinygrad.uop.symbolic import simplify
+
+MESHES = [(1,), (2,), (3,), (4,), (5,), (6,), (7,), (8,), (2, 2), (2, 3), (4, 2), (2, 2, 2), (3, 2), (2, 4)]
+PLAIN = "NULL:90"  # a single device beside the mesh
+REFERENCE = "NULL:91"
+FLOATS = (dtypes.float64, dtypes.float32)
+NUMERIC = (*FLOATS, dtypes.int32, dtypes.int8, dtypes.int64, dtypes.uint8)
+VARIABLE = UOp.variable("v", 1, 6)
+
+
+def mesh(shape: tuple[int, ...]) -> DeviceMesh:
+  return DeviceMesh([f"NULL:{i}" for i in range(math.prod(shape))], shape)
+
+
+def divisors(n: int) -> list[int]:
+  return [k for k in range(2, n + 1) if n % k == 0]
+
+
+def random_placement(rng: random.Random, m: DeviceMesh, ndim: int) -> Placement:
+  """Each digit of the mesh (an axis, or the parts of a split axis) cuts some dim or none."""
+  digits: list[Digit] = []
+  stride = len(m)
+  for n in m.shape:
+    stride //= n
+    k = rng.choice(divisors(n)) if n > 1 and rng.random() < 0.3 else n
+    digits += [Digit(k, stride * (n // k)), Digit(n // k, stride)]
+  dims: list[list[Digit]] = [[] for _ in range(ndim)]
+  if rng.random() < 0.4:
+    rng.shuffle(digits)
+  for d in digits:
+    at = rng.randrange(-1, ndim)
+    if at >= 0:
+      dims[at].append(d)
+  placed: Placement = Sharding.of(m, dims)
+  return placed
+
+
+def reference_value(u: UOp, leaves: dict[UOp, np.ndarray], memo: dict[UOp, np.ndarray], variable: int) -> np.ndarray:
+  """The value of a graph on one device, by the cards' `evaluate` in numpy; AFTER holds the buffer with its ASSIGNs done."""
+
+  def number(x: Any) -> int:
+    return int(x) if isinstance(x, int) else int(simplify(substitute(x, {VARIABLE: UOp.const(dtypes.index, variable)})).arg)
+
+  for x in u.toposort(lambda x: x not in memo):
+    shape = tuple(number(n) for n in x.shape)
+    if x.op is Ops.BUFFER:
+      memo[x] = leaves[x]
+    elif x.op is Ops.VARIABLE:
+      memo[x] = np.asarray(variable)
+    elif x.op is Ops.ASSIGN:
+      memo[x] = memo[x.src[1]]
+    elif x.op is Ops.AFTER:
+      content = memo[x.src[0]].copy()
+      for effect in x.src[1:]:
+        chain, view = [], effect.src[0]
+        while view is not x.src[0]:
+          chain.append(view)
+          view = view.src[0]
+        at = np.arange(content.size).reshape(content.shape)
+        for v in reversed(chain):
+          at = run_card(v, [at], tuple(number(n) for n in v.shape), number, dtypes.int64)
+        content.reshape(-1)[at.reshape(-1)] = memo[effect.src[1]].reshape(-1)
+      memo[x] = content
+    else:
+      memo[x] = run_card(x, [memo[s] for s in x.src], shape, number, x.dtype)
+      assert memo[x].shape == shape, (x, memo[x].shape, shape)
+  return memo[u]
+
+
+def run_card(u: UOp, xs: list[np.ndarray], shape: tuple[int, ...], number: Callable[[Any], int], dtype: DType) -> np.ndarray:
+  evaluate = CARDS[u.op].evaluate
+  assert evaluate is not None, u.op
+  node: Any = Resolved(u.op, dtype, u.src, map_arg(u.arg, number), shape)
+  with np.errstate(all="ignore"):
+    return np.asarray(evaluate(node, xs, shape))
+
+
+@dataclass(eq=False)
+class Value:
+  """One value in both builds."""
+
+  placed: UOp
+  plain: UOp
+  text: str
+
+  @property
+  def shape(self) -> tuple[Any, ...]:
+    return self.plain.shape
+
+  @property
+  def dtype(self) -> DType:
+    return self.plain.dtype
+
+  @property
+  def fixed(self) -> bool:
+    return all(isinstance(n, int) for n in self.shape)
+
+
+@dataclass(eq=False)
+class Program:
+  seed: int
+  mesh: DeviceMesh
+  variable: int
+  content: dict[UOp, np.ndarray] = field(default_factory=dict)  # of the buffers of both builds
+  memo: dict[UOp, np.ndarray] = field(default_factory=dict)
+  pool: list[Value] = field(default_factory=list)
+  leaves: list[Value] = field(default_factory=list)
+  roots: list[Value] = field(default_factory=list)
+  exact: bool = True
+
+  def value(self, u: UOp) -> np.ndarray:
+    return reference_value(u, self.content, self.memo, self.variable)
+
+  def listing(self) -> str:
+    number = {id(v): i for i, v in enumerate(self.pool)}
+    lines = [f"%{number[id(v)]}: {v.text} {v.dtype.name}{list(v.shape)} on {v.placed.device}" for v in self.pool]
+    return "\n".join([f"seed {self.seed}, {self.mesh}, v={self.variable}", *lines, *[f"root {v.text} on {v.placed.device}" for v in self.roots]])
+
+
+MAGNITUDE = {dtypes.float64: 2**46, dtypes.float32: 2**20}
+
+
+class Generator:
+  """Grows one program from a seed."""
+
+  def __init__(self, seed: int, steps: int, backward: bool) -> None:
+    self.rng = rng = random.Random(seed)
+    self.backward = backward
+    self.p = Program(seed, mesh(rng.choice(MESHES)), rng.randint(1, 6))
+    for _ in range(rng.randint(1, 2)):
+      self.leaf(self.random_shape(), rng.choice(FLOATS) if backward else rng.choice((*FLOATS, dtypes.float64, dtypes.int32, dtypes.int8)))
+    done = 0
+    while done < steps:
+      done += self.step()
+    usable = [v for v in self.p.pool if v.fixed]
+    if backward:
+      usable = [v for v in usable if v.dtype in FLOATS]
+    for v in {id(v): v for v in (usable[-1], rng.choice(usable))}.values():
+      if rng.random() < 0.3 and not backward:
+        where = random_placement(rng, self.p.mesh, len(v.shape))
+        v = Value(v.placed.copy_to_device(where), v.plain, f"move({self.name(v)}, {where})")
+      self.p.roots.append(v)
+
+  # ---- values
+
+  def name(self, v: Value) -> str:
+    return f"%{next(i for i, x in enumerate(self.p.pool) if x is v)}" if any(x is v for x in self.p.pool) else "leaf"
+
+  def random_shape(self) -> tuple[int, ...]:
+    return tuple(self.rng.choice((1, 2, 3, 4, 5, 6, 7, 8, 8, 4)) for _ in range(self.rng.choice((0, 1, 1, 2, 2, 2, 3, 3))))
+
+  def array(self, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    r = np.random.default_rng(self.rng.randrange(1 << 30))
+    if dtype is dtypes.bool:
+      return r.integers(0, 2, shape).astype(bool)
+    return r.integers(0 if dtypes.is_unsigned(dtype) else -3, 5, shape).astype(to_numpy_dtype(dtype))
+
+  def leaf(self, shape: tuple[int, ...], dtype: DType, content: np.ndarray | None = None) -> Value:
+    rng, m = self.rng, self.p.mesh
+    where: Placement = random_placement(rng, m, len(shape))
+    if len(m) > 1 and rng.random() < 0.1:
+      where = PLAIN
+    data = self.array(shape, dtype) if content is None else content
+    v = Value(UOp.buffer(shape, dtype, where), UOp.buffer(shape, dtype, REFERENCE), f"leaf({where})")
+    self.p.content[v.placed] = self.p.content[v.plain] = data
+    self.p.leaves.append(v)
+    self.p.pool.append(v)
+    return v
+
+  def constant(self, shape: tuple[Any, ...], dtype: DType, value: Any) -> Value:
+    u = UOp.const(dtype, value).broadcast_to(shape)
+    return Value(u, u, f"const({value}, {list(shape)})")
+
+  def like(self, x: Value, dtype: DType | None = None) -> Value:
+    """An operand of x's shape: an older value, a constant, a counter, a fresh leaf, or a broadcast one."""
+    rng, dtype = self.rng, dtype or x.dtype
+    same = [v for v in self.p.pool if v.shape == x.shape and v.dtype is dtype]
+    k = rng.randrange(6)
+    if (k <= 2 and same) or not x.fixed:
+      return rng.choice(same) if same else self.constant(x.shape, dtype, 1)
+    if k == 3:
+      return self.constant(x.shape, dtype, True if dtype is dtypes.bool else rng.choice((1, 2, 3) if dtypes.is_unsigned(dtype) else (-2, -1, 1, 2, 3)))
+    if k == 4 and x.shape and dtype is not dtypes.bool:
+      axis = rng.randrange(len(x.shape))
+      ones = tuple(n if i == axis else 1 for i, n in enumerate(x.shape))
+      u = UOp.iota(x.shape[axis], dtype).reshape(ones).expand(x.shape)
+      return Value(u, u, f"iota(axis {axis} of {list(x.shape)})")
+    if k == 5 and x.shape:
+      thin = self.leaf(tuple(n if rng.random() < 0.5 else 1 for n in x.shape), dtype)
+      return self.apply(f"expand({self.name(thin)}, {list(x.shape)})", lambda u: u.expand(x.shape), thin) or thin_error()
+    return self.leaf(x.shape, dtype)
+
+  def apply(self, text: str, f: Callable[..., UOp], *xs: Value) -> Value | None:
+    """The step `f` in both builds; None if its reference value is too large or not finite."""
+    plain = f(*(x.plain for x in xs))
+    value = self.p.value(plain)
+    if value.size > 3000:
+      return None
+    if plain.dtype in MAGNITUDE:
+      most = float(np.abs(value).max(initial=0))
+      if not math.isfinite(most) or most * max(value.size, 1) > MAGNITUDE[plain.dtype]:
+        return None
+    v = Value(f(*(x.placed for x in xs)), plain, text)
+    assert v.placed.shape == v.plain.shape, (text, v.placed.shape, v.plain.shape)
+    self.p.pool.append(v)
+    return v
+
+  # ---- steps
+
+  def step(self) -> bool:
+    x = self.p.pool[-1] if self.rng.random() < 0.6 else self.rng.choice(self.p.pool)
+    kind = self.rng.choice(STEPS)
+    return kind(self, x) is not None
+
+  def binary(self, x: Value) -> Value | None:
+    rng = self.rng
+    y = self.like(x)
+    if rng.random() < 0.5:
+      x, y = y, x
+    if x.dtype is dtypes.bool:
+      ops = [Ops.AND, Ops.OR, Ops.XOR, Ops.CMPEQ, Ops.CMPNE]
+    else:
+      ops = [Ops.ADD, Ops.SUB, Ops.MUL, Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN, Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE]
+      if dtypes.is_int(x.dtype):
+        ops += [Ops.IDIV, Ops.MOD, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR]
+    op = rng.choice(ops)
+    if op in (Ops.SHL, Ops.SHR):
+      y = self.constant(x.shape, x.dtype, rng.randint(0, 3))
+    return self.apply(f"{op.name}({self.name(x)}, {y.text if self.name(y) == 'leaf' else self.name(y)})", lambda a, b: a.alu(op, b), x, y)
+
+  def unary(self, x: Value) -> Value | None:
+    n = self.name(x)
+    if x.dtype is dtypes.bool:
+      return self.apply(f"NOT({n})", lambda a: a.alu(Ops.NOT), x)
+    if dtypes.is_int(x.dtype):
+      op = self.rng.choice((Ops.NEG, Ops.NOT))
+      return self.apply(f"{op.name}({n})", lambda a: a.alu(op), x)
+    if self.backward:  # only ops whose gradient keeps integers
+      return self.apply(f"NEG({n})", lambda a: -a, x)
+    op = self.rng.choice(list(FLOAT_UNARY))
+    return self.apply(f"{op.name}({n}) rounded", FLOAT_UNARY[op], x)
+
+  def where(self, x: Value) -> Value | None:
+    c, y = self.like(x, dtypes.bool), self.like(x)
+    return self.apply(f"WHERE({self.name(c)}, {self.name(x)}, {self.name(y)})", lambda c, a, b: c.alu(Ops.WHERE, a, b), c, x, y)
+
+  def cast(self, x: Value) -> Value | None:
+    to = self.rng.choice(FLOATS if self.backward else (*NUMERIC, dtypes.bool))
+    if dtypes.is_float(x.dtype) and not dtypes.is_float(to) and to is not dtypes.bool:
+      value = self.p.value(x.plain)
+      if value.size and (value.min() < dtypes.min(to) or value.max() > dtypes.max(to)):
+        return None
+    return None if to is x.dtype else self.apply(f"CAST({self.name(x)}, {to.name})", lambda a: a.cast(to), x)
+
+  def bitcast(self, x: Value) -> Value | None:
+    to = {dtypes.float32: dtypes.int32, dtypes.float64: dtypes.int64, dtypes.int8: dtypes.uint8}.get(x.dtype)
+    if to is None or self.backward:
+      return None
+    return self.apply(f"BITCAST({self.name(x)}, {to.name}) & 7", lambda a: a.bitcast(to) & 7, x)
+
+  def reshape(self, x: Value) -> Value | None:
+    if not x.fixed:
+      return None
+    rng, rest, shape = self.rng, math.prod(x.shape), []
+    if rest == 0:
+      return None
+    while rest > 1 and len(shape) < 4:
+      f = rng.choice([1, *divisors(rest)])
+      shape.append(f)
+      rest //= f
+    if rest > 1:
+      shape.append(rest)
+    if rng.random() < 0.2:
+      shape.insert(rng.randint(0, len(shape)), 1)
+    return self.apply(f"RESHAPE({self.name(x)}, {shape})", lambda a: a.reshape(shape), x)
+
+  def permute(self, x: Value) -> Value | None:
+    order = list(range(len(x.shape)))
+    self.rng.shuffle(order)
+    return self.apply(f"PERMUTE({self.name(x)}, {order})", lambda a: a.permute(order), x)
+
+  def expand(self, x: Value) -> Value | None:
+    shape = tuple(self.rng.randint(1, 5) if isinstance(n, int) and n == 1 else n for n in x.shape)
+    return self.apply(f"EXPAND({self.name(x)}, {shape})", lambda a: a.expand(shape), x)
+
+  def pad(self, x: Value) -> Value | None:
+    if x.dtype is dtypes.bool or not x.shape:
+      return None
+    pairs = [(self.rng.choice((0, 0, 1, 2)), self.rng.choice((0, 0, 1, 2))) for _ in x.shape]
+    fill = self.rng.choice((0, 0, 1, 2))
+    return self.apply(f"PAD({self.name(x)}, {pairs}, {fill})", lambda a: a.pad(pairs, fill), x)
+
+  def shrink(self, x: Value) -> Value | None:
+    if not x.fixed or not x.shape or 0 in x.shape:
+      return None
+    pairs = []
+    for n in x.shape:
+      a = self.rng.choice((0, self.rng.randrange(n)))
+      pairs.append((a, self.rng.choice((n, self.rng.randint(a if self.rng.random() < 0.05 else a + 1, n)))))
+    return self.apply(f"SHRINK({self.name(x)}, {pairs})", lambda a: a.shrink(pairs), x)
+
+  def shrink_by_variable(self, x: Value) -> Value | None:
+    if self.backward or not x.fixed:
+      return None
+    long = [i for i, n in enumerate(x.shape) if n >= VARIABLE.vmax]
+    if not long:
+      return None
+    axis = self.rng.choice(long)
+    pairs = [(0, VARIABLE) if i == axis else (0, n) for i, n in enumerate(x.shape)]
+    return self.apply(f"SHRINK({self.name(x)}, dim {axis} to v)", lambda a: a.shrink(pairs), x)
+
+  def flip(self, x: Value) -> Value | None:
+    axes = [i for i in range(len(x.shape)) if self.rng.random() < 0.5]
+    return self.apply(f"FLIP({self.name(x)}, {axes})", lambda a: a.flip(axes), x)
+
+  def cat(self, x: Value) -> Value | None:
+    if not x.shape or not x.fixed:
+      return None
+    axis, ys = self.rng.randrange(len(x.shape)), [self.like(x) for _ in range(self.rng.randint(1, 2))]
+    xs = [x, *ys]
+    self.rng.shuffle(xs)
+    return self.apply(f"CAT({', '.join(self.name(y) for y in xs)}, {axis})", lambda *us: UOp.cat(us, axis), *xs)
+
+  def window(self, x: Value) -> Value | None:
+    """Windows of k elements along one dim, as pooling makes them; or the adjoint."""
+    rng = self.rng
+    if not x.shape or not x.fixed:
+      return None
+    axis = rng.randrange(len(x.shape))
+    k, stride, dilation = rng.randint(1, 3), rng.randint(1, 2), rng.randint(1, 2)
+    n = x.shape[axis]
+    if rng.random() < 0.6:
+      size = (n - (k - 1) * dilation - 1) // stride + 1
+      if size < 1:
+        return None
+
+      def windows(a: UOp) -> UOp:
+        wide = a.reshape((*a.shape, 1)).expand((*a.shape, k))
+        return wide.window(axis, a.ndim, stride, dilation, size)
+
+      return self.apply(f"WINDOW({self.name(x)}, {axis}, k={k}, {stride}, {dilation})", windows, x)
+    size = (n - 1) * stride + (k - 1) * dilation + 1 + rng.randint(0, 1)
+
+    def spread(a: UOp) -> UOp:
+      return a.reshape((*a.shape, 1)).expand((*a.shape, k)).spread(axis, a.ndim, stride, dilation, size)
+
+    return self.apply(f"SPREAD({self.name(x)}, {axis}, k={k}, {stride}, {dilation}, {size})", spread, x)
+
+  def reduce(self, x: Value) -> Value | None:
+    if not x.shape:
+      return None
+    axes = [i for i in range(len(x.shape)) if self.rng.random() < 0.5] or [self.rng.randrange(len(x.shape))]
+    ops = [Ops.ADD, Ops.ADD] if self.backward else [Ops.ADD, Ops.ADD, Ops.MAX, Ops.MIN, Ops.MUL]
+    op = self.rng.choice(ops)
+    if x.dtype is dtypes.bool and op in (Ops.ADD, Ops.MUL):
+      op = Ops.MAX
+    return self.apply(f"REDUCE({op.name}, {self.name(x)}, {axes})", lambda a: a.r(op, axes), x)
+
+  def matmul(self, x: Value) -> Value | None:
+    if len(x.shape) != 2 or x.dtype is dtypes.bool or not x.fixed:
+      return None
+    (m, k), n = x.shape, self.rng.randint(1, 6)
+    y = self.leaf((k, n), x.dtype)
+    f = lambda a, b: (a.reshape((m, k, 1)).expand((m, k, n)) * b.reshape((1, k, n)).expand((m, k, n))).r(Ops.ADD, (1,)).reshape((m, n))  # noqa: E731
+    return self.apply(f"matmul({self.name(x)}, {self.name(y)})", f, x, y)
+
+  def gather(self, x: Value) -> Value | None:
+    if not x.shape or not x.fixed or x.dtype is dtypes.bool:
+      return None
+    shape = tuple(self.rng.randint(1, 5) for _ in range(self.rng.randint(0, 2)))
+    kind = self.rng.choice((dtypes.int32, dtypes.int32, dtypes.uint8, dtypes.int64))
+    low = 0 if kind is dtypes.uint8 or self.backward else -1
+    rows = np.random.default_rng(self.rng.randrange(1 << 30)).integers(low, x.shape[0] + (not self.backward), shape)
+    index = self.leaf(shape, kind, rows.astype(to_numpy_dtype(kind)))
+    return self.apply(f"GATHER({self.name(x)}, {self.name(index)})", lambda t, i: t.gather(i), x, index)
+
+  def move(self, x: Value) -> Value | None:
+    where = random_placement(self.rng, self.p.mesh, len(x.shape)) if x.fixed else None
+    if where is None or not self.p.pool or len(self.p.mesh) == 1:
+      return None
+    v = Value(x.placed.copy_to_device(where), x.plain, f"move({self.name(x)}, {where})")
+    self.p.pool.append(v)
+    return v
+
+  def identity(self, x: Value) -> Value | None:
+    f = (lambda a: a.contiguous()) if self.backward or self.rng.random() < 0.5 else (lambda a: a.detach())
+    return self.apply(f"contiguous or detach({self.name(x)})", f, x)
+
+  def assign(self, x: Value) -> Value | None:
+    """A buffer after a write of x into a view of it."""
+    rng = self.rng
+    if self.backward or not x.fixed or not x.shape:
+      return None
+    lo = [rng.randint(0, 2) for _ in x.shape]
+    target = self.leaf(tuple(n + a + rng.randint(0, 2) for n, a in zip(x.shape, lo)), x.dtype)
+    flips = [i for i in range(len(x.shape)) if rng.random() < 0.3]
+
+    def write(buffer: UOp, value: UOp) -> UOp:
+      view = buffer.shrink([(a, a + n) for a, n in zip(lo, value.shape)]).flip(flips)
+      return buffer.after(view.assign(value))
+
+    return self.apply(f"ASSIGN({self.name(target)} from {lo}, flipped {flips}, {self.name(x)})", write, target, x)
+
+
+def thin_error() -> Any:
+  raise AssertionError("a broadcast leaf is never too large")
+
+
+FLOAT_UNARY: dict[Ops, Callable[[UOp], UOp]] = {
+  Ops.NEG: lambda a: -a,
+  Ops.FLOOR: lambda a: (a * 0.5).alu(Ops.FLOOR),
+  Ops.CEIL: lambda a: (a * 0.5).alu(Ops.CEIL),
+  Ops.ROUND: lambda a: (a * 0.25).alu(Ops.ROUND),
+  Ops.SQRT: lambda a: a.maximum(0.0).alu(Ops.SQRT).alu(Ops.FLOOR),
+  Ops.EXP: lambda a: a.minimum(3.0).alu(Ops.EXP).alu(Ops.ROUND),
+  Ops.LOG: lambda a: (a.maximum(1.0).alu(Ops.LOG) * 4.0).alu(Ops.ROUND),
+  Ops.SIN: lambda a: (a.alu(Ops.SIN) * 8.0).alu(Ops.ROUND),
+  Ops.TANH: lambda a: (a.alu(Ops.TANH) * 8.0).alu(Ops.ROUND),
+  Ops.ERF: lambda a: (a.alu(Ops.ERF) * 8.0).alu(Ops.ROUND),
+  Ops.RECIP: lambda a: (a.maximum(1.0).alu(Ops.RECIP) * 8.0).alu(Ops.ROUND),
+  Ops.FDIV: lambda a: (a / 3.0).alu(Ops.FLOOR),
+  Ops.POW: lambda a: a.maximum(-4.0).minimum(4.0).alu(Ops.POW, a.const_like(2.0)),
+}
+
+STEPS: list[Callable[[Generator, Value], Value | None]] = [
+  *[Generator.binary] * 4, *[Generator.unary] * 2, Generator.where, Generator.cast, Generator.bitcast, *[Generator.reshape] * 3, Generator.permute,
+  Generator.expand, Generator.pad, *[Generator.shrink] * 2, Generator.shrink_by_variable, Generator.flip, Generator.cat, Generator.window,
+  *[Generator.reduce] * 3, *[Generator.matmul] * 2, Generator.gather, Generator.move, Generator.identity, Generator.assign,
+]  # fmt: skip
+
+
+def make(seed: int, steps: int = 7, backward: bool | None = None) -> Program:
+  """The program of a seed; every third one is differentiated."""
+  return Generator(seed, steps, seed % 3 == 2 if backward is None else backward).p
