@@ -142,4 +142,5 @@ CASES = {
 TOKENS = [int(x) for x in np.random.RandomState(7).randint(0, 277, 48)]
 PROMPTS = ["hello world", "def f(x):\n  return x", "a", " ", "\n\n", "größe", "漢字", "🙂 in hello", "return return",
            "0123456789" * 5, "hell", "world in world in world in world in world", "x = [1, 2, 3]",
-           "import os\nimport sys", "The quick brown fox", "<html></html>", "\t\ttabs", "'quoted'", "# comment", "class A: pass"]  # fmt: skip
+           "import os\nimport sys", "The quick brown fox", "<html></html>",
+           "\t\ttabs", "'quoted'", "# comment", "class A: pass"]  # fmt: skip
