@@ -22,6 +22,7 @@ from tinygrad.schedule.schedule import ScheduleItem, Transfer, create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop.ops import BufferArg, GroupOp, Ops, UOp, buffer_of, uops_in
 from tinygrad.uop.rewrite import substitute
+from tinygrad.uop.symbolic import simplify
 
 INTERPRET = ContextVar("INTERPRET", 0)  # 1: evaluate the localized graph in numpy instead of compiling it
 DEVICE_NUM = "_device_num"
@@ -67,6 +68,7 @@ class Plan:
   programs: tuple[Program | None, ...]
   buffers: tuple[int, ...]  # slot -> which of the canonical graph's buffers
   temps: tuple[Temp, ...]
+  variables: frozenset[str] = frozenset()
   local: UOp | None = None
 
 
@@ -119,10 +121,11 @@ def make_plan(sink: UOp) -> Plan:
   devices = [d for u in local.toposort() if u.op is Ops.BUFFER for d in device_set(u.arg.device)[:1]]
   if INTERPRET or any(getattr(Device[d], "interprets", False) for d in devices):
     buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
-    return Plan((), (), tuple(-1 - u.arg.uid for u in buffers), (), local)
+    return Plan((), (), tuple(-1 - u.arg.uid for u in buffers), (), local=local)
   schedule = create_schedule(local)
+  names = frozenset(name for i in schedule.items for name in i.variables)
   programs = tuple(None if isinstance(i.kernel, Transfer) else program(i.kernel, i.devices[0]) for i in schedule.items)
-  return Plan(schedule.items, programs, tuple(-1 - u.arg.uid for u in schedule.buffers), schedule.temps)
+  return Plan(schedule.items, programs, tuple(-1 - u.arg.uid for u in schedule.buffers), schedule.temps, names - {DEVICE_NUM})
 
 
 def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
@@ -134,6 +137,8 @@ def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
     while len(_plans) >= CACHED_PLANS:
       del _plans[next(iter(_plans))]
     _plans[key] = plan
+  if missing := sorted(plan.variables - values.keys()):
+    raise UnboundError(missing)
   return plan, [buffers[i] for i in plan.buffers], values
 
 
@@ -205,14 +210,24 @@ def to_numpy(u: UOp) -> Any:
   host = array if array.dtype == to_numpy_dtype(u.dtype) and array.shape == done.shape else array.view(to_numpy_dtype(u.dtype)).reshape(done.shape)
   if all(isinstance(n, int) for n in u.shape):
     return host
-  _, _, values = canonical(u.sink(u))
-  return host[tuple(slice(0, n if isinstance(n, int) else value_of(n, values)) for n in u.shape)]
+  return host[tuple(slice(0, value_of(n)) for n in u.shape)]
 
 
-def value_of(x: Any, values: Mapping[str, int]) -> int:
-  """A symbolic dim with its variables given."""
-  mapping = {v: UOp.const(dtypes.index, values[v.arg[0]]) for v in x.variables()}
-  return int(substitute(x, {u: u.src[0] for u in x.toposort() if u.op is Ops.BIND} | mapping).simplify())
+def value_of(x: Any) -> int:
+  """A dim whose variables are bound."""
+  if isinstance(x, int):
+    return x
+  value = simplify(substitute(x, {u: u.src[1] for u in x.toposort() if u.op is Ops.BIND}))
+  if value.op is not Ops.CONST:
+    raise UnboundError([v.arg[0] for v in value.variables()])
+  return int(value.arg)
+
+
+class UnboundError(ValueError):
+  """A computation with a variable that has no value."""
+
+  def __init__(self, names: Sequence[str]) -> None:
+    super().__init__(f"variable {names[0]} has no value\n  fix: use Variable({names[0]!r}, lo, hi).bind(value) in shapes and indices")
 
 
 class JitError(RuntimeError):

@@ -77,6 +77,21 @@ def peel(u: UOp) -> UOp:
   return u
 
 
+def whole(view: UOp) -> UOp:
+  """Below shrinks to a symbolic length: the elements stay where they are in memory, which is laid out by upper bounds."""
+  while view.op is Ops.SHRINK and all(isinstance(lo, int) and lo == 0 for lo, _ in view.arg) and layout(view.shape) == layout(view.src[0].shape):
+    view = view.src[0]
+  return view
+
+
+def chain(view: UOp) -> list[UOp]:
+  """A view and what it is a view of, down to the buffer."""
+  out = [view]
+  while out[-1].op is not Ops.BUFFER:
+    out.append(out[-1].src[0])
+  return out
+
+
 class _Builder:
   def __init__(self, sink: UOp) -> None:
     self.sink, self.nodes = sink, sink.toposort()
@@ -126,11 +141,11 @@ class _Builder:
       for s in u.src:
         readers[s] = readers.get(s, 0) + 1
     for u in self.nodes:
-      if u.op is not Ops.ASSIGN or u.src[0] not in self.homes or readers[u.src[0]] > 1 or readers[u.src[0].base if u.src[0].op is not Ops.SHARD else u.src[0].src[0]] > 1:
+      if u.op is not Ops.ASSIGN or (buffer := whole(u.src[0])) not in self.homes or any(readers[x] > 1 for x in chain(u.src[0])):
         continue
       value = peel(u.src[1])
       if value not in self.homes and value.op not in fuse.LEAVES and value.op is not Ops.AFTER:
-        self.homes[value] = Home(self.homes[u.src[0]].slot, layout(value.shape))
+        self.homes[value] = Home(self.homes[buffer].slot, layout(value.shape))
     for u in stored:
       if u in self.homes:
         continue
