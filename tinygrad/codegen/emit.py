@@ -316,7 +316,9 @@ class Emitter:
     if where.src[2:] and where.src[2].op is Ops.CONST:  # never
       return self.emit(u.src[1], env) if len(u.src) > 1 else UOp.const(u.dtype, 0)
     src = (where,) if len(u.src) < 2 or len(where.src) < 3 else (where, self.spread(self.emit(u.src[1], env), where.dtype.count))
-    return self.node(Ops.LOAD, where.dtype, src, None, None if safe else self.stack[-1])
+    # scratch memory is filled anew in every iteration of outer loops: reads of it stay where they are
+    here = self.stack[-1] if not safe or where.src[0].op is Ops.SCRATCH else None
+    return self.node(Ops.LOAD, where.dtype, src, None, here)
 
   def store(self, u: UOp, env: Env) -> None:
     value = self.value(u.src[1], env)
@@ -379,8 +381,9 @@ class Emitter:
   def nest(self, stores: Sequence[UOp], plan: Plan, level: int = 0, mapping: dict[UOp, UOp] | None = None) -> None:
     """The loops of `plan.order[level:]` around `stores`; `mapping` gives the ranges already split."""
     mapping = mapping or {}
-    for stage in (s for s in plan.stages if s.level == level):
-      stores = self.pack(stores, plan, stage.operand, stage.place, stage.ranges, level, mapping)
+    for stage in plan.stages:
+      if stage.level == level:
+        stores = self.pack(stores, stage, mapping)
     if level == len(plan.order):
       self.leaf([substitute(s, mapping) for s in stores], plan)
       return
@@ -390,6 +393,31 @@ class Emitter:
         at, copies, lanes = self.split(r, region, counter)
         self.nest(stores, plan, level + 1, {**mapping, r: at})
         self.forget(copies, lanes)
+
+  def pack(self, stores: Sequence[UOp], stage: Stage, mapping: dict[UOp, UOp]) -> list[UOp]:
+    """Emits the loops that compute a staged operand; gives the stores with loads from scratch memory in its place."""
+    dtype = stage.operand.dtype
+    memory = UOp.new(Ops.SCRATCH, dtype, (), stage.offset)
+    where = UOp.new(Ops.INDEX, dtype, (memory, stage.place))
+    inside, loops = dict(mapping), []
+    for r in stage.ranges:
+      if r not in mapping:
+        loops.append(r)
+        continue
+      at = affine(mapping[r], self.affine_memo)  # its loop is open: the current tile, as far as the range goes
+      tile = Affine(0, {x: c for x, c in at.terms.items() if x.op is Ops.RANGE and x.arg[1] in (AxisKind.UPCAST, AxisKind.VECTOR)})
+      start = at.plus(tile, -1)
+      extent = 1 + tile.bounds()[1]
+      if not start.terms:
+        extent = min(extent, int(r.src[0].arg) - start.const)
+      t = UOp.new(Ops.RANGE, dtypes.index, (index(extent),), (next(self.ids), AxisKind.LOOP))
+      inside[r] = start.plus(Affine(0, {t: 1})).uop()
+      loops.append(t)
+    copy = UOp.new(Ops.STORE, dtypes.void, (where, stage.operand))
+    copy = substitute(copy, inside)
+    copy = UOp.new(Ops.STORE, dtypes.void, (*copy.src, *loops))
+    self.nest([copy], self.plan_of((copy,)))
+    return [substitute(s, {stage.operand: UOp.new(Ops.LOAD, dtype, (where,))}) for s in stores]
 
   def leaf(self, stores: Sequence[UOp], plan: Plan) -> None:
     self.folds = dict.fromkeys(v for s in stores for v in self.value_order(s.src[1]) if v.op is Ops.FOLD)
@@ -490,13 +518,23 @@ class Emitter:
 
 
 def substitute(u: UOp, mapping: dict[UOp, UOp]) -> UOp:
-  """`u` with nodes replaced; unchanged parts stay the same objects."""
+  """`u` with nodes replaced where they are free: a FOLD's own ranges stay. Unchanged parts stay the same objects."""
   if not mapping:
     return u
   memo = dict(mapping)
-  for v in u.toposort(lambda v: v not in memo):
-    src = tuple([memo[s] for s in v.src])
-    memo[v] = v if all(a is b for a, b in zip(src, v.src, strict=True)) else UOp.new(v.op, v.dtype, src, v.arg)
+  stack = [(u, False)]
+  while stack:
+    v, done = stack.pop()
+    if v in memo:
+      continue
+    if v.op is Ops.FOLD and any(r in mapping for r in v.src[1:]):
+      memo[v] = substitute(v, {k: x for k, x in mapping.items() if k not in v.src[1:]})
+    elif done:
+      src = tuple([memo[s] for s in v.src])
+      memo[v] = v if src == v.src else UOp.new(v.op, v.dtype, src, v.arg)
+    else:
+      stack.append((v, True))
+      stack.extend((s, False) for s in v.src if s not in memo)
   return memo[u]
 
 

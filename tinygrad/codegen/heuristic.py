@@ -1,11 +1,375 @@
-"""Chooses the plan of a nest from the strides of its loads and stores."""
+"""Chooses the plan of a nest from what every load and store does along every range: its stride, or that it does not depend on it.
+
+Costs are in vector instructions per element of work; nothing here knows what the kernel computes. An operand that does not depend on a
+range is reused along it: by registers within a tile, by scratch memory across the loops inside.
+"""
 
 from __future__ import annotations
 
-from tinygrad.codegen.plan import Plan
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinygrad.codegen.affine import Affine, affine, index
+from tinygrad.codegen.plan import Plan, Stage, Tile
 from tinygrad.device import Target
-from tinygrad.uop.ops import UOp
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import ceildiv, prod, round_up
+from tinygrad.uop.ops import Ops, UOp
+
+GATHER = 2.0  # cost of one lane of an access that is not contiguous
+BROADCAST = 0.5  # cost of a load that all lanes share
+LINE = 64  # bytes
+ACCUMULATORS = 8  # that hide the latency of an addition
+MAX_ROWS = 8  # unrolled copies along one range: more rows at a power of two apart fall into one set of the first cache
+COPIES = (1, 2, 3, 4, 6, 8)
+STAGE_REUSE = 8  # reads of a staged element that pay for its copying
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+  """A load or a store: its step in elements along each range; None where it is not a multiple of the range's number."""
+
+  strides: dict[UOp, int | None]
+  itemsize: int
+
+  def cost(self, v: UOp | None, lanes: float) -> float:
+    """Instructions for `lanes` neighbours along v."""
+    if v is None or v not in self.strides:
+      return BROADCAST if v is not None else 1.0
+    return 1.0 if self.strides[v] == 1 else GATHER * lanes
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+  """A FOLD, or the stored values outside of FOLDs (fold None): the accesses and operations of one iteration."""
+
+  fold: UOp | None
+  ranges: tuple[UOp, ...]  # all that one iteration depends on
+  accesses: list[Access]
+  operations: int
+
+  @property
+  def work(self) -> float:
+    return float(prod(size(r) for r in self.ranges))
+
+
+def size(r: UOp) -> int:
+  """The (greatest) number of iterations."""
+  return int(r.src[0].vmax)
+
+
+def static(r: UOp) -> bool:
+  return r.src[0].op is Ops.CONST
+
+
+class Analysis:
+  """Dependences and strides of one nest."""
+
+  def __init__(self, stores: Sequence[UOp]) -> None:
+    self.deps: dict[UOp, frozenset[UOp]] = {}
+    self.forms: dict[UOp, Affine] = {}
+    self.parallel = stores[0].src[2:]
+    self.itemsize = 1
+    self.items: list[Item] = []
+    values = [s.src[1] for s in stores]
+    everything = [(v, i) for i in (*values, *(s.src[0] for s in stores)) for v in (i,)]
+    for root, _ in everything:
+      self.scan(root)
+    outer = frozenset(self.parallel)
+    self.collect(None, values, outer, [self.access(s.src[0], s.src[1].dtype.itemsize) for s in stores])
+
+  def scan(self, root: UOp) -> None:
+    for u in root.toposort(lambda u: u not in self.deps):
+      if u.op is Ops.RANGE:
+        self.deps[u] = frozenset((u,))
+        continue
+      d: frozenset[UOp] = frozenset().union(*(self.deps[s] for s in u.src)) if u.src else frozenset()
+      self.deps[u] = d - frozenset(u.src[1:]) if u.op is Ops.FOLD else d
+      if u.dtype not in (dtypes.index, dtypes.void):
+        self.itemsize = max(self.itemsize, u.dtype.itemsize)
+
+  def access(self, where: UOp, itemsize: int) -> Access:
+    strides: dict[UOp, int | None] = {}
+    for atom, c in affine(where.src[1], self.forms).terms.items():
+      if atom.op is Ops.RANGE:
+        strides[atom] = c if atom not in strides else None
+      else:
+        self.scan(atom)
+        strides.update(dict.fromkeys(self.deps[atom]))
+    for r in self.deps[where.src[0]]:  # the pointer itself: a peer's
+      strides[r] = None
+    return Access(strides, itemsize)
+
+  def collect(self, fold: UOp | None, roots: Sequence[UOp], ranges: frozenset[UOp], accesses: list[Access]) -> None:
+    """Adds the item of `roots` and, first, those of the FOLDs below."""
+    seen: set[UOp] = set()
+    stack = list(roots)
+    operations = 0
+    while stack:
+      u = stack.pop()
+      if u in seen:
+        continue
+      seen.add(u)
+      if u.op is Ops.FOLD:
+        if not any(i.fold is u for i in self.items):
+          self.collect(u, u.src[:1], self.deps[u] | frozenset(u.src[1:]), [])
+      elif u.op is Ops.LOAD:
+        accesses.append(self.access(u.src[0], u.dtype.itemsize))
+        stack.extend((*u.src[1:], *u.src[0].src[1:]))
+      else:
+        operations += u.dtype is not dtypes.index and u.op is not Ops.CONST
+        stack.extend(u.src)
+    mine = tuple(r for r in self.parallel if r in ranges) + tuple(r for r in ranges if r not in self.parallel)
+    self.items.append(Item(fold, mine, accesses, max(operations, 1)))
+
+
+def lanes_for(r: UOp, most: int) -> int:
+  """The vector length along r: the longest, or what covers the range."""
+  n = size(r)
+  return most if n >= most else 1 << max(n - 1, 0).bit_length()
+
+
+def efficiency(n: int, step: int) -> float:
+  """The used part of n iterations in steps of `step`."""
+  return n / (ceildiv(n, step) * step) if n else 1.0
+
+
+def item_cost(item: Item, v: UOp | None, most: int) -> float:
+  """Instructions per iteration where the nest is vectorised along v (None: not)."""
+  if v is not None and v in item.ranges:
+    lanes = lanes_for(v, most)
+    used = lanes * efficiency(size(v), lanes)
+    return (sum(a.cost(v, lanes) for a in item.accesses) + item.operations) / used
+  if item.fold is not None:
+    return min(lane_cost(item, r, most) for r in (None, *item.fold.src[1:]))
+  return len(item.accesses) + item.operations
+
+
+def lane_cost(item: Item, r: UOp | None, most: int) -> float:
+  """Instructions per iteration of a FOLD whose own range r is vectorised."""
+  if r is None:
+    return len(item.accesses) + item.operations
+  lanes = lanes_for(r, most)
+  used = lanes * efficiency(size(r), lanes)
+  assert item.fold is not None
+  finish = 2.0 * lanes.bit_length() / max(prod(size(x) for x in item.fold.src[1:]), 1)
+  return (sum(a.cost(r, lanes) for a in item.accesses) + item.operations) / used + finish
 
 
 def plan_nest(stores: tuple[UOp, ...], target: Target) -> Plan:
-  return Plan(stores[0].src[2:])
+  """The plan of stores that share their ranges."""
+  a = Analysis(stores)
+  most = max(target.vector_bytes // a.itemsize, 1)
+  folds = [i for i in a.items if i.fold is not None]
+  main = max(folds, key=lambda i: i.work, default=None)
+  stages = Stages(a, target)
+
+  def total(v: UOp | None) -> float:
+    return sum(i.work * stages.discount(i, v, most) for i in a.items)
+
+  candidates: list[UOp | None] = [None, *(r for r in a.parallel if size(r) > 1)]
+  v = min(candidates, key=total)
+  tiles: dict[UOp, Tile] = {}
+  if v is not None:
+    tiles[v] = Tile(1, lanes_for(v, most))
+  fold_plans: dict[tuple[UOp, ...], tuple[tuple[UOp, ...], Tile]] = {}
+  if main is not None and main.work >= 4 * prod(size(r) for r in a.parallel):
+    tiles.update(tile_for(main, v, most, a.parallel, target))
+  else:
+    tiles.update(tile_elementwise(a, v, most))
+  for i in folds:
+    assert i.fold is not None
+    fold_plans[i.fold.src[1:]] = fold_plan(i, v, most, tiles)
+  order = loop_order(a, main, v, tiles)
+  return Plan(order, tiles, fold_plans, stages.choose(main, order, tiles, v) if main is not None else ())
+
+
+def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
+  """Without a reduction: a few vectors at a time; where nothing is contiguous, one cache line of what is read across."""
+  item = a.items[-1]
+  if v is not None:
+    lanes = lanes_for(v, most)
+    copies = 4 if item.operations < 8 and size(v) >= 4 * lanes else 2 if item.operations < 24 and size(v) >= 2 * lanes else 1
+    return {v: Tile(copies, lanes)}
+  inner = a.parallel[-1] if a.parallel else None
+  for access in item.accesses:
+    for r in a.parallel:
+      if r is not inner and access.strides.get(r) == 1 and size(r) > 1:
+        return {r: Tile(min(LINE // access.itemsize, size(r)))}
+  return {}
+
+
+def tile_for(item: Item, v: UOp | None, most: int, parallel: tuple[UOp, ...], target: Target) -> dict[UOp, Tile]:
+  """The register tile: copies along v and up to two more ranges, so that every operand loaded is used often, within the registers."""
+  assert item.fold is not None
+  lane = v if v is not None and v in item.ranges else min((None, *item.fold.src[1:]), key=lambda r: lane_cost(item, r, most))
+  lanes = lanes_for(lane, most) if lane is not None else 1
+  axes = [r for r in parallel if r in item.ranges and size(r) > 1]
+  free = [r for r in axes if r is not v and any(r not in x.strides for x in item.accesses)]
+  best: tuple[float, dict[UOp, Tile]] = (float("inf"), {})
+  pairs: list[tuple[UOp, ...]] = [(), *((r,) for r in free), *itertools.combinations(free, 2)]
+  own = (1, 2, 3, 4, 6, 8, 12) if v is not None and v in item.ranges else (1,)
+  steps = [[access_cost(x, lane, lanes) for x in item.accesses], [x.strides for x in item.accesses]]
+  for mine in own:
+    if v is not None and mine > 1 and mine * lanes > size(v):
+      break
+    for pair in pairs:
+      for counts in itertools.product(*([c for c in COPIES[1:] if c <= size(r)] for r in pair)):
+        tile = mine * prod(counts)
+        if tile > target.vector_registers:
+          continue
+        loads = cost = 0.0
+        vectors = 0
+        for step, strides in zip(*steps, strict=True):
+          copies = prod(c for r, c in zip(pair, counts, strict=True) if r in strides) * (mine if v in strides else 1)
+          loads += copies * step
+          vectors = max(vectors, min(copies, mine if v in strides else 1))
+        if tile + vectors + 1 > target.vector_registers:
+          continue
+        cost = (loads + tile * item.operations) / tile
+        cost *= max(1.0, 1 + 0.5 * (1 - tile / ACCUMULATORS))
+        for r, c in zip(pair, counts, strict=True):
+          cost /= efficiency(size(r), c) * (1.0 if size(r) % c == 0 else 0.97)
+        if v is not None and mine > 1:
+          cost /= efficiency(size(v), mine * lanes)
+        if cost < best[0] * 0.999:
+          best = (cost, {r: Tile(c) for r, c in zip(pair, counts, strict=True)})
+          if v is not None and v in item.ranges:
+            best[1][v] = Tile(mine, lanes)
+  return best[1]
+
+
+def access_cost(x: Access, lane: UOp | None, lanes: int) -> float:
+  """One load of a tile: operands that are not contiguous count as if staged, for otherwise another lane range was chosen."""
+  return min(x.cost(lane, lanes), 2.0)
+
+
+def fold_plan(item: Item, v: UOp | None, most: int, tiles: dict[UOp, Tile]) -> tuple[tuple[UOp, ...], Tile]:
+  """Order of a reduction's ranges (the last is split), and the split: lanes unless the parallel ranges give them, and accumulators."""
+  assert item.fold is not None
+  ranges = item.fold.src[1:]
+  held = int(prod(t.copies for r, t in tiles.items() if r in item.ranges))
+  wanted = max(ACCUMULATORS // max(held, 1), 1)
+  if v is not None and v in item.ranges:
+    copies = min(wanted, 4, max(size(ranges[-1]) // 4, 1))
+    return ranges, Tile(copies, 1)
+  lane = min((None, *ranges), key=lambda r: lane_cost(item, r, most))
+  if lane is None:
+    return ranges, Tile(1, 1)
+  lanes = lanes_for(lane, most)
+  copies = max(min(wanted, size(lane) // lanes), 1)
+  return (*(r for r in ranges if r is not lane), lane), Tile(copies, lanes)
+
+
+def loop_order(a: Analysis, main: Item | None, v: UOp | None, tiles: dict[UOp, Tile]) -> tuple[UOp, ...]:
+  """Without a reduction the vectors run innermost. With one: first ranges along which nothing is reused, then v (its panel of
+  operands is used by all loops inside), then the others as written."""
+  if main is None or v is None or v not in main.ranges:
+    return (*(r for r in a.parallel if r is not v), *((v,) if v is not None else ()))
+  shared = [r for r in a.parallel if r is not v and r in main.ranges and all(r in x.strides for x in main.accesses)]
+  rest = [r for r in a.parallel if r is not v and r not in shared]
+  return (*shared, v, *rest)
+
+
+class Stages:
+  """Which operands are worth copying into scratch memory, packed in the order in which they are read."""
+
+  def __init__(self, a: Analysis, target: Target) -> None:
+    self.a, self.target = a, target
+
+  def operands(self, item: Item) -> list[UOp]:
+    """The largest values below the FOLD that do not depend on all of its ranges."""
+    assert item.fold is not None
+    every, out, stack = frozenset(item.ranges), [], [item.fold.src[0]]
+    while stack:
+      u = stack.pop()
+      if not self.a.deps[u] or u.op in (Ops.FOLD, Ops.CONST) or u.dtype is dtypes.index:
+        continue
+      if self.a.deps[u] != every:
+        if u not in out:
+          out.append(u)
+      elif u.op is not Ops.LOAD:
+        stack.extend(u.src)
+    return out
+
+  def packable(self, item: Item, operand: UOp) -> bool:
+    """It is known per iteration of the reduction, and every range has a fixed length."""
+    d = self.a.deps[operand]
+    assert item.fold is not None
+    return set(item.fold.src[1:]) <= d and all(static(r) for r in d) and all(u.op is not Ops.FOLD for u in operand.toposort())
+
+  def discount(self, item: Item, v: UOp | None, most: int) -> float:
+    """The item's cost if operands that are not contiguous along v may be staged where they are reused enough."""
+    if item.fold is None or v is None or v not in item.ranges:
+      return item_cost(item, v, most)
+    lanes = lanes_for(v, most)
+    used = lanes * efficiency(size(v), lanes)
+    cost = float(item.operations)
+    staged: set[UOp] = set()
+    for operand in self.operands(item):
+      d = self.a.deps[operand]
+      reuse = prod(size(r) for r in self.a.parallel if r in item.ranges and r not in d)
+      if v in d and self.packable(item, operand) and reuse >= STAGE_REUSE * MAX_ROWS:
+        loads = [u for u in operand.toposort() if u.op is Ops.LOAD]
+        staged.update(loads)
+        cost += min(1.0 + 3.0 * lanes * len(loads) / reuse, sum(self.a.access(u.src[0], 1).cost(v, lanes) for u in loads))
+    assert item.fold is not None
+    for u in item.fold.src[0].toposort(lambda u: u is item.fold or u.op is not Ops.FOLD):
+      if u.op is Ops.LOAD and u not in staged:
+        cost += self.a.access(u.src[0], 1).cost(v, lanes)
+    return cost / used
+
+  def choose(self, item: Item, order: tuple[UOp, ...], tiles: dict[UOp, Tile], v: UOp | None) -> tuple[Stage, ...]:
+    """The operands that are read across a line at every step of the innermost reduction, or computed, and read often."""
+    if item.fold is None or item.work < 1 << 15:
+      return ()
+    out: list[Stage] = []
+    offset = 0
+    inner = item.fold.src[-1]
+    for operand in self.operands(item):
+      d = self.a.deps[operand]
+      if not self.packable(item, operand):
+        continue
+      level = next((i for i, r in enumerate(order) if r not in d), len(order))
+      reuse = prod(ceildiv(size(r), tiles.get(r, Tile()).size) for r in order[level:] if r not in d)
+      if reuse < STAGE_REUSE or not self.worthwhile(operand, inner, v):
+        continue
+      place, elements, spanned = self.layout(item, d, order, level, tiles)
+      nbytes = round_up(elements * operand.dtype.itemsize, LINE)
+      if offset + nbytes > self.target.scratch:
+        continue
+      out.append(Stage(operand, level, place, spanned, offset))
+      offset += nbytes
+    return tuple(out)
+
+  def worthwhile(self, operand: UOp, inner: UOp, v: UOp | None) -> bool:
+    if operand.op is not Ops.LOAD and not (operand.op is Ops.CAST and operand.src[0].op is Ops.LOAD):
+      return True
+    for u in operand.toposort():
+      if u.op is Ops.LOAD:
+        x = self.a.access(u.src[0], u.dtype.itemsize)
+        step = x.strides.get(inner, 0)
+        if step is None or abs(step) * x.itemsize > LINE or (v in x.strides and x.strides[v] != 1):
+          return True
+    return False
+
+  def layout(self, item: Item, d: frozenset[UOp], order: tuple[UOp, ...], level: int, tiles: dict[UOp, Tile]) -> tuple[UOp, int, tuple[UOp, ...]]:
+    """(offset of an element, number of elements, ranges) of a panel: tiles outermost, then the reduction, then what is in a tile."""
+    assert item.fold is not None
+    opened = [r for r in order[:level] if r in d]
+    later = [r for r in order[level:] if r in d]
+    digits: list[tuple[UOp, int]] = []
+    for r in later:
+      step = tiles.get(r, Tile()).size
+      digits.append((UOp.new(Ops.IDIV, dtypes.index, (r, index(step))) if step > 1 else r, ceildiv(size(r), step)))
+    digits += [(r, size(r)) for r in item.fold.src[1:]]
+    lanes_last = sorted((r for r in opened + later if tiles.get(r, Tile()).size > 1), key=lambda r: tiles[r].lanes)
+    for r in lanes_last:
+      step = tiles[r].size
+      digits.append((UOp.new(Ops.MOD, dtypes.index, (r, index(step))), step))
+    place, elements = index(0), 1
+    for value, n in digits:
+      place = UOp.new(Ops.ADD, dtypes.index, (UOp.new(Ops.MUL, dtypes.index, (place, index(n))), value))
+      elements *= n
+    return place, elements, (*opened, *later, *item.fold.src[1:])

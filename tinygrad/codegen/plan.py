@@ -25,23 +25,24 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-  """`operand`, a value used at several points of the loops below `level` (number of open parallel loops), is computed once into scratch
-  memory at `offset` (bytes). `ranges` are the axes it spans there, outermost first; the last is contiguous."""
+  """`operand` is computed once, where `level` parallel loops are open, for all its uses inside: into scratch memory, `offset` bytes from
+  its start, element `place` (an expression of the ranges). `ranges`: what it spans; of a range whose loop is open, the current tile."""
 
   operand: UOp
   level: int
+  place: UOp
   ranges: tuple[UOp, ...]
   offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-  """`order`: the parallel ranges, outermost first. `tiles`: by parallel range. `folds`: by FOLD, the tile of its innermost range
-  (lanes of a reduction are summed at the end; its copies are accumulators of their own)."""
+  """`order`: the parallel ranges, outermost first. `tiles`: by parallel range. `folds`: by the ranges of a FOLD, their order and the tile
+  of the last (lanes of a reduction are reduced at the end; copies are accumulators of their own)."""
 
   order: tuple[UOp, ...]
   tiles: dict[UOp, Tile] = field(default_factory=dict)
-  folds: dict[UOp, tuple[UOp, Tile]] = field(default_factory=dict)
+  folds: dict[tuple[UOp, ...], tuple[tuple[UOp, ...], Tile]] = field(default_factory=dict)
   stages: tuple[Stage, ...] = ()
 
 
