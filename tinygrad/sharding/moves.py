@@ -60,7 +60,10 @@ def size_of(digits: Iterable[Digit]) -> int:
 
 def ints(shape: Sequence[Any]) -> tuple[int, ...]:
   """The shape with symbolic dims at their upper bounds."""
-  return tuple(n if isinstance(n, int) else n.vmax for n in shape)
+  for n in shape:
+    if type(n) is not int:
+      return tuple(n if isinstance(n, int) else n.vmax for n in shape)
+  return tuple(shape)
 
 
 def wire(shape: Sequence[Any], itemsize: int, a: Placement, b: Placement) -> float:
