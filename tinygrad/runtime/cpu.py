@@ -193,7 +193,7 @@ def _runtime() -> tuple[Any, int]:
   run = compiler().compile(_RUNTIME_IR, "tg_run")
   wait = compiler().compile(_RUNTIME_IR, "tg_barrier")
   native = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(run.address)
-  return (native, run), wait.address
+  return (native, run, wait), wait.address  # the programs keep their code in memory
 
 
 @functools.cache
@@ -328,7 +328,7 @@ class CPU:
     self.jobs.put(calls if isinstance(calls, Batch) else Batch.of(calls))
 
   def _work(self, jobs: queue.SimpleQueue[Batch | threading.Lock]) -> None:
-    (run, _), _ = _runtime()
+    (run, *_), _ = _runtime()
     while True:
       job = jobs.get()
       if isinstance(job, Batch):
