@@ -1,0 +1,23 @@
+from tinygrad import nn
+from tinygrad.device import Device, DeviceError, Mesh, P, Sharding, ShardError
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import Context, GlobalCounters, getenv
+from tinygrad.tensor import Tensor
+from tinygrad.uop.ops import UOp, Variable
+
+__all__ = [
+  "Context",
+  "Device",
+  "DeviceError",
+  "GlobalCounters",
+  "Mesh",
+  "P",
+  "ShardError",
+  "Sharding",
+  "Tensor",
+  "UOp",
+  "Variable",
+  "dtypes",
+  "getenv",
+  "nn",
+]

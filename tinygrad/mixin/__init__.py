@@ -1,0 +1,4 @@
+"""The public methods of `Tensor`, a theme a file; each mixin builds on those before it.
+
+`base` -> `movement` -> `elementwise` -> `math` -> `creation` -> `reduce` -> `indexing` -> `random` -> `linalg` -> `convolution` -> `nn`.
+"""

@@ -1,0 +1,209 @@
+"""What the mixins share: the value a tensor stands for, its shape and type, and how operands are brought together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn, Self
+
+from tinygrad.device import Device, Placement, Sharding, show_placement
+from tinygrad.dtype import DType, dtypes, least_upper_dtype
+from tinygrad.helpers import all_int, prod
+from tinygrad.uop.ops import Ops, UOp
+
+
+sint = int | UOp
+Scalar = int | float | bool
+"""A number that takes the type of the tensor beside it where that can hold its kind."""
+DeviceLike = str | Sharding | Sequence[str]
+
+
+def argfix(first: Any, *rest: Any) -> tuple[Any, ...]:
+  """`f(2, 3)` and `f((2, 3))` mean the same."""
+  if isinstance(first, (tuple, list)):
+    if rest:
+      raise ValueError(f"give one sequence or separate arguments, not both: {first}, {rest}")
+    return tuple(first)
+  return (first, *rest)
+
+
+def to_placement(device: DeviceLike) -> Placement:
+  """A device's canonical name; a sequence of names is a replicated `Sharding`."""
+  if isinstance(device, str):
+    return Device.canonicalize(device)
+  placement: Placement = device if isinstance(device, Sharding) else Sharding(tuple(device))
+  return placement
+
+
+def describe(u: UOp) -> str:
+  """`float32[8, 16] on CPU` for error messages."""
+  return f"{u.dtype.name}[{', '.join(map(str, u.shape))}] on {show_placement(u.device)}"
+
+
+def mismatch(name: str, rule: str, operands: Iterable[UOp], fix: str, error: type[Exception] = ValueError) -> NoReturn:
+  """Raises an error that names the op, its operands, the rule that was broken and a fix."""
+  rows = "".join(f"\n    operand {i}: {describe(u)}" for i, u in enumerate(operands))
+  raise error(f"{name}: {rule}{rows}\n  fix: {fix}")
+
+
+def broadcast_shape(*shapes: tuple[sint, ...]) -> tuple[sint, ...] | None:
+  """The shape that all of `shapes` expand to, aligned at the last dim; None if there is none."""
+  rank = max(map(len, shapes))
+  out: list[sint] = []
+  for dims in zip(*((1,) * (rank - len(s)) + s for s in shapes)):
+    wide = [d for d in dims if not (isinstance(d, int) and d == 1)]
+    if any(d is not wide[0] and d != wide[0] for d in wide[1:]):
+      return None
+    out.append(wide[0] if wide else 1)
+  return tuple(out)
+
+
+def broadcast_to(u: UOp, shape: tuple[sint, ...]) -> UOp:
+  """`u` expanded to `shape`, aligned at the last dim. `shape` must be one that `u.shape` broadcasts to."""
+  if u.shape == shape:
+    return u
+  if len(u.shape) < len(shape):
+    u = u.reshape((1,) * (len(shape) - len(u.shape)) + u.shape)
+  return u if u.shape == shape else u.expand(shape)
+
+
+def full(dtype: DType, value: Any, shape: tuple[sint, ...]) -> UOp:
+  """A constant of `shape` that lives nowhere in particular."""
+  return broadcast_to(UOp.const(dtype, value), shape)
+
+
+def promote(name: str, us: Sequence[UOp]) -> list[UOp]:
+  """The operands cast to their least upper type and expanded to their common shape."""
+  dtype = us[0].dtype if all(u.dtype is us[0].dtype for u in us) else least_upper_dtype(*(u.dtype for u in us))
+  shape = us[0].shape if all(u.shape == us[0].shape for u in us) else broadcast_shape(*(u.shape for u in us))
+  if shape is None:
+    rule = "shapes must be equal or 1 in every dim, aligned at the last"
+    mismatch(name, rule, us, "reshape one operand so that dims line up, or put a dim of 1 where it repeats")
+  return [broadcast_to(u if u.dtype is dtype else u.cast(dtype), shape) for u in us]
+
+
+def weak_dtype(dtype: DType, value: Scalar) -> DType:
+  """The type of (tensor of `dtype`) op (Python number): the tensor's, unless the number is of a higher kind."""
+  if isinstance(value, bool) or dtypes.is_float(dtype):
+    return dtype
+  if isinstance(value, float):
+    return dtypes.default_float()
+  return dtypes.default_int if dtypes.is_bool(dtype) else dtype
+
+
+class Base:
+  """A value: a node of the graph. `Tensor` adds how it is made, placed and realised."""
+
+  __slots__ = ()
+  uop: UOp
+
+  @classmethod
+  def _wrap(cls, uop: UOp) -> Self:
+    """A new tensor that stands for `uop`."""
+    raise NotImplementedError
+
+  def _new(self, uop: UOp) -> Self:
+    return self if uop is self.uop else self._wrap(uop)
+
+  @property
+  def shape(self) -> tuple[sint, ...]:
+    """The global shape; a dim is an int, or an expression of bound variables."""
+    return self.uop.shape
+
+  @property
+  def dtype(self) -> DType:
+    return self.uop.dtype
+
+  @property
+  def ndim(self) -> int:
+    return len(self.uop.shape)
+
+  @property
+  def max_shape(self) -> tuple[int, ...]:
+    """The shape with every symbolic dim at its upper bound."""
+    return tuple(s if isinstance(s, int) else int(s.vmax) for s in self.shape)
+
+  def numel(self) -> sint:
+    """The number of elements."""
+    result: sint = prod(self.shape)
+    return result
+
+  def max_numel(self) -> int:
+    return int(prod(self.max_shape))
+
+  def element_size(self) -> int:
+    """Bytes of one element."""
+    return self.dtype.itemsize
+
+  def nbytes(self) -> int:
+    """Bytes of all elements (of the upper bound of a symbolic shape)."""
+    return self.max_numel() * self.dtype.itemsize
+
+  def is_floating_point(self) -> bool:
+    return bool(dtypes.is_float(self.dtype))
+
+  def size(self, dim: int | None = None) -> sint | tuple[sint, ...]:
+    """The shape, or the length of one dim."""
+    return self.shape if dim is None else self.shape[self._dim(dim)]
+
+  def _dim(self, dim: int, extra: bool = False) -> int:
+    """A dim counted from the front; `extra` allows one past the last. IndexError if there is no such dim."""
+    n = max(1, self.ndim + extra)
+    if not -n <= dim < n:
+      raise IndexError(f"dim {dim} out of range [{-n}, {n - 1}] of a tensor of shape {self.shape}")
+    return dim + n if dim < 0 else dim
+
+  def _dims(self, axis: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Sorted dims of an `axis` argument; None means all. ValueError for a dim given twice."""
+    if axis is None:
+      return tuple(range(self.ndim))
+    dims = tuple(sorted(self._dim(a) for a in ((axis,) if isinstance(axis, int) else axis)))
+    if len(set(dims)) != len(dims):
+      raise ValueError(f"axis {axis} names a dim twice (shape {self.shape})\n  fix: give every dim once")
+    return dims if self.ndim else ()
+
+  def _lift(self, x: Any, name: str) -> UOp:
+    """An operand beside this tensor as a node: a tensor's own, or a number in the type that `weak_dtype` gives."""
+    if isinstance(x, Base):
+      return x.uop
+    if isinstance(x, UOp):
+      return x if x.dtype is not dtypes.index else x.cast(dtypes.default_int)
+    if not isinstance(x, (bool, int, float)):
+      if getattr(x, "shape", None) != ():  # a numpy scalar is a number too
+        raise TypeError(f"{name}: cannot use {type(x).__name__} as an operand\n  fix: wrap it, e.g. Tensor(x)")
+      x = x.item()
+    return UOp.const(weak_dtype(self.dtype, x), x)
+
+  def _operands(self, x: Any, name: str, reverse: bool = False) -> list[UOp]:
+    a, b = self.uop, self._lift(x, name)
+    return promote(name, (b, a) if reverse else (a, b))
+
+  def cast(self, dtype: DType | str) -> Self:
+    """Elements converted to `dtype`; floats to integers truncate toward zero."""
+    raise NotImplementedError
+
+  def numpy_shape(self) -> tuple[int, ...]:
+    """The shape, all of it known. ValueError if a dim is symbolic."""
+    if not all_int(self.shape):
+      raise ValueError(
+        f"the shape {self.shape} has a symbolic dim\n  fix: reduce over it, or pad to its upper bound first"
+      )
+    return tuple(int(s) for s in self.shape if isinstance(s, int))
+
+
+__all__ = [
+  "Base",
+  "DeviceLike",
+  "Ops",
+  "Scalar",
+  "Self",
+  "argfix",
+  "broadcast_shape",
+  "broadcast_to",
+  "describe",
+  "full",
+  "mismatch",
+  "promote",
+  "sint",
+  "to_placement",
+  "weak_dtype",
+]

@@ -1,0 +1,411 @@
+"""Indexing: views by slices, rows by integer tensors, and their inverses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import ceildiv, prod
+from tinygrad.mixin.base import Base, broadcast_shape, mismatch, sint
+from tinygrad.mixin.reduce import Reduce
+from tinygrad.uop.ops import UOp, simplify_sint
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+  """What one index does to its dim: the range that stays, its step, and whether the dim goes; or the tensor that picks."""
+
+  start: sint
+  stop: sint
+  step: int = 1
+  drop: bool = False
+  pick: Any = None
+
+
+class Indexing(Reduce):
+  __slots__ = ()
+
+  # ---- reading
+
+  def __getitem__(self, indices: Any) -> Self:
+    """`x[i]`, `x[a:b:s]`, `x[..., None]`, `x[rows]` with integer tensors or lists (numpy's rules), also `x[v:v+2]` for bound variables.
+
+    An integer tensor's element outside [-n, n) reads 0. Raises IndexError for an index that does not fit.
+    """
+    parts, shape, axes = self._parse(indices)
+    x = self._view(parts).reshape(shape)
+    picked = [(axes[i], p.pick) for i, p in enumerate(parts) if p.pick is not None]
+    return x._pick(picked) if picked else x
+
+  def _parse(self, indices: Any) -> tuple[list[_Part], tuple[sint, ...], list[int]]:
+    """(a part for each dim, the shape after the parts with the new dims of None, each dim's place in that shape)."""
+    given = list(indices) if isinstance(indices, tuple) else [indices]
+    dots = [i for i, x in enumerate(given) if x is Ellipsis]
+    if len(dots) > 1:
+      raise IndexError("an index can have one ellipsis only")
+    count = len([x for x in given if x is not None and x is not Ellipsis])
+    if count > self.ndim:
+      raise IndexError(f"{count} indices for the {self.ndim} dims of a tensor of shape {self.shape}")
+    at = dots[0] if dots else len(given)
+    given[at : at + 1] = [slice(None)] * (self.ndim - count)
+    parts: list[_Part] = []
+    shape: list[sint] = []
+    axes: list[int] = []
+    for index in given:
+      if index is None:
+        shape.append(1)
+        continue
+      part = self._part(index, self.shape[len(parts)], len(parts))
+      axes.append(len(shape))
+      parts.append(part)
+      if not part.drop:
+        shape.append(_length(part))
+    return parts, tuple(shape), axes
+
+  def _part(self, index: Any, n: sint, dim: int) -> _Part:
+    if isinstance(index, slice):
+      return _slice_part(index, n)
+    if (
+      isinstance(index, Base)
+      or (hasattr(index, "__array__") and getattr(index, "shape", ()) != ())
+      or isinstance(index, (list, tuple))
+    ):
+      pick = index if isinstance(index, Base) else type(self)._from_data(index)
+      if dtypes.is_bool(pick.dtype) or dtypes.is_float(pick.dtype):
+        fix = "x.masked_select(mask, size=...) or mask.where(x, y)" if dtypes.is_bool(pick.dtype) else "index.int()"
+        raise IndexError(f"an index tensor must hold integers, that of dim {dim} holds {pick.dtype}\n  fix: use {fix}")
+      return _Part(0, n, pick=pick)
+    if isinstance(index, UOp):
+      return _Part(index, index + 1, drop=True)
+    if isinstance(index, bool) or not hasattr(index, "__index__"):
+      raise IndexError(f"{type(index).__name__} is no index\n  fix: use integers, slices, None, ... or integer tensors")
+    i = int(index)
+    if isinstance(n, int) and not -n <= i < n:
+      raise IndexError(f"index {i} is out of range for dim {dim} of a tensor of shape {self.shape}")
+    start = simplify_sint(n + i) if i < 0 else i
+    return _Part(start, start + 1, drop=True)
+
+  def _view(self, parts: Sequence[_Part]) -> Self:
+    """The ranges and steps applied; every dim stays."""
+    x = self.shrink([(p.start, p.stop) for p in parts])
+    if backwards := [i for i, p in enumerate(parts) if p.step < 0]:
+      x = x.flip(backwards)
+    u = x.uop
+    for i, p in enumerate(parts):
+      if abs(p.step) > 1:
+        u = (
+          u.reshape((*u.shape, 1))
+          .window(i, len(u.shape), abs(p.step), 1, _length(p))
+          .reshape(tuple(_length(p) if k == i else n for k, n in enumerate(u.shape)))
+        )
+    return x._new(u)
+
+  def _pick(self, picked: list[tuple[int, Self]]) -> Self:
+    """Rows at the index tensors of some dims, which broadcast against each other (numpy's advanced indexing)."""
+    dims = [d for d, _ in picked]
+    index = self._linear([t for _, t in picked], [self.shape[d] for d in dims])
+    rest = [i for i in range(self.ndim) if i not in dims]
+    table = self.permute((*dims, *rest)).reshape((prod(self.shape[d] for d in dims), *(self.shape[i] for i in rest)))
+    rows = table._rows(index)
+    if dims != list(range(dims[0], dims[-1] + 1)) or dims[0] == 0:
+      return rows
+    n, k = index.ndim, dims[0]
+    return rows.permute((*range(n, n + k), *range(n), *range(n + k, rows.ndim)))
+
+  def _linear(self, indices: Sequence[Self], lengths: Sequence[sint]) -> Self:
+    """One row-major index for several; negative ones count from the end, one outside becomes -1."""
+    shape = broadcast_shape(*(t.shape for t in indices))
+    if shape is None:
+      mismatch(
+        "index",
+        "the index tensors must broadcast together",
+        [t.uop for t in indices],
+        "reshape them so that dims line up",
+        IndexError,
+      )
+    wide = (
+      dtypes.int64
+      if any(t.dtype.itemsize == 8 for t in indices) or prod(_upper(n) for n in lengths) >= 1 << 31
+      else dtypes.int32
+    )
+    total, inside = None, None
+    for t, n in zip(indices, lengths):
+      i = t.cast(wide)._expand_to(shape)
+      if not dtypes.is_unsigned(t.dtype):
+        i = i.lt(0).where(i.add(n), i)
+      if len(indices) > 1:
+        ok = i.ge(0).bitwise_and(i.lt(n))
+        inside = ok if inside is None else inside.bitwise_and(ok)
+      total = i if total is None else total.mul(n).add(i)
+    assert total is not None
+    return total if inside is None else inside.where(total, -1)
+
+  def _rows(self, index: Self) -> Self:
+    """index.shape + self.shape[1:]: rows of dim 0; an index outside [0, n) reads 0."""
+    return self._new(self.uop.gather(index.uop))
+
+  def gather(self, dim: int, index: Self) -> Self:
+    """out[i][j] = x[index[i][j]][j] for dim 0, and so on: the shape of `index`, which is at most this one in the other dims."""
+    d = self._dim(dim)
+    self._check_index("gather", d, index, self.shape)
+    if not self.ndim:
+      return self.reshape(1)._rows(index.reshape(1)).reshape(())
+    places = [index if i == d else self._positions(index.shape, i) for i in range(self.ndim)]
+    return self.flatten()._rows(self._linear(places, self.shape))
+
+  def _positions(self, shape: tuple[sint, ...], dim: int) -> Self:
+    """The own index along `dim`, shaped to broadcast over `shape`."""
+    return self.arange(shape[dim]).reshape(tuple(n if i == dim else 1 for i, n in enumerate(shape)))
+
+  def _check_index(self, name: str, dim: int, index: Self, limit: tuple[sint, ...]) -> None:
+    too_long = any(
+      isinstance(n, int) and isinstance(m, int) and m > n
+      for i, (n, m) in enumerate(zip(limit, index.shape))
+      if i != dim
+    )
+    if index.ndim != self.ndim or too_long:
+      rule = f"the index must have {self.ndim} dims, none but dim {dim} longer than the tensor's"
+      mismatch(name, rule, (self.uop, index.uop), "expand or shrink the index")
+    if dtypes.is_float(index.dtype) or dtypes.is_bool(index.dtype):
+      mismatch(name, "the index must hold integers", (self.uop, index.uop), "cast it: index.int()", TypeError)
+
+  def one_hot(self, num_classes: int) -> Self:
+    """int32 (*shape, num_classes): 1 where the class is the element, so a row of zeros for an element outside."""
+    if num_classes <= 0:
+      raise ValueError(f"one_hot: the number of classes must be positive, got {num_classes}")
+    if dtypes.is_float(self.dtype):
+      mismatch("one_hot", "the classes must be integers", [self.uop], "cast them: x.int()", TypeError)
+    return self._one_hot(num_classes).cast(dtypes.int32)
+
+  def _one_hot(self, n: sint) -> Self:
+    return self.unsqueeze(-1).eq(self.arange(n).cast(self.dtype))
+
+  def masked_select(self, mask: Self, size: int | None = None, fill_value: Any = 0) -> Self:
+    """The elements where `mask` is True, in order, as a vector. With `size` cut or filled to it; without, the mask is realised first."""
+    flat, keep = self.flatten(), mask._expand_to(self.shape).flatten().bool()
+    places = keep.nonzero(size, -1).reshape(-1)
+    found = flat._rows(places)
+    return found if not fill_value else places.lt(0).where(fill_value, found)
+
+  def nonzero(self, size: int | None = None, fill_value: Any = 0) -> Self:
+    """int32 (count, ndim): where the elements are not 0, in row-major order. With `size` cut or filled; without, it is realised first."""
+    hit = self.bool().flatten().int()
+    count = int(hit.sum().item()) if size is None else size
+    rank = hit.cumsum(0)  # the k-th hit (from 1) has rank k and is a hit
+    n = int(hit.shape[0])
+    wanted = self.arange(1, count + 1).reshape(count, 1)
+    at = rank.reshape(1, n).eq(wanted).bitwise_and(hit.bool().reshape(1, n))
+    place = at.where(self.arange(1, n + 1).reshape(1, n), 0).max(1).sub(1)  # -1: there is no such hit
+    coordinates, stride = [], n
+    for s in self.numpy_shape():
+      stride //= max(1, s)
+      coordinates.append(place.lt(0).where(fill_value, place.div(stride, rounding_mode="floor").mod(s)))
+    return coordinates[0].stack(*coordinates[1:], dim=1) if coordinates else place.reshape(count, 1)._slice(1, 0, 0)
+
+  # ---- writing
+
+  def _write(self, view: UOp, value: UOp) -> None:
+    """Puts `value` into `view`, a view of this tensor's memory; without memory the tensor stands for `value`."""
+    raise NotImplementedError
+
+  @classmethod
+  def _from_data(cls, data: Any) -> Self:
+    """A tensor of a list or an array."""
+    raise NotImplementedError
+
+  def __setitem__(self, indices: Any, v: Any) -> None:
+    """`x[index] = v` for every index that can be read, and for a bool mask of leading dims; v broadcasts and takes this dtype.
+
+    Of several values for one place the last stays. Slices of memory are written in place; all else replaces the whole value.
+    """
+    value = (
+      v
+      if isinstance(v, Base)
+      else self._wrap(self._lift(v, "setitem"))
+      if isinstance(v, (int, float, UOp))
+      else type(self)._from_data(v)
+    )
+    new = self._new(value.uop).cast(self.dtype)
+    if isinstance(indices, Base) and dtypes.is_bool(indices.dtype):
+      mask = indices.reshape((*indices.shape, *(1,) * (self.ndim - indices.ndim)))
+      self._write(self.uop, mask._expand_to(self.shape).where(new, self).uop)
+      return
+    parts, shape, axes = self._parse(indices)
+    picks = [(axes[i], p.pick) for i, p in enumerate(parts) if p.pick is not None]
+    if not picks and all(abs(p.step) == 1 for p in parts) and self._has_memory():
+      view = self._view(parts)
+      self._write(view.uop, new._fit(shape).reshape(view.shape).uop)
+      return
+    # number every element, read the numbers as the index reads, and put values at the numbers that were read
+    numbers = self.arange(prod(self.shape)).reshape(self.shape)[indices]
+    places, values = numbers.flatten(), new._fit(numbers.shape).flatten()
+    self._write(self.uop, self.flatten()._put(places, values).reshape(self.shape).uop)
+
+  def _fit(self, shape: tuple[sint, ...]) -> Self:
+    """This value broadcast to the shape of what is written; leading dims of 1 may be missing there."""
+    x = self
+    while x.ndim > len(shape) and isinstance(x.shape[0], int) and x.shape[0] == 1:
+      x = x.squeeze(0)
+    if broadcast_shape(x.shape, shape) != shape:
+      mismatch("setitem", f"the value must broadcast to the indexed shape {shape}", [self.uop], "reshape the value")
+    return x._expand_to(shape)
+
+  def _has_memory(self) -> bool:
+    raise NotImplementedError
+
+  def _put(self, places: Self, values: Self) -> Self:
+    """This vector with values[k] at places[k]; the last of several stays. Cost: len(self) * len(places) comparisons."""
+    n, k = self.shape[0], places.shape[0]
+    hit = places.reshape(1, k).eq(self.arange(n).reshape(n, 1))
+    last = hit.where(self.arange(1, k + 1).reshape(1, k), 0).max(1).sub(1)
+    return last.lt(0).where(self, values._rows(last))
+
+  def scatter(self, dim: int, index: Self, src: Any, reduce: Literal["multiply", "add"] | None = None) -> Self:
+    """x with x[index[i][j]][j] = src[i][j] for dim 0, and so on; with `reduce` the values are added or multiplied to what is there.
+
+    Of several values for one place the last stays. Cost: numel(index) * shape[dim] comparisons.
+    """
+    if reduce not in (None, "add", "multiply"):
+      raise ValueError(f"scatter: unknown reduce {reduce!r}\n  fix: use None, 'add' or 'multiply', or scatter_reduce")
+    d = self._dim(dim)
+    value = src if isinstance(src, Base) else index.const_like(src, self.dtype)
+    hit, values = self._scattered(d, index, self._new(value.uop))
+    if reduce == "add":
+      return self.add(hit.where(values, 0).sum(-1))
+    if reduce == "multiply":
+      return self.mul(hit.where(values, 1).prod(-1))
+    k = hit.shape[-1]
+    last = hit.where(self.arange(1, k + 1), 0).max(-1, keepdim=True)
+    chosen = last.eq(self.arange(1, k + 1)).where(values, 0).sum(-1).cast(self.dtype)
+    return last.squeeze(-1).eq(0).where(self, chosen)
+
+  def _scattered(self, dim: int, index: Self, src: Self) -> tuple[Self, Self]:
+    """(bool (*shape, k): whether src element k along dim goes here; those elements in the same shape)."""
+    self._check_index("scatter", dim, index, self.shape)
+    self._check_index("scatter", dim, index, src.shape)
+    if any(isinstance(n, int) and isinstance(m, int) and m > n for n, m in zip(src.shape, index.shape)):
+      mismatch(
+        "scatter",
+        "src must be at least as long as the index in every dim",
+        (src.uop, index.uop),
+        "pad src or shrink the index",
+      )
+    if src.dtype is not self.dtype:
+      mismatch(
+        "scatter", "src must have the tensor's dtype", (self.uop, src.uop), f"src.cast({self.dtype!r})", TypeError
+      )
+    src = src.shrink([(0, n) for n in index.shape])
+    n = self.shape[dim]
+    wrapped = index.lt(0).where(index.add(n), index)
+    grow = tuple((0, 0) if i == dim else (0, a - b) for i, (a, b) in enumerate(zip(self.shape, index.shape)))
+    at = wrapped._pad_pairs(grow, -1).unsqueeze(-1).transpose(dim, -1)
+    values = src._pad_pairs(grow, 0).unsqueeze(-1).transpose(dim, -1)
+    k = index.shape[dim]
+    wide = (*self.shape, k)
+    return at._expand_to(wide).eq(self._positions((*self.shape, 1), dim)), values._expand_to(wide)
+
+  def scatter_reduce(
+    self,
+    dim: int,
+    index: Self,
+    src: Self,
+    reduce: Literal["sum", "prod", "mean", "amax", "amin"],
+    include_self: bool = True,
+  ) -> Self:
+    """x with the reduction of all src elements that go to a place, and of what is there if `include_self`."""
+    d = self._dim(dim)
+    hit, values = self._scattered(d, index, src)
+    there = hit.any(-1)
+    low, high = dtypes.min(self.dtype), dtypes.max(self.dtype)
+    if reduce == "sum":
+      r = hit.where(values, 0).sum(-1).add(self if include_self else 0)
+    elif reduce == "prod":
+      r = hit.where(values, 1).prod(-1).mul(self if include_self else 1)
+    elif reduce == "mean":
+      count = hit.sum(-1).add(int(include_self))
+      r = hit.where(values, 0).sum(-1).add(self if include_self else 0).div(there.where(count, 1)).cast(self.dtype)
+    elif reduce == "amax":
+      r = hit.where(values, low).max(-1)
+      r = r.maximum(self) if include_self else r
+    elif reduce == "amin":
+      r = hit.where(values, high).min(-1)
+      r = r.minimum(self) if include_self else r
+    else:
+      raise ValueError(f"scatter_reduce: unknown reduce {reduce!r}\n  fix: use sum, prod, mean, amax or amin")
+    return there.where(r.cast(self.dtype), self)
+
+  # ---- order
+
+  def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
+    """(the elements in order along `dim`, their positions as int32); equal elements keep their order. Cost: n² comparisons a row."""
+    d = self._dim(dim)
+    if not self.ndim:
+      return self, self._wrap(UOp.const(dtypes.int32, 0))
+    x = self.transpose(d, -1)
+    n = x.shape[-1]
+    order = x._rank(descending)
+    hit = order.unsqueeze(-2).eq(self.arange(n).reshape(n, 1))  # (.., place, element)
+    places = hit.where(self.arange(n), 0).sum(-1).cast(dtypes.int32)
+    values = x.gather(-1, places)
+    return values.transpose(d, -1), places.transpose(d, -1)
+
+  def _rank(self, descending: bool) -> Self:
+    """The place of each element of the last dim in the sorted order: how many come before it."""
+    n = self.shape[-1]
+    x, y = self.unsqueeze(-1), self.unsqueeze(-2)  # element, other
+    before = y.gt(x) if descending else y.lt(x)
+    if dtypes.is_float(self.dtype):  # nan is greater than all
+      nx, ny = x.isnan(), y.isnan()
+      first, second = (ny, nx) if descending else (nx, ny)
+      before = before.bitwise_or(first.bitwise_and(second.logical_not()))
+      tie = y.eq(x).bitwise_or(nx.bitwise_and(ny))
+    else:
+      tie = y.eq(x)
+    earlier = self.arange(n).lt(self.arange(n).reshape(n, 1))
+    return before.bitwise_or(tie.bitwise_and(earlier)).sum(-1)
+
+  def argsort(self, dim: int = -1, descending: bool = False) -> Self:
+    """The positions that sort the elements along `dim`, int32."""
+    return self.sort(dim, descending)[1]
+
+  def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> tuple[Self, Self]:
+    """(the k greatest or least elements along `dim` in order, their positions as int32). ValueError if there are not k."""
+    d = self._dim(dim)
+    if isinstance(self.shape[d], int) and not 0 <= k <= self.shape[d]:
+      raise ValueError(f"topk: k = {k} is not within dim {d} of {self.shape}")
+    values, places = self.sort(d, descending=largest)
+    return values._slice(d, 0, k), places._slice(d, 0, k)
+
+
+def _length(p: _Part) -> sint:
+  n = simplify_sint(p.stop - p.start)
+  return n if abs(p.step) == 1 else ceildiv(n, abs(p.step))
+
+
+def _upper(n: sint) -> int:
+  return n if isinstance(n, int) else int(n.vmax)
+
+
+def _slice_part(index: slice, n: sint) -> _Part:
+  """A slice as a range in ascending order and a step whose sign says in which direction it is read."""
+  ends = (index.start, index.stop, index.step)
+  step = 1 if index.step is None else index.step
+  if step == 0:
+    raise IndexError("a slice's step must not be 0")
+  if any(not (e is None or isinstance(e, UOp) or hasattr(e, "__index__")) for e in ends):
+    raise IndexError(f"slice indices must be integers, bound variables or None, got {index}")
+  if isinstance(n, int) and not any(isinstance(e, UOp) for e in ends):
+    start, stop, step = index.indices(n)
+    count = max(0, ceildiv(stop - start, step))
+    if step > 0:
+      return _Part(start, max(start, stop), step) if count else _Part(start, start, step)
+    return _Part(start + (count - 1) * step, start + 1, step) if count else _Part(0, 0, step)
+  if not isinstance(step, int) or step != 1:
+    raise IndexError(f"a slice with symbolic ends must have step 1, got {index}")
+  start = 0 if index.start is None else index.start
+  stop = n if index.stop is None else index.stop
+  start = simplify_sint(n + start) if isinstance(start, int) and start < 0 else start
+  stop = simplify_sint(n + stop) if isinstance(stop, int) and stop < 0 else stop
+  return _Part(start, stop)

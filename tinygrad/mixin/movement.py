@@ -1,0 +1,395 @@
+"""Movement: methods that change which element stands where, and never what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from tinygrad.dtype import DType, least_upper_dtype
+from tinygrad.helpers import all_int, ceildiv, flatten, prod
+from tinygrad.mixin.base import Base, Scalar, argfix, broadcast_shape, broadcast_to, mismatch, sint
+from tinygrad.uop.ops import UOp, simplify_sint, smax, smin
+
+Pairs = tuple[tuple[sint, sint], ...]
+
+
+def infer_dim(old: tuple[sint, ...], known: list[sint]) -> sint:
+  """What -1 stands for in a reshape of `old`, given the other dims; equal symbolic dims cancel. -1 if nothing fits."""
+  rest = list(known)
+  left = [d for d in old if not (isinstance(d, UOp) and d in rest and rest.remove(d) is None)]
+  if not all_int(rest):
+    return -1
+  size, divisor = prod(d for d in left if isinstance(d, int)), int(prod(rest))
+  if divisor == 0 or size % divisor:
+    return -1
+  result: sint = simplify_sint(size // divisor * prod(d for d in left if isinstance(d, UOp)))
+  return result
+
+
+class Movement(Base):
+  __slots__ = ()
+
+  # ---- the shape
+
+  def reshape(self, shape: Any, *args: Any) -> Self:
+    """The same elements in row-major order under another shape. -1 (once) is what is left, None keeps that dim.
+
+    Raises ValueError if the number of elements differs.
+    """
+    if (dims := argfix(shape, *args)) == self.shape:
+      return self
+    new: list[sint] = [self.shape[i] if s is None else s for i, s in enumerate(dims)]
+    unknown = [i for i, s in enumerate(new) if isinstance(s, int) and s == -1]
+    if len(unknown) > 1:
+      raise ValueError(f"reshape: only one dim of {dims} can be -1")
+    if unknown:
+      new[unknown[0]] = infer_dim(self.shape, [s for i, s in enumerate(new) if i != unknown[0]])
+    bad = any(isinstance(s, int) and s < 0 for s in new)
+    if bad or (all_int(new) and all_int(self.shape) and prod(new) != prod(self.shape)):
+      rule = f"cannot reshape {self.shape} to {dims}: the number of elements must be the same"
+      mismatch(
+        "reshape",
+        rule,
+        [self.uop],
+        f"the dims must multiply to {prod(self.shape)}; -1 in one place stands for what is left",
+      )
+    return self._new(self.uop.reshape(tuple(new)))
+
+  def view(self, shape: Any, *args: Any) -> Self:
+    """`reshape`."""
+    return self.reshape(shape, *args)
+
+  def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
+    """Dims start..end (inclusive) become one."""
+    start, end = self._dim(start_dim), self._dim(end_dim)
+    return self.reshape((*self.shape[:start], prod(self.shape[start : end + 1]), *self.shape[end + 1 :]))
+
+  def unflatten(self, dim: int, sizes: Sequence[sint]) -> Self:
+    """One dim becomes `sizes` (one of which may be -1)."""
+    d = self._dim(dim)
+    if -1 in sizes:
+      known: list[sint] = [s for s in sizes if not (isinstance(s, int) and s == -1)]
+      sizes = tuple(infer_dim((self.shape[d],), known) if isinstance(s, int) and s == -1 else s for s in sizes)
+    return self.reshape((*self.shape[:d], *sizes, *self.shape[d + 1 :]))
+
+  def squeeze(self, dim: int | None = None) -> Self:
+    """Drops dim `dim` if its length is 1; without a dim, all such."""
+    if dim is None:
+      return self.reshape(tuple(s for s in self.shape if not (isinstance(s, int) and s == 1)))
+    d = self._dim(dim)
+    drop = self.ndim and isinstance(self.shape[d], int) and self.shape[d] == 1
+    return self.reshape((*self.shape[:d], *self.shape[d + 1 :])) if drop else self
+
+  def unsqueeze(self, dim: int) -> Self:
+    """A dim of 1 before position `dim`."""
+    d = self._dim(dim, extra=True)
+    return self.reshape((*self.shape[:d], 1, *self.shape[d:]))
+
+  def expand(self, shape: Any, *args: Any) -> Self:
+    """Dims of 1 repeated to `shape`, aligned at the last; -1 and None keep a dim. ValueError if a dim is neither 1 nor kept."""
+    dims = argfix(shape, *args)
+    old = (1,) * (len(dims) - self.ndim) + self.shape
+    new = tuple(o if s is None or (isinstance(s, int) and s == -1) else s for s, o in zip(dims, old))
+    if len(old) > len(dims) or broadcast_shape(old, new) != new:
+      rule = f"cannot expand {self.shape} to {dims}: a dim must be 1, or stay as it is"
+      mismatch("expand", rule, [self.uop], "reshape so that every repeated dim is 1")
+    return self._new(broadcast_to(self.uop, new))
+
+  def _expand_to(self, shape: tuple[sint, ...]) -> Self:
+    return self if self.shape == shape else self.expand(shape)
+
+  # ---- order
+
+  def permute(self, order: Any, *args: Any) -> Self:
+    """Dim i of the result is dim order[i]. ValueError unless `order` names every dim once."""
+    dims = tuple(self._dim(d) for d in argfix(order, *args))
+    if sorted(dims) != list(range(self.ndim)):
+      raise ValueError(
+        f"permute: order {argfix(order, *args)} must name each of the {self.ndim} dims of {self.shape} once"
+      )
+    return self._new(self.uop.permute(dims))
+
+  def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
+    """Two dims exchanged."""
+    order = list(range(self.ndim))
+    a, b = self._dim(dim0), self._dim(dim1)
+    order[a], order[b] = order[b], order[a]
+    return self._new(self.uop.permute(order))
+
+  @property
+  def T(self) -> Self:
+    """Dims 0 and 1 exchanged."""
+    return self.transpose()
+
+  def _move_last(self, dims: Sequence[int]) -> Self:
+    """`dims` after the others, in the order given."""
+    return self.permute((*(i for i in range(self.ndim) if i not in dims), *dims))
+
+  def flip(self, axis: Any, *args: Any) -> Self:
+    """The order of elements reversed along the axes."""
+    axes = tuple(self._dim(a) for a in argfix(axis, *args))
+    if len(set(axes)) != len(axes):
+      raise ValueError(f"flip: axis {axes} names a dim twice")
+    return self._new(self.uop.flip(axes))
+
+  # ---- the range
+
+  def shrink(self, arg: Sequence[tuple[sint, sint] | None]) -> Self:
+    """Per dim the half-open range to keep; None keeps all. ValueError outside [0, n]."""
+    if len(arg) != self.ndim:
+      raise ValueError(
+        f"shrink: {len(arg)} ranges for the {self.ndim} dims of {self.shape}\n  fix: give one pair or None a dim"
+      )
+    pairs: Pairs = tuple((0, n) if p is None else (p[0], p[1]) for p, n in zip(arg, self.shape))
+    for (a, b), n in zip(pairs, self.shape):
+      if isinstance(a, int) and isinstance(b, int) and isinstance(n, int) and not 0 <= a <= b <= n:
+        raise ValueError(f"shrink: the range {(a, b)} is not inside [0, {n}] (shape {self.shape}, ranges {tuple(arg)})")
+    return self._new(self.uop.shrink(pairs))
+
+  def shrink_to(self, shape: Any, *args: Any) -> Self:
+    """The first `shape[i]` elements of each dim; None keeps a dim."""
+    return self.shrink([None if s is None else (0, s) for s in argfix(shape, *args)])
+
+  def _pad_pairs(self, pairs: Pairs, value: Scalar) -> Self:
+    """PAD with constant pairs; a negative amount cuts."""
+    if any(isinstance(p, int) and p < 0 for pair in pairs for p in pair):
+      keep = [(smax(0, -a), n - smax(0, -b)) for (a, b), n in zip(pairs, self.shape)]
+      return self.shrink(keep)._pad_pairs(tuple((smax(0, a), smax(0, b)) for a, b in pairs), value)
+    return self._new(self.uop.pad(pairs, value))
+
+  def pad(self, padding: Sequence[Any], mode: str = "constant", value: Scalar = 0.0) -> Self:
+    """Elements added before and after dims.
+
+    `padding`: a pair or None a dim, or a flat sequence `(before, after)` of the last dim, then of the last but one, …
+    `mode`: "constant" (`value`), "reflect", "replicate" or "circular". Negative amounts cut. ValueError for amounts a mode cannot serve.
+    """
+    if mode not in ("constant", "reflect", "replicate", "circular"):
+      raise ValueError(f"pad: unknown mode {mode!r}\n  fix: use constant, reflect, replicate or circular")
+    if all(isinstance(p, (int, UOp)) for p in padding):
+      if len(padding) % 2 or len(padding) > 2 * self.ndim:
+        raise ValueError(
+          f"pad: the flat form needs 2 amounts a dim, at most {2 * self.ndim} for {self.shape}, got {len(padding)}"
+        )
+      inner = tuple((padding[i], padding[i + 1]) for i in range(0, len(padding), 2))[::-1]
+      pairs: Pairs = ((0, 0),) * (self.ndim - len(inner)) + inner
+    else:
+      if len(padding) != self.ndim:
+        raise ValueError(
+          f"pad: {len(padding)} pairs for the {self.ndim} dims of {self.shape}\n  fix: give one pair or None a dim"
+        )
+      pairs = tuple((0, 0) if p is None else (p[0], p[1]) for p in padding)
+    if mode == "constant":
+      return self._pad_pairs(pairs, value)
+    if not all_int(flatten(pairs)):
+      raise ValueError(f"pad: mode {mode!r} needs known amounts, got {pairs}")
+    x = self
+    for dim, (before, after) in enumerate(pairs):
+      if isinstance(before, int) and isinstance(after, int):
+        x = x._pad_around(dim, before, after, mode)
+    return x
+
+  def _pad_around(self, dim: int, before: int, after: int, mode: str) -> Self:
+    """Padding along one dim with the tensor's own elements."""
+    if before < 0 or after < 0:
+      cut = self._slice(dim, max(0, -before), self.shape[dim] - max(0, -after))
+      return cut._pad_around(dim, max(0, before), max(0, after), mode)
+    n = self.shape[dim]
+    limit = {"reflect": n - 1, "circular": n, "replicate": max(before, after) if n else 0}[mode]
+    if max(before, after) > limit:
+      raise ValueError(
+        f"pad: mode {mode!r} can add at most {limit} on a side of dim {dim} of {self.shape}, got {(before, after)}"
+      )
+    parts = [self]
+    if mode == "replicate":
+      wide = lambda x, k: x.expand(tuple(k if i == dim else s for i, s in enumerate(self.shape)))  # noqa: E731
+      parts = [wide(self._slice(dim, 0, 1), before)] if before else []
+      parts += [self] + ([wide(self._slice(dim, n - 1, n), after)] if after else [])
+    elif mode == "reflect":
+      parts = [self._slice(dim, 1, before + 1).flip(dim)] if before else []
+      parts += [self] + ([self._slice(dim, n - 1 - after, n - 1).flip(dim)] if after else [])
+    elif before or after:
+      parts = [self._slice(dim, n - before, n), self, self._slice(dim, 0, after)]
+    return parts[0].cat(*parts[1:], dim=dim)
+
+  def _slice(self, dim: int, start: sint, stop: sint) -> Self:
+    return self.shrink([(start, stop) if i == dim else None for i in range(self.ndim)])
+
+  def pad_to(self, shape: Any, *args: Any, value: Scalar = 0) -> Self:
+    """Elements of `value` added at the end of dims up to `shape`; None keeps a dim."""
+    dims = argfix(shape, *args)
+    if len(dims) != self.ndim:
+      raise ValueError(f"pad_to: {len(dims)} dims for a tensor of shape {self.shape}")
+    return self.pad([None if s is None else (0, s - n) for s, n in zip(dims, self.shape)], value=value)
+
+  # ---- several tensors
+
+  def cat(self, *args: Self, dim: int = 0) -> Self:
+    """Tensors one after the other along `dim`; the other dims must agree. Types are promoted."""
+    d, xs = self._dim(dim), (self, *args)
+    for x in args:
+      if x.ndim != self.ndim or any(a != b for i, (a, b) in enumerate(zip(x.shape, self.shape)) if i != d):
+        rule = f"all dims but {d} must be equal"
+        mismatch(
+          "cat", rule, [t.uop for t in xs], "pad, shrink or reshape the odd one out; to join along a new dim use stack"
+        )
+    if not args:
+      return self
+    dtype = self._common_dtype(xs)
+    return self._new(UOp.cat([x.uop if x.dtype is dtype else x.cast(dtype).uop for x in xs], d))
+
+  def stack(self, *args: Self, dim: int = 0) -> Self:
+    """Tensors of one shape along a new dim."""
+    xs = (self, *args) if isinstance(self, Base) else (*self, *args)
+    if any(x.shape != xs[0].shape for x in xs):
+      mismatch("stack", "all shapes must be equal", [x.uop for x in xs], "to join along a dim that is there use cat")
+    rows = [x.unsqueeze(dim) for x in xs]
+    return rows[0].cat(*rows[1:], dim=rows[0]._dim(dim))
+
+  def _common_dtype(self, xs: Sequence[Self]) -> DType:
+    same = all(x.dtype is self.dtype for x in xs)
+    return self.dtype if same else least_upper_dtype(*(x.dtype for x in xs))
+
+  def repeat(self, repeats: Any, *args: Any) -> Self:
+    """The tensor laid out `repeats[i]` times along each dim; more repeats than dims add dims in front."""
+    counts = argfix(repeats, *args)
+    if len(counts) < self.ndim:
+      raise ValueError(f"repeat: {len(counts)} counts for the {self.ndim} dims of {self.shape}")
+    shape = (1,) * (len(counts) - self.ndim) + self.shape
+    split = tuple(x for n in shape for x in (1, n))
+    wide = tuple(x for r, n in zip(counts, shape) for x in (r, n))
+    return self.reshape(split).expand(wide).reshape(tuple(r * n for r, n in zip(counts, shape)))
+
+  def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
+    """Every element `repeats` times in a row along `dim`; without a dim, of the flattened tensor."""
+    x, d = (self.flatten(), 0) if dim is None else (self, self._dim(dim))
+    s = x.shape
+    wide = x.reshape((*s[: d + 1], 1, *s[d + 1 :])).expand((*s[: d + 1], repeats, *s[d + 1 :]))
+    return wide.reshape((*s[:d], s[d] * repeats, *s[d + 1 :]))
+
+  def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
+    """Parts of length `sizes` (the last may be shorter), or of the given lengths."""
+    d = self._dim(dim)
+    n = self.shape[d]
+    if isinstance(sizes, int):
+      sizes = [min(sizes, n - i) for i in range(0, max(1, n), max(1, sizes))]
+    elif sum(sizes) != n:
+      raise ValueError(f"split: the sizes {list(sizes)} sum to {sum(sizes)}, dim {d} of {self.shape} has {n}")
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    return tuple(self._slice(d, e - s, e) for s, e in zip(sizes, ends))
+
+  def chunk(self, chunks: int, dim: int = 0) -> list[Self]:
+    """At most `chunks` parts of equal length (the last may be shorter)."""
+    if chunks <= 0:
+      raise ValueError(f"chunk: the number of parts must be positive, got {chunks}")
+    n = self.shape[self._dim(dim)]
+    return list(self.split(ceildiv(n, chunks) if n else [0] * chunks, dim=dim))
+
+  def roll(self, shifts: int | tuple[int, ...], dims: int | tuple[int, ...] | None = None) -> Self:
+    """Elements moved on by `shifts` along `dims`, those past the end coming back at the start."""
+    if dims is None:
+      if not isinstance(shifts, int):
+        raise ValueError(f"roll: shifts {shifts} need dims")
+      return self.flatten().roll(shifts, 0).reshape(self.shape)
+    amounts, axes = (shifts,) if isinstance(shifts, int) else shifts, (dims,) if isinstance(dims, int) else dims
+    if len(amounts) != len(axes):
+      raise ValueError(f"roll: {len(amounts)} shifts for {len(axes)} dims")
+    x = self
+    for amount, dim in zip(amounts, axes):
+      d = x._dim(dim)
+      n = x.shape[d]
+      if k := amount % n if n else 0:
+        x = x._slice(d, n - k, n).cat(x._slice(d, 0, n - k), dim=d)
+    return x
+
+  # ---- windows and diagonals
+
+  def _pool(self, kernel: tuple[int, ...], stride: int | Sequence[int] = 1, dilation: int | Sequence[int] = 1) -> Self:
+    """Sliding windows over the last dims: (*batch, *dims) -> (*batch, *positions, *kernel)."""
+    n = len(kernel)
+    strides = (stride,) * n if isinstance(stride, int) else tuple(stride)
+    dilations = (dilation,) * n if isinstance(dilation, int) else tuple(dilation)
+    first, u = self.ndim - n, self.uop
+    for i, (k, s, d) in enumerate(zip(kernel, strides, dilations)):
+      length = u.shape[first + i] - d * (k - 1)
+      size = ceildiv(length, s)
+      if isinstance(size, int) and size <= 0 and self.shape[first + i] != 0:
+        rule = f"a window of {k} (dilation {d}) is longer than dim {first + i}"
+        mismatch("pool", rule, [self.uop], "pad the tensor, or use a smaller window")
+      u = u.reshape((*u.shape, 1)).expand((*u.shape, k)).window(first + i, len(u.shape), s, d, smax(size, 0))
+    return self._new(u)
+
+  def unfold(self, dim: int, size: int, step: int) -> Self:
+    """Windows of `size` every `step` along `dim`; the index inside the window is a new last dim."""
+    d = self._dim(dim)
+    if size < 0 or step <= 0 or (self.ndim and size > self.shape[d]):
+      raise ValueError(
+        f"unfold: size {size}, step {step} do not fit dim {d} of {self.shape}\n  fix: 0 <= size <= the dim, step >= 1"
+      )
+    x = self._move_last((d,))._pool((size,), step)
+    return x.permute((*range(d), self.ndim - 1, *range(d, self.ndim - 1), self.ndim))
+
+  def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
+    """The diagonal of the matrices of dims dim1, dim2 as a new last dim; offset > 0 is above it."""
+    a, b = self._dim(dim1), self._dim(dim2)
+    if a == b:
+      raise ValueError(f"diagonal: dim1 and dim2 are both {a}")
+    x = self._move_last((a, b))
+    *lead, rows, cols = x.shape
+    top, left = max(0, -offset), max(0, offset)
+    n = max(0, smin(rows - top, cols - left))
+    x = x.shrink([*[None] * len(lead), (top, top + n), (left, left + n)]).reshape((*lead, n * n))
+    return x.pad((0, n)).reshape((*lead, n, n + 1)).shrink_to((*[None] * len(lead), n, 1)).reshape((*lead, n))
+
+  def diag(self) -> Self:
+    """The square matrix with this vector on its diagonal."""
+    if self.ndim != 1:
+      raise ValueError(f"diag: needs a vector, got shape {self.shape}")
+    n = self.shape[0]
+    return self.reshape(n, 1).pad((0, n)).flatten().shrink(((0, n * n),)).reshape(n, n)
+
+  def rearrange(self, formula: str, **sizes: int) -> Self:
+    """Reorders dims as in einops: `x.rearrange("b (h d) -> h b d", h=4)`. ValueError if the formula does not fit."""
+    left, right = (_parse_axes(side) for side in formula.split("->"))
+    for groups, dots in ((left, "left"), (right, "right")):
+      if sum(g == ["..."] for g in groups) > 1:
+        raise ValueError(f"rearrange: more than one ellipsis on the {dots} of {formula!r}")
+    if ["..."] in left:
+      i, extra = left.index(["..."]), self.ndim - len(left) + 1
+      names = [[f"...{k}"] for k in range(extra)]
+      left = left[:i] + names + left[i + 1 :]
+      right = [g for group in right for g in (names if group == ["..."] else [group])]
+    if len(left) != self.ndim:
+      raise ValueError(f"rearrange: {formula!r} names {len(left)} dims, the tensor has shape {self.shape}")
+    known: dict[str, sint] = dict(sizes)
+    for group, n in zip(left, self.shape):
+      unknown = [a for a in group if a not in known]
+      if len(unknown) > 1:
+        raise ValueError(
+          f"rearrange: the sizes of {unknown} in {formula!r} are not known\n  fix: give all but one, e.g. {unknown[0]}=2"
+        )
+      if unknown:
+        known[unknown[0]] = n // prod(known[a] for a in group if a in known)
+    flat_left, flat_right = flatten(left), flatten(right)
+    if sorted(flat_left) != sorted(a for a in flat_right if a in flat_left) or len(set(flat_left)) != len(flat_left):
+      raise ValueError(f"rearrange: the axes on both sides of {formula!r} must be the same, each once")
+    x = self.reshape(tuple(known[a] for a in flat_left))
+    x = x.permute([flat_left.index(a) for a in flat_right if a in flat_left])
+    return x.reshape(tuple(prod(known[a] for a in group) for group in right))
+
+
+def _parse_axes(side: str) -> list[list[str]]:
+  """`"b (h d) 1"` -> [["b"], ["h", "d"], []]."""
+  groups: list[list[str]] = []
+  inside = False
+  for token in side.replace("(", " ( ").replace(")", " ) ").split():
+    if token in "()":
+      if (token == "(") == inside:
+        raise ValueError(f"rearrange: unbalanced parentheses in {side!r}")
+      inside = token == "("
+      if inside:
+        groups.append([])
+    elif inside:
+      groups[-1] += [] if token == "1" else [token]
+    else:
+      groups.append([] if token == "1" else [token])
+  return groups

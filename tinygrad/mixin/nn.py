@@ -1,0 +1,186 @@
+"""What neural networks are made of: normalisation, dropout, attention, losses."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal, Self
+
+from tinygrad.dtype import dtypes, least_upper_dtype
+from tinygrad.helpers import TRAINING
+from tinygrad.mixin.base import mismatch
+from tinygrad.mixin.convolution import Convolution
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+class NN(Convolution):
+  __slots__ = ()
+
+  def sequential(self, ll: list[Callable[[Self], Self]]) -> Self:
+    """The functions applied one after the other."""
+    return functools.reduce(lambda x, f: f(x), ll, self)
+
+  # ---- normalisation
+
+  def layernorm(self, axis: int | tuple[int, ...] = -1, eps: float = 1e-5) -> Self:
+    """(x - mean) / sqrt(var + eps) along `axis` (https://arxiv.org/abs/1607.06450)."""
+    y = self.sub(self.mean(axis, keepdim=True))
+    return y.mul(y.square().mean(axis, keepdim=True).add(eps).rsqrt())
+
+  def batchnorm(
+    self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: int | tuple[int, ...] = 1
+  ) -> Self:
+    """(x - mean) * weight * invstd + bias, the parameters along `axis` (https://arxiv.org/abs/1502.03167)."""
+    axes = self._dims(axis)
+    shape = tuple(n if i in axes else 1 for i, n in enumerate(self.shape))
+    x = self.sub(mean.reshape(shape))
+    scale = invstd.reshape(shape) if invstd.ndim == len(axes) else invstd
+    y = x.mul(scale if weight is None else weight.reshape(shape).mul(scale))
+    return y if bias is None else y.add(bias.reshape(shape))
+
+  def dropout(self, p: float = 0.5) -> Self:
+    """While training, zeros with probability p and the rest scaled by 1/(1-p) (https://jmlr.org/papers/v15/srivastava14a.html)."""
+    if not 0 <= p <= 1:
+      raise ValueError(f"dropout: the probability must be within [0, 1], got {p}")
+    if not TRAINING.value or p == 0:
+      return self
+    if p == 1:
+      return self.zeros_like()
+    keep = self.rand_like(dtype=dtypes.float32).ge(p)
+    return keep.where(self.mul(1 / (1 - p)), 0)
+
+  # ---- attention
+
+  def scaled_dot_product_attention(
+    self,
+    key: Self,
+    value: Self,
+    attn_mask: Self | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    enable_gqa: bool = False,
+  ) -> Self:
+    """softmax(q kᵀ / sqrt(d) + mask) v (https://arxiv.org/abs/1706.03762): q (.., heads, t, d), k and v (.., heads, s, d).
+
+    `attn_mask`: bool (True attends) or added to the scores; `is_causal`: query i sees keys up to i. With `enable_gqa` several heads of q
+    share one of k and v. ValueError for both kinds of mask, or head counts that do not divide.
+    """
+    q, k, v = self, key, value
+    if enable_gqa and q.shape[-3] != k.shape[-3]:
+      heads, shared = q.shape[-3], k.shape[-3]
+      if heads % shared:
+        mismatch(
+          "attention",
+          "the heads of q must be a multiple of those of k",
+          (q.uop, k.uop),
+          "check the order of dims: heads are dim -3",
+        )
+      group = heads // shared
+      q = q.reshape((*q.shape[:-3], shared, group, *q.shape[-2:]))
+      k, v = k.unsqueeze(-3), v.unsqueeze(-3)
+    scores = q.dot(k.transpose(-2, -1), dtype=least_upper_dtype(q.dtype, k.dtype, dtypes.float32)).mul(
+      1 / math.sqrt(q.shape[-1])
+    )
+    if is_causal:
+      if attn_mask is not None:
+        raise ValueError("attention: give attn_mask or is_causal, not both\n  fix: put the causal part into the mask")
+      attn_mask = self._tri(q.shape[-2], k.shape[-2], 1).logical_not()
+    if attn_mask is not None:
+      if q.ndim > self.ndim and attn_mask.ndim >= 3:
+        one = attn_mask.shape[-3] == 1
+        m = attn_mask.shape
+        attn_mask = attn_mask.unsqueeze(-3) if one else attn_mask.reshape((*m[:-3], q.shape[-4], q.shape[-3], *m[-2:]))
+      scores = attn_mask.where(scores, -math.inf) if attn_mask.dtype is dtypes.bool else scores.add(attn_mask)
+    out = scores.softmax(-1).cast(self.dtype).dropout(dropout_p).dot(v)
+    return out.reshape((*self.shape[:-1], v.shape[-1])) if q.ndim > self.ndim else out
+
+  # ---- losses
+
+  def _do_reduction(self, reduction: Reduction) -> Self:
+    if reduction not in ("mean", "sum", "none"):
+      raise ValueError(f"unknown reduction {reduction!r}\n  fix: use 'mean', 'sum' or 'none'")
+    return self.mean() if reduction == "mean" else self.sum() if reduction == "sum" else self
+
+  def binary_crossentropy(self, Y: Self, reduction: Reduction = "mean") -> Self:
+    """-(y log p + (1-y) log(1-p)) of probabilities p."""
+    return (
+      Y.mul(self.log()).add(Y.sub(1, reverse=True).mul(self.sub(1, reverse=True).log())).neg()._do_reduction(reduction)
+    )
+
+  def binary_crossentropy_logits(self, Y: Self, reduction: Reduction = "mean", pos_weight: Self | None = None) -> Self:
+    """The binary cross entropy of sigmoid(x), without overflow; `pos_weight` scales the positive part."""
+    positive = Y if pos_weight is None else Y.mul(pos_weight)
+    loss = positive.mul(self.logsigmoid()).add(Y.sub(1, reverse=True).mul(self.neg().logsigmoid())).neg()
+    return loss._do_reduction(reduction)
+
+  def sparse_categorical_crossentropy(
+    self, Y: Self, ignore_index: int = -1, label_smoothing: float = 0.0, reduction: Reduction = "mean"
+  ) -> Self:
+    """Cross entropy of logits (.., classes) and class numbers Y (..); elements equal to `ignore_index` do not count.
+
+    ValueError unless Y has the shape of the logits without the last dim.
+    """
+    if not 0.0 <= label_smoothing <= 1.0:
+      raise ValueError(f"label_smoothing must be within [0, 1], got {label_smoothing}")
+    if Y.shape != self.shape[:-1]:
+      rule = "the labels must have the logits' shape without the last dim"
+      mismatch(
+        "sparse_categorical_crossentropy",
+        rule,
+        (self.uop, Y.uop),
+        "flatten both, e.g. logits.reshape(-1, classes) and Y.reshape(-1)",
+      )
+    logs = self.log_softmax()
+    counted = Y.ne(ignore_index)
+    picked = Y._one_hot(self.shape[-1]).where(logs, 0).sum(-1)
+    loss = picked.neg()
+    if label_smoothing:
+      loss = loss.mul(1 - label_smoothing).sub(logs.mean(-1).mul(label_smoothing))
+    loss = counted.where(loss, 0)
+    if reduction == "mean":
+      return loss.sum().div(counted.sum())
+    return loss._do_reduction(reduction)
+
+  def cross_entropy(self, Y: Self, reduction: Reduction = "mean", label_smoothing: float = 0.0) -> Self:
+    """Cross entropy of logits (b, classes, *dims) and either class numbers (b, *dims) or probabilities of the logits' shape."""
+    if not 0.0 <= label_smoothing <= 1.0:
+      raise ValueError(f"label_smoothing must be within [0, 1], got {label_smoothing}")
+    classes_dim = 0 if self.ndim == 1 else 1
+    n = self.shape[classes_dim]
+    logs = self.log_softmax(classes_dim)
+    if Y.ndim < self.ndim:
+      if Y.shape != (*self.shape[:classes_dim], *self.shape[classes_dim + 1 :]):
+        mismatch(
+          "cross_entropy",
+          "class numbers must have the logits' shape without dim 1",
+          (self.uop, Y.uop),
+          "reshape the labels",
+        )
+      hit = Y._one_hot(n)._move_to(classes_dim)
+      picked = hit.where(logs, 0).sum(classes_dim)
+    else:
+      if Y.shape != self.shape:
+        mismatch("cross_entropy", "probabilities must have the logits' shape", (self.uop, Y.uop), "reshape the labels")
+      picked = Y.mul(logs).sum(classes_dim)
+    loss = picked.neg()
+    if label_smoothing:
+      loss = loss.mul(1 - label_smoothing).sub(logs.mean(classes_dim).mul(label_smoothing))
+    return loss._do_reduction(reduction)
+
+  def _move_to(self, dim: int) -> Self:
+    """The last dim brought to position `dim`."""
+    last = self.ndim - 1
+    return self.permute((*range(dim), last, *range(dim, last)))
+
+  def nll_loss(
+    self, Y: Self, weight: Self | None = None, ignore_index: int | None = None, reduction: Reduction = "mean"
+  ) -> Self:
+    """-log p of the class Y, of log probabilities (b, classes, *dims); `weight` (classes,) scales classes and counts in the mean."""
+    scale: Any = self.ones_like().float()._slice(1, 0, 1).squeeze(1) if weight is None else weight[Y]
+    if ignore_index is not None:
+      scale = Y.ne(ignore_index).where(scale, 0)
+    picked = Y._one_hot(self.shape[1])._move_to(1).where(self, 0).sum(1)
+    loss = picked.neg().mul(scale)
+    return loss.sum().div(scale.sum()) if reduction == "mean" else loss._do_reduction(reduction)

@@ -1,0 +1,232 @@
+"""Random numbers from a counter: element i of call number c is threefry-2x32 of key (seed, c) and counter (i, replay).
+
+So every number depends on nothing but the seed, the number of the call and the element's place: a sharded tensor holds the very values
+of the unsharded one. (J. Salmon, M. Moraes, R. Dror, D. Shaw: Parallel Random Numbers: As Easy as 1, 2, 3. SC 2011.)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Self
+
+from tinygrad.device import Buffer, Device, Sharding
+from tinygrad.dtype import DType, dtypes, to_dtype
+from tinygrad.engine.realize import recorders
+from tinygrad.helpers import all_int, numpy, prod
+from tinygrad.mixin.base import DeviceLike, argfix, broadcast_to, to_placement
+from tinygrad.mixin.creation import DTypeArg
+from tinygrad.mixin.indexing import Indexing
+from tinygrad.uop.ops import Ops, UOp, buffer_of
+
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # table 3 of the paper
+PARITY = 0x1BD11BDA  # C240 of the paper, lower word
+
+
+def _word(x: int, like: UOp) -> UOp:
+  return broadcast_to(UOp.const(dtypes.uint32, x), like.shape)
+
+
+def threefry2x32(k0: UOp, k1: UOp, c0: UOp, c1: UOp) -> tuple[UOp, UOp]:
+  """20 rounds of Threefry-2x32 on uint32 nodes of one shape."""
+  keys = (k0, k1, k0.alu(Ops.XOR, k1).alu(Ops.XOR, _word(PARITY, k0)))
+  x, y = c0.alu(Ops.ADD, k0), c1.alu(Ops.ADD, k1)
+  for group in range(5):
+    for r in ROTATIONS[group % 2]:
+      x = x.alu(Ops.ADD, y)
+      turned = y.alu(Ops.SHL, _word(r, y)).alu(Ops.OR, y.alu(Ops.SHR, _word(32 - r, y)))
+      y = turned.alu(Ops.XOR, x)
+    x = x.alu(Ops.ADD, keys[(group + 1) % 3])
+    y = y.alu(Ops.ADD, keys[(group + 2) % 3].alu(Ops.ADD, _word(group + 1, y)))
+  return x, y
+
+
+def _fill(memory: Buffer, words: list[int]) -> None:
+  """Writes `words` (uint32) into every device's copy of `memory`."""
+  data = memoryview(numpy.array(words, dtype=numpy.uint32)).cast("B")
+  memory.allocate()
+  for i, handle in enumerate(memory.handles):
+    Device[memory.devices[i]].copyin(handle, data)
+
+
+class Random(Indexing):
+  """Keywords of the creators: those of `zeros`. Equal seeds and equal calls give equal numbers on every machine and placement."""
+
+  __slots__ = ()
+  _seed: ClassVar[int] = 0
+  _calls: ClassVar[int] = 0
+
+  @classmethod
+  def manual_seed(cls, seed: int = 0) -> None:
+    """Sets the seed (its lower 32 bits) and starts the counter anew."""
+    Random._seed, Random._calls = seed & 0xFFFFFFFF, 0
+
+  @classmethod
+  def _random_words(cls, shape: tuple[int, ...], device: DeviceLike | None) -> tuple[UOp, UOp]:
+    """Two independent uint32 of every element."""
+    if not all_int(shape) or any(n < 0 for n in shape):
+      raise ValueError(f"random numbers need a shape of known, non-negative dims, got {shape}")
+    if prod(shape) >= 1 << 32:
+      raise ValueError(
+        f"one call makes at most 2**32 - 1 random numbers, {shape} has {prod(shape)}\n  fix: make it in parts"
+      )
+    where = to_placement(Device.DEFAULT if device is None else device)
+    memory = UOp.buffer((3,), dtypes.uint32, where.with_dims(()) if isinstance(where, Sharding) else where)
+    _fill(buffer_of(memory), [Random._seed, Random._calls, 0])
+    Random._calls += 1
+    state = memory
+    if (
+      recorders
+    ):  # a replay must not repeat the numbers: the last word counts replays, in memory that the step itself writes
+      one = UOp.iota(3, dtypes.int32).cast(dtypes.uint32).alu(Ops.SHR, broadcast_to(UOp.const(dtypes.uint32, 1), (3,)))
+      state = memory.after(memory.assign(memory.alu(Ops.ADD, one)))
+    words = [broadcast_to(state.shrink(((i, i + 1),)).reshape(()), shape) for i in range(3)]
+    place = (
+      UOp.iota(prod(shape), dtypes.int64 if prod(shape) >= 1 << 31 else dtypes.int32).cast(dtypes.uint32).reshape(shape)
+    )
+    x, y = threefry2x32(words[0], words[1], place, words[2])
+    return (x, y) if x.device == where else (x.copy_to_device(where), y.copy_to_device(where))
+
+  @classmethod
+  def _uniform(cls, word: UOp, other: UOp, dtype: DType) -> Self:
+    """Bits as a float in [0, 1): as many of the highest as the type's mantissa holds exactly."""
+    if dtype is dtypes.float64:
+      high, low = (cls._wrap(w.cast(dtypes.uint64)) for w in (word, other))
+      return high.lshift(21).bitwise_xor(low.rshift(11)).cast(dtype).mul(2.0**-53)
+    bits = dtypes.finfo(dtype)[1] + 1
+    return cls._wrap(word).rshift(32 - bits).cast(dtypes.float32).mul(2.0**-bits).cast(dtype)
+
+  @classmethod
+  def rand(
+    cls,
+    *shape: Any,
+    device: DeviceLike | None = None,
+    dtype: DTypeArg = None,
+    contiguous: bool = True,
+    requires_grad: bool | None = None,
+  ) -> Self:
+    """Uniform in [0, 1). TypeError if `dtype` is no float."""
+    d = to_dtype(dtype) if dtype is not None else dtypes.default_float()
+    if not dtypes.is_float(d):
+      raise TypeError(f"rand: makes floats, not {d}\n  fix: use randint for integers")
+    t = cls._uniform(*cls._random_words(argfix(*shape) if shape else (), device), d)
+    t.requires_grad = requires_grad
+    return t
+
+  @classmethod
+  def randn(
+    cls,
+    *shape: Any,
+    dtype: DTypeArg = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool | None = None,
+    **_: Any,
+  ) -> Self:
+    """Normal with mean 0 and variance 1, by the method of Box and Muller (1958)."""
+    d = to_dtype(dtype) if dtype is not None else dtypes.default_float()
+    if not dtypes.is_float(d):
+      raise TypeError(f"randn: makes floats, not {d}\n  fix: cast the result")
+    first, second = cls._random_words(argfix(*shape) if shape else (), device)
+    u, v = cls._uniform(first, second, dtypes.float32), cls._uniform(second, first, dtypes.float32)
+    t = u.sub(1, reverse=True).log().mul(-2).sqrt().mul(v.mul(2 * math.pi).cos()).cast(d)
+    t.requires_grad = requires_grad
+    return t
+
+  @classmethod
+  def randint(cls, *shape: Any, low: int = 0, high: int = 10, dtype: DTypeArg = None, **kwargs: Any) -> Self:
+    """Integers in [low, high), int32 unless given: floor(r * (high - low) / 2**32) of 32 random bits r."""
+    if not isinstance(low, int) or not isinstance(high, int):
+      raise TypeError(f"randint: low and high must be integers, got {low!r} and {high!r}")
+    d = to_dtype(dtype) if dtype is not None else dtypes.default_int
+    if not dtypes.is_int(d):
+      raise TypeError(f"randint: makes integers, not {d}\n  fix: use uniform for floats")
+    if not low < high or high - low > 1 << 32:
+      raise ValueError(f"randint: [{low}, {high}) must hold between 1 and 2**32 numbers")
+    requires_grad = kwargs.pop("requires_grad", None)
+    word, _ = cls._random_words(argfix(*shape) if shape else (), kwargs.pop("device", None))
+    t = cls._wrap(word).cast(dtypes.uint64).mul(high - low).rshift(32).cast(dtypes.int64).add(low).cast(d)
+    t.requires_grad = requires_grad
+    return t
+
+  @classmethod
+  def uniform(cls, *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DTypeArg = None, **kwargs: Any) -> Self:
+    """Uniform in [low, high)."""
+    d = to_dtype(dtype) if dtype is not None else dtypes.default_float()
+    requires_grad = kwargs.pop("requires_grad", None)
+    t = (
+      cls.rand(*shape, dtype=d if dtypes.is_float(d) else dtypes.default_float(), **kwargs)
+      .mul(high - low)
+      .add(low)
+      .cast(d)
+    )
+    t.requires_grad = requires_grad
+    return t
+
+  @classmethod
+  def normal(cls, *shape: Any, mean: float = 0.0, std: float = 1.0, **kwargs: Any) -> Self:
+    requires_grad = kwargs.pop("requires_grad", None)
+    t = cls.randn(*shape, **kwargs).mul(std).add(mean)
+    t.requires_grad = requires_grad
+    return t
+
+  @classmethod
+  def scaled_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
+    """Uniform in [-1, 1) over sqrt(number of elements)."""
+    return cls.uniform(*shape, low=-1.0, high=1.0, **kwargs).mul(prod(argfix(*shape)) ** -0.5)
+
+  @classmethod
+  def glorot_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
+    """Uniform within sqrt(6 / (fan in + fan out)) (https://proceedings.mlr.press/v9/glorot10a.html)."""
+    dims = argfix(*shape)
+    bound = (6 / (dims[0] + prod(dims[1:]))) ** 0.5
+    return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
+
+  @classmethod
+  def kaiming_uniform(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
+    """Uniform within sqrt(6 / (1 + a²) / fan in) (https://arxiv.org/abs/1502.01852)."""
+    bound = math.sqrt(3.0) * math.sqrt(2.0 / (1 + a**2)) / math.sqrt(max(1, prod(argfix(*shape)[1:])))
+    return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
+
+  @classmethod
+  def kaiming_normal(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
+    """Normal with variance 2 / (1 + a²) / fan in (https://arxiv.org/abs/1502.01852)."""
+    std = math.sqrt(2.0 / (1 + a**2)) / math.sqrt(max(1, prod(argfix(*shape)[1:])))
+    return cls.normal(*shape, mean=0.0, std=std, **kwargs)
+
+  @classmethod
+  def randperm(cls, n: int, device: DeviceLike | None = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:
+    """The numbers 0 … n-1 in random order."""
+    order = cls.rand(n, device=device, **kwargs).argsort()
+    return order.cast(dtype or dtypes.default_int)
+
+  def rand_like(self, dtype: DTypeArg = None, device: DeviceLike | None = None, **kwargs: Any) -> Self:
+    """`rand` of this shape, type and placement."""
+    return self.rand(self.shape, dtype=dtype or self.dtype, device=self._beside(device), **kwargs)
+
+  def randn_like(self, dtype: DTypeArg = None, device: DeviceLike | None = None, **kwargs: Any) -> Self:
+    """`randn` of this shape, type and placement."""
+    return self.randn(self.shape, dtype=dtype or self.dtype, device=self._beside(device), **kwargs)
+
+  def multinomial(self, num_samples: int = 1, replacement: bool = False) -> Self:
+    """int32 positions drawn with probability proportional to the elements of the last dim; (n,) or (rows, n).
+
+    Without replacement by the exponential race: the k least of -log(u)/p.
+    """
+    if self.ndim not in (1, 2) or num_samples < 1:
+      raise ValueError(
+        f"multinomial: needs 1 or 2 dims and at least one sample, got shape {self.shape}, {num_samples} samples"
+      )
+    if not replacement and isinstance(self.shape[-1], int) and num_samples > self.shape[-1]:
+      raise ValueError(
+        f"multinomial: cannot draw {num_samples} of {self.shape[-1]} without replacement\n  fix: replacement=True"
+      )
+    weight = self.reshape(-1, self.shape[-1]).float()
+    if not replacement and num_samples > 1:
+      draw = weight.rand_like(device=self.uop.device).sub(1, reverse=True).log().neg().div(weight)
+      picked = weight.gt(0).where(draw, math.inf).argsort(-1)._slice(1, 0, num_samples)
+    else:
+      edges = weight.cumsum(1)
+      total = edges._slice(1, edges.shape[1] - 1, edges.shape[1])
+      at = self.rand(weight.shape[0], num_samples, 1, device=self._beside(None)).mul(total.unsqueeze(-1))
+      picked = at.ge(edges.unsqueeze(1)).sum(-1)
+    picked = picked.cast(dtypes.int32)
+    return picked.reshape(num_samples) if self.ndim == 1 else picked

@@ -1,0 +1,215 @@
+"""Reductions, and what is built from them: statistics, softmax, running sums, searches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+from tinygrad.dtype import DType, dtypes, least_upper_float, sum_acc_dtype, to_dtype
+from tinygrad.helpers import ceildiv, prod
+from tinygrad.mixin.base import sint
+from tinygrad.mixin.creation import Creation
+from tinygrad.mixin.elementwise import cast_to
+from tinygrad.uop.ops import Ops, UOp
+
+Axis = int | Sequence[int] | None
+BLOCK = 256  # running sums over more elements than this are done in two levels
+
+
+class Reduce(Creation):
+  __slots__ = ()
+
+  def _reduce(self, op: Ops, axis: Axis, keepdim: bool, u: UOp | None = None) -> Self:
+    """`u` (this value unless given) reduced over `axis`."""
+    u, dims = self.uop if u is None else u, self._dims(axis)
+    u = u.r(op, dims)
+    if not keepdim and dims:
+      u = u.reshape(tuple(s for i, s in enumerate(self.shape) if i not in dims))
+    return self._new(u)
+
+  def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
+    """The sum, carried in at least 32 bits; half types come back as they were, small integers as 32 bits."""
+    acc = to_dtype(dtype) if dtype is not None else sum_acc_dtype(self.dtype)
+    result = self._reduce(Ops.ADD, axis, keepdim, cast_to(self.uop, acc))
+    return result.cast(self.dtype) if dtype is None and dtypes.is_float(self.dtype) else result
+
+  def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
+    """The product, in the types of `sum`."""
+    acc = to_dtype(dtype) if dtype is not None else sum_acc_dtype(self.dtype)
+    result = self._reduce(Ops.MUL, axis, keepdim, cast_to(self.uop, acc))
+    return result.cast(self.dtype) if dtype is None and dtypes.is_float(self.dtype) else result
+
+  def max(self, axis: Axis = None, keepdim: bool = False) -> Self:
+    """The greatest element; of none, the least value of the type."""
+    return self._reduce(Ops.MAX, axis, keepdim)
+
+  def min(self, axis: Axis = None, keepdim: bool = False) -> Self:
+    """The least element; of none, the greatest value of the type."""
+    return self._reduce(Ops.MIN, axis, keepdim)
+
+  def any(self, axis: Axis = None, keepdim: bool = False) -> Self:
+    """Whether an element is not 0."""
+    return self.bool().max(axis, keepdim)
+
+  def all(self, axis: Axis = None, keepdim: bool = False) -> Self:
+    """Whether no element is 0."""
+    return self.bool().min(axis, keepdim)
+
+  def allclose(self, other: Self, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
+    """Whether all elements are close (`isclose`), as a bool tensor."""
+    return self.isclose(other, rtol, atol, equal_nan).all()
+
+  # ---- statistics
+
+  def _count(self, axis: Axis) -> sint:
+    result: sint = prod(self.shape[d] for d in self._dims(axis))
+    return result
+
+  def mean(self, axis: Axis = None, keepdim: bool = False) -> Self:
+    """The sum over the number of elements, as a float; nan of none."""
+    dtype = least_upper_float(self.dtype)
+    total = self.cast(sum_acc_dtype(dtype)).sum(axis, keepdim)
+    n = self._count(axis)
+    return (total.mul(1 / n) if isinstance(n, int) and n else total.div(n)).cast(dtype)
+
+  def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
+    """The mean of the squared distances to the mean, over n - correction; nan where that is 0 of equal elements."""
+    x = self.cast(sum_acc_dtype(least_upper_float(self.dtype)))
+    squares = x.sub(x.mean(axis, keepdim=True)).square().sum(axis, keepdim)
+    n = self._count(axis)
+    rest = max(0, n - correction) if isinstance(n, int) else n - correction
+    return squares.div(rest).cast(least_upper_float(self.dtype))
+
+  def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
+    """sqrt of `var`."""
+    return self.var(axis, keepdim, correction).sqrt()
+
+  def var_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
+    return self.var(axis, keepdim, correction), self.mean(axis, keepdim)
+
+  def std_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
+    return self.std(axis, keepdim, correction), self.mean(axis, keepdim)
+
+  def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
+    """x over its p-norm along `dim` (at least eps)."""
+    norm = (
+      self.abs().pow(p).sum(dim, keepdim=True).pow(1 / p) if p else self.ne(0).sum(dim, keepdim=True).cast(self.dtype)
+    )
+    return self.div(norm.maximum(eps))
+
+  # ---- softmax
+
+  def _shifted(self, axis: Axis, dtype: DType | str | None) -> Self:
+    """x minus its greatest element, as a float: what exp can take."""
+    x = self.cast(to_dtype(dtype) if dtype is not None else least_upper_float(self.dtype))
+    return x.sub(x.detach().max(axis, keepdim=True))
+
+  def softmax(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
+    """exp(x) over its sum along `axis`."""
+    e = self._shifted(axis, dtype).exp()
+    return e.mul(e.sum(axis, keepdim=True).reciprocal())
+
+  def softmin(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
+    return self.neg().softmax(axis, dtype)
+
+  def log_softmax(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
+    """log of softmax."""
+    m = self._shifted(axis, dtype)
+    return m.sub(m.exp().sum(axis, keepdim=True).log())
+
+  def logsumexp(self, axis: Axis = None, keepdim: bool = False) -> Self:
+    """log of the sum of exp(x), without overflow."""
+    m = self.detach().max(axis, keepdim=True)
+    m = m.isinf().where(0, m) if dtypes.is_float(m.dtype) else m  # inf - inf is nan
+    total = self.sub(m).exp().sum(axis, keepdim).log()
+    return total.add(m if keepdim else m.reshape(total.shape))
+
+  # ---- searches
+
+  def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
+    """The position of the (first) greatest element, int32; without an axis in the flattened tensor."""
+    if axis is None:
+      return self.flatten().argmax(0).reshape((1,) * self.ndim if keepdim else ())
+    dim = self._dim(axis)
+    if not self.ndim:
+      return self._wrap(UOp.const(dtypes.int32, 0))
+    n = self.shape[dim]
+    hit = self.eq(self.max(dim, keepdim=True))
+    if dtypes.is_float(self.dtype):
+      hit = hit.bitwise_or(self.isnan())
+    # the first hit has the greatest number counted from the end
+    backwards = self.arange(n).sub(n, reverse=True).reshape(tuple(n if i == dim else 1 for i in range(self.ndim)))
+    return hit.where(backwards, 0).max(dim, keepdim).sub(n, reverse=True)
+
+  def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
+    """The position of the (first) least element, int32."""
+    if dtypes.is_float(self.dtype):
+      return self.neg().argmax(axis, keepdim)
+    x = self.cast(dtypes.int32) if self.dtype is dtypes.bool else self
+    return x.bitwise_not().argmax(axis, keepdim)  # ~x reverses the order of integers, the ends included
+
+  # ---- running reductions
+
+  def _cumulate(self, axis: int, op: Ops, identity: Any) -> Self:
+    """The reduction of all elements up to each one along `axis`."""
+    dim = self._dim(axis)
+    if not self.ndim or not isinstance(self.shape[dim], int) or not self.numel():
+      if self.ndim and not isinstance(self.shape[dim], int):
+        raise ValueError(f"a running reduction needs a dim of known length, dim {dim} of {self.shape} is symbolic")
+      return self
+    n = int(self.shape[dim])
+    x = self.transpose(dim, -1)
+    if n <= 2 * BLOCK:
+      return x._cumulate_short(op, identity).transpose(dim, -1)
+    blocks = ceildiv(n, BLOCK)
+    rows = x.pad((0, blocks * BLOCK - n), value=identity).unflatten(-1, (blocks, BLOCK))
+    inner = rows._cumulate_short(op, identity)
+    totals = inner._slice(inner.ndim - 1, BLOCK - 1, BLOCK).squeeze(-1)._cumulate(-1, op, identity)
+    before = totals._slice(totals.ndim - 1, 0, blocks - 1).pad((1, 0), value=identity)
+    merged = inner._new(inner.uop.alu(op, before.unsqueeze(-1)._expand_to(inner.shape).uop))
+    return merged.flatten(-2)._slice(self.ndim - 1, 0, n).transpose(dim, -1)
+
+  def _cumulate_short(self, op: Ops, identity: Any) -> Self:
+    n = int(self.shape[-1])
+    windows = self.pad((n - 1, 0), value=identity)._pool((n,))
+    return windows._reduce(op, -1, False)
+
+  def cumsum(self, axis: int = 0) -> Self:
+    """The sum of the elements up to and including each one along `axis`."""
+    x = self.cast(sum_acc_dtype(self.dtype))
+    result = x._cumulate(axis, Ops.ADD, 0)
+    return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
+
+  def cumprod(self, axis: int = 0) -> Self:
+    """The product of the elements up to and including each one along `axis`."""
+    x = self.cast(sum_acc_dtype(self.dtype))
+    result = x._cumulate(axis, Ops.MUL, 1)
+    return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
+
+  def cummax(self, axis: int = 0) -> tuple[Self, Self]:
+    """The greatest element so far along `axis`, and where it stands (the last one of equals), int32."""
+    values = self._cumulate(axis, Ops.MAX, dtypes.min(self.dtype))
+    if not self.ndim:
+      return values, self._wrap(UOp.const(dtypes.int32, 0))
+    dim = self._dim(axis)
+    places = self.arange(self.shape[dim]).reshape(tuple(-1 if i == dim else 1 for i in range(self.ndim)))
+    return values, self.eq(values).where(places, 0)._cumulate(dim, Ops.MAX, 0)
+
+  def cummin(self, axis: int = 0) -> tuple[Self, Self]:
+    """The least element so far along `axis`, and where it stands (the last one of equals), int32."""
+    if not dtypes.is_float(self.dtype):
+      values, places = self.bitwise_not().cummax(axis)
+      return values.bitwise_not(), places
+    values, places = self.neg().cummax(axis)
+    return values.neg(), places
+
+  def logcumsumexp(self, axis: int = 0) -> Self:
+    """log of the running sum of exp(x) along `axis`, each window shifted by its own greatest element."""
+    if not self.ndim:
+      return self
+    dim = self._dim(axis)
+    x = self._float_tensor().transpose(dim, -1)
+    n = int(x.shape[-1])
+    windows = x.pad((n - 1, 0), value=-math.inf)._pool((n,))
+    return windows.logsumexp(-1).transpose(dim, -1)

@@ -1,0 +1,289 @@
+"""Layers: objects with their parameters as attributes, called on tensors. Layouts and initial values are those of PyTorch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import TRAINING, make_tuple, prod
+from tinygrad.nn import datasets, optim, state
+from tinygrad.tensor import Tensor
+
+__all__ = [
+  "BatchNorm",
+  "BatchNorm2d",
+  "BatchNorm3d",
+  "Conv1d",
+  "Conv2d",
+  "ConvTranspose1d",
+  "ConvTranspose2d",
+  "Embedding",
+  "GroupNorm",
+  "InstanceNorm",
+  "LSTMCell",
+  "LayerNorm",
+  "LayerNorm2d",
+  "Linear",
+  "RMSNorm",
+  "datasets",
+  "optim",
+  "state",
+]
+
+
+class Linear:
+  """x (.., in) -> x · weightᵀ + bias (.., out); weight (out, in)."""
+
+  def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+    bound = 1 / math.sqrt(in_features)
+    self.weight = Tensor.uniform(out_features, in_features, low=-bound, high=bound)
+    self.bias = Tensor.uniform(out_features, low=-bound, high=bound) if bias else None
+
+  def __call__(self, x: Tensor) -> Tensor:
+    return x.linear(self.weight.transpose(), self.bias)
+
+
+class Conv2d:
+  """x (b, in, *dims) -> (b, out, *positions); weight (out, in/groups, *kernel). `padding` may be "same".
+
+  `kernel_size`: an int is a square; a tuple gives the rank.
+  """
+
+  def __init__(
+    self,
+    in_channels: int,
+    out_channels: int,
+    kernel_size: int | tuple[int, ...],
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] | str = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    bias: bool = True,
+  ) -> None:
+    self.kernel_size = make_tuple(kernel_size, 2)
+    self.stride, self.dilation, self.groups = stride, dilation, groups
+    self.padding = _same_padding(padding, stride, dilation, self.kernel_size) if isinstance(padding, str) else padding
+    bound = 1 / math.sqrt(in_channels // groups * prod(self.kernel_size))
+    self.weight = Tensor.uniform(out_channels, in_channels // groups, *self.kernel_size, low=-bound, high=bound)
+    self.bias = Tensor.uniform(out_channels, low=-bound, high=bound) if bias else None
+
+  def __call__(self, x: Tensor) -> Tensor:
+    return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding)
+
+
+def _same_padding(
+  padding: str, stride: int | tuple[int, ...], dilation: int | tuple[int, ...], kernel: tuple[int, ...]
+) -> tuple[int, ...]:
+  if padding.lower() != "same":
+    raise ValueError(f"unknown padding {padding!r}\n  fix: use 'same' or numbers")
+  if any(s != 1 for s in make_tuple(stride, len(kernel))):
+    raise ValueError(f"padding 'same' needs stride 1, got {stride}\n  fix: give the padding as numbers")
+  both = [(d * (k - 1) // 2, d * (k - 1) - d * (k - 1) // 2) for d, k in zip(make_tuple(dilation, len(kernel)), kernel)]
+  return tuple(p for pair in reversed(both) for p in pair)
+
+
+def Conv1d(
+  in_channels: int,
+  out_channels: int,
+  kernel_size: int,
+  stride: int = 1,
+  padding: int | str = 0,
+  dilation: int = 1,
+  groups: int = 1,
+  bias: bool = True,
+) -> Conv2d:
+  """x (b, in, n) -> (b, out, positions)."""
+  return Conv2d(in_channels, out_channels, (kernel_size,), stride, padding, dilation, groups, bias)
+
+
+class ConvTranspose2d:
+  """The adjoint of `Conv2d` in its input; weight (in, out/groups, *kernel)."""
+
+  def __init__(
+    self,
+    in_channels: int,
+    out_channels: int,
+    kernel_size: int | tuple[int, ...],
+    stride: int | tuple[int, ...] = 1,
+    padding: int | tuple[int, ...] = 0,
+    output_padding: int | tuple[int, ...] = 0,
+    dilation: int | tuple[int, ...] = 1,
+    groups: int = 1,
+    bias: bool = True,
+  ) -> None:
+    self.kernel_size = make_tuple(kernel_size, 2)
+    self.stride, self.padding, self.output_padding, self.dilation, self.groups = (
+      stride,
+      padding,
+      output_padding,
+      dilation,
+      groups,
+    )
+    bound = 1 / math.sqrt(out_channels // groups * prod(self.kernel_size))
+    self.weight = Tensor.uniform(in_channels, out_channels // groups, *self.kernel_size, low=-bound, high=bound)
+    self.bias = Tensor.uniform(out_channels, low=-bound, high=bound) if bias else None
+
+  def __call__(self, x: Tensor) -> Tensor:
+    return x.conv_transpose2d(
+      self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding, self.output_padding
+    )
+
+
+def ConvTranspose1d(
+  in_channels: int,
+  out_channels: int,
+  kernel_size: int,
+  stride: int = 1,
+  padding: int = 0,
+  output_padding: int = 0,
+  dilation: int = 1,
+  groups: int = 1,
+  bias: bool = True,
+) -> ConvTranspose2d:
+  """The adjoint of `Conv1d` in its input."""
+  return ConvTranspose2d(
+    in_channels, out_channels, (kernel_size,), stride, padding, output_padding, dilation, groups, bias
+  )
+
+
+class Embedding:
+  """Integers (..) -> rows of weight (.., embed_size); a number outside [0, vocab_size) gives zeros."""
+
+  def __init__(self, vocab_size: int, embed_size: int) -> None:
+    self.vocab_sz, self.embed_sz = vocab_size, embed_size
+    self.weight = Tensor.glorot_uniform(vocab_size, embed_size)
+
+  def __call__(self, idx: Tensor) -> Tensor:
+    if not dtypes.is_int(idx.dtype):
+      raise TypeError(f"Embedding needs integers, got {idx.dtype}\n  fix: cast the index, e.g. idx.int()")
+    return self.weight._rows(idx)
+
+
+class LayerNorm:
+  """Zero mean and unit variance over the last dims `normalized_shape`, then scale and shift (https://arxiv.org/abs/1607.06450)."""
+
+  def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True) -> None:
+    self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    self.axis, self.eps, self.elementwise_affine = (
+      tuple(-1 - i for i in range(len(self.normalized_shape))),
+      eps,
+      elementwise_affine,
+    )
+    self.weight = Tensor.ones(*self.normalized_shape) if elementwise_affine else None
+    self.bias = Tensor.zeros(*self.normalized_shape) if elementwise_affine else None
+
+  def __call__(self, x: Tensor) -> Tensor:
+    if x.shape[-len(self.normalized_shape) :] != self.normalized_shape:
+      raise ValueError(
+        f"LayerNorm over {self.normalized_shape} cannot take shape {x.shape}\n  fix: the last dims must be those"
+      )
+    y = x.layernorm(self.axis, self.eps)
+    return y if self.weight is None or self.bias is None else y * self.weight + self.bias
+
+
+class LayerNorm2d(LayerNorm):
+  """LayerNorm over the channels of (b, c, h, w)."""
+
+  def __call__(self, x: Tensor) -> Tensor:
+    return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class RMSNorm:
+  """x / sqrt(mean(x²) + eps) * weight over the last dim, in float32 (https://arxiv.org/abs/1910.07467)."""
+
+  def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
+    self.eps = eps
+    self.weight = Tensor.ones(dim) if elementwise_affine else None
+
+  def __call__(self, x: Tensor) -> Tensor:
+    wide = x.float()
+    y = (wide * (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()).cast(x.dtype)
+    return y if self.weight is None else y * self.weight
+
+
+class GroupNorm:
+  """LayerNorm over each of `num_groups` groups of channels of (b, c, *dims) (https://arxiv.org/abs/1803.08494)."""
+
+  def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
+    if num_channels % num_groups:
+      raise ValueError(f"GroupNorm: {num_channels} channels do not divide into {num_groups} groups")
+    self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
+    self.weight = Tensor.ones(num_channels) if affine else None
+    self.bias = Tensor.zeros(num_channels) if affine else None
+
+  def __call__(self, x: Tensor) -> Tensor:
+    y = x.reshape(x.shape[0], self.num_groups, -1).layernorm(eps=self.eps).reshape(x.shape)
+    if self.weight is None or self.bias is None:
+      return y
+    shape = (1, -1, *(1,) * (x.ndim - 2))
+    return y * self.weight.reshape(shape) + self.bias.reshape(shape)
+
+
+class InstanceNorm(GroupNorm):
+  """Each channel of each element of the batch by itself (https://arxiv.org/abs/1607.08022)."""
+
+  def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True) -> None:
+    super().__init__(num_features, num_features, eps, affine)
+
+
+class BatchNorm:
+  """Zero mean and unit variance of each channel over the batch (https://arxiv.org/abs/1502.03167).
+
+  While training (`Tensor.train()`) with the batch's statistics, which running ones follow; else with the running ones.
+  """
+
+  def __init__(
+    self, sz: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = True, momentum: float = 0.1
+  ) -> None:
+    self.eps, self.track_running_stats, self.momentum = eps, track_running_stats, momentum
+    self.weight = Tensor.ones(sz) if affine else None
+    self.bias = Tensor.zeros(sz) if affine else None
+    self.num_batches_tracked = Tensor.zeros(dtype=dtypes.int64, requires_grad=False)
+    if track_running_stats:
+      self.running_mean, self.running_var = Tensor.zeros(sz, requires_grad=False), Tensor.ones(sz, requires_grad=False)
+
+  def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    """(mean, biased variance) of each channel: of the batch while training, else the running ones."""
+    shape = (1, -1, *(1,) * (x.ndim - 2))
+    if self.track_running_stats and not TRAINING.value:
+      return self.running_mean, self.running_var
+    axes = tuple(i for i in range(x.ndim) if i != 1)
+    mean = x.mean(axes)
+    return mean, (x - mean.reshape(shape)).square().mean(axes)
+
+  def __call__(self, x: Tensor) -> Tensor:
+    mean, var = self.calc_stats(x)
+    if self.track_running_stats and TRAINING.value:
+      n = x.numel() // x.shape[1]
+      unbiased = var.detach() * (n / max(1, n - 1))
+      self.running_mean.assign(
+        (1 - self.momentum) * self.running_mean + self.momentum * mean.detach().cast(self.running_mean.dtype)
+      )
+      self.running_var.assign(
+        (1 - self.momentum) * self.running_var + self.momentum * unbiased.cast(self.running_var.dtype)
+      )
+      self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+    return x.batchnorm(self.weight, self.bias, mean, (var + self.eps).rsqrt())
+
+
+BatchNorm2d = BatchNorm3d = BatchNorm
+
+
+class LSTMCell:
+  """One step: x (b, input), (h, c) each (b, hidden) -> new (h, c); gates in the order input, forget, cell, output."""
+
+  def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+    bound = 1 / math.sqrt(hidden_size)
+    self.weight_ih = Tensor.uniform(hidden_size * 4, input_size, low=-bound, high=bound)
+    self.weight_hh = Tensor.uniform(hidden_size * 4, hidden_size, low=-bound, high=bound)
+    self.bias_ih = Tensor.zeros(hidden_size * 4) if bias else None
+    self.bias_hh = Tensor.zeros(hidden_size * 4) if bias else None
+
+  def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    hidden = self.weight_hh.shape[1]
+    h, c = hc if hc is not None else (Tensor.zeros(x.shape[0], hidden, dtype=x.dtype),) * 2
+    gates = x.linear(self.weight_ih.T, self.bias_ih) + h.linear(self.weight_hh.T, self.bias_hh)
+    i, f, g, o = gates.chunk(4, dim=1)
+    new_c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * new_c.tanh(), new_c

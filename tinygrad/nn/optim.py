@@ -1,0 +1,257 @@
+"""Optimizers. Parameters, their state and the learning rate are tensors, so that a whole step can be captured by `TinyJit`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tinygrad.device import Placement, Sharding
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import TRAINING, dedup
+from tinygrad.tensor import Tensor
+
+
+def _scalar(value: float, where: Placement) -> Tensor:
+  """float32 (1,) in memory, a copy on every device of `where`."""
+  device = where.with_dims(()) if isinstance(where, Sharding) else where
+  return Tensor([value], dtype=dtypes.float32, requires_grad=False).to(device)
+
+
+class Optimizer:
+  """What all optimizers do. A parameter whose requires_grad is unset gets True; one with False is left alone.
+
+  `lr` is a float32 tensor of shape (1,): change it with `opt.lr.assign([x])`, inside a captured step too.
+  """
+
+  def __init__(self, params: list[Tensor], lr: float) -> None:
+    self.params = dedup(p for p in params if p.requires_grad is not False)
+    if not self.params:
+      raise ValueError(
+        "an optimizer needs at least one parameter with requires_grad\n  fix: pass nn.state.get_parameters(model)"
+      )
+    for p in self.params:
+      p.requires_grad = True
+    self.lr = _scalar(lr, self.params[0].device)
+
+  def _state(self) -> list[Tensor]:
+    """float32 zeros beside every parameter."""
+    return [Tensor.zeros(p.shape, dtype=dtypes.float32, device=p.device, requires_grad=False) for p in self.params]
+
+  def zero_grad(self) -> None:
+    """Forgets the gradients; call it before `backward`."""
+    for p in self.params:
+      p.grad = None
+
+  def step(self) -> None:
+    """Updates the parameters from their gradients, in one realise. RuntimeError outside training or without gradients."""
+    waiting = self.schedule_step()
+    waiting[0].realize(*waiting[1:])
+
+  def schedule_step(self) -> list[Tensor]:
+    """Assigns the update and returns every tensor that it changes, none of them realised yet."""
+    if not TRAINING.value:
+      raise RuntimeError(
+        "the optimizer steps outside of training\n  fix: wrap the training loop in `with Tensor.train():`"
+      )
+    grads = []
+    for i, p in enumerate(self.params):
+      if p.grad is None:
+        raise RuntimeError(
+          f"parameter {i} of shape {p.shape} has no gradient\n  fix: call loss.backward() before step(), with a loss that depends on it"
+        )
+      grads.append(p.grad.detach())
+    updates, changed = self._step(grads)
+    for p, update in zip(self.params, updates):
+      p.assign((p.detach() - update).cast(p.dtype))
+    return [*changed, *self.params, self.lr]
+
+  def _step(self, grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """(what to subtract from each parameter, the state that changed)."""
+    raise NotImplementedError
+
+
+class OptimizerGroup(Optimizer):
+  """Several optimizers that step together."""
+
+  def __init__(self, *optimizers: Optimizer) -> None:
+    self.optimizers = optimizers
+    self.params = [p for o in optimizers for p in o.params]
+    self.lr = optimizers[0].lr
+
+  def __getitem__(self, i: int) -> Optimizer:
+    return self.optimizers[i]
+
+  def zero_grad(self) -> None:
+    for o in self.optimizers:
+      o.zero_grad()
+
+  def schedule_step(self) -> list[Tensor]:
+    return dedup(t for o in self.optimizers for t in o.schedule_step())
+
+
+class LARS(Optimizer):
+  """Momentum SGD with a rate for each layer: tcoef * |w| / (|g| + weight_decay*|w|) (https://arxiv.org/abs/1708.03888).
+
+  `tcoef` 0 turns that off. `classic`: the rate scales what enters the momentum; else what leaves it. `pre_wd`: weight decay is part of
+  the gradient; else it is subtracted from the weight by itself. `ns_steps` > 0 orthogonalises the update of matrices.
+  """
+
+  def __init__(
+    self,
+    params: list[Tensor],
+    lr: float = 0.001,
+    momentum: float = 0.9,
+    weight_decay: float = 1e-4,
+    ns_steps: int = 0,
+    ns_coefficients: tuple[float, ...] | None = None,
+    nesterov: bool = False,
+    classic: bool = True,
+    pre_wd: bool = True,
+    tcoef: float = 0.001,
+  ) -> None:
+    super().__init__(params, lr)
+    self.momentum, self.wd, self.nesterov, self.classic, self.pre_wd, self.tcoef = (
+      momentum,
+      weight_decay,
+      nesterov,
+      classic,
+      pre_wd,
+      tcoef,
+    )
+    self.ns_steps, self.ns_coefficients = ns_steps, ns_coefficients or ()
+    self.b = self._state() if momentum else []
+
+  def _step(self, grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    updates = []
+    for i, (p, g) in enumerate(zip(self.params, grads)):
+      w, g = p.detach().float(), g.float()
+      rate = self.lr.reshape(())
+      if self.tcoef:
+        size, slope = w.square().sum().sqrt(), g.square().sum().sqrt()
+        rate = rate * ((size > 0) & (slope > 0)).where(self.tcoef * size / (slope + self.wd * size), 1.0)
+      if self.wd and self.pre_wd:
+        g = g + self.wd * w
+      if self.classic:
+        g = g * rate
+      if self.momentum:
+        self.b[i].assign(self.momentum * self.b[i] + g)
+        g = g + self.momentum * self.b[i] if self.nesterov else self.b[i].detach()
+      if self.ns_steps and g.ndim > 1:
+        g = g.flatten(1).newton_schulz(self.ns_steps, self.ns_coefficients).reshape(g.shape)
+      if not self.classic:
+        g = g * rate
+      updates.append(g if self.pre_wd or not self.wd else g + self.lr.reshape(()) * self.wd * w)
+    return updates, self.b
+
+
+class SGD(LARS):
+  """w -= lr * b with b = momentum*b + g (https://pytorch.org/docs/stable/generated/torch.optim.SGD.html).
+
+  `classic`: b = momentum*b + lr*g and w -= b.
+  """
+
+  def __init__(
+    self,
+    params: list[Tensor],
+    lr: float = 0.001,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    classic: bool = False,
+  ) -> None:
+    super().__init__(params, lr, momentum, weight_decay, nesterov=nesterov, classic=classic, tcoef=0.0)
+
+
+class Muon(LARS):
+  """Momentum whose update of a matrix is orthogonalised by Newton-Schulz steps (https://kellerjordan.github.io/posts/muon/)."""
+
+  def __init__(
+    self,
+    params: list[Tensor],
+    lr: float = 0.001,
+    momentum: float = 0.95,
+    weight_decay: float = 0.1,
+    ns_steps: int = 5,
+    ns_coefficients: tuple[float, ...] = (3.4445, -4.775, 2.0315),
+    nesterov: bool = True,
+  ) -> None:
+    super().__init__(params, lr, momentum, weight_decay, ns_steps, ns_coefficients, nesterov, False, False, 0.0)
+
+
+class LAMB(Optimizer):
+  """Adam's update with a rate for each layer, |w| / |update| (https://arxiv.org/abs/1904.00962); `adam` leaves that out."""
+
+  def __init__(
+    self,
+    params: list[Tensor],
+    lr: float = 0.001,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-6,
+    weight_decay: float = 0.0,
+    adam: bool = False,
+  ) -> None:
+    super().__init__(params, lr)
+    self.b1, self.b2, self.eps, self.wd, self.adam = b1, b2, eps, weight_decay, adam
+    self.b1_t, self.b2_t = (_scalar(1.0, self.params[0].device) for _ in range(2))
+    self.m, self.v = self._state(), self._state()
+
+  def _step(self, grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    self.b1_t.assign(self.b1_t * self.b1)
+    self.b2_t.assign(self.b2_t * self.b2)
+    # the bias corrections of Adam, once for all parameters
+    first, second = 1 / (1 - self.b1_t.reshape(())), 1 / (1 - self.b2_t.reshape(()))
+    rate, updates = self.lr.reshape(()), []
+    for p, g, m, v in zip(self.params, grads, self.m, self.v):
+      g = g.float()
+      m.assign(self.b1 * m + (1 - self.b1) * g)
+      v.assign(self.b2 * v + (1 - self.b2) * g * g)
+      update = m.detach() * first / ((v.detach() * second).sqrt() + self.eps)
+      w = p.detach().float()
+      if self.wd:
+        update = update + self.wd * w
+      if not self.adam:
+        size, length = w.square().sum().sqrt(), update.square().sum().sqrt()
+        update = update * ((size > 0) & (length > 0)).where(size / length, 1.0)
+      updates.append(rate * update)
+    return updates, [self.b1_t, self.b2_t, *self.m, *self.v]
+
+
+class AdamW(LAMB):
+  """Adam with decoupled weight decay (https://arxiv.org/abs/1711.05101)."""
+
+  def __init__(
+    self,
+    params: list[Tensor],
+    lr: float = 0.001,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+  ) -> None:
+    super().__init__(params, lr, b1, b2, eps, weight_decay, adam=True)
+
+
+class Adam(LAMB):
+  """Moments of the gradient, corrected for their start at zero (https://arxiv.org/abs/1412.6980)."""
+
+  def __init__(
+    self, params: list[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
+  ) -> None:
+    super().__init__(params, lr, b1, b2, eps, 0.0, adam=True)
+
+
+def clip_grad_norm_(params: Iterable[Tensor], max_norm: float, eps: float = 1e-6) -> Tensor:
+  """Scales all gradients so that the norm of all together is at most `max_norm`; returns the norm before (float32, lazy).
+
+  Raises ValueError if no parameter has a gradient.
+  """
+  with_grad = [p for p in params if p.grad is not None]
+  squares = [p.grad.float().square().sum() for p in with_grad if p.grad is not None]
+  if not squares:
+    raise ValueError("clip_grad_norm_: no parameter has a gradient\n  fix: call loss.backward() first")
+  norm = squares[0].usum(*squares[1:]).sqrt()
+  scale = (max_norm / (norm + eps)).minimum(1.0)
+  for p in with_grad:
+    if p.grad is not None:
+      p.grad = (p.grad * scale).cast(p.grad.dtype)
+  return norm

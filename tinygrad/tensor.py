@@ -1,0 +1,429 @@
+"""The public `Tensor`: a value in the graph, how it is made from data, placed, realised, read and differentiated."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+from tinygrad.device import Device, Mesh, P, Placement, Sharding
+from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
+from tinygrad.engine.realize import realize, to_numpy
+from tinygrad.gradient import compute_gradient
+from tinygrad.helpers import TRAINING, Context, dedup, numpy
+from tinygrad.mixin.base import DeviceLike, broadcast_shape, describe, full, mismatch, to_placement
+from tinygrad.mixin.nn import NN
+from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad.uop.rewrite import substitute
+
+_numbers = itertools.count()
+_live: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
+"""Every tensor in the order of creation: what a realise, an assignment and `backward` look through."""
+
+
+class _Training(type(NN)):  # type: ignore[misc]
+  """`Tensor.training` reads and sets the context variable TRAINING."""
+
+  @property
+  def training(cls) -> bool:
+    return bool(TRAINING.value)
+
+  @training.setter
+  def training(cls, on: bool) -> None:
+    TRAINING.value = int(on)
+
+
+class Tensor(NN, metaclass=_Training):
+  """An array of one type on one device or cut over several.
+
+  `Tensor(data, device, dtype)` takes numbers, nested lists, bytes (uint8), a path (its bytes), numpy arrays, a bound variable or
+  nothing (an empty tensor). Nothing is computed before `realize`, `numpy`, `item`, …
+  """
+
+  __slots__ = ("__weakref__", "grad", "requires_grad", "uop")
+  uop: UOp
+  grad: Tensor | None
+  requires_grad: bool | None
+
+  def __init__(
+    self,
+    data: Any = None,
+    device: DeviceLike | None = None,
+    dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
+  ) -> None:
+    d = None if dtype is None else to_dtype(dtype)
+    placement = None if device is None else to_placement(device)
+    self.uop = _from_data(data, placement, d)
+    self.grad, self.requires_grad = None, requires_grad
+    _live[next(_numbers)] = self
+
+  @classmethod
+  def _wrap(cls, uop: UOp) -> Self:
+    t = object.__new__(cls)
+    t.uop, t.grad, t.requires_grad = uop, None, None
+    _live[next(_numbers)] = t
+    return t
+
+  def requires_grad_(self, requires_grad: bool = True) -> Self:
+    """Says whether `backward` fills `.grad` here. Unset, it does for floats."""
+    self.requires_grad = requires_grad
+    return self
+
+  # ---- what it shows
+
+  @property
+  def device(self) -> Placement:
+    """Where the value is once it is realised: a device name or a `Sharding` without debts."""
+    d = self.uop.device
+    return Device.DEFAULT if d is None else d.settled if isinstance(d, Sharding) else d
+
+  def __repr__(self) -> str:
+    return f"<Tensor {describe(self.uop)}{'' if self.grad is None else ', with grad'}>"
+
+  def __hash__(self) -> int:
+    return id(self)
+
+  def __len__(self) -> int:
+    if not self.ndim:
+      raise TypeError("len() of a 0-d tensor")
+    return int(self.shape[0])
+
+  def __bool__(self) -> bool:
+    raise TypeError("the truth of a tensor is not defined\n  fix: use x.item(), x.any().item() or x.all().item()")
+
+  def __iter__(self) -> Iterator[Self]:
+    if not self.ndim:
+      raise TypeError("iteration over a 0-d tensor")
+    return (self[i] for i in range(len(self)))
+
+  # ---- placement
+
+  def to(self, device: DeviceLike | None) -> Self:
+    """The value on another device (None: the default one) or placement; itself if it is there."""
+    return self._at(to_placement(Device.DEFAULT if device is None else device))
+
+  def _at(self, placement: Placement) -> Self:
+    if self.uop.device == placement:
+      return self
+    t = self._wrap(_source(self.uop).copy_to_device(placement))
+    t.requires_grad = self.requires_grad
+    return t
+
+  def to_(self, device: DeviceLike | None) -> Self:
+    """`to` in place."""
+    return self._become(self.to(device))
+
+  def _become(self, x: Self) -> Self:
+    if self.grad is not None:
+      self.grad = self.grad.to(x.device)
+    self.uop = x.uop
+    return self
+
+  def shard(self, devices: Sequence[str] | Mesh | Sharding, axis: int | P | None = None) -> Self:
+    """The value over several devices: `shard(names, axis)` cuts one dim (None: a copy on each), `shard(mesh, P(...))` by mesh axes,
+    or `shard(sharding)`. On a sharded tensor it reshards.
+
+    Raises: IndexError for a dim that is not there, ShardError for a placement that cannot be.
+    """
+    if isinstance(devices, Sharding):
+      return self._at(devices)
+    if isinstance(devices, str):
+      raise TypeError(
+        f"shard: needs a sequence of devices, got the string {devices!r}\n  fix: shard(({devices!r}, ...)), or to({devices!r})"
+      )
+    where = devices if isinstance(devices, Mesh) else tuple(devices)
+    return self._at(Sharding(where, self._dim(axis) if isinstance(axis, int) else axis))
+
+  def shard_(self, devices: Sequence[str] | Mesh | Sharding, axis: int | P | None = None) -> Self:
+    """`shard` in place."""
+    return self._become(self.shard(devices, axis))
+
+  def shard_like(self, y: Tensor) -> Self:
+    """The value at y's placement."""
+    return self._at(y.device)
+
+  @property
+  def shards(self) -> list[Self]:
+    """The part of each device, there; a list of one where the tensor is on one device."""
+    where = self.device
+    if isinstance(where, str):
+      return [self]
+    shape = self.numpy_shape()
+    return [self.shrink(where.box(i, shape)).to(name) for i, name in enumerate(where.devices)]
+
+  # ---- realisation
+
+  def realize(self, *lst: Tensor) -> Self:
+    """Computes this tensor and `lst` in one go; each then holds its buffer."""
+    roots = dedup(t.uop for t in (self, *lst) if t.uop.op is not Ops.BUFFER)
+    _rebase(roots, dict(zip(roots, realize(*roots), strict=True)))
+    return self
+
+  def numpy(self) -> Any:
+    """The value as a numpy array of its own; bfloat16 and fp8 come as float32. The tensor itself stays a graph, so that it can
+    still be differentiated."""
+    x = self if self.dtype.fmt is not None else self.float()
+    if 0 in x.shape:
+      return numpy.empty(x.shape, to_numpy_dtype(x.dtype))
+    (buffer,) = realize(x.uop)
+    _rebase([x.uop], {})
+    return to_numpy(buffer)
+
+  def data(self) -> memoryview:
+    """The value as a memoryview with its format and shape."""
+    if self.dtype.fmt is None:
+      raise TypeError(f"data: {self.dtype} has no buffer format\n  fix: cast it, e.g. x.float().data(), or use numpy()")
+    return memoryview(self.numpy())
+
+  def item(self) -> float | int | bool:
+    """The one element as a Python number. ValueError if there are several."""
+    if self.numel() != 1:
+      raise ValueError(
+        f"item: needs one element, the shape is {self.shape}\n  fix: reduce or index it first, or use tolist()"
+      )
+    result: float | int | bool = self.tolist() if self.ndim == 0 else self.reshape(()).tolist()
+    return result
+
+  def tolist(self) -> Any:
+    """The elements as (nested lists of) Python numbers."""
+    return self.numpy().tolist()
+
+  def clone(self, device: DeviceLike | None = None) -> Self:
+    """A copy in memory of its own."""
+    t = self._wrap(UOp.new(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
+    return t if device is None else t.to(device)
+
+  @classmethod
+  def _from_data(cls, data: Any) -> Self:
+    return cls(data)
+
+  def _has_memory(self) -> bool:
+    return memory_state(self.uop) is not None
+
+  # ---- assignment
+
+  def replace(self, x: Tensor) -> Self:
+    """This tensor now stands for x's value; shape and dtype must agree."""
+    if x.shape != self.shape or x.dtype is not self.dtype:
+      mismatch("replace", "shape and dtype must be equal", (self.uop, x.uop), "cast and reshape the new value")
+    self.uop = x.uop
+    return self
+
+  def assign(self, x: Any) -> Self:
+    """Writes x, broadcast to this shape, into this tensor's memory (or, if it has none yet, makes it stand for x). Returns the tensor.
+
+    Views of the memory (`reshape`, slices, … of it) see the new value. A value computed from it before and not realised yet may see
+    either. The placement stays; x moves. Raises TypeError if the dtypes differ, ValueError if x does not broadcast.
+    """
+    v = x if isinstance(x, Tensor) else self._wrap(_from_data(x, None, self.dtype))
+    if v.dtype is not self.dtype:
+      mismatch(
+        "assign", "the dtypes must be equal", (self.uop, v.uop), f"cast the value: x.cast({self.dtype!r})", TypeError
+      )
+    if broadcast_shape(v.shape, self.shape) != self.shape:
+      mismatch("assign", "the value must broadcast to the target", (self.uop, v.uop), "reshape the value to the target")
+    self._write(self.uop, v._expand_to(self.shape).uop)
+    return self
+
+  def _write(self, view: UOp, value: UOp) -> None:
+    """Puts `value` into `view`, a view of this tensor's memory; without memory the tensor stands for `value`."""
+    if value is view:
+      return
+    state = memory_state(view)
+    if state is None:
+      here = self.uop.device
+      self.uop = value if here is None or here == value.device else value.copy_to_device(here)
+      return
+    after = state.after(view.assign(value))
+    for t in list(_live.values()):
+      if memory_state(t.uop) is state:
+        t.uop = substitute(t.uop, {state: after})
+
+  def __iadd__(self, x: Any) -> Self:  # type: ignore[misc]
+    return self.assign(self.add(x))
+
+  def __isub__(self, x: Any) -> Self:  # type: ignore[misc]
+    return self.assign(self.sub(x))
+
+  def __imul__(self, x: Any) -> Self:  # type: ignore[misc]
+    return self.assign(self.mul(x))
+
+  def __itruediv__(self, x: Any) -> Self:  # type: ignore[misc]
+    return self.assign(self.div(x))
+
+  def __ifloordiv__(self, x: Any) -> Self:  # type: ignore[misc]
+    return self.assign(self // x)
+
+  def __ipow__(self, x: Any) -> Self:  # type: ignore[misc]
+    return self.assign(self.pow(x))
+
+  def __imatmul__(self, x: Tensor) -> Self:  # type: ignore[misc]
+    return self.assign(self.matmul(x))
+
+  def __iand__(self, x: Any) -> Self:  # type: ignore[misc]
+    return self.assign(self & x)
+
+  def __ior__(self, x: Any) -> Self:  # type: ignore[misc]
+    return self.assign(self | x)
+
+  def __ixor__(self, x: Any) -> Self:  # type: ignore[misc]
+    return self.assign(self ^ x)
+
+  def __ilshift__(self, x: Any) -> Self:  # type: ignore[misc]
+    return self.assign(self << x)
+
+  def __irshift__(self, x: Any) -> Self:  # type: ignore[misc]
+    return self.assign(self >> x)
+
+  # ---- differentiation
+
+  @staticmethod
+  def train(mode: bool = True) -> Context:
+    """`with Tensor.train(): ...` — dropout drops and batch norm updates its statistics."""
+    return Context(TRAINING=int(mode))
+
+  @staticmethod
+  def test(mode: bool = True) -> Context:
+    """`with Tensor.test(): ...` — the opposite of `train`."""
+    return Context(TRAINING=int(not mode))
+
+  def _seed_gradient(self, gradient: Tensor | None, name: str) -> UOp:
+    if not dtypes.is_float(self.dtype):
+      mismatch(name, "only floats have gradients", [self.uop], "cast to a float before computing the loss", TypeError)
+    if gradient is None:
+      if self.shape != ():
+        mismatch(
+          name,
+          "without a gradient argument it needs a scalar",
+          [self.uop],
+          "reduce it first, e.g. loss.sum() or loss.mean()",
+        )
+      return full(self.dtype, 1.0, ())
+    if gradient.shape != self.shape:
+      mismatch(
+        name, "the gradient must have the tensor's shape", (self.uop, gradient.uop), "expand or reshape the gradient"
+      )
+    return gradient.cast(self.dtype).uop
+
+  def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Self]:
+    """The derivative of this scalar (or of the sum of it times `gradient`) by each target, at the target's placement.
+
+    Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError for a target it does not depend on.
+    """
+    found = compute_gradient(self.uop, self._seed_gradient(gradient, "gradient"), [t.uop for t in targets])
+    for i, t in enumerate(targets):
+      if t.uop not in found:
+        rule = f"the value does not depend on target {i}"
+        fix = "compute the value from this very tensor, and realise it only after differentiating"
+        mismatch("gradient", rule, (self.uop, t.uop), fix, RuntimeError)
+    return [self._wrap(found[t.uop]) for t in targets]
+
+  def backward(self, gradient: Tensor | None = None) -> Self:
+    """Adds the derivative of this scalar to `.grad` of every float tensor it depends on, except those with requires_grad=False.
+
+    Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError if it depends on no such tensor.
+    """
+    seed = self._seed_gradient(gradient, "backward")
+    graph = set(self.uop.toposort())
+    reached = [
+      t for t in list(_live.values()) if t.uop in graph and t.requires_grad is not False and t.is_floating_point()
+    ]
+    found = compute_gradient(self.uop, seed, dedup(t.uop for t in reached))
+    if not any(t.uop in found and t.uop is not self.uop for t in reached):
+      fix = "call backward on the loss itself, before it is realised, and check requires_grad"
+      mismatch("backward", "the tensor depends on no tensor that takes a gradient", [self.uop], fix, RuntimeError)
+    for t in reached:
+      if (g := found.get(t.uop)) is not None:
+        t.grad = self._wrap(g) if t.grad is None else t.grad.add(self._wrap(g))
+    return self
+
+
+def _from_data(data: Any, device: Placement | None, dtype: DType | None) -> UOp:
+  """The node of a `Tensor(...)` argument. Numbers live anywhere unless a device is given; arrays go to it, or to the default one."""
+  if isinstance(data, Tensor):
+    u = data.uop if dtype is None else data.cast(dtype).uop
+    return u if device is None or u.device == device else u.copy_to_device(device)
+  if isinstance(data, UOp):
+    kind = dtype or (dtypes.default_int if data.dtype is dtypes.index else data.dtype)
+    u = data if data.dtype is kind else data.cast(kind)
+    return u if device is None or u.device == device else u.copy_to_device(device)
+  if isinstance(data, (bool, int, float)):
+    u = UOp.const(dtype or dtypes.from_py(data), data)
+    return u if device is None else u.copy_to_device(device)
+  if data is None:
+    return UOp.buffer((0,), dtype or dtypes.default_float(), Device.DEFAULT if device is None else device)
+  array = _to_array(data, dtype)
+  if array.ndim == 0:
+    return _from_data(array.item(), device, dtype or from_numpy_dtype(array.dtype))
+  return UOp.from_numpy(array).copy_to_device(Device.DEFAULT if device is None else device)
+
+
+def _to_array(data: Any, dtype: DType | None) -> Any:
+  if isinstance(data, pathlib.Path):
+    data = data.read_bytes()
+  if isinstance(data, (bytes, bytearray, memoryview)):
+    array = numpy.frombuffer(data, numpy.uint8).copy()
+  elif isinstance(data, (list, tuple)):
+    array = _array_of_list(data, dtype)
+  elif hasattr(data, "__array__"):
+    array = numpy.asarray(data)
+    from_numpy_dtype(array.dtype)  # raises for what is not supported
+  else:
+    raise TypeError(
+      f"cannot make a Tensor of {type(data).__name__}\n  fix: give numbers, nested lists, bytes, a path or a numpy array"
+    )
+  return array if dtype is None else array.astype(to_numpy_dtype(dtype), copy=False)
+
+
+def _array_of_list(data: Sequence[Any], dtype: DType | None) -> Any:
+  if any(isinstance(x, Tensor) for x in data):
+    raise TypeError(
+      "a list of tensors is no data\n  fix: join them with Tensor.stack(*tensors) or Tensor.cat(*tensors)"
+    )
+  kind = dtype or _dtype_of_list(data)
+  try:
+    wide = numpy.asarray(data)
+  except ValueError as e:
+    raise ValueError(
+      f"the nested lists have different lengths: {data!r}\n  fix: give every row the same number of elements"
+    ) from e
+  if wide.dtype == object:
+    raise TypeError(f"a list for a Tensor must hold numbers, got {data!r}")
+  if dtypes.is_float(kind) or dtypes.is_bool(kind) or wide.dtype.kind == "f":
+    return wide.astype(to_numpy_dtype(kind))
+  return wide.astype(numpy.uint64 if wide.dtype.kind == "u" else numpy.int64).astype(to_numpy_dtype(kind))
+
+
+def _dtype_of_list(data: Any) -> DType:
+  """The type of the highest kind of number inside; numpy scalars count as the Python numbers they are like."""
+  if isinstance(data, (list, tuple)):
+    return max((_dtype_of_list(x) for x in data), default=dtypes.default_float())
+  return dtypes.from_py(data.item() if hasattr(data, "item") else data)
+
+
+def _source(u: UOp) -> UOp:
+  """What to copy from: host data itself rather than its pending copy to another device."""
+  waiting = u.op is Ops.MOVE and u.src[0].op is Ops.BUFFER and u.src[0].device == "NPY"
+  return u.src[0] if waiting else u
+
+
+def memory_state(u: UOp) -> UOp | None:
+  """The BUFFER, or its newest AFTER, that `u` is a view of; None if `u` is computed."""
+  while u.op in GroupOp.Movement and len(u.src) == 1 and u.op is not Ops.PAD and u.op is not Ops.SPREAD:
+    u = u.src[0]
+  return u if u.op is Ops.BUFFER or u.op is Ops.AFTER else None
+
+
+def _rebase(roots: list[UOp], made: dict[UOp, UOp]) -> None:
+  """After `roots` have run: live tensors that contain what was `made`, or wait for effects that have happened, read buffers instead."""
+  done = {u: u.base for root in roots for u in root.toposort() if u.op is Ops.AFTER}
+  done.update((u, v) for u, v in made.items() if u is not v)
+  if not done:
+    return
+  memo: dict[UOp, UOp] = {}
+  for t in list(_live.values()):
+    if t.uop.op is not Ops.BUFFER and t.uop.op is not Ops.CONST:
+      t.uop = substitute(t.uop, done, memo)
