@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from programs import MAGNITUDE, Program, Value, make
-from tinygrad.device import Placement, Sharding, device_set
+from programs import MAGNITUDE, VARIABLE, Program, Value, make
+from tinygrad.device import Device, Placement, Sharding, device_set
 from tinygrad.dtype import dtypes
+from tinygrad.engine.realize import realize, to_numpy
 from tinygrad.ops import leaves as _leaves  # noqa: F401 (registers the cards)
 from tinygrad.runtime.python import Interpreter, assemble
 from tinygrad.sharding.localize import localize
 from tinygrad.uop.cards import CARDS
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.ops import Ops, UOp, buffer_of
+from tinygrad.uop.rewrite import substitute
 
 Runner = Callable[[Program, Sequence[UOp]], list[np.ndarray]]
 
@@ -107,12 +109,23 @@ def pairs(p: Program) -> list[Value]:
   return out
 
 
-def check(seed: int, run: Runner = interpret, steps: int = 7) -> bool:
+def compiled(p: Program, roots: Sequence[UOp]) -> list[np.ndarray]:
+  """The roots' global values by schedule, codegen and the backend of the program's devices; memory behind valid parts is poisoned."""
+  for u, value in p.content.items():
+    buffer = buffer_of(u)
+    for device, handle, block in zip(buffer.devices, buffer.allocate().handles, blocks(value, u.arg.device), strict=True):
+      Device[device].copyin(handle, memoryview(np.ascontiguousarray(block).reshape(-1).view(np.uint8)))
+  bound = {VARIABLE: VARIABLE.bind(p.variable)}
+  copies = [UOp.new(Ops.CONTIGUOUS, u.dtype, (u,)) for u in roots]  # a root that is a buffer may be assigned to by another
+  return [to_numpy(u) for u in realize(*[substitute(u, bound) for u in copies])]
+
+
+def check(seed: int, run: Runner = interpret, steps: int = 7, kind: str = "NULL") -> bool:
   """Sharded equals unsharded for the program of a seed; False if its values are too large to tell.
 
   Raises: AssertionError with the program's listing where they differ.
   """
-  p = make(seed, steps)
+  p = make(seed, steps, kind)
   try:
     wanted = pairs(p)
     if too_large(p, [v.plain for v in wanted]):

@@ -24,15 +24,14 @@ from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
 
 MESHES = [(1,), (2,), (3,), (4,), (5,), (6,), (7,), (8,), (2, 2), (2, 3), (4, 2), (2, 2, 2), (3, 2), (2, 4)]
-PLAIN = "NULL:90"  # a single device beside the mesh
 REFERENCE = "NULL:91"
 FLOATS = (dtypes.float64, dtypes.float32)
 NUMERIC = (*FLOATS, dtypes.int32, dtypes.int8, dtypes.int64, dtypes.uint8)
 VARIABLE = UOp.variable("v", 1, 6)
 
 
-def mesh(shape: tuple[int, ...]) -> DeviceMesh:
-  return DeviceMesh([f"NULL:{i}" for i in range(math.prod(shape))], shape)
+def mesh(shape: tuple[int, ...], kind: str) -> DeviceMesh:
+  return DeviceMesh([f"{kind}:{i}" for i in range(math.prod(shape))], shape)
 
 
 def divisors(n: int) -> list[int]:
@@ -146,10 +145,11 @@ MAGNITUDE = {dtypes.float64: 2**46, dtypes.float32: 2**20}
 class Generator:
   """Grows one program from a seed."""
 
-  def __init__(self, seed: int, steps: int, backward: bool) -> None:
+  def __init__(self, seed: int, steps: int, backward: bool, kind: str) -> None:
     self.rng = rng = random.Random(seed)
     self.backward = backward
-    self.p = Program(seed, mesh(rng.choice(MESHES)), rng.randint(1, 6))
+    self.p = Program(seed, mesh(rng.choice(MESHES), kind), rng.randint(1, 6))
+    self.single = f"{kind}:8"  # a device beside the mesh
     for _ in range(rng.randint(1, 2)):
       self.leaf(self.random_shape(), rng.choice(FLOATS) if backward else rng.choice((*FLOATS, dtypes.float64, dtypes.int32, dtypes.int8)))
     done = 0
@@ -182,7 +182,7 @@ class Generator:
     rng, m = self.rng, self.p.mesh
     where: Placement = random_placement(rng, m, len(shape))
     if len(m) > 1 and rng.random() < 0.1:
-      where = PLAIN
+      where = self.single
     data = self.array(shape, dtype) if content is None else content
     v = Value(UOp.buffer(shape, dtype, where), UOp.buffer(shape, dtype, REFERENCE), f"leaf({where})")
     self.p.content[v.placed] = self.p.content[v.plain] = data
@@ -452,6 +452,6 @@ STEPS: list[Callable[[Generator, Value], Value | None]] = [
 ]  # fmt: skip
 
 
-def make(seed: int, steps: int = 7, backward: bool | None = None) -> Program:
-  """The program of a seed; every third one is differentiated."""
-  return Generator(seed, steps, seed % 3 == 2 if backward is None else backward).p
+def make(seed: int, steps: int = 7, kind: str = "NULL") -> Program:
+  """The program of a seed on devices of a kind; every third one is differentiated."""
+  return Generator(seed, steps, seed % 3 == 2, kind).p

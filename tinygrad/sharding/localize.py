@@ -136,13 +136,13 @@ class Localizer:
   def rule(self, u: UOp, p: Placement | None) -> Rule:
     """How to make u at p, which is u's own placement, or a cut of a value that has none or is held more widely."""
     own = [(s, s.device) for s in u.src]
-    if u.op is Ops.SINK or (u.op is Ops.AFTER and u.device is p):
+    if u.op is Ops.SINK or (u.op is Ops.AFTER and u.device == p):
       return own, lambda xs: u.replace(src=tuple(xs))
     if u.device is None and not is_cut(p):
       return [], lambda _: u
-    if u.op is Ops.BUFFER and u.device is p:
+    if u.op is Ops.BUFFER and u.device == p:
       return [], lambda _: UOp.new(Ops.SHARD, u.dtype, (u,), lengths(p, u.shape)) if isinstance(p, Sharding) else u
-    if u.device is not p:
+    if u.device != p:
       assert isinstance(p, Sharding)
       return self.slice_rule(u, p)
     assert p is not None

@@ -68,7 +68,7 @@ def ints(shape: Sequence[Any]) -> tuple[int, ...]:
 
 def wire(shape: Sequence[Any], itemsize: int, a: Placement, b: Placement) -> float:
   """Bytes each device of `b` receives when a value of global `shape` moves from `a` to `b` (the largest over the devices)."""
-  return 0.0 if a is b else _wire(ints(shape), itemsize, a, b)
+  return 0.0 if a == b else _wire(ints(shape), itemsize, a, b)
 
 
 @functools.cache

@@ -240,7 +240,7 @@ class Bringing:
     return self.best(u, target)[0]
 
   def best(self, u: UOp, target: Placement) -> tuple[float, str]:
-    if u.device is target or u.device is None:
+    if u.device == target or u.device is None:
       return 0.0, "lift" if u.device is None and isinstance(target, Sharding) and target.pending else "keep"
     key = (u, target)
     if (known := self.memo.get(key)) is not None:
@@ -265,7 +265,7 @@ class Bringing:
         there = below(u, target)
         assert there is not None
         u = UOp.new(u.op, u.dtype, (self.build(u.src[0], there),), u.arg)
-    return u if u.device is target else UOp.new(Ops.MOVE, u.dtype, (u,), _implied(target))
+    return u if u.device == target else UOp.new(Ops.MOVE, u.dtype, (u,), _implied(target))
 
 
 # ---------------------------------------------------------------- decisions
@@ -288,7 +288,7 @@ def outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> list[Outc
 def _find_outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> list[Outcome]:
   devices = tuple(s.device for s in src)
   if op is Ops.ASSIGN:
-    return [Outcome((devices[0], devices[0]), devices[0], 1, 0.0, devices[1] is None or devices[1] is devices[0])]
+    return [Outcome((devices[0], devices[0]), devices[0], 1, 0.0, devices[1] is None or devices[1] == devices[0])]
   if op in SOURCELESS or op is Ops.AFTER:
     return [Outcome(devices, devices[0] if op is Ops.AFTER else None, 1, 0.0, True)]
   base = next((d for d in devices if isinstance(d, Sharding)), None)
@@ -308,7 +308,7 @@ def _find_outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> lis
     if any(result.cut(i) for i in f.remapped):
       extra += prod(result.local_shape(shape)) * dtype.itemsize
     parts = size_of(d for digits in cuts.values() for d in digits)
-    found.append(Outcome(required, result, parts, extra, all(d is r for d, r in zip(devices, required))))
+    found.append(Outcome(required, result, parts, extra, all(d == r for d, r in zip(devices, required))))
   return found
 
 
@@ -317,7 +317,7 @@ def one_device(op: Ops, src: tuple[UOp, ...]) -> Placement | None:
   found: Placement | None = None
   for s in src:
     d = s.device
-    if d is None or d is found:
+    if d is None or d == found:
       continue
     if found is not None and d != found:
       raise ShardError(explain_error(op, src, "the operands live on different devices", f"move one, e.g. y.to({_spell(found)})"))
@@ -384,7 +384,7 @@ def result(u: UOp) -> Placement | None:
       return _everywhere(u.src[0].device)
     case Ops.COLLECTIVE:
       return _everywhere(u.arg.result)
-  ways = [o for o in outcomes(u.op, u.dtype, u.src, u.arg) if o.stays or all(s.device is r or s.device is None for s, r in zip(u.src, o.required))]
+  ways = [o for o in outcomes(u.op, u.dtype, u.src, u.arg) if o.stays or all(s.device == r or s.device is None for s, r in zip(u.src, o.required))]
   assert ways, explain_error(u.op, u.src, "the node was built on sources that are not placed for it", "build it through the UOp methods")
   return ways[0].result
 
@@ -445,7 +445,7 @@ def contraction(x: UOp, arg: Any) -> UOp | None:
     moved = sum(ways.cost(s, r) for s, r in zip(operands, way.required) if r is not None)
     if best is None or (moved + owed, -way.parts) < best[0]:
       best = (moved + owed, -way.parts), way
-  if best is None or best[1].result is mul.device:
+  if best is None or best[1].result == mul.device:
     return None
   u = UOp.new(Ops.MUL, mul.dtype, tuple(s if r is None else ways.build(s, r) for s, r in zip(operands, best[1].required)), mul.arg)
   for link in reversed(chain):

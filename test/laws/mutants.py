@@ -1,0 +1,215 @@
+"""Wrong rules, by name. Each patches one rule of sharding; the laws must notice every one of them by an assertion.
+
+`MUTANTS[name](patch)` switches one on, with `patch(object, attribute, value)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tinygrad.device import Digit, Owe, Sharding
+from tinygrad.dtype import dtypes
+from tinygrad.runtime import python
+from tinygrad.sharding import localize, moves, place
+from tinygrad.uop.ops import Ops, UOp, simplify_sint
+
+Patch = Callable[[Any, str, Any], None]
+MUTANTS: dict[str, Callable[[Patch], None]] = {}
+
+
+def mutant(f: Callable[[Patch], None]) -> Callable[[Patch], None]:
+  MUTANTS[f.__name__] = f
+  return f
+
+
+@mutant
+def reshape_keeps_uneven_cuts(patch: Patch) -> None:
+  for module in (place, localize):
+    patch(module, "legal", lambda cuts, lists, f: {factor: digits for factor, digits in cuts.items() if digits})
+
+
+@mutant
+def all_reduce_skipped(patch: Patch) -> None:
+  step = localize.apply_step
+  patch(localize, "apply_step", lambda x, s, shape: x if s.kind == "all_reduce" else step(x, s, shape))
+
+
+@mutant
+def every_debt_is_a_sum(patch: Patch) -> None:
+  patch(place, "Owe", lambda digits, op, disjoint: Owe(digits, Ops.ADD, disjoint))
+
+
+@mutant
+def max_and_min_swapped(patch: Patch) -> None:
+  swap = {Ops.MAX: Ops.MIN, Ops.MIN: Ops.MAX}
+  patch(place, "Owe", lambda digits, op, disjoint: Owe(digits, swap.get(op, op), disjoint))
+
+
+@mutant
+def blocks_minor_to_major(patch: Patch) -> None:
+  start = localize.start
+
+  def reversed_start(s: Any, i: int, n: Any) -> Any:
+    if not isinstance(s, Sharding) or len(s.cut(i)) < 2:
+      return start(s, i, n)
+    block: Any = 0
+    for d in reversed(s.cut(i)):
+      block = block * d.size + localize.device_number(s) // d.stride % d.size
+    return simplify_sint(block * localize.block_length(s, i, n))
+
+  patch(localize, "start", reversed_start)
+
+
+@mutant
+def padding_read(patch: Patch) -> None:
+  """Local lengths are the full block's, valid or not."""
+  length = localize.length
+  patch(
+    localize,
+    "length",
+    lambda s, i, n: localize.block_length(s, i, n) if isinstance(s, Sharding) and s.cut(i) else length(s, i, n),
+  )
+
+
+@mutant
+def gather_index_not_shifted(patch: Patch) -> None:
+  patch(localize, "shifted", lambda index, offset: index)
+
+
+@mutant
+def iota_offset_lost(patch: Patch) -> None:
+  rule = localize.Localizer.op_rule
+
+  def without_offset(self: Any, u: UOp, p: Sharding, f: Any, cuts: Any) -> Any:
+    needs, form = rule(self, u, p, f, cuts)
+    return needs, (lambda xs: form(xs).src[0]) if u.op is Ops.IOTA else form
+
+  patch(localize.Localizer, "op_rule", without_offset)
+
+
+@mutant
+def halo_dropped(patch: Patch) -> None:
+  """An index map reads zeros where another device holds the element."""
+  collective = python.Interpreter.collective
+
+  def own_block_only(self: Any, u: UOp) -> list[Any]:
+    if u.arg.kind != "remap":
+      return collective(self, u)
+    out = []
+    for d in range(python.count(u.arg.result)):
+      mine = [[x if e == d else np.zeros_like(x) for e, x in enumerate(self.values[s])] for s in u.src]
+      replicated = [isinstance(p, Sharding) and len(p) != np.prod(p.parts_, initial=1) for p in u.arg.placements]
+      if any(replicated):
+        return collective(self, u)
+      kept = {s: self.values[s] for s in u.src}
+      self.values.update(zip(u.src, mine))
+      out.append(collective(self, u)[d])
+      self.values.update(kept)
+    return out
+
+  patch(python.Interpreter, "collective", own_block_only)
+
+
+@mutant
+def index_map_ignored(patch: Patch) -> None:
+  """A shift or flip along a cut dim that keeps the shape moves nothing."""
+  communicate = localize.communicate
+
+  def stays(kind: str, xs: Any, template: UOp, places: Any, p: Any) -> UOp:
+    if kind == "remap" and len(xs) == 1 and xs[0].shape == localize.lengths(p, template.shape):
+      return xs[0]
+    return communicate(kind, xs, template, places, p)
+
+  patch(localize, "communicate", stays)
+
+
+@mutant
+def replicas_combined_by_sum(patch: Patch) -> None:
+  """An all-reduce over all digits that do not cut, those that replicate included."""
+  step = localize.apply_step
+
+  def over_all(x: UOp, s: moves.Step, shape: Any) -> UOp:
+    if s.kind == "all_reduce" and isinstance(s.a, Sharding) and not s.a.dims:
+      wide = Sharding.of(s.a.mesh, (), [Owe((Digit(len(s.a), 1),), s.a.pending[0].op)])
+      s = moves.Step(s.kind, wide, s.b, s.group, s.nbytes)
+    return step(x, s, shape)
+
+  patch(localize, "apply_step", over_all)
+
+
+@mutant
+def cut_of_an_expanded_dim_taken_for_free(patch: Patch) -> None:
+  """A finer cut is assumed to need no bytes, whatever the source's placement."""
+  patch(localize, "is_slice", lambda shape, a, b: True)
+
+
+@mutant
+def slice_starts_at_zero(patch: Patch) -> None:
+  cut_out = localize.cut_out
+
+  def from_zero(x: UOp, shape: Any, a: Any, b: Sharding) -> UOp:
+    u = cut_out(x, shape, a, b)
+    return UOp.new(Ops.SHRINK, u.dtype, u.src, tuple((0, simplify_sint(hi - lo)) for lo, hi in u.arg))
+
+  patch(localize, "cut_out", from_zero)
+
+
+@mutant
+def any_smaller_block_is_a_slice(patch: Patch) -> None:
+  """A cut that is refined is a slice, although flat blocks of an uneven dim do not nest."""
+  exchange = moves._exchange
+
+  def careless(shape: Any, a: Sharding, b: Sharding) -> Any:
+    if np.prod(b.parts_, initial=1) >= np.prod(a.parts_, initial=1) * 2 and all(b.parts(i) % a.parts(i) == 0 for i in range(len(shape))):
+      return "slice", 1, 0
+    return exchange(shape, a, b)
+
+  patch(moves, "_exchange", careless)
+
+
+@mutant
+def assign_overwrites_what_is_outside(patch: Patch) -> None:
+  """A write into a part of a cut dim sets the rest of the buffer too."""
+  unview = localize.unview
+
+  def everywhere(v: UOp, x: UOp) -> UOp:
+    if v.op is Ops.SHRINK and x.dtype is dtypes.bool and x.device is None:
+      return UOp.const(dtypes.bool, True).broadcast_to(v.src[0].shape)
+    return unview(v, x)
+
+  patch(localize, "unview", everywhere)
+
+
+@mutant
+def gcd_split_minor_first(patch: Patch) -> None:
+  """The digits of a compound dim are dealt to its factors from the wrong end."""
+  collect = place.collect
+
+  def minor_first(lists: Any, f: Any, dims: Any) -> Any:
+    out = collect(lists, f, dims)
+    for inner, digits in zip(lists, dims):
+      if len(inner) > 1 and len(digits) == 1:
+        d, used = digits[0], [x for factor in inner for x in out.get(factor, ())]
+        if len(used) > 1 and used[0].size == used[1].size and sum(len(out.get(factor, ())) for factor in inner) == 2:
+          first, second = [factor for factor in inner if factor in out][:2]
+          out[first], out[second] = out[second], out[first]
+        assert d
+    return out
+
+  patch(place, "collect", minor_first)
+  patch(localize, "collect", minor_first)
+
+
+@mutant
+def table_rows_not_owed(patch: Patch) -> None:
+  """A lookup in a table cut by rows is taken to be complete on each device."""
+  rule = place.factor_rule
+
+  def complete(u: Any) -> Any:
+    f = rule(u)
+    return place.Factors(f.src, f.out, f.sizes, f.blocked, frozenset(), f.remapped) if u.op is Ops.GATHER else f
+
+  patch(place, "factor_rule", complete)

@@ -1,0 +1,62 @@
+"""Sharded equals unsharded, for random programs on random meshes and placements; and the laws notice wrong rules."""
+
+import mutants
+import pytest
+from harness import check, compiled, pairs
+from programs import make
+
+from tinygrad.sharding import moves, place
+from tinygrad.uop.ops import GroupOp, Ops
+
+INTERPRETED, COMPILED, CHUNK = 2000, 200, 100
+BOUND = 400  # programs within which every mutant must die
+
+
+@pytest.mark.parametrize("first", range(0, INTERPRETED, CHUNK))
+def test_sharded_equals_unsharded_interpreted(first):
+  told = sum(check(seed) for seed in range(first, first + CHUNK))
+  assert told > 0.9 * CHUNK, "too many programs grow beyond what float32 adds exactly"
+
+
+@pytest.mark.parametrize("first", range(0, COMPILED, 20))
+def test_sharded_equals_unsharded_compiled(first):
+  told = sum(check(seed, compiled, kind="CPU") for seed in range(10_000 + first, 10_000 + first + 20))
+  assert told > 0.9 * 20
+
+
+def test_the_programs_hold_every_op_forward_and_backward():
+  seen, differentiated = set(), set()
+  for seed in range(400):
+    p = make(seed)
+    for v in pairs(p):
+      ops = {u.op for u in v.plain.toposort()}
+      seen |= ops
+      differentiated |= ops if v.text.startswith("gradient") else set()
+  # ops of the global view; VARIABLE is inside shapes, BIND is the engine's, HOLE and what follows MOVE belong to later stages
+  wanted = (GroupOp.Elementwise | GroupOp.Movement | {Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.GATHER, Ops.REDUCE, Ops.ASSIGN, Ops.AFTER, Ops.CONTIGUOUS, Ops.DETACH}) - {Ops.MULACC}
+  assert wanted - seen == set()
+  assert {Ops.MUL, Ops.WHERE, Ops.CAT, Ops.WINDOW, Ops.SPREAD, Ops.GATHER, Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.MAX} <= differentiated
+
+
+def clear_caches():
+  place._outcomes.clear()
+  moves.plan.cache_clear()
+  moves._wire.cache_clear()
+
+
+@pytest.mark.parametrize("name", mutants.MUTANTS)
+def test_mutant_dies_by_an_assertion(name, monkeypatch):
+  clear_caches()
+  mutants.MUTANTS[name](lambda where, attribute, value: monkeypatch.setattr(where, attribute, value))
+  killed = None
+  for seed in range(BOUND):
+    try:
+      check(seed)
+    except AssertionError as e:
+      killed = seed, str(e)
+      break
+    except (ValueError, IndexError, TypeError):  # a wrong rule may also make graphs that no card accepts: that is no law
+      continue
+  monkeypatch.undo()
+  clear_caches()
+  assert killed is not None, f"{name} survived {BOUND} programs"
