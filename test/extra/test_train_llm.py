@@ -1,0 +1,262 @@
+"""The training script of the embedded model against PyTorch, against itself resumed, and against the app."""
+
+import json
+import math
+import signal
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from extra import train_llm
+from extra.train_llm import Batches, Corpus, Layout, Recipe, Sizes, Trainer
+from tinygrad import Tensor
+from tinygrad.apps.gguf import GGUF
+from tinygrad.apps.model import Layout as AppLayout
+from tinygrad.apps.model import Llama as AppLlama
+
+DATA = Path(__file__).parents[1] / "data"
+SMALL = Sizes(dim=64, layers=2, heads=4, kv_heads=2, ffn=128, vocab=512, context=32)
+TEN_STEPS = Recipe(tokens=10 * 4 * 32, batch=4, lr=1e-2, warmup=0.2)
+
+
+def windows(steps: int = 10) -> np.ndarray:
+  """Token windows int32[steps, 4, 33] in which there is something to learn: few tokens occur, most often doubled."""
+  few = np.random.RandomState(1).randint(0, 16, (steps, 4, 17)).astype(np.int32)
+  return np.repeat(few, 2, axis=-1)[..., :33]
+
+
+def train(trainer: Trainer, batches: np.ndarray) -> list[float]:
+  return [trainer.step(b) for b in batches]
+
+
+# ---------------------------------------------------------------- the same losses as PyTorch
+
+
+@pytest.mark.parametrize("mesh", ["1", "2x2"])
+def test_losses_are_those_of_pytorch(mesh):
+  """test/data/train_llm_pytorch.py wrote them: model and optimizer in PyTorch, from the same weights and tokens."""
+  want = json.loads((DATA / "train_llm_pytorch.json").read_text())["small"]
+  assert want[0] - want[-1] > 2, "nothing is learned: the losses could not tell a wrong step from a right one"
+  got = train(Trainer(SMALL, TEN_STEPS, Layout.parse(mesh)), windows())
+  np.testing.assert_allclose(got, want, atol=5e-3, rtol=0)
+  np.testing.assert_allclose(got[:3], want[:3], atol=1e-4, rtol=0)
+
+
+def test_a_constant_rate_would_be_noticed():
+  want = json.loads((DATA / "train_llm_pytorch.json").read_text())["small"]
+  trainer = Trainer(SMALL, TEN_STEPS, Layout.parse("1"))
+  trainer.steps = 10**9  # the rate then never leaves its rise
+  assert np.abs(np.array(train(trainer, windows())) - want).max() > 0.1
+
+
+def test_first_30_losses_of_the_run():
+  """The batches of the first 30 steps of the run, on its mesh: the losses that PyTorch has, and that the run had."""
+  batches = np.load(DATA / "train_llm_batches.npz")["batches"].astype(np.int32)
+  trainer = Trainer(Sizes(), Recipe(), Layout.parse("2x2"))
+  got = train(trainer, batches)
+  pytorch = json.loads((DATA / "train_llm_pytorch.json").read_text())["first_30"]
+  assert pytorch[0] - pytorch[-1] > 1 and len(batches) == len(pytorch) == 30
+  # Sums in another order differ by 1e-6 at first; each step of AdamW, which divides by small roots, widens that.
+  np.testing.assert_allclose(got, pytorch, atol=2e-3, rtol=0)
+  run = json.loads((DATA / "train_llm_losses.json").read_text())
+  assert run["recipe"] == train_llm.asdict(Recipe()) and run["sizes"] == train_llm.asdict(Sizes())
+  np.testing.assert_allclose(got, run["losses"][:30], atol=2e-3, rtol=0)
+
+
+# ---------------------------------------------------------------- corpus, tokenizer, batches
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+  """A standard library of 60 modules, in which `test` and generated files must be left out."""
+  root = tmp_path / "lib"
+  for i in range(60):
+    path = root / ("package" if i % 2 else ".") / f"module{i}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"def function_{i}_{j}(x, y):\n  return x * {j} + y\n" for j in range(40)]
+    path.write_text("\n".join(lines))
+  for name in ("test/test_a.py", "encodings/cp1.py", "site-packages/b.py", "_sysconfigdata_x.py", "empty.py"):
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("" if name == "empty.py" else "left_out = 1\n")
+  monkeypatch.setattr("sysconfig.get_path", lambda name: str(root))
+  return root
+
+
+def test_corpus_holds_out_by_name_and_hashes_all(library):
+  c = Corpus.of_stdlib()
+  names = [{name for name, _ in documents} for documents in (c.train, c.held_out)]
+  assert len(names[0]) + len(names[1]) == 60 and not names[0] & names[1] and names[1]
+  assert all("left_out" not in text for _, text in c.train + c.held_out)
+  (library / "module0.py").write_text("changed = True\n")
+  changed = Corpus.of_stdlib()
+  assert changed.hash != c.hash
+  assert [{name for name, _ in documents} for documents in (changed.train, changed.held_out)] == names
+
+
+def test_tokenizer_is_deterministic_and_exact(library):
+  c = Corpus.of_stdlib()
+  texts = [text for _, text in c.train]
+  first, second = (train_llm.train_tokenizer(texts, 300) for _ in range(2))
+  assert first.to_str() == second.to_str()
+  ids = train_llm.encode(first, [text for _, text in c.held_out])
+  assert (ids == 0).sum() == (ids == 1).sum() == len(c.held_out) and ids[0] == 0 and ids[-1] == 1
+  from tokenizers import decoders
+
+  first.decoder = decoders.ByteLevel()
+  assert first.decode(ids.tolist()) == "".join(text for _, text in c.held_out)
+  with pytest.raises(ValueError, match="these texts give .* tokens, not 100000"):
+    train_llm.train_tokenizer(texts, 100_000)
+
+
+def test_batches_cover_each_epoch_once():
+  s, r = Sizes(context=4), Recipe(tokens=2 * 10 * 4, batch=2)
+  tokens = np.arange(10 * 4 + 1).astype(np.uint16)
+  batches = Batches(tokens, s, r)
+  seen = np.concatenate([batches[i] for i in range(r.steps(4))])
+  assert seen.shape == (20, 5)
+  for epoch in (seen[:10], seen[10:]):
+    assert sorted(epoch[:, 0]) == list(range(0, 40, 4))
+  assert (seen == seen[:, :1] + np.arange(5)).all()
+  with pytest.raises(IndexError, match="the schedule has no step 10"):
+    batches[10]
+  with pytest.raises(ValueError, match="do not fill one window"):
+    Batches(tokens[:4], s, r)
+
+
+def test_rate_rises_then_falls_to_nothing():
+  r = Recipe(lr=1.0, warmup=0.1)
+  rates = [r.rate(i, 100) for i in range(100)]
+  np.testing.assert_allclose(rates[:10], np.arange(1, 11) / 10)
+  np.testing.assert_allclose(rates[10:], 0.5 * (1 + np.cos(np.pi * np.arange(90) / 90)))
+
+
+# ---------------------------------------------------------------- measuring, resuming, exporting
+
+
+def test_bits_per_byte_of_a_uniform_model():
+  trainer = Trainer(SMALL, TEN_STEPS, Layout.parse("1"))
+  trainer.set_weights({k: np.zeros_like(w) for k, w in trainer.arrays().items()})
+  tokens = np.random.RandomState(0).randint(0, 512, 301).astype(np.uint16)  # 300 targets: the last window is not full
+  assert trainer.bits_per_byte(tokens, 1000) == pytest.approx(300 * math.log2(512) / 1000, rel=1e-6)
+
+
+def test_bits_per_byte_counts_real_targets_only():
+  """Against numpy on the model's own logits, window by window."""
+  trainer = Trainer(SMALL, TEN_STEPS, Layout.parse("1"))
+  train(trainer, windows(2))
+  tokens = windows(1).reshape(-1)[:110].astype(np.uint16)
+  total = 0.0
+  for i in range(0, 109, 32):
+    x, y = tokens[i : min(i + 32, 109)], tokens[i + 1 : i + 33]
+    padded = np.pad(x, (0, 32 - len(x))).astype(np.int32)
+    logits = trainer.model.logits(Tensor(padded[None])).numpy()[0, : len(x)].astype(np.float64)
+    total += float((np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(x)), y]).sum())
+  assert trainer.bits_per_byte(tokens, 500) == pytest.approx(total / math.log(2) / 500, rel=1e-5)
+
+
+def test_resumed_run_has_the_very_losses(tmp_path):
+  straight = Trainer(SMALL, TEN_STEPS, Layout.parse("2x2"))
+  want = train(straight, windows())
+  first = Trainer(SMALL, TEN_STEPS, Layout.parse("2x2"))
+  train(first, windows()[:4])
+  first.save(tmp_path / "c.safetensors", "corpus")
+  second = Trainer(SMALL, TEN_STEPS, Layout.parse("2x2"))
+  second.load(tmp_path / "c.safetensors", "corpus")
+  train(second, windows()[4:])
+  assert second.losses == want
+  for name, w in straight.arrays().items():
+    np.testing.assert_array_equal(second.arrays()[name], w)
+
+
+def test_checkpoint_of_another_run_is_refused(tmp_path):
+  trainer = Trainer(SMALL, TEN_STEPS, Layout.parse("1"))
+  trainer.save(tmp_path / "c.safetensors", "corpus")
+  with pytest.raises(ValueError, match="is of another run"):
+    trainer.load(tmp_path / "c.safetensors", "another corpus")
+  with pytest.raises(ValueError, match="is of another run"):
+    Trainer(SMALL, Recipe(seed=1), Layout.parse("1")).load(tmp_path / "c.safetensors", "corpus")
+
+
+def test_the_app_reads_the_model_as_trained(library, tmp_path):
+  """The app on the written file against the training model with the same weights: row order, names, metadata."""
+  c = Corpus.of_stdlib()
+  s = Sizes(dim=64, layers=2, heads=4, kv_heads=2, ffn=128, vocab=300, context=32)
+  tokenizer = train_llm.train_tokenizer([text for _, text in c.train], s.vocab)
+  tokens = train_llm.encode(tokenizer, [text for _, text in c.train])
+  recipe = Recipe(tokens=6 * 4 * 32, batch=4, lr=1e-2)
+  trainer, batches = Trainer(s, recipe, Layout.parse("1")), Batches(tokens, s, recipe)
+  for i in range(6):
+    trainer.step(batches[i])
+  path = tmp_path / "model.gguf"
+  train_llm.export(path, s, trainer.arrays(), tokenizer, "a test")
+  written = GGUF(path)
+  read = {name: np.asarray(written.floats(name), np.float32) for name in trainer.model.weights}
+  for name, w in trainer.arrays().items():
+    assert np.abs(read[name] - w).max() <= np.abs(w).max() / 127, name
+  trainer.set_weights(read)
+  ids = tokens[:20].astype(np.int32)
+  padded = np.pad(ids, (0, s.context - len(ids)))
+  want = trainer.model.logits(Tensor(padded[None])).numpy()[0, len(ids) - 1]
+  got = AppLlama(written, AppLayout.parse("1")).prefill(ids.tolist())
+  np.testing.assert_allclose(got, want, atol=1e-3)
+  assert np.abs(want).max() > 0.1
+
+
+# ---------------------------------------------------------------- the program
+
+
+@pytest.fixture
+def tiny(library, monkeypatch):
+  monkeypatch.setattr(train_llm, "TINY", Sizes(dim=32, layers=1, heads=4, kv_heads=4, ffn=64, vocab=300, context=16))
+  return ["--tiny", "--mesh", "1", "--tokens", str(6 * 8 * 16)]
+
+
+def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tiny, tmp_path, monkeypatch):
+  assert train_llm.main([*tiny, "--losses", str(tmp_path / "straight.json")]) == 0
+  step = Trainer.step
+
+  def interrupted_in_the_third(self, batch):
+    if len(self.losses) == 2:
+      signal.raise_signal(signal.SIGINT)
+    return step(self, batch)
+
+  monkeypatch.setattr(Trainer, "step", interrupted_in_the_third)
+  assert train_llm.main([*tiny, "--checkpoint-dir", str(tmp_path)]) == 130
+  monkeypatch.setattr(Trainer, "step", step)
+  files = [tmp_path / name for name in ("resumed.json", "model.gguf", "curve.svg", "batches.npz")]
+  options = [x for pair in zip(("--losses", "--out", "--plot", "--batches"), map(str, files)) for x in pair]
+  assert train_llm.main([*tiny, "--checkpoint-dir", str(tmp_path), "--resume", *options]) == 0
+  resumed, straight = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("resumed", "straight"))
+  assert resumed["losses"] == straight["losses"] and len(straight["losses"]) == 6
+  assert resumed["held_out"] == straight["held_out"]
+  assert resumed["held_out_q8_0"] == pytest.approx(resumed["held_out"][-1][1], rel=0.02)
+  assert np.load(files[3])["batches"].shape == (6, 8, 17)
+  assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_options_that_cannot_be(tiny, capsys):
+  with pytest.raises(SystemExit):
+    train_llm.main(["--resume"])
+  assert "--resume needs --checkpoint-dir" in capsys.readouterr().err
+  with pytest.raises(SystemExit):
+    train_llm.main(["--mesh", "2x"])
+  assert "'2x' is no mesh; fix: DPxTP" in capsys.readouterr().err
+  with pytest.raises(SystemExit):
+    train_llm.main(["--tokens", "0"])
+  assert "count from 1" in capsys.readouterr().err
+
+
+def test_loss_curve_is_a_picture_of_the_numbers():
+  svg = ElementTree.fromstring(train_llm.loss_curve([6.0, 3.0, 2.0], [(3, 1.5)], 1.0))
+  ns = "{http://www.w3.org/2000/svg}"
+  points = [
+    [tuple(map(float, p.split(","))) for p in line.get("points").split()] for line in svg.findall(f"{ns}polyline")
+  ]
+  curve = next(line for line in points if len(line) == 3)
+  xs, ys = zip(*curve)
+  assert xs[0] < xs[1] < xs[2] and ys[0] < ys[1] < ys[2]  # y grows downwards
+  assert (ys[1] - ys[0]) / (ys[2] - ys[1]) == pytest.approx(3, rel=0.01)
+  assert len(svg.findall(f"{ns}circle")) == 1
