@@ -1,6 +1,7 @@
 from tinygrad import nn
 from tinygrad.device import Device, DeviceError, Mesh, P, Sharding, ShardError
 from tinygrad.dtype import dtypes
+from tinygrad.engine.jit import TinyJit
 from tinygrad.helpers import Context, GlobalCounters, getenv
 from tinygrad.tensor import Tensor
 from tinygrad.uop.ops import UOp, Variable
@@ -15,6 +16,7 @@ __all__ = [
   "ShardError",
   "Sharding",
   "Tensor",
+  "TinyJit",
   "UOp",
   "Variable",
   "dtypes",

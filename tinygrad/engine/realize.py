@@ -6,6 +6,7 @@ under the canonical graph → `run`. Nothing here loops over the devices of a si
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -248,112 +249,134 @@ def execute(run: Run) -> None:
   if run.plan.local is not None:
     interpret(run)
     return
-  Prepared(run).launch()
+  for stretch in prepare(work_of(run)):
+    stretch.launch()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+  """One item with its program and its memory."""
+
+  item: ScheduleItem
+  program: Program | None
+  memory: list[Buffer]
+  variables: dict[str, int]
+
+
+def work_of(run: Run) -> list[Work]:
+  plan = run.plan
+  return [Work(i, p, [run.memory[s] for s in i.slots], run.variables) for i, p in zip(plan.items, plan.programs)]
 
 
 @dataclass(slots=True, eq=False)
-class Prepared:
-  """A run with its calls bound: for each stretch between copies, the devices and one list of calls for each. `launch` may be repeated."""
+class Stretch:
+  """Items between two copies: the backends, and the list of calls of each; `bound` says which call is which (work, device number)."""
 
-  run: Run
-  steps: list[tuple[ScheduleItem, ...]] = field(default_factory=list)
-  batches: list[tuple[list[Any], list[list[Any]]] | None] = field(default_factory=list)
+  work: list[Work]
+  backends: list[Any] = field(default_factory=list)
+  calls: list[list[Any]] = field(default_factory=list)
+  bound: list[tuple[Work, int, Any]] = field(default_factory=list)
+  ops: int = 0
+  nbytes: int = 0
 
   def __post_init__(self) -> None:
-    stretch: list[ScheduleItem] = []
-    for item in self.run.plan.items:
-      alone = isinstance(item.kernel, Transfer) or DEBUG >= 2
-      if stretch and alone:
-        self.add(tuple(stretch))
-        stretch = []
-      stretch.append(item)
-      if alone:
-        self.add(tuple(stretch))
-        stretch = []
-    if stretch:
-      self.add(tuple(stretch))
+    for w in self.work:
+      if w.program is not None:
+        self.ops += w.program.cost.ops * len(w.item.devices)
+        self.nbytes += w.program.cost.nbytes * len(w.item.devices)
+      else:
+        assert isinstance(w.item.kernel, Transfer)
+        self.nbytes += prod(w.item.kernel.shape) * w.item.kernel.dtype.itemsize
+    if self.work[0].program is not None and not Device[self.work[0].item.devices[0]].simulated:
+      self.bind()
 
-  def add(self, items: tuple[ScheduleItem, ...]) -> None:
-    self.steps.append(items)
-    self.batches.append(None)
-
-  def bind(self, items: Sequence[ScheduleItem]) -> tuple[list[Any], list[list[Any]]]:
-    """The backends, and for each its calls: kernels with their pointers, and barriers around what reads from peers."""
-    calls: dict[str, list[Any]] = {}
-    fenced: dict[str, bool] = {}  # the device's last call is a barrier
-    run = self.run
+  def bind(self) -> None:
+    """Kernels with their pointers, and barriers around what reads from peers."""
+    lists: dict[str, list[Any]] = {}
+    fenced: set[str] = set()  # devices whose last call is a barrier
 
     def fence(devices: Sequence[str]) -> None:
-      if len(devices) == 1 or all(fenced.get(d) for d in devices):
-        return
-      for d, call in zip(devices, Device[devices[0]].barrier([Device[d] for d in devices])):
-        calls.setdefault(d, []).append(call)
-        fenced[d] = True
+      if len(devices) > 1 and not fenced.issuperset(devices):
+        for d, call in zip(devices, Device[devices[0]].barrier([Device[d] for d in devices])):
+          lists.setdefault(d, []).append(call)
+        fenced.update(devices)
 
-    for item in items:
-      code = program_of(run.plan, item)
-      assert not isinstance(item.kernel, Transfer)
-      if item.peers:
-        fence(item.devices)
-      peers = peer_slots(item.kernel) if item.peers else frozenset()
-      memory = [run.memory[s] for s in item.slots]
-      for d, device in enumerate(item.devices):
-        args = [[m.handle(k) for k in range(len(item.devices))] if i in peers else m.handle(d) for i, m in enumerate(memory)]
-        values = [d if name == DEVICE_NUM else run.variables[name] for name in item.variables]
-        calls.setdefault(device, []).append(Device[device].bind(code.code, args, values))
-        fenced[device] = False
-      if item.peers:
-        fence(item.devices)
-    return [Device[d] for d in calls], list(calls.values())
+    for w in self.work:
+      assert w.program is not None
+      devices = w.item.devices
+      if w.item.peers:
+        fence(devices)
+      for d, device in enumerate(devices):
+        args = [pointers(w, i, d) for i in range(len(w.memory))]
+        values = [d if name == DEVICE_NUM else w.variables[name] for name in w.item.variables]
+        call = Device[device].bind(w.program.code, args, values)
+        lists.setdefault(device, []).append(call)
+        self.bound.append((w, d, call))
+      fenced.difference_update(devices)
+      if w.item.peers:
+        fence(devices)
+    self.backends, self.calls = [Device[d] for d in lists], list(lists.values())
 
   def launch(self) -> None:
-    """Hands the work over; copies between device sets happen here, in between."""
-    for n, items in enumerate(self.steps):
-      first = items[0]
-      start = time.perf_counter() if DEBUG >= 2 else 0.0
-      simulated = Device[first.devices[0]].simulated
-      if isinstance(first.kernel, Transfer):
-        copy(first.kernel, self.run.memory[first.slots[1]], self.run.memory[first.slots[0]])
-      elif not simulated:
-        if (batch := self.batches[n]) is None:
-          batch = self.batches[n] = self.bind(items)
-        backends, calls = batch
-        backends[0].submit_all(backends, calls)
-      if DEBUG >= 2 and not simulated:
-        for d in first.devices:
-          Device[d].synchronize()
-      seconds = time.perf_counter() - start if DEBUG >= 2 else None
-      for item in items:
-        account(self.run.plan, item, seconds)
-
-
-def program_of(plan: Plan, item: ScheduleItem) -> Program:
-  code = _programs[item.kernel, Device[item.devices[0]].target, NOOPT.value]  # type: ignore[index]
-  return code
-
-
-def peer_slots(ast: UOp) -> frozenset[int]:
-  return frozenset(u.arg.slot for u in ast.toposort() if u.op is Ops.PARAM and u.arg.peers)
-
-
-def account(plan: Plan, item: ScheduleItem, seconds: float | None) -> None:
-  """Counters, and DEBUG's line for the item."""
-  n = len(item.devices)
-  if isinstance(item.kernel, Transfer):
-    name, ops, nbytes = "copy", 0, prod(item.kernel.shape) * item.kernel.dtype.itemsize
-  else:
-    code = program_of(plan, item)
-    name, ops, nbytes = code.name, code.cost.ops * n, code.cost.nbytes * n
-  GlobalCounters.kernel_count += 1
-  GlobalCounters.global_ops += ops
-  GlobalCounters.global_mem += nbytes
-  if DEBUG >= 1:
-    text = f"*** {short_devices(item.devices):12s} {GlobalCounters.kernel_count:5d} {colored(f'{name:32s}', 'yellow' if item.peers else None)}"
-    text += f" mem {size_to_str(GlobalCounters.mem_used):>9s}"
-    if seconds is not None:
+    """Hands the work over; a copy between device sets is done here."""
+    start = time.perf_counter() if DEBUG >= 2 else 0.0
+    first = self.work[0]
+    if isinstance(first.item.kernel, Transfer):
+      copy(first.item.kernel, first.memory[1], first.memory[0])
+    elif self.backends:
+      self.backends[0].submit_all(self.backends, self.calls)
+    GlobalCounters.kernel_count += len(self.work)
+    GlobalCounters.global_ops += self.ops
+    GlobalCounters.global_mem += self.nbytes
+    if DEBUG >= 2:
+      for backend in self.backends:
+        backend.synchronize()
+      seconds = time.perf_counter() - start
       GlobalCounters.time_sum_s += seconds
-      text += f" {seconds * 1e6:10.1f} us {ops / seconds * 1e-9:9.1f} GFLOP/s {nbytes / seconds * 1e-9:8.1f} GB/s"
-    print(text)
+      show(first, self.ops, self.nbytes, seconds)
+    elif DEBUG >= 1:
+      for w in self.work:
+        show(w, 0, 0, None)
+
+
+def prepare(work: Iterable[Work]) -> list[Stretch]:
+  """Stretches between copies, one hand-over a device each; with DEBUG=2 one item each, to be timed."""
+  out: list[list[Work]] = []
+  joins = False
+  for w in work:
+    alone = w.program is None or DEBUG >= 2
+    if joins and not alone:
+      out[-1].append(w)
+    else:
+      out.append([w])
+    joins = not alone
+  return [Stretch(ws) for ws in out]
+
+
+def pointers(w: Work, i: int, d: int) -> Any:
+  """Argument i of a kernel on device number d: its memory, or everybody's."""
+  if i in peer_slots(w.item):
+    return [w.memory[i].handle(k) for k in range(len(w.item.devices))]
+  return w.memory[i].handle(d)
+
+
+def show(w: Work, ops: int, nbytes: int, seconds: float | None) -> None:
+  """DEBUG's line for an item."""
+  name = w.program.name if w.program is not None else "copy"
+  number = f"{GlobalCounters.kernel_count:5d} " if seconds is not None else ""
+  text = f"*** {short_devices(w.item.devices):12s} {number}{colored(f'{name:32s}', 'yellow' if w.item.peers else None)}"
+  text += f" mem {size_to_str(GlobalCounters.mem_used):>9s}"
+  if seconds is not None:
+    text += f" {seconds * 1e6:10.1f} us {ops / seconds * 1e-9:9.1f} GFLOP/s {nbytes / seconds * 1e-9:8.1f} GB/s"
+  print(text)
+
+
+@functools.lru_cache(maxsize=None)
+def peer_slots(item: ScheduleItem) -> frozenset[int]:
+  """The parameters that are tables of every device's memory."""
+  if not item.peers or isinstance(item.kernel, Transfer):
+    return frozenset()
+  return frozenset(u.arg.slot for u in item.kernel.toposort() if u.op is Ops.PARAM and u.arg.peers)
 
 
 # ---------------------------------------------------------------- host copies and the interpreter
@@ -415,8 +438,3 @@ def interpret(run: Run) -> None:
   arrays = {u: [host_array(b, i) for i in range(len(b.devices))] for u, b in zip(order, run.memory)}
   Interpreter(arrays.__getitem__, run.variables).run(local)
   GlobalCounters.kernel_count += 1
-
-
-def synchronize(devices: Iterable[str]) -> None:
-  for d in devices:
-    Device[d].synchronize()

@@ -1,0 +1,184 @@
+"""TinyJit: capture, replay, and every part of its key."""
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, TinyJit, Variable
+from tinygrad.device import Mesh, P, Sharding
+from tinygrad.engine.realize import JitError
+from tinygrad.helpers import Context, GlobalCounters
+
+D2 = ("CPU:0", "CPU:1")
+
+
+def replayed(jit, *calls):
+  """The results of the calls; the last one must have been a replay that ran no Python."""
+  return [jit(*args).numpy() for args in calls]
+
+
+def test_replay_computes_new_values_without_running_the_function():
+  ran = []
+
+  @TinyJit
+  def f(x, y):
+    ran.append(1)
+    return (x * y + 1.0).relu().sum(axis=1)
+
+  rng = np.random.default_rng(0)
+  for _ in range(6):
+    a, b = rng.standard_normal((3, 4), dtype=np.float32), rng.standard_normal((3, 4), dtype=np.float32)
+    np.testing.assert_allclose(f(Tensor(a), Tensor(b)).numpy(), np.maximum(a * b + 1, 0).sum(1), rtol=1e-5)
+  assert len(ran) == 2 and f.captured is not None
+
+
+def test_output_is_overwritten_by_the_next_replay():
+  f = TinyJit(lambda x: x + 1.0)
+  for i in range(2):
+    f(Tensor([float(i)]))
+  first = f(Tensor([10.0]))
+  assert first.item() == 11.0
+  second = f(Tensor([20.0]))
+  assert second.item() == 21.0 and first.item() == 21.0
+
+
+def test_another_shape_dtype_or_placement_is_captured_anew():
+  f = TinyJit(lambda x: (x * 2).sum())
+  x = np.arange(8)
+  for array in (x.astype(np.float32), x.astype(np.float32).reshape(2, 4), x.astype(np.int32), x[:4].astype(np.float32)):
+    for _ in range(4):
+      assert f(Tensor(array)).item() == 2 * array.sum()
+  for s in (Sharding(D2, 0), Sharding(D2), Sharding(D2[::-1], 0)):
+    for k in range(4):
+      assert f(Tensor((x + k).astype(np.float32)).shard(s)).item() == 2 * (x + k).sum()
+
+
+def test_device_order_is_part_of_the_key():
+  """Replaying a capture for (0, 1) on (1, 0) would swap the halves."""
+  f = TinyJit(lambda x: x + 0.0)
+  for k in range(4):
+    for order in (D2, D2[::-1]):
+      a = np.arange(4, dtype=np.float32) + k
+      np.testing.assert_array_equal(f(Tensor(a).shard(order, axis=0)).numpy(), a)
+
+
+def test_aliased_arguments_are_part_of_the_key():
+  f = TinyJit(lambda x, y: x - y)
+  for k in range(4):
+    a = Tensor([float(k + 5)]).realize()
+    assert f(a, a).item() == 0
+    assert f(a, Tensor([1.0])).item() == k + 4
+
+
+def test_python_arguments_are_part_of_the_key():
+  f = TinyJit(lambda x, n: x * n)
+  for k in range(4):
+    for n in (2, 3):
+      assert f(Tensor([1.0 + k]), n).item() == (1 + k) * n
+
+
+def test_nested_and_keyword_arguments():
+  f = TinyJit(lambda xs, *, y: [xs[0] + y, {"sum": xs[0] + xs[1][0]}])
+  for k in range(4):
+    a, (b) = f([Tensor([1.0 * k]), (Tensor([2.0]),)], y=Tensor([3.0]))
+    assert a.item() == k + 3 and b["sum"].item() == k + 2
+
+
+def test_variable():
+  f = TinyJit(lambda x, n: x[:n].sum() * 1.0)
+  x = Tensor(np.arange(10, dtype=np.float32)).realize()
+  ran = f.fxn
+  for n in (3, 7, 1, 10, 4):
+    assert f(x, Variable("n", 1, 10).bind(n)).item() == np.arange(n).sum()
+  assert f.captured is not None and f.fxn is ran and len(f.states) == 1
+
+
+def test_symbolic_result_follows_the_variable():
+  f = TinyJit(lambda x, n: x[:n] + 1.0)
+  x = Tensor(np.arange(6, dtype=np.float32)).realize()
+  for n in (2, 5, 3):
+    out = f(x, Variable("n", 1, 6).bind(n))
+    np.testing.assert_array_equal(out.numpy(), np.arange(n) + 1)
+
+
+def test_weights_assigned_in_place():
+  w = Tensor([1.0, 2.0]).realize()
+
+  @TinyJit
+  def step(x):
+    w.assign(w + x)
+    return w.realize()
+
+  total = np.array([1.0, 2.0])
+  for k in range(5):
+    total += k
+    np.testing.assert_array_equal(step(Tensor([float(k), float(k)])).numpy(), total)
+    np.testing.assert_array_equal(w.numpy(), total)
+
+
+def test_an_input_returned_as_it_is():
+  f = TinyJit(lambda x, y: (x + y, y))
+  for k in range(4):
+    s, y = f(Tensor([1.0]), Tensor([float(k)]))
+    assert (s.item(), y.item()) == (k + 1, k)
+
+
+def test_reading_a_value_inside_is_an_error():
+  f = TinyJit(lambda x: x + x.sum().item())
+  f(Tensor([1.0]))
+  with pytest.raises(JitError, match="return the Tensor from the function and read it outside"):
+    f(Tensor([1.0]))
+  assert (Tensor([1.0]) + 1).item() == 2.0  # capture is over
+
+
+def test_nothing_captured_is_an_error():
+  f = TinyJit(lambda x: x)
+  f(Tensor([1.0]))
+  with pytest.raises(JitError, match="nothing was computed"):
+    f(Tensor([1.0]))
+
+
+def test_reset_and_method_and_switch():
+  class Model:
+    def __init__(self):
+      self.w, self.ran = Tensor([3.0]).realize(), 0
+
+    @TinyJit
+    def __call__(self, x):
+      self.ran += 1
+      return x * self.w
+
+  a, b = Model(), Model()
+  b.w = Tensor([5.0]).realize()
+  for k in range(4):
+    assert a(Tensor([1.0 + k])).item() == 3 * (1 + k)
+    assert b(Tensor([1.0 + k])).item() == 5 * (1 + k)
+  assert a.ran == b.ran == 2
+  Model.__call__.reset()
+  a(Tensor([1.0]))
+  assert a.ran == 3
+  with Context(JIT=0):
+    for _ in range(3):
+      a(Tensor([1.0]))
+  assert a.ran == 6
+
+
+def test_jit_inside_jit_is_a_part_of_it():
+  inner = TinyJit(lambda x: x * 2.0)
+  f = TinyJit(lambda x: inner(x) + 1.0)
+  for k in range(5):
+    assert f(Tensor([float(k)])).item() == 2 * k + 1
+
+
+def test_sharded_matmul_and_the_count_of_kernels():
+  mesh = Mesh(D2, names=("tp",))
+  rng = np.random.default_rng(1)
+  w = rng.standard_normal((6, 4), dtype=np.float32)
+  ws = Tensor(w).shard(mesh, P("tp", None)).realize()
+  f = TinyJit(lambda x: (x @ ws).relu())
+  for k in range(4):
+    x = rng.standard_normal((3, 6), dtype=np.float32)
+    GlobalCounters.reset()
+    np.testing.assert_allclose(f(Tensor(x).shard(mesh, P(None, "tp"))).numpy(), np.maximum(x @ w, 0), rtol=1e-4, atol=1e-5)
+    if k == 0:
+      plain = GlobalCounters.kernel_count
+    assert GlobalCounters.kernel_count == plain
