@@ -171,9 +171,7 @@ def test_chat(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 def test_ctrl_c_ends_the_text_with_the_statistics(model: Path, tmp_path: Path):
   big = CASES["q8_0_gqa_tied"].write(tmp_path / "big.gguf")
   script = [sys.executable, str(ROOT / "tinygrad" / "apps" / "llm.py"), "--model", str(big), "--prompt", "hello"]
-  p = subprocess.Popen(
-    [*script, "--max-tokens", "100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=0
-  )
+  p = subprocess.Popen([*script, "--max-tokens", "100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
   assert p.stdout is not None
   seen = p.stdout.read(8)  # the prompt and the first of the text
   time.sleep(0.05)

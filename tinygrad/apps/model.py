@@ -150,7 +150,7 @@ class Config:
 class Weight:
   """A weight as it lies in memory: `value`, or Q8_0 quants [.., cols/32, 32] with a `scale` [.., cols/32, 1].
 
-  `dense()` is an expression, so the kernel that uses the weight dequantises it as it reads.
+  `dense()` is an expression, so the kernel that uses the weight, or some rows of it, dequantises what it reads.
   """
 
   value: Tensor
@@ -161,13 +161,6 @@ class Weight:
     if self.scale is None:
       return self.value.cast(dtypes.float32)
     x = self.value.cast(dtypes.float32) * self.scale.cast(dtypes.float32)
-    return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
-
-  def rows(self, index: Tensor) -> Tensor:
-    """The rows at `index` [..] in float32: [.., cols]."""
-    if self.scale is None:
-      return self.value[index].cast(dtypes.float32)
-    x = self.value[index].cast(dtypes.float32) * self.scale[index].cast(dtypes.float32)
     return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
 
   @property
@@ -288,7 +281,7 @@ class Llama:
     here = slice(pos, pos + t)
     cos, sin = self.cos[here], self.sin[here]
     mask = None if t == 1 else self.positions[: pos + t].unsqueeze(0) <= self.positions[here].unsqueeze(1)
-    x = self.weights["token_embd.weight"].rows(tokens)
+    x = self.weights["token_embd.weight"].dense()[tokens]
     for layer in self.layers:
       x = layer(x, pos, cos, sin, mask)
     return x
