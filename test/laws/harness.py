@@ -120,7 +120,7 @@ def compiled(p: Program, roots: Sequence[UOp]) -> list[np.ndarray]:
   return [to_numpy(u) for u in realize(*[substitute(u, bound) for u in copies])]
 
 
-def check(seed: int, run: Runner = interpret, steps: int = 7, kind: str = "NULL") -> bool:
+def check(seed: int, run: Runner = interpret, steps: int = 9, kind: str = "NULL") -> bool:
   """Sharded equals unsharded for the program of a seed; False if its values are too large to tell.
 
   Raises: AssertionError with the program's listing where they differ.
@@ -130,9 +130,12 @@ def check(seed: int, run: Runner = interpret, steps: int = 7, kind: str = "NULL"
     wanted = pairs(p)
     if too_large(p, [v.plain for v in wanted]):
       return False
-    got = run(p, [v.placed for v in wanted])
   except AssertionError as e:
     raise AssertionError(f"{e}\n{p.listing()}") from e
+  try:
+    got = run(p, [v.placed for v in wanted])
+  except (AssertionError, ValueError, TypeError, IndexError) as e:  # the local program must also be well formed
+    raise AssertionError(f"{type(e).__name__}: {e}\n{p.listing()}") from e
   for v, value in zip(wanted, got, strict=True):
     want = p.value(v.plain)
     assert value.dtype == want.dtype and value.shape == want.shape and np.array_equal(value, want, equal_nan=want.dtype.kind == "f"), (

@@ -141,9 +141,16 @@ def replicas_combined_by_sum(patch: Patch) -> None:
 
 
 @mutant
-def cut_of_an_expanded_dim_taken_for_free(patch: Patch) -> None:
-  """A finer cut is assumed to need no bytes, whatever the source's placement."""
-  patch(localize, "is_slice", lambda shape, a, b: True)
+def expand_cuts_its_source(patch: Patch) -> None:
+  """A dim of 1 that grows is cut with the result: only the first device has it."""
+  rule = place.factor_rule
+
+  def grown_dims_too(u: Any) -> Any:
+    f = rule(u)
+    return place.Factors((f.out,), f.out, f.sizes) if u.op is Ops.EXPAND else f
+
+  for module in (place, localize):
+    patch(module, "factor_rule", grown_dims_too)
 
 
 @mutant
@@ -184,23 +191,9 @@ def assign_overwrites_what_is_outside(patch: Patch) -> None:
 
 
 @mutant
-def gcd_split_minor_first(patch: Patch) -> None:
-  """The digits of a compound dim are dealt to its factors from the wrong end."""
-  collect = place.collect
-
-  def minor_first(lists: Any, f: Any, dims: Any) -> Any:
-    out = collect(lists, f, dims)
-    for inner, digits in zip(lists, dims):
-      if len(inner) > 1 and len(digits) == 1:
-        d, used = digits[0], [x for factor in inner for x in out.get(factor, ())]
-        if len(used) > 1 and used[0].size == used[1].size and sum(len(out.get(factor, ())) for factor in inner) == 2:
-          first, second = [factor for factor in inner if factor in out][:2]
-          out[first], out[second] = out[second], out[first]
-        assert d
-    return out
-
-  patch(place, "collect", minor_first)
-  patch(localize, "collect", minor_first)
+def joined_dims_minor_to_major(patch: Patch) -> None:
+  """A dim of several factors is cut by their digits in the wrong order."""
+  patch(place, "project", lambda lists, cuts: tuple(tuple(d for factor in reversed(inner) for d in cuts.get(factor, ())) for inner in lists))
 
 
 @mutant

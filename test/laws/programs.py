@@ -158,7 +158,7 @@ class Generator:
     usable = [v for v in self.p.pool if v.fixed]
     if backward:
       usable = [v for v in usable if v.dtype in FLOATS]
-    for v in {id(v): v for v in (usable[-1], rng.choice(usable))}.values():
+    for v in {id(v): v for v in (usable[-1], rng.choice(usable), rng.choice(usable))}.values():
       if rng.random() < 0.3 and not backward:
         where = random_placement(rng, self.p.mesh, len(v.shape))
         v = Value(v.placed.copy_to_device(where), v.plain, f"move({self.name(v)}, {where})")
@@ -231,7 +231,7 @@ class Generator:
   # ---- steps
 
   def step(self) -> bool:
-    x = self.p.pool[-1] if self.rng.random() < 0.6 else self.rng.choice(self.p.pool)
+    x = self.p.pool[-1] if self.rng.random() < 0.75 else self.rng.choice(self.p.pool)
     kind = self.rng.choice(STEPS)
     return kind(self, x) is not None
 
@@ -287,6 +287,13 @@ class Generator:
     rng, rest, shape = self.rng, math.prod(x.shape), []
     if rest == 0:
       return None
+    if x.shape and rng.random() < 0.5:  # split one dim, or join two
+      i = rng.randrange(len(x.shape))
+      k = rng.choice(divisors(x.shape[i]) or [1])
+      shape = [*x.shape[:i], k, x.shape[i] // k, *x.shape[i + 1 :]]
+      if rng.random() < 0.5:
+        shape = [*x.shape[:i], math.prod(x.shape[i : i + 2]), *x.shape[i + 2 :]]
+      return self.apply(f"RESHAPE({self.name(x)}, {shape})", lambda a: a.reshape(shape), x)
     while rest > 1 and len(shape) < 4:
       f = rng.choice([1, *divisors(rest)])
       shape.append(f)
@@ -388,7 +395,7 @@ class Generator:
     return self.apply(f"matmul({self.name(x)}, {self.name(y)})", f, x, y)
 
   def gather(self, x: Value) -> Value | None:
-    if not x.shape or not x.fixed or x.dtype is dtypes.bool:
+    if not x.shape or not x.fixed or x.dtype is dtypes.bool or x.shape[0] == 0:
       return None
     shape = tuple(self.rng.randint(1, 5) for _ in range(self.rng.randint(0, 2)))
     kind = self.rng.choice((dtypes.int32, dtypes.int32, dtypes.uint8, dtypes.int64))
@@ -452,6 +459,6 @@ STEPS: list[Callable[[Generator, Value], Value | None]] = [
 ]  # fmt: skip
 
 
-def make(seed: int, steps: int = 7, kind: str = "NULL") -> Program:
+def make(seed: int, steps: int = 9, kind: str = "NULL") -> Program:
   """The program of a seed on devices of a kind; every third one is differentiated."""
   return Generator(seed, steps, seed % 3 == 2, kind).p

@@ -198,7 +198,6 @@ class Localizer:
         p.with_dims(project(f.out, cuts)) is p
         and not any(p.cut(i) for i in touched(u, f))
         and not any(cuts.get(factor) for factor in f.contracted)
-        and all(s.device is None or is_slice(s.shape, s.device, there) for s, there in zip(u.src, finer))
       ):
         return self.op_rule(u, p, f, cuts)
     return [(u, d)], lambda xs: cut_out(xs[0], u.shape, d, p)
@@ -283,10 +282,6 @@ def is_constant(u: UOp) -> bool:
 def touched(u: UOp, f: Factors) -> set[int]:
   """The result dims along which u's index map is not the identity, or depends on the index along a dim that must then be whole."""
   return {*f.remapped, *((u.arg[1],) if u.op in (Ops.WINDOW, Ops.SPREAD) else ())}
-
-
-def is_slice(shape: Sequence[sint], a: Placement, b: Placement) -> bool:
-  return all(step.kind == "slice" for step in plan(ints(shape), 1, a, b))
 
 
 def apply_step(x: UOp, step: Step, shape: tuple[sint, ...]) -> UOp:
