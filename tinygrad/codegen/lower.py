@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tinygrad.codegen.decompose import decompose
 from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.heuristic import plan_nest
 from tinygrad.codegen.signature import signature
@@ -18,7 +19,7 @@ def lower_kernel(ast: UOp, target: Target) -> list[UOp]:
   for u in (*sig.params, *sig.variables):
     emitter.node(u.op, u.dtype, (), u.arg)
   groups: dict[tuple[UOp, ...], list[UOp]] = {}
-  for store in ast.src:
+  for store in decompose(ast).src:
     groups.setdefault(store.src[2:], []).append(store)
   for stores in groups.values():
     emitter.nest(stores, plan_nest(tuple(stores), target))

@@ -1,0 +1,174 @@
+"""Hand-made kernel ASTs and their runner, for tests of codegen and the CPU backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tinygrad.codegen import lower_kernel
+from tinygrad.device import Device
+from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_numpy_dtype
+from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop.ops import ParamArg
+
+INDEX = dtypes.index
+
+
+def num(n: int) -> UOp:
+  return UOp.const(INDEX, n)
+
+
+def loop(end: int | UOp, number: int) -> UOp:
+  return UOp.new(Ops.RANGE, INDEX, (num(end) if isinstance(end, int) else end,), (number, AxisKind.LOOP))
+
+
+def reduce(end: int | UOp, number: int) -> UOp:
+  return UOp.new(Ops.RANGE, INDEX, (num(end) if isinstance(end, int) else end,), (number, AxisKind.REDUCE))
+
+
+def op(code: Ops, *src: UOp, dtype: DType | None = None, arg: object = None) -> UOp:
+  comparison = code in (Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE)
+  return UOp.new(code, dtype or (dtypes.bool if comparison else src[-1].dtype), src, arg)
+
+
+def dot(*terms: tuple[UOp, int]) -> UOp:
+  """Σ range·stride"""
+  out = num(0)
+  for r, stride in terms:
+    out = op(Ops.ADD, out, op(Ops.MUL, r, num(stride)))
+  return out
+
+
+def load(slot: int, array: np.ndarray, offset: UOp, valid: UOp | None = None, other: UOp | None = None) -> UOp:
+  dtype = from_numpy_dtype(array.dtype)
+  param = UOp.new(Ops.PARAM, dtype, (), ParamArg(slot, array.size))
+  index = UOp.new(Ops.INDEX, dtype, (param, offset) if valid is None else (param, offset, valid))
+  return UOp.new(Ops.LOAD, dtype, (index,) if other is None else (index, other))
+
+
+def fold(code: Ops, value: UOp, *ranges: UOp) -> UOp:
+  return UOp.new(Ops.FOLD, value.dtype, (value, *ranges), code)
+
+
+def store(offset: UOp, value: UOp, *ranges: UOp, size: int, slot: int = 0) -> UOp:
+  param = UOp.new(Ops.PARAM, value.dtype, (), ParamArg(slot, size))
+  return UOp.new(Ops.STORE, dtypes.void, (UOp.new(Ops.INDEX, value.dtype, (param, offset)), value, *ranges))
+
+
+def sink(*stores: UOp) -> UOp:
+  return UOp.new(Ops.SINK, dtypes.void, stores)
+
+
+def run(ast: UOp, arrays: Sequence[np.ndarray], variables: Sequence[int] = (), fill: float = 77) -> np.ndarray:
+  """Runs the kernel on CPU with `arrays` as slots 1, 2, …; gives slot 0, which starts as `fill` (so that what is not stored shows)."""
+  device = Device["CPU"]
+  target = ast.src[0].src[0].src[0]
+  out = np.full(target.arg.size, fill).astype(to_numpy_dtype(target.dtype))
+  program = device.compile(device.render(lower_kernel(ast, device.target), "kernel"), "kernel")
+  handles = []
+  for array in (out, *arrays):
+    handles.append(device.alloc(array.nbytes))
+    device.copyin(handles[-1], memoryview(np.ascontiguousarray(array).view(np.uint8)) if array.size else memoryview(b""))
+  device.launch(program, handles, variables)
+  result = np.empty(out.nbytes, np.uint8)
+  device.copyout(memoryview(result), handles[0])
+  for handle in handles:
+    device.free(handle, handle.nbytes)
+  return result.view(out.dtype)
+
+
+def elementwise(code: Ops, *arrays: np.ndarray, dtype: DType | None = None) -> np.ndarray:
+  """One op over equally long arrays, in a kernel."""
+  i = loop(arrays[0].size, 0)
+  value = op(code, *(load(k + 1, x, i) for k, x in enumerate(arrays)), dtype=dtype)
+  return run(sink(store(i, value, i, size=arrays[0].size)), arrays)
+
+
+# ---- the oracle: every range is an axis, every expression an array over all of them
+
+
+def evaluate(ast: UOp, arrays: Sequence[np.ndarray], variables: dict[str, int] | None = None, fill: float = 77) -> np.ndarray:
+  """Slot 0 after the kernel, in plain numpy."""
+  bound = variables or {}
+  first = ast.src[0].src[0].src[0]
+  out = np.full(first.arg.size, fill).astype(to_numpy_dtype(first.dtype))
+  ranges = [u for u in ast.toposort() if u.op is Ops.RANGE]
+  axes = {r: i for i, r in enumerate(ranges)}
+  memo: dict[UOp, np.ndarray] = {}
+
+  def extent(u: UOp) -> int:
+    return int(np.asarray(ev(u)).item())
+
+  def ev(u: UOp) -> np.ndarray:
+    if u not in memo:
+      memo[u] = np.asarray(compute(u))
+    return memo[u]
+
+  def compute(u: UOp) -> np.ndarray:
+    kind = to_numpy_dtype(u.dtype) if u.dtype is not dtypes.void else None
+    match u.op:
+      case Ops.CONST:
+        return np.array(u.arg, kind)
+      case Ops.VARIABLE:
+        return np.array(bound[u.arg[0]], np.int64)
+      case Ops.RANGE:
+        shape = [1] * len(axes)
+        shape[axes[u]] = -1
+        return np.arange(extent(u.src[0])).reshape(shape)
+      case Ops.LOAD:
+        where = u.src[0]
+        offset = ev(where.src[1])
+        memory = arrays[where.src[0].arg.slot - 1].ravel()
+        if len(where.src) < 3:
+          return memory[offset]
+        valid, offset = np.broadcast_arrays(ev(where.src[2]), offset)
+        other = ev(u.src[1]) if len(u.src) > 1 else np.zeros((), kind)
+        safe = np.where(valid, offset, 0)
+        return np.where(valid, memory[safe] if memory.size else np.zeros(safe.shape, kind), other)
+      case Ops.FOLD:
+        x = ev(u.src[0])
+        over = tuple(axes[r] for r in u.src[1:])
+        full = list(x.shape) if x.ndim else [1] * len(axes)
+        for r in u.src[1:]:
+          full[axes[r]] = extent(r.src[0])
+        x = np.broadcast_to(x, full)
+        wide = x.astype(np.float64) if u.dtype is dtypes.float32 else x
+        function = {Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.MIN: np.minimum}[u.arg]
+        start = None if x.size else {Ops.ADD: 0, Ops.MUL: 1, Ops.MAX: dtypes.min(u.dtype), Ops.MIN: dtypes.max(u.dtype)}[u.arg]
+        reduced = function.reduce(wide, axis=over, keepdims=True) if start is None else function.reduce(wide, axis=over, keepdims=True, initial=start)
+        return reduced.astype(kind)
+    xs = [ev(s) for s in u.src]
+    with np.errstate(all="ignore"):
+      match u.op:
+        case Ops.CAST:
+          return xs[0].astype(kind)
+        case Ops.WHERE:
+          return np.where(*xs)
+        case Ops.NEG:
+          return -xs[0]
+        case Ops.NOT:
+          return ~xs[0]
+        case Ops.EXP:
+          return np.exp(xs[0])
+        case Ops.SQRT:
+          return np.sqrt(xs[0])
+        case Ops.FDIV:
+          return xs[0] / xs[1]
+        case Ops.AND | Ops.OR | Ops.XOR:
+          return {Ops.AND: np.bitwise_and, Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor}[u.op](*xs)
+      function = {
+        Ops.ADD: np.add, Ops.SUB: np.subtract, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.MIN: np.minimum,
+        Ops.IDIV: np.floor_divide, Ops.MOD: np.mod, Ops.CMPLT: np.less, Ops.CMPEQ: np.equal, Ops.CMPNE: np.not_equal,
+      }[u.op]  # fmt: skip
+      return function(*xs)
+
+  for s in ast.src:
+    where, value = s.src[0], s.src[1]
+    full = [1] * len(axes)
+    for r in s.src[2:]:
+      full[axes[r]] = extent(r.src[0])
+    offset, v = np.broadcast_to(ev(where.src[1]), full), np.broadcast_to(ev(value), full)
+    keep = np.broadcast_to(ev(where.src[2]), full) if len(where.src) > 2 else np.ones(full, bool)
+    out[offset[keep]] = v[keep]
+  return out

@@ -1,0 +1,106 @@
+"""Accuracy of functions against the C library in a wider type, on ordinary and extreme arguments."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from codegen_kernels import elementwise
+from tinygrad.dtype import dtypes
+from tinygrad.uop import Ops
+
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-40, 1.17549435e-38, 1.0, -1.0, 3.4e38, -3.4e38]
+
+
+def arguments(low, high, dtype=np.float32, extra=()):
+  rng = np.random.default_rng(0)
+  spread = np.concatenate([rng.uniform(low, high, 4000), np.exp(rng.uniform(-60, np.log(high), 2000)), SPECIAL, extra])
+  return spread.astype(dtype)
+
+
+def ulps(got, want, dtype=np.float32):
+  """Errors in units of the last place of the rounded true value; NaN and infinities must agree exactly."""
+  with np.errstate(over="ignore", invalid="ignore"):
+    rounded = want.astype(dtype)
+    special = ~np.isfinite(rounded)
+    np.testing.assert_array_equal(got[special], rounded[special])
+    assert np.isfinite(got[~special]).all()
+    space = np.spacing(np.abs(rounded[~special])).astype(want.dtype)
+    return np.abs(got[~special].astype(want.dtype) - want[~special]) / space
+
+
+@pytest.mark.parametrize(
+  ("op", "function", "low", "high", "bound"),
+  [
+    (Ops.EXP, np.exp, -110, 95, 2),
+    (Ops.LOG, np.log, 1e-3, 3e38, 2),
+    (Ops.LOG, np.log, 0.5, 2, 2),
+    (Ops.SIN, np.sin, -10, 10, 3),
+    (Ops.SIN, np.sin, -1e6, 1e6, 3),
+    (Ops.SIN, np.sin, -3e38, 3e38, 3),
+    (Ops.TANH, np.tanh, -10, 10, 3),
+    (Ops.SQRT, np.sqrt, 0, 1e38, 0.51),
+  ],
+)
+def test_float32_functions(op, function, low, high, bound):
+  x = arguments(low, high)
+  with np.errstate(all="ignore"):
+    want = function(x.astype(np.longdouble))
+  assert ulps(elementwise(op, x), want).max() <= bound
+
+
+def test_erf_of_float32():
+  from math import erf
+
+  x = arguments(-5, 5)
+  want = np.array([erf(float(v)) for v in x])
+  assert ulps(elementwise(Ops.ERF, x), want).max() <= 3
+
+
+@pytest.mark.parametrize(("op", "function", "low", "high"), [(Ops.EXP, np.exp, -760, 720), (Ops.LOG, np.log, 1e-3, 1e300), (Ops.LOG, np.log, 0.5, 2)])
+def test_float64_functions(op, function, low, high):
+  x = arguments(low, high, np.float64, [5e-324, 2.3e-308, 1.7e308])
+  with np.errstate(all="ignore"):
+    want = function(x.astype(np.longdouble))
+  assert ulps(elementwise(op, x), want, np.float64).max() <= 2
+
+
+@pytest.mark.parametrize("op,function", [(Ops.SIN, np.sin), (Ops.TANH, np.tanh)])
+def test_float64_library_calls(op, function):
+  x = np.random.default_rng(1).uniform(-50, 50, 500)
+  np.testing.assert_allclose(elementwise(op, x), function(x), rtol=1e-14)
+
+
+def test_power():
+  rng = np.random.default_rng(2)
+  x, y = rng.uniform(0, 20, 3000).astype(np.float32), rng.uniform(-12, 12, 3000).astype(np.float32)
+  with np.errstate(all="ignore"):
+    want = np.power(x.astype(np.longdouble), y.astype(np.longdouble))
+  assert ulps(elementwise(Ops.POW, x, y), want).max() <= 1
+  cases = np.array([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, np.inf, -np.inf, np.nan, 3.0, -3.0], np.float32)
+  a, b = (v.ravel() for v in np.meshgrid(cases, cases))
+  with np.errstate(all="ignore"):
+    np.testing.assert_allclose(elementwise(Ops.POW, a, b), np.power(a, b), rtol=2e-7)  # numpy itself is 1 ulp off
+
+
+@pytest.mark.parametrize("narrow", [np.float16, ml_dtypes.bfloat16])
+def test_narrow_floats_round_once(narrow):
+  rng = np.random.default_rng(3)
+  a, b = rng.standard_normal(501).astype(narrow), rng.standard_normal(501).astype(narrow)
+  for op, function in ((Ops.ADD, np.add), (Ops.MUL, np.multiply), (Ops.MAX, np.maximum)):
+    want = function(a.astype(np.float32), b.astype(np.float32)).astype(narrow)
+    np.testing.assert_array_equal(elementwise(op, a, b).view(np.uint16), want.view(np.uint16))
+
+
+@pytest.mark.parametrize(("name", "numpy_dtype"), [("fp8e4m3", ml_dtypes.float8_e4m3fn), ("fp8e5m2", ml_dtypes.float8_e5m2)])
+def test_fp8_conversions(name, numpy_dtype):
+  every = np.arange(256).astype(np.uint8).view(numpy_dtype)
+  np.testing.assert_array_equal(elementwise(Ops.CAST, every, dtype=dtypes.float32), every.astype(np.float32))
+  x = (np.random.default_rng(4).standard_normal(4000) * np.exp(np.random.default_rng(5).uniform(-12, 14, 4000))).astype(np.float32)
+  x = np.concatenate([x, np.array([0, -0.0, np.inf, -np.inf, np.nan, 448, 464, 465, 57344, 61439, 61440, 1e9], np.float32)])
+  got, want = elementwise(Ops.CAST, x, dtype=getattr(dtypes, name)), x.astype(numpy_dtype)
+  np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
+
+
+def test_bfloat16_conversions_keep_nan_and_round_to_even():
+  x = np.array([1.0, 1.00390625, 1.01171875, np.nan, np.inf, -np.inf, 3.4e38, 1e-40, -0.0], np.float32)
+  np.testing.assert_array_equal(elementwise(Ops.CAST, x, dtype=dtypes.bfloat16).astype(np.float32), x.astype(ml_dtypes.bfloat16).astype(np.float32))

@@ -1,0 +1,278 @@
+"""Kernels through every stage against numpy, in the sizes at which tiles, lanes and their rests begin and end."""
+
+import numpy as np
+import pytest
+from codegen_kernels import dot, elementwise, evaluate, fold, load, loop, num, op, reduce, run, sink, store
+
+from tinygrad.codegen import lower_kernel
+from tinygrad.device import Device, Target
+from tinygrad.dtype import dtypes, from_numpy_dtype
+from tinygrad.uop import Ops, UOp
+
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape, dtype=np.float32):
+  return RNG.standard_normal(shape).astype(dtype)
+
+
+def check(ast, arrays, variables=None, rtol=2e-5, atol=2e-5):
+  names = sorted(variables or {})
+  got = run(ast, arrays, [variables[n] for n in names] if variables else ())
+  want = evaluate(ast, arrays, variables)
+  if np.issubdtype(want.dtype, np.floating):
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
+  else:
+    np.testing.assert_array_equal(got, want)
+
+
+def matmul(m, n, k, a_layout="mk", b_layout="kn", c_layout="mn", epilogue=None, prologue=None):
+  a, b = normal(m, k), normal(k, n)
+  i, j, r = loop(m, 0), loop(n, 1), reduce(k, 2)
+  sizes = {"m": m, "n": n, "k": k}
+  ranges = {"m": i, "n": j, "k": r}
+  at = lambda layout: dot((ranges[layout[0]], sizes[layout[1]]), (ranges[layout[1]], 1))
+  x, y = load(1, a, at(a_layout)), load(2, b, at(b_layout))
+  if prologue:
+    x, y = prologue(x), prologue(y)
+  value = fold(Ops.ADD, op(Ops.MUL, x, y), r)
+  if epilogue:
+    value = epilogue(value, i, j)
+  ranges_of_store = (i, j) if c_layout == "mn" else (j, i)
+  ast = sink(store(at(c_layout), value, *ranges_of_store, size=m * n))
+  return ast, [a if a_layout == "mk" else a.T.copy(), b if b_layout == "kn" else b.T.copy()]
+
+
+@pytest.mark.parametrize("layouts", [("mk", "kn"), ("mk", "nk"), ("km", "kn"), ("km", "nk")])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (9, 33, 70), (33, 17, 16), (130, 67, 129), (128, 96, 64), (1, 100, 64), (100, 1, 64), (5, 7, 0)])
+def test_matmul_in_every_layout_and_odd_sizes(layouts, sizes):
+  check(*matmul(*sizes, *layouts))
+
+
+def test_matmul_with_transposed_result_prologue_and_epilogue():
+  bias = normal(70)
+  relu = lambda x: op(Ops.MAX, x, UOp.const(dtypes.float32, 0.0))
+  ast, arrays = matmul(130, 70, 90, c_layout="nm", prologue=relu, epilogue=lambda v, i, j: op(Ops.ADD, relu(v), load(3, bias, j)))
+  check(ast, [*arrays, bias])
+
+
+def test_batched_matmul_with_a_shared_operand():
+  a, b = normal(3, 20, 40), normal(40, 50)
+  i, m, n, k = loop(3, 0), loop(20, 1), loop(50, 2), reduce(40, 3)
+  value = fold(Ops.ADD, op(Ops.MUL, load(1, a, dot((i, 800), (m, 40), (k, 1))), load(2, b, dot((k, 50), (n, 1)))), k)
+  check(sink(store(dot((i, 1000), (m, 50), (n, 1)), value, i, m, n, size=3000)), [a, b])
+
+
+def test_half_operands_accumulated_in_float():
+  a, b = normal(40, 64, dtype=np.float16), normal(64, 48, dtype=np.float16)
+  i, j, k = loop(40, 0), loop(48, 1), reduce(64, 2)
+  wide = lambda x: op(Ops.CAST, x, dtype=dtypes.float32)
+  value = fold(Ops.ADD, op(Ops.MUL, wide(load(1, a, dot((i, 64), (k, 1)))), wide(load(2, b, dot((k, 48), (j, 1))))), k)
+  check(sink(store(dot((i, 48), (j, 1)), op(Ops.CAST, value, dtype=dtypes.float16), i, j, size=40 * 48)), [a, b], rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("width", [5, 14, 26, 33])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_convolution_as_a_window(width, padding):
+  n, ci, co, height = 2, 5, 9, 8
+  x, w = normal(n, ci, height, width), normal(co, ci, 3, 3)
+  oh, ow = height - 2 + 2 * padding, width - 2 + 2 * padding
+  b, o, h, q = loop(n, 0), loop(co, 1), loop(oh, 2), loop(ow, 3)
+  c, kh, kw = reduce(ci, 4), reduce(3, 5), reduce(3, 6)
+  y, z = dot((h, 1), (kh, 1)), dot((q, 1), (kw, 1))
+  valid = None
+  if padding:
+    y, z = op(Ops.SUB, y, num(1)), op(Ops.SUB, z, num(1))
+    inside = lambda v, n: op(Ops.AND, op(Ops.CMPLT, num(-1), v), op(Ops.CMPLT, v, num(n)))
+    valid = op(Ops.AND, inside(y, height), inside(z, width))
+  at = dot((b, ci * height * width), (c, height * width), (y, width), (z, 1))
+  value = fold(Ops.ADD, op(Ops.MUL, load(1, x, at, valid), load(2, w, dot((o, ci * 9), (c, 9), (kh, 3), (kw, 1)))), c, kh, kw)
+  check(sink(store(dot((b, co * oh * ow), (o, oh * ow), (h, ow), (q, 1)), value, b, o, h, q, size=n * co * oh * ow)), [x, w])
+
+
+def test_weight_gradient_of_a_convolution():
+  n, ci, co, height, width = 2, 3, 4, 9, 21
+  x, g = normal(n, ci, height, width), normal(n, co, height - 2, width - 2)
+  o, c, kh, kw = loop(co, 0), loop(ci, 1), loop(3, 2), loop(3, 3)
+  b, h, q = reduce(n, 4), reduce(height - 2, 5), reduce(width - 2, 6)
+  at = dot((b, ci * height * width), (c, height * width), (h, width), (kh, width), (q, 1), (kw, 1))
+  grad = dot((b, co * (height - 2) * (width - 2)), (o, (height - 2) * (width - 2)), (h, width - 2), (q, 1))
+  value = fold(Ops.ADD, op(Ops.MUL, load(1, x, at), load(2, g, grad)), b, h, q)
+  check(sink(store(dot((o, ci * 9), (c, 9), (kh, 3), (kw, 1)), value, o, c, kh, kw, size=co * ci * 9)), [x, g], atol=1e-4)
+
+
+@pytest.mark.parametrize("rows,columns", [(1, 1), (7, 16), (5, 100), (64, 257), (3, 0), (0, 3)])
+@pytest.mark.parametrize("code", [Ops.ADD, Ops.MAX, Ops.MIN])
+def test_reductions_of_rows_and_columns(rows, columns, code):
+  x = normal(rows, columns)
+  i, k = loop(rows, 0), reduce(columns, 1)
+  check(sink(store(i, fold(code, load(1, x, dot((i, columns), (k, 1))), k), i, size=rows)), [x])
+  j, m = loop(columns, 2), reduce(rows, 3)
+  check(sink(store(j, fold(code, load(1, x, dot((m, columns), (j, 1))), m), j, size=columns)), [x])
+
+
+@pytest.mark.parametrize("n", [0, 1, 15, 16, 1000, 100003])
+def test_sum_of_everything(n):
+  x = normal(n)
+  k = reduce(n, 0)
+  check(sink(store(num(0), fold(Ops.ADD, load(1, x, k), k), size=1)), [x], atol=1e-3)
+
+
+def test_long_sums_are_accurate():
+  x = np.full(1 << 24, 0.1, np.float32)
+  k = reduce(x.size, 0)
+  got = run(sink(store(num(0), fold(Ops.ADD, load(1, x, k), k), size=1)), [x])
+  np.testing.assert_allclose(got, x.astype(np.float64).sum(), rtol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, np.float16, np.float32, np.float64, np.bool_])
+def test_every_dtype_is_loaded_stored_and_reduced(dtype):
+  x = RNG.integers(0, 2, 203).astype(dtype) if dtype is np.bool_ else RNG.integers(1, 90, 203).astype(dtype)
+  i, k = loop(203, 0), reduce(203, 1)
+  copied = sink(store(i, load(1, x, i), i, size=203))
+  np.testing.assert_array_equal(run(copied, [x], fill=0), x)
+  for code, function in ((Ops.MAX, np.max), (Ops.MIN, np.min)):
+    got = run(sink(store(num(0), fold(code, load(1, x, k), k), size=1)), [x])
+    np.testing.assert_array_equal(got[0], function(x))
+
+
+def test_softmax_in_one_kernel_with_one_range_in_two_folds():
+  x = normal(37, 53)
+  i, j, k = loop(37, 0), loop(53, 1), reduce(53, 2)
+  at = lambda r: load(1, x, dot((i, 53), (r, 1)))
+  top = fold(Ops.MAX, at(k), k)
+  total = fold(Ops.ADD, op(Ops.EXP, op(Ops.SUB, at(k), top)), k)
+  check(sink(store(dot((i, 53), (j, 1)), op(Ops.FDIV, op(Ops.EXP, op(Ops.SUB, at(j), top)), total), i, j, size=37 * 53)), [x])
+
+
+def test_two_folds_share_a_loop():
+  x = normal(40, 300)
+  i, k = loop(40, 0), reduce(300, 1)
+  v = load(1, x, dot((i, 300), (k, 1)))
+  value = op(Ops.SUB, fold(Ops.ADD, op(Ops.MUL, v, v), k), fold(Ops.ADD, v, k))
+  ast = sink(store(i, value, i, size=40))
+  check(ast, [x], rtol=1e-4, atol=1e-3)
+  loops = [u for u in lower_kernel(ast, Device["CPU"].target) if u.op is Ops.RANGE and u.arg[1].name == "REDUCE"]
+  inner = [u for u in loops if u.src[0].arg * 16 <= 300]
+  assert len(inner) <= 2  # the loops over whole vectors of the rows' tile, not twice as many
+
+
+@pytest.mark.parametrize("value", [0, 1, 16, 57, 100])
+def test_dynamic_ends(value):
+  n = UOp.variable("n", 0, 100)
+  x, y = normal(100), normal(100, 100)
+  i = loop(n, 0)
+  check(sink(store(i, op(Ops.ADD, load(1, x, i), UOp.const(dtypes.float32, 1.5)), i, size=100)), [x], {"n": value})
+  m, k = loop(100, 1), reduce(n, 2)
+  check(sink(store(m, fold(Ops.ADD, load(1, y, dot((m, 100), (k, 1))), k), m, size=100)), [y], {"n": value})
+  a, b, r = loop(n, 3), loop(100, 4), reduce(n, 5)
+  product = op(Ops.MUL, load(1, y, dot((a, 100), (r, 1))), load(2, y, dot((r, 100), (b, 1))))
+  check(sink(store(dot((a, 100), (b, 1)), fold(Ops.ADD, product, r), a, b, size=10000)), [y, y], {"n": value})
+
+
+def test_masked_loads_with_another_value():
+  x = normal(50)
+  i = loop(70, 0)
+  at = op(Ops.SUB, i, num(10))
+  valid = op(Ops.AND, op(Ops.CMPLT, num(-1), at), op(Ops.CMPLT, at, num(50)))
+  check(sink(store(i, load(1, x, at, valid), i, size=70)), [x])
+  check(sink(store(i, load(1, x, at, valid, UOp.const(dtypes.float32, 3.0)), i, size=70)), [x])
+  k = reduce(70, 1)
+  at = op(Ops.SUB, k, num(10))
+  valid = op(Ops.AND, op(Ops.CMPLT, num(-1), at), op(Ops.CMPLT, at, num(50)))
+  check(sink(store(num(0), fold(Ops.MAX, load(1, x - 100, at, valid, UOp.const(dtypes.float32, -np.inf)), k), size=1)), [x - 100])
+
+
+def test_gather_and_modular_indices():
+  x, indices = normal(30, 20), RNG.integers(0, 30, 45).astype(np.int32)
+  i, j = loop(45, 0), loop(20, 1)
+  row = op(Ops.CAST, load(2, indices, i), dtype=dtypes.index)
+  check(sink(store(dot((i, 20), (j, 1)), load(1, x, op(Ops.ADD, op(Ops.MUL, row, num(20)), j)), i, j, size=900)), [x, indices])
+  f = loop(600, 2)  # a transpose through one flat range
+  at = op(Ops.ADD, op(Ops.MUL, op(Ops.MOD, f, num(30)), num(20)), op(Ops.IDIV, f, num(30)))
+  check(sink(store(f, load(1, x, at), f, size=600)), [x])
+  r = loop(100, 3)  # reversed, and repeated
+  check(sink(store(r, load(1, x, op(Ops.SUB, num(599), op(Ops.MOD, r, num(7)))), r, size=100)), [x])
+
+
+def test_transposed_copy():
+  x = normal(50, 70)
+  i, j = loop(70, 0), loop(50, 1)
+  check(sink(store(dot((i, 50), (j, 1)), load(1, x, dot((j, 70), (i, 1))), i, j, size=3500)), [x])
+
+
+def test_ranges_as_values():
+  i, j = loop(30, 0), loop(40, 1)
+  value = op(Ops.CAST, op(Ops.ADD, op(Ops.MUL, i, num(40)), j), dtype=dtypes.float32)
+  check(sink(store(dot((i, 40), (j, 1)), value, i, j, size=1200)), [])
+  triangle = op(Ops.WHERE, op(Ops.CMPLT, j, i), UOp.const(dtypes.float32, 1.0), UOp.const(dtypes.float32, -np.inf))
+  check(sink(store(dot((i, 40), (j, 1)), triangle, i, j, size=1200)), [])
+
+
+def test_several_stores():
+  x = normal(100)
+  i = loop(100, 0)
+  v = load(2, x, i)
+  ast = sink(store(i, op(Ops.ADD, v, v), i, size=100), store(i, op(Ops.MUL, v, v), i, size=100, slot=1))
+  out = np.zeros_like(x)
+  np.testing.assert_array_equal(run(ast, [out, x]), x + x)
+
+
+def test_masked_store():
+  x = normal(64)
+  i = loop(64, 0)
+  ast = sink(store(i, load(1, x, i), i, size=64))
+  where = ast.src[0].src[0]
+  valid = op(Ops.CMPNE, op(Ops.MOD, i, num(3)), num(0))
+  masked = UOp.new(Ops.INDEX, where.dtype, (*where.src, valid))
+  check(sink(UOp.new(Ops.STORE, dtypes.void, (masked, *ast.src[0].src[1:]))), [x])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64])
+def test_integer_division_floors_and_never_traps(dtype):
+  info = np.iinfo(dtype)
+  a = np.concatenate([RNG.integers(info.min, info.max, 300, dtype=dtype), np.array([info.min, info.max, 0], dtype)])
+  b = np.concatenate([RNG.integers(0 if info.min == 0 else -6, 7, 300).astype(dtype), np.array([info.max, info.max, 1], dtype)])
+  if info.min:
+    b[-3] = -1  # the quotient of the least integer by -1 does not fit
+  with np.errstate(all="ignore"):
+    np.testing.assert_array_equal(elementwise(Ops.IDIV, a, b), np.floor_divide(a, b))
+    np.testing.assert_array_equal(elementwise(Ops.MOD, a, b), np.mod(a, b))
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 8, -3])
+def test_integer_division_by_constants(divisor):
+  x = RNG.integers(-1000, 1000, 500).astype(np.int32)
+  i = loop(500, 0)
+  for code in (Ops.IDIV, Ops.MOD):
+    check(sink(store(i, op(code, load(1, x, i), UOp.const(dtypes.int32, divisor)), i, size=500)), [x])
+
+
+def test_nan_passes_through_extrema_in_either_place():
+  x = np.array([1.0, np.nan, 2.0, np.nan, -np.inf, 0.0] * 7, np.float32)
+  y = np.array([np.nan, 1.0, 3.0, np.nan, np.nan, -1.0] * 7, np.float32)
+  np.testing.assert_array_equal(elementwise(Ops.MAX, x, y), np.maximum(x, y))
+  np.testing.assert_array_equal(elementwise(Ops.MIN, x, y), np.minimum(x, y))
+  k = reduce(42, 0)
+  assert np.isnan(run(sink(store(num(0), fold(Ops.MAX, load(1, x, k), k), size=1)), [x])[0])
+  i = loop(42, 1)
+  np.testing.assert_array_equal(run(sink(store(i, op(Ops.MAX, load(1, x, i), UOp.const(dtypes.float32, 0.0)), i, size=42)), [x]), np.maximum(x, 0))
+
+
+def test_casts_of_every_pair():
+  kinds = [np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, np.float16, np.float32, np.float64]
+  for a in kinds:
+    x = np.arange(0, 100).astype(a) if np.dtype(a).kind in "bu" else np.arange(-50, 50).astype(a)
+    for b in kinds:
+      if np.dtype(a).kind == "f" and np.dtype(b).kind == "u":
+        continue  # a negative float as an unsigned integer is undefined
+      np.testing.assert_array_equal(elementwise(Ops.CAST, x, dtype=from_numpy_dtype(np.dtype(b))), x.astype(b), err_msg=f"{a} -> {b}")
+
+
+@pytest.mark.parametrize("target", [Target("narrow", 16, 16), Target("avx", 32, 16, scratch=1 << 16), Target("wide", 64, 32, scratch=1 << 24)])
+def test_plans_for_other_targets_are_correct(target, monkeypatch):
+  device = Device["CPU"]
+  monkeypatch.setattr(device, "target", Target(target.name, target.vector_bytes, target.vector_registers, max(target.scratch, 64)))
+  monkeypatch.setattr(device, "arena", None)
+  for layouts in (("mk", "kn"), ("km", "nk")):
+    check(*matmul(45, 70, 129, *layouts))

@@ -1,0 +1,293 @@
+"""Ops that no processor has, as ops that all have: functions by range reduction and polynomials, narrow floats through float32.
+
+Bounds measured in test/codegen/test_decompose.py: 2 ulp for EXP and LOG (float32, float64), 3 ulp for SIN, TANH and ERF, 1 for POW (float32);
+infinities, NaN, denormals and the largest arguments included. TANH, ERF, SIN and POW of float64 are calls of the C library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from tinygrad.dtype import ConstType, DType, dtypes
+from tinygrad.uop.ops import GroupOp, Ops, UOp
+
+# Least squares at Chebyshev nodes, in z = x*x; the error is that of the polynomial before rounding.
+_TANH = (-0.333333283662796, 0.13332782685756683, -0.05385249853134155, 0.021003641188144684, -0.006104947999119759)  # (tanh x - x)/x^3, x < 0.625: 2e-8
+_ERF = (1.1283791065216064, -0.3761262595653534, 0.11283597350120544, -0.02685432881116867, 0.005189312156289816, -0.0008018855005502701, 7.882497448008507e-05)
+# log(erfc x) for 0.98 <= x <= 4, in x: 2e-11, weighted by erfc; _ERF is erf(x)/x for x < 1: 1e-9
+_LOG_ERFC = (
+  0.000200252266949974, -1.1296420097351074, -0.6330773234367371, -0.1085977628827095, 0.0253464225679636,
+  -0.0042714402079582214, 0.0004611716140061617, -2.498103458492551e-05, 2.3446673935723084e-07,
+)  # fmt: skip
+_LN2_HI = {dtypes.float32: 0.693359375, dtypes.float64: 6.93147180369123816490e-01}  # few enough bits that n * hi is exact
+_LN2_LO = {dtypes.float32: -2.12194440054690583e-4, dtypes.float64: 1.90821492927058770002e-10}
+_BITS = {dtypes.float16: dtypes.uint16, dtypes.float32: dtypes.uint32, dtypes.float64: dtypes.uint64}
+_SIGNED = {dtypes.float32: dtypes.int32, dtypes.float64: dtypes.int64}
+_NARROW = (dtypes.float16, dtypes.bfloat16, *dtypes.fp8s)
+# The bits of 2/pi after the point, in words of 32 (Payne and Hanek: Radian reduction for trigonometric functions, 1983).
+_TWO_OVER_PI = (0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
+
+
+def const(dtype: DType, value: ConstType) -> UOp:
+  return UOp.const(dtype, value)
+
+
+def alu(op: Ops, x: UOp, *others: UOp | ConstType) -> UOp:
+  """A node whose other operands may be numbers."""
+  src = (x, *(y if isinstance(y, UOp) else const(x.dtype, y) for y in others))
+  return UOp.new(op, dtypes.bool if op in GroupOp.Comparison else x.dtype, src)
+
+
+def add(x: UOp, y: UOp | ConstType) -> UOp:
+  return alu(Ops.ADD, x, y)
+
+
+def sub(x: UOp, y: UOp | ConstType) -> UOp:
+  return alu(Ops.SUB, x, y)
+
+
+def mul(x: UOp, y: UOp | ConstType) -> UOp:
+  return alu(Ops.MUL, x, y)
+
+
+def less(x: UOp, y: UOp | ConstType) -> UOp:
+  return alu(Ops.CMPLT, x, y)
+
+
+def where(condition: UOp, x: UOp | ConstType, y: UOp) -> UOp:
+  return UOp.new(Ops.WHERE, y.dtype, (condition, x if isinstance(x, UOp) else const(y.dtype, x), y))
+
+
+def cast(x: UOp, dtype: DType) -> UOp:
+  return x if x.dtype is dtype else UOp.new(Ops.CAST, dtype, (x,))
+
+
+def bitcast(x: UOp, dtype: DType) -> UOp:
+  return UOp.new(Ops.BITCAST, dtype, (x,))
+
+
+def polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
+  """coefficients[0] + coefficients[1]·x + …, by Horner's rule."""
+  out = const(x.dtype, coefficients[-1])
+  for c in reversed(coefficients[:-1]):
+    out = add(mul(out, x), c)
+  return out
+
+
+def absolute(x: UOp) -> UOp:
+  bits = _BITS[x.dtype]
+  return bitcast(alu(Ops.AND, bitcast(x, bits), (1 << (bits.itemsize * 8 - 1)) - 1), x.dtype)
+
+
+def with_sign_of(x: UOp, sign: UOp) -> UOp:
+  """x >= 0 with the sign bit of `sign`."""
+  bits = _BITS[x.dtype]
+  return bitcast(alu(Ops.OR, bitcast(x, bits), alu(Ops.AND, bitcast(sign, bits), 1 << (bits.itemsize * 8 - 1))), x.dtype)
+
+
+def power_of_two(n: UOp, dtype: DType) -> UOp:
+  """2**n as a float, for n within the normal exponents."""
+  exponent, mantissa = dtypes.finfo(dtype)
+  return bitcast(alu(Ops.SHL, add(n, (1 << (exponent - 1)) - 1), mantissa), dtype)
+
+
+def lower_exp(x: UOp) -> UOp:
+  """exp(x) = 2**n · exp(r), n = round(x/ln 2), |r| <= ln(2)/2, by Taylor's series; 2**n in two factors, so that denormals come out."""
+  dtype = x.dtype
+  signed = _SIGNED[dtype]
+  low, high, degree = (-105.0, 90.0, 7) if dtype is dtypes.float32 else (-750.0, 715.0, 13)
+  y = alu(Ops.MAX, alu(Ops.MIN, x, high), low)
+  n = alu(Ops.ROUND, mul(y, 1 / math.log(2)))
+  r = sub(sub(y, mul(n, _LN2_HI[dtype])), mul(n, _LN2_LO[dtype]))
+  p = polynomial(r, [1 / math.factorial(k) for k in range(degree + 1)])
+  i = cast(n, signed)
+  half = alu(Ops.SHR, i, 1)
+  return mul(mul(p, power_of_two(half, dtype)), power_of_two(sub(i, half), dtype))
+
+
+def lower_log(x: UOp) -> UOp:
+  """log(x) = e·ln 2 + log(1 + f), x = 2**e·(1 + f), 1 + f in [√½, √2); with s = f/(2 + f), log(1 + f) = f - (f²/2 - s·(f²/2 + R)),
+  R = 2·(s²/3 + s⁴/5 + …) (the arrangement of Sun's fdlibm, which keeps the leading term exact)."""
+  dtype = x.dtype
+  signed, (exponent, mantissa) = _SIGNED[dtype], dtypes.finfo(dtype)
+  bias = (1 << (exponent - 1)) - 1
+  tiny = less(x, 2.0 ** (1 - bias))
+  bits = bitcast(where(tiny, mul(x, 2.0 ** (mantissa + 2)), x), signed)
+  # √½ as bits: subtracting it makes the exponent field count from √½·2**e
+  root = 0x3F3504F3 if dtype is dtypes.float32 else 0x3FE6A09E667F3BCD
+  e = alu(Ops.SHR, sub(bits, root), mantissa)
+  f = sub(bitcast(sub(bits, alu(Ops.SHL, e, mantissa)), dtype), 1.0)
+  n = cast(sub(e, where(tiny, mantissa + 2, const(signed, 0))), dtype)
+  s = alu(Ops.FDIV, f, add(f, 2.0))
+  z = mul(s, s)
+  terms = 5 if dtype is dtypes.float32 else 11
+  rest = mul(z, polynomial(z, [2 / (2 * k + 3) for k in range(terms)]))
+  half = mul(mul(f, f), 0.5)
+  small = sub(half, add(mul(s, add(half, rest)), mul(n, _LN2_LO[dtype])))
+  out = add(mul(n, _LN2_HI[dtype]), sub(f, small))
+  out = where(less(x, math.inf), out, x)  # inf, nan
+  out = where(less(x, 0.0), math.nan, out)
+  return where(alu(Ops.CMPEQ, x, 0.0), -math.inf, out)
+
+
+def lower_tanh(x: UOp) -> UOp:
+  """tanh(x) = x + x³·P(x²) for |x| < 0.625, else 1 - 2/(exp(2|x|) + 1) with the sign of x."""
+  a = absolute(x)
+  z = mul(x, x)
+  inner = add(x, mul(mul(x, z), polynomial(z, _TANH)))
+  two = const(x.dtype, 2.0)
+  outer = alu(Ops.SUB, const(x.dtype, 1.0), alu(Ops.FDIV, two, add(lower_exp(add(a, a)), 1.0)))
+  return where(less(a, 0.625), inner, with_sign_of(outer, x))
+
+
+def lower_erf(x: UOp) -> UOp:
+  """erf(x) = x·P(x²) for |x| < 1, else 1 - exp(Q(|x|)) with the sign of x; beyond 4 it rounds to 1."""
+  a = absolute(x)
+  inner = mul(x, polynomial(mul(x, x), _ERF))
+  outer = alu(Ops.SUB, const(x.dtype, 1.0), lower_exp(polynomial(alu(Ops.MIN, a, 4.0), _LOG_ERFC)))
+  return where(less(a, 1.0), inner, with_sign_of(outer, x))
+
+
+def lower_sin(x: UOp) -> UOp:
+  """sin(x), x = q·π/2 + r, |r| <= π/4: ±sin(r) or ±cos(r) by q mod 4. r in float64 (Cody and Waite), for |x| >= 2**18 by Payne and Hanek."""
+  wide = dtypes.float64
+  y = cast(x, wide)
+  n = alu(Ops.ROUND, mul(y, 2 / math.pi))
+  r = sub(sub(y, mul(n, math.pi / 2)), mul(n, 6.123233995736766e-17))  # pi/2 in two parts
+  big = alu(Ops.NOT, less(absolute(x), float(1 << 18)))
+  quadrant = cast(where(big, 0.0, n), dtypes.int32)
+  q_big, r_big = _payne_hanek(x)
+  q = where(big, q_big, quadrant)
+  t = cast(where(big, r_big, r), dtypes.float32)
+  z = mul(t, t)
+  sine = add(t, mul(mul(t, z), polynomial(z, [(-1) ** (k + 1) / math.factorial(2 * k + 3) for k in range(4)])))
+  cosine = polynomial(z, [(-1) ** k / math.factorial(2 * k) for k in range(6)])
+  out = where(alu(Ops.CMPNE, alu(Ops.AND, q, 1), 0), cosine, sine)
+  out = where(alu(Ops.CMPNE, alu(Ops.AND, q, 2), 0), alu(Ops.NEG, out), out)
+  out = where(alu(Ops.CMPEQ, x, 0.0), x, out)  # -0.0
+  return where(less(absolute(x), math.inf), out, const(x.dtype, math.nan))
+
+
+def _payne_hanek(x: UOp) -> tuple[UOp, UOp]:
+  """(quadrant, remainder in radians as float64) of a float32 >= 2**18 in size: the 24-bit mantissa times the 96 bits of 2/π that matter."""
+  word, long = dtypes.uint32, dtypes.uint64
+  bits = bitcast(x, word)
+  mantissa = cast(alu(Ops.OR, alu(Ops.AND, bits, 0x7FFFFF), 0x800000), long)
+  # x = mantissa·2**e, e = exponent - 150 >= -5. Bits of 2**e·2/π that weigh 4 or more give whole turns, so the window begins at the bit
+  # that weighs 2, which is bit e - 2 after the point; 7 zeros in front keep that from being negative.
+  shift = sub(alu(Ops.AND, alu(Ops.SHR, bits, 23), 0xFF), 145)
+  padded = (_TWO_OVER_PI[0] >> 7, *(((a << 25) | (b >> 7)) & 0xFFFFFFFF for a, b in zip(_TWO_OVER_PI, _TWO_OVER_PI[1:])))
+  which, within = alu(Ops.SHR, shift, 5), cast(alu(Ops.AND, shift, 31), long)
+  pick = []
+  for k in range(4):
+    w = const(word, padded[k + 3])
+    for i in (2, 1, 0):
+      w = where(alu(Ops.CMPEQ, which, i), padded[k + i], w)
+    pick.append(cast(w, long))
+  pairs = [alu(Ops.OR, alu(Ops.SHL, a, 32), b) for a, b in zip(pick, pick[1:])]
+  high, middle, low = (alu(Ops.AND, alu(Ops.SHR, alu(Ops.SHL, p, within), 32), 0xFFFFFFFF) for p in pairs)
+  product = add(add(alu(Ops.SHL, mul(mantissa, high), 32), mul(mantissa, middle)), alu(Ops.SHR, mul(mantissa, low), 32))
+  q = cast(alu(Ops.SHR, add(product, 1 << 61), 62), dtypes.int32)
+  fraction = bitcast(sub(product, alu(Ops.SHL, alu(Ops.SHR, add(product, 1 << 61), 62), 62)), dtypes.int64)
+  r = mul(cast(fraction, dtypes.float64), math.pi / 2 / (1 << 62))
+  negative = alu(Ops.CMPNE, alu(Ops.SHR, bits, 31), 0)
+  return where(negative, alu(Ops.NEG, q), q), where(negative, alu(Ops.NEG, r), r)
+
+
+def lower_pow(x: UOp, y: UOp) -> UOp:
+  """x**y = exp(y·log|x|) in float64, negative for x < 0 and odd y; special cases as in C's pow."""
+  wide = dtypes.float64
+  a, b = cast(absolute(x), wide), cast(y, wide)
+  size = cast(lower_exp(mul(b, lower_log(a))), x.dtype)
+  one = const(x.dtype, 1.0)
+  whole = alu(Ops.CMPEQ, alu(Ops.FLOOR, b), b)
+  half = mul(b, 0.5)
+  odd = alu(Ops.AND, whole, alu(Ops.CMPNE, alu(Ops.FLOOR, half), half))
+  negative = alu(Ops.CMPNE, alu(Ops.SHR, bitcast(x, _BITS[x.dtype]), _BITS[x.dtype].itemsize * 8 - 1), 0)
+  out = where(alu(Ops.AND, negative, odd), alu(Ops.NEG, size), size)
+  out = where(alu(Ops.AND, less(x, 0.0), alu(Ops.AND, alu(Ops.NOT, whole), less(absolute(x), math.inf))), math.nan, out)
+  out = where(alu(Ops.AND, alu(Ops.CMPEQ, absolute(x), 1.0), alu(Ops.CMPEQ, absolute(y), math.inf)), one, out)
+  return where(alu(Ops.OR, alu(Ops.CMPEQ, x, 1.0), alu(Ops.CMPEQ, y, 0.0)), one, out)
+
+
+_FUNCTIONS: dict[Ops, Callable[..., UOp]] = {
+  Ops.EXP: lower_exp,
+  Ops.LOG: lower_log,
+  Ops.TANH: lower_tanh,
+  Ops.ERF: lower_erf,
+  Ops.SIN: lower_sin,
+  Ops.POW: lower_pow,
+}
+_FLOAT64 = frozenset((Ops.EXP, Ops.LOG))  # of float64; the others are calls
+
+
+def _from_fp8(x: UOp) -> UOp:
+  """fp8 to float32: the bits, moved to where float32 has them, times the difference of the biases (exact, denormals too)."""
+  exponent, mantissa = dtypes.finfo(x.dtype)
+  bits = cast(bitcast(x, dtypes.uint8), dtypes.uint32)
+  size = alu(Ops.AND, bits, 0x7F)
+  value = mul(bitcast(alu(Ops.SHL, size, 23 - mantissa), dtypes.float32), 2.0 ** (127 - (1 << (exponent - 1)) + 1))
+  if x.dtype is dtypes.fp8e4m3:  # no infinities, one NaN
+    value = where(alu(Ops.CMPEQ, size, 0x7F), math.nan, value)
+  else:
+    value = where(alu(Ops.CMPEQ, size, 0x7C), math.inf, where(less(const(dtypes.uint32, 0x7C), size), math.nan, value))
+  return bitcast(alu(Ops.OR, bitcast(value, dtypes.uint32), alu(Ops.SHL, alu(Ops.AND, bits, 0x80), 24)), dtypes.float32)
+
+
+def _to_fp8(x: UOp, dtype: DType) -> UOp:
+  """float32 to fp8, to nearest even. What is too large becomes NaN (e4m3) or infinity (e5m2)."""
+  exponent, mantissa = dtypes.finfo(dtype)
+  size = absolute(x)
+  scaled = bitcast(mul(size, 2.0 ** ((1 << (exponent - 1)) - 1 - 127)), dtypes.uint32)
+  drop = 23 - mantissa
+  odd = alu(Ops.AND, alu(Ops.SHR, scaled, drop), 1)
+  rounded = alu(Ops.SHR, add(add(scaled, (1 << (drop - 1)) - 1), odd), drop)
+  if dtype is dtypes.fp8e4m3:
+    rounded = where(less(size, 464.0 + 1e-4), alu(Ops.MIN, rounded, 0x7E), const(dtypes.uint32, 0x7F))
+  else:
+    rounded = where(less(const(x.dtype, math.inf), size), 0x7F, alu(Ops.MIN, rounded, 0x7C))
+  rounded = where(alu(Ops.CMPNE, x, x), 0x7F, rounded)
+  sign = alu(Ops.AND, alu(Ops.SHR, bitcast(x, dtypes.uint32), 24), 0x80)
+  return bitcast(cast(alu(Ops.OR, rounded, sign), dtypes.uint8), dtype)
+
+
+def _convert(x: UOp, dtype: DType) -> UOp:
+  """CAST, with fp8 taken apart."""
+  if x.dtype is dtype:
+    return x
+  if x.dtype in dtypes.fp8s:
+    return cast(_from_fp8(x), dtype)
+  if dtype in dtypes.fp8s:
+    return _to_fp8(cast(x, dtypes.float32), dtype)
+  return cast(x, dtype)
+
+
+def _widened(u: UOp, src: tuple[UOp, ...]) -> UOp:
+  """An op on narrow floats, computed in float32 and rounded once."""
+  wide = tuple(_convert(s, dtypes.float32) if s.dtype in _NARROW else s for s in src)
+  if u.dtype not in _NARROW:
+    return _function(UOp.new(u.op, u.dtype, wide, u.arg))
+  return _convert(_function(UOp.new(u.op, dtypes.float32, wide, u.arg)), u.dtype)
+
+
+def _function(u: UOp) -> UOp:
+  if u.op in _FUNCTIONS and (u.dtype is dtypes.float32 or u.op in _FLOAT64):
+    return _FUNCTIONS[u.op](*u.src)
+  return u
+
+
+def decompose(sink: UOp) -> UOp:
+  """The kernel with functions and narrow floats taken apart."""
+  done: dict[UOp, UOp] = {}
+  for u in sink.toposort():
+    src = tuple([done[s] for s in u.src])
+    if u.op is Ops.CAST:
+      out = _convert(src[0], u.dtype)
+    elif u.op is Ops.FOLD or (u.op in GroupOp.Elementwise and u.op not in (Ops.WHERE, Ops.BITCAST)):
+      narrow = u.dtype in _NARROW or src[0].dtype in _NARROW
+      out = _widened(u, src) if narrow else _function(u if src == u.src else UOp.new(u.op, u.dtype, src, u.arg))
+    else:
+      out = u if src == u.src else UOp.new(u.op, u.dtype, src, u.arg)
+    done[u] = out
+  return done[sink]
