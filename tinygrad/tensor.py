@@ -158,8 +158,8 @@ class Tensor(NN, metaclass=_Training):
 
   def realize(self, *lst: Tensor) -> Self:
     """Computes this tensor and `lst` in one go; each then holds its buffer."""
-    roots = dedup(t.uop for t in (self, *lst) if t.uop.op is not Ops.BUFFER)
-    _rebase(roots, dict(zip(roots, realize(*roots), strict=True)))
+    asked = [t for t in (self, *lst) if t.uop.op is not Ops.BUFFER]
+    _run([*asked, *_read_before_write([t.uop for t in asked])])
     return self
 
   def numpy(self) -> Any:
@@ -168,8 +168,10 @@ class Tensor(NN, metaclass=_Training):
     x = self if self.dtype.fmt is not None else self.float()
     if 0 in x.shape:
       return numpy.empty(x.shape, to_numpy_dtype(x.dtype))
+    if waiting := _read_before_write([x.uop]):
+      _run(waiting)
     (buffer,) = realize(x.uop)
-    _rebase([x.uop], {})
+    _rebase([], [x.uop], {})
     return to_numpy(buffer)
 
   def data(self) -> memoryview:
@@ -193,7 +195,7 @@ class Tensor(NN, metaclass=_Training):
 
   def clone(self, device: DeviceLike | None = None) -> Self:
     """A copy in memory of its own."""
-    t = self._wrap(UOp.new(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
+    t = self._wrap(self.uop.clone())
     return t if device is None else t.to(device)
 
   @classmethod
@@ -351,7 +353,7 @@ def _from_data(data: Any, device: Placement | None, dtype: DType | None) -> UOp:
     u = data if data.dtype is kind else data.cast(kind)
     return u if device is None or u.device == device else u.copy_to_device(device)
   if isinstance(data, (bool, int, float)):
-    u = UOp.const(dtype or dtypes.from_py(data), data)
+    u = UOp.const(dtype or dtypes.from_py(data), data, unique=True)
     return u if device is None else u.copy_to_device(device)
   if data is None:
     return UOp.buffer((0,), dtype or dtypes.default_float(), Device.DEFAULT if device is None else device)
@@ -417,13 +419,41 @@ def memory_state(u: UOp) -> UOp | None:
   return u if u.op is Ops.BUFFER or u.op is Ops.AFTER else None
 
 
-def _rebase(roots: list[UOp], made: dict[UOp, UOp]) -> None:
-  """After `roots` have run: live tensors that contain what was `made`, or wait for effects that have happened, read buffers instead."""
+def _run(tensors: Sequence[Tensor]) -> None:
+  """Realises `tensors` in one go; each then holds its buffer."""
+  roots = dedup(t.uop for t in tensors)
+  _rebase(tensors, roots, dict(zip(roots, realize(*roots), strict=True)))
+
+
+def _read_before_write(roots: Sequence[UOp]) -> list[Tensor]:
+  """Live tensors whose values are computed from memory that running `roots` overwrites: they are due now, while it still holds what they read."""
+  written = {u.base for root in roots for u in root.toposort() if u.op is Ops.ASSIGN}
+  if not written:
+    return []
+  reads: dict[UOp, bool] = dict.fromkeys(roots, False)
+  for u in written:
+    reads[u] = True
+  due = []
+  for t in list(_live.values()):
+    if memory_state(t.uop) is None:
+      for u in t.uop.toposort(lambda u: u not in reads):
+        reads[u] = u.op not in (Ops.AFTER, Ops.ASSIGN) and any(reads[s] for s in u.src)
+      if reads[t.uop]:
+        due.append(t)
+  return due
+
+
+def _rebase(asked: Sequence[Tensor], roots: Sequence[UOp], made: dict[UOp, UOp]) -> None:
+  """After `roots` have run: live tensors that contain what was `made`, or wait for effects that have happened, read buffers instead.
+
+  A tensor that happens to be equal to a root without having been asked for does not get its buffer: writing to one must not change the other.
+  """
   done = {u: u.base for root in roots for u in root.toposort() if u.op is Ops.AFTER}
   done.update((u, v) for u, v in made.items() if u is not v)
   if not done:
     return
   memo: dict[UOp, UOp] = {}
+  holders = {id(t) for t in asked}
   for t in list(_live.values()):
-    if t.uop.op is not Ops.BUFFER and t.uop.op is not Ops.CONST:
+    if t.uop.op is not Ops.BUFFER and t.uop.op is not Ops.CONST and (t.uop not in made or id(t) in holders or t.uop.op is Ops.AFTER):
       t.uop = substitute(t.uop, done, memo)

@@ -66,9 +66,9 @@ def broadcast_to(u: UOp, shape: tuple[sint, ...]) -> UOp:
   return u if u.shape == shape else u.expand(shape)
 
 
-def full(dtype: DType, value: Any, shape: tuple[sint, ...]) -> UOp:
-  """A constant of `shape` that lives nowhere in particular."""
-  return broadcast_to(UOp.const(dtype, value), shape)
+def full(dtype: DType, value: Any, shape: tuple[sint, ...], unique: bool = False) -> UOp:
+  """A constant of `shape` that lives nowhere in particular; `unique` for a tensor of its own, no mere operand."""
+  return broadcast_to(UOp.const(dtype, value, unique), shape)
 
 
 def promote(name: str, us: Sequence[UOp]) -> list[UOp]:

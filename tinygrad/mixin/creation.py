@@ -48,7 +48,7 @@ class Creation(Math):
       scalar = fill_value.cast(to_dtype(dtype) if dtype is not None else dtypes.default_int)
       return cls._make(scalar.broadcast_to(argfix(shape)), device, requires_grad)
     d = to_dtype(dtype) if dtype is not None else dtypes.from_py(fill_value)
-    return cls._make(full(d, fill_value, argfix(shape)), device, requires_grad)
+    return cls._make(full(d, fill_value, argfix(shape), unique=True), device, requires_grad)
 
   @classmethod
   def zeros(cls, *shape: Any, dtype: DTypeArg = None, **kwargs: Any) -> Self:

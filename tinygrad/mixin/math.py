@@ -192,7 +192,8 @@ class Math(Elementwise):
   # ---- activations
 
   def relu(self) -> Self:
-    return self.maximum(0)
+    """max(x, 0); its derivative at 0 is 0, where that of `maximum` is a half."""
+    return self.gt(0).where(self, self.detach().maximum(0))
 
   def sigmoid(self) -> Self:
     return self._float_tensor().neg().exp().add(1).reciprocal()

@@ -335,8 +335,8 @@ class Movement(Base):
       raise ValueError(f"diagonal: dim1 and dim2 are both {a}")
     x = self._move_last((a, b))
     *lead, rows, cols = x.shape
-    top, left = max(0, -offset), max(0, offset)
-    n = max(0, smin(rows - top, cols - left))
+    top, left = smin(max(0, -offset), rows), smin(max(0, offset), cols)
+    n = smin(rows - top, cols - left)
     x = x.shrink([*[None] * len(lead), (top, top + n), (left, left + n)]).reshape((*lead, n * n))
     return x.pad((0, n)).reshape((*lead, n, n + 1)).shrink_to((*[None] * len(lead), n, 1)).reshape((*lead, n))
 

@@ -1,0 +1,161 @@
+"""Reductions, softmax, running sums and searches against numpy, with their gradients."""
+
+import math
+
+import numpy as np
+import pytest
+from tensor_oracle import check, close, normal
+
+from tinygrad import Tensor, dtypes
+
+X = (2, 3, 4)
+AXES = [None, 0, -1, (0, 2), (1,)]
+REDUCE = {
+  "sum": (Tensor.sum, np.sum), "prod": (Tensor.prod, np.prod), "max": (Tensor.max, np.max), "min": (Tensor.min, np.min),
+  "mean": (Tensor.mean, np.mean),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REDUCE)
+@pytest.mark.parametrize("axis", AXES)
+def test_reduce(name, axis):
+  f, g = REDUCE[name]
+  check(lambda x: f(x, axis), lambda x: g(x, axis), normal(4, X))
+  check(lambda x: f(x, axis, keepdim=True), lambda x: g(x, axis, keepdims=True), normal(4, X), grad=False)
+
+
+@pytest.mark.parametrize("name", REDUCE)
+def test_reduce_dims_of_one_and_scalars(name):
+  f, g = REDUCE[name]
+  check(f, g, normal(1, ()))
+  check(lambda x: f(x, 1), lambda x: g(x, 1), normal(1, (3, 1)))
+
+
+def test_reduce_of_nothing():
+  close(Tensor.zeros(0).sum(), np.float32(0))
+  close(Tensor.zeros(0).prod(), np.float32(1))
+  close(Tensor.zeros(2, 0).sum(1), np.zeros(2, np.float32))
+  close(Tensor.zeros(0, 2).max(1), np.zeros(0, np.float32))
+  assert Tensor.zeros(0).max().item() == -math.inf
+  assert math.isnan(Tensor.zeros(0).mean().item())
+
+
+@pytest.mark.parametrize("correction", [0, 1])
+@pytest.mark.parametrize("axis", [None, 1, (0, 1)])
+def test_variance(axis, correction):
+  check(lambda x: x.var(axis, correction=correction), lambda x: np.var(x, axis, ddof=correction), normal(5, X), tol=1e-4)
+  check(lambda x: x.std(axis, correction=correction), lambda x: np.std(x, axis, ddof=correction), normal(5, X), tol=1e-4)
+
+
+def test_std_mean_and_var_mean():
+  x = normal(5, X)
+  std, mean = Tensor(x).std_mean(1)
+  close(std, np.std(x, 1, ddof=1))
+  close(mean, np.mean(x, 1))
+  assert math.isnan(Tensor([1.0]).std().item())
+
+
+def softmax(x, axis):
+  e = np.exp(x - x.max(axis, keepdims=True))
+  return e / e.sum(axis, keepdims=True)
+
+
+def logsumexp(x, axis, keepdims=False):
+  return np.log(np.exp(x).sum(axis, keepdims=keepdims))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_softmax(axis):
+  check(lambda x: x.softmax(axis), lambda x: softmax(x, axis), normal(6, X))
+  check(lambda x: x.softmin(axis), lambda x: softmax(-x, axis), normal(6, X))
+  check(lambda x: x.log_softmax(axis), lambda x: np.log(softmax(x, axis)), normal(6, X))
+  check(lambda x: x.logsumexp(axis), lambda x: logsumexp(x, axis), normal(6, X))
+  check(lambda x: x.logsumexp(axis, True), lambda x: logsumexp(x, axis, True), normal(6, X))
+
+
+def test_softmax_of_great_numbers():
+  close(Tensor([1e4, 1e4]).softmax(), [0.5, 0.5])
+  close(Tensor([-math.inf, 0.0]).softmax(), [0.0, 1.0])
+  assert Tensor([-math.inf, -math.inf]).logsumexp().item() == -math.inf
+  close(Tensor([1e4, 1e4]).logsumexp(), 1e4 + math.log(2))
+
+
+def test_types_of_sums():
+  assert Tensor([1], dtype=dtypes.int8).sum().dtype is dtypes.int32
+  assert Tensor([1], dtype=dtypes.uint8).sum().dtype is dtypes.uint32
+  assert Tensor([True]).sum().dtype is dtypes.int32
+  assert Tensor([1], dtype=dtypes.float16).sum().dtype is dtypes.float16
+  assert Tensor([1]).mean().dtype is dtypes.float32
+  assert Tensor([1], dtype=dtypes.float16).sum(dtype=dtypes.float32).dtype is dtypes.float32
+  assert Tensor([200, 200], dtype=dtypes.uint8).sum().item() == 400
+
+
+def test_half_sums_are_carried_in_float32():
+  x = np.full(5000, 1.0, np.float16)  # in half 2048 + 1 is 2048
+  assert Tensor(x).sum().item() == 5000
+  assert Tensor(x).mean().item() == 1.0
+  assert float(np.add.accumulate(x)[-1]) == 2048.0  # what carrying in half would give
+
+
+def test_any_and_all():
+  x = np.array([[0, 1], [2, 3], [0, 0]])
+  close(Tensor(x).any(1), x.any(1))
+  close(Tensor(x).all(1), x.all(1))
+  assert Tensor(x).any().item() is True
+  assert Tensor([1.0]).allclose(Tensor([1.0 + 1e-7])).item() is True
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint8])
+def test_argmax_and_argmin(axis, dtype):
+  x = np.random.default_rng(0).integers(0, 4, (4, 5)).astype(dtype)  # with equal elements: the first counts
+  close(Tensor(x).argmax(axis), np.argmax(x, axis))
+  close(Tensor(x).argmin(axis), np.argmin(x, axis))
+  assert Tensor(x).argmax(axis).dtype is dtypes.int32
+
+
+def test_argmax_edges():
+  close(Tensor([[1.0, 3.0]]).argmax(1, keepdim=True), [[1]])
+  close(Tensor([False, True]).argmin(), 0)
+  close(Tensor([-(2**31), 5]).argmin(), 0)
+  close(Tensor([1.0, math.nan, 5.0]).argmax(), np.argmax([1.0, math.nan, 5.0]))
+  close(Tensor(3.0).argmax(), 0)
+
+
+@pytest.mark.parametrize("n", [1, 5, 600, 1100])
+def test_running_sums(n):
+  x = np.random.default_rng(1).integers(-3, 4, (2, n)).astype(np.float64)
+  check(lambda t: t.cumsum(1), lambda v: np.cumsum(v, 1), x, grad=n < 10)
+  signs = np.sign(x) + (x == 0)
+  close(Tensor(signs.astype(np.int32)).cumprod(1), np.cumprod(signs.astype(np.int32), 1))
+  values, places = Tensor(x.astype(np.float32)).cummax(1)
+  close(values, np.maximum.accumulate(x, 1))
+  np.testing.assert_array_equal(np.take_along_axis(x, places.numpy(), 1), np.maximum.accumulate(x, 1))
+
+
+def test_running_sums_along_other_dims():
+  check(lambda x: x.cumsum(0), lambda x: np.cumsum(x, 0), normal(2, X))
+  check(lambda x: x.cumprod(1), lambda x: np.cumprod(x, 1), normal(2, X))
+  check(lambda x: x.logcumsumexp(1), lambda x: np.log(np.cumsum(np.exp(x), 1)), normal(2, X))
+  values, places = Tensor([3, 1, 2, 1]).cummin()
+  close(values, [3, 1, 1, 1])
+  close(places, [0, 1, 1, 3])
+  assert Tensor([1, 2], dtype=dtypes.int8).cumsum().dtype is dtypes.int32
+  assert Tensor.zeros(0, 3).cumsum(0).shape == (0, 3)
+
+
+def test_normalize():
+  check(lambda x: x.normalize(dim=1), lambda x: x / np.sqrt((x**2).sum(1, keepdims=True)), normal(1, (2, 3)))
+
+
+ERRORS = [
+  (lambda x: x.sum(2), IndexError, "dim 2 out of range"),
+  (lambda x: x.sum((0, 0)), ValueError, "names a dim twice"),
+  (lambda x: x.argmax(5), IndexError, "dim 5 out of range"),
+]
+
+
+@pytest.mark.parametrize("call,error,message", ERRORS)
+def test_errors(call, error, message):
+  with pytest.raises(error, match=message):
+    call(Tensor.zeros(2, 3))
