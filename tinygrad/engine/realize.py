@@ -94,6 +94,8 @@ def canonical(sink: UOp) -> tuple[UOp, list[UOp], dict[str, int]]:
   buffers: list[UOp] = []
   values: dict[str, int] = {}
   mapping: dict[UOp, UOp] = {}
+  copies: list[UOp] = []  # each CONTIGUOUS is told apart by a number, which here becomes its place in the order
+  memo: dict[UOp, UOp] = {}
 
   def unbind(u: UOp) -> None:
     variable, value = u.unbind()
@@ -106,6 +108,10 @@ def canonical(sink: UOp) -> tuple[UOp, list[UOp], dict[str, int]]:
     if u.op is Ops.BUFFER:
       mapping[u] = UOp.new(Ops.BUFFER, u.dtype, (), BufferArg(-1 - len(buffers), u.arg.shape, u.arg.device))
       buffers.append(u)
+    elif u.op is Ops.CONST and u.src:
+      mapping[u] = UOp.const(u.dtype, u.arg)
+    elif u.op is Ops.CONTIGUOUS:
+      copies.append(u)
     elif u.op is Ops.BIND:
       unbind(u)
     elif type(u.arg) is tuple and u.op not in (Ops.VARIABLE, Ops.REDUCE, Ops.PERMUTE, Ops.FLIP):
@@ -113,7 +119,10 @@ def canonical(sink: UOp) -> tuple[UOp, list[UOp], dict[str, int]]:
         for v in inner.toposort():
           if v.op is Ops.BIND:
             unbind(v)
-  return substitute(sink, mapping), buffers, values
+  for i, u in enumerate(copies):  # sources first, so that what is replaced holds what was replaced before
+    mapping[u] = u.replace(src=(substitute(u.src[0], mapping, memo),), arg=i)
+    memo[u] = mapping[u]
+  return substitute(sink, mapping, memo), buffers, values
 
 
 def make_plan(sink: UOp) -> Plan:

@@ -102,7 +102,7 @@ define(
   Ops.BITCAST,
   shape=same_shape,
   dtype=check_bitcast,
-  evaluate=lambda u, xs, shape: numpy.ascontiguousarray(xs[0]).view(to_numpy_dtype(u.dtype)),
+  evaluate=lambda u, xs, shape: numpy.ascontiguousarray(xs[0]).view(to_numpy_dtype(u.dtype)).reshape(shape),
   gradient=_no_gradient,
   factors=elementwise,
   owed=Owed.SETTLE_FIRST,

@@ -37,6 +37,7 @@ def check_index(u: UOp) -> None:
     raise TypeError(f"{u.op.name} has dtype index, not {u.dtype}")
 
 
+define(Ops.UNIQUE, shape=scalar_shape, dtype=any_dtype, evaluate=None, gradient=None, factors=None, owed=Owed.SETTLE_FIRST, render=None)
 define(Ops.CONST, shape=scalar_shape, dtype=check_const, evaluate=evaluate_const, gradient=None, factors=factors_leaf, owed=Owed.SETTLE_FIRST, render="{arg}")
 define(
   Ops.IOTA,

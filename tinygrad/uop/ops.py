@@ -22,6 +22,7 @@ class Ops(enum.IntEnum):
   """Every op, from the tensor level to the kernel level. IntEnum: hashing and comparing are hot."""
 
   # leaves
+  UNIQUE = enum.auto()
   CONST = enum.auto()
   IOTA = enum.auto()
   BUFFER = enum.auto()
@@ -117,7 +118,7 @@ class GroupOp:
   Movement = frozenset(Ops(i) for i in range(Ops.RESHAPE, Ops.GATHER))
   Comparison = frozenset((Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE))
   Commutative = frozenset((Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN, Ops.AND, Ops.OR, Ops.XOR, Ops.CMPEQ, Ops.CMPNE))
-  Leaf = frozenset((Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.VARIABLE, Ops.HOLE))
+  Leaf = frozenset((Ops.UNIQUE, Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.VARIABLE, Ops.HOLE))
   FloatOnly = frozenset((Ops.RECIP, Ops.EXP, Ops.LOG, Ops.SIN, Ops.SQRT, Ops.TANH, Ops.ERF, Ops.FDIV))
 
 
@@ -343,8 +344,11 @@ class UOp:
   # ---- leaves
 
   @staticmethod
-  def const(dtype: DType, value: ConstType) -> UOp:
-    return UOp.new(Ops.CONST, dtype, (), as_const(value, dtype))
+  def const(dtype: DType, value: ConstType, unique: bool = False) -> UOp:
+    """A constant. `unique`: one that differs from every other node, for tensors that users create: a derivative by one of two tensors
+    of ones, or a write to it, must not be one of the other. The number goes when the graph is realised."""
+    src = (UOp.new(Ops.UNIQUE, dtypes.void, (), next(_uids)),) if unique else ()
+    return UOp.new(Ops.CONST, dtype, src, as_const(value, dtype))
 
   def const_like(self, value: ConstType) -> UOp:
     """`value` with this node's dtype and shape."""
@@ -408,7 +412,7 @@ class UOp:
       d = s.device
       if d is not None and d is not device:
         slow, device = (slow or device is not None), d
-    if not slow and (device is None or type(device) is str or (not device.pending and op in GroupOp.Elementwise)):
+    if not slow and (device is None or type(device) is str or (not device.pending and op in _ALIKE)):
       return UOp.new(op, dtype, src, arg)
     u = UOp.new(op, dtype, place.decide(op, dtype, src, arg).src, arg)
     if u.origin is None and (frame := user_frame()) is not None:
@@ -530,8 +534,12 @@ class UOp:
     return UOp.new(Ops.AFTER, self.dtype, (self, *effects))
 
   def contiguous(self) -> UOp:
-    """A value that gets a buffer of its own."""
-    return self if self.op in (Ops.CONTIGUOUS, Ops.BUFFER) else UOp.build(Ops.CONTIGUOUS, self.dtype, (self,))
+    """A value that gets a buffer of its own: each call makes another one, for what is written to one must not show in the other."""
+    return self if self.op in (Ops.CONTIGUOUS, Ops.BUFFER) else self.clone()
+
+  def clone(self) -> UOp:
+    """A copy in a new buffer."""
+    return UOp.build(Ops.CONTIGUOUS, self.dtype, (self,), next(_uids))
 
   def detach(self) -> UOp:
     """The value, through which no gradient flows."""
@@ -644,6 +652,7 @@ class UOp:
     return f"UOp({self.op.name}, {self.dtype}, arg={self.arg!r}, {len(self.src)} src)"
 
 
+_ALIKE = GroupOp.Elementwise | {Ops.CONTIGUOUS, Ops.DETACH}  # sources placed alike: so is the result
 _BASED = frozenset((Ops.ASSIGN, Ops.AFTER, Ops.DETACH))
 _buffers: weakref.WeakKeyDictionary[UOp, Buffer] = weakref.WeakKeyDictionary()
 
@@ -683,7 +692,7 @@ def _result_device(u: UOp) -> Placement | None:
     d = s.device
     if d is not None and d is not device:
       alike, device = alike and device is None, d
-  if device is None or (alike and (isinstance(device, str) or u.op in GroupOp.Elementwise or u.op in (Ops.CONTIGUOUS, Ops.DETACH))):
+  if device is None or (alike and (isinstance(device, str) or u.op in _ALIKE)):
     return device
   return place.result(u) if u.op is not Ops.SINK else None
 
