@@ -258,9 +258,21 @@ def _convert(x: UOp, dtype: DType) -> UOp:
     return x
   if x.dtype in dtypes.fp8s:
     return cast(_from_fp8(x), dtype)
+  if x.dtype is dtypes.float64 and dtype in _NARROW:
+    x = _round_to_odd(x)
   if dtype in dtypes.fp8s:
     return _to_fp8(cast(x, dtypes.float32), dtype)
   return cast(x, dtype)
+
+
+def _round_to_odd(x: UOp) -> UOp:
+  """float64 to float32 such that rounding again to a narrower type equals rounding once: towards zero, with the last bit set where
+  something was lost (Boldo and Melquiond: Emulation of a FMA and correctly rounded sums, 2008)."""
+  near = cast(x, dtypes.float32)
+  back, one = cast(near, dtypes.float64), const(dtypes.uint32, 1)
+  bits = bitcast(near, dtypes.uint32)
+  bits = where(less(absolute(x), absolute(back)), sub(bits, 1), bits)
+  return bitcast(where(alu(Ops.CMPNE, back, x), alu(Ops.OR, bits, one), bits), dtypes.float32)
 
 
 def _widened(u: UOp, src: tuple[UOp, ...]) -> UOp:

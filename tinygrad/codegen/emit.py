@@ -23,6 +23,7 @@ from tinygrad.dtype import ConstType, DType, dtypes
 from tinygrad.uop.ops import AxisKind, GroupOp, Ops, UOp
 
 Env = dict[UOp, int]
+BLOCK = 256  # iterations of one accumulator after which a long sum of floats goes on in another
 
 
 
@@ -66,6 +67,8 @@ class Emitter:
     self.unrolled_bits = self.vector_bits = 0
     self.limits: dict[UOp, UOp] = {}  # VECTOR range of a masked region -> which lanes exist
     self.order_memo: dict[UOp, list[UOp]] = {}
+    self.totals: dict[UOp, UOp] = {}  # accumulator -> the one that takes its blocks
+    self.acc_home: dict[UOp, Scope] = {}
 
   # ---- what a value depends on
 
@@ -468,6 +471,7 @@ class Emitter:
         found = registers[g, e, copy] = UOp.new(Ops.ACC, dtype, (), next(self.ids))
         start = UOp.const(group[g].dtype, identity(group[g].arg, group[g].dtype))
         home.out.extend((found, UOp.new(Ops.STORE, dtypes.void, (found, start))))
+        self.acc_home[found] = home
       return found
 
     home = self.stack[-1]
@@ -479,6 +483,8 @@ class Emitter:
     for g, f in enumerate(group):
       for e, env in enumerate(outer):
         read = [self.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in reserved[g][e]]
+        totals = [self.totals[a] for a in reserved[g][e] if a in self.totals]
+        read += [self.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in totals]
         while len(read) > 1:  # pairwise
           read = [
             self.node(f.arg, pair[0].dtype, tuple(pair), None, home) if len(pair) > 1 else pair[0]
@@ -497,24 +503,58 @@ class Emitter:
           self._fold_loops(group, order[1:], tile, {**mapping, order[0]: counter}, outer, registers)
       return
     r = order[0]
+    blocked = group[0].dtype in (dtypes.float32, dtypes.float16) and any(f.arg is Ops.ADD for f in group)
     for region in regions(r.src[0], tile):
-      with self.loop(region.count, AxisKind.REDUCE) as counter:
-        at, copies, lanes = self.split(r, region, counter)
-        values = [substitute(f.src[0], {**mapping, r: at}) for f in group]
-        for c in range(region.tile.copies):
-          for e, env in enumerate(outer):
-            here = env if copies is None else {**env, copies: c}
+      for blocks, part in _blocks(region) if blocked else ((1, region),):
+        with self.loop(index(blocks), AxisKind.REDUCE) as block:
+          with self.loop(part.count, AxisKind.REDUCE) as counter:
+            at, copies, lanes = self.split(r, part, counter)
+            if block.op is Ops.RANGE:
+              at = Affine(0, {block: BLOCK * tile.size}).plus(affine(at, self.affine_memo)).uop()
+            values = [substitute(f.src[0], {**mapping, r: at}) for f in group]
             exists = self.limits.get(lanes) if lanes is not None else None
-            mask = None if exists is None else self.emit(exists, here)
-            for g, f in enumerate(group):
-              acc = registers[g][e][c]
-              new = self.spread(self.value(values[g], here), acc.dtype.count)
-              old = self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
-              new = self.put(UOp.new(f.arg, acc.dtype, (old, new)))
-              if mask is not None and mask.op is not Ops.CONST:
-                new = self.put(UOp.new(Ops.WHERE, acc.dtype, (mask, new, old)))
-              self.put(UOp.new(Ops.STORE, dtypes.void, (acc, new)))
-        self.forget(copies, lanes)
+            for c in range(part.tile.copies):
+              for e, env in enumerate(outer):
+                here = env if copies is None else {**env, copies: c}
+                mask = None if exists is None else self.emit(exists, here)
+                for g, f in enumerate(group):
+                  self.accumulate(f.arg, registers[g][e][c], self.value(values[g], here), mask)
+            self.forget(copies, lanes)
+          if block.op is Ops.RANGE:
+            self.flush(group, registers)
+
+  def accumulate(self, op: Ops, acc: UOp, new: UOp, mask: UOp | None) -> None:
+    """acc = op(acc, new), in the lanes that exist."""
+    new = self.spread(new, acc.dtype.count)
+    old = self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
+    new = self.put(UOp.new(op, acc.dtype, (old, new)))
+    if mask is not None and mask.op is not Ops.CONST:
+      new = self.put(UOp.new(Ops.WHERE, acc.dtype, (mask, new, old)))
+    self.put(UOp.new(Ops.STORE, dtypes.void, (acc, new)))
+
+  def flush(self, group: list[UOp], registers: list[list[list[UOp]]]) -> None:
+    """Adds the accumulators of a block to totals and starts them anew: a long sum loses less where its parts are of like size."""
+    for f, of_group in zip(group, registers, strict=True):
+      for acc in (a for of_tile in of_group for a in of_tile):
+        if (total := self.totals.get(acc)) is None:
+          total = self.totals[acc] = UOp.new(Ops.ACC, acc.dtype, (), next(self.ids))
+          start = UOp.const(f.dtype, identity(f.arg, f.dtype))
+          self.acc_home[acc].out.extend((total, UOp.new(Ops.STORE, dtypes.void, (total, start))))
+        part = self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
+        self.accumulate(f.arg, total, part, None)
+        self.put(UOp.new(Ops.STORE, dtypes.void, (acc, UOp.const(f.dtype, identity(f.arg, f.dtype)))))
+
+
+def _blocks(region: Region) -> Iterator[tuple[int, Region]]:
+  """A long region as (number of blocks, block) and the rest."""
+  n = int(region.count.arg) if region.count.op is Ops.CONST else 0
+  if n < 8 * BLOCK:
+    yield 1, region
+    return
+  yield n // BLOCK, replace(region, count=index(BLOCK))
+  if n % BLOCK:
+    base = Affine(n // BLOCK * BLOCK * region.tile.size).plus(affine(region.base, {})).uop()
+    yield 1, replace(region, count=index(n % BLOCK), base=base)
 
 
 def substitute(u: UOp, mapping: dict[UOp, UOp]) -> UOp:
