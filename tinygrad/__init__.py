@@ -1,3 +1,5 @@
+"""tinygrad, in which the device carries the sharding: `Tensor`, `TinyJit`, `Device`, `Sharding`, `Mesh`, `P`."""
+
 from tinygrad import nn
 from tinygrad.device import Device, DeviceError, Mesh, P, Sharding, ShardError
 from tinygrad.dtype import dtypes

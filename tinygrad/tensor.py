@@ -239,7 +239,8 @@ class Tensor(NN, metaclass=_Training):
       here = self.uop.device
       self.uop = value if here is None or here == value.device else value.copy_to_device(here)
       return
-    after = state.after(view.assign(value))
+    # a copy from other devices lands in memory of its own before it is laid into a part
+    after = state.after(view.assign(value.contiguous() if value.op is Ops.MOVE and view is not state else value))
     for t in list(_live.values()):
       if memory_state(t.uop) is state:
         t.uop = substitute(t.uop, {state: after})

@@ -241,6 +241,8 @@ class Indexing(Reduce):
     # number every element, read the numbers as the index reads, and put values at the numbers that were read
     numbers = self.arange(prod(self.shape)).reshape(self.shape)[indices]
     places, values = numbers.flatten(), new._fit(numbers.shape).flatten()
+    if isinstance(places.shape[0], int) and places.shape[0] == 0:
+      return
     self._write(self.uop, self.flatten()._put(places, values).reshape(self.shape).uop)
 
   def _fit(self, shape: tuple[sint, ...]) -> Self:

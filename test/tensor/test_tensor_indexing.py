@@ -1,0 +1,224 @@
+"""Indexing against numpy: reading, writing, gather and scatter, order."""
+
+import numpy as np
+import pytest
+from tensor_oracle import check, close, normal
+
+from tinygrad import Tensor, Variable, dtypes
+
+I = Ellipsis
+VIEWS = [
+  0, -1, (1, 2), (1, -1, 3), slice(None), slice(1, None), slice(None, -1), slice(None, None, 2), slice(None, None, -1), slice(3, 0, -2),
+  slice(5, 9), slice(2, 1), slice(-9, 9), (slice(None), slice(0, 2), slice(1, None, 2)), (I, 0), (0, I), (I, slice(1, 3)), None,
+  (None, 0, None), (slice(None), None, 1), (I, None), (slice(0, 1), I, -1), (slice(None, None, -2), slice(2, None, -1)), (),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", VIEWS, ids=str)
+def test_views(index):
+  check(lambda x: x[index], lambda x: x[index], normal(1, (4, 3, 5)), grad=False)
+  check(lambda x: x[index[:1] if isinstance(index, tuple) else index], lambda x: x[index[:1] if isinstance(index, tuple) else index], normal(1, (4,)))
+
+
+A, B, C = np.array([0, 2, -1]), np.array([[1], [0]]), np.array([1, 1, 0])
+ROWS = [
+  (A,), (B,), (slice(None), A), (A, C), (B, A), (slice(None), A, C), (A, slice(None), C), (I, A), (0, A), (A, 0), (None, A), (A, None, C),
+  (slice(1, 3), slice(None, None, -1), A), (A, I), (np.array(2), A),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", ROWS, ids=lambda i: ",".join(getattr(x, "shape", x).__str__() for x in i))
+def test_integer_tensors(index):
+  pick = tuple(Tensor(x.astype(np.int32)) if isinstance(x, np.ndarray) else x for x in index)
+  check(lambda x: x[pick], lambda x: x[index], normal(2, (3, 3, 3)))
+
+
+def test_lists_and_types_of_indices():
+  x = np.arange(6).reshape(2, 3)
+  t = Tensor(x)
+  close(t[[0, 1], [0, 2]], x[[0, 1], [0, 2]])
+  close(t[:, [2, 0]], x[:, [2, 0]])
+  for dtype in (dtypes.uint8, dtypes.int64):
+    close(t[Tensor([1, 0], dtype=dtype)], x[[1, 0]])
+  close(t[np.int64(1)], x[1])
+
+
+def test_an_integer_tensor_outside_reads_zero():
+  close(Tensor([1.0, 2.0])[Tensor([1, 2, -3])], [2.0, 0.0, 0.0])
+  close(Tensor([[1.0, 2.0], [3.0, 4.0]])[Tensor([0, 0]), Tensor([1, 2])], [2.0, 0.0])
+
+
+def test_embedding_gradient_adds_repeated_rows():
+  table = Tensor(normal(1, (4, 2)))
+  (g,) = (table[Tensor([1, 1, 3])] * Tensor([[1.0], [10.0], [100.0]], dtype="float64")).sum().gradient(table)
+  close(g, np.array([[0, 0], [11, 11], [0, 0], [100, 100]], np.float64))
+
+
+def test_iteration_and_len():
+  t = Tensor([[1, 2], [3, 4]])
+  assert len(t) == 2
+  assert [row.tolist() for row in t] == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_gather(dim):
+  x, index = normal(1, (3, 4)), np.random.default_rng(0).integers(0, 3, (3, 4))
+  check(lambda t: t.gather(dim, Tensor(index)), lambda v: np.take_along_axis(v, index, dim), x)
+
+
+def test_gather_of_a_smaller_index():
+  x = np.arange(12).reshape(3, 4)
+  close(Tensor(x).gather(1, Tensor([[3, 0], [1, 1]])), [[3, 0], [5, 5]])
+
+
+def test_scatter():
+  x = np.zeros((3, 4), np.float32)
+  index, src = np.array([[0, 2, 0], [1, 1, 2]]), np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+  for dim in (0, 1):
+    last, total = x.copy(), x.copy()
+    for at in np.ndindex(index.shape):
+      to = tuple(index[at] if d == dim else a for d, a in enumerate(at))
+      last[to] = src[at]
+      total[to] += src[at]
+    args = (dim, Tensor(index), Tensor(src))
+    close(Tensor(x).scatter(*args), last)
+    close(Tensor(x).scatter(*args, reduce="add"), total)
+    close(Tensor(x).scatter_reduce(*args, reduce="sum"), total)
+  close(Tensor.ones(3).scatter(0, Tensor([0, 2]), 2.0, reduce="multiply"), [2.0, 1.0, 2.0])
+  close(Tensor.ones(3).scatter(0, Tensor([0, -1]), 5.0), [5.0, 1.0, 5.0])
+
+
+REDUCES = {"prod": np.prod, "mean": np.mean, "amax": np.max, "amin": np.min}
+
+
+@pytest.mark.parametrize("reduce", REDUCES)
+@pytest.mark.parametrize("own", [True, False])
+def test_scatter_reduce(reduce, own):
+  x, index, src = np.array([2.0, 3.0, 4.0], np.float32), [0, 0, 2], np.array([5.0, 1.0, 7.0], np.float32)
+  groups = {0: [5.0, 1.0], 2: [7.0]}
+  want = [float(REDUCES[reduce](groups[i] + ([x[i]] if own else []))) if i in groups else x[i] for i in range(3)]
+  close(Tensor(x).scatter_reduce(0, Tensor(index), Tensor(src), reduce, include_self=own), np.array(want, np.float32))
+
+
+def test_one_hot():
+  close(Tensor([0, 2, 3, -1]).one_hot(3), [[1, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0]])
+  assert Tensor([1]).one_hot(2).dtype is dtypes.int32
+
+
+def test_masked_select_and_nonzero():
+  x = np.array([[0, 3, 0], [5, 0, 7]])
+  close(Tensor(x).masked_select(Tensor(x > 2)), [3, 5, 7])
+  close(Tensor(x).masked_select(Tensor(x > 2), size=4, fill_value=-1), [3, 5, 7, -1])
+  close(Tensor(x).nonzero(), np.argwhere(x))
+  close(Tensor(x).masked_fill(Tensor(x > 2), 9), np.where(x > 2, 9, x))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_sort_is_stable(descending):
+  x = np.array([[3, 1, 2, 1, 3], [0, 0, 5, -1, 0]])
+  order = np.argsort(-x if descending else x, 1, kind="stable")
+  values, places = Tensor(x).sort(descending=descending)
+  close(values, np.take_along_axis(x, order, 1))
+  close(places, order)
+  close(Tensor(x.T).argsort(0, descending), order.T)
+
+
+def test_sort_of_nan_and_its_gradient():
+  close(Tensor([np.nan, 1.0, -np.inf]).sort()[1], [2, 1, 0])
+  check(lambda x: x.sort(1)[0], lambda x: np.sort(x, 1), normal(3, (2, 4)))
+
+
+def test_topk():
+  x = normal(4, (2, 6))
+  values, places = Tensor(x).topk(2)
+  close(values, -np.sort(-x, 1)[:, :2])
+  np.testing.assert_array_equal(np.take_along_axis(x, places.numpy(), 1), values.numpy())
+  close(Tensor(x).topk(2, largest=False)[0], np.sort(x, 1)[:, :2])
+
+
+WRITES = [
+  (1, 5), (slice(0, 2), 7), ((slice(None), 0), 9), ((slice(None), slice(1, 3)), np.arange(8).reshape(4, 2)), (slice(None, None, 2), -1),
+  (slice(None, None, -1), np.arange(12).reshape(4, 3)), ((slice(0, 2), 1), np.array([5, 6])), ((I, -1), 3), (np.array([0, 2]), 4),
+  (np.array([0, 2]), np.arange(6).reshape(2, 3)), ((slice(None), np.array([2, 0])), 8), ((np.array([0, 3]), np.array([1, 2])), np.array([10, 11])),
+  (slice(4, 4), 1), ((None, 1), 6), ((slice(1, 3), slice(None, None, 2)), np.arange(4).reshape(2, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("realized", [True, False])
+@pytest.mark.parametrize("index,value", WRITES, ids=str)
+def test_setitem(index, value, realized):
+  want = np.arange(12).reshape(4, 3)
+  t = Tensor(want).clone().realize() if realized else Tensor(want) + 0
+  want[index] = value
+
+  def wrap(x):
+    return Tensor(x) if isinstance(x, np.ndarray) else x
+
+  t[tuple(map(wrap, index)) if isinstance(index, tuple) else wrap(index)] = wrap(value)
+  close(t, want)
+
+
+def test_setitem_with_a_mask_and_repeated_places():
+  x = np.arange(4)
+  t = Tensor(x).clone().realize()
+  t[Tensor(x > 1)] = 7
+  close(t, [0, 1, 7, 7])
+  t[Tensor([0, 0, 1])] = Tensor([1, 2, 3])
+  close(t, [2, 3, 7, 7])
+
+
+def test_setitem_casts_to_the_tensor():
+  t = Tensor([1, 2]).clone().realize()
+  t[0] = 5.7
+  assert t.dtype is dtypes.int32
+  close(t, [5, 2])
+
+
+def test_setitem_writes_in_place_and_views_see_it():
+  t = Tensor.zeros(4).clone().realize()
+  buffer, view = t.uop, t[1:3]
+  t[1:3] = Tensor([5.0, 6.0])
+  close(t, [0.0, 5.0, 6.0, 0.0])
+  assert t.realize().uop is buffer
+  close(view, [5.0, 6.0])
+
+
+def test_symbolic_slices():
+  v = Variable("v", 1, 8)
+  cache = Tensor.zeros(10).clone().realize()
+  for i in (1, 3, 4):
+    at = v.bind(i)
+    cache[at : at + 2] = Tensor([float(i), 9.0])
+    cache.realize()
+  close(cache, [0.0, 1.0, 9.0, 3.0, 4.0, 9.0, 0.0, 0.0, 0.0, 0.0])
+  at = v.bind(4)
+  assert cache[:at].sum().item() == 13.0
+  assert cache[at].item() == 4.0
+  assert cache[: at + 1].max().item() == 9.0
+  close(Tensor.arange(10)[:at].reshape(at, 1).expand(at, 3).sum(0), [6, 6, 6])
+
+
+ERRORS = [
+  (lambda x: x[2], IndexError, "index 2 is out of range for dim 0"),
+  (lambda x: x[0, 0, 0], IndexError, "3 indices for the 2 dims"),
+  (lambda x: x[..., ...], IndexError, "one ellipsis"),
+  (lambda x: x[1.5], IndexError, "float is no index"),
+  (lambda x: x[::0], IndexError, "step must not be 0"),
+  (lambda x: x["a":], IndexError, "must be integers"),
+  (lambda x: x[Tensor([True, False])], IndexError, "must hold integers(.|\n)*masked_select"),
+  (lambda x: x[Tensor([0.0])], IndexError, "must hold integers"),
+  (lambda x: x[Tensor([0, 1]), Tensor([0, 1, 2])], IndexError, "must broadcast together"),
+  (lambda x: x.gather(0, Tensor([0])), ValueError, "index must have 2 dims"),
+  (lambda x: x.gather(0, Tensor([[0.0]])), TypeError, "must hold integers"),
+  (lambda x: x.scatter(0, Tensor([[0]]), Tensor([[1]])), TypeError, "must have the tensor's dtype"),
+  (lambda x: x.scatter(0, Tensor([[0]]), 1.0, reduce="max"), ValueError, "unknown reduce"),
+  (lambda x: x.one_hot(3), TypeError, "classes must be integers"),
+  (lambda x: x.topk(4), ValueError, "k = 4 is not within"),
+  (lambda x: x.__setitem__(0, Tensor.zeros(4)), ValueError, "must broadcast to the indexed shape"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call,error,message", ERRORS)
+def test_errors(call, error, message):
+  with pytest.raises(error, match=message):
+    call(Tensor.zeros(2, 3))
