@@ -17,7 +17,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
 from tinygrad.uop.ops import Ops, UOp
 
-GATHER = 2.0  # cost of one lane of an access that is not contiguous
+GATHER = 3.0  # cost of one lane of an access that is not contiguous
 BROADCAST = 0.5  # cost of a load that all lanes share
 LINE = 64  # bytes
 ACCUMULATORS = 8  # that hide the latency of an addition
@@ -121,7 +121,7 @@ class Analysis:
         operations += u.dtype is not dtypes.index and u.op is not Ops.CONST
         stack.extend(u.src)
     mine = tuple(r for r in self.parallel if r in ranges) + tuple(r for r in ranges if r not in self.parallel)
-    self.items.append(Item(fold, mine, accesses, max(operations, 1)))
+    self.items.append(Item(fold, mine, accesses, operations))
 
 
 def lanes_for(r: UOp, most: int) -> int:
@@ -207,6 +207,7 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: tuple[UOp, ...], ta
   lanes = lanes_for(lane, most) if lane is not None else 1
   axes = [r for r in parallel if r in item.ranges and size(r) > 1]
   free = [r for r in axes if r is not v and any(r not in x.strides for x in item.accesses)]
+  free.sort(key=lambda r: min((abs(s) for x in item.accesses if (s := x.strides.get(r)) is not None), default=0))  # near each other first
   best: tuple[float, dict[UOp, Tile]] = (float("inf"), {})
   pairs: list[tuple[UOp, ...]] = [(), *((r,) for r in free), *itertools.combinations(free, 2)]
   own = (1, 2, 3, 4, 6, 8, 12) if v is not None and v in item.ranges else (1,)
@@ -227,7 +228,7 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: tuple[UOp, ...], ta
           vectors = max(vectors, min(copies, mine if v in strides else 1))
         if tile + vectors + 1 > target.vector_registers:
           continue
-        cost = (loads + tile * item.operations) / tile
+        cost = (loads + tile * max(item.operations, 1)) / tile
         cost *= max(1.0, 1 + 0.5 * (1 - tile / ACCUMULATORS))
         for r, c in zip(pair, counts, strict=True):
           cost /= efficiency(size(r), c) * (1.0 if size(r) % c == 0 else 0.97)
