@@ -76,7 +76,7 @@ TINY = Sizes(dim=64, layers=2, heads=4, kv_heads=4, ffn=128, vocab=512, context=
 class Recipe:
   """How to train: `tokens` in all decide the schedule; `batch` sequences a step; weight decay on matrices only."""
 
-  tokens: int = 4_200_000
+  tokens: int = 4_000_000
   batch: int = 8
   lr: float = 2e-3
   warmup: float = 0.05
@@ -315,7 +315,7 @@ class Trainer:
     rate = self.recipe.rate(len(self.losses), self.steps)
     for o in self.optimizers:
       # The compiled step reads the buffer of `lr`.
-      o.lr.assign(Tensor([rate], dtype=o.lr.dtype).reshape(o.lr.shape)).realize()
+      o.lr.assign([rate]).realize()
     with Tensor.train():
       loss = float(self._train(*self._place(batch)).item())
     if not math.isfinite(loss):

@@ -86,7 +86,7 @@ def main():
   few = np.random.RandomState(1).randint(0, 16, (10, 4, 17)).astype(np.int32)
   small = losses(np.repeat(few, 2, axis=-1)[..., :33], weights(64, 2, 4, 2, 128, 512), 2, 4, 2, 1e-2, 0.2, 10)
   batches = np.load(HERE / "train_llm_batches.npz")["batches"].astype(np.int32)
-  steps = math.ceil(4_200_000 / (8 * 256))
+  steps = math.ceil(4_000_000 / (8 * 256))
   first = losses(batches, weights(256, 3, 8, 4, 512, 4096), 3, 8, 4, 2e-3, 0.05, steps)
   text = json.dumps({"torch": torch.__version__, "small": small, "first_30": first}, indent=1)
   temporary = HERE / "train_llm_pytorch.json.tmp"
