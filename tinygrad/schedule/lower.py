@@ -138,7 +138,7 @@ class Pull:
     self.homes, self.root = homes, root
     self.params: dict[tuple[int, bool], UOp] = {}
     self.memo: dict[Key, UOp] = {}
-    self.ranges: dict[Key, tuple[UOp, ...]] = {}
+    self.ranges: dict[tuple[tuple[sint, ...], Index], tuple[UOp, ...]] = {}  # loops of reductions, by lengths and the index around them
     self.count = 0
     self.holes: tuple[tuple[UOp, Placement], ...] = ()
 
@@ -251,15 +251,16 @@ class Pull:
   def step_reduce(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
     op, axes = u.arg
     x = u.src[0]
-    key: Key = (u, idx, valid)
     if any(upper(x.shape[a]) == 0 for a in axes):
       return [], lambda: UOp.const(u.dtype, identity(op, u.dtype))
-    if key not in self.ranges:
-      self.ranges[key] = tuple(self.new_range(x.shape[a], AxisKind.REDUCE) for a in axes)
+    lengths = tuple(x.shape[a] for a in axes)
+    outer = tuple(i for k, i in enumerate(idx) if k not in axes)
+    if (loops := self.ranges.get((lengths, outer))) is None:  # reductions side by side share their loops
+      loops = self.ranges[lengths, outer] = tuple(self.new_range(n, AxisKind.REDUCE) for n in lengths)
     at = list(idx)
-    for a, r in zip(axes, self.ranges[key]):
+    for a, r in zip(axes, loops):
       at[a] = r
-    ranges = tuple(r for r in self.ranges[key] if r.op is Ops.RANGE)
+    ranges = tuple(r for r in loops if r.op is Ops.RANGE)
     return [(x, tuple(at), valid)], lambda v: UOp.new(Ops.FOLD, u.dtype, (v, *ranges), op) if ranges else v
 
   def load(self, dtype: DType, home: Home, idx: Index, valid: UOp | None) -> UOp:
@@ -268,6 +269,8 @@ class Pull:
   def load_hole(self, u: UOp, idx: Index, valid: UOp | None) -> UOp:
     """The element of a collective's source at a global index: from whoever owns it; owed sums are folded over the owing devices in a fixed order."""
     source, placement = self.holes[u.arg[0]]
+    while source not in self.homes and source.op in TRANSPARENT:
+      source = source.src[0]
     home = self.homes[source]
     if isinstance(placement, str):
       return self.load(source.dtype, home, idx, valid)
@@ -429,7 +432,7 @@ def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
   else:
     ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in value.shape)
     index = pull.value(target, ranges).src[0]
-  if value.op is Ops.COLLECTIVE:
+  if value.op is Ops.COLLECTIVE and (isinstance(target, Home) or value not in homes):
     stored = _collective(pull, value, ranges)
   else:
     stored = pull.value(value, ranges)

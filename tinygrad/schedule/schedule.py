@@ -199,7 +199,7 @@ class _Builder:
     self.walk(step, value, target)
     if 0 not in layout(value.shape):
       if (transfer := self.transfer(value)) is not None and isinstance(target, Home):
-        step.item = ScheduleItem(transfer, (slot, self.homes[value.src[0]].slot), device_set(transfer.result), (), False)
+        step.item = ScheduleItem(transfer, (slot, self.slot_of(value.src[0])), device_set(transfer.result), (), False)
       else:
         kernel = lower(value, target, self.homes)
         if not isinstance(target, Home) and overwrites_what_it_reads(kernel):

@@ -218,8 +218,7 @@ class Localizer:
       return [(x, p)], lambda xs: xs[0]
     template, holes = self.template(u)
     if template.op is not Ops.HOLE:
-      everywhere = Sharding.of(p.mesh, ()) if isinstance(p, Sharding) else p
-      places = tuple(everywhere if h.device is None else h.device for h in holes)
+      places = tuple(h.device for h in holes if h.device is not None)
       return [(h, h.device) for h in holes], lambda xs: communicate("remap", xs, template, places, p)
     x = holes[0]
     here = x.device
@@ -241,7 +240,7 @@ class Localizer:
     holes: list[UOp] = []
 
     def fill(s: UOp) -> UOp:
-      if s.device is None and is_constant(s):
+      if s.device is None:
         return s
       if self.uses[s] == 1 and s.device is not None:
         if s.op is Ops.MOVE and not s.arg.pinned and moves_freely(s):
@@ -271,12 +270,6 @@ def moves_freely(u: UOp) -> bool:
   """Whether a MOVE stays on one device set and settles nothing, so that it may be part of an index map."""
   x = u.src[0]
   return x.device is not None and u.device is not None and device_set(x.device) == device_set(u.device) and not owes(x) and not owes(u)
-
-
-def is_constant(u: UOp) -> bool:
-  while u.op in (Ops.EXPAND, Ops.RESHAPE):
-    u = u.src[0]
-  return u.op is Ops.CONST
 
 
 def touched(u: UOp, f: Factors) -> set[int]:
