@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,8 @@ def test_links_lead_somewhere(document: Path):
   for target in LINK.findall(document.read_text(encoding="utf-8")):
     if "://" not in target:
       assert (document.parent / target).exists(), f"{document.name} links to {target}, which does not exist"
+
+
+def test_the_worked_example_of_the_architecture_is_what_the_stages_print():
+  namespace = runpy.run_path(str(ROOT / "examples/stages.py"))
+  assert f"```text\n{namespace['stages']()}\n```" in (ROOT / "docs/architecture.md").read_text(encoding="utf-8")

@@ -842,7 +842,7 @@ def print_graph(root: UOp) -> str:
     src = ", ".join(f"%{number[s]}" for s in u.src)
     what = f"{u.dtype.name}{render_shape(u.shape)}" if u.op is not Ops.SINK else ""
     where = f"  {show_placement(u.device)}" if isinstance(u.device, Sharding) else ""
-    arg = "" if u.arg is None else f" {u.arg.template.op.name if isinstance(u.arg, Collective) else u.arg!r}"
+    arg = "" if u.arg is None else f" {u.arg.kind} of {u.arg.template.op.name}" if isinstance(u.arg, Collective) else f" {u.arg!r}"
     lines.append(f"%{number[u]:<4} {u.op.name:10s} ({src}){arg}  {what}{where}".rstrip())
   return "\n".join(lines)
 
