@@ -8,7 +8,7 @@ reads no more bytes than reading it back, and costs little else. A reduction is 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinygrad.helpers import prod
 from tinygrad.schedule.lower import layout
@@ -64,30 +64,37 @@ def is_stored_form(u: UOp) -> bool:
 
 
 def costs(nodes: Sequence[UOp], stored: Collection[UOp]) -> dict[UOp, Cost]:
-  """The cost of each value, given that `stored` are read back."""
-  out: dict[UOp, Cost] = {}
+  """The cost of computing each value, given that those of `stored` below it are read back."""
+  made: dict[UOp, Cost] = {}  # of computing the value
+  read: dict[UOp, Cost] = {}  # of what reads it: a load if it is stored
   for u in nodes:
-    if u.op in (Ops.CONST, Ops.IOTA, Ops.VARIABLE):
-      out[u] = NOTHING
-    elif u.op in LEAVES or u.op in (Ops.AFTER, Ops.COLLECTIVE, Ops.MOVE) or u in stored:
-      out[u] = Cost(frozenset((u,)), 0, 0, False, False)
-    elif u.op in (Ops.ASSIGN, Ops.SINK):
+    if u.op in (Ops.ASSIGN, Ops.SINK):
       continue
-    elif len(u.src) == 1 and u.op is not Ops.REDUCE and (u.op in MOVES or u.op in FREE or u.op is Ops.CONTIGUOUS):
-      below = out[u.src[0]]
-      # an expensive value is stored below an EXPAND, so above it only the load counts
-      out[u] = Cost(frozenset((u.src[0],)), 0, 0, False, False) if grows(u) and not cheap(u.src[0], below) else below
+    parts = [read[s] for s in u.src if s in read]
+    if u.op in (Ops.CONST, Ops.IOTA, Ops.VARIABLE):
+      made[u] = NOTHING
+    elif u.op in LEAVES or u.op in (Ops.AFTER, Ops.COLLECTIVE, Ops.MOVE):
+      made[u] = load(u)
+    elif len(parts) == 1 and (u.op in MOVES or u.op in FREE or u.op is Ops.CONTIGUOUS):
+      x = u.src[0]  # an expensive value is stored below an EXPAND, so above it only the load counts
+      made[u] = load(x) if grows(u) and not cheap(x, parts[0]) else parts[0]
+      if u.op in GATING:
+        made[u] = replace(made[u], ops=made[u].ops + 1)  # a select
     else:
-      parts = [out[s] for s in u.src]
       weight = SLOW.get(u.op, 1) if u.op in GroupOp.Elementwise and u.op not in FREE else 0
-      out[u] = Cost(
+      made[u] = Cost(
         frozenset().union(*(p.reads for p in parts)),
         sum(p.ops for p in parts) + weight,
         sum(p.slow for p in parts) + (weight if u.op in SLOW else 0),
         u.op is Ops.REDUCE or any(p.reduces for p in parts),
         u.op is Ops.GATHER or any(p.gathers for p in parts),
       )
-  return out
+    read[u] = load(u) if u in stored else made[u]
+  return made
+
+
+def load(u: UOp) -> Cost:
+  return Cost(frozenset((u,)), 0, 0, False, False)
 
 
 def read_bytes(u: UOp, cost: Cost) -> int:
