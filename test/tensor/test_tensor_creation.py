@@ -1,0 +1,279 @@
+"""Creation: from data, from rules, and at random."""
+
+import math
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from tensor_oracle import close
+
+from tinygrad import Device, Sharding, Tensor, TinyJit, dtypes
+from tinygrad.mixin.random import threefry2x32
+from tinygrad.uop.ops import UOp
+
+D2 = ("CPU:0", "CPU:1")
+
+DATA = [
+  (3, dtypes.int32, ()), (3.0, dtypes.float32, ()), (True, dtypes.bool, ()), ([], dtypes.float32, (0,)), ([1, 2], dtypes.int32, (2,)),
+  ([[1, 2.5]], dtypes.float32, (1, 2)), ([True, False], dtypes.bool, (2,)), ([True, 2], dtypes.int32, (2,)), (b"abc", dtypes.uint8, (3,)),
+  (np.arange(3), dtypes.int64, (3,)), (np.float16(2), dtypes.float16, ()), (np.zeros((2, 0), np.float64), dtypes.float64, (2, 0)),
+  (np.arange(6).reshape(2, 3).T, dtypes.int64, (3, 2)), ((1, 2), dtypes.int32, (2,)), (None, dtypes.float32, (0,)),
+  ([np.float32(1), np.float32(2)], dtypes.float32, (2,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data,dtype,shape", DATA, ids=repr)
+def test_from_data(data, dtype, shape):
+  t = Tensor(data)
+  assert t.dtype is dtype
+  assert t.shape == shape
+  if data is not None:
+    want = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.asarray(data)
+    np.testing.assert_array_equal(t.numpy(), want)
+
+
+def test_from_data_with_a_type():
+  close(Tensor([1.7, -1.7], dtype=dtypes.int32), [1, -1])
+  close(Tensor([300], dtype=dtypes.uint8), [44])
+  close(Tensor([2**40], dtype="int64"), [2**40])
+  close(Tensor([2**64 - 1], dtype=dtypes.uint64).eq(2**64 - 1), [True])
+  assert Tensor(np.arange(2), dtype="half").dtype is dtypes.float16
+  assert Tensor([1, 2], dtype=dtypes.bfloat16).tolist() == [1.0, 2.0]
+  assert Tensor(2.0, dtype=dtypes.int32).item() == 2
+
+
+def test_from_a_path(tmp_path: pathlib.Path):
+  (tmp_path / "x").write_bytes(b"\x01\x02")
+  close(Tensor(tmp_path / "x"), [1, 2])
+
+
+def test_the_array_is_not_changed_and_later_changes_are_not_seen():
+  x = np.zeros(3, np.float32)
+  t = Tensor(x).realize()
+  x[0] = 5
+  close(t, [0.0, 0.0, 0.0])
+  t += 1
+  assert x.tolist() == [5, 0, 0]
+
+
+def test_constants():
+  close(Tensor.zeros(2, 3), np.zeros((2, 3), np.float32))
+  close(Tensor.ones((2,), dtype=dtypes.int32), [1, 1])
+  close(Tensor.full((2, 2), 7), [[7, 7], [7, 7]])
+  close(Tensor.full((), math.inf), np.float32(math.inf))
+  assert Tensor.zeros().shape == ()
+  assert Tensor.empty(2, 3, dtype="half").dtype is dtypes.float16
+  close(Tensor([1, 2]).zeros_like(), [0, 0])
+  close(Tensor([1.5, 2]).ones_like(dtype=dtypes.int32), [1, 1])
+  close(Tensor([1, 2]).full_like(4), [4, 4])
+  close(Tensor.eye(2, 3), np.eye(2, 3, dtype=np.float32))
+  close(Tensor.eye(2, dtype=dtypes.int32), np.eye(2, dtype=np.int32))
+
+
+RANGES = [(5,), (1, 5), (5, 1), (1, 10, 3), (5, -5, -2), (0, 1, 0.3), (1.0, 4), (0,), (-3,)]
+
+
+@pytest.mark.parametrize("args", RANGES, ids=str)
+def test_arange(args):
+  close(Tensor.arange(*args), np.arange(*args).astype(np.float32 if any(isinstance(a, float) for a in args) else np.int32))
+
+
+def test_arange_types_and_linspace():
+  assert Tensor.arange(3, dtype=dtypes.float16).dtype is dtypes.float16
+  close(Tensor.arange(2**40, 2**40 + 3, dtype=dtypes.int64), np.arange(2**40, 2**40 + 3))
+  close(Tensor.linspace(0, 1, 5), np.linspace(0, 1, 5, dtype=np.float32))
+  close(Tensor.linspace(3, 5, 1), np.array([3], np.float32))
+  assert Tensor.linspace(0, 1, 0).shape == (0,)
+
+
+def test_meshgrid():
+  for indexing in ("ij", "xy"):
+    for got, want in zip(Tensor([1, 2, 3]).meshgrid(Tensor([4, 5]), indexing=indexing), np.meshgrid([1, 2, 3], [4, 5], indexing=indexing), strict=True):
+      close(got, want)
+
+
+def test_reading():
+  t = Tensor([[1, 2], [3, 4]])
+  assert t.tolist() == [[1, 2], [3, 4]]
+  assert Tensor([[2.5]]).item() == 2.5
+  view = Tensor([[1.5, 2.0]]).data()
+  assert (view.format, view.shape, view.tolist()) == ("f", (1, 2), [[1.5, 2.0]])
+  assert t.numel() == 4 and t.nbytes() == 16 and t.element_size() == 4 and t.ndim == 2 and t.size(1) == 2
+  assert "int32[2, 2] on CPU" in repr(t)
+
+
+# ---------------------------------------------------------------- placement
+
+
+def test_creation_on_a_device():
+  assert Tensor([1], device="CPU:1").device == "CPU:1"
+  assert Tensor.zeros(2, device="CPU:1").device == "CPU:1"
+  assert Tensor.zeros(2).device == Device.DEFAULT
+  assert Tensor.ones(2, device="cpu:0").device == "CPU"
+  close(Tensor.arange(4, device="CPU:1") + Tensor([1, 1, 1, 1], device="CPU:1"), [1, 2, 3, 4])
+  assert Tensor.zeros_like(Tensor.ones(2, device="CPU:1")).device == "CPU:1"
+
+
+def test_shard_forms_and_shards():
+  x = np.arange(10).reshape(5, 2)
+  t = Tensor(x).shard(D2, axis=0)
+  assert t.device is Sharding(D2, 0)
+  assert t.shape == (5, 2)
+  assert [s.device for s in t.shards] == ["CPU", "CPU:1"]
+  for got, want in zip(t.shards, (x[:3], x[3:]), strict=True):
+    close(got, want)
+  assert Tensor(x).shard(D2, axis=-1).device is Sharding(D2, 1)
+  assert Tensor(x).shard(D2).device is Sharding(D2)
+  assert Tensor(x).shard(Sharding(D2, 1)).shard(D2, 0).device is Sharding(D2, 0)
+  assert Tensor(x).shard_like(t).device is t.device
+  close(t.to("CPU") + 1, x + 1)
+  y = Tensor(x)
+  assert y.shard_(D2, 0) is y and y.device is Sharding(D2, 0)
+  close(t.shard(D2, 1), x)
+
+
+def test_host_data_goes_straight_to_its_shards():
+  moves = [u for u in Tensor(np.zeros((4, 2))).shard(D2, 0).uop.toposort() if u.op.name == "MOVE"]
+  assert len(moves) == 1
+
+
+# ---------------------------------------------------------------- random
+
+
+def words(*xs):
+  return [UOp.const(dtypes.uint32, x) for x in xs]
+
+
+# the known answers of Random123 1.14 (kat_vectors, threefry2x32 20 rounds): key, counter, result
+KNOWN = [
+  ((0x00000000, 0x00000000), (0x00000000, 0x00000000), (0x6B200159, 0x99BA4EFE)),
+  ((0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0x1CB996FC, 0xBB002BE7)),
+  ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key,counter,want", KNOWN)
+def test_threefry_gives_the_known_answers(key, counter, want):
+  assert tuple(Tensor(u).item() for u in threefry2x32(*words(*key), *words(*counter))) == want
+
+
+def test_moments():
+  Tensor.manual_seed(1)
+  u, n = Tensor.rand(100_000).numpy(), Tensor.randn(100_000).numpy()
+  assert 0 <= u.min() and u.max() < 1
+  assert abs(u.mean() - 0.5) < 0.005 and abs(u.var() - 1 / 12) < 0.002
+  assert np.abs(np.histogram(u, 10, (0, 1))[0] / 1e4 - 1).max() < 0.05
+  assert abs(n.mean()) < 0.02 and abs(n.var() - 1) < 0.02 and abs((n**4).mean() - 3) < 0.15
+  assert abs(np.corrcoef(u[:-1], u[1:])[0, 1]) < 0.02
+  assert abs(np.corrcoef(u, n)[0, 1]) < 0.02
+
+
+def test_equal_seeds_and_calls_give_equal_numbers():
+  def draw():
+    Tensor.manual_seed(7)
+    return [Tensor.rand(3).tolist(), Tensor.rand(3).tolist(), Tensor.randn(3).tolist(), Tensor.randint(3, low=-5, high=5).tolist()]
+
+  first = draw()
+  assert first == draw()
+  assert first[0] != first[1]
+  Tensor.manual_seed(8)
+  assert Tensor.rand(3).tolist() != first[0]
+
+
+def test_the_order_of_realising_does_not_matter():
+  Tensor.manual_seed(3)
+  a, b = Tensor.rand(4), Tensor.rand(4)
+  want = [a.tolist(), b.tolist()]
+  Tensor.manual_seed(3)
+  a, b = Tensor.rand(4), Tensor.rand(4)
+  assert [b.tolist(), a.tolist()] == want[::-1]
+
+
+@pytest.mark.parametrize("make", [Tensor.rand, Tensor.randn, Tensor.randint, Tensor.kaiming_uniform], ids=lambda f: f.__name__)
+def test_a_sharded_tensor_holds_the_values_of_the_whole_one(make):
+  Tensor.manual_seed(5)
+  whole = make(5, 4).numpy()
+  for axis in (None, 0, 1):
+    Tensor.manual_seed(5)
+    t = make(5, 4, device=Sharding(D2, axis))
+    assert t.device is Sharding(D2, axis)
+    np.testing.assert_array_equal(t.numpy(), whole)
+    Tensor.manual_seed(5)
+    np.testing.assert_array_equal(make(5, 4).shard(D2, axis).numpy(), whole)
+  Tensor.manual_seed(5)
+  np.testing.assert_array_equal(make(5, 4, device="CPU:1").numpy(), whole)
+
+
+def test_another_process_gives_the_same_numbers():
+  code = "from tinygrad import Tensor; Tensor.manual_seed(11); print(Tensor.rand(3).tolist())"
+  root = pathlib.Path(__file__).resolve().parents[2]
+  other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(root)})
+  Tensor.manual_seed(11)
+  assert other.stdout.strip() == str(Tensor.rand(3).tolist())
+
+
+def test_a_captured_step_draws_new_numbers_every_time():
+  step = TinyJit(lambda: Tensor.rand(4).realize())
+  seen = [tuple(step().tolist()) for _ in range(5)]
+  assert len(set(seen)) == 5
+
+
+def test_types_and_ranges():
+  assert Tensor.rand(2, dtype=dtypes.float16).dtype is dtypes.float16
+  assert Tensor.rand(1000, dtype=dtypes.float16).max().item() < 1
+  assert Tensor.rand(1000, dtype=dtypes.float64).numpy().dtype == np.float64
+  r = Tensor.randint(1000, low=-2, high=3)
+  assert r.dtype is dtypes.int32 and set(r.tolist()) == {-2, -1, 0, 1, 2}
+  assert Tensor.randint(10, low=0, high=1 << 32, dtype=dtypes.int64).numpy().max() > 1 << 20
+  u = Tensor.uniform(1000, low=2, high=5).numpy()
+  assert 2 <= u.min() < 2.1 and 4.9 < u.max() < 5
+  assert abs(Tensor.normal(10_000, mean=3, std=0.5).mean().item() - 3) < 0.05
+  bound = math.sqrt(6 / (20 + 30))
+  g = Tensor.glorot_uniform(20, 30).numpy()
+  assert np.abs(g).max() <= bound and np.abs(g).max() > 0.95 * bound
+  assert abs(Tensor.kaiming_normal(100, 50, a=0).numpy().std() - math.sqrt(2 / 50)) < 0.02
+  assert sorted(Tensor.randperm(10).tolist()) == list(range(10))
+  assert Tensor.rand_like(Tensor.zeros(2, 3)).shape == (2, 3)
+  assert Tensor.rand(0, 3).numpy().shape == (0, 3)
+
+
+def test_multinomial_draws_by_weight():
+  Tensor.manual_seed(2)
+  p = Tensor([0.1, 0.0, 0.6, 0.3])
+  counts = np.bincount(p.multinomial(4000, replacement=True).numpy(), minlength=4) / 4000
+  np.testing.assert_allclose(counts, [0.1, 0.0, 0.6, 0.3], atol=0.04)
+  assert sorted(p.multinomial(3).tolist()) == [0, 2, 3]
+  assert Tensor([[1.0, 0.0], [0.0, 1.0]]).multinomial().tolist() == [[0], [1]]
+
+
+ERRORS = [
+  (lambda: Tensor([[1, 2], [3]]), ValueError, "different lengths"),
+  (lambda: Tensor("a"), TypeError, "cannot make a Tensor of str"),
+  (lambda: Tensor([1, "a"]), TypeError, "no dtype for 'a'"),
+  (lambda: Tensor([Tensor(1)]), TypeError, "Tensor.stack"),
+  (lambda: Tensor(np.zeros(2, np.complex64)), TypeError, "complex64"),
+  (lambda: Tensor([1], dtype="int33"), ValueError, "unknown dtype"),
+  (lambda: Tensor.arange(1, 2, 0), ValueError, "step must not be 0"),
+  (lambda: Tensor.linspace(0, 1, -1), ValueError, "must not be negative"),
+  (lambda: Tensor.eye(-1), ValueError, "must not be negative"),
+  (lambda: Tensor.rand(2, dtype=dtypes.int32), TypeError, "makes floats(.|\n)*randint"),
+  (lambda: Tensor.randint(2, low=3, high=3), ValueError, "must hold between 1"),
+  (lambda: Tensor.randint(2, low=0.5), TypeError, "must be integers"),
+  (lambda: Tensor.rand(-1), ValueError, "non-negative"),
+  (lambda: Tensor([1, 2]).item(), ValueError, "needs one element"),
+  (lambda: bool(Tensor([1])), TypeError, "truth of a tensor"),
+  (lambda: len(Tensor(1)), TypeError, "0-d"),
+  (lambda: iter(Tensor(1)), TypeError, "0-d"),
+  (lambda: Tensor([1.0], dtype="bfloat16").data(), TypeError, "has no buffer format"),
+  (lambda: Tensor([1, 2]).shard(D2, 1), IndexError, "dim 1 out of range"),
+  (lambda: Tensor([1, 2]).shard("CPU:0"), TypeError, "needs a sequence of devices"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call,error,message", ERRORS)
+def test_errors(call, error, message):
+  with pytest.raises(error, match=message):
+    call()
