@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import sysconfig
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_llama import CASES, PROMPTS, TOKENS
+import tokenizers
+from tiny_llama import CASES, PROMPTS, TOKENS, Tiny
+from tokenizers import models, pre_tokenizers, trainers
 
+from extra.write_gguf import write_gguf
 from tinygrad.apps.gguf import GGUF
 from tinygrad.apps.llm import EMBEDDED
 from tinygrad.apps.model import Layout, Llama
-from tinygrad.apps.tokenizer import Tokenizer
+from tinygrad.apps.tokenizer import SPLITS, Tokenizer
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -43,21 +48,65 @@ def test_golden_logits_are_those_of_transformers(monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(logits(t, TOKENS), golden[name], atol=1e-4, rtol=0)
 
 
-@pytest.mark.skipif(not EMBEDDED.exists(), reason="the package holds no model yet")
-def test_same_tokens_as_llama_cpp_from_the_embedded_file():
+def same_greedy_tokens(path: Path, prompts: list[str]) -> list[int]:
+  """How many of 64 greedy tokens agree with llama.cpp's, for each prompt."""
   llama_cpp = pytest.importorskip("llama_cpp", reason="needs llama-cpp-python")
-  peer = llama_cpp.Llama(str(EMBEDDED), n_ctx=256, verbose=False, logits_all=True)
-  g = GGUF(EMBEDDED)
-  tokenizer, m = Tokenizer.from_gguf(g), Llama(g, Layout.parse("1"), 256)
-  for prompt in PROMPTS:
+  peer = llama_cpp.Llama(str(path), n_ctx=160, verbose=False, seed=0)
+  g = GGUF(path)
+  tokenizer, m = Tokenizer.from_gguf(g), Llama(g, Layout.parse("1"), 160)
+  out = []
+  for prompt in prompts:
     ids = tokenizer.encode(prompt)
-    assert ids == peer.tokenize(prompt.encode(), add_bos=tokenizer.add_bos)
+    assert ids == peer.tokenize(prompt.encode(), add_bos=True, special=True)
     logits, same = m.prefill(ids), 0
+    peer.reset()
     for theirs, pos in zip(peer.generate(ids, temp=0.0, repeat_penalty=1.0), range(len(ids), len(ids) + 64)):
       ours = int(logits.argmax())
       if theirs != ours:
-        # llama.cpp quantises activations to 8 bits for a product with Q8_0, so near ties may fall otherwise
-        assert logits[ours] - logits[theirs] < 0.05 * (logits.max() - np.median(logits)), (prompt, same)
+        # llama.cpp rounds activations too, to 16 bits (F16) or 8 (Q8_0), so near ties may fall otherwise
+        assert logits[ours] - logits[theirs] < 0.05 * (logits.max() - logits.mean()), (prompt, same)
         break
       same += 1
       logits = m.decode(ours, pos)
+    out.append(same)
+  return out
+
+
+# Not Q8_0: random weights amplify what llama.cpp loses in rounding activations; the embedded model has it.
+@pytest.mark.parametrize("name", ["f32", "f16_gqa_llama3_rope"])
+def test_same_greedy_tokens_as_llama_cpp(name: str, tmp_path: Path):
+  assert np.mean(same_greedy_tokens(CASES[name].write(tmp_path / "t.gguf"), PROMPTS)) > 48
+
+
+@pytest.mark.skipif(not EMBEDDED.exists(), reason="the package holds no model yet")
+def test_same_greedy_tokens_as_llama_cpp_from_the_embedded_file():
+  assert np.mean(same_greedy_tokens(EMBEDDED, PROMPTS)) > 48
+
+
+@pytest.mark.parametrize("pre", list(SPLITS))
+def test_same_tokens_as_llama_cpp(pre: str, tmp_path: Path):
+  llama_cpp = pytest.importorskip("llama_cpp", reason="needs llama-cpp-python")
+  files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))[:40]
+  trained = tokenizers.Tokenizer(models.BPE())
+  trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  alphabet = pre_tokenizers.ByteLevel.alphabet()
+  trainer = trainers.BpeTrainer(vocab_size=2000, initial_alphabet=alphabet, show_progress=False)
+  trained.train([str(f) for f in files], trainer)
+  model = json.loads(trained.to_str())["model"]
+  names = sorted(model["vocab"], key=model["vocab"].get)
+  metadata = Tiny("tokenizer").metadata() | {
+    "tokenizer.ggml.pre": pre,
+    "tokenizer.ggml.tokens": [*names, "<|begin|>", "<|end|>"],
+    "tokenizer.ggml.token_type": [1] * len(names) + [3, 3],
+    "tokenizer.ggml.merges": [x if isinstance(x, str) else " ".join(x) for x in model["merges"]],
+    "tokenizer.ggml.bos_token_id": len(names),
+    "tokenizer.ggml.eos_token_id": len(names) + 1,
+  }
+  write_gguf(tmp_path / "t.gguf", metadata, {})
+  ours = Tokenizer.from_gguf(GGUF(tmp_path / "t.gguf"))
+  peer = llama_cpp.Llama(str(tmp_path / "t.gguf"), vocab_only=True, verbose=False)
+  odd = ["I'LL we've DON'T", "a1b22c333d4444", "  leading \t\n\n  x", "½ ٣ 一二三", "$x + y^2 ~ |z| <= >=",
+         "foo\r\nbar\r\n\r\n",
+         "!!!???...", "x_y__z", "e\u0303", "<|begin|>hi"]  # fmt: skip
+  for text in [*PROMPTS, *odd, *(f.read_text(errors="replace")[:2000] for f in files[:6])]:
+    assert ours.encode(text) == peer.tokenize(text.encode(), add_bos=True, special=True), text[:80]

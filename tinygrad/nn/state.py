@@ -231,7 +231,7 @@ def load_state_dict(
   entries from `state_dict` as they are loaded, to save memory. Returns the tensors that were loaded.
   Raises: StateError for a missing key or another shape, before anything is changed.
   """
-  wanted = get_state_dict(model)
+  wanted: dict[str, Tensor] = get_state_dict(model)
   if strict and (missing := [k for k in wanted if k not in state_dict]):
     raise StateError(
       f"load_state_dict: {len(missing)} of the model's {len(wanted)} tensors are not in the state dict: {missing[:5]}\n"
