@@ -115,7 +115,10 @@ class _Builder:
       elif (found := next((where[s] for s in u.src if s in where), None)) is not None:
         where[u] = found
     for u in reversed(self.nodes):
-      if u in where and u.op not in (Ops.MOVE, Ops.COLLECTIVE):
+      if u.op is Ops.COLLECTIVE:
+        for s, placement in zip(u.src, u.arg.placements):
+          where.setdefault(s, placement)
+      elif u in where and u.op is not Ops.MOVE:
         for s in u.src:
           where.setdefault(s, where[u])
     return where
