@@ -1,7 +1,8 @@
 """Train a small MLP on scikit-learn's handwritten digits, its batch cut over several devices.
 
-Only two lines know about devices: the weights are replicated (`shard_(devices)`) and each batch is cut (`shard(devices, axis=0)`).
-Everything between (the activations, the loss, the gradients with their all-reduce, the optimizer) follows from them.
+Only two lines know about devices: the weights are replicated (`shard_(devices)`) and each batch is cut
+(`shard(devices, axis=0)`). Everything between (the activations, the loss, the gradients with their all-reduce, the
+optimizer) follows from them.
 
     pip install -e '.[test]'          # scikit-learn, which brings the data
     python examples/mlp_digits.py     # two devices, a few seconds
