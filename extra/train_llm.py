@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from extra.write_gguf import write_gguf
 from tinygrad import Device, Mesh, P, Tensor, TinyJit, nn
-from tinygrad.apps.gguf import GGUF
+from tinygrad.apps.gguf import GGUF, GGMLType
 
 BOS, EOS = "<|begin_of_text|>", "<|end_of_text|>"
 # Tests, data tables, code of others, and what is generated when Python is installed.
@@ -407,6 +407,19 @@ def export(path: Path, s: Sizes, weights: dict[str, NDArray[np.float32]], tokeni
   write_gguf(path, metadata, weights, {name: "Q8_0" for name, w in weights.items() if w.ndim == 2})
 
 
+def read_weights(path: Path) -> dict[str, NDArray[np.float32]]:
+  """Every weight of a GGUF file in float32, as the app computes with it."""
+  g = GGUF(path)
+
+  def dense(name: str) -> NDArray[np.float32]:
+    if g.info(name).type is not GGMLType.Q8_0:
+      return np.asarray(g.floats(name), np.float32)
+    quants, scales = g.quants(name)
+    return (quants.astype(np.float32) * scales.astype(np.float32)).reshape(g.info(name).shape)
+
+  return {name: dense(name) for name in g.tensors}
+
+
 def write_text(path: Path, text: str) -> None:
   """Under a temporary name, then renamed."""
   temporary = path.with_name(f"{path.name}.tmp")
@@ -574,8 +587,7 @@ def run(a: argparse.Namespace, say: Callable[[str], None], console: Any) -> int:
     export(
       a.out, sizes, trainer.arrays(), tokenizer, f"Trained by extra/train_llm.py on {told}; see docs/embedded_model.md"
     )
-    written = GGUF(a.out)
-    trainer.set_weights({name: np.asarray(written.floats(name), np.float32) for name in trainer.model.weights})
+    trainer.set_weights(read_weights(a.out))
     record["held_out_q8_0"] = trainer.bits_per_byte(held_out, held_bytes)
     say(f"{a.out}: {a.out.stat().st_size} bytes, held out {record['held_out_q8_0']:.4f} bits per byte as written")
   if a.losses:
