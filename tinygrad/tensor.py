@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-from tinygrad.device import Device, Mesh, P, Placement, Sharding
+from tinygrad.device import Device, Mesh, P, Placement, Sharding, ShardError
 from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
 from tinygrad.engine.realize import realize, to_numpy
 from tinygrad.gradient import compute_gradient
@@ -126,7 +126,7 @@ class Tensor(NN, metaclass=_Training):
     """The value over several devices: `shard(names, axis)` cuts one dim (None: a copy on each), `shard(mesh, P(...))` by mesh axes,
     or `shard(sharding)`. On a sharded tensor it reshards.
 
-    Raises: IndexError for a dim that is not there, ShardError for a placement that cannot be.
+    Raises: ShardError for a dim that is not there and for a placement that cannot be.
     """
     if isinstance(devices, Sharding):
       return self._at(devices)
@@ -135,6 +135,11 @@ class Tensor(NN, metaclass=_Training):
         f"shard: needs a sequence of devices, got the string {devices!r}\n  fix: shard(({devices!r}, ...)), or to({devices!r})"
       )
     where = devices if isinstance(devices, Mesh) else tuple(devices)
+    if isinstance(axis, int) and not -self.ndim <= axis < self.ndim:
+      raise ShardError(
+        f"shard: axis={axis} cuts dim {axis}, but the tensor of shape {self.shape} has {self.ndim} dims\n"
+        f"  fix: an axis in [{-self.ndim}, {self.ndim - 1}], or None for a copy on each device"
+      )
     return self._at(Sharding(where, self._dim(axis) if isinstance(axis, int) else axis))
 
   def shard_(self, devices: Sequence[str] | Mesh | Sharding, axis: int | P | None = None) -> Self:
@@ -239,6 +244,9 @@ class Tensor(NN, metaclass=_Training):
       here = self.uop.device
       self.uop = value if here is None or here == value.device else value.copy_to_device(here)
       return
+    if any(u.op in (Ops.EXPAND, Ops.WINDOW) for u in view.toposort(lambda u: u is not state)):
+      rule = "several elements of the target share memory"
+      mismatch("assign", rule, (view, value), "assign to the tensor before expand or windows", ValueError)
     # a copy from other devices lands in memory of its own before it is laid into a part
     after = state.after(view.assign(value.contiguous() if value.op is Ops.MOVE and view is not state else value))
     for t in list(_live.values()):
