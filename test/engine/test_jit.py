@@ -178,7 +178,9 @@ def test_sharded_matmul_and_the_count_of_kernels():
   for k in range(4):
     x = rng.standard_normal((3, 6), dtype=np.float32)
     GlobalCounters.reset()
-    np.testing.assert_allclose(f(Tensor(x).shard(mesh, P(None, "tp"))).numpy(), np.maximum(x @ w, 0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+      f(Tensor(x).shard(mesh, P(None, "tp"))).numpy(), np.maximum(x @ w, 0), rtol=1e-4, atol=1e-5
+    )
     if k == 0:
       plain = GlobalCounters.kernel_count
     assert GlobalCounters.kernel_count == plain

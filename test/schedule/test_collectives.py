@@ -54,7 +54,9 @@ def test_round_trip(p, shape):
   check(placed(a, p) + 1.0, a + 1)
 
 
-@pytest.mark.parametrize("p,q", [x for x in itertools.permutations(PLACEMENTS, 2) if x[0].devices == x[1].devices], ids=str)
+@pytest.mark.parametrize(
+  "p,q", [x for x in itertools.permutations(PLACEMENTS, 2) if x[0].devices == x[1].devices], ids=str
+)
 def test_resharding(p, q):
   a = integers(6, 10)
   check(placed(a, p).copy_to_device(q) * 2.0, a * 2)

@@ -59,7 +59,15 @@ def test_reductions(shape, op, f):
 
 def test_movement_chain():
   a = array(6, 10)
-  x = on_cpu(a).permute((1, 0)).reshape((5, 2, 6)).flip((0, 2)).shrink(((1, 5), (0, 2), (2, 6))).permute((2, 0, 1)).reshape((4, 8))
+  x = (
+    on_cpu(a)
+    .permute((1, 0))
+    .reshape((5, 2, 6))
+    .flip((0, 2))
+    .shrink(((1, 5), (0, 2), (2, 6)))
+    .permute((2, 0, 1))
+    .reshape((4, 8))
+  )
   want = a.T.reshape(5, 2, 6)[::-1, :, ::-1][1:5, :, 2:6].transpose(2, 0, 1).reshape(4, 8)
   check(x, want)
   check(x.r(Ops.ADD, (1,)), want.sum(1, keepdims=True))
@@ -130,7 +138,17 @@ def test_iota_and_mask():
   check((i < j).where(0.0, on_cpu(a)), np.tril(a))
 
 
-@pytest.mark.parametrize("a,b", [(np.int32, np.float32), (np.float32, np.int8), (np.uint8, np.int64), (np.float16, np.float32), (np.float32, np.float16), (np.int32, np.bool_)])
+@pytest.mark.parametrize(
+  "a,b",
+  [
+    (np.int32, np.float32),
+    (np.float32, np.int8),
+    (np.uint8, np.int64),
+    (np.float16, np.float32),
+    (np.float32, np.float16),
+    (np.int32, np.bool_),
+  ],
+)
 def test_casts(a, b):
   x = np.array([[0, 1, 2], [3, 5, 7]], a)
   from tinygrad.dtype import from_numpy_dtype

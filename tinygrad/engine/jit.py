@@ -7,7 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from tinygrad.engine.realize import JitError, Run, Stretch, Work, canonical, execute, pointers, prepare, recorders, work_of
+from tinygrad.engine.realize import (
+  JitError,
+  Run,
+  Stretch,
+  Work,
+  canonical,
+  execute,
+  pointers,
+  prepare,
+  recorders,
+  work_of,
+)
 from tinygrad.helpers import DEBUG, JIT
 from tinygrad.uop.ops import Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
@@ -79,7 +90,9 @@ class Captured:
   result: Any
   interpreted: list[Run] = field(default_factory=list)
   stretches: list[Stretch] = field(default_factory=list)
-  memory: dict[int, list[tuple[Any, Work, int, int]]] = field(default_factory=dict)  # input -> (call, work, argument, device number)
+  memory: dict[int, list[tuple[Any, Work, int, int]]] = field(
+    default_factory=dict
+  )  # input -> (call, work, argument, device number)
   values: dict[str, list[tuple[Any, int]]] = field(default_factory=dict)  # variable -> (call, its number)
 
   def __post_init__(self) -> None:
@@ -143,7 +156,9 @@ class Output:
     """What the last replay has made: an input that was passed through, and a variable in the shape, are this call's."""
     actual = [captured.inputs[b] if isinstance(b, int) else b for b in self.buffers]
     mapping = {u: actual[-1 - u.arg.uid] for u in self.form.toposort() if u.op is Ops.BUFFER}
-    mapping |= {v: v.bind(captured.variables[v.arg[0]]) for v in self.form.variables() if v.arg[0] in captured.variables}
+    mapping |= {
+      v: v.bind(captured.variables[v.arg[0]]) for v in self.form.variables() if v.arg[0] in captured.variables
+    }
     return substitute(self.form, mapping)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,7 +101,9 @@ def canonical(sink: UOp) -> tuple[UOp, list[UOp], dict[str, int]]:
     variable, value = u.unbind()
     name = variable.arg[0]
     if values.setdefault(name, value) != value:
-      raise ValueError(f"variable {name} is bound to {values[name]} and to {value} in one computation\n  fix: bind it once, or use two names")
+      raise ValueError(
+        f"variable {name} is bound to {values[name]} and to {value} in one computation\n  fix: bind it once, or use two names"
+      )
     mapping[u] = variable
 
   for u in sink.toposort():
@@ -135,7 +137,9 @@ def make_plan(sink: UOp) -> Plan:
   schedule = create_schedule(local)
   names = frozenset(name for i in schedule.items for name in i.variables)
   programs = tuple(None if isinstance(i.kernel, Transfer) else program(i.kernel, i.devices[0]) for i in schedule.items)
-  return Plan(schedule.items, programs, tuple(-1 - u.arg.uid for u in schedule.buffers), schedule.temps, names - {DEVICE_NUM})
+  return Plan(
+    schedule.items, programs, tuple(-1 - u.arg.uid for u in schedule.buffers), schedule.temps, names - {DEVICE_NUM}
+  )
 
 
 def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
@@ -217,7 +221,11 @@ def to_numpy(u: UOp) -> Any:
   while is_view(done):
     done = done.src[0]
   array = numpy.array(buffer_of(done).handle())
-  host = array if array.dtype == to_numpy_dtype(u.dtype) and array.shape == done.shape else array.view(to_numpy_dtype(u.dtype)).reshape(done.shape)
+  host = (
+    array
+    if array.dtype == to_numpy_dtype(u.dtype) and array.shape == done.shape
+    else array.view(to_numpy_dtype(u.dtype)).reshape(done.shape)
+  )
   if all(isinstance(n, int) for n in u.shape):
     return host
   return host[tuple(slice(0, value_of(n)) for n in u.shape)]
@@ -237,7 +245,9 @@ class UnboundError(ValueError):
   """A computation with a variable that has no value."""
 
   def __init__(self, names: Sequence[str]) -> None:
-    super().__init__(f"variable {names[0]} has no value\n  fix: use Variable({names[0]!r}, lo, hi).bind(value) in shapes and indices")
+    super().__init__(
+      f"variable {names[0]} has no value\n  fix: use Variable({names[0]!r}, lo, hi).bind(value) in shapes and indices"
+    )
 
 
 class JitError(RuntimeError):
@@ -410,7 +420,9 @@ def typed(memory: Buffer, transfer: Transfer, device: Placement) -> Buffer:
   """The memory of a temporary as a buffer of the transfer's value."""
   if memory.dtype is transfer.dtype and memory.shape == transfer.shape:
     return memory
-  return Buffer(device, transfer.shape, transfer.dtype).allocate([memory.handle(i) for i in range(len(device_set(device)))])
+  return Buffer(device, transfer.shape, transfer.dtype).allocate(
+    [memory.handle(i) for i in range(len(device_set(device)))]
+  )
 
 
 def copy(transfer: Transfer, source: Buffer, target: Buffer) -> None:

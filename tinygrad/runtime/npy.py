@@ -39,10 +39,14 @@ class HostBackend:
     return memoryview(handle.reshape(-1).view(numpy.uint8)) if handle.flags.c_contiguous else None
 
   def compile(self, source: str, name: str) -> Any:
-    raise DeviceError(f"{self.name} holds host arrays and computes nothing\n  fix: move the value to a device first, e.g. x.to('CPU')")
+    raise DeviceError(
+      f"{self.name} holds host arrays and computes nothing\n  fix: move the value to a device first, e.g. x.to('CPU')"
+    )
 
   def render(self, linear: list[Any], name: str) -> str:
-    raise DeviceError(f"{self.name} holds host arrays and computes nothing\n  fix: move the value to a device first, e.g. x.to('CPU')")
+    raise DeviceError(
+      f"{self.name} holds host arrays and computes nothing\n  fix: move the value to a device first, e.g. x.to('CPU')"
+    )
 
   def synchronize(self) -> None:
     """Host memory is always current."""

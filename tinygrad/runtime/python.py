@@ -97,7 +97,9 @@ class Interpreter:
     if isinstance(x, int):
       return x
     if (x, d) not in self.resolved:
-      values = {v: UOp.const(dtypes.index, d if v.arg[0] == DEVICE_NUM else self.variables[v.arg[0]]) for v in x.variables()}
+      values = {
+        v: UOp.const(dtypes.index, d if v.arg[0] == DEVICE_NUM else self.variables[v.arg[0]]) for v in x.variables()
+      }
       value = simplify(substitute(x, values))
       assert value.op is Ops.CONST, f"unbound variables in {x!r}"
       self.resolved[x, d] = value.arg
@@ -222,7 +224,9 @@ def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape:
     if key not in partial:
       partial[key] = numpy.zeros(shape, dtype), numpy.zeros(shape, bool)
     value, known = partial[key]
-    assert value[at].shape == block.shape, f"device {d} holds {block.shape} of {shape} in {p}, expected {value[at].shape}"
+    assert value[at].shape == block.shape, (
+      f"device {d} holds {block.shape} of {shape} in {p}, expected {value[at].shape}"
+    )
     same = value[at].tobytes() == block.tobytes() if known[at].all() else not known[at].any()
     assert same, f"replicas of {shape} in {p} differ on device {d}"
     value[at], known[at] = block, True

@@ -17,9 +17,12 @@ from tinygrad.uop.ops import GroupOp, Ops, UOp
 MANY, INNER, GATED = 1, 2, 4
 LEAVES = frozenset((Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.SHARD, Ops.VARIABLE, Ops.HOLE))
 STORED = frozenset((Ops.CONTIGUOUS, Ops.COLLECTIVE, Ops.MOVE))  # values that always have a buffer of their own
-MOVES = frozenset((Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.CAT, Ops.WINDOW, Ops.SPREAD, Ops.DETACH))
+MOVES = frozenset(
+  (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.CAT, Ops.WINDOW, Ops.SPREAD, Ops.DETACH)
+)
 GATING = frozenset((Ops.PAD, Ops.CAT, Ops.SPREAD))
-SLOW = {Ops.EXP: 8, Ops.LOG: 8, Ops.SIN: 12, Ops.SQRT: 4, Ops.TANH: 12, Ops.ERF: 12, Ops.POW: 16, Ops.FDIV: 3, Ops.RECIP: 3}
+# what one of these costs beside an ordinary operation, in bytes of memory traffic that take as long on a processor with vector units
+SLOW = {Ops.EXP: 2, Ops.LOG: 3, Ops.SIN: 6, Ops.SQRT: 2, Ops.TANH: 4, Ops.ERF: 4, Ops.POW: 8, Ops.FDIV: 1, Ops.RECIP: 1}
 FREE = frozenset((Ops.CAST, Ops.BITCAST))
 CHEAP_OPS = 4  # operations an element that may be repeated wherever it is read
 CHEAP_MASK_OPS = 24  # the same for what reads no memory at all
@@ -30,7 +33,7 @@ Use = tuple[UOp, int, int]  # kernel, chain of movements (interned), flags
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-  """What computing a value takes: the buffers it reads, operations an element (slow ones weighted), and whether it holds a reduction."""
+  """What computing a value takes: the buffers it reads, operations an element, what the slow ones among them add, and whether it holds a reduction."""
 
   reads: frozenset[UOp]
   ops: int
@@ -40,6 +43,7 @@ class Cost:
 
 
 NOTHING = Cost(frozenset(), 0, 0, False, False)
+INDEX = Cost(frozenset(), 0, 0, False, False)
 
 
 def size(u: UOp) -> int:
@@ -71,21 +75,22 @@ def costs(nodes: Sequence[UOp], stored: Collection[UOp]) -> dict[UOp, Cost]:
     if u.op in (Ops.ASSIGN, Ops.SINK):
       continue
     parts = [read[s] for s in u.src if s in read]
-    if u.op in (Ops.CONST, Ops.IOTA, Ops.VARIABLE):
-      made[u] = NOTHING
+    if u.op is Ops.CONST or (u.op in GroupOp.Elementwise and all(p is NOTHING for p in parts)):
+      made[u] = NOTHING  # folded before it runs
+    elif u.op in (Ops.IOTA, Ops.VARIABLE):
+      made[u] = INDEX
     elif u.op in LEAVES or u.op in (Ops.AFTER, Ops.COLLECTIVE, Ops.MOVE):
       made[u] = load(u)
     elif len(parts) == 1 and (u.op in MOVES or u.op in FREE or u.op is Ops.CONTIGUOUS):
       x = u.src[0]  # an expensive value is stored below an EXPAND, so above it only the load counts
       made[u] = load(x) if grows(u) and not cheap(x, parts[0]) else parts[0]
-      if u.op in GATING:
+      if u.op in GATING and parts[0] is not NOTHING:
         made[u] = replace(made[u], ops=made[u].ops + 1)  # a select
     else:
-      weight = SLOW.get(u.op, 1) if u.op in GroupOp.Elementwise and u.op not in FREE else 0
       made[u] = Cost(
         frozenset().union(*(p.reads for p in parts)),
-        sum(p.ops for p in parts) + weight,
-        sum(p.slow for p in parts) + (weight if u.op in SLOW else 0),
+        sum(p.ops for p in parts) + (u.op in GroupOp.Elementwise and u.op not in FREE),
+        sum(p.slow for p in parts) + SLOW.get(u.op, 0),
         u.op is Ops.REDUCE or any(p.reduces for p in parts),
         u.op is Ops.GATHER or any(p.gathers for p in parts),
       )
@@ -112,10 +117,10 @@ def cheap(u: UOp, cost: Cost) -> bool:
 
 
 def recompute(u: UOp, cost: Cost, uses: int) -> bool:
-  """`uses` times computing `u` against computing it once, a store and `uses` loads, in bytes (an operation counts half a byte an element)."""
+  """`uses` times computing `u` against computing it once, a store and `uses` loads, in bytes (an operation counts a quarter of a byte)."""
   if cost.reduces or len(cost.reads) > MANY_READS:
     return False
-  again = uses * read_bytes(u, cost) + (uses - 1) * size(u) * (cost.ops // 2 + cost.slow)
+  again = uses * read_bytes(u, cost) + (uses - 1) * size(u) * (cost.ops // 4 + cost.slow)
   return again <= read_bytes(u, cost) + (1 + uses) * nbytes(u)
 
 
@@ -164,8 +169,8 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp]) -> set[UOp]:
       stored.add(u)  # only this part of the source is needed: store just that
     if u in stored:
       here = {(u, 0, 0)}
-    elif op not in MOVES and cost[u] is not NOTHING and not here:
-      continue
+    elif op not in MOVES and any(f & MANY for _, _, f in here):
+      continue  # cheap as a whole: what is below it is computed with it
     for n, s in enumerate(u.src):
       use(s, _below(u, n, here, chains))
   return stored

@@ -12,10 +12,8 @@ LOOPED = {Ops.STORE: 2, Ops.FOLD: 1}  # ops that hold ranges, and where these be
 
 
 def tidy(sink: UOp) -> UOp:
-  """Splits, joins and numbers the ranges under `sink`."""
-  sink = split_ranges(sink)
-  sink = join_ranges(sink)
-  return number_ranges(sink)
+  """Folds constants under `sink`; splits, joins and numbers its ranges."""
+  return number_ranges(join_ranges(split_ranges(simplify(sink))))
 
 
 def rebuild(sink: UOp, groups: Mapping[UOp, tuple[UOp, ...]], values: Mapping[UOp, UOp]) -> UOp:

@@ -138,7 +138,9 @@ class Pull:
     self.homes, self.root = homes, root
     self.params: dict[tuple[int, bool], UOp] = {}
     self.memo: dict[Key, UOp] = {}
-    self.ranges: dict[tuple[tuple[sint, ...], Index], tuple[UOp, ...]] = {}  # loops of reductions, by lengths and the index around them
+    self.ranges: dict[
+      tuple[tuple[sint, ...], Index], tuple[UOp, ...]
+    ] = {}  # loops of reductions, by lengths and the index around them
     self.count = 0
     self.holes: tuple[tuple[UOp, Placement], ...] = ()
 
@@ -222,7 +224,13 @@ class Pull:
       end = below(idx[axis], start + s.shape[axis])
       gate = conjunction(at_least(idx[axis], start), end)
       if not is_false(gate):
-        needs.append((s, (*idx[:axis], simplify(idx[axis] - start), *idx[axis + 1 :]), both(valid, None if is_true(gate) else gate)))
+        needs.append(
+          (
+            s,
+            (*idx[:axis], simplify(idx[axis] - start), *idx[axis + 1 :]),
+            both(valid, None if is_true(gate) else gate),
+          )
+        )
         gates.append(end)
       start = start + s.shape[axis]
 
@@ -425,7 +433,11 @@ def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
   dtype = value.dtype
   if isinstance(target, Home):
     out = pull.param(target.slot, dtype, prod(target.shape))
-    while value.op is Ops.RESHAPE and (value is pull.root or value not in homes) and all(isinstance(n, int) for n in (*value.shape, *value.src[0].shape)):
+    while (
+      value.op is Ops.RESHAPE
+      and (value is pull.root or value not in homes)
+      and all(isinstance(n, int) for n in (*value.shape, *value.src[0].shape))
+    ):
       value = value.src[0]  # the same flat order; loops over the dims below need no division
     ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in valid_shape(value))
     index = UOp.new(Ops.INDEX, dtype, (out, flat_index(ranges, layout(value.shape))))
@@ -467,5 +479,8 @@ def _collective(pull: Pull, u: UOp, idx: Index) -> UOp:
     return pull.value(c.template, idx)
   me = device_number(c.result)
   sizes = c.result.local_shape(c.template.shape)
-  at = tuple(i if not c.result.cut(d) else simplify(number(c.result.block(d, me)) * n + i) for d, (i, n) in enumerate(zip(idx, sizes)))
+  at = tuple(
+    i if not c.result.cut(d) else simplify(number(c.result.block(d, me)) * n + i)
+    for d, (i, n) in enumerate(zip(idx, sizes))
+  )
   return pull.value(c.template, at)

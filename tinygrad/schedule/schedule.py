@@ -79,7 +79,11 @@ def peel(u: UOp) -> UOp:
 
 def whole(view: UOp) -> UOp:
   """Below shrinks to a symbolic length: the elements stay where they are in memory, which is laid out by upper bounds."""
-  while view.op is Ops.SHRINK and all(isinstance(lo, int) and lo == 0 for lo, _ in view.arg) and layout(view.shape) == layout(view.src[0].shape):
+  while (
+    view.op is Ops.SHRINK
+    and all(isinstance(lo, int) and lo == 0 for lo, _ in view.arg)
+    and layout(view.shape) == layout(view.src[0].shape)
+  ):
     view = view.src[0]
   return view
 
@@ -136,7 +140,9 @@ class _Builder:
     """Where each stored value lies: in the buffer that it is assigned to, if that is new; else in a temporary."""
     for u in self.nodes:
       if u.op is Ops.BUFFER:
-        self.homes[u] = Home(self.number[u], layout(u.shape if isinstance(u.arg.device, str) else u.arg.device.local_shape(u.shape)))
+        self.homes[u] = Home(
+          self.number[u], layout(u.shape if isinstance(u.arg.device, str) else u.arg.device.local_shape(u.shape))
+        )
       elif u.op is Ops.SHARD:
         self.homes[u] = Home(self.number[u.src[0]], layout(u.shape))
     readers: dict[UOp, int] = {}
@@ -144,7 +150,11 @@ class _Builder:
       for s in u.src:
         readers[s] = readers.get(s, 0) + 1
     for u in self.nodes:
-      if u.op is not Ops.ASSIGN or (buffer := whole(u.src[0])) not in self.homes or any(readers[x] > 1 for x in chain(u.src[0])):
+      if (
+        u.op is not Ops.ASSIGN
+        or (buffer := whole(u.src[0])) not in self.homes
+        or any(readers[x] > 1 for x in chain(u.src[0]))
+      ):
         continue
       value = peel(u.src[1])
       if value not in self.homes and value.op not in fuse.LEAVES and value.op is not Ops.AFTER:
@@ -161,7 +171,9 @@ class _Builder:
   def new_temp(self, u: UOp) -> int:
     slot = len(self.buffers) + len(self.temps)
     device = self.where[u]
-    alike = Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device  # memory is shared whatever the cuts
+    alike = (
+      Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device
+    )  # memory is shared whatever the cuts
     self.temps[slot] = Temp(alike, prod(layout(u.shape)) * u.dtype.itemsize)
     return slot
 
@@ -179,10 +191,14 @@ class _Builder:
 
   def add_step(self, u: UOp) -> None:
     """Lowers `u` to a kernel, and notes what it waits for and reads."""
-    if u.op is Ops.CONTIGUOUS and (below := peel(u.src[0])) in self.made and self.homes[below].slot == self.homes[u].slot:
+    if (
+      u.op is Ops.CONTIGUOUS and (below := peel(u.src[0])) in self.made and self.homes[below].slot == self.homes[u].slot
+    ):
       self.made[u] = self.made[below]
       return
-    if u.op is Ops.ASSIGN and (value := peel(u.src[1])) in self.made and self.homes[value].slot == self.slot_of(u.src[0]):
+    if (
+      u.op is Ops.ASSIGN and (value := peel(u.src[1])) in self.made and self.homes[value].slot == self.slot_of(u.src[0])
+    ):
       self.made[u] = self.made[value]
       return
     if u.op is Ops.ASSIGN:

@@ -1,0 +1,178 @@
+"""How many kernels known graphs take, which values are stored, and that none of this depends on the number of devices."""
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, dtypes, nn
+from tinygrad.device import Mesh, P
+from tinygrad.engine.realize import _plans, plan_of, realize
+from tinygrad.helpers import GlobalCounters
+from tinygrad.schedule.memory import Temp, plan
+from tinygrad.schedule.schedule import create_schedule
+from tinygrad.sharding.localize import localize
+from tinygrad.uop.ops import Ops, UOp
+
+
+def empty(*shape, dtype=dtypes.float32):
+  return Tensor(UOp.buffer(shape, dtype, "NULL"))
+
+
+def kernels(*tensors):
+  """The kernels that computing the tensors takes."""
+  GlobalCounters.reset()
+  realize(*(t.uop for t in tensors))
+  return GlobalCounters.kernel_count
+
+
+def asts(t):
+  sink = UOp.sink(UOp.buffer(t.shape, t.dtype, "NULL").assign(t.uop))
+  return [i.kernel for i in create_schedule(localize(sink)).items]
+
+
+def test_matmul_bias_relu_is_one_kernel():
+  assert kernels((empty(8, 16) @ empty(16, 4) + empty(4)).relu()) == 1
+
+
+def test_softmax_and_layernorm_take_three():
+  assert kernels(empty(8, 16).softmax(axis=-1)) == 3
+  assert kernels(empty(8, 16).log_softmax(axis=-1)) == 3
+  assert kernels(empty(8, 16).layernorm()) == 3
+  assert kernels(nn.RMSNorm(16)(empty(8, 16))) <= 3
+
+
+def test_elementwise_chain_movement_and_sum_are_one():
+  x, y = empty(8, 16), empty(16, 8)
+  assert kernels(((x * 2 + y.T).exp().flip(0).reshape(4, 32) - 1).sum(1)) == 1
+  assert kernels(Tensor.cat(x, x + 1, dim=1).pad(((1, 1), (0, 0))).sum()) == 1
+
+
+def test_mlp_stores_the_activation_not_the_product():
+  x, w1, w2 = empty(32, 64), empty(64, 128), empty(128, 16)
+  ks = asts((x @ w1).relu() @ w2)
+  assert len(ks) == 2
+  first, second = ks
+  assert any(u.op is Ops.MAX for u in first.toposort()) and not any(u.op is Ops.MAX for u in second.toposort())
+
+
+def test_activation_that_is_slow_to_compute_is_not_repeated_in_a_matmul():
+  ks = asts(empty(32, 64).exp() @ empty(64, 16))
+  assert len(ks) == 2 and not any(u.op is Ops.EXP for u in ks[1].toposort())
+
+
+def test_attention_is_five_kernels():
+  q, k, v = (empty(2, 4, 16, 8) for _ in range(3))
+  # scores, their maximum, the sum of exp, the quotient, the product with v
+  assert kernels(q.scaled_dot_product_attention(k, v, is_causal=True)) <= 5
+
+
+def test_conv_reads_its_input_through_the_windows():
+  assert kernels(nn_conv(empty(2, 3, 10, 10)).relu()) == 1
+  assert kernels(nn_conv(nn_conv(empty(2, 3, 10, 10)).relu(), 4).relu().max_pool2d()) == 3
+
+
+def nn_conv(x, channels=3):
+  return x.conv2d(empty(4, channels, 3, 3), empty(4), padding=1)
+
+
+def test_quantised_weights_are_read_as_they_are():
+  """cast(int8) * scale is computed where it is read: no kernel writes the weight in floats."""
+  q, scale, x = empty(64, 4, 32, dtype=dtypes.int8), empty(64, 4, 1, dtype=dtypes.float16), empty(1, 128)
+  w = (q.cast(dtypes.float32) * scale.cast(dtypes.float32)).reshape(64, 128)
+  (k,) = asts(x @ w.T)
+  assert {u.dtype for u in k.toposort() if u.op is Ops.PARAM} == {dtypes.float32, dtypes.int8, dtypes.float16}
+  (k,) = asts(w[Tensor(UOp.buffer((3,), dtypes.int32, "NULL"))])
+  assert dtypes.int8 in {u.dtype for u in k.toposort() if u.op is Ops.PARAM}
+
+
+def test_masks_are_never_stored():
+  x = empty(8, 16, 16)
+  mask = Tensor.ones(16, 16).tril() != 0
+  assert kernels(mask.where(x, 0.0) + mask.where(x * x, 1.0), mask.where(x, 2.0).sum(axis=1)) == 2
+
+
+def test_a_reduction_with_two_consumers_is_computed_once():
+  x = empty(16, 32)
+  s = x.sum(axis=1)
+  assert kernels(s * 2, s + empty(16)) == 3
+
+
+def test_equal_layers_share_their_kernels():
+  x = empty(4, 16)
+  for _ in range(5):
+    x = (x @ empty(16, 16)).relu() + x
+  ks = asts(x)
+  assert len(ks) == 5 and len(set(ks)) == 1
+
+
+def test_equal_graphs_share_a_plan_whatever_their_buffers():
+  sinks = []
+  for _ in range(2):
+    x = empty(7, 13)
+    sinks.append(UOp.sink(UOp.buffer((7,), dtypes.float32, "NULL").assign((x * 3).sum(axis=1).uop)))
+  count = len(_plans)
+  plans = [plan_of(s)[0] for s in sinks]
+  assert plans[0] is plans[1] and len(_plans) == count + 1
+
+
+def step(n):
+  """A data- and tensor-parallel training step on a mesh of n devices; (UOps, items, counters) of it."""
+  mesh = Mesh(tuple(f"NULL:{i}" for i in range(n)), (n // 2, 2), ("dp", "tp"))
+  x = empty(512, 32).shard(mesh, P("dp", None))
+  w1, w2 = empty(32, 64).shard(mesh, P(None, "tp")), empty(64, 32).shard(mesh, P("tp", None))
+  Tensor.realize(x, w1, w2)
+  loss = ((x @ w1).relu() @ w2).square().mean()
+  roots = [loss, *(w - 0.1 * g for w, g in zip((w1, w2), loss.gradient(w1, w2)))]
+  sink = UOp.sink(*(UOp.buffer(t.shape, t.dtype, t.device).assign(t.uop) for t in roots))
+  local = localize(sink)
+  schedule = create_schedule(local)
+  return (
+    len(local.toposort()),
+    len(schedule.items),
+    len({i.kernel for i in schedule.items}),
+    sum(i.peers for i in schedule.items),
+  )
+
+
+def test_a_step_costs_the_same_on_512_devices_as_on_4():
+  few, many = step(4), step(512)
+  assert few == many
+  assert few[3] > 0  # it does communicate
+
+
+def test_memory_is_reused_and_never_shared_by_values_that_are_needed_together():
+  temps = {i: Temp("CPU", n) for i, n in enumerate((100, 200, 100, 50, 300))}
+  uses = [(0,), (1, 0), (2, 1), (3, 2), (4, 3)]
+  at, pool = plan(uses, temps)
+  for slots in uses:
+    assert len({at[s] for s in slots}) == len(slots)
+  assert len(pool) == 2 and all(pool[at[i]].nbytes >= t.nbytes for i, t in temps.items())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_memory_plan_against_intervals(seed):
+  rng = np.random.default_rng(seed)
+  temps = {i: Temp(("CPU", "CPU:1")[rng.integers(2)], int(rng.integers(1, 500))) for i in range(12)}
+  uses = [tuple(rng.choice(12, rng.integers(1, 4), replace=False).tolist()) for _ in range(25)]
+  at, pool = plan(uses, temps)
+  alive = {s: [i for i, u in enumerate(uses) if s in u] for s in at}
+  for a in at:
+    assert pool[at[a]].device == temps[a].device and pool[at[a]].nbytes >= temps[a].nbytes
+    for b in at:
+      if a < b and at[a] == at[b]:
+        assert alive[a][-1] < alive[b][0] or alive[b][-1] < alive[a][0]
+
+
+def test_a_deep_chain_needs_no_deep_stack():
+  x = empty(8)
+  for i in range(3000):
+    x = x + 1 if i % 2 else x * 2
+  assert kernels(x) == 1
+
+
+def test_linear_layers_train_in_few_kernels():
+  layer = nn.Linear(16, 4)
+  for p in nn.state.get_parameters(layer):
+    p.replace(empty(*p.shape))
+  loss = layer(empty(8, 16)).square().mean()
+  # y; its mean square; the gradients of weight and bias
+  assert kernels(loss, *loss.gradient(layer.weight, layer.bias)) <= 4
