@@ -61,7 +61,8 @@ def sink(*stores: UOp) -> UOp:
 
 
 def run(ast: UOp, arrays: Sequence[np.ndarray], variables: Sequence[int] = (), fill: float = 77) -> np.ndarray:
-  """Runs the kernel on CPU with `arrays` as slots 1, 2, …; gives slot 0, which starts as `fill` (so that what is not stored shows)."""
+  """Runs the kernel on CPU with `arrays` as slots 1, 2, …; gives slot 0, which starts as `fill` (so that what is not
+  stored shows)."""
   device = Device["CPU"]
   target = ast.src[0].src[0].src[0]
   out = np.full(target.arg.size, fill).astype(to_numpy_dtype(target.dtype))
@@ -69,7 +70,9 @@ def run(ast: UOp, arrays: Sequence[np.ndarray], variables: Sequence[int] = (), f
   handles = []
   for array in (out, *arrays):
     handles.append(device.alloc(array.nbytes))
-    device.copyin(handles[-1], memoryview(np.ascontiguousarray(array).view(np.uint8)) if array.size else memoryview(b""))
+    device.copyin(
+      handles[-1], memoryview(np.ascontiguousarray(array).view(np.uint8)) if array.size else memoryview(b"")
+    )
   device.launch(program, handles, variables)
   result = np.empty(out.nbytes, np.uint8)
   device.copyout(memoryview(result), handles[0])
@@ -88,7 +91,9 @@ def elementwise(code: Ops, *arrays: np.ndarray, dtype: DType | None = None) -> n
 # ---- the oracle: every range is an axis, every expression an array over all of them
 
 
-def evaluate(ast: UOp, arrays: Sequence[np.ndarray], variables: dict[str, int] | None = None, fill: float = 77) -> np.ndarray:
+def evaluate(
+  ast: UOp, arrays: Sequence[np.ndarray], variables: dict[str, int] | None = None, fill: float = 77
+) -> np.ndarray:
   """Slot 0 after the kernel, in plain numpy."""
   bound = variables or {}
   first = ast.src[0].src[0].src[0]
@@ -135,8 +140,16 @@ def evaluate(ast: UOp, arrays: Sequence[np.ndarray], variables: dict[str, int] |
         x = np.broadcast_to(x, full)
         wide = x.astype(np.float64) if u.dtype is dtypes.float32 else x
         function = {Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.MIN: np.minimum}[u.arg]
-        start = None if x.size else {Ops.ADD: 0, Ops.MUL: 1, Ops.MAX: dtypes.min(u.dtype), Ops.MIN: dtypes.max(u.dtype)}[u.arg]
-        reduced = function.reduce(wide, axis=over, keepdims=True) if start is None else function.reduce(wide, axis=over, keepdims=True, initial=start)
+        start = (
+          None
+          if x.size
+          else {Ops.ADD: 0, Ops.MUL: 1, Ops.MAX: dtypes.min(u.dtype), Ops.MIN: dtypes.max(u.dtype)}[u.arg]
+        )
+        reduced = (
+          function.reduce(wide, axis=over, keepdims=True)
+          if start is None
+          else function.reduce(wide, axis=over, keepdims=True, initial=start)
+        )
         return reduced.astype(kind)
     xs = [ev(s) for s in u.src]
     with np.errstate(all="ignore"):

@@ -3,8 +3,8 @@
 import ml_dtypes
 import numpy as np
 import pytest
-
 from codegen_kernels import elementwise
+
 from tinygrad.dtype import dtypes
 from tinygrad.uop import Ops
 
@@ -56,7 +56,10 @@ def test_erf_of_float32():
   assert ulps(elementwise(Ops.ERF, x), want).max() <= 3
 
 
-@pytest.mark.parametrize(("op", "function", "low", "high"), [(Ops.EXP, np.exp, -760, 720), (Ops.LOG, np.log, 1e-3, 1e300), (Ops.LOG, np.log, 0.5, 2)])
+@pytest.mark.parametrize(
+  ("op", "function", "low", "high"),
+  [(Ops.EXP, np.exp, -760, 720), (Ops.LOG, np.log, 1e-3, 1e300), (Ops.LOG, np.log, 0.5, 2)],
+)
 def test_float64_functions(op, function, low, high):
   x = arguments(low, high, np.float64, [5e-324, 2.3e-308, 1.7e308])
   with np.errstate(all="ignore"):
@@ -91,16 +94,24 @@ def test_narrow_floats_round_once(narrow):
     np.testing.assert_array_equal(elementwise(op, a, b).view(np.uint16), want.view(np.uint16))
 
 
-@pytest.mark.parametrize(("name", "numpy_dtype"), [("fp8e4m3", ml_dtypes.float8_e4m3fn), ("fp8e5m2", ml_dtypes.float8_e5m2)])
+@pytest.mark.parametrize(
+  ("name", "numpy_dtype"), [("fp8e4m3", ml_dtypes.float8_e4m3fn), ("fp8e5m2", ml_dtypes.float8_e5m2)]
+)
 def test_fp8_conversions(name, numpy_dtype):
   every = np.arange(256).astype(np.uint8).view(numpy_dtype)
   np.testing.assert_array_equal(elementwise(Ops.CAST, every, dtype=dtypes.float32), every.astype(np.float32))
-  x = (np.random.default_rng(4).standard_normal(4000) * np.exp(np.random.default_rng(5).uniform(-12, 14, 4000))).astype(np.float32)
-  x = np.concatenate([x, np.array([0, -0.0, np.inf, -np.inf, np.nan, 448, 464, 465, 57344, 61439, 61440, 1e9], np.float32)])
+  x = (np.random.default_rng(4).standard_normal(4000) * np.exp(np.random.default_rng(5).uniform(-12, 14, 4000))).astype(
+    np.float32
+  )
+  x = np.concatenate(
+    [x, np.array([0, -0.0, np.inf, -np.inf, np.nan, 448, 464, 465, 57344, 61439, 61440, 1e9], np.float32)]
+  )
   got, want = elementwise(Ops.CAST, x, dtype=getattr(dtypes, name)), x.astype(numpy_dtype)
   np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
 
 
 def test_bfloat16_conversions_keep_nan_and_round_to_even():
   x = np.array([1.0, 1.00390625, 1.01171875, np.nan, np.inf, -np.inf, 3.4e38, 1e-40, -0.0], np.float32)
-  np.testing.assert_array_equal(elementwise(Ops.CAST, x, dtype=dtypes.bfloat16).astype(np.float32), x.astype(ml_dtypes.bfloat16).astype(np.float32))
+  np.testing.assert_array_equal(
+    elementwise(Ops.CAST, x, dtype=dtypes.bfloat16).astype(np.float32), x.astype(ml_dtypes.bfloat16).astype(np.float32)
+  )

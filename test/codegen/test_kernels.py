@@ -31,7 +31,10 @@ def matmul(m, n, k, a_layout="mk", b_layout="kn", c_layout="mn", epilogue=None, 
   i, j, r = loop(m, 0), loop(n, 1), reduce(k, 2)
   sizes = {"m": m, "n": n, "k": k}
   ranges = {"m": i, "n": j, "k": r}
-  at = lambda layout: dot((ranges[layout[0]], sizes[layout[1]]), (ranges[layout[1]], 1))
+
+  def at(layout):
+    return dot((ranges[layout[0]], sizes[layout[1]]), (ranges[layout[1]], 1))
+
   x, y = load(1, a, at(a_layout)), load(2, b, at(b_layout))
   if prologue:
     x, y = prologue(x), prologue(y)
@@ -44,15 +47,22 @@ def matmul(m, n, k, a_layout="mk", b_layout="kn", c_layout="mn", epilogue=None, 
 
 
 @pytest.mark.parametrize("layouts", [("mk", "kn"), ("mk", "nk"), ("km", "kn"), ("km", "nk")])
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (9, 33, 70), (33, 17, 16), (130, 67, 129), (128, 96, 64), (1, 100, 64), (100, 1, 64), (5, 7, 0)])
+@pytest.mark.parametrize(
+  "sizes", [(1, 1, 1), (9, 33, 70), (33, 17, 16), (130, 67, 129), (128, 96, 64), (1, 100, 64), (100, 1, 64), (5, 7, 0)]
+)
 def test_matmul_in_every_layout_and_odd_sizes(layouts, sizes):
   check(*matmul(*sizes, *layouts))
 
 
 def test_matmul_with_transposed_result_prologue_and_epilogue():
   bias = normal(70)
-  relu = lambda x: op(Ops.MAX, x, UOp.const(dtypes.float32, 0.0))
-  ast, arrays = matmul(130, 70, 90, c_layout="nm", prologue=relu, epilogue=lambda v, i, j: op(Ops.ADD, relu(v), load(3, bias, j)))
+
+  def relu(x):
+    return op(Ops.MAX, x, UOp.const(dtypes.float32, 0.0))
+
+  ast, arrays = matmul(
+    130, 70, 90, c_layout="nm", prologue=relu, epilogue=lambda v, i, j: op(Ops.ADD, relu(v), load(3, bias, j))
+  )
   check(ast, [*arrays, bias])
 
 
@@ -66,9 +76,17 @@ def test_batched_matmul_with_a_shared_operand():
 def test_half_operands_accumulated_in_float():
   a, b = normal(40, 64, dtype=np.float16), normal(64, 48, dtype=np.float16)
   i, j, k = loop(40, 0), loop(48, 1), reduce(64, 2)
-  wide = lambda x: op(Ops.CAST, x, dtype=dtypes.float32)
+
+  def wide(x):
+    return op(Ops.CAST, x, dtype=dtypes.float32)
+
   value = fold(Ops.ADD, op(Ops.MUL, wide(load(1, a, dot((i, 64), (k, 1)))), wide(load(2, b, dot((k, 48), (j, 1))))), k)
-  check(sink(store(dot((i, 48), (j, 1)), op(Ops.CAST, value, dtype=dtypes.float16), i, j, size=40 * 48)), [a, b], rtol=2e-3, atol=2e-3)
+  check(
+    sink(store(dot((i, 48), (j, 1)), op(Ops.CAST, value, dtype=dtypes.float16), i, j, size=40 * 48)),
+    [a, b],
+    rtol=2e-3,
+    atol=2e-3,
+  )
 
 
 @pytest.mark.parametrize("width", [5, 14, 26, 33])
@@ -83,11 +101,18 @@ def test_convolution_as_a_window(width, padding):
   valid = None
   if padding:
     y, z = op(Ops.SUB, y, num(1)), op(Ops.SUB, z, num(1))
-    inside = lambda v, n: op(Ops.AND, op(Ops.CMPLT, num(-1), v), op(Ops.CMPLT, v, num(n)))
+
+    def inside(v, n):
+      return op(Ops.AND, op(Ops.CMPLT, num(-1), v), op(Ops.CMPLT, v, num(n)))
+
     valid = op(Ops.AND, inside(y, height), inside(z, width))
   at = dot((b, ci * height * width), (c, height * width), (y, width), (z, 1))
-  value = fold(Ops.ADD, op(Ops.MUL, load(1, x, at, valid), load(2, w, dot((o, ci * 9), (c, 9), (kh, 3), (kw, 1)))), c, kh, kw)
-  check(sink(store(dot((b, co * oh * ow), (o, oh * ow), (h, ow), (q, 1)), value, b, o, h, q, size=n * co * oh * ow)), [x, w])
+  value = fold(
+    Ops.ADD, op(Ops.MUL, load(1, x, at, valid), load(2, w, dot((o, ci * 9), (c, 9), (kh, 3), (kw, 1)))), c, kh, kw
+  )
+  check(
+    sink(store(dot((b, co * oh * ow), (o, oh * ow), (h, ow), (q, 1)), value, b, o, h, q, size=n * co * oh * ow)), [x, w]
+  )
 
 
 def test_weight_gradient_of_a_convolution():
@@ -98,7 +123,9 @@ def test_weight_gradient_of_a_convolution():
   at = dot((b, ci * height * width), (c, height * width), (h, width), (kh, width), (q, 1), (kw, 1))
   grad = dot((b, co * (height - 2) * (width - 2)), (o, (height - 2) * (width - 2)), (h, width - 2), (q, 1))
   value = fold(Ops.ADD, op(Ops.MUL, load(1, x, at), load(2, g, grad)), b, h, q)
-  check(sink(store(dot((o, ci * 9), (c, 9), (kh, 3), (kw, 1)), value, o, c, kh, kw, size=co * ci * 9)), [x, g], atol=1e-4)
+  check(
+    sink(store(dot((o, ci * 9), (c, 9), (kh, 3), (kw, 1)), value, o, c, kh, kw, size=co * ci * 9)), [x, g], atol=1e-4
+  )
 
 
 @pytest.mark.parametrize("rows,columns", [(1, 1), (7, 16), (5, 100), (64, 257), (3, 0), (0, 3)])
@@ -125,7 +152,23 @@ def test_long_sums_are_accurate():
   np.testing.assert_allclose(got, x.astype(np.float64).sum(), rtol=5e-6)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, np.float16, np.float32, np.float64, np.bool_])
+@pytest.mark.parametrize(
+  "dtype",
+  [
+    np.int8,
+    np.uint8,
+    np.int16,
+    np.uint16,
+    np.int32,
+    np.uint32,
+    np.int64,
+    np.uint64,
+    np.float16,
+    np.float32,
+    np.float64,
+    np.bool_,
+  ],
+)
 def test_every_dtype_is_loaded_stored_and_reduced(dtype):
   x = RNG.integers(0, 2, 203).astype(dtype) if dtype is np.bool_ else RNG.integers(1, 90, 203).astype(dtype)
   i, k = loop(203, 0), reduce(203, 1)
@@ -139,10 +182,16 @@ def test_every_dtype_is_loaded_stored_and_reduced(dtype):
 def test_softmax_in_one_kernel_with_one_range_in_two_folds():
   x = normal(37, 53)
   i, j, k = loop(37, 0), loop(53, 1), reduce(53, 2)
-  at = lambda r: load(1, x, dot((i, 53), (r, 1)))
+
+  def at(r):
+    return load(1, x, dot((i, 53), (r, 1)))
+
   top = fold(Ops.MAX, at(k), k)
   total = fold(Ops.ADD, op(Ops.EXP, op(Ops.SUB, at(k), top)), k)
-  check(sink(store(dot((i, 53), (j, 1)), op(Ops.FDIV, op(Ops.EXP, op(Ops.SUB, at(j), top)), total), i, j, size=37 * 53)), [x])
+  check(
+    sink(store(dot((i, 53), (j, 1)), op(Ops.FDIV, op(Ops.EXP, op(Ops.SUB, at(j), top)), total), i, j, size=37 * 53)),
+    [x],
+  )
 
 
 def test_two_folds_share_a_loop():
@@ -180,14 +229,20 @@ def test_masked_loads_with_another_value():
   k = reduce(70, 1)
   at = op(Ops.SUB, k, num(10))
   valid = op(Ops.AND, op(Ops.CMPLT, num(-1), at), op(Ops.CMPLT, at, num(50)))
-  check(sink(store(num(0), fold(Ops.MAX, load(1, x - 100, at, valid, UOp.const(dtypes.float32, -np.inf)), k), size=1)), [x - 100])
+  check(
+    sink(store(num(0), fold(Ops.MAX, load(1, x - 100, at, valid, UOp.const(dtypes.float32, -np.inf)), k), size=1)),
+    [x - 100],
+  )
 
 
 def test_gather_and_modular_indices():
   x, indices = normal(30, 20), RNG.integers(0, 30, 45).astype(np.int32)
   i, j = loop(45, 0), loop(20, 1)
   row = op(Ops.CAST, load(2, indices, i), dtype=dtypes.index)
-  check(sink(store(dot((i, 20), (j, 1)), load(1, x, op(Ops.ADD, op(Ops.MUL, row, num(20)), j)), i, j, size=900)), [x, indices])
+  check(
+    sink(store(dot((i, 20), (j, 1)), load(1, x, op(Ops.ADD, op(Ops.MUL, row, num(20)), j)), i, j, size=900)),
+    [x, indices],
+  )
   f = loop(600, 2)  # a transpose through one flat range
   at = op(Ops.ADD, op(Ops.MUL, op(Ops.MOD, f, num(30)), num(20)), op(Ops.IDIV, f, num(30)))
   check(sink(store(f, load(1, x, at), f, size=600)), [x])
@@ -232,7 +287,9 @@ def test_masked_store():
 def test_integer_division_floors_and_never_traps(dtype):
   info = np.iinfo(dtype)
   a = np.concatenate([RNG.integers(info.min, info.max, 300, dtype=dtype), np.array([info.min, info.max, 0], dtype)])
-  b = np.concatenate([RNG.integers(0 if info.min == 0 else -6, 7, 300).astype(dtype), np.array([info.max, info.max, 1], dtype)])
+  b = np.concatenate(
+    [RNG.integers(0 if info.min == 0 else -6, 7, 300).astype(dtype), np.array([info.max, info.max, 1], dtype)]
+  )
   if info.min:
     b[-3] = -1  # the quotient of the least integer by -1 does not fit
   with np.errstate(all="ignore"):
@@ -256,23 +313,44 @@ def test_nan_passes_through_extrema_in_either_place():
   k = reduce(42, 0)
   assert np.isnan(run(sink(store(num(0), fold(Ops.MAX, load(1, x, k), k), size=1)), [x])[0])
   i = loop(42, 1)
-  np.testing.assert_array_equal(run(sink(store(i, op(Ops.MAX, load(1, x, i), UOp.const(dtypes.float32, 0.0)), i, size=42)), [x]), np.maximum(x, 0))
+  np.testing.assert_array_equal(
+    run(sink(store(i, op(Ops.MAX, load(1, x, i), UOp.const(dtypes.float32, 0.0)), i, size=42)), [x]), np.maximum(x, 0)
+  )
 
 
 def test_casts_of_every_pair():
-  kinds = [np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, np.float16, np.float32, np.float64]
+  kinds = [
+    np.bool_,
+    np.int8,
+    np.uint8,
+    np.int16,
+    np.uint16,
+    np.int32,
+    np.uint32,
+    np.int64,
+    np.uint64,
+    np.float16,
+    np.float32,
+    np.float64,
+  ]
   for a in kinds:
     x = np.arange(0, 100).astype(a) if np.dtype(a).kind in "bu" else np.arange(-50, 50).astype(a)
     for b in kinds:
       if np.dtype(a).kind == "f" and np.dtype(b).kind == "u":
         continue  # a negative float as an unsigned integer is undefined
-      np.testing.assert_array_equal(elementwise(Ops.CAST, x, dtype=from_numpy_dtype(np.dtype(b))), x.astype(b), err_msg=f"{a} -> {b}")
+      np.testing.assert_array_equal(
+        elementwise(Ops.CAST, x, dtype=from_numpy_dtype(np.dtype(b))), x.astype(b), err_msg=f"{a} -> {b}"
+      )
 
 
-@pytest.mark.parametrize("target", [Target("narrow", 16, 16), Target("avx", 32, 16, scratch=1 << 16), Target("wide", 64, 32, scratch=1 << 24)])
+@pytest.mark.parametrize(
+  "target", [Target("narrow", 16, 16), Target("avx", 32, 16, scratch=1 << 16), Target("wide", 64, 32, scratch=1 << 24)]
+)
 def test_plans_for_other_targets_are_correct(target, monkeypatch):
   device = Device["CPU"]
-  monkeypatch.setattr(device, "target", Target(target.name, target.vector_bytes, target.vector_registers, max(target.scratch, 64)))
+  monkeypatch.setattr(
+    device, "target", Target(target.name, target.vector_bytes, target.vector_registers, max(target.scratch, 64))
+  )
   monkeypatch.setattr(device, "arena", None)
   for layouts in (("mk", "kn"), ("km", "nk")):
     check(*matmul(45, 70, 129, *layouts))

@@ -1,4 +1,5 @@
-"""Index expressions as sums `const + Σ coefficient·atom`: strides are read off them, and address arithmetic is rebuilt from them."""
+"""Index expressions as sums `const + Σ coefficient·atom`: strides are read off them, and address arithmetic is rebuilt
+from them."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from tinygrad.uop.ops import Ops, UOp
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-  """`const + Σ terms[atom]·atom`; an atom is a RANGE, a VARIABLE, or an expression that is not affine. No coefficient is 0."""
+  """`const + Σ terms[atom]·atom`; an atom is a RANGE, a VARIABLE, or an expression that is not affine. No coefficient
+  is 0."""
 
   const: int
   terms: dict[UOp, int] = field(default_factory=dict)
@@ -51,7 +53,8 @@ def index(n: int) -> UOp:
 
 
 def affine(u: UOp, memo: dict[UOp, Affine]) -> Affine:
-  """The affine form of an integer expression; floor division and modulo by constants are taken apart where bounds allow."""
+  """The affine form of an integer expression; floor division and modulo by constants are taken apart where bounds
+  allow."""
   if (found := memo.get(u)) is None:
     found = memo[u] = _affine(u, memo)
   return found
@@ -81,7 +84,8 @@ def _affine(u: UOp, memo: dict[UOp, Affine]) -> Affine:
 
 
 def _divided(u: UOp, x: Affine, d: int) -> Affine:
-  """x // d or x % d for d > 0: x == d·q + rest with the multiples of d in q; rest alone has to be divided, unless 0 <= rest < d."""
+  """x // d or x % d for d > 0: x == d·q + rest with the multiples of d in q; rest alone has to be divided, unless 0 <=
+  rest < d."""
   q = Affine(x.const // d, {a: c // d for a, c in x.terms.items() if c % d == 0})
   rest = Affine(x.const % d, {a: c for a, c in x.terms.items() if c % d})
   lo, hi = rest.bounds()

@@ -1,7 +1,9 @@
-"""Ops that no processor has, as ops that all have: functions by range reduction and polynomials, narrow floats through float32.
+"""Ops that no processor has, as ops that all have: functions by range reduction and polynomials, narrow floats through
+float32.
 
-Bounds measured in test/codegen/test_decompose.py: 2 ulp for EXP and LOG (float32, float64), 3 ulp for SIN, TANH and ERF, 1 for POW (float32);
-infinities, NaN, denormals and the largest arguments included. TANH, ERF, SIN and POW of float64 are calls of the C library.
+Bounds measured in test/codegen/test_decompose.py: 2 ulp for EXP and LOG (float32, float64), 3 ulp for SIN, TANH and
+ERF, 1 for POW (float32); infinities, NaN, denormals and the largest arguments included. TANH, ERF, SIN and POW of
+float64 are calls of the C library.
 """
 
 from __future__ import annotations
@@ -13,19 +15,37 @@ from tinygrad.dtype import ConstType, DType, dtypes
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 
 # Least squares at Chebyshev nodes, in z = x*x; the error is that of the polynomial before rounding.
-_TANH = (-0.333333283662796, 0.13332782685756683, -0.05385249853134155, 0.021003641188144684, -0.006104947999119759)  # (tanh x - x)/x^3, x < 0.625: 2e-8
-_ERF = (1.1283791065216064, -0.3761262595653534, 0.11283597350120544, -0.02685432881116867, 0.005189312156289816, -0.0008018855005502701, 7.882497448008507e-05)
+_TANH = (
+  -0.333333283662796,
+  0.13332782685756683,
+  -0.05385249853134155,
+  0.021003641188144684,
+  -0.006104947999119759,
+)  # (tanh x - x)/x^3, x < 0.625: 2e-8
+_ERF = (
+  1.1283791065216064,
+  -0.3761262595653534,
+  0.11283597350120544,
+  -0.02685432881116867,
+  0.005189312156289816,
+  -0.0008018855005502701,
+  7.882497448008507e-05,
+)
 # log(erfc x) for 0.98 <= x <= 4, in x: 2e-11, weighted by erfc; _ERF is erf(x)/x for x < 1: 1e-9
 _LOG_ERFC = (
   0.000200252266949974, -1.1296420097351074, -0.6330773234367371, -0.1085977628827095, 0.0253464225679636,
   -0.0042714402079582214, 0.0004611716140061617, -2.498103458492551e-05, 2.3446673935723084e-07,
 )  # fmt: skip
-_LN2_HI = {dtypes.float32: 0.693359375, dtypes.float64: 6.93147180369123816490e-01}  # few enough bits that n * hi is exact
+_LN2_HI = {
+  dtypes.float32: 0.693359375,
+  dtypes.float64: 6.93147180369123816490e-01,
+}  # few enough bits that n * hi is exact
 _LN2_LO = {dtypes.float32: -2.12194440054690583e-4, dtypes.float64: 1.90821492927058770002e-10}
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.float32: dtypes.uint32, dtypes.float64: dtypes.uint64}
 _SIGNED = {dtypes.float32: dtypes.int32, dtypes.float64: dtypes.int64}
 _NARROW = (dtypes.float16, dtypes.bfloat16, *dtypes.fp8s)
-# The bits of 2/pi after the point, in words of 32 (Payne and Hanek: Radian reduction for trigonometric functions, 1983).
+# The bits of 2/pi after the point, in words of 32 (Payne and Hanek: Radian reduction for trigonometric functions,
+# 1983).
 _TWO_OVER_PI = (0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
 
 
@@ -83,7 +103,9 @@ def absolute(x: UOp) -> UOp:
 def with_sign_of(x: UOp, sign: UOp) -> UOp:
   """x >= 0 with the sign bit of `sign`."""
   bits = _BITS[x.dtype]
-  return bitcast(alu(Ops.OR, bitcast(x, bits), alu(Ops.AND, bitcast(sign, bits), 1 << (bits.itemsize * 8 - 1))), x.dtype)
+  return bitcast(
+    alu(Ops.OR, bitcast(x, bits), alu(Ops.AND, bitcast(sign, bits), 1 << (bits.itemsize * 8 - 1))), x.dtype
+  )
 
 
 def power_of_two(n: UOp, dtype: DType) -> UOp:
@@ -93,7 +115,8 @@ def power_of_two(n: UOp, dtype: DType) -> UOp:
 
 
 def lower_exp(x: UOp) -> UOp:
-  """exp(x) = 2**n · exp(r), n = round(x/ln 2), |r| <= ln(2)/2, by Taylor's series; 2**n in two factors, so that denormals come out."""
+  """exp(x) = 2**n · exp(r), n = round(x/ln 2), |r| <= ln(2)/2, by Taylor's series; 2**n in two factors, so that
+  denormals come out."""
   dtype = x.dtype
   signed = _SIGNED[dtype]
   low, high, degree = (-105.0, 90.0, 7) if dtype is dtypes.float32 else (-750.0, 715.0, 13)
@@ -107,8 +130,8 @@ def lower_exp(x: UOp) -> UOp:
 
 
 def lower_log(x: UOp) -> UOp:
-  """log(x) = e·ln 2 + log(1 + f), x = 2**e·(1 + f), 1 + f in [√½, √2); with s = f/(2 + f), log(1 + f) = f - (f²/2 - s·(f²/2 + R)),
-  R = 2·(s²/3 + s⁴/5 + …) (the arrangement of Sun's fdlibm, which keeps the leading term exact)."""
+  """log(x) = e·ln 2 + log(1 + f), x = 2**e·(1 + f), 1 + f in [√½, √2); with s = f/(2 + f), log(1 + f) = f - (f²/2 -
+  s·(f²/2 + R)), R = 2·(s²/3 + s⁴/5 + …) (the arrangement of Sun's fdlibm, which keeps the leading term exact)."""
   dtype = x.dtype
   signed, (exponent, mantissa) = _SIGNED[dtype], dtypes.finfo(dtype)
   bias = (1 << (exponent - 1)) - 1
@@ -150,7 +173,8 @@ def lower_erf(x: UOp) -> UOp:
 
 
 def lower_sin(x: UOp) -> UOp:
-  """sin(x), x = q·π/2 + r, |r| <= π/4: ±sin(r) or ±cos(r) by q mod 4. r in float64 (Cody and Waite), for |x| >= 2**18 by Payne and Hanek."""
+  """sin(x), x = q·π/2 + r, |r| <= π/4: ±sin(r) or ±cos(r) by q mod 4. r in float64 (Cody and Waite), for |x| >= 2**18
+  by Payne and Hanek."""
   wide = dtypes.float64
   y = cast(x, wide)
   n = alu(Ops.ROUND, mul(y, 2 / math.pi))
@@ -170,14 +194,18 @@ def lower_sin(x: UOp) -> UOp:
 
 
 def _payne_hanek(x: UOp) -> tuple[UOp, UOp]:
-  """(quadrant, remainder in radians as float64) of a float32 >= 2**18 in size: the 24-bit mantissa times the 96 bits of 2/π that matter."""
+  """(quadrant, remainder in radians as float64) of a float32 >= 2**18 in size: the 24-bit mantissa times the 96 bits of
+  2/π that matter."""
   word, long = dtypes.uint32, dtypes.uint64
   bits = bitcast(x, word)
   mantissa = cast(alu(Ops.OR, alu(Ops.AND, bits, 0x7FFFFF), 0x800000), long)
-  # x = mantissa·2**e, e = exponent - 150 >= -5. Bits of 2**e·2/π that weigh 4 or more give whole turns, so the window begins at the bit
-  # that weighs 2, which is bit e - 2 after the point; 7 zeros in front keep that from being negative.
+  # x = mantissa·2**e, e = exponent - 150 >= -5. Bits of 2**e·2/π that weigh 4 or more give whole turns, so the window
+  # begins at the bit that weighs 2, which is bit e - 2 after the point; 7 zeros in front keep that from being negative.
   shift = sub(alu(Ops.AND, alu(Ops.SHR, bits, 23), 0xFF), 145)
-  padded = (_TWO_OVER_PI[0] >> 7, *(((a << 25) | (b >> 7)) & 0xFFFFFFFF for a, b in zip(_TWO_OVER_PI, _TWO_OVER_PI[1:])))
+  padded = (
+    _TWO_OVER_PI[0] >> 7,
+    *(((a << 25) | (b >> 7)) & 0xFFFFFFFF for a, b in zip(_TWO_OVER_PI, _TWO_OVER_PI[1:])),
+  )
   which, within = alu(Ops.SHR, shift, 5), cast(alu(Ops.AND, shift, 31), long)
   pick = []
   for k in range(4):
@@ -223,7 +251,8 @@ _FLOAT64 = frozenset((Ops.EXP, Ops.LOG))  # of float64; the others are calls
 
 
 def _from_fp8(x: UOp) -> UOp:
-  """fp8 to float32: the bits, moved to where float32 has them, times the difference of the biases (exact, denormals too)."""
+  """fp8 to float32: the bits, moved to where float32 has them, times the difference of the biases (exact, denormals
+  too)."""
   exponent, mantissa = dtypes.finfo(x.dtype)
   bits = cast(bitcast(x, dtypes.uint8), dtypes.uint32)
   size = alu(Ops.AND, bits, 0x7F)
@@ -266,8 +295,8 @@ def _convert(x: UOp, dtype: DType) -> UOp:
 
 
 def _round_to_odd(x: UOp) -> UOp:
-  """float64 to float32 such that rounding again to a narrower type equals rounding once: towards zero, with the last bit set where
-  something was lost (Boldo and Melquiond: Emulation of a FMA and correctly rounded sums, 2008)."""
+  """float64 to float32 such that rounding again to a narrower type equals rounding once: towards zero, with the last
+  bit set where something was lost (Boldo and Melquiond: Emulation of a FMA and correctly rounded sums, 2008)."""
   near = cast(x, dtypes.float32)
   back, one = cast(near, dtypes.float64), const(dtypes.uint32, 1)
   bits = bitcast(near, dtypes.uint32)

@@ -1,30 +1,30 @@
-"""Emission: a kernel's loops are opened in the planned order, and every value is emitted once, in the outermost loop in which it is known.
+"""Emission: a kernel's loops are opened in the planned order, and every value is emitted once, in the outermost loop in
+which it is known.
 
-The scalar expressions are not copied for the elements of a tile: a value is emitted under an environment that gives each UPCAST range a
-number, and the memo is keyed by the part of the environment the value depends on. Values that depend on the VECTOR range are vectors
-(`dtype.vec(lanes)`); scalars are broadcast by VECTORIZE where they meet one.
+The scalar expressions are not copied for the elements of a tile: a value is emitted under an environment that gives
+each UPCAST range a number, and the memo is keyed by the part of the environment the value depends on. Values that
+depend on the VECTOR range are vectors (`dtype.vec(lanes)`); scalars are broadcast by VECTORIZE where they meet one.
 
-Linear form: RANGE … ENDRANGE enclose loop bodies; `INDEX(pointer, offset[, mask])` of a vector dtype is contiguous where the offset is
-scalar, a gather where the offset is a vector; ACC is a register, set by STORE and read by LOAD; FOLD without ranges reduces the lanes
-of a vector; IDIV and MOD floor, and have arg True where both operands are known to be non-negative.
+Linear form: RANGE … ENDRANGE enclose loop bodies; `INDEX(pointer, offset[, mask])` of a vector dtype is contiguous
+where the offset is scalar, a gather where the offset is a vector; ACC is a register, set by STORE and read by LOAD;
+FOLD without ranges reduces the lanes of a vector; IDIV and MOD floor, and have arg True where both operands are known
+to be non-negative.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tinygrad.codegen.affine import Affine, affine, index
-from tinygrad.codegen.plan import Plan, Region, Tile, regions
+from tinygrad.codegen.plan import Plan, Region, Stage, Tile, regions
 from tinygrad.dtype import ConstType, DType, dtypes
 from tinygrad.uop.ops import AxisKind, GroupOp, Ops, UOp
 
 Env = dict[UOp, int]
 BLOCK = 256  # iterations of one accumulator after which a long sum of floats goes on in another
-
 
 
 def identity(op: Ops, dtype: DType) -> ConstType:
@@ -206,8 +206,8 @@ class Emitter:
     return Affine(const, terms)
 
   def parts(self, a: Affine, env: Env) -> tuple[UOp, int]:
-    """(value on lane 0, step per lane) of an affine form; where lanes differ otherwise, (vector, 0). Outer loops' terms are summed first, so
-    that they are computed outside of the inner loops."""
+    """(value on lane 0, step per lane) of an affine form; where lanes differ otherwise, (vector, 0). Outer loops' terms
+    are summed first, so that they are computed outside of the inner loops."""
     const, step = a.const, 0
     scalars: list[tuple[int, UOp, int]] = []
     vectors: list[tuple[UOp, int]] = []
@@ -226,7 +226,9 @@ class Emitter:
     for _, v, c in sorted(scalars, key=lambda t: t[0]):
       term = v if c == 1 else self.node(Ops.MUL, dtypes.index, (v, index(c)))
       total = term if total is None else self.node(Ops.ADD, dtypes.index, (total, term))
-    base = index(const) if total is None else self.node(Ops.ADD, dtypes.index, (total, index(const))) if const else total
+    base = (
+      index(const) if total is None else self.node(Ops.ADD, dtypes.index, (total, index(const))) if const else total
+    )
     if not vectors:
       return base, step
     lanes = vectors[0][0].dtype.count
@@ -306,7 +308,13 @@ class Emitter:
       memory = self.node(Ops.PEER, param.dtype.vec(number.dtype.count), (where, number))
     else:
       memory = self.node(param.op, param.dtype, (), param.arg)
-    lanes = max(lanes, base.dtype.count, memory.dtype.count, 1 if mask is None else mask.dtype.count, 1 if step == 0 else self.lanes_of(offset))
+    lanes = max(
+      lanes,
+      base.dtype.count,
+      memory.dtype.count,
+      1 if mask is None else mask.dtype.count,
+      1 if step == 0 else self.lanes_of(offset),
+    )
     if lanes > 1 and (step != 1 or memory.dtype.count > 1):
       base = self.as_vector(base, step, lanes)
     if mask is not None and lanes > 1:
@@ -318,7 +326,11 @@ class Emitter:
     where, safe = self.pointer(u.src[0], env, 1)
     if where.src[2:] and where.src[2].op is Ops.CONST:  # never
       return self.emit(u.src[1], env) if len(u.src) > 1 else UOp.const(u.dtype, 0)
-    src = (where,) if len(u.src) < 2 or len(where.src) < 3 else (where, self.spread(self.emit(u.src[1], env), where.dtype.count))
+    src = (
+      (where,)
+      if len(u.src) < 2 or len(where.src) < 3
+      else (where, self.spread(self.emit(u.src[1], env), where.dtype.count))
+    )
     # scratch memory is filled anew in every iteration of outer loops: reads of it stay where they are
     here = self.stack[-1] if not safe or where.src[0].op is Ops.SCRATCH else None
     return self.node(Ops.LOAD, where.dtype, src, None, here)
@@ -408,7 +420,9 @@ class Emitter:
         loops.append(r)
         continue
       at = affine(mapping[r], self.affine_memo)  # its loop is open: the current tile, as far as the range goes
-      tile = Affine(0, {x: c for x, c in at.terms.items() if x.op is Ops.RANGE and x.arg[1] in (AxisKind.UPCAST, AxisKind.VECTOR)})
+      tile = Affine(
+        0, {x: c for x, c in at.terms.items() if x.op is Ops.RANGE and x.arg[1] in (AxisKind.UPCAST, AxisKind.VECTOR)}
+      )
       start = at.plus(tile, -1)
       extent = 1 + tile.bounds()[1]
       if not start.terms:
@@ -495,7 +509,13 @@ class Emitter:
         self.memo[f if not rs else (f, tuple(env[r] for r in rs))] = (out, home)
 
   def _fold_loops(
-    self, group: list[UOp], order: list[UOp], tile: Tile, mapping: dict[UOp, UOp], outer: list[Env], registers: list[list[list[UOp]]]
+    self,
+    group: list[UOp],
+    order: list[UOp],
+    tile: Tile,
+    mapping: dict[UOp, UOp],
+    outer: list[Env],
+    registers: list[list[list[UOp]]],
   ) -> None:
     if len(order) > 1:
       with self.loop(order[0].src[0], AxisKind.REDUCE) as counter:
@@ -533,7 +553,8 @@ class Emitter:
     self.put(UOp.new(Ops.STORE, dtypes.void, (acc, new)))
 
   def flush(self, group: list[UOp], registers: list[list[list[UOp]]]) -> None:
-    """Adds the accumulators of a block to totals and starts them anew: a long sum loses less where its parts are of like size."""
+    """Adds the accumulators of a block to totals and starts them anew: a long sum loses less where its parts are of
+    like size."""
     for f, of_group in zip(group, registers, strict=True):
       for acc in (a for of_tile in of_group for a in of_tile):
         if (total := self.totals.get(acc)) is None:

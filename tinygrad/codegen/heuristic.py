@@ -1,7 +1,8 @@
-"""Chooses the plan of a nest from what every load and store does along every range: its stride, or that it does not depend on it.
+"""Chooses the plan of a nest from what every load and store does along every range: its stride, or that it does not
+depend on it.
 
-Costs are in vector instructions per element of work; nothing here knows what the kernel computes. An operand that does not depend on a
-range is reused along it: by registers within a tile, by scratch memory across the loops inside.
+Costs are in vector instructions per element of work; nothing here knows what the kernel computes. An operand that does
+not depend on a range is reused along it: by registers within a tile, by scratch memory across the loops inside.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def lane_cost(item: Item, r: UOp | None, most: int) -> float:
   lanes = lanes_for(r, most)
   used = lanes * efficiency(size(r), lanes)
   assert item.fold is not None
-  finish = 2.0 * lanes.bit_length() / max(prod(size(x) for x in item.fold.src[1:]), 1)
+  finish = 2.0 * lanes.bit_length() / max(int(prod(size(x) for x in item.fold.src[1:])), 1)
   return (sum(a.cost(r, lanes) for a in item.accesses) + item.operations) / used + finish
 
 
@@ -186,11 +187,14 @@ def plan_nest(stores: tuple[UOp, ...], target: Target) -> Plan:
 
 
 def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
-  """Without a reduction: a few vectors at a time; where nothing is contiguous, one cache line of what is read across."""
+  """Without a reduction: a few vectors at a time; where nothing is contiguous, one cache line of what is read
+  across."""
   item = a.items[-1]
   if v is not None:
     lanes = lanes_for(v, most)
-    copies = 4 if item.operations < 8 and size(v) >= 4 * lanes else 2 if item.operations < 24 and size(v) >= 2 * lanes else 1
+    copies = (
+      4 if item.operations < 8 and size(v) >= 4 * lanes else 2 if item.operations < 24 and size(v) >= 2 * lanes else 1
+    )
     return {v: Tile(copies, lanes)}
   inner = a.parallel[-1] if a.parallel else None
   for access in item.accesses:
@@ -201,13 +205,18 @@ def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
 
 
 def tile_for(item: Item, v: UOp | None, most: int, parallel: tuple[UOp, ...], target: Target) -> dict[UOp, Tile]:
-  """The register tile: copies along v and up to two more ranges, so that every operand loaded is used often, within the registers."""
+  """The register tile: copies along v and up to two more ranges, so that every operand loaded is used often, within the
+  registers."""
   assert item.fold is not None
-  lane = v if v is not None and v in item.ranges else min((None, *item.fold.src[1:]), key=lambda r: lane_cost(item, r, most))
+  lane = (
+    v if v is not None and v in item.ranges else min((None, *item.fold.src[1:]), key=lambda r: lane_cost(item, r, most))
+  )
   lanes = lanes_for(lane, most) if lane is not None else 1
   axes = [r for r in parallel if r in item.ranges and size(r) > 1]
   free = [r for r in axes if r is not v and any(r not in x.strides for x in item.accesses)]
-  free.sort(key=lambda r: min((abs(s) for x in item.accesses if (s := x.strides.get(r)) is not None), default=0))  # near each other first
+  free.sort(
+    key=lambda r: min((abs(s) for x in item.accesses if (s := x.strides.get(r)) is not None), default=0)
+  )  # near each other first
   best: tuple[float, dict[UOp, Tile]] = (float("inf"), {})
   pairs: list[tuple[UOp, ...]] = [(), *((r,) for r in free), *itertools.combinations(free, 2)]
   own = (1, 2, 3, 4, 6, 8, 12) if v is not None and v in item.ranges else (1,)
@@ -242,12 +251,14 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: tuple[UOp, ...], ta
 
 
 def access_cost(x: Access, lane: UOp | None, lanes: int) -> float:
-  """One load of a tile: operands that are not contiguous count as if staged, for otherwise another lane range was chosen."""
+  """One load of a tile: operands that are not contiguous count as if staged, for otherwise another lane range was
+  chosen."""
   return min(x.cost(lane, lanes), 2.0)
 
 
 def fold_plan(item: Item, v: UOp | None, most: int, tiles: dict[UOp, Tile]) -> tuple[tuple[UOp, ...], Tile]:
-  """Order of a reduction's ranges (the last is split), and the split: lanes unless the parallel ranges give them, and accumulators."""
+  """Order of a reduction's ranges (the last is split), and the split: lanes unless the parallel ranges give them, and
+  accumulators."""
   assert item.fold is not None
   ranges = item.fold.src[1:]
   held = int(prod(t.copies for r, t in tiles.items() if r in item.ranges))
@@ -264,8 +275,8 @@ def fold_plan(item: Item, v: UOp | None, most: int, tiles: dict[UOp, Tile]) -> t
 
 
 def loop_order(a: Analysis, main: Item | None, v: UOp | None, tiles: dict[UOp, Tile]) -> tuple[UOp, ...]:
-  """Without a reduction the vectors run innermost. With one: first ranges along which nothing is reused, then v (its panel of
-  operands is used by all loops inside), then the others as written."""
+  """Without a reduction the vectors run innermost. With one: first ranges along which nothing is reused, then v (its
+  panel of operands is used by all loops inside), then the others as written."""
   if main is None or v is None or v not in main.ranges:
     return (*(r for r in a.parallel if r is not v), *((v,) if v is not None else ()))
   shared = [r for r in a.parallel if r is not v and r in main.ranges and all(r in x.strides for x in main.accesses)]
@@ -298,7 +309,11 @@ class Stages:
     """It is known per iteration of the reduction, and every range has a fixed length."""
     d = self.a.deps[operand]
     assert item.fold is not None
-    return set(item.fold.src[1:]) <= d and all(static(r) for r in d) and all(u.op is not Ops.FOLD for u in operand.toposort())
+    return (
+      set(item.fold.src[1:]) <= d
+      and all(static(r) for r in d)
+      and all(u.op is not Ops.FOLD for u in operand.toposort())
+    )
 
   def discount(self, item: Item, v: UOp | None, most: int) -> float:
     """The item's cost if operands that are not contiguous along v may be staged where they are reused enough."""
@@ -314,7 +329,9 @@ class Stages:
       if v in d and self.packable(item, operand) and reuse >= STAGE_REUSE * MAX_ROWS:
         loads = [u for u in operand.toposort() if u.op is Ops.LOAD]
         staged.update(loads)
-        cost += min(1.0 + 3.0 * lanes * len(loads) / reuse, sum(self.a.access(u.src[0], 1).cost(v, lanes) for u in loads))
+        cost += min(
+          1.0 + 3.0 * lanes * len(loads) / reuse, sum(self.a.access(u.src[0], 1).cost(v, lanes) for u in loads)
+        )
     assert item.fold is not None
     for u in item.fold.src[0].toposort(lambda u: u is item.fold or u.op is not Ops.FOLD):
       if u.op is Ops.LOAD and u not in staged:
@@ -322,7 +339,8 @@ class Stages:
     return cost / used
 
   def choose(self, item: Item, order: tuple[UOp, ...], tiles: dict[UOp, Tile], v: UOp | None) -> tuple[Stage, ...]:
-    """The operands that are read across a line at every step of the innermost reduction, or computed, and read often."""
+    """The operands that are read across a line at every step of the innermost reduction, or computed, and read
+    often."""
     if item.fold is None or item.work < 1 << 15:
       return ()
     out: list[Stage] = []
@@ -355,8 +373,11 @@ class Stages:
           return True
     return False
 
-  def layout(self, item: Item, d: frozenset[UOp], order: tuple[UOp, ...], level: int, tiles: dict[UOp, Tile]) -> tuple[UOp, int, tuple[UOp, ...]]:
-    """(offset of an element, number of elements, ranges) of a panel: tiles outermost, then the reduction, then what is in a tile."""
+  def layout(
+    self, item: Item, d: frozenset[UOp], order: tuple[UOp, ...], level: int, tiles: dict[UOp, Tile]
+  ) -> tuple[UOp, int, tuple[UOp, ...]]:
+    """(offset of an element, number of elements, ranges) of a panel: tiles outermost, then the reduction, then what is
+    in a tile."""
     assert item.fold is not None
     opened = [r for r in order[:level] if r in d]
     later = [r for r in order[level:] if r in d]

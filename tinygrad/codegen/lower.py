@@ -12,7 +12,8 @@ from tinygrad.uop.ops import Ops, UOp
 
 
 def lower_kernel(ast: UOp, target: Target) -> list[UOp]:
-  """Linear UOps of a kernel: SINK of STOREs over their ranges. The list begins with the kernel's whole signature (params, variables)."""
+  """Linear UOps of a kernel: SINK of STOREs over their ranges. The list begins with the kernel's whole signature
+  (params, variables)."""
   assert ast.op is Ops.SINK, ast.op
   emitter = Emitter(lambda stores: plan_nest(stores, target))
   sig = signature(ast)

@@ -13,7 +13,8 @@ from tinygrad.uop.ops import Ops, UOp
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-  """A range is split `r -> r0·(copies·lanes) + copy·lanes + lane`: `copies` are unrolled into registers, `lanes` are one vector."""
+  """A range is split `r -> r0·(copies·lanes) + copy·lanes + lane`: `copies` are unrolled into registers, `lanes` are
+  one vector."""
 
   copies: int = 1
   lanes: int = 1
@@ -25,8 +26,9 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-  """`operand` is computed once, where `level` parallel loops are open, for all its uses inside: into scratch memory, `offset` bytes from
-  its start, element `place` (an expression of the ranges). `ranges`: what it spans; of a range whose loop is open, the current tile."""
+  """`operand` is computed once, where `level` parallel loops are open, for all its uses inside: into scratch memory,
+  `offset` bytes from its start, element `place` (an expression of the ranges). `ranges`: what it spans; of a range
+  whose loop is open, the current tile."""
 
   operand: UOp
   level: int
@@ -37,8 +39,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-  """`order`: the parallel ranges, outermost first. `tiles`: by parallel range. `folds`: by the ranges of a FOLD, their order and the tile
-  of the last (lanes of a reduction are reduced at the end; copies are accumulators of their own)."""
+  """`order`: the parallel ranges, outermost first. `tiles`: by parallel range. `folds`: by the ranges of a FOLD, their
+  order and the tile of the last (lanes of a reduction are reduced at the end; copies are accumulators of their own)."""
 
   order: tuple[UOp, ...]
   tiles: dict[UOp, Tile] = field(default_factory=dict)
@@ -48,7 +50,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-  """A part of a split range: `count` times `tile` from `base`; `masked`: lanes at or beyond the range's end exist and do nothing."""
+  """A part of a split range: `count` times `tile` from `base`; `masked`: lanes at or beyond the range's end exist and
+  do nothing."""
 
   count: UOp
   base: UOp
@@ -57,7 +60,8 @@ class Region:
 
 
 def regions(end: UOp, tile: Tile) -> Iterator[Region]:
-  """Peels `end` iterations into whole tiles and the rest: a static rest is one smaller tile, a dynamic one a loop over single vectors."""
+  """Peels `end` iterations into whole tiles and the rest: a static rest is one smaller tile, a dynamic one a loop over
+  single vectors."""
   size = tile.size
   if end.op is Ops.CONST:
     n = int(end.arg)

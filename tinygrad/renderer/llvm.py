@@ -1,8 +1,9 @@
 """Linear UOps to LLVM IR text.
 
-A kernel is `void name(ptr args)`; args is an array of 8-byte words: [0] scratch memory, [1 + slot] the buffer (or table of peers' buffers)
-of each parameter slot, then the variables by name. Values of a vector dtype are LLVM vectors. bool is i1 in registers and a byte in
-memory; bfloat16 and fp8 are carried as their bits, since arithmetic on them has been decomposed.
+A kernel is `void name(ptr args)`; args is an array of 8-byte words: [0] scratch memory, [1 + slot] the buffer (or table
+of peers' buffers) of each parameter slot, then the variables by name. Values of a vector dtype are LLVM vectors. bool
+is i1 in registers and a byte in memory; bfloat16 and fp8 are carried as their bits, since arithmetic on them has been
+decomposed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ _TYPES = {
 }
 _ZEROS = 512  # bytes that a load whose condition is false reads instead: the widest vector
 _FLOAT_OPS = {Ops.ADD: "fadd", Ops.SUB: "fsub", Ops.MUL: "fmul", Ops.FDIV: "fdiv"}
-_INT_OPS = {Ops.ADD: "add", Ops.SUB: "sub", Ops.MUL: "mul", Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor", Ops.SHL: "shl"}
+_INT_OPS = {
+  Ops.ADD: "add",
+  Ops.SUB: "sub",
+  Ops.MUL: "mul",
+  Ops.AND: "and",
+  Ops.OR: "or",
+  Ops.XOR: "xor",
+  Ops.SHL: "shl",
+}
 _BOOL_OPS = {Ops.ADD: "or", Ops.MUL: "and", Ops.MAX: "or", Ops.MIN: "and", Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor"}
 _CALLS = {
   Ops.SQRT: "sqrt",
@@ -38,7 +47,12 @@ _CALLS = {
   Ops.POW: "pow",
 }
 _COMPARE = {Ops.CMPLT: ("olt", "slt", "ult"), Ops.CMPEQ: ("oeq", "eq", "eq"), Ops.CMPNE: ("une", "ne", "ne")}
-_LANE_FOLDS = {Ops.ADD: ("fadd", "add", "add"), Ops.MUL: ("fmul", "mul", "mul"), Ops.MAX: ("fmaximum", "smax", "umax"), Ops.MIN: ("fminimum", "smin", "umin")}
+_LANE_FOLDS = {
+  Ops.ADD: ("fadd", "add", "add"),
+  Ops.MUL: ("fmul", "mul", "mul"),
+  Ops.MAX: ("fmaximum", "smax", "umax"),
+  Ops.MIN: ("fminimum", "smin", "umin"),
+}
 
 
 def signature(params: Sequence[UOp]) -> dict[UOp, int]:
@@ -86,7 +100,14 @@ class LLVMRenderer:
     for u in self.linear:
       self.one(u, words)
     lines = [f"@zeros = private unnamed_addr constant [{_ZEROS} x i8] zeroinitializer, align 64", *self.declared]
-    lines += [f"define void @{self.name}(ptr noalias readonly %args) #0 {{", "entry:", *self.entry, *self.body, "  ret void", "}"]
+    lines += [
+      f"define void @{self.name}(ptr noalias readonly %args) #0 {{",
+      "entry:",
+      *self.entry,
+      *self.body,
+      "  ret void",
+      "}",
+    ]
     lines.append('attributes #0 = { nounwind "prefer-vector-width"="512" "no-builtins" }')
     return "\n".join(lines) + "\n"
 
@@ -121,7 +142,11 @@ class LLVMRenderer:
   def suffix(dtype: DType, memory: bool = False) -> str:
     """How an intrinsic's name spells the type: v16f32."""
     scalar = dtype.scalar()
-    name = f"f{scalar.itemsize * 8}" if scalar in (dtypes.float16, dtypes.float32, dtypes.float64) else ir_type(scalar, memory)
+    name = (
+      f"f{scalar.itemsize * 8}"
+      if scalar in (dtypes.float16, dtypes.float32, dtypes.float64)
+      else ir_type(scalar, memory)
+    )
     return name if dtype.count == 1 else f"v{dtype.count}{name}"
 
   # ---- ops
@@ -147,7 +172,11 @@ class LLVMRenderer:
         tag = r[2:]
         end = self.operand(u.src[0].src[0])
         self.body += [f"  br label %latch{tag}", f"latch{tag}:", f"  {r}.next = add nuw nsw i64 {r}, 1"]
-        self.body += [f"  {r}.more = icmp ult i64 {r}.next, {end}", f"  br i1 {r}.more, label %body{tag}, label %exit{tag}", f"exit{tag}:"]
+        self.body += [
+          f"  {r}.more = icmp ult i64 {r}.next, {end}",
+          f"  br i1 {r}.more, label %body{tag}, label %exit{tag}",
+          f"exit{tag}:",
+        ]
       case Ops.ACC:
         self.names[u] = out = self.fresh()
         self.entry.append(f"  {out} = alloca {ir_type(u.dtype)}, align 64")
@@ -184,14 +213,21 @@ class LLVMRenderer:
       return
     n = u.src[1].dtype.count
     places = self.ins(f"getelementptr ptr, ptr {table}, <{n} x i64> {number}")
-    args = [(f"<{n} x ptr>", places), ("i32", "8"), (f"<{n} x i1>", "splat (i1 true)"), (f"<{n} x ptr>", "zeroinitializer")]
+    args = [
+      (f"<{n} x ptr>", places),
+      ("i32", "8"),
+      (f"<{n} x i1>", "splat (i1 true)"),
+      (f"<{n} x ptr>", "zeroinitializer"),
+    ]
     self.names[u] = self.call(f"<{n} x ptr>", f"llvm.masked.gather.v{n}p0.v{n}p0", args)
 
   def index(self, u: UOp) -> None:
     memory, offset = u.src[0], u.src[1]
     element = ir_type(u.dtype.scalar(), memory=True)
     pointer = "ptr" if memory.op is not Ops.PEER or memory.dtype.count == 1 else f"<{memory.dtype.count} x ptr>"
-    self.names[u] = self.ins(f"getelementptr {element}, {pointer} {self.operand(memory)}, {ir_type(offset.dtype)} {self.operand(offset)}")
+    self.names[u] = self.ins(
+      f"getelementptr {element}, {pointer} {self.operand(memory)}, {ir_type(offset.dtype)} {self.operand(offset)}"
+    )
 
   @staticmethod
   def scattered(index: UOp) -> bool:
@@ -229,8 +265,10 @@ class LLVMRenderer:
     else:
       args = [("ptr", pointer), ("i32", str(align)), (f"<{n} x i1>", mask), (kind, other)]
       out = self.call(kind, f"llvm.masked.load.{self.suffix(dtype, True)}.p0", args)
-    return self.ins(f"icmp ne {kind} {out}, zeroinitializer") if n > 1 and dtype.scalar() is dtypes.bool else (
-      self.ins(f"icmp ne {kind} {out}, 0") if dtype is dtypes.bool else out
+    return (
+      self.ins(f"icmp ne {kind} {out}, zeroinitializer")
+      if n > 1 and dtype.scalar() is dtypes.bool
+      else (self.ins(f"icmp ne {kind} {out}, 0") if dtype is dtypes.bool else out)
     )
 
   def store(self, u: UOp) -> None:
@@ -252,7 +290,11 @@ class LLVMRenderer:
     elif uniform:
       self.count += 1
       tag = f"store{self.count}"
-      self.body += [f"  br i1 {mask}, label %{tag}, label %{tag}.end", f"{tag}:", f"  store {kind} {v}, ptr {pointer}, align {align}"]
+      self.body += [
+        f"  br i1 {mask}, label %{tag}, label %{tag}.end",
+        f"{tag}:",
+        f"  store {kind} {v}, ptr {pointer}, align {align}",
+      ]
       self.body += [f"  br label %{tag}.end", f"{tag}.end:"]
     else:
       args = [(kind, v), ("ptr", pointer), ("i32", str(align)), (f"<{n} x i1>", mask)]
@@ -339,7 +381,9 @@ class LLVMRenderer:
     if name in ("fadd", "fmul"):
       args.insert(0, (scalar, self.splat(-0.0 if name == "fadd" else 1.0, u.dtype)))
       self.declared[f"declare {scalar} @llvm.vector.reduce.{name}.{self.suffix(of)}({scalar}, {kind})"] = None
-      return self.ins(f"call reassoc {scalar} @llvm.vector.reduce.{name}.{self.suffix(of)}({', '.join(f'{t} {v}' for t, v in args)})")
+      return self.ins(
+        f"call reassoc {scalar} @llvm.vector.reduce.{name}.{self.suffix(of)}({', '.join(f'{t} {v}' for t, v in args)})"
+      )
     return self.call(scalar, f"llvm.vector.reduce.{name}.{self.suffix(of)}", args)
 
   def extremum(self, u: UOp, xs: list[str]) -> str:
@@ -358,16 +402,27 @@ class LLVMRenderer:
     return self.ins(f"select {bits} {self.ins(f'fcmp uno {kind} {x}, {x}')}, {kind} {x}, {kind} {out}")
 
   def divide(self, u: UOp, xs: list[str]) -> str:
-    """Floor division and modulo; by 0 gives 0, as in numpy. Cheap forms where both are known to be non-negative, or the divisor is."""
+    """Floor division and modulo; by 0 gives 0, as in numpy. Cheap forms where both are known to be non-negative, or the
+    divisor is."""
     kind, dtype = ir_type(u.dtype), u.dtype
     bits = f"<{dtype.count} x i1>" if dtype.count > 1 else "i1"
     zero, one = self.splat(0, dtype), self.splat(1, dtype)
     divisor = u.src[1].src[0] if u.src[1].op is Ops.VECTORIZE else u.src[1]
     constant = divisor.op is Ops.CONST and divisor.arg != 0
     x, y = xs
-    if constant and divisor.arg > 0 and divisor.arg & (divisor.arg - 1) == 0 and not u.arg and not dtypes.is_unsigned(dtype):
+    if (
+      constant
+      and divisor.arg > 0
+      and divisor.arg & (divisor.arg - 1) == 0
+      and not u.arg
+      and not dtypes.is_unsigned(dtype)
+    ):
       shift = divisor.arg.bit_length() - 1
-      text = f"ashr {kind} {x}, {self.splat(shift, dtype)}" if u.op is Ops.IDIV else f"and {kind} {x}, {self.splat(divisor.arg - 1, dtype)}"
+      text = (
+        f"ashr {kind} {x}, {self.splat(shift, dtype)}"
+        if u.op is Ops.IDIV
+        else f"and {kind} {x}, {self.splat(divisor.arg - 1, dtype)}"
+      )
       return self.ins(text)
     unsigned = u.arg or dtypes.is_unsigned(dtype)
     is_zero = None
@@ -404,7 +459,9 @@ class LLVMRenderer:
     if dtypes.is_float(a) and dtypes.is_float(b):
       if a.scalar() is dtypes.bfloat16:
         wide = ir_type(dtypes.uint32.vec(a.count))
-        shifted = self.ins(f"shl {wide} {self.ins(f'zext {source} {x} to {wide}')}, {self.splat(16, dtypes.uint32.vec(a.count))}")
+        shifted = self.ins(
+          f"shl {wide} {self.ins(f'zext {source} {x} to {wide}')}, {self.splat(16, dtypes.uint32.vec(a.count))}"
+        )
         single = dtypes.float32.vec(a.count)
         return self.cast(self.ins(f"bitcast {wide} {shifted} to {ir_type(single)}"), single, b)
       if b.scalar() is dtypes.bfloat16:
@@ -414,7 +471,13 @@ class LLVMRenderer:
       if a.scalar() is dtypes.bfloat16:
         single = dtypes.float32.vec(a.count)
         return self.cast(self.cast(x, a, single), single, b)
-      wide_dtype = (dtypes.uint64 if b.scalar() is dtypes.uint64 else dtypes.int32 if b.itemsize < 4 or b.scalar() is dtypes.int32 else dtypes.int64).vec(a.count)
+      wide_dtype = (
+        dtypes.uint64
+        if b.scalar() is dtypes.uint64
+        else dtypes.int32
+        if b.itemsize < 4 or b.scalar() is dtypes.int32
+        else dtypes.int64
+      ).vec(a.count)
       wide = ir_type(wide_dtype)
       code = "fptoui" if b.scalar() is dtypes.uint64 else "fptosi"
       out = self.ins(f"freeze {wide} {self.ins(f'{code} {source} {x} to {wide}')}")

@@ -1,7 +1,8 @@
 """`CPU:i`: kernels compiled in process through LLVM, run by a worker thread per device.
 
-Work is handed over as lists of prepared calls; a list is one native call (a loop over a table of function and argument pointers), so the
-interpreter's lock is free while it runs, and devices run side by side. Devices wait for one another inside these lists (`barrier`).
+Work is handed over as lists of prepared calls; a list is one native call (a loop over a table of function and argument
+pointers), so the interpreter's lock is free while it runs, and devices run side by side. Devices wait for one another
+inside these lists (`barrier`).
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ CODE_VERSION = "1"  # of what compile() does to IR
 ALIGNMENT = 64
 _POOL_LIMIT = 1 << 30  # bytes of freed memory kept for reuse, per device
 
-# run: calls table[2i](table[2i+1]) for i < n. barrier: args = {counter, devices}; tickets are handed out by the counter, and a device
-# waits until the last ticket of its round is taken. It yields the core, for there may be more devices than cores.
+# run: calls table[2i](table[2i+1]) for i < n. barrier: args = {counter, devices}; tickets are handed out by the
+# counter, and a device waits until the last ticket of its round is taken. It yields the core, for there may be more
+# devices than cores.
 _RUNTIME_IR = """
 declare i32 @sched_yield()
 define void @tg_run(ptr %table, i64 %n) {
@@ -100,7 +102,8 @@ class Memory:
 
 @dataclass(slots=True, eq=False)
 class Call:
-  """A kernel with its arguments in place: `words` is what it is given (renderer/llvm.py); patch words to replay with others."""
+  """A kernel with its arguments in place: `words` is what it is given (renderer/llvm.py); patch words to replay with
+  others."""
 
   address: int
   words: Any
@@ -148,7 +151,9 @@ class Compiler:
     target = binding.Target.from_default_triple()
     self.machine = target.create_target_machine(cpu=self.cpu, features=self.features, opt=2, jit=True)
     # the linker owns a target machine of its own, for emitting code uses the other
-    self.linker = binding.create_lljit_compiler(target.create_target_machine(cpu=self.cpu, features=self.features, opt=2, jit=True))
+    self.linker = binding.create_lljit_compiler(
+      target.create_target_machine(cpu=self.cpu, features=self.features, opt=2, jit=True)
+    )
     self.ids = itertools.count()
     self.lock = threading.Lock()
     self.version = f"{llvmlite.__version__}/{'.'.join(map(str, binding.llvm_version_info))}/{CODE_VERSION}"
@@ -221,7 +226,9 @@ _libc.free.argtypes = (ctypes.c_void_p,)
 def _allocate(nbytes: int) -> int:
   address: int | None = _libc.aligned_alloc(ALIGNMENT, -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT)
   if address is None:
-    raise MemoryError(f"CPU: no memory for a buffer of {nbytes} bytes\n  fix: smaller batches, or free tensors that are no longer needed")
+    raise MemoryError(
+      f"CPU: no memory for a buffer of {nbytes} bytes\n  fix: smaller batches, or free tensors that are no longer needed"
+    )
   return address
 
 
@@ -262,7 +269,8 @@ class CPU:
     return Memory(_allocate(nbytes), nbytes)
 
   def free(self, handle: Memory, nbytes: int) -> None:
-    """Kept for the next allocation of this size; work already queued may still use it, and what is queued later comes after that."""
+    """Kept for the next allocation of this size; work already queued may still use it, and what is queued later comes
+    after that."""
     if handle.owner is not None:
       return
     if self.pooled + nbytes <= _POOL_LIMIT:
@@ -273,7 +281,8 @@ class CPU:
     _libc.free(handle.address)
 
   def wrap(self, array: Any) -> Memory | None:
-    """The memory of a C-contiguous writable numpy array as a buffer, without a copy; None where its alignment does not allow it."""
+    """The memory of a C-contiguous writable numpy array as a buffer, without a copy; None where its alignment does not
+    allow it."""
     if not array.flags.c_contiguous or not array.flags.writeable or array.ctypes.data % ALIGNMENT:
       return None
     return Memory(array.ctypes.data, array.nbytes, array)
@@ -300,8 +309,8 @@ class CPU:
     return compiler().compile(source, name)
 
   def bind(self, program: Program, args: Sequence[Memory | Sequence[Memory]], variables: Sequence[int] = ()) -> Call:
-    """A call of `program` on this device. `args[slot]`: the memory, or the table of all devices' memory for a `peers` parameter;
-    `variables`: the values of the kernel's variables, in the order of their names."""
+    """A call of `program` on this device. `args[slot]`: the memory, or the table of all devices' memory for a `peers`
+    parameter; `variables`: the values of the kernel's variables, in the order of their names."""
     if self.arena is None:
       self.arena = Memory(_allocate(self.target.scratch), self.target.scratch)  # untouched pages cost nothing
     call = Call(program.address, (ctypes.c_int64 * (1 + len(args) + len(variables)))(), [None] * len(args), program)
@@ -317,7 +326,8 @@ class CPU:
     self.submit([self.bind(program, args, variables)])
 
   def submit(self, calls: Sequence[Call] | Batch) -> None:
-    """Queues calls, in order, as one hand-over. Lists that hold barriers go to all their devices through `submit_all`."""
+    """Queues calls, in order, as one hand-over. Lists that hold barriers go to all their devices through
+    `submit_all`."""
     if self.worker is None:
       with self.starting:
         if self.worker is None:
@@ -357,7 +367,8 @@ class CPU:
 
   @staticmethod
   def barrier(devices: Sequence[CPU]) -> list[Call]:
-    """One call for each device: none returns before all have reached it. Reusable; each must be in its device's list equally often."""
+    """One call for each device: none returns before all have reached it. Reusable; each must be in its device's list
+    equally often."""
     _, address = _runtime()
     counter = ctypes.c_int64(0)
     return [Call(address, (ctypes.c_int64 * 2)(ctypes.addressof(counter), len(devices)), [counter]) for _ in devices]

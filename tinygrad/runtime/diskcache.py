@@ -1,4 +1,5 @@
-"""Compiled objects on disk, shared by processes: `CACHEDIR` (default ~/.cache/tinygrad), at most `CACHE_MB` megabytes (default 512)."""
+"""Compiled objects on disk, shared by processes: `CACHEDIR` (default ~/.cache/tinygrad), at most `CACHE_MB` megabytes
+(default 512)."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def get(key: str) -> bytes | None:
 
 
 def put(key: str, data: bytes) -> None:
-  """Stores an entry: written beside and renamed, so that no reader sees a part of it. A full or read-only disk is no error."""
+  """Stores an entry: written beside and renamed, so that no reader sees a part of it. A full or read-only disk is no
+  error."""
   global _puts
   try:
     with atomic_write(directory() / key) as f:

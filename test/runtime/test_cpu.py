@@ -1,0 +1,291 @@
+"""CPU devices: workers, barriers, fork, memory; and the cache of compiled objects."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tinygrad.device import Device
+from tinygrad.runtime import cpu, diskcache
+
+ADD_ONE = """
+define void @add_one(ptr %args) {
+  %slot = getelementptr i64, ptr %args, i64 1
+  %p = load ptr, ptr %slot
+  %x = load i64, ptr %p
+  %y = add i64 %x, STEP
+  store i64 %y, ptr %p
+  ret void
+}
+"""
+# waits until *flag, for at most so many turns that a test cannot hang, and adds the flag's value to *out
+WAIT = """
+define void @wait(ptr %args) {
+entry:
+  %s1 = getelementptr i64, ptr %args, i64 1
+  %out = load ptr, ptr %s1
+  %s2 = getelementptr i64, ptr %args, i64 2
+  %flag = load ptr, ptr %s2
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
+  %i1 = add i64 %i, 1
+  %v = load atomic i64, ptr %flag acquire, align 8
+  %set = icmp ne i64 %v, 0
+  %late = icmp ugt i64 %i1, 10000000000
+  %stop = or i1 %set, %late
+  br i1 %stop, label %exit, label %loop
+exit:
+  %x = load i64, ptr %out
+  %y = add i64 %x, %v
+  store i64 %y, ptr %out
+  ret void
+}
+"""
+
+
+def number(device, value=0):
+  handle = device.alloc(8)
+  device.copyin(handle, memoryview(np.array([value], np.int64)))
+  return handle
+
+
+def read(device, handle):
+  out = np.zeros(1, np.int64)
+  device.copyout(memoryview(out), handle)
+  return int(out[0])
+
+
+def test_calls_run_in_order_and_copies_wait_for_them():
+  device = Device["CPU"]
+  add, double = (
+    device.compile(ADD_ONE.replace("add i64 %x, STEP", text), "add_one") for text in ("add i64 %x, 1", "mul i64 %x, 3")
+  )
+  x = number(device, 1)
+  device.submit([device.bind(p, [x]) for p in (add, double, add, double)])
+  assert read(device, x) == ((1 + 1) * 3 + 1) * 3
+
+
+def test_launch_returns_before_the_work_is_done_and_two_devices_run_at_once():
+  a, b = Device["CPU:1"], Device["CPU:2"]
+  program = a.compile(WAIT, "wait")
+  out, flag = number(a), number(a)
+  a.launch(program, [out, flag])
+  time.sleep(0.05)
+  assert ctypes.c_int64.from_address(out.address).value == 0  # still waiting
+  store = b.compile(ADD_ONE.replace("STEP", "5"), "add_one")
+  b.launch(store, [flag])  # another worker must set the flag while the first waits for it
+  b.synchronize()
+  a.synchronize()
+  assert read(a, out) == 5
+
+
+def test_barriers_order_work_across_devices():
+  devices = [Device[f"CPU:{i}"] for i in range(4)]
+  program = devices[0].compile(ADD_ONE.replace("STEP", "1"), "add_one")
+  shared = number(devices[0])
+  barrier = cpu.CPU.barrier(devices)
+  for _ in range(50):  # only one device adds in each round; without barriers updates would be lost
+    lists = [[] for _ in devices]
+    for turn in range(len(devices)):
+      for i, device in enumerate(devices):
+        if i == turn:
+          lists[i] += [device.bind(program, [shared])] * 3
+        lists[i].append(barrier[i])
+    cpu.CPU.submit_all(devices, lists)
+  for device in devices:
+    device.synchronize()
+  assert read(devices[0], shared) == 50 * 4 * 3
+
+
+def test_lists_with_barriers_from_several_threads_do_not_cross():
+  devices = [Device["CPU:1"], Device["CPU:2"]]
+  barriers = [cpu.CPU.barrier(devices) for _ in range(4)]
+
+  def go(pair):
+    for _ in range(100):
+      cpu.CPU.submit_all(devices, [[pair[0]], [pair[1]]])
+
+  threads = [threading.Thread(target=go, args=(pair,)) for pair in barriers]
+  for t in threads:
+    t.start()
+  for t in threads:
+    t.join()
+  for device in devices:
+    device.synchronize()
+
+
+def test_a_failure_in_the_worker_is_raised_by_synchronize(monkeypatch):
+  device = cpu.open_device("CPU:77")
+
+  def broken(table, n):
+    raise RuntimeError("the kernel failed")
+
+  monkeypatch.setattr(cpu, "_runtime", lambda: ((broken, None), 0))
+  device.submit([])
+  with pytest.raises(RuntimeError, match="the kernel failed"):
+    device.synchronize()
+  device.synchronize()  # raised once
+
+
+def test_prepared_calls_take_new_arguments():
+  device = Device["CPU"]
+  program = device.compile(ADD_ONE.replace("STEP", "1"), "add_one")
+  x, y = number(device, 10), number(device, 20)
+  call = device.bind(program, [x])
+  device.submit([call])
+  device.synchronize()
+  call.set_buffer(0, y)
+  device.submit([call])
+  assert (read(device, x), read(device, y)) == (11, 21)
+
+
+def test_memory_is_aligned_reused_and_shared_without_a_copy():
+  device = Device["CPU"]
+  a = device.alloc(1000)
+  assert a.address % cpu.ALIGNMENT == 0
+  device.free(a, 1000)
+  assert device.alloc(1000) is a
+  view = np.frombuffer(device.view(a), np.uint8)
+  view[:] = 7
+  out = np.zeros(1000, np.uint8)
+  device.copyout(memoryview(out), a)
+  assert (out == 7).all()
+  room = np.zeros(4096 + 64, np.uint8)
+  start = -room.ctypes.data % cpu.ALIGNMENT
+  aligned, odd = room[start : start + 4096], room[start + 1 : start + 4097]
+  assert device.wrap(odd) is None
+  wrapped = device.wrap(aligned)
+  assert wrapped.address == aligned.ctypes.data
+  device.copyin(wrapped, memoryview(np.full(4096, 3, np.uint8)))
+  assert (aligned == 3).all()
+  device.free(wrapped, 4096)
+  assert device.alloc(4096) is not wrapped  # the array's memory is not ours to give away
+
+
+def test_empty_buffers():
+  device = Device["CPU"]
+  empty = device.alloc(0)
+  device.copyin(empty, memoryview(np.zeros(0, np.float32)))
+  device.copyout(memoryview(np.zeros(0, np.float32)), empty)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_devices_work_in_a_forked_child():
+  device = Device["CPU"]
+  program = device.compile(ADD_ONE.replace("STEP", "1"), "add_one")
+  x = number(device)
+  device.launch(program, [x])
+  device.synchronize()
+  child = os.fork()
+  if child == 0:
+    device.launch(program, [x])
+    os._exit(0 if read(device, x) == 2 else 1)
+  deadline = time.monotonic() + 30
+  while (result := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+    time.sleep(0.01)
+  if result[0] == 0:
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+  assert result[0] == child and result[1] == 0
+  assert read(device, x) == 1  # the child has its own memory
+
+
+# ---- the cache
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+  monkeypatch.setenv("CACHEDIR", str(tmp_path))
+  return tmp_path / "objects"
+
+
+def test_objects_are_cached_and_damaged_entries_are_made_anew(cache, monkeypatch):
+  compiler = cpu.compiler()
+  made = []
+  plain = compiler.object_code
+  monkeypatch.setattr(compiler, "object_code", lambda source: made.append(source) or plain(source))
+  source = ADD_ONE.replace("STEP", "41")
+  for _ in range(2):
+    compiler.compile(source, "add_one")
+  assert len(made) == 1 and len(list(cache.iterdir())) == 1
+  entry = next(cache.iterdir())
+  whole = entry.read_bytes()
+  for damaged in (b"", whole[:-1], whole[:40] + b"\x00" + whole[41:], b"\xff" * len(whole)):
+    entry.write_bytes(damaged)
+    made.clear()
+    device = Device["CPU"]
+    program = compiler.compile(source, "add_one")
+    x = number(device)
+    device.launch(program, [x])
+    assert read(device, x) == 41
+    assert len(made) == (damaged != whole)
+    assert entry.read_bytes() == whole
+
+
+def test_the_key_depends_on_all_parts_and_their_borders():
+  assert diskcache.key_of("ab", "c") != diskcache.key_of("a", "bc")
+  assert (
+    len({diskcache.key_of("ir", "cpu", "features", "version"), diskcache.key_of("ir", "cpu2", "features", "version")})
+    == 2
+  )
+
+
+def test_the_longest_unused_entries_are_evicted(cache):
+  for i in range(6):
+    diskcache.put(f"entry{i}", bytes(1000))
+    os.utime(cache / f"entry{i}", (i, i))
+  diskcache.get("entry0")  # used just now
+  diskcache.evict(3200)
+  assert {p.name for p in cache.iterdir()} == {"entry0", "entry4", "entry5"}
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+  blocked = tmp_path / "file"
+  blocked.write_text("not a directory")
+  monkeypatch.setenv("CACHEDIR", str(blocked))
+  diskcache.put("key", b"data")
+  assert diskcache.get("key") is None
+  cpu.compiler().compile(ADD_ONE.replace("STEP", "7"), "add_one")
+
+
+def test_processes_share_the_cache_at_the_same_time(cache):
+  script = """
+import sys
+from tinygrad.runtime import diskcache
+for i in range(200):
+  key, data = f"k{i % 10}", bytes([i % 10]) * 5000
+  diskcache.put(key, data)
+  found = diskcache.get(f"k{(i * 7) % 10}")
+  assert found is None or found == bytes([(i * 7) % 10]) * 5000
+  if i % 20 == 0:
+    diskcache.evict(20000)
+"""
+  root = str(Path(__file__).parents[2])
+  environment = {**os.environ, "PYTHONPATH": root}
+  workers = [
+    subprocess.Popen([sys.executable, "-c", script], env=environment, stderr=subprocess.PIPE) for _ in range(3)
+  ]
+  for w in workers:
+    _, errors = w.communicate(timeout=60)
+    assert w.returncode == 0, errors.decode()
+  assert not [p for p in cache.iterdir() if p.name.startswith(".")]  # no temporary files left
+
+
+# ---- NULL
+
+
+def test_null_devices_hold_and_do_nothing():
+  device = Device["NULL:3"]
+  assert device.simulated and device.alloc(1 << 50) is None
+  out = np.ones(8, np.uint8)
+  device.copyout(memoryview(out), None)
+  assert (out == 0).all()
+  device.submit_all([device], [[device.bind(None, [])]])
+  device.synchronize()
