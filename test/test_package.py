@@ -16,7 +16,7 @@ PROGRAM = """
 import importlib, pathlib, pkgutil
 import numpy as np
 import tinygrad
-from tinygrad import Tensor
+from tinygrad import Sharding, Tensor
 
 home = pathlib.Path(tinygrad.__file__).parent
 assert "site-packages" in home.parts, f"imported {home}, which is not the installed wheel"
@@ -27,7 +27,7 @@ for name in names:
 devices = ("CPU:0", "CPU:1")
 x, w = np.arange(24, dtype=np.float32).reshape(4, 6), np.arange(30, dtype=np.float32).reshape(6, 5)
 y = Tensor(x).shard(devices, axis=1) @ Tensor(w).shard(devices, axis=0)
-assert tuple(y.device) == devices, y.device
+assert y.device == Sharding(devices), y.device
 assert (y.numpy() == x @ w).all()
 print(*names, sep="\\n")
 """
