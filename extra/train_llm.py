@@ -347,7 +347,7 @@ class Trainer:
 
   def state(self) -> dict[str, Tensor]:
     """All that changes from step to step: the weights and the optimizers' moments."""
-    moments = nn.state.get_state_dict(self.optimizers, "optimizer")
+    moments: dict[str, Tensor] = nn.state.get_state_dict(self.optimizers, "optimizer")
     weights = {id(w) for w in self.model.weights.values()}
     kept = {k: t for k, t in moments.items() if id(t) not in weights and not k.endswith(".lr")}
     return {f"model.{k}": t for k, t in self.model.weights.items()} | kept
@@ -363,10 +363,10 @@ class Trainer:
 
   def load(self, path: Path, corpus: str) -> None:
     """Go on from a checkpoint. Raises ValueError if it belongs to another model, recipe or corpus."""
-    metadata = nn.state.safe_load_metadata(path)[2]["__metadata__"]
-    if metadata["identity"] != self.identity(corpus):
+    metadata = nn.state.safe_load_metadata(path)[2].get("__metadata__", {})
+    if metadata.get("identity") != self.identity(corpus):
       raise ValueError(
-        f"{path} is of another run:\n  there: {metadata['identity']}\n  here:  {self.identity(corpus)}\n"
+        f"{path} is of another run:\n  there: {metadata.get('identity')}\n  here:  {self.identity(corpus)}\n"
         "  fix: the same options and the same Python, or begin anew without --resume"
       )
     nn.state.load_state_dict(self.state(), nn.state.safe_load(path), verbose=False)
@@ -610,10 +610,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.error("--resume needs --checkpoint-dir, where the checkpoint lies")
   if a.tokens < 1 or (a.steps is not None and a.steps < 1) or a.checkpoint_every < 1 or a.eval_every < 1:
     p.error("--tokens, --steps, --checkpoint-every and --eval-every count from 1")
+  for path in (a.out, a.losses, a.batches, a.plot):
+    if path and not path.parent.is_dir():  # better now than after an hour
+      p.error(f"{path}: there is no folder {path.parent}; fix: mkdir -p {path.parent}")
   console = Console(stderr=True)
   try:
     return run(a, lambda line: console.print(line, highlight=False, soft_wrap=True), console)
-  except ValueError as e:
+  except (ValueError, FloatingPointError) as e:
     console.print(f"train_llm: {e}", style="red", highlight=False, markup=False)
     return 1
 

@@ -11,7 +11,7 @@ import pytest
 
 from extra import train_llm
 from extra.train_llm import Batches, Corpus, Layout, Recipe, Sizes, Trainer
-from tinygrad import Tensor
+from tinygrad import Tensor, nn
 from tinygrad.apps.gguf import GGUF
 from tinygrad.apps.model import Layout as AppLayout
 from tinygrad.apps.model import Llama as AppLlama
@@ -178,6 +178,9 @@ def test_checkpoint_of_another_run_is_refused(tmp_path):
     trainer.load(tmp_path / "c.safetensors", "another corpus")
   with pytest.raises(ValueError, match="is of another run"):
     Trainer(SMALL, Recipe(seed=1), Layout.parse("1")).load(tmp_path / "c.safetensors", "corpus")
+  nn.state.safe_save({"x": Tensor([1.0])}, tmp_path / "foreign.safetensors")
+  with pytest.raises(ValueError, match="is of another run"):
+    trainer.load(tmp_path / "foreign.safetensors", "corpus")
 
 
 def test_the_app_reads_the_model_as_trained(library, tmp_path):
@@ -246,6 +249,16 @@ def test_options_that_cannot_be(tiny, capsys):
   with pytest.raises(SystemExit):
     train_llm.main(["--tokens", "0"])
   assert "count from 1" in capsys.readouterr().err
+  with pytest.raises(SystemExit):
+    train_llm.main(["--out", "no/such/folder/model.gguf"])
+  assert "there is no folder no/such/folder; fix: mkdir -p" in capsys.readouterr().err
+
+
+def test_a_loss_that_is_no_number_ends_the_run():
+  trainer = Trainer(SMALL, TEN_STEPS, Layout.parse("1"))
+  trainer.set_weights({k: np.full_like(w, np.nan) for k, w in trainer.arrays().items()})
+  with pytest.raises(FloatingPointError, match="the loss of step 1 is nan"):
+    trainer.step(windows(1)[0])
 
 
 def test_loss_curve_is_a_picture_of_the_numbers():
