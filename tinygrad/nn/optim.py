@@ -92,7 +92,7 @@ class LARS(Optimizer):
   """Momentum SGD with a rate for each layer: tcoef * |w| / (|g| + weight_decay*|w|) (https://arxiv.org/abs/1708.03888).
 
   `tcoef` 0 turns that off. `classic`: the rate scales what enters the momentum; else what leaves it. `pre_wd`: weight decay is part of
-  the gradient; else it is subtracted from the weight by itself. `ns_steps` > 0 orthogonalises the update of matrices.
+  the gradient; else it is subtracted from the weight by itself. `ns_steps` > 0 orthogonalises the update as a matrix (rows: dim 0).
   """
 
   def __init__(
@@ -135,8 +135,8 @@ class LARS(Optimizer):
       if self.momentum:
         self.b[i].assign(self.momentum * self.b[i] + g)
         g = g + self.momentum * self.b[i] if self.nesterov else self.b[i].detach()
-      if self.ns_steps and g.ndim > 1:
-        g = g.flatten(1).newton_schulz(self.ns_steps, self.ns_coefficients).reshape(g.shape)
+      if self.ns_steps and g.ndim:
+        g = g.reshape(g.shape[0], -1).newton_schulz(self.ns_steps, self.ns_coefficients).reshape(g.shape)
       if not self.classic:
         g = g * rate
       updates.append(g if self.pre_wd or not self.wd else g + self.lr.reshape(()) * self.wd * w)

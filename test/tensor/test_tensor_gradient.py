@@ -1,0 +1,128 @@
+"""Differentiation as users see it: `gradient`, `backward`, `.grad`; each op's own derivative is tested beside the op."""
+
+import numpy as np
+import pytest
+from tensor_oracle import close, normal
+
+from tinygrad import Sharding, Tensor
+from tinygrad.gradient import compute_gradient
+
+D2 = ("CPU:0", "CPU:1")
+
+
+def test_a_chain_of_ops():
+  x, w = normal(1, (4, 3)), normal(2, (3, 2))
+  tx, tw = Tensor(x), Tensor(w)
+  gx, gw = (tx @ tw).square().sum().gradient(tx, tw)
+  close(gx, 2 * x @ w @ w.T)
+  close(gw, 2 * x.T @ x @ w)
+
+
+def test_backward_fills_every_float_tensor_but_those_that_refuse():
+  x, y, z, n = Tensor([1.0, 2.0]), Tensor([3.0, 4.0]), Tensor([5.0, 6.0], requires_grad=False), Tensor([1, 2])
+  h = x * y
+  (h * z * n).sum().backward()
+  close(x.grad, [15.0, 48.0])
+  close(y.grad, [5.0, 24.0])
+  close(h.grad, [5.0, 12.0])
+  assert z.grad is None and n.grad is None
+
+
+def test_gradients_add_up():
+  x = Tensor([1.0, 2.0])
+  (x * 2).sum().backward()
+  (x * x).sum().backward()
+  close(x.grad, [4.0, 6.0])
+  (x + x * x).sum().gradient(x)
+  close(x.grad, [4.0, 6.0])  # gradient() touches nothing
+
+
+def test_a_given_gradient():
+  x = Tensor([1.0, 2.0])
+  (x * x).backward(Tensor([10.0, 1.0]))
+  close(x.grad, [20.0, 4.0])
+  (g,) = (x * x).gradient(x, gradient=Tensor([1.0, 2.0]))
+  close(g, [2.0, 8.0])
+
+
+def test_second_derivatives():
+  x = Tensor([2.0, 3.0])
+  (g,) = (x * x * x).sum().gradient(x)
+  (h,) = g.sum().gradient(x)
+  close(h, [12.0, 18.0])
+
+
+def test_detach_stops():
+  x = Tensor([1.0, 2.0])
+  (g,) = (x * x.detach()).sum().gradient(x)
+  close(g, [1.0, 2.0])
+
+
+def test_reading_a_loss_does_not_forget_how_it_was_made():
+  x = Tensor([1.0, 2.0])
+  loss = (x * x).sum()
+  assert loss.item() == 5.0
+  loss.backward()
+  close(x.grad, [2.0, 4.0])
+
+
+def test_only_paths_to_targets_are_differentiated():
+  x, y = Tensor([2.0]), Tensor([3.0])
+  found = compute_gradient((x * y.exp()).sum().uop, Tensor(1.0).uop, [x.uop])
+  assert list(found) == [x.uop]
+  assert all(u.op.name != "CMPLT" for u in found[x.uop].toposort())
+
+
+def test_equal_elements_share_the_gradient_of_max():
+  x = Tensor([[1.0, 3.0, 3.0]])
+  (g,) = x.max().gradient(x)
+  close(g, [[0.0, 0.5, 0.5]])
+
+
+def test_through_casts():
+  x = Tensor([1.0, 2.0])
+  (g,) = (x.half() * 3).float().sum().gradient(x)
+  assert g.dtype is x.dtype
+  close(g, [3.0, 3.0])
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_a_gradient_is_where_its_tensor_is(axis):
+  x, w = normal(1, (4, 6)), normal(2, (6, 5))
+  tx, tw = Tensor(x).shard(D2, 0), Tensor(w).shard(D2, axis)
+  tx.realize(tw)
+  loss = (tx @ tw).square().mean()
+  gw, gx = loss.gradient(tw, tx)
+  assert gw.device is Sharding(D2, axis) and gx.device is Sharding(D2, 0)
+  close(gw, 2 * x.T @ (x @ w) / 20)
+  close(gx, 2 * (x @ w) @ w.T / 20)
+
+
+def test_the_gradient_of_a_shard_goes_to_its_source():
+  x = Tensor([1.0, 2.0, 3.0]).realize()
+  (x.shard(D2, 0) * Tensor([1.0, 2.0, 3.0]).shard(D2, 0)).sum().backward()
+  assert x.grad.device == "CPU"
+  close(x.grad, [1.0, 2.0, 3.0])
+
+
+def test_the_gradient_of_a_sum_of_a_cut_tensor_is_cut():
+  x = Tensor.ones(4, 2).shard(D2, 0).realize()
+  x.sum().backward()
+  assert x.grad.device is Sharding(D2, 0)
+  close(x.grad, np.ones((4, 2), np.float32))
+
+
+ERRORS = [
+  (lambda x: (x * 2).backward(), ValueError, r"backward: without a gradient argument it needs a scalar(.|\n)*loss.sum\(\)"),
+  (lambda x: x.gradient(x), ValueError, "needs a scalar"),
+  (lambda x: x.sum().gradient(Tensor([1.0])), RuntimeError, "does not depend on target 0"),
+  (lambda x: x.sum().gradient(x, gradient=Tensor([1.0, 2.0])), ValueError, "must have the tensor's shape"),
+  (lambda x: (x > 0).sum().backward(), TypeError, "only floats have gradients"),
+  (lambda x: (x * 2).sum().detach().backward(), RuntimeError, "depends on no tensor that takes a gradient"),
+]
+
+
+@pytest.mark.parametrize("call,error,message", ERRORS)
+def test_errors(call, error, message):
+  with pytest.raises(error, match=message):
+    call(Tensor([1.0, 2.0]))
