@@ -234,3 +234,12 @@ def test_quantised_matmul():
   w = on_cpu(q).cast(dtypes.float32) * on_cpu(scale).cast(dtypes.float32).expand((8, 4, 32))
   want = x @ (q.astype(np.float32) * scale.astype(np.float32)).reshape(8, 128).T
   check(matmul(on_cpu(x), w.reshape((8, 128)).permute((1, 0))), want, rtol=1e-4, atol=1e-2)
+
+
+def test_an_operand_that_drops_out_is_no_argument():
+  """where(c, x, x) reads no c: the kernel's other arguments and its variables keep their places."""
+  a = array(6)
+  c = on_cpu(a > 0)
+  n = UOp.variable("n", 1, 6).bind(4)
+  x = c.where(on_cpu(a), on_cpu(a)) + on_cpu(a * 2)
+  check(x.shrink(((0, n),)) + UOp.new(Ops.CAST, dtypes.float32, (n,)).reshape((1,)).expand((n,)), (a * 3)[:4] + 4)

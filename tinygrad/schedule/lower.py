@@ -7,13 +7,14 @@ Movement is index arithmetic, REDUCE becomes a FOLD over new ranges, PAD and CAT
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinygrad.device import Placement, Sharding
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.schedule.loops import tidy
 from tinygrad.uop.ops import AxisKind, Collective, GroupOp, Ops, ParamArg, UOp, simplify_sint, sint, smax, smin
+from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
 
 Index = tuple[UOp, ...]
@@ -449,8 +450,12 @@ def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
   else:
     stored = pull.value(value, ranges)
   store = UOp.new(Ops.STORE, dtypes.void, (index, stored, *(r for r in ranges if r.op is Ops.RANGE)))
-  slots = tuple(slot for slot, _ in pull.params)
-  return Kernel(tidy(UOp.new(Ops.SINK, dtypes.void, (store,))), slots, any(peers for _, peers in pull.params))
+  ast = tidy(UOp.new(Ops.SINK, dtypes.void, (store,)))
+  slots = [slot for slot, _ in pull.params]
+  used = sorted((u for u in ast.toposort() if u.op is Ops.PARAM), key=lambda u: u.arg.slot)
+  if len(used) < len(slots):  # simplification has dropped loads: number the rest anew
+    ast = substitute(ast, {u: u.replace(arg=replace(u.arg, slot=i)) for i, u in enumerate(used)})
+  return Kernel(ast, tuple(slots[u.arg.slot] for u in used), any(u.arg.peers for u in used))
 
 
 def valid_shape(u: UOp) -> tuple[sint, ...]:
