@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tiny_llama import CASES, Tiny
 
+from extra.write_gguf import write_gguf
 from tinygrad.apps import llm
 from tinygrad.apps.llm import Sampler, Statistics, generate
 
@@ -143,6 +144,20 @@ def test_files_that_are_not_there_or_broken(model: Path, tmp_path: Path, capsys:
   assert status == 2 and "cut.gguf" in err and "fix: the file is damaged" in err
 
 
+def test_an_empty_prompt_without_bos(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+  metadata = {k: v for k, v in TINY.metadata().items() if k != "tokenizer.ggml.bos_token_id"}
+  write_gguf(tmp_path / "b.gguf", metadata, TINY.tensors(), TINY.types())
+  status, _, err = say(tmp_path / "b.gguf", "--prompt", "", capsys=capsys)
+  assert status == 2 and err == "error: the prompt is empty\n  fix: --prompt 'some text'\n"
+
+
+def test_an_unknown_device(model: Path):
+  env = os.environ | {"DEV": "NONSENSE"}
+  script = [sys.executable, str(ROOT / "tinygrad" / "apps" / "llm.py"), "--model", str(model), "--prompt", "x"]
+  r = subprocess.run(script, capture_output=True, text=True, env=env)
+  assert r.returncode == 2 and "unknown device 'NONSENSE'" in r.stderr and "Traceback" not in r.stderr
+
+
 @pytest.mark.parametrize("args", [["--temperature", "-1"], ["--max-tokens", "0"], ["--ctx", "0"], ["--nonsense"]])
 def test_options_out_of_range(args: list[str], capsys: pytest.CaptureFixture[str]):
   with pytest.raises(SystemExit) as e:
@@ -160,8 +175,6 @@ def test_an_empty_prompt_begins_with_bos(
 
 def test_chat(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
   template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-  from extra.write_gguf import write_gguf
-
   write_gguf(tmp_path / "c.gguf", TINY.metadata() | {"tokenizer.chat_template": template}, TINY.tensors(), TINY.types())
   status, out, err = say(tmp_path / "c.gguf", "--chat", "--prompt", "hello", "--max-tokens", "4", capsys=capsys)
   # <user>hello<assistant> is 6 + 1 + 11 tokens, and the prompt is not repeated

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer as Peer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from extra.write_gguf import write_gguf
+from tinygrad.apps import AppError
 from tinygrad.apps.gguf import GGUF, GGUFError
 from tinygrad.apps.tokenizer import SPLITS, TokenError, Tokenizer, bytes_of_chars
 
@@ -126,12 +127,14 @@ def test_a_character_spread_over_tokens_waits_for_its_last_byte(tok: Tokenizer):
 def test_chat_template(tok: Tokenizer, tmp_path: Path):
   messages = [{"role": "user", "content": "hi"}]
   assert tok.chat(messages) == "<|begin|><user>hi</>\n<assistant>"
-  with pytest.raises(ValueError, match="has no chat template.*\n  fix: leave out --chat"):
+  with pytest.raises(AppError, match="has no chat template.*\n  fix: leave out --chat"):
     load(tmp_path, chat_template=None).chat(messages)
-  with pytest.raises(ValueError, match="refuses the conversation: no"):
+  with pytest.raises(AppError, match="fails on this conversation: no"):
     load(tmp_path, chat_template="{{ raise_exception('no') }}").chat(messages)
-  with pytest.raises(Exception, match="unsafe"):
+  with pytest.raises(AppError, match="unsafe"):
     load(tmp_path, chat_template="{{ ''.__class__.__mro__ }}").chat(messages)
+  with pytest.raises(AppError, match="fails on this conversation: Encountered unknown tag"):
+    load(tmp_path, chat_template="{% no %}").chat(messages)
 
 
 @pytest.mark.parametrize("token", [-1, 302, 1 << 40])

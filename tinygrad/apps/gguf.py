@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tinygrad.apps import AppError
+
 T = TypeVar("T")
 MAX_DIMS = 4  # GGML_MAX_DIMS
 MAX_NESTING = 4  # of arrays within arrays
@@ -26,7 +28,7 @@ Q8_BLOCK = 32  # weights that share one scale
 REFETCH = "the file is damaged or incomplete: download or write it again"
 
 
-class GGUFError(ValueError):
+class GGUFError(AppError):
   """A GGUF file that cannot be used: names the file, the field, the byte offset, and a fix."""
 
   def __init__(self, path: str | os.PathLike[str], field: str, problem: str, fix: str, offset: int | None = None):

@@ -19,6 +19,8 @@ if not __package__:
 import numpy as np
 from numpy.typing import NDArray
 
+from tinygrad import DeviceError, ShardError
+from tinygrad.apps import AppError
 from tinygrad.apps.gguf import GGUF
 from tinygrad.apps.model import Layout, Llama
 from tinygrad.apps.tokenizer import Tokenizer
@@ -52,7 +54,7 @@ def arguments() -> argparse.ArgumentParser:
   return p
 
 
-class UsageError(ValueError):
+class UsageError(AppError):
   """What was asked for cannot be done: names it, and a fix."""
 
 
@@ -211,8 +213,7 @@ def main(argv: list[str] | None = None) -> int:
     converse(args, model, tokenizer, stats)
   except KeyboardInterrupt:
     status = 130
-  except (ValueError, OSError) as e:
-    # The typed errors of this project are ValueErrors that say what to do.
+  except (AppError, ShardError, DeviceError, OSError) as e:
     print(f"error: {e}", file=sys.stderr)
     return 2
   if model is not None and stats.prompt_tokens:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinygrad import Device, Mesh, P, Sharding, Tensor, TinyJit, UOp, Variable, dtypes
+from tinygrad.apps import AppError
 from tinygrad.apps.gguf import GGUF, GGMLType, GGUFError
 from tinygrad.apps.tokenizer import TokenError
 from tinygrad.sharding.localize import localize
@@ -26,7 +27,7 @@ CHUNK = 32  # tokens of a prompt that one prefill step takes; the last chunk is 
 RECONVERT = "convert the model again with a current converter"
 
 
-class ShardSpecError(ValueError):
+class ShardSpecError(AppError):
   """A --shard that cannot be: names the value and a fix."""
 
 
@@ -341,7 +342,7 @@ class Llama:
     return np.asarray(self.decode_step(self.tokens([token]), self.pos.bind(pos)).numpy(), np.float32)
 
 
-class ContextError(ValueError):
+class ContextError(AppError):
   """More tokens than the context holds: names both numbers and a fix."""
 
 

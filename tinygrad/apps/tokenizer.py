@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tinygrad.apps import AppError
 from tinygrad.apps.gguf import GGUF, GGUFError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ SPLITS: dict[str, tuple[str, ...]] = {
 LLAMA3_LIKE = ("llama-bpe", "llama3", "llama-v3")  # begin with BOS, and take a word that is a token as it is
 
 
-class TokenError(ValueError):
+class TokenError(AppError):
   """A token that the vocabulary does not hold: names the token, the vocabulary's size, and a fix."""
 
 
@@ -72,7 +73,7 @@ class Tokenizer:
       fix = f"use a model whose tokenizer.ggml.pre is one of {', '.join(SPLITS)}"
       raise GGUFError(g.path, "'tokenizer.ggml.pre'", f"{pre!r} is not supported", fix)
     special = [i for i, t in enumerate(types) if t in (CONTROL, USER_DEFINED)]
-    encoder = _encoder(g, names, merges, special, pre)
+    encoder = _encoder(names, merges, special, pre)
     char = bytes_of_chars()
     tokens = tuple(
       b"" if t == CONTROL else name.encode() if t == USER_DEFINED else b"".join(_byte(char, c) for c in name)
@@ -115,21 +116,24 @@ class Tokenizer:
   def chat(self, messages: Sequence[dict[str, str]]) -> str:
     """The conversation as the file's chat template writes it, up to where the assistant's answer begins."""
     if self.template is None:
-      raise ValueError("the model's file has no chat template (tokenizer.chat_template)\n  fix: leave out --chat")
+      raise AppError("the model's file has no chat template (tokenizer.chat_template)\n  fix: leave out --chat")
+    from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def raise_exception(message: str) -> None:
-      raise ValueError(f"the model's chat template refuses the conversation: {message}\n  fix: leave out --chat")
+      raise TemplateError(message)
 
     # A file from anywhere brings its own program here, hence the sandbox.
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    special = {
+    special: dict[str, Any] = {
       "bos_token": "" if self.bos is None else self.names[self.bos],
       "eos_token": self.names[min(self.ends)] if self.ends else "",
     }
-    return env.from_string(self.template).render(
-      messages=messages, add_generation_prompt=True, raise_exception=raise_exception, **special
-    )
+    special["raise_exception"] = raise_exception
+    try:
+      return env.from_string(self.template).render(messages=messages, add_generation_prompt=True, **special)
+    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as e:
+      raise AppError(f"the model's chat template fails on this conversation: {e}\n  fix: leave out --chat") from e
 
 
 class Stream:
@@ -173,7 +177,7 @@ def _vocabulary(g: GGUF) -> tuple[list[str], list[tuple[str, str]], list[int]]:
   return names, merges, types
 
 
-def _encoder(g: GGUF, names: list[str], merges: list[tuple[str, str]], special: list[int], pre: str) -> Encoder:
+def _encoder(names: list[str], merges: list[tuple[str, str]], special: list[int], pre: str) -> Encoder:
   import tokenizers
   from tokenizers import models, pre_tokenizers
 
@@ -185,6 +189,4 @@ def _encoder(g: GGUF, names: list[str], merges: list[tuple[str, str]], special: 
   byte_level: Any = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
   encoder.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
   encoder.add_special_tokens([tokenizers.AddedToken(names[i], special=True, normalized=False) for i in special])
-  if encoder.get_vocab_size() != len(names):
-    raise GGUFError(g.path, "'tokenizer.ggml.tokens'", "special tokens clash with others", "convert the model again")
   return encoder
