@@ -1,6 +1,8 @@
-"""Runs a program's placed build through `localize` and the interpreter, and compares with the same program on one device.
+"""Runs a program's placed build through `localize` and the interpreter, and compares with the same program on one
+device.
 
-Padding is poisoned, replicas are compared bit for bit by the interpreter, and values are integers, so equality is exact.
+Padding is poisoned, replicas are compared bit for bit by the interpreter, and values are integers, so equality is
+exact.
 """
 
 from __future__ import annotations
@@ -9,15 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-
 from programs import MAGNITUDE, VARIABLE, Program, Value, make
+
 from tinygrad.device import Device, Placement, Sharding, device_set
 from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import realize, to_numpy
+from tinygrad.gradient import compute_gradient
 from tinygrad.ops import leaves as _leaves  # noqa: F401 (registers the cards)
 from tinygrad.runtime.python import Interpreter, assemble
 from tinygrad.sharding.localize import localize
-from tinygrad.uop.cards import CARDS
 from tinygrad.uop.ops import Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
 
@@ -29,7 +31,8 @@ def poison(dtype: Any) -> Any:
 
 
 def blocks(value: np.ndarray, placement: Placement) -> list[np.ndarray]:
-  """Each device's part of a value as it lies in memory: blocks of full size, what lies behind the valid part poisoned."""
+  """Each device's part of a value as it lies in memory: blocks of full size, what lies behind the valid part
+  poisoned."""
   if isinstance(placement, str):
     return [value.copy()]
   out = []
@@ -53,27 +56,10 @@ def interpret(p: Program, roots: Sequence[UOp]) -> list[np.ndarray]:
     where = root.device
     assert not isinstance(where, Sharding) or not where.pending, f"{root} still owes"
     values = machine.values[s]
-    out.append(values[0] if where is None else assemble(values[: len(device_set(where))], where, root.max_shape, root.max_shape))
+    out.append(
+      values[0] if where is None else assemble(values[: len(device_set(where))], where, root.max_shape, root.max_shape)
+    )
   return out
-
-
-def gradients(loss: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
-  """Reverse mode by the cards, in the global view; each gradient at its target's placement, None where the loss does not depend on it."""
-  needed: set[UOp] = set()
-  order = loss.toposort()
-  for u in order:
-    if u in targets or any(s in needed for s in u.src):
-      needed.add(u)
-  g: dict[UOp, UOp] = {loss: loss.const_like(1.0)}
-  for u in reversed(order):
-    rule = CARDS[u.op].gradient
-    if u not in g or u not in needed or rule is None or not u.src:
-      continue
-    for s, ds in zip(u.src, rule(g[u], u), strict=True):
-      if ds is not None and s in needed:
-        assert ds.shape == s.shape, (u, s.shape, ds.shape)
-        g[s] = g[s] + ds if s in g else ds
-  return [g[t].copy_to_device(t.arg.device) if t in g else None for t in targets]
 
 
 def scalar(v: UOp) -> UOp:
@@ -101,22 +87,32 @@ def pairs(p: Program) -> list[Value]:
     return p.roots
   targets = [v for v in p.leaves if dtypes.is_float(v.dtype)]
   out = list(p.roots)
-  placed, plain = scalar(p.roots[0].placed), scalar(p.roots[0].plain)
-  for t, a, b in zip(targets, gradients(placed, [t.placed for t in targets]), gradients(plain, [t.plain for t in targets]), strict=True):
-    assert (a is None) == (b is None)
-    if a is not None and b is not None:
-      out.append(Value(a, b, f"gradient of {t.text}"))
+  losses = scalar(p.roots[0].placed), scalar(p.roots[0].plain)
+  placed, plain = (
+    compute_gradient(loss, loss.const_like(1.0), [of(t) for t in targets])
+    for loss, of in zip(losses, (lambda t: t.placed, lambda t: t.plain))
+  )
+  for t in targets:
+    assert (t.placed in placed) == (t.plain in plain)
+    if t.placed in placed:
+      assert placed[t.placed].device in (None, t.placed.device), "a gradient is handed out at its tensor's placement"
+      out.append(Value(placed[t.placed], plain[t.plain], f"gradient of {t.text}"))
   return out
 
 
 def compiled(p: Program, roots: Sequence[UOp]) -> list[np.ndarray]:
-  """The roots' global values by schedule, codegen and the backend of the program's devices; memory behind valid parts is poisoned."""
+  """The roots' global values by schedule, codegen and the backend of the program's devices; memory behind valid parts
+  is poisoned."""
   for u, value in p.content.items():
     buffer = buffer_of(u)
-    for device, handle, block in zip(buffer.devices, buffer.allocate().handles, blocks(value, u.arg.device), strict=True):
+    for device, handle, block in zip(
+      buffer.devices, buffer.allocate().handles, blocks(value, u.arg.device), strict=True
+    ):
       Device[device].copyin(handle, memoryview(np.ascontiguousarray(block).reshape(-1).view(np.uint8)))
   bound = {VARIABLE: VARIABLE.bind(p.variable)}
-  copies = [UOp.new(Ops.CONTIGUOUS, u.dtype, (u,)) for u in roots]  # a root that is a buffer may be assigned to by another
+  copies = [
+    UOp.new(Ops.CONTIGUOUS, u.dtype, (u,)) for u in roots
+  ]  # a root that is a buffer may be assigned to by another
   return [to_numpy(u) for u in realize(*[substitute(u, bound) for u in copies])]
 
 
@@ -138,7 +134,9 @@ def check(seed: int, run: Runner = interpret, steps: int = 9, kind: str = "NULL"
     raise AssertionError(f"{type(e).__name__}: {e}\n{p.listing()}") from e
   for v, value in zip(wanted, got, strict=True):
     want = p.value(v.plain)
-    assert value.dtype == want.dtype and value.shape == want.shape and np.array_equal(value, want, equal_nan=want.dtype.kind == "f"), (
-      f"{v.text} on {v.placed.device}: sharded\n{value}\nunsharded\n{want}\n{p.listing()}"
-    )
+    assert (
+      value.dtype == want.dtype
+      and value.shape == want.shape
+      and np.array_equal(value, want, equal_nan=want.dtype.kind == "f")
+    ), f"{v.text} on {v.placed.device}: sharded\n{value}\nunsharded\n{want}\n{p.listing()}"
   return True

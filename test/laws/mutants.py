@@ -170,7 +170,9 @@ def any_smaller_block_is_a_slice(patch: Patch) -> None:
   exchange = moves._exchange
 
   def careless(shape: Any, a: Sharding, b: Sharding) -> Any:
-    if np.prod(b.parts_, initial=1) >= np.prod(a.parts_, initial=1) * 2 and all(b.parts(i) % a.parts(i) == 0 for i in range(len(shape))):
+    if np.prod(b.parts_, initial=1) >= np.prod(a.parts_, initial=1) * 2 and all(
+      b.parts(i) % a.parts(i) == 0 for i in range(len(shape))
+    ):
       return "slice", 1, 0
     return exchange(shape, a, b)
 
@@ -193,7 +195,11 @@ def assign_overwrites_what_is_outside(patch: Patch) -> None:
 @mutant
 def joined_dims_minor_to_major(patch: Patch) -> None:
   """A dim of several factors is cut by their digits in the wrong order."""
-  patch(place, "project", lambda lists, cuts: tuple(tuple(d for factor in reversed(inner) for d in cuts.get(factor, ())) for inner in lists))
+  patch(
+    place,
+    "project",
+    lambda lists, cuts: tuple(tuple(d for factor in reversed(inner) for d in cuts.get(factor, ())) for inner in lists),
+  )
 
 
 @mutant

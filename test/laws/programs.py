@@ -1,6 +1,8 @@
-"""Random programs over every tensor op, built twice: on random placements and on one device. Values are small integers, so sums are exact.
+"""Random programs over every tensor op, built twice: on random placements and on one device. Values are small integers,
+so sums are exact.
 
-A program is a list of steps; a step is a function of UOps that is applied to both builds alike. The reference value of each step is known
+A program is a list of steps; a step is a function of UOps that is applied to both builds alike. The reference value of
+each step is known
 while the program grows, which keeps magnitudes within what float32 adds exactly.
 """
 
@@ -58,10 +60,13 @@ def random_placement(rng: random.Random, m: DeviceMesh, ndim: int) -> Placement:
 
 
 def reference_value(u: UOp, leaves: dict[UOp, np.ndarray], memo: dict[UOp, np.ndarray], variable: int) -> np.ndarray:
-  """The value of a graph on one device, by the cards' `evaluate` in numpy; AFTER holds the buffer with its ASSIGNs done."""
+  """The value of a graph on one device, by the cards' `evaluate` in numpy; AFTER holds the buffer with its ASSIGNs
+  done."""
 
   def number(x: Any) -> int:
-    return int(x) if isinstance(x, int) else int(simplify(substitute(x, {VARIABLE: UOp.const(dtypes.index, variable)})).arg)
+    return (
+      int(x) if isinstance(x, int) else int(simplify(substitute(x, {VARIABLE: UOp.const(dtypes.index, variable)})).arg)
+    )
 
   for x in u.toposort(lambda x: x not in memo):
     shape = tuple(number(n) for n in x.shape)
@@ -89,7 +94,9 @@ def reference_value(u: UOp, leaves: dict[UOp, np.ndarray], memo: dict[UOp, np.nd
   return memo[u]
 
 
-def run_card(u: UOp, xs: list[np.ndarray], shape: tuple[int, ...], number: Callable[[Any], int], dtype: DType) -> np.ndarray:
+def run_card(
+  u: UOp, xs: list[np.ndarray], shape: tuple[int, ...], number: Callable[[Any], int], dtype: DType
+) -> np.ndarray:
   evaluate = CARDS[u.op].evaluate
   assert evaluate is not None, u.op
   node: Any = Resolved(u.op, dtype, u.src, map_arg(u.arg, number), shape)
@@ -136,7 +143,13 @@ class Program:
   def listing(self) -> str:
     number = {id(v): i for i, v in enumerate(self.pool)}
     lines = [f"%{number[id(v)]}: {v.text} {v.dtype.name}{list(v.shape)} on {v.placed.device}" for v in self.pool]
-    return "\n".join([f"seed {self.seed}, {self.mesh}, v={self.variable}", *lines, *[f"root {v.text} on {v.placed.device}" for v in self.roots]])
+    return "\n".join(
+      [
+        f"seed {self.seed}, {self.mesh}, v={self.variable}",
+        *lines,
+        *[f"root {v.text} on {v.placed.device}" for v in self.roots],
+      ]
+    )
 
 
 MAGNITUDE = {dtypes.float64: 2**46, dtypes.float32: 2**20}
@@ -151,7 +164,10 @@ class Generator:
     self.p = Program(seed, mesh(rng.choice(MESHES), kind), rng.randint(1, 6))
     self.single = f"{kind}:8"  # a device beside the mesh
     for _ in range(rng.randint(1, 2)):
-      self.leaf(self.random_shape(), rng.choice(FLOATS) if backward else rng.choice((*FLOATS, dtypes.float64, dtypes.int32, dtypes.int8)))
+      self.leaf(
+        self.random_shape(),
+        rng.choice(FLOATS) if backward else rng.choice((*FLOATS, dtypes.float64, dtypes.int32, dtypes.int8)),
+      )
     done = 0
     while done < steps:
       done += self.step()
@@ -170,7 +186,9 @@ class Generator:
     return f"%{next(i for i, x in enumerate(self.p.pool) if x is v)}" if any(x is v for x in self.p.pool) else "leaf"
 
   def random_shape(self) -> tuple[int, ...]:
-    return tuple(self.rng.choice((1, 2, 3, 4, 5, 6, 7, 8, 8, 4)) for _ in range(self.rng.choice((0, 1, 1, 2, 2, 2, 3, 3))))
+    return tuple(
+      self.rng.choice((1, 2, 3, 4, 5, 6, 7, 8, 8, 4)) for _ in range(self.rng.choice((0, 1, 1, 2, 2, 2, 3, 3)))
+    )
 
   def array(self, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     r = np.random.default_rng(self.rng.randrange(1 << 30))
@@ -202,7 +220,11 @@ class Generator:
     if (k <= 2 and same) or not x.fixed:
       return rng.choice(same) if same else self.constant(x.shape, dtype, 1)
     if k == 3:
-      return self.constant(x.shape, dtype, True if dtype is dtypes.bool else rng.choice((1, 2, 3) if dtypes.is_unsigned(dtype) else (-2, -1, 1, 2, 3)))
+      return self.constant(
+        x.shape,
+        dtype,
+        True if dtype is dtypes.bool else rng.choice((1, 2, 3) if dtypes.is_unsigned(dtype) else (-2, -1, 1, 2, 3)),
+      )
     if k == 4 and x.shape and dtype is not dtypes.bool:
       axis = rng.randrange(len(x.shape))
       ones = tuple(n if i == axis else 1 for i, n in enumerate(x.shape))
@@ -210,7 +232,9 @@ class Generator:
       return Value(u, u, f"iota(axis {axis} of {list(x.shape)})")
     if k == 5 and x.shape:
       thin = self.leaf(tuple(n if rng.random() < 0.5 else 1 for n in x.shape), dtype)
-      if (wide := self.apply(f"expand({self.name(thin)}, {list(x.shape)})", lambda u: u.expand(x.shape), thin)) is not None:
+      if (
+        wide := self.apply(f"expand({self.name(thin)}, {list(x.shape)})", lambda u: u.expand(x.shape), thin)
+      ) is not None:
         return wide
     return self.leaf(x.shape, dtype)
 
@@ -250,7 +274,12 @@ class Generator:
     op = rng.choice(ops)
     if op in (Ops.SHL, Ops.SHR):
       y = self.constant(x.shape, x.dtype, rng.randint(0, 3))
-    return self.apply(f"{op.name}({self.name(x)}, {y.text if self.name(y) == 'leaf' else self.name(y)})", lambda a, b: a.alu(op, b), x, y)
+    return self.apply(
+      f"{op.name}({self.name(x)}, {y.text if self.name(y) == 'leaf' else self.name(y)})",
+      lambda a, b: a.alu(op, b),
+      x,
+      y,
+    )
 
   def unary(self, x: Value) -> Value | None:
     n = self.name(x)
@@ -266,7 +295,9 @@ class Generator:
 
   def where(self, x: Value) -> Value | None:
     c, y = self.like(x, dtypes.bool), self.like(x)
-    return self.apply(f"WHERE({self.name(c)}, {self.name(x)}, {self.name(y)})", lambda c, a, b: c.alu(Ops.WHERE, a, b), c, x, y)
+    return self.apply(
+      f"WHERE({self.name(c)}, {self.name(x)}, {self.name(y)})", lambda c, a, b: c.alu(Ops.WHERE, a, b), c, x, y
+    )
 
   def cast(self, x: Value) -> Value | None:
     to = self.rng.choice(FLOATS if self.backward else (*NUMERIC, dtypes.bool))
@@ -392,8 +423,12 @@ class Generator:
       return None
     (m, k), n = x.shape, self.rng.randint(1, 6)
     y = self.leaf((k, n), x.dtype)
-    f = lambda a, b: (a.reshape((m, k, 1)).expand((m, k, n)) * b.reshape((1, k, n)).expand((m, k, n))).r(Ops.ADD, (1,)).reshape((m, n))  # noqa: E731
-    return self.apply(f"matmul({self.name(x)}, {self.name(y)})", f, x, y)
+
+    def matmul(a: UOp, b: UOp) -> UOp:
+      left, right = a.reshape((m, k, 1)).expand((m, k, n)), b.reshape((1, k, n)).expand((m, k, n))
+      return (left * right).r(Ops.ADD, (1,)).reshape((m, n))
+
+    return self.apply(f"matmul({self.name(x)}, {self.name(y)})", matmul, x, y)
 
   def gather(self, x: Value) -> Value | None:
     if not x.shape or not x.fixed or x.dtype is dtypes.bool or x.shape[0] == 0:
@@ -451,11 +486,30 @@ FLOAT_UNARY: dict[Ops, Callable[[UOp], UOp]] = {
   Ops.POW: lambda a: a.maximum(-4.0).minimum(4.0).alu(Ops.POW, a.const_like(2.0)),
 }
 
-STEPS: list[Callable[[Generator, Value], Value | None]] = [
-  *[Generator.binary] * 4, *[Generator.unary] * 2, Generator.where, Generator.cast, Generator.bitcast, *[Generator.reshape] * 3, Generator.permute,
-  Generator.expand, Generator.pad, *[Generator.shrink] * 2, Generator.shrink_by_variable, Generator.flip, Generator.cat, Generator.window,
-  *[Generator.reduce] * 3, *[Generator.matmul] * 2, Generator.gather, Generator.move, Generator.identity, Generator.assign,
-]  # fmt: skip
+Step = Callable[[Generator, Value], Value | None]
+WEIGHTS: dict[Step, int] = {
+  Generator.binary: 4,
+  Generator.unary: 2,
+  Generator.where: 1,
+  Generator.cast: 1,
+  Generator.bitcast: 1,
+  Generator.reshape: 3,
+  Generator.permute: 1,
+  Generator.expand: 1,
+  Generator.pad: 1,
+  Generator.shrink: 2,
+  Generator.shrink_by_variable: 1,
+  Generator.flip: 1,
+  Generator.cat: 1,
+  Generator.window: 1,
+  Generator.reduce: 3,
+  Generator.matmul: 2,
+  Generator.gather: 1,
+  Generator.move: 1,
+  Generator.identity: 1,
+  Generator.assign: 1,
+}
+STEPS = [step for step, weight in WEIGHTS.items() for _ in range(weight)]
 
 
 def make(seed: int, steps: int = 9, kind: str = "NULL") -> Program:

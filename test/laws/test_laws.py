@@ -32,10 +32,27 @@ def test_the_programs_hold_every_op_forward_and_backward():
       ops = {u.op for u in v.plain.toposort()}
       seen |= ops
       differentiated |= ops if v.text.startswith("gradient") else set()
-  # ops of the global view; VARIABLE is inside shapes, BIND is the engine's, HOLE and what follows MOVE belong to later stages
-  wanted = (GroupOp.Elementwise | GroupOp.Movement | {Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.GATHER, Ops.REDUCE, Ops.ASSIGN, Ops.AFTER, Ops.CONTIGUOUS, Ops.DETACH}) - {Ops.MULACC}
+  # ops of the global view; VARIABLE is inside shapes, BIND is the engine's, HOLE and what follows MOVE belong to
+  # later stages
+
+  wanted = (
+    GroupOp.Elementwise
+    | GroupOp.Movement
+    | {Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.GATHER, Ops.REDUCE, Ops.ASSIGN, Ops.AFTER, Ops.CONTIGUOUS, Ops.DETACH}
+  ) - {Ops.MULACC}
   assert wanted - seen == set()
-  assert {Ops.MUL, Ops.WHERE, Ops.CAT, Ops.WINDOW, Ops.SPREAD, Ops.GATHER, Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.MAX} <= differentiated
+  assert {
+    Ops.MUL,
+    Ops.WHERE,
+    Ops.CAT,
+    Ops.WINDOW,
+    Ops.SPREAD,
+    Ops.GATHER,
+    Ops.PAD,
+    Ops.SHRINK,
+    Ops.FLIP,
+    Ops.MAX,
+  } <= differentiated
 
 
 def clear_caches():
@@ -55,7 +72,11 @@ def test_mutant_dies_by_an_assertion(name, monkeypatch):
     except AssertionError as e:
       killed = seed, str(e)
       break
-    except (ValueError, IndexError, TypeError):  # a wrong rule may also make graphs that no card accepts: that is no law
+    except (
+      ValueError,
+      IndexError,
+      TypeError,
+    ):  # a wrong rule may also make graphs that no card accepts: that is no law
       continue
   monkeypatch.undo()
   clear_caches()

@@ -1,4 +1,5 @@
-"""Placement of ops, moves between placements, and the local program. Importing it gives `UOp` its placement function."""
+"""Placement of ops, moves between placements, and the local program. Importing it gives `UOp` its placement
+function."""
 
 from tinygrad import ops as _ops
 from tinygrad.sharding import place as _place

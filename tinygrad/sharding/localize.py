@@ -1,7 +1,9 @@
 """From the global view to the one program that every device runs.
 
-A value is asked for at a placement: its own, or (constants, and slices of what is replicated) one that needs no communication. Shapes become
-local: an even cut has an integer length, an uneven one an expression of `_device_num`. Every move becomes a COLLECTIVE, and so does every
+A value is asked for at a placement: its own, or (constants, and slices of what is replicated) one that needs no
+communication. Shapes become
+local: an even cut has an integer length, an uneven one an expression of `_device_num`. Every move becomes a COLLECTIVE,
+and so does every
 index map along a cut dim: PAD, SHRINK, FLIP, CAT, WINDOW and SPREAD in a row are one template and travel once.
 """
 
@@ -16,6 +18,7 @@ from tinygrad.sharding.place import collect, deliver, dims_of, factor_rule, lega
 from tinygrad.uop.cards import Factors
 from tinygrad.uop.ops import Collective, GroupOp, Ops, UOp, simplify_sint, sint, sint_to_uop, smax, smin
 from tinygrad.uop.rewrite import substitute
+from tinygrad.uop.spec import check_graph
 
 Demand = tuple[UOp, Placement | None]
 Rule = tuple[list[Demand], Callable[[list[UOp]], UOp]]  # what a local form is made of, and how
@@ -26,7 +29,10 @@ SLICED_BELOW = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE))  # a slice of t
 
 def localize(sink: UOp) -> UOp:
   """The local view of a placed graph (docs/architecture.md, 3): no MOVE is left, buffers are behind SHARD."""
-  return Localizer(whole_assigns(sink)).run()
+  check_graph(sink, "tensor")
+  local = Localizer(whole_assigns(sink)).run()
+  check_graph(local, "local")
+  return local
 
 
 # ---------------------------------------------------------------- what a device holds
@@ -79,7 +85,8 @@ def scalar(value: sint, dtype: DType, shape: Sequence[sint]) -> UOp:
 
 
 def shifted(index: UOp, offset: sint) -> UOp:
-  """index - offset in a signed type: rows before the device's own get a negative index, which reads and adds nothing."""
+  """index - offset in a signed type: rows before the device's own get a negative index, which reads and adds
+  nothing."""
   wide = index.dtype.itemsize > 4 or index.dtype is dtypes.uint32
   signed = index.cast(dtypes.int64 if wide else dtypes.int32)
   return UOp.new(Ops.SUB, signed.dtype, (signed, scalar(offset, signed.dtype, signed.shape)))
@@ -162,7 +169,8 @@ class Localizer:
     return self.op_rule(u, p, f, legal(cuts, dims_of(f), f))
 
   def op_rule(self, u: UOp, p: Sharding, f: Factors, cuts: dict[int, Digits]) -> Rule:
-    """The same op on local shapes, the factors cut by `cuts`; sources without a device are made where they are needed."""
+    """The same op on local shapes, the factors cut by `cuts`; sources without a device are made where they are
+    needed."""
     needs: list[Demand] = []
     for s, lists in zip(u.src, f.src):
       there = Sharding.of(p.mesh, project(lists, cuts), s.device.pending if isinstance(s.device, Sharding) else ())
@@ -179,8 +187,8 @@ class Localizer:
           arg = shape
         case Ops.SHRINK:
           arg = tuple((0, shape[i]) if p.cut(i) else pair for i, pair in enumerate(arg))
-        case Ops.GATHER if is_cut(places[0]) and places[0].cut(0):
-          xs = [xs[0], shifted(xs[1], start(places[0], 0, u.src[0].shape[0]))]
+        case Ops.GATHER if isinstance(table := places[0], Sharding) and table.cut(0):
+          xs = [xs[0], shifted(xs[1], start(table, 0, u.src[0].shape[0]))]
       return u.replace(src=tuple(xs), arg=arg)
 
     return needs, form
@@ -193,7 +201,6 @@ class Localizer:
         return self.op_rule(u, p, Factors((), ((0,),), (0,)), {})
       f = factor_rule(u)
       cuts = legal(collect(f.out, f, [p.cut(i) for i in range(u.ndim)]), dims_of(f), f)
-      finer = [Sharding.of(p.mesh, project(lists, cuts), s.device.pending if isinstance(s.device, Sharding) else ()) for s, lists in zip(u.src, f.src)]
       if (
         p.with_dims(project(f.out, cuts)) is p
         and not any(p.cut(i) for i in touched(u, f))
@@ -236,7 +243,8 @@ class Localizer:
     return [(x, here)], form
 
   def template(self, u: UOp) -> tuple[UOp, list[UOp]]:
-    """u as an expression over HOLEs, and the values that fill them: the index maps, and the implied moves between them, in a row below u."""
+    """u as an expression over HOLEs, and the values that fill them: the index maps, and the implied moves between them,
+    in a row below u."""
     holes: list[UOp] = []
 
     def fill(s: UOp) -> UOp:
@@ -269,11 +277,18 @@ class Localizer:
 def moves_freely(u: UOp) -> bool:
   """Whether a MOVE stays on one device set and settles nothing, so that it may be part of an index map."""
   x = u.src[0]
-  return x.device is not None and u.device is not None and device_set(x.device) == device_set(u.device) and not owes(x) and not owes(u)
+  return (
+    x.device is not None
+    and u.device is not None
+    and device_set(x.device) == device_set(u.device)
+    and not owes(x)
+    and not owes(u)
+  )
 
 
 def touched(u: UOp, f: Factors) -> set[int]:
-  """The result dims along which u's index map is not the identity, or depends on the index along a dim that must then be whole."""
+  """The result dims along which u's index map is not the identity, or depends on the index along a dim that must then
+  be whole."""
   return {*f.remapped, *((u.arg[1],) if u.op in (Ops.WINDOW, Ops.SPREAD) else ())}
 
 
@@ -296,7 +311,8 @@ def communicate(kind: str, xs: Sequence[UOp], template: UOp, places: tuple[Place
 
 
 def whole_assigns(sink: UOp) -> UOp:
-  """ASSIGN into a view that cuts a part out of a cut dim -> ASSIGN of the whole buffer: the value inside the view, the old content outside."""
+  """ASSIGN into a view that cuts a part out of a cut dim -> ASSIGN of the whole buffer: the value inside the view, the
+  old content outside."""
   mapping: dict[UOp, UOp] = {}
   for u in sink.toposort():
     if u.op is not Ops.ASSIGN or not is_cut(u.src[0].device):
@@ -306,7 +322,13 @@ def whole_assigns(sink: UOp) -> UOp:
     while base.op in GroupOp.Movement:
       views.append(base)
       base = base.src[0]
-    if not any(v.op in REMAPPING and any(isinstance(d := s.device, Sharding) and d.cut(i) for i in touched(v, factor_rule(v)) for s in (v, v.src[0])) for v in views):
+    if not any(
+      v.op in REMAPPING
+      and any(
+        isinstance(d := s.device, Sharding) and d.cut(i) for i in touched(v, factor_rule(v)) for s in (v, v.src[0])
+      )
+      for v in views
+    ):
       continue
     value, base = substitute(u.src[1], mapping), substitute(base, mapping)
     mask = UOp.const(dtypes.bool, True).broadcast_to(u.shape)

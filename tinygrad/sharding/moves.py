@@ -1,6 +1,7 @@
 """Moves between placements: which bytes travel, and in which steps.
 
-Bytes are what each device receives, the largest over the devices, as a ring or a direct exchange needs them: all-reduce 2(n-1)/n of the local
+Bytes are what each device receives, the largest over the devices, as a ring or a direct exchange needs them: all-reduce
+2(n-1)/n of the local
 block, reduce-scatter (n-1)/n; a change of cut costs the part of the new block that the device does not hold yet.
 """
 
@@ -20,7 +21,8 @@ Digits = tuple[Digit, ...]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-  """One move of a plan, from placement `a` to `b`: kind, the size of a group of devices that exchange, bytes received per device."""
+  """One move of a plan, from placement `a` to `b`: kind, the size of a group of devices that exchange, bytes received
+  per device."""
 
   kind: str  # slice, lift, all_reduce, reduce_scatter, all_gather, all_to_all, permute, copy
   a: Placement
@@ -30,7 +32,8 @@ class Step:
 
 
 def boundaries(n: int, digit_lists: Iterable[Iterable[Digit]]) -> tuple[int, ...]:
-  """The strides at which digits begin and end, as one divisor chain of n; a digit that fits no chain with earlier ones is left out."""
+  """The strides at which digits begin and end, as one divisor chain of n; a digit that fits no chain with earlier ones
+  is left out."""
   chain = [1, n] if n > 1 else [1]
   for digits in digit_lists:
     for d in digits:
@@ -67,7 +70,8 @@ def ints(shape: Sequence[Any]) -> tuple[int, ...]:
 
 
 def wire(shape: Sequence[Any], itemsize: int, a: Placement, b: Placement) -> float:
-  """Bytes each device of `b` receives when a value of global `shape` moves from `a` to `b` (the largest over the devices)."""
+  """Bytes each device of `b` receives when a value of global `shape` moves from `a` to `b` (the largest over the
+  devices)."""
   return 0.0 if a == b else _wire(ints(shape), itemsize, a, b)
 
 
@@ -77,13 +81,15 @@ def _wire(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> 
 
 
 def nests(n: int, outer: int, inner: int) -> bool:
-  """Whether each block of n cut into `inner` flat blocks lies within its block of the cut into `outer` (inner a multiple of outer)."""
+  """Whether each block of n cut into `inner` flat blocks lies within its block of the cut into `outer` (inner a
+  multiple of outer)."""
   return outer == 1 or -(-n // outer) == inner // outer * -(-n // inner)
 
 
 @functools.cache
 def plan(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> tuple[Step, ...]:
-  """The steps from `a` to `b`; none where they are the same. Debts are settled first, into the cut that `b` wants where that nests."""
+  """The steps from `a` to `b`; none where they are the same. Debts are settled first, into the cut that `b` wants where
+  that nests."""
   if a == b:
     return ()
   if device_set(a) != device_set(b) or isinstance(a, str) or isinstance(b, str):
@@ -106,7 +112,9 @@ def plan(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> t
 def _disjoint(dims: Iterable[Digits], pending: Sequence[Owe]) -> bool:
   """No owed digit overlaps one that cuts."""
   cut = [d for dim in dims for d in dim]
-  return not any(o.stride < c.stride * c.size and c.stride < o.stride * o.size for p in pending for o in p.digits for c in cut)
+  return not any(
+    o.stride < c.stride * c.size and c.stride < o.stride * o.size for p in pending for o in p.digits for c in cut
+  )
 
 
 def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> tuple[Step, ...]:
@@ -118,7 +126,8 @@ def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placem
 
 
 def _settle(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> tuple[Sharding, list[Step]]:
-  """Pays what `a` owes and `b` does not: a reduce-scatter onto the cuts that `b` adds with owed digits, an all-reduce of the rest."""
+  """Pays what `a` owes and `b` does not: a reduce-scatter onto the cuts that `b` adds with owed digits, an all-reduce
+  of the rest."""
   kept = [o for o in a.pending if o in b.pending]
   paid = [o for o in a.pending if o not in b.pending]
   chain = boundaries(len(a), [a.used, b.used])
@@ -136,7 +145,7 @@ def _settle(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> 
       here = sliced
     scattered: list[Digit] = []
     for i, target in enumerate(at_b):
-      new = _more(shape[i], dims[i], target or (), lambda d: d in left)
+      new = _more(shape[i], dims[i], target or (), left.__contains__)
       dims[i] += new
       scattered += new
       left -= set(new)
@@ -173,7 +182,9 @@ def _exchange(shape: tuple[int, ...], a: Sharding, b: Sharding) -> tuple[str, in
       overlap *= max(0, min(hi, hi2) - max(lo, lo2))
       nested = nested and (lo == hi or lo2 <= lo <= hi <= hi2)
     worst = max(worst, new - overlap)
-  if worst == 0 and nested:  # else a dim of the old block is empty where the new one's is not: no slice, though nothing travels
+  if (
+    worst == 0 and nested
+  ):  # else a dim of the old block is empty where the new one's is not: no slice, though nothing travels
     return "slice", 1, 0
   parts_a, parts_b = prod(a.parts_), prod(b.parts_)
   if parts_b < parts_a:

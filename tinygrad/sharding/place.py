@@ -1,7 +1,10 @@
-"""The placement function: on which devices an op runs, how its operands must be cut for it, and what its result is cut into.
+"""The placement function: on which devices an op runs, how its operands must be cut for it, and what its result is cut
+into.
 
-Collect, resolve, update: the cuts of the operands' dims are collected on the op's factors (from its card), conflicts are resolved by bytes,
-and the factors' cuts give the placement that each operand needs and the placement of the result. One digit cuts at most one factor.
+Collect, resolve, update: the cuts of the operands' dims are collected on the op's factors (from its card), conflicts
+are resolved by bytes,
+and the factors' cuts give the placement that each operand needs and the placement of the result. One digit cuts at most
+one factor.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from tinygrad.uop.ops import Move, Ops, UOp
 from tinygrad.uop.place import Decision
 
 Assignment = dict[int, Digits]  # factor -> the digits that cut it, major to minor
-PUSHED = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE))  # a move may go below these: the value is a rearranged source
+PUSHED = frozenset(
+  (Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE)
+)  # a move may go below these: the value is a rearranged source
 SOURCELESS = frozenset((Ops.CONST, Ops.IOTA, Ops.VARIABLE, Ops.BIND, Ops.HOLE, Ops.SINK))
 
 
@@ -71,7 +76,8 @@ class Outcome:
 
 
 def collect(lists: Sequence[Sequence[int]], f: Factors, dims: Sequence[Digits]) -> Assignment:
-  """Cuts of dims -> cuts of factors. A dim of several factors is cut major to minor, so its digits split by gcd along them."""
+  """Cuts of dims -> cuts of factors. A dim of several factors is cut major to minor, so its digits split by gcd along
+  them."""
   out: Assignment = {}
   for inner, digits in zip(lists, dims):
     if not digits:
@@ -98,7 +104,8 @@ def collect(lists: Sequence[Sequence[int]], f: Factors, dims: Sequence[Digits]) 
 
 
 def legal(cuts: Assignment, lists: Iterable[Sequence[int]], f: Factors) -> Assignment:
-  """Without the cuts that a dim of several factors cannot express: they must be even, and all factors before a cut one fully cut."""
+  """Without the cuts that a dim of several factors cannot express: they must be even, and all factors before a cut one
+  fully cut."""
   out = {factor: digits for factor, digits in cuts.items() if digits}
   compound = [inner for inner in lists if len(inner) > 1]
   changed = bool(compound)
@@ -126,7 +133,8 @@ def project(lists: Sequence[Sequence[int]], cuts: Assignment) -> tuple[Digits, .
 
 
 def overlap(a: Digit, b: Digit) -> bool:
-  """Whether two digits cannot be part of one placement: they share a part of the device's number, or form no divisor chain."""
+  """Whether two digits cannot be part of one placement: they share a part of the device's number, or form no divisor
+  chain."""
   low, high = (a, b) if a.stride < b.stride else (b, a)
   return high.stride % (low.stride * low.size) != 0
 
@@ -135,8 +143,11 @@ def dims_of(f: Factors) -> list[Sequence[int]]:
   return [inner for lists in (*f.src, f.out) for inner in lists]
 
 
-def merge(f: Factors, placements: Sequence[Sharding | None], order: Iterable[int], chain: tuple[int, ...]) -> tuple[Assignment, set[Digit], set[Digit]]:
-  """The cuts that the sources ask for, earlier ones in `order` first; with the digits in conflict, and all digits asked for."""
+def merge(
+  f: Factors, placements: Sequence[Sharding | None], order: Iterable[int], chain: tuple[int, ...]
+) -> tuple[Assignment, set[Digit], set[Digit]]:
+  """The cuts that the sources ask for, earlier ones in `order` first; with the digits in conflict, and all digits asked
+  for."""
   cuts: Assignment = {}
   used: set[Digit] = set()
   clash: set[Digit] = set()
@@ -168,7 +179,8 @@ def merge(f: Factors, placements: Sequence[Sharding | None], order: Iterable[int
 
 
 def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> list[Assignment]:
-  """The ways to cut the factors: one if nothing is contested; else each contested digit on any factor that can carry it, or on none."""
+  """The ways to cut the factors: one if nothing is contested; else each contested digit on any factor that can carry
+  it, or on none."""
   cut = [i for i, s in enumerate(placements) if s is not None and s.dims]
   lists = dims_of(f)
   out: dict[tuple[tuple[int, Digits], ...], Assignment] = {}
@@ -177,7 +189,9 @@ def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> li
     ok = legal(cuts, lists, f)
     out.setdefault(tuple(sorted(ok.items())), ok)
 
-  orders: Iterable[tuple[int, ...]] = itertools.permutations(cut) if len(cut) <= 3 else ((i, *(j for j in cut if j != i)) for i in cut)
+  orders: Iterable[tuple[int, ...]] = (
+    itertools.permutations(cut) if len(cut) <= 3 else ((i, *(j for j in cut if j != i)) for i in cut)
+  )
   for order in orders:
     chain = boundaries(n, [(d for dim in s.dims for d in dim) for i in order if (s := placements[i]) is not None])
     cuts, clash, asked = merge(f, placements, order, chain)
@@ -208,7 +222,8 @@ def wants_push(u: UOp) -> bool:
 
 
 def below(u: UOp, target: Placement) -> Placement | None:
-  """The placement of u's source from which u, a rearrangement of it, has every part that `target` wants; None if there is none."""
+  """The placement of u's source from which u, a rearrangement of it, has every part that `target` wants; None if there
+  is none."""
   if isinstance(target, str):
     return target
   device = u.device
@@ -236,7 +251,8 @@ class Bringing:
     self.memo: dict[tuple[UOp, Placement], tuple[float, str]] = {}
 
   def cost(self, u: UOp, target: Placement) -> float:
-    """Bytes received per device to have `u` at `target`: the least over u itself, u's source below movement, an earlier placement."""
+    """Bytes received per device to have `u` at `target`: the least over u itself, u's source below movement, an earlier
+    placement."""
     return self.best(u, target)[0]
 
   def best(self, u: UOp, target: Placement) -> tuple[float, str]:
@@ -275,7 +291,8 @@ _CACHE_LIMIT = 100_000
 
 
 def outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> list[Outcome]:
-  """The ways to run an op on sources placed as they are (a source on a single device beside a sharded one is brought in); cached, never empty."""
+  """The ways to run an op on sources placed as they are (a source on a single device beside a sharded one is brought
+  in); cached, never empty."""
   key = (op, dtype, arg, *[(s.shape, s.device) for s in src])
   found = _outcomes.get(key)
   if found is None:
@@ -300,7 +317,9 @@ def _find_outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> lis
   placements = [d.settled if isinstance(d, Sharding) else None for d in devices]
   found = []
   for cuts in assignments(f, placements, len(base)):
-    required = tuple(None if d is None else Sharding.of(base.mesh, project(lists, cuts)) for d, lists in zip(devices, f.src))
+    required = tuple(
+      None if d is None else Sharding.of(base.mesh, project(lists, cuts)) for d, lists in zip(devices, f.src)
+    )
     contracted = [d for factor in sorted(f.contracted) for d in cuts.get(factor, ())]
     owes = [Owe(tuple(contracted), arg[0] if op is Ops.REDUCE else Ops.ADD, op is Ops.GATHER)] if contracted else []
     result = Sharding.of(base.mesh, project(f.out, cuts), owes)
@@ -320,7 +339,9 @@ def one_device(op: Ops, src: tuple[UOp, ...]) -> Placement | None:
     if d is None or d == found:
       continue
     if found is not None and d != found:
-      raise ShardError(explain_error(op, src, "the operands live on different devices", f"move one, e.g. y.to({_spell(found)})"))
+      raise ShardError(
+        explain_error(op, src, "the operands live on different devices", f"move one, e.g. y.to({_spell(found)})")
+      )
     found = d
   return found
 
@@ -340,14 +361,22 @@ def check_device_sets(op: Ops, src: Sequence[UOp]) -> None:
   """Raises ShardError where operands live on two different sets (or orders) of several devices."""
   sets = [s.device.devices for s in src if isinstance(s.device, Sharding)]
   if any(s != sets[0] for s in sets[1:]):
-    raise ShardError(explain_error(op, src, "the operands live on two different device sets", "bring one to the other's placement: y.shard(x.device)"))
+    raise ShardError(
+      explain_error(
+        op,
+        src,
+        "the operands live on two different device sets",
+        "bring one to the other's placement: y.shard(x.device)",
+      )
+    )
 
 
 def decide(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> Decision:
   """Where `op` runs on `src`, with the sources brought there by implied moves in the cheapest way.
 
   Cost: about 5 us where the answer is cached and nothing moves.
-  Raises: ShardError if the operands live on different single devices or device sets, or if RESHARD=0 and bytes would have to move.
+  Raises: ShardError if the operands live on different single devices or device sets, or if RESHARD=0 and bytes would
+  have to move.
   """
   if op is Ops.REDUCE and (better := contraction(src[0], arg)) is not None:
     src = (better,)
@@ -356,16 +385,24 @@ def decide(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> Decision:
   if len(found) == 1:
     return Decision(best.required, best.result, src) if best.stays else _bring_all(op, src, best, Bringing())
   ways = Bringing()
-  best = min(found, key=lambda o: (sum(ways.cost(s, r) for s, r in zip(src, o.required) if r is not None) + o.owed, -o.parts))
+  best = min(
+    found, key=lambda o: (sum(ways.cost(s, r) for s, r in zip(src, o.required) if r is not None) + o.owed, -o.parts)
+  )
   return _bring_all(op, src, best, ways)
 
 
 def _bring_all(op: Ops, src: tuple[UOp, ...], o: Outcome, ways: Bringing) -> Decision:
   if not RESHARD.value:
     for i, (s, r) in enumerate(zip(src, o.required)):
-      if r is not None and (nbytes := ways.cost(s, r)) > 0 and not (isinstance(s.device, Sharding) and s.device.pending):
+      if (
+        r is not None and (nbytes := ways.cost(s, r)) > 0 and not (isinstance(s.device, Sharding) and s.device.pending)
+      ):
         what = f"src[{i}] has to move to {show_placement(r)}, and RESHARD=0 forbids an implied move"
-        raise ShardError(explain_error(op, src, what, f"bring it there with .shard(...) before the {op.name.lower()} ({nbytes:.0f} B per device)"))
+        raise ShardError(
+          explain_error(
+            op, src, what, f"bring it there with .shard(...) before the {op.name.lower()} ({nbytes:.0f} B per device)"
+          )
+        )
   return Decision(o.required, o.result, tuple([s if r is None else ways.build(s, r) for s, r in zip(src, o.required)]))
 
 
@@ -384,8 +421,14 @@ def result(u: UOp) -> Placement | None:
       return _everywhere(u.src[0].device)
     case Ops.COLLECTIVE:
       return _everywhere(u.arg.result)
-  ways = [o for o in outcomes(u.op, u.dtype, u.src, u.arg) if o.stays or all(s.device == r or s.device is None for s, r in zip(u.src, o.required))]
-  assert ways, explain_error(u.op, u.src, "the node was built on sources that are not placed for it", "build it through the UOp methods")
+  ways = [
+    o
+    for o in outcomes(u.op, u.dtype, u.src, u.arg)
+    if o.stays or all(s.device == r or s.device is None for s, r in zip(u.src, o.required))
+  ]
+  assert ways, explain_error(
+    u.op, u.src, "the node was built on sources that are not placed for it", "build it through the UOp methods"
+  )
   return ways[0].result
 
 
@@ -411,9 +454,11 @@ def _owes(u: UOp) -> bool:
 
 
 def contraction(x: UOp, arg: Any) -> UOp | None:
-  """REDUCE(ADD) of a MUL, through CAST, RESHAPE and PERMUTE, as one op: `x` with its MUL placed anew, the reduction known; None to leave it.
+  """REDUCE(ADD) of a MUL, through CAST, RESHAPE and PERMUTE, as one op: `x` with its MUL placed anew, the reduction
+  known; None to leave it.
 
-  The MUL was placed without knowing that it is summed. The cuts of its operands before any implied move are resolved again, and what the
+  The MUL was placed without knowing that it is summed. The cuts of its operands before any implied move are resolved
+  again, and what the
   sum will owe is charged as a reduce-scatter.
   """
   if arg[0] is not Ops.ADD:
@@ -447,18 +492,20 @@ def contraction(x: UOp, arg: Any) -> UOp | None:
       best = (moved + owed, -way.parts), way
   if best is None or best[1].result == mul.device:
     return None
-  u = UOp.new(Ops.MUL, mul.dtype, tuple(s if r is None else ways.build(s, r) for s, r in zip(operands, best[1].required)), mul.arg)
+  u = UOp.new(
+    Ops.MUL, mul.dtype, tuple(s if r is None else ways.build(s, r) for s, r in zip(operands, best[1].required)), mul.arg
+  )
   for link in reversed(chain):
     u = UOp.new(link.op, link.dtype, (u,), link.arg)
   return u
 
 
 def carried(u: UOp, source: Sharding) -> Sharding | None:
-  """The placement of `u`, a CAST, RESHAPE or PERMUTE, on a source at `source`; None if it cannot carry all of the cuts."""
+  """The placement of `u`, a CAST, RESHAPE or PERMUTE, on a source at `source`; None if it cannot carry all of the
+  cuts."""
   f = factor_rule(u)
   cuts = legal(collect(f.src[0], f, [source.cut(i) for i in range(len(f.src[0]))]), dims_of(f), f)
   if source.with_dims(project(f.src[0], cuts)) is not source:
     return None
   placed = source.with_dims(project(f.out, cuts))
   return placed if isinstance(placed, Sharding) else None
-

@@ -1,6 +1,7 @@
 """The seat of the placement function: `sharding/` registers into it at import, the methods of `UOp` call it.
 
-So `uop/` never imports `sharding/`. Call through the module (`place.decide(...)`), for the names are bound at registration.
+So `uop/` never imports `sharding/`. Call through the module (`place.decide(...)`), for the names are bound at
+registration.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 class Decision:
   """Where an op runs.
 
-  `required`: the placement of each source. `result`: the placement of the node built on `src`; it owes a reduction if `result.pending`.
-  `src`: the sources brought to `required` in the cheapest way (a move may lie below an EXPAND, a contraction's MUL may be built anew);
+  `required`: the placement of each source. `result`: the placement of the node built on `src`; it owes a reduction if
+  `result.pending`.
+  `src`: the sources brought to `required` in the cheapest way (a move may lie below an EXPAND, a contraction's MUL may
+  be built anew);
   where nothing has to move these are the sources as given. A hook builds `op` on `src`, and needs nothing else.
   """
 
@@ -35,7 +38,9 @@ def _missing(*args: Any) -> Any:
 
 decide: Callable[[Ops, DType, tuple[UOp, ...], Any], Decision] = _missing  # op, dtype, src, arg of a node to be built
 result: Callable[[UOp], str | Sharding | None] = _missing  # the device of a node whose sources are placed
-deliver: Callable[[UOp, str | Sharding], UOp] = _missing  # the cheapest form of a value at a placement, by implied moves
+deliver: Callable[[UOp, str | Sharding], UOp] = (
+  _missing  # the cheapest form of a value at a placement, by implied moves
+)
 
 
 def register(
