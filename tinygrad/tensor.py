@@ -108,6 +108,8 @@ class Tensor(NN, metaclass=_Training):
   def _at(self, placement: Placement) -> Self:
     if self.uop.device == placement:
       return self
+    if isinstance(placement, Sharding):
+      placement.local_shape(self.shape)  # raises where it cuts a dim that is not there
     t = self._wrap(_source(self.uop).copy_to_device(placement))
     t.requires_grad = self.requires_grad
     return t
@@ -135,12 +137,8 @@ class Tensor(NN, metaclass=_Training):
         f"shard: needs a sequence of devices, got the string {devices!r}\n  fix: shard(({devices!r}, ...)), or to({devices!r})"
       )
     where = devices if isinstance(devices, Mesh) else tuple(devices)
-    if isinstance(axis, int) and not -self.ndim <= axis < self.ndim:
-      raise ShardError(
-        f"shard: axis={axis} cuts dim {axis}, but the tensor of shape {self.shape} has {self.ndim} dims\n"
-        f"  fix: an axis in [{-self.ndim}, {self.ndim - 1}], or None for a copy on each device"
-      )
-    return self._at(Sharding(where, self._dim(axis) if isinstance(axis, int) else axis))
+    from_end = isinstance(axis, int) and -self.ndim <= axis < 0
+    return self._at(Sharding(where, axis + self.ndim if isinstance(axis, int) and from_end else axis))
 
   def shard_(self, devices: Sequence[str] | Mesh | Sharding, axis: int | P | None = None) -> Self:
     """`shard` in place."""

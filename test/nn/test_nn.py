@@ -1,0 +1,216 @@
+"""Layers against numpy, written from their definitions."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, dtypes, nn
+from tinygrad.nn.state import get_parameters
+
+
+def normal(seed, *shape):
+  return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def close(got, want, tol=1e-5):
+  np.testing.assert_allclose(got.numpy(), want, rtol=tol, atol=tol)
+
+
+def test_linear():
+  layer, x = nn.Linear(3, 4), normal(1, 2, 3)
+  assert layer.weight.shape == (4, 3)
+  close(layer(Tensor(x)), x @ layer.weight.numpy().T + layer.bias.numpy())
+  assert np.abs(layer.weight.numpy()).max() <= 1 / math.sqrt(3)
+  assert nn.Linear(3, 4, bias=False).bias is None
+
+
+def test_conv_shapes_and_same_padding():
+  assert nn.Conv2d(2, 4, 3)(Tensor.ones(1, 2, 5, 5)).shape == (1, 4, 3, 3)
+  assert nn.Conv2d(2, 4, (3, 2), stride=2, padding=1, bias=False)(Tensor.ones(1, 2, 5, 5)).shape == (1, 4, 3, 3)
+  for kernel in (3, 4):
+    assert nn.Conv2d(2, 4, kernel, padding="same", dilation=2)(Tensor.ones(1, 2, 5, 5)).shape == (1, 4, 5, 5)
+  assert nn.Conv1d(2, 4, 3, groups=2)(Tensor.ones(1, 2, 5)).shape == (1, 4, 3)
+  assert nn.ConvTranspose2d(2, 4, 3, stride=2, output_padding=1)(Tensor.ones(1, 2, 5, 5)).shape == (1, 4, 12, 12)
+  assert nn.ConvTranspose1d(2, 4, 3)(Tensor.ones(1, 2, 5)).shape == (1, 4, 7)
+
+
+def test_embedding():
+  layer = nn.Embedding(5, 3)
+  close(layer(Tensor([[0, 4], [2, 2]])), layer.weight.numpy()[[[0, 4], [2, 2]]])
+  close(layer(Tensor([5, -1])), np.zeros((2, 3)))
+  with pytest.raises(TypeError, match="needs integers"):
+    layer(Tensor([1.0]))
+
+
+def standard(x, axes, eps):
+  return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + eps)
+
+
+def test_norms():
+  x = normal(2, 2, 4, 3, 5)
+  layer = nn.LayerNorm(5)
+  layer.weight, layer.bias = Tensor(normal(3, 5)), Tensor(normal(4, 5))
+  close(layer(Tensor(x)), standard(x, -1, 1e-5) * layer.weight.numpy() + layer.bias.numpy())
+  close(nn.LayerNorm((3, 5), eps=1e-3, elementwise_affine=False)(Tensor(x)), standard(x, (-1, -2), 1e-3))
+  close(nn.LayerNorm2d(4)(Tensor(x)), standard(x, 1, 1e-5))
+  close(nn.GroupNorm(2, 4)(Tensor(x)), standard(x.reshape(2, 2, -1), -1, 1e-5).reshape(x.shape))
+  close(nn.InstanceNorm(4)(Tensor(x)), standard(x, (2, 3), 1e-5))
+  rms = nn.RMSNorm(5)
+  rms.weight = Tensor(normal(5, 5))
+  close(rms(Tensor(x)), x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * rms.weight.numpy())
+  with pytest.raises(ValueError, match="last dims must be those"):
+    layer(Tensor.ones(2, 4))
+
+
+def test_rms_norm_of_halves_is_done_in_float32():
+  x = np.full((1, 8), 300.0, np.float16)  # 300² is beyond float16
+  close(nn.RMSNorm(8)(Tensor(x)), np.ones((1, 8)), 1e-3)
+
+
+def test_batch_norm_learns_its_statistics():
+  layer, x = nn.BatchNorm(4), normal(2, 6, 4, 3) * 2 + 1
+  with Tensor.train():
+    close(layer(Tensor(x)), standard(x, (0, 2), 1e-5), 1e-4)
+  close(layer.running_mean, 0.1 * x.mean((0, 2)))
+  close(layer.running_var, 0.9 + 0.1 * x.var((0, 2), ddof=1))
+  assert layer.num_batches_tracked.item() == 1
+  mean, var = layer.running_mean.numpy(), layer.running_var.numpy()
+  close(layer(Tensor(x)), (x - mean[:, None]) / np.sqrt(var[:, None] + 1e-5))
+  assert nn.BatchNorm2d is nn.BatchNorm
+
+
+def test_lstm_cell():
+  cell, x, h, c = nn.LSTMCell(3, 4), normal(1, 2, 3), normal(2, 2, 4), normal(3, 2, 4)
+  new_h, new_c = cell(Tensor(x), (Tensor(h), Tensor(c)))
+  i, f, g, o = np.split(x @ cell.weight_ih.numpy().T + h @ cell.weight_hh.numpy().T, 4, 1)
+  sigmoid = lambda v: 1 / (1 + np.exp(-v))  # noqa: E731
+  want = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+  close(new_c, want)
+  close(new_h, sigmoid(o) * np.tanh(want))
+  assert cell(Tensor(x))[0].shape == (2, 4)
+
+
+def test_dropout():
+  x = Tensor.ones(10_000)
+  assert x.dropout(0.3).uop is x.uop
+  with Tensor.train():
+    y = x.dropout(0.3).numpy()
+    assert abs((y == 0).mean() - 0.3) < 0.03
+    np.testing.assert_allclose(y[y != 0], 1 / 0.7, rtol=1e-6)
+    assert x.dropout(0).uop is x.uop
+    assert x.dropout(1).sum().item() == 0
+  with pytest.raises(ValueError, match="probability"):
+    x.dropout(1.5)
+
+
+# ---------------------------------------------------------------- attention
+
+
+def attention(q, k, v, mask=None):
+  scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])
+  scores = scores if mask is None else scores + mask
+  e = np.exp(scores - scores.max(-1, keepdims=True))
+  return e / e.sum(-1, keepdims=True) @ v
+
+
+def test_attention():
+  q, k, v = normal(1, 2, 4, 3, 5), normal(2, 2, 4, 6, 5), normal(3, 2, 4, 6, 7)
+  t = [Tensor(x) for x in (q, k, v)]
+  close(t[0].scaled_dot_product_attention(t[1], t[2]), attention(q, k, v))
+  added = normal(4, 2, 1, 3, 6)
+  close(t[0].scaled_dot_product_attention(t[1], t[2], Tensor(added)), attention(q, k, v, added))
+  seen = np.arange(18).reshape(3, 6) % 3 != 1
+  close(t[0].scaled_dot_product_attention(t[1], t[2], Tensor(seen)), attention(q, k, v, np.where(seen, 0, -np.inf)))
+  causal = np.where(np.tri(3, dtype=bool), 0, -np.inf)
+  close(t[0].scaled_dot_product_attention(t[0], t[0], is_causal=True), attention(q, q, q, causal))
+
+
+def test_grouped_query_attention():
+  q, k, v = normal(1, 2, 4, 3, 5), normal(2, 2, 2, 3, 5), normal(3, 2, 2, 3, 5)
+  wide = [np.repeat(x, 2, 1) for x in (k, v)]
+  causal = np.where(np.tri(3, dtype=bool), 0, -np.inf)
+  t = [Tensor(x) for x in (q, k, v)]
+  close(t[0].scaled_dot_product_attention(t[1], t[2], is_causal=True, enable_gqa=True), attention(q, *wide, causal))
+  for heads in (1, 4):
+    mask = normal(5, 2, heads, 3, 3)
+    close(t[0].scaled_dot_product_attention(t[1], t[2], Tensor(mask), enable_gqa=True), attention(q, *wide, mask))
+  with pytest.raises(ValueError, match="multiple of those of k"):
+    t[0].scaled_dot_product_attention(Tensor(normal(2, 2, 3, 3, 5)), Tensor(normal(2, 2, 3, 3, 5)), enable_gqa=True)
+  with pytest.raises(ValueError, match="not both"):
+    t[0].scaled_dot_product_attention(t[0], t[0], Tensor(causal), is_causal=True)
+
+
+def test_half_attention_is_scored_in_float32():
+  q = np.full((1, 1, 2, 64), 40.0, np.float16)  # 64 * 40² is beyond float16
+  assert np.isfinite(Tensor(q).scaled_dot_product_attention(Tensor(q), Tensor(q)).numpy()).all()
+
+
+# ---------------------------------------------------------------- losses
+
+LOGITS, LABELS = normal(1, 4, 3), np.array([0, 2, 1, 2], np.int32)
+
+
+def log_softmax(x, axis=-1):
+  x = x - x.max(axis, keepdims=True)
+  return x - np.log(np.exp(x).sum(axis, keepdims=True))
+
+
+def test_sparse_categorical_crossentropy():
+  losses = -log_softmax(LOGITS)[np.arange(4), LABELS]
+  x, y = Tensor(LOGITS), Tensor(LABELS)
+  close(x.sparse_categorical_crossentropy(y), losses.mean())
+  close(x.sparse_categorical_crossentropy(y, reduction="none"), losses)
+  close(x.sparse_categorical_crossentropy(y, reduction="sum"), losses.sum())
+  close(x.sparse_categorical_crossentropy(y, ignore_index=2), losses[LABELS != 2].mean())
+  smooth = 0.9 * losses - 0.1 * log_softmax(LOGITS).mean(-1)
+  close(x.sparse_categorical_crossentropy(y, label_smoothing=0.1), smooth.mean())
+  x.sparse_categorical_crossentropy(y).backward()
+  close(x.grad, (np.exp(log_softmax(LOGITS)) - np.eye(3)[LABELS]) / 4)
+
+
+def test_sparse_categorical_crossentropy_of_impossible_classes():
+  x = Tensor([[0.0, -math.inf]])
+  assert x.sparse_categorical_crossentropy(Tensor([0])).item() == 0.0
+
+
+def test_cross_entropy():
+  x = normal(2, 2, 3, 4)
+  labels = np.random.default_rng(0).integers(0, 3, (2, 4))
+  losses = -np.take_along_axis(log_softmax(x, 1), labels[:, None], 1)[:, 0]
+  close(Tensor(x).cross_entropy(Tensor(labels)), losses.mean())
+  close(Tensor(x).cross_entropy(Tensor(labels), reduction="none"), losses)
+  p = np.abs(normal(3, 2, 3, 4))
+  close(Tensor(x).cross_entropy(Tensor(p)), -(p * log_softmax(x, 1)).sum(1).mean())
+  close(Tensor(x).log_softmax(1).nll_loss(Tensor(labels)), losses.mean())
+  w = np.array([1.0, 2.0, 3.0], np.float32)
+  close(Tensor(x).log_softmax(1).nll_loss(Tensor(labels), Tensor(w)), (losses * w[labels]).sum() / w[labels].sum())
+
+
+def test_binary_crossentropy():
+  x, y = normal(1, 6), np.array([0, 1, 1, 0, 1, 0], np.float32)
+  p = 1 / (1 + np.exp(-x))
+  want = -(y * np.log(p) + (1 - y) * np.log(1 - p))
+  close(Tensor(p).binary_crossentropy(Tensor(y)), want.mean())
+  close(Tensor(x).binary_crossentropy_logits(Tensor(y)), want.mean())
+  close(Tensor(x).binary_crossentropy_logits(Tensor(y), "none", Tensor(3.0)), -(3 * y * np.log(p) + (1 - y) * np.log(1 - p)))
+  assert Tensor([1e4]).binary_crossentropy_logits(Tensor([0.0])).item() == 1e4
+
+
+def test_losses_refuse_what_does_not_fit():
+  x = Tensor(LOGITS)
+  with pytest.raises(ValueError, match="logits' shape without the last dim"):
+    x.sparse_categorical_crossentropy(Tensor([0, 1]))
+  with pytest.raises(ValueError, match="label_smoothing"):
+    x.cross_entropy(Tensor(LABELS), label_smoothing=2.0)
+  with pytest.raises(ValueError, match="unknown reduction"):
+    x.cross_entropy(Tensor(LABELS), reduction="max")
+  with pytest.raises(ValueError, match="without dim 1"):
+    x.cross_entropy(Tensor([0, 1]))
+
+
+def test_sequential_and_parameters():
+  model = [nn.Linear(3, 4), Tensor.relu, nn.Linear(4, 2, bias=False)]
+  assert Tensor.ones(5, 3).sequential(model).shape == (5, 2)
+  assert len(get_parameters(model)) == 3
+  assert all(p.dtype is dtypes.float32 for p in get_parameters(model))
