@@ -14,6 +14,7 @@ from tiny_llama import CASES, PROMPTS, TOKENS, Tiny
 
 from extra.write_gguf import write_gguf
 from tinygrad import Device, GlobalCounters, Mesh
+from tinygrad.apps import AppError
 from tinygrad.apps.gguf import GGUF, GGUFError
 from tinygrad.apps.llm import EMBEDDED
 from tinygrad.apps.model import CHUNK, Config, ContextError, Layout, Llama, ShardSpecError, load_weights
@@ -263,6 +264,10 @@ def test_heads_that_the_devices_cannot_share(tmp_path: Path):
     ({"llama__rope__dimension_count": 10}, "10 of 8 dims"),
     ({"llama__rope__dimension_count": 3}, "3 of 8 dims"),
     ({"llama__rope__freq_base": -1.0}, "cannot rotate"),
+    ({"llama__rope__freq_base": float("nan")}, "cannot rotate"),
+    ({"llama__attention__layer_norm_rms_epsilon": 0.0}, "epsilon': 0.0 is not possible"),
+    ({"llama__attention__layer_norm_rms_epsilon": float("nan")}, "epsilon': nan is not possible"),
+    ({"llama__attention__head_count": True}, "is a bool, not a int"),
     ({"llama__rope__scaling__type": "yarn"}, "'yarn' is not supported"),
     ({"llama__expert_count": 8}, "mixtures of experts are not supported"),
   ],
@@ -285,6 +290,30 @@ def test_metadata_that_it_refuses(tmp_path: Path, metadata: dict[str, Any], matc
 def test_tensors_that_it_refuses(tmp_path: Path, tensors: dict[str, Any], match: str):
   with pytest.raises(GGUFError, match=match):
     Llama(changed(SMALL, tmp_path, tensors), Layout.parse("1"))
+
+
+def test_flipped_bytes_of_a_whole_model_are_a_typed_error_or_load(tmp_path: Path):
+  raw, bad, rng, refused = (
+    SMALL.write(tmp_path / "m.gguf").read_bytes(),
+    tmp_path / "bad.gguf",
+    np.random.RandomState(0),
+    0,
+  )
+  header = min(t.offset for t in GGUF(tmp_path / "m.gguf").tensors.values())
+  start = raw.index(b"llama.context_length")
+  for i in range(400):
+    b = bytearray(raw)
+    # half of them where the sizes are, half in the vocabulary and the list of tensors
+    for at in rng.randint(*((start, start + 600) if i % 2 else (0, header)), size=rng.randint(1, 4)):
+      b[at] = rng.randint(256)
+    bad.write_bytes(b)
+    try:
+      g = GGUF(bad)
+      Tokenizer.from_gguf(g)
+      load_weights(g, Config.from_gguf(g), Layout.parse("1"))
+    except AppError:
+      refused += 1
+  assert 100 < refused < 400
 
 
 def test_linear_scaling_of_positions(tmp_path: Path):

@@ -138,9 +138,8 @@ def load(args: argparse.Namespace) -> tuple[Llama, Tokenizer]:
     )
   g = GGUF(path)
   tokenizer = Tokenizer.from_gguf(g)
-  own = g.get("llama.context_length", int, 4096)
   with progress(sum(t.nbytes for t in g.tensors.values())) as track:
-    return Llama(g, Layout.parse(args.shard), args.ctx or min(own, 4096), track), tokenizer
+    return Llama(g, Layout.parse(args.shard), args.ctx, track), tokenizer
 
 
 class progress:

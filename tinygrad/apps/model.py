@@ -24,6 +24,7 @@ from tinygrad.sharding.localize import localize
 from tinygrad.uop.ops import Ops
 
 CHUNK = 32  # tokens of a prompt that one prefill step takes; the last chunk is padded
+DEFAULT_CONTEXT = 4096  # tokens; a model made for more takes them if asked to
 RECONVERT = "convert the model again with a current converter"
 
 
@@ -80,7 +81,10 @@ class Config:
 
   @staticmethod
   def from_gguf(g: GGUF, context: int | None = None) -> Config:
-    """`context` asks for less than the file's length. Raises GGUFError for what is not a llama, or does not fit."""
+    """`context` tokens, at most the file's own length; without it, at most 4096.
+
+    Raises GGUFError for what is not a llama, or does not fit together.
+    """
     arch = g.get("general.architecture", str)
     if arch != "llama":
       fix = "use a model of the llama architecture"
@@ -109,7 +113,7 @@ class Config:
       head_dim=head_dim,
       ffn=size("feed_forward_length"),
       vocab=embedding.shape[0],
-      context=min(longest, context or longest),
+      context=min(longest, context or DEFAULT_CONTEXT),
       eps=g.get("llama.attention.layer_norm_rms_epsilon", float),
       rope_base=g.get("llama.rope.freq_base", float, 10000.0),
       rope_dim=size("rope.dimension_count", head_dim),
@@ -118,7 +122,9 @@ class Config:
     if c.heads % c.kv_heads:
       problem = f"{c.heads} heads are no multiple of {c.kv_heads} kv heads"
       raise GGUFError(g.path, "'llama.attention.head_count_kv'", problem, RECONVERT)
-    if c.rope_dim > head_dim or c.rope_dim % 2 or c.rope_base <= 0 or c.rope_scale <= 0:
+    if not 0 < c.eps < 1:
+      raise GGUFError(g.path, "'llama.attention.layer_norm_rms_epsilon'", f"{c.eps} is not possible", RECONVERT)
+    if c.rope_dim > head_dim or c.rope_dim % 2 or not (0 < c.rope_base < math.inf and 0 < c.rope_scale < math.inf):
       problem = f"{c.rope_dim} of {head_dim} dims, base {c.rope_base}, scale {c.rope_scale} cannot rotate"
       raise GGUFError(g.path, "'llama.rope.*'", problem, RECONVERT)
     if size("attention.value_length", head_dim) != head_dim:
