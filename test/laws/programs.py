@@ -28,7 +28,7 @@ from tinygrad.uop.symbolic import simplify
 MESHES = [(1,), (2,), (3,), (4,), (5,), (6,), (7,), (8,), (2, 2), (2, 3), (4, 2), (2, 2, 2), (3, 2), (2, 4)]
 REFERENCE = "NULL:91"
 FLOATS = (dtypes.float64, dtypes.float32)
-NUMERIC = (*FLOATS, dtypes.int32, dtypes.int8, dtypes.int64, dtypes.uint8)
+NUMERIC = (*FLOATS, dtypes.float16, dtypes.int32, dtypes.int8, dtypes.int64, dtypes.uint8)
 VARIABLE = UOp.variable("v", 1, 6)
 
 
@@ -152,7 +152,7 @@ class Program:
     )
 
 
-MAGNITUDE = {dtypes.float64: 2**46, dtypes.float32: 2**20}
+MAGNITUDE = {dtypes.float64: 2**46, dtypes.float32: 2**20, dtypes.float16: 2**10}
 
 
 class Generator:
@@ -166,7 +166,7 @@ class Generator:
     for _ in range(rng.randint(1, 2)):
       self.leaf(
         self.random_shape(),
-        rng.choice(FLOATS) if backward else rng.choice((*FLOATS, dtypes.float64, dtypes.int32, dtypes.int8)),
+        rng.choice(FLOATS) if backward else rng.choice((*FLOATS, dtypes.float64, dtypes.float16, dtypes.int32, dtypes.int8)),
       )
     done = 0
     while done < steps:
@@ -288,7 +288,7 @@ class Generator:
     if dtypes.is_int(x.dtype):
       op = self.rng.choice((Ops.NEG, Ops.NOT))
       return self.apply(f"{op.name}({n})", lambda a: a.alu(op), x)
-    if self.backward:  # only ops whose gradient keeps integers
+    if self.backward or x.dtype is dtypes.float16:  # ops whose gradients stay integers, and that halves compute exactly
       return self.apply(f"NEG({n})", lambda a: -a, x)
     op = self.rng.choice(list(FLOAT_UNARY))
     return self.apply(f"{op.name}({n}) rounded", FLOAT_UNARY[op], x)
@@ -303,7 +303,7 @@ class Generator:
     to = self.rng.choice(FLOATS if self.backward else (*NUMERIC, dtypes.bool))
     if dtypes.is_float(x.dtype) and not dtypes.is_float(to) and to is not dtypes.bool:
       value = self.p.value(x.plain)
-      if value.size and (value.min() < dtypes.min(to) or value.max() > dtypes.max(to)):
+      if value.size and not dtypes.min(to) <= float(value.min()) <= float(value.max()) <= dtypes.max(to):
         return None
     return None if to is x.dtype else self.apply(f"CAST({self.name(x)}, {to.name})", lambda a: a.cast(to), x)
 
@@ -457,8 +457,12 @@ class Generator:
     rng = self.rng
     if self.backward or not x.fixed or not x.shape:
       return None
-    lo = [rng.randint(0, 2) for _ in x.shape]
-    target = self.leaf(tuple(n + a + rng.randint(0, 2) for n, a in zip(x.shape, lo)), x.dtype)
+    lo: list[Any] = [rng.randint(0, 2) for _ in x.shape]
+    room = [a + rng.randint(0, 2) for a in lo]
+    if rng.random() < 0.3:  # as a cache is written: at a position that is known when the program runs
+      axis = rng.randrange(len(lo))
+      lo[axis], room[axis] = VARIABLE, VARIABLE.vmax + rng.randint(0, 2)
+    target = self.leaf(tuple(n + extra for n, extra in zip(x.shape, room)), x.dtype)
     flips = [i for i in range(len(x.shape)) if rng.random() < 0.3]
     if self.single.startswith("CPU"):  # a compiled program may not need the old content after the new one
       self.p.pool.remove(target)

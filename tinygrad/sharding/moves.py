@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Digit, Owe, Placement, Sharding, device_set
-from tinygrad.helpers import prod
+from tinygrad.helpers import numpy, prod
 
 Digits = tuple[Digit, ...]
 
@@ -172,20 +172,30 @@ def _more(n: int, have: list[Digit], target: Digits, usable: Callable[[Digit], b
   return new if nests(n, size_of(have), size_of(have) * size_of(new)) else []
 
 
+def _held(s: Sharding, i: int, n: int) -> tuple[Any, Any]:
+  """The bounds of the indices of dim i (of length n) that the devices hold: arrays over all device numbers, or ints if uncut."""
+  if s.parts(i) == 1:
+    return 0, n
+  block = -(-n // s.parts(i))
+  lo = numpy.minimum(n, s.block(i, numpy.arange(len(s))) * block)
+  return lo, numpy.minimum(n, lo + block)
+
+
 def _exchange(shape: tuple[int, ...], a: Sharding, b: Sharding) -> tuple[str, int, int]:
   """Kind, group size and elements received of a change of cuts: what of a device's new block it does not hold yet."""
-  worst, nested = 0, True
-  for number in range(len(a)):
-    new = overlap = 1
-    for (lo, hi), (lo2, hi2) in zip(b.box(number, shape), a.box(number, shape)):
-      new *= hi - lo
-      overlap *= max(0, min(hi, hi2) - max(lo, lo2))
-      nested = nested and (lo == hi or lo2 <= lo <= hi <= hi2)
-    worst = max(worst, new - overlap)
-  if (
-    worst == 0 and nested
-  ):  # else a dim of the old block is empty where the new one's is not: no slice, though nothing travels
-    return "slice", 1, 0
+  new, overlap, nested = 1, 1, True
+  for i, n in enumerate(shape):
+    if a.cut(i) == b.cut(i):
+      factor = _held(b, i, n)
+      new, overlap = new * (factor[1] - factor[0]), overlap * (factor[1] - factor[0])
+      continue
+    (lo, hi), (lo2, hi2) = _held(b, i, n), _held(a, i, n)
+    new = new * (hi - lo)
+    overlap = overlap * numpy.maximum(0, numpy.minimum(hi, hi2) - numpy.maximum(lo, lo2))
+    nested = nested and bool(numpy.all((lo == hi) | ((lo2 <= lo) & (hi <= hi2))))
+  worst = int(numpy.max(new - overlap))
+  if worst == 0 and nested:
+    return "slice", 1, 0  # else a dim of the old block is empty where the new one's is not: no slice, though nothing travels
   parts_a, parts_b = prod(a.parts_), prod(b.parts_)
   if parts_b < parts_a:
     return "all_gather", parts_a // parts_b if parts_a % parts_b == 0 else parts_a, worst
