@@ -175,35 +175,34 @@ def realize(*roots: UOp) -> list[UOp]:
 
   Returns for each root the BUFFER with its value, at the root's placement without debts; for a view of a buffer that view, the effects before it done.
   """
-  results: list[UOp] = []
-  effects: list[UOp] = []
-  made: dict[UOp, UOp] = {}
-  for root in roots:
-    if root not in made:
-      made[root] = _prepare(root, effects)
-    results.append(made[root])
+  waiting = [base for root in dict.fromkeys(roots) if (base := viewed(root)).op in (Ops.AFTER, Ops.ASSIGN)]
+  effects = [u for u in UOp.sink(*waiting).toposort() if u.op is Ops.ASSIGN]
+  made = {root: _prepare(root, effects) for root in dict.fromkeys(roots)}
   if effects:
     plan, buffers, values = plan_of(UOp.sink(*effects))
     execute(Run(plan, [*map(buffer_of, buffers), *allocate_temps(plan)], values))
-  return results
+  return [made[root] for root in roots]
+
+
+def viewed(u: UOp) -> UOp:
+  """What `u` is a view of."""
+  while is_view(u):
+    u = u.src[0]
+  return u
 
 
 def _prepare(root: UOp, effects: list[UOp]) -> UOp:
-  """What `root` will be once `effects`, to which its own are added, have run."""
-  base = root
-  while is_view(base):
-    base = base.src[0]
-  if base.op is Ops.BUFFER:
-    return root
-  if base.op in (Ops.AFTER, Ops.ASSIGN):
-    found = [e for e in base.toposort() if e.op is Ops.ASSIGN]
-    effects += [e for e in found if e not in effects]
-    target = base
-    chain: dict[UOp, UOp] = {}
-    for u in base.toposort():
-      if u.op in (Ops.AFTER, Ops.ASSIGN):
-        chain[u] = substitute(u.src[0], chain)
-    return substitute(root, {target: chain[target]})
+  """What `root` will be once `effects` have run; a computed value adds its own."""
+  if viewed(root).op in (Ops.BUFFER, Ops.AFTER, Ops.ASSIGN):
+    views: list[UOp] = []
+    u = root
+    while u.op is not Ops.BUFFER:
+      if is_view(u):
+        views.append(u)
+      u = u.src[0]
+    for v in reversed(views):
+      u = v.replace(src=(u,))
+    return u
   buffer = UOp.buffer(root.max_shape, root.dtype, settled(root.device))
   view = buffer if buffer.shape == root.shape else buffer.shrink([(0, n) for n in root.shape])
   effects.append(view.assign(root))
@@ -218,8 +217,7 @@ def to_numpy(u: UOp) -> Any:
       "  fix: return the Tensor from the function and read it outside (.item(), .numpy(), .tolist())"
     )
   (done,) = realize(u.copy_to_device("NPY"))
-  while is_view(done):
-    done = done.src[0]
+  done = viewed(done)
   array = numpy.array(buffer_of(done).handle())
   host = (
     array
