@@ -354,3 +354,40 @@ def test_plans_for_other_targets_are_correct(target, monkeypatch):
   monkeypatch.setattr(device, "arena", None)
   for layouts in (("mk", "kn"), ("km", "nk")):
     check(*matmul(45, 70, 129, *layouts))
+
+
+@pytest.mark.parametrize("step", [2, 3, 4, 5, -1, -2])
+def test_strided_loads(step):
+  n = 75
+  x = normal(abs(step) * (n - 1) + 1)  # the last element wanted is the last there is
+  i = loop(n, 0)
+  start = 0 if step > 0 else x.size - 1
+  at = op(Ops.ADD, op(Ops.MUL, i, num(step)), num(start))
+  check(sink(store(i, load(1, x, at), i, size=n)), [x])
+
+
+@pytest.mark.parametrize("window", [2, 3])
+def test_pooling_windows_are_written_out(window):
+  x = normal(6, 8 * window, 20 * window)
+  i, j, k = loop(6, 0), loop(8, 1), loop(20, 2)
+  a, b = reduce(window, 3), reduce(window, 4)
+  width = 20 * window
+  at = dot((i, 8 * window * width), (j, window * width), (a, width), (k, window), (b, 1))
+  ast = sink(store(dot((i, 160), (j, 20), (k, 1)), fold(Ops.MAX, load(1, x, at), a, b), i, j, k, size=960))
+  check(ast, [x])
+  assert not any(u.op is Ops.ACC for u in lower_kernel(ast, Device["CPU"].target))
+
+
+@pytest.mark.parametrize("layouts", [("mk", "kn"), ("km", "kn")])
+def test_a_long_reduction_runs_in_blocks_of_its_outer_range(layouts):
+  ast, arrays = matmul(100, 50, 20011, *layouts)
+  check(ast, arrays, rtol=1e-4, atol=2e-3)
+  scratch = {u.arg[0] for u in lower_kernel(ast, Device["CPU"].target) if u.op is Ops.SCRATCH}
+  assert len(scratch) >= 2  # the sums so far, and a panel
+
+
+@pytest.mark.parametrize("n", [256, 1000, 1003])
+def test_a_vector_times_a_wide_matrix_streams_rows(n):
+  ast, arrays = matmul(1, n, 130)
+  check(ast, arrays)
+  assert any(u.op is Ops.SCRATCH for u in lower_kernel(ast, Device["CPU"].target))

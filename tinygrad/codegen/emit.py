@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tinygrad.codegen.affine import Affine, affine, index
-from tinygrad.codegen.plan import Plan, Region, Stage, Tile, regions
+from tinygrad.codegen.plan import Plan, Region, Stage, Tile, is_inlined, regions
 from tinygrad.dtype import ConstType, DType, dtypes
 from tinygrad.uop.ops import AxisKind, GroupOp, Ops, UOp
 
 Env = dict[UOp, int]
+MIN_SHUFFLED, MAX_SHUFFLED = 4, 4  # lanes from which, and step up to which, a strided load is contiguous loads and shuffles
 BLOCK = 256  # iterations of one accumulator after which a long sum of floats goes on in another
 
 
@@ -53,8 +54,8 @@ class Scope:
 class Emitter:
   """Emits one kernel; `plan_of` decides about the packing loops of staged operands."""
 
-  def __init__(self, plan_of: Callable[[tuple[UOp, ...]], Plan]) -> None:
-    self.plan_of = plan_of
+  def __init__(self, plan_of: Callable[[tuple[UOp, ...], int], Plan]) -> None:
+    self.plan_of = plan_of  # of stores, and how many bytes of scratch memory are taken
     self.root = Scope(0)
     self.stack = [self.root]
     self.ids = itertools.count()
@@ -294,8 +295,8 @@ class Emitter:
           out = cond if out is None else self.apply(UOp.new(Ops.AND, dtypes.bool, (cond, out)), [cond, out])
     return None if out is None or (out.op is Ops.CONST and out.arg) else out
 
-  def pointer(self, access: UOp, env: Env, lanes: int) -> tuple[UOp, bool]:
-    """(INDEX of the access, whether it is sure to be in bounds)."""
+  def reach(self, access: UOp, env: Env) -> tuple[UOp, UOp, int, UOp | None, bool]:
+    """(memory, offset on lane 0 or vector of offsets, step per lane, mask, whether it is sure to be in bounds) of an INDEX."""
     param, offset = access.src[0], access.src[1]
     size = param.arg.size if param.op is Ops.PARAM else param.src[0].arg.size if param.op is Ops.PEER else 1 << 62
     a = self.resolve(affine(offset, self.affine_memo), env)
@@ -304,43 +305,67 @@ class Emitter:
     base, step = self.parts(a, env)
     if param.op is Ops.PEER:
       number = self.emit(param.src[1], env)
-      where = self.node(Ops.PARAM, param.src[0].dtype, (), param.src[0].arg)
-      memory = self.node(Ops.PEER, param.dtype.vec(number.dtype.count), (where, number))
+      table = self.node(Ops.PARAM, param.src[0].dtype, (), param.src[0].arg)
+      memory = self.node(Ops.PEER, param.dtype.vec(number.dtype.count), (table, number))
     else:
       memory = self.node(param.op, param.dtype, (), param.arg)
-    lanes = max(
-      lanes,
-      base.dtype.count,
-      memory.dtype.count,
-      1 if mask is None else mask.dtype.count,
-      1 if step == 0 else self.lanes_of(offset),
-    )
+    return memory, base, step, mask, mask is not None or (lo >= 0 and hi < size)
+
+  def place(self, dtype: DType, lanes: int, memory: UOp, base: UOp, step: int, mask: UOp | None) -> UOp:
+    """The INDEX of `lanes` elements."""
     if lanes > 1 and (step != 1 or memory.dtype.count > 1):
       base = self.as_vector(base, step, lanes)
-    if mask is not None and lanes > 1:
-      mask = self.spread(mask, lanes)
-    src = (memory, base) if mask is None else (memory, base, mask)
-    return self.node(Ops.INDEX, param.dtype.scalar().vec(lanes), src), mask is not None or (lo >= 0 and hi < size)
+    src = (memory, base) if mask is None else (memory, base, self.spread(mask, lanes))
+    return self.node(Ops.INDEX, dtype.vec(lanes), src)
 
   def load(self, u: UOp, env: Env) -> UOp:
-    where, safe = self.pointer(u.src[0], env, 1)
-    if where.src[2:] and where.src[2].op is Ops.CONST:  # never
+    memory, base, step, mask, safe = self.reach(u.src[0], env)
+    if mask is not None and mask.op is Ops.CONST:  # never
       return self.emit(u.src[1], env) if len(u.src) > 1 else UOp.const(u.dtype, 0)
-    src = (
-      (where,)
-      if len(u.src) < 2 or len(where.src) < 3
-      else (where, self.spread(self.emit(u.src[1], env), where.dtype.count))
-    )
+    counts = [v.dtype.count for v in (memory, base, mask) if v is not None]
+    lanes = max(*counts, 1 if step == 0 else self.lanes_of(u.src[0].src[1]))
+    other = self.emit(u.src[1], env) if len(u.src) > 1 and mask is not None else None
     # scratch memory is filled anew in every iteration of outer loops: reads of it stay where they are
-    here = self.stack[-1] if not safe or where.src[0].op is Ops.SCRATCH else None
-    return self.node(Ops.LOAD, where.dtype, src, None, here)
+    here = self.stack[-1] if not safe or memory.op is Ops.SCRATCH else None
+
+    def read(base: UOp, step: int) -> UOp:
+      where = self.place(u.dtype, lanes, memory, base, step, mask)
+      src = (where,) if other is None else (where, self.spread(other, lanes))
+      return self.node(Ops.LOAD, where.dtype, src, None, here)
+
+    if max(counts) == 1 and lanes >= MIN_SHUFFLED and (step == -1 or 1 < step <= MAX_SHUFFLED):
+      return self.shuffled(read, base, step, lanes)
+    return read(base, step)
+
+  def shuffled(self, read: Callable[[UOp, int], UOp], base: UOp, step: int, lanes: int) -> UOp:
+    """Every `step`-th element by contiguous loads: load i covers elements i·(lanes - 1) … of the stretch, so that none reaches
+    beyond the last that is wanted."""
+
+    def at(shift: int) -> UOp:
+      return read(self.parts(affine(base, self.affine_memo).plus(Affine(shift)), {})[0], 1)
+
+    if step == -1:
+      x = at(1 - lanes)
+      return self.node(Ops.EXTRACT, x.dtype, (x,), tuple(range(lanes - 1, -1, -1)))
+    out = at(0)
+    done = list(range(0, lanes, step))  # lanes of `out` that hold wanted elements, in order
+    for i in range(1, step):
+      x, first = at(i * (lanes - 1)), i * (lanes - 1)
+      wanted = range(len(done) * step, min(first + lanes, (lanes - 1) * step + 1), step)
+      picks = (*done, *(lanes + e - first for e in wanted))
+      out = self.node(Ops.EXTRACT, out.dtype, (out, x), (*picks, *(0,) * (lanes - len(picks))))
+      done = list(range(len(picks)))
+    return out
 
   def store(self, u: UOp, env: Env) -> None:
     value = self.value(u.src[1], env)
-    where, _ = self.pointer(u.src[0], env, value.dtype.count)
-    if where.src[2:] and where.src[2].op is Ops.CONST:
+    memory, base, step, mask, _ = self.reach(u.src[0], env)
+    if mask is not None and mask.op is Ops.CONST:
       return
-    self.put(UOp.new(Ops.STORE, dtypes.void, (where, self.spread(value, where.dtype.count))))
+    counts = [v.dtype.count for v in (value, memory, base, mask) if v is not None]
+    lanes = max(*counts, 1 if step == 0 else self.lanes_of(u.src[0].src[1]))
+    where = self.place(value.dtype.scalar(), lanes, memory, base, step, mask)
+    self.put(UOp.new(Ops.STORE, dtypes.void, (where, self.spread(value, lanes))))
 
   # ---- loops
 
@@ -412,7 +437,7 @@ class Emitter:
   def pack(self, stores: Sequence[UOp], stage: Stage, mapping: dict[UOp, UOp]) -> list[UOp]:
     """Emits the loops that compute a staged operand; gives the stores with loads from scratch memory in its place."""
     dtype = stage.operand.dtype
-    memory = UOp.new(Ops.SCRATCH, dtype, (), stage.offset)
+    memory = UOp.new(Ops.SCRATCH, dtype, (), (stage.offset, next(self.ids)))
     where = UOp.new(Ops.INDEX, dtype, (memory, stage.place))
     inside, loops = dict(mapping), []
     for r in stage.ranges:
@@ -433,8 +458,37 @@ class Emitter:
     copy = UOp.new(Ops.STORE, dtypes.void, (where, stage.operand))
     copy = substitute(copy, inside)
     copy = UOp.new(Ops.STORE, dtypes.void, (*copy.src, *loops))
-    self.nest([copy], self.plan_of((copy,)))
+    self.nest([copy], self.plan_of((copy,), 1 << 62))
     return [substitute(s, {stage.operand: UOp.new(Ops.LOAD, dtype, (where,))}) for s in stores]
+
+  def kernel(self, stores: Sequence[UOp]) -> None:
+    """The nest of stores that share their ranges; if its plan says so, with its reduction in blocks around it."""
+    plan = self.plan_of(tuple(stores), 0)
+    if plan.block is None:
+      self.nest(stores, plan)
+      return
+    b, dtype = plan.block, plan.block.fold.dtype
+
+    def where() -> UOp:
+      return UOp.new(Ops.INDEX, dtype, (UOp.new(Ops.SCRATCH, dtype, (), (b.offset, next(self.ids))), b.place))
+
+    def write(value: UOp) -> None:
+      store = UOp.new(Ops.STORE, dtypes.void, (where(), value, *b.ranges))
+      self.nest([store], replace(self.plan_of((store,), b.offset + b.nbytes), block=None))
+
+    write(UOp.const(dtype, identity(b.fold.arg, dtype)))
+    whole, rest = divmod(int(b.range.src[0].arg), b.length)
+    for count, base, length in ((whole, 0, b.length), (1, whole * b.length, rest)):
+      if length == 0:
+        continue
+      with self.loop(index(count), AxisKind.REDUCE) as counter:
+        r = UOp.new(Ops.RANGE, dtypes.index, (index(length),), (next(self.ids), AxisKind.REDUCE))
+        at = Affine(base, {r: 1}).plus(affine(counter, self.affine_memo), b.length).uop()
+        part = substitute(b.fold.src[0], {b.range: at})
+        part = UOp.new(Ops.FOLD, dtype, (part, *(r if x is b.range else x for x in b.fold.src[1:])), b.fold.arg)
+        write(UOp.new(b.fold.arg, dtype, (UOp.new(Ops.LOAD, dtype, (where(),)), part)))
+    stores = [substitute(s, {b.fold: UOp.new(Ops.LOAD, dtype, (where(),))}) for s in stores]
+    self.nest(stores, replace(self.plan_of(tuple(stores), b.offset + b.nbytes), block=None))
 
   def leaf(self, stores: Sequence[UOp], plan: Plan) -> None:
     self.folds = dict.fromkeys(v for s in stores for v in self.value_order(s.src[1]) if v.op is Ops.FOLD)
@@ -452,7 +506,7 @@ class Emitter:
     """`f` and the FOLDs over the same ranges that can share its loop: none needs another's result."""
     group, below = [f], set(f.toposort())
     for g in self.folds:
-      if g is not f and g.src[1:] == f.src[1:] and self.deps(g) == self.deps(f) and g not in below:
+      if g is not f and g.src[1:] == f.src[1:] and self.deps(g) == self.deps(f) and g not in below and not is_inlined(g):
         nodes = set(g.toposort())
         if not any(h in nodes for h in group):
           group.append(g)
@@ -466,10 +520,27 @@ class Emitter:
     inner, self.stack = self.stack[level + 1 :], self.stack[: level + 1]
     for s in inner:
       s.open = False
-    self._fold(self.together(f), deps)
+    if is_inlined(f):
+      self.inline(f, deps)
+    else:
+      self._fold(self.together(f), deps)
     for s in inner:
       s.open = True
     self.stack += inner
+
+  def inline(self, f: UOp, deps: int) -> None:
+    """A short reduction, written out."""
+    values = [
+      substitute(f.src[0], dict(zip(f.src[1:], map(index, numbers), strict=True)))
+      for numbers in itertools.product(*(range(int(r.src[0].arg)) for r in f.src[1:]))
+    ]
+    rs = self.ups(deps)
+    for env in list(self.environments(deps)):
+      out = UOp.const(f.dtype, identity(f.arg, f.dtype))
+      for i, v in enumerate(values):
+        x = self.value(v, env)
+        out = x if i == 0 else self.apply(UOp.new(f.arg, f.dtype, (f, f)), [out, x])
+      self.memo[f if not rs else (f, tuple(env[r] for r in rs))] = (out, self.home.get(out, self.root))
 
   def _fold(self, group: list[UOp], deps: int) -> None:
     ranges = group[0].src[1:]

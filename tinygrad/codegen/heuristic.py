@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinygrad.codegen.affine import Affine, affine, index
-from tinygrad.codegen.plan import Plan, Stage, Tile
+from tinygrad.codegen.emit import MAX_SHUFFLED, MIN_SHUFFLED
+from tinygrad.codegen.plan import Block, Plan, Stage, Tile, is_inlined
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
@@ -20,10 +21,12 @@ from tinygrad.uop.ops import Ops, UOp
 
 GATHER = 3.0  # cost of one lane of an access that is not contiguous
 BROADCAST = 0.5  # cost of a load that all lanes share
+OPERATION = 0.5  # cost of arithmetic, next to that of a load
 LINE = 64  # bytes
 ACCUMULATORS = 8  # that hide the latency of an addition
 MAX_ROWS = 8  # unrolled copies along one range: more rows at a power of two apart fall into one set of the first cache
 COPIES = (1, 2, 3, 4, 6, 8)
+PANEL = 1 << 19  # bytes of the second cache that staged operands may fill
 STAGE_REUSE = 8  # reads of a staged element that pay for its copying
 
 
@@ -33,12 +36,19 @@ class Access:
 
   strides: dict[UOp, int | None]
   itemsize: int
+  masked: frozenset[UOp]  # ranges on which its condition depends
+  stored: bool = False
 
   def cost(self, v: UOp | None, lanes: float) -> float:
     """Instructions for `lanes` neighbours along v."""
     if v is None or v not in self.strides:
       return BROADCAST if v is not None else 1.0
-    return 1.0 if self.strides[v] == 1 else GATHER * lanes
+    step = self.strides[v]
+    if step == 1:
+      return 1.0
+    if step is not None and 1 < step <= MAX_SHUFFLED and lanes >= MIN_SHUFFLED and v not in self.masked and not self.stored:
+      return 2.0 * step - 1
+    return GATHER * lanes
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +88,7 @@ class Analysis:
     for root, _ in everything:
       self.scan(root)
     outer = frozenset(self.parallel)
-    self.collect(None, values, outer, [self.access(s.src[0], s.src[1].dtype.itemsize) for s in stores])
+    self.collect(None, values, outer, [self.access(s.src[0], s.src[1].dtype.itemsize, True) for s in stores])
 
   def scan(self, root: UOp) -> None:
     for u in root.toposort(lambda u: u not in self.deps):
@@ -90,7 +100,7 @@ class Analysis:
       if u.dtype not in (dtypes.index, dtypes.void):
         self.itemsize = max(self.itemsize, u.dtype.itemsize)
 
-  def access(self, where: UOp, itemsize: int) -> Access:
+  def access(self, where: UOp, itemsize: int, stored: bool = False) -> Access:
     strides: dict[UOp, int | None] = {}
     for atom, c in affine(where.src[1], self.forms).terms.items():
       if atom.op is Ops.RANGE:
@@ -100,27 +110,35 @@ class Analysis:
         strides.update(dict.fromkeys(self.deps[atom]))
     for r in self.deps[where.src[0]]:  # the pointer itself: a peer's
       strides[r] = None
-    return Access(strides, itemsize)
+    masked = frozenset[UOp]()
+    if len(where.src) > 2:
+      self.scan(where.src[2])
+      masked = self.deps[where.src[2]]
+    return Access(strides, itemsize, masked, stored)
 
   def collect(self, fold: UOp | None, roots: Sequence[UOp], ranges: frozenset[UOp], accesses: list[Access]) -> None:
-    """Adds the item of `roots` and, first, those of the FOLDs below."""
+    """Adds the item of `roots` and, first, those of the FOLDs below; what is in a FOLD that is written out counts here."""
     seen: set[UOp] = set()
-    stack = list(roots)
+    stack = [(u, 1) for u in roots]
     operations = 0
     while stack:
-      u = stack.pop()
+      u, times = stack.pop()
       if u in seen:
         continue
       seen.add(u)
-      if u.op is Ops.FOLD:
+      if u.op is Ops.FOLD and is_inlined(u):
+        times *= int(prod(size(r) for r in u.src[1:]))
+        operations += times
+        stack.append((u.src[0], times))
+      elif u.op is Ops.FOLD:
         if not any(i.fold is u for i in self.items):
           self.collect(u, u.src[:1], self.deps[u] | frozenset(u.src[1:]), [])
       elif u.op is Ops.LOAD:
-        accesses.append(self.access(u.src[0], u.dtype.itemsize))
-        stack.extend((*u.src[1:], *u.src[0].src[1:]))
+        accesses.extend([self.access(u.src[0], u.dtype.itemsize)] * times)
+        stack.extend((s, times) for s in (*u.src[1:], *u.src[0].src[1:]))
       else:
-        operations += u.dtype is not dtypes.index and u.op is not Ops.CONST
-        stack.extend(u.src)
+        operations += times * (u.dtype is not dtypes.index and u.op is not Ops.CONST)
+        stack.extend((s, times) for s in u.src)
     mine = tuple(r for r in self.parallel if r in ranges) + tuple(r for r in ranges if r not in self.parallel)
     self.items.append(Item(fold, mine, accesses, operations))
 
@@ -141,30 +159,30 @@ def item_cost(item: Item, v: UOp | None, most: int) -> float:
   if v is not None and v in item.ranges:
     lanes = lanes_for(v, most)
     used = lanes * efficiency(size(v), lanes)
-    return (sum(a.cost(v, lanes) for a in item.accesses) + item.operations) / used
+    return (sum(a.cost(v, lanes) for a in item.accesses) + OPERATION * item.operations) / used
   if item.fold is not None:
     return min(lane_cost(item, r, most) for r in (None, *item.fold.src[1:]))
-  return len(item.accesses) + item.operations
+  return len(item.accesses) + OPERATION * item.operations
 
 
 def lane_cost(item: Item, r: UOp | None, most: int) -> float:
   """Instructions per iteration of a FOLD whose own range r is vectorised."""
   if r is None:
-    return len(item.accesses) + item.operations
+    return len(item.accesses) + OPERATION * item.operations
   lanes = lanes_for(r, most)
   used = lanes * efficiency(size(r), lanes)
   assert item.fold is not None
   finish = 2.0 * lanes.bit_length() / max(int(prod(size(x) for x in item.fold.src[1:])), 1)
-  return (sum(a.cost(r, lanes) for a in item.accesses) + item.operations) / used + finish
+  return (sum(a.cost(r, lanes) for a in item.accesses) + OPERATION * item.operations) / used + finish
 
 
-def plan_nest(stores: tuple[UOp, ...], target: Target) -> Plan:
-  """The plan of stores that share their ranges."""
+def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:
+  """The plan of stores that share their ranges; `taken` bytes of scratch memory are in use."""
   a = Analysis(stores)
   most = max(target.vector_bytes // a.itemsize, 1)
   folds = [i for i in a.items if i.fold is not None]
   main = max(folds, key=lambda i: i.work, default=None)
-  stages = Stages(a, target)
+  stages = Stages(a, target, taken)
 
   def total(v: UOp | None) -> float:
     return sum(i.work * stages.discount(i, v, most) for i in a.items)
@@ -183,7 +201,43 @@ def plan_nest(stores: tuple[UOp, ...], target: Target) -> Plan:
     assert i.fold is not None
     fold_plans[i.fold.src[1:]] = fold_plan(i, v, most, tiles)
   order = loop_order(a, main, v, tiles)
-  return Plan(order, tiles, fold_plans, stages.choose(main, order, tiles, v) if main is not None else ())
+  if main is None:
+    return Plan(order, tiles, fold_plans)
+  chosen, sizes = stages.choose(main, order, tiles, v)
+  return Plan(order, tiles, fold_plans, chosen, block_for(main, v, tiles, chosen, sizes, target, taken))
+
+
+def block_for(
+  main: Item, v: UOp | None, tiles: dict[UOp, Tile], stages: tuple[Stage, ...], sizes: list[int], target: Target, taken: int
+) -> Block | None:
+  """Blocks of the reduction where its panels would not fit the cache, or where every step jumps to another page of memory."""
+  assert main.fold is not None
+  ranges = tuple(r for r in main.ranges if r not in main.fold.src[1:])
+  if v is None or v not in ranges or not all(static(r) for r in main.ranges):
+    return None
+  outputs = int(prod(size(r) for r in ranges))
+  nbytes = round_up(outputs * main.fold.dtype.itemsize, LINE)
+  if taken + nbytes > target.scratch // 4:
+    return None
+  panel = max((n for s, n in zip(stages, sizes, strict=True) if s.level > 0), default=0)
+  first, last = main.fold.src[1], main.fold.src[-1]
+  if panel > PANEL:
+    length = size(first) * PANEL // (2 * panel)
+    inner = int(prod(size(r) for r in main.fold.src[2:]))
+    if length == 0 or length * inner < 128:
+      return None
+    length = max((d for d in range(max(length // 3, 1), length + 1) if size(first) % d == 0), default=length)
+    split = first
+  else:
+    streams = [x for x in main.accesses if len(x.strides) >= len(main.ranges) and x.strides.get(v) == 1]
+    far = any((s := x.strides.get(last)) is not None and abs(s) * x.itemsize >= 1024 for x in streams)
+    if first is not last or not far or nbytes > PANEL // 2 or size(last) < 64 or outputs < 256:
+      return None
+    split, length = last, 8
+  place = index(0)
+  for r in sorted(ranges, key=lambda r: r is v):
+    place = UOp.new(Ops.ADD, dtypes.index, (UOp.new(Ops.MUL, dtypes.index, (place, index(size(r)))), r))
+  return Block(main.fold, split, length, place, ranges, taken, nbytes)
 
 
 def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
@@ -200,7 +254,7 @@ def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
   for access in item.accesses:
     for r in a.parallel:
       if r is not inner and access.strides.get(r) == 1 and size(r) > 1:
-        return {r: Tile(min(LINE // access.itemsize, size(r)))}
+        return {r: Tile(min(MAX_ROWS, size(r)))}
   return {}
 
 
@@ -287,8 +341,8 @@ def loop_order(a: Analysis, main: Item | None, v: UOp | None, tiles: dict[UOp, T
 class Stages:
   """Which operands are worth copying into scratch memory, packed in the order in which they are read."""
 
-  def __init__(self, a: Analysis, target: Target) -> None:
-    self.a, self.target = a, target
+  def __init__(self, a: Analysis, target: Target, taken: int) -> None:
+    self.a, self.target, self.taken = a, target, taken
 
   def operands(self, item: Item) -> list[UOp]:
     """The largest values below the FOLD that do not depend on all of its ranges."""
@@ -321,7 +375,7 @@ class Stages:
       return item_cost(item, v, most)
     lanes = lanes_for(v, most)
     used = lanes * efficiency(size(v), lanes)
-    cost = float(item.operations)
+    cost = OPERATION * item.operations
     staged: set[UOp] = set()
     for operand in self.operands(item):
       d = self.a.deps[operand]
@@ -338,13 +392,16 @@ class Stages:
         cost += self.a.access(u.src[0], 1).cost(v, lanes)
     return cost / used
 
-  def choose(self, item: Item, order: tuple[UOp, ...], tiles: dict[UOp, Tile], v: UOp | None) -> tuple[Stage, ...]:
+  def choose(
+    self, item: Item, order: tuple[UOp, ...], tiles: dict[UOp, Tile], v: UOp | None
+  ) -> tuple[tuple[Stage, ...], list[int]]:
     """The operands that are read across a line at every step of the innermost reduction, or computed, and read
     often."""
-    if item.fold is None or item.work < 1 << 15:
-      return ()
     out: list[Stage] = []
-    offset = 0
+    sizes: list[int] = []
+    offset = self.taken
+    if item.fold is None or item.work < 1 << 15:
+      return (), sizes
     inner = item.fold.src[-1]
     for operand in self.operands(item):
       d = self.a.deps[operand]
@@ -360,7 +417,8 @@ class Stages:
         continue
       out.append(Stage(operand, level, place, spanned, offset))
       offset += nbytes
-    return tuple(out)
+      sizes.append(nbytes)
+    return tuple(out), sizes
 
   def worthwhile(self, operand: UOp, inner: UOp, v: UOp | None) -> bool:
     if operand.op is not Ops.LOAD and not (operand.op is Ops.CAST and operand.src[0].op is Ops.LOAD):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tinygrad.codegen.affine import index
 from tinygrad.codegen.decompose import decompose
 from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.heuristic import plan_nest
@@ -15,18 +16,36 @@ def lower_kernel(ast: UOp, target: Target) -> list[UOp]:
   """Linear UOps of a kernel: SINK of STOREs over their ranges. The list begins with the kernel's whole signature
   (params, variables)."""
   assert ast.op is Ops.SINK, ast.op
-  emitter = Emitter(lambda stores: plan_nest(stores, target))
+  emitter = Emitter(lambda stores, taken: plan_nest(stores, target, taken))
   sig = signature(ast)
   for u in (*sig.params, *sig.variables):
     emitter.node(u.op, u.dtype, (), u.arg)
   groups: dict[tuple[UOp, ...], list[UOp]] = {}
-  for store in decompose(ast).src:
+  for store in decompose(drop_unit_ranges(ast)).src:
     groups.setdefault(store.src[2:], []).append(store)
   for stores in groups.values():
-    emitter.nest(stores, plan_nest(tuple(stores), target))
+    emitter.kernel(stores)
   if DEBUG >= 4:
     print_linear(emitter.root.out)
   return emitter.root.out
+
+
+def drop_unit_ranges(sink: UOp) -> UOp:
+  """Ranges of one iteration are 0, so that no later stage has to tell them apart."""
+  done: dict[UOp, UOp] = {}
+  for u in sink.toposort():
+    if u.op is Ops.RANGE and u.src[0].op is Ops.CONST and u.src[0].arg == 1:
+      done[u] = index(0)
+      continue
+    src = tuple([done[s] for s in u.src])
+    if u.op in (Ops.FOLD, Ops.STORE):
+      first = 1 if u.op is Ops.FOLD else 2
+      src = (*src[:first], *(r for r in src[first:] if r.op is Ops.RANGE))
+    if u.op is Ops.FOLD and len(src) == 1:
+      done[u] = src[0]
+    else:
+      done[u] = u if src == u.src else UOp.new(u.op, u.dtype, src, u.arg)
+  return done[sink]
 
 
 def print_linear(linear: list[UOp]) -> None:

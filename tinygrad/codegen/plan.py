@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tinygrad.codegen.affine import index
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import ceildiv
+from tinygrad.helpers import ceildiv, prod
 from tinygrad.uop.ops import Ops, UOp
 
 
@@ -38,6 +38,20 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+  """The reduction `fold` runs in blocks of `length` iterations of its range `range`, outside of all parallel loops; what the blocks add
+  up to is kept in scratch memory, `offset` bytes from its start, element `place`. `ranges`: the parallel ranges it depends on."""
+
+  fold: UOp
+  range: UOp
+  length: int
+  place: UOp
+  ranges: tuple[UOp, ...]
+  offset: int
+  nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
   """`order`: the parallel ranges, outermost first. `tiles`: by parallel range. `folds`: by the ranges of a FOLD, their
   order and the tile of the last (lanes of a reduction are reduced at the end; copies are accumulators of their own)."""
@@ -46,6 +60,7 @@ class Plan:
   tiles: dict[UOp, Tile] = field(default_factory=dict)
   folds: dict[tuple[UOp, ...], tuple[tuple[UOp, ...], Tile]] = field(default_factory=dict)
   stages: tuple[Stage, ...] = ()
+  block: Block | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +94,14 @@ def regions(end: UOp, tile: Tile) -> Iterator[Region]:
   yield Region(whole_count, index(0), tile)
   left = UOp.new(Ops.SUB, dtypes.index, (UOp.new(Ops.ADD, dtypes.index, (end, index(tile.lanes - 1))), base))
   yield Region(UOp.new(Ops.IDIV, dtypes.index, (left, index(tile.lanes))), base, Tile(1, tile.lanes), tile.lanes > 1)
+
+
+INLINE = 9  # iterations of a reduction that is written out
+
+
+def is_inlined(fold: UOp) -> bool:
+  """Whether a FOLD is so short that it becomes a chain of operations."""
+  if not all(r.src[0].op is Ops.CONST for r in fold.src[1:]) or prod(int(r.src[0].arg) for r in fold.src[1:]) > INLINE:
+    return False
+  nodes = fold.src[0].toposort()
+  return len(nodes) <= 60 and all(u.op is not Ops.FOLD for u in nodes)

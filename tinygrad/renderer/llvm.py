@@ -159,8 +159,8 @@ class LLVMRenderer:
         self.entry.append(f"  {out}.p = getelementptr i64, ptr %args, i64 {word}")
         kind = "i64" if u.op is Ops.VARIABLE else "ptr"
         self.entry.append(f"  {out} = load {kind}, ptr {out}.p, align 8, !invariant.load !{{}}")
-        if u.op is Ops.SCRATCH and u.arg:
-          self.entry.append(f"  {out}.o = getelementptr i8, ptr {out}, i64 {u.arg}")
+        if u.op is Ops.SCRATCH and u.arg[0]:
+          self.entry.append(f"  {out}.o = getelementptr i8, ptr {out}, i64 {u.arg[0]}")
           out += ".o"
         self.names[u] = out
       case Ops.CONST:
@@ -190,6 +190,11 @@ class LLVMRenderer:
         self.peer(u)
       case Ops.VECTORIZE:
         self.names[u] = self.vectorize(u)
+      case Ops.EXTRACT:
+        kind, x = ir_type(u.src[0].dtype), self.operand(u.src[0])
+        y = self.operand(u.src[1]) if len(u.src) > 1 else "poison"
+        picks = ", ".join(f"i32 {i}" for i in u.arg)
+        self.names[u] = self.ins(f"shufflevector {kind} {x}, {kind} {y}, <{len(u.arg)} x i32> <{picks}>")
       case _:
         self.names[u] = self.alu(u)
 

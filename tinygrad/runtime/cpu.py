@@ -227,7 +227,7 @@ def _allocate(nbytes: int) -> int:
   address: int | None = _libc.aligned_alloc(ALIGNMENT, -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT)
   if address is None:
     raise MemoryError(
-      f"CPU: no memory for a buffer of {nbytes} bytes\n  fix: smaller batches, or free tensors that are no longer needed"
+      f"CPU: no memory for a buffer of {nbytes} bytes\n  fix: smaller batches, or free what is no longer needed"
     )
   return address
 
