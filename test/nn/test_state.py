@@ -233,6 +233,13 @@ def test_load_gives_the_values_at_the_models_placement(tmp_path: Path):
     np.testing.assert_array_equal(got.numpy(), want.numpy())
 
 
+def test_load_takes_the_dtype_of_the_state_dict():
+  net, x = Net(), normal(0, 2, 3).astype(np.float16)
+  load_state_dict(net, get_state_dict(Net(10)) | {"a": Tensor(x)})
+  assert net.a.dtype is dtypes.float16
+  np.testing.assert_array_equal(net.a.numpy(), x)
+
+
 def test_load_refuses_and_changes_nothing():
   net = Net()
   before = [t.numpy() for t in get_parameters(net)]

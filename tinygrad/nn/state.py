@@ -224,7 +224,8 @@ def load_state_dict(
   consume: bool = False,
   realize: bool = True,
 ) -> list[Tensor]:
-  """Give the tensors of `model` the values in `state_dict`, at the placement that each has in the model.
+  """Give the tensors of `model` the values in `state_dict`, at the placement that each has in the model
+  and in the state dict's dtype.
 
   `strict`: every tensor of the model must be there (else those that are missing keep their value); entries that the
   model has no place for are only reported at DEBUG>=1. `verbose`: a progress bar on a terminal. `consume`: remove
@@ -248,7 +249,8 @@ def load_state_dict(
     print(f"load_state_dict: the model has no place for {unused}", file=sys.stderr)
   for k, v in _progress(found, verbose and realize):
     x = state_dict.pop(k) if consume else state_dict[k]
-    v.replace(x.shard(v.device) if isinstance(v.device, Sharding) else x.to(v.device))
+    # Not `replace`, which wants the same dtype: a model takes the precision that it was saved in.
+    v.uop = (x.shard(v.device) if isinstance(v.device, Sharding) else x.to(v.device)).uop
     if realize:
       v.realize()
   return list(found.values())
