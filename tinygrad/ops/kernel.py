@@ -26,17 +26,13 @@ def check_index(u: UOp) -> None:
 
 
 def check_load(u: UOp) -> None:
-  if u.src[0].op is not Ops.INDEX or (len(u.src) == 2 and u.src[1].dtype is not u.dtype):
+  if u.src[0].op not in (Ops.INDEX, Ops.ACC) or (len(u.src) == 2 and u.src[1].dtype is not u.dtype):
     raise TypeError(f"LOAD of {u.dtype} from {[s.op.name for s in u.src]}")
-  if len(u.src[0].src) > 2 and len(u.src) < 2:
-    raise TypeError("a LOAD under a condition needs an alternative")
 
 
 def check_store(u: UOp) -> None:
-  if u.src[0].op is not Ops.INDEX or u.dtype is not dtypes.void:
+  if u.src[0].op not in (Ops.INDEX, Ops.ACC) or u.dtype is not dtypes.void:
     raise TypeError(f"STORE of dtype {u.dtype} to {u.src[0].op.name}")
-  if any(s.op is not Ops.RANGE for s in u.src[2:]):
-    raise TypeError("a STORE's trailing sources are its ranges")
 
 
 def check_fold(u: UOp) -> None:
