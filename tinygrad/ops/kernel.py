@@ -36,7 +36,9 @@ def check_store(u: UOp) -> None:
 
 
 def check_fold(u: UOp) -> None:
-  if u.src[0].dtype is not u.dtype or any(s.op is not Ops.RANGE for s in u.src[1:]) or len(u.src) < 2:
+  """Over ranges; or, without ranges, over the lanes of a vector."""
+  lanes = len(u.src) == 1 and u.src[0].dtype.count > 1 and u.src[0].dtype.scalar() is u.dtype
+  if not lanes and (u.src[0].dtype is not u.dtype or any(s.op is not Ops.RANGE for s in u.src[1:])):
     raise TypeError(f"FOLD of {u.src[0].dtype} over {[s.op.name for s in u.src[1:]]} -> {u.dtype}")
 
 

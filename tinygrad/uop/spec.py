@@ -58,6 +58,8 @@ def allow_kernel(u: UOp) -> str | None:
     return f"INDEX by {[s.dtype for s in u.src[1:]]}"
   if u.op is Ops.LOAD and len(u.src[0].src) > 2 and len(u.src) < 2:
     return "a LOAD under a condition without an alternative"
+  if u.op is Ops.FOLD and len(u.src) < 2:
+    return "a FOLD over nothing"
   if u.op is Ops.STORE and any(s.op is not Ops.RANGE for s in u.src[2:]):
     return f"a STORE over {[s.op.name for s in u.src[2:]]}"
   return None
