@@ -24,7 +24,10 @@ from tinygrad.dtype import ConstType, DType, dtypes
 from tinygrad.uop.ops import AxisKind, GroupOp, Ops, UOp
 
 Env = dict[UOp, int]
-MIN_SHUFFLED, MAX_SHUFFLED = 4, 4  # lanes from which, and step up to which, a strided load is contiguous loads and shuffles
+MIN_SHUFFLED, MAX_SHUFFLED = (
+  4,
+  4,
+)  # lanes from which, and step up to which, a strided load is contiguous loads and shuffles
 BLOCK = 256  # iterations of one accumulator after which a long sum of floats goes on in another
 
 
@@ -506,7 +509,9 @@ class Emitter:
     """`f` and the FOLDs over the same ranges that can share its loop: none needs another's result."""
     group, below = [f], set(f.toposort())
     for g in self.folds:
-      if g is not f and g.src[1:] == f.src[1:] and self.deps(g) == self.deps(f) and g not in below and not is_inlined(g):
+      if (
+        g is not f and g.src[1:] == f.src[1:] and self.deps(g) == self.deps(f) and g not in below and not is_inlined(g)
+      ):
         nodes = set(g.toposort())
         if not any(h in nodes for h in group):
           group.append(g)

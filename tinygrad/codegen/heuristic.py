@@ -46,7 +46,14 @@ class Access:
     step = self.strides[v]
     if step == 1:
       return 1.0
-    if step is not None and 1 < step <= MAX_SHUFFLED and lanes >= MIN_SHUFFLED and v not in self.masked and not self.stored:
+    if (
+      step is not None
+      and 1 < step <= MAX_SHUFFLED
+      and lanes >= MIN_SHUFFLED
+      and v not in self.masked
+      and not self.stored
+      and size(v) >= lanes
+    ):
       return 2.0 * step - 1
     return GATHER * lanes
 
@@ -187,7 +194,7 @@ def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:
   def total(v: UOp | None) -> float:
     return sum(i.work * stages.discount(i, v, most) for i in a.items)
 
-  candidates: list[UOp | None] = [None, *(r for r in a.parallel if size(r) > 1)]
+  candidates: list[UOp | None] = [None, *(r for r in a.parallel if size(r) >= min(MIN_SHUFFLED, most))]
   v = min(candidates, key=total)
   tiles: dict[UOp, Tile] = {}
   if v is not None:
@@ -208,7 +215,13 @@ def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:
 
 
 def block_for(
-  main: Item, v: UOp | None, tiles: dict[UOp, Tile], stages: tuple[Stage, ...], sizes: list[int], target: Target, taken: int
+  main: Item,
+  v: UOp | None,
+  tiles: dict[UOp, Tile],
+  stages: tuple[Stage, ...],
+  sizes: list[int],
+  target: Target,
+  taken: int,
 ) -> Block | None:
   """Blocks of the reduction where its panels would not fit the cache, or where every step jumps to another page of memory."""
   assert main.fold is not None
@@ -250,12 +263,14 @@ def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
       4 if item.operations < 8 and size(v) >= 4 * lanes else 2 if item.operations < 24 and size(v) >= 2 * lanes else 1
     )
     return {v: Tile(copies, lanes)}
-  inner = a.parallel[-1] if a.parallel else None
+  if not a.parallel:
+    return {}
+  inner = a.parallel[-1]
   for access in item.accesses:
     for r in a.parallel:
       if r is not inner and access.strides.get(r) == 1 and size(r) > 1:
         return {r: Tile(min(MAX_ROWS, size(r)))}
-  return {}
+  return {inner: Tile(size(inner) if size(inner) <= MAX_ROWS else 4)} if item.operations < 64 and static(inner) else {}
 
 
 def tile_for(item: Item, v: UOp | None, most: int, parallel: tuple[UOp, ...], target: Target) -> dict[UOp, Tile]:
