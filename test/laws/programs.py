@@ -166,7 +166,9 @@ class Generator:
     for _ in range(rng.randint(1, 2)):
       self.leaf(
         self.random_shape(),
-        rng.choice(FLOATS) if backward else rng.choice((*FLOATS, dtypes.float64, dtypes.float16, dtypes.int32, dtypes.int8)),
+        rng.choice(FLOATS)
+        if backward
+        else rng.choice((*FLOATS, dtypes.float64, dtypes.float16, dtypes.int32, dtypes.int8)),
       )
     done = 0
     while done < steps:
@@ -386,7 +388,7 @@ class Generator:
   def window(self, x: Value) -> Value | None:
     """Windows of k elements along one dim, as pooling makes them; or the adjoint."""
     rng = self.rng
-    if not x.shape or not x.fixed:
+    if not x.shape or not x.fixed or 0 in x.shape:
       return None
     axis = rng.randrange(len(x.shape))
     k, stride, dilation = rng.randint(1, 3), rng.randint(1, 2), rng.randint(1, 2)

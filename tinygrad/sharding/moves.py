@@ -194,8 +194,13 @@ def _exchange(shape: tuple[int, ...], a: Sharding, b: Sharding) -> tuple[str, in
     overlap = overlap * numpy.maximum(0, numpy.minimum(hi, hi2) - numpy.maximum(lo, lo2))
     nested = nested and bool(numpy.all((lo == hi) | ((lo2 <= lo) & (hi <= hi2))))
   worst = int(numpy.max(new - overlap))
+  # not nested: a dim of the old block is empty where the new one's is not. That is no slice, though nothing travels
   if worst == 0 and nested:
-    return "slice", 1, 0  # else a dim of the old block is empty where the new one's is not: no slice, though nothing travels
+    return (
+      "slice",
+      1,
+      0,
+    )  # else a dim of the old block is empty where the new one's is not: no slice, though nothing travels
   parts_a, parts_b = prod(a.parts_), prod(b.parts_)
   if parts_b < parts_a:
     return "all_gather", parts_a // parts_b if parts_a % parts_b == 0 else parts_a, worst
