@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinygrad.sharding  # noqa: F401
-from tinygrad.device import Mesh, P, Sharding
+from tinygrad.device import Mesh, Owe, P, Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import realize, to_numpy
 from tinygrad.helpers import Context
@@ -41,7 +41,8 @@ def matmul(a, b):
 
 
 PLACEMENTS = [
-  Sharding(D2), Sharding(D2, 0), Sharding(D2, 1), Sharding(D3, 0), Sharding(D3, 1), Sharding(M22, P("x", "y")), Sharding(M22, P("y", None)), Sharding(M22, P(("x", "y"))),
+  Sharding(D2), Sharding(D2, 0), Sharding(D2, 1), Sharding(D3, 0), Sharding(D3, 1),
+  Sharding(M22, P("x", "y")), Sharding(M22, P("y", None)), Sharding(M22, P(("x", "y"))),
   Sharding(M22, P(None, ("y", "x"))), Sharding(M22),
 ]  # fmt: skip
 
@@ -135,3 +136,28 @@ def test_each_device_holds_its_part():
   np.testing.assert_array_equal(parts[0], a[:3])
   np.testing.assert_array_equal(parts[1][:2], a[3:])
   assert u.dtype is dtypes.float32
+
+
+@pytest.mark.parametrize("op,f", [(Ops.ADD, np.sum), (Ops.MUL, np.prod), (Ops.MAX, np.max)])
+def test_values_that_owe(op, f):
+  """A lift and its settlement are the identity; a debt over two axes may be paid for one of them first."""
+  a = integers(4, 6)
+  x, y = M22.digits("x"), M22.digits("y")
+  owing = Sharding.of(M22, (), (Owe((x, y), op),))
+  for settled in (Sharding(M22), Sharding(M22, P("x", None)), Sharding(M22, P(None, "y"))):
+    check(placed(a, Sharding(M22)).move(owing, pinned=True).move(settled, pinned=True), a)
+  half = Sharding.of(M22, (), (Owe((y,), op),))
+  check(placed(a, Sharding(M22)).move(owing, pinned=True).move(half, pinned=True).move(Sharding(M22), pinned=True), a)
+  with Context(DEFER=1):
+    u = placed(a, Sharding(M22, P("x", "y"))).r(op, (0, 1))
+    assert u.device.pending
+    check(u.move(half.with_pending(u.device.pending[:0]), pinned=True), f(a, keepdims=True))
+
+
+def test_sums_that_are_deferred():
+  a, c = integers(4, 6), integers(4, 1)
+  with Context(DEFER=1):
+    u = placed(a, Sharding(D2, 1)).r(Ops.ADD, (1,))
+    assert u.device.pending
+    check(u + placed(c, Sharding(D2)), a.sum(1, keepdims=True) + c)  # c is lifted: added once, not once a device
+    check(u * 2.0 - u, a.sum(1, keepdims=True))

@@ -1,4 +1,6 @@
-"""How many kernels known graphs take, which values are stored, and that none of this depends on the number of devices."""
+"""How many kernels known graphs take, which values are stored, and that none of this depends on the number of
+devices.
+"""
 
 import numpy as np
 import pytest

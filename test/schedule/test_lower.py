@@ -1,4 +1,6 @@
-"""Kernels of hand-built graphs against numpy: odd sizes, pads, windows, cats, gathers, symbolic dims; and by the interpreter of the same graph."""
+"""Kernels of hand-built graphs against numpy: odd sizes, pads, windows, cats, gathers, symbolic dims; and by the
+interpreter of the same graph.
+"""
 
 import numpy as np
 import pytest

@@ -13,7 +13,9 @@ COUNTED = GroupOp.Elementwise - {Ops.CAST, Ops.BITCAST, Ops.WHERE, Ops.NOT} - Gr
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-  """`name`: kind and loop lengths. `ops`: arithmetic operations; `nbytes`: memory that is touched at least once. Both by upper bounds, for one device."""
+  """`name`: kind and loop lengths. `ops`: arithmetic operations; `nbytes`: memory that is touched at least once. Both
+  by upper bounds, for one device.
+  """
 
   name: str
   ops: int
@@ -21,7 +23,9 @@ class Estimate:
 
 
 def estimate(ast: UOp) -> Estimate:
-  """Each value counts once for every combination of the ranges that it depends on; a FOLD adds one operation for each of its values."""
+  """Each value counts once for every combination of the ranges that it depends on; a FOLD adds one operation for each
+  of its values.
+  """
   inside: dict[UOp, frozenset[UOp]] = {}
   ops = 0
   touched: dict[UOp, int] = {}

@@ -1,4 +1,6 @@
-"""`TinyJit`: a step is captured once and then replayed as prepared lists of calls, with other inputs and variable values in their places."""
+"""`TinyJit`: a step is captured once and then replayed as prepared lists of calls, with other inputs and variable
+values in their places.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def is_tensor(x: Any) -> bool:
 
 
 def leaves(x: Any, found: list[Any]) -> Any:
-  """Collects the Tensors and UOps in nested tuples, lists and dicts; returns what else there is, as a hashable part of the key."""
+  """Collects the Tensors and UOps in nested tuples, lists and dicts; returns what else there is, as a hashable part
+  of the key.
+  """
   if is_tensor(x) or isinstance(x, UOp):
     found.append(x)
     return type(x)
@@ -61,7 +65,9 @@ def rebuild(x: Any, f: Callable[[Any], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arguments:
-  """A call's inputs: the graph of all of them with buffers numbered and variables unbound, their buffers, and the variables' values."""
+  """A call's inputs: the graph of all of them with buffers numbered and variables unbound, their buffers, and the
+  variables' values.
+  """
 
   key: tuple[Any, ...]
   buffers: list[UOp]
@@ -69,7 +75,9 @@ class Arguments:
 
 
 def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-  """Realises what is lazy. The key holds shapes, dtypes, placements with their device order, views, variables, and which arguments share a buffer."""
+  """Realises what is lazy. The key holds shapes, dtypes, placements with their device order, views, variables, and
+  which arguments share a buffer.
+  """
   found: list[Any] = []
   rest = leaves((args, tuple(sorted(kwargs.items()))), found)
   tensors = [x for x in found if is_tensor(x)]
@@ -92,7 +100,7 @@ class Captured:
   stretches: list[Stretch] = field(default_factory=list)
   memory: dict[int, list[tuple[Any, Work, int, int]]] = field(
     default_factory=dict
-  )  # input -> (call, work, argument, device number)
+  )  # input -> (call, work, argument, device)
   values: dict[str, list[tuple[Any, int]]] = field(default_factory=dict)  # variable -> (call, its number)
 
   def __post_init__(self) -> None:
@@ -113,7 +121,7 @@ class Captured:
             self.values.setdefault(name, []).append((call, i))
 
   def replay(self, inputs: Sequence[UOp], variables: dict[str, int]) -> None:
-    """Runs the step on other inputs of the same key. Changing a call waits until the device has done the last replay."""
+    """Runs the step on other inputs of the same key. A call changes only when the last replay is done."""
     changed = {id(buffer_of(old)): buffer_of(new) for old, new in zip(self.inputs, inputs) if old is not new}
     moved = [i for i, (old, new) in enumerate(zip(self.inputs, inputs)) if old is not new]
     given = [name for name, value in variables.items() if self.variables[name] != value]
@@ -142,7 +150,9 @@ class Captured:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Output:
-  """A Tensor of the result: `form` over numbered buffers and unbound variables; `buffers[i]` is a BUFFER, or the number of an input."""
+  """A Tensor of the result: `form` over numbered buffers and unbound variables; `buffers[i]` is a BUFFER, or the
+  number of an input.
+  """
 
   form: UOp
   buffers: tuple[UOp | int, ...]
@@ -172,12 +182,14 @@ class State:
 
 
 class TinyJit(Generic[A, R]):
-  """`@TinyJit` on a function of Tensors: the first call with some kind of arguments runs it, the second captures what it computes, later ones replay that.
+  """`@TinyJit` on a function of Tensors: the first call with some kind of arguments runs it, the second captures what
+  it computes, later ones replay that.
 
-  Inputs are the Tensors and bound Variables in the arguments (nested lists, tuples, dicts too); they are realised first. All other arguments, shapes, dtypes,
-  placements and their device order, and which arguments share memory are part of the key: other kinds of arguments are captured on their own.
-  The returned Tensors' memory is written again by the next replay; `.clone()` what has to last. Nothing but computation is replayed: Python side
-  effects happen twice. `JIT=0` switches it off.
+  Inputs are the Tensors and bound Variables in the arguments (nested lists, tuples, dicts too); they are realised
+  first. All other arguments, shapes, dtypes, placements and their device order, and which arguments share memory are
+  part of the key: other kinds of arguments are captured on their own. The returned Tensors' memory is written again
+  by the next replay; `.clone()` what has to last. Nothing but computation is replayed: Python side effects happen
+  twice. `JIT=0` switches it off.
   Raises: JitError if a value is read inside (`.item()`, `.numpy()`), or if the function computes nothing.
   """
 
@@ -213,35 +225,37 @@ class TinyJit(Generic[A, R]):
     if state.count == 1:
       return self.realized(self.fxn(*args, **kwargs))
     if state.captured is None:
-      return self.capture(state, arguments, args, kwargs)
+      return self.capture(state, arguments, lambda: self.fxn(*args, **kwargs))
     state.captured.replay(arguments.buffers, arguments.variables)
     return self.result(state)
 
-  def realized(self, result: Any) -> Any:
+  def realized(self, result: R) -> R:
     found: list[Any] = []
     leaves(result, found)
     if tensors := [x for x in found if is_tensor(x)]:
       tensors[0].realize(*tensors[1:])
     return result
 
-  def capture(self, state: State, arguments: Arguments, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+  def capture(self, state: State, arguments: Arguments, call: Callable[[], R]) -> R:
     """Runs the function once more, and notes every run of the engine."""
     runs: list[Run] = []
     recorders.append(runs.append)
     try:
-      result = self.realized(self.fxn(*args, **kwargs))
+      result = self.realized(call())
     finally:
       recorders.pop()
     if not runs:
       name = getattr(self.fxn, "__name__", type(self.fxn).__name__)
       raise JitError(
-        f"{name}: nothing was computed, so there is nothing to replay\n  fix: return the Tensor that it computes, or call .realize() on it inside"
+        f"{name}: nothing was computed, so there is nothing to replay\n"
+        "  fix: return the Tensor that it computes, or call .realize() on it inside"
       )
     for run in runs:
       for name, value in run.variables.items():
         if arguments.variables.get(name, value) != value:
           raise JitError(
-            f"variable {name} is {arguments.variables[name]} in the arguments and {value} inside the function\n  fix: use the argument itself, or another name"
+            f"variable {name} is {arguments.variables[name]} in the arguments and {value} inside the function\n"
+            "  fix: use the argument itself, or another name"
           )
     work = [w for run in runs if run.plan.local is None for w in work_of(run)]
     interpreted = [run for run in runs if run.plan.local is not None]
@@ -253,9 +267,10 @@ class TinyJit(Generic[A, R]):
       print(f"JIT captured {len(work)} kernels and copies, {len(arguments.buffers)} inputs")
     return result
 
-  def result(self, state: State) -> Any:
+  def result(self, state: State) -> R:
     """The captured result with fresh Tensors over its memory."""
     captured = state.captured
     assert captured is not None
     outputs = iter(state.outputs)
-    return rebuild(captured.result, lambda t: type(t)(next(outputs).uop(captured)))
+    result: R = rebuild(captured.result, lambda t: type(t)(next(outputs).uop(captured)))
+    return result

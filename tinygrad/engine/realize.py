@@ -1,7 +1,8 @@
 """From lazy values to memory: the one place that names all stages.
 
-`realize` gives each root a buffer, then: canonical graph (buffers numbered, variables unbound) → `localize` → `create_schedule` → a compiled `Plan`, cached
-under the canonical graph → `run`. Nothing here loops over the devices of a simulated backend.
+`realize` gives each root a buffer, then: canonical graph (buffers numbered, variables unbound) → `localize` →
+`create_schedule` → a compiled `Plan`, cached under the canonical graph → `run`. Nothing here loops over the devices
+of a simulated backend.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def program(ast: UOp, device: str) -> Program:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-  """A schedule with its programs. `programs[i]` is None for a Transfer. With `local`, the localized graph, it is interpreted instead."""
+  """A schedule with its programs. `programs[i]` is None for a Transfer. With `local`, the localized graph, it is
+  interpreted instead.
+  """
 
   items: tuple[ScheduleItem, ...]
   programs: tuple[Program | None, ...]
@@ -87,7 +90,8 @@ recorders: list[Callable[[Run], None]] = []  # the JIT that captures, if one doe
 
 
 def canonical(sink: UOp) -> tuple[UOp, list[UOp], dict[str, int]]:
-  """`sink` with its buffers numbered in order and its variables unbound: the key of its plan. Also the buffers, and the variables' values.
+  """`sink` with its buffers numbered in order and its variables unbound: the key of its plan. Also the buffers, and
+  the variables' values.
 
   Raises ValueError if a variable is bound to two values.
   """
@@ -102,7 +106,8 @@ def canonical(sink: UOp) -> tuple[UOp, list[UOp], dict[str, int]]:
     name = variable.arg[0]
     if values.setdefault(name, value) != value:
       raise ValueError(
-        f"variable {name} is bound to {values[name]} and to {value} in one computation\n  fix: bind it once, or use two names"
+        f"variable {name} is bound to {values[name]} and to {value} in one computation\n"
+        "  fix: bind it once, or use two names"
       )
     mapping[u] = variable
 
@@ -143,7 +148,9 @@ def make_plan(sink: UOp) -> Plan:
 
 
 def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
-  """The plan of a graph, from the cache if an equal one has been made, with its buffers by slot and its variables' values."""
+  """The plan of a graph, from the cache if an equal one has been made, with its buffers by slot and its variables'
+  values.
+  """
   key_sink, buffers, values = canonical(sink)
   key = (key_sink, INTERPRET.value, NOOPT.value, DEFER.value)
   if (plan := _plans.get(key)) is None:
@@ -173,7 +180,8 @@ def settled(device: Placement | None) -> Placement:
 def realize(*roots: UOp) -> list[UOp]:
   """Computes `roots` and performs the effects among them and below them.
 
-  Returns for each root the BUFFER with its value, at the root's placement without debts; for a view of a buffer that view, the effects before it done.
+  Returns for each root the BUFFER with its value, at the root's placement without debts; for a view of a buffer that
+  view, the effects before it done.
   """
   waiting = [base for root in dict.fromkeys(roots) if (base := viewed(root)).op in (Ops.AFTER, Ops.ASSIGN)]
   effects = [u for u in UOp.sink(*waiting).toposort() if u.op is Ops.ASSIGN]
@@ -213,7 +221,8 @@ def to_numpy(u: UOp) -> Any:
   """The value as a numpy array of its own. Raises JitError inside a function that is being captured."""
   if recorders:
     raise JitError(
-      f"the value of {u.dtype.name}{list(u.shape)} is read while a function is being captured: replay would not read it again\n"
+      f"the value of {u.dtype.name}{list(u.shape)} is read while a function is being captured: "
+      "replay would not read it again\n"
       "  fix: return the Tensor from the function and read it outside (.item(), .numpy(), .tolist())"
     )
   (done,) = realize(u.copy_to_device("NPY"))
@@ -287,7 +296,9 @@ def work_of(run: Run) -> list[Work]:
 
 @dataclass(slots=True, eq=False)
 class Stretch:
-  """Items between two copies: the backends, and the list of calls of each; `bound` says which call is which (work, device number)."""
+  """Items between two copies: the backends, and the list of calls of each; `bound` says which call is which (work,
+  device number).
+  """
 
   work: list[Work]
   backends: list[Any] = field(default_factory=list)
@@ -391,7 +402,7 @@ def show(w: Work, ops: int, nbytes: int, seconds: float | None) -> None:
   print(text)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def peer_slots(item: ScheduleItem) -> frozenset[int]:
   """The parameters that are tables of every device's memory."""
   if not item.peers or isinstance(item.kernel, Transfer):

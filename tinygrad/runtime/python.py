@@ -1,7 +1,8 @@
-"""The reference: the localized graph, evaluated in numpy for every device through the ops' cards. A second opinion, and fast for small programs.
+"""The reference: the localized graph, evaluated in numpy for every device through the ops' cards. A second opinion,
+and fast for small programs.
 
-No schedule, no kernels: so it shares nothing with the compiled path but the graph. Local values have their valid lengths only; fresh memory is
-poisoned, and replicas that should be equal are compared bit for bit.
+No schedule, no kernels: so it shares nothing with the compiled path but the graph. Local values have their valid
+lengths only; fresh memory is poisoned, and replicas that should be equal are compared bit for bit.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def count(device: Placement | None) -> int:
 
 
 class Interpreter:
-  """`values[u][d]`: the local value of u on device d; `memory(buffer)[d]`: the array (upper bounds) of a buffer's part."""
+  """`values[u][d]`: the local value of u on device d; `memory(buffer)[d]`: the array (upper bounds) of a buffer's
+  part.
+  """
 
   def __init__(self, memory: Callable[[UOp], Sequence[Array]], variables: Mapping[str, int]) -> None:
     self.memory, self.variables = memory, variables
@@ -213,7 +216,9 @@ FOLDS = {Ops.ADD: "add", Ops.MUL: "multiply", Ops.MAX: "maximum", Ops.MIN: "mini
 
 
 def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape: tuple[int, ...]) -> Array:
-  """The global value; asserts that replicas hold the same bits and that nothing is missing. Owed reductions are done, halves in float32."""
+  """The global value; asserts that replicas hold the same bits and that nothing is missing. Owed reductions are done,
+  halves in float32.
+  """
   if isinstance(p, str):
     return blocks[0]
   dtype = blocks[0].dtype
@@ -244,7 +249,9 @@ def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape:
 
 
 def part(value: Array, p: Placement, d: int, upper: Sequence[int]) -> Array:
-  """What device d holds of a global value. Of a value that owes, the first coordinate holds it and the others the identity."""
+  """What device d holds of a global value. Of a value that owes, the first coordinate holds it and the others the
+  identity.
+  """
   block = value[box(p, d, upper, value.shape)].copy()
   if isinstance(p, Sharding):
     for o in p.pending:

@@ -1,8 +1,9 @@
 """Which values of the local graph get a buffer.
 
-One walk from the roots down. Every value carries its *uses*: in which kernel, through which chain of movements, and how: several times an element (MANY: through an
-EXPAND), inside a reduction's loop (INNER), under a condition (GATED). A value with one plain use is fused. Otherwise it is stored, unless computing it anew
-reads no more bytes than reading it back, and costs little else. A reduction is never computed twice.
+One walk from the roots down. Every value carries its *uses*: in which kernel, through which chain of movements, and
+how: several times an element (MANY: through an EXPAND), inside a reduction's loop (INNER), under a condition (GATED).
+A value with one plain use is fused. Otherwise it is stored, unless computing it anew reads no more bytes than reading
+it back, and costs little else. A reduction is never computed twice.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MOVES = frozenset(
   (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.CAT, Ops.WINDOW, Ops.SPREAD, Ops.DETACH)
 )
 GATING = frozenset((Ops.PAD, Ops.CAT, Ops.SPREAD))
-# what one of these costs beside an ordinary operation, in bytes of memory traffic that take as long on a processor with vector units
+# what one of these costs beside an ordinary operation: bytes of memory traffic that take as long on a vector processor
 SLOW = {Ops.EXP: 2, Ops.LOG: 3, Ops.SIN: 6, Ops.SQRT: 2, Ops.TANH: 4, Ops.ERF: 4, Ops.POW: 8, Ops.FDIV: 1, Ops.RECIP: 1}
 FREE = frozenset((Ops.CAST, Ops.BITCAST))
 CHEAP_OPS = 4  # operations an element that may be repeated wherever it is read
@@ -33,7 +34,9 @@ Use = tuple[UOp, int, int]  # kernel, chain of movements (interned), flags
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-  """What computing a value takes: the buffers it reads, operations an element, what the slow ones among them add, and whether it holds a reduction."""
+  """What computing a value takes: the buffers it reads, operations an element, what the slow ones among them add, and
+  whether it holds a reduction.
+  """
 
   reads: frozenset[UOp]
   ops: int
@@ -108,7 +111,9 @@ def read_bytes(u: UOp, cost: Cost) -> int:
 
 
 def cheap(u: UOp, cost: Cost) -> bool:
-  """May be computed wherever it is read: loads, movement, casts and little arithmetic that read no more than the stored value would."""
+  """May be computed wherever it is read: loads, movement, casts and little arithmetic that read no more than the
+  stored value would.
+  """
   if cost.reduces or cost.gathers or cost.slow:
     return False
   if not cost.reads:
@@ -117,7 +122,9 @@ def cheap(u: UOp, cost: Cost) -> bool:
 
 
 def recompute(u: UOp, cost: Cost, uses: int) -> bool:
-  """`uses` times computing `u` against computing it once, a store and `uses` loads, in bytes (an operation counts a quarter of a byte)."""
+  """`uses` times computing `u` against computing it once, a store and `uses` loads, in bytes (an operation counts a
+  quarter of a byte).
+  """
   if cost.reduces or len(cost.reads) > MANY_READS:
     return False
   again = uses * read_bytes(u, cost) + (uses - 1) * size(u) * (cost.ops // 4 + cost.slow)

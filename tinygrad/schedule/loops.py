@@ -1,4 +1,6 @@
-"""The loops of a kernel in one normal form, so that equal work has equal ASTs: split where indices divide, joined where memory is contiguous, numbered."""
+"""The loops of a kernel in one normal form, so that equal work has equal ASTs: split where indices divide, joined
+where memory is contiguous, numbered.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def tidy(sink: UOp) -> UOp:
 
 
 def rebuild(sink: UOp, groups: Mapping[UOp, tuple[UOp, ...]], values: Mapping[UOp, UOp]) -> UOp:
-  """`sink` with each range read as `values[range]`, looped over as `groups[range]`; the index expressions come out simplified."""
+  """`sink` with each range read as `values[range]`, looped over as `groups[range]`; the index expressions come out
+  simplified.
+  """
   new: dict[UOp, UOp] = {}
   for u in sink.toposort():
     if u.op is Ops.RANGE:
@@ -38,7 +42,9 @@ def rebuild(sink: UOp, groups: Mapping[UOp, tuple[UOp, ...]], values: Mapping[UO
 
 
 def split_ranges(sink: UOp) -> UOp:
-  """A range r that indices read as r // c and r % c becomes two, r1*c + r2, if the divisors form a chain up to r's end."""
+  """A range r that indices read as r // c and r % c becomes two, r1*c + r2, if the divisors form a chain up to r's
+  end.
+  """
   divisors: dict[UOp, set[int]] = {}
   for u in sink.toposort():
     if u.op in (Ops.IDIV, Ops.MOD) and u.src[0].op is Ops.RANGE and u.src[1].op is Ops.CONST:
@@ -134,8 +140,8 @@ def join_ranges(sink: UOp) -> UOp:
       if outer:
         joined = UOp.new(Ops.RANGE, dtypes.index, (end,), last.arg)
         groups[last], values[last] = (joined,), joined
-        groups |= {r: () for r in outer}
-        values |= {r: zero for r in outer}
+        groups |= dict.fromkeys(outer, ())
+        values |= dict.fromkeys(outer, zero)
       i -= 1
   return rebuild(sink, groups, values) if groups else sink
 

@@ -1,7 +1,8 @@
 """One stored value of the local graph -> the AST of one kernel.
 
-The result's index becomes ranges; every op below it turns the index of its result into the indices of its sources ("pull"), until loads are reached.
-Movement is index arithmetic, REDUCE becomes a FOLD over new ranges, PAD and CAT become selects whose loads carry the condition.
+The result's index becomes ranges; every op below it turns the index of its result into the indices of its sources
+("pull"), until loads are reached. Movement is index arithmetic, REDUCE becomes a FOLD over new ranges, PAD and CAT
+become selects whose loads carry the condition.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tinygrad.device import Placement, Sharding
+from tinygrad.device import Digit, Placement, Sharding
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.schedule.loops import tidy
@@ -26,7 +27,9 @@ DEVICE_NUM = "_device_num"
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-  """`ast`: SINK of one STORE over PARAMs; `slots[i]`: the slot of the schedule that PARAM i stands for (0 is written)."""
+  """`ast`: SINK of one STORE over PARAMs; `slots[i]`: the slot of the schedule that PARAM i stands for (0 is
+  written).
+  """
 
   ast: UOp
   slots: tuple[int, ...]
@@ -35,7 +38,9 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-  """Where a stored value lies: its slot, and the shape by which it is laid out (row-major, upper bounds of symbolic dims)."""
+  """Where a stored value lies: its slot, and the shape by which it is laid out (row-major, upper bounds of symbolic
+  dims).
+  """
 
   slot: int
   shape: tuple[int, ...]
@@ -93,7 +98,9 @@ def is_false(c: UOp | None) -> bool:
 
 
 def reshape_index(idx: Index, new: Sequence[sint], old: Sequence[sint]) -> Index:
-  """The index into `old` of the element that stands at `idx` in `new`: same flat position, group by group of dims with equal products."""
+  """The index into `old` of the element that stands at `idx` in `new`: same flat position, group by group of dims
+  with equal products.
+  """
   out: list[UOp] = []
   i = j = 0
   while i < len(new) or j < len(old):
@@ -144,6 +151,7 @@ class Pull:
     ] = {}  # loops of reductions, by lengths and the index around them
     self.count = 0
     self.holes: tuple[tuple[UOp, Placement], ...] = ()
+    self.result: Placement | None = None  # of the collective
 
   def param(self, slot: int, dtype: DType, size: int, peers: bool = False) -> UOp:
     if (slot, peers) not in self.params:
@@ -206,7 +214,9 @@ class Pull:
     raise NotImplementedError(f"lower: no index rule for {u.op} of shape {u.shape}")
 
   def step_gated(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
-    """PAD and SPREAD: the source's value where there is one, else the fill; a select, so that what is not there is never read."""
+    """PAD and SPREAD: the source's value where there is one, else the fill; a select, so that what is not there is
+    never read.
+    """
     gate, inner, fill = _pad(u, idx) if u.op is Ops.PAD else _spread(u, idx)
     other = UOp.const(u.dtype, fill)
     if gate is None:
@@ -276,7 +286,9 @@ class Pull:
     return _load(self.param(home.slot, dtype, prod(home.shape)), flat_index(idx, home.shape), valid)
 
   def load_hole(self, u: UOp, idx: Index, valid: UOp | None) -> UOp:
-    """The element of a collective's source at a global index: from whoever owns it; owed sums are folded over the owing devices in a fixed order."""
+    """The element of a collective's source at a global index: from whoever owns it; owed sums are folded over the
+    owing devices in a fixed order.
+    """
     source, placement = self.holes[u.arg[0]]
     while source not in self.homes and source.op in TRANSPARENT:
       source = source.src[0]
@@ -287,7 +299,9 @@ class Pull:
     sizes = placement.local_shape(shape)
     n = len(placement)
     me = device_number(placement)
-    owner, inner, taken = number(0), [], []
+    owner = number(0)
+    inner: list[UOp] = []
+    taken: list[Digit] = []
     for dim, (i, size) in enumerate(zip(idx, sizes)):
       if not (digits := placement.cut(dim)):
         inner.append(i)
@@ -301,7 +315,7 @@ class Pull:
     folds: list[tuple[Ops, tuple[UOp, ...]]] = []
     for owe in placement.pending:
       ranges = []
-      for digit in owe.digits:
+      for digit in without(owe.digits, owed_digits(self.result, owe.op)):  # what the result goes on owing stays apart
         r = self.new_range(digit.size, AxisKind.REDUCE)
         owner = owner + r * digit.stride
         ranges.append(r)
@@ -316,14 +330,16 @@ class Pull:
     param = self.param(home.slot, source.dtype, prod(home.shape), peers=True)
     peer = UOp.new(Ops.PEER, source.dtype, (param, simplify(owner)))
     x = _load(peer, flat_index(inner, home.shape), valid)
-    for op, ranges in folds:
-      if ranges:
-        x = _fold_wide(op, x, ranges)
+    for op, loops in folds:
+      if loops:
+        x = _fold_wide(op, x, loops)
     return x
 
 
 def _fold_wide(op: Ops, x: UOp, ranges: tuple[UOp, ...]) -> UOp:
-  """A sum over devices in half precision is carried in float32: its range and precision do not depend on the number of devices."""
+  """A sum over devices in half precision is carried in float32: its range and precision do not depend on the number
+  of devices.
+  """
   if op is Ops.ADD and x.dtype in (dtypes.float16, dtypes.bfloat16):
     return cast(UOp.new(Ops.FOLD, dtypes.float32, (cast(x, dtypes.float32), *ranges), op), x.dtype)
   return UOp.new(Ops.FOLD, x.dtype, (x, *ranges), op)
@@ -429,7 +445,9 @@ def _spread(u: UOp, idx: Index) -> tuple[UOp | None, Index, float | int | bool]:
 
 
 def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
-  """The kernel that stores `value` in `target`: a whole buffer laid out as `value`, or a view (movement over a buffer with a home)."""
+  """The kernel that stores `value` in `target`: a whole buffer laid out as `value`, or a view (movement over a buffer
+  with a home).
+  """
   pull = Pull(homes, value if isinstance(target, Home) else None)
   dtype = value.dtype
   if isinstance(target, Home):
@@ -459,17 +477,34 @@ def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
 
 
 def valid_shape(u: UOp) -> tuple[sint, ...]:
-  """The part of a value that is computed. A COLLECTIVE's shape is that of whole blocks; of an uneven one only the valid part is."""
+  """The part of a value that is computed. A COLLECTIVE's shape is that of whole blocks; of an uneven one only the
+  valid part is.
+  """
   if u.op is not Ops.COLLECTIVE or isinstance(u.arg.result, str):
     return u.shape
-  c: Collective = u.arg
-  me = device_number(c.result)
+  p: Sharding = u.arg.result
+  me = device_number(p)
   out: list[sint] = []
-  for i, (n, size) in enumerate(zip(c.template.shape, u.shape)):
-    k = c.result.parts(i)
-    left = simplify_sint(n - c.result.block(i, me) * size) if k > 1 else n
+  for i, (n, size) in enumerate(zip(u.arg.template.shape, u.shape)):
+    k = p.parts(i)
+    left = simplify_sint(n - p.block(i, me) * size) if k > 1 else n
     out.append(size if k == 1 or (isinstance(n, int) and n == k * size) else smin(size, smax(0, left)))
   return tuple(out)
+
+
+def owed_digits(p: Placement | None, op: Ops) -> list[Digit]:
+  """The digits over which a value placed as `p` owes the reduction `op`."""
+  return [d for o in p.pending if o.op is op for d in o.digits] if isinstance(p, Sharding) else []
+
+
+def without(digits: Sequence[Digit], taken: Sequence[Digit]) -> list[Digit]:
+  """What is left of `digits` when the parts that `taken` covers go."""
+  spans = [(d.stride, d.stride * d.size) for d in digits]
+  for t in taken:
+    low, high = t.stride, t.stride * t.size
+    cut = [piece for a, b in spans for piece in ((a, min(b, low)), (max(a, high), b))]
+    spans = [(a, b) for a, b in cut if a < b]
+  return [Digit(b // a, a) for a, b in spans]
 
 
 def device_number(p: Sharding) -> UOp:
@@ -482,10 +517,19 @@ def _collective(pull: Pull, u: UOp, idx: Index) -> UOp:
   pull.holes = tuple(zip(u.src, c.placements))
   if isinstance(c.result, str):
     return pull.value(c.template, idx)
+  pull.result = c.result
   me = device_number(c.result)
   sizes = c.result.local_shape(c.template.shape)
   at = tuple(
     i if not c.result.cut(d) else simplify(number(c.result.block(d, me)) * n + i)
     for d, (i, n) in enumerate(zip(idx, sizes))
   )
-  return pull.value(c.template, at)
+  x = pull.value(c.template, at)
+  for owe in c.result.pending:
+    # a value that now owes: of a sum or product the first coordinate holds it and the others the identity
+    had = [d for p in c.placements for d in owed_digits(p, owe.op)]
+    if owe.op in (Ops.ADD, Ops.MUL) and (lifted := without(owe.digits, had)):
+      rest = UOp.const(x.dtype, 1 if owe.op is Ops.MUL else -0.0 if dtypes.is_float(x.dtype) else 0)
+      for d in lifted:
+        x = where(simplify(UOp.new(Ops.CMPEQ, dtypes.bool, (me // d.stride % d.size, number(0)))), x, rest)
+  return x

@@ -1,4 +1,6 @@
-"""Which intermediate values of a schedule share memory: each lives from the item that writes it to the last one that reads it."""
+"""Which intermediate values of a schedule share memory: each lives from the item that writes it to the last one that
+reads it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ class Temp:
 def plan(uses: Sequence[Sequence[int]], temps: Mapping[int, Temp]) -> tuple[dict[int, int], list[Temp]]:
   """Assigns the intermediate slots to as little memory as a first fit finds.
 
-  `uses[i]`: the slots that item i touches. A read by a peer ends at the barrier after its item, so it counts as a use like any other.
+  `uses[i]`: the slots that item i touches. A read by a peer ends at the barrier after its item, so it counts as a use
+  like any other.
   Returns (slot -> number of the memory, the memories). Two slots share one only if no item needs both.
   """
   last: dict[int, int] = {}

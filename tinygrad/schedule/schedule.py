@@ -28,8 +28,9 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleItem:
-  """One kernel or copy. `slots[i]`: the slot behind PARAM i; `slots[0]` is written. `peers`: reads the memory of other devices:
-  its sources must be ready on all devices before, and stay as they are until all have read them."""
+  """One kernel or copy. `slots[i]`: the slot behind PARAM i; `slots[0]` is written. `peers`: reads the memory of
+  other devices: its sources must be ready on all devices before, and stay as they are until all have read them.
+  """
 
   kernel: UOp | Transfer
   slots: tuple[int, ...]
@@ -56,7 +57,9 @@ Version = frozenset[UOp]  # the ASSIGNs that a reader of a buffer sees
 
 @dataclass(slots=True)
 class Step:
-  """A kernel to be: the value `root` (or the ASSIGN `root`), what it waits for, what it reads and writes, in which version."""
+  """A kernel to be: the value `root` (or the ASSIGN `root`), what it waits for, what it reads and writes, in which
+  version.
+  """
 
   root: UOp
   after: set[int]
@@ -66,7 +69,9 @@ class Step:
 
 
 def create_schedule(sink: UOp) -> Schedule:
-  """Kernels for SINK of ASSIGN(view of BUFFER | SHARD, value) in the local view. Raises ScheduleError if no order of the effects exists."""
+  """Kernels for SINK of ASSIGN(view of BUFFER | SHARD, value) in the local view. Raises ScheduleError if no order of
+  the effects exists.
+  """
   return _Builder(sink).build()
 
 
@@ -78,7 +83,9 @@ def peel(u: UOp) -> UOp:
 
 
 def whole(view: UOp) -> UOp:
-  """Below shrinks to a symbolic length: the elements stay where they are in memory, which is laid out by upper bounds."""
+  """Below shrinks to a symbolic length: the elements stay where they are in memory, which is laid out by upper
+  bounds.
+  """
   while (
     view.op is Ops.SHRINK
     and all(isinstance(lo, int) and lo == 0 for lo, _ in view.arg)
@@ -277,7 +284,9 @@ class _Builder:
         stack += u.src
 
   def order(self) -> list[Step]:
-    """Sources first, and who reads a buffer's old content before who overwrites it; otherwise as the graph lists them."""
+    """Sources first, and who reads a buffer's old content before who overwrites it; otherwise as the graph lists
+    them.
+    """
     before: list[set[int]] = [set(s.after) for s in self.steps]
     readers: dict[int, list[tuple[int, Version]]] = {}
     for i, s in enumerate(self.steps):
@@ -304,7 +313,8 @@ class _Builder:
     if len(out) != len(self.steps):
       stuck = next(s for i, s in enumerate(self.steps) if waiting[i] and s.root.op is Ops.ASSIGN)
       raise ScheduleError(
-        f"a value of {stuck.root.dtype.name}{list(stuck.root.shape)} is needed both as it was before an assign and after it\n"
+        f"a value of {stuck.root.dtype.name}{list(stuck.root.shape)} is needed "
+        "both as it was before an assign and after it\n"
         "  fix: realize what reads the old value before the assign (y.realize()), or use .clone() of it"
       )
     return out

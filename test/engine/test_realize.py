@@ -1,0 +1,148 @@
+"""realize, counters, host copies and the PYTHON device."""
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, TinyJit, Variable, dtypes
+from tinygrad.device import Sharding
+from tinygrad.engine.estimate import estimate
+from tinygrad.engine.realize import UnboundError, _programs, buffer_of, host_array, realize, to_numpy
+from tinygrad.helpers import Context, GlobalCounters
+from tinygrad.runtime.python import assemble
+from tinygrad.uop.ops import Ops, UOp
+
+D2, P2 = ("CPU:0", "CPU:1"), ("PYTHON:0", "PYTHON:1")
+RNG = np.random.default_rng(3)
+
+
+def array(*shape):
+  return RNG.standard_normal(shape, dtype=np.float32)
+
+
+def test_a_root_gets_a_buffer_and_a_view_of_one_stays_a_view():
+  (x,) = realize((Tensor(array(4, 6)) + 1).uop)
+  assert x.op is Ops.BUFFER
+  GlobalCounters.reset()
+  (v,) = realize(x.shrink(((1, 3), (0, 6))).reshape((12,)))
+  assert v.base is x and GlobalCounters.kernel_count == 0
+
+
+def test_one_root_asked_for_twice_is_computed_once():
+  u = (Tensor(array(4)).realize() + 1).uop
+  GlobalCounters.reset()
+  a, b = realize(u, u)
+  assert a is b and GlobalCounters.kernel_count == 1
+
+
+def test_counters():
+  x, w = Tensor(array(32, 64)).realize(), Tensor(array(64, 16)).realize()
+  GlobalCounters.reset()
+  (x @ w).realize()
+  assert GlobalCounters.kernel_count == 1
+  assert GlobalCounters.global_ops == 2 * 32 * 64 * 16
+  assert GlobalCounters.global_mem == 4 * (32 * 64 + 64 * 16 + 32 * 16)
+  GlobalCounters.reset()
+  (x.shard(D2, axis=0) @ w.shard(D2)).realize()
+  assert GlobalCounters.global_ops == 2 * 32 * 64 * 16
+
+
+def test_memory_in_use_goes_back():
+  before = GlobalCounters.mem_used
+  t = (Tensor(array(1000)) + 1).realize()
+  assert GlobalCounters.mem_used == before + 4000
+  del t
+  assert GlobalCounters.mem_used == before
+
+
+def test_debug_lines(capsys):
+  x = Tensor(array(8, 8)).realize()
+  with Context(DEBUG=2):
+    (x + 1).realize()
+  out = capsys.readouterr().out
+  assert "CPU" in out and "E_64" in out and "GFLOP/s" in out and "GB/s" in out
+  with Context(DEBUG=1):
+    (x + 2).realize()
+  assert "E_64" in capsys.readouterr().out
+
+
+def test_kernels_are_compiled_once():
+  x = Tensor(array(5, 11)).realize()
+  (x * 7).realize()
+  count = len(_programs)
+  (Tensor(array(5, 11)).realize() * 7).realize()
+  Tensor.realize(x * 7)
+  assert len(_programs) == count
+
+
+def test_estimate_names_and_counts():
+  r = UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, 5),), (0, None))
+  assert estimate(UOp.sink(r)).name == "E_5"
+
+
+def test_each_device_receives_its_own_slice_only():
+  a = array(6, 4)
+  t = Tensor(a).shard(D2, axis=0).realize()
+  buffer = buffer_of(t.uop)
+  assert buffer.nbytes_per_device == a.nbytes // 2
+  np.testing.assert_array_equal(host_array(buffer, 1), a[3:])
+
+
+def test_unbound_variable():
+  x = Tensor(array(8))
+  with pytest.raises(UnboundError, match="variable n has no value"):
+    x[: Variable("n", 1, 8)].sum().realize()
+
+
+def test_variable_with_two_values():
+  x, n = Tensor(array(8)), Variable("n", 1, 8)
+  with pytest.raises(ValueError, match="bound to 2 and to 3"):
+    (x[: n.bind(2)].sum() + x[: n.bind(3)].sum()).realize()
+
+
+@pytest.mark.parametrize("placement", ["PYTHON", Sharding(P2, 0), Sharding(P2, 1), Sharding(P2)], ids=str)
+def test_python_device(placement):
+  a, b = array(5, 6), array(6, 3)
+  x, w = Tensor(a, device=placement), Tensor(b, device="PYTHON" if isinstance(placement, str) else Sharding(P2))
+  y = ((x @ w).relu() + 1).softmax(axis=-1)
+  e = np.exp(np.maximum(a @ b, 0) + 1)
+  np.testing.assert_allclose(y.numpy(), e / e.sum(1, keepdims=True), rtol=1e-5)
+  x = x.realize()
+  x.assign(x * 2)
+  np.testing.assert_array_equal(x.numpy(), a * 2)
+
+
+def test_jit_on_the_python_device():
+  w = Tensor([1.0, 2.0], device="PYTHON").realize()
+  f = TinyJit(lambda x: (x * w).sum())
+  for k in range(5):
+    assert f(Tensor([1.0 * k, 1.0], device="PYTHON")).item() == k + 2
+
+
+def test_replicas_that_differ_are_found():
+  p = Sharding(P2)
+  with pytest.raises(AssertionError, match="replicas"):
+    assemble([np.zeros(3, np.float32), np.array([0, 0, -0.0], np.float32)], p, (3,), (3,))
+
+
+def test_padding_of_an_uneven_block_is_poison():
+  """Memory that nothing may read holds nan: a program that reads it shows."""
+  t = Tensor(array(5, 2), device=Sharding(P2, 0)).realize()
+  last = host_array(buffer_of((t + 0.0).realize().uop), 1)
+  assert np.isnan(last[2]).all() and not np.isnan(last[:2]).any()
+
+
+def test_to_numpy_is_a_copy():
+  t = Tensor(array(3)).realize()
+  a = to_numpy(t.uop)
+  a[:] = 7
+  assert not (t.numpy() == 7).any()
+
+
+def test_cross_device_copy():
+  a = array(4, 4)
+  x = Tensor(a, device="CPU:0").realize()
+  y = x.to("CPU:1") + 1
+  assert y.device == "CPU:1"
+  np.testing.assert_array_equal((y.to("CPU:0") + x).numpy(), a + 1 + a)
+  z = y.shard(("CPU:2", "CPU:3"), axis=1)
+  np.testing.assert_array_equal((z * 2).numpy(), (a + 1) * 2)
