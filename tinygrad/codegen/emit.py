@@ -295,7 +295,7 @@ class Emitter:
       for r, limit in self.limits.items():
         if self.bits[r] & d:
           cond = self.emit(limit, env)
-          out = cond if out is None else self.apply(UOp.new(Ops.AND, dtypes.bool, (cond, out)), [cond, out])
+          out = cond if out is None else self.apply(UOp.new(Ops.AND, dtypes.bool, (limit, limit)), [cond, out])
     return None if out is None or (out.op is Ops.CONST and out.arg) else out
 
   def reach(self, access: UOp, env: Env) -> tuple[UOp, UOp, int, UOp | None, bool]:

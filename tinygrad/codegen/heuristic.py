@@ -25,6 +25,7 @@ OPERATION = 0.5  # cost of arithmetic, next to that of a load
 LINE = 64  # bytes
 ACCUMULATORS = 8  # that hide the latency of an addition
 MAX_ROWS = 8  # unrolled copies along one range: more rows at a power of two apart fall into one set of the first cache
+EPILOGUE = 480  # operations on the reduced values that a tile may unroll to
 COPIES = (1, 2, 3, 4, 6, 8)
 PANEL = 1 << 19  # bytes of the second cache that staged operands may fill
 STAGE_REUSE = 8  # reads of a staged element that pay for its copying
@@ -201,7 +202,9 @@ def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:
     tiles[v] = Tile(1, lanes_for(v, most))
   fold_plans: dict[tuple[UOp, ...], tuple[tuple[UOp, ...], Tile]] = {}
   if main is not None and main.work >= 4 * prod(size(r) for r in a.parallel):
-    tiles.update(tile_for(main, v, most, a.parallel, target))
+    tiles.update(
+      tile_for(main, v, most, a.parallel, target, max(EPILOGUE // max(a.items[-1].operations, 1), ACCUMULATORS))
+    )
   else:
     tiles.update(tile_elementwise(a, v, most))
   for i in folds:
@@ -270,10 +273,16 @@ def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
     for r in a.parallel:
       if r is not inner and access.strides.get(r) == 1 and size(r) > 1:
         return {r: Tile(min(MAX_ROWS, size(r)))}
-  return {inner: Tile(size(inner) if size(inner) <= MAX_ROWS else 4)} if item.operations < 64 and static(inner) else {}
+  return (
+    {inner: Tile(max(size(inner), 1) if size(inner) <= MAX_ROWS else 4)}
+    if item.operations < 64 and static(inner)
+    else {}
+  )
 
 
-def tile_for(item: Item, v: UOp | None, most: int, parallel: tuple[UOp, ...], target: Target) -> dict[UOp, Tile]:
+def tile_for(
+  item: Item, v: UOp | None, most: int, parallel: tuple[UOp, ...], target: Target, most_copies: int
+) -> dict[UOp, Tile]:
   """The register tile: copies along v and up to two more ranges, so that every operand loaded is used often, within the
   registers."""
   assert item.fold is not None
@@ -296,7 +305,7 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: tuple[UOp, ...], ta
     for pair in pairs:
       for counts in itertools.product(*([c for c in COPIES[1:] if c <= size(r)] for r in pair)):
         tile = mine * prod(counts)
-        if tile > target.vector_registers:
+        if tile > min(target.vector_registers, most_copies):
           continue
         loads = cost = 0.0
         vectors = 0
