@@ -1,7 +1,7 @@
 """tinygrad, in which the device carries the sharding: `Tensor`, `TinyJit`, `Device`, `Sharding`, `Mesh`, `P`."""
 
 from tinygrad import nn
-from tinygrad.device import Device, DeviceError, Mesh, P, Sharding, ShardError
+from tinygrad.device import Device, DeviceError, Mesh, P, ShardError, Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import TinyJit
 from tinygrad.helpers import Context, GlobalCounters, getenv

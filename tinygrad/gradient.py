@@ -12,8 +12,9 @@ from tinygrad.uop.ops import Ops, UOp
 def compute_gradient(root: UOp, grad: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
   """For each of `targets` that `root` depends on: the sum over its elements of grad * d root / d target.
 
-  `grad` has the shape and dtype of `root`, the results those of their targets; they live where their targets live. Only nodes on a
-  path from a target to `root` are visited. A target that `root` does not depend on differentiably is missing from the result.
+  `grad` has the shape and dtype of `root`, the results those of their targets; they live where their targets live. Only
+  nodes on a path from a target to `root` are visited. A target that `root` does not depend on differentiably is missing
+  from the result.
   """
   wanted = dict.fromkeys(targets)
   order = root.toposort()

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-from tinygrad.device import Device, Mesh, P, Placement, Sharding, ShardError
+from tinygrad.device import Device, Mesh, P, Placement, Sharding
 from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
 from tinygrad.engine.realize import realize, to_numpy
 from tinygrad.gradient import compute_gradient
@@ -38,8 +38,8 @@ class _Training(type(NN)):  # type: ignore[misc]
 class Tensor(NN, metaclass=_Training):
   """An array of one type on one device or cut over several.
 
-  `Tensor(data, device, dtype)` takes numbers, nested lists, bytes (uint8), a path (its bytes), numpy arrays, a bound variable or
-  nothing (an empty tensor). Nothing is computed before `realize`, `numpy`, `item`, …
+  `Tensor(data, device, dtype)` takes numbers, nested lists, bytes (uint8), a path (its bytes), numpy arrays, a bound
+  variable or nothing (an empty tensor). Nothing is computed before `realize`, `numpy`, `item`, …
   """
 
   __slots__ = ("__weakref__", "grad", "requires_grad", "uop")
@@ -67,7 +67,7 @@ class Tensor(NN, metaclass=_Training):
     _live[next(_numbers)] = t
     return t
 
-  def requires_grad_(self, requires_grad: bool = True) -> Self:
+  def requires_grad_(self, requires_grad: bool | None = True) -> Self:
     """Says whether `backward` fills `.grad` here. Unset, it does for floats."""
     self.requires_grad = requires_grad
     return self
@@ -125,8 +125,8 @@ class Tensor(NN, metaclass=_Training):
     return self
 
   def shard(self, devices: Sequence[str] | Mesh | Sharding, axis: int | P | None = None) -> Self:
-    """The value over several devices: `shard(names, axis)` cuts one dim (None: a copy on each), `shard(mesh, P(...))` by mesh axes,
-    or `shard(sharding)`. On a sharded tensor it reshards.
+    """The value over several devices: `shard(names, axis)` cuts one dim (None: a copy on each), `shard(mesh, P(...))`
+    by mesh axes, or `shard(sharding)`. On a sharded tensor it reshards.
 
     Raises: ShardError for a dim that is not there and for a placement that cannot be.
     """
@@ -134,7 +134,7 @@ class Tensor(NN, metaclass=_Training):
       return self._at(devices)
     if isinstance(devices, str):
       raise TypeError(
-        f"shard: needs a sequence of devices, got the string {devices!r}\n  fix: shard(({devices!r}, ...)), or to({devices!r})"
+        f"shard: needs a sequence of devices, got {devices!r}\n  fix: shard(({devices!r}, ...)), or to({devices!r})"
       )
     where = devices if isinstance(devices, Mesh) else tuple(devices)
     from_end = isinstance(axis, int) and -self.ndim <= axis < 0
@@ -161,13 +161,14 @@ class Tensor(NN, metaclass=_Training):
 
   def realize(self, *lst: Tensor) -> Self:
     """Computes this tensor and `lst` in one go; each then holds its buffer."""
-    asked = [t for t in (self, *lst) if t.uop.op is not Ops.BUFFER]
+    tensors: tuple[Tensor, ...] = (self, *lst)
+    asked = [t for t in tensors if t.uop.op is not Ops.BUFFER]
     _run([*asked, *_read_before_write([t.uop for t in asked])])
     return self
 
   def numpy(self) -> Any:
-    """The value as a numpy array of its own; bfloat16 and fp8 come as float32. The tensor itself stays a graph, so that it can
-    still be differentiated."""
+    """The value as a numpy array of its own; bfloat16 and fp8 come as float32. The tensor itself stays a graph, so that
+    it can still be differentiated."""
     x = self if self.dtype.fmt is not None else self.float()
     if 0 in x.shape:
       return numpy.empty(x.shape, to_numpy_dtype(x.dtype))
@@ -218,10 +219,12 @@ class Tensor(NN, metaclass=_Training):
     return self
 
   def assign(self, x: Any) -> Self:
-    """Writes x, broadcast to this shape, into this tensor's memory (or, if it has none yet, makes it stand for x). Returns the tensor.
+    """Writes x, broadcast to this shape, into this tensor's memory (or, if it has none yet, makes it stand for x).
+    Returns the tensor.
 
-    Views of the memory (`reshape`, slices, … of it) see the new value. A value computed from it before and not realised yet may see
-    either. The placement stays; x moves. Raises TypeError if the dtypes differ, ValueError if x does not broadcast.
+    Views of the memory (`reshape`, slices, … of it) see the new value; what was computed from it before keeps the old
+    one, and is realised before the memory is written. The placement stays; x moves. Raises TypeError if the dtypes
+    differ, ValueError if x does not broadcast.
     """
     v = x if isinstance(x, Tensor) else self._wrap(_from_data(x, None, self.dtype))
     if v.dtype is not self.dtype:
@@ -251,40 +254,40 @@ class Tensor(NN, metaclass=_Training):
       if memory_state(t.uop) is state:
         t.uop = substitute(t.uop, {state: after})
 
-  def __iadd__(self, x: Any) -> Self:  # type: ignore[misc]
+  def __iadd__(self, x: Any) -> Self:
     return self.assign(self.add(x))
 
-  def __isub__(self, x: Any) -> Self:  # type: ignore[misc]
+  def __isub__(self, x: Any) -> Self:
     return self.assign(self.sub(x))
 
-  def __imul__(self, x: Any) -> Self:  # type: ignore[misc]
+  def __imul__(self, x: Any) -> Self:
     return self.assign(self.mul(x))
 
-  def __itruediv__(self, x: Any) -> Self:  # type: ignore[misc]
+  def __itruediv__(self, x: Any) -> Self:
     return self.assign(self.div(x))
 
-  def __ifloordiv__(self, x: Any) -> Self:  # type: ignore[misc]
+  def __ifloordiv__(self, x: Any) -> Self:
     return self.assign(self // x)
 
-  def __ipow__(self, x: Any) -> Self:  # type: ignore[misc]
+  def __ipow__(self, x: Any) -> Self:
     return self.assign(self.pow(x))
 
-  def __imatmul__(self, x: Tensor) -> Self:  # type: ignore[misc]
+  def __imatmul__(self, x: Self) -> Self:
     return self.assign(self.matmul(x))
 
-  def __iand__(self, x: Any) -> Self:  # type: ignore[misc]
+  def __iand__(self, x: Any) -> Self:
     return self.assign(self & x)
 
-  def __ior__(self, x: Any) -> Self:  # type: ignore[misc]
+  def __ior__(self, x: Any) -> Self:
     return self.assign(self | x)
 
-  def __ixor__(self, x: Any) -> Self:  # type: ignore[misc]
+  def __ixor__(self, x: Any) -> Self:
     return self.assign(self ^ x)
 
-  def __ilshift__(self, x: Any) -> Self:  # type: ignore[misc]
+  def __ilshift__(self, x: Any) -> Self:
     return self.assign(self << x)
 
-  def __irshift__(self, x: Any) -> Self:  # type: ignore[misc]
+  def __irshift__(self, x: Any) -> Self:
     return self.assign(self >> x)
 
   # ---- differentiation
@@ -331,27 +334,31 @@ class Tensor(NN, metaclass=_Training):
     return [self._wrap(found[t.uop]) for t in targets]
 
   def backward(self, gradient: Tensor | None = None) -> Self:
-    """Adds the derivative of this scalar to `.grad` of every float tensor it depends on, except those with requires_grad=False.
+    """Adds the derivative of this scalar to `.grad` of the float tensors that it depends on.
 
-    Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError if it depends on no such tensor.
+    Of those with requires_grad=True (an optimizer sets it on its parameters); if there are none, of all but those with
+    False. Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError if it depends on no such
+    tensor.
     """
     seed = self._seed_gradient(gradient, "backward")
     graph = set(self.uop.toposort())
     reached = [
       t for t in list(_live.values()) if t.uop in graph and t.requires_grad is not False and t.is_floating_point()
     ]
-    found = compute_gradient(self.uop, seed, dedup(t.uop for t in reached))
-    if not any(t.uop in found and t.uop is not self.uop for t in reached):
+    chosen = [t for t in reached if t.requires_grad] or reached
+    found = compute_gradient(self.uop, seed, dedup(t.uop for t in chosen))
+    if not any(t.uop in found and t.uop is not self.uop for t in chosen):
       fix = "call backward on the loss itself, before it is realised, and check requires_grad"
       mismatch("backward", "the tensor depends on no tensor that takes a gradient", [self.uop], fix, RuntimeError)
-    for t in reached:
+    for t in chosen:
       if (g := found.get(t.uop)) is not None:
         t.grad = self._wrap(g) if t.grad is None else t.grad.add(self._wrap(g))
     return self
 
 
 def _from_data(data: Any, device: Placement | None, dtype: DType | None) -> UOp:
-  """The node of a `Tensor(...)` argument. Numbers live anywhere unless a device is given; arrays go to it, or to the default one."""
+  """The node of a `Tensor(...)` argument. Numbers live anywhere unless a device is given; arrays go to it, or to the
+  default one."""
   if isinstance(data, Tensor):
     u = data.uop if dtype is None else data.cast(dtype).uop
     return u if device is None or u.device == device else u.copy_to_device(device)
@@ -382,7 +389,7 @@ def _to_array(data: Any, dtype: DType | None) -> Any:
     from_numpy_dtype(array.dtype)  # raises for what is not supported
   else:
     raise TypeError(
-      f"cannot make a Tensor of {type(data).__name__}\n  fix: give numbers, nested lists, bytes, a path or a numpy array"
+      f"cannot make a Tensor of {type(data).__name__}\n  fix: give numbers, nested lists, bytes, a path or an array"
     )
   return array if dtype is None else array.astype(to_numpy_dtype(dtype), copy=False)
 
@@ -433,7 +440,8 @@ def _run(tensors: Sequence[Tensor]) -> None:
 
 
 def _read_before_write(roots: Sequence[UOp]) -> list[Tensor]:
-  """Live tensors whose values are computed from memory that running `roots` overwrites: they are due now, while it still holds what they read."""
+  """Live tensors whose values are computed from memory that running `roots` overwrites: they are due now, while it
+  still holds what they read."""
   written = {u.base for root in roots for u in root.toposort() if u.op is Ops.ASSIGN}
   if not written:
     return []
@@ -451,9 +459,11 @@ def _read_before_write(roots: Sequence[UOp]) -> list[Tensor]:
 
 
 def _rebase(asked: Sequence[Tensor], roots: Sequence[UOp], made: dict[UOp, UOp]) -> None:
-  """After `roots` have run: live tensors that contain what was `made`, or wait for effects that have happened, read buffers instead.
+  """After `roots` have run: live tensors that contain what was `made`, or wait for effects that have happened, read
+  buffers instead.
 
-  A tensor that happens to be equal to a root without having been asked for does not get its buffer: writing to one must not change the other.
+  A tensor that happens to be equal to a root without having been asked for does not get its buffer: writing to one must
+  not change the other.
   """
   done = {u: u.base for root in roots for u in root.toposort() if u.op is Ops.AFTER}
   done.update((u, v) for u, v in made.items() if u is not v)
@@ -462,5 +472,9 @@ def _rebase(asked: Sequence[Tensor], roots: Sequence[UOp], made: dict[UOp, UOp])
   memo: dict[UOp, UOp] = {}
   holders = {id(t) for t in asked}
   for t in list(_live.values()):
-    if t.uop.op is not Ops.BUFFER and t.uop.op is not Ops.CONST and (t.uop not in made or id(t) in holders or t.uop.op is Ops.AFTER):
+    if (
+      t.uop.op is not Ops.BUFFER
+      and t.uop.op is not Ops.CONST
+      and (t.uop not in made or id(t) in holders or t.uop.op is Ops.AFTER)
+    ):
       t.uop = substitute(t.uop, done, memo)

@@ -193,7 +193,9 @@ def test_binary_crossentropy():
   want = -(y * np.log(p) + (1 - y) * np.log(1 - p))
   close(Tensor(p).binary_crossentropy(Tensor(y)), want.mean())
   close(Tensor(x).binary_crossentropy_logits(Tensor(y)), want.mean())
-  close(Tensor(x).binary_crossentropy_logits(Tensor(y), "none", Tensor(3.0)), -(3 * y * np.log(p) + (1 - y) * np.log(1 - p)))
+  close(
+    Tensor(x).binary_crossentropy_logits(Tensor(y), "none", Tensor(3.0)), -(3 * y * np.log(p) + (1 - y) * np.log(1 - p))
+  )
   assert Tensor([1e4]).binary_crossentropy_logits(Tensor([0.0])).item() == 1e4
 
 

@@ -49,10 +49,14 @@ def muon(p, g, s, t, lr=0.01, momentum=0.95, wd=0.1):
   return p - lr * (m.T if tall else m).reshape(p.shape) - lr * wd * p
 
 
+def nesterov(*a):
+  return sgd(*a, momentum=0.9, wd=0.1, nesterov=True)
+
+
 CASES = {
   "sgd": (lambda p: SGD(p, 0.01), sgd),
   "momentum": (lambda p: SGD(p, 0.01, momentum=0.9), lambda *a: sgd(*a, momentum=0.9)),
-  "nesterov": (lambda p: SGD(p, 0.01, 0.9, 0.1, nesterov=True), lambda *a: sgd(*a, momentum=0.9, wd=0.1, nesterov=True)),
+  "nesterov": (lambda p: SGD(p, 0.01, 0.9, 0.1, nesterov=True), nesterov),
   "classic": (lambda p: SGD(p, 0.01, 0.9, classic=True), lambda *a: sgd(*a, momentum=0.9, classic=True)),
   "adam": (lambda p: Adam(p, 0.01), adam),
   "adamw": (lambda p: AdamW(p, 0.01, weight_decay=0.1), lambda *a: adam(*a, wd=0.1)),

@@ -27,8 +27,11 @@ def close(got: Tensor, want: Any, tol: float = 1e-5) -> None:
   np.testing.assert_allclose(value.astype(np.float64), want.astype(np.float64), rtol=tol, atol=tol)
 
 
-def check(f: Callable[..., Tensor], g: Callable[..., Any], *xs: np.ndarray, grad: bool = True, tol: float = 1e-5) -> None:
-  """`f` on float32 tensors gives what `g` gives on arrays; and with `grad` d(sum w*f)/dx does, for random w, in float64."""
+def check(
+  f: Callable[..., Tensor], g: Callable[..., Any], *xs: np.ndarray, grad: bool = True, tol: float = 1e-5
+) -> None:
+  """`f` on float32 tensors gives what `g` gives on arrays; and with `grad` d(sum w*f)/dx does, for random w, in
+  float64."""
   close(f(*(Tensor(x.astype(np.float32)) for x in xs)), np.asarray(g(*xs), dtype=np.float64), tol)
   if not grad or any(x.size == 0 for x in xs):
     return

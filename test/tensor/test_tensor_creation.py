@@ -10,16 +10,19 @@ import numpy as np
 import pytest
 from tensor_oracle import close
 
-from tinygrad import Device, Sharding, ShardError, Tensor, TinyJit, dtypes
+from tinygrad import Device, ShardError, Sharding, Tensor, TinyJit, dtypes
 from tinygrad.mixin.random import threefry2x32
 from tinygrad.uop.ops import UOp
 
 D2 = ("CPU:0", "CPU:1")
 
 DATA = [
-  (3, dtypes.int32, ()), (3.0, dtypes.float32, ()), (True, dtypes.bool, ()), ([], dtypes.float32, (0,)), ([1, 2], dtypes.int32, (2,)),
-  ([[1, 2.5]], dtypes.float32, (1, 2)), ([True, False], dtypes.bool, (2,)), ([True, 2], dtypes.int32, (2,)), (b"abc", dtypes.uint8, (3,)),
-  (np.arange(3), dtypes.int64, (3,)), (np.float16(2), dtypes.float16, ()), (np.zeros((2, 0), np.float64), dtypes.float64, (2, 0)),
+  (3, dtypes.int32, ()), (3.0, dtypes.float32, ()), (True, dtypes.bool, ()), ([], dtypes.float32, (0,)),
+  ([1, 2], dtypes.int32, (2,)),
+  ([[1, 2.5]], dtypes.float32, (1, 2)), ([True, False], dtypes.bool, (2,)), ([True, 2], dtypes.int32, (2,)),
+  (b"abc", dtypes.uint8, (3,)),
+  (np.arange(3), dtypes.int64, (3,)), (np.float16(2), dtypes.float16, ()),
+  (np.zeros((2, 0), np.float64), dtypes.float64, (2, 0)),
   (np.arange(6).reshape(2, 3).T, dtypes.int64, (3, 2)), ((1, 2), dtypes.int32, (2,)), (None, dtypes.float32, (0,)),
   ([np.float32(1), np.float32(2)], dtypes.float32, (2,)),
 ]  # fmt: skip
@@ -78,7 +81,9 @@ RANGES = [(5,), (1, 5), (5, 1), (1, 10, 3), (5, -5, -2), (0, 1, 0.3), (1.0, 4), 
 
 @pytest.mark.parametrize("args", RANGES, ids=str)
 def test_arange(args):
-  close(Tensor.arange(*args), np.arange(*args).astype(np.float32 if any(isinstance(a, float) for a in args) else np.int32))
+  close(
+    Tensor.arange(*args), np.arange(*args).astype(np.float32 if any(isinstance(a, float) for a in args) else np.int32)
+  )
 
 
 def test_arange_types_and_linspace():
@@ -91,7 +96,11 @@ def test_arange_types_and_linspace():
 
 def test_meshgrid():
   for indexing in ("ij", "xy"):
-    for got, want in zip(Tensor([1, 2, 3]).meshgrid(Tensor([4, 5]), indexing=indexing), np.meshgrid([1, 2, 3], [4, 5], indexing=indexing), strict=True):
+    for got, want in zip(
+      Tensor([1, 2, 3]).meshgrid(Tensor([4, 5]), indexing=indexing),
+      np.meshgrid([1, 2, 3], [4, 5], indexing=indexing),
+      strict=True,
+    ):
       close(got, want)
 
 
@@ -174,7 +183,12 @@ def test_moments():
 def test_equal_seeds_and_calls_give_equal_numbers():
   def draw():
     Tensor.manual_seed(7)
-    return [Tensor.rand(3).tolist(), Tensor.rand(3).tolist(), Tensor.randn(3).tolist(), Tensor.randint(3, low=-5, high=5).tolist()]
+    return [
+      Tensor.rand(3).tolist(),
+      Tensor.rand(3).tolist(),
+      Tensor.randn(3).tolist(),
+      Tensor.randint(3, low=-5, high=5).tolist(),
+    ]
 
   first = draw()
   assert first == draw()
@@ -192,7 +206,9 @@ def test_the_order_of_realising_does_not_matter():
   assert [b.tolist(), a.tolist()] == want[::-1]
 
 
-@pytest.mark.parametrize("make", [Tensor.rand, Tensor.randn, Tensor.randint, Tensor.kaiming_uniform], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+  "make", [Tensor.rand, Tensor.randn, Tensor.randint, Tensor.kaiming_uniform], ids=lambda f: f.__name__
+)
 def test_a_sharded_tensor_holds_the_values_of_the_whole_one(make):
   Tensor.manual_seed(5)
   whole = make(5, 4).numpy()
@@ -210,7 +226,13 @@ def test_a_sharded_tensor_holds_the_values_of_the_whole_one(make):
 def test_another_process_gives_the_same_numbers():
   code = "from tinygrad import Tensor; Tensor.manual_seed(11); print(Tensor.rand(3).tolist())"
   root = pathlib.Path(__file__).resolve().parents[2]
-  other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(root)})
+  other = subprocess.run(
+    [sys.executable, "-c", code],
+    capture_output=True,
+    text=True,
+    check=True,
+    env={**os.environ, "PYTHONPATH": str(root)},
+  )
   Tensor.manual_seed(11)
   assert other.stdout.strip() == str(Tensor.rand(3).tolist())
 

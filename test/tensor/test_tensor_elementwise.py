@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-
 from tensor_oracle import check, close, normal
+
 from tinygrad import Tensor, dtypes
 
 SHAPE = (2, 3)
@@ -112,9 +112,12 @@ def test_binary_broadcasts(name):
 
 
 SCALAR = {
-  "x + 2": lambda x: x + 2, "2 + x": lambda x: 2 + x, "x - 2": lambda x: x - 2, "2 - x": lambda x: 2 - x, "x * 3": lambda x: x * 3,
-  "3 * x": lambda x: 3 * x, "x / 3": lambda x: x / 3, "3 / x": lambda x: 3 / x, "x // 2": lambda x: x // 2, "7 // x": lambda x: 7 // x,
-  "x % 3": lambda x: x % 3, "7 % x": lambda x: 7 % x, "x < 2": lambda x: x < 2, "2 < x": lambda x: 2 < x, "x >= 2": lambda x: x >= 2,
+  "x + 2": lambda x: x + 2, "2 + x": lambda x: 2 + x, "x - 2": lambda x: x - 2, "2 - x": lambda x: 2 - x,
+  "x * 3": lambda x: x * 3,
+  "3 * x": lambda x: 3 * x, "x / 3": lambda x: x / 3, "3 / x": lambda x: 3 / x, "x // 2": lambda x: x // 2,
+  "7 // x": lambda x: 7 // x,
+  "x % 3": lambda x: x % 3, "7 % x": lambda x: 7 % x, "x < 2": lambda x: x < 2, "2 < x": lambda x: 2 < x,
+  "x >= 2": lambda x: x >= 2,
   "x == 2": lambda x: x == 2, "x != 2": lambda x: x != 2, "-x": lambda x: -x,
 }  # fmt: skip
 
@@ -128,7 +131,8 @@ def test_operators_with_numbers(name, dtype):
 
 
 INTEGER = {
-  "&": lambda x, y: x & y, "|": lambda x, y: x | y, "^": lambda x, y: x ^ y, "//": lambda x, y: x // y, "%": lambda x, y: x % y,
+  "&": lambda x, y: x & y, "|": lambda x, y: x | y, "^": lambda x, y: x ^ y, "//": lambda x, y: x // y, "%": lambda x,
+  y: x % y,
 }  # fmt: skip
 
 
@@ -233,7 +237,13 @@ def test_float_functions_of_integers_are_floats():
   close(Tensor([2, 3]) ** Tensor([3, 2]), [8, 9])
 
 
-CASTS = [(np.float32, dtypes.int32), (np.float32, dtypes.bool), (np.int32, dtypes.float16), (np.int32, dtypes.uint8), (np.uint8, dtypes.int64)]
+CASTS = [
+  (np.float32, dtypes.int32),
+  (np.float32, dtypes.bool),
+  (np.int32, dtypes.float16),
+  (np.int32, dtypes.uint8),
+  (np.uint8, dtypes.int64),
+]
 
 
 @pytest.mark.parametrize("source,target", CASTS)
@@ -259,7 +269,11 @@ def test_bitcast_within_and_between_widths():
 
 
 ERRORS = [
-  (lambda: Tensor([1, 2]) + Tensor([1, 2, 3]), ValueError, r"add: shapes must be equal or 1(.|\n)*operand 1: int32\[3\](.|\n)*fix:"),
+  (
+    lambda: Tensor([1, 2]) + Tensor([1, 2, 3]),
+    ValueError,
+    r"add: shapes must be equal or 1(.|\n)*operand 1: int32\[3\](.|\n)*fix:",
+  ),
   (lambda: Tensor([1, 2]) ** -1, TypeError, "an integer to the power of -1"),
   (lambda: Tensor([True]) - Tensor([True]), TypeError, "bools cannot be subtracted"),
   (lambda: Tensor([1.5]) & 1, TypeError, "works on integers or bools"),

@@ -1,4 +1,4 @@
-"""Differentiation as users see it: `gradient`, `backward`, `.grad`; each op's own derivative is tested beside the op."""
+"""Differentiation as users see it: `gradient`, `backward`, `.grad`; an op's own derivative is tested beside it."""
 
 import numpy as np
 import pytest
@@ -26,6 +26,14 @@ def test_backward_fills_every_float_tensor_but_those_that_refuse():
   close(y.grad, [5.0, 24.0])
   close(h.grad, [5.0, 12.0])
   assert z.grad is None and n.grad is None
+
+
+def test_where_some_ask_for_a_gradient_only_they_get_one():
+  x, w = Tensor([1.0, 2.0]), Tensor([3.0, 4.0], requires_grad=True)
+  h = x * w
+  h.sum().backward()
+  close(w.grad, [1.0, 2.0])
+  assert x.grad is None and h.grad is None
 
 
 def test_gradients_add_up():
@@ -113,7 +121,11 @@ def test_the_gradient_of_a_sum_of_a_cut_tensor_is_cut():
 
 
 ERRORS = [
-  (lambda x: (x * 2).backward(), ValueError, r"backward: without a gradient argument it needs a scalar(.|\n)*loss.sum\(\)"),
+  (
+    lambda x: (x * 2).backward(),
+    ValueError,
+    r"backward: without a gradient argument it needs a scalar(.|\n)*loss.sum\(\)",
+  ),
   (lambda x: x.gradient(x), ValueError, "needs a scalar"),
   (lambda x: x.sum().gradient(Tensor([1.0])), RuntimeError, "does not depend on target 0"),
   (lambda x: x.sum().gradient(x, gradient=Tensor([1.0, 2.0])), ValueError, "must have the tensor's shape"),

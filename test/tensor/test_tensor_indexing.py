@@ -8,21 +8,29 @@ from tinygrad import Tensor, Variable, dtypes
 
 I = Ellipsis
 VIEWS = [
-  0, -1, (1, 2), (1, -1, 3), slice(None), slice(1, None), slice(None, -1), slice(None, None, 2), slice(None, None, -1), slice(3, 0, -2),
-  slice(5, 9), slice(2, 1), slice(-9, 9), (slice(None), slice(0, 2), slice(1, None, 2)), (I, 0), (0, I), (I, slice(1, 3)), None,
-  (None, 0, None), (slice(None), None, 1), (I, None), (slice(0, 1), I, -1), (slice(None, None, -2), slice(2, None, -1)), (),
+  0, -1, (1, 2), (1, -1, 3), slice(None), slice(1, None), slice(None, -1), slice(None, None, 2), slice(None, None, -1),
+  slice(3, 0, -2),
+  slice(5, 9), slice(2, 1), slice(-9, 9), (slice(None), slice(0, 2), slice(1, None, 2)), (I, 0), (0, I),
+  (I, slice(1, 3)), None,
+  (None, 0, None), (slice(None), None, 1), (I, None), (slice(0, 1), I, -1),
+  (slice(None, None, -2), slice(2, None, -1)), (),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("index", VIEWS, ids=str)
 def test_views(index):
   check(lambda x: x[index], lambda x: x[index], normal(1, (4, 3, 5)), grad=False)
-  check(lambda x: x[index[:1] if isinstance(index, tuple) else index], lambda x: x[index[:1] if isinstance(index, tuple) else index], normal(1, (4,)))
+  check(
+    lambda x: x[index[:1] if isinstance(index, tuple) else index],
+    lambda x: x[index[:1] if isinstance(index, tuple) else index],
+    normal(1, (4,)),
+  )
 
 
 A, B, C = np.array([0, 2, -1]), np.array([[1], [0]]), np.array([1, 1, 0])
 ROWS = [
-  (A,), (B,), (slice(None), A), (A, C), (B, A), (slice(None), A, C), (A, slice(None), C), (I, A), (0, A), (A, 0), (None, A), (A, None, C),
+  (A,), (B,), (slice(None), A), (A, C), (B, A), (slice(None), A, C), (A, slice(None), C), (I, A), (0, A), (A, 0),
+  (None, A), (A, None, C),
   (slice(1, 3), slice(None, None, -1), A), (A, I), (np.array(2), A),
 ]  # fmt: skip
 
@@ -137,9 +145,12 @@ def test_topk():
 
 
 WRITES = [
-  (1, 5), (slice(0, 2), 7), ((slice(None), 0), 9), ((slice(None), slice(1, 3)), np.arange(8).reshape(4, 2)), (slice(None, None, 2), -1),
-  (slice(None, None, -1), np.arange(12).reshape(4, 3)), ((slice(0, 2), 1), np.array([5, 6])), ((I, -1), 3), (np.array([0, 2]), 4),
-  (np.array([0, 2]), np.arange(6).reshape(2, 3)), ((slice(None), np.array([2, 0])), 8), ((np.array([0, 3]), np.array([1, 2])), np.array([10, 11])),
+  (1, 5), (slice(0, 2), 7), ((slice(None), 0), 9), ((slice(None), slice(1, 3)), np.arange(8).reshape(4, 2)),
+  (slice(None, None, 2), -1),
+  (slice(None, None, -1), np.arange(12).reshape(4, 3)), ((slice(0, 2), 1), np.array([5, 6])), ((I, -1), 3),
+  (np.array([0, 2]), 4),
+  (np.array([0, 2]), np.arange(6).reshape(2, 3)), ((slice(None), np.array([2, 0])), 8),
+  ((np.array([0, 3]), np.array([1, 2])), np.array([10, 11])),
   (slice(4, 4), 1), ((None, 1), 6), ((slice(1, 3), slice(None, None, 2)), np.arange(4).reshape(2, 2)),
 ]  # fmt: skip
 

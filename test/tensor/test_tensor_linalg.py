@@ -7,7 +7,8 @@ from tensor_oracle import check, close, normal
 from tinygrad import Tensor, dtypes
 
 DOT = [
-  ((2, 3), (3, 4)), ((3,), (3,)), ((3,), (3, 4)), ((2, 3), (3,)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (5, 3, 4)), ((1, 2, 3), (4, 3, 2)),
+  ((2, 3), (3, 4)), ((3,), (3,)), ((3,), (3, 4)), ((2, 3), (3,)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (5, 3, 4)),
+  ((1, 2, 3), (4, 3, 2)),
   ((2, 1, 2, 3), (5, 3, 1)), ((1, 1), (1, 1)), ((0, 3), (3, 2)), ((2, 0), (0, 3)),
 ]  # fmt: skip
 
@@ -37,15 +38,21 @@ def test_linear():
 
 
 EINSUM = [
-  ("ij,jk->ik", (2, 3), (3, 4)), ("bij,bjk", (2, 3, 4), (2, 4, 2)), ("ii->i", (3, 3)), ("ii", (3, 3)), ("ij->ji", (2, 3)), ("ij->", (2, 3)),
-  ("i,j->ij", (2,), (3,)), ("...ij,...jk->...ik", (2, 2, 3), (3, 2)), ("ij,ij,ij->j", (2, 3), (2, 3), (2, 3)), ("bhqd,bhkd->bhqk", (1, 2, 3, 2), (1, 2, 4, 2)),
+  ("ij,jk->ik", (2, 3), (3, 4)), ("bij,bjk", (2, 3, 4), (2, 4, 2)), ("ii->i", (3, 3)), ("ii", (3, 3)),
+  ("ij->ji", (2, 3)), ("ij->", (2, 3)),
+  ("i,j->ij", (2,), (3,)), ("...ij,...jk->...ik", (2, 2, 3), (3, 2)), ("ij,ij,ij->j", (2, 3), (2, 3), (2, 3)),
+  ("bhqd,bhkd->bhqk", (1, 2, 3, 2), (1, 2, 4, 2)),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", EINSUM, ids=lambda c: c[0])
 def test_einsum(case):
   formula, *shapes = case
-  check(lambda *t: Tensor.einsum(formula, *t), lambda *x: np.einsum(formula, *x), *(normal(i, s) for i, s in enumerate(shapes)))
+  check(
+    lambda *t: Tensor.einsum(formula, *t),
+    lambda *x: np.einsum(formula, *x),
+    *(normal(i, s) for i, s in enumerate(shapes)),
+  )
 
 
 def conv(x, w, stride=1, dilation=1, pads=None, groups=1):
@@ -65,11 +72,16 @@ def conv(x, w, stride=1, dilation=1, pads=None, groups=1):
 
 
 CONV = [
-  dict(x=(1, 2, 4, 5), w=(3, 2, 2, 3)), dict(x=(2, 1, 5, 5), w=(1, 1, 3, 3), padding=1, pads=((1, 1), (1, 1))),
-  dict(x=(1, 2, 5, 5), w=(2, 2, 2, 2), stride=2), dict(x=(1, 2, 5, 5), w=(2, 2, 2, 2), dilation=2),
-  dict(x=(1, 4, 3, 3), w=(4, 2, 2, 2), groups=2), dict(x=(1, 2, 3, 3), w=(2, 1, 2, 2), groups=2),
-  dict(x=(1, 1, 4, 4), w=(1, 1, 2, 2), stride=(1, 2), dilation=(2, 1), padding=(1, 0, 0, 2), pads=((0, 2), (1, 0))),
-  dict(x=(2, 2, 6), w=(3, 2, 3)), dict(x=(1, 1, 3, 3, 3), w=(2, 1, 2, 2, 2)), dict(x=(1, 1, 1, 1), w=(1, 1, 1, 1)),
+  {"x": (1, 2, 4, 5), "w": (3, 2, 2, 3)},
+  {"x": (2, 1, 5, 5), "w": (1, 1, 3, 3), "padding": 1, "pads": ((1, 1), (1, 1))},
+  {"x": (1, 2, 5, 5), "w": (2, 2, 2, 2), "stride": 2},
+  {"x": (1, 2, 5, 5), "w": (2, 2, 2, 2), "dilation": 2},
+  {"x": (1, 4, 3, 3), "w": (4, 2, 2, 2), "groups": 2},
+  {"x": (1, 2, 3, 3), "w": (2, 1, 2, 2), "groups": 2},
+  {"x": (1, 1, 4, 4), "w": (1, 1, 2, 2), "stride": (1, 2), "dilation": (2, 1), "padding": (1, 0, 0, 2),
+   "pads": ((0, 2), (1, 0))},
+  {"x": (2, 2, 6), "w": (3, 2, 3)},
+  {"x": (1, 1, 3, 3, 3), "w": (2, 1, 2, 2, 2)}, {"x": (1, 1, 1, 1), "w": (1, 1, 1, 1)},
 ]  # fmt: skip
 
 
@@ -89,10 +101,18 @@ def test_conv(case):
 def test_conv_bias_and_padding_forms():
   x, w, b = normal(1, (1, 2, 4, 4)), normal(2, (3, 2, 3, 3)), normal(3, (3,))
   want = conv(x, w, pads=((1, 1), (2, 2))) + b.reshape(1, 3, 1, 1)
-  close(Tensor(x, dtype="float32").conv2d(Tensor(w, dtype="float32"), Tensor(b, dtype="float32"), padding=(1, 2)), want, 1e-4)
+  close(
+    Tensor(x, dtype="float32").conv2d(Tensor(w, dtype="float32"), Tensor(b, dtype="float32"), padding=(1, 2)),
+    want,
+    1e-4,
+  )
 
 
-@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"padding": 1}, {"stride": 2, "output_padding": 1}, {"dilation": 2}, {"groups": 2}], ids=str)
+@pytest.mark.parametrize(
+  "options",
+  [{}, {"stride": 2}, {"padding": 1}, {"stride": 2, "output_padding": 1}, {"dilation": 2}, {"groups": 2}],
+  ids=str,
+)
 def test_conv_transpose_is_the_adjoint(options):
   """<conv_transpose(x), y> == <x, conv(y)> for every y."""
   groups = options.get("groups", 1)
@@ -111,7 +131,9 @@ def windows(x, k, s, d=1, pads=(0, 0), fill=0.0):
   h, w = ((n - d * (m - 1) - 1) // t + 1 for n, m, t in zip(x.shape[-2:], k, s))
   out = np.empty((*x.shape[:-2], h, w, *k))
   for i, j in np.ndindex(h, w):
-    out[..., i, j, :, :] = x[..., i * s[0] : i * s[0] + d * (k[0] - 1) + 1 : d, j * s[1] : j * s[1] + d * (k[1] - 1) + 1 : d]
+    out[..., i, j, :, :] = x[
+      ..., i * s[0] : i * s[0] + d * (k[0] - 1) + 1 : d, j * s[1] : j * s[1] + d * (k[1] - 1) + 1 : d
+    ]
   return out
 
 
@@ -121,7 +143,9 @@ def test_pooling():
   check(lambda t: t.avg_pool2d(), lambda v: windows(v, (2, 2), (2, 2)).mean((-2, -1)), x)
   check(lambda t: t.max_pool2d((3, 2), 1), lambda v: windows(v, (3, 2), (1, 1)).max((-2, -1)), x)
   check(lambda t: t.max_pool2d((2, 2), 2, 2), lambda v: windows(v, (2, 2), (2, 2), 2).max((-2, -1)), x)
-  check(lambda t: t.max_pool2d(3, 2, padding=1), lambda v: windows(v, (3, 3), (2, 2), 1, (1, 1), -np.inf).max((-2, -1)), x)
+  check(
+    lambda t: t.max_pool2d(3, 2, padding=1), lambda v: windows(v, (3, 3), (2, 2), 1, (1, 1), -np.inf).max((-2, -1)), x
+  )
   check(lambda t: t.avg_pool2d(3, 2, padding=1), lambda v: windows(v, (3, 3), (2, 2), 1, (1, 1)).mean((-2, -1)), x)
   check(
     lambda t: t.avg_pool2d(3, 2, padding=1, count_include_pad=False),
@@ -134,7 +158,10 @@ def test_pooling_of_integers_and_ceil_mode():
   x = np.arange(25).reshape(1, 1, 5, 5)
   close(Tensor(x).max_pool2d(), [[[[6, 8], [16, 18]]]])
   close(Tensor(x).max_pool2d(ceil_mode=True), [[[[6, 8, 9], [16, 18, 19], [21, 23, 24]]]])
-  close(Tensor(x.astype(np.float32)).avg_pool2d(ceil_mode=True), [[[[3.0, 5.0, 6.5], [13.0, 15.0, 16.5], [20.5, 22.5, 24.0]]]])
+  close(
+    Tensor(x.astype(np.float32)).avg_pool2d(ceil_mode=True),
+    [[[[3.0, 5.0, 6.5], [13.0, 15.0, 16.5], [20.5, 22.5, 24.0]]]],
+  )
   values, places = Tensor(x).max_pool2d(return_indices=True)
   close(places, [[[[6, 8], [16, 18]]]])
 
@@ -153,12 +180,14 @@ def test_newton_schulz_orthogonalises():
 
 
 ERRORS = [
-  (lambda: Tensor.ones(2, 3) @ Tensor.ones(2, 3), ValueError, r"dot: the last dim of operand 0(.|\n)*float32\[2, 3\](.|\n)*fix: transpose"),
+  (lambda: Tensor.ones(2, 3) @ Tensor.ones(2, 3), ValueError,
+   r"dot: the last dim of operand 0(.|\n)*float32\[2, 3\](.|\n)*fix: transpose"),
   (lambda: Tensor.ones(2, 3) @ 2, TypeError, "needs a tensor, got int"),
   (lambda: Tensor(1.0) @ Tensor(1.0), ValueError, "at least one dim"),
   (lambda: Tensor.ones(2, 2, 3) @ Tensor.ones(3, 3, 2), ValueError, "leading dims must broadcast"),
   (lambda: Tensor.einsum("ij,jk->ik", Tensor.ones(2, 3)), ValueError, "names 2 operands"),
-  (lambda: Tensor.einsum("ij,jk->ik", Tensor.ones(2, 3), Tensor.ones(2, 3)), ValueError, "is 3 in one operand and 2 in another"),
+  (lambda: Tensor.einsum("ij,jk->ik", Tensor.ones(2, 3), Tensor.ones(2, 3)), ValueError,
+   "is 3 in one operand and 2 in another"),
   (lambda: Tensor.einsum("ij->ik", Tensor.ones(2, 3)), ValueError, "is in no operand"),
   (lambda: Tensor.ones(1, 3, 4, 4).conv2d(Tensor.ones(2, 2, 3, 3)), ValueError, "x must have 1 \\* 2 channels"),
   (lambda: Tensor.ones(1, 2, 4).conv2d(Tensor.ones(2, 2, 3, 3)), ValueError, "of as many dims"),

@@ -107,8 +107,10 @@ def test_assign_without_memory_replaces_the_value():
 
 
 OPERATORS = {
-  "+": lambda x: x.__iadd__(2), "-": lambda x: x.__isub__(2), "*": lambda x: x.__imul__(2), "//": lambda x: x.__ifloordiv__(2),
-  "**": lambda x: x.__ipow__(2), "&": lambda x: x.__iand__(2), "|": lambda x: x.__ior__(2), "^": lambda x: x.__ixor__(2),
+  "+": lambda x: x.__iadd__(2), "-": lambda x: x.__isub__(2), "*": lambda x: x.__imul__(2),
+  "//": lambda x: x.__ifloordiv__(2),
+  "**": lambda x: x.__ipow__(2), "&": lambda x: x.__iand__(2), "|": lambda x: x.__ior__(2),
+  "^": lambda x: x.__ixor__(2),
   "<<": lambda x: x.__ilshift__(2), ">>": lambda x: x.__irshift__(2),
 }  # fmt: skip
 
@@ -196,7 +198,10 @@ def test_errors(call, error, message):
     call(memory(1.0, 2.0))
 
 
-def test_dtype_helpers():
-  for name in ("half", "float", "double", "bfloat16", "int", "long", "short", "bool"):
-    assert getattr(Tensor([1]), name)().dtype is {"half": dtypes.float16, "float": dtypes.float32, "double": dtypes.float64, "int": dtypes.int32,
-      "bfloat16": dtypes.bfloat16, "long": dtypes.int64, "short": dtypes.int16, "bool": dtypes.bool}[name]  # fmt: skip
+HELPERS = {"half": dtypes.float16, "float": dtypes.float32, "double": dtypes.float64, "bfloat16": dtypes.bfloat16}
+HELPERS |= {"short": dtypes.int16, "int": dtypes.int32, "long": dtypes.int64, "bool": dtypes.bool}
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_dtype_helpers(name):
+  assert getattr(Tensor([1]), name)().dtype is HELPERS[name]

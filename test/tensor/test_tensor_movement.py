@@ -31,10 +31,12 @@ CASES = {
   "shrink to nothing": (lambda x: x.shrink(((1, 1), None)), lambda x: x[1:1], (2, 3)),
   "shrink_to": (lambda x: x.shrink_to(1, None, 2), lambda x: x[:1, :, :2], X),
   "pad pairs": (lambda x: x.pad(((1, 2), None)), lambda x: np.pad(x, ((1, 2), (0, 0))), (2, 3)),
-  "pad flat": (lambda x: x.pad((1, 2, 0, 1), value=3.0), lambda x: np.pad(x, ((0, 1), (1, 2)), constant_values=3.0), (2, 3)),
+  "pad flat": (lambda x: x.pad((1, 2, 0, 1), value=3.0),
+               lambda x: np.pad(x, ((0, 1), (1, 2)), constant_values=3.0), (2, 3)),
   "pad negative": (lambda x: x.pad((-1, 2)), lambda x: np.pad(x[:, 1:], ((0, 0), (0, 2))), (2, 3)),
   "pad reflect": (lambda x: x.pad((2, 1), mode="reflect"), lambda x: np.pad(x, ((0, 0), (2, 1)), "reflect"), (2, 3)),
-  "pad replicate": (lambda x: x.pad((2, 1, 1, 0), mode="replicate"), lambda x: np.pad(x, ((1, 0), (2, 1)), "edge"), (2, 3)),
+  "pad replicate": (lambda x: x.pad((2, 1, 1, 0), mode="replicate"),
+                    lambda x: np.pad(x, ((1, 0), (2, 1)), "edge"), (2, 3)),
   "pad circular": (lambda x: x.pad((2, 1), mode="circular"), lambda x: np.pad(x, ((0, 0), (2, 1)), "wrap"), (2, 3)),
   "pad_to": (lambda x: x.pad_to(None, 5), lambda x: np.pad(x, ((0, 0), (0, 2))), (2, 3)),
   "repeat": (lambda x: x.repeat(2, 1, 3), lambda x: np.tile(x, (2, 1, 3)), (2, 3)),
@@ -50,7 +52,8 @@ CASES = {
   "diag": (lambda x: x.diag(), lambda x: np.diag(x), (3,)),
   "triu": (lambda x: x.triu(1), lambda x: np.triu(x, 1), (2, 3, 4)),
   "tril": (lambda x: x.tril(-1), lambda x: np.tril(x, -1), (3, 4)),
-  "rearrange": (lambda x: x.rearrange("a (b c) d -> (d a) c b", c=3), lambda x: x.reshape(2, 1, 3, 4).transpose(3, 0, 2, 1).reshape(8, 3, 1), X),
+  "rearrange": (lambda x: x.rearrange("a (b c) d -> (d a) c b", c=3),
+                lambda x: x.reshape(2, 1, 3, 4).transpose(3, 0, 2, 1).reshape(8, 3, 1), X),
   "rearrange dots": (lambda x: x.rearrange("a ... -> ... a"), lambda x: x.transpose(1, 2, 0), X),
 }  # fmt: skip
 
@@ -62,12 +65,16 @@ def test_movement(name):
 
 
 EMPTY = {
-  "permute": lambda x: x.transpose(0, 1), "reshape": lambda x: x.reshape(3, 0), "flip": lambda x: x.flip(0), "repeat": lambda x: x.repeat(2, 1),
-  "pad": lambda x: x.pad(((1, 0), (0, 0))), "roll": lambda x: x.roll(1, 1), "cat": lambda x: x.cat(x, dim=1), "stack": lambda x: x.stack(x),
+  "permute": lambda x: x.transpose(0, 1), "reshape": lambda x: x.reshape(3, 0), "flip": lambda x: x.flip(0),
+  "repeat": lambda x: x.repeat(2, 1),
+  "pad": lambda x: x.pad(((1, 0), (0, 0))), "roll": lambda x: x.roll(1, 1), "cat": lambda x: x.cat(x, dim=1),
+  "stack": lambda x: x.stack(x),
 }  # fmt: skip
 NUMPY_EMPTY = {
-  "permute": lambda x: x.T, "reshape": lambda x: x.reshape(3, 0), "flip": lambda x: x[::-1], "repeat": lambda x: np.tile(x, (2, 1)),
-  "pad": lambda x: np.pad(x, ((1, 0), (0, 0))), "roll": lambda x: np.roll(x, 1, 1), "cat": lambda x: np.concatenate([x, x], 1),
+  "permute": lambda x: x.T, "reshape": lambda x: x.reshape(3, 0), "flip": lambda x: x[::-1],
+  "repeat": lambda x: np.tile(x, (2, 1)),
+  "pad": lambda x: np.pad(x, ((1, 0), (0, 0))), "roll": lambda x: np.roll(x, 1, 1),
+  "cat": lambda x: np.concatenate([x, x], 1),
   "stack": lambda x: np.stack([x, x]),
 }  # fmt: skip
 
@@ -105,7 +112,15 @@ def test_split_and_chunk():
 
 def test_a_movement_that_changes_nothing_builds_nothing():
   x = Tensor.empty(2, 3)
-  for y in (x.reshape(2, 3), x.permute(0, 1), x.expand(2, 3), x.pad((0, 0)), x.shrink(((0, 2), None)), x.float(), x.contiguous()):
+  for y in (
+    x.reshape(2, 3),
+    x.permute(0, 1),
+    x.expand(2, 3),
+    x.pad((0, 0)),
+    x.shrink(((0, 2), None)),
+    x.float(),
+    x.contiguous(),
+  ):
     assert y.uop is x.uop
 
 

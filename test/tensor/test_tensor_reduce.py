@@ -43,8 +43,12 @@ def test_reduce_of_nothing():
 @pytest.mark.parametrize("correction", [0, 1])
 @pytest.mark.parametrize("axis", [None, 1, (0, 1)])
 def test_variance(axis, correction):
-  check(lambda x: x.var(axis, correction=correction), lambda x: np.var(x, axis, ddof=correction), normal(5, X), tol=1e-4)
-  check(lambda x: x.std(axis, correction=correction), lambda x: np.std(x, axis, ddof=correction), normal(5, X), tol=1e-4)
+  check(
+    lambda x: x.var(axis, correction=correction), lambda x: np.var(x, axis, ddof=correction), normal(5, X), tol=1e-4
+  )
+  check(
+    lambda x: x.std(axis, correction=correction), lambda x: np.std(x, axis, ddof=correction), normal(5, X), tol=1e-4
+  )
 
 
 def test_std_mean_and_var_mean():

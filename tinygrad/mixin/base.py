@@ -10,7 +10,6 @@ from tinygrad.dtype import DType, dtypes, least_upper_dtype
 from tinygrad.helpers import all_int, prod
 from tinygrad.uop.ops import Ops, UOp
 
-
 sint = int | UOp
 Scalar = int | float | bool
 """A number that takes the type of the tensor beside it where that can hold its kind."""
@@ -179,6 +178,14 @@ class Base:
 
   def cast(self, dtype: DType | str) -> Self:
     """Elements converted to `dtype`; floats to integers truncate toward zero."""
+    raise NotImplementedError
+
+  def item(self) -> float | int | bool:
+    """The one element as a Python number."""
+    raise NotImplementedError
+
+  def requires_grad_(self, requires_grad: bool | None = True) -> Self:
+    """Says whether `backward` fills `.grad` here. Unset (None), it does for floats."""
     raise NotImplementedError
 
   def numpy_shape(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Convolution and pooling of any rank, through sliding windows (EXPAND and WINDOW), so that no window is ever copied."""
+"""Convolution and pooling of any rank, through sliding windows (EXPAND and WINDOW): no window is ever copied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Ints = int | Sequence[int]
 
 
 def _pad_amounts(padding: Ints, rank: int, name: str) -> list[tuple[int, int]]:
-  """One int, one a dim (first dim first), or (before, after) of the last dim, then of the last but one, …: as pairs, first dim first."""
+  """One int, one a dim (first dim first), or (before, after) of the last dim, then of the last but one, …: as pairs,
+  first dim first."""
   if isinstance(padding, int):
     return [(padding, padding)] * rank
   amounts = list(padding)
@@ -42,7 +43,8 @@ class Convolution(Linalg):
     padding: Ints = 0,
     dtype: DType | str | None = None,
   ) -> Self:
-    """Cross-correlation of any rank: x (b, groups*cin, *dims), weight (cout, cin, *kernel), bias (cout,) -> (b, cout, *positions).
+    """Cross-correlation of any rank: x (b, groups*cin, *dims), weight (cout, cin, *kernel), bias (cout,) -> (b, cout,
+    *positions).
 
     Half types accumulate in float32. ValueError if the channels do not agree.
     """
@@ -159,7 +161,8 @@ class Convolution(Linalg):
     ceil_mode: bool = False,
     count_include_pad: bool = True,
   ) -> Self:
-    """The mean of each window of the last dims; the padding counts as zeros unless told otherwise (that of ceil_mode never counts)."""
+    """The mean of each window of the last dims; the padding counts as zeros unless told otherwise (that of ceil_mode
+    never counts)."""
     rank = 2 if isinstance(kernel_size, int) else len(kernel_size)
     axes = tuple(range(-rank, 0))
     if not ceil_mode and (count_include_pad or not any(a or b for a, b in _pad_amounts(padding, rank, "pool"))):
@@ -174,7 +177,7 @@ class Convolution(Linalg):
     return self._windows(kernel_size, stride, dilation, padding, ceil_mode, 0).sum(axes).div(count)
 
   def interpolate(self, size: tuple[int, ...], mode: str = "linear", align_corners: bool = False) -> Self:
-    """The last dims resampled to `size`: "nearest", "nearest-exact" or "linear" (bilinear and so on), as PyTorch does."""
+    """The last dims resampled to `size`: "nearest", "nearest-exact" or "linear" (bilinear, …), as PyTorch does."""
     if mode not in ("nearest", "nearest-exact", "linear"):
       raise ValueError(f"interpolate: unknown mode {mode!r}\n  fix: use linear, nearest or nearest-exact")
     if (

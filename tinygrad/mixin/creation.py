@@ -1,4 +1,5 @@
-"""Creation of tensors from a rule. Values without a device live wherever they are used; a realise puts them on `Device.DEFAULT`."""
+"""Creation of tensors from a rule. Values without a device live wherever they are used; a realise puts them on
+`Device.DEFAULT`."""
 
 from __future__ import annotations
 
@@ -19,13 +20,10 @@ class Creation(Math):
   """Keywords of every method: `dtype`, `device` (a name, names or a `Sharding`), `requires_grad`."""
 
   __slots__ = ()
-  requires_grad: bool | None
 
   @classmethod
   def _make(cls, uop: UOp, device: DeviceLike | None = None, requires_grad: bool | None = None) -> Self:
-    t = cls._wrap(uop if device is None else uop.copy_to_device(to_placement(device)))
-    t.requires_grad = requires_grad
-    return t
+    return cls._wrap(uop if device is None else uop.copy_to_device(to_placement(device))).requires_grad_(requires_grad)
 
   def _beside(self, device: DeviceLike | None) -> DeviceLike | None:
     """Where a tensor made like this one lives: as asked, else here."""
@@ -86,7 +84,8 @@ class Creation(Math):
 
   @classmethod
   def arange(cls, start: Any, stop: Any = None, step: Any = 1, dtype: DTypeArg = None, **kwargs: Any) -> Self:
-    """start, start + step, … up to and without stop. Integers unless an argument or `dtype` is a float. ValueError for a step of 0."""
+    """start, start + step, … up to and without stop. Integers unless an argument or `dtype` is a float. ValueError for
+    a step of 0."""
     if stop is None:
       start, stop = 0, start
     if isinstance(step, (int, float)) and step == 0:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 from tinygrad.dtype import DType, dtypes, least_upper_dtype, least_upper_float, to_dtype
 from tinygrad.mixin.base import Base, Scalar, broadcast_shape, broadcast_to, describe, full, mismatch
 from tinygrad.mixin.movement import Movement
 from tinygrad.uop.ops import Ops, UOp
 
-_bool, _int = bool, int  # inside the class the names are its methods
+_bool: TypeAlias = bool  # inside the class the names are its methods
+_int: TypeAlias = int
 
 
 def cast_to(u: UOp, dtype: DType) -> UOp:
@@ -30,7 +31,8 @@ class Elementwise(Movement):
     return self.ne(0) if d is dtypes.bool else self._new(self.uop.cast(d))
 
   def bitcast(self, dtype: DType | str) -> Self:
-    """The same bits read as another type; between widths the last dim grows or shrinks. ValueError if it does not divide."""
+    """The same bits read as another type; between widths the last dim grows or shrinks. ValueError if it does not
+    divide."""
     d = to_dtype(dtype)
     old, new = self.dtype.itemsize, d.itemsize
     if old == new:
@@ -168,7 +170,8 @@ class Elementwise(Movement):
     return self._binary(Ops.MIN, x, "minimum")
 
   def pow(self, x: Any, reverse: _bool = False) -> Self:
-    """x ** y. Integers to a negative number raise TypeError; a constant whole exponent is multiplications, 0.5 a square root."""
+    """x ** y. Integers to a negative number raise TypeError; a constant whole exponent is multiplications, 0.5 a square
+    root."""
     if not reverse and isinstance(x, (int, float)) and not isinstance(x, bool):
       base = self if dtypes.is_float(self.dtype) or isinstance(x, int) else self.cast(dtypes.default_float())
       if x < 0 and not dtypes.is_float(base.dtype):
@@ -201,6 +204,9 @@ class Elementwise(Movement):
   def reciprocal(self) -> Self:
     return self._float_unary(Ops.RECIP)
 
+  def sqrt(self) -> Self:
+    return self._float_unary(Ops.SQRT)
+
   def square(self) -> Self:
     return self.mul(self)
 
@@ -211,6 +217,25 @@ class Elementwise(Movement):
   def uprod(self, *xs: Self) -> Self:
     """self * xs[0] * …"""
     return functools.reduce(lambda a, b: a.mul(b), xs, self)
+
+  # ---- rounding
+
+  def _rounded(self, op: Ops) -> Self:
+    return self._unary(op) if dtypes.is_float(self.dtype) else self
+
+  def floor(self) -> Self:
+    return self._rounded(Ops.FLOOR)
+
+  def ceil(self) -> Self:
+    return self._rounded(Ops.CEIL)
+
+  def round(self) -> Self:
+    """To the nearest whole number, halves to the even one."""
+    return self._rounded(Ops.ROUND)
+
+  def trunc(self) -> Self:
+    """Toward zero."""
+    return self.lt(0).where(self.ceil(), self.floor()) if dtypes.is_float(self.dtype) else self
 
   # ---- comparison and choice
 
@@ -252,7 +277,7 @@ class Elementwise(Movement):
     if tensors:
       like = self._wrap(self._lift(tensors[0], "where"))
     else:
-      like = self._wrap(UOp.const(max((dtypes.from_py(v) for v in (x, y))), 0))
+      like = self._wrap(UOp.const(max(dtypes.from_py(v) for v in (x, y)), 0))
     a, b = like._lift(x, "where"), like._lift(y, "where")
     shape = broadcast_shape(self.shape, a.shape, b.shape)
     if shape is None:

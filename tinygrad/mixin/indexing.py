@@ -15,7 +15,7 @@ from tinygrad.uop.ops import UOp, simplify_sint
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-  """What one index does to its dim: the range that stays, its step, and whether the dim goes; or the tensor that picks."""
+  """What one index does to its dim: the range that stays, its step, and whether the dim goes; or what picks."""
 
   start: sint
   stop: sint
@@ -30,7 +30,8 @@ class Indexing(Reduce):
   # ---- reading
 
   def __getitem__(self, indices: Any) -> Self:
-    """`x[i]`, `x[a:b:s]`, `x[..., None]`, `x[rows]` with integer tensors or lists (numpy's rules), also `x[v:v+2]` for bound variables.
+    """`x[i]`, `x[a:b:s]`, `x[..., None]`, `x[rows]` with integer tensors or lists (numpy's rules), also `x[v:v+2]` for
+    bound variables.
 
     An integer tensor's element outside [-n, n) reads 0. Raises IndexError for an index that does not fit.
     """
@@ -147,7 +148,8 @@ class Indexing(Reduce):
     return self._new(self.uop.gather(index.uop))
 
   def gather(self, dim: int, index: Self) -> Self:
-    """out[i][j] = x[index[i][j]][j] for dim 0, and so on: the shape of `index`, which is at most this one in the other dims."""
+    """out[i][j] = x[index[i][j]][j] for dim 0, and so on: the shape of `index`, which is at most this one in the other
+    dims."""
     d = self._dim(dim)
     self._check_index("gather", d, index, self.shape)
     if not self.ndim:
@@ -183,14 +185,16 @@ class Indexing(Reduce):
     return self.unsqueeze(-1).eq(self.arange(n).cast(self.dtype))
 
   def masked_select(self, mask: Self, size: int | None = None, fill_value: Any = 0) -> Self:
-    """The elements where `mask` is True, in order, as a vector. With `size` cut or filled to it; without, the mask is realised first."""
+    """The elements where `mask` is True, in order, as a vector. With `size` cut or filled to it; without, the mask is
+    realised first."""
     flat, keep = self.flatten(), mask._expand_to(self.shape).flatten().bool()
     places = keep.nonzero(size, -1).reshape(-1)
     found = flat._rows(places)
     return found if not fill_value else places.lt(0).where(fill_value, found)
 
   def nonzero(self, size: int | None = None, fill_value: Any = 0) -> Self:
-    """int32 (count, ndim): where the elements are not 0, in row-major order. With `size` cut or filled; without, it is realised first."""
+    """int32 (count, ndim): where the elements are not 0, in row-major order. With `size` cut or filled; without, it is
+    realised first."""
     hit = self.bool().flatten().int()
     count = int(hit.sum().item()) if size is None else size
     rank = hit.cumsum(0)  # the k-th hit (from 1) has rank k and is a hit
@@ -216,9 +220,11 @@ class Indexing(Reduce):
     raise NotImplementedError
 
   def __setitem__(self, indices: Any, v: Any) -> None:
-    """`x[index] = v` for every index that can be read, and for a bool mask of leading dims; v broadcasts and takes this dtype.
+    """`x[index] = v` for every index that can be read, and for a bool mask of leading dims; v broadcasts and takes this
+    dtype.
 
-    Of several values for one place the last stays. Slices of memory are written in place; all else replaces the whole value.
+    Of several values for one place the last stays. Slices of memory are written in place; all else replaces the whole
+    value.
     """
     value = (
       v
@@ -229,7 +235,7 @@ class Indexing(Reduce):
     )
     new = self._new(value.uop).cast(self.dtype)
     if isinstance(indices, Base) and dtypes.is_bool(indices.dtype):
-      mask = indices.reshape((*indices.shape, *(1,) * (self.ndim - indices.ndim)))
+      mask = self._new(indices.uop).reshape((*indices.shape, *(1,) * (self.ndim - indices.ndim)))
       self._write(self.uop, mask._expand_to(self.shape).where(new, self).uop)
       return
     parts, shape, axes = self._parse(indices)
@@ -265,7 +271,8 @@ class Indexing(Reduce):
     return last.lt(0).where(self, values._rows(last))
 
   def scatter(self, dim: int, index: Self, src: Any, reduce: Literal["multiply", "add"] | None = None) -> Self:
-    """x with x[index[i][j]][j] = src[i][j] for dim 0, and so on; with `reduce` the values are added or multiplied to what is there.
+    """x with x[index[i][j]][j] = src[i][j] for dim 0, and so on; with `reduce` the values are added or multiplied to
+    what is there.
 
     Of several values for one place the last stays. Cost: numel(index) * shape[dim] comparisons.
     """
@@ -341,7 +348,8 @@ class Indexing(Reduce):
   # ---- order
 
   def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
-    """(the elements in order along `dim`, their positions as int32); equal elements keep their order. Cost: n² comparisons a row."""
+    """(the elements in order along `dim`, their positions as int32); equal elements keep their order. Cost: n²
+    comparisons a row."""
     d = self._dim(dim)
     if not self.ndim:
       return self, self._wrap(UOp.const(dtypes.int32, 0))
@@ -373,7 +381,7 @@ class Indexing(Reduce):
     return self.sort(dim, descending)[1]
 
   def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> tuple[Self, Self]:
-    """(the k greatest or least elements along `dim` in order, their positions as int32). ValueError if there are not k."""
+    """(the k greatest or least elements along `dim`, their positions as int32). ValueError if k is too great."""
     d = self._dim(dim)
     if isinstance(self.shape[d], int) and not 0 <= k <= self.shape[d]:
       raise ValueError(f"topk: k = {k} is not within dim {d} of {self.shape}")
@@ -382,8 +390,9 @@ class Indexing(Reduce):
 
 
 def _length(p: _Part) -> sint:
-  n = simplify_sint(p.stop - p.start)
-  return n if abs(p.step) == 1 else ceildiv(n, abs(p.step))
+  n: sint = simplify_sint(p.stop - p.start)
+  size: sint = n if abs(p.step) == 1 else ceildiv(n, abs(p.step))
+  return size
 
 
 def _upper(n: sint) -> int:
@@ -406,8 +415,7 @@ def _slice_part(index: slice, n: sint) -> _Part:
     return _Part(start + (count - 1) * step, start + 1, step) if count else _Part(0, 0, step)
   if not isinstance(step, int) or step != 1:
     raise IndexError(f"a slice with symbolic ends must have step 1, got {index}")
-  start = 0 if index.start is None else index.start
-  stop = n if index.stop is None else index.stop
-  start = simplify_sint(n + start) if isinstance(start, int) and start < 0 else start
-  stop = simplify_sint(n + stop) if isinstance(stop, int) and stop < 0 else stop
-  return _Part(start, stop)
+  low: sint = 0 if index.start is None else index.start
+  high: sint = n if index.stop is None else index.stop
+  low, high = (simplify_sint(n + e) if isinstance(e, int) and e < 0 else e for e in (low, high))
+  return _Part(low, high)

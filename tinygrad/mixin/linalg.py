@@ -15,7 +15,8 @@ from tinygrad.uop.ops import Ops, UOp
 
 
 def contract(x: UOp, w: UOp, shape: tuple[sint, ...], axes: Sequence[int], dtype: DType | str | None) -> UOp:
-  """sum over `axes` (kept as 1) of x * w, both expanded to `shape`. Half types are multiplied and summed in float32 and come back."""
+  """sum over `axes` (kept as 1) of x * w, both expanded to `shape`. Half types are multiplied and summed in float32 and
+  come back."""
   out = to_dtype(dtype) if dtype is not None else least_upper_dtype(x.dtype, w.dtype)
   acc = sum_acc_dtype(out) if dtypes.is_float(out) or dtype is None else out
   a, b = broadcast_to(cast_to(x, acc), shape), broadcast_to(cast_to(w, acc), shape)
@@ -26,7 +27,8 @@ class Linalg(Random):
   __slots__ = ()
 
   def dot(self, w: Self, dtype: DType | str | None = None) -> Self:
-    """(.., m, k) · (.., k, n) -> (.., m, n); leading dims broadcast; a vector is a row on the left, a column on the right.
+    """(.., m, k) · (.., k, n) -> (.., m, n); leading dims broadcast; a vector is a row on the left, a column on the
+    right.
 
     Types are promoted; half types accumulate in float32; `dtype` is that of the result. ValueError unless the k agree.
     """
@@ -77,7 +79,7 @@ class Linalg(Random):
 
   @classmethod
   def einsum(cls, formula: str, *operands: Self | Sequence[Self], dtype: DType | str | None = None) -> Self:
-    """Sums of products by named dims, as numpy's: `einsum("bik,bkj->bij", x, y)`; `...` stands for dims that broadcast."""
+    """Sums of products by named dims, as numpy's: `einsum("bik,bkj->bij", x, y)`; `...`: dims that broadcast."""
     first = operands[0]
     xs: list[Self] = [x for x in operands if isinstance(x, cls)] if isinstance(first, cls) else list(first)  # type: ignore[arg-type]
     left, arrow, right = formula.replace(" ", "").partition("->")

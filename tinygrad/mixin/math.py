@@ -32,9 +32,6 @@ class Math(Elementwise):
   def log10(self) -> Self:
     return self.log().mul(1 / math.log(10))
 
-  def sqrt(self) -> Self:
-    return self._float_unary(Ops.SQRT)
-
   def rsqrt(self) -> Self:
     """1 / sqrt(x)."""
     return self.sqrt().reciprocal()
@@ -66,7 +63,8 @@ class Math(Elementwise):
     return self.asin().sub(math.pi / 2, reverse=True)
 
   def atan(self) -> Self:
-    """arctan by a minimax polynomial of degree 17 on [0, 1] after atan(x) = pi/2 - atan(1/x) (Abramowitz & Stegun 4.4.49)."""
+    """arctan by a minimax polynomial of degree 17 on [0, 1] after atan(x) = pi/2 - atan(1/x) (Abramowitz & Stegun
+    4.4.49)."""
     x = self._float_tensor()
     size = x.abs()
     big = size.gt(1)
@@ -113,24 +111,7 @@ class Math(Elementwise):
   def erf(self) -> Self:
     return self._float_unary(Ops.ERF)
 
-  # ---- rounding and sign
-
-  def _rounded(self, op: Ops) -> Self:
-    return self._unary(op) if dtypes.is_float(self.dtype) else self
-
-  def floor(self) -> Self:
-    return self._rounded(Ops.FLOOR)
-
-  def ceil(self) -> Self:
-    return self._rounded(Ops.CEIL)
-
-  def round(self) -> Self:
-    """To the nearest whole number, halves to the even one."""
-    return self._rounded(Ops.ROUND)
-
-  def trunc(self) -> Self:
-    """Toward zero."""
-    return self.lt(0).where(self.ceil(), self.floor()) if dtypes.is_float(self.dtype) else self
+  # ---- sign
 
   def sign(self) -> Self:
     """-1, 0 or 1; nan of nan. Its derivative is 0 everywhere."""

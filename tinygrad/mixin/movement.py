@@ -15,8 +15,12 @@ Pairs = tuple[tuple[sint, sint], ...]
 
 def infer_dim(old: tuple[sint, ...], known: list[sint]) -> sint:
   """What -1 stands for in a reshape of `old`, given the other dims; equal symbolic dims cancel. -1 if nothing fits."""
-  rest = list(known)
-  left = [d for d in old if not (isinstance(d, UOp) and d in rest and rest.remove(d) is None)]
+  rest, left = list(known), list[sint]()
+  for d in old:
+    if isinstance(d, UOp) and d in rest:
+      rest.remove(d)
+    else:
+      left.append(d)
   if not all_int(rest):
     return -1
   size, divisor = prod(d for d in left if isinstance(d, int)), int(prod(rest))
@@ -86,7 +90,8 @@ class Movement(Base):
     return self.reshape((*self.shape[:d], 1, *self.shape[d:]))
 
   def expand(self, shape: Any, *args: Any) -> Self:
-    """Dims of 1 repeated to `shape`, aligned at the last; -1 and None keep a dim. ValueError if a dim is neither 1 nor kept."""
+    """Dims of 1 repeated to `shape`, aligned at the last; -1 and None keep a dim. ValueError if a dim is neither 1 nor
+    kept."""
     dims = argfix(shape, *args)
     old = (1,) * (len(dims) - self.ndim) + self.shape
     new = tuple(o if s is None or (isinstance(s, int) and s == -1) else s for s, o in zip(dims, old))
@@ -161,7 +166,8 @@ class Movement(Base):
     """Elements added before and after dims.
 
     `padding`: a pair or None a dim, or a flat sequence `(before, after)` of the last dim, then of the last but one, …
-    `mode`: "constant" (`value`), "reflect", "replicate" or "circular". Negative amounts cut. ValueError for amounts a mode cannot serve.
+    `mode`: "constant" (`value`), "reflect", "replicate" or "circular". Negative amounts cut. ValueError for amounts a
+    mode cannot serve.
     """
     if mode not in ("constant", "reflect", "replicate", "circular"):
       raise ValueError(f"pad: unknown mode {mode!r}\n  fix: use constant, reflect, replicate or circular")
@@ -199,16 +205,14 @@ class Movement(Base):
       raise ValueError(
         f"pad: mode {mode!r} can add at most {limit} on a side of dim {dim} of {self.shape}, got {(before, after)}"
       )
-    parts = [self]
     if mode == "replicate":
-      wide = lambda x, k: x.expand(tuple(k if i == dim else s for i, s in enumerate(self.shape)))  # noqa: E731
-      parts = [wide(self._slice(dim, 0, 1), before)] if before else []
-      parts += [self] + ([wide(self._slice(dim, n - 1, n), after)] if after else [])
+      first, last = self._slice(dim, 0, 1), self._slice(dim, n - 1, n)
+      sides = (first.repeat_interleave(before, dim), last.repeat_interleave(after, dim))
     elif mode == "reflect":
-      parts = [self._slice(dim, 1, before + 1).flip(dim)] if before else []
-      parts += [self] + ([self._slice(dim, n - 1 - after, n - 1).flip(dim)] if after else [])
-    elif before or after:
-      parts = [self._slice(dim, n - before, n), self, self._slice(dim, 0, after)]
+      sides = (self._slice(dim, 1, before + 1).flip(dim), self._slice(dim, n - 1 - after, n - 1).flip(dim))
+    else:
+      sides = (self._slice(dim, n - before, n), self._slice(dim, 0, after))
+    parts = [x for x, k in zip((sides[0], self, sides[1]), (before, 1, after)) if k]
     return parts[0].cat(*parts[1:], dim=dim)
 
   def _slice(self, dim: int, start: sint, stop: sint) -> Self:
@@ -271,6 +275,7 @@ class Movement(Base):
     d = self._dim(dim)
     n = self.shape[d]
     if isinstance(sizes, int):
+      n = int(n)
       sizes = [min(sizes, n - i) for i in range(0, max(1, n), max(1, sizes))]
     elif sum(sizes) != n:
       raise ValueError(f"split: the sizes {list(sizes)} sum to {sum(sizes)}, dim {d} of {self.shape} has {n}")
@@ -365,7 +370,7 @@ class Movement(Base):
       unknown = [a for a in group if a not in known]
       if len(unknown) > 1:
         raise ValueError(
-          f"rearrange: the sizes of {unknown} in {formula!r} are not known\n  fix: give all but one, e.g. {unknown[0]}=2"
+          f"rearrange: the sizes of {unknown} in {formula!r} are not known\n  fix: give all but one: {unknown[0]}=…"
         )
       if unknown:
         known[unknown[0]] = n // prod(known[a] for a in group if a in known)

@@ -62,10 +62,11 @@ class NN(Convolution):
     is_causal: bool = False,
     enable_gqa: bool = False,
   ) -> Self:
-    """softmax(q kᵀ / sqrt(d) + mask) v (https://arxiv.org/abs/1706.03762): q (.., heads, t, d), k and v (.., heads, s, d).
+    """softmax(q kᵀ / sqrt(d) + mask) v (https://arxiv.org/abs/1706.03762): q (.., heads, t, d), k and v (.., heads, s,
+    d).
 
-    `attn_mask`: bool (True attends) or added to the scores; `is_causal`: query i sees keys up to i. With `enable_gqa` several heads of q
-    share one of k and v. ValueError for both kinds of mask, or head counts that do not divide.
+    `attn_mask`: bool (True attends) or added to the scores; `is_causal`: query i sees keys up to i. With `enable_gqa`
+    several heads of q share one of k and v. ValueError for both kinds of mask, or head counts that do not divide.
     """
     q, k, v = self, key, value
     if enable_gqa and q.shape[-3] != k.shape[-3]:
@@ -144,7 +145,8 @@ class NN(Convolution):
     return loss._do_reduction(reduction)
 
   def cross_entropy(self, Y: Self, reduction: Reduction = "mean", label_smoothing: float = 0.0) -> Self:
-    """Cross entropy of logits (b, classes, *dims) and either class numbers (b, *dims) or probabilities of the logits' shape."""
+    """Cross entropy of logits (b, classes, *dims) and either class numbers (b, *dims) or probabilities of the logits'
+    shape."""
     if not 0.0 <= label_smoothing <= 1.0:
       raise ValueError(f"label_smoothing must be within [0, 1], got {label_smoothing}")
     classes_dim = 0 if self.ndim == 1 else 1
@@ -177,7 +179,8 @@ class NN(Convolution):
   def nll_loss(
     self, Y: Self, weight: Self | None = None, ignore_index: int | None = None, reduction: Reduction = "mean"
   ) -> Self:
-    """-log p of the class Y, of log probabilities (b, classes, *dims); `weight` (classes,) scales classes and counts in the mean."""
+    """-log p of the class Y, of log probabilities (b, classes, *dims); `weight` (classes,) scales classes and counts in
+    the mean."""
     scale: Any = self.ones_like().float()._slice(1, 0, 1).squeeze(1) if weight is None else weight[Y]
     if ignore_index is not None:
       scale = Y.ne(ignore_index).where(scale, 0)

@@ -1,7 +1,8 @@
 """Random numbers from a counter: element i of call number c is threefry-2x32 of key (seed, c) and counter (i, replay).
 
-So every number depends on nothing but the seed, the number of the call and the element's place: a sharded tensor holds the very values
-of the unsharded one. (J. Salmon, M. Moraes, R. Dror, D. Shaw: Parallel Random Numbers: As Easy as 1, 2, 3. SC 2011.)
+So every number depends on nothing but the seed, the number of the call and the element's place: a sharded tensor holds
+the very values of the unsharded one. (J. Salmon, M. Moraes, R. Dror, D. Shaw: Parallel Random Numbers: As Easy as 1, 2,
+3. SC 2011.)
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def _fill(memory: Buffer, words: list[int]) -> None:
 
 
 class Random(Indexing):
-  """Keywords of the creators: those of `zeros`. Equal seeds and equal calls give equal numbers on every machine and placement."""
+  """Keywords of the creators: those of `zeros`. Equal seeds and equal calls give equal numbers on every machine and
+  placement."""
 
   __slots__ = ()
   _seed: ClassVar[int] = 0
@@ -108,9 +110,7 @@ class Random(Indexing):
     d = to_dtype(dtype) if dtype is not None else dtypes.default_float()
     if not dtypes.is_float(d):
       raise TypeError(f"rand: makes floats, not {d}\n  fix: use randint for integers")
-    t = cls._uniform(*cls._random_words(argfix(*shape) if shape else (), device), d)
-    t.requires_grad = requires_grad
-    return t
+    return cls._uniform(*cls._random_words(argfix(*shape) if shape else (), device), d).requires_grad_(requires_grad)
 
   @classmethod
   def randn(
@@ -127,9 +127,9 @@ class Random(Indexing):
       raise TypeError(f"randn: makes floats, not {d}\n  fix: cast the result")
     first, second = cls._random_words(argfix(*shape) if shape else (), device)
     u, v = cls._uniform(first, second, dtypes.float32), cls._uniform(second, first, dtypes.float32)
-    t = u.sub(1, reverse=True).log().mul(-2).sqrt().mul(v.mul(2 * math.pi).cos()).cast(d)
-    t.requires_grad = requires_grad
-    return t
+    return (
+      u.sub(1, reverse=True).log().mul(-2).sqrt().mul(v.mul(2 * math.pi).cos()).cast(d).requires_grad_(requires_grad)
+    )
 
   @classmethod
   def randint(cls, *shape: Any, low: int = 0, high: int = 10, dtype: DTypeArg = None, **kwargs: Any) -> Self:
@@ -143,35 +143,35 @@ class Random(Indexing):
       raise ValueError(f"randint: [{low}, {high}) must hold between 1 and 2**32 numbers")
     requires_grad = kwargs.pop("requires_grad", None)
     word, _ = cls._random_words(argfix(*shape) if shape else (), kwargs.pop("device", None))
-    t = cls._wrap(word).cast(dtypes.uint64).mul(high - low).rshift(32).cast(dtypes.int64).add(low).cast(d)
-    t.requires_grad = requires_grad
-    return t
+    return (
+      cls._wrap(word)
+      .cast(dtypes.uint64)
+      .mul(high - low)
+      .rshift(32)
+      .cast(dtypes.int64)
+      .add(low)
+      .cast(d)
+      .requires_grad_(requires_grad)
+    )
 
   @classmethod
   def uniform(cls, *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """Uniform in [low, high)."""
     d = to_dtype(dtype) if dtype is not None else dtypes.default_float()
     requires_grad = kwargs.pop("requires_grad", None)
-    t = (
-      cls.rand(*shape, dtype=d if dtypes.is_float(d) else dtypes.default_float(), **kwargs)
-      .mul(high - low)
-      .add(low)
-      .cast(d)
-    )
-    t.requires_grad = requires_grad
-    return t
+    t = cls.rand(*shape, dtype=d if dtypes.is_float(d) else dtypes.default_float(), **kwargs)
+    return t.mul(high - low).add(low).cast(d).requires_grad_(requires_grad)
 
   @classmethod
   def normal(cls, *shape: Any, mean: float = 0.0, std: float = 1.0, **kwargs: Any) -> Self:
     requires_grad = kwargs.pop("requires_grad", None)
-    t = cls.randn(*shape, **kwargs).mul(std).add(mean)
-    t.requires_grad = requires_grad
-    return t
+    return cls.randn(*shape, **kwargs).mul(std).add(mean).requires_grad_(requires_grad)
 
   @classmethod
   def scaled_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
     """Uniform in [-1, 1) over sqrt(number of elements)."""
-    return cls.uniform(*shape, low=-1.0, high=1.0, **kwargs).mul(prod(argfix(*shape)) ** -0.5)
+    bound = prod(argfix(*shape)) ** -0.5
+    return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
 
   @classmethod
   def glorot_uniform(cls, *shape: Any, **kwargs: Any) -> Self:

@@ -1,4 +1,5 @@
-"""Layers: objects with their parameters as attributes, called on tensors. Layouts and initial values are those of PyTorch."""
+"""Layers: objects with their parameters as attributes, called on tensors. Layouts and initial values are those of
+PyTorch."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from tinygrad.tensor import Tensor
 
 
 def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-  """scikit-learn's handwritten digits: (train images (1437, 1, 8, 8) in 0..1, labels int32, test images (360, 1, 8, 8), labels).
+  """scikit-learn's handwritten digits: (train images (1437, 1, 8, 8) in 0..1, labels int32, test images (360, 1, 8, 8),
+  labels).
 
   Every fifth picture is kept for the test. ModuleNotFoundError without scikit-learn (`pip install scikit-learn`).
   """

@@ -1,4 +1,5 @@
-"""Optimizers. Parameters, their state and the learning rate are tensors, so that a whole step can be captured by `TinyJit`."""
+"""Optimizers. Parameters, their state and the learning rate are tensors, so that a whole step can be captured by
+`TinyJit`."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class Optimizer:
       p.grad = None
 
   def step(self) -> None:
-    """Updates the parameters from their gradients, in one realise. RuntimeError outside training or without gradients."""
+    """Updates the parameters from their gradients, in one realise. RuntimeError if not training or one is missing."""
     waiting = self.schedule_step()
     waiting[0].realize(*waiting[1:])
 
@@ -56,7 +57,7 @@ class Optimizer:
     for i, p in enumerate(self.params):
       if p.grad is None:
         raise RuntimeError(
-          f"parameter {i} of shape {p.shape} has no gradient\n  fix: call loss.backward() before step(), with a loss that depends on it"
+          f"parameter {i} of shape {p.shape} has no gradient\n  fix: call backward() on a loss that uses it first"
         )
       grads.append(p.grad.detach())
     updates, changed = self._step(grads)
@@ -91,8 +92,9 @@ class OptimizerGroup(Optimizer):
 class LARS(Optimizer):
   """Momentum SGD with a rate for each layer: tcoef * |w| / (|g| + weight_decay*|w|) (https://arxiv.org/abs/1708.03888).
 
-  `tcoef` 0 turns that off. `classic`: the rate scales what enters the momentum; else what leaves it. `pre_wd`: weight decay is part of
-  the gradient; else it is subtracted from the weight by itself. `ns_steps` > 0 orthogonalises the update as a matrix (rows: dim 0).
+  `tcoef` 0 turns that off. `classic`: the rate scales what enters the momentum; else what leaves it. `pre_wd`: weight
+  decay is part of the gradient; else it is subtracted from the weight by itself. `ns_steps` > 0 orthogonalises the
+  update as a matrix (rows: dim 0).
   """
 
   def __init__(
@@ -178,7 +180,8 @@ class Muon(LARS):
 
 
 class LAMB(Optimizer):
-  """Adam's update with a rate for each layer, |w| / |update| (https://arxiv.org/abs/1904.00962); `adam` leaves that out."""
+  """Adam's update with a rate for each layer, |w| / |update| (https://arxiv.org/abs/1904.00962); `adam` leaves that
+  out."""
 
   def __init__(
     self,
@@ -241,7 +244,8 @@ class Adam(LAMB):
 
 
 def clip_grad_norm_(params: Iterable[Tensor], max_norm: float, eps: float = 1e-6) -> Tensor:
-  """Scales all gradients so that the norm of all together is at most `max_norm`; returns the norm before (float32, lazy).
+  """Scales all gradients so that the norm of all together is at most `max_norm`; returns the norm before (float32,
+  lazy).
 
   Raises ValueError if no parameter has a gradient.
   """
