@@ -119,7 +119,7 @@ def table(results: dict[str, dict[str, Any]], names: list[str]) -> Table:
   out = Table(
     title="×: the peer's time by ours; above 1 this project is faster", title_justify="left", box=box.SIMPLE_HEAD
   )
-  out.padding, out.pad_edge = (0, 1, 0, 0), False
+  out.padding, out.pad_edge = 0, False  # 80 columns are enough for the widest row
   for heading in ("workload", "where", "median", "×", "best", "rate", "cold", "×"):
     out.add_column(heading, justify="left" if heading in ("workload", "where") else "right", no_wrap=True)
   for workload, row in results.items():
@@ -138,7 +138,7 @@ def table(results: dict[str, dict[str, Any]], names: list[str]) -> Table:
 
 
 def ratio(peer: dict[str, Any], ours: dict[str, Any], key: str) -> str:
-  return f"{peer[key] / ours[key]:.2f}" if peer[key] and ours.get(key) else ""
+  return f"{peer[key] / ours[key]:.3g}" if peer[key] and ours.get(key) else ""
 
 
 def save_picture(results: dict[str, dict[str, Any]], names: list[str], path: Path) -> None:
