@@ -296,13 +296,13 @@ def work_of(run: Run) -> list[Work]:
 
 @dataclass(slots=True, eq=False)
 class Stretch:
-  """Items between two copies: the backends, and the list of calls of each; `bound` says which call is which (work,
+  """Items between two copies: the backends, and one batch of calls for each; `bound` says which call is which (work,
   device number).
   """
 
   work: list[Work]
   backends: list[Any] = field(default_factory=list)
-  calls: list[list[Any]] = field(default_factory=list)
+  calls: list[Any] = field(default_factory=list)
   bound: list[tuple[Work, int, Any]] = field(default_factory=list)
   ops: int = 0
   nbytes: int = 0
@@ -343,7 +343,8 @@ class Stretch:
       fenced.difference_update(devices)
       if w.item.peers:
         fence(devices)
-    self.backends, self.calls = [Device[d] for d in lists], list(lists.values())
+    self.backends = [Device[d] for d in lists]
+    self.calls = [backend.batch(calls) for backend, calls in zip(self.backends, lists.values())]
 
   def launch(self) -> None:
     """Hands the work over; a copy between device sets is done here."""

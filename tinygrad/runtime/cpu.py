@@ -374,6 +374,11 @@ class CPU:
     return [Call(address, (ctypes.c_int64 * 2)(ctypes.addressof(counter), len(devices)), [counter]) for _ in devices]
 
   @staticmethod
+  def batch(calls: Sequence[Call]) -> Batch:
+    """`calls` as one hand-over, which may be repeated."""
+    return Batch.of(calls)
+
+  @staticmethod
   def submit_all(devices: Sequence[CPU], lists: Sequence[Sequence[Call] | Batch]) -> None:
     """Queues one list on each device. Atomic, so that the barriers of concurrent callers cannot cross."""
     with _submitting:

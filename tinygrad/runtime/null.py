@@ -64,6 +64,10 @@ class NullDevice:
     return [None] * len(devices)
 
   @staticmethod
+  def batch(calls: Sequence[None]) -> Sequence[None]:
+    return calls
+
+  @staticmethod
   def submit_all(devices: Sequence[NullDevice], lists: Sequence[Sequence[None]]) -> None:
     """No work."""
 
