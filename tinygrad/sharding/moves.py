@@ -173,7 +173,8 @@ def _more(n: int, have: list[Digit], target: Digits, usable: Callable[[Digit], b
 
 
 def _held(s: Sharding, i: int, n: int) -> tuple[Any, Any]:
-  """The bounds of the indices of dim i (of length n) that the devices hold: arrays over all device numbers, or ints if uncut."""
+  """The bounds of the indices of dim i (of length n) that the devices hold: arrays over all device numbers, or ints if
+  uncut."""
   if s.parts(i) == 1:
     return 0, n
   block = -(-n // s.parts(i))
