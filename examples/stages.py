@@ -19,10 +19,16 @@ def stages() -> str:
 
   target = UOp.buffer(y.shape, y.dtype, y.device)
   sink, _, _ = canonical(UOp.sink(target.assign(y.uop)))
-  out = ["# 1. the graph, in the global view: the sum is over all 6 columns, its result owes an add, and a move settles it", print_graph(sink)]
+  out = [
+    "# 1. the graph, in the global view: the sum is over all 6 columns, its result owes an add, and a move settles it",
+    print_graph(sink),
+  ]
 
   local = localize(sink)
-  out += ["# 2. localized, the one program that every device runs: 3 columns each, then an all-reduce", print_graph(local)]
+  out += [
+    "# 2. localized, the one program that every device runs: 3 columns each, then an all-reduce",
+    print_graph(local),
+  ]
 
   schedule = create_schedule(local)
   for i, item in enumerate(schedule.items):
@@ -31,7 +37,10 @@ def stages() -> str:
 
   first = schedule.items[0].kernel
   linear = lower_kernel(first, Target("CPU", vector_bytes=32, vector_registers=16, scratch=1 << 20))
-  out += ["# 4. kernel 0, linear", "\n".join(f"{u.op.name:10s} {u.dtype.name if u.dtype.count == 1 else u.dtype}" for u in linear)]
+  out += [
+    "# 4. kernel 0, linear",
+    "\n".join(f"{u.op.name:10s} {u.dtype.name if u.dtype.count == 1 else u.dtype}" for u in linear),
+  ]
   return "\n".join(out)
 
 
