@@ -168,9 +168,11 @@ def test_constants_live_anywhere():
 
 
 def test_two_device_sets():
-  x, y = leaf(8, 4, cut=("dp",)), leaf(8, 4, mesh=Mesh(("NULL:4", "NULL:5")), cut=("x",))
+  # devices that no other test names: equal placements are one object, which prints the axis names it was first made with
+  grid = Mesh([f"NULL:{i}" for i in range(40, 44)], (2, 2), ("dp", "tp"))
+  x, y = leaf(8, 4, cut=("dp",), mesh=grid), leaf(8, 4, mesh=Mesh(("NULL:50", "NULL:51")), cut=("x",))
   says = (
-    r'(?s)add: .*two different device sets.*src\[0\]: float32\[8, 4\] on NULL:0-3, dim 0 over "dp".*'
+    r'(?s)add: .*two different device sets.*src\[0\]: float32\[8, 4\] on NULL:40-43, dim 0 over "dp".*'
     r"test_place.py:\d+: x \+ y.*fix: .*y.shard\(x.device\)"
   )
   with pytest.raises(ShardError, match=says):
