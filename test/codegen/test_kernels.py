@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from codegen_kernels import dot, elementwise, evaluate, fold, load, loop, num, op, reduce, run, sink, store
 
-from tinygrad.codegen import lower_kernel
+from tinygrad.codegen import lower_kernel, signature
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes, from_numpy_dtype
 from tinygrad.uop import Ops, UOp
+from tinygrad.uop.ops import ParamArg
 
 RNG = np.random.default_rng(0)
 
@@ -391,3 +392,40 @@ def test_a_vector_times_a_wide_matrix_streams_rows(n):
   ast, arrays = matmul(1, n, 130)
   check(ast, arrays)
   assert any(u.op is Ops.SCRATCH for u in lower_kernel(ast, Device["CPU"].target))
+
+
+def test_a_deep_chain_of_operations():
+  x = normal(64)
+  i = loop(64, 0)
+  value = load(1, x, i)
+  for k in range(3000):
+    value = op(Ops.ADD if k % 2 else Ops.SUB, value, UOp.const(dtypes.float32, 1.0))
+  np.testing.assert_allclose(run(sink(store(i, value, i, size=64)), [x]), x, rtol=1e-3, atol=1e-3)
+
+
+def test_loads_from_the_buffers_of_peers():
+  devices = [Device[f"CPU:{i}"] for i in range(3)]
+  n = 40
+  number = UOp.variable("_device_num", 0, 2)
+  i, j = loop(3, 0), loop(n, 1)
+  table = UOp.new(Ops.PARAM, dtypes.float32, (), ParamArg(1, n, True))
+  for owner in (op(Ops.MOD, op(Ops.ADD, number, num(1)), num(3)), op(Ops.MOD, op(Ops.ADD, i, j), num(3))):
+    peer = UOp.new(Ops.PEER, dtypes.float32, (table, owner))
+    value = UOp.new(Ops.LOAD, dtypes.float32, (UOp.new(Ops.INDEX, dtypes.float32, (peer, j)),))
+    ast = sink(store(dot((i, n), (j, 1)), value, i, j, size=3 * n))
+    program = devices[0].compile(devices[0].render(lower_kernel(ast, devices[0].target), "peers"), "peers")
+    held = [normal(n) for _ in devices]
+    handles = [d.alloc(n * 4) for d in devices]
+    for d, h, x in zip(devices, handles, held, strict=True):
+      d.copyin(h, memoryview(x))
+    slots = [u.arg for u in signature(ast).variables]
+    for me, d in enumerate(devices):
+      out = d.alloc(3 * n * 4)
+      d.launch(program, [out, handles], [me] * len(slots))
+      got = np.zeros((3, n), np.float32)
+      d.copyout(memoryview(got), out)
+      if slots:
+        want = np.tile(held[(me + 1) % 3], (3, 1))
+      else:
+        want = np.array([[held[(a + b) % 3][b] for b in range(n)] for a in range(3)])
+      np.testing.assert_array_equal(got, want)
