@@ -27,6 +27,7 @@ from tinygrad.uop.rewrite import substitute
 
 A = ParamSpec("A")
 R = TypeVar("R")
+KEPT_STATES = 256  # kinds of arguments that one function remembers
 
 
 def is_tensor(x: Any) -> bool:
@@ -220,6 +221,8 @@ class TinyJit(Generic[A, R]):
     if not JIT or recorders:  # inside another capture it is a part of that one
       return self.fxn(*args, **kwargs)
     arguments = read_arguments(args, kwargs)
+    if arguments.key not in self.states and len(self.states) >= KEPT_STATES:
+      del self.states[next(iter(self.states))]
     state = self.last = self.states.setdefault(arguments.key, State())
     state.count += 1
     if state.count == 1:

@@ -7,7 +7,6 @@ of a simulated backend.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +39,7 @@ class Program:
   name: str
   code: Any
   cost: Estimate
+  peers: frozenset[int]  # the parameters that are tables of every device's memory
 
 
 _programs: dict[tuple[UOp, Target, int], Program] = {}
@@ -55,7 +55,8 @@ def program(ast: UOp, device: str) -> Program:
     source = backend.render(linear, cost.name)
     if DEBUG >= 5:
       print(source)
-    found = _programs[key] = Program(cost.name, backend.compile(source, cost.name), cost)
+    peers = frozenset(u.arg.slot for u in ast.toposort() if u.op is Ops.PARAM and u.arg.peers)
+    found = _programs[key] = Program(cost.name, backend.compile(source, cost.name), cost, peers)
   return found
 
 
@@ -387,7 +388,8 @@ def prepare(work: Iterable[Work]) -> list[Stretch]:
 
 def pointers(w: Work, i: int, d: int) -> Any:
   """Argument i of a kernel on device number d: its memory, or everybody's."""
-  if i in peer_slots(w.item):
+  assert w.program is not None
+  if i in w.program.peers:
     return [w.memory[i].handle(k) for k in range(len(w.item.devices))]
   return w.memory[i].handle(d)
 
@@ -401,14 +403,6 @@ def show(w: Work, ops: int, nbytes: int, seconds: float | None) -> None:
   if seconds is not None:
     text += f" {seconds * 1e6:10.1f} us {ops / seconds * 1e-9:9.1f} GFLOP/s {nbytes / seconds * 1e-9:8.1f} GB/s"
   print(text)
-
-
-@functools.cache
-def peer_slots(item: ScheduleItem) -> frozenset[int]:
-  """The parameters that are tables of every device's memory."""
-  if not item.peers or isinstance(item.kernel, Transfer):
-    return frozenset()
-  return frozenset(u.arg.slot for u in item.kernel.toposort() if u.op is Ops.PARAM and u.arg.peers)
 
 
 # ---------------------------------------------------------------- host copies and the interpreter
