@@ -40,15 +40,22 @@ class Mesh:
   names: tuple[str, ...]
   _interned: ClassVar[dict[tuple[Any, ...], Mesh]] = {}
 
-  def __new__(cls, devices: Sequence[str], shape: Sequence[int] | None = None, names: Sequence[str] | None = None) -> Mesh:
+  def __new__(
+    cls, devices: Sequence[str], shape: Sequence[int] | None = None, names: Sequence[str] | None = None
+  ) -> Mesh:
     if isinstance(devices, str):
       raise ShardError(f"a mesh needs a sequence of devices, got the string {devices!r}\n  fix: Mesh(({devices!r},))")
     devs = tuple(Device.canonicalize(d) for d in devices)
     if not devs or len(set(devs)) != len(devs):
-      raise ShardError(f"a mesh needs distinct devices, got {devs}\n  fix: name each device once, e.g. ('CPU:0', 'CPU:1')")
+      raise ShardError(
+        f"a mesh needs distinct devices, got {devs}\n  fix: name each device once, e.g. ('CPU:0', 'CPU:1')"
+      )
     dims = (len(devs),) if shape is None else tuple(int(n) for n in shape)
     if prod(dims) != len(devs) or min(dims, default=1) < 1:
-      raise ShardError(f"a mesh of shape {dims} has {prod(dims)} places, but {len(devs)} devices were given\n  fix: make the shape's product {len(devs)}")
+      raise ShardError(
+        f"a mesh of shape {dims} has {prod(dims)} places, but {len(devs)} devices were given"
+        f"\n  fix: make the shape's product {len(devs)}"
+      )
     axes = tuple("xyzuvw"[i] if i < 6 else f"a{i}" for i in range(len(dims))) if names is None else tuple(names)
     if len(axes) != len(dims) or len(set(axes)) != len(axes):
       raise ShardError(f"a mesh of shape {dims} needs {len(dims)} distinct axis names, got {axes}")
@@ -73,7 +80,10 @@ class Mesh:
     """The digit of an axis `"x"`, or of a sub-axis `"x:(p)k"`: view x as [p, k, n/(pk)] and take k."""
     match = re.fullmatch(r"([^:]+)(?::\((\d+)\)(\d+))?", entry)
     if match is None or match[1] not in self.names:
-      raise ShardError(f"{entry!r} is no axis of {self}\n  fix: use one of {', '.join(self.names)}, or a sub-axis such as '{self.names[0]}:(1)2'")
+      raise ShardError(
+        f"{entry!r} is no axis of {self}"
+        f"\n  fix: use one of {', '.join(self.names)}, or a sub-axis such as '{self.names[0]}:(1)2'"
+      )
     i = self.names.index(match[1])
     n, stride = self.shape[i], prod(self.shape[i + 1 :])
     if match[2] is None:
@@ -102,7 +112,9 @@ class Owe:
 
 
 class P(tuple[Any, ...]):
-  """PartitionSpec: for each tensor dim None, a mesh axis name, or a tuple of names (major to minor). `P("dp", None)`."""
+  """PartitionSpec: for each tensor dim None, a mesh axis name, or a tuple of names (major to minor). `P("dp",
+  None)`.
+  """
 
   __slots__ = ()
 
@@ -127,9 +139,11 @@ def merge_digits(digits: Sequence[Digit]) -> tuple[Digit, ...]:
 
 
 class Sharding:
-  """Where a value lives and how: its devices, for each dim the digits that cut it (major to minor), and reductions still owed.
+  """Where a value lives and how: its devices, for each dim the digits that cut it (major to minor), and reductions
+  still owed.
 
-  `Sharding(("GPU:0", "GPU:1"), axis=0)` cuts dim 0 in two; `axis=None` replicates; `Sharding(mesh, P("dp", None))` is the general form.
+  `Sharding(("GPU:0", "GPU:1"), axis=0)` cuts dim 0 in two; `axis=None` replicates; `Sharding(mesh, P("dp", None))` is
+  the general form.
   Digits in neither replicate. Frozen and interned in one normal form: equal placements are the same object.
   On one device it is that device's plain name (a `str` is returned).
   Raises: ShardError for an axis used twice, a negative or repeated axis, digits that overlap.
@@ -149,7 +163,10 @@ class Sharding:
     dims: list[tuple[Digit, ...]] = []
     if isinstance(axis, int):
       if axis < 0:
-        raise ShardError(f"axis={axis}: a Sharding does not know the tensor's rank, so the axis must be >= 0\n  fix: Tensor.shard(devices, axis={axis}) counts from the end")
+        raise ShardError(
+          f"axis={axis}: a Sharding does not know the tensor's rank, so the axis must be >= 0"
+          f"\n  fix: Tensor.shard(devices, axis={axis}) counts from the end"
+        )
       dims = [()] * axis + [(Digit(len(mesh), 1),)]
     elif axis is not None:
       for entry in axis:
@@ -168,7 +185,11 @@ class Sharding:
     owed: dict[tuple[Any, bool], list[Digit]] = {}
     for o in pending:
       owed.setdefault((o.op, o.disjoint), []).extend(o.digits)
-    debts = tuple(Owe(digits, op, dis) for (op, dis), ds in owed.items() if (digits := merge_digits(sorted(ds, key=lambda d: -d.stride))))
+    debts = tuple(
+      Owe(digits, op, dis)
+      for (op, dis), ds in owed.items()
+      if (digits := merge_digits(sorted(ds, key=lambda d: -d.stride)))
+    )
     key = (mesh.devices, tuple(cut), debts)
     if (found := Sharding._interned.get(key)) is not None:
       return found
@@ -246,8 +267,12 @@ class Sharding:
   def local_shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
     """The block's shape: ceil(n / parts); a symbolic dim is cut by its upper bound, and stays as it is where uncut."""
     if len(self.parts_) > len(shape):
-      raise ShardError(f"{self} cuts dim {len(self.parts_) - 1}, but the tensor of shape {tuple(shape)} has {len(shape)} dims")
-    return tuple(n if (k := self.parts(i)) == 1 else ceildiv(n if isinstance(n, int) else n.vmax, k) for i, n in enumerate(shape))
+      raise ShardError(
+        f"{self} cuts dim {len(self.parts_) - 1}, but the tensor of shape {tuple(shape)} has {len(shape)} dims"
+      )
+    return tuple(
+      n if (k := self.parts(i)) == 1 else ceildiv(n if isinstance(n, int) else n.vmax, k) for i, n in enumerate(shape)
+    )
 
   def box(self, number: int, shape: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """The half-open range of global indices that device `number` holds, for each dim (possibly empty)."""
@@ -259,7 +284,9 @@ class Sharding:
 
   def __repr__(self) -> str:
     parts = ", ".join("+".join(_digit_name(self.mesh, d) for d in dim) if dim else "-" for dim in self.dims)
-    owed = "".join(f" owes {o.op.name.lower()} over {'+'.join(_digit_name(self.mesh, d) for d in o.digits)}" for o in self.pending)
+    owed = "".join(
+      f" owes {o.op.name.lower()} over {'+'.join(_digit_name(self.mesh, d) for d in o.digits)}" for o in self.pending
+    )
     return f"Sharding({short_devices(self.devices)}: {parts or 'replicated'}{owed})"
 
 
@@ -271,7 +298,10 @@ def _check_chain(mesh: Mesh, digits: list[Digit]) -> None:
   below = 1
   for d in sorted(digits, key=lambda d: d.stride):
     if d.stride % below or len(mesh) % (d.size * d.stride):
-      raise ShardError(f"{_digit_name(mesh, d)} of {mesh} is used twice, or overlaps another part of the same placement\n  fix: let each mesh axis cut one dim")
+      raise ShardError(
+        f"{_digit_name(mesh, d)} of {mesh} is used twice, or overlaps another part of the same placement"
+        f"\n  fix: let each mesh axis cut one dim"
+      )
     below = d.size * d.stride
 
 
@@ -307,8 +337,15 @@ def show_placement(placement: Placement | None) -> str:
   """How error messages print a placement: `CPU:0-3, dim 0 over "d"`."""
   if not isinstance(placement, Sharding):
     return "any device" if placement is None else placement
-  cuts = [f'dim {i} over "{"+".join(_digit_name(placement.mesh, d) for d in dim)}"' for i, dim in enumerate(placement.dims) if dim]
-  owed = [f'owes {o.op.name.lower()} over "{"+".join(_digit_name(placement.mesh, d) for d in o.digits)}"' for o in placement.pending]
+  cuts = [
+    f'dim {i} over "{"+".join(_digit_name(placement.mesh, d) for d in dim)}"'
+    for i, dim in enumerate(placement.dims)
+    if dim
+  ]
+  owed = [
+    f'owes {o.op.name.lower()} over "{"+".join(_digit_name(placement.mesh, d) for d in o.digits)}"'
+    for o in placement.pending
+  ]
   return ", ".join([short_devices(placement.devices), *(cuts or ["replicated"]), *owed])
 
 
@@ -329,7 +366,8 @@ class Target:
 
 
 class Backend(Protocol):
-  """One device. `launch` and copies are in order per device and may return before the work is done; `synchronize` waits and raises what failed.
+  """One device. `launch` and copies are in order per device and may return before the work is done; `synchronize`
+  waits and raises what failed.
 
   A `simulated` backend has no memory and does no work: the engine does not loop over its devices.
   """
@@ -366,7 +404,7 @@ class _Devices:
   def DEFAULT(self, name: str) -> None:
     self._default = self.canonicalize(name)
 
-  @functools.lru_cache(maxsize=None)  # noqa: B019 (one instance for the process)
+  @functools.cache  # noqa: B019 (one instance for the process)
   def _canonicalize(self, name: str) -> str:
     kind, _, number = name.upper().partition(":")
     if kind == "GPU":
@@ -374,7 +412,9 @@ class _Devices:
     if number and not number.isdigit():
       raise DeviceError(f"{name!r} is no device name\n  fix: KIND or KIND:NUMBER, e.g. CPU:1")
     if not re.fullmatch(r"[A-Z]+", kind) or kind not in BACKENDS:
-      raise DeviceError(f"unknown device {name!r}: there is no backend {kind!r}\n  fix: one of {', '.join(BACKENDS)}, e.g. CPU:1")
+      raise DeviceError(
+        f"unknown device {name!r}: there is no backend {kind!r}\n  fix: one of {', '.join(BACKENDS)}, e.g. CPU:1"
+      )
     return kind if int(number or 0) == 0 else f"{kind}:{int(number)}"
 
   def canonicalize(self, name: str | None) -> str:
@@ -388,9 +428,12 @@ class _Devices:
   def _resolve_gpu(self) -> str:
     if (named := os.environ.get("GPU")) is not None:
       return named.upper()
-    raise DeviceError("no GPU backend works here (CUDA, METAL and CL are not part of this version)\n  fix: GPU=CPU in the environment runs GPU examples on the CPU")
+    raise DeviceError(
+      "no GPU backend works here (CUDA, METAL and CL are not part of this version)"
+      "\n  fix: GPU=CPU in the environment runs GPU examples on the CPU"
+    )
 
-  @functools.lru_cache(maxsize=None)  # noqa: B019 (one instance for the process)
+  @functools.cache  # noqa: B019 (one instance for the process)
   def _open(self, name: str) -> Any:
     kind = name.partition(":")[0]
     try:
@@ -456,7 +499,9 @@ class Buffer:
     return bool(self.handles)
 
   def allocate(self, handles: Sequence[Any] | None = None) -> Buffer:
-    """Gives the buffer memory: `handles`, whose owner keeps them, or fresh memory on every device. No-op if it has some."""
+    """Gives the buffer memory: `handles`, whose owner keeps them, or fresh memory on every device. No-op if it has
+    some.
+    """
     if self.handles:
       return self
     if handles is not None:

@@ -16,7 +16,9 @@ ConstType = float | int | bool
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-  """`priority` orders promotion; `itemsize` in bytes (of one lane); `fmt` is the struct format, if there is one; `count` lanes (kernels only)."""
+  """`priority` orders promotion; `itemsize` in bytes (of one lane); `fmt` is the struct format, if there is one;
+  `count` lanes (kernels only).
+  """
 
   priority: int
   itemsize: int
@@ -147,7 +149,14 @@ class dtypes:
     """(exponent bits, mantissa bits) of a float type."""
     if not dtypes.is_float(dtype):
       raise ValueError(f"{dtype} is not a floating-point type")
-    table = {"fp8e4m3": (4, 3), "fp8e5m2": (5, 2), "float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "float64": (11, 52)}
+    table = {
+      "fp8e4m3": (4, 3),
+      "fp8e5m2": (5, 2),
+      "float16": (5, 10),
+      "bfloat16": (8, 7),
+      "float32": (8, 23),
+      "float64": (11, 52),
+    }
     return table[dtype.name]
 
 
@@ -166,7 +175,8 @@ def to_dtype(x: DTypeLike) -> DType:
   return _ALIASES[x.lower()]
 
 
-# The promotion lattice of JAX (https://docs.jax.dev/en/latest/jep/9407-type-promotion.html) with fp8 below the half types.
+# The promotion lattice of JAX (https://docs.jax.dev/en/latest/jep/9407-type-promotion.html) with fp8 below the half
+# types.
 _LATTICE: dict[DType, tuple[DType, ...]] = {
   dtypes.bool: (dtypes.int8, dtypes.uint8),
   dtypes.int8: (dtypes.int16,),
@@ -231,12 +241,15 @@ def from_numpy_dtype(x: Any) -> DType:
   name = numpy.dtype(x).name
   name = {"float8_e4m3fn": "fp8e4m3", "float8_e5m2": "fp8e5m2"}.get(name, name)
   if name not in dtypes.by_name:
-    raise TypeError(f"numpy dtype {name} has no counterpart here; convert to one of {', '.join(d.name for d in dtypes.all)}")
+    raise TypeError(
+      f"numpy dtype {name} has no counterpart here; convert to one of {', '.join(d.name for d in dtypes.all)}"
+    )
   return dtypes.by_name[name]
 
 
 def as_const(value: Any, dtype: DType) -> ConstType:
-  """`value` as the Python value that an element of `dtype` holds: floats rounded to the type, integers wrapped to its width.
+  """`value` as the Python value that an element of `dtype` holds: floats rounded to the type, integers wrapped to its
+  width.
 
   Half types beyond `struct` are rounded by numpy on use; float overflow gives inf.
   """

@@ -25,12 +25,13 @@ class LazyModule:
   """A module that is imported on first use, so that `import tinygrad` stays fast."""
 
   __slots__ = ("_module", "_name")
+  _module: ModuleType | None
 
   def __init__(self, name: str) -> None:
     self._name, self._module = name, None
 
   def __getattr__(self, attribute: str) -> Any:
-    module: ModuleType | None = self._module
+    module = self._module
     if module is None:
       self._module = module = importlib.import_module(self._name)
     return getattr(module, attribute)
@@ -115,7 +116,9 @@ CPU_COUNT = ContextVar("CPU_COUNT", os.cpu_count() or 1)
 
 
 class GlobalCounters:
-  """What ran since `reset()`: floating-point operations, bytes of memory traffic, seconds (DEBUG>=2), kernels; memory in use."""
+  """What ran since `reset()`: floating-point operations, bytes of memory traffic, seconds (DEBUG>=2), kernels; memory
+  in use.
+  """
 
   global_ops: ClassVar[int] = 0
   global_mem: ClassVar[int] = 0

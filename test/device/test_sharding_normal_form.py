@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from tinygrad.device import Device, DeviceError, Digit, Mesh, Owe, P, Sharding, ShardError, merge_digits, show_placement
+from tinygrad.device import Device, DeviceError, Digit, Mesh, Owe, P, ShardError, Sharding, merge_digits, show_placement
 from tinygrad.uop.ops import Ops
 
 D4 = tuple(f"CPU:{i}" for i in range(4))
@@ -25,7 +25,9 @@ def test_one_device_is_a_plain_name():
 
 def test_the_everyday_form():
   s = Sharding(("CPU:0", "CPU:1"), 1)
-  assert s.axis == 1 and len(s) == 2 and list(s) == ["CPU", "CPU:1"] and s[1] == "CPU:1" and s.devices == ("CPU", "CPU:1")
+  assert (
+    s.axis == 1 and len(s) == 2 and list(s) == ["CPU", "CPU:1"] and s[1] == "CPU:1" and s.devices == ("CPU", "CPU:1")
+  )
   assert Sharding(("CPU:0", "CPU:1")).axis is None
   with pytest.raises(ShardError, match="exists only where one is cut"):
     _ = Sharding(M22, P("dp", "tp")).axis

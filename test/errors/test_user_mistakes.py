@@ -1,9 +1,11 @@
-"""Mistakes raise where the user made them, before anything runs, and say what was given, which rule it broke and what helps."""
+"""Mistakes raise where the user made them, before anything runs, and say what was given, which rule it broke and what
+helps.
+"""
 
 import numpy as np
 import pytest
 
-from tinygrad import Context, Device, Mesh, P, Sharding, ShardError, Tensor, TinyJit
+from tinygrad import Context, Device, Mesh, P, ShardError, Sharding, Tensor, TinyJit
 from tinygrad.device import DeviceError
 
 D2 = ("CPU:0", "CPU:1")
@@ -26,7 +28,12 @@ MISTAKES = [
   ("cut_missing_dim", lambda: ones(4, 4).shard(D2, axis=2), ShardError, ["dim 2", r"\(4, 4\)"]),
   ("repeated_device", lambda: ones(4).shard(("CPU:0", "CPU:0"), axis=0), ShardError, ["distinct"]),
   ("axis_twice", lambda: ones(4, 4).shard(Mesh(D4, (2, 2), ("dp", "tp")), P("dp", "dp")), ShardError, ["used twice"]),
-  ("two_device_sets", lambda: ones(4).shard(D2, axis=0) + ones(4).shard(("CPU:2", "CPU:3"), axis=0), ShardError, ["src\\[0\\]", "CPU:0-1", "CPU:2-3", "fix: "]),
+  (
+    "two_device_sets",
+    lambda: ones(4).shard(D2, axis=0) + ones(4).shard(("CPU:2", "CPU:3"), axis=0),
+    ShardError,
+    ["src\\[0\\]", "CPU:0-1", "CPU:2-3", "fix: "],
+  ),
   ("two_devices", lambda: ones(4).to("CPU:0") + ones(4).to("CPU:1"), ShardError, ["src\\[1\\]", "CPU:1", "fix: "]),
   ("half_owed_nowhere", lambda: ones(4, 4).shard(D2, axis=0).shard(D2, axis=5), ShardError, ["dim 5"]),
   ("backward_of_many", lambda: ones(3).requires_grad_(True).backward(), (RuntimeError, ValueError), ["scalar"]),

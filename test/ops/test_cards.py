@@ -58,7 +58,9 @@ def test_shape_evaluate_and_factors_agree(u):
 
 
 def adjoint_pairs():
-  return [u for u in MOVEMENT if u.op in GroupOp.Movement and u.op is not Ops.PAD and len(u.src) == 1] + [x(4, 6).pad(((1, 0), (0, 2)))]
+  return [u for u in MOVEMENT if u.op in GroupOp.Movement and u.op is not Ops.PAD and len(u.src) == 1] + [
+    x(4, 6).pad(((1, 0), (0, 2)))
+  ]
 
 
 @pytest.mark.parametrize("u", adjoint_pairs(), ids=lambda u: u.op.name)

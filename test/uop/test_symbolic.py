@@ -1,4 +1,6 @@
-"""Simplification of integer expressions: equal to the plain evaluation for every value of the variables, and within the bounds."""
+"""Simplification of integer expressions: equal to the plain evaluation for every value of the variables, and within
+the bounds.
+"""
 
 import itertools
 import random
@@ -65,7 +67,9 @@ def test_simplify_keeps_the_value_and_bounds_hold(seed):
 
 
 def test_flattened_indices_come_apart_again():
-  n, c, h, w = (UOp.new(Ops.RANGE, dtypes.index, (symbolic.integer(k),), (i, AxisKind.LOOP)) for i, k in enumerate((2, 3, 5, 7)))
+  n, c, h, w = (
+    UOp.new(Ops.RANGE, dtypes.index, (symbolic.integer(k),), (i, AxisKind.LOOP)) for i, k in enumerate((2, 3, 5, 7))
+  )
   flat = n * 105 + c * 35 + h * 7 + w
   assert flat % 7 is w and flat // 7 % 5 is h and flat // 35 % 3 is c and flat // 105 is n
   assert (flat // 35) * 35 + flat % 35 is symbolic.simplify(flat)

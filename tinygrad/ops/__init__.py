@@ -1,4 +1,6 @@
-"""The cards: all that is to be known about each op. Importing this package registers them; a test holds them complete."""
+"""The cards: all that is to be known about each op. Importing this package registers them; a test holds them
+complete.
+"""
 
 from tinygrad.ops import elementwise, index, kernel, leaves, movement, placement, reduce
 

@@ -25,9 +25,23 @@ def _numpy(function: Callable[..., Any]) -> Callable[[UOp, list[Any], tuple[int,
 
 
 def define_elementwise(
-  op: Ops, function: Callable[..., Any], gradient: GradientRule | None, owed: Owed, render: str, dtype: Callable[[UOp], None] = same_dtype
+  op: Ops,
+  function: Callable[..., Any],
+  gradient: GradientRule | None,
+  owed: Owed,
+  render: str,
+  dtype: Callable[[UOp], None] = same_dtype,
 ) -> None:
-  define(op, shape=same_shape, dtype=dtype, evaluate=_numpy(function), gradient=gradient, factors=elementwise, owed=owed, render=render)
+  define(
+    op,
+    shape=same_shape,
+    dtype=dtype,
+    evaluate=_numpy(function),
+    gradient=gradient,
+    factors=elementwise,
+    owed=owed,
+    render=render,
+  )
 
 
 def _no_gradient(g: UOp, u: UOp) -> Grads:
@@ -37,9 +51,13 @@ def _no_gradient(g: UOp, u: UOp) -> Grads:
 # ---------------------------------------------------------------- unary
 
 define_elementwise(Ops.NEG, lambda x: numpy.negative(x), lambda g, u: (-g,), Owed.NEGATE, "-{0}")
-define_elementwise(Ops.RECIP, lambda x: numpy.reciprocal(x), lambda g, u: (-(g * u * u),), Owed.SETTLE_FIRST, "1/{0}", float_only)
+define_elementwise(
+  Ops.RECIP, lambda x: numpy.reciprocal(x), lambda g, u: (-(g * u * u),), Owed.SETTLE_FIRST, "1/{0}", float_only
+)
 define_elementwise(Ops.EXP, lambda x: numpy.exp(x), lambda g, u: (g * u,), Owed.SETTLE_FIRST, "exp({0})", float_only)
-define_elementwise(Ops.LOG, lambda x: numpy.log(x), lambda g, u: (g / u.src[0],), Owed.SETTLE_FIRST, "log({0})", float_only)
+define_elementwise(
+  Ops.LOG, lambda x: numpy.log(x), lambda g, u: (g / u.src[0],), Owed.SETTLE_FIRST, "log({0})", float_only
+)
 define_elementwise(
   Ops.SIN,
   lambda x: numpy.sin(x),
@@ -48,8 +66,12 @@ define_elementwise(
   "sin({0})",
   float_only,
 )
-define_elementwise(Ops.SQRT, lambda x: numpy.sqrt(x), lambda g, u: (g / (u * 2),), Owed.SETTLE_FIRST, "sqrt({0})", float_only)
-define_elementwise(Ops.TANH, lambda x: numpy.tanh(x), lambda g, u: (g * (1 - u * u),), Owed.SETTLE_FIRST, "tanh({0})", float_only)
+define_elementwise(
+  Ops.SQRT, lambda x: numpy.sqrt(x), lambda g, u: (g / (u * 2),), Owed.SETTLE_FIRST, "sqrt({0})", float_only
+)
+define_elementwise(
+  Ops.TANH, lambda x: numpy.tanh(x), lambda g, u: (g * (1 - u * u),), Owed.SETTLE_FIRST, "tanh({0})", float_only
+)
 
 
 def _erf(x: Any) -> Any:
@@ -90,7 +112,16 @@ def _any(u: UOp) -> None:
   return None
 
 
-define(Ops.CAST, shape=same_shape, dtype=_any, evaluate=evaluate_cast, gradient=gradient_cast, factors=elementwise, owed=Owed.CAST, render="cast({0})")
+define(
+  Ops.CAST,
+  shape=same_shape,
+  dtype=_any,
+  evaluate=evaluate_cast,
+  gradient=gradient_cast,
+  factors=elementwise,
+  owed=Owed.CAST,
+  render="cast({0})",
+)
 
 
 def check_bitcast(u: UOp) -> None:
@@ -131,7 +162,9 @@ def gradient_fdiv(g: UOp, u: UOp) -> Grads:
   return (g / y, -(g * u) / y)
 
 
-define_elementwise(Ops.FDIV, lambda x, y: numpy.true_divide(x, y), gradient_fdiv, Owed.PRODUCT, "({0} / {1})", float_only)
+define_elementwise(
+  Ops.FDIV, lambda x, y: numpy.true_divide(x, y), gradient_fdiv, Owed.PRODUCT, "({0} / {1})", float_only
+)
 
 
 def _floordiv(x: Any, y: Any) -> Any:
@@ -167,15 +200,31 @@ def gradient_pow(g: UOp, u: UOp) -> Grads:
   return (g * dx, g * dy)
 
 
-define_elementwise(Ops.POW, lambda x, y: numpy.power(x, y), gradient_pow, Owed.SETTLE_FIRST, "pow({0}, {1})", float_only)
-define_elementwise(Ops.AND, lambda x, y: numpy.bitwise_and(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} & {1})", integer_only)
-define_elementwise(Ops.OR, lambda x, y: numpy.bitwise_or(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} | {1})", integer_only)
-define_elementwise(Ops.XOR, lambda x, y: numpy.bitwise_xor(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} ^ {1})", integer_only)
-define_elementwise(Ops.SHL, lambda x, y: numpy.left_shift(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} << {1})", integer_only)
-define_elementwise(Ops.SHR, lambda x, y: numpy.right_shift(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} >> {1})", integer_only)
+define_elementwise(
+  Ops.POW, lambda x, y: numpy.power(x, y), gradient_pow, Owed.SETTLE_FIRST, "pow({0}, {1})", float_only
+)
+define_elementwise(
+  Ops.AND, lambda x, y: numpy.bitwise_and(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} & {1})", integer_only
+)
+define_elementwise(
+  Ops.OR, lambda x, y: numpy.bitwise_or(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} | {1})", integer_only
+)
+define_elementwise(
+  Ops.XOR, lambda x, y: numpy.bitwise_xor(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} ^ {1})", integer_only
+)
+define_elementwise(
+  Ops.SHL, lambda x, y: numpy.left_shift(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} << {1})", integer_only
+)
+define_elementwise(
+  Ops.SHR, lambda x, y: numpy.right_shift(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} >> {1})", integer_only
+)
 define_elementwise(Ops.CMPLT, lambda x, y: numpy.less(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} < {1})", comparison)
-define_elementwise(Ops.CMPEQ, lambda x, y: numpy.equal(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} == {1})", comparison)
-define_elementwise(Ops.CMPNE, lambda x, y: numpy.not_equal(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} != {1})", comparison)
+define_elementwise(
+  Ops.CMPEQ, lambda x, y: numpy.equal(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} == {1})", comparison
+)
+define_elementwise(
+  Ops.CMPNE, lambda x, y: numpy.not_equal(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} != {1})", comparison
+)
 
 # ---------------------------------------------------------------- ternary
 

@@ -33,7 +33,9 @@ def evaluate_gather(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
 
 
 def gradient_gather(g: UOp, u: UOp) -> Sequence[UOp | None]:
-  """Row j of the table gets the sum of the result's rows whose index is j: a contraction over the index's elements that selects."""
+  """Row j of the table gets the sum of the result's rows whose index is j: a contraction over the index's elements
+  that selects.
+  """
   table, index = u.src
   rows, k, n = table.shape[0], index.size, table.size // table.shape[0] if table.shape[0] != 0 else 0
   at = index.reshape((1, k, 1)).expand((rows, k, n))
@@ -43,7 +45,9 @@ def gradient_gather(g: UOp, u: UOp) -> Sequence[UOp | None]:
 
 
 def factors_gather(u: UOp) -> Factors:
-  """ "n r.., i.. -> i.. r..": where the table's rows are cut, each device finds its own rows and the result owes a (disjoint) sum."""
+  """ "n r.., i.. -> i.. r..": where the table's rows are cut, each device finds its own rows and the result owes a
+  (disjoint) sum.
+  """
   table, index = u.src
   rest = tuple((i,) for i in range(1, table.ndim))
   at = tuple((table.ndim + i,) for i in range(index.ndim))

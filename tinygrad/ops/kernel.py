@@ -43,11 +43,12 @@ def check_fold(u: UOp) -> None:
 
 
 CHECKS = {
-  Ops.PARAM: check_param, Ops.RANGE: check_range, Ops.INDEX: check_index, Ops.LOAD: check_load, Ops.STORE: check_store, Ops.FOLD: check_fold,
+  Ops.PARAM: check_param, Ops.RANGE: check_range, Ops.INDEX: check_index, Ops.LOAD: check_load, Ops.STORE: check_store,
+  Ops.FOLD: check_fold,
 }  # fmt: skip
 for _op in (
-  Ops.PARAM, Ops.PEER, Ops.RANGE, Ops.ENDRANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.FOLD, Ops.ACC, Ops.SCRATCH, Ops.BARRIER,
-  Ops.VECTORIZE, Ops.EXTRACT, Ops.IF, Ops.ENDIF, Ops.MULACC,
+  Ops.PARAM, Ops.PEER, Ops.RANGE, Ops.ENDRANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.FOLD, Ops.ACC, Ops.SCRATCH,
+  Ops.BARRIER, Ops.VECTORIZE, Ops.EXTRACT, Ops.IF, Ops.ENDIF, Ops.MULACC,
 ):  # fmt: skip
   define(
     _op,

@@ -37,8 +37,26 @@ def check_index(u: UOp) -> None:
     raise TypeError(f"{u.op.name} has dtype index, not {u.dtype}")
 
 
-define(Ops.UNIQUE, shape=scalar_shape, dtype=any_dtype, evaluate=None, gradient=None, factors=None, owed=Owed.SETTLE_FIRST, render=None)
-define(Ops.CONST, shape=scalar_shape, dtype=check_const, evaluate=evaluate_const, gradient=None, factors=factors_leaf, owed=Owed.SETTLE_FIRST, render="{arg}")
+define(
+  Ops.UNIQUE,
+  shape=scalar_shape,
+  dtype=any_dtype,
+  evaluate=None,
+  gradient=None,
+  factors=None,
+  owed=Owed.SETTLE_FIRST,
+  render=None,
+)
+define(
+  Ops.CONST,
+  shape=scalar_shape,
+  dtype=check_const,
+  evaluate=evaluate_const,
+  gradient=None,
+  factors=factors_leaf,
+  owed=Owed.SETTLE_FIRST,
+  render="{arg}",
+)
 define(
   Ops.IOTA,
   shape=lambda u: (u.arg,),
@@ -49,7 +67,43 @@ define(
   owed=Owed.SETTLE_FIRST,
   render=None,
 )
-define(Ops.BUFFER, shape=lambda u: u.arg.shape, dtype=check_buffer, evaluate=None, gradient=None, factors=factors_leaf, owed=Owed.SETTLE_FIRST, render=None)
-define(Ops.VARIABLE, shape=scalar_shape, dtype=check_index, evaluate=None, gradient=None, factors=factors_leaf, owed=Owed.SETTLE_FIRST, render="{arg}")
-define(Ops.BIND, shape=scalar_shape, dtype=check_index, evaluate=None, gradient=None, factors=factors_leaf, owed=Owed.SETTLE_FIRST, render=None)
-define(Ops.HOLE, shape=lambda u: u.arg[1], dtype=any_dtype, evaluate=None, gradient=None, factors=factors_leaf, owed=Owed.SETTLE_FIRST, render=None)
+define(
+  Ops.BUFFER,
+  shape=lambda u: u.arg.shape,
+  dtype=check_buffer,
+  evaluate=None,
+  gradient=None,
+  factors=factors_leaf,
+  owed=Owed.SETTLE_FIRST,
+  render=None,
+)
+define(
+  Ops.VARIABLE,
+  shape=scalar_shape,
+  dtype=check_index,
+  evaluate=None,
+  gradient=None,
+  factors=factors_leaf,
+  owed=Owed.SETTLE_FIRST,
+  render="{arg}",
+)
+define(
+  Ops.BIND,
+  shape=scalar_shape,
+  dtype=check_index,
+  evaluate=None,
+  gradient=None,
+  factors=factors_leaf,
+  owed=Owed.SETTLE_FIRST,
+  render=None,
+)
+define(
+  Ops.HOLE,
+  shape=lambda u: u.arg[1],
+  dtype=any_dtype,
+  evaluate=None,
+  gradient=None,
+  factors=factors_leaf,
+  owed=Owed.SETTLE_FIRST,
+  render=None,
+)

@@ -27,7 +27,9 @@ def _own_dims(u: UOp) -> tuple[tuple[int, ...], ...]:
 def reshape_shape(u: UOp) -> tuple[Any, ...]:
   have, want = simplify_sint(prod(u.src[0].shape)), simplify_sint(prod(u.arg))
   if have is not want and have != want:
-    raise ValueError(f"cannot reshape {render_shape(u.src[0].shape)} to {render_shape(u.arg)}: the number of elements differs")
+    raise ValueError(
+      f"cannot reshape {render_shape(u.src[0].shape)} to {render_shape(u.arg)}: the number of elements differs"
+    )
   return u.arg  # type: ignore[no-any-return]
 
 
@@ -45,7 +47,8 @@ def _stand_in(n: sint, primes: dict[UOp, int]) -> int:
 
 
 def factors_reshape(u: UOp) -> Factors:
-  """Dims of both shapes split into their common factors, major to minor; where there is none, up to the next point at which
+  """Dims of both shapes split into their common factors, major to minor; where there is none, up to the next point at
+  which
   the element counts agree, they are opaque (blocked)."""
   primes: dict[UOp, int] = {}
   a = [_stand_in(n, primes) for n in u.src[0].shape]
@@ -215,7 +218,11 @@ def gradient_shrink(g: UOp, u: UOp) -> Grads:
 
 
 def shrink_remaps(u: UOp) -> list[int]:
-  return [i for i, ((a, b), n) in enumerate(zip(u.arg, u.src[0].shape, strict=True)) if not (isinstance(a, int) and a == 0 and (b is n or b == n))]
+  return [
+    i
+    for i, ((a, b), n) in enumerate(zip(u.arg, u.src[0].shape, strict=True))
+    if not (isinstance(a, int) and a == 0 and (b is n or b == n))
+  ]
 
 
 define(
@@ -251,7 +258,9 @@ define(
 def cat_shape(u: UOp) -> tuple[Any, ...]:
   first = u.src[0].shape
   for s in u.src[1:]:
-    if len(s.shape) != len(first) or any(i != u.arg and n is not m and n != m for i, (n, m) in enumerate(zip(s.shape, first, strict=True))):
+    if len(s.shape) != len(first) or any(
+      i != u.arg and n is not m and n != m for i, (n, m) in enumerate(zip(s.shape, first, strict=True))
+    ):
       raise ValueError(f"cannot concatenate {', '.join(render_shape(s.shape) for s in u.src)} along dim {u.arg}")
   return as_dims(sum(s.shape[i] for s in u.src) if i == u.arg else n for i, n in enumerate(first))
 
@@ -282,7 +291,11 @@ def window_shape(u: UOp) -> tuple[Any, ...]:
   shape = u.src[0].shape
   if axis == kaxis or stride < 1 or dilation < 1:
     raise ValueError(f"window of {render_shape(shape)} by {u.arg}: two different dims, stride and dilation >= 1")
-  if all(isinstance(n, int) for n in (size, shape[axis], shape[kaxis])) and size * shape[kaxis] > 0 and (size - 1) * stride + (shape[kaxis] - 1) * dilation >= shape[axis]:
+  if (
+    all(isinstance(n, int) for n in (size, shape[axis], shape[kaxis]))
+    and size * shape[kaxis] > 0
+    and (size - 1) * stride + (shape[kaxis] - 1) * dilation >= shape[axis]
+  ):
     raise ValueError(f"window of {render_shape(shape)} by {u.arg}: the last window ends beyond dim {axis}")
   return tuple(size if i == axis else n for i, n in enumerate(shape))
 
@@ -310,7 +323,9 @@ def evaluate_spread(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
 def spread_shape(u: UOp) -> tuple[Any, ...]:
   axis, kaxis, stride, dilation, size = u.arg
   if axis == kaxis or stride < 1 or dilation < 1:
-    raise ValueError(f"spread of {render_shape(u.src[0].shape)} by {u.arg}: two different dims, stride and dilation >= 1")
+    raise ValueError(
+      f"spread of {render_shape(u.src[0].shape)} by {u.arg}: two different dims, stride and dilation >= 1"
+    )
   return tuple(size if i == axis else n for i, n in enumerate(u.src[0].shape))
 
 

@@ -27,9 +27,36 @@ def gradient_move(g: UOp, u: UOp) -> Sequence[UOp | None]:
   return (g.move(source.settled if isinstance(source, Sharding) else source, pinned=False),)
 
 
-define(Ops.MOVE, shape=first_shape, dtype=same_dtype, evaluate=identity, gradient=gradient_move, factors=elementwise, owed=Owed.SETTLE_FIRST, render=None)
-define(Ops.CONTIGUOUS, shape=first_shape, dtype=same_dtype, evaluate=identity, gradient=lambda g, u: (g,), factors=elementwise, owed=Owed.SETTLE_FIRST, render=None)
-define(Ops.DETACH, shape=first_shape, dtype=same_dtype, evaluate=identity, gradient=lambda g, u: (None,), factors=elementwise, owed=Owed.KEEP, render=None)
+define(
+  Ops.MOVE,
+  shape=first_shape,
+  dtype=same_dtype,
+  evaluate=identity,
+  gradient=gradient_move,
+  factors=elementwise,
+  owed=Owed.SETTLE_FIRST,
+  render=None,
+)
+define(
+  Ops.CONTIGUOUS,
+  shape=first_shape,
+  dtype=same_dtype,
+  evaluate=identity,
+  gradient=lambda g, u: (g,),
+  factors=elementwise,
+  owed=Owed.SETTLE_FIRST,
+  render=None,
+)
+define(
+  Ops.DETACH,
+  shape=first_shape,
+  dtype=same_dtype,
+  evaluate=identity,
+  gradient=lambda g, u: (None,),
+  factors=elementwise,
+  owed=Owed.KEEP,
+  render=None,
+)
 
 
 def check_assign(u: UOp) -> None:
@@ -63,7 +90,16 @@ define(
   owed=Owed.SETTLE_FIRST,
   render=None,
 )
-define(Ops.SINK, shape=lambda u: (), dtype=any_dtype, evaluate=None, gradient=None, factors=None, owed=Owed.SETTLE_FIRST, render=None)
+define(
+  Ops.SINK,
+  shape=lambda u: (),
+  dtype=any_dtype,
+  evaluate=None,
+  gradient=None,
+  factors=None,
+  owed=Owed.SETTLE_FIRST,
+  render=None,
+)
 
 
 def check_collective(u: UOp) -> None:
@@ -77,5 +113,23 @@ def collective_shape(u: UOp) -> tuple[Any, ...]:
   return c.template.shape if isinstance(c.result, str) else c.result.local_shape(c.template.shape)
 
 
-define(Ops.SHARD, shape=lambda u: u.arg, dtype=keeps_dtype, evaluate=None, gradient=None, factors=None, owed=Owed.SETTLE_FIRST, render=None)
-define(Ops.COLLECTIVE, shape=collective_shape, dtype=any_dtype, evaluate=None, gradient=None, factors=None, owed=Owed.SETTLE_FIRST, render=None)
+define(
+  Ops.SHARD,
+  shape=lambda u: u.arg,
+  dtype=keeps_dtype,
+  evaluate=None,
+  gradient=None,
+  factors=None,
+  owed=Owed.SETTLE_FIRST,
+  render=None,
+)
+define(
+  Ops.COLLECTIVE,
+  shape=collective_shape,
+  dtype=any_dtype,
+  evaluate=None,
+  gradient=None,
+  factors=None,
+  owed=Owed.SETTLE_FIRST,
+  render=None,
+)

@@ -43,7 +43,9 @@ def evaluate_reduce(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   function = {Ops.ADD: numpy.add, Ops.MUL: numpy.multiply, Ops.MAX: numpy.maximum, Ops.MIN: numpy.minimum}[op]
   if u.dtype is dtypes.bool:
     function = numpy.logical_or if op in (Ops.ADD, Ops.MAX) else numpy.logical_and
-  return numpy.asarray(function.reduce(xs[0], axis=axes, keepdims=True, initial=numpy.array(identity_element(op, u.dtype), dtype)), dtype)
+  return numpy.asarray(
+    function.reduce(xs[0], axis=axes, keepdims=True, initial=numpy.array(identity_element(op, u.dtype), dtype)), dtype
+  )
 
 
 def gradient_reduce(g: UOp, u: UOp) -> Sequence[UOp | None]:
@@ -62,7 +64,9 @@ def gradient_reduce(g: UOp, u: UOp) -> Sequence[UOp | None]:
 def factors_reduce(u: UOp) -> Factors:
   axes = u.arg[1]
   src = tuple((i,) for i in range(u.ndim))
-  return Factors((src,), tuple(() if i in axes else (i,) for i in range(u.ndim)), u.src[0].max_shape, contracted=frozenset(axes))
+  return Factors(
+    (src,), tuple(() if i in axes else (i,) for i in range(u.ndim)), u.src[0].max_shape, contracted=frozenset(axes)
+  )
 
 
 define(

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 class Factors:
   """The factor rule of one op on concrete shapes: which factors (numbered index ranges of the op) make up each dim.
 
-  `src[i][d]`: factors of dim d of source i, major to minor; `out[d]` likewise for the result; `sizes[f]`: extent (upper bound).
-  `blocked`: factors that cannot be cut. `contracted`: factors that are reduced away (the result owes the reduction where they are cut).
+  `src[i][d]`: factors of dim d of source i, major to minor; `out[d]` likewise for the result; `sizes[f]`: extent
+  (upper bound).
+  `blocked`: factors that cannot be cut. `contracted`: factors that are reduced away (the result owes the reduction
+  where they are cut).
   `remapped`: result dims whose index is not the source's (PAD, SHRINK, FLIP, …): a cut there moves data.
   """
 
@@ -29,7 +31,9 @@ class Factors:
 
 
 class Owed(enum.Enum):
-  """What an op does with operands that owe a reduction (the rows of the table in DESIGN 4); legality only, choice is `place`'s."""
+  """What an op does with operands that owe a reduction (the rows of the table in DESIGN 4); legality only, choice is
+  `place`'s.
+  """
 
   KEEP = enum.auto()  # commutes with every owed reduction: movement without fill
   PAD = enum.auto()  # add keeps a fill of 0, mul of 1, max and min any; else lift
@@ -49,7 +53,9 @@ GradientRule = Callable[["UOp", "UOp"], Sequence["UOp | None"]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-  """One op: see docs/architecture.md for the fields' contracts. `gradient` is None for ops that no derivative passes."""
+  """One op: see docs/architecture.md for the fields' contracts. `gradient` is None for ops that no derivative
+  passes.
+  """
 
   shape: Callable[[UOp], tuple[Any, ...]]
   dtype: Callable[[UOp], None]

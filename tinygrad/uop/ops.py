@@ -156,7 +156,9 @@ class ParamArg:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-  """Bring a value to `device`. `pinned`: the user wrote it (shard, to, assign); else a hook inserted it and `place` may decide anew."""
+  """Bring a value to `device`. `pinned`: the user wrote it (shard, to, assign); else a hook inserted it and `place`
+  may decide anew.
+  """
 
   device: Placement
   pinned: bool
@@ -200,16 +202,34 @@ class Hooks:
 class UOp:
   """A node. Equal nodes are the same object, so `is` compares whole graphs and passes memoise by identity.
 
-  Build leaves with `UOp.const`, `UOp.iota`, `UOp.buffer`, `UOp.variable` and the rest with methods; they insert what placements
+  Build leaves with `UOp.const`, `UOp.iota`, `UOp.buffer`, `UOp.variable` and the rest with methods; they insert what
+  placements
   need (docs/architecture.md). `UOp.new` builds exactly the node given and is for passes.
   """
 
-  __slots__ = ("__weakref__", "_bounds", "_device", "_key", "_shape", "_simplified", "arg", "dtype", "op", "origin", "src")
+  __slots__ = (
+    "__weakref__",
+    "_bounds",
+    "_device",
+    "_key",
+    "_shape",
+    "_simplified",
+    "arg",
+    "dtype",
+    "op",
+    "origin",
+    "src",
+  )
   op: Ops
   dtype: DType
   src: tuple[UOp, ...]
   arg: Any
   origin: tuple[str, int] | None  # the user's line; outside every key
+  _shape: tuple[Any, ...]  # these are filled in when first asked for
+  _device: Placement | None
+  _bounds: tuple[Any, Any]
+  _key: bytes
+  _simplified: UOp
 
   @staticmethod
   def new(op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
@@ -232,7 +252,12 @@ class UOp:
 
   def replace(self, **fields: Any) -> UOp:
     """This node with some fields changed; the origin is inherited."""
-    u = UOp.new(fields.get("op", self.op), fields.get("dtype", self.dtype), fields.get("src", self.src), fields.get("arg", self.arg))
+    u = UOp.new(
+      fields.get("op", self.op),
+      fields.get("dtype", self.dtype),
+      fields.get("src", self.src),
+      fields.get("arg", self.arg),
+    )
     if u.origin is None:
       u.origin = self.origin
     return u
@@ -243,21 +268,21 @@ class UOp:
   def shape(self) -> tuple[Any, ...]:
     """The logical shape; `()` for scalars and everything inside kernels. Dims are ints or integer expressions."""
     try:
-      return self._shape  # type: ignore[has-type, no-any-return]
+      return self._shape
     except AttributeError:
       for u in self.toposort(lambda u: not hasattr(u, "_shape")):  # iterative: graphs may be deeper than the stack
         u._shape = CARDS[u.op].shape(u)
-      return self._shape  # type: ignore[has-type, no-any-return]
+      return self._shape
 
   @property
   def device(self) -> Placement | None:
     """Where the value lives, debts visible; None for constants, which live anywhere."""
     try:
-      return self._device  # type: ignore[has-type, no-any-return]
+      return self._device
     except AttributeError:
       for u in self.toposort(lambda u: not hasattr(u, "_device")):
         u._device = _result_device(u)
-      return self._device  # type: ignore[has-type, no-any-return]
+      return self._device
 
   @property
   def ndim(self) -> int:
@@ -284,12 +309,12 @@ class UOp:
   def key(self) -> bytes:
     """A digest of the graph that is the same in every process: what orders operands."""
     try:
-      return self._key  # type: ignore[has-type, no-any-return]
+      return self._key
     except AttributeError:
       for u in self.toposort(lambda u: not hasattr(u, "_key")):
         text = f"{int(u.op)} {u.dtype!r} {u.arg!r}".encode()
         u._key = hashlib.blake2b(text + b"".join(s._key for s in u.src), digest_size=8).digest()
-      return self._key  # type: ignore[has-type, no-any-return]
+      return self._key
 
   @property
   def val(self) -> int:
@@ -299,24 +324,28 @@ class UOp:
 
   @property
   def vmin(self) -> int:
-    return self.bounds[0]
+    least: int = self.bounds[0]
+    return least
 
   @property
   def vmax(self) -> int:
-    return self.bounds[1]
+    greatest: int = self.bounds[1]
+    return greatest
 
   @property
   def bounds(self) -> tuple[Any, Any]:
     """Inclusive (least, greatest) value of an integer or bool expression."""
     try:
-      return self._bounds  # type: ignore[has-type, no-any-return]
+      return self._bounds
     except AttributeError:
       for u in self.toposort(lambda u: not hasattr(u, "_bounds")):
         u._bounds = _bounds_of(u)
-      return self._bounds  # type: ignore[has-type, no-any-return]
+      return self._bounds
 
   def toposort(self, gate: Callable[[UOp], bool] | None = None) -> list[UOp]:
-    """Every node below and including this one, sources first; with `gate`, only nodes that pass it (and are reached through such)."""
+    """Every node below and including this one, sources first; with `gate`, only nodes that pass it (and are reached
+    through such).
+    """
     seen: set[UOp] = set()
     out: list[UOp] = []
     stack: list[tuple[UOp, bool]] = [(self, False)]
@@ -345,7 +374,8 @@ class UOp:
 
   @staticmethod
   def const(dtype: DType, value: ConstType, unique: bool = False) -> UOp:
-    """A constant. `unique`: one that differs from every other node, for tensors that users create: a derivative by one of two tensors
+    """A constant. `unique`: one that differs from every other node, for tensors that users create: a derivative by
+    one of two tensors
     of ones, or a write to it, must not be one of the other. The number goes when the graph is realised."""
     src = (UOp.new(Ops.UNIQUE, dtypes.void, (), next(_uids)),) if unique else ()
     return UOp.new(Ops.CONST, dtype, src, as_const(value, dtype))
@@ -391,7 +421,9 @@ class UOp:
     assert self.op is Ops.VARIABLE, f"bind on {self.op}"
     name, lo, hi = self.arg
     if not lo <= value <= hi:
-      raise ValueError(f"{name} = {value} is outside its bounds [{lo}, {hi}]\n  fix: bind a value within them, or declare wider bounds")
+      raise ValueError(
+        f"{name} = {value} is outside its bounds [{lo}, {hi}]\n  fix: bind a value within them, or declare wider bounds"
+      )
     return UOp.new(Ops.BIND, dtypes.index, (self, UOp.const(dtypes.index, value)))
 
   def unbind(self) -> tuple[UOp, int]:
@@ -439,11 +471,16 @@ class UOp:
   def bitcast(self, dtype: DType) -> UOp:
     """The same bits read as another type of the same width."""
     if dtype.itemsize != self.dtype.itemsize:
-      raise TypeError(f"bitcast from {self.dtype} ({self.dtype.itemsize} bytes) to {dtype} ({dtype.itemsize} bytes): the widths must be equal")
+      raise TypeError(
+        f"bitcast from {self.dtype} ({self.dtype.itemsize} bytes) to {dtype} ({dtype.itemsize} bytes):"
+        " the widths must be equal"
+      )
     return self if self.dtype is dtype else UOp.build(Ops.BITCAST, dtype, (self,))
 
   def r(self, op: Ops, axes: Sequence[int]) -> UOp:
-    """Reduce over `axes`, which stay as dims of 1. Over a cut dim the result owes the reduction; it is settled here unless DEFER."""
+    """Reduce over `axes`, which stay as dims of 1. Over a cut dim the result owes the reduction; it is settled here
+    unless DEFER.
+    """
     axes = tuple(sorted(a for a in axes if not (isinstance(self.shape[a], int) and self.shape[a] == 1)))
     return UOp.build(Ops.REDUCE, self.dtype, (self,), (op, axes)) if axes else self
 
@@ -478,7 +515,10 @@ class UOp:
 
   def shrink(self, pairs: Sequence[tuple[sint, sint]]) -> UOp:
     pairs = tuple(as_dims(pair) for pair in pairs)
-    if all(isinstance(a, int) and a == 0 and (b is n or (isinstance(b, int) and isinstance(n, int) and b == n)) for (a, b), n in zip(pairs, self.shape, strict=True)):
+    if all(
+      isinstance(a, int) and a == 0 and (b is n or (isinstance(b, int) and isinstance(n, int) and b == n))
+      for (a, b), n in zip(pairs, self.shape, strict=True)
+    ):
       return self
     return UOp.build(Ops.SHRINK, self.dtype, (self,), pairs)
 
@@ -495,7 +535,9 @@ class UOp:
     return UOp.build(Ops.WINDOW, self.dtype, (self,), (axis, kaxis, stride, dilation, size))
 
   def spread(self, axis: int, kaxis: int, stride: int, dilation: int, size: sint) -> UOp:
-    """The adjoint of `window`: z[.., i, .., k, ..] = y[.., (i - k*dilation)/stride, .., k, ..] where that exists, else 0."""
+    """The adjoint of `window`: z[.., i, .., k, ..] = y[.., (i - k*dilation)/stride, .., k, ..] where that exists,
+    else 0.
+    """
     return UOp.build(Ops.SPREAD, self.dtype, (self,), (axis, kaxis, stride, dilation, size))
 
   def gather(self, index: UOp) -> UOp:
@@ -523,7 +565,10 @@ class UOp:
   def assign(self, value: UOp) -> UOp:
     """Writes `value` into this view of a buffer; the result is the view's new content, at the buffer's placement."""
     if self.shape != value.shape or self.dtype is not value.dtype:
-      raise ValueError(f"assign: the target is {describe(self)}, the value {describe(value)}\n  fix: cast and reshape the value to the target")
+      raise ValueError(
+        f"assign: the target is {describe(self)}, the value {describe(value)}"
+        f"\n  fix: cast and reshape the value to the target"
+      )
     device = self.device
     assert device is not None
     at = value if value.device is None or value.device == device else place.deliver(value, device)
@@ -534,7 +579,9 @@ class UOp:
     return UOp.new(Ops.AFTER, self.dtype, (self, *effects))
 
   def contiguous(self) -> UOp:
-    """A value that gets a buffer of its own: each call makes another one, for what is written to one must not show in the other."""
+    """A value that gets a buffer of its own: each call makes another one, for what is written to one must not show in
+    the other.
+    """
     return self if self.op in (Ops.CONTIGUOUS, Ops.BUFFER) else self.clone()
 
   def clone(self) -> UOp:
@@ -610,10 +657,10 @@ class UOp:
     return self._with(Ops.CMPLT, x, True)
 
   def __ge__(self, x: Any) -> UOp:
-    return (self < x).alu(Ops.NOT)
+    return self._with(Ops.CMPLT, x).alu(Ops.NOT)
 
   def __le__(self, x: Any) -> UOp:
-    return (self > x).alu(Ops.NOT)
+    return self._with(Ops.CMPLT, x, True).alu(Ops.NOT)
 
   def eq(self, x: Any) -> UOp:
     return self._with(Ops.CMPEQ, x)
@@ -671,14 +718,18 @@ def _exact(arg: Any) -> Any:
 
 
 def _cast_const(value: ConstType, dtype: DType) -> ConstType:
-  """A constant's cast; a float that no integer holds becomes 0, as the interpreter and LLVM's saturating casts of nan do."""
+  """A constant's cast; a float that no integer holds becomes 0, as the interpreter and LLVM's saturating casts of nan
+  do.
+  """
   if isinstance(value, float) and not dtypes.is_float(dtype) and dtype is not dtypes.bool:
     return 0 if math.isnan(value) else int(max(min(value, float(dtypes.max(dtype))), float(dtypes.min(dtype))))
   return value
 
 
 def _result_device(u: UOp) -> Placement | None:
-  """The device of a node whose sources have theirs: a plain name passes through every op; placements follow the op's card."""
+  """The device of a node whose sources have theirs: a plain name passes through every op; placements follow the op's
+  card.
+  """
   match u.op:
     case Ops.BUFFER | Ops.MOVE:
       return u.arg.device  # type: ignore[no-any-return]
@@ -764,7 +815,9 @@ def uops_in(arg: Any) -> Iterable[UOp]:
 
 
 def map_arg(arg: Any, f: Callable[[UOp], Any]) -> Any:
-  """`arg` with every UOp inside replaced by f of it; the same object if nothing changed. A CONST result becomes an int."""
+  """`arg` with every UOp inside replaced by f of it; the same object if nothing changed. A CONST result becomes an
+  int.
+  """
   if isinstance(arg, UOp):
     v = f(arg)
     return v.arg if isinstance(v, UOp) and v.op is Ops.CONST else v
@@ -784,11 +837,15 @@ def as_dims(shape: Iterable[sint]) -> tuple[sint, ...]:
 
 
 def smax(a: sint, b: sint) -> sint:
-  return max(a, b) if isinstance(a, int) and isinstance(b, int) else simplify_sint(sint_to_uop(a).maximum(sint_to_uop(b)))
+  return (
+    max(a, b) if isinstance(a, int) and isinstance(b, int) else simplify_sint(sint_to_uop(a).maximum(sint_to_uop(b)))
+  )
 
 
 def smin(a: sint, b: sint) -> sint:
-  return min(a, b) if isinstance(a, int) and isinstance(b, int) else simplify_sint(sint_to_uop(a).minimum(sint_to_uop(b)))
+  return (
+    min(a, b) if isinstance(a, int) and isinstance(b, int) else simplify_sint(sint_to_uop(a).minimum(sint_to_uop(b)))
+  )
 
 
 def simplify_sint(x: sint) -> sint:
@@ -800,8 +857,8 @@ def simplify_sint(x: sint) -> sint:
 
 
 _SYMBOLS = {
-  Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.IDIV: "//", Ops.MOD: "%", Ops.CMPLT: "<", Ops.CMPEQ: "==", Ops.CMPNE: "!=",
-  Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^", Ops.SHL: "<<", Ops.SHR: ">>",
+  Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.IDIV: "//", Ops.MOD: "%", Ops.CMPLT: "<", Ops.CMPEQ: "==",
+  Ops.CMPNE: "!=", Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^", Ops.SHL: "<<", Ops.SHR: ">>",
 }  # fmt: skip
 
 
@@ -842,10 +899,38 @@ def print_graph(root: UOp) -> str:
     src = ", ".join(f"%{number[s]}" for s in u.src)
     what = f"{u.dtype.name}{render_shape(u.shape)}" if u.op is not Ops.SINK else ""
     where = f"  {show_placement(u.device)}" if isinstance(u.device, Sharding) else ""
-    arg = "" if u.arg is None else f" {u.arg.kind} of {u.arg.template.op.name}" if isinstance(u.arg, Collective) else f" {u.arg!r}"
+    arg = (
+      ""
+      if u.arg is None
+      else f" {u.arg.kind} of {u.arg.template.op.name}"
+      if isinstance(u.arg, Collective)
+      else f" {u.arg!r}"
+    )
     lines.append(f"%{number[u]:<4} {u.op.name:10s} ({src}){arg}  {what}{where}".rstrip())
   return "\n".join(lines)
 
 
 Variable = UOp.variable
-__all__ = ["AxisKind", "BufferArg", "Collective", "GroupOp", "Move", "Ops", "ParamArg", "UOp", "Variable", "as_dims", "buffer_of", "describe", "map_arg", "print_graph", "render_sint", "simplify_sint", "sint", "sint_to_uop", "smax", "smin", "uops_in"]  # fmt: skip
+__all__ = [
+  "AxisKind",
+  "BufferArg",
+  "Collective",
+  "GroupOp",
+  "Move",
+  "Ops",
+  "ParamArg",
+  "UOp",
+  "Variable",
+  "as_dims",
+  "buffer_of",
+  "describe",
+  "map_arg",
+  "print_graph",
+  "render_sint",
+  "simplify_sint",
+  "sint",
+  "sint_to_uop",
+  "smax",
+  "smin",
+  "uops_in",
+]

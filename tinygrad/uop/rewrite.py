@@ -11,7 +11,9 @@ Rule = Callable[[UOp, Any], UOp | None]
 
 
 class Rules:
-  """`Rules((Ops.ADD, fold_zero), ((Ops.IDIV, Ops.MOD), fold_by_one))`. A rule is `rule(u, ctx) -> UOp | None`; None: it does not apply."""
+  """`Rules((Ops.ADD, fold_zero), ((Ops.IDIV, Ops.MOD), fold_by_one))`. A rule is `rule(u, ctx) -> UOp | None`; None:
+  it does not apply.
+  """
 
   __slots__ = ("by_op",)
 
@@ -37,7 +39,9 @@ class Rules:
 
 
 def rewrite(root: UOp, rules: Rules, ctx: Any = None, memo: dict[UOp, UOp] | None = None) -> UOp:
-  """`root` with `rules` applied to every node, sources first, until none applies. `memo` may be shared by several roots."""
+  """`root` with `rules` applied to every node, sources first, until none applies. `memo` may be shared by several
+  roots.
+  """
   done: dict[UOp, UOp] = {} if memo is None else memo
   stack: list[tuple[UOp, UOp, bool]] = [(root, root, False)]  # (node asked for, node it became, sources done)
   while stack:
@@ -76,4 +80,6 @@ def substitute(root: UOp, mapping: Mapping[UOp, UOp], memo: dict[UOp, UOp] | Non
   return done[root]
 
 
-_PLAIN_ARGS = frozenset((Ops.CONST, Ops.VARIABLE, Ops.BUFFER, Ops.REDUCE, Ops.PERMUTE, Ops.FLIP, Ops.MOVE, Ops.PARAM, Ops.RANGE, Ops.FOLD))
+_PLAIN_ARGS = frozenset(
+  (Ops.CONST, Ops.VARIABLE, Ops.BUFFER, Ops.REDUCE, Ops.PERMUTE, Ops.FLIP, Ops.MOVE, Ops.PARAM, Ops.RANGE, Ops.FOLD)
+)

@@ -1,4 +1,6 @@
-"""What a well-formed graph is: `check` runs on every node at creation under SPEC=2, `check_graph` on a stage's output."""
+"""What a well-formed graph is: `check` runs on every node at creation under SPEC=2, `check_graph` on a stage's
+output.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ def check(u: UOp) -> None:
     CARDS[u.op].dtype(u)
     u.shape  # noqa: B018 (the card's shape rule raises)
   except (TypeError, ValueError, IndexError) as e:
-    sources = "".join(f"\n    src[{i}]: {s.op.name} {s.dtype}{list(s._shape) if hasattr(s, '_shape') else ''}" for i, s in enumerate(u.src))
+    sources = "".join(
+      f"\n    src[{i}]: {s.op.name} {s.dtype}{list(s._shape) if hasattr(s, '_shape') else ''}"
+      for i, s in enumerate(u.src)
+    )
     raise SpecError(f"{u.op.name} with arg {u.arg!r} and dtype {u.dtype}: {e}{sources}") from e
 
 
@@ -54,7 +59,9 @@ def allow_kernel(u: UOp) -> str | None:
   """Kernel ASTs: scalars, loads and stores; index arithmetic in dtype index; conditions are bool."""
   if u.op not in KERNEL:
     return f"{u.op.name} in a kernel"
-  if u.op is Ops.INDEX and (u.src[1].dtype is not dtypes.index or (len(u.src) > 2 and u.src[2].dtype is not dtypes.bool)):
+  if u.op is Ops.INDEX and (
+    u.src[1].dtype is not dtypes.index or (len(u.src) > 2 and u.src[2].dtype is not dtypes.bool)
+  ):
     return f"INDEX by {[s.dtype for s in u.src[1:]]}"
   if u.op is Ops.LOAD and len(u.src[0].src) > 2 and len(u.src) < 2:
     return "a LOAD under a condition without an alternative"

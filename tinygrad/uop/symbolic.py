@@ -1,7 +1,9 @@
 """Bounds and simplification of integer expressions (dtype `index`), and constant folding for every dtype.
 
-An index expression is kept as a sum `c0*a0 + c1*a1 + … + c` over atoms in a fixed order. IDIV and MOD are floor division and its
-remainder, for which the identities below hold for every sign of the numerator (Graham, Knuth, Patashnik: Concrete Mathematics, ch. 3).
+An index expression is kept as a sum `c0*a0 + c1*a1 + … + c` over atoms in a fixed order. IDIV and MOD are floor
+division and its
+remainder, for which the identities below hold for every sign of the numerator (Graham, Knuth, Patashnik: Concrete
+Mathematics, ch. 3).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ def integer(n: int) -> UOp:
 def simplify(root: UOp) -> UOp:
   """The simplest equal expression; works on whole kernels too (every node is simplified, sources first)."""
   try:
-    return root._simplified  # type: ignore[has-type, no-any-return]
+    return root._simplified
   except AttributeError:
     pass
   for u in root.toposort(lambda u: not hasattr(u, "_simplified")):
@@ -33,7 +35,7 @@ def simplify(root: UOp) -> UOp:
     v = u if src == u.src else u.replace(src=src)
     w = fold(v)
     w._simplified = v._simplified = u._simplified = w
-  return root._simplified  # type: ignore[has-type, no-any-return]
+  return root._simplified
 
 
 def fold(u: UOp) -> UOp:
@@ -99,7 +101,9 @@ def fold_index_constants(u: UOp) -> UOp:
 
 
 def fold_identity(u: UOp) -> UOp:
-  """Neutral and absorbing operands: x*1, x/1, x&True, where(c, x, x), a cast to its own type, …; exact for nan, inf and -0.0."""
+  """Neutral and absorbing operands: x*1, x/1, x&True, where(c, x, x), a cast to its own type, …; exact for nan, inf
+  and -0.0.
+  """
   x = u.src[0]
   y = u.src[1] if len(u.src) > 1 else x
   match u.op:
@@ -253,7 +257,9 @@ def fold_product(u: UOp) -> UOp:
 
 
 def split_by_factor(terms: Terms, c: int, m: int) -> tuple[int, Terms, int, Terms, int] | None:
-  """g > 1 dividing m such that the sum is g*y + s with 0 <= s < g: (g, terms of y, constant of y, terms of s, constant of s)."""
+  """g > 1 dividing m such that the sum is g*y + s with 0 <= s < g: (g, terms of y, constant of y, terms of s,
+  constant of s).
+  """
   for g in sorted({math.gcd(n, m) for n in terms.values()}, reverse=True):
     if g <= 1:
       break
@@ -303,7 +309,9 @@ def _divide(terms: Terms, c: int, m: int) -> UOp:
 
 
 def fold_mod(u: UOp) -> UOp:
-  """(m*q + r)%m -> r%m; (g*y + s)%(g*n) -> g*(y%n) + s if 0 <= s < g; (x%(m*n))%m -> x%m; x%m -> x - m*k where x is in block k."""
+  """(m*q + r)%m -> r%m; (g*y + s)%(g*n) -> g*(y%n) + s if 0 <= s < g; (x%(m*n))%m -> x%m; x%m -> x - m*k where x is
+  in block k.
+  """
   x, y = u.src
   if y.op is not Ops.CONST or y.arg <= 0:
     return u
@@ -327,7 +335,9 @@ def fold_mod(u: UOp) -> UOp:
   if (split := split_by_factor(rest, c, m)) is not None:
     g, big, d, small, s = split
     high = simplify(UOp.new(Ops.MOD, dtypes.index, (build_sum(big, d), integer(m // g))))
-    return simplify(UOp.new(Ops.ADD, dtypes.index, (UOp.new(Ops.MUL, dtypes.index, (high, integer(g))), build_sum(small, s))))
+    return simplify(
+      UOp.new(Ops.ADD, dtypes.index, (UOp.new(Ops.MUL, dtypes.index, (high, integer(g))), build_sum(small, s)))
+    )
   return UOp.new(Ops.MOD, dtypes.index, (build_sum(rest, c), integer(m)))
 
 
@@ -365,8 +375,8 @@ def fold_comparison(u: UOp) -> UOp:
 
 
 _INDEX_RULES = {
-  Ops.ADD: fold_sum, Ops.SUB: fold_sum, Ops.MUL: fold_sum, Ops.NEG: fold_sum, Ops.IDIV: fold_floordiv, Ops.MOD: fold_mod,
-  Ops.MAX: fold_extremum, Ops.MIN: fold_extremum, Ops.WHERE: fold_identity,
+  Ops.ADD: fold_sum, Ops.SUB: fold_sum, Ops.MUL: fold_sum, Ops.NEG: fold_sum, Ops.IDIV: fold_floordiv,
+  Ops.MOD: fold_mod, Ops.MAX: fold_extremum, Ops.MIN: fold_extremum, Ops.WHERE: fold_identity,
 }  # fmt: skip
 
 Hooks.simplify = staticmethod(simplify)
