@@ -12,12 +12,14 @@ from tinygrad.device import Device, Mesh, P, Placement, Sharding
 from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
 from tinygrad.engine.realize import realize, to_numpy
 from tinygrad.gradient import compute_gradient
-from tinygrad.helpers import TRAINING, Context, dedup, numpy
+from tinygrad.helpers import TRAINING, Context, ContextVar, dedup, numpy
 from tinygrad.mixin.base import DeviceLike, broadcast_shape, describe, full, mismatch, to_placement
 from tinygrad.mixin.nn import NN
+from tinygrad.mixin.random import drawn_there
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 from tinygrad.uop.rewrite import substitute
 
+NO_GRAD = ContextVar("NO_GRAD", 0)
 _numbers = itertools.count()
 _live: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 """Every tensor in the order of creation: what a realise, an assignment and `backward` look through."""
@@ -63,7 +65,7 @@ class Tensor(NN, metaclass=_Training):
   @classmethod
   def _wrap(cls, uop: UOp) -> Self:
     t = object.__new__(cls)
-    t.uop, t.grad, t.requires_grad = uop, None, None
+    t.uop, t.grad, t.requires_grad = uop if not NO_GRAD.value else uop.detach(), None, None
     _live[next(_numbers)] = t
     return t
 
@@ -121,7 +123,8 @@ class Tensor(NN, metaclass=_Training):
   def _become(self, x: Self) -> Self:
     if self.grad is not None:
       self.grad = self.grad.to(x.device)
-    self.uop = x.uop
+    drawn = drawn_there(self.uop, x.device) if x.uop is not self.uop else None
+    self.uop = x.uop if drawn is None else drawn
     return self
 
   def shard(self, devices: Sequence[str] | Mesh | Sharding, axis: int | P | None = None) -> Self:
@@ -245,6 +248,7 @@ class Tensor(NN, metaclass=_Training):
       here = self.uop.device
       self.uop = value if here is None or here == value.device else value.copy_to_device(here)
       return
+    view = _without_detach(view)
     if any(u.op in (Ops.EXPAND, Ops.WINDOW) for u in view.toposort(lambda u: u is not state)):
       rule = "several elements of the target share memory"
       mismatch("assign", rule, (view, value), "assign to the tensor before expand or windows", ValueError)
@@ -301,6 +305,11 @@ class Tensor(NN, metaclass=_Training):
   def test(mode: bool = True) -> Context:
     """`with Tensor.test(): ...` — the opposite of `train`."""
     return Context(TRAINING=int(not mode))
+
+  @staticmethod
+  def no_grad() -> Context:
+    """`with Tensor.no_grad(): ...` — no gradient flows through what is computed inside."""
+    return Context(NO_GRAD=1)
 
   def _seed_gradient(self, gradient: Tensor | None, name: str) -> UOp:
     if not dtypes.is_float(self.dtype):
@@ -426,9 +435,19 @@ def _source(u: UOp) -> UOp:
   return u.src[0] if waiting else u
 
 
+_VIEWS = GroupOp.Movement - {Ops.PAD, Ops.SPREAD, Ops.CAT} | {Ops.DETACH}
+
+
+def _without_detach(view: UOp) -> UOp:
+  """A view as the target of a write."""
+  if view.op is Ops.DETACH:
+    return _without_detach(view.src[0])
+  return view.replace(src=(_without_detach(view.src[0]),)) if view.op in _VIEWS else view
+
+
 def memory_state(u: UOp) -> UOp | None:
   """The BUFFER, or its newest AFTER, that `u` is a view of; None if `u` is computed."""
-  while u.op in GroupOp.Movement and len(u.src) == 1 and u.op is not Ops.PAD and u.op is not Ops.SPREAD:
+  while u.op in _VIEWS:
     u = u.src[0]
   return u if u.op is Ops.BUFFER or u.op is Ops.AFTER else None
 

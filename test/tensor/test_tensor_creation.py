@@ -223,6 +223,30 @@ def test_a_sharded_tensor_holds_the_values_of_the_whole_one(make):
   np.testing.assert_array_equal(make(5, 4, device="CPU:1").numpy(), whole)
 
 
+def test_a_tensor_that_is_cut_before_it_is_made_is_made_in_parts():
+  Tensor.manual_seed(5)
+  whole = Tensor.kaiming_uniform(6, 4).numpy()
+  Tensor.manual_seed(5)
+  t = Tensor.kaiming_uniform(6, 4)
+  t.shard_(D2, 0)
+  homes = {u.device for u in t.uop.toposort() if u.op.name == "BUFFER"}
+  assert homes == {Sharding(D2)}  # three words on each device; the default device computes nothing
+  np.testing.assert_array_equal(t.numpy(), whole)
+
+
+def test_numbers_drawn_in_a_captured_step_are_the_same_on_every_placement():
+  def draw(device):
+    Tensor.manual_seed(9)
+    x = Tensor.ones(4, 3).shard(D2, device).realize() if device != "CPU" else Tensor.ones(4, 3).contiguous().realize()
+    step = TinyJit(lambda x: x.dropout(0.5).realize())
+    with Tensor.train():
+      return [step(x).tolist() for _ in range(4)]
+
+  whole = draw("CPU")
+  assert draw(0) == whole and draw(None) == whole
+  assert len({str(x) for x in whole}) == 4
+
+
 def test_another_process_gives_the_same_numbers():
   code = "from tinygrad import Tensor; Tensor.manual_seed(11); print(Tensor.rand(3).tolist())"
   root = pathlib.Path(__file__).resolve().parents[2]

@@ -66,6 +66,16 @@ def test_detach_stops():
   close(g, [1.0, 2.0])
 
 
+def test_nothing_flows_through_what_is_computed_without_gradients():
+  x, w = Tensor([1.0, 2.0]), Tensor([3.0, 4.0])
+  with Tensor.no_grad():
+    scale = w * 2
+  (g,) = (x * scale).sum().gradient(x)
+  close(g, [6.0, 8.0])
+  with pytest.raises(RuntimeError, match="does not depend"):
+    (x * scale).sum().gradient(w)
+
+
 def test_reading_a_loss_does_not_forget_how_it_was_made():
   x = Tensor([1.0, 2.0])
   loss = (x * x).sum()

@@ -89,6 +89,16 @@ def test_views_see_an_assignment_and_can_be_assigned():
   close(x, [[7.0, 0.0, 8.0], [7.0, 0.0, 9.0]])
 
 
+def test_a_detached_tensor_shares_its_memory():
+  x = memory(1.0, 2.0)
+  x.detach().assign(Tensor([3.0, 4.0]))
+  close(x, [3.0, 4.0])
+  with Tensor.no_grad():
+    x[0].assign(Tensor(5.0))
+    x -= 1
+  close(x, [4.0, 3.0])
+
+
 def test_assign_that_reads_what_it_overwrites():
   x = memory(1.0, 2.0, 3.0, 4.0)
   x.assign(x.flip(0))

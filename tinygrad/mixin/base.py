@@ -174,6 +174,9 @@ class Base:
 
   def _operands(self, x: Any, name: str, reverse: bool = False) -> list[UOp]:
     a, b = self.uop, self._lift(x, name)
+    if a.dtype is b.dtype and (a.shape == b.shape or b.shape == ()):  # the everyday cases
+      b = broadcast_to(b, a.shape)
+      return [b, a] if reverse else [a, b]
     return promote(name, (b, a) if reverse else (a, b))
 
   def cast(self, dtype: DType | str) -> Self:

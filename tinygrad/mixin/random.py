@@ -8,16 +8,18 @@ the very values of the unsharded one. (J. Salmon, M. Moraes, R. Dror, D. Shaw: P
 from __future__ import annotations
 
 import math
+import weakref
 from typing import Any, ClassVar, Self
 
-from tinygrad.device import Buffer, Device, Sharding
+from tinygrad.device import Device, Placement, Sharding
 from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.engine.realize import recorders
 from tinygrad.helpers import all_int, numpy, prod
 from tinygrad.mixin.base import DeviceLike, argfix, broadcast_to, to_placement
 from tinygrad.mixin.creation import DTypeArg
 from tinygrad.mixin.indexing import Indexing
-from tinygrad.uop.ops import Ops, UOp, buffer_of
+from tinygrad.uop.ops import GroupOp, Ops, UOp, buffer_of
+from tinygrad.uop.rewrite import substitute
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # table 3 of the paper
 PARITY = 0x1BD11BDA  # C240 of the paper, lower word
@@ -41,12 +43,33 @@ def threefry2x32(k0: UOp, k1: UOp, c0: UOp, c1: UOp) -> tuple[UOp, UOp]:
   return x, y
 
 
-def _fill(memory: Buffer, words: list[int]) -> None:
-  """Writes `words` (uint32) into every device's copy of `memory`."""
+_PURE = GroupOp.Elementwise | GroupOp.Movement | {Ops.CONST, Ops.IOTA, Ops.CONTIGUOUS, Ops.DETACH}
+_states: weakref.WeakKeyDictionary[UOp, tuple[int, int, int]] = weakref.WeakKeyDictionary()
+
+
+def _state(words: tuple[int, int, int], where: Placement) -> UOp:
+  """A uint32 (3,) buffer: seed, number of the call, replay; a copy on every device of `where`."""
+  u = UOp.buffer((3,), dtypes.uint32, where.with_dims(()) if isinstance(where, Sharding) else where)
+  memory = buffer_of(u).allocate()
   data = memoryview(numpy.array(words, dtype=numpy.uint32)).cast("B")
-  memory.allocate()
   for i, handle in enumerate(memory.handles):
     Device[memory.devices[i]].copyin(handle, data)
+  _states[u] = words
+  return u
+
+
+def drawn_there(u: UOp, where: Placement) -> UOp | None:
+  """The same numbers as `u`, which is not realised and computed from nothing but random states, made on `where` itself.
+
+  So that no device ever holds the whole of a tensor that is cut after its creation. None if `u` depends on anything else.
+  """
+  states: dict[UOp, UOp] = {}
+  for x in u.toposort():
+    if x.op is Ops.BUFFER and x in _states:
+      states[x] = _state(_states[x], where)
+    elif x.op not in _PURE:
+      return None
+  return substitute(u, states).copy_to_device(where) if states else None
 
 
 class Random(Indexing):
@@ -72,10 +95,8 @@ class Random(Indexing):
         f"one call makes at most 2**32 - 1 random numbers, {shape} has {prod(shape)}\n  fix: make it in parts"
       )
     where = to_placement(Device.DEFAULT if device is None else device)
-    memory = UOp.buffer((3,), dtypes.uint32, where.with_dims(()) if isinstance(where, Sharding) else where)
-    _fill(buffer_of(memory), [Random._seed, Random._calls, 0])
+    state = memory = _state((Random._seed, Random._calls, 0), where)
     Random._calls += 1
-    state = memory
     if (
       recorders
     ):  # a replay must not repeat the numbers: the last word counts replays, in memory that the step itself writes
