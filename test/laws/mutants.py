@@ -38,6 +38,18 @@ def all_reduce_skipped(patch: Patch) -> None:
 
 
 @mutant
+def reduce_scatter_only_slices(patch: Patch) -> None:
+  step = localize.apply_step
+
+  def own_part_only(x: UOp, s: moves.Step, shape: Any) -> UOp:
+    if s.kind == "reduce_scatter" and isinstance(s.b, Sharding):
+      return localize.cut_out(x, shape, s.a, s.b)
+    return step(x, s, shape)
+
+  patch(localize, "apply_step", own_part_only)
+
+
+@mutant
 def every_debt_is_a_sum(patch: Patch) -> None:
   patch(place, "Owe", lambda digits, op, disjoint: Owe(digits, Ops.ADD, disjoint))
 

@@ -168,7 +168,9 @@ def test_constants_live_anywhere():
 
 
 def test_two_device_sets():
-  # devices that no other test names: equal placements are one object, which prints the axis names it was first made with
+  # devices that no other test names: equal placements are one object, which prints the axis names it was made with
+  # first
+
   grid = Mesh([f"NULL:{i}" for i in range(40, 44)], (2, 2), ("dp", "tp"))
   x, y = leaf(8, 4, cut=("dp",), mesh=grid), leaf(8, 4, mesh=Mesh(("NULL:50", "NULL:51")), cut=("x",))
   says = (

@@ -8,6 +8,7 @@ from tinygrad.device import Placement, Sharding, show_placement
 from tinygrad.helpers import numpy, prod, size_to_str
 from tinygrad.sharding.localize import Localizer, whole_assigns
 from tinygrad.sharding.moves import ints, plan
+from tinygrad.sharding.place import place
 from tinygrad.uop.cards import CARDS
 from tinygrad.uop.ops import Ops, UOp, render_shape
 
@@ -35,7 +36,7 @@ class MoveRecord:
 def explain(*roots: UOp) -> list[MoveRecord]:
   """The moves that realizing `roots` performs, in order; slices and other steps in which no byte travels are left
   out."""
-  sink = whole_assigns(UOp.sink(*roots))
+  sink = whole_assigns(place(UOp.sink(*roots)))
   localizer = Localizer(sink)
   consumer: dict[UOp, UOp] = {}
   for u in sink.toposort():
@@ -104,8 +105,8 @@ def remap_bytes(template: UOp, holes: list[UOp], result: Placement) -> int:
     for u in template.toposort():
       if u.op is Ops.HOLE:
         mask = numpy.ones(u.shape, numpy.int64)
-        place = holes[u.arg[0]].device
-        mask[tuple(slice(lo, hi) for lo, hi in place.box(d, u.shape)) if isinstance(place, Sharding) else ...] = 0
+        held = holes[u.arg[0]].device
+        mask[tuple(slice(lo, hi) for lo, hi in held.box(d, u.shape)) if isinstance(held, Sharding) else ...] = 0
         foreign[u] = mask
       elif not u.src or u.op is Ops.CONST:
         foreign[u] = numpy.zeros(u.shape, numpy.int64)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from tinygrad.device import Placement, Sharding, device_set
 from tinygrad.dtype import DType, dtypes
 from tinygrad.sharding.moves import Digits, Step, ints, plan
-from tinygrad.sharding.place import collect, deliver, dims_of, factor_rule, legal, project
+from tinygrad.sharding.place import collect, deliver, dims_of, factor_rule, legal, place, project
 from tinygrad.uop.cards import Factors
 from tinygrad.uop.ops import Collective, GroupOp, Ops, UOp, simplify_sint, sint, sint_to_uop, smax, smin
 from tinygrad.uop.rewrite import substitute
@@ -30,7 +30,7 @@ SLICED_BELOW = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE))  # a slice of t
 def localize(sink: UOp) -> UOp:
   """The local view of a placed graph (docs/architecture.md, 3): no MOVE is left, buffers are behind SHARD."""
   check_graph(sink, "tensor")
-  local = Localizer(whole_assigns(sink)).run()
+  local = Localizer(whole_assigns(place(sink))).run()
   check_graph(local, "local")
   return local
 

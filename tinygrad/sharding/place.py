@@ -23,6 +23,7 @@ from tinygrad.sharding.moves import Digits, atoms, boundaries, ints, size_of, wi
 from tinygrad.uop.cards import Factors, card
 from tinygrad.uop.ops import Move, Ops, UOp
 from tinygrad.uop.place import Decision
+from tinygrad.uop.rewrite import substitute
 
 Assignment = dict[int, Digits]  # factor -> the digits that cut it, major to minor
 PUSHED = frozenset(
@@ -435,6 +436,47 @@ def result(u: UOp) -> Placement | None:
 def _everywhere(device: Placement | None) -> Placement | None:
   """Where a local value lives: on each device of the set, without cuts (its shape is local)."""
   return Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device
+
+
+# ---------------------------------------------------------------- all consumers known
+
+
+def place(sink: UOp) -> UOp:
+  """The hooks' graph with implied moves decided again, now that every consumer is known.
+
+  A debt that was paid at once, though its only reader wants a cut, is scattered onto that cut: MOVE(f(MOVE(owing))) ->
+  f(MOVE(owing)) with f of
+  movement and casts, where fewer bytes travel. Roots keep their placements.
+  """
+  order = sink.toposort()
+  uses: dict[UOp, int] = {}
+  for u in order:
+    for s in u.src:
+      uses[s] = uses.get(s, 0) + 1
+  mapping: dict[UOp, UOp] = {}
+  done: dict[UOp, UOp] = {}
+  for u in order:
+    if u.op is not Ops.MOVE or not isinstance(u.device, Sharding) or u.device.pending:
+      continue
+    target: Placement | None = u.device
+    links: list[UOp] = []
+    x = u.src[0]
+    while target is not None and uses[x] == 1 and (x.op in PUSHED or x.op is Ops.CAST):
+      target = below(x, target)
+      links.append(x)
+      x = x.src[0]
+    if target is None or uses[x] > 1 or x.op is not Ops.MOVE or x.arg.pinned or not _owes(x.src[0]):
+      continue
+    owing = x.src[0]
+    assert owing.device is not None and x.device is not None
+    price = functools.partial(wire, x.shape, x.dtype.itemsize, owing.device)
+    if price(target) < price(x.device):
+      v = UOp.new(Ops.MOVE, x.dtype, (substitute(owing, mapping, done),), _implied(target))
+      for link in reversed(links):
+        v = UOp.new(link.op, link.dtype, (v,), link.arg)
+      mapping[u] = v if v.device == u.device else UOp.new(Ops.MOVE, v.dtype, (v,), _implied(u.device))
+      mapping[u].origin = u.origin
+  return substitute(sink, mapping, done) if mapping else sink
 
 
 # ---------------------------------------------------------------- contraction
