@@ -1,4 +1,4 @@
-"""Random kernels against numpy: any operands, layouts, masks, ends and epilogues, planned for several kinds of processor."""
+"""Random kernels against numpy: any operands, layouts, masks, ends and epilogues, for several processors."""
 
 import random
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Target
-from tinygrad.helpers import LazyModule
+from tinygrad.helpers import DEBUG, LazyModule
 from tinygrad.renderer import llvm
 from tinygrad.runtime import diskcache
 from tinygrad.uop.ops import UOp
@@ -266,7 +266,15 @@ class CPU:
     if free := self.pool.get(nbytes):
       self.pooled -= nbytes
       return free.pop()
-    return Memory(_allocate(nbytes), nbytes)
+    try:
+      return Memory(_allocate(nbytes), nbytes)
+    except MemoryError:
+      self.synchronize()
+      for handle in itertools.chain.from_iterable(self.pool.values()):
+        _libc.free(handle.address)
+      self.pool.clear()
+      self.pooled = 0
+      return Memory(_allocate(nbytes), nbytes)
 
   def free(self, handle: Memory, nbytes: int) -> None:
     """Kept for the next allocation of this size; work already queued may still use it, and what is queued later comes
@@ -303,7 +311,10 @@ class CPU:
   # ---- kernels
 
   def render(self, linear: list[UOp], name: str) -> str:
-    return llvm.render(linear, name)
+    source = llvm.render(linear, name)
+    if DEBUG >= 5:
+      print(source)
+    return source
 
   def compile(self, source: str, name: str) -> Program:
     return compiler().compile(source, name)
