@@ -299,7 +299,8 @@ class Emitter:
     return None if out is None or (out.op is Ops.CONST and out.arg) else out
 
   def reach(self, access: UOp, env: Env) -> tuple[UOp, UOp, int, UOp | None, bool]:
-    """(memory, offset on lane 0 or vector of offsets, step per lane, mask, whether it is sure to be in bounds) of an INDEX."""
+    """(memory, offset on lane 0 or vector of offsets, step per lane, mask, whether it is sure to be in bounds) of an
+    INDEX."""
     param, offset = access.src[0], access.src[1]
     size = param.arg.size if param.op is Ops.PARAM else param.src[0].arg.size if param.op is Ops.PEER else 1 << 62
     a = self.resolve(affine(offset, self.affine_memo), env)
@@ -341,8 +342,8 @@ class Emitter:
     return read(base, step)
 
   def shuffled(self, read: Callable[[UOp, int], UOp], base: UOp, step: int, lanes: int) -> UOp:
-    """Every `step`-th element by contiguous loads: load i covers elements i·(lanes - 1) … of the stretch, so that none reaches
-    beyond the last that is wanted."""
+    """Every `step`-th element by contiguous loads: load i covers elements i·(lanes - 1) … of the stretch, so that none
+    reaches beyond the last that is wanted."""
 
     def at(shift: int) -> UOp:
       return read(self.parts(affine(base, self.affine_memo).plus(Affine(shift)), {})[0], 1)

@@ -125,7 +125,8 @@ class Analysis:
     return Access(strides, itemsize, masked, stored)
 
   def collect(self, fold: UOp | None, roots: Sequence[UOp], ranges: frozenset[UOp], accesses: list[Access]) -> None:
-    """Adds the item of `roots` and, first, those of the FOLDs below; what is in a FOLD that is written out counts here."""
+    """Adds the item of `roots` and, first, those of the FOLDs below; what is in a FOLD that is written out counts
+    here."""
     seen: set[UOp] = set()
     stack = [(u, 1) for u in roots]
     operations = 0
@@ -226,7 +227,8 @@ def block_for(
   target: Target,
   taken: int,
 ) -> Block | None:
-  """Blocks of the reduction where its panels would not fit the cache, or where every step jumps to another page of memory."""
+  """Blocks of the reduction where its panels would not fit the cache, or where every step jumps to another page of
+  memory."""
   assert main.fold is not None
   ranges = tuple(r for r in main.ranges if r not in main.fold.src[1:])
   if v is None or v not in ranges or not all(static(r) for r in main.ranges):

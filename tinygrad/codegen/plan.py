@@ -39,8 +39,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-  """The reduction `fold` runs in blocks of `length` iterations of its range `range`, outside of all parallel loops; what the blocks add
-  up to is kept in scratch memory, `offset` bytes from its start, element `place`. `ranges`: the parallel ranges it depends on."""
+  """The reduction `fold` runs in blocks of `length` iterations of its range `range`, outside of all parallel loops;
+  what the blocks add up to is kept in scratch memory, `offset` bytes from its start, element `place`. `ranges`: the
+  parallel ranges it depends on."""
 
   fold: UOp
   range: UOp
