@@ -178,3 +178,19 @@ def test_linear_layers_train_in_few_kernels():
   loss = layer(empty(8, 16)).square().mean()
   # y; its mean square; the gradients of weight and bias
   assert kernels(loss, *loss.gradient(layer.weight, layer.bias)) <= 4
+
+
+def test_a_scalar_reduction_read_everywhere_is_computed_once():
+  """1/sum(mask) inside a matrix: no kernel may hold the sum in its loop over the elements."""
+  x, mask = empty(32, 16), empty(32) != 0
+  ks = asts(((x / mask.sum()) * 2 + 1).exp())
+  folds = [u for u in ks[-1].toposort() if u.op is Ops.FOLD]
+  assert len(ks) == 2 and not folds
+
+
+def test_relu_and_its_mask_read_the_stored_product():
+  """Backward needs x > 0 as well: x is stored, relu(x) and the mask are computed where they are read."""
+  x, w1, w2 = empty(32, 64), empty(64, 128), empty(128, 16)
+  loss = ((x @ w1).relu() @ w2).square().sum()
+  # x@w1; relu(x@w1)@w2; the loss; the gradients of both products
+  assert kernels(loss, *loss.gradient(w1, w2)) <= 6

@@ -70,7 +70,7 @@ def is_stored_form(u: UOp) -> bool:
   return u.op in (Ops.BUFFER, Ops.SHARD)
 
 
-def costs(nodes: Sequence[UOp], stored: Collection[UOp]) -> dict[UOp, Cost]:
+def costs(nodes: Sequence[UOp], stored: Collection[UOp], readers: Mapping[UOp, int]) -> dict[UOp, Cost]:
   """The cost of computing each value, given that those of `stored` below it are read back."""
   made: dict[UOp, Cost] = {}  # of computing the value
   read: dict[UOp, Cost] = {}  # of what reads it: a load if it is stored
@@ -97,7 +97,8 @@ def costs(nodes: Sequence[UOp], stored: Collection[UOp]) -> dict[UOp, Cost]:
         u.op is Ops.REDUCE or any(p.reduces for p in parts),
         u.op is Ops.GATHER or any(p.gathers for p in parts),
       )
-    read[u] = load(u) if u in stored else made[u]
+    shared = made[u].reduces and readers.get(u, 0) > 1  # most likely stored for its several consumers
+    read[u] = load(u) if shared or u in stored else made[u]
   return made
 
 
@@ -128,7 +129,7 @@ def recompute(u: UOp, cost: Cost, uses: int) -> bool:
   if cost.reduces or len(cost.reads) > MANY_READS:
     return False
   again = uses * read_bytes(u, cost) + (uses - 1) * size(u) * (cost.ops // 4 + cost.slow)
-  return again <= read_bytes(u, cost) + (1 + uses) * nbytes(u)
+  return again <= read_bytes(u, cost) + (2 + uses) * nbytes(u)
 
 
 def choose(sink: UOp) -> list[UOp]:
@@ -141,14 +142,14 @@ def choose(sink: UOp) -> list[UOp]:
 
 
 def _walk(nodes: Sequence[UOp], before: Collection[UOp]) -> set[UOp]:
-  cost = costs(nodes, before)
-  uses: dict[UOp, set[Use]] = {}
-  chains: dict[tuple[int, Ops, object, object], int] = {}
-  stored: set[UOp] = set()
   readers: dict[UOp, int] = {}
   for u in nodes:
     for s in u.src:
       readers[s] = readers.get(s, 0) + 1
+  cost = costs(nodes, before, readers)
+  uses: dict[UOp, set[Use]] = {}
+  chains: dict[tuple[int, Ops, object, object], int] = {}
+  stored: set[UOp] = set()
 
   def use(u: UOp, found: set[Use]) -> None:
     uses.setdefault(u, set()).update(found)
@@ -170,28 +171,46 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp]) -> set[UOp]:
         stored |= {s for s in u.src if not is_stored_form(s)}
       continue
     here = uses.get(u, set())
-    if u not in stored and op not in MOVES and _wants_buffer(u, here, cost):
+    if u not in stored and op not in MOVES and _wants_buffer(u, here, cost, readers):
       stored.add(u)
     if op is Ops.SHRINK and any(f & MANY for _, _, f in here) and readers[u.src[0]] == 1 and not cheap(u, cost[u]):
       stored.add(u)  # only this part of the source is needed: store just that
     if u in stored:
       here = {(u, 0, 0)}
     elif op not in MOVES and any(f & MANY for _, _, f in here):
-      continue  # cheap as a whole: what is below it is computed with it
+      # cheap as a whole: what is below it is computed with it, down to what it was counted to read from memory
+      stored.update(x for x in map(_below_moves, cost[u].reads) if x.op not in LEAVES and x.op is not Ops.AFTER)
+      continue
     for n, s in enumerate(u.src):
       use(s, _below(u, n, here, chains))
   return stored
 
 
-def _wants_buffer(u: UOp, uses: set[Use], cost: Mapping[UOp, Cost]) -> bool:
+def _below_moves(u: UOp) -> UOp:
+  while u.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP, Ops.EXPAND):
+    u = u.src[0]
+  return u
+
+
+def serves_only(u: UOp, inputs: Collection[UOp], readers: Mapping[UOp, int]) -> list[UOp]:
+  """Those of `inputs`, which `u` is computed from, that nothing else reads, neither they nor a value in between."""
+  inside: dict[UOp, int] = {u: readers.get(u, 0)}  # how many readers each value has below u
+  for x in reversed(u.toposort(lambda x: x not in inputs)):
+    for s in x.src if x is u or inside.get(x) == readers.get(x) else ():
+      inside[s] = inside.get(s, 0) + 1
+  return [x for x in inputs if inside.get(x) == readers.get(x)]
+
+
+def _wants_buffer(u: UOp, uses: set[Use], cost: Mapping[UOp, Cost], readers: Mapping[UOp, int]) -> bool:
   flags = 0
   for _, _, f in uses:
     flags |= f
   c = cost[u]
   if u.op is Ops.REDUCE or c.reduces:
     return flags != 0 or len(uses) > 1
-  if flags & MANY and not cheap(u, c):
-    return True
+  if flags & MANY:
+    # better the result of what follows a reduction than the reduction, which would be stored for this value alone
+    return not cheap(u, c) or any(x in cost and cost[x].reduces for x in serves_only(u, c.reads, readers))
   return len(uses) > 1 and not cheap(u, c) and not recompute(u, c, len(uses))
 
 
