@@ -220,6 +220,7 @@ LATTICE = [
   (dtypes.float16, dtypes.bfloat16, dtypes.float32),
   (dtypes.bool, dtypes.float32, dtypes.float32),
   (dtypes.int32, dtypes.uint32, dtypes.int64),
+  (dtypes.uint64, dtypes.int8, dtypes.float32),
 ]
 
 

@@ -70,9 +70,18 @@ def full(dtype: DType, value: Any, shape: tuple[sint, ...], unique: bool = False
   return broadcast_to(UOp.const(dtype, value, unique), shape)
 
 
+def common_dtype(*ds: DType) -> DType:
+  """What operands of these types become together. Integers that no integer type holds both of (uint64, int8) become the
+  default float."""
+  if all(d is ds[0] for d in ds):
+    return ds[0]
+  upper = least_upper_dtype(*ds)
+  return dtypes.default_float() if dtypes.is_float(upper) and not any(map(dtypes.is_float, ds)) else upper
+
+
 def promote(name: str, us: Sequence[UOp]) -> list[UOp]:
   """The operands cast to their least upper type and expanded to their common shape."""
-  dtype = us[0].dtype if all(u.dtype is us[0].dtype for u in us) else least_upper_dtype(*(u.dtype for u in us))
+  dtype = common_dtype(*(u.dtype for u in us))
   shape = us[0].shape if all(u.shape == us[0].shape for u in us) else broadcast_shape(*(u.shape for u in us))
   if shape is None:
     rule = "shapes must be equal or 1 in every dim, aligned at the last"
@@ -209,6 +218,7 @@ __all__ = [
   "argfix",
   "broadcast_shape",
   "broadcast_to",
+  "common_dtype",
   "describe",
   "full",
   "mismatch",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any, Literal, Self, TypeAlias
 
-from tinygrad.dtype import DType, dtypes, least_upper_dtype, least_upper_float, to_dtype
-from tinygrad.mixin.base import Base, Scalar, broadcast_shape, broadcast_to, describe, full, mismatch
+from tinygrad.dtype import DType, dtypes, least_upper_float, to_dtype
+from tinygrad.mixin.base import Base, Scalar, broadcast_shape, broadcast_to, common_dtype, describe, full, mismatch
 from tinygrad.mixin.movement import Movement
 from tinygrad.uop.ops import Ops, UOp
 
@@ -283,7 +283,7 @@ class Elementwise(Movement):
     if shape is None:
       rule = "the shapes of condition and branches must be equal or 1 in every dim"
       mismatch("where", rule, (self.uop, a, b), "reshape them so that dims line up")
-    dtype = least_upper_dtype(a.dtype, b.dtype)
+    dtype = common_dtype(a.dtype, b.dtype)
     condition = broadcast_to(self.uop, shape)
     return self._new(
       condition.alu(Ops.WHERE, broadcast_to(cast_to(a, dtype), shape), broadcast_to(cast_to(b, dtype), shape))

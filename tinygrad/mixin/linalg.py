@@ -6,9 +6,9 @@ import functools
 from collections.abc import Sequence
 from typing import Self
 
-from tinygrad.dtype import DType, dtypes, least_upper_dtype, sum_acc_dtype, to_dtype
+from tinygrad.dtype import DType, dtypes, sum_acc_dtype, to_dtype
 from tinygrad.helpers import argsort
-from tinygrad.mixin.base import Base, broadcast_shape, broadcast_to, mismatch, sint
+from tinygrad.mixin.base import Base, broadcast_shape, broadcast_to, common_dtype, mismatch, sint
 from tinygrad.mixin.elementwise import cast_to
 from tinygrad.mixin.random import Random
 from tinygrad.uop.ops import Ops, UOp
@@ -17,7 +17,7 @@ from tinygrad.uop.ops import Ops, UOp
 def contract(x: UOp, w: UOp, shape: tuple[sint, ...], axes: Sequence[int], dtype: DType | str | None) -> UOp:
   """sum over `axes` (kept as 1) of x * w, both expanded to `shape`. Half types are multiplied and summed in float32 and
   come back."""
-  out = to_dtype(dtype) if dtype is not None else least_upper_dtype(x.dtype, w.dtype)
+  out = to_dtype(dtype) if dtype is not None else common_dtype(x.dtype, w.dtype)
   acc = sum_acc_dtype(out) if dtypes.is_float(out) or dtype is None else out
   a, b = broadcast_to(cast_to(x, acc), shape), broadcast_to(cast_to(w, acc), shape)
   return cast_to(a.alu(Ops.MUL, b).r(Ops.ADD, axes), out)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from tinygrad.dtype import DType, least_upper_dtype
 from tinygrad.helpers import all_int, ceildiv, flatten, prod
-from tinygrad.mixin.base import Base, Scalar, argfix, broadcast_shape, broadcast_to, mismatch, sint
+from tinygrad.mixin.base import Base, Scalar, argfix, broadcast_shape, broadcast_to, common_dtype, mismatch, sint
 from tinygrad.uop.ops import UOp, simplify_sint, smax, smin
 
 Pairs = tuple[tuple[sint, sint], ...]
@@ -238,7 +237,7 @@ class Movement(Base):
         )
     if not args:
       return self
-    dtype = self._common_dtype(xs)
+    dtype = common_dtype(*(x.dtype for x in xs))
     return self._new(UOp.cat([x.uop if x.dtype is dtype else x.cast(dtype).uop for x in xs], d))
 
   def stack(self, *args: Self, dim: int = 0) -> Self:
@@ -248,10 +247,6 @@ class Movement(Base):
       mismatch("stack", "all shapes must be equal", [x.uop for x in xs], "to join along a dim that is there use cat")
     rows = [x.unsqueeze(dim) for x in xs]
     return rows[0].cat(*rows[1:], dim=rows[0]._dim(dim))
-
-  def _common_dtype(self, xs: Sequence[Self]) -> DType:
-    same = all(x.dtype is self.dtype for x in xs)
-    return self.dtype if same else least_upper_dtype(*(x.dtype for x in xs))
 
   def repeat(self, repeats: Any, *args: Any) -> Self:
     """The tensor laid out `repeats[i]` times along each dim; more repeats than dims add dims in front."""

@@ -61,7 +61,7 @@ def _state(words: tuple[int, int, int], where: Placement) -> UOp:
 def drawn_there(u: UOp, where: Placement) -> UOp | None:
   """The same numbers as `u`, which is not realised and computed from nothing but random states, made on `where` itself.
 
-  So that no device ever holds the whole of a tensor that is cut after its creation. None if `u` depends on anything else.
+  So no device ever holds the whole of a tensor that is cut after its creation. None if `u` depends on anything else.
   """
   states: dict[UOp, UOp] = {}
   for x in u.toposort():
