@@ -289,3 +289,46 @@ def test_null_devices_hold_and_do_nothing():
   assert (out == 0).all()
   device.submit_all([device], [[device.bind(None, [])]])
   device.synchronize()
+
+
+def test_waiting_that_was_interrupted_can_be_resumed(monkeypatch):
+  device = cpu.open_device("CPU:78")
+  program = device.compile(WAIT, "wait")
+  out, flag = number(device), number(device)
+  device.launch(program, [out, flag])
+  real = threading.Lock
+
+  class Interrupted:
+    """A lock whose second acquire, the one that waits, is interrupted."""
+
+    def __init__(self):
+      self.inner, self.count = real(), 0
+
+    def acquire(self):
+      self.count += 1
+      if self.count == 2:
+        raise KeyboardInterrupt
+      return self.inner.acquire()
+
+    def release(self):
+      self.inner.release()
+
+  monkeypatch.setattr(cpu.threading, "Lock", Interrupted)
+  with pytest.raises(KeyboardInterrupt):
+    device.synchronize()
+  monkeypatch.undo()
+  ctypes.c_int64.from_address(flag.address).value = 9
+  device.synchronize()  # still waits for the work
+  assert ctypes.c_int64.from_address(out.address).value == 9
+
+
+def test_memory_beyond_the_pool_is_given_back_by_the_worker(monkeypatch):
+  device = cpu.open_device("CPU:79")
+  monkeypatch.setattr(cpu, "_POOL_LIMIT", 0)
+  program = device.compile(ADD_ONE.replace("STEP", "1"), "add_one")
+  x = number(device)
+  device.launch(program, [x])
+  done = device.finished
+  device.free(device.alloc(1 << 20), 1 << 20)
+  device.synchronize()
+  assert device.finished >= done + 1 and device.pooled == 0 and read(device, x) == 1

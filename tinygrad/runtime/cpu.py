@@ -155,7 +155,7 @@ class Compiler:
       target.create_target_machine(cpu=self.cpu, features=self.features, opt=2, jit=True)
     )
     self.ids = itertools.count()
-    self.lock = threading.Lock()
+    self.lock = threading.RLock()
     self.version = f"{llvmlite.__version__}/{'.'.join(map(str, binding.llvm_version_info))}/{CODE_VERSION}"
 
   def object_code(self, source: str) -> bytes:
@@ -254,39 +254,45 @@ class CPU:
 
   def _start_over(self) -> None:
     """No worker, nothing queued: at first, and in a child process, where threads do not live on."""
-    self.jobs: queue.SimpleQueue[Batch | threading.Lock] = queue.SimpleQueue()
+    self.jobs: queue.SimpleQueue[Batch | Memory | threading.Lock] = queue.SimpleQueue()
     self.worker: threading.Thread | None = None
-    self.busy = False
+    self.submitted = self.finished = 0  # jobs; the latter is the worker's
     self.error: BaseException | None = None
-    self.starting = threading.Lock()
+    self.lock = threading.RLock()
 
   # ---- memory
 
   def alloc(self, nbytes: int) -> Memory:
-    if free := self.pool.get(nbytes):
-      self.pooled -= nbytes
-      return free.pop()
+    try:
+      handle = self.pool[nbytes].pop()
+    except (KeyError, IndexError):
+      return self._alloc_new(nbytes)
+    self.pooled -= nbytes
+    return handle
+
+  def _alloc_new(self, nbytes: int) -> Memory:
     try:
       return Memory(_allocate(nbytes), nbytes)
     except MemoryError:
       self.synchronize()
-      for handle in itertools.chain.from_iterable(self.pool.values()):
-        _libc.free(handle.address)
-      self.pool.clear()
+      for free in list(self.pool.values()):
+        while free:
+          _libc.free(free.pop().address)
       self.pooled = 0
       return Memory(_allocate(nbytes), nbytes)
 
   def free(self, handle: Memory, nbytes: int) -> None:
-    """Kept for the next allocation of this size; work already queued may still use it, and what is queued later comes
-    after that."""
+    """Kept for the next allocation of this size: work already queued may still use it, and what is queued later comes
+    after that. Memory beyond what is kept goes back when the queue has come so far. Never waits: finalizers call it."""
     if handle.owner is not None:
       return
     if self.pooled + nbytes <= _POOL_LIMIT:
       self.pooled += nbytes
       self.pool.setdefault(nbytes, []).append(handle)
-      return
-    self.synchronize()
-    _libc.free(handle.address)
+    elif self.worker is None:
+      _libc.free(handle.address)
+    else:
+      self._put(handle)
 
   def wrap(self, array: Any) -> Memory | None:
     """The memory of a C-contiguous writable numpy array as a buffer, without a copy; None where its alignment does not
@@ -340,15 +346,19 @@ class CPU:
     """Queues calls, in order, as one hand-over. Lists that hold barriers go to all their devices through
     `submit_all`."""
     if self.worker is None:
-      with self.starting:
+      with self.lock:
         if self.worker is None:
           _runtime()
           self.worker = threading.Thread(target=self._work, args=(self.jobs,), name=self.name, daemon=True)
           self.worker.start()
-    self.busy = True
-    self.jobs.put(calls if isinstance(calls, Batch) else Batch.of(calls))
+    self._put(calls if isinstance(calls, Batch) else Batch.of(calls))
 
-  def _work(self, jobs: queue.SimpleQueue[Batch | threading.Lock]) -> None:
+  def _put(self, job: Batch | Memory) -> None:
+    with self.lock:
+      self.submitted += 1
+      self.jobs.put(job)
+
+  def _work(self, jobs: queue.SimpleQueue[Batch | Memory | threading.Lock]) -> None:
     (run, *_), _ = _runtime()
     while True:
       job = jobs.get()
@@ -357,17 +367,19 @@ class CPU:
           run(ctypes.addressof(job.table), len(job.calls))
         except BaseException as e:  # handed to whoever waits for the work
           self.error = e
-        del job
+        self.finished += 1
+      elif isinstance(job, Memory):
+        _libc.free(job.address)
+        self.finished += 1
       else:
         job.release()
-        del job
+      del job  # nothing is kept while waiting
 
   def synchronize(self) -> None:
     """Waits until everything queued is done; raises what failed."""
-    if self.busy and self.worker is not None:
+    if self.finished < self.submitted:
       done = threading.Lock()
       done.acquire()
-      self.busy = False
       self.jobs.put(done)
       done.acquire()
     if self.error is not None:
@@ -401,6 +413,11 @@ _live: weakref.WeakSet[CPU] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
+  """Threads of the parent do not exist in the child: neither workers nor whoever held a lock."""
+  global _submitting
+  _submitting = threading.Lock()
+  if compiler.cache_info().currsize:
+    compiler().lock = threading.RLock()
   for device in list(_live):
     device._start_over()
 
