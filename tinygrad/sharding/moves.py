@@ -1,15 +1,16 @@
 """Moves between placements: which bytes travel, and in which steps.
 
 Bytes are what each device receives, the largest over the devices, as a ring or a direct exchange needs them: all-reduce
-2(n-1)/n of the local
-block, reduce-scatter (n-1)/n; a change of cut costs the part of the new block that the device does not hold yet.
+2(n-1)/n of the local block, reduce-scatter (n-1)/n of it. A change of cuts is one exchange, in which a device receives
+the part of its new block that it does not hold yet: no sequence of gathers, all-to-alls and permutes moves less. What
+refines a cut in place, or cuts what is replicated, is sliced before and costs nothing.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +22,24 @@ Digits = tuple[Digit, ...]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-  """One move of a plan, from placement `a` to `b`: kind, the size of a group of devices that exchange, bytes received
-  per device."""
+  """One move of a plan, from placement `a` to `b`.
 
-  kind: str  # slice, lift, all_reduce, reduce_scatter, all_gather, all_to_all, permute, copy
+  `kind`: slice, lift, all_reduce, reduce_scatter, all_gather, all_to_all, permute, copy. `digits`: those over which
+  devices exchange. `payload` in bytes: the operand's block, of an all-gather and a copy the result's. `nbytes`:
+  received per device.
+  """
+
+  kind: str
   a: Placement
   b: Placement
-  group: int
+  digits: Digits
+  payload: float
   nbytes: float
+
+  @property
+  def group(self) -> int:
+    """How many devices exchange with each other."""
+    return size_of(self.digits)
 
 
 def boundaries(n: int, digit_lists: Iterable[Iterable[Digit]]) -> tuple[int, ...]:
@@ -88,25 +99,58 @@ def nests(n: int, outer: int, inner: int) -> bool:
 
 @functools.cache
 def plan(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> tuple[Step, ...]:
-  """The steps from `a` to `b`; none where they are the same. Debts are settled first, into the cut that `b` wants where
-  that nests."""
+  """The steps from `a` to `b` in which the fewest bytes travel; none where they are the same.
+
+  Debts of `a` that `b` does not have are settled first: reduce-scattered onto digits that `b` cuts, the rest
+  all-reduced. Then come at most a slice, one exchange, and a lift to what `b` owes.
+  """
   if a == b:
     return ()
-  if device_set(a) != device_set(b) or isinstance(a, str) or isinstance(b, str):
+  if isinstance(a, str) or isinstance(b, str) or a.devices != b.devices:
     return _between_sets(shape, itemsize, a, b)
+  ways = []
+  for settled in _settlements(shape, itemsize, a, b):
+    middle = settled[-1].b if settled else a
+    assert isinstance(middle, Sharding)
+    ways.append((*settled, *_recut(shape, itemsize, middle, b)))
+  return min(ways, key=lambda steps: sum(s.nbytes for s in steps))
+
+
+def _recut(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> list[Step]:
+  """From the cuts of `a` to those of `b`, which owes all that `a` does: a slice, an exchange, a lift, as needed."""
   steps: list[Step] = []
-  middle = a
-  owed = [d for o in a.pending for d in o.digits if o not in b.pending]
-  if owed:
-    middle, steps = _settle(shape, itemsize, a, b)
-  if middle.dims != b.dims:
-    kind, group, elements = _exchange(shape, middle, b)
-    target = Sharding.of(a.mesh, b.dims, middle.pending if _disjoint(b.dims, middle.pending) else ())
-    steps.append(Step(kind, middle, target, group, float(elements * itemsize)))
-    middle = target
-  if middle != b:
-    steps.append(Step("lift", middle, b, 1, 0.0))
-  return tuple(steps)
+  sliced = _sliced(shape, a, b)
+  if sliced != a:
+    steps.append(Step("slice", a, sliced, (), 0.0, 0.0))
+  if sliced.dims != b.dims:
+    target = Sharding.of(a.mesh, b.dims, a.pending if _disjoint(b.dims, a.pending) else ())
+    steps.append(_exchange(shape, itemsize, sliced, target))
+    sliced = target
+  if sliced != b:
+    steps.append(Step("lift", sliced, b, (), 0.0, 0.0))
+  return steps
+
+
+def _refined(shape: tuple[int, ...], a: Sharding, b: Sharding) -> tuple[list[Digits], list[Digits]] | None:
+  """The digits of every dim of both, cut at common boundaries; None where there are none."""
+  chain = boundaries(len(a), [a.used, b.used])
+  at_a = [atoms(a.cut(i), chain) for i in range(len(shape))]
+  at_b = [atoms(b.cut(i), chain) for i in range(len(shape))]
+  return None if None in at_a or None in at_b else ([x or () for x in at_a], [x or () for x in at_b])
+
+
+def _sliced(shape: tuple[int, ...], a: Sharding, b: Sharding) -> Sharding:
+  """`a` with its cuts refined in place towards `b` by digits that nothing in `a` uses."""
+  refined = _refined(shape, a, b)
+  if refined is None:
+    return a
+  chain = boundaries(len(a), [a.used, b.used])
+  used = {d for x in (*refined[0], *(atoms(o.digits, chain) or o.digits for o in a.pending)) for d in x}
+  dims = [
+    (*have, *_more(n, have, target, lambda d: d not in used)) for n, have, target in zip(shape, refined[0], refined[1])
+  ]
+  sliced = Sharding.of(a.mesh, dims, a.pending)
+  return sliced if isinstance(sliced, Sharding) else a
 
 
 def _disjoint(dims: Iterable[Digits], pending: Sequence[Owe]) -> bool:
@@ -118,58 +162,98 @@ def _disjoint(dims: Iterable[Digits], pending: Sequence[Owe]) -> bool:
 
 
 def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> tuple[Step, ...]:
+  """Each device of `b` receives what of its block it does not hold; on the same devices in another order this has the
+  name of an exchange."""
   steps: list[Step] = []
   if isinstance(a, Sharding) and a.pending:
     steps, a = [*plan(shape, itemsize, a, a.settled)], a.settled
-  local = shape if isinstance(b, str) else b.local_shape(shape)
-  return (*steps, Step("copy", a, b, 1, float(prod(local) * itemsize)))
+  to = b.settled if isinstance(b, Sharding) else b
+  here, there = device_set(a), device_set(to)
+  whole = tuple((0, n) for n in shape)
+  block = prod(shape if isinstance(to, str) else to.local_shape(shape))
+  received = block
+  if set(there) <= set(here):
+    received = 0
+    for d, name in enumerate(there):
+      new = whole if isinstance(to, str) else to.box(d, shape)
+      old = whole if isinstance(a, str) else a.box(here.index(name), shape)
+      both = prod(max(0, min(h, h2) - max(lo, lo2)) for (lo, h), (lo2, h2) in zip(new, old))
+      received = max(received, prod(h - lo for lo, h in new) - both)
+  kind, digits, payload = "copy", (), block
+  if isinstance(a, Sharding) and isinstance(to, Sharding) and set(here) == set(there):
+    kind, digits = _kind(a, to), (Digit(len(there), 1),)
+    payload = block if kind == "all_gather" else prod(a.local_shape(shape))
+  steps.append(Step(kind, a, to, digits, float(payload * itemsize), float(received * itemsize)))
+  if to != b:
+    steps.append(Step("lift", to, b, (), 0.0, 0.0))
+  return tuple(steps)
 
 
-def _settle(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> tuple[Sharding, list[Step]]:
-  """Pays what `a` owes and `b` does not: a reduce-scatter onto the cuts that `b` adds with owed digits, an all-reduce
-  of the rest."""
+def _settlements(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> Iterator[list[Step]]:
+  """Ways to pay what `a` owes and `b` does not: reduce-scatters onto digits that `b` cuts (in place where that nests,
+  else along any dim, to be exchanged later), and an all-reduce of the rest."""
   kept = [o for o in a.pending if o in b.pending]
   paid = [o for o in a.pending if o not in b.pending]
+  if not paid:
+    yield []
+    return
   chain = boundaries(len(a), [a.used, b.used])
-  at_a = [atoms(a.cut(i), chain) for i in range(len(shape))]
-  at_b = [atoms(b.cut(i), chain) for i in range(len(shape))]
-  owed = [atoms(o.digits, chain) for o in paid]
-  here, steps = a, []
-  if None not in at_a and None not in at_b and None not in owed and len(paid) == 1:
-    left, used = set(owed[0] or ()), {d for x in (*at_a, *owed) for d in x or ()}
-    dims = [list(x or ()) for x in at_a]
-    for i, target in enumerate(at_b):
-      dims[i] += _more(shape[i], dims[i], target or (), lambda d: d not in used)
-    if (sliced := Sharding.of(a.mesh, dims, a.pending)) != here:
-      steps.append(Step("slice", here, sliced, 1, 0.0))
-      here = sliced
-    scattered: list[Digit] = []
-    for i, target in enumerate(at_b):
-      new = _more(shape[i], dims[i], target or (), left.__contains__)
-      dims[i] += new
-      scattered += new
-      left -= set(new)
-    if scattered:
-      rest = tuple(d for d in owed[0] or () if d in left)
-      there = Sharding.of(a.mesh, dims, [*kept, *([Owe(rest, paid[0].op, paid[0].disjoint)] if rest else [])])
-      n, block = size_of(scattered), prod(a.local_shape(shape)) * itemsize
-      steps.append(Step("reduce_scatter", here, there, n, block * (n - 1) / n))
-      here = there
-      paid = [o for o in here.pending if o not in kept]
+  refined = _refined(shape, a, b)
+  owed = atoms(paid[0].digits, chain)
+  if refined is None or owed is None or len(paid) > 1:
+    yield _pay(shape, itemsize, a, [()] * len(shape), (), kept, paid)
+    return
+  steps: list[Step] = []
+  if (here := _sliced(shape, a, b)) != a:
+    steps.append(Step("slice", a, here, (), 0.0, 0.0))
+    refined = _refined(shape, here, b)
+    assert refined is not None
+  at_a, at_b = refined
+  onto = [_more(n, have, target, owed.__contains__) for n, have, target in zip(shape, at_a, at_b)]
+  placed = {d for new in onto for d in new}
+  yield steps + _pay(shape, itemsize, here, onto, owed, kept, paid)
+  if elsewhere := tuple(d for d in owed if d not in placed and any(d in target for target in at_b)):
+    for i, n in enumerate(shape):
+      parts = size_of(at_a[i]) * size_of(onto[i])
+      if nests(n, parts, parts * size_of(elsewhere)):
+        further = [(*new, *elsewhere) if j == i else new for j, new in enumerate(onto)]
+        yield steps + _pay(shape, itemsize, here, further, owed, kept, paid)
+
+
+def _pay(
+  shape: tuple[int, ...],
+  itemsize: int,
+  a: Sharding,
+  onto: Sequence[Digits],
+  owed: Digits,
+  kept: Sequence[Owe],
+  paid: Sequence[Owe],
+) -> list[Step]:
+  """A reduce-scatter of the digits `onto` each dim, and an all-reduce of what is then still owed."""
+  steps: list[Step] = []
+  here = a
+  if scattered := tuple(sorted((d for new in onto for d in new), key=lambda d: -d.stride)):
+    rest = tuple(d for d in owed if d not in scattered)
+    paid = [Owe(rest, paid[0].op, paid[0].disjoint)] if rest else []
+    here = Sharding.of(a.mesh, [(*a.cut(i), *new) for i, new in enumerate(onto)], [*kept, *paid])
+    n, block = size_of(scattered), float(prod(a.local_shape(shape)) * itemsize)
+    steps.append(Step("reduce_scatter", a, here, scattered, block, block * (n - 1) / n))
   if paid:
     there = Sharding.of(a.mesh, here.dims, kept)
-    n, block = size_of(d for o in paid for d in o.digits), prod(here.local_shape(shape)) * itemsize
-    steps.append(Step("all_reduce", here, there, n, 2 * block * (n - 1) / n))
-    here = there
-  return here, steps
+    digits = tuple(d for o in paid for d in o.digits)
+    n, block = size_of(digits), float(prod(here.local_shape(shape)) * itemsize)
+    steps.append(Step("all_reduce", here, there, digits, block, 2 * block * (n - 1) / n))
+  return steps
 
 
-def _more(n: int, have: list[Digit], target: Digits, usable: Callable[[Digit], bool]) -> list[Digit]:
-  """The digits by which the cut `have` of a dim of n can be refined in place on its way to `target`."""
-  if list(target[: len(have)]) != have:
-    return []
-  new = list(itertools.takewhile(usable, target[len(have) :]))
-  return new if nests(n, size_of(have), size_of(have) * size_of(new)) else []
+def _more(n: int, have: Digits, target: Digits, usable: Callable[[Digit], bool]) -> Digits:
+  """The digits by which the cut `have` of a dim of n can be refined in place on its way to `target`: blocks must nest
+  in those before, and the target's in them."""
+  if target[: len(have)] != have:
+    return ()
+  new = tuple(itertools.takewhile(usable, target[len(have) :]))
+  parts = size_of((*have, *new))
+  return new if nests(n, size_of(have), parts) and nests(n, parts, size_of(target)) else ()
 
 
 def _held(s: Sharding, i: int, n: int) -> tuple[Any, Any]:
@@ -182,8 +266,8 @@ def _held(s: Sharding, i: int, n: int) -> tuple[Any, Any]:
   return lo, numpy.minimum(n, lo + block)
 
 
-def _exchange(shape: tuple[int, ...], a: Sharding, b: Sharding) -> tuple[str, int, int]:
-  """Kind, group size and elements received of a change of cuts: what of a device's new block it does not hold yet."""
+def _exchange(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> Step:
+  """A change of cuts: each device receives what of its new block it does not hold yet."""
   new, overlap, nested = 1, 1, True
   for i, n in enumerate(shape):
     if a.cut(i) == b.cut(i):
@@ -197,12 +281,26 @@ def _exchange(shape: tuple[int, ...], a: Sharding, b: Sharding) -> tuple[str, in
   worst = int(numpy.max(new - overlap))
   # not nested: a dim of the old block is empty where the new one's is not. That is no slice, though nothing travels
   if worst == 0 and nested:
-    return (
-      "slice",
-      1,
-      0,
-    )  # else a dim of the old block is empty where the new one's is not: no slice, though nothing travels
-  parts_a, parts_b = prod(a.parts_), prod(b.parts_)
-  if parts_b < parts_a:
-    return "all_gather", parts_a // parts_b if parts_a % parts_b == 0 else parts_a, worst
-  return ("permute" if a.parts_ == b.parts_ else "all_to_all"), parts_a, worst
+    return Step("slice", a, b, (), 0.0, 0.0)
+  kind = _kind(a, b)
+  payload = prod((b if kind == "all_gather" else a).local_shape(shape))
+  return Step(kind, a, b, _changed(shape, a, b), float(payload * itemsize), float(worst * itemsize))
+
+
+def _kind(a: Sharding, b: Sharding) -> str:
+  """The name of an exchange: all_gather where blocks grow, permute where they keep their shape, else all_to_all."""
+  if prod(b.parts_) < prod(a.parts_):
+    return "all_gather"
+  return "permute" if a.parts_ == b.parts_ else "all_to_all"
+
+
+def _changed(shape: tuple[int, ...], a: Sharding, b: Sharding) -> Digits:
+  """The digits that do not cut the same place in both, major to minor: those over which devices exchange."""
+  refined = _refined(shape, a, b)
+  if refined is None:
+    return (Digit(len(a), 1),)
+  changed: set[Digit] = set()
+  for x, y in zip(*refined):
+    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(x, y)))
+    changed |= {*x[same:], *y[same:]}
+  return tuple(sorted(changed, key=lambda d: -d.stride))
