@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tinygrad.codegen.affine import index
+from tinygrad.codegen.check import check_linear
 from tinygrad.codegen.decompose import decompose
 from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.heuristic import plan_nest
 from tinygrad.codegen.signature import signature
 from tinygrad.device import Target
-from tinygrad.helpers import DEBUG
+from tinygrad.helpers import DEBUG, SPEC
 from tinygrad.uop.ops import Ops, UOp
 
 
@@ -25,6 +26,8 @@ def lower_kernel(ast: UOp, target: Target) -> list[UOp]:
     groups.setdefault(store.src[2:], []).append(store)
   for stores in groups.values():
     emitter.kernel(stores)
+  if SPEC >= 1:
+    check_linear(emitter.root.out)
   if DEBUG >= 4:
     print_linear(emitter.root.out)
   return emitter.root.out

@@ -1,0 +1,84 @@
+"""Linear code: its checks, and what plans do to it."""
+
+import numpy as np
+import pytest
+from codegen_kernels import dot, fold, load, loop, num, op, reduce, sink, store
+
+from tinygrad.codegen import lower_kernel, signature
+from tinygrad.codegen.affine import affine
+from tinygrad.codegen.check import check_linear
+from tinygrad.device import Device, Target
+from tinygrad.dtype import dtypes
+from tinygrad.uop import Ops, UOp
+from tinygrad.uop.spec import SpecError
+
+
+def linear_of_a_matmul():
+  a = np.zeros((40, 50), np.float32)
+  i, j, k = loop(40, 0), loop(40, 1), reduce(50, 2)
+  product = op(Ops.MUL, load(1, a, dot((i, 50), (k, 1))), load(2, a, dot((j, 50), (k, 1))))
+  return lower_kernel(
+    sink(store(dot((i, 40), (j, 1)), fold(Ops.ADD, product, k), i, j, size=1600)), Device["CPU"].target
+  )
+
+
+def test_linear_code_is_checked():
+  good = linear_of_a_matmul()
+  check_linear(good)
+  end = next(i for i, u in enumerate(good) if u.op is Ops.ENDRANGE)
+  with pytest.raises(SpecError, match="never closed"):
+    check_linear([u for u in good if u.op is not Ops.ENDRANGE])
+  with pytest.raises(SpecError, match="not the innermost|not known"):
+    check_linear(good[:end] + good[end + 1 :] + [good[end]])
+  at = next(i for i, u in enumerate(good) if u.op is Ops.LOAD)
+  with pytest.raises(SpecError, match="not known where it stands"):
+    check_linear(good[: at - 1] + good[at:])  # without the INDEX
+  moved = next(u for u in good if u.op is Ops.MUL and any(s.op is Ops.LOAD for s in u.src))
+  with pytest.raises(SpecError, match="not known where it stands"):
+    check_linear([*good, UOp.new(Ops.NEG, moved.dtype, (moved,))])  # after its loop
+  wrong = UOp.new(Ops.ADD, dtypes.float32.vec(4), (UOp.const(dtypes.float32, 1.0),) * 2)
+  with pytest.raises(SpecError, match="as many lanes"):
+    check_linear([wrong])
+  with pytest.raises(SpecError, match="no op of linear code"):
+    check_linear([UOp.new(Ops.REDUCE, dtypes.float32, (), None)])
+
+
+def test_the_signature_is_declared_even_where_it_is_not_used():
+  x = np.zeros(10, np.float32)
+  v = UOp.variable("unused", 0, 5)
+  i = loop(10, 0)
+  never = UOp.new(Ops.CMPLT, dtypes.bool, (v, num(0)))
+  ast = sink(store(i, load(2, x, i, never), i, size=10))
+  assert [u.arg.slot for u in signature(ast).params] == [0, 2]
+  linear = lower_kernel(ast, Device["CPU"].target)
+  assert [u.op for u in linear[:3]] == [Ops.PARAM, Ops.PARAM, Ops.VARIABLE]
+
+
+def test_affine_forms_take_division_apart():
+  r, v = loop(100, 0), loop(16, 1)
+  x = op(Ops.ADD, op(Ops.MUL, r, num(16)), v)
+  assert affine(op(Ops.IDIV, x, num(16)), {}).terms == {r: 1}
+  assert affine(op(Ops.MOD, x, num(16)), {}).terms == {v: 1}
+  assert affine(op(Ops.IDIV, op(Ops.SUB, x, num(16)), num(16)), {}).const == -1
+  assert affine(op(Ops.SUB, x, x), {}).terms == {}
+  y = op(Ops.IDIV, op(Ops.ADD, x, num(1)), num(16))  # v + 1 may reach 16
+  assert set(affine(y, {}).terms) != {r}
+
+
+@pytest.mark.parametrize(("target", "lanes"), [(Target("a", 64, 32, 1 << 20), 16), (Target("b", 32, 16, 1 << 20), 8)])
+def test_vectors_have_the_width_of_the_target(target, lanes):
+  x = np.zeros(1000, np.float32)
+  i = loop(1000, 0)
+  linear = lower_kernel(sink(store(i, op(Ops.NEG, load(1, x, i)), i, size=1000)), target)
+  assert {u.dtype.count for u in linear if u.op is Ops.NEG} == {lanes}
+
+
+def test_accumulators_fit_the_registers():
+  for target in (Target("a", 64, 32, 1 << 20), Target("b", 32, 16, 1 << 20)):
+    a = np.zeros((512, 512), np.float32)
+    i, j, k = loop(512, 0), loop(512, 1), reduce(512, 2)
+    product = op(Ops.MUL, load(1, a, dot((i, 512), (k, 1))), load(2, a, dot((k, 512), (j, 1))))
+    linear = lower_kernel(sink(store(dot((i, 512), (j, 1)), fold(Ops.ADD, product, k), i, j, size=512 * 512)), target)
+    start = next(i for i, u in enumerate(linear) if u.op is Ops.ACC)
+    end = next(i for i, u in enumerate(linear) if i > start and u.op is Ops.RANGE)
+    assert 8 <= sum(u.op is Ops.ACC for u in linear[start:end]) < target.vector_registers

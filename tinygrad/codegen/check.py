@@ -1,0 +1,71 @@
+"""What linear code must be; checked after codegen unless `SPEC=0`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinygrad.dtype import dtypes
+from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad.uop.spec import SpecError
+
+_VALUES = GroupOp.Elementwise | {Ops.VECTORIZE, Ops.EXTRACT, Ops.FOLD, Ops.LOAD, Ops.INDEX, Ops.PEER}
+_ALLOWED = _VALUES | {Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH, Ops.ACC, Ops.RANGE, Ops.ENDRANGE, Ops.STORE}
+_MEMORY = frozenset((Ops.PARAM, Ops.SCRATCH, Ops.PEER))
+
+
+def check_linear(linear: Sequence[UOp]) -> None:
+  """Raises SpecError, with the op, if a value is used before it is known, loops are not nested, or types misfit."""
+  reachable: set[UOp] = set()
+  loops: list[UOp] = []
+  known: list[list[UOp]] = [[]]  # what was emitted in each open loop
+  for u in linear:
+    for s in u.src:
+      if s not in reachable and s.op is not Ops.CONST:
+        raise SpecError(f"linear code: {u.op.name} uses {s.op.name} {s.arg}, which is not known where it stands")
+    if (fault := _fault(u)) is not None:
+      raise SpecError(f"linear code: {u.op.name} {u.dtype!r} of {[(s.op.name, s.dtype) for s in u.src]}: {fault}")
+    if u.op is Ops.ENDRANGE:
+      if not loops or loops.pop() is not u.src[0]:
+        raise SpecError(f"linear code: the loop {u.src[0].arg} is closed, but it is not the innermost")
+      for v in known.pop():
+        reachable.discard(v)
+      continue
+    if u.op is Ops.RANGE:
+      loops.append(u)
+      known.append([])
+    if u not in reachable:
+      reachable.add(u)
+      known[-1].append(u)
+  if loops:
+    raise SpecError(f"linear code: the loop {loops[-1].arg} is never closed")
+
+
+def _fault(u: UOp) -> str | None:
+  """What is wrong with an op, apart from where it stands."""
+  if u.op not in _ALLOWED:
+    return "no op of linear code"
+  match u.op:
+    case Ops.INDEX:
+      if u.src[0].op not in _MEMORY:
+        return "an INDEX points into a parameter, a peer's buffer or scratch memory"
+      if u.dtype.scalar() is not u.src[0].dtype.scalar():
+        return "its type is that of the memory"
+      if len(u.src) > 2 and u.src[2].dtype is not dtypes.bool.vec(u.dtype.count):
+        return "its condition is a bool for each lane"
+      if u.src[1].dtype.count not in (1, u.dtype.count):
+        return "offsets are one, or one for each lane"
+    case Ops.LOAD:
+      if u.dtype is not u.src[0].dtype or u.src[0].op not in (Ops.INDEX, Ops.ACC):
+        return "a LOAD has the type of its INDEX or ACC"
+    case Ops.STORE:
+      where, value = u.src
+      if where.dtype.scalar() is not value.dtype.scalar() or where.op not in (Ops.INDEX, Ops.ACC):
+        return "the value has the type of the INDEX or ACC"
+      if value.dtype is not where.dtype and not (where.op is Ops.ACC and value.op is Ops.CONST):
+        return "the value has as many lanes as the memory"
+    case Ops.FOLD:
+      if len(u.src) != 1 or u.dtype is not u.src[0].dtype.scalar():
+        return "a FOLD of lanes gives a scalar of their type"
+    case op if op in GroupOp.Elementwise and any(s.dtype.count != u.dtype.count for s in u.src):
+      return "operands have as many lanes as the result"
+  return None
