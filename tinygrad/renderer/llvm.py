@@ -8,10 +8,12 @@ decomposed.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.uop.cards import CARDS
 from tinygrad.uop.ops import Ops, UOp
 
 _TYPES = {
@@ -35,17 +37,6 @@ _INT_OPS = {
   Ops.SHL: "shl",
 }
 _BOOL_OPS = {Ops.ADD: "or", Ops.MUL: "and", Ops.MAX: "or", Ops.MIN: "and", Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor"}
-_CALLS = {
-  Ops.SQRT: "sqrt",
-  Ops.FLOOR: "floor",
-  Ops.CEIL: "ceil",
-  Ops.ROUND: "roundeven",
-  Ops.EXP: "exp",
-  Ops.LOG: "log",
-  Ops.SIN: "sin",
-  Ops.TANH: "tanh",
-  Ops.POW: "pow",
-}
 _COMPARE = {Ops.CMPLT: ("olt", "slt", "ult"), Ops.CMPEQ: ("oeq", "eq", "eq"), Ops.CMPNE: ("une", "ne", "ne")}
 _LANE_FOLDS = {
   Ops.ADD: ("fadd", "add", "add"),
@@ -53,6 +44,12 @@ _LANE_FOLDS = {
   Ops.MAX: ("fmaximum", "smax", "umax"),
   Ops.MIN: ("fminimum", "smin", "umin"),
 }
+
+
+def intrinsic(op: Ops) -> str | None:
+  """The LLVM intrinsic of an op whose card renders it as a plain call, `exp({0})`."""
+  called = re.fullmatch(r"(\w+)\(\{0\}(?:, \{1\})?\)", CARDS[op].render or "")
+  return None if called is None else {"rint": "roundeven"}.get(called[1], called[1])
 
 
 def signature(params: Sequence[UOp]) -> dict[UOp, int]:
@@ -352,12 +349,12 @@ class LLVMRenderer:
         return self.divide(u, xs)
       case Ops.SHR:
         return self.ins(f"{'lshr' if unsigned else 'ashr'} {kind} {xs[0]}, {xs[1]}")
-    if u.op in _CALLS:
-      return self.call(kind, f"llvm.{_CALLS[u.op]}.{self.suffix(dtype)}", [(kind, x) for x in xs])
     if is_bool and u.op in _BOOL_OPS:
       return self.ins(f"{_BOOL_OPS[u.op]} {kind} {xs[0]}, {xs[1]}")
-    if is_float:
+    if is_float and u.op in _FLOAT_OPS:
       return self.ins(f"{_FLOAT_OPS[u.op]} contract {kind} {xs[0]}, {xs[1]}")
+    if (function := intrinsic(u.op)) is not None:
+      return self.call(kind, f"llvm.{function}.{self.suffix(dtype)}", [(kind, x) for x in xs])
     return self.ins(f"{_INT_OPS[u.op]} {kind} {xs[0]}, {xs[1]}")
 
   def splat(self, value: float, dtype: DType) -> str:
