@@ -320,30 +320,38 @@ class Stretch:
       self.bind()
 
   def bind(self) -> None:
-    """Kernels with their pointers, and barriers around what reads from peers."""
+    """Kernels with their pointers, and barriers where devices meet: before they read what a peer has written since the
+    last barrier (or before this stretch), before they write what a peer may still read, and at the end.
+    """
     lists: dict[str, list[Any]] = {}
-    fenced: set[str] = set()  # devices whose last call is a barrier
+    met: dict[tuple[str, ...], tuple[set[int], set[int]]] = {}  # by device set: memory written and read by peers since
 
-    def fence(devices: Sequence[str]) -> None:
-      if len(devices) > 1 and not fenced.issuperset(devices):
+    def meet(devices: tuple[str, ...]) -> None:
+      if len(devices) > 1:
         for d, call in zip(devices, Device[devices[0]].barrier([Device[d] for d in devices])):
           lists.setdefault(d, []).append(call)
-        fenced.update(devices)
+      met[devices] = set(), set()
 
     for w in self.work:
       assert w.program is not None
-      devices = w.item.devices
-      if w.item.peers:
-        fence(devices)
+      devices, target = w.item.devices, id(w.memory[0])
+      from_peers = {id(w.memory[i]) for i in w.program.peers}
+      if (from_peers and devices not in met) or (
+        devices in met and (met[devices][0] & from_peers or target in met[devices][1])
+      ):
+        meet(devices)
       for d, device in enumerate(devices):
         args = [pointers(w, i, d) for i in range(len(w.memory))]
         values = [d if name == DEVICE_NUM else w.variables[name] for name in w.item.variables]
         call = Device[device].bind(w.program.code, args, values)
         lists.setdefault(device, []).append(call)
         self.bound.append((w, d, call))
-      fenced.difference_update(devices)
-      if w.item.peers:
-        fence(devices)
+      if devices in met:
+        met[devices][0].add(target)
+        met[devices][1].update(from_peers)
+    for devices, (_, read) in list(met.items()):
+      if read:
+        meet(devices)
     self.backends = [Device[d] for d in lists]
     self.calls = [backend.batch(calls) for backend, calls in zip(self.backends, lists.values())]
 
