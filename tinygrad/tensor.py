@@ -175,8 +175,7 @@ class Tensor(NN, metaclass=_Training):
     x = self if self.dtype.fmt is not None else self.float()
     if 0 in x.shape:
       return numpy.empty(x.shape, to_numpy_dtype(x.dtype))
-    if waiting := _read_before_write([x.uop]):
-      _run(waiting)
+    _run(_read_before_write([x.uop]))
     (buffer,) = realize(x.uop)
     _rebase([], [x.uop], {})
     return to_numpy(buffer)
@@ -455,26 +454,40 @@ def memory_state(u: UOp) -> UOp | None:
 def _run(tensors: Sequence[Tensor]) -> None:
   """Realises `tensors` in one go; each then holds its buffer."""
   roots = dedup(t.uop for t in tensors)
-  _rebase(tensors, roots, dict(zip(roots, realize(*roots), strict=True)))
+  if roots:
+    _rebase(tensors, roots, dict(zip(roots, realize(*roots), strict=True)))
 
 
 def _read_before_write(roots: Sequence[UOp]) -> list[Tensor]:
   """Live tensors whose values are computed from memory that running `roots` overwrites: they are due now, while it
   still holds what they read."""
-  written = {u.base for root in roots for u in root.toposort() if u.op is Ops.ASSIGN}
-  if not written:
-    return []
-  reads: dict[UOp, bool] = dict.fromkeys(roots, False)
-  for u in written:
-    reads[u] = True
-  due = []
-  for t in list(_live.values()):
-    if memory_state(t.uop) is None:
-      for u in t.uop.toposort(lambda u: u not in reads):
-        reads[u] = u.op not in (Ops.AFTER, Ops.ASSIGN) and any(reads[s] for s in u.src)
-      if reads[t.uop]:
-        due.append(t)
+  due: list[Tensor] = []
+  while more := _readers([*roots, *(t.uop for t in due)]):
+    due += more
   return due
+
+
+def _readers(roots: Sequence[UOp]) -> list[Tensor]:
+  """Live tensors, not among `roots`, that read a state of memory which an assignment below `roots` overwrites."""
+  order = UOp.sink(*roots).toposort()
+  reads: dict[UOp, bool] = {}  # whether a value depends on such a state
+  for u in order:
+    if u.op is Ops.ASSIGN and (state := memory_state(u.src[0])) is not None:
+      reads[state] = True
+  if not reads:
+    return []
+  for u in order:  # what happens now, happens in order
+    if u.op is Ops.AFTER or u.op is Ops.ASSIGN:
+      reads.setdefault(u, False)
+  waiting = []
+  for t in list(_live.values()):
+    state = memory_state(t.uop)
+    if state is None or (state.op is Ops.AFTER and state not in reads):  # views of memory follow it
+      for u in t.uop.toposort(lambda u: u not in reads):
+        reads[u] = any(reads[s] for s in u.src)
+      if reads[t.uop] and t.uop not in roots:
+        waiting.append(t)
+  return waiting
 
 
 def _rebase(asked: Sequence[Tensor], roots: Sequence[UOp], made: dict[UOp, UOp]) -> None:
@@ -484,16 +497,13 @@ def _rebase(asked: Sequence[Tensor], roots: Sequence[UOp], made: dict[UOp, UOp])
   A tensor that happens to be equal to a root without having been asked for does not get its buffer: writing to one must
   not change the other.
   """
-  done = {u: u.base for root in roots for u in root.toposort() if u.op is Ops.AFTER}
+  done = {u: u.base for u in UOp.sink(*roots).toposort() if u.op is Ops.AFTER}
   done.update((u, v) for u, v in made.items() if u is not v)
   if not done:
     return
   memo: dict[UOp, UOp] = {}
   holders = {id(t) for t in asked}
   for t in list(_live.values()):
-    if (
-      t.uop.op is not Ops.BUFFER
-      and t.uop.op is not Ops.CONST
-      and (t.uop not in made or id(t) in holders or t.uop.op is Ops.AFTER)
-    ):
-      t.uop = substitute(t.uop, done, memo)
+    u = t.uop
+    if u.op is not Ops.BUFFER and u.op is not Ops.CONST and (u not in made or id(t) in holders or u.op is Ops.AFTER):
+      t.uop = substitute(u, done, memo)

@@ -65,6 +65,30 @@ def test_assigns_follow_each_other():
   close(x, [21.0, 31.0])  # reading does not write again
 
 
+def test_what_was_computed_before_an_assign_keeps_the_old_value():
+  x = memory(1.0, 2.0)
+  y = x * 10
+  x += 1
+  z = x * 100
+  x += 1
+  x.realize()
+  close(y, [10.0, 20.0])
+  close(z, [200.0, 300.0])
+  close(x, [3.0, 4.0])
+
+
+def test_an_assign_that_waits_reads_the_old_value():
+  x, y, z = memory(1.0), memory(0.0), memory(0.0)
+  y.assign(x * 10)
+  z.assign(y + 1)
+  x += 1
+  assert x.item() == 2.0
+  assert y.item() == 10.0
+  y += 1
+  assert y.item() == 11.0
+  assert z.item() == 11.0
+
+
 def test_effects_happen_once_whoever_asks_for_them():
   x = memory(1.0)
   x += 1
