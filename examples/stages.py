@@ -3,7 +3,7 @@
 usage: python examples/stages.py
 """
 
-from tinygrad import Tensor
+from tinygrad import Context, Tensor
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Target
 from tinygrad.engine.realize import canonical
@@ -36,9 +36,10 @@ def stages() -> str:
     out += [f"# 3. kernel {i} on {', '.join(item.devices)}", print_graph(item.kernel)]
 
   first = schedule.items[0].kernel
-  linear = lower_kernel(first, Target("CPU", vector_bytes=32, vector_registers=16, scratch=1 << 20))
+  with Context(NOOPT=1):  # as plain loops
+    linear = lower_kernel(first, Target("CPU"))
   out += [
-    "# 4. kernel 0, linear",
+    "# 4. kernel 0, linear (NOOPT=1: without tiles and vectors)",
     "\n".join(f"{u.op.name:10s} {u.dtype.name if u.dtype.count == 1 else u.dtype}" for u in linear),
   ]
   return "\n".join(out)

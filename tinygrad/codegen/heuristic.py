@@ -8,6 +8,7 @@ not depend on a range is reused along it: by registers within a tile, by scratch
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from tinygrad.codegen.emit import MAX_SHUFFLED, MIN_SHUFFLED
 from tinygrad.codegen.plan import Block, Plan, Stage, Tile, is_inlined
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import ceildiv, prod, round_up
+from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
 from tinygrad.uop.ops import Ops, UOp
 
 GATHER = 3.0  # cost of one lane of an access that is not contiguous
@@ -91,6 +92,7 @@ class Analysis:
     self.parallel = stores[0].src[2:]
     self.itemsize = 1
     self.items: list[Item] = []
+    self.residues: dict[UOp, int] = {}  # range -> copies with which a division by a constant becomes affine
     values = [s.src[1] for s in stores]
     everything = [(v, i) for i in (*values, *(s.src[0] for s in stores)) for v in (i,)]
     for root, _ in everything:
@@ -107,6 +109,11 @@ class Analysis:
       self.deps[u] = d - frozenset(u.src[1:]) if u.op is Ops.FOLD else d
       if u.dtype not in (dtypes.index, dtypes.void):
         self.itemsize = max(self.itemsize, u.dtype.itemsize)
+      if u.dtype is dtypes.index and u.op in (Ops.IDIV, Ops.MOD) and u.src[1].op is Ops.CONST:
+        for r, c in affine(u.src[0], self.forms).terms.items():
+          copies = u.src[1].arg // math.gcd(c, u.src[1].arg)
+          if r.op is Ops.RANGE and 1 < copies <= MAX_ROWS:
+            self.residues[r] = math.lcm(self.residues.get(r, 1), copies)
 
   def access(self, where: UOp, itemsize: int, stored: bool = False) -> Access:
     strides: dict[UOp, int | None] = {}
@@ -186,7 +193,9 @@ def lane_cost(item: Item, r: UOp | None, most: int) -> float:
 
 
 def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:
-  """The plan of stores that share their ranges; `taken` bytes of scratch memory are in use."""
+  """The plan of stores that share their ranges; `taken` bytes of scratch memory are in use. With NOOPT: plain loops."""
+  if NOOPT:
+    return Plan(tuple(r for r in stores[0].src[2:]))
   a = Analysis(stores)
   most = max(target.vector_bytes // a.itemsize, 1)
   folds = [i for i in a.items if i.fold is not None]
@@ -208,6 +217,10 @@ def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:
     )
   else:
     tiles.update(tile_elementwise(a, v, most))
+    for r, copies in a.residues.items():
+      if r in a.parallel and r not in tiles and copies <= size(r):
+        if copies * prod(t.copies for t in tiles.values()) <= 2 * MAX_ROWS:
+          tiles[r] = Tile(copies)
   for i in folds:
     assert i.fold is not None
     fold_plans[i.fold.src[1:]] = fold_plan(i, v, most, tiles)
