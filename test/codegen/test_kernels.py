@@ -429,3 +429,15 @@ def test_loads_from_the_buffers_of_peers():
       else:
         want = np.array([[held[(a + b) % 3][b] for b in range(n)] for a in range(3)])
       np.testing.assert_array_equal(got, want)
+
+
+def test_unrolling_by_the_divisor_makes_divisions_vanish():
+  x = normal(40, 12)
+  i, j, k = loop(40, 0), loop(24, 1), reduce(2, 2)  # every second place holds an element: the gradient of a pool
+  at = op(Ops.SUB, j, k)
+  even = op(Ops.CMPEQ, op(Ops.MOD, at, num(2)), num(0))
+  valid = op(Ops.AND, op(Ops.CMPLT, num(-1), at), even)
+  offset = op(Ops.ADD, op(Ops.MUL, i, num(12)), op(Ops.IDIV, at, num(2)))
+  ast = sink(store(dot((i, 24), (j, 1)), fold(Ops.ADD, load(1, x, offset, valid), k), i, j, size=960))
+  check(ast, [x])
+  assert not any(u.op in (Ops.MOD, Ops.IDIV, Ops.CMPEQ) for u in lower_kernel(ast, Device["CPU"].target))

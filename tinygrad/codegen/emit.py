@@ -67,6 +67,7 @@ class Emitter:
     self.bits: dict[UOp, int] = {}
     self.deps_memo: dict[UOp, int] = {}
     self.affine_memo: dict[UOp, Affine] = {}
+    self.resolved: dict[tuple[object, ...], Affine] = {}
     self.unrolled: list[UOp] = []  # UPCAST ranges
     self.unrolled_bits = self.vector_bits = 0
     self.limits: dict[UOp, UOp] = {}  # VECTOR range of a masked region -> which lanes exist
@@ -200,14 +201,22 @@ class Emitter:
   # ---- integers and addresses
 
   def resolve(self, a: Affine, env: Env) -> Affine:
-    """`a` with unrolled ranges as numbers."""
-    const, terms = a.const, {}
+    """`a` with unrolled ranges as numbers, which may make divisions affine: (2·r + 1) // 2 is r."""
+    out = Affine(a.const)
     for atom, c in a.terms.items():
-      if atom in env and atom.op is Ops.RANGE:
-        const += c * env[atom]
-      else:
-        terms[atom] = c
-    return Affine(const, terms)
+      if atom.op is Ops.RANGE:
+        out = out.plus(Affine(env[atom]) if atom in env else Affine(0, {atom: 1}), c)
+        continue
+      rs = self.ups(self.deps(atom)) if atom.op in (Ops.IDIV, Ops.MOD) else []
+      if not rs:
+        out = out.plus(Affine(0, {atom: 1}), c)
+        continue
+      key = (atom, *(env[r] for r in rs))
+      if (found := self.resolved.get(key)) is None:
+        number = substitute(atom, {r: index(env[r]) for r in rs})
+        found = self.resolved[key] = affine(number, self.affine_memo)
+      out = out.plus(found, c)
+    return out
 
   def parts(self, a: Affine, env: Env) -> tuple[UOp, int]:
     """(value on lane 0, step per lane) of an affine form; where lanes differ otherwise, (vector, 0). Outer loops' terms

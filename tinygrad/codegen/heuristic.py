@@ -109,7 +109,7 @@ class Analysis:
       self.deps[u] = d - frozenset(u.src[1:]) if u.op is Ops.FOLD else d
       if u.dtype not in (dtypes.index, dtypes.void):
         self.itemsize = max(self.itemsize, u.dtype.itemsize)
-      if u.dtype is dtypes.index and u.op in (Ops.IDIV, Ops.MOD) and u.src[1].op is Ops.CONST:
+      if u.dtype is dtypes.index and u.op in (Ops.IDIV, Ops.MOD) and u.src[1].op is Ops.CONST and u.src[1].arg > 0:
         for r, c in affine(u.src[0], self.forms).terms.items():
           copies = u.src[1].arg // math.gcd(c, u.src[1].arg)
           if r.op is Ops.RANGE and 1 < copies <= MAX_ROWS:
