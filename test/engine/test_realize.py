@@ -146,3 +146,13 @@ def test_cross_device_copy():
   np.testing.assert_array_equal((y.to("CPU:0") + x).numpy(), a + 1 + a)
   z = y.shard(("CPU:2", "CPU:3"), axis=1)
   np.testing.assert_array_equal((z * 2).numpy(), (a + 1) * 2)
+
+
+def test_views_and_arithmetic_of_host_arrays():
+  a = array(4, 6)
+  u = UOp.from_numpy(a)
+  np.testing.assert_array_equal(to_numpy(u.shrink(((1, 3), (0, 6))).permute((1, 0))), a[1:3].T)
+  np.testing.assert_array_equal(to_numpy(u + 1.0), a + 1)
+  v = to_numpy(u)
+  v[:] = 0
+  assert a.any()

@@ -137,7 +137,7 @@ def make_plan(sink: UOp) -> Plan:
   """Localizes, schedules and compiles a canonical graph."""
   local = localize(sink)
   devices = [d for u in local.toposort() if u.op is Ops.BUFFER for d in device_set(u.arg.device)[:1]]
-  if INTERPRET or any(getattr(Device[d], "interprets", False) for d in devices):
+  if INTERPRET or set(devices) == {"NPY"} or any(getattr(Device[d], "interprets", False) for d in devices):
     buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
     return Plan((), (), tuple(-1 - u.arg.uid for u in buffers), (), local=local)
   schedule = create_schedule(local)
@@ -226,14 +226,9 @@ def to_numpy(u: UOp) -> Any:
       "replay would not read it again\n"
       "  fix: return the Tensor from the function and read it outside (.item(), .numpy(), .tolist())"
     )
-  (done,) = realize(u.copy_to_device("NPY"))
-  done = viewed(done)
-  array = numpy.array(buffer_of(done).handle())
-  host = (
-    array
-    if array.dtype == to_numpy_dtype(u.dtype) and array.shape == done.shape
-    else array.view(to_numpy_dtype(u.dtype)).reshape(done.shape)
-  )
+  there = UOp.new(Ops.CONTIGUOUS, u.dtype, (u,)) if u.device == "NPY" else u.copy_to_device("NPY")
+  (done,) = realize(there)
+  host = host_array(buffer_of(viewed(done)), 0)
   if all(isinstance(n, int) for n in u.shape):
     return host
   return host[tuple(slice(0, value_of(n)) for n in u.shape)]

@@ -1,4 +1,4 @@
-"""Host arrays as a device: `NPY` holds what came from numpy and what goes there. Nothing is computed on it."""
+"""Host arrays as a device: `NPY` holds what came from numpy and what goes there; what is computed on it, numpy computes."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class HostBackend:
 
   def compile(self, source: str, name: str) -> Any:
     raise DeviceError(
-      f"{self.name} holds host arrays and computes nothing\n  fix: move the value to a device first, e.g. x.to('CPU')"
+      f"{self.name} holds host arrays and has no kernels\n  fix: move the value to a device first, e.g. x.to('CPU')"
     )
 
   def render(self, linear: list[Any], name: str) -> str:
     raise DeviceError(
-      f"{self.name} holds host arrays and computes nothing\n  fix: move the value to a device first, e.g. x.to('CPU')"
+      f"{self.name} holds host arrays and has no kernels\n  fix: move the value to a device first, e.g. x.to('CPU')"
     )
 
   def synchronize(self) -> None:
