@@ -39,6 +39,7 @@ class Mesh:
   shape: tuple[int, ...]
   names: tuple[str, ...]
   _interned: ClassVar[dict[tuple[Any, ...], Mesh]] = {}
+  _spoken: ClassVar[dict[tuple[str, ...], Mesh]] = {}  # devices -> the mesh whose names the user last placed with
 
   def __new__(
     cls, devices: Sequence[str], shape: Sequence[int] | None = None, names: Sequence[str] | None = None
@@ -75,6 +76,27 @@ class Mesh:
   def __repr__(self) -> str:
     axes = ", ".join(f"{name}={size}" for name, size in zip(self.names, self.shape, strict=True))
     return f"Mesh({short_devices(self.devices)}, {axes})"
+
+  @property
+  def spoken(self) -> Mesh:
+    """The mesh over the same devices with the names that the user last used: placements don't know names, so this is
+    how they print."""
+    return Mesh._spoken.get(self.devices, self)
+
+  def axes_of(self, digits: Sequence[Digit]) -> tuple[str, ...]:
+    """The axes and sub-axes that the digits are, major to minor; `size@stride` for one that crosses them."""
+    out: list[str] = []
+    for d in merge_digits(sorted(digits, key=lambda d: -d.stride)):
+      parts: list[str] = []
+      covered = 1
+      for i, (name, n) in enumerate(zip(self.names, self.shape, strict=True)):
+        stride = prod(self.shape[i + 1 :])
+        lo, hi = max(d.stride, stride), min(d.stride * d.size, stride * n)
+        if lo < hi and hi % lo == 0 and lo % stride == 0 and (stride * n) % hi == 0:
+          parts.append(name if (lo, hi) == (stride, stride * n) else f"{name}:({stride * n // hi}){hi // lo}")
+          covered *= hi // lo
+      out += parts if covered == d.size else [f"{d.size}@{d.stride}"]
+    return tuple(out)
 
   def digits(self, entry: str) -> Digit:
     """The digit of an axis `"x"`, or of a sub-axis `"x:(p)k"`: view x as [p, k, n/(pk)] and take k."""
@@ -160,6 +182,8 @@ class Sharding:
 
   def __new__(cls, devices: Mesh | Sequence[str], axis: int | P | Sequence[Any] | None = None) -> Any:
     mesh = devices if isinstance(devices, Mesh) else Mesh(devices)
+    if isinstance(devices, Mesh):
+      Mesh._spoken[mesh.devices] = mesh
     dims: list[tuple[Digit, ...]] = []
     if isinstance(axis, int):
       if axis < 0:
@@ -307,16 +331,7 @@ def _check_chain(mesh: Mesh, digits: list[Digit]) -> None:
 
 def _digit_name(mesh: Mesh, d: Digit) -> str:
   """The axis, or axes, or sub-axis, that the digit is; names only print."""
-  for i, (name, n) in enumerate(zip(mesh.names, mesh.shape, strict=True)):
-    stride = prod(mesh.shape[i + 1 :])
-    if (d.size, d.stride) == (n, stride):
-      return name
-    if d.stride >= stride and d.size * d.stride <= n * stride:
-      return f"{name}:({n * stride // (d.size * d.stride)}){d.size}"
-    for j in range(i + 1, len(mesh.shape)):
-      if d == Digit(prod(mesh.shape[i : j + 1]), prod(mesh.shape[j + 1 :])):
-        return "*".join(mesh.names[i : j + 1])
-  return f"{d.size}@{d.stride}"
+  return "*".join(mesh.spoken.axes_of((d,)))
 
 
 def short_devices(devices: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tinygrad.device import Device, Placement, Sharding
 from tinygrad.uop.cards import card
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.ops import Hooks, Ops, UOp
 
 
 def compute_gradient(root: UOp, grad: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
@@ -23,6 +23,15 @@ def compute_gradient(root: UOp, grad: UOp, targets: Iterable[UOp]) -> dict[UOp, 
     if u in wanted or (u.op is not Ops.DETACH and any(s in needed for s in u.src)):
       needed.add(u)
   grads: dict[UOp, UOp] = {root: grad}
+  caller = Hooks.origin
+  try:
+    return _accumulate(order, wanted, needed, grads)
+  finally:
+    Hooks.origin = caller
+
+
+def _accumulate(order: list[UOp], wanted: dict[UOp, None], needed: set[UOp], grads: dict[UOp, UOp]) -> dict[UOp, UOp]:
+  """From the root's gradient to those of the `wanted`; what is built is said to come from the forward node's line."""
   for u in reversed(order):
     g = grads.get(u) if u in needed else None
     if g is None or not any(s in needed for s in u.src):
@@ -30,12 +39,18 @@ def compute_gradient(root: UOp, grad: UOp, targets: Iterable[UOp]) -> dict[UOp, 
     rule = card(u.op).gradient
     if rule is None:
       raise RuntimeError(f"no gradient passes {u.op.name}\n  fix: detach() the value before it")
+    Hooks.origin = u.origin
     for s, part in zip(u.src, rule(g, u), strict=True):
       if part is not None and s in needed:
         grads[s] = grads[s].alu(Ops.ADD, part) if s in grads else part
     if u not in wanted:
       del grads[u]
-  return {t: _deliver(grads[t], t.device) for t in wanted if t in grads}
+  found: dict[UOp, UOp] = {}
+  for t in wanted:
+    if t in grads:
+      Hooks.origin = grads[t].origin
+      found[t] = _deliver(grads[t], t.device)
+  return found
 
 
 def _deliver(g: UOp, device: Placement | None) -> UOp:

@@ -184,7 +184,7 @@ def test_every_case_but_cumsum_is_covered():
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_more_bytes_than_xla(name):
-  moved = sum(m.nbytes for m in explain(*PROGRAMS[name]()))
+  moved = sum(m.wire for m in explain(*PROGRAMS[name]()))
   assert moved <= CASES[name]["xla_wire"] + SCALARS
   if name not in SETTLED_AT_ONCE:
     assert moved <= CASES[name]["enough_wire"] + SCALARS
@@ -193,7 +193,7 @@ def test_no_more_bytes_than_xla(name):
 def test_the_table_can_fail():
   """A weight cut the wrong way round moves more than the case allows."""
   wrong = mlp(leaf(64, 256), leaf(256, 1024, cut=("x",)), leaf(1024, 256, cut=(None, "x")))
-  assert sum(m.nbytes for m in explain(wrong)) > CASES["a"]["xla_wire"]
+  assert sum(m.wire for m in explain(wrong)) > CASES["a"]["xla_wire"]
 
 
 def test_a_debt_that_is_read_at_a_cut_is_scattered():

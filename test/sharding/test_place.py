@@ -53,7 +53,7 @@ def test_a_contested_digit_goes_where_fewer_bytes_travel():
   assert z.device is at(GRID, "dp")
   moves = explain(z)
   assert [m.kind for m in moves] == ["all_gather"]
-  assert moves[0].nbytes == 32 * 4  # the row below its EXPAND, not the matrix
+  assert moves[0].wire == 32 * 4  # the row below its EXPAND, not the matrix
 
 
 def test_a_tie_goes_to_the_first_operand():
@@ -138,8 +138,8 @@ def test_a_contraction_is_placed_as_one_op():
   product = x.reshape((64, 256, 1)).expand((64, 256, 1024)) * w.reshape((1, 256, 1024)).expand((64, 256, 1024))
   assert product.device is at(line, None, "x")
   assert product.r(Ops.ADD, (1,)).device is at(line, None, None, "x")
-  blind = sum(m.nbytes for m in explain(product)) + 2 * 64 * 1024 * 4 * 7 / 8
-  assert sum(m.nbytes for m in explain(matmul(x, w))) < blind / 2
+  blind = sum(m.wire for m in explain(product)) + 2 * 64 * 1024 * 4 * 7 / 8
+  assert sum(m.wire for m in explain(matmul(x, w))) < blind / 2
 
 
 def test_assign_moves_the_value_to_the_target():
@@ -154,7 +154,7 @@ def test_a_value_on_one_device_joins_a_sharded_one():
   assert (x + y).device is x.device
   assert (y + x).device is x.device
   assert [m.kind for m in explain(x + y)] == ["copy"]
-  assert explain(x + y)[0].nbytes == 8 * 4 * 4 / 2  # each device receives its own part
+  assert explain(x + y)[0].wire == 8 * 4 * 4 / 2  # each device receives its own part
 
 
 def test_constants_live_anywhere():

@@ -3,7 +3,8 @@ function."""
 
 from tinygrad import ops as _ops
 from tinygrad.sharding import place as _place
+from tinygrad.sharding.explain import Report, explain
 from tinygrad.uop import place as _seat
 
 _seat.register(_place.decide, _place.result, _place.deliver)
-__all__ = ["_ops"]
+__all__ = ["Report", "_ops", "explain"]

@@ -1,133 +1,287 @@
-"""Lists the moves of a graph: what travels, between which placements, how many bytes, and whose line asked for it."""
+"""What a computation moves between devices: kind, mesh axes, bytes, whose line asked for it, and why. Nothing runs."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from tinygrad.device import Placement, Sharding, show_placement
+from tinygrad.device import Placement, Sharding, device_set, show_placement
 from tinygrad.helpers import numpy, prod, size_to_str
 from tinygrad.sharding.localize import Localizer, whole_assigns
-from tinygrad.sharding.moves import ints, plan
+from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, size_of
 from tinygrad.sharding.place import place
 from tinygrad.uop.cards import CARDS
 from tinygrad.uop.ops import Ops, UOp, render_shape
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
+COUNTED_DEVICES = 256  # of more devices, so many at both ends are looked at
+REARRANGING = frozenset((Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.CAST))  # what comes after these wants the move
+VERBS = {"all_reduce": "reduced", "reduce_scatter": "reduced and scattered", "all_gather": "gathered"}
 
 
 @dataclass(frozen=True, slots=True)
-class MoveRecord:
-  """One communication. `nbytes`: received per device, the largest over the devices. `line`: `file:line` that made the
-  node."""
+class Row:
+  """One communication of every device.
+
+  `kind`: all_reduce, reduce_scatter, all_gather, all_to_all, permute, or copy (between device sets, and from the host).
+  `axes`: the mesh axes over which devices exchange; `n`: how many exchange with each other. `payload`: bytes of the
+  operand's block (of an all-gather and a copy: of the result's); `wire`: bytes that each device receives on a ring, or
+  by a direct exchange. Of uneven parts the largest counts.
+  `where`: `file:line` of what forced the move (of a backward pass the forward line); `made_at`: of the moved value.
+  """
 
   kind: str
-  shape: str
+  axes: tuple[str, ...]
+  n: int
+  payload: float
+  wire: float
+  where: str
+  made_at: str
+  why: str
+  value: str
   source: str
   result: str
-  nbytes: float
-  line: str
-  why: str
 
   def __str__(self) -> str:
-    what = f"{self.kind:15s} {size_to_str(self.nbytes):>9s}  {self.shape}: {self.source} -> {self.result}"
-    return f"{what}  {self.line}  ({self.why})"
+    what = f"{self.kind:14s} {'+'.join(self.axes) or '-':10s} {self.n:4d} {size_to_str(self.payload):>9s}"
+    return f"{what} {size_to_str(self.wire):>9s}  {self.value}  {short(self.where)}  {self.why}"
 
 
-def explain(*roots: UOp) -> list[MoveRecord]:
-  """The moves that realizing `roots` performs, in order; slices and other steps in which no byte travels are left
-  out."""
-  sink = whole_assigns(place(UOp.sink(*roots)))
-  localizer = Localizer(sink)
-  consumer: dict[UOp, UOp] = {}
-  for u in sink.toposort():
+@dataclass(frozen=True, slots=True)
+class Report:
+  """The communications of a computation, in order. `payload` and `wire` add up those between the devices of one set;
+  `copied` is what is copied between sets and from the host. It prints as a table."""
+
+  rows: tuple[Row, ...]
+
+  @property
+  def payload(self) -> float:
+    return whole(sum(r.payload for r in self.rows if r.kind != "copy"))
+
+  @property
+  def wire(self) -> float:
+    return whole(sum(r.wire for r in self.rows if r.kind != "copy"))
+
+  @property
+  def copied(self) -> float:
+    return whole(sum(r.wire for r in self.rows if r.kind == "copy"))
+
+  def __len__(self) -> int:
+    return len(self.rows)
+
+  def __iter__(self) -> Iterator[Row]:
+    return iter(self.rows)
+
+  def __getitem__(self, i: int) -> Row:
+    return self.rows[i]
+
+  def __str__(self) -> str:
+    if not self.rows:
+      return "nothing moves"
+    head = f"{'move':14s} {'axes':10s} {'n':>4s} {'payload':>9s} {'wire':>9s}  value, line, why"
+    total = f"{'total':14s} {'':15s} {size_to_str(self.payload):>9s} {size_to_str(self.wire):>9s}"
+    copied = f"  and {size_to_str(self.copied)} copied" if self.copied else ""
+    return "\n".join([head, *map(str, self.rows), total + copied])
+
+  __repr__ = __str__
+
+
+def explain(*ys: Any) -> Report:
+  """The moves that `Tensor.realize(*ys)` would make, for lazy Tensors or UOps; nothing is computed. Slices and other
+  steps in which no byte travels are left out."""
+  return report(as_realized([getattr(y, "uop", y) for y in ys]))
+
+
+def report(sink: UOp) -> Report:
+  """The moves of a graph on its way through `place` and `localize`."""
+  placed = whole_assigns(place(sink))
+  localizer = Localizer(placed)
+  local = localizer.run()
+  readers: dict[UOp, UOp] = {}
+  for u in placed.toposort():
     for s in u.src:
-      consumer.setdefault(s, u)
-  found: list[MoveRecord] = []
-  for u in sink.toposort():
-    x = u.src[0] if u.src else u
-    if u.op is Ops.MOVE and x.device is not None and u.device is not None:
-      reader = consumer[u]
-      why = (
-        "written by the user"
-        if u.arg.pinned
-        else "a reduction over a cut dim"
-        if owes(x)
-        else f"wanted by {reader.op.name.lower()}"
-      )
-      for step in plan(ints(u.shape), u.dtype.itemsize, x.device, u.device):
-        if step.nbytes:
-          found.append(
-            MoveRecord(
-              step.kind, describe(u), show_placement(step.a), show_placement(step.b), step.nbytes, line(u), why
-            )
-          )
-    elif u.device is not None and localizer.is_remap(u) and not inner(u, consumer, localizer):
-      found.append(remap_record(u, localizer))
-  return found
+      readers.setdefault(s, u)
+  rows = []
+  for c in local.toposort():
+    if c.op is Ops.COLLECTIVE and c in localizer.made:
+      u, step = localizer.made[c]
+      row = remap_row(c, u) if step is None else step_row(u, step, readers)
+      if row.wire:
+        rows.append(row)
+  return Report(tuple(rows))
 
 
-def owes(u: UOp) -> bool:
-  return isinstance(u.device, Sharding) and bool(u.device.pending)
+def as_realized(roots: list[UOp]) -> UOp:
+  """The effects that realizing `roots` has: those below them, and each computed value's store into a new buffer."""
+  effects = dict.fromkeys(u for u in UOp.sink(*roots).toposort() if u.op is Ops.ASSIGN)
+  for root in roots:
+    base = root.base
+    if base.op is Ops.BUFFER and all(v.op is not Ops.MOVE for v in root.toposort()):
+      continue
+    d = root.device
+    where = d.settled if isinstance(d, Sharding) else d
+    if where is not None and root.op not in (Ops.ASSIGN, Ops.AFTER):
+      buffer = UOp.buffer(root.max_shape, root.dtype, where)
+      view = buffer if buffer.shape == root.shape else buffer.shrink([(0, n) for n in root.shape])
+      store = view.assign(root)
+      store.origin = root.origin  # the store is nobody's line: what it forces was forced where the value was made
+      effects[store] = None
+  return UOp.sink(*effects)
 
 
-def inner(u: UOp, consumer: dict[UOp, UOp], localizer: Localizer) -> bool:
-  """Whether u is part of a longer index map above it."""
-  return localizer.uses[u] == 1 and localizer.is_remap(consumer[u])
+# ---------------------------------------------------------------- rows
 
 
-def remap_record(u: UOp, localizer: Localizer) -> MoveRecord:
-  template, holes = localizer.template(u)
-  assert u.device is not None
-  nbytes = remap_bytes(template, holes, u.device) * u.dtype.itemsize
-  return MoveRecord(
-    "remap",
+def step_row(u: UOp, step: Step, readers: dict[UOp, UOp]) -> Row:
+  """The row of a step of the MOVE `u`."""
+  x, reader = u.src[0], readers.get(u)
+  while reader is not None and reader.op in REARRANGING and reader in readers:
+    reader = readers[reader]
+  lines = [u.origin if u.arg.pinned else None, reader.origin if reader is not None else None, u.origin, x.origin]
+  return Row(
+    step.kind,
+    axes_of(step.b, step.digits),
+    step.group if step.digits else len(device_set(step.b)),
+    whole(step.payload),
+    whole(step.nbytes),
+    line(*lines),
+    line(x.origin, u.origin),
+    why(u, step, reader),
     describe(u),
-    show_placement(holes[0].device),
-    show_placement(u.device),
-    nbytes,
-    line(u),
-    f"{u.op.name.lower()} along a cut dim",
+    show_placement(step.a),
+    show_placement(step.b),
   )
 
 
-def remap_bytes(template: UOp, holes: list[UOp], result: Placement) -> int:
-  """Elements of a device's block of the result that it does not hold in its blocks of the sources; the largest over the
-  devices."""
+def why(u: UOp, step: Step, reader: UOp | None) -> str:
+  """One sentence: which op wants the move, by which rule."""
+  x = u.src[0]
+  wants = "the result" if reader is None or reader.op in (Ops.ASSIGN, Ops.SINK) else reader.op.name.lower()
+  if step.kind == "copy":
+    return f"{device_set(step.a)[0]} is no device of {show_placement(step.b)}: each device receives its part"
+  if step.kind in ("all_reduce", "reduce_scatter"):
+    ops = "+".join(dict.fromkeys(o.op.name.lower() for o in step.a.pending)) if isinstance(step.a, Sharding) else ""
+    return f"{x.op.name.lower()} over a cut dim owes {ops}, and {wants} needs it {VERBS[step.kind]}"
+  if u.arg.pinned:
+    return f"the user placed it: {show_placement(u.device)}"
+  return f"{wants} wants it at {show_placement(u.device)}: a contested axis goes where the fewest bytes travel"
+
+
+def remap_row(c: UOp, u: UOp) -> Row:
+  """The row of an index map along a cut dim."""
+  elements, digits, peers = remap_traffic(c.arg.template, c.arg.placements, c.arg.result)
+  nbytes = whole(elements * c.dtype.itemsize)
+  result, source = c.arg.result, c.arg.placements[0]
+  grows = isinstance(result, Sharding) and all(
+    isinstance(p, Sharding) and prod(p.parts_) > prod(result.parts_) for p in c.arg.placements
+  )
+  return Row(
+    "all_gather" if grows else "permute" if peers <= 2 else "all_to_all",
+    axes_of(result, digits),
+    size_of(digits) if digits else len(device_set(result)),
+    nbytes,
+    nbytes,
+    line(u.origin, *(s.origin for s in u.src)),
+    line(*(s.origin for s in u.src), u.origin),
+    f"{u.op.name.lower()} along a cut dim: its elements change owner",
+    describe(u),
+    show_placement(source),
+    show_placement(result),
+  )
+
+
+def remap_traffic(template: UOp, sources: tuple[Placement, ...], result: Placement) -> tuple[int, Digits, int]:
+  """Elements of a device's block of the result that it does not hold in its blocks of the sources (the most over the
+  devices), the digits in which owners differ, and the most owners that one device receives from.
+
+  Every element is marked with its source and with its owner's number on the digits that cut the source; the marks go
+  through the template as the values do.
+  """
   shape = ints(template.shape)
-  whole = prod(shape) if isinstance(result, str) else prod(result.local_shape(shape))
-  if not isinstance(result, Sharding) or any(not isinstance(n, int) for u in template.toposort() for n in u.shape):
-    return int(whole)
-  if sum(prod(h.max_shape) for h in holes) + prod(shape) > COUNTED_ELEMENTS:
-    return int(whole)
-  worst = 0
-  for d in range(len(result)):
-    foreign: dict[UOp, object] = {}  # 1 where the element lives elsewhere
-    for u in template.toposort():
-      if u.op is Ops.HOLE:
-        mask = numpy.ones(u.shape, numpy.int64)
-        held = holes[u.arg[0]].device
-        mask[tuple(slice(lo, hi) for lo, hi in held.box(d, u.shape)) if isinstance(held, Sharding) else ...] = 0
-        foreign[u] = mask
-      elif not u.src or u.op is Ops.CONST:
-        foreign[u] = numpy.zeros(u.shape, numpy.int64)
-      elif u.op is Ops.PAD:
-        foreign[u] = numpy.pad(foreign[u.src[0]], u.arg[0])
-      else:
-        evaluate = CARDS[u.op].evaluate
-        assert evaluate is not None
-        moves = all(s in foreign for s in u.src) and u.device is None and u.op in MOVEMENT
-        foreign[u] = evaluate(u, [foreign[s] for s in u.src], u.shape) if moves else numpy.zeros(u.shape, numpy.int64)
-    block = tuple(slice(lo, hi) for lo, hi in result.box(d, shape))
-    worst = max(worst, int(numpy.asarray(foreign[template])[block].sum()))
-  return worst
+  nodes = template.toposort()
+  block = prod(shape) if isinstance(result, str) else prod(result.local_shape(shape))
+  holes = [u for u in nodes if u.op is Ops.HOLE]
+  sharded = isinstance(result, Sharding) and all(isinstance(s, Sharding) for s in sources)
+  known = all(isinstance(n, int) for u in nodes for n in u.shape)
+  if not sharded or not known or sum(prod(h.shape) for h in holes) + prod(shape) > COUNTED_ELEMENTS:
+    return int(block), (), len(device_set(result))
+  assert isinstance(result, Sharding)
+  cuts = [s for s in sources if isinstance(s, Sharding)]
+  marks: dict[UOp, Any] = {}
+  for u in nodes:
+    if u.op is Ops.HOLE:
+      owner = owners(cuts[u.arg[0]], u.shape)
+      marks[u] = (owner + u.arg[0] * len(result) + 1).astype(numpy.int64)
+    elif not any(s in marks for s in u.src):
+      continue
+    elif u.op is Ops.PAD:
+      marks[u] = numpy.pad(marks[u.src[0]], u.arg[0])
+    else:
+      evaluate = CARDS[u.op].evaluate
+      assert evaluate is not None
+      xs = [marks.get(s, numpy.zeros(s.shape, numpy.int64)) for s in u.src]
+      marks[u] = evaluate(u, xs, u.shape)
+  chain = boundaries(len(result), [result.used, *(s.used for s in cuts)])
+  digits = atoms((*result.used, *(d for s in cuts for d in s.used)), chain) or ()
+  found: set[Any] = set()
+  worst, peers = 0, 0
+  devices = range(len(result))
+  for d in [*devices[:COUNTED_DEVICES], *devices[COUNTED_DEVICES:][-COUNTED_DEVICES:]]:
+    part = marks[template][tuple(slice(lo, hi) for lo, hi in result.box(d, shape))]
+    marked, counts = numpy.unique(part, return_counts=True)
+    foreign = 0
+    senders = set()
+    for mark, count in zip(marked.tolist(), counts.tolist()):
+      if mark == 0:
+        continue
+      hole, owner = divmod(mark - 1, len(result))
+      here = sum(d // g.stride % g.size * g.stride for g in cuts[hole].used)
+      if owner != here:
+        foreign += count
+        senders.add(owner)
+        found |= {g for g in digits if owner // g.stride % g.size != here // g.stride % g.size}
+    worst, peers = max(worst, foreign), max(peers, len(senders))
+  return worst, tuple(sorted(found, key=lambda g: -g.stride)), peers
 
 
-MOVEMENT = frozenset((Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.SHRINK, Ops.FLIP, Ops.CAT, Ops.WINDOW, Ops.SPREAD))
+def owners(s: Sharding, shape: tuple[int, ...]) -> Any:
+  """For every element the number of the device that holds it and has 0 in the digits that do not cut."""
+  out = numpy.zeros(shape, numpy.int64)
+  for i, n in enumerate(shape):
+    if s.parts(i) == 1:
+      continue
+    block = numpy.arange(n) // -(-n // s.parts(i))
+    number = numpy.zeros(n, numpy.int64)
+    for d in reversed(s.cut(i)):
+      number += block % d.size * d.stride
+      block = block // d.size
+    out += number.reshape([-1 if j == i else 1 for j in range(len(shape))])
+  return out
+
+
+# ---------------------------------------------------------------- words
+
+
+def whole(x: float) -> float:
+  """An int where it is one: bytes read better so."""
+  return int(x) if x == int(x) else x
+
+
+def axes_of(p: Placement, digits: Digits) -> tuple[str, ...]:
+  return p.mesh.spoken.axes_of(digits) if isinstance(p, Sharding) else ()
 
 
 def describe(u: UOp) -> str:
   return f"{u.dtype.name}{render_shape(u.shape)}"
 
 
-def line(u: UOp) -> str:
-  return f"{u.origin[0]}:{u.origin[1]}" if u.origin is not None else "?"
+def line(*origins: tuple[str, int] | None) -> str:
+  """The first that is known, as `file:line`."""
+  known = next((o for o in origins if o is not None), None)
+  return f"{known[0]}:{known[1]}" if known is not None else "?"
+
+
+def short(where: str) -> str:
+  return os.path.basename(where)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from tinygrad.device import Placement, Sharding, device_set
 from tinygrad.dtype import DType, dtypes
-from tinygrad.sharding.moves import Digits, Step, ints, plan
+from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, plan
 from tinygrad.sharding.place import collect, deliver, dims_of, factor_rule, legal, place, project
 from tinygrad.uop.cards import Factors
 from tinygrad.uop.ops import Collective, GroupOp, Ops, UOp, simplify_sint, sint, sint_to_uop, smax, smin
@@ -107,6 +107,24 @@ def cut_out(x: UOp, shape: Sequence[sint], a: Placement | None, b: Sharding) -> 
   return UOp.new(Ops.SHRINK, x.dtype, (x,), tuple(pairs))
 
 
+def lift(x: UOp, a: Sharding, b: Sharding) -> UOp:
+  """x, which owes what `a` does, as a value that owes what `b` does: of a sum or a product the first coordinate keeps
+  it and the others hold the identity; of max and min all keep it."""
+  chain = boundaries(len(b), [a.used, b.used])
+  for owe in b.pending:
+    if owe.op not in (Ops.ADD, Ops.MUL):
+      continue
+    had = {d for o in a.pending if o.op is owe.op for d in atoms(o.digits, chain) or o.digits}
+    identity = 1 if owe.op is Ops.MUL else -0.0 if dtypes.is_float(x.dtype) else 0
+    rest = UOp.const(x.dtype, identity).broadcast_to(x.shape)
+    for d in atoms(owe.digits, chain) or owe.digits:
+      if d not in had:
+        at = scalar(simplify_sint(device_number(b) // d.stride % d.size), dtypes.int32, x.shape)
+        first = UOp.new(Ops.CMPEQ, dtypes.bool, (at, at.const_like(0)))
+        x = UOp.new(Ops.WHERE, x.dtype, (first, x, rest))
+  return x
+
+
 # ---------------------------------------------------------------- the pass
 
 
@@ -116,6 +134,9 @@ class Localizer:
   def __init__(self, sink: UOp) -> None:
     self.sink = sink
     self.done: dict[Demand, UOp] = {}
+    self.made: dict[
+      UOp, tuple[UOp, Step | None]
+    ] = {}  # COLLECTIVE -> the node and the step of its plan it is there for
     self.uses: dict[UOp, int] = {}
     for u in sink.toposort():
       for s in dict.fromkeys(u.src):
@@ -222,11 +243,15 @@ class Localizer:
     """A move, or an index map along a cut dim: COLLECTIVEs, and slices where no byte has to travel."""
     x = u.src[0]
     if u.op is Ops.MOVE and x.device is None:
+      if isinstance(p, Sharding) and p.pending:
+        return [(x, p.settled)], lambda xs: lift(xs[0], p.settled, p)
       return [(x, p)], lambda xs: xs[0]
     template, holes = self.template(u)
     if template.op is not Ops.HOLE:
       places = tuple(h.device for h in holes if h.device is not None)
-      return [(h, h.device) for h in holes], lambda xs: communicate("remap", xs, template, places, p)
+      return [(h, h.device) for h in holes], lambda xs: self.note(
+        communicate("remap", xs, template, places, p), u, None
+      )
     x = holes[0]
     here = x.device
     assert here is not None
@@ -237,10 +262,17 @@ class Localizer:
     def form(xs: list[UOp]) -> UOp:
       v = xs[0]
       for step in steps:
-        v = apply_step(v, step, x.shape)
+        v = self.note(apply_step(v, step, x.shape), u, step)
       return v
 
     return [(x, here)], form
+
+  def note(self, v: UOp, u: UOp, step: Step | None) -> UOp:
+    """`v`, a step of the local form of `u`; remembers what its COLLECTIVE is there for."""
+    made = v if v.op is Ops.COLLECTIVE else v.src[0]
+    if made.op is Ops.COLLECTIVE:
+      self.made.setdefault(made, (u, step))
+    return v
 
   def template(self, u: UOp) -> tuple[UOp, list[UOp]]:
     """u as an expression over HOLEs, and the values that fill them: the index maps, and the implied moves between them,
@@ -297,6 +329,9 @@ def apply_step(x: UOp, step: Step, shape: tuple[sint, ...]) -> UOp:
   if step.kind == "slice":
     assert isinstance(step.b, Sharding)
     return cut_out(x, shape, step.a, step.b)
+  if step.kind == "lift":
+    assert isinstance(step.a, Sharding) and isinstance(step.b, Sharding)
+    return lift(x, step.a, step.b)
   return communicate(step.kind, [x], UOp.new(Ops.HOLE, x.dtype, (), (0, shape)), (step.a,), step.b)
 
 

@@ -179,7 +179,8 @@ def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placem
       old = whole if isinstance(a, str) else a.box(here.index(name), shape)
       both = prod(max(0, min(h, h2) - max(lo, lo2)) for (lo, h), (lo2, h2) in zip(new, old))
       received = max(received, prod(h - lo for lo, h in new) - both)
-  kind, digits, payload = "copy", (), block
+  kind, payload = "copy", block
+  digits: Digits = ()
   if isinstance(a, Sharding) and isinstance(to, Sharding) and set(here) == set(there):
     kind, digits = _kind(a, to), (Digit(len(there), 1),)
     payload = block if kind == "all_gather" else prod(a.local_shape(shape))

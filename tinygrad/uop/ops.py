@@ -193,8 +193,10 @@ def _forget(ref: _Ref) -> None:
 
 
 class Hooks:
-  """What modules above this one put in: the simplifier of integer expressions and the checks of `SPEC=2`."""
+  """What modules above this one put in: the simplifier of integer expressions, the checks of `SPEC=2`, and the line
+  that new nodes are said to come from (of a gradient the forward line; None: the user's frame is looked up)."""
 
+  origin: tuple[str, int] | None = None
   simplify: Callable[[UOp], UOp] = staticmethod(lambda u: u)
   check: Callable[[UOp], None] = staticmethod(lambda u: None)
 
@@ -261,6 +263,15 @@ class UOp:
     if u.origin is None:
       u.origin = self.origin
     return u
+
+  def stamp(self) -> UOp:
+    """Itself, with the line it comes from; the first one wins."""
+    if self.origin is None:
+      if Hooks.origin is not None:
+        self.origin = Hooks.origin
+      elif (frame := user_frame()) is not None:
+        self.origin = (frame.f_code.co_filename, frame.f_lineno)
+    return self
 
   # ---- properties
 
@@ -444,11 +455,11 @@ class UOp:
       d = s.device
       if d is not None and d is not device:
         slow, device = (slow or device is not None), d
-    if not slow and (device is None or type(device) is str or (not device.pending and op in _ALIKE)):
+    if not slow and (device is None or type(device) is str):
       return UOp.new(op, dtype, src, arg)
-    u = UOp.new(op, dtype, place.decide(op, dtype, src, arg).src, arg)
-    if u.origin is None and (frame := user_frame()) is not None:
-      u.origin = (frame.f_code.co_filename, frame.f_lineno)
+    if not slow and not device.pending and op in _ALIKE:
+      return UOp.new(op, dtype, src, arg).stamp()
+    u = UOp.new(op, dtype, place.decide(op, dtype, src, arg).src, arg).stamp()
     d = u.device
     if isinstance(d, Sharding) and d.pending and not DEFER.value:
       return u.move(d.settled, pinned=False)
@@ -548,16 +559,13 @@ class UOp:
     """The value at another placement; itself if it is there."""
     if self.device is None or self.device == device:
       return self
-    u = UOp.new(Ops.MOVE, self.dtype, (self,), Move(device, pinned))
-    if u.origin is None and (frame := user_frame()) is not None:
-      u.origin = (frame.f_code.co_filename, frame.f_lineno)
-    return u
+    return UOp.new(Ops.MOVE, self.dtype, (self,), Move(device, pinned)).stamp()
 
   def copy_to_device(self, device: Placement) -> UOp:
     """What the user's `to` and `shard` make: a pinned move. An implied move behind it is not made twice."""
     x = self.src[0] if self.op is Ops.MOVE and not self.arg.pinned else self
     if x.device is None:
-      return UOp.new(Ops.MOVE, x.dtype, (x,), Move(device, True))
+      return UOp.new(Ops.MOVE, x.dtype, (x,), Move(device, True)).stamp()
     if isinstance(device, Sharding):
       device.local_shape(x.shape)  # raises where the placement cuts a dim that is not there
     return x.move(device, pinned=True)
@@ -572,7 +580,7 @@ class UOp:
     device = self.device
     assert device is not None
     at = value if value.device is None or value.device == device else place.deliver(value, device)
-    return UOp.new(Ops.ASSIGN, self.dtype, (self, at))
+    return UOp.new(Ops.ASSIGN, self.dtype, (self, at)).stamp()
 
   def after(self, *effects: UOp) -> UOp:
     """This buffer's content once `effects` have happened."""
