@@ -44,6 +44,10 @@ def blocks(value: np.ndarray, placement: Placement) -> list[np.ndarray]:
   return out
 
 
+def settled(placement: Placement | None) -> Placement | None:
+  return placement.settled if isinstance(placement, Sharding) else placement
+
+
 def interpret(p: Program, roots: Sequence[UOp]) -> list[np.ndarray]:
   """The roots' global values by the interpreter of the localized program."""
   somewhere = UOp.buffer((1,), dtypes.int8, Sharding(p.mesh))  # a program of constants alone would run on no device
@@ -53,8 +57,8 @@ def interpret(p: Program, roots: Sequence[UOp]) -> list[np.ndarray]:
   machine.run(local)
   out = []
   for root, s in zip(roots, local.src):
-    where = root.device
-    assert not isinstance(where, Sharding) or not where.pending, f"{root} still owes"
+    assert not isinstance(s.device, Sharding) or not s.device.pending, f"{root} still owes"
+    where = settled(root.device)
     values = machine.values[s]
     out.append(
       values[0] if where is None else assemble(values[: len(device_set(where))], where, root.max_shape, root.max_shape)
@@ -95,7 +99,9 @@ def pairs(p: Program) -> list[Value]:
   for t in targets:
     assert (t.placed in placed) == (t.plain in plain)
     if t.placed in placed:
-      assert placed[t.placed].device in (None, t.placed.device), "a gradient is handed out at its tensor's placement"
+      assert settled(placed[t.placed].device) in (None, t.placed.device), (
+        "a gradient is handed out at its tensor's placement"
+      )
       out.append(Value(placed[t.placed], plain[t.plain], f"gradient of {t.text}"))
   return out
 

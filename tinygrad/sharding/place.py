@@ -16,10 +16,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Digit, Owe, Placement, ShardError, Sharding, show_placement
+from tinygrad.device import Digit, Owe, Placement, ShardError, Sharding, device_set, show_placement
 from tinygrad.dtype import DType
-from tinygrad.helpers import RESHARD, prod, user_line
+from tinygrad.helpers import DEFER, RESHARD, prod, user_line
 from tinygrad.sharding.moves import Digits, atoms, boundaries, ints, size_of, wire
+from tinygrad.sharding.owed import Kept, debts_of, keep
 from tinygrad.uop.cards import Factors, card
 from tinygrad.uop.ops import Move, Ops, UOp
 from tinygrad.uop.place import Decision
@@ -29,6 +30,7 @@ Assignment = dict[int, Digits]  # factor -> the digits that cut it, major to min
 PUSHED = frozenset(
   (Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE)
 )  # a move may go below these: the value is a rearranged source
+REMAPPED = frozenset((Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.CAT, Ops.WINDOW, Ops.SPREAD))
 SOURCELESS = frozenset((Ops.CONST, Ops.IOTA, Ops.VARIABLE, Ops.BIND, Ops.HOLE, Ops.SINK))
 
 
@@ -69,8 +71,10 @@ class Outcome:
   required: tuple[Placement | None, ...]
   result: Placement | None
   parts: int
-  owed: float  # bytes charged for what the result owes and for cuts along which the index map is no identity
+  owed: float  # bytes charged for what the result owes
+  mapped: float  # and for cuts along which the index map is no identity
   stays: bool  # no source has to move
+  defers: bool = False  # sources go on owing, or are lifted
 
 
 # ---------------------------------------------------------------- dims <-> factors
@@ -293,43 +297,66 @@ _CACHE_LIMIT = 100_000
 
 def outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> list[Outcome]:
   """The ways to run an op on sources placed as they are (a source on a single device beside a sharded one is brought
-  in); cached, never empty."""
-  key = (op, dtype, arg, *[(s.shape, s.device) for s in src])
+  in), those that pay debts first; cached, never empty."""
+  key: tuple[Any, ...] = (op, dtype, arg, *[(s.shape, s.device) for s in src])
+  kept = None
+  if any(debts_of(s) for s in src) and (kept := keep(op, dtype, src, arg)) is not None:
+    key = (kept, *key)  # legality looks at more than placements
   found = _outcomes.get(key)
   if found is None:
     if len(_outcomes) > _CACHE_LIMIT:
       _outcomes.clear()
-    found = _outcomes[key] = _find_outcomes(op, dtype, src, arg)
+    found = _outcomes[key] = _find_outcomes(op, dtype, src, arg, kept)
   return found
 
 
-def _find_outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> list[Outcome]:
+def _find_outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, kept: Kept | None) -> list[Outcome]:
   devices = tuple(s.device for s in src)
   if op is Ops.ASSIGN:
-    return [Outcome((devices[0], devices[0]), devices[0], 1, 0.0, devices[1] is None or devices[1] == devices[0])]
+    return [Outcome((devices[0], devices[0]), devices[0], 1, 0.0, 0.0, devices[1] is None or devices[1] == devices[0])]
   if op in SOURCELESS or op is Ops.AFTER:
-    return [Outcome(devices, devices[0] if op is Ops.AFTER else None, 1, 0.0, True)]
+    return [Outcome(devices, devices[0] if op is Ops.AFTER else None, 1, 0.0, 0.0, True)]
   base = next((d for d in devices if isinstance(d, Sharding)), None)
   if base is None:
-    return [Outcome(devices, one_device(op, src), 1, 0.0, True)]
+    return [Outcome(devices, one_device(op, src), 1, 0.0, 0.0, True)]
   check_device_sets(op, src)
   probe: Any = Probe(op, dtype, src, arg)
   f, shape = factor_rule(probe), probe.max_shape
   placements = [d.settled if isinstance(d, Sharding) else None for d in devices]
-  found = []
-  for cuts in assignments(f, placements, len(base)):
-    required = tuple(
-      None if d is None else Sharding.of(base.mesh, project(lists, cuts)) for d, lists in zip(devices, f.src)
-    )
-    contracted = [d for factor in sorted(f.contracted) for d in cuts.get(factor, ())]
-    owes = [Owe(tuple(contracted), arg[0] if op is Ops.REDUCE else Ops.ADD, op is Ops.GATHER)] if contracted else []
-    result = Sharding.of(base.mesh, project(f.out, cuts), owes)
-    extra = wire(shape, dtype.itemsize, result, result.settled)
-    if any(result.cut(i) for i in f.remapped):
-      extra += prod(result.local_shape(shape)) * dtype.itemsize
-    parts = size_of(d for digits in cuts.values() for d in digits)
-    found.append(Outcome(required, result, parts, extra, all(d == r for d, r in zip(devices, required))))
+  found: list[Outcome] = []
+  ways = assignments(f, placements, len(base))
+  plans: list[tuple[Kept, list[Assignment]]] = [(Kept(((),) * len(src), ()), ways)]
+  if kept is not None:
+    plans.append((kept, _beside(kept, ways, f)))
+  for plan, cuttings in plans:
+    for cuts in cuttings:
+      contracted = tuple(d for factor in sorted(f.contracted) for d in cuts.get(factor, ()))
+      by = arg[0] if op is Ops.REDUCE else Ops.ADD
+      if contracted and any(o.op is not by for o in plan.result):
+        continue
+      required = tuple(
+        None if d is None and not debts else Sharding.of(base.mesh, project(lists, cuts), debts)
+        for d, lists, debts in zip(devices, f.src, plan.sources)
+      )
+      owes = (*plan.result, *([Owe(contracted, by, op is Ops.GATHER)] if contracted else []))
+      result = Sharding.of(base.mesh, project(f.out, cuts), owes)
+      owed = wire(shape, dtype.itemsize, result, result.settled)
+      mapped = prod(result.local_shape(shape)) * dtype.itemsize if any(result.cut(i) for i in f.remapped) else 0.0
+      parts = size_of(d for digits in cuts.values() for d in digits)
+      stays = all(d == r for d, r in zip(devices, required))
+      found.append(Outcome(required, result, parts, owed, mapped, stays, plan is kept))
   return found
+
+
+def _beside(kept: Kept, ways: Sequence[Assignment], f: Factors) -> list[Assignment]:
+  """The cuts that leave alone every digit that is owed."""
+  owed = [d for debts in (*kept.sources, kept.result) for o in debts for d in o.digits]
+  out: dict[tuple[tuple[int, Digits], ...], Assignment] = {}
+  for cuts in ways:
+    free = {factor: tuple(d for d in digits if not any(overlap(d, o) for o in owed)) for factor, digits in cuts.items()}
+    free = legal(free, dims_of(f), f)
+    out.setdefault(tuple(sorted(free.items())), free)
+  return list(out.values())
 
 
 def one_device(op: Ops, src: tuple[UOp, ...]) -> Placement | None:
@@ -372,9 +399,11 @@ def check_device_sets(op: Ops, src: Sequence[UOp]) -> None:
     )
 
 
-def decide(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> Decision:
+def decide(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, later: float | None = None) -> Decision:
   """Where `op` runs on `src`, with the sources brought there by implied moves in the cheapest way.
 
+  What the result then owes is charged as `later` bytes where the caller knows its consumers, else as its settlement at
+  the smallest producer; a tie defers. With DEFER=0 sources are settled.
   Cost: about 5 us where the answer is cached and nothing moves.
   Raises: ShardError if the operands live on different single devices or device sets, or if RESHARD=0 and bytes would
   have to move.
@@ -382,14 +411,23 @@ def decide(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> Decision:
   if op is Ops.REDUCE and (better := contraction(src[0], arg)) is not None:
     src = (better,)
   found = outcomes(op, dtype, src, arg)
-  best = found[0]
   if len(found) == 1:
+    best = found[0]
     return Decision(best.required, best.result, src) if best.stays else _bring_all(op, src, best, Bringing())
   ways = Bringing()
-  best = min(
-    found, key=lambda o: (sum(ways.cost(s, r) for s, r in zip(src, o.required) if r is not None) + o.owed, -o.parts)
-  )
+  rank = functools.partial(_rank, op, src, ways, later)
+  best = min((o for o in found if DEFER.value or not o.defers), key=rank)
   return _bring_all(op, src, best, ways)
+
+
+def _rank(op: Ops, src: tuple[UOp, ...], ways: Bringing, later: float | None, o: Outcome) -> tuple[float, int, int]:
+  owed = o.owed
+  if later is not None and owes(o.result):
+    owed = later
+  elif o.defers and op in PUSHED and isinstance(here := src[0].device, Sharding):
+    owed = min(owed, ways.cost(src[0], here.settled))
+  moved = sum(ways.cost(s, r) for s, r in zip(src, o.required) if r is not None)
+  return moved + owed + o.mapped, 0 if o.defers else 1, -o.parts
 
 
 def _bring_all(op: Ops, src: tuple[UOp, ...], o: Outcome, ways: Bringing) -> Decision:
@@ -425,7 +463,7 @@ def result(u: UOp) -> Placement | None:
   ways = [
     o
     for o in outcomes(u.op, u.dtype, u.src, u.arg)
-    if o.stays or all(s.device == r or s.device is None for s, r in zip(u.src, o.required))
+    if o.stays or all(s.device == r or (s.device is None and not owes(r)) for s, r in zip(u.src, o.required))
   ]
   assert ways, explain_error(
     u.op, u.src, "the node was built on sources that are not placed for it", "build it through the UOp methods"
@@ -442,12 +480,139 @@ def _everywhere(device: Placement | None) -> Placement | None:
 
 
 def place(sink: UOp) -> UOp:
-  """The hooks' graph with implied moves decided again, now that every consumer is known.
+  """The hooks' graph with implied moves decided again, now that every consumer is known; roots arrive at the placement
+  that their Tensor showed. Where this saves no bytes the hooks' graph stands."""
+  order = sink.toposort()
+  if any(owes(u.device) for u in order):
+    if DEFER.value and RESHARD.value:
+      again = Placer(sink).run()
+      if bytes_of(again) < bytes_of(sink):
+        sink = again
+    if sink.op is Ops.SINK:
+      sink = sink.replace(src=tuple(settled(u) for u in sink.src))
+  return scatter(sink)
 
-  A debt that was paid at once, though its only reader wants a cut, is scattered onto that cut: MOVE(f(MOVE(owing))) ->
-  f(MOVE(owing)) with f of
-  movement and casts, where fewer bytes travel. Roots keep their placements.
+
+def settled(u: UOp) -> UOp:
+  """u without debts."""
+  return deliver(u, u.device.settled) if isinstance(u.device, Sharding) and u.device.pending else u
+
+
+def bytes_of(sink: UOp) -> float:
+  """Bytes that each device receives in all moves of a graph; index maps along cut dims as `decide` charges them."""
+  total = 0.0
+  for u in sink.toposort():
+    if not isinstance(u.device, Sharding) or not u.src or u.src[0].device is None:
+      continue
+    if u.op is Ops.MOVE:
+      total += wire(u.shape, u.dtype.itemsize, u.src[0].device, u.device)
+    elif u.op in REMAPPED and any(u.device.cut(i) for i in factor_rule(u).remapped):
+      total += prod(u.device.local_shape(u.max_shape)) * u.dtype.itemsize
+  return total
+
+
+class Placer:
+  """Places a graph anew, its implied moves dropped.
+
+  Once with every debt kept for as long as it may be, to see what the consumers of each value ask for; then from the
+  sinks up, `down(v) = min(settle v here, the settlements its consumers ask for, each once, + sum of down(consumers that
+  keep))`; and once more with debts paid where that is cheaper than below.
   """
+
+  def __init__(self, sink: UOp) -> None:
+    self.sink = sink
+    self.order = sink.toposort()
+    self.base: dict[UOp, UOp] = {}  # what a node is once implied moves are dropped
+    self.users: dict[UOp, list[tuple[UOp, int]]] = {}  # consumers, and as which source
+    for u in self.order:
+      self.base[u] = self.base[u.src[0]] if droppable(u) else u
+      if self.base[u] is u:
+        for i, s in enumerate(u.src):
+          self.users.setdefault(self.base[s], []).append((u, i))
+
+  def run(self) -> UOp:
+    placed = self.build({}, frozenset(), 0.0)
+    down, paid = self.prices(placed)
+    return self.build(down, paid, None)[self.sink]
+
+  def build(self, down: dict[UOp, float], paid: frozenset[UOp] | set[UOp], later: float | None) -> dict[UOp, UOp]:
+    """The nodes placed anew; what a node goes on owing is charged as `down` says, else `later`; those in `paid` are
+    settled where they arise."""
+    placed: dict[UOp, UOp] = {}
+    for u in self.order:
+      if self.base[u] is not u:
+        placed[u] = placed[self.base[u]]
+        continue
+      v = self.node(u, tuple(placed[s] for s in u.src), down.get(u, later))
+      if u.op is Ops.REDUCE:
+        self.follow(u, v, placed)
+      placed[u] = settled(v) if u in paid else v
+    return placed
+
+  def node(self, u: UOp, src: tuple[UOp, ...], later: float | None) -> UOp:
+    if u.op is Ops.SINK:
+      return u.replace(src=tuple(_at(x, s.device) for x, s in zip(src, u.src)))
+    if u.op is Ops.ASSIGN:
+      return u.replace(src=(src[0], _at(src[1], src[0].device)))
+    if src == u.src and not any(owes(s.device) for s in src):
+      return u
+    if u.op not in (Ops.MOVE, Ops.AFTER) and any(isinstance(s.device, Sharding) for s in src):
+      src = decide(u.op, u.dtype, src, u.arg, later).src
+    return u.replace(src=src)
+
+  def follow(self, u: UOp, v: UOp, placed: dict[UOp, UOp]) -> None:
+    """Notes the form in which a contraction has placed the MUL that only feeds it."""
+    old, new = self.base[u.src[0]], v.src[0]
+    while placed[old] is not new and len(self.users[old]) == 1 and old.op is new.op:
+      placed[old] = new
+      if old.op is Ops.MUL:
+        return
+      old, new = self.base[old.src[0]], new.src[0]
+
+  def prices(self, placed: dict[UOp, UOp]) -> tuple[dict[UOp, float], set[UOp]]:
+    """`down` of every value that owes, and the values that are best settled where they arise."""
+    down: dict[UOp, float] = {}
+    paid: set[UOp] = set()
+    ways = Bringing()
+    for u in reversed(self.order):
+      v = placed[u]
+      here = v.device
+      if self.base[u] is not u or not isinstance(here, Sharding) or not here.pending or u.op is Ops.MOVE:
+        continue
+      asked: dict[Placement, None] = {}
+      kept = 0.0
+      for user, i in self.users.get(u, ()):
+        wanted = user.device if user.op is Ops.MOVE else placed[user].src[i].device
+        if owes(wanted):
+          kept += down.get(user, 0.0)
+        elif wanted is not None:
+          asked[wanted] = None
+      whole = ways.cost(v, here.settled)
+      below = kept + sum(ways.cost(v, p) for p in asked)
+      down[u] = min(whole, below)
+      if here.settled in asked or whole < below:
+        paid.add(u)
+    return down, paid
+
+
+def droppable(u: UOp) -> bool:
+  """Whether u is an implied move on one device set, which `decide` makes again where it is needed."""
+  if u.op is not Ops.MOVE or u.arg.pinned:
+    return False
+  here = u.src[0].device
+  return here is None or device_set(here) == device_set(u.arg.device)
+
+
+def _at(x: UOp, device: Placement | None) -> UOp:
+  """x where a root or an assignment shows it."""
+  if device is None or x.device is None:
+    return x
+  return deliver(x, device.settled if isinstance(device, Sharding) else device)
+
+
+def scatter(sink: UOp) -> UOp:
+  """A debt that was paid at once, though its only reader wants a cut, is scattered onto that cut:
+  MOVE(f(MOVE(owing))) -> f(MOVE(owing)) with f of movement and casts, where fewer bytes travel."""
   order = sink.toposort()
   uses: dict[UOp, int] = {}
   for u in order:
@@ -465,7 +630,7 @@ def place(sink: UOp) -> UOp:
       target = below(x, target)
       links.append(x)
       x = x.src[0]
-    if target is None or uses[x] > 1 or x.op is not Ops.MOVE or x.arg.pinned or not _owes(x.src[0]):
+    if target is None or uses[x] > 1 or x.op is not Ops.MOVE or x.arg.pinned or not owes(x.src[0].device):
       continue
     owing = x.src[0]
     assert owing.device is not None and x.device is not None
@@ -484,15 +649,15 @@ def place(sink: UOp) -> UOp:
 
 def unmoved(u: UOp) -> UOp:
   """`u` without the implied moves below its movement ops (a settled debt stays settled)."""
-  if u.op is Ops.MOVE and not u.arg.pinned and not _owes(u.src[0]):
+  if u.op is Ops.MOVE and not u.arg.pinned and not owes(u.src[0].device):
     return unmoved(u.src[0])
   if (u.op in PUSHED or u.op is Ops.CAST) and (s := unmoved(u.src[0])) is not u.src[0]:
     return UOp.new(u.op, u.dtype, decide(u.op, u.dtype, (s,), u.arg).src, u.arg)
   return u
 
 
-def _owes(u: UOp) -> bool:
-  return isinstance(u.device, Sharding) and bool(u.device.pending)
+def owes(placement: Placement | None) -> bool:
+  return isinstance(placement, Sharding) and bool(placement.pending)
 
 
 def contraction(x: UOp, arg: Any) -> UOp | None:

@@ -1,0 +1,349 @@
+"""Owed reductions: which ops may run on the parts of a value before they are reduced, by the policy on the op's card.
+
+`f` may run before the reduction exactly when f(red(x_d), rest) = red(f(x_d), rest). Then the sources that owe stay as
+they are, others are lifted where they would count once per device (a MOVE to a placement that owes: one coordinate
+holds the value, the others the identity), and the result owes. The identities of empty blocks survive each op that is
+allowed here. Equal in the reals and modulo 2^k only: `Context(DEFER=0)` is the exact setting.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinygrad.device import Digit, Owe, Sharding
+from tinygrad.dtype import DType, dtypes
+from tinygrad.uop.cards import Owed, card
+from tinygrad.uop.ops import GroupOp, Ops, UOp
+
+Debts = tuple[Owe, ...]
+SWAP = {Ops.MAX: Ops.MIN, Ops.MIN: Ops.MAX}
+ZERO_AT_ZERO = frozenset((Ops.NEG, Ops.SIN, Ops.SQRT, Ops.TANH, Ops.ERF, Ops.FLOOR, Ops.CEIL, Ops.ROUND))
+STRETCHED = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE, Ops.MOVE))  # every element of these is one of the source's
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+  """A way to run an op before the reduction: what each source is to owe (its own debts, those it is lifted to, or
+  nothing: settled), and what the result then owes."""
+
+  sources: tuple[Debts, ...]
+  result: Debts
+
+
+def debts_of(u: UOp) -> Debts:
+  return u.device.pending if isinstance(u.device, Sharding) else ()
+
+
+def keep(op: Ops, dtype: DType, src: Sequence[UOp], arg: Any) -> Kept | None:
+  """The table: how `op` runs on sources that owe; None where what they owe has to be paid before.
+
+  `src` are the nodes themselves: constants are looked at for their value, finiteness and sign, lookups for their index.
+  """
+  debts = tuple(debts_of(s) for s in src)
+  owing = [i for i, d in enumerate(debts) if d]
+  ops = {o.op for d in debts for o in d}
+  if not owing or len(ops) > 1:
+    return None
+  found = _RULES[card(op).owed](Case(op, dtype, tuple(src), arg, debts, owing, ops.pop()))
+  return found if found is not None else _disjoint(op, dtype, src, arg, debts, owing)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+  """An op whose sources `owing` owe reductions by `by`."""
+
+  op: Ops
+  dtype: DType
+  src: tuple[UOp, ...]
+  arg: Any
+  debts: tuple[Debts, ...]
+  owing: list[int]
+  by: Ops
+
+  @property
+  def extremum(self) -> bool:
+    return self.by in SWAP
+
+  @property
+  def floating(self) -> bool:
+    return bool(dtypes.is_float(self.dtype))
+
+  def stay(self, by: Ops | None = None) -> Kept | None:
+    """All sources stay as they are; the result owes what they owe together, by `by` if the op turns it around."""
+    owed = union([self.debts[i] for i in self.owing])
+    if owed is None:
+      return None
+    return Kept(self.debts, owed if by is None else tuple(Owe(o.digits, by, o.disjoint) for o in owed))
+
+  def lifted(self, among: Sequence[int]) -> Kept | None:
+    """As `stay`, with the sources in `among` brought to owe the same, so that they count once: those whose elements are
+    the identity need no lift, and of max and min none does."""
+    kept = self.stay()
+    if kept is None or self.extremum:
+      return kept
+    neutral = 0 if self.by is Ops.ADD else 1
+    plain = tuple(Owe(o.digits, o.op) for o in kept.result)
+    sources, same = list(self.debts), True
+    for i in among:
+      if _digits(self.debts[i]) == _digits(kept.result) or constant(self.src[i]) == neutral:
+        continue
+      sources[i], same = plain, False
+    if same and aligned([self.src[i] for i in self.owing]):
+      return Kept(tuple(sources), kept.result)
+    return Kept(tuple(sources), plain)
+
+
+def union(debts: Sequence[Debts]) -> Debts | None:
+  """All of these debts of one op: the same digits, or digits of which no two overlap; else None."""
+  out = list(debts[0])
+  for more in debts[1:]:
+    if _digits(more) == _digits(out):
+      same = len(out) == len(more)
+      out = [Owe(o.digits, o.op, same and o.disjoint and more[i].disjoint) for i, o in enumerate(out)]
+    elif any(_overlap(a, b) for a in _digits(out) for b in _digits(more)):
+      return None
+    else:
+      out += more
+  return tuple(out)
+
+
+def _digits(debts: Sequence[Owe]) -> list[Digit]:
+  return sorted((d for o in debts for d in o.digits), key=lambda d: -d.stride)
+
+
+def _overlap(a: Digit, b: Digit) -> bool:
+  low, high = (a, b) if a.stride < b.stride else (b, a)
+  return high.stride % (low.stride * low.size) != 0
+
+
+# ---------------------------------------------------------------- what is known of an operand
+
+
+def constant(u: UOp) -> Any:
+  """The value that all elements of `u` have, if it is a constant; else None."""
+  while u.op in STRETCHED:
+    u = u.src[0]
+  return u.arg if u.op is Ops.CONST and not u.src else None
+
+
+def is_finite(u: UOp) -> bool:
+  """Whether every element is known to be finite: a finite constant, a counter, or an integer in a wide enough float."""
+  while u.op in STRETCHED:
+    u = u.src[0]
+  if u.op is Ops.CAST and u.dtype in (dtypes.float32, dtypes.float64) and not dtypes.is_float(u.src[0].dtype):
+    return True
+  return u.op is Ops.IOTA or (u.op is Ops.CONST and math.isfinite(u.arg))
+
+
+# ---------------------------------------------------------------- the rows of the table
+
+
+def _movement(c: Case) -> Kept | None:
+  """Every element of the result is one of a source's: keep. CAT chooses between sources, as WHERE does; a lookup needs
+  its index settled."""
+  if c.op is Ops.GATHER:
+    return c.stay() if c.owing == [0] else None
+  return c.lifted(range(len(c.src)))
+
+
+def _pad(c: Case) -> Kept | None:
+  """add keeps a fill of 0, mul of 1; max and min any, for every device holds it."""
+  fill = c.arg[1] if c.op is Ops.PAD else 0
+  return c.stay() if c.extremum or fill == (0 if c.by is Ops.ADD else 1) else None
+
+
+def _select(c: Case) -> Kept | None:
+  """The condition is the same on all devices; the branches owe or are lifted."""
+  return None if c.debts[0] else c.lifted((1, 2))
+
+
+def _sum(c: Case) -> Kept | None:
+  """add keeps, the other operand counts once; max(x_d) + y = max(x_d + y) for finite y in floats; c - x turns max into
+  min."""
+  if c.by is Ops.ADD:
+    return c.lifted((0, 1)) if c.dtype is not dtypes.bool else None
+  if not c.extremum or not c.floating or len(c.owing) > 1 or not is_finite(c.src[1 - c.owing[0]]):
+    return None
+  return c.stay(SWAP[c.by] if c.op is Ops.SUB and c.owing == [1] else None)
+
+
+def _extremum(c: Case) -> Kept | None:
+  """max commutes with max, both may owe; max(min(x_d), y) = min(max(x_d, y)) where y owes nothing."""
+  if not c.extremum or (c.by is not c.op and len(c.owing) > 1):
+    return None
+  return c.stay()
+
+
+def _product(c: Case) -> Kept | None:
+  """(sum of x_d) y keeps; two sums over different digits multiply out, over the same ones the smaller is paid first.
+  max(x_d) c in floats: c > 0 keeps, c < 0 turns around. A product is lifted to."""
+  if c.dtype is dtypes.bool or (c.op is Ops.FDIV and c.owing != [0]):
+    return None
+  if c.by is Ops.MUL:
+    return c.lifted((0, 1))
+  if c.by is Ops.ADD:
+    return c.stay() if len(c.owing) == 1 else _two_sums(c)
+  factor = constant(c.src[1 - c.owing[0]]) if len(c.owing) == 1 and c.floating else None
+  if factor is None or factor == 0 or not math.isfinite(factor):
+    return None
+  return c.stay(None if factor > 0 else SWAP[c.by])
+
+
+def _two_sums(c: Case) -> Kept | None:
+  x, y = c.src
+  if not any(_overlap(d, e) for d in _digits(c.debts[0]) for e in _digits(c.debts[1])):
+    return c.stay()
+  if x is y or aligned((x, y)):
+    return None
+  first = x.size if isinstance(x.size, int) else x.size.vmax
+  second = y.size if isinstance(y.size, int) else y.size.vmax
+  return Kept((c.debts[0], ()), c.debts[0]) if first >= second else Kept(((), c.debts[1]), c.debts[1])
+
+
+def _negate(c: Case) -> Kept | None:
+  """-(sum) = sum of -; max turns into min in floats (-INT_MIN is no maximum)."""
+  if c.by is Ops.ADD:
+    return c.stay()
+  return c.stay(SWAP[c.by]) if c.extremum and c.floating else None
+
+
+def _reduce_same(c: Case) -> Kept | None:
+  """Over another dim the same reduction: their order does not matter. Summed over dims along which owners differ, parts
+  of a lookup are no longer in one place."""
+  if c.arg[0] is not c.by:
+    return None
+  if any(o.disjoint for o in c.debts[0]) and not _owner_constant(c.src[0], c.arg[1]):
+    return Kept(c.debts, tuple(Owe(o.digits, o.op) for o in c.debts[0]))
+  return c.stay()
+
+
+def _cast(c: Case) -> Kept | None:
+  """Sums and products survive what is a ring homomorphism (integers to the same width or narrower) and wider floats;
+  max and min what is monotone."""
+  a, b = c.src[0].dtype, c.dtype
+  if dtypes.bool in (a, b):
+    return c.stay() if c.extremum and a is dtypes.bool else None
+  if dtypes.is_float(a):
+    wider = dtypes.is_float(b) and b.itemsize > a.itemsize
+    return c.stay() if wider or (c.extremum and dtypes.is_float(b)) else None
+  if dtypes.is_float(b):
+    return c.stay() if c.extremum else None
+  if not c.extremum:
+    return c.stay() if b.itemsize <= a.itemsize else None
+  preserved = b.itemsize > a.itemsize and (dtypes.is_unsigned(a) or not dtypes.is_unsigned(b))
+  return c.stay() if preserved else None
+
+
+def _monotone(c: Case) -> Kept | None:
+  return c.stay() if c.extremum else None
+
+
+def _never(c: Case) -> Kept | None:
+  return None
+
+
+_RULES: dict[Owed, Callable[[Case], Kept | None]] = {
+  Owed.KEEP: _movement,
+  Owed.PAD: _pad,
+  Owed.SELECT: _select,
+  Owed.SUM: _sum,
+  Owed.EXTREMUM: _extremum,
+  Owed.PRODUCT: _product,
+  Owed.NEGATE: _negate,
+  Owed.REDUCE_SAME: _reduce_same,
+  Owed.CAST: _cast,
+  Owed.MONOTONE: _monotone,
+  Owed.SETTLE_FIRST: _never,
+}
+
+
+# ---------------------------------------------------------------- disjoint: a lookup in a table cut by rows
+
+
+def _disjoint(
+  op: Ops, dtype: DType, src: Sequence[UOp], arg: Any, debts: tuple[Debts, ...], owing: list[int]
+) -> Kept | None:
+  """Where at most one coordinate is not zero, f(x) = sum of f(x_d) for every elementwise f with f(0) = 0, and for a
+  reduction along which the owner does not change."""
+  if not all(o.disjoint for i in owing for o in debts[i]) or any(debts[i] != debts[owing[0]] for i in owing):
+    return None
+  if len(owing) > 1 and not aligned([src[i] for i in owing]):
+    return None
+  if op is Ops.REDUCE:
+    return Kept(debts, debts[0]) if _owner_constant(src[0], arg[1]) else None
+  return Kept(debts, debts[owing[0]]) if _zero_at_zero(op, dtype, src, owing) else None
+
+
+def _zero_at_zero(op: Ops, dtype: DType, src: Sequence[UOp], owing: list[int]) -> bool:
+  """Whether f is 0 where the sources that owe are."""
+  if op is Ops.CAST:
+    return dtypes.bool not in (src[0].dtype, dtype)
+  if op in ZERO_AT_ZERO or op is Ops.MUL:
+    return True
+  if op in (Ops.MAX, Ops.MIN):
+    if len(owing) == 2:
+      return True
+    other = constant(src[1 - owing[0]])
+    return other is not None and (other <= 0 if op is Ops.MAX else other >= 0)
+  if op in (Ops.IDIV, Ops.MOD, Ops.POW) and owing == [0]:
+    other = constant(src[1])
+    return other is not None and (other > 0 if op is Ops.POW else other != 0)
+  return False
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+  """Where the rows of a value come from: the index, and the movement since. Equal ones have equal owners everywhere."""
+
+  index: UOp
+  table: Any  # placement and rows of the table
+  movement: tuple[tuple[Ops, Any], ...]
+  dims: frozenset[int]  # along which the owner changes
+
+
+def lookup_of(u: UOp) -> Lookup | None:
+  """The lookup that a disjoint debt of `u` comes from; None where it cannot be told."""
+  movement: list[UOp] = []
+  for _ in range(64):
+    owing = [s for s in u.src if debts_of(s)]
+    if u.op is Ops.GATHER and not owing:
+      dims = frozenset(range(u.src[1].ndim))
+      for v in reversed(movement):
+        dims = _moved(v, dims)
+      cut = u.src[0].device
+      assert isinstance(cut, Sharding)
+      return Lookup(u.src[1], (cut.cut(0), u.src[0].shape[0]), tuple((v.op, v.arg) for v in reversed(movement)), dims)
+    if not owing or u.op in (Ops.MOVE, Ops.GATHER) or any(debts_of(s) != debts_of(owing[0]) for s in owing):
+      return None
+    if u.op in GroupOp.Movement or u.op is Ops.REDUCE:
+      movement.append(u)
+    u = owing[0]
+  return None
+
+
+def _moved(u: UOp, dims: frozenset[int]) -> frozenset[int]:
+  """The dims of `u` along which the owner changes, given those of its source."""
+  rule = card(u.op).factors
+  assert rule is not None
+  f = rule(u)
+  factors = {factor for i in dims for factor in f.src[0][i]} | (f.blocked if dims else frozenset())
+  moved = {i for i, inner in enumerate(f.out) if factors & set(inner)}
+  if u.op in (Ops.WINDOW, Ops.SPREAD) and moved & set(u.arg[:2]):
+    moved |= set(u.arg[:2])
+  return frozenset(moved)
+
+
+def aligned(xs: Sequence[UOp]) -> bool:
+  """Whether all come from one lookup in the same way, so that each element has one owner in all of them."""
+  if not all(o.disjoint for x in xs for o in debts_of(x)):
+    return False
+  found = lookup_of(xs[0])
+  return found is not None and all(x is xs[0] or lookup_of(x) == found for x in xs[1:])
+
+
+def _owner_constant(x: UOp, axes: Sequence[int]) -> bool:
+  found = lookup_of(x)
+  return found is not None and not found.dims & set(axes)
