@@ -1,4 +1,4 @@
-"""Host arrays as a device: `NPY` holds what came from numpy and what goes there; what is computed on it, numpy computes."""
+"""Host arrays as a device: `NPY` holds what came from numpy and goes there; what is computed on it, numpy computes."""
 
 from __future__ import annotations
 
