@@ -203,8 +203,10 @@ def _above(dtype: DType) -> frozenset[DType]:
 
 @functools.cache
 def least_upper_dtype(*ds: DType) -> DType:
-  """The smallest type that every one of `ds` promotes to."""
-  return min(frozenset.intersection(*(_above(d.scalar()) for d in ds)))
+  """The smallest type that every one of `ds` promotes to; float32 for integers that no integer type holds (uint64 and
+  int8)."""
+  least = min(frozenset.intersection(*(_above(d.scalar()) for d in ds)))
+  return least if least not in dtypes.fp8s or any(dtypes.is_float(d) for d in ds) else dtypes.float32
 
 
 def least_upper_float(dtype: DType) -> DType:

@@ -281,9 +281,12 @@ class UOp:
     try:
       return self._shape
     except AttributeError:
-      for u in self.toposort(lambda u: not hasattr(u, "_shape")):  # iterative: graphs may be deeper than the stack
+      pass
+    if not all(hasattr(s, "_shape") for s in self.src):  # iterative: graphs may be deeper than the stack
+      for u in self.toposort(lambda u: not hasattr(u, "_shape")):
         u._shape = CARDS[u.op].shape(u)
-      return self._shape
+    self._shape = CARDS[self.op].shape(self)
+    return self._shape
 
   @property
   def device(self) -> Placement | None:
@@ -291,9 +294,12 @@ class UOp:
     try:
       return self._device
     except AttributeError:
+      pass
+    if not all(hasattr(s, "_device") for s in self.src):
       for u in self.toposort(lambda u: not hasattr(u, "_device")):
         u._device = _result_device(u)
-      return self._device
+    self._device = _result_device(self)
+    return self._device
 
   @property
   def ndim(self) -> int:
@@ -564,10 +570,10 @@ class UOp:
   def copy_to_device(self, device: Placement) -> UOp:
     """What the user's `to` and `shard` make: a pinned move. An implied move behind it is not made twice."""
     x = self.src[0] if self.op is Ops.MOVE and not self.arg.pinned else self
-    if x.device is None:
-      return UOp.new(Ops.MOVE, x.dtype, (x,), Move(device, True)).stamp()
     if isinstance(device, Sharding):
       device.local_shape(x.shape)  # raises where the placement cuts a dim that is not there
+    if x.device is None:
+      return UOp.new(Ops.MOVE, x.dtype, (x,), Move(device, True))
     return x.move(device, pinned=True)
 
   def assign(self, value: UOp) -> UOp:
@@ -751,7 +757,7 @@ def _result_device(u: UOp) -> Placement | None:
     d = s.device
     if d is not None and d is not device:
       alike, device = alike and device is None, d
-  if device is None or (alike and (isinstance(device, str) or u.op in _ALIKE)):
+  if device is None or (alike and (isinstance(device, str) or (u.op in _ALIKE and not device.pending))):
     return device
   return place.result(u) if u.op is not Ops.SINK else None
 
