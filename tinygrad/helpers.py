@@ -10,7 +10,6 @@ import math
 import operator
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -38,6 +37,7 @@ class LazyModule:
 
 
 numpy: Any = LazyModule("numpy")
+tempfile: Any = LazyModule("tempfile")
 
 
 @functools.cache

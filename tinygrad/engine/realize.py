@@ -10,20 +10,36 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tinygrad.codegen import lower_kernel
 from tinygrad.device import Buffer, Device, Placement, Sharding, Target, device_set, short_devices
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.estimate import Estimate, estimate
-from tinygrad.helpers import DEBUG, DEFER, NOOPT, ContextVar, GlobalCounters, colored, numpy, prod, size_to_str
-from tinygrad.runtime.python import Interpreter
-from tinygrad.schedule.memory import Temp
-from tinygrad.schedule.schedule import ScheduleItem, Transfer, create_schedule
-from tinygrad.sharding.localize import localize
+from tinygrad.helpers import (
+  DEBUG,
+  DEFER,
+  NOOPT,
+  ContextVar,
+  GlobalCounters,
+  LazyModule,
+  colored,
+  numpy,
+  prod,
+  size_to_str,
+)
 from tinygrad.uop.ops import BufferArg, GroupOp, Ops, UOp, buffer_of, uops_in
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
+
+if TYPE_CHECKING:
+  from tinygrad.schedule.memory import Temp
+  from tinygrad.schedule.schedule import ScheduleItem, Transfer
+
+# the stages, imported by the first realize: a script that only imports the package does not wait for them
+sharding: Any = LazyModule("tinygrad.sharding.localize")
+scheduling: Any = LazyModule("tinygrad.schedule.schedule")
+codegen: Any = LazyModule("tinygrad.codegen")
+interpreter: Any = LazyModule("tinygrad.runtime.python")
 
 INTERPRET = ContextVar("INTERPRET", 0)  # 1: evaluate the localized graph in numpy instead of compiling it
 DEVICE_NUM = "_device_num"
@@ -51,7 +67,7 @@ def program(ast: UOp, device: str) -> Program:
   key = (ast, backend.target, NOOPT.value)
   if (found := _programs.get(key)) is None:
     cost = estimate(ast)
-    linear = lower_kernel(ast, backend.target)
+    linear = codegen.lower_kernel(ast, backend.target)
     source = backend.render(linear, cost.name)
     if DEBUG >= 5:
       print(source)
@@ -135,14 +151,16 @@ def canonical(sink: UOp) -> tuple[UOp, list[UOp], dict[str, int]]:
 
 def make_plan(sink: UOp) -> Plan:
   """Localizes, schedules and compiles a canonical graph."""
-  local = localize(sink)
+  local = sharding.localize(sink)
   devices = [d for u in local.toposort() if u.op is Ops.BUFFER for d in device_set(u.arg.device)[:1]]
   if INTERPRET or set(devices) == {"NPY"} or any(getattr(Device[d], "interprets", False) for d in devices):
     buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
     return Plan((), (), tuple(-1 - u.arg.uid for u in buffers), (), local=local)
-  schedule = create_schedule(local)
+  schedule = scheduling.create_schedule(local)
   names = frozenset(name for i in schedule.items for name in i.variables)
-  programs = tuple(None if isinstance(i.kernel, Transfer) else program(i.kernel, i.devices[0]) for i in schedule.items)
+  programs = tuple(
+    None if isinstance(i.kernel, scheduling.Transfer) else program(i.kernel, i.devices[0]) for i in schedule.items
+  )
   return Plan(
     schedule.items, programs, tuple(-1 - u.arg.uid for u in schedule.buffers), schedule.temps, names - {DEVICE_NUM}
   )
@@ -309,7 +327,7 @@ class Stretch:
         self.ops += w.program.cost.ops * len(w.item.devices)
         self.nbytes += w.program.cost.nbytes * len(w.item.devices)
       else:
-        assert isinstance(w.item.kernel, Transfer)
+        assert isinstance(w.item.kernel, scheduling.Transfer)
         self.nbytes += prod(w.item.kernel.shape) * w.item.kernel.dtype.itemsize
     if self.work[0].program is not None and not Device[self.work[0].item.devices[0]].simulated:
       self.bind()
@@ -357,7 +375,7 @@ class Stretch:
         backend.synchronize()
     start = time.perf_counter()
     first = self.work[0]
-    if isinstance(first.item.kernel, Transfer):
+    if isinstance(first.item.kernel, scheduling.Transfer):
       copy(first.item.kernel, first.memory[1], first.memory[0])
     elif self.backends:
       self.backends[0].submit_all(self.backends, self.calls)
@@ -467,5 +485,5 @@ def interpret(run: Run) -> None:
   assert local is not None
   order = [u for u in local.toposort() if u.op is Ops.BUFFER]
   arrays = {u: [host_array(b, i) for i in range(len(b.devices))] for u, b in zip(order, run.memory)}
-  Interpreter(arrays.__getitem__, run.variables).run(local)
+  interpreter.Interpreter(arrays.__getitem__, run.variables).run(local)
   GlobalCounters.kernel_count += 1
