@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
+from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, least_upper_float, sum_acc_dtype, to_dtype
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.mixin.base import sint
@@ -160,12 +161,18 @@ class Reduce(Creation):
       return self
     n = int(self.shape[dim])
     x = self.transpose(dim, -1)
-    if n <= 2 * BLOCK:
+    where = x.uop.device
+    parts = where.parts(self.ndim - 1) if isinstance(where, Sharding) else 1
+    if parts == 1 and n <= 2 * BLOCK:
       return x._cumulate_short(op, identity).transpose(dim, -1)
-    blocks = ceildiv(n, BLOCK)
-    rows = x.pad((0, blocks * BLOCK - n), value=identity).unflatten(-1, (blocks, BLOCK))
-    inner = rows._cumulate_short(op, identity)
-    totals = inner._slice(inner.ndim - 1, BLOCK - 1, BLOCK).squeeze(-1)._cumulate(-1, op, identity)
+    # along a cut dim the blocks are the devices': one total of each travels
+    blocks, size = (ceildiv(n, BLOCK), BLOCK) if parts == 1 else (parts, ceildiv(n, parts))
+    rows = x.pad((0, blocks * size - n), value=identity).unflatten(-1, (blocks, size))
+    inner = rows._cumulate(-1, op, identity)
+    totals = inner._slice(inner.ndim - 1, size - 1, size).squeeze(-1)
+    if isinstance(where, Sharding) and parts > 1:
+      totals = totals._new(totals.uop.copy_to_device(where.settled.with_dims(where.dims[: self.ndim - 1])))
+    totals = totals._cumulate(-1, op, identity)
     before = totals._slice(totals.ndim - 1, 0, blocks - 1).pad((1, 0), value=identity)
     merged = inner._new(inner.uop.alu(op, before.unsqueeze(-1)._expand_to(inner.shape).uop))
     return merged.flatten(-2)._slice(self.ndim - 1, 0, n).transpose(dim, -1)

@@ -13,7 +13,7 @@ from tinygrad.sharding.localize import Localizer, whole_assigns
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, size_of
 from tinygrad.sharding.place import place
 from tinygrad.uop.cards import CARDS
-from tinygrad.uop.ops import Ops, UOp, render_shape
+from tinygrad.uop.ops import GroupOp, Ops, UOp, render_shape
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
 COUNTED_DEVICES = 256  # of more devices, so many at both ends are looked at
@@ -117,12 +117,12 @@ def as_realized(roots: list[UOp]) -> UOp:
   """The effects that realizing `roots` has: those below them, and each computed value's store into a new buffer."""
   effects = dict.fromkeys(u for u in UOp.sink(*roots).toposort() if u.op is Ops.ASSIGN)
   for root in roots:
-    base = root.base
-    if base.op is Ops.BUFFER and all(v.op is not Ops.MOVE for v in root.toposort()):
-      continue
+    base = root
+    while base.op in GroupOp.Movement and len(base.src) == 1 and base.op not in (Ops.PAD, Ops.SPREAD):
+      base = base.src[0]
     d = root.device
     where = d.settled if isinstance(d, Sharding) else d
-    if where is not None and root.op not in (Ops.ASSIGN, Ops.AFTER):
+    if where is not None and base.op not in (Ops.BUFFER, Ops.ASSIGN, Ops.AFTER):  # a view of memory stays one
       buffer = UOp.buffer(root.max_shape, root.dtype, where)
       view = buffer if buffer.shape == root.shape else buffer.shrink([(0, n) for n in root.shape])
       store = view.assign(root)
