@@ -1,6 +1,6 @@
 """tinygrad, in which the device carries the sharding: `Tensor`, `TinyJit`, `Device`, `Sharding`, `Mesh`, `P`."""
 
-from tinygrad import nn
+from tinygrad import nn, ops, sharding  # ops and sharding register the cards and the placement function
 from tinygrad.device import Device, DeviceError, Mesh, P, ShardError, Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import TinyJit
@@ -24,4 +24,6 @@ __all__ = [
   "dtypes",
   "getenv",
   "nn",
+  "ops",
+  "sharding",
 ]
