@@ -28,7 +28,7 @@ MIN_SHUFFLED, MAX_SHUFFLED = (
   4,
   4,
 )  # lanes from which, and step up to which, a strided load is contiguous loads and shuffles
-BLOCK = 256  # iterations of one accumulator after which a long sum of floats goes on in another
+BLOCK = 256  # least iterations of one accumulator after which a long sum of floats goes on in another
 
 
 def identity(op: Ops, dtype: DType) -> ConstType:
@@ -447,11 +447,19 @@ class Emitter:
         self.nest(stores, plan, level + 1, {**mapping, r: at})
         self.forget(copies, lanes)
 
+  def scratch(self, dtype: DType, offset: int) -> UOp:
+    """Scratch memory `offset` bytes from its start. What is in it changes with every loop that is open now, so what is read
+    from it depends on them all."""
+    memory = UOp.new(Ops.SCRATCH, dtype, (), (offset, next(self.ids)))
+    self.deps_memo[memory] = 0
+    for s in self.stack[1:]:
+      self.deps_memo[memory] |= self.bits[s.out[0]]
+    return memory
+
   def pack(self, stores: Sequence[UOp], stage: Stage, mapping: dict[UOp, UOp]) -> list[UOp]:
     """Emits the loops that compute a staged operand; gives the stores with loads from scratch memory in its place."""
     dtype = stage.operand.dtype
-    memory = UOp.new(Ops.SCRATCH, dtype, (), (stage.offset, next(self.ids)))
-    where = UOp.new(Ops.INDEX, dtype, (memory, stage.place))
+    where = UOp.new(Ops.INDEX, dtype, (self.scratch(dtype, stage.offset), stage.place))
     inside, loops = dict(mapping), []
     for r in stage.ranges:
       if r not in mapping:
@@ -483,7 +491,7 @@ class Emitter:
     b, dtype = plan.block, plan.block.fold.dtype
 
     def where() -> UOp:
-      return UOp.new(Ops.INDEX, dtype, (UOp.new(Ops.SCRATCH, dtype, (), (b.offset, next(self.ids))), b.place))
+      return UOp.new(Ops.INDEX, dtype, (self.scratch(dtype, b.offset), b.place))
 
     def write(value: UOp) -> None:
       store = UOp.new(Ops.STORE, dtypes.void, (where(), value, *b.ranges))
@@ -616,7 +624,7 @@ class Emitter:
           with self.loop(part.count, AxisKind.REDUCE) as counter:
             at, copies, lanes = self.split(r, part, counter)
             if block.op is Ops.RANGE:
-              at = Affine(0, {block: BLOCK * tile.size}).plus(affine(at, self.affine_memo)).uop()
+              at = Affine(0, {block: int(part.count.arg) * tile.size}).plus(affine(at, self.affine_memo)).uop()
             values = [substitute(f.src[0], {**mapping, r: at}) for f in group]
             exists = self.limits.get(lanes) if lanes is not None else None
             for c in range(part.tile.copies):
@@ -653,15 +661,17 @@ class Emitter:
 
 
 def _blocks(region: Region) -> Iterator[tuple[int, Region]]:
-  """A long region as (number of blocks, block) and the rest."""
+  """A long region as (number of blocks, block) and the rest; both near the root of its length, for the error grows
+  with their sum."""
   n = int(region.count.arg) if region.count.op is Ops.CONST else 0
   if n < 8 * BLOCK:
     yield 1, region
     return
-  yield n // BLOCK, replace(region, count=index(BLOCK))
-  if n % BLOCK:
-    base = Affine(n // BLOCK * BLOCK * region.tile.size).plus(affine(region.base, {})).uop()
-    yield 1, replace(region, count=index(n % BLOCK), base=base)
+  length = max(BLOCK, 1 << (n.bit_length() // 2))
+  yield n // length, replace(region, count=index(length))
+  if n % length:
+    base = Affine(n // length * length * region.tile.size).plus(affine(region.base, {})).uop()
+    yield 1, replace(region, count=index(n % length), base=base)
 
 
 def substitute(u: UOp, mapping: dict[UOp, UOp]) -> UOp:

@@ -205,7 +205,9 @@ def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:
   def total(v: UOp | None) -> float:
     return sum(i.work * stages.discount(i, v, most) for i in a.items)
 
-  candidates: list[UOp | None] = [None, *(r for r in a.parallel if size(r) >= min(MIN_SHUFFLED, most))]
+  # a range whose copies make divisions affine is better unrolled than divided lane by lane
+  lanes = [r for r in a.parallel if size(r) >= min(MIN_SHUFFLED, most) and r not in a.residues]
+  candidates: list[UOp | None] = [None, *lanes]
   v = min(candidates, key=total)
   tiles: dict[UOp, Tile] = {}
   if v is not None:

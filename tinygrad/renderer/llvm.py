@@ -8,6 +8,7 @@ decomposed.
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 from collections.abc import Sequence
@@ -46,6 +47,7 @@ _LANE_FOLDS = {
 }
 
 
+@functools.cache
 def intrinsic(op: Ops) -> str | None:
   """The LLVM intrinsic of an op whose card renders it as a plain call, `exp({0})`."""
   called = re.fullmatch(r"(\w+)\(\{0\}(?:, \{1\})?\)", CARDS[op].render or "")
@@ -353,9 +355,11 @@ class LLVMRenderer:
       return self.ins(f"{_BOOL_OPS[u.op]} {kind} {xs[0]}, {xs[1]}")
     if is_float and u.op in _FLOAT_OPS:
       return self.ins(f"{_FLOAT_OPS[u.op]} contract {kind} {xs[0]}, {xs[1]}")
+    if not is_float and u.op in _INT_OPS:
+      return self.ins(f"{_INT_OPS[u.op]} {kind} {xs[0]}, {xs[1]}")
     if (function := intrinsic(u.op)) is not None:
       return self.call(kind, f"llvm.{function}.{self.suffix(dtype)}", [(kind, x) for x in xs])
-    return self.ins(f"{_INT_OPS[u.op]} {kind} {xs[0]}, {xs[1]}")
+    raise NotImplementedError(f"{u.op.name} of {dtype.name}: no instruction, and its card renders it as no call")
 
   def splat(self, value: float, dtype: DType) -> str:
     literal = _literal(value, dtype.scalar())
