@@ -3,8 +3,9 @@
     python -m extra.collectives [FILE.json]
 
 Each program is a function over Tensor, Mesh and P in float32; `explain` counts what realizing its results would move,
-per device. Nothing is computed; `contiguous` asks for a copy where a realize would leave a view. XLA's figures were measured with JAX (see the file's "origin"). The exit status is 1 if
-a program moves more than XLA's, or if fewer than 10 of those where XLA moves more than enough get by with enough.
+per device. Nothing is computed; `contiguous` asks for a copy where a realize would leave a view. XLA's figures were
+measured with JAX (see the file's "origin"). The exit status is 1 if a program moves more than XLA's, or if fewer than 10
+of those where XLA moves more than enough get by with enough.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad import Mesh, P, Sharding, Tensor, dtypes
-from tinygrad.sharding import Report, explain
+from tinygrad.sharding import explain
+from tinygrad.sharding.report import Report
 
 DATA = Path(__file__).parents[1] / "test" / "data" / "collectives.json"
 LINE = Mesh([f"NULL:{i}" for i in range(8)], (8,), ("x",))

@@ -10,7 +10,7 @@ import pytest
 from tinygrad.device import Mesh, P, Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.gradient import compute_gradient
-from tinygrad.sharding.explain import explain
+from tinygrad.sharding import explain
 from tinygrad.uop.ops import Ops, UOp
 
 CASES = {

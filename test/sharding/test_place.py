@@ -8,7 +8,7 @@ import tinygrad.sharding  # noqa: F401
 from tinygrad.device import Mesh, Owe, P, ShardError, Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
-from tinygrad.sharding.explain import explain
+from tinygrad.sharding import explain
 from tinygrad.sharding.localize import localize
 from tinygrad.uop.ops import Ops, UOp
 

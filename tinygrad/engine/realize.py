@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 # the stages, imported by the first realize: a script that only imports the package does not wait for them
 sharding: Any = LazyModule("tinygrad.sharding.localize")
+moves: Any = LazyModule("tinygrad.sharding.report")
 scheduling: Any = LazyModule("tinygrad.schedule.schedule")
 codegen: Any = LazyModule("tinygrad.codegen")
 interpreter: Any = LazyModule("tinygrad.runtime.python")
@@ -206,7 +207,10 @@ def realize(*roots: UOp) -> list[UOp]:
   effects = [u for u in UOp.sink(*waiting).toposort() if u.op is Ops.ASSIGN]
   made = {root: _prepare(root, effects) for root in dict.fromkeys(roots)}
   if effects:
-    plan, buffers, values = plan_of(UOp.sink(*effects))
+    sink = UOp.sink(*effects)
+    if DEBUG >= 2 and (found := moves.report(sink)).rows:
+      print(found)
+    plan, buffers, values = plan_of(sink)
     execute(Run(plan, [*map(buffer_of, buffers), *allocate_temps(plan)], values))
   return [made[root] for root in roots]
 
@@ -232,7 +236,9 @@ def _prepare(root: UOp, effects: list[UOp]) -> UOp:
     return u
   buffer = UOp.buffer(root.max_shape, root.dtype, settled(root.device))
   view = buffer if buffer.shape == root.shape else buffer.shrink([(0, n) for n in root.shape])
-  effects.append(view.assign(root))
+  store = view.assign(root)
+  store.origin = root.origin  # moves that it forces are said to come from where the value was made
+  effects.append(store)
   return view
 
 

@@ -1,10 +1,32 @@
 """Placement of ops, moves between placements, and the local program. Importing it gives `UOp` its placement
 function."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from tinygrad import ops as _ops
+from tinygrad.helpers import LazyModule
 from tinygrad.sharding import place as _place
-from tinygrad.sharding.explain import Report, explain
 from tinygrad.uop import place as _seat
 
+if TYPE_CHECKING:
+  from tinygrad.sharding.report import Report
+
+_report: Any = LazyModule("tinygrad.sharding.report")  # a script that does not ask for a report does not wait for it
+_drawing: Any = LazyModule("tinygrad.sharding.drawing")
 _seat.register(_place.decide, _place.result, _place.deliver)
-__all__ = ["Report", "_ops", "explain"]
+
+
+def explain(*ys: Any) -> Report:
+  """The moves that `Tensor.realize(*ys)` would make, for lazy Tensors or UOps; nothing is computed.
+
+  `.rows` lists each with its kind, mesh axes, bytes, line and reason; `.payload` and `.wire` add up their bytes per
+  device; it prints as a table. Slices and other steps in which no byte travels are left out. Axes have the names of the
+  mesh that the user last placed something with on these devices.
+  """
+  report: Report = _report.explain(*ys)
+  return report
+
+
+__all__ = ["_ops", "explain"]

@@ -416,7 +416,7 @@ class UOp:
   @staticmethod
   def buffer(shape: Sequence[int], dtype: DType, device: Placement, memory: Buffer | None = None) -> UOp:
     """A new buffer; its memory (`buffer_of`) is allocated on first use."""
-    u = UOp.new(Ops.BUFFER, dtype, (), BufferArg(next(_uids), tuple(shape), device))
+    u = UOp.new(Ops.BUFFER, dtype, (), BufferArg(next(_uids), tuple(shape), device)).stamp()
     _buffers[u] = memory if memory is not None else Buffer(device, tuple(shape), dtype)
     return u
 
