@@ -381,8 +381,8 @@ class Target:
 
 
 class Backend(Protocol):
-  """One device. `launch` and copies are in order per device and may return before the work is done; `synchronize`
-  waits and raises what failed.
+  """One device. What is queued on it runs in order and may still run when `submit_all` and `free` have returned;
+  `synchronize` waits and raises what failed.
 
   A `simulated` backend has no memory and does no work: the engine does not loop over its devices.
   """
@@ -398,8 +398,20 @@ class Backend(Protocol):
   def view(self, handle: Any) -> memoryview | None:
     """The memory itself, where the host can address it (synchronize first)."""
 
-  def compile(self, source: str, name: str) -> Any: ...
   def render(self, linear: list[Any], name: str) -> str: ...
+  def compile(self, source: str, name: str) -> Any: ...
+  def bind(self, program: Any, args: Sequence[Any], variables: Sequence[int] = ()) -> Any:
+    """A call of `program`: its buffers by slot (a list of every device's for a table of peers), variables by name."""
+
+  def barrier(self, devices: Sequence[Any]) -> list[Any]:
+    """One call for each device; none returns before all have come so far."""
+
+  def batch(self, calls: Sequence[Any]) -> Any:
+    """Calls as one hand-over, which may be submitted again."""
+
+  def submit_all(self, devices: Sequence[Any], lists: Sequence[Any]) -> None:
+    """Queues one batch on each device."""
+
   def synchronize(self) -> None: ...
 
 
