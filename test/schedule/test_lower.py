@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 import tinygrad.sharding  # noqa: F401
+from tinygrad import Tensor
 from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import realize, to_numpy
-from tinygrad.helpers import Context
+from tinygrad.helpers import Context, GlobalCounters
+from tinygrad.schedule.schedule import ScheduleError
 from tinygrad.uop.ops import Ops, UOp
 
 RNG = np.random.default_rng(7)
@@ -224,11 +226,64 @@ def test_old_content_is_read_before_the_assign_and_new_content_after():
   np.testing.assert_allclose(to_numpy(z), a + 1)
 
 
-def test_old_and_new_content_in_one_value_is_an_error():
-  (buffer,) = realize(on_cpu(array(3, 3)) * 1.0)
+def test_old_and_new_content_in_one_value():
+  a = array(3, 3)
+  (buffer,) = realize(on_cpu(a) * 1.0)
   after = buffer.after(buffer.assign(buffer + 1.0))
-  with pytest.raises(RuntimeError, match="both as it was before an assign and after it"):
-    realize(after * buffer)
+  (x,) = realize(after * buffer)
+  np.testing.assert_array_equal(to_numpy(x), (a + 1) * a)
+  np.testing.assert_array_equal(to_numpy(buffer), a + 1)
+
+
+def test_each_of_three_contents_in_one_value():
+  a = array(4, 3)
+  (buffer,) = realize(on_cpu(a) * 1.0)
+  one = buffer.after(buffer.shrink(((0, 2), (0, 3))).assign(on_cpu(a).shrink(((2, 4), (0, 3)))))
+  two = one.after(one.flip((0,)).assign(one + buffer))
+  (x,) = realize(buffer * 100.0 + one * 10.0 + two)
+  first = a.copy()
+  first[:2] = a[2:]
+  second = (first + a)[::-1]
+  np.testing.assert_allclose(to_numpy(x), a * 100 + first * 10 + second, rtol=1e-6)
+  np.testing.assert_array_equal(to_numpy(buffer), second)
+
+
+@pytest.mark.parametrize("count", (2, 3))
+def test_buffers_exchange_their_contents(count):
+  arrays = [array(4) for _ in range(count)]
+  buffers = [realize(on_cpu(a) * 1.0)[0] for a in arrays]
+  stores = [b.assign(buffers[(i + 1) % count] * 2.0) for i, b in enumerate(buffers)]
+  realize(*stores)
+  for i, b in enumerate(buffers):
+    np.testing.assert_array_equal(to_numpy(b), arrays[(i + 1) % count] * 2)
+
+
+def test_old_content_of_shards_moves_after_the_assign():
+  """Every device reads its peers' old parts once these hold the new content."""
+  a = array(6, 4)
+  x = Tensor(a).shard(("CPU:0", "CPU:1"), axis=0).realize()
+  old = x.uop
+  new = old.after(old.assign(old * 2.0))
+  total = (new * old.flip((0,))).r(Ops.ADD, (0,))
+  np.testing.assert_allclose(to_numpy(realize(total)[0]), (a * 2 * a[::-1]).sum(0, keepdims=True), rtol=1e-5)
+  np.testing.assert_array_equal(x.numpy(), a * 2)
+
+
+def test_no_copy_where_an_order_exists():
+  a = array(5)
+  x, y, z = (realize(on_cpu(a) * 1.0)[0] for _ in range(3))
+  before = GlobalCounters.kernel_count
+  realize(x.assign(y * 2.0), y.assign(z * 3.0), z.assign(z + 1.0))
+  assert GlobalCounters.kernel_count - before == 3
+
+
+def test_the_same_buffer_assigned_twice_apart_is_an_error():
+  a = array(3)
+  (buffer,) = realize(on_cpu(a) * 1.0)
+  one, two = buffer.after(buffer.assign(buffer + 1.0)), buffer.after(buffer.assign(buffer * 2.0))
+  with pytest.raises(ScheduleError, match=r"neither after the other(.|\n)*fix: write to a .clone\(\) of it"):
+    realize(one + two)
+  np.testing.assert_array_equal(to_numpy(buffer), a)
 
 
 def test_quantised_matmul():

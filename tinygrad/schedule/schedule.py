@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.device import Placement, Sharding, device_set
@@ -53,6 +53,7 @@ class ScheduleError(RuntimeError):
 
 
 Version = frozenset[UOp]  # the ASSIGNs that a reader of a buffer sees
+State = tuple[int, Version]  # the content of a slot at a time
 
 
 @dataclass(slots=True)
@@ -72,7 +73,10 @@ def create_schedule(sink: UOp) -> Schedule:
   """Kernels for SINK of ASSIGN(view of BUFFER | SHARD, value) in the local view. Raises ScheduleError if no order of
   the effects exists.
   """
-  return _Builder(sink).build()
+  builder = _Builder(sink)
+  while (schedule := builder.build()) is None:
+    builder = _Builder(builder.with_copies())
+  return schedule
 
 
 def peel(u: UOp) -> UOp:
@@ -114,6 +118,7 @@ class _Builder:
     self.steps: list[Step] = []
     self.made: dict[UOp, int] = {}  # stored value or ASSIGN -> its step
     self.versions: dict[UOp, Version] = {}
+    self.copies: set[State] = set()  # contents that no order of the steps keeps for all who read them
 
   def devices(self) -> dict[UOp, Placement]:
     """On which devices each value is computed: its buffers' and, where there are none, its first consumer's."""
@@ -134,14 +139,36 @@ class _Builder:
           where.setdefault(s, where[u])
     return where
 
-  def build(self) -> Schedule:
+  def build(self) -> Schedule | None:
+    """The schedule, or None if the graph needs `copies` first."""
     stored = fuse.choose(self.sink)
     self.place_homes(stored)
     for u in self.nodes:
       if u.op is Ops.ASSIGN or (u in self.homes and u.op not in (Ops.BUFFER, Ops.SHARD)):
         self.add_step(u)
-    items = [item for step in self.order() if (item := step.item) is not None]
-    return self.finish(items)
+    steps = self.order()
+    return None if self.copies else self.finish([step.item for step in steps if step.item is not None])
+
+  def with_copies(self) -> UOp:
+    """The graph with a copy of each content in `copies` where it is read; what is written stays where it is."""
+    made: dict[UOp, UOp] = {}  # as a value
+    kept: dict[UOp, UOp] = {}  # as what is written to, or as the state that a later one builds on
+
+    def memory(u: UOp) -> UOp:
+      if u not in kept:
+        kept[u] = u.replace(src=(memory(u.src[0]), *(made[s] for s in u.src[1:]))) if u.src else u
+      return kept[u]
+
+    for u in self.nodes:
+      if u.op is Ops.ASSIGN:
+        made[u] = u.replace(src=(memory(u.src[0]), made[u.src[1]]))
+      elif u.op in (Ops.AFTER, Ops.BUFFER, Ops.SHARD):
+        made[u] = memory(u)
+        if (self.slot_of(u), self.version(u)) in self.copies:
+          made[u] = UOp.new(Ops.CONTIGUOUS, u.dtype, (made[u],), ("old content", len(made)))
+      else:
+        made[u] = u.replace(src=tuple(made[s] for s in u.src))
+    return made[self.sink]
 
   def place_homes(self, stored: Sequence[UOp]) -> None:
     """Where each stored value lies: in the buffer that it is assigned to, if that is new; else in a temporary."""
@@ -285,39 +312,55 @@ class _Builder:
 
   def order(self) -> list[Step]:
     """Sources first, and who reads a buffer's old content before who overwrites it; otherwise as the graph lists
-    them.
+    them. Content that is needed after it must be overwritten goes to `copies`; the order then holds once these exist.
     """
-    before: list[set[int]] = [set(s.after) for s in self.steps]
     readers: dict[int, list[tuple[int, Version]]] = {}
     for i, s in enumerate(self.steps):
       for slot, version in s.reads:
         readers.setdefault(slot, []).append((i, version))
+    waiting = [set(s.after) for s in self.steps]
     for i, s in enumerate(self.steps):
       if s.root.op is Ops.ASSIGN:
-        before[i] |= {r for r, version in readers.get(s.writes, ()) if r != i and s.root not in version}
-    waiting = [len(b) for b in before]
+        waiting[i] |= {r for r, version in readers.get(s.writes, ()) if r != i and s.root not in version}
     then: dict[int, list[int]] = {}
-    for i, b in enumerate(before):
-      for j in b:
+    for i, before in enumerate(waiting):
+      for j in before:
         then.setdefault(j, []).append(i)
-    ready = [i for i, n in enumerate(waiting) if n == 0]
+    ready = [i for i, before in enumerate(waiting) if not before]
     heapq.heapify(ready)
-    out: list[Step] = []
-    while ready:
-      i = heapq.heappop(ready)
-      out.append(self.steps[i])
+    out: list[int] = []
+    while len(out) < len(self.steps):
+      i = heapq.heappop(ready) if ready else self.unblock(waiting, readers)
+      out.append(i)
       for j in then.get(i, ()):
-        waiting[j] -= 1
-        if waiting[j] == 0:
-          heapq.heappush(ready, j)
-    if len(out) != len(self.steps):
-      stuck = next(s for i, s in enumerate(self.steps) if waiting[i] and s.root.op is Ops.ASSIGN)
-      raise ScheduleError(
-        f"a value of {stuck.root.dtype.name}{list(stuck.root.shape)} is needed "
-        "both as it was before an assign and after it\n"
-        "  fix: realize what reads the old value before the assign (y.realize()), or use .clone() of it"
-      )
-    return out
+        if i in waiting[j]:
+          waiting[j].remove(i)
+          if not waiting[j]:
+            heapq.heappush(ready, j)
+    return [self.steps[i] for i in out]
+
+  def unblock(self, waiting: Sequence[set[int]], readers: Mapping[int, Sequence[tuple[int, Version]]]) -> int:
+    """An ASSIGN that can run now if what is still to be read of the old content is copied first; notes the copies.
+
+    Of the steps that wait, the first in the order of data waits for readers only. What these read is complete, unless
+    it is after an ASSIGN that is not before this one.
+    """
+    diverging: list[UOp] = []
+    for i, s in enumerate(self.steps):
+      if not waiting[i] or any(j in waiting[i] for j in s.after):
+        continue
+      old = {v for r, v in readers[s.writes] if r in waiting[i] and s.root not in v}
+      if any(waiting[self.made[a]] for v in old for a in v):
+        diverging.append(s.root)
+        continue
+      self.copies |= {(s.writes, v) for v in old}
+      waiting[i].clear()
+      return i
+    assert diverging, "steps wait for each other's values"
+    what = f"{diverging[0].dtype.name}{list(diverging[0].src[0].shape)}"
+    raise ScheduleError(
+      f"two assigns to one buffer ({what}), neither after the other, and both contents are needed\n  fix: write to a .clone() of it for one of them"
+    )
 
   def finish(self, items: Sequence[ScheduleItem]) -> Schedule:
     at, pool = plan([i.slots for i in items], self.temps)
