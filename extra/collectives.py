@@ -4,8 +4,8 @@
 
 Each program is a function over Tensor, Mesh and P in float32; `explain` counts what realizing its results would move,
 per device. Nothing is computed; `contiguous` asks for a copy where a realize would leave a view. XLA's figures were
-measured with JAX (see the file's "origin"). The exit status is 1 if a program moves more than XLA's, or if fewer than 10
-of those where XLA moves more than enough get by with enough.
+measured with JAX (see the file's "origin"). The exit status is 1 if a program moves more than XLA's, or if fewer than
+10 of those where XLA moves more than enough get by with enough.
 """
 
 from __future__ import annotations

@@ -1,9 +1,15 @@
 """Bytes and steps of moves, against counting the elements themselves."""
 
 import itertools
+import json
+import random
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from extra import reshard_cases
+from tinygrad import Context, Tensor
 from tinygrad.device import Digit, Mesh, Owe, P, Sharding
 from tinygrad.sharding.moves import atoms, boundaries, nests, plan, wire
 from tinygrad.uop.ops import Ops
@@ -86,3 +92,92 @@ def test_digits_are_refined_at_common_boundaries():
   assert chain == (1, 3, 6, 12)
   assert atoms((Digit(4, 3),), chain) == (Digit(2, 6), Digit(2, 3))
   assert atoms((Digit(3, 4),), chain) is None
+
+
+def test_a_debt_that_cannot_be_scattered_in_place_is_scattered_elsewhere():
+  """`b` wants the owed axis before one that cuts already: reduce-scatter along another dim, then exchange."""
+  a, b = owing(("b",), "a"), Sharding(M, P("a", "b"))
+  steps = plan((12, 12), 4, a, b)
+  assert [s.kind for s in steps] == ["reduce_scatter", "all_to_all"] or [s.kind for s in steps] == [
+    "reduce_scatter",
+    "permute",
+  ]
+  block = 12 * 12 * 4 / 2
+  assert sum(s.nbytes for s in steps) <= block / 2 + block / 2 < block + block / 2  # an all-reduce, then an exchange
+
+
+def test_what_nothing_cuts_is_sliced_before_it_travels():
+  steps = plan((16, 8), 4, Sharding(M, P("a")), Sharding(M, P(None, "b")))
+  assert [(s.kind, s.group) for s in steps] == [("slice", 1), ("all_gather", 2)]
+  assert (steps[1].payload, steps[1].nbytes) == (16 * 8 * 4 / 2, 16 * 8 * 4 / 4)
+
+
+def test_another_order_of_the_same_devices_is_an_exchange():
+  back = Mesh(M.devices[::-1])
+  (step,) = plan((12,), 4, Sharding(M, P(("a", "b", "c"))), Sharding(back, 0))
+  assert (step.kind, step.group, step.nbytes) == ("permute", 12, 4)
+  assert wire((12,), 4, Sharding(M), Sharding(back)) == 0  # everybody has it
+
+
+# ---------------------------------------------------------------- every plan is carried out and gives the same values
+
+AXES = ["a", "b", "c", "a:(1)2", "c:(1)3", ("a", "b"), ("c", "a"), ("b", "c", "a"), None, None]
+
+
+def draw(rng, mesh, rank):
+  """A random placement: each mesh axis cuts at most one dim."""
+  dims, used = [], set()
+  for _ in range(rank):
+    entry = rng.choice(AXES)
+    names = {n.partition(":")[0] for n in ((entry,) if isinstance(entry, str) else entry or ())}
+    dims.append(None if names & used else entry)
+    used |= names if dims[-1] else set()
+  return Sharding(mesh, P(*dims))
+
+
+def reshards(seed, count, mesh, interpret):
+  """Values after a random move, and after one that settles a debt, are what they were; no plan moves less than the
+  elements that a device lacks."""
+  rng = random.Random(seed)
+  for _ in range(count):
+    shape = tuple(rng.choice((1, 2, 5, 7, 12)) for _ in range(rng.randint(1, 3)))
+    value = np.array([rng.randint(-9, 9) for _ in range(int(np.prod(shape)))], np.float32).reshape(shape)
+    a, b = draw(rng, mesh, len(shape)), draw(rng, mesh, len(shape))
+    axis = rng.randrange(len(shape))
+    with Context(INTERPRET=int(interpret)):
+      x = Tensor(value).shard(a).realize()
+      moved, reduced = x.to(b).realize(), x.sum(axis, keepdim=True).to(b).realize()
+      assert (moved.device, reduced.device) == (b, b)
+      for got, want in ((moved, value), (reduced, value.sum(axis, keepdims=True))):
+        for d, part in enumerate(got.shards):
+          box = tuple(slice(lo, hi) for lo, hi in b.box(d, want.shape))
+          np.testing.assert_array_equal(part.numpy(), want[box], err_msg=f"{shape} {a} -> {b}, device {d}")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_reshards_interpreted(seed):
+  reshards(seed, 6, Mesh([f"CPU:{i}" for i in range(12)], (2, 2, 3), ("a", "b", "c")), True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_reshards_compiled(seed):
+  reshards(100 + seed, 2, Mesh([f"CPU:{i}" for i in range(6)], (2, 1, 3), ("a", "b", "c")), False)
+
+
+# ---------------------------------------------------------------- Shardy's sequences
+
+SHARDY = Path(__file__).parents[1] / "data" / "shardy_reshard.json"
+
+
+def test_shardys_sequences_are_met_or_beaten(capsys):
+  assert reshard_cases.main([str(SHARDY)]) == 0
+  last = capsys.readouterr().out.splitlines()[-1]
+  assert last == f"{len(json.loads(SHARDY.read_text())['cases'])} passed, 0 failed"
+
+
+def test_a_case_that_lists_too_little_fails(tmp_path, capsys):
+  case = next(c for c in json.loads(SHARDY.read_text())["cases"] if c["name"] == "all_gather_single_axis")
+  case["collectives"] = []
+  (tmp_path / "cases.json").write_text(json.dumps({"cases": [case]}))
+  assert reshard_cases.main([str(tmp_path / "cases.json")]) == 1
+  assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed"

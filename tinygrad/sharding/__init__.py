@@ -11,6 +11,9 @@ from tinygrad.sharding import place as _place
 from tinygrad.uop import place as _seat
 
 if TYPE_CHECKING:
+  from pathlib import Path
+
+  from tinygrad.sharding.drawing import Drawing
   from tinygrad.sharding.report import Report
 
 _report: Any = LazyModule("tinygrad.sharding.report")  # a script that does not ask for a report does not wait for it
@@ -29,4 +32,17 @@ def explain(*ys: Any) -> Report:
   return report
 
 
-__all__ = ["_ops", "explain"]
+def visualize(t: Any, file: str | Path | None = None) -> Drawing:
+  """Which device holds which part of a Tensor or UOp: it prints as a grid; `.svg` is the same as a picture, which is
+  also written to `file` if one is given. Nothing is computed.
+
+  The two dims with the most parts are drawn; of further cut dims each device's range is written beside its name.
+  Raises: ValueError for a symbolic shape.
+  """
+  drawing: Drawing = _drawing.draw(getattr(t, "uop", t))
+  if file is not None:
+    drawing.save(file)
+  return drawing
+
+
+__all__ = ["_ops", "explain", "visualize"]
