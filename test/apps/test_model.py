@@ -22,7 +22,6 @@ from tinygrad.apps.tokenizer import TokenError, Tokenizer
 
 GOLDEN = np.load(Path(__file__).parents[1] / "data" / "golden_logits.npz")
 SHARDED = ["2", "4", "2x2"]
-embedded = pytest.mark.skipif(not EMBEDDED.exists(), reason="the package holds no model yet")
 SMALL = Tiny("small", dim=32, heads=4, kv_heads=2, head_dim=8, ffn=32, layers=1, vocab=288, context=64)
 
 
@@ -144,12 +143,10 @@ def test_same_text_on_1_2_4_and_2x2_devices(tmp_path: Path):
   assert_same_text_everywhere(t.write(tmp_path / "t.gguf"))
 
 
-@embedded
 def test_same_text_of_the_embedded_model_on_1_2_4_and_2x2_devices():
   assert_same_text_everywhere(EMBEDDED)
 
 
-@embedded
 def test_the_embedded_model_on_two_devices():
   g = GGUF(EMBEDDED)
   m = Llama(g, Layout.parse("2"), 64)

@@ -78,7 +78,6 @@ def test_same_greedy_tokens_as_llama_cpp(name: str, tmp_path: Path):
   assert np.mean(same_greedy_tokens(CASES[name].write(tmp_path / "t.gguf"), PROMPTS)) > 48
 
 
-@pytest.mark.skipif(not EMBEDDED.exists(), reason="the package holds no model yet")
 def test_same_greedy_tokens_as_llama_cpp_from_the_embedded_file():
   assert np.mean(same_greedy_tokens(EMBEDDED, PROMPTS)) > 48
 
