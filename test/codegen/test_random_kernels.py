@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, run, sink, store
 
+from tinygrad.codegen import heuristic
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes
 from tinygrad.uop import Ops, UOp
@@ -13,8 +14,8 @@ from tinygrad.uop import Ops, UOp
 SIZES = (1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 24, 31, 33, 48, 50)
 TARGETS = (
   Target("wide", 64, 32, scratch=1 << 24),
-  Target("middle", 32, 16, scratch=1 << 16),
-  Target("narrow", 16, 16, scratch=1 << 12),
+  Target("middle", 32, 16, scratch=1 << 20),
+  Target("narrow", 16, 16, scratch=1 << 16),
 )
 
 
@@ -90,11 +91,16 @@ class Case:
     return op(self.rng.choice((Ops.ADD, Ops.SUB, Ops.MUL, Ops.MAX)), x, y)
 
 
-@pytest.mark.parametrize("seed", range(90))
-def test_random_kernels(seed, monkeypatch):
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("seed", range(80))
+def test_random_kernels(seed, eager, monkeypatch):
+  """`eager`: staging and blocks wherever they are possible, not only where they pay."""
   device = Device["CPU"]
   monkeypatch.setattr(device, "target", TARGETS[seed % len(TARGETS)])
   monkeypatch.setattr(device, "arena", None)
+  if eager:
+    for name, value in {"STAGE_REUSE": 1, "STAGE_WORK": 0, "PANEL": 512, "BLOCK_STEPS": 1, "BLOCK_OUTPUTS": 1}.items():
+      monkeypatch.setattr(heuristic, name, value)
   case = Case(seed)
   names = sorted(u.arg[0] for u in case.ast.toposort() if u.op is Ops.VARIABLE)
   got = run(case.ast, case.arrays, [case.variables[n] for n in names])

@@ -448,7 +448,7 @@ class Emitter:
         self.forget(copies, lanes)
 
   def scratch(self, dtype: DType, offset: int) -> UOp:
-    """Scratch memory `offset` bytes from its start. What is in it changes with every loop that is open now, so what is read
+    """Scratch memory `offset` bytes from its start. It is filled anew in every loop that is open now, so what is read
     from it depends on them all."""
     memory = UOp.new(Ops.SCRATCH, dtype, (), (offset, next(self.ids)))
     self.deps_memo[memory] = 0

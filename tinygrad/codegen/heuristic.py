@@ -30,6 +30,9 @@ EPILOGUE = 480  # operations on the reduced values that a tile may unroll to
 COPIES = (1, 2, 3, 4, 6, 8)
 PANEL = 1 << 19  # bytes of the second cache that staged operands may fill
 STAGE_REUSE = 8  # reads of a staged element that pay for its copying
+STAGE_WORK = 1 << 15  # iterations of a reduction below which nothing is staged
+BLOCK_STEPS = 128  # least iterations of a reduction between two writes of its sums so far
+BLOCK_OUTPUTS = 256  # least outputs for which a reduction runs row by row
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +233,8 @@ def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:
   if main is None:
     return Plan(order, tiles, fold_plans)
   chosen, sizes = stages.choose(main, order, tiles, v)
+  if not stages.at_top(main):
+    return Plan(order, tiles, fold_plans)
   return Plan(order, tiles, fold_plans, chosen, block_for(main, v, tiles, chosen, sizes, target, taken))
 
 
@@ -257,14 +262,14 @@ def block_for(
   if panel > PANEL:
     length = size(first) * PANEL // (2 * panel)
     inner = int(prod(size(r) for r in main.fold.src[2:]))
-    if length == 0 or length * inner < 128:
+    if length == 0 or length * inner < BLOCK_STEPS:
       return None
     length = max((d for d in range(max(length // 3, 1), length + 1) if size(first) % d == 0), default=length)
     split = first
   else:
     streams = [x for x in main.accesses if len(x.strides) >= len(main.ranges) and x.strides.get(v) == 1]
     far = any((s := x.strides.get(last)) is not None and abs(s) * x.itemsize >= 1024 for x in streams)
-    if first is not last or not far or nbytes > PANEL // 2 or size(last) < 64 or outputs < 256:
+    if first is not last or not far or nbytes > PANEL // 2 or size(last) < 64 or outputs < BLOCK_OUTPUTS:
       return None
     split, length = last, 8
   place = index(0)
@@ -400,6 +405,11 @@ class Stages:
         stack.extend(u.src)
     return out
 
+  def at_top(self, item: Item) -> bool:
+    """Its operands are known within the parallel loops: no range of another reduction is among its own."""
+    assert item.fold is not None
+    return set(item.ranges) <= {*self.a.parallel, *item.fold.src[1:]}
+
   def packable(self, item: Item, operand: UOp) -> bool:
     """It is known per iteration of the reduction, and every range has a fixed length."""
     d = self.a.deps[operand]
@@ -441,7 +451,7 @@ class Stages:
     out: list[Stage] = []
     sizes: list[int] = []
     offset = self.taken
-    if item.fold is None or item.work < 1 << 15:
+    if item.fold is None or item.work < STAGE_WORK or not self.at_top(item):
       return (), sizes
     inner = item.fold.src[-1]
     for operand in self.operands(item):
