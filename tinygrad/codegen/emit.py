@@ -20,7 +20,8 @@ from dataclasses import dataclass, field, replace
 
 from tinygrad.codegen.affine import Affine, affine, index
 from tinygrad.codegen.plan import Plan, Region, Stage, Tile, is_inlined, regions
-from tinygrad.dtype import ConstType, DType, dtypes
+from tinygrad.dtype import DType, dtypes
+from tinygrad.ops.reduce import identity_element
 from tinygrad.uop.ops import AxisKind, GroupOp, Ops, UOp
 
 Env = dict[UOp, int]
@@ -29,20 +30,6 @@ MIN_SHUFFLED, MAX_SHUFFLED = (
   4,
 )  # lanes from which, and step up to which, a strided load is contiguous loads and shuffles
 BLOCK = 256  # least iterations of one accumulator after which a long sum of floats goes on in another
-
-
-def identity(op: Ops, dtype: DType) -> ConstType:
-  """The e with op(e, x) == x for every x, signed zeros included."""
-  match op:
-    case Ops.ADD:
-      return -0.0 if dtypes.is_float(dtype) else 0
-    case Ops.MUL:
-      return 1
-    case Ops.MAX:
-      return dtypes.min(dtype)
-    case Ops.MIN:
-      return dtypes.max(dtype)
-  raise NotImplementedError(f"FOLD with {op}: only ADD, MUL, MAX and MIN have an identity here")
 
 
 @dataclass(slots=True, eq=False)
@@ -497,7 +484,7 @@ class Emitter:
       store = UOp.new(Ops.STORE, dtypes.void, (where(), value, *b.ranges))
       self.nest([store], replace(self.plan_of((store,), b.offset + b.nbytes), block=None))
 
-    write(UOp.const(dtype, identity(b.fold.arg, dtype)))
+    write(UOp.const(dtype, identity_element(b.fold.arg, dtype)))
     whole, rest = divmod(int(b.range.src[0].arg), b.length)
     for count, base, length in ((whole, 0, b.length), (1, whole * b.length, rest)):
       if length == 0:
@@ -559,7 +546,7 @@ class Emitter:
     ]
     rs = self.ups(deps)
     for env in list(self.environments(deps)):
-      out = UOp.const(f.dtype, identity(f.arg, f.dtype))
+      out = UOp.const(f.dtype, identity_element(f.arg, f.dtype))
       for i, v in enumerate(values):
         x = self.value(v, env)
         out = x if i == 0 else self.apply(UOp.new(f.arg, f.dtype, (f, f)), [out, x])
@@ -577,7 +564,7 @@ class Emitter:
       if (found := registers.get((g, e, copy))) is None:
         dtype = group[g].dtype.vec(lanes)
         found = registers[g, e, copy] = UOp.new(Ops.ACC, dtype, (), next(self.ids))
-        start = UOp.const(group[g].dtype, identity(group[g].arg, group[g].dtype))
+        start = UOp.const(group[g].dtype, identity_element(group[g].arg, group[g].dtype))
         home.out.extend((found, UOp.new(Ops.STORE, dtypes.void, (found, start))))
         self.acc_home[found] = home
       return found
@@ -653,11 +640,11 @@ class Emitter:
       for acc in (a for of_tile in of_group for a in of_tile):
         if (total := self.totals.get(acc)) is None:
           total = self.totals[acc] = UOp.new(Ops.ACC, acc.dtype, (), next(self.ids))
-          start = UOp.const(f.dtype, identity(f.arg, f.dtype))
+          start = UOp.const(f.dtype, identity_element(f.arg, f.dtype))
           self.acc_home[acc].out.extend((total, UOp.new(Ops.STORE, dtypes.void, (total, start))))
         part = self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
         self.accumulate(f.arg, total, part, None)
-        self.put(UOp.new(Ops.STORE, dtypes.void, (acc, UOp.const(f.dtype, identity(f.arg, f.dtype)))))
+        self.put(UOp.new(Ops.STORE, dtypes.void, (acc, UOp.const(f.dtype, identity_element(f.arg, f.dtype)))))
 
 
 def _blocks(region: Region) -> Iterator[tuple[int, Region]]:

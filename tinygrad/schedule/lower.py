@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from tinygrad.device import Digit, Placement, Sharding
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
+from tinygrad.ops.reduce import identity_element
 from tinygrad.schedule.loops import tidy
 from tinygrad.uop.ops import AxisKind, Collective, GroupOp, Ops, ParamArg, UOp, simplify_sint, sint, smax, smin
 from tinygrad.uop.rewrite import substitute
@@ -271,7 +272,7 @@ class Pull:
     op, axes = u.arg
     x = u.src[0]
     if any(upper(x.shape[a]) == 0 for a in axes):
-      return [], lambda: UOp.const(u.dtype, identity(op, u.dtype))
+      return [], lambda: UOp.const(u.dtype, identity_element(op, u.dtype))
     lengths = tuple(x.shape[a] for a in axes)
     outer = tuple(i for k, i in enumerate(idx) if k not in axes)
     if (loops := self.ranges.get((lengths, outer))) is None:  # reductions side by side share their loops
@@ -371,19 +372,6 @@ def _select(gate: UOp, x: UOp, other: UOp, condition: UOp | None) -> UOp:
   if x.op is Ops.LOAD and len(x.src) == 2 and condition is gate and len(x.src[0].src) == 3 and x.src[0].src[2] is gate:
     return UOp.new(Ops.LOAD, x.dtype, (x.src[0], other))
   return where(gate, x, other)
-
-
-def identity(op: Ops, dtype: DType) -> float | int | bool:
-  match op:
-    case Ops.ADD:
-      return 0
-    case Ops.MUL:
-      return 1
-    case Ops.MAX:
-      return dtypes.min(dtype)
-    case Ops.MIN:
-      return dtypes.max(dtype)
-  raise ValueError(f"{op} is no reduction")
 
 
 def _expand(u: UOp, idx: Index) -> Index:
