@@ -85,7 +85,7 @@ def test_permute_expand_and_reduce():
   with Context(DEFER=1):
     owing = x.r(Ops.MAX, (2,))
   assert owing.device.pending == (Owe(GRID.digits("tp") and (GRID.digits("tp"),), Ops.MAX),)
-  assert x.r(Ops.MAX, (2,)).device is at(GRID, "dp")
+  assert x.r(Ops.MAX, (2,)).device.settled is at(GRID, "dp")
   assert kinds(x.r(Ops.MAX, (2,))) == ["all_reduce"]
   assert kinds(x.r(Ops.ADD, (1,))) == []
 
@@ -114,7 +114,7 @@ def test_a_transformer_layer_has_two_all_reduces(mesh, x_cut, kv_heads):
   x = x + matmul(out, wo)
   x = x + matmul(matmul(x, up).maximum(0.0), down)
   assert kinds(x) == ["all_reduce", "all_reduce"]
-  assert x.device is at(mesh, *x_cut)
+  assert x.device.settled is at(mesh, *x_cut)
 
 
 def test_lookup_in_a_table():

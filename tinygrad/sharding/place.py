@@ -596,11 +596,14 @@ class Placer:
 
 
 def droppable(u: UOp) -> bool:
-  """Whether u is an implied move on one device set, which `decide` makes again where it is needed."""
+  """Whether u is an implied move on one device set, which `decide` makes again where it is needed. A gradient that is
+  handed out at the cuts of its tensor stays: an owed one is scattered once for all of its readers."""
   if u.op is not Ops.MOVE or u.arg.pinned:
     return False
-  here = u.src[0].device
-  return here is None or device_set(here) == device_set(u.arg.device)
+  here, there = u.src[0].device, u.arg.device
+  if isinstance(here, Sharding) and here.pending and not owes(there) and there is not here.settled:
+    return False
+  return here is None or device_set(here) == device_set(there)
 
 
 def _at(x: UOp, device: Placement | None) -> UOp:

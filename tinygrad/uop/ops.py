@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Buffer, Placement, Sharding, show_placement
-from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype
-from tinygrad.helpers import DEFER, SPEC, prod, user_frame
+from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
+from tinygrad.helpers import DEFER, REDUCE_DTYPE, SPEC, prod, user_frame
 from tinygrad.uop import place
 from tinygrad.uop.cards import CARDS
 
@@ -499,7 +499,14 @@ class UOp:
     unless DEFER.
     """
     axes = tuple(sorted(a for a in axes if not (isinstance(self.shape[a], int) and self.shape[a] == 1)))
-    return UOp.build(Ops.REDUCE, self.dtype, (self,), (op, axes)) if axes else self
+    if not axes:
+      return self
+    d = self.device
+    if self.dtype in _HALVES and op in (Ops.ADD, Ops.MUL) and isinstance(d, Sharding) and any(d.cut(a) for a in axes):
+      # parts of a half are carried in a wider type, so that sharding loses neither range nor precision
+      wide = self.cast(to_dtype(REDUCE_DTYPE.value))
+      return UOp.build(Ops.REDUCE, wide.dtype, (wide,), (op, axes)).cast(self.dtype)
+    return UOp.build(Ops.REDUCE, self.dtype, (self,), (op, axes))
 
   def reshape(self, shape: Sequence[sint]) -> UOp:
     shape = as_dims(shape)
@@ -713,6 +720,7 @@ class UOp:
     return f"UOp({self.op.name}, {self.dtype}, arg={self.arg!r}, {len(self.src)} src)"
 
 
+_HALVES = frozenset((dtypes.float16, dtypes.bfloat16))
 _ALIKE = GroupOp.Elementwise | {Ops.CONTIGUOUS, Ops.DETACH}  # sources placed alike: so is the result
 _BASED = frozenset((Ops.ASSIGN, Ops.AFTER, Ops.DETACH))
 _buffers: weakref.WeakKeyDictionary[UOp, Buffer] = weakref.WeakKeyDictionary()
