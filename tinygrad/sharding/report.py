@@ -163,10 +163,17 @@ def why(u: UOp, step: Step, reader: UOp | None) -> str:
     return f"{device_set(step.a)[0]} is no device of {show_placement(step.b)}: each device receives its part"
   if step.kind in ("all_reduce", "reduce_scatter"):
     ops = "+".join(dict.fromkeys(o.op.name.lower() for o in step.a.pending)) if isinstance(step.a, Sharding) else ""
-    return f"{x.op.name.lower()} over a cut dim owes {ops}, and {wants} needs it {VERBS[step.kind]}"
+    return f"{debtor(x).op.name.lower()} over a cut dim owes {ops}, and {wants} needs it {VERBS[step.kind]}"
   if u.arg.pinned:
     return f"the user placed it: {show_placement(u.device)}"
   return f"{wants} wants it at {show_placement(u.device)}: a contested axis goes where the fewest bytes travel"
+
+
+def debtor(x: UOp) -> UOp:
+  """The op that a debt of `x` comes from (one of them): what lies between ran before the reduction."""
+  while owing := [s for s in x.src if isinstance(s.device, Sharding) and s.device.pending]:
+    x = next((s for s in owing if s.op is not Ops.MOVE), owing[0])  # a MOVE may be a lift
+  return x
 
 
 def remap_row(c: UOp, u: UOp) -> Row:
