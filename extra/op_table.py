@@ -3,8 +3,8 @@
     python -m extra.op_table            # prints it
     python -m extra.op_table --write    # puts it into docs/sharding.md
 
-Letters are factors. Each dim of the operands and of the result is made of some; a cut of a factor cuts every dim that it
-is in. `(c)`: cut, it leaves a debt of the result; `c~`: cut, elements change owner; `c!`: it cannot be cut.
+Letters are factors. Each dim of the operands and of the result is made of some; a cut of a factor cuts every dim that
+it is in. `(c)`: cut, it leaves a debt of the result; `c~`: cut, elements change owner; `c!`: it cannot be cut.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from tinygrad.helpers import DEFER
 from tinygrad.sharding import explain
 
 CASES = {c["case"]: c for c in json.loads(collectives.DATA.read_text())["cases"]}
-# settled at once, a reduction cannot wait for the smaller tensor that is to come; the gradient of a lookup in a cut table
-# settles the looked-up rows under both
+# settled at once, a reduction cannot wait for the smaller tensor that is to come; the gradient of a lookup in a cut
+# table settles the looked-up rows under both
 MORE_THAN_ENOUGH = {"k3"} if DEFER.value else {"d", "d2", "k3"}
 
 
