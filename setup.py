@@ -30,7 +30,7 @@ setup(
   python_requires=">=3.11",
   packages=find_packages(include=["tinygrad", "tinygrad.*"]),
   package_data={"tinygrad": ["py.typed"], "tinygrad.apps": ["*.gguf"]},
-  install_requires=["numpy", "llvmlite", "ml-dtypes", "tokenizers", "jinja2", "rich"],
+  install_requires=["numpy", "llvmlite>=0.45", "ml-dtypes", "tokenizers", "jinja2", "rich"],
   extras_require={"test": TEST, "oracle": ORACLE},
   classifiers=["Programming Language :: Python :: 3", "Operating System :: POSIX :: Linux"],
 )
