@@ -475,6 +475,14 @@ class _Devices:
   def __getitem__(self, name: str) -> Any:
     return self._open(self.canonicalize(name))
 
+  def mem_used(self, name: str) -> int:
+    """Bytes that buffers hold on a device now. Of simulated devices the first of a mesh stands for all."""
+    return GlobalCounters.used_on.get(self.canonicalize(name), 0)
+
+  def mem_peak(self, name: str) -> int:
+    """The most bytes that buffers held on a device at once since `GlobalCounters.reset()`."""
+    return GlobalCounters.peak_on.get(self.canonicalize(name), 0)
+
 
 BACKENDS = ("CPU", "NULL", "PYTHON", "NPY")
 opened: dict[str, Any] = {}  # the backends in use
@@ -503,6 +511,7 @@ class Buffer:
   dtype: DType
   handles: list[Any] = field(default_factory=list)
   _finalizer: Any = None
+  _owner: Any = None
 
   @property
   def devices(self) -> tuple[str, ...]:
@@ -525,14 +534,14 @@ class Buffer:
   def allocated(self) -> bool:
     return bool(self.handles)
 
-  def allocate(self, handles: Sequence[Any] | None = None) -> Buffer:
-    """Gives the buffer memory: `handles`, whose owner keeps them, or fresh memory on every device. No-op if it has
-    some.
+  def allocate(self, handles: Sequence[Any] | None = None, owner: Any = None) -> Buffer:
+    """Gives the buffer memory: `handles`, which `owner` keeps (None: somebody who outlives the buffer), or fresh memory
+    on every device. No-op if it has some.
     """
     if self.handles:
       return self
     if handles is not None:
-      self.handles = list(handles)
+      self.handles, self._owner = list(handles), owner
       return self
     nbytes = self.nbytes_per_device
     backends = [Device[self.devices[0]]]
@@ -541,6 +550,8 @@ class Buffer:
     self.handles = [b.alloc(nbytes) for b in backends]
     total = nbytes * len(self.devices)
     GlobalCounters.mem_used += total
+    for b in backends:
+      GlobalCounters.allocated(b.name, nbytes)
     self._finalizer = weakref.finalize(self, _release, backends, list(self.handles), nbytes, total)
     self._finalizer.atexit = False
     return self
@@ -558,4 +569,5 @@ class Buffer:
 def _release(backends: list[Any], handles: list[Any], nbytes: int, total: int) -> None:
   GlobalCounters.mem_used -= total
   for backend, handle in zip(backends, handles, strict=True):
+    GlobalCounters.allocated(backend.name, -nbytes)
     backend.free(handle, nbytes)

@@ -8,15 +8,15 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-from tinygrad.device import Device, Mesh, P, Placement, Sharding
+from tinygrad.device import Device, Mesh, P, Placement, ShardError, Sharding, show_placement
 from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
-from tinygrad.engine.realize import realize, to_numpy
+from tinygrad.engine.realize import join, realize, to_numpy
 from tinygrad.gradient import compute_gradient
 from tinygrad.helpers import TRAINING, Context, ContextVar, dedup, numpy
 from tinygrad.mixin.base import DeviceLike, broadcast_shape, describe, full, mismatch, to_placement
 from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
-from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad.uop.ops import GroupOp, Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
 
 NO_GRAD = ContextVar("NO_GRAD", 0)
@@ -159,6 +159,37 @@ class Tensor(NN, metaclass=_Training):
       return [self]
     shape = self.numpy_shape()
     return [self.shrink(where.box(i, shape)).to(name) for i, name in enumerate(where.devices)]
+
+  @classmethod
+  def from_shards(cls, parts: Sequence[Any], placement: Placement) -> Self:
+    """The tensor whose block on device i is `parts[i]`, a Tensor or an array; the inverse of `shards`.
+
+    Its shape follows from the parts. Replicas may be given once: then `parts` holds the distinct blocks, in the order
+    of the first device that holds each. A part that lies on its device gives its memory to the new tensor, and reads
+    from there from now on; any other is copied once. The result is a leaf: no gradient flows to the parts.
+    Raises: ShardError for another number of parts, for shapes that are not the placement's blocks of one shape, and
+    for a placement that owes a reduction; TypeError if the dtypes differ.
+    """
+    tensors = [p if isinstance(p, Tensor) else Tensor(p) for p in parts]
+    shape, number = _shape_of_blocks([t.numpy_shape() for t in tensors], placement)
+    if len(kinds := dedup(t.dtype for t in tensors)) > 1:
+      rule = f"the parts must have one dtype, not {', '.join(d.name for d in kinds)}"
+      mismatch("from_shards", rule, [t.uop for t in tensors], f"cast them, e.g. part.cast({kinds[0]!r})", TypeError)
+    if isinstance(placement, str):
+      return cls._wrap(tensors[0].to(placement).uop)
+    with Context(NO_GRAD=0):
+      made = [cls._wrap(u if u.op is Ops.BUFFER else u.contiguous()) for u in (_source(t.uop) for t in tensors)]
+      made[0].realize(*made[1:])
+    whole = join([made[i].uop for i in number], placement, shape)
+    given = {}
+    for i, (name, k) in enumerate(zip(placement.devices, number, strict=True)):
+      if buffer_of(whole).handle(i) is buffer_of(made[k].uop).handle() and not Device[name].simulated:
+        given[made[k].uop] = whole.shrink(placement.box(i, shape)).copy_to_device(name)
+    if given:  # what shared memory would be written through two buffers
+      memo: dict[UOp, UOp] = {}
+      for t in list(_live.values()):
+        t.uop = substitute(t.uop, given, memo)
+    return cls._wrap(whole)
 
   # ---- realisation
 
@@ -432,6 +463,41 @@ def _source(u: UOp) -> UOp:
   """What to copy from: host data itself rather than its pending copy to another device."""
   waiting = u.op is Ops.MOVE and u.src[0].op is Ops.BUFFER and u.src[0].device == "NPY"
   return u.src[0] if waiting else u
+
+
+def _shape_of_blocks(shapes: Sequence[tuple[int, ...]], placement: Placement) -> tuple[tuple[int, ...], Sequence[int]]:
+  """(the shape that `shapes` are the blocks of, which of them each device holds). Raises ShardError."""
+  if not isinstance(placement, Sharding):
+    if len(shapes) != 1:
+      raise ShardError(f"from_shards: {placement} is one device, and {len(shapes)} parts are given\n  fix: give one")
+    return shapes[0], [0]
+  if placement.pending:
+    raise ShardError(f"from_shards: {show_placement(placement)}\n  fix: reduce the parts, and give placement.settled")
+  if not shapes or any(len(s) != len(shapes[0]) for s in shapes):
+    raise ShardError(f"from_shards: the parts have shapes {list(shapes)}\n  fix: give parts of equal rank")
+  n, rank = len(placement), len(shapes[0])
+  placement.local_shape((0,) * rank)  # raises where it cuts a dim that is not there
+  where = [tuple(placement.block(i, d) for i in range(rank)) for d in range(n)]
+  distinct = dedup(where)
+  if len(shapes) not in (n, len(distinct)):
+    count = f"{n} (one for each device)" + ("" if len(distinct) == n else f" or {len(distinct)} (one for each block)")
+    raise ShardError(
+      f"from_shards: {show_placement(placement)} needs {count} parts, got {len(shapes)}\n  fix: give those"
+    )
+  number = list(range(n)) if len(shapes) == n else [distinct.index(w) for w in where]
+  shape = []
+  for i in range(rank):  # the blocks along dim i, at block 0 of the others
+    along = {w[i]: shapes[k][i] for w, k in zip(where, number) if not any(w[:i] + w[i + 1 :])}
+    shape.append(sum(along.values()))
+  for d, k in enumerate(number):
+    want = tuple(hi - lo for lo, hi in placement.box(d, shape))
+    if shapes[k] != want:
+      raise ShardError(
+        f"from_shards: part {k} has shape {list(shapes[k])}, and on {show_placement(placement)} "
+        f"device {placement.devices[d]} holds {list(want)} of {shape}\n"
+        "  fix: cut every dim into blocks of ceil(n / parts), the last ones shorter (Sharding.box)"
+      )
+  return tuple(shape), number
 
 
 _VIEWS = GroupOp.Movement - {Ops.PAD, Ops.SPREAD, Ops.CAT} | {Ops.DETACH}

@@ -119,7 +119,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path):
     safe_save({"__metadata__": Tensor([2.0])}, f)
 
   class Broken(Tensor):
-    def numpy(self) -> Any:
+    def contiguous(self) -> Any:
       raise RuntimeError("lost")
 
   with pytest.raises(RuntimeError, match="lost"):

@@ -42,6 +42,7 @@ scheduling: Any = LazyModule("tinygrad.schedule.schedule")
 codegen: Any = LazyModule("tinygrad.codegen")
 interpreter: Any = LazyModule("tinygrad.runtime.python")
 
+Box = tuple[tuple[int, int], ...]  # for each dim a half-open range
 INTERPRET = ContextVar("INTERPRET", 0)  # 1: evaluate the localized graph in numpy instead of compiling it
 DEVICE_NUM = "_device_num"
 CACHED_PLANS = 1024
@@ -447,6 +448,46 @@ def host_array(buffer: Buffer, i: int) -> Any:
   return numpy.frombuffer(view, dtype, count=prod(shape)).reshape(shape)
 
 
+def host_blocks(u: UOp) -> dict[Box, Any]:
+  """The distinct blocks of a BUFFER as numpy arrays over its memory, valid part only, by where they lie in the whole.
+  What simulated devices hold reads as zeros. Raises JitError inside a function that is being captured.
+  """
+  buffer = buffer_of(u)
+  if recorders:
+    raise JitError(
+      f"the memory of {u.dtype.name}{list(u.shape)} is read while a function is being captured\n"
+      "  fix: return the Tensor from the function and save it outside"
+    )
+  out: dict[Box, Any] = {}
+  for i, name in enumerate(buffer.devices):
+    box = box_of(buffer.device, i, buffer.shape)
+    if box not in out:
+      sizes = tuple(hi - lo for lo, hi in box)
+      out[box] = (
+        numpy.broadcast_to(numpy.zeros((), to_numpy_dtype(u.dtype)), sizes)
+        if Device[name].simulated
+        else host_array(buffer, i)[tuple(slice(0, n) for n in sizes)]
+      )
+  return out
+
+
+def join(parts: Sequence[UOp], placement: Sharding, shape: tuple[int, ...]) -> UOp:
+  """A BUFFER of `shape` whose block on device i is `parts[i]`, a BUFFER: its very memory if that lies there and the
+  block is full, else a copy.
+  """
+  whole = Buffer(placement, shape, parts[0].dtype)
+  blocks: list[Buffer] = []
+  for name, part in zip(placement.devices, parts, strict=True):
+    block = buffer_of(part)
+    if block.device != name or block.shape != whole.local_shape:
+      block = Buffer(name, whole.local_shape, part.dtype).allocate()
+      if not Device[name].simulated:
+        ((_, source),) = host_blocks(part).items()
+        host_array(block, 0)[tuple(slice(0, n) for n in source.shape)] = source
+    blocks.append(block)
+  return UOp.buffer(shape, whole.dtype, placement, whole.allocate([b.handle() for b in blocks], blocks))
+
+
 def typed(memory: Buffer, transfer: Transfer, device: Placement) -> Buffer:
   """The memory of a temporary as a buffer of the transfer's value."""
   if memory.dtype is transfer.dtype and memory.shape == transfer.shape:
@@ -467,7 +508,7 @@ def copy(transfer: Transfer, source: Buffer, target: Buffer) -> None:
     for _, out in outs:
       out[...] = 0
     return
-  ins: dict[tuple[tuple[int, int], ...], Any] = {}
+  ins: dict[Box, Any] = {}
   for d in range(len(source.devices)):
     box = box_of(transfer.source, d, transfer.shape)
     if box not in ins:
@@ -481,7 +522,7 @@ def copy(transfer: Transfer, source: Buffer, target: Buffer) -> None:
         out[there] = array[here]
 
 
-def box_of(p: Placement, d: int, shape: Sequence[int]) -> tuple[tuple[int, int], ...]:
+def box_of(p: Placement, d: int, shape: Sequence[int]) -> Box:
   return tuple((0, n) for n in shape) if isinstance(p, str) else p.box(d, shape)
 
 

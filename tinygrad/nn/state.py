@@ -8,21 +8,25 @@ Source: the format section of https://huggingface.co/docs/safetensors.
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 import os
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, TypeVar
 
 from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
-from tinygrad.helpers import DEBUG, atomic_write, numpy, prod
+from tinygrad.engine.realize import Box, host_blocks
+from tinygrad.helpers import DEBUG, Context, atomic_write, numpy, prod
 from tinygrad.tensor import Tensor
+from tinygrad.uop.ops import Ops
 
 T = TypeVar("T")
 REFETCH = "the file is damaged or incomplete: download or write it again"
+SLAB = 16 << 20  # bytes that are on their way to a file at a time
 MAX_HEADER = 100_000_000  # bytes, the format's own limit
 SAFE_DTYPES: dict[str, DType] = {
   "BOOL": dtypes.bool, "I8": dtypes.int8, "U8": dtypes.uint8, "I16": dtypes.int16, "U16": dtypes.uint16,
@@ -158,7 +162,7 @@ def safe_save(
 ) -> None:
   """Write `tensors` by name to the safetensors file `fn`, whole or not at all; `metadata` values are kept as strings.
 
-  A sharded tensor is written as the one tensor it is.
+  A sharded tensor is written as the one tensor it is, from the devices' own memory: it is on no device as a whole.
   """
   header: dict[str, Any] = {}
   if metadata:
@@ -176,7 +180,41 @@ def safe_save(
   with atomic_write(fn) as f:
     f.write(struct.pack("<Q", len(text)) + text)
     for t in tensors.values():
-      f.write(t.numpy().astype(to_numpy_dtype(t.dtype), copy=False).tobytes())
+      _write_blocks(f, t)
+
+
+def _write_blocks(f: BinaryIO, t: Tensor) -> None:
+  """The elements of `t` in row-major order, from the memory of the devices that hold them; at most SLAB bytes are
+  gathered at a time.
+  """
+  if 0 in t.shape:
+    return
+  if t.uop.op is not Ops.BUFFER:
+    with Context(NO_GRAD=0):
+      t = t.contiguous().realize()
+  blocks = host_blocks(t.uop)
+  for slab in _slabs(t.numpy_shape(), t.dtype.itemsize):
+    out = numpy.empty([hi - lo for lo, hi in slab], to_numpy_dtype(t.dtype))
+    for box, block in blocks.items():
+      both = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(slab, box, strict=True)]
+      if all(lo < hi for lo, hi in both):
+        there = tuple(slice(lo - a, hi - a) for (lo, hi), (a, _) in zip(both, slab, strict=True))
+        here = tuple(slice(lo - a, hi - a) for (lo, hi), (a, _) in zip(both, box, strict=True))
+        out[there] = block[here]
+    f.write(out.reshape(-1).view(numpy.uint8).data)
+
+
+def _slabs(shape: Sequence[int], itemsize: int) -> Iterator[Box]:
+  """Boxes of at most SLAB bytes (or one element) that follow each other in row-major order and cover `shape`."""
+  if not shape:
+    yield ()
+    return
+  axis = next((i for i in range(len(shape)) if prod(shape[i + 1 :]) * itemsize <= SLAB), len(shape) - 1)
+  step = max(1, SLAB // (prod(shape[axis + 1 :]) * itemsize))
+  rest = tuple((0, n) for n in shape[axis + 1 :])
+  for above in itertools.product(*(range(n) for n in shape[:axis])):
+    for lo in range(0, shape[axis], step):
+      yield *((i, i + 1) for i in above), (lo, min(lo + step, shape[axis])), *rest
 
 
 # ---------------------------------------------------------------- state dicts

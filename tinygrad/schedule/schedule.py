@@ -359,7 +359,8 @@ class _Builder:
     assert diverging, "steps wait for each other's values"
     what = f"{diverging[0].dtype.name}{list(diverging[0].src[0].shape)}"
     raise ScheduleError(
-      f"two assigns to one buffer ({what}), neither after the other, and both contents are needed\n  fix: write to a .clone() of it for one of them"
+      f"two assigns to one buffer ({what}), neither after the other, and both contents are needed\n"
+      "  fix: write to a .clone() of it for one of them"
     )
 
   def finish(self, items: Sequence[ScheduleItem]) -> Schedule:
