@@ -1,4 +1,4 @@
-"""`explain`: what it lists is what a realize does, at the lines and in the names of the user. `visualize`: who holds what."""
+"""`explain`: what it lists is what a realize does, in the user's lines and names. `visualize`: who holds what."""
 
 import inspect
 import re
