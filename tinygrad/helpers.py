@@ -9,6 +9,7 @@ import linecache
 import math
 import operator
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -242,6 +243,24 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Any]:
     raise
 
 
+@contextlib.contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+  """Within, the first Ctrl-C only makes the yielded function true, to be asked where work may end; the second raises
+  KeyboardInterrupt. (Raised at once, it may land in a finalizer, where Python drops it.)"""
+  hits: list[int] = []
+
+  def handle(number: int, frame: FrameType | None) -> None:
+    hits.append(number)
+    if len(hits) > 1:
+      raise KeyboardInterrupt
+
+  before = signal.signal(signal.SIGINT, handle)
+  try:
+    yield lambda: bool(hits)
+  finally:
+    signal.signal(signal.SIGINT, before)
+
+
 def user_frame() -> FrameType | None:
   """The innermost frame outside this package: the user's line."""
   frame: FrameType | None = sys._getframe(1)
@@ -250,13 +269,16 @@ def user_frame() -> FrameType | None:
   return frame
 
 
+def source_line(filename: str, number: int) -> str:
+  """`file.py:41: y = h + skip`, for error messages."""
+  code = linecache.getline(filename, number).strip()
+  return f"{os.path.basename(filename)}:{number}" + (f": {code}" if code else "")
+
+
 def user_line() -> str:
-  """`file.py:41: y = h + skip` of the user's line, for error messages."""
+  """`source_line` of the user's line."""
   frame = user_frame()
-  if frame is None:
-    return "<unknown>"
-  code = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-  return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" + (f": {code}" if code else "")
+  return "<unknown>" if frame is None else source_line(frame.f_code.co_filename, frame.f_lineno)
 
 
 def partition(xs: Iterable[T], condition: Callable[[T], bool]) -> tuple[list[T], list[T]]:

@@ -7,6 +7,7 @@ of a simulated backend.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from tinygrad.device import Buffer, Device, Placement, Sharding, Target, device_
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.estimate import Estimate, estimate
 from tinygrad.helpers import (
+  CHECK_NAN,
   DEBUG,
   DEFER,
   NOOPT,
@@ -41,11 +43,13 @@ moves: Any = LazyModule("tinygrad.sharding.report")
 scheduling: Any = LazyModule("tinygrad.schedule.schedule")
 codegen: Any = LazyModule("tinygrad.codegen")
 interpreter: Any = LazyModule("tinygrad.runtime.python")
+check_nan: Any = LazyModule("tinygrad.engine.check_nan")
 
 Box = tuple[tuple[int, int], ...]  # for each dim a half-open range
 INTERPRET = ContextVar("INTERPRET", 0)  # 1: evaluate the localized graph in numpy instead of compiling it
 DEVICE_NUM = "_device_num"
 CACHED_PLANS = 1024
+MOST_BUFFERS = 1 << 40  # of one graph
 
 # ---------------------------------------------------------------- programs
 
@@ -105,12 +109,13 @@ class Run:
 
 
 _plans: dict[tuple[Any, ...], Plan] = {}
+_renumbered = itertools.count(1)
 recorders: list[Callable[[Run], None]] = []  # the JIT that captures, if one does: told of every run
 
 
-def canonical(sink: UOp) -> tuple[UOp, list[UOp], dict[str, int]]:
-  """`sink` with its buffers numbered in order and its variables unbound: the key of its plan. Also the buffers, and
-  the variables' values.
+def canonical(sink: UOp, first: int = -1) -> tuple[UOp, list[UOp], dict[str, int]]:
+  """`sink` with its buffers numbered in order, from `first` down, and its variables unbound: the key of its plan. Also
+  the buffers, and the variables' values.
 
   Raises ValueError if a variable is bound to two values.
   """
@@ -132,7 +137,7 @@ def canonical(sink: UOp) -> tuple[UOp, list[UOp], dict[str, int]]:
 
   for u in sink.toposort():
     if u.op is Ops.BUFFER:
-      mapping[u] = UOp.new(Ops.BUFFER, u.dtype, (), BufferArg(-1 - len(buffers), u.arg.shape, u.arg.device))
+      mapping[u] = UOp.new(Ops.BUFFER, u.dtype, (), BufferArg(first - len(buffers), u.arg.shape, u.arg.device))
       buffers.append(u)
     elif u.op is Ops.CONST and u.src:
       mapping[u] = UOp.const(u.dtype, u.arg)
@@ -151,20 +156,20 @@ def canonical(sink: UOp) -> tuple[UOp, list[UOp], dict[str, int]]:
   return substitute(sink, mapping, memo), buffers, values
 
 
-def make_plan(sink: UOp) -> Plan:
-  """Localizes, schedules and compiles a canonical graph."""
+def make_plan(sink: UOp, first: int = -1) -> Plan:
+  """Localizes, schedules and compiles a canonical graph, whose buffers are numbered from `first` down."""
   local = sharding.localize(sink)
   devices = [d for u in local.toposort() if u.op is Ops.BUFFER for d in device_set(u.arg.device)[:1]]
   if INTERPRET or set(devices) == {"NPY"} or any(getattr(Device[d], "interprets", False) for d in devices):
     buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
-    return Plan((), (), tuple(-1 - u.arg.uid for u in buffers), (), local=local)
+    return Plan((), (), tuple(first - u.arg.uid for u in buffers), (), local=local)
   schedule = scheduling.create_schedule(local)
   names = frozenset(name for i in schedule.items for name in i.variables)
   programs = tuple(
     None if isinstance(i.kernel, scheduling.Transfer) else program(i.kernel, i.devices[0]) for i in schedule.items
   )
   return Plan(
-    schedule.items, programs, tuple(-1 - u.arg.uid for u in schedule.buffers), schedule.temps, names - {DEVICE_NUM}
+    schedule.items, programs, tuple(first - u.arg.uid for u in schedule.buffers), schedule.temps, names - {DEVICE_NUM}
   )
 
 
@@ -174,8 +179,12 @@ def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
   """
   key_sink, buffers, values = canonical(sink)
   key = (key_sink, INTERPRET.value, NOOPT.value, DEFER.value)
+  first = -1
+  if CHECK_NAN:  # a plan that tells lines is of these lines only, and of nodes that no other plan has
+    key = (*key, tuple(u.origin for u in sink.toposort()))
+    first -= next(_renumbered) * MOST_BUFFERS
   if (plan := _plans.get(key)) is None:
-    plan = make_plan(key_sink)
+    plan = make_plan(key_sink if first == -1 else canonical(sink, first)[0], first)
     while len(_plans) >= CACHED_PLANS:
       del _plans[next(iter(_plans))]
     _plans[key] = plan
@@ -338,6 +347,9 @@ class Stretch:
         self.nbytes += prod(w.item.kernel.shape) * w.item.kernel.dtype.itemsize
     if self.work[0].program is not None and not Device[self.work[0].item.devices[0]].simulated:
       self.bind()
+    else:
+      for memory in (m for w in self.work for m in w.memory):
+        memory.allocate()  # counted on simulated devices too
 
   def bind(self) -> None:
     """Kernels with their pointers, and barriers where devices meet: before they read what a peer has written since the
@@ -386,6 +398,8 @@ class Stretch:
       copy(first.item.kernel, first.memory[1], first.memory[0])
     elif self.backends:
       self.backends[0].submit_all(self.backends, self.calls)
+    if CHECK_NAN:
+      self.check_nan()
     GlobalCounters.kernel_count += len(self.work)
     GlobalCounters.global_ops += self.ops
     GlobalCounters.global_mem += self.nbytes
@@ -399,13 +413,24 @@ class Stretch:
       for w in self.work:
         show(w, 0, 0, None)
 
+  def check_nan(self) -> None:
+    """Raises NonFiniteError if what is left of the kernels' results holds NaN or infinity."""
+    for backend in self.backends:
+      backend.synchronize()
+    last = {id(w.memory[0]): w for w in self.work}
+    bound = [(w, d) for w, d, _ in self.bound if last[id(w.memory[0])] is w]
+    for w, d in bound:
+      values = {**w.variables, DEVICE_NUM: d}
+      args = (w.item.kernel, w.item.computes, w.item.devices[d], w.memory[0].handle(d), values)
+      check_nan.check_kernel(w.program.name if w.program else "", *args)
+
 
 def prepare(work: Iterable[Work]) -> list[Stretch]:
-  """Stretches between copies, one hand-over a device each; with DEBUG=2 one item each, to be timed."""
+  """Stretches between copies, one hand-over a device each; with DEBUG=2 (to be timed) or CHECK_NAN one item each."""
   out: list[list[Work]] = []
   joins = False
   for w in work:
-    alone = w.program is None or DEBUG >= 2
+    alone = w.program is None or DEBUG >= 2 or bool(CHECK_NAN)
     if joins and not alone:
       out[-1].append(w)
     else:
@@ -532,5 +557,10 @@ def interpret(run: Run) -> None:
   assert local is not None
   order = [u for u in local.toposort() if u.op is Ops.BUFFER]
   arrays = {u: [host_array(b, i) for i in range(len(b.devices))] for u, b in zip(order, run.memory)}
-  interpreter.Interpreter(arrays.__getitem__, run.variables).run(local)
+  machine = interpreter.Interpreter(arrays.__getitem__, run.variables)
+  machine.run(local)
+  if CHECK_NAN:
+    for u in local.toposort():
+      if u.op is Ops.ASSIGN:
+        check_nan.check_values(u.src[1], machine.values, device_set(viewed(u.src[0]).device))
   GlobalCounters.kernel_count += 1

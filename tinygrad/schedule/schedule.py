@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.device import Placement, Sharding, device_set
-from tinygrad.dtype import DType
-from tinygrad.helpers import prod
+from tinygrad.dtype import DType, dtypes
+from tinygrad.helpers import CHECK_NAN, prod
 from tinygrad.schedule import fuse
 from tinygrad.schedule.lower import Home, Kernel, layout, lower
 from tinygrad.schedule.memory import Temp, plan
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.ops import GroupOp, Ops, UOp
 from tinygrad.uop.spec import check_graph
 
 
@@ -26,6 +26,9 @@ class Transfer:
   result: Placement
 
 
+Lines = tuple[tuple[str, tuple[str, int] | None], ...]  # ops and the user's lines that they come from
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleItem:
   """One kernel or copy. `slots[i]`: the slot behind PARAM i; `slots[0]` is written. `peers`: reads the memory of
@@ -37,6 +40,7 @@ class ScheduleItem:
   devices: tuple[str, ...]
   variables: tuple[str, ...]
   peers: bool
+  computes: Lines = ()  # with CHECK_NAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,14 @@ def chain(view: UOp) -> list[UOp]:
   while out[-1].op is not Ops.BUFFER:
     out.append(out[-1].src[0])
   return out
+
+
+def computed(value: UOp, stored: Container[UOp]) -> Lines:
+  """The float ops that one kernel computes `value` with, the last one first, down to what it reads from memory."""
+  order = value.toposort(lambda u: u is value or u not in stored)
+  ops = GroupOp.Elementwise | {Ops.REDUCE, Ops.GATHER, Ops.COLLECTIVE}
+  mine = [u for u in reversed(order) if u.op in ops and dtypes.is_float(u.dtype) and (u is value or u not in stored)]
+  return tuple(dict.fromkeys((u.op.name.lower(), u.origin) for u in mine))
 
 
 class _Builder:
@@ -257,22 +269,25 @@ class _Builder:
         kernel = lower(value, target, self.homes)
         if not isinstance(target, Home) and overwrites_what_it_reads(kernel):
           kernel = self.through_temp(step, value, target)
-        step.item = self.item(kernel, value if isinstance(target, Home) else target)
+        step.item = self.item(kernel, value, value if isinstance(target, Home) else target)
     self.made[root] = len(self.steps)
     self.steps.append(step)
 
   def through_temp(self, step: Step, value: UOp, target: UOp) -> Kernel:
     """The value goes to a temporary first: the kernel would read elements of its target that it has written already."""
     home = Home(self.new_temp(value), layout(value.shape))
-    first = Step(value, set(step.after), list(step.reads), home.slot, self.item(lower(value, home, self.homes), value))
+    first = Step(
+      value, set(step.after), list(step.reads), home.slot, self.item(lower(value, home, self.homes), value, value)
+    )
     step.after, step.reads = {len(self.steps)}, []
     self.steps.append(first)
     return lower(value, target, {**self.homes, value: home})
 
-  def item(self, kernel: Kernel, at: UOp) -> ScheduleItem:
+  def item(self, kernel: Kernel, value: UOp, at: UOp) -> ScheduleItem:
     check_graph(kernel.ast, "kernel")
     names = tuple(v.arg[0] for v in kernel.ast.variables())
-    return ScheduleItem(kernel.ast, kernel.slots, device_set(self.where[at]), names, kernel.peers)
+    ops = computed(value, self.homes) if CHECK_NAN else ()
+    return ScheduleItem(kernel.ast, kernel.slots, device_set(self.where[at]), names, kernel.peers, ops)
 
   def transfer(self, u: UOp) -> Transfer | None:
     """A move to other devices, which no kernel can do."""

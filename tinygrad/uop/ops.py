@@ -13,7 +13,7 @@ from typing import Any
 
 from tinygrad.device import Buffer, Placement, Sharding, show_placement
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
-from tinygrad.helpers import DEFER, REDUCE_DTYPE, SPEC, prod, user_frame
+from tinygrad.helpers import CHECK_NAN, DEFER, REDUCE_DTYPE, SPEC, prod, user_frame
 from tinygrad.uop import place
 from tinygrad.uop.cards import CARDS
 
@@ -462,7 +462,7 @@ class UOp:
       if d is not None and d is not device:
         slow, device = (slow or device is not None), d
     if not slow and (device is None or type(device) is str):
-      return UOp.new(op, dtype, src, arg)
+      return UOp.new(op, dtype, src, arg).stamp() if CHECK_NAN.value else UOp.new(op, dtype, src, arg)
     if not slow and not device.pending and op in _ALIKE:
       return UOp.new(op, dtype, src, arg).stamp()
     u = UOp.new(op, dtype, place.decide(op, dtype, src, arg).src, arg).stamp()

@@ -1,0 +1,86 @@
+"""`CHECK_NAN=1`: every kernel's float results are looked at as soon as it has run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from tinygrad.device import Device
+from tinygrad.dtype import dtypes, to_numpy_dtype
+from tinygrad.helpers import numpy, source_line, user_line
+from tinygrad.schedule.schedule import Lines, computed
+from tinygrad.uop.cards import card
+from tinygrad.uop.ops import Ops, UOp
+
+SHOWN = 8
+
+
+class NonFiniteError(ArithmeticError):
+  """A kernel wrote NaN or infinity: names the op, the device, and the user's line."""
+
+
+def written(ast: UOp, variables: Mapping[str, int]) -> Any:
+  """The flat indices that a kernel writes: its store's index for every combination of the ranges (padding of an uneven
+  part, which holds anything, is not among them).
+  """
+  store = ast.src[0]
+  target, ranges = store.src[0], store.src[2:]
+  values: dict[UOp, Any] = {}
+  for u in UOp.sink(*target.src[1:], *ranges).toposort():
+    if u.op is Ops.CONST:
+      values[u] = numpy.asarray(u.arg)
+    elif u.op is Ops.VARIABLE:
+      values[u] = numpy.asarray(variables[u.arg[0]])
+    elif u.op is Ops.RANGE:
+      shape = [1] * len(ranges)
+      shape[ranges.index(u)] = -1
+      values[u] = numpy.arange(int(values[u.src[0]])).reshape(shape)
+    elif u.op is not Ops.SINK:
+      evaluate = card(u.op).evaluate
+      assert evaluate is not None, f"{u.op} in the index of a store"
+      values[u] = evaluate(u, [values[s] for s in u.src], ())
+  every = tuple(int(values[r.src[0]]) for r in ranges)
+  index = numpy.broadcast_to(values[target.src[1]], every)
+  return index[numpy.broadcast_to(values[target.src[2]], every)] if len(target.src) > 2 else index
+
+
+def check_kernel(name: str, ast: UOp, computes: Lines, device: str, handle: Any, variables: Mapping[str, int]) -> None:
+  """Raises NonFiniteError if what the kernel wrote to `handle` holds NaN or infinity. The device must be idle."""
+  param = ast.src[0].src[0].src[0]
+  if not dtypes.is_float(param.dtype):
+    return
+  backend = Device[device]
+  memory = numpy.frombuffer(backend.view(handle), to_numpy_dtype(param.dtype), count=param.arg.size)
+  values = memory[written(ast, variables)]
+  if (bad := ~numpy.isfinite(values)).any():
+    fail(values[bad], values.size, f"kernel {name}", computes, device)
+
+
+def check_values(value: UOp, values: Mapping[UOp, Sequence[Any]], devices: Sequence[str]) -> None:
+  """The same for a stored value of an interpreted graph. All values below it are at hand, so the error names the op
+  that made the first NaN or infinity of finite operands.
+  """
+  if not dtypes.is_float(value.dtype):
+    return
+  for d, (array, device) in enumerate(zip(values[value], devices)):
+
+    def finite(u: UOp, d: int = d) -> bool:
+      mine = values.get(u)
+      return not mine or not dtypes.is_float(u.dtype) or bool(numpy.isfinite(mine[min(d, len(mine) - 1)]).all())
+
+    if not finite(value):
+      first = next((u for u in value.toposort() if u.src and not finite(u) and all(map(finite, u.src))), value)
+      bad = array[~numpy.isfinite(array)]
+      fail(bad, array.size, "interpreted", computed(first, set(first.src)), device)
+
+
+def fail(bad: Any, size: int, where: str, computes: Lines, device: str) -> NoReturn:
+  lines = [f"{op} at {source_line(*origin) if origin else 'an unknown line'}" for op, origin in computes]
+  listed = "".join(f"\n    {line}" for line in lines[:SHOWN])
+  more = f"\n    and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
+  kind = "NaN" if numpy.isnan(bad).any() else "infinite"
+  raise NonFiniteError(
+    f"{computes[0][0] if computes else 'a kernel'}: {bad.size} of {size} elements are {kind}, on {device} ({where})"
+    f"{listed}{more}\n    realized at {user_line()}\n"
+    "  fix: keep the operands in range (clip, or add an eps); with INTERPRET=1 too, the very op is named"
+  )
