@@ -14,15 +14,12 @@ import json
 import math
 import platform
 import re
-import signal
 import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -31,6 +28,7 @@ from numpy.typing import NDArray
 from extra.write_gguf import write_gguf
 from tinygrad import Device, Mesh, P, Tensor, TinyJit, nn
 from tinygrad.apps.gguf import GGUF, GGMLType
+from tinygrad.helpers import interruptible
 
 BOS, EOS = "<|begin_of_text|>", "<|end_of_text|>"
 # Tests, data tables, code of others, and what is generated when Python is installed.
@@ -471,23 +469,6 @@ def loss_curve(losses: Sequence[float], held_out: Sequence[tuple[int, float]], b
 
 
 # ---------------------------------------------------------------- the program
-
-
-@contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-  """Within, the first Ctrl-C only makes the yielded function true; the second raises KeyboardInterrupt."""
-  hits: list[int] = []
-
-  def handle(number: int, frame: FrameType | None) -> None:
-    hits.append(number)
-    if len(hits) > 1:
-      raise KeyboardInterrupt
-
-  before = signal.signal(signal.SIGINT, handle)
-  try:
-    yield lambda: bool(hits)
-  finally:
-    signal.signal(signal.SIGINT, before)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -104,7 +104,7 @@ class Context(contextlib.ContextDecorator):
 
 DEBUG = ContextVar("DEBUG", 0)
 SPEC = ContextVar("SPEC", 1)
-DEFER = ContextVar("DEFER", 0)  # 1: reductions may stay owed; 0: they are settled where they arise
+DEFER = ContextVar("DEFER", 1)  # 1: reductions may stay owed; 0: they are settled where they arise
 RESHARD = ContextVar("RESHARD", 1)  # 0: an implied move is an error
 JIT = ContextVar("JIT", 1)
 NOOPT = ContextVar("NOOPT", 0)

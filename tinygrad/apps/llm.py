@@ -24,7 +24,7 @@ from tinygrad.apps import AppError
 from tinygrad.apps.gguf import GGUF
 from tinygrad.apps.model import Layout, Llama
 from tinygrad.apps.tokenizer import Tokenizer
-from tinygrad.helpers import size_to_str
+from tinygrad.helpers import interruptible, size_to_str
 
 EMBEDDED = Path(__file__).with_name("model.gguf")
 EXAMPLES = """\
@@ -118,14 +118,17 @@ def generate(
 
 
 def write(ids: Iterator[int], tokenizer: Tokenizer) -> list[int]:
-  """Print tokens as they come; returns them."""
+  """Print tokens as they come; returns them. Ctrl-C ends the text after a token, then raises KeyboardInterrupt."""
   out, stream = [], tokenizer.stream()
-  try:
+  with interruptible() as interrupted:
     for token in ids:
       out.append(token)
       print(stream.push(token), end="", flush=True)
-  finally:
+      if interrupted():
+        break
     print(stream.end(), flush=True)
+    if interrupted():
+      raise KeyboardInterrupt
   return out
 
 
