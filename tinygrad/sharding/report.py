@@ -17,7 +17,8 @@ from tinygrad.uop.ops import GroupOp, Ops, UOp, render_shape
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
 COUNTED_DEVICES = 256  # of more devices, so many at both ends are looked at
-REARRANGING = frozenset((Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.CAST))  # what comes after these wants the move
+# what comes after these wants the move
+PASSED = frozenset((Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.CAST, Ops.DETACH, Ops.CONTIGUOUS, Ops.MOVE))
 VERBS = {"all_reduce": "reduced", "reduce_scatter": "reduced and scattered", "all_gather": "gathered"}
 
 
@@ -137,9 +138,10 @@ def as_realized(roots: list[UOp]) -> UOp:
 def step_row(u: UOp, step: Step, readers: dict[UOp, UOp]) -> Row:
   """The row of a step of the MOVE `u`."""
   x, reader = u.src[0], readers.get(u)
-  while reader is not None and reader.op in REARRANGING and reader in readers:
+  while reader is not None and reader.op in PASSED and reader in readers:
     reader = readers[reader]
-  lines = [u.origin if u.arg.pinned else None, reader.origin if reader is not None else None, u.origin, x.origin]
+  # a hook that settles, and the user who places, stamp their move; one that `place` puts in is its reader's
+  lines = [u.origin, reader.origin if reader is not None else None, x.origin]
   return Row(
     step.kind,
     axes_of(step.b, step.digits),
