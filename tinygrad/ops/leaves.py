@@ -28,8 +28,6 @@ def evaluate_const(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
 def check_buffer(u: UOp) -> None:
   if not isinstance(u.arg, BufferArg) or not isinstance(u.arg.device, (str, Sharding)):
     raise TypeError(f"a buffer's arg is a BufferArg with its placement, not {u.arg!r}")
-  if isinstance(u.arg.device, Sharding) and u.arg.device.pending:
-    raise TypeError(f"a buffer cannot owe a reduction: {u.arg.device}")
 
 
 def check_index(u: UOp) -> None:
