@@ -178,10 +178,10 @@ def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
   values.
   """
   key_sink, buffers, values = canonical(sink)
-  key = (key_sink, INTERPRET.value, NOOPT.value, DEFER.value)
+  key: tuple[Any, ...] = (key_sink, INTERPRET.value, NOOPT.value, DEFER.value)
   first = -1
   if CHECK_NAN:  # a plan that tells lines is of these lines only, and of nodes that no other plan has
-    key = (*key, tuple(u.origin for u in sink.toposort()))
+    key += (tuple(u.origin for u in sink.toposort()),)
     first -= next(_renumbered) * MOST_BUFFERS
   if (plan := _plans.get(key)) is None:
     plan = make_plan(key_sink if first == -1 else canonical(sink, first)[0], first)
@@ -562,5 +562,5 @@ def interpret(run: Run) -> None:
   if CHECK_NAN:
     for u in local.toposort():
       if u.op is Ops.ASSIGN:
-        check_nan.check_values(u.src[1], machine.values, device_set(viewed(u.src[0]).device))
+        check_nan.check_values(u.src[1], machine.values, device_set(settled(u.src[0].device)))
   GlobalCounters.kernel_count += 1
