@@ -1,0 +1,282 @@
+"""Random programs of the law test for as long as one likes: sharded must equal unsharded.
+
+    python -m extra.fuzz_sharding --seconds 600
+    python -m extra.fuzz_sharding --seed 123456 --compiled --defer 1
+
+Programs with the seeds that follow --seed run until the time is over or one fails. The failing one is shrunk, while it
+fails in the same way, and printed as a program that can be run from the root of the repository. Exit status: 0 if all
+agreed, 1 if one failed. Ctrl-C ends the run with its counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import enum
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "test" / "laws"))
+import harness
+import programs
+
+from tinygrad.device import Mesh, Sharding
+from tinygrad.dtype import DType
+from tinygrad.helpers import Context
+from tinygrad.uop.ops import Ops, UOp, uops_in
+from tinygrad.uop.rewrite import substitute
+
+DIFFERS = "the values differ"
+SHRINK_SECONDS = 300.0
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+  """Placed values whose sharded run may not be what one device computes. `content`: of the buffers below `roots`."""
+
+  roots: tuple[UOp, ...]
+  content: dict[UOp, np.ndarray]
+  mesh: Mesh
+  variable: int = 1
+  seed: int = 0  # of the parts that owing leaves are made of
+  compiled: bool = False
+  defer: int = 1
+
+
+@dataclass(frozen=True)
+class Failure:
+  """`kind`: DIFFERS, or the name of the exception."""
+
+  kind: str
+  text: str
+
+
+def on_one_device(root: UOp, content: dict[UOp, np.ndarray]) -> UOp:
+  """The same value without placement; its buffers are added to `content`."""
+  made: dict[UOp, UOp] = {}
+  for u in root.toposort():
+    if u.op is Ops.BUFFER:
+      made[u] = UOp.buffer(u.shape, u.dtype, programs.REFERENCE)
+      content[made[u]] = content[u]
+    elif u.op is Ops.MOVE:
+      made[u] = made[u.src[0]]
+    else:
+      made[u] = u.replace(src=tuple(made[s] for s in u.src))
+  return made[root]
+
+
+def attempt(case: Case) -> Failure | None:
+  """How the case fails; None if it does not, or if its values are too large to be exact."""
+  below = {u for r in case.roots for u in r.toposort()}
+  p = programs.Program(case.seed, case.mesh, case.variable, {u: a for u, a in case.content.items() if u in below})
+  reference = programs.Program(case.seed, case.mesh, case.variable, dict(p.content))
+  try:
+    plain = [on_one_device(r, reference.content) for r in case.roots]
+    if harness.too_large(reference, plain):
+      return None
+    with Context(DEFER=case.defer):
+      got = (harness.compiled if case.compiled else harness.interpret)(p, case.roots)
+  except (AssertionError, ValueError, TypeError, IndexError, RuntimeError) as e:
+    return Failure(type(e).__name__, str(e))
+  for x, u in zip(got, plain, strict=True):
+    want = reference.value(u)
+    if x.shape != want.shape or x.dtype != want.dtype or not np.array_equal(x, want, equal_nan=want.dtype.kind == "f"):
+      return Failure(DIFFERS, f"sharded\n{x}\non one device\n{want}")
+  return None
+
+
+def case_of(seed: int, steps: int, compiled: bool, defer: int) -> Case:
+  """The program of a seed, with its gradients if it is differentiated."""
+  with Context(DEFER=defer):
+    p = programs.make(seed, steps, "CPU" if compiled else "NULL")
+    roots = tuple(v.placed for v in harness.pairs(p))
+  return Case(roots, {v.placed: p.content[v.placed] for v in p.leaves}, p.mesh, p.variable, seed, compiled, defer)
+
+
+# ---------------------------------------------------------------- shrinking
+
+
+def smaller(case: Case) -> Iterator[Case]:
+  """Cases with less in them, the boldest first."""
+  if len(case.roots) > 1:
+    for r in case.roots:
+      yield replace(case, roots=(r,))
+    return
+  (root,) = case.roots
+  nodes = root.toposort()
+  for u in nodes:
+    if u is not root and u.op not in (Ops.ASSIGN, Ops.CONST) and u.device is not None:
+      yield replace(case, roots=(u,))
+  reference = programs.Program(case.seed, case.mesh, case.variable, dict(case.content))
+  plain: dict[UOp, UOp] = {}
+  for u in reversed(nodes):
+    if u is root or u.op in (Ops.BUFFER, Ops.CONST, Ops.ASSIGN, Ops.SINK) or not u.src:
+      continue
+    if isinstance(u.device, str | Sharding) and all(isinstance(n, int) for n in u.shape):
+      if isinstance(u.device, Sharding) and len(u.device.pending) > 1:
+        continue
+      if u not in plain:
+        plain[u] = on_one_device(u, reference.content)
+      leaf = UOp.buffer(u.shape, u.dtype, u.device)
+      yield replace(
+        case, roots=(substitute(root, {u: leaf}),), content={**case.content, leaf: reference.value(plain[u])}
+      )
+  for u in reversed(nodes):
+    for s in u.src:
+      if s.dtype is u.dtype and s.shape == u.shape and s.device is u.device and u.op not in (Ops.ASSIGN, Ops.AFTER):
+        yield replace(case, roots=(substitute(root, {u: s}),))
+  for u in nodes:
+    if u.op is Ops.BUFFER:
+      for simple in (np.zeros_like(case.content[u]), np.ones_like(case.content[u])):
+        if np.count_nonzero(case.content[u] != simple) and np.count_nonzero(case.content[u] != 0):
+          yield replace(case, content={**case.content, u: simple})
+
+
+def shrink(case: Case, failure: Failure, seconds: float = SHRINK_SECONDS) -> tuple[Case, Failure]:
+  """Smaller and smaller cases that fail in the same way, until none of the next ones does or the time is over."""
+  end = time.monotonic() + seconds
+  found = True
+  while found:
+    found = False
+    for candidate in smaller(case):
+      if time.monotonic() > end:
+        return case, failure
+      if (again := attempt(candidate)) is not None and again.kind == failure.kind:
+        case, failure, found = candidate, again, True
+        break
+  return case, failure
+
+
+# ---------------------------------------------------------------- printing
+
+
+def code(x: Any, name: dict[UOp, str]) -> str:
+  """Python that evaluates to `x`."""
+  match x:
+    case UOp():
+      return name[x]
+    case Mesh():
+      return f"Mesh({x.devices!r}, {x.shape!r})"
+    case Sharding():
+      return f"Sharding.of({code(x.mesh, name)}, {code(x.dims, name)}, {code(x.pending, name)})"
+    case DType():
+      return f"dtypes.{x.name}"
+    case enum.Enum():
+      return f"{type(x).__name__}.{x.name}"
+    case tuple():
+      return f"({', '.join(code(y, name) for y in x)}{',' if len(x) == 1 else ''})"
+    case float() if not math.isfinite(x):
+      return f'float("{x}")'
+    case np.ndarray():
+      return f"np.array({x.tolist()}, np.{x.dtype.name}).reshape({x.shape})"
+    case _ if dataclasses.is_dataclass(x):
+      return f"{type(x).__name__}({', '.join(code(getattr(x, f.name), name) for f in dataclasses.fields(x))})"
+  return repr(x)
+
+
+def program_text(case: Case) -> str:
+  """The case as a program that raises AssertionError as long as it fails."""
+  name: dict[UOp, str] = {}
+  lines = [
+    "import numpy as np",
+    "from extra.fuzz_sharding import Case, attempt",
+    "from tinygrad.device import Digit, Mesh, Owe, Sharding",
+    "from tinygrad.dtype import dtypes",
+    "from tinygrad.uop.ops import Move, Ops, UOp",
+    "",
+    "content = {}",
+  ]
+
+  def define(u: UOp) -> None:
+    if u in name:
+      return
+    for x in (*uops_in(u.arg), *u.src) if isinstance(u.arg, tuple) else u.src:
+      define(x)
+    n = name[u] = f"u{len(name)}"
+    if u.op is Ops.BUFFER:
+      lines.append(f"{n} = UOp.buffer({u.shape!r}, {code(u.dtype, name)}, {code(u.device, name)})")
+      lines.append(f"content[{n}] = {code(case.content[u], name)}")
+    else:
+      kind, src, arg = (code(x, name) for x in (u.dtype, u.src, u.arg))
+      lines.append(f"{n} = UOp.new(Ops.{u.op.name}, {kind}, {src}, {arg})")
+
+  for r in case.roots:
+    define(r)
+  settings = f"variable={case.variable}, seed={case.seed}, compiled={case.compiled}, defer={case.defer}"
+  lines.append(f"failure = attempt(Case({code(case.roots, name)}, content, {code(case.mesh, name)}, {settings}))")
+  lines.append("assert failure is None, failure.text")
+  return "\n".join(lines) + "\n"
+
+
+# ---------------------------------------------------------------- the run
+
+
+def fuzz(
+  seeds: Iterator[int],
+  steps: int = 9,
+  compiled: bool = False,
+  defer: int | None = None,
+  seconds: float = 60.0,
+  progress: Callable[[int], None] = lambda done: None,
+) -> tuple[int, Case | None, Failure | None]:
+  """(programs run, a shrunk failing case, how it fails). Without `defer` odd seeds run with 1, even ones with 0."""
+  end = time.monotonic() + seconds
+  done = 0
+  for seed in seeds:
+    if time.monotonic() > end:
+      break
+    case = case_of(seed, steps, compiled, seed % 2 if defer is None else defer)
+    failure = attempt(case)
+    done += 1
+    progress(done)
+    if failure is not None:
+      return done, *shrink(case, failure)
+  return done, None, None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--seconds", type=float, default=60.0, help="how long to run (default: %(default)s)")
+  parser.add_argument("--seed", type=int, default=1_000_000, help="the first program (default: %(default)s)")
+  parser.add_argument("--steps", type=int, default=9, help="ops a program (default: %(default)s)")
+  parser.add_argument("--compiled", action="store_true", help="compile and run on CPU devices instead of interpreting")
+  parser.add_argument("--defer", type=int, choices=(0, 1), help="DEFER for all programs (default: both by turns)")
+  args = parser.parse_args(argv)
+
+  from rich.console import Console
+  from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+  columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+  start, count, failure, case = time.monotonic(), 0, None, None
+  with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    task = bar.add_task("", total=args.seconds)
+
+    def shown(done: int) -> None:
+      nonlocal count
+      count = done
+      spent = time.monotonic() - start
+      bar.update(task, completed=spent, description=f"{done} programs, {done / spent:.0f}/s")
+
+    try:
+      numbers = iter(range(args.seed, sys.maxsize))
+      count, case, failure = fuzz(numbers, args.steps, args.compiled, args.defer, args.seconds, shown)
+    except KeyboardInterrupt:
+      bar.stop()
+      print("stopped", file=sys.stderr)
+  if case is None or failure is None:
+    print(f"{count} programs agreed (seeds {args.seed} to {args.seed + count - 1})")
+    return 0
+  print(f"# seed {args.seed + count - 1} fails: {failure.kind}")
+  print("".join(f"# {line}\n" for line in failure.text.splitlines()) + program_text(case), end="")
+  return 1
+
+
+if __name__ == "__main__":
+  sys.exit(main())
