@@ -7,6 +7,7 @@ exact.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import realize, to_numpy
 from tinygrad.gradient import compute_gradient
 from tinygrad.ops import leaves as _leaves  # noqa: F401 (registers the cards)
-from tinygrad.runtime.python import Interpreter, assemble
+from tinygrad.runtime.python import Interpreter, assemble, coordinates
 from tinygrad.sharding.localize import localize
 from tinygrad.uop.ops import Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
@@ -30,16 +31,44 @@ def poison(dtype: Any) -> Any:
   return np.nan if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max - 1
 
 
-def blocks(value: np.ndarray, placement: Placement) -> list[np.ndarray]:
+def parts(value: np.ndarray, placement: Sharding, seed: int) -> dict[tuple[int, ...], np.ndarray]:
+  """For each coordinate on the owed digits a value, such that their reduction is `value`."""
+  rng = np.random.default_rng(seed)
+  digits = [g for o in placement.pending for g in o.digits]
+  all_of = list(itertools.product(*(range(g.size) for g in digits)))
+  if not placement.pending:
+    return {(): value}
+  out: dict[tuple[int, ...], np.ndarray] = {}
+  owner = rng.integers(0, len(all_of), value.shape)  # the coordinate that holds the factor, the maximum, …
+  rest = value.copy()
+  for i, at in enumerate(all_of):
+    less = rng.integers(0, 3, value.shape).astype(value.dtype)
+    match placement.pending[0].op:
+      case Ops.ADD:
+        mine = rest if i == len(all_of) - 1 else less
+        rest = rest - less
+      case Ops.MUL:
+        mine = np.where(owner == i, value, np.ones_like(value))
+      case Ops.MAX:
+        mine = np.where((owner == i) | (value < less), value, value - less)
+      case Ops.MIN:
+        mine = np.where(owner == i, value, value + less)
+    out[at] = mine.astype(value.dtype)
+  return out
+
+
+def blocks(value: np.ndarray, placement: Placement, seed: int = 0) -> list[np.ndarray]:
   """Each device's part of a value as it lies in memory: blocks of full size, what lies behind the valid part
   poisoned."""
   if isinstance(placement, str):
     return [value.copy()]
   out = []
+  owed = parts(value, placement, seed)
   for d in range(len(placement)):
+    mine = owed[coordinates(placement, d)]
     block = np.full(placement.local_shape(value.shape), poison(value.dtype), value.dtype)
     box = placement.box(d, value.shape)
-    block[tuple(slice(0, hi - lo) for lo, hi in box)] = value[tuple(slice(lo, hi) for lo, hi in box)]
+    block[tuple(slice(0, hi - lo) for lo, hi in box)] = mine[tuple(slice(lo, hi) for lo, hi in box)]
     out.append(block)
   return out
 
@@ -51,7 +80,9 @@ def settled(placement: Placement | None) -> Placement | None:
 def interpret(p: Program, roots: Sequence[UOp]) -> list[np.ndarray]:
   """The roots' global values by the interpreter of the localized program."""
   somewhere = UOp.buffer((1,), dtypes.int8, Sharding(p.mesh))  # a program of constants alone would run on no device
-  memory = {u: blocks(value, u.arg.device) for u, value in [*p.content.items(), (somewhere, np.zeros(1, np.int8))]}
+  memory = {
+    u: blocks(value, u.arg.device, p.seed) for u, value in [*p.content.items(), (somewhere, np.zeros(1, np.int8))]
+  }
   local = localize(UOp.sink(*roots, somewhere))
   machine = Interpreter(lambda buffer: memory[buffer], {"v": p.variable})
   machine.run(local)
@@ -99,7 +130,7 @@ def pairs(p: Program) -> list[Value]:
   for t in targets:
     assert (t.placed in placed) == (t.plain in plain)
     if t.placed in placed:
-      assert settled(placed[t.placed].device) in (None, t.placed.device), (
+      assert settled(placed[t.placed].device) in (None, settled(t.placed.device)), (
         "a gradient is handed out at its tensor's placement"
       )
       out.append(Value(placed[t.placed], plain[t.plain], f"gradient of {t.text}"))
@@ -112,13 +143,12 @@ def compiled(p: Program, roots: Sequence[UOp]) -> list[np.ndarray]:
   for u, value in p.content.items():
     buffer = buffer_of(u)
     for device, handle, block in zip(
-      buffer.devices, buffer.allocate().handles, blocks(value, u.arg.device), strict=True
+      buffer.devices, buffer.allocate().handles, blocks(value, u.arg.device, p.seed), strict=True
     ):
       Device[device].copyin(handle, memoryview(np.ascontiguousarray(block).reshape(-1).view(np.uint8)))
   bound = {VARIABLE: VARIABLE.bind(p.variable)}
-  copies = [
-    UOp.new(Ops.CONTIGUOUS, u.dtype, (u,)) for u in roots
-  ]  # a root that is a buffer may be assigned to by another
+  # a root that is a buffer may be assigned to by another
+  copies = [UOp.new(Ops.CONTIGUOUS, u.dtype, (u.move(settled(u.device), pinned=False),)) for u in roots]
   return [to_numpy(u) for u in realize(*[substitute(u, bound) for u in copies])]
 
 

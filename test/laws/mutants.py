@@ -13,7 +13,8 @@ import numpy as np
 from tinygrad.device import Digit, Owe, Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.runtime import python
-from tinygrad.sharding import localize, moves, place
+from tinygrad.sharding import localize, moves, owed, place
+from tinygrad.uop.cards import Owed
 from tinygrad.uop.ops import Ops, UOp, simplify_sint
 
 Patch = Callable[[Any, str, Any], None]
@@ -224,3 +225,72 @@ def table_rows_not_owed(patch: Patch) -> None:
     return place.Factors(f.src, f.out, f.sizes, f.blocked, frozenset(), f.remapped) if u.op is Ops.GATHER else f
 
   patch(place, "factor_rule", complete)
+
+
+# ---------------------------------------------------------------- the table of owed reductions
+
+
+def rule(patch: Patch, policy: Owed, wrong: Callable[[owed.Case], owed.Kept | None]) -> None:
+  patch(owed, "_RULES", {**owed._RULES, policy: wrong})
+
+
+@mutant
+def operands_not_lifted(patch: Patch) -> None:
+  """partial + scalar adds the scalar once per device."""
+  patch(owed.Case, "lifted", lambda self, among: self.stay())
+
+
+@mutant
+def every_coordinate_holds_what_is_lifted(patch: Patch) -> None:
+  patch(localize, "lift", lambda x, a, b: x)
+
+
+@mutant
+def max_stays_max_when_turned_around(patch: Patch) -> None:
+  patch(owed, "SWAP", {Ops.MAX: Ops.MAX, Ops.MIN: Ops.MIN})
+
+
+@mutant
+def sums_multiply_part_by_part(patch: Patch) -> None:
+  patch(owed, "_two_sums", lambda c: c.stay())
+
+
+@mutant
+def relu_of_parts_of_a_sum(patch: Patch) -> None:
+  rule(patch, Owed.EXTREMUM, lambda c: c.stay())
+
+
+@mutant
+def floor_of_parts_of_a_sum(patch: Patch) -> None:
+  rule(patch, Owed.MONOTONE, lambda c: c.stay())
+
+
+@mutant
+def every_cast_keeps(patch: Patch) -> None:
+  rule(patch, Owed.CAST, lambda c: c.stay())
+
+
+@mutant
+def every_reduction_commutes(patch: Patch) -> None:
+  rule(patch, Owed.REDUCE_SAME, lambda c: c.stay())
+
+
+@mutant
+def negation_of_a_product(patch: Patch) -> None:
+  negate = owed._RULES[Owed.NEGATE]
+  rule(patch, Owed.NEGATE, lambda c: c.stay() if c.by is Ops.MUL else negate(c))
+
+
+@mutant
+def sums_added_to_products(patch: Patch) -> None:
+  rule(patch, Owed.SUM, lambda c: c.lifted((0, 1)))
+
+
+@mutant
+def everything_else_keeps(patch: Patch) -> None:
+  rule(patch, Owed.SETTLE_FIRST, lambda c: c.stay())
+
+
+@mutant
+def roots_still_owe(patch: Patch) -> None:
+  patch(place, "settled", lambda u: u)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.device import Digit, Placement, Sharding
+from tinygrad.device import Digit, Owe, Placement, Sharding
 from tinygrad.device import Mesh as DeviceMesh
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.runtime.python import Resolved
@@ -56,6 +56,22 @@ def random_placement(rng: random.Random, m: DeviceMesh, ndim: int) -> Placement:
     if at >= 0:
       dims[at].append(d)
   placed: Placement = Sharding.of(m, dims)
+  return placed
+
+
+def random_debt(rng: random.Random, m: DeviceMesh) -> Owe:
+  axis = rng.randrange(len(m.shape))
+  digit = Digit(m.shape[axis], math.prod(m.shape[axis + 1 :]))
+  return Owe((digit,), rng.choice((Ops.ADD, Ops.ADD, Ops.MAX, Ops.MIN, Ops.MUL)))
+
+
+def owing(where: Sharding, debt: Owe) -> Placement:
+  """The placement with a debt, over digits that then cut no dim."""
+  dims = [
+    [d for d in dim if not any(d.stride < o.stride * o.size and o.stride < d.stride * d.size for o in debt.digits)]
+    for dim in where.dims
+  ]
+  placed: Placement = Sharding.of(where.mesh, dims, (debt,))
   return placed
 
 
@@ -163,6 +179,8 @@ class Generator:
     self.backward = backward
     self.p = Program(seed, mesh(rng.choice(MESHES), kind), rng.randint(1, 6))
     self.single = f"{kind}:8"  # a device beside the mesh
+    self.owing = 0.6 if seed % 2 else 0.1  # how often a leaf owes, mostly the same debt
+    self.debt = random_debt(rng, self.p.mesh)
     for _ in range(rng.randint(1, 2)):
       self.leaf(
         self.random_shape(),
@@ -203,6 +221,8 @@ class Generator:
     where: Placement = random_placement(rng, m, len(shape))
     if len(m) > 1 and rng.random() < 0.1:
       where = self.single
+    if isinstance(where, Sharding) and content is None and dtype is not dtypes.bool and rng.random() < self.owing:
+      where = owing(where, self.debt if rng.random() < 0.8 else random_debt(rng, m))
     data = self.array(shape, dtype) if content is None else content
     v = Value(UOp.buffer(shape, dtype, where), UOp.buffer(shape, dtype, REFERENCE), f"leaf({where})")
     self.p.content[v.placed] = self.p.content[v.plain] = data
@@ -294,6 +314,11 @@ class Generator:
       return self.apply(f"NEG({n})", lambda a: -a, x)
     op = self.rng.choice(list(FLOAT_UNARY))
     return self.apply(f"{op.name}({n}) rounded", FLOAT_UNARY[op], x)
+
+  def rounded(self, x: Value) -> Value | None:
+    if x.dtype not in FLOATS or self.backward:
+      return None
+    return self.apply(f"FLOOR({self.name(x)} / 2)", FLOAT_UNARY[Ops.FLOOR], x)
 
   def where(self, x: Value) -> Value | None:
     c, y = self.like(x, dtypes.bool), self.like(x)
@@ -454,6 +479,21 @@ class Generator:
     f = (lambda a: a.contiguous()) if self.backward or self.rng.random() < 0.5 else (lambda a: a.detach())
     return self.apply(f"contiguous or detach({self.name(x)})", f, x)
 
+  def owed_leaf(self, x: Value) -> Value | None:
+    """An op of the table on a fresh leaf that owes."""
+    if not x.fixed or len(self.p.mesh) == 1 or x.dtype is dtypes.bool:
+      return None
+    dtype = x.dtype if self.backward or self.rng.random() < 0.5 else self.rng.choice(NUMERIC)
+    saved, self.owing = self.owing, 1.0
+    y = self.leaf(x.shape if self.rng.random() < 0.7 else self.random_shape(), dtype)
+    z = self.leaf(y.shape, dtype) if self.rng.random() < 0.3 else None
+    self.owing = saved
+    if z is not None:
+      op = self.rng.choice((Ops.MUL, Ops.MUL, Ops.ADD, Ops.MAX, Ops.MIN))
+      return self.apply(f"{op.name}({self.name(y)}, {self.name(z)})", lambda a, b: a.alu(op, b), y, z)
+    row: Step = self.rng.choice(ROWS)
+    return row(self, y)
+
   def assign(self, x: Value) -> Value | None:
     """A buffer after a write of x into a view of it."""
     rng = self.rng
@@ -464,7 +504,8 @@ class Generator:
     if rng.random() < 0.3:  # as a cache is written: at a position that is known when the program runs
       axis = rng.randrange(len(lo))
       lo[axis], room[axis] = VARIABLE, VARIABLE.vmax + rng.randint(0, 2)
-    target = self.leaf(tuple(n + extra for n, extra in zip(x.shape, room)), x.dtype)
+    shape = tuple(n + extra for n, extra in zip(x.shape, room))
+    target = self.leaf(shape, x.dtype, self.array(shape, x.dtype))
     flips = [i for i in range(len(x.shape)) if rng.random() < 0.3]
     if self.single.startswith("CPU"):  # a compiled program may not need the old content after the new one
       self.p.pool.remove(target)
@@ -488,13 +529,17 @@ FLOAT_UNARY: dict[Ops, Callable[[UOp], UOp]] = {
   Ops.TANH: lambda a: (a.alu(Ops.TANH) * 8.0).alu(Ops.ROUND),
   Ops.ERF: lambda a: (a.alu(Ops.ERF) * 8.0).alu(Ops.ROUND),
   Ops.RECIP: lambda a: (a.maximum(1.0).alu(Ops.RECIP) * 8.0).alu(Ops.ROUND),
-  Ops.FDIV: lambda a: (a / 3.0).alu(Ops.FLOOR),
+  Ops.FDIV: lambda a: (a / 4.0).alu(Ops.FLOOR),
   Ops.POW: lambda a: a.maximum(-4.0).minimum(4.0).alu(Ops.POW, a.const_like(2.0)),
 }
 
 Step = Callable[[Generator, Value], Value | None]
+ROWS: tuple[Step, ...] = (
+  *[Generator.binary] * 5, Generator.unary, Generator.rounded, Generator.where, Generator.cast, Generator.cast,
+  Generator.pad, Generator.reduce, Generator.cat,
+)  # fmt: skip
 WEIGHTS: dict[Step, int] = {
-  Generator.binary: 4,
+  Generator.binary: 5,
   Generator.unary: 2,
   Generator.where: 1,
   Generator.cast: 1,
@@ -514,6 +559,7 @@ WEIGHTS: dict[Step, int] = {
   Generator.move: 1,
   Generator.identity: 1,
   Generator.assign: 1,
+  Generator.owed_leaf: 5,
 }
 STEPS = [step for step, weight in WEIGHTS.items() for _ in range(weight)]
 

@@ -105,6 +105,8 @@ ROWS = [
   ("times a replicated", Ops.MAX, F32, lambda x: x * like(x, C), None),
   ("integer times 100", Ops.MAX, I8, lambda x: x * 100, None),
   ("times a replicated", Ops.MUL, F32, lambda x: x * like(x, C), LIFT),
+  ("divided by a replicated", Ops.MUL, F32, lambda x: x / 2.0, LIFT),
+  ("divides", Ops.MUL, F32, lambda x: 6.0 / x + 1.0, None),
   ("negation", Ops.ADD, F32, lambda x: -x, KEEP),
   ("negation", Ops.MAX, F32, lambda x: -x, MIN),
   ("negation of unsigned", Ops.MAX, U8, lambda x: -x, None),

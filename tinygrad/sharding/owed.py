@@ -180,10 +180,12 @@ def _extremum(c: Case) -> Kept | None:
 def _product(c: Case) -> Kept | None:
   """(sum of x_d) y keeps; two sums over different digits multiply out, over the same ones the smaller is paid first.
   max(x_d) c in floats: c > 0 keeps, c < 0 turns around. A product is lifted to."""
-  if c.dtype is dtypes.bool or (c.op is Ops.FDIV and c.owing != [0]):
+  if c.dtype is dtypes.bool or (c.op is Ops.FDIV and 0 not in c.owing):
     return None
   if c.by is Ops.MUL:
     return c.lifted((0, 1))
+  if c.op is Ops.FDIV and c.owing != [0]:
+    return None
   if c.by is Ops.ADD:
     return c.stay() if len(c.owing) == 1 else _two_sums(c)
   factor = constant(c.src[1 - c.owing[0]]) if len(c.owing) == 1 and c.floating else None

@@ -18,7 +18,7 @@ from typing import Any
 
 from tinygrad.device import Digit, Owe, Placement, ShardError, Sharding, device_set, show_placement
 from tinygrad.dtype import DType
-from tinygrad.helpers import DEFER, RESHARD, prod, user_line
+from tinygrad.helpers import DEFER, RESHARD, Context, prod, user_line
 from tinygrad.sharding.moves import Digits, atoms, boundaries, ints, size_of, wire
 from tinygrad.sharding.owed import Kept, debts_of, keep
 from tinygrad.uop.cards import Factors, card
@@ -232,7 +232,7 @@ def below(u: UOp, target: Placement) -> Placement | None:
   if isinstance(target, str):
     return target
   device = u.device
-  if target.pending != (device.pending if isinstance(device, Sharding) else ()):
+  if target.pending and target.pending != (device.pending if isinstance(device, Sharding) else ()):
     return None
   f = factor_rule(u)
   cuts = legal(collect(f.out, f, [target.cut(i) for i in range(len(f.out))]), dims_of(f), f)
@@ -484,8 +484,9 @@ def place(sink: UOp) -> UOp:
   that their Tensor showed. Where this saves no bytes the hooks' graph stands."""
   order = sink.toposort()
   if any(owes(u.device) for u in order):
-    if DEFER.value and RESHARD.value:
-      again = Placer(sink).run()
+    if DEFER.value:
+      with Context(RESHARD=1):  # where that forbids a move, the hooks have said so
+        again = Placer(sink).run()
       if bytes_of(again) < bytes_of(sink):
         sink = again
     if sink.op is Ops.SINK:
