@@ -23,6 +23,8 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "sharding.md"
 BEGIN, END = "<!-- made by extra/op_table.py -->", "<!-- end of the table -->"
 WITHOUT = frozenset((Ops.BUFFER, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.HOLE, Ops.MOVE, Ops.AFTER))  # not run on cuts
 
+INTEGER = frozenset((Ops.NOT, Ops.IDIV, Ops.MOD, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR))
+
 OWES = {
   Owed.KEEP: "kept, of every kind",
   Owed.PAD: "an add keeps a fill of 0, a mul of 1, max and min any; else lifted",
@@ -45,7 +47,7 @@ def leaf(*shape: int, dtype: Any = dtypes.float32) -> UOp:
 def examples() -> dict[Ops, list[UOp]]:
   """For each op a node on small operands; several where its factors depend on its arg."""
   x = leaf(4, 6)
-  out = {op: [UOp.new(op, dtypes.float32, (x,) * n)] for op, n in arities().items()}
+  out = {op: [elementwise(op, n)] for op, n in arities().items()}
   out[Ops.RESHAPE] = [
     UOp.new(Ops.RESHAPE, x.dtype, (leaf(8, 6),), (2, 4, 6)),
     UOp.new(Ops.RESHAPE, x.dtype, (leaf(2, 4, 6),), (8, 6)),
@@ -63,6 +65,16 @@ def examples() -> dict[Ops, list[UOp]]:
   out[Ops.REDUCE] = [UOp.new(Ops.REDUCE, x.dtype, (x,), (Ops.ADD, (1,)))]
   out[Ops.IOTA] = [UOp.iota(4)]
   return out
+
+
+def elementwise(op: Ops, n: int) -> UOp:
+  """A node of operand types that the op takes."""
+  x, i = leaf(4, 6), leaf(4, 6, dtype=dtypes.int32)
+  if op is Ops.WHERE:
+    return UOp.new(op, x.dtype, (leaf(4, 6, dtype=dtypes.bool), x, x))
+  if op in INTEGER:
+    return UOp.new(op, i.dtype, (i,) * n)
+  return UOp.new(op, dtypes.bool if op in GroupOp.Comparison else x.dtype, (x,) * n)
 
 
 def arities() -> dict[Ops, int]:
