@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from tinygrad.device import Device, Mesh, P, Placement, ShardError, Sharding, show_placement
 from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
-from tinygrad.engine.realize import join, realize, to_numpy
+from tinygrad.engine.realize import join, realize, to_numpy_once
 from tinygrad.gradient import compute_gradient
 from tinygrad.helpers import TRAINING, Context, ContextVar, dedup, numpy
 from tinygrad.mixin.base import DeviceLike, broadcast_shape, describe, full, mismatch, to_placement
@@ -207,9 +207,10 @@ class Tensor(NN, metaclass=_Training):
     if 0 in x.shape:
       return numpy.empty(x.shape, to_numpy_dtype(x.dtype))
     _run(_read_before_write([x.uop]))
-    (buffer,) = realize(x.uop)
-    _rebase([], [x.uop], {})
-    return to_numpy(buffer)
+    root = x.uop
+    array = to_numpy_once(root)
+    _rebase([], [root], {})
+    return array
 
   def data(self) -> memoryview:
     """The value as a memoryview with its format and shape."""

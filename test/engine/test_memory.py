@@ -91,3 +91,45 @@ def test_a_sharded_training_step_holds_a_quarter(optimizer, defer):
   for whole, cut in zip(kept[:2], kept[2:], strict=True):
     assert isinstance(cut.device, Sharding)
     np.testing.assert_allclose(cut.numpy(), whole.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_computed_value_is_read_without_a_copy():
+  """Its array is the only one with that memory, and keeps it."""
+  x = Tensor(np.arange(1000, dtype=np.float32), device="CPU:11").realize()
+  gc.collect()
+  before = Device.mem_used("CPU:11")
+  y = (x * 2).numpy()
+  assert Device.mem_used("CPU:11") - before == 4000 and y.flags.writeable
+  part = y[10:20]
+  del y
+  gc.collect()
+  z = (x * 3).numpy()  # would take the memory if it were free
+  np.testing.assert_array_equal(part, np.arange(20, 40, 2))
+  part[:] = 0
+  np.testing.assert_array_equal((x * 2).numpy(), np.arange(0, 2000, 2))
+  np.testing.assert_array_equal(z, np.arange(0, 3000, 3))
+  del part, z
+  gc.collect()
+  assert Device.mem_used("CPU:11") == before
+
+
+@pytest.mark.parametrize("view", (lambda x: x, lambda x: x.reshape(2, 2), lambda x: x[1:3], lambda x: x.detach()))
+def test_what_lies_in_a_buffer_is_copied(view):
+  x = Tensor([1.0, 2.0, 3.0, 4.0]).realize()
+  a = view(x).numpy()
+  want = a.copy()
+  x += 10
+  x.realize()
+  np.testing.assert_array_equal(a, want)
+  a[...] = 99
+  np.testing.assert_array_equal(x.numpy(), [11, 12, 13, 14])
+
+
+def test_an_array_given_to_a_tensor_stays_the_givers():
+  a = np.ones(1024, np.float32)
+  x = Tensor(a).realize()
+  a[:] = 5
+  np.testing.assert_array_equal(x.numpy(), np.ones(1024))
+  x += 1
+  x.realize()
+  np.testing.assert_array_equal(a, np.full(1024, 5))
