@@ -221,19 +221,32 @@ def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> li
 
 # ---------------------------------------------------------------- the bytes of bringing a value to a placement
 
+_CACHE_LIMIT = 100_000
+
 
 def wants_push(u: UOp) -> bool:
   return u.op in PUSHED or (u.op is Ops.CAST and u.dtype.itemsize > u.src[0].dtype.itemsize)
 
 
+_below: dict[tuple[Any, ...], Placement | None] = {}
+
+
 def below(u: UOp, target: Placement) -> Placement | None:
   """The placement of u's source from which u, a rearrangement of it, has every part that `target` wants; None if there
-  is none."""
+  is none. Cached: the same rearrangements come again in every layer."""
   if isinstance(target, str):
     return target
-  device = u.device
-  if target.pending and target.pending != (device.pending if isinstance(device, Sharding) else ()):
+  if target.pending and target.pending != (u.device.pending if isinstance(u.device, Sharding) else ()):
     return None
+  key = (u.op, u.arg, u.src[0].shape, target)
+  if key not in _below:
+    if len(_below) > _CACHE_LIMIT:
+      _below.clear()
+    _below[key] = _find_below(u, target)
+  return _below[key]
+
+
+def _find_below(u: UOp, target: Sharding) -> Placement | None:
   f = factor_rule(u)
   cuts = legal(collect(f.out, f, [target.cut(i) for i in range(len(f.out))]), dims_of(f), f)
   if target.with_dims(project(f.out, cuts)) is not target:
@@ -292,7 +305,6 @@ class Bringing:
 # ---------------------------------------------------------------- decisions
 
 _outcomes: dict[tuple[Any, ...], list[Outcome]] = {}
-_CACHE_LIMIT = 100_000
 
 
 def outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> list[Outcome]:
