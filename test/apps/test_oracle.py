@@ -48,10 +48,10 @@ def test_golden_logits_are_those_of_transformers(monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(logits(t, TOKENS), golden[name], atol=1e-4, rtol=0)
 
 
-def same_greedy_tokens(path: Path, prompts: list[str]) -> list[int]:
-  """How many of 64 greedy tokens agree with llama.cpp's, for each prompt."""
+def same_greedy_tokens(path: Path, prompts: list[str], **options: int) -> list[int]:
+  """How many of 64 greedy tokens agree with llama.cpp's (made with `options`), for each prompt."""
   llama_cpp = pytest.importorskip("llama_cpp", reason="needs llama-cpp-python")
-  peer = llama_cpp.Llama(str(path), n_ctx=160, verbose=False, seed=0)
+  peer = llama_cpp.Llama(str(path), n_ctx=160, verbose=False, seed=0, **options)
   g = GGUF(path)
   tokenizer, m = Tokenizer.from_gguf(g), Llama(g, Layout.parse("1"), 160)
   out = []
@@ -80,6 +80,22 @@ def test_same_greedy_tokens_as_llama_cpp(name: str, tmp_path: Path):
 
 def test_same_greedy_tokens_as_llama_cpp_from_the_embedded_file():
   assert np.mean(same_greedy_tokens(EMBEDDED, PROMPTS)) > 48
+
+
+def test_same_greedy_tokens_as_llama_cpp_from_the_embedded_weights_in_float32(tmp_path: Path):
+  """The file's weights, written as F32 and with llama.cpp's cache in F32 (type 0), so that it rounds nothing: every
+  token of every prompt."""
+  g = GGUF(EMBEDDED)
+  tensors = {}
+  for name, info in g.tensors.items():
+    if info.type.name == "Q8_0":
+      quants, scales = g.quants(name)
+      blocks = quants.reshape(*scales.shape, -1).astype(np.float32) * scales[..., None].astype(np.float32)
+      tensors[name] = blocks.reshape(info.shape)
+    else:
+      tensors[name] = np.array(g.floats(name), np.float32)
+  write_gguf(tmp_path / "f32.gguf", g.metadata, tensors)
+  assert same_greedy_tokens(tmp_path / "f32.gguf", PROMPTS, type_k=0, type_v=0) == [64] * len(PROMPTS)
 
 
 @pytest.mark.parametrize("pre", list(SPLITS))
