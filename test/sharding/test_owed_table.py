@@ -466,3 +466,23 @@ def test_unions_forget_no_debt():
   x, y = (Owe((Digit(2, stride),), Ops.ADD) for stride in (2, 1))
   assert owed.union([(x,), (y,)]) == (x, y)
   assert owed.union([(x,), (Owe((Digit(4, 1),), Ops.ADD),)]) is None
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("defer", [0, 1])
+def test_two_debts_beside_one_over_both_axes(order, defer):
+  """A debt over two axes at once, and one over each (one of them disjoint), are debts over the same devices."""
+  rows, columns = Digit(2, 2), Digit(2, 1)
+  entries = (Owe((rows,), Ops.ADD, True), Owe((columns,), Ops.ADD))[::order]
+  x = owing([np.full(SHAPE, d + 1.0, np.float32) for d in range(N)], Ops.ADD, F32)
+  u = UOp.buffer(SHAPE, F32, Sharding.of(GRID, (), entries))
+  for d, handle in enumerate(buffer_of(u).allocate().handles):
+    part = np.full(SHAPE, d + 1.0 if d < 2 else 0.0, np.float32)  # the other row of the mesh holds nothing
+    Device[buffer_of(u).devices[d]].copyin(handle, memoryview(part.reshape(-1).view(np.uint8)))
+  condition = replicated(np.arange(SHAPE[1]).reshape(1, -1).repeat(SHAPE[0], 0) % 2 == 0)
+  with Context(DEFER=defer):
+    assert value_of(u).tolist() == np.full(SHAPE, 3.0).tolist()
+    chosen, swapped = value_of(condition.alu(Ops.WHERE, x, u)), value_of(condition.alu(Ops.WHERE, u, x))
+    assert (chosen[:, ::2] == 10).all() and (chosen[:, 1::2] == 3).all()
+    assert (swapped[:, ::2] == 3).all() and (swapped[:, 1::2] == 10).all()
+    assert (value_of(x.alu(Ops.ADD, u)) == 13).all()

@@ -44,11 +44,11 @@ class Scope:
 class Emitter:
   """Emits one kernel; `plan_of` decides about the packing loops of staged operands."""
 
-  def __init__(self, plan_of: Callable[[tuple[UOp, ...], int], Plan]) -> None:
+  def __init__(self, plan_of: Callable[[tuple[UOp, ...], int], Plan], first: int) -> None:
     self.plan_of = plan_of  # of stores, and how many bytes of scratch memory are taken
     self.root = Scope(0)
     self.stack = [self.root]
-    self.ids = itertools.count()
+    self.ids = itertools.count(first)  # above the kernel's own, lest a new range be one of them
     self.home: dict[UOp, Scope] = {}  # where an emitted value was emitted
     self.memo: dict[object, tuple[UOp, Scope]] = {}  # (node, its environment) -> emitted value
     self.bits: dict[UOp, int] = {}

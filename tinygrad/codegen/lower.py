@@ -17,7 +17,8 @@ def lower_kernel(ast: UOp, target: Target) -> list[UOp]:
   """Linear UOps of a kernel: SINK of STOREs over their ranges. The list begins with the kernel's whole signature
   (params, variables)."""
   assert ast.op is Ops.SINK, ast.op
-  emitter = Emitter(lambda stores, taken: plan_nest(stores, target, taken))
+  first = 1 + max((u.arg[0] for u in ast.toposort() if u.op is Ops.RANGE), default=-1)
+  emitter = Emitter(lambda stores, taken: plan_nest(stores, target, taken), first)
   sig = signature(ast)
   for u in (*sig.params, *sig.variables):
     emitter.node(u.op, u.dtype, (), u.arg)

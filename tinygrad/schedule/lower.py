@@ -313,15 +313,13 @@ class Pull:
         owner = owner + (block % digit.size) * digit.stride
         block = simplify(block // digit.size)
         taken.append(digit)
-    folds: list[tuple[Ops, tuple[UOp, ...]]] = []
+    folds: dict[Ops, list[UOp]] = {}  # debts of one op are one reduction
     for owe in placement.pending:
-      ranges = []
       for digit in without(owe.digits, owed_digits(self.result, owe.op)):  # what the result goes on owing stays apart
         r = self.new_range(digit.size, AxisKind.REDUCE)
         owner = owner + r * digit.stride
-        ranges.append(r)
+        folds.setdefault(owe.op, []).extend((r,) if r.op is Ops.RANGE else ())
         taken.append(digit)
-      folds.append((owe.op, tuple(r for r in ranges if r.op is Ops.RANGE)))
     low = 1
     for digit in [*sorted(taken, key=lambda d: d.stride), None]:
       stride = n if digit is None else digit.stride
@@ -331,9 +329,9 @@ class Pull:
     param = self.param(home.slot, source.dtype, prod(home.shape), peers=True)
     peer = UOp.new(Ops.PEER, source.dtype, (param, simplify(owner)))
     x = _load(peer, flat_index(inner, home.shape), valid)
-    for op, loops in folds:
+    for op, loops in folds.items():
       if loops:
-        x = _fold_wide(op, x, loops)
+        x = _fold_wide(op, x, tuple(loops))
     return x
 
 

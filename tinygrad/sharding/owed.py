@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Digit, Owe, Sharding
+from tinygrad.device import Digit, Owe, Sharding, merge_digits
 from tinygrad.dtype import DType, dtypes
 from tinygrad.uop.cards import Owed, card
 from tinygrad.uop.ops import GroupOp, Ops, UOp
@@ -110,8 +110,9 @@ def union(debts: Sequence[Debts]) -> Debts | None:
   return tuple(out)
 
 
-def _digits(debts: Sequence[Owe]) -> list[Digit]:
-  return sorted((d for o in debts for d in o.digits), key=lambda d: -d.stride)
+def _digits(debts: Sequence[Owe]) -> tuple[Digit, ...]:
+  """All digits that are owed over, merged: one entry over two adjacent digits is owed over as two entries are."""
+  return merge_digits(sorted((d for o in debts for d in o.digits), key=lambda d: -d.stride))
 
 
 def _overlap(a: Digit, b: Digit) -> bool:
