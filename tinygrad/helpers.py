@@ -6,7 +6,6 @@ import contextlib
 import functools
 import importlib
 import linecache
-import math
 import operator
 import os
 import signal
@@ -113,7 +112,6 @@ TRAINING = ContextVar("TRAINING", 0)
 CHECK_NAN = ContextVar("CHECK_NAN", 0)
 DEFAULT_FLOAT = ContextVar("DEFAULT_FLOAT", "float32")
 REDUCE_DTYPE = ContextVar("REDUCE_DTYPE", "float32")  # what half-precision owed sums are carried in
-CPU_COUNT = ContextVar("CPU_COUNT", os.cpu_count() or 1)
 
 
 class GlobalCounters:
@@ -181,10 +179,6 @@ def all_int(xs: Iterable[Any]) -> bool:
 
 def make_tuple(x: int | Sequence[int], count: int) -> tuple[int, ...]:
   return (x,) * count if isinstance(x, int) else tuple(x)
-
-
-def next_power_of_2(n: int) -> int:
-  return 1 << max(0, math.ceil(math.log2(max(n, 1))))
 
 
 def colored(text: str, color: str | None) -> str:

@@ -63,8 +63,3 @@ def elementwise(u: UOp) -> Factors:
   """Every dim is a factor of its own: "a b, a b -> a b"."""
   dims = tuple((i,) for i in range(u.ndim))
   return Factors((dims,) * len(u.src), dims, u.max_shape)
-
-
-def pass_factors(u: UOp) -> Factors:
-  """As elementwise, over the first source's dims."""
-  return elementwise(u)

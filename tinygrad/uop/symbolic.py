@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tinygrad.dtype import as_const, dtypes, to_numpy_dtype
+from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.uop.cards import CARDS
 from tinygrad.uop.ops import GroupOp, Hooks, Ops, UOp
@@ -380,4 +380,4 @@ _INDEX_RULES = {
 }  # fmt: skip
 
 Hooks.simplify = staticmethod(simplify)
-__all__ = ["as_const", "build_sum", "fold", "integer", "linear", "simplify", "sum_bounds"]
+__all__ = ["build_sum", "fold", "integer", "linear", "simplify", "sum_bounds"]
