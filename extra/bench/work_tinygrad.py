@@ -145,22 +145,28 @@ def training(model: Any, optimizer: Any, loss_of: Callable[[Tensor, Tensor], Ten
   return Work(run)
 
 
-def conv_train(devices: tuple[str, ...] | None = None) -> Work:
+def data_parallel(model: Any, x: Tensor, y: Tensor, devices: Sequence[str]) -> tuple[Tensor, Tensor]:
+  """The model's parameters replicated over the devices; the batch, cut."""
+  for p in nn.state.get_parameters(model):
+    p.shard_(devices, axis=None)
+  return x.shard(devices, axis=0).realize(), y.shard(devices, axis=0).realize()
+
+
+def conv_train(devices: tuple[str, ...] = ()) -> Work:
   model = Conv()
-  parameters = nn.state.get_parameters(model)
   x, y = tensor(array(128, 1, 28, 28)), tensor(rng.integers(0, 10, 128).astype(np.int32))
   if devices:
-    for p in parameters:
-      p.shard_(devices, axis=None)
-    x, y = x.shard(devices, axis=0).realize(), y.shard(devices, axis=0).realize()
-  optimizer = nn.optim.Adam(parameters, lr=1e-3)
+    x, y = data_parallel(model, x, y, devices)
+  optimizer = nn.optim.Adam(nn.state.get_parameters(model), lr=1e-3)
   return training(model, optimizer, lambda x, y: model(x).sparse_categorical_crossentropy(y), x, y)
 
 
-def gpt_train(layers: int) -> Work:
+def gpt_train(layers: int, devices: tuple[str, ...] = ()) -> Work:
   model = GPT(layers=layers)
-  optimizer = nn.optim.AdamW(nn.state.get_parameters(model), lr=1e-3)
   x, y = (tensor(rng.integers(0, 512, (8, 128)).astype(np.int32)) for _ in range(2))
+  if devices:
+    x, y = data_parallel(model, x, y, devices)
+  optimizer = nn.optim.AdamW(nn.state.get_parameters(model), lr=1e-3)
   loss = lambda x, y: model(x).reshape(-1, 512).sparse_categorical_crossentropy(y.reshape(-1))  # noqa: E731
   return training(model, optimizer, loss, x, y)
 
@@ -200,6 +206,7 @@ WORKLOADS: dict[str, Callable[[], Work]] = {
   "matmul2048_shard2": lambda: matmul2048_two(0, None),
   "matmul2048_contract2": lambda: matmul2048_two(1, 0),
   "conv_train_dp2": lambda: conv_train(two_devices()),
+  "gpt4_train_dp2": lambda: gpt_train(4, two_devices()),
 }
 
 if __name__ == "__main__":
