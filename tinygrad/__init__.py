@@ -3,8 +3,8 @@
 from tinygrad import nn, ops, sharding  # ops and sharding register the cards and the placement function
 from tinygrad.device import Device, DeviceError, Mesh, P, ShardError, Sharding
 from tinygrad.dtype import dtypes
-from tinygrad.engine.jit import TinyJit
-from tinygrad.helpers import Context, GlobalCounters, getenv
+from tinygrad.engine.jit import TinyJit, function
+from tinygrad.helpers import Context, GlobalCounters, fetch, getenv
 from tinygrad.tensor import Tensor
 from tinygrad.uop.ops import UOp, Variable
 
@@ -22,6 +22,8 @@ __all__ = [
   "UOp",
   "Variable",
   "dtypes",
+  "fetch",
+  "function",
   "getenv",
   "nn",
   "ops",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from tinygrad.dtype import DType
-from tinygrad.helpers import GlobalCounters, ceildiv, prod
+from tinygrad.helpers import DEV, GlobalCounters, ceildiv, prod
 
 
 class DeviceError(RuntimeError):
@@ -416,20 +416,33 @@ class Backend(Protocol):
 
 
 class _Devices:
-  """`Device["CPU:1"]` opens a device; `Device.DEFAULT` is where new tensors go (`DEV` in the environment)."""
-
-  def __init__(self) -> None:
-    self._default: str | None = None
+  """`Device["CPU:1"]` opens a device; `Device.DEFAULT` is where new tensors go: what was assigned to it, the context
+  variable DEV (`DEV=CPU:1` in the environment, `with Context(DEV="CPU:1")`), a kind set to 1 in the environment, CPU.
+  """
 
   @property
   def DEFAULT(self) -> str:
-    if self._default is None:
-      self._default = self.canonicalize(os.environ.get("DEV", "CPU"))
-    return self._default
+    return self._canonicalize(DEV.value or _chosen_kind())
 
   @DEFAULT.setter
   def DEFAULT(self, name: str) -> None:
-    self._default = self.canonicalize(name)
+    DEV.value = self._canonicalize(name)
+
+  @property
+  def default(self) -> Any:
+    """The backend of `DEFAULT`."""
+    return self[self.DEFAULT]
+
+  def get_available_devices(self) -> Iterator[str]:
+    """The kinds of device that can compute here."""
+    for kind in BACKENDS:
+      if kind in ("NULL", "PYTHON", "NPY", "DISK"):  # simulated, for reference, or memory only
+        continue
+      try:
+        self._open(kind)
+      except DeviceError:
+        continue
+      yield kind
 
   @functools.cache  # noqa: B019 (one instance for the process)
   def _canonicalize(self, name: str) -> str:
@@ -444,16 +457,16 @@ class _Devices:
       )
     return kind if int(number or 0) == 0 else f"{kind}:{int(number)}"
 
-  def canonicalize(self, name: str | None) -> str:
+  def canonicalize(self, device: str | None) -> str:
     """The one name of a device: upper case, `CPU` for `CPU:0`, GPU resolved; the default for None."""
-    if name is None:
+    if device is None:
       return self.DEFAULT
-    if not isinstance(name, str):
-      raise DeviceError(f"a device is named by a string, got {name!r} of type {type(name).__name__}")
-    return self._canonicalize(name)
+    if not isinstance(device, str):
+      raise DeviceError(f"a device is named by a string, got {device!r} of type {type(device).__name__}")
+    return self._canonicalize(device)
 
   def _resolve_gpu(self) -> str:
-    if (named := os.environ.get("GPU")) is not None:
+    if (named := os.environ.get("GPU", "1")) != "1":  # GPU=1 makes it the default, as do CPU=1, …
       return named.upper()
     raise DeviceError(
       "no GPU backend works here (CUDA, METAL and CL are not part of this version)"
@@ -484,7 +497,12 @@ class _Devices:
     return GlobalCounters.peak_on.get(self.canonicalize(name), 0)
 
 
-BACKENDS = ("CPU", "NULL", "PYTHON", "NPY")
+@functools.cache
+def _chosen_kind() -> str:
+  return next((kind for kind in (*BACKENDS, "GPU") if os.environ.get(kind) == "1"), "CPU")
+
+
+BACKENDS = ("CPU", "CL", "NULL", "PYTHON", "NPY")
 opened: dict[str, Any] = {}  # the backends in use
 Device = _Devices()
 

@@ -8,16 +8,20 @@ import importlib
 import linecache
 import operator
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 T = TypeVar("T")
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
+cache_dir = os.environ.get("CACHEDIR") or os.path.join(
+  os.environ.get("XDG_CACHE_HOME", os.path.join(os.path.expanduser("~"), ".cache")), "tinygrad"
+)  # what is downloaded
 
 
 class LazyModule:
@@ -38,6 +42,16 @@ class LazyModule:
 
 numpy: Any = LazyModule("numpy")
 tempfile: Any = LazyModule("tempfile")
+gzip: Any = LazyModule("gzip")
+hashlib: Any = LazyModule("hashlib")
+profiling: Any = LazyModule("cProfile")
+pstats: Any = LazyModule("pstats")
+tarfile: Any = LazyModule("tarfile")
+url_errors: Any = LazyModule("urllib.error")
+url_requests: Any = LazyModule("urllib.request")
+
+OSX, WIN = sys.platform == "darwin", sys.platform == "win32"
+CI = os.environ.get("CI", "") not in ("", "0", "false")
 
 
 @functools.cache
@@ -53,10 +67,10 @@ class ContextVar:
   all: ClassVar[dict[str, ContextVar]] = {}
   __slots__ = ("key", "value")
 
-  def __init__(self, key: str, default: Any) -> None:
+  def __init__(self, key: str, default_value: Any) -> None:
     if key in ContextVar.all:
       raise ValueError(f"context variable {key} exists already")
-    self.key, self.value = key, getenv(key, default)
+    self.key, self.value = key, getenv(key, default_value)
     ContextVar.all[key] = self
 
   def __bool__(self) -> bool:
@@ -111,7 +125,22 @@ BEAM = ContextVar("BEAM", 0)
 TRAINING = ContextVar("TRAINING", 0)
 CHECK_NAN = ContextVar("CHECK_NAN", 0)
 DEFAULT_FLOAT = ContextVar("DEFAULT_FLOAT", "float32")
+DEV = ContextVar("DEV", "")  # where new tensors go (Device.DEFAULT)
+NO_COLOR = ContextVar("NO_COLOR", 0)
 REDUCE_DTYPE = ContextVar("REDUCE_DTYPE", "float32")  # what half-precision owed sums are carried in
+
+# Settings of tinygrad's own compiler and runtime that scripts hold: they can be set and read, and change nothing here
+# (docs/compatibility.md says what takes their place).
+globals().update(
+  {name: ContextVar(name, default) for name, default in {
+    "ALL2ALL": 0, "ALLOW_DEVICE_USAGE": 1, "ALLOW_TF32": 0, "ALLREDUCE_CAST": 1, "CACHELEVEL": 2, "CAPTURING": 1,
+    "CCACHE": 1, "CHECK_OOB": 0, "DISABLE_FAST_IDIV": 1, "FLOAT16": 0, "FUSE_OPTIM": 0, "IGNORE_BEAM_CACHE": 0,
+    "IMAGE": 0, "JIT_BATCH_SIZE": 32, "LRU": 1, "MAX_BUFFER_SIZE": 0, "MAX_KERNEL_BUFFERS": 0, "NOLOCALS": 0,
+    "NO_MEMORY_PLANNER": 0, "PARALLEL": 0, "PCONTIG": 0, "PROFILE": 0, "RING": 1, "SCACHE": 1, "SPLIT_REDUCEOP": 1,
+    "TC_OPT": 0, "TC_SELECT": -1, "TRACEMETA": 1, "TRANSCENDENTAL": 1, "USE_ATOMICS": 0, "USE_TC": 1,
+    "VALIDATE_WITH_CPU": 0, "VIZ": 0, "WINO": 0,
+  }.items()}
+)  # fmt: skip
 
 
 class GlobalCounters:
@@ -142,67 +171,190 @@ class GlobalCounters:
       GlobalCounters.peak_on[device] = used
 
 
-def prod(xs: Iterable[Any]) -> Any:
+def prod(x: Iterable[Any]) -> Any:
   """The product; 1 for nothing. Works for symbolic integers."""
-  return functools.reduce(operator.mul, xs, 1)
+  return functools.reduce(operator.mul, x, 1)
 
 
-def ceildiv(a: Any, b: Any) -> Any:
-  """ceil(a / b) for integers, symbolic ones included."""
-  return -(-a // b) if isinstance(a, int) else (a + (b - 1)) // b
+def ceildiv(num: Any, amt: Any) -> Any:
+  """ceil(num / amt) for integers, symbolic ones included."""
+  return -(-num // amt) if isinstance(num, int) else (num + (amt - 1)) // amt
 
 
-def round_up(n: int, multiple: int) -> int:
-  return -(-n // multiple) * multiple
+def round_up(num: int, amt: int) -> int:
+  """The least multiple of `amt` that is not below `num`."""
+  return -(-num // amt) * amt
 
 
-def dedup(xs: Iterable[T]) -> list[T]:
+def round_down(num: int, amt: int) -> int:
+  """The greatest multiple of `amt` that is not above `num`."""
+  return num // amt * amt
+
+
+def next_power2(x: int) -> int:
+  """The least power of two that is not below x."""
+  return 1 << max(0, x - 1).bit_length()
+
+
+def floordiv(x: int, y: int) -> int:
+  return x // y
+
+
+def floormod(x: int, y: int) -> int:
+  return x % y
+
+
+def cdiv(x: int, y: int) -> int:
+  """x / y rounded towards zero, as C does it."""
+  return x // y if (x < 0) == (y < 0) else -(-x // y)
+
+
+def cmod(x: int, y: int) -> int:
+  """What `cdiv` leaves: the sign of x."""
+  return x - cdiv(x, y) * y
+
+
+def dedup(x: Iterable[T]) -> list[T]:
   """Each element once, in the order of first appearance."""
-  return list(dict.fromkeys(xs))
+  return list(dict.fromkeys(x))
 
 
-def argsort(xs: Sequence[Any]) -> tuple[int, ...]:
-  return tuple(sorted(range(len(xs)), key=xs.__getitem__))
+def argfix(*x: Any) -> tuple[Any, ...]:
+  """The arguments of `f(1, 2)` and of `f((1, 2))` alike."""
+  if x and isinstance(x[0], (tuple, list)):
+    if len(x) != 1:
+      raise ValueError(f"give the numbers one by one or as one sequence, not {x}")
+    return tuple(x[0])
+  return x
 
 
-def flatten(xs: Iterable[Iterable[T]]) -> list[T]:
-  return [x for inner in xs for x in inner]
+def argsort(x: Sequence[Any]) -> Any:
+  """The indices that sort x, as a tuple (of a list: a list)."""
+  return type(x)(sorted(range(len(x)), key=x.__getitem__))  # type: ignore[call-arg]
 
 
-def all_same(xs: Sequence[Any]) -> bool:
-  return all(x == xs[0] for x in xs[1:])
+def flatten(l: Iterable[Iterable[T]]) -> list[T]:
+  return [x for inner in l for x in inner]
 
 
-def all_int(xs: Iterable[Any]) -> bool:
-  return all(isinstance(x, int) for x in xs)
+def fully_flatten(l: Any) -> list[Any]:
+  """The elements of nested sequences; text is an element."""
+  if not hasattr(l, "__len__") or not hasattr(l, "__getitem__") or isinstance(l, str):
+    return [l]
+  return [x for inner in l for x in fully_flatten(inner)]
 
 
-def make_tuple(x: int | Sequence[int], count: int) -> tuple[int, ...]:
-  return (x,) * count if isinstance(x, int) else tuple(x)
+def all_same(items: Sequence[Any]) -> bool:
+  return all(x == items[0] for x in items[1:])
 
 
-def colored(text: str, color: str | None) -> str:
-  """`text` in a terminal color, if standard output is a terminal."""
+def all_int(t: Iterable[Any]) -> bool:
+  return all(isinstance(x, int) for x in t)
+
+
+def make_tuple(x: int | Sequence[int], cnt: int) -> tuple[int, ...]:
+  return (x,) * cnt if isinstance(x, int) else tuple(x)
+
+
+def to_tuple(x: Any) -> tuple[Any, ...]:
+  return x if isinstance(x, tuple) else (x,)
+
+
+def merge_dicts(ds: Iterable[dict[Any, Any]]) -> dict[Any, Any]:
+  """The union. Raises RuntimeError if two give one key different values."""
+  out: dict[Any, Any] = {}
+  for d in ds:
+    for key, value in d.items():
+      if out.setdefault(key, value) != value:
+        raise RuntimeError(f"merge_dicts: {key!r} has different values, {out[key]!r} and {value!r}")
+  return out
+
+
+def unwrap(x: T | None) -> T:
+  """x, which is not None."""
+  if x is None:
+    raise ValueError("unwrap: a value is expected, got None")
+  return x
+
+
+def get_single_element(x: Sequence[T]) -> T:
+  """The only element. Raises ValueError if there is none or several."""
+  if len(x) != 1:
+    raise ValueError(f"get_single_element: {x} must have 1 element, and has {len(x)}")
+  return x[0]
+
+
+def get_child(obj: Any, key: str) -> Any:
+  """`get_child(model, "layers.0.weight")`: through attributes, lists and dicts."""
+  for part in key.split("."):
+    obj = obj[int(part)] if part.isdigit() else obj[part] if isinstance(obj, dict) else getattr(obj, part)
+  return obj
+
+
+def get_shape(x: Any) -> tuple[int, ...]:
+  """The shape of nested sequences. Raises ValueError if their lengths differ."""
+  if not hasattr(x, "__len__") or not hasattr(x, "__getitem__") or isinstance(x, str):
+    return ()
+  inner = [get_shape(y) for y in x]
+  if not all_same(inner):
+    raise ValueError(f"inhomogeneous shape from {x}")
+  return (len(inner), *(inner[0] if inner else ()))
+
+
+def pluralize(st: str, cnt: int) -> str:
+  """`2 kernels`, `1 kernel`."""
+  return f"{cnt} {st}" + ("" if cnt == 1 else "s")
+
+
+def temp(x: str, append_user: bool = False) -> str:
+  """The path of `x` in the folder for temporary files."""
+  name = f"{x}.{os.environ.get('USER', os.getuid())}" if append_user else x
+  return os.path.join(tempfile.gettempdir(), name)
+
+
+def colored(st: str, color: str | None, background: bool = False) -> str:
+  """`st` in a terminal color (upper case: bright), if standard output is a terminal and NO_COLOR is not set."""
   colors = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"]
-  if color is None or not sys.stdout.isatty():
-    return text
-  return f"\x1b[{30 + colors.index(color)}m{text}\x1b[0m"
+  if color is None or NO_COLOR or not sys.stdout.isatty():
+    return st
+  return f"\x1b[{30 + colors.index(color.lower()) + 60 * color.isupper() + 10 * background}m{st}\x1b[0m"
 
 
-def size_to_str(nbytes: float) -> str:
+def colorize_float(x: float) -> str:
+  """A ratio of times: green where it is clearly below 1, red above."""
+  return colored(f"{x:7.2f}x", "green" if x < 0.75 else "yellow" if x <= 1.15 else "red")
+
+
+def ansistrip(s: str) -> str:
+  """`s` without terminal colors."""
+  return re.sub("\x1b\\[(K|.*?m)", "", s)
+
+
+def ansilen(s: str) -> int:
+  """How many columns `s` takes."""
+  return len(ansistrip(s))
+
+
+def time_to_str(t: float, w: int = 8) -> str:
+  """Seconds in the unit that suits them, `w` columns wide and a unit of two."""
+  scale, unit = (1, "s ") if t > 10 else (1e3, "ms") if t > 0.01 else (1e6, "us")
+  return f"{t * scale:{w}.2f}{unit}"
+
+
+def size_to_str(s: float) -> str:
   """1536 -> '1.5 KB'."""
   for unit in ("B", "KB", "MB", "GB"):
-    if abs(nbytes) < 1000:
-      return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
-    nbytes /= 1000
-  return f"{nbytes:.1f} TB"
+    if abs(s) < 1000:
+      return f"{s:.0f} {unit}" if unit == "B" else f"{s:.1f} {unit}"
+    s /= 1000
+  return f"{s:.1f} TB"
 
 
 class Timing(contextlib.ContextDecorator):
-  """Prints the milliseconds a block took, with `prefix`."""
+  """Prints the milliseconds a block took after `prefix`, and what `on_exit` makes of the nanoseconds."""
 
-  def __init__(self, prefix: str = "", enabled: bool = True) -> None:
-    self.prefix, self.enabled, self.start, self.seconds = prefix, enabled, 0.0, 0.0
+  def __init__(self, prefix: str = "", on_exit: Callable[[int], str] | None = None, enabled: bool = True) -> None:
+    self.prefix, self.on_exit, self.enabled, self.start, self.seconds = prefix, on_exit, enabled, 0.0, 0.0
 
   def __enter__(self) -> Timing:
     self.start = time.perf_counter()
@@ -211,14 +363,102 @@ class Timing(contextlib.ContextDecorator):
   def __exit__(self, *_: object) -> None:
     self.seconds = time.perf_counter() - self.start
     if self.enabled:
-      print(f"{self.prefix}{self.seconds * 1e3:6.2f} ms")
+      print(f"{self.prefix}{self.seconds * 1e3:6.2f} ms{self.on_exit(int(self.seconds * 1e9)) if self.on_exit else ''}")
 
 
-def cache_dir() -> Path:
-  """Where compiled objects are kept: `$CACHEDIR`, else `$XDG_CACHE_HOME/tinygrad`, else `~/.cache/tinygrad`."""
-  if (explicit := os.environ.get("CACHEDIR")) is not None:
-    return Path(explicit)
-  return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tinygrad"
+class Profiling(contextlib.ContextDecorator):
+  """Prints where Python spent a block's time: the share `frac` of the functions, by `sort`; the raw profile into the
+  file `fn`. Times are in milliseconds divided by `ts`.
+  """
+
+  def __init__(
+    self, enabled: bool = True, sort: str = "cumtime", frac: float = 0.2, fn: str | None = None, ts: float = 1
+  ) -> None:
+    self.enabled, self.sort, self.frac, self.fn, self.ts = enabled, sort, frac, fn, ts
+
+  def __enter__(self) -> Profiling:
+    self.profile = profiling.Profile()
+    if self.enabled:
+      self.profile.enable()
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    self.profile.disable()
+    if not self.enabled:
+      return
+    if self.fn is not None:
+      self.profile.dump_stats(self.fn)
+    stats = pstats.Stats(self.profile).sort_stats(self.sort)
+    rows = [(name, *stats.stats[name][1:4]) for name in stats.fcn_list]  # (file, line, function), calls, own, all
+    for (file, line, function), calls, own, cumulative in rows[: int(len(rows) * self.frac) or 1]:
+      times = f"own {own * 1e3 / self.ts:8.2f} ms  all {cumulative * 1e3 / self.ts:8.2f} ms"
+      print(f"{calls:8d} calls  {times}  {os.path.basename(file)}:{line} {function}")
+
+
+class tqdm(Generic[T]):
+  """A progress bar on standard error, if that is a terminal: `for x in tqdm(xs): ...`, or `with tqdm(total=n) as bar:
+  ... bar.update(k)`. It is drawn at most `rate` times a second; `unit_scale` prints 1200 as 1.2k.
+  """
+
+  def __init__(
+    self, iterable: Iterable[T] | None = None, desc: str = "", disable: bool | None = False, unit: str = "it",
+    unit_scale: Any = False, total: int | None = None, rate: int = 100,
+  ) -> None:  # fmt: skip
+    self.iterable, self.unit, self.unit_scale, self.rate = iterable, unit, unit_scale, rate
+    self.disable = bool(disable) or not sys.stderr.isatty()
+    self.total = len(iterable) if total is None and isinstance(iterable, Sized) else total
+    self.n, self.start, self.drawn = 0, time.perf_counter(), 0.0
+    self.set_description(desc)
+
+  def __iter__(self) -> Iterator[T]:
+    with self:
+      for x in self.iterable or ():
+        yield x
+        self.update(1)
+
+  def __enter__(self) -> tqdm[T]:
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    self.update(close=True)
+
+  def set_description(self, desc: str) -> None:
+    self.desc = f"{desc}: " if desc else ""
+
+  def update(self, n: int = 0, close: bool = False) -> None:
+    """`n` more are done; `close` draws the bar for the last time."""
+    self.n += n
+    now = time.perf_counter()
+    if self.disable or (now - self.drawn < 1 / self.rate and not close):
+      return
+    self.drawn, elapsed = now, now - self.start
+    speed = self.n / elapsed if elapsed else 0.0
+    text = f"{self._amount(self.n)} [{elapsed:.1f} s, {self._amount(speed)}{self.unit}/s]"
+    if self.total:
+      share = min(1.0, self.n / self.total)
+      left = f", {(self.total - self.n) / speed:.0f} s left" if speed and not close else ""
+      text = f"{share:4.0%} {'#' * int(30 * share):30s} {self._amount(self.n)}/{self._amount(self.total)}"
+      text += f" [{elapsed:.1f} s{left}, {self._amount(speed)}{self.unit}/s]"
+    print(f"\r{self.desc}{text}\x1b[K", end="\n" if close else "", flush=True, file=sys.stderr)
+
+  def _amount(self, x: float) -> str:
+    if self.unit_scale:
+      for prefix in ("", "k", "M", "G"):
+        if x < 1000:
+          return f"{x:.3g}{prefix}"
+        x /= 1000
+      return f"{x:.3g}T"
+    return f"{x:.2f}" if isinstance(x, float) else str(x)
+
+  @classmethod
+  def write(cls, s: str) -> None:
+    """A line above the bar."""
+    print(f"\r\x1b[K{s}", flush=True, file=sys.stderr)
+
+
+def trange(n: int, **kwargs: Any) -> tqdm[int]:
+  """`tqdm(range(n))`."""
+  return tqdm(range(n), **kwargs)
 
 
 @contextlib.contextmanager
@@ -255,6 +495,58 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     signal.signal(signal.SIGINT, before)
 
 
+def fetch(
+  url: str, name: Path | str | None = None, subdir: str | None = None, gunzip: bool = False, allow_caching: bool = True,
+  headers: dict[str, str] | None = None, sha256: str | None = None, extract: bool = False,
+) -> Path:  # fmt: skip
+  """The file at `url`, downloaded once into the cache (`downloads/subdir/name`, named by the URL's hash if no name is
+  given) and unpacked there: `gunzip` a .gz, `extract` a tar archive into a folder. A local path is that path.
+
+  Raises: ConnectionError offline or where the server has no such file; RuntimeError where `sha256` or the size differs.
+  """
+  if url.startswith(("/", ".")):
+    return Path(url)
+  file = str(name) if name else hashlib.md5(url.encode()).hexdigest() + ".gunzip" * gunzip
+  path = Path(cache_dir, "downloads", subdir or "", file)  # an absolute name is taken as it is
+  if not path.is_file() or not allow_caching:
+    _download(url, path, gunzip, headers or {}, sha256)
+  elif sha256 is not None and (found := hashlib.sha256(path.read_bytes()).hexdigest()) != sha256:
+    raise RuntimeError(f"fetch {url}: {path} has sha256 {found}, not {sha256}\n  fix: remove that file, and try again")
+  if not extract:
+    return path
+  folder = path.with_name(f"{path.name}.extract")
+  if not folder.is_dir():
+    with tempfile.TemporaryDirectory(dir=path.parent) as made, tarfile.open(path) as archive:
+      archive.extractall(Path(made) / "all", filter="data")
+      os.rename(Path(made) / "all", folder)
+  return folder
+
+
+def _download(url: str, path: Path, gunzip: bool, headers: dict[str, str], sha256: str | None) -> None:
+  request = url_requests.Request(url, headers={"User-Agent": "tinygrad", **headers})
+  try:
+    with url_requests.urlopen(request, timeout=30) as answer, atomic_write(path) as out:
+      total, digest, size = int(answer.headers.get("Content-Length") or 0), hashlib.sha256(), 0
+      source = gzip.GzipFile(fileobj=answer) if gunzip else answer
+      bar: tqdm[bytes] = tqdm(desc=url, total=None if gunzip else total, unit="B", unit_scale=True)
+      with bar:
+        while chunk := source.read(1 << 20):
+          out.write(chunk)
+          digest.update(chunk)
+          size += len(chunk)
+          bar.update(len(chunk))
+      if total and size != total and not gunzip:
+        raise RuntimeError(f"fetch {url}: the file is {total} bytes, and {size} came\n  fix: try again")
+      if sha256 is not None and digest.hexdigest() != sha256:
+        raise RuntimeError(f"fetch {url}: its sha256 is {digest.hexdigest()}, not {sha256}\n  fix: check URL and hash")
+  except url_errors.HTTPError as e:
+    raise ConnectionError(f"fetch {url}: the server answers {e.code} {e.reason}\n  fix: check the URL") from e
+  except (url_errors.URLError, TimeoutError) as e:
+    raise ConnectionError(
+      f"fetch {url}: no connection ({getattr(e, 'reason', e)})\n  fix: go online, or put the file at {path} yourself"
+    ) from e
+
+
 def user_frame() -> FrameType | None:
   """The innermost frame outside this package: the user's line."""
   frame: FrameType | None = sys._getframe(1)
@@ -275,10 +567,10 @@ def user_line() -> str:
   return "<unknown>" if frame is None else source_line(frame.f_code.co_filename, frame.f_lineno)
 
 
-def partition(xs: Iterable[T], condition: Callable[[T], bool]) -> tuple[list[T], list[T]]:
+def partition(itr: Iterable[T], fxn: Callable[[T], bool]) -> tuple[list[T], list[T]]:
   """(those that fulfil the condition, the others)."""
   yes: list[T] = []
   no: list[T] = []
-  for x in xs:
-    (yes if condition(x) else no).append(x)
+  for x in itr:
+    (yes if fxn(x) else no).append(x)
   return yes, no

@@ -1,9 +1,12 @@
 """TinyJit: capture, replay, and every part of its key."""
 
+import collections
+import dataclasses
+
 import numpy as np
 import pytest
 
-from tinygrad import Tensor, TinyJit, Variable
+from tinygrad import Tensor, TinyJit, Variable, function
 from tinygrad.device import Mesh, P, Sharding
 from tinygrad.engine.realize import JitError
 from tinygrad.helpers import Context, GlobalCounters
@@ -31,14 +34,128 @@ def test_replay_computes_new_values_without_running_the_function():
   assert len(ran) == 2 and f.captured is not None
 
 
-def test_output_is_overwritten_by_the_next_replay():
+def test_a_result_that_is_held_is_not_overwritten():
+  f = TinyJit(lambda x: (x + 1.0, x * 2.0))
+  held = [f(Tensor([float(i)])) for i in range(6)]
+  assert [(a.item(), b.item()) for a, b in held] == [(i + 1, 2 * i) for i in range(6)]
+
+
+def test_what_is_derived_from_a_result_holds_it():
   f = TinyJit(lambda x: x + 1.0)
-  for i in range(2):
-    f(Tensor([float(i)]))
-  first = f(Tensor([10.0]))
-  assert first.item() == 11.0
-  second = f(Tensor([20.0]))
-  assert second.item() == 21.0 and first.item() == 21.0
+  lazy = [f(Tensor([float(i), 5.0]))[:1] * 10 for i in range(5)]
+  assert [t.item() for t in lazy] == [10.0 * (i + 1) for i in range(5)]
+  before = f(Tensor([7.0, 8.0]))
+  parts = Tensor.from_shards([before, f(Tensor([1.0, 2.0]))], Sharding(D2, 0))
+  del before
+  for i in range(3):
+    f(Tensor([float(i), 0.0]))
+  np.testing.assert_array_equal(parts.numpy(), [8, 9, 2, 3])
+
+
+def test_the_memory_of_a_dropped_result_is_used_again():
+  f = TinyJit(lambda x: x + 1.0)
+  x = Tensor(np.zeros(1000, np.float32)).realize()
+  for _ in range(3):
+    f(x)
+  addresses, used = set(), GlobalCounters.mem_used
+  for _ in range(5):
+    addresses.add(id(f.captured.made[0].memory))
+    f(x)
+  assert len(addresses) == 1 and GlobalCounters.mem_used == used
+
+
+@pytest.mark.parametrize("where", ["CPU", "PYTHON"])
+def test_a_result_is_the_next_argument(where):
+  """Replayed in place, flip would read what it has just written."""
+  f = TinyJit(lambda x: x.flip(0) * 2)
+  x, want = Tensor([1.0, 2.0, 3.0, 4.0]).to(where), np.arange(1.0, 5.0)
+  for _ in range(6):
+    x, want = f(x), want[::-1] * 2
+    np.testing.assert_array_equal(x.numpy(), want)
+
+
+def test_state_that_the_step_keeps_is_copied_where_it_is_an_argument():
+  w = Tensor([1.0, 2.0, 3.0, 4.0]).realize()
+
+  @TinyJit
+  def step(x):
+    w.assign(w + x.flip(0))
+    return (w * 1.0).realize()
+
+  want = np.arange(1.0, 5.0)
+  for k in range(4):
+    step(Tensor([float(k)] * 4))
+    want = want + k
+  np.testing.assert_array_equal(step(w).numpy(), want + want[::-1])
+
+
+def test_training_is_part_of_the_key():
+  f = TinyJit(lambda x: x * (2.0 if Tensor.training else 3.0))
+  for k in range(4):
+    with Tensor.train(bool(k % 2)):
+      assert [f(Tensor([1.0])).item() for _ in range(3)] == [2.0 if k % 2 else 3.0] * 3
+
+
+def test_random_numbers_are_new_in_every_replay():
+  f = TinyJit(lambda x: x * Tensor.rand(4))
+  drawn = [tuple(f(Tensor([1.0])).tolist()) for _ in range(6)]
+  assert len(set(drawn)) == 6
+
+
+def test_results_that_a_replay_cannot_renew_are_an_error():
+  with pytest.raises(JitError, match=r"returns 3 of type int, which a replay would repeat unchanged"):
+    TinyJit(lambda x: {"a": x + 1, "b": [3]})(Tensor([1.0]))
+  f = TinyJit(lambda x: (x + 1, None))
+  assert [f(Tensor([float(i)]))[0].item() for i in range(4)] == [1, 2, 3, 4]
+
+
+def test_an_array_that_is_no_tensor_is_an_error():
+  with pytest.raises(JitError, match=r"fix: give Tensor\(array\)"):
+    TinyJit(lambda x, a: x + Tensor(a))(Tensor([1.0]), np.ones(1, np.float32))
+
+
+def test_named_tuples_and_unhashable_objects():
+  Pair = collections.namedtuple("Pair", "a b")
+
+  @dataclasses.dataclass
+  class Scale:  # compares by value, so it has no hash
+    by: float
+
+  f = TinyJit(lambda p, s: Pair(p.a * s.by, p.b))
+  two, three = Scale(2.0), Scale(3.0)
+  for k in range(4):
+    for s in (two, three):
+      got = f(Pair(Tensor([float(k)]), Tensor([1.0])), s)
+      assert isinstance(got, Pair) and (got.a.item(), got.b.item()) == (k * s.by, 1.0)
+
+
+def test_decorator_with_arguments():
+  @TinyJit(prune=True)
+  def f(x):
+    return x + 1.0
+
+  assert isinstance(f, TinyJit)
+  assert [f(Tensor([float(i)])).item() for i in range(4)] == [1, 2, 3, 4]
+
+
+def test_function():
+  w = Tensor([2.0]).realize()
+
+  @function
+  def square(x):
+    return x * x
+
+  x = Tensor([3.0])
+  square(x).sum().backward()
+  assert x.grad.item() == 6.0
+  assert function(allow_implicit=True)(lambda x: x * w)(x).item() == 6.0
+  assert [t.item() for t in function(lambda xs, k: (xs[0] + k, xs[1]))([x, w], 1)] == [4.0, 2.0]
+  with pytest.raises(RuntimeError, match=r"reads 1 buffers that are no arguments\n  float32\[1\] on CPU"):
+    function(lambda x: x * w)(x)
+  with pytest.raises(RuntimeError, match="returns list"):
+    function(lambda x: [x])(x)
+  with pytest.raises(NotImplementedError, match="the gradient follows"):
+    function(lambda x: x, grad_fxn=lambda *_: None)
 
 
 def test_another_shape_dtype_or_placement_is_captured_anew():

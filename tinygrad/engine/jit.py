@@ -1,14 +1,17 @@
 """`TinyJit`: a step is captured once and then replayed as prepared lists of calls, with other inputs and variable
-values in their places.
+values in their places. `function`: a part of a graph that depends on its arguments alone.
 """
 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from tinygrad.device import Buffer
+from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import (
   JitError,
   Run,
@@ -18,10 +21,11 @@ from tinygrad.engine.realize import (
   execute,
   pointers,
   prepare,
+  realize,
   recorders,
   work_of,
 )
-from tinygrad.helpers import DEBUG, JIT
+from tinygrad.helpers import DEBUG, DEFAULT_FLOAT, JIT, TRAINING, dedup
 from tinygrad.uop.ops import Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
 
@@ -33,6 +37,19 @@ KEPT_STATES = 256  # kinds of arguments that one function remembers
 def is_tensor(x: Any) -> bool:
   """A Tensor, which this module sits below."""
   return isinstance(getattr(x, "uop", None), UOp) and hasattr(x, "realize")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Same:
+  """An object that cannot be hashed, as itself: what is equal to it today may differ tomorrow."""
+
+  it: Any
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, Same) and self.it is other.it
+
+  def __hash__(self) -> int:
+    return id(self.it)
 
 
 def leaves(x: Any, found: list[Any]) -> Any:
@@ -49,7 +66,11 @@ def leaves(x: Any, found: list[Any]) -> Any:
   try:
     hash(x)
   except TypeError:
-    return type(x), id(x)
+    if hasattr(x, "__array__"):
+      raise JitError(
+        f"an argument is a {type(x).__name__}, whose values may change unseen\n  fix: give Tensor(array)"
+      ) from None
+    return Same(x)
   return type(x), x
 
 
@@ -57,8 +78,9 @@ def rebuild(x: Any, f: Callable[[Any], Any]) -> Any:
   """`x` with each Tensor replaced by f of it."""
   if is_tensor(x):
     return f(x)
-  if isinstance(x, (list, tuple)) and not hasattr(x, "_fields"):
-    return type(x)(rebuild(y, f) for y in x)
+  if isinstance(x, (list, tuple)):
+    parts = [rebuild(y, f) for y in x]
+    return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
   if isinstance(x, dict):
     return {k: rebuild(v, f) for k, v in x.items()}
   return x
@@ -76,11 +98,11 @@ class Arguments:
 
 
 def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-  """Realises what is lazy. The key holds shapes, dtypes, placements with their device order, views, variables, and
-  which arguments share a buffer.
+  """Realises what is lazy. The key holds shapes, dtypes, placements with their device order, views, variables, which
+  arguments share a buffer, and the settings that change what Tensor methods compute.
   """
   found: list[Any] = []
-  rest = leaves((args, tuple(sorted(kwargs.items()))), found)
+  rest = leaves((args, tuple(sorted(kwargs.items())), TRAINING.value, DEFAULT_FLOAT.value), found)
   tensors = [x for x in found if is_tensor(x)]
   if tensors:
     tensors[0].realize(*tensors[1:])
@@ -89,29 +111,54 @@ def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
   return Arguments((sink, rest), buffers, variables)
 
 
+class Made:
+  """Memory that the step fills for the caller. What the caller still holds of an earlier call is never written again:
+  the next replay then gets fresh memory.
+  """
+
+  __slots__ = ("memory", "shown")
+  shown: weakref.ref[Buffer]
+
+  def __init__(self, memory: Buffer) -> None:
+    self.memory, self.shown = memory, weakref.ref(memory)
+
+  def writable(self) -> Buffer:
+    if self.shown() is not None:
+      self.memory = Buffer(self.memory.device, self.memory.shape, self.memory.dtype).allocate()
+    return self.memory
+
+  def show(self) -> UOp:
+    """A BUFFER over the memory, which tells by its life whether somebody holds it."""
+    m = self.memory
+    shown = Buffer(m.device, m.shape, m.dtype).allocate(m.handles, m)
+    self.shown = weakref.ref(shown)
+    return UOp.buffer(m.shape, m.dtype, m.device, shown)
+
+
 @dataclass(slots=True, eq=False)
 class Captured:
-  """A step that can be replayed: its work, and where the inputs and variables stand in it."""
+  """A step that can be replayed: its work, and where the inputs, the results and the variables stand in it."""
 
   work: list[Work]
   inputs: list[UOp]
+  made: list[Made]
   variables: dict[str, int]
   result: Any
   interpreted: list[Run] = field(default_factory=list)
   stretches: list[Stretch] = field(default_factory=list)
+  slots: list[Buffer] = field(default_factory=list)  # of the last replay: the inputs' memory, then what was made
+  state: set[int] = field(default_factory=set)  # memory that the step writes and that is neither
   memory: dict[int, list[tuple[Any, Work, int, int]]] = field(
     default_factory=dict
-  )  # input -> (call, work, argument, device)
+  )  # slot -> (call, work, argument, device)
   values: dict[str, list[tuple[Any, int]]] = field(default_factory=dict)  # variable -> (call, its number)
 
   def __post_init__(self) -> None:
-    self.find_places()
-
-  def find_places(self) -> None:
     """Notes every pointer and variable that a replay may have to change."""
     self.stretches = prepare(self.work)
-    number = {id(buffer_of(u)): i for i, u in enumerate(self.inputs)}
-    self.memory, self.values = {}, {}
+    self.slots = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
+    number = {id(m): i for i, m in enumerate(self.slots)}
+    self.state = {id(m) for m in written(self.work, self.interpreted) if id(m) not in number}
     for stretch in self.stretches:
       for w, d, call in stretch.bound:
         for i, m in enumerate(w.memory):
@@ -123,17 +170,18 @@ class Captured:
 
   def replay(self, inputs: Sequence[UOp], variables: dict[str, int]) -> None:
     """Runs the step on other inputs of the same key. A call changes only when the last replay is done."""
-    changed = {id(buffer_of(old)): buffer_of(new) for old, new in zip(self.inputs, inputs) if old is not new}
-    moved = [i for i, (old, new) in enumerate(zip(self.inputs, inputs)) if old is not new]
+    # what it keeps in place must not change while it is read as an input
+    self.inputs = [realize(u.clone())[0] if id(buffer_of(u)) in self.state else u for u in inputs]
+    slots = [buffer_of(u) for u in self.inputs] + [m.writable() for m in self.made]
+    moved = [i for i, (old, new) in enumerate(zip(self.slots, slots)) if old is not new]
     given = [name for name, value in variables.items() if self.variables[name] != value]
     if moved or given:
       for stretch in self.stretches:
         for backend in stretch.backends:
           backend.synchronize()
-      for w in self.work:
-        w.memory[:] = [changed.get(id(m), m) for m in w.memory]
-        w.variables.update((n, variables[n]) for n in given if n in w.variables)
-      for run in self.interpreted:
+      changed = {id(self.slots[i]): slots[i] for i in moved}
+      runs: list[Work | Run] = [*self.work, *self.interpreted]
+      for run in runs:
         run.memory[:] = [changed.get(id(m), m) for m in run.memory]
         run.variables.update((n, variables[n]) for n in given if n in run.variables)
       for i in moved:
@@ -142,30 +190,50 @@ class Captured:
       for name in given:
         for call, k in self.values.get(name, ()):
           call.set_variable(k, variables[name])
-      self.inputs, self.variables = list(inputs), dict(variables)
+      self.slots, self.variables = slots, dict(variables)
     for run in self.interpreted:
       execute(run)
     for stretch in self.stretches:
       stretch.launch()
 
 
+def written(work: Sequence[Work], interpreted: Sequence[Run]) -> list[Buffer]:
+  """The memory that a step writes."""
+  targets = [w.memory[0] for w in work]
+  for run in interpreted:
+    assert run.plan.local is not None
+    order = run.plan.local.toposort()
+    to = {u.src[0].base for u in order if u.op is Ops.ASSIGN}
+    targets += [m for u, m in zip((u for u in order if u.op is Ops.BUFFER), run.memory) if u in to]
+  return targets
+
+
+def filled(work: Sequence[Work], memory: Buffer) -> bool:
+  """Whether the step writes the memory before it reads it, so that nothing in it lasts from call to call."""
+  first = next((w for w in work if any(m is memory for m in w.memory)), None)
+  return first is None or (first.memory[0] is memory and all(m is not memory for m in first.memory[1:]))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Output:
-  """A Tensor of the result: `form` over numbered buffers and unbound variables; `buffers[i]` is a BUFFER, or the
-  number of an input.
+  """A Tensor of the result: `form` over numbered buffers and unbound variables; `buffers[i]` is a BUFFER, the number of
+  an input, or what the step has made.
   """
 
   form: UOp
-  buffers: tuple[UOp | int, ...]
+  buffers: tuple[UOp | int | Made, ...]
 
   @staticmethod
-  def of(u: UOp, arguments: Arguments) -> Output:
+  def of(u: UOp, arguments: Arguments, made: dict[UOp, Made]) -> Output:
     sink, buffers, _ = canonical(UOp.sink(u))
-    return Output(sink.src[0], tuple(arguments.buffers.index(b) if b in arguments.buffers else b for b in buffers))
+    given = arguments.buffers
+    return Output(sink.src[0], tuple(given.index(b) if b in given else made.get(b, b) for b in buffers))
 
-  def uop(self, captured: Captured) -> UOp:
+  def uop(self, captured: Captured, shown: dict[Made, UOp]) -> UOp:
     """What the last replay has made: an input that was passed through, and a variable in the shape, are this call's."""
-    actual = [captured.inputs[b] if isinstance(b, int) else b for b in self.buffers]
+    actual = [
+      captured.inputs[b] if isinstance(b, int) else shown[b] if isinstance(b, Made) else b for b in self.buffers
+    ]
     mapping = {u: actual[-1 - u.arg.uid] for u in self.form.toposort() if u.op is Ops.BUFFER}
     mapping |= {
       v: v.bind(captured.variables[v.arg[0]]) for v in self.form.variables() if v.arg[0] in captured.variables
@@ -187,14 +255,20 @@ class TinyJit(Generic[A, R]):
   it computes, later ones replay that.
 
   Inputs are the Tensors and bound Variables in the arguments (nested lists, tuples, dicts too); they are realised
-  first. All other arguments, shapes, dtypes, placements and their device order, and which arguments share memory are
-  part of the key: other kinds of arguments are captured on their own. The returned Tensors' memory is written again
-  by the next replay; `.clone()` what has to last. Nothing but computation is replayed: Python side effects happen
-  twice. `JIT=0` switches it off.
-  Raises: JitError if a value is read inside (`.item()`, `.numpy()`), or if the function computes nothing.
+  first. All other arguments, shapes, dtypes, placements and their device order, which arguments share memory,
+  `Tensor.training` and the default float are part of the key: other kinds of arguments are captured on their own.
+  A result that is still held is not written again: the replay after it fills fresh memory. Results may be arguments
+  of the next call. Nothing but computation is replayed: Python side effects happen twice, and a Tensor that the
+  function stores elsewhere keeps the captured call's value, unless it is assigned to. `JIT=0` switches it off.
+  `prune` is taken and changes nothing.
+  Raises: JitError if a value is read inside (`.item()`, `.numpy()`), if the function computes nothing, returns
+  something that is no Tensor (a replay could not renew it), or is given an array that is no Tensor.
   """
 
-  def __init__(self, fxn: Callable[A, R]) -> None:
+  def __new__(cls, fxn: Callable[A, R] | None = None, prune: bool = False) -> Any:
+    return functools.partial(cls, prune=prune) if fxn is None else super().__new__(cls)
+
+  def __init__(self, fxn: Callable[A, R], prune: bool = False) -> None:
     self.fxn = fxn
     self.reset()
     functools.update_wrapper(self, fxn, updated=())
@@ -234,23 +308,32 @@ class TinyJit(Generic[A, R]):
 
   def realized(self, result: R) -> R:
     found: list[Any] = []
+    if (other := not_a_tensor(result)) is not None:
+      raise JitError(
+        f"{self.name} returns {other!r} of type {type(other).__name__}, which a replay would repeat unchanged\n"
+        "  fix: return Tensors (in tuples, lists, dicts) and None; compute the rest outside"
+      )
     leaves(result, found)
     if tensors := [x for x in found if is_tensor(x)]:
       tensors[0].realize(*tensors[1:])
     return result
 
+  @property
+  def name(self) -> str:
+    return str(getattr(self.fxn, "__name__", type(self.fxn).__name__))
+
   def capture(self, state: State, arguments: Arguments, call: Callable[[], R]) -> R:
     """Runs the function once more, and notes every run of the engine."""
     runs: list[Run] = []
+    earlier = UOp.buffer((0,), dtypes.uint8, "NPY").arg.uid
     recorders.append(runs.append)
     try:
       result = self.realized(call())
     finally:
       recorders.pop()
     if not runs:
-      name = getattr(self.fxn, "__name__", type(self.fxn).__name__)
       raise JitError(
-        f"{name}: nothing was computed, so there is nothing to replay\n"
+        f"{self.name}: nothing was computed, so there is nothing to replay\n"
         "  fix: return the Tensor that it computes, or call .realize() on it inside"
       )
     for run in runs:
@@ -262,10 +345,19 @@ class TinyJit(Generic[A, R]):
           )
     work = [w for run in runs if run.plan.local is None for w in work_of(run)]
     interpreted = [run for run in runs if run.plan.local is not None]
-    state.captured = Captured(work, list(arguments.buffers), dict(arguments.variables), result, interpreted)
     found: list[Any] = []
     leaves(result, found)
-    state.outputs = [Output.of(x.uop, arguments) for x in found if is_tensor(x)]
+    results = [x.uop for x in found if is_tensor(x)]
+    targets = {id(m) for m in written(work, interpreted)}
+    made = {
+      u: Made(m)
+      for u in UOp.sink(*results).toposort()
+      if u.op is Ops.BUFFER and u.arg.uid > earlier and id(m := buffer_of(u)) in targets and filled(work, m)
+    }
+    state.outputs = [Output.of(u, arguments, made) for u in results]
+    state.captured = Captured(
+      work, list(arguments.buffers), list(made.values()), dict(arguments.variables), result, interpreted
+    )
     if DEBUG >= 1:
       print(f"JIT captured {len(work)} kernels and copies, {len(arguments.buffers)} inputs")
     return result
@@ -275,5 +367,63 @@ class TinyJit(Generic[A, R]):
     captured = state.captured
     assert captured is not None
     outputs = iter(state.outputs)
-    result: R = rebuild(captured.result, lambda t: type(t)(next(outputs).uop(captured)))
+    shown = {m: m.show() for m in captured.made}
+    result: R = rebuild(captured.result, lambda t: type(t)(next(outputs).uop(captured, shown)))
     return result
+
+
+def not_a_tensor(result: Any) -> Any:
+  """Something in nested tuples, lists and dicts that is neither a Tensor nor None; None if there is no such thing."""
+  if isinstance(result, dict):
+    result = list(result.values())
+  if isinstance(result, (list, tuple)):
+    return next((x for y in result if (x := not_a_tensor(y)) is not None), None)
+  return None if is_tensor(result) else result
+
+
+def function(
+  fxn: Callable[..., Any] | None = None,
+  *,
+  precompile: bool = False,
+  precompile_backward: bool = False,
+  allow_implicit: bool = False,
+  grad_fxn: Callable[..., Any] | None = None,
+) -> Any:
+  """`@function` on a function of Tensors that returns a Tensor or a tuple of them, and computes them from its arguments
+  alone: with other memory in its graph (a weight, a Tensor made from data) it raises, unless `allow_implicit`. It
+  stays lazy and is differentiated as if written in place; equal calls share their compiled kernels, so the
+  `precompile` flags change nothing.
+  Raises: RuntimeError for implicit memory and for other results; NotImplementedError for `grad_fxn`.
+  """
+  if grad_fxn is not None:
+    raise NotImplementedError(
+      "function: grad_fxn is written in nodes of tinygrad's own graph, which are others here\n"
+      "  fix: leave it out: the gradient follows from what the function computes"
+    )
+  if fxn is None:
+    return functools.partial(function, allow_implicit=allow_implicit)
+  call: Callable[..., Any] = fxn
+
+  @functools.wraps(call)
+  def checked(*args: Any, **kwargs: Any) -> Any:
+    result = call(*args, **kwargs)
+    name = getattr(call, "__qualname__", type(call).__name__)
+    results = result if isinstance(result, tuple) else (result,)
+    if not results or not all(map(is_tensor, results)):
+      raise RuntimeError(
+        f"function {name} returns {type(result).__name__}\n  fix: return a Tensor, or a tuple of Tensors"
+      )
+    found: list[Any] = []
+    leaves((args, tuple(kwargs.values())), found)
+    given = {u for x in found for u in (x.uop if is_tensor(x) else x).toposort()}
+    memory = dedup(u for x in results for u in x.uop.toposort(lambda u: u not in given) if u.op is Ops.BUFFER)
+    implicit = [u for u in memory if u not in given]
+    if implicit and not allow_implicit:
+      shown = "".join(f"\n  {u.dtype.name}{list(u.shape)} on {u.device}" for u in implicit[:5])
+      raise RuntimeError(
+        f"function {name} reads {len(implicit)} buffers that are no arguments{shown}\n"
+        "  fix: pass them as arguments, or @function(allow_implicit=True)"
+      )
+    return result
+
+  return checked
