@@ -39,6 +39,11 @@ class DType:
     """The type of `count` lanes of this one; interned."""
     return _vector(self.scalar(), count)
 
+  @property
+  def bitsize(self) -> int:
+    """Bits of one element."""
+    return self.itemsize * 8
+
   def scalar(self) -> DType:
     return self if self.count == 1 else dtypes.by_name[self.name]
 
@@ -60,7 +65,20 @@ def _restore(name: str, count: int) -> DType:
   return dtypes.by_name[name].vec(count)
 
 
-class dtypes:
+class _Settings(type):
+  """`dtypes.default_float` reads and sets the context variable DEFAULT_FLOAT."""
+
+  @property
+  def default_float(cls) -> DType:
+    """The type of float creation and of int -> float promotion (`DEFAULT_FLOAT`)."""
+    return to_dtype(DEFAULT_FLOAT.value)
+
+  @default_float.setter
+  def default_float(cls, dtype: DTypeLike) -> None:
+    DEFAULT_FLOAT.value = to_dtype(dtype).name
+
+
+class dtypes(metaclass=_Settings):
   """The data types, their aliases and the questions one asks of them."""
 
   void = DType(-1, 0, "void", None)
@@ -87,15 +105,16 @@ class dtypes:
   floats = (fp8e4m3, fp8e5m2, float16, bfloat16, float32, float64)
   uints = (uint8, uint16, uint32, uint64)
   sints = (int8, int16, int32, int64)
+  int8s, int16s, int32s, int64s = (uint8, int8), (uint16, int16), (uint32, int32), (uint64, int64)
   ints = (*uints, *sints)
   all = (bool, *ints, *floats)
   default_int: ClassVar[DType] = int32
   by_name: ClassVar[dict[str, DType]] = {}
 
   @staticmethod
-  def default_float() -> DType:
-    """The type of float creation and of int -> float promotion (`DEFAULT_FLOAT`)."""
-    return to_dtype(DEFAULT_FLOAT.value)
+  def fields() -> dict[str, DType]:
+    """Every type an element can have, by name."""
+    return {d.name: d for d in dtypes.all}
 
   @staticmethod
   def is_float(x: DType) -> Any:
@@ -117,13 +136,13 @@ class dtypes:
   def from_py(x: Any) -> DType:
     """The type of a Python scalar or of (nested) sequences of them: bool, default int or default float."""
     if isinstance(x, float):
-      return dtypes.default_float()
+      return dtypes.default_float
     if isinstance(x, bool_type):
       return dtypes.bool
     if isinstance(x, int_type):
       return dtypes.default_int
     if isinstance(x, (list, tuple)):
-      return max((dtypes.from_py(v) for v in x), default=dtypes.default_float())
+      return max((dtypes.from_py(v) for v in x), default=dtypes.default_float)
     raise TypeError(f"no dtype for {x!r} of type {type(x).__name__}; use a number, a list of numbers or a numpy array")
 
   @staticmethod
@@ -211,7 +230,7 @@ def least_upper_dtype(*ds: DType) -> DType:
 
 def least_upper_float(dtype: DType) -> DType:
   """`dtype` if it is a float, else what it becomes under a float function."""
-  return dtype if dtypes.is_float(dtype) else least_upper_dtype(dtype, dtypes.default_float())
+  return dtype if dtypes.is_float(dtype) else least_upper_dtype(dtype, dtypes.default_float)
 
 
 def sum_acc_dtype(dtype: DType) -> DType:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import pathlib
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-from tinygrad.device import Device, Mesh, P, Placement, ShardError, Sharding, show_placement
+from tinygrad.device import Buffer, Device, Mesh, P, Placement, ShardError, Sharding, show_placement
 from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
-from tinygrad.engine.realize import join, realize, to_numpy_once
+from tinygrad.engine.realize import Held, host_array, join, realize, to_numpy_once
 from tinygrad.gradient import compute_gradient
-from tinygrad.helpers import TRAINING, Context, ContextVar, dedup, numpy
+from tinygrad.helpers import TRAINING, Context, ContextVar, GlobalCounters, dedup, fetch, numpy, prod
 from tinygrad.mixin.base import DeviceLike, broadcast_shape, describe, full, mismatch, to_placement
+from tinygrad.mixin.hashing import Hashing
 from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
+from tinygrad.runtime import disk
 from tinygrad.uop.ops import GroupOp, Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
 
@@ -37,7 +40,7 @@ class _Training(type(NN)):  # type: ignore[misc]
     TRAINING.value = int(on)
 
 
-class Tensor(NN, metaclass=_Training):
+class Tensor(Hashing, metaclass=_Training):
   """An array of one type on one device or cut over several.
 
   `Tensor(data, device, dtype)` takes numbers, nested lists, bytes (uint8), a path (its bytes), numpy arrays, a bound
@@ -74,6 +77,15 @@ class Tensor(NN, metaclass=_Training):
     self.requires_grad = requires_grad
     return self
 
+  @property
+  def is_param(self) -> bool:
+    """Whether `backward` may fill `.grad` here."""
+    return self.requires_grad is not False
+
+  def is_param_(self, is_param: bool = True) -> Self:
+    """`requires_grad_`."""
+    return self.requires_grad_(is_param)
+
   # ---- what it shows
 
   @property
@@ -101,6 +113,9 @@ class Tensor(NN, metaclass=_Training):
       raise TypeError("iteration over a 0-d tensor")
     return (self[i] for i in range(len(self)))
 
+  def __delitem__(self, indices: Any) -> None:
+    raise TypeError("a tensor does not support deleting elements\n  fix: join the parts that stay with Tensor.cat")
+
   # ---- placement
 
   def to(self, device: DeviceLike | None) -> Self:
@@ -110,6 +125,10 @@ class Tensor(NN, metaclass=_Training):
   def _at(self, placement: Placement) -> Self:
     if self.uop.device == placement:
       return self
+    if disk.on_disk(self.uop.device):  # what it shows of the file, mapped: read where it arrives
+      return self._wrap(UOp.from_numpy(disk.mapped(self.uop)))._at(placement)
+    if disk.on_disk(placement):
+      return self._wrap(UOp.buffer(self.shape, self.dtype, placement)).assign(self)
     if isinstance(placement, Sharding):
       placement.local_shape(self.shape)  # raises where it cuts a dim that is not there
     t = self._wrap(_source(self.uop).copy_to_device(placement))
@@ -191,18 +210,31 @@ class Tensor(NN, metaclass=_Training):
         t.uop = substitute(t.uop, given, memo)
     return cls._wrap(whole)
 
+  def bitcast(self, dtype: DType | str) -> Self:  # type: ignore[override]
+    """The same bits read as another type; between widths the last dim grows or shrinks. ValueError if it does not
+    divide. Bytes of a file stay in it."""
+    if disk.on_disk(self.uop.device):
+      return self._wrap(disk.bitcast(self.uop, to_dtype(dtype)))
+    return super().bitcast(dtype)
+
   # ---- realisation
 
-  def realize(self, *lst: Tensor) -> Self:
-    """Computes this tensor and `lst` in one go; each then holds its buffer."""
+  def realize(self, *lst: Tensor, do_update_stats: bool = True) -> Self:
+    """Computes this tensor and `lst` in one go; each then holds its buffer. `GlobalCounters` count it or don't."""
     tensors: tuple[Tensor, ...] = (self, *lst)
     asked = [t for t in tensors if t.uop.op is not Ops.BUFFER]
+    counted = [(k, getattr(GlobalCounters, k)) for k in ("global_ops", "global_mem", "time_sum_s", "kernel_count")]
     _run([*asked, *_read_before_write([t.uop for t in asked])])
+    if not do_update_stats:
+      for k, v in counted:
+        setattr(GlobalCounters, k, v)
     return self
 
   def numpy(self) -> Any:
     """The value as a numpy array of its own; bfloat16 and fp8 come as float32. The tensor itself stays a graph, so that
     it can still be differentiated."""
+    if disk.on_disk(self.uop.device):
+      return self.to("NPY").numpy()
     x = self if self.dtype.fmt is not None else self.float()
     if 0 in x.shape:
       return numpy.empty(x.shape, to_numpy_dtype(x.dtype))
@@ -211,6 +243,69 @@ class Tensor(NN, metaclass=_Training):
     array = to_numpy_once(root)
     _rebase([], [root], {})
     return array
+
+  def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    """What numpy's functions take of a tensor: `numpy()`. ValueError for copy=False."""
+    if copy is False:
+      raise ValueError("a tensor's values are copied for numpy\n  fix: numpy.from_dlpack(x) shares memory")
+    array = self.numpy()
+    return array if dtype is None else array.astype(dtype)
+
+  def __dlpack_device__(self) -> tuple[int, int]:
+    """(1, 0): the host's memory."""
+    return 1, 0
+
+  def __dlpack__(self, **kwargs: Any) -> Any:
+    """The realised memory for another library, e.g. `torch.from_dlpack(x)`; no copy where the tensor has all of a
+    buffer, and a write on either side is seen on both (one of ours after `Device[x.device].synchronize()`).
+
+    Raises: TypeError for types that DLPack's users lack (bfloat16, fp8), ValueError for a tensor that the host cannot
+    address or that lies on several devices.
+    """
+    if self.dtype.fmt is None:
+      fix = f"x.bitcast(dtypes.uint{self.dtype.bitsize}), and back on the other side"
+      mismatch("dlpack", f"{self.dtype} is no type of numpy", [self.uop], fix, TypeError)
+    x = self.realize() if memory_state(self.uop) is None or self.uop.op is Ops.AFTER else self
+    u = x.uop if x.uop.op is Ops.BUFFER else x.contiguous().realize().uop
+    if not isinstance(u.device, str) or getattr(Device[u.device], "wrap", None) is None or Device[u.device].simulated:
+      mismatch("dlpack", "shares the memory of one CPU device", [u], 'x.to("CPU")')
+    buffer = buffer_of(u)
+    return numpy.asarray(Held(host_array(buffer, 0), buffer)).__dlpack__(**kwargs)
+
+  @classmethod
+  def from_dlpack(cls, x: Any, device: str | None = None) -> Self:
+    """A tensor over the memory of a torch, numpy, … array of the host (any with `__dlpack__`): no copy if it is
+    contiguous and may be written."""
+    array = numpy.from_dlpack(x)
+    where = Device.canonicalize(device or Device.DEFAULT)
+    shared = _share(array, where) if array.flags.c_contiguous and array.flags.writeable else None
+    return cls(array, device=where) if shared is None else cls._wrap(shared)
+
+  @classmethod
+  def from_blob(
+    cls, ptr: int, shape: Sequence[int], dtype: DType | str | None = None, device: str | None = None
+  ) -> Self:
+    """A tensor over the memory at the address `ptr` (row-major, float32 unless given), which must outlive it; what is
+    assigned to the tensor is written there. ValueError where the device cannot use the host's memory."""
+    d = dtypes.default_float if dtype is None else to_dtype(dtype)
+    nbytes = prod(shape) * d.itemsize
+    array = numpy.frombuffer((ctypes.c_char * nbytes).from_address(ptr), to_numpy_dtype(d)).reshape(shape)
+    where = Device.canonicalize(device or Device.DEFAULT)
+    if (shared := _share(array, where)) is None:
+      fix = 'device="CPU" and a pointer to the host\'s memory, a multiple of the element size'
+      raise ValueError(f"from_blob: {where} cannot use {d.name}{list(shape)} at {ptr:#x} in place\n  fix: give {fix}")
+    return cls._wrap(shared)
+
+  @classmethod
+  def from_url(cls, url: str, gunzip: bool = False, **kwargs: Any) -> Self:
+    """The bytes behind a URL (uint8), unpacked if `gunzip`; downloaded once (`fetch`). Keywords: those of Tensor."""
+    return cls(fetch(url, gunzip=gunzip), **kwargs)
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    """Pickled and deep-copied with its values, placement and gradient."""
+    kind = self.dtype
+    bits = self if kind.fmt is not None else self.bitcast(f"uint{kind.bitsize}")
+    return _restore, (bits.numpy(), kind, self.device, self.requires_grad, self.grad)
 
   def data(self) -> memoryview:
     """The value as a memoryview with its format and shape."""
@@ -246,9 +341,9 @@ class Tensor(NN, metaclass=_Training):
   # ---- assignment
 
   def replace(self, x: Tensor) -> Self:
-    """This tensor now stands for x's value; shape and dtype must agree."""
-    if x.shape != self.shape or x.dtype is not self.dtype:
-      mismatch("replace", "shape and dtype must be equal", (self.uop, x.uop), "cast and reshape the new value")
+    """This tensor now stands for x's value, whose type it takes; the shapes must agree."""
+    if x.shape != self.shape:
+      mismatch("replace", "the shapes must be equal", (self.uop, x.uop), "reshape the new value")
     self.uop = x.uop
     return self
 
@@ -273,6 +368,9 @@ class Tensor(NN, metaclass=_Training):
   def _write(self, view: UOp, value: UOp) -> None:
     """Puts `value` into `view`, a view of this tensor's memory; without memory the tensor stands for `value`."""
     if value is view:
+      return
+    if disk.on_disk(view.device):
+      disk.write(_without_detach(view), self._wrap(value).numpy())
       return
     state = memory_state(view)
     if state is None:
@@ -410,16 +508,31 @@ def _from_data(data: Any, device: Placement | None, dtype: DType | None) -> UOp:
     u = UOp.const(dtype or dtypes.from_py(data), data, unique=True)
     return u if device is None else u.copy_to_device(device)
   if data is None:
-    return UOp.buffer((0,), dtype or dtypes.default_float(), Device.DEFAULT if device is None else device)
+    return UOp.buffer((0,), dtype or dtypes.default_float, Device.DEFAULT if device is None else device)
+  if isinstance(data, pathlib.Path):
+    u = disk.open_file(data, dtype or dtypes.uint8)
+    return u if device is None else UOp.from_numpy(disk.mapped(u)).copy_to_device(device)
   array = _to_array(data, dtype)
   if array.ndim == 0:
     return _from_data(array.item(), device, dtype or from_numpy_dtype(array.dtype))
   return UOp.from_numpy(array).copy_to_device(Device.DEFAULT if device is None else device)
 
 
+def _share(array: Any, device: str) -> UOp | None:
+  """A buffer over an array's memory; None where the device cannot use it."""
+  wrap = getattr(Device[device], "wrap", None)
+  handle = None if wrap is None else wrap(array)
+  memory = Buffer(device, tuple(array.shape), from_numpy_dtype(array.dtype))
+  return None if handle is None else UOp.buffer(memory.shape, memory.dtype, device, memory.allocate([handle], array))
+
+
+def _restore(array: Any, dtype: DType, device: Placement, requires_grad: bool | None, grad: Tensor | None) -> Tensor:
+  t = Tensor(array.view(to_numpy_dtype(dtype)), device=device, requires_grad=requires_grad)
+  t.grad = grad
+  return t
+
+
 def _to_array(data: Any, dtype: DType | None) -> Any:
-  if isinstance(data, pathlib.Path):
-    data = data.read_bytes()
   if isinstance(data, (bytes, bytearray, memoryview)):
     array = numpy.frombuffer(data, numpy.uint8).copy()
   elif isinstance(data, (list, tuple)):
@@ -456,7 +569,7 @@ def _array_of_list(data: Sequence[Any], dtype: DType | None) -> Any:
 def _dtype_of_list(data: Any) -> DType:
   """The type of the highest kind of number inside; numpy scalars count as the Python numbers they are like."""
   if isinstance(data, (list, tuple)):
-    return max((_dtype_of_list(x) for x in data), default=dtypes.default_float())
+    return max((_dtype_of_list(x) for x in data), default=dtypes.default_float)
   return dtypes.from_py(data.item() if hasattr(data, "item") else data)
 
 

@@ -268,11 +268,11 @@ def to_numpy(u: UOp) -> Any:
   return host[tuple(slice(0, value_of(n)) for n in u.shape)]
 
 
-class _Held:
+class Held:
   """What a numpy array over a buffer's memory refers to: the buffer lives as long as the array."""
 
   def __init__(self, array: Any, owner: Buffer) -> None:
-    self.__array_interface__, self.owner = array.__array_interface__, owner
+    self.__array_interface__, self.owner = array.__array_interface__, (array, owner)
 
 
 def to_numpy_once(u: UOp) -> Any:
@@ -286,7 +286,7 @@ def to_numpy_once(u: UOp) -> Any:
   if not fresh or recorders or not isinstance(device, str) or Device[device].simulated:
     return to_numpy(done)
   buffer = buffer_of(done)
-  return numpy.asarray(_Held(host_array(buffer, 0), buffer))
+  return numpy.asarray(Held(host_array(buffer, 0), buffer))
 
 
 def value_of(x: Any) -> int:
@@ -483,15 +483,35 @@ def show(w: Work, ops: int, nbytes: int, seconds: float | None) -> None:
 
 
 def host_array(buffer: Buffer, i: int) -> Any:
-  """Device i's part of a buffer as a numpy array over its memory; the device has finished what was queued."""
+  """Device i's part of a buffer as a numpy array: over its memory where the host can address that, else a copy; the
+  device has finished what was queued."""
   backend = Device[buffer.devices[i]]
   handle = buffer.handle(i)
   backend.synchronize()
   dtype, shape = to_numpy_dtype(buffer.dtype), buffer.local_shape
   if hasattr(backend, "array"):
     return backend.array(handle, dtype, shape)
-  view = backend.view(handle)
-  return numpy.frombuffer(view, dtype, count=prod(shape)).reshape(shape)
+  if (view := backend.view(handle)) is not None:
+    return numpy.frombuffer(view, dtype, count=prod(shape)).reshape(shape)
+  array = numpy.empty(shape, dtype)
+  backend.copyout(as_bytes(array), handle)
+  return array
+
+
+def as_bytes(array: Any) -> memoryview:
+  return memoryview(array.reshape(-1).view(numpy.uint8))
+
+
+def write(buffer: Buffer, i: int, there: tuple[slice, ...], value: Any) -> None:
+  """Sets a part of device i's block, whose other elements are undefined until they are written."""
+  backend = Device[buffer.devices[i]]
+  if hasattr(backend, "array") or backend.view(buffer.handle(i)) is not None:
+    host_array(buffer, i)[there] = value
+    return
+  whole = all(s == slice(0, n) for s, n in zip(there, buffer.local_shape))
+  array = numpy.empty(buffer.local_shape, to_numpy_dtype(buffer.dtype)) if whole else host_array(buffer, i)
+  array[there] = value
+  backend.copyin(buffer.handle(i), as_bytes(array))
 
 
 def host_blocks(u: UOp) -> dict[Box, Any]:
@@ -529,7 +549,7 @@ def join(parts: Sequence[UOp], placement: Sharding, shape: tuple[int, ...]) -> U
       block = Buffer(name, whole.local_shape, part.dtype).allocate()
       if not Device[name].simulated:
         ((_, source),) = host_blocks(part).items()
-        host_array(block, 0)[tuple(slice(0, n) for n in source.shape)] = source
+        write(block, 0, tuple(slice(0, n) for n in source.shape), source)
     blocks.append(block)
   return UOp.buffer(shape, whole.dtype, placement, whole.allocate([b.handle() for b in blocks], blocks))
 
@@ -549,23 +569,23 @@ def copy(transfer: Transfer, source: Buffer, target: Buffer) -> None:
   if simulated[1]:
     return
   source, target = typed(source, transfer, transfer.source), typed(target, transfer, transfer.result)
-  outs = [(box_of(transfer.result, d, transfer.shape), host_array(target, d)) for d in range(len(target.devices))]
+  outs = [box_of(transfer.result, d, transfer.shape) for d in range(len(target.devices))]
   if simulated[0]:
-    for _, out in outs:
-      out[...] = 0
+    for d in range(len(outs)):
+      write(target, d, tuple(slice(0, n) for n in target.local_shape), 0)
     return
   ins: dict[Box, Any] = {}
   for d in range(len(source.devices)):
     box = box_of(transfer.source, d, transfer.shape)
     if box not in ins:
       ins[box] = host_array(source, d)
-  for box, out in outs:
+  for d, box in enumerate(outs):
     for have, array in ins.items():
-      both = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, have)]
+      both = [(max(a, c), min(b, e)) for (a, b), (c, e) in zip(box, have)]
       if all(lo < hi for lo, hi in both):
         there = tuple(slice(lo - a, hi - a) for (lo, hi), (a, _) in zip(both, box))
         here = tuple(slice(lo - a, hi - a) for (lo, hi), (a, _) in zip(both, have))
-        out[there] = array[here]
+        write(target, d, there, array[here])
 
 
 def box_of(p: Placement, d: int, shape: Sequence[int]) -> Box:

@@ -76,7 +76,7 @@ def common_dtype(*ds: DType) -> DType:
   if all(d is ds[0] for d in ds):
     return ds[0]
   upper = least_upper_dtype(*ds)
-  return dtypes.default_float() if dtypes.is_float(upper) and not any(map(dtypes.is_float, ds)) else upper
+  return dtypes.default_float if dtypes.is_float(upper) and not any(map(dtypes.is_float, ds)) else upper
 
 
 def promote(name: str, us: Sequence[UOp]) -> list[UOp]:
@@ -94,7 +94,7 @@ def weak_dtype(dtype: DType, value: Scalar) -> DType:
   if isinstance(value, bool) or dtypes.is_float(dtype):
     return dtype
   if isinstance(value, float):
-    return dtypes.default_float()
+    return dtypes.default_float
   return dtypes.default_int if dtypes.is_bool(dtype) else dtype
 
 

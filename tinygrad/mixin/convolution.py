@@ -7,7 +7,7 @@ from typing import Self
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import ceildiv, make_tuple, prod
-from tinygrad.mixin.base import Scalar, mismatch
+from tinygrad.mixin.base import Scalar, mismatch, sint
 from tinygrad.mixin.linalg import Linalg, contract
 
 Ints = int | Sequence[int]
@@ -151,6 +151,30 @@ class Convolution(Linalg):
     at = backwards._windows(kernel_size, stride, dilation, padding, ceil_mode, 0)
     hit = windows.eq(values.reshape((*values.shape, *(1,) * rank)))
     return values, hit.where(at, 0).max(axes).sub(size, reverse=True)
+
+  def max_unpool2d(
+    self,
+    indices: Self,
+    kernel_size: Ints = (2, 2),
+    stride: Ints | None = None,
+    dilation: Ints = 1,
+    padding: Ints = 0,
+    output_size: Sequence[int] | None = None,
+  ) -> Self:
+    """Zeros with each element at the place that `max_pool2d` tells; the length of the last dims is what a pool of these
+    windows has unless `output_size` says it."""
+    kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
+    rank = len(kernel)
+    if indices.shape != self.shape or self.ndim < rank:
+      mismatch("max_unpool2d", "needs the indices of each element", (self.uop, indices.uop), "give both of max_pool2d")
+    strides, pads = make_tuple(kernel if stride is None else stride, rank), _pad_amounts(padding, rank, "max_unpool2d")
+    lead, dims = self.shape[: self.ndim - rank], self.shape[self.ndim - rank :]
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, make_tuple(dilation, rank))]
+    size: list[sint] = [(n - 1) * s - a - b + k for n, k, s, (a, b) in zip(dims, spans, strides, pads)]
+    size = size if output_size is None else list(output_size[-rank:])
+    flat = (prod(lead), prod(dims))
+    empty = self.full((flat[0], prod(size)), 0, self.dtype)
+    return empty.scatter(1, indices.reshape(flat), self.reshape(flat)).reshape((*lead, *size))
 
   def avg_pool2d(
     self,

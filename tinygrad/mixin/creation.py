@@ -39,22 +39,29 @@ class Creation(Math):
     fill_value: Any,
     dtype: DTypeArg = None,
     device: DeviceLike | None = None,
+    buffer: bool = True,
     requires_grad: bool | None = None,
   ) -> Self:
-    """`fill_value` in every place; the type is that of the value unless given."""
+    """`fill_value` in every place; the type is that of the value unless given. `buffer=False`: an operand without
+    memory of its own, which an assignment cannot write to."""
     if isinstance(fill_value, UOp):
       scalar = fill_value.cast(to_dtype(dtype) if dtype is not None else dtypes.default_int)
       return cls._make(scalar.broadcast_to(argfix(shape)), device, requires_grad)
     d = to_dtype(dtype) if dtype is not None else dtypes.from_py(fill_value)
-    return cls._make(full(d, fill_value, argfix(shape), unique=True), device, requires_grad)
+    return cls._make(full(d, fill_value, argfix(shape), unique=buffer), device, requires_grad)
+
+  @classmethod
+  def const(cls, b: Scalar, dtype: DTypeArg = None) -> Self:
+    """A number as a tensor of shape () that lives wherever it is used."""
+    return cls.full((), b, dtype, buffer=False)
 
   @classmethod
   def zeros(cls, *shape: Any, dtype: DTypeArg = None, **kwargs: Any) -> Self:
-    return cls.full(argfix(*shape) if shape else (), 0.0, dtype or dtypes.default_float(), **kwargs)
+    return cls.full(argfix(*shape) if shape else (), 0.0, dtype or dtypes.default_float, **kwargs)
 
   @classmethod
   def ones(cls, *shape: Any, dtype: DTypeArg = None, **kwargs: Any) -> Self:
-    return cls.full(argfix(*shape) if shape else (), 1.0, dtype or dtypes.default_float(), **kwargs)
+    return cls.full(argfix(*shape) if shape else (), 1.0, dtype or dtypes.default_float, **kwargs)
 
   @classmethod
   def empty(
@@ -62,8 +69,13 @@ class Creation(Math):
   ) -> Self:
     """Memory that is not initialised."""
     where = to_placement(Device.DEFAULT if device is None else device)
-    d = to_dtype(dtype) if dtype is not None else dtypes.default_float()
+    d = to_dtype(dtype) if dtype is not None else dtypes.default_float
     return cls._make(UOp.buffer(argfix(*shape) if shape else (), d, where), None, requires_grad)
+
+  @classmethod
+  def invalids(cls, *shape: Any, device: DeviceLike | None = None, dtype: DTypeArg = None) -> Self:
+    """`empty`."""
+    return cls.empty(*shape, device=device, dtype=dtype)
 
   def full_like(
     self, fill_value: Scalar, dtype: DTypeArg = None, device: DeviceLike | None = None, **kwargs: Any
@@ -91,7 +103,7 @@ class Creation(Math):
     if isinstance(step, (int, float)) and step == 0:
       raise ValueError("arange: the step must not be 0")
     has_float = any(isinstance(x, float) for x in (start, stop, step))
-    d = to_dtype(dtype) if dtype is not None else dtypes.default_float() if has_float else dtypes.default_int
+    d = to_dtype(dtype) if dtype is not None else dtypes.default_float if has_float else dtypes.default_int
     symbolic = any(isinstance(x, UOp) for x in (start, stop, step))
     n = ceildiv(stop - start, step) if not has_float else math.ceil((stop - start) / step)
     return cls._make(_progression(n if symbolic else max(0, n), start, step, d), **kwargs)
@@ -101,12 +113,12 @@ class Creation(Math):
     """`steps` evenly spaced numbers, both ends included."""
     if steps < 0:
       raise ValueError(f"linspace: the number of steps must not be negative, got {steps}")
-    d = to_dtype(dtype) if dtype is not None else dtypes.default_float()
+    d = to_dtype(dtype) if dtype is not None else dtypes.default_float
     if d is dtypes.bool:
       raise TypeError("linspace: bool has no evenly spaced numbers\n  fix: use a number type")
     if steps == 1:
       return cls.full((1,), start, d, **kwargs)
-    wide = d if dtypes.is_float(d) else dtypes.default_float()
+    wide = d if dtypes.is_float(d) else dtypes.default_float
     return cls._make(_progression(steps, float(start), (stop - start) / max(1, steps - 1), wide).cast(d), **kwargs)
 
   @classmethod
@@ -116,7 +128,7 @@ class Creation(Math):
     if n < 0 or m < 0:
       raise ValueError(f"eye: the dims must not be negative, got ({n}, {m})")
     on = cls.arange(n).reshape(n, 1).eq(cls.arange(m))
-    return cls._make(on.cast(dtype or dtypes.default_float()).uop, **kwargs)
+    return cls._make(on.cast(dtype or dtypes.default_float).uop, **kwargs)
 
   @classmethod
   def _tri(cls, rows: sint, cols: sint, diagonal: sint = 0) -> Self:

@@ -80,6 +80,14 @@ class Elementwise(Movement):
 
   # ---- how ops are applied
 
+  def alu(self, op: Ops, *src: Self) -> Self:
+    """An elementwise primitive of this and other tensors, whose shapes and types must be the ones it takes."""
+    return self._new(self.uop.alu(op, *(s.uop for s in src)))
+
+  def ufix(self, x: Any) -> Self:
+    """An operand as a tensor: a number takes the type that it has beside this one."""
+    return x if isinstance(x, type(self)) else self._wrap(self._lift(x, "ufix"))
+
   def _unary(self, op: Ops) -> Self:
     return self._new(self.uop.alu(op))
 
@@ -173,7 +181,7 @@ class Elementwise(Movement):
     """x ** y. Integers to a negative number raise TypeError; a constant whole exponent is multiplications, 0.5 a square
     root."""
     if not reverse and isinstance(x, (int, float)) and not isinstance(x, bool):
-      base = self if dtypes.is_float(self.dtype) or isinstance(x, int) else self.cast(dtypes.default_float())
+      base = self if dtypes.is_float(self.dtype) or isinstance(x, int) else self.cast(dtypes.default_float)
       if x < 0 and not dtypes.is_float(base.dtype):
         fix = "cast the base to a float first: x.float() ** y"
         mismatch("pow", f"an integer to the power of {x} is not an integer", [self.uop], fix, TypeError)

@@ -46,7 +46,9 @@ class Indexing(Reduce):
     dots = [i for i, x in enumerate(given) if x is Ellipsis]
     if len(dots) > 1:
       raise IndexError("an index can have one ellipsis only")
-    count = len([x for x in given if x is not None and x is not Ellipsis])
+    given = [self._as_pick(x) for x in given]
+    ranks = [x.ndim if isinstance(x, Base) and x.dtype is dtypes.bool else 1 for x in given]
+    count = sum(k for x, k in zip(given, ranks) if x is not None and x is not Ellipsis)
     if count > self.ndim:
       raise IndexError(f"{count} indices for the {self.ndim} dims of a tensor of shape {self.shape}")
     at = dots[0] if dots else len(given)
@@ -58,26 +60,36 @@ class Indexing(Reduce):
       if index is None:
         shape.append(1)
         continue
-      part = self._part(index, self.shape[len(parts)], len(parts))
-      axes.append(len(shape))
-      parts.append(part)
-      if not part.drop:
-        shape.append(_length(part))
+      found = [index]
+      if isinstance(index, Base) and index.dtype is dtypes.bool:  # as many integer indices as the mask has dims
+        if (there := self.shape[len(parts) : len(parts) + index.ndim]) != index.shape or not index.ndim:
+          rule = f"a mask must have the shape of the dims it stands for, here {there}"
+          mismatch("index", rule, (self.uop, index.uop), "reshape the mask, or use mask.where(x, y)", IndexError)
+        found = [p.squeeze(1) for p in self._new(index.uop).nonzero().split(1, dim=1)]
+      for one in found:
+        part = self._part(one, self.shape[len(parts)], len(parts))
+        axes.append(len(shape))
+        parts.append(part)
+        if not part.drop:
+          shape.append(_length(part))
     return parts, tuple(shape), axes
+
+  def _as_pick(self, index: Any) -> Any:
+    """Lists and arrays of an index as tensors."""
+    array = hasattr(index, "__array__") and getattr(index, "shape", ()) != ()
+    if isinstance(index, Base) or not (array or isinstance(index, (list, tuple))):
+      return index
+    t = type(self)._from_data(index)
+    return t.int() if t.shape == (0,) and not array else t
 
   def _part(self, index: Any, n: sint, dim: int) -> _Part:
     if isinstance(index, slice):
       return _slice_part(index, n)
-    if (
-      isinstance(index, Base)
-      or (hasattr(index, "__array__") and getattr(index, "shape", ()) != ())
-      or isinstance(index, (list, tuple))
-    ):
-      pick = index if isinstance(index, Base) else type(self)._from_data(index)
-      if dtypes.is_bool(pick.dtype) or dtypes.is_float(pick.dtype):
-        fix = "x.masked_select(mask, size=...) or mask.where(x, y)" if dtypes.is_bool(pick.dtype) else "index.int()"
-        raise IndexError(f"an index tensor must hold integers, that of dim {dim} holds {pick.dtype}\n  fix: use {fix}")
-      return _Part(0, n, pick=pick)
+    if isinstance(index, Base):
+      if dtypes.is_float(index.dtype):
+        rule = f"an index tensor must hold integers or bools, that of dim {dim} holds {index.dtype}"
+        raise IndexError(f"{rule}\n  fix: use index.int()")
+      return _Part(0, n, pick=index)
     if isinstance(index, UOp):
       return _Part(index, index + 1, drop=True)
     if isinstance(index, bool) or not hasattr(index, "__index__"):
@@ -234,7 +246,8 @@ class Indexing(Reduce):
       else type(self)._from_data(v)
     )
     new = self._new(value.uop).cast(self.dtype)
-    if isinstance(indices, Base) and dtypes.is_bool(indices.dtype):
+    rest = self.ndim - indices.ndim if isinstance(indices, Base) and indices.dtype is dtypes.bool else -1
+    if isinstance(indices, Base) and new.ndim <= rest:  # the same for every place: nothing has to be counted
       mask = self._new(indices.uop).reshape((*indices.shape, *(1,) * (self.ndim - indices.ndim)))
       self._write(self.uop, mask._expand_to(self.shape).where(new, self).uop)
       return

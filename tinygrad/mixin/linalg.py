@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Self
 
@@ -21,6 +22,9 @@ def contract(x: UOp, w: UOp, shape: tuple[sint, ...], axes: Sequence[int], dtype
   acc = sum_acc_dtype(out) if dtypes.is_float(out) or dtype is None else out
   a, b = broadcast_to(cast_to(x, acc), shape), broadcast_to(cast_to(w, acc), shape)
   return cast_to(a.alu(Ops.MUL, b).r(Ops.ADD, axes), out)
+
+
+SWEEPS = 10  # of Jacobi rotations; convergence is quadratic
 
 
 class Linalg(Random):
@@ -130,6 +134,80 @@ class Linalg(Random):
       return cls._wrap(u.reshape(wide[: len(out)]))
     product = functools.reduce(lambda a, b: a.mul(b), lined)._expand_to(wide)
     return product.sum(axes, dtype=dtype) if axes else product
+
+  # ---- factorisations
+
+  def qr(self) -> tuple[Self, Self]:
+    """(Q, R) of matrices (.., m, n): Q (.., m, m) orthogonal, R (.., m, n) upper triangular, Q R = x. Householder's
+    reflections with LAPACK's signs; a column that is 0 below the diagonal is left as it is."""
+    if self.ndim < 2:
+      mismatch("qr", "needs matrices", [self.uop], "reshape it to at least 2 dims")
+    r = self._float_tensor()
+    *lead, m, n = r.numpy_shape()
+    q = self.eye(m, dtype=r.dtype)._expand_to((*lead, m, m))
+    row = self.arange(m).reshape(m, 1)
+    for k in range(min(m - 1, n)):
+      x = row.ge(k).where(r._slice(r.ndim - 1, k, k + 1), 0)._over_greatest(-2)[0]
+      head = x._slice(x.ndim - 2, k, k + 1)
+      size = x.square().sum(-2, keepdim=True).sqrt()
+      v = row.eq(k).where(head.add(head.lt(0).where(size.neg(), size)), x)
+      rest = row.gt(k).where(x, 0).square().sum(-2, keepdim=True)
+      scale = rest.gt(0).where(rest.add(row.eq(k).where(v, 0).square().sum(-2, keepdim=True)), math.inf)
+      v, w = v.contiguous(), v.mul(scale.reciprocal().mul(2)).contiguous()
+      r = r.sub(w.dot(v.transpose(-2, -1).dot(r))).contiguous()
+      q = q.sub(q.dot(v).dot(w.transpose(-2, -1))).contiguous()
+    return q, r.triu()
+
+  def svd(self, full_matrices: bool = True) -> tuple[Self, Self, Self]:
+    """(U, S, Vᵀ) of matrices (.., m, n), k = min(m, n): S (.., k) descending, U (.., m, m) and Vᵀ (.., n, n), or their
+    first k columns and rows unless `full_matrices`; U diag(S) Vᵀ = x. The signs of a pair of singular vectors are free.
+
+    One-sided Jacobi rotations of all column pairs, a fixed number of sweeps (G. Golub, C. Van Loan: Matrix
+    Computations, 8.6.3); the rounds of a sweep are those of a round-robin tournament.
+    """
+    if self.ndim < 2:
+      mismatch("svd", "needs matrices", [self.uop], "reshape it to at least 2 dims")
+    a = self._float_tensor()
+    *_, m, n = a.numpy_shape()
+    if m < n:
+      u, s, v = a.transpose(-2, -1).svd(full_matrices)
+      return v.transpose(-2, -1), s, u.transpose(-2, -1)
+    half = max(1, (n + 1) // 2)
+    a, greatest = a._over_greatest((-2, -1))
+    # the columns of V below those of A; one of zeros if their number is odd
+    rows = a.cat(self.eye(n, dtype=a.dtype)._expand_to((*a.shape[:-2], n, n)), dim=-2).pad((0, 2 * half - n))
+    last = rows.ndim - 1
+    for _ in range(SWEEPS * max(1, 2 * half - 1)):
+      x, y = rows._slice(last, 0, half), rows._slice(last, half, 2 * half).flip(last)
+      ax, ay = (t._slice(last - 1, 0, m) for t in (x, y))
+      both = ax.mul(ay).sum(-2, keepdim=True)
+      zeta = ay.square().sum(-2, keepdim=True).sub(ax.square().sum(-2, keepdim=True)).div(both.mul(2))
+      t = zeta.abs().add(zeta.square().add(1).sqrt()).reciprocal()
+      t = both.eq(0).where(0, zeta.lt(0).where(t.neg(), t))
+      c = t.square().add(1).rsqrt().contiguous()
+      s = c.mul(t).contiguous()
+      rows = c.mul(x).sub(s.mul(y)).cat(s.mul(x).add(c.mul(y)).flip(last), dim=last)
+      # the first stays; the others move on one place around the table
+      rows = rows._slice(last, 0, 1).cat(rows._slice(last, 1, 2 * half).roll(1, last), dim=last).contiguous()
+    columns = rows._slice(last - 1, 0, m)
+    order = columns.square().sum(-2).argsort(-1, descending=True)._slice(last - 1, 0, n)
+    places = order.unsqueeze(-2)
+    rows = rows.gather(-1, places._expand_to((*rows.shape[:-1], n)))
+    columns, v = rows._slice(last - 1, 0, m), rows._slice(last - 1, m, m + n)
+    q, r = columns.qr()  # R is diagonal up to rounding: Q holds ±U, completed
+    d = r.diagonal(0, -2, -1)
+    sign = d.lt(0).where(-1, d.const_like(1)).pad((0, m - n), value=1)
+    u = q.mul(sign.unsqueeze(-2))
+    return (
+      u if full_matrices else u._slice(last, 0, n),
+      columns.square().sum(-2).sqrt().mul(greatest.squeeze(-1)),
+      v.transpose(-2, -1),
+    )
+
+  def _over_greatest(self, axis: int | tuple[int, ...]) -> tuple[Self, Self]:
+    """(x over its greatest size along `axis`, which stays as 1; that size): squares of it do not underflow."""
+    size = self.abs().max(axis, keepdim=True)
+    return self.div(size.eq(0).where(1, size)), size
 
   def newton_schulz(self, steps: int, params: tuple[float, ...], eps: float = 1e-7) -> Self:
     """The orthogonal factor of (a batch of) matrices, approximately: G <- aG + b(GGᵀ)G + c(GGᵀ)²G + … from G/|G|

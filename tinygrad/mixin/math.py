@@ -36,9 +36,9 @@ class Math(Elementwise):
     """1 / sqrt(x)."""
     return self.sqrt().reciprocal()
 
-  def logaddexp(self, x: Any) -> Self:
+  def logaddexp(self, other: Any) -> Self:
     """log(exp(x) + exp(y)) without overflow."""
-    a, b = (self._wrap(u) for u in self._operands(x, "logaddexp"))
+    a, b = (self._wrap(u) for u in self._operands(other, "logaddexp"))
     m = a.maximum(b).detach()
     finite = m.isinf().where(0.0, m)  # inf - inf is nan
     return a.sub(finite).exp().add(b.sub(finite).exp()).log().add(finite)

@@ -72,6 +72,12 @@ def drawn_there(u: UOp, where: Placement) -> UOp | None:
   return substitute(u, states).copy_to_device(where) if states else None
 
 
+def _fold_words(x: UOp, y: UOp) -> UOp:
+  """(x, y) as the lower and upper half of uint64."""
+  high = y.cast(dtypes.uint64).alu(Ops.SHL, broadcast_to(UOp.const(dtypes.uint64, 32), y.shape))
+  return high.alu(Ops.OR, x.cast(dtypes.uint64))
+
+
 class Random(Indexing):
   """Keywords of the creators: those of `zeros`. Equal seeds and equal calls give equal numbers on every machine and
   placement."""
@@ -118,6 +124,18 @@ class Random(Indexing):
     bits = dtypes.finfo(dtype)[1] + 1
     return cls._wrap(word).rshift(32 - bits).cast(dtypes.float32).mul(2.0**-bits).cast(dtype)
 
+  def threefry(self, seed: Self) -> Self:
+    """Threefry-2x32 of uint64 counters under uint64 keys: 64 random bits each."""
+    counter, key = ((t, t.rshift(32)) for t in (self.cast(dtypes.uint64), seed.cast(dtypes.uint64)))
+    words = [t._expand_to(self.shape).cast(dtypes.uint32).uop for t in (*key, *counter)]
+    return self._wrap(_fold_words(*threefry2x32(*words)))
+
+  @classmethod
+  def random_bits(cls, key: Self, counter: Self, num: int) -> Self:
+    """`num` random uint32 (num < 2**32) of a key and a counter, each two uint32: those at counter, counter + 1, …"""
+    place = counter.bitcast(dtypes.uint64).add(cls.arange((num + 1) // 2, dtype=dtypes.uint64))
+    return place.threefry(key.bitcast(dtypes.uint64)).bitcast(dtypes.uint32)._slice(0, 0, num)
+
   @classmethod
   def rand(
     cls,
@@ -128,7 +146,7 @@ class Random(Indexing):
     requires_grad: bool | None = None,
   ) -> Self:
     """Uniform in [0, 1). TypeError if `dtype` is no float."""
-    d = to_dtype(dtype) if dtype is not None else dtypes.default_float()
+    d = to_dtype(dtype) if dtype is not None else dtypes.default_float
     if not dtypes.is_float(d):
       raise TypeError(f"rand: makes floats, not {d}\n  fix: use randint for integers")
     return cls._uniform(*cls._random_words(argfix(*shape) if shape else (), device), d).requires_grad_(requires_grad)
@@ -143,7 +161,7 @@ class Random(Indexing):
     **_: Any,
   ) -> Self:
     """Normal with mean 0 and variance 1, by the method of Box and Muller (1958)."""
-    d = to_dtype(dtype) if dtype is not None else dtypes.default_float()
+    d = to_dtype(dtype) if dtype is not None else dtypes.default_float
     if not dtypes.is_float(d):
       raise TypeError(f"randn: makes floats, not {d}\n  fix: cast the result")
     first, second = cls._random_words(argfix(*shape) if shape else (), device)
@@ -178,9 +196,9 @@ class Random(Indexing):
   @classmethod
   def uniform(cls, *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """Uniform in [low, high)."""
-    d = to_dtype(dtype) if dtype is not None else dtypes.default_float()
+    d = to_dtype(dtype) if dtype is not None else dtypes.default_float
     requires_grad = kwargs.pop("requires_grad", None)
-    t = cls.rand(*shape, dtype=d if dtypes.is_float(d) else dtypes.default_float(), **kwargs)
+    t = cls.rand(*shape, dtype=d if dtypes.is_float(d) else dtypes.default_float, **kwargs)
     return t.mul(high - low).add(low).cast(d).requires_grad_(requires_grad)
 
   @classmethod

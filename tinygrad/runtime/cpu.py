@@ -297,7 +297,7 @@ class CPU:
   def wrap(self, array: Any) -> Memory | None:
     """The memory of a C-contiguous writable numpy array as a buffer, without a copy; None where its alignment does not
     allow it."""
-    if not array.flags.c_contiguous or not array.flags.writeable or array.ctypes.data % ALIGNMENT:
+    if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
       return None
     return Memory(array.ctypes.data, array.nbytes, array)
 
