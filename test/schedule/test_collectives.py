@@ -5,12 +5,15 @@ import itertools
 import numpy as np
 import pytest
 
-import tinygrad.sharding  # noqa: F401
-from tinygrad.device import Mesh, Owe, P, Sharding
+from tinygrad import Tensor, nn
+from tinygrad.device import Buffer, Device, Mesh, Owe, P, Sharding
 from tinygrad.dtype import dtypes
-from tinygrad.engine.realize import realize, to_numpy
+from tinygrad.engine.realize import _plans, host_array, realize, to_numpy
 from tinygrad.helpers import Context
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.schedule.schedule import create_schedule
+from tinygrad.sharding.localize import localize
+from tinygrad.sharding.report import as_realized
+from tinygrad.uop.ops import Ops, UOp, buffer_of
 
 RNG = np.random.default_rng(11)
 D2 = ("CPU:0", "CPU:1")
@@ -127,9 +130,6 @@ def test_symbolic_dim_of_a_cut_value():
 def test_each_device_holds_its_part():
   a = integers(5, 3)
   (u,) = realize(placed(a, Sharding(D2, 0)))
-  from tinygrad.engine.realize import host_array
-  from tinygrad.uop.ops import buffer_of
-
   parts = [host_array(buffer_of(u), i) for i in range(2)]
   np.testing.assert_array_equal(parts[0], a[:3])
   np.testing.assert_array_equal(parts[1][:2], a[3:])
@@ -159,3 +159,124 @@ def test_sums_that_are_deferred():
     assert u.device.pending
     check(u + placed(c, Sharding(D2)), a.sum(1, keepdims=True) + c)  # c is lifted: added once, not once a device
     check(u * 2.0 - u, a.sum(1, keepdims=True))
+
+
+# ---- how they are carried out
+
+
+def devices(n, kind="CPU"):
+  return tuple(f"{kind}:{i}" for i in range(n))
+
+
+def schedule_of(u):
+  return create_schedule(localize(as_realized([u])))
+
+
+def loaded_from_peers(schedule):
+  """Bytes that each device loads through tables of peers, its own part included: an element once for every combination
+  of the loops that its address depends on."""
+  total = 0
+  for item in schedule.items:
+    for u in item.kernel.toposort():
+      if u.op is Ops.LOAD and u.src[0].src[0].op is Ops.PEER:
+        loops = [r for r in u.src[0].toposort() if r.op is Ops.RANGE]
+        total += u.dtype.itemsize * int(np.prod([r.src[0].arg for r in loops]))
+  return total
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 8])
+def test_a_large_all_reduce_reads_twice_its_payload_and_not_n_times(n):
+  large, small = (UOp.buffer((n, size), dtypes.float32, Sharding(devices(n, "NULL"), 0)) for size in (98304, 96))
+  assert loaded_from_peers(schedule_of(small.r(Ops.ADD, (0,)))) == n * 4 * 96
+  assert loaded_from_peers(schedule_of(large.r(Ops.ADD, (0,)))) == 2 * 4 * 98304
+  odd = UOp.buffer((n, 98304 + 1), dtypes.float32, Sharding(devices(n, "NULL"), 0))
+  assert loaded_from_peers(schedule_of(odd.r(Ops.ADD, (0,)))) == n * 4 * (98304 + 1)
+
+
+def test_the_groups_of_a_large_all_reduce_are_those_that_owe():
+  mesh = Mesh(devices(8, "NULL"), (4, 2), ("dp", "tp"))
+  x = UOp.buffer((4, 64, 2048), dtypes.float32, Sharding(mesh, P("dp", None, "tp")))
+  assert loaded_from_peers(schedule_of(x.r(Ops.ADD, (0,)))) == 2 * 4 * 64 * 1024
+  mesh = Mesh(devices(8), (4, 2), ("dp", "tp"))
+  for cuts in (P("dp", None, "tp"), P("dp", "tp"), P("tp", None, "dp"), P("dp")):
+    a = integers(4, 64, 2048)
+    for axes in (0, 2):
+      got = placed(a, Sharding(mesh, cuts)).r(Ops.ADD, (axes,))
+      np.testing.assert_array_equal(to_numpy(got), a.sum(axes, keepdims=True))
+
+
+@pytest.mark.parametrize("n,size", [(3, 96), (3, 98304), (4, 65536), (8, 65536)])
+def test_parts_are_added_in_the_order_of_the_devices(n, size):
+  """In one step or two: each device holds the bits of (x0 + x1) + x2 …"""
+  a = RNG.standard_normal((n, size)).astype(np.float32)
+  (u,) = realize(placed(a, Sharding(devices(n), 0)).r(Ops.ADD, (0,)))
+  want = a[:1].copy()
+  for row in a[1:]:
+    want += row
+  for i in range(n):
+    assert host_array(buffer_of(u), i).tobytes() == want.tobytes()
+  assert want.tobytes() != a[::-1].sum(0, keepdims=True).tobytes()  # another order has other bits
+
+
+def test_a_kernel_that_alone_reads_a_communication_loads_from_the_peers_itself():
+  x = UOp.buffer((4, 64), dtypes.float32, Sharding(devices(2, "NULL"), 0))
+  total = x.r(Ops.ADD, (0,))
+  once = schedule_of((total + 1.0).alu(Ops.SQRT))
+  assert [i.peers for i in once.items] == [False, True]
+  assert len(schedule_of((total + 1.0).alu(Ops.SQRT) * total).items) == 2  # one reader that uses it twice
+  columns = (total.reshape((64,)) + 1.0).r(Ops.ADD, (0,)) * total.reshape((64,)).r(Ops.MAX, (0,))
+  assert sum(i.peers for i in schedule_of(columns).items) == 1  # more than one reader: stored
+  product = matmul(total.reshape((8, 8)), UOp.buffer((8, 8), dtypes.float32, Sharding(devices(2, "NULL"))))
+  assert [i.peers for i in schedule_of(product).items] == [False, True, False]  # each element is read many times
+
+
+def test_communications_within_one_kernel():
+  """Two with equal templates, their values in one expression, and one within another's reader."""
+  a, b = integers(3, 12), integers(3, 12)
+  x, y = (placed(v, Sharding(D3, 0)).r(Ops.ADD, (0,)) for v in (a, b))
+  z = placed(b, Sharding(D3, 1)).move(Sharding(D3), pinned=True)
+  check(
+    x * 2.0 + y * y.shrink(((0, 1), (2, 3))).expand((1, 12)),
+    a.sum(0, keepdims=True) * 2 + b.sum(0, keepdims=True) * b.sum(0)[2],
+  )
+  check(z * 3.0 + x.expand((3, 12)), b * 3 + a.sum(0, keepdims=True))
+
+
+def poison(names):
+  """Leaves memory full of NaN behind, of the sizes that a training step asks for."""
+  for name in names:
+    kept = [Buffer(name, (size,), dtypes.uint8).allocate() for size in range(64, 64 * 65, 64) for _ in range(4)]
+    for buffer in kept:
+      Device[name].view(buffer.handle())[:] = b"\xff" * buffer.shape[0]
+
+
+@pytest.mark.parametrize("cuts", [(None, None), (0, 1)])
+def test_training_gives_the_same_bits_every_time(cuts):
+  """The same sharded steps, five times, each with new plans and in memory with other content before."""
+  names = devices(4)
+
+  def train():
+    rng = np.random.default_rng(5)
+    w1, w2 = (Tensor(rng.standard_normal((96, 96)).astype(np.float32)).shard(names, axis=c) for c in cuts)
+    x = Tensor(rng.standard_normal((31, 96)).astype(np.float32)).shard(names, axis=0)  # an uneven cut
+    weights = [w1.requires_grad_(), w2.requires_grad_()]
+    optimizer = nn.optim.Adam(weights, lr=1e-2)
+    losses = []
+    with Tensor.train():
+      for _ in range(3):
+        optimizer.zero_grad()
+        loss = ((x @ w1).relu() @ w2).square().mean().backward()
+        optimizer.step()
+        losses.append(loss.numpy().tobytes())
+    replicas = [[s.numpy().tobytes() for s in w.shards] for w in weights]
+    if cuts[0] is None:
+      assert all(len(set(r)) == 1 for r in replicas)
+    return losses, replicas
+
+  results = []
+  for _ in range(5):
+    _plans.clear()
+    poison(names)
+    results.append(train())
+  assert np.isfinite(np.frombuffer(results[0][0][-1], np.float32)).all()
+  assert all(r == results[0] for r in results[1:])

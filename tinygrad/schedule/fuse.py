@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tinygrad.device import device_set
 from tinygrad.helpers import prod
 from tinygrad.schedule.lower import layout
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 
 MANY, INNER, GATED = 1, 2, 4
 LEAVES = frozenset((Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.SHARD, Ops.VARIABLE, Ops.HOLE))
-STORED = frozenset((Ops.CONTIGUOUS, Ops.COLLECTIVE, Ops.MOVE))  # values that always have a buffer of their own
+STORED = frozenset((Ops.CONTIGUOUS, Ops.COLLECTIVE, Ops.MOVE))  # values with a buffer, unless `joins_its_reader`
 MOVES = frozenset(
   (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.CAT, Ops.WINDOW, Ops.SPREAD, Ops.DETACH)
 )
@@ -68,6 +69,13 @@ def is_stored_form(u: UOp) -> bool:
   while u.op in (Ops.AFTER, Ops.DETACH, Ops.CONTIGUOUS):
     u = u.src[0]
   return u.op in (Ops.BUFFER, Ops.SHARD)
+
+
+def joins_its_reader(u: UOp, uses: set[Use]) -> bool:
+  """A communication that one kernel reads, each element once: that kernel may load from the peers itself."""
+  if u.op is not Ops.COLLECTIVE or u.arg.template.op is not Ops.HOLE or {flags for _, _, flags in uses} != {0}:
+    return False
+  return len(uses) == 1 and device_set(u.arg.placements[0]) == device_set(u.arg.result)
 
 
 def costs(nodes: Sequence[UOp], stored: Collection[UOp], readers: Mapping[UOp, int]) -> dict[UOp, Cost]:
@@ -164,7 +172,8 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp]) -> set[UOp]:
       use(u.src[1], {(u, 0, 0)})
       continue
     if op in STORED:
-      stored.add(u)
+      if u in stored or not joins_its_reader(u, uses.get(u, set())):
+        stored.add(u)
       if op is Ops.CONTIGUOUS:
         use(u.src[0], {(u, 0, 0)})
       else:

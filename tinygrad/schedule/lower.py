@@ -7,7 +7,8 @@ become selects whose loads carry the condition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.device import Digit, Placement, Sharding
@@ -141,18 +142,17 @@ def _smaller(a: sint, b: sint) -> bool:
 
 
 class Pull:
-  """Pulls values at indices; `holes` gives the sources of a collective's template."""
+  """Pulls values at indices; within the template of `collective` its HOLEs are the sources' parts."""
 
-  def __init__(self, homes: Mapping[UOp, Home], root: UOp | None = None) -> None:
-    self.homes, self.root = homes, root
-    self.params: dict[tuple[int, bool], UOp] = {}
+  def __init__(
+    self, homes: Mapping[UOp, Home], root: UOp | None = None, around: Pull | None = None, collective: UOp | None = None
+  ) -> None:
+    self.homes, self.root, self.collective = homes, root, collective
     self.memo: dict[Key, UOp] = {}
-    self.ranges: dict[
-      tuple[tuple[sint, ...], Index], tuple[UOp, ...]
-    ] = {}  # loops of reductions, by lengths and the index around them
-    self.count = 0
-    self.holes: tuple[tuple[UOp, Placement], ...] = ()
-    self.result: Placement | None = None  # of the collective
+    # of the whole kernel: parameters, numbers of ranges, loops of reductions by lengths and the index around them
+    self.params: dict[tuple[int, bool], UOp] = {} if around is None else around.params
+    self.numbers: Iterator[int] = itertools.count() if around is None else around.numbers
+    self.ranges: dict[tuple[tuple[sint, ...], Index], tuple[UOp, ...]] = {} if around is None else around.ranges
 
   def param(self, slot: int, dtype: DType, size: int, peers: bool = False) -> UOp:
     if (slot, peers) not in self.params:
@@ -163,8 +163,7 @@ class Pull:
     """A loop variable over [0, end); a loop of one step is the constant 0."""
     if isinstance(end, int) and end == 1:
       return number(0)
-    self.count += 1
-    return UOp.new(Ops.RANGE, dtypes.index, (number(end),), (self.count - 1, kind))
+    return UOp.new(Ops.RANGE, dtypes.index, (number(end),), (next(self.numbers), kind))
 
   def value(self, u: UOp, idx: Index, valid: UOp | None = None) -> UOp:
     """The scalar expression of `u[idx]`; an explicit stack, since chains of ops may be longer than Python's."""
@@ -212,6 +211,8 @@ class Pull:
         return self.step_reduce(u, idx, valid)
       case Ops.HOLE:
         return [], lambda: self.load_hole(u, idx, valid)
+      case Ops.COLLECTIVE:
+        return [], lambda: Pull(self.homes, None, self, u).communicated(idx, valid)
     raise NotImplementedError(f"lower: no index rule for {u.op} of shape {u.shape}")
 
   def step_gated(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
@@ -290,7 +291,9 @@ class Pull:
     """The element of a collective's source at a global index: from whoever owns it; owed sums are folded over the
     owing devices in a fixed order.
     """
-    source, placement = self.holes[u.arg[0]]
+    assert self.collective is not None
+    c: Collective = self.collective.arg
+    source, placement = self.collective.src[u.arg[0]], c.placements[u.arg[0]]
     while source not in self.homes and source.op in TRANSPARENT:
       source = source.src[0]
     home = self.homes[source]
@@ -315,7 +318,7 @@ class Pull:
         taken.append(digit)
     folds: dict[Ops, list[UOp]] = {}  # debts of one op are one reduction
     for owe in placement.pending:
-      for digit in without(owe.digits, owed_digits(self.result, owe.op)):  # what the result goes on owing stays apart
+      for digit in without(owe.digits, owed_digits(c.result, owe.op)):  # what the result goes on owing stays apart
         r = self.new_range(digit.size, AxisKind.REDUCE)
         owner = owner + r * digit.stride
         folds.setdefault(owe.op, []).extend((r,) if r.op is Ops.RANGE else ())
@@ -328,10 +331,32 @@ class Pull:
       low = n if digit is None else digit.stride * digit.size
     param = self.param(home.slot, source.dtype, prod(home.shape), peers=True)
     peer = UOp.new(Ops.PEER, source.dtype, (param, simplify(owner)))
-    x = _load(peer, flat_index(inner, home.shape), valid)
+    x = _load(peer, flat_index(inner, layout(sizes)), valid)
     for op, loops in folds.items():
       if loops:
         x = _fold_wide(op, x, tuple(loops))
+    return x
+
+  def communicated(self, idx: Index, valid: UOp | None) -> UOp:
+    """The local element `idx` of the collective's result: its global index, through the template."""
+    assert self.collective is not None
+    c: Collective = self.collective.arg
+    if isinstance(c.result, str):
+      return self.value(c.template, idx, valid)
+    me = device_number(c.result)
+    sizes = c.result.local_shape(c.template.shape)
+    at = tuple(
+      i if not c.result.cut(d) else simplify(number(c.result.block(d, me)) * n + i)
+      for d, (i, n) in enumerate(zip(idx, sizes))
+    )
+    x = self.value(c.template, at, valid)
+    for owe in c.result.pending:
+      # a value that now owes: of a sum or product the first coordinate holds it and the others the identity
+      had = [d for p in c.placements for d in owed_digits(p, owe.op)]
+      if owe.op in (Ops.ADD, Ops.MUL) and (lifted := without(owe.digits, had)):
+        rest = UOp.const(x.dtype, 1 if owe.op is Ops.MUL else -0.0 if dtypes.is_float(x.dtype) else 0)
+        for d in lifted:
+          x = where(simplify(UOp.new(Ops.CMPEQ, dtypes.bool, (me // d.stride % d.size, number(0)))), x, rest)
     return x
 
 
@@ -449,10 +474,7 @@ def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
   else:
     ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in value.shape)
     index = pull.value(target, ranges).src[0]
-  if value.op is Ops.COLLECTIVE and (isinstance(target, Home) or value not in homes):
-    stored = _collective(pull, value, ranges)
-  else:
-    stored = pull.value(value, ranges)
+  stored = pull.value(value, ranges)
   store = UOp.new(Ops.STORE, dtypes.void, (index, stored, *(r for r in ranges if r.op is Ops.RANGE)))
   ast = tidy(UOp.new(Ops.SINK, dtypes.void, (store,)))
   slots = [slot for slot, _ in pull.params]
@@ -495,27 +517,3 @@ def without(digits: Sequence[Digit], taken: Sequence[Digit]) -> list[Digit]:
 
 def device_number(p: Sharding) -> UOp:
   return UOp.new(Ops.VARIABLE, dtypes.index, (), (DEVICE_NUM, 0, len(p) - 1))
-
-
-def _collective(pull: Pull, u: UOp, idx: Index) -> UOp:
-  """The local element `idx` of a collective's result: its global index, through the template."""
-  c: Collective = u.arg
-  pull.holes = tuple(zip(u.src, c.placements))
-  if isinstance(c.result, str):
-    return pull.value(c.template, idx)
-  pull.result = c.result
-  me = device_number(c.result)
-  sizes = c.result.local_shape(c.template.shape)
-  at = tuple(
-    i if not c.result.cut(d) else simplify(number(c.result.block(d, me)) * n + i)
-    for d, (i, n) in enumerate(zip(idx, sizes))
-  )
-  x = pull.value(c.template, at)
-  for owe in c.result.pending:
-    # a value that now owes: of a sum or product the first coordinate holds it and the others the identity
-    had = [d for p in c.placements for d in owed_digits(p, owe.op)]
-    if owe.op in (Ops.ADD, Ops.MUL) and (lifted := without(owe.digits, had)):
-      rest = UOp.const(x.dtype, 1 if owe.op is Ops.MUL else -0.0 if dtypes.is_float(x.dtype) else 0)
-      for d in lifted:
-        x = where(simplify(UOp.new(Ops.CMPEQ, dtypes.bool, (me // d.stride % d.size, number(0)))), x, rest)
-  return x

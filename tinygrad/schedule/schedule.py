@@ -10,6 +10,7 @@ from tinygrad.device import Placement, Sharding, device_set
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import CHECK_NAN, prod
 from tinygrad.schedule import fuse
+from tinygrad.schedule.collectives import lower_collectives
 from tinygrad.schedule.lower import Home, Kernel, layout, lower
 from tinygrad.schedule.memory import Temp, plan
 from tinygrad.uop.ops import GroupOp, Ops, UOp
@@ -77,7 +78,7 @@ def create_schedule(sink: UOp) -> Schedule:
   """Kernels for SINK of ASSIGN(view of BUFFER | SHARD, value) in the local view. Raises ScheduleError if no order of
   the effects exists.
   """
-  builder = _Builder(sink)
+  builder = _Builder(lower_collectives(sink))
   while (schedule := builder.build()) is None:
     builder = _Builder(builder.with_copies())
   return schedule
