@@ -12,17 +12,17 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Digit, Owe, Placement, ShardError, Sharding, device_set, show_placement
 from tinygrad.dtype import DType
-from tinygrad.helpers import DEFER, RESHARD, Context, prod, user_line
+from tinygrad.helpers import DEFER, RESHARD, SPEC, Context, prod, user_line
 from tinygrad.sharding.moves import Digits, atoms, boundaries, ints, size_of, wire
 from tinygrad.sharding.owed import Kept, debts_of, keep
 from tinygrad.uop.cards import Factors, card
-from tinygrad.uop.ops import Move, Ops, UOp
+from tinygrad.uop.ops import BufferArg, Move, Ops, UOp
 from tinygrad.uop.place import Decision
 from tinygrad.uop.rewrite import substitute
 
@@ -30,7 +30,11 @@ Assignment = dict[int, Digits]  # factor -> the digits that cut it, major to min
 PUSHED = frozenset(
   (Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE)
 )  # a move may go below these: the value is a rearranged source
+AS_GIVEN = frozenset((Ops.MOVE, Ops.AFTER))  # run where their sources are
+SEEN = frozenset((*PUSHED, Ops.MOVE, Ops.CAST, Ops.MUL, Ops.CONST, Ops.IOTA))  # whose outline is more than a leaf
+COMPARED = frozenset((Ops.MUL, Ops.GATHER))  # of two sources it matters whether they are the same
 REMAPPED = frozenset((Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.CAT, Ops.WINDOW, Ops.SPREAD))
+REMAPPED_OR_MOVED = REMAPPED | {Ops.MOVE}
 SOURCELESS = frozenset((Ops.CONST, Ops.IOTA, Ops.VARIABLE, Ops.BIND, Ops.HOLE, Ops.SINK))
 
 
@@ -411,11 +415,13 @@ def check_device_sets(op: Ops, src: Sequence[UOp]) -> None:
     )
 
 
-def decide(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, later: float | None = None) -> Decision:
+def decide(
+  op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, later: float | None = None, ways: Bringing | None = None
+) -> Decision:
   """Where `op` runs on `src`, with the sources brought there by implied moves in the cheapest way.
 
   What the result then owes is charged as `later` bytes where the caller knows its consumers, else as its settlement at
-  the smallest producer; a tie defers. With DEFER=0 sources are settled.
+  the smallest producer; a tie defers. With DEFER=0 sources are settled. `ways`: costs that are known already.
   Cost: about 5 us where the answer is cached and nothing moves.
   Raises: ShardError if the operands live on different single devices or device sets, or if RESHARD=0 and bytes would
   have to move.
@@ -425,8 +431,8 @@ def decide(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, later: float |
   found = outcomes(op, dtype, src, arg)
   if len(found) == 1:
     best = found[0]
-    return Decision(best.required, best.result, src) if best.stays else _bring_all(op, src, best, Bringing())
-  ways = Bringing()
+    return Decision(best.required, best.result, src) if best.stays else _bring_all(op, src, best, ways or Bringing())
+  ways = ways or Bringing()
   rank = functools.partial(_rank, op, src, ways, later)
   best = min((o for o in found if DEFER.value or not o.defers), key=rank)
   return _bring_all(op, src, best, ways)
@@ -495,15 +501,20 @@ def place(sink: UOp) -> UOp:
   """The hooks' graph with implied moves decided again, now that every consumer is known; roots arrive at the placement
   that their Tensor showed. Where this saves no bytes the hooks' graph stands."""
   order = sink.toposort()
+  sink.shape, sink.device  # noqa: B018 (fills in those of all nodes below)
   if any(owes(u.device) for u in order):
     if DEFER.value:
       with Context(RESHARD=1):  # where that forbids a move, the hooks have said so
-        again = Placer(sink).run()
-      if bytes_of(again) < bytes_of(sink):
-        sink = again
-    if sink.op is Ops.SINK:
+        again = Placer(order).run().toposort()
+      if bytes_of(again) < bytes_of(order):
+        order, sink = again, again[-1]
+    if sink.op is Ops.SINK and any(owes(u.device) for u in sink.src):
       sink = sink.replace(src=tuple(settled(u) for u in sink.src))
-  return scatter(sink)
+      order = sink.toposort()
+  if SPEC.value >= 2:
+    for u in order:
+      assert u.op is Ops.SINK or result(u) == u.device, f"{u!r} is placed as {u.device}, not {result(u)}"
+  return scatter(order)
 
 
 def settled(u: UOp) -> UOp:
@@ -511,17 +522,139 @@ def settled(u: UOp) -> UOp:
   return deliver(u, u.device.settled) if isinstance(u.device, Sharding) and u.device.pending else u
 
 
-def bytes_of(sink: UOp) -> float:
+def bytes_of(order: Sequence[UOp]) -> float:
   """Bytes that each device receives in all moves of a graph; index maps along cut dims as `decide` charges them."""
   total = 0.0
-  for u in sink.toposort():
-    if not isinstance(u.device, Sharding) or not u.src or u.src[0].device is None:
+  for u in order:
+    if u.op not in REMAPPED_OR_MOVED or not isinstance(u.device, Sharding) or not u.src or u.src[0].device is None:
       continue
     if u.op is Ops.MOVE:
       total += wire(u.shape, u.dtype.itemsize, u.src[0].device, u.device)
-    elif u.op in REMAPPED and any(u.device.cut(i) for i in factor_rule(u).remapped):
+    elif any(u.device.cut(i) for i in factor_rule(u).remapped):
       total += prod(u.device.local_shape(u.max_shape)) * u.dtype.itemsize
   return total
+
+
+# ---- decisions by outline
+
+
+CHAINED = frozenset((*PUSHED, Ops.MOVE, Ops.CAST))  # a decision looks through these, at what is below
+_OUTLINE = -(1 << 60)  # the buffers of outlines have numbers that no other buffer has
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+  """How an op runs on sources with the outlines `src`: they are brought to `forms`; `result` is the outline of what
+  comes out."""
+
+  src: tuple[UOp, ...]
+  forms: tuple[UOp, ...]
+  result: UOp
+
+
+_outlines: dict[tuple[Any, ...], UOp] = {}
+_steps: dict[tuple[Any, ...], Step] = {}
+_ways: list[Bringing] = []
+
+
+def leaf(dtype: DType, shape: tuple[Any, ...], device: Placement | None, number: int = 0) -> UOp:
+  """The outline of any value of this type, shape and placement."""
+  key = (dtype, shape, device, number)
+  if (found := _outlines.get(key)) is None:
+    if device is None:
+      found = UOp.new(Ops.HOLE, dtype, (), (number, shape))
+    else:
+      found = UOp.new(Ops.BUFFER, dtype, (), BufferArg(_OUTLINE + number, shape, device))
+    assert found.shape == shape and found.device == device
+    _outlines[key] = found
+  return found
+
+
+def outline(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
+  """What a decision can see of a value: itself if constant, the chain of movement, casts and moves above a `leaf`, the
+  operands of a product (a sum of it is placed as one op), and all there is down to a lookup whose rows are owed."""
+  u = UOp.new(op, dtype, src, arg)
+  if op in CHAINED or not src or (owes(u.device) and _is_disjoint(u)):
+    return u
+  if op is Ops.MUL:
+    return UOp.new(op, dtype, tuple([flat(s) for s in src]), arg)
+  return leaf(dtype, u.shape, u.device)
+
+
+def _is_disjoint(u: UOp) -> bool:
+  return any(o.disjoint for o in debts_of(u))
+
+
+def flat(u: UOp) -> UOp:
+  """An outline that shows no product."""
+  if u.op is Ops.MUL and not _is_disjoint(u):
+    return leaf(u.dtype, u.shape, u.device)
+  if u.op in CHAINED and (s := flat(u.src[0])) is not u.src[0]:
+    return UOp.new(u.op, u.dtype, (s,), u.arg)
+  return u
+
+
+def renamed(u: UOp, number: int) -> UOp:
+  """The outline of another value that looks like `u`."""
+  if u.op in CHAINED:
+    return UOp.new(u.op, u.dtype, (renamed(u.src[0], number),), u.arg)
+  return u if u.op is Ops.CONST or u.op is Ops.IOTA else leaf(u.dtype, u.shape, u.device, number)
+
+
+def step_of(u: UOp, src: tuple[UOp, ...], later: float | None) -> Step:
+  """How the op of `u` runs on sources with these outlines. Cached, for the same decisions come again in every layer."""
+  arg = None if u.op is Ops.CONTIGUOUS else u.arg
+  key = (u.op, u.dtype, arg, src, later)
+  if (found := _steps.get(key)) is None:
+    if len(_steps) > _CACHE_LIMIT or not _ways:
+      _steps.clear()
+      _outlines.clear()
+      _ways[:] = [Bringing()]
+    forms = src
+    if u.op is Ops.ASSIGN:
+      forms = (src[0], _at(src[1], src[0].device))
+    elif u.op not in AS_GIVEN and any(isinstance(s.device, Sharding) for s in src):
+      forms = decide(u.op, u.dtype, src, arg, later, _ways[0]).src
+    found = _steps[key] = Step(src, src if forms == src else forms, outline(u.op, u.dtype, forms, arg))
+  return found
+
+
+def left_alone(u: UOp, src: tuple[UOp, ...]) -> UOp:
+  """The outline of a node that stays as the hooks made it."""
+  key = (u.op, u.dtype, u.arg, src)
+  if (found := _outlines.get(key)) is None:
+    found = _outlines[key] = outline(u.op, u.dtype, src, u.arg)
+  return found
+
+
+def realized(form: UOp, seen: UOp, u: UOp) -> UOp:
+  """`u`, whose outline is `seen`, in the given form of it."""
+  if form is seen:
+    return u
+  known = {seen: u}
+  while seen.op in CHAINED:
+    seen, u = seen.src[0], u.src[0]
+    known[seen] = u
+  return _realized(form, seen, u, known)
+
+
+def _realized(form: UOp, end: UOp, u: UOp, known: dict[UOp, UOp]) -> UOp:
+  if (found := known.get(form)) is not None:
+    return found
+  if form.op is Ops.MUL:  # at the end of the chain: a product placed anew
+    assert end.op is Ops.MUL, f"{form!r} is made of {end!r}"
+    return made(form, tuple([realized(f, o, s) for f, o, s in zip(form.src, end.src, u.src)]), form.arg)
+  return made(form, (_realized(form.src[0], end, u, known),), form.arg)
+
+
+def made(like: UOp, src: tuple[UOp, ...], arg: Any) -> UOp:
+  """The node on these sources, which has the shape and the placement of `like`."""
+  v = UOp.new(like.op, like.dtype, src, arg)
+  v._shape, v._device = like.shape, like.device
+  return v
+
+
+# ---- the pass
 
 
 class Placer:
@@ -529,73 +662,105 @@ class Placer:
 
   Once with every debt kept for as long as it may be, to see what the consumers of each value ask for; then from the
   sinks up, `down(v) = min(settle v here, the settlements its consumers ask for, each once, + sum of down(consumers that
-  keep))`; and once more with debts paid where that is cheaper than below.
+  keep))`; and once more with debts paid where that is cheaper than below. Both times only outlines are placed; the
+  nodes are built at the end.
   """
 
-  def __init__(self, sink: UOp) -> None:
-    self.sink = sink
-    self.order = sink.toposort()
-    self.base: dict[UOp, UOp] = {}  # what a node is once implied moves are dropped
+  def __init__(self, order: Sequence[UOp]) -> None:
+    self.order = order
+    self.base: dict[UOp, UOp] = {}  # an implied move that is dropped -> what it moves
     self.users: dict[UOp, list[tuple[UOp, int]]] = {}  # consumers, and as which source
-    for u in self.order:
-      self.base[u] = self.base[u.src[0]] if droppable(u) else u
-      if self.base[u] is u:
+    for u in order:
+      if u.op is Ops.MOVE and droppable(u):
+        self.base[u] = self.base.get(u.src[0], u.src[0])
+      else:
         for i, s in enumerate(u.src):
-          self.users.setdefault(self.base[s], []).append((u, i))
+          self.users.setdefault(self.base.get(s, s), []).append((u, i))
+    self.indices: dict[UOp, int] = {}
+    self.plan: dict[UOp, Step | None] = {}  # None: as the hooks made it
+    self.outlines: dict[UOp, UOp] = {}
+    self.summed: dict[UOp, UOp] = {}  # outlines of what only feeds a contraction, as that has placed it
+    self.paid: dict[UOp, tuple[UOp, UOp]] = {}  # what is settled where it arises: its outline, before and after
 
   def run(self) -> UOp:
-    placed = self.build({}, frozenset(), 0.0)
-    down, paid = self.prices(placed)
-    return self.build(down, paid, None)[self.sink]
+    self.decide({}, (), 0.0)
+    down, paid = self.prices()
+    self.decide(down, paid, None)
+    return self.build()
 
-  def build(self, down: dict[UOp, float], paid: frozenset[UOp] | set[UOp], later: float | None) -> dict[UOp, UOp]:
-    """The nodes placed anew; what a node goes on owing is charged as `down` says, else `later`; those in `paid` are
+  def decide(self, down: dict[UOp, float], paid: Collection[UOp], later: float | None) -> None:
+    """The plan of every node; what one goes on owing is charged as `down` says, else `later`; those in `paid` are
     settled where they arise."""
-    placed: dict[UOp, UOp] = {}
+    plan, outlines, base, steps = self.plan, self.outlines, self.base, _steps
+    self.summed = {}
+    as_made: set[UOp] = set()  # nodes that stay what the hooks made, and owe nothing
     for u in self.order:
-      if self.base[u] is not u:
-        placed[u] = placed[self.base[u]]
+      if u in base:
+        outlines[u] = outlines[base[u]]
         continue
-      v = self.node(u, tuple(placed[s] for s in u.src), down.get(u, later))
-      if u.op is Ops.REDUCE:
-        self.follow(u, v, placed)
-      placed[u] = settled(v) if u in paid else v
-    return placed
+      src = tuple([outlines[s] for s in u.src])
+      if u.op in COMPARED:
+        src = self.told_apart(u, src)
+      if as_made.issuperset(u.src):
+        plan[u] = None
+        device = u.device
+        owing = isinstance(device, Sharding) and device.pending
+        outlines[u] = left_alone(u, src) if owing or u.op in SEEN else leaf(u.dtype, u._shape, device)
+        if not owing:
+          as_made.add(u)
+      elif u.op is Ops.SINK:
+        forms = tuple([_at(o, s.device) for o, s in zip(src, u.src)])
+        plan[u] = Step(src, forms, u)
+      else:
+        charged = down.get(u, later)
+        step = steps.get((u.op, u.dtype, u.arg, src, charged)) or step_of(u, src, charged)
+        plan[u], outlines[u] = step, step.result
+        if u.op is Ops.REDUCE and step.forms is not step.src:
+          self.follow(u, step)
+      if u in paid:
+        here = outlines[u]
+        self.paid[u] = here, settled(here)
+        outlines[u] = self.paid[u][1]
 
-  def node(self, u: UOp, src: tuple[UOp, ...], later: float | None) -> UOp:
-    if u.op is Ops.SINK:
-      return u.replace(src=tuple(_at(x, s.device) for x, s in zip(src, u.src)))
-    if u.op is Ops.ASSIGN:
-      return u.replace(src=(src[0], _at(src[1], src[0].device)))
-    if src == u.src and not any(owes(s.device) for s in src):
-      return u
-    if u.op not in (Ops.MOVE, Ops.AFTER) and any(isinstance(s.device, Sharding) for s in src):
-      src = decide(u.op, u.dtype, src, u.arg, later).src
-    return u.replace(src=src)
+  def told_apart(self, u: UOp, src: tuple[UOp, ...]) -> tuple[UOp, ...]:
+    """The outlines of sources of which a decision asks whether they are the same: two factors that owe, and the indices
+    of lookups whose rows are owed."""
+    if u.op is Ops.GATHER:
+      table = src[0].device
+      if isinstance(table, Sharding) and table.cut(0):
+        number = self.indices.setdefault(self.base.get(u.src[1], u.src[1]), len(self.indices) + 2)
+        return src[0], renamed(src[1], number)
+    elif src[0] is src[1] and owes(src[0].device) and not _is_disjoint(src[0]):
+      first, second = (self.base.get(s, s) for s in u.src)
+      if first is not second:
+        return src[0], renamed(src[1], 1)
+    return src
 
-  def follow(self, u: UOp, v: UOp, placed: dict[UOp, UOp]) -> None:
+  def follow(self, u: UOp, step: Step) -> None:
     """Notes the form in which a contraction has placed the MUL that only feeds it."""
-    old, new = self.base[u.src[0]], v.src[0]
-    while placed[old] is not new and len(self.users[old]) == 1 and old.op is new.op:
-      placed[old] = new
+    old, new = self.base.get(u.src[0], u.src[0]), step.forms[0]
+    while self.outlines[old] is not new and len(self.users[old]) == 1 and old.op is new.op:
+      self.outlines[old] = self.summed[old] = new
       if old.op is Ops.MUL:
         return
-      old, new = self.base[old.src[0]], new.src[0]
+      old, new = self.base.get(old.src[0], old.src[0]), new.src[0]
 
-  def prices(self, placed: dict[UOp, UOp]) -> tuple[dict[UOp, float], set[UOp]]:
+  def prices(self) -> tuple[dict[UOp, float], set[UOp]]:
     """`down` of every value that owes, and the values that are best settled where they arise."""
     down: dict[UOp, float] = {}
     paid: set[UOp] = set()
-    ways = Bringing()
+    ways = _ways[0] if _ways else Bringing()
     for u in reversed(self.order):
-      v = placed[u]
+      if u in self.base or u.op is Ops.SINK or u.op is Ops.MOVE:
+        continue
+      v = self.outlines[u]
       here = v.device
-      if self.base[u] is not u or not isinstance(here, Sharding) or not here.pending or u.op is Ops.MOVE:
+      if not isinstance(here, Sharding) or not here.pending:
         continue
       asked: dict[Placement, None] = {}
       kept = 0.0
       for user, i in self.users.get(u, ()):
-        wanted = user.device if user.op is Ops.MOVE else placed[user].src[i].device
+        wanted = user.device if user.op is Ops.MOVE else self.form(user, i).device
         if owes(wanted):
           kept += down.get(user, 0.0)
         elif wanted is not None:
@@ -606,6 +771,37 @@ class Placer:
       if here.settled in asked or whole < below:
         paid.add(u)
     return down, paid
+
+  def form(self, user: UOp, i: int) -> UOp:
+    """The outline of source i of a node as that takes it."""
+    if user in self.summed:
+      return self.summed[user].src[i]
+    step = self.plan[user]
+    return self.outlines[user.src[i]] if step is None else step.forms[i]
+
+  def build(self) -> UOp:
+    """The nodes of the plan."""
+    placed: dict[UOp, UOp] = {}
+    for u in self.order:
+      if u in self.base:
+        placed[u] = placed[self.base[u]]
+        continue
+      step = self.plan[u]
+      if step is None:
+        v = u
+      else:
+        src = tuple([placed[s] for s in u.src])
+        if step.forms is not step.src:
+          src = tuple([realized(f, o, s) for f, o, s in zip(step.forms, step.src, src)])
+        v = UOp.new(u.op, u.dtype, src, u.arg)
+        v._shape, v._device = u._shape, None if u.op is Ops.SINK else step.result._device
+        if v.origin is None:
+          v.origin = u.origin
+      if u in self.paid:
+        before, after = self.paid[u]
+        v = realized(after, before, v)
+      placed[u] = v
+    return placed[self.order[-1]]
 
 
 def droppable(u: UOp) -> bool:
@@ -626,10 +822,10 @@ def _at(x: UOp, device: Placement | None) -> UOp:
   return deliver(x, device.settled if isinstance(device, Sharding) else device)
 
 
-def scatter(sink: UOp) -> UOp:
+def scatter(order: Sequence[UOp]) -> UOp:
   """A debt that was paid at once, though its only reader wants a cut, is scattered onto that cut:
-  MOVE(f(MOVE(owing))) -> f(MOVE(owing)) with f of movement and casts, where fewer bytes travel."""
-  order = sink.toposort()
+  MOVE(f(MOVE(owing))) -> f(MOVE(owing)) with f of movement and casts, where fewer bytes travel. The graph comes in
+  order, its sink last."""
   uses: dict[UOp, int] = {}
   for u in order:
     for s in u.src:
@@ -657,7 +853,7 @@ def scatter(sink: UOp) -> UOp:
         v = UOp.new(link.op, link.dtype, (v,), link.arg)
       mapping[u] = v if v.device == u.device else UOp.new(Ops.MOVE, v.dtype, (v,), _implied(u.device))
       mapping[u].origin = u.origin
-  return substitute(sink, mapping, done) if mapping else sink
+  return substitute(order[-1], mapping, done) if mapping else order[-1]
 
 
 # ---------------------------------------------------------------- contraction

@@ -236,7 +236,7 @@ class UOp:
   @staticmethod
   def new(op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
     """The interned node of exactly these fields."""
-    key = (op, dtype, src, arg) if op is not Ops.CONST and op is not Ops.PAD else (op, dtype, src, _exact(arg))
+    key = (op, dtype, src, arg) if op not in _WITH_FLOATS else (op, dtype, src, _exact(arg))
     ref = _table.get(key)
     if ref is not None and (found := ref()) is not None:
       return found
@@ -365,15 +365,19 @@ class UOp:
     """
     seen: set[UOp] = set()
     out: list[UOp] = []
-    stack: list[tuple[UOp, bool]] = [(self, False)]
+    stack: list[UOp | None] = [self]
+    pop, push = stack.pop, stack.append
     while stack:
-      u, done = stack.pop()
-      if done:
-        out.append(u)
+      u = pop()
+      if u is None:  # the sources of the node below it on the stack are done
+        out.append(pop())  # type: ignore[arg-type]
       elif u not in seen and (gate is None or gate(u)):
         seen.add(u)
-        stack.append((u, True))
-        stack.extend((s, False) for s in reversed(u.src) if s not in seen)
+        push(u)
+        push(None)
+        for s in reversed(u.src):
+          if s not in seen:
+            push(s)
     return out
 
   def variables(self) -> list[UOp]:
@@ -725,6 +729,10 @@ class UOp:
     return f"UOp({self.op.name}, {self.dtype}, arg={self.arg!r}, {len(self.src)} src)"
 
 
+_WITH_FLOATS = frozenset((Ops.CONST, Ops.PAD))  # hot: a member of an enum takes longer to look up than to find here
+_PLACED_BY_ARG = frozenset((Ops.BUFFER, Ops.MOVE))
+_LOCAL = frozenset((Ops.SHARD, Ops.COLLECTIVE))
+_WRITES = frozenset((Ops.AFTER, Ops.ASSIGN))
 _HALVES = frozenset((dtypes.float16, dtypes.bfloat16))
 _ALIKE = GroupOp.Elementwise | {Ops.CONTIGUOUS, Ops.DETACH}  # sources placed alike: so is the result
 _BASED = frozenset((Ops.ASSIGN, Ops.AFTER, Ops.DETACH))
@@ -757,22 +765,22 @@ def _result_device(u: UOp) -> Placement | None:
   """The device of a node whose sources have theirs: a plain name passes through every op; placements follow the op's
   card.
   """
-  match u.op:
-    case Ops.BUFFER | Ops.MOVE:
-      return u.arg.device  # type: ignore[no-any-return]
-    case Ops.SHARD | Ops.COLLECTIVE:
-      return place.result(u)  # the local view: on every device of the placement, without cuts
-    case Ops.AFTER | Ops.ASSIGN:
-      return u.src[0].device
+  op = u.op
+  if op in _PLACED_BY_ARG:
+    return u.arg.device  # type: ignore[no-any-return]
+  if op in _LOCAL:
+    return place.result(u)  # the local view: on every device of the placement, without cuts
+  if op in _WRITES:
+    return u.src[0].device
   device: Placement | None = None
   alike = True
   for s in u.src:
     d = s.device
     if d is not None and d is not device:
       alike, device = alike and device is None, d
-  if device is None or (alike and (isinstance(device, str) or (u.op in _ALIKE and not device.pending))):
+  if device is None or (alike and (isinstance(device, str) or (op in _ALIKE and not device.pending))):
     return device
-  return place.result(u) if u.op is not Ops.SINK else None
+  return place.result(u) if op is not Ops.SINK else None
 
 
 def _bounds_of(u: UOp) -> tuple[Any, Any]:

@@ -65,7 +65,8 @@ def rewrite(root: UOp, rules: Rules, ctx: Any = None, memo: dict[UOp, UOp] | Non
 
 
 def substitute(root: UOp, mapping: Mapping[UOp, UOp], memo: dict[UOp, UOp] | None = None) -> UOp:
-  """`root` with nodes replaced, those inside args (symbolic dims) included. Replacements are not searched again."""
+  """`root` with nodes replaced, those inside args (symbolic dims) included. Replacements are not searched again.
+  Where one is of the same op, shape and placement, those of the nodes above it are carried over."""
   done: dict[UOp, UOp] = dict(mapping) if memo is None else memo
   if memo is not None:
     done.update(mapping)
@@ -73,10 +74,24 @@ def substitute(root: UOp, mapping: Mapping[UOp, UOp], memo: dict[UOp, UOp] | Non
   def inside(u: UOp) -> UOp:
     return u if u not in done and not u.src and u.arg.__class__ is not tuple else substitute(u, mapping, done)
 
+  alike: set[UOp] = set()  # nodes that became one of the same shape and placement
   for u in root.toposort(lambda u: u not in done):
-    src = tuple(done[s] for s in u.src)
+    src = tuple([done[s] for s in u.src])
     arg = u.arg if u.arg is None or u.op in _PLAIN_ARGS else map_arg(u.arg, inside)
-    done[u] = u if src == u.src and arg is u.arg else u.replace(src=src, arg=arg)
+    if src == u.src and arg is u.arg:
+      done[u] = u
+      continue
+    done[u] = v = UOp.new(u.op, u.dtype, src, arg)
+    if v.origin is None:
+      v.origin = u.origin
+    if arg is u.arg and hasattr(u, "_device") and hasattr(u, "_shape"):
+      for s, t in zip(u.src, src):
+        if s not in alike and s is not t and (s.op is not t.op or s.device != t.device or s.shape != t.shape):
+          break
+        alike.add(s)
+      else:
+        v._device, v._shape = u._device, u._shape
+        alike.add(u)
   return done[root]
 
 
