@@ -9,7 +9,7 @@ from tinygrad.uop.ops import GroupOp, Ops, UOp
 from tinygrad.uop.spec import SpecError
 
 _VALUES = GroupOp.Elementwise | {Ops.VECTORIZE, Ops.EXTRACT, Ops.FOLD, Ops.LOAD, Ops.INDEX, Ops.PEER}
-_ALLOWED = _VALUES | {Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH, Ops.ACC, Ops.RANGE, Ops.ENDRANGE, Ops.STORE}
+_ALLOWED = _VALUES | {Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH, Ops.ACC, Ops.RANGE, Ops.ENDRANGE, Ops.STORE, Ops.BARRIER}
 _MEMORY = frozenset((Ops.PARAM, Ops.SCRATCH, Ops.PEER))
 
 

@@ -59,6 +59,7 @@ class Emitter:
     self.unrolled_bits = self.vector_bits = 0
     self.limits: dict[UOp, UOp] = {}  # VECTOR range of a masked region -> which lanes exist
     self.order_memo: dict[UOp, list[UOp]] = {}
+    self.floor = 0  # how many of the open scopes are never left: those of the grid
     self.totals: dict[UOp, UOp] = {}  # accumulator -> the one that takes its blocks
     self.acc_home: dict[UOp, Scope] = {}
 
@@ -434,10 +435,10 @@ class Emitter:
         self.nest(stores, plan, level + 1, {**mapping, r: at})
         self.forget(copies, lanes)
 
-  def scratch(self, dtype: DType, offset: int) -> UOp:
-    """Scratch memory `offset` bytes from its start. It is filled anew in every loop that is open now, so what is read
-    from it depends on them all."""
-    memory = UOp.new(Ops.SCRATCH, dtype, (), (offset, next(self.ids)))
+  def scratch(self, dtype: DType, offset: int, nbytes: int = 0) -> UOp:
+    """Scratch memory `offset` bytes from its start (`nbytes`, where it has to be declared). It is filled anew in every
+    loop that is open now, so what is read from it depends on them all."""
+    memory = UOp.new(Ops.SCRATCH, dtype, (), (offset, next(self.ids), nbytes))
     self.deps_memo[memory] = 0
     for s in self.stack[1:]:
       self.deps_memo[memory] |= self.bits[s.out[0]]
@@ -527,6 +528,7 @@ class Emitter:
     """Emits the reduction `f` for all elements of its tile, in the outermost loop that knows its operands."""
     deps = self.deps(f)
     level = max((i for i, s in enumerate(self.stack) if i and self.bits[s.out[0]] & deps), default=0)
+    level = max(level, self.floor)
     inner, self.stack = self.stack[level + 1 :], self.stack[: level + 1]
     for s in inner:
       s.open = False
@@ -575,6 +577,8 @@ class Emitter:
       for g, f in enumerate(group)
     ]
     self._fold_loops(group, list(order), tile, {}, outer, reserved)
+    rs = self.ups(deps)
+    results: list[tuple[UOp, object, UOp]] = []  # (FOLD, key of its memo, value)
     for g, f in enumerate(group):
       for e, env in enumerate(outer):
         read = [self.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in reserved[g][e]]
@@ -586,8 +590,14 @@ class Emitter:
             for pair in (read[i : i + 2] for i in range(0, len(read), 2))
           ]
         out = self.node(Ops.FOLD, f.dtype, (read[0],), f.arg, home) if tile.lanes > 1 else read[0]
-        rs = self.ups(deps)
-        self.memo[f if not rs else (f, tuple(env[r] for r in rs))] = (out, home)
+        results.append((f, f if not rs else (f, tuple(env[r] for r in rs)), out))
+    for key, out in self.across(results):
+      self.memo[key] = (out, home)
+
+  def across(self, results: Sequence[tuple[UOp, object, UOp]]) -> Iterator[tuple[object, UOp]]:
+    """What reductions amount to, given what each thread has."""
+    for _, key, out in results:
+      yield key, out
 
   def _fold_loops(
     self,

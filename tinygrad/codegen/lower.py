@@ -6,6 +6,7 @@ from tinygrad.codegen.affine import index
 from tinygrad.codegen.check import check_linear
 from tinygrad.codegen.decompose import decompose
 from tinygrad.codegen.emit import Emitter
+from tinygrad.codegen.grid import GridEmitter
 from tinygrad.codegen.heuristic import plan_nest
 from tinygrad.codegen.signature import signature
 from tinygrad.device import Target
@@ -18,7 +19,11 @@ def lower_kernel(ast: UOp, target: Target) -> list[UOp]:
   (params, variables)."""
   assert ast.op is Ops.SINK, ast.op
   first = 1 + max((u.arg[0] for u in ast.toposort() if u.op is Ops.RANGE), default=-1)
-  emitter = Emitter(lambda stores, taken: plan_nest(stores, target, taken), first)
+  emitter = (
+    GridEmitter(target, first)
+    if target.threads
+    else Emitter(lambda stores, taken: plan_nest(stores, target, taken), first)
+  )
   sig = signature(ast)
   for u in (*sig.params, *sig.variables):
     emitter.node(u.op, u.dtype, (), u.arg)

@@ -1,0 +1,442 @@
+"""Linear UOps to C: OpenCL C, CUDA C++ and Metal differ by a table of spellings (`Dialect`).
+
+A kernel takes the buffers (or tables of peers' addresses) by slot, then its variables by name, as 64-bit integers.
+Every value is scalar in the source: one of a vector dtype is a variable for each lane. bool is a byte in memory;
+float16, bfloat16 and fp8 are carried as their bits, since arithmetic on them has been decomposed. A RANGE over GLOBAL
+or LOCAL is no loop but the number of a work group, or of a thread within its group, along the next free dimension of
+the grid.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.uop.cards import card
+from tinygrad.uop.ops import AxisKind, Ops, UOp
+
+_BITS = {dtypes.float16: dtypes.uint16, dtypes.bfloat16: dtypes.uint16} | dict.fromkeys(dtypes.fp8s, dtypes.uint8)
+_UNSIGNED = dict(zip(dtypes.sints, (dtypes.uint32, dtypes.uint32, dtypes.uint32, dtypes.uint64)))
+_WRAPS = frozenset((Ops.ADD, Ops.SUB, Ops.MUL, Ops.SHL))  # signed overflow is undefined in C: computed unsigned
+_BOOLEAN = {Ops.ADD: "|", Ops.MUL: "&", Ops.MAX: "|", Ops.MIN: "&"}
+# floor division and modulo; by 0 gives 0, and the least integer over -1 is itself
+_DIVIDE = """{inline} {T} {name}({T} x, {T} y) {{
+  if (y == 0) return 0;
+  if (y == -1) return {minus};
+  {T} q = x / y, r = x % y;
+  return {result};
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+  """How one language of the family spells what they do not share."""
+
+  types: dict[DType, str]
+  prelude: str  # bits_of_float, float_of_bits (for double too), float_of_half, half_of_float
+  inline: str
+  kernel: str  # of {name}, {params} and {threads}, the threads of a work group
+  pointer: str  # to {T} in device memory
+  table: str  # parameter: the addresses of every device's buffer
+  shared: str  # storage class of local memory
+  barrier: str
+  group: str  # number of the work group along dimension {d} ("x", "y", "z"), or {i}
+  thread: str
+  variable: str = "const {T} {name}"
+  parameter: str = "{T} {name}"  # {i}: its position
+  long: str = "L"  # suffix of a 64-bit literal
+
+
+def ctype(dtype: DType, d: Dialect, memory: bool = False) -> str:
+  scalar = dtype.scalar()
+  if memory and scalar is dtypes.bool:
+    scalar = dtypes.uint8
+  return d.types[_BITS.get(scalar, dtypes.int64 if scalar is dtypes.index else scalar)]
+
+
+def literal(value: float, dtype: DType, d: Dialect) -> str:
+  """A constant of a scalar dtype, exact."""
+  if dtype in (dtypes.float16, dtypes.bfloat16):
+    bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
+    if dtype is dtypes.float16:
+      return str(struct.unpack("<H", struct.pack("<e", value))[0])
+    return str((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if value == value else 0x7FC0)
+  if dtypes.is_bool(dtype):
+    return "true" if value else "false"
+  if dtypes.is_float(dtype):
+    wide = dtype is dtypes.float64
+    if not math.isfinite(value):
+      form, name = ("<dQ", "double") if wide else ("<fI", "float")
+      bits = struct.unpack(form[0] + form[2], struct.pack(form[:2], value))[0]
+      return f"{name}_of_bits({bits}U{d.long if wide else ''})"
+    text = f"{value:.17g}" if wide else f"{value:.9g}"
+    text = text if any(c in text for c in ".e") else text + ".0"
+    return f"({text})" if wide else f"({text}f)"
+  suffix = ("U" if dtypes.is_unsigned(dtype) else "") + (d.long if dtype.itemsize == 8 else "")
+  if value == -(1 << 63):
+    return f"(-{(1 << 63) - 1}{d.long} - 1)"
+  return f"{int(value)}{suffix}" if value >= 0 else f"({int(value)}{suffix})"
+
+
+class CRenderer:
+  """Renders one kernel."""
+
+  def __init__(self, linear: Sequence[UOp], name: str, dialect: Dialect) -> None:
+    self.linear, self.name, self.d = linear, name, dialect
+    self.names: dict[UOp, tuple[str, ...]] = {}
+    self.body: list[str] = []
+    self.helpers: dict[str, str] = {}
+    self.depth, self.count = 1, 0
+    self.dims = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}
+    self.shared = 0
+
+  def render(self) -> str:
+    for u in self.linear:
+      self.one(u)
+    params = sorted((u for u in self.linear if u.op is Ops.PARAM), key=lambda u: u.arg.slot)
+    variables = sorted((u for u in self.linear if u.op is Ops.VARIABLE), key=lambda u: u.arg)
+    d = self.d
+    spelled = [
+      d.parameter.format(
+        T=d.table if u.arg.peers else d.pointer.format(T=ctype(u.dtype, d, True)), name=f"p{u.arg.slot}", i=i
+      )
+      for i, u in enumerate(params)
+    ]
+    spelled += [
+      d.variable.format(T=ctype(dtypes.int64, d), name=u.arg[0], i=len(params) + i) for i, u in enumerate(variables)
+    ]
+    groups, threads = (grid(self.linear, kind) for kind in self.dims)
+    head = d.kernel.format(name=self.name, params=", ".join(spelled), threads=math.prod(threads), shape=threads)
+    local = [f"  {d.shared} {d.types[dtypes.uint64]} scratch[{-(-self.shared // 8)}];"] if self.shared else []
+    launch = f"// groups {groups} of threads {threads}\n"
+    return (
+      "\n".join([launch + d.prelude + "".join(self.helpers.values()) + head + " {", *local, *self.body, "}"]) + "\n"
+    )
+
+  # ---- text
+
+  def fresh(self, prefix: str) -> str:
+    self.count += 1
+    return f"{prefix}{self.count}"
+
+  def line(self, text: str) -> None:
+    self.body.append("  " * self.depth + text)
+
+  def lanes(self, u: UOp, count: int = 1) -> tuple[str, ...]:
+    """One expression a lane."""
+    xs = (literal(u.arg, u.dtype.scalar(), self.d),) * u.dtype.count if u.op is Ops.CONST else self.names[u]
+    return xs * count if len(xs) == 1 else xs
+
+  def declare(self, u: UOp, values: Sequence[str]) -> None:
+    """A variable for each lane."""
+    kind, first = ctype(u.dtype, self.d), self.fresh("v")
+    names = tuple(first if len(values) == 1 else f"{first}_{i}" for i in range(len(values)))
+    self.line(" ".join(f"{kind} {n} = {x};" for n, x in zip(names, values)))
+    self.names[u] = names
+
+  # ---- ops
+
+  def one(self, u: UOp) -> None:
+    match u.op:
+      case Ops.PARAM:
+        self.names[u] = (f"p{u.arg.slot}",)
+      case Ops.VARIABLE:
+        self.names[u] = (u.arg[0],)
+      case Ops.SCRATCH:
+        kind = f"{self.d.shared} {ctype(u.dtype, self.d, True)}*"
+        self.names[u] = (f"(({kind})((({self.d.shared} {self.d.types[dtypes.uint8]}*)scratch) + {u.arg[0]}))",)
+        self.shared = max(self.shared, u.arg[0] + u.arg[2])
+      case Ops.CONST:
+        pass
+      case Ops.RANGE:
+        self.range(u)
+      case Ops.ENDRANGE:
+        self.depth -= 1
+        self.line("}")
+      case Ops.BARRIER:
+        self.line(self.d.barrier)
+      case Ops.ACC:
+        self.names[u] = names = tuple(self.fresh("a") for _ in range(u.dtype.count))
+        self.line(f"{ctype(u.dtype, self.d)} {', '.join(names)};")
+      case Ops.PEER:
+        pointer = self.d.pointer.format(T=ctype(u.dtype, self.d, True)).replace("restrict", "")
+        self.names[u] = tuple(f"(({pointer}){self.lanes(u.src[0])[0]}[{i}])" for i in self.lanes(u.src[1]))
+      case Ops.INDEX:
+        self.index(u)
+      case Ops.LOAD:
+        self.load(u)
+      case Ops.STORE:
+        self.store(u)
+      case Ops.VECTORIZE:
+        xs = tuple(x for s in u.src for x in self.lanes(s))
+        self.names[u] = xs if len(xs) == u.dtype.count else xs * u.dtype.count
+      case Ops.EXTRACT:
+        xs = tuple(x for s in u.src for x in self.lanes(s))
+        self.names[u] = tuple(xs[i] for i in u.arg)
+      case Ops.FOLD:
+        xs = self.lanes(u.src[0])
+        while len(xs) > 1:  # pairwise
+          pairs = [xs[i : i + 2] for i in range(0, len(xs), 2)]
+          xs = tuple(self.expression(u.arg, u.dtype, u.dtype, p) if len(p) == 2 else p[0] for p in pairs)
+        self.declare(u, xs)
+      case _:
+        self.alu(u)
+
+  def range(self, u: UOp) -> None:
+    kind, r = u.arg[1], self.fresh("r")
+    self.names[u] = (r,)
+    long = ctype(dtypes.int64, self.d)
+    if kind in self.dims:
+      i = self.dims[kind]
+      self.dims[kind] += 1
+      number = (self.d.group if kind is AxisKind.GLOBAL else self.d.thread).format(d="xyz"[i], i=i)
+      self.line(f"{{ const {long} {r} = {number};")
+    else:
+      end = self.lanes(u.src[0])[0]
+      self.line(f"for ({long} {r} = 0; {r} < {end}; {r}++) {{")
+    self.depth += 1
+
+  def index(self, u: UOp) -> None:
+    n = u.dtype.count
+    pointers, offsets = self.lanes(u.src[0], n), self.lanes(u.src[1])
+    if len(offsets) == 1:  # neighbours
+      offsets = tuple(f"{offsets[0]} + {i}" if i else offsets[0] for i in range(n))
+    self.names[u] = tuple(f"{p}[{o}]" for p, o in zip(pointers, offsets))
+
+  def conditions(self, index: UOp) -> tuple[str, ...] | None:
+    return self.lanes(index.src[2], index.dtype.count) if len(index.src) > 2 else None
+
+  def load(self, u: UOp) -> None:
+    where = u.src[0]
+    if where.op is Ops.ACC:
+      self.declare(u, self.names[where])
+      return
+    values: Sequence[str] = self.names[where]
+    if dtypes.is_bool(u.dtype):
+      values = [f"({x} != 0)" for x in values]
+    if (masks := self.conditions(where)) is not None:
+      zero = UOp.const(u.dtype.scalar(), 0)
+      others = self.lanes(u.src[1] if len(u.src) > 1 else zero, u.dtype.count)
+      values = [f"{m} ? {x} : {o}" for m, x, o in zip(masks, values, others)]
+    self.declare(u, values)
+
+  def store(self, u: UOp) -> None:
+    where, value = u.src
+    targets = self.names[where]
+    masks = None if where.op is Ops.ACC else self.conditions(where)
+    for i, (t, x) in enumerate(zip(targets, self.lanes(value, len(targets)))):
+      self.line(f"if ({masks[i]}) {t} = {x};" if masks is not None else f"{t} = {x};")
+
+  def alu(self, u: UOp) -> None:
+    columns = zip(*(self.lanes(s, u.dtype.count) for s in u.src))
+    scalar, of = u.dtype.scalar(), u.src[-1 if u.op is Ops.WHERE else 0].dtype.scalar()
+    self.declare(u, [self.expression(u.op, scalar, of, xs, u.arg) for xs in columns])
+
+  def expression(self, op: Ops, dtype: DType, of: DType, xs: Sequence[str], arg: object = None) -> str:
+    """One lane of an op: as its card writes it, but for what C lacks."""
+    d = self.d
+    match op:
+      case Ops.CAST:
+        return self.cast(xs[0], of, dtype)
+      case Ops.BITCAST:
+        return self.bitcast(xs[0], of, dtype)
+      case Ops.RECIP:
+        return f"({literal(1, dtype, d)} / {xs[0]})"
+      case Ops.NOT:
+        return f"{'!' if dtypes.is_bool(dtype) else '~'}{xs[0]}"
+      case Ops.NEG if dtypes.is_int(dtype) and dtype is not dtypes.index:
+        return f"({ctype(dtype, d)})(0 - {self.unsigned(xs[0], dtype)})"
+      case Ops.MAX | Ops.MIN if dtypes.is_float(dtype):  # NaN if either is
+        x, y = xs
+        return f"(({x} {'>' if op is Ops.MAX else '<'} {y} || {x} != {x}) ? {x} : {y})"
+      case Ops.MAX | Ops.MIN if not dtypes.is_bool(dtype):
+        return f"({xs[0]} {'>' if op is Ops.MAX else '<'} {xs[1]} ? {xs[0]} : {xs[1]})"
+      case Ops.IDIV | Ops.MOD:
+        return self.divide(op, dtype, xs, bool(arg))
+    if dtypes.is_bool(of) and op in _BOOLEAN:
+      return f"({xs[0]} {_BOOLEAN[op]} {xs[1]})"
+    if op in _WRAPS and dtype in _UNSIGNED:
+      second = xs[1] if op is Ops.SHL else self.unsigned(xs[1], dtype)
+      form = card(op).render
+      assert form is not None
+      return f"({ctype(dtype, d)}){form.format(self.unsigned(xs[0], dtype), second)}"
+    form = card(op).render
+    assert form is not None, op
+    return form.format(*xs)
+
+  def unsigned(self, x: str, dtype: DType) -> str:
+    return f"({ctype(_UNSIGNED[dtype], self.d)}){x}" if dtype in _UNSIGNED else x
+
+  def divide(self, op: Ops, dtype: DType, xs: Sequence[str], positive: bool) -> str:
+    """Floor division and modulo; `positive`: both are known to be, or the divisor and no negative dividend."""
+    sign = "/" if op is Ops.IDIV else "%"
+    if positive:
+      return f"({xs[0]} {sign} {xs[1]})"
+    if dtypes.is_unsigned(dtype):
+      return f"({xs[1]} == 0 ? 0 : {xs[0]} {sign} {xs[1]})"
+    kind = ctype(dtype, self.d)
+    name = f"{'floordiv' if op is Ops.IDIV else 'floormod'}_{kind.replace(' ', '_')}"
+    wide = ctype(_UNSIGNED.get(dtype, dtypes.uint64), self.d)
+    minus = f"({kind})(0 - ({wide})x)" if op is Ops.IDIV else "0"
+    wrong = "r != 0 && (r < 0) != (y < 0)"
+    result = f"{wrong} ? q - 1 : q" if op is Ops.IDIV else f"{wrong} ? r + y : r"
+    self.helpers[name] = _DIVIDE.format(inline=self.d.inline, T=kind, name=name, minus=minus, result=result)
+    return f"{name}({xs[0]}, {xs[1]})"
+
+  def cast(self, x: str, a: DType, b: DType) -> str:
+    """Float to a narrow integer goes through 32 bits, so that it wraps; to bool is `!= 0`."""
+    if a is b:
+      return x
+    if a in (dtypes.float16, dtypes.bfloat16):
+      wide = (
+        f"float_of_half({x})" if a is dtypes.float16 else f"float_of_bits((({self.d.types[dtypes.uint32]}){x}) << 16)"
+      )
+      return self.cast(wide, dtypes.float32, b)
+    if b in (dtypes.float16, dtypes.bfloat16):
+      x = self.cast(x, a, dtypes.float32)
+      return f"half_of_float({x})" if b is dtypes.float16 else f"bfloat_of_float({x})"
+    if dtypes.is_bool(b):
+      return f"({x} != 0)"
+    kind = ctype(b, self.d)
+    if dtypes.is_float(a) and dtypes.is_int(b):
+      wide_type = dtypes.int64 if b is dtypes.uint32 else dtypes.int32
+      return f"({kind})({ctype(wide_type, self.d)}){x}" if b.itemsize < 8 else f"({kind}){x}"
+    return f"({kind}){x}"
+
+  def bitcast(self, x: str, a: DType, b: DType) -> str:
+    """Between types of one size: floats are converted to and from the unsigned type of their size."""
+    a, b = _BITS.get(a, a), _BITS.get(b, b)
+    if dtypes.is_float(a):
+      x = f"bits_of_{ctype(a, self.d)}({x})"
+    if dtypes.is_float(b):
+      return x[len(f"bits_of_{ctype(b, self.d)}") :] if a is b else f"{ctype(b, self.d)}_of_bits({x})"
+    return f"({ctype(b, self.d)}){x}"
+
+
+def grid(linear: Sequence[UOp], kind: AxisKind) -> tuple[int, int, int]:
+  """The grid's extent in three dimensions, by the greatest lengths of the RANGEs of a kind; 1 where there is none."""
+  sizes = [int(u.src[0].vmax) for u in linear if u.op is Ops.RANGE and u.arg[1] is kind]
+  assert len(sizes) <= 3, sizes
+  x, y, z = (*sizes, 1, 1, 1)[:3]
+  return x, y, z
+
+
+def launch_of(source: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+  """(work groups, threads of a group) of a rendered kernel, which its first line tells."""
+  numbers = [int(n) for n in re.findall(r"\d+", source.partition("\n")[0])]
+  return tuple(numbers[:3]), tuple(numbers[3:])
+
+
+def render(linear: Sequence[UOp], name: str, dialect: Dialect) -> str:
+  """C source of a kernel from its linear UOps."""
+  return CRenderer(linear, name, dialect).render()
+
+
+# ---------------------------------------------------------------- the languages
+
+_NAMES = {
+  dtypes.bool: "bool", dtypes.int8: "char", dtypes.uint8: "uchar", dtypes.int16: "short", dtypes.uint16: "ushort",
+  dtypes.int32: "int", dtypes.uint32: "uint", dtypes.int64: "long", dtypes.uint64: "ulong",
+  dtypes.float32: "float", dtypes.float64: "double",
+}  # fmt: skip
+_TO_BFLOAT = """{inline} {ushort} bfloat_of_float(float x) {{
+  {uint} b = bits_of_float(x);
+  return x != x ? 0x7FC0 : (b + 0x7FFF + (b >> 16 & 1)) >> 16;
+}}
+"""
+
+OPENCL = Dialect(
+  types=_NAMES,
+  prelude="""#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#define bits_of_double(x) as_ulong(x)
+#define double_of_bits(x) as_double(x)
+#endif
+#define bits_of_float(x) as_uint(x)
+#define float_of_bits(x) as_float(x)
+// by way of bytes, which may alias a half
+static inline float float_of_half(ushort x) {
+  uchar b[2] __attribute__((aligned(2))) = {x & 255, x >> 8};
+  return vload_half(0, (const half*)b);
+}
+static inline ushort half_of_float(float x) {
+  uchar b[2] __attribute__((aligned(2)));
+  vstore_half_rte(x, 0, (half*)b);
+  return b[0] | b[1] << 8;
+}
+"""
+  + _TO_BFLOAT.format(inline="static inline", ushort="ushort", uint="uint"),
+  inline="static inline",
+  kernel="__kernel __attribute__((reqd_work_group_size{shape})) void {name}({params})",
+  pointer="__global {T}*",
+  table="__global const ulong*",
+  shared="__local",
+  barrier="barrier(CLK_LOCAL_MEM_FENCE);",
+  group="get_group_id({i})",
+  thread="get_local_id({i})",
+)
+
+CUDA = Dialect(
+  types=_NAMES
+  | {
+    dtypes.int8: "signed char",
+    dtypes.uint8: "unsigned char",
+    dtypes.uint16: "unsigned short",
+    dtypes.uint32: "unsigned int",
+    dtypes.int64: "long long",
+    dtypes.uint64: "unsigned long long",
+  },  # fmt: skip
+  prelude="""#define bits_of_float(x) __float_as_uint(x)
+#define float_of_bits(x) __uint_as_float(x)
+#define bits_of_double(x) ((unsigned long long)__double_as_longlong(x))
+#define double_of_bits(x) __longlong_as_double((long long)(x))
+static __device__ inline float float_of_half(unsigned short x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+  return y;
+}
+static __device__ inline unsigned short half_of_float(float x) {
+  unsigned short y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}
+"""
+  + _TO_BFLOAT.format(inline="static __device__ inline", ushort="unsigned short", uint="unsigned int"),
+  inline="static __device__ inline",
+  kernel='extern "C" __global__ void __launch_bounds__({threads}) {name}({params})',
+  pointer="{T}*",
+  table="const unsigned long long*",
+  shared="__shared__",
+  barrier="__syncthreads();",
+  group="blockIdx.{d}",
+  thread="threadIdx.{d}",
+  long="LL",
+)
+
+METAL = Dialect(
+  types=_NAMES,
+  prelude="""#include <metal_stdlib>
+using namespace metal;
+#define bits_of_float(x) as_type<uint>(x)
+#define float_of_bits(x) as_type<float>(uint(x))
+static inline float float_of_half(ushort x) { return float(as_type<half>(x)); }
+static inline ushort half_of_float(float x) { return as_type<ushort>(half(x)); }
+"""
+  + _TO_BFLOAT.format(inline="static inline", ushort="ushort", uint="uint"),
+  inline="static inline",
+  kernel="kernel void {name}({params}, uint3 group [[threadgroup_position_in_grid]],"
+  " uint3 thread_ [[thread_position_in_threadgroup]])",
+  pointer="device {T}*",
+  table="device const ulong*",
+  shared="threadgroup",
+  barrier="threadgroup_barrier(mem_flags::mem_threadgroup);",
+  group="group.{d}",
+  thread="thread_.{d}",
+  variable="constant const {T}& {name} [[buffer({i})]]",
+  parameter="{T} {name} [[buffer({i})]]",
+)

@@ -1,0 +1,266 @@
+"""`CL:i`: OpenCL devices through pyopencl (extra `[opencl]`), one in-order queue each.
+
+All devices of one platform share a context, and memory is coarse-grained shared virtual memory: a table of peers is a
+buffer of addresses, and devices meet at events. Without a GPU, PoCL runs on the processor, four times over unless
+`POCL_DEVICES` says otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinygrad.device import DeviceError, Target
+from tinygrad.helpers import LazyModule, numpy
+from tinygrad.renderer import cstyle
+from tinygrad.runtime import diskcache
+from tinygrad.uop.ops import UOp
+
+cl: Any = LazyModule("pyopencl")
+OPTIONS = ["-cl-std=CL2.0", "-cl-fp32-correctly-rounded-divide-sqrt"]
+_POOL_LIMIT = 1 << 30  # bytes of freed memory kept for reuse, per device
+_SVM_PTRS = 0x11B6  # CL_KERNEL_EXEC_INFO_SVM_PTRS, which pyopencl does not wrap
+
+
+@functools.cache
+def platform() -> tuple[Any, list[Any]]:
+  """(context, devices) of the platform in use: the first with a GPU, else the first.
+
+  Raises: DeviceError if there is none.
+  """
+  os.environ.setdefault("POCL_DEVICES", " ".join(["pthread"] * 4))
+  try:
+    found = [p.get_devices() for p in cl.get_platforms()]
+  except cl.LogicError:
+    found = []
+  usable = [[d for d in ds if d.svm_capabilities & cl.device_svm_capabilities.COARSE_GRAIN_BUFFER] for ds in found]
+  usable = sorted((ds for ds in usable if ds), key=lambda ds: not any(d.type & cl.device_type.GPU for d in ds))
+  if not usable:
+    raise DeviceError(
+      "no OpenCL device with shared virtual memory (OpenCL 2.0) is here"
+      "\n  fix: install the GPU vendor's OpenCL driver, or PoCL for the processor: pip install 'tinygrad[opencl]'"
+    )
+  return cl.Context(usable[0]), usable[0]
+
+
+@dataclass(slots=True, eq=False)
+class Program:
+  """One kernel: built on each device that binds it."""
+
+  name: str
+  source: str
+  groups: tuple[int, ...]
+  threads: tuple[int, ...]
+  built: dict[int, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Call:
+  """A kernel with its arguments in place."""
+
+  device: CL
+  kernel: Any
+  program: Program
+  memory: list[Any]  # what the arguments point to, by slot
+  size: tuple[int, ...] = ()
+
+  def __post_init__(self) -> None:
+    self.size = tuple(g * t for g, t in zip(self.program.groups, self.program.threads))
+
+  def set_buffer(self, slot: int, memory: Any) -> None:
+    if isinstance(memory, list):
+      table = self.device.alloc(8 * len(memory))
+      weakref.finalize(self, self.device.free, table, 8 * len(memory))
+      self.device.copyin(table, memoryview(numpy.array([m.svm_ptr for m in memory], numpy.uint64)))
+      self.memory[slot] = (table, memory)
+      self.kernel.set_arg(slot, table)
+      self.tell_pointers()
+      return
+    self.memory[slot] = memory
+    self.kernel.set_arg(slot, memory)
+
+  def tell_pointers(self) -> None:
+    """The driver has to know which memory is reached through tables."""
+    pointers = [m.svm_ptr for entry in self.memory if isinstance(entry, tuple) for m in entry[1]]
+    table = (ctypes.c_uint64 * len(pointers))(*pointers)
+    library().clSetKernelExecInfo(ctypes.c_void_p(self.kernel.int_ptr), _SVM_PTRS, ctypes.sizeof(table), table)
+
+  def set_variable(self, number: int, value: int) -> None:
+    """The variable `number`, in the order of names."""
+    self.kernel.set_arg(len(self.memory) + number, numpy.int64(value))
+
+  def run(self) -> None:
+    cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.size, self.program.threads)
+
+
+@functools.cache
+def library() -> Any:
+  return ctypes.CDLL(cl._cl.__file__)
+
+
+@dataclass(slots=True, eq=False)
+class Barrier:
+  """A point at which `devices` wait for one another."""
+
+  devices: Sequence[CL]
+
+  def meet(self) -> None:
+    reached = [cl.enqueue_marker(d.queue) for d in self.devices]
+    for d in self.devices:
+      d.queue.flush()
+    for d in self.devices:
+      cl.enqueue_barrier(d.queue, wait_for=reached)
+
+
+class CL:
+  """One device: its queue and its freed memory."""
+
+  simulated = False
+
+  def __init__(self, name: str) -> None:
+    context, devices = platform()
+    number = int(name.partition(":")[2] or 0)
+    if number >= len(devices):
+      raise DeviceError(
+        f"{name}: there are {len(devices)} OpenCL devices here ({', '.join(sorted({d.name for d in devices}))})"
+        "\n  fix: use CL:0 to CL:{len(devices) - 1}; with PoCL, POCL_DEVICES='pthread pthread …' makes more"
+      )
+    self.name, self.context, self.device = name, context, devices[number]
+    self.queue = cl.CommandQueue(context, self.device)
+    self.target = Target(
+      "CL", vector_registers=64, scratch=min(self.device.local_mem_size, 48 << 10), threads=True, half=False
+    )
+    self.pool: dict[int, list[Any]] = {}
+    self.pooled = 0
+    self.leaving: list[Any] = []  # freed beyond what is kept; the last reference releases it
+
+  # ---- memory
+
+  def alloc(self, nbytes: int) -> Any:
+    with contextlib.suppress(KeyError, IndexError):
+      handle = self.pool[nbytes].pop()
+      self.pooled -= nbytes
+      return handle
+    with self.typed(f"a buffer of {nbytes} bytes"):
+      flags = cl.svm_mem_flags.READ_WRITE
+      return cl.SVMAllocation(self.context, max(nbytes, 8), 64, flags)
+
+  def free(self, handle: Any, nbytes: int) -> None:
+    """Kept for the next allocation of this size, which comes after what is queued now; beyond a limit it is released
+    when the queue has been waited for."""
+    if self.pooled + nbytes <= _POOL_LIMIT:
+      self.pooled += nbytes
+      self.pool.setdefault(nbytes, []).append(handle)
+    else:
+      self.leaving.append(handle)
+
+  def view(self, handle: Any) -> None:
+    """The host cannot address it unmapped."""
+
+  def copyin(self, handle: Any, data: memoryview) -> None:
+    if data.nbytes:
+      cl.enqueue_copy(self.queue, handle, numpy.frombuffer(data, numpy.uint8), byte_count=data.nbytes, is_blocking=True)
+
+  def copyout(self, data: memoryview, handle: Any) -> None:
+    self.synchronize()
+    if data.nbytes:
+      cl.enqueue_copy(self.queue, numpy.frombuffer(data, numpy.uint8), handle, byte_count=data.nbytes, is_blocking=True)
+
+  # ---- kernels
+
+  def render(self, linear: list[UOp], name: str) -> str:
+    return cstyle.render(linear, name, cstyle.OPENCL)
+
+  def compile(self, source: str, name: str) -> Program:
+    program = Program(name, source, *cstyle.launch_of(source))
+    self.build(program)
+    return program
+
+  def build(self, program: Program) -> Any:
+    """The program on this device; its binary comes from the disk cache where it is there and loads."""
+    if (found := program.built.get(self.device.int_ptr)) is not None:
+      return found
+    d = self.device
+    key = diskcache.key_of(program.source, d.name, d.version, d.driver_version, *OPTIONS)
+    with self.typed(f"compiling {program.name}"):
+      if (binary := diskcache.get(key)) is not None:
+        with contextlib.suppress(cl.LogicError, cl.RuntimeError):  # of another driver: built anew below
+          found = cl.Program(self.context, [d], [binary]).build(cache_dir=False)
+      if found is None:
+        found = cl.Program(self.context, program.source).build(OPTIONS, devices=[d], cache_dir=False)
+        diskcache.put(key, found.get_info(cl.program_info.BINARIES)[0])
+    program.built[d.int_ptr] = found
+    return found
+
+  def bind(self, program: Program, args: Sequence[Any], variables: Sequence[int] = ()) -> Call:
+    kernel = cl.Kernel(self.build(program), program.name)
+    call = Call(self, kernel, program, [None] * len(args))
+    for slot, memory in enumerate(args):
+      call.set_buffer(slot, memory)
+    for i, value in enumerate(variables):
+      call.set_variable(i, value)
+    return call
+
+  @staticmethod
+  def barrier(devices: Sequence[CL]) -> list[Barrier]:
+    return [Barrier(devices)] * len(devices)
+
+  @staticmethod
+  def batch(calls: Sequence[Call | Barrier]) -> Sequence[Call | Barrier]:
+    return calls
+
+  @staticmethod
+  def submit_all(devices: Sequence[CL], lists: Sequence[Sequence[Call | Barrier]]) -> None:
+    """Queues one list on each device; where lists have come to a barrier of theirs, it is queued on all of them."""
+    with _submitting:
+      rest = {d: iter(calls) for d, calls in zip(devices, lists)}
+      waiting: dict[CL, Barrier] = {}
+      ready = list(devices)
+      while ready:
+        d = ready.pop()
+        for call in rest[d]:
+          if isinstance(call, Barrier):
+            waiting[d] = call
+            if all(waiting.get(other) is call for other in call.devices):
+              call.meet()
+              for other in call.devices:
+                del waiting[other]
+              ready += call.devices
+            break
+          with d.typed(call.program.name):
+            call.run()
+      for d in devices:
+        d.queue.flush()
+
+  def synchronize(self) -> None:
+    with self.typed("work that was queued"):
+      self.queue.finish()
+    self.leaving.clear()
+
+  @contextlib.contextmanager
+  def typed(self, what: str) -> Iterator[None]:
+    """The driver's errors as ours."""
+    try:
+      yield
+    except cl.MemoryError as e:
+      raise MemoryError(
+        f"{self.name}: no memory for {what} ({e})\n  fix: smaller batches, or free what is no longer needed"
+      ) from e
+    except cl.Error as e:
+      said = [line.strip() for line in str(e).splitlines() if line.strip()]
+      errors = [line for line in said if "error:" in line] or said
+      raise DeviceError(f"{self.name} ({self.device.name}): {what} failed: " + "\n    ".join(errors[:5])) from e
+
+
+_submitting = threading.Lock()
+
+
+def open_device(name: str) -> CL:
+  return CL(name)
