@@ -336,9 +336,11 @@ def _digit_name(mesh: Mesh, d: Digit) -> str:
 
 def short_devices(devices: Sequence[str]) -> str:
   """`CPU:0-3` for consecutive devices of one kind, else the names."""
+  if len(devices) == 1:
+    return devices[0]
   split = [(name, int(number or 0)) for name, _, number in (d.partition(":") for d in devices)]
   kind, first = split[0]
-  if len(split) > 1 and all(s == (kind, first + i) for i, s in enumerate(split)):
+  if all(s == (kind, first + i) for i, s in enumerate(split)):
     return f"{kind}:{first}-{first + len(split) - 1}"
   return ", ".join(devices)
 
@@ -447,6 +449,8 @@ class _Devices:
   @functools.cache  # noqa: B019 (one instance for the process)
   def _canonicalize(self, name: str) -> str:
     kind, _, number = name.upper().partition(":")
+    if kind == "DISK" and number:  # of a file
+      return f"DISK:{name[5:]}"
     if kind == "GPU":
       kind = self._resolve_gpu()
     if number and not number.isdigit():
@@ -502,7 +506,7 @@ def _chosen_kind() -> str:
   return next((kind for kind in (*BACKENDS, "GPU") if os.environ.get(kind) == "1"), "CPU")
 
 
-BACKENDS = ("CPU", "CL", "NULL", "PYTHON", "NPY")
+BACKENDS = ("CPU", "CL", "NULL", "PYTHON", "NPY", "DISK")
 opened: dict[str, Any] = {}  # the backends in use
 Device = _Devices()
 

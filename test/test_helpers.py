@@ -1,0 +1,160 @@
+"""What scripts import from tinygrad.helpers."""
+
+import functools
+import gzip
+import hashlib
+import http.server
+import io
+import tarfile
+import threading
+
+import pytest
+
+from tinygrad import helpers
+from tinygrad.helpers import Context, ContextVar, Profiling, Timing, fetch, tqdm, trange
+
+
+@pytest.mark.parametrize(
+  "expression, want",
+  [
+    ("prod([2, 3])", 6), ("prod([])", 1), ("ceildiv(5, 2)", 3), ("round_up(5, 4)", 8), ("round_down(5, 4)", 4),
+    ("next_power2(5)", 8), ("next_power2(8)", 8), ("next_power2(0)", 1), ("cdiv(-7, 2)", -3), ("cmod(-7, 2)", -1),
+    ("cdiv(7, -2)", -3), ("cmod(7, -2)", 1), ("floordiv(-7, 2)", -4), ("floormod(-7, 2)", 1),
+    ("argfix(1, 2)", (1, 2)), ("argfix((1, 2))", (1, 2)), ("argfix([1, 2])", (1, 2)), ("argfix()", ()),
+    ("argsort((3, 1, 2))", (1, 2, 0)), ("argsort([3, 1, 2])", [1, 2, 0]),
+    ("all_same([])", True), ("all_int((1, 2.0))", False),
+    ("flatten([[1], [2, 3]])", [1, 2, 3]), ("fully_flatten([1, [2, (3, ['ab'])]])", [1, 2, 3, "ab"]),
+    ("make_tuple(2, 3)", (2, 2, 2)), ("to_tuple(1)", (1,)), ("dedup([1, 2, 1])", [1, 2]),
+    ("merge_dicts([{1: 2}, {3: 4}, {1: 2}])", {1: 2, 3: 4}), ("partition([1, 2, 3], lambda x: x > 1)", ([2, 3], [1])),
+    ("get_single_element([4])", 4), ("get_shape([[1, 2], [3, 4]])", (2, 2)), ("get_shape(3)", ()),
+    ("get_child({'a': [1, 2]}, 'a.1')", 2), ("unwrap(3)", 3),
+    ("pluralize('x', 1)", "1 x"), ("pluralize('x', 2)", "2 xs"),
+    ("time_to_str(0.5)", "  500.00ms"), ("time_to_str(0.00001)", "   10.00us"), ("time_to_str(500)", "  500.00s "),
+    ("ansistrip('\\x1b[31mx\\x1b[0m')", "x"), ("ansilen('\\x1b[31mxy\\x1b[0m')", 2),
+    ("colorize_float(0.5)", "   0.50x"),
+    ("colored('x', 'red')", "x"), ("temp('x')[-2:]", "/x"),
+    ("getenv('NOT_THERE', 'a')", "a"), ("size_to_str(1500)", "1.5 KB"),
+  ],
+)  # fmt: skip
+def test_values(expression, want):
+  got = eval(expression, vars(helpers))
+  assert got == want and type(got) is type(want)
+
+
+@pytest.mark.parametrize(
+  "expression, error",
+  [
+    ("unwrap(None)", "a value is expected"), ("get_single_element([1, 2])", "must have 1 element, and has 2"),
+    ("merge_dicts([{1: 2}, {1: 3}])", "1 has different values"), ("get_shape([[1], [2, 3]])", "inhomogeneous shape"),
+    ("argfix((1, 2), 3)", "one by one or as one sequence"),
+  ],
+)  # fmt: skip
+def test_mistakes(expression, error):
+  with pytest.raises((ValueError, RuntimeError), match=error):
+    eval(expression, vars(helpers))
+
+
+def test_colors_on_a_terminal(monkeypatch):
+  monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+  assert helpers.colored("x", "red") == "\x1b[31mx\x1b[0m" and helpers.colored("x", "RED") == "\x1b[91mx\x1b[0m"
+  assert helpers.colored("x", "red", True) == "\x1b[41mx\x1b[0m"
+  with Context(NO_COLOR=1):
+    assert helpers.colored("x", "red") == "x"
+
+
+def test_timing(capsys):
+  with Timing("took ", lambda ns: f" ({ns > 0})") as t:
+    pass
+  assert capsys.readouterr().out == f"took {t.seconds * 1e3:6.2f} ms (True)\n"
+  with Timing("took ", enabled=False):
+    pass
+  assert capsys.readouterr().out == ""
+
+
+def test_profiling(capsys):
+  with Profiling(frac=1.0):
+    functools.reduce(lambda x, y: x + y, range(10))
+  assert "9 calls" in capsys.readouterr().out
+
+
+class Terminal(io.StringIO):
+  def isatty(self):
+    return True
+
+
+def test_progress_bar(monkeypatch):
+  monkeypatch.setattr("sys.stderr", Terminal())
+  assert list(tqdm([5, 6], desc="bar")) == [5, 6] and list(trange(3)) == [0, 1, 2]
+  with tqdm(total=2000, unit_scale=True) as bar:
+    bar.update(500)
+    bar.set_description("now")
+  drawn = helpers.sys.stderr.getvalue()
+  assert "bar: 100%" in drawn and "2/2" in drawn and "now:  25%" in drawn and "500/2k" in drawn
+  monkeypatch.setattr("sys.stderr", io.StringIO())
+  assert list(tqdm(iter("ab"))) == ["a", "b"] and helpers.sys.stderr.getvalue() == ""
+
+
+def test_context_variables():
+  mine = ContextVar("TEST_ONLY", 3)
+  assert mine.value == 3 and mine >= 2 and mine == 3
+  with Context(TEST_ONLY=5, WINO=1, BEAM=2):
+    assert mine.value == 5 and helpers.WINO and helpers.BEAM >= 2
+  assert mine.value == 3 and not helpers.WINO
+  with pytest.raises(ValueError, match="exists already"):
+    ContextVar("TEST_ONLY", 1)
+  with pytest.raises(ValueError, match="unknown context variable 'NOPE'"):
+    Context(NOPE=1)
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+  """(URL of a server, its folder); what is fetched goes to a cache of the test's own."""
+  folder = tmp_path / "served"
+  (folder / "in").mkdir(parents=True)
+  (folder / "a.txt").write_bytes(b"hello")
+  (folder / "a.txt.gz").write_bytes(gzip.compress(b"hello"))
+  (folder / "in" / "f.txt").write_text("hi")
+  with tarfile.open(folder / "t.tar.gz", "w:gz") as archive:
+    archive.add(folder / "in", "in")
+  monkeypatch.setattr(helpers, "cache_dir", str(tmp_path / "cache"))
+
+  class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+      pass
+
+  with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as it:
+    thread = threading.Thread(target=it.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{it.server_port}", folder
+    it.shutdown()
+    thread.join()
+
+
+def test_fetch(server, tmp_path):
+  url, folder = server
+  path = fetch(f"{url}/a.txt")
+  assert path.read_bytes() == b"hello"
+  assert path == tmp_path / "cache" / "downloads" / hashlib.md5(f"{url}/a.txt".encode()).hexdigest()
+  (folder / "a.txt").write_bytes(b"changed")
+  assert fetch(f"{url}/a.txt").read_bytes() == b"hello"
+  assert fetch(f"{url}/a.txt", allow_caching=False).read_bytes() == b"changed"
+  assert fetch(f"{url}/a.txt", "n.txt", "sub") == tmp_path / "cache" / "downloads" / "sub" / "n.txt"
+  assert fetch(f"{url}/a.txt", tmp_path / "own").read_bytes() == b"changed"
+  assert fetch(f"{url}/a.txt.gz", gunzip=True, sha256=hashlib.sha256(b"hello").hexdigest()).read_bytes() == b"hello"
+  for _ in range(2):
+    assert (fetch(f"{url}/t.tar.gz", extract=True) / "in" / "f.txt").read_text() == "hi"
+  assert fetch(str(folder / "a.txt")) == folder / "a.txt"
+
+
+def test_fetch_errors_leave_nothing(server, tmp_path):
+  url, _ = server
+  with pytest.raises(ConnectionError, match="answers 404"):
+    fetch(f"{url}/missing")
+  with pytest.raises(RuntimeError, match="its sha256 is 2cf24d.*, not 00"):
+    fetch(f"{url}/a.txt", sha256="00")
+  with pytest.raises(ConnectionError, match="no connection.*\n  fix: go online, or put the file at"):
+    fetch("http://127.0.0.1:9/x")
+  assert not [p for p in (tmp_path / "cache").rglob("*") if p.is_file()]
+  fetch(f"{url}/a.txt")
+  with pytest.raises(RuntimeError, match="not 00\n  fix: remove that file"):
+    fetch(f"{url}/a.txt", sha256="00")
