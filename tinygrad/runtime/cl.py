@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import functools
 import os
-import threading
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ from tinygrad.device import DeviceError, Target
 from tinygrad.helpers import LazyModule, numpy
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache
+from tinygrad.runtime.queues import QueueDevice
 from tinygrad.uop.ops import UOp
 
 cl: Any = LazyModule("pyopencl")
 OPTIONS = ["-cl-std=CL2.0", "-cl-fp32-correctly-rounded-divide-sqrt"]
-_POOL_LIMIT = 1 << 30  # bytes of freed memory kept for reuse, per device
 _SVM_PTRS = 0x11B6  # CL_KERNEL_EXEC_INFO_SVM_PTRS, which pyopencl does not wrap
 
 
@@ -96,33 +96,14 @@ class Call:
     """The variable `number`, in the order of names."""
     self.kernel.set_arg(len(self.memory) + number, numpy.int64(value))
 
-  def run(self) -> None:
-    cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.size, self.program.threads)
-
 
 @functools.cache
 def library() -> Any:
   return ctypes.CDLL(cl._cl.__file__)
 
 
-@dataclass(slots=True, eq=False)
-class Barrier:
-  """A point at which `devices` wait for one another."""
-
-  devices: Sequence[CL]
-
-  def meet(self) -> None:
-    reached = [cl.enqueue_marker(d.queue) for d in self.devices]
-    for d in self.devices:
-      d.queue.flush()
-    for d in self.devices:
-      cl.enqueue_barrier(d.queue, wait_for=reached)
-
-
-class CL:
-  """One device: its queue and its freed memory."""
-
-  simulated = False
+class CL(QueueDevice):
+  """One device and its queue."""
 
   def __init__(self, name: str) -> None:
     context, devices = platform()
@@ -130,39 +111,24 @@ class CL:
     if number >= len(devices):
       raise DeviceError(
         f"{name}: there are {len(devices)} OpenCL devices here ({', '.join(sorted({d.name for d in devices}))})"
-        "\n  fix: use CL:0 to CL:{len(devices) - 1}; with PoCL, POCL_DEVICES='pthread pthread …' makes more"
+        f"\n  fix: use CL:0 to CL:{len(devices) - 1}; with PoCL, POCL_DEVICES='pthread pthread …' makes more"
       )
-    self.name, self.context, self.device = name, context, devices[number]
+    super().__init__(name)
+    self.context, self.device = context, devices[number]
     self.queue = cl.CommandQueue(context, self.device)
     self.target = Target(
       "CL", vector_registers=64, scratch=min(self.device.local_mem_size, 48 << 10), threads=True, half=False
     )
-    self.pool: dict[int, list[Any]] = {}
-    self.pooled = 0
-    self.leaving: list[Any] = []  # freed beyond what is kept; the last reference releases it
+
+  def wait(self) -> None:
+    with self.typed("work that was queued"):
+      self.queue.finish()
 
   # ---- memory
 
-  def alloc(self, nbytes: int) -> Any:
-    with contextlib.suppress(KeyError, IndexError):
-      handle = self.pool[nbytes].pop()
-      self.pooled -= nbytes
-      return handle
+  def new_memory(self, nbytes: int) -> Any:
     with self.typed(f"a buffer of {nbytes} bytes"):
-      flags = cl.svm_mem_flags.READ_WRITE
-      return cl.SVMAllocation(self.context, max(nbytes, 8), 64, flags)
-
-  def free(self, handle: Any, nbytes: int) -> None:
-    """Kept for the next allocation of this size, which comes after what is queued now; beyond a limit it is released
-    when the queue has been waited for."""
-    if self.pooled + nbytes <= _POOL_LIMIT:
-      self.pooled += nbytes
-      self.pool.setdefault(nbytes, []).append(handle)
-    else:
-      self.leaving.append(handle)
-
-  def view(self, handle: Any) -> None:
-    """The host cannot address it unmapped."""
+      return cl.SVMAllocation(self.context, max(nbytes, 8), 64, cl.svm_mem_flags.READ_WRITE)
 
   def copyin(self, handle: Any, data: memoryview) -> None:
     if data.nbytes:
@@ -194,7 +160,8 @@ class CL:
         with contextlib.suppress(cl.LogicError, cl.RuntimeError):  # of another driver: built anew below
           found = cl.Program(self.context, [d], [binary]).build(cache_dir=False)
       if found is None:
-        found = cl.Program(self.context, program.source).build(OPTIONS, devices=[d], cache_dir=False)
+        with warnings.catch_warnings(action="ignore"):  # what the compiler says of a kernel that it accepts
+          found = cl.Program(self.context, program.source).build(OPTIONS, devices=[d], cache_dir=False)
         diskcache.put(key, found.get_info(cl.program_info.BINARIES)[0])
     program.built[d.int_ptr] = found
     return found
@@ -208,41 +175,19 @@ class CL:
       call.set_variable(i, value)
     return call
 
-  @staticmethod
-  def barrier(devices: Sequence[CL]) -> list[Barrier]:
-    return [Barrier(devices)] * len(devices)
+  def enqueue(self, call: Call) -> None:
+    with self.typed(call.program.name):
+      cl.enqueue_nd_range_kernel(self.queue, call.kernel, call.size, call.program.threads)
 
-  @staticmethod
-  def batch(calls: Sequence[Call | Barrier]) -> Sequence[Call | Barrier]:
-    return calls
+  def meet(self, devices: Sequence[CL]) -> None:
+    reached = [cl.enqueue_marker(d.queue) for d in devices]
+    for d in devices:
+      d.flush()
+    for d in devices:
+      cl.enqueue_barrier(d.queue, wait_for=reached)
 
-  @staticmethod
-  def submit_all(devices: Sequence[CL], lists: Sequence[Sequence[Call | Barrier]]) -> None:
-    """Queues one list on each device; where lists have come to a barrier of theirs, it is queued on all of them."""
-    with _submitting:
-      rest = {d: iter(calls) for d, calls in zip(devices, lists)}
-      waiting: dict[CL, Barrier] = {}
-      ready = list(devices)
-      while ready:
-        d = ready.pop()
-        for call in rest[d]:
-          if isinstance(call, Barrier):
-            waiting[d] = call
-            if all(waiting.get(other) is call for other in call.devices):
-              call.meet()
-              for other in call.devices:
-                del waiting[other]
-              ready += call.devices
-            break
-          with d.typed(call.program.name):
-            call.run()
-      for d in devices:
-        d.queue.flush()
-
-  def synchronize(self) -> None:
-    with self.typed("work that was queued"):
-      self.queue.finish()
-    self.leaving.clear()
+  def flush(self) -> None:
+    self.queue.flush()
 
   @contextlib.contextmanager
   def typed(self, what: str) -> Iterator[None]:
@@ -257,9 +202,6 @@ class CL:
       said = [line.strip() for line in str(e).splitlines() if line.strip()]
       errors = [line for line in said if "error:" in line] or said
       raise DeviceError(f"{self.name} ({self.device.name}): {what} failed: " + "\n    ".join(errors[:5])) from e
-
-
-_submitting = threading.Lock()
 
 
 def open_device(name: str) -> CL:
