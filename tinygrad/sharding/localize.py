@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from tinygrad.device import Placement, Sharding, device_set
 from tinygrad.dtype import DType, dtypes
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, plan
+from tinygrad.sharding.narrow import gather_narrow
 from tinygrad.sharding.place import collect, deliver, dims_of, factor_rule, legal, place, project
 from tinygrad.uop.cards import Factors
 from tinygrad.uop.ops import Collective, GroupOp, Ops, UOp, simplify_sint, sint, sint_to_uop, smax, smin
@@ -30,9 +31,14 @@ SLICED_BELOW = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE))  # a slice of t
 def localize(sink: UOp) -> UOp:
   """The local view of a placed graph (docs/architecture.md, 3): no MOVE is left, buffers are behind SHARD."""
   check_graph(sink, "tensor")
-  local = Localizer(whole_assigns(place(sink))).run()
+  local = Localizer(placed(sink)).run()
   check_graph(local, "local")
   return local
+
+
+def placed(sink: UOp) -> UOp:
+  """The global graph with every move at its place, as it is localized."""
+  return gather_narrow(whole_assigns(place(sink)))
 
 
 # ---------------------------------------------------------------- what a device holds

@@ -9,9 +9,8 @@ from typing import Any
 
 from tinygrad.device import Placement, Sharding, device_set, show_placement
 from tinygrad.helpers import numpy, prod, size_to_str
-from tinygrad.sharding.localize import Localizer, whole_assigns
+from tinygrad.sharding.localize import Localizer, owes, placed
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, size_of
-from tinygrad.sharding.place import place
 from tinygrad.uop.cards import CARDS
 from tinygrad.uop.ops import GroupOp, Ops, UOp, render_shape
 
@@ -97,11 +96,11 @@ def explain(*ys: Any) -> Report:
 
 def report(sink: UOp) -> Report:
   """The moves of a graph on its way through `place` and `localize`."""
-  placed = whole_assigns(place(sink))
-  localizer = Localizer(placed)
+  graph = placed(sink)
+  localizer = Localizer(graph)
   local = localizer.run()
   readers: dict[UOp, UOp] = {}
-  for u in placed.toposort():
+  for u in graph.toposort():
     for s in u.src:
       readers.setdefault(s, u)
   rows = []
@@ -166,6 +165,8 @@ def why(u: UOp, step: Step, reader: UOp | None) -> str:
   if step.kind in ("all_reduce", "reduce_scatter"):
     ops = "+".join(dict.fromkeys(o.op.name.lower() for o in step.a.pending)) if isinstance(step.a, Sharding) else ""
     return f"{debtor(x).op.name.lower()} over a cut dim owes {ops}, and {wants} needs it {VERBS[step.kind]}"
+  if x.op is Ops.CAST and (summed := x.src[0]).op is Ops.MOVE and owes(summed.src[0]) and step.kind == "all_gather":
+    return f"{wants} needs it whole: summed in {summed.dtype.name}, gathered in {x.dtype.name}"
   if u.arg.pinned:
     return f"the user placed it: {show_placement(u.device)}"
   return f"{wants} wants it at {show_placement(u.device)}: a contested axis goes where the fewest bytes travel"

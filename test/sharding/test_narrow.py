@@ -1,0 +1,76 @@
+"""An owed half or bfloat16 is reduced in float32 and gathered as what it is: bytes, bits, where it applies."""
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, dtypes
+from tinygrad.device import Mesh, P, Sharding
+from tinygrad.helpers import Context
+from tinygrad.sharding import explain, narrow
+
+N = 4
+HALVES = (dtypes.float16, dtypes.bfloat16)
+
+
+def leaf(*shape, cut=0, dtype=dtypes.bfloat16):
+  return Tensor.empty(*shape, dtype=dtype, device=Sharding(tuple(f"NULL:{i}" for i in range(N)), cut))
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("defer", [0, 1])
+def test_the_gather_is_of_halves(dtype, defer):
+  with Context(DEFER=defer):
+    y = leaf(512, 64, cut=1, dtype=dtype) @ leaf(64, 256, dtype=dtype)
+    rows = explain(y).rows
+  assert [(r.kind, r.payload, r.wire) for r in rows] == [
+    ("reduce_scatter", 512 * 256 * 4, 512 * 256 * 4 * (N - 1) / N),
+    ("all_gather", 512 * 256 * 2, 512 * 256 * 2 * (N - 1) / N),
+  ]
+  assert "float32" in rows[1].why and dtype.name in rows[1].why
+  assert {r.where for r in rows} == {rows[0].where} and rows[0].where.startswith(__file__)
+
+
+def test_where_it_does_not_apply():
+  def kinds(*ys):
+    return [r.kind for r in explain(*ys)]
+
+  big = leaf(512, 64, cut=1)
+  assert kinds(leaf(8, 64, cut=1) @ leaf(64, 8)) == ["all_reduce"]  # small: one meeting
+  assert kinds(leaf(509, 64, cut=1) @ leaf(64, 1021)) == ["all_reduce"]  # no dim that divides
+  assert kinds(big.cast(dtypes.float32) @ leaf(64, 256).cast(dtypes.float32)) == ["all_reduce"]  # nothing narrower
+  wide = (big.cast(dtypes.float32) @ leaf(64, 256).cast(dtypes.float32)).exp()
+  assert kinds(wide, wide.cast(dtypes.bfloat16)) == ["all_reduce"]  # whole in float32 anyway
+  scattered = (big @ leaf(64, 256)).shard(big.device.devices, axis=0)
+  assert kinds(scattered) == ["reduce_scatter"]  # nothing to gather
+
+
+def test_a_tensor_that_is_also_cut_otherwise():
+  mesh = Mesh(tuple(f"NULL:{i}" for i in range(8)), (4, 2), ("dp", "tp"))
+  x = Tensor.empty(256, 512, dtype=dtypes.bfloat16, device=Sharding(mesh, P("dp", None)))
+  w = Tensor.empty(512, 1024, dtype=dtypes.bfloat16, device=Sharding(mesh, P(None, "tp")))
+  report = explain(*(x @ w).sum().gradient(w))
+  local = 512 * 512
+  assert [r.kind for r in report if r.payload > 8] == ["reduce_scatter", "all_gather"]
+  assert sum(r.wire for r in report if r.payload > 8) == local * (4 + 2) * 3 / 4
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_the_bits_are_those_of_a_sum_in_float32(dtype, monkeypatch):
+  """Partial sums beyond the half's range and finer than its precision; all devices hold the same."""
+  devices = tuple(f"CPU:{i}" for i in range(N))
+  rng = np.random.default_rng(3)
+  a = rng.standard_normal((N, 256, 512)).astype(np.float32)
+  a[0] += 60000
+  a[1] -= 60000
+
+  def result():
+    x = Tensor(a).cast(dtype).shard(devices, axis=0)
+    total = x.sum(0).realize()
+    return [s.cast(dtypes.float32).numpy() for s in total.shards]
+
+  got = result()
+  halves = Tensor(a).cast(dtype).cast(dtypes.float32).numpy()
+  want = Tensor(((halves[0] + halves[1]) + halves[2]) + halves[3]).cast(dtype).cast(dtypes.float32).numpy()
+  assert np.abs(want).max() < 1000 and all(np.array_equal(g, want) for g in got)
+  monkeypatch.setattr(narrow, "LARGE", 1 << 60)
+  assert all(np.array_equal(g, want) for g in result())

@@ -1,0 +1,51 @@
+"""Sums carried in a wider type than they are kept in: the wide parts are reduced, the narrow result is gathered."""
+
+from __future__ import annotations
+
+from tinygrad.device import Sharding
+from tinygrad.sharding.moves import ints, size_of, wire
+from tinygrad.uop.ops import Move, Ops, UOp
+from tinygrad.uop.rewrite import substitute
+
+LARGE = 1 << 16  # bytes to be saved for which one more meeting of the devices is worth it
+
+
+def gather_narrow(sink: UOp) -> UOp:
+  """CAST(all_reduce(x)) -> all_gather(CAST(reduce_scatter(x))), the cast to fewer bytes an element, where it alone
+  reads a large x: every element is cast as before, so the bits are the same."""
+  order = sink.toposort()
+  uses: dict[UOp, int] = {}
+  for u in order:
+    for s in u.src:
+      uses[s] = uses.get(s, 0) + 1
+  mapping: dict[UOp, UOp] = {}
+  for u in order:
+    if u.op is Ops.CAST and u.src[0].op is Ops.MOVE and uses[u.src[0]] == 1 and (way := scattered(u)) is not None:
+      move = u.src[0]
+      part = UOp.new(Ops.MOVE, move.dtype, move.src, Move(way, move.arg.pinned))
+      part.origin = move.origin
+      cast = UOp.new(Ops.CAST, u.dtype, (part,))
+      cast.origin = u.origin
+      mapping[u] = UOp.new(Ops.MOVE, u.dtype, (cast,), move.arg)
+      mapping[u].origin = move.origin
+  return substitute(sink, mapping) if mapping else sink
+
+
+def scattered(u: UOp) -> Sharding | None:
+  """The placement at which `u`, the CAST of an all-reduce, is best computed: a further even cut of its longest dim by
+  the owed digits; None to leave it."""
+  move = u.src[0]
+  a, b, shape = move.src[0].device, move.device, ints(u.shape)
+  if not isinstance(a, Sharding) or not isinstance(b, Sharding) or len(a.pending) != 1 or a.settled is not b:
+    return None
+  digits = a.pending[0].digits
+  even = [i for i, n in enumerate(shape) if n % (b.parts(i) * size_of(digits)) == 0 and isinstance(u.shape[i], int)]
+  if u.dtype.itemsize >= move.dtype.itemsize or not even:
+    return None
+  longest = max(even, key=lambda i: shape[i])
+  cut = b.with_dims([(*b.cut(i), *digits) if i == longest else b.cut(i) for i in range(len(shape))])
+  if not isinstance(cut, Sharding):
+    return None
+  wide, narrow = move.dtype.itemsize, u.dtype.itemsize
+  saved = wire(shape, wide, a, b) - wire(shape, wide, a, cut) - wire(shape, narrow, cut, b)
+  return cut if saved >= LARGE else None
