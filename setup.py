@@ -11,6 +11,7 @@ TEST = [
   "scikit-learn",
   "gguf",
   "matplotlib",
+  "onnx",
   "ruff",
   "mypy",
   "import-linter",
@@ -31,6 +32,6 @@ setup(
   packages=find_packages(include=["tinygrad", "tinygrad.*"]),
   package_data={"tinygrad": ["py.typed"], "tinygrad.apps": ["*.gguf"]},
   install_requires=["numpy", "llvmlite>=0.45", "ml-dtypes", "tokenizers", "jinja2", "rich"],
-  extras_require={"test": TEST, "oracle": ORACLE},
+  extras_require={"onnx": ["onnx>=1.16"], "test": TEST, "oracle": ORACLE},
   classifiers=["Programming Language :: Python :: 3", "Operating System :: POSIX :: Linux"],
 )

@@ -1,0 +1,177 @@
+"""Operators of the ONNX standard that few models use: importing this module adds them to those that
+`tinygrad.nn.onnx.OnnxRunner` knows. They are written as `tinygrad.nn.onnx_ops` says, and any other can be added so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+from tinygrad import Tensor, dtypes
+from tinygrad.nn.onnx_ops import HOST, OPS, _one, _window, to_dtype
+
+
+def DFT(
+  x: Tensor,
+  dft_length: Any = None,
+  axes: Any = None,
+  axis: int = 1,
+  inverse: int = 0,
+  onesided: int = 0,
+  opset: int = 20,
+) -> Tensor:
+  """Of real (.., 1) or complex (.., 2) numbers along an axis, as a product with the matrix of the transform."""
+  axis = (axis if opset < 20 else -2 if axes is None else _one(axes)) % x.ndim
+  real, imaginary = x[..., 0].double().transpose(axis, -1), x[..., -1].double().transpose(axis, -1)
+  if onesided and inverse:  # the other half is the conjugate
+    m = int(_one(dft_length)) if dft_length else 2 * (real.shape[-1] - 1)
+    tail = m - real.shape[-1]
+    real, imaginary = (t.cat(t[..., 1 : tail + 1].flip(-1).mul(s), dim=-1) for t, s in ((real, 1), (imaginary, -1)))
+  n = int(_one(dft_length)) if dft_length else real.shape[-1]
+  size = [(0, 0)] * (real.ndim - 1) + [(0, n - real.shape[-1])]
+  rows = n // 2 + 1 if onesided and not inverse else n
+  angle = 2 * math.pi / n * numpy.outer(numpy.arange(n), numpy.arange(rows)) * (1 if inverse else -1)
+  scale = 1 / n if inverse else 1.0
+  c, s = (Tensor(f(angle) * scale) for f in (numpy.cos, numpy.sin))
+  real, imaginary = real.pad(size), imaginary.pad(size) if x.shape[-1] == 2 else real.pad(size).zeros_like()
+  out = [real.matmul(c).sub(imaginary.matmul(s)), real.matmul(s).add(imaginary.matmul(c))]
+  parts = [t.transpose(axis, -1).cast(x.dtype) for t in (out[:1] if onesided and inverse else out)]
+  return parts[0].stack(*parts[1:], dim=-1)
+
+
+def Det(x: Tensor) -> Any:
+  return numpy.linalg.det(x.numpy())
+
+
+def Unique(x: Tensor, axis: int | None = None, sorted: int = 1, kind: Any = None) -> Any:
+  values, first, inverse, counts = numpy.unique(x.numpy(), True, True, True, axis=axis)
+  if not sorted:
+    order = numpy.argsort(first)
+    values, first, counts = numpy.take(values, order, axis or 0), first[order], counts[order]
+    inverse = numpy.argsort(order)[inverse]
+  return values.astype(kind), *(a.reshape(-1).astype(numpy.int64) for a in (first, inverse, counts))
+
+
+def ReverseSequence(x: Tensor, sequence_lens: list[int], batch_axis: int = 1, time_axis: int = 0) -> Tensor:
+  steps, lengths = numpy.arange(x.shape[time_axis])[:, None], numpy.array(sequence_lens)[None]
+  places = numpy.where(steps < lengths, lengths - 1 - steps, steps).astype(numpy.int32)
+  index = Tensor(places if time_axis < batch_axis else places.T.copy())
+  return x.gather(time_axis, index.reshape((*index.shape, *(1,) * (x.ndim - 2))).expand(x.shape))
+
+
+def TensorScatter(x: Tensor, update: Tensor, write: Any = None, axis: int = -2, mode: str = "linear") -> Tensor:
+  """Rows written into a cache, for each of the batch from its own position on."""
+  start = Tensor.zeros(x.shape[0], dtype=dtypes.int64) if write is None else write
+  at = start.unsqueeze(1).add(Tensor.arange(update.shape[axis])).mod(x.shape[axis])
+  along = tuple(n if i in (0, axis % x.ndim) else 1 for i, n in enumerate(update.shape))
+  return x.scatter(axis, at.reshape(along).expand(update.shape), update)
+
+
+def MaxUnpool(x: Tensor, places: Tensor, output_shape: Any = None, **window: Any) -> Tensor:
+  kernel, strides, _, pads = _window(x, **window)
+  around = [pads[i] + pads[i + 1] for i in range(0, len(pads), 2)][::-1]
+  inner = [(n - 1) * s + k - p for n, s, k, p in zip(x.shape[2:], strides, kernel, around)]
+  shape = (*x.shape[:2], *inner)
+  y = Tensor.zeros(math.prod(shape), dtype=x.dtype).scatter(0, places.flatten(), x.flatten()).reshape(shape)
+  return y if output_shape is None else y.pad_to(tuple(output_shape))
+
+
+def LpPool(x: Tensor, ceil_mode: int = 0, p: int = 2, **window: Any) -> Tensor:
+  windows = x.abs().pow(p)._windows(*_window(x, **window), bool(ceil_mode), 0)
+  return windows.sum(tuple(range(x.ndim, windows.ndim))).pow(1 / p)
+
+
+def Col2Im(x: Tensor, image_shape: list[int], block_shape: list[int], **window: Any) -> Tensor:
+  """The adjoint of taking windows: a transposed convolution with one output an element of the window."""
+  size, rank = math.prod(block_shape), len(block_shape)
+  kernel, strides, dilations, _ = _window(x, block_shape, **window)
+  pads = window.get("pads") or [0] * 2 * rank
+  span = [n + pads[i] + pads[i + rank] for i, n in enumerate(image_shape)]
+  positions = [(n - d * (k - 1) - 1) // s + 1 for n, d, k, s in zip(span, dilations, kernel, strides)]
+  groups = x.shape[1] // size
+  weight = Tensor.eye(size, dtype=x.dtype).reshape((size, 1, *kernel)).repeat(groups, *(1,) * (rank + 1))
+  y = x.reshape((x.shape[0], groups * size, *positions)).conv_transpose2d(weight, None, groups, strides, dilations)
+  cut = [(-pads[i], n - pads[i + rank] - m) for i, (n, m) in enumerate(zip(span, y.shape[2:]))]
+  return y.pad([None, None, *cut])
+
+
+def GridSample(
+  x: Tensor, grid: Tensor, mode: str = "linear", padding_mode: str = "zeros", align_corners: int = 0
+) -> Tensor:
+  lengths, flat = x.shape[2:], x.flatten(2)
+  points = grid.reshape(grid.shape[0], 1, -1, len(lengths)).float()
+  taps: list[list[tuple[Tensor, Tensor]]] = []  # for each dim the (place, weight) of its neighbours
+  for d, n in enumerate(lengths):
+    at = points[..., len(lengths) - 1 - d].add(1).mul(((n - 1) if align_corners else n) / 2)
+    at = at if align_corners else at.sub(0.5)
+    if mode == "nearest":
+      taps.append([(at.round(), at.ones_like())])
+      continue
+    low = at.floor()
+    t = at.sub(low)
+    near = [(k, t.sub(k).abs()) for k in ((0, 1) if mode.endswith("linear") else (-1, 0, 1, 2))]
+    taps.append([(low.add(k), s.sub(1, reverse=True) if len(near) == 2 else _keys(s)) for k, s in near])
+  total = x.zeros_like()[..., :0].sum()
+  for combination in itertools.product(*taps):
+    index, weight = Tensor.zeros(1, dtype=dtypes.int32), Tensor.ones(1)
+    for n, (place, w) in zip(lengths, combination):
+      if padding_mode == "reflection":  # at the centres of the first and last element, or at their outer edges
+        first, span = (0.0, n - 1) if align_corners else (-0.5, n)
+        turn = place.sub(first).abs().mod(2 * max(1, span))
+        place = turn.minimum(turn.sub(2 * max(1, span), reverse=True)).add(first)
+      elif padding_mode == "zeros":
+        w = place.ge(0).bitwise_and(place.lt(n)).where(w, 0)
+      index, weight = index.mul(n).add(place.clamp(0, n - 1).int()), weight.mul(w)
+    total = total.add(flat.gather(2, index.expand(*x.shape[:2], index.shape[-1])).mul(weight))
+  return total.cast(x.dtype).reshape((*x.shape[:2], *grid.shape[1:-1]))
+
+
+def _keys(t: Tensor, a: float = -0.75) -> Tensor:
+  """`_cubic`, of a Tensor of distances less than 2."""
+  near, far = t.mul(a + 2).sub(a + 3).mul(t).mul(t).add(1), t.sub(5).mul(t).add(8).mul(t).sub(4).mul(a)
+  return t.le(1).where(near, far)
+
+
+def NonMaxSuppression(
+  boxes: Tensor,
+  scores: Tensor,
+  max_boxes: Any = 0,
+  max_overlap: Any = 0.0,
+  least: Any = None,
+  center_point_box: int = 0,
+) -> Any:
+  """Read to the host: how many boxes are selected depends on their numbers."""
+  b, s = boxes.numpy(), scores.numpy()
+  half = b[..., 2:] / 2
+  corners = (b[..., :2] - half, b[..., :2] + half) if center_point_box else (b[..., :2], b[..., 2:])
+  low, high = numpy.minimum(*corners), numpy.maximum(*corners)
+  area, chosen = (high - low).prod(-1), list[tuple[int, int, int]]()
+  for n, c in itertools.product(*map(range, s.shape[:2])):
+    kept = list[int]()
+    for i in numpy.argsort(-s[n, c], kind="stable"):
+      if len(kept) < _one(max_boxes) and (least is None or s[n, c, i] > _one(least)):
+        sides = (numpy.minimum(high[n, i], high[n, kept]) - numpy.maximum(low[n, i], low[n, kept])).clip(0)
+        both = sides.prod(-1)
+        if not (both > _one(max_overlap or 0.0) * (area[n, i] + area[n, kept] - both)).any():
+          kept.append(int(i))
+    chosen += [(n, c, i) for i in kept]
+  return numpy.array(chosen, numpy.int64).reshape(-1, 3)
+
+
+def _random(sample: Callable[..., Tensor]) -> Callable[..., Tensor]:
+  def draw(like: Any = None, shape: Any = None, dtype: int = 0, seed: float = 0, **scale: Any) -> Tensor:
+    kind = to_dtype(dtype or 1) if dtype or like is None else like.dtype
+    return sample(*(like.shape if shape is None else shape), dtype=dtypes.float32, **scale).cast(kind)
+
+  return draw
+
+
+HOST.update(("dft_length", "image_shape", "block_shape", "max_boxes", "max_overlap", "least"))
+OPERATORS = (DFT, Det, Unique, ReverseSequence, TensorScatter, MaxUnpool, LpPool, Col2Im, GridSample, NonMaxSuppression)
+OPS.update((operator.__name__, operator) for operator in OPERATORS)
+for way in ("", "Like"):
+  OPS[f"RandomUniform{way}"], OPS[f"RandomNormal{way}"] = _random(Tensor.uniform), _random(Tensor.normal)

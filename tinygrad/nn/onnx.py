@@ -1,0 +1,335 @@
+"""Run ONNX models: `OnnxRunner("model.onnx")({"input": x})`.
+
+The protobuf is read by the `onnx` package (`pip install 'tinygrad[onnx]'`), imported on first use. A node is looked up
+in turn among the model's own functions, in the table of `onnx_ops`, and among the operators that the standard defines
+by others (https://onnx.ai/onnx/operators), whose definition is then run.
+
+Values are Tensors, lists of them (sequences), None (optionals) and `Known`s: those whose numbers follow from shapes and
+constants alone. Known values are computed in numpy as they come, so that shapes, axes and conditions that depend on
+them need no kernel, and can be used while a step is captured by `TinyJit`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import itertools
+import os
+from collections import ChainMap
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tinygrad.dtype import DType, to_numpy_dtype
+from tinygrad.engine.realize import canonical, host_array
+from tinygrad.helpers import DEBUG, numpy
+from tinygrad.mixin.base import DeviceLike
+from tinygrad.nn.onnx_ops import HOST, OPS, Known, OnnxError, on_host, onnx, onnx_dtype
+from tinygrad.runtime.python import Interpreter
+from tinygrad.tensor import Tensor
+from tinygrad.uop.ops import UOp, buffer_of
+
+STANDARD = ("", "ai.onnx.ml")
+Values = MutableMapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxValue:
+  """What a graph's input or output is declared as; a named dim is a str, an unknown one "?"; `shape` None: any."""
+
+  shape: tuple[str | int, ...] | None
+  dtype: DType | None  # None: strings, or no tensor
+  is_optional: bool
+  is_sequence: bool
+
+  @staticmethod
+  def of(kind: Any) -> OnnxValue:
+    optional = kind.HasField("optional_type")
+    kind = kind.optional_type.elem_type if optional else kind
+    sequence = kind.HasField("sequence_type")
+    tensor = (kind.sequence_type.elem_type if sequence else kind).tensor_type
+    dims = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim)
+    return OnnxValue(dims if tensor.HasField("shape") else None, onnx_dtype(tensor.elem_type), optional, sequence)
+
+  def __str__(self) -> str:
+    one = f"{'strings' if self.dtype is None else self.dtype.name}{'' if self.shape is None else list(self.shape)}"
+    return f"a list of {one}" if self.is_sequence else one
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+  """Where a node stands: what an operator with a graph among its attributes needs."""
+
+  runner: OnnxRunner
+  values: Values
+  opset: dict[str, int]
+
+  def run(self, graph: Any, *inputs: Any) -> list[Any]:
+    """The graph's outputs; it sees the values around it."""
+    values: Values = ChainMap({}, self.values)
+    values.update((t.name, Known(_array(t))) for t in graph.initializer)
+    values.update((i.name, x) for i, x in zip(graph.input, inputs, strict=True))
+    self.runner._run(graph.node, values, self.opset)
+    return [values[o.name] for o in graph.output]
+
+  def apply(self, op: str, *inputs: Any, **attributes: Any) -> Any:
+    """The one output of an operator."""
+    return self.runner._apply(OPS[op], list(inputs), attributes, 1 << 30, 1)[0]
+
+
+class OnnxRunner:
+  """A model, ready to be called with its inputs by name; returns its outputs by name.
+
+  `model_path`: a path (weights in files beside it are found), the bytes of the file, the same as a uint8 Tensor, or an
+  onnx.ModelProto. `graph_inputs` and `graph_outputs` say what it takes and gives. Inputs are Tensors or arrays; lists
+  stand for sequences, None for an optional that is absent. Computation is lazy, differentiable and can be captured by
+  `TinyJit`, except where the numbers of an input decide about shapes: those are read, in each call.
+  Raises: OnnxError for what is no model, for operators that are not supported, and for inputs that do not fit.
+  """
+
+  def __init__(self, model_path: Any) -> None:
+    model = _load(model_path)
+    self.opset = _versions(model)
+    self.functions = {(_domain(f.domain), f.name): f for f in model.functions}
+    self.graph = model.graph
+    self.graph_values: dict[str, Any] = {t.name: Known(_array(t)) for t in model.graph.initializer}
+    self.graph_inputs = {i.name: OnnxValue.of(i.type) for i in model.graph.input if i.name not in self.graph_values}
+    self.graph_outputs = {o.name: OnnxValue.of(o.type) for o in model.graph.output}
+    self.to(None)
+
+  def to(self, device: DeviceLike | None) -> OnnxRunner:
+    """Puts the weights on a device (None: the default one), or copies of them on several, and inputs with them from now
+    on. Returns itself."""
+    self.device = device
+    for v in self.graph_values.values():
+      v.there = None
+      if not v.small:
+        v.on(device)
+    return self
+
+  def __call__(self, inputs: dict[str, Any], debug: int = 0) -> dict[str, Any]:
+    if unknown := sorted(set(inputs) - set(self.graph_inputs)):
+      raise OnnxError(f"the model has no input {unknown[0]!r}\n  fix: it takes {', '.join(self.graph_inputs)}")
+    values: Values = dict(self.graph_values)
+    for name, spec in self.graph_inputs.items():
+      if name not in inputs and not spec.is_optional:
+        raise OnnxError(f"the input {name!r} is missing\n  fix: give {spec}")
+      values[name] = self._input(name, inputs.get(name), spec)
+    self._run(self.graph.node, values, self.opset, max(debug, DEBUG.value))
+    return {name: self._place(values[name], self.device) for name in self.graph_outputs}
+
+  def _input(self, name: str, value: Any, spec: OnnxValue) -> Any:
+    if value is None and spec.is_optional:
+      return None
+    if spec.is_sequence:
+      if not isinstance(value, (list, tuple)):
+        raise OnnxError(f"the input {name!r} is a {type(value).__name__}\n  fix: give {spec}")
+      return [self._input(name, v, OnnxValue(None, spec.dtype, False, False)) for v in value]
+    if spec.dtype is None:
+      raise OnnxError(f"the input {name!r} is of a type that no tensor has")
+    t = value if isinstance(value, Tensor) else Tensor(numpy.asarray(value, to_numpy_dtype(spec.dtype)))
+    named = t.shape if spec.shape is None else spec.shape
+    want = tuple(n if isinstance(w, str) else w for n, w in itertools.zip_longest(t.shape, named))
+    if t.dtype is not spec.dtype or t.shape != want:
+      raise OnnxError(f"the input {name!r} is {t.dtype.name}{list(t.shape)}\n  fix: give {spec}")
+    return t if isinstance(value, Tensor) and self.device is None else t.to(self.device)
+
+  # ---- nodes
+
+  def _run(self, nodes: Any, values: Values, opset: dict[str, int], debug: int = 0) -> None:
+    """Adds the nodes' outputs to `values`."""
+    for node in nodes:
+      inputs = [values[name] if name else None for name in node.input]
+      try:
+        outputs = self._node(node, inputs, values, opset)
+      except Exception as e:
+        e.add_note(f"in the ONNX node {node.op_type} {node.name!r} of {', '.join(map(_describe, inputs))}")
+        raise
+      if debug >= 2:
+        print(f"{node.op_type:24} {', '.join(map(_describe, outputs))}")
+      values.update((name, out) for name, out in zip(node.output, outputs) if name)
+
+  def _node(self, node: Any, inputs: list[Any], values: Values, opset: dict[str, int]) -> Sequence[Any]:
+    domain, op = _domain(node.domain), node.op_type
+    if (function := self.functions.get((domain, op))) is not None:
+      return self._function(function, node, inputs)
+    f = OPS.get(op if domain in STANDARD else f"{domain}:{op}")
+    if f is not None and "scope" in _parameters(f):
+      return _several(f(Scope(self, values, opset), *inputs, **_attributes(node)))
+    if f is not None:
+      return self._apply(f, inputs, _attributes(node), opset.get(domain, 1), len(node.output))
+    types = tuple(map(_type, inputs))
+    return self._function(_definition(domain, op, opset.get(domain, 1), node.SerializeToString(), types), node, inputs)
+
+  def _apply(self, f: Any, inputs: list[Any], attributes: dict[str, Any], opset: int, outputs: int) -> list[Any]:
+    names = _parameters(f)
+    kind = _kind(inputs[0]) if inputs and "kind" in names else None
+    special = {"opset": opset, "outputs": outputs, "kind": kind}
+    attributes |= {k: v for k, v in special.items() if k in names}
+    known = bool(inputs) and all(x is None or (isinstance(x, Known) and x.small) for x in inputs)
+    where = "NPY" if known else self.device
+    args = [
+      on_host(x) if i < len(names) and names[i] in HOST else self._place(x, where, fresh=known)
+      for i, x in enumerate(inputs)
+    ]
+    results = _several(f(*args, **attributes))
+    return [self._result(y, known) for y in results]
+
+  def _place(self, x: Any, where: DeviceLike | None, fresh: bool = False) -> Any:
+    if isinstance(x, list):
+      return [self._place(y, where, fresh) for y in x]
+    if not isinstance(x, Known):
+      return x
+    return Tensor(x.value, device=where if x.value.ndim else None) if fresh else x.on(where)
+
+  def _result(self, y: Any, known: bool) -> Any:
+    """What an operator has given, as a value: computed here and now if all that it came from is known."""
+    if isinstance(y, list):
+      return [self._result(x, known) for x in y]
+    if y is None or (isinstance(y, Tensor) and not known):
+      return y
+    if not isinstance(y, Tensor):
+      return Known(numpy.asarray(y))
+    if y.numel() > Known.SMALL:
+      return y.to(self.device)
+    sink, buffers, _ = canonical(UOp.sink(y.uop))
+    machine = Interpreter(lambda b: [host_array(buffer_of(buffers[-1 - b.arg.uid]), 0)], {})
+    machine.run(sink)
+    return Known(machine.values[sink.src[0]][0])
+
+  def _function(self, body: Any, node: Any, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of an operator that is defined by others."""
+    attributes = {a.name: a for a in (*body.attribute_proto, *node.attribute)}
+    values: Values = {**dict.fromkeys(body.input), **dict(zip(body.input, inputs))}
+    self._run([_bound(n, attributes) for n in body.node], values, _versions(body))
+    return [values.get(name) for name in body.output]
+
+
+# ---------------------------------------------------------------- the protobuf
+
+
+def _load(source: Any) -> Any:
+  try:
+    importlib.import_module("onnx")
+  except ModuleNotFoundError as e:
+    raise OnnxError("reading ONNX models needs the onnx package\n  fix: pip install 'tinygrad[onnx]'") from e
+  if isinstance(source, onnx.ModelProto):
+    return source
+  if isinstance(source, Tensor):
+    source = source.numpy().tobytes()
+  try:
+    if isinstance(source, (bytes, bytearray, memoryview)):
+      return onnx.load_model_from_string(bytes(source))
+    return onnx.load(os.fspath(Path(source).expanduser()))
+  except importlib.import_module("google.protobuf.message").DecodeError as e:
+    name = "the given bytes" if isinstance(source, (bytes, bytearray, memoryview)) else os.fspath(source)
+    raise OnnxError(f"{name}: no ONNX model: {e}\n  fix: export it again") from e
+
+
+def _domain(name: str) -> str:
+  return "" if name == "ai.onnx" else name
+
+
+def _versions(body: Any) -> dict[str, int]:
+  return {_domain(o.domain): o.version for o in body.opset_import}
+
+
+def _array(tensor: Any) -> Any:
+  if onnx_dtype(tensor.data_type) is None:
+    name = onnx.TensorProto.DataType.Name(tensor.data_type)
+    raise OnnxError(f"the constant {tensor.name!r} is of type {name}, which no tensor here has")
+  return onnx.numpy_helper.to_array(tensor)
+
+
+def _attributes(node: Any) -> dict[str, Any]:
+  return {a.name: _attribute(a) for a in node.attribute}
+
+
+def _attribute(a: Any) -> Any:
+  value = onnx.helper.get_attribute_value(a)
+  if isinstance(value, onnx.TensorProto):
+    return _array(value)
+  if isinstance(value, bytes):
+    return value.decode()
+  if isinstance(value, list) or type(value).__name__.startswith("Repeated"):
+    return [v.decode() if isinstance(v, bytes) else v for v in value]
+  return value
+
+
+def _bound(node: Any, attributes: dict[str, Any]) -> Any:
+  """A node of a function's body with the function's attributes in the place of references to them."""
+  if not any(a.ref_attr_name or a.type == a.GRAPH for a in node.attribute):
+    return node
+  new = type(node)()
+  new.CopyFrom(node)
+  del new.attribute[:]
+  for a in node.attribute:
+    if a.ref_attr_name and a.ref_attr_name not in attributes:
+      continue
+    bound = new.attribute.add()
+    bound.CopyFrom(attributes[a.ref_attr_name] if a.ref_attr_name else a)
+    bound.name = a.name
+    if a.type == a.GRAPH:
+      inner = [_bound(n, attributes) for n in a.g.node]
+      del bound.g.node[:]
+      bound.g.node.extend(inner)
+  return new
+
+
+@functools.lru_cache(1024)
+def _definition(domain: str, op: str, version: int, node: bytes, types: tuple[bytes, ...]) -> Any:
+  """The body that the standard gives for an operator; that of its newest version serves old ones, of which none that
+  has a body has changed but by types. OnnxError where there is none.
+  """
+  try:
+    schemas = [onnx.defs.get_schema(op, version, domain), onnx.defs.get_schema(op, domain)]
+  except onnx.defs.SchemaError as e:
+    raise OnnxError(f"the operator {op} of domain {domain!r} is not known") from e
+  for schema in schemas:
+    if schema.has_function:
+      body = onnx.FunctionProto()
+      body.CopyFrom(schema.function_body)
+      defaults = [a.default_value for a in schema.attributes.values() if a.default_value.name]
+      body.attribute_proto.extend(defaults)
+      return body
+    if schema.has_context_dependent_function:
+      body = onnx.FunctionProto()
+      body.ParseFromString(schema.get_context_dependent_function(node, types))
+      return body
+  raise OnnxError(f"the operator {op} is not supported\n  fix: export the model without it, or with another opset")
+
+
+def _type(x: Any) -> bytes:
+  """The TypeProto of a value, as bytes."""
+  if not isinstance(x, (Tensor, Known)):
+    return b""
+  number = onnx.helper.np_dtype_to_tensor_dtype(_kind(x))
+  shape = x.shape if isinstance(x, Tensor) else x.value.shape
+  return bytes(onnx.helper.make_tensor_type_proto(number, shape).SerializeToString())
+
+
+def _kind(x: Any) -> Any:
+  """The numpy dtype of a value."""
+  return numpy.dtype(to_numpy_dtype(x.dtype)) if isinstance(x, Tensor) else x.value.dtype
+
+
+# ---------------------------------------------------------------- values
+
+
+@functools.cache
+def _parameters(f: Callable[..., Any]) -> tuple[str, ...]:
+  return tuple(inspect.signature(f).parameters)
+
+
+def _several(outputs: Any) -> Sequence[Any]:
+  return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def _describe(x: Any) -> str:
+  if isinstance(x, list):
+    return f"[{', '.join(map(_describe, x))}]"
+  if isinstance(x, Known):
+    return f"{x.value.dtype}{list(x.value.shape)} (known)"
+  return f"{x.dtype.name}{list(x.shape)}" if isinstance(x, Tensor) else str(x)

@@ -1,0 +1,688 @@
+"""The operators of the ONNX standard (https://onnx.ai/onnx/operators) that it does not define by others.
+
+A function whose name is capitalised is the operator of that name. Its parameters are the inputs, in the standard's
+order, and the attributes, by their names; what was an attribute in an old opset and is an input now has one parameter
+for both. An input in HOST arrives as a flat list of Python numbers; `opset`, `outputs` (their number) and `kind` (the
+first input's numpy dtype) are filled in. It returns one value or a tuple of them: a Tensor, an array where it is known,
+a list (a sequence) or None. `scope` is where a node with graphs among its attributes stands.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tinygrad.dtype import DType, dtypes, from_numpy_dtype
+from tinygrad.helpers import LazyModule, numpy, prod
+from tinygrad.mixin.base import DeviceLike
+from tinygrad.tensor import Tensor
+
+HOST = set(
+  "shape axes starts ends steps pads repeats split k sizes scales roi depth output_shape sequence_lens ratio "
+  "training_mode condition position at start limit delta".split()
+)
+LARGEST = {dtypes.fp8e4m3: 448.0, dtypes.fp8e5m2: 57344.0}  # finite; what casts saturate at
+onnx: Any = LazyModule("onnx")
+
+
+class OnnxError(ValueError):
+  """A model that cannot be run, or inputs that do not fit it: names the node or the input, and a fix."""
+
+
+@dataclass(slots=True, eq=False)
+class Known:
+  """A value that is known on the host: its numbers, and its Tensor once one was asked for."""
+
+  value: Any
+  there: Tensor | None = None
+  SMALL: ClassVar[int] = 1 << 12  # elements of a value that is computed in numpy if it can be
+
+  @property
+  def small(self) -> bool:
+    return bool(self.value.size <= self.SMALL)
+
+  def on(self, device: DeviceLike | None) -> Tensor:
+    if self.there is None:
+      self.there = Tensor(self.value)
+      if self.value.ndim:  # a scalar is a constant of the graph
+        self.there = self.there.to(device).realize()
+    return self.there
+
+
+def on_host(x: Any) -> Any:
+  """The numbers of a value, as a flat list."""
+  array = x.value if isinstance(x, Known) else x.numpy() if isinstance(x, Tensor) else None
+  return x if array is None else array.reshape(-1).tolist()
+
+
+@functools.cache
+def onnx_dtype(number: int) -> DType | None:
+  """Of a number of TensorProto.DataType; None where there is no such type here."""
+  try:
+    return from_numpy_dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
+  except (TypeError, KeyError):
+    return None
+
+
+def to_dtype(number: int) -> DType:
+  if (dtype := onnx_dtype(number)) is None:
+    raise OnnxError(f"the type {onnx.TensorProto.DataType.Name(number)} is not supported\n  fix: export another type")
+  return dtype
+
+
+def _one(x: Any) -> Any:
+  """A number, from an input or an attribute."""
+  return x[0] if isinstance(x, list) else x
+
+
+def _along(x: Tensor, axis: int, index: Any) -> Tensor:
+  return x[(*(slice(None),) * (axis % x.ndim), index)]
+
+
+def _like(t: Tensor, x: Tensor, axis: int = 1) -> Tensor:
+  """A vector, shaped to go along an axis of x."""
+  return t.reshape(tuple(-1 if i == axis % x.ndim else 1 for i in range(x.ndim)))
+
+
+# ---------------------------------------------------------------- elementwise
+
+
+def Clip(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+  low, high = (v.cast(x.dtype) if isinstance(v, Tensor) else v for v in (min, max))
+  y = x if low is None else x.maximum(low)
+  return y if high is None else y.minimum(high)
+
+
+def BitShift(x: Tensor, y: Tensor, direction: str) -> Tensor:
+  last = x.element_size() * 8 - 1
+  moved = x.lshift(y) if direction == "LEFT" else x.rshift(y.minimum(last))
+  return moved if direction == "RIGHT" and not dtypes.is_unsigned(x.dtype) else y.gt(last).where(0, moved)
+
+
+def _cast(x: Tensor, dtype: DType, saturate: int) -> Tensor:
+  if not saturate or (most := LARGEST.get(dtype)) is None:
+    return x.cast(dtype)
+  return x.isnan().where(x, x.clamp(-most, most)).cast(dtype)
+
+
+def Dropout(x: Tensor, ratio: Any = 0.5, training_mode: Any = False, seed: int = 0) -> tuple[Tensor, Tensor]:
+  p = _one(ratio) if _one(training_mode) else 0
+  keep = Tensor.rand(*x.shape).ge(p) if p else Tensor.ones(x.shape, dtype=dtypes.bool)
+  return (keep.where(x.div(1 - p), 0).cast(x.dtype) if p else x), keep
+
+
+# ---------------------------------------------------------------- constants, shapes
+
+
+def Constant(**value: Any) -> Any:
+  ((name, x),) = value.items()
+  if "string" in name or name == "sparse_value":
+    raise OnnxError(f"a Constant with {name} is not supported")
+  return numpy.asarray(x, {"value": None}.get(name, numpy.float32 if "float" in name else numpy.int64))
+
+
+def ConstantOfShape(shape: list[int], value: Any = None) -> Any:
+  fill = numpy.zeros(1, numpy.float32) if value is None else value
+  return Tensor.full(tuple(shape), fill.item(), from_numpy_dtype(fill.dtype))
+
+
+def Range(start: Any, limit: Any, delta: Any, kind: Any) -> Any:
+  return numpy.arange(_one(start), _one(limit), _one(delta)).astype(kind)
+
+
+def EyeLike(x: Tensor, dtype: int | None = None, k: int = 0) -> Tensor:
+  hit = Tensor.arange(x.shape[0]).add(k).unsqueeze(1).eq(Tensor.arange(x.shape[1]))
+  return hit.cast(x.dtype if dtype is None else to_dtype(dtype))
+
+
+def Reshape(x: Tensor, shape: list[int], allowzero: int = 0) -> Tensor:
+  return x.reshape(tuple(x.shape[i] if n == 0 and not allowzero else n for i, n in enumerate(shape)))
+
+
+def Squeeze(x: Tensor, axes: list[int] | None = None) -> Tensor:
+  drop = [i for i, n in enumerate(x.shape) if n == 1] if axes is None else [a % x.ndim for a in axes]
+  return x.reshape(tuple(n for i, n in enumerate(x.shape) if i not in drop))
+
+
+def Unsqueeze(x: Tensor, axes: list[int]) -> Tensor:
+  for a in sorted(a % (x.ndim + len(axes)) for a in axes):
+    x = x.unsqueeze(a)
+  return x
+
+
+def Slice(x: Tensor, starts: list[int], ends: list[int], axes: Any = None, steps: Any = None) -> Tensor:
+  index = [slice(None)] * x.ndim
+  for i, a in enumerate(range(len(starts)) if axes is None else axes):
+    index[a] = slice(starts[i], ends[i], 1 if steps is None else steps[i])
+  return x[tuple(index)]
+
+
+def Pad(x: Tensor, pads: list[int], value: Any = None, axes: Any = None, mode: str = "constant") -> Tensor:
+  pairs, n = [(0, 0)] * x.ndim, len(pads) // 2
+  for i, a in enumerate(range(n) if axes is None else axes):
+    pairs[a] = pads[i], pads[i + n]
+  y = x.pad(pairs, {"edge": "replicate", "wrap": "circular"}.get(mode, mode))
+  if value is None or mode != "constant":
+    return y
+  inside = Tensor.ones(x.shape, dtype=dtypes.bool).pad(pairs)
+  return inside.where(y, value.reshape(()) if isinstance(value, Tensor) else value).cast(x.dtype)
+
+
+# ---------------------------------------------------------------- indexing
+
+
+def GatherND(x: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
+  rest = (1,) * (indices.ndim - 1)
+  batch = [Tensor.arange(x.shape[i]).reshape((*rest[:i], -1, *rest[i + 1 :])) for i in range(batch_dims)]
+  return x[(*batch, *(indices[..., i] for i in range(indices.shape[-1])))]
+
+
+def ScatterElements(x: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, reduction: str = "none") -> Tensor:
+  kinds: dict[str, Any] = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+  if reduction == "none":
+    return x.scatter(axis, indices, updates)
+  return x.scatter_reduce(axis, indices, updates, kinds[reduction])
+
+
+def ScatterND(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "none") -> Tensor:
+  lengths, width = x.shape[: indices.shape[-1]], prod(x.shape[indices.shape[-1] :])
+  place = Tensor.zeros(1, dtype=dtypes.int64)
+  for i, n in enumerate(lengths):
+    row = indices[..., i]
+    place = place.mul(n).add(row.lt(0).where(row.add(n), row))
+  index = place.reshape(-1, 1).expand(-1, width)
+  flat = x.reshape(prod(lengths), width)
+  return ScatterElements(flat, index, updates.reshape(-1, width), 0, reduction).reshape(x.shape)
+
+
+def OneHot(indices: Tensor, depth: Any, values: Tensor, axis: int = -1) -> Tensor:
+  i, n = indices.long(), int(_one(depth))
+  y = i.lt(0).where(i.add(n), i).unsqueeze(-1).eq(Tensor.arange(n)).where(values[1], values[0])
+  order = list(range(i.ndim))
+  order.insert(axis % y.ndim, i.ndim)
+  return y.permute(order)
+
+
+def TopK(x: Tensor, k: Any, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Tensor, Tensor]:
+  values, places = x.topk(_one(k), axis, bool(largest))
+  return values, places.cast(dtypes.int64)
+
+
+# ---------------------------------------------------------------- reductions
+
+
+def _reduction(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+  def reduce(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
+    return f(x, tuple(axes) if axes else () if noop_with_empty_axes else None, bool(keepdims)).cast(x.dtype)
+
+  return reduce
+
+
+def _search(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+  def search(x: Tensor, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
+    place = f(x.flip(axis) if select_last_index else x, axis, bool(keepdims)).cast(dtypes.int64)
+    return place.sub(x.shape[axis] - 1, reverse=True) if select_last_index else place
+
+  return search
+
+
+def _running(f: Callable[..., Tensor], start: int) -> Callable[..., Tensor]:
+  def scan(x: Tensor, k: Any, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    axis = int(_one(k)) % x.ndim
+    y = f(x.flip(axis) if reverse else x, axis).cast(x.dtype)
+    if exclusive:
+      y = y.pad([(1, -1) if i == axis else None for i in range(x.ndim)], value=start)
+    return y.flip(axis) if reverse else y
+
+  return scan
+
+
+def _soft(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+  def soft(x: Tensor, axis: int | None = None, opset: int = 13) -> Tensor:
+    if opset >= 13:
+      return f(x, -1 if axis is None else axis)
+    n = 1 if axis is None else axis % x.ndim
+    return f(x.reshape(prod(x.shape[:n]), prod(x.shape[n:])), -1).reshape(x.shape)
+
+  return soft
+
+
+def _hardmax(x: Tensor, axis: int) -> Tensor:
+  return x.argmax(axis, True).eq(_like(Tensor.arange(x.shape[axis]), x, axis)).cast(x.dtype)
+
+
+# ---------------------------------------------------------------- matrices, normalisation
+
+
+def Gemm(
+  a: Tensor, b: Tensor, c: Any = None, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0
+) -> Tensor:
+  y = (a.transpose() if transA else a).matmul(b.transpose() if transB else b).mul(alpha)
+  return (y if c is None else y.add(c.mul(beta))).cast(a.dtype)
+
+
+def BatchNormalization(
+  x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor,
+  epsilon: float = 1e-5, momentum: float = 0.9, training_mode: int = 0, spatial: int = 1,
+) -> Any:  # fmt: skip
+  if not training_mode:
+    return x.batchnorm(scale, bias, mean, var.add(epsilon).rsqrt()).cast(x.dtype)
+  axes = tuple(i for i in range(x.ndim) if i != 1)
+  now, spread = x.mean(axes), x.var(axes, correction=0)
+  y = x.batchnorm(scale, bias, now, spread.add(epsilon).rsqrt()).cast(x.dtype)
+  return y, *(old.mul(momentum).add(new.mul(1 - momentum)).cast(old.dtype) for old, new in ((mean, now), (var, spread)))
+
+
+def InstanceNormalization(x: Tensor, scale: Tensor, bias: Tensor, epsilon: float = 1e-5) -> Tensor:
+  y = x.reshape(*x.shape[:2], -1).layernorm(eps=epsilon).reshape(x.shape)
+  return y.mul(_like(scale, x)).add(_like(bias, x))
+
+
+def LRN(x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Tensor:
+  around = x.square().pad([((size - 1) // 2, size // 2) if i == 1 else None for i in range(x.ndim)]).unfold(1, size, 1)
+  return x.div(around.sum(-1).mul(alpha / size).add(bias).pow(beta))
+
+
+def LpNormalization(x: Tensor, axis: int = -1, p: int = 2) -> Tensor:
+  size = x.abs().pow(p).sum(axis, keepdim=True).pow(1 / p)
+  return size.eq(0).where(0, x.div(size)).cast(x.dtype)
+
+
+# ---------------------------------------------------------------- convolution and pooling
+
+
+def _window(
+  x: Tensor, kernel_shape: Any, auto_pad: str = "NOTSET", dilations: Any = None, pads: Any = None, strides: Any = None
+) -> tuple[Any, Any, Any, Any]:
+  """(kernel, strides, dilations, padding as this library has it: before and after, the last dim first)."""
+  kernel, rank = tuple(kernel_shape), len(kernel_shape)
+  strides, dilations = tuple(strides or [1] * rank), tuple(dilations or [1] * rank)
+  pads = pads if pads and auto_pad == "NOTSET" else [0] * 2 * rank
+  both = [(pads[i], pads[i + rank]) for i in range(rank)]
+  if auto_pad.startswith("SAME"):
+    fit = zip(x.shape[2:], kernel, strides, dilations)
+    total = [max(0, (math.ceil(n / s) - 1) * s + (k - 1) * d + 1 - n) for n, k, s, d in fit]
+    both = [_halves(t, auto_pad) for t in total]
+  return kernel, strides, dilations, tuple(p for pair in reversed(both) for p in pair)
+
+
+def _halves(n: int, auto_pad: str) -> tuple[int, int]:
+  return (n // 2, n - n // 2) if auto_pad == "SAME_UPPER" else (n - n // 2, n // 2)
+
+
+def Conv(x: Tensor, w: Tensor, b: Any = None, group: int = 1, kernel_shape: Any = None, **window: Any) -> Tensor:
+  _, *rest = _window(x, w.shape[2:], **window)
+  return x.conv2d(w, b, group, *rest)
+
+
+def ConvTranspose(
+  x: Tensor, w: Tensor, b: Any = None, group: int = 1, kernel_shape: Any = None, output_padding: Any = None,
+  output_shape: Any = None, auto_pad: str = "NOTSET", pads: Any = None, **window: Any,
+) -> Tensor:  # fmt: skip
+  kernel, strides, dilations, _ = _window(x, w.shape[2:], **window)
+  rank, extra = len(kernel), output_padding or [0] * len(kernel)
+  y = x.conv_transpose2d(w, None, group, strides, dilations, 0, extra)
+  both = [(pads[i], pads[i + rank]) if pads else (0, 0) for i in range(rank)]
+  if output_shape or auto_pad.startswith("SAME"):
+    wanted = output_shape[-rank:] if output_shape else [n * s for n, s in zip(x.shape[2:], strides)]
+    both = [_halves(n - m, auto_pad) for n, m in zip(y.shape[2:], wanted)]
+  y = y.pad([None, None, *((-before, -after) for before, after in both)])
+  return y if b is None else y.add(_like(b, y))
+
+
+def MaxPool(x: Tensor, ceil_mode: int = 0, storage_order: int = 0, outputs: int = 1, **window: Any) -> Any:
+  y, places = x.max_pool2d(*_window(x, **window), ceil_mode=bool(ceil_mode), return_indices=True)
+  if storage_order:  # the place counted with the first dim of the plane fastest
+    h, w = x.shape[2:]
+    places = places.mod(w).mul(h).add(places.div(w, rounding_mode="floor"))
+  planes = Tensor.arange(prod(x.shape[:2])).reshape((*x.shape[:2], *(1,) * (x.ndim - 2)))
+  return y, planes.mul(prod(x.shape[2:])).add(places).cast(dtypes.int64)
+
+
+def AveragePool(x: Tensor, ceil_mode: int = 0, count_include_pad: int = 0, **window: Any) -> Tensor:
+  return x.avg_pool2d(*_window(x, **window), ceil_mode=bool(ceil_mode), count_include_pad=bool(count_include_pad))
+
+
+def _whole(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+  return lambda x, **attributes: f(x, tuple(range(2, x.ndim)), True, **attributes)
+
+
+# ---------------------------------------------------------------- resampling
+
+
+def _positions(n: int, m: int, scale: float, mode: str, roi: Sequence[float]) -> Any:
+  """Where in n elements each of m lies."""
+  i = numpy.arange(m)
+  if mode == "align_corners":
+    return i * (n - 1) / (n * scale - 1) if m > 1 else i * 0.0
+  if mode == "asymmetric":
+    return i / scale
+  if mode == "tf_crop_and_resize":
+    first, last = roi[0] * (n - 1), roi[1] * (n - 1)
+    return first + i * (last - first) / (m - 1) if m > 1 else (i + 0.5) * (first + last)
+  if mode == "pytorch_half_pixel" and m == 1:
+    return i * 0.0
+  middle = n / 2 * (1 - m / (scale * n)) if mode == "half_pixel_symmetric" else 0.0
+  return middle + (i + 0.5) / scale - 0.5
+
+
+def _cubic(t: Any, a: float) -> Any:
+  """The piecewise cubic of Keys (1981) at a distance t."""
+  near, far = ((a + 2) * t - (a + 3)) * t * t + 1, a * (((t - 5) * t + 8) * t - 4)
+  return (t <= 1) * near + ((t > 1) & (t < 2)) * far
+
+
+def _weights(at: Any, n: int, scale: float, cubic: float | None, outside: bool) -> Any:
+  """(len(at), n): how much of each element goes into each result; `scale` < 1 widens the window. Elements beyond the
+  ends are those at the ends, or (`outside` False) none."""
+  reach = math.ceil(2 / scale) + 1
+  places = numpy.arange(-reach, n + reach)
+  t = numpy.abs(at[:, None] - places) * scale
+  w = numpy.maximum(0, 1 - t) if cubic is None else _cubic(t, cubic)
+  w = w if outside else w * ((places >= 0) & (places < n))
+  w = w / w.sum(1, keepdims=True)
+  folded = numpy.zeros((n, len(at)))
+  numpy.add.at(folded, places.clip(0, n - 1), w.T)
+  return folded.T.astype(numpy.float32)
+
+
+def Resize(
+  x: Tensor, roi: Any = None, scales: Any = None, sizes: Any = None, antialias: int = 0, axes: Any = None,
+  coordinate_transformation_mode: str = "half_pixel", cubic_coeff_a: float = -0.75, exclude_outside: int = 0,
+  extrapolation_value: float = 0.0, keep_aspect_ratio_policy: str = "stretch", mode: str = "nearest",
+  nearest_mode: str = "round_prefer_floor", opset: int = 11,
+) -> Tensor:  # fmt: skip
+  if opset < 11:  # (x, scales)
+    scales, coordinate_transformation_mode, nearest_mode = scales or roi, "asymmetric", "floor"
+  dims = [a % x.ndim for a in axes] if axes else list(range(x.ndim))
+  lengths = [x.numpy_shape()[d] for d in dims]
+  if sizes:
+    scales = [m / n for m, n in zip(sizes, lengths)]
+    if keep_aspect_ratio_policy != "stretch":
+      scales = [(min if keep_aspect_ratio_policy == "not_larger" else max)(scales)] * len(dims)
+      sizes = [math.floor(n * s + 0.5) for n, s in zip(lengths, scales)]
+  beyond, y = numpy.zeros(()), x
+  for i, (d, n, s) in enumerate(zip(dims, lengths, scales)):
+    m = sizes[i] if sizes else math.floor(n * s)
+    area = (roi[i], roi[i + len(dims)]) if roi and coordinate_transformation_mode.startswith("tf") else (0.0, 1.0)
+    at = _positions(n, m, s, coordinate_transformation_mode, area)
+    beyond = beyond[..., None] | ((at < 0) | (at > n - 1)) if i else (at < 0) | (at > n - 1)
+    if m == n and numpy.array_equal(at, numpy.arange(n)):
+      continue
+    if mode == "nearest":
+      low, high = numpy.floor(at), numpy.ceil(at)
+      rounded = {"floor": low, "ceil": high, "round_prefer_floor": numpy.ceil(at - 0.5)}
+      places = rounded.get(nearest_mode, numpy.floor(at + 0.5)).clip(0, n - 1)
+      y = _along(y, d, Tensor(places.astype(numpy.int32)))
+    else:
+      w = _weights(
+        at, n, min(1, s) if antialias else 1, cubic_coeff_a if mode == "cubic" else None, not exclude_outside
+      )
+      y = y.float().transpose(d, -1).matmul(Tensor(w.T.copy())).transpose(d, -1)
+  if coordinate_transformation_mode.startswith("tf") and beyond.any():
+    y = Tensor(beyond).where(extrapolation_value, y)
+  return (y if mode == "nearest" or dtypes.is_float(x.dtype) else y.round()).cast(x.dtype)
+
+
+# ---------------------------------------------------------------- recurrent
+
+
+def _recurrent(
+  step: Callable[..., tuple[Tensor, ...]], default: list[str], x: Tensor, w: Tensor, r: Tensor, b: Any, lengths: Any,
+  states: list[Any], direction: str = "forward", hidden_size: int = 0, layout: int = 0, activations: Any = None,
+  activation_alpha: Any = None, activation_beta: Any = None, clip: float = 0.0, **more: Any,
+) -> Any:  # fmt: skip
+  """(every output, the last of each state) of `step(gates of x, recurrent weights, their bias, states, f, …)`."""
+  x, states = (x.transpose(0, 1), [s if s is None else s.transpose(0, 1) for s in states]) if layout else (x, states)
+  steps, batch, hidden = x.shape[0], x.shape[1], r.shape[-1]
+  names, outs, ends = activations or default * w.shape[0], [], []
+  for d in range(w.shape[0]):
+    mine = names[d * len(default) : (d + 1) * len(default)]
+    if unknown := [n for n in mine if n not in ("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")]:
+      raise OnnxError(f"the activation {unknown[0]} is not supported")
+    f = [functools.partial(_activate, n.lower(), clip) for n in mine]
+    wide = b[d] if b is not None else Tensor.zeros(2 * w.shape[1], dtype=x.dtype)
+    gates = x.matmul(w[d].transpose()).add(wide[: w.shape[1]])
+    now = tuple(Tensor.zeros(batch, hidden, dtype=x.dtype) if s is None else s[d] for s in states)
+    seen: list[Any] = [None] * steps
+    backward = direction == "reverse" or d == 1
+    for t in reversed(range(steps)) if backward else range(steps):
+      new = step(
+        gates[t], r[d].transpose(), wide[w.shape[1] :], now, f, {k: v if v is None else v[d] for k, v in more.items()}
+      )
+      seen[t] = new[0]
+      if lengths is not None:  # a sequence that is over, or has not begun, keeps its state
+        valid = Tensor([[n > t] for n in lengths])
+        new, seen[t] = tuple(valid.where(a, c) for a, c in zip(new, now)), valid.where(new[0], 0)
+      now = new
+    outs.append(seen[0].stack(*seen[1:]))
+    ends.append(now)
+  y = outs[0].stack(*outs[1:], dim=2 if layout else 1)
+  last = [e[0].stack(*e[1:], dim=1 if layout else 0) for e in zip(*ends)]
+  return (y.transpose(0, 1) if layout else y, *last)
+
+
+def _activate(name: str, clip: float, x: Tensor) -> Tensor:
+  y: Tensor = getattr(x.clamp(-clip, clip) if clip else x, name)()
+  return y
+
+
+def RNN(
+  x: Tensor, w: Tensor, r: Tensor, b: Any = None, sequence_lens: Any = None, h: Any = None, **attributes: Any
+) -> Any:
+  def step(g: Tensor, r: Tensor, b: Tensor, state: Any, f: Any, more: Any) -> Any:
+    return (f[0](g.add(state[0].matmul(r)).add(b)),)
+
+  return _recurrent(step, ["Tanh"], x, w, r, b, sequence_lens, [h], **attributes)
+
+
+def GRU(
+  x: Tensor, w: Tensor, r: Tensor, b: Any = None, sequence_lens: Any = None, h: Any = None,
+  linear_before_reset: int = 0, **attributes: Any,
+) -> Any:  # fmt: skip
+  def step(g: Tensor, r: Tensor, b: Tensor, state: Any, f: Any, more: Any) -> Any:
+    (h,), n = state, state[0].shape[-1]
+    update, reset = f[0](g[:, : 2 * n].add(h.matmul(r[:, : 2 * n])).add(b[: 2 * n])).chunk(2, 1)
+    inner = r[:, 2 * n :]
+    candidate = (
+      reset.mul(h.matmul(inner).add(b[2 * n :])) if linear_before_reset else reset.mul(h).matmul(inner).add(b[2 * n :])
+    )
+    return (update.mul(h).add(update.sub(1, reverse=True).mul(f[1](g[:, 2 * n :].add(candidate)))),)
+
+  return _recurrent(step, ["Sigmoid", "Tanh"], x, w, r, b, sequence_lens, [h], **attributes)
+
+
+def LSTM(
+  x: Tensor, w: Tensor, r: Tensor, b: Any = None, sequence_lens: Any = None, h: Any = None, c: Any = None,
+  peepholes: Any = None, input_forget: int = 0, **attributes: Any,
+) -> Any:  # fmt: skip
+  def step(g: Tensor, r: Tensor, b: Tensor, state: Any, f: Any, more: Any) -> Any:
+    h, c = state
+    i, o, forget, cell = g.add(h.matmul(r)).add(b).chunk(4, 1)
+    pi, po, pf = more["peepholes"].chunk(3) if more["peepholes"] is not None else (0, 0, 0)
+    i = f[0](i.add(c.mul(pi)))
+    forget = i.sub(1, reverse=True) if input_forget else f[0](forget.add(c.mul(pf)))
+    c = forget.mul(c).add(i.mul(f[1](cell)))
+    return f[0](o.add(c.mul(po))).mul(f[2](c)), c
+
+  default = ["Sigmoid", "Tanh", "Tanh"]
+  return _recurrent(step, default, x, w, r, b, sequence_lens, [h, c], peepholes=peepholes, **attributes)
+
+
+# ---------------------------------------------------------------- quantisation
+
+
+def _blocks(t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
+  """Scales or zero points, shaped like x: one for all, one an index of `axis`, or one a block along it."""
+  if t.ndim <= 1:
+    return t.reshape(()) if t.numel() == 1 else _like(t, x, axis)
+  return t.repeat_interleave(block, axis).shrink([(0, n) for n in x.shape])
+
+
+def QuantizeLinear(
+  x: Tensor, scale: Tensor, zero: Any = None, axis: int = 1, saturate: int = 1, block_size: int = 0,
+  output_dtype: int = 0, precision: int = 0,
+) -> Tensor:  # fmt: skip
+  dtype = zero.dtype if zero is not None else to_dtype(output_dtype) if output_dtype else dtypes.uint8
+  y = x.float().div(_blocks(scale, x, axis, block_size).float())
+  if dtypes.is_float(dtype):
+    return _cast(y, dtype, saturate)
+  y = y.round() if zero is None else y.round().add(_blocks(zero, x, axis, block_size).float())
+  return y.clamp(dtypes.min(dtype), dtypes.max(dtype)).cast(dtype)
+
+
+def DequantizeLinear(
+  x: Tensor, scale: Tensor, zero: Any = None, axis: int = 1, block_size: int = 0, output_dtype: int = 0
+) -> Tensor:
+  y = x.float() if zero is None else x.float().sub(_blocks(zero, x, axis, block_size).float())
+  y = y.mul(_blocks(scale, x, axis, block_size).float())
+  return y.cast(to_dtype(output_dtype) if output_dtype else scale.dtype)
+
+
+def MatMulInteger(a: Tensor, b: Tensor, a_zero: Any = None, b_zero: Any = None) -> Tensor:
+  rows = a_zero.unsqueeze(-1) if a_zero is not None and a_zero.ndim else a_zero
+  return a.int().sub(0 if rows is None else rows.int()).matmul(b.int().sub(0 if b_zero is None else b_zero.int()))
+
+
+def ConvInteger(x: Tensor, w: Tensor, x_zero: Any = None, w_zero: Any = None, **conv: Any) -> Tensor:
+  columns = _like(w_zero, w, 0) if w_zero is not None and w_zero.ndim else w_zero
+  centred = w.int().sub(0 if columns is None else columns.int())
+  return Conv(x.int().sub(0 if x_zero is None else x_zero.int()), centred, **conv)
+
+
+def QLinearMatMul(
+  a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor, scale: Tensor, zero: Tensor
+) -> Tensor:
+  y = MatMulInteger(a, b, a_zero, b_zero).float().mul(a_scale.float()).mul(b_scale.float())
+  return QuantizeLinear(y, scale, zero)
+
+
+def QLinearConv(
+  x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor, scale: Tensor, zero: Tensor,
+  bias: Any = None, **conv: Any,
+) -> Tensor:  # fmt: skip
+  y = ConvInteger(x, w, x_zero, w_zero, **conv)
+  y = y if bias is None else y.add(_like(bias, y))
+  return QuantizeLinear(y.float().mul(x_scale).mul(_like(w_scale, y) if w_scale.ndim else w_scale), scale, zero)
+
+
+# ---------------------------------------------------------------- sequences and control flow
+
+
+def SplitToSequence(x: Tensor, split: Any = None, axis: int = 0, keepdims: int = 1) -> list[Tensor]:
+  parts = x.split(1 if split is None else split if len(split) > 1 else split[0], axis)
+  return [p if keepdims or split is not None else p.squeeze(axis) for p in parts]
+
+
+def If(scope: Any, condition: Any, then_branch: Any, else_branch: Any) -> Any:
+  return tuple(scope.run(then_branch if _one(on_host(condition)) else else_branch))
+
+
+def Loop(scope: Any, trips: Any = None, condition: Any = None, *state: Any, body: Any) -> Any:
+  n, most, go = len(state), _one(on_host(trips)), condition is None or _one(on_host(condition))
+  seen: list[Any] = [[] for _ in body.output[1 + n :]]
+  for i in itertools.count() if most is None else range(most):
+    if not go:
+      break
+    out = scope.run(body, Known(numpy.array(i)), Known(numpy.array(True)), *state)
+    go, state = _one(on_host(out[0])), out[1 : 1 + n]
+    for found, y in zip(seen, out[1 + n :]):
+      found.append(y)
+  return *state, *(scope.apply("ConcatFromSequence", found, axis=0, new_axis=1) for found in seen)
+
+
+def Scan(
+  scope: Any, *inputs: Any, body: Any, num_scan_inputs: int, scan_input_axes: Any = None,
+  scan_input_directions: Any = None, scan_output_axes: Any = None, scan_output_directions: Any = None,
+) -> Any:  # fmt: skip
+  n = len(inputs) - num_scan_inputs
+  state, scanned = inputs[:n], inputs[n:]
+  axes, back = scan_input_axes or [0] * num_scan_inputs, scan_input_directions or [0] * num_scan_inputs
+  seen: list[Any] = [[] for _ in body.output[n:]]
+  into, forth = scan_output_axes or [0] * len(seen), scan_output_directions or [0] * len(seen)
+  trips = (scanned[0].value if isinstance(scanned[0], Known) else scanned[0]).shape[axes[0]]
+  for i in range(trips):
+    at = [Known(numpy.array(trips - 1 - i if b else i)) for b in back]
+    out = scope.run(body, *state, *(scope.apply("Gather", x, k, axis=a) for x, k, a in zip(scanned, at, axes)))
+    state = out[:n]
+    for found, y, b in zip(seen, out[n:], forth):
+      found.insert(0 if b else i, y)
+  return *state, *(scope.apply("ConcatFromSequence", found, axis=a, new_axis=1) for found, a in zip(seen, into))
+
+
+def SequenceMap(scope: Any, x: list[Any], *more: Any, body: Any) -> Any:
+  rows = ([x[i], *(m[i] if isinstance(m, list) else m for m in more)] for i in range(len(x)))
+  return tuple(map(list, zip(*(scope.run(body, *row) for row in rows))))
+
+
+# ---------------------------------------------------------------- the table
+
+METHODS = (
+  "Abs Acos Acosh Add Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log MatMul Mish Mul Neg Reciprocal Relu "
+  "Round Sigmoid Sign Sin Sinh Softsign Sqrt Sub Tan Tanh Where"
+)
+OPS: dict[str, Callable[..., Any]] = {
+  **{name: f for name, f in list(globals().items()) if name[0].isupper() and type(f) is type(_one)},
+  **{name: getattr(Tensor, name.lower()) for name in METHODS.split()},
+  "Div": lambda x, y: x.div(y) if x.is_floating_point() else x.div(y, rounding_mode="trunc"),
+  "Mod": lambda x, y, fmod=0: x.fmod(y) if fmod else x.mod(y),
+  "Equal": Tensor.eq, "Greater": Tensor.gt, "GreaterOrEqual": Tensor.ge, "Less": Tensor.lt, "LessOrEqual": Tensor.le,
+  "And": Tensor.bitwise_and, "Or": Tensor.bitwise_or, "Xor": Tensor.bitwise_xor, "Not": Tensor.logical_not,
+  "BitwiseAnd": Tensor.bitwise_and, "BitwiseOr": Tensor.bitwise_or, "BitwiseXor": Tensor.bitwise_xor,
+  "BitwiseNot": Tensor.bitwise_not, "Identity": lambda x: x,
+  "Cast": lambda x, to, saturate=1, round_mode="up": _cast(x, to_dtype(to), saturate),
+  "BitCast": lambda x, to: x.bitcast(to_dtype(to)),
+  "Pow": lambda x, y: x.pow(y).cast(x.dtype),
+  "IsInf": lambda x, detect_negative=1, detect_positive=1: x.isinf(bool(detect_positive), bool(detect_negative)),
+  "Sum": lambda *args: functools.reduce(Tensor.add, args),
+  "Mean": lambda *args: functools.reduce(Tensor.add, args).div(len(args)),
+  "Max": lambda *args: functools.reduce(Tensor.maximum, args),
+  "Min": lambda *args: functools.reduce(Tensor.minimum, args),
+  "Einsum": lambda *args, equation: Tensor.einsum(equation, *args),
+  "Shape": lambda x, start=0, end=None: numpy.array(x.shape[start:end], numpy.int64),
+  "Size": lambda x: numpy.array(x.numel(), numpy.int64),
+  "Flatten": lambda x, axis=1: x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:])),
+  "Transpose": lambda x, perm=None: x.permute(tuple(reversed(range(x.ndim))) if perm is None else tuple(perm)),
+  "Concat": lambda *args, axis: args[0].cat(*args[1:], dim=axis),
+  "Split": lambda x, split=None, axis=0, num_outputs=0, outputs=1: tuple(
+    x.split(split or math.ceil(x.shape[axis] / (num_outputs or outputs)), axis)
+  ),
+  "Trilu": lambda x, k=0, upper=1: x.triu(_one(k)) if upper else x.tril(_one(k)),
+  "Expand": lambda x, shape: x.expand(numpy.broadcast_shapes(x.shape, tuple(shape))),
+  "Tile": lambda x, repeats: x.repeat(*repeats),
+  "Gather": lambda x, indices, axis=0: _along(x, axis, indices),
+  "GatherElements": lambda x, i, axis=0: x.gather(axis, i.lt(0).where(i.add(x.shape[axis]), i)),
+  "Compress": lambda x, condition, axis=None: _along(
+    x.flatten() if axis is None else x, axis or 0, [i for i, c in enumerate(condition) if c]
+  ),
+  "Scatter": ScatterElements,
+  "NonZero": lambda x: x.nonzero().transpose().cast(dtypes.int64),
+  "Upsample": lambda x, scales, mode="nearest": Resize(x, None, scales, mode=mode, opset=9),
+  "ReduceSum": _reduction(Tensor.sum), "ReduceMean": _reduction(Tensor.mean), "ReduceMax": _reduction(Tensor.max),
+  "ReduceMin": _reduction(Tensor.min), "ReduceProd": _reduction(Tensor.prod),
+  "ReduceLogSumExp": _reduction(lambda x, axis, keep: x.double().logsumexp(axis, keep)),
+  "ReduceLogSum": _reduction(lambda x, axis, keep: x.double().sum(axis, keep).log()),
+  "ReduceL1": _reduction(lambda x, axis, keep: x.abs().sum(axis, keep)),
+  "ReduceL2": _reduction(lambda x, axis, keep: x.double().square().sum(axis, keep).sqrt()),
+  "ReduceSumSquare": _reduction(lambda x, axis, keep: x.square().sum(axis, keep)),
+  "ArgMax": _search(Tensor.argmax), "ArgMin": _search(Tensor.argmin),
+  "CumSum": _running(Tensor.cumsum, 0), "CumProd": _running(Tensor.cumprod, 1),
+  "Softmax": _soft(Tensor.softmax), "LogSoftmax": _soft(Tensor.log_softmax), "Hardmax": _soft(_hardmax),
+  "GlobalAveragePool": _whole(Tensor.mean), "GlobalMaxPool": _whole(Tensor.max),
+  "SequenceEmpty": lambda dtype=1: [],
+  "SequenceConstruct": lambda *args: list(args),
+  "SequenceAt": lambda x, position: x[_one(position)],
+  "SequenceInsert": lambda x, y, at=None: [*x, y] if at is None else [*x[: _one(at)], y, *x[_one(at) :]],
+  "SequenceErase": lambda x, position=-1: [y for i, y in enumerate(x) if i != _one(position) % len(x)],
+  "SequenceLength": lambda x: numpy.int64(len(x)),
+  "ConcatFromSequence": lambda x, axis, new_axis=0: (Tensor.stack if new_axis else Tensor.cat)(*x, dim=axis),
+  "Optional": lambda x=None, type=None: x,
+  "OptionalGetElement": lambda x: x,
+  "OptionalHasElement": lambda x=None: numpy.bool_(x is not None),
+  "ArrayFeatureExtractor": lambda x, places: x[..., places.flatten()],
+  "Binarizer": lambda x, threshold=0.0: x.gt(threshold).cast(x.dtype),
+}  # fmt: skip
