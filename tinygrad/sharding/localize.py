@@ -9,10 +9,13 @@ index map along a cut dim: PAD, SHRINK, FLIP, CAT, WINDOW and SPREAD in a row ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from tinygrad.device import Placement, Sharding, device_set
 from tinygrad.dtype import DType, dtypes
+from tinygrad.helpers import SPEC
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, plan
 from tinygrad.sharding.narrow import gather_narrow
 from tinygrad.sharding.place import collect, deliver, dims_of, factor_rule, legal, place, project
@@ -25,6 +28,8 @@ Demand = tuple[UOp, Placement | None]
 Rule = tuple[list[Demand], Callable[[list[UOp]], UOp]]  # what a local form is made of, and how
 DEVICE_NUM = "_device_num"
 REMAPPING = frozenset((Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.CAT, Ops.WINDOW, Ops.SPREAD))
+UNLIKE = frozenset((Ops.SINK, Ops.AFTER, Ops.BUFFER, Ops.DETACH, Ops.MOVE, Ops.IOTA, Ops.GATHER))  # not `Local`s
+CACHED = 100_000  # entries of the table of local forms
 SLICED_BELOW = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE))  # a slice of these is the op on less
 
 
@@ -134,60 +139,143 @@ def lift(x: UOp, a: Sharding, b: Sharding) -> UOp:
 # ---------------------------------------------------------------- the pass
 
 
+@dataclass(frozen=True, slots=True)
+class Local:
+  """The local form that is the op itself: on its sources at `places` (None: as they are), with `arg` if that is not
+  None. `shape`: if all of it is known."""
+
+  places: tuple[Placement | None, ...] | None
+  arg: Any
+  shape: tuple[int, ...] | None
+
+
+_locals: dict[tuple[Any, ...], Local] = {}  # the same ones come again in every layer
+
+
+def local(u: UOp, p: Placement, places: Sequence[Placement | None], arg: Any = None) -> Local:
+  """`u` at p from its sources at `places`."""
+  shape = lengths(p, u.shape)
+  known = shape if all(isinstance(n, int) for n in shape) else None
+  moved = tuple(None if as_it_is(s, there) else there for s, there in zip(u.src, places))
+  return Local(moved if any(moved) else None, arg, known)
+
+
+def as_it_is(u: UOp, p: Placement | None) -> bool:
+  """Whether u at p is u where it is: constants are wherever no dim of them is cut."""
+  return not is_cut(p) if u.device is None else u.device == p
+
+
 class Localizer:
-  """One pass over one sink: `done[(u, p)]` is the local form of u at placement p."""
+  """One pass over one sink. From the sink down it finds at which placements each value is asked for; then the local
+  forms are built from the leaves up."""
 
   def __init__(self, sink: UOp) -> None:
-    self.sink = sink
-    self.done: dict[Demand, UOp] = {}
+    sink.shape, sink.device  # noqa: B018 (fills in those of all nodes below)
+    self.order = sink.toposort()
+    self.wanted = {sink}  # values as they are
+    self.cut: dict[UOp, dict[Placement, None]] = {}  # values cut finer than they are
+    self.done: dict[UOp | Demand, UOp] = {}  # local forms of both
     self.made: dict[
       UOp, tuple[UOp, Step | None]
     ] = {}  # COLLECTIVE -> the node and the step of its plan it is there for
     self.uses: dict[UOp, int] = {}
-    for u in sink.toposort():
-      for s in dict.fromkeys(u.src):
-        self.uses[s] = self.uses.get(s, 0) + 1
+
+  def readers(self, u: UOp) -> int:
+    """How many nodes have u as a source."""
+    if not self.uses:
+      for v in self.order:
+        for s in dict.fromkeys(v.src):
+          self.uses[s] = self.uses.get(s, 0) + 1
+    return self.uses[u]
 
   def run(self) -> UOp:
-    """Depth first over demands, without recursion: graphs may be deeper than the stack."""
-    root: Demand = (self.sink, None)
-    stack: list[tuple[Demand, Rule | None]] = [(root, None)]
-    while stack:
-      demand, rule = stack.pop()
-      if demand in self.done:
+    """The local form of the sink. No recursion: graphs may be deeper than the stack."""
+    sink, wanted, done = self.order[-1], self.wanted, self.done
+    values: list[UOp] = []  # what is made, before its sources
+    places: list[Placement | None] = []  # None: as it is
+    rules: list[Rule | Local] = []
+    for u in reversed(self.order):
+      for p in self.cut.get(u, ()):
+        rule = self.rule(u, p)
+        values.append(u)
+        places.append(p)
+        rules.append(rule)
+        self.ask(u, rule)
+      if u not in wanted:
         continue
-      if rule is None:
-        rule = self.rule(*demand)
-        stack.append((demand, rule))
-        stack.extend((d, None) for d in reversed(rule[0]) if d not in self.done)
+      if u._device is None and u is not sink:
+        done[u] = u
+        continue
+      rule = self.rule(u, u._device)
+      values.append(u)
+      places.append(None)
+      rules.append(rule)
+      if isinstance(rule, Local) and rule.places is None:
+        wanted.update(u.src)
       else:
-        u = rule[1]([self.done[d] for d in rule[0]])
-        if u.origin is None:
-          u.origin = demand[0].origin
-        self.done[demand] = u
-    return self.done[root]
+        self.ask(u, rule)
+    for u, place_, rule in zip(reversed(values), reversed(places), reversed(rules)):
+      if isinstance(rule, Local):
+        if rule.places is None:
+          src = tuple([done[s] for s in u.src])
+        else:
+          src = tuple([done[s if there is None else (s, there)] for s, there in zip(u.src, rule.places)])
+        v = UOp.new(u.op, u.dtype, src, u.arg if rule.arg is None else rule.arg)
+        if rule.shape is not None:
+          assert SPEC.value < 2 or v.shape == rule.shape, f"{v!r} is not of the shape {rule.shape}"
+          v._shape = rule.shape
+      else:
+        v = rule[1]([done[s if as_it_is(s, there) else (s, there)] for s, there in rule[0]])
+      if v.origin is None:
+        v.origin = u.origin
+      done[u if place_ is None else (u, place_)] = v
+    return done[sink]
 
-  def rule(self, u: UOp, p: Placement | None) -> Rule:
+  def ask(self, u: UOp, rule: Rule | Local) -> None:
+    """Notes what the local form of u is made of."""
+    if isinstance(rule, Local):
+      demands: Iterable[Demand] = zip(u.src, rule.places or (None,) * len(u.src))
+    else:
+      demands = [(s, None if as_it_is(s, there) else there) for s, there in rule[0]]
+    for s, p in demands:
+      if p is None:
+        self.wanted.add(s)
+      else:
+        self.cut.setdefault(s, {})[p] = None
+
+  def rule(self, u: UOp, p: Placement | None) -> Rule | Local:
     """How to make u at p, which is u's own placement, or a cut of a value that has none or is held more widely."""
+    if u.op in UNLIKE:
+      return self.find(u, p)
+    arg = None if u.op is Ops.CONTIGUOUS else u.arg
+    key = (u.op, arg, p, u._shape, *[x for s in u.src for x in (s._shape, s._device)])
+    found: Rule | Local | None = _locals.get(key)
+    if found is None:
+      found = self.find(u, p)
+      if isinstance(found, Local):
+        if len(_locals) > CACHED:
+          _locals.clear()
+        _locals[key] = found
+    return found
+
+  def find(self, u: UOp, p: Placement | None) -> Rule | Local:
     own = [(s, s.device) for s in u.src]
     if u.op is Ops.SINK or (u.op is Ops.AFTER and u.device == p):
       return own, lambda xs: u.replace(src=tuple(xs))
-    if u.device is None and not is_cut(p):
-      return [], lambda _: u
+    assert p is not None
     if u.op is Ops.BUFFER and u.device == p:
       return [], lambda _: UOp.new(Ops.SHARD, u.dtype, (u,), lengths(p, u.shape)) if isinstance(p, Sharding) else u
     if u.device != p:
       assert isinstance(p, Sharding)
       return self.slice_rule(u, p)
-    assert p is not None
     if u.op is Ops.ASSIGN:
-      return [own[0], (u.src[1], p)], lambda xs: u.replace(src=tuple(xs))
+      return local(u, p, (p, p))
     if u.op is Ops.DETACH:
       return own, lambda xs: xs[0]
     if u.op is Ops.MOVE or self.is_remap(u):
       return self.move_rule(u, p)
     if not isinstance(p, Sharding):
-      return own, lambda xs: u.replace(src=tuple(xs))
+      return local(u, p, [there for _, there in own])
     f = factor_rule(u)
     cuts: dict[int, Digits] = {}
     for s, lists in zip(u.src, f.src):
@@ -195,32 +283,29 @@ class Localizer:
         cuts.update(collect(lists, f, [s.device.cut(i) for i in range(len(lists))]))
     return self.op_rule(u, p, f, legal(cuts, dims_of(f), f))
 
-  def op_rule(self, u: UOp, p: Sharding, f: Factors, cuts: dict[int, Digits]) -> Rule:
+  def op_rule(self, u: UOp, p: Sharding, f: Factors, cuts: dict[int, Digits]) -> Rule | Local:
     """The same op on local shapes, the factors cut by `cuts`; sources without a device are made where they are
     needed."""
-    needs: list[Demand] = []
-    for s, lists in zip(u.src, f.src):
-      there = Sharding.of(p.mesh, project(lists, cuts), s.device.pending if isinstance(s.device, Sharding) else ())
-      needs.append((s, there))
-    places = [there for _, there in needs]
+    places: list[Placement] = [
+      Sharding.of(p.mesh, project(lists, cuts), s.device.pending if isinstance(s.device, Sharding) else ())
+      for s, lists in zip(u.src, f.src)
+    ]
+    needs: list[Demand] = list(zip(u.src, places))
+    shape = lengths(p, u.shape)
+    match u.op:
+      case Ops.IOTA:
+        at = scalar(start(p, 0, u.shape[0]), u.dtype, shape)
+        return needs, lambda _: UOp.new(Ops.ADD, u.dtype, (UOp.iota(shape[0], u.dtype), at))
+      case Ops.GATHER if isinstance(table := places[0], Sharding) and table.cut(0):
+        first = start(table, 0, u.src[0].shape[0])
+        return needs, lambda xs: u.replace(src=(xs[0], shifted(xs[1], first)))
+      case Ops.RESHAPE | Ops.EXPAND:
+        return local(u, p, places, shape)
+      case Ops.SHRINK:
+        return local(u, p, places, tuple((0, shape[i]) if p.cut(i) else pair for i, pair in enumerate(u.arg)))
+    return local(u, p, places)
 
-    def form(xs: list[UOp]) -> UOp:
-      shape, arg = lengths(p, u.shape), u.arg
-      match u.op:
-        case Ops.IOTA:
-          local = UOp.iota(shape[0], u.dtype)
-          return UOp.new(Ops.ADD, u.dtype, (local, scalar(start(p, 0, u.shape[0]), u.dtype, shape)))
-        case Ops.RESHAPE | Ops.EXPAND:
-          arg = shape
-        case Ops.SHRINK:
-          arg = tuple((0, shape[i]) if p.cut(i) else pair for i, pair in enumerate(arg))
-        case Ops.GATHER if isinstance(table := places[0], Sharding) and table.cut(0):
-          xs = [xs[0], shifted(xs[1], start(table, 0, u.src[0].shape[0]))]
-      return u.replace(src=tuple(xs), arg=arg)
-
-    return needs, form
-
-  def slice_rule(self, u: UOp, p: Sharding) -> Rule:
+  def slice_rule(self, u: UOp, p: Sharding) -> Rule | Local:
     """u cut finer than it is: the same op on less of its sources where that is all it takes, else a slice of u."""
     d = u.device
     if d is None or u.op in SLICED_BELOW:
@@ -288,7 +373,7 @@ class Localizer:
     def fill(s: UOp) -> UOp:
       if s.device is None:
         return s
-      if self.uses[s] == 1 and s.device is not None:
+      if self.readers(s) == 1 and s.device is not None:
         if s.op is Ops.MOVE and not s.arg.pinned and moves_freely(s):
           return fill(s.src[0])
         if s.op in GroupOp.Movement and self.leads_to_remap(s):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -545,11 +546,13 @@ _OUTLINE = -(1 << 60)  # the buffers of outlines have numbers that no other buff
 @dataclass(frozen=True, slots=True)
 class Step:
   """How an op runs on sources with the outlines `src`: they are brought to `forms`; `result` is the outline of what
-  comes out."""
+  comes out. `fixed`: whatever is charged for what that owes. `indebted`: it owes, or a source does."""
 
   src: tuple[UOp, ...]
   forms: tuple[UOp, ...]
   result: UOp
+  fixed: bool
+  indebted: bool
 
 
 _outlines: dict[tuple[Any, ...], UOp] = {}
@@ -610,12 +613,15 @@ def step_of(u: UOp, src: tuple[UOp, ...], later: float | None) -> Step:
       _steps.clear()
       _outlines.clear()
       _ways[:] = [Bringing()]
-    forms = src
+    forms, fixed = src, True
     if u.op is Ops.ASSIGN:
       forms = (src[0], _at(src[1], src[0].device))
     elif u.op not in AS_GIVEN and any(isinstance(s.device, Sharding) for s in src):
-      forms = decide(u.op, u.dtype, src, arg, later, _ways[0]).src
-    found = _steps[key] = Step(src, src if forms == src else forms, outline(u.op, u.dtype, forms, arg))
+      forms = decide(u.op, u.dtype, src, u.arg, later, _ways[0]).src
+      fixed = u.op is not Ops.REDUCE and not any(owes(o.result) for o in outcomes(u.op, u.dtype, src, u.arg))
+    result = outline(u.op, u.dtype, forms, arg)
+    forms = src if forms == src else forms
+    found = _steps[key] = Step(src, forms, result, fixed, any(owes(x.device) for x in (*src, result)))
   return found
 
 
@@ -669,17 +675,17 @@ class Placer:
   def __init__(self, order: Sequence[UOp]) -> None:
     self.order = order
     self.base: dict[UOp, UOp] = {}  # an implied move that is dropped -> what it moves
-    self.users: dict[UOp, list[tuple[UOp, int]]] = {}  # consumers, and as which source
     for u in order:
-      if u.op is Ops.MOVE and droppable(u):
+      if u.op in AS_GIVEN and droppable(u):
         self.base[u] = self.base.get(u.src[0], u.src[0])
-      else:
-        for i, s in enumerate(u.src):
-          self.users.setdefault(self.base.get(s, s), []).append((u, i))
+    self.uses = Counter(itertools.chain.from_iterable(u.src for u in order if u not in self.base))
+    for u, x in self.base.items():
+      self.uses[x] += self.uses[u]
     self.indices: dict[UOp, int] = {}
     self.plan: dict[UOp, Step | None] = {}  # None: as the hooks made it
     self.outlines: dict[UOp, UOp] = {}
     self.summed: dict[UOp, UOp] = {}  # outlines of what only feeds a contraction, as that has placed it
+    self.indebted: list[UOp] = []  # values that owe or have sources that do, in order; if twice, the last counts
     self.paid: dict[UOp, tuple[UOp, UOp]] = {}  # what is settled where it arises: its outline, before and after
 
   def run(self) -> UOp:
@@ -692,7 +698,7 @@ class Placer:
     """The plan of every node; what one goes on owing is charged as `down` says, else `later`; those in `paid` are
     settled where they arise."""
     plan, outlines, base, steps = self.plan, self.outlines, self.base, _steps
-    self.summed = {}
+    self.summed, self.indebted = {}, []
     as_made: set[UOp] = set()  # nodes that stay what the hooks made, and owe nothing
     for u in self.order:
       if u in base:
@@ -701,26 +707,33 @@ class Placer:
       src = tuple([outlines[s] for s in u.src])
       if u.op in COMPARED:
         src = self.told_apart(u, src)
-      if as_made.issuperset(u.src):
+      step = plan.get(u)
+      if step is None and as_made.issuperset(u.src):
         plan[u] = None
-        device = u.device
-        owing = isinstance(device, Sharding) and device.pending
-        outlines[u] = left_alone(u, src) if owing or u.op in SEEN else leaf(u.dtype, u._shape, device)
-        if not owing:
+        device = u._device
+        if isinstance(device, Sharding) and device.pending:
+          outlines[u] = left_alone(u, src)
+          self.indebted.append(u)
+        else:
+          outlines[u] = left_alone(u, src) if u.op in SEEN else leaf(u.dtype, u._shape, device)
           as_made.add(u)
-      elif u.op is Ops.SINK:
-        forms = tuple([_at(o, s.device) for o, s in zip(src, u.src)])
-        plan[u] = Step(src, forms, u)
       else:
-        charged = down.get(u, later)
-        step = steps.get((u.op, u.dtype, u.arg, src, charged)) or step_of(u, src, charged)
-        plan[u], outlines[u] = step, step.result
+        if u.op is Ops.SINK:
+          plan[u] = step = Step(src, tuple([_at(o, s.device) for o, s in zip(src, u.src)]), u, True, True)
+        elif step is None or not step.fixed or step.src != src:
+          charged = down.get(u, later)
+          step = steps.get((u.op, u.dtype, u.arg, src, charged)) or step_of(u, src, charged)
+          plan[u] = step
+        outlines[u] = step.result
         if u.op is Ops.REDUCE and step.forms is not step.src:
           self.follow(u, step)
+        if step.indebted:
+          self.indebted.append(u)
       if u in paid:
         here = outlines[u]
         self.paid[u] = here, settled(here)
         outlines[u] = self.paid[u][1]
+        as_made.discard(u)
 
   def told_apart(self, u: UOp, src: tuple[UOp, ...]) -> tuple[UOp, ...]:
     """The outlines of sources of which a decision asks whether they are the same: two factors that owe, and the indices
@@ -739,45 +752,43 @@ class Placer:
   def follow(self, u: UOp, step: Step) -> None:
     """Notes the form in which a contraction has placed the MUL that only feeds it."""
     old, new = self.base.get(u.src[0], u.src[0]), step.forms[0]
-    while self.outlines[old] is not new and len(self.users[old]) == 1 and old.op is new.op:
+    followed: list[UOp] = []
+    while self.outlines[old] is not new and self.uses[old] == 1 and old.op is new.op:
       self.outlines[old] = self.summed[old] = new
+      followed.append(old)
       if old.op is Ops.MUL:
-        return
+        break
       old, new = self.base.get(old.src[0], old.src[0]), new.src[0]
+    self.indebted.extend(reversed(followed))
 
   def prices(self) -> tuple[dict[UOp, float], set[UOp]]:
     """`down` of every value that owes, and the values that are best settled where they arise."""
     down: dict[UOp, float] = {}
     paid: set[UOp] = set()
+    kept: dict[UOp, float] = {}  # bytes that are paid below consumers which go on owing
+    asked: dict[UOp, dict[Placement, None]] = {}  # what the other consumers settle the value to
     ways = _ways[0] if _ways else Bringing()
-    for u in reversed(self.order):
-      if u in self.base or u.op is Ops.SINK or u.op is Ops.MOVE:
-        continue
+    for u in dict.fromkeys(reversed(self.indebted)):
       v = self.outlines[u]
       here = v.device
-      if not isinstance(here, Sharding) or not here.pending:
-        continue
-      asked: dict[Placement, None] = {}
-      kept = 0.0
-      for user, i in self.users.get(u, ()):
-        wanted = user.device if user.op is Ops.MOVE else self.form(user, i).device
-        if owes(wanted):
-          kept += down.get(user, 0.0)
-        elif wanted is not None:
-          asked[wanted] = None
-      whole = ways.cost(v, here.settled)
-      below = kept + sum(ways.cost(v, p) for p in asked)
-      down[u] = min(whole, below)
-      if here.settled in asked or whole < below:
-        paid.add(u)
+      if isinstance(here, Sharding) and here.pending and u.op is not Ops.MOVE:
+        wanted = asked.get(u, ())
+        whole = ways.cost(v, here.settled)
+        below = kept.get(u, 0.0) + sum([ways.cost(v, p) for p in wanted])
+        down[u] = min(whole, below)
+        if here.settled in wanted or whole < below:
+          paid.add(u)
+      step = self.plan[u]
+      forms = self.summed[u].src if u in self.summed else () if step is None else step.forms
+      for s, form in zip(u.src, forms):
+        x = self.base.get(s, s)
+        if owes(self.outlines[x]._device):
+          device = u.device if u.op is Ops.MOVE else form.device
+          if owes(device):
+            kept[x] = kept.get(x, 0.0) + down.get(u, 0.0)
+          elif device is not None:
+            asked.setdefault(x, {})[device] = None
     return down, paid
-
-  def form(self, user: UOp, i: int) -> UOp:
-    """The outline of source i of a node as that takes it."""
-    if user in self.summed:
-      return self.summed[user].src[i]
-    step = self.plan[user]
-    return self.outlines[user.src[i]] if step is None else step.forms[i]
 
   def build(self) -> UOp:
     """The nodes of the plan."""
@@ -794,7 +805,7 @@ class Placer:
         if step.forms is not step.src:
           src = tuple([realized(f, o, s) for f, o, s in zip(step.forms, step.src, src)])
         v = UOp.new(u.op, u.dtype, src, u.arg)
-        v._shape, v._device = u._shape, None if u.op is Ops.SINK else step.result._device
+        v._shape, v._device = u._shape, step.result._device
         if v.origin is None:
           v.origin = u.origin
       if u in self.paid:
