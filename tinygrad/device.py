@@ -494,7 +494,7 @@ class _Devices:
 
   def mem_used(self, name: str) -> int:
     """Bytes that buffers hold on a device now. Of simulated devices the first of a mesh stands for all."""
-    return GlobalCounters.used_on.get(self.canonicalize(name), 0)
+    return GlobalCounters.mem_used_per_device.get(self.canonicalize(name), 0)
 
   def mem_peak(self, name: str) -> int:
     """The most bytes that buffers held on a device at once since `GlobalCounters.reset()`."""

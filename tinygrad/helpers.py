@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
@@ -153,7 +153,7 @@ class GlobalCounters:
   time_sum_s: ClassVar[float] = 0.0
   kernel_count: ClassVar[int] = 0
   mem_used: ClassVar[int] = 0
-  used_on: ClassVar[dict[str, int]] = {}  # by the device's canonical name; read it with Device.mem_used
+  mem_used_per_device: ClassVar[dict[str, int]] = {}  # by the device's canonical name; read it with Device.mem_used
   peak_on: ClassVar[dict[str, int]] = {}  # Device.mem_peak
 
   @staticmethod
@@ -161,12 +161,12 @@ class GlobalCounters:
     GlobalCounters.global_ops = GlobalCounters.global_mem = GlobalCounters.kernel_count = 0
     GlobalCounters.time_sum_s = 0.0
     GlobalCounters.peak_on.clear()
-    GlobalCounters.peak_on.update(GlobalCounters.used_on)
+    GlobalCounters.peak_on.update(GlobalCounters.mem_used_per_device)
 
   @staticmethod
   def allocated(device: str, nbytes: int) -> None:
     """Notes memory that buffers take on a device, or give back (negative)."""
-    used = GlobalCounters.used_on[device] = GlobalCounters.used_on.get(device, 0) + nbytes
+    used = GlobalCounters.mem_used_per_device[device] = GlobalCounters.mem_used_per_device.get(device, 0) + nbytes
     if used > GlobalCounters.peak_on.get(device, 0):
       GlobalCounters.peak_on[device] = used
 
@@ -497,7 +497,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 def fetch(
   url: str, name: Path | str | None = None, subdir: str | None = None, gunzip: bool = False, allow_caching: bool = True,
-  headers: dict[str, str] | None = None, sha256: str | None = None, extract: bool = False,
+  headers: Mapping[str, str] = {}, sha256: str | None = None, extract: bool = False,
 ) -> Path:  # fmt: skip
   """The file at `url`, downloaded once into the cache (`downloads/subdir/name`, named by the URL's hash if no name is
   given) and unpacked there: `gunzip` a .gz, `extract` a tar archive into a folder. A local path is that path.
@@ -509,7 +509,7 @@ def fetch(
   file = str(name) if name else hashlib.md5(url.encode()).hexdigest() + ".gunzip" * gunzip
   path = Path(cache_dir, "downloads", subdir or "", file)  # an absolute name is taken as it is
   if not path.is_file() or not allow_caching:
-    _download(url, path, gunzip, headers or {}, sha256)
+    _download(url, path, gunzip, headers, sha256)
   elif sha256 is not None and (found := hashlib.sha256(path.read_bytes()).hexdigest()) != sha256:
     raise RuntimeError(f"fetch {url}: {path} has sha256 {found}, not {sha256}\n  fix: remove that file, and try again")
   if not extract:
@@ -522,7 +522,7 @@ def fetch(
   return folder
 
 
-def _download(url: str, path: Path, gunzip: bool, headers: dict[str, str], sha256: str | None) -> None:
+def _download(url: str, path: Path, gunzip: bool, headers: Mapping[str, str], sha256: str | None) -> None:
   request = url_requests.Request(url, headers={"User-Agent": "tinygrad", **headers})
   try:
     with url_requests.urlopen(request, timeout=30) as answer, atomic_write(path) as out:

@@ -3,7 +3,7 @@
     cd /tmp && <the peer's python> <checkout>/extra/compat/collect.py <checkout>/test/data/peer_api.json
 
 Run it with the interpreter of the environment whose tinygrad is to be described, in a folder that holds no `tinygrad`.
-Nothing but `dir` and `inspect.signature` is asked; names with a leading underscore are left out, dunders of Tensor kept.
+Only `dir` and `inspect.signature` are asked. Names with a leading underscore are left out, dunders of Tensor kept.
 """
 
 from __future__ import annotations
@@ -72,11 +72,13 @@ def entry(holder: Any, name: str) -> dict[str, Any]:
     # as called on an instance or on the class, whichever the declaration says; a plain function keeps its `self`
     kind = {"staticmethod": "static", "classmethod": "class method"}.get(type(static).__name__, "function")
     return {"kind": kind, "signature": signature(value)}
+  if type(value).__name__ == "ContextVar":
+    return {"kind": "value", "default": show(value.value)}
   return {"kind": "value"}
 
 
 def own_names(module: types.ModuleType) -> list[str]:
-  """Public names that the module defines or re-exports from its own package; what it imports to work with is not API."""
+  """Public names that the module defines or re-exports from its package; what it imports to work with is not API."""
   only = MODULES[module.__name__]
   if only is not None:
     return [n for n in only if hasattr(module, n)]

@@ -3,16 +3,16 @@
     python -m extra.compat.differences            # all differences, and what docs/compatibility.md says about them
     python -m extra.compat.differences --new      # only those that it does not explain
 
-A name is compatible if it exists, is called (or read) as there, and takes every call that is valid there, with the same
-defaults: each parameter at its position and under its name, `*args` and `**kwargs` where they are, nothing more that has
-to be given.
+A name is compatible if it exists, is called (or read) as there, and takes every call that is valid there, with the
+same defaults: each parameter at its position and under its name, `*args` and `**kwargs` where they are, nothing more
+that has to be given. A context variable has the same default.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import inspect
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -87,9 +87,15 @@ def call_problem(theirs: list[Parameter], ours: list[Parameter], operator: bool)
 
 def problem(holder: Any, name: str, there: dict[str, Any]) -> str | None:
   """How a name of `holder` differs from what it is there; None if it does not."""
+  if there["kind"] == "module":
+    return None if importlib.util.find_spec(f"{holder.__name__}.{name}") else "is missing"
   if not (hasattr(holder, name) or name in getattr(holder, "__slots__", ())):
     return "is missing"
   here = entry(holder, name)
+  if "default" in there and there["default"] != here.get("default"):
+    return f"the default is {here.get('default')}, not {there['default']}"
+  if there["kind"] == "value" and here["kind"] == "class":  # an object there, whose attributes are compared
+    return None
   called, calls = ("signature" in e for e in (there, here))
   if called != calls:
     return f"is a {here['kind']}, not a {there['kind']}"

@@ -29,7 +29,7 @@ from tinygrad.helpers import (
   prod,
   size_to_str,
 )
-from tinygrad.uop.ops import BufferArg, GroupOp, Ops, UOp, buffer_of, uops_in
+from tinygrad.uop.ops import BufferArg, GroupOp, Ops, UOp, buffer_of, print_graph, uops_in
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
 
@@ -73,6 +73,8 @@ def program(ast: UOp, device: str) -> Program:
   key = (ast, backend.target, NOOPT.value)
   if (found := _programs.get(key)) is None:
     cost = estimate(ast)
+    if DEBUG >= 3:
+      print(f"# kernel {cost.name}\n{print_graph(ast)}")
     linear = codegen.lower_kernel(ast, backend.target)
     source = backend.render(linear, cost.name)
     if DEBUG >= 5:
@@ -159,6 +161,9 @@ def canonical(sink: UOp, first: int = -1) -> tuple[UOp, list[UOp], dict[str, int
 def make_plan(sink: UOp, first: int = -1) -> Plan:
   """Localizes, schedules and compiles a canonical graph, whose buffers are numbered from `first` down."""
   local = sharding.localize(sink)
+  for level, what, graph in ((7, "the graph, in the global view", sink), (6, "the program of each device", local)):
+    if DEBUG >= level:
+      print(f"# {what}\n{print_graph(graph)}")
   devices = [d for u in local.toposort() if u.op is Ops.BUFFER for d in device_set(u.arg.device)[:1]]
   if INTERPRET or set(devices) == {"NPY"} or any(getattr(Device[d], "interprets", False) for d in devices):
     buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
