@@ -159,7 +159,7 @@ def test_memory_is_aligned_reused_and_shared_without_a_copy():
   assert (out == 7).all()
   room = np.zeros(4096 + 64, np.uint8)
   start = -room.ctypes.data % cpu.ALIGNMENT
-  aligned, odd = room[start : start + 4096], room[start + 1 : start + 4097]
+  aligned, odd = room[start : start + 4096], room[start + 1 : start + 4097].view(np.float32)
   assert device.wrap(odd) is None
   wrapped = device.wrap(aligned)
   assert wrapped.address == aligned.ctypes.data

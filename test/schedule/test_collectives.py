@@ -11,6 +11,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import _plans, host_array, realize, to_numpy
 from tinygrad.helpers import Context
 from tinygrad.schedule.schedule import create_schedule
+from tinygrad.sharding import explain
 from tinygrad.sharding.localize import localize
 from tinygrad.sharding.report import as_realized
 from tinygrad.uop.ops import Ops, UOp, buffer_of
@@ -188,7 +189,9 @@ def loaded_from_peers(schedule):
 def test_a_large_all_reduce_reads_twice_its_payload_and_not_n_times(n):
   large, small = (UOp.buffer((n, size), dtypes.float32, Sharding(devices(n, "NULL"), 0)) for size in (98304, 96))
   assert loaded_from_peers(schedule_of(small.r(Ops.ADD, (0,)))) == n * 4 * 96
-  assert loaded_from_peers(schedule_of(large.r(Ops.ADD, (0,)))) == 2 * 4 * 98304
+  total = large.r(Ops.ADD, (0,))
+  assert loaded_from_peers(schedule_of(total)) == 2 * 4 * 98304
+  assert explain(total).wire == 2 * 4 * 98304 * (n - 1) / n  # what is another device's of it
   odd = UOp.buffer((n, 98304 + 1), dtypes.float32, Sharding(devices(n, "NULL"), 0))
   assert loaded_from_peers(schedule_of(odd.r(Ops.ADD, (0,)))) == n * 4 * (98304 + 1)
 
