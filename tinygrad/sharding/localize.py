@@ -9,6 +9,7 @@ index map along a cut dim: PAD, SHRINK, FLIP, CAT, WINDOW and SPREAD in a row ar
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import SPEC
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, plan
 from tinygrad.sharding.narrow import gather_narrow
-from tinygrad.sharding.place import collect, deliver, dims_of, factor_rule, legal, place, project
+from tinygrad.sharding.place import collect, deliver, dims_of, factor_rule, legal, place_in_order, project
 from tinygrad.uop.cards import Factors
 from tinygrad.uop.ops import Collective, GroupOp, Ops, UOp, simplify_sint, sint, sint_to_uop, smax, smin
 from tinygrad.uop.rewrite import substitute
@@ -28,6 +29,7 @@ Demand = tuple[UOp, Placement | None]
 Rule = tuple[list[Demand], Callable[[list[UOp]], UOp]]  # what a local form is made of, and how
 DEVICE_NUM = "_device_num"
 REMAPPING = frozenset((Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.CAT, Ops.WINDOW, Ops.SPREAD))
+WRITES = frozenset((Ops.ASSIGN,))  # hot: a member of an enum takes longer to look up than to find here
 UNLIKE = frozenset((Ops.SINK, Ops.AFTER, Ops.BUFFER, Ops.DETACH, Ops.MOVE, Ops.IOTA, Ops.GATHER))  # not `Local`s
 CACHED = 100_000  # entries of the table of local forms
 SLICED_BELOW = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE))  # a slice of these is the op on less
@@ -36,14 +38,17 @@ SLICED_BELOW = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE))  # a slice of t
 def localize(sink: UOp) -> UOp:
   """The local view of a placed graph (docs/architecture.md, 3): no MOVE is left, buffers are behind SHARD."""
   check_graph(sink, "tensor")
-  local = Localizer(placed(sink)).run()
-  check_graph(local, "local")
-  return local
+  view = Localizer(complete(place_in_order(sink))).run()
+  check_graph(view, "local")
+  return view
 
 
-def placed(sink: UOp) -> UOp:
-  """The global graph with every move at its place, as it is localized."""
-  return gather_narrow(whole_assigns(place(sink)))
+def complete(order: list[UOp]) -> list[UOp]:
+  """A placed graph, in order, with every move at its place: as it is localized."""
+  for rewrite in (whole_assigns, gather_narrow):
+    if (sink := rewrite(order)) is not order[-1]:
+      order = sink.toposort()
+  return order
 
 
 # ---------------------------------------------------------------- what a device holds
@@ -154,10 +159,15 @@ _locals: dict[tuple[Any, ...], Local] = {}  # the same ones come again in every 
 
 def local(u: UOp, p: Placement, places: Sequence[Placement | None], arg: Any = None) -> Local:
   """`u` at p from its sources at `places`."""
-  shape = lengths(p, u.shape)
-  known = shape if all(isinstance(n, int) for n in shape) else None
   moved = tuple(None if as_it_is(s, there) else there for s, there in zip(u.src, places))
-  return Local(moved if any(moved) else None, arg, known)
+  return Local(moved if any(moved) else None, arg, _alike(p, u.shape).shape)
+
+
+@functools.lru_cache(CACHED)
+def _alike(p: Placement, shape: tuple[sint, ...]) -> Local:
+  """An elementwise op on sources that are all at p."""
+  local_shape = lengths(p, shape)
+  return Local(None, None, local_shape if all(isinstance(n, int) for n in local_shape) else None)
 
 
 def as_it_is(u: UOp, p: Placement | None) -> bool:
@@ -166,13 +176,13 @@ def as_it_is(u: UOp, p: Placement | None) -> bool:
 
 
 class Localizer:
-  """One pass over one sink. From the sink down it finds at which placements each value is asked for; then the local
-  forms are built from the leaves up."""
+  """One pass over a graph in order. From the sink down it finds at which placements each value is asked for; then the
+  local forms are built from the leaves up."""
 
-  def __init__(self, sink: UOp) -> None:
-    sink.shape, sink.device  # noqa: B018 (fills in those of all nodes below)
-    self.order = sink.toposort()
-    self.wanted = {sink}  # values as they are
+  def __init__(self, order: Sequence[UOp]) -> None:
+    order[-1].shape, order[-1].device  # those of all nodes are there now
+    self.order = order
+    self.wanted = {order[-1]}  # values as they are
     self.cut: dict[UOp, dict[Placement, None]] = {}  # values cut finer than they are
     self.done: dict[UOp | Demand, UOp] = {}  # local forms of both
     self.made: dict[
@@ -247,6 +257,8 @@ class Localizer:
     """How to make u at p, which is u's own placement, or a cut of a value that has none or is held more widely."""
     if u.op in UNLIKE:
       return self.find(u, p)
+    if u.op in GroupOp.Elementwise and all(s._device is p for s in u.src):
+      return _alike(p, u._shape)
     arg = None if u.op is Ops.CONTIGUOUS else u.arg
     key = (u.op, arg, p, u._shape, *[x for s in u.src for x in (s._shape, s._device)])
     found: Rule | Local | None = _locals.get(key)
@@ -436,12 +448,13 @@ def communicate(kind: str, xs: Sequence[UOp], template: UOp, places: tuple[Place
 # ---------------------------------------------------------------- writes into a part of a cut dim
 
 
-def whole_assigns(sink: UOp) -> UOp:
+def whole_assigns(order: Sequence[UOp]) -> UOp:
   """ASSIGN into a view that cuts a part out of a cut dim -> ASSIGN of the whole buffer: the value inside the view, the
   old content outside."""
   mapping: dict[UOp, UOp] = {}
-  for u in sink.toposort():
-    if u.op is not Ops.ASSIGN or not is_cut(u.src[0].device):
+  done: dict[UOp, UOp] = {}
+  for u in order:
+    if u.op not in WRITES or not is_cut(u.src[0].device):
       continue
     views: list[UOp] = []
     base = u.src[0]
@@ -456,14 +469,14 @@ def whole_assigns(sink: UOp) -> UOp:
       for v in views
     ):
       continue
-    value, base = substitute(u.src[1], mapping), substitute(base, mapping)
+    value, base = substitute(u.src[1], mapping, done), substitute(base, mapping, done)
     mask = UOp.const(dtypes.bool, True).broadcast_to(u.shape)
     for v in views:
       value, mask = unview(v, value), unview(v, mask)
     assert base.device is not None
     new = deliver(mask.where(value, base), base.device)
     mapping[u] = UOp.new(Ops.ASSIGN, u.dtype, (base, new))
-  return substitute(sink, mapping) if mapping else sink
+  return substitute(order[-1], mapping, done) if mapping else order[-1]
 
 
 def unview(v: UOp, x: UOp) -> UOp:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from tinygrad.device import Sharding
 from tinygrad.sharding.moves import ints, size_of, wire
 from tinygrad.uop.ops import Move, Ops, UOp
 from tinygrad.uop.rewrite import substitute
 
+CASTS = frozenset((Ops.CAST,))  # hot: a member of an enum takes longer to look up than to find here
 LARGE = 1 << 16  # bytes to be saved for which one more meeting of the devices is worth it
 
 
-def gather_narrow(sink: UOp) -> UOp:
+def gather_narrow(order: Sequence[UOp]) -> UOp:
   """CAST(all_reduce(x)) -> all_gather(CAST(reduce_scatter(x))), the cast to fewer bytes an element, where it alone
-  reads a large x: every element is cast as before, so the bits are the same."""
-  order = sink.toposort()
-  uses: dict[UOp, int] = {}
-  for u in order:
-    for s in u.src:
-      uses[s] = uses.get(s, 0) + 1
+  reads a large x: every element is cast as before, so the bits are the same. The sink comes last in `order`."""
   mapping: dict[UOp, UOp] = {}
-  for u in order:
-    if u.op is Ops.CAST and u.src[0].op is Ops.MOVE and uses[u.src[0]] == 1 and (way := scattered(u)) is not None:
+  casts = [u for u in order if u.op in CASTS and u.src[0].op is Ops.MOVE]
+  uses = Counter(s for u in order for s in u.src) if casts else {}
+  for u in casts:
+    if uses[u.src[0]] == 1 and (way := scattered(u)) is not None:
       move = u.src[0]
       part = UOp.new(Ops.MOVE, move.dtype, move.src, Move(way, move.arg.pinned))
       part.origin = move.origin
@@ -28,7 +29,7 @@ def gather_narrow(sink: UOp) -> UOp:
       cast.origin = u.origin
       mapping[u] = UOp.new(Ops.MOVE, u.dtype, (cast,), move.arg)
       mapping[u].origin = move.origin
-  return substitute(sink, mapping) if mapping else sink
+  return substitute(order[-1], mapping) if mapping else order[-1]
 
 
 def scattered(u: UOp) -> Sharding | None:

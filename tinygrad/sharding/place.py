@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -501,21 +501,25 @@ def _everywhere(device: Placement | None) -> Placement | None:
 def place(sink: UOp) -> UOp:
   """The hooks' graph with implied moves decided again, now that every consumer is known; roots arrive at the placement
   that their Tensor showed. Where this saves no bytes the hooks' graph stands."""
+  return place_in_order(sink)[-1]
+
+
+def place_in_order(sink: UOp) -> list[UOp]:
+  """All nodes of the placed graph, sources first."""
   order = sink.toposort()
   sink.shape, sink.device  # noqa: B018 (fills in those of all nodes below)
-  if any(owes(u.device) for u in order):
+  if any(owes(u._device) for u in order):
     if DEFER.value:
       with Context(RESHARD=1):  # where that forbids a move, the hooks have said so
         again = Placer(order).run().toposort()
       if bytes_of(again) < bytes_of(order):
         order, sink = again, again[-1]
     if sink.op is Ops.SINK and any(owes(u.device) for u in sink.src):
-      sink = sink.replace(src=tuple(settled(u) for u in sink.src))
-      order = sink.toposort()
+      order = sink.replace(src=tuple(settled(u) for u in sink.src)).toposort()
   if SPEC.value >= 2:
     for u in order:
       assert u.op is Ops.SINK or result(u) == u.device, f"{u!r} is placed as {u.device}, not {result(u)}"
-  return scatter(order)
+  return order if (found := scatter(order)) is order[-1] else found.toposort()
 
 
 def settled(u: UOp) -> UOp:
@@ -614,14 +618,18 @@ def step_of(u: UOp, src: tuple[UOp, ...], later: float | None) -> Step:
       _outlines.clear()
       _ways[:] = [Bringing()]
     forms, fixed = src, True
-    if u.op is Ops.ASSIGN:
+    if u.op is Ops.SINK:
+      forms = tuple([_at(x, s.device) for x, s in zip(src, u.src)])
+    elif u.op is Ops.ASSIGN:
       forms = (src[0], _at(src[1], src[0].device))
     elif u.op not in AS_GIVEN and any(isinstance(s.device, Sharding) for s in src):
       forms = decide(u.op, u.dtype, src, u.arg, later, _ways[0]).src
       fixed = u.op is not Ops.REDUCE and not any(owes(o.result) for o in outcomes(u.op, u.dtype, src, u.arg))
-    result = outline(u.op, u.dtype, forms, arg)
+    result = u if u.op is Ops.SINK else outline(u.op, u.dtype, forms, arg)
     forms = src if forms == src else forms
-    found = _steps[key] = Step(src, forms, result, fixed, any(owes(x.device) for x in (*src, result)))
+    found = Step(src, forms, result, fixed, any(owes(x.device) for x in (*src, result)))
+    if u.op is not Ops.SINK:
+      _steps[key] = found
   return found
 
 
@@ -685,20 +693,18 @@ class Placer:
     self.plan: dict[UOp, Step | None] = {}  # None: as the hooks made it
     self.outlines: dict[UOp, UOp] = {}
     self.summed: dict[UOp, UOp] = {}  # outlines of what only feeds a contraction, as that has placed it
+    self.unsummed: dict[UOp, UOp] = {}  # and as they were before
     self.indebted: list[UOp] = []  # values that owe or have sources that do, in order; if twice, the last counts
     self.paid: dict[UOp, tuple[UOp, UOp]] = {}  # what is settled where it arises: its outline, before and after
 
   def run(self) -> UOp:
-    self.decide({}, (), 0.0)
-    down, paid = self.prices()
-    self.decide(down, paid, None)
+    self.keep_all()
+    self.pay(*self.prices())
     return self.build()
 
-  def decide(self, down: dict[UOp, float], paid: Collection[UOp], later: float | None) -> None:
-    """The plan of every node; what one goes on owing is charged as `down` says, else `later`; those in `paid` are
-    settled where they arise."""
+  def keep_all(self) -> None:
+    """The plan with every debt kept for as long as it may be."""
     plan, outlines, base, steps = self.plan, self.outlines, self.base, _steps
-    self.summed, self.indebted = {}, []
     as_made: set[UOp] = set()  # nodes that stay what the hooks made, and owe nothing
     for u in self.order:
       if u in base:
@@ -707,8 +713,7 @@ class Placer:
       src = tuple([outlines[s] for s in u.src])
       if u.op in COMPARED:
         src = self.told_apart(u, src)
-      step = plan.get(u)
-      if step is None and as_made.issuperset(u.src):
+      if as_made.issuperset(u.src):
         plan[u] = None
         device = u._device
         if isinstance(device, Sharding) and device.pending:
@@ -717,23 +722,42 @@ class Placer:
         else:
           outlines[u] = left_alone(u, src) if u.op in SEEN else leaf(u.dtype, u._shape, device)
           as_made.add(u)
-      else:
-        if u.op is Ops.SINK:
-          plan[u] = step = Step(src, tuple([_at(o, s.device) for o, s in zip(src, u.src)]), u, True, True)
-        elif step is None or not step.fixed or step.src != src:
-          charged = down.get(u, later)
-          step = steps.get((u.op, u.dtype, u.arg, src, charged)) or step_of(u, src, charged)
-          plan[u] = step
+        continue
+      plan[u] = step = steps.get((u.op, u.dtype, u.arg, src, 0.0)) or step_of(u, src, 0.0)
+      outlines[u] = step.result
+      if u.op is Ops.REDUCE and step.forms is not step.src:
+        self.follow(u, step)
+      if step.indebted:
+        self.indebted.append(u)
+
+  def pay(self, down: dict[UOp, float], paid: set[UOp]) -> None:
+    """The plan again with debts charged as `down` says, and those in `paid` settled where they arise."""
+    plan, outlines, base, steps = self.plan, self.outlines, self.base, _steps
+    outlines.update(self.unsummed)
+    changed: set[UOp] = set()
+    for u in self.order:
+      if u in base:
+        if base[u] in changed:
+          changed.add(u)
+          outlines[u] = outlines[base[u]]
+        continue
+      step, clean = plan[u], changed.isdisjoint(u.src)
+      if clean and (step is None or step.fixed) and u not in paid:
+        continue
+      before = outlines[u]
+      if not clean or (step is not None and not step.fixed):
+        src = tuple([outlines[s] for s in u.src])
+        if u.op in COMPARED:
+          src = self.told_apart(u, src)
+        charged = down.get(u)
+        plan[u] = step = steps.get((u.op, u.dtype, u.arg, src, charged)) or step_of(u, src, charged)
         outlines[u] = step.result
-        if u.op is Ops.REDUCE and step.forms is not step.src:
-          self.follow(u, step)
-        if step.indebted:
-          self.indebted.append(u)
       if u in paid:
         here = outlines[u]
         self.paid[u] = here, settled(here)
         outlines[u] = self.paid[u][1]
-        as_made.discard(u)
+      if outlines[u] is not before:
+        changed.add(u)
 
   def told_apart(self, u: UOp, src: tuple[UOp, ...]) -> tuple[UOp, ...]:
     """The outlines of sources of which a decision asks whether they are the same: two factors that owe, and the indices
@@ -754,6 +778,7 @@ class Placer:
     old, new = self.base.get(u.src[0], u.src[0]), step.forms[0]
     followed: list[UOp] = []
     while self.outlines[old] is not new and self.uses[old] == 1 and old.op is new.op:
+      self.unsummed[old] = self.outlines[old]
       self.outlines[old] = self.summed[old] = new
       followed.append(old)
       if old.op is Ops.MUL:
@@ -837,14 +862,11 @@ def scatter(order: Sequence[UOp]) -> UOp:
   """A debt that was paid at once, though its only reader wants a cut, is scattered onto that cut:
   MOVE(f(MOVE(owing))) -> f(MOVE(owing)) with f of movement and casts, where fewer bytes travel. The graph comes in
   order, its sink last."""
-  uses: dict[UOp, int] = {}
-  for u in order:
-    for s in u.src:
-      uses[s] = uses.get(s, 0) + 1
+  uses = Counter(itertools.chain.from_iterable([u.src for u in order]))
   mapping: dict[UOp, UOp] = {}
   done: dict[UOp, UOp] = {}
   for u in order:
-    if u.op is not Ops.MOVE or not isinstance(u.device, Sharding) or u.device.pending:
+    if u.op not in AS_GIVEN or u.op is not Ops.MOVE or not isinstance(u.device, Sharding) or u.device.pending:
       continue
     target: Placement | None = u.device
     links: list[UOp] = []

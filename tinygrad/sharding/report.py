@@ -9,8 +9,9 @@ from typing import Any
 
 from tinygrad.device import Placement, Sharding, device_set, show_placement
 from tinygrad.helpers import numpy, prod, size_to_str
-from tinygrad.sharding.localize import Localizer, owes, placed
+from tinygrad.sharding.localize import Localizer, complete, owes
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, size_of
+from tinygrad.sharding.place import place_in_order
 from tinygrad.uop.cards import CARDS
 from tinygrad.uop.ops import GroupOp, Ops, UOp, render_shape
 
@@ -96,11 +97,11 @@ def explain(*ys: Any) -> Report:
 
 def report(sink: UOp) -> Report:
   """The moves of a graph on its way through `place` and `localize`."""
-  graph = placed(sink)
+  graph = complete(place_in_order(sink))
   localizer = Localizer(graph)
   local = localizer.run()
   readers: dict[UOp, UOp] = {}
-  for u in graph.toposort():
+  for u in graph:
     for s in u.src:
       readers.setdefault(s, u)
   rows = []
