@@ -200,7 +200,13 @@ def test_the_groups_of_a_large_all_reduce_are_those_that_owe():
   mesh = Mesh(devices(8, "NULL"), (4, 2), ("dp", "tp"))
   x = UOp.buffer((4, 64, 2048), dtypes.float32, Sharding(mesh, P("dp", None, "tp")))
   assert loaded_from_peers(schedule_of(x.r(Ops.ADD, (0,)))) == 2 * 4 * 64 * 1024
+  both = UOp.buffer((4, 2, 64, 512), dtypes.float32, Sharding(mesh, P("dp", "tp")))
+  for total in (both.r(Ops.ADD, (0, 1)), both.r(Ops.ADD, (0,)).r(Ops.ADD, (1,))):
+    assert loaded_from_peers(schedule_of(total)) == 2 * 4 * 64 * 512
   mesh = Mesh(devices(8), (4, 2), ("dp", "tp"))
+  a = integers(4, 2, 64, 512)
+  x = placed(a, Sharding(mesh, P("dp", "tp")))
+  np.testing.assert_array_equal(to_numpy(x.r(Ops.ADD, (0,)).r(Ops.ADD, (1,))), a.sum((0, 1), keepdims=True))
   for cuts in (P("dp", None, "tp"), P("dp", "tp"), P("tp", None, "dp"), P("dp")):
     a = integers(4, 64, 2048)
     for axes in (0, 2):

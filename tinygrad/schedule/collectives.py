@@ -36,12 +36,13 @@ def in_two_steps(u: UOp) -> UOp | None:
   if c.template.op is not Ops.HOLE or not isinstance(c.result, Sharding):
     return None
   x, (a,) = u.src[0], c.placements
-  if not isinstance(a, Sharding) or len(a.pending) != 1 or c.result.pending or a.dims != c.result.dims:
+  if not isinstance(a, Sharding) or c.result.pending or a.dims != c.result.dims:
     return None
   if a.mesh.devices != c.result.mesh.devices or not all(isinstance(n, int) for n in x.shape):
     return None
-  digits, n, size = a.pending[0].digits, prod(d.size for d in a.pending[0].digits), prod(x.shape)
-  if n == 2 or size % n or size * x.dtype.itemsize < LARGE:
+  digits = tuple(d for o in a.pending for d in o.digits)
+  n, size = prod(d.size for d in digits), prod(x.shape)
+  if len({o.op for o in a.pending}) != 1 or n == 2 or size % n or size * x.dtype.itemsize < LARGE:
     return None
   hole = UOp.new(Ops.HOLE, x.dtype, (), (0, (size,)))
   owing, cut, full = (
