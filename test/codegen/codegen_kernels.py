@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -60,24 +61,28 @@ def sink(*stores: UOp) -> UOp:
   return UOp.new(Ops.SINK, dtypes.void, stores)
 
 
+def launch(device: Any, program: Any, args: Sequence[Any], variables: Sequence[int] = ()) -> None:
+  device.submit_all([device], [device.batch([device.bind(program, args, variables)])])
+
+
 def run(ast: UOp, arrays: Sequence[np.ndarray], variables: Sequence[int] = (), fill: float = 77) -> np.ndarray:
-  """Runs the kernel on CPU with `arrays` as slots 1, 2, …; gives slot 0, which starts as `fill` (so that what is not
+  """Runs the kernel on the default device with `arrays` as slots 1, 2, …; gives slot 0, which starts as `fill` (so that what is not
   stored shows)."""
-  device = Device["CPU"]
+  device = Device[Device.DEFAULT]
   target = ast.src[0].src[0].src[0]
   out = np.full(target.arg.size, fill).astype(to_numpy_dtype(target.dtype))
-  program = device.compile(device.render(lower_kernel(ast, device.target), "kernel"), "kernel")
+  program = device.compile(device.render(lower_kernel(ast, device.target), "kernel_under_test"), "kernel_under_test")
   handles = []
   for array in (out, *arrays):
     handles.append(device.alloc(array.nbytes))
     device.copyin(
       handles[-1], memoryview(np.ascontiguousarray(array).view(np.uint8)) if array.size else memoryview(b"")
     )
-  device.launch(program, handles, variables)
+  launch(device, program, handles, variables)
   result = np.empty(out.nbytes, np.uint8)
   device.copyout(memoryview(result), handles[0])
-  for handle in handles:
-    device.free(handle, handle.nbytes)
+  for handle, array in zip(handles, (out, *arrays)):
+    device.free(handle, array.nbytes)
   return result.view(out.dtype)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from codegen_kernels import dot, elementwise, evaluate, fold, load, loop, num, op, reduce, run, sink, store
+from codegen_kernels import dot, elementwise, evaluate, fold, launch, load, loop, num, op, reduce, run, sink, store
 
 from tinygrad.codegen import lower_kernel, signature
 from tinygrad.device import Device, Target
@@ -405,7 +405,7 @@ def test_a_deep_chain_of_operations():
 
 
 def test_loads_from_the_buffers_of_peers():
-  devices = [Device[f"CPU:{i}"] for i in range(3)]
+  devices = [Device[f"{Device.DEFAULT}:{i}"] for i in range(3)]
   n = 40
   number = UOp.variable("_device_num", 0, 2)
   i, j = loop(3, 0), loop(n, 1)
@@ -422,7 +422,7 @@ def test_loads_from_the_buffers_of_peers():
     slots = [u.arg for u in signature(ast).variables]
     for me, d in enumerate(devices):
       out = d.alloc(3 * n * 4)
-      d.launch(program, [out, handles], [me] * len(slots))
+      launch(d, program, [out, handles], [me] * len(slots))
       got = np.zeros((3, n), np.float32)
       d.copyout(memoryview(got), out)
       if slots:

@@ -8,11 +8,12 @@ stores are guarded, so that all threads of a group reach every barrier.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tinygrad.codegen.affine import Affine, affine, index
-from tinygrad.codegen.emit import Emitter, Env, substitute
+from tinygrad.codegen.emit import BLOCK, Emitter, Env, substitute
 from tinygrad.codegen.heuristic import EPILOGUE, Analysis, Item, fold_plan, size, static, tile_for
 from tinygrad.codegen.plan import Plan, Tile, is_inlined
 from tinygrad.device import Target
@@ -126,7 +127,7 @@ class GridEmitter(Emitter):
   def kernel(self, stores: Sequence[UOp]) -> None:
     assert not self.root.out or self.stack == [self.root], "one nest a kernel"
     grid = plan_grid(stores, self.target)
-    counts = [ceildiv(size(r), grid.plan.tiles.get(r, Tile()).size * n) for r, n in grid.shared]
+    counts = [max(ceildiv(size(r), grid.plan.tiles.get(r, Tile()).size * n), 1) for r, n in grid.shared]
     self.threads, self.lanes = int(prod(n for _, n in grid.shared)), grid.lanes
     with (
       self.loop(index(int(prod(counts))), AxisKind.GLOBAL) as group,
@@ -154,7 +155,7 @@ class GridEmitter(Emitter):
       self.unrolled_bits |= self.bit(copies)
       at = at.plus(Affine(0, {copies: workers}))
     out, end = at.uop(), r.src[0]
-    if end.op is Ops.CONST and end.arg % (tile.copies * workers) == 0:
+    if end.op is Ops.CONST and affine(out, self.affine_memo).bounds()[1] < end.arg:
       return out, copies, None
     exists = UOp.new(Ops.CMPLT, dtypes.bool, (out, end))
     last = affine(end, self.affine_memo).plus(Affine(-1)).uop()
@@ -214,18 +215,27 @@ class GridEmitter(Emitter):
       super()._fold_loops(group, order, tile, mapping, outer, registers)
       return
     r, before = order[0], len(self.guards)
-    with self.loop(self.steps(r, tile.copies * self.lanes), AxisKind.REDUCE) as counter:
-      self.spread_loops.add(counter)
-      at, copies, exists = self.share(r, counter, self.lane, self.lanes, tile)
-      del self.guards[before:]
-      values = [substitute(f.src[0], {**mapping, r: at}) for f in group]
-      for c in range(tile.copies):
-        for e, env in enumerate(outer):
-          here = env if copies is None else {**env, copies: c}
-          mask = None if exists is None else self.emit(exists, here)
-          for g, f in enumerate(group):
-            self.accumulate(f.arg, registers[g][e][c], self.value(values[g], here), mask)
-      self.forget(copies, None)
+    steps = self.steps(r, tile.copies * self.lanes)
+    blocks, length = 1, steps
+    if steps.op is Ops.CONST and steps.arg >= 8 * BLOCK:  # a long sum in parts of like size, for accuracy
+      length = index(max(BLOCK, power_of_two(math.isqrt(steps.arg))))
+      blocks = ceildiv(steps.arg, length.arg)
+    with self.loop(index(blocks), AxisKind.REDUCE) as block:
+      with self.loop(length, AxisKind.REDUCE) as counter:
+        self.spread_loops |= {block, counter}
+        step = Affine(0).plus(affine(block, {}), length.arg).plus(affine(counter, {})).uop() if blocks > 1 else counter
+        at, copies, exists = self.share(r, step, self.lane, self.lanes, tile)
+        del self.guards[before:]
+        values = [substitute(f.src[0], {**mapping, r: at}) for f in group]
+        for c in range(tile.copies):
+          for e, env in enumerate(outer):
+            here = env if copies is None else {**env, copies: c}
+            mask = None if exists is None else self.emit(exists, here)
+            for g, f in enumerate(group):
+              self.accumulate(f.arg, registers[g][e][c], self.value(values[g], here), mask)
+        self.forget(copies, None)
+      if blocks > 1:
+        self.flush(group, registers)
 
   def across(self, results: Sequence[tuple[UOp, object, UOp]]) -> Iterator[tuple[object, UOp]]:
     """The lanes' parts, reduced in scratch memory by halves."""

@@ -58,7 +58,7 @@ def compile_source(source: str, name: str, arch: str) -> bytes:
       nvrtc.nvrtcGetProgramLog(program, log)
       errors = [line for line in log.decode().splitlines() if "error" in line]
       raise DeviceError(f"CUDA: compiling {name} for {arch} failed: " + "\n    ".join(errors[:5]))
-    code = b" " * nvrtc.nvrtcGetCUBINSize(program)[1]
+    code = bytes(nvrtc.nvrtcGetCUBINSize(program)[1])
     nvrtc.nvrtcGetCUBIN(program, code)
   finally:
     nvrtc.nvrtcDestroyProgram(program)
