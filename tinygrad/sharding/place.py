@@ -807,7 +807,7 @@ class Placer:
       forms = self.summed[u].src if u in self.summed else () if step is None else step.forms
       for s, form in zip(u.src, forms):
         x = self.base.get(s, s)
-        if owes(self.outlines[x]._device):
+        if owes(self.outlines[x].device):
           device = u.device if u.op is Ops.MOVE else form.device
           if owes(device):
             kept[x] = kept.get(x, 0.0) + down.get(u, 0.0)
@@ -830,7 +830,7 @@ class Placer:
         if step.forms is not step.src:
           src = tuple([realized(f, o, s) for f, o, s in zip(step.forms, step.src, src)])
         v = UOp.new(u.op, u.dtype, src, u.arg)
-        v._shape, v._device = u._shape, step.result._device
+        v._shape, v._device = u._shape, step.result.device
         if v.origin is None:
           v.origin = u.origin
       if u in self.paid:
