@@ -104,6 +104,29 @@ def test_meshgrid():
       close(got, want)
 
 
+def test_shapes_and_memory_of_others():
+  x = Tensor.zeros(2, 3, dtype="half")
+  assert x.empty_like().dtype is dtypes.float16 and Tensor.invalids(2, 3, dtype="int8").shape == (2, 3)
+  n = UOp.variable("n", 1, 5).bind(2)
+  y = Tensor.ones(5, 2)[:n]
+  assert y.max_shape == (5, 2) and y.max_numel() == 10 and x.numpy_shape() == (2, 3)
+  with pytest.raises(ValueError, match="symbolic dim"):
+    y.numpy_shape()
+  z = Tensor([1, 2])
+  assert z.to_("CPU:1") is z and z.device == "CPU:1" and z.tolist() == [1, 2]
+
+
+def test_training_is_a_setting():
+  assert not Tensor.training
+  with Tensor.train():
+    assert Tensor.training
+    with Tensor.test():
+      assert not Tensor.training
+  Tensor.training = True
+  assert Tensor([1.0, 1.0]).dropout(1.0).tolist() == [0, 0]
+  Tensor.training = False
+
+
 def test_reading():
   t = Tensor([[1, 2], [3, 4]])
   assert t.tolist() == [[1, 2], [3, 4]]
@@ -167,6 +190,17 @@ KNOWN = [
 @pytest.mark.parametrize("key,counter,want", KNOWN)
 def test_threefry_gives_the_known_answers(key, counter, want):
   assert tuple(Tensor(u).item() for u in threefry2x32(*words(*key), *words(*counter))) == want
+
+
+def test_threefry_and_random_bits_are_functions_of_key_and_counter():
+  key, counter = Tensor([1, 2], dtype=dtypes.uint32), Tensor([7, 0], dtype=dtypes.uint32)
+  bits = Tensor.random_bits(key, counter, 5)
+  assert bits.dtype is dtypes.uint32 and bits.shape == (5,)
+  assert Tensor.random_bits(key, Tensor([8, 0], dtype=dtypes.uint32), 3).tolist() == bits.tolist()[2:]
+  words = Tensor([7, 8, 9], dtype=dtypes.uint64).threefry(Tensor([2 << 32 | 1], dtype=dtypes.uint64))
+  assert words.bitcast(dtypes.uint32).tolist()[:5] == bits.tolist()
+  zero = Tensor([0], dtype=dtypes.uint64)
+  assert zero.threefry(zero).tolist() == [0x99BA4EFE << 32 | 0x6B200159]  # the first of KNOWN
 
 
 def test_moments():
@@ -282,7 +316,8 @@ def test_types_and_ranges():
   assert np.abs(g).max() <= bound and np.abs(g).max() > 0.95 * bound
   assert abs(Tensor.kaiming_normal(100, 50, a=0).numpy().std() - math.sqrt(2 / 50)) < 0.02
   assert sorted(Tensor.randperm(10).tolist()) == list(range(10))
-  assert Tensor.rand_like(Tensor.zeros(2, 3)).shape == (2, 3)
+  assert Tensor.rand_like(Tensor.zeros(2, 3)).shape == Tensor.randn_like(Tensor.zeros(2, 3)).shape == (2, 3)
+  assert np.abs(Tensor.scaled_uniform(10, 10).numpy()).max() <= 0.1
   assert Tensor.rand(0, 3).numpy().shape == (0, 3)
 
 

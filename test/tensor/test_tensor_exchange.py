@@ -104,7 +104,7 @@ def test_pickle_and_deepcopy_keep_value_type_and_placement(dtype):
   x = Tensor([1.5], requires_grad=True)
   (x * 2).sum().backward()
   y = pickle.loads(pickle.dumps(x))
-  assert y.requires_grad and y.grad.tolist() == [2.0] and y.is_param
+  assert y.requires_grad and y.grad.tolist() == [2.0] and y.is_param and not y.is_param_(False).is_param
   assert pickle.loads(pickle.dumps(Tensor.zeros(0, 3))).shape == (0, 3)
   y.assign([5.0])
   assert x.tolist() == [1.5]

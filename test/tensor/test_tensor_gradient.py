@@ -148,3 +148,12 @@ ERRORS = [
 def test_errors(call, error, message):
   with pytest.raises(error, match=message):
     call(Tensor([1.0, 2.0]))
+
+
+def test_requires_grad_says_who_takes_a_gradient():
+  x, y = Tensor([2.0]), Tensor([3.0]).requires_grad_(False)
+  (x * y).sum().backward()
+  assert x.grad.tolist() == [3.0] and y.grad is None
+  z = Tensor([4.0]).requires_grad_()
+  (x * z).sum().backward()
+  assert z.grad.tolist() == [2.0] and x.grad.tolist() == [3.0]  # asked for by name, the others are left out

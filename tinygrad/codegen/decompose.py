@@ -155,13 +155,13 @@ def lower_log(x: UOp) -> UOp:
 
 
 def lower_tanh(x: UOp) -> UOp:
-  """tanh(x) = x + x³·P(x²) for |x| < 0.625, else 1 - 2/(exp(2|x|) + 1) with the sign of x."""
+  """tanh(x) = a + a³·P(a²) for a = |x| < 0.625, else 1 - 2/(exp(2a) + 1), with the sign of x."""
   a = absolute(x)
-  z = mul(x, x)
-  inner = add(x, mul(mul(x, z), polynomial(z, _TANH)))
+  z = mul(a, a)
+  inner = add(a, mul(mul(a, z), polynomial(z, _TANH)))
   two = const(x.dtype, 2.0)
   outer = alu(Ops.SUB, const(x.dtype, 1.0), alu(Ops.FDIV, two, add(lower_exp(add(a, a)), 1.0)))
-  return where(less(a, 0.625), inner, with_sign_of(outer, x))
+  return with_sign_of(where(less(a, 0.625), inner, outer), x)
 
 
 def lower_erf(x: UOp) -> UOp:

@@ -189,16 +189,23 @@ class Convolution(Linalg):
     never counts)."""
     rank = 2 if isinstance(kernel_size, int) else len(kernel_size)
     axes = tuple(range(-rank, 0))
-    if not ceil_mode and (count_include_pad or not any(a or b for a, b in _pad_amounts(padding, rank, "pool"))):
-      return self._windows(kernel_size, stride, dilation, padding, False, 0).mean(axes)
-    counted = self.full(self.shape[-rank:], 1.0, dtypes.float32)
-    if count_include_pad:
-      counted = counted._pad_pairs(tuple(_pad_amounts(padding, rank, "pool")), 1)
-      total = self._pad_pairs((*((0, 0),) * (self.ndim - rank), *_pad_amounts(padding, rank, "pool")), 0)
-      count = counted._windows(kernel_size, stride, dilation, 0, ceil_mode, 0).sum(axes)
-      return total._windows(kernel_size, stride, dilation, 0, ceil_mode, 0).sum(axes).div(count)
-    count = counted._windows(kernel_size, stride, dilation, padding, ceil_mode, 0).sum(axes)
-    return self._windows(kernel_size, stride, dilation, padding, ceil_mode, 0).sum(axes).div(count)
+    pads = _pad_amounts(padding, rank, "pool")
+    windows = self._windows(kernel_size, stride, dilation, padding, ceil_mode, 0)
+    if not ceil_mode and (count_include_pad or not any(a or b for a, b in pads)):
+      return windows.mean(axes)
+    ones = self.full(self.shape[-rank:], 1.0, dtypes.float32)
+    counted = ones._windows(kernel_size, stride, dilation, padding, ceil_mode, 0)
+    if count_include_pad:  # the padding as ones; what ceil_mode adds behind it stays zeros
+      strides = make_tuple(kernel_size if stride is None else stride, rank)
+      at = [
+        (n - 1) * s + d * (k - 1) + 1
+        for n, s, k, d in zip(counted.shape, strides, counted.shape[rank:], make_tuple(dilation, rank))
+      ]
+      padded = ones._pad_pairs(tuple(pads), 1)
+      counted = padded._pad_pairs(tuple((0, a - int(n)) for a, n in zip(at, padded.shape)), 0)._pool(
+        tuple(map(int, counted.shape[rank:])), strides, dilation
+      )
+    return windows.sum(axes).div(counted.sum(axes))
 
   def interpolate(self, size: tuple[int, ...], mode: str = "linear", align_corners: bool = False) -> Self:
     """The last dims resampled to `size`: "nearest", "nearest-exact" or "linear" (bilinear, …), as PyTorch does."""

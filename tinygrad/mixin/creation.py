@@ -138,11 +138,11 @@ class Creation(Math):
 
   def triu(self, diagonal: sint = 0) -> Self:
     """The upper triangle of the last two dims from `diagonal` on, zeros below."""
-    return self._tri(self.shape[-2], self.shape[-1], diagonal).where(self, 0)
+    return self._tri(self.shape[-2], self.shape[-1], diagonal).where(self, False)
 
   def tril(self, diagonal: sint = 0) -> Self:
     """The lower triangle of the last two dims up to `diagonal`, zeros above."""
-    return self._tri(self.shape[-2], self.shape[-1], diagonal + 1).where(0, self)
+    return self._tri(self.shape[-2], self.shape[-1], diagonal + 1).where(False, self)
 
   def meshgrid(self, *args: Self, indexing: str = "ij") -> tuple[Self, ...]:
     """Vectors as coordinates of a grid: tensor i varies along dim i ("ij"), the first two exchanged for "xy"."""

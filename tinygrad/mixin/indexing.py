@@ -199,7 +199,10 @@ class Indexing(Reduce):
   def masked_select(self, mask: Self, size: int | None = None, fill_value: Any = 0) -> Self:
     """The elements where `mask` is True, in order, as a vector. With `size` cut or filled to it; without, the mask is
     realised first."""
-    flat, keep = self.flatten(), mask._expand_to(self.shape).flatten().bool()
+    shape = broadcast_shape(self.shape, mask.shape)
+    if shape is None:
+      mismatch("masked_select", "the shapes must broadcast", (self.uop, mask.uop), "reshape the mask")
+    flat, keep = self._expand_to(shape).flatten(), mask._expand_to(shape).flatten().bool()
     places = keep.nonzero(size, -1).reshape(-1)
     found = flat._rows(places)
     return found if not fill_value else places.lt(0).where(fill_value, found)
@@ -347,7 +350,9 @@ class Indexing(Reduce):
       r = hit.where(values, 1).prod(-1).mul(self if include_self else 1)
     elif reduce == "mean":
       count = hit.sum(-1).add(int(include_self))
-      r = hit.where(values, 0).sum(-1).add(self if include_self else 0).div(there.where(count, 1)).cast(self.dtype)
+      mode: Literal["floor"] | None = None if dtypes.is_float(self.dtype) else "floor"
+      total = hit.where(values, 0).sum(-1).add(self if include_self else 0)
+      r = total.div(there.where(count, 1), rounding_mode=mode)
     elif reduce == "amax":
       r = hit.where(values, low).max(-1)
       r = r.maximum(self) if include_self else r

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from tinygrad.dtype import dtypes
 from tinygrad.mixin.elementwise import Elementwise
 from tinygrad.uop.ops import Ops
+
+P = ParamSpec("P")
+T = TypeVar("T", bound="Elementwise")
+HUGE = 2.0**62  # x*x does not overflow below, and x*x + 1 is x*x above
+
+
+def in_float32(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T, P], T]:
+  """A function of several steps, which takes narrower floats as float32 and rounds once, at the end."""
+
+  @functools.wraps(method)
+  def call(self: T, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    if not dtypes.is_float(self.dtype) or self.dtype.itemsize >= 4:
+      return method(self, *args, **kwargs)
+    return method(self.float(), *args, **kwargs).cast(self.dtype)
+
+  return call
 
 
 class Math(Elementwise):
@@ -20,18 +38,22 @@ class Math(Elementwise):
   def exp(self) -> Self:
     return self._float_unary(Ops.EXP)
 
+  @in_float32
   def exp2(self) -> Self:
     return self._float_tensor().mul(math.log(2)).exp()
 
   def log(self) -> Self:
     return self._float_unary(Ops.LOG)
 
+  @in_float32
   def log2(self) -> Self:
     return self.log().mul(1 / math.log(2))
 
+  @in_float32
   def log10(self) -> Self:
     return self.log().mul(1 / math.log(10))
 
+  @in_float32
   def rsqrt(self) -> Self:
     """1 / sqrt(x)."""
     return self.sqrt().reciprocal()
@@ -39,36 +61,54 @@ class Math(Elementwise):
   def logaddexp(self, other: Any) -> Self:
     """log(exp(x) + exp(y)) without overflow."""
     a, b = (self._wrap(u) for u in self._operands(other, "logaddexp"))
-    m = a.maximum(b).detach()
-    finite = m.isinf().where(0.0, m)  # inf - inf is nan
-    return a.sub(finite).exp().add(b.sub(finite).exp()).log().add(finite)
+    greater = a.maximum(b)
+    size = a.eq(b).where(0.0, a.sub(b).abs())  # inf - inf is nan
+    return greater.add(size.neg().exp()._log1p())
+
+  def _log1p(self) -> Self:
+    """log(1 + x), exact where 1 + x is not (W. Kahan: log(u) * x / (u - 1), u = 1 + x rounded)."""
+    u = self.add(1)
+    rest = u.sub(1)
+    none = rest.eq(0).bitwise_or(u.eq(math.inf))
+    return none.where(self, u.log().mul(self.div(none.where(1.0, rest))))
+
+  def _expm1(self) -> Self:
+    """exp(x) - 1, exact where that cancels (W. Kahan: (u - 1) * x / log(u), u = exp(x) rounded)."""
+    u = self.exp()
+    near = self.abs().lt(1).bitwise_and(u.ne(1))
+    safe = near.where(u, 2.0)
+    return near.where(safe.sub(1).mul(self.div(safe.log())), self.abs().lt(1).where(self, u.sub(1)))
 
   # ---- trigonometry
 
   def sin(self) -> Self:
     return self._float_unary(Ops.SIN)
 
+  @in_float32
   def cos(self) -> Self:
-    return self._float_tensor().sub(math.pi / 2, reverse=True).sin()
+    return self._float_tensor().mul(0.5).sin().square().mul(-2).add(1)  # x/2 is exact, pi/2 - x is not
 
+  @in_float32
   def tan(self) -> Self:
     return self.sin().div(self.cos())
 
+  @in_float32
   def asin(self) -> Self:
     """arcsin: atan(x / sqrt(1 - x²)), with the ends exact."""
     x = self._float_tensor()
     return x.div(x.mul(x).sub(1, reverse=True).sqrt()).atan()
 
+  @in_float32
   def acos(self) -> Self:
     return self.asin().sub(math.pi / 2, reverse=True)
 
+  @in_float32
   def atan(self) -> Self:
     """arctan by a minimax polynomial of degree 17 on [0, 1] after atan(x) = pi/2 - atan(1/x) (Abramowitz & Stegun
     4.4.49)."""
     x = self._float_tensor()
-    size = x.abs()
-    big = size.gt(1)
-    t = big.where(big.where(size, 1.0).reciprocal(), size)
+    big = x.detach().abs().gt(1)
+    t = big.where(big.where(x, 1.0).reciprocal(), x)
     z = t.mul(t)
     p = t.const_like(0.0028662257)
     for c in (
@@ -83,30 +123,42 @@ class Math(Elementwise):
     ):
       p = p.mul(z).add(c)
     r = p.mul(t)
-    r = big.where(r.sub(math.pi / 2, reverse=True), r)
-    return x.lt(0).where(r.neg(), r)
+    return big.where(x.sign().mul(math.pi / 2).sub(r), r)
 
+  @in_float32
   def sinh(self) -> Self:
-    return self.exp().sub(self.neg().exp()).mul(0.5)
+    e = self._float_tensor()._expm1()
+    return e.abs().lt(1).where(e.add(e.div(e.add(1))), self.exp().sub(self.neg().exp())).mul(0.5)
 
+  @in_float32
   def cosh(self) -> Self:
     return self.exp().add(self.neg().exp()).mul(0.5)
 
   def tanh(self) -> Self:
     return self._float_unary(Ops.TANH)
 
+  @in_float32
   def asinh(self) -> Self:
-    size = self._float_tensor().abs()
-    r = size.add(size.mul(size).add(1).sqrt()).log()
-    return self.lt(0).where(r.neg(), r)
+    """log(x + sqrt(x² + 1)), by log1p."""
+    side = self._float_tensor().const_like(1.0).copysign(self)  # the derivative of abs at 0 is none of asinh's
+    size = self._float_tensor().mul(side)
+    x = size.minimum(HUGE)
+    r = x.add(x.square().div(x.square().add(1).sqrt().add(1)))._log1p()
+    return size.gt(HUGE).where(size.maximum(HUGE).log().add(math.log(2)), r).mul(side)
 
+  @in_float32
   def acosh(self) -> Self:
+    """log(x + sqrt(x² - 1)), by log1p."""
     x = self._float_tensor()
-    return x.add(x.mul(x).sub(1).sqrt()).log()
+    t = x.minimum(HUGE).sub(1)
+    r = t.add(t.sqrt().mul(t.add(2).sqrt()))._log1p()
+    return x.gt(HUGE).where(x.maximum(HUGE).log().add(math.log(2)), r)
 
+  @in_float32
   def atanh(self) -> Self:
+    """log((1 + x) / (1 - x)) / 2."""
     x = self._float_tensor()
-    return x.add(1).div(x.sub(1, reverse=True)).log().mul(0.5)
+    return x._log1p().sub(x.neg()._log1p()).mul(0.5)
 
   def erf(self) -> Self:
     return self._float_unary(Ops.ERF)
@@ -176,12 +228,15 @@ class Math(Elementwise):
     """max(x, 0); its derivative at 0 is 0, where that of `maximum` is a half."""
     return self.gt(0).where(self, self.detach().maximum(0))
 
+  @in_float32
   def sigmoid(self) -> Self:
     return self._float_tensor().neg().exp().add(1).reciprocal()
 
+  @in_float32
   def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
     return self.mul(alpha).add(beta).clamp(0, 1)
 
+  @in_float32
   def silu(self) -> Self:
     """x * sigmoid(x) (https://arxiv.org/abs/1606.08415)."""
     return self.mul(self.sigmoid())
@@ -190,6 +245,7 @@ class Math(Elementwise):
     """`silu`."""
     return self.silu()
 
+  @in_float32
   def gelu(self, approximate: str = "tanh") -> Self:
     """x * Phi(x) (https://arxiv.org/abs/1606.08415), exactly ("none") or by its tanh approximation ("tanh")."""
     if approximate == "tanh":
@@ -199,6 +255,7 @@ class Math(Elementwise):
       raise ValueError(f"gelu: unknown approximation {approximate!r}\n  fix: use 'tanh' or 'none'")
     return self.mul(0.5).mul(self.mul(1 / math.sqrt(2)).erf().add(1))
 
+  @in_float32
   def quick_gelu(self) -> Self:
     return self.mul(self.mul(1.702).sigmoid())
 
@@ -208,34 +265,42 @@ class Math(Elementwise):
   def relu6(self) -> Self:
     return self.clamp(0, 6)
 
+  @in_float32
   def hardswish(self) -> Self:
     return self.mul(self.add(3).relu6()).mul(1 / 6)
 
   def hardtanh(self, min_val: float = -1, max_val: float = 1) -> Self:
     return self.clamp(min_val, max_val)
 
+  @in_float32
   def elu(self, alpha: float = 1.0) -> Self:
     """x above 0, alpha*(exp(x) - 1) below (https://arxiv.org/abs/1511.07289)."""
-    return self.gt(0).where(self, self.minimum(0).exp().sub(1).mul(alpha))
+    return self.gt(0).where(self, self._float_tensor().minimum(0)._expm1().mul(alpha))
 
+  @in_float32
   def celu(self, alpha: float = 1.0) -> Self:
-    return self.maximum(0).add(self.div(alpha).exp().sub(1).mul(alpha).minimum(0))
+    return self.maximum(0).add(self.minimum(0).div(alpha)._expm1().mul(alpha))
 
+  @in_float32
   def selu(self, alpha: float = 1.67326, gamma: float = 1.0507) -> Self:
     return self.elu(alpha).mul(gamma)
 
+  @in_float32
   def softplus(self, beta: float = 1.0) -> Self:
     """log(1 + exp(beta*x)) / beta."""
     x = self._float_tensor().mul(beta)
     return x.logaddexp(0.0).mul(1 / beta)
 
+  @in_float32
   def softsign(self) -> Self:
     return self.div(self.abs().add(1))
 
+  @in_float32
   def mish(self) -> Self:
     """x * tanh(softplus(x)) (https://arxiv.org/abs/1908.08681)."""
     return self.mul(self.softplus().tanh())
 
+  @in_float32
   def logsigmoid(self) -> Self:
     return self.neg().softplus().neg()
 

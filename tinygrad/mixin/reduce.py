@@ -101,23 +101,25 @@ class Reduce(Creation):
 
   # ---- softmax
 
-  def _shifted(self, axis: Axis, dtype: DType | str | None) -> Self:
-    """x minus its greatest element, as a float: what exp can take."""
-    x = self.cast(to_dtype(dtype) if dtype is not None else least_upper_float(self.dtype))
-    return x.sub(x.detach().max(axis, keepdim=True))
+  def _shifted(self, axis: Axis, dtype: DType | str | None) -> tuple[Self, DType]:
+    """(x minus its greatest element, as a float of at least 32 bits: what exp can take; the result's type)."""
+    out = to_dtype(dtype) if dtype is not None else least_upper_float(self.dtype)
+    x = self.cast(sum_acc_dtype(out))
+    return x.sub(x.detach().max(axis, keepdim=True)), out
 
   def softmax(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
     """exp(x) over its sum along `axis`."""
-    e = self._shifted(axis, dtype).exp()
-    return e.mul(e.sum(axis, keepdim=True).reciprocal())
+    x, out = self._shifted(axis, dtype)
+    e = x.exp()
+    return e.mul(e.sum(axis, keepdim=True).reciprocal()).cast(out)
 
   def softmin(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
     return self.neg().softmax(axis, dtype)
 
   def log_softmax(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
     """log of softmax."""
-    m = self._shifted(axis, dtype)
-    return m.sub(m.exp().sum(axis, keepdim=True).log())
+    x, out = self._shifted(axis, dtype)
+    return x.sub(x.exp().sum(axis, keepdim=True).log()).cast(out)
 
   def logsumexp(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """log of the sum of exp(x), without overflow."""
@@ -197,11 +199,12 @@ class Reduce(Creation):
   def cummax(self, axis: int = 0) -> tuple[Self, Self]:
     """The greatest element so far along `axis`, and where it stands (the last one of equals), int32."""
     values = self._cumulate(axis, Ops.MAX, dtypes.min(self.dtype))
+    hit = self.eq(values).bitwise_or(self.isnan())  # a nan stays the greatest
     if not self.ndim:
       return values, self._wrap(UOp.const(dtypes.int32, 0))
     dim = self._dim(axis)
     places = self.arange(self.shape[dim]).reshape(tuple(-1 if i == dim else 1 for i in range(self.ndim)))
-    return values, self.eq(values).where(places, 0)._cumulate(dim, Ops.MAX, 0)
+    return values, hit.where(places, 0)._cumulate(dim, Ops.MAX, 0)
 
   def cummin(self, axis: int = 0) -> tuple[Self, Self]:
     """The least element so far along `axis`, and where it stands (the last one of equals), int32."""

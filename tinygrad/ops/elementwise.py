@@ -48,6 +48,10 @@ def _no_gradient(g: UOp, u: UOp) -> Grads:
   return (None,) * len(u.src)
 
 
+def _square(u: UOp) -> UOp:
+  return u * u
+
+
 # ---------------------------------------------------------------- unary
 
 define_elementwise(Ops.NEG, lambda x: numpy.negative(x), lambda g, u: (-g,), Owed.NEGATE, "-{0}")
@@ -61,7 +65,7 @@ define_elementwise(
 define_elementwise(
   Ops.SIN,
   lambda x: numpy.sin(x),
-  lambda g, u: (g * (math.pi / 2 - u.src[0]).alu(Ops.SIN),),  # cos(x) = sin(pi/2 - x)
+  lambda g, u: (g - g * 2 * _square((u.src[0] * 0.5).alu(Ops.SIN)),),  # cos(x) = 1 - 2 sin(x/2)^2, x/2 is exact
   Owed.SETTLE_FIRST,
   "sin({0})",
   float_only,

@@ -490,7 +490,7 @@ class UOp:
   def cast(self, dtype: DType) -> UOp:
     if self.dtype is dtype:
       return self
-    if self.op is Ops.CONST:
+    if self.op is Ops.CONST and not self.src:  # one with a source is a tensor of its own, to which gradients flow
       return UOp.const(dtype, _cast_const(self.arg, dtype))
     return UOp.build(Ops.CAST, dtype, (self,))
 
