@@ -231,6 +231,8 @@ class GridEmitter(Emitter):
           for e, env in enumerate(outer):
             here = env if copies is None else {**env, copies: c}
             mask = None if exists is None else self.emit(exists, here)
+            if mask is not None and mask.op is Ops.CONST and not mask.arg:  # a copy beyond the end, for every lane
+              continue
             for g, f in enumerate(group):
               self.accumulate(f.arg, registers[g][e][c], self.value(values[g], here), mask)
         self.forget(copies, None)
