@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from extra.write_gguf import write_gguf
 from tinygrad import Device, Mesh, P, Tensor, TinyJit, nn
-from tinygrad.apps.gguf import GGUF, GGMLType
 from tinygrad.helpers import interruptible
+from tinygrad.nn.gguf import GGUF, GGMLType
 
 BOS, EOS = "<|begin_of_text|>", "<|end_of_text|>"
 # Tests, data tables, code of others, and what is generated when Python is installed.

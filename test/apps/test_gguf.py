@@ -9,7 +9,7 @@ import pytest
 from gguf import quants as oracle_quants
 
 from extra.write_gguf import write_gguf
-from tinygrad.apps.gguf import GGUF, GGMLType, GGUFError
+from tinygrad.nn.gguf import GGUF, GGMLType, GGUFError
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:
@@ -171,8 +171,8 @@ def string(s: str) -> bytes:
     (string("f32") + b"\x02", string("f32") + b"\x05", r"tensor 'f32': dims at byte \d+: 5 dims"),
     (string("f32") + b"\x02\0\0\0\x05", string("f32") + b"\x02\0\0\0\0", r"the shape \[3, 0\] is not possible"),
     (string("f16"), string("f32"), r"tensor 1 at byte \d+: the name 'f32' appears twice"),
-    (b"\x40" + bytes(7) + b"\x04" + bytes(7) + b"\x08", b"\x40" + bytes(7) + b"\x04" + bytes(7) + b"\x0c",
-     r"its type is Q4_K; supported are F32, F16, Q8_0\n  fix: .*llama-quantize"),
+    (b"\x40" + bytes(7) + b"\x04" + bytes(7) + b"\x08", b"\x40" + bytes(7) + b"\x04" + bytes(7) + b"\x0a",
+     r"its type is Q2_K; supported are F32, F16, Q4_0.*\n  fix: .*llama-quantize"),
     (b"\x40" + bytes(7) + b"\x04" + bytes(7) + b"\x08", b"\x41" + bytes(7) + b"\x04" + bytes(7) + b"\x08",
      r"rows of 65 are no whole number of Q8_0 blocks of 32"),
     (b"\x40" + bytes(7) + b"\x04" + bytes(7) + b"\x08", b"\x40" + bytes(7) + b"\x05" + bytes(7) + b"\x08",
@@ -224,7 +224,7 @@ def test_wrong_use_has_a_fix(small: Path):
   assert g.get("t.u8", float) == 200.0 and g.get("no.such", int, 4) == 4
   with pytest.raises(GGUFError, match="tensor 'none': is missing"):
     g.floats("none")
-  with pytest.raises(GGUFError, match="is quantised"):
+  with pytest.raises(GGUFError, match="is Q8_0, not F32 or F16"):
     g.floats("q8")
   with pytest.raises(GGUFError, match="is F32"):
     g.quants("f32")

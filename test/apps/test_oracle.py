@@ -15,10 +15,10 @@ from tiny_llama import CASES, PROMPTS, TOKENS, Tiny
 from tokenizers import models, pre_tokenizers, trainers
 
 from extra.write_gguf import write_gguf
-from tinygrad.apps.gguf import GGUF
 from tinygrad.apps.llm import EMBEDDED
 from tinygrad.apps.model import Layout, Llama
 from tinygrad.apps.tokenizer import SPLITS, Tokenizer
+from tinygrad.nn.gguf import GGUF
 
 DATA = Path(__file__).parents[1] / "data"
 

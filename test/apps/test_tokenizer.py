@@ -11,8 +11,8 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from extra.write_gguf import write_gguf
 from tinygrad.apps import AppError
-from tinygrad.apps.gguf import GGUF, GGUFError
 from tinygrad.apps.tokenizer import SPLITS, TokenError, Tokenizer, bytes_of_chars
+from tinygrad.nn.gguf import GGUF, GGUFError
 
 TEXT = ["def f(x):\n  return x + 1\n" * 8, "the quick brown fox doesn't jump 12345 times\n\n" * 8, "größe 漢字 🙂 " * 8]
 TEMPLATE = (

@@ -12,9 +12,9 @@ import pytest
 from extra import train_llm
 from extra.train_llm import Batches, Corpus, Layout, Recipe, Sizes, Trainer
 from tinygrad import Tensor, nn
-from tinygrad.apps.gguf import GGUF
 from tinygrad.apps.model import Layout as AppLayout
 from tinygrad.apps.model import Llama as AppLlama
+from tinygrad.nn.gguf import GGUF
 
 DATA = Path(__file__).parents[1] / "data"
 SMALL = Sizes(dim=64, layers=2, heads=4, kv_heads=2, ffn=128, vocab=512, context=32)

@@ -1,27 +1,39 @@
 """State dicts, and safetensors files: round trips, files written by hand, and damaged ones."""
 
+import io
 import json
+import pickle
 import struct
+import tarfile
+import zipfile
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 
 from tinygrad import Context, Tensor, dtypes
+from tinygrad.nn.gguf import BLOCKS, GGUF, GGMLType, GGUFError, dequantize
 from tinygrad.nn.state import (
+  CheckpointError,
   SafetensorsError,
   StateError,
   get_parameters,
   get_state_dict,
+  gguf_load,
   load_state_dict,
   safe_load,
   safe_load_metadata,
   safe_save,
+  tar_extract,
+  torch_load,
+  zip_extract,
 )
 
 D2 = ("CPU:0", "CPU:1")
+DATA = Path(__file__).parents[1] / "data"
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:
@@ -203,6 +215,190 @@ def test_a_header_length_beyond_the_file(tmp_path: Path):
     safe_load(tmp_path / "m")
   with pytest.raises(FileNotFoundError):
     safe_load(tmp_path / "none")
+
+
+# ---------------------------------------------------------------- archives
+
+
+FILES = {"a.txt": b"hello", "folder/b": bytes(range(256)) * 4, "empty": b""}
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
+def test_tar_archives(tmp_path: Path, mode: Any):
+  with tarfile.open(tmp_path / "x.tar", mode) as tar:
+    for name, content in FILES.items():
+      info = tarfile.TarInfo(name)
+      info.size = len(content)
+      tar.addfile(info, io.BytesIO(content))
+    folder = tarfile.TarInfo("folder")
+    folder.type = tarfile.DIRTYPE
+    tar.addfile(folder)
+  for source in (tmp_path / "x.tar", Tensor((tmp_path / "x.tar").read_bytes()), Tensor(tmp_path / "x.tar")):
+    got = tar_extract(source)
+    assert {name: t.numpy().tobytes() for name, t in got.items()} == FILES
+    assert all(t.dtype is dtypes.uint8 for t in got.values())
+
+
+@pytest.mark.parametrize("how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_zip_archives(tmp_path: Path, how: int):
+  with zipfile.ZipFile(tmp_path / "x.zip", "w", how) as archive:
+    archive.mkdir("folder")
+    for name, content in FILES.items():
+      archive.writestr(name, content)
+  for source in (tmp_path / "x.zip", str(tmp_path / "x.zip"), Tensor((tmp_path / "x.zip").read_bytes())):
+    assert {name: t.numpy().tobytes() for name, t in zip_extract(source).items()} == FILES
+
+
+def test_damaged_archives(tmp_path: Path):
+  with pytest.raises(CheckpointError, match=r"tensor: is no tar archive.*\n  fix: "):
+    tar_extract(Tensor(b"no archive"))
+  with pytest.raises(CheckpointError, match="tensor: is no whole zip archive"):
+    zip_extract(Tensor(b"no archive"))
+  with pytest.raises(CheckpointError, match="is no whole zip archive: x is not 4 bytes, or compressed in a way"):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_LZMA) as archive:
+      archive.writestr("x", b"1234")
+    zip_extract(tmp_path / "x.zip")
+
+
+# ---------------------------------------------------------------- PyTorch's files
+
+
+@pytest.mark.parametrize("name", ["torch_zip.pt", "torch_legacy.pt"])
+def test_files_of_torch_save(name: str):
+  """Against the values that make_torch_files.py gave them."""
+  x = np.arange(24, dtype=np.float32).reshape(4, 6)
+  for source in (DATA / name, str(DATA / name), Tensor((DATA / name).read_bytes()), Tensor(DATA / name)):
+    got: Any = torch_load(source)
+    assert got["epoch"] == 3 and got["size"] == (4, 6)
+    assert list(got["model"]) == [
+      "0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked",
+    ]  # fmt: skip
+    np.testing.assert_array_equal(got["model"]["0.weight"].numpy(), np.arange(6).reshape(2, 3))
+    for t, want in zip(got["views"], (x.T, x[1:3, ::2], x), strict=True):
+      np.testing.assert_array_equal(t.numpy(), want)
+    assert got["param"].dtype is dtypes.bfloat16 and got["param"].tolist() == [[1.5, 1.5], [1.5, 1.5]]
+    assert got["scalar"].shape == () and got["scalar"].item() == 3 and got["empty"].shape == (0, 3)
+    kinds = ["int8", "uint8", "int16", "int32", "bool", "float16", "float64"]
+    kinds += ["uint16", "fp8e4m3", "fp8e5m2"] if "zip" in name else []
+    for t, kind in zip(got["types"], kinds, strict=True):
+      assert t.dtype.name == kind and [float(v) for v in t.tolist()] == ([0, 1, 1] if kind == "bool" else [0, 1, 2])
+    assert not hasattr(got["args"], "lr")  # an object of a class that no checkpoint needs
+
+
+class Evil:
+  def __init__(self, path: str):
+    self.path = path
+
+  def __reduce__(self) -> Any:
+    return open, (self.path, "w")
+
+
+def test_no_code_of_the_file_is_run(tmp_path: Path):
+  evil, mark = tmp_path / "evil.pt", tmp_path / "mark"
+  with zipfile.ZipFile(evil, "w") as archive:
+    archive.writestr("x/data.pkl", pickle.dumps({"a": Evil(str(mark)), "b": 1}))
+  assert torch_load(evil)["b"] == 1 and not mark.exists()
+  pickle.loads(pickle.dumps(Evil(str(mark)))).close()
+  assert mark.exists()  # Python's own unpickler runs it
+
+
+def test_damaged_torch_files(tmp_path: Path):
+  raw, bad, refused = (DATA / "torch_zip.pt").read_bytes(), tmp_path / "bad.pt", 0
+  for n in range(0, len(raw), 97):
+    bad.write_bytes(raw[:n])
+    with pytest.raises(CheckpointError, match=r"bad\.pt: .*\n  fix: "):
+      torch_load(bad)
+  legacy = (DATA / "torch_legacy.pt").read_bytes()
+  for n in range(0, len(legacy), 31):
+    bad.write_bytes(legacy[:n])
+    with pytest.raises(CheckpointError, match=r"bad\.pt: .*\n  fix: "):
+      torch_load(bad)
+  rng = np.random.default_rng(0)
+  for _ in range(300):
+    b = bytearray(legacy)
+    for at in rng.integers(0, len(b), 3):
+      b[at] = rng.integers(0, 256)
+    bad.write_bytes(b)
+    try:
+      torch_load(bad)
+    except CheckpointError:
+      refused += 1
+  assert 100 < refused < 300
+
+
+def saved_by_hand(tmp_path: Path, body: bytes) -> Path:
+  """A zip file whose pickle is `body`, after the protocol's opcode, with one storage of 4 floats."""
+  with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
+    archive.writestr("x/data.pkl", pickle.PROTO + b"\x02" + body + pickle.STOP)
+    archive.writestr("x/data/0", np.arange(4, dtype="<f4").tobytes())
+  return tmp_path / "x.pt"
+
+
+def rebuilt(offset: int, size: Any, stride: Any, storage: bytes = b"FloatStorage", key: str = "0") -> bytes:
+  """The opcodes of _rebuild_tensor_v2(storage, offset, size, stride, False, None)."""
+  pid = b"(" + pickle.dumps("storage", 2)[2:-1] + b"ctorch\n" + storage + b"\n" + pickle.dumps(key, 2)[2:-1]
+  pid += pickle.dumps("cpu", 2)[2:-1] + pickle.dumps(4, 2)[2:-1] + b"tQ"
+  rest = b"".join(pickle.dumps(v, 2)[2:-1] for v in (offset, size, stride, False, None))
+  return b"ctorch._utils\n_rebuild_tensor_v2\n(" + pid + rest + b"tR"
+
+
+def test_tensors_that_do_not_fit_their_storage(tmp_path: Path):
+  assert torch_load(saved_by_hand(tmp_path, rebuilt(1, (3,), (1,)))).tolist() == [1, 2, 3]  # type: ignore[attr-defined]
+  for offset, size, stride in ((2, (3,), (1,)), (0, (2, 2), (3, 1)), (-1, (2,), (1,)), (0, (2,), (-1,))):
+    with pytest.raises(CheckpointError, match=r"a tensor \[.*\] does not lie in its storage '0'"):
+      torch_load(saved_by_hand(tmp_path, rebuilt(offset, size, stride)))
+  with pytest.raises(CheckpointError, match="has no storage '7'"):
+    torch_load(saved_by_hand(tmp_path, rebuilt(0, (1,), (1,), key="7")))
+  with pytest.raises(CheckpointError, match="which is no storage of a known type"):
+    torch_load(saved_by_hand(tmp_path, rebuilt(0, (1,), (1,), b"ComplexFloatStorage")))
+  with zipfile.ZipFile(tmp_path / "y.pt", "w") as archive:
+    archive.writestr("weights", b"")
+  with pytest.raises(CheckpointError, match="is a zip archive without data.pkl"):
+    torch_load(tmp_path / "y.pt")
+
+
+# ---------------------------------------------------------------- GGUF
+
+
+@pytest.mark.parametrize("kind", [k for k in GGMLType if BLOCKS[k][0] > 1], ids=lambda k: k.name)
+def test_quantised_blocks_against_the_gguf_package(kind: GGMLType):
+  oracle, rng = gguf.GGMLQuantizationType(int(kind)), np.random.default_rng(0)
+  assert gguf.GGML_QUANT_SIZES[oracle] == BLOCKS[kind]
+  blocks = rng.integers(0, 256, (9, BLOCKS[kind][1])).astype(np.uint8)
+  halves = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "MXFP4": ()}
+  for at in halves.get(kind.name, (0,)):  # finite scales
+    blocks[:, at : at + 2] = rng.standard_normal((9, 1)).astype(np.float16).view(np.uint8)
+  if kind is GGMLType.MXFP4:
+    blocks[:, 0] = rng.integers(120, 135, 9)
+  np.testing.assert_array_equal(dequantize(Tensor(blocks), kind).numpy(), gguf.quants.dequantize(blocks, oracle))
+
+
+def test_gguf_files(tmp_path: Path):
+  path, x = tmp_path / "m.gguf", normal(0, 4, 256)
+  writer = gguf.GGUFWriter(path, "llama")
+  writer.add_uint32("llama.block_count", 2)
+  writer.add_tensor("f32", x)
+  writer.add_tensor("i32", np.arange(6, dtype=np.int32).reshape(2, 3))
+  kinds = {k: gguf.GGMLQuantizationType[k] for k in ("BF16", "Q8_0", "Q4_0", "Q5_1")}
+  packed = {k: gguf.quants.quantize(x, kind) for k, kind in kinds.items()}
+  for k, kind in kinds.items():
+    writer.add_tensor(k, packed[k], raw_dtype=kind)
+  writer.write_header_to_file()
+  writer.write_kv_data_to_file()
+  writer.write_tensors_to_file()
+  writer.close()
+  for source in (path, str(path), Tensor(path.read_bytes())):
+    metadata, tensors = gguf_load(source)
+    assert metadata["llama.block_count"] == 2 and list(tensors) == ["f32", "i32", *kinds]
+    np.testing.assert_array_equal(tensors["f32"].numpy(), x)
+    assert tensors["i32"].dtype is dtypes.int32 and tensors["i32"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert tensors["BF16"].dtype is dtypes.bfloat16
+    for k, kind in kinds.items():
+      np.testing.assert_array_equal(tensors[k].numpy(), gguf.quants.dequantize(packed[k], kind))
+  with pytest.raises(GGUFError, match="'Q4_0'.*is Q4_0, not F32 or F16\n  fix: "):
+    GGUF(path).floats("Q4_0")
+  with pytest.raises(GGUFError, match="GGUF tensor: magic"):
+    gguf_load(Tensor(b"no gguf file"))
 
 
 # ---------------------------------------------------------------- state dicts

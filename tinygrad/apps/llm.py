@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from tinygrad import DeviceError, ShardError
 from tinygrad.apps import AppError
-from tinygrad.apps.gguf import GGUF
 from tinygrad.apps.model import Layout, Llama
 from tinygrad.apps.tokenizer import Tokenizer
 from tinygrad.helpers import interruptible, size_to_str
+from tinygrad.nn.gguf import GGUF, GGUFError
 
 EMBEDDED = Path(__file__).with_name("model.gguf")
 EXAMPLES = """\
@@ -215,7 +215,7 @@ def main(argv: list[str] | None = None) -> int:
     converse(args, model, tokenizer, stats)
   except KeyboardInterrupt:
     status = 130
-  except (AppError, ShardError, DeviceError, OSError) as e:
+  except (AppError, GGUFError, ShardError, DeviceError, OSError) as e:
     print(f"error: {e}", file=sys.stderr)
     return 2
   if model is not None and stats.prompt_tokens:

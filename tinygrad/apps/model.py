@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from tinygrad import Device, Mesh, P, Sharding, Tensor, TinyJit, UOp, Variable, dtypes
 from tinygrad.apps import AppError
-from tinygrad.apps.gguf import GGUF, GGMLType, GGUFError
 from tinygrad.apps.tokenizer import TokenError
+from tinygrad.nn.gguf import GGUF, GGMLType, GGUFError
 from tinygrad.sharding.localize import localize
 from tinygrad.uop.ops import Ops
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.apps import AppError
-from tinygrad.apps.gguf import GGUF, GGUFError
+from tinygrad.nn.gguf import GGUF, GGUFError
 
 if TYPE_CHECKING:
   from tokenizers import Tokenizer as Encoder

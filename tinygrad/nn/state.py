@@ -1,4 +1,4 @@
-"""The tensors of a model by name, and safetensors files.
+"""The tensors of a model by name, and the files that hold them: safetensors, PyTorch's, GGUF, tar and zip archives.
 
 A safetensors file is a u64 length, a JSON header of that length, and the tensors' bytes, little-endian and row-major:
   {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, "__metadata__": {"key": "value"}}
@@ -8,23 +8,31 @@ Source: the format section of https://huggingface.co/docs/safetensors.
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import mmap
 import os
+import pickle
 import struct
 import sys
+import zlib
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, TypeVar
 
 from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.engine.realize import Box, host_blocks
-from tinygrad.helpers import DEBUG, Context, atomic_write, numpy, prod
+from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, numpy, prod
+from tinygrad.nn.gguf import GGUF
 from tinygrad.tensor import Tensor
 from tinygrad.uop.ops import Ops
 
+tarfile: Any = LazyModule("tarfile")
+zipfile: Any = LazyModule("zipfile")
 T = TypeVar("T")
+File = Tensor | str | os.PathLike[str]  # a file's path, or its bytes as a uint8 tensor
 REFETCH = "the file is damaged or incomplete: download or write it again"
 SLAB = 16 << 20  # bytes that are on their way to a file at a time
 MAX_HEADER = 100_000_000  # bytes, the format's own limit
@@ -44,6 +52,13 @@ class SafetensorsError(ValueError):
     super().__init__(f"safetensors {source}: {field}: {problem}\n  fix: {fix}")
 
 
+class CheckpointError(ValueError):
+  """A file of tensors that cannot be used: names the file, what is wrong, and a fix."""
+
+  def __init__(self, source: str, problem: str, fix: str = REFETCH):
+    super().__init__(f"{source}: {problem}\n  fix: {fix}")
+
+
 class StateError(KeyError, ValueError):
   """A state dict that does not go with its model: names the key, and a fix. (A KeyError would print its repr.)"""
 
@@ -54,7 +69,7 @@ class StateError(KeyError, ValueError):
 # ---------------------------------------------------------------- safetensors
 
 
-def _contents(fn: Tensor | str | os.PathLike[str]) -> tuple[str, memoryview]:
+def _contents(fn: File) -> tuple[str, memoryview]:
   """(what errors call it, its bytes): a mapped file, or the bytes of a uint8 tensor."""
   if isinstance(fn, Tensor):
     return "tensor", memoryview(numpy.ascontiguousarray(fn.numpy())).cast("B")
@@ -129,17 +144,17 @@ def _naturals(x: Any) -> bool:
   return isinstance(x, list) and all(type(n) is int and 0 <= n < 1 << 60 for n in x)
 
 
-def safe_load_metadata(t: Tensor | str | os.PathLike[str]) -> tuple[Tensor, int, dict[str, Any]]:
+def safe_load_metadata(t: File) -> tuple[Tensor, int, dict[str, Any]]:
   """(the file's bytes as a uint8 tensor, where the tensors' data begin in it, the header).
 
   `t` is a path or a uint8 tensor. Raises: SafetensorsError for a file that is not as the format says; OSError.
   """
   source, data = _contents(t)
   start, header = _header(source, data)
-  return t if isinstance(t, Tensor) else Tensor(numpy.frombuffer(data, numpy.uint8)), start, header
+  return t if isinstance(t, Tensor) else _bytes_tensor(data), start, header
 
 
-def safe_load(fn: Tensor | str | os.PathLike[str]) -> dict[str, Tensor]:
+def safe_load(fn: File) -> dict[str, Tensor]:
   """The tensors of a safetensors file (a path, or its bytes as a uint8 tensor) by name.
 
   The file is mapped: a tensor's bytes are read when it is used, and a device that takes a slice receives only that.
@@ -215,6 +230,193 @@ def _slabs(shape: Sequence[int], itemsize: int) -> Iterator[Box]:
   for above in itertools.product(*(range(n) for n in shape[:axis])):
     for lo in range(0, shape[axis], step):
       yield *((i, i + 1) for i in above), (lo, min(lo + step, shape[axis])), *rest
+
+
+# ---------------------------------------------------------------- archives
+
+
+def _bytes_tensor(data: memoryview) -> Tensor:
+  return Tensor(numpy.frombuffer(data, numpy.uint8))
+
+
+def tar_extract(t: File) -> dict[str, Tensor]:
+  """The files of a tar archive (compressed or not) by name, as uint8 tensors. Raises: CheckpointError; OSError."""
+  source, data = _contents(t)
+  try:
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+      read = {m.name: tar.extractfile(m) for m in tar.getmembers() if m.isfile()}
+      return {name: _bytes_tensor(memoryview(f.read())) for name, f in read.items() if f is not None}
+  except (tarfile.TarError, EOFError) as e:
+    raise CheckpointError(source, f"is no tar archive: {str(e).partition(':')[0]}") from e
+
+
+def zip_extract(t: File) -> dict[str, Tensor]:
+  """The files of a zip archive by name, as uint8 tensors; those stored as they are are mapped, and read where they are
+  used. Raises: CheckpointError for what is no zip archive; OSError.
+  """
+  source, data = _contents(t)
+  return {name: _bytes_tensor(content) for name, content in _zip(source, data).items()}
+
+
+def _zip(source: str, data: memoryview) -> dict[str, memoryview]:
+  """The contents of a zip archive; only what is compressed is copied."""
+  out: dict[str, memoryview] = {}
+  try:
+    for i in zipfile.ZipFile(_file(data)).infolist():
+      # the local header: 26 bytes, the lengths of the name and of the extra field, these two, the content
+      name, extra = struct.unpack_from("<HH", data, i.header_offset + 26)
+      start = i.header_offset + 30 + name + extra
+      content = data[start : start + i.compress_size]
+      if i.compress_type == zipfile.ZIP_DEFLATED:
+        content = memoryview(zlib.decompress(content, -zlib.MAX_WBITS))
+      if len(content) != i.file_size:
+        raise zipfile.BadZipFile(f"{i.filename} is not {i.file_size} bytes, or compressed in a way not known here")
+      if not i.is_dir():
+        out[i.filename] = content
+  except (zipfile.BadZipFile, struct.error, zlib.error) as e:
+    raise CheckpointError(source, f"is no whole zip archive: {e}") from e
+  return out
+
+
+def _file(data: memoryview) -> Any:
+  """The bytes of `_contents` as a file, from its start."""
+  file = data.obj if isinstance(data.obj, mmap.mmap) else io.BytesIO(data)
+  file.seek(0)
+  return file
+
+
+# ---------------------------------------------------------------- PyTorch's files
+
+LEGACY = 0x1950A86A20F9469CFC6C  # what PyTorch's files began with before they became zip archives, pickled
+STORAGES: dict[str, DType] = {
+  "FloatStorage": dtypes.float32, "DoubleStorage": dtypes.float64, "HalfStorage": dtypes.float16,
+  "BFloat16Storage": dtypes.bfloat16, "LongStorage": dtypes.int64, "IntStorage": dtypes.int32,
+  "ShortStorage": dtypes.int16, "CharStorage": dtypes.int8, "ByteStorage": dtypes.uint8, "BoolStorage": dtypes.bool,
+  "UntypedStorage": dtypes.uint8, "uint16": dtypes.uint16, "uint32": dtypes.uint32, "uint64": dtypes.uint64,
+  "float8_e4m3fn": dtypes.fp8e4m3, "float8_e5m2": dtypes.fp8e5m2,
+}  # fmt: skip
+
+
+class _Inert:
+  """Stands for an object of a class that no checkpoint needs; its state is dropped."""
+
+  def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+  def __setstate__(self, state: Any) -> None: ...
+
+  def __setitem__(self, key: Any, value: Any) -> None: ...
+
+  def append(self, value: Any) -> None: ...
+
+
+class _Unpickler(pickle.Unpickler):
+  """Runs no code of the file: tensors are rebuilt, and every other class and function becomes `_Inert`.
+
+  `storages` maps a storage's key to its bytes; None for those that are not known yet, `seen` then notes their types.
+  """
+
+  def __init__(self, source: str, file: Any, storages: Mapping[str, memoryview] | None) -> None:
+    super().__init__(file, encoding="utf-8")
+    self.source, self.storages = source, storages
+    self.seen: dict[str, DType] = {}
+
+  def find_class(self, module: str, name: str) -> Any:
+    known: dict[tuple[str, str], Any] = {
+      ("collections", "OrderedDict"): OrderedDict,
+      ("torch", "Size"): tuple,
+      ("torch._utils", "_rebuild_tensor"): self.rebuild,
+      ("torch._utils", "_rebuild_tensor_v2"): self.rebuild,
+      ("torch._utils", "_rebuild_tensor_v3"): lambda where, at, size, stride, grad, hooks, dtype, *_: self.rebuild(
+        (dtype, where[1]), at, size, stride
+      ),
+      ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
+      ("torch._utils", "_rebuild_parameter_with_state"): lambda data, *_: data,
+    }
+    if (module, name) in known:
+      return known[module, name]
+    return STORAGES.get(name, _Inert) if module in ("torch", "torch.storage") else _Inert
+
+  def persistent_load(self, pid: Any) -> Any:
+    kind, dtype, key = pid[:3]
+    if kind != "storage" or not isinstance(dtype, DType):
+      raise CheckpointError(self.source, f"holds {pid!r}, which is no storage of a known type", "save its state_dict()")
+    self.seen[str(key)] = dtype
+    return dtype, str(key)
+
+  def rebuild(self, storage: Any, offset: int, size: Sequence[int], stride: Sequence[int], *_: Any) -> Tensor | None:
+    dtype, key = storage
+    if self.storages is None:
+      return None
+    if key not in self.storages:
+      raise CheckpointError(self.source, f"has no storage {key!r}")
+    strides = [s * dtype.itemsize for s in stride]
+    try:
+      view = numpy.ndarray(size, to_numpy_dtype(dtype), self.storages[key], offset * dtype.itemsize, strides)
+    except (ValueError, TypeError) as e:
+      raise CheckpointError(self.source, f"a tensor {list(size)} does not lie in its storage {key!r}: {e}") from e
+    return Tensor(view)
+
+
+def torch_load(t: File) -> dict[str, Tensor]:
+  """What `torch.save` has written: a state dict, or what else was saved, with its tensors.
+
+  A path, or the file's bytes as a uint8 tensor. The file is mapped: a tensor's bytes are read where it is used. No code
+  of the file is run: objects that are no tensors, containers or numbers are dropped.
+  Raises: CheckpointError for a file that is none, is damaged, or holds tensors of unknown types; OSError.
+  """
+  source, data = _contents(t)
+  try:
+    if bytes(data[:4]) != b"PK\x03\x04":
+      return _legacy(source, data)
+    files = _zip(source, data)
+    if (main := next((name for name in files if name.endswith("/data.pkl")), None)) is None:
+      raise CheckpointError(source, "is a zip archive without data.pkl", "give a file that torch.save has written")
+    prefix = main[: -len("data.pkl")]
+    if (order := bytes(files.get(f"{prefix}byteorder", b"little"))) != b"little":
+      raise CheckpointError(source, f"its byte order is {order.decode()}", "save it on a little-endian machine")
+    storages = {name[len(prefix) + 5 :]: part for name, part in files.items() if name.startswith(f"{prefix}data/")}
+    out: dict[str, Tensor] = _Unpickler(source, io.BytesIO(files[main]), storages).load()
+    return out
+  except CheckpointError:
+    raise
+  except Exception as e:  # the unpickler's own: a damaged pickle raises nearly anything
+    raise CheckpointError(source, f"is no file of torch.save: {type(e).__name__}: {e}") from e
+
+
+def _legacy(source: str, data: memoryview) -> dict[str, Tensor]:
+  """Three pickles (a magic number, a version, sizes), the object's, that of the storages' keys, and for each of these
+  its number of elements (int64) and its bytes. So the object is read twice: first to learn where the storages are.
+  """
+  file = _file(data)
+  if _Unpickler(source, file, None).load() != LEGACY:
+    raise CheckpointError(
+      source, "is neither a zip archive nor of the format before it", "save it again with torch.save"
+    )
+  for _ in range(2):
+    _Unpickler(source, file, None).load()
+  start = file.tell()
+  first = _Unpickler(source, file, None)
+  first.load()
+  storages: dict[str, memoryview] = {}
+  keys = _Unpickler(source, file, None).load()
+  at = file.tell()
+  for key in keys:
+    (count,) = struct.unpack_from("<q", data, at)
+    end = at + 8 + count * first.seen[key].itemsize
+    storages[key], at = data[at + 8 : end], end
+  file.seek(start)
+  out: dict[str, Tensor] = _Unpickler(source, file, storages).load()
+  return out
+
+
+def gguf_load(t: File) -> tuple[dict[str, Any], dict[str, Tensor]]:
+  """(metadata by key, tensors by name) of a GGUF file: a path, or its bytes as a uint8 tensor.
+
+  The file is mapped. Quantised tensors come as float32, computed from their blocks where they are used.
+  Raises: GGUFError for a file that is not as the format says, or of a type that is not supported; OSError.
+  """
+  file = GGUF("tensor", bytes(_contents(t)[1])) if isinstance(t, Tensor) else GGUF(t)
+  return file.metadata, {name: file.tensor(name) for name in file.tensors}
 
 
 # ---------------------------------------------------------------- state dicts
