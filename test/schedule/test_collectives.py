@@ -251,6 +251,16 @@ def test_communications_within_one_kernel():
   check(z * 3.0 + x.expand((3, 12)), b * 3 + a.sum(0, keepdims=True))
 
 
+@pytest.mark.parametrize("p,q", [(Sharding(D2, 0), Sharding(D2, 1)), (Sharding(D3, 1), Sharding(D3, 0))], ids=str)
+def test_no_peer_reads_what_an_assign_has_overwritten(p, q):
+  """x = x.T + 1, again and again: each device reads the others' old parts through the move."""
+  a = integers(300, 300)
+  (x,) = realize(placed(a, p) * 1.0)
+  for i in range(1, 9):
+    realize(x.assign(x.move(q, pinned=True).permute((1, 0)) + 1.0))
+    np.testing.assert_array_equal(to_numpy(x), (a.T if i % 2 else a) + i)
+
+
 def poison(names):
   """Leaves memory full of NaN behind, of the sizes that a training step asks for."""
   for name in names:
