@@ -107,3 +107,29 @@ def test_debug_levels(level):
   assert done.returncode == 0, done.stderr
   for n, pattern in SHOWN_FROM.items():
     assert bool(re.search(pattern, done.stdout, re.M)) is (n <= level), (n, done.stdout)
+
+
+def test_names_of_older_scripts(monkeypatch):
+  """What left tinygrad and is still in its users' code."""
+  from tinygrad import Device, Tensor, nn
+  from tinygrad.helpers import CI, DEV, OSX, Timing, getenv, tqdm, trange  # noqa: F401
+
+  assert not Tensor.training
+  with Tensor.train():
+    assert Tensor.training
+    with Tensor.test():
+      assert not Tensor.training
+  Tensor.training = True
+  assert Tensor.training
+  Tensor.training = False
+  x = Tensor([2.0], requires_grad=True)
+  with Tensor.no_grad():
+    y = x * 3
+  (x * y).sum().backward()
+  assert x.requires_grad and x.grad.item() == 6.0
+  frozen = Tensor([1.0], requires_grad=False)
+  (x * frozen).sum().backward()
+  assert frozen.grad is None
+  monkeypatch.setattr(DEV, "value", "")
+  Device.DEFAULT = "CPU:1"
+  assert Tensor.zeros(2).contiguous().realize().device == "CPU:1" and nn.Linear(2, 2).weight.device == "CPU:1"

@@ -42,8 +42,8 @@ def main():
     norm = sum(p.grad.float().square().sum() for p in opt.params).sqrt()
     for p in opt.params:
       p.grad = p.grad * (1.0 / (norm + 1e-6)).minimum(1.0)
-    opt.step()
-    return total.realize(), norm.realize()
+    total.realize(norm, *opt.schedule_step())
+    return total, norm
 
   losses, norms = [], []
   for i in range(6):

@@ -28,7 +28,7 @@ def main():
   def step(images, labels):
     opt.zero_grad()
     loss = model(images).sparse_categorical_crossentropy(labels).backward()
-    opt.step()
+    loss.realize(*opt.schedule_step())
     return loss.realize()
 
   losses = []

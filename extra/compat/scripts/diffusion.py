@@ -44,7 +44,7 @@ def main():
     opt.zero_grad()
     a = alphas[t].reshape(-1, 1, 1, 1)
     loss = (model(a.sqrt() * x + (1 - a).sqrt() * noise, t) - noise).square().mean().backward()
-    opt.step()
+    loss.realize(*opt.schedule_step())
     return loss.realize()
 
   for _ in range(8):

@@ -51,7 +51,7 @@ def main():
   def step(x, y):
     opt.zero_grad()
     loss = model(x).sparse_categorical_crossentropy(y).backward()
-    opt.step()
+    loss.realize(*opt.schedule_step())
     return loss
 
   for _ in range(80):

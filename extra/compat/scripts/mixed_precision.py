@@ -35,7 +35,7 @@ def main():
         (loss * SCALE).backward()
         for p in opt.params:
           p.grad = p.grad.cast(dtypes.float32) / SCALE
-        opt.step()
+        loss.realize(*opt.schedule_step())
         found.append(loss.item())
     losses[dtype] = found
   assert np.allclose(losses[dtypes.half], losses[dtypes.float], rtol=0.02)

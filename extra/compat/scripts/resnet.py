@@ -46,7 +46,7 @@ def main():
       opt.zero_grad()
       images, labels = Tensor(x[i * 32 : i * 32 + 32]), Tensor(y[i * 32 : i * 32 + 32])
       loss = model(images).sparse_categorical_crossentropy(labels, label_smoothing=0.1).backward()
-      opt.step()
+      loss.realize(*opt.schedule_step())
       losses.append(loss.item())
   report(logits=before, losses=losses, mean=model.bn1.running_mean, norm=(model.fc.weight**2).sum())
 

@@ -30,7 +30,7 @@ def main():
     file = pathlib.Path(folder) / "numbers.bin"
     np.arange(32, dtype=np.float32).tofile(file)
     raw = Tensor(file)
-    part = raw[16:48].bitcast(dtypes.float32).to("CPU")
+    part = raw[16:48].bitcast(dtypes.float32).to("CPU").realize()
     disk = Tensor.empty(4, dtype=dtypes.int32, device=f"DISK:{folder}/made.bin")
     disk.assign(Tensor([1, 2, 3, 4], dtype=dtypes.int32)).realize()
     written = np.fromfile(f"{folder}/made.bin", np.int32)
