@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from tinygrad.dtype import ConstType, DType, dtypes
+from tinygrad.dtype import ConstType, DType, dtypes, to_numpy_dtype
+from tinygrad.helpers import numpy
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 
 # Least squares at Chebyshev nodes, in z = x*x; the error is that of the polynomial before rounding.
@@ -323,7 +324,9 @@ def decompose(sink: UOp) -> UOp:
   done: dict[UOp, UOp] = {}
   for u in sink.toposort():
     src = tuple([done[s] for s in u.src])
-    if u.op is Ops.CAST:
+    if u.op is Ops.CONST and u.dtype in dtypes.fp8s:
+      out = bitcast(const(dtypes.uint8, int(numpy.array(u.arg, to_numpy_dtype(u.dtype)).view("uint8"))), u.dtype)
+    elif u.op is Ops.CAST:
       out = _convert(src[0], u.dtype)
     elif u.op is Ops.FOLD or (u.op in GroupOp.Elementwise and u.op not in (Ops.WHERE, Ops.BITCAST)):
       narrow = u.dtype in _NARROW or src[0].dtype in _NARROW
