@@ -29,11 +29,13 @@ TOGETHER = 64  # iterations of a reduction from which several threads share it
 @dataclass(frozen=True, slots=True)
 class Grid:
   """`shared`: the parallel ranges that groups and threads share out, outermost first, with the threads along each.
-  `plan`: the tiles of all ranges, and the order of the parallel ranges that are left to loops."""
+  `plan`: the tiles of all ranges, and the order of the parallel ranges that are left to loops. `lanes_first`: lanes are
+  neighbouring threads, for it is the reduction that reads along memory."""
 
   shared: tuple[tuple[UOp, int], ...]
   lanes: int
   plan: Plan
+  lanes_first: bool = False
 
 
 def power_of_two(n: int) -> int:
@@ -53,8 +55,9 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
   outer = {r for i in folds for r in i.ranges} & set(ranges) if folds else set(ranges)
   main = max(folds, key=lambda i: i.work, default=None)
   tiles: dict[UOp, Tile] = {}
-  lanes = 1
+  lanes, lanes_first = 1, False
   if main is not None:
+    lanes_first = reads_along(main)
     tiles = tile_for(main, None, 1, tuple(r for r in ranges if r in outer), target, EPILOGUE)
     lanes = lanes_of(main, int(prod(size(r) for r in outer)), tiles, bool(outer != set(ranges)))
   elif ranges and prod(size(r) for r in ranges) >= 8 * ENOUGH:
@@ -76,11 +79,8 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
   shared = tuple((r, threads[r]) for r in sorted(threads, key=lambda r: (r is along, ranges.index(r))))
   rest = [r for r in ranges if r not in outer]
   last = contiguous(a.items, rest) if rest else None
-  return Grid(shared, lanes, Plan((*(r for r in rest if r is not last), *rest_of(last)), tiles, fold_plans))
-
-
-def rest_of(r: UOp | None) -> tuple[UOp, ...]:
-  return () if r is None else (r,)
+  looped = sorted(rest, key=lambda r: r is last)
+  return Grid(shared, lanes, Plan(tuple(looped), tiles, fold_plans), lanes_first)
 
 
 def step_of(item: Item, r: UOp) -> int | None:
@@ -105,11 +105,17 @@ def lanes_of(main: Item, outputs: int, tiles: dict[UOp, Tile], inner: bool) -> i
   if length < TOGETHER or not all(static(r) for r in main.fold.src[1:]):
     return 1
   workers = outputs // max(int(prod(t.size for t in tiles.values())), 1)
-  along = any(step_of(main, r) == 1 for r in main.fold.src[1:])
-  outside = any(x.strides.get(r) == 1 for x in main.accesses for r in main.ranges if r not in main.fold.src[1:])
-  if inner or workers < ENOUGH // 8 or (along and not outside):
+  if inner or workers < ENOUGH // 8 or reads_along(main):
     return min(GROUP, power_of_two(length // 4), max(power_of_two(4 * ENOUGH // max(workers, 1)), 32))
   return 1
+
+
+def reads_along(item: Item) -> bool:
+  """Whether the elements that a reduction adds up are neighbours, and those of neighbouring results are not."""
+  assert item.fold is not None
+  own = item.fold.src[1:]
+  outside = any(x.strides.get(r) == 1 for x in item.accesses for r in item.ranges if r not in own)
+  return not outside and any(step_of(item, r) == 1 for r in own)
 
 
 class GridEmitter(Emitter):
@@ -129,11 +135,13 @@ class GridEmitter(Emitter):
     grid = plan_grid(stores, self.target)
     counts = [max(ceildiv(size(r), grid.plan.tiles.get(r, Tile()).size * n), 1) for r, n in grid.shared]
     self.threads, self.lanes = int(prod(n for _, n in grid.shared)), grid.lanes
+    local = (self.lanes, self.threads) if grid.lanes_first else (self.threads, self.lanes)
     with (
       self.loop(index(int(prod(counts))), AxisKind.GLOBAL) as group,
-      self.loop(index(self.threads), AxisKind.LOCAL) as self.thread,
-      self.loop(index(self.lanes), AxisKind.LOCAL) as self.lane,
+      self.loop(index(local[0]), AxisKind.LOCAL) as first,
+      self.loop(index(local[1]), AxisKind.LOCAL) as second,
     ):
+      self.lane, self.thread = (first, second) if grid.lanes_first else (second, first)
       self.floor = len(self.stack) - 1
       mapping: dict[UOp, UOp] = {}
       group_stride, thread_stride = int(prod(counts)), self.threads

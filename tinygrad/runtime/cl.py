@@ -127,8 +127,13 @@ class CL(QueueDevice):
   # ---- memory
 
   def new_memory(self, nbytes: int) -> Any:
-    with self.typed(f"a buffer of {nbytes} bytes"):
+    try:
       return cl.SVMAllocation(self.context, max(nbytes, 8), 64, cl.svm_mem_flags.READ_WRITE)
+    except cl.Error as e:  # drivers name the failure differently
+      raise MemoryError(
+        f"{self.name}: no memory for a buffer of {nbytes} bytes ({e})"
+        "\n  fix: smaller batches, or free what is no longer needed"
+      ) from e
 
   def copyin(self, handle: Any, data: memoryview) -> None:
     if data.nbytes:
@@ -194,10 +199,6 @@ class CL(QueueDevice):
     """The driver's errors as ours."""
     try:
       yield
-    except cl.MemoryError as e:
-      raise MemoryError(
-        f"{self.name}: no memory for {what} ({e})\n  fix: smaller batches, or free what is no longer needed"
-      ) from e
     except cl.Error as e:
       said = [line.strip() for line in str(e).splitlines() if line.strip()]
       errors = [line for line in said if "error:" in line] or said
