@@ -131,7 +131,7 @@ class Tensor(Hashing, metaclass=_Training):
       return self._wrap(UOp.buffer(self.shape, self.dtype, placement)).assign(self)
     if isinstance(placement, Sharding):
       placement.local_shape(self.shape)  # raises where it cuts a dim that is not there
-    t = self._wrap(_source(self.uop).copy_to_device(placement))
+    t = self._wrap(self.uop.copy_to_device(placement))
     t.requires_grad = self.requires_grad
     return t
 

@@ -124,7 +124,7 @@ class Interpreter:
       case Ops.BUFFER:
         return self.memory(u)[d].copy()
       case Ops.SHARD:
-        return self.memory(u.src[0])[d][tuple(slice(0, n) for n in shape)].copy()
+        return numpy.array(self.memory(u.src[0])[d][tuple(slice(0, n) for n in shape)])  # an array, of 0-d ones too
       case Ops.ASSIGN:
         return self.values[u.src[1]][d]
       case Ops.CONTIGUOUS | Ops.DETACH:

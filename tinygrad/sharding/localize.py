@@ -45,10 +45,23 @@ def localize(sink: UOp) -> UOp:
 
 def complete(order: list[UOp]) -> list[UOp]:
   """A placed graph, in order, with every move at its place: as it is localized."""
-  for rewrite in (whole_assigns, gather_narrow):
+  for rewrite in (copies_from_host, whole_assigns, gather_narrow):
     if (sink := rewrite(order)) is not order[-1]:
       order = sink.toposort()
   return order
+
+
+def copies_from_host(order: Sequence[UOp]) -> UOp:
+  """MOVE(MOVE(host data)) -> MOVE(host data): each device reads its own slice, and nobody holds the whole. The graph has
+  both moves, for the gradient of what is in between."""
+  mapping: dict[UOp, UOp] = {}
+  for u in order:
+    if u.op is Ops.MOVE and u.src[0].op is Ops.MOVE:
+      host = mapping.get(u.src[0], u.src[0]).src[0]
+      if host.op is Ops.BUFFER and host.device == "NPY":
+        mapping[u] = UOp.new(Ops.MOVE, u.dtype, (host,), u.arg)
+        mapping[u].origin = u.origin
+  return substitute(order[-1], mapping) if mapping else order[-1]
 
 
 # ---------------------------------------------------------------- what a device holds
