@@ -34,12 +34,14 @@ class Mesh:
   Raises: ShardError for repeated devices, a shape that does not multiply to their number, or names that don't match it.
   """
 
-  __slots__ = ("devices", "names", "shape")
+  __slots__ = ("devices", "home", "names", "shape")
   devices: tuple[str, ...]
+  home: Mesh  # the first mesh over these devices: what finds things by devices without looking at each of them
   shape: tuple[int, ...]
   names: tuple[str, ...]
   _interned: ClassVar[dict[tuple[Any, ...], Mesh]] = {}
-  _spoken: ClassVar[dict[tuple[str, ...], Mesh]] = {}  # devices -> the mesh whose names the user last placed with
+  _homes: ClassVar[dict[tuple[str, ...], Mesh]] = {}
+  _spoken: ClassVar[dict[Mesh, Mesh]] = {}  # home -> the mesh whose names the user last placed with
 
   def __new__(
     cls, devices: Sequence[str], shape: Sequence[int] | None = None, names: Sequence[str] | None = None
@@ -64,7 +66,8 @@ class Mesh:
     if (found := Mesh._interned.get(key)) is not None:
       return found
     self = object.__new__(cls)
-    self.devices, self.shape, self.names = devs, dims, axes
+    self.home = Mesh._homes.setdefault(devs, self)
+    self.devices, self.shape, self.names = self.home.devices if self.home is not self else devs, dims, axes
     return Mesh._interned.setdefault(key, self)
 
   def __len__(self) -> int:
@@ -81,7 +84,7 @@ class Mesh:
   def spoken(self) -> Mesh:
     """The mesh over the same devices with the names that the user last used: placements don't know names, so this is
     how they print."""
-    return Mesh._spoken.get(self.devices, self)
+    return Mesh._spoken.get(self.home, self)
 
   def axes_of(self, digits: Sequence[Digit]) -> tuple[str, ...]:
     """The axes and sub-axes that the digits are, major to minor; `size@stride` for one that crosses them."""
@@ -183,7 +186,7 @@ class Sharding:
   def __new__(cls, devices: Mesh | Sequence[str], axis: int | P | Sequence[Any] | None = None) -> Any:
     mesh = devices if isinstance(devices, Mesh) else Mesh(devices)
     if isinstance(devices, Mesh):
-      Mesh._spoken[mesh.devices] = mesh
+      Mesh._spoken[mesh.home] = mesh
     dims: list[tuple[Digit, ...]] = []
     if isinstance(axis, int):
       if axis < 0:
@@ -209,12 +212,13 @@ class Sharding:
     owed: dict[tuple[Any, bool], list[Digit]] = {}
     for o in pending:
       owed.setdefault((o.op, o.disjoint), []).extend(o.digits)
+    first = list(dict.fromkeys(op for op, _ in owed))  # debts of one op have one order; those of two don't commute
     debts = tuple(
       Owe(digits, op, dis)
-      for (op, dis), ds in owed.items()
+      for (op, dis), ds in sorted(owed.items(), key=lambda item: (first.index(item[0][0]), item[0][1]))
       if (digits := merge_digits(sorted(ds, key=lambda d: -d.stride)))
     )
-    key = (mesh.devices, tuple(cut), debts)
+    key = (mesh.home, tuple(cut), debts)
     if (found := Sharding._interned.get(key)) is not None:
       return found
     _check_chain(mesh, [d for dim in cut for d in dim] + [d for o in debts for d in o.digits])
@@ -348,6 +352,11 @@ def short_devices(devices: Sequence[str]) -> str:
 def device_set(placement: Placement) -> tuple[str, ...]:
   """The devices of a placement, in mesh order."""
   return (placement,) if isinstance(placement, str) else placement.devices
+
+
+def same_devices(a: Placement, b: Placement) -> bool:
+  """Whether two placements are over the same devices in the same order, however many these are."""
+  return a.mesh.home is b.mesh.home if isinstance(a, Sharding) and isinstance(b, Sharding) else a == b
 
 
 def show_placement(placement: Placement | None) -> str:

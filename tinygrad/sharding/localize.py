@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Placement, Sharding, device_set
+from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import SPEC
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, plan
@@ -45,23 +45,10 @@ def localize(sink: UOp) -> UOp:
 
 def complete(order: list[UOp]) -> list[UOp]:
   """A placed graph, in order, with every move at its place: as it is localized."""
-  for rewrite in (copies_from_host, whole_assigns, gather_narrow):
+  for rewrite in (whole_assigns, gather_narrow):
     if (sink := rewrite(order)) is not order[-1]:
       order = sink.toposort()
   return order
-
-
-def copies_from_host(order: Sequence[UOp]) -> UOp:
-  """MOVE(MOVE(host data)) -> MOVE(host data): each device reads its own slice, and nobody holds the whole. The graph has
-  both moves, for the gradient of what is in between."""
-  mapping: dict[UOp, UOp] = {}
-  for u in order:
-    if u.op is Ops.MOVE and u.src[0].op is Ops.MOVE:
-      host = mapping.get(u.src[0], u.src[0]).src[0]
-      if host.op is Ops.BUFFER and host.device == "NPY":
-        mapping[u] = UOp.new(Ops.MOVE, u.dtype, (host,), u.arg)
-        mapping[u].origin = u.origin
-  return substitute(order[-1], mapping) if mapping else order[-1]
 
 
 # ---------------------------------------------------------------- what a device holds
@@ -426,11 +413,7 @@ def moves_freely(u: UOp) -> bool:
   """Whether a MOVE stays on one device set and settles nothing, so that it may be part of an index map."""
   x = u.src[0]
   return (
-    x.device is not None
-    and u.device is not None
-    and device_set(x.device) == device_set(u.device)
-    and not owes(x)
-    and not owes(u)
+    x.device is not None and u.device is not None and same_devices(x.device, u.device) and not owes(x) and not owes(u)
   )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Digit, Owe, Placement, Sharding, device_set
+from tinygrad.device import Digit, Owe, Placement, Sharding, device_set, same_devices
 from tinygrad.helpers import numpy, prod
 
 Digits = tuple[Digit, ...]
@@ -106,7 +106,7 @@ def plan(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> t
   """
   if a == b:
     return ()
-  if isinstance(a, str) or isinstance(b, str) or a.devices != b.devices:
+  if isinstance(a, str) or isinstance(b, str) or not same_devices(a, b):
     return _between_sets(shape, itemsize, a, b)
   ways = []
   for settled in _settlements(shape, itemsize, a, b):
@@ -174,9 +174,10 @@ def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placem
   received = block
   if set(there) <= set(here):
     received = 0
+    number = {name: i for i, name in enumerate(here)}
     for d, name in enumerate(there):
       new = whole if isinstance(to, str) else to.box(d, shape)
-      old = whole if isinstance(a, str) else a.box(here.index(name), shape)
+      old = whole if isinstance(a, str) else a.box(number[name], shape)
       both = prod(max(0, min(h, h2) - max(lo, lo2)) for (lo, h), (lo2, h2) in zip(new, old))
       received = max(received, prod(h - lo for lo, h in new) - both)
   kind, payload = "copy", block

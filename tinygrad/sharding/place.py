@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Digit, Owe, Placement, ShardError, Sharding, device_set, show_placement
+from tinygrad.device import Digit, Owe, Placement, ShardError, Sharding, same_devices, show_placement
 from tinygrad.dtype import DType
 from tinygrad.helpers import DEFER, RESHARD, SPEC, Context, prod, user_line
 from tinygrad.sharding.moves import Digits, atoms, boundaries, ints, size_of, wire
@@ -404,8 +404,8 @@ def explain_error(op: Ops, src: Sequence[UOp], what: str, fix: str) -> str:
 
 def check_device_sets(op: Ops, src: Sequence[UOp]) -> None:
   """Raises ShardError where operands live on two different sets (or orders) of several devices."""
-  sets = [s.device.devices for s in src if isinstance(s.device, Sharding)]
-  if any(s != sets[0] for s in sets[1:]):
+  placements = [s.device for s in src if isinstance(s.device, Sharding)]
+  if not all(same_devices(placements[0], p) for p in placements[1:]):
     raise ShardError(
       explain_error(
         op,
@@ -848,7 +848,7 @@ def droppable(u: UOp) -> bool:
   here, there = u.src[0].device, u.arg.device
   if isinstance(here, Sharding) and here.pending and not owes(there) and there is not here.settled:
     return False
-  return here is None or device_set(here) == device_set(there)
+  return here is None or same_devices(here, there)
 
 
 def _at(x: UOp, device: Placement | None) -> UOp:

@@ -1,0 +1,97 @@
+"""What sharding costs: on 4,096 simulated devices what it does on 2; nothing is decided twice. Counts, not seconds."""
+
+import gc
+import sys
+
+import pytest
+
+from extra.bench.place_cost import mesh_of, step
+from tinygrad import Mesh
+from tinygrad.engine.realize import canonical
+from tinygrad.schedule.schedule import create_schedule
+from tinygrad.sharding import place as stage
+from tinygrad.sharding.localize import Localizer, complete, localize
+from tinygrad.sharding.place import place_in_order
+
+MANY = 4096
+UNIT = 512  # a model that is cut evenly in 4,096: 4,096 heads, a batch of 4,096
+
+
+def lines_of(f, *args):
+  """(result, lines of Python that the package ran for it): a loop counts, even one without a call in it."""
+  count = 0
+
+  def trace(frame, event, arg):
+    nonlocal count
+    if frame.f_code.co_name == "_forget" or "tinygrad" not in frame.f_code.co_filename:
+      return None  # nodes that die are not what is counted
+    count += event == "line"
+    return trace
+
+  before = sys.gettrace()
+  gc.collect()
+  gc.disable()
+  sys.settrace(trace)
+  try:
+    result = f(*args)
+  finally:
+    sys.settrace(before)
+    gc.enable()
+  return result, count
+
+
+def count(cuts, devices):
+  """(UOps of the global graph, placed, localized, decisions made), and the lines that ran in each stage. The devices
+  are no other test's, so that all is decided here."""
+  names = tuple(f"NULL:{10_000 * devices + i}" for i in range(devices))
+  mesh = Mesh(names, (devices,), (cuts,))
+  known = set(stage._steps)
+  sink, hooks = lines_of(step, 1, mesh, UNIT)
+  fresh = canonical(sink)[0]
+  order, place = lines_of(place_in_order, fresh)
+  local, rest = lines_of(lambda: Localizer(complete(order)).run())
+  uops = len(fresh.toposort()), len(order), len(local.toposort())
+  return (*uops, len(stage._steps.keys() - known)), {"hooks": hooks, "place": place, "localize": rest}
+
+
+@pytest.mark.parametrize("cuts", ["tp", "dp"])
+def test_4096_devices_cost_what_2_do(cuts):
+  count(cuts, 8)  # fills what is cached whatever the mesh
+  few, few_lines = count(cuts, 2)
+  many, many_lines = count(cuts, MANY)
+  assert few == many
+  assert few[3] > 20  # what is decided on this mesh has not been decided on the other
+  for name, lines in few_lines.items():
+    # `all` and `any` end where the sizes of digits let them, some lines earlier or later; one loop would be 4,096
+    assert abs(many_lines[name] - lines) < MANY / 2, f"{name}: {lines} lines on 2 devices, {many_lines[name]}"
+
+
+def test_the_schedule_of_4096_devices_is_that_of_64():
+  """Of 2 it is shorter: there a device reads the other's part of a large sum itself, where many share the work."""
+
+  def items(devices):
+    local = localize(canonical(step(1, mesh_of("tp", devices), UNIT))[0])
+    found = create_schedule(local).items
+    return len(found), len({i.kernel for i in found})
+
+  assert items(64) == items(MANY)
+
+
+def test_lines_are_counted():
+  """A loop over the devices would be seen."""
+  mesh = mesh_of("tp", MANY)
+  from_here = {"__name__": "tinygrad.loops"}
+  exec(compile("def visit(xs):\n  for x in xs:\n    x\n", "tinygrad/loops.py", "exec"), from_here)
+  assert lines_of(from_here["visit"], mesh.devices)[1] > MANY
+
+
+@pytest.mark.parametrize("cuts", ["tp", "dp"])
+def test_a_layer_more_decides_nothing_new(cuts):
+  """Placements of the third layer and further ones come from the table."""
+  mesh = mesh_of(cuts, 2)
+
+  def decided(layers):
+    place_in_order(canonical(step(layers, mesh))[0])
+    return len(stage._steps)
+
+  assert decided(3) == decided(5)
