@@ -30,6 +30,7 @@ Rule = tuple[list[Demand], Callable[[list[UOp]], UOp]]  # what a local form is m
 DEVICE_NUM = "_device_num"
 REMAPPING = frozenset((Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.CAT, Ops.WINDOW, Ops.SPREAD))
 WRITES = frozenset((Ops.ASSIGN,))  # hot: a member of an enum takes longer to look up than to find here
+MOVES = frozenset((Ops.MOVE,))
 UNLIKE = frozenset((Ops.SINK, Ops.AFTER, Ops.BUFFER, Ops.DETACH, Ops.MOVE, Ops.IOTA, Ops.GATHER))  # not `Local`s
 CACHED = 100_000  # entries of the table of local forms
 SLICED_BELOW = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE))  # a slice of these is the op on less
@@ -45,10 +46,23 @@ def localize(sink: UOp) -> UOp:
 
 def complete(order: list[UOp]) -> list[UOp]:
   """A placed graph, in order, with every move at its place: as it is localized."""
-  for rewrite in (whole_assigns, gather_narrow):
+  for rewrite in (copies_from_host, whole_assigns, gather_narrow):
     if (sink := rewrite(order)) is not order[-1]:
       order = sink.toposort()
   return order
+
+
+def copies_from_host(order: Sequence[UOp]) -> UOp:
+  """MOVE(MOVE(host data)) -> MOVE(host data): each device reads its own slice, and nobody holds the whole. The graph
+  has both moves, for the gradient of what is in between."""
+  mapping: dict[UOp, UOp] = {}
+  for u in order:
+    if u.op in MOVES and u.src[0].op in MOVES:
+      host = mapping.get(u.src[0], u.src[0]).src[0]
+      if host.op is Ops.BUFFER and host.device == "NPY":
+        mapping[u] = UOp.new(Ops.MOVE, u.dtype, (host,), u.arg)
+        mapping[u].origin = u.origin
+  return substitute(order[-1], mapping) if mapping else order[-1]
 
 
 # ---------------------------------------------------------------- what a device holds
