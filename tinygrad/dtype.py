@@ -140,6 +140,8 @@ class dtypes(metaclass=_Settings):
     if isinstance(x, bool_type):
       return dtypes.bool
     if isinstance(x, int_type):
+      if not dtypes.min(dtypes.default_int) <= x <= dtypes.max(dtypes.default_int):
+        raise OverflowError(f'{x} is no {dtypes.default_int.name}\n  fix: name a wider type, e.g. dtype="int64"')
       return dtypes.default_int
     if isinstance(x, (list, tuple)):
       return max((dtypes.from_py(v) for v in x), default=dtypes.default_float)
@@ -189,8 +191,11 @@ def to_dtype(x: DTypeLike) -> DType:
   """A DType or its name (`"float32"`, `"half"`, …)."""
   if isinstance(x, DType):
     return x
+  known = ", ".join(d.name for d in dtypes.all)
+  if not isinstance(x, str):
+    raise TypeError(f"{x!r} is no dtype\n  fix: give a dtype or its name: {known}")
   if x.lower() not in _ALIASES:
-    raise ValueError(f"unknown dtype {x!r}; known: {', '.join(d.name for d in dtypes.all)}")
+    raise ValueError(f"unknown dtype {x!r}; known: {known}")
   return _ALIASES[x.lower()]
 
 

@@ -128,7 +128,7 @@ class Tensor(Hashing, metaclass=_Training):
     if disk.on_disk(self.uop.device):  # what it shows of the file, mapped: read where it arrives
       return self._wrap(UOp.from_numpy(disk.mapped(self.uop)))._at(placement)
     if disk.on_disk(placement):
-      return self._wrap(UOp.buffer(self.shape, self.dtype, placement)).assign(self)
+      return self._wrap(UOp.buffer(self.numpy_shape(), self.dtype, placement)).assign(self)
     if isinstance(placement, Sharding):
       placement.local_shape(self.shape)  # raises where it cuts a dim that is not there
     t = self._wrap(self.uop.copy_to_device(placement))
@@ -210,7 +210,7 @@ class Tensor(Hashing, metaclass=_Training):
         t.uop = substitute(t.uop, given, memo)
     return cls._wrap(whole)
 
-  def bitcast(self, dtype: DType | str) -> Self:  # type: ignore[override]
+  def bitcast(self, dtype: DType | str) -> Self:
     """The same bits read as another type; between widths the last dim grows or shrinks. ValueError if it does not
     divide. Bytes of a file stay in it."""
     if disk.on_disk(self.uop.device):
@@ -562,7 +562,8 @@ def _array_of_list(data: Sequence[Any], dtype: DType | None) -> Any:
   if wide.dtype == object:
     raise TypeError(f"a list for a Tensor must hold numbers, got {data!r}")
   if dtypes.is_float(kind) or dtypes.is_bool(kind) or wide.dtype.kind == "f":
-    return wide.astype(to_numpy_dtype(kind))
+    with numpy.errstate(invalid="ignore", over="ignore"):  # as a cast on a device
+      return wide.astype(to_numpy_dtype(kind))
   return wide.astype(numpy.uint64 if wide.dtype.kind == "u" else numpy.int64).astype(to_numpy_dtype(kind))
 
 

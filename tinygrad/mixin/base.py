@@ -16,13 +16,15 @@ Scalar = int | float | bool
 DeviceLike = str | Sharding | Sequence[str]
 
 
-def argfix(first: Any, *rest: Any) -> tuple[Any, ...]:
-  """`f(2, 3)` and `f((2, 3))` mean the same."""
-  if isinstance(first, (tuple, list)):
-    if rest:
-      raise ValueError(f"give one sequence or separate arguments, not both: {first}, {rest}")
-    return tuple(first)
-  return (first, *rest)
+def argfix(*given: Any) -> tuple[Any, ...]:
+  """`f(2, 3)` and `f((2, 3))` mean the same. Integers, bound variables or None; TypeError for anything else."""
+  dims = tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+  if all(type(n) is int for n in dims):
+    return dims
+  for n in dims:
+    if n is not None and not isinstance(n, UOp) and not hasattr(n, "__index__"):
+      raise TypeError(f"{n!r} in {dims} is a {type(n).__name__}\n  fix: give integers, one sequence or separate ones")
+  return tuple(n if n is None or isinstance(n, UOp) else int(n) for n in dims)
 
 
 def to_placement(device: DeviceLike) -> Placement:
@@ -157,14 +159,15 @@ class Base:
     """A dim counted from the front; `extra` allows one past the last. IndexError if there is no such dim."""
     n = max(1, self.ndim + extra)
     if not -n <= dim < n:
-      raise IndexError(f"dim {dim} out of range [{-n}, {n - 1}] of a tensor of shape {self.shape}")
+      rule = f"dim {dim} out of range [{-n}, {n - 1}] of a tensor of shape {self.shape}"
+      raise IndexError(f"{rule}\n  fix: count dims from 0, or from the end from -1")
     return dim + n if dim < 0 else dim
 
   def _dims(self, axis: int | Sequence[int] | None) -> tuple[int, ...]:
     """Sorted dims of an `axis` argument; None means all. ValueError for a dim given twice."""
     if axis is None:
       return tuple(range(self.ndim))
-    dims = tuple(sorted(self._dim(a) for a in ((axis,) if isinstance(axis, int) else axis)))
+    dims = tuple(sorted(self._dim(a) for a in argfix(axis)))
     if len(set(dims)) != len(dims):
       raise ValueError(f"axis {axis} names a dim twice (shape {self.shape})\n  fix: give every dim once")
     return dims if self.ndim else ()

@@ -16,6 +16,14 @@ from tinygrad.uop.ops import Ops, UOp
 DTypeArg = DType | str | None
 
 
+def new_shape(name: str, *shape: Any) -> tuple[Any, ...]:
+  """The dims of a new tensor. ValueError for a negative one."""
+  dims = argfix(*shape)
+  if any(isinstance(n, int) and n < 0 for n in dims):
+    raise ValueError(f"{name}: a dim of {dims} is negative\n  fix: give lengths of at least 0")
+  return dims
+
+
 class Creation(Math):
   """Keywords of every method: `dtype`, `device` (a name, names or a `Sharding`), `requires_grad`."""
 
@@ -46,9 +54,9 @@ class Creation(Math):
     memory of its own, which an assignment cannot write to."""
     if isinstance(fill_value, UOp):
       scalar = fill_value.cast(to_dtype(dtype) if dtype is not None else dtypes.default_int)
-      return cls._make(scalar.broadcast_to(argfix(shape)), device, requires_grad)
+      return cls._make(scalar.broadcast_to(new_shape("full", shape)), device, requires_grad)
     d = to_dtype(dtype) if dtype is not None else dtypes.from_py(fill_value)
-    return cls._make(full(d, fill_value, argfix(shape), unique=buffer), device, requires_grad)
+    return cls._make(full(d, fill_value, new_shape("full", shape), unique=buffer), device, requires_grad)
 
   @classmethod
   def const(cls, b: Scalar, dtype: DTypeArg = None) -> Self:
@@ -57,11 +65,11 @@ class Creation(Math):
 
   @classmethod
   def zeros(cls, *shape: Any, dtype: DTypeArg = None, **kwargs: Any) -> Self:
-    return cls.full(argfix(*shape) if shape else (), 0.0, dtype or dtypes.default_float, **kwargs)
+    return cls.full(argfix(*shape), 0.0, dtype or dtypes.default_float, **kwargs)
 
   @classmethod
   def ones(cls, *shape: Any, dtype: DTypeArg = None, **kwargs: Any) -> Self:
-    return cls.full(argfix(*shape) if shape else (), 1.0, dtype or dtypes.default_float, **kwargs)
+    return cls.full(argfix(*shape), 1.0, dtype or dtypes.default_float, **kwargs)
 
   @classmethod
   def empty(
@@ -70,7 +78,7 @@ class Creation(Math):
     """Memory that is not initialised."""
     where = to_placement(Device.DEFAULT if device is None else device)
     d = to_dtype(dtype) if dtype is not None else dtypes.default_float
-    return cls._make(UOp.buffer(argfix(*shape) if shape else (), d, where), None, requires_grad)
+    return cls._make(UOp.buffer(new_shape("empty", *shape), d, where), None, requires_grad)
 
   @classmethod
   def invalids(cls, *shape: Any, device: DeviceLike | None = None, dtype: DTypeArg = None) -> Self:
@@ -78,10 +86,15 @@ class Creation(Math):
     return cls.empty(*shape, device=device, dtype=dtype)
 
   def full_like(
-    self, fill_value: Scalar, dtype: DTypeArg = None, device: DeviceLike | None = None, **kwargs: Any
+    self,
+    fill_value: Scalar,
+    dtype: DTypeArg = None,
+    device: DeviceLike | None = None,
+    buffer: bool = True,
+    **kwargs: Any,
   ) -> Self:
     """A constant of this shape; type and placement too unless given."""
-    return self.full(self.shape, fill_value, dtype or self.dtype, self._beside(device), **kwargs)
+    return self.full(self.shape, fill_value, dtype or self.dtype, self._beside(device), buffer, **kwargs)
 
   def zeros_like(self, **kwargs: Any) -> Self:
     return self.full_like(0, **kwargs)

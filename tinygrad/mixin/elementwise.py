@@ -39,9 +39,8 @@ class Elementwise(Movement):
       return self._new(self.uop.bitcast(d))
     words = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
     if not self.ndim or self.shape[-1] * old % new:
-      raise ValueError(
-        f"bitcast: the last dim of {describe(self.uop)} does not divide into elements of {new} bytes ({d})"
-      )
+      rule = f"bitcast: the last dim of {describe(self.uop)} does not divide into elements of {new} bytes ({d})"
+      raise ValueError(f"{rule}\n  fix: pad it to a multiple of {new // old} elements, or cast to convert the values")
     bits = self._new(self.uop.bitcast(words[old]))
     if new < old:
       parts = [bits.rshift(8 * new * i).cast(words[new]) for i in range(old // new)]

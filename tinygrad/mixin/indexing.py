@@ -50,7 +50,7 @@ class Indexing(Reduce):
     ranks = [x.ndim if isinstance(x, Base) and x.dtype is dtypes.bool else 1 for x in given]
     count = sum(k for x, k in zip(given, ranks) if x is not None and x is not Ellipsis)
     if count > self.ndim:
-      raise IndexError(f"{count} indices for the {self.ndim} dims of a tensor of shape {self.shape}")
+      raise IndexError(f"{count} indices for the {self.ndim} dims of shape {self.shape}\n  fix: give at most one a dim")
     at = dots[0] if dots else len(given)
     given[at : at + 1] = [slice(None)] * (self.ndim - count)
     parts: list[_Part] = []
@@ -96,7 +96,8 @@ class Indexing(Reduce):
       raise IndexError(f"{type(index).__name__} is no index\n  fix: use integers, slices, None, ... or integer tensors")
     i = int(index)
     if isinstance(n, int) and not -n <= i < n:
-      raise IndexError(f"index {i} is out of range for dim {dim} of a tensor of shape {self.shape}")
+      rule = f"index {i} is out of range for dim {dim} of a tensor of shape {self.shape}"
+      raise IndexError(f"{rule}\n  fix: use one from {-n} to {n - 1}")
     start = simplify_sint(n + i) if i < 0 else i
     return _Part(start, start + 1, drop=True)
 
@@ -402,7 +403,7 @@ class Indexing(Reduce):
     """(the k greatest or least elements along `dim`, their positions as int32). ValueError if k is too great."""
     d = self._dim(dim)
     if isinstance(self.shape[d], int) and not 0 <= k <= self.shape[d]:
-      raise ValueError(f"topk: k = {k} is not within dim {d} of {self.shape}")
+      raise ValueError(f"topk: k = {k} is not within dim {d} of {self.shape}\n  fix: take min(k, x.shape[{d}])")
     values, places = self.sort(d, descending=largest)
     return values._slice(d, 0, k), places._slice(d, 0, k)
 

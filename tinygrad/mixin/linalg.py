@@ -84,6 +84,8 @@ class Linalg(Random):
   @classmethod
   def einsum(cls, formula: str, *operands: Self | Sequence[Self], dtype: DType | str | None = None) -> Self:
     """Sums of products by named dims, as numpy's: `einsum("bik,bkj->bij", x, y)`; `...`: dims that broadcast."""
+    if not operands:
+      raise ValueError(f"einsum: {formula!r} has no operands\n  fix: give a tensor for each")
     first = operands[0]
     xs: list[Self] = [x for x in operands if isinstance(x, cls)] if isinstance(first, cls) else list(first)  # type: ignore[arg-type]
     left, arrow, right = formula.replace(" ", "").partition("->")
@@ -118,7 +120,9 @@ class Linalg(Random):
       for c, n in zip(name, xs[i].shape):
         if sizes.setdefault(c, n) != n:
           if sizes[c] != 1 and n != 1:
-            raise ValueError(f"einsum: {c!r} in {formula!r} is {sizes[c]} in one operand and {n} in another")
+            raise ValueError(
+              f"einsum: {c!r} in {formula!r} is {sizes[c]} in one operand and {n} in another\n  fix: name them apart"
+            )
           sizes[c] = n if sizes[c] == 1 else sizes[c]
     if unknown := [c for c in out if c not in sizes]:
       raise ValueError(f"einsum: {unknown[0]!r} of the result in {formula!r} is in no operand")

@@ -44,7 +44,7 @@ class Movement(Base):
     new: list[sint] = [self.shape[i] if s is None else s for i, s in enumerate(dims)]
     unknown = [i for i, s in enumerate(new) if isinstance(s, int) and s == -1]
     if len(unknown) > 1:
-      raise ValueError(f"reshape: only one dim of {dims} can be -1")
+      raise ValueError(f"reshape: only one dim of {dims} can be -1\n  fix: give the other dims")
     if unknown:
       new[unknown[0]] = infer_dim(self.shape, [s for i, s in enumerate(new) if i != unknown[0]])
     bad = any(isinstance(s, int) and s < 0 for s in new)
@@ -109,7 +109,8 @@ class Movement(Base):
     dims = tuple(self._dim(d) for d in argfix(order, *args))
     if sorted(dims) != list(range(self.ndim)):
       raise ValueError(
-        f"permute: order {argfix(order, *args)} must name each of the {self.ndim} dims of {self.shape} once"
+        f"permute: order {argfix(order, *args)} must name each of the {self.ndim} dims of {self.shape} once\n"
+        "  fix: to exchange two dims use transpose"
       )
     return self._new(self.uop.permute(dims))
 
@@ -230,6 +231,8 @@ class Movement(Base):
     """Tensors one after the other along `dim`; the other dims must agree. Types are promoted."""
     d, xs = self._dim(dim), (self, *args)
     for x in args:
+      if not isinstance(x, Base):
+        raise TypeError(f"cat: cannot join {type(x).__name__} to a tensor\n  fix: wrap it, e.g. Tensor(x)")
       if x.ndim != self.ndim or any(a != b for i, (a, b) in enumerate(zip(x.shape, self.shape)) if i != d):
         rule = f"all dims but {d} must be equal"
         mismatch(
@@ -252,7 +255,7 @@ class Movement(Base):
     """The tensor laid out `repeats[i]` times along each dim; more repeats than dims add dims in front."""
     counts = argfix(repeats, *args)
     if len(counts) < self.ndim:
-      raise ValueError(f"repeat: {len(counts)} counts for the {self.ndim} dims of {self.shape}")
+      raise ValueError(f"repeat: {len(counts)} counts for the {self.ndim} dims of {self.shape}\n  fix: give one a dim")
     shape = (1,) * (len(counts) - self.ndim) + self.shape
     split = tuple(x for n in shape for x in (1, n))
     wide = tuple(x for r, n in zip(counts, shape) for x in (r, n))
@@ -270,10 +273,14 @@ class Movement(Base):
     d = self._dim(dim)
     n = self.shape[d]
     if isinstance(sizes, int):
+      if sizes < 1:
+        raise ValueError(f"split: parts of {sizes} elements\n  fix: give a length of at least 1, or all lengths")
       n = int(n)
       sizes = [min(sizes, n - i) for i in range(0, max(1, n), max(1, sizes))]
     elif sum(sizes) != n:
-      raise ValueError(f"split: the sizes {list(sizes)} sum to {sum(sizes)}, dim {d} of {self.shape} has {n}")
+      raise ValueError(
+        f"split: the sizes {list(sizes)} sum to {sum(sizes)}, dim {d} of {self.shape} has {n}\n  fix: give all of it"
+      )
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     return tuple(self._slice(d, e - s, e) for s, e in zip(sizes, ends))
 
@@ -292,7 +299,7 @@ class Movement(Base):
       return self.flatten().roll(shifts, 0).reshape(self.shape)
     amounts, axes = (shifts,) if isinstance(shifts, int) else shifts, (dims,) if isinstance(dims, int) else dims
     if len(amounts) != len(axes):
-      raise ValueError(f"roll: {len(amounts)} shifts for {len(axes)} dims")
+      raise ValueError(f"roll: {len(amounts)} shifts for {len(axes)} dims\n  fix: give one shift a dim")
     x = self
     for amount, dim in zip(amounts, axes):
       d = x._dim(dim)
@@ -308,6 +315,9 @@ class Movement(Base):
     n = len(kernel)
     strides = (stride,) * n if isinstance(stride, int) else tuple(stride)
     dilations = (dilation,) * n if isinstance(dilation, int) else tuple(dilation)
+    if min((*strides, *dilations), default=1) < 1:
+      fix = "give 1 or more"
+      mismatch("pool", f"stride {strides} and dilation {dilations} must be positive", [self.uop], fix)
     first, u = self.ndim - n, self.uop
     for i, (k, s, d) in enumerate(zip(kernel, strides, dilations)):
       length = u.shape[first + i] - d * (k - 1)

@@ -149,7 +149,7 @@ class Random(Indexing):
     d = to_dtype(dtype) if dtype is not None else dtypes.default_float
     if not dtypes.is_float(d):
       raise TypeError(f"rand: makes floats, not {d}\n  fix: use randint for integers")
-    return cls._uniform(*cls._random_words(argfix(*shape) if shape else (), device), d).requires_grad_(requires_grad)
+    return cls._uniform(*cls._random_words(argfix(*shape), device), d).requires_grad_(requires_grad)
 
   @classmethod
   def randn(
@@ -157,14 +157,14 @@ class Random(Indexing):
     *shape: Any,
     dtype: DTypeArg = None,
     device: DeviceLike | None = None,
+    contiguous: bool = True,
     requires_grad: bool | None = None,
-    **_: Any,
   ) -> Self:
     """Normal with mean 0 and variance 1, by the method of Box and Muller (1958)."""
     d = to_dtype(dtype) if dtype is not None else dtypes.default_float
     if not dtypes.is_float(d):
       raise TypeError(f"randn: makes floats, not {d}\n  fix: cast the result")
-    first, second = cls._random_words(argfix(*shape) if shape else (), device)
+    first, second = cls._random_words(argfix(*shape), device)
     u, v = cls._uniform(first, second, dtypes.float32), cls._uniform(second, first, dtypes.float32)
     return (
       u.sub(1, reverse=True).log().mul(-2).sqrt().mul(v.mul(2 * math.pi).cos()).cast(d).requires_grad_(requires_grad)
@@ -181,7 +181,7 @@ class Random(Indexing):
     if not low < high or high - low > 1 << 32:
       raise ValueError(f"randint: [{low}, {high}) must hold between 1 and 2**32 numbers")
     requires_grad = kwargs.pop("requires_grad", None)
-    word, _ = cls._random_words(argfix(*shape) if shape else (), kwargs.pop("device", None))
+    word, _ = cls._random_words(argfix(*shape), kwargs.pop("device", None))
     return (
       cls._wrap(word)
       .cast(dtypes.uint64)
