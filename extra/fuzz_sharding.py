@@ -3,7 +3,8 @@
     python -m extra.fuzz_sharding --seconds 600
     python -m extra.fuzz_sharding --seed 123456 --compiled --defer 1
 
-Programs with the seeds that follow --seed run until the time is over or one fails. The failing one is shrunk, while it
+Programs with the seeds that follow --seed run until the time is over or one fails; the steps of every second one are
+mostly methods of Tensor (--methods 0 or 1: of none, of all). The failing one is shrunk, while it
 fails in the same way, and printed as a program that can be run from the root of the repository. Exit status: 0 if all
 agreed, 1 if one failed. Ctrl-C ends the run with its counts.
 """
@@ -48,6 +49,8 @@ class Case:
   seed: int = 0  # of the parts that owing leaves are made of
   compiled: bool = False
   defer: int = 1
+  exact: tuple[bool, ...] = (True,)  # for each root: equal bit for bit, else within a tolerance
+  methods: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,15 +71,16 @@ def on_one_device(root: UOp, content: dict[UOp, np.ndarray]) -> UOp:
     elif u.op is Ops.MOVE:
       made[u] = made[u.src[0]]
     else:
-      made[u] = u.replace(src=tuple(made[s] for s in u.src))
+      made[u] = u.replace(src=tuple(made[s] for s in u.src if s.op is not Ops.UNIQUE))
   return made[root]
 
 
 def attempt(case: Case) -> Failure | None:
   """How the case fails; None if it does not, or if its values are too large to be exact."""
   below = {u for r in case.roots for u in r.toposort()}
-  p = programs.Program(case.seed, case.mesh, case.variable, {u: a for u, a in case.content.items() if u in below})
-  reference = programs.Program(case.seed, case.mesh, case.variable, dict(p.content))
+  content = {u: a for u, a in case.content.items() if u in below}
+  p = programs.Program(case.seed, case.mesh, case.variable, content, methods=case.methods)
+  reference = programs.Program(case.seed, case.mesh, case.variable, dict(content), methods=case.methods)
   try:
     plain = [on_one_device(r, reference.content) for r in case.roots]
     if harness.too_large(reference, plain):
@@ -85,19 +89,22 @@ def attempt(case: Case) -> Failure | None:
       got = (harness.compiled if case.compiled else harness.interpret)(p, case.roots)
   except (AssertionError, ValueError, TypeError, IndexError, RuntimeError) as e:
     return Failure(type(e).__name__, str(e))
-  for x, u in zip(got, plain, strict=True):
+  for x, u, exact in zip(got, plain, case.exact, strict=True):
     want = reference.value(u)
-    if x.shape != want.shape or x.dtype != want.dtype or not np.array_equal(x, want, equal_nan=want.dtype.kind == "f"):
+    if not programs.same(x, want, exact):
       return Failure(DIFFERS, f"sharded\n{x}\non one device\n{want}")
   return None
 
 
-def case_of(seed: int, steps: int, compiled: bool, defer: int) -> Case:
+def case_of(seed: int, steps: int, compiled: bool, defer: int, methods: bool = False) -> Case:
   """The program of a seed, with its gradients if it is differentiated."""
   with Context(DEFER=defer):
-    p = programs.make(seed, steps, "CPU" if compiled else "NULL")
-    roots = tuple(v.placed for v in harness.pairs(p))
-  return Case(roots, {v.placed: p.content[v.placed] for v in p.leaves}, p.mesh, p.variable, seed, compiled, defer)
+    p = programs.make(seed, steps, "CPU" if compiled else "NULL", methods)
+    values = harness.pairs(p)
+    roots = harness.without_numbers([v.placed for v in values])
+  content = {u: p.content[u] for r in roots for u in r.toposort() if u.op is Ops.BUFFER}
+  exact = tuple(v.exact for v in values)
+  return Case(tuple(roots), content, p.mesh, p.variable, seed, compiled, defer, exact, methods)
 
 
 # ---------------------------------------------------------------- shrinking
@@ -106,8 +113,8 @@ def case_of(seed: int, steps: int, compiled: bool, defer: int) -> Case:
 def smaller(case: Case) -> Iterator[Case]:
   """Cases with less in them, the boldest first."""
   if len(case.roots) > 1:
-    for r in case.roots:
-      yield replace(case, roots=(r,))
+    for r, exact in zip(case.roots, case.exact):
+      yield replace(case, roots=(r,), exact=(exact,))
     return
   (root,) = case.roots
   nodes = root.toposort()
@@ -175,7 +182,7 @@ def code(x: Any, name: dict[UOp, str]) -> str:
     case float() if not math.isfinite(x):
       return f'float("{x}")'
     case np.ndarray():
-      return f"np.array({x.tolist()}, np.{x.dtype.name}).reshape({x.shape})"
+      return f"np.array({x.tolist()}, to_numpy_dtype(dtypes.{x.dtype.name})).reshape({x.shape})"
     case _ if dataclasses.is_dataclass(x):
       return f"{type(x).__name__}({', '.join(code(getattr(x, f.name), name) for f in dataclasses.fields(x))})"
   return repr(x)
@@ -188,7 +195,7 @@ def program_text(case: Case) -> str:
     "import numpy as np",
     "from extra.fuzz_sharding import Case, attempt",
     "from tinygrad.device import Digit, Mesh, Owe, Sharding",
-    "from tinygrad.dtype import dtypes",
+    "from tinygrad.dtype import dtypes, to_numpy_dtype",
     "from tinygrad.uop.ops import Move, Ops, UOp",
     "",
     "content = {}",
@@ -209,7 +216,8 @@ def program_text(case: Case) -> str:
 
   for r in case.roots:
     define(r)
-  settings = f"variable={case.variable}, seed={case.seed}, compiled={case.compiled}, defer={case.defer}"
+  names = ("variable", "seed", "compiled", "defer", "exact", "methods")
+  settings = ", ".join(f"{n}={getattr(case, n)}" for n in names)
   lines.append(f"failure = attempt(Case({code(case.roots, name)}, content, {code(case.mesh, name)}, {settings}))")
   lines.append("assert failure is None, failure.text")
   return "\n".join(lines) + "\n"
@@ -224,16 +232,23 @@ def fuzz(
   compiled: bool = False,
   defer: int | None = None,
   seconds: float = 60.0,
+  methods: int | None = None,
   progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[int, Case | None, Failure | None]:
-  """(programs run, a shrunk failing case, how it fails). Without `defer` odd seeds run with 1, even ones with 0."""
+  """(programs run, a shrunk failing case, how it fails). Without `defer` odd seeds run with 1, even ones with 0;
+  without `methods` every second pair of seeds has methods."""
   end = time.monotonic() + seconds
   done = 0
   for seed in seeds:
     if time.monotonic() > end:
       break
-    case = case_of(seed, steps, compiled, seed % 2 if defer is None else defer)
-    failure = attempt(case)
+    with_methods = bool(seed // 2 % 2 if methods is None else methods)
+    try:
+      case = case_of(seed, steps, compiled, seed % 2 if defer is None else defer, with_methods)
+      failure = attempt(case)
+    except Exception as e:
+      e.add_note(f"seed {seed} cannot be built or run")
+      raise
     done += 1
     progress(done)
     if failure is not None:
@@ -248,6 +263,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument("--steps", type=int, default=9, help="ops a program (default: %(default)s)")
   parser.add_argument("--compiled", action="store_true", help="compile and run on CPU devices instead of interpreting")
   parser.add_argument("--defer", type=int, choices=(0, 1), help="DEFER for all programs (default: both by turns)")
+  parser.add_argument(
+    "--methods", type=int, choices=(0, 1), help="methods of Tensor (default: in every second program)"
+  )
   args = parser.parse_args(argv)
 
   from rich.console import Console
@@ -266,7 +284,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
       numbers = iter(range(args.seed, sys.maxsize))
-      count, case, failure = fuzz(numbers, args.steps, args.compiled, args.defer, args.seconds, shown)
+      count, case, failure = fuzz(numbers, args.steps, args.compiled, args.defer, args.seconds, args.methods, shown)
     except KeyboardInterrupt:
       bar.stop()
       print("stopped", file=sys.stderr)

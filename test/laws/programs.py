@@ -1,9 +1,8 @@
-"""Random programs over every tensor op, built twice: on random placements and on one device. Values are small integers,
-so sums are exact.
+"""Random programs over every tensor op and every public method, built twice: on random placements and on one device.
+Values are small integers where possible, so sums are exact.
 
 A program is a list of steps; a step is a function of UOps that is applied to both builds alike. The reference value of
-each step is known
-while the program grows, which keeps magnitudes within what float32 adds exactly.
+each step is known while the program grows, which keeps magnitudes within what float32 adds exactly.
 """
 
 from __future__ import annotations
@@ -15,11 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from methods import ROWS as METHODS
+from methods import At, Kind, Row, call, expected, filled, values_in
 
+from tinygrad import Tensor
 from tinygrad.device import Digit, Owe, Placement, Sharding
 from tinygrad.device import Mesh as DeviceMesh
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
+from tinygrad.mixin.random import _states as random_states
 from tinygrad.runtime.python import Resolved
+from tinygrad.tensor import memory_state
 from tinygrad.uop.cards import CARDS
 from tinygrad.uop.ops import Ops, UOp, map_arg
 from tinygrad.uop.rewrite import substitute
@@ -90,10 +94,12 @@ def reference_value(u: UOp, leaves: dict[UOp, np.ndarray], memo: dict[UOp, np.nd
       memo[x] = leaves[x]
     elif x.op is Ops.VARIABLE:
       memo[x] = np.asarray(variable)
+    elif x.op is Ops.UNIQUE:
+      continue
     elif x.op is Ops.ASSIGN:
       memo[x] = memo[x.src[1]]
     elif x.op is Ops.AFTER:
-      content = memo[x.src[0]].copy()
+      content = np.array(memo[x.src[0]])
       for effect in x.src[1:]:
         chain, view = [], effect.src[0]
         while view is not x.src[0]:
@@ -105,7 +111,7 @@ def reference_value(u: UOp, leaves: dict[UOp, np.ndarray], memo: dict[UOp, np.nd
         content.reshape(-1)[at.reshape(-1)] = memo[effect.src[1]].reshape(-1)
       memo[x] = content
     else:
-      memo[x] = run_card(x, [memo[s] for s in x.src], shape, number, x.dtype)
+      memo[x] = run_card(x, [memo[s] for s in x.src if s.op is not Ops.UNIQUE], shape, number, x.dtype)
       assert memo[x].shape == shape, (x, memo[x].shape, shape)
   return memo[u]
 
@@ -114,7 +120,7 @@ def run_card(
   u: UOp, xs: list[np.ndarray], shape: tuple[int, ...], number: Callable[[Any], int], dtype: DType
 ) -> np.ndarray:
   evaluate = CARDS[u.op].evaluate
-  assert evaluate is not None, u.op
+  assert evaluate is not None, u.op.name
   node: Any = Resolved(u.op, dtype, u.src, map_arg(u.arg, number), shape)
   with np.errstate(all="ignore"):
     return np.asarray(evaluate(node, xs, shape))
@@ -127,6 +133,7 @@ class Value:
   placed: UOp
   plain: UOp
   text: str
+  exact: bool = True  # small integers: the builds agree bit for bit
 
   @property
   def shape(self) -> tuple[Any, ...]:
@@ -148,17 +155,19 @@ class Program:
   variable: int
   content: dict[UOp, np.ndarray] = field(default_factory=dict)  # of the buffers of both builds
   memo: dict[UOp, np.ndarray] = field(default_factory=dict)
-  pool: list[Value] = field(default_factory=list)
+  pool: list[Value] = field(default_factory=list)  # what a step may take
+  made: list[Value] = field(default_factory=list)  # what there is
   leaves: list[Value] = field(default_factory=list)
   roots: list[Value] = field(default_factory=list)
-  exact: bool = True
+  exact_gradient: bool = True
+  methods: bool = False  # some steps are methods of Tensor
+  backward: bool = False
 
   def value(self, u: UOp) -> np.ndarray:
     return reference_value(u, self.content, self.memo, self.variable)
 
   def listing(self) -> str:
-    number = {id(v): i for i, v in enumerate(self.pool)}
-    lines = [f"%{number[id(v)]}: {v.text} {v.dtype.name}{list(v.shape)} on {v.placed.device}" for v in self.pool]
+    lines = [f"%{i}: {v.text} {v.dtype.name}{list(v.shape)} on {v.placed.device}" for i, v in enumerate(self.made)]
     return "\n".join(
       [
         f"seed {self.seed}, {self.mesh}, v={self.variable}",
@@ -174,10 +183,11 @@ MAGNITUDE = {dtypes.float64: 2**46, dtypes.float32: 2**20, dtypes.float16: 2**10
 class Generator:
   """Grows one program from a seed."""
 
-  def __init__(self, seed: int, steps: int, backward: bool, kind: str) -> None:
+  def __init__(self, seed: int, steps: int, backward: bool, kind: str, methods: float, row: Row | None) -> None:
     self.rng = rng = random.Random(seed)
     self.backward = backward
-    self.p = Program(seed, mesh(rng.choice(MESHES), kind), rng.randint(1, 6))
+    self.methods = methods  # how many of the steps are methods of Tensor
+    self.p = Program(seed, mesh(rng.choice(MESHES), kind), rng.randint(1, 6), methods=methods > 0, backward=backward)
     self.single = f"{kind}:8"  # a device beside the mesh
     self.owing = 0.6 if seed % 2 else 0.1  # how often a leaf owes, mostly the same debt
     self.debt = random_debt(rng, self.p.mesh)
@@ -188,22 +198,30 @@ class Generator:
         if backward
         else rng.choice((*FLOATS, dtypes.float64, dtypes.float16, dtypes.int32, dtypes.int8)),
       )
-    done = 0
-    while done < steps:
-      done += self.step()
+    if row is not None:
+      made = next((v for _ in range(100) if (v := self.method(self.p.pool[-1], row)) is not None), None)
+      assert made is not None, f"no arguments that {row.name} takes in 100 draws"
+    for _ in range(rng.randint(1, steps) if methods else steps):
+      while not self.step():
+        pass
     usable = [v for v in self.p.pool if v.fixed]
     if backward:
       usable = [v for v in usable if v.dtype in FLOATS]
     for v in {id(v): v for v in (usable[-1], rng.choice(usable), rng.choice(usable))}.values():
       if rng.random() < 0.3 and not backward:
         where = random_placement(rng, self.p.mesh, len(v.shape))
-        v = Value(v.placed.copy_to_device(where), v.plain, f"move({self.name(v)}, {where})")
+        v = Value(v.placed.copy_to_device(where), v.plain, f"move({self.name(v)}, {where})", v.exact)
       self.p.roots.append(v)
 
   # ---- values
 
   def name(self, v: Value) -> str:
-    return f"%{next(i for i, x in enumerate(self.p.pool) if x is v)}" if any(x is v for x in self.p.pool) else "leaf"
+    return next((f"%{i}" for i, x in enumerate(self.p.made) if x is v), "leaf")
+
+  def add(self, v: Value) -> Value:
+    self.p.pool.append(v)
+    self.p.made.append(v)
+    return v
 
   def random_shape(self) -> tuple[int, ...]:
     return tuple(
@@ -227,8 +245,7 @@ class Generator:
     v = Value(UOp.buffer(shape, dtype, where), UOp.buffer(shape, dtype, REFERENCE), f"leaf({where})")
     self.p.content[v.placed] = self.p.content[v.plain] = data
     self.p.leaves.append(v)
-    self.p.pool.append(v)
-    return v
+    return self.add(v)
 
   def constant(self, shape: tuple[Any, ...], dtype: DType, value: Any) -> Value:
     u = UOp.const(dtype, value).broadcast_to(shape)
@@ -237,7 +254,7 @@ class Generator:
   def like(self, x: Value, dtype: DType | None = None) -> Value:
     """An operand of x's shape: an older value, a constant, a counter, a fresh leaf, or a broadcast one."""
     rng, dtype = self.rng, dtype or x.dtype
-    same = [v for v in self.p.pool if v.shape == x.shape and v.dtype is dtype]
+    same = [v for v in self.p.pool if v.shape == x.shape and v.dtype is dtype and v.exact]
     k = rng.randrange(6)
     if (k <= 2 and same) or not x.fixed:
       return rng.choice(same) if same else self.constant(x.shape, dtype, 1)
@@ -262,25 +279,39 @@ class Generator:
 
   def apply(self, text: str, f: Callable[..., UOp], *xs: Value) -> Value | None:
     """The step `f` in both builds; None if its reference value is too large or not finite."""
+    return self.apply_exactly(text, f, all(x.exact for x in xs), *xs)
+
+  def apply_exactly(self, text: str, f: Callable[..., UOp], exact: bool, *xs: Value) -> Value | None:
+    """`apply` of a step that says whether its result is exact."""
     plain = f(*(x.plain for x in xs))
+    self.learn(plain)
     value = self.p.value(plain)
     if value.size > 3000:
       return None
     if plain.dtype in MAGNITUDE:
       most = float(np.abs(value).max(initial=0))
-      if not math.isfinite(most) or most * max(value.size, 1) > MAGNITUDE[plain.dtype]:
+      if not math.isfinite(most) or most * (max(value.size, 1) if exact else 1) > MAGNITUDE[plain.dtype]:
         return None
-    v = Value(f(*(x.placed for x in xs)), plain, text)
-    assert v.placed.shape == v.plain.shape, (text, v.placed.shape, v.plain.shape)
-    self.p.pool.append(v)
-    return v
+    v = Value(f(*(x.placed for x in xs)), plain, text, exact)
+    self.learn(v.placed)
+    assert v.placed.shape == v.plain.shape, f"{text}: {v.placed.shape}, not {v.plain.shape}\n{self.p.listing()}"
+    return self.add(v)
+
+  def learn(self, u: UOp) -> None:
+    """Takes the content of buffers that methods make: the states of random numbers."""
+    if self.p.methods:
+      for x in u.toposort(lambda x: x not in self.p.memo):
+        if x.op is Ops.BUFFER and x not in self.p.content:
+          self.p.content[x] = np.array(random_states[x], np.uint32)
 
   # ---- steps
 
   def step(self) -> bool:
     x = self.p.pool[-1] if self.rng.random() < 0.75 else self.rng.choice(self.p.pool)
+    if self.methods and self.rng.random() < self.methods:
+      return self.method(x) is not None
     kind = self.rng.choice(STEPS)
-    return kind(self, x) is not None
+    return (x.exact or kind in CONTINUOUS) and kind(self, x) is not None
 
   def binary(self, x: Value) -> Value | None:
     rng = self.rng
@@ -471,9 +502,8 @@ class Generator:
     where = random_placement(self.rng, self.p.mesh, len(x.shape)) if x.fixed else None
     if where is None or not self.p.pool or len(self.p.mesh) == 1:
       return None
-    v = Value(x.placed.copy_to_device(where), x.plain, f"move({self.name(x)}, {where})")
-    self.p.pool.append(v)
-    return v
+    v = Value(x.placed.copy_to_device(where), x.plain, f"move({self.name(x)}, {where})", x.exact)
+    return self.add(v)
 
   def identity(self, x: Value) -> Value | None:
     f = (lambda a: a.contiguous()) if self.backward or self.rng.random() < 0.5 else (lambda a: a.detach())
@@ -507,14 +537,176 @@ class Generator:
     shape = tuple(n + extra for n, extra in zip(x.shape, room))
     target = self.leaf(shape, x.dtype, self.array(shape, x.dtype))
     flips = [i for i in range(len(x.shape)) if rng.random() < 0.3]
-    if self.single.startswith("CPU"):  # a compiled program may not need the old content after the new one
-      self.p.pool.remove(target)
 
     def write(buffer: UOp, value: UOp) -> UOp:
       view = buffer.shrink([(a, a + n) for a, n in zip(lo, value.shape)]).flip(flips)
       return buffer.after(view.assign(value))
 
     return self.apply(f"ASSIGN({target.text} from {lo}, flipped {flips}, {self.name(x)})", write, target, x)
+
+  # ---- methods of Tensor (methods.py)
+
+  def method(self, x: Value, row: Row | None = None) -> Value | None:
+    row = row or self.rng.choice([r for r in METHODS if not (self.backward and r.forward)])
+    lists = self.p.pool, self.p.made, self.p.leaves
+    lengths = [len(values) for values in lists]
+    v = self.run_row(row, x)
+    if v is None:
+      for values, n in zip(lists, lengths):
+        del values[n:]
+    return v
+
+  def run_row(self, row: Row, x: Value) -> Value | None:
+    """A step that is one row of the table, of x if that fits."""
+    if not self.fits(row, x) or self.rng.random() < 0.1:
+      others = [v for v in self.p.pool if self.fits(row, v)]
+      x = self.rng.choice(others) if others and self.rng.random() < 0.7 else self.fresh(row)
+    args = row.draw(self, x)
+    if args is None:
+      return None
+    values = values_in(args)
+    seed, pick = self.rng.randrange(1 << 16), self.rng.random() if row.pick is None else row.pick
+
+    def step(*operands: UOp) -> UOp:
+      t, *tensors = [Tensor._wrap(u) for u in operands]
+      there = REFERENCE if operands[0] is x.plain else None
+      rest = iter(tensors)
+      given = filled(args, lambda a: next(rest) if isinstance(a, Value) else placed_at(a, there))
+      result = call(row, t, given, seed)
+      if isinstance(result, (tuple, list)):
+        result = result[pick if isinstance(pick, int) else int(pick * len(result))]
+      found: UOp = result.uop
+      return found
+
+    exact = x.exact and all(v.exact for v in values) and not row.kind & Kind.ROUNDS
+    v = self.apply_exactly(f"{row.name}({self.name(x)}, {self.shown(args)})", step, exact, x, *values)
+    if v is None:
+      return None
+    assert v.plain.device in (REFERENCE, None), f"{v.text} is on {v.plain.device}: it left its operands' device"
+    self.p.exact_gradient &= not row.kind & (Kind.ROUNDS | Kind.BENDS)
+    self.compare_with_numpy(row, x, args, v)
+    if writes(row) and (state := memory_state(x.placed)) is not None:  # what viewed the memory would see the new value
+      self.p.pool = [w for w in self.p.pool if w is v or memory_state(w.placed) is not state]
+    return v
+
+  def fits(self, row: Row, v: Value) -> bool:
+    if not v.fixed or v.placed.device is None or math.prod(v.shape) > row.largest or 0 in v.shape:
+      return False
+    if not row.ndim[0] <= len(v.shape) <= row.ndim[1]:
+      return False
+    if not v.exact and (row.kind & Kind.JUMPS or (self.backward and row.kind & Kind.BENDS)):
+      return False
+    if (writes(row) and not self.writable(v)) or (self.backward and row.distinct):
+      return False
+    if row.of == "float" or (self.backward and row.of == "number"):
+      return v.dtype in FLOATS
+    return (
+      v.dtype is dtypes.bool if row.of == "bool" else dtypes.is_int(v.dtype) if row.of == "int" else v.dtype in NUMERIC
+    )
+
+  def writable(self, v: Value) -> bool:
+    """Whether a user may write to it: no element twice in memory, and no parts of a debt."""
+    state = memory_state(v.plain)
+    if state is None:
+      return True
+    if self.backward or any(u.op in (Ops.EXPAND, Ops.WINDOW) for u in v.plain.toposort(lambda u: u is not state)):
+      return False
+    where = v.placed.device
+    return not (isinstance(where, Sharding) and where.pending)
+
+  def fresh(self, row: Row) -> Value:
+    ndim = self.rng.randint(row.ndim[0], min(row.ndim[1], max(3, row.ndim[0])))
+    shape = [self.rng.choice((1, 2, 3, 4, 5, 6, 7, 8) if ndim > 2 else (1, 2, 3, 5, 7, 8, 11, 13)) for _ in range(ndim)]
+    while math.prod(shape) > row.largest:
+      shape[shape.index(max(shape))] //= 2
+    kinds = {"float": FLOATS, "bool": (dtypes.bool,), "int": (dtypes.int32, dtypes.int8, dtypes.int64, dtypes.uint8)}
+    dtype = self.rng.choice(FLOATS if self.backward and row.of != "bool" else kinds.get(row.of, NUMERIC))
+    if row.distinct and self.backward:
+      order = np.random.default_rng(self.rng.randrange(1 << 30)).permutation(math.prod(shape))
+      return self.leaf(tuple(shape), dtype, order.reshape(shape).astype(to_numpy_dtype(dtype)))
+    v = self.leaf(tuple(shape), dtype)
+    if not writes(row) or self.writable(v):
+      return v
+    doubled = self.apply(f"{self.name(v)} + {self.name(v)}", lambda u: u + u, v)
+    assert doubled is not None
+    return doubled
+
+  def shown(self, args: Any) -> str:
+    if isinstance(args, dict):
+      return ", ".join(f"{k}={self.shown(a)}" for k, a in args.items())
+    if isinstance(args, (tuple, list)):
+      return f"({', '.join(self.shown(a) for a in args)})"
+    return self.name(args) if isinstance(args, Value) else str(args)
+
+  def compare_with_numpy(self, row: Row, x: Value, args: Any, v: Value) -> None:
+    """The unsharded value is numpy's, where numpy has the function (types of numpy's own promotion apart)."""
+    if x.dtype not in (*FLOATS, dtypes.int32, dtypes.int64, dtypes.bool):
+      return
+    want = expected(
+      row, self.p.value(x.plain), filled(args, lambda a: self.p.value(a.plain) if isinstance(a, Value) else a)
+    )
+    if want is None:
+      return
+    got = self.p.value(v.plain)
+    near = same(got, want.astype(got.dtype), v.exact, {"float64": 1e-7, "float32": 1e-3})  # some are polynomials
+    assert near, f"{v.text} of {self.p.value(x.plain)}: {got}, numpy has {want}\n{self.p.listing()}"
+
+  # arguments that rows draw
+
+  def axis(self, x: Value) -> int:
+    return self.rng.randrange(-len(x.shape), len(x.shape))
+
+  def number(self, dtype: DType) -> int:
+    return self.rng.choice((1, 2, 3) if dtypes.is_unsigned(dtype) else (-2, -1, 0, 1, 2, 3))
+
+  def place(self, ndim: int) -> Placement:
+    return random_placement(self.rng, self.p.mesh, ndim)
+
+  def kind(self) -> DType:
+    kinds = FLOATS if self.backward else (*FLOATS, dtypes.int32)
+    return self.rng.choice(kinds)
+
+  def index(self, shape: tuple[int, ...], n: int, dtype: DType = dtypes.int32) -> Value:
+    """Integers in [0, n)."""
+    content = np.random.default_rng(self.rng.randrange(1 << 30)).integers(0, n, shape)
+    return self.leaf(shape, dtype, content.astype(to_numpy_dtype(dtype)))
+
+  def order(self, x: Value) -> tuple[int, ...]:
+    return tuple(self.rng.sample(range(len(x.shape)), len(x.shape)))
+
+  def ranges(self, x: Value) -> tuple[tuple[int, int], ...]:
+    starts = [self.rng.choice((0, self.rng.randrange(n))) for n in x.shape]
+    return tuple((a, self.rng.randint(a + 1, n)) for a, n in zip(starts, x.shape))
+
+  def factors_of(self, n: int) -> tuple[int, int]:
+    k = self.rng.choice([1, *divisors(n)])
+    return k, n // k
+
+  def reduction(self) -> str:
+    return self.rng.choice(("mean", "sum", "none"))
+
+
+def placed_at(a: Any, device: str | None) -> Any:
+  """An argument of a call in the build on one device, or in the one on many."""
+  return (device or a.placement) if isinstance(a, At) else a
+
+
+def writes(row: Row) -> bool:
+  """Whether the method writes into memory."""
+  return row.name in ("assign", "__setitem__") or (row.name.startswith("__i") and row.name != "__invert__")
+
+
+TOLERANCE = {"float64": 1e-9, "float32": 1e-3}
+
+
+def same(x: np.ndarray, want: np.ndarray, exact: bool, tolerance: dict[str, float] = TOLERANCE) -> bool:
+  """Whether a value is the one wanted: bit for bit (up to the sign of zero), or within a tolerance of the largest."""
+  if x.shape != want.shape or x.dtype != want.dtype:
+    return False
+  if exact or want.dtype.name not in tolerance:
+    return np.array_equal(x, want, equal_nan=want.dtype.kind == "f")
+  scale = max(1.0, float(np.abs(want[np.isfinite(want)]).max(initial=0)))
+  return np.allclose(x, want, rtol=0, atol=tolerance[want.dtype.name] * scale, equal_nan=True)
 
 
 FLOAT_UNARY: dict[Ops, Callable[[UOp], UOp]] = {
@@ -561,9 +753,16 @@ WEIGHTS: dict[Step, int] = {
   Generator.assign: 1,
   Generator.owed_leaf: 5,
 }
+CONTINUOUS = frozenset((
+  Generator.reshape, Generator.permute, Generator.expand, Generator.pad, Generator.shrink, Generator.flip,
+  Generator.cat, Generator.window, Generator.matmul, Generator.gather, Generator.move, Generator.identity,
+))  # fmt: skip
+"""Steps that rounded values may take."""
 STEPS = [step for step, weight in WEIGHTS.items() for _ in range(weight)]
 
 
-def make(seed: int, steps: int = 9, kind: str = "NULL") -> Program:
-  """The program of a seed on devices of a kind; every third one is differentiated."""
-  return Generator(seed, steps, seed % 3 == 2, kind).p
+def make(seed: int, steps: int = 9, kind: str = "NULL", methods: bool = False, row: Row | None = None) -> Program:
+  """The program of a seed on devices of a kind; every third one is differentiated. With `methods`, most steps are
+  methods of Tensor, and the first is `row`."""
+  backward = seed % 3 == 2 and not (row is not None and row.forward)
+  return Generator(seed, steps, backward, kind, 0.7 if methods else 0.0, row).p
