@@ -11,26 +11,12 @@ from tinygrad.helpers import TRAINING, make_tuple, prod
 from tinygrad.nn import datasets, optim, state
 from tinygrad.tensor import Tensor
 
+Ints = int | tuple[int, ...]
 __all__ = [
-  "BatchNorm",
-  "BatchNorm2d",
-  "BatchNorm3d",
-  "Conv1d",
-  "Conv2d",
-  "ConvTranspose1d",
-  "ConvTranspose2d",
-  "Embedding",
-  "GroupNorm",
-  "InstanceNorm",
-  "LSTMCell",
-  "LayerNorm",
-  "LayerNorm2d",
-  "Linear",
-  "RMSNorm",
-  "datasets",
-  "optim",
+  "BatchNorm", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "Embedding",
+  "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "LayerNorm2d", "Linear", "RMSNorm", "datasets", "optim",
   "state",
-]
+]  # fmt: skip
 
 
 class Linear:
@@ -52,16 +38,9 @@ class Conv2d:
   """
 
   def __init__(
-    self,
-    in_channels: int,
-    out_channels: int,
-    kernel_size: int | tuple[int, ...],
-    stride: int | tuple[int, ...] = 1,
-    padding: int | tuple[int, ...] | str = 0,
-    dilation: int | tuple[int, ...] = 1,
-    groups: int = 1,
-    bias: bool = True,
-  ) -> None:
+    self, in_channels: int, out_channels: int, kernel_size: Ints, stride: Ints = 1, padding: Ints | str = 0,
+    dilation: Ints = 1, groups: int = 1, bias: bool = True,
+  ) -> None:  # fmt: skip
     self.kernel_size = make_tuple(kernel_size, 2)
     self.stride, self.dilation, self.groups = stride, dilation, groups
     self.padding = _same_padding(padding, stride, dilation, self.kernel_size) if isinstance(padding, str) else padding
@@ -73,9 +52,7 @@ class Conv2d:
     return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding)
 
 
-def _same_padding(
-  padding: str, stride: int | tuple[int, ...], dilation: int | tuple[int, ...], kernel: tuple[int, ...]
-) -> tuple[int, ...]:
+def _same_padding(padding: str, stride: Ints, dilation: Ints, kernel: tuple[int, ...]) -> tuple[int, ...]:
   if padding.lower() != "same":
     raise ValueError(f"unknown padding {padding!r}\n  fix: use 'same' or numbers")
   if any(s != 1 for s in make_tuple(stride, len(kernel))):
@@ -85,15 +62,9 @@ def _same_padding(
 
 
 def Conv1d(
-  in_channels: int,
-  out_channels: int,
-  kernel_size: int,
-  stride: int = 1,
-  padding: int | str = 0,
-  dilation: int = 1,
-  groups: int = 1,
-  bias: bool = True,
-) -> Conv2d:
+  in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, padding: int | str = 0, dilation: int = 1,
+  groups: int = 1, bias: bool = True,
+) -> Conv2d:  # fmt: skip
   """x (b, in, n) -> (b, out, positions)."""
   return Conv2d(in_channels, out_channels, (kernel_size,), stride, padding, dilation, groups, bias)
 
@@ -102,25 +73,11 @@ class ConvTranspose2d:
   """The adjoint of `Conv2d` in its input; weight (in, out/groups, *kernel)."""
 
   def __init__(
-    self,
-    in_channels: int,
-    out_channels: int,
-    kernel_size: int | tuple[int, ...],
-    stride: int | tuple[int, ...] = 1,
-    padding: int | tuple[int, ...] = 0,
-    output_padding: int | tuple[int, ...] = 0,
-    dilation: int | tuple[int, ...] = 1,
-    groups: int = 1,
-    bias: bool = True,
-  ) -> None:
-    self.kernel_size = make_tuple(kernel_size, 2)
-    self.stride, self.padding, self.output_padding, self.dilation, self.groups = (
-      stride,
-      padding,
-      output_padding,
-      dilation,
-      groups,
-    )
+    self, in_channels: int, out_channels: int, kernel_size: Ints, stride: Ints = 1, padding: Ints = 0,
+    output_padding: Ints = 0, dilation: Ints = 1, groups: int = 1, bias: bool = True,
+  ) -> None:  # fmt: skip
+    self.kernel_size, self.stride, self.dilation, self.groups = make_tuple(kernel_size, 2), stride, dilation, groups
+    self.padding, self.output_padding = padding, output_padding
     bound = 1 / math.sqrt(out_channels // groups * prod(self.kernel_size))
     self.weight = Tensor.uniform(in_channels, out_channels // groups, *self.kernel_size, low=-bound, high=bound)
     self.bias = Tensor.uniform(out_channels, low=-bound, high=bound) if bias else None
@@ -132,20 +89,12 @@ class ConvTranspose2d:
 
 
 def ConvTranspose1d(
-  in_channels: int,
-  out_channels: int,
-  kernel_size: int,
-  stride: int = 1,
-  padding: int = 0,
-  output_padding: int = 0,
-  dilation: int = 1,
-  groups: int = 1,
-  bias: bool = True,
-) -> ConvTranspose2d:
+  in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, padding: int = 0, output_padding: int = 0,
+  dilation: int = 1, groups: int = 1, bias: bool = True,
+) -> ConvTranspose2d:  # fmt: skip
   """The adjoint of `Conv1d` in its input."""
-  return ConvTranspose2d(
-    in_channels, out_channels, (kernel_size,), stride, padding, output_padding, dilation, groups, bias
-  )
+  sizes = in_channels, out_channels, (kernel_size,)
+  return ConvTranspose2d(*sizes, stride, padding, output_padding, dilation, groups, bias)
 
 
 class Embedding:
@@ -166,11 +115,8 @@ class LayerNorm:
 
   def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True) -> None:
     self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    self.axis, self.eps, self.elementwise_affine = (
-      tuple(-1 - i for i in range(len(self.normalized_shape))),
-      eps,
-      elementwise_affine,
-    )
+    self.axis = tuple(-1 - i for i in range(len(self.normalized_shape)))
+    self.eps, self.elementwise_affine = eps, elementwise_affine
     self.weight = Tensor.ones(*self.normalized_shape) if elementwise_affine else None
     self.bias = Tensor.zeros(*self.normalized_shape) if elementwise_affine else None
 
@@ -226,6 +172,7 @@ class InstanceNorm(GroupNorm):
 
   def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True) -> None:
     super().__init__(num_features, num_features, eps, affine)
+    self.num_features = num_features
 
 
 class BatchNorm:

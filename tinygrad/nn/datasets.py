@@ -1,15 +1,80 @@
-"""Data sets that come with another package, so that nothing is downloaded."""
+"""Data sets: downloaded once (`fetch`), read from a folder, or coming with another package."""
 
 from __future__ import annotations
 
+import gzip
 import importlib
+import os
+import struct
+from pathlib import Path
 from typing import Any
 
-from tinygrad.helpers import numpy
+from tinygrad.helpers import fetch, getenv, numpy, prod
+from tinygrad.mixin.base import DeviceLike
+from tinygrad.nn.state import CheckpointError, tar_extract
 from tinygrad.tensor import Tensor
 
+MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist/"
+FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+CIFAR = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+Split = tuple[Tensor, Tensor, Tensor, Tensor]
+Folder = str | os.PathLike[str] | None
 
-def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+
+def _find(url: str, name: str, folder: Folder) -> Path:
+  """The file of a data set: in `folder`, in `$DATASETS/name`, or downloaded."""
+  place = folder or (Path(getenv("DATASETS", "")) / name if getenv("DATASETS", "") else None)
+  file = url.rpartition("/")[2]
+  if place is None:
+    try:
+      return fetch(url, name=file, subdir=name)
+    except ConnectionError as e:
+      raise ConnectionError(f"{e}\n  or: put {file} into a folder F/{name}, and set DATASETS=F") from e
+  if not (path := Path(place) / file).is_file():
+    raise FileNotFoundError(f"{path} is not there\n  fix: download it from {url}")
+  return path
+
+
+def mnist(device: DeviceLike | None = None, fashion: bool = False, folder: Folder = None) -> Split:
+  """Handwritten digits, or pieces of clothing: (train images uint8 (60000, 1, 28, 28), labels uint8 (60000,), test
+  images (10000, 1, 28, 28), labels).
+
+  `folder`: where the four .gz files are; else `$DATASETS/mnist` (`fashion-mnist`), if that is set; else downloaded.
+  Raises: ConnectionError offline; CheckpointError for a file that is not as it should be.
+  """
+
+  def read(file: str, *shape: int) -> Tensor:
+    path = _find((FASHION if fashion else MNIST) + file, "fashion-mnist" if fashion else "mnist", folder)
+    data = gzip.decompress(path.read_bytes())
+    head = struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape)  # the IDX format: bytes, rank, lengths
+    if data[: len(head)] != head or len(data) != len(head) + prod(shape):
+      raise CheckpointError(str(path), f"holds no {list(shape)} bytes in the IDX format", "remove it, and try again")
+    return Tensor(numpy.frombuffer(data, numpy.uint8, offset=len(head)).reshape(shape)).to(device)
+
+  train, labels = read("train-images-idx3-ubyte.gz", 60000, 28, 28), read("train-labels-idx1-ubyte.gz", 60000)
+  test, answers = read("t10k-images-idx3-ubyte.gz", 10000, 28, 28), read("t10k-labels-idx1-ubyte.gz", 10000)
+  return train.unsqueeze(1), labels, test.unsqueeze(1), answers
+
+
+def cifar(device: DeviceLike | None = None, folder: Folder = None) -> Split:
+  """CIFAR-10: (train images uint8 (50000, 3, 32, 32), labels uint8 (50000,), test images (10000, 3, 32, 32), labels).
+
+  `folder`: where cifar-10-binary.tar.gz is; else `$DATASETS/cifar`, if that is set; else downloaded.
+  Raises: ConnectionError offline; CheckpointError for a file that is not as it should be.
+  """
+  path = _find(CIFAR, "cifar", folder)
+  files = tar_extract(path)
+  parts = [f"cifar-10-batches-bin/{name}.bin" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")]
+  if any(name not in files or files[name].shape != (10000 * 3073,) for name in parts):
+    raise CheckpointError(str(path), "does not hold 6 files of 10000 labelled images", "remove it, and try again")
+  rows = numpy.concatenate([files[name].numpy().reshape(10000, 3073) for name in parts])  # a label, 3 planes of 32x32
+  images, labels = rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]
+  train, test = slice(0, 50000), slice(50000, None)
+  a, b, c, d = (Tensor(x).to(device) for x in (images[train], labels[train], images[test], labels[test]))
+  return a, b, c, d
+
+
+def digits() -> Split:
   """scikit-learn's handwritten digits: (train images (1437, 1, 8, 8) in 0..1, labels int32, test images (360, 1, 8, 8),
   labels).
 

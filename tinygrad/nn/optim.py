@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from tinygrad.device import Placement, Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import TRAINING, dedup
+from tinygrad.mixin.base import DeviceLike, to_placement
 from tinygrad.tensor import Tensor
 
 
@@ -20,10 +22,12 @@ def _scalar(value: float, where: Placement) -> Tensor:
 class Optimizer:
   """What all optimizers do. A parameter whose requires_grad is unset gets True; one with False is left alone.
 
-  `lr` is a float32 tensor of shape (1,): change it with `opt.lr.assign([x])`, inside a captured step too.
+  `lr` is a float32 tensor of shape (1,): change it with `opt.lr.assign([x])`, inside a captured step too. `device`:
+  where the optimizer's state is and its arithmetic is done; beside each parameter unless given. `fused` is accepted and
+  has no effect: the scheduler decides which updates share a kernel.
   """
 
-  def __init__(self, params: list[Tensor], lr: float) -> None:
+  def __init__(self, params: list[Tensor], lr: float, device: DeviceLike | None = None, fused: Any = False) -> None:
     self.params = dedup(p for p in params if p.requires_grad is not False)
     if not self.params:
       raise ValueError(
@@ -31,11 +35,15 @@ class Optimizer:
       )
     for p in self.params:
       p.requires_grad = True
-    self.lr = _scalar(lr, self.params[0].device)
+    self.device, self.fused = None if device is None else to_placement(device), fused
+    self.lr = _scalar(lr, self.device or self.params[0].device)
 
-  def _state(self) -> list[Tensor]:
-    """float32 zeros beside every parameter."""
-    return [Tensor.zeros(p.shape, dtype=dtypes.float32, device=p.device, requires_grad=False) for p in self.params]
+  def _new_optim_param(self) -> list[Tensor]:
+    """float32 zeros for every parameter."""
+    places = [self.device or p.device for p in self.params]
+    return [
+      Tensor.zeros(p.shape, dtype=dtypes.float32, device=d, requires_grad=False) for p, d in zip(self.params, places)
+    ]
 
   def zero_grad(self) -> None:
     """Forgets the gradients; call it before `backward`."""
@@ -53,19 +61,20 @@ class Optimizer:
       raise RuntimeError(
         "the optimizer steps outside of training\n  fix: wrap the training loop in `with Tensor.train():`"
       )
-    grads = []
+    values, grads = [], []
     for i, p in enumerate(self.params):
       if p.grad is None:
         raise RuntimeError(
           f"parameter {i} of shape {p.shape} has no gradient\n  fix: call backward() on a loss that uses it first"
         )
-      grads.append(p.grad.detach())
-    updates, changed = self._step(grads)
+      values.append(p.detach()._at(self.device or p.device))
+      grads.append(p.grad.detach()._at(self.device or p.device))
+    updates, changed = self._step(values, grads)
     for p, update in zip(self.params, updates):
-      p.assign((p.detach() - update).cast(p.dtype))
+      p.assign((p.detach() - update._at(p.device)).cast(p.dtype))
     return [*changed, *self.params, self.lr]
 
-  def _step(self, grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+  def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """(what to subtract from each parameter, the state that changed)."""
     raise NotImplementedError
 
@@ -98,34 +107,20 @@ class LARS(Optimizer):
   """
 
   def __init__(
-    self,
-    params: list[Tensor],
-    lr: float = 0.001,
-    momentum: float = 0.9,
-    weight_decay: float = 1e-4,
-    ns_steps: int = 0,
-    ns_coefficients: tuple[float, ...] | None = None,
-    nesterov: bool = False,
-    classic: bool = True,
-    pre_wd: bool = True,
-    tcoef: float = 0.001,
-  ) -> None:
-    super().__init__(params, lr)
-    self.momentum, self.wd, self.nesterov, self.classic, self.pre_wd, self.tcoef = (
-      momentum,
-      weight_decay,
-      nesterov,
-      classic,
-      pre_wd,
-      tcoef,
-    )
+    self, params: list[Tensor], lr: float = 0.001, momentum: float = 0.9, weight_decay: float = 1e-4, ns_steps: int = 0,
+    ns_coefficients: tuple[float, ...] | None = None, nesterov: bool = False, classic: bool = True, pre_wd: bool = True,
+    tcoef: float = 0.001, device: DeviceLike | None = None, fused: Any = False,
+  ) -> None:  # fmt: skip
+    super().__init__(params, lr, device, fused)
+    self.momentum, self.wd, self.tcoef = momentum, weight_decay, tcoef
+    self.nesterov, self.classic, self.pre_wd = nesterov, classic, pre_wd
     self.ns_steps, self.ns_coefficients = ns_steps, ns_coefficients or ()
-    self.b = self._state() if momentum else []
+    self.b = self._new_optim_param() if momentum else []
 
-  def _step(self, grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+  def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     updates = []
-    for i, (p, g) in enumerate(zip(self.params, grads)):
-      w, g = p.detach().float(), g.float()
+    for i, (w, g) in enumerate(zip(params, grads)):
+      w, g = w.float(), g.float()
       rate = self.lr.reshape(())
       if self.tcoef:
         size, slope = w.square().sum().sqrt(), g.square().sum().sqrt()
@@ -145,38 +140,25 @@ class LARS(Optimizer):
     return updates, self.b
 
 
-class SGD(LARS):
+def SGD(
+  params: list[Tensor], lr: float = 0.001, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False,
+  classic: bool = False, device: DeviceLike | None = None, fused: Any = False,
+) -> LARS:  # fmt: skip
   """w -= lr * b with b = momentum*b + g (https://pytorch.org/docs/stable/generated/torch.optim.SGD.html).
 
   `classic`: b = momentum*b + lr*g and w -= b.
   """
-
-  def __init__(
-    self,
-    params: list[Tensor],
-    lr: float = 0.001,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    nesterov: bool = False,
-    classic: bool = False,
-  ) -> None:
-    super().__init__(params, lr, momentum, weight_decay, nesterov=nesterov, classic=classic, tcoef=0.0)
+  return LARS(params, lr, momentum, weight_decay, 0, None, nesterov, classic, True, 0.0, device, fused)
 
 
-class Muon(LARS):
+def Muon(
+  params: list[Tensor], lr: float = 0.001, momentum: float = 0.95, weight_decay: float = 0.1, ns_steps: int = 5,
+  ns_coefficients: tuple[float, ...] = (3.4445, -4.775, 2.0315), nesterov: bool = True,
+  device: DeviceLike | None = None, fused: Any = False,
+) -> LARS:  # fmt: skip
   """Momentum whose update of a matrix is orthogonalised by Newton-Schulz steps (https://kellerjordan.github.io/posts/muon/)."""
-
-  def __init__(
-    self,
-    params: list[Tensor],
-    lr: float = 0.001,
-    momentum: float = 0.95,
-    weight_decay: float = 0.1,
-    ns_steps: int = 5,
-    ns_coefficients: tuple[float, ...] = (3.4445, -4.775, 2.0315),
-    nesterov: bool = True,
-  ) -> None:
-    super().__init__(params, lr, momentum, weight_decay, ns_steps, ns_coefficients, nesterov, False, False, 0.0)
+  steps = ns_steps, ns_coefficients
+  return LARS(params, lr, momentum, weight_decay, *steps, nesterov, False, False, 0.0, device, fused)
 
 
 class LAMB(Optimizer):
@@ -184,32 +166,25 @@ class LAMB(Optimizer):
   out."""
 
   def __init__(
-    self,
-    params: list[Tensor],
-    lr: float = 0.001,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-6,
-    weight_decay: float = 0.0,
-    adam: bool = False,
-  ) -> None:
-    super().__init__(params, lr)
+    self, params: list[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-6,
+    weight_decay: float = 0.0, adam: bool = False, device: DeviceLike | None = None, fused: Any = False,
+  ) -> None:  # fmt: skip
+    super().__init__(params, lr, device, fused)
     self.b1, self.b2, self.eps, self.wd, self.adam = b1, b2, eps, weight_decay, adam
-    self.b1_t, self.b2_t = (_scalar(1.0, self.params[0].device) for _ in range(2))
-    self.m, self.v = self._state(), self._state()
+    self.b1_t, self.b2_t = (_scalar(1.0, self.device or self.params[0].device) for _ in range(2))
+    self.m, self.v = self._new_optim_param(), self._new_optim_param()
 
-  def _step(self, grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+  def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     self.b1_t.assign(self.b1_t * self.b1)
     self.b2_t.assign(self.b2_t * self.b2)
     # the bias corrections of Adam, once for all parameters
     first, second = 1 / (1 - self.b1_t.reshape(())), 1 / (1 - self.b2_t.reshape(()))
     rate, updates = self.lr.reshape(()), []
-    for p, g, m, v in zip(self.params, grads, self.m, self.v):
-      g = g.float()
+    for w, g, m, v in zip(params, grads, self.m, self.v):
+      w, g = w.float(), g.float()
       m.assign(self.b1 * m + (1 - self.b1) * g)
       v.assign(self.b2 * v + (1 - self.b2) * g * g)
       update = m.detach() * first / ((v.detach() * second).sqrt() + self.eps)
-      w = p.detach().float()
       if self.wd:
         update = update + self.wd * w
       if not self.adam:
@@ -219,28 +194,20 @@ class LAMB(Optimizer):
     return updates, [self.b1_t, self.b2_t, *self.m, *self.v]
 
 
-class AdamW(LAMB):
+def AdamW(
+  params: list[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
+  weight_decay: float = 0.01, device: DeviceLike | None = None, fused: Any = False,
+) -> LAMB:  # fmt: skip
   """Adam with decoupled weight decay (https://arxiv.org/abs/1711.05101)."""
-
-  def __init__(
-    self,
-    params: list[Tensor],
-    lr: float = 0.001,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-8,
-    weight_decay: float = 0.01,
-  ) -> None:
-    super().__init__(params, lr, b1, b2, eps, weight_decay, adam=True)
+  return LAMB(params, lr, b1, b2, eps, weight_decay, True, device, fused)
 
 
-class Adam(LAMB):
+def Adam(
+  params: list[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
+  device: DeviceLike | None = None, fused: Any = False,
+) -> LAMB:  # fmt: skip
   """Moments of the gradient, corrected for their start at zero (https://arxiv.org/abs/1412.6980)."""
-
-  def __init__(
-    self, params: list[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
-  ) -> None:
-    super().__init__(params, lr, b1, b2, eps, 0.0, adam=True)
+  return LAMB(params, lr, b1, b2, eps, 0.0, True, device, fused)
 
 
 def clip_grad_norm_(params: Iterable[Tensor], max_norm: float, eps: float = 1e-6) -> Tensor:
