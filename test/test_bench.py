@@ -1,6 +1,7 @@
 """The benchmark tool measures what it says: on a framework of known speed, and on this project."""
 
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -113,3 +114,13 @@ def test_the_step_on_many_devices_is_measured(tmp_path: Path):
   for row in rows:
     assert row["cold"]["step_s"] == pytest.approx(row["cold"]["build_s"] + row["cold"]["realize_s"])
     assert row["median_s"] == statistics.median(w["step_s"] for w in row["warm"])
+
+
+def test_two_workloads_in_turn():
+  command = [sys.executable, "-m", "extra.bench.scaling", "--rounds", "3"]
+  done = subprocess.run([*command, "matmul512=small20"], cwd=ROOT, capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout + done.stderr
+  first, second, ratio = re.search(r"matmul512=small20 +([\d.]+) ms +([\d.]+) ms +([\d.]+)x", done.stdout).groups()
+  assert float(first) > float(second) and float(ratio) > 1  # 268 million against 164 thousand multiplications
+  wrong = subprocess.run([*command, "conv_train"], cwd=ROOT, capture_output=True, text=True)
+  assert wrong.returncode == 2 and "fix: ONE=TWO of matmul512" in wrong.stderr
