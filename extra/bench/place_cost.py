@@ -91,17 +91,23 @@ def mesh_of(cuts: str, devices: int) -> Mesh | str:
   return Mesh(names, (2, devices // 2), ("dp", "tp")) if cuts == "both" else Mesh(names, (devices,), (cuts,))
 
 
-def step(layers: int, mesh: Mesh | str, unit: int = 1) -> UOp:
-  """The effects of one training step: the loss, all weights and the optimizer's state. `unit` scales the batch and the
-  number of heads, for meshes of more devices than those have parts."""
+def training(layers: int, mesh: Mesh | str, unit: int = 1) -> Callable[[], UOp]:
+  """A function that builds the graph of one training step, not its first: the effects on the loss, all weights and the
+  optimizer's state. `unit` scales the batch and the number of heads, for meshes of more devices than those have
+  parts."""
   model = Transformer(layers, mesh, unit)
   optimizer = nn.optim.Adam(list(model.weights.values()))
   tokens, targets = (model.leaf(model.batch, CONTEXT, cut=("dp",), dtype=dtypes.int32) for _ in range(2))
-  with Tensor.train():
-    loss = model.loss(tokens, targets)
-    loss.backward()
-    changed = optimizer.schedule_step()
-  return as_realized([loss.uop, *(t.uop for t in changed)])
+  optimizer.lr.realize(optimizer.b1_t, optimizer.b2_t, *optimizer.m, *optimizer.v)
+
+  def step() -> UOp:
+    with Tensor.train():
+      loss = model.loss(tokens, targets)
+      loss.backward()
+      changed = optimizer.schedule_step()
+    return as_realized([loss.uop, *(t.uop for t in changed)])
+
+  return step
 
 
 class Clock:
@@ -129,7 +135,7 @@ def measure(
   """Seconds of each part, and the UOps of the graph, placed and localized. `alive` holds on to no node: those of the
   graph measured before it, which must be gone."""
   clock = Clock(profiled)
-  sink = clock("hooks", step, layers, mesh)
+  sink = clock("hooks", training(layers, mesh))
   fresh, _, _ = clock("renumber", canonical, sink)
   order = fresh.toposort()
   uops = {"graph": len(order)}

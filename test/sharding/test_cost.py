@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from extra.bench.place_cost import mesh_of, step
+from extra.bench.place_cost import mesh_of, training
 from tinygrad import Mesh
 from tinygrad.engine.realize import canonical
 from tinygrad.schedule.schedule import create_schedule
@@ -46,7 +46,7 @@ def count(cuts, devices):
   names = tuple(f"NULL:{10_000 * devices + i}" for i in range(devices))
   mesh = Mesh(names, (devices,), (cuts,))
   known = set(stage._steps)
-  sink, hooks = lines_of(step, 1, mesh, UNIT)
+  sink, hooks = lines_of(training(1, mesh, UNIT))
   fresh = canonical(sink)[0]
   order, place = lines_of(place_in_order, fresh)
   local, rest = lines_of(lambda: Localizer(complete(order)).run())
@@ -70,7 +70,7 @@ def test_the_schedule_of_4096_devices_is_that_of_64():
   """Of 2 it is shorter: there a device reads the other's part of a large sum itself, where many share the work."""
 
   def items(devices):
-    local = localize(canonical(step(1, mesh_of("tp", devices), UNIT))[0])
+    local = localize(canonical(training(1, mesh_of("tp", devices), UNIT)())[0])
     found = create_schedule(local).items
     return len(found), len({i.kernel for i in found})
 
@@ -91,7 +91,7 @@ def test_a_layer_more_decides_nothing_new(cuts):
   mesh = mesh_of(cuts, 2)
 
   def decided(layers):
-    place_in_order(canonical(step(layers, mesh))[0])
+    place_in_order(canonical(training(layers, mesh)())[0])
     return len(stage._steps)
 
   assert decided(3) == decided(5)

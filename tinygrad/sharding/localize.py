@@ -218,6 +218,7 @@ class Localizer:
     values: list[UOp] = []  # what is made, before its sources
     places: list[Placement | None] = []  # None: as it is
     rules: list[Rule | Local] = []
+    checked = SPEC.value >= 2
     for u in reversed(self.order):
       for p in self.cut.get(u, ()):
         rule = self.rule(u, p)
@@ -246,7 +247,7 @@ class Localizer:
           src = tuple([done[s if there is None else (s, there)] for s, there in zip(u.src, rule.places)])
         v = UOp.new(u.op, u.dtype, src, u.arg if rule.arg is None else rule.arg)
         if rule.shape is not None:
-          assert SPEC.value < 2 or v.shape == rule.shape, f"{v!r} is not of the shape {rule.shape}"
+          assert not checked or v.shape == rule.shape, f"{v!r} is not of the shape {rule.shape}"
           v._shape = rule.shape
       else:
         v = rule[1]([done[s if as_it_is(s, there) else (s, there)] for s, there in rule[0]])
@@ -271,8 +272,12 @@ class Localizer:
     """How to make u at p, which is u's own placement, or a cut of a value that has none or is held more widely."""
     if u.op in UNLIKE:
       return self.find(u, p)
-    if u.op in GroupOp.Elementwise and all(s._device is p for s in u.src):
-      return _alike(p, u._shape)
+    if u.op in GroupOp.Elementwise:
+      for s in u.src:
+        if s._device is not p:
+          break
+      else:
+        return _alike(p, u._shape)
     arg = None if u.op is Ops.CONTIGUOUS else u.arg
     key = (u.op, arg, p, u._shape, *[x for s in u.src for x in (s._shape, s._device)])
     found: Rule | Local | None = _locals.get(key)

@@ -550,13 +550,21 @@ _OUTLINE = -(1 << 60)  # the buffers of outlines have numbers that no other buff
 @dataclass(frozen=True, slots=True)
 class Step:
   """How an op runs on sources with the outlines `src`: they are brought to `forms`; `result` is the outline of what
-  comes out. `fixed`: whatever is charged for what that owes. `indebted`: it owes, or a source does."""
+  comes out. `fixed`: whatever is charged for what that owes. `asks`: the sources that owe, and the placement that they
+  are settled to, None if they go on owing."""
 
   src: tuple[UOp, ...]
   forms: tuple[UOp, ...]
   result: UOp
   fixed: bool
-  indebted: bool
+  asks: tuple[tuple[int, Placement | None], ...]
+
+  @staticmethod
+  def of(src: tuple[UOp, ...], forms: tuple[UOp, ...], result: UOp, fixed: bool, at: Placement | None = None) -> Step:
+    """`at`: where a move brings its source."""
+    wanted = [at or x.device for x in forms]
+    asks = [(i, None if owes(p) else p) for i, (s, p) in enumerate(zip(src, wanted)) if owes(s.device)]
+    return Step(src, src if forms == src else forms, result, fixed, tuple(asks))
 
 
 _outlines: dict[tuple[Any, ...], UOp] = {}
@@ -581,10 +589,11 @@ def outline(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
   """What a decision can see of a value: itself if constant, the chain of movement, casts and moves above a `leaf`, the
   operands of a product (a sum of it is placed as one op), and all there is down to a lookup whose rows are owed."""
   u = UOp.new(op, dtype, src, arg)
+  u.shape, u.device  # noqa: B018 (are asked for later)
   if op in CHAINED or not src or (owes(u.device) and _is_disjoint(u)):
     return u
   if op is Ops.MUL:
-    return UOp.new(op, dtype, tuple([flat(s) for s in src]), arg)
+    return made(u, tuple([flat(s) for s in src]), arg)
   return leaf(dtype, u.shape, u.device)
 
 
@@ -626,8 +635,7 @@ def step_of(u: UOp, src: tuple[UOp, ...], later: float | None) -> Step:
       forms = decide(u.op, u.dtype, src, u.arg, later, _ways[0]).src
       fixed = u.op is not Ops.REDUCE and not any(owes(o.result) for o in outcomes(u.op, u.dtype, src, u.arg))
     result = u if u.op is Ops.SINK else outline(u.op, u.dtype, forms, arg)
-    forms = src if forms == src else forms
-    found = Step(src, forms, result, fixed, any(owes(x.device) for x in (*src, result)))
+    found = Step.of(src, forms, result, fixed, u.arg.device if u.op is Ops.MOVE else None)
     if u.op is not Ops.SINK:
       _steps[key] = found
   return found
@@ -693,6 +701,7 @@ class Placer:
     self.plan: dict[UOp, Step | None] = {}  # None: as the hooks made it
     self.outlines: dict[UOp, UOp] = {}
     self.summed: dict[UOp, UOp] = {}  # outlines of what only feeds a contraction, as that has placed it
+    self.contracted: set[UOp] = set()
     self.unsummed: dict[UOp, UOp] = {}  # and as they were before
     self.indebted: list[UOp] = []  # values that owe or have sources that do, in order; if twice, the last counts
     self.paid: dict[UOp, tuple[UOp, UOp]] = {}  # what is settled where it arises: its outline, before and after
@@ -727,7 +736,8 @@ class Placer:
       outlines[u] = step.result
       if u.op is Ops.REDUCE and step.forms is not step.src:
         self.follow(u, step)
-      if step.indebted:
+      device = step.result._device
+      if step.asks or (isinstance(device, Sharding) and device.pending):
         self.indebted.append(u)
 
   def pay(self, down: dict[UOp, float], paid: set[UOp]) -> None:
@@ -784,6 +794,7 @@ class Placer:
       if old.op is Ops.MUL:
         break
       old, new = self.base.get(old.src[0], old.src[0]), new.src[0]
+    self.contracted.add(u)
     self.indebted.extend(reversed(followed))
 
   def prices(self) -> tuple[dict[UOp, float], set[UOp]]:
@@ -793,26 +804,35 @@ class Placer:
     kept: dict[UOp, float] = {}  # bytes that are paid below consumers which go on owing
     asked: dict[UOp, dict[Placement, None]] = {}  # what the other consumers settle the value to
     ways = _ways[0] if _ways else Bringing()
+    wholes: dict[UOp, float] = {}
+    outlines, base, summed = self.outlines, self.base, self.summed
     for u in dict.fromkeys(reversed(self.indebted)):
-      v = self.outlines[u]
-      here = v.device
+      v = outlines[u]
+      here = v._device
       if isinstance(here, Sharding) and here.pending and u.op is not Ops.MOVE:
-        wanted = asked.get(u, ())
-        whole = ways.cost(v, here.settled)
-        below = kept.get(u, 0.0) + sum([ways.cost(v, p) for p in wanted])
-        down[u] = min(whole, below)
-        if here.settled in wanted or whole < below:
+        if (whole := wholes.get(v)) is None:
+          whole = wholes[v] = ways.cost(v, here.settled)
+        below = kept.get(u, 0.0)
+        if (wanted := asked.get(u)) is not None:
+          below += sum([ways.cost(v, p) for p in wanted])
+          if here.settled in wanted:
+            paid.add(u)
+        if whole < below:
           paid.add(u)
+        down[u] = min(whole, below)
       step = self.plan[u]
-      forms = self.summed[u].src if u in self.summed else () if step is None else step.forms
-      for s, form in zip(u.src, forms):
-        x = self.base.get(s, s)
-        if owes(self.outlines[x].device):
-          device = u.device if u.op is Ops.MOVE else form.device
-          if owes(device):
-            kept[x] = kept.get(x, 0.0) + down.get(u, 0.0)
-          elif device is not None:
-            asked.setdefault(x, {})[device] = None
+      if u in summed or u in self.contracted:
+        forms = summed[u].src if u in summed else step.forms if step is not None else ()
+        placed = tuple([outlines[s] for s in u.src])
+        asks = Step.of(placed, forms, v, True).asks
+      else:
+        asks = () if step is None else step.asks
+      for i, p in asks:
+        x = base.get(u.src[i], u.src[i])
+        if p is None:
+          kept[x] = kept.get(x, 0.0) + down.get(u, 0.0)
+        else:
+          asked.setdefault(x, {})[p] = None
     return down, paid
 
   def build(self) -> UOp:
