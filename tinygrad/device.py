@@ -378,6 +378,9 @@ def show_placement(placement: Placement | None) -> str:
 # ---------------------------------------------------------------- backends
 
 
+THREAD = "_thread"  # the variable that tells apart the threads which share a kernel
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
   """What codegen has to know of a device: sizes in bytes where not said otherwise."""
@@ -387,6 +390,7 @@ class Target:
   vector_registers: int = 16
   scratch: int = 0  # fast memory for staged operands, per worker
   threads: bool = False  # grid of threads (GPU) rather than loops
+  shares: bool = False  # threads of the device may share a kernel out (CPU)
   half: bool = True  # arithmetic in float16
   features: tuple[str, ...] = ()
 

@@ -122,6 +122,7 @@ RESHARD = ContextVar("RESHARD", 1)  # 0: an implied move is an error
 JIT = ContextVar("JIT", 1)
 NOOPT = ContextVar("NOOPT", 0)
 BEAM = ContextVar("BEAM", 0)
+CPU_THREADS = ContextVar("CPU_THREADS", 0)  # of one device for one kernel; 0: the cores over the devices at work
 TRAINING = ContextVar("TRAINING", 0)
 CHECK_NAN = ContextVar("CHECK_NAN", 0)
 DEFAULT_FLOAT = ContextVar("DEFAULT_FLOAT", "float32")
@@ -169,6 +170,11 @@ class GlobalCounters:
     used = GlobalCounters.mem_used_per_device[device] = GlobalCounters.mem_used_per_device.get(device, 0) + nbytes
     if used > GlobalCounters.peak_on.get(device, 0):
       GlobalCounters.peak_on[device] = used
+
+
+def cores() -> int:
+  """The processor cores that this process may use."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def prod(x: Iterable[Any]) -> Any:

@@ -66,8 +66,8 @@ def launch(device: Any, program: Any, args: Sequence[Any], variables: Sequence[i
 
 
 def run(ast: UOp, arrays: Sequence[np.ndarray], variables: Sequence[int] = (), fill: float = 77) -> np.ndarray:
-  """Runs the kernel on the default device with `arrays` as slots 1, 2, …; gives slot 0, which starts as `fill` (so that what is not
-  stored shows)."""
+  """Runs the kernel on the default device with `arrays` as slots 1, 2, …; gives slot 0, which starts as `fill` (so that
+  what is not stored shows)."""
   device = Device[Device.DEFAULT]
   target = ast.src[0].src[0].src[0]
   out = np.full(target.arg.size, fill).astype(to_numpy_dtype(target.dtype))

@@ -353,7 +353,7 @@ def test_plans_for_other_targets_are_correct(target, monkeypatch):
   monkeypatch.setattr(
     device, "target", Target(target.name, target.vector_bytes, target.vector_registers, max(target.scratch, 64))
   )
-  monkeypatch.setattr(device, "arena", None)
+  monkeypatch.setattr(device, "arenas", [])
   for layouts in (("mk", "kn"), ("km", "nk")):
     check(*matmul(45, 70, 129, *layouts))
 
@@ -449,7 +449,7 @@ def test_unrolling_by_the_divisor_makes_divisions_vanish():
 def test_staged_operands_are_those_of_the_current_iteration(target, sizes, monkeypatch):
   device = Device["CPU"]
   monkeypatch.setattr(device, "target", target)
-  monkeypatch.setattr(device, "arena", None)
+  monkeypatch.setattr(device, "arenas", [])
   batch, m, n, k = sizes
   a, b = normal(batch, k, m), normal(batch, n, k)
   g, i, j, r = loop(batch, 0), loop(m, 1), loop(n, 2), reduce(k, 3)
@@ -462,5 +462,5 @@ def test_staged_operands_are_those_of_the_current_iteration(target, sizes, monke
 def test_blocks_with_both_operands_staged_on_narrow_registers(monkeypatch):
   device = Device["CPU"]
   monkeypatch.setattr(device, "target", Target("narrow", 16, 16, scratch=64 << 20))
-  monkeypatch.setattr(device, "arena", None)
+  monkeypatch.setattr(device, "arenas", [])
   check(*matmul(100, 50, 20011, "km", "kn"), rtol=1e-4, atol=2e-3)

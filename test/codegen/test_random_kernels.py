@@ -97,7 +97,7 @@ def test_random_kernels(seed, eager, monkeypatch):
   """`eager`: staging and blocks wherever they are possible, not only where they pay."""
   device = Device["CPU"]
   monkeypatch.setattr(device, "target", TARGETS[seed % len(TARGETS)])
-  monkeypatch.setattr(device, "arena", None)
+  monkeypatch.setattr(device, "arenas", [])
   if eager:
     for name, value in {"STAGE_REUSE": 1, "STAGE_WORK": 0, "PANEL": 512, "BLOCK_STEPS": 1, "BLOCK_OUTPUTS": 1}.items():
       monkeypatch.setattr(heuristic, name, value)

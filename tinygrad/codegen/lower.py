@@ -8,16 +8,19 @@ from tinygrad.codegen.decompose import decompose
 from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.grid import GridEmitter
 from tinygrad.codegen.heuristic import plan_nest
+from tinygrad.codegen.share import share_out
 from tinygrad.codegen.signature import signature
 from tinygrad.device import Target
-from tinygrad.helpers import DEBUG, SPEC
+from tinygrad.helpers import DEBUG, NOOPT, SPEC
 from tinygrad.uop.ops import Ops, UOp
 
 
-def lower_kernel(ast: UOp, target: Target) -> list[UOp]:
+def lower_kernel(ast: UOp, target: Target, threads: int = 1) -> list[UOp]:
   """Linear UOps of a kernel: SINK of STOREs over their ranges. The list begins with the kernel's whole signature
-  (params, variables)."""
+  (params, variables). With `threads`, it is what one of them does, if sharing it out pays."""
   assert ast.op is Ops.SINK, ast.op
+  if threads > 1 and target.shares and not NOOPT:
+    ast = share_out(ast, threads, target.vector_bytes // 4)
   first = 1 + max((u.arg[0] for u in ast.toposort() if u.op is Ops.RANGE), default=-1)
   emitter = (
     GridEmitter(target, first)

@@ -18,6 +18,7 @@ from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.estimate import Estimate, estimate
 from tinygrad.helpers import (
   CHECK_NAN,
+  CPU_THREADS,
   DEBUG,
   DEFER,
   NOOPT,
@@ -25,6 +26,7 @@ from tinygrad.helpers import (
   GlobalCounters,
   LazyModule,
   colored,
+  cores,
   numpy,
   prod,
   size_to_str,
@@ -64,18 +66,18 @@ class Program:
   peers: frozenset[int]  # the parameters that are tables of every device's memory
 
 
-_programs: dict[tuple[UOp, Target, int], Program] = {}
+_programs: dict[tuple[UOp, Target, int, int], Program] = {}
 
 
-def program(ast: UOp, device: str) -> Program:
-  """The compiled kernel; once per AST and target."""
+def program(ast: UOp, device: str, threads: int = 1) -> Program:
+  """The compiled kernel; once per AST and target. With `threads`, that many of the device's share it out if it pays."""
   backend = Device[device]
-  key = (ast, backend.target, NOOPT.value)
+  key = (ast, backend.target, NOOPT.value, threads)
   if (found := _programs.get(key)) is None:
     cost = estimate(ast)
     if DEBUG >= 3:
       print(f"# kernel {cost.name}\n{print_graph(ast)}")
-    linear = codegen.lower_kernel(ast, backend.target)
+    linear = codegen.lower_kernel(ast, backend.target, threads)
     source = backend.render(linear, cost.name)
     if DEBUG >= 5:
       print(source)
@@ -170,12 +172,19 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
     return Plan((), (), tuple(first - u.arg.uid for u in buffers), (), local=local)
   schedule = scheduling.create_schedule(local)
   names = frozenset(name for i in schedule.items for name in i.variables)
+  threads = threads_for({d for i in schedule.items for d in i.devices if d.startswith("CPU")})
   programs = tuple(
-    None if isinstance(i.kernel, scheduling.Transfer) else program(i.kernel, i.devices[0]) for i in schedule.items
+    None if isinstance(i.kernel, scheduling.Transfer) else program(i.kernel, i.devices[0], threads)
+    for i in schedule.items
   )
   return Plan(
     schedule.items, programs, tuple(first - u.arg.uid for u in schedule.buffers), schedule.temps, names - {DEVICE_NUM}
   )
+
+
+def threads_for(devices: set[str]) -> int:
+  """How many threads each of a schedule's CPU devices may use for one kernel."""
+  return CPU_THREADS.value or max(cores() // max(len(devices), 1), 1)
 
 
 def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
@@ -183,7 +192,7 @@ def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
   values.
   """
   key_sink, buffers, values = canonical(sink)
-  key: tuple[Any, ...] = (key_sink, INTERPRET.value, NOOPT.value, DEFER.value)
+  key: tuple[Any, ...] = (key_sink, INTERPRET.value, NOOPT.value, DEFER.value, CPU_THREADS.value)
   first = -1
   if CHECK_NAN:  # a plan that tells lines is of these lines only, and of nodes that no other plan has
     key += (tuple(u.origin for u in sink.toposort()),)

@@ -13,6 +13,7 @@ import re
 import struct
 from collections.abc import Sequence
 
+from tinygrad.device import THREAD
 from tinygrad.dtype import DType, dtypes
 from tinygrad.uop.cards import CARDS
 from tinygrad.uop.ops import Ops, UOp
@@ -82,6 +83,13 @@ def _literal(value: object, dtype: DType) -> str:
   return str(int(value))
 
 
+def threads_of(source: str) -> tuple[int, int] | None:
+  """(how many threads share a rendered kernel, the word that tells them apart), which its first line says; None where
+  one thread runs it."""
+  found = re.match(r"; threads (\d+), told by word (\d+)", source)
+  return None if found is None else (int(found[1]), int(found[2]))
+
+
 class LLVMRenderer:
   """Renders one kernel; `contract` lets a multiplication and an addition become one fused operation."""
 
@@ -98,7 +106,12 @@ class LLVMRenderer:
     words = signature([u for u in self.linear if u.op in (Ops.PARAM, Ops.VARIABLE)])
     for u in self.linear:
       self.one(u, words)
-    lines = [f"@zeros = private unnamed_addr constant [{_ZEROS} x i8] zeroinitializer, align 64", *self.declared]
+    lines = [
+      f"; threads {u.arg[2] + 1}, told by word {words[u]}"
+      for u in self.linear
+      if u.op is Ops.VARIABLE and u.arg[0] == THREAD
+    ]
+    lines += [f"@zeros = private unnamed_addr constant [{_ZEROS} x i8] zeroinitializer, align 64", *self.declared]
     lines += [
       f"define void @{self.name}(ptr noalias readonly %args) #0 {{",
       "entry:",

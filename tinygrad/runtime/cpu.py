@@ -15,7 +15,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tinygrad.device import Target
@@ -89,6 +89,8 @@ class Program:
   name: str
   address: int
   code: Any  # keeps the code in memory
+  threads: int = 1  # how many share it out
+  word: int = 0  # of the arguments that tells a thread which it is
 
 
 @dataclass(slots=True, eq=False)
@@ -102,39 +104,95 @@ class Memory:
 
 @dataclass(slots=True, eq=False)
 class Call:
-  """A kernel with its arguments in place: `words` is what it is given (renderer/llvm.py); patch words to replay with
-  others."""
+  """A kernel with its arguments in place: `words` is what it is given (renderer/llvm.py), by each thread that shares it
+  out; patch words to replay with others."""
 
   address: int
   words: Any
   keep: list[Any]  # what the words point to, by slot
   program: Program | None = None
+  others: tuple[Any, ...] = ()  # the words of the threads after the first
+
+  def set_word(self, number: int, value: int) -> None:
+    for words in (self.words, *self.others):
+      words[number] = value
 
   def set_buffer(self, slot: int, memory: Memory | Sequence[Memory]) -> None:
     if isinstance(memory, Memory):
-      self.words[1 + slot] = memory.address
+      self.set_word(1 + slot, memory.address)
       self.keep[slot] = memory
       return
     table = (ctypes.c_uint64 * len(memory))(*(m.address for m in memory))
-    self.words[1 + slot] = ctypes.addressof(table)
+    self.set_word(1 + slot, ctypes.addressof(table))
     self.keep[slot] = (table, tuple(memory))
 
   def set_variable(self, number: int, value: int) -> None:
-    """The variable `number`, in the order of names."""
-    self.words[1 + len(self.keep) + number] = value
+    """The variable `number`, in the order of names (a thread's own number is not counted)."""
+    number += 1 + len(self.keep)
+    self.set_word(number + (self.program is not None and 0 < self.program.word <= number), value)
+
+  def memory(self) -> list[int]:
+    """What it touches, the memory that it writes first."""
+    return [id(m) for kept in self.keep for m in ((kept,) if isinstance(kept, Memory) else kept[1])]
+
+
+Table = list[tuple[int, int]]  # (function, address of its words)
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-  """A list of calls as one native call."""
+  """A list of calls as one native call for each thread of the device."""
 
   calls: list[Call]
-  table: Any
+  tables: list[Any]
+  keep: list[Any]
 
   @staticmethod
   def of(calls: Sequence[Call]) -> Batch:
-    words = itertools.chain.from_iterable((c.address, ctypes.addressof(c.words)) for c in calls)
-    return Batch(list(calls), (ctypes.c_uint64 * (2 * len(calls)))(*words))
+    threads = max((c.program.threads for c in calls if c.program is not None), default=1)
+    keep: list[Any] = []
+    rows = (
+      [[(c.address, ctypes.addressof(c.words)) for c in calls]] if threads == 1 else share_out(calls, threads, keep)
+    )
+    tables = [(ctypes.c_uint64 * (2 * len(row)))(*itertools.chain.from_iterable(row)) for row in rows]
+    return Batch(list(calls), tables, keep)
+
+
+def share_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table]:
+  """What each thread runs: its part of the kernels that are shared out, and the first all others. Threads meet at the
+  ends and where data flows between what different threads have done since they last met."""
+  rows: list[Table] = [[] for _ in range(threads)]
+  written: dict[int, bool] = {}  # memory -> whether several threads did
+  read: dict[int, bool] = {}
+
+  def meet() -> None:
+    counter = ctypes.c_int64(0)
+    words = (ctypes.c_int64 * 2)(ctypes.addressof(counter), threads)
+    keep.append((counter, words))
+    for row in rows:
+      row.append((_runtime()[1], ctypes.addressof(words)))
+    written.clear()
+    read.clear()
+
+  meet()
+  for c in calls:
+    if c.program is None:  # devices meet
+      meet()
+      rows[0].append((c.address, ctypes.addressof(c.words)))
+      meet()
+      continue
+    shared, memory = c.program.threads > 1, c.memory()
+    if any(m in written and (shared or written[m]) for m in memory) or (
+      memory[0] in read and (shared or read[memory[0]])
+    ):
+      meet()
+    for row, words in zip(rows, (c.words, *c.others)):
+      row.append((c.address, ctypes.addressof(words)))
+    written[memory[0]] = written.get(memory[0], False) or shared
+    for m in memory[1:]:
+      read[m] = read.get(m, False) or shared
+  meet()
+  return rows
 
 
 # ---------------------------------------------------------------- compiling
@@ -212,7 +270,7 @@ def host_target() -> Target:
   else:
     width, registers = 16, 32 if features.get("neon") else 16
   names = tuple(sorted(k for k, v in features.items() if v))
-  return Target("CPU", width, registers, scratch=64 << 20, half=False, features=names)
+  return Target("CPU", width, registers, scratch=64 << 20, half=False, features=names, shares=True)
 
 
 # ---------------------------------------------------------------- memory
@@ -248,7 +306,7 @@ class CPU:
     self.target = host_target()
     self.pool: dict[int, list[Memory]] = {}
     self.pooled = 0
-    self.arena: Memory | None = None
+    self.arenas: list[Memory] = []  # scratch memory, by thread
     self._start_over()
     _live.add(self)
 
@@ -256,6 +314,7 @@ class CPU:
     """No worker, nothing queued: at first, and in a child process, where threads do not live on."""
     self.jobs: queue.SimpleQueue[Batch | Memory | threading.Lock] = queue.SimpleQueue()
     self.worker: threading.Thread | None = None
+    self.helpers: list[queue.SimpleQueue[Batch]] = []  # of the threads that share kernels with the worker
     self.submitted = self.finished = 0  # jobs; the latter is the worker's
     self.error: BaseException | None = None
     self.lock = threading.RLock()
@@ -323,15 +382,26 @@ class CPU:
     return source
 
   def compile(self, source: str, name: str) -> Program:
-    return compiler().compile(source, name)
+    program = compiler().compile(source, name)
+    shared = llvm.threads_of(source)
+    return program if shared is None else replace(program, threads=shared[0], word=shared[1])
+
+  def scratch(self, thread: int) -> int:
+    """The address of a thread's scratch memory."""
+    while len(self.arenas) <= thread:
+      self.arenas.append(Memory(_allocate(self.target.scratch), self.target.scratch))  # untouched pages cost nothing
+    return self.arenas[thread].address
 
   def bind(self, program: Program, args: Sequence[Memory | Sequence[Memory]], variables: Sequence[int] = ()) -> Call:
     """A call of `program` on this device. `args[slot]`: the memory, or the table of all devices' memory for a `peers`
     parameter; `variables`: the values of the kernel's variables, in the order of their names."""
-    if self.arena is None:
-      self.arena = Memory(_allocate(self.target.scratch), self.target.scratch)  # untouched pages cost nothing
-    call = Call(program.address, (ctypes.c_int64 * (1 + len(args) + len(variables)))(), [None] * len(args), program)
-    call.words[0] = self.arena.address
+    words = ctypes.c_int64 * (1 + len(args) + len(variables) + (program.threads > 1))
+    first, *others = [words() for _ in range(program.threads)]
+    call = Call(program.address, first, [None] * len(args), program, tuple(others))
+    for thread, mine in enumerate((first, *others)):
+      mine[0] = self.scratch(thread)
+      if program.word:
+        mine[program.word] = thread
     for slot, memory in enumerate(args):
       call.set_buffer(slot, memory)
     for i, value in enumerate(variables):
@@ -351,7 +421,14 @@ class CPU:
           _runtime()
           self.worker = threading.Thread(target=self._work, args=(self.jobs,), name=self.name, daemon=True)
           self.worker.start()
-    self._put(calls if isinstance(calls, Batch) else Batch.of(calls))
+    batch = calls if isinstance(calls, Batch) else Batch.of(calls)
+    with self.lock:  # the queues of all threads hold shared batches in one order
+      for i in range(1, len(batch.tables)):
+        if len(self.helpers) < i:
+          self.helpers.append(queue.SimpleQueue())
+          threading.Thread(target=_help, args=(self.helpers[-1], i), name=f"{self.name}/{i}", daemon=True).start()
+        self.helpers[i - 1].put(batch)
+      self._put(batch)
 
   def _put(self, job: Batch | Memory) -> None:
     with self.lock:
@@ -364,7 +441,7 @@ class CPU:
       job = jobs.get()
       if isinstance(job, Batch):
         try:
-          run(ctypes.addressof(job.table), len(job.calls))
+          run(ctypes.addressof(job.tables[0]), len(job.tables[0]) // 2)
         except BaseException as e:  # handed to whoever waits for the work
           self.error = e
         self.finished += 1
@@ -407,6 +484,15 @@ class CPU:
     with _submitting:
       for device, calls in zip(devices, lists, strict=True):
         device.submit(calls)
+
+
+def _help(batches: queue.SimpleQueue[Batch], thread: int) -> None:
+  """A thread that shares kernels with a device's worker; who waits for the worker waits for all, for they meet last."""
+  (run, *_), _ = _runtime()
+  while True:
+    batch = batches.get()
+    run(ctypes.addressof(batch.tables[thread]), len(batch.tables[thread]) // 2)
+    del batch  # nothing is kept while waiting
 
 
 _live: weakref.WeakSet[CPU] = weakref.WeakSet()

@@ -1,0 +1,91 @@
+"""Kernels shared out among threads: the parts make the whole, and no element is computed twice where it may not be."""
+
+import numpy as np
+import pytest
+from codegen_kernels import dot, evaluate, fold, load, loop, op, reduce, sink, store
+from test_kernels import matmul, normal
+
+from tinygrad import Tensor, TinyJit
+from tinygrad.codegen import lower_kernel
+from tinygrad.codegen.share import share_out
+from tinygrad.device import THREAD, Device
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import Context
+from tinygrad.uop import Ops, UOp
+
+
+def parts_of(ast, arrays, threads):
+  """What each thread alone leaves in slot 0, which starts as NaN."""
+  device = Device["CPU"]
+  name = "part"
+  program = device.compile(device.render(lower_kernel(ast, device.target, threads), name), name)
+  assert program.threads == threads
+  out = np.full(ast.src[0].src[0].src[0].arg.size, np.nan, np.float32)
+  for thread in range(threads):
+    handles = []
+    for array in (out, *arrays):
+      handles.append(device.alloc(array.nbytes))
+      device.copyin(handles[-1], memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+    call = device.bind(program, handles)
+    call.others = ()
+    call.words[program.word] = thread
+    call.program = None  # as one thread's
+    device.submit_all([device], [device.batch([call])])
+    got = np.empty_like(out)
+    device.copyout(memoryview(got.view(np.uint8)), handles[0])
+    yield got
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("sizes", [(192, 128, 64), (191, 127, 65)])
+def test_the_parts_of_a_matmul_make_the_whole(sizes, threads):
+  ast, arrays = matmul(*sizes)[:2]
+  parts = list(parts_of(ast, arrays, threads))
+  want = evaluate(ast, arrays)
+  done = sum(~np.isnan(p) for p in parts)
+  assert (done >= 1).all() and (done == 0).sum() == 0 and all(0 < (~np.isnan(p)).mean() < 0.7 for p in parts)
+  for p in parts:
+    np.testing.assert_allclose(p[~np.isnan(p)], want[~np.isnan(p)], rtol=1e-4, atol=1e-4)
+
+
+def test_rows_are_shared_not_the_columns_whose_reductions_all_would_repeat():
+  i, j, k = loop(64, 0), loop(4096, 1), reduce(4096, 2)
+  x = [normal(64, 4096)]
+  top = fold(Ops.MAX, load(1, x[0], dot((i, 4096), (k, 1))), k)
+  value = op(Ops.SUB, load(1, x[0], dot((i, 4096), (j, 1))), top)
+  shared = share_out(sink(store(dot((i, 4096), (j, 1)), value, i, j, size=64 * 4096)), 2)
+  assert [r.src[0].arg for r in shared.src[0].src[2:]] == [32, 4096]
+
+
+def test_small_kernels_and_those_in_place_that_would_overlap_are_left_whole():
+  def doubled(n, slot):
+    i = loop(n, 0)
+    return sink(
+      store(i, op(Ops.MUL, load(slot, np.zeros(n, np.float32), i), UOp.const(dtypes.float32, 2.0)), i, size=n)
+    )
+
+  for n, slot, is_shared in ((1000, 1, False), (1 << 21, 1, True), (1 << 21, 0, True), ((1 << 21) + 1, 0, False)):
+    ast = doubled(n, slot)
+    assert any(v.arg[0] == THREAD for v in share_out(ast, 2).variables()) is is_shared, (n, slot)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_meet_where_data_flows(threads):
+  """Chains of shared and unshared kernels, replayed, hold the bits of one thread."""
+  x = np.random.default_rng(0).integers(-4, 4, (512, 513)).astype(np.float32)
+
+  def steps(x, w):
+    y = (x @ w).realize()  # shared by rows
+    z = y.T.contiguous().realize()  # reads what all have written
+    t = z.sum(1).realize()
+    small = (t[:3] * 2).realize()  # by the first alone
+    return (z * small.sum() + y.T).relu().realize()
+
+  results = []
+  for n in (1, threads):
+    with Context(CPU_THREADS=n):
+      f = TinyJit(steps)
+      a, w = Tensor(x).realize(), Tensor(x.T.copy()).realize()
+      results.append([f(a, w).numpy() for _ in range(6)])
+  for got in results[1]:
+    np.testing.assert_array_equal(got, results[0][0])

@@ -1,0 +1,65 @@
+"""A kernel shared out among the threads of one device: each takes a part of one range.
+
+The part is chosen by the variable `_thread`, so that one program serves all threads, as `_device_num` makes one serve
+all devices; what is emitted for a thread has fixed lengths. Parts of a range that the threads do not divide overlap:
+elements computed twice get the same value twice.
+"""
+
+from __future__ import annotations
+
+from tinygrad.codegen.emit import substitute
+from tinygrad.codegen.heuristic import OPERATION, Analysis, size, static
+from tinygrad.device import THREAD
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import ceildiv
+from tinygrad.uop.ops import Ops, UOp
+
+WORTHWHILE = 1 << 15  # accesses and operations, one vector each, that pay for waking other threads
+
+
+def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
+  """The kernel of one of `threads` threads; the whole kernel where sharing would not pay, or not be correct.
+
+  The range that is cut saves the most work: what does not depend on it is done by every thread.
+  """
+  stores = ast.src
+  if threads <= 1 or any(s.src[2:] != stores[0].src[2:] for s in stores):
+    return ast
+  a = Analysis(stores)
+  total = sum(i.work * (len(i.accesses) + OPERATION * i.operations) for i in a.items)
+  if total < WORTHWHILE * lanes:
+    return ast
+  best: tuple[float, UOp] | None = None
+  for r in stores[0].src[2:]:
+    n = size(r)
+    if not static(r) or n < 2 * threads or (n % threads and overwrites(ast)):
+      continue
+    shares = ceildiv(n, threads) / n
+    cost = sum(i.work * (shares if r in i.ranges else 1.0) for i in a.items)
+    if best is None or cost < best[0] * 0.95:  # else the outermost: what a thread writes lies together
+      best = cost, r
+  if best is None or best[0] > 0.75 * sum(i.work for i in a.items):
+    return ast
+  r = best[1]
+  n = size(r)
+  length = ceildiv(n, threads)
+  thread = UOp.variable(THREAD, 0, threads - 1)
+  first = thread * length
+  if n % threads:
+    first = UOp.new(Ops.MIN, dtypes.index, (first, UOp.const(dtypes.index, n - length)))
+  part = UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, length),), r.arg)
+  moved = {r: part + first}
+  return UOp.new(
+    Ops.SINK,
+    dtypes.void,
+    tuple(
+      s.replace(src=(*(substitute(x, moved) for x in s.src[:2]), *(part if x is r else x for x in s.src[2:])))
+      for s in stores
+    ),
+  )
+
+
+def overwrites(ast: UOp) -> bool:
+  """Whether the kernel reads memory that it writes: then no element may be computed twice."""
+  written = {s.src[0].src[0] for s in ast.src}
+  return any(u.op is Ops.LOAD and u.src[0].src[0] in written for u in ast.toposort())
