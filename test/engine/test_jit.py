@@ -55,9 +55,10 @@ def test_what_is_derived_from_a_result_holds_it():
 def test_the_memory_of_a_dropped_result_is_used_again():
   f = TinyJit(lambda x: x + 1.0)
   x = Tensor(np.zeros(1000, np.float32)).realize()
-  for _ in range(3):
-    f(x)
-  addresses, used = set(), GlobalCounters.mem_used
+  f(x)
+  f(x)
+  used, addresses = GlobalCounters.mem_used, set()
+  f(x)
   for _ in range(5):
     addresses.add(id(f.captured.made[0].memory))
     f(x)
@@ -94,6 +95,15 @@ def test_training_is_part_of_the_key():
   for k in range(4):
     with Tensor.train(bool(k % 2)):
       assert [f(Tensor([1.0])).item() for _ in range(3)] == [2.0 if k % 2 else 3.0] * 3
+
+
+def test_the_default_device_and_float_are_part_of_the_key():
+  g = TinyJit(lambda n: Tensor.ones(n).contiguous())
+  for k in range(4):
+    with Context(DEV=f"CPU:{k % 2}", DEFAULT_FLOAT=("float32", "float64")[k % 2]):
+      for _ in range(3):
+        made = g(2)
+        assert (made.device, made.dtype.name) == (("CPU", "CPU:1")[k % 2], ("float32", "float64")[k % 2])
 
 
 def test_random_numbers_are_new_in_every_replay():

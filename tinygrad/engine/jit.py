@@ -25,7 +25,7 @@ from tinygrad.engine.realize import (
   recorders,
   work_of,
 )
-from tinygrad.helpers import DEBUG, DEFAULT_FLOAT, JIT, TRAINING, dedup
+from tinygrad.helpers import DEBUG, DEFAULT_FLOAT, DEV, JIT, TRAINING, dedup
 from tinygrad.uop.ops import Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
 
@@ -74,9 +74,16 @@ def leaves(x: Any, found: list[Any]) -> Any:
   return type(x), x
 
 
+@dataclass(frozen=True, slots=True)
+class Hole:
+  """The place of a Tensor in a captured result, whose memory it does not hold."""
+
+  kind: type
+
+
 def rebuild(x: Any, f: Callable[[Any], Any]) -> Any:
-  """`x` with each Tensor replaced by f of it."""
-  if is_tensor(x):
+  """`x` with each Tensor, and each Hole, replaced by f of it."""
+  if is_tensor(x) or isinstance(x, Hole):
     return f(x)
   if isinstance(x, (list, tuple)):
     parts = [rebuild(y, f) for y in x]
@@ -102,7 +109,7 @@ def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
   arguments share a buffer, and the settings that change what Tensor methods compute.
   """
   found: list[Any] = []
-  rest = leaves((args, tuple(sorted(kwargs.items())), TRAINING.value, DEFAULT_FLOAT.value), found)
+  rest = leaves((args, tuple(sorted(kwargs.items())), TRAINING.value, DEFAULT_FLOAT.value, DEV.value), found)
   tensors = [x for x in found if is_tensor(x)]
   if tensors:
     tensors[0].realize(*tensors[1:])
@@ -256,7 +263,7 @@ class TinyJit(Generic[A, R]):
 
   Inputs are the Tensors and bound Variables in the arguments (nested lists, tuples, dicts too); they are realised
   first. All other arguments, shapes, dtypes, placements and their device order, which arguments share memory,
-  `Tensor.training` and the default float are part of the key: other kinds of arguments are captured on their own.
+  `Tensor.training`, the default float and device are part of the key: other kinds of arguments are captured apart.
   A result that is still held is not written again: the replay after it fills fresh memory. Results may be arguments
   of the next call. Nothing but computation is replayed: Python side effects happen twice, and a Tensor that the
   function stores elsewhere keeps the captured call's value, unless it is assigned to. `JIT=0` switches it off.
@@ -355,8 +362,9 @@ class TinyJit(Generic[A, R]):
       if u.op is Ops.BUFFER and u.arg.uid > earlier and id(m := buffer_of(u)) in targets and filled(work, m)
     }
     state.outputs = [Output.of(u, arguments, made) for u in results]
+    form = rebuild(result, lambda t: Hole(type(t)))
     state.captured = Captured(
-      work, list(arguments.buffers), list(made.values()), dict(arguments.variables), result, interpreted
+      work, list(arguments.buffers), list(made.values()), dict(arguments.variables), form, interpreted
     )
     if DEBUG >= 1:
       print(f"JIT captured {len(work)} kernels and copies, {len(arguments.buffers)} inputs")
@@ -368,7 +376,7 @@ class TinyJit(Generic[A, R]):
     assert captured is not None
     outputs = iter(state.outputs)
     shown = {m: m.show() for m in captured.made}
-    result: R = rebuild(captured.result, lambda t: type(t)(next(outputs).uop(captured, shown)))
+    result: R = rebuild(captured.result, lambda hole: hole.kind(next(outputs).uop(captured, shown)))
     return result
 
 

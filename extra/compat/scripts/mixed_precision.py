@@ -45,7 +45,7 @@ def main():
     half=(losses[dtypes.half], 5e-3, half),
     full=losses[dtypes.float],
     bfloat16=(logits, 0.05, half),
-    overflow=(float(big.item() == float("inf")), 0, "a flag"),
+    overflow=(float(big.float().item() == float("inf")), 0, "a flag"),
     promoted=((Tensor([1.5], dtype=dtypes.half) * Tensor([2.0])).item(), 0, "exact"),
   )
 
