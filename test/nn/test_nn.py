@@ -7,6 +7,7 @@ import pytest
 
 from tinygrad import Tensor, dtypes, nn
 from tinygrad.nn.state import get_parameters
+from tinygrad.nn.utils import check_gradient
 
 
 def normal(seed, *shape):
@@ -33,6 +34,69 @@ def test_conv_shapes_and_same_padding():
   assert nn.Conv1d(2, 4, 3, groups=2)(Tensor.ones(1, 2, 5)).shape == (1, 4, 3)
   assert nn.ConvTranspose2d(2, 4, 3, stride=2, output_padding=1)(Tensor.ones(1, 2, 5, 5)).shape == (1, 4, 12, 12)
   assert nn.ConvTranspose1d(2, 4, 3)(Tensor.ones(1, 2, 5)).shape == (1, 4, 7)
+
+
+def convolved(x, w, b, stride, padding, dilation, groups):
+  """Cross-correlation in 2 dims, from its definition."""
+  x = np.pad(x, ((0, 0), (0, 0), (padding[0],) * 2, (padding[1],) * 2))
+  (n, _, *size), (out, cin, *kernel) = x.shape, w.shape
+  rows, columns = ((m - d * (k - 1) - 1) // s + 1 for m, k, s, d in zip(size, kernel, stride, dilation))
+  y = np.zeros((n, out, rows, columns), x.dtype)
+  for o, i, j in np.ndindex(out, rows, columns):
+    first = o // (out // groups) * cin
+    window = x[:, first : first + cin, i * stride[0] :, j * stride[1] :]
+    part = window[:, :, : dilation[0] * kernel[0] : dilation[0], : dilation[1] * kernel[1] : dilation[1]]
+    y[:, o, i, j] = (part[:, :, : kernel[0], : kernel[1]] * w[o]).sum((1, 2, 3)) + b[o]
+  return y
+
+
+@pytest.mark.parametrize(
+  ("stride", "padding", "dilation", "groups"),
+  [((1, 1), (0, 0), (1, 1), 1), ((2, 1), (1, 0), (1, 2), 2), ((3, 2), (2, 1), (2, 1), 4)],
+)
+def test_conv_and_its_adjoint(stride, padding, dilation, groups):
+  layer = nn.Conv2d(4, 8, (3, 2), stride, padding, dilation, groups)
+  x, w = normal(1, 2, 4, 7, 6), layer.weight.numpy()
+  want = convolved(x, w, layer.bias.numpy(), stride, padding, dilation, groups)
+  close(layer(Tensor(x)), want)
+  back = nn.ConvTranspose2d(8, 4, (3, 2), stride, padding, 0, dilation, groups, bias=False)
+  back.weight = layer.weight
+  y = normal(2, *want.shape)
+  there = back(Tensor(y)).numpy()  # <conv x, y> = <x, conv^T y>, where x reaches as far as y does
+  x = x[:, :, : there.shape[2], : there.shape[3]]
+  x = np.pad(x, [(0, 0), (0, 0), *((0, max(0, n - m)) for n, m in zip(there.shape[2:], x.shape[2:]))])
+  straight = convolved(x, w, np.zeros(8), stride, padding, dilation, groups)[:, :, : y.shape[2], : y.shape[3]]
+  np.testing.assert_allclose((straight * y).sum(), (x * there).sum(), rtol=1e-4)
+
+
+GRADIENTS = {
+  "linear": (lambda: nn.Linear(3, 2), (2, 3)),
+  "conv": (lambda: nn.Conv2d(2, 4, (2, 3), (2, 1), 1, (1, 2), 2), (1, 2, 4, 5)),
+  "conv_transpose": (lambda: nn.ConvTranspose2d(2, 2, 2, 2, 1, 1), (1, 2, 2, 3)),
+  "layer_norm": (lambda: nn.LayerNorm(4), (2, 4)),
+  "rms_norm": (lambda: nn.RMSNorm(4), (2, 4)),
+  "group_norm": (lambda: nn.GroupNorm(2, 4), (1, 4, 3)),
+  "instance_norm": (lambda: nn.InstanceNorm(2), (2, 2, 3)),
+  "batch_norm": (lambda: nn.BatchNorm(2), (3, 2, 2)),
+  "lstm_cell": (lambda: nn.LSTMCell(3, 2), (2, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_against_differences(name):
+  make, shape = GRADIENTS[name]
+  layer = make()
+  names = [k for k, p in nn.state.get_state_dict(layer).items() if p.requires_grad is not False]
+
+  def f(x, *parameters):
+    for k, p in zip(names, parameters):
+      setattr(layer, k, p)
+    y = layer(x)
+    return y[0] * y[1] if isinstance(y, tuple) else y
+
+  values = [Tensor(normal(i, *getattr(layer, k).shape)) for i, k in enumerate(names)]
+  with Tensor.train():
+    check_gradient(f, Tensor(normal(9, *shape)), *values)
 
 
 def test_embedding():

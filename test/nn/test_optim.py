@@ -97,6 +97,21 @@ def test_state_lives_beside_its_parameter():
   assert opt.lr.device is Sharding(D2)
 
 
+@pytest.mark.parametrize("make", [lambda p: SGD(p, 0.1, 0.9, device="CPU:1"), lambda p: Adam(p, 0.1, device="CPU:1")])
+def test_state_on_a_device_of_its_own(make):
+  w, alone = Tensor([1.0, 2.0]), Tensor([1.0, 2.0])
+  opt, plain = make([w]), (SGD([alone], 0.1, 0.9) if make([w]).__class__ is LARS else Adam([alone], 0.1))
+  with Tensor.train():
+    for _ in range(3):
+      for o, x in ((opt, w), (plain, alone)):
+        o.zero_grad()
+        x.square().sum().backward()
+        o.step()
+  state = opt.b if isinstance(opt, LARS) else opt.m
+  assert state[0].device == "CPU:1" and opt.lr.device == "CPU:1" and w.device == "CPU"
+  np.testing.assert_allclose(w.numpy(), alone.numpy(), rtol=1e-6)
+
+
 def test_the_rate_can_be_changed_in_a_captured_step():
   w = Tensor([0.0]).clone().realize()
   opt = SGD([w], lr=1.0)

@@ -137,14 +137,14 @@ class LayerNorm2d(LayerNorm):
 
 
 class RMSNorm:
-  """x / sqrt(mean(x²) + eps) * weight over the last dim, in float32 (https://arxiv.org/abs/1910.07467)."""
+  """x / sqrt(mean(x²) + eps) * weight over the last dim, in at least float32 (https://arxiv.org/abs/1910.07467)."""
 
   def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
     self.eps = eps
     self.weight = Tensor.ones(dim) if elementwise_affine else None
 
   def __call__(self, x: Tensor) -> Tensor:
-    wide = x.float()
+    wide = x if x.dtype is dtypes.float64 else x.float()
     y = (wide * (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()).cast(x.dtype)
     return y if self.weight is None else y * self.weight
 
