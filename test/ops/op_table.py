@@ -707,26 +707,22 @@ row("__rmatmul__", DOTS[3:4], lambda x, y: y.__rmatmul__(x), lambda x, y: x @ y,
 row("matmul", [((5, 2), (3, 5))], lambda x, y: x.matmul(y, reverse=True), lambda x, y: y @ x, ("float32",))
 row("linear", [((2, 3), (3, 4), (4,))], None, lambda x, w, b: x @ w + b, ("float32", "float16"), tol=3)
 row("linear", [((2, 3), (3,))], None, lambda x, w: x * w, ("float32",))
-EINSUMS = ["ij,jk->ik", "ij,kj->", "ij,jk", "...i,ij->...j", "ii,ij->j"]
-for _formula, _shapes in zip(
-  EINSUMS, [((2, 3), (3, 4)), ((2, 3), (4, 3)), ((2, 3), (3, 4)), ((2, 5, 3), (3, 4)), ((3, 3), (3, 2))]
-):
+EINSUMS: dict[str, tuple[Any, ...]] = {
+  "ij,jk->ik": ((2, 3), (3, 4)), "ij,kj->": ((2, 3), (4, 3)), "ij,jk": ((2, 3), (3, 4)),
+  "ii->i": ((3, 3),), "ii": ((3, 3),), "...i,ij->...j": ((2, 5, 3), (3, 4)),
+  "ii,ij->j": ((3, 3), (3, 2)), "ij->ji": ((2, 3),), "i,j->ij": ((2,), (3,)),
+  "ij,jk,kl->il": ((2, 3), (3, 4), (4, 2)), "ij,ij,ij->j": ((2, 3), (2, 3), (2, 3)),
+  "bhqd,bhkd->bhqk": ((1, 2, 3, 2), (1, 2, 4, 2)), "...ij,...jk->...ik": ((2, 2, 3), (3, 2)),
+}  # fmt: skip
+for _formula, _shapes in EINSUMS.items():
   row(
     "einsum",
     [_shapes],
-    lambda x, y, f=_formula: type(x).einsum(f, x, y),
-    lambda x, y, f=_formula: torch.einsum(f, x, y),
-    ("float32",),
+    lambda *xs, f=_formula: Tensor.einsum(f, *xs),
+    lambda *xs, f=_formula: torch.einsum(f, *xs),
+    ("float32", "float64"),
     tol=3,
   )
-row(
-  "einsum",
-  [((2, 3), (3, 4), (4, 2))],
-  lambda x, y, z: type(x).einsum("ij,jk,kl->il", x, y, z),
-  lambda x, y, z: torch.einsum("ij,jk,kl->il", x, y, z),
-  ("float32", "float64"),
-  tol=3,
-)
 CONVOLUTIONS: list[tuple[Any, dict[str, Any]]] = [
   (((2, 4, 7), (3, 4, 3), (3,)), {}),
   (((1, 2, 6, 5), (4, 2, 3, 2), (4,)), {"stride": 2, "padding": 1}),

@@ -9,26 +9,6 @@ from tensor_oracle import check, close, normal
 from tinygrad import Tensor, dtypes
 
 X = (2, 3, 4)
-AXES = [None, 0, -1, (0, 2), (1,)]
-REDUCE = {
-  "sum": (Tensor.sum, np.sum), "prod": (Tensor.prod, np.prod), "max": (Tensor.max, np.max), "min": (Tensor.min, np.min),
-  "mean": (Tensor.mean, np.mean),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REDUCE)
-@pytest.mark.parametrize("axis", AXES)
-def test_reduce(name, axis):
-  f, g = REDUCE[name]
-  check(lambda x: f(x, axis), lambda x: g(x, axis), normal(4, X))
-  check(lambda x: f(x, axis, keepdim=True), lambda x: g(x, axis, keepdims=True), normal(4, X), grad=False)
-
-
-@pytest.mark.parametrize("name", REDUCE)
-def test_reduce_dims_of_one_and_scalars(name):
-  f, g = REDUCE[name]
-  check(f, g, normal(1, ()))
-  check(lambda x: f(x, 1), lambda x: g(x, 1), normal(1, (3, 1)))
 
 
 def test_reduce_of_nothing():
@@ -38,43 +18,6 @@ def test_reduce_of_nothing():
   close(Tensor.zeros(0, 2).max(1), np.zeros(0, np.float32))
   assert Tensor.zeros(0).max().item() == -math.inf
   assert math.isnan(Tensor.zeros(0).mean().item())
-
-
-@pytest.mark.parametrize("correction", [0, 1])
-@pytest.mark.parametrize("axis", [None, 1, (0, 1)])
-def test_variance(axis, correction):
-  check(
-    lambda x: x.var(axis, correction=correction), lambda x: np.var(x, axis, ddof=correction), normal(5, X), tol=1e-4
-  )
-  check(
-    lambda x: x.std(axis, correction=correction), lambda x: np.std(x, axis, ddof=correction), normal(5, X), tol=1e-4
-  )
-
-
-def test_std_mean_and_var_mean():
-  x = normal(5, X)
-  std, mean = Tensor(x).std_mean(1)
-  close(std, np.std(x, 1, ddof=1))
-  close(mean, np.mean(x, 1))
-  assert math.isnan(Tensor([1.0]).std().item())
-
-
-def softmax(x, axis):
-  e = np.exp(x - x.max(axis, keepdims=True))
-  return e / e.sum(axis, keepdims=True)
-
-
-def logsumexp(x, axis, keepdims=False):
-  return np.log(np.exp(x).sum(axis, keepdims=keepdims))
-
-
-@pytest.mark.parametrize("axis", [0, 1, -1])
-def test_softmax(axis):
-  check(lambda x: x.softmax(axis), lambda x: softmax(x, axis), normal(6, X))
-  check(lambda x: x.softmin(axis), lambda x: softmax(-x, axis), normal(6, X))
-  check(lambda x: x.log_softmax(axis), lambda x: np.log(softmax(x, axis)), normal(6, X))
-  check(lambda x: x.logsumexp(axis), lambda x: logsumexp(x, axis), normal(6, X))
-  check(lambda x: x.logsumexp(axis, True), lambda x: logsumexp(x, axis, True), normal(6, X))
 
 
 def test_softmax_of_great_numbers():
@@ -99,14 +42,6 @@ def test_half_sums_are_carried_in_float32():
   assert Tensor(x).sum().item() == 5000
   assert Tensor(x).mean().item() == 1.0
   assert float(np.add.accumulate(x)[-1]) == 2048.0  # what carrying in half would give
-
-
-def test_any_and_all():
-  x = np.array([[0, 1], [2, 3], [0, 0]])
-  close(Tensor(x).any(1), x.any(1))
-  close(Tensor(x).all(1), x.all(1))
-  assert Tensor(x).any().item() is True
-  assert Tensor([1.0]).allclose(Tensor([1.0 + 1e-7])).item() is True
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1])
