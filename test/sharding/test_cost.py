@@ -8,6 +8,7 @@ import pytest
 from extra.bench.place_cost import mesh_of, training
 from tinygrad import Mesh
 from tinygrad.engine.realize import canonical
+from tinygrad.helpers import Context
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding import place as stage
 from tinygrad.sharding.localize import Localizer, complete, localize
@@ -36,6 +37,26 @@ def lines_of(f, *args):
     result = f(*args)
   finally:
     sys.settrace(before)
+    gc.enable()
+  return result, count
+
+
+def calls_of(f, *args):
+  """(result, calls of Python and C functions)."""
+  count = 0
+
+  def trace(frame, event, arg):
+    nonlocal count
+    count += event in ("call", "c_call")
+
+  before = sys.getprofile()
+  gc.collect()
+  gc.disable()
+  sys.setprofile(trace)
+  try:
+    result = f(*args)
+  finally:
+    sys.setprofile(before)
     gc.enable()
   return result, count
 
@@ -83,6 +104,18 @@ def test_lines_are_counted():
   from_here = {"__name__": "tinygrad.loops"}
   exec(compile("def visit(xs):\n  for x in xs:\n    x\n", "tinygrad/loops.py", "exec"), from_here)
   assert lines_of(from_here["visit"], mesh.devices)[1] > MANY
+
+
+@pytest.mark.parametrize("cuts", ["tp", "dp"])
+def test_calls_a_uop(cuts):
+  """57 and 52 when this was written, of graphs like those decided on before; about 500 before there was a table."""
+  mesh = mesh_of(cuts, 2)
+  with Context(SPEC=1):
+    for _ in range(2):
+      fresh = canonical(training(4, mesh)())[0]
+      order, place = calls_of(place_in_order, fresh)
+      _, rest = calls_of(lambda order: Localizer(complete(order)).run(), order)
+  assert (place + rest) / len(fresh.toposort()) < 75
 
 
 @pytest.mark.parametrize("cuts", ["tp", "dp"])
