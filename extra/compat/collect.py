@@ -41,6 +41,8 @@ def show(value: Any) -> str:
   """A default as it prints, without addresses; devices, types and functions by name."""
   if inspect.isfunction(value) or inspect.isclass(value):
     return str(value.__name__)
+  if type(value).__name__ == "ContextVar":
+    value = value.value
   text = repr(value)
   return text.split(" at 0x")[0]
 

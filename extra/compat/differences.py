@@ -42,8 +42,9 @@ def without_self(parameters: list[Parameter]) -> list[Parameter]:
 
 
 def same_default(theirs: str, ours: str) -> bool:
-  """Equal as printed; the types' two names (`dtypes.float`, `dtypes.float32`) are one."""
+  """Equal as printed; the types' two names (`dtypes.float`, `dtypes.float32`) are one, and 0 is False."""
   alias = {"dtypes.float": "dtypes.float32", "dtypes.int": "dtypes.int32", "dtypes.half": "dtypes.float16"}
+  alias |= {"False": "0", "True": "1"}
   return alias.get(theirs, theirs) == alias.get(ours, ours)
 
 
