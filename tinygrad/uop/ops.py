@@ -436,11 +436,11 @@ class UOp:
     return UOp.buffer(array.shape, memory.dtype, "NPY", memory)
 
   @staticmethod
-  def variable(name: str, lo: int, hi: int) -> UOp:
-    """An integer that is given a value at run time (`bind`), within [lo, hi]."""
-    if lo > hi:
-      raise ValueError(f"Variable({name!r}, {lo}, {hi}): the lower bound is above the upper bound")
-    return UOp.new(Ops.VARIABLE, dtypes.index, (), (name, lo, hi))
+  def variable(name: str, min_val: int, max_val: int) -> UOp:
+    """An integer that is given a value at run time (`bind`), within [min_val, max_val]."""
+    if min_val > max_val:
+      raise ValueError(f"Variable({name!r}, {min_val}, {max_val}): the lower bound is above the upper bound")
+    return UOp.new(Ops.VARIABLE, dtypes.index, (), (name, min_val, max_val))
 
   def bind(self, value: int) -> UOp:
     """This variable with its value for one call. Raises ValueError outside the bounds."""

@@ -8,7 +8,7 @@ from tinygrad import Context, Tensor, TinyJit, nn
 
 class Model:
   def __init__(self):
-    self.cell, self.out = nn.LSTMCell(2, 24), nn.Linear(24, 1)
+    self.cell, self.out = nn.LSTMCell(2, 16), nn.Linear(16, 1)
 
   def __call__(self, x):
     state = None
@@ -32,12 +32,12 @@ def main():
     return loss.realize()
 
   for _ in range(40):
-    values, marks = rng.random((32, 4)), np.zeros((32, 4))
+    values, marks = rng.random((32, 3)), np.zeros((32, 3))
     for row in marks:
-      row[rng.choice(4, 2, replace=False)] = 1
+      row[rng.choice(3, 2, replace=False)] = 1
     x, y = np.stack([values, marks], -1).astype(np.float32), (values * marks).sum(1).astype(np.float32)
     losses.append(step(Tensor(x), Tensor(y)).item())
-  x = Tensor(np.linspace(0, 1, 16, dtype=np.float32).reshape(2, 4, 2))
+  x = Tensor(np.linspace(0, 1, 12, dtype=np.float32).reshape(2, 3, 2))
   chaos = "40 steps amplify the order of sums"
   report(losses=losses[:10], last=(losses[-5:], 0.02, chaos), outputs=(model(x), 0.02, chaos))
 
