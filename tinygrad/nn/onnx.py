@@ -286,7 +286,7 @@ def _definition(domain: str, op: str, version: int, node: bytes, types: tuple[by
   try:
     schemas = [onnx.defs.get_schema(op, version, domain), onnx.defs.get_schema(op, domain)]
   except onnx.defs.SchemaError as e:
-    raise OnnxError(f"the operator {op} of domain {domain!r} is not known") from e
+    raise OnnxError(f"the operator {op} of domain {domain!r} is not known\n  fix: add it to nn.onnx_ops.OPS") from e
   for schema in schemas:
     if schema.has_function:
       body = onnx.FunctionProto()
@@ -298,7 +298,8 @@ def _definition(domain: str, op: str, version: int, node: bytes, types: tuple[by
       body = onnx.FunctionProto()
       body.ParseFromString(schema.get_context_dependent_function(node, types))
       return body
-  raise OnnxError(f"the operator {op} is not supported\n  fix: export the model without it, or with another opset")
+  fix = "export the model without it, or add a function for it to tinygrad.nn.onnx_ops.OPS"
+  raise OnnxError(f"the operator {op} is not supported\n  fix: {fix}")
 
 
 def _type(x: Any) -> bytes:

@@ -5,12 +5,14 @@ order, and the attributes, by their names; what was an attribute in an old opset
 for both. An input in HOST arrives as a flat list of Python numbers; `opset`, `outputs` (their number) and `kind` (the
 first input's numpy dtype) are filled in. It returns one value or a tuple of them: a Tensor, an array where it is known,
 a list (a sequence) or None. `scope` is where a node with graphs among its attributes stands.
+
+`OPS` may be added to: "Name", or "domain:Name" for a domain of one's own. `extra/onnx_more.py` in the repository adds
+recurrent layers, loops, sequences and others.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ from tinygrad.tensor import Tensor
 
 HOST = set(
   "shape axes starts ends steps pads repeats split k sizes scales roi depth output_shape sequence_lens ratio "
-  "training_mode condition position at start limit delta".split()
+  "training_mode condition start limit delta".split()
 )
 LARGEST = {dtypes.fp8e4m3: 448.0, dtypes.fp8e5m2: 57344.0}  # finite; what casts saturate at
 onnx: Any = LazyModule("onnx")
@@ -428,91 +430,6 @@ def Resize(
   return (y if mode == "nearest" or dtypes.is_float(x.dtype) else y.round()).cast(x.dtype)
 
 
-# ---------------------------------------------------------------- recurrent
-
-
-def _recurrent(
-  step: Callable[..., tuple[Tensor, ...]], default: list[str], x: Tensor, w: Tensor, r: Tensor, b: Any, lengths: Any,
-  states: list[Any], direction: str = "forward", hidden_size: int = 0, layout: int = 0, activations: Any = None,
-  activation_alpha: Any = None, activation_beta: Any = None, clip: float = 0.0, **more: Any,
-) -> Any:  # fmt: skip
-  """(every output, the last of each state) of `step(gates of x, recurrent weights, their bias, states, f, …)`."""
-  x, states = (x.transpose(0, 1), [s if s is None else s.transpose(0, 1) for s in states]) if layout else (x, states)
-  steps, batch, hidden = x.shape[0], x.shape[1], r.shape[-1]
-  names, outs, ends = activations or default * w.shape[0], [], []
-  for d in range(w.shape[0]):
-    mine = names[d * len(default) : (d + 1) * len(default)]
-    if unknown := [n for n in mine if n not in ("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")]:
-      raise OnnxError(f"the activation {unknown[0]} is not supported")
-    f = [functools.partial(_activate, n.lower(), clip) for n in mine]
-    wide = b[d] if b is not None else Tensor.zeros(2 * w.shape[1], dtype=x.dtype)
-    gates = x.matmul(w[d].transpose()).add(wide[: w.shape[1]])
-    now = tuple(Tensor.zeros(batch, hidden, dtype=x.dtype) if s is None else s[d] for s in states)
-    seen: list[Any] = [None] * steps
-    backward = direction == "reverse" or d == 1
-    for t in reversed(range(steps)) if backward else range(steps):
-      new = step(
-        gates[t], r[d].transpose(), wide[w.shape[1] :], now, f, {k: v if v is None else v[d] for k, v in more.items()}
-      )
-      seen[t] = new[0]
-      if lengths is not None:  # a sequence that is over, or has not begun, keeps its state
-        valid = Tensor([[n > t] for n in lengths])
-        new, seen[t] = tuple(valid.where(a, c) for a, c in zip(new, now)), valid.where(new[0], 0)
-      now = new
-    outs.append(seen[0].stack(*seen[1:]))
-    ends.append(now)
-  y = outs[0].stack(*outs[1:], dim=2 if layout else 1)
-  last = [e[0].stack(*e[1:], dim=1 if layout else 0) for e in zip(*ends)]
-  return (y.transpose(0, 1) if layout else y, *last)
-
-
-def _activate(name: str, clip: float, x: Tensor) -> Tensor:
-  y: Tensor = getattr(x.clamp(-clip, clip) if clip else x, name)()
-  return y
-
-
-def RNN(
-  x: Tensor, w: Tensor, r: Tensor, b: Any = None, sequence_lens: Any = None, h: Any = None, **attributes: Any
-) -> Any:
-  def step(g: Tensor, r: Tensor, b: Tensor, state: Any, f: Any, more: Any) -> Any:
-    return (f[0](g.add(state[0].matmul(r)).add(b)),)
-
-  return _recurrent(step, ["Tanh"], x, w, r, b, sequence_lens, [h], **attributes)
-
-
-def GRU(
-  x: Tensor, w: Tensor, r: Tensor, b: Any = None, sequence_lens: Any = None, h: Any = None,
-  linear_before_reset: int = 0, **attributes: Any,
-) -> Any:  # fmt: skip
-  def step(g: Tensor, r: Tensor, b: Tensor, state: Any, f: Any, more: Any) -> Any:
-    (h,), n = state, state[0].shape[-1]
-    update, reset = f[0](g[:, : 2 * n].add(h.matmul(r[:, : 2 * n])).add(b[: 2 * n])).chunk(2, 1)
-    inner = r[:, 2 * n :]
-    candidate = (
-      reset.mul(h.matmul(inner).add(b[2 * n :])) if linear_before_reset else reset.mul(h).matmul(inner).add(b[2 * n :])
-    )
-    return (update.mul(h).add(update.sub(1, reverse=True).mul(f[1](g[:, 2 * n :].add(candidate)))),)
-
-  return _recurrent(step, ["Sigmoid", "Tanh"], x, w, r, b, sequence_lens, [h], **attributes)
-
-
-def LSTM(
-  x: Tensor, w: Tensor, r: Tensor, b: Any = None, sequence_lens: Any = None, h: Any = None, c: Any = None,
-  peepholes: Any = None, input_forget: int = 0, **attributes: Any,
-) -> Any:  # fmt: skip
-  def step(g: Tensor, r: Tensor, b: Tensor, state: Any, f: Any, more: Any) -> Any:
-    h, c = state
-    i, o, forget, cell = g.add(h.matmul(r)).add(b).chunk(4, 1)
-    pi, po, pf = more["peepholes"].chunk(3) if more["peepholes"] is not None else (0, 0, 0)
-    i = f[0](i.add(c.mul(pi)))
-    forget = i.sub(1, reverse=True) if input_forget else f[0](forget.add(c.mul(pf)))
-    c = forget.mul(c).add(i.mul(f[1](cell)))
-    return f[0](o.add(c.mul(po))).mul(f[2](c)), c
-
-  default = ["Sigmoid", "Tanh", "Tanh"]
-  return _recurrent(step, default, x, w, r, b, sequence_lens, [h, c], peepholes=peepholes, **attributes)
-
-
 # ---------------------------------------------------------------- quantisation
 
 
@@ -570,53 +487,16 @@ def QLinearConv(
   return QuantizeLinear(y.float().mul(x_scale).mul(_like(w_scale, y) if w_scale.ndim else w_scale), scale, zero)
 
 
-# ---------------------------------------------------------------- sequences and control flow
-
-
-def SplitToSequence(x: Tensor, split: Any = None, axis: int = 0, keepdims: int = 1) -> list[Tensor]:
-  parts = x.split(1 if split is None else split if len(split) > 1 else split[0], axis)
-  return [p if keepdims or split is not None else p.squeeze(axis) for p in parts]
+def _skip_layer_norm(
+  x: Tensor, skip: Tensor, gamma: Tensor, beta: Any = None, bias: Any = None, epsilon: float = 1e-12
+) -> Any:
+  total = x.add(skip) if bias is None else x.add(skip).add(bias)
+  y = total.layernorm(-1, epsilon).mul(gamma)
+  return y if beta is None else y.add(beta), None, None, total
 
 
 def If(scope: Any, condition: Any, then_branch: Any, else_branch: Any) -> Any:
   return tuple(scope.run(then_branch if _one(on_host(condition)) else else_branch))
-
-
-def Loop(scope: Any, trips: Any = None, condition: Any = None, *state: Any, body: Any) -> Any:
-  n, most, go = len(state), _one(on_host(trips)), condition is None or _one(on_host(condition))
-  seen: list[Any] = [[] for _ in body.output[1 + n :]]
-  for i in itertools.count() if most is None else range(most):
-    if not go:
-      break
-    out = scope.run(body, Known(numpy.array(i)), Known(numpy.array(True)), *state)
-    go, state = _one(on_host(out[0])), out[1 : 1 + n]
-    for found, y in zip(seen, out[1 + n :]):
-      found.append(y)
-  return *state, *(scope.apply("ConcatFromSequence", found, axis=0, new_axis=1) for found in seen)
-
-
-def Scan(
-  scope: Any, *inputs: Any, body: Any, num_scan_inputs: int, scan_input_axes: Any = None,
-  scan_input_directions: Any = None, scan_output_axes: Any = None, scan_output_directions: Any = None,
-) -> Any:  # fmt: skip
-  n = len(inputs) - num_scan_inputs
-  state, scanned = inputs[:n], inputs[n:]
-  axes, back = scan_input_axes or [0] * num_scan_inputs, scan_input_directions or [0] * num_scan_inputs
-  seen: list[Any] = [[] for _ in body.output[n:]]
-  into, forth = scan_output_axes or [0] * len(seen), scan_output_directions or [0] * len(seen)
-  trips = (scanned[0].value if isinstance(scanned[0], Known) else scanned[0]).shape[axes[0]]
-  for i in range(trips):
-    at = [Known(numpy.array(trips - 1 - i if b else i)) for b in back]
-    out = scope.run(body, *state, *(scope.apply("Gather", x, k, axis=a) for x, k, a in zip(scanned, at, axes)))
-    state = out[:n]
-    for found, y, b in zip(seen, out[n:], forth):
-      found.insert(0 if b else i, y)
-  return *state, *(scope.apply("ConcatFromSequence", found, axis=a, new_axis=1) for found, a in zip(seen, into))
-
-
-def SequenceMap(scope: Any, x: list[Any], *more: Any, body: Any) -> Any:
-  rows = ([x[i], *(m[i] if isinstance(m, list) else m for m in more)] for i in range(len(x)))
-  return tuple(map(list, zip(*(scope.run(body, *row) for row in rows))))
 
 
 # ---------------------------------------------------------------- the table
@@ -670,19 +550,10 @@ OPS: dict[str, Callable[..., Any]] = {
   "ReduceL2": _reduction(lambda x, axis, keep: x.double().square().sum(axis, keep).sqrt()),
   "ReduceSumSquare": _reduction(lambda x, axis, keep: x.square().sum(axis, keep)),
   "ArgMax": _search(Tensor.argmax), "ArgMin": _search(Tensor.argmin),
-  "CumSum": _running(Tensor.cumsum, 0), "CumProd": _running(Tensor.cumprod, 1),
+  "CumSum": _running(Tensor.cumsum, 0),
   "Softmax": _soft(Tensor.softmax), "LogSoftmax": _soft(Tensor.log_softmax), "Hardmax": _soft(_hardmax),
+  "com.microsoft:BiasGelu": lambda x, bias: x.add(bias).gelu("none"),
+  "com.microsoft:FastGelu": lambda x, bias=None: (x if bias is None else x.add(bias)).gelu("tanh"),
+  "com.microsoft:SkipLayerNormalization": _skip_layer_norm,
   "GlobalAveragePool": _whole(Tensor.mean), "GlobalMaxPool": _whole(Tensor.max),
-  "SequenceEmpty": lambda dtype=1: [],
-  "SequenceConstruct": lambda *args: list(args),
-  "SequenceAt": lambda x, position: x[_one(position)],
-  "SequenceInsert": lambda x, y, at=None: [*x, y] if at is None else [*x[: _one(at)], y, *x[_one(at) :]],
-  "SequenceErase": lambda x, position=-1: [y for i, y in enumerate(x) if i != _one(position) % len(x)],
-  "SequenceLength": lambda x: numpy.int64(len(x)),
-  "ConcatFromSequence": lambda x, axis, new_axis=0: (Tensor.stack if new_axis else Tensor.cat)(*x, dim=axis),
-  "Optional": lambda x=None, type=None: x,
-  "OptionalGetElement": lambda x: x,
-  "OptionalHasElement": lambda x=None: numpy.bool_(x is not None),
-  "ArrayFeatureExtractor": lambda x, places: x[..., places.flatten()],
-  "Binarizer": lambda x, threshold=0.0: x.gt(threshold).cast(x.dtype),
 }  # fmt: skip
