@@ -1,0 +1,146 @@
+"""Schedules against their formulas, and against PyTorch where it is installed."""
+
+import math
+
+import pytest
+
+from extra.lr_scheduler import (
+  CosineAnnealingLR,
+  CosineAnnealingLRWithWarmup,
+  LambdaLR,
+  LRSchedulerGroup,
+  MultiStepLR,
+  OneCycleLR,
+  ReduceLROnPlateau,
+)
+from tinygrad import Tensor, TinyJit
+from tinygrad.nn.optim import SGD
+
+RATE = 0.5
+
+
+def optimizer(rate=RATE):
+  return SGD([Tensor([1.0])], rate)
+
+
+def rates(scheduler, steps):
+  out = []
+  for _ in range(steps):
+    scheduler.step()
+    out.append(scheduler.optimizer.lr.item())
+  return out
+
+
+# name -> (ours, PyTorch's, the rate after t steps by the definition)
+SCHEDULES = {
+  "multi_step": (
+    lambda o: MultiStepLR(o, [2, 5], 0.3),
+    lambda s, o: s.MultiStepLR(o, [2, 5], 0.3),
+    lambda t: RATE * 0.3 ** ((t >= 2) + (t >= 5)),
+  ),
+  "cosine": (
+    lambda o: CosineAnnealingLR(o, 7, 0.1),
+    lambda s, o: s.CosineAnnealingLR(o, 7, 0.1),
+    lambda t: 0.1 + 0.4 * (1 + math.cos(math.pi * t / 7)) / 2,
+  ),
+  "one_cycle": (
+    lambda o: OneCycleLR(o, 1.0, 4, 10, 9, 1 / 3),
+    lambda s, o: s.OneCycleLR(
+      o, 1.0, 9, div_factor=4, final_div_factor=10, pct_start=1 / 3, anneal_strategy="linear", cycle_momentum=False
+    ),
+    lambda t: 0.25 + 0.75 * t / 2 if t <= 2 else 1 + (0.025 - 1) * (t - 2) / 6,
+  ),
+  "one_cycle_cosine": (
+    lambda o: OneCycleLR(o, 1.0, 4, 10, 9, 1 / 3, "cos"),
+    lambda s, o: s.OneCycleLR(o, 1.0, 9, div_factor=4, final_div_factor=10, pct_start=1 / 3, cycle_momentum=False),
+    lambda t: (
+      0.25 + 0.75 * (1 - math.cos(math.pi * t / 2)) / 2
+      if t <= 2
+      else 1 + (0.025 - 1) * (1 - math.cos(math.pi * (t - 2) / 6)) / 2
+    ),
+  ),
+  "lambda": (
+    lambda o: LambdaLR(o, lambda t: 1 / (t + 1)),
+    lambda s, o: s.LambdaLR(o, lambda t: 1 / (t + 1)),
+    lambda t: RATE / (t + 1),
+  ),
+  "warmup": (
+    lambda o: CosineAnnealingLRWithWarmup(o, 0.8, 0.2, 3, 4),
+    None,
+    lambda t: 0.8 * (t + 1) / 3 if t < 3 else 0.2 + 0.6 * (1 + math.cos(math.pi * min(1, (t - 2) / 4))) / 2,
+  ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedule(name):
+  make, _, rule = SCHEDULES[name]
+  opt = optimizer()
+  scheduler = make(opt)
+  assert opt.lr.item() == pytest.approx(rule(0), rel=1e-5)
+  assert rates(scheduler, 7) == pytest.approx([rule(t) for t in range(1, 8)], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", [n for n, (_, theirs, _) in SCHEDULES.items() if theirs])
+def test_schedule_against_torch(name):
+  torch = pytest.importorskip("torch", reason="the extra [oracle] is not installed")
+  make, make_theirs, _ = SCHEDULES[name]
+  theirs = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], RATE)
+  schedule = make_theirs(torch.optim.lr_scheduler, theirs)
+  want = []
+  for _ in range(7):
+    theirs.step()
+    schedule.step()
+    want.append(theirs.param_groups[0]["lr"])
+  assert rates(make(optimizer()), 7) == pytest.approx(want, rel=1e-4)
+
+
+def test_plateau():
+  opt = optimizer()
+  scheduler = ReduceLROnPlateau(opt, patience=1, factor=0.5, threshold=0.1)
+  seen = []
+  for metric in (1.0, 0.95, 0.8, 0.79, 0.79, 0.79, 0.1):
+    scheduler.step(metric)
+    seen.append(opt.lr.item())
+  assert seen == [0.5, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
+  rising = ReduceLROnPlateau(optimizer(), "max", patience=0, threshold_mode="abs", threshold=0.5)
+  for metric in (1.0, 1.6, 2.0):
+    rising.step(metric)
+  assert rising.optimizer.lr.item() == pytest.approx(0.05)
+
+
+def test_plateau_against_torch():
+  torch = pytest.importorskip("torch", reason="the extra [oracle] is not installed")
+  theirs = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], RATE)
+  schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(theirs, patience=1, factor=0.5, threshold=0.1)
+  opt = optimizer()
+  scheduler = ReduceLROnPlateau(opt, patience=1, factor=0.5, threshold=0.1)
+  for metric in (1.0, 0.95, 0.8, 0.79, 0.79, 0.79, 0.1, -1.0, -1.05, -1.04):
+    scheduler.step(metric), schedule.step(metric)
+    assert opt.lr.item() == pytest.approx(theirs.param_groups[0]["lr"])
+
+
+def test_a_schedule_in_a_captured_step():
+  w = Tensor([0.0]).clone().realize()
+  opt = SGD([w], 1.0)
+  group = LRSchedulerGroup(MultiStepLR(opt, [2, 4], 0.5))
+
+  @TinyJit
+  def step() -> Tensor:
+    opt.zero_grad()
+    (w * -1).sum().backward()
+    opt.step()
+    group.step()
+    return w.realize()
+
+  with Tensor.train():
+    assert [step().item() for _ in range(6)] == [1.0, 2.0, 2.5, 3.0, 3.25, 3.5]
+
+
+def test_errors():
+  with pytest.raises(ValueError, match="unknown anneal_strategy 'square'"):
+    OneCycleLR(optimizer(), 1.0, 4, 10, 9, 0.3, "square")
+  with pytest.raises(ValueError, match="momentum is not cycled"):
+    OneCycleLR(optimizer(), 1.0, 4, 10, 9, 0.3, cycle_momentum=True)
+  with pytest.raises(ValueError, match="mode 'up'"):
+    ReduceLROnPlateau(optimizer(), "up")
