@@ -175,6 +175,8 @@ def test_masks_select_and_do_not_multiply():
   index = np.array([4, 1, 0, 3], np.int32)
   np.testing.assert_array_equal(x[Tensor(index)].numpy(), value[index])
   np.testing.assert_array_equal(x.shard(D4, 1).numpy(), value)
+  owed, bias = Tensor(integers(1, 8, 4)).shard(D4, 0).sum(0), Tensor(value[1]).shard(D4)
+  np.testing.assert_array_equal((owed + bias).numpy(), value[1])  # on three devices the bias is not added
   np.testing.assert_array_equal(x.max(0).numpy(), value.max(0))
   np.testing.assert_array_equal(x.pad(((1, 2), (0, 0))).numpy(), np.pad(value, ((1, 2), (0, 0))))
   np.testing.assert_array_equal(x.cat(x, dim=0).numpy(), np.concatenate([value, value]))
