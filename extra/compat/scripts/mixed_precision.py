@@ -1,4 +1,7 @@
-"""Mixed precision: half weights in the forward pass, float32 masters, a scaled loss; and bfloat16 inference."""
+"""Mixed precision: half weights in the forward pass, float32 masters, a scaled loss.
+
+(tinygrad compiles bfloat16 with clang, whose older versions lack it on x86, so it is not in this comparison.)
+"""
 
 import numpy as np
 from common import digits, initialise, report
@@ -20,7 +23,7 @@ class Model:
 def main():
   x, y, x_test, _ = digits()
   x = x.reshape(-1, 64)
-  half = "half keeps 11 bits and bfloat16 8; where a sum is rounded in between differs"
+  half = "half keeps 11 bits; where a sum is rounded in between differs"
   losses = {}
   for dtype in (dtypes.half, dtypes.float):
     model = initialise(Model(), seed=12)
@@ -39,12 +42,12 @@ def main():
         found.append(loss.item())
     losses[dtype] = found
   assert np.allclose(losses[dtypes.half], losses[dtypes.float], rtol=0.02)
-  logits = model(Tensor(x_test[:8].reshape(-1, 64)), dtypes.bfloat16)
+  logits = model(Tensor(x_test[:8].reshape(-1, 64)), dtypes.half)
   big = Tensor([60000.0], dtype=dtypes.half) + Tensor([60000.0], dtype=dtypes.half)
   report(
     half=(losses[dtypes.half], 5e-3, half),
     full=losses[dtypes.float],
-    bfloat16=(logits, 0.05, half),
+    logits=(logits, 5e-3, half),
     overflow=(float(big.float().item() == float("inf")), 0, "a flag"),
     promoted=((Tensor([1.5], dtype=dtypes.half) * Tensor([2.0])).item(), 0, "exact"),
   )
