@@ -62,7 +62,8 @@ MATRIX = [((3, 5),)]
 class Row:
   """`inputs`: for each case a shape (random values) or an array (given as it is, never differentiated) an operand.
   `wide`: PyTorch's int64 is int32 (uint32) here, as in numpy's and the peer's counting types. `special`: also on
-  SPECIAL, or on pairs of them. `within`: the range of random floats. `tol`: tolerances are multiplied by it."""
+  SPECIAL, or on pairs of them. `within`: the range of random floats, `whole`: they are
+  whole numbers, so that there are zeros, kinks and ties. `tol`: tolerances are multiplied by it."""
 
   name: str
   ours: Callable[..., Any]
@@ -72,6 +73,7 @@ class Row:
   grad: bool = True
   special: bool = False
   wide: bool = False
+  whole: bool = False
   within: tuple[float, float] = (-2.0, 2.0)
   tol: float = 1.0
 
@@ -464,6 +466,65 @@ row(
   ("float32",),
   tol=2,
 )
+
+# ---------------------------------------------------------------- gradients at kinks, ties and zeros
+
+WIDE = [((7, 9),)]
+for _name in (
+  "relu",
+  "abs",
+  "leaky_relu",
+  "relu6",
+  "hardtanh",
+  "hardswish",
+  "hardsigmoid",
+  "elu",
+  "celu",
+  "sign",
+  "square",
+):
+  row(
+    _name,
+    WIDE,
+    None,
+    lambda x, n=_name: getattr(torch, n, None)(x) if hasattr(torch, n) else getattr(F, n)(x),
+    FLOAT,
+    whole=True,
+    within=(-4.0, 7.0),
+  )
+row("clamp", WIDE, lambda x: x.clamp(-1, 2), None, FLOAT, whole=True, within=(-4.0, 4.0))
+for _name in ("maximum", "minimum"):
+  row(_name, [((7, 9), (9,))], None, None, FLOAT, whole=True)
+for _axis in (0, -1):
+  row("prod", WIDE, lambda x, a=_axis: x.prod(a), None, FLOAT, whole=True)
+  row("max", WIDE, lambda x, a=_axis: x.max(a), lambda x, a=_axis: x.amax(a), FLOAT, whole=True)
+  row("min", WIDE, lambda x, a=_axis: x.min(a), lambda x, a=_axis: x.amin(a), FLOAT, whole=True)
+  row(
+    "sort",
+    WIDE,
+    lambda x, a=_axis: x.sort(a)[0],
+    lambda x, a=_axis: torch.sort(x, dim=a, stable=True)[0],
+    FLOAT,
+    whole=True,
+  )
+row("cumprod", WIDE, lambda x: x.cumprod(0), None, FLOAT, whole=True)
+row("cummax", WIDE, lambda x: x.cummax(0), None, FLOAT, whole=True, wide=True, grad=False)  # ties share it, as in max
+row(
+  "max_pool2d",
+  [((1, 1, 6, 6),)],
+  lambda x: x.max_pool2d(2),
+  lambda x: F.max_pool2d(x, 2),
+  FLOAT,
+  whole=True,
+  grad=False,
+)
+row("pow", WIDE, lambda x: x.pow(2), None, FLOAT, whole=True)
+row("pow", WIDE, lambda x: x.pow(0), None, FLOAT, whole=True)
+row("pow", [((7, 9), (9,))], None, None, FLOAT, whole=True, within=(0.0, 3.0))
+row("softmax", WIDE, lambda x: x.softmax(-1), None, FLOAT, whole=True)
+row("logsumexp", WIDE, lambda x: x.logsumexp(-1), None, FLOAT, whole=True)
+row("logaddexp", [((7, 9), (9,))], None, None, FLOAT, whole=True)
+row("where", WIDE, lambda x: (x > 0).where(x, x * 2), lambda x: torch.where(x > 0, x, x * 2), FLOAT, whole=True)
 
 # ---------------------------------------------------------------- movement
 
@@ -1024,6 +1085,8 @@ def cases(number: int, r: Row) -> Iterator[Case]:
     rng = np.random.default_rng((number, i))
     given = tuple(isinstance(x, np.ndarray) for x in r.inputs[i])
     arrays = tuple(x if isinstance(x, np.ndarray) else random(x, dtype, rng, r.within) for x in r.inputs[i])
+    if r.whole:
+      arrays = tuple(x if g else x.round() for x, g in zip(arrays, given))
     return Case(r, f"{number} {r.name} {i} {dtype}" + " view" * bool(kw.get("view")), dtype, arrays, given, **kw)
 
   last = len(r.inputs) - 1

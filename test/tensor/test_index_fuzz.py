@@ -7,9 +7,9 @@ from tinygrad import Context, Tensor
 
 
 def random_index(rng, shape):
-  """(integers for numpy, the rest of the index for it, the whole index for a Tensor): integers, slices of any step, None,
-  an ellipsis, integer arrays that broadcast together, masks of one or more dims. An integer is a view here, as in
-  PyTorch, also beside arrays, where numpy counts it as one of them."""
+  """(integers for numpy, the rest of the index for it, the whole index for a Tensor): integers, slices of any step,
+  None, an ellipsis, integer arrays that broadcast together, masks of one or more dims. An integer is a view here, as
+  in PyTorch, also beside arrays, where numpy counts it as one of them."""
   first: list = [slice(None)] * len(shape)
   theirs, ours = [], []
   length = int(rng.integers(1, 4))  # of the arrays
@@ -39,7 +39,7 @@ def random_index(rng, shape):
       continue
     elif kind == "array" and n:
       x = rng.integers(-n, n, [(length,), (1,), (2, length), (2, 1), ()][rng.integers(5)])
-      put(x, Tensor(x.astype(rng.choice(["int32", "int64"]))) if rng.random() < 0.7 else x)
+      put(x, Tensor(x.astype(rng.choice(["int32", "int64"]))) if rng.random() < 0.7 or not x.ndim else x)
     elif kind == "list" and n:
       put([int(i) for i in rng.integers(-n, n, length)])
     elif kind == "mask":

@@ -33,8 +33,8 @@ class Indexing(Reduce):
     """`x[i]`, `x[a:b:s]`, `x[..., None]`, `x[rows]` with integer tensors or lists and `x[mask]` (numpy's rules; a plain
     integer is a view, as in PyTorch), also `x[v:v+2]` for bound variables.
 
-    An integer tensor's element outside [-n, n) reads 0; a mask is realised to be counted. Raises IndexError for an index
-    that does not fit.
+    An integer tensor's element outside [-n, n) reads 0; a mask is realised to be counted. Raises IndexError for an
+    index that does not fit.
     """
     parts, shape, axes = self._parse(indices)
     x = self._view(parts).reshape(shape)

@@ -208,11 +208,11 @@ class Math(Elementwise):
   # ---- ranges
 
   def clamp(self, min_: Any = None, max_: Any = None) -> Self:
-    """max(min_, min(x, max_)); either bound may be None. ValueError if both are."""
+    """x, at least min_ and at most max_; either may be None. The derivative at a bound is 1. ValueError if both are."""
     if min_ is None and max_ is None:
       raise ValueError("clamp: give at least one of min_ and max_")
-    x = self if min_ is None else self.maximum(min_)
-    return x if max_ is None else x.minimum(max_)
+    x = self if min_ is None else self.lt(min_).where(min_, self)
+    return x if max_ is None else x.gt(max_).where(max_, x)
 
   def clip(self, min_: Any = None, max_: Any = None) -> Self:
     """`clamp`."""
@@ -234,7 +234,7 @@ class Math(Elementwise):
 
   @in_float32
   def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
-    return self.mul(alpha).add(beta).clamp(0, 1)
+    return self.mul(alpha).add(beta).hardtanh(0, 1)
 
   @in_float32
   def silu(self) -> Self:
@@ -260,22 +260,24 @@ class Math(Elementwise):
     return self.mul(self.mul(1.702).sigmoid())
 
   def leaky_relu(self, neg_slope: float = 0.01) -> Self:
-    return self.lt(0).where(self.mul(neg_slope), self)
+    return self.gt(0).where(self, self.mul(neg_slope))
 
   def relu6(self) -> Self:
-    return self.clamp(0, 6)
+    return self.hardtanh(0, 6)
 
   @in_float32
   def hardswish(self) -> Self:
     return self.mul(self.add(3).relu6()).mul(1 / 6)
 
   def hardtanh(self, min_val: float = -1, max_val: float = 1) -> Self:
-    return self.clamp(min_val, max_val)
+    """`clamp`, with a derivative of 0 at the bounds."""
+    inside = self.gt(min_val).bitwise_and(self.lt(max_val))
+    return inside.where(self, self.detach().clamp(min_val, max_val))
 
   @in_float32
   def elu(self, alpha: float = 1.0) -> Self:
     """x above 0, alpha*(exp(x) - 1) below (https://arxiv.org/abs/1511.07289)."""
-    return self.gt(0).where(self, self._float_tensor().minimum(0)._expm1().mul(alpha))
+    return self.gt(0).where(self, self.gt(0).where(0.0, self)._expm1().mul(alpha))
 
   @in_float32
   def celu(self, alpha: float = 1.0) -> Self:

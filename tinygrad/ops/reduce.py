@@ -49,13 +49,18 @@ def evaluate_reduce(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
 
 
 def gradient_reduce(g: UOp, u: UOp) -> Sequence[UOp | None]:
-  """Sum: g to every element. Product: g * u / x. Max, min: g shared evenly by the elements that attain it."""
+  """Sum: g to every element. Product: g times the product of the others. Max, min: g shared evenly by the elements that
+  attain it."""
   op, axes = u.arg
   x = u.src[0]
   if op is Ops.ADD:
     return (g.expand(x.shape),)
   if op is Ops.MUL:
-    return ((g * u).expand(x.shape) / x,)
+    zero = x.eq(0)
+    rest = zero.where(1.0, x)  # a row with one zero has a derivative there only, one with more has none
+    product, zeros = rest.r(op, axes).expand(x.shape), zero.cast(g.dtype).r(Ops.ADD, axes).expand(x.shape)
+    others = zeros.eq(0).where(product / rest, (zero & zeros.eq(1)).where(product, 0.0))
+    return (g.expand(x.shape) * others,)
   attained = x.eq(u.expand(x.shape))
   count = attained.cast(g.dtype).r(Ops.ADD, axes)
   return (attained.where((g / count).expand(x.shape), 0.0),)
