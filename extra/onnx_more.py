@@ -15,7 +15,7 @@ from typing import Any
 import numpy
 
 from tinygrad import Tensor, dtypes
-from tinygrad.nn.onnx_ops import HOST, OPS, Known, OnnxError, _one, _running, _window, on_host, to_dtype
+from tinygrad.nn.onnx_ops import HOST, OPS, Known, OnnxError, _beside, _one, _running, _window, on_host, to_dtype
 
 
 def DFT(
@@ -39,7 +39,7 @@ def DFT(
   rows = n // 2 + 1 if onesided and not inverse else n
   angle = 2 * math.pi / n * numpy.outer(numpy.arange(n), numpy.arange(rows)) * (1 if inverse else -1)
   scale = 1 / n if inverse else 1.0
-  c, s = (Tensor(f(angle) * scale) for f in (numpy.cos, numpy.sin))
+  c, s = (_beside(f(angle) * scale, x) for f in (numpy.cos, numpy.sin))
   real, imaginary = real.pad(size), imaginary.pad(size) if x.shape[-1] == 2 else real.pad(size).zeros_like()
   out = [real.matmul(c).sub(imaginary.matmul(s)), real.matmul(s).add(imaginary.matmul(c))]
   parts = [t.transpose(axis, -1).cast(x.dtype) for t in (out[:1] if onesided and inverse else out)]
@@ -62,7 +62,7 @@ def Unique(x: Tensor, axis: int | None = None, sorted: int = 1, kind: Any = None
 def ReverseSequence(x: Tensor, sequence_lens: list[int], batch_axis: int = 1, time_axis: int = 0) -> Tensor:
   steps, lengths = numpy.arange(x.shape[time_axis])[:, None], numpy.array(sequence_lens)[None]
   places = numpy.where(steps < lengths, lengths - 1 - steps, steps).astype(numpy.int32)
-  index = Tensor(places if time_axis < batch_axis else places.T.copy())
+  index = _beside(places if time_axis < batch_axis else places.T.copy(), x)
   return x.gather(time_axis, index.reshape((*index.shape, *(1,) * (x.ndim - 2))).expand(x.shape))
 
 
@@ -193,7 +193,7 @@ def _recurrent(
       )
       seen[t] = new[0]
       if lengths is not None:  # a sequence that is over, or has not begun, keeps its state
-        valid = Tensor([[n > t] for n in lengths])
+        valid = _beside([[n > t] for n in lengths], x)
         new, seen[t] = tuple(valid.where(a, c) for a, c in zip(new, now)), valid.where(new[0], 0)
       now = new
     outs.append(seen[0].stack(*seen[1:]))

@@ -197,6 +197,35 @@ def test_a_model_runs_on_the_device_that_it_is_put_on():
   np.testing.assert_allclose(y.numpy(), expected(x), rtol=1e-5, atol=1e-6)
 
 
+def test_what_operators_make_is_beside_their_inputs():
+  nodes = [
+    helper.make_node("Resize", ["x", "", "scales"], ["big"], mode="linear"),
+    helper.make_node("Resize", ["x", "", "scales"], ["near"]),
+    helper.make_node("Compress", ["x", "mask"], ["some"], axis=1),
+    helper.make_node("Dropout", ["x", "p", "t"], ["drop"]),
+    helper.make_node("ReverseSequence", ["x", "lengths"], ["back"]),
+    helper.make_node("CumSum", ["x", "one"], ["sums"]),
+  ]
+  constants = {
+    "scales": np.array([1, 2], np.float32), "mask": np.array([1, 0, 1], bool), "lengths": np.array([2, 1, 2]),
+    "p": np.array(0.5, np.float32), "t": np.array(True), "one": np.array(1),
+  }  # fmt: skip
+  shapes = {"big": [2, 6], "near": [2, 6], "some": [2, 2], "drop": [2, 3], "back": [2, 3], "sums": [2, 3]}
+  m = model(nodes, {"x": (F, [2, 3])}, {k: (F, v) for k, v in shapes.items()}, constants)
+  x = normal(1, 2, 3)
+  for put in ("CPU:1", Sharding(("CPU:0", "CPU:1"), 0)):
+    runner = OnnxRunner(m) if isinstance(put, Sharding) else OnnxRunner(m).to(put)
+    got = runner({"x": Tensor(x).shard(put) if isinstance(put, Sharding) else x})
+    assert {k: list(v.shape) for k, v in got.items()} == shapes
+    np.testing.assert_array_equal(got["some"].numpy(), x[:, [0, 2]])
+    np.testing.assert_array_equal(got["near"].numpy(), x[:, [0, 0, 1, 1, 2, 2]])
+    np.testing.assert_array_equal(got["back"].numpy(), [[x[1, 0], x[0, 1], x[1, 2]], [x[0, 0], x[1, 1], x[0, 2]]])
+    np.testing.assert_allclose(got["sums"].numpy(), x.cumsum(1), rtol=1e-5)
+    np.testing.assert_allclose(got["big"].numpy()[:, 1:3], 0.75 * x[:, :2] + 0.25 * np.c_[x[:, 1], x[:, 0]], rtol=1e-5)
+    drop = got["drop"].numpy()
+    assert ((drop == 0) | np.isclose(drop, 2 * x)).all()
+
+
 def test_a_batch_that_is_cut_over_devices():
   x, where = normal(3, 6, 3), Sharding(("CPU:0", "CPU:1"), 0)
   y = OnnxRunner(mlp())({"x": Tensor(x).shard(where)})["y"]

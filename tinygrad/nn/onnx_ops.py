@@ -81,6 +81,11 @@ def _one(x: Any) -> Any:
   return x[0] if isinstance(x, list) else x
 
 
+def _beside(value: Any, x: Tensor) -> Tensor:
+  """An array where x is."""
+  return Tensor(value, device=x.device if isinstance(x.device, str) else None)
+
+
 def _along(x: Tensor, axis: int, index: Any) -> Tensor:
   return x[(*(slice(None),) * (axis % x.ndim), index)]
 
@@ -113,7 +118,7 @@ def _cast(x: Tensor, dtype: DType, saturate: int) -> Tensor:
 
 def Dropout(x: Tensor, ratio: Any = 0.5, training_mode: Any = False, seed: int = 0) -> tuple[Tensor, Tensor]:
   p = _one(ratio) if _one(training_mode) else 0
-  keep = Tensor.rand(*x.shape).ge(p) if p else Tensor.ones(x.shape, dtype=dtypes.bool)
+  keep = Tensor.rand(*x.shape, device=x.device).ge(p) if p else Tensor.ones(x.shape, dtype=dtypes.bool)
   return (keep.where(x.div(1 - p), 0).cast(x.dtype) if p else x), keep
 
 
@@ -419,14 +424,13 @@ def Resize(
       low, high = numpy.floor(at), numpy.ceil(at)
       rounded = {"floor": low, "ceil": high, "round_prefer_floor": numpy.ceil(at - 0.5)}
       places = rounded.get(nearest_mode, numpy.floor(at + 0.5)).clip(0, n - 1)
-      y = _along(y, d, Tensor(places.astype(numpy.int32)))
+      y = _along(y, d, _beside(places.astype(numpy.int32), x))
     else:
-      w = _weights(
-        at, n, min(1, s) if antialias else 1, cubic_coeff_a if mode == "cubic" else None, not exclude_outside
-      )
-      y = y.float().transpose(d, -1).matmul(Tensor(w.T.copy())).transpose(d, -1)
+      cubic = cubic_coeff_a if mode == "cubic" else None
+      w = _weights(at, n, min(1, s) if antialias else 1, cubic, not exclude_outside)
+      y = y.float().transpose(d, -1).matmul(_beside(w.T.copy(), x)).transpose(d, -1)
   if coordinate_transformation_mode.startswith("tf") and beyond.any():
-    y = Tensor(beyond).where(extrapolation_value, y)
+    y = _beside(beyond, x).where(extrapolation_value, y)
   return (y if mode == "nearest" or dtypes.is_float(x.dtype) else y.round()).cast(x.dtype)
 
 
@@ -537,7 +541,7 @@ OPS: dict[str, Callable[..., Any]] = {
   "Gather": lambda x, indices, axis=0: _along(x, axis, indices),
   "GatherElements": lambda x, i, axis=0: x.gather(axis, i.lt(0).where(i.add(x.shape[axis]), i)),
   "Compress": lambda x, condition, axis=None: _along(
-    x.flatten() if axis is None else x, axis or 0, [i for i, c in enumerate(condition) if c]
+    x.flatten() if axis is None else x, axis or 0, _beside(numpy.flatnonzero(condition), x)
   ),
   "Scatter": ScatterElements,
   "NonZero": lambda x: x.nonzero().transpose().cast(dtypes.int64),
