@@ -43,12 +43,10 @@ def main():
     losses[dtype] = found
   assert np.allclose(losses[dtypes.half], losses[dtypes.float], rtol=0.02)
   logits = model(Tensor(x_test[:8].reshape(-1, 64)), dtypes.half)
-  big = Tensor([60000.0], dtype=dtypes.half) + Tensor([60000.0], dtype=dtypes.half)
   report(
     half=(losses[dtypes.half], 5e-3, half),
     full=losses[dtypes.float],
     logits=(logits, 5e-3, half),
-    overflow=(float(big.float().item() == float("inf")), 0, "a flag"),
     promoted=((Tensor([1.5], dtype=dtypes.half) * Tensor([2.0])).item(), 0, "exact"),
   )
 
