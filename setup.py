@@ -18,6 +18,8 @@ TEST = [
   "setuptools>=77",  # the wheel test builds without isolation; 77 reads the SPDX licence field below
   "wheel",
 ]
+OPENCL = ["pyopencl", "pocl-binary-distribution; sys_platform == 'linux' and platform_machine == 'x86_64'"]
+CUDA = ["cuda-bindings", "nvidia-cuda-nvrtc"]
 ORACLE = ["torch==2.13.0", "transformers"]
 
 setup(
@@ -32,6 +34,12 @@ setup(
   packages=find_packages(include=["tinygrad", "tinygrad.*"]),
   package_data={"tinygrad": ["py.typed"], "tinygrad.apps": ["*.gguf"]},
   install_requires=["numpy", "llvmlite>=0.45", "ml-dtypes", "tokenizers", "jinja2", "rich"],
-  extras_require={"onnx": ["onnx>=1.16"], "test": TEST, "oracle": ORACLE},
+  extras_require={
+    "onnx": ["onnx>=1.16"],
+    "opencl": OPENCL,
+    "cuda": CUDA,
+    "test": TEST + OPENCL + CUDA,
+    "oracle": ORACLE,
+  },
   classifiers=["Programming Language :: Python :: 3", "Operating System :: POSIX :: Linux"],
 )

@@ -485,21 +485,30 @@ class _Devices:
   def _resolve_gpu(self) -> str:
     if (named := os.environ.get("GPU", "1")) != "1":  # GPU=1 makes it the default, as do CPU=1, …
       return named.upper()
+    faults = []
+    for kind in GPUS:
+      try:
+        self._open(kind)
+      except DeviceError as e:
+        faults.append(f"\n    {kind}: " + str(e).replace("\n  fix:", "; fix:"))
+      else:
+        return kind
     raise DeviceError(
-      "no GPU backend works here (CUDA, METAL and CL are not part of this version)"
-      "\n  fix: GPU=CPU in the environment runs GPU examples on the CPU"
+      "no GPU backend works here:"
+      + "".join(faults)
+      + "\n  fix: GPU=CPU in the environment runs GPU examples on the CPU"
     )
 
   @functools.cache  # noqa: B019 (one instance for the process)
   def _open(self, name: str) -> Any:
     kind = name.partition(":")[0]
     try:
-      module = importlib.import_module(f"tinygrad.runtime.{kind.lower()}")
+      opened[name] = importlib.import_module(f"tinygrad.runtime.{kind.lower()}").open_device(name)
     except ModuleNotFoundError as e:
-      if e.name != f"tinygrad.runtime.{kind.lower()}":
-        raise DeviceError(f"device {name} needs the package {e.name!r}\n  fix: pip install {e.name}") from e
-      raise DeviceError(f"the backend {kind} is not part of this version\n  fix: one of {', '.join(BACKENDS)}") from e
-    opened[name] = module.open_device(name)
+      if e.name == f"tinygrad.runtime.{kind.lower()}":
+        raise DeviceError(f"the backend {kind} is not part of this version\n  fix: one of {', '.join(BACKENDS)}") from e
+      extra = f"'tinygrad[{EXTRAS[kind]}]'" if kind in EXTRAS else e.name
+      raise DeviceError(f"device {name} needs the package {e.name!r}\n  fix: pip install {extra}") from e
     return opened[name]
 
   def __getitem__(self, name: str) -> Any:
@@ -519,7 +528,9 @@ def _chosen_kind() -> str:
   return next((kind for kind in (*BACKENDS, "GPU") if os.environ.get(kind) == "1"), "CPU")
 
 
-BACKENDS = ("CPU", "CL", "NULL", "PYTHON", "NPY", "DISK")
+BACKENDS = ("CPU", "CUDA", "CL", "NULL", "PYTHON", "NPY", "DISK")
+GPUS = ("CUDA", "CL")  # GPU is the first of these that works here
+EXTRAS = {"CUDA": "cuda", "CL": "opencl"}  # what brings a backend's packages
 opened: dict[str, Any] = {}  # the backends in use
 Device = _Devices()
 

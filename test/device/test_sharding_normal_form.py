@@ -83,11 +83,21 @@ def test_unknown_devices_are_named_with_what_there_is(name):
     Device.canonicalize(name)
 
 
-def test_gpu_resolves_by_environment(monkeypatch):
+def test_gpu_is_the_first_backend_that_works_or_what_the_environment_says(monkeypatch):
   monkeypatch.delenv("GPU", raising=False)
   Device._canonicalize.cache_clear()
-  with pytest.raises(DeviceError, match="GPU=CPU in the environment"):
-    Device.canonicalize("GPU:1")
+  here = list(Device.get_available_devices())
+
+  def broken(name):
+    raise DeviceError(f"device {name} needs the package 'x'\n  fix: pip install 'tinygrad[x]'")
+
+  if gpus := [kind for kind in ("CUDA", "CL") if kind in here]:
+    assert Device.canonicalize("GPU:1") == f"{gpus[0]}:1"
+  Device._canonicalize.cache_clear()
+  with monkeypatch.context() as m:
+    m.setattr(type(Device), "_open", lambda self, name: broken(name))
+    with pytest.raises(DeviceError, match=r"(?s)CUDA: device.*pip install 'tinygrad\[x\]'.*fix: GPU=CPU in the env"):
+      Device.canonicalize("GPU:1")
   monkeypatch.setenv("GPU", "CPU")
   assert Device.canonicalize("GPU:1") == "CPU:1"
   Device._canonicalize.cache_clear()
