@@ -311,7 +311,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     RNN, GRU, LSTM, SplitToSequence, Loop, Scan, SequenceMap,
   )
 } | {
-  "CumProd": _running(Tensor.cumprod, 1),
+  "CumProd": functools.partial(_running, Tensor.cumprod, 1),
   "RandomUniform": _random(Tensor.uniform), "RandomUniformLike": _random(Tensor.uniform),
   "RandomNormal": _random(Tensor.normal), "RandomNormalLike": _random(Tensor.normal),
   "SequenceEmpty": lambda dtype=1: [],

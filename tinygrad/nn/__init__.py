@@ -205,12 +205,8 @@ class BatchNorm:
     if self.track_running_stats and TRAINING.value:
       n = x.numel() // x.shape[1]
       unbiased = var.detach() * (n / max(1, n - 1))
-      self.running_mean.assign(
-        (1 - self.momentum) * self.running_mean + self.momentum * mean.detach().cast(self.running_mean.dtype)
-      )
-      self.running_var.assign(
-        (1 - self.momentum) * self.running_var + self.momentum * unbiased.cast(self.running_var.dtype)
-      )
+      for running, new in ((self.running_mean, mean.detach()), (self.running_var, unbiased)):
+        running.assign((1 - self.momentum) * running + self.momentum * new.cast(running.dtype))
       self.num_batches_tracked.assign(self.num_batches_tracked + 1)
     return x.batchnorm(self.weight, self.bias, mean, (var + self.eps).rsqrt())
 

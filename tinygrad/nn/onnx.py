@@ -253,9 +253,7 @@ def _attribute(a: Any) -> Any:
     return _array(value)
   if isinstance(value, bytes):
     return value.decode()
-  if isinstance(value, list) or type(value).__name__.startswith("Repeated"):
-    return [v.decode() if isinstance(v, bytes) else v for v in value]
-  return value
+  return [v.decode() if isinstance(v, bytes) else v for v in value] if isinstance(value, list) else value
 
 
 def _bound(node: Any, attributes: dict[str, Any]) -> Any:

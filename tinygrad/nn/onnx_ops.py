@@ -12,10 +12,10 @@ recurrent layers, loops, sequences and others.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial, reduce
 from typing import Any, ClassVar
 
 from tinygrad.dtype import DType, dtypes, from_numpy_dtype
@@ -61,7 +61,7 @@ def on_host(x: Any) -> Any:
   return x if array is None else array.reshape(-1).tolist()
 
 
-@functools.cache
+@cache
 def onnx_dtype(number: int) -> DType | None:
   """Of a number of TensorProto.DataType; None where there is no such type here."""
   try:
@@ -222,40 +222,29 @@ def TopK(x: Tensor, k: Any, axis: int = -1, largest: int = 1, sorted: int = 1) -
 # ---------------------------------------------------------------- reductions
 
 
-def _reduction(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
-  def reduce(x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
-    return f(x, tuple(axes) if axes else () if noop_with_empty_axes else None, bool(keepdims)).cast(x.dtype)
-
-  return reduce
+def _reduce(f: Any, x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
+  y: Tensor = f(x, tuple(axes) if axes else () if noop_with_empty_axes else None, bool(keepdims))
+  return y.cast(x.dtype)
 
 
-def _search(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
-  def search(x: Tensor, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
-    place = f(x.flip(axis) if select_last_index else x, axis, bool(keepdims)).cast(dtypes.int64)
-    return place.sub(x.shape[axis] - 1, reverse=True) if select_last_index else place
-
-  return search
+def _search(f: Any, x: Tensor, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
+  place: Tensor = f(x.flip(axis) if select_last_index else x, axis, bool(keepdims)).cast(dtypes.int64)
+  return place.sub(x.shape[axis] - 1, reverse=True) if select_last_index else place
 
 
-def _running(f: Callable[..., Tensor], start: int) -> Callable[..., Tensor]:
-  def scan(x: Tensor, k: Any, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    axis = int(_one(k)) % x.ndim
-    y = f(x.flip(axis) if reverse else x, axis).cast(x.dtype)
-    if exclusive:
-      y = y.pad([(1, -1) if i == axis else None for i in range(x.ndim)], value=start)
-    return y.flip(axis) if reverse else y
-
-  return scan
+def _running(f: Any, start: int, x: Tensor, k: Any, exclusive: int = 0, reverse: int = 0) -> Tensor:
+  axis = int(_one(k)) % x.ndim
+  y: Tensor = f(x.flip(axis) if reverse else x, axis).cast(x.dtype)
+  if exclusive:
+    y = y.pad([(1, -1) if i == axis else None for i in range(x.ndim)], value=start)
+  return y.flip(axis) if reverse else y
 
 
-def _soft(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
-  def soft(x: Tensor, axis: int | None = None, opset: int = 13) -> Tensor:
-    if opset >= 13:
-      return f(x, -1 if axis is None else axis)
-    n = 1 if axis is None else axis % x.ndim
-    return f(x.reshape(prod(x.shape[:n]), prod(x.shape[n:])), -1).reshape(x.shape)
-
-  return soft
+def _soft(f: Any, x: Tensor, axis: int | None = None, opset: int = 13) -> Any:
+  if opset >= 13:
+    return f(x, -1 if axis is None else axis)
+  n = 1 if axis is None else axis % x.ndim  # all dims from the axis on are one
+  return f(x.reshape(prod(x.shape[:n]), prod(x.shape[n:])), -1).reshape(x.shape)
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:
@@ -354,8 +343,8 @@ def AveragePool(x: Tensor, ceil_mode: int = 0, count_include_pad: int = 0, **win
   return x.avg_pool2d(*_window(x, **window), ceil_mode=bool(ceil_mode), count_include_pad=bool(count_include_pad))
 
 
-def _whole(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
-  return lambda x, **attributes: f(x, tuple(range(2, x.ndim)), True, **attributes)
+def _whole(f: Any, x: Tensor) -> Any:
+  return f(x, tuple(range(2, x.ndim)), True)
 
 
 # ---------------------------------------------------------------- resampling
@@ -522,10 +511,10 @@ OPS: dict[str, Callable[..., Any]] = {
   "BitCast": lambda x, to: x.bitcast(to_dtype(to)),
   "Pow": lambda x, y: x.pow(y).cast(x.dtype),
   "IsInf": lambda x, detect_negative=1, detect_positive=1: x.isinf(bool(detect_positive), bool(detect_negative)),
-  "Sum": lambda *args: functools.reduce(Tensor.add, args),
-  "Mean": lambda *args: functools.reduce(Tensor.add, args).div(len(args)),
-  "Max": lambda *args: functools.reduce(Tensor.maximum, args),
-  "Min": lambda *args: functools.reduce(Tensor.minimum, args),
+  "Sum": lambda *args: reduce(Tensor.add, args),
+  "Mean": lambda *args: reduce(Tensor.add, args).div(len(args)),
+  "Max": lambda *args: reduce(Tensor.maximum, args),
+  "Min": lambda *args: reduce(Tensor.minimum, args),
   "Einsum": lambda *args, equation: Tensor.einsum(equation, *args),
   "Shape": lambda x, start=0, end=None: numpy.array(x.shape[start:end], numpy.int64),
   "Size": lambda x: numpy.array(x.numel(), numpy.int64),
@@ -546,18 +535,20 @@ OPS: dict[str, Callable[..., Any]] = {
   "Scatter": ScatterElements,
   "NonZero": lambda x: x.nonzero().transpose().cast(dtypes.int64),
   "Upsample": lambda x, scales, mode="nearest": Resize(x, None, scales, mode=mode, opset=9),
-  "ReduceSum": _reduction(Tensor.sum), "ReduceMean": _reduction(Tensor.mean), "ReduceMax": _reduction(Tensor.max),
-  "ReduceMin": _reduction(Tensor.min), "ReduceProd": _reduction(Tensor.prod),
-  "ReduceLogSumExp": _reduction(lambda x, axis, keep: x.double().logsumexp(axis, keep)),
-  "ReduceLogSum": _reduction(lambda x, axis, keep: x.double().sum(axis, keep).log()),
-  "ReduceL1": _reduction(lambda x, axis, keep: x.abs().sum(axis, keep)),
-  "ReduceL2": _reduction(lambda x, axis, keep: x.double().square().sum(axis, keep).sqrt()),
-  "ReduceSumSquare": _reduction(lambda x, axis, keep: x.square().sum(axis, keep)),
-  "ArgMax": _search(Tensor.argmax), "ArgMin": _search(Tensor.argmin),
-  "CumSum": _running(Tensor.cumsum, 0),
-  "Softmax": _soft(Tensor.softmax), "LogSoftmax": _soft(Tensor.log_softmax), "Hardmax": _soft(_hardmax),
+  "ReduceSum": partial(_reduce, Tensor.sum), "ReduceMean": partial(_reduce, Tensor.mean),
+  "ReduceMax": partial(_reduce, Tensor.max), "ReduceMin": partial(_reduce, Tensor.min),
+  "ReduceProd": partial(_reduce, Tensor.prod),
+  "ReduceLogSumExp": partial(_reduce, lambda x, axis, keep: x.double().logsumexp(axis, keep)),
+  "ReduceLogSum": partial(_reduce, lambda x, axis, keep: x.double().sum(axis, keep).log()),
+  "ReduceL1": partial(_reduce, lambda x, axis, keep: x.abs().sum(axis, keep)),
+  "ReduceL2": partial(_reduce, lambda x, axis, keep: x.double().square().sum(axis, keep).sqrt()),
+  "ReduceSumSquare": partial(_reduce, lambda x, axis, keep: x.square().sum(axis, keep)),
+  "ArgMax": partial(_search, Tensor.argmax), "ArgMin": partial(_search, Tensor.argmin),
+  "CumSum": partial(_running, Tensor.cumsum, 0),
+  "Softmax": partial(_soft, Tensor.softmax), "LogSoftmax": partial(_soft, Tensor.log_softmax),
+  "Hardmax": partial(_soft, _hardmax),
   "com.microsoft:BiasGelu": lambda x, bias: x.add(bias).gelu("none"),
   "com.microsoft:FastGelu": lambda x, bias=None: (x if bias is None else x.add(bias)).gelu("tanh"),
   "com.microsoft:SkipLayerNormalization": _skip_layer_norm,
-  "GlobalAveragePool": _whole(Tensor.mean), "GlobalMaxPool": _whole(Tensor.max),
+  "GlobalAveragePool": partial(_whole, Tensor.mean), "GlobalMaxPool": partial(_whole, Tensor.max),
 }  # fmt: skip
