@@ -18,19 +18,15 @@ from tinygrad.helpers import Context, ContextVar, Profiling, Timing, fetch, tqdm
   "expression, want",
   [
     ("prod([2, 3])", 6), ("prod([])", 1), ("ceildiv(5, 2)", 3), ("round_up(5, 4)", 8), ("round_down(5, 4)", 4),
-    ("next_power2(5)", 8), ("next_power2(8)", 8), ("next_power2(0)", 1), ("cdiv(-7, 2)", -3), ("cmod(-7, 2)", -1),
-    ("cdiv(7, -2)", -3), ("cmod(7, -2)", 1), ("floordiv(-7, 2)", -4), ("floormod(-7, 2)", 1),
     ("argfix(1, 2)", (1, 2)), ("argfix((1, 2))", (1, 2)), ("argfix([1, 2])", (1, 2)), ("argfix()", ()),
     ("argsort((3, 1, 2))", (1, 2, 0)), ("argsort([3, 1, 2])", [1, 2, 0]),
     ("all_same([])", True), ("all_int((1, 2.0))", False),
-    ("flatten([[1], [2, 3]])", [1, 2, 3]), ("fully_flatten([1, [2, (3, ['ab'])]])", [1, 2, 3, "ab"]),
-    ("make_tuple(2, 3)", (2, 2, 2)), ("to_tuple(1)", (1,)), ("dedup([1, 2, 1])", [1, 2]),
-    ("merge_dicts([{1: 2}, {3: 4}, {1: 2}])", {1: 2, 3: 4}), ("partition([1, 2, 3], lambda x: x > 1)", ([2, 3], [1])),
-    ("get_single_element([4])", 4), ("get_shape([[1, 2], [3, 4]])", (2, 2)), ("get_shape(3)", ()),
-    ("get_child({'a': [1, 2]}, 'a.1')", 2), ("unwrap(3)", 3),
-    ("pluralize('x', 1)", "1 x"), ("pluralize('x', 2)", "2 xs"),
+    ("flatten([[1], [2, 3]])", [1, 2, 3]),
+    ("make_tuple(2, 3)", (2, 2, 2)), ("dedup([1, 2, 1])", [1, 2]),
+    ("partition([1, 2, 3], lambda x: x > 1)", ([2, 3], [1])),
+    ("get_child({'a': [1, 2]}, 'a.1')", 2),
     ("time_to_str(0.5)", "  500.00ms"), ("time_to_str(0.00001)", "   10.00us"), ("time_to_str(500)", "  500.00s "),
-    ("ansistrip('\\x1b[31mx\\x1b[0m')", "x"), ("ansilen('\\x1b[31mxy\\x1b[0m')", 2),
+    ("ansistrip('\\x1b[31mx\\x1b[0m')", "x"),
     ("colorize_float(0.5)", "   0.50x"),
     ("colored('x', 'red')", "x"), ("temp('x')[-2:]", "/x"),
     ("getenv('NOT_THERE', 'a')", "a"), ("size_to_str(1500)", "1.5 KB"),
@@ -41,17 +37,9 @@ def test_values(expression, want):
   assert got == want and type(got) is type(want)
 
 
-@pytest.mark.parametrize(
-  "expression, error",
-  [
-    ("unwrap(None)", "a value is expected"), ("get_single_element([1, 2])", "must have 1 element, and has 2"),
-    ("merge_dicts([{1: 2}, {1: 3}])", "1 has different values"), ("get_shape([[1], [2, 3]])", "inhomogeneous shape"),
-    ("argfix((1, 2), 3)", "one by one or as one sequence"),
-  ],
-)  # fmt: skip
-def test_mistakes(expression, error):
-  with pytest.raises((ValueError, RuntimeError), match=error):
-    eval(expression, vars(helpers))
+def test_argfix_takes_one_of_two_forms():
+  with pytest.raises(ValueError, match="one by one or as one sequence"):
+    helpers.argfix((1, 2), 3)
 
 
 def test_colors_on_a_terminal(monkeypatch):

@@ -197,29 +197,6 @@ def round_down(num: int, amt: int) -> int:
   return num // amt * amt
 
 
-def next_power2(x: int) -> int:
-  """The least power of two that is not below x."""
-  return 1 << max(0, x - 1).bit_length()
-
-
-def floordiv(x: int, y: int) -> int:
-  return x // y
-
-
-def floormod(x: int, y: int) -> int:
-  return x % y
-
-
-def cdiv(x: int, y: int) -> int:
-  """x / y rounded towards zero, as C does it."""
-  return x // y if (x < 0) == (y < 0) else -(-x // y)
-
-
-def cmod(x: int, y: int) -> int:
-  """What `cdiv` leaves: the sign of x."""
-  return x - cdiv(x, y) * y
-
-
 def dedup(x: Iterable[T]) -> list[T]:
   """Each element once, in the order of first appearance."""
   return list(dict.fromkeys(x))
@@ -243,13 +220,6 @@ def flatten(l: Iterable[Iterable[T]]) -> list[T]:
   return [x for inner in l for x in inner]
 
 
-def fully_flatten(l: Any) -> list[Any]:
-  """The elements of nested sequences; text is an element."""
-  if not hasattr(l, "__len__") or not hasattr(l, "__getitem__") or isinstance(l, str):
-    return [l]
-  return [x for inner in l for x in fully_flatten(inner)]
-
-
 def all_same(items: Sequence[Any]) -> bool:
   return all(x == items[0] for x in items[1:])
 
@@ -262,54 +232,11 @@ def make_tuple(x: int | Sequence[int], cnt: int) -> tuple[int, ...]:
   return (x,) * cnt if isinstance(x, int) else tuple(x)
 
 
-def to_tuple(x: Any) -> tuple[Any, ...]:
-  return x if isinstance(x, tuple) else (x,)
-
-
-def merge_dicts(ds: Iterable[dict[Any, Any]]) -> dict[Any, Any]:
-  """The union. Raises RuntimeError if two give one key different values."""
-  out: dict[Any, Any] = {}
-  for d in ds:
-    for key, value in d.items():
-      if out.setdefault(key, value) != value:
-        raise RuntimeError(f"merge_dicts: {key!r} has different values, {out[key]!r} and {value!r}")
-  return out
-
-
-def unwrap(x: T | None) -> T:
-  """x, which is not None."""
-  if x is None:
-    raise ValueError("unwrap: a value is expected, got None")
-  return x
-
-
-def get_single_element(x: Sequence[T]) -> T:
-  """The only element. Raises ValueError if there is none or several."""
-  if len(x) != 1:
-    raise ValueError(f"get_single_element: {x} must have 1 element, and has {len(x)}")
-  return x[0]
-
-
 def get_child(obj: Any, key: str) -> Any:
   """`get_child(model, "layers.0.weight")`: through attributes, lists and dicts."""
   for part in key.split("."):
     obj = obj[int(part)] if part.isdigit() else obj[part] if isinstance(obj, dict) else getattr(obj, part)
   return obj
-
-
-def get_shape(x: Any) -> tuple[int, ...]:
-  """The shape of nested sequences. Raises ValueError if their lengths differ."""
-  if not hasattr(x, "__len__") or not hasattr(x, "__getitem__") or isinstance(x, str):
-    return ()
-  inner = [get_shape(y) for y in x]
-  if not all_same(inner):
-    raise ValueError(f"inhomogeneous shape from {x}")
-  return (len(inner), *(inner[0] if inner else ()))
-
-
-def pluralize(st: str, cnt: int) -> str:
-  """`2 kernels`, `1 kernel`."""
-  return f"{cnt} {st}" + ("" if cnt == 1 else "s")
 
 
 def temp(x: str, append_user: bool = False) -> str:
@@ -334,11 +261,6 @@ def colorize_float(x: float) -> str:
 def ansistrip(s: str) -> str:
   """`s` without terminal colors."""
   return re.sub("\x1b\\[(K|.*?m)", "", s)
-
-
-def ansilen(s: str) -> int:
-  """How many columns `s` takes."""
-  return len(ansistrip(s))
 
 
 def time_to_str(t: float, w: int = 8) -> str:
