@@ -199,6 +199,10 @@ class Base:
     """The one element as a Python number."""
     raise NotImplementedError
 
+  def numpy(self) -> Any:
+    """The value as a numpy array."""
+    raise NotImplementedError
+
   def requires_grad_(self, requires_grad: bool | None = True) -> Self:
     """Says whether `backward` fills `.grad` here. Unset (None), it does for floats."""
     raise NotImplementedError

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import ceildiv, prod
+from tinygrad.helpers import ceildiv, numpy, prod
 from tinygrad.mixin.base import Base, broadcast_shape, mismatch, sint
 from tinygrad.mixin.reduce import Reduce
 from tinygrad.uop.ops import UOp, simplify_sint
@@ -212,18 +213,21 @@ class Indexing(Reduce):
   def nonzero(self, size: int | None = None, fill_value: Any = 0) -> Self:
     """int32 (count, ndim): where the elements are not 0, in row-major order. With `size` cut or filled; without, it is
     realised first."""
+    if size is None:
+      found = self._from_data(numpy.argwhere(self.bool().numpy()).astype(numpy.int32)).uop
+      here = self.uop.device.with_dims(()) if isinstance(self.uop.device, Sharding) else self.uop.device
+      return self._wrap(found if here is None else found.copy_to_device(here))
     hit = self.bool().flatten().int()
-    count = int(hit.sum().item()) if size is None else size
     rank = hit.cumsum(0)  # the k-th hit (from 1) has rank k and is a hit
     n = int(hit.shape[0])
-    wanted = self.arange(1, count + 1).reshape(count, 1)
+    wanted = self.arange(1, size + 1).reshape(size, 1)
     at = rank.reshape(1, n).eq(wanted).bitwise_and(hit.bool().reshape(1, n))
     place = at.where(self.arange(1, n + 1).reshape(1, n), 0).max(1).sub(1)  # -1: there is no such hit
     coordinates, stride = [], n
     for s in self.numpy_shape():
       stride //= max(1, s)
       coordinates.append(place.lt(0).where(fill_value, place.div(stride, rounding_mode="floor").mod(s)))
-    return coordinates[0].stack(*coordinates[1:], dim=1) if coordinates else place.reshape(count, 1)._slice(1, 0, 0)
+    return coordinates[0].stack(*coordinates[1:], dim=1) if coordinates else place.reshape(size, 1)._slice(1, 0, 0)
 
   # ---- writing
 
