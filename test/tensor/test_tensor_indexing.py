@@ -136,6 +136,26 @@ def test_sort_of_nan_and_its_gradient():
   check(lambda x: x.sort(1)[0], lambda x: np.sort(x, 1), normal(3, (2, 4)))
 
 
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("kind", ["normal", "ties", "rare", "integers"])
+def test_topk_of_long_rows(kind, largest):
+  rng = np.random.default_rng(3)
+  x = rng.standard_normal((2, 5000)).astype(np.float32)
+  if kind == "ties":
+    x = np.round(x)
+  if kind == "rare":  # fewer numbers than asked for: nan counts as the greatest
+    x[:] = np.nan
+    x[:, [7, 4999]] = 3.0, -np.inf
+  if kind == "integers":
+    x = rng.integers(-(1 << 31), 1 << 31, (2, 5000)).astype(np.int32)
+  want = np.argsort(-x.astype(np.float64) if largest and kind != "rare" else x, axis=1, kind="stable")[:, :9]
+  if kind == "rare" and largest:
+    want = np.stack([np.flatnonzero(np.isnan(row))[:9] for row in x])
+  values, places = Tensor(x).topk(9, largest=largest)
+  np.testing.assert_array_equal(places.numpy(), want)
+  np.testing.assert_array_equal(values.numpy(), np.take_along_axis(x, want, 1))
+
+
 def test_topk():
   x = normal(4, (2, 6))
   values, places = Tensor(x).topk(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -23,6 +24,9 @@ class _Part:
   step: int = 1
   drop: bool = False
   pick: Any = None
+
+
+ROW = 1024  # the greatest elements of more than twice this are those of its parts' greatest
 
 
 class Indexing(Reduce):
@@ -409,8 +413,18 @@ class Indexing(Reduce):
     d = self._dim(dim)
     if isinstance(self.shape[d], int) and not 0 <= k <= self.shape[d]:
       raise ValueError(f"topk: k = {k} is not within dim {d} of {self.shape}\n  fix: take min(k, x.shape[{d}])")
-    values, places = self.sort(d, descending=largest)
-    return values._slice(d, 0, k), places._slice(d, 0, k)
+    n = self.shape[d]
+    if not isinstance(n, int) or n <= 2 * ROW or k > ROW // 8:
+      values, places = self.sort(d, descending=largest)
+      return values._slice(d, 0, k), places._slice(d, 0, k)
+    # of parts, then of what these found; what fills the last part comes after all others
+    blocks = ceildiv(n, ROW)
+    last = dtypes.min(self.dtype) if largest else math.nan if dtypes.is_float(self.dtype) else dtypes.max(self.dtype)
+    parts = self.transpose(d, -1).pad((0, blocks * ROW - n), value=last).unflatten(-1, (blocks, ROW))
+    values, places = parts.topk(k, -1, largest)
+    places = places.add(self.arange(blocks).reshape(blocks, 1).mul(ROW)).flatten(-2)
+    values, at = values.flatten(-2).topk(k, -1, largest)
+    return values.transpose(d, -1), places.gather(-1, at).transpose(d, -1)
 
 
 def _length(p: _Part) -> sint:

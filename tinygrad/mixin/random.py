@@ -261,7 +261,7 @@ class Random(Indexing):
     weight = self.reshape(-1, self.shape[-1]).float()
     if not replacement and num_samples > 1:
       draw = weight.rand_like(device=self.uop.device).sub(1, reverse=True).log().neg().div(weight)
-      picked = weight.gt(0).where(draw, math.inf).argsort(-1)._slice(1, 0, num_samples)
+      picked = weight.gt(0).where(draw, math.inf).topk(num_samples, -1, largest=False)[1]
     else:
       edges = weight.cumsum(1)
       total = edges._slice(1, edges.shape[1] - 1, edges.shape[1])
