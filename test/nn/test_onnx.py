@@ -8,6 +8,7 @@ import functools
 import math
 import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,6 +113,56 @@ def test_the_operators_that_few_models_use_are_tested_too():
 def test_every_reason_is_of_a_case():
   for pattern in LISTED:
     assert any(re.search(pattern, name) for name in cases()), pattern
+
+
+# ---------------------------------------------------------------- the package's models
+
+MODELS_LISTED = {
+  r"strnorm": "strings",
+  r"gradient_of": "the training operator Gradient",
+  r"PReLU_.*multiparam": "slopes along dim 1, as before opset 7",
+  r"operator_add_(size1_)?(right_|singleton_)?broadcast": "an axis to broadcast along, as before opset 7",
+}
+
+
+@functools.cache
+def folders():
+  from onnx.backend.test.loader import load_model_tests
+
+  kinds = ("simple", "pytorch-converted", "pytorch-operator")
+  return {c.name: Path(c.model_dir) for kind in kinds for c in load_model_tests(kind=kind)}
+
+
+def tensor_of(path):
+  return numpy_helper.to_array(onnx.load_tensor(path))
+
+
+def model_parameters():
+  for name in folders():
+    reason = next((r for pattern, r in MODELS_LISTED.items() if re.search(pattern, name)), None)
+    yield pytest.param(name, marks=[pytest.mark.xfail(reason=reason)] if reason else [])
+
+
+@pytest.mark.parametrize("name", list(model_parameters()))
+def test_small_models(name, python):
+  """What PyTorch has exported, mostly in old opsets, with its results."""
+  folder = folders()[name]
+  runner = OnnxRunner(folder / "model.onnx")
+  (data,) = folder.glob("test_data_set_*")
+  got = runner({n: tensor_of(data / f"input_{i}.pb") for i, n in enumerate(runner.graph_inputs)})
+  for i, y in enumerate(got.values()):
+    np.testing.assert_allclose(y.numpy(), tensor_of(data / f"output_{i}.pb"), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "resnet50"])
+def test_whole_networks(name):
+  """Compiled, with the package's weights (constant ones) and output."""
+  folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+  runner = OnnxRunner(folder / f"light_{name}.onnx")
+  ((given, spec),) = runner.graph_inputs.items()
+  x = np.arange(np.prod(spec.shape), dtype=np.float32).reshape(spec.shape) / np.prod(spec.shape)
+  (y,) = runner({given: x}).values()
+  np.testing.assert_allclose(y.numpy(), tensor_of(folder / f"light_{name}_output_0.pb"), rtol=1e-3, atol=1e-7)
 
 
 # ---------------------------------------------------------------- models

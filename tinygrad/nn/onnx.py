@@ -168,6 +168,8 @@ class OnnxRunner:
     kind = _kind(inputs[0]) if inputs and "kind" in names else None
     special = {"opset": opset, "outputs": outputs, "kind": kind}
     attributes |= {k: v for k, v in special.items() if k in names}
+    if opset < 7:  # what later opsets do unasked
+      attributes = {k: v for k, v in attributes.items() if k not in ("broadcast", "consumed_inputs")}
     known = bool(inputs) and all(x is None or (isinstance(x, Known) and x.small) for x in inputs)
     where = "NPY" if known else self.device
     args = [

@@ -263,9 +263,9 @@ def Gemm(
 
 def BatchNormalization(
   x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor,
-  epsilon: float = 1e-5, momentum: float = 0.9, training_mode: int = 0, spatial: int = 1,
+  epsilon: float = 1e-5, momentum: float = 0.9, training_mode: int = 0, spatial: int = 1, is_test: int = 1,
 ) -> Any:  # fmt: skip
-  if not training_mode:
+  if is_test and not training_mode:
     return x.batchnorm(scale, bias, mean, var.add(epsilon).rsqrt()).cast(x.dtype)
   axes = tuple(i for i in range(x.ndim) if i != 1)
   now, spread = x.mean(axes), x.var(axes, correction=0)
