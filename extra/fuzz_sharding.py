@@ -91,7 +91,7 @@ def attempt(case: Case) -> Failure | None:
     return Failure(type(e).__name__, str(e))
   for x, u, exact in zip(got, plain, case.exact, strict=True):
     want = reference.value(u)
-    if not programs.same(x, want, exact):
+    if not programs.same(x, want, exact, programs.tolerance_of(u)):
       return Failure(DIFFERS, f"sharded\n{x}\non one device\n{want}")
   return None
 

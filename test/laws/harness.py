@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from methods import Row
-from programs import MAGNITUDE, VARIABLE, Program, Value, make, random_states, same
+from programs import MAGNITUDE, VARIABLE, Program, Value, make, random_states, same, tolerance_of
 
 from tinygrad.device import Device, Placement, Sharding, device_set
 from tinygrad.dtype import dtypes
@@ -191,7 +191,7 @@ def check(
     raise AssertionError(f"{type(e).__name__}: {e}\n{p.listing()}") from e
   for v, value in zip(wanted, got, strict=True):
     want = p.value(v.plain)
-    assert same(value, want, v.exact), (
+    assert same(value, want, v.exact, tolerance_of(v.plain)), (
       f"{v.text} on {v.placed.device}: sharded\n{value}\nunsharded\n{want}\n{p.listing()}"
     )
   return True

@@ -699,6 +699,12 @@ def writes(row: Row) -> bool:
 TOLERANCE = {"float64": 1e-9, "float32": 1e-3}
 
 
+def tolerance_of(u: UOp) -> dict[str, float]:
+  """What a value may differ by, of the largest: as much as the narrowest float on the way to it."""
+  on_the_way = {v.dtype.name for v in u.toposort()}
+  return dict.fromkeys(TOLERANCE, max((t for name, t in TOLERANCE.items() if name in on_the_way), default=0.0))
+
+
 def same(x: np.ndarray, want: np.ndarray, exact: bool, tolerance: dict[str, float] = TOLERANCE) -> bool:
   """Whether a value is the one wanted: bit for bit (up to the sign of zero), or within a tolerance of the largest."""
   if x.shape != want.shape or x.dtype != want.dtype:
