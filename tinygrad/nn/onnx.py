@@ -16,6 +16,7 @@ import importlib
 import inspect
 import itertools
 import os
+import warnings
 from collections import ChainMap
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -83,9 +84,10 @@ class OnnxRunner:
   """A model, ready to be called with its inputs by name; returns its outputs by name.
 
   `model_path`: a path (weights in files beside it are found), the bytes of the file, the same as a uint8 Tensor, or an
-  onnx.ModelProto. `graph_inputs` and `graph_outputs` say what it takes and gives. Inputs are Tensors or arrays; lists
-  stand for sequences, None for an optional that is absent. Computation is lazy, differentiable and can be captured by
-  `TinyJit`, except where the numbers of an input decide about shapes: those are read, in each call.
+  onnx.ModelProto. `graph_inputs` (name -> OnnxValue) and `graph_outputs` (names) say what it takes and gives. Inputs
+  are Tensors or arrays; lists stand for sequences, None for an optional that is absent; names that the model does not
+  have are not looked at. Computation is lazy, differentiable and can be captured by `TinyJit`, except where the numbers
+  of an input decide about shapes: those are read, in each call.
   Raises: OnnxError for what is no model, for operators that are not supported, and for inputs that do not fit.
   """
 
@@ -96,7 +98,7 @@ class OnnxRunner:
     self.graph = model.graph
     self.graph_values: dict[str, Any] = {t.name: Known(_array(t)) for t in model.graph.initializer}
     self.graph_inputs = {i.name: OnnxValue.of(i.type) for i in model.graph.input if i.name not in self.graph_values}
-    self.graph_outputs = {o.name: OnnxValue.of(o.type) for o in model.graph.output}
+    self.graph_outputs = tuple(o.name for o in model.graph.output)
     self.to(None)
 
   def to(self, device: DeviceLike | None) -> OnnxRunner:
@@ -110,8 +112,6 @@ class OnnxRunner:
     return self
 
   def __call__(self, inputs: dict[str, Any], debug: int = 0) -> dict[str, Any]:
-    if unknown := sorted(set(inputs) - set(self.graph_inputs)):
-      raise OnnxError(f"the model has no input {unknown[0]!r}\n  fix: it takes {', '.join(self.graph_inputs)}")
     values: Values = dict(self.graph_values)
     for name, spec in self.graph_inputs.items():
       if name not in inputs and not spec.is_optional:
@@ -131,9 +131,11 @@ class OnnxRunner:
       raise OnnxError(f"the input {name!r} is of a type that no tensor has")
     t = value if isinstance(value, Tensor) else Tensor(numpy.asarray(value, to_numpy_dtype(spec.dtype)))
     named = t.shape if spec.shape is None else spec.shape
-    want = tuple(n if isinstance(w, str) else w for n, w in itertools.zip_longest(t.shape, named))
-    if t.dtype is not spec.dtype or t.shape != want:
+    if t.shape != tuple(n if isinstance(w, str) else w for n, w in itertools.zip_longest(t.shape, named)):
       raise OnnxError(f"the input {name!r} is {t.dtype.name}{list(t.shape)}\n  fix: give {spec}")
+    if t.dtype is not spec.dtype:
+      warnings.warn(f"the input {name!r} is {t.dtype.name}, and is cast: the model takes {spec}", stacklevel=3)
+      t = t.cast(spec.dtype)
     return t if isinstance(value, Tensor) and self.device is None else t.to(self.device)
 
   # ---- nodes
