@@ -617,3 +617,20 @@ def _release(backends: list[Any], handles: list[Any], nbytes: int, total: int) -
   for backend, handle in zip(backends, handles, strict=True):
     GlobalCounters.allocated(backend.name, -nbytes)
     backend.free(handle, nbytes)
+
+
+def report() -> None:
+  """Prints which kinds of device work here, and what brings those that do not."""
+  for kind in ("CPU", *GPUS):
+    try:
+      backend = Device[kind]
+    except DeviceError as e:
+      print(f"{kind:5s} no    " + str(e).replace("\n  fix:", "; fix:"))
+    else:
+      default = ", the default" if kind == Device.DEFAULT.partition(":")[0] else ""
+      print(f"{kind:5s} yes   {getattr(backend, 'description', 'virtual devices with threads of their own')}{default}")
+  print("GPU   " + os.environ.get("GPU", "the first of these that works: " + ", ".join(GPUS)))
+
+
+if __name__ == "__main__":
+  importlib.import_module("tinygrad.device").report()  # that of the package: this file runs a second time as __main__

@@ -4,7 +4,19 @@ import pickle
 
 import pytest
 
-from tinygrad.device import Device, DeviceError, Digit, Mesh, Owe, P, ShardError, Sharding, merge_digits, show_placement
+from tinygrad.device import (
+  Device,
+  DeviceError,
+  Digit,
+  Mesh,
+  Owe,
+  P,
+  ShardError,
+  Sharding,
+  merge_digits,
+  report,
+  show_placement,
+)
 from tinygrad.uop.ops import Ops
 
 D4 = tuple(f"CPU:{i}" for i in range(4))
@@ -81,6 +93,22 @@ def test_mistakes_are_named(make, message):
 def test_unknown_devices_are_named_with_what_there_is(name):
   with pytest.raises(DeviceError, match="fix: "):
     Device.canonicalize(name)
+
+
+def test_report_tells_what_is_here_and_how_to_get_the_rest(monkeypatch, capsys):
+  monkeypatch.setenv("GPU", "CPU")
+  real = type(Device)._open.__wrapped__
+
+  def without_gpus(self, name):
+    if name in ("CUDA", "CL"):
+      raise DeviceError(f"device {name} needs the package 'x'\n  fix: pip install 'tinygrad[x]'")
+    return real(self, name)
+
+  monkeypatch.setattr(type(Device), "_open", without_gpus)
+  report()
+  cpu, cuda, cl, gpu = capsys.readouterr().out.splitlines()
+  assert cpu.startswith("CPU   yes") and cuda.startswith("CUDA  no") and "; fix: pip install 'tinygrad[x]'" in cl
+  assert gpu == "GPU   CPU"
 
 
 def test_gpu_is_the_first_backend_that_works_or_what_the_environment_says(monkeypatch):

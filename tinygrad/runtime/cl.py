@@ -115,6 +115,7 @@ class CL(QueueDevice):
       )
     super().__init__(name)
     self.context, self.device = context, devices[number]
+    self.description = f"{len(devices)} of {', '.join(sorted({d.name for d in devices}))}"
     self.queue = cl.CommandQueue(context, self.device)
     self.target = Target(
       "CL", vector_registers=64, scratch=min(self.device.local_mem_size, 48 << 10), threads=True, half=False

@@ -168,6 +168,7 @@ class CUDA(QueueDevice):
     )
     self.arch = f"sm_{major}{minor}"
     self.staging: Any = None
+    self.description = f"{len(contexts()) * several} of {self.arch}"
 
   def current(self) -> None:
     """Makes this device the calling thread's."""
