@@ -11,21 +11,11 @@ from __future__ import annotations
 from tinygrad.device import Sharding
 from tinygrad.helpers import prod
 from tinygrad.uop.ops import Collective, Ops, UOp
-from tinygrad.uop.rewrite import substitute
 
 LARGE = 1 << 16  # bytes that a device reads in the time of one more kernel and meeting of the devices
 
 
-def lower_collectives(sink: UOp) -> UOp:
-  """Large all-reduces over more than two devices -> a reduce-scatter of the flat value and an all-gather."""
-  mapping: dict[UOp, UOp] = {}
-  for u in sink.toposort():
-    if u.op is Ops.COLLECTIVE and (made := in_two_steps(u)) is not None:
-      mapping[u] = made
-  return substitute(sink, mapping) if mapping else sink
-
-
-def in_two_steps(u: UOp) -> UOp | None:
+def in_two_steps(u: UOp, _: object = None) -> UOp | None:
   """all_reduce(x) -> all_gather(reduce_scatter(x)), if x is large. (By its bytes alone, so that the schedule for many
   devices is that for three.)
 

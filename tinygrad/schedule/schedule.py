@@ -10,10 +10,12 @@ from tinygrad.device import Placement, Sharding, device_set
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import CHECK_NAN, prod
 from tinygrad.schedule import fuse
-from tinygrad.schedule.collectives import lower_collectives
+from tinygrad.schedule.collectives import in_two_steps
 from tinygrad.schedule.lower import Home, Kernel, layout, lower
 from tinygrad.schedule.memory import Temp, plan
+from tinygrad.schedule.split import in_parts
 from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad.uop.rewrite import Rules, rewrite
 from tinygrad.uop.spec import check_graph
 
 
@@ -74,11 +76,14 @@ class Step:
   item: ScheduleItem | None = None
 
 
+STEPS = Rules((Ops.COLLECTIVE, in_two_steps), (Ops.REDUCE, in_parts))  # what one kernel does badly
+
+
 def create_schedule(sink: UOp) -> Schedule:
   """Kernels for SINK of ASSIGN(view of BUFFER | SHARD, value) in the local view. Raises ScheduleError if no order of
   the effects exists.
   """
-  builder = _Builder(lower_collectives(sink))
+  builder = _Builder(rewrite(sink, STEPS))
   while (schedule := builder.build()) is None:
     builder = _Builder(builder.with_copies())
   return schedule

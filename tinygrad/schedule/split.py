@@ -1,0 +1,38 @@
+"""Long reductions to few results in two steps, so that threads and work groups have something to share out."""
+
+from __future__ import annotations
+
+from tinygrad.helpers import ceildiv, prod
+from tinygrad.ops.reduce import identity_element
+from tinygrad.uop.ops import Ops, UOp
+
+LARGE = 1 << 18  # elements read, from which one more kernel pays
+PARTS = 256  # results of the first step
+PART = 2048  # least elements of one
+
+
+def in_parts(u: UOp, _: object = None) -> UOp | None:
+  """reduce(x, n) -> reduce(reduce(x as [k, n/k], n/k), k), if x is large and the results are few. The parts follow
+  from the shape alone, so that neither the number of threads nor of devices changes a bit.
+
+  The dim that is cut is the longest reduced one, the outermost of several; k is a divisor of its length if a large
+  one exists, else the last part is filled up with the identity."""
+  op, axes = u.arg
+  x = u.src[0]
+  if not all(isinstance(n, int) for n in x.shape) or (size := int(prod(x.shape))) < LARGE:
+    return None
+  results = int(prod(u.shape))
+  axis = max(axes, key=lambda a: (x.shape[a], -a))
+  n = x.shape[axis]
+  most = min(PARTS // results, size // (results * PART), n)
+  if most < 2:
+    return None
+  k = next((d for d in range(most, most // 2, -1) if n % d == 0), most)
+  m = ceildiv(n, k)
+  if k * m != n:
+    pads = tuple((0, k * m - n if a == axis else 0) for a in range(len(x.shape)))
+    x = UOp.new(Ops.PAD, x.dtype, (x,), (pads, identity_element(op, x.dtype)))
+  parts = x.reshape((*x.shape[:axis], k, m, *x.shape[axis + 1 :]))
+  inner = tuple(a + (a >= axis) for a in axes)  # `axis` itself is now two dims, of which the second goes first
+  part = UOp.new(Ops.REDUCE, u.dtype, (parts,), (op, inner))
+  return UOp.new(Ops.REDUCE, u.dtype, (part,), (op, (axis,))).reshape(u.shape)
