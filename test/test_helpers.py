@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from tinygrad import helpers
+from tinygrad import Tensor, dtypes, helpers
 from tinygrad.helpers import Context, ContextVar, Profiling, Timing, fetch, tqdm, trange
 
 
@@ -92,6 +92,20 @@ def test_context_variables():
     ContextVar("TEST_ONLY", 1)
   with pytest.raises(ValueError, match="unknown context variable 'NOPE'"):
     Context(NOPE=1)
+
+
+def test_default_types():
+  x = Tensor([5])
+  with Context(DEFAULT_INT="int64", DEFAULT_FLOAT="HALF"):
+    assert dtypes.default_int is Tensor([1]).dtype is Tensor.arange(3).dtype is dtypes.int64
+    assert (x + 1).dtype is dtypes.int32 and (Tensor([1 << 40]) + 1).item() == (1 << 40) + 1
+    assert dtypes.default_float is Tensor([1.5]).dtype is Tensor.rand(2).dtype is dtypes.half
+  assert dtypes.default_int is Tensor([1]).dtype is dtypes.int32
+  dtypes.default_int = "int16"
+  try:
+    assert Tensor(3).dtype is dtypes.int16
+  finally:
+    dtypes.default_int = dtypes.int32
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tinygrad.helpers import DEFAULT_FLOAT, LazyModule, numpy
+from tinygrad.helpers import DEFAULT_FLOAT, DEFAULT_INT, LazyModule, numpy
 
 ml_dtypes: Any = LazyModule("ml_dtypes")
 ConstType = float | int | bool
@@ -66,7 +66,7 @@ def _restore(name: str, count: int) -> DType:
 
 
 class _Settings(type):
-  """`dtypes.default_float` reads and sets the context variable DEFAULT_FLOAT."""
+  """`dtypes.default_float` and `default_int` read and set the context variables DEFAULT_FLOAT and DEFAULT_INT."""
 
   @property
   def default_float(cls) -> DType:
@@ -76,6 +76,15 @@ class _Settings(type):
   @default_float.setter
   def default_float(cls, dtype: DTypeLike) -> None:
     DEFAULT_FLOAT.value = to_dtype(dtype).name
+
+  @property
+  def default_int(cls) -> DType:
+    """The type of Python integers."""
+    return to_dtype(DEFAULT_INT.value)
+
+  @default_int.setter
+  def default_int(cls, dtype: DTypeLike) -> None:
+    DEFAULT_INT.value = to_dtype(dtype).name
 
 
 class dtypes(metaclass=_Settings):
@@ -108,7 +117,6 @@ class dtypes(metaclass=_Settings):
   int8s, int16s, int32s, int64s = (uint8, int8), (uint16, int16), (uint32, int32), (uint64, int64)
   ints = (*uints, *sints)
   all = (bool, *ints, *floats)
-  default_int: ClassVar[DType] = int32
   by_name: ClassVar[dict[str, DType]] = {}
 
   @staticmethod

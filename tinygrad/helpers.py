@@ -126,6 +126,7 @@ CPU_THREADS = ContextVar("CPU_THREADS", 0)  # of one device for one kernel; 0: t
 TRAINING = ContextVar("TRAINING", 0)
 CHECK_NAN = ContextVar("CHECK_NAN", 0)
 DEFAULT_FLOAT = ContextVar("DEFAULT_FLOAT", "float32")
+DEFAULT_INT = ContextVar("DEFAULT_INT", "int32")
 DEV = ContextVar("DEV", "")  # where new tensors go (Device.DEFAULT)
 NO_COLOR = ContextVar("NO_COLOR", 0)
 REDUCE_DTYPE = ContextVar("REDUCE_DTYPE", "float32")  # what half-precision owed sums are carried in

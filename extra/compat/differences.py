@@ -14,6 +14,7 @@ import argparse
 import importlib
 import importlib.util
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,7 @@ def problem(holder: Any, name: str, there: dict[str, Any]) -> str | None:
   if not (hasattr(holder, name) or name in getattr(holder, "__slots__", ())):
     return "is missing"
   here = entry(holder, name)
-  if "default" in there and there["default"] != here.get("default"):
+  if "default" in there and name not in os.environ and there["default"] != here.get("default"):
     return f"the default is {here.get('default')}, not {there['default']}"
   if there["kind"] == "value" and here["kind"] == "class":  # an object there, whose attributes are compared
     return None

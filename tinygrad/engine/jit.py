@@ -25,7 +25,7 @@ from tinygrad.engine.realize import (
   recorders,
   work_of,
 )
-from tinygrad.helpers import DEBUG, DEFAULT_FLOAT, DEV, JIT, TRAINING, dedup
+from tinygrad.helpers import DEBUG, DEFAULT_FLOAT, DEFAULT_INT, DEV, JIT, TRAINING, dedup
 from tinygrad.uop.ops import Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
 
@@ -109,7 +109,8 @@ def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
   arguments share a buffer, and the settings that change what Tensor methods compute.
   """
   found: list[Any] = []
-  rest = leaves((args, tuple(sorted(kwargs.items())), TRAINING.value, DEFAULT_FLOAT.value, DEV.value), found)
+  settings = tuple(v.value for v in (TRAINING, DEFAULT_FLOAT, DEFAULT_INT, DEV))
+  rest = leaves((args, tuple(sorted(kwargs.items())), settings), found)
   tensors = [x for x in found if is_tensor(x)]
   if tensors:
     tensors[0].realize(*tensors[1:])
@@ -263,7 +264,7 @@ class TinyJit(Generic[A, R]):
 
   Inputs are the Tensors and bound Variables in the arguments (nested lists, tuples, dicts too); they are realised
   first. All other arguments, shapes, dtypes, placements and their device order, which arguments share memory,
-  `Tensor.training`, the default float and device are part of the key: other kinds of arguments are captured apart.
+  `Tensor.training`, the default types and device are part of the key: other kinds of arguments are captured apart.
   A result that is still held is not written again: the replay after it fills fresh memory. Results may be arguments
   of the next call. Nothing but computation is replayed: Python side effects happen twice, and a Tensor that the
   function stores elsewhere keeps the captured call's value, unless it is assigned to. `JIT=0` switches it off.
