@@ -25,6 +25,8 @@ from tinygrad.uop.rewrite import substitute
 NO_GRAD = ContextVar("NO_GRAD", 0)
 _numbers = itertools.count()
 _live: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
+# a state of memory -> the tensors that are or were views of it, by id (to write to one must not look at all that live)
+_views: weakref.WeakKeyDictionary[UOp, weakref.WeakValueDictionary[int, Tensor]] = weakref.WeakKeyDictionary()
 """Every tensor in the order of creation: what a realise, an assignment and `backward` look through."""
 
 
@@ -47,8 +49,8 @@ class Tensor(Hashing, metaclass=_Training):
   variable or nothing (an empty tensor). Nothing is computed before `realize`, `numpy`, `item`, …
   """
 
-  __slots__ = ("__weakref__", "grad", "requires_grad", "uop")
-  uop: UOp
+  __slots__ = ("__weakref__", "_uop", "grad", "requires_grad")
+  _uop: UOp
   grad: Tensor | None
   requires_grad: bool | None
 
@@ -71,6 +73,17 @@ class Tensor(Hashing, metaclass=_Training):
     t.uop, t.grad, t.requires_grad = uop if not NO_GRAD.value else uop.detach(), None, None
     _live[next(_numbers)] = t
     return t
+
+  @property
+  def uop(self) -> UOp:
+    """The node that this tensor stands for."""
+    return self._uop
+
+  @uop.setter
+  def uop(self, u: UOp) -> None:
+    self._uop = u
+    if (state := memory_state(u)) is not None:
+      _views.setdefault(state, weakref.WeakValueDictionary())[id(self)] = self
 
   def requires_grad_(self, requires_grad: bool | None = True) -> Self:
     """Says whether `backward` fills `.grad` here. Unset, it does for floats."""
@@ -383,7 +396,7 @@ class Tensor(Hashing, metaclass=_Training):
       mismatch("assign", rule, (view, value), "assign to the tensor before expand or windows", ValueError)
     # a copy from other devices lands in memory of its own before it is laid into a part
     after = state.after(view.assign(value.contiguous() if value.op is Ops.MOVE and view is not state else value))
-    for t in list(_live.values()):
+    for t in list(_views[state].values()):
       if memory_state(t.uop) is state:
         t.uop = substitute(t.uop, {state: after})
 

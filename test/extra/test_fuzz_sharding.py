@@ -24,7 +24,7 @@ def planted(monkeypatch):
     monkeypatch.setattr(localize, "apply_step", lambda x, s, shape: x if s.kind == "all_reduce" else step(x, s, shape))
 
   def clear():
-    place._outcomes.clear()
+    place.forget()
     moves.plan.cache_clear()
 
   yield plant

@@ -87,7 +87,7 @@ def test_the_programs_hold_every_op_forward_and_backward():
 
 
 def clear_caches():
-  place._outcomes.clear()
+  place.forget()
   moves.plan.cache_clear()
   moves._wire.cache_clear()
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _report: Any = LazyModule("tinygrad.sharding.report")  # a script that does not ask for a report does not wait for it
 _drawing: Any = LazyModule("tinygrad.sharding.drawing")
-_seat.register(_place.decide, _place.result, _place.deliver)
+_seat.register(_place.build, _place.result, _place.deliver)
 
 
 def explain(*ys: Any) -> Report:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,6 @@ from tinygrad.sharding.moves import Digits, atoms, boundaries, ints, size_of, wi
 from tinygrad.sharding.owed import Kept, debts_of, keep
 from tinygrad.uop.cards import Factors, card
 from tinygrad.uop.ops import BufferArg, Move, Ops, UOp
-from tinygrad.uop.place import Decision
 from tinygrad.uop.rewrite import substitute
 
 Assignment = dict[int, Digits]  # factor -> the digits that cut it, major to minor
@@ -417,13 +417,13 @@ def check_device_sets(op: Ops, src: Sequence[UOp]) -> None:
 
 
 def decide(
-  op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, later: float | None = None, ways: Bringing | None = None
-) -> Decision:
-  """Where `op` runs on `src`, with the sources brought there by implied moves in the cheapest way.
+  op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, later: float | None, ways: Bringing
+) -> tuple[UOp, ...]:
+  """The sources of `op`, brought by implied moves, in the cheapest way, to where it is to run: a move may lie below an
+  EXPAND, a contraction's MUL may be built anew; where nothing has to move these are `src`.
 
   What the result then owes is charged as `later` bytes where the caller knows its consumers, else as its settlement at
   the smallest producer; a tie defers. With DEFER=0 sources are settled. `ways`: costs that are known already.
-  Cost: about 5 us where the answer is cached and nothing moves.
   Raises: ShardError if the operands live on different single devices or device sets, or if RESHARD=0 and bytes would
   have to move.
   """
@@ -431,9 +431,7 @@ def decide(
     src = (better,)
   found = outcomes(op, dtype, src, arg)
   if len(found) == 1:
-    best = found[0]
-    return Decision(best.required, best.result, src) if best.stays else _bring_all(op, src, best, ways or Bringing())
-  ways = ways or Bringing()
+    return src if found[0].stays else _bring_all(op, src, found[0], ways)
   rank = functools.partial(_rank, op, src, ways, later)
   best = min((o for o in found if DEFER.value or not o.defers), key=rank)
   return _bring_all(op, src, best, ways)
@@ -449,7 +447,7 @@ def _rank(op: Ops, src: tuple[UOp, ...], ways: Bringing, later: float | None, o:
   return moved + owed + o.mapped, 0 if o.defers else 1, -o.parts
 
 
-def _bring_all(op: Ops, src: tuple[UOp, ...], o: Outcome, ways: Bringing) -> Decision:
+def _bring_all(op: Ops, src: tuple[UOp, ...], o: Outcome, ways: Bringing) -> tuple[UOp, ...]:
   if not RESHARD.value:
     for i, (s, r) in enumerate(zip(src, o.required)):
       if (
@@ -461,7 +459,7 @@ def _bring_all(op: Ops, src: tuple[UOp, ...], o: Outcome, ways: Bringing) -> Dec
             op, src, what, f"bring it there with .shard(...) before the {op.name.lower()} ({nbytes:.0f} B per device)"
           )
         )
-  return Decision(o.required, o.result, tuple([s if r is None else ways.build(s, r) for s, r in zip(src, o.required)]))
+  return tuple([s if r is None else ways.build(s, r) for s, r in zip(src, o.required)])
 
 
 def deliver(u: UOp, placement: Placement) -> UOp:
@@ -569,7 +567,7 @@ class Step:
 
 _outlines: dict[tuple[Any, ...], UOp] = {}
 _steps: dict[tuple[Any, ...], Step] = {}
-_ways: list[Bringing] = []
+_ways = [Bringing()]
 
 
 def leaf(dtype: DType, shape: tuple[Any, ...], device: Placement | None, number: int = 0) -> UOp:
@@ -597,6 +595,44 @@ def outline(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
   return leaf(dtype, u.shape, u.device)
 
 
+def outline_of(u: UOp) -> UOp:
+  """The outline of a node as it is."""
+  try:
+    return u._outline
+  except AttributeError:
+    u._outline = seen = _see(u, True)
+    return seen
+
+
+def _see(u: UOp, products: bool) -> UOp:
+  if u.op in CHAINED:
+    return made(u, (outline_of(u.src[0]) if products else _see(u.src[0], False),), u.arg)
+  if owes(u.device) and _is_disjoint(u):
+    return made(u, told_apart(u.op, u.src, tuple([outline_of(s) for s in u.src])), u.arg)
+  if u.op is Ops.MUL and products:
+    return made(u, tuple([_see(s, False) for s in u.src]), u.arg)
+  return u if u.op in SEEN and not u.src else leaf(u.dtype, u.shape, u.device)
+
+
+_indices: weakref.WeakKeyDictionary[UOp, int] = weakref.WeakKeyDictionary()
+
+
+def told_apart(op: Ops, src: tuple[UOp, ...], seen: tuple[UOp, ...]) -> tuple[UOp, ...]:
+  """`seen`, the outlines of `src`, where a decision asks whether sources are the same: two factors that owe, and the
+  indices of lookups whose rows are owed. These get numbers, that of an index is its own for as long as it lives."""
+  if op is Ops.GATHER:
+    table = seen[0].device
+    if isinstance(table, Sharding) and table.cut(0):
+      if (number := _indices.get(src[1])) is None:
+        taken = set(_indices.values())
+        number = _indices[src[1]] = next(i for i in itertools.count(2) if i not in taken)
+      return seen[0], renamed(seen[1], number)
+  elif op is Ops.MUL and seen[0] is seen[1] and src[0] is not src[1] and owes(seen[0].device):
+    if not _is_disjoint(seen[0]):
+      return seen[0], renamed(seen[1], 1)
+  return seen
+
+
 def _is_disjoint(u: UOp) -> bool:
   return any(o.disjoint for o in debts_of(u))
 
@@ -617,36 +653,56 @@ def renamed(u: UOp, number: int) -> UOp:
   return u if u.op is Ops.CONST or u.op is Ops.IOTA else leaf(u.dtype, u.shape, u.device, number)
 
 
-def step_of(u: UOp, src: tuple[UOp, ...], later: float | None) -> Step:
-  """How the op of `u` runs on sources with these outlines. Cached, for the same decisions come again in every layer."""
-  arg = None if u.op is Ops.CONTIGUOUS else u.arg
-  key = (u.op, u.dtype, arg, src, later)
+def forget() -> None:
+  """Empties the tables, for who changes what decisions are made by."""
+  for table in (_steps, _outlines, _outcomes, _below):
+    table.clear()
+  _ways[:] = [Bringing()]
+
+
+def settings() -> tuple[Any, ...]:
+  """What decisions depend on besides the sources."""
+  return DEFER.value, RESHARD.value
+
+
+def step_of(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, later: float | None, under: tuple[Any, ...]) -> Step:
+  """How an op runs on sources with these outlines, under these settings. Cached, for the same decisions come again in
+  every layer."""
+  if op is Ops.CONTIGUOUS:
+    arg = None
+  key = (op, dtype, src, arg, later, under)
   if (found := _steps.get(key)) is None:
-    if len(_steps) > _CACHE_LIMIT or not _ways:
-      _steps.clear()
-      _outlines.clear()
-      _ways[:] = [Bringing()]
+    if len(_steps) > _CACHE_LIMIT:
+      forget()
     forms, fixed = src, True
-    if u.op is Ops.SINK:
-      forms = tuple([_at(x, s.device) for x, s in zip(src, u.src)])
-    elif u.op is Ops.ASSIGN:
+    if op is Ops.ASSIGN:
       forms = (src[0], _at(src[1], src[0].device))
-    elif u.op not in AS_GIVEN and any(isinstance(s.device, Sharding) for s in src):
-      forms = decide(u.op, u.dtype, src, u.arg, later, _ways[0]).src
-      fixed = u.op is not Ops.REDUCE and not any(owes(o.result) for o in outcomes(u.op, u.dtype, src, u.arg))
-    result = u if u.op is Ops.SINK else outline(u.op, u.dtype, forms, arg)
-    found = Step.of(src, forms, result, fixed, u.arg.device if u.op is Ops.MOVE else None)
-    if u.op is not Ops.SINK:
-      _steps[key] = found
+    elif op not in AS_GIVEN:
+      forms = decide(op, dtype, src, arg, later, _ways[0])
+      fixed = op is not Ops.REDUCE and not any(owes(o.result) for o in outcomes(op, dtype, src, arg))
+    result = outline(op, dtype, forms, arg)
+    found = _steps[key] = Step.of(src, forms, result, fixed, arg.device if op is Ops.MOVE else None)
   return found
 
 
-def left_alone(u: UOp, src: tuple[UOp, ...]) -> UOp:
-  """The outline of a node that stays as the hooks made it."""
-  key = (u.op, u.dtype, u.arg, src)
-  if (found := _outlines.get(key)) is None:
-    found = _outlines[key] = outline(u.op, u.dtype, src, u.arg)
-  return found
+def build(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
+  """The node of a user's op, after its sources have been brought to where `decide` wants them (of the table)."""
+  seen = tuple([outline_of(s) for s in src])
+  if op in COMPARED:
+    seen = told_apart(op, src, seen)
+  step = step_of(op, dtype, seen, arg, None, settings())
+  u = stepped(step, op, dtype, src, arg)
+  u._outline = step.result
+  return u
+
+
+def stepped(step: Step, op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
+  """The node on `src`, whose outlines the step is made for."""
+  if step.forms is not step.src:
+    src = tuple([realized(f, o, s) for f, o, s in zip(step.forms, step.src, src)])
+  u = UOp.new(op, dtype, src, arg)
+  u._shape, u._device = step.result._shape, step.result._device
+  return u
 
 
 def realized(form: UOp, seen: UOp, u: UOp) -> UOp:
@@ -697,7 +753,6 @@ class Placer:
     self.uses = Counter(itertools.chain.from_iterable(u.src for u in order if u not in self.base))
     for u, x in self.base.items():
       self.uses[x] += self.uses[u]
-    self.indices: dict[UOp, int] = {}
     self.plan: dict[UOp, Step | None] = {}  # None: as the hooks made it
     self.outlines: dict[UOp, UOp] = {}
     self.summed: dict[UOp, UOp] = {}  # outlines of what only feeds a contraction, as that has placed it
@@ -713,7 +768,7 @@ class Placer:
 
   def keep_all(self) -> None:
     """The plan with every debt kept for as long as it may be."""
-    plan, outlines, base, steps = self.plan, self.outlines, self.base, _steps
+    plan, outlines, base, steps, under = self.plan, self.outlines, self.base, _steps, settings()
     as_made: set[UOp] = set()  # nodes that stay what the hooks made, and owe nothing
     for u in self.order:
       if u in base:
@@ -721,18 +776,23 @@ class Placer:
         continue
       src = tuple([outlines[s] for s in u.src])
       if u.op in COMPARED:
-        src = self.told_apart(u, src)
+        src = told_apart(u.op, tuple([base.get(s, s) for s in u.src]), src)
       if as_made.issuperset(u.src):
         plan[u] = None
         device = u._device
         if isinstance(device, Sharding) and device.pending:
-          outlines[u] = left_alone(u, src)
+          outlines[u] = outline_of(u)
           self.indebted.append(u)
         else:
-          outlines[u] = left_alone(u, src) if u.op in SEEN else leaf(u.dtype, u._shape, device)
+          outlines[u] = outline_of(u) if u.op in SEEN else leaf(u.dtype, u._shape, device)
           as_made.add(u)
         continue
-      plan[u] = step = steps.get((u.op, u.dtype, u.arg, src, 0.0)) or step_of(u, src, 0.0)
+      if u.op is Ops.SINK:
+        step = Step.of(src, tuple([_at(x, s.device) for x, s in zip(src, u.src)]), u, True)
+      else:
+        key = (u.op, u.dtype, src, u.arg, 0.0, under)
+        step = steps.get(key) or step_of(*key)
+      plan[u] = step
       outlines[u] = step.result
       if u.op is Ops.REDUCE and step.forms is not step.src:
         self.follow(u, step)
@@ -742,7 +802,7 @@ class Placer:
 
   def pay(self, down: dict[UOp, float], paid: set[UOp]) -> None:
     """The plan again with debts charged as `down` says, and those in `paid` settled where they arise."""
-    plan, outlines, base, steps = self.plan, self.outlines, self.base, _steps
+    plan, outlines, base, steps, under = self.plan, self.outlines, self.base, _steps, settings()
     outlines.update(self.unsummed)
     changed: set[UOp] = set()
     for u in self.order:
@@ -758,9 +818,14 @@ class Placer:
       if not clean or (step is not None and not step.fixed):
         src = tuple([outlines[s] for s in u.src])
         if u.op in COMPARED:
-          src = self.told_apart(u, src)
+          src = told_apart(u.op, tuple([base.get(s, s) for s in u.src]), src)
         charged = down.get(u)
-        plan[u] = step = steps.get((u.op, u.dtype, u.arg, src, charged)) or step_of(u, src, charged)
+        if u.op is Ops.SINK:
+          step = Step.of(src, tuple([_at(x, s.device) for x, s in zip(src, u.src)]), u, True)
+        else:
+          key = (u.op, u.dtype, src, u.arg, charged, under)
+          step = steps.get(key) or step_of(*key)
+        plan[u] = step
         outlines[u] = step.result
       if u in paid:
         here = outlines[u]
@@ -768,20 +833,6 @@ class Placer:
         outlines[u] = self.paid[u][1]
       if outlines[u] is not before:
         changed.add(u)
-
-  def told_apart(self, u: UOp, src: tuple[UOp, ...]) -> tuple[UOp, ...]:
-    """The outlines of sources of which a decision asks whether they are the same: two factors that owe, and the indices
-    of lookups whose rows are owed."""
-    if u.op is Ops.GATHER:
-      table = src[0].device
-      if isinstance(table, Sharding) and table.cut(0):
-        number = self.indices.setdefault(self.base.get(u.src[1], u.src[1]), len(self.indices) + 2)
-        return src[0], renamed(src[1], number)
-    elif src[0] is src[1] and owes(src[0].device) and not _is_disjoint(src[0]):
-      first, second = (self.base.get(s, s) for s in u.src)
-      if first is not second:
-        return src[0], renamed(src[1], 1)
-    return src
 
   def follow(self, u: UOp, step: Step) -> None:
     """Notes the form in which a contraction has placed the MUL that only feeds it."""
@@ -803,7 +854,7 @@ class Placer:
     paid: set[UOp] = set()
     kept: dict[UOp, float] = {}  # bytes that are paid below consumers which go on owing
     asked: dict[UOp, dict[Placement, None]] = {}  # what the other consumers settle the value to
-    ways = _ways[0] if _ways else Bringing()
+    ways = _ways[0]
     wholes: dict[UOp, float] = {}
     outlines, base, summed = self.outlines, self.base, self.summed
     for u in dict.fromkeys(reversed(self.indebted)):
@@ -846,11 +897,7 @@ class Placer:
       if step is None:
         v = u
       else:
-        src = tuple([placed[s] for s in u.src])
-        if step.forms is not step.src:
-          src = tuple([realized(f, o, s) for f, o, s in zip(step.forms, step.src, src)])
-        v = UOp.new(u.op, u.dtype, src, u.arg)
-        v._shape, v._device = u._shape, step.result.device
+        v = stepped(step, u.op, u.dtype, tuple([placed[s] for s in u.src]), u.arg)
         if v.origin is None:
           v.origin = u.origin
       if u in self.paid:
@@ -917,7 +964,7 @@ def unmoved(u: UOp) -> UOp:
   if u.op is Ops.MOVE and not u.arg.pinned and not owes(u.src[0].device):
     return unmoved(u.src[0])
   if (u.op in PUSHED or u.op is Ops.CAST) and (s := unmoved(u.src[0])) is not u.src[0]:
-    return UOp.new(u.op, u.dtype, decide(u.op, u.dtype, (s,), u.arg).src, u.arg)
+    return UOp.new(u.op, u.dtype, decide(u.op, u.dtype, (s,), u.arg, None, Bringing()), u.arg)
   return u
 
 

@@ -214,6 +214,7 @@ class UOp:
     "_bounds",
     "_device",
     "_key",
+    "_outline",
     "_shape",
     "_simplified",
     "arg",
@@ -231,6 +232,7 @@ class UOp:
   _device: Placement | None
   _bounds: tuple[Any, Any]
   _key: bytes
+  _outline: UOp  # what placement can see of it
   _simplified: UOp
 
   @staticmethod
@@ -462,7 +464,7 @@ class UOp:
   def build(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any = None) -> UOp:
     """The node, after its sources have been brought to where the placement rules want them.
 
-    Fast: nothing sharded, or an elementwise op on sources placed alike. Otherwise `place.decide` is asked.
+    Fast: nothing sharded, or an elementwise op on sources placed alike. Otherwise `place.build` is asked.
     """
     device: Any = None
     slow = False
@@ -470,11 +472,11 @@ class UOp:
       d = s.device
       if d is not None and d is not device:
         slow, device = (slow or device is not None), d
-    if not slow and (device is None or type(device) is str):
-      return UOp.new(op, dtype, src, arg).stamp() if CHECK_NAN.value else UOp.new(op, dtype, src, arg)
-    if not slow and not device.pending and op in _ALIKE:
-      return UOp.new(op, dtype, src, arg).stamp()
-    u = UOp.new(op, dtype, place.decide(op, dtype, src, arg).src, arg).stamp()
+    if not slow and ((one := device is None or type(device) is str) or (op in _ALIKE and not device.pending)):
+      u = UOp.new(op, dtype, src, arg)
+      u._device = device
+      return u if one and not CHECK_NAN.value else u.stamp()
+    u = place.build(op, dtype, src, arg).stamp()
     d = u.device
     if isinstance(d, Sharding) and d.pending and not DEFER.value:
       return u.move(d.settled, pinned=False)
