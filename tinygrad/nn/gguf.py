@@ -39,27 +39,11 @@ class GGUFError(ValueError):
     super().__init__(f"GGUF {where}: {problem}\n  fix: {fix}")
 
 
-class GGMLType(enum.IntEnum):
-  """The tensor types that this reader loads, by their number in the file."""
-
-  F32 = 0
-  F16 = 1
-  Q4_0 = 2
-  Q4_1 = 3
-  Q5_0 = 6
-  Q5_1 = 7
-  Q8_0 = 8
-  Q4_K = 12
-  Q5_K = 13
-  Q6_K = 14
-  I8 = 24
-  I16 = 25
-  I32 = 26
-  I64 = 27
-  F64 = 28
-  BF16 = 30
-  MXFP4 = 39
-
+# The tensor types that this reader loads, by their number in the file.
+GGMLType = enum.IntEnum("GGMLType", {
+  "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14,
+  "I8": 24, "I16": 25, "I32": 26, "I64": 27, "F64": 28, "BF16": 30, "MXFP4": 39,
+})  # fmt: skip
 
 # Types of the format that are not loaded: only to call them by their name in the error.
 OTHER_TYPES = {

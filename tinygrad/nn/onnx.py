@@ -290,14 +290,12 @@ def _definition(domain: str, op: str, version: int, node: bytes, types: tuple[by
   except onnx.defs.SchemaError as e:
     raise OnnxError(f"the operator {op} of domain {domain!r} is not known\n  fix: add it to nn.onnx_ops.OPS") from e
   for schema in schemas:
+    body = onnx.FunctionProto()
     if schema.has_function:
-      body = onnx.FunctionProto()
       body.CopyFrom(schema.function_body)
-      defaults = [a.default_value for a in schema.attributes.values() if a.default_value.name]
-      body.attribute_proto.extend(defaults)
+      body.attribute_proto.extend(a.default_value for a in schema.attributes.values() if a.default_value.name)
       return body
     if schema.has_context_dependent_function:
-      body = onnx.FunctionProto()
       body.ParseFromString(schema.get_context_dependent_function(node, types))
       return body
   fix = "export the model without it, or add a function for it to tinygrad.nn.onnx_ops.OPS"
