@@ -22,6 +22,7 @@ from tinygrad.helpers import (
   DEBUG,
   DEFER,
   NOOPT,
+  STRATEGY,
   ContextVar,
   GlobalCounters,
   LazyModule,
@@ -192,7 +193,7 @@ def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
   values.
   """
   key_sink, buffers, values = canonical(sink)
-  key: tuple[Any, ...] = (key_sink, INTERPRET.value, NOOPT.value, DEFER.value, CPU_THREADS.value)
+  key: tuple[Any, ...] = (key_sink, INTERPRET.value, NOOPT.value, DEFER.value, STRATEGY.value, CPU_THREADS.value)
   first = -1
   if CHECK_NAN:  # a plan that tells lines is of these lines only, and of nodes that no other plan has
     key += (tuple(u.origin for u in sink.toposort()),)

@@ -20,7 +20,7 @@ from typing import Any
 
 from tinygrad.device import Digit, Owe, Placement, ShardError, Sharding, same_devices, show_placement
 from tinygrad.dtype import DType
-from tinygrad.helpers import DEFER, RESHARD, SPEC, Context, prod, user_line
+from tinygrad.helpers import DEFER, RESHARD, SPEC, STRATEGY, Context, prod, user_line
 from tinygrad.sharding.moves import Digits, atoms, boundaries, ints, size_of, wire
 from tinygrad.sharding.owed import Kept, debts_of, keep
 from tinygrad.uop.cards import Factors, card
@@ -224,6 +224,29 @@ def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> li
   return list(out.values())
 
 
+def most_parallel(ways: Sequence[Assignment]) -> Assignment:
+  """The way that cuts the work into the most blocks; of equal ones the first, which is the first operand's."""
+  return max(ways, key=lambda cuts: size_of(d for digits in cuts.values() for d in digits))
+
+
+def common_prefixes(f: Factors, placements: Sequence[Sharding | None], n: int) -> Assignment:
+  """Each factor cut by the longest prefix on which all sources that cut it agree (as far as theirs go), without the
+  digits that a source asks for on another factor."""
+  sources = [(lists, s) for lists, s in zip(f.src, placements) if s is not None]
+  chain = boundaries(n, [s.used for _, s in sources])
+  asked = [collect(lists, f, [atoms(s.cut(i), chain) or () for i in range(len(lists))]) for lists, s in sources]
+  out: Assignment = {}
+  for factor in range(len(f.sizes)):
+    here = [cuts[factor] for cuts in asked if factor in cuts]
+    elsewhere = [d for cuts in asked for other, digits in cuts.items() if other != factor for d in digits]
+    out[factor] = max(here, key=len, default=())
+    for i, d in enumerate(out[factor]):
+      if any(len(x) > i and x[i] != d for x in here) or any(overlap(d, e) for e in elsewhere):
+        out[factor] = out[factor][:i]
+        break
+  return legal(out, dims_of(f), f)
+
+
 # ---------------------------------------------------------------- the bytes of bringing a value to a placement
 
 _CACHE_LIMIT = 100_000
@@ -312,10 +335,15 @@ class Bringing:
 _outcomes: dict[tuple[Any, ...], list[Outcome]] = {}
 
 
-def outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> list[Outcome]:
+STRATEGIES = ("cost", "basic", "aggressive")
+
+
+def outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, strategy: str = "cost") -> list[Outcome]:
   """The ways to run an op on sources placed as they are (a source on a single device beside a sharded one is brought
-  in), those that pay debts first; cached, never empty."""
-  key: tuple[Any, ...] = (op, dtype, arg, *[(s.shape, s.device) for s in src])
+  in), those that pay debts first; cached, never empty. `strategy`: "cost" gives all ways to cut the op, by bytes to be
+  chosen; "basic" and "aggressive" are Shardy's resolutions of contested digits, which give one.
+  Raises: ValueError for another strategy."""
+  key: tuple[Any, ...] = (op, dtype, arg, strategy, *[(s.shape, s.device) for s in src])
   kept = None
   if any(debts_of(s) for s in src) and (kept := keep(op, dtype, src, arg)) is not None:
     key = (kept, *key)  # legality looks at more than placements
@@ -323,11 +351,18 @@ def outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> list[Outc
   if found is None:
     if len(_outcomes) > _CACHE_LIMIT:
       _outcomes.clear()
-    found = _outcomes[key] = _find_outcomes(op, dtype, src, arg, kept)
+    found = _outcomes[key] = _find_outcomes(op, dtype, src, arg, kept, strategy)
   return found
 
 
-def _find_outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, kept: Kept | None) -> list[Outcome]:
+def _find_outcomes(
+  op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, kept: Kept | None, strategy: str
+) -> list[Outcome]:
+  if strategy not in STRATEGIES:
+    raise ValueError(
+      f"STRATEGY={strategy!r}: there is no such strategy for contested axes\n"
+      f"  fix: use one of {', '.join(STRATEGIES)}, e.g. Context(STRATEGY={STRATEGIES[0]!r})"
+    )
   devices = tuple(s.device for s in src)
   if op is Ops.ASSIGN:
     return [Outcome((devices[0], devices[0]), devices[0], 1, 0.0, 0.0, devices[1] is None or devices[1] == devices[0])]
@@ -342,6 +377,8 @@ def _find_outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, kept: 
   placements = [d.settled if isinstance(d, Sharding) else None for d in devices]
   found: list[Outcome] = []
   ways = assignments(f, placements, len(base))
+  if strategy != "cost" and len(ways) > 1:
+    ways = [most_parallel(ways) if strategy == "aggressive" else common_prefixes(f, placements, len(base))]
   plans: list[tuple[Kept, list[Assignment]]] = [(Kept(((),) * len(src), ()), ways)]
   if kept is not None:
     plans.append((kept, _beside(kept, ways, f)))
@@ -429,7 +466,7 @@ def decide(
   """
   if op is Ops.REDUCE and (better := contraction(src[0], arg)) is not None:
     src = (better,)
-  found = outcomes(op, dtype, src, arg)
+  found = outcomes(op, dtype, src, arg, STRATEGY.value)
   if len(found) == 1:
     return src if found[0].stays else _bring_all(op, src, found[0], ways)
   rank = functools.partial(_rank, op, src, ways, later)
@@ -662,7 +699,7 @@ def forget() -> None:
 
 def settings() -> tuple[Any, ...]:
   """What decisions depend on besides the sources."""
-  return DEFER.value, RESHARD.value
+  return DEFER.value, RESHARD.value, STRATEGY.value
 
 
 def step_of(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, later: float | None, under: tuple[Any, ...]) -> Step:
@@ -679,7 +716,7 @@ def step_of(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, later: float 
       forms = (src[0], _at(src[1], src[0].device))
     elif op not in AS_GIVEN:
       forms = decide(op, dtype, src, arg, later, _ways[0])
-      fixed = op is not Ops.REDUCE and not any(owes(o.result) for o in outcomes(op, dtype, src, arg))
+      fixed = op is not Ops.REDUCE and not any(owes(o.result) for o in outcomes(op, dtype, src, arg, STRATEGY.value))
     result = outline(op, dtype, forms, arg)
     found = _steps[key] = Step.of(src, forms, result, fixed, arg.device if op is Ops.MOVE else None)
   return found
@@ -992,7 +1029,7 @@ def contraction(x: UOp, arg: Any) -> UOp | None:
   operands = tuple(unmoved(s) for s in mul.src)
   if operands == mul.src or not any(isinstance(s.device, Sharding) for s in operands):
     return None
-  found = outcomes(Ops.MUL, mul.dtype, operands, mul.arg)
+  found = outcomes(Ops.MUL, mul.dtype, operands, mul.arg, STRATEGY.value)
   if len(found) == 1:  # nothing is contested
     return None
   ways = Bringing()

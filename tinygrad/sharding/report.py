@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Placement, Sharding, device_set, show_placement
-from tinygrad.helpers import numpy, prod, size_to_str
+from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str
 from tinygrad.sharding.localize import Localizer, complete, owes
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, size_of
 from tinygrad.sharding.place import place_in_order
@@ -19,6 +19,11 @@ COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the wh
 COUNTED_DEVICES = 256  # of more devices, so many at both ends are looked at
 # what comes after these wants the move
 PASSED = frozenset((Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.CAST, Ops.DETACH, Ops.CONTIGUOUS, Ops.MOVE))
+RESOLVED = {
+  "cost": "a contested axis goes where the fewest bytes travel",
+  "basic": "a contested axis cuts nothing (STRATEGY=basic)",
+  "aggressive": "a contested axis goes where it cuts the work most (STRATEGY=aggressive)",
+}
 VERBS = {"all_reduce": "reduced", "reduce_scatter": "reduced and scattered", "all_gather": "gathered"}
 
 
@@ -170,7 +175,7 @@ def why(u: UOp, step: Step, reader: UOp | None) -> str:
     return f"{wants} needs it whole: summed in {summed.dtype.name}, gathered in {x.dtype.name}"
   if u.arg.pinned:
     return f"the user placed it: {show_placement(u.device)}"
-  return f"{wants} wants it at {show_placement(u.device)}: a contested axis goes where the fewest bytes travel"
+  return f"{wants} wants it at {show_placement(u.device)}: {RESOLVED[STRATEGY.value]}"
 
 
 def debtor(x: UOp) -> UOp:
