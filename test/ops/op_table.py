@@ -585,6 +585,14 @@ for _mode in ("reflect", "replicate", "circular"):
     lambda x, m=_mode: F.pad(x, (1, 2), mode=m),
     ("float32",),
   )
+for _mode in ("reflect", "replicate", "circular"):
+  row(
+    "pad",
+    [((1, 2, 5),)],
+    lambda x, m=_mode: x.pad((-1, 2), mode=m),
+    lambda x, m=_mode: F.pad(x, (-1, 2), mode=m),
+    FLOAT,
+  )
 row(
   "cat",
   [((2, 3), (2, 1)), ((2, 0), (2, 3))],

@@ -197,8 +197,11 @@ class Movement(Base):
   def _pad_around(self, dim: int, before: int, after: int, mode: str) -> Self:
     """Padding along one dim with the tensor's own elements."""
     if before < 0 or after < 0:
-      cut = self._slice(dim, max(0, -before), self.shape[dim] - max(0, -after))
-      return cut._pad_around(dim, max(0, before), max(0, after), mode)
+      low, high, ends = max(0, -before), max(0, -after), (max(0, before), max(0, after))
+      if mode == "circular":  # a circle is one of what stays
+        return self._slice(dim, low, self.shape[dim] - high)._pad_around(dim, *ends, mode)
+      x = self._pad_around(dim, *ends, mode)
+      return x._slice(dim, low, x.shape[dim] - high)
     n = self.shape[dim]
     limit = {"reflect": n - 1, "circular": n, "replicate": max(before, after) if n else 0}[mode]
     if max(before, after) > limit:
