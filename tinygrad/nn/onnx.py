@@ -162,6 +162,8 @@ class OnnxRunner:
       return _several(f(Scope(self, values, opset), *inputs, **_attributes(node)))
     if f is not None:
       return self._apply(f, inputs, _attributes(node), opset.get(domain, 1), len(node.output))
+    if any(isinstance(x, list) for x in inputs):  # the onnx package reads their types unchecked, and dies of it
+      raise _unsupported(op)
     types = tuple(map(_type, inputs))
     return self._function(_definition(domain, op, opset.get(domain, 1), node.SerializeToString(), types), node, inputs)
 
@@ -298,8 +300,12 @@ def _definition(domain: str, op: str, version: int, node: bytes, types: tuple[by
     if schema.has_context_dependent_function:
       body.ParseFromString(schema.get_context_dependent_function(node, types))
       return body
+  raise _unsupported(op)
+
+
+def _unsupported(op: str) -> OnnxError:
   fix = "export the model without it, or add a function for it to tinygrad.nn.onnx_ops.OPS"
-  raise OnnxError(f"the operator {op} is not supported\n  fix: {fix}")
+  return OnnxError(f"the operator {op} is not supported\n  fix: {fix}")
 
 
 def _type(x: Any) -> bytes:
