@@ -6,7 +6,7 @@
 
 A peer is KIND=VENV, where KIND names the workloads file work_KIND.py: tinygrad (0.14), torch or jax. Every workload
 runs in one process an environment; the processes take turns call by call, so that a change of the machine's load meets
-all alike.
+all alike, with a pause between, so that none meets the threads of another that still spin.
 
   cold   the first call of a fresh process with an empty cache: tracing, compiling, one run (the median of --cold such)
   warm   the median (and the best) of the calls after two that are not counted
@@ -34,6 +34,7 @@ from rich.table import Table
 from extra.bench.workers import HERE, BenchError, Environment, Worker, machine
 
 WARM = 2  # calls after the cold one that are not counted: a JIT captures in the second
+PAUSE = 0.05  # seconds before each call: threads that spin after another environment's are asleep by then
 
 
 def environments(peers: list[str]) -> list[Environment]:
@@ -82,6 +83,7 @@ def measure(envs: list[Environment], workload: str, rounds: int, cold_rounds: in
     times: dict[str, list[float]] = {name: [] for name in alive}
     for number in range(WARM + rounds):
       for name in alive:
+        time.sleep(PAUSE)
         seconds = workers[name].call()
         if number >= WARM:
           times[name].append(seconds)

@@ -1,25 +1,29 @@
-"""`CPU:i`: kernels compiled in process through LLVM, run by a worker thread per device.
+"""`CPU:i`: kernels compiled in process through LLVM, run by threads of each device.
 
-Work is handed over as lists of prepared calls; a list is one native call (a loop over a table of function and argument
-pointers), so the interpreter's lock is free while it runs, and devices run side by side. Devices wait for one another
-inside these lists (`barrier`).
+Work is handed over as lists of prepared calls; a list is one native call a thread (a loop over a table of function and
+argument pointers). Queues, waiting and the calls are native code, so the interpreter's lock is free while they run, and
+devices run side by side. Devices wait for one another inside these lists (`barrier`).
 """
 
 from __future__ import annotations
 
+import atexit
+import collections
 import ctypes
+import errno
 import functools
 import itertools
+import mmap
 import os
-import queue
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tinygrad.device import Target
-from tinygrad.helpers import DEBUG, LazyModule
+from tinygrad.helpers import DEBUG, LazyModule, round_up
 from tinygrad.renderer import llvm
 from tinygrad.runtime import diskcache
 from tinygrad.uop.ops import UOp
@@ -33,8 +37,17 @@ _POOL_LIMIT = 1 << 30  # bytes of freed memory kept for reuse, per device
 # run: calls table[2i](table[2i+1]) for i < n. barrier: args = {counter, devices}; tickets are handed out by the
 # counter, and a device waits until the last ticket of its round is taken. It yields the core, for there may be more
 # devices than cores.
+#
+# push and wait work on a queue, whose words are listed at `_QUEUE_WORDS`. A job has parts, one a thread; the first word
+# is the number of jobs that are done, times 256, plus the parts of the next one that have been taken. Whoever waits
+# takes parts: the device's threads, which wait for ever, and the caller, so that short work need not wait for a
+# thread to wake. Waiting is a little spinning, then yielding, then sleep.
 _RUNTIME_IR = """
 declare i32 @sched_yield()
+declare i32 @pthread_mutex_lock(ptr)
+declare i32 @pthread_mutex_unlock(ptr)
+declare i32 @pthread_cond_timedwait(ptr, ptr, ptr)
+declare i32 @pthread_cond_broadcast(ptr)
 define void @tg_run(ptr %table, i64 %n) {
 entry:
   %some = icmp sgt i64 %n, 0
@@ -79,7 +92,139 @@ again:
 exit:
   ret void
 }
-"""
+define internal void @wake(ptr %queue) {
+entry:
+  %sleepersp = getelementptr i64, ptr %queue, i64 24
+  %mutex = getelementptr i64, ptr %queue, i64 32
+  %cond = getelementptr i64, ptr %queue, i64 40
+  %sleepers = load atomic i64, ptr %sleepersp seq_cst, align 8
+  %some = icmp ne i64 %sleepers, 0
+  br i1 %some, label %call, label %exit
+call:
+  %l = call i32 @pthread_mutex_lock(ptr %mutex)
+  %b = call i32 @pthread_cond_broadcast(ptr %cond)
+  %u = call i32 @pthread_mutex_unlock(ptr %mutex)
+  br label %exit
+exit:
+  ret void
+}
+define void @tg_push(ptr %queue, ptr %job, i64 %parts) {
+entry:
+  %tailp = getelementptr i64, ptr %queue, i64 8
+  %tail = load atomic i64, ptr %tailp seq_cst, align 8
+  %at = and i64 %tail, 63
+  %row = getelementptr [2 x i64], ptr %queue, i64 %at
+  %jobp = getelementptr i64, ptr %row, i64 48
+  %partsp = getelementptr i64, ptr %row, i64 49
+  store ptr %job, ptr %jobp
+  store atomic i64 %parts, ptr %partsp monotonic, align 8
+  %next = add i64 %tail, 1
+  store atomic i64 %next, ptr %tailp seq_cst, align 8
+  call void @wake(ptr %queue)
+  ret void
+}
+define internal i1 @open(ptr %queue, i64 %state) {
+entry:
+  %tailp = getelementptr i64, ptr %queue, i64 8
+  %tail = load atomic i64, ptr %tailp seq_cst, align 8
+  %number = lshr i64 %state, 8
+  %at = and i64 %number, 63
+  %row = getelementptr [2 x i64], ptr %queue, i64 %at
+  %partsp = getelementptr i64, ptr %row, i64 49
+  %parts = load atomic i64, ptr %partsp monotonic, align 8
+  %part = and i64 %state, 255
+  %some = icmp ult i64 %number, %tail
+  %left = icmp ult i64 %part, %parts
+  %both = and i1 %some, %left
+  ret i1 %both
+}
+define internal void @run(ptr %queue, i64 %state) {
+entry:
+  %number = lshr i64 %state, 8
+  %part = and i64 %state, 255
+  %at = and i64 %number, 63
+  %row = getelementptr [2 x i64], ptr %queue, i64 %at
+  %jobp = getelementptr i64, ptr %row, i64 48
+  %partsp = getelementptr i64, ptr %row, i64 49
+  %job = load ptr, ptr %jobp
+  %parts = load atomic i64, ptr %partsp monotonic, align 8
+  %tablep = getelementptr { ptr, i64 }, ptr %job, i64 %part
+  %np = getelementptr { ptr, i64 }, ptr %job, i64 %part, i32 1
+  %table = load ptr, ptr %tablep
+  %n = load i64, ptr %np
+  call void @tg_run(ptr %table, i64 %n)
+  %donep = getelementptr i64, ptr %queue, i64 16
+  %before = atomicrmw add ptr %donep, i64 1 seq_cst
+  %done = add i64 %before, 1
+  %last = icmp eq i64 %done, %parts
+  br i1 %last, label %finish, label %exit
+finish:
+  store atomic i64 0, ptr %donep seq_cst, align 8
+  %number1 = add i64 %number, 1
+  %state1 = shl i64 %number1, 8
+  store atomic i64 %state1, ptr %queue seq_cst, align 8
+  call void @wake(ptr %queue)
+  br label %exit
+exit:
+  ret void
+}
+define void @tg_wait(ptr %queue, i64 %jobs, ptr %until) {
+entry:
+  %sleepers = getelementptr i64, ptr %queue, i64 24
+  %mutex = getelementptr i64, ptr %queue, i64 32
+  %cond = getelementptr i64, ptr %queue, i64 40
+  br label %again
+again:
+  %spins = phi i64 [ 0, %entry ], [ 0, %claim ], [ 0, %work ], [ 0, %awake ], [ %spins1, %none ], [ %spins1, %yield ]
+  %state = load atomic i64, ptr %queue seq_cst, align 8
+  %done = lshr i64 %state, 8
+  %enough = icmp uge i64 %done, %jobs
+  br i1 %enough, label %exit, label %look
+look:
+  %some = call i1 @open(ptr %queue, i64 %state)
+  br i1 %some, label %claim, label %none
+claim:
+  %state1 = add i64 %state, 1
+  %swap = cmpxchg ptr %queue, i64 %state, i64 %state1 seq_cst seq_cst
+  %mine = extractvalue { i64, i1 } %swap, 1
+  br i1 %mine, label %work, label %again
+work:
+  call void @run(ptr %queue, i64 %state)
+  br label %again
+none:
+  %spins1 = add i64 %spins, 1
+  %brief = icmp ult i64 %spins1, 256
+  br i1 %brief, label %again, label %longer
+longer:
+  %long = icmp ugt i64 %spins1, 320
+  br i1 %long, label %sleep, label %yield
+yield:
+  %y = call i32 @sched_yield()
+  br label %again
+sleep:
+  %l = call i32 @pthread_mutex_lock(ptr %mutex)
+  %s = atomicrmw add ptr %sleepers, i64 1 seq_cst
+  br label %check
+check:
+  %seen = load atomic i64, ptr %queue seq_cst, align 8
+  %seen_done = lshr i64 %seen, 8
+  %seen_enough = icmp uge i64 %seen_done, %jobs
+  %seen_some = call i1 @open(ptr %queue, i64 %seen)
+  %ready = or i1 %seen_enough, %seen_some
+  br i1 %ready, label %awake, label %nap
+nap:
+  %c = call i32 @pthread_cond_timedwait(ptr %cond, ptr %mutex, ptr %until)
+  %late = icmp eq i32 %c, ETIMEDOUT
+  br i1 %late, label %awake, label %check
+awake:
+  %timeout = phi i1 [ 0, %check ], [ 1, %nap ]
+  %a = atomicrmw sub ptr %sleepers, i64 1 seq_cst
+  %u = call i32 @pthread_mutex_unlock(ptr %mutex)
+  br i1 %timeout, label %exit, label %again
+exit:
+  ret void
+}
+""".replace("ETIMEDOUT", str(errno.ETIMEDOUT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +286,10 @@ Table = list[tuple[int, int]]  # (function, address of its words)
 
 @dataclass(slots=True, eq=False)
 class Batch:
-  """A list of calls as one native call for each thread of the device."""
+  """A list of calls as one native call for each thread that takes part."""
 
-  calls: list[Call]
-  tables: list[Any]
+  job: Any  # (address of a table, its length) for each
+  threads: int
   keep: list[Any]
 
   @staticmethod
@@ -155,7 +300,10 @@ class Batch:
       [[(c.address, ctypes.addressof(c.words)) for c in calls]] if threads == 1 else share_out(calls, threads, keep)
     )
     tables = [(ctypes.c_uint64 * (2 * len(row)))(*itertools.chain.from_iterable(row)) for row in rows]
-    return Batch(list(calls), tables, keep)
+    job = (ctypes.c_uint64 * (2 * threads))()
+    for i, (table, row) in enumerate(zip(tables, rows)):
+      job[2 * i], job[2 * i + 1] = ctypes.addressof(table), len(row)
+    return Batch(job, threads, [calls, tables, keep])
 
 
 def share_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table]:
@@ -170,7 +318,7 @@ def share_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Tabl
     words = (ctypes.c_int64 * 2)(ctypes.addressof(counter), threads)
     keep.append((counter, words))
     for row in rows:
-      row.append((_runtime()[1], ctypes.addressof(words)))
+      row.append((_runtime().barrier, ctypes.addressof(words)))
     written.clear()
     read.clear()
 
@@ -250,13 +398,28 @@ def compiler() -> Compiler:
   return Compiler()
 
 
+@dataclass(frozen=True, slots=True)
+class Runtime:
+  """The native code for waiting; `programs` keep it in memory."""
+
+  push: Any  # (queue, job, parts)
+  wait: Any  # (queue, jobs, time): until so many are done; sleeps until a time at most
+  barrier: int  # address
+  programs: tuple[Program, ...]
+
+
 @functools.cache
-def _runtime() -> tuple[Any, int]:
-  """(the native loop over calls, address of the barrier)"""
-  run = compiler().compile(_RUNTIME_IR, "tg_run")
-  wait = compiler().compile(_RUNTIME_IR, "tg_barrier")
-  native = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(run.address)
-  return (native, run, wait), wait.address  # the programs keep their code in memory
+def _runtime() -> Runtime:
+  push, wait, barrier = programs = tuple(
+    compiler().compile(_RUNTIME_IR, name) for name in ("tg_push", "tg_wait", "tg_barrier")
+  )
+  word = ctypes.c_uint64
+  return Runtime(
+    ctypes.CFUNCTYPE(None, word, word, word)(push.address),
+    ctypes.CFUNCTYPE(None, word, word, word)(wait.address),
+    barrier.address,
+    programs,
+  )
 
 
 @functools.cache
@@ -279,25 +442,43 @@ _libc = ctypes.CDLL(None)
 _libc.aligned_alloc.restype = ctypes.c_void_p
 _libc.aligned_alloc.argtypes = (ctypes.c_size_t, ctypes.c_size_t)
 _libc.free.argtypes = (ctypes.c_void_p,)
+_HUGE_PAGE = 1 << 21
+_HUGE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
+if _HUGE is not None:
+  _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def _allocate(nbytes: int) -> int:
-  address: int | None = _libc.aligned_alloc(ALIGNMENT, -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT)
+  large = (
+    _HUGE is not None and nbytes >= 2 * _HUGE_PAGE
+  )  # of a large page: the processor finds its way through memory faster
+  unit = _HUGE_PAGE if large else ALIGNMENT
+  size = round_up(max(nbytes, 1), unit)
+  address: int | None = _libc.aligned_alloc(unit, size)
   if address is None:
     raise MemoryError(
       f"CPU: no memory for a buffer of {nbytes} bytes\n  fix: smaller batches, or free what is no longer needed"
     )
+  if large:
+    _libc.madvise(address, size, _HUGE)
   return address
 
 
 # ---------------------------------------------------------------- the device
+
+QUEUED = 64  # jobs that a queue holds
+FOREVER = 1 << 54  # more jobs than there will ever be
+Time = ctypes.c_long * 2  # seconds and nanoseconds
+_NEVER = Time(1 << 40, 0)
+# words: 0 jobs done and parts taken, 8 jobs queued, 16 parts done, 24 sleepers, 32 a mutex, 40 a condition, 48 the jobs
+_QUEUE_WORDS = 48 + 2 * QUEUED
 
 
 _submitting = threading.Lock()
 
 
 class CPU:
-  """One device: a queue and the thread that empties it."""
+  """One device: a queue and the threads that empty it."""
 
   simulated = False
 
@@ -311,12 +492,13 @@ class CPU:
     _live.add(self)
 
   def _start_over(self) -> None:
-    """No worker, nothing queued: at first, and in a child process, where threads do not live on."""
-    self.jobs: queue.SimpleQueue[Batch | Memory | threading.Lock] = queue.SimpleQueue()
-    self.worker: threading.Thread | None = None
-    self.helpers: list[queue.SimpleQueue[Batch]] = []  # of the threads that share kernels with the worker
-    self.submitted = self.finished = 0  # jobs; the latter is the worker's
-    self.error: BaseException | None = None
+    """No threads, nothing queued: at first, and in a child process, where threads do not live on."""
+    self.queue = 0  # its address; never freed, for threads look at it until the process ends
+    self.threads = 0
+    self.submitted = 0
+    self.pending: collections.deque[tuple[int, Batch | Memory]] = (
+      collections.deque()
+    )  # what is kept until job n is done
     self.lock = threading.RLock()
 
   # ---- memory
@@ -348,10 +530,10 @@ class CPU:
     if self.pooled + nbytes <= _POOL_LIMIT:
       self.pooled += nbytes
       self.pool.setdefault(nbytes, []).append(handle)
-    elif self.worker is None:
-      _libc.free(handle.address)
     else:
-      self._put(handle)
+      with self.lock:
+        self.pending.append((self.submitted, handle))
+        self._forget()
 
   def wrap(self, array: Any) -> Memory | None:
     """The memory of a C-contiguous writable numpy array as a buffer, without a copy; None where its alignment does not
@@ -415,53 +597,55 @@ class CPU:
   def submit(self, calls: Sequence[Call] | Batch) -> None:
     """Queues calls, in order, as one hand-over. Lists that hold barriers go to all their devices through
     `submit_all`."""
-    if self.worker is None:
-      with self.lock:
-        if self.worker is None:
-          _runtime()
-          self.worker = threading.Thread(target=self._work, args=(self.jobs,), name=self.name, daemon=True)
-          self.worker.start()
     batch = calls if isinstance(calls, Batch) else Batch.of(calls)
-    with self.lock:  # the queues of all threads hold shared batches in one order
-      for i in range(1, len(batch.tables)):
-        if len(self.helpers) < i:
-          self.helpers.append(queue.SimpleQueue())
-          threading.Thread(target=_help, args=(self.helpers[-1], i), name=f"{self.name}/{i}", daemon=True).start()
-        self.helpers[i - 1].put(batch)
-      self._put(batch)
-
-  def _put(self, job: Batch | Memory) -> None:
+    runtime = _runtime()
     with self.lock:
+      if not self.queue:
+        self.queue = _allocate(8 * _QUEUE_WORDS)
+        ctypes.memset(self.queue, 0, 8 * _QUEUE_WORDS)
+        _libc.pthread_mutex_init(ctypes.c_void_p(self.queue + 8 * 32), None)
+        _libc.pthread_cond_init(ctypes.c_void_p(self.queue + 8 * 40), None)
+      while self.threads < batch.threads:
+        self.threads += 1
+        threading.Thread(
+          target=runtime.wait,
+          args=(self.queue, FOREVER, ctypes.addressof(_NEVER)),
+          name=f"{self.name}/{self.threads}",
+          daemon=True,
+        ).start()
+      if self.submitted - self.finished >= QUEUED:
+        self._wait(self.submitted - QUEUED + 1)
       self.submitted += 1
-      self.jobs.put(job)
+      self.pending.append((self.submitted, batch))
+      runtime.push(self.queue, ctypes.addressof(batch.job), batch.threads)
+      self._forget()
 
-  def _work(self, jobs: queue.SimpleQueue[Batch | Memory | threading.Lock]) -> None:
-    (run, *_), _ = _runtime()
-    while True:
-      job = jobs.get()
-      if isinstance(job, Batch):
-        try:
-          run(ctypes.addressof(job.tables[0]), len(job.tables[0]) // 2)
-        except BaseException as e:  # handed to whoever waits for the work
-          self.error = e
-        self.finished += 1
-      elif isinstance(job, Memory):
-        _libc.free(job.address)
-        self.finished += 1
-      else:
-        job.release()
-      del job  # nothing is kept while waiting
+  def _wait(self, jobs: int) -> None:
+    """Until so many are done; wakes from time to time, so that Ctrl-C is heard."""
+    until = Time(0, 0)
+    while self.finished < jobs:
+      _runtime().wait(self.queue, jobs, ctypes.addressof(until))
+      until = Time(int(time.time()) + 1, 0)
+
+  @property
+  def finished(self) -> int:
+    """Jobs that are done."""
+    return ctypes.c_uint64.from_address(self.queue).value >> 8 if self.queue else 0
+
+  def _forget(self) -> None:
+    """Lets go of what the jobs that are done needed."""
+    done = self.finished
+    while self.pending and self.pending[0][0] <= done:
+      _, kept = self.pending.popleft()
+      if isinstance(kept, Memory):
+        _libc.free(kept.address)
 
   def synchronize(self) -> None:
-    """Waits until everything queued is done; raises what failed."""
-    if self.finished < self.submitted:
-      done = threading.Lock()
-      done.acquire()
-      self.jobs.put(done)
-      done.acquire()
-    if self.error is not None:
-      error, self.error = self.error, None
-      raise error
+    """Waits until everything queued is done, and takes part in it."""
+    self._wait(self.submitted)
+    if self.pending:
+      with self.lock:
+        self._forget()
 
   # ---- several devices
 
@@ -469,7 +653,7 @@ class CPU:
   def barrier(devices: Sequence[CPU]) -> list[Call]:
     """One call for each device: none returns before all have reached it. Reusable; each must be in its device's list
     equally often."""
-    _, address = _runtime()
+    address = _runtime().barrier
     counter = ctypes.c_int64(0)
     return [Call(address, (ctypes.c_int64 * 2)(ctypes.addressof(counter), len(devices)), [counter]) for _ in devices]
 
@@ -486,20 +670,11 @@ class CPU:
         device.submit(calls)
 
 
-def _help(batches: queue.SimpleQueue[Batch], thread: int) -> None:
-  """A thread that shares kernels with a device's worker; who waits for the worker waits for all, for they meet last."""
-  (run, *_), _ = _runtime()
-  while True:
-    batch = batches.get()
-    run(ctypes.addressof(batch.tables[thread]), len(batch.tables[thread]) // 2)
-    del batch  # nothing is kept while waiting
-
-
 _live: weakref.WeakSet[CPU] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-  """Threads of the parent do not exist in the child: neither workers nor whoever held a lock."""
+  """Threads of the parent do not exist in the child: neither devices' nor whoever held a lock."""
   global _submitting
   _submitting = threading.Lock()
   if compiler.cache_info().currsize:
@@ -508,7 +683,17 @@ def _after_fork() -> None:
     device._start_over()
 
 
+def _stop() -> None:
+  """The threads end before the code that they run goes."""
+  for device in list(_live):
+    device.synchronize()
+    if device.queue:
+      ctypes.c_uint64.from_address(device.queue).value = FOREVER << 8
+      _runtime().push(device.queue, 0, 0)
+
+
 os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_stop)
 
 
 def open_device(name: str) -> CPU:
