@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from extra.write_gguf import write_gguf
 from tinygrad import Device, Mesh, P, Tensor, TinyJit, nn
 from tinygrad.helpers import interruptible
-from tinygrad.nn.gguf import GGUF, GGMLType
+from tinygrad.nn.gguf import GGUF
 
 BOS, EOS = "<|begin_of_text|>", "<|end_of_text|>"
 # Tests, data tables, code of others, and what is generated when Python is installed.
@@ -410,7 +410,7 @@ def read_weights(path: Path) -> dict[str, NDArray[np.float32]]:
   g = GGUF(path)
 
   def dense(name: str) -> NDArray[np.float32]:
-    if g.info(name).type is not GGMLType.Q8_0:
+    if g.info(name).type.name != "Q8_0":
       return np.asarray(g.floats(name), np.float32)
     quants, scales = g.quants(name)
     return (quants.astype(np.float32) * scales.astype(np.float32)).reshape(g.info(name).shape)

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import http.server
 import io
+import re
 import tarfile
 import threading
 
@@ -62,7 +63,7 @@ def test_timing(capsys):
 def test_profiling(capsys):
   with Profiling(frac=1.0):
     functools.reduce(lambda x, y: x + y, range(10))
-  assert "9 calls" in capsys.readouterr().out
+  assert re.search(r"^ +9 +0\.\d+ .*test_helpers.py:\d+\(<lambda>\)", capsys.readouterr().out, re.M)
 
 
 class Terminal(io.StringIO):
@@ -77,7 +78,7 @@ def test_progress_bar(monkeypatch):
     bar.update(500)
     bar.set_description("now")
   drawn = helpers.sys.stderr.getvalue()
-  assert "bar: 100%" in drawn and "2/2" in drawn and "now:  25%" in drawn and "500/2k" in drawn
+  assert "bar: 100%" in drawn and "2/2" in drawn and "now:  25%" in drawn and "500/2.00k" in drawn
   monkeypatch.setattr("sys.stderr", io.StringIO())
   assert list(tqdm(iter("ab"))) == ["a", "b"] and helpers.sys.stderr.getvalue() == ""
 

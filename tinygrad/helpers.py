@@ -12,10 +12,10 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 T = TypeVar("T")
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
@@ -45,6 +45,7 @@ tempfile: Any = LazyModule("tempfile")
 gzip: Any = LazyModule("gzip")
 hashlib: Any = LazyModule("hashlib")
 profiling: Any = LazyModule("cProfile")
+progress: Any = LazyModule("tqdm")
 pstats: Any = LazyModule("pstats")
 tarfile: Any = LazyModule("tarfile")
 url_errors: Any = LazyModule("urllib.error")
@@ -297,8 +298,8 @@ class Timing(contextlib.ContextDecorator):
 
 
 class Profiling(contextlib.ContextDecorator):
-  """Prints where Python spent a block's time: the share `frac` of the functions, by `sort`; the raw profile into the
-  file `fn`. Times are in milliseconds divided by `ts`.
+  """Prints where Python spent a block's time, as pstats does: the share `frac` of the functions, by `sort`; the raw
+  profile into the file `fn`. `ts` is taken and changes nothing.
   """
 
   def __init__(
@@ -318,75 +319,28 @@ class Profiling(contextlib.ContextDecorator):
       return
     if self.fn is not None:
       self.profile.dump_stats(self.fn)
-    stats = pstats.Stats(self.profile).sort_stats(self.sort)
-    rows = [(name, *stats.stats[name][1:4]) for name in stats.fcn_list]  # (file, line, function), calls, own, all
-    for (file, line, function), calls, own, cumulative in rows[: int(len(rows) * self.frac) or 1]:
-      times = f"own {own * 1e3 / self.ts:8.2f} ms  all {cumulative * 1e3 / self.ts:8.2f} ms"
-      print(f"{calls:8d} calls  {times}  {os.path.basename(file)}:{line} {function}")
+    pstats.Stats(self.profile).strip_dirs().sort_stats(self.sort).print_stats(self.frac)
 
 
-class tqdm(Generic[T]):
-  """A progress bar on standard error, if that is a terminal: `for x in tqdm(xs): ...`, or `with tqdm(total=n) as bar:
-  ... bar.update(k)`. It is drawn at most `rate` times a second; `unit_scale` prints 1200 as 1.2k.
+class tqdm:
+  """The progress bar of the package tqdm on standard error, if that is a terminal: `for x in tqdm(xs): ...`, or
+  `with tqdm(total=n) as bar: ... bar.update(k)`. It is drawn at most `rate` times a second.
   """
 
-  def __init__(
-    self, iterable: Iterable[T] | None = None, desc: str = "", disable: bool | None = False, unit: str = "it",
-    unit_scale: Any = False, total: int | None = None, rate: int = 100,
-  ) -> None:  # fmt: skip
-    self.iterable, self.unit, self.unit_scale, self.rate = iterable, unit, unit_scale, rate
-    self.disable = bool(disable) or not sys.stderr.isatty()
-    self.total = len(iterable) if total is None and isinstance(iterable, Sized) else total
-    self.n, self.start, self.drawn = 0, time.perf_counter(), 0.0
-    self.set_description(desc)
+  def __new__(
+    cls, iterable: Iterable[Any] | None = None, desc: str = "", disable: bool | None = False, unit: str = "it",
+    unit_scale: Any = False, total: float | None = None, rate: int = 100, **kwargs: Any,
+  ) -> Any:  # fmt: skip
+    settings = {"disable": disable or None, "unit": unit, "unit_scale": unit_scale, "total": total, **kwargs}
+    return progress.tqdm(iterable, desc, mininterval=1 / rate, **settings)
 
-  def __iter__(self) -> Iterator[T]:
-    with self:
-      for x in self.iterable or ():
-        yield x
-        self.update(1)
-
-  def __enter__(self) -> tqdm[T]:
-    return self
-
-  def __exit__(self, *_: object) -> None:
-    self.update(close=True)
-
-  def set_description(self, desc: str) -> None:
-    self.desc = f"{desc}: " if desc else ""
-
-  def update(self, n: int = 0, close: bool = False) -> None:
-    """`n` more are done; `close` draws the bar for the last time."""
-    self.n += n
-    now = time.perf_counter()
-    if self.disable or (now - self.drawn < 1 / self.rate and not close):
-      return
-    self.drawn, elapsed = now, now - self.start
-    speed = self.n / elapsed if elapsed else 0.0
-    text = f"{self._amount(self.n)} [{elapsed:.1f} s, {self._amount(speed)}{self.unit}/s]"
-    if self.total:
-      share = min(1.0, self.n / self.total)
-      left = f", {(self.total - self.n) / speed:.0f} s left" if speed and not close else ""
-      text = f"{share:4.0%} {'#' * int(30 * share):30s} {self._amount(self.n)}/{self._amount(self.total)}"
-      text += f" [{elapsed:.1f} s{left}, {self._amount(speed)}{self.unit}/s]"
-    print(f"\r{self.desc}{text}\x1b[K", end="\n" if close else "", flush=True, file=sys.stderr)
-
-  def _amount(self, x: float) -> str:
-    if self.unit_scale:
-      for prefix in ("", "k", "M", "G"):
-        if x < 1000:
-          return f"{x:.3g}{prefix}"
-        x /= 1000
-      return f"{x:.3g}T"
-    return f"{x:.2f}" if isinstance(x, float) else str(x)
-
-  @classmethod
-  def write(cls, s: str) -> None:
+  @staticmethod
+  def write(s: str) -> None:
     """A line above the bar."""
-    print(f"\r\x1b[K{s}", flush=True, file=sys.stderr)
+    progress.tqdm.write(s, file=sys.stderr)
 
 
-def trange(n: int, **kwargs: Any) -> tqdm[int]:
+def trange(n: int, **kwargs: Any) -> Any:
   """`tqdm(range(n))`."""
   return tqdm(range(n), **kwargs)
 
@@ -458,8 +412,7 @@ def _download(url: str, path: Path, gunzip: bool, headers: Mapping[str, str], sh
     with url_requests.urlopen(request, timeout=30) as answer, atomic_write(path) as out:
       total, digest, size = int(answer.headers.get("Content-Length") or 0), hashlib.sha256(), 0
       source = gzip.GzipFile(fileobj=answer) if gunzip else answer
-      bar: tqdm[bytes] = tqdm(desc=url, total=None if gunzip else total, unit="B", unit_scale=True)
-      with bar:
+      with tqdm(desc=url, total=None if gunzip else total, unit="B", unit_scale=True) as bar:
         while chunk := source.read(1 << 20):
           out.write(chunk)
           digest.update(chunk)

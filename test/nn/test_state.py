@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Tensor, dtypes
-from tinygrad.nn.gguf import BLOCKS, GGUF, GGMLType, GGUFError, dequantize
+from tinygrad.nn.gguf import GGUF, GGUFError
 from tinygrad.nn.state import (
   CheckpointError,
   SafetensorsError,
@@ -360,17 +360,43 @@ def test_tensors_that_do_not_fit_their_storage(tmp_path: Path):
 # ---------------------------------------------------------------- GGUF
 
 
-@pytest.mark.parametrize("kind", [k for k in GGMLType if BLOCKS[k][0] > 1], ids=lambda k: k.name)
-def test_quantised_blocks_against_the_gguf_package(kind: GGMLType):
-  oracle, rng = gguf.GGMLQuantizationType(int(kind)), np.random.default_rng(0)
-  assert gguf.GGML_QUANT_SIZES[oracle] == BLOCKS[kind]
-  blocks = rng.integers(0, 256, (9, BLOCKS[kind][1])).astype(np.uint8)
-  halves = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "MXFP4": ()}
-  for at in halves.get(kind.name, (0,)):  # finite scales
-    blocks[:, at : at + 2] = rng.standard_normal((9, 1)).astype(np.float16).view(np.uint8)
-  if kind is GGMLType.MXFP4:
-    blocks[:, 0] = rng.integers(120, 135, 9)
-  np.testing.assert_array_equal(dequantize(Tensor(blocks), kind).numpy(), gguf.quants.dequantize(blocks, oracle))
+def file_of_blocks(path: Path, kind: gguf.GGMLQuantizationType, blocks: np.ndarray) -> Path:
+  """A file of one tensor `x`, a row of whole blocks."""
+  writer = gguf.GGUFWriter(path, "llama")
+  writer.add_tensor("x", blocks.reshape(1, -1), raw_dtype=kind)
+  writer.write_header_to_file()
+  writer.write_kv_data_to_file()
+  writer.write_tensors_to_file()
+  writer.close()
+  return path
+
+
+KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "TQ2_0", "IQ4_XS"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_quantised_types(tmp_path: Path, name: str):
+  kind, rng = gguf.GGMLQuantizationType[name], np.random.default_rng(0)
+  weights, nbytes = gguf.GGML_QUANT_SIZES[kind]
+  # bytes of at most 59: two of them are a finite float16, wherever a type has its scales
+  blocks = rng.integers(0, 60, (9, nbytes)).astype(np.uint8)
+  _, tensors = gguf_load(file_of_blocks(tmp_path / "m.gguf", kind, blocks))
+  want = gguf.quants.dequantize(blocks, kind).reshape(1, 9 * weights)
+  assert np.isfinite(want).all() and len(np.unique(want)) > 10
+  np.testing.assert_array_equal(tensors["x"].numpy(), want)
+
+
+def test_a_quantised_block_by_hand(tmp_path: Path):
+  """Q4_0: a float16 scale, then the low and the high halves of 16 bytes, less 8."""
+  block = np.concatenate([np.array([0.5], np.float16).view(np.uint8), np.arange(16, dtype=np.uint8) * 16 + 3])
+  _, tensors = gguf_load(file_of_blocks(tmp_path / "m.gguf", gguf.GGMLQuantizationType.Q4_0, block))
+  assert tensors["x"].tolist() == [[-2.5] * 16 + [0.5 * (k - 8) for k in range(16)]]
+
+
+def test_a_type_without_values(tmp_path: Path):
+  path = file_of_blocks(tmp_path / "m.gguf", gguf.GGMLQuantizationType.Q8_1, np.zeros(40, np.uint8))
+  with pytest.raises(GGUFError, match="tensor 'x': is Q8_1, a type without values\n  fix: "):
+    gguf_load(path)
 
 
 def test_gguf_files(tmp_path: Path):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from tinygrad import DeviceError, ShardError
 from tinygrad.apps import AppError
 from tinygrad.apps.model import Layout, Llama
 from tinygrad.apps.tokenizer import Tokenizer
-from tinygrad.helpers import interruptible, size_to_str
+from tinygrad.helpers import interruptible, size_to_str, tqdm
 from tinygrad.nn.gguf import GGUF, GGUFError
 
 EMBEDDED = Path(__file__).with_name("model.gguf")
@@ -141,32 +141,9 @@ def load(args: argparse.Namespace) -> tuple[Llama, Tokenizer]:
     )
   g = GGUF(path)
   tokenizer = Tokenizer.from_gguf(g)
-  with progress(sum(t.nbytes for t in g.tensors.values())) as track:
-    return Llama(g, Layout.parse(args.shard), args.ctx, track), tokenizer
-
-
-class progress:
-  """A bar of bytes on standard error, if that is a terminal; gives the function to call with bytes done."""
-
-  def __init__(self, total: int):
-    self.total = total
-
-  def __enter__(self) -> Callable[[int], None] | None:
-    self.bar = None
-    if not sys.stderr.isatty():
-      return None
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    columns = TextColumn("loading weights"), BarColumn(), DownloadColumn()
-    self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    self.bar.start()
-    task, bar = self.bar.add_task("", total=self.total), self.bar
-    return lambda n: bar.advance(task, n)
-
-  def __exit__(self, *_: object) -> None:
-    if self.bar is not None:
-      self.bar.stop()
+  total = sum(t.nbytes for t in g.tensors.values())
+  with tqdm(desc="loading weights", total=total, unit="B", unit_scale=True, leave=False) as bar:
+    return Llama(g, Layout.parse(args.shard), args.ctx, bar.update), tokenizer
 
 
 def prompts(args: argparse.Namespace) -> Iterator[str]:

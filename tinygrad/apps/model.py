@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tinygrad import Device, Mesh, P, Sharding, Tensor, TinyJit, UOp, Variable, dtypes
 from tinygrad.apps import AppError
 from tinygrad.apps.tokenizer import TokenError
-from tinygrad.nn.gguf import GGUF, GGMLType, GGUFError
+from tinygrad.nn.gguf import GGUF, GGUFError
 from tinygrad.sharding.localize import localize
 from tinygrad.uop.ops import Ops
 
@@ -370,7 +370,7 @@ def load_weights(g: GGUF, c: Config, layout: Layout, track: Callable[[int], None
     if info.shape != shape:
       problem = f"is {list(info.shape)}, and the metadata make it {list(shape)}"
       raise GGUFError(g.path, f"tensor {name!r}", problem, RECONVERT, info.offset)
-    arrays = g.quants(name) if info.type is GGMLType.Q8_0 else (g.floats(name),)
+    arrays = g.quants(name) if info.type.name == "Q8_0" else (g.floats(name),)
     # In Q8_0 the cut dim 1, columns, is the dim of blocks: a block and its scale stay together.
     weights[name] = Weight(*(layout.put(x, axis).realize() for x in arrays))
     if track is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -18,7 +18,6 @@ from tinygrad.engine.realize import (
   Stretch,
   Work,
   canonical,
-  execute,
   pointers,
   prepare,
   realize,
@@ -52,45 +51,61 @@ class Same:
     return id(self.it)
 
 
-def leaves(x: Any, found: list[Any]) -> Any:
-  """Collects the Tensors and UOps in nested tuples, lists and dicts; returns what else there is, as a hashable part
-  of the key.
-  """
-  if is_tensor(x) or isinstance(x, UOp):
-    found.append(x)
-    return type(x)
-  if isinstance(x, (list, tuple)):
-    return type(x), tuple(leaves(y, found) for y in x)
-  if isinstance(x, dict):
-    return dict, tuple((k, leaves(v, found)) for k, v in x.items())
-  try:
-    hash(x)
-  except TypeError:
-    if hasattr(x, "__array__"):
-      raise JitError(
-        f"an argument is a {type(x).__name__}, whose values may change unseen\n  fix: give Tensor(array)"
-      ) from None
-    return Same(x)
-  return type(x), x
-
-
 @dataclass(frozen=True, slots=True)
 class Hole:
-  """The place of a Tensor in a captured result, whose memory it does not hold."""
+  """The place of a Tensor or UOp in a form."""
 
   kind: type
 
 
-def rebuild(x: Any, f: Callable[[Any], Any]) -> Any:
-  """`x` with each Tensor, and each Hole, replaced by f of it."""
-  if is_tensor(x) or isinstance(x, Hole):
-    return f(x)
+@dataclass(frozen=True, slots=True)
+class Nest:
+  """A tuple, list or dict in a form."""
+
+  kind: type
+  keys: tuple[Any, ...]  # of a dict
+  parts: tuple[Any, ...]
+
+
+def flatten(x: Any, found: list[Any]) -> Any:
+  """Collects the leaves of nested tuples, lists and dicts; returns their form, which can be hashed: two forms are equal
+  where nothing but Tensors and UOps differs.
+  """
   if isinstance(x, (list, tuple)):
-    parts = [rebuild(y, f) for y in x]
-    return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+    return Nest(type(x), (), tuple(flatten(y, found) for y in x))
   if isinstance(x, dict):
-    return {k: rebuild(v, f) for k, v in x.items()}
-  return x
+    return Nest(dict, tuple(x), tuple(flatten(y, found) for y in x.values()))
+  found.append(x)
+  if is_tensor(x) or isinstance(x, UOp):
+    return Hole(type(x))
+  try:
+    hash(x)
+  except TypeError:
+    return Same(x)
+  return type(x), x
+
+
+def rebuild(form: Any, tensors: Iterator[UOp]) -> Any:
+  """What had the form of a result, with other Tensors."""
+  if isinstance(form, Hole):
+    return form.kind(next(tensors))
+  if not isinstance(form, Nest):
+    return None  # nothing else is in a result
+  parts = [rebuild(part, tensors) for part in form.parts]
+  if form.kind is dict:
+    return dict(zip(form.keys, parts))
+  return form.kind(*parts) if hasattr(form.kind, "_fields") else form.kind(parts)
+
+
+def uops_of(found: list[Any]) -> list[UOp]:
+  """The graphs of the Tensors and UOps among leaves."""
+  return [x.uop if is_tensor(x) else x for x in found if is_tensor(x) or isinstance(x, UOp)]
+
+
+def realize_all(found: list[Any]) -> None:
+  """Realises the Tensors among leaves, together."""
+  if tensors := [x for x in found if is_tensor(x)]:
+    tensors[0].realize(*tensors[1:])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,13 +125,13 @@ def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
   """
   found: list[Any] = []
   settings = tuple(v.value for v in (TRAINING, DEFAULT_FLOAT, DEFAULT_INT, DEV))
-  rest = leaves((args, tuple(sorted(kwargs.items())), settings), found)
-  tensors = [x for x in found if is_tensor(x)]
-  if tensors:
-    tensors[0].realize(*tensors[1:])
-  uops = [x.uop if is_tensor(x) else x for x in found]
-  sink, buffers, variables = canonical(UOp.sink(*uops))
-  return Arguments((sink, rest), buffers, variables)
+  form = flatten((args, dict(sorted(kwargs.items())), settings), found)
+  for x in found:
+    if hasattr(x, "__array__") and type(x).__hash__ is None:
+      raise JitError(f"an argument is a {type(x).__name__}, whose values may change unseen\n  fix: give Tensor(array)")
+  realize_all(found)
+  sink, buffers, variables = canonical(UOp.sink(*uops_of(found)))
+  return Arguments((sink, form), buffers, variables)
 
 
 class Made:
@@ -151,14 +166,13 @@ class Captured:
   inputs: list[UOp]
   made: list[Made]
   variables: dict[str, int]
-  result: Any
-  interpreted: list[Run] = field(default_factory=list)
+  form: Any  # of the result
+  outputs: list[Output]  # its Tensors
   stretches: list[Stretch] = field(default_factory=list)
   slots: list[Buffer] = field(default_factory=list)  # of the last replay: the inputs' memory, then what was made
   state: set[int] = field(default_factory=set)  # memory that the step writes and that is neither
-  memory: dict[int, list[tuple[Any, Work, int, int]]] = field(
-    default_factory=dict
-  )  # slot -> (call, work, argument, device)
+  # slot -> (call, work, argument, device)
+  memory: dict[int, list[tuple[Any, Work, int, int]]] = field(default_factory=dict)
   values: dict[str, list[tuple[Any, int]]] = field(default_factory=dict)  # variable -> (call, its number)
 
   def __post_init__(self) -> None:
@@ -166,7 +180,7 @@ class Captured:
     self.stretches = prepare(self.work)
     self.slots = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
     number = {id(m): i for i, m in enumerate(self.slots)}
-    self.state = {id(m) for m in written(self.work, self.interpreted) if id(m) not in number}
+    self.state = {id(w.memory[0]) for w in self.work} - number.keys()
     for stretch in self.stretches:
       for w, d, call in stretch.bound:
         for i, m in enumerate(w.memory):
@@ -188,10 +202,9 @@ class Captured:
         for backend in stretch.backends:
           backend.synchronize()
       changed = {id(self.slots[i]): slots[i] for i in moved}
-      runs: list[Work | Run] = [*self.work, *self.interpreted]
-      for run in runs:
-        run.memory[:] = [changed.get(id(m), m) for m in run.memory]
-        run.variables.update((n, variables[n]) for n in given if n in run.variables)
+      for w in self.work:
+        w.memory[:] = [changed.get(id(m), m) for m in w.memory]
+        w.variables.update((n, variables[n]) for n in given if n in w.variables)
       for i in moved:
         for call, w, argument, d in self.memory.get(i, ()):
           call.set_buffer(argument, pointers(w, argument, d))
@@ -199,21 +212,13 @@ class Captured:
         for call, k in self.values.get(name, ()):
           call.set_variable(k, variables[name])
       self.slots, self.variables = slots, dict(variables)
-    for run in self.interpreted:
-      execute(run)
     for stretch in self.stretches:
       stretch.launch()
 
-
-def written(work: Sequence[Work], interpreted: Sequence[Run]) -> list[Buffer]:
-  """The memory that a step writes."""
-  targets = [w.memory[0] for w in work]
-  for run in interpreted:
-    assert run.plan.local is not None
-    order = run.plan.local.toposort()
-    to = {u.src[0].base for u in order if u.op is Ops.ASSIGN}
-    targets += [m for u, m in zip((u for u in order if u.op is Ops.BUFFER), run.memory) if u in to]
-  return targets
+  def results(self) -> Any:
+    """What the last replay has made, as fresh Tensors over its memory."""
+    shown = {m: m.show() for m in self.made}
+    return rebuild(self.form, (output.uop(self, shown) for output in self.outputs))
 
 
 def filled(work: Sequence[Work], memory: Buffer) -> bool:
@@ -255,7 +260,6 @@ class State:
 
   count: int = 0
   captured: Captured | None = None
-  outputs: list[Output] = field(default_factory=list)  # of the Tensors in the result
 
 
 class TinyJit(Generic[A, R]):
@@ -308,35 +312,40 @@ class TinyJit(Generic[A, R]):
     state = self.last = self.states.setdefault(arguments.key, State())
     state.count += 1
     if state.count == 1:
-      return self.realized(self.fxn(*args, **kwargs))
-    if state.captured is None:
-      return self.capture(state, arguments, lambda: self.fxn(*args, **kwargs))
-    state.captured.replay(arguments.buffers, arguments.variables)
-    return self.result(state)
-
-  def realized(self, result: R) -> R:
-    found: list[Any] = []
-    if (other := not_a_tensor(result)) is not None:
-      raise JitError(
-        f"{self.name} returns {other!r} of type {type(other).__name__}, which a replay would repeat unchanged\n"
-        "  fix: return Tensors (in tuples, lists, dicts) and None; compute the rest outside"
-      )
-    leaves(result, found)
-    if tensors := [x for x in found if is_tensor(x)]:
-      tensors[0].realize(*tensors[1:])
+      result = self.fxn(*args, **kwargs)
+      self.realized(result)
+    elif state.captured is None:
+      result = self.capture(state, arguments, lambda: self.fxn(*args, **kwargs))
+    else:
+      state.captured.replay(arguments.buffers, arguments.variables)
+      result = state.captured.results()
     return result
+
+  def realized(self, result: R) -> tuple[Any, list[UOp]]:
+    """The form of a result, and the graphs of its Tensors, which are realised."""
+    found: list[Any] = []
+    form = flatten(result, found)
+    for x in found:
+      if x is not None and not is_tensor(x):
+        raise JitError(
+          f"{self.name} returns {x!r} of type {type(x).__name__}, which a replay would repeat unchanged\n"
+          "  fix: return Tensors (in tuples, lists, dicts) and None; compute the rest outside"
+        )
+    realize_all(found)
+    return form, uops_of(found)
 
   @property
   def name(self) -> str:
     return str(getattr(self.fxn, "__name__", type(self.fxn).__name__))
 
   def capture(self, state: State, arguments: Arguments, call: Callable[[], R]) -> R:
-    """Runs the function once more, and notes every run of the engine."""
+    """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted."""
     runs: list[Run] = []
     earlier = UOp.buffer((0,), dtypes.uint8, "NPY").arg.uid
     recorders.append(runs.append)
     try:
-      result = self.realized(call())
+      result = call()
+      form, results = self.realized(result)
     finally:
       recorders.pop()
     if not runs:
@@ -351,43 +360,20 @@ class TinyJit(Generic[A, R]):
             f"variable {name} is {arguments.variables[name]} in the arguments and {value} inside the function\n"
             "  fix: use the argument itself, or another name"
           )
-    work = [w for run in runs if run.plan.local is None for w in work_of(run)]
-    interpreted = [run for run in runs if run.plan.local is not None]
-    found: list[Any] = []
-    leaves(result, found)
-    results = [x.uop for x in found if is_tensor(x)]
-    targets = {id(m) for m in written(work, interpreted)}
-    made = {
-      u: Made(m)
-      for u in UOp.sink(*results).toposort()
-      if u.op is Ops.BUFFER and u.arg.uid > earlier and id(m := buffer_of(u)) in targets and filled(work, m)
-    }
-    state.outputs = [Output.of(u, arguments, made) for u in results]
-    form = rebuild(result, lambda t: Hole(type(t)))
-    state.captured = Captured(
-      work, list(arguments.buffers), list(made.values()), dict(arguments.variables), form, interpreted
-    )
-    if DEBUG >= 1:
-      print(f"JIT captured {len(work)} kernels and copies, {len(arguments.buffers)} inputs")
+    if all(run.plan.local is None for run in runs):
+      work = [w for run in runs for w in work_of(run)]
+      targets = {id(w.memory[0]) for w in work}
+      made = {
+        u: Made(m)
+        for u in UOp.sink(*results).toposort()
+        if u.op is Ops.BUFFER and u.arg.uid > earlier and id(m := buffer_of(u)) in targets and filled(work, m)
+      }
+      outputs = [Output.of(u, arguments, made) for u in results]
+      inputs, variables = list(arguments.buffers), dict(arguments.variables)
+      state.captured = Captured(work, inputs, list(made.values()), variables, form, outputs)
+      if DEBUG >= 1:
+        print(f"JIT captured {len(work)} kernels and copies, {len(inputs)} inputs")
     return result
-
-  def result(self, state: State) -> R:
-    """The captured result with fresh Tensors over its memory."""
-    captured = state.captured
-    assert captured is not None
-    outputs = iter(state.outputs)
-    shown = {m: m.show() for m in captured.made}
-    result: R = rebuild(captured.result, lambda hole: hole.kind(next(outputs).uop(captured, shown)))
-    return result
-
-
-def not_a_tensor(result: Any) -> Any:
-  """Something in nested tuples, lists and dicts that is neither a Tensor nor None; None if there is no such thing."""
-  if isinstance(result, dict):
-    result = list(result.values())
-  if isinstance(result, (list, tuple)):
-    return next((x for y in result if (x := not_a_tensor(y)) is not None), None)
-  return None if is_tensor(result) else result
 
 
 def function(
@@ -423,8 +409,8 @@ def function(
         f"function {name} returns {type(result).__name__}\n  fix: return a Tensor, or a tuple of Tensors"
       )
     found: list[Any] = []
-    leaves((args, tuple(kwargs.values())), found)
-    given = {u for x in found for u in (x.uop if is_tensor(x) else x).toposort()}
+    flatten((args, tuple(kwargs.values())), found)
+    given = set(UOp.sink(*uops_of(found)).toposort())
     memory = dedup(u for x in results for u in x.uop.toposort(lambda u: u not in given) if u.op is Ops.BUFFER)
     implicit = [u for u in memory if u not in given]
     if implicit and not allow_implicit:

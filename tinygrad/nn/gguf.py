@@ -7,7 +7,6 @@ A string is a u64 length and its UTF-8 bytes. Dims are stored with the fastest-m
 
 from __future__ import annotations
 
-import enum
 import math
 import mmap
 import os
@@ -17,13 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.helpers import LazyModule
 from tinygrad.helpers import numpy as np
 from tinygrad.tensor import Tensor
 
 if TYPE_CHECKING:
+  from gguf import GGMLQuantizationType
   from numpy import float16, int8
   from numpy.typing import NDArray
 
+ggml: Any = LazyModule("gguf")  # the sizes of the tensor types, and the values of the quantised ones
 T = TypeVar("T")
 MAX_DIMS = 4  # GGML_MAX_DIMS
 MAX_NESTING = 4  # of arrays within arrays
@@ -39,29 +41,10 @@ class GGUFError(ValueError):
     super().__init__(f"GGUF {where}: {problem}\n  fix: {fix}")
 
 
-# The tensor types that this reader loads, by their number in the file.
-GGMLType = enum.IntEnum("GGMLType", {
-  "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14,
-  "I8": 24, "I16": 25, "I32": 26, "I64": 27, "F64": 28, "BF16": 30, "MXFP4": 39,
-})  # fmt: skip
-
-# Types of the format that are not loaded: only to call them by their name in the error.
-OTHER_TYPES = {
-  9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL",
-  21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0",
+PLAIN: dict[str, DType] = {
+  "F32": dtypes.float32, "F16": dtypes.float16, "BF16": dtypes.bfloat16, "F64": dtypes.float64,
+  "I8": dtypes.int8, "I16": dtypes.int16, "I32": dtypes.int32, "I64": dtypes.int64,
 }  # fmt: skip
-
-# (weights in a block, bytes of a block)
-PLAIN: dict[GGMLType, DType] = {
-  GGMLType.F32: dtypes.float32, GGMLType.F16: dtypes.float16, GGMLType.I8: dtypes.int8, GGMLType.I16: dtypes.int16,
-  GGMLType.I32: dtypes.int32, GGMLType.I64: dtypes.int64, GGMLType.F64: dtypes.float64, GGMLType.BF16: dtypes.bfloat16,
-}  # fmt: skip
-BLOCKS: dict[GGMLType, tuple[int, int]] = {k: (1, d.itemsize) for k, d in PLAIN.items()} | {
-  GGMLType.Q4_0: (32, 18), GGMLType.Q4_1: (32, 20), GGMLType.Q5_0: (32, 22), GGMLType.Q5_1: (32, 24),
-  GGMLType.Q8_0: (Q8_BLOCK, 2 + Q8_BLOCK), GGMLType.Q4_K: (256, 144), GGMLType.Q5_K: (256, 176),
-  GGMLType.Q6_K: (256, 210), GGMLType.MXFP4: (32, 17),
-}  # fmt: skip
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)  # MXFP4's numbers
 
 BOOL, STRING, ARRAY = 7, 8, 9
 SCALARS: dict[int, str] = {
@@ -75,7 +58,7 @@ class TensorInfo:
 
   name: str
   shape: tuple[int, ...]
-  type: GGMLType
+  type: GGMLQuantizationType
   offset: int
   nbytes: int
 
@@ -233,12 +216,12 @@ class GGUF:
     if min(shape) < 1 or math.prod(shape) >= 1 << 60:
       raise c.error(f"{field}: dims", f"the shape {list(shape)} is not possible", at=start)
     number = c.u32(f"{field}: type")
-    if number not in BLOCKS:
-      known = ", ".join(t.name for t in GGMLType)
-      fix = f"use a file with {known} tensors (llama-quantize MODEL OUT Q8_0 makes one)"
-      raise c.error(field, f"its type is {OTHER_TYPES.get(number, number)}; supported are {known}", fix, at=c.at - 4)
-    kind = GGMLType(number)
-    weights, nbytes = BLOCKS[kind]
+    if number not in ggml.GGML_QUANT_SIZES:
+      known = ", ".join(t.name for t in ggml.GGML_QUANT_SIZES)
+      fix = "use a file with tensors of these types (llama-quantize MODEL OUT Q8_0 makes one)"
+      raise c.error(field, f"its type is number {number}; known are {known}", fix, at=c.at - 4)
+    kind = ggml.GGMLQuantizationType(number)
+    weights, nbytes = ggml.GGML_QUANT_SIZES[kind]
     if shape[-1] % weights:
       raise c.error(field, f"rows of {shape[-1]} are no whole number of {kind.name} blocks of {weights}", at=start)
     offset = c.u64(f"{field}: offset")
@@ -258,12 +241,18 @@ class GGUF:
     return value
 
   def tensor(self, name: str) -> Tensor:
-    """Any tensor; a quantised one as float32, computed from its blocks where it is used."""
+    """Any tensor; a quantised one as float32: Q8_0 is computed from its blocks where it is used, others here."""
     t = self.info(name)
-    raw = Tensor(np.frombuffer(self._map, np.uint8, t.nbytes, t.offset))
-    if (dtype := PLAIN.get(t.type)) is not None:
-      return raw.bitcast(dtype).reshape(t.shape)
-    return dequantize(raw.reshape(-1, BLOCKS[t.type][1]), t.type).reshape(t.shape)
+    if t.type.name == "Q8_0":
+      quants, scales = map(Tensor, self.quants(name))
+      return (quants.float() * scales.float()).reshape(t.shape)
+    raw = np.frombuffer(self._map, np.uint8, t.nbytes, t.offset)
+    if (dtype := PLAIN.get(t.type.name)) is not None:
+      return Tensor(raw).bitcast(dtype).reshape(t.shape)
+    try:
+      return Tensor(ggml.quants.dequantize(raw.reshape(*t.shape[:-1], -1), t.type))
+    except NotImplementedError as e:
+      raise GGUFError(self.path, f"tensor {name!r}", f"is {t.type.name}, a type without values", REFETCH) from e
 
   def info(self, name: str) -> TensorInfo:
     if name not in self.tensors:
@@ -273,11 +262,11 @@ class GGUF:
   def floats(self, name: str) -> NDArray[Any]:
     """The F32 or F16 tensor `name` as a view of its shape."""
     t = self.info(name)
-    if t.type not in (GGMLType.F32, GGMLType.F16):
+    if t.type.name not in ("F32", "F16"):
       fix = "use a file with F32, F16 and Q8_0 tensors (llama-quantize MODEL OUT Q8_0 makes one)"
       raise GGUFError(self.path, f"tensor {name!r}", f"is {t.type.name}, not F32 or F16", fix, t.offset)
-    dt = np.dtype("<f4" if t.type is GGMLType.F32 else "<f2")
-    view: NDArray[Any] = np.frombuffer(self._map, dt, math.prod(t.shape), t.offset).reshape(t.shape)
+    kind = "<f4" if t.type.name == "F32" else "<f2"
+    view: NDArray[Any] = np.frombuffer(self._map, kind, math.prod(t.shape), t.offset).reshape(t.shape)
     return view
 
   def quants(self, name: str) -> tuple[NDArray[int8], NDArray[float16]]:
@@ -286,52 +275,9 @@ class GGUF:
     A weight is quant * scale; in the file a block is its float16 scale and its 32 int8 quants, hence the strides.
     """
     t = self.info(name)
-    if t.type is not GGMLType.Q8_0:
+    if t.type.name != "Q8_0":
       raise GGUFError(self.path, f"tensor {name!r}", f"is {t.type.name}", "read it with `floats`", t.offset)
     block = np.dtype([("scale", "<f2", (1,)), ("quant", "<i1", (Q8_BLOCK,))])
     x = np.frombuffer(self._map, block, math.prod(t.shape) // Q8_BLOCK, t.offset)
     x = x.reshape(*t.shape[:-1], t.shape[-1] // Q8_BLOCK)
     return x["quant"], x["scale"]
-
-
-def dequantize(b: Tensor, kind: GGMLType) -> Tensor:
-  """Blocks (n, bytes) uint8 -> their weights (n, weights) float32, as ggml's quantisation formats lay them out."""
-
-  def half(at: int) -> Tensor:
-    return b[:, at : at + 2].bitcast(dtypes.float16).float()
-
-  def nibbles(x: Tensor) -> Tensor:
-    """The low halves of all bytes, then the high halves."""
-    return x.bitwise_and(15).stack(x.rshift(4), dim=-2).flatten(-2)
-
-  def bits(x: Tensor, at: Tensor, count: int) -> Tensor:
-    return x.rshift(at.cast(dtypes.uint8)).bitwise_and((1 << count) - 1)
-
-  match kind:
-    case GGMLType.Q8_0:
-      return b[:, 2:].bitcast(dtypes.int8).float() * half(0)
-    case GGMLType.MXFP4:
-      return Tensor(E2M1)[nibbles(b[:, 1:]).int()] * (b[:, :1].float() - 127).exp2()
-    case GGMLType.Q4_0 | GGMLType.Q4_1 | GGMLType.Q5_0 | GGMLType.Q5_1:
-      low = nibbles(b[:, -16:])
-      fifth = kind in (GGMLType.Q5_0, GGMLType.Q5_1)
-      if fifth:
-        low = low + bits(b[:, -20:-16].unsqueeze(-1), Tensor.arange(8), 1).flatten(1).lshift(4)
-      if kind in (GGMLType.Q4_1, GGMLType.Q5_1):
-        return low.float() * half(0) + half(2)
-      return (low.float() - (16 if fifth else 8)) * half(0)
-    case GGMLType.Q6_K:  # 16 scales of 16 weights; of each weight 4 bits in `low` and 2 in `high`
-      low = b[:, :128].reshape(-1, 2, 64)
-      high = bits(b[:, 128:192].reshape(-1, 2, 1, 32), Tensor.arange(4).reshape(4, 1) * 2, 2)
-      q = nibbles(low).reshape(-1, 2, 4, 32) + high.lshift(4)
-      scales = b[:, 192:208].bitcast(dtypes.int8).float().unsqueeze(-1)
-      return ((q.float() - 32).reshape(-1, 16, 16) * scales).flatten(1) * half(208)
-    case _:  # Q4_K, Q5_K: 8 scales and minima of 6 bits for 32 weights each
-      s = b[:, 4:16].reshape(-1, 3, 4)
-      scale = s[:, 0].bitwise_and(63).cat(s[:, 2].bitwise_and(15) + s[:, 0].rshift(6).lshift(4), dim=1)
-      least = s[:, 1].bitwise_and(63).cat(s[:, 2].rshift(4) + s[:, 1].rshift(6).lshift(4), dim=1)
-      q = nibbles(b[:, -128:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
-      if kind is GGMLType.Q5_K:
-        q = q + bits(b[:, 16:48].unsqueeze(1), Tensor.arange(8).reshape(8, 1), 1).lshift(4)
-      y = q.float() * (scale.float() * half(0)).unsqueeze(-1) - (least.float() * half(2)).unsqueeze(-1)
-      return y.flatten(1)

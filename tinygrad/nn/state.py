@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, TypeVar
 from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.engine.realize import Box, host_blocks
-from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, numpy, prod
+from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, numpy, prod, tqdm
 from tinygrad.nn.gguf import GGUF
 from tinygrad.tensor import Tensor
 from tinygrad.uop.ops import Ops
@@ -412,7 +412,8 @@ def _legacy(source: str, data: memoryview) -> dict[str, Tensor]:
 def gguf_load(t: File) -> tuple[dict[str, Any], dict[str, Tensor]]:
   """(metadata by key, tensors by name) of a GGUF file: a path, or its bytes as a uint8 tensor.
 
-  The file is mapped. Quantised tensors come as float32, computed from their blocks where they are used.
+  The file is mapped. Quantised tensors come as float32: Q8_0 is computed from its blocks where it is used, the
+  other types of the package gguf are computed here.
   Raises: GGUFError for a file that is not as the format says, or of a type that is not supported; OSError.
   """
   file = GGUF("tensor", bytes(_contents(t)[1])) if isinstance(t, Tensor) else GGUF(t)
@@ -487,20 +488,10 @@ def load_state_dict(
       )
   if DEBUG.value >= 1 and (unused := sorted(set(state_dict) - set(found))):
     print(f"load_state_dict: the model has no place for {unused}", file=sys.stderr)
-  for k, v in _progress(found, verbose and realize):
+  for k, v in tqdm(found.items(), "loading weights", not (verbose and realize), leave=False):
     x = state_dict.pop(k) if consume else state_dict[k]
     # Not `replace`, which wants the same dtype: a model takes the precision that it was saved in.
     v.uop = (x.shard(v.device) if isinstance(v.device, Sharding) else x.to(v.device)).uop
     if realize:
       v.realize()
   return list(found.values())
-
-
-def _progress(found: dict[str, Tensor], shown: bool) -> Iterator[tuple[str, Tensor]]:
-  if not shown or not sys.stderr.isatty():
-    yield from found.items()
-    return
-  from rich.console import Console
-  from rich.progress import track
-
-  yield from track(list(found.items()), "loading weights", console=Console(stderr=True), transient=True)
