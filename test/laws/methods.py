@@ -64,7 +64,6 @@ class Row:
   pick: int | None = None
   forward: bool = False  # not differentiated
   largest: int = 600  # elements
-  distinct: bool = False  # differentiated at distinct values only: a tie's gradient has several right answers
 
   @property
   def creates(self) -> bool:
@@ -495,8 +494,8 @@ ROWS: tuple[Row, ...] = (
   # -------- scans and orders
   Row("cumsum", EXACT, axis, np.cumsum, ndim=(1, 4)),
   Row("cumprod", KINK, axis, np.cumprod, "float", (1, 4)),
-  Row("cummax", KINK, axis, np.maximum.accumulate, ndim=(1, 4), pick=0, distinct=True),
-  Row("cummin", KINK, axis, np.minimum.accumulate, ndim=(1, 4), pick=0, distinct=True),
+  Row("cummax", KINK, axis, np.maximum.accumulate, ndim=(1, 4), pick=0),
+  Row("cummin", KINK, axis, np.minimum.accumulate, ndim=(1, 4), pick=0),
   *[Row(n, STEP, axis, ndim=(1, 4), pick=1, forward=True) for n in ("cummax", "cummin")],
   Row("logcumsumexp", SMOOTH, axis, np.logaddexp.accumulate, "float", (1, 4)),
   Row("sort", KINK, axis, np.sort, ndim=(1, 4), pick=0, largest=100),

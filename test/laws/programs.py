@@ -596,7 +596,7 @@ class Generator:
       return False
     if not v.exact and (row.kind & Kind.JUMPS or (self.backward and row.kind & Kind.BENDS)):
       return False
-    if (writes(row) and not self.writable(v)) or (self.backward and row.distinct):
+    if writes(row) and not self.writable(v):
       return False
     if row.of == "float" or (self.backward and row.of == "number"):
       return v.dtype in FLOATS
@@ -621,9 +621,6 @@ class Generator:
       shape[shape.index(max(shape))] //= 2
     kinds = {"float": FLOATS, "bool": (dtypes.bool,), "int": (dtypes.int32, dtypes.int8, dtypes.int64, dtypes.uint8)}
     dtype = self.rng.choice(FLOATS if self.backward and row.of != "bool" else kinds.get(row.of, NUMERIC))
-    if row.distinct and self.backward:
-      order = np.random.default_rng(self.rng.randrange(1 << 30)).permutation(math.prod(shape))
-      return self.leaf(tuple(shape), dtype, order.reshape(shape).astype(to_numpy_dtype(dtype)))
     v = self.leaf(tuple(shape), dtype)
     if not writes(row) or self.writable(v):
       return v

@@ -508,7 +508,7 @@ for _axis in (0, -1):
     whole=True,
   )
 row("cumprod", WIDE, lambda x: x.cumprod(0), None, FLOAT, whole=True)
-row("cummax", WIDE, lambda x: x.cummax(0), None, FLOAT, whole=True, wide=True, grad=False)  # ties share it, as in max
+row("cummax", WIDE, lambda x: x.cummax(0), None, FLOAT, whole=True, wide=True)
 row(
   "max_pool2d",
   [((1, 1, 6, 6),)],

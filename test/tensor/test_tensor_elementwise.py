@@ -1,5 +1,7 @@
 """Elementwise methods against numpy, with their gradients."""
 
+import math
+
 import numpy as np
 import pytest
 from tensor_oracle import close
@@ -57,3 +59,27 @@ ERRORS = [
 def test_errors(call, error, message):
   with pytest.raises(error, match=message):
     call()
+
+
+@pytest.mark.parametrize("divisor", [math.inf, -math.inf, 1e30, -3.0])
+def test_remainders_by_a_divisor_out_of_reach(divisor):
+  x = np.array([1.0, -1.0, 0.0, 1e-30, math.inf, math.nan], np.float32)
+  with np.errstate(invalid="ignore"):
+    close(Tensor(x).mod(divisor), np.mod(x, np.float32(divisor)))
+    close(Tensor(x).fmod(divisor), np.fmod(x, np.float32(divisor)))
+  close(Tensor(-1.0).mod(leaf := Tensor(3.0)).gradient(leaf)[0], 1.0)  # -floor(x / y)
+
+
+@pytest.mark.parametrize("device", ["CPU", "PYTHON"])
+@pytest.mark.parametrize("name", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_shifts_by_the_width_or_more_leave_the_sign(name, device):
+  x = np.array([-1, 1, -2, 5, 100, -100]).astype(name)
+  width = 8 * x.itemsize
+  amounts = [np.array([width, width + 3, width - 1, 0, 1, width], name), *(np.array(k, name) for k in (1, width, 100))]
+  if x.dtype.kind == "i":
+    amounts.append(np.array([-1, -width, -width - 1, -3, 0, 1], name))
+  for y in amounts:
+    numbers = Tensor(y, device=device) if y.ndim else int(y)
+    np.testing.assert_array_equal(Tensor(x, device=device).lshift(numbers).numpy(), np.left_shift(x, y))
+    np.testing.assert_array_equal(Tensor(x, device=device).rshift(numbers).numpy(), np.right_shift(x, y))
+  assert np.right_shift(x, np.array(width, name))[0] == (-1 if x.dtype.kind == "i" else 0)

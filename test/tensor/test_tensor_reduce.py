@@ -83,6 +83,22 @@ def test_running_sums_along_other_dims():
   assert Tensor.zeros(0, 3).cumsum(0).shape == (0, 3)
 
 
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+@pytest.mark.parametrize("cut", [None, 0, 1])
+@pytest.mark.parametrize("n", [5, 600])
+def test_ties_of_a_running_extremum_give_the_gradient_to_the_place_shown(name, cut, n):
+  x = np.random.default_rng(0).integers(-1, 2, (2, n)).astype(np.float32)
+  weight = (np.arange(2 * n) % 13).reshape(2, n).astype(np.float32)
+  leaf = Tensor(x)
+  values, places = getattr(leaf if cut is None else leaf.shard(("CPU", "CPU:1"), cut), name)(1)
+  got = (values * Tensor(weight).shard_like(values)).sum().gradient(leaf)[0].numpy()
+  want = np.zeros_like(x)
+  for row in range(2):  # as PyTorch: the derivative of x at the places
+    np.add.at(want[row], places.numpy()[row], weight[row])
+  np.testing.assert_array_equal(got, want)
+  np.testing.assert_array_equal(np.take_along_axis(x, places.numpy(), 1), values.numpy())
+
+
 def test_normalize():
   check(lambda x: x.normalize(dim=1), lambda x: x / np.sqrt((x**2).sum(1, keepdims=True)), normal(1, (2, 3)))
 

@@ -159,16 +159,17 @@ class Elementwise(Movement):
 
   def mod(self, x: Any, reverse: _bool = False) -> Self:
     """x - y*floor(x/y): the remainder with the sign of the divisor, as Python's %."""
-    a, b = self._operands(x, "mod", reverse)
+    a, b = (self._wrap(u) for u in self._operands(x, "mod", reverse))
     if not dtypes.is_float(a.dtype):
       return self._integer_binary(Ops.MOD, x, "mod", reverse)
-    quotient = a.alu(Ops.FDIV, b).alu(Ops.FLOOR)
-    return self._new(a.alu(Ops.SUB, quotient.alu(Ops.MUL, b)))
+    rest = a.fmod(b)
+    return rest.ne(0).bitwise_and(rest.lt(0).ne(b.lt(0))).where(rest.add(b), rest)
 
   def fmod(self, x: Any) -> Self:
     """The remainder with the sign of the dividend, as C's fmod."""
     a, b = (self._wrap(u) for u in self._operands(x, "fmod"))
-    return a.sub(a.div(b, rounding_mode="trunc").mul(b))
+    quotient = a.div(b, rounding_mode="trunc")
+    return quotient.eq(0).where(a, a.sub(quotient.mul(b)))  # 0 * inf is nan
 
   def maximum(self, x: Any) -> Self:
     return self._binary(Ops.MAX, x, "maximum")
@@ -322,10 +323,11 @@ class Elementwise(Movement):
     return self.bool()._unary(Ops.NOT)
 
   def lshift(self, x: Any, reverse: _bool = False) -> Self:
+    """x << y; 0 where y is the type's width or more, or negative."""
     return self._integer_binary(Ops.SHL, x, "lshift", reverse)
 
   def rshift(self, x: Any, reverse: _bool = False) -> Self:
-    """x >> y; arithmetic for signed types."""
+    """x >> y; arithmetic for signed types. Where y is the type's width or more, or negative, only the sign is left."""
     return self._integer_binary(Ops.SHR, x, "rshift", reverse)
 
   # ---- operators

@@ -176,13 +176,21 @@ class Reduce(Creation):
       totals = totals._new(totals.uop.copy_to_device(where.settled.with_dims(where.dims[: self.ndim - 1])))
     totals = totals._cumulate(-1, op, identity)
     before = totals._slice(totals.ndim - 1, 0, blocks - 1).pad((1, 0), value=identity)
-    merged = inner._new(inner.uop.alu(op, before.unsqueeze(-1)._expand_to(inner.shape).uop))
+    before = before.unsqueeze(-1)._expand_to(inner.shape)
+    if op is Ops.MAX and dtypes.is_float(self.dtype):  # one of equals takes the gradient: the last, whatever the blocks
+      merged = inner.ge(before).bitwise_or(inner.isnan()).where(inner, before)
+    else:
+      merged = inner.alu(op, before)
     return merged.flatten(-2)._slice(self.ndim - 1, 0, n).transpose(dim, -1)
 
   def _cumulate_short(self, op: Ops, identity: Any) -> Self:
     n = int(self.shape[-1])
     windows = self.pad((n - 1, 0), value=identity)._pool((n,))
-    return windows._reduce(op, -1, False)
+    if op is not Ops.MAX or not dtypes.is_float(self.dtype):
+      return windows._reduce(op, -1, False)
+    place, fixed = self.arange(n), windows.detach()
+    hit = fixed.eq(fixed.max(-1, keepdim=True)).bitwise_or(fixed.isnan())
+    return hit.where(place, 0).max(-1, keepdim=True).eq(place).where(windows, -0.0).sum(-1)
 
   def cumsum(self, axis: int = 0) -> Self:
     """The sum of the elements up to and including each one along `axis`."""
@@ -197,7 +205,8 @@ class Reduce(Creation):
     return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
 
   def cummax(self, axis: int = 0) -> tuple[Self, Self]:
-    """The greatest element so far along `axis`, and where it stands (the last one of equals), int32."""
+    """The greatest element so far along `axis`, and where it stands (the last one of equals, which also takes the
+    gradient), int32."""
     values = self._cumulate(axis, Ops.MAX, dtypes.min(self.dtype))
     hit = self.eq(values).bitwise_or(self.isnan())  # a nan stays the greatest
     if not self.ndim:
@@ -207,7 +216,7 @@ class Reduce(Creation):
     return values, hit.where(places, 0)._cumulate(dim, Ops.MAX, 0)
 
   def cummin(self, axis: int = 0) -> tuple[Self, Self]:
-    """The least element so far along `axis`, and where it stands (the last one of equals), int32."""
+    """The least element so far along `axis`, and where it stands (as in `cummax`), int32."""
     if not dtypes.is_float(self.dtype):
       values, places = self.bitwise_not().cummax(axis)
       return values.bitwise_not(), places
