@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from tinygrad.dtype import ConstType, DType, dtypes, to_numpy_dtype
+from tinygrad.dtype import ConstType, DType, dtypes, to_dtype, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 
@@ -313,7 +313,20 @@ def _widened(u: UOp, src: tuple[UOp, ...]) -> UOp:
   return _convert(_function(UOp.new(u.op, dtypes.float32, wide, u.arg)), u.dtype)
 
 
+def lower_shift(op: Ops, x: UOp, y: UOp) -> UOp:
+  """A shift by the width or more (or by a negative y), which no processor defines: 0; to the right the sign."""
+  width, signed = x.dtype.bitsize, x.dtype in dtypes.sints
+  if 0 <= y.vmin and y.vmax < width:
+    return alu(op, x, y)
+  inside = less(bitcast(y, to_dtype(f"uint{width}")), width)
+  if op is Ops.SHR and signed:
+    return alu(op, x, where(inside, y, const(y.dtype, width - 1)))
+  return where(inside, alu(op, x, alu(Ops.AND, y, width - 1)), const(x.dtype, 0))
+
+
 def _function(u: UOp) -> UOp:
+  if u.op in (Ops.SHL, Ops.SHR) and u.dtype in dtypes.ints:
+    return lower_shift(u.op, *u.src)
   if u.op in _FUNCTIONS and (u.dtype is dtypes.float32 or u.op in _FLOAT64):
     return _FUNCTIONS[u.op](*u.src)
   return u
