@@ -8,7 +8,7 @@ import pytest
 
 from extra import fuzz_sharding
 from extra.fuzz_sharding import DIFFERS, attempt, case_of, fuzz, main, program_text
-from tinygrad.sharding import localize, moves, place
+from tinygrad.sharding import decisions, localize, moves
 from tinygrad.uop.ops import Ops
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ def planted(monkeypatch):
     monkeypatch.setattr(localize, "apply_step", lambda x, s, shape: x if s.kind == "all_reduce" else step(x, s, shape))
 
   def clear():
-    place.forget()
+    decisions.forget()
     moves.plan.cache_clear()
 
   yield plant

@@ -13,7 +13,7 @@ import numpy as np
 from tinygrad.device import Digit, Owe, Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.runtime import python
-from tinygrad.sharding import localize, moves, owed, place
+from tinygrad.sharding import decisions, factors, localize, moves, owed, place
 from tinygrad.uop.cards import Owed
 from tinygrad.uop.ops import Ops, UOp, simplify_sint
 
@@ -28,7 +28,7 @@ def mutant(f: Callable[[Patch], None]) -> Callable[[Patch], None]:
 
 @mutant
 def reshape_keeps_uneven_cuts(patch: Patch) -> None:
-  for module in (place, localize):
+  for module in (factors, decisions, localize):
     patch(module, "legal", lambda cuts, lists, f: {factor: digits for factor, digits in cuts.items() if digits})
 
 
@@ -52,13 +52,13 @@ def reduce_scatter_only_slices(patch: Patch) -> None:
 
 @mutant
 def every_debt_is_a_sum(patch: Patch) -> None:
-  patch(place, "Owe", lambda digits, op, disjoint: Owe(digits, Ops.ADD, disjoint))
+  patch(decisions, "Owe", lambda digits, op, disjoint: Owe(digits, Ops.ADD, disjoint))
 
 
 @mutant
 def max_and_min_swapped(patch: Patch) -> None:
   swap = {Ops.MAX: Ops.MIN, Ops.MIN: Ops.MAX}
-  patch(place, "Owe", lambda digits, op, disjoint: Owe(digits, swap.get(op, op), disjoint))
+  patch(decisions, "Owe", lambda digits, op, disjoint: Owe(digits, swap.get(op, op), disjoint))
 
 
 @mutant
@@ -156,13 +156,13 @@ def replicas_combined_by_sum(patch: Patch) -> None:
 @mutant
 def expand_cuts_its_source(patch: Patch) -> None:
   """A dim of 1 that grows is cut with the result: only the first device has it."""
-  rule = place.factor_rule
+  rule = factors.factor_rule
 
   def grown_dims_too(u: Any) -> Any:
     f = rule(u)
-    return place.Factors((f.out,), f.out, f.sizes) if u.op is Ops.EXPAND else f
+    return factors.Factors((f.out,), f.out, f.sizes) if u.op is Ops.EXPAND else f
 
-  for module in (place, localize):
+  for module in (factors, decisions, place, localize):
     patch(module, "factor_rule", grown_dims_too)
 
 
@@ -208,23 +208,24 @@ def assign_overwrites_what_is_outside(patch: Patch) -> None:
 @mutant
 def joined_dims_minor_to_major(patch: Patch) -> None:
   """A dim of several factors is cut by their digits in the wrong order."""
-  patch(
-    place,
-    "project",
-    lambda lists, cuts: tuple(tuple(d for factor in reversed(inner) for d in cuts.get(factor, ())) for inner in lists),
-  )
+
+  def reversed_dims(lists: Any, cuts: Any) -> Any:
+    return tuple(tuple(d for factor in reversed(inner) for d in cuts.get(factor, ())) for inner in lists)
+
+  for module in (factors, decisions):
+    patch(module, "project", reversed_dims)
 
 
 @mutant
 def table_rows_not_owed(patch: Patch) -> None:
   """A lookup in a table cut by rows is taken to be complete on each device."""
-  rule = place.factor_rule
+  rule = factors.factor_rule
 
   def complete(u: Any) -> Any:
     f = rule(u)
-    return place.Factors(f.src, f.out, f.sizes, f.blocked, frozenset(), f.remapped) if u.op is Ops.GATHER else f
+    return factors.Factors(f.src, f.out, f.sizes, f.blocked, frozenset(), f.remapped) if u.op is Ops.GATHER else f
 
-  patch(place, "factor_rule", complete)
+  patch(decisions, "factor_rule", complete)
 
 
 # ---------------------------------------------------------------- the table of owed reductions
@@ -293,4 +294,4 @@ def everything_else_keeps(patch: Patch) -> None:
 
 @mutant
 def roots_still_owe(patch: Patch) -> None:
-  patch(place, "settled", lambda u: u)
+  patch(place, "arrived", lambda x, device: x)

@@ -10,8 +10,8 @@ from programs import make
 
 from tinygrad.device import Device
 from tinygrad.helpers import Context
-from tinygrad.sharding import moves, place
-from tinygrad.sharding.place import STRATEGIES
+from tinygrad.sharding import decisions, moves
+from tinygrad.sharding.decisions import STRATEGIES
 from tinygrad.uop.ops import GroupOp, Ops
 
 INTERPRETED, COMPILED, CHUNK = 2000, 200, 100
@@ -88,7 +88,7 @@ def test_the_programs_hold_every_op_forward_and_backward():
 
 
 def clear_caches():
-  place.forget()
+  decisions.forget()
   moves.plan.cache_clear()
   moves._wire.cache_clear()
 

@@ -17,9 +17,12 @@ from typing import Any
 from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import SPEC
+from tinygrad.sharding.decisions import deliver
+from tinygrad.sharding.factors import collect, dims_of, factor_rule, legal, project
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, plan
 from tinygrad.sharding.narrow import gather_narrow
-from tinygrad.sharding.place import collect, deliver, dims_of, factor_rule, legal, place_in_order, project
+from tinygrad.sharding.owed import debts_of
+from tinygrad.sharding.place import place_in_order
 from tinygrad.uop.cards import Factors
 from tinygrad.uop.ops import Collective, GroupOp, Ops, UOp, simplify_sint, sint, sint_to_uop, smax, smin
 from tinygrad.uop.rewrite import substitute
@@ -28,7 +31,6 @@ from tinygrad.uop.spec import check_graph
 Demand = tuple[UOp, Placement | None]
 Rule = tuple[list[Demand], Callable[[list[UOp]], UOp]]  # what a local form is made of, and how
 DEVICE_NUM = "_device_num"
-REMAPPING = frozenset((Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.CAT, Ops.WINDOW, Ops.SPREAD))
 WRITES = frozenset((Ops.ASSIGN,))  # hot: a member of an enum takes longer to look up than to find here
 MOVES = frozenset((Ops.MOVE,))
 UNLIKE = frozenset((Ops.SINK, Ops.AFTER, Ops.BUFFER, Ops.DETACH, Ops.MOVE, Ops.IOTA, Ops.GATHER))  # not `Local`s
@@ -102,10 +104,6 @@ def lengths(s: Placement | None, shape: Sequence[sint]) -> tuple[sint, ...]:
 
 def is_cut(p: Placement | None) -> bool:
   return isinstance(p, Sharding) and bool(p.dims)
-
-
-def owes(u: UOp) -> bool:
-  return isinstance(u.device, Sharding) and bool(u.device.pending)
 
 
 def scalar(value: sint, dtype: DType, shape: Sequence[sint]) -> UOp:
@@ -303,7 +301,7 @@ class Localizer:
       return local(u, p, (p, p))
     if u.op is Ops.DETACH:
       return own, lambda xs: xs[0]
-    if u.op is Ops.MOVE or self.is_remap(u):
+    if u.op is Ops.MOVE or is_remap(u):
       return self.move_rule(u, p)
     if not isinstance(p, Sharding):
       return local(u, p, [there for _, there in own])
@@ -353,13 +351,6 @@ class Localizer:
     return [(u, d)], lambda xs: cut_out(xs[0], u.shape, d, p)
 
   # ---- communication
-
-  def is_remap(self, u: UOp) -> bool:
-    """Whether u maps indices along a dim that is cut."""
-    if u.op not in REMAPPING:
-      return False
-    dims = touched(u, factor_rule(u))
-    return any(isinstance(v.device, Sharding) and v.device.cut(i) for v in (u, *u.src) for i in dims)
 
   def move_rule(self, u: UOp, p: Placement) -> Rule:
     """A move, or an index map along a cut dim: COLLECTIVEs, and slices where no byte has to travel."""
@@ -422,18 +413,26 @@ class Localizer:
   def leads_to_remap(self, u: UOp) -> bool:
     """Whether u is a row of movement ops with an index map along a cut dim in it."""
     while u.op in GroupOp.Movement or (u.op is Ops.MOVE and not u.arg.pinned and moves_freely(u)):
-      if self.is_remap(u):
+      if is_remap(u):
         return True
       u = u.src[0]
     return False
 
 
+def is_remap(u: UOp) -> bool:
+  """Whether u maps indices along a dim that is cut."""
+  if u.op not in GroupOp.Remapping:
+    return False
+  dims = touched(u, factor_rule(u))
+  return any(isinstance(v.device, Sharding) and v.device.cut(i) for v in (u, *u.src) for i in dims)
+
+
 def moves_freely(u: UOp) -> bool:
   """Whether a MOVE stays on one device set and settles nothing, so that it may be part of an index map."""
   x = u.src[0]
-  return (
-    x.device is not None and u.device is not None and same_devices(x.device, u.device) and not owes(x) and not owes(u)
-  )
+  if x.device is None or u.device is None or debts_of(x) or debts_of(u):
+    return False
+  return same_devices(x.device, u.device)
 
 
 def touched(u: UOp, f: Factors) -> set[int]:
@@ -476,13 +475,7 @@ def whole_assigns(order: Sequence[UOp]) -> UOp:
     while base.op in GroupOp.Movement:
       views.append(base)
       base = base.src[0]
-    if not any(
-      v.op in REMAPPING
-      and any(
-        isinstance(d := s.device, Sharding) and d.cut(i) for i in touched(v, factor_rule(v)) for s in (v, v.src[0])
-      )
-      for v in views
-    ):
+    if not any(map(is_remap, views)):
       continue
     value, base = substitute(u.src[1], mapping, done), substitute(base, mapping, done)
     mask = UOp.const(dtypes.bool, True).broadcast_to(u.shape)

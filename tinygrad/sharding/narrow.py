@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 
-from tinygrad.device import Sharding
+from tinygrad.device import Placement, Sharding, same_devices
+from tinygrad.sharding.decisions import PUSHED
+from tinygrad.sharding.factors import below
 from tinygrad.sharding.moves import ints, size_of, wire
 from tinygrad.uop.ops import Move, Ops, UOp
 from tinygrad.uop.rewrite import substitute
@@ -16,20 +19,45 @@ LARGE = 1 << 16  # bytes to be saved for which one more meeting of the devices i
 
 def gather_narrow(order: Sequence[UOp]) -> UOp:
   """CAST(all_reduce(x)) -> all_gather(CAST(reduce_scatter(x))), the cast to fewer bytes an element, where it alone
-  reads a large x: every element is cast as before, so the bits are the same. The sink comes last in `order`."""
+  reads a large x: every element is cast as before, so the bits are the same. Where all that reads the cast is a move to
+  a cut, x is scattered onto that, and nothing is gathered. The sink comes last in `order`."""
   mapping: dict[UOp, UOp] = {}
   casts = [u for u in order if u.op in CASTS and u.src[0].op is Ops.MOVE]
   uses = Counter(s for u in order for s in u.src) if casts else {}
+  readers = {s: u for u in order for s in u.src} if casts else {}
   for u in casts:
-    if uses[u.src[0]] == 1 and (way := scattered(u)) is not None:
-      move = u.src[0]
+    move = u.src[0]
+    if uses[move] > 1:
+      continue
+    links, last = [u], u
+    while uses[last] == 1 and (last := readers[last]).op in PUSHED:
+      links.append(last)
+    wanted = last.device if last.op is Ops.MOVE else None
+    for link in reversed(links):
+      wanted = below(link, wanted) if wanted is not None else None
+    if wanted is not None and costs_less(move, wanted):
+      v = UOp.new(Ops.MOVE, move.dtype, move.src, Move(wanted, False))
+      v.origin = last.origin
+      for link in links:
+        v = link.replace(src=(v,))
+      mapping[last] = v
+    elif (way := scattered(u)) is not None:
       part = UOp.new(Ops.MOVE, move.dtype, move.src, Move(way, move.arg.pinned))
       part.origin = move.origin
-      cast = UOp.new(Ops.CAST, u.dtype, (part,))
-      cast.origin = u.origin
-      mapping[u] = UOp.new(Ops.MOVE, u.dtype, (cast,), move.arg)
+      mapping[u] = UOp.new(Ops.MOVE, u.dtype, (u.replace(src=(part,)),), move.arg)
       mapping[u].origin = move.origin
   return substitute(order[-1], mapping) if mapping else order[-1]
+
+
+def costs_less(move: UOp, there: Placement) -> bool:
+  """Whether `move` settles what can be settled in fewer bytes to `there`, a cut."""
+  owing, here = move.src[0].device, move.device
+  if not isinstance(owing, Sharding) or not owing.pending or move.arg.pinned or here is None:
+    return False
+  if not isinstance(there, Sharding) or there.pending or not same_devices(owing, there):
+    return False
+  price = functools.partial(wire, move.shape, move.dtype.itemsize, owing)
+  return price(there) < price(here)
 
 
 def scattered(u: UOp) -> Sharding | None:

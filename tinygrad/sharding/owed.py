@@ -103,7 +103,7 @@ def union(debts: Sequence[Debts]) -> Debts | None:
     if _digits(more) == _digits(out):
       same = len(out) == len(more)
       out = [Owe(o.digits, o.op, same and o.disjoint and more[i].disjoint) for i, o in enumerate(out)]
-    elif any(_overlap(a, b) for a in _digits(out) for b in _digits(more)):
+    elif any(overlap(a, b) for a in _digits(out) for b in _digits(more)):
       return None
     else:
       out += more
@@ -115,7 +115,9 @@ def _digits(debts: Sequence[Owe]) -> tuple[Digit, ...]:
   return merge_digits(sorted((d for o in debts for d in o.digits), key=lambda d: -d.stride))
 
 
-def _overlap(a: Digit, b: Digit) -> bool:
+def overlap(a: Digit, b: Digit) -> bool:
+  """Whether two digits cannot be part of one placement: they share a part of the device's number, or form no divisor
+  chain."""
   low, high = (a, b) if a.stride < b.stride else (b, a)
   return high.stride % (low.stride * low.size) != 0
 
@@ -197,7 +199,7 @@ def _product(c: Case) -> Kept | None:
 
 def _two_sums(c: Case) -> Kept | None:
   x, y = c.src
-  if not any(_overlap(d, e) for d in _digits(c.debts[0]) for e in _digits(c.debts[1])):
+  if not any(overlap(d, e) for d in _digits(c.debts[0]) for e in _digits(c.debts[1])):
     return c.stay()
   if x is y or aligned((x, y)):
     return None

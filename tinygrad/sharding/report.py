@@ -9,8 +9,9 @@ from typing import Any
 
 from tinygrad.device import Placement, Sharding, device_set, show_placement
 from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str
-from tinygrad.sharding.localize import Localizer, complete, owes
+from tinygrad.sharding.localize import Localizer, complete
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, size_of
+from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
 from tinygrad.uop.cards import CARDS
 from tinygrad.uop.ops import GroupOp, Ops, UOp, render_shape
@@ -171,7 +172,7 @@ def why(u: UOp, step: Step, reader: UOp | None) -> str:
   if step.kind in ("all_reduce", "reduce_scatter"):
     ops = "+".join(dict.fromkeys(o.op.name.lower() for o in step.a.pending)) if isinstance(step.a, Sharding) else ""
     return f"{debtor(x).op.name.lower()} over a cut dim owes {ops}, and {wants} needs it {VERBS[step.kind]}"
-  if x.op is Ops.CAST and (summed := x.src[0]).op is Ops.MOVE and owes(summed.src[0]) and step.kind == "all_gather":
+  if x.op is Ops.CAST and (summed := x.src[0]).op is Ops.MOVE and debts_of(summed.src[0]) and step.kind == "all_gather":
     return f"{wants} needs it whole: summed in {summed.dtype.name}, gathered in {x.dtype.name}"
   if u.arg.pinned:
     return f"the user placed it: {show_placement(u.device)}"
@@ -180,7 +181,7 @@ def why(u: UOp, step: Step, reader: UOp | None) -> str:
 
 def debtor(x: UOp) -> UOp:
   """The op that a debt of `x` comes from (one of them): what lies between ran before the reduction."""
-  while owing := [s for s in x.src if isinstance(s.device, Sharding) and s.device.pending]:
+  while owing := [s for s in x.src if debts_of(s)]:
     x = next((s for s in owing if s.op is not Ops.MOVE), owing[0])  # a MOVE may be a lift
   return x
 

@@ -116,6 +116,7 @@ class GroupOp:
   Binary = frozenset(Ops(i) for i in range(Ops.ADD, Ops.WHERE))
   Elementwise = Unary | Binary | {Ops.WHERE}
   Movement = frozenset(Ops(i) for i in range(Ops.RESHAPE, Ops.GATHER))
+  Remapping = frozenset(Ops(i) for i in range(Ops.PAD, Ops.GATHER))  # a dim's index map is not the identity
   Comparison = frozenset((Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE))
   Commutative = frozenset((Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN, Ops.AND, Ops.OR, Ops.XOR, Ops.CMPEQ, Ops.CMPNE))
   Leaf = frozenset((Ops.UNIQUE, Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.VARIABLE, Ops.HOLE))
@@ -199,6 +200,18 @@ class Hooks:
   origin: tuple[str, int] | None = None
   simplify: Callable[[UOp], UOp] = staticmethod(lambda u: u)
   check: Callable[[UOp], None] = staticmethod(lambda u: None)
+
+
+def _operator(op: Ops) -> tuple[Callable[[UOp, Any], UOp], Callable[[UOp, Any], UOp]]:
+  """The methods `self op x` and `x op self`; x may be a Python scalar."""
+
+  def forward(self: UOp, x: Any) -> UOp:
+    return self.alu(op, x if isinstance(x, UOp) else self.const_like(x))
+
+  def reverse(self: UOp, x: Any) -> UOp:
+    return (x if isinstance(x, UOp) else self.const_like(x)).alu(op, self)
+
+  return forward, reverse
 
 
 class UOp:
@@ -630,81 +643,29 @@ class UOp:
 
   # ---- operators
 
-  def _with(self, op: Ops, other: Any, reverse: bool = False) -> UOp:
-    y = other if isinstance(other, UOp) else self.const_like(other)
-    return y.alu(op, self) if reverse else self.alu(op, y)
-
-  def __add__(self, x: Any) -> UOp:
-    return self._with(Ops.ADD, x)
-
-  def __radd__(self, x: Any) -> UOp:
-    return self._with(Ops.ADD, x, True)
-
-  def __sub__(self, x: Any) -> UOp:
-    return self._with(Ops.SUB, x)
-
-  def __rsub__(self, x: Any) -> UOp:
-    return self._with(Ops.SUB, x, True)
-
-  def __mul__(self, x: Any) -> UOp:
-    return self._with(Ops.MUL, x)
-
-  def __rmul__(self, x: Any) -> UOp:
-    return self._with(Ops.MUL, x, True)
-
-  def __truediv__(self, x: Any) -> UOp:
-    return self._with(Ops.FDIV, x)
-
-  def __rtruediv__(self, x: Any) -> UOp:
-    return self._with(Ops.FDIV, x, True)
-
-  def __floordiv__(self, x: Any) -> UOp:
-    return self._with(Ops.IDIV, x)
-
-  def __rfloordiv__(self, x: Any) -> UOp:
-    return self._with(Ops.IDIV, x, True)
-
-  def __mod__(self, x: Any) -> UOp:
-    return self._with(Ops.MOD, x)
-
-  def __rmod__(self, x: Any) -> UOp:
-    return self._with(Ops.MOD, x, True)
+  __add__, __radd__ = _operator(Ops.ADD)
+  __sub__, __rsub__ = _operator(Ops.SUB)
+  __mul__, __rmul__ = _operator(Ops.MUL)
+  __truediv__, __rtruediv__ = _operator(Ops.FDIV)
+  __floordiv__, __rfloordiv__ = _operator(Ops.IDIV)
+  __mod__, __rmod__ = _operator(Ops.MOD)
+  __lt__, __gt__ = _operator(Ops.CMPLT)
+  __and__ = _operator(Ops.AND)[0]
+  __or__ = _operator(Ops.OR)[0]
+  __xor__ = _operator(Ops.XOR)[0]
+  eq = _operator(Ops.CMPEQ)[0]
+  ne = _operator(Ops.CMPNE)[0]
+  maximum = _operator(Ops.MAX)[0]
+  minimum = _operator(Ops.MIN)[0]
 
   def __neg__(self) -> UOp:
     return self.alu(Ops.NEG)
 
-  def __and__(self, x: Any) -> UOp:
-    return self._with(Ops.AND, x)
-
-  def __or__(self, x: Any) -> UOp:
-    return self._with(Ops.OR, x)
-
-  def __xor__(self, x: Any) -> UOp:
-    return self._with(Ops.XOR, x)
-
-  def __lt__(self, x: Any) -> UOp:
-    return self._with(Ops.CMPLT, x)
-
-  def __gt__(self, x: Any) -> UOp:
-    return self._with(Ops.CMPLT, x, True)
-
   def __ge__(self, x: Any) -> UOp:
-    return self._with(Ops.CMPLT, x).alu(Ops.NOT)
+    return UOp.alu(self < x, Ops.NOT)
 
   def __le__(self, x: Any) -> UOp:
-    return self._with(Ops.CMPLT, x, True).alu(Ops.NOT)
-
-  def eq(self, x: Any) -> UOp:
-    return self._with(Ops.CMPEQ, x)
-
-  def ne(self, x: Any) -> UOp:
-    return self._with(Ops.CMPNE, x)
-
-  def maximum(self, x: Any) -> UOp:
-    return self._with(Ops.MAX, x)
-
-  def minimum(self, x: Any) -> UOp:
-    return self._with(Ops.MIN, x)
+    return UOp.alu(self > x, Ops.NOT)
 
   def where(self, x: Any, y: Any) -> UOp:
     """x where this condition holds, else y; one of them may be a Python scalar."""
@@ -816,10 +777,12 @@ def _bounds_of(u: UOp) -> tuple[Any, Any]:
       return max(a, c), max(b, d)
     case Ops.MIN:
       return min(a, c), min(b, d)
-    case Ops.IDIV if c > 0:
-      return min(a // c, a // d), max(b // c, b // d)
-    case Ops.MOD if c > 0:
-      return (a, b) if 0 <= a and b < c else (a % c, b % c) if c == d and a // c == b // c else (0, d - 1)
+    case Ops.IDIV if c > 0 or d < 0:
+      quotients = (a // c, a // d, b // c, b // d)
+      return min(quotients), max(quotients)
+    case Ops.MOD if c > 0 or d < 0:
+      one = c == d and a // c == b // c
+      return (a, b) if 0 <= a and b < c else (a % c, b % c) if one else (min(0, c + 1), max(0, d - 1))
     case Ops.CMPLT:
       return a >= d and False or b < c, a < d
     case Ops.CMPEQ:
@@ -948,26 +911,3 @@ def print_graph(root: UOp) -> str:
 
 
 Variable = UOp.variable
-__all__ = [
-  "AxisKind",
-  "BufferArg",
-  "Collective",
-  "GroupOp",
-  "Move",
-  "Ops",
-  "ParamArg",
-  "UOp",
-  "Variable",
-  "as_dims",
-  "buffer_of",
-  "describe",
-  "map_arg",
-  "print_graph",
-  "render_sint",
-  "simplify_sint",
-  "sint",
-  "sint_to_uop",
-  "smax",
-  "smin",
-  "uops_in",
-]

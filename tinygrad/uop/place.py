@@ -1,7 +1,6 @@
 """The seat of the placement function: `sharding/` registers into it at import, the methods of `UOp` call it.
 
-So `uop/` never imports `sharding/`. Call through the module (`place.build(...)`), for the names are bound at
-registration.
+So `uop/` never imports `sharding/`. Call through the module (`place.build(...)`), for the names are bound then.
 """
 
 from __future__ import annotations
@@ -25,13 +24,3 @@ build: Callable[[Ops, DType, tuple[UOp, ...], Any], UOp] = _missing
 result: Callable[[UOp], str | Sharding | None] = _missing
 # the cheapest form of a value at a placement, by implied moves
 deliver: Callable[[UOp, str | Sharding], UOp] = _missing
-
-
-def register(
-  build_: Callable[[Ops, DType, tuple[UOp, ...], Any], UOp],
-  result_: Callable[[UOp], str | Sharding | None],
-  deliver_: Callable[[UOp, str | Sharding], UOp],
-) -> None:
-  """Binds the three functions; called once, by `tinygrad.sharding`."""
-  global build, result, deliver
-  build, result, deliver = build_, result_, deliver_

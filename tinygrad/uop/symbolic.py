@@ -42,7 +42,7 @@ def fold(u: UOp) -> UOp:
   """One node over simplified sources."""
   if u.op not in _ALU:
     return u
-  if all(s.op is Ops.CONST for s in u.src):
+  if all(s.op is Ops.CONST for s in u.src) and (u.op is Ops.CAST or dtypes.index not in (u.dtype, u.src[0].dtype)):
     return fold_constants(u)
   if u.dtype is dtypes.index and u.op in _INDEX_RULES:
     lo, hi = u.bounds
@@ -55,8 +55,6 @@ def fold(u: UOp) -> UOp:
 
 def fold_constants(u: UOp) -> UOp:
   """op(c0, c1) -> c, in the dtype's own arithmetic."""
-  if u.dtype is dtypes.index or (u.src[0].dtype is dtypes.index and u.op in GroupOp.Comparison):
-    return fold_index_constants(u)
   if u.op is Ops.CAST:
     return u.src[0].cast(u.dtype)
   evaluate = CARDS[u.op].evaluate
@@ -65,39 +63,6 @@ def fold_constants(u: UOp) -> UOp:
     xs = [numpy.full((), s.arg, dtype=to_numpy_dtype(s.dtype)) for s in u.src]
     value = numpy.asarray(evaluate(u, xs, ())).item()
   return UOp.const(u.dtype, value)
-
-
-def fold_index_constants(u: UOp) -> UOp:
-  a, *rest = [s.arg for s in u.src]
-  b = rest[0] if rest else 0
-  match u.op:
-    case Ops.ADD:
-      return integer(a + b)
-    case Ops.SUB:
-      return integer(a - b)
-    case Ops.MUL:
-      return integer(a * b)
-    case Ops.NEG:
-      return integer(-a)
-    case Ops.IDIV if b:
-      return integer(a // b)
-    case Ops.MOD if b:
-      return integer(a % b)
-    case Ops.MAX:
-      return integer(max(a, b))
-    case Ops.MIN:
-      return integer(min(a, b))
-    case Ops.CMPLT:
-      return UOp.const(dtypes.bool, a < b)
-    case Ops.CMPEQ:
-      return UOp.const(dtypes.bool, a == b)
-    case Ops.CMPNE:
-      return UOp.const(dtypes.bool, a != b)
-    case Ops.WHERE:
-      return u.src[1] if a else u.src[2]
-    case Ops.CAST:
-      return integer(int(a))
-  return u
 
 
 def fold_identity(u: UOp) -> UOp:
@@ -121,15 +86,10 @@ def fold_identity(u: UOp) -> UOp:
       return UOp.const(u.dtype, 0)
     case Ops.FDIV | Ops.IDIV if _is(y, 1):
       return x
-    case Ops.AND if u.dtype is dtypes.bool:
+    case Ops.AND | Ops.OR if u.dtype is dtypes.bool:
       for a, b in ((x, y), (y, x)):
         if a.op is Ops.CONST:
-          return b if a.arg else a
-      return x if x is y else u
-    case Ops.OR if u.dtype is dtypes.bool:
-      for a, b in ((x, y), (y, x)):
-        if a.op is Ops.CONST:
-          return a if a.arg else b
+          return b if a.arg is (u.op is Ops.AND) else a
       return x if x is y else u
     case Ops.NOT if x.op is Ops.NOT:
       return x.src[0]
@@ -152,6 +112,14 @@ def _is(u: UOp, value: int) -> bool:
 # ---------------------------------------------------------------- sums
 
 
+def plus(x: Mapping[UOp, int], y: Mapping[UOp, int], k: int = 1) -> Terms:
+  """x + k*y, without atoms that cancel."""
+  out = dict(x)
+  for a, n in y.items():
+    out[a] = out.get(a, 0) + k * n
+  return {a: n for a, n in out.items() if n}
+
+
 def linear(u: UOp) -> tuple[Terms, int]:
   """u as ({atom: coefficient}, constant)."""
   if u.op is Ops.CONST:
@@ -163,10 +131,7 @@ def linear(u: UOp) -> tuple[Terms, int]:
   if u.op is Ops.ADD:
     terms, c = linear(u.src[0])
     more, d = linear(u.src[1])
-    out = dict(terms)
-    for a, n in more.items():
-      out[a] = out.get(a, 0) + n
-    return out, c + d
+    return plus(terms, more), c + d
   return {u: 1}, 0
 
 
@@ -204,10 +169,7 @@ def fold_sum(u: UOp) -> UOp:
   terms, c = linear(u.src[0])
   more, d = linear(u.src[1])
   sign = -1 if u.op is Ops.SUB else 1
-  out = dict(terms)
-  for a, n in more.items():
-    out[a] = out.get(a, 0) + sign * n
-  return build_sum(*join_remainders({a: n for a, n in out.items() if n}, c + sign * d))
+  return build_sum(*join_remainders(plus(terms, more, sign), c + sign * d))
 
 
 def join_remainders(terms: Terms, c: int) -> tuple[Terms, int]:
@@ -231,9 +193,7 @@ def join_remainders(terms: Terms, c: int) -> tuple[Terms, int]:
       if joined is not None:
         del terms[a], terms[partner]
         more, d = linear(joined)
-        for b, n in more.items():
-          terms[b] = terms.get(b, 0) + n * k
-        terms, c = {b: n for b, n in terms.items() if n}, c + d * k
+        terms, c = plus(terms, more, k), c + d * k
         again = True
         break
   return terms, c
@@ -285,9 +245,7 @@ def fold_floordiv(u: UOp) -> UOp:
   if whole or not 0 <= c < m:
     remainder = _divide(rest, c % m, m)
     more, d = linear(remainder)
-    for a, n in more.items():
-      whole[a] = whole.get(a, 0) + n
-    return build_sum(*join_remainders({a: n for a, n in whole.items() if n}, c // m + d))
+    return build_sum(*join_remainders(plus(whole, more), c // m + d))
   return _divide(rest, c, m)
 
 
@@ -325,9 +283,7 @@ def fold_mod(u: UOp) -> UOp:
       continue
     inner = a.src[0] if a.op is Ops.MOD and a.src[1].op is Ops.CONST and (n * a.src[1].arg) % m == 0 else a
     more, d = linear(inner)
-    c += d * n
-    for b, k in more.items():
-      rest[b] = rest.get(b, 0) + k * n
+    rest, c = plus(rest, more, n), c + d * n
   rest, c = {a: n for a, n in rest.items() if n % m}, c % m
   lo, hi = sum_bounds(rest, c)
   if lo // m == hi // m:
@@ -380,4 +336,3 @@ _INDEX_RULES = {
 }  # fmt: skip
 
 Hooks.simplify = staticmethod(simplify)
-__all__ = ["build_sum", "fold", "integer", "linear", "simplify", "sum_bounds"]

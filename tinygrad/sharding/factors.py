@@ -1,0 +1,197 @@
+"""Factor rules at work: cuts of an op's dims become cuts of its factors (collect), conflicts become ways to cut them,
+and cuts of factors become cuts of dims (project). One digit cuts at most one factor."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+from tinygrad.device import Digit, Placement, Sharding
+from tinygrad.helpers import prod
+from tinygrad.sharding.moves import Digits, atoms, boundaries, size_of
+from tinygrad.sharding.owed import debts_of, overlap
+from tinygrad.uop.cards import Factors, card
+from tinygrad.uop.ops import UOp
+
+Assignment = dict[int, Digits]  # factor -> the digits that cut it, major to minor
+
+
+def factor_rule(u: UOp) -> Factors:
+  """The factors of a node, from its card."""
+  rule = card(u.op).factors
+  assert rule is not None, f"{u.op.name} has no factor rule"
+  return rule(u)
+
+
+def collect(lists: Sequence[Sequence[int]], f: Factors, dims: Sequence[Digits]) -> Assignment:
+  """Cuts of dims -> cuts of factors. A dim of several factors is cut major to minor, so its digits split by gcd along
+  them."""
+  out: Assignment = {}
+  for inner, digits in zip(lists, dims):
+    if not digits:
+      continue
+    if len(inner) == 1:
+      if inner[0] not in f.blocked:
+        out[inner[0]] = digits
+      continue
+    rest = list(digits)
+    for factor in inner:
+      left = f.sizes[factor]
+      if factor in f.blocked or not isinstance(left, int):
+        break
+      while rest:
+        d = rest[0]
+        if (g := math.gcd(left, d.size)) == 1:
+          break
+        out[factor] = (*out.get(factor, ()), Digit(g, d.stride * (d.size // g)))
+        left //= g
+        rest[:1] = [Digit(d.size // g, d.stride)] if g < d.size else []
+      if left != 1:
+        break
+  return out
+
+
+def legal(cuts: Assignment, lists: Iterable[Sequence[int]], f: Factors) -> Assignment:
+  """Without the cuts that a dim of several factors cannot express: they must be even, and all factors before a cut one
+  fully cut."""
+  out = {factor: digits for factor, digits in cuts.items() if digits}
+  compound = [inner for inner in lists if len(inner) > 1]
+  changed = bool(compound)
+  while changed:
+    changed = False
+    for inner in compound:
+      is_open = True
+      for factor in inner:
+        digits, n = out.get(factor, ()), f.sizes[factor]
+        kept = digits if is_open and isinstance(n, int) else ()
+        while kept and n % size_of(kept):
+          kept = kept[:-1]
+        if kept != digits:
+          changed = True
+          out[factor] = kept
+          if not kept:
+            del out[factor]
+        is_open = is_open and size_of(kept) == n
+  return out
+
+
+def project(lists: Sequence[Sequence[int]], cuts: Assignment) -> tuple[Digits, ...]:
+  """Cuts of factors -> cuts of dims."""
+  return tuple(tuple(d for factor in inner for d in cuts.get(factor, ())) for inner in lists)
+
+
+def dims_of(f: Factors) -> list[Sequence[int]]:
+  return [inner for lists in (*f.src, f.out) for inner in lists]
+
+
+def merge(
+  f: Factors, placements: Sequence[Sharding | None], order: Iterable[int], chain: tuple[int, ...]
+) -> tuple[Assignment, set[Digit], set[Digit]]:
+  """The cuts that the sources ask for, earlier ones in `order` first; with the digits in conflict, and all digits asked
+  for."""
+  cuts: Assignment = {}
+  used: set[Digit] = set()
+  clash: set[Digit] = set()
+  asked: set[Digit] = set()
+  for i in order:
+    s = placements[i]
+    if s is None:
+      continue
+    dims = []
+    for j in range(len(f.src[i])):
+      refined = atoms(s.cut(j), chain)
+      clash |= set(s.cut(j)) if refined is None else set()
+      dims.append(refined or ())
+      asked |= set(refined or ())
+    for factor, digits in collect(f.src[i], f, dims).items():
+      have = cuts.get(factor, ())
+      if have[: len(digits)] == digits:
+        continue
+      if digits[: len(have)] != have:
+        clash |= set(digits) - set(have)
+        continue
+      for d in digits[len(have) :]:
+        if any(overlap(d, other) for other in used):
+          clash.add(d)
+          break
+        cuts[factor] = (*cuts.get(factor, ()), d)
+        used.add(d)
+  return cuts, clash, asked
+
+
+def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> list[Assignment]:
+  """The ways to cut the factors: one if nothing is contested; else each contested digit on any factor that can carry
+  it, or on none."""
+  cut = [i for i, s in enumerate(placements) if s is not None and s.dims]
+  lists = dims_of(f)
+  out: dict[tuple[tuple[int, Digits], ...], Assignment] = {}
+
+  def add(cuts: Assignment) -> None:
+    ok = legal(cuts, lists, f)
+    out.setdefault(tuple(sorted(ok.items())), ok)
+
+  orders: Iterable[tuple[int, ...]] = (
+    itertools.permutations(cut) if len(cut) <= 3 else ((i, *(j for j in cut if j != i)) for i in cut)
+  )
+  for order in orders:
+    chain = boundaries(n, [(d for dim in s.dims for d in dim) for i in order if (s := placements[i]) is not None])
+    cuts, clash, asked = merge(f, placements, order, chain)
+    kept = {d for digits in legal(cuts, lists, f).values() for d in digits}
+    volume = prod(d.size for d in asked)
+    if not clash and kept and prod(d.size for d in kept) == volume and sum(len(x) for x in cuts.values()) == len(kept):
+      add(cuts)
+      return list(out.values())
+    if not asked:
+      return [{}]
+    add(cuts)
+    lost = {d for d in asked if not any(overlap(d, k) for k in kept)} | {d for d in asked if d not in kept}
+    contested = clash | lost | ({d for digits in cuts.values() for d in digits} if clash else set())
+    for d in sorted(contested, key=lambda d: (-d.stride, d.size)):
+      base = {factor: tuple(x for x in digits if not overlap(x, d)) for factor, digits in cuts.items()}
+      add(base)
+      for factor, size in enumerate(f.sizes):
+        if factor not in f.blocked and isinstance(size, int) and size >= d.size:
+          add({**base, factor: (*base.get(factor, ()), d)})
+  return list(out.values())
+
+
+def most_parallel(ways: Sequence[Assignment]) -> Assignment:
+  """The way that cuts the work into the most blocks; of equal ones the first, which is the first operand's."""
+  return max(ways, key=lambda cuts: size_of(d for digits in cuts.values() for d in digits))
+
+
+def common_prefixes(f: Factors, placements: Sequence[Sharding | None], n: int) -> Assignment:
+  """Each factor cut by the longest prefix on which all sources that cut it agree (as far as theirs go), without the
+  digits that a source asks for on another factor."""
+  sources = [(lists, s) for lists, s in zip(f.src, placements) if s is not None]
+  chain = boundaries(n, [s.used for _, s in sources])
+  asked = [collect(lists, f, [atoms(s.cut(i), chain) or () for i in range(len(lists))]) for lists, s in sources]
+  out: Assignment = {}
+  for factor in range(len(f.sizes)):
+    here = [cuts[factor] for cuts in asked if factor in cuts]
+    elsewhere = [d for cuts in asked for other, digits in cuts.items() if other != factor for d in digits]
+    out[factor] = max(here, key=len, default=())
+    for i, d in enumerate(out[factor]):
+      if any(len(x) > i and x[i] != d for x in here) or any(overlap(d, e) for e in elsewhere):
+        out[factor] = out[factor][:i]
+        break
+  return legal(out, dims_of(f), f)
+
+
+def carried(u: UOp, placement: Placement, up: bool) -> Placement | None:
+  """The placement of u, a rearrangement of its one source, on that source at `placement`, or if not `up` the reverse:
+  of the source from which u has every part that is wanted. None where not all of the cuts carry over."""
+  if isinstance(placement, str):
+    return placement
+  f = factor_rule(u)
+  here, there = (f.src[0], f.out) if up else (f.out, f.src[0])
+  cuts = legal(collect(here, f, [placement.cut(i) for i in range(len(here))]), dims_of(f), f)
+  return placement.with_dims(project(there, cuts)) if placement.with_dims(project(here, cuts)) is placement else None
+
+
+def below(u: UOp, target: Placement) -> Placement | None:
+  """Where u's source has to be for u to be at `target`; None if there is no such place."""
+  if isinstance(target, Sharding) and target.pending and target.pending != debts_of(u):
+    return None
+  return carried(u, target, False)
