@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tinygrad.dtype import dtypes
-from tinygrad.uop.cards import Factors
-from tinygrad.uop.ops import UOp, render_shape
+from tinygrad.uop.cards import Factors, GradientRule, Owed, define
+from tinygrad.uop.ops import Ops, UOp, render_shape
 
 
 def same_shape(u: UOp) -> tuple[Any, ...]:
@@ -61,5 +62,24 @@ def any_dtype(u: UOp) -> None:
 
 def elementwise(u: UOp) -> Factors:
   """Every dim is a factor of its own: "a b, a b -> a b"."""
-  dims = tuple((i,) for i in range(u.ndim))
-  return Factors((dims,) * len(u.src), dims, u.max_shape)
+  return Factors((own_dims(u),) * len(u.src), own_dims(u), u.max_shape)
+
+
+def own_dims(u: UOp) -> tuple[tuple[int, ...], ...]:
+  """A factor of its own for each dim."""
+  return tuple((i,) for i in range(u.ndim))
+
+
+def define_node(
+  op: Ops,
+  shape: Callable[[UOp], tuple[Any, ...]] = scalar_shape,
+  dtype: Callable[[UOp], None] = any_dtype,
+  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None = None,
+  gradient: GradientRule | None = None,
+  factors: Callable[[UOp], Factors] | None = None,
+  render: str | None = None,
+) -> None:
+  """The card of an op that computes nothing of its operands: a leaf, an effect, a part of a kernel. It has only what is
+  said here, and debts are settled before it."""
+  owed = Owed.SETTLE_FIRST
+  define(op, shape=shape, dtype=dtype, evaluate=evaluate, gradient=gradient, factors=factors, owed=owed, render=render)

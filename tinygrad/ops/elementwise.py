@@ -8,39 +8,35 @@ from typing import Any
 
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
-from tinygrad.ops.common import comparison, elementwise, float_only, integer_only, same_dtype, same_shape
+from tinygrad.ops.common import any_dtype, comparison, elementwise, float_only, integer_only, same_dtype, same_shape
 from tinygrad.uop.cards import GradientRule, Owed, define
 from tinygrad.uop.ops import Ops, UOp
 
 Grads = Sequence[UOp | None]
 
 
-def _numpy(function: Callable[..., Any]) -> Callable[[UOp, list[Any], tuple[int, ...]], Any]:
-  """`evaluate` by a numpy function of the operands, held in the result's dtype."""
+def _numpy(function: str | Callable[..., Any]) -> Callable[[UOp, list[Any], tuple[int, ...]], Any]:
+  """`evaluate` by a function of the operands, or numpy's of that name, held in the result's dtype."""
 
   def evaluate(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
-    return numpy.asarray(function(*xs)).astype(to_numpy_dtype(u.dtype), copy=False)
+    call = getattr(numpy, function) if isinstance(function, str) else function
+    with numpy.errstate(all="ignore"):
+      return numpy.asarray(call(*xs)).astype(to_numpy_dtype(u.dtype), copy=False)
 
   return evaluate
 
 
 def define_elementwise(
   op: Ops,
-  function: Callable[..., Any],
-  gradient: GradientRule | None,
+  function: str | Callable[..., Any],
+  gradient: GradientRule,
   owed: Owed,
   render: str,
   dtype: Callable[[UOp], None] = same_dtype,
 ) -> None:
+  value, factors = _numpy(function), elementwise
   define(
-    op,
-    shape=same_shape,
-    dtype=dtype,
-    evaluate=_numpy(function),
-    gradient=gradient,
-    factors=elementwise,
-    owed=owed,
-    render=render,
+    op, shape=same_shape, dtype=dtype, evaluate=value, gradient=gradient, factors=factors, owed=owed, render=render
   )
 
 
@@ -48,34 +44,23 @@ def _no_gradient(g: UOp, u: UOp) -> Grads:
   return (None,) * len(u.src)
 
 
-def _square(u: UOp) -> UOp:
-  return u * u
-
-
 # ---------------------------------------------------------------- unary
 
-define_elementwise(Ops.NEG, lambda x: numpy.negative(x), lambda g, u: (-g,), Owed.NEGATE, "-{0}")
-define_elementwise(
-  Ops.RECIP, lambda x: numpy.reciprocal(x), lambda g, u: (-(g * u * u),), Owed.SETTLE_FIRST, "1/{0}", float_only
-)
-define_elementwise(Ops.EXP, lambda x: numpy.exp(x), lambda g, u: (g * u,), Owed.SETTLE_FIRST, "exp({0})", float_only)
-define_elementwise(
-  Ops.LOG, lambda x: numpy.log(x), lambda g, u: (g / u.src[0],), Owed.SETTLE_FIRST, "log({0})", float_only
-)
-define_elementwise(
-  Ops.SIN,
-  lambda x: numpy.sin(x),
-  lambda g, u: (g - g * 2 * _square((u.src[0] * 0.5).alu(Ops.SIN)),),  # cos(x) = 1 - 2 sin(x/2)^2, x/2 is exact
-  Owed.SETTLE_FIRST,
-  "sin({0})",
-  float_only,
-)
-define_elementwise(
-  Ops.SQRT, lambda x: numpy.sqrt(x), lambda g, u: (g / (u * 2),), Owed.SETTLE_FIRST, "sqrt({0})", float_only
-)
-define_elementwise(
-  Ops.TANH, lambda x: numpy.tanh(x), lambda g, u: (g * (1 - u * u),), Owed.SETTLE_FIRST, "tanh({0})", float_only
-)
+define_elementwise(Ops.NEG, "negative", lambda g, u: (-g,), Owed.NEGATE, "-{0}")
+define_elementwise(Ops.RECIP, "reciprocal", lambda g, u: (-(g * u * u),), Owed.SETTLE_FIRST, "1/{0}", float_only)
+define_elementwise(Ops.EXP, "exp", lambda g, u: (g * u,), Owed.SETTLE_FIRST, "exp({0})", float_only)
+define_elementwise(Ops.LOG, "log", lambda g, u: (g / u.src[0],), Owed.SETTLE_FIRST, "log({0})", float_only)
+
+
+def gradient_sin(g: UOp, u: UOp) -> Grads:
+  """cos(x) = 1 - 2 sin(x/2)^2, and x/2 is exact."""
+  half = (u.src[0] * 0.5).alu(Ops.SIN)
+  return (g - g * 2 * (half * half),)
+
+
+define_elementwise(Ops.SIN, "sin", gradient_sin, Owed.SETTLE_FIRST, "sin({0})", float_only)
+define_elementwise(Ops.SQRT, "sqrt", lambda g, u: (g / (u * 2),), Owed.SETTLE_FIRST, "sqrt({0})", float_only)
+define_elementwise(Ops.TANH, "tanh", lambda g, u: (g * (1 - u * u),), Owed.SETTLE_FIRST, "tanh({0})", float_only)
 
 
 def _erf(x: Any) -> Any:
@@ -89,9 +74,9 @@ def gradient_erf(g: UOp, u: UOp) -> Grads:
 
 
 define_elementwise(Ops.ERF, _erf, gradient_erf, Owed.SETTLE_FIRST, "erf({0})", float_only)
-define_elementwise(Ops.FLOOR, lambda x: numpy.floor(x), _no_gradient, Owed.MONOTONE, "floor({0})")
-define_elementwise(Ops.CEIL, lambda x: numpy.ceil(x), _no_gradient, Owed.MONOTONE, "ceil({0})")
-define_elementwise(Ops.ROUND, lambda x: numpy.rint(x), _no_gradient, Owed.MONOTONE, "rint({0})")
+define_elementwise(Ops.FLOOR, "floor", _no_gradient, Owed.MONOTONE, "floor({0})")
+define_elementwise(Ops.CEIL, "ceil", _no_gradient, Owed.MONOTONE, "ceil({0})")
+define_elementwise(Ops.ROUND, "rint", _no_gradient, Owed.MONOTONE, "rint({0})")
 
 
 def _not(x: Any) -> Any:
@@ -101,31 +86,13 @@ def _not(x: Any) -> Any:
 define_elementwise(Ops.NOT, _not, _no_gradient, Owed.SETTLE_FIRST, "!{0}", integer_only)
 
 
-def evaluate_cast(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
-  """Value-preserving where possible; to bool by comparing with 0; out-of-range floats to integers are not defined."""
-  with numpy.errstate(all="ignore"):
-    return xs[0] != 0 if u.dtype is dtypes.bool else xs[0].astype(to_numpy_dtype(u.dtype))
-
-
 def gradient_cast(g: UOp, u: UOp) -> Grads:
   x = u.src[0]
   return (g.cast(x.dtype) if dtypes.is_float(x.dtype) and dtypes.is_float(u.dtype) else None,)
 
 
-def _any(u: UOp) -> None:
-  return None
-
-
-define(
-  Ops.CAST,
-  shape=same_shape,
-  dtype=_any,
-  evaluate=evaluate_cast,
-  gradient=gradient_cast,
-  factors=elementwise,
-  owed=Owed.CAST,
-  render="cast({0})",
-)
+# to bool by comparing with 0; out-of-range floats to integers are not defined
+define_elementwise(Ops.CAST, lambda x: x, gradient_cast, Owed.CAST, "cast({0})", any_dtype)
 
 
 def check_bitcast(u: UOp) -> None:
@@ -156,7 +123,7 @@ def _mul(x: Any, y: Any) -> Any:
 
 
 define_elementwise(Ops.ADD, _add, lambda g, u: (g, g), Owed.SUM, "({0} + {1})")
-define_elementwise(Ops.SUB, lambda x, y: numpy.subtract(x, y), lambda g, u: (g, -g), Owed.SUM, "({0} - {1})")
+define_elementwise(Ops.SUB, "subtract", lambda g, u: (g, -g), Owed.SUM, "({0} - {1})")
 define_elementwise(Ops.MUL, _mul, lambda g, u: (g * u.src[1], g * u.src[0]), Owed.PRODUCT, "({0} * {1})")
 
 
@@ -166,9 +133,7 @@ def gradient_fdiv(g: UOp, u: UOp) -> Grads:
   return (g / y, -(g * u) / y)
 
 
-define_elementwise(
-  Ops.FDIV, lambda x, y: numpy.true_divide(x, y), gradient_fdiv, Owed.PRODUCT, "({0} / {1})", float_only
-)
+define_elementwise(Ops.FDIV, "true_divide", gradient_fdiv, Owed.PRODUCT, "({0} / {1})", float_only)
 
 
 def _floordiv(x: Any, y: Any) -> Any:
@@ -192,8 +157,8 @@ def gradient_extremum(g: UOp, u: UOp) -> Grads:
   return (x.eq(u).where(g, 0.0) - half, y.eq(u).where(g, 0.0) - half)
 
 
-define_elementwise(Ops.MAX, lambda x, y: numpy.maximum(x, y), gradient_extremum, Owed.EXTREMUM, "max({0}, {1})")
-define_elementwise(Ops.MIN, lambda x, y: numpy.minimum(x, y), gradient_extremum, Owed.EXTREMUM, "min({0}, {1})")
+define_elementwise(Ops.MAX, "maximum", gradient_extremum, Owed.EXTREMUM, "max({0}, {1})")
+define_elementwise(Ops.MIN, "minimum", gradient_extremum, Owed.EXTREMUM, "min({0}, {1})")
 
 
 def gradient_pow(g: UOp, u: UOp) -> Grads:
@@ -204,31 +169,18 @@ def gradient_pow(g: UOp, u: UOp) -> Grads:
   return (g * dx, g * dy)
 
 
-define_elementwise(
-  Ops.POW, lambda x, y: numpy.power(x, y), gradient_pow, Owed.SETTLE_FIRST, "pow({0}, {1})", float_only
-)
-define_elementwise(
-  Ops.AND, lambda x, y: numpy.bitwise_and(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} & {1})", integer_only
-)
-define_elementwise(
-  Ops.OR, lambda x, y: numpy.bitwise_or(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} | {1})", integer_only
-)
-define_elementwise(
-  Ops.XOR, lambda x, y: numpy.bitwise_xor(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} ^ {1})", integer_only
-)
-define_elementwise(
-  Ops.SHL, lambda x, y: numpy.left_shift(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} << {1})", integer_only
-)
-define_elementwise(
-  Ops.SHR, lambda x, y: numpy.right_shift(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} >> {1})", integer_only
-)
-define_elementwise(Ops.CMPLT, lambda x, y: numpy.less(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} < {1})", comparison)
-define_elementwise(
-  Ops.CMPEQ, lambda x, y: numpy.equal(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} == {1})", comparison
-)
-define_elementwise(
-  Ops.CMPNE, lambda x, y: numpy.not_equal(x, y), _no_gradient, Owed.SETTLE_FIRST, "({0} != {1})", comparison
-)
+define_elementwise(Ops.POW, "power", gradient_pow, Owed.SETTLE_FIRST, "pow({0}, {1})", float_only)
+for _op, _name, _sign, _dtype in (
+  (Ops.AND, "bitwise_and", "&", integer_only),
+  (Ops.OR, "bitwise_or", "|", integer_only),
+  (Ops.XOR, "bitwise_xor", "^", integer_only),
+  (Ops.SHL, "left_shift", "<<", integer_only),
+  (Ops.SHR, "right_shift", ">>", integer_only),
+  (Ops.CMPLT, "less", "<", comparison),
+  (Ops.CMPEQ, "equal", "==", comparison),
+  (Ops.CMPNE, "not_equal", "!=", comparison),
+):
+  define_elementwise(_op, _name, _no_gradient, Owed.SETTLE_FIRST, f"({{0}} {_sign} {{1}})", _dtype)
 
 # ---------------------------------------------------------------- ternary
 
@@ -243,13 +195,4 @@ def gradient_where(g: UOp, u: UOp) -> Grads:
   return (None, condition.where(g, 0.0), condition.where(g.const_like(0.0), g))
 
 
-define(
-  Ops.WHERE,
-  shape=same_shape,
-  dtype=check_where,
-  evaluate=_numpy(lambda c, x, y: numpy.where(c, x, y)),
-  gradient=gradient_where,
-  factors=elementwise,
-  owed=Owed.SELECT,
-  render="({0} ? {1} : {2})",
-)
+define_elementwise(Ops.WHERE, "where", gradient_where, Owed.SELECT, "({0} ? {1} : {2})", check_where)

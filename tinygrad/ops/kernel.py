@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tinygrad.dtype import dtypes
-from tinygrad.ops.common import any_dtype, scalar_shape
-from tinygrad.uop.cards import Owed, define
+from tinygrad.ops.common import any_dtype, define_node
 from tinygrad.uop.ops import Ops, ParamArg, UOp
 
 
@@ -50,13 +49,4 @@ for _op in (
   Ops.PARAM, Ops.PEER, Ops.RANGE, Ops.ENDRANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.FOLD, Ops.ACC, Ops.SCRATCH,
   Ops.BARRIER, Ops.VECTORIZE, Ops.EXTRACT, Ops.IF, Ops.ENDIF, Ops.MULACC,
 ):  # fmt: skip
-  define(
-    _op,
-    shape=scalar_shape,
-    dtype=CHECKS.get(_op, any_dtype),
-    evaluate=None,
-    gradient=None,
-    factors=None,
-    owed=Owed.SETTLE_FIRST,
-    render=None,
-  )
+  define_node(_op, dtype=CHECKS.get(_op, any_dtype))

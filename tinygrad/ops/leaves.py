@@ -7,13 +7,13 @@ from typing import Any
 from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
-from tinygrad.ops.common import any_dtype, scalar_shape
-from tinygrad.uop.cards import Factors, Owed, define
+from tinygrad.ops.common import define_node, own_dims
+from tinygrad.uop.cards import Factors
 from tinygrad.uop.ops import BufferArg, Ops, UOp
 
 
 def factors_leaf(u: UOp) -> Factors:
-  return Factors((), tuple((i,) for i in range(u.ndim)), u.max_shape)
+  return Factors((), own_dims(u), u.max_shape)
 
 
 def check_const(u: UOp) -> None:
@@ -23,6 +23,10 @@ def check_const(u: UOp) -> None:
 
 def evaluate_const(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   return numpy.full(shape, u.arg, to_numpy_dtype(u.dtype))
+
+
+def evaluate_iota(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
+  return numpy.arange(shape[0]).astype(to_numpy_dtype(u.dtype))
 
 
 def check_buffer(u: UOp) -> None:
@@ -35,73 +39,10 @@ def check_index(u: UOp) -> None:
     raise TypeError(f"{u.op.name} has dtype index, not {u.dtype}")
 
 
-define(
-  Ops.UNIQUE,
-  shape=scalar_shape,
-  dtype=any_dtype,
-  evaluate=None,
-  gradient=None,
-  factors=None,
-  owed=Owed.SETTLE_FIRST,
-  render=None,
-)
-define(
-  Ops.CONST,
-  shape=scalar_shape,
-  dtype=check_const,
-  evaluate=evaluate_const,
-  gradient=None,
-  factors=factors_leaf,
-  owed=Owed.SETTLE_FIRST,
-  render="{arg}",
-)
-define(
-  Ops.IOTA,
-  shape=lambda u: (u.arg,),
-  dtype=any_dtype,
-  evaluate=lambda u, xs, shape: numpy.arange(shape[0]).astype(to_numpy_dtype(u.dtype)),
-  gradient=None,
-  factors=factors_leaf,
-  owed=Owed.SETTLE_FIRST,
-  render=None,
-)
-define(
-  Ops.BUFFER,
-  shape=lambda u: u.arg.shape,
-  dtype=check_buffer,
-  evaluate=None,
-  gradient=None,
-  factors=factors_leaf,
-  owed=Owed.SETTLE_FIRST,
-  render=None,
-)
-define(
-  Ops.VARIABLE,
-  shape=scalar_shape,
-  dtype=check_index,
-  evaluate=None,
-  gradient=None,
-  factors=factors_leaf,
-  owed=Owed.SETTLE_FIRST,
-  render="{arg}",
-)
-define(
-  Ops.BIND,
-  shape=scalar_shape,
-  dtype=check_index,
-  evaluate=None,
-  gradient=None,
-  factors=factors_leaf,
-  owed=Owed.SETTLE_FIRST,
-  render=None,
-)
-define(
-  Ops.HOLE,
-  shape=lambda u: u.arg[1],
-  dtype=any_dtype,
-  evaluate=None,
-  gradient=None,
-  factors=factors_leaf,
-  owed=Owed.SETTLE_FIRST,
-  render=None,
-)
+define_node(Ops.UNIQUE)
+define_node(Ops.CONST, dtype=check_const, evaluate=evaluate_const, factors=factors_leaf, render="{arg}")
+define_node(Ops.IOTA, lambda u: (u.arg,), evaluate=evaluate_iota, factors=factors_leaf)
+define_node(Ops.BUFFER, lambda u: u.arg.shape, check_buffer, factors=factors_leaf)
+define_node(Ops.VARIABLE, dtype=check_index, factors=factors_leaf, render="{arg}")
+define_node(Ops.BIND, dtype=check_index, factors=factors_leaf)
+define_node(Ops.HOLE, lambda u: u.arg[1], factors=factors_leaf)

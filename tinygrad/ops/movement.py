@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinygrad.helpers import argsort, numpy, prod
-from tinygrad.ops.common import keeps_dtype, same_dtype
-from tinygrad.uop.cards import Factors, Owed, define
+from tinygrad.ops.common import own_dims, same_dtype
+from tinygrad.uop.cards import Factors, GradientRule, Owed, define
 from tinygrad.uop.ops import Ops, UOp, as_dims, render_shape, simplify_sint, sint, sint_to_uop
 from tinygrad.uop.symbolic import linear, simplify
 
@@ -17,8 +17,16 @@ Grads = Sequence[UOp | None]
 PRIMES = (1000003, 1000033, 1000037, 1000039, 1000081, 1000099, 1000117, 1000121)
 
 
-def _own_dims(u: UOp) -> tuple[tuple[int, ...], ...]:
-  return tuple((i,) for i in range(u.ndim))
+def define_movement(
+  op: Ops,
+  shape: Callable[[UOp], tuple[Any, ...]],
+  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any],
+  gradient: GradientRule,
+  factors: Callable[[UOp], Factors],
+  owed: Owed = Owed.KEEP,
+) -> None:
+  dtype = same_dtype
+  define(op, shape=shape, dtype=dtype, evaluate=evaluate, gradient=gradient, factors=factors, owed=owed, render=None)
 
 
 # ---------------------------------------------------------------- RESHAPE
@@ -107,15 +115,12 @@ def _upper(n: int, upper: dict[int, int]) -> int:
   return n
 
 
-define(
+define_movement(
   Ops.RESHAPE,
-  shape=reshape_shape,
-  dtype=same_dtype,
-  evaluate=lambda u, xs, shape: xs[0].reshape(shape),
-  gradient=lambda g, u: (g.reshape(u.src[0].shape),),
-  factors=factors_reshape,
-  owed=Owed.KEEP,
-  render=None,
+  reshape_shape,
+  lambda u, xs, shape: xs[0].reshape(shape),
+  lambda g, u: (g.reshape(u.src[0].shape),),
+  factors_reshape,
 )
 
 # ---------------------------------------------------------------- PERMUTE, EXPAND
@@ -127,15 +132,12 @@ def permute_shape(u: UOp) -> tuple[Any, ...]:
   return tuple(u.src[0].shape[i] for i in u.arg)
 
 
-define(
+define_movement(
   Ops.PERMUTE,
-  shape=permute_shape,
-  dtype=same_dtype,
-  evaluate=lambda u, xs, shape: xs[0].transpose(u.arg),
-  gradient=lambda g, u: (g.permute(argsort(u.arg)),),
-  factors=lambda u: Factors((_own_dims(u.src[0]),), tuple((i,) for i in u.arg), u.src[0].max_shape),
-  owed=Owed.KEEP,
-  render=None,
+  permute_shape,
+  lambda u, xs, shape: xs[0].transpose(u.arg),
+  lambda g, u: (g.permute(argsort(u.arg)),),
+  lambda u: Factors((own_dims(u.src[0]),), tuple((i,) for i in u.arg), u.src[0].max_shape),
 )
 
 
@@ -152,18 +154,15 @@ def expanded_axes(u: UOp) -> tuple[int, ...]:
 
 def factors_expand(u: UOp) -> Factors:
   grown = expanded_axes(u)
-  return Factors((tuple(() if i in grown else (i,) for i in range(u.ndim)),), _own_dims(u), u.max_shape)
+  return Factors((tuple(() if i in grown else (i,) for i in range(u.ndim)),), own_dims(u), u.max_shape)
 
 
-define(
+define_movement(
   Ops.EXPAND,
-  shape=expand_shape,
-  dtype=same_dtype,
-  evaluate=lambda u, xs, shape: numpy.broadcast_to(xs[0], shape),
-  gradient=lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),),
-  factors=factors_expand,
-  owed=Owed.KEEP,
-  render=None,
+  expand_shape,
+  lambda u, xs, shape: numpy.broadcast_to(xs[0], shape),
+  lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),),
+  factors_expand,
 )
 
 # ---------------------------------------------------------------- PAD, SHRINK, FLIP, CAT
@@ -172,7 +171,7 @@ define(
 def _remap_factors(u: UOp, remapped: Sequence[int]) -> Factors:
   """One factor a dim; the dims whose index changes are `remapped`."""
   sizes = tuple(max(n, *(s.max_shape[i] for s in u.src)) for i, n in enumerate(u.max_shape))
-  return Factors((_own_dims(u),) * len(u.src), _own_dims(u), sizes, remapped=frozenset(remapped))
+  return Factors((own_dims(u),) * len(u.src), own_dims(u), sizes, remapped=frozenset(remapped))
 
 
 def pad_shape(u: UOp) -> tuple[Any, ...]:
@@ -191,15 +190,13 @@ def evaluate_pad(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   return numpy.pad(xs[0], widths, constant_values=u.arg[1]) if widths else xs[0]
 
 
-define(
+define_movement(
   Ops.PAD,
-  shape=pad_shape,
-  dtype=same_dtype,
-  evaluate=evaluate_pad,
-  gradient=gradient_pad,
-  factors=lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]),
+  pad_shape,
+  evaluate_pad,
+  gradient_pad,
+  lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]),
   owed=Owed.PAD,
-  render=None,
 )
 
 
@@ -225,15 +222,12 @@ def shrink_remaps(u: UOp) -> list[int]:
   ]
 
 
-define(
+define_movement(
   Ops.SHRINK,
-  shape=shrink_shape,
-  dtype=same_dtype,
-  evaluate=lambda u, xs, shape: xs[0][tuple(slice(int(a), int(b)) for a, b in u.arg)],
-  gradient=gradient_shrink,
-  factors=lambda u: _remap_factors(u, shrink_remaps(u)),
-  owed=Owed.KEEP,
-  render=None,
+  shrink_shape,
+  lambda u, xs, shape: xs[0][tuple(slice(int(a), int(b)) for a, b in u.arg)],
+  gradient_shrink,
+  lambda u: _remap_factors(u, shrink_remaps(u)),
 )
 
 
@@ -243,15 +237,12 @@ def flip_shape(u: UOp) -> tuple[Any, ...]:
   return u.src[0].shape
 
 
-define(
+define_movement(
   Ops.FLIP,
-  shape=flip_shape,
-  dtype=same_dtype,
-  evaluate=lambda u, xs, shape: numpy.flip(xs[0], u.arg),
-  gradient=lambda g, u: (g.flip(u.arg),),
-  factors=lambda u: _remap_factors(u, u.arg),
-  owed=Owed.KEEP,
-  render=None,
+  flip_shape,
+  lambda u, xs, shape: numpy.flip(xs[0], u.arg),
+  lambda g, u: (g.flip(u.arg),),
+  lambda u: _remap_factors(u, u.arg),
 )
 
 
@@ -272,15 +263,12 @@ def gradient_cat(g: UOp, u: UOp) -> Grads:
   )
 
 
-define(
+define_movement(
   Ops.CAT,
-  shape=cat_shape,
-  dtype=same_dtype,
-  evaluate=lambda u, xs, shape: numpy.concatenate(xs, axis=u.arg),
-  gradient=gradient_cat,
-  factors=lambda u: _remap_factors(u, (u.arg,)),
-  owed=Owed.KEEP,
-  render=None,
+  cat_shape,
+  lambda u, xs, shape: numpy.concatenate(xs, axis=u.arg),
+  gradient_cat,
+  lambda u: _remap_factors(u, (u.arg,)),
 )
 
 # ---------------------------------------------------------------- WINDOW, SPREAD
@@ -289,15 +277,13 @@ define(
 def window_shape(u: UOp) -> tuple[Any, ...]:
   axis, kaxis, stride, dilation, size = u.arg
   shape = u.src[0].shape
-  if axis == kaxis or stride < 1 or dilation < 1:
-    raise ValueError(f"window of {render_shape(shape)} by {u.arg}: two different dims, stride and dilation >= 1")
   if (
     all(isinstance(n, int) for n in (size, shape[axis], shape[kaxis]))
     and size * shape[kaxis] > 0
     and (size - 1) * stride + (shape[kaxis] - 1) * dilation >= shape[axis]
   ):
     raise ValueError(f"window of {render_shape(shape)} by {u.arg}: the last window ends beyond dim {axis}")
-  return tuple(size if i == axis else n for i, n in enumerate(shape))
+  return spread_shape(u)
 
 
 def evaluate_window(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
@@ -323,10 +309,14 @@ def evaluate_spread(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
 def spread_shape(u: UOp) -> tuple[Any, ...]:
   axis, kaxis, stride, dilation, size = u.arg
   if axis == kaxis or stride < 1 or dilation < 1:
-    raise ValueError(
-      f"spread of {render_shape(u.src[0].shape)} by {u.arg}: two different dims, stride and dilation >= 1"
-    )
+    what = f"{u.op.name.lower()} of {render_shape(u.src[0].shape)} by {u.arg}"
+    raise ValueError(f"{what}: two different dims, stride and dilation >= 1")
   return tuple(size if i == axis else n for i, n in enumerate(u.src[0].shape))
+
+
+def factors_window(u: UOp) -> Factors:
+  """The index of `axis` depends on k: cutting either moves."""
+  return _remap_factors(u, u.arg[:2])
 
 
 def _adjoint(g: UOp, u: UOp) -> Grads:
@@ -336,17 +326,5 @@ def _adjoint(g: UOp, u: UOp) -> Grads:
   return (build(axis, kaxis, stride, dilation, size),)
 
 
-for _op, _shape, _evaluate, _owed in (
-  (Ops.WINDOW, window_shape, evaluate_window, Owed.KEEP),
-  (Ops.SPREAD, spread_shape, evaluate_spread, Owed.PAD),
-):
-  define(
-    _op,
-    shape=_shape,
-    dtype=keeps_dtype,
-    evaluate=_evaluate,
-    gradient=_adjoint,
-    factors=lambda u: _remap_factors(u, (u.arg[0], u.arg[1])),  # the index of `axis` depends on k: cutting either moves
-    owed=_owed,
-    render=None,
-  )
+define_movement(Ops.WINDOW, window_shape, evaluate_window, _adjoint, factors_window)
+define_movement(Ops.SPREAD, spread_shape, evaluate_spread, _adjoint, factors_window, owed=Owed.PAD)

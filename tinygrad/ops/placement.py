@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinygrad.device import Sharding, device_set
-from tinygrad.ops.common import any_dtype, elementwise, keeps_dtype, same_dtype
+from tinygrad.ops.common import define_node, elementwise, keeps_dtype, own_dims, same_dtype
 from tinygrad.uop.cards import Factors, Owed, define
 from tinygrad.uop.ops import Collective, Ops, UOp
 
@@ -27,26 +27,8 @@ def gradient_move(g: UOp, u: UOp) -> Sequence[UOp | None]:
   return (g.move(source.settled if isinstance(source, Sharding) else source, pinned=False),)
 
 
-define(
-  Ops.MOVE,
-  shape=first_shape,
-  dtype=same_dtype,
-  evaluate=identity,
-  gradient=gradient_move,
-  factors=elementwise,
-  owed=Owed.SETTLE_FIRST,
-  render=None,
-)
-define(
-  Ops.CONTIGUOUS,
-  shape=first_shape,
-  dtype=same_dtype,
-  evaluate=identity,
-  gradient=lambda g, u: (g,),
-  factors=elementwise,
-  owed=Owed.SETTLE_FIRST,
-  render=None,
-)
+define_node(Ops.MOVE, first_shape, same_dtype, identity, gradient_move, elementwise)
+define_node(Ops.CONTIGUOUS, first_shape, same_dtype, identity, lambda g, u: (g,), elementwise)
 define(
   Ops.DETACH,
   shape=first_shape,
@@ -66,40 +48,12 @@ def check_assign(u: UOp) -> None:
 
 
 def factors_first(u: UOp) -> Factors:
-  own = tuple((i,) for i in range(u.ndim))
-  return Factors((own, *(tuple(() for _ in s.shape) for s in u.src[1:])), own, u.max_shape)
+  return Factors((own_dims(u), *(((),) * s.ndim for s in u.src[1:])), own_dims(u), u.max_shape)
 
 
-define(
-  Ops.ASSIGN,
-  shape=first_shape,
-  dtype=check_assign,
-  evaluate=lambda u, xs, shape: xs[1],
-  gradient=lambda g, u: (None, g),
-  factors=elementwise,
-  owed=Owed.SETTLE_FIRST,
-  render=None,
-)
-define(
-  Ops.AFTER,
-  shape=first_shape,
-  dtype=keeps_dtype,
-  evaluate=identity,
-  gradient=lambda g, u: (None,) * len(u.src),
-  factors=factors_first,
-  owed=Owed.SETTLE_FIRST,
-  render=None,
-)
-define(
-  Ops.SINK,
-  shape=lambda u: (),
-  dtype=any_dtype,
-  evaluate=None,
-  gradient=None,
-  factors=None,
-  owed=Owed.SETTLE_FIRST,
-  render=None,
-)
+define_node(Ops.ASSIGN, first_shape, check_assign, lambda u, xs, shape: xs[1], lambda g, u: (None, g), elementwise)
+define_node(Ops.AFTER, first_shape, keeps_dtype, identity, lambda g, u: (None,) * len(u.src), factors_first)
+define_node(Ops.SINK)
 
 
 def check_collective(u: UOp) -> None:
@@ -113,23 +67,5 @@ def collective_shape(u: UOp) -> tuple[Any, ...]:
   return c.template.shape if isinstance(c.result, str) else c.result.local_shape(c.template.shape)
 
 
-define(
-  Ops.SHARD,
-  shape=lambda u: u.arg,
-  dtype=keeps_dtype,
-  evaluate=None,
-  gradient=None,
-  factors=None,
-  owed=Owed.SETTLE_FIRST,
-  render=None,
-)
-define(
-  Ops.COLLECTIVE,
-  shape=collective_shape,
-  dtype=any_dtype,
-  evaluate=None,
-  gradient=None,
-  factors=None,
-  owed=Owed.SETTLE_FIRST,
-  render=None,
-)
+define_node(Ops.SHARD, lambda u: u.arg, keeps_dtype)
+define_node(Ops.COLLECTIVE, collective_shape)
