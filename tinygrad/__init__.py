@@ -9,23 +9,6 @@ from tinygrad.tensor import Tensor
 from tinygrad.uop.ops import UOp, Variable
 
 __all__ = [
-  "Context",
-  "Device",
-  "DeviceError",
-  "GlobalCounters",
-  "Mesh",
-  "P",
-  "ShardError",
-  "Sharding",
-  "Tensor",
-  "TinyJit",
-  "UOp",
-  "Variable",
-  "dtypes",
-  "fetch",
-  "function",
-  "getenv",
-  "nn",
-  "ops",
-  "sharding",
-]
+  "Context", "Device", "DeviceError", "GlobalCounters", "Mesh", "P", "ShardError", "Sharding", "Tensor", "TinyJit",
+  "UOp", "Variable", "dtypes", "fetch", "function", "getenv", "nn", "ops", "sharding",
+]  # fmt: skip

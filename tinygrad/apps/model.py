@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from tinygrad import Device, Mesh, P, Sharding, Tensor, TinyJit, UOp, Variable, dtypes
 from tinygrad.apps import AppError
-from tinygrad.apps.tokenizer import TokenError
-from tinygrad.nn.gguf import GGUF, GGUFError
+from tinygrad.apps.tokenizer import TokenError, check_tokens
+from tinygrad.nn.gguf import GGUF
 from tinygrad.sharding.localize import localize
-from tinygrad.uop.ops import Ops
+from tinygrad.uop.ops import Ops, buffer_of
 
 CHUNK = 32  # tokens of a prompt that one prefill step takes; the last chunk is padded
 DEFAULT_CONTEXT = 4096  # tokens; a model made for more takes them if asked to
-RECONVERT = "convert the model again with a current converter"
 
 
 class ShardSpecError(AppError):
@@ -86,25 +85,22 @@ class Config:
     Raises GGUFError for what is not a llama, or does not fit together.
     """
     arch = g.get("general.architecture", str)
-    if arch != "llama":
-      fix = "use a model of the llama architecture"
-      raise GGUFError(g.path, "'general.architecture'", f"{arch!r} is not supported", fix)
+    fix = "use a model of the llama architecture"
+    g.check(arch == "llama", "'general.architecture'", f"{arch!r} is not supported", fix)
 
     def size(key: str, default: int | None = None) -> int:
       n = g.get(f"llama.{key}", int, default)
-      if not 1 <= n <= 1 << 24:
-        raise GGUFError(g.path, f"'llama.{key}'", f"{n} is not possible", RECONVERT)
+      g.check(1 <= n <= 1 << 24, f"'llama.{key}'", f"{n} is not possible")
       return n
 
     embedding = g.info("token_embd.weight")
     dim, heads, longest = size("embedding_length"), size("attention.head_count"), size("context_length")
     head_dim = size("attention.key_length", max(dim // heads, 1))
     scaling = g.get("llama.rope.scaling.type", str, "none")
-    if scaling not in ("none", "linear"):
-      problem = f"{scaling!r} is not supported; supported are none, linear, and rope_freqs.weight"
-      raise GGUFError(g.path, "'llama.rope.scaling.type'", problem, "use a model without it")
-    if "llama.expert_count" in g.metadata and g.metadata["llama.expert_count"]:
-      raise GGUFError(g.path, "'llama.expert_count'", "mixtures of experts are not supported", "use a dense model")
+    problem = f"{scaling!r} is not supported; supported are none, linear, and rope_freqs.weight"
+    g.check(scaling in ("none", "linear"), "'llama.rope.scaling.type'", problem, "use a model without it")
+    dense = not g.metadata.get("llama.expert_count")
+    g.check(dense, "'llama.expert_count'", "mixtures of experts are not supported", "use a dense model")
     c = Config(
       dim=dim,
       layers=size("block_count"),
@@ -119,17 +115,15 @@ class Config:
       rope_dim=size("rope.dimension_count", head_dim),
       rope_scale=g.get("llama.rope.scaling.factor", float, 1.0) if scaling == "linear" else 1.0,
     )
-    if c.heads % c.kv_heads:
-      problem = f"{c.heads} heads are no multiple of {c.kv_heads} kv heads"
-      raise GGUFError(g.path, "'llama.attention.head_count_kv'", problem, RECONVERT)
-    if not 0 < c.eps < 1:
-      raise GGUFError(g.path, "'llama.attention.layer_norm_rms_epsilon'", f"{c.eps} is not possible", RECONVERT)
-    if c.rope_dim > head_dim or c.rope_dim % 2 or not (0 < c.rope_base < math.inf and 0 < c.rope_scale < math.inf):
-      problem = f"{c.rope_dim} of {head_dim} dims, base {c.rope_base}, scale {c.rope_scale} cannot rotate"
-      raise GGUFError(g.path, "'llama.rope.*'", problem, RECONVERT)
-    if size("attention.value_length", head_dim) != head_dim:
-      fix = "use a model in which it equals attention.key_length"
-      raise GGUFError(g.path, "'llama.attention.value_length'", f"is not {head_dim}", fix)
+    problem = f"{c.heads} heads are no multiple of {c.kv_heads} kv heads"
+    g.check(c.heads % c.kv_heads == 0, "'llama.attention.head_count_kv'", problem)
+    g.check(0 < c.eps < 1, "'llama.attention.layer_norm_rms_epsilon'", f"{c.eps} is not possible")
+    finite = all(0 < x < math.inf for x in (c.rope_base, c.rope_scale))
+    problem = f"{c.rope_dim} of {head_dim} dims, base {c.rope_base}, scale {c.rope_scale} cannot rotate"
+    g.check(finite and c.rope_dim <= head_dim and c.rope_dim % 2 == 0, "'llama.rope.*'", problem)
+    fix = "use a model in which it equals attention.key_length"
+    same = size("attention.value_length", head_dim) == head_dim
+    g.check(same, "'llama.attention.value_length'", f"is not {head_dim}", fix)
     return c
 
   def weights(self) -> Iterator[tuple[str, tuple[int, ...], int | None]]:
@@ -175,15 +169,6 @@ class Weight:
     return [self.value] if self.scale is None else [self.value, self.scale]
 
 
-def bytes_per_device(tensors: Sequence[Tensor]) -> int:
-  """Bytes that the fullest device holds of `tensors`."""
-  total = 0
-  for t in tensors:
-    shape = t.device.local_shape(t.shape) if isinstance(t.device, Sharding) else t.shape
-    total += math.prod(int(n) for n in shape) * t.dtype.itemsize
-  return total
-
-
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
   """x / sqrt(mean(x^2) + eps) * weight over the last dim."""
   return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
@@ -208,9 +193,8 @@ class Layer:
 
   def __init__(self, c: Config, weights: dict[str, Weight], i: int, layout: Layout, length: int):
     self.c = c
-    self.w = {n: weights[f"blk.{i}.{n}.weight"] for n in ("attn_q", "attn_k", "attn_v", "attn_output")}
-    self.w |= {n: weights[f"blk.{i}.{n}.weight"] for n in ("ffn_gate", "ffn_up", "ffn_down")}
-    self.attn_norm, self.ffn_norm = (weights[f"blk.{i}.{n}_norm.weight"] for n in ("attn", "ffn"))
+    prefix = f"blk.{i}."
+    self.w = {k.removeprefix(prefix).removesuffix(".weight"): w for k, w in weights.items() if k.startswith(prefix)}
     shape = (1, c.kv_heads, length, c.head_dim)
     self.keys, self.values = (layout.put(Tensor.zeros(*shape), 1).contiguous().realize() for _ in range(2))
 
@@ -241,8 +225,8 @@ class Layer:
 
   def __call__(self, x: Tensor, pos: UOp, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
     """x [1, T, dim], replicated, at positions pos to pos + T - 1; the mask [T, pos + T] says who sees whom."""
-    x = x + self.attention(rms_norm(x, self.attn_norm.dense(), self.c.eps), pos, cos, sin, mask)
-    h = rms_norm(x, self.ffn_norm.dense(), self.c.eps)
+    x = x + self.attention(rms_norm(x, self.w["attn_norm"].dense(), self.c.eps), pos, cos, sin, mask)
+    h = rms_norm(x, self.w["ffn_norm"].dense(), self.c.eps)
     return x + self.linear(self.linear(h, "ffn_gate").silu() * self.linear(h, "ffn_up"), "ffn_down")
 
 
@@ -265,10 +249,9 @@ class Llama:
     # A padded chunk that begins within the context may reach beyond it.
     length = c.context + CHUNK
     factors = g.floats("rope_freqs.weight").astype(np.float32) if "rope_freqs.weight" in g.tensors else None
-    if factors is not None and factors.shape != (c.rope_dim // 2,):
-      raise GGUFError(
-        g.path, "tensor 'rope_freqs.weight'", f"is {list(factors.shape)}, not {[c.rope_dim // 2]}", RECONVERT
-      )
+    if factors is not None:
+      problem = f"is {list(factors.shape)}, not {[c.rope_dim // 2]}"
+      g.check(factors.shape == (c.rope_dim // 2,), "tensor 'rope_freqs.weight'", problem)
     self.cos, self.sin = (layout.put(x).realize() for x in rope_tables(c, length, factors))
     # seen[i, j]: may position i look at position j?
     self.positions = layout.put(np.arange(length, dtype=np.int32)).realize()
@@ -280,7 +263,7 @@ class Llama:
   def weight_bytes(self) -> tuple[int, int]:
     """(bytes of the whole model, bytes that the fullest device holds)."""
     parts = [t for w in {id(w): w for w in self.weights.values()}.values() for t in w.parts]
-    return sum(math.prod(int(n) for n in t.shape) * t.dtype.itemsize for t in parts), bytes_per_device(parts)
+    return sum(t.nbytes() for t in parts), sum(buffer_of(t.uop).nbytes_per_device for t in parts)
 
   def hidden(self, tokens: Tensor, pos: UOp) -> Tensor:
     """tokens [1, T] at positions pos to pos + T - 1 -> the last layer's output [1, T, dim]; fills the KV cache."""
@@ -315,10 +298,7 @@ class Llama:
     return Counter(u.arg.kind for u in local.toposort() if u.op is Ops.COLLECTIVE)
 
   def tokens(self, ids: Sequence[int]) -> Tensor:
-    for i in ids:
-      if not 0 <= i < self.c.vocab:
-        fix = f"pass tokens from 0 to {self.c.vocab - 1}, as this file's own tokenizer makes them"
-        raise TokenError(f"token {i} is not in the vocabulary of {self.c.vocab} tokens\n  fix: {fix}")
+    check_tokens(ids, self.c.vocab)
     return self.layout.put(np.array([ids], np.int32)).realize()
 
   def check_room(self, pos: int, count: int) -> None:
@@ -358,18 +338,18 @@ def load_weights(g: GGUF, c: Config, layout: Layout, track: Callable[[int], None
   Raises GGUFError for a weight that is missing, of another shape than the metadata say, or unknown.
   """
   plan = {name: (shape, axis) for name, shape, axis in c.weights()}
-  if unknown := sorted(set(g.tensors) - set(plan) - {"rope_freqs.weight"}):
-    fix = "use a plain llama; biases and mixtures of experts are not supported"
-    raise GGUFError(g.path, f"tensor {unknown[0]!r}", f"is no part of a llama of {c.layers} layers", fix)
+  fix = "use a plain llama; biases and mixtures of experts are not supported"
+  for name in g.tensors:
+    known = name in plan or name == "rope_freqs.weight"
+    g.check(known, f"tensor {name!r}", f"is no part of a llama of {c.layers} layers", fix)
   weights: dict[str, Weight] = {}
   for name, (shape, axis) in plan.items():
     if name == "output.weight" and name not in g.tensors:
       weights[name] = weights["token_embd.weight"]
       continue
     info = g.info(name)
-    if info.shape != shape:
-      problem = f"is {list(info.shape)}, and the metadata make it {list(shape)}"
-      raise GGUFError(g.path, f"tensor {name!r}", problem, RECONVERT, info.offset)
+    problem = f"is {list(info.shape)}, and the metadata make it {list(shape)}"
+    g.check(info.shape == shape, f"tensor {name!r}", problem, at=info.offset)
     arrays = g.quants(name) if info.type.name == "Q8_0" else (g.floats(name),)
     # In Q8_0 the cut dim 1, columns, is the dim of blocks: a block and its scale stay together.
     weights[name] = Weight(*(layout.put(x, axis).realize() for x in arrays))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.apps import AppError
-from tinygrad.nn.gguf import GGUF, GGUFError
+from tinygrad.nn.gguf import GGUF
 
 if TYPE_CHECKING:
   from tokenizers import Tokenizer as Encoder
@@ -37,6 +37,16 @@ LLAMA3_LIKE = ("llama-bpe", "llama3", "llama-v3")  # begin with BOS, and take a 
 
 class TokenError(AppError):
   """A token that the vocabulary does not hold: names the token, the vocabulary's size, and a fix."""
+
+
+def check_tokens(ids: Sequence[int], vocab: int) -> None:
+  """Raises TokenError unless every token is in the vocabulary."""
+  for i in ids:
+    if not 0 <= i < vocab:
+      raise TokenError(
+        f"token {i} is not in the vocabulary of {vocab} tokens\n"
+        f"  fix: pass tokens from 0 to {vocab - 1}, as this file's own tokenizer makes them"
+      )
 
 
 def bytes_of_chars() -> dict[str, int]:
@@ -69,9 +79,8 @@ class Tokenizer:
     """Raises GGUFError for a tokenizer of another kind, or one whose parts do not fit together."""
     names, merges, types = _vocabulary(g)
     pre = g.get("tokenizer.ggml.pre", str, "default")
-    if pre not in SPLITS:
-      fix = f"use a model whose tokenizer.ggml.pre is one of {', '.join(SPLITS)}"
-      raise GGUFError(g.path, "'tokenizer.ggml.pre'", f"{pre!r} is not supported", fix)
+    fix = f"use a model whose tokenizer.ggml.pre is one of {', '.join(SPLITS)}"
+    g.check(pre in SPLITS, "'tokenizer.ggml.pre'", f"{pre!r} is not supported", fix)
     special = [i for i, t in enumerate(types) if t in (CONTROL, USER_DEFINED)]
     encoder = _encoder(names, merges, special, pre)
     char = bytes_of_chars()
@@ -81,9 +90,8 @@ class Tokenizer:
     )
     ids = {k: g.get(f"tokenizer.ggml.{k}_token_id", int, -1) for k in ("bos", "eos", "eot", "eom")}
     for k, i in ids.items():
-      if i >= len(names):
-        problem = f"{i} is not below the {len(names)} tokens of the vocabulary"
-        raise GGUFError(g.path, f"'tokenizer.ggml.{k}_token_id'", problem, "convert the model again")
+      problem = f"{i} is not below the {len(names)} tokens of the vocabulary"
+      g.check(i < len(names), f"'tokenizer.ggml.{k}_token_id'", problem)
     bos = ids["bos"] if ids["bos"] >= 0 else None
     add_bos = bos is not None and g.get("tokenizer.ggml.add_bos_token", bool, pre in LLAMA3_LIKE)
     ends = frozenset(ids[k] for k in ("eos", "eot", "eom") if ids[k] >= 0)
@@ -98,17 +106,8 @@ class Tokenizer:
     return b"".join(self.bytes_of(i) for i in ids).decode(errors="replace")
 
   def bytes_of(self, i: int) -> bytes:
-    self.check([i])
+    check_tokens([i], len(self.tokens))
     return self.tokens[i]
-
-  def check(self, ids: Sequence[int]) -> None:
-    """Raises TokenError unless every token is in the vocabulary."""
-    for i in ids:
-      if not 0 <= i < len(self.tokens):
-        raise TokenError(
-          f"token {i} is not in the vocabulary of {len(self.tokens)} tokens\n"
-          f"  fix: pass tokens from 0 to {len(self.tokens) - 1}, as this file's own tokenizer makes them"
-        )
 
   def stream(self) -> Stream:
     return Stream(self)
@@ -157,22 +156,20 @@ def _byte(char: dict[str, int], c: str) -> bytes:
 
 def _vocabulary(g: GGUF) -> tuple[list[str], list[tuple[str, str]], list[int]]:
   model = g.get("tokenizer.ggml.model", str)
-  if model != "gpt2":
-    fix = "use a model with a byte-level BPE tokenizer ('gpt2'), such as the Llama 3 family"
-    raise GGUFError(g.path, "'tokenizer.ggml.model'", f"a {model!r} tokenizer is not supported", fix)
+  fix = "use a model with a byte-level BPE tokenizer ('gpt2'), such as the Llama 3 family"
+  g.check(model == "gpt2", "'tokenizer.ggml.model'", f"a {model!r} tokenizer is not supported", fix)
   names: list[str] = g.get("tokenizer.ggml.tokens", list)
   types: list[int] = g.get("tokenizer.ggml.token_type", list, [1] * len(names))
   merges: list[tuple[str, str]] = []
-  fix = "convert the model again with a current converter"
-  if not names or not all(isinstance(n, str) for n in names) or len(set(names)) != len(names):
-    raise GGUFError(g.path, "'tokenizer.ggml.tokens'", "is no list of distinct strings", fix)
-  if len(types) != len(names):
-    raise GGUFError(g.path, "'tokenizer.ggml.token_type'", f"has {len(types)} entries for {len(names)} tokens", fix)
+  distinct = names and all(isinstance(n, str) for n in names) and len(set(names)) == len(names)
+  g.check(bool(distinct), "'tokenizer.ggml.tokens'", "is no list of distinct strings")
+  problem = f"has {len(types)} entries for {len(names)} tokens"
+  g.check(len(types) == len(names), "'tokenizer.ggml.token_type'", problem)
   known = set(names)
   for i, merge in enumerate(g.get("tokenizer.ggml.merges", list)):
     pair = merge.split(" ") if isinstance(merge, str) else []
     if len(pair) != 2 or not known.issuperset((*pair, "".join(pair))):
-      raise GGUFError(g.path, f"'tokenizer.ggml.merges'[{i}]", f"{merge!r} does not join two tokens to a third", fix)
+      raise g.error(f"'tokenizer.ggml.merges'[{i}]", f"{merge!r} does not join two tokens to a third")
     merges.append((pair[0], pair[1]))
   return names, merges, types
 

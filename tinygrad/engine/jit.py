@@ -12,18 +12,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from tinygrad.device import Buffer
 from tinygrad.dtype import dtypes
-from tinygrad.engine.realize import (
-  JitError,
-  Run,
-  Stretch,
-  Work,
-  canonical,
-  pointers,
-  prepare,
-  realize,
-  recorders,
-  work_of,
-)
+from tinygrad.engine import realize as engine
+from tinygrad.engine.realize import JitError, Run, Stretch, Work, canonical, recorders
 from tinygrad.helpers import DEBUG, DEFAULT_FLOAT, DEFAULT_INT, DEV, JIT, TRAINING, dedup
 from tinygrad.uop.ops import Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
@@ -108,20 +98,10 @@ def realize_all(found: list[Any]) -> None:
     tensors[0].realize(*tensors[1:])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Arguments:
-  """A call's inputs: the graph of all of them with buffers numbered and variables unbound, their buffers, and the
-  variables' values.
-  """
-
-  key: tuple[Any, ...]
-  buffers: list[UOp]
-  variables: dict[str, int]
-
-
-def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-  """Realises what is lazy. The key holds shapes, dtypes, placements with their device order, views, variables, which
-  arguments share a buffer, and the settings that change what Tensor methods compute.
+def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[UOp], dict[str, int]]:
+  """(key, buffers, the variables' values) of a call, whose lazy Tensors are realised. The key holds the form of the
+  arguments, their graph with buffers numbered and variables unbound (shapes, dtypes, placements with their device
+  order, views, which arguments share a buffer), and the settings that change what Tensor methods compute.
   """
   found: list[Any] = []
   settings = tuple(v.value for v in (TRAINING, DEFAULT_FLOAT, DEFAULT_INT, DEV))
@@ -131,7 +111,7 @@ def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
       raise JitError(f"an argument is a {type(x).__name__}, whose values may change unseen\n  fix: give Tensor(array)")
   realize_all(found)
   sink, buffers, variables = canonical(UOp.sink(*uops_of(found)))
-  return Arguments((sink, form), buffers, variables)
+  return (sink, form), buffers, variables
 
 
 class Made:
@@ -167,7 +147,8 @@ class Captured:
   made: list[Made]
   variables: dict[str, int]
   form: Any  # of the result
-  outputs: list[Output]  # its Tensors
+  graph: UOp  # a SINK of its Tensors, over numbered buffers and unbound variables
+  buffers: list[UOp | int | Made]  # of that graph: a BUFFER, the number of an input, or what the step has made
   stretches: list[Stretch] = field(default_factory=list)
   slots: list[Buffer] = field(default_factory=list)  # of the last replay: the inputs' memory, then what was made
   state: set[int] = field(default_factory=set)  # memory that the step writes and that is neither
@@ -177,7 +158,7 @@ class Captured:
 
   def __post_init__(self) -> None:
     """Notes every pointer and variable that a replay may have to change."""
-    self.stretches = prepare(self.work)
+    self.stretches = engine.prepare(self.work)
     self.slots = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
     number = {id(m): i for i, m in enumerate(self.slots)}
     self.state = {id(w.memory[0]) for w in self.work} - number.keys()
@@ -193,7 +174,7 @@ class Captured:
   def replay(self, inputs: Sequence[UOp], variables: dict[str, int]) -> None:
     """Runs the step on other inputs of the same key. A call changes only when the last replay is done."""
     # what it keeps in place must not change while it is read as an input
-    self.inputs = [realize(u.clone())[0] if id(buffer_of(u)) in self.state else u for u in inputs]
+    self.inputs = [engine.realize(u.clone())[0] if id(buffer_of(u)) in self.state else u for u in inputs]
     slots = [buffer_of(u) for u in self.inputs] + [m.writable() for m in self.made]
     moved = [i for i, (old, new) in enumerate(zip(self.slots, slots)) if old is not new]
     given = [name for name, value in variables.items() if self.variables[name] != value]
@@ -207,7 +188,7 @@ class Captured:
         w.variables.update((n, variables[n]) for n in given if n in w.variables)
       for i in moved:
         for call, w, argument, d in self.memory.get(i, ()):
-          call.set_buffer(argument, pointers(w, argument, d))
+          call.set_buffer(argument, engine.pointers(w, argument, d))
       for name in given:
         for call, k in self.values.get(name, ()):
           call.set_variable(k, variables[name])
@@ -218,40 +199,16 @@ class Captured:
   def results(self) -> Any:
     """What the last replay has made, as fresh Tensors over its memory."""
     shown = {m: m.show() for m in self.made}
-    return rebuild(self.form, (output.uop(self, shown) for output in self.outputs))
+    actual = [self.inputs[b] if isinstance(b, int) else shown[b] if isinstance(b, Made) else b for b in self.buffers]
+    mapping = {u: actual[-1 - u.arg.uid] for u in self.graph.toposort() if u.op is Ops.BUFFER}
+    mapping |= {v: v.bind(self.variables[v.arg[0]]) for v in self.graph.variables() if v.arg[0] in self.variables}
+    return rebuild(self.form, iter(substitute(self.graph, mapping).src))
 
 
 def filled(work: Sequence[Work], memory: Buffer) -> bool:
   """Whether the step writes the memory before it reads it, so that nothing in it lasts from call to call."""
   first = next((w for w in work if any(m is memory for m in w.memory)), None)
   return first is None or (first.memory[0] is memory and all(m is not memory for m in first.memory[1:]))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Output:
-  """A Tensor of the result: `form` over numbered buffers and unbound variables; `buffers[i]` is a BUFFER, the number of
-  an input, or what the step has made.
-  """
-
-  form: UOp
-  buffers: tuple[UOp | int | Made, ...]
-
-  @staticmethod
-  def of(u: UOp, arguments: Arguments, made: dict[UOp, Made]) -> Output:
-    sink, buffers, _ = canonical(UOp.sink(u))
-    given = arguments.buffers
-    return Output(sink.src[0], tuple(given.index(b) if b in given else made.get(b, b) for b in buffers))
-
-  def uop(self, captured: Captured, shown: dict[Made, UOp]) -> UOp:
-    """What the last replay has made: an input that was passed through, and a variable in the shape, are this call's."""
-    actual = [
-      captured.inputs[b] if isinstance(b, int) else shown[b] if isinstance(b, Made) else b for b in self.buffers
-    ]
-    mapping = {u: actual[-1 - u.arg.uid] for u in self.form.toposort() if u.op is Ops.BUFFER}
-    mapping |= {
-      v: v.bind(captured.variables[v.arg[0]]) for v in self.form.variables() if v.arg[0] in captured.variables
-    }
-    return substitute(self.form, mapping)
 
 
 @dataclass(slots=True, eq=False)
@@ -306,18 +263,18 @@ class TinyJit(Generic[A, R]):
   def __call__(self, *args: A.args, **kwargs: A.kwargs) -> R:
     if not JIT or recorders:  # inside another capture it is a part of that one
       return self.fxn(*args, **kwargs)
-    arguments = read_arguments(args, kwargs)
-    if arguments.key not in self.states and len(self.states) >= KEPT_STATES:
+    key, inputs, variables = read_arguments(args, kwargs)
+    if key not in self.states and len(self.states) >= KEPT_STATES:
       del self.states[next(iter(self.states))]
-    state = self.last = self.states.setdefault(arguments.key, State())
+    state = self.last = self.states.setdefault(key, State())
     state.count += 1
     if state.count == 1:
       result = self.fxn(*args, **kwargs)
       self.realized(result)
     elif state.captured is None:
-      result = self.capture(state, arguments, lambda: self.fxn(*args, **kwargs))
+      result = self.capture(state, inputs, variables, lambda: self.fxn(*args, **kwargs))
     else:
-      state.captured.replay(arguments.buffers, arguments.variables)
+      state.captured.replay(inputs, variables)
       result = state.captured.results()
     return result
 
@@ -338,7 +295,7 @@ class TinyJit(Generic[A, R]):
   def name(self) -> str:
     return str(getattr(self.fxn, "__name__", type(self.fxn).__name__))
 
-  def capture(self, state: State, arguments: Arguments, call: Callable[[], R]) -> R:
+  def capture(self, state: State, inputs: list[UOp], variables: dict[str, int], call: Callable[[], R]) -> R:
     """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted."""
     runs: list[Run] = []
     earlier = UOp.buffer((0,), dtypes.uint8, "NPY").arg.uid
@@ -355,22 +312,22 @@ class TinyJit(Generic[A, R]):
       )
     for run in runs:
       for name, value in run.variables.items():
-        if arguments.variables.get(name, value) != value:
+        if variables.get(name, value) != value:
           raise JitError(
-            f"variable {name} is {arguments.variables[name]} in the arguments and {value} inside the function\n"
+            f"variable {name} is {variables[name]} in the arguments and {value} inside the function\n"
             "  fix: use the argument itself, or another name"
           )
     if all(run.plan.local is None for run in runs):
-      work = [w for run in runs for w in work_of(run)]
+      work = [w for run in runs for w in engine.work_of(run)]
       targets = {id(w.memory[0]) for w in work}
       made = {
         u: Made(m)
         for u in UOp.sink(*results).toposort()
         if u.op is Ops.BUFFER and u.arg.uid > earlier and id(m := buffer_of(u)) in targets and filled(work, m)
       }
-      outputs = [Output.of(u, arguments, made) for u in results]
-      inputs, variables = list(arguments.buffers), dict(arguments.variables)
-      state.captured = Captured(work, inputs, list(made.values()), variables, form, outputs)
+      graph, buffers, _ = canonical(UOp.sink(*results))
+      places = [inputs.index(b) if b in inputs else made.get(b, b) for b in buffers]
+      state.captured = Captured(work, inputs, list(made.values()), variables, form, graph, places)
       if DEBUG >= 1:
         print(f"JIT captured {len(work)} kernels and copies, {len(inputs)} inputs")
     return result

@@ -11,9 +11,9 @@ import math
 import mmap
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import LazyModule
@@ -31,6 +31,8 @@ MAX_DIMS = 4  # GGML_MAX_DIMS
 MAX_NESTING = 4  # of arrays within arrays
 Q8_BLOCK = 32  # weights that share one scale
 REFETCH = "the file is damaged or incomplete: download or write it again"
+RECONVERT = "convert the model again with a current converter"
+SMALLER = "use a file with F32, F16 and Q8_0 tensors (llama-quantize MODEL OUT Q8_0 makes one)"
 
 
 class GGUFError(ValueError):
@@ -72,13 +74,15 @@ class _Cursor:
   def error(self, field: str, problem: str, fix: str = REFETCH, at: int | None = None) -> GGUFError:
     return GGUFError(self.path, field, problem, fix, self.at if at is None else at)
 
+  def check(self, ok: bool, field: str, problem: str, fix: str = REFETCH, at: int | None = None) -> None:
+    if not ok:
+      raise self.error(field, problem, fix, at)
+
   def need(self, count: int, size: int, field: str, what: str = "") -> None:
     """Raise unless `count` items of at least `size` bytes can follow."""
-    left = len(self.data) - self.at
-    if count * size > left:
-      raise self.error(
-        field, f"{what or count * size} needs at least {count * size} bytes, and {left} are left in the file"
-      )
+    left, nbytes = len(self.data) - self.at, count * size
+    if nbytes > left:
+      raise self.error(field, f"{what or nbytes} needs at least {nbytes} bytes, and {left} are left in the file")
 
   def take(self, n: int, field: str) -> memoryview:
     self.need(n, 1, field)
@@ -105,31 +109,26 @@ class _Cursor:
       return self.string(field)
     if kind == ARRAY:
       return self.array(field, depth)
-    if kind not in SCALARS:
-      raise self.error(field, f"unknown value type {kind}", at=self.at - 4)
+    self.check(kind in SCALARS, field, f"unknown value type {kind}", at=self.at - 4)
     return self.numbers(kind, 1, field)[0]
 
   def array(self, field: str, depth: int) -> list[Any]:
-    if depth >= MAX_NESTING:
-      raise self.error(field, f"arrays nested more than {MAX_NESTING} deep")
+    self.check(depth < MAX_NESTING, field, f"arrays nested more than {MAX_NESTING} deep")
     kind, n = self.u32(field), self.u64(field)
     if kind in SCALARS:
       return self.numbers(kind, n, field)
-    if kind not in (STRING, ARRAY):
-      raise self.error(field, f"unknown element type {kind}", at=self.at - 12)
+    self.check(kind in (STRING, ARRAY), field, f"unknown element type {kind}", at=self.at - 12)
     self.need(n, 8 if kind == STRING else 12, field, f"an array of {n} elements")
     return [self.value(kind, f"{field}[{i}]", depth + 1) for i in range(n)]
 
   def numbers(self, kind: int, n: int, field: str) -> list[Any]:
-    dt = np.dtype(SCALARS[kind])
+    dt, start = np.dtype(SCALARS[kind]), self.at
     self.need(n, dt.itemsize, field, f"an array of {n} elements")
-    start = self.at
     x = np.frombuffer(self.take(n * dt.itemsize, field), dt)
-    if kind != BOOL:
-      return list(x.tolist())
-    if n and x.max() > 1:
-      raise self.error(field, f"a bool is 0 or 1, not {x.max()}", at=start)
-    return [bool(v) for v in x]
+    if kind == BOOL:
+      self.check(x.max(initial=0) <= 1, field, f"a bool is 0 or 1, not {x.max(initial=0)}", at=start)
+      x = x.astype(bool)
+    return list(x.tolist())
 
 
 class GGUF:
@@ -153,92 +152,36 @@ class GGUF:
         # An empty file cannot be mapped.
         self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
     c = _Cursor(self.path, memoryview(self._map))
-    pairs, tensors = self._header(c)
-    self.metadata = self._metadata(c, pairs)
-    self.tensors = self._infos(c, tensors)
-
-  def _header(self, c: _Cursor) -> tuple[int, int]:
-    if bytes(c.data[:4]) != b"GGUF":
-      raise c.error("magic", f"starts with {bytes(c.data[:4])!r}, not b'GGUF'", "pass a .gguf file", at=0)
+    magic = bytes(c.data[:4])
+    c.check(magic == b"GGUF", "magic", f"starts with {magic!r}, not b'GGUF'", "pass a .gguf file")
     c.take(4, "magic")
-    self.version = c.u32("version")
-    if self.version not in (2, 3):
-      swapped = int.from_bytes(self.version.to_bytes(4, "little"), "big")
-      problem = "is big-endian" if swapped in (2, 3) else f"version {self.version} is not supported"
-      raise c.error("version", problem, "convert it to a little-endian GGUF of version 3", at=4)
+    version = c.u32("version")
+    big = int.from_bytes(version.to_bytes(4, "little"), "big") in (2, 3)
+    problem = "is big-endian" if big else f"version {version} is not supported"
+    c.check(version in (2, 3), "version", problem, "convert it to a little-endian GGUF of version 3", at=4)
     tensors, pairs = c.u64("tensor_count"), c.u64("metadata_kv_count")
     c.need(pairs, 8 + 4 + 1, "metadata_kv_count", f"{pairs} pairs")
     c.need(tensors, 8 + 4 + 8 + 4 + 8, "tensor_count", f"{tensors} tensors")
-    return pairs, tensors
-
-  def _metadata(self, c: _Cursor, pairs: int) -> dict[str, Any]:
-    metadata: dict[str, Any] = {}
-    for i in range(pairs):
-      start = c.at
-      key = c.string(f"metadata key {i}")
-      if key in metadata:
-        raise c.error(f"metadata key {i}", f"{key!r} appears twice", at=start)
-      metadata[key] = c.value(c.u32(f"type of {key!r}"), repr(key))
-    if metadata.get("split.count", 1) not in (0, 1):
-      raise c.error("'split.count'", "the model is split over several files", "merge them first (gguf-split --merge)")
-    return metadata
-
-  def _infos(self, c: _Cursor, count: int) -> dict[str, TensorInfo]:
-    alignment = self.metadata.get("general.alignment", 32)
-    if not isinstance(alignment, int) or isinstance(alignment, bool) or alignment < 1 or alignment & (alignment - 1):
-      raise c.error("'general.alignment'", f"{alignment!r} is not a power of two")
-    infos: dict[str, TensorInfo] = {}
-    for i in range(count):
-      info = self._info(c, i, alignment)
-      if info.name in infos:
-        raise c.error(f"tensor {i}", f"the name {info.name!r} appears twice")
-      infos[info.name] = info
-    base, size, end = -(-c.at // alignment) * alignment, len(c.data), 0
-    infos = {n: TensorInfo(n, t.shape, t.type, base + t.offset, t.nbytes) for n, t in infos.items()}
-    for t in sorted(infos.values(), key=lambda t: t.offset):
-      if t.offset + t.nbytes > size:
-        problem = f"{t.type.name} {list(t.shape)} ends at byte {t.offset + t.nbytes}, and the file has {size}"
-        raise c.error(f"tensor {t.name!r}", problem, at=t.offset)
-      if t.offset < end:
-        raise c.error(f"tensor {t.name!r}", "overlaps the tensor before it", at=t.offset)
-      end = t.offset + t.nbytes
-    return infos
-
-  def _info(self, c: _Cursor, i: int, alignment: int) -> TensorInfo:
-    name = c.string(f"name of tensor {i}")
-    field = f"tensor {name!r}"
-    ndim = c.u32(f"{field}: dims")
-    if not 1 <= ndim <= MAX_DIMS:
-      raise c.error(f"{field}: dims", f"{ndim} dims, and the format has 1 to {MAX_DIMS}", at=c.at - 4)
-    start = c.at
-    shape = tuple(reversed([c.u64(f"{field}: dim {d}") for d in range(ndim)]))
-    # What an int64 holds, so that no later arithmetic on the shape can overflow.
-    if min(shape) < 1 or math.prod(shape) >= 1 << 60:
-      raise c.error(f"{field}: dims", f"the shape {list(shape)} is not possible", at=start)
-    number = c.u32(f"{field}: type")
-    if number not in ggml.GGML_QUANT_SIZES:
-      known = ", ".join(t.name for t in ggml.GGML_QUANT_SIZES)
-      fix = "use a file with tensors of these types (llama-quantize MODEL OUT Q8_0 makes one)"
-      raise c.error(field, f"its type is number {number}; known are {known}", fix, at=c.at - 4)
-    kind = ggml.GGMLQuantizationType(number)
-    weights, nbytes = ggml.GGML_QUANT_SIZES[kind]
-    if shape[-1] % weights:
-      raise c.error(field, f"rows of {shape[-1]} are no whole number of {kind.name} blocks of {weights}", at=start)
-    offset = c.u64(f"{field}: offset")
-    if offset % alignment:
-      raise c.error(f"{field}: offset", f"{offset} is no multiple of the alignment {alignment}", at=c.at - 8)
-    return TensorInfo(name, shape, kind, offset, math.prod(shape) // weights * nbytes)
+    self.metadata = _metadata(c, pairs)
+    self.tensors = _infos(c, tensors, self.metadata.get("general.alignment", 32))
 
   def get(self, key: str, kind: type[T], default: T | None = None) -> T:
     """The metadata value of `key`, which must be a `kind` (an int serves as a float); GGUFError where it is not."""
     value = self.metadata.get(key, default)
     if kind is float and type(value) is int:
       value = float(value)
-    if value is None:
-      raise GGUFError(self.path, repr(key), "is missing", "convert the model again with a current converter")
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-      raise GGUFError(self.path, repr(key), f"is a {type(value).__name__}, not a {kind.__name__}", REFETCH)
-    return value
+    fits = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+    self.check(value is not None, repr(key), "is missing")
+    self.check(fits, repr(key), f"is a {type(value).__name__}, not a {kind.__name__}", REFETCH)
+    return cast(T, value)
+
+  def error(self, field: str, problem: str, fix: str = RECONVERT, at: int | None = None) -> GGUFError:
+    return GGUFError(self.path, field, problem, fix, at)
+
+  def check(self, ok: bool, *words: Any, **where: Any) -> None:
+    """Raises the `error` of these words unless `ok`."""
+    if not ok:
+      raise self.error(*words, **where)
 
   def tensor(self, name: str) -> Tensor:
     """Any tensor; a quantised one as float32: Q8_0 is computed from its blocks where it is used, others here."""
@@ -252,19 +195,17 @@ class GGUF:
     try:
       return Tensor(ggml.quants.dequantize(raw.reshape(*t.shape[:-1], -1), t.type))
     except NotImplementedError as e:
-      raise GGUFError(self.path, f"tensor {name!r}", f"is {t.type.name}, a type without values", REFETCH) from e
+      raise self.error(f"tensor {name!r}", f"is {t.type.name}, a type without values", REFETCH) from e
 
   def info(self, name: str) -> TensorInfo:
-    if name not in self.tensors:
-      raise GGUFError(self.path, f"tensor {name!r}", "is missing", "convert the model again with a current converter")
+    self.check(name in self.tensors, f"tensor {name!r}", "is missing")
     return self.tensors[name]
 
   def floats(self, name: str) -> NDArray[Any]:
     """The F32 or F16 tensor `name` as a view of its shape."""
     t = self.info(name)
-    if t.type.name not in ("F32", "F16"):
-      fix = "use a file with F32, F16 and Q8_0 tensors (llama-quantize MODEL OUT Q8_0 makes one)"
-      raise GGUFError(self.path, f"tensor {name!r}", f"is {t.type.name}, not F32 or F16", fix, t.offset)
+    floats = t.type.name in ("F32", "F16")
+    self.check(floats, f"tensor {name!r}", f"is {t.type.name}, not F32 or F16", SMALLER, t.offset)
     kind = "<f4" if t.type.name == "F32" else "<f2"
     view: NDArray[Any] = np.frombuffer(self._map, kind, math.prod(t.shape), t.offset).reshape(t.shape)
     return view
@@ -275,9 +216,62 @@ class GGUF:
     A weight is quant * scale; in the file a block is its float16 scale and its 32 int8 quants, hence the strides.
     """
     t = self.info(name)
-    if t.type.name != "Q8_0":
-      raise GGUFError(self.path, f"tensor {name!r}", f"is {t.type.name}", "read it with `floats`", t.offset)
+    self.check(t.type.name == "Q8_0", f"tensor {name!r}", f"is {t.type.name}", "read it with `floats`", t.offset)
     block = np.dtype([("scale", "<f2", (1,)), ("quant", "<i1", (Q8_BLOCK,))])
     x = np.frombuffer(self._map, block, math.prod(t.shape) // Q8_BLOCK, t.offset)
     x = x.reshape(*t.shape[:-1], t.shape[-1] // Q8_BLOCK)
     return x["quant"], x["scale"]
+
+
+def _metadata(c: _Cursor, pairs: int) -> dict[str, Any]:
+  metadata: dict[str, Any] = {}
+  for i in range(pairs):
+    start = c.at
+    key = c.string(f"metadata key {i}")
+    c.check(key not in metadata, f"metadata key {i}", f"{key!r} appears twice", at=start)
+    metadata[key] = c.value(c.u32(f"type of {key!r}"), repr(key))
+  whole = metadata.get("split.count", 1) in (0, 1)
+  c.check(whole, "'split.count'", "the model is split over several files", "merge them first (gguf-split --merge)")
+  return metadata
+
+
+def _infos(c: _Cursor, count: int, alignment: Any) -> dict[str, TensorInfo]:
+  power = type(alignment) is int and alignment > 0 and not alignment & (alignment - 1)
+  c.check(power, "'general.alignment'", f"{alignment!r} is not a power of two")
+  infos: dict[str, TensorInfo] = {}
+  for i in range(count):
+    info = _info(c, i, alignment)
+    c.check(info.name not in infos, f"tensor {i}", f"the name {info.name!r} appears twice")
+    infos[info.name] = info
+  base, size, end = -(-c.at // alignment) * alignment, len(c.data), 0
+  infos = {n: replace(t, offset=base + t.offset) for n, t in infos.items()}
+  for t in sorted(infos.values(), key=lambda t: t.offset):
+    problem = f"{t.type.name} {list(t.shape)} ends at byte {t.offset + t.nbytes}, and the file has {size}"
+    c.check(t.offset + t.nbytes <= size, f"tensor {t.name!r}", problem, at=t.offset)
+    c.check(t.offset >= end, f"tensor {t.name!r}", "overlaps the tensor before it", at=t.offset)
+    end = t.offset + t.nbytes
+  return infos
+
+
+def _info(c: _Cursor, i: int, alignment: int) -> TensorInfo:
+  name = c.string(f"name of tensor {i}")
+  field = f"tensor {name!r}"
+  ndim = c.u32(f"{field}: dims")
+  c.check(1 <= ndim <= MAX_DIMS, f"{field}: dims", f"{ndim} dims, and the format has 1 to {MAX_DIMS}", at=c.at - 4)
+  start = c.at
+  shape = tuple(reversed([c.u64(f"{field}: dim {d}") for d in range(ndim)]))
+  # What an int64 holds, so that no later arithmetic on the shape can overflow.
+  possible = min(shape) >= 1 and math.prod(shape) < 1 << 60
+  c.check(possible, f"{field}: dims", f"the shape {list(shape)} is not possible", at=start)
+  number = c.u32(f"{field}: type")
+  if number not in ggml.GGML_QUANT_SIZES:
+    known = ", ".join(t.name for t in ggml.GGML_QUANT_SIZES)
+    raise c.error(field, f"its type is number {number}; known are {known}", SMALLER, c.at - 4)
+  kind = ggml.GGMLQuantizationType(number)
+  weights, nbytes = ggml.GGML_QUANT_SIZES[kind]
+  problem = f"rows of {shape[-1]} are no whole number of {kind.name} blocks of {weights}"
+  c.check(shape[-1] % weights == 0, field, problem, at=start)
+  offset = c.u64(f"{field}: offset")
+  aligned = offset % alignment == 0
+  c.check(aligned, f"{field}: offset", f"{offset} is no multiple of the alignment {alignment}", at=c.at - 8)
+  return TensorInfo(name, shape, kind, offset, math.prod(shape) // weights * nbytes)
