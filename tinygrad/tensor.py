@@ -6,8 +6,8 @@ import ctypes
 import itertools
 import pathlib
 import weakref
-from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self, TypeVar
 
 from tinygrad.device import Buffer, Device, Mesh, P, Placement, ShardError, Sharding, show_placement
 from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
@@ -22,6 +22,7 @@ from tinygrad.runtime import disk
 from tinygrad.uop.ops import GroupOp, Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
 
+T = TypeVar("T", bound="Tensor")
 NO_GRAD = ContextVar("NO_GRAD", 0)
 _numbers = itertools.count()
 _live: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
@@ -40,6 +41,15 @@ class _Training(type(NN)):  # type: ignore[misc]
   @training.setter
   def training(cls, on: bool) -> None:
     TRAINING.value = int(on)
+
+
+def _in_place(method: Callable[[T, Any], T]) -> Callable[[T, Any], T]:
+  """The operator that assigns what the method computes."""
+
+  def call(self: T, x: Any) -> T:
+    return self.assign(method(self, x))
+
+  return call
 
 
 class Tensor(Hashing, metaclass=_Training):
@@ -82,7 +92,7 @@ class Tensor(Hashing, metaclass=_Training):
   @uop.setter
   def uop(self, u: UOp) -> None:
     self._uop = u
-    if (state := memory_state(u)) is not None:
+    if (state := memory_state(u, moved=True)) is not None:
       _views.setdefault(state, weakref.WeakValueDictionary())[id(self)] = self
 
   def requires_grad_(self, requires_grad: bool | None = True) -> Self:
@@ -387,6 +397,9 @@ class Tensor(Hashing, metaclass=_Training):
       return
     state = memory_state(view)
     if state is None:
+      if memory_state(view, moved=True) is not None:
+        rule = "the target is a view of cut memory, for which elements had to move"
+        mismatch("assign", rule, (view, value), "write to the tensor that it is a view of, or to v.clone()", ShardError)
       here = self.uop.device
       self.uop = value if here is None or here == value.device else value.copy_to_device(here)
       return
@@ -397,44 +410,21 @@ class Tensor(Hashing, metaclass=_Training):
     # a copy from other devices lands in memory of its own before it is laid into a part
     after = state.after(view.assign(value.contiguous() if value.op is Ops.MOVE and view is not state else value))
     for t in list(_views[state].values()):
-      if memory_state(t.uop) is state:
+      if memory_state(t.uop, moved=True) is state:
         t.uop = substitute(t.uop, {state: after})
 
-  def __iadd__(self, x: Any) -> Self:
-    return self.assign(self.add(x))
-
-  def __isub__(self, x: Any) -> Self:
-    return self.assign(self.sub(x))
-
-  def __imul__(self, x: Any) -> Self:
-    return self.assign(self.mul(x))
-
-  def __itruediv__(self, x: Any) -> Self:
-    return self.assign(self.div(x))
-
-  def __ifloordiv__(self, x: Any) -> Self:
-    return self.assign(self // x)
-
-  def __ipow__(self, x: Any) -> Self:
-    return self.assign(self.pow(x))
-
-  def __imatmul__(self, x: Self) -> Self:
-    return self.assign(self.matmul(x))
-
-  def __iand__(self, x: Any) -> Self:
-    return self.assign(self & x)
-
-  def __ior__(self, x: Any) -> Self:
-    return self.assign(self | x)
-
-  def __ixor__(self, x: Any) -> Self:
-    return self.assign(self ^ x)
-
-  def __ilshift__(self, x: Any) -> Self:
-    return self.assign(self << x)
-
-  def __irshift__(self, x: Any) -> Self:
-    return self.assign(self >> x)
+  __iadd__ = _in_place(Hashing.add)
+  __isub__ = _in_place(Hashing.sub)
+  __imul__ = _in_place(Hashing.mul)
+  __itruediv__ = _in_place(Hashing.div)
+  __ifloordiv__ = _in_place(Hashing.__floordiv__)
+  __ipow__ = _in_place(Hashing.pow)
+  __imatmul__ = _in_place(Hashing.matmul)
+  __iand__ = _in_place(Hashing.bitwise_and)
+  __ior__ = _in_place(Hashing.bitwise_or)
+  __ixor__ = _in_place(Hashing.bitwise_xor)
+  __ilshift__ = _in_place(Hashing.lshift)
+  __irshift__ = _in_place(Hashing.rshift)
 
   # ---- differentiation
 
@@ -638,9 +628,10 @@ def _without_detach(view: UOp) -> UOp:
   return view.replace(src=(_without_detach(view.src[0]),)) if view.op in _VIEWS else view
 
 
-def memory_state(u: UOp) -> UOp | None:
-  """The BUFFER, or its newest AFTER, that `u` is a view of; None if `u` is computed."""
-  while u.op in _VIEWS:
+def memory_state(u: UOp, moved: bool = False) -> UOp | None:
+  """The BUFFER, or its newest AFTER, that `u` is a view of; None if `u` is computed. `moved`: also where
+  elements had to move for the view (flat, of an uneven cut); such a view reads what is written to the memory."""
+  while u.op in _VIEWS or (moved and u.op is Ops.MOVE and not u.arg.pinned):
     u = u.src[0]
   return u if u.op is Ops.BUFFER or u.op is Ops.AFTER else None
 

@@ -205,3 +205,27 @@ def test_the_devices_of_these_tests_are_several():
   assert [memory.handle(i) for i in range(4)] and len({id(memory.handle(i)) for i in range(4)}) == 4
   assert x.shards[3].device == "CPU:4"
   np.testing.assert_array_equal(x.shards[3].numpy(), integers(0, 8, 4)[6:])
+
+
+@pytest.mark.parametrize("rows", [4, 5])
+def test_views_follow_writes_to_memory_whatever_its_cut(rows):
+  """Four rows are cut evenly; of five, elements have to move for the flat view."""
+  x = Tensor(np.zeros((rows, 3), np.float32)).shard(tuple(f"CPU:{i}" for i in range(4)), 0).realize()
+  v, w = x.reshape(-1), x.transpose(0, 1).reshape(-1)
+  before = v + 0
+  x[1:3] = 5
+  want = np.zeros((rows, 3), np.float32)
+  want[1:3] = 5
+  np.testing.assert_array_equal(before.numpy(), np.zeros(3 * rows))  # what was computed keeps the old content
+  np.testing.assert_array_equal(v.numpy(), want.reshape(-1))
+  np.testing.assert_array_equal(w.numpy(), want.T.reshape(-1))
+
+
+def test_a_write_through_a_view_that_had_to_move_is_an_error():
+  x = Tensor(np.zeros((5, 3), np.float32)).shard(tuple(f"CPU:{i}" for i in range(4)), 0).realize()
+  says = r"(?s)assign: .*view of cut memory, for which elements had to move.*fix: write to the tensor that it is a view of"
+  with pytest.raises(ShardError, match=says):
+    x.reshape(-1)[2:4] = 1.0
+  y = x.reshape(-1).clone()
+  y[2:4] = 1.0
+  np.testing.assert_array_equal(y.numpy(), [0, 0, 1, 1, *[0] * 11])
