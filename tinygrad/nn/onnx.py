@@ -25,13 +25,14 @@ from typing import Any
 
 from tinygrad.dtype import DType, to_numpy_dtype
 from tinygrad.engine.realize import canonical, host_array
-from tinygrad.helpers import DEBUG, numpy
+from tinygrad.helpers import DEBUG, LazyModule, numpy
 from tinygrad.mixin.base import DeviceLike
 from tinygrad.nn.onnx_ops import HOST, OPS, Known, OnnxError, on_host, onnx, onnx_dtype
 from tinygrad.runtime.python import Interpreter
 from tinygrad.tensor import Tensor
 from tinygrad.uop.ops import UOp, buffer_of
 
+inliner: Any = LazyModule("onnx.inliner")
 STANDARD = ("", "ai.onnx.ml")
 Values = MutableMapping[str, Any]
 
@@ -94,7 +95,7 @@ class OnnxRunner:
   def __init__(self, model_path: Any) -> None:
     model = _load(model_path)
     self.opset = _versions(model)
-    self.functions = {(_domain(f.domain), f.name): f for f in model.functions}
+    self.functions = {(_domain(f.domain), f.name): f.SerializeToString() for f in model.functions}
     self.graph = model.graph
     self.graph_values: dict[str, Any] = {t.name: Known(_array(t)) for t in model.graph.initializer}
     self.graph_inputs = {i.name: OnnxValue.of(i.type) for i in model.graph.input if i.name not in self.graph_values}
@@ -155,17 +156,19 @@ class OnnxRunner:
 
   def _node(self, node: Any, inputs: list[Any], values: Values, opset: dict[str, int]) -> Sequence[Any]:
     domain, op = _domain(node.domain), node.op_type
-    if (function := self.functions.get((domain, op))) is not None:
-      return self._function(function, node, inputs)
-    f = OPS.get(op if domain in STANDARD else f"{domain}:{op}")
+    f = None if (domain, op) in self.functions else OPS.get(op if domain in STANDARD else f"{domain}:{op}")
     if f is not None and "scope" in _parameters(f):
       return _several(f(Scope(self, values, opset), *inputs, **_attributes(node)))
     if f is not None:
       return self._apply(f, inputs, _attributes(node), opset.get(domain, 1), len(node.output))
-    if any(isinstance(x, list) for x in inputs):  # the onnx package reads their types unchecked, and dies of it
+    types = {name: (_kind(x), _shape(x)) for name, x in zip(node.input, inputs) if isinstance(x, (Tensor, Known))}
+    own = tuple(self.functions.values()) if (domain, op) in self.functions else ()
+    if not own and any(isinstance(x, list) for x in inputs):  # the onnx package would need their types
       raise _unsupported(op)
-    types = tuple(map(_type, inputs))
-    return self._function(_definition(domain, op, opset.get(domain, 1), node.SerializeToString(), types), node, inputs)
+    nodes, versions = _definition(node.SerializeToString(), tuple(types.items()), tuple(opset.items()), own)
+    inner: Values = {"": None, **dict(zip(node.input, inputs))}
+    self._run(nodes, inner, versions)
+    return [inner.get(name) for name in node.output]
 
   def _apply(self, f: Any, inputs: list[Any], attributes: dict[str, Any], opset: int, outputs: int) -> list[Any]:
     names = _parameters(f)
@@ -204,13 +207,6 @@ class OnnxRunner:
     machine = Interpreter(lambda b: [host_array(buffer_of(buffers[-1 - b.arg.uid]), 0)], {})
     machine.run(sink)
     return Known(machine.values[sink.src[0]][0])
-
-  def _function(self, body: Any, node: Any, inputs: Sequence[Any]) -> list[Any]:
-    """The outputs of an operator that is defined by others."""
-    attributes = {a.name: a for a in (*body.attribute_proto, *node.attribute)}
-    values: Values = {**dict.fromkeys(body.input), **dict(zip(body.input, inputs))}
-    self._run([_bound(n, attributes) for n in body.node], values, _versions(body))
-    return [values.get(name) for name in body.output]
 
 
 # ---------------------------------------------------------------- the protobuf
@@ -262,59 +258,43 @@ def _attribute(a: Any) -> Any:
   return [v.decode() if isinstance(v, bytes) else v for v in value] if isinstance(value, list) else value
 
 
-def _bound(node: Any, attributes: dict[str, Any]) -> Any:
-  """A node of a function's body with the function's attributes in the place of references to them."""
-  if not any(a.ref_attr_name or a.type == a.GRAPH for a in node.attribute):
-    return node
-  new = type(node)()
-  new.CopyFrom(node)
-  del new.attribute[:]
-  for a in node.attribute:
-    if a.ref_attr_name and a.ref_attr_name not in attributes:
-      continue
-    bound = new.attribute.add()
-    bound.CopyFrom(attributes[a.ref_attr_name] if a.ref_attr_name else a)
-    bound.name = a.name
-    if a.type == a.GRAPH:
-      inner = [_bound(n, attributes) for n in a.g.node]
-      del bound.g.node[:]
-      bound.g.node.extend(inner)
-  return new
-
-
 @functools.lru_cache(1024)
-def _definition(domain: str, op: str, version: int, node: bytes, types: tuple[bytes, ...]) -> Any:
-  """The body that the standard gives for an operator; that of its newest version serves old ones, of which none that
-  has a body has changed but by types. OnnxError where there is none.
+def _definition(
+  call: bytes, types: tuple[Any, ...], opset: tuple[tuple[str, int], ...], functions: tuple[bytes, ...]
+) -> tuple[Any, dict[str, int]]:
+  """The nodes, with their opset, that a node stands for: by the model's own functions, if there are any, else by the
+  standard, whose newest version serves old ones: none that has a definition has changed but by types.
   """
-  try:
-    schemas = [onnx.defs.get_schema(op, version, domain), onnx.defs.get_schema(op, domain)]
-  except onnx.defs.SchemaError as e:
-    raise OnnxError(f"the operator {op} of domain {domain!r} is not known\n  fix: add it to nn.onnx_ops.OPS") from e
-  for schema in schemas:
-    body = onnx.FunctionProto()
-    if schema.has_function:
-      body.CopyFrom(schema.function_body)
-      body.attribute_proto.extend(a.default_value for a in schema.attributes.values() if a.default_value.name)
-      return body
-    if schema.has_context_dependent_function:
-      body.ParseFromString(schema.get_context_dependent_function(node, types))
-      return body
-  raise _unsupported(op)
+  node = onnx.NodeProto.FromString(call)
+  if not functions and not onnx.defs.has(node.op_type, node.domain):
+    what = f"the operator {node.op_type} of domain {node.domain!r} is not known"
+    raise OnnxError(f"{what}\n  fix: add it to nn.onnx_ops.OPS")
+  if not functions:  # the inliner leaves out what a node leaves to its defaults
+    given = {a.name for a in node.attribute}
+    defaults = (a.default_value for a in onnx.defs.get_schema(node.op_type, node.domain).attributes.values())
+    node.attribute.extend(a for a in defaults if a.name and a.name not in given)
+  number = onnx.helper.np_dtype_to_tensor_dtype
+  inputs = [onnx.helper.make_tensor_value_info(name, number(kind), shape) for name, (kind, shape) in types]
+  inputs.append(onnx.ValueInfoProto(name="", type=onnx.TypeProto()))  # of what is left out
+  outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+  graph = onnx.helper.make_graph([node], node.op_type, inputs, outputs)
+  for newest in ({}, {"": onnx.defs.onnx_opset_version()}):
+    versions = [onnx.helper.make_opsetid(*v) for v in (dict(opset) | newest).items()]
+    model = onnx.helper.make_model(graph, opset_imports=versions)
+    model.functions.extend(map(onnx.FunctionProto.FromString, functions))
+    body = inliner.inline_selected_functions(model, [(node.domain, node.op_type)], False, not functions)
+    if [n.op_type for n in body.graph.node] != [node.op_type]:
+      return body.graph.node, _versions(body)
+  raise _unsupported(node.op_type)
 
 
 def _unsupported(op: str) -> OnnxError:
-  fix = "export the model without it, or add a function for it to tinygrad.nn.onnx_ops.OPS"
+  fix = "import extra.onnx_more, export the model without it, or add a function for it to tinygrad.nn.onnx_ops.OPS"
   return OnnxError(f"the operator {op} is not supported\n  fix: {fix}")
 
 
-def _type(x: Any) -> bytes:
-  """The TypeProto of a value, as bytes."""
-  if not isinstance(x, (Tensor, Known)):
-    return b""
-  number = onnx.helper.np_dtype_to_tensor_dtype(_kind(x))
-  shape = x.shape if isinstance(x, Tensor) else x.value.shape
-  return bytes(onnx.helper.make_tensor_type_proto(number, shape).SerializeToString())
+def _shape(x: Any) -> tuple[int, ...]:
+  return tuple((x.value if isinstance(x, Known) else x).shape)
 
 
 def _kind(x: Any) -> Any:
