@@ -158,6 +158,14 @@ def test_fetch_errors_leave_nothing(server, tmp_path):
   with pytest.raises(ConnectionError, match="no connection.*\n  fix: go online, or put the file at"):
     fetch("http://127.0.0.1:9/x")
   assert not [p for p in (tmp_path / "cache").rglob("*") if p.is_file()]
-  fetch(f"{url}/a.txt")
-  with pytest.raises(RuntimeError, match="not 00\n  fix: remove that file"):
+
+
+def test_a_cached_file_of_another_hash_is_downloaded_again(server):
+  url, _ = server
+  path = fetch(f"{url}/a.txt")
+  path.write_bytes(b"damaged")
+  assert fetch(f"{url}/a.txt").read_bytes() == b"damaged"
+  assert fetch(f"{url}/a.txt", sha256=hashlib.sha256(b"hello").hexdigest()).read_bytes() == b"hello"
+  with pytest.raises(RuntimeError, match="its sha256 is .*, not 00\n  fix: check URL and hash"):
     fetch(f"{url}/a.txt", sha256="00")
+  assert path.read_bytes() == b"hello"

@@ -386,16 +386,16 @@ def fetch(
   """The file at `url`, downloaded once into the cache (`downloads/subdir/name`, named by the URL's hash if no name is
   given) and unpacked there: `gunzip` a .gz, `extract` a tar archive into a folder. A local path is that path.
 
-  Raises: ConnectionError offline or where the server has no such file; RuntimeError where `sha256` or the size differs.
+  A file in the cache whose `sha256` differs is downloaded again.
+  Raises: ConnectionError offline or where the server has no such file; RuntimeError where what comes is not the file.
   """
   if url.startswith(("/", ".")):
     return Path(url)
   file = str(name) if name else hashlib.md5(url.encode()).hexdigest() + ".gunzip" * gunzip
   path = Path(cache_dir, "downloads", subdir or "", file)  # an absolute name is taken as it is
-  if not path.is_file() or not allow_caching:
+  fits = path.is_file() and (sha256 is None or hashlib.sha256(path.read_bytes()).hexdigest() == sha256)
+  if not fits or not allow_caching:
     _download(url, path, gunzip, headers, sha256)
-  elif sha256 is not None and (found := hashlib.sha256(path.read_bytes()).hexdigest()) != sha256:
-    raise RuntimeError(f"fetch {url}: {path} has sha256 {found}, not {sha256}\n  fix: remove that file, and try again")
   if not extract:
     return path
   folder = path.with_name(f"{path.name}.extract")
@@ -410,17 +410,16 @@ def _download(url: str, path: Path, gunzip: bool, headers: Mapping[str, str], sh
   request = url_requests.Request(url, headers={"User-Agent": "tinygrad", **headers})
   try:
     with url_requests.urlopen(request, timeout=30) as answer, atomic_write(path) as out:
-      total, digest, size = int(answer.headers.get("Content-Length") or 0), hashlib.sha256(), 0
+      total, digest = int(answer.headers.get("Content-Length") or 0) * (not gunzip), hashlib.sha256()
       source = gzip.GzipFile(fileobj=answer) if gunzip else answer
-      with tqdm(desc=url, total=None if gunzip else total, unit="B", unit_scale=True) as bar:
+      with tqdm(desc=url, total=total or None, unit="B", unit_scale=True) as bar:
         while chunk := source.read(1 << 20):
           out.write(chunk)
           digest.update(chunk)
-          size += len(chunk)
           bar.update(len(chunk))
-      if total and size != total and not gunzip:
-        raise RuntimeError(f"fetch {url}: the file is {total} bytes, and {size} came\n  fix: try again")
-      if sha256 is not None and digest.hexdigest() != sha256:
+      if total and out.tell() != total:
+        raise RuntimeError(f"fetch {url}: the file is {total} bytes, and {out.tell()} came\n  fix: try again")
+      if sha256 not in (None, digest.hexdigest()):
         raise RuntimeError(f"fetch {url}: its sha256 is {digest.hexdigest()}, not {sha256}\n  fix: check URL and hash")
   except url_errors.HTTPError as e:
     raise ConnectionError(f"fetch {url}: the server answers {e.code} {e.reason}\n  fix: check the URL") from e

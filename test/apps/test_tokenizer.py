@@ -11,7 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from extra.write_gguf import write_gguf
 from tinygrad.apps import AppError
-from tinygrad.apps.tokenizer import SPLITS, TokenError, Tokenizer, bytes_of_chars
+from tinygrad.apps.tokenizer import SPLITS, TokenError, Tokenizer
 from tinygrad.nn.gguf import GGUF, GGUFError
 
 TEXT = ["def f(x):\n  return x + 1\n" * 8, "the quick brown fox doesn't jump 12345 times\n\n" * 8, "größe 漢字 🙂 " * 8]
@@ -90,18 +90,17 @@ def test_splits_differ(tmp_path: Path):
   assert pieces("gpt-2", "it'S") == ["it", "'", "S"]
 
 
-def test_byte_characters_are_those_of_tokenizers():
-  char = bytes_of_chars()
-  assert sorted(char) == sorted(pre_tokenizers.ByteLevel.alphabet()) and sorted(char.values()) == list(range(256))
-  decoder = decoders.ByteLevel()
-  for c, b in char.items():
-    assert decoder.decode([c]) == bytes([b]).decode(errors="replace")
-
-
 def test_control_tokens(tok: Tokenizer):
   assert tok.bos == len(tok.names) - 2 and tok.ends == {len(tok.names) - 1}
   assert tok.encode("a<|end|>b", bos=False) == [*tok.encode("a", False), len(tok.names) - 1, *tok.encode("b", False)]
   assert tok.decode([tok.bos, *tok.encode("a")]) == "a"  # they are not printed
+
+
+def test_tokens_that_the_user_defined_are_text(tmp_path: Path):
+  names = metadata()["tokenizer.ggml.tokens"]
+  t = load(tmp_path, tokens=[*names, "<think> "], token_type=[1] * (len(names) - 2) + [3, 3, 4])
+  assert t.encode("a<think> b", bos=False) == [*t.encode("a", False), len(names), *t.encode("b", False)]
+  assert t.decode(t.encode("a<think> b")) == "a<think> b"
 
 
 def test_bos_by_the_files_habit(tmp_path: Path):
@@ -114,8 +113,9 @@ def test_bos_by_the_files_habit(tmp_path: Path):
 
 
 def test_a_character_spread_over_tokens_waits_for_its_last_byte(tok: Tokenizer):
-  char = {b: c for c, b in bytes_of_chars().items()}
-  ids = [tok.names.index(char[b]) for b in "é🙂".encode()]
+  ((chars, _),) = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str("é🙂")
+  ids = [tok.names.index(c) for c in chars]  # one for each byte
+  assert len(ids) == 6
   stream = tok.stream()
   assert [stream.push(i) for i in ids] == ["", "é", "", "", "", "🙂"]
   assert stream.end() == ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -49,25 +48,14 @@ def check_tokens(ids: Sequence[int], vocab: int) -> None:
       )
 
 
-def bytes_of_chars() -> dict[str, int]:
-  """The byte behind each character of a byte-level token: printable bytes are themselves, the rest follow from 256 on.
-
-  Source: the encoding that GPT-2 published; the printable ones are those of latin-1 without space and soft hyphen.
-  """
-  printable = [b for b in range(256) if 0x21 <= b <= 0x7E or 0xA1 <= b <= 0xAC or 0xAE <= b <= 0xFF]
-  others = [b for b in range(256) if b not in printable]
-  return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
-
-
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
   """`encode` text to token numbers, `decode` numbers to text, `stream` for text as it is generated.
 
-  `tokens[i]` are the bytes of token i, b"" for control tokens; `names[i]` its spelling in the file.
+  `names[i]` is the spelling of token i in the file; control tokens are no text.
   """
 
   names: tuple[str, ...]
-  tokens: tuple[bytes, ...]
   encoder: Encoder
   bos: int | None
   ends: frozenset[int]
@@ -81,13 +69,7 @@ class Tokenizer:
     pre = g.get("tokenizer.ggml.pre", str, "default")
     fix = f"use a model whose tokenizer.ggml.pre is one of {', '.join(SPLITS)}"
     g.check(pre in SPLITS, "'tokenizer.ggml.pre'", f"{pre!r} is not supported", fix)
-    special = [i for i, t in enumerate(types) if t in (CONTROL, USER_DEFINED)]
-    encoder = _encoder(names, merges, special, pre)
-    char = bytes_of_chars()
-    tokens = tuple(
-      b"" if t == CONTROL else name.encode() if t == USER_DEFINED else b"".join(_byte(char, c) for c in name)
-      for name, t in zip(names, types)
-    )
+    encoder = _encoder(names, merges, types, pre)
     ids = {k: g.get(f"tokenizer.ggml.{k}_token_id", int, -1) for k in ("bos", "eos", "eot", "eom")}
     for k, i in ids.items():
       problem = f"{i} is not below the {len(names)} tokens of the vocabulary"
@@ -95,7 +77,7 @@ class Tokenizer:
     bos = ids["bos"] if ids["bos"] >= 0 else None
     add_bos = bos is not None and g.get("tokenizer.ggml.add_bos_token", bool, pre in LLAMA3_LIKE)
     ends = frozenset(ids[k] for k in ("eos", "eot", "eom") if ids[k] >= 0)
-    return Tokenizer(tuple(names), tokens, encoder, bos, ends, add_bos, g.metadata.get("tokenizer.chat_template"))
+    return Tokenizer(tuple(names), encoder, bos, ends, add_bos, g.metadata.get("tokenizer.chat_template"))
 
   def encode(self, text: str, bos: bool | None = None) -> list[int]:
     """Token numbers of `text`; spelled-out control tokens count as such. `bos` overrides the file's habit."""
@@ -103,11 +85,9 @@ class Tokenizer:
     return [self.bos, *ids] if self.bos is not None and (self.add_bos if bos is None else bos) else ids
 
   def decode(self, ids: Iterable[int]) -> str:
-    return b"".join(self.bytes_of(i) for i in ids).decode(errors="replace")
-
-  def bytes_of(self, i: int) -> bytes:
-    check_tokens([i], len(self.tokens))
-    return self.tokens[i]
+    tokens = list(ids)
+    check_tokens(tokens, len(self.names))
+    return str(self.encoder.decode(tokens, skip_special_tokens=True))
 
   def stream(self) -> Stream:
     return Stream(self)
@@ -136,22 +116,22 @@ class Tokenizer:
 
 
 class Stream:
-  """Joins the bytes of tokens to text as they come; a character spread over several tokens waits for its last byte."""
+  """Tokens to text as they come; a character spread over several tokens waits for its last byte."""
 
   def __init__(self, tokenizer: Tokenizer):
     self.tokenizer = tokenizer
-    self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    self.waiting: list[int] = []
 
   def push(self, token: int) -> str:
-    return self.decoder.decode(self.tokenizer.bytes_of(token))
+    self.waiting.append(token)
+    text = self.tokenizer.decode(self.waiting)
+    if text.endswith("\N{REPLACEMENT CHARACTER}"):
+      return ""
+    self.waiting.clear()
+    return text
 
   def end(self) -> str:
-    return self.decoder.decode(b"", final=True)
-
-
-def _byte(char: dict[str, int], c: str) -> bytes:
-  # Converters put some words into the vocabulary in plain characters.
-  return bytes((char[c],)) if c in char else c.encode()
+    return self.tokenizer.decode(self.waiting)
 
 
 def _vocabulary(g: GGUF) -> tuple[list[str], list[tuple[str, str]], list[int]]:
@@ -174,9 +154,9 @@ def _vocabulary(g: GGUF) -> tuple[list[str], list[tuple[str, str]], list[int]]:
   return names, merges, types
 
 
-def _encoder(names: list[str], merges: list[tuple[str, str]], special: list[int], pre: str) -> Encoder:
+def _encoder(names: list[str], merges: list[tuple[str, str]], types: list[int], pre: str) -> Encoder:
   import tokenizers
-  from tokenizers import models, pre_tokenizers
+  from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
   vocabulary = {name: i for i, name in enumerate(names)}
   model: Any = models.BPE(vocabulary, merges, ignore_merges=pre in LLAMA3_LIKE)
@@ -185,5 +165,8 @@ def _encoder(names: list[str], merges: list[tuple[str, str]], special: list[int]
   splits: list[Any] = [pre_tokenizers.Split(tokenizers.Regex(r), "isolated") for r in SPLITS[pre]]
   byte_level: Any = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
   encoder.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
-  encoder.add_special_tokens([tokenizers.AddedToken(names[i], special=True, normalized=False) for i in special])
+  decoder: Any = decoders.ByteLevel()
+  encoder.decoder = decoder
+  added = [(n, kind == CONTROL) for n, kind in zip(names, types) if kind in (CONTROL, USER_DEFINED)]
+  encoder.add_tokens([AddedToken(name, special=special, normalized=False) for name, special in added])
   return encoder
