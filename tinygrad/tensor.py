@@ -13,7 +13,7 @@ from tinygrad.device import Buffer, Device, Mesh, P, Placement, ShardError, Shar
 from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
 from tinygrad.engine.realize import Held, host_array, join, realize, to_numpy_once
 from tinygrad.gradient import compute_gradient
-from tinygrad.helpers import TRAINING, Context, ContextVar, GlobalCounters, dedup, fetch, numpy, prod
+from tinygrad.helpers import TRAINING, Context, ContextVar, GlobalCounters, LazyModule, dedup, fetch, numpy, prod
 from tinygrad.mixin.base import DeviceLike, broadcast_shape, describe, full, mismatch, to_placement
 from tinygrad.mixin.hashing import Hashing
 from tinygrad.mixin.nn import NN
@@ -25,6 +25,7 @@ from tinygrad.uop.rewrite import substitute
 T = TypeVar("T", bound="Tensor")
 NO_GRAD = ContextVar("NO_GRAD", 0)
 _numbers = itertools.count()
+localize: Any = LazyModule("tinygrad.sharding.localize")
 _live: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 # a state of memory -> the tensors that are or were views of it, by id (to write to one must not look at all that live)
 _views: weakref.WeakKeyDictionary[UOp, weakref.WeakValueDictionary[int, Tensor]] = weakref.WeakKeyDictionary()
@@ -395,11 +396,8 @@ class Tensor(Hashing, metaclass=_Training):
     if disk.on_disk(view.device):
       disk.write(_without_detach(view), self._wrap(value).numpy())
       return
-    state = memory_state(view)
+    state = memory_state(view, moved=True)
     if state is None:
-      if memory_state(view, moved=True) is not None:
-        rule = "the target is a view of cut memory, for which elements had to move"
-        mismatch("assign", rule, (view, value), "write to the tensor that it is a view of, or to v.clone()", ShardError)
       here = self.uop.device
       self.uop = value if here is None or here == value.device else value.copy_to_device(here)
       return
@@ -407,6 +405,9 @@ class Tensor(Hashing, metaclass=_Training):
     if any(u.op in (Ops.EXPAND, Ops.WINDOW) for u in view.toposort(lambda u: u is not state)):
       rule = "several elements of the target share memory"
       mismatch("assign", rule, (view, value), "assign to the tensor before expand or windows", ValueError)
+    if memory_state(view) is None:  # elements had to move for the view: all of the memory is written
+      views = [u for u in reversed(view.toposort(lambda u: u is not state)) if u.op in GroupOp.Movement]
+      view, value = state, localize.overlaid(views, value, state)
     # a copy from other devices lands in memory of its own before it is laid into a part
     after = state.after(view.assign(value.contiguous() if value.op is Ops.MOVE and view is not state else value))
     for t in list(_views[state].values()):

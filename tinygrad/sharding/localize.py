@@ -478,13 +478,18 @@ def whole_assigns(order: Sequence[UOp]) -> UOp:
     if not any(map(is_remap, views)):
       continue
     value, base = substitute(u.src[1], mapping, done), substitute(base, mapping, done)
-    mask = UOp.const(dtypes.bool, True).broadcast_to(u.shape)
-    for v in views:
-      value, mask = unview(v, value), unview(v, mask)
     assert base.device is not None
-    new = deliver(mask.where(value, base), base.device)
+    new = deliver(overlaid(views, value, base), base.device)
     mapping[u] = UOp.new(Ops.ASSIGN, u.dtype, (base, new))
   return substitute(order[-1], mapping, done) if mapping else order[-1]
+
+
+def overlaid(views: Sequence[UOp], value: UOp, base: UOp) -> UOp:
+  """The content of `base` once `value` is written into a view of it, which `views` lead to, the outermost first."""
+  mask = UOp.const(dtypes.bool, True).broadcast_to(value.shape)
+  for v in views:
+    value, mask = unview(v, value), unview(v, mask)
+  return mask.where(value, base)
 
 
 def unview(v: UOp, x: UOp) -> UOp:
