@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tinygrad.device import Device
-from tinygrad.runtime import cpu, diskcache
+from tinygrad.runtime import cpu, diskcache, queues
 
 ADD_ONE = """
 define void @add_one(ptr %args) {
@@ -77,11 +77,11 @@ def test_launch_returns_before_the_work_is_done_and_two_devices_run_at_once():
   a, b = Device["CPU:1"], Device["CPU:2"]
   program = a.compile(WAIT, "wait")
   out, flag = number(a), number(a)
-  a.launch(program, [out, flag])
+  a.submit([a.bind(program, [out, flag])])
   time.sleep(0.05)
   assert ctypes.c_int64.from_address(out.address).value == 0  # still waiting
   store = b.compile(ADD_ONE.replace("STEP", "5"), "add_one")
-  b.launch(store, [flag])  # another worker must set the flag while the first waits for it
+  b.submit([b.bind(store, [flag])])  # another worker must set the flag while the first waits for it
   b.synchronize()
   a.synchronize()
   assert read(a, out) == 5
@@ -209,11 +209,11 @@ def test_devices_work_in_a_forked_child():
   device = Device["CPU"]
   program = device.compile(ADD_ONE.replace("STEP", "1"), "add_one")
   x = number(device)
-  device.launch(program, [x])
+  device.submit([device.bind(program, [x])])
   device.synchronize()
   child = os.fork()
   if child == 0:
-    device.launch(program, [x])
+    device.submit([device.bind(program, [x])])
     os._exit(0 if read(device, x) == 2 else 1)
   deadline = time.monotonic() + 30
   while (result := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
@@ -249,9 +249,9 @@ def test_objects_are_cached_and_damaged_entries_are_made_anew(cache, monkeypatch
     entry.write_bytes(damaged)
     made.clear()
     device = Device["CPU"]
-    program = compiler.compile(source, "add_one")
+    program = device.compile(source, "add_one")
     x = number(device)
-    device.launch(program, [x])
+    device.submit([device.bind(program, [x])])
     assert read(device, x) == 41
     assert len(made) == (damaged != whole)
     assert entry.read_bytes() == whole
@@ -315,7 +315,6 @@ def test_null_devices_hold_and_do_nothing():
   out = np.ones(8, np.uint8)
   device.copyout(memoryview(out), None)
   assert (out == 0).all()
-  device.submit_all([device], [[device.bind(None, [])]])
   device.synchronize()
 
 
@@ -323,7 +322,7 @@ def test_waiting_can_be_interrupted_and_resumed():
   device = cpu.open_device("CPU:78")
   program = device.compile(WAIT, "wait")
   out, flag = number(device), number(device)
-  device.launch(program, [out, flag])
+  device.submit([device.bind(program, [out, flag])])
   while ctypes.c_int64.from_address(device.queue).value & 255 == 0:
     time.sleep(0.001)  # until the device's thread has begun, so that this one only waits
   interrupt = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
@@ -337,12 +336,12 @@ def test_waiting_can_be_interrupted_and_resumed():
 
 def test_memory_beyond_the_pool_is_given_back_when_the_work_before_is_done(monkeypatch):
   device = cpu.open_device("CPU:79")
-  monkeypatch.setattr(cpu, "_POOL_LIMIT", 0)
+  monkeypatch.setattr(queues, "_POOL_LIMIT", 0)
   program = device.compile(ADD_ONE.replace("STEP", "1"), "add_one")
   x = number(device)
   out, flag = number(device), number(device)
-  device.launch(device.compile(WAIT, "wait"), [out, flag])
-  device.launch(program, [x])
+  device.submit([device.bind(device.compile(WAIT, "wait"), [out, flag])])
+  device.submit([device.bind(program, [x])])
   device.free(device.alloc(1 << 20), 1 << 20)
   assert [isinstance(kept, cpu.Memory) for _, kept in device.pending][-1]  # the work may still use it
   ctypes.c_int64.from_address(flag.address).value = 1

@@ -16,35 +16,24 @@ from tinygrad.helpers import numpy
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 
 # Least squares at Chebyshev nodes, in z = x*x; the error is that of the polynomial before rounding.
-_TANH = (
-  -0.333333283662796,
-  0.13332782685756683,
-  -0.05385249853134155,
-  0.021003641188144684,
-  -0.006104947999119759,
-)  # (tanh x - x)/x^3, x < 0.625: 2e-8
+# (tanh x - x)/x^3, x < 0.625: 2e-8
+_TANH = (-0.333333283662796, 0.13332782685756683, -0.05385249853134155, 0.021003641188144684, -0.006104947999119759)
 _ERF = (
-  1.1283791065216064,
-  -0.3761262595653534,
-  0.11283597350120544,
-  -0.02685432881116867,
-  0.005189312156289816,
-  -0.0008018855005502701,
-  7.882497448008507e-05,
-)
+  1.1283791065216064, -0.3761262595653534, 0.11283597350120544, -0.02685432881116867, 0.005189312156289816,
+  -0.0008018855005502701, 7.882497448008507e-05,
+)  # fmt: skip
 # log(erfc x) for 0.98 <= x <= 4, in x: 2e-11, weighted by erfc; _ERF is erf(x)/x for x < 1: 1e-9
 _LOG_ERFC = (
   0.000200252266949974, -1.1296420097351074, -0.6330773234367371, -0.1085977628827095, 0.0253464225679636,
   -0.0042714402079582214, 0.0004611716140061617, -2.498103458492551e-05, 2.3446673935723084e-07,
 )  # fmt: skip
-_LN2_HI = {
-  dtypes.float32: 0.693359375,
-  dtypes.float64: 6.93147180369123816490e-01,
-}  # few enough bits that n * hi is exact
+# few enough bits that n * hi is exact
+_LN2_HI = {dtypes.float32: 0.693359375, dtypes.float64: 6.93147180369123816490e-01}
 _LN2_LO = {dtypes.float32: -2.12194440054690583e-4, dtypes.float64: 1.90821492927058770002e-10}
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.float32: dtypes.uint32, dtypes.float64: dtypes.uint64}
 _SIGNED = {dtypes.float32: dtypes.int32, dtypes.float64: dtypes.int64}
-_NARROW = (dtypes.float16, dtypes.bfloat16, *dtypes.fp8s)
+_AS_BITS = (dtypes.bfloat16, *dtypes.fp8s)  # no renderer knows them but as their bits
+_NARROW = (dtypes.float16, *_AS_BITS)
 # The bits of 2/pi after the point, in words of 32 (Payne and Hanek: Radian reduction for trigonometric functions,
 # 1983).
 _TWO_OVER_PI = (0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
@@ -104,9 +93,8 @@ def absolute(x: UOp) -> UOp:
 def with_sign_of(x: UOp, sign: UOp) -> UOp:
   """x >= 0 with the sign bit of `sign`."""
   bits = _BITS[x.dtype]
-  return bitcast(
-    alu(Ops.OR, bitcast(x, bits), alu(Ops.AND, bitcast(sign, bits), 1 << (bits.itemsize * 8 - 1))), x.dtype
-  )
+  sign_bit = alu(Ops.AND, bitcast(sign, bits), 1 << (bits.bitsize - 1))
+  return bitcast(alu(Ops.OR, bitcast(x, bits), sign_bit), x.dtype)
 
 
 def power_of_two(n: UOp, dtype: DType) -> UOp:
@@ -241,13 +229,9 @@ def lower_pow(x: UOp, y: UOp) -> UOp:
 
 
 _FUNCTIONS: dict[Ops, Callable[..., UOp]] = {
-  Ops.EXP: lower_exp,
-  Ops.LOG: lower_log,
-  Ops.TANH: lower_tanh,
-  Ops.ERF: lower_erf,
-  Ops.SIN: lower_sin,
+  Ops.EXP: lower_exp, Ops.LOG: lower_log, Ops.TANH: lower_tanh, Ops.ERF: lower_erf, Ops.SIN: lower_sin,
   Ops.POW: lower_pow,
-}
+}  # fmt: skip
 _FLOAT64 = frozenset((Ops.EXP, Ops.LOG))  # of float64; the others are calls
 
 
@@ -282,16 +266,30 @@ def _to_fp8(x: UOp, dtype: DType) -> UOp:
   return bitcast(cast(alu(Ops.OR, rounded, sign), dtypes.uint8), dtype)
 
 
+def _from_bfloat16(x: UOp) -> UOp:
+  """The upper half of a float32's bits."""
+  return bitcast(alu(Ops.SHL, cast(bitcast(x, dtypes.uint16), dtypes.uint32), 16), dtypes.float32)
+
+
+def _to_bfloat16(x: UOp) -> UOp:
+  """float32 to bfloat16, to nearest even; NaN stays NaN."""
+  bits = bitcast(x, dtypes.uint32)
+  odd = alu(Ops.AND, alu(Ops.SHR, bits, 16), 1)
+  rounded = alu(Ops.SHR, add(add(bits, odd), 0x7FFF), 16)
+  return bitcast(cast(where(alu(Ops.CMPNE, x, x), 0x7FC0, rounded), dtypes.uint16), dtypes.bfloat16)
+
+
 def _convert(x: UOp, dtype: DType) -> UOp:
-  """CAST, with fp8 taken apart."""
+  """CAST, with bfloat16 and fp8 taken apart."""
   if x.dtype is dtype:
     return x
-  if x.dtype in dtypes.fp8s:
-    return cast(_from_fp8(x), dtype)
+  if x.dtype in _AS_BITS:
+    return cast(_from_bfloat16(x) if x.dtype is dtypes.bfloat16 else _from_fp8(x), dtype)
   if x.dtype is dtypes.float64 and dtype in _NARROW:
     x = _round_to_odd(x)
-  if dtype in dtypes.fp8s:
-    return _to_fp8(cast(x, dtypes.float32), dtype)
+  if dtype in _AS_BITS:
+    x = cast(x, dtypes.float32)
+    return _to_bfloat16(x) if dtype is dtypes.bfloat16 else _to_fp8(x, dtype)
   return cast(x, dtype)
 
 
@@ -337,8 +335,9 @@ def decompose(sink: UOp) -> UOp:
   done: dict[UOp, UOp] = {}
   for u in sink.toposort():
     src = tuple([done[s] for s in u.src])
-    if u.op is Ops.CONST and u.dtype in dtypes.fp8s:
-      out = bitcast(const(dtypes.uint8, int(numpy.array(u.arg, to_numpy_dtype(u.dtype)).view("uint8"))), u.dtype)
+    if u.op is Ops.CONST and u.dtype in _AS_BITS:
+      word = dtypes.uint16 if u.dtype is dtypes.bfloat16 else dtypes.uint8
+      out = bitcast(const(word, int(numpy.array(u.arg, to_numpy_dtype(u.dtype)).view(word.name))), u.dtype)
     elif u.op is Ops.CAST:
       out = _convert(src[0], u.dtype)
     elif u.op is Ops.FOLD or (u.op in GroupOp.Elementwise and u.op not in (Ops.WHERE, Ops.BITCAST)):

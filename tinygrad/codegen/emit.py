@@ -7,8 +7,8 @@ depend on the VECTOR range are vectors (`dtype.vec(lanes)`); scalars are broadca
 
 Linear form: RANGE … ENDRANGE enclose loop bodies; `INDEX(pointer, offset[, mask])` of a vector dtype is contiguous
 where the offset is scalar, a gather where the offset is a vector; ACC is a register, set by STORE and read by LOAD;
-FOLD without ranges reduces the lanes of a vector; IDIV and MOD floor, and have arg True where both operands are known
-to be non-negative.
+FOLD without ranges reduces the lanes of a vector; IDIV and MOD truncate, by what is never 0, and have arg True where
+both operands are known to be non-negative.
 """
 
 from __future__ import annotations
@@ -179,12 +179,45 @@ class Emitter:
     if u.op is Ops.WHERE and src[0].op is Ops.CONST:
       return src[1] if src[0].arg else src[2]
     lanes = max((s.dtype.count for s in src), default=1)
-    arg = u.arg
-    if u.op in (Ops.IDIV, Ops.MOD):
-      arg = bool(u.src[0].vmin >= 0 and u.src[1].vmin > 0)
     if lanes > 1:
       src = [self.spread(s, lanes) for s in src]
-    return self.node(u.op, u.dtype.vec(lanes), tuple(src), arg)
+    if u.op in (Ops.IDIV, Ops.MOD):
+      return self.divide(u, *src)
+    return self.node(u.op, u.dtype.vec(lanes), tuple(src), u.arg)
+
+  def divide(self, u: UOp, x: UOp, y: UOp) -> UOp:
+    """Floor division and modulo by the processor's, which truncate and must not divide by 0 (which gives 0) or the
+    least integer by -1 (itself, and 0)."""
+
+    def new(op: Ops, *src: UOp | int) -> UOp:
+      values = tuple(self.spread(UOp.const(u.dtype, s), x.dtype.count) if isinstance(s, int) else s for s in src)
+      dtype = dtypes.bool.vec(x.dtype.count) if op in GroupOp.Comparison else values[-1].dtype
+      return self.node(op, dtype, values, False if op in (Ops.IDIV, Ops.MOD) else None)
+
+    known = u.src[1].arg if u.src[1].op is Ops.CONST else 0
+    if u.src[0].vmin >= 0 and u.src[1].vmin > 0:
+      return self.node(u.op, x.dtype, (x, y), True)
+    unsigned = dtypes.is_unsigned(u.dtype)
+    if known > 0 and known & (known - 1) == 0 and not unsigned:
+      return new(Ops.SHR, x, known.bit_length() - 1) if u.op is Ops.IDIV else new(Ops.AND, x, known - 1)
+    by_zero, by_minus = (None if known else new(Ops.CMPEQ, y, 0)), None
+    if by_zero is not None:
+      y = new(Ops.WHERE, by_zero, 1, y)
+    if unsigned:
+      out = new(u.op, x, y)
+    else:
+      if known in (0, -1):
+        by_minus = new(Ops.CMPEQ, y, -1)
+        y = new(Ops.WHERE, by_minus, 1, y)
+      q = new(Ops.IDIV, x, y)
+      r = new(Ops.SUB, x, new(Ops.MUL, q, y))
+      wrong = self.node(
+        Ops.AND, dtypes.bool.vec(x.dtype.count), (new(Ops.CMPLT, new(Ops.XOR, r, y), 0), new(Ops.CMPNE, r, 0))
+      )
+      out = new(Ops.WHERE, wrong, *((new(Ops.SUB, q, 1), q) if u.op is Ops.IDIV else (new(Ops.ADD, r, y), r)))
+      if by_minus is not None and u.op is Ops.IDIV:
+        out = new(Ops.WHERE, by_minus, new(Ops.SUB, 0, x), out)
+    return out if by_zero is None else new(Ops.WHERE, by_zero, 0, out)
 
   # ---- integers and addresses
 

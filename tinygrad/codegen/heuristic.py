@@ -97,8 +97,7 @@ class Analysis:
     self.items: list[Item] = []
     self.residues: dict[UOp, int] = {}  # range -> copies with which a division by a constant becomes affine
     values = [s.src[1] for s in stores]
-    everything = [(v, i) for i in (*values, *(s.src[0] for s in stores)) for v in (i,)]
-    for root, _ in everything:
+    for root in (*values, *(s.src[0] for s in stores)):
       self.scan(root)
     outer = frozenset(self.parallel)
     self.collect(None, values, outer, [self.access(s.src[0], s.src[1].dtype.itemsize, True) for s in stores])

@@ -9,7 +9,6 @@ from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.grid import GridEmitter
 from tinygrad.codegen.heuristic import plan_nest
 from tinygrad.codegen.share import share_out
-from tinygrad.codegen.signature import signature
 from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, NOOPT, SPEC
 from tinygrad.uop.ops import Ops, UOp
@@ -27,8 +26,7 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1) -> list[UOp]:
     if target.threads
     else Emitter(lambda stores, taken: plan_nest(stores, target, taken), first)
   )
-  sig = signature(ast)
-  for u in (*sig.params, *sig.variables):
+  for u in signature(ast):
     emitter.node(u.op, u.dtype, (), u.arg)
   groups: dict[tuple[UOp, ...], list[UOp]] = {}
   for store in decompose(drop_unit_ranges(ast)).src:
@@ -40,6 +38,13 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1) -> list[UOp]:
   if DEBUG >= 4:
     print_linear(emitter.root.out)
   return emitter.root.out
+
+
+def signature(ast: UOp) -> list[UOp]:
+  """What a kernel is called with: the PARAMs by slot, then the VARIABLEs by name, `_device_num` among them."""
+  nodes = ast.toposort()
+  params = sorted((u for u in nodes if u.op is Ops.PARAM), key=lambda u: u.arg.slot)
+  return params + sorted((u for u in nodes if u.op is Ops.VARIABLE), key=lambda u: u.arg)
 
 
 def drop_unit_ranges(sink: UOp) -> UOp:

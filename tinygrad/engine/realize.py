@@ -7,9 +7,11 @@ of a simulated backend.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +54,7 @@ Box = tuple[tuple[int, int], ...]  # for each dim a half-open range
 INTERPRET = ContextVar("INTERPRET", 0)  # 1: evaluate the localized graph in numpy instead of compiling it
 DEVICE_NUM = "_device_num"
 CACHED_PLANS = 1024
+TURN = 2e-4  # seconds
 MOST_BUFFERS = 1 << 40  # of one graph
 
 # ---------------------------------------------------------------- programs
@@ -174,13 +177,25 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
   schedule = scheduling.create_schedule(local)
   names = frozenset(name for i in schedule.items for name in i.variables)
   threads = threads_for({d for i in schedule.items for d in i.devices if d.startswith("CPU")})
-  programs = tuple(
-    None if isinstance(i.kernel, scheduling.Transfer) else program(i.kernel, i.devices[0], threads)
-    for i in schedule.items
-  )
+  with taking_turns():
+    programs = tuple(
+      None if isinstance(i.kernel, scheduling.Transfer) else program(i.kernel, i.devices[0], threads)
+      for i in schedule.items
+    )
   return Plan(
     schedule.items, programs, tuple(first - u.arg.uid for u in schedule.buffers), schedule.temps, names - {DEVICE_NUM}
   )
+
+
+@contextlib.contextmanager
+def taking_turns() -> Iterator[None]:
+  """A backend's thread that compiles needs the interpreter often and briefly: it gets it soon."""
+  before = sys.getswitchinterval()
+  sys.setswitchinterval(TURN)
+  try:
+    yield
+  finally:
+    sys.setswitchinterval(before)
 
 
 def threads_for(devices: set[str]) -> int:

@@ -23,14 +23,6 @@ _BITS = {dtypes.float16: dtypes.uint16, dtypes.bfloat16: dtypes.uint16} | dict.f
 _UNSIGNED = dict(zip(dtypes.sints, (dtypes.uint32, dtypes.uint32, dtypes.uint32, dtypes.uint64)))
 _WRAPS = frozenset((Ops.ADD, Ops.SUB, Ops.MUL, Ops.SHL))  # signed overflow is undefined in C: computed unsigned
 _BOOLEAN = {Ops.ADD: "|", Ops.MUL: "&", Ops.MAX: "|", Ops.MIN: "&"}
-# floor division and modulo; by 0 gives 0, and the least integer over -1 is itself
-_DIVIDE = """{inline} {T} {name}({T} x, {T} y) {{
-  if (y == 0) return 0;
-  if (y == -1) return {minus};
-  {T} q = x / y, r = x % y;
-  return {result};
-}}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +31,6 @@ class Dialect:
 
   types: dict[DType, str]
   prelude: str  # bits_of_float, float_of_bits (for double too), float_of_half, half_of_float
-  inline: str
   kernel: str  # of {name}, {params} and {threads}, the threads of a work group
   pointer: str  # to {T} in device memory
   table: str  # parameter: the addresses of every device's buffer
@@ -61,18 +52,15 @@ def ctype(dtype: DType, d: Dialect, memory: bool = False) -> str:
 
 def literal(value: float, dtype: DType, d: Dialect) -> str:
   """A constant of a scalar dtype, exact."""
-  if dtype in (dtypes.float16, dtypes.bfloat16):
-    bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
-    if dtype is dtypes.float16:
-      return str(struct.unpack("<H", struct.pack("<e", value))[0])
-    return str((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if value == value else 0x7FC0)
+  if dtype is dtypes.float16:
+    return str(struct.unpack("<H", struct.pack("<e", value))[0])
   if dtypes.is_bool(dtype):
     return "true" if value else "false"
   if dtypes.is_float(dtype):
     wide = dtype is dtypes.float64
     if not math.isfinite(value):
       form, name = ("<dQ", "double") if wide else ("<fI", "float")
-      bits = struct.unpack(form[0] + form[2], struct.pack(form[:2], value))[0]
+      bits: int = struct.unpack(form[0] + form[2], struct.pack(form[:2], value))[0]
       return f"{name}_of_bits({bits}U{d.long if wide else ''})"
     text = f"{value:.17g}" if wide else f"{value:.9g}"
     text = text if any(c in text for c in ".e") else text + ".0"
@@ -90,7 +78,6 @@ class CRenderer:
     self.linear, self.name, self.d = linear, name, dialect
     self.names: dict[UOp, tuple[str, ...]] = {}
     self.body: list[str] = []
-    self.helpers: dict[str, str] = {}
     self.depth, self.count = 1, 0
     self.dims = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}
     self.shared = 0
@@ -98,8 +85,7 @@ class CRenderer:
   def render(self) -> str:
     for u in self.linear:
       self.one(u)
-    params = sorted((u for u in self.linear if u.op is Ops.PARAM), key=lambda u: u.arg.slot)
-    variables = sorted((u for u in self.linear if u.op is Ops.VARIABLE), key=lambda u: u.arg)
+    params, variables = ([u for u in self.linear if u.op is op] for op in (Ops.PARAM, Ops.VARIABLE))
     d = self.d
     spelled = [
       d.parameter.format(
@@ -114,9 +100,7 @@ class CRenderer:
     head = d.kernel.format(name=self.name, params=", ".join(spelled), threads=math.prod(threads), shape=threads)
     local = [f"  {d.shared} {d.types[dtypes.uint64]} scratch[{-(-self.shared // 8)}];"] if self.shared else []
     launch = f"// groups {groups} of threads {threads}\n"
-    return (
-      "\n".join([launch + d.prelude + "".join(self.helpers.values()) + head + " {", *local, *self.body, "}"]) + "\n"
-    )
+    return "\n".join([launch + d.prelude + head + " {", *local, *self.body, "}"]) + "\n"
 
   # ---- text
 
@@ -235,9 +219,9 @@ class CRenderer:
   def alu(self, u: UOp) -> None:
     columns = zip(*(self.lanes(s, u.dtype.count) for s in u.src))
     scalar, of = u.dtype.scalar(), u.src[-1 if u.op is Ops.WHERE else 0].dtype.scalar()
-    self.declare(u, [self.expression(u.op, scalar, of, xs, u.arg) for xs in columns])
+    self.declare(u, [self.expression(u.op, scalar, of, xs) for xs in columns])
 
-  def expression(self, op: Ops, dtype: DType, of: DType, xs: Sequence[str], arg: object = None) -> str:
+  def expression(self, op: Ops, dtype: DType, of: DType, xs: Sequence[str]) -> str:
     """One lane of an op: as its card writes it, but for what C lacks."""
     d = self.d
     match op:
@@ -257,7 +241,7 @@ class CRenderer:
       case Ops.MAX | Ops.MIN if not dtypes.is_bool(dtype):
         return f"({xs[0]} {'>' if op is Ops.MAX else '<'} {xs[1]} ? {xs[0]} : {xs[1]})"
       case Ops.IDIV | Ops.MOD:
-        return self.divide(op, dtype, xs, bool(arg))
+        return f"({xs[0]} {'/' if op is Ops.IDIV else '%'} {xs[1]})"
     if dtypes.is_bool(of) and op in _BOOLEAN:
       return f"({xs[0]} {_BOOLEAN[op]} {xs[1]})"
     if op in _WRAPS and dtype in _UNSIGNED:
@@ -272,34 +256,14 @@ class CRenderer:
   def unsigned(self, x: str, dtype: DType) -> str:
     return f"({ctype(_UNSIGNED[dtype], self.d)}){x}" if dtype in _UNSIGNED else x
 
-  def divide(self, op: Ops, dtype: DType, xs: Sequence[str], positive: bool) -> str:
-    """Floor division and modulo; `positive`: both are known to be, or the divisor and no negative dividend."""
-    sign = "/" if op is Ops.IDIV else "%"
-    if positive:
-      return f"({xs[0]} {sign} {xs[1]})"
-    if dtypes.is_unsigned(dtype):
-      return f"({xs[1]} == 0 ? 0 : {xs[0]} {sign} {xs[1]})"
-    kind = ctype(dtype, self.d)
-    name = f"{'floordiv' if op is Ops.IDIV else 'floormod'}_{kind.replace(' ', '_')}"
-    wide = ctype(_UNSIGNED.get(dtype, dtypes.uint64), self.d)
-    minus = f"({kind})(0 - ({wide})x)" if op is Ops.IDIV else "0"
-    wrong = "r != 0 && (r < 0) != (y < 0)"
-    result = f"{wrong} ? q - 1 : q" if op is Ops.IDIV else f"{wrong} ? r + y : r"
-    self.helpers[name] = _DIVIDE.format(inline=self.d.inline, T=kind, name=name, minus=minus, result=result)
-    return f"{name}({xs[0]}, {xs[1]})"
-
   def cast(self, x: str, a: DType, b: DType) -> str:
     """Float to a narrow integer goes through 32 bits, so that it wraps; to bool is `!= 0`."""
     if a is b:
       return x
-    if a in (dtypes.float16, dtypes.bfloat16):
-      wide = (
-        f"float_of_half({x})" if a is dtypes.float16 else f"float_of_bits((({self.d.types[dtypes.uint32]}){x}) << 16)"
-      )
-      return self.cast(wide, dtypes.float32, b)
-    if b in (dtypes.float16, dtypes.bfloat16):
-      x = self.cast(x, a, dtypes.float32)
-      return f"half_of_float({x})" if b is dtypes.float16 else f"bfloat_of_float({x})"
+    if a is dtypes.float16:
+      return self.cast(f"float_of_half({x})", dtypes.float32, b)
+    if b is dtypes.float16:
+      return f"half_of_float({self.cast(x, a, dtypes.float32)})"
     if dtypes.is_bool(b):
       return f"({x} != 0)"
     kind = ctype(b, self.d)
@@ -344,11 +308,6 @@ _NAMES = {
   dtypes.int32: "int", dtypes.uint32: "uint", dtypes.int64: "long", dtypes.uint64: "ulong",
   dtypes.float32: "float", dtypes.float64: "double",
 }  # fmt: skip
-_TO_BFLOAT = """{inline} {ushort} bfloat_of_float(float x) {{
-  {uint} b = bits_of_float(x);
-  return x != x ? 0x7FC0 : (b + 0x7FFF + (b >> 16 & 1)) >> 16;
-}}
-"""
 
 OPENCL = Dialect(
   types=_NAMES,
@@ -369,9 +328,7 @@ static inline ushort half_of_float(float x) {
   vstore_half_rte(x, 0, (half*)b);
   return b[0] | b[1] << 8;
 }
-"""
-  + _TO_BFLOAT.format(inline="static inline", ushort="ushort", uint="uint"),
-  inline="static inline",
+""",
   kernel="__kernel __attribute__((reqd_work_group_size{shape})) void {name}({params})",
   pointer="__global {T}*",
   table="__global const ulong*",
@@ -405,9 +362,7 @@ static __device__ inline unsigned short half_of_float(float x) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
   return y;
 }
-"""
-  + _TO_BFLOAT.format(inline="static __device__ inline", ushort="unsigned short", uint="unsigned int"),
-  inline="static __device__ inline",
+""",
   kernel='extern "C" __global__ void __launch_bounds__({threads}) {name}({params})',
   pointer="{T}*",
   table="const unsigned long long*",
@@ -426,9 +381,7 @@ using namespace metal;
 #define float_of_bits(x) as_type<float>(uint(x))
 static inline float float_of_half(ushort x) { return float(as_type<half>(x)); }
 static inline ushort half_of_float(float x) { return as_type<ushort>(half(x)); }
-"""
-  + _TO_BFLOAT.format(inline="static inline", ushort="ushort", uint="uint"),
-  inline="static inline",
+""",
   kernel="kernel void {name}({params}, uint3 group [[threadgroup_position_in_grid]],"
   " uint3 thread_ [[thread_position_in_threadgroup]])",
   pointer="device {T}*",

@@ -75,9 +75,6 @@ def _literal(value: object, dtype: DType) -> str:
     return "true" if value else "false"
   if dtype is dtypes.float16:
     return f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}"
-  if dtype is dtypes.bfloat16:
-    bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
-    return str((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if value == value else 0x7FC0)
   if dtypes.is_float(dtype):
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
   return str(int(value))
@@ -361,7 +358,8 @@ class LLVMRenderer:
         name = ("u" if unsigned else "s") + u.op.name.lower()
         return self.call(kind, f"llvm.{name}.{self.suffix(dtype)}", [(kind, x) for x in xs])
       case Ops.IDIV | Ops.MOD:
-        return self.divide(u, xs)
+        code = ("u" if u.arg or unsigned else "s") + ("div" if u.op is Ops.IDIV else "rem")
+        return self.ins(f"{code} {kind} {xs[0]}, {xs[1]}")
       case Ops.SHR:
         return self.ins(f"{'lshr' if unsigned else 'ashr'} {kind} {xs[0]}, {xs[1]}")
     if is_bool and u.op in _BOOL_OPS:
@@ -420,53 +418,6 @@ class LLVMRenderer:
       return out
     return self.ins(f"select {bits} {self.ins(f'fcmp uno {kind} {x}, {x}')}, {kind} {x}, {kind} {out}")
 
-  def divide(self, u: UOp, xs: list[str]) -> str:
-    """Floor division and modulo; by 0 gives 0, as in numpy. Cheap forms where both are known to be non-negative, or the
-    divisor is."""
-    kind, dtype = ir_type(u.dtype), u.dtype
-    bits = f"<{dtype.count} x i1>" if dtype.count > 1 else "i1"
-    zero, one = self.splat(0, dtype), self.splat(1, dtype)
-    divisor = u.src[1].src[0] if u.src[1].op is Ops.VECTORIZE else u.src[1]
-    constant = divisor.op is Ops.CONST and divisor.arg != 0
-    x, y = xs
-    if (
-      constant
-      and divisor.arg > 0
-      and divisor.arg & (divisor.arg - 1) == 0
-      and not u.arg
-      and not dtypes.is_unsigned(dtype)
-    ):
-      shift = divisor.arg.bit_length() - 1
-      text = (
-        f"ashr {kind} {x}, {self.splat(shift, dtype)}"
-        if u.op is Ops.IDIV
-        else f"and {kind} {x}, {self.splat(divisor.arg - 1, dtype)}"
-      )
-      return self.ins(text)
-    unsigned = u.arg or dtypes.is_unsigned(dtype)
-    is_zero = None
-    if not constant:
-      is_zero = self.ins(f"icmp eq {kind} {y}, {zero}")
-      y = self.ins(f"select {bits} {is_zero}, {kind} {one}, {kind} {y}")
-    if unsigned:
-      out = self.ins(f"{'udiv' if u.op is Ops.IDIV else 'urem'} {kind} {x}, {y}")
-    else:
-      minus = None
-      if not constant or divisor.arg == -1:  # the least integer over -1 would trap
-        minus = self.ins(f"icmp eq {kind} {y}, {self.splat(-1, dtype)}")
-        y = self.ins(f"select {bits} {minus}, {kind} {one}, {kind} {y}")
-      q = self.ins(f"sdiv {kind} {x}, {y}")
-      r = self.ins(f"sub {kind} {x}, {self.ins(f'mul {kind} {q}, {y}')}")
-      differ = self.ins(f"icmp slt {kind} {self.ins(f'xor {kind} {r}, {y}')}, {zero}")
-      wrong = self.ins(f"and {bits} {differ}, {self.ins(f'icmp ne {kind} {r}, {zero}')}")
-      if u.op is Ops.IDIV:
-        out = self.ins(f"select {bits} {wrong}, {kind} {self.ins(f'sub {kind} {q}, {one}')}, {kind} {q}")
-        if minus is not None:
-          out = self.ins(f"select {bits} {minus}, {kind} {self.ins(f'sub {kind} {zero}, {x}')}, {kind} {out}")
-      else:
-        out = self.ins(f"select {bits} {wrong}, {kind} {self.ins(f'add {kind} {r}, {y}')}, {kind} {r}")
-    return out if is_zero is None else self.ins(f"select {bits} {is_zero}, {kind} {zero}, {kind} {out}")
-
   def cast(self, x: str, a: DType, b: DType) -> str:
     """Conversion: float to integer truncates (through 32 or 64 bits, so that narrow types wrap), to bool is `!= 0`."""
     source, target = ir_type(a), ir_type(b)
@@ -476,20 +427,8 @@ class LLVMRenderer:
       zero = self.splat(0, a)
       return self.ins(f"fcmp une {source} {x}, {zero}" if dtypes.is_float(a) else f"icmp ne {source} {x}, {zero}")
     if dtypes.is_float(a) and dtypes.is_float(b):
-      if a.scalar() is dtypes.bfloat16:
-        wide = ir_type(dtypes.uint32.vec(a.count))
-        shifted = self.ins(
-          f"shl {wide} {self.ins(f'zext {source} {x} to {wide}')}, {self.splat(16, dtypes.uint32.vec(a.count))}"
-        )
-        single = dtypes.float32.vec(a.count)
-        return self.cast(self.ins(f"bitcast {wide} {shifted} to {ir_type(single)}"), single, b)
-      if b.scalar() is dtypes.bfloat16:
-        return self.to_bfloat16(x, a)
       return self.ins(f"{'fpext' if a.itemsize < b.itemsize else 'fptrunc'} {source} {x} to {target}")
     if dtypes.is_float(a):
-      if a.scalar() is dtypes.bfloat16:
-        single = dtypes.float32.vec(a.count)
-        return self.cast(self.cast(x, a, single), single, b)
       wide_dtype = (
         dtypes.uint64
         if b.scalar() is dtypes.uint64
@@ -503,27 +442,10 @@ class LLVMRenderer:
       return out if wide == target else self.ins(f"trunc {wide} {out} to {target}")
     unsigned = dtypes.is_unsigned(a) or dtypes.is_bool(a)
     if dtypes.is_float(b):
-      if b.scalar() is dtypes.bfloat16:
-        single = dtypes.float32.vec(a.count)
-        return self.cast(self.cast(x, a, single), single, b)
       return self.ins(f"{'uitofp' if unsigned else 'sitofp'} {source} {x} to {target}")
     if dtypes.is_bool(a) or a.itemsize < b.itemsize:
       return self.ins(f"{'zext' if unsigned else 'sext'} {source} {x} to {target}")
     return self.ins(f"trunc {source} {x} to {target}")
-
-  def to_bfloat16(self, x: str, a: DType) -> str:
-    """Round to nearest even on the bits of float32; NaN stays NaN."""
-    single, word, half = dtypes.float32.vec(a.count), dtypes.uint32.vec(a.count), dtypes.uint16.vec(a.count)
-    if a is not single:
-      x = self.cast(x, a, single)
-    w = ir_type(word)
-    b = self.ins(f"bitcast {ir_type(single)} {x} to {w}")
-    odd = self.ins(f"and {w} {self.ins(f'lshr {w} {b}, {self.splat(16, word)}')}, {self.splat(1, word)}")
-    rounded = self.ins(f"add {w} {b}, {self.ins(f'add {w} {odd}, {self.splat(0x7FFF, word)}')}")
-    high = self.ins(f"trunc {w} {self.ins(f'lshr {w} {rounded}, {self.splat(16, word)}')} to {ir_type(half)}")
-    nan = self.ins(f"fcmp uno {ir_type(single)} {x}, {x}")
-    bits = f"<{a.count} x i1>" if a.count > 1 else "i1"
-    return self.ins(f"select {bits} {nan}, {ir_type(half)} {self.splat(0x7FC0, half)}, {ir_type(half)} {high}")
 
 
 def render(linear: Sequence[UOp], name: str) -> str:

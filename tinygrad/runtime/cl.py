@@ -14,14 +14,14 @@ import os
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import DeviceError, Target
 from tinygrad.helpers import LazyModule, numpy
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache
-from tinygrad.runtime.queues import QueueDevice
+from tinygrad.runtime.queues import Program, QueueDevice
 from tinygrad.uop.ops import UOp
 
 cl: Any = LazyModule("pyopencl")
@@ -48,17 +48,6 @@ def platform() -> tuple[Any, list[Any]]:
       "\n  fix: install the GPU vendor's OpenCL driver, or PoCL for the processor: pip install 'tinygrad[opencl]'"
     )
   return cl.Context(usable[0]), usable[0]
-
-
-@dataclass(slots=True, eq=False)
-class Program:
-  """One kernel: built on each device that binds it."""
-
-  name: str
-  source: str
-  groups: tuple[int, ...]
-  threads: tuple[int, ...]
-  built: dict[int, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -150,11 +139,6 @@ class CL(QueueDevice):
   def render(self, linear: list[UOp], name: str) -> str:
     return cstyle.render(linear, name, cstyle.OPENCL)
 
-  def compile(self, source: str, name: str) -> Program:
-    program = Program(name, source, *cstyle.launch_of(source))
-    self.build(program)
-    return program
-
   def build(self, program: Program) -> Any:
     """The program on this device; its binary comes from the disk cache where it is there and loads."""
     if (found := program.built.get(self.device.int_ptr)) is not None:
@@ -172,14 +156,8 @@ class CL(QueueDevice):
     program.built[d.int_ptr] = found
     return found
 
-  def bind(self, program: Program, args: Sequence[Any], variables: Sequence[int] = ()) -> Call:
-    kernel = cl.Kernel(self.build(program), program.name)
-    call = Call(self, kernel, program, [None] * len(args))
-    for slot, memory in enumerate(args):
-      call.set_buffer(slot, memory)
-    for i, value in enumerate(variables):
-      call.set_variable(i, value)
-    return call
+  def new_call(self, program: Program, buffers: int, variables: int) -> Call:
+    return Call(self, cl.Kernel(self.build(program), program.name), program, [None] * buffers)
 
   def enqueue(self, call: Call) -> None:
     with self.typed(call.program.name):

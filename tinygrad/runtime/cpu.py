@@ -17,22 +17,22 @@ import mmap
 import os
 import threading
 import time
-import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, LazyModule, round_up
 from tinygrad.renderer import llvm
 from tinygrad.runtime import diskcache
+from tinygrad.runtime.queues import QueueDevice
 from tinygrad.uop.ops import UOp
 
 binding: Any = LazyModule("llvmlite.binding")
+futures: Any = LazyModule("concurrent.futures")
 llvmlite: Any = LazyModule("llvmlite")
 CODE_VERSION = "1"  # of what compile() does to IR
 ALIGNMENT = 64
-_POOL_LIMIT = 1 << 30  # bytes of freed memory kept for reuse, per device
 
 # run: calls table[2i](table[2i+1]) for i < n. barrier: args = {counter, devices}; tickets are handed out by the
 # counter, and a device waits until the last ticket of its round is taken. It yields the core, for there may be more
@@ -232,19 +232,26 @@ class Program:
   """Machine code of one kernel, loaded."""
 
   name: str
-  address: int
-  code: Any  # keeps the code in memory
+  loaded: Any  # the Future of its address, and of what keeps the code in memory
   threads: int = 1  # how many share it out
   word: int = 0  # of the arguments that tells a thread which it is
+
+  @property
+  def address(self) -> int:
+    return int(self.loaded.result()[0])
 
 
 @dataclass(slots=True, eq=False)
 class Memory:
-  """`nbytes` bytes at `address`; `owner` keeps them in memory where they are not ours."""
+  """`nbytes` bytes at `address`, given back when nothing refers to it; `owner` keeps them where they are not ours."""
 
   address: int
   nbytes: int
   owner: Any = None
+
+  def __del__(self) -> None:
+    if self.owner is None:
+      _libc.free(self.address)
 
 
 @dataclass(slots=True, eq=False)
@@ -377,13 +384,14 @@ class Compiler:
     passes.run(module, builder)
     return bytes(self.machine.emit_object(module))
 
-  def load(self, code: bytes, name: str) -> Program:
+  def load(self, code: bytes, name: str) -> tuple[int, Any]:
+    """(address, what keeps the code in memory)"""
     library = binding.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(name)
     tracker = library.link(self.linker, f"kernel{next(self.ids)}")
-    return Program(name, tracker[name], tracker)
+    return int(tracker[name]), tracker
 
-  def compile(self, source: str, name: str) -> Program:
-    """The program of function `name`; the object comes from the disk cache where it is there and loads."""
+  def compile(self, source: str, name: str) -> tuple[int, Any]:
+    """Function `name`, loaded; the object comes from the disk cache where it is there and loads."""
     key = diskcache.key_of(source, self.cpu, self.features, self.version)
     with self.lock:
       code = diskcache.get(key)
@@ -398,6 +406,12 @@ def compiler() -> Compiler:
   return Compiler()
 
 
+@functools.cache
+def _compiling() -> Any:
+  """The thread that compiles."""
+  return futures.ThreadPoolExecutor(1)
+
+
 @dataclass(frozen=True, slots=True)
 class Runtime:
   """The native code for waiting; `programs` keep it in memory."""
@@ -405,19 +419,18 @@ class Runtime:
   push: Any  # (queue, job, parts)
   wait: Any  # (queue, jobs, time): until so many are done; sleeps until a time at most
   barrier: int  # address
-  programs: tuple[Program, ...]
+  programs: Any
 
 
 @functools.cache
 def _runtime() -> Runtime:
-  push, wait, barrier = programs = tuple(
-    compiler().compile(_RUNTIME_IR, name) for name in ("tg_push", "tg_wait", "tg_barrier")
-  )
+  programs = [compiler().compile(_RUNTIME_IR, name) for name in ("tg_push", "tg_wait", "tg_barrier")]
+  push, wait, barrier = [address for address, _ in programs]
   word = ctypes.c_uint64
   return Runtime(
-    ctypes.CFUNCTYPE(None, word, word, word)(push.address),
-    ctypes.CFUNCTYPE(None, word, word, word)(wait.address),
-    barrier.address,
+    ctypes.CFUNCTYPE(None, word, word, word)(push),
+    ctypes.CFUNCTYPE(None, word, word, word)(wait),
+    barrier,
     programs,
   )
 
@@ -477,19 +490,15 @@ _QUEUE_WORDS = 48 + 2 * QUEUED
 _submitting = threading.Lock()
 
 
-class CPU:
+class CPU(QueueDevice):
   """One device: a queue and the threads that empty it."""
 
-  simulated = False
-
   def __init__(self, name: str) -> None:
-    self.name = name
+    super().__init__(name)
     self.target = host_target()
-    self.pool: dict[int, list[Memory]] = {}
-    self.pooled = 0
     self.arenas: list[Memory] = []  # scratch memory, by thread
     self._start_over()
-    _live.add(self)
+    _live.append(self)
 
   def _start_over(self) -> None:
     """No threads, nothing queued: at first, and in a child process, where threads do not live on."""
@@ -503,37 +512,17 @@ class CPU:
 
   # ---- memory
 
-  def alloc(self, nbytes: int) -> Memory:
-    try:
-      handle = self.pool[nbytes].pop()
-    except (KeyError, IndexError):
-      return self._alloc_new(nbytes)
-    self.pooled -= nbytes
-    return handle
-
-  def _alloc_new(self, nbytes: int) -> Memory:
-    try:
-      return Memory(_allocate(nbytes), nbytes)
-    except MemoryError:
-      self.synchronize()
-      for free in list(self.pool.values()):
-        while free:
-          _libc.free(free.pop().address)
-      self.pooled = 0
-      return Memory(_allocate(nbytes), nbytes)
+  def new_memory(self, nbytes: int) -> Memory:
+    return Memory(_allocate(nbytes), nbytes)
 
   def free(self, handle: Memory, nbytes: int) -> None:
-    """Kept for the next allocation of this size: work already queued may still use it, and what is queued later comes
-    after that. Memory beyond what is kept goes back when the queue has come so far. Never waits: finalizers call it."""
-    if handle.owner is not None:
-      return
-    if self.pooled + nbytes <= _POOL_LIMIT:
-      self.pooled += nbytes
-      self.pool.setdefault(nbytes, []).append(handle)
-    else:
-      with self.lock:
-        self.pending.append((self.submitted, handle))
-        self._forget()
+    if handle.owner is None:
+      super().free(handle, nbytes)
+
+  def let_go(self, handle: Memory) -> None:
+    with self.lock:
+      self.pending.append((self.submitted, handle))
+      self._forget()
 
   def wrap(self, array: Any) -> Memory | None:
     """The memory of a C-contiguous writable numpy array as a buffer, without a copy; None where its alignment does not
@@ -564,9 +553,8 @@ class CPU:
     return source
 
   def compile(self, source: str, name: str) -> Program:
-    program = compiler().compile(source, name)
-    shared = llvm.threads_of(source)
-    return program if shared is None else replace(program, threads=shared[0], word=shared[1])
+    """Goes on while the next kernel is lowered; whoever needs the address waits."""
+    return Program(name, _compiling().submit(compiler().compile, source, name), *(llvm.threads_of(source) or ()))
 
   def scratch(self, thread: int) -> int:
     """The address of a thread's scratch memory."""
@@ -574,25 +562,14 @@ class CPU:
       self.arenas.append(Memory(_allocate(self.target.scratch), self.target.scratch))  # untouched pages cost nothing
     return self.arenas[thread].address
 
-  def bind(self, program: Program, args: Sequence[Memory | Sequence[Memory]], variables: Sequence[int] = ()) -> Call:
-    """A call of `program` on this device. `args[slot]`: the memory, or the table of all devices' memory for a `peers`
-    parameter; `variables`: the values of the kernel's variables, in the order of their names."""
-    words = ctypes.c_int64 * (1 + len(args) + len(variables) + (program.threads > 1))
+  def new_call(self, program: Program, buffers: int, variables: int) -> Call:
+    words = ctypes.c_int64 * (1 + buffers + variables + (program.threads > 1))
     first, *others = [words() for _ in range(program.threads)]
-    call = Call(program.address, first, [None] * len(args), program, tuple(others))
     for thread, mine in enumerate((first, *others)):
       mine[0] = self.scratch(thread)
       if program.word:
         mine[program.word] = thread
-    for slot, memory in enumerate(args):
-      call.set_buffer(slot, memory)
-    for i, value in enumerate(variables):
-      call.set_variable(i, value)
-    return call
-
-  def launch(self, program: Program, args: Sequence[Memory | Sequence[Memory]], variables: Sequence[int] = ()) -> None:
-    """Queues one call and returns at once."""
-    self.submit([self.bind(program, args, variables)])
+    return Call(program.address, first, [None] * buffers, program, tuple(others))
 
   def submit(self, calls: Sequence[Call] | Batch) -> None:
     """Queues calls, in order, as one hand-over. Lists that hold barriers go to all their devices through
@@ -625,7 +602,8 @@ class CPU:
     until = Time(0, 0)
     while self.finished < jobs:
       _runtime().wait(self.queue, jobs, ctypes.addressof(until))
-      until = Time(int(time.time()) + 1, 0)
+      soon = time.time() + 0.1
+      until = Time(int(soon), int(soon % 1 * 1e9))
 
   @property
   def finished(self) -> int:
@@ -636,9 +614,7 @@ class CPU:
     """Lets go of what the jobs that are done needed."""
     done = self.finished
     while self.pending and self.pending[0][0] <= done:
-      _, kept = self.pending.popleft()
-      if isinstance(kept, Memory):
-        _libc.free(kept.address)
+      self.pending.popleft()
 
   def synchronize(self) -> None:
     """Waits until everything queued is done, and takes part in it."""
@@ -670,22 +646,23 @@ class CPU:
         device.submit(calls)
 
 
-_live: weakref.WeakSet[CPU] = weakref.WeakSet()
+_live: list[CPU] = []
 
 
 def _after_fork() -> None:
   """Threads of the parent do not exist in the child: neither devices' nor whoever held a lock."""
   global _submitting
   _submitting = threading.Lock()
+  _compiling.cache_clear()
   if compiler.cache_info().currsize:
     compiler().lock = threading.RLock()
-  for device in list(_live):
+  for device in _live:
     device._start_over()
 
 
 def _stop() -> None:
   """The threads end before the code that they run goes."""
-  for device in list(_live):
+  for device in _live:
     device.synchronize()
     if device.queue:
       ctypes.c_uint64.from_address(device.queue).value = FOREVER << 8

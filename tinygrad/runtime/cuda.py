@@ -10,14 +10,14 @@ import ctypes
 import functools
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import DeviceError, Target
 from tinygrad.helpers import LazyModule, getenv, numpy, prod
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache
-from tinygrad.runtime.queues import QueueDevice
+from tinygrad.runtime.queues import Program, QueueDevice
 from tinygrad.uop.ops import UOp
 
 driver: Any = LazyModule("cuda.bindings.driver")
@@ -64,17 +64,6 @@ def compile_source(source: str, name: str, arch: str) -> bytes:
     nvrtc.nvrtcDestroyProgram(program)
   diskcache.put(key, code)
   return code
-
-
-@dataclass(slots=True, eq=False)
-class Program:
-  """One kernel: loaded on each device that binds it."""
-
-  name: str
-  source: str
-  groups: tuple[int, ...]
-  threads: tuple[int, ...]
-  loaded: dict[int, Any] = field(default_factory=dict)  # physical device -> function
 
 
 @dataclass(slots=True, eq=False)
@@ -216,29 +205,19 @@ class CUDA(QueueDevice):
   def render(self, linear: list[UOp], name: str) -> str:
     return cstyle.render(linear, name, cstyle.CUDA)
 
-  def compile(self, source: str, name: str) -> Program:
-    program = Program(name, source, *cstyle.launch_of(source))
-    self.load(program)
-    return program
-
-  def load(self, program: Program) -> Any:
-    if (found := program.loaded.get(self.number)) is None:
+  def build(self, program: Program) -> Any:
+    if (found := program.built.get(self.number)) is None:
       code = compile_source(program.source, program.name, self.arch)
       self.current()
       module = call("cuModuleLoadData", code)
-      found = program.loaded[self.number] = call("cuModuleGetFunction", module, program.name.encode())
+      found = program.built[self.number] = call("cuModuleGetFunction", module, program.name.encode())
     return found
 
-  def bind(self, program: Program, args: Sequence[Any], variables: Sequence[int] = ()) -> Call:
-    n = len(args) + len(variables)
+  def new_call(self, program: Program, buffers: int, variables: int) -> Call:
+    n = buffers + variables
     words = (ctypes.c_int64 * n)()
     pointers = (ctypes.c_void_p * n)(*(ctypes.addressof(words) + 8 * i for i in range(n)))
-    bound = Call(self, program, self.load(program), words, pointers, [None] * len(args))
-    for slot, memory in enumerate(args):
-      bound.set_buffer(slot, memory)
-    for i, value in enumerate(variables):
-      bound.set_variable(i, value)
-    return bound
+    return Call(self, program, self.build(program), words, pointers, [None] * buffers)
 
   def enqueue(self, bound: Call) -> None:
     self.current()

@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from tinygrad.device import Buffer, Device, DeviceError
-from tinygrad.dtype import DType, dtypes, to_numpy_dtype
+from tinygrad.dtype import DType, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.runtime.npy import HostBackend
 from tinygrad.uop.cards import card
@@ -82,13 +82,8 @@ def bitcast(u: UOp, dtype: DType) -> UOp:
   if not array.ndim or array.shape[-1] * array.dtype.itemsize % dtype.itemsize:
     raise ValueError(f"bitcast: {u.dtype.name}{list(u.shape)} does not divide into elements of {dtype.itemsize} bytes")
   other = array.view(to_numpy_dtype(dtype))
-  device = str(u.device)
-  return UOp.buffer(
-    other.shape,
-    dtype,
-    device,
-    Buffer(device, other.shape, dtype).allocate([other.reshape(-1).view(to_numpy_dtype(dtypes.uint8))]),
-  )
+  there = Buffer(str(u.device), other.shape, dtype).allocate([other.reshape(-1).view(numpy.uint8)])
+  return UOp.buffer(other.shape, dtype, str(u.device), there)
 
 
 def write(u: UOp, value: Any) -> None:

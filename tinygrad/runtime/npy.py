@@ -38,11 +38,6 @@ class HostBackend:
   def view(self, handle: Any) -> memoryview | None:
     return memoryview(handle.reshape(-1).view(numpy.uint8)) if handle.flags.c_contiguous else None
 
-  def compile(self, source: str, name: str) -> Any:
-    raise DeviceError(
-      f"{self.name} holds host arrays and has no kernels\n  fix: move the value to a device first, e.g. x.to('CPU')"
-    )
-
   def render(self, linear: list[Any], name: str) -> str:
     raise DeviceError(
       f"{self.name} holds host arrays and has no kernels\n  fix: move the value to a device first, e.g. x.to('CPU')"

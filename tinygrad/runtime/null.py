@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ TARGET = Target("NULL", vector_bytes=32, vector_registers=16, scratch=64 << 20)
 
 @dataclass(frozen=True, slots=True)
 class NullDevice:
-  """Has the methods of every backend (runtime/cpu.py); handles, programs and calls are None."""
+  """Handles and programs are None; nothing is bound or called, since the engine leaves simulated devices out."""
 
   name: str
   simulated: bool = True
@@ -47,29 +46,8 @@ class NullDevice:
   def compile(self, source: str, name: str) -> None:
     """No code."""
 
-  def bind(self, program: None, args: Sequence[Any], variables: Sequence[int] = ()) -> None:
-    """Nothing to call."""
-
-  def launch(self, program: None, args: Sequence[Any], variables: Sequence[int] = ()) -> None:
-    """No work."""
-
-  def submit(self, calls: Sequence[None]) -> None:
-    """No work."""
-
   def synchronize(self) -> None:
     """Nothing is ever pending."""
-
-  @staticmethod
-  def barrier(devices: Sequence[NullDevice]) -> list[None]:
-    return [None] * len(devices)
-
-  @staticmethod
-  def batch(calls: Sequence[None]) -> Sequence[None]:
-    return calls
-
-  @staticmethod
-  def submit_all(devices: Sequence[NullDevice], lists: Sequence[Sequence[None]]) -> None:
-    """No work."""
 
 
 def open_device(name: str) -> NullDevice:

@@ -5,7 +5,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+from tinygrad.helpers import LazyModule
+
+cstyle: Any = LazyModule("tinygrad.renderer.cstyle")
 
 _POOL_LIMIT = 1 << 30  # bytes of freed memory kept for reuse, per device
 
@@ -19,9 +24,21 @@ class Barrier:
     self.devices = devices
 
 
+@dataclass(slots=True, eq=False)
+class Program:
+  """One kernel for a grid: built on each device that binds it."""
+
+  name: str
+  source: str
+  groups: tuple[int, ...]
+  threads: tuple[int, ...]
+  built: dict[int, Any] = field(default_factory=dict)  # by device
+
+
 class QueueDevice:
-  """One device with an in-order queue. A backend adds `new_memory`, `enqueue` (a call), `meet` (a barrier, on all of
-  its devices' queues), `flush` and `wait`."""
+  """One device with an in-order queue. A backend adds `new_memory`, `build` (a program for this device), `new_call`
+  (arguments are filled in by `bind`), `enqueue` (a call), `meet` (a barrier, on all of its devices' queues), `flush`
+  and `wait`."""
 
   simulated = False
 
@@ -32,6 +49,12 @@ class QueueDevice:
     self.leaving: list[Any] = []  # freed beyond what is kept: let go of when the queue has been waited for
 
   def new_memory(self, nbytes: int) -> Any:
+    raise NotImplementedError
+
+  def build(self, program: Program) -> Any:
+    raise NotImplementedError
+
+  def new_call(self, program: Any, buffers: int, variables: int) -> Any:
     raise NotImplementedError
 
   def enqueue(self, call: Any) -> None:
@@ -67,11 +90,30 @@ class QueueDevice:
       self.pooled += nbytes
       self.pool.setdefault(nbytes, []).append(handle)
     else:
-      self.leaving.append(handle)
+      self.let_go(handle)
+
+  def let_go(self, handle: Any) -> None:
+    """Drops memory that what is queued may still use."""
+    self.leaving.append(handle)
 
   def view(self, handle: Any) -> memoryview | None:
     """The host cannot address it."""
     return None
+
+  def compile(self, source: str, name: str) -> Any:
+    program = Program(name, source, *cstyle.launch_of(source))
+    self.build(program)
+    return program
+
+  def bind(self, program: Any, args: Sequence[Any], variables: Sequence[int] = ()) -> Any:
+    """A call of `program` on this device. `args[slot]`: the memory, or the list of all devices' memory for a `peers`
+    parameter; `variables`: the values of the kernel's variables, in the order of their names."""
+    call = self.new_call(program, len(args), len(variables))
+    for slot, memory in enumerate(args):
+      call.set_buffer(slot, memory)
+    for i, value in enumerate(variables):
+      call.set_variable(i, value)
+    return call
 
   def synchronize(self) -> None:
     leaving = len(self.leaving)

@@ -5,36 +5,37 @@ using namespace metal;
 #define float_of_bits(x) as_type<float>(uint(x))
 static inline float float_of_half(ushort x) { return float(as_type<half>(x)); }
 static inline ushort half_of_float(float x) { return as_type<ushort>(half(x)); }
-static inline ushort bfloat_of_float(float x) {
-  uint b = bits_of_float(x);
-  return x != x ? 0x7FC0 : (b + 0x7FFF + (b >> 16 & 1)) >> 16;
-}
-static inline int floordiv_int(int x, int y) {
-  if (y == 0) return 0;
-  if (y == -1) return (int)(0 - (uint)x);
-  int q = x / y, r = x % y;
-  return r != 0 && (r < 0) != (y < 0) ? q - 1 : q;
-}
-static inline int floormod_int(int x, int y) {
-  if (y == 0) return 0;
-  if (y == -1) return 0;
-  int q = x / y, r = x % y;
-  return r != 0 && (r < 0) != (y < 0) ? r + y : r;
-}
 kernel void integers(device char* p0 [[buffer(0)]], device int* p1 [[buffer(1)]], device int* p2 [[buffer(2)]], device uchar* p3 [[buffer(3)]], uint3 group [[threadgroup_position_in_grid]], uint3 thread_ [[thread_position_in_threadgroup]]) {
   { const long r1 = thread_.x;
     long v2 = (r1 < 98L ? r1 : 98L);
     bool v3 = (p3[v2] != 0);
     int v4 = p2[v2];
     int v5 = p1[v2];
-    int v6 = floordiv_int(v5, v4);
-    int v7 = (int)((uint)v6 + (uint)v5);
-    int v8 = floormod_int(v5, v4);
-    bool v9 = (v8 != 0);
-    int v10 = (int)v9;
-    int v11 = (v3 ? v7 : v10);
-    char v12 = (char)v11;
-    bool v13 = (r1 < 99L);
-    if (v13) p0[v2] = v12;
+    bool v6 = (v4 == 0);
+    int v7 = (v6 ? 1 : v4);
+    bool v8 = (v7 == (-1));
+    int v9 = (v8 ? 1 : v7);
+    int v10 = (v5 / v9);
+    int v11 = (int)((uint)v10 * (uint)v9);
+    int v12 = (int)((uint)v5 - (uint)v11);
+    int v13 = (v12 ^ v9);
+    bool v14 = (v13 < 0);
+    bool v15 = (v12 != 0);
+    bool v16 = (v14 & v15);
+    int v17 = (int)((uint)v10 - (uint)1);
+    int v18 = (v16 ? v17 : v10);
+    int v19 = (int)((uint)0 - (uint)v5);
+    int v20 = (v8 ? v19 : v18);
+    int v21 = (v6 ? 0 : v20);
+    int v22 = (int)((uint)v21 + (uint)v5);
+    int v23 = (int)((uint)v12 + (uint)v9);
+    int v24 = (v16 ? v23 : v12);
+    int v25 = (v6 ? 0 : v24);
+    bool v26 = (v25 != 0);
+    int v27 = (int)v26;
+    int v28 = (v3 ? v22 : v27);
+    char v29 = (char)v28;
+    bool v30 = (r1 < 99L);
+    if (v30) p0[v2] = v29;
   }
 }

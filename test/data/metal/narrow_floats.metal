@@ -5,10 +5,6 @@ using namespace metal;
 #define float_of_bits(x) as_type<float>(uint(x))
 static inline float float_of_half(ushort x) { return float(as_type<half>(x)); }
 static inline ushort half_of_float(float x) { return as_type<ushort>(half(x)); }
-static inline ushort bfloat_of_float(float x) {
-  uint b = bits_of_float(x);
-  return x != x ? 0x7FC0 : (b + 0x7FFF + (b >> 16 & 1)) >> 16;
-}
 kernel void narrow_floats(device ushort* p0 [[buffer(0)]], device ushort* p1 [[buffer(1)]], device ushort* p2 [[buffer(2)]], uint3 group [[threadgroup_position_in_grid]], uint3 thread_ [[thread_position_in_threadgroup]]) {
   { const long r1 = group.x;
     long v2 = (r1 * 256L);
@@ -18,11 +14,14 @@ kernel void narrow_floats(device ushort* p0 [[buffer(0)]], device ushort* p1 [[b
       ushort v6 = p1[v5];
       float v7 = float_of_half(v6);
       ushort v8 = p2[v5];
-      float v9 = float_of_bits(((uint)v8) << 16);
-      float v10 = (v7 * v9);
-      ushort v11 = half_of_float(v10);
-      bool v12 = (v4 < 1000L);
-      if (v12) p0[v5] = v11;
+      ushort v9 = (ushort)v8;
+      uint v10 = (uint)v9;
+      uint v11 = (v10 << 16U);
+      float v12 = float_of_bits(v11);
+      float v13 = (v7 * v12);
+      ushort v14 = half_of_float(v13);
+      bool v15 = (v4 < 1000L);
+      if (v15) p0[v5] = v14;
     }
   }
 }

@@ -5,10 +5,6 @@ using namespace metal;
 #define float_of_bits(x) as_type<float>(uint(x))
 static inline float float_of_half(ushort x) { return float(as_type<half>(x)); }
 static inline ushort half_of_float(float x) { return as_type<ushort>(half(x)); }
-static inline ushort bfloat_of_float(float x) {
-  uint b = bits_of_float(x);
-  return x != x ? 0x7FC0 : (b + 0x7FFF + (b >> 16 & 1)) >> 16;
-}
 kernel void softmax(device float* p0 [[buffer(0)]], device float* p1 [[buffer(1)]], uint3 group [[threadgroup_position_in_grid]], uint3 thread_ [[thread_position_in_threadgroup]]) {
   threadgroup ulong scratch[256];
   { const long r1 = group.x;
