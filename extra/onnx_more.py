@@ -1,4 +1,5 @@
-"""More operators of the ONNX standard: recurrent layers, loops and sequences, resampling on grids, transforms.
+"""More operators of the ONNX standard: recurrent layers, loops and sequences, arithmetic on quantised integers,
+resampling on grids, transforms; and some of ONNX Runtime's own.
 
 Importing this module adds them to those that `tinygrad.nn.onnx.OnnxRunner` knows. They are written as
 `tinygrad.nn.onnx_ops` says, and any other can be added so.
@@ -15,7 +16,24 @@ from typing import Any
 import numpy
 
 from tinygrad import Tensor, dtypes
-from tinygrad.nn.onnx_ops import HOST, OPS, Known, OnnxError, _beside, _one, _running, _window, on_host, to_dtype
+from tinygrad.nn.onnx_ops import (
+  HOST,
+  OPS,
+  Conv,
+  Known,
+  OnnxError,
+  QuantizeLinear,
+  _along,
+  _beside,
+  _like,
+  _one,
+  _reduce,
+  _running,
+  _soft,
+  _window,
+  on_host,
+  to_dtype,
+)
 
 
 def DFT(
@@ -44,6 +62,26 @@ def DFT(
   out = [real.matmul(c).sub(imaginary.matmul(s)), real.matmul(s).add(imaginary.matmul(c))]
   parts = [t.transpose(axis, -1).cast(x.dtype) for t in (out[:1] if onesided and inverse else out)]
   return parts[0].stack(*parts[1:], dim=-1)
+
+
+def BitShift(x: Tensor, y: Tensor, direction: str) -> Tensor:
+  last = x.element_size() * 8 - 1
+  moved = x.lshift(y) if direction == "LEFT" else x.rshift(y.minimum(last))
+  return moved if direction == "RIGHT" and not dtypes.is_unsigned(x.dtype) else y.gt(last).where(0, moved)
+
+
+def EyeLike(x: Tensor, dtype: int | None = None, k: int = 0) -> Tensor:
+  hit = Tensor.arange(x.shape[0]).add(k).unsqueeze(1).eq(Tensor.arange(x.shape[1]))
+  return hit.cast(x.dtype if dtype is None else to_dtype(dtype))
+
+
+def LpNormalization(x: Tensor, axis: int = -1, p: int = 2) -> Tensor:
+  size = x.abs().pow(p).sum(axis, keepdim=True).pow(1 / p)
+  return size.eq(0).where(0, x.div(size)).cast(x.dtype)
+
+
+def _hardmax(x: Tensor, axis: int) -> Tensor:
+  return x.argmax(axis, True).eq(_like(Tensor.arange(x.shape[axis]), x, axis)).cast(x.dtype)
 
 
 def Det(x: Tensor) -> Any:
@@ -163,6 +201,44 @@ def NonMaxSuppression(
           kept.append(int(i))
     chosen += [(n, c, i) for i in kept]
   return numpy.array(chosen, numpy.int64).reshape(-1, 3)
+
+
+# ---------------------------------------------------------------- integers, operators of ONNX Runtime
+
+
+def MatMulInteger(a: Tensor, b: Tensor, a_zero: Any = None, b_zero: Any = None) -> Tensor:
+  rows = a_zero.unsqueeze(-1) if a_zero is not None and a_zero.ndim else a_zero
+  return a.int().sub(0 if rows is None else rows.int()).matmul(b.int().sub(0 if b_zero is None else b_zero.int()))
+
+
+def ConvInteger(x: Tensor, w: Tensor, x_zero: Any = None, w_zero: Any = None, **conv: Any) -> Tensor:
+  columns = _like(w_zero, w, 0) if w_zero is not None and w_zero.ndim else w_zero
+  centred = w.int().sub(0 if columns is None else columns.int())
+  return Conv(x.int().sub(0 if x_zero is None else x_zero.int()), centred, **conv)
+
+
+def QLinearMatMul(
+  a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor, scale: Tensor, zero: Tensor
+) -> Tensor:
+  y = MatMulInteger(a, b, a_zero, b_zero).float().mul(a_scale.float()).mul(b_scale.float())
+  return QuantizeLinear(y, scale, zero)
+
+
+def QLinearConv(
+  x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor, scale: Tensor, zero: Tensor,
+  bias: Any = None, **conv: Any,
+) -> Tensor:  # fmt: skip
+  y = ConvInteger(x, w, x_zero, w_zero, **conv)
+  y = y if bias is None else y.add(_like(bias, y))
+  return QuantizeLinear(y.float().mul(x_scale).mul(_like(w_scale, y) if w_scale.ndim else w_scale), scale, zero)
+
+
+def _skip_layer_norm(
+  x: Tensor, skip: Tensor, gamma: Tensor, beta: Any = None, bias: Any = None, epsilon: float = 1e-12
+) -> Any:
+  total = x.add(skip) if bias is None else x.add(skip).add(bias)
+  y = total.layernorm(-1, epsilon).mul(gamma)
+  return y if beta is None else y.add(beta), None, None, total
 
 
 # ---------------------------------------------------------------- recurrent
@@ -307,10 +383,24 @@ HOST.update("dft_length image_shape block_shape max_boxes max_overlap least posi
 OPERATORS: dict[str, Callable[..., Any]] = {
   f.__name__: f
   for f in (
-    DFT, Det, Unique, ReverseSequence, TensorScatter, MaxUnpool, LpPool, Col2Im, GridSample, NonMaxSuppression,
+    BitShift, EyeLike, LpNormalization, MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, DFT, Det, Unique,
+    ReverseSequence, TensorScatter, MaxUnpool, LpPool, Col2Im, GridSample, NonMaxSuppression,
     RNN, GRU, LSTM, SplitToSequence, Loop, Scan, SequenceMap,
   )
 } | {
+  "Compress": lambda x, condition, axis=None: _along(
+    x.flatten() if axis is None else x, axis or 0, _beside(numpy.flatnonzero(condition), x)
+  ),
+  "com.microsoft:BiasGelu": lambda x, bias: x.add(bias).gelu("none"),
+  "com.microsoft:FastGelu": lambda x, bias=None: (x if bias is None else x.add(bias)).gelu("tanh"),
+  "com.microsoft:SkipLayerNormalization": _skip_layer_norm,
+  "ReduceLogSumExp": functools.partial(_reduce, lambda x, axis, keep: x.double().logsumexp(axis, keep)),
+  "ReduceLogSum": functools.partial(_reduce, lambda x, axis, keep: x.double().sum(axis, keep).log()),
+  "ReduceL1": functools.partial(_reduce, lambda x, axis, keep: x.abs().sum(axis, keep)),
+  "ReduceL2": functools.partial(_reduce, lambda x, axis, keep: x.double().square().sum(axis, keep).sqrt()),
+  "ReduceSumSquare": functools.partial(_reduce, lambda x, axis, keep: x.square().sum(axis, keep)),
+  "Hardmax": functools.partial(_soft, _hardmax),
+  "BitCast": lambda x, to: x.bitcast(to_dtype(to)),
   "CumProd": functools.partial(_running, Tensor.cumprod, 1),
   "RandomUniform": _random(Tensor.uniform), "RandomUniformLike": _random(Tensor.uniform),
   "RandomNormal": _random(Tensor.normal), "RandomNormalLike": _random(Tensor.normal),

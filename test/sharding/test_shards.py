@@ -10,7 +10,6 @@ import pytest
 from tinygrad import Context, Device, Mesh, P, ShardError, Sharding, Tensor, dtypes
 from tinygrad.engine import realize
 from tinygrad.helpers import GlobalCounters, tqdm
-from tinygrad.nn import state
 from tinygrad.nn.state import load_state_dict, safe_load, safe_save
 
 D4 = tuple(f"CPU:{i}" for i in range(1, 5))
@@ -147,9 +146,7 @@ def test_a_placement_that_owes():
 
 
 @pytest.mark.parametrize("where", PLACEMENTS, ids=str)
-@pytest.mark.parametrize("slab", (1, 40, 1 << 20))
-def test_sharded_tensors_are_written_as_they_are(where, slab, tmp_path: Path, monkeypatch):
-  monkeypatch.setattr(state, "SLAB", slab)
+def test_sharded_tensors_are_written_as_they_are(where, tmp_path: Path):
   a, b, c = normal(0, 5, 7), normal(1, 3, 4, 6), np.arange(7, dtype=np.int8)
   saved = {
     "a": Tensor(a).shard(where),
@@ -170,9 +167,8 @@ def test_sharded_tensors_are_written_as_they_are(where, slab, tmp_path: Path, mo
   assert got["scalar"] == 2.5 and got["empty"].shape == (0, 3)
 
 
-def test_saving_and_loading_holds_no_tensor_whole(tmp_path: Path, monkeypatch):
+def test_saving_and_loading_holds_no_tensor_whole(tmp_path: Path):
   """Bytes on the devices, and on the host (numpy reports its arrays to tracemalloc; the file is mapped)."""
-  monkeypatch.setattr(state, "SLAB", 1 << 16)
   n = 1 << 20
   x = Tensor(normal(0, 1024, n // 1024)).shard(D4, axis=1).realize()
   want, used = x.numpy(), {d: Device.mem_used(d) for d in ("CPU", *D4)}

@@ -1,13 +1,11 @@
-"""Data sets: downloaded once (`fetch`), read from a folder, or coming with another package."""
+"""Data sets: downloaded once (`fetch`), or read from a folder."""
 
 from __future__ import annotations
 
 import gzip
-import importlib
 import os
 import struct
 from pathlib import Path
-from typing import Any
 
 from tinygrad.helpers import fetch, getenv, numpy, prod
 from tinygrad.mixin.base import DeviceLike
@@ -72,16 +70,3 @@ def cifar(device: DeviceLike | None = None, folder: Folder = None) -> Split:
   train, test = slice(0, 50000), slice(50000, None)
   a, b, c, d = (Tensor(x).to(device) for x in (images[train], labels[train], images[test], labels[test]))
   return a, b, c, d
-
-
-def digits() -> Split:
-  """scikit-learn's handwritten digits: (train images (1437, 1, 8, 8) in 0..1, labels int32, test images (360, 1, 8, 8),
-  labels).
-
-  Every fifth picture is kept for the test. ModuleNotFoundError without scikit-learn (`pip install scikit-learn`).
-  """
-  data: Any = importlib.import_module("sklearn.datasets").load_digits()
-  images = (data.images / 16).astype(numpy.float32).reshape(-1, 1, 8, 8)
-  labels = data.target.astype(numpy.int32)
-  test = numpy.arange(len(labels)) % 5 == 0
-  return Tensor(images[~test]), Tensor(labels[~test]), Tensor(images[test]), Tensor(labels[test])

@@ -104,12 +104,6 @@ def Clip(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
   return y if high is None else y.minimum(high)
 
 
-def BitShift(x: Tensor, y: Tensor, direction: str) -> Tensor:
-  last = x.element_size() * 8 - 1
-  moved = x.lshift(y) if direction == "LEFT" else x.rshift(y.minimum(last))
-  return moved if direction == "RIGHT" and not dtypes.is_unsigned(x.dtype) else y.gt(last).where(0, moved)
-
-
 def _cast(x: Tensor, dtype: DType, saturate: int) -> Tensor:
   if not saturate or (most := LARGEST.get(dtype)) is None:
     return x.cast(dtype)
@@ -139,11 +133,6 @@ def ConstantOfShape(shape: list[int], value: Any = None) -> Any:
 
 def Range(start: Any, limit: Any, delta: Any, kind: Any) -> Any:
   return numpy.arange(_one(start), _one(limit), _one(delta)).astype(kind)
-
-
-def EyeLike(x: Tensor, dtype: int | None = None, k: int = 0) -> Tensor:
-  hit = Tensor.arange(x.shape[0]).add(k).unsqueeze(1).eq(Tensor.arange(x.shape[1]))
-  return hit.cast(x.dtype if dtype is None else to_dtype(dtype))
 
 
 def Reshape(x: Tensor, shape: list[int], allowzero: int = 0) -> Tensor:
@@ -247,10 +236,6 @@ def _soft(f: Any, x: Tensor, axis: int | None = None, opset: int = 13) -> Any:
   return f(x.reshape(prod(x.shape[:n]), prod(x.shape[n:])), -1).reshape(x.shape)
 
 
-def _hardmax(x: Tensor, axis: int) -> Tensor:
-  return x.argmax(axis, True).eq(_like(Tensor.arange(x.shape[axis]), x, axis)).cast(x.dtype)
-
-
 # ---------------------------------------------------------------- matrices, normalisation
 
 
@@ -281,11 +266,6 @@ def InstanceNormalization(x: Tensor, scale: Tensor, bias: Tensor, epsilon: float
 def LRN(x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Tensor:
   around = x.square().pad([((size - 1) // 2, size // 2) if i == 1 else None for i in range(x.ndim)]).unfold(1, size, 1)
   return x.div(around.sum(-1).mul(alpha / size).add(bias).pow(beta))
-
-
-def LpNormalization(x: Tensor, axis: int = -1, p: int = 2) -> Tensor:
-  size = x.abs().pow(p).sum(axis, keepdim=True).pow(1 / p)
-  return size.eq(0).where(0, x.div(size)).cast(x.dtype)
 
 
 # ---------------------------------------------------------------- convolution and pooling
@@ -453,41 +433,6 @@ def DequantizeLinear(
   return y.cast(to_dtype(output_dtype) if output_dtype else scale.dtype)
 
 
-def MatMulInteger(a: Tensor, b: Tensor, a_zero: Any = None, b_zero: Any = None) -> Tensor:
-  rows = a_zero.unsqueeze(-1) if a_zero is not None and a_zero.ndim else a_zero
-  return a.int().sub(0 if rows is None else rows.int()).matmul(b.int().sub(0 if b_zero is None else b_zero.int()))
-
-
-def ConvInteger(x: Tensor, w: Tensor, x_zero: Any = None, w_zero: Any = None, **conv: Any) -> Tensor:
-  columns = _like(w_zero, w, 0) if w_zero is not None and w_zero.ndim else w_zero
-  centred = w.int().sub(0 if columns is None else columns.int())
-  return Conv(x.int().sub(0 if x_zero is None else x_zero.int()), centred, **conv)
-
-
-def QLinearMatMul(
-  a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor, scale: Tensor, zero: Tensor
-) -> Tensor:
-  y = MatMulInteger(a, b, a_zero, b_zero).float().mul(a_scale.float()).mul(b_scale.float())
-  return QuantizeLinear(y, scale, zero)
-
-
-def QLinearConv(
-  x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor, scale: Tensor, zero: Tensor,
-  bias: Any = None, **conv: Any,
-) -> Tensor:  # fmt: skip
-  y = ConvInteger(x, w, x_zero, w_zero, **conv)
-  y = y if bias is None else y.add(_like(bias, y))
-  return QuantizeLinear(y.float().mul(x_scale).mul(_like(w_scale, y) if w_scale.ndim else w_scale), scale, zero)
-
-
-def _skip_layer_norm(
-  x: Tensor, skip: Tensor, gamma: Tensor, beta: Any = None, bias: Any = None, epsilon: float = 1e-12
-) -> Any:
-  total = x.add(skip) if bias is None else x.add(skip).add(bias)
-  y = total.layernorm(-1, epsilon).mul(gamma)
-  return y if beta is None else y.add(beta), None, None, total
-
-
 def If(scope: Any, condition: Any, then_branch: Any, else_branch: Any) -> Any:
   return tuple(scope.run(then_branch if _one(on_host(condition)) else else_branch))
 
@@ -508,7 +453,6 @@ OPS: dict[str, Callable[..., Any]] = {
   "BitwiseAnd": Tensor.bitwise_and, "BitwiseOr": Tensor.bitwise_or, "BitwiseXor": Tensor.bitwise_xor,
   "BitwiseNot": Tensor.bitwise_not, "Identity": lambda x: x,
   "Cast": lambda x, to, saturate=1, round_mode="up": _cast(x, to_dtype(to), saturate),
-  "BitCast": lambda x, to: x.bitcast(to_dtype(to)),
   "Pow": lambda x, y: x.pow(y).cast(x.dtype),
   "IsInf": lambda x, detect_negative=1, detect_positive=1: x.isinf(bool(detect_positive), bool(detect_negative)),
   "Sum": lambda *args: reduce(Tensor.add, args),
@@ -529,26 +473,14 @@ OPS: dict[str, Callable[..., Any]] = {
   "Tile": lambda x, repeats: x.repeat(*repeats),
   "Gather": lambda x, indices, axis=0: _along(x, axis, indices),
   "GatherElements": lambda x, i, axis=0: x.gather(axis, i.lt(0).where(i.add(x.shape[axis]), i)),
-  "Compress": lambda x, condition, axis=None: _along(
-    x.flatten() if axis is None else x, axis or 0, _beside(numpy.flatnonzero(condition), x)
-  ),
   "Scatter": ScatterElements,
   "NonZero": lambda x: x.nonzero().transpose().cast(dtypes.int64),
   "Upsample": lambda x, scales, mode="nearest": Resize(x, None, scales, mode=mode, opset=9),
   "ReduceSum": partial(_reduce, Tensor.sum), "ReduceMean": partial(_reduce, Tensor.mean),
   "ReduceMax": partial(_reduce, Tensor.max), "ReduceMin": partial(_reduce, Tensor.min),
   "ReduceProd": partial(_reduce, Tensor.prod),
-  "ReduceLogSumExp": partial(_reduce, lambda x, axis, keep: x.double().logsumexp(axis, keep)),
-  "ReduceLogSum": partial(_reduce, lambda x, axis, keep: x.double().sum(axis, keep).log()),
-  "ReduceL1": partial(_reduce, lambda x, axis, keep: x.abs().sum(axis, keep)),
-  "ReduceL2": partial(_reduce, lambda x, axis, keep: x.double().square().sum(axis, keep).sqrt()),
-  "ReduceSumSquare": partial(_reduce, lambda x, axis, keep: x.square().sum(axis, keep)),
   "ArgMax": partial(_search, Tensor.argmax), "ArgMin": partial(_search, Tensor.argmin),
   "CumSum": partial(_running, Tensor.cumsum, 0),
   "Softmax": partial(_soft, Tensor.softmax), "LogSoftmax": partial(_soft, Tensor.log_softmax),
-  "Hardmax": partial(_soft, _hardmax),
-  "com.microsoft:BiasGelu": lambda x, bias: x.add(bias).gelu("none"),
-  "com.microsoft:FastGelu": lambda x, bias=None: (x if bias is None else x.add(bias)).gelu("tanh"),
-  "com.microsoft:SkipLayerNormalization": _skip_layer_norm,
   "GlobalAveragePool": partial(_whole, Tensor.mean), "GlobalMaxPool": partial(_whole, Tensor.max),
 }  # fmt: skip

@@ -9,7 +9,6 @@ Source: the format section of https://huggingface.co/docs/safetensors.
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import mmap
 import os
@@ -18,12 +17,12 @@ import struct
 import sys
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, TypeVar
 
 from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
-from tinygrad.engine.realize import Box, host_blocks
+from tinygrad.engine.realize import host_blocks
 from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, numpy, prod, tqdm
 from tinygrad.nn.gguf import GGUF
 from tinygrad.tensor import Tensor
@@ -34,7 +33,6 @@ zipfile: Any = LazyModule("zipfile")
 T = TypeVar("T")
 File = Tensor | str | os.PathLike[str]  # a file's path, or its bytes as a uint8 tensor
 REFETCH = "the file is damaged or incomplete: download or write it again"
-SLAB = 16 << 20  # bytes that are on their way to a file at a time
 MAX_HEADER = 100_000_000  # bytes, the format's own limit
 SAFE_DTYPES: dict[str, DType] = {
   "BOOL": dtypes.bool, "I8": dtypes.int8, "U8": dtypes.uint8, "I16": dtypes.int16, "U16": dtypes.uint16,
@@ -199,37 +197,20 @@ def safe_save(
 
 
 def _write_blocks(f: BinaryIO, t: Tensor) -> None:
-  """The elements of `t` in row-major order, from the memory of the devices that hold them; at most SLAB bytes are
-  gathered at a time.
-  """
-  if 0 in t.shape:
-    return
-  if t.uop.op is not Ops.BUFFER:
+  """The elements of `t` in row-major order, from the memory of the devices that hold them to the pages of the file."""
+  if t.uop.op is not Ops.BUFFER and 0 not in t.shape:
     with Context(NO_GRAD=0):
       t = t.contiguous().realize()
-  blocks = host_blocks(t.uop)
-  for slab in _slabs(t.numpy_shape(), t.dtype.itemsize):
-    out = numpy.empty([hi - lo for lo, hi in slab], to_numpy_dtype(t.dtype))
-    for box, block in blocks.items():
-      both = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(slab, box, strict=True)]
-      if all(lo < hi for lo, hi in both):
-        there = tuple(slice(lo - a, hi - a) for (lo, hi), (a, _) in zip(both, slab, strict=True))
-        here = tuple(slice(lo - a, hi - a) for (lo, hi), (a, _) in zip(both, box, strict=True))
-        out[there] = block[here]
-    f.write(out.reshape(-1).view(numpy.uint8).data)
-
-
-def _slabs(shape: Sequence[int], itemsize: int) -> Iterator[Box]:
-  """Boxes of at most SLAB bytes (or one element) that follow each other in row-major order and cover `shape`."""
-  if not shape:
-    yield ()
+  start, shape = f.tell(), t.numpy_shape()
+  end = f.seek(prod(shape) * t.dtype.itemsize, os.SEEK_CUR)
+  if start == end:
     return
-  axis = next((i for i in range(len(shape)) if prod(shape[i + 1 :]) * itemsize <= SLAB), len(shape) - 1)
-  step = max(1, SLAB // (prod(shape[axis + 1 :]) * itemsize))
-  rest = tuple((0, n) for n in shape[axis + 1 :])
-  for above in itertools.product(*(range(n) for n in shape[:axis])):
-    for lo in range(0, shape[axis], step):
-      yield *((i, i + 1) for i in above), (lo, min(lo + step, shape[axis])), *rest
+  os.posix_fallocate(f.fileno(), start, end - start)  # a full disk is an error here, and a crash in mapped memory
+  with mmap.mmap(f.fileno(), end) as pages:
+    whole = numpy.ndarray(shape, to_numpy_dtype(t.dtype), pages, start)
+    for box, block in host_blocks(t.uop).items():
+      whole[tuple(slice(*span) for span in box)] = block
+    del whole
 
 
 # ---------------------------------------------------------------- archives
@@ -428,28 +409,26 @@ def get_state_dict(obj: Any, prefix: str = "", tensor_type: type[T] = Tensor) ->
 
   A tensor reachable by two paths has two names. `tensor_type` collects values of another type instead.
   """
-  return dict(_walk(obj, prefix.strip("."), tensor_type, ()))
+  found: dict[str, T] = {}
 
+  def walk(obj: Any, path: str, above: tuple[int, ...]) -> None:
+    children: Any = ()
+    if isinstance(obj, tensor_type):
+      found[path] = obj
+    elif hasattr(obj, "_asdict"):
+      children = obj._asdict().items()
+    elif isinstance(obj, dict):
+      children = obj.items()
+    elif isinstance(obj, (list, tuple)):
+      children = enumerate(obj)
+    elif hasattr(obj, "__dict__") and not isinstance(obj, type):
+      children = vars(obj).items()
+    for name, child in children:
+      if id(child) not in above:  # an object may refer back to its owner
+        walk(child, f"{path}.{name}" if path else str(name), (*above, id(child)))
 
-def _walk(obj: Any, path: str, tensor_type: type[T], above: tuple[int, ...]) -> Iterator[tuple[str, T]]:
-  if isinstance(obj, tensor_type):
-    yield path, obj
-    return
-  if id(obj) in above:  # an object that refers back to its owner
-    return
-  children: Iterable[tuple[Any, Any]]
-  if hasattr(obj, "_asdict"):
-    children = obj._asdict().items()
-  elif isinstance(obj, dict):
-    children = obj.items()
-  elif isinstance(obj, (list, tuple)):
-    children = enumerate(obj)
-  elif hasattr(obj, "__dict__") and not isinstance(obj, type):
-    children = vars(obj).items()
-  else:
-    return
-  for name, child in children:
-    yield from _walk(child, f"{path}.{name}" if path else str(name), tensor_type, (*above, id(obj)))
+  walk(obj, prefix.strip("."), (id(obj),))
+  return found
 
 
 def get_parameters(obj: Any) -> list[Tensor]:

@@ -5,9 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from extra.check_gradient import GradientError, check_gradient
 from tinygrad import Mesh, P, Tensor, dtypes
-from tinygrad.nn import optim, utils
-from tinygrad.nn.utils import GradientError, check_gradient
 from tinygrad.ops import elementwise as _cards  # noqa: F401 (registers the cards)
 from tinygrad.uop.cards import CARDS
 from tinygrad.uop.ops import Ops
@@ -70,7 +69,3 @@ def test_the_tensors_stay_as_they_are():
   uop = x.uop
   check_gradient(lambda x: x.square(), x)
   assert x.uop is uop and x.grad is None
-
-
-def test_clipping_is_exported():
-  assert utils.clip_grad_norm_ is optim.clip_grad_norm_
