@@ -217,10 +217,7 @@ class Layer:
     self.values[:, :, pos : pos + t] = v
     # [1, kv_heads, heads of one kv head, T, seen positions]
     keys, values = (x[:, :, : pos + t].unsqueeze(2) for x in (self.keys, self.values))
-    scores = self.rotate(q, cos, sin) @ keys.transpose(-1, -2) * c.head_dim**-0.5
-    if mask is not None:
-      scores = mask.where(scores, -math.inf)
-    y = scores.softmax(-1) @ values
+    y = self.rotate(q, cos, sin).scaled_dot_product_attention(keys, values, mask)
     return self.linear(y.permute(0, 3, 1, 2, 4).reshape(1, t, c.heads * c.head_dim), "attn_output")
 
   def __call__(self, x: Tensor, pos: UOp, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:

@@ -104,11 +104,11 @@ class Tokenizer:
 
     # A file from anywhere brings its own program here, hence the sandbox.
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    special: dict[str, Any] = {
+    special = {
       "bos_token": "" if self.bos is None else self.names[self.bos],
       "eos_token": self.names[min(self.ends)] if self.ends else "",
+      "raise_exception": raise_exception,
     }
-    special["raise_exception"] = raise_exception
     try:
       return env.from_string(self.template).render(messages=messages, add_generation_prompt=True, **special)
     except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as e:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -14,7 +14,7 @@ from tinygrad.device import Buffer
 from tinygrad.dtype import dtypes
 from tinygrad.engine import realize as engine
 from tinygrad.engine.realize import JitError, Run, Stretch, Work, canonical, recorders
-from tinygrad.helpers import DEBUG, DEFAULT_FLOAT, DEFAULT_INT, DEV, JIT, TRAINING, dedup
+from tinygrad.helpers import DEBUG, DEFAULT_FLOAT, DEFAULT_INT, DEV, JIT, TRAINING
 from tinygrad.uop.ops import Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
 
@@ -87,7 +87,7 @@ def rebuild(form: Any, tensors: Iterator[UOp]) -> Any:
   return form.kind(*parts) if hasattr(form.kind, "_fields") else form.kind(parts)
 
 
-def uops_of(found: list[Any]) -> list[UOp]:
+def uops_of(found: Iterable[Any]) -> list[UOp]:
   """The graphs of the Tensors and UOps among leaves."""
   return [x.uop if is_tensor(x) else x for x in found if is_tensor(x) or isinstance(x, UOp)]
 
@@ -228,7 +228,8 @@ class TinyJit(Generic[A, R]):
   `Tensor.training`, the default types and device are part of the key: other kinds of arguments are captured apart.
   A result that is still held is not written again: the replay after it fills fresh memory. Results may be arguments
   of the next call. Nothing but computation is replayed: Python side effects happen twice, and a Tensor that the
-  function stores elsewhere keeps the captured call's value, unless it is assigned to. `JIT=0` switches it off.
+  function stores elsewhere keeps the captured call's value, unless it is assigned to. `JIT=0` switches it off, and what
+  is interpreted is run anew in every call.
   `prune` is taken and changes nothing.
   Raises: JitError if a value is read inside (`.item()`, `.numpy()`), if the function computes nothing, returns
   something that is no Tensor (a replay could not renew it), or is given an array that is no Tensor.
@@ -334,13 +335,9 @@ class TinyJit(Generic[A, R]):
 
 
 def function(
-  fxn: Callable[..., Any] | None = None,
-  *,
-  precompile: bool = False,
-  precompile_backward: bool = False,
-  allow_implicit: bool = False,
-  grad_fxn: Callable[..., Any] | None = None,
-) -> Any:
+  fxn: Callable[..., Any] | None = None, *, precompile: bool = False, precompile_backward: bool = False,
+  allow_implicit: bool = False, grad_fxn: Callable[..., Any] | None = None,
+) -> Any:  # fmt: skip
   """`@function` on a function of Tensors that returns a Tensor or a tuple of them, and computes them from its arguments
   alone: with other memory in its graph (a weight, a Tensor made from data) it raises, unless `allow_implicit`. It
   stays lazy and is differentiated as if written in place; equal calls share their compiled kernels, so the
@@ -368,8 +365,8 @@ def function(
     found: list[Any] = []
     flatten((args, tuple(kwargs.values())), found)
     given = set(UOp.sink(*uops_of(found)).toposort())
-    memory = dedup(u for x in results for u in x.uop.toposort(lambda u: u not in given) if u.op is Ops.BUFFER)
-    implicit = [u for u in memory if u not in given]
+    order = UOp.sink(*uops_of(results)).toposort(lambda u: u not in given)
+    implicit = [u for u in order if u.op is Ops.BUFFER and u not in given]
     if implicit and not allow_implicit:
       shown = "".join(f"\n  {u.dtype.name}{list(u.shape)} on {u.device}" for u in implicit[:5])
       raise RuntimeError(

@@ -22,7 +22,6 @@ from tinygrad.tensor import Tensor
 
 if TYPE_CHECKING:
   from gguf import GGMLQuantizationType
-  from numpy import float16, int8
   from numpy.typing import NDArray
 
 ggml: Any = LazyModule("gguf")  # the sizes of the tensor types, and the values of the quantised ones
@@ -210,7 +209,7 @@ class GGUF:
     view: NDArray[Any] = np.frombuffer(self._map, kind, math.prod(t.shape), t.offset).reshape(t.shape)
     return view
 
-  def quants(self, name: str) -> tuple[NDArray[int8], NDArray[float16]]:
+  def quants(self, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """The Q8_0 tensor `name` [.., cols] as views: quants [.., cols/32, 32] and scales [.., cols/32, 1].
 
     A weight is quant * scale; in the file a block is its float16 scale and its 32 int8 quants, hence the strides.
