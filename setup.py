@@ -33,7 +33,7 @@ setup(
   python_requires=">=3.11",
   packages=find_packages(include=["tinygrad", "tinygrad.*"]),
   package_data={"tinygrad": ["py.typed"], "tinygrad.apps": ["*.gguf"]},
-  install_requires=["numpy", "llvmlite>=0.45", "ml-dtypes", "tokenizers", "jinja2", "tqdm", "gguf"],
+  install_requires=["numpy", "llvmlite>=0.45", "ml-dtypes", "tokenizers", "jinja2", "tqdm", "gguf", "safetensors"],
   extras_require={
     "onnx": ["onnx>=1.16"],
     "opencl": OPENCL,

@@ -84,7 +84,16 @@ def test_the_wheel_holds_every_module_and_file(wheel: Path):
   required = {
     line.split(": ")[1] for line in metadata.splitlines() if line.startswith("Requires-Dist") and ";" not in line
   }
-  assert {r.split(">=")[0] for r in required} == {"numpy", "llvmlite", "ml-dtypes", "tokenizers", "jinja2", "tqdm", "gguf"}
+  assert {r.split(">=")[0] for r in required} == {
+    "numpy",
+    "llvmlite",
+    "ml-dtypes",
+    "tokenizers",
+    "jinja2",
+    "tqdm",
+    "gguf",
+    "safetensors",
+  }
 
 
 def test_the_wheel_runs_outside_the_checkout(wheel: Path, tmp_path: Path):

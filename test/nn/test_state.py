@@ -157,7 +157,7 @@ def test_every_truncation_is_a_typed_error(tmp_path: Path):
     with pytest.raises(SafetensorsError, match=r"cut\.safetensors.*\n  fix: "):
       safe_load(cut)
   cut.write_bytes(raw + b"\0")
-  with pytest.raises(SafetensorsError, match="the tensors are 12 bytes, and the file has 13"):
+  with pytest.raises(SafetensorsError, match="file not fully covered"):
     safe_load(cut)
 
 
@@ -180,38 +180,40 @@ def test_flipped_bytes_are_a_typed_error_or_a_valid_file(tmp_path: Path):
 @pytest.mark.parametrize(
   ("header", "size", "match"),
   [
-    (b"[]", 0, "header: is a JSON list, not an object"),
-    (b"{", 0, "header: is no JSON"),
-    (b"[" * 100000, 0, "header: is no JSON"),
-    (b'{"a": 1, "a": 2}', 0, "header: is no JSON: a name appears twice"),
-    (b"\xff\xfe", 0, "header: is no JSON"),
-    ({"__metadata__": {"a": 1}}, 0, "__metadata__: is no object of strings"),
-    ({"a": {"dtype": "F32"}}, 0, "tensor 'a': has no dtype, shape and data_offsets"),
-    ({"a": 3}, 0, "tensor 'a': has no dtype"),
-    ({"a": entry("Q4", [1], 0, 4)}, 4, "its dtype 'Q4' is not supported\n  fix: convert it to one of BOOL, I8"),
-    ({"a": entry("F32", [-1], 0, 4)}, 4, r"its shape \[-1\] is no list of sizes"),
-    ({"a": entry("F32", [True], 0, 4)}, 4, r"its shape \[True\] is no list of sizes"),
-    ({"a": entry("F32", [1 << 62], 0, 4)}, 4, "is no list of sizes"),
-    ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}}, 4, r"its data_offsets \[0\] are no \[begin, end\]"),
-    ({"a": entry("F32", [1], 4, 0)}, 4, "bytes 4 to 0 are not within the 4"),
-    ({"a": entry("F32", [2], 0, 8)}, 4, "bytes 0 to 8 are not within the 4"),
-    ({"a": entry("F32", [2], 0, 4)}, 4, r"F32 \[2\] is 8 bytes, and its data_offsets span 4"),
-    ({"a": entry("F32", [1], 0, 4), "b": entry("F32", [1], 2, 6)}, 6, "tensor 'b': overlaps the tensor before it"),
-    ({"a": entry("F32", [1], 0, 4), "b": entry("F32", [1], 6, 10)}, 10, "tensor 'b': leaves a gap of 2 bytes"),
-    ({"a": entry("F32", [1], 0, 4)}, 6, "data: the tensors are 4 bytes, and the file has 6"),
+    (b"[]", 0, "invalid JSON.*invalid type: sequence"),
+    (b"{", 0, "invalid JSON.*EOF"),
+    (b"[" * 100000, 0, "invalid JSON"),
+    (b'{"a": 1, "a": 2}', 0, "invalid JSON.*expected struct TensorInfo"),
+    (b"\xff\xfe", 0, "invalid UTF-8"),
+    ({"__metadata__": {"a": 1}}, 0, "invalid JSON.*expected a string"),
+    ({"a": {"dtype": "F32"}}, 0, "missing field `shape`"),
+    ({"a": 3}, 0, "expected struct TensorInfo"),
+    ({"a": entry("Q4", [1], 0, 4)}, 4, "unknown variant `Q4`"),
+    ({"a": entry("C64", [1], 0, 8)}, 8, "'a': its dtype 'C64' is not supported\n  fix: convert it to one of BOOL, I8"),
+    ({"a": entry("F32", [-1], 0, 4)}, 4, "invalid value: integer `-1`"),
+    ({"a": entry("F32", [True], 0, 4)}, 4, "invalid type: boolean `true`"),
+    ({"a": entry("F32", [1 << 62], 0, 4)}, 4, "overflow computing buffer size"),
+    ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}}, 4, "invalid length 1, expected a tuple of size 2"),
+    ({"a": entry("F32", [1], 4, 0)}, 4, "invalid offset for tensor `a`"),
+    ({"a": entry("F32", [2], 0, 8)}, 4, "file not fully covered"),
+    ({"a": entry("F32", [2], 0, 4)}, 4, "invalid shape, data type, or offset for tensor"),
+    ({"a": entry("F32", [1], 0, 4), "b": entry("F32", [1], 2, 6)}, 6, "invalid offset for tensor `b`"),
+    ({"a": entry("F32", [1], 0, 4), "b": entry("F32", [1], 6, 10)}, 10, "invalid offset for tensor `b`"),
+    ({"a": entry("F32", [1], 0, 4)}, 6, "file not fully covered"),
   ],
 )
 def test_each_damaged_field_has_its_error(tmp_path: Path, header: Any, size: int, match: str):
   f = file_of(tmp_path / "m.safetensors", header, bytes(size))
   with pytest.raises(SafetensorsError, match=match):
     safe_load(f)
-  with pytest.raises(SafetensorsError, match=match):
-    safe_load_metadata(f)
+  for source in (f, Tensor(f.read_bytes())):
+    with pytest.raises(SafetensorsError, match=match):
+      safe_load_metadata(source)
 
 
 def test_a_header_length_beyond_the_file(tmp_path: Path):
   (tmp_path / "m").write_bytes(struct.pack("<Q", 1 << 63) + b"{}")
-  with pytest.raises(SafetensorsError, match=f"header length: {1 << 63} bytes, and 2 follow"):
+  with pytest.raises(SafetensorsError, match="header too large"):
     safe_load(tmp_path / "m")
   with pytest.raises(FileNotFoundError):
     safe_load(tmp_path / "none")
