@@ -94,13 +94,11 @@ class Statistics:
 
 
 def generate(
-  model: Llama, ids: list[int], limit: int, sample: Sampler, ends: frozenset[int], stats: Statistics, pos: int = 0
+  model: Llama, ids: list[int], limit: int, sample: Sampler, ends: frozenset[int], stats: Statistics
 ) -> Iterator[int]:
-  """Tokens that follow the prompt `ids`, which begins at position `pos` of the context, until one of `ends`, or
-  `limit` tokens, or the end of the context."""
+  """Tokens that follow the prompt `ids`, until one of `ends`, or `limit` tokens, or the end of the context."""
   start = time.perf_counter()
-  logits = model.prefill(ids, pos)
-  pos += len(ids)
+  logits, pos = model.prefill(ids, 0), len(ids)
   stats.prompt_tokens += len(ids)
   stats.prompt_seconds += time.perf_counter() - start
   for i in range(limit):

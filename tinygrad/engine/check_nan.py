@@ -11,6 +11,7 @@ from tinygrad.helpers import numpy, source_line, user_line
 from tinygrad.schedule.schedule import Lines, computed
 from tinygrad.uop.cards import card
 from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.rewrite import substitute
 
 SHOWN = 8
 
@@ -23,25 +24,19 @@ def written(ast: UOp, variables: Mapping[str, int]) -> Any:
   """The flat indices that a kernel writes: its store's index for every combination of the ranges (padding of an uneven
   part, which holds anything, is not among them).
   """
-  store = ast.src[0]
-  target, ranges = store.src[0], store.src[2:]
-  values: dict[UOp, Any] = {}
-  for u in UOp.sink(*target.src[1:], *ranges).toposort():
+  bound = {u: UOp.const(u.dtype, variables[u.arg[0]]) for u in ast.variables()}
+  target, _, *ranges = substitute(ast, bound).src[0].src
+  sizes = [r.src[0].vmax for r in ranges]
+  values: dict[UOp, Any] = dict(zip(ranges, numpy.ix_(*map(numpy.arange, sizes))))
+  for u in UOp.sink(*target.src[1:]).toposort():
     if u.op is Ops.CONST:
       values[u] = numpy.asarray(u.arg)
-    elif u.op is Ops.VARIABLE:
-      values[u] = numpy.asarray(variables[u.arg[0]])
-    elif u.op is Ops.RANGE:
-      shape = [1] * len(ranges)
-      shape[ranges.index(u)] = -1
-      values[u] = numpy.arange(int(values[u.src[0]])).reshape(shape)
-    elif u.op is not Ops.SINK:
+    elif u.op not in (Ops.RANGE, Ops.SINK):
       evaluate = card(u.op).evaluate
       assert evaluate is not None, f"{u.op} in the index of a store"
       values[u] = evaluate(u, [values[s] for s in u.src], ())
-  every = tuple(int(values[r.src[0]]) for r in ranges)
-  index = numpy.broadcast_to(values[target.src[1]], every)
-  return index[numpy.broadcast_to(values[target.src[2]], every)] if len(target.src) > 2 else index
+  index, *valid = (numpy.broadcast_to(values[u], sizes) for u in target.src[1:])
+  return index[valid[0]] if valid else index
 
 
 def check_kernel(name: str, ast: UOp, computes: Lines, device: str, handle: Any, variables: Mapping[str, int]) -> None:
