@@ -250,7 +250,7 @@ class Memory:
   owner: Any = None
 
   def __del__(self) -> None:
-    if self.owner is None:
+    if self.owner is None and _libc is not None:  # which goes first when the interpreter ends
       _libc.free(self.address)
 
 
