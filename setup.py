@@ -35,7 +35,7 @@ setup(
   package_data={"tinygrad": ["py.typed"], "tinygrad.apps": ["*.gguf"]},
   install_requires=["numpy", "llvmlite>=0.45", "ml-dtypes", "tokenizers", "jinja2", "tqdm", "gguf", "safetensors"],
   extras_require={
-    "onnx": ["onnx>=1.16"],
+    "onnx": ["onnx>=1.19"],
     "opencl": OPENCL,
     "cuda": CUDA,
     "test": TEST + OPENCL + CUDA,

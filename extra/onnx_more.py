@@ -1,5 +1,5 @@
-"""More operators of the ONNX standard: recurrent layers, loops and sequences, arithmetic on quantised integers,
-resampling on grids, transforms; and some of ONNX Runtime's own.
+"""More operators of the ONNX standard: recurrent layers, loops and sequences, quantisation, resampling on
+grids, transforms; and some of ONNX Runtime's own.
 
 Importing this module adds them to those that `tinygrad.nn.onnx.OnnxRunner` knows. They are written as
 `tinygrad.nn.onnx_ops` says, and any other can be added so.
@@ -22,9 +22,9 @@ from tinygrad.nn.onnx_ops import (
   Conv,
   Known,
   OnnxError,
-  QuantizeLinear,
   _along,
   _beside,
+  _cast,
   _like,
   _one,
   _reduce,
@@ -203,7 +203,34 @@ def NonMaxSuppression(
   return numpy.array(chosen, numpy.int64).reshape(-1, 3)
 
 
-# ---------------------------------------------------------------- integers, operators of ONNX Runtime
+# ---------------------------------------------------------------- quantisation, operators of ONNX Runtime
+
+
+def _blocks(t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
+  """Scales or zero points, shaped like x: one for all, one an index of `axis`, or one a block along it."""
+  if t.ndim <= 1:
+    return t.reshape(()) if t.numel() == 1 else _like(t, x, axis)
+  return t.repeat_interleave(block, axis).shrink([(0, n) for n in x.shape])
+
+
+def QuantizeLinear(
+  x: Tensor, scale: Tensor, zero: Any = None, axis: int = 1, saturate: int = 1, block_size: int = 0,
+  output_dtype: int = 0, precision: int = 0,
+) -> Tensor:  # fmt: skip
+  dtype = zero.dtype if zero is not None else to_dtype(output_dtype) if output_dtype else dtypes.uint8
+  y = x.float().div(_blocks(scale, x, axis, block_size).float())
+  if dtypes.is_float(dtype):
+    return _cast(y, dtype, saturate)
+  y = y.round() if zero is None else y.round().add(_blocks(zero, x, axis, block_size).float())
+  return y.clamp(dtypes.min(dtype), dtypes.max(dtype)).cast(dtype)
+
+
+def DequantizeLinear(
+  x: Tensor, scale: Tensor, zero: Any = None, axis: int = 1, block_size: int = 0, output_dtype: int = 0
+) -> Tensor:
+  y = x.float() if zero is None else x.float().sub(_blocks(zero, x, axis, block_size).float())
+  y = y.mul(_blocks(scale, x, axis, block_size).float())
+  return y.cast(to_dtype(output_dtype) if output_dtype else scale.dtype)
 
 
 def MatMulInteger(a: Tensor, b: Tensor, a_zero: Any = None, b_zero: Any = None) -> Tensor:
@@ -383,9 +410,9 @@ HOST.update("dft_length image_shape block_shape max_boxes max_overlap least posi
 OPERATORS: dict[str, Callable[..., Any]] = {
   f.__name__: f
   for f in (
-    BitShift, EyeLike, LpNormalization, MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, DFT, Det, Unique,
-    ReverseSequence, TensorScatter, MaxUnpool, LpPool, Col2Im, GridSample, NonMaxSuppression,
-    RNN, GRU, LSTM, SplitToSequence, Loop, Scan, SequenceMap,
+    BitShift, EyeLike, LpNormalization, QuantizeLinear, DequantizeLinear, MatMulInteger, ConvInteger, QLinearMatMul,
+    QLinearConv, DFT, Det, Unique, ReverseSequence, TensorScatter, MaxUnpool, LpPool, Col2Im, GridSample,
+    NonMaxSuppression, RNN, GRU, LSTM, SplitToSequence, Loop, Scan, SequenceMap,
   )
 } | {
   "Compress": lambda x, condition, axis=None: _along(

@@ -7,7 +7,7 @@ first input's numpy dtype) are filled in. It returns one value or a tuple of the
 a list (a sequence) or None. `scope` is where a node with graphs among its attributes stands.
 
 `OPS` may be added to: "Name", or "domain:Name" for a domain of one's own. `extra/onnx_more.py` in the repository adds
-recurrent layers, loops, sequences and others.
+recurrent layers, loops, sequences, quantisation and others.
 """
 
 from __future__ import annotations
@@ -401,36 +401,6 @@ def Resize(
   if coordinate_transformation_mode.startswith("tf") and beyond.any():
     y = _beside(beyond, x).where(extrapolation_value, y)
   return (y if mode == "nearest" or dtypes.is_float(x.dtype) else y.round()).cast(x.dtype)
-
-
-# ---------------------------------------------------------------- quantisation
-
-
-def _blocks(t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
-  """Scales or zero points, shaped like x: one for all, one an index of `axis`, or one a block along it."""
-  if t.ndim <= 1:
-    return t.reshape(()) if t.numel() == 1 else _like(t, x, axis)
-  return t.repeat_interleave(block, axis).shrink([(0, n) for n in x.shape])
-
-
-def QuantizeLinear(
-  x: Tensor, scale: Tensor, zero: Any = None, axis: int = 1, saturate: int = 1, block_size: int = 0,
-  output_dtype: int = 0, precision: int = 0,
-) -> Tensor:  # fmt: skip
-  dtype = zero.dtype if zero is not None else to_dtype(output_dtype) if output_dtype else dtypes.uint8
-  y = x.float().div(_blocks(scale, x, axis, block_size).float())
-  if dtypes.is_float(dtype):
-    return _cast(y, dtype, saturate)
-  y = y.round() if zero is None else y.round().add(_blocks(zero, x, axis, block_size).float())
-  return y.clamp(dtypes.min(dtype), dtypes.max(dtype)).cast(dtype)
-
-
-def DequantizeLinear(
-  x: Tensor, scale: Tensor, zero: Any = None, axis: int = 1, block_size: int = 0, output_dtype: int = 0
-) -> Tensor:
-  y = x.float() if zero is None else x.float().sub(_blocks(zero, x, axis, block_size).float())
-  y = y.mul(_blocks(scale, x, axis, block_size).float())
-  return y.cast(to_dtype(output_dtype) if output_dtype else scale.dtype)
 
 
 def If(scope: Any, condition: Any, then_branch: Any, else_branch: Any) -> Any:
