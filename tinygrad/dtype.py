@@ -178,15 +178,7 @@ class dtypes(metaclass=_Settings):
     """(exponent bits, mantissa bits) of a float type."""
     if not dtypes.is_float(dtype):
       raise ValueError(f"{dtype} is not a floating-point type")
-    table = {
-      "fp8e4m3": (4, 3),
-      "fp8e5m2": (5, 2),
-      "float16": (5, 10),
-      "bfloat16": (8, 7),
-      "float32": (8, 23),
-      "float64": (11, 52),
-    }
-    return table[dtype.name]
+    return ((4, 3), (5, 2), (5, 10), (8, 7), (8, 23), (11, 52))[dtypes.floats.index(dtype.scalar())]
 
 
 bool_type, int_type = bool, int
@@ -214,15 +206,12 @@ _LATTICE: dict[DType, tuple[DType, ...]] = {
   dtypes.int8: (dtypes.int16,),
   dtypes.int16: (dtypes.int32,),
   dtypes.int32: (dtypes.int64,),
-  dtypes.int64: (dtypes.fp8e4m3, dtypes.fp8e5m2),
   dtypes.uint8: (dtypes.int16, dtypes.uint16),
   dtypes.uint16: (dtypes.int32, dtypes.uint32),
   dtypes.uint32: (dtypes.int64, dtypes.uint64),
-  dtypes.uint64: (dtypes.fp8e4m3, dtypes.fp8e5m2),
-  dtypes.fp8e4m3: (dtypes.float16, dtypes.bfloat16),
-  dtypes.fp8e5m2: (dtypes.float16, dtypes.bfloat16),
-  dtypes.float16: (dtypes.float32,),
-  dtypes.bfloat16: (dtypes.float32,),
+  **dict.fromkeys((dtypes.int64, dtypes.uint64), dtypes.fp8s),
+  **dict.fromkeys(dtypes.fp8s, (dtypes.float16, dtypes.bfloat16)),
+  **dict.fromkeys((dtypes.float16, dtypes.bfloat16), (dtypes.float32,)),
   dtypes.float32: (dtypes.float64,),
   dtypes.float64: (),
 }
@@ -255,29 +244,24 @@ def sum_acc_dtype(dtype: DType) -> DType:
   return least_upper_dtype(dtype, dtypes.float32)
 
 
+_ML_NAMES = {"bfloat16": "bfloat16", "fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2"}
+
+
 @functools.cache
 def to_numpy_dtype(dtype: DType) -> Any:
   """The numpy dtype of the same layout (bfloat16 and fp8 from ml_dtypes; index as int64)."""
-  match dtype.name:
-    case "bfloat16":
-      return numpy.dtype(ml_dtypes.bfloat16)
-    case "fp8e4m3":
-      return numpy.dtype(ml_dtypes.float8_e4m3fn)
-    case "fp8e5m2":
-      return numpy.dtype(ml_dtypes.float8_e5m2)
-    case "index":
-      return numpy.dtype("int64")
-  return numpy.dtype(dtype.name)
+  if dtype.name in _ML_NAMES:
+    return numpy.dtype(getattr(ml_dtypes, _ML_NAMES[dtype.name]))
+  return numpy.dtype("int64" if dtype.name == "index" else dtype.name)
 
 
 def from_numpy_dtype(x: Any) -> DType:
   """The DType of a numpy dtype; TypeError names what is not supported."""
   name = numpy.dtype(x).name
-  name = {"float8_e4m3fn": "fp8e4m3", "float8_e5m2": "fp8e5m2"}.get(name, name)
+  name = {theirs: ours for ours, theirs in _ML_NAMES.items()}.get(name, name)
   if name not in dtypes.by_name:
-    raise TypeError(
-      f"numpy dtype {name} has no counterpart here; convert to one of {', '.join(d.name for d in dtypes.all)}"
-    )
+    known = ", ".join(d.name for d in dtypes.all)
+    raise TypeError(f"numpy dtype {name} has no counterpart here; convert to one of {known}")
   return dtypes.by_name[name]
 
 

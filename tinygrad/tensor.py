@@ -179,9 +179,8 @@ class Tensor(Hashing, metaclass=_Training):
     if isinstance(devices, Sharding):
       return self._at(devices)
     if isinstance(devices, str):
-      raise TypeError(
-        f"shard: needs a sequence of devices, got {devices!r}\n  fix: shard(({devices!r}, ...)), or to({devices!r})"
-      )
+      fix = f"shard(({devices!r}, ...)), or to({devices!r})"
+      raise TypeError(f"shard: needs a sequence of devices, got {devices!r}\n  fix: {fix}")
     where = devices if isinstance(devices, Mesh) else tuple(devices)
     from_end = isinstance(axis, int) and -self.ndim <= axis < 0
     return self._at(Sharding(where, axis + self.ndim if isinstance(axis, int) and from_end else axis))
@@ -340,9 +339,8 @@ class Tensor(Hashing, metaclass=_Training):
   def item(self) -> float | int | bool:
     """The one element as a Python number. ValueError if there are several."""
     if self.numel() != 1:
-      raise ValueError(
-        f"item: needs one element, the shape is {self.shape}\n  fix: reduce or index it first, or use tolist()"
-      )
+      fix = "reduce or index it first, or use tolist()"
+      raise ValueError(f"item: needs one element, the shape is {self.shape}\n  fix: {fix}")
     result: float | int | bool = self.tolist() if self.ndim == 0 else self.reshape(()).tolist()
     return result
 
@@ -381,9 +379,8 @@ class Tensor(Hashing, metaclass=_Training):
     """
     v = x if isinstance(x, Tensor) else self._wrap(_from_data(x, None, self.dtype))
     if v.dtype is not self.dtype:
-      mismatch(
-        "assign", "the dtypes must be equal", (self.uop, v.uop), f"cast the value: x.cast({self.dtype!r})", TypeError
-      )
+      fix = f"cast the value: x.cast({self.dtype!r})"
+      mismatch("assign", "the dtypes must be equal", (self.uop, v.uop), fix, TypeError)
     if broadcast_shape(v.shape, self.shape) != self.shape:
       mismatch("assign", "the value must broadcast to the target", (self.uop, v.uop), "reshape the value to the target")
     self._write(self.uop, v._expand_to(self.shape).uop)
@@ -449,17 +446,12 @@ class Tensor(Hashing, metaclass=_Training):
       mismatch(name, "only floats have gradients", [self.uop], "cast to a float before computing the loss", TypeError)
     if gradient is None:
       if self.shape != ():
-        mismatch(
-          name,
-          "without a gradient argument it needs a scalar",
-          [self.uop],
-          "reduce it first, e.g. loss.sum() or loss.mean()",
-        )
+        fix = "reduce it first, e.g. loss.sum() or loss.mean()"
+        mismatch(name, "without a gradient argument it needs a scalar", [self.uop], fix)
       return full(self.dtype, 1.0, ())
     if gradient.shape != self.shape:
-      mismatch(
-        name, "the gradient must have the tensor's shape", (self.uop, gradient.uop), "expand or reshape the gradient"
-      )
+      rule = "the gradient must have the tensor's shape"
+      mismatch(name, rule, (self.uop, gradient.uop), "expand or reshape the gradient")
     return gradient.cast(self.dtype).uop
 
   def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Self]:
@@ -484,9 +476,7 @@ class Tensor(Hashing, metaclass=_Training):
     """
     seed = self._seed_gradient(gradient, "backward")
     graph = set(self.uop.toposort())
-    reached = [
-      t for t in list(_live.values()) if t.uop in graph and t.requires_grad is not False and t.is_floating_point()
-    ]
+    reached = [t for t in list(_live.values()) if t.uop in graph and t.is_param and t.is_floating_point()]
     chosen = [t for t in reached if t.requires_grad] or reached
     found = compute_gradient(self.uop, seed, dedup(t.uop for t in chosen))
     if not any(t.uop in found and t.uop is not self.uop for t in chosen):
@@ -501,12 +491,11 @@ class Tensor(Hashing, metaclass=_Training):
 def _from_data(data: Any, device: Placement | None, dtype: DType | None) -> UOp:
   """The node of a `Tensor(...)` argument. Numbers live anywhere unless a device is given; arrays go to it, or to the
   default one."""
-  if isinstance(data, Tensor):
-    u = data.uop if dtype is None else data.cast(dtype).uop
-    return u if device is None or u.device == device else u.copy_to_device(device)
-  if isinstance(data, UOp):
-    kind = dtype or (dtypes.default_int if data.dtype is dtypes.index else data.dtype)
-    u = data if data.dtype is kind else data.cast(kind)
+  if isinstance(data, (Tensor, UOp)):
+    if isinstance(data, Tensor):
+      u = data.uop if dtype is None else data.cast(dtype).uop
+    else:
+      u = data.cast(dtype or (dtypes.default_int if data.dtype is dtypes.index else data.dtype))
     return u if device is None or u.device == device else u.copy_to_device(device)
   if isinstance(data, (bool, int, float)):
     u = UOp.const(dtype or dtypes.from_py(data), data, unique=True)
@@ -545,24 +534,21 @@ def _to_array(data: Any, dtype: DType | None) -> Any:
     array = numpy.asarray(data)
     from_numpy_dtype(array.dtype)  # raises for what is not supported
   else:
-    raise TypeError(
-      f"cannot make a Tensor of {type(data).__name__}\n  fix: give numbers, nested lists, bytes, a path or an array"
-    )
+    fix = "give numbers, nested lists, bytes, a path or an array"
+    raise TypeError(f"cannot make a Tensor of {type(data).__name__}\n  fix: {fix}")
   return array if dtype is None else array.astype(to_numpy_dtype(dtype), copy=False)
 
 
 def _array_of_list(data: Sequence[Any], dtype: DType | None) -> Any:
   if any(isinstance(x, Tensor) for x in data):
-    raise TypeError(
-      "a list of tensors is no data\n  fix: join them with Tensor.stack(*tensors) or Tensor.cat(*tensors)"
-    )
+    fix = "join them with Tensor.stack(*tensors) or Tensor.cat(*tensors)"
+    raise TypeError(f"a list of tensors is no data\n  fix: {fix}")
   kind = dtype or _dtype_of_list(data)
   try:
     wide = numpy.asarray(data)
   except ValueError as e:
-    raise ValueError(
-      f"the nested lists have different lengths: {data!r}\n  fix: give every row the same number of elements"
-    ) from e
+    fix = "give every row the same number of elements"
+    raise ValueError(f"the nested lists have different lengths: {data!r}\n  fix: {fix}") from e
   if wide.dtype == object:
     raise TypeError(f"a list for a Tensor must hold numbers, got {data!r}")
   if dtypes.is_float(kind) or dtypes.is_bool(kind) or wide.dtype.kind == "f":
@@ -600,9 +586,8 @@ def _shape_of_blocks(shapes: Sequence[tuple[int, ...]], placement: Placement) ->
   distinct = dedup(where)
   if len(shapes) not in (n, len(distinct)):
     count = f"{n} (one for each device)" + ("" if len(distinct) == n else f" or {len(distinct)} (one for each block)")
-    raise ShardError(
-      f"from_shards: {show_placement(placement)} needs {count} parts, got {len(shapes)}\n  fix: give those"
-    )
+    rule = f"{show_placement(placement)} needs {count} parts, got {len(shapes)}"
+    raise ShardError(f"from_shards: {rule}\n  fix: give those")
   number = list(range(n)) if len(shapes) == n else [distinct.index(w) for w in where]
   shape = []
   for i in range(rank):  # the blocks along dim i, at block 0 of the others

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Self
 from tinygrad.device import Device, Placement, Sharding, show_placement
 from tinygrad.dtype import DType, dtypes, least_upper_dtype
 from tinygrad.helpers import all_int, prod
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.ops import UOp
 
 sint = int | UOp
 Scalar = int | float | bool
@@ -210,27 +210,6 @@ class Base:
   def numpy_shape(self) -> tuple[int, ...]:
     """The shape, all of it known. ValueError if a dim is symbolic."""
     if not all_int(self.shape):
-      raise ValueError(
-        f"the shape {self.shape} has a symbolic dim\n  fix: reduce over it, or pad to its upper bound first"
-      )
+      fix = "reduce over it, or pad to its upper bound first"
+      raise ValueError(f"the shape {self.shape} has a symbolic dim\n  fix: {fix}")
     return tuple(int(s) for s in self.shape if isinstance(s, int))
-
-
-__all__ = [
-  "Base",
-  "DeviceLike",
-  "Ops",
-  "Scalar",
-  "Self",
-  "argfix",
-  "broadcast_shape",
-  "broadcast_to",
-  "common_dtype",
-  "describe",
-  "full",
-  "mismatch",
-  "promote",
-  "sint",
-  "to_placement",
-  "weak_dtype",
-]

@@ -22,9 +22,8 @@ def _pad_amounts(padding: Ints, rank: int, name: str) -> list[tuple[int, int]]:
   if len(amounts) == rank:
     return [(p, p) for p in amounts]
   if len(amounts) != 2 * rank:
-    raise ValueError(
-      f"{name}: padding {padding} must be one int, {rank} ints, or {2 * rank} (before and after, last dim first)"
-    )
+    rule = f"must be one int, {rank} ints, or {2 * rank} (before and after, last dim first)"
+    raise ValueError(f"{name}: padding {padding} {rule}")
   return [(amounts[2 * i], amounts[2 * i + 1]) for i in range(rank)][::-1]
 
 
@@ -193,41 +192,30 @@ class Convolution(Linalg):
     windows = self._windows(kernel_size, stride, dilation, padding, ceil_mode, 0)
     if not ceil_mode and (count_include_pad or not any(a or b for a, b in pads)):
       return windows.mean(axes)
-    ones = self.full(self.shape[-rank:], 1.0, dtypes.float32)
-    counted = ones._windows(kernel_size, stride, dilation, padding, ceil_mode, 0)
-    if count_include_pad:  # the padding as ones; what ceil_mode adds behind it stays zeros
-      strides = make_tuple(kernel_size if stride is None else stride, rank)
-      at = [
-        (n - 1) * s + d * (k - 1) + 1
-        for n, s, k, d in zip(counted.shape, strides, counted.shape[rank:], make_tuple(dilation, rank))
-      ]
-      padded = ones._pad_pairs(tuple(pads), 1)
-      counted = padded._pad_pairs(tuple((0, a - int(n)) for a, n in zip(at, padded.shape)), 0)._pool(
-        tuple(map(int, counted.shape[rank:])), strides, dilation
-      )
-    return windows.sum(axes).div(counted.sum(axes))
+    strides, dilations = make_tuple(kernel_size if stride is None else stride, rank), make_tuple(dilation, rank)
+    counted = self.full((), 1.0, dtypes.float32, buffer=False)
+    for n, (before, after), positions, k, s, d in zip(
+      self.shape[-rank:], pads, windows.shape[-2 * rank : -rank], windows.shape[-rank:], strides, dilations
+    ):  # the places of each window that count, dim by dim
+      first, last = (0, before + n + after) if count_include_pad else (before, before + n)
+      at = self.arange(positions).mul(s).unsqueeze(1).add(self.arange(k).mul(d))
+      counted = counted.unsqueeze(-1).mul(at.ge(first).bitwise_and(at.lt(last)).sum(1))
+    return windows.sum(axes).div(counted)
 
   def interpolate(self, size: tuple[int, ...], mode: str = "linear", align_corners: bool = False) -> Self:
     """The last dims resampled to `size`: "nearest", "nearest-exact" or "linear" (bilinear, …), as PyTorch does."""
     if mode not in ("nearest", "nearest-exact", "linear"):
       raise ValueError(f"interpolate: unknown mode {mode!r}\n  fix: use linear, nearest or nearest-exact")
-    if (
-      not isinstance(size, (tuple, list))
-      or not 0 < len(size) <= self.ndim - 2
-      or not all(isinstance(s, int) and s > 0 for s in size)
-    ):
-      raise ValueError(
-        f"interpolate: size {size} must be positive lengths of the last dims of (b, c, *dims), here {self.shape}"
-      )
+    lengths = list(size) if isinstance(size, (tuple, list)) else []
+    if not 0 < len(lengths) <= self.ndim - 2 or not all(isinstance(s, int) and s > 0 for s in lengths):
+      rule = "must be positive lengths of the last dims of (b, c, *dims)"
+      raise ValueError(f"interpolate: size {size} {rule}, here {self.shape}")
     x = self
     for dim, new in zip(range(self.ndim - len(size), self.ndim), size):
       old = int(self.shape[dim])
       place = self.arange(new).float()
-      if mode == "nearest":
-        x = x._along(dim, place.mul(old / new).floor())
-        continue
-      if mode == "nearest-exact":
-        x = x._along(dim, place.add(0.5).mul(old / new).floor())
+      if mode != "linear":
+        x = x._along(dim, place.add(0 if mode == "nearest" else 0.5).mul(old / new).floor())
         continue
       at = place.mul((old - 1) / max(1, new - 1)) if align_corners else place.add(0.5).mul(old / new).sub(0.5)
       at = at.clamp(0, old - 1)
@@ -238,6 +226,4 @@ class Convolution(Linalg):
 
   def _along(self, dim: int, places: Self) -> Self:
     """The elements at `places` (a vector) along `dim`."""
-    n = self.shape[dim]
-    rows = self.transpose(0, dim)._rows(places.int().clamp(0, n - 1))
-    return rows.transpose(0, dim)
+    return self.transpose(0, dim)._rows(places.int().clamp(0, self.shape[dim] - 1)).transpose(0, dim)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal, Self, TypeAlias
+from collections.abc import Callable
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 from tinygrad.dtype import DType, dtypes, least_upper_float, to_dtype
 from tinygrad.mixin.base import Base, Scalar, broadcast_shape, broadcast_to, common_dtype, describe, full, mismatch
@@ -12,10 +13,20 @@ from tinygrad.uop.ops import Ops, UOp
 
 _bool: TypeAlias = bool  # inside the class the names are its methods
 _int: TypeAlias = int
+T = TypeVar("T", bound="Elementwise")
 
 
 def cast_to(u: UOp, dtype: DType) -> UOp:
   return u if u.dtype is dtype else u.cast(dtype)
+
+
+def operator(method: Callable[[T, Any, _bool], T], reverse: _bool = False) -> Callable[[T, Any], T]:
+  """The operator that a method stands for; `reverse` if it finds its tensor on its right."""
+
+  def call(self: T, x: Any) -> T:
+    return method(self, x, reverse)
+
+  return call
 
 
 class Elementwise(Movement):
@@ -274,13 +285,8 @@ class Elementwise(Movement):
   def where(self, x: Any, y: Any) -> Self:
     """x where this bool tensor is True, else y; both broadcast. TypeError if this is no bool tensor."""
     if self.dtype is not dtypes.bool:
-      mismatch(
-        "where",
-        "the condition must be a bool tensor",
-        [self.uop],
-        "compare first, e.g. (c != 0).where(x, y)",
-        TypeError,
-      )
+      fix = "compare first, e.g. (c != 0).where(x, y)"
+      mismatch("where", "the condition must be a bool tensor", [self.uop], fix, TypeError)
     tensors = [v for v in (x, y) if isinstance(v, (Base, UOp))]
     if tensors:
       like = self._wrap(self._lift(tensors[0], "where"))
@@ -292,10 +298,8 @@ class Elementwise(Movement):
       rule = "the shapes of condition and branches must be equal or 1 in every dim"
       mismatch("where", rule, (self.uop, a, b), "reshape them so that dims line up")
     dtype = common_dtype(a.dtype, b.dtype)
-    condition = broadcast_to(self.uop, shape)
-    return self._new(
-      condition.alu(Ops.WHERE, broadcast_to(cast_to(a, dtype), shape), broadcast_to(cast_to(b, dtype), shape))
-    )
+    x, y = (broadcast_to(cast_to(u, dtype), shape) for u in (a, b))
+    return self._new(broadcast_to(self.uop, shape).alu(Ops.WHERE, x, y))
 
   def masked_fill(self, mask: Self, value: Any) -> Self:
     """`value` where `mask` is True."""
@@ -332,100 +336,24 @@ class Elementwise(Movement):
 
   # ---- operators
 
-  def __neg__(self) -> Self:
-    return self.neg()
-
-  def __invert__(self) -> Self:
-    return self.bitwise_not()
-
-  def __add__(self, x: Any) -> Self:
-    return self.add(x)
-
-  def __radd__(self, x: Any) -> Self:
-    return self.add(x, True)
-
-  def __sub__(self, x: Any) -> Self:
-    return self.sub(x)
-
-  def __rsub__(self, x: Any) -> Self:
-    return self.sub(x, True)
-
-  def __mul__(self, x: Any) -> Self:
-    return self.mul(x)
-
-  def __rmul__(self, x: Any) -> Self:
-    return self.mul(x, True)
-
-  def __truediv__(self, x: Any) -> Self:
-    return self.div(x)
-
-  def __rtruediv__(self, x: Any) -> Self:
-    return self.div(x, True)
+  __neg__, __invert__ = neg, bitwise_not
+  __add__, __radd__ = operator(add), operator(add, True)
+  __sub__, __rsub__ = operator(sub), operator(sub, True)
+  __mul__, __rmul__ = operator(mul), operator(mul, True)
+  __truediv__, __rtruediv__ = operator(div), operator(div, True)
+  __mod__, __rmod__ = operator(mod), operator(mod, True)
+  __pow__, __rpow__ = operator(pow), operator(pow, True)
+  __and__, __rand__ = operator(bitwise_and), operator(bitwise_and, True)
+  __or__, __ror__ = operator(bitwise_or), operator(bitwise_or, True)
+  __xor__, __rxor__ = operator(bitwise_xor), operator(bitwise_xor, True)
+  __lshift__, __rlshift__ = operator(lshift), operator(lshift, True)
+  __rshift__, __rrshift__ = operator(rshift), operator(rshift, True)
+  __lt__, __gt__, __le__, __ge__ = lt, gt, le, ge
+  __eq__, __ne__ = eq, ne  # type: ignore[assignment]
+  __hash__ = object.__hash__
 
   def __floordiv__(self, x: Any) -> Self:
     return self.div(x, rounding_mode="floor")
 
   def __rfloordiv__(self, x: Any) -> Self:
     return self.div(x, True, rounding_mode="floor")
-
-  def __mod__(self, x: Any) -> Self:
-    return self.mod(x)
-
-  def __rmod__(self, x: Any) -> Self:
-    return self.mod(x, True)
-
-  def __pow__(self, x: Any) -> Self:
-    return self.pow(x)
-
-  def __rpow__(self, x: Any) -> Self:
-    return self.pow(x, True)
-
-  def __and__(self, x: Any) -> Self:
-    return self.bitwise_and(x)
-
-  def __rand__(self, x: Any) -> Self:
-    return self.bitwise_and(x, True)
-
-  def __or__(self, x: Any) -> Self:
-    return self.bitwise_or(x)
-
-  def __ror__(self, x: Any) -> Self:
-    return self.bitwise_or(x, True)
-
-  def __xor__(self, x: Any) -> Self:
-    return self.bitwise_xor(x)
-
-  def __rxor__(self, x: Any) -> Self:
-    return self.bitwise_xor(x, True)
-
-  def __lshift__(self, x: Any) -> Self:
-    return self.lshift(x)
-
-  def __rlshift__(self, x: Any) -> Self:
-    return self.lshift(x, True)
-
-  def __rshift__(self, x: Any) -> Self:
-    return self.rshift(x)
-
-  def __rrshift__(self, x: Any) -> Self:
-    return self.rshift(x, True)
-
-  def __lt__(self, x: Any) -> Self:
-    return self.lt(x)
-
-  def __gt__(self, x: Any) -> Self:
-    return self.gt(x)
-
-  def __le__(self, x: Any) -> Self:
-    return self.le(x)
-
-  def __ge__(self, x: Any) -> Self:
-    return self.ge(x)
-
-  def __eq__(self, x: Any) -> Self:  # type: ignore[override]
-    return self.eq(x)
-
-  def __ne__(self, x: Any) -> Self:  # type: ignore[override]
-    return self.ne(x)
-
-  __hash__ = object.__hash__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -112,15 +112,11 @@ class Indexing(Reduce):
     x = self.shrink([(p.start, p.stop) for p in parts])
     if backwards := [i for i, p in enumerate(parts) if p.step < 0]:
       x = x.flip(backwards)
-    u = x.uop
     for i, p in enumerate(parts):
       if abs(p.step) > 1:
-        u = (
-          u.reshape((*u.shape, 1))
-          .window(i, len(u.shape), abs(p.step), 1, _length(p))
-          .reshape(tuple(_length(p) if k == i else n for k, n in enumerate(u.shape)))
-        )
-    return x._new(u)
+        u = x.unsqueeze(-1).uop.window(i, x.ndim, abs(p.step), 1, _length(p))
+        x = x._new(u).squeeze(-1)
+    return x
 
   def _pick(self, picked: list[tuple[int, Self]]) -> Self:
     """Rows at the index tensors of some dims, which broadcast against each other (numpy's advanced indexing)."""
@@ -138,18 +134,10 @@ class Indexing(Reduce):
     """One row-major index for several; negative ones count from the end, one outside becomes -1."""
     shape = broadcast_shape(*(t.shape for t in indices))
     if shape is None:
-      mismatch(
-        "index",
-        "the index tensors must broadcast together",
-        [t.uop for t in indices],
-        "reshape them so that dims line up",
-        IndexError,
-      )
-    wide = (
-      dtypes.int64
-      if any(t.dtype.itemsize == 8 for t in indices) or prod(_upper(n) for n in lengths) >= 1 << 31
-      else dtypes.int32
-    )
+      rule, fix = "the index tensors must broadcast together", "reshape them so that dims line up"
+      mismatch("index", rule, [t.uop for t in indices], fix, IndexError)
+    large = any(t.dtype.itemsize == 8 for t in indices) or prod(_upper(n) for n in lengths) >= 1 << 31
+    wide = dtypes.int64 if large else dtypes.int32
     total, inside = None, None
     for t, n in zip(indices, lengths):
       i = t.cast(wide)._expand_to(shape)
@@ -170,7 +158,7 @@ class Indexing(Reduce):
     """out[i][j] = x[index[i][j]][j] for dim 0, and so on: the shape of `index`, which is at most this one in the other
     dims."""
     d = self._dim(dim)
-    self._check_index("gather", d, index, self.shape)
+    self._check_index("gather", d, index)
     if not self.ndim:
       return self.reshape(1)._rows(index.reshape(1)).reshape(())
     places = [index if i == d else self._positions(index.shape, i) for i in range(self.ndim)]
@@ -180,13 +168,9 @@ class Indexing(Reduce):
     """The own index along `dim`, shaped to broadcast over `shape`."""
     return self.arange(shape[dim]).reshape(tuple(n if i == dim else 1 for i, n in enumerate(shape)))
 
-  def _check_index(self, name: str, dim: int, index: Self, limit: tuple[sint, ...]) -> None:
-    too_long = any(
-      isinstance(n, int) and isinstance(m, int) and m > n
-      for i, (n, m) in enumerate(zip(limit, index.shape))
-      if i != dim
-    )
-    if index.ndim != self.ndim or too_long:
+  def _check_index(self, name: str, dim: int, index: Self) -> None:
+    others = [(n, m) for i, (n, m) in enumerate(zip(self.shape, index.shape)) if i != dim]
+    if index.ndim != self.ndim or _exceeds(others):
       rule = f"the index must have {self.ndim} dims, none but dim {dim} longer than the tensor's"
       mismatch(name, rule, (self.uop, index.uop), "expand or shrink the index")
     if dtypes.is_float(index.dtype) or dtypes.is_bool(index.dtype):
@@ -251,14 +235,8 @@ class Indexing(Reduce):
     Of several values for one place the last stays. Slices of memory are written in place; all else replaces the whole
     value.
     """
-    value = (
-      v
-      if isinstance(v, Base)
-      else self._wrap(self._lift(v, "setitem"))
-      if isinstance(v, (int, float, UOp))
-      else type(self)._from_data(v)
-    )
-    new = self._new(value.uop).cast(self.dtype)
+    known = isinstance(v, (Base, int, float, UOp))
+    new = self._wrap(self._lift(v, "setitem") if known else self._from_data(v).uop).cast(self.dtype)
     rest = self.ndim - indices.ndim if isinstance(indices, Base) and indices.dtype is dtypes.bool else -1
     if isinstance(indices, Base) and new.ndim <= rest:  # the same for every place: nothing has to be counted
       mask = self._new(indices.uop).reshape((*indices.shape, *(1,) * (self.ndim - indices.ndim)))
@@ -306,11 +284,9 @@ class Indexing(Reduce):
       raise ValueError(f"scatter: unknown reduce {reduce!r}\n  fix: use None, 'add' or 'multiply', or scatter_reduce")
     d = self._dim(dim)
     value = src if isinstance(src, Base) else index.const_like(src, self.dtype)
+    if reduce is not None:
+      return self.scatter_reduce(d, index, self._new(value.uop), "sum" if reduce == "add" else "prod")
     hit, values = self._scattered(d, index, self._new(value.uop))
-    if reduce == "add":
-      return self.add(hit.where(values, 0).sum(-1))
-    if reduce == "multiply":
-      return self.mul(hit.where(values, 1).prod(-1))
     k = hit.shape[-1]
     last = hit.where(self.arange(1, k + 1), 0).max(-1, keepdim=True)
     chosen = last.eq(self.arange(1, k + 1)).where(values, 0).sum(-1).cast(self.dtype)
@@ -318,19 +294,13 @@ class Indexing(Reduce):
 
   def _scattered(self, dim: int, index: Self, src: Self) -> tuple[Self, Self]:
     """(bool (*shape, k): whether src element k along dim goes here; those elements in the same shape)."""
-    self._check_index("scatter", dim, index, self.shape)
-    self._check_index("scatter", dim, index, src.shape)
-    if any(isinstance(n, int) and isinstance(m, int) and m > n for n, m in zip(src.shape, index.shape)):
-      mismatch(
-        "scatter",
-        "src must be at least as long as the index in every dim",
-        (src.uop, index.uop),
-        "pad src or shrink the index",
-      )
+    self._check_index("scatter", dim, index)
+    if _exceeds(zip(src.shape, index.shape)):
+      rule = "src must be at least as long as the index in every dim"
+      mismatch("scatter", rule, (src.uop, index.uop), "pad src or shrink the index")
     if src.dtype is not self.dtype:
-      mismatch(
-        "scatter", "src must have the tensor's dtype", (self.uop, src.uop), f"src.cast({self.dtype!r})", TypeError
-      )
+      fix = f"src.cast({self.dtype!r})"
+      mismatch("scatter", "src must have the tensor's dtype", (self.uop, src.uop), fix, TypeError)
     src = src.shrink([(0, n) for n in index.shape])
     n = self.shape[dim]
     wrapped = index.lt(0).where(index.add(n), index)
@@ -350,27 +320,23 @@ class Indexing(Reduce):
     include_self: bool = True,
   ) -> Self:
     """x with the reduction of all src elements that go to a place, and of what is there if `include_self`."""
-    d = self._dim(dim)
-    hit, values = self._scattered(d, index, src)
-    there = hit.any(-1)
-    low, high = dtypes.min(self.dtype), dtypes.max(self.dtype)
-    if reduce == "sum":
-      r = hit.where(values, 0).sum(-1).add(self if include_self else 0)
-    elif reduce == "prod":
-      r = hit.where(values, 1).prod(-1).mul(self if include_self else 1)
-    elif reduce == "mean":
-      count = hit.sum(-1).add(int(include_self))
-      mode: Literal["floor"] | None = None if dtypes.is_float(self.dtype) else "floor"
-      total = hit.where(values, 0).sum(-1).add(self if include_self else 0)
-      r = total.div(there.where(count, 1), rounding_mode=mode)
-    elif reduce == "amax":
-      r = hit.where(values, low).max(-1)
-      r = r.maximum(self) if include_self else r
-    elif reduce == "amin":
-      r = hit.where(values, high).min(-1)
-      r = r.minimum(self) if include_self else r
-    else:
-      raise ValueError(f"scatter_reduce: unknown reduce {reduce!r}\n  fix: use sum, prod, mean, amax or amin")
+    t = type(self)
+    ways = {  # (what stands for no element, the reduction, how what is there joins it)
+      "sum": (0, t.sum, t.add),
+      "prod": (1, t.prod, t.mul),
+      "mean": (0, t.sum, t.add),
+      "amax": (dtypes.min(self.dtype), t.max, t.maximum),
+      "amin": (dtypes.max(self.dtype), t.min, t.minimum),
+    }
+    if reduce not in ways:
+      raise ValueError(f"scatter_reduce: unknown reduce {reduce!r}\n  fix: use {', '.join(ways)}")
+    none, total, join = ways[reduce]
+    hit, values = self._scattered(self._dim(dim), index, src)
+    there, r = hit.any(-1), total(hit.where(values, none), -1)
+    r = join(r, self) if include_self else r
+    if reduce == "mean":
+      count = there.where(hit.sum(-1).add(int(include_self)), 1)
+      r = r.div(count, rounding_mode=None if dtypes.is_float(self.dtype) else "floor")
     return there.where(r.cast(self.dtype), self)
 
   # ---- order
@@ -431,6 +397,11 @@ def _length(p: _Part) -> sint:
   n: sint = simplify_sint(p.stop - p.start)
   size: sint = n if abs(p.step) == 1 else ceildiv(n, abs(p.step))
   return size
+
+
+def _exceeds(lengths: Iterable[tuple[sint, sint]]) -> bool:
+  """Whether the second of a pair is known to be greater."""
+  return any(isinstance(n, int) and isinstance(m, int) and m > n for n, m in lengths)
 
 
 def _upper(n: sint) -> int:

@@ -55,9 +55,8 @@ class Linalg(Random):
     m = x.shape[-2:-1]
     lead = broadcast_shape(x.shape[:-2], y.shape[:-2])
     if lead is None:
-      mismatch(
-        "dot", "the leading dims must broadcast together", (self.uop, w.uop), "reshape them so that they line up"
-      )
+      fix = "reshape them so that they line up"
+      mismatch("dot", "the leading dims must broadcast together", (self.uop, w.uop), fix)
     x = x.reshape((*x.shape[:-2], *(m or (1,)), 1, k))
     y = y.reshape((*y.shape[:-2], 1, *y.shape[-2:]))
     wide = (*lead, *(m or (1,)), *(n or (1,)), k)
@@ -120,9 +119,8 @@ class Linalg(Random):
       for c, n in zip(name, xs[i].shape):
         if sizes.setdefault(c, n) != n:
           if sizes[c] != 1 and n != 1:
-            raise ValueError(
-              f"einsum: {c!r} in {formula!r} is {sizes[c]} in one operand and {n} in another\n  fix: name them apart"
-            )
+            rule = f"{c!r} in {formula!r} is {sizes[c]} in one operand and {n} in another"
+            raise ValueError(f"einsum: {rule}\n  fix: name them apart")
           sizes[c] = n if sizes[c] == 1 else sizes[c]
     if unknown := [c for c in out if c not in sizes]:
       raise ValueError(f"einsum: {unknown[0]!r} of the result in {formula!r} is in no operand")
@@ -203,11 +201,8 @@ class Linalg(Random):
     d = r.diagonal(0, -2, -1)
     sign = d.lt(0).where(-1, d.const_like(1)).pad((0, m - n), value=1)
     u = q.mul(sign.unsqueeze(-2))
-    return (
-      u if full_matrices else u._slice(last, 0, n),
-      columns.square().sum(-2).sqrt().mul(greatest.squeeze(-1)),
-      v.transpose(-2, -1),
-    )
+    size = columns.square().sum(-2).sqrt().mul(greatest.squeeze(-1))
+    return u if full_matrices else u._slice(last, 0, n), size, v.transpose(-2, -1)
 
   def _over_greatest(self, axis: int | tuple[int, ...]) -> tuple[Self, Self]:
     """(x over its greatest size along `axis`, which stays as 1; that size): squares of it do not underflow."""

@@ -13,6 +13,11 @@ from tinygrad.uop.ops import Ops
 
 P = ParamSpec("P")
 T = TypeVar("T", bound="Elementwise")
+# Abramowitz & Stegun 4.4.49, from the highest power
+ATAN = (
+  0.0028662257, -0.0161657367, 0.0429096138, -0.0752896400, 0.1065626393, -0.1420889944, 0.1999355085, -0.3333314528,
+  1.0,
+)  # fmt: skip
 HUGE = 2.0**62  # x*x does not overflow below, and x*x + 1 is x*x above
 
 
@@ -110,17 +115,8 @@ class Math(Elementwise):
     big = x.detach().abs().gt(1)
     t = big.where(big.where(x, 1.0).reciprocal(), x)
     z = t.mul(t)
-    p = t.const_like(0.0028662257)
-    for c in (
-      -0.0161657367,
-      0.0429096138,
-      -0.0752896400,
-      0.1065626393,
-      -0.1420889944,
-      0.1999355085,
-      -0.3333314528,
-      1.0,
-    ):
+    p = t.const_like(ATAN[0])
+    for c in ATAN[1:]:
       p = p.mul(z).add(c)
     r = p.mul(t)
     return big.where(x.sign().mul(math.pi / 2).sub(r), r)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from tinygrad.helpers import all_int, ceildiv, flatten, prod
 from tinygrad.mixin.base import Base, Scalar, argfix, broadcast_shape, broadcast_to, common_dtype, mismatch, sint
@@ -50,12 +50,8 @@ class Movement(Base):
     bad = any(isinstance(s, int) and s < 0 for s in new)
     if bad or (all_int(new) and all_int(self.shape) and prod(new) != prod(self.shape)):
       rule = f"cannot reshape {self.shape} to {dims}: the number of elements must be the same"
-      mismatch(
-        "reshape",
-        rule,
-        [self.uop],
-        f"the dims must multiply to {prod(self.shape)}; -1 in one place stands for what is left",
-      )
+      fix = f"the dims must multiply to {prod(self.shape)}; -1 in one place stands for what is left"
+      mismatch("reshape", rule, [self.uop], fix)
     return self._new(self.uop.reshape(tuple(new)))
 
   def view(self, shape: Any, *args: Any) -> Self:
@@ -106,12 +102,11 @@ class Movement(Base):
 
   def permute(self, order: Any, *args: Any) -> Self:
     """Dim i of the result is dim order[i]. ValueError unless `order` names every dim once."""
-    dims = tuple(self._dim(d) for d in argfix(order, *args))
+    given = argfix(order, *args)
+    dims = tuple(self._dim(d) for d in given)
     if sorted(dims) != list(range(self.ndim)):
-      raise ValueError(
-        f"permute: order {argfix(order, *args)} must name each of the {self.ndim} dims of {self.shape} once\n"
-        "  fix: to exchange two dims use transpose"
-      )
+      rule = f"order {given} must name each of the {self.ndim} dims of {self.shape} once"
+      raise ValueError(f"permute: {rule}\n  fix: to exchange two dims use transpose")
     return self._new(self.uop.permute(dims))
 
   def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
@@ -139,12 +134,13 @@ class Movement(Base):
 
   # ---- the range
 
+  def _wrong_count(self, name: str, count: int, what: str, fix: str) -> NoReturn:
+    raise ValueError(f"{name}: {count} {what} for the {self.ndim} dims of {self.shape}\n  fix: give {fix} a dim")
+
   def shrink(self, arg: Sequence[tuple[sint, sint] | None]) -> Self:
     """Per dim the half-open range to keep; None keeps all. ValueError outside [0, n]."""
     if len(arg) != self.ndim:
-      raise ValueError(
-        f"shrink: {len(arg)} ranges for the {self.ndim} dims of {self.shape}\n  fix: give one pair or None a dim"
-      )
+      self._wrong_count("shrink", len(arg), "ranges", "one pair or None")
     pairs: Pairs = tuple((0, n) if p is None else (p[0], p[1]) for p, n in zip(arg, self.shape))
     for (a, b), n in zip(pairs, self.shape):
       if isinstance(a, int) and isinstance(b, int) and isinstance(n, int) and not 0 <= a <= b <= n:
@@ -173,16 +169,15 @@ class Movement(Base):
       raise ValueError(f"pad: unknown mode {mode!r}\n  fix: use constant, reflect, replicate or circular")
     if all(isinstance(p, (int, UOp)) for p in padding):
       if len(padding) % 2 or len(padding) > 2 * self.ndim:
+        most = 2 * self.ndim
         raise ValueError(
-          f"pad: the flat form needs 2 amounts a dim, at most {2 * self.ndim} for {self.shape}, got {len(padding)}"
+          f"pad: the flat form needs 2 amounts a dim, at most {most} for {self.shape}, got {len(padding)}"
         )
       inner = tuple((padding[i], padding[i + 1]) for i in range(0, len(padding), 2))[::-1]
       pairs: Pairs = ((0, 0),) * (self.ndim - len(inner)) + inner
     else:
       if len(padding) != self.ndim:
-        raise ValueError(
-          f"pad: {len(padding)} pairs for the {self.ndim} dims of {self.shape}\n  fix: give one pair or None a dim"
-        )
+        self._wrong_count("pad", len(padding), "pairs", "one pair or None")
       pairs = tuple((0, 0) if p is None else (p[0], p[1]) for p in padding)
     if mode == "constant":
       return self._pad_pairs(pairs, value)
@@ -205,9 +200,8 @@ class Movement(Base):
     n = self.shape[dim]
     limit = {"reflect": n - 1, "circular": n, "replicate": max(before, after) if n else 0}[mode]
     if max(before, after) > limit:
-      raise ValueError(
-        f"pad: mode {mode!r} can add at most {limit} on a side of dim {dim} of {self.shape}, got {(before, after)}"
-      )
+      what = f"at most {limit} on a side of dim {dim} of {self.shape}"
+      raise ValueError(f"pad: mode {mode!r} can add {what}, got {(before, after)}")
     if mode == "replicate":
       first, last = self._slice(dim, 0, 1), self._slice(dim, n - 1, n)
       sides = (first.repeat_interleave(before, dim), last.repeat_interleave(after, dim))
@@ -225,7 +219,7 @@ class Movement(Base):
     """Elements of `value` added at the end of dims up to `shape`; None keeps a dim."""
     dims = argfix(shape, *args)
     if len(dims) != self.ndim:
-      raise ValueError(f"pad_to: {len(dims)} dims for a tensor of shape {self.shape}")
+      self._wrong_count("pad_to", len(dims), "lengths", "one length or None")
     return self.pad([None if s is None else (0, s - n) for s, n in zip(dims, self.shape)], value=value)
 
   # ---- several tensors
@@ -237,10 +231,8 @@ class Movement(Base):
       if not isinstance(x, Base):
         raise TypeError(f"cat: cannot join {type(x).__name__} to a tensor\n  fix: wrap it, e.g. Tensor(x)")
       if x.ndim != self.ndim or any(a != b for i, (a, b) in enumerate(zip(x.shape, self.shape)) if i != d):
-        rule = f"all dims but {d} must be equal"
-        mismatch(
-          "cat", rule, [t.uop for t in xs], "pad, shrink or reshape the odd one out; to join along a new dim use stack"
-        )
+        fix = "pad, shrink or reshape the odd one out; to join along a new dim use stack"
+        mismatch("cat", f"all dims but {d} must be equal", [t.uop for t in xs], fix)
     if not args:
       return self
     dtype = common_dtype(*(x.dtype for x in xs))
@@ -258,7 +250,7 @@ class Movement(Base):
     """The tensor laid out `repeats[i]` times along each dim; more repeats than dims add dims in front."""
     counts = argfix(repeats, *args)
     if len(counts) < self.ndim:
-      raise ValueError(f"repeat: {len(counts)} counts for the {self.ndim} dims of {self.shape}\n  fix: give one a dim")
+      self._wrong_count("repeat", len(counts), "counts", "one")
     shape = (1,) * (len(counts) - self.ndim) + self.shape
     split = tuple(x for n in shape for x in (1, n))
     wide = tuple(x for r, n in zip(counts, shape) for x in (r, n))
@@ -281,9 +273,8 @@ class Movement(Base):
       n = int(n)
       sizes = [min(sizes, n - i) for i in range(0, max(1, n), max(1, sizes))]
     elif sum(sizes) != n:
-      raise ValueError(
-        f"split: the sizes {list(sizes)} sum to {sum(sizes)}, dim {d} of {self.shape} has {n}\n  fix: give all of it"
-      )
+      rule = f"the sizes {list(sizes)} sum to {sum(sizes)}, dim {d} of {self.shape} has {n}"
+      raise ValueError(f"split: {rule}\n  fix: give all of it")
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     return tuple(self._slice(d, e - s, e) for s, e in zip(sizes, ends))
 
@@ -335,9 +326,8 @@ class Movement(Base):
     """Windows of `size` every `step` along `dim`; the index inside the window is a new last dim."""
     d = self._dim(dim)
     if size < 0 or step <= 0 or (self.ndim and size > self.shape[d]):
-      raise ValueError(
-        f"unfold: size {size}, step {step} do not fit dim {d} of {self.shape}\n  fix: 0 <= size <= the dim, step >= 1"
-      )
+      rule = f"size {size}, step {step} do not fit dim {d} of {self.shape}"
+      raise ValueError(f"unfold: {rule}\n  fix: 0 <= size <= the dim, step >= 1")
     x = self._move_last((d,))._pool((size,), step)
     return x.permute((*range(d), self.ndim - 1, *range(d, self.ndim - 1), self.ndim))
 
@@ -377,9 +367,8 @@ class Movement(Base):
     for group, n in zip(left, self.shape):
       unknown = [a for a in group if a not in known]
       if len(unknown) > 1:
-        raise ValueError(
-          f"rearrange: the sizes of {unknown} in {formula!r} are not known\n  fix: give all but one: {unknown[0]}=…"
-        )
+        rule = f"the sizes of {unknown} in {formula!r} are not known"
+        raise ValueError(f"rearrange: {rule}\n  fix: give all but one: {unknown[0]}=…")
       if unknown:
         known[unknown[0]] = n // prod(known[a] for a in group if a in known)
     flat_left, flat_right = flatten(left), flatten(right)

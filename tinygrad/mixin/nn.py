@@ -72,18 +72,13 @@ class NN(Convolution):
     if enable_gqa and q.shape[-3] != k.shape[-3]:
       heads, shared = q.shape[-3], k.shape[-3]
       if heads % shared:
-        mismatch(
-          "attention",
-          "the heads of q must be a multiple of those of k",
-          (q.uop, k.uop),
-          "check the order of dims: heads are dim -3",
-        )
+        rule, fix = "the heads of q must be a multiple of those of k", "check the order of dims: heads are dim -3"
+        mismatch("attention", rule, (q.uop, k.uop), fix)
       group = heads // shared
       q = q.reshape((*q.shape[:-3], shared, group, *q.shape[-2:]))
       k, v = k.unsqueeze(-3), v.unsqueeze(-3)
-    scores = q.dot(k.transpose(-2, -1), dtype=least_upper_dtype(q.dtype, k.dtype, dtypes.float32)).mul(
-      1 / math.sqrt(q.shape[-1])
-    )
+    wide = least_upper_dtype(q.dtype, k.dtype, dtypes.float32)
+    scores = q.dot(k.transpose(-2, -1), dtype=wide).mul(1 / math.sqrt(q.shape[-1]))
     if is_causal:
       if attn_mask is not None:
         raise ValueError("attention: give attn_mask or is_causal, not both\n  fix: put the causal part into the mask")
@@ -106,9 +101,8 @@ class NN(Convolution):
 
   def binary_crossentropy(self, Y: Self, reduction: Reduction = "mean") -> Self:
     """-(y log p + (1-y) log(1-p)) of probabilities p."""
-    return (
-      Y.mul(self.log()).add(Y.sub(1, reverse=True).mul(self.sub(1, reverse=True).log())).neg()._do_reduction(reduction)
-    )
+    negative = Y.sub(1, reverse=True).mul(self.sub(1, reverse=True).log())
+    return Y.mul(self.log()).add(negative).neg()._do_reduction(reduction)
 
   def binary_crossentropy_logits(self, Y: Self, reduction: Reduction = "mean", pos_weight: Self | None = None) -> Self:
     """The binary cross entropy of sigmoid(x), without overflow; `pos_weight` scales the positive part."""
@@ -123,23 +117,14 @@ class NN(Convolution):
 
     ValueError unless Y has the shape of the logits without the last dim.
     """
-    if not 0.0 <= label_smoothing <= 1.0:
-      raise ValueError(f"label_smoothing must be within [0, 1], got {label_smoothing}")
     if Y.shape != self.shape[:-1]:
       rule = "the labels must have the logits' shape without the last dim"
-      mismatch(
-        "sparse_categorical_crossentropy",
-        rule,
-        (self.uop, Y.uop),
-        "flatten both, e.g. logits.reshape(-1, classes) and Y.reshape(-1)",
-      )
+      fix = "flatten both, e.g. logits.reshape(-1, classes) and Y.reshape(-1)"
+      mismatch("sparse_categorical_crossentropy", rule, (self.uop, Y.uop), fix)
     logs = self.log_softmax()
     counted = Y.ne(ignore_index)
     picked = Y._one_hot(self.shape[-1]).where(logs, 0).sum(-1)
-    loss = picked.neg()
-    if label_smoothing:
-      loss = loss.mul(1 - label_smoothing).sub(logs.mean(-1).mul(label_smoothing))
-    loss = counted.where(loss, 0)
+    loss = counted.where(logs._smoothed(picked, -1, label_smoothing), 0)
     if reduction == "mean":
       return loss.sum().div(counted.sum())
     return loss._do_reduction(reduction)
@@ -147,29 +132,27 @@ class NN(Convolution):
   def cross_entropy(self, Y: Self, reduction: Reduction = "mean", label_smoothing: float = 0.0) -> Self:
     """Cross entropy of logits (b, classes, *dims) and either class numbers (b, *dims) or probabilities of the logits'
     shape."""
-    if not 0.0 <= label_smoothing <= 1.0:
-      raise ValueError(f"label_smoothing must be within [0, 1], got {label_smoothing}")
     classes_dim = 0 if self.ndim == 1 else 1
     n = self.shape[classes_dim]
     logs = self.log_softmax(classes_dim)
     if Y.ndim < self.ndim:
       if Y.shape != (*self.shape[:classes_dim], *self.shape[classes_dim + 1 :]):
-        mismatch(
-          "cross_entropy",
-          "class numbers must have the logits' shape without dim 1",
-          (self.uop, Y.uop),
-          "reshape the labels",
-        )
+        rule = "class numbers must have the logits' shape without dim 1"
+        mismatch("cross_entropy", rule, (self.uop, Y.uop), "reshape the labels")
       hit = Y._one_hot(n)._move_to(classes_dim)
       picked = hit.where(logs, 0).sum(classes_dim)
     else:
       if Y.shape != self.shape:
         mismatch("cross_entropy", "probabilities must have the logits' shape", (self.uop, Y.uop), "reshape the labels")
       picked = Y.mul(logs).sum(classes_dim)
+    return logs._smoothed(picked, classes_dim, label_smoothing)._do_reduction(reduction)
+
+  def _smoothed(self, picked: Self, dim: int, label_smoothing: float) -> Self:
+    """The loss of log probabilities of which those of the labels are `picked`; a part of the label is spread evenly."""
+    if not 0.0 <= label_smoothing <= 1.0:
+      raise ValueError(f"label_smoothing must be within [0, 1], got {label_smoothing}")
     loss = picked.neg()
-    if label_smoothing:
-      loss = loss.mul(1 - label_smoothing).sub(logs.mean(classes_dim).mul(label_smoothing))
-    return loss._do_reduction(reduction)
+    return loss.mul(1 - label_smoothing).sub(self.mean(dim).mul(label_smoothing)) if label_smoothing else loss
 
   def _move_to(self, dim: int) -> Self:
     """The last dim brought to position `dim`."""

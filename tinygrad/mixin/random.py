@@ -78,6 +78,10 @@ def _fold_words(x: UOp, y: UOp) -> UOp:
   return high.alu(Ops.OR, x.cast(dtypes.uint64))
 
 
+def _kaiming_std(shape: tuple[int, ...], a: float) -> float:
+  return math.sqrt(2.0 / (1 + a**2)) / math.sqrt(max(1, prod(shape[1:])))
+
+
 class Random(Indexing):
   """Keywords of the creators: those of `zeros`. Equal seeds and equal calls give equal numbers on every machine and
   placement."""
@@ -97,22 +101,17 @@ class Random(Indexing):
     if not all_int(shape) or any(n < 0 for n in shape):
       raise ValueError(f"random numbers need a shape of known, non-negative dims, got {shape}")
     if prod(shape) >= 1 << 32:
-      raise ValueError(
-        f"one call makes at most 2**32 - 1 random numbers, {shape} has {prod(shape)}\n  fix: make it in parts"
-      )
+      rule = f"one call makes at most 2**32 - 1 random numbers, {shape} has {prod(shape)}"
+      raise ValueError(f"{rule}\n  fix: make it in parts")
     where = to_placement(Device.DEFAULT if device is None else device)
     state = memory = _state((Random._seed, Random._calls, 0), where)
     Random._calls += 1
-    if (
-      recorders
-    ):  # a replay must not repeat the numbers: the last word counts replays, in memory that the step itself writes
+    if recorders:  # a replay must not repeat the numbers: the last word counts replays, in memory that the step writes
       one = UOp.iota(3, dtypes.int32).cast(dtypes.uint32).alu(Ops.SHR, broadcast_to(UOp.const(dtypes.uint32, 1), (3,)))
       state = memory.after(memory.assign(memory.alu(Ops.ADD, one)))
     words = [broadcast_to(state.shrink(((i, i + 1),)).reshape(()), shape) for i in range(3)]
-    place = (
-      UOp.iota(prod(shape), dtypes.int64 if prod(shape) >= 1 << 31 else dtypes.int32).cast(dtypes.uint32).reshape(shape)
-    )
-    x, y = threefry2x32(words[0], words[1], place, words[2])
+    place = UOp.iota(prod(shape), dtypes.int64 if prod(shape) >= 1 << 31 else dtypes.int32)
+    x, y = threefry2x32(words[0], words[1], place.cast(dtypes.uint32).reshape(shape), words[2])
     return (x, y) if x.device == where else (x.copy_to_device(where), y.copy_to_device(where))
 
   @classmethod
@@ -166,9 +165,8 @@ class Random(Indexing):
       raise TypeError(f"randn: makes floats, not {d}\n  fix: cast the result")
     first, second = cls._random_words(argfix(*shape), device)
     u, v = cls._uniform(first, second, dtypes.float32), cls._uniform(second, first, dtypes.float32)
-    return (
-      u.sub(1, reverse=True).log().mul(-2).sqrt().mul(v.mul(2 * math.pi).cos()).cast(d).requires_grad_(requires_grad)
-    )
+    radius = u.sub(1, reverse=True).log().mul(-2).sqrt()
+    return radius.mul(v.mul(2 * math.pi).cos()).cast(d).requires_grad_(requires_grad)
 
   @classmethod
   def randint(cls, *shape: Any, low: int = 0, high: int = 10, dtype: DTypeArg = None, **kwargs: Any) -> Self:
@@ -182,16 +180,8 @@ class Random(Indexing):
       raise ValueError(f"randint: [{low}, {high}) must hold between 1 and 2**32 numbers")
     requires_grad = kwargs.pop("requires_grad", None)
     word, _ = cls._random_words(argfix(*shape), kwargs.pop("device", None))
-    return (
-      cls._wrap(word)
-      .cast(dtypes.uint64)
-      .mul(high - low)
-      .rshift(32)
-      .cast(dtypes.int64)
-      .add(low)
-      .cast(d)
-      .requires_grad_(requires_grad)
-    )
+    steps = cls._wrap(word).cast(dtypes.uint64).mul(high - low).rshift(32).cast(dtypes.int64)
+    return steps.add(low).cast(d).requires_grad_(requires_grad)
 
   @classmethod
   def uniform(cls, *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DTypeArg = None, **kwargs: Any) -> Self:
@@ -222,14 +212,13 @@ class Random(Indexing):
   @classmethod
   def kaiming_uniform(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
     """Uniform within sqrt(6 / (1 + a²) / fan in) (https://arxiv.org/abs/1502.01852)."""
-    bound = math.sqrt(3.0) * math.sqrt(2.0 / (1 + a**2)) / math.sqrt(max(1, prod(argfix(*shape)[1:])))
+    bound = math.sqrt(3.0) * _kaiming_std(argfix(*shape), a)
     return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
 
   @classmethod
   def kaiming_normal(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
     """Normal with variance 2 / (1 + a²) / fan in (https://arxiv.org/abs/1502.01852)."""
-    std = math.sqrt(2.0 / (1 + a**2)) / math.sqrt(max(1, prod(argfix(*shape)[1:])))
-    return cls.normal(*shape, mean=0.0, std=std, **kwargs)
+    return cls.normal(*shape, mean=0.0, std=_kaiming_std(argfix(*shape), a), **kwargs)
 
   @classmethod
   def randperm(cls, n: int, device: DeviceLike | None = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:
@@ -251,13 +240,11 @@ class Random(Indexing):
     Without replacement by the exponential race: the k least of -log(u)/p.
     """
     if self.ndim not in (1, 2) or num_samples < 1:
-      raise ValueError(
-        f"multinomial: needs 1 or 2 dims and at least one sample, got shape {self.shape}, {num_samples} samples"
-      )
+      rule = "needs 1 or 2 dims and at least one sample"
+      raise ValueError(f"multinomial: {rule}, got shape {self.shape}, {num_samples} samples")
     if not replacement and isinstance(self.shape[-1], int) and num_samples > self.shape[-1]:
-      raise ValueError(
-        f"multinomial: cannot draw {num_samples} of {self.shape[-1]} without replacement\n  fix: replacement=True"
-      )
+      rule = f"cannot draw {num_samples} of {self.shape[-1]} without replacement"
+      raise ValueError(f"multinomial: {rule}\n  fix: replacement=True")
     weight = self.reshape(-1, self.shape[-1]).float()
     if not replacement and num_samples > 1:
       draw = weight.rand_like(device=self.uop.device).sub(1, reverse=True).log().neg().div(weight)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from tinygrad.device import Sharding
@@ -21,25 +21,25 @@ BLOCK = 256  # running sums over more elements than this are done in two levels
 class Reduce(Creation):
   __slots__ = ()
 
-  def _reduce(self, op: Ops, axis: Axis, keepdim: bool, u: UOp | None = None) -> Self:
-    """`u` (this value unless given) reduced over `axis`."""
-    u, dims = self.uop if u is None else u, self._dims(axis)
-    u = u.r(op, dims)
+  def _reduce(self, op: Ops, axis: Axis, keepdim: bool) -> Self:
+    dims = self._dims(axis)
+    u = self.uop.r(op, dims)
     if not keepdim and dims:
       u = u.reshape(tuple(s for i, s in enumerate(self.shape) if i not in dims))
     return self._new(u)
 
+  def _in_wide(self, total: Callable[[Self], Self], dtype: DType | str | None = None) -> Self:
+    """A sum or product carried in `dtype`, or in at least 32 bits; then floats come back as they were."""
+    result = total(self._new(cast_to(self.uop, sum_acc_dtype(self.dtype) if dtype is None else to_dtype(dtype))))
+    return result.cast(self.dtype) if dtype is None and dtypes.is_float(self.dtype) else result
+
   def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
     """The sum, carried in at least 32 bits; half types come back as they were, small integers as 32 bits."""
-    acc = to_dtype(dtype) if dtype is not None else sum_acc_dtype(self.dtype)
-    result = self._reduce(Ops.ADD, axis, keepdim, cast_to(self.uop, acc))
-    return result.cast(self.dtype) if dtype is None and dtypes.is_float(self.dtype) else result
+    return self._in_wide(lambda x: x._reduce(Ops.ADD, axis, keepdim), dtype)
 
   def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
     """The product, in the types of `sum`."""
-    acc = to_dtype(dtype) if dtype is not None else sum_acc_dtype(self.dtype)
-    result = self._reduce(Ops.MUL, axis, keepdim, cast_to(self.uop, acc))
-    return result.cast(self.dtype) if dtype is None and dtypes.is_float(self.dtype) else result
+    return self._in_wide(lambda x: x._reduce(Ops.MUL, axis, keepdim), dtype)
 
   def max(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """The greatest element; of none, the least value of the type."""
@@ -94,10 +94,9 @@ class Reduce(Creation):
 
   def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
     """x over its p-norm along `dim` (at least eps)."""
-    norm = (
-      self.abs().pow(p).sum(dim, keepdim=True).pow(1 / p) if p else self.ne(0).sum(dim, keepdim=True).cast(self.dtype)
-    )
-    return self.div(norm.maximum(eps))
+    sizes = self.abs().pow(p) if p else self.ne(0).cast(self.dtype)
+    norm = sizes.sum(dim, keepdim=True)
+    return self.div((norm.pow(1 / p) if p else norm).maximum(eps))
 
   # ---- softmax
 
@@ -194,15 +193,11 @@ class Reduce(Creation):
 
   def cumsum(self, axis: int = 0) -> Self:
     """The sum of the elements up to and including each one along `axis`."""
-    x = self.cast(sum_acc_dtype(self.dtype))
-    result = x._cumulate(axis, Ops.ADD, 0)
-    return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
+    return self._in_wide(lambda x: x._cumulate(axis, Ops.ADD, 0))
 
   def cumprod(self, axis: int = 0) -> Self:
     """The product of the elements up to and including each one along `axis`."""
-    x = self.cast(sum_acc_dtype(self.dtype))
-    result = x._cumulate(axis, Ops.MUL, 1)
-    return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
+    return self._in_wide(lambda x: x._cumulate(axis, Ops.MUL, 1))
 
   def cummax(self, axis: int = 0) -> tuple[Self, Self]:
     """The greatest element so far along `axis`, and where it stands (the last one of equals, which also takes the
