@@ -108,6 +108,14 @@ def test_scatter_reduce(reduce, own):
   close(Tensor(x).scatter_reduce(0, Tensor(index), Tensor(src), reduce, include_self=own), np.array(want, np.float32))
 
 
+@pytest.mark.parametrize("reduce", [None, "add", "multiply"])
+def test_scatter_keeps_a_narrow_type(reduce):
+  x, src = Tensor([1, 2], dtype=dtypes.int8), Tensor([3, 4], dtype=dtypes.int8)
+  got = x.scatter(0, Tensor([1, 1]), src, reduce=reduce)
+  assert got.dtype is dtypes.int8
+  close(got, {None: [1, 4], "add": [1, 9], "multiply": [1, 24]}[reduce])
+
+
 def test_one_hot():
   close(Tensor([0, 2, 3, -1]).one_hot(3), [[1, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0]])
   assert Tensor([1]).one_hot(2).dtype is dtypes.int32
