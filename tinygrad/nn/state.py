@@ -94,14 +94,14 @@ def _header(fn: File, source: str, data: memoryview) -> tuple[int, dict[str, Any
   return start, header
 
 
-def safe_load_metadata(fn: File) -> tuple[Tensor, int, dict[str, Any]]:
+def safe_load_metadata(t: File) -> tuple[Tensor, int, dict[str, Any]]:
   """(the file's bytes as a uint8 tensor, where the tensors' data begin in it, the header).
 
-  `fn` is a path or a uint8 tensor. Raises: SafetensorsError for a file that is not as the format says; OSError.
+  `t` is a path or a uint8 tensor. Raises: SafetensorsError for a file that is not as the format says; OSError.
   """
-  source, data = _contents(fn)
-  start, header = _header(fn, source, data)
-  return fn if isinstance(fn, Tensor) else _bytes_tensor(data), start, header
+  source, data = _contents(t)
+  start, header = _header(t, source, data)
+  return t if isinstance(t, Tensor) else _bytes_tensor(data), start, header
 
 
 def safe_load(fn: File) -> dict[str, Tensor]:
