@@ -16,7 +16,7 @@ from extra.write_gguf import write_gguf
 from tinygrad import Device, GlobalCounters, Mesh
 from tinygrad.apps import AppError
 from tinygrad.apps.llm import EMBEDDED
-from tinygrad.apps.model import CHUNK, Config, ContextError, Layout, Llama, ShardSpecError, load_weights, memory_of
+from tinygrad.apps.model import CHUNK, Config, ContextError, Layout, Llama, ShardSpecError, load_weights
 from tinygrad.apps.tokenizer import TokenError, Tokenizer
 from tinygrad.nn.gguf import GGUF, GGUFError
 
@@ -169,16 +169,15 @@ def test_two_devices_hold_at_most_0_6_of_the_weights_each(name: str, tmp_path: P
 
 def test_weights_and_cache_are_cut_as_said(tmp_path: Path):
   m = load(CASES["q8_0_gqa_tied"], tmp_path, "2")
-  cut = {n.split(".")[-2]: w.device.axis for n, w in m.weights.items()}
+  cut = {n.split(".")[-2]: w.value.device.axis for n, w in m.weights.items()}
   rows = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")
   assert {n: a for n, a in cut.items() if a is not None} == dict.fromkeys(rows, 0) | {"attn_output": 1, "ffn_down": 1}
   assert m.layers[0].keys.device.axis == m.layers[0].values.device.axis == 1
   assert m.weights["output.weight"] is m.weights["token_embd.weight"]
   w = m.weights["blk.0.ffn_down.weight"]
-  memory = memory_of([w])
-  assert {t.dtype.name for t in memory} == {"int8", "float16"} and {t.device for t in memory} == {w.device}
+  assert w.value.dtype.name == "int8" and w.scale.dtype.name == "float16" and w.scale.device is w.value.device
   want = CASES["q8_0_gqa_tied"].rounded()["blk.0.ffn_down.weight"]
-  np.testing.assert_array_equal(w.numpy(), want)
+  np.testing.assert_array_equal(w.dense().numpy(), want)
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -338,7 +337,7 @@ def test_each_device_receives_its_own_slice_only(tmp_path: Path):
   gc.collect()  # models of other tests
   before, seen = GlobalCounters.mem_used, []
   weights = load_weights(g, c, Layout.parse("4"), lambda _: seen.append(GlobalCounters.mem_used))
-  parts = memory_of(weights.values())
+  parts = [x for w in {id(w): w for w in weights.values()}.values() for x in w.parts]
   norms = sum(x.nbytes() for x in parts if x.device.axis is None)
   whole = sum(x.nbytes() for x in parts)
   # all devices together hold each matrix once and each norm four times, and never held more on the way
