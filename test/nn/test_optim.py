@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tinygrad import Sharding, Tensor, TinyJit, nn
-from tinygrad.nn.optim import LAMB, LARS, SGD, Adam, AdamW, Muon, OptimizerGroup, clip_grad_norm_
+from tinygrad.nn.optim import LAMB, LARS, SGD, Adam, AdamW, Muon, OptimizerGroup
+from tinygrad.nn.utils import clip_grad_norm_
 
 D2 = ("CPU:0", "CPU:1")
 W, B = np.array([1.0, 2.0, -3.0]), np.array([[0.5, -0.25], [2.0, 1.0]])

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from tinygrad.device import Placement, Sharding
@@ -208,21 +207,3 @@ def Adam(
 ) -> LAMB:  # fmt: skip
   """Moments of the gradient, corrected for their start at zero (https://arxiv.org/abs/1412.6980)."""
   return LAMB(params, lr, b1, b2, eps, 0.0, True, device, fused)
-
-
-def clip_grad_norm_(params: Iterable[Tensor], max_norm: float, eps: float = 1e-6) -> Tensor:
-  """Scales all gradients so that the norm of all together is at most `max_norm`; returns the norm before (float32,
-  lazy).
-
-  Raises ValueError if no parameter has a gradient.
-  """
-  with_grad = [p for p in params if p.grad is not None]
-  squares = [p.grad.float().square().sum() for p in with_grad if p.grad is not None]
-  if not squares:
-    raise ValueError("clip_grad_norm_: no parameter has a gradient\n  fix: call loss.backward() first")
-  norm = squares[0].usum(*squares[1:]).sqrt()
-  scale = (max_norm / (norm + eps)).minimum(1.0)
-  for p in with_grad:
-    if p.grad is not None:
-      p.grad = (p.grad * scale).cast(p.grad.dtype)
-  return norm

@@ -1,14 +1,32 @@
-"""Gradients against central differences: for a new op, layer or loss."""
+"""Gradients: their norm clipped, and checked against central differences (for a new op, layer or loss)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy
 
 from tinygrad.dtype import dtypes
 from tinygrad.tensor import Tensor
+
+
+def clip_grad_norm_(params: Iterable[Tensor], max_norm: float, eps: float = 1e-6) -> Tensor:
+  """Scales all gradients so that the norm of all together is at most `max_norm`; returns the norm before (float32,
+  lazy).
+
+  Raises ValueError if no parameter has a gradient.
+  """
+  with_grad = [p for p in params if p.grad is not None]
+  squares = [p.grad.float().square().sum() for p in with_grad if p.grad is not None]
+  if not squares:
+    raise ValueError("clip_grad_norm_: no parameter has a gradient\n  fix: call loss.backward() first")
+  norm = squares[0].usum(*squares[1:]).sqrt()
+  scale = (max_norm / (norm + eps)).minimum(1.0)
+  for p in with_grad:
+    if p.grad is not None:
+      p.grad = (p.grad * scale).cast(p.grad.dtype)
+  return norm
 
 
 class GradientError(AssertionError):
@@ -33,7 +51,7 @@ def check_gradient(f: Callable[..., Tensor], *tensors: Tensor, eps: float = 1e-5
   def evaluate(arrays: list[Any]) -> tuple[Tensor, list[Tensor]]:
     given = [Tensor(a, dtype=dtypes.float64).to(t.device).realize() for a, t in zip(arrays, tensors, strict=True)]
     out = f(*given).cast(dtypes.float64)
-    weights = 1 + numpy.cos(numpy.arange(out.numel(), dtype=numpy.float64)).reshape(out.shape)
+    weights = 1 + numpy.cos(numpy.arange(int(out.numel()), dtype=numpy.float64)).reshape(out.shape)
     return (out * Tensor(weights, device=out.device) if out.shape else out).sum(), given
 
   total, given = evaluate(values)
