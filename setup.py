@@ -32,7 +32,7 @@ setup(
   license_files=["LICENSE"],
   python_requires=">=3.11",
   packages=find_packages(include=["tinygrad", "tinygrad.*"]),
-  package_data={"tinygrad": ["py.typed"], "tinygrad.apps": ["*.gguf"]},
+  package_data={"tinygrad": ["py.typed"], "tinygrad.runtime": ["*.ll"], "tinygrad.apps": ["*.gguf"]},
   install_requires=["numpy", "llvmlite>=0.45", "ml-dtypes", "tokenizers", "jinja2", "tqdm", "gguf", "safetensors"],
   extras_require={
     "onnx": ["onnx>=1.19"],
