@@ -379,9 +379,26 @@ def np_softmax(x: np.ndarray, axis: int) -> np.ndarray:
   return e / e.sum(axis, keepdims=True)
 
 
+def np_view(x: np.ndarray, index: Any) -> tuple[np.ndarray, Any]:
+  """(the view that the index's integers take, the rest of the index): an integer is a view, as in PyTorch, also beside
+  arrays, where numpy would count it as one of them."""
+  if not isinstance(index, tuple):
+    index = (index,)
+  first = tuple(i if isinstance(i, int) else slice(None) for i in index if i is not None and i is not Ellipsis)
+  if any(isinstance(i, np.ndarray) and i.dtype == bool for i in index):  # of several dims
+    return x, index
+  return x[(*first, ...)], tuple(i for i in index if not isinstance(i, int))
+
+
+def np_get(x: np.ndarray, index: Any) -> np.ndarray:
+  view, rest = np_view(x, index)
+  return np.asarray(view[rest])
+
+
 def np_set(x: np.ndarray, index: Any, value: Any) -> np.ndarray:
   x = x.copy()
-  x[index] = value
+  view, rest = np_view(x, index)
+  view[rest] = value
   return x
 
 
@@ -536,7 +553,7 @@ ROWS: tuple[Row, ...] = (
   *[Row(n, EXACT, resharded) for n in ("to", "shard", "to_", "shard_")],
   Row("shard_like", EXACT, lambda g, x: (g.leaf(x.shape, x.dtype),)),
   # -------- indexing
-  Row("__getitem__", EXACT, lambda g, x: (slices(g, x),), lambda x, i: x[i], ndim=(1, 4)),
+  Row("__getitem__", EXACT, lambda g, x: (slices(g, x),), np_get, ndim=(1, 4)),
   *[Row("__setitem__", EXACT, written, np_set, ndim=(1, 4), largest=100) for _ in range(2)],
   Row("assign", EXACT, lambda g, x: (g.like(x),), lambda x, y: y, forward=True),
   Row("gather", EXACT, gathered, ndim=(1, 3)),

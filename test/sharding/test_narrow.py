@@ -74,3 +74,16 @@ def test_the_bits_are_those_of_a_sum_in_float32(dtype, monkeypatch):
   assert np.abs(want).max() < 1000 and all(np.array_equal(g, want) for g in got)
   monkeypatch.setattr(narrow, "LARGE", 1 << 60)
   assert all(np.array_equal(g, want) for g in result())
+
+
+@pytest.mark.parametrize("defer", [0, 1])
+def test_what_is_scattered_below_an_expanded_dim_is_cut_along_it_again(defer):
+  """The cut that the sum's reader wants has a dim that the sum does not have."""
+  mesh = Mesh([f"CPU:{i}" for i in range(8)], (2, 4), ("x", "y"))
+  a, b = np.arange(72.0, dtype=np.float32).reshape(8, 9), np.arange(144, dtype=np.int8).reshape(8, 9, 2)
+  with Context(DEFER=defer):
+    parts = Tensor(a).reshape(8, 9, 1).expand(8, 9, 4).shard(mesh, P(None, None, "y"))
+    total = parts.max(axis=2, keepdim=True).cast(dtypes.int8).expand(8, 9, 2)
+    other = Tensor(b).shard(mesh, P(None, "x", "y:(1)2"))
+    got = (total * other).numpy()
+  np.testing.assert_array_equal(got, a.astype(np.int8)[..., None] * b)

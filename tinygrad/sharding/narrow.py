@@ -40,7 +40,7 @@ def gather_narrow(order: Sequence[UOp]) -> UOp:
       v.origin = last.origin
       for link in links:
         v = link.replace(src=(v,))
-      mapping[last] = v
+      mapping[last] = v if v.device == last.device else UOp.new(Ops.MOVE, v.dtype, (v,), last.arg)
     elif (way := scattered(u)) is not None:
       part = UOp.new(Ops.MOVE, move.dtype, move.src, Move(way, move.arg.pinned))
       part.origin = move.origin

@@ -214,6 +214,9 @@ def _operator(op: Ops) -> tuple[Callable[[UOp, Any], UOp], Callable[[UOp, Any], 
   return forward, reverse
 
 
+_NEUTRAL: dict[Ops | None, int] = {Ops.ADD: 0, Ops.MUL: 1}  # what an owed sum or product is padded with
+
+
 class UOp:
   """A node. Equal nodes are the same object, so `is` compares whole graphs and passes memoise by identity.
 
@@ -500,7 +503,16 @@ class UOp:
     dtype = dtypes.bool if op in GroupOp.Comparison else others[0].dtype if op is Ops.WHERE else self.dtype
     if self.dtype is dtypes.index or (others and others[0].dtype is dtypes.index):
       return Hooks.simplify(UOp.new(op, dtype, (self, *others)))
+    if op is Ops.NEG and self.owed is Ops.MUL and not dtypes.is_unsigned(dtype):
+      return self.alu(Ops.MUL, self.const_like(-1))  # one of the factors is lifted
     return UOp.build(op, dtype, (self, *others))
+
+  @property
+  def owed(self) -> Ops | None:
+    """The one op by which this value is still to be reduced; None where nothing is owed, or several."""
+    d = self.device
+    ops = {o.op for o in d.pending} if isinstance(d, Sharding) and d.pending else ()
+    return next(iter(ops)) if len(ops) == 1 else None
 
   def cast(self, dtype: DType) -> UOp:
     if self.dtype is dtype:
@@ -559,7 +571,11 @@ class UOp:
     pairs = tuple(as_dims(pair) for pair in pairs)
     if all(isinstance(a, int) and isinstance(b, int) and a == b == 0 for a, b in pairs):
       return self
-    return UOp.build(Ops.PAD, self.dtype, (self,), (pairs, as_const(fill, self.dtype)))
+    fill, identity = as_const(fill, self.dtype), _NEUTRAL.get(self.owed)
+    if identity is not None and fill != identity:  # what is owed is padded with the identity, and the fill is lifted
+      inside = UOp.const(dtypes.bool, True).broadcast_to(self.shape).pad(pairs, False)
+      return inside.where(self.pad(pairs, identity), fill)
+    return UOp.build(Ops.PAD, self.dtype, (self,), (pairs, fill))
 
   def shrink(self, pairs: Sequence[tuple[sint, sint]]) -> UOp:
     pairs = tuple(as_dims(pair) for pair in pairs)
