@@ -65,9 +65,7 @@ def DFT(
 
 
 def BitShift(x: Tensor, y: Tensor, direction: str) -> Tensor:
-  last = x.element_size() * 8 - 1
-  moved = x.lshift(y) if direction == "LEFT" else x.rshift(y.minimum(last))
-  return moved if direction == "RIGHT" and not dtypes.is_unsigned(x.dtype) else y.gt(last).where(0, moved)
+  return x.lshift(y) if direction == "LEFT" else x.rshift(y)
 
 
 def EyeLike(x: Tensor, dtype: int | None = None, k: int = 0) -> Tensor:

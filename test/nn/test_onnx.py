@@ -33,7 +33,6 @@ LISTED = {
   r"deform_conv|roialign|stft|melweightmatrix": "not written",
   r"dft_inverse(_opset19)?$": "the expected output carries the rounding of its own float32 transform",
   r"scan_sum$": "Scan of opset 8, which has a batch dim",
-  r"mod_float_edge_cases_fmod_0": "Tensor.mod of infinities",
 }
 
 
@@ -54,9 +53,7 @@ def parameters(every=1):
   for name in list(cases())[::every]:
     reason = reason_of(name)
     if every == 1 or reason is None:
-      yield pytest.param(
-        name, marks=[pytest.mark.xfail(reason=reason, strict=not reason.startswith("Tensor."))] if reason else []
-      )
+      yield pytest.param(name, marks=[pytest.mark.xfail(reason=reason)] if reason else [])
 
 
 @pytest.fixture
