@@ -391,7 +391,6 @@ class Target:
   scratch: int = 0  # fast memory for staged operands, per worker
   threads: bool = False  # grid of threads (GPU) rather than loops
   shares: bool = False  # threads of the device may share a kernel out (CPU)
-  half: bool = True  # arithmetic in float16
   features: tuple[str, ...] = ()
 
 

@@ -7,7 +7,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.ops import ParamArg
 
-GRID = Target("GRID", vector_registers=64, scratch=32 << 10, threads=True, half=False)
+GRID = Target("GRID", vector_registers=64, scratch=32 << 10, threads=True)
 
 
 def num(n: int) -> UOp:

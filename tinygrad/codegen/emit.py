@@ -657,15 +657,29 @@ class Emitter:
               at = Affine(0, {block: int(part.count.arg) * tile.size}).plus(affine(at, self.affine_memo)).uop()
             values = [substitute(f.src[0], {**mapping, r: at}) for f in group]
             exists = self.limits.get(lanes) if lanes is not None else None
-            for c in range(part.tile.copies):
-              for e, env in enumerate(outer):
-                here = env if copies is None else {**env, copies: c}
-                mask = None if exists is None else self.emit(exists, here)
-                for g, f in enumerate(group):
-                  self.accumulate(f.arg, registers[g][e][c], self.value(values[g], here), mask)
+            self.accumulate_tile(group, values, (copies, part.tile.copies), exists, outer, registers)
             self.forget(copies, lanes)
           if block.op is Ops.RANGE:
             self.flush(group, registers)
+
+  def accumulate_tile(
+    self,
+    group: list[UOp],
+    values: list[UOp],
+    copies: tuple[UOp | None, int],
+    exists: UOp | None,
+    outer: list[Env],
+    registers: list[list[list[UOp]]],
+  ) -> None:
+    """One step of the reductions of `group`, for all of their tile; `copies`: its UPCAST range, and how many."""
+    for c in range(copies[1]):
+      for e, env in enumerate(outer):
+        here = env if copies[0] is None else {**env, copies[0]: c}
+        mask = None if exists is None else self.emit(exists, here)
+        if mask is not None and mask.op is Ops.CONST and not mask.arg:  # a copy beyond the end, in every lane
+          continue
+        for g, f in enumerate(group):
+          self.accumulate(f.arg, registers[g][e][c], self.value(values[g], here), mask)
 
   def accumulate(self, op: Ops, acc: UOp, new: UOp, mask: UOp | None) -> None:
     """acc = op(acc, new), in the lanes that exist."""

@@ -235,14 +235,7 @@ class GridEmitter(Emitter):
         at, copies, exists = self.share(r, step, self.lane, self.lanes, tile)
         del self.guards[before:]
         values = [substitute(f.src[0], {**mapping, r: at}) for f in group]
-        for c in range(tile.copies):
-          for e, env in enumerate(outer):
-            here = env if copies is None else {**env, copies: c}
-            mask = None if exists is None else self.emit(exists, here)
-            if mask is not None and mask.op is Ops.CONST and not mask.arg:  # a copy beyond the end, for every lane
-              continue
-            for g, f in enumerate(group):
-              self.accumulate(f.arg, registers[g][e][c], self.value(values[g], here), mask)
+        self.accumulate_tile(group, values, (copies, tile.copies), exists, outer, registers)
         self.forget(copies, None)
       if blocks > 1:
         self.flush(group, registers)

@@ -12,7 +12,6 @@ import ctypes
 import functools
 import os
 import warnings
-import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,9 +64,7 @@ class Call:
 
   def set_buffer(self, slot: int, memory: Any) -> None:
     if isinstance(memory, list):
-      table = self.device.alloc(8 * len(memory))
-      weakref.finalize(self, self.device.free, table, 8 * len(memory))
-      self.device.copyin(table, memoryview(numpy.array([m.svm_ptr for m in memory], numpy.uint64)))
+      table = self.device.table(self, [m.svm_ptr for m in memory])
       self.memory[slot] = (table, memory)
       self.kernel.set_arg(slot, table)
       self.tell_pointers()
@@ -106,9 +103,7 @@ class CL(QueueDevice):
     self.context, self.device = context, devices[number]
     self.description = f"{len(devices)} of {', '.join(sorted({d.name for d in devices}))}"
     self.queue = cl.CommandQueue(context, self.device)
-    self.target = Target(
-      "CL", vector_registers=64, scratch=min(self.device.local_mem_size, 48 << 10), threads=True, half=False
-    )
+    self.target = Target("CL", vector_registers=64, scratch=min(self.device.local_mem_size, 48 << 10), threads=True)
 
   def wait(self) -> None:
     with self.typed("work that was queued"):

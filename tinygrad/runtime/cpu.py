@@ -259,7 +259,7 @@ def host_target() -> Target:
   else:
     width, registers = 16, 32 if features.get("neon") else 16
   names = tuple(sorted(k for k, v in features.items() if v))
-  return Target("CPU", width, registers, scratch=64 << 20, half=False, features=names, shares=True)
+  return Target("CPU", width, registers, scratch=64 << 20, features=names, shares=True)
 
 
 # ---------------------------------------------------------------- memory

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import DeviceError, Target
-from tinygrad.helpers import LazyModule, getenv, numpy, prod
+from tinygrad.helpers import LazyModule, getenv, prod
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache
 from tinygrad.runtime.queues import Program, QueueDevice
@@ -22,7 +21,7 @@ from tinygrad.uop.ops import UOp
 
 driver: Any = LazyModule("cuda.bindings.driver")
 nvrtc: Any = LazyModule("cuda.bindings.nvrtc")
-TARGET = Target("CUDA", vector_registers=96, scratch=48 << 10, threads=True, half=False)
+TARGET = Target("CUDA", vector_registers=96, scratch=48 << 10, threads=True)
 STAGING = 16 << 20  # bytes of pinned host memory through which copies go, in two halves
 
 
@@ -93,9 +92,7 @@ class Call:
   def set_buffer(self, slot: int, memory: Any) -> None:
     self.memory[slot] = memory
     if isinstance(memory, list):
-      table = self.device.alloc(8 * len(memory))
-      weakref.finalize(self, self.device.free, table, 8 * len(memory))
-      self.device.copyin(table, memoryview(numpy.array([m.address for m in memory], numpy.uint64)))
+      table = self.device.table(self, [m.address for m in memory])
       self.memory[slot] = (table, memory)
       memory = table
     self.words[slot] = memory.address

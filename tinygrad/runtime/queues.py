@@ -4,11 +4,12 @@ devices wait for one another."""
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinygrad.helpers import LazyModule
+from tinygrad.helpers import LazyModule, numpy
 
 cstyle: Any = LazyModule("tinygrad.renderer.cstyle")
 
@@ -67,6 +68,16 @@ class QueueDevice:
     """Where the driver would else keep work back."""
 
   def wait(self) -> None:
+    raise NotImplementedError
+
+  def table(self, call: Any, addresses: Sequence[int]) -> Any:
+    """Memory with the addresses of every device's buffer, which lives as long as `call`."""
+    table = self.alloc(8 * len(addresses))
+    weakref.finalize(call, self.free, table, 8 * len(addresses))
+    self.copyin(table, memoryview(numpy.array(addresses, numpy.uint64)))
+    return table
+
+  def copyin(self, handle: Any, data: memoryview) -> None:
     raise NotImplementedError
 
   def alloc(self, nbytes: int) -> Any:
