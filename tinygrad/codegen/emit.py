@@ -18,10 +18,10 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tinygrad.codegen.affine import Affine, affine, index
 from tinygrad.codegen.plan import Plan, Region, Stage, Tile, is_inlined, regions
 from tinygrad.dtype import DType, dtypes
 from tinygrad.ops.reduce import identity_element
+from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.ops import AxisKind, GroupOp, Ops, UOp
 
 Env = dict[UOp, int]

@@ -12,13 +12,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.affine import Affine, affine, index
 from tinygrad.codegen.emit import BLOCK, Emitter, Env, substitute
 from tinygrad.codegen.heuristic import EPILOGUE, Analysis, Item, fold_plan, size, static, tile_for
 from tinygrad.codegen.plan import Plan, Tile, is_inlined
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod
+from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.ops import AxisKind, Ops, UOp
 
 GROUP = 256  # threads of a work group

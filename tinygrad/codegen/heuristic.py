@@ -12,12 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.affine import Affine, affine, index
 from tinygrad.codegen.emit import MAX_SHUFFLED, MIN_SHUFFLED
 from tinygrad.codegen.plan import Block, Plan, Stage, Tile, is_inlined
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
+from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.ops import Ops, UOp
 
 GATHER = 3.0  # cost of one lane of an access that is not contiguous

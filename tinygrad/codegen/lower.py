@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tinygrad.codegen.affine import index
 from tinygrad.codegen.check import check_linear
 from tinygrad.codegen.decompose import decompose
 from tinygrad.codegen.emit import Emitter
@@ -11,6 +10,7 @@ from tinygrad.codegen.heuristic import plan_nest
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, NOOPT, SPEC
+from tinygrad.uop.affine import index
 from tinygrad.uop.ops import Ops, UOp
 
 

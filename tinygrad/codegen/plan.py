@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tinygrad.codegen.affine import index
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod
+from tinygrad.uop.affine import index
 from tinygrad.uop.ops import Ops, UOp
 
 
