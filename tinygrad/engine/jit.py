@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from tinygrad.device import Buffer
@@ -28,63 +29,37 @@ def is_tensor(x: Any) -> bool:
   return isinstance(getattr(x, "uop", None), UOp) and hasattr(x, "realize")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Same:
-  """An object that cannot be hashed, as itself: what is equal to it today may differ tomorrow."""
-
-  it: Any
-
-  def __eq__(self, other: object) -> bool:
-    return isinstance(other, Same) and self.it is other.it
-
-  def __hash__(self) -> int:
-    return id(self.it)
-
-
-@dataclass(frozen=True, slots=True)
-class Hole:
-  """The place of a Tensor or UOp in a form."""
-
-  kind: type
-
-
-@dataclass(frozen=True, slots=True)
-class Nest:
-  """A tuple, list or dict in a form."""
-
-  kind: type
-  keys: tuple[Any, ...]  # of a dict
-  parts: tuple[Any, ...]
-
-
-def flatten(x: Any, found: list[Any]) -> Any:
-  """Collects the leaves of nested tuples, lists and dicts; returns their form, which can be hashed: two forms are equal
-  where nothing but Tensors and UOps differs.
-  """
+def walk(x: Any, leaf: Callable[[Any], Any], nest: Callable[[type, tuple[Any, ...], list[Any]], Any]) -> Any:
+  """`nest(type, keys of a dict, parts)` of nested tuples, lists and dicts, and `leaf` of what is in them."""
   if isinstance(x, (list, tuple)):
-    return Nest(type(x), (), tuple(flatten(y, found) for y in x))
-  if isinstance(x, dict):
-    return Nest(dict, tuple(x), tuple(flatten(y, found) for y in x.values()))
-  found.append(x)
-  if is_tensor(x) or isinstance(x, UOp):
-    return Hole(type(x))
-  try:
-    hash(x)
-  except TypeError:
-    return Same(x)
-  return type(x), x
+    return nest(type(x), (), [walk(y, leaf, nest) for y in x])
+  return nest(dict, tuple(x), [walk(y, leaf, nest) for y in x.values()]) if isinstance(x, dict) else leaf(x)
 
 
-def rebuild(form: Any, tensors: Iterator[UOp]) -> Any:
-  """What had the form of a result, with other Tensors."""
-  if isinstance(form, Hole):
-    return form.kind(next(tensors))
-  if not isinstance(form, Nest):
-    return None  # nothing else is in a result
-  parts = [rebuild(part, tensors) for part in form.parts]
-  if form.kind is dict:
-    return dict(zip(form.keys, parts))
-  return form.kind(*parts) if hasattr(form.kind, "_fields") else form.kind(parts)
+def build(kind: type, keys: tuple[Any, ...], parts: list[Any]) -> Any:
+  """The tuple, list or dict of these parts."""
+  if kind is dict:
+    return dict(zip(keys, parts))
+  return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+
+
+def flatten(x: Any) -> tuple[Any, list[Any]]:
+  """(form, leaves) of nested tuples, lists and dicts. The form can be hashed: two are equal where nothing but Tensors
+  and UOps differs.
+  """
+  found: list[Any] = []
+
+  def leaf(x: Any) -> Any:
+    found.append(x)
+    if is_tensor(x) or isinstance(x, UOp):
+      return type(x)
+    try:
+      hash(x)
+    except TypeError:
+      return MethodType(type, x)  # equal for the very object alone: what is equal to it today may differ tomorrow
+    return type(x), x
+
+  return walk(x, leaf, lambda kind, keys, parts: (kind, keys, *parts)), found
 
 
 def uops_of(found: Iterable[Any]) -> list[UOp]:
@@ -103,9 +78,8 @@ def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, 
   arguments, their graph with buffers numbered and variables unbound (shapes, dtypes, placements with their device
   order, views, which arguments share a buffer), and the settings that change what Tensor methods compute.
   """
-  found: list[Any] = []
   settings = tuple(v.value for v in (TRAINING, DEFAULT_FLOAT, DEFAULT_INT, DEV))
-  form = flatten((args, dict(sorted(kwargs.items())), settings), found)
+  form, found = flatten((args, dict(sorted(kwargs.items())), settings))
   for x in found:
     if hasattr(x, "__array__") and type(x).__hash__ is None:
       raise JitError(f"an argument is a {type(x).__name__}, whose values may change unseen\n  fix: give Tensor(array)")
@@ -118,9 +92,6 @@ class Made:
   """Memory that the step fills for the caller. What the caller still holds of an earlier call is never written again:
   the next replay then gets fresh memory.
   """
-
-  __slots__ = ("memory", "shown")
-  shown: weakref.ref[Buffer]
 
   def __init__(self, memory: Buffer) -> None:
     self.memory, self.shown = memory, weakref.ref(memory)
@@ -138,7 +109,7 @@ class Made:
     return UOp.buffer(m.shape, m.dtype, m.device, shown)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Captured:
   """A step that can be replayed: its work, and where the inputs, the results and the variables stand in it."""
 
@@ -146,22 +117,19 @@ class Captured:
   inputs: list[UOp]
   made: list[Made]
   variables: dict[str, int]
-  form: Any  # of the result
+  form: Any  # the result, with the type of a Tensor in its place
   graph: UOp  # a SINK of its Tensors, over numbered buffers and unbound variables
   buffers: list[UOp | int | Made]  # of that graph: a BUFFER, the number of an input, or what the step has made
-  stretches: list[Stretch] = field(default_factory=list)
-  slots: list[Buffer] = field(default_factory=list)  # of the last replay: the inputs' memory, then what was made
-  state: set[int] = field(default_factory=set)  # memory that the step writes and that is neither
-  # slot -> (call, work, argument, device)
-  memory: dict[int, list[tuple[Any, Work, int, int]]] = field(default_factory=dict)
-  values: dict[str, list[tuple[Any, int]]] = field(default_factory=dict)  # variable -> (call, its number)
 
   def __post_init__(self) -> None:
     """Notes every pointer and variable that a replay may have to change."""
-    self.stretches = engine.prepare(self.work)
-    self.slots = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
+    self.stretches: list[Stretch] = engine.prepare(self.work)
+    # of the last replay: the inputs' memory, then what was made
+    self.slots: list[Buffer] = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
     number = {id(m): i for i, m in enumerate(self.slots)}
-    self.state = {id(w.memory[0]) for w in self.work} - number.keys()
+    self.state = {id(w.memory[0]) for w in self.work} - number.keys()  # memory that the step writes, and is neither
+    self.memory: dict[int, list[tuple[Any, Work, int, int]]] = {}  # slot -> (call, work, argument, device)
+    self.values: dict[str, list[tuple[Any, int]]] = {}  # variable -> (call, its number)
     for stretch in self.stretches:
       for w, d, call in stretch.bound:
         for i, m in enumerate(w.memory):
@@ -202,7 +170,8 @@ class Captured:
     actual = [self.inputs[b] if isinstance(b, int) else shown[b] if isinstance(b, Made) else b for b in self.buffers]
     mapping = {u: actual[-1 - u.arg.uid] for u in self.graph.toposort() if u.op is Ops.BUFFER}
     mapping |= {v: v.bind(self.variables[v.arg[0]]) for v in self.graph.variables() if v.arg[0] in self.variables}
-    return rebuild(self.form, iter(substitute(self.graph, mapping).src))
+    tensors = iter(substitute(self.graph, mapping).src)
+    return walk(self.form, lambda kind: kind and kind(next(tensors)), build)
 
 
 def filled(work: Sequence[Work], memory: Buffer) -> bool:
@@ -269,20 +238,18 @@ class TinyJit(Generic[A, R]):
       del self.states[next(iter(self.states))]
     state = self.last = self.states.setdefault(key, State())
     state.count += 1
-    if state.count == 1:
-      result = self.fxn(*args, **kwargs)
-      self.realized(result)
-    elif state.captured is None:
+    if state.captured is not None:
+      state.captured.replay(inputs, variables)
+      result: R = state.captured.results()
+    elif state.count > 1:
       result = self.capture(state, inputs, variables, lambda: self.fxn(*args, **kwargs))
     else:
-      state.captured.replay(inputs, variables)
-      result = state.captured.results()
+      self.realized(result := self.fxn(*args, **kwargs))
     return result
 
   def realized(self, result: R) -> tuple[Any, list[UOp]]:
-    """The form of a result, and the graphs of its Tensors, which are realised."""
-    found: list[Any] = []
-    form = flatten(result, found)
+    """A result with the types of its Tensors in their places, and the graphs of these, which are realised."""
+    _, found = flatten(result)
     for x in found:
       if x is not None and not is_tensor(x):
         raise JitError(
@@ -290,7 +257,7 @@ class TinyJit(Generic[A, R]):
           "  fix: return Tensors (in tuples, lists, dicts) and None; compute the rest outside"
         )
     realize_all(found)
-    return form, uops_of(found)
+    return walk(result, lambda x: x if x is None else type(x), build), uops_of(found)
 
   @property
   def name(self) -> str:
@@ -335,7 +302,7 @@ class TinyJit(Generic[A, R]):
 
 
 def function(
-  fxn: Callable[..., Any] | None = None, *, precompile: bool = False, precompile_backward: bool = False,
+  fxn: Any = None, *, precompile: bool = False, precompile_backward: bool = False,
   allow_implicit: bool = False, grad_fxn: Callable[..., Any] | None = None,
 ) -> Any:  # fmt: skip
   """`@function` on a function of Tensors that returns a Tensor or a tuple of them, and computes them from its arguments
@@ -351,20 +318,17 @@ def function(
     )
   if fxn is None:
     return functools.partial(function, allow_implicit=allow_implicit)
-  call: Callable[..., Any] = fxn
 
-  @functools.wraps(call)
+  @functools.wraps(fxn)
   def checked(*args: Any, **kwargs: Any) -> Any:
-    result = call(*args, **kwargs)
-    name = getattr(call, "__qualname__", type(call).__name__)
+    result = fxn(*args, **kwargs)
+    name = getattr(fxn, "__qualname__", type(fxn).__name__)
     results = result if isinstance(result, tuple) else (result,)
     if not results or not all(map(is_tensor, results)):
       raise RuntimeError(
         f"function {name} returns {type(result).__name__}\n  fix: return a Tensor, or a tuple of Tensors"
       )
-    found: list[Any] = []
-    flatten((args, tuple(kwargs.values())), found)
-    given = set(UOp.sink(*uops_of(found)).toposort())
+    given = set(UOp.sink(*uops_of(flatten((args, kwargs))[1])).toposort())
     order = UOp.sink(*uops_of(results)).toposort(lambda u: u not in given)
     implicit = [u for u in order if u.op is Ops.BUFFER and u not in given]
     if implicit and not allow_implicit:
