@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from codegen_kernels import elementwise
 
+from tinygrad.codegen.decompose import decompose
 from tinygrad.dtype import dtypes
-from tinygrad.uop import Ops
+from tinygrad.uop import Ops, UOp
+from tinygrad.uop.ops import ParamArg
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-40, 1.17549435e-38, 1.0, -1.0, 3.4e38, -3.4e38]
 
@@ -71,6 +73,37 @@ def test_float64_functions(op, function, low, high):
 def test_float64_library_calls(op, function):
   x = np.random.default_rng(1).uniform(-50, 50, 500)
   np.testing.assert_allclose(elementwise(op, x), function(x), rtol=1e-14)
+
+
+def test_sin_near_multiples_of_half_pi_and_of_any_bits():
+  rng = np.random.default_rng(6)
+  x = rng.integers(0, 0x7F800000, 30000, dtype=np.uint32).view(np.float32)
+  x = np.concatenate([x, (np.arange(1, 30000) * (np.pi / 2)).astype(np.float32)]) * np.float32(-1)
+  assert ulps(elementwise(Ops.SIN, x), np.sin(x.astype(np.longdouble))).max() <= 3
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.fp8e4m3])
+@pytest.mark.parametrize("op", [Ops.EXP, Ops.LOG, Ops.SIN, Ops.TANH, Ops.ERF, Ops.POW, Ops.SQRT])
+def test_no_function_needs_float64(op, dtype):
+  """A device without float64 computes the same."""
+  x = UOp.new(Ops.PARAM, dtype, (), ParamArg(0, 1))
+  found = decompose(UOp.new(op, dtype, (x,) * (2 if op is Ops.POW else 1))).toposort()
+  assert found and not [u for u in found if u.dtype is dtypes.float64]
+  assert op is Ops.SQRT or op not in {u.op for u in found}
+
+
+@pytest.mark.parametrize("kind", ["any", "full range", "near 1"])
+def test_power_of_any_size(kind):
+  """Where log2 has to be more exact than its float32, and where the result is a denormal."""
+  rng = np.random.default_rng(7)
+  x = rng.integers(1, 0x7F800000, 20000, dtype=np.uint32).view(np.float32)
+  if kind == "near 1":
+    x = (1 + rng.uniform(-1, 1, 20000) * np.exp2(-rng.uniform(0, 24, 20000))).astype(np.float32)
+  with np.errstate(all="ignore"):
+    y = (rng.uniform(-150, 128, 20000) / np.log2(x.astype(np.float64))).astype(np.float32)
+    y = rng.integers(0, 1 << 32, 20000, dtype=np.uint32).view(np.float32) if kind == "any" else y
+    want = np.power(x.astype(np.longdouble), y.astype(np.longdouble))
+  assert ulps(elementwise(Ops.POW, x, y), want).max() <= 1
 
 
 def test_power():

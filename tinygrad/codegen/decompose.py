@@ -34,9 +34,9 @@ _BITS = {dtypes.float16: dtypes.uint16, dtypes.float32: dtypes.uint32, dtypes.fl
 _SIGNED = {dtypes.float32: dtypes.int32, dtypes.float64: dtypes.int64}
 _AS_BITS = (dtypes.bfloat16, *dtypes.fp8s)  # no renderer knows them but as their bits
 _NARROW = (dtypes.float16, *_AS_BITS)
-# The bits of 2/pi after the point, in words of 32 (Payne and Hanek: Radian reduction for trigonometric functions,
-# 1983).
+# The bits of 2/pi after the point, in words of 32
 _TWO_OVER_PI = (0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
+Pair = tuple[UOp, UOp]
 
 
 def const(dtype: DType, value: ConstType) -> UOp:
@@ -103,34 +103,45 @@ def power_of_two(n: UOp, dtype: DType) -> UOp:
   return bitcast(alu(Ops.SHL, add(n, (1 << (exponent - 1)) - 1), mantissa), dtype)
 
 
+def scaled(x: UOp, n: UOp) -> UOp:
+  """x·2**n, n a whole float: in two factors, so that denormals come out."""
+  i = cast(n, _SIGNED[x.dtype])
+  half = alu(Ops.SHR, i, 1)
+  return mul(mul(x, power_of_two(half, x.dtype)), power_of_two(sub(i, half), x.dtype))
+
+
+def clamped(x: UOp, low: float, high: float) -> UOp:
+  return alu(Ops.MAX, alu(Ops.MIN, x, high), low)
+
+
 def lower_exp(x: UOp) -> UOp:
-  """exp(x) = 2**n · exp(r), n = round(x/ln 2), |r| <= ln(2)/2, by Taylor's series; 2**n in two factors, so that
-  denormals come out."""
+  """exp(x) = 2**n · exp(r), n = round(x/ln 2), |r| <= ln(2)/2, by Taylor's series."""
   dtype = x.dtype
-  signed = _SIGNED[dtype]
   low, high, degree = (-105.0, 90.0, 7) if dtype is dtypes.float32 else (-750.0, 715.0, 13)
-  y = alu(Ops.MAX, alu(Ops.MIN, x, high), low)
+  y = clamped(x, low, high)
   n = alu(Ops.ROUND, mul(y, 1 / math.log(2)))
   r = sub(sub(y, mul(n, _LN2_HI[dtype])), mul(n, _LN2_LO[dtype]))
-  p = polynomial(r, [1 / math.factorial(k) for k in range(degree + 1)])
-  i = cast(n, signed)
-  half = alu(Ops.SHR, i, 1)
-  return mul(mul(p, power_of_two(half, dtype)), power_of_two(sub(i, half), dtype))
+  return scaled(polynomial(r, [1 / math.factorial(k) for k in range(degree + 1)]), n)
 
 
-def lower_log(x: UOp) -> UOp:
-  """log(x) = e·ln 2 + log(1 + f), x = 2**e·(1 + f), 1 + f in [√½, √2); with s = f/(2 + f), log(1 + f) = f - (f²/2 -
-  s·(f²/2 + R)), R = 2·(s²/3 + s⁴/5 + …) (the arrangement of Sun's fdlibm, which keeps the leading term exact)."""
+def exponent_of(x: UOp) -> tuple[UOp, UOp]:
+  """(n, f): x = 2**n·(1 + f), 1 + f in [√½, √2), f exact."""
   dtype = x.dtype
   signed, (exponent, mantissa) = _SIGNED[dtype], dtypes.finfo(dtype)
-  bias = (1 << (exponent - 1)) - 1
-  tiny = less(x, 2.0 ** (1 - bias))
+  tiny = less(x, 2.0 ** (2 - (1 << (exponent - 1))))
   bits = bitcast(where(tiny, mul(x, 2.0 ** (mantissa + 2)), x), signed)
   # √½ as bits: subtracting it makes the exponent field count from √½·2**e
   root = 0x3F3504F3 if dtype is dtypes.float32 else 0x3FE6A09E667F3BCD
   e = alu(Ops.SHR, sub(bits, root), mantissa)
   f = sub(bitcast(sub(bits, alu(Ops.SHL, e, mantissa)), dtype), 1.0)
-  n = cast(sub(e, where(tiny, mantissa + 2, const(signed, 0))), dtype)
+  return cast(sub(e, where(tiny, mantissa + 2, const(signed, 0))), dtype), f
+
+
+def lower_log(x: UOp) -> UOp:
+  """log(x) = n·ln 2 + log(1 + f); with s = f/(2 + f), log(1 + f) = f - (f²/2 - s·(f²/2 + R)), R = 2·(s²/3 + s⁴/5 + …)
+  (the arrangement of Sun's fdlibm, which keeps the leading term exact)."""
+  dtype = x.dtype
+  n, f = exponent_of(x)
   s = alu(Ops.FDIV, f, add(f, 2.0))
   z = mul(s, s)
   terms = 5 if dtype is dtypes.float32 else 11
@@ -162,17 +173,10 @@ def lower_erf(x: UOp) -> UOp:
 
 
 def lower_sin(x: UOp) -> UOp:
-  """sin(x), x = q·π/2 + r, |r| <= π/4: ±sin(r) or ±cos(r) by q mod 4. r in float64 (Cody and Waite), for |x| >= 2**18
-  by Payne and Hanek."""
-  wide = dtypes.float64
-  y = cast(x, wide)
-  n = alu(Ops.ROUND, mul(y, 2 / math.pi))
-  r = sub(sub(y, mul(n, math.pi / 2)), mul(n, 6.123233995736766e-17))  # pi/2 in two parts
-  big = alu(Ops.NOT, less(absolute(x), float(1 << 18)))
-  quadrant = cast(where(big, 0.0, n), dtypes.int32)
-  q_big, r_big = _payne_hanek(x)
-  q = where(big, q_big, quadrant)
-  t = cast(where(big, r_big, r), dtypes.float32)
+  """sin(x), x = q·π/2 + r, |r| <= π/4: ±sin(r) or ±cos(r) by q mod 4."""
+  small = less(absolute(x), math.pi / 4)
+  quadrant, rest = quarter_turns(x)
+  q, t = where(small, 0, quadrant), where(small, x, rest)
   z = mul(t, t)
   sine = add(t, mul(mul(t, z), polynomial(z, [(-1) ** (k + 1) / math.factorial(2 * k + 3) for k in range(4)])))
   cosine = polynomial(z, [(-1) ** k / math.factorial(2 * k) for k in range(6)])
@@ -182,50 +186,90 @@ def lower_sin(x: UOp) -> UOp:
   return where(less(absolute(x), math.inf), out, const(x.dtype, math.nan))
 
 
-def _payne_hanek(x: UOp) -> tuple[UOp, UOp]:
-  """(quadrant, remainder in radians as float64) of a float32 >= 2**18 in size: the 24-bit mantissa times the 96 bits of
-  2/π that matter."""
+def quarter_turns(x: UOp) -> tuple[UOp, UOp]:
+  """(quadrant, remainder in radians) of a float32 >= 2**-7 in size, in integers (Payne and Hanek: Radian reduction for
+  trigonometric functions, 1983): the 24-bit mantissa times the 96 bits of 2/π that matter."""
   word, long = dtypes.uint32, dtypes.uint64
   bits = bitcast(x, word)
   mantissa = cast(alu(Ops.OR, alu(Ops.AND, bits, 0x7FFFFF), 0x800000), long)
-  # x = mantissa·2**e, e = exponent - 150 >= -5. Bits of 2**e·2/π that weigh 4 or more give whole turns, so the window
-  # begins at the bit that weighs 2, which is bit e - 2 after the point; 7 zeros in front keep that from being negative.
-  shift = sub(alu(Ops.AND, alu(Ops.SHR, bits, 23), 0xFF), 145)
-  padded = (
-    _TWO_OVER_PI[0] >> 7,
-    *(((a << 25) | (b >> 7)) & 0xFFFFFFFF for a, b in zip(_TWO_OVER_PI, _TWO_OVER_PI[1:])),
-  )
+  # x = mantissa·2**e, e = exponent - 150. Bits of 2**e·2/π that weigh 4 or more give whole turns, so the window begins
+  # at the bit that weighs 2, which is bit e - 2 after the point, or exponent - 120 of `words`.
+  words = (0, *_TWO_OVER_PI)
+  shift = sub(alu(Ops.AND, alu(Ops.SHR, bits, 23), 0xFF), 120)
   which, within = alu(Ops.SHR, shift, 5), cast(alu(Ops.AND, shift, 31), long)
   pick = []
   for k in range(4):
-    w = const(word, padded[k + 3])
-    for i in (2, 1, 0):
-      w = where(alu(Ops.CMPEQ, which, i), padded[k + i], w)
+    w = const(word, words[k + 4])
+    for i in (3, 2, 1, 0):
+      w = where(alu(Ops.CMPEQ, which, i), words[k + i], w)
     pick.append(cast(w, long))
   pairs = [alu(Ops.OR, alu(Ops.SHL, a, 32), b) for a, b in zip(pick, pick[1:])]
   high, middle, low = (alu(Ops.AND, alu(Ops.SHR, alu(Ops.SHL, p, within), 32), 0xFFFFFFFF) for p in pairs)
   product = add(add(alu(Ops.SHL, mul(mantissa, high), 32), mul(mantissa, middle)), alu(Ops.SHR, mul(mantissa, low), 32))
-  q = cast(alu(Ops.SHR, add(product, 1 << 61), 62), dtypes.int32)
-  fraction = bitcast(sub(product, alu(Ops.SHL, alu(Ops.SHR, add(product, 1 << 61), 62), 62)), dtypes.int64)
-  r = mul(cast(fraction, dtypes.float64), math.pi / 2 / (1 << 62))
+  turns = alu(Ops.SHR, add(product, 1 << 61), 62)
+  fraction = bitcast(sub(product, alu(Ops.SHL, turns, 62)), dtypes.int64)
+  q, r = cast(turns, dtypes.int32), mul(cast(fraction, x.dtype), math.pi / 2 / (1 << 62))
   negative = alu(Ops.CMPNE, alu(Ops.SHR, bits, 31), 0)
   return where(negative, alu(Ops.NEG, q), q), where(negative, alu(Ops.NEG, r), r)
 
 
+# Numbers of 36 bits as (head, tail): a head has 12 bits, so that the product of two is exact (Dekker: A floating-point
+# technique for extending the available precision, 1971), fused with an addition or not.
+
+
+def head(x: UOp) -> UOp:
+  return bitcast(alu(Ops.AND, bitcast(x, dtypes.uint32), 0xFFFFF000), x.dtype)
+
+
+def joined(x: UOp, y: UOp, *rest: UOp) -> Pair:
+  """x + y + rest, where |x| is the largest and has a head's grid or is near the sum."""
+  top = head(add(x, add(y, *rest) if rest else y))
+  tail = sub(y, sub(top, x))
+  return top, add(tail, *rest) if rest else tail
+
+
+def times(x: Pair, y: Pair) -> Pair:
+  return joined(mul(x[0], y[0]), add(mul(x[0], y[1]), mul(x[1], add(*y))))
+
+
+def exactly(value: float) -> Pair:
+  top = math.ldexp(math.floor(math.ldexp(value, k := 12 - math.frexp(value)[1])), -k)
+  return const(dtypes.float32, top), const(dtypes.float32, value - top)
+
+
+def log2_pair(x: UOp) -> Pair:
+  """log2(x) = n + log2(1 + f) = n + 2/ln 2·s·(1 + s²/3 + s⁴/5 + …), s = f/(2 + f), for 0 < x < inf."""
+  n, f = exponent_of(x)
+  d = add(f, 2.0)
+  lost = sub(f, sub(d, 2.0))
+  top = head(alu(Ops.FDIV, f, d))
+  rest = sub(sub(f, mul(top, head(d))), mul(top, add(sub(d, head(d)), lost)))
+  s = top, alu(Ops.FDIV, rest, d)
+  z = times(s, s)
+  w, third = add(*z), exactly(1 / 3)
+  tail = mul(w, polynomial(w, [1 / (2 * k + 5) for k in range(4)]))
+  t = times(z, joined(third[0], tail, third[1]))
+  return joined(n, *times(times(s, exactly(2 / math.log(2))), joined(const(x.dtype, 1.0), *t)))
+
+
 def lower_pow(x: UOp, y: UOp) -> UOp:
-  """x**y = exp(y·log|x|) in float64, negative for x < 0 and odd y; special cases as in C's pow."""
-  wide = dtypes.float64
-  a, b = cast(absolute(x), wide), cast(y, wide)
-  size = cast(lower_exp(mul(b, lower_log(a))), x.dtype)
-  one = const(x.dtype, 1.0)
-  whole = alu(Ops.CMPEQ, alu(Ops.FLOOR, b), b)
-  half = mul(b, 0.5)
+  """x**y = 2**(y·log2|x|), negative for x < 0 and odd y; special cases as in C's pow."""
+  a, b = absolute(x), clamped(y, -(2.0**40), 2.0**40)  # beyond, all but 1 overflows
+  p = times(log2_pair(a), (head(b), sub(b, head(b))))
+  n = alu(Ops.ROUND, clamped(add(*p), -200.0, 200.0))
+  r = times(joined(clamped(sub(p[0], n), -1.0, 1.0), clamped(p[1], -1.0, 1.0)), exactly(math.log(2)))
+  w = add(*r)
+  rest = mul(mul(w, w), polynomial(w, [1 / math.factorial(k) for k in range(2, 8)]))
+  size = scaled(add(add(r[0], add(r[1], rest)), 1.0), n)
+  inside = alu(Ops.OR, alu(Ops.AND, less(const(x.dtype, 0.0), a), less(a, math.inf)), alu(Ops.CMPNE, y, y))
+  size = where(inside, size, where(less(y, 0.0), alu(Ops.FDIV, const(x.dtype, 1.0), a), a))  # of 0, infinity, NaN
+  whole = alu(Ops.CMPEQ, alu(Ops.FLOOR, y), y)
+  half = mul(y, 0.5)
   odd = alu(Ops.AND, whole, alu(Ops.CMPNE, alu(Ops.FLOOR, half), half))
-  negative = alu(Ops.CMPNE, alu(Ops.SHR, bitcast(x, _BITS[x.dtype]), _BITS[x.dtype].itemsize * 8 - 1), 0)
+  negative = alu(Ops.CMPNE, alu(Ops.SHR, bitcast(x, dtypes.uint32), 31), 0)
   out = where(alu(Ops.AND, negative, odd), alu(Ops.NEG, size), size)
-  out = where(alu(Ops.AND, less(x, 0.0), alu(Ops.AND, alu(Ops.NOT, whole), less(absolute(x), math.inf))), math.nan, out)
-  out = where(alu(Ops.AND, alu(Ops.CMPEQ, absolute(x), 1.0), alu(Ops.CMPEQ, absolute(y), math.inf)), one, out)
-  return where(alu(Ops.OR, alu(Ops.CMPEQ, x, 1.0), alu(Ops.CMPEQ, y, 0.0)), one, out)
+  out = where(alu(Ops.AND, less(x, 0.0), alu(Ops.AND, alu(Ops.NOT, whole), less(a, math.inf))), math.nan, out)
+  return where(alu(Ops.OR, alu(Ops.CMPEQ, x, 1.0), alu(Ops.CMPEQ, y, 0.0)), 1.0, out)
 
 
 _FUNCTIONS: dict[Ops, Callable[..., UOp]] = {
