@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib
@@ -11,11 +12,12 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 T = TypeVar("T")
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
@@ -44,6 +46,7 @@ numpy: Any = LazyModule("numpy")
 tempfile: Any = LazyModule("tempfile")
 gzip: Any = LazyModule("gzip")
 hashlib: Any = LazyModule("hashlib")
+json: Any = LazyModule("json")
 profiling: Any = LazyModule("cProfile")
 progress: Any = LazyModule("tqdm")
 pstats: Any = LazyModule("pstats")
@@ -96,24 +99,32 @@ class ContextVar:
 
 
 class Context(contextlib.ContextDecorator):
-  """`with Context(DEBUG=2): ...` sets context variables for a block; unknown names raise."""
+  """`with Context(DEBUG=2): ...` sets context variables for a block; unknown names raise. With PROFILE=1, the block's
+  trace is written when it ends."""
 
   def __init__(self, **settings: Any) -> None:
     unknown = [k for k in settings if k not in ContextVar.all]
     if unknown:
       raise ValueError(f"unknown context variable {unknown[0]!r}; known: {', '.join(sorted(ContextVar.all))}")
     self.settings = settings
-    self.saved: list[dict[str, Any]] = []
+    self.saved: list[tuple[dict[str, Any], int]] = []
 
-  def __enter__(self) -> Context:
-    self.saved.append({k: ContextVar.all[k].value for k in self.settings})
+  def __enter__(self) -> Self:
+    self.saved.append(({k: ContextVar.all[k].value for k in self.settings}, len(_events)))
     for k, v in self.settings.items():
       ContextVar.all[k].value = v
     return self
 
   def __exit__(self, *_: object) -> None:
-    for k, v in self.saved.pop().items():
+    values, first = self.saved.pop()
+    traced = _events[first:] if self.settings.get("PROFILE") else None
+    file = PROFILE_FILE.value
+    for k, v in values.items():
       ContextVar.all[k].value = v
+    if traced is not None:
+      if not PROFILE:
+        del _events[first:]
+      write_trace(traced, file)
 
 
 DEBUG = ContextVar("DEBUG", 0)
@@ -127,6 +138,8 @@ BEAM = ContextVar("BEAM", 0)
 CPU_THREADS = ContextVar("CPU_THREADS", 0)  # of one device for one kernel; 0: the cores over the devices at work
 TRAINING = ContextVar("TRAINING", 0)
 CHECK_NAN = ContextVar("CHECK_NAN", 0)
+PROFILE = ContextVar("PROFILE", 0)
+PROFILE_FILE = ContextVar("PROFILE_FILE", "trace.json")
 DEFAULT_FLOAT = ContextVar("DEFAULT_FLOAT", "float32")
 DEFAULT_INT = ContextVar("DEFAULT_INT", "int32")
 DEV = ContextVar("DEV", "")  # where new tensors go (Device.DEFAULT)
@@ -140,11 +153,70 @@ globals().update(
     "ALL2ALL": 0, "ALLOW_DEVICE_USAGE": 1, "ALLOW_TF32": 0, "ALLREDUCE_CAST": 1, "CACHELEVEL": 2, "CAPTURING": 1,
     "CCACHE": 1, "CHECK_OOB": 0, "DISABLE_FAST_IDIV": 1, "FLOAT16": 0, "FUSE_OPTIM": 0, "IGNORE_BEAM_CACHE": 0,
     "IMAGE": 0, "JIT_BATCH_SIZE": 32, "LRU": 1, "MAX_BUFFER_SIZE": 0, "MAX_KERNEL_BUFFERS": 0, "NOLOCALS": 0,
-    "NO_MEMORY_PLANNER": 0, "PARALLEL": 0, "PCONTIG": 0, "PROFILE": 0, "RING": 1, "SCACHE": 1, "SPLIT_REDUCEOP": 1,
+    "NO_MEMORY_PLANNER": 0, "PARALLEL": 0, "PCONTIG": 0, "RING": 1, "SCACHE": 1, "SPLIT_REDUCEOP": 1,
     "TC_OPT": 0, "TC_SELECT": -1, "TRACEMETA": 1, "TRANSCENDENTAL": 1, "USE_ATOMICS": 0, "USE_TC": 1,
     "VALIDATE_WITH_CPU": 0, "VIZ": 0, "WINO": 0,
   }.items()}
 )  # fmt: skip
+
+
+def watched() -> bool:
+  """Whether kernels run one by one, to be timed or looked at, and tell the user's lines."""
+  return DEBUG >= 2 or bool(PROFILE) or bool(CHECK_NAN)
+
+
+# group and name of the track, name, from and to in seconds, what else there is to say
+Event = tuple[str, str, str, float, float, dict[str, Any]]
+MOST_EVENTS = 1 << 20  # more than a viewer opens
+_events: list[Event] = []
+_began = time.perf_counter()
+
+
+def note(group: str, track: str, name: str, start: float, end: float, more: dict[str, Any]) -> None:
+  """An event for the trace of PROFILE=1; what comes after MOST_EVENTS is left out."""
+  if PROFILE and len(_events) < MOST_EVENTS:
+    _events.append((group, track, name, start, end, more))
+
+
+class span:
+  """`with span("schedule"): ...`: how long a block takes, for the trace."""
+
+  __slots__ = ("more", "name", "start")
+
+  def __init__(self, name: str, **more: Any) -> None:
+    self.name, self.more = name, more
+
+  def __enter__(self) -> None:
+    self.start = time.perf_counter()
+
+  def __exit__(self, *_: object) -> None:
+    note("Python", threading.current_thread().name, self.name, self.start, time.perf_counter(), self.more)
+
+
+class Profile(Context):
+  """`with Profile("step.json"): ...` writes a trace of what runs in the block (docs/profiling.md), by default to
+  PROFILE_FILE."""
+
+  def __init__(self, file: str | os.PathLike[str] | None = None) -> None:
+    super().__init__(PROFILE=1, **({} if file is None else {"PROFILE_FILE": os.fspath(file)}))
+
+
+def write_trace(events: Sequence[Event], file: str) -> None:
+  """Events in the format that Perfetto (ui.perfetto.dev) and chrome://tracing open."""
+  groups = {group: i for i, group in enumerate(dict.fromkeys(e[0] for e in events), 1)}
+  tracks = {track: i for i, track in enumerate(dict.fromkeys(e[:2] for e in events), 1)}
+  rows = [{"name": "process_name", "ph": "M", "pid": i, "tid": 0, "args": {"name": g}} for g, i in groups.items()]
+  rows += [
+    {"name": "thread_name", "ph": "M", "pid": groups[g], "tid": i, "args": {"name": t}} for (g, t), i in tracks.items()
+  ]
+  for group, track, name, start, end, more in events:
+    at = {"pid": groups[group], "tid": tracks[group, track], "ts": (start - _began) * 1e6, "dur": (end - start) * 1e6}
+    rows.append({"name": name, "ph": "X", **at, "args": more})
+  with atomic_write(file) as f:
+    f.write(json.dumps({"traceEvents": rows, "displayTimeUnit": "ms"}).encode())
+
+
+atexit.register(lambda: write_trace(_events, PROFILE_FILE.value) if PROFILE else None)
 
 
 class GlobalCounters:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Buffer, Device, Placement, Sharding, Target, device_set, short_devices
+from tinygrad.device import Buffer, Device, Placement, Sharding, Target, device_set
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.estimate import Estimate, estimate
 from tinygrad.helpers import (
@@ -24,15 +24,18 @@ from tinygrad.helpers import (
   DEBUG,
   DEFER,
   NOOPT,
+  PROFILE,
   STRATEGY,
   ContextVar,
   GlobalCounters,
   LazyModule,
-  colored,
   cores,
+  note,
   numpy,
   prod,
-  size_to_str,
+  source_line,
+  span,
+  watched,
 )
 from tinygrad.uop.ops import BufferArg, GroupOp, Ops, UOp, buffer_of, print_graph, uops_in
 from tinygrad.uop.rewrite import substitute
@@ -49,6 +52,7 @@ scheduling: Any = LazyModule("tinygrad.schedule.schedule")
 codegen: Any = LazyModule("tinygrad.codegen")
 interpreter: Any = LazyModule("tinygrad.runtime.python")
 check_nan: Any = LazyModule("tinygrad.engine.check_nan")
+profile: Any = LazyModule("tinygrad.engine.profile")
 
 Box = tuple[tuple[int, int], ...]  # for each dim a half-open range
 INTERPRET = ContextVar("INTERPRET", 0)  # 1: evaluate the localized graph in numpy instead of compiling it
@@ -81,8 +85,10 @@ def program(ast: UOp, device: str, threads: int = 1) -> Program:
     cost = estimate(ast)
     if DEBUG >= 3:
       print(f"# kernel {cost.name}\n{print_graph(ast)}")
-    linear = codegen.lower_kernel(ast, backend.target, threads)
-    source = backend.render(linear, cost.name)
+    with span("codegen", kernel=cost.name):
+      linear = codegen.lower_kernel(ast, backend.target, threads)
+    with span("render", kernel=cost.name):
+      source = backend.render(linear, cost.name)
     if DEBUG >= 5:
       print(source)
     peers = frozenset(u.arg.slot for u in ast.toposort() if u.op is Ops.PARAM and u.arg.peers)
@@ -166,7 +172,8 @@ def canonical(sink: UOp, first: int = -1) -> tuple[UOp, list[UOp], dict[str, int
 
 def make_plan(sink: UOp, first: int = -1) -> Plan:
   """Localizes, schedules and compiles a canonical graph, whose buffers are numbered from `first` down."""
-  local = sharding.localize(sink)
+  with span("localize"):
+    local = sharding.localize(sink)
   for level, what, graph in ((7, "the graph, in the global view", sink), (6, "the program of each device", local)):
     if DEBUG >= level:
       print(f"# {what}\n{print_graph(graph)}")
@@ -174,7 +181,8 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
   if INTERPRET or set(devices) == {"NPY"} or any(getattr(Device[d], "interprets", False) for d in devices):
     buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
     return Plan((), (), tuple(first - u.arg.uid for u in buffers), (), local=local)
-  schedule = scheduling.create_schedule(local)
+  with span("schedule"):
+    schedule = scheduling.create_schedule(local)
   names = frozenset(name for i in schedule.items for name in i.variables)
   threads = threads_for({d for i in schedule.items for d in i.devices if d.startswith("CPU")})
   with taking_turns():
@@ -210,7 +218,7 @@ def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
   key_sink, buffers, values = canonical(sink)
   key: tuple[Any, ...] = (key_sink, INTERPRET.value, NOOPT.value, DEFER.value, STRATEGY.value, CPU_THREADS.value)
   first = -1
-  if CHECK_NAN:  # a plan that tells lines is of these lines only, and of nodes that no other plan has
+  if watched():  # a plan that tells lines is of these lines only, and of nodes that no other plan has
     key += (tuple(u.origin for u in sink.toposort()),)
     first -= next(_renumbered) * MOST_BUFFERS
   if (plan := _plans.get(key)) is None:
@@ -250,7 +258,8 @@ def realize(*roots: UOp) -> list[UOp]:
     sink = UOp.sink(*effects)
     if DEBUG >= 2 and (found := moves.report(sink)).rows:
       print(found)
-    plan, buffers, values = plan_of(sink)
+    with span("plan"):
+      plan, buffers, values = plan_of(sink)
     execute(Run(plan, [*map(buffer_of, buffers), *allocate_temps(plan)], values))
   return [made[root] for root in roots]
 
@@ -354,7 +363,8 @@ def execute(run: Run) -> None:
   for record in recorders:
     record(run)
   if run.plan.local is not None:
-    interpret(run)
+    with span("interpret"):
+      interpret(run)
     return
   for stretch in prepare(work_of(run)):
     stretch.launch()
@@ -368,6 +378,10 @@ class Work:
   program: Program | None
   memory: list[Buffer]
   variables: dict[str, int]
+
+  @property
+  def name(self) -> str:
+    return "copy" if self.program is None else self.program.name
 
 
 def work_of(run: Run) -> list[Work]:
@@ -439,8 +453,13 @@ class Stretch:
     self.calls = [backend.batch(calls) for backend, calls in zip(self.backends, lists.values())]
 
   def launch(self) -> None:
-    """Hands the work over; a copy between device sets is done here."""
-    if DEBUG >= 2:  # what is still queued is not a part of the time
+    """Hands the work over, one by one where that is `watched`; a copy between device sets is done here."""
+    if watched() and len(self.work) > 1:
+      with span("run", kernels=len(self.work)):
+        for w in self.work:
+          Stretch([w]).launch()
+      return
+    if DEBUG >= 2 or PROFILE:  # what is still queued is not a part of the time
       for backend in self.backends:
         backend.synchronize()
     start = time.perf_counter()
@@ -454,15 +473,26 @@ class Stretch:
     GlobalCounters.kernel_count += len(self.work)
     GlobalCounters.global_ops += self.ops
     GlobalCounters.global_mem += self.nbytes
-    if DEBUG >= 2:
+    if DEBUG >= 2 or PROFILE:
       for backend in self.backends:
         backend.synchronize()
-      seconds = time.perf_counter() - start
-      GlobalCounters.time_sum_s += seconds
-      show(first, self.ops, self.nbytes, seconds)
+      self.measured(start, time.perf_counter())
     elif DEBUG >= 1:
       for w in self.work:
-        show(w, 0, 0, None)
+        print(profile.label(w.item, w.name))
+
+  def measured(self, start: float, end: float) -> None:
+    """DEBUG's line and the trace's event for the one item of a stretch."""
+    w, seconds = self.work[0], end - start
+    GlobalCounters.time_sum_s += seconds
+    if DEBUG >= 2:
+      print(profile.line(w.item, w.name, self.ops, self.nbytes, seconds))
+    if PROFILE and not Device[w.item.devices[0]].simulated:
+      rates = {"GFLOP/s": self.ops / seconds * 1e-9, "GB/s": self.nbytes / seconds * 1e-9}
+      computes = [f"{op} at {source_line(*origin)}" if origin else op for op, origin in w.item.computes]
+      more = {"flops": self.ops, "bytes": self.nbytes, **rates, "computes": computes}
+      for device in w.item.devices:
+        note("devices", device, w.name, start, end, more)
 
   def check_nan(self) -> None:
     """Raises NonFiniteError if what is left of the kernels' results holds NaN or infinity."""
@@ -473,20 +503,19 @@ class Stretch:
     for w, d in bound:
       values = {**w.variables, DEVICE_NUM: d}
       args = (w.item.kernel, w.item.computes, w.item.devices[d], w.memory[0].handle(d), values)
-      check_nan.check_kernel(w.program.name if w.program else "", *args)
+      check_nan.check_kernel(w.name, *args)
 
 
 def prepare(work: Iterable[Work]) -> list[Stretch]:
-  """Stretches between copies, one hand-over a device each; with DEBUG=2 (to be timed) or CHECK_NAN one item each."""
+  """Stretches between copies, one hand-over a device each."""
   out: list[list[Work]] = []
   joins = False
   for w in work:
-    alone = w.program is None or DEBUG >= 2 or bool(CHECK_NAN)
-    if joins and not alone:
+    if joins and w.program is not None:
       out[-1].append(w)
     else:
       out.append([w])
-    joins = not alone
+    joins = w.program is not None
   return [Stretch(ws) for ws in out]
 
 
@@ -496,17 +525,6 @@ def pointers(w: Work, i: int, d: int) -> Any:
   if i in w.program.peers:
     return [w.memory[i].handle(k) for k in range(len(w.item.devices))]
   return w.memory[i].handle(d)
-
-
-def show(w: Work, ops: int, nbytes: int, seconds: float | None) -> None:
-  """DEBUG's line for an item."""
-  name = w.program.name if w.program is not None else "copy"
-  number = f"{GlobalCounters.kernel_count:5d} " if seconds is not None else ""
-  text = f"*** {short_devices(w.item.devices):12s} {number}{colored(f'{name:32s}', 'yellow' if w.item.peers else None)}"
-  text += f" mem {size_to_str(GlobalCounters.mem_used):>9s}"
-  if seconds is not None:
-    text += f" {seconds * 1e6:10.1f} us {ops / seconds * 1e-9:9.1f} GFLOP/s {nbytes / seconds * 1e-9:8.1f} GB/s"
-  print(text)
 
 
 # ---------------------------------------------------------------- host copies and the interpreter

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad.device import Target
-from tinygrad.helpers import DEBUG, LazyModule, round_up
+from tinygrad.helpers import DEBUG, LazyModule, round_up, span
 from tinygrad.renderer import llvm
 from tinygrad.runtime import diskcache
 from tinygrad.runtime.queues import QueueDevice
@@ -208,7 +208,8 @@ class Compiler:
     with self.lock:
       code = diskcache.get(key)
       if code is None:
-        code = self.object_code(source)
+        with span("compile", kernel=name):
+          code = self.object_code(source)
         diskcache.put(key, code)
       return self.load(code, name)
 
@@ -221,7 +222,7 @@ def compiler() -> Compiler:
 @functools.cache
 def _compiling() -> Any:
   """The thread that compiles."""
-  return futures.ThreadPoolExecutor(1)
+  return futures.ThreadPoolExecutor(1, "compiling")
 
 
 @dataclass(frozen=True, slots=True)

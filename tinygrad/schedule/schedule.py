@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tinygrad.device import Placement, Sharding, device_set
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import CHECK_NAN, prod
+from tinygrad.helpers import prod, watched
 from tinygrad.schedule import fuse
 from tinygrad.schedule.collectives import in_two_steps
 from tinygrad.schedule.lower import Home, Kernel, layout, lower
@@ -43,7 +43,7 @@ class ScheduleItem:
   devices: tuple[str, ...]
   variables: tuple[str, ...]
   peers: bool
-  computes: Lines = ()  # with CHECK_NAN
+  computes: Lines = ()  # where kernels are `watched`
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +118,12 @@ def chain(view: UOp) -> list[UOp]:
 
 
 def computed(value: UOp, stored: Container[UOp]) -> Lines:
-  """The float ops that one kernel computes `value` with, the last one first, down to what it reads from memory."""
+  """The float ops that one kernel computes `value` with, the last one first, down to what it reads from memory; the
+  value itself where there are none."""
   order = value.toposort(lambda u: u is value or u not in stored)
   ops = GroupOp.Elementwise | {Ops.REDUCE, Ops.GATHER, Ops.COLLECTIVE}
   mine = [u for u in reversed(order) if u.op in ops and dtypes.is_float(u.dtype) and (u is value or u not in stored)]
-  return tuple(dict.fromkeys((u.op.name.lower(), u.origin) for u in mine))
+  return tuple(dict.fromkeys((u.op.name.lower(), u.origin) for u in mine or [value]))
 
 
 class _Builder:
@@ -270,7 +271,8 @@ class _Builder:
     self.walk(step, value, target)
     if 0 not in layout(value.shape):
       if (transfer := self.transfer(value)) is not None and isinstance(target, Home):
-        step.item = ScheduleItem(transfer, (slot, self.slot_of(value.src[0])), device_set(transfer.result), (), False)
+        slots, lines = (slot, self.slot_of(value.src[0])), computed(value, self.homes) if watched() else ()
+        step.item = ScheduleItem(transfer, slots, device_set(transfer.result), (), False, lines)
       else:
         kernel = lower(value, target, self.homes)
         if not isinstance(target, Home) and overwrites_what_it_reads(kernel):
@@ -292,7 +294,7 @@ class _Builder:
   def item(self, kernel: Kernel, value: UOp, at: UOp) -> ScheduleItem:
     check_graph(kernel.ast, "kernel")
     names = tuple(v.arg[0] for v in kernel.ast.variables())
-    ops = computed(value, self.homes) if CHECK_NAN else ()
+    ops = computed(value, self.homes) if watched() else ()
     return ScheduleItem(kernel.ast, kernel.slots, device_set(self.where[at]), names, kernel.peers, ops)
 
   def transfer(self, u: UOp) -> Transfer | None:

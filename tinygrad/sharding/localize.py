@@ -16,7 +16,7 @@ from typing import Any
 
 from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import SPEC
+from tinygrad.helpers import SPEC, span
 from tinygrad.sharding.decisions import deliver
 from tinygrad.sharding.factors import collect, dims_of, factor_rule, legal, project
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, plan
@@ -41,7 +41,9 @@ SLICED_BELOW = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE))  # a slice of t
 def localize(sink: UOp) -> UOp:
   """The local view of a placed graph (docs/architecture.md, 3): no MOVE is left, buffers are behind SHARD."""
   check_graph(sink, "tensor")
-  view = Localizer(complete(place_in_order(sink))).run()
+  with span("place"):
+    order = place_in_order(sink)
+  view = Localizer(complete(order)).run()
   check_graph(view, "local")
   return view
 

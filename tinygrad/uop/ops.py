@@ -13,7 +13,7 @@ from typing import Any
 
 from tinygrad.device import Buffer, Placement, Sharding, show_placement
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
-from tinygrad.helpers import CHECK_NAN, DEFER, REDUCE_DTYPE, SPEC, prod, user_frame
+from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, prod, user_frame
 from tinygrad.uop import place
 from tinygrad.uop.cards import CARDS
 
@@ -491,7 +491,7 @@ class UOp:
     if not slow and ((one := device is None or type(device) is str) or (op in _ALIKE and not device.pending)):
       u = UOp.new(op, dtype, src, arg)
       u._device = device
-      return u if one and not CHECK_NAN.value else u.stamp()
+      return u if one and not (CHECK_NAN.value or PROFILE.value or DEBUG.value >= 2) else u.stamp()
     u = place.build(op, dtype, src, arg).stamp()
     d = u.device
     if isinstance(d, Sharding) and d.pending and not DEFER.value:

@@ -1,0 +1,229 @@
+"""What DEBUG=2 prints of a kernel, the roofline that it is held against, and the trace of PROFILE=1."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tinygrad import Context, Tensor, TinyJit
+from tinygrad.engine import profile, realize
+from tinygrad.helpers import PROFILE, Profile, note, write_trace
+
+HERE = Path(__file__).name
+LINE = re.compile(
+  r"\*\*\* (?P<device>\S+) +(?P<number>\d+) (?P<name>\S+) +mem +[\d.]+ \wB +(?P<us>[\d.]+) us"
+  r" +(?P<gflops>[\d.]+) GFLOP/s +(?P<bytes>[\d.]+) (?P<unit>\wB|B)"
+  r" +(?P<gbs>[\d.]+) GB/s +(?P<share>\d+)% (?P<line>\S+)"
+)
+
+
+@pytest.fixture
+def roofline(monkeypatch):
+  """10 GFLOP/s and 2 GB/s, whatever the machine."""
+  monkeypatch.setattr(profile, "peaks", lambda kind: (10e9, 2e9))
+
+
+def array(*shape: int) -> np.ndarray:
+  return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+
+
+def test_debug_2_shows_time_rates_share_and_line(capsys, roofline):
+  a, b = Tensor(array(256, 256)).realize(), Tensor(array(256, 256)).realize()
+  with Context(DEBUG=2):
+    (a @ b).realize()
+    (a + b).realize()
+  matmul, add = [LINE.match(line) for line in capsys.readouterr().out.splitlines() if line.startswith("***")]
+  for got, ops, nbytes in ((matmul, 2 * 256**3, 3 * 4 * 256**2), (add, 256**2, 3 * 4 * 256**2)):
+    seconds = float(got["us"]) * 1e-6
+    assert float(got["gflops"]) == pytest.approx(ops / seconds * 1e-9, abs=0.06, rel=0.01)
+    assert float(got["gbs"]) == pytest.approx(nbytes / seconds * 1e-9, abs=0.06, rel=0.01)
+    assert float(got["bytes"]) == pytest.approx(nbytes / 1e3, abs=0.06) and got["unit"] == "KB"
+    bound = max(ops / 10e9, nbytes / 2e9)  # the matmul's is its operations, the sum's its bytes
+    assert float(got["share"]) == pytest.approx(100 * bound / seconds, abs=0.6, rel=0.01)
+    assert got["line"].startswith(HERE)
+  assert matmul["name"] == "r_256_256_256" and add["name"] == "E_65536"
+  assert int(add["number"]) == int(matmul["number"]) + 1
+  assert int(add["line"].partition(":")[2]) == int(matmul["line"].partition(":")[2]) + 1
+
+
+def test_debug_2_times_each_kernel_of_a_replay(capsys, roofline):
+  step = TinyJit(lambda x: ((x @ x).realize() + 1).realize())
+  x = Tensor(array(32, 32)).realize()
+  for _ in range(3):
+    step(x)
+  with Context(DEBUG=2):
+    got = step(x)
+  lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("***")]
+  assert [line.split()[3] for line in lines] == ["r_32_32_32", "E_1024"]
+  assert np.allclose(got.numpy(), array(32, 32) @ array(32, 32) + 1, atol=1e-4)
+
+
+def test_the_roofline_is_measured_once_and_kept(capsys, monkeypatch, tmp_path):
+  monkeypatch.setenv("CACHEDIR", str(tmp_path))
+  monkeypatch.setattr(profile.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+  measured = []
+  monkeypatch.setattr(profile, "fastest", lambda value, device: measured.append(value.shape) or 0.01)
+  for _ in range(2):  # as two processes would
+    ops, nbytes = profile.peaks.__wrapped__("CPU")
+    assert (ops, nbytes) == (pytest.approx(2 * 1024**3 / 0.01), pytest.approx(4 * 2**25 / 0.01))
+  assert measured == [(1024, 1024, 1), (1,)]
+  header = capsys.readouterr().out.splitlines()[0]
+  assert "215 GFLOP/s" in header and "13 GB/s" in header and profile.processor() in header
+
+
+def test_a_busy_machine_s_roofline_is_not_kept(monkeypatch, tmp_path):
+  monkeypatch.setenv("CACHEDIR", str(tmp_path))
+  monkeypatch.setattr(profile.os, "getloadavg", lambda: (100.0, 100.0, 100.0))
+  times = iter((0.02, 0.02, 0.01, 0.01))
+  monkeypatch.setattr(profile, "fastest", lambda value, device: next(times))
+  first, second = profile.peaks.__wrapped__("CPU"), profile.peaks.__wrapped__("CPU")
+  assert second[0] == pytest.approx(2 * first[0])
+
+
+def test_fastest_runs_the_kernels_of_a_value():
+  before = realize.GlobalCounters.kernel_count
+  x = realize.UOp.buffer((1 << 14,), realize.dtypes.float32, "CPU")
+  assert 0 < profile.fastest(x.r(realize.Ops.ADD, (0,)), "CPU") < 1
+  assert realize.GlobalCounters.kernel_count == before
+
+
+# ---------------------------------------------------------------- the trace
+
+
+def events_of(file: Path) -> tuple[dict[str, list[dict]], dict[str, list[dict]]]:
+  """The events of each track of the group Python, and of each device."""
+  rows = json.loads(file.read_text())["traceEvents"]
+  groups = {r["pid"]: r["args"]["name"] for r in rows if r["name"] == "process_name"}
+  tracks = {(r["pid"], r["tid"]): r["args"]["name"] for r in rows if r["name"] == "thread_name"}
+  found: dict[str, dict[str, list[dict]]] = {"Python": {}, "devices": {}}
+  for r in rows:
+    if r["ph"] == "X":
+      found[groups[r["pid"]]].setdefault(tracks[r["pid"], r["tid"]], []).append(r)
+  return found["Python"], found["devices"]
+
+
+def check_nesting(events: list[dict]) -> None:
+  """Durations are positive, and two events of a track are apart or one holds the other."""
+  open_until: list[float] = []
+  for e in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
+    assert e["ts"] >= 0 and e["dur"] > 0
+    while open_until and open_until[-1] <= e["ts"]:
+      open_until.pop()
+    assert not open_until or e["ts"] + e["dur"] <= open_until[-1]
+    open_until.append(e["ts"] + e["dur"])
+
+
+def test_a_trace_holds_every_kernel_of_a_step(tmp_path):
+  x, w = Tensor(array(48, 40)).realize(), Tensor(array(40, 24), requires_grad=True).realize()
+  runs: list[realize.Run] = []
+  realize.recorders.append(runs.append)
+  try:
+    with Profile(tmp_path / "step.json"):
+      loss = (x @ w).softmax(-1).square().sum()
+      loss.backward()
+      Tensor.realize(loss, w.grad)
+  finally:
+    realize.recorders.remove(runs.append)
+  (run,) = runs
+  python, devices = events_of(tmp_path / "step.json")
+  for events in (*python.values(), *devices.values()):
+    check_nesting(events)
+  kernels = sorted(devices["CPU"], key=lambda e: e["ts"])
+  assert [k["name"] for k in kernels] == [p.name for p in run.plan.programs] and len(kernels) >= 4
+  for event, p in zip(kernels, run.plan.programs):
+    assert (event["args"]["flops"], event["args"]["bytes"]) == (p.cost.ops, p.cost.nbytes)
+    assert event["args"]["GB/s"] == pytest.approx(p.cost.nbytes / event["dur"] * 1e-3, rel=1e-3)
+  assert any(f"{HERE}:" in line for line in kernels[0]["args"]["computes"])
+  names = [e["name"] for e in python["MainThread"]]
+  assert names.count("run") == names.count("localize") == names.count("schedule") == names.count("place") == 1
+  spans = {e["name"]: e for e in python["MainThread"]}
+  assert spans["localize"]["ts"] <= spans["place"]["ts"] <= spans["schedule"]["ts"] < spans["run"]["ts"]
+  assert spans["run"]["ts"] <= kernels[0]["ts"]
+  assert kernels[-1]["ts"] + kernels[-1]["dur"] <= spans["run"]["ts"] + spans["run"]["dur"]
+  assert not PROFILE
+
+
+def test_stages_and_compiling_are_in_the_trace(tmp_path, monkeypatch):
+  monkeypatch.setenv("CACHEDIR", str(tmp_path))
+  x = Tensor(array(7, 13)).realize()
+  with Context(PROFILE=1, PROFILE_FILE=str(tmp_path / "t.json")):
+    (x * 1.2345 + 3).realize()
+  python, devices = events_of(tmp_path / "t.json")
+  main = [e["name"] for e in python.pop("MainThread")]
+  assert {"plan", "localize", "place", "schedule", "codegen", "render"} <= set(main)
+  (compiling,) = [e for events in python.values() for e in events]
+  assert compiling["name"] == "compile" and compiling["args"]["kernel"] == devices["CPU"][0]["name"]
+
+
+def test_devices_have_tracks_of_their_own_and_replays_are_shown(tmp_path):
+  devices = ("CPU:0", "CPU:1")
+  x, w = Tensor(array(8, 16)).shard(devices, 1).realize(), Tensor(array(16, 8)).shard(devices, 0).realize()
+  step = TinyJit(lambda x: (x @ w).relu().realize())
+  for _ in range(3):
+    step(x)
+  with Profile(tmp_path / "t.json"):
+    step(x)
+  _, got = events_of(tmp_path / "t.json")
+  assert set(got) == {"CPU", "CPU:1"}
+  assert [e["name"] for e in got["CPU"]] == [e["name"] for e in got["CPU:1"]]
+  assert len(got["CPU"]) == len(step.captured.work) >= 2
+
+
+def test_blocks_write_what_ran_in_them(tmp_path):
+  x = Tensor(array(16)).realize()
+  with Profile(tmp_path / "outer.json"):
+    (x + 1).realize()
+    with Profile(tmp_path / "inner.json"):
+      x.sum().realize()
+  outer, inner = (events_of(tmp_path / f"{name}.json")[1]["CPU"] for name in ("outer", "inner"))
+  assert [e["name"] for e in inner] == ["r_16"] and [e["name"] for e in outer] == ["E_16", "r_16"]
+  with Profile(tmp_path / "later.json"):
+    pass
+  assert events_of(tmp_path / "later.json") == ({}, {})
+
+
+def test_nothing_is_noted_when_it_is_off(tmp_path):
+  note("devices", "CPU", "never", 0.0, 1.0, {})
+  with Profile(tmp_path / "t.json"):
+    pass
+  assert "never" not in (tmp_path / "t.json").read_text()
+
+
+def test_a_trace_that_cannot_be_written_leaves_the_last_one(tmp_path):
+  file = tmp_path / "t.json"
+  file.write_text("before")
+  with pytest.raises(TypeError):
+    write_trace([("devices", "CPU", "k", 0.0, 1.0, {"bad": object()})], str(file))
+  assert file.read_text() == "before" and list(tmp_path.iterdir()) == [file]
+
+
+SCRIPT = """
+import sys, time
+from tinygrad import Tensor
+x = (Tensor([1.0, 2.0, 3.0]) * 2).realize()
+print("ready", flush=True)
+if sys.argv[1] == "wait":
+  time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", ["end", "wait"])
+def test_a_process_writes_its_trace_at_its_end_and_after_ctrl_c(tmp_path, how):
+  root = Path(__file__).parents[2]
+  env = {"PROFILE": "1", "PYTHONPATH": str(root), "PATH": "", "CACHEDIR": str(tmp_path / "cache")}
+  pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+  process = subprocess.Popen([sys.executable, "-c", SCRIPT, how], cwd=tmp_path, env=env, text=True, **pipes)
+  assert process.stdout.readline() == "ready\n"
+  if how == "wait":
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+  _, err = process.communicate(timeout=60)
+  assert ("KeyboardInterrupt" in err) == (how == "wait"), err
+  _, devices = events_of(tmp_path / "trace.json")
+  assert "E_3" in [e["name"] for e in devices["CPU"]]

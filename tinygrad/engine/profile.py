@@ -1,0 +1,99 @@
+"""What `DEBUG=2` shows of a kernel: its time, and how near that is to what the machine can do.
+
+The roofline is measured with kernels of our own, the first time that a kind of device is asked for. A kernel's share is
+the time that the nearer of the two bounds allows it, by the time that it took; what lies in a cache, or is narrower
+than float32, may exceed it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import time
+from pathlib import Path
+
+from tinygrad.codegen import lower_kernel
+from tinygrad.device import Device, short_devices
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import Context, GlobalCounters, colored, cores, json, numpy, prod, size_to_str, source_line
+from tinygrad.runtime import diskcache
+from tinygrad.schedule.schedule import ScheduleItem, create_schedule
+from tinygrad.sharding.localize import localize
+from tinygrad.uop.ops import Ops, UOp
+
+MATMUL, SUM, RUNS = 1024, 1 << 25, 12
+VERSION = "1"  # of what is measured
+
+
+def label(item: ScheduleItem, name: str, number: str = "") -> str:
+  """Where an item runs, its name (yellow if it reads from other devices), and the memory in use."""
+  shown = colored(f"{name:28s}", "yellow" if item.peers else None)
+  return f"*** {short_devices(item.devices):10s} {number}{shown} mem {size_to_str(GlobalCounters.mem_used):>8s}"
+
+
+def line(item: ScheduleItem, name: str, ops: int, nbytes: int, seconds: float) -> str:
+  """The label with time, rates, share of the roofline and the user's line."""
+  text = f"{label(item, name, f'{GlobalCounters.kernel_count:5d} ')} {seconds * 1e6:9.1f} us"
+  text += f" {ops / seconds * 1e-9:8.1f} GFLOP/s {size_to_str(nbytes):>8s} {nbytes / seconds * 1e-9:7.1f} GB/s"
+  kind = item.devices[0].partition(":")[0]
+  if not Device[item.devices[0]].simulated:
+    most_ops, most_bytes = peaks(kind)
+    machines = 1 if kind == "CPU" else len(item.devices)
+    text += f" {max(ops / most_ops, nbytes / most_bytes) / seconds / machines:5.0%}"
+  origin = next((origin for _, origin in item.computes if origin), None)
+  return f"{text} {source_line(*origin).partition(': ')[0]}" if origin else text
+
+
+@functools.cache
+def peaks(kind: str) -> tuple[float, float]:
+  """(operations, bytes) a second that kernels of ours reach: on the CPU with all cores, else on one device. Of a CPU
+  that has nothing else to do they are kept on disk, by its model. Prints them."""
+  target, model = Device[kind].target, processor()
+  key = diskcache.key_of("peaks", VERSION, model, str(cores()), str(target))
+  if kind == "CPU" and (found := diskcache.get(key)):
+    ops, nbytes = json.loads(found)
+  else:
+    a, b = (UOp.buffer((MATMUL, MATMUL), dtypes.float32, kind) for _ in range(2))
+    n, x = MATMUL, UOp.buffer((SUM,), dtypes.float32, kind)
+    product = a.reshape((n, 1, n)).expand((n, n, n)).alu(Ops.MUL, b.reshape((1, n, n)).expand((n, n, n)))
+    ops, nbytes = 2 * n**3 / fastest(product.r(Ops.ADD, (2,)), kind), 4 * SUM / fastest(x.r(Ops.ADD, (0,)), kind)
+    if kind == "CPU" and os.getloadavg()[0] < cores() / 2:
+      diskcache.put(key, json.dumps((ops, nbytes)).encode())
+  where = f"{model}, {cores()} cores" if kind == "CPU" else "one device"
+  bounds = f"{ops * 1e-9:.0f} GFLOP/s (a float32 matmul), {nbytes * 1e-9:.0f} GB/s (a sum)"
+  print(f"*** {kind}: % is of the nearer of {bounds}, measured on {where}")
+  return ops, nbytes
+
+
+def fastest(value: UOp, device: str) -> float:
+  """Seconds of the best of RUNS runs of the kernels for a value of buffers, which are filled with ones."""
+  backend = Device[device]
+  with Context(DEBUG=0, PROFILE=0, CHECK_NAN=0, NOOPT=0):
+    schedule = create_schedule(localize(UOp.sink(UOp.buffer(value.shape, value.dtype, device).assign(value))))
+    sizes = [4 * prod(b.shape) for b in schedule.buffers] + [t.nbytes for t in schedule.temps]
+    handles = [backend.alloc(n) for n in sizes]
+    calls = []
+    for handle, n in zip(handles, sizes):
+      backend.copyin(handle, memoryview(numpy.ones(n // 4, numpy.float32)))
+    for item in schedule.items:
+      assert isinstance(item.kernel, UOp)
+      source = backend.render(lower_kernel(item.kernel, backend.target, cores()), "peak")
+      calls.append(backend.bind(backend.compile(source, "peak"), [handles[s] for s in item.slots]))
+    batch, best = backend.batch(calls), float("inf")
+    for _ in range(RUNS):
+      start = time.perf_counter()
+      backend.submit_all([backend], [batch])
+      backend.synchronize()
+      best = min(best, time.perf_counter() - start)
+    for handle, n in zip(handles, sizes):
+      backend.free(handle, n)
+  return best
+
+
+def processor() -> str:
+  """The model of the CPU, as the system names it."""
+  file = Path("/proc/cpuinfo")
+  lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+  names = (text.partition(":")[2].strip() for text in lines if text.startswith("model name"))
+  return next(names, platform.processor() or platform.machine())
