@@ -112,7 +112,7 @@ def halo_dropped(patch: Patch) -> None:
     if u.arg.kind != "remap":
       return collective(self, u)
     out = []
-    for d in range(python.count(u.arg.result)):
+    for d in range(self.devices[u]):
       mine = [[x if e == d else np.zeros_like(x) for e, x in enumerate(self.values[s])] for s in u.src]
       replicated = [isinstance(p, Sharding) and len(p) != np.prod(p.parts_, initial=1) for p in u.arg.placements]
       if any(replicated):

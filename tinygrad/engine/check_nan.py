@@ -9,7 +9,7 @@ from tinygrad.device import Device
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy, source_line, user_line
 from tinygrad.schedule.schedule import Lines, computed
-from tinygrad.uop.cards import card
+from tinygrad.uop.cards import evaluate
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad.uop.rewrite import substitute
 
@@ -29,11 +29,7 @@ def written(ast: UOp, variables: Mapping[str, int]) -> Any:
   sizes = [r.src[0].vmax for r in ranges]
   values: dict[UOp, Any] = dict(zip(ranges, numpy.ix_(*map(numpy.arange, sizes))))
   for u in UOp.sink(*target.src[1:]).toposort():
-    if u.op is Ops.CONST:
-      values[u] = numpy.asarray(u.arg)
-    elif u.op not in (Ops.RANGE, Ops.SINK):
-      evaluate = card(u.op).evaluate
-      assert evaluate is not None, f"{u.op} in the index of a store"
+    if u.op not in (Ops.RANGE, Ops.SINK):
       values[u] = evaluate(u, [values[s] for s in u.src], ())
   index, *valid = (numpy.broadcast_to(values[u], sizes) for u in target.src[1:])
   return index[valid[0]] if valid else index

@@ -11,7 +11,7 @@ from tinygrad.device import Buffer, Device, DeviceError
 from tinygrad.dtype import DType, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.runtime.npy import HostBackend
-from tinygrad.uop.cards import card
+from tinygrad.uop.cards import evaluate
 from tinygrad.uop.ops import GroupOp, Ops, UOp, buffer_of
 
 
@@ -60,17 +60,13 @@ def mapped(u: UOp) -> Any:
     memory = buffer_of(u)
     array: Any = memory.handle()
     return array[: memory.nbytes_per_device].view(to_numpy_dtype(u.dtype)).reshape(u.shape)
-  if u.op in (Ops.DETACH, Ops.CONTIGUOUS):
-    return mapped(u.src[0])
   if u.op is Ops.BITCAST:
     return mapped(u.src[0]).view(to_numpy_dtype(u.dtype))
-  if u.op not in GroupOp.Movement - {Ops.CAT, Ops.PAD, Ops.SPREAD}:
+  if u.op not in GroupOp.Movement - {Ops.CAT, Ops.PAD, Ops.SPREAD} | {Ops.DETACH, Ops.CONTIGUOUS}:
     raise DeviceError(
       f"{u.op.name.lower()} of {u.dtype.name}{list(u.shape)}: nothing is computed on {u.device}\n"
       "  fix: move the value to a device first, e.g. x.to('CPU')"
     )
-  evaluate = card(u.op).evaluate
-  assert evaluate is not None
   return evaluate(u, [mapped(u.src[0])], u.shape)
 
 

@@ -20,20 +20,10 @@ class NullDevice:
   simulated: bool = True
   target: Target = TARGET
 
-  def alloc(self, nbytes: int) -> None:
-    """No memory."""
+  def nothing(self, *args: Any) -> None:
+    """No memory, no code, and nothing is ever pending."""
 
-  def free(self, handle: None, nbytes: int) -> None:
-    """Nothing to free."""
-
-  def wrap(self, array: Any) -> None:
-    """Never: there is no memory to share."""
-
-  def view(self, handle: None) -> None:
-    """There is no memory to look at."""
-
-  def copyin(self, handle: None, data: memoryview) -> None:
-    """The data goes nowhere."""
+  alloc = free = view = copyin = compile = synchronize = nothing
 
   def copyout(self, data: memoryview, handle: None) -> None:
     """Reads as zeros."""
@@ -42,12 +32,6 @@ class NullDevice:
 
   def render(self, linear: list[UOp], name: str) -> str:
     return llvm.render(linear, name)
-
-  def compile(self, source: str, name: str) -> None:
-    """No code."""
-
-  def synchronize(self) -> None:
-    """Nothing is ever pending."""
 
 
 def open_device(name: str) -> NullDevice:

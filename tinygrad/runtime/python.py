@@ -15,7 +15,7 @@ from tinygrad.device import Placement, Sharding, device_set
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy, prod
 from tinygrad.runtime.npy import HostBackend
-from tinygrad.uop.cards import CARDS
+from tinygrad.uop.cards import evaluate
 from tinygrad.uop.ops import Ops, UOp, map_arg, sint
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
@@ -49,10 +49,6 @@ class Resolved:
   shape: tuple[int, ...]
 
 
-def count(device: Placement | None) -> int:
-  return 0 if device is None else len(device_set(device))
-
-
 class Interpreter:
   """`values[u][d]`: the local value of u on device d; `memory(buffer)[d]`: the array (upper bounds) of a buffer's
   part.
@@ -66,31 +62,22 @@ class Interpreter:
 
   def run(self, sink: UOp) -> None:
     """Evaluates `sink` and then performs its ASSIGNs: every plain reader of a buffer has seen its old content."""
-    nodes = sink.toposort()
+    nodes = [u for u in sink.toposort() if u.op is not Ops.SINK]
     for u in nodes:
       self.devices[u] = self.number_of_devices(u)
     most = max(self.devices.values(), default=1) or 1
-    effects: list[tuple[UOp, int, Array]] = []
     for u in nodes:
-      if u.op is Ops.SINK:
-        continue
-      n = self.devices[u] or most
       if u.op is Ops.COLLECTIVE:
         self.values[u] = self.collective(u)
       else:
-        self.values[u] = [self.local(u, d) for d in range(n)]
-      if u.op is Ops.ASSIGN:
-        effects += [(u, d, x) for d, x in enumerate(self.values[u])]
-    for u, d, x in effects:
-      buffer = root_buffer(u.src[0])
-      content = self.memory(buffer)[d]
-      write(content, self.positions(u.src[0], d), x)
+        self.values[u] = [self.local(u, d) for d in range(self.devices[u] or most)]
+    for u in nodes:
+      for d, x in enumerate(self.values[u] if u.op is Ops.ASSIGN else ()):
+        write(self.memory(root_buffer(u.src[0]))[d], self.positions(u.src[0], d), x)
 
   def number_of_devices(self, u: UOp) -> int:
-    if u.op is Ops.BUFFER:
-      return count(u.arg.device)
-    if u.op is Ops.COLLECTIVE:
-      return count(u.arg.result)
+    if u.op in (Ops.BUFFER, Ops.COLLECTIVE):
+      return len(device_set(u.arg.device if u.op is Ops.BUFFER else u.arg.result))
     return max((self.devices[s] for s in u.src), default=0)
 
   # ---- integers
@@ -100,10 +87,8 @@ class Interpreter:
     if isinstance(x, int):
       return x
     if (x, d) not in self.resolved:
-      values = {
-        v: UOp.const(dtypes.index, d if v.arg[0] == DEVICE_NUM else self.variables[v.arg[0]]) for v in x.variables()
-      }
-      value = simplify(substitute(x, values))
+      numbers = {**self.variables, DEVICE_NUM: d}
+      value = simplify(substitute(x, {v: UOp.const(dtypes.index, numbers[v.arg[0]]) for v in x.variables()}))
       assert value.op is Ops.CONST, f"unbound variables in {x!r}"
       self.resolved[x, d] = value.arg
     return self.resolved[x, d]
@@ -115,31 +100,23 @@ class Interpreter:
 
   def local(self, u: UOp, d: int) -> Array:
     """The value of `u` on device d."""
-    shape = self.shape(u, d)
     match u.op:
-      case Ops.CONST:
-        return numpy.full((), u.arg, to_numpy_dtype(u.dtype))
       case Ops.VARIABLE:
         return numpy.full((), self.number(u, d), to_numpy_dtype(u.dtype))
       case Ops.BUFFER:
         return self.memory(u)[d].copy()
       case Ops.SHARD:
-        return numpy.array(self.memory(u.src[0])[d][tuple(slice(0, n) for n in shape)])  # an array, of 0-d ones too
-      case Ops.ASSIGN:
-        return self.values[u.src[1]][d]
-      case Ops.CONTIGUOUS | Ops.DETACH:
-        return self.values[u.src[0]][d]
+        return numpy.array(self.memory(u.src[0])[d][tuple(map(slice, self.shape(u, d)))])  # an array, of 0-d ones too
       case Ops.AFTER:
         return self.after(u, d)
-    xs = [self.values[s][d] for s in u.src]
-    return self.evaluate(u, xs, shape, d)
+    return self.evaluate(u, [self.values[s][d] for s in u.src], d)
 
-  def evaluate(self, u: UOp, xs: list[Array], shape: tuple[int, ...], d: int) -> Array:
-    evaluate = CARDS[u.op].evaluate
-    assert evaluate is not None, f"{u.op} has no value"
-    node: Any = Resolved(u.op, u.dtype, u.src, map_arg(u.arg, lambda x: self.number(x, d)), shape)
+  def evaluate(self, u: UOp, xs: list[Array], d: int, dtype: DType | None = None) -> Array:
+    """By the card of `u`, in another dtype if one is given."""
+    shape, dtype = self.shape(u, d), dtype or u.dtype
+    node = Resolved(u.op, dtype, u.src, map_arg(u.arg, lambda x: self.number(x, d)), shape)
     with numpy.errstate(all="ignore"):
-      out = numpy.asarray(evaluate(node, xs, shape), to_numpy_dtype(u.dtype))
+      out = numpy.asarray(evaluate(node, xs, shape), to_numpy_dtype(dtype))
     assert out.shape == shape, f"{u.op} gives {out.shape}, its shape is {shape}"
     return out
 
@@ -158,15 +135,10 @@ class Interpreter:
     while view.op not in (Ops.BUFFER, Ops.SHARD, Ops.AFTER):
       chain.append(view)
       view = view.src[0]
-    valid = self.shape(view, d)
     whole = self.memory(root_buffer(view))[d].shape if shape is None else shape
-    at = numpy.arange(prod(whole), dtype=numpy.int64).reshape(whole)[tuple(slice(0, n) for n in valid)]
+    at = numpy.arange(prod(whole), dtype=numpy.int64).reshape(whole)[tuple(map(slice, self.shape(view, d)))]
     for u in reversed(chain):
-      evaluate = CARDS[u.op].evaluate
-      assert evaluate is not None
-      to = self.shape(u, d)
-      node: Any = Resolved(u.op, dtypes.int64, u.src, map_arg(u.arg, lambda x: self.number(x, d)), to)
-      at = evaluate(node, [at], to)
+      at = self.evaluate(u, [at], d, dtypes.int64)
     return at
 
   # ---- communication
@@ -176,15 +148,12 @@ class Interpreter:
     c = u.arg
     whole: dict[UOp, Array] = {}
     for x in c.template.toposort():
-      shape = self.shape(x, 0)
       if x.op is Ops.HOLE:
         i = x.arg[0]
-        whole[x] = assemble(self.values[u.src[i]], c.placements[i], x.max_shape, shape)
-      elif x.op is Ops.CONST:
-        whole[x] = numpy.full((), x.arg, to_numpy_dtype(x.dtype))
+        whole[x] = assemble(self.values[u.src[i]], c.placements[i], x.max_shape, self.shape(x, 0))
       else:
-        whole[x] = self.evaluate(x, [whole[s] for s in x.src], shape, 0)
-    return [part(whole[c.template], c.result, d, c.template.max_shape) for d in range(count(c.result))]
+        whole[x] = self.evaluate(x, [whole[s] for s in x.src], 0)
+    return [part(whole[c.template], c.result, d, c.template.max_shape) for d in range(self.devices[u])]
 
 
 def root_buffer(view: UOp) -> UOp:
@@ -201,7 +170,7 @@ def write(content: Array, positions: Array, value: Array) -> None:
 def box(p: Placement, d: int, upper: Sequence[int], shape: Sequence[int]) -> tuple[slice, ...]:
   """The global indices that device d holds: blocks by the upper bounds, cut off at the actual length."""
   if isinstance(p, str):
-    return tuple(slice(0, n) for n in shape)
+    return tuple(map(slice, shape))
   sizes = p.local_shape(upper)
   los = [min(n, p.block(i, d) * size) if p.parts(i) > 1 else 0 for i, (n, size) in enumerate(zip(shape, sizes))]
   return tuple(slice(lo, min(n, lo + size)) for lo, size, n in zip(los, sizes, shape))
@@ -225,10 +194,7 @@ def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape:
   partial: dict[tuple[int, ...], tuple[Array, Array]] = {}
   for d, block in enumerate(blocks):
     at = box(p, d, upper, shape)
-    key = coordinates(p, d)
-    if key not in partial:
-      partial[key] = numpy.zeros(shape, dtype), numpy.zeros(shape, bool)
-    value, known = partial[key]
+    value, known = partial.setdefault(coordinates(p, d), (numpy.zeros(shape, dtype), numpy.zeros(shape, bool)))
     assert value[at].shape == block.shape, (
       f"device {d} holds {block.shape} of {shape} in {p}, expected {value[at].shape}"
     )

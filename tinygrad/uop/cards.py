@@ -78,3 +78,10 @@ def define(op: Ops, **fields: Any) -> None:
 
 def card(op: Ops) -> Card:
   return CARDS[op]
+
+
+def evaluate(u: Any, xs: list[Any], shape: tuple[int, ...]) -> Any:
+  """The value of `u` on numpy operands, by its card."""
+  rule = CARDS[u.op].evaluate
+  assert rule is not None, f"{u.op} has no value"
+  return rule(u, xs, shape)
