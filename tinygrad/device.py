@@ -392,6 +392,7 @@ class Target:
   threads: bool = False  # grid of threads (GPU) rather than loops
   shares: bool = False  # threads of the device may share a kernel out (CPU)
   features: tuple[str, ...] = ()
+  float64: bool = True
 
 
 class Backend(Protocol):

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
-from tinygrad.device import Buffer, Device, Mesh, P, Placement, ShardError, Sharding, show_placement
+from tinygrad.device import Buffer, Device, Mesh, P, Placement, ShardError, Sharding, device_set, show_placement
 from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
 from tinygrad.engine.realize import Held, host_array, join, realize, to_numpy_once
 from tinygrad.gradient import compute_gradient
@@ -93,6 +93,9 @@ class Tensor(Hashing, metaclass=_Training):
   @uop.setter
   def uop(self, u: UOp) -> None:
     self._uop = u
+    if u.dtype is dtypes.float64 and (bad := [d for d in device_set(self.device) if not Device[d].target.float64]):
+      fix = "use float32 there, or compute in float64 on CPU"
+      mismatch("float64", f"{bad[0]} has no float64", [u], fix, TypeError)
     if (state := memory_state(u, moved=True)) is not None:
       _views.setdefault(state, weakref.WeakValueDictionary())[id(self)] = self
 

@@ -205,8 +205,13 @@ class Elementwise(Movement):
     a, b = self._operands(x, "pow", reverse)
     if dtypes.is_float(a.dtype):
       return self._new(a.alu(Ops.POW, b))
-    # float64 holds every exact result up to 2**53
-    return self._new(a.cast(dtypes.float64).alu(Ops.POW, b.cast(dtypes.float64)).alu(Ops.ROUND).cast(a.dtype))
+    base, n = self._new(a), self._new(b)
+    one, unit = base.const_like(1), base.eq(1) if dtypes.is_unsigned(a.dtype) else base.eq(1) | base.eq(-1)
+    below, odd = n < 0, n & 1
+    n, out = below.where(odd, n.minimum(odd + 62)), one  # beyond 63, only powers of -1, 0 and 1 fit
+    for _ in range(6):
+      out, base, n = (n & 1).ne(0).where(out * base, out), base * base, n >> 1
+    return (below & ~unit).where(0, out)
 
   def _whole_power(self, n: _int) -> Self:
     if n == 0:
