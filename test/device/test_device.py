@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from tinygrad import Context, Device, DeviceError, Tensor
+from tinygrad import Context, Device, DeviceError, Sharding, Tensor, dtypes
+from tinygrad.device import Buffer
 from tinygrad.helpers import DEV
 
 
@@ -23,9 +24,9 @@ def test_default_is_assigned_or_a_context():
     DEV.value = ""
 
 
-def run(code, **environment):
+def run(*code, **environment):
   done = subprocess.run(
-    [sys.executable, "-c", code],
+    [sys.executable, *(code if len(code) > 1 else ("-c", *code))],
     capture_output=True,
     text=True,
     env={"PATH": "", "PYTHONPATH": ":".join(sys.path), **environment},
@@ -45,6 +46,53 @@ def test_environment(environment, want):
 def test_gpu_names_run_where_the_environment_says():
   code = "from tinygrad import *; x = Tensor([1., 2.]).shard(('GPU:0', 'GPU:1'), 0); print((x * 2).tolist(), x.device)"
   assert run(code, GPU="CPU") == "[2.0, 4.0] Sharding(CPU:0-1: x)"
+
+
+def test_the_report_is_a_command_that_warns_of_nothing():
+  said = run("-W", "error", "-m", "tinygrad.device", GPU="CPU").splitlines()
+  assert said[0].startswith("CPU   yes") and said[-1] == "GPU   CPU"
+
+
+WITHOUT_PACKAGES = """
+import sys
+sys.modules.update(dict.fromkeys(["pyopencl", "cuda", "cuda.bindings"]))  # None: cannot be imported
+from tinygrad import DeviceError, Tensor
+try:
+  z = Tensor.arange(8).float().shard(("KIND:0", "KIND:1"), axis=0)
+  print((z * z).sum().item())
+except DeviceError as e:
+  print(e)
+"""
+
+
+@pytest.mark.parametrize("kind, extra", [("CL", "opencl"), ("CUDA", "cuda")])
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(kind, extra):
+  said = run(WITHOUT_PACKAGES.replace("KIND", kind))
+  assert f"device {kind} needs the package" in said and f"fix: pip install 'tinygrad[{extra}]'" in said
+  said = run(WITHOUT_PACKAGES.replace("KIND", "GPU"))
+  assert "no GPU backend works here" in said and "fix: GPU=CPU in the environment" in said
+  assert f"{kind}: device {kind} needs the package" in said and f"pip install 'tinygrad[{extra}]'" in said
+
+
+def test_without_packages_gpu_examples_run_on_cpu_devices():
+  assert run(WITHOUT_PACKAGES.replace("KIND", "GPU"), GPU="CPU") == "140.0"
+
+
+def test_a_device_without_room_gives_the_others_memory_back(monkeypatch):
+  first, second = Device["CPU:0"], Device["CPU:1"]
+  held, given = [], []
+  alloc, free = first.alloc, first.free
+  monkeypatch.setattr(first, "alloc", lambda n: held.append(alloc(n)) or held[-1])
+  monkeypatch.setattr(first, "free", lambda handle, n: given.append(handle) or free(handle, n))
+
+  def full(nbytes):
+    raise MemoryError(f"CPU:1: no memory for a buffer of {nbytes} bytes")
+
+  monkeypatch.setattr(second, "alloc", full)
+  before = Device.mem_used("CPU:0")
+  with pytest.raises(MemoryError, match="CPU:1: no memory for a buffer of 4096 bytes"):
+    Buffer(Sharding(("CPU:0", "CPU:1"), 0), (2048,), dtypes.float32).allocate()
+  assert len(held) == 1 and given == held and Device.mem_used("CPU:0") == before
 
 
 def test_names():

@@ -593,7 +593,15 @@ class Buffer:
     backends = [Device[self.devices[0]]]
     if not backends[0].simulated:
       backends = [Device[d] for d in self.devices]
-    self.handles = [b.alloc(nbytes) for b in backends]
+    got: list[Any] = []
+    try:
+      for b in backends:
+        got.append(b.alloc(nbytes))
+    except MemoryError:
+      for b, handle in zip(backends, got):  # those that had room
+        b.free(handle, nbytes)
+      raise
+    self.handles = got
     total = nbytes * len(self.devices)
     GlobalCounters.mem_used += total
     for b in backends:
@@ -630,7 +638,3 @@ def report() -> None:
       default = ", the default" if kind == Device.DEFAULT.partition(":")[0] else ""
       print(f"{kind:5s} yes   {getattr(backend, 'description', 'virtual devices with threads of their own')}{default}")
   print("GPU   " + os.environ.get("GPU", "the first of these that works: " + ", ".join(GPUS)))
-
-
-if __name__ == "__main__":
-  importlib.import_module("tinygrad.device").report()  # that of the package: this file runs a second time as __main__

@@ -1,0 +1,9 @@
+"""`python -m tinygrad.device`: which kinds of device work here, and what brings those that do not.
+
+A file of its own: the package imports `tinygrad.device`, whose text would run a second time as `__main__`.
+"""
+
+from tinygrad.device import report
+
+if __name__ == "__main__":
+  report()
