@@ -424,9 +424,9 @@ def outline(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
 def outline_of(u: UOp) -> UOp:
   """The outline of a node as it is."""
   try:
-    return u._outline
+    return u.outline
   except AttributeError:
-    u._outline = seen = _see(u, True)
+    u.outline = seen = _see(u, True)
     return seen
 
 
@@ -520,7 +520,7 @@ def build(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
     seen = told_apart(op, src, seen)
   step = step_of(op, dtype, seen, arg, None, settings())
   u = stepped(step, op, dtype, src, arg)
-  u._outline = step.result
+  u.outline = step.result
   return u
 
 
@@ -529,7 +529,7 @@ def stepped(step: Step, op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -
   if step.forms is not step.src:
     src = tuple([realized(f, o, s) for f, o, s in zip(step.forms, step.src, src)])
   u = UOp.new(op, dtype, src, arg)
-  u._shape, u._device = step.result._shape, step.result._device
+  u.shape, u.device = step.result.shape, step.result.device
   return u
 
 
@@ -556,7 +556,7 @@ def _realized(form: UOp, end: UOp, u: UOp, known: dict[UOp, UOp]) -> UOp:
 def made(like: UOp, src: tuple[UOp, ...], arg: Any) -> UOp:
   """The node on these sources, which has the shape and the placement of `like`."""
   v = UOp.new(like.op, like.dtype, src, arg)
-  v._shape, v._device = like.shape, like.device
+  v.shape, v.device = like.shape, like.device
   return v
 
 

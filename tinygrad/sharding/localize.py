@@ -228,10 +228,10 @@ class Localizer:
         self.ask(u, rule)
       if u not in wanted:
         continue
-      if u._device is None and u is not sink:
+      if u.device is None and u is not sink:
         done[u] = u
         continue
-      rule = self.rule(u, u._device)
+      rule = self.rule(u, u.device)
       values.append(u)
       places.append(None)
       rules.append(rule)
@@ -248,7 +248,7 @@ class Localizer:
         v = UOp.new(u.op, u.dtype, src, u.arg if rule.arg is None else rule.arg)
         if rule.shape is not None:
           assert not checked or v.shape == rule.shape, f"{v!r} is not of the shape {rule.shape}"
-          v._shape = rule.shape
+          v.shape = rule.shape
       else:
         v = rule[1]([done[s if as_it_is(s, there) else (s, there)] for s, there in rule[0]])
       if v.origin is None:
@@ -274,12 +274,12 @@ class Localizer:
       return self.find(u, p)
     if u.op in GroupOp.Elementwise:
       for s in u.src:
-        if s._device is not p:
+        if s.device is not p:
           break
       else:
-        return _alike(p, u._shape)
+        return _alike(p, u.shape)
     arg = None if u.op is Ops.CONTIGUOUS else u.arg
-    key = (u.op, arg, p, u._shape, *[x for s in u.src for x in (s._shape, s._device)])
+    key = (u.op, arg, p, u.shape, *[x for s in u.src for x in (s.shape, s.device)])
     found: Rule | Local | None = _locals.get(key)
     if found is None:
       found = self.find(u, p)

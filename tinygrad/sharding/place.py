@@ -38,7 +38,7 @@ def place_in_order(sink: UOp) -> list[UOp]:
   roots arrive at the placement that their Tensor showed. Where this saves no bytes the hooks' graph stands."""
   order = sink.toposort()
   sink.shape, sink.device  # noqa: B018 (fills in those of all nodes below)
-  if any(owes(u._device) for u in order):
+  if any(owes(u.device) for u in order):
     if DEFER.value:
       with Context(RESHARD=1):  # where that forbids a move, the hooks have said so
         again = Placer(order).run().toposort()
@@ -109,12 +109,12 @@ class Placer:
         src = told_apart(u.op, tuple([base.get(s, s) for s in u.src]), src)
       if as_made.issuperset(u.src):
         plan[u] = None
-        device = u._device
+        device = u.device
         if isinstance(device, Sharding) and device.pending:
           outlines[u] = outline_of(u)
           self.indebted.append(u)
         else:
-          outlines[u] = outline_of(u) if u.op in SEEN else leaf(u.dtype, u._shape, device)
+          outlines[u] = outline_of(u) if u.op in SEEN else leaf(u.dtype, u.shape, device)
           as_made.add(u)
         continue
       key = (u.op, u.dtype, src, u.arg, 0.0, under)
@@ -122,7 +122,7 @@ class Placer:
       outlines[u] = step.result
       if u.op is Ops.REDUCE and step.forms is not step.src:
         self.follow(u, step)
-      device = step.result._device
+      device = step.result.device
       if step.asks or (isinstance(device, Sharding) and device.pending):
         self.indebted.append(u)
 
@@ -180,7 +180,7 @@ class Placer:
     outlines, base, summed = self.outlines, self.base, self.summed
     for u in dict.fromkeys(reversed(self.indebted)):
       v = outlines[u]
-      here = v._device
+      here = v.device
       if isinstance(here, Sharding) and here.pending and u.op is not Ops.MOVE:
         if (whole := wholes.get(v)) is None:
           whole = wholes[v] = ways.cost(v, here.settled)

@@ -6,10 +6,11 @@ import enum
 import hashlib
 import itertools
 import math
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Buffer, Placement, Sharding, show_placement
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
@@ -17,96 +18,31 @@ from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPE
 from tinygrad.uop import place
 from tinygrad.uop.cards import CARDS
 
-
-class Ops(enum.IntEnum):
-  """Every op, from the tensor level to the kernel level. IntEnum: hashing and comparing are hot."""
-
+# Every op, from the tensor level to the kernel level. IntEnum: hashing and comparing are hot.
+Ops = enum.IntEnum(
+  "Ops",
   # leaves
-  UNIQUE = enum.auto()
-  CONST = enum.auto()
-  IOTA = enum.auto()
-  BUFFER = enum.auto()
-  VARIABLE = enum.auto()
-  BIND = enum.auto()
-  HOLE = enum.auto()
+  "UNIQUE CONST IOTA BUFFER VARIABLE BIND HOLE "
   # unary
-  NEG = enum.auto()
-  RECIP = enum.auto()
-  EXP = enum.auto()
-  LOG = enum.auto()
-  SIN = enum.auto()
-  SQRT = enum.auto()
-  TANH = enum.auto()
-  ERF = enum.auto()
-  FLOOR = enum.auto()
-  CEIL = enum.auto()
-  ROUND = enum.auto()
-  NOT = enum.auto()
-  CAST = enum.auto()
-  BITCAST = enum.auto()
+  "NEG RECIP EXP LOG SIN SQRT TANH ERF FLOOR CEIL ROUND NOT CAST BITCAST "
   # binary
-  ADD = enum.auto()
-  SUB = enum.auto()
-  MUL = enum.auto()
-  FDIV = enum.auto()
-  IDIV = enum.auto()
-  MOD = enum.auto()
-  MAX = enum.auto()
-  MIN = enum.auto()
-  POW = enum.auto()
-  AND = enum.auto()
-  OR = enum.auto()
-  XOR = enum.auto()
-  SHL = enum.auto()
-  SHR = enum.auto()
-  CMPLT = enum.auto()
-  CMPEQ = enum.auto()
-  CMPNE = enum.auto()
+  "ADD SUB MUL FDIV IDIV MOD MAX MIN POW AND OR XOR SHL SHR CMPLT CMPEQ CMPNE "
   # ternary
-  WHERE = enum.auto()
+  "WHERE "
   # movement
-  RESHAPE = enum.auto()
-  PERMUTE = enum.auto()
-  EXPAND = enum.auto()
-  PAD = enum.auto()
-  SHRINK = enum.auto()
-  FLIP = enum.auto()
-  CAT = enum.auto()
-  WINDOW = enum.auto()
-  SPREAD = enum.auto()
+  "RESHAPE PERMUTE EXPAND PAD SHRINK FLIP CAT WINDOW SPREAD "
   # indexing and reduction
-  GATHER = enum.auto()
-  REDUCE = enum.auto()
+  "GATHER REDUCE "
   # placement
-  MOVE = enum.auto()
-  SHARD = enum.auto()
-  COLLECTIVE = enum.auto()
+  "MOVE SHARD COLLECTIVE "
   # effects and structure
-  ASSIGN = enum.auto()
-  AFTER = enum.auto()
-  CONTIGUOUS = enum.auto()
-  DETACH = enum.auto()
-  SINK = enum.auto()
+  "ASSIGN AFTER CONTIGUOUS DETACH SINK "
   # kernels
-  PARAM = enum.auto()
-  PEER = enum.auto()
-  RANGE = enum.auto()
-  ENDRANGE = enum.auto()
-  INDEX = enum.auto()
-  LOAD = enum.auto()
-  STORE = enum.auto()
-  FOLD = enum.auto()
-  ACC = enum.auto()
-  SCRATCH = enum.auto()
-  BARRIER = enum.auto()
-  VECTORIZE = enum.auto()
-  EXTRACT = enum.auto()
-  IF = enum.auto()
-  ENDIF = enum.auto()
-  MULACC = enum.auto()
-
-  def __repr__(self) -> str:
-    return f"Ops.{self.name}"
+  "PARAM PEER RANGE ENDRANGE INDEX LOAD STORE FOLD ACC SCRATCH BARRIER VECTORIZE EXTRACT IF ENDIF "
+  "MULACC",
+  module=__name__,
+)
+Ops.__repr__ = lambda op: f"Ops.{op.name}"  # type: ignore[method-assign, attr-defined]
 
 
 class GroupOp:
@@ -175,6 +111,9 @@ class Collective:
   placements: tuple[Placement, ...]
   result: Placement
 
+  def __repr__(self) -> str:
+    return f"{self.kind} of {self.template.op.name}"
+
 
 sint = Any  # int | UOp: mypy cannot follow operators on the union
 _table: dict[tuple[Any, ...], _Ref] = {}
@@ -194,11 +133,10 @@ def _forget(ref: _Ref) -> None:
 
 
 class Hooks:
-  """What modules above this one put in: the simplifier of integer expressions, the checks of `SPEC=2`, and the line
-  that new nodes are said to come from (of a gradient the forward line; None: the user's frame is looked up)."""
+  """What modules above this one put in: the checks of `SPEC=2`, and the line that new nodes are said to come from (of a
+  gradient the forward line; None: the user's frame is looked up)."""
 
   origin: tuple[str, int] | None = None
-  simplify: Callable[[UOp], UOp] = staticmethod(lambda u: u)
   check: Callable[[UOp], None] = staticmethod(lambda u: None)
 
 
@@ -226,30 +164,20 @@ class UOp:
   """
 
   __slots__ = (
-    "__weakref__",
-    "_bounds",
-    "_device",
-    "_key",
-    "_outline",
-    "_shape",
-    "_simplified",
-    "arg",
-    "dtype",
-    "op",
-    "origin",
-    "src",
-  )
+    "__weakref__", "arg", "bounds", "device", "dtype", "key", "op", "origin", "outline", "shape", "simplified", "src",
+  )  # fmt: skip
   op: Ops
   dtype: DType
   src: tuple[UOp, ...]
   arg: Any
   origin: tuple[str, int] | None  # the user's line; outside every key
-  _shape: tuple[Any, ...]  # these are filled in when first asked for
-  _device: Placement | None
-  _bounds: tuple[Any, Any]
-  _key: bytes
-  _outline: UOp  # what placement can see of it
-  _simplified: UOp
+  outline: UOp  # what placement can see of it (sharding/decisions.py)
+  # filled in when first asked for, by the functions in FACTS
+  shape: tuple[Any, ...]  # the logical one; () for scalars and all inside kernels. Ints, or integer expressions
+  device: Placement | None  # where the value lives, debts visible; None for constants, which live anywhere
+  bounds: tuple[int, int]  # inclusive (least, greatest) value of an integer or bool expression
+  key: bytes  # a digest of the graph that is the same in every process: what orders operands
+  simplified: UOp  # the simplest equal expression
 
   @staticmethod
   def new(op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
@@ -293,31 +221,22 @@ class UOp:
 
   # ---- properties
 
-  @property
-  def shape(self) -> tuple[Any, ...]:
-    """The logical shape; `()` for scalars and everything inside kernels. Dims are ints or integer expressions."""
-    try:
-      return self._shape
-    except AttributeError:
-      pass
-    if not all(hasattr(s, "_shape") for s in self.src):  # iterative: graphs may be deeper than the stack
-      for u in self.toposort(lambda u: not hasattr(u, "_shape")):
-        u._shape = CARDS[u.op].shape(u)
-    self._shape = CARDS[self.op].shape(self)
-    return self._shape
+  if not TYPE_CHECKING:  # else every name would pass for an attribute
 
-  @property
-  def device(self) -> Placement | None:
-    """Where the value lives, debts visible; None for constants, which live anywhere."""
-    try:
-      return self._device
-    except AttributeError:
-      pass
-    if not all(hasattr(s, "_device") for s in self.src):
-      for u in self.toposort(lambda u: not hasattr(u, "_device")):
-        u._device = _result_device(u)
-    self._device = _result_device(self)
-    return self._device
+    def __getattr__(self, name: str) -> Any:
+      """What is not filled in yet, computed for all nodes below first: graphs may be deeper than the stack."""
+      if (rule := FACTS.get(name)) is None:
+        raise AttributeError(f"a UOp has no attribute {name!r}")
+      known = _slots[name]
+      try:
+        for s in self.src:
+          known(s)
+      except AttributeError:
+        for u in self.toposort(lambda u: not knows(u, name)):
+          setattr(u, name, rule(u))
+        return known(self)
+      setattr(self, name, fact := rule(self))
+      return fact
 
   @property
   def ndim(self) -> int:
@@ -341,17 +260,6 @@ class UOp:
     return u
 
   @property
-  def key(self) -> bytes:
-    """A digest of the graph that is the same in every process: what orders operands."""
-    try:
-      return self._key
-    except AttributeError:
-      for u in self.toposort(lambda u: not hasattr(u, "_key")):
-        text = f"{int(u.op)} {u.dtype!r} {u.arg!r}".encode()
-        u._key = hashlib.blake2b(text + b"".join(s._key for s in u.src), digest_size=8).digest()
-      return self._key
-
-  @property
   def val(self) -> int:
     """The value of an integer CONST."""
     assert self.op is Ops.CONST, self.op
@@ -359,23 +267,11 @@ class UOp:
 
   @property
   def vmin(self) -> int:
-    least: int = self.bounds[0]
-    return least
+    return self.bounds[0]
 
   @property
   def vmax(self) -> int:
-    greatest: int = self.bounds[1]
-    return greatest
-
-  @property
-  def bounds(self) -> tuple[Any, Any]:
-    """Inclusive (least, greatest) value of an integer or bool expression."""
-    try:
-      return self._bounds
-    except AttributeError:
-      for u in self.toposort(lambda u: not hasattr(u, "_bounds")):
-        u._bounds = _bounds_of(u)
-      return self._bounds
+    return self.bounds[1]
 
   def toposort(self, gate: Callable[[UOp], bool] | None = None) -> list[UOp]:
     """Every node below and including this one, sources first; with `gate`, only nodes that pass it (and are reached
@@ -490,7 +386,7 @@ class UOp:
         slow, device = (slow or device is not None), d
     if not slow and ((one := device is None or type(device) is str) or (op in _ALIKE and not device.pending)):
       u = UOp.new(op, dtype, src, arg)
-      u._device = device
+      u.device = device
       return u if one and not (CHECK_NAN.value or PROFILE.value or DEBUG.value >= 2) else u.stamp()
     u = place.build(op, dtype, src, arg).stamp()
     d = u.device
@@ -502,7 +398,7 @@ class UOp:
     """An elementwise op; shapes and dtypes must agree already."""
     dtype = dtypes.bool if op in GroupOp.Comparison else others[0].dtype if op is Ops.WHERE else self.dtype
     if self.dtype is dtypes.index or (others and others[0].dtype is dtypes.index):
-      return Hooks.simplify(UOp.new(op, dtype, (self, *others)))
+      return UOp.new(op, dtype, (self, *others)).simplified
     if op is Ops.NEG and self.owed is Ops.MUL and not dtypes.is_unsigned(dtype):
       return self.alu(Ops.MUL, self.const_like(-1))  # one of the factors is lifted
     return UOp.build(op, dtype, (self, *others))
@@ -762,16 +658,25 @@ def _result_device(u: UOp) -> Placement | None:
   return place.result(u) if op is not Ops.SINK else None
 
 
+# in each operand these only rise or only fall (IDIV by a divisor without 0), so their extremes are at the corners
+_MONOTONE: dict[Ops, Callable[..., Any]] = {
+  Ops.ADD: operator.add, Ops.SUB: operator.sub, Ops.MUL: operator.mul, Ops.NEG: operator.neg, Ops.MAX: max,
+  Ops.MIN: min, Ops.IDIV: operator.floordiv, Ops.CMPLT: operator.lt, Ops.CAST: lambda x: x,
+}  # fmt: skip
+_LOGIC: dict[Ops, Callable[..., Any]] = {Ops.NOT: operator.not_, Ops.AND: operator.and_, Ops.OR: operator.or_}
+
+
 def _bounds_of(u: UOp) -> tuple[Any, Any]:
   """Interval arithmetic; floor semantics of IDIV and MOD."""
-  if u.op is Ops.CONST:
-    return u.arg, u.arg
-  if u.op is Ops.VARIABLE:
-    return u.arg[1], u.arg[2]
-  if u.op is Ops.BIND:
-    return u.src[0].bounds
-  if u.op is Ops.RANGE:
-    return 0, max(u.src[0].vmax - 1, 0)
+  match u.op:
+    case Ops.CONST:
+      return u.arg, u.arg
+    case Ops.VARIABLE:
+      return u.arg[1], u.arg[2]
+    case Ops.BIND:
+      return u.src[0].bounds
+    case Ops.RANGE:
+      return 0, max(u.src[0].vmax - 1, 0)
   if u.dtype is not dtypes.index and u.dtype is not dtypes.bool:
     return dtypes.min(u.dtype), dtypes.max(u.dtype)
   whole = (False, True) if u.dtype is dtypes.bool else (-(1 << 62), 1 << 62)
@@ -779,43 +684,43 @@ def _bounds_of(u: UOp) -> tuple[Any, Any]:
     return whole
   (a, b), *rest = [s.bounds for s in u.src]
   c, d = rest[0] if rest else (0, 0)
+  if u.op in (Ops.IDIV, Ops.MOD) and c <= 0 <= d:
+    return whole
+  if (f := _MONOTONE.get(u.op) or (_LOGIC.get(u.op) if u.dtype is dtypes.bool else None)) is not None:
+    corners = [f(*xs) for xs in itertools.product((a, b), *rest)]
+    return min(corners), max(corners)
   match u.op:
-    case Ops.ADD:
-      return a + c, b + d
-    case Ops.SUB:
-      return a - d, b - c
-    case Ops.NEG:
-      return -b, -a
-    case Ops.MUL:
-      products = (a * c, a * d, b * c, b * d)
-      return min(products), max(products)
-    case Ops.MAX:
-      return max(a, c), max(b, d)
-    case Ops.MIN:
-      return min(a, c), min(b, d)
-    case Ops.IDIV if c > 0 or d < 0:
-      quotients = (a // c, a // d, b // c, b // d)
-      return min(quotients), max(quotients)
-    case Ops.MOD if c > 0 or d < 0:
+    case Ops.MOD:
       one = c == d and a // c == b // c
       return (a, b) if 0 <= a and b < c else (a % c, b % c) if one else (min(0, c + 1), max(0, d - 1))
-    case Ops.CMPLT:
-      return a >= d and False or b < c, a < d
     case Ops.CMPEQ:
       return a == b == c == d, not (b < c or d < a)
     case Ops.CMPNE:
       return b < c or d < a, not a == b == c == d
-    case Ops.NOT if u.dtype is dtypes.bool:
-      return not b, not a
-    case Ops.AND if u.dtype is dtypes.bool:
-      return a and c, b and d
-    case Ops.OR if u.dtype is dtypes.bool:
-      return a or c, b or d
     case Ops.WHERE:
-      return min(rest[0][0], rest[1][0]), max(rest[0][1], rest[1][1])
-    case Ops.CAST:
-      return a, b
+      return min(c, rest[1][0]), max(d, rest[1][1])
   return whole
+
+
+# What a node knows of itself, given that its sources know it of themselves.
+FACTS: dict[str, Callable[[UOp], Any]] = {
+  "shape": lambda u: CARDS[u.op].shape(u),
+  "device": _result_device,
+  "bounds": _bounds_of,
+  "key": lambda u: hashlib.blake2b(
+    f"{int(u.op)} {u.dtype!r} {u.arg!r}".encode() + b"".join([s.key for s in u.src]), digest_size=8
+  ).digest(),
+}
+_slots: dict[str, Callable[[UOp], Any]] = {name: vars(UOp)[name].__get__ for name in UOp.__slots__}
+
+
+def knows(u: UOp, name: str) -> bool:
+  """Whether that slot of `u` is filled in."""
+  try:
+    _slots[name](u)
+  except AttributeError:
+    return False
+  return True
 
 
 # ---------------------------------------------------------------- args and printing
@@ -853,22 +758,18 @@ def as_dims(shape: Iterable[sint]) -> tuple[sint, ...]:
 
 
 def smax(a: sint, b: sint) -> sint:
-  return (
-    max(a, b) if isinstance(a, int) and isinstance(b, int) else simplify_sint(sint_to_uop(a).maximum(sint_to_uop(b)))
-  )
+  return max(a, b) if type(a) is type(b) is int else simplify_sint(sint_to_uop(a).maximum(b))
 
 
 def smin(a: sint, b: sint) -> sint:
-  return (
-    min(a, b) if isinstance(a, int) and isinstance(b, int) else simplify_sint(sint_to_uop(a).minimum(sint_to_uop(b)))
-  )
+  return min(a, b) if type(a) is type(b) is int else simplify_sint(sint_to_uop(a).minimum(b))
 
 
 def simplify_sint(x: sint) -> sint:
   """A dim in its simplest form: an int where it is one."""
   if isinstance(x, int):
     return x
-  x = Hooks.simplify(x)
+  x = x.simplified
   return x.arg if x.op is Ops.CONST else x
 
 
@@ -913,16 +814,10 @@ def print_graph(root: UOp) -> str:
   lines = []
   for u in order:
     src = ", ".join(f"%{number[s]}" for s in u.src)
-    what = f"{u.dtype.name}{render_shape(u.shape)}" if u.op is not Ops.SINK else ""
+    what = f"  {u.dtype.name}{render_shape(u.shape)}" if u.op is not Ops.SINK else ""
     where = f"  {show_placement(u.device)}" if isinstance(u.device, Sharding) else ""
-    arg = (
-      ""
-      if u.arg is None
-      else f" {u.arg.kind} of {u.arg.template.op.name}"
-      if isinstance(u.arg, Collective)
-      else f" {u.arg!r}"
-    )
-    lines.append(f"%{number[u]:<4} {u.op.name:10s} ({src}){arg}  {what}{where}".rstrip())
+    arg = "" if u.arg is None else f" {u.arg!r}"
+    lines.append(f"%{number[u]:<4} {u.op.name:10s} ({src}){arg}{what}{where}")
   return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tinygrad.uop.ops import Ops, UOp, map_arg
+from tinygrad.uop.ops import Ops, UOp, knows, map_arg
 
 Rule = Callable[[UOp, Any], UOp | None]
 
@@ -84,13 +84,13 @@ def substitute(root: UOp, mapping: Mapping[UOp, UOp], memo: dict[UOp, UOp] | Non
     done[u] = v = UOp.new(u.op, u.dtype, src, arg)
     if v.origin is None:
       v.origin = u.origin
-    if arg is u.arg and hasattr(u, "_device") and hasattr(u, "_shape"):
+    if arg is u.arg and knows(u, "device") and knows(u, "shape"):
       for s, t in zip(u.src, src):
         if s not in alike and s is not t and (s.op is not t.op or s.device != t.device or s.shape != t.shape):
           break
         alike.add(s)
       else:
-        v._device, v._shape = u._device, u._shape
+        v.device, v.shape = u.device, u.shape
         alike.add(u)
   return done[root]
 

@@ -10,7 +10,7 @@ from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import SPEC
 from tinygrad.uop.cards import CARDS
-from tinygrad.uop.ops import GroupOp, Hooks, Ops, UOp, print_graph
+from tinygrad.uop.ops import GroupOp, Hooks, Ops, UOp, knows, print_graph
 
 
 class SpecError(AssertionError):
@@ -26,8 +26,7 @@ def check(u: UOp) -> None:
     u.shape  # noqa: B018 (the card's shape rule raises)
   except (TypeError, ValueError, IndexError) as e:
     sources = "".join(
-      f"\n    src[{i}]: {s.op.name} {s.dtype}{list(s._shape) if hasattr(s, '_shape') else ''}"
-      for i, s in enumerate(u.src)
+      f"\n    src[{i}]: {s.op.name} {s.dtype}{list(s.shape) if knows(s, 'shape') else ''}" for i, s in enumerate(u.src)
     )
     raise SpecError(f"{u.op.name} with arg {u.arg!r} and dtype {u.dtype}: {e}{sources}") from e
 

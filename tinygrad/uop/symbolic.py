@@ -9,12 +9,12 @@ Mathematics, ch. 3).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.uop.cards import CARDS
-from tinygrad.uop.ops import GroupOp, Hooks, Ops, UOp
+from tinygrad.uop.ops import FACTS, GroupOp, Ops, UOp
 
 Terms = dict[UOp, int]
 _ALU = GroupOp.Elementwise - {Ops.BITCAST}
@@ -26,16 +26,15 @@ def integer(n: int) -> UOp:
 
 def simplify(root: UOp) -> UOp:
   """The simplest equal expression; works on whole kernels too (every node is simplified, sources first)."""
-  try:
-    return root._simplified
-  except AttributeError:
-    pass
-  for u in root.toposort(lambda u: not hasattr(u, "_simplified")):
-    src = tuple(s._simplified for s in u.src)
-    v = u if src == u.src else u.replace(src=src)
-    w = fold(v)
-    w._simplified = v._simplified = u._simplified = w
-  return root._simplified
+  return root.simplified
+
+
+def _simplified(u: UOp) -> UOp:
+  src = tuple([s.simplified for s in u.src])
+  v = u if src == u.src else u.replace(src=src)
+  w = fold(v)
+  w.simplified = v.simplified = w
+  return w
 
 
 def fold(u: UOp) -> UOp:
@@ -181,14 +180,14 @@ def join_remainders(terms: Terms, c: int) -> tuple[Terms, int]:
       if a.op is not Ops.MOD or a.src[1].op is not Ops.CONST:
         continue
       x, m = a.src[0], a.src[1].arg
-      quotient = simplify(UOp.new(Ops.IDIV, dtypes.index, (x, integer(m))))
+      quotient = x // m
       joined: UOp | None = None
       if terms.get(quotient) == k * m:
         joined, partner = x, quotient
       else:
         for b, n in terms.items():
           if n == k * m and b.op is Ops.MOD and b.src[0] is quotient and b.src[1].op is Ops.CONST:
-            joined, partner = simplify(UOp.new(Ops.MOD, dtypes.index, (x, integer(m * b.src[1].arg)))), b
+            joined, partner = x % (m * b.src[1].arg), b
             break
       if joined is not None:
         del terms[a], terms[partner]
@@ -216,11 +215,11 @@ def fold_product(u: UOp) -> UOp:
 # ---------------------------------------------------------------- division and remainder
 
 
-def split_by_factor(terms: Terms, c: int, m: int) -> tuple[int, Terms, int, Terms, int] | None:
-  """g > 1 dividing m such that the sum is g*y + s with 0 <= s < g: (g, terms of y, constant of y, terms of s,
-  constant of s).
+def split_by_factor(terms: Terms, c: int, factors: Iterable[int]) -> tuple[int, Terms, int, Terms, int] | None:
+  """The greatest g > 1 of `factors` such that the sum is g*y + s with 0 <= s < g: (g, terms of y, constant of y, terms
+  of s, constant of s).
   """
-  for g in sorted({math.gcd(n, m) for n in terms.values()}, reverse=True):
+  for g in sorted(set(factors), reverse=True):
     if g <= 1:
       break
     big = {a: n // g for a, n in terms.items() if n % g == 0}
@@ -253,16 +252,16 @@ def _divide(terms: Terms, c: int, m: int) -> UOp:
   lo, hi = sum_bounds(terms, c)
   if lo // m == hi // m:
     return integer(lo // m)
-  if (split := split_by_factor(terms, c, m)) is not None:
+  if (split := split_by_factor(terms, c, [math.gcd(n, m) for n in terms.values()])) is not None:
     g, big, d, _, _ = split
-    return simplify(UOp.new(Ops.IDIV, dtypes.index, (build_sum(big, d), integer(m // g))))
+    return build_sum(big, d) // (m // g)
   if len(terms) == 1 and c == 0:
     ((a, n),) = terms.items()
-    if n == 1 and a.op is Ops.IDIV and a.src[1].op is Ops.CONST and a.src[1].arg > 0:
-      return simplify(UOp.new(Ops.IDIV, dtypes.index, (a.src[0], integer(a.src[1].arg * m))))
-    if n == 1 and a.op is Ops.MOD and a.src[1].op is Ops.CONST and a.src[1].arg % m == 0:
-      inner = simplify(UOp.new(Ops.IDIV, dtypes.index, (a.src[0], integer(m))))
-      return simplify(UOp.new(Ops.MOD, dtypes.index, (inner, integer(a.src[1].arg // m))))
+    k: int = a.src[1].arg if n == 1 and a.op in (Ops.IDIV, Ops.MOD) and a.src[1].op is Ops.CONST else 0
+    if k > 0 and a.op is Ops.IDIV:
+      return a.src[0] // (k * m)
+    if k > 0 and k % m == 0:
+      return a.src[0] // m % (k // m)
   return UOp.new(Ops.IDIV, dtypes.index, (build_sum(terms, c), integer(m)))
 
 
@@ -273,7 +272,7 @@ def fold_mod(u: UOp) -> UOp:
   x, y = u.src
   if y.op is not Ops.CONST or y.arg <= 0:
     return u
-  m = y.arg
+  m: int = y.arg
   if m == 1:
     return integer(0)
   terms, c = linear(x)
@@ -288,19 +287,16 @@ def fold_mod(u: UOp) -> UOp:
   lo, hi = sum_bounds(rest, c)
   if lo // m == hi // m:
     return build_sum(rest, c - lo // m * m)
-  if (split := split_by_factor(rest, c, m)) is not None:
+  if (split := split_by_factor(rest, c, [math.gcd(n, m) for n in rest.values()])) is not None:
     g, big, d, small, s = split
-    high = simplify(UOp.new(Ops.MOD, dtypes.index, (build_sum(big, d), integer(m // g))))
-    return simplify(
-      UOp.new(Ops.ADD, dtypes.index, (UOp.new(Ops.MUL, dtypes.index, (high, integer(g))), build_sum(small, s)))
-    )
+    return build_sum(big, d) % (m // g) * g + build_sum(small, s)
   return UOp.new(Ops.MOD, dtypes.index, (build_sum(rest, c), integer(m)))
 
 
 def fold_extremum(u: UOp) -> UOp:
   """max(x, y) and min(x, y) where the bounds decide them."""
   larger, smaller = u.src
-  difference = simplify(UOp.new(Ops.SUB, dtypes.index, (larger, smaller)))
+  difference = larger - smaller
   if difference.vmin < 0:
     larger, smaller = smaller, larger
     if difference.vmax > 0:
@@ -311,7 +307,7 @@ def fold_extremum(u: UOp) -> UOp:
 def fold_comparison(u: UOp) -> UOp:
   """x < y as terms < c with common factors divided out: g*y + s < c -> y < ceil((c - s)/g) where 0 <= s < g."""
   x, y = u.src
-  terms, c = linear(simplify(UOp.new(Ops.SUB, dtypes.index, (x, y))))
+  terms, c = linear(x - y)
   lo, hi = sum_bounds(terms, c)
   if u.op is not Ops.CMPLT:
     if lo > 0 or hi < 0:
@@ -319,14 +315,8 @@ def fold_comparison(u: UOp) -> UOp:
     return u
   if hi < 0 or lo >= 0:
     return UOp.const(dtypes.bool, hi < 0)
-  for g in sorted({abs(n) for n in terms.values()}, reverse=True):
-    if g <= 1:
-      break
-    big = {a: n // g for a, n in terms.items() if n % g == 0}
-    small = {a: n for a, n in terms.items() if n % g}
-    slo, shi = sum_bounds(small, c % g)
-    if slo >= 0 and shi < g:  # g*(y + c//g) + s < 0  <=>  y + c//g < 0
-      return UOp.new(Ops.CMPLT, dtypes.bool, (build_sum(big, 0), integer(-(c // g))))
+  if (split := split_by_factor(terms, c, map(abs, terms.values()))) is not None:  # g*(y + d) + s < 0  <=>  y + d < 0
+    _, terms, c, _, _ = split
   return UOp.new(Ops.CMPLT, dtypes.bool, (build_sum(terms, 0), integer(-c)))
 
 
@@ -335,4 +325,4 @@ _INDEX_RULES = {
   Ops.MOD: fold_mod, Ops.MAX: fold_extremum, Ops.MIN: fold_extremum, Ops.WHERE: fold_identity,
 }  # fmt: skip
 
-Hooks.simplify = staticmethod(simplify)
+FACTS["simplified"] = _simplified
