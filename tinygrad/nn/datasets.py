@@ -21,14 +21,13 @@ Folder = str | os.PathLike[str] | None
 
 def _find(url: str, name: str, folder: Folder) -> Path:
   """The file of a data set: in `folder`, in `$DATASETS/name`, or downloaded."""
-  place = folder or (Path(getenv("DATASETS", "")) / name if getenv("DATASETS", "") else None)
-  file = url.rpartition("/")[2]
-  if place is None:
+  file, sets = url.rpartition("/")[2], getenv("DATASETS", "")
+  if not folder and not sets:
     try:
       return fetch(url, name=file, subdir=name)
     except ConnectionError as e:
       raise ConnectionError(f"{e}\n  or: put {file} into a folder F/{name}, and set DATASETS=F") from e
-  if not (path := Path(place) / file).is_file():
+  if not (path := Path(folder or Path(sets) / name) / file).is_file():
     raise FileNotFoundError(f"{path} is not there\n  fix: download it from {url}")
   return path
 

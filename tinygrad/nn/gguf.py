@@ -12,7 +12,6 @@ import mmap
 import os
 import struct
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tinygrad.dtype import DType, dtypes
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
 ggml: Any = LazyModule("gguf")  # the sizes of the tensor types, and the values of the quantised ones
 T = TypeVar("T")
+File = Tensor | str | os.PathLike[str]  # a file's path, or its bytes as a uint8 tensor
 MAX_DIMS = 4  # GGML_MAX_DIMS
 MAX_NESTING = 4  # of arrays within arrays
 Q8_BLOCK = 32  # weights that share one scale
@@ -53,6 +53,15 @@ SCALARS: dict[int, str] = {
 }  # fmt: skip
 
 
+def contents(fn: File) -> tuple[str, memoryview]:
+  """(what errors call it, its bytes): a mapped file, or the bytes of a uint8 tensor."""
+  if isinstance(fn, Tensor):
+    return "tensor", memoryview(np.ascontiguousarray(fn.numpy())).cast("B")
+  with open(fn, "rb") as f:  # an empty file cannot be mapped
+    size = os.fstat(f.fileno()).st_size
+    return os.fspath(fn), memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+
+
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
   """Where one tensor lies: `shape` is row-major, `offset` and `nbytes` are in bytes of the file."""
@@ -70,23 +79,20 @@ class _Cursor:
   def __init__(self, path: str, data: memoryview):
     self.path, self.data, self.at = path, data, 0
 
-  def error(self, field: str, problem: str, fix: str = REFETCH, at: int | None = None) -> GGUFError:
-    return GGUFError(self.path, field, problem, fix, self.at if at is None else at)
-
   def check(self, ok: bool, field: str, problem: str, fix: str = REFETCH, at: int | None = None) -> None:
     if not ok:
-      raise self.error(field, problem, fix, at)
+      raise GGUFError(self.path, field, problem, fix, self.at if at is None else at)
 
-  def need(self, count: int, size: int, field: str, what: str = "") -> None:
-    """Raise unless `count` items of at least `size` bytes can follow."""
-    left, nbytes = len(self.data) - self.at, count * size
-    if nbytes > left:
-      raise self.error(field, f"{what or nbytes} needs at least {nbytes} bytes, and {left} are left in the file")
+  def need(self, nbytes: int, field: str, what: str = "") -> None:
+    """Raise unless at least `nbytes` bytes can follow."""
+    if nbytes > (left := len(self.data) - self.at):
+      problem = f"{what or nbytes} needs at least {nbytes} bytes, and {left} are left in the file"
+      raise GGUFError(self.path, field, problem, REFETCH, self.at)
 
-  def take(self, n: int, field: str) -> memoryview:
-    self.need(n, 1, field)
-    self.at += n
-    return self.data[self.at - n : self.at]
+  def take(self, nbytes: int, field: str, what: str = "") -> memoryview:
+    self.need(nbytes, field, what)
+    self.at += nbytes
+    return self.data[self.at - nbytes : self.at]
 
   def u32(self, field: str) -> int:
     return int(struct.unpack("<I", self.take(4, field))[0])
@@ -96,12 +102,11 @@ class _Cursor:
 
   def string(self, field: str) -> str:
     n = self.u64(field)
-    self.need(n, 1, field, f"a string of {n} bytes")
-    start = self.at
+    text = self.take(n, field, f"a string of {n} bytes")
     try:
-      return str(self.take(n, field), "utf-8")
+      return str(text, "utf-8")
     except UnicodeDecodeError as e:
-      raise self.error(field, f"not UTF-8: {e.reason}", at=start + e.start) from e
+      raise GGUFError(self.path, field, f"not UTF-8: {e.reason}", REFETCH, self.at - n + e.start) from e
 
   def value(self, kind: int, field: str, depth: int = 0) -> Any:
     if kind == STRING:
@@ -117,13 +122,12 @@ class _Cursor:
     if kind in SCALARS:
       return self.numbers(kind, n, field)
     self.check(kind in (STRING, ARRAY), field, f"unknown element type {kind}", at=self.at - 12)
-    self.need(n, 8 if kind == STRING else 12, field, f"an array of {n} elements")
+    self.need(n * (8 if kind == STRING else 12), field, f"an array of {n} elements")
     return [self.value(kind, f"{field}[{i}]", depth + 1) for i in range(n)]
 
   def numbers(self, kind: int, n: int, field: str) -> list[Any]:
     dt, start = np.dtype(SCALARS[kind]), self.at
-    self.need(n, dt.itemsize, field, f"an array of {n} elements")
-    x = np.frombuffer(self.take(n * dt.itemsize, field), dt)
+    x = np.frombuffer(self.take(n * dt.itemsize, field, f"an array of {n} elements"), dt)
     if kind == BOOL:
       self.check(x.max(initial=0) <= 1, field, f"a bool is 0 or 1, not {x.max(initial=0)}", at=start)
       x = x.astype(bool)
@@ -133,24 +137,16 @@ class _Cursor:
 class GGUF:
   """An opened GGUF file: `metadata` by key, `tensors` by name, and views of the tensors' bytes.
 
-  The views are read-only and lie in the mapped file, so a part that nobody reads is never loaded from disk. With
-  `content`, the file's bytes, `path` only names it.
+  `fn` is a path, or the file's bytes as a uint8 tensor. The views are read-only and lie in the mapped file, so a part
+  that nobody reads is never loaded from disk.
   Raises: GGUFError for anything in the file that is not as the format says; OSError where it cannot be opened.
   """
 
-  def __init__(self, path: str | os.PathLike[str], content: bytes | None = None):
-    self.path = os.fspath(path)
-    self._map: mmap.mmap | bytes
-    if content is not None:
-      self._map = content
-    elif Path(path).is_dir():
-      raise GGUFError(path, "file", "is a directory", "pass the path of a .gguf file")
-    else:
-      with open(path, "rb") as f:
-        size = os.fstat(f.fileno()).st_size
-        # An empty file cannot be mapped.
-        self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-    c = _Cursor(self.path, memoryview(self._map))
+  def __init__(self, fn: File):
+    if not isinstance(fn, Tensor) and os.path.isdir(fn):
+      raise GGUFError(fn, "file", "is a directory", "pass the path of a .gguf file")
+    self.path, self.data = contents(fn)
+    c = _Cursor(self.path, self.data)
     magic = bytes(c.data[:4])
     c.check(magic == b"GGUF", "magic", f"starts with {magic!r}, not b'GGUF'", "pass a .gguf file")
     c.take(4, "magic")
@@ -159,8 +155,8 @@ class GGUF:
     problem = "is big-endian" if big else f"version {version} is not supported"
     c.check(version in (2, 3), "version", problem, "convert it to a little-endian GGUF of version 3", at=4)
     tensors, pairs = c.u64("tensor_count"), c.u64("metadata_kv_count")
-    c.need(pairs, 8 + 4 + 1, "metadata_kv_count", f"{pairs} pairs")
-    c.need(tensors, 8 + 4 + 8 + 4 + 8, "tensor_count", f"{tensors} tensors")
+    c.need(pairs * (8 + 4 + 1), "metadata_kv_count", f"{pairs} pairs")
+    c.need(tensors * (8 + 4 + 8 + 4 + 8), "tensor_count", f"{tensors} tensors")
     self.metadata = _metadata(c, pairs)
     self.tensors = _infos(c, tensors, self.metadata.get("general.alignment", 32))
 
@@ -188,7 +184,7 @@ class GGUF:
     if t.type.name == "Q8_0":
       quants, scales = map(Tensor, self.quants(name))
       return (quants.float() * scales.float()).reshape(t.shape)
-    raw = np.frombuffer(self._map, np.uint8, t.nbytes, t.offset)
+    raw = np.frombuffer(self.data, np.uint8, t.nbytes, t.offset)
     if (dtype := PLAIN.get(t.type.name)) is not None:
       return Tensor(raw).bitcast(dtype).reshape(t.shape)
     try:
@@ -206,8 +202,7 @@ class GGUF:
     floats = t.type.name in ("F32", "F16")
     self.check(floats, f"tensor {name!r}", f"is {t.type.name}, not F32 or F16", SMALLER, t.offset)
     kind = "<f4" if t.type.name == "F32" else "<f2"
-    view: NDArray[Any] = np.frombuffer(self._map, kind, math.prod(t.shape), t.offset).reshape(t.shape)
-    return view
+    return cast("NDArray[Any]", np.frombuffer(self.data, kind, math.prod(t.shape), t.offset).reshape(t.shape))
 
   def quants(self, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """The Q8_0 tensor `name` [.., cols] as views: quants [.., cols/32, 32] and scales [.., cols/32, 1].
@@ -217,8 +212,7 @@ class GGUF:
     t = self.info(name)
     self.check(t.type.name == "Q8_0", f"tensor {name!r}", f"is {t.type.name}", "read it with `floats`", t.offset)
     block = np.dtype([("scale", "<f2", (1,)), ("quant", "<i1", (Q8_BLOCK,))])
-    x = np.frombuffer(self._map, block, math.prod(t.shape) // Q8_BLOCK, t.offset)
-    x = x.reshape(*t.shape[:-1], t.shape[-1] // Q8_BLOCK)
+    x = np.frombuffer(self.data, block, math.prod(t.shape) // Q8_BLOCK, t.offset).reshape(*t.shape[:-1], -1)
     return x["quant"], x["scale"]
 
 
@@ -229,8 +223,8 @@ def _metadata(c: _Cursor, pairs: int) -> dict[str, Any]:
     key = c.string(f"metadata key {i}")
     c.check(key not in metadata, f"metadata key {i}", f"{key!r} appears twice", at=start)
     metadata[key] = c.value(c.u32(f"type of {key!r}"), repr(key))
-  whole = metadata.get("split.count", 1) in (0, 1)
-  c.check(whole, "'split.count'", "the model is split over several files", "merge them first (gguf-split --merge)")
+  problem, fix = "the model is split over several files", "merge them first (gguf-split --merge)"
+  c.check(metadata.get("split.count", 1) in (0, 1), "'split.count'", problem, fix)
   return metadata
 
 
@@ -253,8 +247,7 @@ def _infos(c: _Cursor, count: int, alignment: Any) -> dict[str, TensorInfo]:
 
 
 def _info(c: _Cursor, i: int, alignment: int) -> TensorInfo:
-  name = c.string(f"name of tensor {i}")
-  field = f"tensor {name!r}"
+  field = f"tensor {(name := c.string(f'name of tensor {i}'))!r}"
   ndim = c.u32(f"{field}: dims")
   c.check(1 <= ndim <= MAX_DIMS, f"{field}: dims", f"{ndim} dims, and the format has 1 to {MAX_DIMS}", at=c.at - 4)
   start = c.at
@@ -262,15 +255,14 @@ def _info(c: _Cursor, i: int, alignment: int) -> TensorInfo:
   # What an int64 holds, so that no later arithmetic on the shape can overflow.
   possible = min(shape) >= 1 and math.prod(shape) < 1 << 60
   c.check(possible, f"{field}: dims", f"the shape {list(shape)} is not possible", at=start)
-  number = c.u32(f"{field}: type")
-  if number not in ggml.GGML_QUANT_SIZES:
-    known = ", ".join(t.name for t in ggml.GGML_QUANT_SIZES)
-    raise c.error(field, f"its type is number {number}; known are {known}", SMALLER, c.at - 4)
+  number, known = c.u32(f"{field}: type"), ", ".join(t.name for t in ggml.GGML_QUANT_SIZES)
+  problem = f"its type is number {number}; known are {known}"
+  c.check(number in ggml.GGML_QUANT_SIZES, field, problem, SMALLER, c.at - 4)
   kind = ggml.GGMLQuantizationType(number)
   weights, nbytes = ggml.GGML_QUANT_SIZES[kind]
   problem = f"rows of {shape[-1]} are no whole number of {kind.name} blocks of {weights}"
   c.check(shape[-1] % weights == 0, field, problem, at=start)
   offset = c.u64(f"{field}: offset")
-  aligned = offset % alignment == 0
-  c.check(aligned, f"{field}: offset", f"{offset} is no multiple of the alignment {alignment}", at=c.at - 8)
+  problem = f"{offset} is no multiple of the alignment {alignment}"
+  c.check(offset % alignment == 0, f"{field}: offset", problem, at=c.at - 8)
   return TensorInfo(name, shape, kind, offset, math.prod(shape) // weights * nbytes)

@@ -5,17 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinygrad.device import Placement, Sharding
+from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import TRAINING, dedup
 from tinygrad.mixin.base import DeviceLike, to_placement
 from tinygrad.tensor import Tensor
-
-
-def _scalar(value: float, where: Placement) -> Tensor:
-  """float32 (1,) in memory, a copy on every device of `where`."""
-  device = where.with_dims(()) if isinstance(where, Sharding) else where
-  return Tensor([value], dtype=dtypes.float32, requires_grad=False).to(device)
 
 
 class Optimizer:
@@ -35,14 +29,18 @@ class Optimizer:
     for p in self.params:
       p.requires_grad = True
     self.device, self.fused = None if device is None else to_placement(device), fused
-    self.lr = _scalar(lr, self.device or self.params[0].device)
+    self.lr = self._scalar(lr)
+
+  def _scalar(self, value: float) -> Tensor:
+    """float32 (1,) in memory, a copy on every device of the optimizer, or of the first parameter."""
+    where = self.device or self.params[0].device
+    device = where.with_dims(()) if isinstance(where, Sharding) else where
+    return Tensor([value], dtype=dtypes.float32, requires_grad=False).to(device)
 
   def _new_optim_param(self) -> list[Tensor]:
     """float32 zeros for every parameter."""
-    places = [self.device or p.device for p in self.params]
-    return [
-      Tensor.zeros(p.shape, dtype=dtypes.float32, device=d, requires_grad=False) for p, d in zip(self.params, places)
-    ]
+    kind: dict[str, Any] = {"dtype": dtypes.float32, "requires_grad": False}
+    return [Tensor.zeros(p.shape, device=self.device or p.device, **kind) for p in self.params]
 
   def zero_grad(self) -> None:
     """Forgets the gradients; call it before `backward`."""
@@ -170,7 +168,7 @@ class LAMB(Optimizer):
   ) -> None:  # fmt: skip
     super().__init__(params, lr, device, fused)
     self.b1, self.b2, self.eps, self.wd, self.adam = b1, b2, eps, weight_decay, adam
-    self.b1_t, self.b2_t = (_scalar(1.0, self.device or self.params[0].device) for _ in range(2))
+    self.b1_t, self.b2_t = self._scalar(1.0), self._scalar(1.0)
     self.m, self.v = self._new_optim_param(), self._new_optim_param()
 
   def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

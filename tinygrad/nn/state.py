@@ -17,14 +17,14 @@ import struct
 import sys
 import zlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, BinaryIO, TypeVar
 
 from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.engine.realize import host_blocks
 from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, numpy, prod, tqdm
-from tinygrad.nn.gguf import GGUF
+from tinygrad.nn.gguf import GGUF, File, contents
 from tinygrad.tensor import Tensor
 from tinygrad.uop.ops import Ops
 
@@ -32,7 +32,6 @@ safetensors: Any = LazyModule("safetensors")
 tarfile: Any = LazyModule("tarfile")
 zipfile: Any = LazyModule("zipfile")
 T = TypeVar("T")
-File = Tensor | str | os.PathLike[str]  # a file's path, or its bytes as a uint8 tensor
 REFETCH = "the file is damaged or incomplete: download or write it again"
 SAFE_DTYPES: dict[str, DType] = {
   "BOOL": dtypes.bool, "I8": dtypes.int8, "U8": dtypes.uint8, "I16": dtypes.int16, "U16": dtypes.uint16,
@@ -67,17 +66,9 @@ class StateError(KeyError, ValueError):
 # ---------------------------------------------------------------- safetensors
 
 
-def _contents(fn: File) -> tuple[str, memoryview]:
-  """(what errors call it, its bytes): a mapped file, or the bytes of a uint8 tensor."""
-  if isinstance(fn, Tensor):
-    return "tensor", memoryview(numpy.ascontiguousarray(fn.numpy())).cast("B")
-  with open(fn, "rb") as f:
-    size = os.fstat(f.fileno()).st_size
-    return os.fspath(fn), memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
-
-
-def _header(fn: File, source: str, data: memoryview) -> tuple[int, dict[str, Any]]:
-  """(where the tensors' bytes begin, the header, which the package safetensors has checked against the file)."""
+def _header(fn: File) -> tuple[memoryview, int, dict[str, Any]]:
+  """(the file's bytes, where the tensors begin in them, the header, which the package safetensors has checked)."""
+  source, data = contents(fn)
   try:
     if isinstance(fn, Tensor):
       safetensors.deserialize(bytes(data))
@@ -91,7 +82,7 @@ def _header(fn: File, source: str, data: memoryview) -> tuple[int, dict[str, Any
     if name != "__metadata__" and entry["dtype"] not in SAFE_DTYPES:
       fix = f"convert it to one of {', '.join(SAFE_DTYPES)}"
       raise SafetensorsError(source, f"tensor {name!r}", f"its dtype {entry['dtype']!r} is not supported", fix)
-  return start, header
+  return data, start, header
 
 
 def safe_load_metadata(t: File) -> tuple[Tensor, int, dict[str, Any]]:
@@ -99,8 +90,7 @@ def safe_load_metadata(t: File) -> tuple[Tensor, int, dict[str, Any]]:
 
   `t` is a path or a uint8 tensor. Raises: SafetensorsError for a file that is not as the format says; OSError.
   """
-  source, data = _contents(t)
-  start, header = _header(t, source, data)
+  data, start, header = _header(t)
   return t if isinstance(t, Tensor) else _bytes_tensor(data), start, header
 
 
@@ -110,12 +100,10 @@ def safe_load(fn: File) -> dict[str, Tensor]:
   The file is mapped: a tensor's bytes are read when it is used, and a device that takes a slice receives only that.
   Raises: SafetensorsError for a file that is not as the format says; OSError where it cannot be opened.
   """
-  source, data = _contents(fn)
-  start, header = _header(fn, source, data)
+  data, start, header = _header(fn)
+  header.pop("__metadata__", None)
   out: dict[str, Tensor] = {}
   for name, entry in header.items():
-    if name == "__metadata__":
-      continue
     begin, end = entry["data_offsets"]
     view = numpy.frombuffer(data[start + begin : start + end], to_numpy_dtype(SAFE_DTYPES[entry["dtype"]]))
     out[name] = Tensor(view.reshape(entry["shape"]))
@@ -129,9 +117,7 @@ def safe_save(
 
   A sharded tensor is written as the one tensor it is, from the devices' own memory: it is on no device as a whole.
   """
-  header: dict[str, Any] = {}
-  if metadata:
-    header["__metadata__"] = {str(k): str(v) for k, v in metadata.items()}
+  header: dict[str, Any] = {"__metadata__": {str(k): str(v) for k, v in metadata.items()}} if metadata else {}
   offset = 0
   for name, t in tensors.items():
     if t.dtype not in SAFE_NAMES or name == "__metadata__":
@@ -174,7 +160,7 @@ def _bytes_tensor(data: memoryview) -> Tensor:
 
 def tar_extract(t: File) -> dict[str, Tensor]:
   """The files of a tar archive (compressed or not) by name, as uint8 tensors. Raises: CheckpointError; OSError."""
-  source, data = _contents(t)
+  source, data = contents(t)
   try:
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
       read = {m.name: tar.extractfile(m) for m in tar.getmembers() if m.isfile()}
@@ -187,7 +173,7 @@ def zip_extract(t: File) -> dict[str, Tensor]:
   """The files of a zip archive by name, as uint8 tensors; those stored as they are are mapped, and read where they are
   used. Raises: CheckpointError for what is no zip archive; OSError.
   """
-  source, data = _contents(t)
+  source, data = contents(t)
   return {name: _bytes_tensor(content) for name, content in _zip(source, data).items()}
 
 
@@ -212,7 +198,7 @@ def _zip(source: str, data: memoryview) -> dict[str, memoryview]:
 
 
 def _file(data: memoryview) -> Any:
-  """The bytes of `_contents` as a file, from its start."""
+  """The bytes of `contents` as a file, from its start."""
   file = data.obj if isinstance(data.obj, mmap.mmap) else io.BytesIO(data)
   file.seek(0)
   return file
@@ -254,20 +240,11 @@ class _Unpickler(pickle.Unpickler):
     self.seen: dict[str, DType] = {}
 
   def find_class(self, module: str, name: str) -> Any:
-    known: dict[tuple[str, str], Any] = {
-      ("collections", "OrderedDict"): OrderedDict,
-      ("torch", "Size"): tuple,
-      ("torch._utils", "_rebuild_tensor"): self.rebuild,
-      ("torch._utils", "_rebuild_tensor_v2"): self.rebuild,
-      ("torch._utils", "_rebuild_tensor_v3"): lambda where, at, size, stride, grad, hooks, dtype, *_: self.rebuild(
-        (dtype, where[1]), at, size, stride
-      ),
-      ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
-      ("torch._utils", "_rebuild_parameter_with_state"): lambda data, *_: data,
-    }
-    if (module, name) in known:
-      return known[module, name]
-    return STORAGES.get(name, _Inert) if module in ("torch", "torch.storage") else _Inert
+    if module == "torch._utils" and name.startswith("_rebuild_"):
+      return getattr(self, name, _Inert)
+    if module in ("torch", "torch.storage"):
+      return tuple if name == "Size" else STORAGES.get(name, _Inert)
+    return OrderedDict if (module, name) == ("collections", "OrderedDict") else _Inert
 
   def persistent_load(self, pid: Any) -> Any:
     kind, dtype, key = pid[:3]
@@ -276,7 +253,7 @@ class _Unpickler(pickle.Unpickler):
     self.seen[str(key)] = dtype
     return dtype, str(key)
 
-  def rebuild(self, storage: Any, offset: int, size: Sequence[int], stride: Sequence[int], *_: Any) -> Tensor | None:
+  def _rebuild_tensor(self, storage: Any, offset: int, size: Any, stride: Any, *_: Any) -> Tensor | None:
     dtype, key = storage
     if self.storages is None:
       return None
@@ -289,6 +266,16 @@ class _Unpickler(pickle.Unpickler):
       raise CheckpointError(self.source, f"a tensor {list(size)} does not lie in its storage {key!r}: {e}") from e
     return Tensor(view)
 
+  _rebuild_tensor_v2 = _rebuild_tensor
+
+  def _rebuild_tensor_v3(self, at: Any, offset: int, size: Any, stride: Any, _: Any, hooks: Any, dtype: Any) -> Any:
+    return self._rebuild_tensor((dtype, at[1]), offset, size, stride)
+
+  def _rebuild_parameter(self, data: Any, *_: Any) -> Any:
+    return data
+
+  _rebuild_parameter_with_state = _rebuild_parameter
+
 
 def torch_load(t: File) -> dict[str, Tensor]:
   """What `torch.save` has written: a state dict, or what else was saved, with its tensors.
@@ -297,7 +284,7 @@ def torch_load(t: File) -> dict[str, Tensor]:
   of the file is run: objects that are no tensors, containers or numbers are dropped.
   Raises: CheckpointError for a file that is none, is damaged, or holds tensors of unknown types; OSError.
   """
-  source, data = _contents(t)
+  source, data = contents(t)
   try:
     if bytes(data[:4]) != b"PK\x03\x04":
       return _legacy(source, data)
@@ -322,17 +309,13 @@ def _legacy(source: str, data: memoryview) -> dict[str, Tensor]:
   """
   file = _file(data)
   if _Unpickler(source, file, None).load() != LEGACY:
-    raise CheckpointError(
-      source, "is neither a zip archive nor of the format before it", "save it again with torch.save"
-    )
+    fix = "save it again with torch.save"
+    raise CheckpointError(source, "is neither a zip archive nor of the format before it", fix)
   for _ in range(2):
     _Unpickler(source, file, None).load()
-  start = file.tell()
-  first = _Unpickler(source, file, None)
+  start, first, storages = file.tell(), _Unpickler(source, file, None), dict[str, memoryview]()
   first.load()
-  storages: dict[str, memoryview] = {}
-  keys = _Unpickler(source, file, None).load()
-  at = file.tell()
+  keys, at = _Unpickler(source, file, None).load(), file.tell()
   for key in keys:
     (count,) = struct.unpack_from("<q", data, at)
     end = at + 8 + count * first.seen[key].itemsize
@@ -349,7 +332,7 @@ def gguf_load(t: File) -> tuple[dict[str, Any], dict[str, Tensor]]:
   other types of the package gguf are computed here.
   Raises: GGUFError for a file that is not as the format says, or of a type that is not supported; OSError.
   """
-  file = GGUF("tensor", bytes(_contents(t)[1])) if isinstance(t, Tensor) else GGUF(t)
+  file = GGUF(t)
   return file.metadata, {name: file.tensor(name) for name in file.tensors}
 
 
@@ -389,13 +372,9 @@ def get_parameters(obj: Any) -> list[Tensor]:
 
 
 def load_state_dict(
-  model: Any,
-  state_dict: dict[str, Tensor],
-  strict: bool = True,
-  verbose: bool = True,
-  consume: bool = False,
+  model: Any, state_dict: dict[str, Tensor], strict: bool = True, verbose: bool = True, consume: bool = False,
   realize: bool = True,
-) -> list[Tensor]:
+) -> list[Tensor]:  # fmt: skip
   """Give the tensors of `model` the values in `state_dict`, at the placement that each has in the model
   and in the state dict's dtype.
 
