@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from extra.bench.__main__ import environments, measure, measure_import, table
+from extra.bench.__main__ import accuracy, behind, environments, measure, measure_import, table
+from extra.bench.problems import PROBLEMS, Problem
 from extra.bench.workers import HERE, ROOT, BenchError, Environment, Worker
 
 COLD, WARM_CALL = 0.08, 0.01
@@ -70,6 +72,61 @@ def test_a_failing_workload_says_why_and_leaves_the_others(tmp_path: Path):
   assert "here: broken stopped" in got["here"]["failed"]
   assert "ValueError: no such kernel" in got["here"]["failed"]
   assert table({"broken": got}, ["here"]).row_count == 1
+
+
+def test_a_peer_that_takes_too_long_is_left_out(tmp_path: Path):
+  ours = known_speed(tmp_path, "here")
+  envs = [Environment("here", ours.python, ours.script, ours=True), known_speed(tmp_path, "peer")]
+  got = measure(envs, "known", rounds=10, cold_rounds=1, limit=COLD / 2)
+  assert re.search(r"peer: left out, for its first call took .*ms \(--limit\)", got["peer"]["failed"])
+  assert got["here"]["calls"] == 10
+  assert (tmp_path / "turns.txt").read_text().split().count("peer") == 1
+
+
+def test_what_a_peer_does_faster_is_listed_the_worst_first():
+  took = lambda here, **peers: {n: {"median_s": s} for n, s in {"here": here, **peers}.items()}  # noqa: E731
+  results = {
+    "level": took(1.0, torch=1.5, jax=1.2),
+    "slow": took(1.0, torch=0.5, jax=0.25),
+    "slower": took(1.0, torch=0.1, jax=0.3) | {"tinygrad": {"failed": "no"}},
+    "alone": took(1.0),
+    "failed": {"here": {"failed": "no"}, "torch": {"median_s": 1.0}},
+  }
+  assert behind(results) == [(0.1, "slower", "torch"), (0.25, "slow", "jax")]
+
+
+def test_errors_are_held_against_the_peers():
+  row = {"here": {"error": 3e-7}, "torch": {"error": 1e-7}, "jax": {"failed": "no"}}
+  out = accuracy({"known": row, "unknown": {"here": {"error": None}}}, ["here", "torch", "jax"])
+  assert out.row_count == 1
+  assert [list(column.cells) for column in out.columns] == [["known"], ["3e-07"], ["1e-07"], ["3"], [""], [""]]
+
+
+def test_the_error_is_the_largest_deviation_of_any_result():
+  x = np.array([1.0, 2.0, 4.0], np.float32)
+  problem = Problem((x,), lambda x: (x, 10 * x))
+  assert problem.error([x, 10 * x]) == 0
+  assert problem.error([x, 10 * x + np.array([0, 0, 4.0])]) == pytest.approx(0.1)
+  with pytest.raises(ValueError, match="zip"):
+    problem.error([x])
+
+
+@pytest.mark.parametrize("name", ["matmul_batch64", "matmul1024_int8", "matmul1024_NT", "gather8192", "argmax4096"])
+def test_this_project_solves_the_problems(name: str):
+  worker = Worker(Environment("here", Path(sys.executable), HERE / "work_tinygrad.py", ours=True), name)
+  try:
+    assert worker.check() < 1e-5
+  finally:
+    worker.close()
+
+
+def test_every_framework_s_file_solves_every_problem():
+  """Each says how in SOLUTIONS, or multiplies matrices, which the others' names do not say."""
+  for kind in ("tinygrad", "torch", "jax"):
+    text = (HERE / f"work_{kind}.py").read_text()
+    for name in PROBLEMS:
+      plain = re.match(r"mat(mul|vec)(\d+|_outer64|_skinny16|_batch64|1024_bf16)$", name)
+      assert plain or f'"{name}": ' in text[text.index("SOLUTIONS:") :], (kind, name)
 
 
 def test_a_worker_begins_with_an_empty_cache_and_removes_it(tmp_path: Path):

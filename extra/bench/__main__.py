@@ -10,9 +10,12 @@ all alike, with a pause between, so that none meets the threads of another that 
 
   cold   the first call of a fresh process with an empty cache: tracing, compiling, one run (the median of --cold such)
   warm   the median (and the best) of the calls after two that are not counted
-  ratio  a peer's median by ours: 2.0 means that this project takes half the time
+  ×      a peer's time by ours: 2.0 means that this project takes half the time
+  error  the largest deviation from the result in float64, relative to the largest value; × is ours by the peer's
 
-The table goes to the terminal; the figures as JSON and a picture of the ratios go to --out.
+After the table come the workloads that a peer does faster, the worst first. The figures as JSON (after each workload)
+and a picture of the ratios go to --out. What else the machine does changes times: compare within one run only.
+`python -m extra.bench.counts` has figures that are the same everywhere.
 """
 
 from __future__ import annotations
@@ -61,8 +64,11 @@ def measure_import(envs: list[Environment], rounds: int) -> dict[str, Any]:
   return {name: summary(ts[1:], [], {}, None) for name, ts in times.items()}  # the first reads the files from disk
 
 
-def measure(envs: list[Environment], workload: str, rounds: int, cold_rounds: int) -> dict[str, Any]:
-  """One workload in every environment that has it: {environment: summary or {"failed": why}}."""
+def measure(
+  envs: list[Environment], workload: str, rounds: int, cold_rounds: int, limit: float = float("inf")
+) -> dict[str, Any]:
+  """One workload in every environment that has it: {environment: summary or {"failed": why}}. A peer whose first call
+  takes more than `limit` seconds is left out."""
   results: dict[str, Any] = {}
   cold: dict[str, list[float]] = {e.name: [] for e in envs}
   workers: dict[str, Worker] = {}
@@ -75,18 +81,20 @@ def measure(envs: list[Environment], workload: str, rounds: int, cold_rounds: in
           worker = Worker(e, workload)
           workers[e.name] = worker
           cold[e.name].append(worker.call())
+          if not e.ours and cold[e.name][-1] > limit:
+            raise BenchError(f"{e.name}: left out, for its first call took {seconds(cold[e.name][-1])} (--limit)")
         except BenchError as problem:
           results[e.name] = {"failed": str(problem)}
-        if not last and e.name in workers:
+        if (not last or e.name in results) and e.name in workers:
           workers.pop(e.name).close()
     alive = [e.name for e in envs if e.name not in results]
     times: dict[str, list[float]] = {name: [] for name in alive}
     for number in range(WARM + rounds):
       for name in alive:
         time.sleep(PAUSE)
-        seconds = workers[name].call()
+        took = workers[name].call()
         if number >= WARM:
-          times[name].append(seconds)
+          times[name].append(took)
     for name in alive:
       results[name] = summary(times[name], cold[name], workers[name].hello, workers[name].check())
   finally:
@@ -139,6 +147,37 @@ def table(results: dict[str, dict[str, Any]], names: list[str]) -> Table:
   return out
 
 
+def accuracy(results: dict[str, dict[str, Any]], names: list[str]) -> Table:
+  """Errors against float64, and ours by each peer's."""
+  out = Table(title="error against float64; ×: ours by the peer's", title_justify="left", box=box.SIMPLE_HEAD)
+  out.padding, out.pad_edge = 0, False
+  out.add_column("workload", no_wrap=True)
+  for name in names:
+    out.add_column(name, justify="right")
+    if name != "here":
+      out.add_column("×", justify="right")
+  for workload, row in results.items():
+    if (ours := row.get("here", {}).get("error")) is None:
+      continue
+    cells = [f"{ours:.2g}"]
+    for name in names[1:]:
+      error = row.get(name, {}).get("error")
+      cells += ["", ""] if error is None else [f"{error:.2g}", f"{ours / error:.2g}" if error else ""]
+    out.add_row(workload, *cells)
+  return out
+
+
+def behind(results: dict[str, dict[str, Any]]) -> list[tuple[float, str, str]]:
+  """(best peer's median by ours, workload, that peer) where it is below 1, the worst first."""
+  found = []
+  for workload, row in results.items():
+    peers = [(got["median_s"], name) for name, got in row.items() if name != "here" and "median_s" in got]
+    if peers and "median_s" in row.get("here", {}):
+      best, name = min(peers)
+      found.append((best / row["here"]["median_s"], workload, name))
+  return sorted(x for x in found if x[0] < 1)
+
+
 def ratio(peer: dict[str, Any], ours: dict[str, Any], key: str) -> str:
   return f"{peer[key] / ours[key]:.3g}" if peer[key] and ours.get(key) else ""
 
@@ -187,6 +226,9 @@ def parse() -> argparse.Namespace:
   parser.add_argument("--peers", nargs="+", default=[], metavar="KIND=VENV", help="environments to measure beside this")
   parser.add_argument("--rounds", type=int, default=12, metavar="N", help="counted calls of each (12; at least 10)")
   parser.add_argument("--cold", type=int, default=3, metavar="N", help="fresh processes for the cold figure (3)")
+  parser.add_argument(
+    "--limit", type=float, default=60, metavar="S", help="leave a peer out whose first call takes longer (60 seconds)"
+  )
   parser.add_argument("--out", type=Path, default=HERE / "results", help="folder of the JSON and the picture")
   parser.add_argument("--list", action="store_true", help="print the names of the workloads and stop")
   args = parser.parse_args()
@@ -217,6 +259,7 @@ def main() -> int:
   report = {"machine": machine(), "started": time.strftime("%Y-%m-%d %H:%M:%S"), "rounds": args.rounds}
   report["packages"] = {e.name: e.packages() for e in envs}
   columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+  args.out.mkdir(parents=True, exist_ok=True)
   try:
     with Progress(*columns, console=console, transient=True) as progress:
       task = progress.add_task("", total=len(wanted))
@@ -225,16 +268,20 @@ def main() -> int:
         if workload == "import":
           results[workload] = measure_import(envs, args.rounds)
         else:
-          results[workload] = measure([e for e in envs if workload in has[e.name]], workload, args.rounds, args.cold)
+          mine = [e for e in envs if workload in has[e.name]]
+          results[workload] = measure(mine, workload, args.rounds, args.cold, args.limit)
+        save_json(report | {"load_at_end": os.getloadavg()[0], "results": results}, args.out / "bench.json")
         progress.advance(task)
   except KeyboardInterrupt:
     console.print("stopped; what was measured so far follows")
   console.print(table(results, names))
+  if any(row.get("here", {}).get("error") is not None for row in results.values()):
+    console.print(accuracy(results, names))
+  for share, workload, name in behind(results):
+    console.print(f"behind {name}: {workload} at {share:.2f} of its speed", highlight=False)
   failures = [(w, n, r["failed"]) for w, row in results.items() for n, r in row.items() if "failed" in r]
   for workload, _, why in failures:
     console.print(f"{workload}: {why}", style="red", highlight=False, markup=False)
-  args.out.mkdir(parents=True, exist_ok=True)
-  save_json(report | {"load_at_end": os.getloadavg()[0], "results": results}, args.out / "bench.json")
   save_picture(results, names, args.out / "bench.png")
   console.print(f"figures in {args.out}", highlight=False, soft_wrap=True)
   return 1 if any(name == "here" for _, name, _ in failures) else 0

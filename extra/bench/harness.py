@@ -24,19 +24,14 @@ WARM = 2  # calls after the first that are not timed: a JIT captures in the seco
 class Work:
   """A prepared workload. `run()` does one call and returns when its result is there; its inputs lie ready in memory.
 
-  `flops` and `nbytes` are of one call (0: not meaningful); `error()` is the largest deviation from numpy's result,
-  relative to the largest value, or None where there is none to compare with.
+  `flops` and `nbytes` are of one call (0: not meaningful); `error()` is the largest deviation from the result in
+  float64, relative to the largest value, or None where there is none to compare with.
   """
 
   run: Callable[[], Any]
   flops: int = 0
   nbytes: int = 0
   error: Callable[[], float | None] = lambda: None
-
-
-def relative_error(got: Any, want: Any) -> float:
-  """max |got - want| / max |want|, of numpy arrays."""
-  return float(abs(got - want).max() / (abs(want).max() + 1e-9))
 
 
 def timed(run: Callable[[], Any]) -> float:

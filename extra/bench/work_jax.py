@@ -22,6 +22,7 @@ import numpy as np  # noqa: E402
 from harness import Work, main  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
+from problems import HEAD, PROBLEMS, Problem  # noqa: E402
 
 rng = np.random.default_rng(0)
 
@@ -36,33 +37,62 @@ def jitted(f: Callable[..., Any], *args: Any, flops: int = 0, nbytes: int = 0, *
   return Work(lambda: jax.block_until_ready(step(*inputs)), flops, nbytes)
 
 
-def matmul(n: int) -> Work:
-  return jitted(jnp.matmul, array(n, n), array(n, n), flops=2 * n**3)
+def solved(problem: Problem, f: Callable[..., Any]) -> Work:
+  inputs = [jnp.asarray(x, jnp.bfloat16) if problem.bf16 else x for x in problem.inputs]
+  work = jitted(f, *inputs, flops=problem.flops, nbytes=problem.nbytes)
+  return Work(work.run, work.flops, work.nbytes, lambda: problem.error(numbers(work.run())))
 
 
-def matvec4096() -> Work:
-  return jitted(lambda a, b: b @ a, array(4096, 4096), array(1, 4096), flops=2 * 4096**2, nbytes=4 * 4096**2)
+def numbers(out: Any) -> list[np.ndarray]:
+  return [np.asarray(x).astype(np.float64) for x in (out if isinstance(out, tuple) else (out,))]
 
 
-def muladdrelu16m() -> Work:
-  n = 1 << 24
-  return jitted(lambda a, b, c: jax.nn.relu(a * b + c), array(n), array(n), array(n), nbytes=16 * n)
+def layernorm(a: jax.Array, axes: tuple[int, ...] = (1,)) -> jax.Array:
+  centred = a - a.mean(axes, keepdims=True)
+  return centred * jax.lax.rsqrt((centred * centred).mean(axes, keepdims=True) + 1e-5)
 
 
-def sum16m() -> Work:
-  return jitted(jnp.sum, array(1 << 24), nbytes=4 << 24)
+def depthwise(x: jax.Array, w: jax.Array) -> jax.Array:
+  return jax.lax.conv_general_dilated(x, w, (1, 1), ((1, 1), (1, 1)), feature_group_count=128)
 
 
-def softmax4096() -> Work:
-  return jitted(jax.nn.softmax, array(4096, 4096), nbytes=8 * 4096**2)
+def lstm(x: jax.Array, wi: jax.Array, wh: jax.Array, b: jax.Array) -> jax.Array:
+  def step(state: Any, entering: jax.Array) -> Any:
+    h, c = state
+    i, f, g, o = jnp.split(entering + h @ wh.T, 4, axis=-1)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    h = jax.nn.sigmoid(o) * jnp.tanh(c)
+    return (h, c), h
+
+  zeros = jnp.zeros(x.shape[1:])
+  return jax.lax.scan(step, (zeros, zeros), x @ wi.T + b)[1]
 
 
-def layernorm4096() -> Work:
-  def f(a: jax.Array) -> jax.Array:
-    centred = a - a.mean(1, keepdims=True)
-    return centred * jax.lax.rsqrt((centred * centred).mean(1, keepdims=True) + 1e-5)
+def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+  return jax.nn.softmax(q @ k.swapaxes(-1, -2) / np.sqrt(HEAD)) @ v
 
-  return jitted(f, array(4096, 4096), nbytes=8 * 4096**2)
+
+def attention_train(q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array) -> tuple[jax.Array, ...]:
+  return jax.vjp(attention, q, k, v)[1](g)
+
+
+SOLUTIONS: dict[str, Callable[..., Any]] = {
+  "matmul1024_TN": lambda a, b: a.T @ b,
+  "matmul1024_NT": lambda a, b: a @ b.T,
+  "matmul1024_int8": lambda a, b: jax.lax.dot(a, b, preferred_element_type=jnp.int32),
+  "muladdrelu16M": lambda a, b, c: jax.nn.relu(a * b + c),
+  "sum16M": jnp.sum,
+  "softmax4096": jax.nn.softmax,
+  "layernorm4096": layernorm,
+  "batchnorm": lambda x: layernorm(x, (0, 2, 3)),
+  "cumsum4096": lambda x: jnp.cumsum(x, 1),
+  "argmax4096": lambda x: jnp.argmax(x, 1),
+  "gather8192": lambda table, ids: table[ids],
+  "depthwise": depthwise,
+  "lstm32": lstm,
+  "attention4096": attention,
+  "attention4096_train": attention_train,
+}
 
 
 def small20() -> Work:
@@ -156,11 +186,12 @@ def gpt_train(layers: int) -> Work:
   return training(gpt_init(layers=layers), gpt, x, y, weight_decay=0.01)
 
 
-def decode_1tok() -> Work:
+def inference(tokens: int) -> Work:
   params = gpt_init(8192, 1024, 8)
-  nbytes = 4 * (sum(x.size for x in jax.tree.leaves(params)) - 8192 * 1024)  # the embedding reads one row only
-  step, token = jax.jit(partial(gpt, heads=16)), jnp.asarray(rng.integers(0, 8192, (1, 1)))
-  return Work(lambda: jax.block_until_ready(step(params, token)), nbytes=nbytes)
+  size = sum(x.size for x in jax.tree.leaves(params)) - 8192 * 1024  # the embedding reads a row a token
+  step, x = jax.jit(partial(gpt, heads=16)), jnp.asarray(rng.integers(0, 8192, (1, tokens)))
+  run = lambda: jax.block_until_ready(step(params, x))  # noqa: E731
+  return Work(run, flops=2 * size * tokens * (tokens > 1), nbytes=4 * size)
 
 
 def matmul2048_two(a: P, b: P) -> Work:
@@ -173,19 +204,13 @@ def matmul2048_two(a: P, b: P) -> Work:
 
 
 WORKLOADS: dict[str, Callable[[], Work]] = {
-  "matmul512": lambda: matmul(512),
-  "matmul1024": lambda: matmul(1024),
-  "matmul2048": lambda: matmul(2048),
-  "matvec4096": matvec4096,
-  "muladdrelu16M": muladdrelu16m,
-  "sum16M": sum16m,
-  "softmax4096": softmax4096,
-  "layernorm4096": layernorm4096,
+  **{n: lambda n=n: solved(PROBLEMS[n](), SOLUTIONS.get(n, jnp.matmul)) for n in PROBLEMS},
   "small20": small20,
   "conv_train": conv_train,
   "gpt1_train": lambda: gpt_train(1),
   "gpt4_train": lambda: gpt_train(4),
-  "decode_1tok": decode_1tok,
+  "decode_1tok": lambda: inference(1),
+  "prefill128": lambda: inference(128),
   "matmul2048_shard2": lambda: matmul2048_two(P("x", None), P()),
   "matmul2048_contract2": lambda: matmul2048_two(P(None, "x"), P("x", None)),
 }

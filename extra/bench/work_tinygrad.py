@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 start = time.perf_counter()
-from tinygrad import Context, Device, Tensor, TinyJit, nn  # noqa: E402
+from tinygrad import Context, Device, Tensor, TinyJit, dtypes, nn  # noqa: E402
 
 import_s = time.perf_counter() - start
 
@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
-from harness import Work, main, relative_error  # noqa: E402
+from harness import Work, main  # noqa: E402
+from problems import PROBLEMS, Problem  # noqa: E402
 
 rng = np.random.default_rng(0)
 
@@ -31,53 +32,79 @@ def synchronize(device: str | Sequence[str] | None = None) -> None:
     Device[name].synchronize()
 
 
-def jitted(f: Callable[..., Tensor], *args: Tensor, flops: int = 0, nbytes: int = 0, want: Any = None) -> Work:
-  """`f` under TinyJit, its result realized and waited for."""
-  step = TinyJit(lambda *xs: f(*xs).realize())
+def results(out: Any) -> tuple[Tensor, ...]:
+  return out if isinstance(out, tuple) else (out,)
 
-  def run() -> Tensor:
-    out = step(*args).realize()
-    synchronize(out.device)
+
+def jitted(f: Callable[..., Any], *args: Tensor, flops: int = 0, nbytes: int = 0) -> Work:
+  """`f` under TinyJit, its result (or tuple of results) realized and waited for."""
+
+  @TinyJit
+  def step(*xs: Tensor) -> Any:
+    out = f(*xs)
+    Tensor.realize(*results(out))
     return out
 
-  return Work(run, flops, nbytes, lambda: None if want is None else relative_error(run().numpy(), want()))
+  def run() -> Any:
+    out = step(*args)
+    synchronize(results(out)[0].device)
+    return out
+
+  return Work(run, flops, nbytes)
 
 
-def matmul(n: int) -> Work:
-  a, b = array(n, n), array(n, n)
-  return jitted(lambda x, y: x @ y, tensor(a), tensor(b), flops=2 * n**3, want=lambda: a @ b)
+def solved(problem: Problem, f: Callable[..., Any], place: Callable[..., Tensor] = tensor) -> Work:
+  """A problem's inputs on the device, and `f` on them."""
+  inputs = [place(x) for x in problem.inputs]
+  if problem.bf16:
+    inputs = [x.cast(dtypes.bfloat16).contiguous().realize() for x in inputs]
+  work = jitted(f, *inputs, flops=problem.flops, nbytes=problem.nbytes)
+  return Work(work.run, work.flops, work.nbytes, lambda: problem.error([numbers(x) for x in results(work.run())]))
 
 
-def matvec4096() -> Work:
-  a, b = array(4096, 4096), array(1, 4096)
-  return jitted(lambda x, y: y @ x, tensor(a), tensor(b), flops=2 * 4096**2, nbytes=a.nbytes, want=lambda: b @ a)
+def numbers(x: Tensor) -> np.ndarray:
+  return (x.float() if x.dtype == dtypes.bfloat16 else x).numpy()
 
 
-def muladdrelu16m() -> Work:
-  a, b, c = (array(1 << 24) for _ in range(3))
-  inputs = (tensor(a), tensor(b), tensor(c))
-  return jitted(lambda x, y, z: (x * y + z).relu(), *inputs, nbytes=4 * a.nbytes, want=lambda: np.maximum(a * b + c, 0))
+def batchnorm(x: Tensor) -> Tensor:
+  mean = x.mean((0, 2, 3))
+  variance = (x - mean.reshape(1, -1, 1, 1)).square().mean((0, 2, 3))
+  return x.batchnorm(None, None, mean, (variance + 1e-5).rsqrt())
 
 
-def sum16m() -> Work:
-  a = array(1 << 24)
-  return jitted(lambda x: x.sum(), tensor(a), nbytes=a.nbytes, want=lambda: a.astype(np.float64).sum())
+def lstm(x: Tensor, wi: Tensor, wh: Tensor, b: Tensor) -> Tensor:
+  entering = x @ wi.transpose() + b
+  h = c = Tensor.zeros(*x.shape[1:])
+  states = []
+  for step in range(x.shape[0]):
+    i, f, g, o = (entering[step] + h @ wh.transpose()).chunk(4, dim=-1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    h = o.sigmoid() * c.tanh()
+    states.append(h)
+  return Tensor.stack(*states)
 
 
-def softmax4096() -> Work:
-  a = array(4096, 4096)
-
-  def want() -> np.ndarray:
-    e = np.exp(a - a.max(1, keepdims=True))
-    return e / e.sum(1, keepdims=True)
-
-  return jitted(lambda x: x.softmax(axis=-1), tensor(a), nbytes=2 * a.nbytes, want=want)
+def attention_train(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+  return tuple((q.scaled_dot_product_attention(k, v) * g).sum().gradient(q, k, v))
 
 
-def layernorm4096() -> Work:
-  a = array(4096, 4096)
-  want = lambda: (a - a.mean(1, keepdims=True)) / np.sqrt(a.var(1, keepdims=True) + 1e-5)  # noqa: E731
-  return jitted(lambda x: x.layernorm(), tensor(a), nbytes=2 * a.nbytes, want=want)
+SOLUTIONS: dict[str, Callable[..., Any]] = {
+  "matmul1024_TN": lambda a, b: a.transpose() @ b,
+  "matmul1024_NT": lambda a, b: a @ b.transpose(),
+  "matmul1024_int8": lambda a, b: a.matmul(b, dtype=dtypes.int32),
+  "muladdrelu16M": lambda a, b, c: (a * b + c).relu(),
+  "sum16M": lambda x: x.sum(),
+  "softmax4096": lambda x: x.softmax(axis=-1),
+  "layernorm4096": lambda x: x.layernorm(),
+  "batchnorm": batchnorm,
+  "cumsum4096": lambda x: x.cumsum(1),
+  "argmax4096": lambda x: x.argmax(1),
+  "gather8192": lambda table, ids: table[ids],
+  "depthwise": lambda x, w: x.conv2d(w, groups=128, padding=1),
+  "lstm32": lstm,
+  "attention4096": lambda q, k, v: q.scaled_dot_product_attention(k, v),
+  "attention4096_train": attention_train,
+}
 
 
 def small20() -> Work:
@@ -171,11 +198,13 @@ def gpt_train(layers: int, devices: tuple[str, ...] = ()) -> Work:
   return training(model, optimizer, loss, x, y)
 
 
-def decode_1tok() -> Work:
+def inference(tokens: int) -> Work:
+  """The next tokens' logits: one token, or a prompt at once."""
   model = GPT(vocab=8192, dim=1024, heads=16, layers=8)
   parameters = [p.realize() for p in nn.state.get_parameters(model)]
-  nbytes = 4 * (sum(int(np.prod(p.shape)) for p in parameters) - 8192 * 1024)  # the embedding reads one row only
-  return jitted(model, tensor(rng.integers(0, 8192, (1, 1)).astype(np.int32)), nbytes=nbytes)
+  size = sum(int(np.prod(p.shape)) for p in parameters) - 8192 * 1024  # the embedding reads a row a token
+  x = tensor(rng.integers(0, 8192, (1, tokens)).astype(np.int32))
+  return jitted(model, x, flops=2 * size * tokens * (tokens > 1), nbytes=4 * size)
 
 
 def two_devices() -> tuple[str, ...]:
@@ -183,26 +212,19 @@ def two_devices() -> tuple[str, ...]:
 
 
 def matmul2048_two(axis_a: int, axis_b: int | None) -> Work:
-  n, devices = 2048, two_devices()
-  a, b = array(n, n), array(n, n)
-  x, y = Tensor(a).shard(devices, axis=axis_a).realize(), Tensor(b).shard(devices, axis=axis_b).realize()
-  return jitted(lambda x, y: x @ y, x, y, flops=2 * n**3, want=lambda: a @ b)
+  axes = iter((axis_a, axis_b))
+  place = lambda x: Tensor(x).shard(two_devices(), axis=next(axes)).realize()  # noqa: E731
+  return solved(PROBLEMS["matmul2048"](), lambda a, b: a @ b, place)
 
 
 WORKLOADS: dict[str, Callable[[], Work]] = {
-  "matmul512": lambda: matmul(512),
-  "matmul1024": lambda: matmul(1024),
-  "matmul2048": lambda: matmul(2048),
-  "matvec4096": matvec4096,
-  "muladdrelu16M": muladdrelu16m,
-  "sum16M": sum16m,
-  "softmax4096": softmax4096,
-  "layernorm4096": layernorm4096,
+  **{n: lambda n=n: solved(PROBLEMS[n](), SOLUTIONS.get(n, lambda a, b: a @ b)) for n in PROBLEMS},
   "small20": small20,
   "conv_train": conv_train,
   "gpt1_train": lambda: gpt_train(1),
   "gpt4_train": lambda: gpt_train(4),
-  "decode_1tok": decode_1tok,
+  "decode_1tok": lambda: inference(1),
+  "prefill128": lambda: inference(128),
   "matmul2048_shard2": lambda: matmul2048_two(0, None),
   "matmul2048_contract2": lambda: matmul2048_two(1, 0),
   "conv_train_dp2": lambda: conv_train(two_devices()),

@@ -17,6 +17,7 @@ from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
 from harness import Work, main  # noqa: E402
+from problems import PROBLEMS, Problem  # noqa: E402
 
 torch.set_num_threads(int(os.environ.get("THREADS", "2")))
 rng = np.random.default_rng(0)
@@ -30,7 +31,7 @@ def labels(high: int, *shape: int) -> torch.Tensor:
   return torch.from_numpy(rng.integers(0, high, shape))
 
 
-def inference(f: Callable[..., Any], *args: torch.Tensor, flops: int = 0, nbytes: int = 0) -> Work:
+def without_gradients(f: Callable[..., Any], *args: torch.Tensor, flops: int = 0, nbytes: int = 0) -> Work:
   def run() -> Any:
     with torch.no_grad():
       return f(*args)
@@ -38,29 +39,49 @@ def inference(f: Callable[..., Any], *args: torch.Tensor, flops: int = 0, nbytes
   return Work(run, flops, nbytes)
 
 
-def matmul(n: int) -> Work:
-  return inference(torch.matmul, array(n, n), array(n, n), flops=2 * n**3)
+def solved(problem: Problem, f: Callable[..., Any]) -> Work:
+  """`f` on a problem's inputs; what makes its inputs ready (LSTM's module) is not counted."""
+  inputs = [torch.from_numpy(x) for x in problem.inputs]
+  if problem.bf16:
+    inputs = [x.bfloat16() for x in inputs]
+  f = f(*inputs) if f is lstm else f
+  work = Work(lambda: f(*inputs)) if f is attention_train else without_gradients(f, *inputs)
+  return Work(work.run, problem.flops, problem.nbytes, lambda: problem.error(numbers(work.run())))
 
 
-def matvec4096() -> Work:
-  return inference(lambda a, b: b @ a, array(4096, 4096), array(1, 4096), flops=2 * 4096**2, nbytes=4 * 4096**2)
+def numbers(out: Any) -> list[np.ndarray]:
+  return [x.detach().to(torch.float64).numpy() for x in (out if isinstance(out, tuple) else (out,))]
 
 
-def muladdrelu16m() -> Work:
-  n = 1 << 24
-  return inference(lambda a, b, c: (a * b + c).relu(), array(n), array(n), array(n), nbytes=16 * n)
+def lstm(x: torch.Tensor, wi: torch.Tensor, wh: torch.Tensor, b: torch.Tensor) -> Callable[..., torch.Tensor]:
+  module = nn.LSTM(x.shape[-1], x.shape[-1])
+  for parameter, value in zip(module.parameters(), (wi, wh, b, torch.zeros_like(b))):
+    parameter.data.copy_(value)
+  return lambda x, *_: module(x)[0]
 
 
-def sum16m() -> Work:
-  return inference(torch.sum, array(1 << 24), nbytes=4 << 24)
+def attention_train(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, ...]:
+  leaves = [x.requires_grad_() for x in (q, k, v)]
+  return torch.autograd.grad(F.scaled_dot_product_attention(*leaves), leaves, g)
 
 
-def softmax4096() -> Work:
-  return inference(lambda a: a.softmax(-1), array(4096, 4096), nbytes=8 * 4096**2)
-
-
-def layernorm4096() -> Work:
-  return inference(lambda a: F.layer_norm(a, (4096,)), array(4096, 4096), nbytes=8 * 4096**2)
+SOLUTIONS: dict[str, Callable[..., Any]] = {
+  "matmul1024_TN": lambda a, b: a.T @ b,
+  "matmul1024_NT": lambda a, b: a @ b.T,
+  "matmul1024_int8": torch._int_mm,
+  "muladdrelu16M": lambda a, b, c: (a * b + c).relu(),
+  "sum16M": torch.sum,
+  "softmax4096": lambda x: x.softmax(-1),
+  "layernorm4096": lambda x: F.layer_norm(x, (4096,)),
+  "batchnorm": lambda x: F.batch_norm(x, None, None, training=True),
+  "cumsum4096": lambda x: x.cumsum(1),
+  "argmax4096": lambda x: x.argmax(1),
+  "gather8192": lambda table, ids: F.embedding(ids, table),
+  "depthwise": lambda x, w: F.conv2d(x, w, groups=128, padding=1),
+  "lstm32": lstm,
+  "attention4096": F.scaled_dot_product_attention,
+  "attention4096_train": attention_train,
+}
 
 
 def small20() -> Work:
@@ -69,7 +90,7 @@ def small20() -> Work:
       x = (x @ x).relu() * 0.1
     return x
 
-  return inference(f, array(16, 16))
+  return without_gradients(f, array(16, 16))
 
 
 class Conv(nn.Module):
@@ -131,26 +152,20 @@ def gpt_train(layers: int) -> Work:
   return training(optimizer, lambda: F.cross_entropy(model(x).reshape(-1, 512), y.reshape(-1)))
 
 
-def decode_1tok() -> Work:
+def inference(tokens: int) -> Work:
   model = GPT(vocab=8192, dim=1024, heads=16, layers=8)
-  nbytes = 4 * (sum(p.numel() for p in model.parameters()) - 8192 * 1024)  # the embedding reads one row only
-  return inference(model, labels(8192, 1, 1), nbytes=nbytes)
+  size = sum(p.numel() for p in model.parameters()) - 8192 * 1024  # the embedding reads a row a token
+  return without_gradients(model, labels(8192, 1, tokens), flops=2 * size * tokens * (tokens > 1), nbytes=4 * size)
 
 
 WORKLOADS: dict[str, Callable[[], Work]] = {
-  "matmul512": lambda: matmul(512),
-  "matmul1024": lambda: matmul(1024),
-  "matmul2048": lambda: matmul(2048),
-  "matvec4096": matvec4096,
-  "muladdrelu16M": muladdrelu16m,
-  "sum16M": sum16m,
-  "softmax4096": softmax4096,
-  "layernorm4096": layernorm4096,
+  **{n: lambda n=n: solved(PROBLEMS[n](), SOLUTIONS.get(n, torch.matmul)) for n in PROBLEMS},
   "small20": small20,
   "conv_train": conv_train,
   "gpt1_train": lambda: gpt_train(1),
   "gpt4_train": lambda: gpt_train(4),
-  "decode_1tok": decode_1tok,
+  "decode_1tok": lambda: inference(1),
+  "prefill128": lambda: inference(128),
 }
 
 if __name__ == "__main__":
