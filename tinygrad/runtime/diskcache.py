@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -20,11 +21,7 @@ def directory() -> Path:
 
 def key_of(*parts: str) -> str:
   """The name of an entry: a digest of everything the object depends on."""
-  digest = hashlib.sha256()
-  for part in parts:
-    data = part.encode()
-    digest.update(len(data).to_bytes(8, "little") + data)
-  return digest.hexdigest()
+  return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def get(key: str) -> bytes | None:
@@ -37,10 +34,8 @@ def get(key: str) -> bytes | None:
   if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
     path.unlink(missing_ok=True)
     return None
-  try:
+  with contextlib.suppress(OSError):  # removed meanwhile by another process
     os.utime(path)  # the age that eviction goes by is the last use
-  except OSError:
-    return data[_DIGEST:]  # removed meanwhile by another process
   return data[_DIGEST:]
 
 
@@ -62,11 +57,9 @@ def evict(limit: int) -> None:
   """Removes entries, the longest unused first, until at most `limit` bytes are left."""
   entries: list[tuple[float, int, Path]] = []
   for path in directory().iterdir():
-    try:
+    with contextlib.suppress(OSError):  # removed meanwhile by another process
       stat = path.stat()
-    except OSError:
-      continue  # removed meanwhile by another process
-    entries.append((stat.st_mtime, stat.st_size, path))
+      entries.append((stat.st_mtime, stat.st_size, path))
   total = sum(size for _, size, _ in entries)
   for _, size, path in sorted(entries):
     if total <= limit:
