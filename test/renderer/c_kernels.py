@@ -96,4 +96,31 @@ def all_reduce() -> UOp:
   return kernel(40, i, fold(Ops.ADD, x, d), i)
 
 
+def vectors(dtype: DType, width: int, count: int, shift: int = 0, size: int = 64) -> list[UOp]:
+  """Linear code: each thread doubles `width` neighbours, the last `shift` elements later; those from `count` on are
+  not read (3 in their place) and not written. By way of local memory."""
+  lanes, n = dtype.vec(width), size // width
+  out, x = (UOp.new(Ops.PARAM, dtype, (), ParamArg(slot, size)) for slot in (0, 1))
+  thread = UOp.new(Ops.RANGE, dtypes.index, (num(n),), (0, AxisKind.LOCAL))
+  at = UOp.new(Ops.MUL, dtypes.index, (thread, num(width)))
+  shifted = UOp.new(Ops.ADD, dtypes.index, (at, num(shift)))
+  inside = UOp.new(Ops.CMPLT, dtypes.bool, (at, num(count)))
+  mask = UOp.new(Ops.VECTORIZE, dtypes.bool.vec(width), (inside,))
+  three = UOp.const(dtype, 3)
+  three = UOp.new(Ops.VECTORIZE, lanes, (three,))
+  here = UOp.new(Ops.INDEX, lanes, (x, shifted, mask))
+  value = UOp.new(Ops.LOAD, lanes, (here, three))
+  memory = UOp.new(Ops.SCRATCH, dtype, (), (16, 1, size * dtype.itemsize))
+  local = UOp.new(Ops.INDEX, lanes, (memory, at))
+  put = UOp.new(Ops.STORE, dtypes.void, (local, value))
+  barrier = UOp.new(Ops.BARRIER, dtypes.void, ())
+  again = UOp.new(Ops.LOAD, lanes, (local,))
+  double = UOp.new(Ops.OR if dtype is dtypes.bool else Ops.ADD, lanes, (again, again))
+  there = UOp.new(Ops.INDEX, lanes, (out, at, mask))
+  store = UOp.new(Ops.STORE, dtypes.void, (there, double))
+  end = UOp.new(Ops.ENDRANGE, dtypes.void, (thread,))
+  return [out, x, thread, at, shifted, inside, mask, three, here, value, memory, local, put, barrier, again, double,
+          there, store, end]  # fmt: skip
+
+
 KERNELS = {f.__name__: f for f in (narrow_floats, matmul, softmax, integers, window, all_reduce)}

@@ -5,15 +5,21 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
-from c_kernels import GRID, KERNELS
+from c_kernels import GRID, KERNELS, fold, kernel, load, ranged, vectors
 
 from tinygrad.codegen import lower_kernel
+from tinygrad.codegen.check import check_linear
+from tinygrad.device import Device
+from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import cuda
+from tinygrad.uop import AxisKind, Ops
 
 GOLDEN = Path(__file__).parent.parent / "data" / "metal"
 DIALECTS = {"opencl": cstyle.OPENCL, "cuda": cstyle.CUDA, "metal": cstyle.METAL}
+has_opencl = importlib.util.find_spec("pyopencl") is not None
 has_nvrtc = importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("nvidia") is not None
 
 
@@ -63,3 +69,88 @@ def test_every_thread_of_a_group_comes_to_its_barriers():
         depth -= 1
         if conditional:
           conditional.pop()
+
+
+# (type, lanes, how far the load is shifted, lanes of one access to memory)
+VECTORS = [
+  (dtypes.float32, 4, 0, 4),
+  (dtypes.float32, 2, 2, 2),
+  (dtypes.float32, 4, 2, 2),
+  (dtypes.float32, 8, 4, 4),
+  (dtypes.int64, 4, 0, 2),
+  (dtypes.float64, 2, 0, 2),
+  (dtypes.uint16, 4, 4, 4),
+  (dtypes.bool, 4, 0, 4),
+  (dtypes.uint8, 4, 3, 1),
+  (dtypes.int8, 3, 0, 1),
+]
+
+
+@pytest.mark.parametrize(("dtype", "lanes", "shift", "width"), VECTORS)
+def test_neighbours_are_read_and_written_as_vectors_where_they_are_aligned(dtype, lanes, shift, width):
+  linear = vectors(dtype, lanes, 32, shift, size=48)
+  check_linear(linear)
+  for name, dialect in DIALECTS.items():
+    if name == "metal" and dtype is dtypes.float64:
+      continue
+    text = cstyle.render(linear, "vectors", dialect)
+    loads = re.findall(r"\w+?(\d) w\d+ = ", text)
+    assert loads.count(str(width)) >= (lanes // width if width > 1 else 0), text
+    assert width > 1 or not re.search(r"w\d+ = [^;]*p1", text), "an access that is not aligned"
+    if name == "cuda" and has_nvrtc:
+      assert cuda.compile_source(text, "vectors", "sm_90")[:4] == b"\x7fELF"
+
+
+@pytest.mark.skipif(not has_opencl, reason="running needs the extra [opencl]: pyopencl and a driver")
+@pytest.mark.parametrize(("dtype", "lanes", "shift", "width"), VECTORS)
+def test_vectors_compute_what_lanes_do(dtype, lanes, shift, width):
+  size, count, kind = 48, 24, to_numpy_dtype(dtype)
+  device = Device["CL"]
+  program = device.compile(device.render(vectors(dtype, lanes, count, shift, size), "vectors"), "vectors")
+  x = np.random.default_rng(0).integers(0, 2 if dtype is dtypes.bool else 50, size + 8).astype(kind)
+  out = np.full(size, 1, kind)
+  memory = [device.alloc(a.nbytes) for a in (out, x)]
+  for m, a in zip(memory, (out, x)):
+    device.copyin(m, memoryview(a.view(np.uint8)))
+  device.submit_all([device], [device.batch([device.bind(program, memory)])])
+  got = np.zeros_like(out)
+  device.copyout(memoryview(got.view(np.uint8)), memory[0])
+  for m, a in zip(memory, (out, x)):
+    device.free(m, a.nbytes)
+  np.testing.assert_array_equal(got[:count], (x[shift : shift + count] * 2).astype(kind))
+  np.testing.assert_array_equal(got[count:], out[count:])
+
+
+@pytest.mark.parametrize(("size", "bits"), [(1 << 20, 32), ((1 << 31) - 4096, 32), (1 << 31, 64), (1 << 33, 64)])
+def test_indices_have_32_bits_where_all_of_a_kernel_fit(size, bits):
+  i = ranged(size, 0)
+  text = cstyle.render(lower_kernel(kernel(size, i, load(1, dtypes.float32, size, i), i), GRID), "copy", cstyle.CUDA)
+  assert ("long long" not in text.partition("copy(")[2]) == (bits == 32), text
+
+
+def test_an_index_that_is_read_from_memory_as_64_bits_stays_so():
+  i, k = ranged(64, 0), ranged(1 << 20, 1, AxisKind.REDUCE)
+  row = load(2, dtypes.int64, 64, i).cast(dtypes.index)
+  for at, bits in ((row, 64), (i, 32)):
+    ast = kernel(64, i, fold(Ops.ADD, load(1, dtypes.float32, 1 << 30, at * (1 << 20) + k), k), i)
+    text = cstyle.render(lower_kernel(ast, GRID), "rows", cstyle.OPENCL)
+    assert ("(long r" in text or "const long r" in text) == (bits == 64), text
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_kernel_declares_how_many_threads_a_group_has(dialect):
+  text = source("softmax", DIALECTS[dialect])
+  _, threads = cstyle.launch_of(text)
+  bound = {
+    "opencl": f"reqd_work_group_size{threads}",
+    "cuda": "__launch_bounds__(256) softmax",
+    "metal": "[[max_total_threads_per_threadgroup(256)]] kernel void softmax",
+  }
+  assert bound[dialect] in text
+
+
+def test_metal_has_no_double():
+  for name in KERNELS:
+    assert "double" not in (GOLDEN / f"{name}.metal").read_text()
+  with pytest.raises(KeyError):
+    cstyle.ctype(dtypes.float64, cstyle.METAL)

@@ -1,10 +1,11 @@
 """Linear UOps to C: OpenCL C, CUDA C++ and Metal differ by a table of spellings (`Dialect`).
 
 A kernel takes the buffers (or tables of peers' addresses) by slot, then its variables by name, as 64-bit integers.
-Every value is scalar in the source: one of a vector dtype is a variable for each lane. bool is a byte in memory;
-float16, bfloat16 and fp8 are carried as their bits, since arithmetic on them has been decomposed. A RANGE over GLOBAL
-or LOCAL is no loop but the number of a work group, or of a thread within its group, along the next free dimension of
-the grid.
+Every value is scalar in the source: one of a vector dtype is an expression for each lane; memory is read and written
+as vectors where lanes are neighbours, and aligned. bool is a byte in memory; float16, bfloat16 and fp8 are carried as
+their bits, since arithmetic on them has been decomposed. Indices have 32 bits where all of a kernel's fit. A RANGE over
+GLOBAL or LOCAL is no loop but the number of a work group, or of a thread within its group, along the next free
+dimension of the grid.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import math
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.helpers import ceildiv
 from tinygrad.uop.cards import card
 from tinygrad.uop.ops import AxisKind, Ops, UOp
 
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.bfloat16: dtypes.uint16} | dict.fromkeys(dtypes.fp8s, dtypes.uint8)
 _UNSIGNED = dict(zip(dtypes.sints, (dtypes.uint32, dtypes.uint32, dtypes.uint32, dtypes.uint64)))
 _WRAPS = frozenset((Ops.ADD, Ops.SUB, Ops.MUL, Ops.SHL))  # signed overflow is undefined in C: computed unsigned
+_VECTOR_BYTES = 16  # the widest access to memory
 _BOOLEAN = {Ops.ADD: "|", Ops.MUL: "&", Ops.MAX: "|", Ops.MIN: "&"}
 
 
@@ -35,23 +38,27 @@ class Dialect:
   pointer: str  # to {T} in device memory
   table: str  # parameter: the addresses of every device's buffer
   shared: str  # storage class of local memory
+  local: str  # pointer to {T} there
   barrier: str
   group: str  # number of the work group along dimension {d} ("x", "y", "z"), or {i}
   thread: str
+  vector: str  # of {T}, the type, and {xs}
   variable: str = "const {T} {name}"
   parameter: str = "{T} {name}"  # {i}: its position
   long: str = "L"  # suffix of a 64-bit literal
+  index: DType = dtypes.int64
 
 
 def ctype(dtype: DType, d: Dialect, memory: bool = False) -> str:
   scalar = dtype.scalar()
   if memory and scalar is dtypes.bool:
     scalar = dtypes.uint8
-  return d.types[_BITS.get(scalar, dtypes.int64 if scalar is dtypes.index else scalar)]
+  return d.types[_BITS.get(scalar, d.index if scalar is dtypes.index else scalar)]
 
 
 def literal(value: float, dtype: DType, d: Dialect) -> str:
   """A constant of a scalar dtype, exact."""
+  dtype = d.index if dtype is dtypes.index else dtype
   if dtype is dtypes.float16:
     return str(struct.unpack("<H", struct.pack("<e", value))[0])
   if dtypes.is_bool(dtype):
@@ -75,8 +82,10 @@ class CRenderer:
   """Renders one kernel."""
 
   def __init__(self, linear: Sequence[UOp], name: str, dialect: Dialect) -> None:
-    self.linear, self.name, self.d = linear, name, dialect
+    self.linear, self.name = linear, name
+    self.d = replace(dialect, index=dtypes.int32) if all(map(fits, linear)) else dialect
     self.names: dict[UOp, tuple[str, ...]] = {}
+    self.vectors: dict[UOp, list[str]] = {}  # what an aligned INDEX of neighbours points at
     self.body: list[str] = []
     self.depth, self.count = 1, 0
     self.dims = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}
@@ -98,7 +107,7 @@ class CRenderer:
     ]
     groups, threads = (grid(self.linear, kind) for kind in self.dims)
     head = d.kernel.format(name=self.name, params=", ".join(spelled), threads=math.prod(threads), shape=threads)
-    local = [f"  {d.shared} {d.types[dtypes.uint64]} scratch[{-(-self.shared // 8)}];"] if self.shared else []
+    local = [f"  {d.shared} uint4 scratch[{ceildiv(self.shared, 16)}];"] if self.shared else []
     launch = f"// groups {groups} of threads {threads}\n"
     return "\n".join([launch + d.prelude + head + " {", *local, *self.body, "}"]) + "\n"
 
@@ -130,10 +139,12 @@ class CRenderer:
       case Ops.PARAM:
         self.names[u] = (f"p{u.arg.slot}",)
       case Ops.VARIABLE:
-        self.names[u] = (u.arg[0],)
+        self.names[u] = (f"(({ctype(dtypes.index, self.d)}){u.arg[0]})",)
       case Ops.SCRATCH:
-        kind = f"{self.d.shared} {ctype(u.dtype, self.d, True)}*"
-        self.names[u] = (f"(({kind})((({self.d.shared} {self.d.types[dtypes.uint8]}*)scratch) + {u.arg[0]}))",)
+        assert u.arg[0] % u.dtype.itemsize == 0, u.arg
+        self.names[u] = (self.fresh("s"),)
+        pointer = self.pointer(u, ctype(u.dtype, self.d, True))
+        self.line(f"{pointer} {self.names[u][0]} = ({pointer})scratch + {u.arg[0] // u.dtype.itemsize};")
         self.shared = max(self.shared, u.arg[0] + u.arg[2])
       case Ops.CONST:
         pass
@@ -148,8 +159,8 @@ class CRenderer:
         self.names[u] = names = tuple(self.fresh("a") for _ in range(u.dtype.count))
         self.line(f"{ctype(u.dtype, self.d)} {', '.join(names)};")
       case Ops.PEER:
-        pointer = self.d.pointer.format(T=ctype(u.dtype, self.d, True)).replace("restrict", "")
-        self.names[u] = tuple(f"(({pointer}){self.lanes(u.src[0])[0]}[{i}])" for i in self.lanes(u.src[1]))
+        table, pointer = self.lanes(u.src[0])[0], self.pointer(u, ctype(u.dtype, self.d, True))
+        self.names[u] = tuple(f"(({pointer}){table}[{i}])" for i in self.lanes(u.src[1]))
       case Ops.INDEX:
         self.index(u)
       case Ops.LOAD:
@@ -174,7 +185,7 @@ class CRenderer:
   def range(self, u: UOp) -> None:
     kind, r = u.arg[1], self.fresh("r")
     self.names[u] = (r,)
-    long = ctype(dtypes.int64, self.d)
+    long = ctype(dtypes.index, self.d)
     if kind in self.dims:
       i = self.dims[kind]
       self.dims[kind] += 1
@@ -185,15 +196,33 @@ class CRenderer:
       self.line(f"for ({long} {r} = 0; {r} < {end}; {r}++) {{")
     self.depth += 1
 
+  def vector(self, dtype: DType) -> str:
+    """The type of several elements in memory: uchar4, longlong2."""
+    kind = ctype(dtype, self.d, True).replace("unsigned ", "u").replace("signed ", "").replace(" ", "")
+    return f"{kind}{dtype.count}"
+
+  def pointer(self, memory: UOp, kind: str) -> str:
+    return (self.d.local if memory.op is Ops.SCRATCH else self.d.pointer).format(T=kind)
+
   def index(self, u: UOp) -> None:
-    n = u.dtype.count
-    pointers, offsets = self.lanes(u.src[0], n), self.lanes(u.src[1])
+    n, memory = u.dtype.count, u.src[0]
+    pointers, offsets = self.lanes(memory, n), self.lanes(u.src[1])
     if len(offsets) == 1:  # neighbours
       offsets = tuple(f"{offsets[0]} + {i}" if i else offsets[0] for i in range(n))
+      width = math.gcd(n, divisor(u.src[1]), min(_VECTOR_BYTES // u.dtype.scalar().itemsize, 4))
+      if width > 1 and len(set(pointers)) == 1:
+        kind = self.pointer(memory, self.vector(u.dtype.scalar().vec(width)))
+        self.vectors[u] = [f"*({kind})({pointers[0]} + {o})" for o in offsets[::width]]
     self.names[u] = tuple(f"{p}[{o}]" for p, o in zip(pointers, offsets))
 
-  def conditions(self, index: UOp) -> tuple[str, ...] | None:
-    return self.lanes(index.src[2], index.dtype.count) if len(index.src) > 2 else None
+  def access(self, u: UOp) -> tuple[Sequence[str], tuple[str, ...]]:
+    """(the vectors that an INDEX points at if it is accessed so, the condition of each lane if there is one)."""
+    masks = self.lanes(u.src[2], u.dtype.count) if len(u.src) > 2 else ()
+    return self.vectors.get(u, ()) if len(set(masks)) <= 1 else (), masks
+
+  def packed(self, dtype: DType, xs: Sequence[str]) -> str:
+    kind = f"({ctype(dtype, self.d, True)})" if dtypes.is_bool(dtype) else ""
+    return self.d.vector.format(T=self.vector(dtype.scalar().vec(len(xs))), xs=", ".join(kind + x for x in xs))
 
   def load(self, u: UOp) -> None:
     where = u.src[0]
@@ -201,20 +230,32 @@ class CRenderer:
       self.declare(u, self.names[where])
       return
     values: Sequence[str] = self.names[where]
+    vectors, masks = self.access(where)
+    others = self.lanes(u.src[1] if len(u.src) > 1 else UOp.const(u.dtype.scalar(), 0), u.dtype.count)
+    if vectors:
+      n = len(values) // len(vectors)
+      values = []
+      for i, v in enumerate(vectors):
+        name, kind = self.fresh("w"), self.vector(u.dtype.scalar().vec(n))
+        guarded = f"{self.packed(u.dtype, others[i * n : (i + 1) * n])}; if ({masks[0]}) {name} = {v}" if masks else v
+        self.line(f"{kind} {name} = {guarded};")
+        values += [f"{name}.{c}" for c in "xyzw"[:n]]
     if dtypes.is_bool(u.dtype):
       values = [f"({x} != 0)" for x in values]
-    if (masks := self.conditions(where)) is not None:
-      zero = UOp.const(u.dtype.scalar(), 0)
-      others = self.lanes(u.src[1] if len(u.src) > 1 else zero, u.dtype.count)
+    if masks and not vectors:
       values = [f"{m} ? {x} : {o}" for m, x, o in zip(masks, values, others)]
     self.declare(u, values)
 
   def store(self, u: UOp) -> None:
     where, value = u.src
-    targets = self.names[where]
-    masks = None if where.op is Ops.ACC else self.conditions(where)
-    for i, (t, x) in enumerate(zip(targets, self.lanes(value, len(targets)))):
-      self.line(f"if ({masks[i]}) {t} = {x};" if masks is not None else f"{t} = {x};")
+    targets: Sequence[str] = self.names[where]
+    vectors, masks = ((), ()) if where.op is Ops.ACC else self.access(where)
+    xs: Sequence[str] = self.lanes(value, len(targets))
+    if vectors:
+      n = len(targets) // len(vectors)
+      targets, xs = vectors, [self.packed(value.dtype, xs[i : i + n]) for i in range(0, len(xs), n)]
+    for i, (t, x) in enumerate(zip(targets, xs)):
+      self.line(f"if ({masks[i]}) {t} = {x};" if masks else f"{t} = {x};")
 
   def alu(self, u: UOp) -> None:
     columns = zip(*(self.lanes(s, u.dtype.count) for s in u.src))
@@ -282,6 +323,25 @@ class CRenderer:
     return f"({ctype(b, self.d)}){x}"
 
 
+def fits(u: UOp) -> bool:
+  """Whether an index is known to fit 32 bits, with the lanes beside it."""
+  if u.dtype.scalar() is not dtypes.index or u.op is Ops.VECTORIZE:
+    return True
+  return u.dtype.count == 1 and -(1 << 31) <= u.vmin and u.vmax < (1 << 31) - 16
+
+
+def divisor(u: UOp) -> int:
+  """What divides an index whatever its ranges are; 0 if it is 0."""
+  match u.op:
+    case Ops.CONST:
+      return abs(int(u.arg))
+    case Ops.ADD | Ops.SUB:
+      return math.gcd(*map(divisor, u.src))
+    case Ops.MUL:
+      return math.prod(map(divisor, u.src))
+  return 1
+
+
 def grid(linear: Sequence[UOp], kind: AxisKind) -> tuple[int, int, int]:
   """The grid's extent in three dimensions, by the greatest lengths of the RANGEs of a kind; 1 where there is none."""
   sizes = [int(u.src[0].vmax) for u in linear if u.op is Ops.RANGE and u.arg[1] is kind]
@@ -333,9 +393,11 @@ static inline ushort half_of_float(float x) {
   pointer="__global {T}*",
   table="__global const ulong*",
   shared="__local",
+  local="__local {T}*",
   barrier="barrier(CLK_LOCAL_MEM_FENCE);",
   group="get_group_id({i})",
   thread="get_local_id({i})",
+  vector="({T})({xs})",
 )
 
 CUDA = Dialect(
@@ -367,14 +429,16 @@ static __device__ inline unsigned short half_of_float(float x) {
   pointer="{T}*",
   table="const unsigned long long*",
   shared="__shared__",
+  local="{T}*",
   barrier="__syncthreads();",
   group="blockIdx.{d}",
   thread="threadIdx.{d}",
+  vector="make_{T}({xs})",
   long="LL",
 )
 
 METAL = Dialect(
-  types=_NAMES,
+  types={dtype: name for dtype, name in _NAMES.items() if dtype is not dtypes.float64},
   prelude="""#include <metal_stdlib>
 using namespace metal;
 #define bits_of_float(x) as_type<uint>(x)
@@ -382,14 +446,16 @@ using namespace metal;
 static inline float float_of_half(ushort x) { return float(as_type<half>(x)); }
 static inline ushort half_of_float(float x) { return as_type<ushort>(half(x)); }
 """,
-  kernel="kernel void {name}({params}, uint3 group [[threadgroup_position_in_grid]],"
-  " uint3 thread_ [[thread_position_in_threadgroup]])",
+  kernel="[[max_total_threads_per_threadgroup({threads})]] kernel void {name}({params},"
+  " uint3 group [[threadgroup_position_in_grid]], uint3 thread_ [[thread_position_in_threadgroup]])",
   pointer="device {T}*",
   table="device const ulong*",
   shared="threadgroup",
+  local="threadgroup {T}*",
   barrier="threadgroup_barrier(mem_flags::mem_threadgroup);",
   group="group.{d}",
   thread="thread_.{d}",
+  vector="{T}({xs})",
   variable="constant const {T}& {name} [[buffer({i})]]",
   parameter="{T} {name} [[buffer({i})]]",
 )

@@ -5,9 +5,9 @@ using namespace metal;
 #define float_of_bits(x) as_type<float>(uint(x))
 static inline float float_of_half(ushort x) { return float(as_type<half>(x)); }
 static inline ushort half_of_float(float x) { return as_type<ushort>(half(x)); }
-kernel void integers(device char* p0 [[buffer(0)]], device int* p1 [[buffer(1)]], device int* p2 [[buffer(2)]], device uchar* p3 [[buffer(3)]], uint3 group [[threadgroup_position_in_grid]], uint3 thread_ [[thread_position_in_threadgroup]]) {
-  { const long r1 = thread_.x;
-    long v2 = (r1 < 98L ? r1 : 98L);
+[[max_total_threads_per_threadgroup(128)]] kernel void integers(device char* p0 [[buffer(0)]], device int* p1 [[buffer(1)]], device int* p2 [[buffer(2)]], device uchar* p3 [[buffer(3)]], uint3 group [[threadgroup_position_in_grid]], uint3 thread_ [[thread_position_in_threadgroup]]) {
+  { const int r1 = thread_.x;
+    int v2 = (r1 < 98 ? r1 : 98);
     bool v3 = (p3[v2] != 0);
     int v4 = p2[v2];
     int v5 = p1[v2];
@@ -35,7 +35,7 @@ kernel void integers(device char* p0 [[buffer(0)]], device int* p1 [[buffer(1)]]
     int v27 = (int)v26;
     int v28 = (v3 ? v22 : v27);
     char v29 = (char)v28;
-    bool v30 = (r1 < 99L);
+    bool v30 = (r1 < 99);
     if (v30) p0[v2] = v29;
   }
 }
