@@ -13,7 +13,7 @@ from tinygrad.sharding.localize import Localizer, complete
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, size_of
 from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
-from tinygrad.uop.cards import CARDS
+from tinygrad.uop.cards import evaluate
 from tinygrad.uop.ops import GroupOp, Ops, UOp, render_shape
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
@@ -236,8 +236,6 @@ def remap_traffic(template: UOp, sources: tuple[Placement, ...], result: Placeme
     elif u.op is Ops.PAD:
       marks[u] = numpy.pad(marks[u.src[0]], u.arg[0])
     else:
-      evaluate = CARDS[u.op].evaluate
-      assert evaluate is not None
       xs = [marks.get(s, numpy.zeros(s.shape, numpy.int64)) for s in u.src]
       marks[u] = evaluate(u, xs, u.shape)
   chain = boundaries(len(result), [result.used, *(s.used for s in cuts)])

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
-from tinygrad.uop.cards import CARDS
+from tinygrad.uop.cards import evaluate
 from tinygrad.uop.ops import FACTS, GroupOp, Ops, UOp
 
 Terms = dict[UOp, int]
@@ -56,8 +56,6 @@ def fold_constants(u: UOp) -> UOp:
   """op(c0, c1) -> c, in the dtype's own arithmetic."""
   if u.op is Ops.CAST:
     return u.src[0].cast(u.dtype)
-  evaluate = CARDS[u.op].evaluate
-  assert evaluate is not None
   with numpy.errstate(all="ignore"):
     xs = [numpy.full((), s.arg, dtype=to_numpy_dtype(s.dtype)) for s in u.src]
     value = numpy.asarray(evaluate(u, xs, ())).item()
