@@ -197,10 +197,8 @@ def ScatterND(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "non
 
 def OneHot(indices: Tensor, depth: Any, values: Tensor, axis: int = -1) -> Tensor:
   i, n = indices.long(), int(_one(depth))
-  y = i.lt(0).where(i.add(n), i).unsqueeze(-1).eq(Tensor.arange(n)).where(values[1], values[0])
-  order = list(range(i.ndim))
-  order.insert(axis % y.ndim, i.ndim)
-  return y.permute(order)
+  i = i.lt(0).where(i.add(n), i).unsqueeze(axis)
+  return i.eq(_like(Tensor.arange(n), i, axis)).where(values[1], values[0])
 
 
 def TopK(x: Tensor, k: Any, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Tensor, Tensor]:
