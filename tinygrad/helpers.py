@@ -165,32 +165,26 @@ def watched() -> bool:
   return DEBUG >= 2 or bool(PROFILE) or bool(CHECK_NAN)
 
 
-# group and name of the track, name, from and to in seconds, what else there is to say
-Event = tuple[str, str, str, float, float, dict[str, Any]]
+# its track (a device or a thread of Python), name, from and to in seconds, what else there is to say
+Event = tuple[str, str, float, float, dict[str, Any]]
 MOST_EVENTS = 1 << 20  # more than a viewer opens
 _events: list[Event] = []
-_began = time.perf_counter()
 
 
-def note(group: str, track: str, name: str, start: float, end: float, more: dict[str, Any]) -> None:
+def note(track: str, name: str, start: float, end: float, more: dict[str, Any]) -> None:
   """An event for the trace of PROFILE=1; what comes after MOST_EVENTS is left out."""
   if PROFILE and len(_events) < MOST_EVENTS:
-    _events.append((group, track, name, start, end, more))
+    _events.append((track, name, start, end, more))
 
 
-class span:
+@contextlib.contextmanager
+def span(name: str, **more: Any) -> Iterator[None]:
   """`with span("schedule"): ...`: how long a block takes, for the trace."""
-
-  __slots__ = ("more", "name", "start")
-
-  def __init__(self, name: str, **more: Any) -> None:
-    self.name, self.more = name, more
-
-  def __enter__(self) -> None:
-    self.start = time.perf_counter()
-
-  def __exit__(self, *_: object) -> None:
-    note("Python", threading.current_thread().name, self.name, self.start, time.perf_counter(), self.more)
+  start = time.perf_counter()
+  try:
+    yield
+  finally:
+    note(f"Python {threading.current_thread().name}", name, start, time.perf_counter(), more)
 
 
 class Profile(Context):
@@ -203,14 +197,10 @@ class Profile(Context):
 
 def write_trace(events: Sequence[Event], file: str) -> None:
   """Events in the format that Perfetto (ui.perfetto.dev) and chrome://tracing open."""
-  groups = {group: i for i, group in enumerate(dict.fromkeys(e[0] for e in events), 1)}
-  tracks = {track: i for i, track in enumerate(dict.fromkeys(e[:2] for e in events), 1)}
-  rows = [{"name": "process_name", "ph": "M", "pid": i, "tid": 0, "args": {"name": g}} for g, i in groups.items()]
-  rows += [
-    {"name": "thread_name", "ph": "M", "pid": groups[g], "tid": i, "args": {"name": t}} for (g, t), i in tracks.items()
-  ]
-  for group, track, name, start, end, more in events:
-    at = {"pid": groups[group], "tid": tracks[group, track], "ts": (start - _began) * 1e6, "dur": (end - start) * 1e6}
+  tracks = {track: i for i, track in enumerate(dict.fromkeys(e[0] for e in events), 1)}
+  rows = [{"name": "thread_name", "ph": "M", "pid": 1, "tid": i, "args": {"name": t}} for t, i in tracks.items()]
+  for track, name, start, end, more in events:
+    at = {"pid": 1, "tid": tracks[track], "ts": start * 1e6, "dur": (end - start) * 1e6}
     rows.append({"name": name, "ph": "X", **at, "args": more})
   with atomic_write(file) as f:
     f.write(json.dumps({"traceEvents": rows, "displayTimeUnit": "ms"}).encode())

@@ -97,15 +97,16 @@ def test_fastest_runs_the_kernels_of_a_value():
 
 
 def events_of(file: Path) -> tuple[dict[str, list[dict]], dict[str, list[dict]]]:
-  """The events of each track of the group Python, and of each device."""
+  """The events of each thread of Python, and of each device."""
   rows = json.loads(file.read_text())["traceEvents"]
-  groups = {r["pid"]: r["args"]["name"] for r in rows if r["name"] == "process_name"}
-  tracks = {(r["pid"], r["tid"]): r["args"]["name"] for r in rows if r["name"] == "thread_name"}
-  found: dict[str, dict[str, list[dict]]] = {"Python": {}, "devices": {}}
+  tracks = {r["tid"]: r["args"]["name"] for r in rows if r["name"] == "thread_name"}
+  python: dict[str, list[dict]] = {}
+  devices: dict[str, list[dict]] = {}
   for r in rows:
     if r["ph"] == "X":
-      found[groups[r["pid"]]].setdefault(tracks[r["pid"], r["tid"]], []).append(r)
-  return found["Python"], found["devices"]
+      kind, _, thread = tracks[r["tid"]].partition(" ")
+      (python if kind == "Python" else devices).setdefault(thread or kind, []).append(r)
+  return python, devices
 
 
 def check_nesting(events: list[dict]) -> None:
@@ -189,7 +190,7 @@ def test_blocks_write_what_ran_in_them(tmp_path):
 
 
 def test_nothing_is_noted_when_it_is_off(tmp_path):
-  note("devices", "CPU", "never", 0.0, 1.0, {})
+  note("CPU", "never", 0.0, 1.0, {})
   with Profile(tmp_path / "t.json"):
     pass
   assert "never" not in (tmp_path / "t.json").read_text()
@@ -199,7 +200,7 @@ def test_a_trace_that_cannot_be_written_leaves_the_last_one(tmp_path):
   file = tmp_path / "t.json"
   file.write_text("before")
   with pytest.raises(TypeError):
-    write_trace([("devices", "CPU", "k", 0.0, 1.0, {"bad": object()})], str(file))
+    write_trace([("CPU", "k", 0.0, 1.0, {"bad": object()})], str(file))
   assert file.read_text() == "before" and list(tmp_path.iterdir()) == [file]
 
 

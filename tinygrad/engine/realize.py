@@ -492,7 +492,7 @@ class Stretch:
       computes = [f"{op} at {source_line(*origin)}" if origin else op for op, origin in w.item.computes]
       more = {"flops": self.ops, "bytes": self.nbytes, **rates, "computes": computes}
       for device in w.item.devices:
-        note("devices", device, w.name, start, end, more)
+        note(device, w.name, start, end, more)
 
   def check_nan(self) -> None:
     """Raises NonFiniteError if what is left of the kernels' results holds NaN or infinity."""
