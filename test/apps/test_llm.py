@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 from tiny_llama import CASES, Tiny
 
 from extra.write_gguf import write_gguf
+from tinygrad import Context
 from tinygrad.apps import llm
 from tinygrad.apps.llm import Sampler, Statistics, generate
 
@@ -52,6 +54,16 @@ def test_as_a_script_and_as_a_module_from_anywhere(model: Path, tmp_path: Path):
     assert r.stdout == outs[0].stdout and r.stdout.startswith("hello") and len(r.stdout) > 6
   assert "tokens/s" in outs[0].stderr and "on 1" in outs[0].stderr
   assert "collectives of a step: " in outs[3].stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyopencl") is None, reason="needs the extra [opencl]")
+def test_two_opencl_devices_say_what_one_of_the_cpu_says(model: Path, capsys: pytest.CaptureFixture[str]):
+  args = ("--prompt", "hello world", "--temperature", "0", "--max-tokens", "20")
+  status, want, _ = say(model, *args, capsys=capsys)
+  with Context(DEV="CL"):
+    other, got, told = say(model, *args, "--shard", "2", capsys=capsys)
+  assert status == other == 0 and got == want and len(want) > len("hello world") + 20
+  assert "on 2" in told and "all_reduce" in told
 
 
 def test_folder_of_the_app_hides_no_module(tmp_path: Path):

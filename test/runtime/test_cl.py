@@ -1,6 +1,7 @@
 """OpenCL devices: PoCL's where there is no GPU. What codegen makes for a grid is checked kernel by kernel with
 `DEV=CL pytest test/codegen/test_kernels.py`, sharding with `DEV=CL pytest test/laws`."""
 
+import gc
 import importlib.util
 
 import numpy as np
@@ -11,6 +12,8 @@ if importlib.util.find_spec("pyopencl") is None:
 
 from tinygrad import Tensor, TinyJit, nn
 from tinygrad.device import Device, DeviceError
+from tinygrad.runtime import diskcache
+from tinygrad.runtime.cl import CL, DECLARED
 
 TWO = ("CL:0", "CL:1")
 
@@ -73,12 +76,97 @@ def test_a_move_between_kinds_of_devices():
   np.testing.assert_array_equal(there.shard(TWO, axis=1).to("CPU").numpy(), x)
 
 
-def test_faults_are_typed_and_the_device_goes_on():
-  with pytest.raises(DeviceError, match=r"CL:97: there are \d+ OpenCL devices"):
+# ---------------------------------------------------------------- faults
+
+
+def goes_on():
+  """The device computes, by a kernel that no other test has."""
+  x = normal(7, 11)
+  np.testing.assert_allclose((Tensor(x).shard(TWO, axis=0).sum(0) * 3).numpy(), x.sum(0) * 3, rtol=1e-5)
+
+
+def test_devices_that_are_not_there_are_told_how_many_are():
+  with pytest.raises(
+    DeviceError, match=r"CL:97: there are \d+ OpenCL devices .*\n  fix: use CL:0 to CL:\d+; with PoCL"
+  ):
     Tensor(normal(3), device="CL:97").realize()
+
+
+def test_no_memory_is_told_with_size_device_and_line_and_what_others_got_is_given_back():
+  before = [Device.mem_used(d) for d in TWO]
+  with pytest.raises(MemoryError) as told:
+    Tensor.ones(1 << 48, device="CL").contiguous().realize()
+  with pytest.raises(MemoryError, match=f"CL:1: no memory for a buffer of {1 << 50} bytes"):
+    Device["CL:1"].alloc(1 << 50)
+  said = str(told.value)
+  assert f"CL: no memory for a buffer of {1 << 50} bytes" in said and "fix: smaller batches" in said
+  assert "realized at test_cl.py:" in said and "contiguous().realize()" in said
+  del told
+  gc.collect()
+  assert [Device.mem_used(d) for d in TWO] == before
+  goes_on()
+
+
+def test_memory_that_was_kept_for_reuse_is_given_back_before_there_is_none(monkeypatch):
   device = Device["CL"]
-  with pytest.raises(DeviceError, match="compiling broken failed"):
-    device.compile("// groups (1, 1, 1) of threads (1, 1, 1)\n__kernel void broken() { nonsense }", "broken")
-  with pytest.raises(MemoryError, match="fix: smaller batches"):
-    device.alloc(1 << 50)
-  np.testing.assert_array_equal((Tensor(normal(5), device="CL") + 1).numpy(), normal(5) + 1)
+  kept = device.alloc(12345)
+  device.free(kept, 12345)
+  real, asked = device.new_memory, []
+
+  def new_memory(nbytes):
+    asked.append(dict(device.pool))
+    if device.pool:
+      raise MemoryError("full")
+    return real(nbytes)
+
+  monkeypatch.setattr(device, "new_memory", new_memory)
+  device.free(device.alloc(54321), 54321)
+  assert 12345 in asked[0] and asked[1:] == [{}]
+  goes_on()
+
+
+@pytest.mark.parametrize(
+  "change, match",
+  [
+    (lambda text: text.replace("void ", "void nonsense ", 1), r"compiling \w+ failed: .*error: "),
+    (lambda text: text.replace("threads (", "threads (7", 1), r"\w+ failed: .*INVALID_WORK_GROUP_SIZE"),
+  ],
+  ids=["compile", "launch"],
+)
+def test_a_kernel_that_fails_is_named_with_the_users_line(change, match, monkeypatch):
+  x, render = normal(3, 5, 2), CL.render
+  with monkeypatch.context() as m:
+    m.setattr(CL, "render", lambda self, linear, name: change(render(self, linear, name)))
+    with pytest.raises(
+      DeviceError, match=rf"(?s)CL \(.*\): {match}.*realized at .*test_cl.py:\d+: .*\.exp\(\)"
+    ) as told:
+      Tensor(x, device="CL").exp().numpy()
+  del told
+  np.testing.assert_allclose((Tensor(x, device="CL").exp() + 2).numpy(), np.exp(x) + 2, rtol=1e-5)
+  goes_on()
+
+
+# ---------------------------------------------------------------- programs
+
+
+def test_a_binary_that_does_not_load_is_built_anew(monkeypatch):
+  binaries = []
+  monkeypatch.setattr(diskcache, "get", lambda key: b"no program")
+  monkeypatch.setattr(diskcache, "put", lambda key, data: binaries.append(data))
+  x = normal(13)
+  np.testing.assert_allclose((Tensor(x, device="CL") * 0.125 - 9).numpy(), x * 0.125 - 9, rtol=1e-6)
+  assert binaries and all(len(b) > len(b"no program") for b in binaries)
+
+
+def test_functions_that_are_not_declared_come_from_the_drivers_declarations(monkeypatch):
+  """What is declared here is only a short cut."""
+  device = Device["CL"]
+  source = """// groups (1, 1, 1) of threads (4, 1, 1)
+__kernel __attribute__((reqd_work_group_size(4, 1, 1))) void k(__global float* p0) {
+  p0[get_local_id(0)] = hypot(3.0f, 4.0f);
+}"""
+  assert "hypot" not in DECLARED
+  memory, got = device.alloc(16), np.zeros(4, np.float32)
+  device.submit_all([device], [device.batch([device.bind(device.compile(source, "k"), [memory])])])
+  device.copyout(memoryview(got.view(np.uint8)), memory)
+  assert got.tolist() == [5.0] * 4

@@ -277,7 +277,7 @@ class Math(Elementwise):
 
   @in_float32
   def celu(self, alpha: float = 1.0) -> Self:
-    return self.maximum(0).add(self.minimum(0).div(alpha)._expm1().mul(alpha))
+    return self.gt(0).where(self, self.gt(0).where(0.0, self).div(alpha)._expm1().mul(alpha))
 
   @in_float32
   def selu(self, alpha: float = 1.67326, gamma: float = 1.0507) -> Self:

@@ -12,19 +12,30 @@ import ctypes
 import functools
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import DeviceError, Target
-from tinygrad.helpers import LazyModule, numpy
+from tinygrad.helpers import LazyModule, numpy, user_line
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache
 from tinygrad.runtime.queues import Program, QueueDevice
 from tinygrad.uop.ops import UOp
 
 cl: Any = LazyModule("pyopencl")
-OPTIONS = ["-cl-std=CL2.0", "-cl-fp32-correctly-rounded-divide-sqrt"]
+OPTIONS = ("-cl-std=CL2.0", "-cl-fp32-correctly-rounded-divide-sqrt")
+# PoCL has the compiler read a megabyte of declarations before every kernel, three quarters of the front end's time.
+# _OPENCL_H_ tells it that they have been read; these are the ones that kernels call.
+DECLARED = """#define DECLARE(name) __attribute__((overloadable, const)) float name(float); \\
+  __attribute__((overloadable, const)) double name(double);
+DECLARE(sqrt) DECLARE(floor) DECLARE(ceil) DECLARE(rint) DECLARE(sin) DECLARE(tanh) DECLARE(erf)
+__attribute__((overloadable, const)) double pow(double, double);
+__attribute__((overloadable, const)) size_t get_group_id(uint), get_local_id(uint);
+__attribute__((overloadable, convergent)) void barrier(cl_mem_fence_flags);
+__attribute__((overloadable)) float vload_half(size_t, const half*);
+__attribute__((overloadable)) void vstore_half_rte(float, size_t, half*);
+"""
 _SVM_PTRS = 0x11B6  # CL_KERNEL_EXEC_INFO_SVM_PTRS, which pyopencl does not wrap
 
 
@@ -106,8 +117,10 @@ class CL(QueueDevice):
     self.target = Target("CL", vector_registers=64, scratch=min(self.device.local_mem_size, 48 << 10), threads=True)
 
   def wait(self) -> None:
-    with self.typed("work that was queued"):
+    try:
       self.queue.finish()
+    except cl.Error as e:
+      raise self.failure(e, "work that was queued") from e
 
   # ---- memory
 
@@ -116,7 +129,7 @@ class CL(QueueDevice):
       return cl.SVMAllocation(self.context, max(nbytes, 8), 64, cl.svm_mem_flags.READ_WRITE)
     except cl.Error as e:  # drivers name the failure differently
       raise MemoryError(
-        f"{self.name}: no memory for a buffer of {nbytes} bytes ({e})"
+        f"{self.name}: no memory for a buffer of {nbytes} bytes ({e})\n    realized at {user_line()}"
         "\n  fix: smaller batches, or free what is no longer needed"
       ) from e
 
@@ -135,28 +148,43 @@ class CL(QueueDevice):
     return cstyle.render(linear, name, cstyle.OPENCL)
 
   def build(self, program: Program) -> Any:
-    """The program on this device; its binary comes from the disk cache where it is there and loads."""
+    """The program on this device, always from its binary: what is built from source PoCL compiles again for the first
+    launch. The binary comes from the disk cache where it is there and loads."""
     if (found := program.built.get(self.device.int_ptr)) is not None:
       return found
     d = self.device
     key = diskcache.key_of(program.source, d.name, d.version, d.driver_version, *OPTIONS)
-    with self.typed(f"compiling {program.name}"):
+    try:
       if (binary := diskcache.get(key)) is not None:
         with contextlib.suppress(cl.LogicError, cl.RuntimeError):  # of another driver: built anew below
-          found = cl.Program(self.context, [d], [binary]).build(cache_dir=False)
+          found = self.program((), [d], [binary])
       if found is None:
-        with warnings.catch_warnings(action="ignore"):  # what the compiler says of a kernel that it accepts
-          found = cl.Program(self.context, program.source).build(OPTIONS, devices=[d], cache_dir=False)
-        diskcache.put(key, found.get_info(cl.program_info.BINARIES)[0])
+        diskcache.put(key, binary := self.binary(program.source))
+        found = self.program((), [d], [binary])
+    except cl.Error as e:
+      raise self.failure(e, f"compiling {program.name}") from e
     program.built[d.int_ptr] = found
     return found
+
+  def binary(self, source: str) -> bytes:
+    found = None
+    if "PoCL" in self.device.version:
+      with contextlib.suppress(cl.RuntimeError):  # it calls what is not in DECLARED, or an error to be told below
+        found = self.program((*OPTIONS, "-D_OPENCL_H_"), DECLARED + source)
+    return (found or self.program(OPTIONS, source)).get_info(cl.program_info.BINARIES)[0]  # type: ignore[no-any-return]
+
+  def program(self, options: Sequence[str], *of: Any) -> Any:
+    with warnings.catch_warnings(action="ignore"):  # what the compiler says of a kernel that it accepts
+      return cl.Program(self.context, *of).build(options, devices=[self.device], cache_dir=False)
 
   def new_call(self, program: Program, buffers: int, variables: int) -> Call:
     return Call(self, cl.Kernel(self.build(program), program.name), program, [None] * buffers)
 
   def enqueue(self, call: Call) -> None:
-    with self.typed(call.program.name):
+    try:
       cl.enqueue_nd_range_kernel(self.queue, call.kernel, call.size, call.program.threads)
+    except cl.Error as e:
+      raise self.failure(e, call.program.name) from e
 
   def meet(self, devices: Sequence[CL]) -> None:
     reached = [cl.enqueue_marker(d.queue) for d in devices]
@@ -168,15 +196,12 @@ class CL(QueueDevice):
   def flush(self) -> None:
     self.queue.flush()
 
-  @contextlib.contextmanager
-  def typed(self, what: str) -> Iterator[None]:
-    """The driver's errors as ours."""
-    try:
-      yield
-    except cl.Error as e:
-      said = [line.strip() for line in str(e).splitlines() if line.strip()]
-      errors = [line for line in said if "error:" in line] or said
-      raise DeviceError(f"{self.name} ({self.device.name}): {what} failed: " + "\n    ".join(errors[:5])) from e
+  def failure(self, e: Exception, what: str) -> DeviceError:
+    """The driver's error as ours."""
+    said = [line.strip() for line in str(e).splitlines() if line.strip()]
+    errors = [line for line in said if "error:" in line] or said
+    told = "\n    ".join([*errors[:5], f"realized at {user_line()}"])
+    return DeviceError(f"{self.name} ({self.device.name}): {what} failed: {told}")
 
 
 def open_device(name: str) -> CL:
