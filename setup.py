@@ -20,6 +20,7 @@ TEST = [
 ]
 OPENCL = ["pyopencl", "pocl-binary-distribution; sys_platform == 'linux' and platform_machine == 'x86_64'"]
 CUDA = ["cuda-bindings", "nvidia-cuda-nvrtc"]
+METAL = ["pyobjc-framework-Metal; sys_platform == 'darwin'"]
 ORACLE = ["torch==2.13.0", "transformers"]
 
 setup(
@@ -38,6 +39,7 @@ setup(
     "onnx": ["onnx>=1.19"],
     "opencl": OPENCL,
     "cuda": CUDA,
+    "metal": METAL,
     "test": TEST + OPENCL + CUDA,
     "oracle": ORACLE,
   },

@@ -1,12 +1,14 @@
 """`Device`: the default, names, and what is there."""
 
+import importlib
+import pkgutil
 import subprocess
 import sys
 
 import pytest
 
 from tinygrad import Context, Device, DeviceError, Sharding, Tensor, dtypes
-from tinygrad.device import Buffer
+from tinygrad.device import Buffer, backends
 from tinygrad.helpers import DEV
 
 
@@ -106,3 +108,10 @@ def test_names():
 def test_available_devices():
   found = list(Device.get_available_devices())
   assert "CPU" in found and not {"NULL", "PYTHON", "NPY", "DISK"} & set(found)
+
+
+def test_a_backend_is_a_module_of_the_runtime_that_opens_devices():
+  runtime = importlib.import_module("tinygrad.runtime")
+  names = {m.name for m in pkgutil.iter_modules(runtime.__path__)}
+  opening = {n for n in names if hasattr(importlib.import_module(f"tinygrad.runtime.{n}"), "open_device")}
+  assert backends() == tuple(sorted(n.upper() for n in opening)), "a module that several share stands in SHARED"

@@ -100,14 +100,18 @@ def test_report_tells_what_is_here_and_how_to_get_the_rest(monkeypatch, capsys):
   real = type(Device)._open.__wrapped__
 
   def without_gpus(self, name):
-    if name in ("CUDA", "CL"):
+    if name in ("CUDA", "METAL", "CL"):
       raise DeviceError(f"device {name} needs the package 'x'\n  fix: pip install 'tinygrad[x]'")
     return real(self, name)
 
   monkeypatch.setattr(type(Device), "_open", without_gpus)
   report()
-  cpu, cuda, cl, gpu = capsys.readouterr().out.splitlines()
-  assert cpu.startswith("CPU   yes") and cuda.startswith("CUDA  no") and "; fix: pip install 'tinygrad[x]'" in cl
+  cpu, cuda, metal, cl, gpu = capsys.readouterr().out.splitlines()
+  assert (
+    cpu.startswith("CPU   yes")
+    and cuda.startswith("CUDA  no")
+    and all("; fix: pip install 'tinygrad[x]'" in line for line in (metal, cl))
+  )
   assert gpu == "GPU   CPU"
 
 
@@ -119,7 +123,7 @@ def test_gpu_is_the_first_backend_that_works_or_what_the_environment_says(monkey
   def broken(name):
     raise DeviceError(f"device {name} needs the package 'x'\n  fix: pip install 'tinygrad[x]'")
 
-  if gpus := [kind for kind in ("CUDA", "CL") if kind in here]:
+  if gpus := [kind for kind in ("CUDA", "METAL", "CL") if kind in here]:
     assert Device.canonicalize("GPU:1") == f"{gpus[0]}:1"
   Device._canonicalize.cache_clear()
   with monkeypatch.context() as m:

@@ -6,6 +6,7 @@ import atexit
 import functools
 import importlib
 import os
+import pkgutil
 import re
 import weakref
 from collections.abc import Iterator, Sequence
@@ -450,7 +451,7 @@ class _Devices:
 
   def get_available_devices(self) -> Iterator[str]:
     """The kinds of device that can compute here."""
-    for kind in BACKENDS:
+    for kind in backends():
       if kind in ("NULL", "PYTHON", "NPY", "DISK"):  # simulated, for reference, or memory only
         continue
       try:
@@ -468,9 +469,9 @@ class _Devices:
       kind = self._resolve_gpu()
     if number and not number.isdigit():
       raise DeviceError(f"{name!r} is no device name\n  fix: KIND or KIND:NUMBER, e.g. CPU:1")
-    if not re.fullmatch(r"[A-Z]+", kind) or kind not in BACKENDS:
+    if not re.fullmatch(r"[A-Z]+", kind) or kind not in backends():
       raise DeviceError(
-        f"unknown device {name!r}: there is no backend {kind!r}\n  fix: one of {', '.join(BACKENDS)}, e.g. CPU:1"
+        f"unknown device {name!r}: there is no backend {kind!r}\n  fix: one of {', '.join(backends())}, e.g. CPU:1"
       )
     return kind if int(number or 0) == 0 else f"{kind}:{int(number)}"
 
@@ -506,7 +507,9 @@ class _Devices:
       opened[name] = importlib.import_module(f"tinygrad.runtime.{kind.lower()}").open_device(name)
     except ModuleNotFoundError as e:
       if e.name == f"tinygrad.runtime.{kind.lower()}":
-        raise DeviceError(f"the backend {kind} is not part of this version\n  fix: one of {', '.join(BACKENDS)}") from e
+        raise DeviceError(
+          f"the backend {kind} is not part of this version\n  fix: one of {', '.join(backends())}"
+        ) from e
       extra = f"'tinygrad[{EXTRAS[kind]}]'" if kind in EXTRAS else e.name
       raise DeviceError(f"device {name} needs the package {e.name!r}\n  fix: pip install {extra}") from e
     return opened[name]
@@ -523,14 +526,20 @@ class _Devices:
     return GlobalCounters.peak_on.get(self.canonicalize(name), 0)
 
 
+def backends() -> tuple[str, ...]:
+  """The kinds of device: the modules of the runtime."""
+  runtime = importlib.import_module("tinygrad.runtime")
+  return tuple(m.name.upper() for m in pkgutil.iter_modules(runtime.__path__) if m.name not in SHARED)
+
+
 @functools.cache
 def _chosen_kind() -> str:
-  return next((kind for kind in (*BACKENDS, "GPU") if os.environ.get(kind) == "1"), "CPU")
+  return next((kind for kind in (*backends(), "GPU") if os.environ.get(kind) == "1"), "CPU")
 
 
-BACKENDS = ("CPU", "CUDA", "CL", "NULL", "PYTHON", "NPY", "DISK")
-GPUS = ("CUDA", "CL")  # GPU is the first of these that works here
-EXTRAS = {"CUDA": "cuda", "CL": "opencl"}  # what brings a backend's packages
+GPUS = ("CUDA", "METAL", "CL")  # GPU is the first of these that works here
+EXTRAS = {"CUDA": "cuda", "METAL": "metal", "CL": "opencl"}  # what brings a backend's packages
+SHARED = ("diskcache", "queues")  # modules of the runtime that are no backend
 opened: dict[str, Any] = {}  # the backends in use
 Device = _Devices()
 

@@ -43,6 +43,7 @@ class Dialect:
   group: str  # number of the work group along dimension {d} ("x", "y", "z"), or {i}
   thread: str
   vector: str  # of {T}, the type, and {xs}
+  peer: str = "(({pointer}){table}[{i}])"  # entry {i} of {table}, a {pointer} to {T}
   variable: str = "const {T} {name}"
   parameter: str = "{T} {name}"  # {i}: its position
   long: str = "L"  # suffix of a 64-bit literal
@@ -159,8 +160,9 @@ class CRenderer:
         self.names[u] = names = tuple(self.fresh("a") for _ in range(u.dtype.count))
         self.line(f"{ctype(u.dtype, self.d)} {', '.join(names)};")
       case Ops.PEER:
-        table, pointer = self.lanes(u.src[0])[0], self.pointer(u, ctype(u.dtype, self.d, True))
-        self.names[u] = tuple(f"(({pointer}){table}[{i}])" for i in self.lanes(u.src[1]))
+        kind, table = ctype(u.dtype, self.d, True), self.lanes(u.src[0])[0]
+        form = self.d.peer.format(pointer=self.pointer(u, kind), table=table, T=kind, i="{i}")
+        self.names[u] = tuple(form.format(i=i) for i in self.lanes(u.src[1]))
       case Ops.INDEX:
         self.index(u)
       case Ops.LOAD:
@@ -443,6 +445,7 @@ METAL = Dialect(
 using namespace metal;
 #define bits_of_float(x) as_type<uint>(x)
 #define float_of_bits(x) as_type<float>(uint(x))
+template <typename T> struct Peer { device T* at; };
 static inline float float_of_half(ushort x) { return float(as_type<half>(x)); }
 static inline ushort half_of_float(float x) { return as_type<ushort>(half(x)); }
 """,
@@ -456,6 +459,7 @@ static inline ushort half_of_float(float x) { return as_type<ushort>(half(x)); }
   group="group.{d}",
   thread="thread_.{d}",
   vector="{T}({xs})",
+  peer="((device const Peer<{T}>*){table})[{i}].at",
   variable="constant const {T}& {name} [[buffer({i})]]",
   parameter="{T} {name} [[buffer({i})]]",
 )

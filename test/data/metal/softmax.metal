@@ -3,6 +3,7 @@
 using namespace metal;
 #define bits_of_float(x) as_type<uint>(x)
 #define float_of_bits(x) as_type<float>(uint(x))
+template <typename T> struct Peer { device T* at; };
 static inline float float_of_half(ushort x) { return float(as_type<half>(x)); }
 static inline ushort half_of_float(float x) { return as_type<ushort>(half(x)); }
 [[max_total_threads_per_threadgroup(256)]] kernel void softmax(device float* p0 [[buffer(0)]], device float* p1 [[buffer(1)]], uint3 group [[threadgroup_position_in_grid]], uint3 thread_ [[thread_position_in_threadgroup]]) {
