@@ -87,10 +87,6 @@ class OptimizerGroup(Optimizer):
   def __getitem__(self, i: int) -> Optimizer:
     return self.optimizers[i]
 
-  def zero_grad(self) -> None:
-    for o in self.optimizers:
-      o.zero_grad()
-
   def schedule_step(self) -> list[Tensor]:
     return dedup(t for o in self.optimizers for t in o.schedule_step())
 

@@ -17,15 +17,14 @@ def clip_grad_norm_(params: Iterable[Tensor], max_norm: float, eps: float = 1e-6
 
   Raises ValueError if no parameter has a gradient.
   """
-  with_grad = [p for p in params if p.grad is not None]
-  squares = [p.grad.float().square().sum() for p in with_grad if p.grad is not None]
+  grads = [(p, p.grad) for p in params if p.grad is not None]
+  squares = [g.float().square().sum() for _, g in grads]
   if not squares:
     raise ValueError("clip_grad_norm_: no parameter has a gradient\n  fix: call loss.backward() first")
   norm = squares[0].usum(*squares[1:]).sqrt()
   scale = (max_norm / (norm + eps)).minimum(1.0)
-  for p in with_grad:
-    if p.grad is not None:
-      p.grad = (p.grad * scale).cast(p.grad.dtype)
+  for p, g in grads:
+    p.grad = (g * scale).cast(g.dtype)
   return norm
 
 
