@@ -13,12 +13,14 @@ import pytest
 from tiny_llama import CASES, PROMPTS, TOKENS, Tiny
 
 from extra.write_gguf import write_gguf
-from tinygrad import Device, GlobalCounters, Mesh
+from tinygrad import Device, GlobalCounters, Mesh, Tensor
 from tinygrad.apps import AppError
 from tinygrad.apps.llm import EMBEDDED
 from tinygrad.apps.model import CHUNK, Config, ContextError, Layout, Llama, ShardSpecError, load_weights
 from tinygrad.apps.tokenizer import TokenError, Tokenizer
+from tinygrad.device import Buffer
 from tinygrad.nn.gguf import GGUF, GGUFError
+from tinygrad.uop.ops import Ops, buffer_of
 
 GOLDEN = np.load(Path(__file__).parents[1] / "data" / "golden_logits.npz")
 SHARDED = ["2", "4", "2x2"]
@@ -36,6 +38,11 @@ def changed(t: Tiny, path: Path, tensors: dict[str, Any] | None = None, **metada
   x = {k: v for k, v in x.items() if v is not None}
   write_gguf(path / "changed.gguf", {k: v for k, v in m.items() if v is not None}, x)
   return GGUF(path / "changed.gguf")
+
+
+def memory(w: Tensor) -> list[Buffer]:
+  """What a weight lies in."""
+  return [buffer_of(u) for u in w.uop.toposort() if u.op is Ops.BUFFER]
 
 
 def greedy(m: Llama, ids: list[int], count: int) -> Iterator[tuple[int, np.ndarray]]:
@@ -169,15 +176,16 @@ def test_two_devices_hold_at_most_0_6_of_the_weights_each(name: str, tmp_path: P
 
 def test_weights_and_cache_are_cut_as_said(tmp_path: Path):
   m = load(CASES["q8_0_gqa_tied"], tmp_path, "2")
-  cut = {n.split(".")[-2]: w.value.device.axis for n, w in m.weights.items()}
+  cut = {n.split(".")[-2]: b.device.axis for n, w in m.weights.items() for b in memory(w)}
   rows = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")
   assert {n: a for n, a in cut.items() if a is not None} == dict.fromkeys(rows, 0) | {"attn_output": 1, "ffn_down": 1}
   assert m.layers[0].keys.device.axis == m.layers[0].values.device.axis == 1
   assert m.weights["output.weight"] is m.weights["token_embd.weight"]
   w = m.weights["blk.0.ffn_down.weight"]
-  assert w.value.dtype.name == "int8" and w.scale.dtype.name == "float16" and w.scale.device is w.value.device
+  quants, scales = sorted(memory(w), key=lambda b: b.dtype.name, reverse=True)
+  assert quants.dtype.name == "int8" and scales.dtype.name == "float16" and scales.device is quants.device
   want = CASES["q8_0_gqa_tied"].rounded()["blk.0.ffn_down.weight"]
-  np.testing.assert_array_equal(w.dense().numpy(), want)
+  np.testing.assert_array_equal(w.numpy(), want)
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -337,8 +345,8 @@ def test_each_device_receives_its_own_slice_only(tmp_path: Path):
   gc.collect()  # models of other tests
   before, seen = GlobalCounters.mem_used, []
   weights = load_weights(g, c, Layout.parse("4"), lambda _: seen.append(GlobalCounters.mem_used))
-  parts = [x for w in {id(w): w for w in weights.values()}.values() for x in w.parts]
-  norms = sum(x.nbytes() for x in parts if x.device.axis is None)
-  whole = sum(x.nbytes() for x in parts)
+  parts = {b: int(np.prod(b.shape)) * b.dtype.itemsize for w in weights.values() for b in memory(w)}
+  norms = sum(n for b, n in parts.items() if b.device.axis is None)
+  whole = sum(parts.values())
   # all devices together hold each matrix once and each norm four times, and never held more on the way
   assert GlobalCounters.mem_used - before == whole + 3 * norms == max(seen) - before

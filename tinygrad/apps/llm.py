@@ -117,14 +117,19 @@ def generate(
 
 def write(ids: Iterator[int], tokenizer: Tokenizer) -> list[int]:
   """Print tokens as they come; returns them. Ctrl-C ends the text after a token, then raises KeyboardInterrupt."""
-  out, stream = [], tokenizer.stream()
+  out: list[int] = []
   with interruptible() as interrupted:
-    for token in ids:
-      out.append(token)
-      print(stream.push(token), end="", flush=True)
-      if interrupted():
-        break
-    print(stream.end(), flush=True)
+
+    def taken() -> Iterator[int]:
+      for token in ids:
+        out.append(token)
+        yield token
+        if interrupted():
+          return
+
+    for text in tokenizer.stream(taken()):
+      print(text, end="", flush=True)
+    print(flush=True)
     if interrupted():
       raise KeyboardInterrupt
   return out

@@ -7,6 +7,7 @@ attn_output and after down. Activations between layers are replicated; everythin
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tinygrad import Device, Mesh, P, Sharding, Tensor, TinyJit, UOp, Variable, dtypes
+from tinygrad import Device, Mesh, P, Sharding, Tensor, TinyJit, UOp, Variable
 from tinygrad.apps import AppError
 from tinygrad.apps.tokenizer import TokenError, check_tokens
 from tinygrad.nn.gguf import GGUF
@@ -147,28 +148,6 @@ class Config:
         yield f"blk.{i}.{name}.weight", shape, axis
 
 
-@dataclass(frozen=True, slots=True)
-class Weight:
-  """A weight as it lies in memory: `value`, or Q8_0 quants [.., cols/32, 32] with a `scale` [.., cols/32, 1].
-
-  `dense()` is an expression, so the kernel that uses the weight, or some rows of it, dequantises what it reads.
-  """
-
-  value: Tensor
-  scale: Tensor | None = None
-
-  def dense(self) -> Tensor:
-    """The weight in float32."""
-    if self.scale is None:
-      return self.value.cast(dtypes.float32)
-    x = self.value.cast(dtypes.float32) * self.scale.cast(dtypes.float32)
-    return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
-
-  @property
-  def parts(self) -> list[Tensor]:
-    return [self.value] if self.scale is None else [self.value, self.scale]
-
-
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
   """x / sqrt(mean(x^2) + eps) * weight over the last dim."""
   return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
@@ -191,7 +170,7 @@ def rope_tables(c: Config, length: int, factors: NDArray[np.float32] | None) -> 
 class Layer:
   """One block of the model with its KV cache, [1, kv_heads, length, head_dim] each for keys and values."""
 
-  def __init__(self, c: Config, weights: dict[str, Weight], i: int, layout: Layout, length: int):
+  def __init__(self, c: Config, weights: dict[str, Tensor], i: int, layout: Layout, length: int):
     self.c = c
     prefix = f"blk.{i}."
     self.w = {k.removeprefix(prefix).removesuffix(".weight"): w for k, w in weights.items() if k.startswith(prefix)}
@@ -199,7 +178,7 @@ class Layer:
     self.keys, self.values = (layout.put(Tensor.zeros(*shape), 1).contiguous().realize() for _ in range(2))
 
   def linear(self, x: Tensor, name: str) -> Tensor:
-    return x @ self.w[name].dense().transpose(0, 1)
+    return x @ self.w[name].transpose(0, 1)
 
   def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """RoPE of x [.., T, head_dim] by tables of these T positions."""
@@ -222,8 +201,8 @@ class Layer:
 
   def __call__(self, x: Tensor, pos: UOp, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
     """x [1, T, dim], replicated, at positions pos to pos + T - 1; the mask [T, pos + T] says who sees whom."""
-    x = x + self.attention(rms_norm(x, self.w["attn_norm"].dense(), self.c.eps), pos, cos, sin, mask)
-    h = rms_norm(x, self.w["ffn_norm"].dense(), self.c.eps)
+    x = x + self.attention(rms_norm(x, self.w["attn_norm"], self.c.eps), pos, cos, sin, mask)
+    h = rms_norm(x, self.w["ffn_norm"], self.c.eps)
     return x + self.linear(self.linear(h, "ffn_gate").silu() * self.linear(h, "ffn_up"), "ffn_down")
 
 
@@ -259,8 +238,8 @@ class Llama:
   @property
   def weight_bytes(self) -> tuple[int, int]:
     """(bytes of the whole model, bytes that the fullest device holds)."""
-    parts = [t for w in {id(w): w for w in self.weights.values()}.values() for t in w.parts]
-    return sum(t.nbytes() for t in parts), sum(buffer_of(t.uop).nbytes_per_device for t in parts)
+    parts = {buffer_of(u) for w in self.weights.values() for u in w.uop.toposort() if u.op is Ops.BUFFER}
+    return sum(math.prod(b.shape) * b.dtype.itemsize for b in parts), sum(b.nbytes_per_device for b in parts)
 
   def hidden(self, tokens: Tensor, pos: UOp) -> Tensor:
     """tokens [1, T] at positions pos to pos + T - 1 -> the last layer's output [1, T, dim]; fills the KV cache."""
@@ -268,15 +247,15 @@ class Llama:
     here = slice(pos, pos + t)
     cos, sin = self.cos[here], self.sin[here]
     mask = None if t == 1 else self.positions[: pos + t].unsqueeze(0) <= self.positions[here].unsqueeze(1)
-    x = self.weights["token_embd.weight"].dense()[tokens]
+    x = self.weights["token_embd.weight"][tokens]
     for layer in self.layers:
       x = layer(x, pos, cos, sin, mask)
     return x
 
   def project(self, x: Tensor) -> Tensor:
     """x [1, 1, dim] -> logits [vocab]."""
-    x = rms_norm(x, self.weights["output_norm.weight"].dense(), self.c.eps)
-    return (x @ self.weights["output.weight"].dense().transpose(0, 1)).reshape(self.c.vocab)
+    x = rms_norm(x, self.weights["output_norm.weight"], self.c.eps)
+    return (x @ self.weights["output.weight"].transpose(0, 1)).reshape(self.c.vocab)
 
   def decode_logits(self, tokens: Tensor, pos: UOp) -> Tensor:
     return self.project(self.hidden(tokens, pos)).realize()
@@ -329,8 +308,9 @@ class ContextError(AppError):
   """More tokens than the context holds: names both numbers and a fix."""
 
 
-def load_weights(g: GGUF, c: Config, layout: Layout, track: Callable[[int], None] | None = None) -> dict[str, Weight]:
-  """Every weight on its devices, in the file's own precision. `track` is told the bytes of each as it arrives.
+def load_weights(g: GGUF, c: Config, layout: Layout, track: Callable[[int], None] | None = None) -> dict[str, Tensor]:
+  """Every weight as float32, an expression over what lies on its devices in the file's own precision: the kernel that
+  uses it, or some rows of it, dequantises what it reads. `track` is told the bytes of each as it arrives.
 
   Raises GGUFError for a weight that is missing, of another shape than the metadata say, or unknown.
   """
@@ -339,7 +319,7 @@ def load_weights(g: GGUF, c: Config, layout: Layout, track: Callable[[int], None
   for name in g.tensors:
     known = name in plan or name == "rope_freqs.weight"
     g.check(known, f"tensor {name!r}", f"is no part of a llama of {c.layers} layers", fix)
-  weights: dict[str, Weight] = {}
+  weights: dict[str, Tensor] = {}
   for name, (shape, axis) in plan.items():
     if name == "output.weight" and name not in g.tensors:
       weights[name] = weights["token_embd.weight"]
@@ -348,8 +328,9 @@ def load_weights(g: GGUF, c: Config, layout: Layout, track: Callable[[int], None
     problem = f"is {list(info.shape)}, and the metadata make it {list(shape)}"
     g.check(info.shape == shape, f"tensor {name!r}", problem, at=info.offset)
     arrays = g.quants(name) if info.type.name == "Q8_0" else (g.floats(name),)
-    # In Q8_0 the cut dim 1, columns, is the dim of blocks: a block and its scale stay together.
-    weights[name] = Weight(*(layout.put(x, axis).realize() for x in arrays))
+    # In Q8_0 the cut dim 1, columns, is the dim of blocks: a block [.., 32] and its scale [.., 1] stay together.
+    parts = [layout.put(x, axis).realize().float() for x in arrays]
+    weights[name] = functools.reduce(Tensor.mul, parts).reshape(shape)
     if track is not None:
       track(info.nbytes)
   return weights

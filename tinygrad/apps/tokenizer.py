@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tinygrad.apps import AppError
 from tinygrad.nn.gguf import GGUF
@@ -89,8 +89,18 @@ class Tokenizer:
     check_tokens(tokens, len(self.names))
     return str(self.encoder.decode(tokens, skip_special_tokens=True))
 
-  def stream(self) -> Stream:
-    return Stream(self)
+  def stream(self, ids: Iterable[int]) -> Iterator[str]:
+    """The text of each token as they come; a character spread over several tokens waits for its last byte, or for the
+    end.
+    """
+    waiting: list[int] = []
+    for token in ids:
+      waiting.append(token)
+      text = self.decode(waiting)
+      if whole := not text.endswith("\N{REPLACEMENT CHARACTER}"):
+        waiting.clear()
+      yield text if whole else ""
+    yield self.decode(waiting)
 
   def chat(self, messages: Sequence[dict[str, str]]) -> str:
     """The conversation as the file's chat template writes it, up to where the assistant's answer begins."""
@@ -113,25 +123,6 @@ class Tokenizer:
       return env.from_string(self.template).render(messages=messages, add_generation_prompt=True, **special)
     except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as e:
       raise AppError(f"the model's chat template fails on this conversation: {e}\n  fix: leave out --chat") from e
-
-
-class Stream:
-  """Tokens to text as they come; a character spread over several tokens waits for its last byte."""
-
-  def __init__(self, tokenizer: Tokenizer):
-    self.tokenizer = tokenizer
-    self.waiting: list[int] = []
-
-  def push(self, token: int) -> str:
-    self.waiting.append(token)
-    text = self.tokenizer.decode(self.waiting)
-    if text.endswith("\N{REPLACEMENT CHARACTER}"):
-      return ""
-    self.waiting.clear()
-    return text
-
-  def end(self) -> str:
-    return self.tokenizer.decode(self.waiting)
 
 
 def _vocabulary(g: GGUF) -> tuple[list[str], list[tuple[str, str]], list[int]]:
@@ -159,14 +150,12 @@ def _encoder(names: list[str], merges: list[tuple[str, str]], types: list[int], 
   from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
   vocabulary = {name: i for i, name in enumerate(names)}
-  model: Any = models.BPE(vocabulary, merges, ignore_merges=pre in LLAMA3_LIKE)
-  encoder = tokenizers.Tokenizer(model)
+  encoder: Any = tokenizers.Tokenizer(models.BPE(vocabulary, merges, ignore_merges=pre in LLAMA3_LIKE))
   # Each regex marks pieces of its own; what lies between two of them is a piece as well.
   splits: list[Any] = [pre_tokenizers.Split(tokenizers.Regex(r), "isolated") for r in SPLITS[pre]]
   byte_level: Any = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
   encoder.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
-  decoder: Any = decoders.ByteLevel()
-  encoder.decoder = decoder
+  encoder.decoder = decoders.ByteLevel()
   added = [(n, kind == CONTROL) for n, kind in zip(names, types) if kind in (CONTROL, USER_DEFINED)]
   encoder.add_tokens([AddedToken(name, special=special, normalized=False) for name, special in added])
-  return encoder
+  return cast("Encoder", encoder)
