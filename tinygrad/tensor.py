@@ -6,15 +6,24 @@ import ctypes
 import itertools
 import pathlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
 
 from tinygrad.device import Buffer, Device, Mesh, P, Placement, ShardError, Sharding, device_set, show_placement
 from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
 from tinygrad.engine.realize import Held, host_array, join, realize, to_numpy_once
 from tinygrad.gradient import compute_gradient
 from tinygrad.helpers import TRAINING, Context, ContextVar, GlobalCounters, LazyModule, dedup, fetch, numpy, prod
-from tinygrad.mixin.base import DeviceLike, broadcast_shape, describe, full, mismatch, to_placement
+from tinygrad.mixin.base import (
+  VIEWS,
+  DeviceArg,
+  DTypeArg,
+  broadcast_shape,
+  describe,
+  memory_state,
+  mismatch,
+  to_placement,
+)
 from tinygrad.mixin.hashing import Hashing
 from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
@@ -22,7 +31,6 @@ from tinygrad.runtime import disk
 from tinygrad.uop.ops import GroupOp, Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
 
-T = TypeVar("T", bound="Tensor")
 NO_GRAD = ContextVar("NO_GRAD", 0)
 _numbers = itertools.count()
 localize: Any = LazyModule("tinygrad.sharding.localize")
@@ -44,15 +52,6 @@ class _Training(type(NN)):  # type: ignore[misc]
     TRAINING.value = int(on)
 
 
-def _in_place(method: Callable[[T, Any], T]) -> Callable[[T, Any], T]:
-  """The operator that assigns what the method computes."""
-
-  def call(self: T, x: Any) -> T:
-    return self.assign(method(self, x))
-
-  return call
-
-
 class Tensor(Hashing, metaclass=_Training):
   """An array of one type on one device or cut over several.
 
@@ -60,21 +59,15 @@ class Tensor(Hashing, metaclass=_Training):
   variable or nothing (an empty tensor). Nothing is computed before `realize`, `numpy`, `item`, …
   """
 
-  __slots__ = ("__weakref__", "_uop", "grad", "requires_grad")
+  __slots__ = ("__weakref__", "_uop", "grad")
   _uop: UOp
   grad: Tensor | None
-  requires_grad: bool | None
 
   def __init__(
-    self,
-    data: Any = None,
-    device: DeviceLike | None = None,
-    dtype: DType | str | None = None,
-    requires_grad: bool | None = None,
+    self, data: Any = None, device: DeviceArg = None, dtype: DTypeArg = None, requires_grad: bool | None = None
   ) -> None:
     d = None if dtype is None else to_dtype(dtype)
-    placement = None if device is None else to_placement(device)
-    self.uop = _from_data(data, placement, d)
+    self.uop = _from_data(data, None if device is None else to_placement(device), d)
     self.grad, self.requires_grad = None, requires_grad
     _live[next(_numbers)] = self
 
@@ -98,11 +91,6 @@ class Tensor(Hashing, metaclass=_Training):
       mismatch("float64", f"{bad[0]} has no float64", [u], fix, TypeError)
     if (state := memory_state(u, moved=True)) is not None:
       _views.setdefault(state, weakref.WeakValueDictionary())[id(self)] = self
-
-  def requires_grad_(self, requires_grad: bool | None = True) -> Self:
-    """Says whether `backward` fills `.grad` here. Unset, it does for floats."""
-    self.requires_grad = requires_grad
-    return self
 
   @property
   def is_param(self) -> bool:
@@ -145,9 +133,9 @@ class Tensor(Hashing, metaclass=_Training):
 
   # ---- placement
 
-  def to(self, device: DeviceLike | None) -> Self:
+  def to(self, device: DeviceArg) -> Self:
     """The value on another device (None: the default one) or placement; itself if it is there."""
-    return self._at(to_placement(Device.DEFAULT if device is None else device))
+    return self._at(to_placement(device))
 
   def _at(self, placement: Placement) -> Self:
     if self.uop.device == placement:
@@ -162,7 +150,7 @@ class Tensor(Hashing, metaclass=_Training):
     t.requires_grad = self.requires_grad
     return t
 
-  def to_(self, device: DeviceLike | None) -> Self:
+  def to_(self, device: DeviceArg) -> Self:
     """`to` in place."""
     return self._become(self.to(device))
 
@@ -351,17 +339,10 @@ class Tensor(Hashing, metaclass=_Training):
     """The elements as (nested lists of) Python numbers."""
     return self.numpy().tolist()
 
-  def clone(self, device: DeviceLike | None = None) -> Self:
+  def clone(self, device: DeviceArg = None) -> Self:
     """A copy in memory of its own."""
     t = self._wrap(self.uop.clone())
     return t if device is None else t.to(device)
-
-  @classmethod
-  def _from_data(cls, data: Any) -> Self:
-    return cls(data)
-
-  def _has_memory(self) -> bool:
-    return memory_state(self.uop) is not None
 
   # ---- assignment
 
@@ -414,19 +395,6 @@ class Tensor(Hashing, metaclass=_Training):
       if memory_state(t.uop, moved=True) is state:
         t.uop = substitute(t.uop, {state: after})
 
-  __iadd__ = _in_place(Hashing.add)
-  __isub__ = _in_place(Hashing.sub)
-  __imul__ = _in_place(Hashing.mul)
-  __itruediv__ = _in_place(Hashing.div)
-  __ifloordiv__ = _in_place(Hashing.__floordiv__)
-  __ipow__ = _in_place(Hashing.pow)
-  __imatmul__ = _in_place(Hashing.matmul)
-  __iand__ = _in_place(Hashing.bitwise_and)
-  __ior__ = _in_place(Hashing.bitwise_or)
-  __ixor__ = _in_place(Hashing.bitwise_xor)
-  __ilshift__ = _in_place(Hashing.lshift)
-  __irshift__ = _in_place(Hashing.rshift)
-
   # ---- differentiation
 
   @staticmethod
@@ -451,7 +419,7 @@ class Tensor(Hashing, metaclass=_Training):
       if self.shape != ():
         fix = "reduce it first, e.g. loss.sum() or loss.mean()"
         mismatch(name, "without a gradient argument it needs a scalar", [self.uop], fix)
-      return full(self.dtype, 1.0, ())
+      return UOp.const(self.dtype, 1.0)
     if gradient.shape != self.shape:
       rule = "the gradient must have the tensor's shape"
       mismatch(name, rule, (self.uop, gradient.uop), "expand or reshape the gradient")
@@ -546,25 +514,18 @@ def _array_of_list(data: Sequence[Any], dtype: DType | None) -> Any:
   if any(isinstance(x, Tensor) for x in data):
     fix = "join them with Tensor.stack(*tensors) or Tensor.cat(*tensors)"
     raise TypeError(f"a list of tensors is no data\n  fix: {fix}")
-  kind = dtype or _dtype_of_list(data)
   try:
     wide = numpy.asarray(data)
   except ValueError as e:
     fix = "give every row the same number of elements"
     raise ValueError(f"the nested lists have different lengths: {data!r}\n  fix: {fix}") from e
+  kind = dtype or dtypes.from_py(data if wide.dtype.kind in "OSU" else wide.tolist())  # numpy's numbers as Python's
   if wide.dtype == object:
     raise TypeError(f"a list for a Tensor must hold numbers, got {data!r}")
   if dtypes.is_float(kind) or dtypes.is_bool(kind) or wide.dtype.kind == "f":
     with numpy.errstate(invalid="ignore", over="ignore"):  # as a cast on a device
       return wide.astype(to_numpy_dtype(kind))
   return wide.astype(numpy.uint64 if wide.dtype.kind == "u" else numpy.int64).astype(to_numpy_dtype(kind))
-
-
-def _dtype_of_list(data: Any) -> DType:
-  """The type of the highest kind of number inside; numpy scalars count as the Python numbers they are like."""
-  if isinstance(data, (list, tuple)):
-    return max((_dtype_of_list(x) for x in data), default=dtypes.default_float)
-  return dtypes.from_py(data.item() if hasattr(data, "item") else data)
 
 
 def _source(u: UOp) -> UOp:
@@ -575,7 +536,7 @@ def _source(u: UOp) -> UOp:
 
 def _shape_of_blocks(shapes: Sequence[tuple[int, ...]], placement: Placement) -> tuple[tuple[int, ...], Sequence[int]]:
   """(the shape that `shapes` are the blocks of, which of them each device holds). Raises ShardError."""
-  if not isinstance(placement, Sharding):
+  if isinstance(placement, str):
     if len(shapes) != 1:
       raise ShardError(f"from_shards: {placement} is one device, and {len(shapes)} parts are given\n  fix: give one")
     return shapes[0], [0]
@@ -592,37 +553,23 @@ def _shape_of_blocks(shapes: Sequence[tuple[int, ...]], placement: Placement) ->
     rule = f"{show_placement(placement)} needs {count} parts, got {len(shapes)}"
     raise ShardError(f"from_shards: {rule}\n  fix: give those")
   number = list(range(n)) if len(shapes) == n else [distinct.index(w) for w in where]
-  shape = []
-  for i in range(rank):  # the blocks along dim i, at block 0 of the others
-    along = {w[i]: shapes[k][i] for w, k in zip(where, number) if not any(w[:i] + w[i + 1 :])}
-    shape.append(sum(along.values()))
+  # along each dim the blocks at block 0 of the others
+  along = [{w[i]: shapes[k][i] for w, k in zip(where, number) if not any(w[:i] + w[i + 1 :])} for i in range(rank)]
+  shape = tuple(sum(lengths.values()) for lengths in along)
   for d, k in enumerate(number):
     want = tuple(hi - lo for lo, hi in placement.box(d, shape))
     if shapes[k] != want:
-      raise ShardError(
-        f"from_shards: part {k} has shape {list(shapes[k])}, and on {show_placement(placement)} "
-        f"device {placement.devices[d]} holds {list(want)} of {shape}\n"
-        "  fix: cut every dim into blocks of ceil(n / parts), the last ones shorter (Sharding.box)"
-      )
-  return tuple(shape), number
-
-
-_VIEWS = GroupOp.Movement - {Ops.PAD, Ops.SPREAD, Ops.CAT} | {Ops.DETACH}
+      rule = f"on {show_placement(placement)} device {placement.devices[d]} holds {list(want)} of {list(shape)}"
+      fix = "cut every dim into blocks of ceil(n / parts), the last ones shorter (Sharding.box)"
+      raise ShardError(f"from_shards: part {k} has shape {list(shapes[k])}, and {rule}\n  fix: {fix}")
+  return shape, number
 
 
 def _without_detach(view: UOp) -> UOp:
   """A view as the target of a write."""
   if view.op is Ops.DETACH:
     return _without_detach(view.src[0])
-  return view.replace(src=(_without_detach(view.src[0]),)) if view.op in _VIEWS else view
-
-
-def memory_state(u: UOp, moved: bool = False) -> UOp | None:
-  """The BUFFER, or its newest AFTER, that `u` is a view of; None if `u` is computed. `moved`: also where
-  elements had to move for the view (flat, of an uneven cut); such a view reads what is written to the memory."""
-  while u.op in _VIEWS or (moved and u.op is Ops.MOVE and not u.arg.pinned):
-    u = u.src[0]
-  return u if u.op is Ops.BUFFER or u.op is Ops.AFTER else None
+  return view.replace(src=(_without_detach(view.src[0]),)) if view.op in VIEWS else view
 
 
 def _run(tensors: Sequence[Tensor]) -> None:

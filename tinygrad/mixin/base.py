@@ -6,14 +6,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Self
 
 from tinygrad.device import Device, Placement, Sharding, show_placement
-from tinygrad.dtype import DType, dtypes, least_upper_dtype
+from tinygrad.dtype import DType, dtypes, least_upper_dtype, to_dtype
 from tinygrad.helpers import all_int, prod
-from tinygrad.uop.ops import UOp
+from tinygrad.uop.ops import GroupOp, Ops, UOp
 
 sint = int | UOp
 Scalar = int | float | bool
 """A number that takes the type of the tensor beside it where that can hold its kind."""
 DeviceLike = str | Sharding | Sequence[str]
+DeviceArg = DeviceLike | None
+DTypeArg = DType | str | None
 
 
 def argfix(*given: Any) -> tuple[Any, ...]:
@@ -27,9 +29,9 @@ def argfix(*given: Any) -> tuple[Any, ...]:
   return tuple(n if n is None or isinstance(n, UOp) else int(n) for n in dims)
 
 
-def to_placement(device: DeviceLike) -> Placement:
-  """A device's canonical name; a sequence of names is a replicated `Sharding`."""
-  if isinstance(device, str):
+def to_placement(device: DeviceArg) -> Placement:
+  """A device's canonical name, the default one's for None; a sequence of names is a replicated `Sharding`."""
+  if device is None or isinstance(device, str):
     return Device.canonicalize(device)
   placement: Placement = device if isinstance(device, Sharding) else Sharding(tuple(device))
   return placement
@@ -46,6 +48,12 @@ def mismatch(name: str, rule: str, operands: Iterable[UOp], fix: str, error: typ
   raise error(f"{name}: {rule}{rows}\n  fix: {fix}")
 
 
+def check_choice(name: str, what: str, given: Any, *known: Any) -> None:
+  """ValueError unless `given` is one of those `known`."""
+  if given not in known:
+    raise ValueError(f"{name}: unknown {what} {given!r}\n  fix: use {', '.join(map(repr, known))}")
+
+
 def broadcast_shape(*shapes: tuple[sint, ...]) -> tuple[sint, ...] | None:
   """The shape that all of `shapes` expand to, aligned at the last dim; None if there is none."""
   rank = max(map(len, shapes))
@@ -58,18 +66,15 @@ def broadcast_shape(*shapes: tuple[sint, ...]) -> tuple[sint, ...] | None:
   return tuple(out)
 
 
-def broadcast_to(u: UOp, shape: tuple[sint, ...]) -> UOp:
-  """`u` expanded to `shape`, aligned at the last dim. `shape` must be one that `u.shape` broadcasts to."""
-  if u.shape == shape:
-    return u
-  if len(u.shape) < len(shape):
-    u = u.reshape((1,) * (len(shape) - len(u.shape)) + u.shape)
-  return u if u.shape == shape else u.expand(shape)
-
-
-def full(dtype: DType, value: Any, shape: tuple[sint, ...], unique: bool = False) -> UOp:
-  """A constant of `shape` that lives nowhere in particular; `unique` for a tensor of its own, no mere operand."""
-  return broadcast_to(UOp.const(dtype, value, unique), shape)
+def common_shape(
+  name: str, us: Sequence[UOp], what: str = "shapes", error: type[Exception] = ValueError
+) -> tuple[sint, ...]:
+  """The shape that the operands broadcast to; an error if there is none."""
+  shape = broadcast_shape(*(u.shape for u in us))
+  if shape is None:
+    rule = f"{what} must be equal or 1 in every dim, aligned at the last"
+    mismatch(name, rule, us, "reshape them so that dims line up, or put a dim of 1 where one repeats", error)
+  return shape
 
 
 def common_dtype(*ds: DType) -> DType:
@@ -83,12 +88,8 @@ def common_dtype(*ds: DType) -> DType:
 
 def promote(name: str, us: Sequence[UOp]) -> list[UOp]:
   """The operands cast to their least upper type and expanded to their common shape."""
-  dtype = common_dtype(*(u.dtype for u in us))
-  shape = us[0].shape if all(u.shape == us[0].shape for u in us) else broadcast_shape(*(u.shape for u in us))
-  if shape is None:
-    rule = "shapes must be equal or 1 in every dim, aligned at the last"
-    mismatch(name, rule, us, "reshape one operand so that dims line up, or put a dim of 1 where it repeats")
-  return [broadcast_to(u if u.dtype is dtype else u.cast(dtype), shape) for u in us]
+  dtype, shape = common_dtype(*(u.dtype for u in us)), common_shape(name, us)
+  return [u.cast(dtype).broadcast_to(shape) for u in us]
 
 
 def weak_dtype(dtype: DType, value: Scalar) -> DType:
@@ -100,11 +101,27 @@ def weak_dtype(dtype: DType, value: Scalar) -> DType:
   return dtypes.default_int if dtypes.is_bool(dtype) else dtype
 
 
+VIEWS = GroupOp.Movement - {Ops.PAD, Ops.SPREAD, Ops.CAT} | {Ops.DETACH}
+
+
+def memory_state(u: UOp, moved: bool = False) -> UOp | None:
+  """The BUFFER, or its newest AFTER, that `u` is a view of; None if `u` is computed. `moved`: also where
+  elements had to move for the view (flat, of an uneven cut); such a view reads what is written to the memory."""
+  while u.op in VIEWS or (moved and u.op is Ops.MOVE and not u.arg.pinned):
+    u = u.src[0]
+  return u if u.op is Ops.BUFFER or u.op is Ops.AFTER else None
+
+
 class Base:
   """A value: a node of the graph. `Tensor` adds how it is made, placed and realised."""
 
-  __slots__ = ()
+  __slots__ = ("requires_grad",)
   uop: UOp
+  requires_grad: bool | None
+
+  def __init__(self, data: Any = None, device: DeviceArg = None) -> None:
+    """A tensor of a list or an array."""
+    raise NotImplementedError
 
   @classmethod
   def _wrap(cls, uop: UOp) -> Self:
@@ -187,17 +204,19 @@ class Base:
   def _operands(self, x: Any, name: str, reverse: bool = False) -> list[UOp]:
     a, b = self.uop, self._lift(x, name)
     if a.dtype is b.dtype and (a.shape == b.shape or b.shape == ()):  # the everyday cases
-      b = broadcast_to(b, a.shape)
+      b = b.broadcast_to(a.shape)
       return [b, a] if reverse else [a, b]
     return promote(name, (b, a) if reverse else (a, b))
 
-  def cast(self, dtype: DType | str) -> Self:
-    """Elements converted to `dtype`; floats to integers truncate toward zero."""
-    raise NotImplementedError
+  def _both(self, x: Any, name: str) -> tuple[Self, Self]:
+    """This tensor and an operand, in their common type and shape."""
+    a, b = self._operands(x, name)
+    return self._wrap(a), self._wrap(b)
 
-  def item(self) -> float | int | bool:
-    """The one element as a Python number."""
-    raise NotImplementedError
+  def cast(self, dtype: DType | str) -> Self:
+    """Elements converted to `dtype`; floats to integers truncate toward zero, anything to bool is `!= 0`."""
+    d, u = to_dtype(dtype), self.uop
+    return self._new(u.cast(d) if d is not dtypes.bool or u.dtype is d else u.alu(Ops.CMPNE, u.const_like(0)))
 
   def numpy(self) -> Any:
     """The value as a numpy array."""
@@ -205,7 +224,8 @@ class Base:
 
   def requires_grad_(self, requires_grad: bool | None = True) -> Self:
     """Says whether `backward` fills `.grad` here. Unset (None), it does for floats."""
-    raise NotImplementedError
+    self.requires_grad = requires_grad
+    return self
 
   def numpy_shape(self) -> tuple[int, ...]:
     """The shape, all of it known. ValueError if a dim is symbolic."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
-from tinygrad.dtype import DType, dtypes
+from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, make_tuple, prod
-from tinygrad.mixin.base import Scalar, mismatch, sint
+from tinygrad.mixin.base import DTypeArg, check_choice, mismatch
 from tinygrad.mixin.linalg import Linalg, contract
 
 Ints = int | Sequence[int]
@@ -40,7 +40,7 @@ class Convolution(Linalg):
     stride: Ints = 1,
     dilation: Ints = 1,
     padding: Ints = 0,
-    dtype: DType | str | None = None,
+    dtype: DTypeArg = None,
   ) -> Self:
     """Cross-correlation of any rank: x (b, groups*cin, *dims), weight (cout, cin, *kernel), bias (cout,) -> (b, cout,
     *positions).
@@ -52,21 +52,28 @@ class Convolution(Linalg):
       tensors = [self.uop, weight.uop] + ([bias.uop] if bias is not None else [])
       rule = "needs x (b, c, *dims), weight (cout, c/groups, *kernel) of as many dims, bias (cout,)"
       mismatch("conv2d", rule, tensors, "add the missing dims with unsqueeze")
-    cout, cin, kernel = int(weight.shape[0]), weight.shape[1], tuple(int(k) for k in weight.shape[2:])
+    cout, cin, *kernel = weight.shape
     if groups < 1 or self.shape[1] != groups * cin or cout % groups:
       rule = f"with groups={groups} x must have {groups} * {cin} channels and the weight a multiple of {groups} outputs"
       mismatch("conv2d", rule, (self.uop, weight.uop), "check groups, and the order of dims: channels are dim 1")
     pads = _pad_amounts(padding, rank, "conv2d")
-    x = self._pad_pairs(((0, 0), (0, 0), *pads), 0)._pool(kernel, stride, dilation)
-    b, positions = x.shape[0], x.shape[2 : 2 + rank]
+    windows = self._pad_pairs(((0, 0), (0, 0), *pads), 0)._pool(tuple(map(int, kernel)), stride, dilation)
+    return windows._convolved(weight.reshape((groups, cout // groups, cin, *kernel)), bias, dtype)
+
+  def _convolved(self, weight: Self, bias: Self | None, dtype: DTypeArg = None) -> Self:
+    """Windows (b, groups*cin, *positions, *kernel) · weight (groups, outputs, cin, *kernel) -> (b, groups*outputs,
+    *positions)."""
+    groups, outputs, cin, *kernel = weight.shape
+    rank = len(kernel)
+    b, positions = self.shape[0], self.shape[2 : 2 + rank]
     # (b, group, output of the group, *positions, cin, *kernel)
-    split = x.reshape((b, groups, cin, 1, *positions, *kernel))
+    split = self.reshape((b, groups, cin, 1, *positions, *kernel))
     order = (0, 1, 3, *range(4, 4 + rank), 2, *range(4 + rank, 4 + 2 * rank))
-    w = weight.reshape((1, groups, cout // groups, *(1,) * rank, cin, *kernel))
-    wide = (b, groups, cout // groups, *positions, cin, *kernel)
+    w = weight.reshape((1, groups, outputs, *(1,) * rank, cin, *kernel))
+    wide = (b, groups, outputs, *positions, cin, *kernel)
     u = contract(split.permute(order).uop, w.uop, wide, tuple(range(3 + rank, 4 + 2 * rank)), dtype)
-    y = self._new(u.reshape((b, cout, *positions)))
-    return y if bias is None else y.add(bias.reshape((1, cout, *(1,) * rank)).cast(y.dtype))
+    y = self._new(u.reshape((b, groups * outputs, *positions)))
+    return y if bias is None else y.add(bias.reshape((-1, *(1,) * rank)).cast(y.dtype))
 
   def conv_transpose2d(
     self,
@@ -78,51 +85,39 @@ class Convolution(Linalg):
     padding: Ints = 0,
     output_padding: Ints = 0,
   ) -> Self:
-    """The adjoint of `conv2d` in its input: weight (groups*cin, cout/groups, *kernel).
-
-    A convolution of x, spread by the stride, with the flipped kernel.
-    """
+    """The adjoint of `conv2d` in its input: weight (groups*cin, cout/groups, *kernel). Windows are spread where that
+    takes them."""
     rank = weight.ndim - 2
     if rank < 1 or self.ndim != weight.ndim or self.shape[1] != weight.shape[0] or self.shape[1] % groups:
       rule = "needs x (b, c, *dims) and weight (c, cout/groups, *kernel), c a multiple of groups"
       mismatch("conv_transpose2d", rule, (self.uop, weight.uop), "channels are dim 1 of x and dim 0 of the weight")
-    strides, dilations = make_tuple(stride, rank), make_tuple(dilation, rank)
-    extra = make_tuple(output_padding, rank)
-    pads = _pad_amounts(padding, rank, "conv_transpose2d")
-    kernel = tuple(int(k) for k in weight.shape[2:])
-    x = self
-    for i, s in enumerate(strides):
-      if s > 1:  # s - 1 zeros between neighbours
-        d = 2 + i
-        n = x.shape[d]
-        x = x.unsqueeze(d + 1)._pad_pairs(tuple((0, s - 1) if k == d + 1 else (0, 0) for k in range(x.ndim + 1)), 0)
-        x = x.flatten(d, d + 1)._slice(d, 0, (n - 1) * s + 1)
-    amounts = [((k - 1) * d - a, (k - 1) * d - b + e) for k, d, (a, b), e in zip(kernel, dilations, pads, extra)]
-    x = x._pad_pairs(((0, 0), (0, 0), *amounts), 0)
-    w = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1).flip(tuple(range(2, weight.ndim)))
-    return x.conv2d(w, bias, groups, 1, dilation)
+    strides, dilations, extra = (make_tuple(v, rank) for v in (stride, dilation, output_padding))
+    u, amounts = self.uop, [(-a, e - b) for (a, b), e in zip(_pad_amounts(padding, rank, "conv_transpose2d"), extra)]
+    for i, (k, s, d) in enumerate(zip(weight.shape[2:], strides, dilations), 2):
+      size = (u.shape[i] - 1) * s + d * (k - 1) + 1
+      u = u.reshape((*u.shape, 1)).expand((*u.shape, k)).spread(i, len(u.shape), s, d, size)
+    windows = self._new(u)._pad_pairs(((0, 0), (0, 0), *amounts, *((0, 0),) * rank), 0)
+    return windows._convolved(weight.unflatten(0, (groups, -1)).transpose(1, 2), bias)
 
   # ---- pooling
 
   def _windows(
-    self, kernel_size: Ints, stride: Ints | None, dilation: Ints, padding: Ints, ceil_mode: bool, fill: Scalar
+    self, kernel: tuple[int, ...], stride: Ints | None, dilation: Ints, padding: Ints, ceil: bool, fill: Any, past: Any
   ) -> Self:
-    """(*batch, *positions, *kernel), with `fill` around."""
-    kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
+    """(*batch, *positions, *kernel), with `fill` around, and `past` where only `ceil` reaches."""
     rank = len(kernel)
     if self.ndim < rank:
       mismatch("pool", f"a window {kernel} needs at least {rank} dims", [self.uop], "give a kernel_size of fewer dims")
-    strides = make_tuple(kernel if stride is None else stride, rank)
-    pads = _pad_amounts(padding, rank, "pool")
-    if ceil_mode:  # one more window where it starts inside the tensor or its padding before
-      for i, (k, s, d) in enumerate(zip(kernel, strides, make_tuple(dilation, rank))):
-        n, (before, after) = self.shape[self.ndim - rank + i], pads[i]
-        span = n + before + after - d * (k - 1) - 1
-        count = ceildiv(span, s) + 1
-        if (count - 1) * s >= n + before:
-          count -= 1
-        pads[i] = (before, after + max(0, (count - 1) * s - span))
-    x = self._pad_pairs((*((0, 0),) * (self.ndim - rank), *pads), fill)
+    strides, pads = make_tuple(kernel if stride is None else stride, rank), _pad_amounts(padding, rank, "pool")
+    lead = ((0, 0),) * (self.ndim - rank)
+    x = self._pad_pairs((*lead, *pads), fill)
+    if ceil:  # one more window where it starts inside the tensor or its padding before
+      more = []
+      for n, (_, after), k, s, d in zip(x.shape[-rank:], pads, kernel, strides, make_tuple(dilation, rank)):
+        span = n - d * (k - 1) - 1
+        last = ceildiv(span, s) * s  # where the last window starts
+        more.append((0, max(0, (last if last < n - after else last - s) - span)))
+      x = x._pad_pairs((*lead, *more), past)
     return x._pool(kernel, strides, dilation)
 
   def max_pool2d(
@@ -138,18 +133,16 @@ class Convolution(Linalg):
 
     With `return_indices` also the (first) place of it in the flattened dims, int32.
     """
-    rank = 2 if isinstance(kernel_size, int) else len(kernel_size)
-    least = dtypes.min(self.dtype)
-    windows = self._windows(kernel_size, stride, dilation, padding, ceil_mode, least)
-    axes = tuple(range(windows.ndim - rank, windows.ndim))
+    kernel, least = make_tuple(kernel_size, 2), dtypes.min(self.dtype)
+    how, axes = (kernel, stride, dilation, padding, ceil_mode), tuple(range(-len(kernel), 0))
+    windows = self._windows(*how, least, least)
     values = windows.max(axes)
     if not return_indices:
       return values
-    size = prod(self.numpy_shape()[-rank:])
-    backwards = self.arange(size, 0, -1).reshape(self.shape[-rank:])
-    at = backwards._windows(kernel_size, stride, dilation, padding, ceil_mode, 0)
-    hit = windows.eq(values.reshape((*values.shape, *(1,) * rank)))
-    return values, hit.where(at, 0).max(axes).sub(size, reverse=True)
+    size = prod(dims := self.numpy_shape()[-len(kernel) :])
+    at = self.arange(size).reshape(dims)._windows(*how, size, size)
+    hit = windows.eq(values.reshape((*values.shape, *(1,) * len(kernel))))
+    return values, hit.where(at, size).min(axes)
 
   def max_unpool2d(
     self,
@@ -162,15 +155,15 @@ class Convolution(Linalg):
   ) -> Self:
     """Zeros with each element at the place that `max_pool2d` tells; the length of the last dims is what a pool of these
     windows has unless `output_size` says it."""
-    kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
+    kernel = make_tuple(kernel_size, 2)
     rank = len(kernel)
     if indices.shape != self.shape or self.ndim < rank:
       mismatch("max_unpool2d", "needs the indices of each element", (self.uop, indices.uop), "give both of max_pool2d")
-    strides, pads = make_tuple(kernel if stride is None else stride, rank), _pad_amounts(padding, rank, "max_unpool2d")
     lead, dims = self.shape[: self.ndim - rank], self.shape[self.ndim - rank :]
-    spans = [d * (k - 1) + 1 for k, d in zip(kernel, make_tuple(dilation, rank))]
-    size: list[sint] = [(n - 1) * s - a - b + k for n, k, s, (a, b) in zip(dims, spans, strides, pads)]
-    size = size if output_size is None else list(output_size[-rank:])
+    strides = make_tuple(kernel if stride is None else stride, rank)
+    each = zip(dims, kernel, strides, make_tuple(dilation, rank), _pad_amounts(padding, rank, "max_unpool2d"))
+    pooled = [(n - 1) * s - a - b + d * (k - 1) + 1 for n, k, s, d, (a, b) in each]
+    size = output_size[-rank:] if output_size else pooled
     flat = (prod(lead), prod(dims))
     empty = self.full((flat[0], prod(size)), 0, self.dtype)
     return empty.scatter(1, indices.reshape(flat), self.reshape(flat)).reshape((*lead, *size))
@@ -186,26 +179,17 @@ class Convolution(Linalg):
   ) -> Self:
     """The mean of each window of the last dims; the padding counts as zeros unless told otherwise (that of ceil_mode
     never counts)."""
-    rank = 2 if isinstance(kernel_size, int) else len(kernel_size)
-    axes = tuple(range(-rank, 0))
-    pads = _pad_amounts(padding, rank, "pool")
-    windows = self._windows(kernel_size, stride, dilation, padding, ceil_mode, 0)
-    if not ceil_mode and (count_include_pad or not any(a or b for a, b in pads)):
+    kernel = make_tuple(kernel_size, 2)
+    how, axes = (kernel, stride, dilation, padding, ceil_mode), tuple(range(-len(kernel), 0))
+    windows = self._windows(*how, 0, 0)
+    if not ceil_mode and (count_include_pad or not any(make_tuple(padding, 1))):
       return windows.mean(axes)
-    strides, dilations = make_tuple(kernel_size if stride is None else stride, rank), make_tuple(dilation, rank)
-    counted = self.full((), 1.0, dtypes.float32, buffer=False)
-    for n, (before, after), positions, k, s, d in zip(
-      self.shape[-rank:], pads, windows.shape[-2 * rank : -rank], windows.shape[-rank:], strides, dilations
-    ):  # the places of each window that count, dim by dim
-      first, last = (0, before + n + after) if count_include_pad else (before, before + n)
-      at = self.arange(positions).mul(s).unsqueeze(1).add(self.arange(k).mul(d))
-      counted = counted.unsqueeze(-1).mul(at.ge(first).bitwise_and(at.lt(last)).sum(1))
-    return windows.sum(axes).div(counted)
+    ones = self.full(self.shape[-len(kernel) :], 1.0, dtypes.float32, buffer=False)
+    return windows.sum(axes).div(ones._windows(*how, int(count_include_pad), 0).sum(axes))
 
   def interpolate(self, size: tuple[int, ...], mode: str = "linear", align_corners: bool = False) -> Self:
     """The last dims resampled to `size`: "nearest", "nearest-exact" or "linear" (bilinear, …), as PyTorch does."""
-    if mode not in ("nearest", "nearest-exact", "linear"):
-      raise ValueError(f"interpolate: unknown mode {mode!r}\n  fix: use linear, nearest or nearest-exact")
+    check_choice("interpolate", "mode", mode, "nearest", "nearest-exact", "linear")
     lengths = list(size) if isinstance(size, (tuple, list)) else []
     if not 0 < len(lengths) <= self.ndim - 2 or not all(isinstance(s, int) and s > 0 for s in lengths):
       rule = "must be positive lengths of the last dims of (b, c, *dims)"
@@ -220,8 +204,8 @@ class Convolution(Linalg):
       at = place.mul((old - 1) / max(1, new - 1)) if align_corners else place.add(0.5).mul(old / new).sub(0.5)
       at = at.clamp(0, old - 1)
       low = at.floor()
-      part = at.sub(low).reshape(tuple(new if i == dim else 1 for i in range(self.ndim)))
-      x = x._along(dim, low).lerp(x._along(dim, low.add(1).minimum(old - 1)), part.cast(x.dtype))
+      part = at.sub(low)._lined(dim, self.ndim).cast(x.dtype)
+      x = x._along(dim, low).lerp(x._along(dim, low.add(1).minimum(old - 1)), part)
     return x
 
   def _along(self, dim: int, places: Self) -> Self:

@@ -9,11 +9,9 @@ from typing import Any, Self
 from tinygrad.device import Device
 from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.helpers import ceildiv
-from tinygrad.mixin.base import DeviceLike, Scalar, argfix, full, sint, to_placement
+from tinygrad.mixin.base import DeviceArg, DTypeArg, Scalar, argfix, check_choice, sint, to_placement
 from tinygrad.mixin.math import Math
-from tinygrad.uop.ops import Ops, UOp
-
-DTypeArg = DType | str | None
+from tinygrad.uop.ops import UOp
 
 
 def new_shape(name: str, *shape: Any) -> tuple[Any, ...]:
@@ -30,10 +28,10 @@ class Creation(Math):
   __slots__ = ()
 
   @classmethod
-  def _make(cls, uop: UOp, device: DeviceLike | None = None, requires_grad: bool | None = None) -> Self:
+  def _make(cls, uop: UOp, device: DeviceArg = None, requires_grad: bool | None = None) -> Self:
     return cls._wrap(uop if device is None else uop.copy_to_device(to_placement(device))).requires_grad_(requires_grad)
 
-  def _beside(self, device: DeviceLike | None) -> DeviceLike | None:
+  def _beside(self, device: DeviceArg) -> DeviceArg:
     """Where a tensor made like this one lives: as asked, else here."""
     here = self.uop.device
     return device if device is not None or here == Device.DEFAULT else here
@@ -42,21 +40,14 @@ class Creation(Math):
 
   @classmethod
   def full(
-    cls,
-    shape: tuple[sint, ...] | sint,
-    fill_value: Any,
-    dtype: DTypeArg = None,
-    device: DeviceLike | None = None,
-    buffer: bool = True,
-    requires_grad: bool | None = None,
+    cls, shape: Any, fill_value: Any, dtype: DTypeArg = None, device: DeviceArg = None, buffer: bool = True, **more: Any
   ) -> Self:
     """`fill_value` in every place; the type is that of the value unless given. `buffer=False`: an operand without
     memory of its own, which an assignment cannot write to."""
-    if isinstance(fill_value, UOp):
-      scalar = fill_value.cast(to_dtype(dtype) if dtype is not None else dtypes.default_int)
-      return cls._make(scalar.broadcast_to(new_shape("full", shape)), device, requires_grad)
-    d = to_dtype(dtype) if dtype is not None else dtypes.from_py(fill_value)
-    return cls._make(full(d, fill_value, new_shape("full", shape), unique=buffer), device, requires_grad)
+    symbolic = isinstance(fill_value, UOp)
+    d = to_dtype(dtype or (dtypes.default_int if symbolic else dtypes.from_py(fill_value)))
+    scalar = fill_value.cast(d) if symbolic else UOp.const(d, fill_value, unique=buffer)
+    return cls._make(scalar.broadcast_to(new_shape("full", shape)), device, **more)
 
   @classmethod
   def const(cls, b: Scalar, dtype: DTypeArg = None) -> Self:
@@ -72,26 +63,18 @@ class Creation(Math):
     return cls.full(argfix(*shape), 1.0, dtype or dtypes.default_float, **kwargs)
 
   @classmethod
-  def empty(
-    cls, *shape: Any, device: DeviceLike | None = None, dtype: DTypeArg = None, requires_grad: bool | None = None
-  ) -> Self:
+  def empty(cls, *shape: Any, device: DeviceArg = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """Memory that is not initialised."""
-    where = to_placement(Device.DEFAULT if device is None else device)
-    d = to_dtype(dtype) if dtype is not None else dtypes.default_float
-    return cls._make(UOp.buffer(new_shape("empty", *shape), d, where), None, requires_grad)
+    where, d = to_placement(device), to_dtype(dtype or dtypes.default_float)
+    return cls._make(UOp.buffer(new_shape("empty", *shape), d, where), **kwargs)
 
   @classmethod
-  def invalids(cls, *shape: Any, device: DeviceLike | None = None, dtype: DTypeArg = None) -> Self:
+  def invalids(cls, *shape: Any, **kwargs: Any) -> Self:
     """`empty`."""
-    return cls.empty(*shape, device=device, dtype=dtype)
+    return cls.empty(*shape, **kwargs)
 
   def full_like(
-    self,
-    fill_value: Scalar,
-    dtype: DTypeArg = None,
-    device: DeviceLike | None = None,
-    buffer: bool = True,
-    **kwargs: Any,
+    self, fill_value: Scalar, dtype: DTypeArg = None, device: DeviceArg = None, buffer: bool = True, **kwargs: Any
   ) -> Self:
     """A constant of this shape; type and placement too unless given."""
     return self.full(self.shape, fill_value, dtype or self.dtype, self._beside(device), buffer, **kwargs)
@@ -102,7 +85,7 @@ class Creation(Math):
   def ones_like(self, **kwargs: Any) -> Self:
     return self.full_like(1, **kwargs)
 
-  def empty_like(self, dtype: DTypeArg = None, device: DeviceLike | None = None, **kwargs: Any) -> Self:
+  def empty_like(self, dtype: DTypeArg = None, device: DeviceArg = None, **kwargs: Any) -> Self:
     return self.empty(self.shape, dtype=dtype or self.dtype, device=self._beside(device), **kwargs)
 
   # ---- ranges
@@ -116,7 +99,7 @@ class Creation(Math):
     if isinstance(step, (int, float)) and step == 0:
       raise ValueError("arange: the step must not be 0")
     has_float = any(isinstance(x, float) for x in (start, stop, step))
-    d = to_dtype(dtype) if dtype is not None else dtypes.default_float if has_float else dtypes.default_int
+    d = to_dtype(dtype or (dtypes.default_float if has_float else dtypes.default_int))
     symbolic = any(isinstance(x, UOp) for x in (start, stop, step))
     n = ceildiv(stop - start, step) if not has_float else math.ceil((stop - start) / step)
     return cls._make(_progression(n if symbolic else max(0, n), start, step, d), **kwargs)
@@ -126,11 +109,9 @@ class Creation(Math):
     """`steps` evenly spaced numbers, both ends included."""
     if steps < 0:
       raise ValueError(f"linspace: the number of steps must not be negative, got {steps}")
-    d = to_dtype(dtype) if dtype is not None else dtypes.default_float
+    d = to_dtype(dtype or dtypes.default_float)
     if d is dtypes.bool:
       raise TypeError("linspace: bool has no evenly spaced numbers\n  fix: use a number type")
-    if steps == 1:
-      return cls.full((1,), start, d, **kwargs)
     wide = d if dtypes.is_float(d) else dtypes.default_float
     return cls._make(_progression(steps, float(start), (stop - start) / max(1, steps - 1), wide).cast(d), **kwargs)
 
@@ -146,8 +127,7 @@ class Creation(Math):
   @classmethod
   def _tri(cls, rows: sint, cols: sint, diagonal: sint = 0) -> Self:
     """bool (rows, cols): column > row + diagonal - 1."""
-    r = cls.arange(rows).reshape(rows, 1).add(diagonal)
-    return r.le(cls.arange(cols))
+    return cls.arange(rows).add(diagonal).reshape(rows, 1).le(cls.arange(cols))
 
   def triu(self, diagonal: sint = 0) -> Self:
     """The upper triangle of the last two dims from `diagonal` on, zeros below."""
@@ -159,19 +139,12 @@ class Creation(Math):
 
   def meshgrid(self, *args: Self, indexing: str = "ij") -> tuple[Self, ...]:
     """Vectors as coordinates of a grid: tensor i varies along dim i ("ij"), the first two exchanged for "xy"."""
-    if indexing not in ("ij", "xy"):
-      raise ValueError(f"meshgrid: unknown indexing {indexing!r}\n  fix: use 'ij' or 'xy'")
-    tensors = (self, *args)
-    if len(tensors) == 1:
-      return tensors
-    order = list(range(len(tensors)))
-    if indexing == "xy":
-      order[0], order[1] = 1, 0
-    lengths: list[sint] = [1] * len(order)
-    for t, dim in zip(tensors, order):
-      lengths[dim] = t.numel()
-    lined = [t.reshape(tuple(-1 if i == dim else 1 for i in range(len(order)))) for t, dim in zip(tensors, order)]
-    return tuple(t.expand(tuple(lengths)) for t in lined)
+    check_choice("meshgrid", "indexing", indexing, "ij", "xy")
+    n = len(args) + 1
+    order = (1, 0, *range(2, n)) if indexing == "xy" and n > 1 else range(n)
+    lined = [t._lined(dim, n) for t, dim in zip((self, *args), order)]
+    shape = tuple(lined[order[i]].shape[i] for i in range(n))
+    return tuple(t.expand(shape) for t in lined)
 
 
 def _progression(n: sint, start: Any, step: Any, dtype: DType) -> UOp:
@@ -179,12 +152,6 @@ def _progression(n: sint, start: Any, step: Any, dtype: DType) -> UOp:
   wide = dtype if dtype in (dtypes.int64, dtypes.uint64, dtypes.float64) else dtypes.float32
   u = UOp.iota(n, dtypes.int64 if wide in (dtypes.int64, dtypes.uint64) else dtypes.int32)
   u = u.cast(wide) if dtypes.is_float(dtype) or dtype.itemsize == 8 else u
-  if not (isinstance(step, (int, float)) and step == 1):
-    u = u.alu(Ops.MUL, _scalar(step, u.dtype).broadcast_to(u.shape))
-  if not (isinstance(start, (int, float)) and start == 0):
-    u = u.alu(Ops.ADD, _scalar(start, u.dtype).broadcast_to(u.shape))
-  return u.cast(dtype)
-
-
-def _scalar(x: Any, dtype: DType) -> UOp:
-  return x.cast(dtype) if isinstance(x, UOp) else UOp.const(dtype, x)
+  step, start = (x.cast(u.dtype).broadcast_to(u.shape) if isinstance(x, UOp) else x for x in (step, start))
+  u = u if isinstance(step, (int, float)) and step == 1 else u * step
+  return (u if isinstance(start, (int, float)) and start == 0 else u + start).cast(dtype)

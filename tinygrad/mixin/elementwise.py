@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 from tinygrad.dtype import DType, dtypes, least_upper_float, to_dtype
-from tinygrad.mixin.base import Base, Scalar, broadcast_shape, broadcast_to, common_dtype, describe, full, mismatch
+from tinygrad.mixin.base import Base, Scalar, check_choice, common_dtype, common_shape, describe, mismatch
 from tinygrad.mixin.movement import Movement
 from tinygrad.uop.ops import Ops, UOp
 
@@ -15,31 +15,47 @@ _bool: TypeAlias = bool  # inside the class the names are its methods
 _int: TypeAlias = int
 T = TypeVar("T", bound="Elementwise")
 
+Operator: TypeAlias = Callable[[T, Any], T]
+OF_BOOLS = {Ops.ADD: Ops.OR, Ops.MUL: Ops.AND}
 
-def cast_to(u: UOp, dtype: DType) -> UOp:
-  return u if u.dtype is dtype else u.cast(dtype)
 
+def casting(dtype: DType) -> Callable[[T], T]:
+  """The method that casts to `dtype`."""
 
-def operator(method: Callable[[T, Any, _bool], T], reverse: _bool = False) -> Callable[[T, Any], T]:
-  """The operator that a method stands for; `reverse` if it finds its tensor on its right."""
-
-  def call(self: T, x: Any) -> T:
-    return method(self, x, reverse)
+  def call(self: T) -> T:
+    return self.cast(dtype)
 
   return call
+
+
+def unary(op: Ops, whole: bool = False) -> Callable[[T], T]:
+  """The method of a primitive of floats. Integers are taken as floats, or stay as they are if the result is `whole`."""
+
+  def call(self: T) -> T:
+    return self if whole and not dtypes.is_float(self.dtype) else self._new(self._float().uop.alu(op))
+
+  return call
+
+
+def operators(method: Callable[[T, Any, bool], T]) -> tuple[Operator[T], ...]:
+  """What a method stands for: `x op y`, the operator that finds its tensor on its right, and `x op= y`."""
+
+  def forward(self: T, x: Any) -> T:
+    return method(self, x, False)
+
+  def reverse(self: T, x: Any) -> T:
+    return method(self, x, True)
+
+  def in_place(self: T, x: Any) -> T:
+    return self.assign(method(self, x, False))
+
+  return forward, reverse, in_place
 
 
 class Elementwise(Movement):
   __slots__ = ()
 
   # ---- types
-
-  def cast(self, dtype: DType | str) -> Self:
-    """Elements converted to `dtype`; floats to integers truncate toward zero, anything to bool is `!= 0`."""
-    d = dtype if isinstance(dtype, DType) else to_dtype(dtype)
-    if self.dtype is d:
-      return self
-    return self.ne(0) if d is dtypes.bool else self._new(self.uop.cast(d))
 
   def bitcast(self, dtype: DType | str) -> Self:
     """The same bits read as another type; between widths the last dim grows or shrinks. ValueError if it does not
@@ -64,29 +80,8 @@ class Elementwise(Movement):
   def _bits(self, dtype: DType) -> Self:
     return self._new(self.uop.bitcast(dtype))
 
-  def bool(self) -> Self:
-    return self.cast(dtypes.bool)
-
-  def half(self) -> Self:
-    return self.cast(dtypes.float16)
-
-  def bfloat16(self) -> Self:
-    return self.cast(dtypes.bfloat16)
-
-  def float(self) -> Self:
-    return self.cast(dtypes.float32)
-
-  def double(self) -> Self:
-    return self.cast(dtypes.float64)
-
-  def short(self) -> Self:
-    return self.cast(dtypes.int16)
-
-  def int(self) -> Self:
-    return self.cast(dtypes.int32)
-
-  def long(self) -> Self:
-    return self.cast(dtypes.int64)
+  half, bfloat16, float, double = map(casting, (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64))
+  bool, short, int, long = map(casting, (dtypes.bool, dtypes.int16, dtypes.int32, dtypes.int64))
 
   # ---- how ops are applied
 
@@ -98,21 +93,16 @@ class Elementwise(Movement):
     """An operand as a tensor: a number takes the type that it has beside this one."""
     return x if isinstance(x, type(self)) else self._wrap(self._lift(x, "ufix"))
 
-  def _unary(self, op: Ops) -> Self:
-    return self._new(self.uop.alu(op))
+  def assign(self, x: Any) -> Self:
+    """Writes x into this tensor's memory."""
+    raise NotImplementedError
 
-  def _float(self) -> UOp:
-    return cast_to(self.uop, least_upper_float(self.dtype))
-
-  def _float_tensor(self) -> Self:
-    return self._new(self._float())
-
-  def _float_unary(self, op: Ops) -> Self:
-    return self._new(self._float().alu(op))
+  def _float(self) -> Self:
+    return self.cast(least_upper_float(self.dtype))
 
   def _binary(self, op: Ops, x: Any, name: str, reverse: _bool = False) -> Self:
     a, b = self._operands(x, name, reverse)
-    return self._new(a.alu(op, b))
+    return self._new(a.alu(OF_BOOLS.get(op, op) if a.dtype is dtypes.bool else op, b))
 
   def _integer_binary(self, op: Ops, x: Any, name: str, reverse: _bool = False, boolean: _bool = False) -> Self:
     a, b = self._operands(x, name, reverse)
@@ -123,18 +113,17 @@ class Elementwise(Movement):
 
   def const_like(self, b: Scalar, dtype: DType | None = None) -> Self:
     """A constant of this shape, in this type unless given."""
-    return self._wrap(full(dtype or self.dtype, b, self.shape))
+    return self._wrap(UOp.const(dtype or self.dtype, b).broadcast_to(self.shape))
 
   # ---- arithmetic
 
   def neg(self) -> Self:
     """-x; of a bool its negation."""
-    return self._unary(Ops.NOT if self.dtype is dtypes.bool else Ops.NEG)
+    return self.alu(Ops.NOT if self.dtype is dtypes.bool else Ops.NEG)
 
   def add(self, x: Any, reverse: _bool = False) -> Self:
     """x + y; of bools their or."""
-    a, b = self._operands(x, "add", reverse)
-    return self._new(a.alu(Ops.OR if a.dtype is dtypes.bool else Ops.ADD, b))
+    return self._binary(Ops.ADD, x, "add", reverse)
 
   def sub(self, x: Any, reverse: _bool = False) -> Self:
     """x - y. TypeError for bools."""
@@ -145,17 +134,15 @@ class Elementwise(Movement):
 
   def mul(self, x: Any, reverse: _bool = False) -> Self:
     """x * y; of bools their and."""
-    a, b = self._operands(x, "mul", reverse)
-    return self._new(a.alu(Ops.AND if a.dtype is dtypes.bool else Ops.MUL, b))
+    return self._binary(Ops.MUL, x, "mul", reverse)
 
   def div(self, x: Any, reverse: _bool = False, rounding_mode: Literal["trunc", "floor"] | None = None) -> Self:
     """x / y as a float; with `rounding_mode` the quotient rounded toward zero or down, integers staying integers."""
     a, b = self._operands(x, "div", reverse)
     if rounding_mode is None:
       dtype = least_upper_float(a.dtype)
-      return self._new(cast_to(a, dtype).alu(Ops.FDIV, cast_to(b, dtype)))
-    if rounding_mode not in ("trunc", "floor"):
-      raise ValueError(f"div: unknown rounding_mode {rounding_mode!r}\n  fix: use None, 'trunc' or 'floor'")
+      return self._new(a.cast(dtype).alu(Ops.FDIV, b.cast(dtype)))
+    check_choice("div", "rounding_mode", rounding_mode, "trunc", "floor")
     if dtypes.is_float(a.dtype):
       q = self._new(a.alu(Ops.FDIV, b))
       return q.trunc() if rounding_mode == "trunc" else q.floor()
@@ -170,15 +157,15 @@ class Elementwise(Movement):
 
   def mod(self, x: Any, reverse: _bool = False) -> Self:
     """x - y*floor(x/y): the remainder with the sign of the divisor, as Python's %."""
-    a, b = (self._wrap(u) for u in self._operands(x, "mod", reverse))
+    a, b = self._operands(x, "mod", reverse)
     if not dtypes.is_float(a.dtype):
       return self._integer_binary(Ops.MOD, x, "mod", reverse)
-    rest = a.fmod(b)
-    return rest.ne(0).bitwise_and(rest.lt(0).ne(b.lt(0))).where(rest.add(b), rest)
+    divisor, rest = self._wrap(b), self._wrap(a).fmod(self._wrap(b))
+    return rest.ne(0).bitwise_and(rest.lt(0).ne(divisor.lt(0))).where(rest.add(divisor), rest)
 
   def fmod(self, x: Any) -> Self:
     """The remainder with the sign of the dividend, as C's fmod."""
-    a, b = (self._wrap(u) for u in self._operands(x, "fmod"))
+    a, b = self._both(x, "fmod")
     quotient = a.div(b, rounding_mode="trunc")
     return quotient.eq(0).where(a, a.sub(quotient.mul(b)))  # 0 * inf is nan
 
@@ -214,22 +201,13 @@ class Elementwise(Movement):
     return (below & ~unit).where(0, out)
 
   def _whole_power(self, n: _int) -> Self:
-    if n == 0:
-      return self.const_like(1)
-    square, result = self, None
-    while True:
-      if n & 1:
-        result = square if result is None else result.mul(square)
-      n >>= 1
-      if not n and result is not None:
-        return result
-      square = square.mul(square)
+    if n < 2:
+      return self if n else self.const_like(1)
+    square = self.mul(self)._whole_power(n // 2)
+    return self.mul(square) if n % 2 else square
 
-  def reciprocal(self) -> Self:
-    return self._float_unary(Ops.RECIP)
-
-  def sqrt(self) -> Self:
-    return self._float_unary(Ops.SQRT)
+  exp, log, sqrt, reciprocal = unary(Ops.EXP), unary(Ops.LOG), unary(Ops.SQRT), unary(Ops.RECIP)
+  sin, tanh, erf = unary(Ops.SIN), unary(Ops.TANH), unary(Ops.ERF)
 
   def square(self) -> Self:
     return self.mul(self)
@@ -244,18 +222,8 @@ class Elementwise(Movement):
 
   # ---- rounding
 
-  def _rounded(self, op: Ops) -> Self:
-    return self._unary(op) if dtypes.is_float(self.dtype) else self
-
-  def floor(self) -> Self:
-    return self._rounded(Ops.FLOOR)
-
-  def ceil(self) -> Self:
-    return self._rounded(Ops.CEIL)
-
-  def round(self) -> Self:
-    """To the nearest whole number, halves to the even one."""
-    return self._rounded(Ops.ROUND)
+  floor, ceil = unary(Ops.FLOOR, whole=True), unary(Ops.CEIL, whole=True)
+  round = unary(Ops.ROUND, whole=True)  # to the nearest whole number, halves to the even one
 
   def trunc(self) -> Self:
     """Toward zero."""
@@ -292,19 +260,13 @@ class Elementwise(Movement):
     if self.dtype is not dtypes.bool:
       fix = "compare first, e.g. (c != 0).where(x, y)"
       mismatch("where", "the condition must be a bool tensor", [self.uop], fix, TypeError)
-    tensors = [v for v in (x, y) if isinstance(v, (Base, UOp))]
-    if tensors:
-      like = self._wrap(self._lift(tensors[0], "where"))
-    else:
-      like = self._wrap(UOp.const(max(dtypes.from_py(v) for v in (x, y)), 0))
-    a, b = like._lift(x, "where"), like._lift(y, "where")
-    shape = broadcast_shape(self.shape, a.shape, b.shape)
-    if shape is None:
-      rule = "the shapes of condition and branches must be equal or 1 in every dim"
-      mismatch("where", rule, (self.uop, a, b), "reshape them so that dims line up")
+    first = next((v for v in (x, y) if isinstance(v, (Base, UOp))), None)
+    like = UOp.const(max(map(dtypes.from_py, (x, y))), 0) if first is None else self._lift(first, "where")
+    a, b = (self._wrap(like)._lift(v, "where") for v in (x, y))
+    shape = common_shape("where", (self.uop, a, b), "the shapes of condition and branches")
     dtype = common_dtype(a.dtype, b.dtype)
-    x, y = (broadcast_to(cast_to(u, dtype), shape) for u in (a, b))
-    return self._new(broadcast_to(self.uop, shape).alu(Ops.WHERE, x, y))
+    x, y = (u.cast(dtype).broadcast_to(shape) for u in (a, b))
+    return self._new(self.uop.broadcast_to(shape).alu(Ops.WHERE, x, y))
 
   def masked_fill(self, mask: Self, value: Any) -> Self:
     """`value` where `mask` is True."""
@@ -325,11 +287,11 @@ class Elementwise(Movement):
     """~x; of a bool its negation. TypeError for floats."""
     if dtypes.is_float(self.dtype):
       mismatch("bitwise_not", "works on integers or bools", [self.uop], "cast first, e.g. x.int()", TypeError)
-    return self._unary(Ops.NOT)
+    return self.alu(Ops.NOT)
 
   def logical_not(self) -> Self:
     """x == 0."""
-    return self.bool()._unary(Ops.NOT)
+    return self.bool().alu(Ops.NOT)
 
   def lshift(self, x: Any, reverse: _bool = False) -> Self:
     """x << y; 0 where y is the type's width or more, or negative."""
@@ -341,24 +303,22 @@ class Elementwise(Movement):
 
   # ---- operators
 
+  def _floordiv(self, x: Any, reverse: _bool = False) -> Self:
+    return self.div(x, reverse, "floor")
+
   __neg__, __invert__ = neg, bitwise_not
-  __add__, __radd__ = operator(add), operator(add, True)
-  __sub__, __rsub__ = operator(sub), operator(sub, True)
-  __mul__, __rmul__ = operator(mul), operator(mul, True)
-  __truediv__, __rtruediv__ = operator(div), operator(div, True)
-  __mod__, __rmod__ = operator(mod), operator(mod, True)
-  __pow__, __rpow__ = operator(pow), operator(pow, True)
-  __and__, __rand__ = operator(bitwise_and), operator(bitwise_and, True)
-  __or__, __ror__ = operator(bitwise_or), operator(bitwise_or, True)
-  __xor__, __rxor__ = operator(bitwise_xor), operator(bitwise_xor, True)
-  __lshift__, __rlshift__ = operator(lshift), operator(lshift, True)
-  __rshift__, __rrshift__ = operator(rshift), operator(rshift, True)
+  __add__, __radd__, __iadd__ = operators(add)
+  __sub__, __rsub__, __isub__ = operators(sub)
+  __mul__, __rmul__, __imul__ = operators(mul)
+  __truediv__, __rtruediv__, __itruediv__ = operators(div)
+  __floordiv__, __rfloordiv__, __ifloordiv__ = operators(_floordiv)
+  __mod__, __rmod__ = operators(mod)[:2]
+  __pow__, __rpow__, __ipow__ = operators(pow)
+  __and__, __rand__, __iand__ = operators(bitwise_and)
+  __or__, __ror__, __ior__ = operators(bitwise_or)
+  __xor__, __rxor__, __ixor__ = operators(bitwise_xor)
+  __lshift__, __rlshift__, __ilshift__ = operators(lshift)
+  __rshift__, __rrshift__, __irshift__ = operators(rshift)
   __lt__, __gt__, __le__, __ge__ = lt, gt, le, ge
   __eq__, __ne__ = eq, ne  # type: ignore[assignment]
   __hash__ = object.__hash__
-
-  def __floordiv__(self, x: Any) -> Self:
-    return self.div(x, rounding_mode="floor")
-
-  def __rfloordiv__(self, x: Any) -> Self:
-    return self.div(x, True, rounding_mode="floor")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, Literal, Self
 from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, numpy, prod
-from tinygrad.mixin.base import Base, broadcast_shape, mismatch, sint
+from tinygrad.mixin.base import Base, broadcast_shape, check_choice, common_shape, memory_state, mismatch, sint
 from tinygrad.mixin.reduce import Reduce
 from tinygrad.uop.ops import UOp, simplify_sint
 
@@ -26,6 +27,7 @@ class _Part:
   pick: Any = None
 
 
+Reduction = Literal["sum", "prod", "mean", "amax", "amin"]
 ROW = 1024  # the greatest elements of more than twice this are those of its parts' greatest
 
 
@@ -85,7 +87,7 @@ class Indexing(Reduce):
     array = hasattr(index, "__array__") and getattr(index, "shape", ()) != ()
     if isinstance(index, Base) or not (array or isinstance(index, (list, tuple))):
       return index
-    t = type(self)._from_data(index)
+    t = type(self)(index)
     return t.int() if t.shape == (0,) and not array else t
 
   def _part(self, index: Any, n: sint, dim: int) -> _Part:
@@ -132,23 +134,19 @@ class Indexing(Reduce):
 
   def _linear(self, indices: Sequence[Self], lengths: Sequence[sint]) -> Self:
     """One row-major index for several; negative ones count from the end, one outside becomes -1."""
-    shape = broadcast_shape(*(t.shape for t in indices))
-    if shape is None:
-      rule, fix = "the index tensors must broadcast together", "reshape them so that dims line up"
-      mismatch("index", rule, [t.uop for t in indices], fix, IndexError)
-    large = any(t.dtype.itemsize == 8 for t in indices) or prod(_upper(n) for n in lengths) >= 1 << 31
-    wide = dtypes.int64 if large else dtypes.int32
-    total, inside = None, None
+    rule = "the index tensors must broadcast together: shapes"
+    shape = common_shape("index", [t.uop for t in indices], rule, IndexError)
+    most = prod(n if isinstance(n, int) else n.vmax for n in lengths)
+    large = any(t.dtype.itemsize == 8 for t in indices) or most >= 1 << 31
+    total, inside = None, []
     for t, n in zip(indices, lengths):
-      i = t.cast(wide)._expand_to(shape)
+      i = t.cast(dtypes.int64 if large else dtypes.int32)._expand_to(shape)
       if not dtypes.is_unsigned(t.dtype):
         i = i.lt(0).where(i.add(n), i)
-      if len(indices) > 1:
-        ok = i.ge(0).bitwise_and(i.lt(n))
-        inside = ok if inside is None else inside.bitwise_and(ok)
+      inside.append(i.ge(0).bitwise_and(i.lt(n)))
       total = i if total is None else total.mul(n).add(i)
     assert total is not None
-    return total if inside is None else inside.where(total, -1)
+    return total if len(inside) == 1 else functools.reduce(type(self).bitwise_and, inside).where(total, -1)
 
   def _rows(self, index: Self) -> Self:
     """index.shape + self.shape[1:]: rows of dim 0; an index outside [0, n) reads 0."""
@@ -161,12 +159,8 @@ class Indexing(Reduce):
     self._check_index("gather", d, index)
     if not self.ndim:
       return self.reshape(1)._rows(index.reshape(1)).reshape(())
-    places = [index if i == d else self._positions(index.shape, i) for i in range(self.ndim)]
+    places = [index if i == d else self.arange(n)._lined(i, self.ndim) for i, n in enumerate(index.shape)]
     return self.flatten()._rows(self._linear(places, self.shape))
-
-  def _positions(self, shape: tuple[sint, ...], dim: int) -> Self:
-    """The own index along `dim`, shaped to broadcast over `shape`."""
-    return self.arange(shape[dim]).reshape(tuple(n if i == dim else 1 for i, n in enumerate(shape)))
 
   def _check_index(self, name: str, dim: int, index: Self) -> None:
     others = [(n, m) for i, (n, m) in enumerate(zip(self.shape, index.shape)) if i != dim]
@@ -184,15 +178,15 @@ class Indexing(Reduce):
       mismatch("one_hot", "the classes must be integers", [self.uop], "cast them: x.int()", TypeError)
     return self._one_hot(num_classes).cast(dtypes.int32)
 
-  def _one_hot(self, n: sint) -> Self:
-    return self.unsqueeze(-1).eq(self.arange(n).cast(self.dtype))
+  def _one_hot(self, n: sint, dim: int = -1) -> Self:
+    """bool, with a new dim `dim` of n classes."""
+    classes = self.arange(n).cast(self.dtype)._lined(self._dim(dim, extra=True), self.ndim + 1)
+    return self.unsqueeze(dim).eq(classes)
 
   def masked_select(self, mask: Self, size: int | None = None, fill_value: Any = 0) -> Self:
     """The elements where `mask` is True, in order, as a vector. With `size` cut or filled to it; without, the mask is
     realised first."""
-    shape = broadcast_shape(self.shape, mask.shape)
-    if shape is None:
-      mismatch("masked_select", "the shapes must broadcast", (self.uop, mask.uop), "reshape the mask")
+    shape = common_shape("masked_select", (self.uop, mask.uop))
     flat, keep = self._expand_to(shape).flatten(), mask._expand_to(shape).flatten().bool()
     places = keep.nonzero(size, -1).reshape(-1)
     found = flat._rows(places)
@@ -202,15 +196,13 @@ class Indexing(Reduce):
     """int32 (count, ndim): where the elements are not 0, in row-major order. With `size` cut or filled; without, it is
     realised first."""
     if size is None:
-      found = self._from_data(numpy.argwhere(self.bool().numpy()).astype(numpy.int32)).uop
       here = self.uop.device.with_dims(()) if isinstance(self.uop.device, Sharding) else self.uop.device
-      return self._wrap(found if here is None else found.copy_to_device(here))
+      return type(self)(numpy.argwhere(self.bool().numpy()).astype(numpy.int32), here)
     hit = self.bool().flatten().int()
     rank = hit.cumsum(0)  # the k-th hit (from 1) has rank k and is a hit
     n = int(hit.shape[0])
-    wanted = self.arange(1, size + 1).reshape(size, 1)
-    at = rank.reshape(1, n).eq(wanted).bitwise_and(hit.bool().reshape(1, n))
-    place = at.where(self.arange(1, n + 1).reshape(1, n), 0).max(1).sub(1)  # -1: there is no such hit
+    at = rank.eq(self.arange(1, size + 1).reshape(size, 1)).bitwise_and(hit.bool())
+    place = at.where(self.arange(n), -1).max(1)  # -1: there is no such hit
     coordinates, stride = [], n
     for s in self.numpy_shape():
       stride //= max(1, s)
@@ -223,11 +215,6 @@ class Indexing(Reduce):
     """Puts `value` into `view`, a view of this tensor's memory; without memory the tensor stands for `value`."""
     raise NotImplementedError
 
-  @classmethod
-  def _from_data(cls, data: Any) -> Self:
-    """A tensor of a list or an array."""
-    raise NotImplementedError
-
   def __setitem__(self, indices: Any, v: Any) -> None:
     """`x[index] = v` for every index that can be read, and for a bool mask of leading dims; v broadcasts and takes this
     dtype.
@@ -236,7 +223,7 @@ class Indexing(Reduce):
     value.
     """
     known = isinstance(v, (Base, int, float, UOp))
-    new = self._wrap(self._lift(v, "setitem") if known else self._from_data(v).uop).cast(self.dtype)
+    new = self._wrap(self._lift(v, "setitem") if known else type(self)(v).uop).cast(self.dtype)
     rest = self.ndim - indices.ndim if isinstance(indices, Base) and indices.dtype is dtypes.bool else -1
     if isinstance(indices, Base) and new.ndim <= rest:  # the same for every place: nothing has to be counted
       mask = self._new(indices.uop).reshape((*indices.shape, *(1,) * (self.ndim - indices.ndim)))
@@ -244,7 +231,7 @@ class Indexing(Reduce):
       return
     parts, shape, axes = self._parse(indices)
     picks = [(axes[i], p.pick) for i, p in enumerate(parts) if p.pick is not None]
-    if not picks and all(abs(p.step) == 1 for p in parts) and self._has_memory():
+    if not picks and all(abs(p.step) == 1 for p in parts) and memory_state(self.uop) is not None:
       view = self._view(parts)
       self._write(view.uop, new._fit(shape).reshape(view.shape).uop)
       return
@@ -264,14 +251,10 @@ class Indexing(Reduce):
       mismatch("setitem", f"the value must broadcast to the indexed shape {shape}", [self.uop], "reshape the value")
     return x._expand_to(shape)
 
-  def _has_memory(self) -> bool:
-    raise NotImplementedError
-
   def _put(self, places: Self, values: Self) -> Self:
     """This vector with values[k] at places[k]; the last of several stays. Cost: len(self) * len(places) comparisons."""
     n, k = self.shape[0], places.shape[0]
-    hit = places.reshape(1, k).eq(self.arange(n).reshape(n, 1))
-    last = hit.where(self.arange(1, k + 1).reshape(1, k), 0).max(1).sub(1)
+    last = places.eq(self.arange(n).reshape(n, 1)).where(self.arange(k), -1).max(1)
     return last.lt(0).where(self, values._rows(last))
 
   def scatter(self, dim: int, index: Self, src: Any, reduce: Literal["multiply", "add"] | None = None) -> Self:
@@ -280,17 +263,15 @@ class Indexing(Reduce):
 
     Of several values for one place the last stays. Cost: numel(index) * shape[dim] comparisons.
     """
-    if reduce not in (None, "add", "multiply"):
-      raise ValueError(f"scatter: unknown reduce {reduce!r}\n  fix: use None, 'add' or 'multiply', or scatter_reduce")
+    check_choice("scatter", "reduce", reduce, None, "add", "multiply")
     d = self._dim(dim)
     value = src if isinstance(src, Base) else index.const_like(src, self.dtype)
     if reduce is not None:
       return self.scatter_reduce(d, index, self._new(value.uop), "sum" if reduce == "add" else "prod")
     hit, values = self._scattered(d, index, self._new(value.uop))
-    k = hit.shape[-1]
-    last = hit.where(self.arange(1, k + 1), 0).max(-1, keepdim=True)
-    chosen = last.eq(self.arange(1, k + 1)).where(values, 0).sum(-1).cast(self.dtype)
-    return last.squeeze(-1).eq(0).where(self, chosen)
+    number = self.arange(hit.shape[-1])
+    last = hit.where(number, -1).max(-1, keepdim=True)
+    return hit.any(-1).where(last.eq(number).where(values, 0).sum(-1).cast(self.dtype), self)
 
   def _scattered(self, dim: int, index: Self, src: Self) -> tuple[Self, Self]:
     """(bool (*shape, k): whether src element k along dim goes here; those elements in the same shape)."""
@@ -309,16 +290,9 @@ class Indexing(Reduce):
     values = src._pad_pairs(grow, 0).unsqueeze(-1).transpose(dim, -1)
     k = index.shape[dim]
     wide = (*self.shape, k)
-    return at._expand_to(wide).eq(self._positions((*self.shape, 1), dim)), values._expand_to(wide)
+    return at._expand_to(wide).eq(self.arange(n)._lined(dim, len(wide))), values._expand_to(wide)
 
-  def scatter_reduce(
-    self,
-    dim: int,
-    index: Self,
-    src: Self,
-    reduce: Literal["sum", "prod", "mean", "amax", "amin"],
-    include_self: bool = True,
-  ) -> Self:
+  def scatter_reduce(self, dim: int, index: Self, src: Self, reduce: Reduction, include_self: bool = True) -> Self:
     """x with the reduction of all src elements that go to a place, and of what is there if `include_self`."""
     t = type(self)
     ways = {  # (what stands for no element, the reduction, how what is there joins it)
@@ -328,8 +302,7 @@ class Indexing(Reduce):
       "amax": (dtypes.min(self.dtype), t.max, t.maximum),
       "amin": (dtypes.max(self.dtype), t.min, t.minimum),
     }
-    if reduce not in ways:
-      raise ValueError(f"scatter_reduce: unknown reduce {reduce!r}\n  fix: use {', '.join(ways)}")
+    check_choice("scatter_reduce", "reduce", reduce, *ways)
     none, total, join = ways[reduce]
     hit, values = self._scattered(self._dim(dim), index, src)
     there, r = hit.any(-1), total(hit.where(values, none), -1)
@@ -360,13 +333,11 @@ class Indexing(Reduce):
     n = self.shape[-1]
     x, y = self.unsqueeze(-1), self.unsqueeze(-2)  # element, other
     before = y.gt(x) if descending else y.lt(x)
+    tie = y.eq(x)
     if dtypes.is_float(self.dtype):  # nan is greater than all
       nx, ny = x.isnan(), y.isnan()
-      first, second = (ny, nx) if descending else (nx, ny)
-      before = before.bitwise_or(first.bitwise_and(second.logical_not()))
-      tie = y.eq(x).bitwise_or(nx.bitwise_and(ny))
-    else:
-      tie = y.eq(x)
+      before = before.bitwise_or(ny.gt(nx) if descending else ny.lt(nx))
+      tie = tie.bitwise_or(nx.bitwise_and(ny))
     earlier = self.arange(n).lt(self.arange(n).reshape(n, 1))
     return before.bitwise_or(tie.bitwise_and(earlier)).sum(-1)
 
@@ -402,10 +373,6 @@ def _length(p: _Part) -> sint:
 def _exceeds(lengths: Iterable[tuple[sint, sint]]) -> bool:
   """Whether the second of a pair is known to be greater."""
   return any(isinstance(n, int) and isinstance(m, int) and m > n for n, m in lengths)
-
-
-def _upper(n: sint) -> int:
-  return n if isinstance(n, int) else int(n.vmax)
 
 
 def _slice_part(index: slice, n: sint) -> _Part:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import functools
 import math
+import string
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
-from tinygrad.dtype import DType, dtypes, sum_acc_dtype, to_dtype
+from tinygrad.dtype import dtypes, sum_acc_dtype, to_dtype
 from tinygrad.helpers import argsort
-from tinygrad.mixin.base import Base, broadcast_shape, broadcast_to, common_dtype, mismatch, sint
-from tinygrad.mixin.elementwise import cast_to
+from tinygrad.mixin.base import Base, DTypeArg, broadcast_shape, common_dtype, mismatch, sint
+from tinygrad.mixin.elementwise import operators
 from tinygrad.mixin.random import Random
 from tinygrad.uop.ops import Ops, UOp
 
 
-def contract(x: UOp, w: UOp, shape: tuple[sint, ...], axes: Sequence[int], dtype: DType | str | None) -> UOp:
+def contract(x: UOp, w: UOp, shape: tuple[sint, ...], axes: Sequence[int], dtype: DTypeArg) -> UOp:
   """sum over `axes` (kept as 1) of x * w, both expanded to `shape`. Half types are multiplied and summed in float32 and
   come back."""
   out = to_dtype(dtype) if dtype is not None else common_dtype(x.dtype, w.dtype)
   acc = sum_acc_dtype(out) if dtypes.is_float(out) or dtype is None else out
-  a, b = broadcast_to(cast_to(x, acc), shape), broadcast_to(cast_to(w, acc), shape)
-  return cast_to(a.alu(Ops.MUL, b).r(Ops.ADD, axes), out)
+  return (x.cast(acc).broadcast_to(shape) * w.cast(acc).broadcast_to(shape)).r(Ops.ADD, axes).cast(out)
 
 
 SWEEPS = 10  # of Jacobi rotations; convergence is quadratic
@@ -30,7 +30,7 @@ SWEEPS = 10  # of Jacobi rotations; convergence is quadratic
 class Linalg(Random):
   __slots__ = ()
 
-  def dot(self, w: Self, dtype: DType | str | None = None) -> Self:
+  def dot(self, w: Self, dtype: DTypeArg = None) -> Self:
     """(.., m, k) · (.., k, n) -> (.., m, n); leading dims broadcast; a vector is a row on the left, a column on the
     right.
 
@@ -46,34 +46,26 @@ class Linalg(Random):
     if k is not y.shape[k_axis] and k != y.shape[k_axis]:
       fix = "transpose an operand so that the contracted dims agree"
       mismatch("dot", f"the last dim of operand 0 must be dim {k_axis - len(y.shape)} of operand 1", (x, y), fix)
-    if len(y.shape) == 1:
-      y = y.reshape((1, k))
-      n: tuple[sint, ...] = ()
-    else:
-      y = y.permute((*range(len(y.shape) - 2), len(y.shape) - 1, len(y.shape) - 2))
-      n = (y.shape[-2],)
-    m = x.shape[-2:-1]
+    m, n = x.shape[-2:-1], y.shape[k_axis + 1 :]
+    y = y.permute((*range(k_axis), *range(k_axis + 1, len(y.shape)), k_axis))
     lead = broadcast_shape(x.shape[:-2], y.shape[:-2])
     if lead is None:
       fix = "reshape them so that they line up"
       mismatch("dot", "the leading dims must broadcast together", (self.uop, w.uop), fix)
     x = x.reshape((*x.shape[:-2], *(m or (1,)), 1, k))
-    y = y.reshape((*y.shape[:-2], 1, *y.shape[-2:]))
+    y = y.reshape((*y.shape[:-2], 1, *(n or (1,)), k))
     wide = (*lead, *(m or (1,)), *(n or (1,)), k)
     result = contract(x, y, wide, (len(wide) - 1,), dtype)
     return self._new(result.reshape((*lead, *m, *n)))
 
-  def matmul(self, x: Self, reverse: bool = False, dtype: DType | str | None = None) -> Self:
+  def matmul(self, x: Any, reverse: bool = False, dtype: DTypeArg = None) -> Self:
     """`dot`."""
-    return x.dot(self, dtype) if reverse else self.dot(x, dtype)
+    a, b = (x, self) if reverse else (self, x)
+    return a.dot(b, dtype)
 
-  def __matmul__(self, x: Self) -> Self:
-    return self.matmul(x)
+  __matmul__, __rmatmul__, __imatmul__ = operators(matmul)
 
-  def __rmatmul__(self, x: Self) -> Self:
-    return self.matmul(x, True)
-
-  def linear(self, weight: Self, bias: Self | None = None, dtype: DType | str | None = None) -> Self:
+  def linear(self, weight: Self, bias: Self | None = None, dtype: DTypeArg = None) -> Self:
     """x · weight + bias; `weight` (in, out), or (out,) for an elementwise product."""
     x = self if dtype is None else self.cast(dtype)
     w = weight if dtype is None else weight.cast(dtype)
@@ -81,47 +73,38 @@ class Linalg(Random):
     return y if bias is None else y.add(bias if dtype is None else bias.cast(dtype))
 
   @classmethod
-  def einsum(cls, formula: str, *operands: Self | Sequence[Self], dtype: DType | str | None = None) -> Self:
+  def einsum(cls, formula: str, *operands: Self | Sequence[Self], dtype: DTypeArg = None) -> Self:
     """Sums of products by named dims, as numpy's: `einsum("bik,bkj->bij", x, y)`; `...`: dims that broadcast."""
     if not operands:
       raise ValueError(f"einsum: {formula!r} has no operands\n  fix: give a tensor for each")
-    first = operands[0]
-    xs: list[Self] = [x for x in operands if isinstance(x, cls)] if isinstance(first, cls) else list(first)  # type: ignore[arg-type]
+    xs: list[Any] = list(operands if isinstance(operands[0], cls) else operands[0])  # type: ignore[arg-type]
     left, arrow, right = formula.replace(" ", "").partition("->")
     inputs = left.split(",")
     if len(inputs) != len(xs):
       raise ValueError(f"einsum: {formula!r} names {len(inputs)} operands, {len(xs)} were given")
-    spare = [c for c in map(chr, range(ord("A"), ord("z") + 1)) if c.isalpha() and c not in formula]
-    most = max((x.ndim - len(s.replace("...", "")) for s, x in zip(inputs, xs) if "..." in s), default=0)
-    dots = "".join(spare[:most])
-    names = []
-    for s, x in zip(inputs, xs):
-      n = x.ndim - len(s.replace("...", ""))
-      names.append(s.replace("...", dots[most - n :] if n > 0 else ""))
-      if len(names[-1]) != x.ndim:
-        raise ValueError(f"einsum: {s!r} names {len(names[-1])} dims, the operand has shape {x.shape}")
-    if arrow:
-      out = right.replace("...", dots)
-    else:  # the names that appear once, in alphabetical order, after the dots
-      out = dots + "".join(sorted(c for c in set(left) if c.isalpha() and sum(s.count(c) for s in inputs) == 1))
-    return cls._einsum(xs, names, out, formula, dtype)
+    extra = [max(0, x.ndim - len(s.replace("...", ""))) if "..." in s else 0 for s, x in zip(inputs, xs)]
+    dots = "".join(c for c in string.ascii_letters if c not in formula)[: max(extra)]
+    names = [s.replace("...", dots[len(dots) - n :]) for s, n in zip(inputs, extra)]
+    for s, name, x in zip(inputs, names, xs):
+      if len(name) != x.ndim:
+        raise ValueError(f"einsum: {s!r} names {len(name)} dims, the operand has shape {x.shape}")
+    once = sorted(c for c in set(left) if c.isalpha() and left.count(c) == 1)  # the result's, where it names none
+    return cls._einsum(xs, names, right.replace("...", dots) if arrow else dots + "".join(once), formula, dtype)
 
   @classmethod
-  def _einsum(cls, xs: list[Self], names: list[str], out: str, formula: str, dtype: DType | str | None) -> Self:
+  def _einsum(cls, xs: list[Self], names: list[str], out: str, formula: str, dtype: DTypeArg) -> Self:
     sizes: dict[str, sint] = {}
     for i, name in enumerate(names):
-      for c in [c for c in name if name.count(c) > 1]:  # a repeated name takes the diagonal
-        while name.count(c) > 1:
-          a, b = name.index(c), name.rindex(c)
-          xs[i] = xs[i].diagonal(0, a, b)
-          name = "".join(ch for j, ch in enumerate(name) if j not in (a, b)) + c
-      names[i] = name
+      while repeated := [c for c in name if name.count(c) > 1]:  # takes the diagonal
+        c = repeated[0]
+        a, b = name.index(c), name.rindex(c)
+        xs[i] = xs[i].diagonal(0, a, b)
+        name = names[i] = "".join(ch for j, ch in enumerate(name) if j not in (a, b)) + c
       for c, n in zip(name, xs[i].shape):
-        if sizes.setdefault(c, n) != n:
-          if sizes[c] != 1 and n != 1:
-            rule = f"{c!r} in {formula!r} is {sizes[c]} in one operand and {n} in another"
-            raise ValueError(f"einsum: {rule}\n  fix: name them apart")
-          sizes[c] = n if sizes[c] == 1 else sizes[c]
+        if (known := sizes.get(c, 1)) != n and known != 1 and n != 1:
+          rule = f"{c!r} in {formula!r} is {known} in one operand and {n} in another"
+          raise ValueError(f"einsum: {rule}\n  fix: name them apart")
+        sizes[c] = n if known == 1 else known
     if unknown := [c for c in out if c not in sizes]:
       raise ValueError(f"einsum: {unknown[0]!r} of the result in {formula!r} is in no operand")
     order = out + "".join(sorted(c for c in sizes if c not in out))
@@ -144,7 +127,7 @@ class Linalg(Random):
     reflections with LAPACK's signs; a column that is 0 below the diagonal is left as it is."""
     if self.ndim < 2:
       mismatch("qr", "needs matrices", [self.uop], "reshape it to at least 2 dims")
-    r = self._float_tensor()
+    r = self._float()
     *lead, m, n = r.numpy_shape()
     q = self.eye(m, dtype=r.dtype)._expand_to((*lead, m, m))
     row = self.arange(m).reshape(m, 1)
@@ -169,7 +152,7 @@ class Linalg(Random):
     """
     if self.ndim < 2:
       mismatch("svd", "needs matrices", [self.uop], "reshape it to at least 2 dims")
-    a = self._float_tensor()
+    a = self._float()
     *_, m, n = a.numpy_shape()
     if m < n:
       u, s, v = a.transpose(-2, -1).svd(full_matrices)

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from tinygrad.dtype import dtypes
+from tinygrad.mixin.base import check_choice
 from tinygrad.mixin.elementwise import Elementwise
-from tinygrad.uop.ops import Ops
 
 P = ParamSpec("P")
-T = TypeVar("T", bound="Elementwise")
+T = TypeVar("T", bound=Elementwise)
 # Abramowitz & Stegun 4.4.49, from the highest power
 ATAN = (
   0.0028662257, -0.0161657367, 0.0429096138, -0.0752896400, 0.1065626393, -0.1420889944, 0.1999355085, -0.3333314528,
@@ -22,13 +22,13 @@ HUGE = 2.0**62  # x*x does not overflow below, and x*x + 1 is x*x above
 
 
 def in_float32(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T, P], T]:
-  """A function of several steps, which takes narrower floats as float32 and rounds once, at the end."""
+  """A function of several steps, which takes integers as floats and narrower floats as float32, rounding once, at
+  the end."""
 
   @functools.wraps(method)
   def call(self: T, /, *args: P.args, **kwargs: P.kwargs) -> T:
-    if not dtypes.is_float(self.dtype) or self.dtype.itemsize >= 4:
-      return method(self, *args, **kwargs)
-    return method(self.float(), *args, **kwargs).cast(self.dtype)
+    x = self._float()
+    return method(x if x.dtype.itemsize >= 4 else x.float(), *args, **kwargs).cast(x.dtype)
 
   return call
 
@@ -40,15 +40,9 @@ class Math(Elementwise):
 
   # ---- exponentials and roots
 
-  def exp(self) -> Self:
-    return self._float_unary(Ops.EXP)
-
   @in_float32
   def exp2(self) -> Self:
-    return self._float_tensor().mul(math.log(2)).exp()
-
-  def log(self) -> Self:
-    return self._float_unary(Ops.LOG)
+    return self.mul(math.log(2)).exp()
 
   @in_float32
   def log2(self) -> Self:
@@ -65,7 +59,7 @@ class Math(Elementwise):
 
   def logaddexp(self, other: Any) -> Self:
     """log(exp(x) + exp(y)) without overflow."""
-    a, b = (self._wrap(u) for u in self._operands(other, "logaddexp"))
+    a, b = self._both(other, "logaddexp")
     greater = a.maximum(b)
     size = a.eq(b).where(0.0, a.sub(b).abs())  # inf - inf is nan
     return greater.add(size.neg().exp()._log1p())
@@ -86,12 +80,9 @@ class Math(Elementwise):
 
   # ---- trigonometry
 
-  def sin(self) -> Self:
-    return self._float_unary(Ops.SIN)
-
   @in_float32
   def cos(self) -> Self:
-    return self._float_tensor().mul(0.5).sin().square().mul(-2).add(1)  # x/2 is exact, pi/2 - x is not
+    return self.mul(0.5).sin().square().mul(-2).add(1)  # x/2 is exact, pi/2 - x is not
 
   @in_float32
   def tan(self) -> Self:
@@ -100,8 +91,7 @@ class Math(Elementwise):
   @in_float32
   def asin(self) -> Self:
     """arcsin: atan(x / sqrt(1 - x²)), with the ends exact."""
-    x = self._float_tensor()
-    return x.div(x.mul(x).sub(1, reverse=True).sqrt()).atan()
+    return self.div(self.square().sub(1, reverse=True).sqrt()).atan()
 
   @in_float32
   def acos(self) -> Self:
@@ -111,33 +101,26 @@ class Math(Elementwise):
   def atan(self) -> Self:
     """arctan by a minimax polynomial of degree 17 on [0, 1] after atan(x) = pi/2 - atan(1/x) (Abramowitz & Stegun
     4.4.49)."""
-    x = self._float_tensor()
-    big = x.detach().abs().gt(1)
-    t = big.where(big.where(x, 1.0).reciprocal(), x)
-    z = t.mul(t)
-    p = t.const_like(ATAN[0])
-    for c in ATAN[1:]:
-      p = p.mul(z).add(c)
-    r = p.mul(t)
-    return big.where(x.sign().mul(math.pi / 2).sub(r), r)
+    big = self.detach().abs().gt(1)
+    t = big.where(big.where(self, 1.0).reciprocal(), self)
+    z = t.square()
+    r = functools.reduce(lambda p, c: p.mul(z).add(c), ATAN, t.const_like(0)).mul(t)
+    return big.where(self.sign().mul(math.pi / 2).sub(r), r)
 
   @in_float32
   def sinh(self) -> Self:
-    e = self._float_tensor()._expm1()
+    e = self._expm1()
     return e.abs().lt(1).where(e.add(e.div(e.add(1))), self.exp().sub(self.neg().exp())).mul(0.5)
 
   @in_float32
   def cosh(self) -> Self:
     return self.exp().add(self.neg().exp()).mul(0.5)
 
-  def tanh(self) -> Self:
-    return self._float_unary(Ops.TANH)
-
   @in_float32
   def asinh(self) -> Self:
     """log(x + sqrt(x² + 1)), by log1p."""
-    side = self._float_tensor().const_like(1.0).copysign(self)  # the derivative of abs at 0 is none of asinh's
-    size = self._float_tensor().mul(side)
+    side = self.const_like(1.0).copysign(self)  # the derivative of abs at 0 is none of asinh's
+    size = self.mul(side)
     x = size.minimum(HUGE)
     r = x.add(x.square().div(x.square().add(1).sqrt().add(1)))._log1p()
     return size.gt(HUGE).where(size.maximum(HUGE).log().add(math.log(2)), r).mul(side)
@@ -145,19 +128,14 @@ class Math(Elementwise):
   @in_float32
   def acosh(self) -> Self:
     """log(x + sqrt(x² - 1)), by log1p."""
-    x = self._float_tensor()
-    t = x.minimum(HUGE).sub(1)
+    t = self.minimum(HUGE).sub(1)
     r = t.add(t.sqrt().mul(t.add(2).sqrt()))._log1p()
-    return x.gt(HUGE).where(x.maximum(HUGE).log().add(math.log(2)), r)
+    return self.gt(HUGE).where(self.maximum(HUGE).log().add(math.log(2)), r)
 
   @in_float32
   def atanh(self) -> Self:
     """log((1 + x) / (1 - x)) / 2."""
-    x = self._float_tensor()
-    return x._log1p().sub(x.neg()._log1p()).mul(0.5)
-
-  def erf(self) -> Self:
-    return self._float_unary(Ops.ERF)
+    return self._log1p().sub(self.neg()._log1p()).mul(0.5)
 
   # ---- sign
 
@@ -173,9 +151,8 @@ class Math(Elementwise):
 
   def copysign(self, other: Any) -> Self:
     """The size of x with the sign of y (the sign bit, so that of -0.0 too)."""
-    y = self._wrap(self._operands(other, "copysign")[1])._float_tensor()
+    y, size = self._both(other, "copysign")[1]._float(), self._float().abs()
     words = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
-    size = self._float_tensor().abs()
     return y._bits(words[y.dtype.itemsize]).lt(0).where(size.neg(), size)
 
   # ---- what kind of number
@@ -184,19 +161,15 @@ class Math(Elementwise):
     return self.ne(self)
 
   def isinf(self, detect_positive: bool = True, detect_negative: bool = True) -> Self:
-    if not dtypes.is_float(self.dtype):
-      return self.const_like(False, dtypes.bool)
-    up, down = self.eq(math.inf), self.eq(-math.inf)
-    if detect_positive and detect_negative:
-      return up.bitwise_or(down)
-    return up if detect_positive else down if detect_negative else self.const_like(False, dtypes.bool)
+    up, down = math.inf if detect_positive else math.nan, -math.inf if detect_negative else math.nan
+    return self.eq(up).bitwise_or(self.eq(down))  # nothing equals nan
 
   def isfinite(self) -> Self:
     return self.isinf().bitwise_or(self.isnan()).logical_not()
 
   def isclose(self, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
     """|x - y| <= atol + rtol*|y|, infinities equal to themselves."""
-    a, b = (self._wrap(u) for u in self._operands(other, "isclose"))
+    a, b = self._both(other, "isclose")
     near = a.isfinite().bitwise_and(b.isfinite()).bitwise_and(a.sub(b).abs().le(b.abs().mul(rtol).add(atol)))
     result = near.bitwise_or(a.eq(b))
     return result.bitwise_or(a.isnan().bitwise_and(b.isnan())) if equal_nan else result
@@ -210,9 +183,7 @@ class Math(Elementwise):
     x = self if min_ is None else self.lt(min_).where(min_, self)
     return x if max_ is None else x.gt(max_).where(max_, x)
 
-  def clip(self, min_: Any = None, max_: Any = None) -> Self:
-    """`clamp`."""
-    return self.clamp(min_, max_)
+  clip = clamp
 
   def lerp(self, end: Self, weight: Any) -> Self:
     """x + (end - x)*weight."""
@@ -226,7 +197,7 @@ class Math(Elementwise):
 
   @in_float32
   def sigmoid(self) -> Self:
-    return self._float_tensor().neg().exp().add(1).reciprocal()
+    return self.neg().exp().add(1).reciprocal()
 
   @in_float32
   def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
@@ -237,18 +208,16 @@ class Math(Elementwise):
     """x * sigmoid(x) (https://arxiv.org/abs/1606.08415)."""
     return self.mul(self.sigmoid())
 
-  def swish(self) -> Self:
-    """`silu`."""
-    return self.silu()
+  swish = silu
 
   @in_float32
   def gelu(self, approximate: str = "tanh") -> Self:
     """x * Phi(x) (https://arxiv.org/abs/1606.08415), exactly ("none") or by its tanh approximation ("tanh")."""
+    check_choice("gelu", "approximation", approximate, "tanh", "none")
     if approximate == "tanh":
       inner = self.mul(math.sqrt(2 / math.pi)).mul(self.mul(self).mul(0.044715).add(1))
       return self.mul(0.5).mul(inner.tanh().add(1))
-    if approximate != "none":
-      raise ValueError(f"gelu: unknown approximation {approximate!r}\n  fix: use 'tanh' or 'none'")
+
     return self.mul(0.5).mul(self.mul(1 / math.sqrt(2)).erf().add(1))
 
   @in_float32
@@ -286,8 +255,7 @@ class Math(Elementwise):
   @in_float32
   def softplus(self, beta: float = 1.0) -> Self:
     """log(1 + exp(beta*x)) / beta."""
-    x = self._float_tensor().mul(beta)
-    return x.logaddexp(0.0).mul(1 / beta)
+    return self.mul(beta).logaddexp(0.0).mul(1 / beta)
 
   @in_float32
   def softsign(self) -> Self:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
-from tinygrad.helpers import all_int, ceildiv, flatten, prod
-from tinygrad.mixin.base import Base, Scalar, argfix, broadcast_shape, broadcast_to, common_dtype, mismatch, sint
+from tinygrad.helpers import all_int, ceildiv, flatten, make_tuple, prod
+from tinygrad.mixin.base import Base, Scalar, argfix, broadcast_shape, check_choice, common_dtype, mismatch, sint
 from tinygrad.uop.ops import UOp, simplify_sint, smax, smin
 
 Pairs = tuple[tuple[sint, sint], ...]
 
 
 def infer_dim(old: tuple[sint, ...], known: list[sint]) -> sint:
-  """What -1 stands for in a reshape of `old`, given the other dims; equal symbolic dims cancel. -1 if nothing fits."""
+  """What -1 stands for in a reshape of `old`, given the other dims; equal ones cancel. -1 if nothing fits."""
   rest, left = list(known), list[sint]()
   for d in old:
-    if isinstance(d, UOp) and d in rest:
+    if d in rest:
       rest.remove(d)
     else:
       left.append(d)
@@ -54,9 +55,7 @@ class Movement(Base):
       mismatch("reshape", rule, [self.uop], fix)
     return self._new(self.uop.reshape(tuple(new)))
 
-  def view(self, shape: Any, *args: Any) -> Self:
-    """`reshape`."""
-    return self.reshape(shape, *args)
+  view = reshape
 
   def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
     """Dims start..end (inclusive) become one."""
@@ -66,9 +65,6 @@ class Movement(Base):
   def unflatten(self, dim: int, sizes: Sequence[sint]) -> Self:
     """One dim becomes `sizes` (one of which may be -1)."""
     d = self._dim(dim)
-    if -1 in sizes:
-      known: list[sint] = [s for s in sizes if not (isinstance(s, int) and s == -1)]
-      sizes = tuple(infer_dim((self.shape[d],), known) if isinstance(s, int) and s == -1 else s for s in sizes)
     return self.reshape((*self.shape[:d], *sizes, *self.shape[d + 1 :]))
 
   def squeeze(self, dim: int | None = None) -> Self:
@@ -93,7 +89,7 @@ class Movement(Base):
     if len(old) > len(dims) or broadcast_shape(old, new) != new:
       rule = f"cannot expand {self.shape} to {dims}: a dim must be 1, or stay as it is"
       mismatch("expand", rule, [self.uop], "reshape so that every repeated dim is 1")
-    return self._new(broadcast_to(self.uop, new))
+    return self._new(self.uop.broadcast_to(new))
 
   def _expand_to(self, shape: tuple[sint, ...]) -> Self:
     return self if self.shape == shape else self.expand(shape)
@@ -125,6 +121,10 @@ class Movement(Base):
     """`dims` after the others, in the order given."""
     return self.permute((*(i for i in range(self.ndim) if i not in dims), *dims))
 
+  def _lined(self, dim: int, ndim: int) -> Self:
+    """This vector along `dim` of `ndim` dims, the others of 1."""
+    return self.reshape(tuple(-1 if i == dim else 1 for i in range(ndim)))
+
   def flip(self, axis: Any, *args: Any) -> Self:
     """The order of elements reversed along the axes."""
     axes = tuple(self._dim(a) for a in argfix(axis, *args))
@@ -134,13 +134,13 @@ class Movement(Base):
 
   # ---- the range
 
-  def _wrong_count(self, name: str, count: int, what: str, fix: str) -> NoReturn:
-    raise ValueError(f"{name}: {count} {what} for the {self.ndim} dims of {self.shape}\n  fix: give {fix} a dim")
+  def _check_count(self, name: str, count: int, what: str, fix: str) -> None:
+    if count != self.ndim:
+      raise ValueError(f"{name}: {count} {what} for the {self.ndim} dims of {self.shape}\n  fix: give {fix} a dim")
 
   def shrink(self, arg: Sequence[tuple[sint, sint] | None]) -> Self:
     """Per dim the half-open range to keep; None keeps all. ValueError outside [0, n]."""
-    if len(arg) != self.ndim:
-      self._wrong_count("shrink", len(arg), "ranges", "one pair or None")
+    self._check_count("shrink", len(arg), "ranges", "one pair or None")
     pairs: Pairs = tuple((0, n) if p is None else (p[0], p[1]) for p, n in zip(arg, self.shape))
     for (a, b), n in zip(pairs, self.shape):
       if isinstance(a, int) and isinstance(b, int) and isinstance(n, int) and not 0 <= a <= b <= n:
@@ -165,19 +165,15 @@ class Movement(Base):
     `mode`: "constant" (`value`), "reflect", "replicate" or "circular". Negative amounts cut. ValueError for amounts a
     mode cannot serve.
     """
-    if mode not in ("constant", "reflect", "replicate", "circular"):
-      raise ValueError(f"pad: unknown mode {mode!r}\n  fix: use constant, reflect, replicate or circular")
+    check_choice("pad", "mode", mode, "constant", "reflect", "replicate", "circular")
     if all(isinstance(p, (int, UOp)) for p in padding):
       if len(padding) % 2 or len(padding) > 2 * self.ndim:
-        most = 2 * self.ndim
-        raise ValueError(
-          f"pad: the flat form needs 2 amounts a dim, at most {most} for {self.shape}, got {len(padding)}"
-        )
+        rule = f"needs 2 amounts a dim, at most {2 * self.ndim} for {self.shape}"
+        raise ValueError(f"pad: the flat form {rule}, got {len(padding)}")
       inner = tuple((padding[i], padding[i + 1]) for i in range(0, len(padding), 2))[::-1]
       pairs: Pairs = ((0, 0),) * (self.ndim - len(inner)) + inner
     else:
-      if len(padding) != self.ndim:
-        self._wrong_count("pad", len(padding), "pairs", "one pair or None")
+      self._check_count("pad", len(padding), "pairs", "one pair or None")
       pairs = tuple((0, 0) if p is None else (p[0], p[1]) for p in padding)
     if mode == "constant":
       return self._pad_pairs(pairs, value)
@@ -185,32 +181,28 @@ class Movement(Base):
       raise ValueError(f"pad: mode {mode!r} needs known amounts, got {pairs}")
     x = self
     for dim, (before, after) in enumerate(pairs):
-      if isinstance(before, int) and isinstance(after, int):
-        x = x._pad_around(dim, before, after, mode)
+      x = x._pad_around(dim, int(before), int(after), mode)
     return x
 
   def _pad_around(self, dim: int, before: int, after: int, mode: str) -> Self:
     """Padding along one dim with the tensor's own elements."""
-    if before < 0 or after < 0:
-      low, high, ends = max(0, -before), max(0, -after), (max(0, before), max(0, after))
-      if mode == "circular":  # a circle is one of what stays
-        return self._slice(dim, low, self.shape[dim] - high)._pad_around(dim, *ends, mode)
-      x = self._pad_around(dim, *ends, mode)
-      return x._slice(dim, low, x.shape[dim] - high)
-    n = self.shape[dim]
+    (low, before), (high, after) = ((max(0, -amount), max(0, amount)) for amount in (before, after))
+    circle = mode == "circular"  # of what stays
+    x = self._slice(dim, low, self.shape[dim] - high) if circle else self
+    n = x.shape[dim]
     limit = {"reflect": n - 1, "circular": n, "replicate": max(before, after) if n else 0}[mode]
     if max(before, after) > limit:
       what = f"at most {limit} on a side of dim {dim} of {self.shape}"
       raise ValueError(f"pad: mode {mode!r} can add {what}, got {(before, after)}")
     if mode == "replicate":
-      first, last = self._slice(dim, 0, 1), self._slice(dim, n - 1, n)
-      sides = (first.repeat_interleave(before, dim), last.repeat_interleave(after, dim))
+      sides = [x._slice(dim, i, i + 1).repeat_interleave(k, dim) for i, k in ((0, before), (n - 1, after))]
     elif mode == "reflect":
-      sides = (self._slice(dim, 1, before + 1).flip(dim), self._slice(dim, n - 1 - after, n - 1).flip(dim))
+      sides = [x._slice(dim, i, i + k).flip(dim) for i, k in ((1, before), (n - 1 - after, after))]
     else:
-      sides = (self._slice(dim, n - before, n), self._slice(dim, 0, after))
-    parts = [x for x, k in zip((sides[0], self, sides[1]), (before, 1, after)) if k]
-    return parts[0].cat(*parts[1:], dim=dim)
+      sides = [x._slice(dim, i, i + k) for i, k in ((n - before, before), (0, after))]
+    parts = [part for part, k in zip((sides[0], x, sides[1]), (before, 1, after)) if k]
+    x = parts[0].cat(*parts[1:], dim=dim)
+    return x if circle else x._slice(dim, low, x.shape[dim] - high)
 
   def _slice(self, dim: int, start: sint, stop: sint) -> Self:
     return self.shrink([(start, stop) if i == dim else None for i in range(self.ndim)])
@@ -218,8 +210,7 @@ class Movement(Base):
   def pad_to(self, shape: Any, *args: Any, value: Scalar = 0) -> Self:
     """Elements of `value` added at the end of dims up to `shape`; None keeps a dim."""
     dims = argfix(shape, *args)
-    if len(dims) != self.ndim:
-      self._wrong_count("pad_to", len(dims), "lengths", "one length or None")
+    self._check_count("pad_to", len(dims), "lengths", "one length or None")
     return self.pad([None if s is None else (0, s - n) for s, n in zip(dims, self.shape)], value=value)
 
   # ---- several tensors
@@ -249,8 +240,7 @@ class Movement(Base):
   def repeat(self, repeats: Any, *args: Any) -> Self:
     """The tensor laid out `repeats[i]` times along each dim; more repeats than dims add dims in front."""
     counts = argfix(repeats, *args)
-    if len(counts) < self.ndim:
-      self._wrong_count("repeat", len(counts), "counts", "one")
+    self._check_count("repeat", min(len(counts), self.ndim), "counts", "one")
     shape = (1,) * (len(counts) - self.ndim) + self.shape
     split = tuple(x for n in shape for x in (1, n))
     wide = tuple(x for r, n in zip(counts, shape) for x in (r, n))
@@ -291,7 +281,7 @@ class Movement(Base):
       if not isinstance(shifts, int):
         raise ValueError(f"roll: shifts {shifts} need dims")
       return self.flatten().roll(shifts, 0).reshape(self.shape)
-    amounts, axes = (shifts,) if isinstance(shifts, int) else shifts, (dims,) if isinstance(dims, int) else dims
+    amounts, axes = make_tuple(shifts, 1), make_tuple(dims, 1)
     if len(amounts) != len(axes):
       raise ValueError(f"roll: {len(amounts)} shifts for {len(axes)} dims\n  fix: give one shift a dim")
     x = self
@@ -307,8 +297,7 @@ class Movement(Base):
   def _pool(self, kernel: tuple[int, ...], stride: int | Sequence[int] = 1, dilation: int | Sequence[int] = 1) -> Self:
     """Sliding windows over the last dims: (*batch, *dims) -> (*batch, *positions, *kernel)."""
     n = len(kernel)
-    strides = (stride,) * n if isinstance(stride, int) else tuple(stride)
-    dilations = (dilation,) * n if isinstance(dilation, int) else tuple(dilation)
+    strides, dilations = make_tuple(stride, n), make_tuple(dilation, n)
     if min((*strides, *dilations), default=1) < 1:
       fix = "give 1 or more"
       mismatch("pool", f"stride {strides} and dilation {dilations} must be positive", [self.uop], fix)
@@ -352,15 +341,9 @@ class Movement(Base):
 
   def rearrange(self, formula: str, **sizes: int) -> Self:
     """Reorders dims as in einops: `x.rearrange("b (h d) -> h b d", h=4)`. ValueError if the formula does not fit."""
-    left, right = (_parse_axes(side) for side in formula.split("->"))
-    for groups, dots in ((left, "left"), (right, "right")):
-      if sum(g == ["..."] for g in groups) > 1:
-        raise ValueError(f"rearrange: more than one ellipsis on the {dots} of {formula!r}")
-    if ["..."] in left:
-      i, extra = left.index(["..."]), self.ndim - len(left) + 1
-      names = [[f"...{k}"] for k in range(extra)]
-      left = left[:i] + names + left[i + 1 :]
-      right = [g for group in right for g in (names if group == ["..."] else [group])]
+    extra = self.ndim - len(_parse_axes(formula.partition("->")[0].replace("...", "")))
+    dots = " ".join(f"...{k}" for k in range(extra))
+    left, right = (_parse_axes(side.replace("...", dots)) for side in formula.split("->"))
     if len(left) != self.ndim:
       raise ValueError(f"rearrange: {formula!r} names {len(left)} dims, the tensor has shape {self.shape}")
     known: dict[str, sint] = dict(sizes)
@@ -381,17 +364,7 @@ class Movement(Base):
 
 def _parse_axes(side: str) -> list[list[str]]:
   """`"b (h d) 1"` -> [["b"], ["h", "d"], []]."""
-  groups: list[list[str]] = []
-  inside = False
-  for token in side.replace("(", " ( ").replace(")", " ) ").split():
-    if token in "()":
-      if (token == "(") == inside:
-        raise ValueError(f"rearrange: unbalanced parentheses in {side!r}")
-      inside = token == "("
-      if inside:
-        groups.append([])
-    elif inside:
-      groups[-1] += [] if token == "1" else [token]
-    else:
-      groups.append([] if token == "1" else [token])
-  return groups
+  groups = [(inside or one).split() for inside, one in re.findall(r"\(([^()]*)\)|([^\s()]+)", side)]
+  if "(" in (rest := re.sub(r"\([^()]*\)", "", side)) or ")" in rest:
+    raise ValueError(f"rearrange: unbalanced parentheses in {side!r}")
+  return [[axis for axis in group if axis != "1"] for group in groups]

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from tinygrad.dtype import dtypes, least_upper_dtype
 from tinygrad.helpers import TRAINING
-from tinygrad.mixin.base import mismatch
+from tinygrad.mixin.base import check_choice, mismatch
 from tinygrad.mixin.convolution import Convolution
 
 Reduction = Literal["mean", "sum", "none"]
@@ -74,8 +74,7 @@ class NN(Convolution):
       if heads % shared:
         rule, fix = "the heads of q must be a multiple of those of k", "check the order of dims: heads are dim -3"
         mismatch("attention", rule, (q.uop, k.uop), fix)
-      group = heads // shared
-      q = q.reshape((*q.shape[:-3], shared, group, *q.shape[-2:]))
+      q = q.unflatten(-3, (shared, heads // shared))
       k, v = k.unsqueeze(-3), v.unsqueeze(-3)
     wide = least_upper_dtype(q.dtype, k.dtype, dtypes.float32)
     scores = q.dot(k.transpose(-2, -1), dtype=wide).mul(1 / math.sqrt(q.shape[-1]))
@@ -85,19 +84,19 @@ class NN(Convolution):
       attn_mask = self._tri(q.shape[-2], k.shape[-2], 1).logical_not()
     if attn_mask is not None:
       if q.ndim > self.ndim and attn_mask.ndim >= 3:
-        one = attn_mask.shape[-3] == 1
-        m = attn_mask.shape
-        attn_mask = attn_mask.unsqueeze(-3) if one else attn_mask.reshape((*m[:-3], q.shape[-4], q.shape[-3], *m[-2:]))
+        attn_mask = attn_mask.unflatten(-3, (1, 1) if attn_mask.shape[-3] == 1 else q.shape[-4:-2])
       scores = attn_mask.where(scores, -math.inf) if attn_mask.dtype is dtypes.bool else scores.add(attn_mask)
     out = scores.softmax(-1).cast(self.dtype).dropout(dropout_p).dot(v)
     return out.reshape((*self.shape[:-1], v.shape[-1])) if q.ndim > self.ndim else out
 
   # ---- losses
 
-  def _do_reduction(self, reduction: Reduction) -> Self:
-    if reduction not in ("mean", "sum", "none"):
-      raise ValueError(f"unknown reduction {reduction!r}\n  fix: use 'mean', 'sum' or 'none'")
-    return self.mean() if reduction == "mean" else self.sum() if reduction == "sum" else self
+  def _do_reduction(self, reduction: Reduction, weight: Self | None = None) -> Self:
+    """The loss of each element as one; the mean over what `weight` counts."""
+    check_choice("loss", "reduction", reduction, "mean", "sum", "none")
+    if reduction == "mean":
+      return self.mean() if weight is None else self.sum().div(weight.sum())
+    return self.sum() if reduction == "sum" else self
 
   def binary_crossentropy(self, Y: Self, reduction: Reduction = "mean") -> Self:
     """-(y log p + (1-y) log(1-p)) of probabilities p."""
@@ -123,24 +122,19 @@ class NN(Convolution):
       mismatch("sparse_categorical_crossentropy", rule, (self.uop, Y.uop), fix)
     logs = self.log_softmax()
     counted = Y.ne(ignore_index)
-    picked = Y._one_hot(self.shape[-1]).where(logs, 0).sum(-1)
-    loss = counted.where(logs._smoothed(picked, -1, label_smoothing), 0)
-    if reduction == "mean":
-      return loss.sum().div(counted.sum())
-    return loss._do_reduction(reduction)
+    loss = counted.where(logs._smoothed(logs._of_class(Y, -1), -1, label_smoothing), 0)
+    return loss._do_reduction(reduction, counted)
 
   def cross_entropy(self, Y: Self, reduction: Reduction = "mean", label_smoothing: float = 0.0) -> Self:
     """Cross entropy of logits (b, classes, *dims) and either class numbers (b, *dims) or probabilities of the logits'
     shape."""
     classes_dim = 0 if self.ndim == 1 else 1
-    n = self.shape[classes_dim]
     logs = self.log_softmax(classes_dim)
     if Y.ndim < self.ndim:
       if Y.shape != (*self.shape[:classes_dim], *self.shape[classes_dim + 1 :]):
         rule = "class numbers must have the logits' shape without dim 1"
         mismatch("cross_entropy", rule, (self.uop, Y.uop), "reshape the labels")
-      hit = Y._one_hot(n)._move_to(classes_dim)
-      picked = hit.where(logs, 0).sum(classes_dim)
+      picked = logs._of_class(Y, classes_dim)
     else:
       if Y.shape != self.shape:
         mismatch("cross_entropy", "probabilities must have the logits' shape", (self.uop, Y.uop), "reshape the labels")
@@ -154,10 +148,9 @@ class NN(Convolution):
     loss = picked.neg()
     return loss.mul(1 - label_smoothing).sub(self.mean(dim).mul(label_smoothing)) if label_smoothing else loss
 
-  def _move_to(self, dim: int) -> Self:
-    """The last dim brought to position `dim`."""
-    last = self.ndim - 1
-    return self.permute((*range(dim), last, *range(dim, last)))
+  def _of_class(self, Y: Self, dim: int) -> Self:
+    """The element of class Y along `dim`; 0 where there is no such class."""
+    return Y._one_hot(self.shape[dim], dim).where(self, 0).sum(dim)
 
   def nll_loss(
     self, Y: Self, weight: Self | None = None, ignore_index: int | None = None, reduction: Reduction = "mean"
@@ -167,6 +160,4 @@ class NN(Convolution):
     scale: Any = self.ones_like().float()._slice(1, 0, 1).squeeze(1) if weight is None else weight[Y]
     if ignore_index is not None:
       scale = Y.ne(ignore_index).where(scale, 0)
-    picked = Y._one_hot(self.shape[1])._move_to(1).where(self, 0).sum(1)
-    loss = picked.neg().mul(scale)
-    return loss.sum().div(scale.sum()) if reduction == "mean" else loss._do_reduction(reduction)
+    return self._of_class(Y, 1).neg().mul(scale)._do_reduction(reduction, scale)

@@ -15,8 +15,7 @@ from tinygrad.device import Device, Placement, Sharding
 from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.engine.realize import recorders
 from tinygrad.helpers import all_int, numpy, prod
-from tinygrad.mixin.base import DeviceLike, argfix, broadcast_to, to_placement
-from tinygrad.mixin.creation import DTypeArg
+from tinygrad.mixin.base import DeviceArg, DTypeArg, argfix, to_placement
 from tinygrad.mixin.indexing import Indexing
 from tinygrad.uop.ops import GroupOp, Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
@@ -25,21 +24,16 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # table 3 of the paper
 PARITY = 0x1BD11BDA  # C240 of the paper, lower word
 
 
-def _word(x: int, like: UOp) -> UOp:
-  return broadcast_to(UOp.const(dtypes.uint32, x), like.shape)
-
-
 def threefry2x32(k0: UOp, k1: UOp, c0: UOp, c1: UOp) -> tuple[UOp, UOp]:
   """20 rounds of Threefry-2x32 on uint32 nodes of one shape."""
-  keys = (k0, k1, k0.alu(Ops.XOR, k1).alu(Ops.XOR, _word(PARITY, k0)))
-  x, y = c0.alu(Ops.ADD, k0), c1.alu(Ops.ADD, k1)
+  keys = (k0, k1, k0 ^ k1 ^ PARITY)
+  x, y = c0 + k0, c1 + k1
   for group in range(5):
     for r in ROTATIONS[group % 2]:
-      x = x.alu(Ops.ADD, y)
-      turned = y.alu(Ops.SHL, _word(r, y)).alu(Ops.OR, y.alu(Ops.SHR, _word(32 - r, y)))
-      y = turned.alu(Ops.XOR, x)
-    x = x.alu(Ops.ADD, keys[(group + 1) % 3])
-    y = y.alu(Ops.ADD, keys[(group + 2) % 3].alu(Ops.ADD, _word(group + 1, y)))
+      x = x + y
+      y = (y.alu(Ops.SHL, y.const_like(r)) | y.alu(Ops.SHR, y.const_like(32 - r))) ^ x
+    x = x + keys[(group + 1) % 3]
+    y = y + (keys[(group + 2) % 3] + (group + 1))
   return x, y
 
 
@@ -72,10 +66,10 @@ def drawn_there(u: UOp, where: Placement) -> UOp | None:
   return substitute(u, states).copy_to_device(where) if states else None
 
 
-def _fold_words(x: UOp, y: UOp) -> UOp:
-  """(x, y) as the lower and upper half of uint64."""
-  high = y.cast(dtypes.uint64).alu(Ops.SHL, broadcast_to(UOp.const(dtypes.uint64, 32), y.shape))
-  return high.alu(Ops.OR, x.cast(dtypes.uint64))
+def _float_type(name: str, dtype: DTypeArg) -> DType:
+  if not dtypes.is_float(d := to_dtype(dtype or dtypes.default_float)):
+    raise TypeError(f"{name}: makes floats, not {d}\n  fix: use randint for integers, or cast the result")
+  return d
 
 
 def _kaiming_std(shape: tuple[int, ...], a: float) -> float:
@@ -96,20 +90,20 @@ class Random(Indexing):
     Random._seed, Random._calls = seed & 0xFFFFFFFF, 0
 
   @classmethod
-  def _random_words(cls, shape: tuple[int, ...], device: DeviceLike | None) -> tuple[UOp, UOp]:
+  def _random_words(cls, shape: tuple[int, ...], device: DeviceArg) -> tuple[UOp, UOp]:
     """Two independent uint32 of every element."""
     if not all_int(shape) or any(n < 0 for n in shape):
       raise ValueError(f"random numbers need a shape of known, non-negative dims, got {shape}")
     if prod(shape) >= 1 << 32:
       rule = f"one call makes at most 2**32 - 1 random numbers, {shape} has {prod(shape)}"
       raise ValueError(f"{rule}\n  fix: make it in parts")
-    where = to_placement(Device.DEFAULT if device is None else device)
+    where = to_placement(device)
     state = memory = _state((Random._seed, Random._calls, 0), where)
     Random._calls += 1
     if recorders:  # a replay must not repeat the numbers: the last word counts replays, in memory that the step writes
-      one = UOp.iota(3, dtypes.int32).cast(dtypes.uint32).alu(Ops.SHR, broadcast_to(UOp.const(dtypes.uint32, 1), (3,)))
-      state = memory.after(memory.assign(memory.alu(Ops.ADD, one)))
-    words = [broadcast_to(state.shrink(((i, i + 1),)).reshape(()), shape) for i in range(3)]
+      last = UOp.iota(3, dtypes.int32).eq(2).cast(dtypes.uint32)
+      state = memory.after(memory.assign(memory + last))
+    words = [state.shrink(((i, i + 1),)).reshape(()).broadcast_to(shape) for i in range(3)]
     place = UOp.iota(prod(shape), dtypes.int64 if prod(shape) >= 1 << 31 else dtypes.int32)
     x, y = threefry2x32(words[0], words[1], place.cast(dtypes.uint32).reshape(shape), words[2])
     return (x, y) if x.device == where else (x.copy_to_device(where), y.copy_to_device(where))
@@ -127,7 +121,8 @@ class Random(Indexing):
     """Threefry-2x32 of uint64 counters under uint64 keys: 64 random bits each."""
     counter, key = ((t, t.rshift(32)) for t in (self.cast(dtypes.uint64), seed.cast(dtypes.uint64)))
     words = [t._expand_to(self.shape).cast(dtypes.uint32).uop for t in (*key, *counter)]
-    return self._wrap(_fold_words(*threefry2x32(*words)))
+    low, high = (self._wrap(u).cast(dtypes.uint64) for u in threefry2x32(*words))
+    return high.lshift(32).bitwise_or(low)
 
   @classmethod
   def random_bits(cls, key: Self, counter: Self, num: int) -> Self:
@@ -137,64 +132,50 @@ class Random(Indexing):
 
   @classmethod
   def rand(
-    cls,
-    *shape: Any,
-    device: DeviceLike | None = None,
-    dtype: DTypeArg = None,
-    contiguous: bool = True,
-    requires_grad: bool | None = None,
+    cls, *shape: Any, device: DeviceArg = None, dtype: DTypeArg = None, contiguous: bool = True, **kwargs: Any
   ) -> Self:
     """Uniform in [0, 1). TypeError if `dtype` is no float."""
-    d = to_dtype(dtype) if dtype is not None else dtypes.default_float
-    if not dtypes.is_float(d):
-      raise TypeError(f"rand: makes floats, not {d}\n  fix: use randint for integers")
-    return cls._uniform(*cls._random_words(argfix(*shape), device), d).requires_grad_(requires_grad)
+    d = _float_type("rand", dtype)
+    return cls._make(cls._uniform(*cls._random_words(argfix(*shape), device), d).uop, **kwargs)
 
   @classmethod
   def randn(
-    cls,
-    *shape: Any,
-    dtype: DTypeArg = None,
-    device: DeviceLike | None = None,
-    contiguous: bool = True,
-    requires_grad: bool | None = None,
+    cls, *shape: Any, dtype: DTypeArg = None, device: DeviceArg = None, contiguous: bool = True, **kwargs: Any
   ) -> Self:
     """Normal with mean 0 and variance 1, by the method of Box and Muller (1958)."""
-    d = to_dtype(dtype) if dtype is not None else dtypes.default_float
-    if not dtypes.is_float(d):
-      raise TypeError(f"randn: makes floats, not {d}\n  fix: cast the result")
+    d = _float_type("randn", dtype)
     first, second = cls._random_words(argfix(*shape), device)
     u, v = cls._uniform(first, second, dtypes.float32), cls._uniform(second, first, dtypes.float32)
     radius = u.sub(1, reverse=True).log().mul(-2).sqrt()
-    return radius.mul(v.mul(2 * math.pi).cos()).cast(d).requires_grad_(requires_grad)
+    return cls._make(radius.mul(v.mul(2 * math.pi).cos()).cast(d).uop, **kwargs)
 
   @classmethod
-  def randint(cls, *shape: Any, low: int = 0, high: int = 10, dtype: DTypeArg = None, **kwargs: Any) -> Self:
+  def randint(
+    cls, *shape: Any, low: int = 0, high: int = 10, dtype: DTypeArg = None, device: DeviceArg = None, **kwargs: Any
+  ) -> Self:
     """Integers in [low, high), int32 unless given: floor(r * (high - low) / 2**32) of 32 random bits r."""
     if not isinstance(low, int) or not isinstance(high, int):
       raise TypeError(f"randint: low and high must be integers, got {low!r} and {high!r}")
-    d = to_dtype(dtype) if dtype is not None else dtypes.default_int
+    d = to_dtype(dtype or dtypes.default_int)
     if not dtypes.is_int(d):
       raise TypeError(f"randint: makes integers, not {d}\n  fix: use uniform for floats")
     if not low < high or high - low > 1 << 32:
       raise ValueError(f"randint: [{low}, {high}) must hold between 1 and 2**32 numbers")
-    requires_grad = kwargs.pop("requires_grad", None)
-    word, _ = cls._random_words(argfix(*shape), kwargs.pop("device", None))
+    word, _ = cls._random_words(argfix(*shape), device)
     steps = cls._wrap(word).cast(dtypes.uint64).mul(high - low).rshift(32).cast(dtypes.int64)
-    return steps.add(low).cast(d).requires_grad_(requires_grad)
+    return cls._make(steps.add(low).cast(d).uop, **kwargs)
 
   @classmethod
   def uniform(cls, *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """Uniform in [low, high)."""
-    d = to_dtype(dtype) if dtype is not None else dtypes.default_float
-    requires_grad = kwargs.pop("requires_grad", None)
-    t = cls.rand(*shape, dtype=d if dtypes.is_float(d) else dtypes.default_float, **kwargs)
-    return t.mul(high - low).add(low).cast(d).requires_grad_(requires_grad)
+    d = to_dtype(dtype or dtypes.default_float)
+    t = cls.rand(*shape, dtype=d if dtypes.is_float(d) else None, **kwargs)
+    return t.mul(high - low).add(low).cast(d).requires_grad_(t.requires_grad)
 
   @classmethod
   def normal(cls, *shape: Any, mean: float = 0.0, std: float = 1.0, **kwargs: Any) -> Self:
-    requires_grad = kwargs.pop("requires_grad", None)
-    return cls.randn(*shape, **kwargs).mul(std).add(mean).requires_grad_(requires_grad)
+    t = cls.randn(*shape, **kwargs)
+    return t.mul(std).add(mean).requires_grad_(t.requires_grad)
 
   @classmethod
   def scaled_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
@@ -221,16 +202,16 @@ class Random(Indexing):
     return cls.normal(*shape, mean=0.0, std=_kaiming_std(argfix(*shape), a), **kwargs)
 
   @classmethod
-  def randperm(cls, n: int, device: DeviceLike | None = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:
+  def randperm(cls, n: int, device: DeviceArg = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """The numbers 0 … n-1 in random order."""
     order = cls.rand(n, device=device, **kwargs).argsort()
     return order.cast(dtype or dtypes.default_int)
 
-  def rand_like(self, dtype: DTypeArg = None, device: DeviceLike | None = None, **kwargs: Any) -> Self:
+  def rand_like(self, dtype: DTypeArg = None, device: DeviceArg = None, **kwargs: Any) -> Self:
     """`rand` of this shape, type and placement."""
     return self.rand(self.shape, dtype=dtype or self.dtype, device=self._beside(device), **kwargs)
 
-  def randn_like(self, dtype: DTypeArg = None, device: DeviceLike | None = None, **kwargs: Any) -> Self:
+  def randn_like(self, dtype: DTypeArg = None, device: DeviceArg = None, **kwargs: Any) -> Self:
     """`randn` of this shape, type and placement."""
     return self.randn(self.shape, dtype=dtype or self.dtype, device=self._beside(device), **kwargs)
 

@@ -9,9 +9,8 @@ from typing import Any, Self
 from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, least_upper_float, sum_acc_dtype, to_dtype
 from tinygrad.helpers import ceildiv, prod
-from tinygrad.mixin.base import sint
+from tinygrad.mixin.base import DTypeArg, sint
 from tinygrad.mixin.creation import Creation
-from tinygrad.mixin.elementwise import cast_to
 from tinygrad.uop.ops import Ops, UOp
 
 Axis = int | Sequence[int] | None
@@ -28,16 +27,16 @@ class Reduce(Creation):
       u = u.reshape(tuple(s for i, s in enumerate(self.shape) if i not in dims))
     return self._new(u)
 
-  def _in_wide(self, total: Callable[[Self], Self], dtype: DType | str | None = None) -> Self:
+  def _in_wide(self, total: Callable[[Self], Self], dtype: DTypeArg = None) -> Self:
     """A sum or product carried in `dtype`, or in at least 32 bits; then floats come back as they were."""
-    result = total(self._new(cast_to(self.uop, sum_acc_dtype(self.dtype) if dtype is None else to_dtype(dtype))))
+    result = total(self._new(self.uop.cast(sum_acc_dtype(self.dtype) if dtype is None else to_dtype(dtype))))
     return result.cast(self.dtype) if dtype is None and dtypes.is_float(self.dtype) else result
 
-  def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
+  def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DTypeArg = None) -> Self:
     """The sum, carried in at least 32 bits; half types come back as they were, small integers as 32 bits."""
     return self._in_wide(lambda x: x._reduce(Ops.ADD, axis, keepdim), dtype)
 
-  def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DType | str | None = None) -> Self:
+  def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DTypeArg = None) -> Self:
     """The product, in the types of `sum`."""
     return self._in_wide(lambda x: x._reduce(Ops.MUL, axis, keepdim), dtype)
 
@@ -100,22 +99,22 @@ class Reduce(Creation):
 
   # ---- softmax
 
-  def _shifted(self, axis: Axis, dtype: DType | str | None) -> tuple[Self, DType]:
+  def _shifted(self, axis: Axis, dtype: DTypeArg) -> tuple[Self, DType]:
     """(x minus its greatest element, as a float of at least 32 bits: what exp can take; the result's type)."""
-    out = to_dtype(dtype) if dtype is not None else least_upper_float(self.dtype)
+    out = to_dtype(dtype or least_upper_float(self.dtype))
     x = self.cast(sum_acc_dtype(out))
     return x.sub(x.detach().max(axis, keepdim=True)), out
 
-  def softmax(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
+  def softmax(self, axis: Axis = -1, dtype: DTypeArg = None) -> Self:
     """exp(x) over its sum along `axis`."""
     x, out = self._shifted(axis, dtype)
     e = x.exp()
     return e.mul(e.sum(axis, keepdim=True).reciprocal()).cast(out)
 
-  def softmin(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
+  def softmin(self, axis: Axis = -1, dtype: DTypeArg = None) -> Self:
     return self.neg().softmax(axis, dtype)
 
-  def log_softmax(self, axis: Axis = -1, dtype: DType | str | None = None) -> Self:
+  def log_softmax(self, axis: Axis = -1, dtype: DTypeArg = None) -> Self:
     """log of softmax."""
     x, out = self._shifted(axis, dtype)
     return x.sub(x.exp().sum(axis, keepdim=True).log()).cast(out)
@@ -136,13 +135,11 @@ class Reduce(Creation):
     dim = self._dim(axis)
     if not self.ndim:
       return self._wrap(UOp.const(dtypes.int32, 0))
-    n = self.shape[dim]
     hit = self.eq(self.max(dim, keepdim=True))
     if dtypes.is_float(self.dtype):
       hit = hit.bitwise_or(self.isnan())
-    # the first hit has the greatest number counted from the end
-    backwards = self.arange(n).sub(n, reverse=True).reshape(tuple(n if i == dim else 1 for i in range(self.ndim)))
-    return hit.where(backwards, 0).max(dim, keepdim).sub(n, reverse=True)
+    n = self.shape[dim]
+    return hit.where(self.arange(n)._lined(dim, self.ndim), n).min(dim, keepdim)
 
   def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
     """The position of the (first) least element, int32."""
@@ -174,8 +171,7 @@ class Reduce(Creation):
     if isinstance(where, Sharding) and parts > 1:
       totals = totals._new(totals.uop.copy_to_device(where.settled.with_dims(where.dims[: self.ndim - 1])))
     totals = totals._cumulate(-1, op, identity)
-    before = totals._slice(totals.ndim - 1, 0, blocks - 1).pad((1, 0), value=identity)
-    before = before.unsqueeze(-1)._expand_to(inner.shape)
+    before = totals.pad((1, -1), value=identity).unsqueeze(-1)._expand_to(inner.shape)
     if op is Ops.MAX and dtypes.is_float(self.dtype):  # one of equals takes the gradient: the last, whatever the blocks
       merged = inner.ge(before).bitwise_or(inner.isnan()).where(inner, before)
     else:
@@ -207,8 +203,7 @@ class Reduce(Creation):
     if not self.ndim:
       return values, self._wrap(UOp.const(dtypes.int32, 0))
     dim = self._dim(axis)
-    places = self.arange(self.shape[dim]).reshape(tuple(-1 if i == dim else 1 for i in range(self.ndim)))
-    return values, hit.where(places, 0)._cumulate(dim, Ops.MAX, 0)
+    return values, hit.where(self.arange(self.shape[dim])._lined(dim, self.ndim), 0)._cumulate(dim, Ops.MAX, 0)
 
   def cummin(self, axis: int = 0) -> tuple[Self, Self]:
     """The least element so far along `axis`, and where it stands (as in `cummax`), int32."""
@@ -223,7 +218,7 @@ class Reduce(Creation):
     if not self.ndim:
       return self
     dim = self._dim(axis)
-    x = self._float_tensor().transpose(dim, -1)
+    x = self._float().transpose(dim, -1)
     n = int(x.shape[-1])
     windows = x.pad((n - 1, 0), value=-math.inf)._pool((n,))
     return windows.logsumexp(-1).transpose(dim, -1)
