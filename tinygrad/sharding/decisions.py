@@ -30,8 +30,8 @@ from tinygrad.sharding.factors import (
   most_parallel,
   project,
 )  # fmt: skip
-from tinygrad.sharding.moves import Digits, ints, size_of, wire
-from tinygrad.sharding.owed import Kept, debts_of, keep, overlap
+from tinygrad.sharding.moves import Digits, ints, overlap, size_of, wire
+from tinygrad.sharding.owed import Kept, debts_of, keep
 from tinygrad.uop.cards import Factors
 from tinygrad.uop.ops import BufferArg, Move, Ops, UOp
 
@@ -83,6 +83,14 @@ class Bringing:
         found = (c, "below")
     self.memo[key] = found
     return found
+
+  def moved(self, src: Sequence[UOp], o: Outcome) -> float:
+    """Bytes of bringing the sources to where the outcome wants them."""
+    return sum(self.cost(s, r) for s, r in zip(src, o.required) if r is not None)
+
+  def brought(self, src: Sequence[UOp], o: Outcome) -> tuple[UOp, ...]:
+    """The sources there."""
+    return tuple([s if r is None else self.build(s, r) for s, r in zip(src, o.required)])
 
   def build(self, u: UOp, target: Placement) -> UOp:
     """The form of `u` at `target` that `best` found."""
@@ -201,32 +209,24 @@ def one_device(op: Ops, src: tuple[UOp, ...]) -> Placement | None:
       continue
     if found is not None and d != found:
       where = repr(found) if isinstance(found, str) else "x.device"
-      raise ShardError(
-        explain_error(op, src, "the operands live on different devices", f"move one, e.g. y.to({where})")
-      )
+      raise shard_error(op, src, "the operands live on different devices", f"move one, e.g. y.to({where})")
     found = d
   return found
 
 
-def explain_error(op: Ops, src: Sequence[UOp], what: str, fix: str) -> str:
-  """The message of a ShardError: the operands with dtype, shape and placement, the user's line, and what helps."""
+def shard_error(op: Ops, src: Sequence[UOp], what: str, fix: str) -> ShardError:
+  """The error that shows the operands with dtype, shape and placement, the user's line, and what helps."""
   lines = [f"{op.name.lower()}: {what}"]
   lines += [f"    src[{i}]: {s.dtype.name}{list(s.shape)} on {show_placement(s.device)}" for i, s in enumerate(src)]
-  return "\n".join([*lines, f"    in {user_line()}", f"  fix: {fix}"])
+  return ShardError("\n".join([*lines, f"    in {user_line()}", f"  fix: {fix}"]))
 
 
 def check_device_sets(op: Ops, src: Sequence[UOp]) -> None:
   """Raises ShardError where operands live on two different sets (or orders) of several devices."""
   placements = [s.device for s in src if isinstance(s.device, Sharding)]
   if not all(same_devices(placements[0], p) for p in placements[1:]):
-    raise ShardError(
-      explain_error(
-        op,
-        src,
-        "the operands live on two different device sets",
-        "bring one to the other's placement: y.shard(x.device)",
-      )
-    )
+    fix = "bring one to the other's placement: y.shard(x.device)"
+    raise shard_error(op, src, "the operands live on two different device sets", fix)
 
 
 def decide(
@@ -256,23 +256,17 @@ def _rank(op: Ops, src: tuple[UOp, ...], ways: Bringing, later: float | None, o:
     owed = later
   elif o.defers and op in PUSHED and isinstance(here := src[0].device, Sharding):
     owed = min(owed, ways.cost(src[0], here.settled))
-  moved = sum(ways.cost(s, r) for s, r in zip(src, o.required) if r is not None)
-  return moved + owed + o.mapped, 0 if o.defers else 1, -o.parts
+  return ways.moved(src, o) + owed + o.mapped, 0 if o.defers else 1, -o.parts
 
 
 def _bring_all(op: Ops, src: tuple[UOp, ...], o: Outcome, ways: Bringing) -> tuple[UOp, ...]:
   if not RESHARD.value:
     for i, (s, r) in enumerate(zip(src, o.required)):
-      if (
-        r is not None and (nbytes := ways.cost(s, r)) > 0 and not (isinstance(s.device, Sharding) and s.device.pending)
-      ):
+      if r is not None and (nbytes := ways.cost(s, r)) > 0 and not owes(s.device):
         what = f"src[{i}] has to move to {show_placement(r)}, and RESHARD=0 forbids an implied move"
-        raise ShardError(
-          explain_error(
-            op, src, what, f"bring it there with .shard(...) before the {op.name.lower()} ({nbytes:.0f} B per device)"
-          )
-        )
-  return tuple([s if r is None else ways.build(s, r) for s, r in zip(src, o.required)])
+        fix = f"bring it there with .shard(...) before the {op.name.lower()} ({nbytes:.0f} B per device)"
+        raise shard_error(op, src, what, fix)
+  return ways.brought(src, o)
 
 
 def deliver(u: UOp, placement: Placement) -> UOp:
@@ -295,7 +289,7 @@ def result(u: UOp) -> Placement | None:
     for o in outcomes(u.op, u.dtype, u.src, u.arg)
     if o.stays or all(s.device == r or (s.device is None and not owes(r)) for s, r in zip(u.src, o.required))
   ]
-  assert ways, explain_error(
+  assert ways, shard_error(
     u.op, u.src, "the node was built on sources that are not placed for it", "build it through the UOp methods"
   )
   return ways[0].result
@@ -342,24 +336,19 @@ def contraction(x: UOp, arg: Any) -> UOp | None:
   if len(found) == 1:  # nothing is contested
     return None
   ways = Bringing()
-  best: tuple[tuple[float, int], Outcome] | None = None
+  priced: list[tuple[float, int, Outcome]] = []
   for way in found:
     placed = way.result
     for u in reversed(chain):
       placed = carried(u, placed, True) if placed is not None else None
-    if not isinstance(placed, Sharding):
-      continue
-    digits = [d for i in arg[1] for d in placed.cut(i)]
-    block = [1 if i in arg[1] else n for i, n in enumerate(placed.local_shape(ints(x.shape)))]
-    owed = prod(block) * x.dtype.itemsize * (1 - 1 / size_of(digits))
-    moved = sum(ways.cost(s, r) for s, r in zip(operands, way.required) if r is not None)
-    if best is None or (moved + owed, -way.parts) < best[0]:
-      best = (moved + owed, -way.parts), way
-  if best is None or best[1].result == mul.device:
+    if isinstance(placed, Sharding):
+      digits = [d for i in arg[1] for d in placed.cut(i)]
+      block = [1 if i in arg[1] else n for i, n in enumerate(placed.local_shape(ints(x.shape)))]
+      owed = prod(block) * x.dtype.itemsize * (1 - 1 / size_of(digits))
+      priced.append((ways.moved(operands, way) + owed, -way.parts, way))
+  if not priced or (best := min(priced, key=lambda p: p[:2])[2]).result == mul.device:
     return None
-  u = UOp.new(
-    Ops.MUL, mul.dtype, tuple(s if r is None else ways.build(s, r) for s, r in zip(operands, best[1].required)), mul.arg
-  )
+  u = UOp.new(Ops.MUL, mul.dtype, ways.brought(operands, best), mul.arg)
   for link in reversed(chain):
     u = UOp.new(link.op, link.dtype, (u,), link.arg)
   return u
@@ -405,38 +394,28 @@ def leaf(dtype: DType, shape: tuple[Any, ...], device: Placement | None, number:
     else:
       found = UOp.new(Ops.BUFFER, dtype, (), BufferArg(_OUTLINE + number, shape, device))
     assert found.shape == shape and found.device == device
-    _outlines[key] = found
+    _outlines[key] = found.outline = found
   return found
 
 
-def outline(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
-  """What a decision can see of a value: itself if constant, the chain of movement, casts and moves above a `leaf`, the
-  operands of a product (a sum of it is placed as one op), and all there is down to a lookup whose rows are owed."""
-  u = UOp.new(op, dtype, src, arg)
-  u.shape, u.device  # noqa: B018 (are asked for later)
-  if op in CHAINED or not src or (owes(u.device) and _is_disjoint(u)):
-    return u
-  if op is Ops.MUL:
-    return made(u, tuple([flat(s) for s in src]), arg)
-  return leaf(dtype, u.shape, u.device)
-
-
 def outline_of(u: UOp) -> UOp:
-  """The outline of a node as it is."""
+  """What a decision can see of a value: itself if constant, the chain of movement, casts and moves above a `leaf`, the
+  operands of a product (a sum of it is placed as one op), and all there is down to a lookup whose rows are owed. An
+  outline is its own."""
   try:
     return u.outline
   except AttributeError:
-    u.outline = seen = _see(u, True)
+    u.outline = seen = _see(u)
     return seen
 
 
-def _see(u: UOp, products: bool) -> UOp:
+def _see(u: UOp) -> UOp:
   if u.op in CHAINED:
-    return made(u, (outline_of(u.src[0]) if products else _see(u.src[0], False),), u.arg)
+    return made(u, (outline_of(u.src[0]),), u.arg)
   if owes(u.device) and _is_disjoint(u):
     return made(u, told_apart(u.op, u.src, tuple([outline_of(s) for s in u.src])), u.arg)
-  if u.op is Ops.MUL and products:
-    return made(u, tuple([_see(s, False) for s in u.src]), u.arg)
+  if u.op is Ops.MUL:
+    return made(u, tuple([flat(outline_of(s)) for s in u.src]), u.arg)
   return u if u.op in SEEN and not u.src else leaf(u.dtype, u.shape, u.device)
 
 
@@ -445,7 +424,7 @@ def told_apart(op: Ops, src: tuple[UOp, ...], seen: tuple[UOp, ...]) -> tuple[UO
   indices of lookups whose rows are owed. These get numbers, that of an index is its own for as long as it lives."""
   if op is Ops.GATHER:
     table = seen[0].device
-    if isinstance(table, Sharding) and table.cut(0):
+    if isinstance(table, Sharding) and table.cut(0) and seen[1] is not src[1]:
       if (number := _indices.get(src[1])) is None:
         taken = set(_indices.values())
         number = _indices[src[1]] = next(i for i in itertools.count(2) if i not in taken)
@@ -508,7 +487,7 @@ def step_of(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, later: float 
     elif op not in AS_GIVEN:
       forms = decide(op, dtype, src, arg, later, costs)
       fixed = op is not Ops.REDUCE and not any(owes(o.result) for o in outcomes(op, dtype, src, arg, STRATEGY.value))
-    result = outline(op, dtype, forms, arg)
+    result = outline_of(UOp.new(op, dtype, forms, arg))
     found = steps[key] = Step.of(src, forms, result, fixed, arg.device if op is Ops.MOVE else None)
   return found
 

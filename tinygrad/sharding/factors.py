@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from tinygrad.device import Digit, Placement, Sharding
 from tinygrad.helpers import prod
-from tinygrad.sharding.moves import Digits, atoms, boundaries, size_of
-from tinygrad.sharding.owed import debts_of, overlap
+from tinygrad.sharding.moves import Digits, atoms, boundaries, overlap, size_of
+from tinygrad.sharding.owed import debts_of
 from tinygrad.uop.cards import Factors, card
 from tinygrad.uop.ops import UOp
 

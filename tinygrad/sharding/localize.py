@@ -23,7 +23,7 @@ from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, plan
 from tinygrad.sharding.narrow import gather_narrow
 from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
-from tinygrad.uop.cards import Factors
+from tinygrad.uop.cards import Factors, card
 from tinygrad.uop.ops import Collective, GroupOp, Ops, UOp, simplify_sint, sint, sint_to_uop, smax, smin
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.spec import check_graph
@@ -35,6 +35,7 @@ WRITES = frozenset((Ops.ASSIGN,))  # hot: a member of an enum takes longer to lo
 MOVES = frozenset((Ops.MOVE,))
 UNLIKE = frozenset((Ops.SINK, Ops.AFTER, Ops.BUFFER, Ops.DETACH, Ops.MOVE, Ops.IOTA, Ops.GATHER))  # not `Local`s
 CACHED = 100_000  # entries of the table of local forms
+VIEWS = frozenset((Ops.SHRINK, Ops.FLIP, Ops.RESHAPE, Ops.PERMUTE))  # no two of their elements are one of the source's
 SLICED_BELOW = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE))  # a slice of these is the op on less
 
 
@@ -495,15 +496,10 @@ def overlaid(views: Sequence[UOp], value: UOp, base: UOp) -> UOp:
 
 
 def unview(v: UOp, x: UOp) -> UOp:
-  """x, the content of the view v, in the coordinates of v's source; zero (False) outside."""
-  shape = v.src[0].shape
-  match v.op:
-    case Ops.SHRINK:
-      return x.pad([(lo, n - hi) for (lo, hi), n in zip(v.arg, shape)])
-    case Ops.FLIP:
-      return x.flip(v.arg)
-    case Ops.RESHAPE:
-      return x.reshape(shape)
-    case Ops.PERMUTE:
-      return x.permute([v.arg.index(i) for i in range(len(v.arg))])
-  raise AssertionError(f"assign into a view made by {v.op.name}")
+  """x, the content of the view v, in the coordinates of v's source; zero (False) outside: v's adjoint, as its card has
+  it."""
+  rule = card(v.op).gradient
+  assert rule is not None and v.op in VIEWS, f"assign into a view made by {v.op.name}"
+  (inside,) = rule(x, v)
+  assert inside is not None
+  return inside

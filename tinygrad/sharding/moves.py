@@ -123,7 +123,8 @@ def _recut(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> l
   if sliced != a:
     steps.append(Step("slice", a, sliced, (), 0.0, 0.0))
   if sliced.dims != b.dims:
-    target = Sharding.of(a.mesh, b.dims, a.pending if _disjoint(b.dims, a.pending) else ())
+    clash = any(overlap(d, e) for o in a.pending for d in o.digits for dim in b.dims for e in dim)
+    target = Sharding.of(a.mesh, b.dims, () if clash else a.pending)
     steps.append(_exchange(shape, itemsize, sliced, target))
     sliced = target
   if sliced != b:
@@ -153,12 +154,11 @@ def _sliced(shape: tuple[int, ...], a: Sharding, b: Sharding) -> Sharding:
   return sliced if isinstance(sliced, Sharding) else a
 
 
-def _disjoint(dims: Iterable[Digits], pending: Sequence[Owe]) -> bool:
-  """No owed digit overlaps one that cuts."""
-  cut = [d for dim in dims for d in dim]
-  return not any(
-    o.stride < c.stride * c.size and c.stride < o.stride * o.size for p in pending for o in p.digits for c in cut
-  )
+def overlap(a: Digit, b: Digit) -> bool:
+  """Whether two digits cannot be part of one placement: they share a part of the device's number, or form no divisor
+  chain."""
+  low, high = (a, b) if a.stride < b.stride else (b, a)
+  return high.stride % (low.stride * low.size) != 0
 
 
 def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> tuple[Step, ...]:
@@ -169,17 +169,9 @@ def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placem
     steps, a = [*plan(shape, itemsize, a, a.settled)], a.settled
   to = b.settled if isinstance(b, Sharding) else b
   here, there = device_set(a), device_set(to)
-  whole = tuple((0, n) for n in shape)
-  block = prod(shape if isinstance(to, str) else to.local_shape(shape))
-  received = block
+  received = block = prod(shape if isinstance(to, str) else to.local_shape(shape))
   if set(there) <= set(here):
-    received = 0
-    number = {name: i for i, name in enumerate(here)}
-    for d, name in enumerate(there):
-      new = whole if isinstance(to, str) else to.box(d, shape)
-      old = whole if isinstance(a, str) else a.box(number[name], shape)
-      both = prod(max(0, min(h, h2) - max(lo, lo2)) for (lo, h), (lo2, h2) in zip(new, old))
-      received = max(received, prod(h - lo for lo, h in new) - both)
+    received, _ = _received(shape, a, to, numpy.array([here.index(name) for name in there]))
   kind, payload = "copy", block
   digits: Digits = ()
   if isinstance(a, Sharding) and isinstance(to, Sharding) and set(here) == set(there):
@@ -258,29 +250,30 @@ def _more(n: int, have: Digits, target: Digits, usable: Callable[[Digit], bool])
   return new if nests(n, size_of(have), parts) and nests(n, parts, size_of(target)) else ()
 
 
-def _held(s: Sharding, i: int, n: int) -> tuple[Any, Any]:
-  """The bounds of the indices of dim i (of length n) that the devices hold: arrays over all device numbers, or ints if
-  uncut."""
-  if s.parts(i) == 1:
+def _held(p: Placement, i: int, n: int, devices: Any) -> tuple[Any, Any]:
+  """The bounds of the indices of dim i (of length n) that these device numbers hold: arrays, or ints if uncut."""
+  if isinstance(p, str) or p.parts(i) == 1:
     return 0, n
-  block = -(-n // s.parts(i))
-  lo = numpy.minimum(n, s.block(i, numpy.arange(len(s))) * block)
+  block = -(-n // p.parts(i))
+  lo = numpy.minimum(n, p.block(i, devices) * block)
   return lo, numpy.minimum(n, lo + block)
+
+
+def _received(shape: tuple[int, ...], a: Placement, b: Placement, numbers: Any) -> tuple[int, bool]:
+  """Elements of its block at `b` that a device does not hold at `a`, where device i of `b` has the number numbers[i]
+  (the most over the devices); and whether each new block lies within the old one in every dim."""
+  new, both, nested = 1, 1, True
+  for i, n in enumerate(shape):
+    (lo, hi), (lo2, hi2) = _held(b, i, n, numpy.arange(len(numbers))), _held(a, i, n, numbers)
+    new = new * (hi - lo)
+    both = both * numpy.maximum(0, numpy.minimum(hi, hi2) - numpy.maximum(lo, lo2))
+    nested = nested and bool(numpy.all((lo == hi) | ((lo2 <= lo) & (hi <= hi2))))
+  return int(numpy.max(new - both)), nested
 
 
 def _exchange(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> Step:
   """A change of cuts: each device receives what of its new block it does not hold yet."""
-  new, overlap, nested = 1, 1, True
-  for i, n in enumerate(shape):
-    if a.cut(i) == b.cut(i):
-      factor = _held(b, i, n)
-      new, overlap = new * (factor[1] - factor[0]), overlap * (factor[1] - factor[0])
-      continue
-    (lo, hi), (lo2, hi2) = _held(b, i, n), _held(a, i, n)
-    new = new * (hi - lo)
-    overlap = overlap * numpy.maximum(0, numpy.minimum(hi, hi2) - numpy.maximum(lo, lo2))
-    nested = nested and bool(numpy.all((lo == hi) | ((lo2 <= lo) & (hi <= hi2))))
-  worst = int(numpy.max(new - overlap))
+  worst, nested = _received(shape, a, b, numpy.arange(len(a)))
   # not nested: a dim of the old block is empty where the new one's is not. That is no slice, though nothing travels
   if worst == 0 and nested:
     return Step("slice", a, b, (), 0.0, 0.0)

@@ -15,12 +15,13 @@ from typing import Any
 
 from tinygrad.device import Digit, Owe, Sharding, merge_digits
 from tinygrad.dtype import DType, dtypes
+from tinygrad.sharding.moves import overlap
 from tinygrad.uop.cards import Owed, card
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 
 Debts = tuple[Owe, ...]
 SWAP = {Ops.MAX: Ops.MIN, Ops.MIN: Ops.MAX}
-ZERO_AT_ZERO = frozenset((Ops.NEG, Ops.SIN, Ops.SQRT, Ops.TANH, Ops.ERF, Ops.FLOOR, Ops.CEIL, Ops.ROUND))
+ZERO_AT_ZERO = frozenset((Ops.NEG, Ops.MUL, Ops.SIN, Ops.SQRT, Ops.TANH, Ops.ERF, Ops.FLOOR, Ops.CEIL, Ops.ROUND))
 STRETCHED = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE, Ops.MOVE))  # every element of these is one of the source's
 
 
@@ -47,8 +48,9 @@ def keep(op: Ops, dtype: DType, src: Sequence[UOp], arg: Any) -> Kept | None:
   ops = {o.op for d in debts for o in d}
   if not owing or len(ops) > 1:
     return None
-  found = _RULES[card(op).owed](Case(op, dtype, tuple(src), arg, debts, owing, ops.pop()))
-  return found if found is not None else _disjoint(op, dtype, src, arg, debts, owing)
+  case = Case(op, dtype, tuple(src), arg, debts, owing, ops.pop())
+  found = _RULES[card(op).owed](case)
+  return found if found is not None else _disjoint(case)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +115,6 @@ def union(debts: Sequence[Debts]) -> Debts | None:
 def _digits(debts: Sequence[Owe]) -> tuple[Digit, ...]:
   """All digits that are owed over, merged: one entry over two adjacent digits is owed over as two entries are."""
   return merge_digits(sorted((d for o in debts for d in o.digits), key=lambda d: -d.stride))
-
-
-def overlap(a: Digit, b: Digit) -> bool:
-  """Whether two digits cannot be part of one placement: they share a part of the device's number, or form no divisor
-  chain."""
-  low, high = (a, b) if a.stride < b.stride else (b, a)
-  return high.stride % (low.stride * low.size) != 0
 
 
 # ---------------------------------------------------------------- what is known of an operand
@@ -242,14 +237,6 @@ def _cast(c: Case) -> Kept | None:
   return c.stay() if preserved else None
 
 
-def _monotone(c: Case) -> Kept | None:
-  return c.stay() if c.extremum else None
-
-
-def _never(c: Case) -> Kept | None:
-  return None
-
-
 _RULES: dict[Owed, Callable[[Case], Kept | None]] = {
   Owed.KEEP: _movement,
   Owed.PAD: _pad,
@@ -260,43 +247,38 @@ _RULES: dict[Owed, Callable[[Case], Kept | None]] = {
   Owed.NEGATE: _negate,
   Owed.REDUCE_SAME: _reduce_same,
   Owed.CAST: _cast,
-  Owed.MONOTONE: _monotone,
-  Owed.SETTLE_FIRST: _never,
+  Owed.MONOTONE: lambda c: c.stay() if c.extremum else None,
+  Owed.SETTLE_FIRST: lambda c: None,
 }
 
 
 # ---------------------------------------------------------------- disjoint: a lookup in a table cut by rows
 
 
-def _disjoint(
-  op: Ops, dtype: DType, src: Sequence[UOp], arg: Any, debts: tuple[Debts, ...], owing: list[int]
-) -> Kept | None:
+def _disjoint(c: Case) -> Kept | None:
   """Where at most one coordinate is not zero, f(x) = sum of f(x_d) for every elementwise f with f(0) = 0, and for a
   reduction along which the owner does not change."""
-  if not all(o.disjoint for i in owing for o in debts[i]) or any(debts[i] != debts[owing[0]] for i in owing):
+  owed = c.debts[c.owing[0]]
+  if not all(o.disjoint for o in owed) or any(c.debts[i] != owed for i in c.owing):
     return None
-  if len(owing) > 1 and not aligned([src[i] for i in owing]):
+  if len(c.owing) > 1 and not aligned([c.src[i] for i in c.owing]):
     return None
-  if op is Ops.REDUCE:
-    return Kept(debts, debts[0]) if _owner_constant(src[0], arg[1]) else None
-  return Kept(debts, debts[owing[0]]) if _zero_at_zero(op, dtype, src, owing) else None
+  keeps = _owner_constant(c.src[0], c.arg[1]) if c.op is Ops.REDUCE else _zero_at_zero(c)
+  return Kept(c.debts, owed) if keeps else None
 
 
-def _zero_at_zero(op: Ops, dtype: DType, src: Sequence[UOp], owing: list[int]) -> bool:
-  """Whether f is 0 where the sources that owe are."""
-  if op is Ops.CAST:
-    return dtypes.bool not in (src[0].dtype, dtype)
-  if op in ZERO_AT_ZERO or op is Ops.MUL:
+def _zero_at_zero(c: Case) -> bool:
+  """Whether the op is 0 where the sources that owe are."""
+  if c.op is Ops.CAST:
+    return dtypes.bool not in (c.src[0].dtype, c.dtype)
+  if c.op in ZERO_AT_ZERO or (c.op in SWAP and len(c.owing) == 2):
     return True
-  if op in (Ops.MAX, Ops.MIN):
-    if len(owing) == 2:
-      return True
-    other = constant(src[1 - owing[0]])
-    return other is not None and (other <= 0 if op is Ops.MAX else other >= 0)
-  if op in (Ops.IDIV, Ops.MOD, Ops.POW) and owing == [0]:
-    other = constant(src[1])
-    return other is not None and (other > 0 if op is Ops.POW else other != 0)
-  return False
+  other = constant(c.src[1 - c.owing[0]]) if len(c.src) == 2 else None
+  if other is None:
+    return False
+  if c.op in SWAP:
+    return bool(other <= 0 if c.op is Ops.MAX else other >= 0)
+  return c.owing == [0] and bool(other > 0 if c.op is Ops.POW else c.op in (Ops.IDIV, Ops.MOD) and other != 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class Placer:
   """
 
   def __init__(self, order: Sequence[UOp]) -> None:
-    self.order = order
+    self.order, self.under = order, settings()
     self.base: dict[UOp, UOp] = {}  # an implied move that is dropped -> what it moves
     for u in order:
       if u.op in AS_GIVEN and droppable(u):
@@ -96,17 +96,23 @@ class Placer:
     self.pay(*self.prices())
     return self.build()
 
+  def take(self, u: UOp, later: float | None) -> Step:
+    """Notes, and returns, how u runs on the outlines that its sources have now."""
+    src = tuple([self.outlines[s] for s in u.src])
+    if u.op in COMPARED:
+      src = told_apart(u.op, tuple([self.base.get(s, s) for s in u.src]), src)
+    step = sunk(u, src) if u.op is Ops.SINK else step_of(u.op, u.dtype, src, u.arg, later, self.under)
+    self.plan[u], self.outlines[u] = step, step.result
+    return step
+
   def keep_all(self) -> None:
     """The plan with every debt kept for as long as it may be."""
-    plan, outlines, base, steps, under = self.plan, self.outlines, self.base, decisions.steps, settings()
+    plan, outlines, base = self.plan, self.outlines, self.base
     as_made: set[UOp] = set()  # nodes that stay what the hooks made, and owe nothing
     for u in self.order:
       if u in base:
         outlines[u] = outlines[base[u]]
         continue
-      src = tuple([outlines[s] for s in u.src])
-      if u.op in COMPARED:
-        src = told_apart(u.op, tuple([base.get(s, s) for s in u.src]), src)
       if as_made.issuperset(u.src):
         plan[u] = None
         device = u.device
@@ -117,9 +123,7 @@ class Placer:
           outlines[u] = outline_of(u) if u.op in SEEN else leaf(u.dtype, u.shape, device)
           as_made.add(u)
         continue
-      key = (u.op, u.dtype, src, u.arg, 0.0, under)
-      plan[u] = step = sunk(u, src) if u.op is Ops.SINK else steps.get(key) or step_of(*key)
-      outlines[u] = step.result
+      step = self.take(u, 0.0)
       if u.op is Ops.REDUCE and step.forms is not step.src:
         self.follow(u, step)
       device = step.result.device
@@ -128,7 +132,7 @@ class Placer:
 
   def pay(self, down: dict[UOp, float], paid: set[UOp]) -> None:
     """The plan again with debts charged as `down` says, and those in `paid` settled where they arise."""
-    plan, outlines, base, steps, under = self.plan, self.outlines, self.base, decisions.steps, settings()
+    plan, outlines, base = self.plan, self.outlines, self.base
     outlines.update(self.unsummed)
     changed: set[UOp] = set()
     for u in self.order:
@@ -142,12 +146,7 @@ class Placer:
         continue
       before = outlines[u]
       if not clean or (step is not None and not step.fixed):
-        src = tuple([outlines[s] for s in u.src])
-        if u.op in COMPARED:
-          src = told_apart(u.op, tuple([base.get(s, s) for s in u.src]), src)
-        key = (u.op, u.dtype, src, u.arg, down.get(u), under)
-        plan[u] = step = sunk(u, src) if u.op is Ops.SINK else steps.get(key) or step_of(*key)
-        outlines[u] = step.result
+        self.take(u, down.get(u))
       if u in paid:
         here = outlines[u]
         self.paid[u] = here, arrived(here, here.device)

@@ -54,9 +54,7 @@ class GroupOp:
   Movement = frozenset(Ops(i) for i in range(Ops.RESHAPE, Ops.GATHER))
   Remapping = frozenset(Ops(i) for i in range(Ops.PAD, Ops.GATHER))  # a dim's index map is not the identity
   Comparison = frozenset((Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE))
-  Commutative = frozenset((Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN, Ops.AND, Ops.OR, Ops.XOR, Ops.CMPEQ, Ops.CMPNE))
   Leaf = frozenset((Ops.UNIQUE, Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.VARIABLE, Ops.HOLE))
-  FloatOnly = frozenset((Ops.RECIP, Ops.EXP, Ops.LOG, Ops.SIN, Ops.SQRT, Ops.TANH, Ops.ERF, Ops.FDIV))
 
 
 class AxisKind(enum.Enum):
