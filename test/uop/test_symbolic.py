@@ -42,11 +42,11 @@ def raw(op, *src):
 
 def random_expression(rng, atoms, depth):
   if depth == 0:
-    return rng.choice(atoms) if rng.random() < 0.75 else symbolic.integer(rng.randint(-12, 20))
+    return rng.choice(atoms) if rng.random() < 0.75 else symbolic.index(rng.randint(-12, 20))
   op = rng.choice([Ops.ADD, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN])
   x = random_expression(rng, atoms, depth - 1)
   if op in (Ops.IDIV, Ops.MOD, Ops.MUL):
-    return raw(op, x, symbolic.integer(rng.choice([1, 2, 3, 4, 6, 8, 12])))
+    return raw(op, x, symbolic.index(rng.choice([1, 2, 3, 4, 6, 8, 12])))
   return raw(op, x, random_expression(rng, atoms, depth - 1))
 
 
@@ -54,7 +54,7 @@ def random_expression(rng, atoms, depth):
 def test_simplify_keeps_the_value_and_bounds_hold(seed):
   rng = random.Random(seed)
   sizes = [rng.choice([1, 2, 3, 4, 6, 8]) for _ in range(3)]
-  atoms = [UOp.new(Ops.RANGE, dtypes.index, (symbolic.integer(n),), (i, AxisKind.LOOP)) for i, n in enumerate(sizes)]
+  atoms = [UOp.new(Ops.RANGE, dtypes.index, (symbolic.index(n),), (i, AxisKind.LOOP)) for i, n in enumerate(sizes)]
   u = random_expression(rng, atoms, rng.randint(1, 4))
   if rng.random() < 0.3:
     u = raw(rng.choice([Ops.CMPLT, Ops.CMPEQ]), u, random_expression(rng, atoms, 1))
@@ -68,7 +68,7 @@ def test_simplify_keeps_the_value_and_bounds_hold(seed):
 
 def test_flattened_indices_come_apart_again():
   n, c, h, w = (
-    UOp.new(Ops.RANGE, dtypes.index, (symbolic.integer(k),), (i, AxisKind.LOOP)) for i, k in enumerate((2, 3, 5, 7))
+    UOp.new(Ops.RANGE, dtypes.index, (symbolic.index(k),), (i, AxisKind.LOOP)) for i, k in enumerate((2, 3, 5, 7))
   )
   flat = n * 105 + c * 35 + h * 7 + w
   assert flat % 7 is w and flat // 7 % 5 is h and flat // 35 % 3 is c and flat // 105 is n

@@ -175,13 +175,12 @@ class Sharding:
   Raises: ShardError for an axis used twice, a negative or repeated axis, digits that overlap.
   """
 
-  __slots__ = ("__weakref__", "_local", "dims", "mesh", "parts_", "pending", "settled_")
+  __slots__ = ("__weakref__", "dims", "mesh", "parts_", "pending", "settled_")
   mesh: Mesh
   dims: tuple[tuple[Digit, ...], ...]
   pending: tuple[Owe, ...]
   parts_: tuple[int, ...]
   settled_: Sharding | None
-  _local: dict[tuple[Any, ...], tuple[int, ...]]
   _interned: ClassVar[dict[tuple[Any, ...], Sharding]] = {}
 
   def __new__(cls, devices: Mesh | Sequence[str], axis: int | P | Sequence[Any] | None = None) -> Any:
@@ -226,7 +225,7 @@ class Sharding:
     self = object.__new__(Sharding)
     self.mesh, self.dims, self.pending = mesh, tuple(cut), debts
     self.parts_ = tuple(prod(d.size for d in dim) for dim in cut)
-    self.settled_, self._local = None, {}
+    self.settled_ = None
     return Sharding._interned.setdefault(key, self)
 
   @property
@@ -312,10 +311,8 @@ class Sharding:
     return tuple(out)
 
   def __repr__(self) -> str:
-    parts = ", ".join("+".join(_digit_name(self.mesh, d) for d in dim) if dim else "-" for dim in self.dims)
-    owed = "".join(
-      f" owes {o.op.name.lower()} over {'+'.join(_digit_name(self.mesh, d) for d in o.digits)}" for o in self.pending
-    )
+    parts = ", ".join(_axes(self.mesh, dim) or "-" for dim in self.dims)
+    owed = "".join(f" owes {o.op.name.lower()} over {_axes(self.mesh, o.digits)}" for o in self.pending)
     return f"Sharding({short_devices(self.devices)}: {parts or 'replicated'}{owed})"
 
 
@@ -328,15 +325,15 @@ def _check_chain(mesh: Mesh, digits: list[Digit]) -> None:
   for d in sorted(digits, key=lambda d: d.stride):
     if d.stride % below or len(mesh) % (d.size * d.stride):
       raise ShardError(
-        f"{_digit_name(mesh, d)} of {mesh} is used twice, or overlaps another part of the same placement"
+        f"{_axes(mesh, (d,))} of {mesh} is used twice, or overlaps another part of the same placement"
         f"\n  fix: let each mesh axis cut one dim"
       )
     below = d.size * d.stride
 
 
-def _digit_name(mesh: Mesh, d: Digit) -> str:
-  """The axis, or axes, or sub-axis, that the digit is; names only print."""
-  return "*".join(mesh.spoken.axes_of((d,)))
+def _axes(mesh: Mesh, digits: Sequence[Digit]) -> str:
+  """The axis, or axes, or sub-axis, that each digit is; names only print."""
+  return "+".join("*".join(mesh.spoken.axes_of((d,))) for d in digits)
 
 
 def short_devices(devices: Sequence[str]) -> str:
@@ -364,15 +361,9 @@ def show_placement(placement: Placement | None) -> str:
   """How error messages print a placement: `CPU:0-3, dim 0 over "d"`."""
   if not isinstance(placement, Sharding):
     return "any device" if placement is None else placement
-  cuts = [
-    f'dim {i} over "{"+".join(_digit_name(placement.mesh, d) for d in dim)}"'
-    for i, dim in enumerate(placement.dims)
-    if dim
-  ]
-  owed = [
-    f'owes {o.op.name.lower()} over "{"+".join(_digit_name(placement.mesh, d) for d in o.digits)}"'
-    for o in placement.pending
-  ]
+  mesh = placement.mesh
+  cuts = [f'dim {i} over "{_axes(mesh, dim)}"' for i, dim in enumerate(placement.dims) if dim]
+  owed = [f'owes {o.op.name.lower()} over "{_axes(mesh, o.digits)}"' for o in placement.pending]
   return ", ".join([short_devices(placement.devices), *(cuts or ["replicated"]), *owed])
 
 

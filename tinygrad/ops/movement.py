@@ -45,9 +45,9 @@ def _stand_in(n: sint, primes: dict[UOp, int]) -> int:
   """A symbolic dim as a number whose factors tell its symbols: each atom is a prime of its own."""
   if isinstance(n, int):
     return n
-  terms, c = linear(simplify(n))
-  if len(terms) == 1 and c == 0:
-    ((atom, k),) = terms.items()
+  a = linear(simplify(n))
+  if len(a.terms) == 1 and a.const == 0:
+    ((atom, k),) = a.terms.items()
     if atom.op is Ops.MUL:
       return k * _stand_in(atom.src[0], primes) * _stand_in(atom.src[1], primes)
     return k * primes.setdefault(atom, PRIMES[len(primes) % len(PRIMES)])
@@ -68,6 +68,12 @@ def factors_reshape(u: UOp) -> Factors:
   blocked: set[int] = set()
   if 0 in a or 0 in b:
     return Factors((tuple(() for _ in a),), tuple(() for _ in b), ())
+
+  def factor(n: int, *dims: list[int]) -> None:
+    for inner in dims:
+      inner.append(len(sizes))
+    sizes.append(n)
+
   left, right = list(a), list(b)
   i = j = 0
   while True:
@@ -77,33 +83,24 @@ def factors_reshape(u: UOp) -> Factors:
       j += 1
     if i >= len(a) or j >= len(b):
       break
-    g = math.gcd(left[i], right[j])
-    if g > 1:
-      fa[i].append(len(sizes))
-      fb[j].append(len(sizes))
-      sizes.append(g)
-      left[i] //= g
-      right[j] //= g
+    if (g := math.gcd(left[i], right[j])) > 1:
+      factor(g, fa[i], fb[j])
+      left[i], right[j] = left[i] // g, right[j] // g
       continue
-    have, want = left[i], right[j]  # no common factor: opaque until the element counts meet again
-    for f, dim, n in ((fa, i, have), (fb, j, want)):
-      f[dim].append(len(sizes))
-      blocked.add(len(sizes))
-      sizes.append(n)
-    left[i] = right[j] = 1
+    have, want, opaque = left[i], right[j], len(sizes)  # no common factor: opaque until the element counts meet again
+    factor(have, fa[i])
+    factor(want, fb[j])
     while have != want:
       if have < want:
         i += 1
-        n, left[i] = left[i], 1
-        have *= n
-        fa[i].append(len(sizes))
+        factor(left[i], fa[i])
+        have *= left[i]
       else:
         j += 1
-        n, right[j] = right[j], 1
-        want *= n
-        fb[j].append(len(sizes))
-      blocked.add(len(sizes))
-      sizes.append(n)
+        factor(right[j], fb[j])
+        want *= right[j]
+    i, j = i + 1, j + 1
+    blocked.update(range(opaque, len(sizes)))
   real = tuple(n if not primes else _upper(n, upper) for n in sizes)
   return Factors((tuple(map(tuple, fa)),), tuple(map(tuple, fb)), real, frozenset(blocked))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tinygrad.device import Sharding, device_set
 from tinygrad.ops.common import define_node, elementwise, keeps_dtype, own_dims, same_dtype
-from tinygrad.uop.cards import Factors, Owed, define
+from tinygrad.uop.cards import Factors, Owed
 from tinygrad.uop.ops import Collective, Ops, UOp
 
 
@@ -29,16 +29,7 @@ def gradient_move(g: UOp, u: UOp) -> Sequence[UOp | None]:
 
 define_node(Ops.MOVE, first_shape, same_dtype, identity, gradient_move, elementwise)
 define_node(Ops.CONTIGUOUS, first_shape, same_dtype, identity, lambda g, u: (g,), elementwise)
-define(
-  Ops.DETACH,
-  shape=first_shape,
-  dtype=same_dtype,
-  evaluate=identity,
-  gradient=lambda g, u: (None,),
-  factors=elementwise,
-  owed=Owed.KEEP,
-  render=None,
-)
+define_node(Ops.DETACH, first_shape, same_dtype, identity, lambda g, u: (None,), elementwise, Owed.KEEP)
 
 
 def check_assign(u: UOp) -> None:

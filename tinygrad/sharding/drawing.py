@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 from tinygrad.device import Device, Sharding, short_devices, show_placement
+from tinygrad.helpers import atomic_write
 from tinygrad.uop.ops import UOp, render_shape
 
 CELL_WIDTH, CELL_HEIGHT, MARGIN = 120, 44, 70  # of the SVG, in pixels
@@ -77,10 +77,8 @@ class Drawing:
 
   def save(self, file: str | Path) -> None:
     """Writes the SVG, under a temporary name first."""
-    path = Path(file)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(self.svg, encoding="utf-8")
-    temporary.replace(path)
+    with atomic_write(file) as f:
+      f.write(self.svg.encode())
 
 
 def draw(u: UOp) -> Drawing:

@@ -34,9 +34,14 @@ class Affine:
     """(least, greatest) value, from the bounds of the atoms taken as independent."""
     lo = hi = self.const
     for atom, c in self.terms.items():
-      a, b = int(atom.vmin) * c, int(atom.vmax) * c
-      lo, hi = lo + min(a, b), hi + max(a, b)
+      a, b = atom.bounds
+      lo, hi = lo + min(a * c, b * c), hi + max(a * c, b * c)
     return lo, hi
+
+  def split(self, m: int) -> tuple[Affine, Affine]:
+    """(q, rest): self == m·q + rest, with the multiples of m in q; the constant of rest is in [0, m)."""
+    q = {a: c // m for a, c in self.terms.items() if c % m == 0}
+    return Affine(self.const // m, q), Affine(self.const % m, {a: c for a, c in self.terms.items() if c % m})
 
   def uop(self) -> UOp:
     out: UOp | None = None
@@ -84,10 +89,8 @@ def _affine(u: UOp, memo: dict[UOp, Affine]) -> Affine:
 
 
 def _divided(u: UOp, x: Affine, d: int) -> Affine:
-  """x // d or x % d for d > 0: x == d·q + rest with the multiples of d in q; rest alone has to be divided, unless 0 <=
-  rest < d."""
-  q = Affine(x.const // d, {a: c // d for a, c in x.terms.items() if c % d == 0})
-  rest = Affine(x.const % d, {a: c for a, c in x.terms.items() if c % d})
+  """x // d or x % d for d > 0: of x == d·q + rest, rest alone has to be divided, unless 0 <= rest < d."""
+  q, rest = x.split(d)
   lo, hi = rest.bounds()
   if u.op is Ops.MOD:
     if 0 <= lo and hi < d:

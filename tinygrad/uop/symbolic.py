@@ -9,19 +9,15 @@ Mathematics, ch. 3).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
+from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.cards import evaluate
 from tinygrad.uop.ops import FACTS, GroupOp, Ops, UOp
 
-Terms = dict[UOp, int]
 _ALU = GroupOp.Elementwise - {Ops.BITCAST}
-
-
-def integer(n: int) -> UOp:
-  return UOp.new(Ops.CONST, dtypes.index, (), n)
 
 
 def simplify(root: UOp) -> UOp:
@@ -45,7 +41,7 @@ def fold(u: UOp) -> UOp:
     return fold_constants(u)
   if u.dtype is dtypes.index and u.op in _INDEX_RULES:
     lo, hi = u.bounds
-    return integer(lo) if lo == hi else _INDEX_RULES[u.op](u)
+    return index(lo) if lo == hi else _INDEX_RULES[u.op](u)
   if u.op in GroupOp.Comparison and u.src[0].dtype is dtypes.index:
     lo, hi = u.bounds
     return UOp.const(dtypes.bool, lo) if lo == hi else fold_comparison(u)
@@ -109,91 +105,51 @@ def _is(u: UOp, value: int) -> bool:
 # ---------------------------------------------------------------- sums
 
 
-def plus(x: Mapping[UOp, int], y: Mapping[UOp, int], k: int = 1) -> Terms:
-  """x + k*y, without atoms that cancel."""
-  out = dict(x)
-  for a, n in y.items():
-    out[a] = out.get(a, 0) + k * n
-  return {a: n for a, n in out.items() if n}
-
-
-def linear(u: UOp) -> tuple[Terms, int]:
-  """u as ({atom: coefficient}, constant)."""
+def linear(u: UOp) -> Affine:
+  """A simplified expression as a sum: constant factors are on the right."""
   if u.op is Ops.CONST:
-    return {}, u.arg
+    return Affine(u.arg)
   if u.op is Ops.MUL and u.src[1].op is Ops.CONST:
-    terms, c = linear(u.src[0])
-    k = u.src[1].arg
-    return {a: n * k for a, n in terms.items()}, c * k
+    return linear(u.src[0]).scaled(u.src[1].arg)
   if u.op is Ops.ADD:
-    terms, c = linear(u.src[0])
-    more, d = linear(u.src[1])
-    return plus(terms, more), c + d
-  return {u: 1}, 0
+    return linear(u.src[0]).plus(linear(u.src[1]))
+  return Affine(0, {u: 1})
 
 
-def build_sum(terms: Mapping[UOp, int], c: int) -> UOp:
+def normal(x: Affine) -> UOp:
   """The expression of a sum in normal form: atoms by key, the constant last."""
-  out: UOp | None = None
-  for a in sorted((a for a, n in terms.items() if n), key=lambda a: a.key):
-    n = terms[a]
-    t = a if n == 1 else UOp.new(Ops.MUL, dtypes.index, (a, integer(n)))
-    out = t if out is None else UOp.new(Ops.ADD, dtypes.index, (out, t))
-  if out is None:
-    return integer(c)
-  return UOp.new(Ops.ADD, dtypes.index, (out, integer(c))) if c else out
-
-
-def sum_bounds(terms: Mapping[UOp, int], c: int) -> tuple[int, int]:
-  lo = hi = c
-  for a, n in terms.items():
-    b = a.bounds
-    lo, hi = lo + (b[0] * n if n > 0 else b[1] * n), hi + (b[1] * n if n > 0 else b[0] * n)
-  return lo, hi
+  return Affine(x.const, dict(sorted(x.terms.items(), key=lambda term: term[0].key))).uop()
 
 
 def fold_sum(u: UOp) -> UOp:
   """Like terms joined; x//m*m + x%m -> x, and (x//m%n)*m + x%m -> x % (m*n)."""
   if u.op is Ops.NEG:
-    terms, c = linear(u.src[0])
-    return build_sum({a: -n for a, n in terms.items()}, -c)
+    return normal(linear(u.src[0]).scaled(-1))
   if u.op is Ops.MUL:
     x, y = u.src if u.src[1].op is Ops.CONST else u.src[::-1]
-    if y.op is not Ops.CONST:
-      return fold_product(u)
-    terms, c = linear(x)
-    return build_sum({a: n * y.arg for a, n in terms.items()}, c * y.arg)
-  terms, c = linear(u.src[0])
-  more, d = linear(u.src[1])
-  sign = -1 if u.op is Ops.SUB else 1
-  return build_sum(*join_remainders(plus(terms, more, sign), c + sign * d))
+    return normal(linear(x).scaled(y.arg)) if y.op is Ops.CONST else fold_product(u)
+  return normal(join_remainders(linear(u.src[0]).plus(linear(u.src[1]), -1 if u.op is Ops.SUB else 1)))
 
 
-def join_remainders(terms: Terms, c: int) -> tuple[Terms, int]:
-  """x//m*(k*m) + x%m*k -> x*k, and (x//m%n)*(k*m) + x%m*k -> x%(m*n)*k, to a fixed point."""
-  again = True
-  while again:
-    again = False
-    for a, k in list(terms.items()):
-      if a.op is not Ops.MOD or a.src[1].op is not Ops.CONST:
+def join_remainders(x: Affine) -> Affine:
+  """y//m*(k*m) + y%m*k -> y*k, and (y//m%n)*(k*m) + y%m*k -> y%(m*n)*k, to a fixed point."""
+  for a, k in x.terms.items():
+    if a.op is not Ops.MOD or a.src[1].op is not Ops.CONST:
+      continue
+    y, m = a.src[0], a.src[1].arg
+    quotient = y // m
+    for b, n in x.terms.items():
+      if n != k * m:
         continue
-      x, m = a.src[0], a.src[1].arg
-      quotient = x // m
-      joined: UOp | None = None
-      if terms.get(quotient) == k * m:
-        joined, partner = x, quotient
+      if b is quotient:
+        joined = y
+      elif b.op is Ops.MOD and b.src[0] is quotient and b.src[1].op is Ops.CONST:
+        joined = y % (m * b.src[1].arg)
       else:
-        for b, n in terms.items():
-          if n == k * m and b.op is Ops.MOD and b.src[0] is quotient and b.src[1].op is Ops.CONST:
-            joined, partner = x % (m * b.src[1].arg), b
-            break
-      if joined is not None:
-        del terms[a], terms[partner]
-        more, d = linear(joined)
-        terms, c = plus(terms, more, k), c + d * k
-        again = True
-        break
-  return terms, c
+        continue
+      others = Affine(x.const, {c: j for c, j in x.terms.items() if c is not a and c is not b})
+      return join_remainders(others.plus(linear(joined), k))
+  return x
 
 
 def fold_product(u: UOp) -> UOp:
@@ -207,24 +163,21 @@ def fold_product(u: UOp) -> UOp:
   if y.key < x.key:
     x, y = y, x
   inner = UOp.new(Ops.MUL, dtypes.index, (x, y))
-  return inner if k == 1 else UOp.new(Ops.MUL, dtypes.index, (inner, integer(k)))
+  return inner if k == 1 else UOp.new(Ops.MUL, dtypes.index, (inner, index(k)))
 
 
 # ---------------------------------------------------------------- division and remainder
 
 
-def split_by_factor(terms: Terms, c: int, factors: Iterable[int]) -> tuple[int, Terms, int, Terms, int] | None:
-  """The greatest g > 1 of `factors` such that the sum is g*y + s with 0 <= s < g: (g, terms of y, constant of y, terms
-  of s, constant of s).
-  """
+def split_by_factor(x: Affine, factors: Iterable[int]) -> tuple[int, Affine, Affine] | None:
+  """(g, y, s) for the greatest g > 1 of `factors` such that x is g*y + s with 0 <= s < g."""
   for g in sorted(set(factors), reverse=True):
     if g <= 1:
       break
-    big = {a: n // g for a, n in terms.items() if n % g == 0}
-    small = {a: n for a, n in terms.items() if n % g}
-    lo, hi = sum_bounds(small, c % g)
+    y, s = x.split(g)
+    lo, hi = s.bounds()
     if lo >= 0 and hi < g:
-      return g, big, c // g, small, c % g
+      return g, y, s
   return None
 
 
@@ -232,35 +185,30 @@ def fold_floordiv(u: UOp) -> UOp:
   """(m*q + r)//m -> q + r//m; (g*y + s)//(g*n) -> y//n if 0 <= s < g; (x//a)//b -> x//(a*b); (x%(m*n))//m -> x//m%n."""
   x, y = u.src
   if y.op is not Ops.CONST or y.arg <= 0:
-    return integer(1) if x is y and x.vmin > 0 else u
-  m = y.arg
+    return index(1) if x is y and x.vmin > 0 else u
+  m: int = y.arg
   if m == 1:
     return x
-  terms, c = linear(x)
-  whole = {a: n // m for a, n in terms.items() if n % m == 0}
-  rest = {a: n for a, n in terms.items() if n % m}
-  if whole or not 0 <= c < m:
-    remainder = _divide(rest, c % m, m)
-    more, d = linear(remainder)
-    return build_sum(*join_remainders(plus(whole, more), c // m + d))
-  return _divide(rest, c, m)
+  whole, rest = linear(x).split(m)
+  divided = _divide(rest, m)
+  return normal(join_remainders(whole.plus(linear(divided)))) if whole.terms or whole.const else divided
 
 
-def _divide(terms: Terms, c: int, m: int) -> UOp:
-  lo, hi = sum_bounds(terms, c)
+def _divide(x: Affine, m: int) -> UOp:
+  lo, hi = x.bounds()
   if lo // m == hi // m:
-    return integer(lo // m)
-  if (split := split_by_factor(terms, c, [math.gcd(n, m) for n in terms.values()])) is not None:
-    g, big, d, _, _ = split
-    return build_sum(big, d) // (m // g)
-  if len(terms) == 1 and c == 0:
-    ((a, n),) = terms.items()
+    return index(lo // m)
+  if (split := split_by_factor(x, [math.gcd(n, m) for n in x.terms.values()])) is not None:
+    g, y, _ = split
+    return normal(y) // (m // g)
+  if len(x.terms) == 1 and x.const == 0:
+    ((a, n),) = x.terms.items()
     k: int = a.src[1].arg if n == 1 and a.op in (Ops.IDIV, Ops.MOD) and a.src[1].op is Ops.CONST else 0
     if k > 0 and a.op is Ops.IDIV:
       return a.src[0] // (k * m)
     if k > 0 and k % m == 0:
       return a.src[0] // m % (k // m)
-  return UOp.new(Ops.IDIV, dtypes.index, (build_sum(terms, c), integer(m)))
+  return UOp.new(Ops.IDIV, dtypes.index, (normal(x), index(m)))
 
 
 def fold_mod(u: UOp) -> UOp:
@@ -272,23 +220,20 @@ def fold_mod(u: UOp) -> UOp:
     return u
   m: int = y.arg
   if m == 1:
-    return integer(0)
-  terms, c = linear(x)
-  rest: Terms = {}
-  for a, n in terms.items():
-    if n % m == 0:
-      continue
+    return index(0)
+  _, terms = linear(x).split(m)
+  rest = Affine(terms.const)
+  for a, n in terms.terms.items():
     inner = a.src[0] if a.op is Ops.MOD and a.src[1].op is Ops.CONST and (n * a.src[1].arg) % m == 0 else a
-    more, d = linear(inner)
-    rest, c = plus(rest, more, n), c + d * n
-  rest, c = {a: n for a, n in rest.items() if n % m}, c % m
-  lo, hi = sum_bounds(rest, c)
+    rest = rest.plus(linear(inner), n)
+  _, rest = rest.split(m)
+  lo, hi = rest.bounds()
   if lo // m == hi // m:
-    return build_sum(rest, c - lo // m * m)
-  if (split := split_by_factor(rest, c, [math.gcd(n, m) for n in rest.values()])) is not None:
-    g, big, d, small, s = split
-    return build_sum(big, d) % (m // g) * g + build_sum(small, s)
-  return UOp.new(Ops.MOD, dtypes.index, (build_sum(rest, c), integer(m)))
+    return normal(rest.plus(Affine(-(lo // m * m))))
+  if (split := split_by_factor(rest, [math.gcd(n, m) for n in rest.terms.values()])) is not None:
+    g, high, low = split
+    return normal(high) % (m // g) * g + normal(low)
+  return UOp.new(Ops.MOD, dtypes.index, (normal(rest), index(m)))
 
 
 def fold_extremum(u: UOp) -> UOp:
@@ -305,17 +250,17 @@ def fold_extremum(u: UOp) -> UOp:
 def fold_comparison(u: UOp) -> UOp:
   """x < y as terms < c with common factors divided out: g*y + s < c -> y < ceil((c - s)/g) where 0 <= s < g."""
   x, y = u.src
-  terms, c = linear(x - y)
-  lo, hi = sum_bounds(terms, c)
+  d = linear(x - y)
+  lo, hi = d.bounds()
   if u.op is not Ops.CMPLT:
     if lo > 0 or hi < 0:
       return UOp.const(dtypes.bool, u.op is Ops.CMPNE)
     return u
   if hi < 0 or lo >= 0:
     return UOp.const(dtypes.bool, hi < 0)
-  if (split := split_by_factor(terms, c, map(abs, terms.values()))) is not None:  # g*(y + d) + s < 0  <=>  y + d < 0
-    _, terms, c, _, _ = split
-  return UOp.new(Ops.CMPLT, dtypes.bool, (build_sum(terms, 0), integer(-c)))
+  if (split := split_by_factor(d, map(abs, d.terms.values()))) is not None:  # g*d + s < 0  <=>  d < 0
+    _, d, _ = split
+  return UOp.new(Ops.CMPLT, dtypes.bool, (normal(Affine(0, d.terms)), index(-d.const)))
 
 
 _INDEX_RULES = {
