@@ -158,6 +158,29 @@ def test_a_binary_that_does_not_load_is_built_anew(monkeypatch):
   assert binaries and all(len(b) > len(b"no program") for b in binaries)
 
 
+@pytest.mark.skipif("PoCL" not in Device["CL"].device.version, reason="only PoCL's declarations are left out")
+def test_what_kernels_call_is_declared(monkeypatch):
+  """Each kernel is built from source once, with the declarations of this package."""
+  sources, real = [], CL.program
+  monkeypatch.setattr(
+    CL, "program", lambda self, options, *of: sources.append((options, of)) or real(self, options, *of)
+  )
+  monkeypatch.setattr(diskcache, "get", lambda key: None)
+  monkeypatch.setattr(diskcache, "put", lambda key, data: None)
+  x = np.abs(normal(5, 19)) + 0.25
+  for dtype, tol in (("float64", 1e-6), ("float32", 1e-5), ("float16", 2e-2)):
+    t = Tensor(x, device="CL").cast(dtype).contiguous().realize()
+    for name in ("sqrt", "floor", "ceil", "round", "sin", "tanh", "exp", "log"):
+      want = getattr(np, name)(x.astype(dtype)).astype(np.float64)
+      np.testing.assert_allclose(getattr(t, name)().numpy(), want, rtol=tol, atol=tol)
+    np.testing.assert_allclose(t.pow(t).numpy(), x**x, rtol=tol * 4)
+    t.erf().numpy()
+    assert Tensor.ones(1, 8192, dtype=dtype, device="CL").contiguous().realize().sum().item() == 8192
+  built = [options for options, of in sources if options]
+  assert len(built) > 20 and len(built) == len(sources) - len(built) and all("-D_OPENCL_H_" in o for o in built)
+  assert any("barrier(" in of[0].split(DECLARED)[1] for options, of in sources if options)
+
+
 def test_functions_that_are_not_declared_come_from_the_drivers_declarations(monkeypatch):
   """What is declared here is only a short cut."""
   device = Device["CL"]
