@@ -1,41 +1,101 @@
-"""Kernels for targets with a grid of threads: which thread computes what, and how threads reduce together.
+"""Kernels for targets with a grid of threads: which thread computes what, and how the threads of a group work together.
 
 The grid is one-dimensional. A work group has `threads` × `lanes` threads: `threads` share out the parallel ranges, with
 the work groups; `lanes` share every reduction, and the parallel ranges inside of which nothing is reduced (the columns
-of a softmax). Where the last thread's share reaches beyond a range's end its loads read the last element again and its
-stores are guarded, so that all threads of a group reach every barrier.
+of a softmax). Where what a reduction reads is used by many threads of a group (a contraction), the group copies it to
+local memory first, a block of the reduction at a time (`Staging`). Where the last thread's share reaches beyond a
+range's end its loads read the last element again and its stores are guarded, so that all threads of a group reach every
+barrier. Elements that one thread has side by side are loaded and stored as vectors, where they are aligned.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from tinygrad.codegen.emit import BLOCK, Emitter, Env, substitute
-from tinygrad.codegen.heuristic import EPILOGUE, Analysis, Item, fold_plan, size, static, tile_for
-from tinygrad.codegen.plan import Plan, Tile, is_inlined
+from tinygrad.codegen.emit import BLOCK, Emitter, Env, _blocks, substitute
+from tinygrad.codegen.heuristic import (
+  EPILOGUE,
+  MAX_ROWS,
+  Access,
+  Analysis,
+  Item,
+  Stages,
+  efficiency,
+  fold_plan,
+  size,
+  static,
+)
+from tinygrad.codegen.plan import Plan, Tile, is_inlined, regions
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import NOOPT, ceildiv, prod
+from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.ops import AxisKind, Ops, UOp
 
 GROUP = 256  # threads of a work group
 ENOUGH = 1 << 15  # threads that keep a device busy
 TOGETHER = 64  # iterations of a reduction from which several threads share it
+VECTOR = 16  # bytes that a thread loads or stores at once
+SHARED = 4  # threads that use an element, from which copying it to local memory pays
+FAR = 1 << 40
+STEPS = 32  # most iterations of a reduction between two barriers
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+  """What a group copies of `operand` for one block of a reduction. `order`: the ranges it depends on, by their step in
+  device memory, least first; neighbouring threads copy neighbours along the first, `vector` elements each. `rows`: the
+  same ranges as they lie in local memory, innermost first, where a row is padded by `gap` elements; `offset`, `nbytes`:
+  where."""
+
+  operand: UOp
+  order: tuple[UOp, ...]
+  vector: int
+  rows: tuple[UOp, ...]
+  gap: int
+  offset: int
+  nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+  """A reduction in blocks: `length` iterations of its range `cut`, and all of those of its ranges after that. The group
+  copies the `panels` of a block, meets, and adds up from there."""
+
+  cut: UOp
+  length: int
+  panels: tuple[Panel, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
   """`shared`: the parallel ranges that groups and threads share out, outermost first, with the threads along each.
   `plan`: the tiles of all ranges, and the order of the parallel ranges that are left to loops. `lanes_first`: lanes are
-  neighbouring threads, for it is the reduction that reads along memory."""
+  neighbouring threads, for it is the reduction that reads along memory. `vectors`: of a range's copies, how many lie
+  side by side. `stagings`: by the ranges of a reduction."""
 
   shared: tuple[tuple[UOp, int], ...]
   lanes: int
   plan: Plan
   lanes_first: bool = False
+  vectors: Mapping[UOp, int] = field(default_factory=dict)
+  stagings: Mapping[tuple[UOp, ...], Staging] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+  """A thread's part of a range: its elements, where they are in what all threads have together, the same of the first
+  of each vector, the UPCAST ranges, and the condition that the elements exist, if they may not."""
+
+  value: UOp
+  local: Affine
+  first: Affine
+  ups: list[UOp]
+  exists: list[UOp]
 
 
 def power_of_two(n: int) -> int:
@@ -52,35 +112,125 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
     return Grid(tuple((r, 1) for r in ranges), 1, Plan(()))
   a = Analysis(tuple(stores))
   folds = [i for i in a.items if i.fold is not None and not is_inlined(i.fold)]
-  outer = {r for i in folds for r in i.ranges} & set(ranges) if folds else set(ranges)
+  outer = [r for r in ranges if not folds or any(r in i.ranges for i in folds)]
   main = max(folds, key=lambda i: i.work, default=None)
-  tiles: dict[UOp, Tile] = {}
-  lanes, lanes_first = 1, False
+  copies: dict[UOp, int] = {}
+  lanes, group, lanes_first = 1, GROUP, False
+  outputs = int(prod(size(r) for r in outer))
+  along = contiguous(a.items, outer) if outer else None
+  axes = sorted(outer, key=lambda r: (r is not along, -ranges.index(r)))
+  contraction = False
   if main is not None:
-    lanes_first = reads_along(main)
-    tiles = tile_for(main, None, 1, tuple(r for r in ranges if r in outer), target, EPILOGUE)
-    lanes = lanes_of(main, int(prod(size(r) for r in outer)), tiles, bool(outer != set(ranges)))
-  elif ranges and prod(size(r) for r in ranges) >= 8 * ENOUGH:
-    v = contiguous(a.items, ranges)
-    tiles = {v: Tile(min(4, power_of_two(size(v) // 64)))}
-  left = GROUP // lanes
-  threads: dict[UOp, int] = {}
-  along = contiguous(a.items, [r for r in ranges if r in outer]) if outer else None
-  for r in sorted((r for r in ranges if r in outer), key=lambda r: (r is not along, -ranges.index(r))):
-    steps = ceildiv(size(r), tiles.get(r, Tile()).size)
-    threads[r] = min(left, power_of_two(2 * steps - 1))
-    left //= threads[r]
+    assert main.fold is not None
+    together = sum(i.fold is not None and i.fold.src[1:] == main.fold.src[1:] for i in folds)
+    most = min((target.vector_registers - MAX_ROWS - 1) // together, EPILOGUE // max(a.items[-1].operations, 1))
+    most = min(most, 2 * EPILOGUE // max(main.operations, 1), max(outputs // ENOUGH, 4))
+    copies = shares(main, axes, {}, most, MAX_ROWS)
+    workers = outputs // max(int(prod(copies.values())), 1)
+    contraction = target.cooperates and len(outer) == len(ranges) and workers >= ENOUGH // 8
+    lanes = lanes_of(main, workers, len(outer) < len(ranges), prod(copies.values()) > SHARED)
+    lanes_first = lanes > 1 and reads_along(main)
+  elif ranges and outputs >= 8 * ENOUGH:
+    assert along is not None
+    copies = {along: min(4, power_of_two(size(along) // 64))}
+  stagings: dict[tuple[UOp, ...], Staging] = {}
+  if contraction:
+    group = max(min(GROUP, power_of_two(workers // 128)), 64)
+    threads = shares(main, axes, copies, group, group)
+    extents = {r: n * copies.get(r, 1) for r, n in threads.items()}
+    for own in dict.fromkeys(i.fold.src[1:] for i in folds if i.fold is not None):
+      of = [i for i in folds if i.fold is not None and i.fold.src[1:] == own]
+      if (staging := stage(of, a, threads, extents, target)) is not None:
+        stagings[own] = staging
+  if stagings:
+    lanes, lanes_first = 1, False
+  else:
+    threads = shares(None, axes, copies, GROUP // lanes, GROUP)
   fold_plans = {}
   for i in folds:
     assert i.fold is not None
-    order, tile = fold_plan(i, None, 1, tiles)
-    own = sorted(order, key=lambda r: (step_of(i, r) == 1, size(r)))
-    fold_plans[i.fold.src[1:]] = (tuple(own) if lanes > 1 else order, tile)
+    order, tile = fold_plan(i, None, 1, {r: Tile(n) for r, n in copies.items()})
+    if lanes > 1:
+      order = tuple(sorted(order, key=lambda r: (step_of(i, r) == 1, size(r))))
+    fold_plans[i.fold.src[1:]] = (order, Tile() if i.fold.src[1:] in stagings else tile)
   shared = tuple((r, threads[r]) for r in sorted(threads, key=lambda r: (r is along, ranges.index(r))))
   rest = [r for r in ranges if r not in outer]
   last = contiguous(a.items, rest) if rest else None
   looped = sorted(rest, key=lambda r: r is last)
-  return Grid(shared, lanes, Plan(tuple(looped), tiles, fold_plans), lanes_first)
+  plan = Plan(tuple(looped), {r: Tile(n) for r, n in copies.items()}, fold_plans)
+  return Grid(shared, lanes, plan, lanes_first, {r: aligned(r, n) for r, n in copies.items()}, stagings)
+
+
+def aligned(r: UOp, n: int) -> int:
+  """How many of n copies along r may lie side by side, so that none of them is beyond the end if the first is not."""
+  return math.gcd(n, 4, size(r)) if static(r) else 1
+
+
+def shares(item: Item | None, axes: Sequence[UOp], start: Mapping[UOp, int], limit: int, most: int) -> dict[UOp, int]:
+  """Powers of two by range, of which the product is at most `limit` and each at most `most`: from `start`, the range is
+  doubled that saves most loads (an operand is loaded once for all iterations along the ranges on which it does not
+  depend), if any does or `start` is given; the first range where it makes little difference."""
+  out = dict.fromkeys(axes, 1)
+
+  def loads(more: UOp | None) -> float:
+    extents = {r: n * start.get(r, 1) * (1 + (r is more)) for r, n in out.items()}
+    used = prod(efficiency(size(r), n) for r, n in extents.items())
+    return (
+      sum(1 / prod(n for r, n in extents.items() if r not in x.strides) for x in item.accesses) / used if item else 1
+    )
+
+  while 2 * prod(out.values()) <= limit:
+    open_axes = [r for r in axes if out[r] < most and out[r] * start.get(r, 1) < size(r)]
+    best = min(open_axes, key=lambda r: loads(r) * (0.9 if r is axes[0] else 1), default=None)
+    if best is None or (most == MAX_ROWS and loads(best) > 0.99 * loads(None)):
+      break
+    out[best] *= 2
+  return out
+
+
+def stage(
+  items: Sequence[Item], a: Analysis, threads: Mapping[UOp, int], extents: dict[UOp, int], target: Target
+) -> Staging | None:
+  """How the group reduces `items`, which share their own ranges, through local memory, if an operand is used by enough
+  of its threads. `extents`: what the group covers of each parallel range."""
+  assert items[0].fold is not None
+  own, known = items[0].fold.src[1:], {*threads, *items[0].fold.src[1:]}
+  operands = dict.fromkeys(x for i in items if known >= set(i.ranges) for x in Stages(a, target, 0).operands(i))
+  used: dict[UOp, list[Access]] = {}
+  for x in operands:
+    below = x.toposort()
+    loads = [a.access(u.src[0], u.dtype.itemsize) for u in below if u.op is Ops.LOAD]
+    users = prod(n for r, n in threads.items() if r not in a.deps[x])
+    spans = not a.deps[x].isdisjoint(own) and not a.deps[x].isdisjoint(threads)
+    if loads and spans and users >= SHARED and all(u.op is not Ops.FOLD for u in below):
+      used[x] = loads
+  row = sum(x.dtype.itemsize * int(prod(extents.get(r, 1) for r in a.deps[x])) for x in used)
+  left = min(STEPS, target.scratch // 2 // row) if row else 0
+  cut, length = own[0], 0
+  for cut in reversed(own):
+    length = size(cut) if static(cut) and size(cut) <= left else power_of_two(left)
+    extents[cut] = length
+    left //= max(length, 1)
+    if length < size(cut) or not static(cut):
+      break
+  if not used or prod(size(r) for r in own) == 0 or prod(extents.get(r, 1) for r in own) < SHARED:
+    return None
+  panels, offset = [], 0
+  for x, loads in used.items():
+    d = [r for r in (*threads, *own[own.index(cut) :]) if r in a.deps[x]]
+    order = sorted(d, key=lambda r: min((abs(y.strides[r] or FAR) for y in loads if r in y.strides), default=FAR))
+    # innermost what a thread reads as a vector, else what most threads read side by side
+    rows = sorted(d, key=lambda r: (r in own, -aligned(r, extents[r] // threads.get(r, 1)), -threads.get(r, 1)))
+    vector, gap = aligned(order[0], extents[order[0]]), 0 if rows[0] is order[0] else 4
+    for y in loads:
+      others = [s or 1 for r, s in y.strides.items() if r is not order[0]]
+      contiguous_here = y.strides.get(order[0]) == 1 and order[0] not in y.masked
+      vector = math.gcd(vector, *others) if contiguous_here else 1
+    elements = (round_up(extents[rows[0]], 4) + gap) * int(prod(extents[r] for r in rows[1:]))
+    nbytes = round_up(elements * x.dtype.itemsize, 64)
+    panels.append(Panel(x, tuple(order), vector, tuple(rows), gap, offset, nbytes))
+    offset += nbytes
+  return Staging(cut, length, tuple(panels)) if offset <= target.scratch else None
 
 
 def step_of(item: Item, r: UOp) -> int | None:
@@ -97,15 +247,14 @@ def contiguous(items: Sequence[Item], ranges: Sequence[UOp]) -> UOp:
   return max(reversed(ranges), key=weight)
 
 
-def lanes_of(main: Item, outputs: int, tiles: dict[UOp, Tile], inner: bool) -> int:
+def lanes_of(main: Item, workers: int, inner: bool, reused: bool) -> int:
   """How many threads share each reduction: where rows are computed with their reductions, where a reduction reads
-  along memory, or where there are too few outputs for as many threads."""
+  along memory what is used once, or where there are too few outputs for as many threads."""
   assert main.fold is not None
   length = int(prod(size(r) for r in main.fold.src[1:]))
   if length < TOGETHER or not all(static(r) for r in main.fold.src[1:]):
     return 1
-  workers = outputs // max(int(prod(t.size for t in tiles.values())), 1)
-  if inner or workers < ENOUGH // 8 or reads_along(main):
+  if inner or workers < ENOUGH // 8 or (reads_along(main) and not reused):
     return min(GROUP, power_of_two(length // 4), max(power_of_two(4 * ENOUGH // max(workers, 1)), 32))
   return 1
 
@@ -125,6 +274,11 @@ class GridEmitter(Emitter):
     super().__init__(lambda stores, taken: Plan(tuple(stores[0].src[2:])), first)
     self.target = target
     self.guards: list[UOp] = []  # conditions of a store, beside its own
+    self.sides: dict[UOp, int] = {}  # UPCAST range of elements side by side -> how many
+    self.local: dict[UOp, Affine] = {}  # shared range -> where in the group's part of it this thread's elements are
+    self.starts: dict[UOp, Affine] = {}  # shared range -> where the group's part of it begins
+    self.mapping: dict[UOp, UOp] = {}  # shared range -> this thread's elements
+    self.grid = Grid((), 1, Plan(()))
     self.lane: UOp = index(0)
     self.thread: UOp = index(0)
     self.lanes = self.threads = 1
@@ -132,8 +286,9 @@ class GridEmitter(Emitter):
 
   def kernel(self, stores: Sequence[UOp]) -> None:
     assert not self.root.out or self.stack == [self.root], "one nest a kernel"
-    grid = plan_grid(stores, self.target)
-    counts = [max(ceildiv(size(r), grid.plan.tiles.get(r, Tile()).size * n), 1) for r, n in grid.shared]
+    grid = self.grid = plan_grid(stores, self.target)
+    copies = {r: grid.plan.tiles.get(r, Tile()).copies for r, _ in grid.shared}
+    counts = [max(ceildiv(size(r), copies[r] * n), 1) for r, n in grid.shared]
     self.threads, self.lanes = int(prod(n for _, n in grid.shared)), grid.lanes
     local = (self.lanes, self.threads) if grid.lanes_first else (self.threads, self.lanes)
     with (
@@ -143,35 +298,43 @@ class GridEmitter(Emitter):
     ):
       self.lane, self.thread = (first, second) if grid.lanes_first else (second, first)
       self.floor = len(self.stack) - 1
-      mapping: dict[UOp, UOp] = {}
       group_stride, thread_stride = int(prod(counts)), self.threads
       for (r, n), count in zip(grid.shared, counts):
         group_stride, thread_stride = group_stride // count, thread_stride // n
-        mapping[r] = self.share(
-          r, digit(group, group_stride, count), digit(self.thread, thread_stride, n), n, grid.plan.tiles.get(r, Tile())
-        )[0]
-      self.nest(stores, grid.plan, 0, mapping)
+        self.starts[r] = affine(digit(group, group_stride, count), {}).scaled(n * copies[r])
+        part = self.share(r, self.starts[r], digit(self.thread, thread_stride, n), n, copies[r], grid.vectors.get(r, 1))
+        self.mapping[r], self.local[r] = part.value, part.local
+        self.guards += part.exists
+      self.nest(stores, grid.plan, 0, self.mapping)
 
-  def share(self, r: UOp, step: UOp, worker: UOp, workers: int, tile: Tile) -> tuple[UOp, UOp | None, UOp | None]:
-    """(the element of `r` that a worker has at a step, its UPCAST range, the condition that it exists): workers take
-    neighbours, a worker's copies lie `workers` apart."""
-    at = Affine(0).plus(affine(step, self.affine_memo), tile.copies * workers).plus(affine(worker, self.affine_memo))
-    copies = None
-    if tile.copies > 1:
-      copies = UOp.new(Ops.RANGE, dtypes.index, (index(tile.copies),), (next(self.ids), AxisKind.UPCAST))
-      self.unrolled.append(copies)
-      self.unrolled_bits |= self.bit(copies)
-      at = at.plus(Affine(0, {copies: workers}))
-    out, end = at.uop(), r.src[0]
-    if end.op is Ops.CONST and affine(out, self.affine_memo).bounds()[1] < end.arg:
-      return out, copies, None
-    exists = UOp.new(Ops.CMPLT, dtypes.bool, (out, end))
-    last = affine(end, self.affine_memo).plus(Affine(-1)).uop()
-    out = UOp.new(Ops.MIN, dtypes.index, (out, last))
-    if last.vmin < 0:
-      out = UOp.new(Ops.MAX, dtypes.index, (out, index(0)))
-    self.guards.append(exists)
-    return out, copies, exists
+  def share(self, r: UOp, start: Affine, worker: UOp, workers: int, copies: int, vector: int = 1) -> Part:
+    """The part of `r` from `start` that one of `workers` has: they take neighbours (or neighbouring vectors), and a
+    worker's copies lie `workers` apart."""
+    at = affine(worker, {})
+    ups = [index(0), index(0)]
+    for i, n in enumerate((copies // vector, vector)):
+      if n > 1:
+        ups[i] = UOp.new(Ops.RANGE, dtypes.index, (index(n),), (next(self.ids), AxisKind.UPCAST))
+        self.unrolled.append(ups[i])
+        self.unrolled_bits |= self.bit(ups[i])
+    at = at.plus(affine(ups[0], {}), workers)
+    if vector > 1:
+      self.sides[ups[1]] = vector
+    place = Affine(start.const // vector, {x: c // vector for x, c in start.terms.items()}).plus(at)
+    out, end, exists = place.uop(), r.src[0] if vector == 1 else index(size(r) // vector), []
+    if end.op is not Ops.CONST or place.bounds()[1] >= end.arg:
+      exists.append(UOp.new(Ops.CMPLT, dtypes.bool, (out, end)))
+      last = affine(end, self.affine_memo).plus(Affine(-1)).uop()
+      out = UOp.new(Ops.MIN, dtypes.index, (out, last))
+      if last.vmin < 0:
+        out = UOp.new(Ops.MAX, dtypes.index, (out, index(0)))
+    side = affine(ups[1], {})
+    value = affine(out, self.affine_memo).scaled(vector).plus(side).uop()
+    return Part(value, at.scaled(vector).plus(side), at.scaled(vector), ups, exists)
+
+  def drop(self, part: Part) -> None:
+    for u in part.ups:
+      self.forget(u if u.op is Ops.RANGE else None, None)
 
   def steps(self, r: UOp, share: int) -> UOp:
     """How often each of the lanes takes its share of `r`."""
@@ -186,12 +349,14 @@ class GridEmitter(Emitter):
       super().nest(stores, plan, level, mapping)
       return
     r, before = plan.order[level], len(self.guards)
-    tile = plan.tiles.get(r, Tile())
-    with self.loop(self.steps(r, tile.copies * self.lanes), AxisKind.LOOP) as counter:
+    copies = plan.tiles.get(r, Tile()).copies
+    with self.loop(self.steps(r, copies * self.lanes), AxisKind.LOOP) as counter:
       self.spread_loops.add(counter)
-      at, copies, _ = self.share(r, counter, self.lane, self.lanes, tile)
-      super().nest(stores, plan, level + 1, {**(mapping or {}), r: at})
-      self.forget(copies, None)
+      start = affine(counter, {}).scaled(copies * self.lanes)
+      part = self.share(r, start, self.lane, self.lanes, copies, self.grid.vectors.get(r, 1))
+      self.guards += part.exists
+      super().nest(stores, plan, level + 1, {**(mapping or {}), r: part.value})
+      self.drop(part)
     del self.guards[before:]
 
   def leaf(self, stores: Sequence[UOp], plan: Plan) -> None:
@@ -199,6 +364,51 @@ class GridEmitter(Emitter):
     if self.lanes > 1 and not plan.order:
       guards.append(UOp.new(Ops.CMPEQ, dtypes.bool, (self.lane, index(0))))
     super().leaf([guarded(s, guards) for s in stores], plan)
+
+  # ---- vectors
+
+  def beside(self, where: UOp, env: Env, other: Sequence[UOp] = ()) -> tuple[UOp, int] | None:
+    """(UPCAST range, elements) along which the access is an aligned vector, under one condition for all of it."""
+    for lane, count in self.sides.items():
+      n, bit = min(count, VECTOR // where.dtype.itemsize), self.bits[lane]
+      if lane not in env or n < 2 or any(self.deps(x) & bit for x in (where.src[0], *where.src[2:], *other)):
+        continue
+      form = affine(where.src[1], self.affine_memo)
+      if form.terms.get(lane) != 1 or any(x is not lane and self.deps(x) & bit for x in form.terms):
+        continue
+      form = self.resolve(form, {r: at for r, at in env.items() if r is not lane})
+      if form.const % n == 0 and all(c % n == 0 for x, c in form.terms.items() if x is not lane):
+        return lane, n
+    return None
+
+  def load(self, u: UOp, env: Env) -> UOp:
+    if (found := self.beside(u.src[0], env, u.src[1:])) is None:
+      return super().load(u, env)
+    lane, n = found
+    first = {**env, lane: env[lane] // n * n}
+    memory, base, _, mask, safe = self.reach(u.src[0], first)
+    if mask is not None and mask.op is Ops.CONST:
+      return super().load(u, env)
+    src = [self.place(u.dtype, n, memory, base, 1, mask)]
+    if mask is not None and len(u.src) > 1:
+      src.append(self.spread(self.emit(u.src[1], first), n))
+    here = self.stack[-1] if not safe or memory.op is Ops.SCRATCH else None
+    whole = self.node(Ops.LOAD, src[0].dtype, tuple(src), None, here)
+    return self.node(Ops.EXTRACT, u.dtype, (whole,), (env[lane] % n,))
+
+  def store(self, u: UOp, env: Env) -> None:
+    """A vector is stored with its last element."""
+    if (found := self.beside(u.src[0], env)) is None:
+      super().store(u, env)
+      return
+    lane, n = found
+    if (env[lane] + 1) % n:
+      return
+    values = [self.value(u.src[1], {**env, lane: env[lane] + 1 - n + i}) for i in range(n)]
+    memory, base, _, mask, _ = self.reach(u.src[0], {**env, lane: env[lane] + 1 - n})
+    if mask is None or mask.op is not Ops.CONST:
+      where = self.place(values[0].dtype, n, memory, base, 1, mask)
+      self.put(UOp.new(Ops.STORE, dtypes.void, (where, self.node(Ops.VECTORIZE, where.dtype, tuple(values)))))
 
   # ---- reductions
 
@@ -219,10 +429,13 @@ class GridEmitter(Emitter):
     outer: list[Env],
     registers: list[list[list[UOp]]],
   ) -> None:
+    if (staging := self.grid.stagings.get(group[0].src[1:])) is not None:
+      self.staged(group, staging, {}, outer, registers)
+      return
     if len(order) > 1 or not self.cooperates(self.deps(group[0])):
       super()._fold_loops(group, order, tile, mapping, outer, registers)
       return
-    r, before = order[0], len(self.guards)
+    r = order[0]
     steps = self.steps(r, tile.copies * self.lanes)
     blocks, length = 1, steps
     if steps.op is Ops.CONST and steps.arg >= 8 * BLOCK:  # a long sum in parts of like size, for accuracy
@@ -231,14 +444,100 @@ class GridEmitter(Emitter):
     with self.loop(index(blocks), AxisKind.REDUCE) as block:
       with self.loop(length, AxisKind.REDUCE) as counter:
         self.spread_loops |= {block, counter}
-        step = Affine(0).plus(affine(block, {}), length.arg).plus(affine(counter, {})).uop() if blocks > 1 else counter
-        at, copies, exists = self.share(r, step, self.lane, self.lanes, tile)
-        del self.guards[before:]
-        values = [substitute(f.src[0], {**mapping, r: at}) for f in group]
-        self.accumulate_tile(group, values, (copies, tile.copies), exists, outer, registers)
-        self.forget(copies, None)
+        step = affine(counter, {}).plus(affine(block, {}), length.arg) if blocks > 1 else affine(counter, {})
+        part = self.share(r, step.scaled(tile.copies * self.lanes), self.lane, self.lanes, tile.copies)
+        values = [substitute(f.src[0], {**mapping, r: part.value}) for f in group]
+        exists = part.exists[0] if part.exists else None
+        up = part.ups[0] if tile.copies > 1 else None
+        self.accumulate_tile(group, values, (up, tile.copies), exists, outer, registers)
+        self.drop(part)
       if blocks > 1:
         self.flush(group, registers)
+
+  def staged(
+    self,
+    group: list[UOp],
+    s: Staging,
+    counters: dict[UOp, UOp],
+    outer: list[Env],
+    registers: list[list[list[UOp]]],
+  ) -> None:
+    """Reductions through local memory: loops over the ranges before the one that is cut, then its blocks."""
+    own = group[0].src[1:]
+    if (r := own[len(counters)]) is not s.cut:
+      with self.loop(r.src[0], AxisKind.REDUCE) as counter:
+        self.staged(group, s, {**counters, r: counter}, outer, registers)
+      return
+    for region in regions(r.src[0], Tile(s.length)):
+      for blocks, part in _blocks(region):
+        with self.loop(index(blocks), AxisKind.REDUCE) as block:
+          with self.loop(part.count, AxisKind.REDUCE) as counter:
+            step = affine(counter, {})
+            if blocks > 1:
+              step = step.plus(affine(block, {}), part.count.arg)
+            start = affine(part.base, self.affine_memo).plus(step, part.tile.size)
+            self.block(group, s, {**counters, r: start.uop()}, part.tile.size, outer, registers)
+          if blocks > 1:
+            self.flush(group, registers)
+
+  def block(
+    self,
+    group: list[UOp],
+    s: Staging,
+    counters: dict[UOp, UOp],
+    length: int,
+    outer: list[Env],
+    registers: list[list[list[UOp]]],
+  ) -> None:
+    """One block: `counters` gives the reduction's ranges up to that which is cut, of which it is where the block
+    begins."""
+    own = group[0].src[1:]
+    inner = own[own.index(s.cut) + 1 :]
+    extents = {r: n * self.grid.plan.tiles.get(r, Tile()).copies for r, n in self.grid.shared}
+    extents |= {s.cut: length, **{r: size(r) for r in inner}}
+    copied = [(p, *self.fill(p, {**counters, **dict.fromkeys(inner, index(0))}, extents)) for p in s.panels]
+    self.barrier()
+    with contextlib.ExitStack() as loops:
+      local = dict(self.local)
+      for r in (s.cut, *inner):
+        local[r] = affine(loops.enter_context(self.loop(index(extents[r]), AxisKind.REDUCE)), {})
+        counters = {**counters, r: affine(counters.get(r, index(0)), {}).plus(local[r]).uop()}
+      reads = dict(counters)
+      for p, memory, strides in copied:
+        place = functools.reduce(lambda at, r: at.plus(local[r], strides[r]), p.rows, Affine(0))
+        where = UOp.new(Ops.INDEX, memory.dtype, (memory, place.uop()))
+        reads[substitute(p.operand, self.mapping)] = UOp.new(Ops.LOAD, memory.dtype, (where,))
+      values = [substitute(f.src[0], reads) for f in group]
+      self.accumulate_tile(group, values, (None, 1), None, outer, registers)
+    self.barrier()
+
+  def fill(self, p: Panel, counters: Mapping[UOp, UOp], extents: Mapping[UOp, int]) -> tuple[UOp, dict[UOp, int]]:
+    """All threads of the group copy one panel: (its memory, step in it along each range)."""
+    strides, elements = {}, 1
+    for r in p.rows:
+      strides[r] = elements
+      elements *= extents[r] if elements > 1 else round_up(extents[r], 4) + p.gap
+    memory = self.scratch(p.operand.dtype, p.offset, p.nbytes)
+    inside, place, guards, parts = dict(counters), Affine(0), [], []
+    left, stride = self.threads, 1
+    for r in p.order:
+      vector = math.gcd(p.vector, extents[r]) if r is p.order[0] else 1
+      workers = left if r is p.order[-1] else min(left, power_of_two(2 * ceildiv(extents[r], vector) - 1))
+      copies = ceildiv(extents[r], workers * vector) * vector
+      start = self.starts[r] if r in self.starts else affine(counters[r], {})
+      part = self.share(r, start, digit(self.thread, stride, workers), workers, copies, vector)
+      parts.append(part)
+      inside[r], place = part.value, place.plus(part.local, strides[r])
+      if copies * workers > extents[r]:
+        guards.append(UOp.new(Ops.CMPLT, dtypes.bool, (part.first.uop(), index(extents[r]))))
+      left, stride = left // workers, stride * workers
+    where = UOp.new(Ops.INDEX, memory.dtype, (memory, place.uop()))
+    copy = guarded(UOp.new(Ops.STORE, dtypes.void, (where, substitute(p.operand, inside))), guards)
+    for env in self.environments(self.deps(copy)):
+      self.store(copy, env)
+    for part in parts:
+      self.drop(part)
+    return memory, strides
 
   def across(self, results: Sequence[tuple[UOp, object, UOp]]) -> Iterator[tuple[object, UOp]]:
     """The lanes' parts, reduced in scratch memory by halves."""

@@ -382,6 +382,7 @@ class Target:
   vector_registers: int = 16
   scratch: int = 0  # fast memory for staged operands, per worker
   threads: bool = False  # grid of threads (GPU) rather than loops
+  cooperates: bool = True  # threads of a group gain by copying to scratch memory what they share
   shares: bool = False  # threads of the device may share a kernel out (CPU)
   features: tuple[str, ...] = ()
   float64: bool = True

@@ -89,6 +89,7 @@ class CRenderer:
     self.vectors: dict[UOp, list[str]] = {}  # what an aligned INDEX of neighbours points at
     self.body: list[str] = []
     self.depth, self.count = 1, 0
+    self.taken = {u.arg[0] for u in linear if u.op is Ops.VARIABLE}
     self.dims = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}
     self.shared = 0
 
@@ -116,7 +117,8 @@ class CRenderer:
 
   def fresh(self, prefix: str) -> str:
     self.count += 1
-    return f"{prefix}{self.count}"
+    name = f"{prefix}{self.count}"
+    return self.fresh(prefix) if name in self.taken else name
 
   def line(self, text: str) -> None:
     self.body.append("  " * self.depth + text)

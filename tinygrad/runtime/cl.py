@@ -114,7 +114,8 @@ class CL(QueueDevice):
     self.context, self.device = context, devices[number]
     self.description = f"{len(devices)} of {', '.join(sorted({d.name for d in devices}))}"
     self.queue = cl.CommandQueue(context, self.device)
-    self.target = Target("CL", vector_registers=64, scratch=min(self.device.local_mem_size, 48 << 10), threads=True)
+    scratch, gpu = min(self.device.local_mem_size, 48 << 10), bool(self.device.type & cl.device_type.GPU)
+    self.target = Target("CL", vector_registers=64, scratch=scratch, threads=True, cooperates=gpu)
 
   def wait(self) -> None:
     try:

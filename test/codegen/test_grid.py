@@ -1,0 +1,467 @@
+"""Grids of threads: every kernel's linear code is run here thread by thread, and its use of local memory is watched."""
+
+import importlib.util
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, run, sink, store
+from test_random_kernels import Case
+
+from tinygrad.codegen import grid, lower_kernel
+from tinygrad.codegen.grid import plan_grid
+from tinygrad.device import Device, Target
+from tinygrad.dtype import dtypes, to_numpy_dtype
+from tinygrad.uop import AxisKind, Ops, UOp
+
+GRID = Target("GRID", vector_registers=96, scratch=48 << 10, threads=True)
+SMALL = Target("SMALL", vector_registers=32, scratch=8 << 10, threads=True)
+
+
+# ---------------------------------------------------------------- a machine for linear code
+
+BINARY: dict[Ops, Any] = {
+  Ops.ADD: lambda x, y: x + y,
+  Ops.SUB: lambda x, y: x - y,
+  Ops.MUL: lambda x, y: x * y,
+  Ops.FDIV: lambda x, y: x / y,
+  Ops.MAX: max,
+  Ops.MIN: min,
+  Ops.IDIV: lambda x, y: x // y,  # of what is not negative, here
+  Ops.MOD: lambda x, y: x % y,
+  Ops.CMPLT: lambda x, y: x < y,
+  Ops.CMPEQ: lambda x, y: x == y,
+  Ops.CMPNE: lambda x, y: x != y,
+  Ops.AND: lambda x, y: x & y,
+  Ops.OR: lambda x, y: x | y,
+  Ops.SHR: lambda x, y: x >> y,
+}
+
+
+class Race(Exception):
+  """Two threads met at one place of local memory between two barriers, and one of them wrote."""
+
+
+class Group:
+  """The local memory of a work group, and who came where since the last barrier."""
+
+  def __init__(self) -> None:
+    self.memory: dict[int, Any] = {}
+    self.readers: dict[int, set[int]] = {}
+    self.writers: dict[int, set[int]] = {}
+
+  def next_phase(self) -> None:
+    self.readers, self.writers = {}, {}
+
+  def read(self, at: int, thread: int) -> Any:
+    if self.writers.get(at, {thread}) != {thread}:
+      raise Race(f"byte {at} is read by thread {thread} and written by {self.writers[at]}")
+    self.readers.setdefault(at, set()).add(thread)
+    if at not in self.memory:
+      raise Race(f"byte {at} is read by thread {thread} before anybody has written it")
+    return self.memory[at]
+
+  def write(self, at: int, value: Any, thread: int) -> None:
+    for who in (self.readers, self.writers):
+      if who.get(at, {thread}) != {thread}:
+        raise Race(f"byte {at} is written by thread {thread} and used by {who[at]}")
+    self.writers[at] = {thread}
+    self.memory[at] = value
+
+
+class Thread:
+  """One thread of one group; `run` stops at every barrier."""
+
+  def __init__(
+    self,
+    linear: Sequence[UOp],
+    buffers: list[np.ndarray],
+    group: Group,
+    place: tuple[int, int],
+    variables: dict[str, int],
+  ) -> None:
+    self.linear, self.buffers, self.group = linear, buffers, group
+    self.number, self.thread = place
+    self.values: dict[UOp, tuple[Any, ...]] = {}
+    self.registers: dict[UOp, tuple[Any, ...]] = {}
+    self.variables = variables
+    self.ends: dict[int, int] = {}
+    opened = []
+    for i, u in enumerate(linear):
+      if u.op is Ops.RANGE:
+        opened.append(i)
+      elif u.op is Ops.ENDRANGE:
+        self.ends[opened.pop()] = i
+
+  def lanes(self, u: UOp, count: int = 1) -> tuple[Any, ...]:
+    xs = (u.arg,) * u.dtype.count if u.op is Ops.CONST else self.values[u]
+    return xs * count if len(xs) == 1 else xs
+
+  def run(self, first: int = 0, last: int | None = None, left: int | None = None) -> Iterator[None]:
+    """From one op to another; `left`: what LOCAL ranges further in have to tell of this thread's number."""
+    i, left = first, self.thread if left is None else left
+    while i < (len(self.linear) if last is None else last):
+      u = self.linear[i]
+      if u.op is Ops.BARRIER:
+        yield
+      elif u.op is Ops.RANGE:
+        end = self.lanes(u.src[0])[0]
+        numbers: Sequence[int] = range(end)
+        inner = left
+        if u.arg[1] is AxisKind.GLOBAL:
+          numbers = (self.number,)
+        elif u.arg[1] is AxisKind.LOCAL:
+          numbers, inner = (left % end,), left // end
+        for n in numbers:
+          self.values[u] = (n,)
+          yield from self.run(i + 1, self.ends[i], inner)
+        i = self.ends[i]
+      else:
+        self.one(u)
+      i += 1
+
+  def one(self, u: UOp) -> None:
+    n = u.dtype.count
+    match u.op:
+      case Ops.PARAM | Ops.SCRATCH | Ops.ACC:
+        self.values[u] = (None,)
+      case Ops.VARIABLE:
+        self.values[u] = (self.variables[u.arg[0]],)
+      case Ops.INDEX:
+        base = self.lanes(u.src[1])
+        offsets = base if len(base) == n else tuple(base[0] + i for i in range(n))
+        if n > 1 and len(base) == 1:
+          assert base[0] % n == 0, "a vector is aligned"
+        self.values[u] = tuple(zip(offsets, self.lanes(u.src[2], n) if len(u.src) > 2 else (True,) * n, strict=True))
+      case Ops.LOAD if u.src[0].op is Ops.ACC:
+        self.values[u] = self.registers[u.src[0]]
+      case Ops.LOAD:
+        other = self.lanes(u.src[1], n) if len(u.src) > 1 else (0,) * n
+        self.values[u] = tuple(
+          self.read(u.src[0].src[0], at) if valid else x
+          for (at, valid), x in zip(self.values[u.src[0]], other, strict=True)
+        )
+      case Ops.STORE if u.src[0].op is Ops.ACC:
+        self.registers[u.src[0]] = self.lanes(u.src[1], u.src[0].dtype.count)
+      case Ops.STORE:
+        for (at, valid), x in zip(self.values[u.src[0]], self.lanes(u.src[1]), strict=True):
+          if valid:
+            self.write(u.src[0].src[0], at, x)
+      case Ops.VECTORIZE:
+        xs = tuple(x for s in u.src for x in self.lanes(s))
+        self.values[u] = xs if len(xs) == n else xs * n
+      case Ops.EXTRACT:
+        xs = tuple(x for s in u.src for x in self.lanes(s))
+        self.values[u] = tuple(xs[i] for i in u.arg)
+      case Ops.WHERE:
+        self.values[u] = tuple(x if c else y for c, x, y in zip(*(self.lanes(s, n) for s in u.src), strict=True))
+      case Ops.CAST:
+        kind = to_numpy_dtype(u.dtype.scalar()) if u.dtype.scalar() is not dtypes.index else np.int64
+        self.values[u] = tuple(
+          kind.type(x).item() if isinstance(kind, np.dtype) else int(x) for x in self.lanes(u.src[0])
+        )
+      case _:
+        self.values[u] = tuple(BINARY[u.op](x, y) for x, y in zip(*(self.lanes(s, n) for s in u.src), strict=True))
+
+  def read(self, memory: UOp, at: int) -> Any:
+    if memory.op is Ops.SCRATCH:
+      assert 0 <= at * memory.dtype.itemsize < memory.arg[2], "within its local memory"
+      return self.group.read(memory.arg[0] + at * memory.dtype.itemsize, self.thread)
+    assert 0 <= at < memory.arg.size, "within its buffer"
+    return self.buffers[memory.arg.slot].ravel()[at].item()
+
+  def write(self, memory: UOp, at: int, value: Any) -> None:
+    if memory.op is Ops.SCRATCH:
+      assert 0 <= at * memory.dtype.itemsize < memory.arg[2], "within its local memory"
+      self.group.write(memory.arg[0] + at * memory.dtype.itemsize, value, self.thread)
+      return
+    assert 0 <= at < memory.arg.size, "within its buffer"
+    self.buffers[memory.arg.slot][at] = value
+
+
+def simulate(linear: Sequence[UOp], arrays: Sequence[np.ndarray], out: np.ndarray, variables: dict[str, int], seed=0):
+  """Slot 0 after the kernel: the groups one after the other, the threads of a group in any order from barrier to
+  barrier. Raises Race; and AssertionError where a thread is at another barrier than the rest."""
+  rng = random.Random(seed)
+  sizes = {k: [u.src[0].arg for u in linear if u.op is Ops.RANGE and u.arg[1] is k] for k in AxisKind}
+  for number in range(math.prod(sizes[AxisKind.GLOBAL])):
+    group, threads = Group(), []
+    for t in range(math.prod(sizes[AxisKind.LOCAL])):
+      threads.append(Thread(linear, [out, *arrays], group, (number, t), variables).run())
+    while threads:
+      rng.shuffle(threads)
+      still = [t for t in threads if next(t, "end") is None]
+      assert len(still) in (0, len(threads)), "all threads of a group come to a barrier"
+      threads = still
+      group.next_phase()
+  return out
+
+
+def check(ast: UOp, arrays: Sequence[np.ndarray], variables: dict[str, int] | None = None, target: Target = GRID):
+  """The kernel's linear code gives what numpy gives; the code."""
+  linear = lower_kernel(ast, target)
+  first = ast.src[0].src[0].src[0]
+  out = np.full(first.arg.size, 77).astype(to_numpy_dtype(first.dtype))
+  got = simulate(linear, arrays, out, variables or {})
+  np.testing.assert_allclose(got, evaluate(ast, arrays, variables), rtol=1e-4, atol=1e-4)
+  return linear
+
+
+def normal(*shape, dtype=np.float32):
+  return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
+
+
+def matmul(m, n, k, a="mk", b="kn", dtype=np.float32):
+  sizes = {"m": m, "n": n, "k": k}
+  ranges = {"m": loop(m, 0), "n": loop(n, 1), "k": reduce(k, 2)}
+  arrays = [normal(*(sizes[c] for c in order), dtype=dtype) for order in (a, b)]
+  x, y = (
+    load(i + 1, array, dot((ranges[order[0]], sizes[order[1]]), (ranges[order[1]], 1)))
+    for i, (array, order) in enumerate(zip(arrays, (a, b)))
+  )
+  value = fold(Ops.ADD, op(Ops.MUL, x, y), ranges["k"])
+  return sink(store(dot((ranges["m"], n), (ranges["n"], 1)), value, ranges["m"], ranges["n"], size=m * n)), arrays
+
+
+@pytest.fixture
+def eager(monkeypatch):
+  """Small kernels are planned as if they were large: they have enough outputs for tiles and for local memory."""
+  monkeypatch.setattr(grid, "ENOUGH", 1)
+
+
+def count(linear, *ops):
+  return sum(u.op in ops for u in linear)
+
+
+LAYOUTS = [("mk", "kn"), ("mk", "nk"), ("km", "kn"), ("km", "nk")]
+
+
+@pytest.mark.parametrize("layouts", LAYOUTS)
+@pytest.mark.parametrize(
+  ("sizes", "target"), [((24, 20, 16), GRID), ((17, 13, 11), GRID), ((7, 34, 37), SMALL), ((36, 40, 33), SMALL)]
+)
+def test_matmul_through_local_memory(eager, sizes, target, layouts):
+  assert count(check(*matmul(*sizes, *layouts), target=target), Ops.BARRIER) >= 2
+
+
+def test_an_uncooperative_target_reads_device_memory(eager):
+  target = Target("POCL", vector_registers=64, scratch=48 << 10, threads=True, cooperates=False)
+  assert count(check(*matmul(24, 20, 16), target=target), Ops.BARRIER, Ops.SCRATCH) == 0
+
+
+def without(linear: list[UOp], number: int) -> list[UOp]:
+  """The linear code without one of its barriers."""
+  at = [i for i, u in enumerate(linear) if u.op is Ops.BARRIER][number]
+  return linear[:at] + linear[at + 1 :]
+
+
+def runs(linear, arrays, size):
+  return simulate(linear, arrays, np.zeros(size, np.float32), {})
+
+
+@pytest.mark.parametrize("layouts", LAYOUTS[:2])
+def test_both_barriers_of_a_block_are_needed(eager, layouts):
+  ast, arrays = matmul(16, 16, 128, *layouts)  # several whole blocks
+  linear = lower_kernel(ast, SMALL)
+  assert count(linear, Ops.BARRIER) == 2
+  runs(linear, arrays, 256)
+  for number in range(2):
+    with pytest.raises(Race, match="is (read|written) by thread"):
+      runs(without(linear, number), arrays, 256)
+
+
+def normalised(rows, columns):
+  """Like a softmax: two reductions of a row, and then the row."""
+  x = normal(rows, columns)
+  i, j, k = loop(rows, 0), loop(columns, 1), reduce(columns, 2)
+
+  def at(r):
+    return load(1, x, dot((i, columns), (r, 1)))
+
+  top = fold(Ops.MAX, at(k), k)
+  total = fold(Ops.ADD, op(Ops.MUL, op(Ops.SUB, at(k), top), at(k)), k)
+  value = op(Ops.FDIV, op(Ops.SUB, at(j), top), total)
+  return sink(store(dot((i, columns), (j, 1)), value, i, j, size=rows * columns)), [x]
+
+
+@pytest.mark.parametrize("columns", [64, 70, 101])
+def test_lanes_that_share_a_row(columns):
+  ast, arrays = normalised(3, columns)
+  linear = check(ast, arrays)
+  barriers = count(linear, Ops.BARRIER)
+  assert barriers > 4
+  for number in range(1, barriers - 1):  # the first has nothing before it
+    with pytest.raises(Race):
+      runs(without(linear, number), arrays, 3 * columns)
+
+
+def test_a_thread_that_skips_a_barrier_is_caught(eager):
+  ast, arrays = matmul(16, 16, 16)
+  linear = lower_kernel(ast, SMALL)
+  lane = next(u for u in linear if u.op is Ops.RANGE and u.arg[1] is AxisKind.LOCAL)
+  barrier = next(i for i, u in enumerate(linear) if u.op is Ops.BARRIER)
+  some = UOp.new(Ops.RANGE, dtypes.index, (lane,), (999, AxisKind.LOOP))  # thread 0 never enters it
+  end = UOp.new(Ops.ENDRANGE, dtypes.void, (some,))
+  with pytest.raises((Race, AssertionError), match="come to a barrier|by thread"):
+    runs([*linear[:barrier], some, linear[barrier], end, *linear[barrier + 1 :]], arrays, 256)
+
+
+def test_batches_prologues_epilogues_and_masks(eager):
+  a, b, bias = normal(2, 9, 14), normal(2, 14, 12), normal(12)
+  g, m, n, k = loop(2, 0), loop(9, 1), loop(12, 2), reduce(14, 3)
+  inside = op(Ops.CMPLT, op(Ops.ADD, m, k), num(16))
+  x = load(1, a, dot((g, 126), (m, 14), (k, 1)), inside)
+  x = op(Ops.SUB, x, op(Ops.MUL, x, x))
+  y = op(Ops.MUL, load(2, b, dot((g, 168), (k, 12), (n, 1))), UOp.const(dtypes.float32, 0.5))
+  value = op(
+    Ops.MAX, op(Ops.ADD, fold(Ops.ADD, op(Ops.MUL, x, y), k), load(3, bias, n)), UOp.const(dtypes.float32, 0.0)
+  )
+  linear = check(sink(store(dot((g, 108), (m, 12), (n, 1)), value, g, m, n, size=216)), [a, b, bias], target=SMALL)
+  assert count(linear, Ops.BARRIER) >= 2
+  start = next(n for n, u in enumerate(linear) if u.op is Ops.BARRIER)
+  assert count(linear[:start], Ops.SUB) and not count(linear[start:], Ops.SUB), "the group computes the prologue once"
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_convolution_through_local_memory(eager, padding):
+  n, ci, co, height, width = 2, 3, 6, 5, 8
+  x, w = normal(n, ci, height, width), normal(co, ci, 3, 3)
+  oh, ow = height - 2 + 2 * padding, width - 2 + 2 * padding
+  b, o, h, q = loop(n, 0), loop(co, 1), loop(oh, 2), loop(ow, 3)
+  c, kh, kw = reduce(ci, 4), reduce(3, 5), reduce(3, 6)
+  y, z = op(Ops.SUB, op(Ops.ADD, h, kh), num(padding)), op(Ops.SUB, op(Ops.ADD, q, kw), num(padding))
+
+  def within(v, end):
+    return op(Ops.AND, op(Ops.CMPLT, num(-1), v), op(Ops.CMPLT, v, num(end)))
+
+  valid = op(Ops.AND, within(y, height), within(z, width)) if padding else None
+  at = dot((b, ci * height * width), (c, height * width), (y, width), (z, 1))
+  weight = load(2, w, dot((o, ci * 9), (c, 9), (kh, 3), (kw, 1)))
+  value = fold(Ops.ADD, op(Ops.MUL, load(1, x, at, valid), weight), c, kh, kw)
+  out = dot((b, co * oh * ow), (o, oh * ow), (h, ow), (q, 1))
+  linear = check(sink(store(out, value, b, o, h, q, size=n * co * oh * ow)), [x, w], target=SMALL)
+  assert count(linear, Ops.BARRIER) >= 2
+
+
+@pytest.mark.parametrize("value", [0, 1, 16, 21])
+def test_dynamic_ends(eager, value):
+  x, y = normal(20, 21), normal(21, 20)
+  end = UOp.variable("n", 0, 21)
+  i, j, k = loop(20, 0), loop(20, 1), reduce(end, 2)
+  product = op(Ops.MUL, load(1, x, dot((i, 21), (k, 1))), load(2, y, dot((k, 20), (j, 1))))
+  ast = sink(store(dot((i, 20), (j, 1)), fold(Ops.ADD, product, k), i, j, size=400))
+  assert count(check(ast, [x, y], {"n": value}, SMALL), Ops.BARRIER) >= 2
+  i, j, k = loop(op(Ops.SUB, end, num(1)), 0), loop(20, 1), reduce(20, 2)
+  product = op(Ops.MUL, load(1, y, dot((k, 20), (i, 1))), load(2, y, dot((j, 20), (k, 1))))
+  ast = sink(store(dot((i, 20), (j, 1)), fold(Ops.MAX, product, k), i, j, size=400))
+  assert count(check(ast, [y, y], {"n": max(value, 1)}, SMALL), Ops.BARRIER) >= 2
+
+
+# ---------------------------------------------------------------- how much memory is read
+
+
+def traffic(linear: Sequence[UOp]) -> tuple[float, int]:
+  """(elements of device memory that are loaded for each multiplication, accesses to local memory that are vectors)"""
+  times, loads, products, vectors = [1], 0, 0, 0
+  for u in linear:
+    if u.op is Ops.RANGE:
+      times.append(times[-1] * (u.src[0].arg if u.arg[1] is AxisKind.REDUCE else 1))
+    elif u.op is Ops.ENDRANGE:
+      times.pop()
+    elif u.op is Ops.LOAD and u.src[0].op is Ops.INDEX:
+      local = u.src[0].src[0].op is Ops.SCRATCH
+      loads += 0 if local else times[-1] * u.dtype.count
+      vectors += local and u.dtype.count == 4
+    elif u.op is Ops.MUL and u.dtype is dtypes.float32:
+      products += times[-1]
+  return loads / products, vectors
+
+
+@pytest.mark.parametrize("layouts", LAYOUTS)
+@pytest.mark.parametrize("n", [1024, 4096])
+def test_loads_fall_by_the_tile_of_the_group(n, layouts):
+  zeros = [np.zeros((n, n), np.float32)] * 2
+  i, j, k = loop(n, 0), loop(n, 1), reduce(n, 2)
+  strides = {"mk": ((i, n), (k, 1)), "km": ((k, n), (i, 1)), "kn": ((k, n), (j, 1)), "nk": ((j, n), (k, 1))}
+  x, y = (load(s + 1, z, dot(*strides[c])) for s, (z, c) in enumerate(zip(zeros, layouts)))
+  ast = sink(store(dot((i, n), (j, 1)), fold(Ops.ADD, op(Ops.MUL, x, y), k), i, j, size=n * n))
+  plan = plan_grid(ast.src, GRID)
+  extents = [threads * plan.plan.tiles[r].copies for r, threads in plan.shared]
+  loads, vectors = traffic(lower_kernel(ast, GRID))
+  assert loads == pytest.approx(sum(1 / e for e in extents))
+  assert loads <= (1 / 64 + 1 / 128 if n == 1024 else 2 / 128) and vectors
+  alone = Target("ALONE", vector_registers=96, scratch=48 << 10, threads=True, cooperates=False)
+  assert traffic(lower_kernel(ast, alone))[0] >= 15 * loads
+  assert sum(p.nbytes for s in plan.stagings.values() for p in s.panels) <= GRID.scratch
+  assert math.prod(n for _, n in plan.shared) == 256
+
+
+# ---------------------------------------------------------------- vectors
+
+
+def counts(linear: Sequence[UOp]) -> set[tuple[Ops, int]]:
+  """The lengths of the accesses to memory."""
+  return {
+    (u.op, (u.src[1] if u.op is Ops.STORE else u).dtype.count)
+    for u in linear
+    if u.op in (Ops.LOAD, Ops.STORE) and u.src[0].op is Ops.INDEX
+  }
+
+
+@pytest.mark.parametrize(
+  ("n", "shift", "dtype", "want"),
+  [
+    (512, 0, np.float32, {(Ops.LOAD, 4), (Ops.STORE, 4)}),
+    (512, 4, np.float32, {(Ops.LOAD, 4), (Ops.STORE, 4)}),
+    (516, 0, np.float32, {(Ops.LOAD, 4), (Ops.STORE, 4)}),  # not all threads have an element
+    (512, 1, np.float32, {(Ops.LOAD, 1), (Ops.STORE, 4)}),  # not aligned
+    (513, 0, np.float32, {(Ops.LOAD, 1), (Ops.STORE, 1)}),  # the last vector would reach beyond the end
+    (512, 0, np.float64, {(Ops.LOAD, 2), (Ops.STORE, 2)}),  # 16 bytes
+    (512, 0, np.int8, {(Ops.LOAD, 4), (Ops.STORE, 4)}),
+  ],
+)
+def test_elements_side_by_side_are_vectors_where_they_are_aligned(eager, n, shift, dtype, want):
+  x = (np.arange(n + 8) % 100).astype(dtype)
+  i = loop(n, 0)
+  value = load(1, x, op(Ops.ADD, i, num(shift)))
+  assert counts(check(sink(store(i, op(Ops.ADD, value, UOp.const(value.dtype, 1)), i, size=n)), [x])) == want
+
+
+def test_a_vector_is_loaded_under_one_condition_or_not_at_all(eager):
+  x = normal(2, 256)
+  i, j = loop(2, 0), loop(256, 1)
+  for inside, want in ((op(Ops.CMPLT, j, num(13)), 1), (op(Ops.CMPLT, i, num(1)), 4)):
+    value = load(1, x, dot((i, 256), (j, 1)), inside, UOp.const(dtypes.float32, 2.5))
+    linear = check(sink(store(dot((i, 256), (j, 1)), value, i, j, size=512)), [x])
+    assert counts(linear) == {(Ops.LOAD, want), (Ops.STORE, 4)}
+
+
+# ---------------------------------------------------------------- on a device
+
+if importlib.util.find_spec("pyopencl") is not None:
+
+  @pytest.fixture
+  def opencl(monkeypatch):
+    """An OpenCL device whose threads work together, whatever the device is."""
+    device = Device["CL"]
+    monkeypatch.setattr(device, "target", replace(device.target, cooperates=True))
+    monkeypatch.setattr(type(Device), "DEFAULT", "CL")
+
+  @pytest.mark.parametrize("seed", range(24))
+  def test_random_kernels_in_local_memory(eager, opencl, seed):
+    case = Case(1000 + seed)
+    names = sorted(u.arg[0] for u in case.ast.toposort() if u.op is Ops.VARIABLE)
+    got = run(case.ast, case.arrays, [case.variables[n] for n in names])
+    want = evaluate(case.ast, case.arrays, case.variables)
+    scale = max(1.0, float(np.abs(want[np.isfinite(want)]).max(initial=0)))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * scale)
+
+  @pytest.mark.parametrize("sizes", [(1000, 1023, 130), (300, 257, 100), (1, 1, 50), (1000, 3, 64), (70, 90, 11)])
+  @pytest.mark.parametrize("layouts", LAYOUTS)
+  def test_matmuls_of_odd_sizes(opencl, sizes, layouts):
+    ast, arrays = matmul(*sizes, *layouts)
+    np.testing.assert_allclose(run(ast, arrays), evaluate(ast, arrays), rtol=1e-4, atol=1e-4)
