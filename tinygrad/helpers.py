@@ -130,6 +130,7 @@ class Context(contextlib.ContextDecorator):
 DEBUG = ContextVar("DEBUG", 0)
 SPEC = ContextVar("SPEC", 1)
 DEFER = ContextVar("DEFER", 1)  # 1: reductions may stay owed; 0: they are settled where they arise
+MIXED = ContextVar("MIXED", 0)  # 1: a value may be sharded over devices of several kinds
 RESHARD = ContextVar("RESHARD", 1)  # 0: an implied move is an error
 STRATEGY = ContextVar("STRATEGY", "cost")  # who gets a contested axis: cost (the fewest bytes), basic, aggressive
 JIT = ContextVar("JIT", 1)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tinygrad.device import Device
-from tinygrad.runtime import cpu, diskcache, queues
+from tinygrad.runtime import cpu, diskcache
 
 ADD_ONE = """
 define void @add_one(ptr %args) {
@@ -336,7 +336,7 @@ def test_waiting_can_be_interrupted_and_resumed():
 
 def test_memory_beyond_the_pool_is_given_back_when_the_work_before_is_done(monkeypatch):
   device = cpu.open_device("CPU:79")
-  monkeypatch.setattr(queues, "_POOL_LIMIT", 0)
+  monkeypatch.setattr(device, "kept", 0)
   program = device.compile(ADD_ONE.replace("STEP", "1"), "add_one")
   x = number(device)
   out, flag = number(device), number(device)

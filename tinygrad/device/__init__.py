@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from tinygrad.dtype import DType
-from tinygrad.helpers import DEV, GlobalCounters, ceildiv, prod
+from tinygrad.helpers import DEV, MIXED, GlobalCounters, ceildiv, prod
 
 
 class DeviceError(RuntimeError):
@@ -32,10 +32,12 @@ class Mesh:
   """Ordered distinct devices as a row-major grid with named axes: `Mesh(("CPU:0", …, "CPU:3"), (2, 2), ("dp", "tp"))`.
 
   Without a shape the mesh is one axis of all devices. Equal meshes are the same object.
-  Raises: ShardError for repeated devices, a shape that does not multiply to their number, or names that don't match it.
+  Raises: ShardError for repeated devices, several kinds without MIXED=1, a shape that does not multiply to their
+  number, or names that don't match it.
   """
 
-  __slots__ = ("devices", "home", "names", "shape")
+  __slots__ = ("devices", "home", "kinds", "names", "shape")
+  kinds: tuple[str, ...]  # the first device of each kind
   devices: tuple[str, ...]
   home: Mesh  # the first mesh over these devices: what finds things by devices without looking at each of them
   shape: tuple[int, ...]
@@ -54,6 +56,12 @@ class Mesh:
       raise ShardError(
         f"a mesh needs distinct devices, got {devs}\n  fix: name each device once, e.g. ('CPU:0', 'CPU:1')"
       )
+    kinds = {d.partition(":")[0]: d for d in reversed(devs)}
+    if len(kinds) > 1 and not (MIXED and NOT_FOR_COMPUTING.isdisjoint(kinds)):
+      raise ShardError(
+        f"{short_devices(devs)}: a value is cut over devices of one kind\n  fix: use one; where all of them compute,"
+        " MIXED=1 in the environment allows more: what one reads of another then passes through the host"
+      )
     dims = (len(devs),) if shape is None else tuple(int(n) for n in shape)
     if prod(dims) != len(devs) or min(dims, default=1) < 1:
       raise ShardError(
@@ -69,6 +77,7 @@ class Mesh:
     self = object.__new__(cls)
     self.home = Mesh._homes.setdefault(devs, self)
     self.devices, self.shape, self.names = self.home.devices if self.home is not self else devs, dims, axes
+    self.kinds = tuple(reversed(kinds.values()))
     return Mesh._interned.setdefault(key, self)
 
   def __len__(self) -> int:
@@ -352,6 +361,10 @@ def device_set(placement: Placement) -> tuple[str, ...]:
   return (placement,) if isinstance(placement, str) else placement.devices
 
 
+def one_of_each_kind(placement: Placement) -> tuple[str, ...]:
+  return (placement,) if isinstance(placement, str) else placement.mesh.kinds
+
+
 def same_devices(a: Placement, b: Placement) -> bool:
   """Whether two placements are over the same devices in the same order, however many these are."""
   return a.mesh.home is b.mesh.home if isinstance(a, Sharding) and isinstance(b, Sharding) else a == b
@@ -401,10 +414,15 @@ class Backend(Protocol):
 
   def alloc(self, nbytes: int) -> Any: ...
   def free(self, handle: Any, nbytes: int) -> None: ...
-  def copyin(self, handle: Any, data: memoryview) -> None: ...
-  def copyout(self, data: memoryview, handle: Any) -> None: ...
+  def copyin(self, handle: Any, data: memoryview, offset: int = 0) -> None:
+    """Into the memory from byte `offset` on, which is 0 where there is a `view`; so with `copyout`."""
+
+  def copyout(self, data: memoryview, handle: Any, offset: int = 0) -> None: ...
   def view(self, handle: Any) -> memoryview | None:
     """The memory itself, where the host can address it (synchronize first)."""
+
+  def reaches(self, other: Any) -> bool:
+    """Whether kernels here can read the memory of another device of this kind."""
 
   def render(self, linear: list[Any], name: str) -> str: ...
   def compile(self, source: str, name: str) -> Any: ...
@@ -444,7 +462,7 @@ class _Devices:
   def get_available_devices(self) -> Iterator[str]:
     """The kinds of device that can compute here."""
     for kind in backends():
-      if kind in ("NULL", "PYTHON", "NPY", "DISK"):  # simulated, for reference, or memory only
+      if kind in NOT_FOR_COMPUTING:
         continue
       try:
         self._open(kind)
@@ -531,6 +549,7 @@ def _chosen_kind() -> str:
 
 GPUS = ("CUDA", "METAL", "CL")  # GPU is the first of these that works here
 EXTRAS = {"CUDA": "cuda", "METAL": "metal", "CL": "opencl"}  # what brings a backend's packages
+NOT_FOR_COMPUTING = frozenset(("NULL", "PYTHON", "NPY", "DISK"))  # simulated, for reference, or memory only
 SHARED = ("diskcache", "queues")  # modules of the runtime that are no backend
 opened: dict[str, Any] = {}  # the backends in use
 Device = _Devices()
@@ -540,7 +559,8 @@ Device = _Devices()
 def _finish() -> None:
   """Work that is still queued ends before the interpreter takes its memory away."""
   for backend in opened.values():
-    backend.synchronize()
+    if not getattr(backend, "lost", False):  # which has been told
+      backend.synchronize()
 
 
 # ---------------------------------------------------------------- buffers

@@ -156,7 +156,7 @@ class Captured:
         w.variables.update((n, variables[n]) for n in given if n in w.variables)
       for i in moved:
         for call, w, argument, d in self.memory.get(i, ()):
-          call.set_buffer(argument, engine.pointers(w, argument, d))
+          call.set_buffer(argument, w.pointers(argument, d))
       for name in given:
         for call, k in self.values.get(name, ()):
           call.set_variable(k, variables[name])

@@ -8,6 +8,7 @@ of a simulated backend.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import sys
 import time
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Buffer, Device, Placement, Sharding, Target, device_set
+from tinygrad.device import Buffer, Device, Placement, Sharding, Target, device_set, one_of_each_kind
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.estimate import Estimate, estimate
 from tinygrad.helpers import (
@@ -60,6 +61,7 @@ DEVICE_NUM = "_device_num"
 CACHED_PLANS = 1024
 TURN = 2e-4  # seconds
 MOST_BUFFERS = 1 << 40  # of one graph
+STAGED = 16 << 20  # bytes of a copy that pass through the host at once
 
 # ---------------------------------------------------------------- programs
 
@@ -177,7 +179,7 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
   for level, what, graph in ((7, "the graph, in the global view", sink), (6, "the program of each device", local)):
     if DEBUG >= level:
       print(f"# {what}\n{print_graph(graph)}")
-  devices = [d for u in local.toposort() if u.op is Ops.BUFFER for d in device_set(u.arg.device)[:1]]
+  devices = [d for u in local.toposort() if u.op is Ops.BUFFER for d in one_of_each_kind(u.arg.device)]
   if INTERPRET or set(devices) == {"NPY"} or any(getattr(Device[d], "interprets", False) for d in devices):
     buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
     return Plan((), (), tuple(first - u.arg.uid for u in buffers), (), local=local)
@@ -378,6 +380,40 @@ class Work:
   program: Program | None
   memory: list[Buffer]
   variables: dict[str, int]
+  copies: dict[tuple[int, int, int], Buffer] = field(default_factory=dict)  # (argument, whose part, on which device)
+
+  @property
+  def simulated(self) -> bool:
+    return bool(Device[self.item.devices[0]].simulated)
+
+  @property
+  def apart(self) -> bool:
+    """Whether its devices cannot read one another's memory, as it would: their parts are brought to each before."""
+    assert self.program is not None
+    return bool(self.program.peers) and not self.simulated and not within_reach(self.item.devices)
+
+  def pointers(self, i: int, d: int) -> Any:
+    """Argument i of the kernel on device number d: its memory, or everybody's."""
+    assert self.program is not None
+    if i not in self.program.peers:
+      return self.memory[i].handle(d)
+    out, own, apart = [], self.memory[i], self.apart
+    for k in range(len(self.item.devices)):
+      if apart and k != d:
+        here = self.copies.setdefault((i, k, d), Buffer(self.item.devices[d], (own.nbytes_per_device,), dtypes.uint8))
+        out.append(here.handle())
+      else:
+        out.append(own.handle(k))
+    return out
+
+  def bring(self) -> None:
+    """Fills the copies."""
+    for device in self.item.devices:
+      Device[device].synchronize()
+    for (i, k, _), here in self.copies.items():
+      part = Buffer(self.item.devices[k], here.shape, here.dtype).allocate([self.memory[i].handle(k)])
+      box = tuple((0, n) for n in here.shape)
+      copy_blocks(here.shape, {box: (part, 0)}, [(box, here, 0)])
 
   @property
   def name(self) -> str:
@@ -397,7 +433,7 @@ class Stretch:
 
   work: list[Work]
   backends: list[Any] = field(default_factory=list)
-  calls: list[Any] = field(default_factory=list)
+  calls: dict[type, tuple[list[Any], list[Any]]] = field(default_factory=dict)  # by kind: backends, and their batches
   bound: list[tuple[Work, int, Any]] = field(default_factory=list)
   ops: int = 0
   nbytes: int = 0
@@ -410,13 +446,11 @@ class Stretch:
       else:
         assert isinstance(w.item.kernel, scheduling.Transfer)
         self.nbytes += prod(w.item.kernel.shape) * w.item.kernel.dtype.itemsize
-    if self.work[0].program is not None and not Device[self.work[0].item.devices[0]].simulated:
-      self.bind()
-    else:
-      for memory in (m for w in self.work for m in w.memory):
-        memory.allocate()  # counted on simulated devices too
+    for memory in (m for w in self.work for m in w.memory):
+      memory.allocate()  # counted on simulated devices too
+    self.bind([w for w in self.work if w.program is not None and not w.simulated])
 
-  def bind(self) -> None:
+  def bind(self, work: Sequence[Work]) -> None:
     """Kernels with their pointers, and barriers where devices meet: before they read what a peer has written since the
     last barrier (or before this stretch), before they write what a peer may still read, and at the end.
     """
@@ -429,18 +463,21 @@ class Stretch:
           lists.setdefault(d, []).append(call)
       met[devices] = set(), set()
 
-    for w in self.work:
-      assert w.program is not None
-      devices, target = w.item.devices, id(w.memory[0])
-      from_peers = {id(w.memory[i]) for i in w.program.peers}
+    for w in work:
+      assert w.program is not None and isinstance(w.item.kernel, UOp)
+      devices, target, kind = w.item.devices, id(w.memory[0]), type(Device[w.item.devices[0]])
+      from_peers = set() if w.apart else {id(w.memory[i]) for i in w.program.peers}
       if (from_peers and devices not in met) or (
         devices in met and (met[devices][0] & from_peers or target in met[devices][1])
       ):
         meet(devices)
       for d, device in enumerate(devices):
-        args = [pointers(w, i, d) for i in range(len(w.memory))]
+        args = [w.pointers(i, d) for i in range(len(w.memory))]
         values = [d if name == DEVICE_NUM else w.variables[name] for name in w.item.variables]
-        call = Device[device].bind(w.program.code, args, values)
+        backend, code = Device[device], w.program.code
+        if type(backend) is not kind:
+          code = program(w.item.kernel, device).code
+        call = backend.bind(code, args, values)
         lists.setdefault(device, []).append(call)
         self.bound.append((w, d, call))
       if devices in met:
@@ -450,7 +487,10 @@ class Stretch:
       if read:
         meet(devices)
     self.backends = [Device[d] for d in lists]
-    self.calls = [backend.batch(calls) for backend, calls in zip(self.backends, lists.values())]
+    for backend, calls in zip(self.backends, lists.values()):
+      backends, batches = self.calls.setdefault(type(backend), ([], []))
+      backends.append(backend)
+      batches.append(backend.batch(calls))
 
   def launch(self) -> None:
     """Hands the work over, one by one where that is `watched`; a copy between device sets is done here."""
@@ -466,8 +506,10 @@ class Stretch:
     first = self.work[0]
     if isinstance(first.item.kernel, scheduling.Transfer):
       copy(first.item.kernel, first.memory[1], first.memory[0])
-    elif self.backends:
-      self.backends[0].submit_all(self.backends, self.calls)
+    elif first.copies:
+      first.bring()
+    for backends, batches in self.calls.values():
+      backends[0].submit_all(backends, batches)
     if CHECK_NAN:
       self.check_nan()
     GlobalCounters.kernel_count += len(self.work)
@@ -511,38 +553,46 @@ def prepare(work: Iterable[Work]) -> list[Stretch]:
   out: list[list[Work]] = []
   joins = False
   for w in work:
-    if joins and w.program is not None:
+    alone = w.program is None or w.apart
+    if joins and not alone:
       out[-1].append(w)
     else:
       out.append([w])
-    joins = w.program is not None
+    joins = not alone
   return [Stretch(ws) for ws in out]
 
 
-def pointers(w: Work, i: int, d: int) -> Any:
-  """Argument i of a kernel on device number d: its memory, or everybody's."""
-  assert w.program is not None
-  if i in w.program.peers:
-    return [w.memory[i].handle(k) for k in range(len(w.item.devices))]
-  return w.memory[i].handle(d)
+@functools.cache
+def within_reach(devices: tuple[str, ...]) -> bool:
+  """Whether a kernel on any of the devices can read the memory of all."""
+  backends = [Device[d] for d in devices]
+  return len({type(b) for b in backends}) == 1 and all(b.reaches(other) for b in backends for other in backends)
 
 
 # ---------------------------------------------------------------- host copies and the interpreter
 
 
-def host_array(buffer: Buffer, i: int) -> Any:
-  """Device i's part of a buffer as a numpy array: over its memory where the host can address that, else a copy; the
-  device has finished what was queued."""
-  backend = Device[buffer.devices[i]]
+def addressed(buffer: Buffer, i: int) -> Any:
+  """Device i's part of a buffer as a numpy array over its memory, when the device has finished what was queued; None
+  where the host cannot address that. What simulated devices hold reads as zeros."""
+  backend, dtype, shape = Device[buffer.devices[i]], to_numpy_dtype(buffer.dtype), buffer.local_shape
+  if backend.simulated:
+    return numpy.broadcast_to(numpy.zeros((), dtype), shape)
   handle = buffer.handle(i)
-  backend.synchronize()
-  dtype, shape = to_numpy_dtype(buffer.dtype), buffer.local_shape
   if hasattr(backend, "array"):
     return backend.array(handle, dtype, shape)
-  if (view := backend.view(handle)) is not None:
-    return numpy.frombuffer(view, dtype, count=prod(shape)).reshape(shape)
-  array = numpy.empty(shape, dtype)
-  backend.copyout(as_bytes(array), handle)
+  if (view := backend.view(handle)) is None:
+    return None
+  backend.synchronize()
+  return numpy.frombuffer(view, dtype, count=prod(shape)).reshape(shape)
+
+
+def host_array(buffer: Buffer, i: int) -> Any:
+  """Device i's part of a buffer as a numpy array: over its memory where the host can address that, else a copy."""
+  if (array := addressed(buffer, i)) is None:
+    Device[buffer.devices[i]].synchronize()
+    array = numpy.empty(buffer.local_shape, to_numpy_dtype(buffer.dtype))
+    Device[buffer.devices[i]].copyout(as_bytes(array), buffer.handle(i))
   return array
 
 
@@ -550,38 +600,27 @@ def as_bytes(array: Any) -> memoryview:
   return memoryview(array.reshape(-1).view(numpy.uint8))
 
 
-def write(buffer: Buffer, i: int, there: tuple[slice, ...], value: Any) -> None:
-  """Sets a part of device i's block, whose other elements are undefined until they are written."""
-  backend = Device[buffer.devices[i]]
-  if hasattr(backend, "array") or backend.view(buffer.handle(i)) is not None:
-    host_array(buffer, i)[there] = value
-    return
-  whole = all(s == slice(0, n) for s, n in zip(there, buffer.local_shape))
-  array = numpy.empty(buffer.local_shape, to_numpy_dtype(buffer.dtype)) if whole else host_array(buffer, i)
-  array[there] = value
-  backend.copyin(buffer.handle(i), as_bytes(array))
+def readable(u: UOp) -> Buffer:
+  """The memory of a BUFFER. Raises JitError inside a function that is being captured."""
+  if recorders:
+    raise JitError(
+      f"the memory of {u.dtype.name}{list(u.shape)} is read while a function is being captured\n"
+      "  fix: return the Tensor from the function and save it outside"
+    )
+  return buffer_of(u)
 
 
 def host_blocks(u: UOp) -> dict[Box, Any]:
   """The distinct blocks of a BUFFER as numpy arrays over its memory, valid part only, by where they lie in the whole.
   What simulated devices hold reads as zeros. Raises JitError inside a function that is being captured.
   """
-  buffer = buffer_of(u)
-  if recorders:
-    raise JitError(
-      f"the memory of {u.dtype.name}{list(u.shape)} is read while a function is being captured\n"
-      "  fix: return the Tensor from the function and save it outside"
-    )
+  buffer = readable(u)
   out: dict[Box, Any] = {}
-  for i, name in enumerate(buffer.devices):
+  for i in range(len(buffer.devices)):
     box = box_of(buffer.device, i, buffer.shape)
     if box not in out:
       sizes = tuple(hi - lo for lo, hi in box)
-      out[box] = (
-        numpy.broadcast_to(numpy.zeros((), to_numpy_dtype(u.dtype)), sizes)
-        if Device[name].simulated
-        else host_array(buffer, i)[tuple(slice(0, n) for n in sizes)]
-      )
+      out[box] = host_array(buffer, i)[tuple(slice(0, n) for n in sizes)]
   return out
 
 
@@ -596,8 +635,8 @@ def join(parts: Sequence[UOp], placement: Sharding, shape: tuple[int, ...]) -> U
     if block.device != name or block.shape != whole.local_shape:
       block = Buffer(name, whole.local_shape, part.dtype).allocate()
       if not Device[name].simulated:
-        ((_, source),) = host_blocks(part).items()
-        write(block, 0, tuple(slice(0, n) for n in source.shape), source)
+        box = tuple((0, n) for n in part.shape)
+        copy_blocks(part.shape, {box: (readable(part), 0)}, [(box, block, 0)])
     blocks.append(block)
   return UOp.buffer(shape, whole.dtype, placement, whole.allocate([b.handle() for b in blocks], blocks))
 
@@ -613,27 +652,62 @@ def typed(memory: Buffer, transfer: Transfer, device: Placement) -> Buffer:
 
 def copy(transfer: Transfer, source: Buffer, target: Buffer) -> None:
   """Each device of the target receives its own box, from the first device that holds what is in it."""
-  simulated = [Device[device_set(p)[0]].simulated for p in (transfer.source, transfer.result)]
-  if simulated[1]:
+  if Device[target.devices[0]].simulated:
     return
   source, target = typed(source, transfer, transfer.source), typed(target, transfer, transfer.result)
-  outs = [box_of(transfer.result, d, transfer.shape) for d in range(len(target.devices))]
-  if simulated[0]:
-    for d in range(len(outs)):
-      write(target, d, tuple(slice(0, n) for n in target.local_shape), 0)
-    return
-  ins: dict[Box, Any] = {}
-  for d in range(len(source.devices)):
-    box = box_of(transfer.source, d, transfer.shape)
-    if box not in ins:
-      ins[box] = host_array(source, d)
-  for d, box in enumerate(outs):
-    for have, array in ins.items():
-      both = [(max(a, c), min(b, e)) for (a, b), (c, e) in zip(box, have)]
-      if all(lo < hi for lo, hi in both):
-        there = tuple(slice(lo - a, hi - a) for (lo, hi), (a, _) in zip(both, box))
-        here = tuple(slice(lo - a, hi - a) for (lo, hi), (a, _) in zip(both, have))
-        write(target, d, there, array[here])
+  ins = {box_of(transfer.source, d, transfer.shape): (source, d) for d in reversed(range(len(source.devices)))}
+  outs = [(box_of(transfer.result, d, transfer.shape), target, d) for d in range(len(target.devices))]
+  copy_blocks(transfer.shape, ins, outs)
+
+
+def copy_blocks(
+  shape: Sequence[int], ins: dict[Box, tuple[Buffer, int]], outs: Sequence[tuple[Box, Buffer, int]]
+) -> None:
+  """Fills the blocks `outs` (what box of a value of `shape`, on which device of which buffer) from the blocks `ins`.
+
+  What the host cannot address passes through it in pieces of at most STAGED bytes or one row, each of them whole
+  along the last dims, so that it is contiguous in every block; elements beyond a block's box become undefined.
+  """
+  itemsize = next(iter(ins.values()))[0].dtype.itemsize
+  k = next((k for k in range(len(shape)) if prod(shape[k + 1 :]) * itemsize <= STAGED), 0)  # the dim of the pieces
+  rows = max(STAGED // max(prod(shape[k + 1 :]) * itemsize, 1), 1)
+  for buffer, i in ins.values():
+    Device[buffer.devices[i]].synchronize()
+  memory = {(id(b), i): addressed(b, i) for b, i in (*ins.values(), *((b, i) for _, b, i in outs))}
+
+  def part(box: Box, buffer: Buffer, i: int, piece: Box, read: bool) -> tuple[Any, tuple[int, ...], int] | None:
+    """What of a block lies in the piece: as an array, where that begins in the value, and the byte of the block."""
+    both = meet(box, piece)
+    if both is None or (array := memory[id(buffer), i]) is not None:
+      return None if both is None else (array, tuple(lo for lo, _ in box), 0)
+    sizes = [hi - lo for lo, hi in both[: k + 1]] + list(buffer.local_shape[k + 1 :])
+    start = [lo - a for (lo, _), (a, _) in zip(both[: k + 1], box)]
+    offset = sum(n * prod(buffer.local_shape[d + 1 :]) for d, n in enumerate(start)) * itemsize
+    array = numpy.empty(sizes, to_numpy_dtype(buffer.dtype))
+    if read:
+      Device[buffer.devices[i]].copyout(as_bytes(array), buffer.handle(i), offset)
+    return array, tuple(lo for lo, _ in both[: k + 1]) + tuple(lo for lo, _ in box[k + 1 :]), offset
+
+  for first in numpy.ndindex(*shape[:k], *(-(-n // rows) for n in shape[k : k + 1])):
+    piece = tuple((n, n + 1) for n in first[:k]) + tuple((n * rows, (n + 1) * rows) for n in first[k:])
+    piece += tuple((0, n) for n in shape[k + 1 :])
+    have = [(box, *found) for box, (b, i) in ins.items() if (found := part(box, b, i, piece, True)) is not None]
+    for box, buffer, d in outs:
+      if (found := part(box, buffer, d, piece, False)) is None:
+        continue
+      array, origin, offset = found
+      for other, values, begin, _ in have:
+        if (both := meet(box, piece, other)) is not None:
+          there, here = (tuple(slice(lo - a, hi - a) for (lo, hi), a in zip(both, at)) for at in (origin, begin))
+          array[there] = values[here]
+      if memory[id(buffer), d] is None:
+        Device[buffer.devices[d]].copyin(buffer.handle(d), as_bytes(array), offset)
+
+
+def meet(*boxes: Box) -> Box | None:
+  """What is in all boxes; None if nothing is."""
+  both = tuple((max(lo for lo, _ in dims), min(hi for _, hi in dims)) for dims in zip(*boxes))
+  return both if all(lo < hi for lo, hi in both) else None
 
 
 def box_of(p: Placement, d: int, shape: Sequence[int]) -> Box:

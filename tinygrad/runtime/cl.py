@@ -75,7 +75,7 @@ class Call:
 
   def set_buffer(self, slot: int, memory: Any) -> None:
     if isinstance(memory, list):
-      table = self.device.table(self, [m.svm_ptr for m in memory])
+      table = self.device.table(self, slot, [m.svm_ptr for m in memory])
       self.memory[slot] = (table, memory)
       self.kernel.set_arg(slot, table)
       self.tell_pointers()
@@ -97,6 +97,11 @@ class Call:
 @functools.cache
 def library() -> Any:
   return ctypes.CDLL(cl._cl.__file__)
+
+
+def part_of(handle: Any, offset: int, nbytes: int) -> Any:
+  """Bytes of shared virtual memory, as the driver's copies take them."""
+  return cl.SVM((ctypes.c_ubyte * nbytes).from_address(handle.svm_ptr + offset))
 
 
 class CL(QueueDevice):
@@ -134,14 +139,16 @@ class CL(QueueDevice):
         "\n  fix: smaller batches, or free what is no longer needed"
       ) from e
 
-  def copyin(self, handle: Any, data: memoryview) -> None:
+  def copyin(self, handle: Any, data: memoryview, offset: int = 0) -> None:
     if data.nbytes:
-      cl.enqueue_copy(self.queue, handle, numpy.frombuffer(data, numpy.uint8), byte_count=data.nbytes, is_blocking=True)
+      host, there = numpy.frombuffer(data, numpy.uint8), part_of(handle, offset, data.nbytes)
+      cl.enqueue_copy(self.queue, there, host, is_blocking=True)
 
-  def copyout(self, data: memoryview, handle: Any) -> None:
+  def copyout(self, data: memoryview, handle: Any, offset: int = 0) -> None:
     self.synchronize()
     if data.nbytes:
-      cl.enqueue_copy(self.queue, numpy.frombuffer(data, numpy.uint8), handle, byte_count=data.nbytes, is_blocking=True)
+      host, there = numpy.frombuffer(data, numpy.uint8), part_of(handle, offset, data.nbytes)
+      cl.enqueue_copy(self.queue, host, there, is_blocking=True)
 
   # ---- kernels
 

@@ -1,40 +1,55 @@
 """`CUDA:i`: NVIDIA devices through the driver and NVRTC (cuda-bindings, extra `[cuda]`), a stream each.
 
-Physical devices of one process reach each other's memory, so a table of peers is a buffer of addresses; devices meet at
-events. `CUDA_VIRTUAL=4` makes four devices of each physical one, with streams of their own.
+Physical devices of one process reach each other's memory where they can, so a table of peers is a buffer of addresses;
+devices meet at events. What is replayed becomes a graph. `CUDA_VIRTUAL=4` makes four devices of each physical one, with
+streams of their own.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import DeviceError, Target
-from tinygrad.helpers import LazyModule, getenv, prod
+from tinygrad.device import DeviceError, Target, opened
+from tinygrad.helpers import LazyModule, getenv, prod, round_up
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache
-from tinygrad.runtime.queues import Program, QueueDevice
+from tinygrad.runtime.queues import Barrier, Batch, Program, QueueDevice, in_order
 from tinygrad.uop.ops import UOp
 
 driver: Any = LazyModule("cuda.bindings.driver")
 nvrtc: Any = LazyModule("cuda.bindings.nvrtc")
 TARGET = Target("CUDA", vector_registers=96, scratch=48 << 10, threads=True)
-STAGING = 16 << 20  # bytes of pinned host memory through which copies go, in two halves
+HALF = 8 << 20  # bytes of each half of the pinned host memory through which copies go
+FATAL = frozenset(  # the driver's documentation says that nothing works in the process's context after them
+  "ILLEGAL_ADDRESS LAUNCH_FAILED LAUNCH_TIMEOUT ILLEGAL_INSTRUCTION MISALIGNED_ADDRESS INVALID_ADDRESS_SPACE INVALID_PC"
+  " HARDWARE_STACK_ERROR TENSOR_MEMORY_LEAK EXTERNAL_DEVICE ASSERT ECC_UNCORRECTABLE NVLINK_UNCORRECTABLE".split()
+)
+lost: dict[int, str] = {}  # physical devices after such an error
+
+
+class DriverError(DeviceError):
+  """What the driver said: `status`."""
+
+  def __init__(self, function: str, status: str) -> None:
+    super().__init__(f"{function} failed: {status}")
+    self.status = status.removeprefix("CUDA_ERROR_")
 
 
 def call(function: str, *args: Any) -> Any:
   """A function of the driver: what it returns beside its status.
 
-  Raises: MemoryError where the device is out of memory, else DeviceError.
+  Raises: MemoryError where the device is out of memory, else DriverError.
   """
   status, *rest = getattr(driver, function)(*args)
   if status != driver.CUresult.CUDA_SUCCESS:
     if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
       raise MemoryError(f"{function}: the device is out of memory\n  fix: smaller batches, or free what is not needed")
-    raise DeviceError(f"{function} failed: {status.name}")
+    raise DriverError(function, status.name)
   return rest[0] if len(rest) == 1 else tuple(rest) if rest else None
 
 
@@ -55,7 +70,7 @@ def compile_source(source: str, name: str, arch: str) -> bytes:
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
       log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
       nvrtc.nvrtcGetProgramLog(program, log)
-      errors = [line for line in log.decode().splitlines() if "error" in line]
+      errors = [line for line in log.decode().splitlines() if "error" in line] or [status.name]
       raise DeviceError(f"CUDA: compiling {name} for {arch} failed: " + "\n    ".join(errors[:5]))
     code = bytes(nvrtc.nvrtcGetCUBINSize(program)[1])
     nvrtc.nvrtcGetCUBIN(program, code)
@@ -71,16 +86,17 @@ class Memory:
 
   device: CUDA
   address: int
-  nbytes: int
 
   def __del__(self) -> None:
-    self.device.current()
-    driver.cuMemFree(self.address)
+    if not sys.is_finalizing():  # the driver may be gone
+      driver.cuCtxSetCurrent(self.device.context)
+      driver.cuMemFree(self.address)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Call:
-  """A kernel with its arguments in place: 8-byte words, and pointers to them."""
+  """A kernel with its arguments in place: 8-byte words, and pointers to them. In a graph it is a `node`; where its
+  arguments are changed, the graph has to be told."""
 
   device: CUDA
   program: Program
@@ -88,23 +104,73 @@ class Call:
   words: Any
   pointers: Any
   memory: list[Any]
+  node: Any = None
+  graph: Graph | None = None
 
   def set_buffer(self, slot: int, memory: Any) -> None:
-    self.memory[slot] = memory
     if isinstance(memory, list):
-      table = self.device.table(self, [m.address for m in memory])
+      table = self.device.table(self, slot, [m.address for m in memory])
       self.memory[slot] = (table, memory)
       memory = table
-    self.words[slot] = memory.address
+    else:
+      self.memory[slot] = memory
+    self.set_word(slot, memory.address)
 
   def set_variable(self, number: int, value: int) -> None:
     """The variable `number`, in the order of names."""
-    self.words[len(self.memory) + number] = value
+    self.set_word(len(self.memory) + number, value)
+
+  def set_word(self, i: int, value: int) -> None:
+    self.words[i] = value
+    if self.graph is not None:
+      self.graph.changed.append(self)
+
+  def launch(self) -> Any:
+    """As the parameters of a graph's node."""
+    p, out = self.program, driver.CUDA_KERNEL_NODE_PARAMS()
+    out.func, out.kernelParams = self.function, ctypes.addressof(self.pointers)
+    out.gridDimX, out.gridDimY, out.gridDimZ = p.groups
+    out.blockDimX, out.blockDimY, out.blockDimZ = p.threads
+    return out
+
+
+class Graph:
+  """What is queued again and again, as one launch: the kernels of several devices, each after what its device did
+  before; a barrier is a node without work."""
+
+  def __init__(self, devices: Sequence[CUDA], lists: Sequence[Batch]) -> None:
+    self.devices, self.first = devices, devices[0]
+    self.changed: list[Call] = []
+    self.graph = self.first.do("cuGraphCreate", 0)
+    last: dict[Any, dict[int, Any]] = {d: {} for d in devices}  # what each device's next call comes after, by identity
+    for d, item in in_order(devices, lists):
+      if isinstance(item, Barrier):
+        before = {i: node for other in item.devices for i, node in last[other].items()}
+        node = d.do("cuGraphAddEmptyNode", self.graph, [*before.values()], len(before))
+        last.update(dict.fromkeys(item.devices, {id(node): node}))
+      else:
+        node = d.do("cuGraphAddKernelNode", self.graph, [*last[d].values()], len(last[d]), item.launch())
+        last[d] = {id(node): node}
+        item.node, item.graph = node, self
+    self.executable = self.first.do("cuGraphInstantiate", self.graph, 0)
+
+  def launch(self) -> None:
+    for c in dict.fromkeys(self.changed):
+      self.first.do("cuGraphExecKernelNodeSetParams", self.executable, c.node, c.launch())
+    self.changed.clear()
+    self.first.meet(self.devices)
+    self.first.do("cuGraphLaunch", self.executable, self.first.stream)
+    self.first.meet(self.devices)
+
+  def __del__(self) -> None:
+    if not sys.is_finalizing() and hasattr(self, "executable"):
+      driver.cuGraphExecDestroy(self.executable)  # after what it still runs
+      driver.cuGraphDestroy(self.graph)
 
 
 @functools.cache
 def contexts() -> list[Any]:
-  """The primary context of each physical device; every one may read the others' memory.
+  """The primary context of each physical device.
 
   Raises: DeviceError if there is no driver or no device.
   """
@@ -117,13 +183,20 @@ def contexts() -> list[Any]:
     ) from e
   if not devices:
     raise DeviceError("there is no NVIDIA device here\n  fix: GPU=CPU in the environment runs GPU examples on the CPU")
-  out = [call("cuDevicePrimaryCtxRetain", d) for d in devices]
-  for i, context in enumerate(out):
-    call("cuCtxSetCurrent", context)
-    for k, other in enumerate(out):
-      if i != k and call("cuDeviceCanAccessPeer", devices[i], devices[k]):
-        call("cuCtxEnablePeerAccess", other, 0)
-  return out
+  return [call("cuDevicePrimaryCtxRetain", d) for d in devices]
+
+
+@functools.cache
+def reaches(i: int, k: int) -> bool:
+  """Whether kernels of physical device i may read the memory of k; makes it so where it can be."""
+  if i == k or not call("cuDeviceCanAccessPeer", call("cuDeviceGet", i), call("cuDeviceGet", k)):
+    return i == k
+  call("cuCtxSetCurrent", contexts()[i])
+  try:
+    call("cuCtxEnablePeerAccess", contexts()[k], 0)
+  except DriverError as e:  # another library of this process may have done it; some machines allow eight peers only
+    return e.status == "PEER_ACCESS_ALREADY_ENABLED"
+  return True
 
 
 class CUDA(QueueDevice):
@@ -140,62 +213,94 @@ class CUDA(QueueDevice):
       )
     self.number = number // several
     self.context = contexts()[self.number]
-    self.current()
-    self.stream = call("cuStreamCreate", driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
-    self.reached = call("cuEventCreate", driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
-    device = call("cuDeviceGet", self.number)
-    kinds = driver.CUdevice_attribute
+    self.stream = self.do("cuStreamCreate", driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+    self.reached, *events = (self.do("cuEventCreate", driver.CUevent_flags.CU_EVENT_DISABLE_TIMING) for _ in range(3))
+    self.halves: list[Any] = events  # of the staging memory, once there is one: (memory, its address, event)
+    device, kinds = call("cuDeviceGet", self.number), driver.CUdevice_attribute
     major, minor = (
-      call("cuDeviceGetAttribute", kind, device)
-      for kind in (
-        kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-        kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-      )
+      call("cuDeviceGetAttribute", getattr(kinds, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{part}"), device)
+      for part in ("MAJOR", "MINOR")
     )
     self.arch = f"sm_{major}{minor}"
-    self.staging: Any = None
+    self.kept = call("cuDeviceTotalMem", device) // (2 * several)
     self.description = f"{len(contexts()) * several} of {self.arch}"
 
-  def current(self) -> None:
-    """Makes this device the calling thread's."""
+  def do(self, function: str, *args: Any) -> Any:
+    """A function of the driver for this device. What went wrong in queued work shows in whichever comes next.
+
+    Raises: what `call` does; DeviceError that tells the suspects if the device is lost, and that it is from then on.
+    """
+    if self.number in lost:
+      raise DeviceError(f"{self.name} was lost earlier ({lost[self.number]})\n  fix: start a new process")
     driver.cuCtxSetCurrent(self.context)
+    try:
+      return call(function, *args)
+    except DriverError as e:
+      if e.status not in FATAL:
+        raise
+      lost[self.number] = e.status
+      suspects = "".join(d.suspects() for d in opened.values() if isinstance(d, CUDA) and d.number == self.number)
+      raise DeviceError(
+        f"{self.name} is lost, with its memory: {e.status} in one of the kernels queued since the last wait"
+        f"{suspects}\n  fix: start a new process, with DEBUG=2 to run them one by one; other devices go on"
+      ) from e
+
+  @property
+  def lost(self) -> bool:
+    return self.number in lost
+
+  def reaches(self, other: CUDA) -> bool:
+    return reaches(self.number, other.number)
 
   def wait(self) -> None:
-    self.current()
-    call("cuStreamSynchronize", self.stream)
+    self.do("cuStreamSynchronize", self.stream)
 
   # ---- memory
 
+  def size_of(self, nbytes: int) -> int:
+    """Few different sizes: what is small shares the 2 MiB that the driver takes from the device at once."""
+    return round_up(max(nbytes, 1), 512 if nbytes < 1 << 20 else 2 << 20)
+
   def new_memory(self, nbytes: int) -> Memory:
-    self.current()
-    return Memory(self, int(call("cuMemAlloc", max(nbytes, 8))), nbytes)
+    return Memory(self, int(self.do("cuMemAlloc", nbytes)))
 
-  def chunks(self, nbytes: int) -> Any:
-    """(offset, size, pinned memory) of the pieces of a copy; halves of the staging memory in turn, each free again."""
-    self.current()
-    if self.staging is None:
-      address = int(call("cuMemHostAlloc", STAGING, 0))
-      self.staging = memoryview((ctypes.c_char * STAGING).from_address(address)).cast("B"), address
-    view, address = self.staging
-    half = STAGING // 2
-    for i, at in enumerate(range(0, nbytes, half)):
-      call("cuStreamSynchronize", self.stream) if i % 2 == 0 else None
-      size, start = min(half, nbytes - at), (i % 2) * half
-      yield at, size, view[start : start + size], address + start
+  def staged(self, nbytes: int) -> Iterator[tuple[int, memoryview, int, Any]]:
+    """The pieces of a copy: (offset, pinned memory, its address, the event to record behind its use). The halves of
+    the staging memory take turns, each when its event has come."""
+    if not isinstance(self.halves[0], tuple):
+      address = int(self.do("cuMemHostAlloc", 2 * HALF, 0))
+      memory = memoryview((ctypes.c_char * (2 * HALF)).from_address(address)).cast("B")
+      self.halves = [(memory[i * HALF :][:HALF], address + i * HALF, event) for i, event in enumerate(self.halves)]
+    for at in range(0, nbytes, HALF):
+      self.halves.reverse()
+      memory, address, event = self.halves[0]
+      self.do("cuEventSynchronize", event)
+      yield at, memory[: nbytes - at], address, event
 
-  def copyin(self, handle: Memory, data: memoryview) -> None:
+  def copyin(self, handle: Memory, data: memoryview, offset: int = 0) -> None:
     data = data.cast("B") if data.nbytes else data
-    for at, size, pinned, address in self.chunks(data.nbytes):
-      pinned[:] = data[at : at + size]
-      call("cuMemcpyHtoDAsync", handle.address + at, address, size, self.stream)
-    self.wait()
+    for at, pinned, address, event in self.staged(data.nbytes):
+      pinned[:] = data[at : at + len(pinned)]
+      self.do("cuMemcpyHtoDAsync", handle.address + offset + at, address, len(pinned), self.stream)
+      self.do("cuEventRecord", event, self.stream)
 
-  def copyout(self, data: memoryview, handle: Memory) -> None:
+  def copyout(self, data: memoryview, handle: Memory, offset: int = 0) -> None:
     data = data.cast("B") if data.nbytes else data
-    for at, size, pinned, address in self.chunks(data.nbytes):
-      call("cuMemcpyDtoHAsync", address, handle.address + at, size, self.stream)
-      self.wait()
-      data[at : at + size] = pinned
+    arriving: list[tuple[memoryview, memoryview, Any]] = []
+
+    def take() -> None:
+      there, pinned, event = arriving.pop()
+      self.do("cuEventSynchronize", event)
+      there[:] = pinned
+
+    for at, pinned, address, event in self.staged(data.nbytes):
+      self.do("cuMemcpyDtoHAsync", address, handle.address + offset + at, len(pinned), self.stream)
+      self.do("cuEventRecord", event, self.stream)
+      if arriving:  # while the next piece is under way
+        take()
+      arriving.append((data[at : at + len(pinned)], pinned, event))
+    if arriving:
+      take()
 
   # ---- kernels
 
@@ -205,9 +310,12 @@ class CUDA(QueueDevice):
   def build(self, program: Program) -> Any:
     if (found := program.built.get(self.number)) is None:
       code = compile_source(program.source, program.name, self.arch)
-      self.current()
-      module = call("cuModuleLoadData", code)
-      found = program.built[self.number] = call("cuModuleGetFunction", module, program.name.encode())
+      try:
+        module = self.do("cuModuleLoadData", code)
+      except DriverError as e:
+        fix = "update the NVIDIA driver, or install an older nvidia-cuda-nvrtc"
+        raise DeviceError(f"{self.name}: the driver does not take {program.name} ({e})\n  fix: {fix}") from e
+      found = program.built[self.number] = self.do("cuModuleGetFunction", module, program.name.encode())
     return found
 
   def new_call(self, program: Program, buffers: int, variables: int) -> Call:
@@ -217,22 +325,33 @@ class CUDA(QueueDevice):
     return Call(self, program, self.build(program), words, pointers, [None] * buffers)
 
   def enqueue(self, bound: Call) -> None:
-    self.current()
     p = bound.program
     try:
-      call("cuLaunchKernel", bound.function, *p.groups, *p.threads, 0, self.stream, ctypes.addressof(bound.pointers), 0)
-    except DeviceError as e:
+      self.do(
+        "cuLaunchKernel", bound.function, *p.groups, *p.threads, 0, self.stream, ctypes.addressof(bound.pointers), 0
+      )
+    except DriverError as e:
       raise DeviceError(f"{self.name}: launching {p.name} ({prod(p.threads)} threads a group): {e}") from e
 
   def meet(self, devices: Sequence[CUDA]) -> None:
-    for d in devices:
-      d.current()
-      call("cuEventRecord", d.reached, d.stream)
-    for d in devices:
-      d.current()
-      for other in devices:
-        if other is not d:
-          call("cuStreamWaitEvent", d.stream, other.reached, 0)
+    if len(devices) > 1:
+      for d in devices:
+        d.do("cuEventRecord", d.reached, d.stream)
+      for d in devices:
+        for other in devices:
+          if other is not d:
+            d.do("cuStreamWaitEvent", d.stream, other.reached, 0)
+
+  @staticmethod
+  def hand_over(devices: Sequence[CUDA], lists: Sequence[Batch]) -> None:
+    first = lists[0]
+    first.times += 1
+    if first.graph is None and (first.times == 1 or sum(map(len, lists)) == 1):
+      QueueDevice.hand_over(devices, lists)
+      return
+    if first.graph is None:
+      first.graph = Graph(devices, lists)
+    first.graph.launch()
 
 
 def open_device(name: str) -> CUDA:

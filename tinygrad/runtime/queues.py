@@ -3,17 +3,20 @@ devices wait for one another."""
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinygrad.helpers import LazyModule, numpy
+from tinygrad.device import opened
+from tinygrad.helpers import LazyModule, numpy, source_line, user_frame
 
 cstyle: Any = LazyModule("tinygrad.renderer.cstyle")
 
-_POOL_LIMIT = 1 << 30  # bytes of freed memory kept for reuse, per device
+REMEMBERED = 64  # hand-overs since the last wait, of which a fault tells
 
 
 class Barrier:
@@ -36,18 +39,36 @@ class Program:
   built: dict[int, Any] = field(default_factory=dict)  # by device
 
 
+class Batch(list[Any]):
+  """One device's calls, and how often they have been queued: what is repeated may be prepared."""
+
+  times = 0
+  graph: Any = None
+
+  @functools.cached_property
+  def names(self) -> tuple[str, ...]:
+    """Of its kernels, each once."""
+    return tuple(dict.fromkeys(c.program.name for c in self if not isinstance(c, Barrier)))
+
+
 class QueueDevice:
   """One device with an in-order queue. A backend adds `new_memory`, `build` (a program for this device), `new_call`
   (arguments are filled in by `bind`), `enqueue` (a call), `meet` (a barrier, on all of its devices' queues), `flush`
   and `wait`."""
 
   simulated = False
+  kept = 1 << 30  # bytes of freed memory that wait for reuse, at most
 
   def __init__(self, name: str) -> None:
     self.name = name
     self.pool: dict[int, list[Any]] = {}
     self.pooled = 0
+    self.queued: deque[tuple[Any, tuple[str, ...]]] = deque(maxlen=REMEMBERED)  # since the last wait, and by which line
     self.leaving: list[Any] = []  # freed beyond what is kept: let go of when the queue has been waited for
+
+  def reaches(self, other: Any) -> bool:
+    """Whether kernels here may read the memory of another device of this kind."""
+    return True
 
   def new_memory(self, nbytes: int) -> Any:
     raise NotImplementedError
@@ -70,36 +91,47 @@ class QueueDevice:
   def wait(self) -> None:
     raise NotImplementedError
 
-  def table(self, call: Any, addresses: Sequence[int]) -> Any:
-    """Memory with the addresses of every device's buffer, which lives as long as `call`."""
-    table = self.alloc(8 * len(addresses))
-    weakref.finalize(call, self.free, table, 8 * len(addresses))
+  def table(self, call: Any, slot: int, addresses: Sequence[int]) -> Any:
+    """Memory with the addresses of every device's buffer, which lives as long as `call`: made once for a slot."""
+    if call.memory[slot] is not None:
+      table, _ = call.memory[slot]
+    else:
+      table = self.alloc(8 * len(addresses))
+      weakref.finalize(call, self.free, table, 8 * len(addresses))
     self.copyin(table, memoryview(numpy.array(addresses, numpy.uint64)))
     return table
 
   def copyin(self, handle: Any, data: memoryview) -> None:
     raise NotImplementedError
 
+  def size_of(self, nbytes: int) -> int:
+    """Of the memory for so many bytes, by which what was freed is found again."""
+    return nbytes
+
   def alloc(self, nbytes: int) -> Any:
+    size = self.size_of(nbytes)
     try:
-      handle = self.pool[nbytes].pop()
+      handle = self.pool[size].pop()
     except (KeyError, IndexError):
       try:
-        return self.new_memory(nbytes)
+        return self.new_memory(size)
       except MemoryError:
-        self.synchronize()
-        self.pool.clear()
-        self.pooled = 0
-        return self.new_memory(nbytes)
-    self.pooled -= nbytes
+        for device in opened.values():  # several may share one memory
+          if isinstance(device, type(self)):
+            device.synchronize()
+            device.pool.clear()
+            device.pooled = 0
+        return self.new_memory(size)
+    self.pooled -= size
     return handle
 
   def free(self, handle: Any, nbytes: int) -> None:
     """Kept for the next allocation of this size, whose use comes after what is queued now. Never waits: finalizers call
     it."""
-    if self.pooled + nbytes <= _POOL_LIMIT:
-      self.pooled += nbytes
-      self.pool.setdefault(nbytes, []).append(handle)
+    size = self.size_of(nbytes)
+    if self.pooled + size <= self.kept:
+      self.pooled += size
+      self.pool.setdefault(size, []).append(handle)
     else:
       self.let_go(handle)
 
@@ -129,7 +161,16 @@ class QueueDevice:
   def synchronize(self) -> None:
     leaving = len(self.leaving)
     self.wait()
+    self.queued.clear()
     del self.leaving[:leaving]
+
+  def suspects(self) -> str:
+    """The kernels queued since the last wait, by the user's lines: one of them has failed."""
+    out = ""
+    for line, names in self.queued:
+      where = "" if line is None else f" in {source_line(*line)}"
+      out += f"\n    {', '.join(names[:8])}{', …' if len(names) > 8 else ''}{where}"
+    return out
 
   @staticmethod
   def barrier(devices: Sequence[Any]) -> list[Any]:
@@ -137,31 +178,47 @@ class QueueDevice:
 
   @staticmethod
   def batch(calls: Sequence[Any]) -> Any:
-    return calls
+    return Batch(calls)
 
-  @staticmethod
-  def submit_all(devices: Sequence[Any], lists: Sequence[Any]) -> None:
-    """Queues one list on each device; where the lists of a barrier's devices have all come to it, it is queued on
-    them."""
+  @classmethod
+  def submit_all(cls, devices: Sequence[Any], lists: Sequence[Batch]) -> None:
+    """Queues one list on each device."""
+    frame = user_frame()
+    line = None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
     with _submitting:
-      rest = {d: iter(calls) for d, calls in zip(devices, lists)}
-      waiting: dict[Any, Barrier] = {}
-      ready = list(devices)
-      while ready:
-        d = ready.pop()
-        for call in rest[d]:
-          if not isinstance(call, Barrier):
-            d.enqueue(call)
-            continue
-          waiting[d] = call
-          if all(waiting.get(other) is call for other in call.devices):
-            d.meet(call.devices)
-            for other in call.devices:
-              del waiting[other]
-            ready += call.devices
-          break
+      for d, calls in zip(devices, lists):
+        d.queued.append((line, calls.names))
+      cls.hand_over(devices, lists)
       for d in devices:
         d.flush()
+
+  @staticmethod
+  def hand_over(devices: Sequence[Any], lists: Sequence[Batch]) -> None:
+    for d, call in in_order(devices, lists):
+      if isinstance(call, Barrier):
+        d.meet(call.devices)
+      else:
+        d.enqueue(call)
+
+
+def in_order(devices: Sequence[Any], lists: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+  """(device, call): each list in its order, a barrier once, when the lists of all its devices have come to it."""
+  rest = {d: iter(calls) for d, calls in zip(devices, lists)}
+  waiting: dict[Any, Barrier] = {}
+  ready = list(devices)
+  while ready:
+    d = ready.pop()
+    for call in rest[d]:
+      if not isinstance(call, Barrier):
+        yield d, call
+        continue
+      waiting[d] = call
+      if all(waiting.get(other) is call for other in call.devices):
+        yield d, call
+        for other in call.devices:
+          del waiting[other]
+        ready += call.devices
+      break
 
 
 _submitting = threading.Lock()

@@ -1,0 +1,339 @@
+"""The CUDA backend over an emulated driver (cuda_emulator.py), which runs what is queued in the worst order that events
+allow and notes what a GPU would do silently; and what NVRTC says. A machine with a GPU: `python -m extra.gpu_check`."""
+
+import contextlib
+import importlib.util
+import re
+
+import cuda_emulator
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, TinyJit, Variable
+from tinygrad.device import Device, DeviceError
+from tinygrad.engine import realize
+from tinygrad.helpers import Context
+from tinygrad.runtime import cuda
+
+if not cuda_emulator.has_compiler():
+  pytest.skip("the emulated driver compiles kernels for the host with g++", allow_module_level=True)
+
+FOUR = tuple(f"EMULATED:{i}" for i in range(4))  # two physical devices, in two each
+has_nvrtc = importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("nvidia") is not None
+
+
+@pytest.fixture(scope="module")
+def module():
+  """The backend, with its four devices open."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("CUDA_VIRTUAL", "2")
+    found = cuda_emulator.install(devices=2)
+    found.driver.enabled.add((0, 1))  # as if another library of the process had done so
+    for name in FOUR:
+      Device[name].synchronize()
+    yield found
+
+
+@pytest.fixture(params=["lazy", "eager", "shuffled"])
+def driver(module, request):
+  driver = module.driver
+  driver.order, driver.table_length = request.param, 4
+  driver.calls.clear(), driver.launched.clear(), driver.faults.clear()
+  yield driver
+  for name in FOUR:
+    Device[name].synchronize()
+  driver.order = "eager"
+  assert driver.faults == []
+
+
+@pytest.fixture
+def lazy(module):
+  """Where the order is of no interest. Whatever a test breaks is whole again after it."""
+  driver = module.driver
+  driver.order = "lazy"
+  driver.calls.clear(), driver.faults.clear()
+  yield driver
+  driver.broken.clear(), driver.refuse.clear(), module.lost.clear()
+  driver.capacity = 1 << 30
+  for name in FOUR:
+    Device[name].synchronize()
+    Device[name].pool.clear()
+    Device[name].pooled = 0
+
+
+@contextlib.contextmanager
+def replaced(driver, name, function):
+  """A driver in which one function is another."""
+  setattr(driver, name, function)
+  try:
+    yield
+  finally:
+    delattr(driver, name)
+
+
+def normal(seed, *shape):
+  return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def softmax(x):
+  e = np.exp(x - x.max(1, keepdims=True))
+  return e / e.sum(1, keepdims=True)
+
+
+# ---------------------------------------------------------------- order
+
+
+def test_sharded_programs_in_every_order(driver):
+  x, a, b = normal(0, 13, 70), normal(1, 9, 32), normal(2, 32, 6)
+  got = Tensor(x).shard(FOUR, axis=1).softmax(-1).sum(0).numpy()
+  np.testing.assert_allclose(got, softmax(x).sum(0), rtol=1e-5)
+  got = Tensor(a).shard(FOUR, axis=1) @ Tensor(b).shard(FOUR, axis=0)
+  np.testing.assert_allclose(got.relu().numpy(), np.maximum(a @ b, 0), rtol=1e-4, atol=1e-5)
+  moved = Tensor(a).shard(FOUR, axis=0).shard(FOUR, axis=1) + 1  # all to all
+  np.testing.assert_array_equal(moved.numpy(), a + 1)
+  assert ("cuStreamWaitEvent" in driver.calls) == bool(driver.reach)
+
+
+def test_devices_that_do_not_meet_read_what_is_not_there_yet(module, lazy, monkeypatch):
+  """The emulator would tell a missing barrier."""
+  x = normal(0, 8, 4)
+  there = Tensor(x).shard(FOUR, axis=0).realize()
+  np.testing.assert_allclose(((there + 1).sum(0) * 2).numpy(), ((x + 1).sum(0) * 2), rtol=1e-5)
+  monkeypatch.setattr(module.CUDA, "meet", lambda self, devices: None)
+  wrong = ((there + 2).sum(0) * 2).numpy()
+  assert not np.allclose(wrong, (x + 2).sum(0) * 2)
+
+
+def step(devices, driver=None):
+  """Six calls of a captured step with memory of its own, other inputs and a variable: its results."""
+  weight = Tensor(normal(3, 12, 8)).shard(devices, axis=0).realize()
+
+  @TinyJit
+  def f(x, n):
+    loss = ((x @ weight).relu() * n).sum(0)
+    weight.assign(weight - loss * 0.01).realize()
+    return loss.realize()
+
+  out = []
+  for i in range(6):
+    if driver is not None:
+      driver.calls.clear()
+    n = Variable("n", 1, 9).bind(1 + i // 2)
+    out.append(f(Tensor(normal(10 + i, 8, 12)).shard(devices, axis=1).realize(), n).numpy())
+  return out
+
+
+def test_a_replayed_step_is_one_launch_with_its_arguments_changed(driver):
+  got = step(FOUR, driver)
+  for ours, theirs in zip(got, step(("CPU:0", "CPU:1", "CPU:2", "CPU:3"))):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+  assert driver.calls.count("cuGraphLaunch") == 1
+  assert driver.calls.count("cuGraphInstantiate") == 0 < driver.calls.count("cuGraphExecKernelNodeSetParams")
+
+
+def test_a_graph_without_its_barriers_is_wrong(module, lazy):
+  """The emulator runs a graph's nodes in the worst order that its edges allow."""
+  got, want = [], []
+  add = object.__getattribute__(lazy, "cuGraphAddEmptyNode")
+  for barrier in (add, lambda graph, before, n: add(graph, [], 0)):
+    jit = TinyJit(lambda x: ((x + 1).sum(0).relu() * 2).sum().realize())
+    with replaced(lazy, "cuGraphAddEmptyNode", barrier):
+      for i in range(5):
+        x = normal(i, 8, 4) + 3
+        got.append(float(jit(Tensor(x).shard(FOUR, axis=0).realize()).item()))
+        want.append(float(np.maximum((x + 1).sum(0), 0).sum() * 2))
+  np.testing.assert_allclose(got[:5], want[:5], rtol=1e-4)
+  assert not np.allclose(got[5:], want[5:], rtol=1e-3)
+
+
+def test_replays_neither_leak_memory_nor_wait_for_the_host(lazy):
+  jit = TinyJit(lambda x, y: (x @ y).relu().realize())
+  args = [
+    Tensor(normal(1, 4, 16)).shard(FOUR, axis=1).realize(),
+    Tensor(normal(2, 16, 4)).shard(FOUR, axis=0).realize(),
+  ]
+  held = []
+  for i in range(9):
+    if i == 8:
+      lazy.calls.clear()
+    out = jit(*args) if i % 2 else jit(args[0] if i > 6 else args[0].clone().realize(), args[1])
+    held.append(len(lazy.memory))
+  assert held[-1] <= held[5], held
+  assert "cuGraphLaunch" in lazy.calls and "cuLaunchKernel" not in lazy.calls
+  assert not {"cuMemAlloc", "cuMemFree"} & set(lazy.calls)
+  np.testing.assert_allclose(out.numpy(), np.maximum(normal(1, 4, 16) @ normal(2, 16, 4), 0), rtol=1e-4, atol=1e-5)
+
+
+# ---------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize("nbytes", [0, 5, 1000, 10_007])
+def test_copies_go_through_two_halves_of_pinned_memory(module, driver, monkeypatch, nbytes):
+  monkeypatch.setattr(module, "HALF", 1000)
+  device = module.CUDA("EMULATED:1")
+  data = np.random.default_rng(0).integers(0, 256, nbytes).astype(np.uint8)
+  handle = device.alloc(nbytes + 64)
+  device.copyin(handle, memoryview(data), 64)
+  out = np.zeros(nbytes, np.uint8)
+  device.copyout(memoryview(out), handle, 64)
+  np.testing.assert_array_equal(out, data)
+  shifted = np.zeros(max(nbytes - 3, 0), np.uint8)
+  device.copyout(memoryview(shifted), handle, 67)
+  np.testing.assert_array_equal(shifted, data[3:])
+
+
+def test_a_half_is_used_again_only_when_its_event_has_come(module, lazy, monkeypatch):
+  monkeypatch.setattr(module, "HALF", 1000)
+  device, data = module.CUDA("EMULATED:1"), np.arange(5000).astype(np.uint8)
+  handle = device.alloc(5000)
+  device.copyin(handle, memoryview(data))
+  assert len(device.stream.ops) == 4  # the last two pieces and their events are still queued: nobody has waited
+  out = np.zeros(5000, np.uint8)
+  device.copyout(memoryview(out), handle)
+  np.testing.assert_array_equal(out, data)
+  with replaced(lazy, "cuEventSynchronize", lambda event: None):
+    device.copyin(handle, memoryview(data[::-1].copy()))
+  device.copyout(memoryview(out), handle)
+  assert not np.array_equal(out, data[::-1])  # it would have been told
+
+
+def test_freed_memory_fits_what_is_about_as_large(lazy):
+  device = Device[FOUR[0]]
+  a = device.alloc(1000)
+  device.free(a, 1000)
+  lazy.calls.clear()
+  assert device.alloc(900) is a and "cuMemAlloc" not in lazy.calls
+  big = device.alloc((5 << 20) + 1)
+  device.free(big, (5 << 20) + 1)
+  assert device.alloc(6 << 20) is big
+  assert device.alloc(7 << 20) is not big
+  kept = device.kept
+  assert kept == (1 << 30) // 4  # half of a physical device's, shared by two
+  device.free(device.alloc(kept + 1), kept + 1)
+  assert len(device.leaving) == 1
+  used = lazy.used[0]
+  device.synchronize()
+  assert device.leaving == [] and lazy.used[0] < used - kept
+
+
+def test_out_of_memory_gives_back_what_all_virtual_devices_keep_and_tries_again(lazy):
+  zero, one = Device[FOUR[0]], Device[FOUR[1]]
+  lazy.capacity = lazy.used[0] + (64 << 20)
+  one.free(one.alloc(40 << 20), 40 << 20)
+  zero.free(zero.alloc(20 << 20), 20 << 20)
+  before = lazy.used[0]
+  held = zero.alloc(50 << 20)  # fits only without the 60 MiB that are kept
+  assert lazy.used[0] == before - (60 << 20) + (50 << 20) and one.pooled == zero.pooled == 0
+  with pytest.raises(MemoryError, match=r"cuMemAlloc: the device is out of memory\n  fix: smaller batches"):
+    Tensor.zeros(40 << 20, device=FOUR[0], dtype="uint8").contiguous().realize()
+  del held
+  np.testing.assert_array_equal((Tensor(normal(5, 5), device=FOUR[0]) + 1).numpy(), normal(5, 5) + 1)
+
+
+# ---------------------------------------------------------------- peers
+
+
+def test_devices_that_cannot_read_each_other_are_brought_what_they_read(module, driver):
+  within = realize.within_reach
+  driver.reach.clear()
+  try:
+    module.reaches.cache_clear(), within.cache_clear(), driver.enabled.clear()
+    assert not within(FOUR) and within(FOUR[:2]) and not module.reaches(0, 1)
+    test_sharded_programs_in_every_order(driver)
+    for ours, theirs in zip(step(FOUR, driver), step(("CPU:0", "CPU:1", "CPU:2", "CPU:3"))):
+      np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert "cuCtxEnablePeerAccess" not in driver.calls
+    driver.reach |= {(0, 1), (1, 0)}
+    module.reaches.cache_clear()
+    driver.refuse["cuCtxEnablePeerAccess"] = cuda_emulator.CUresult.CUDA_ERROR_INVALID_VALUE  # too many peers, say
+    assert not module.reaches(0, 1) and module.reaches(1, 0)
+  finally:
+    driver.reach |= {(0, 1), (1, 0)}
+    module.reaches.cache_clear(), within.cache_clear()
+    driver.enabled |= {(0, 1), (1, 0)}
+  assert within(FOUR)
+
+
+# ---------------------------------------------------------------- faults
+
+
+def test_a_lost_device_names_the_kernels_and_the_line_and_the_process_goes_on(module, lazy):
+  x = Tensor(normal(1, 30), device=FOUR[1]).realize()
+  lazy.fault_in = ("E_", cuda_emulator.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS)
+  with pytest.raises(DeviceError) as told:
+    (x * 3).numpy()  # this line
+  said = str(told.value)
+  assert re.search(r"EMULATED:1 is lost, with its memory: ILLEGAL_ADDRESS in one of the kernels queued since", said)
+  assert re.search(r"\n    E_\w+ in test_cuda.py:\d+: \(x \* 3\).numpy\(\)  # this line", said), said
+  assert "fix: start a new process, with DEBUG=2" in said
+  for use in (lambda: x.numpy(), lambda: (x + 1).realize(), lambda: Tensor([1.0], device=FOUR[0]).realize()):
+    with pytest.raises(DeviceError, match=r"EMULATED(:1)? was lost earlier \(ILLEGAL_ADDRESS\)\n  fix: start a new"):
+      use()
+  assert Device[FOUR[1]].lost and not Device[FOUR[2]].lost
+  for other in ("CPU", FOUR[2]):  # the other physical device
+    np.testing.assert_array_equal((Tensor(normal(5, 5), device=other) + 1).numpy(), normal(5, 5) + 1)
+
+
+def test_what_fails_at_the_launch_names_its_kernel(lazy):
+  x = Tensor(normal(1, 30), device=FOUR[0]).realize()
+  lazy.refuse["cuLaunchKernel"] = cuda_emulator.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+  with pytest.raises(DeviceError, match=r"EMULATED: launching E_\w+ \(\d+ threads a group\): cuLaunchKernel failed"):
+    (x * 5).numpy()
+  np.testing.assert_array_equal((x * 5).numpy(), normal(1, 30) * 5)
+  lazy.refuse["cuModuleLoadData"] = cuda_emulator.CUresult.CUDA_ERROR_INVALID_IMAGE
+  with pytest.raises(
+    DeviceError, match=r"the driver does not take \w+ \(cuModuleLoadData .*\n  fix: update the NVIDIA"
+  ):
+    (x * 5 - 17).numpy()
+  np.testing.assert_array_equal((x * 5 - 17).numpy(), normal(1, 30) * 5 - 17)
+
+
+def test_devices_that_are_not_there(module, lazy, monkeypatch):
+  monkeypatch.setenv("CUDA_VIRTUAL", "2")
+  with pytest.raises(DeviceError, match=r"EMULATED:4: there are 2 NVIDIA devices here\n  fix: CUDA_VIRTUAL=n"):
+    module.CUDA("EMULATED:4")
+  none = cuda_emulator.install("nothing", devices=0)
+  with pytest.raises(DeviceError, match=r"there is no NVIDIA device here\n  fix: GPU=CPU"):
+    none.open_device("NOTHING")
+  none.driver.refuse["cuInit"] = cuda_emulator.CUresult.CUDA_ERROR_NO_DEVICE
+  with pytest.raises(DeviceError, match=r"no NVIDIA driver works here \(cuInit failed: CUDA_ERROR_NO_DEVICE\)"):
+    none.open_device("NOTHING")
+
+
+@pytest.mark.skipif(not has_nvrtc, reason="compiling for CUDA needs the extra [cuda]: cuda-bindings and NVRTC")
+def test_what_nvrtc_says_of_a_kernel_that_is_wrong():
+  with pytest.raises(DeviceError, match=r"CUDA: compiling broken for sm_90 failed: broken.cu\(1\): error: "):
+    cuda.compile_source("__global__ void broken() { nonsense }", "broken", "sm_90")
+  with pytest.raises(DeviceError, match=r"CUDA: compiling fine for sm_9 failed: nvrtc: error: invalid value"):
+    cuda.compile_source("__global__ void fine() { }", "fine", "sm_9")
+
+
+# ---------------------------------------------------------------- kinds of devices
+
+
+def test_a_captured_step_on_two_kinds_of_devices(driver):
+  @TinyJit
+  def f(x, y):
+    u, v = x * 2 + 1, (y * 3).sum(0)
+    Tensor.realize(u, v)
+    return u, v
+
+  for i in range(4):
+    x, y = normal(i, 5, 7), normal(i + 9, 6, 3)
+    u, v = f(Tensor(x, device="CPU:1").realize(), Tensor(y, device=FOUR[3]).realize())
+    assert (u.device, v.device) == ("CPU:1", FOUR[3])
+    np.testing.assert_allclose(u.numpy(), x * 2 + 1, rtol=1e-6)
+    np.testing.assert_allclose(v.numpy(), (y * 3).sum(0), rtol=1e-4)
+  assert len(f.captured.stretches) == 1
+
+
+@pytest.mark.parametrize("devices", [("CPU:0", FOUR[1]), (FOUR[2], "CPU:1", FOUR[0], "CPU:3")])
+def test_a_mesh_of_two_kinds_where_it_is_asked_for(driver, devices):
+  x, a, b = normal(0, 13, 70), normal(1, 9, 32), normal(2, 32, 6)
+  driver.table_length = len(devices)
+  with Context(MIXED=1):
+    np.testing.assert_array_equal((Tensor(x).shard(devices, axis=0) * 2 + 1).numpy(), x * 2 + 1)
+    jit = TinyJit(lambda p, q: (p @ q).relu().realize())
+    for i in range(5):
+      got = jit(Tensor(a + i).shard(devices, axis=1).realize(), Tensor(b).shard(devices, axis=0).realize())
+      np.testing.assert_allclose(got.numpy(), np.maximum((a + i) @ b, 0), rtol=1e-4, atol=1e-4)
