@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,8 +17,11 @@ from tinygrad.codegen import grid, lower_kernel
 from tinygrad.codegen.grid import plan_grid
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes, to_numpy_dtype
+from tinygrad.renderer import cstyle
+from tinygrad.runtime import cuda
 from tinygrad.uop import AxisKind, Ops, UOp
 
+has_nvrtc = importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("nvidia") is not None
 GRID = Target("GRID", vector_registers=96, scratch=48 << 10, threads=True)
 SMALL = Target("SMALL", vector_registers=32, scratch=8 << 10, threads=True)
 
@@ -381,14 +385,19 @@ def traffic(linear: Sequence[UOp]) -> tuple[float, int]:
   return loads / products, vectors
 
 
-@pytest.mark.parametrize("layouts", LAYOUTS)
-@pytest.mark.parametrize("n", [1024, 4096])
-def test_loads_fall_by_the_tile_of_the_group(n, layouts):
+def large(n, layouts):
+  """A matmul of which only the code is looked at."""
   zeros = [np.zeros((n, n), np.float32)] * 2
   i, j, k = loop(n, 0), loop(n, 1), reduce(n, 2)
   strides = {"mk": ((i, n), (k, 1)), "km": ((k, n), (i, 1)), "kn": ((k, n), (j, 1)), "nk": ((j, n), (k, 1))}
   x, y = (load(s + 1, z, dot(*strides[c])) for s, (z, c) in enumerate(zip(zeros, layouts)))
-  ast = sink(store(dot((i, n), (j, 1)), fold(Ops.ADD, op(Ops.MUL, x, y), k), i, j, size=n * n))
+  return sink(store(dot((i, n), (j, 1)), fold(Ops.ADD, op(Ops.MUL, x, y), k), i, j, size=n * n))
+
+
+@pytest.mark.parametrize("layouts", LAYOUTS)
+@pytest.mark.parametrize("n", [1024, 4096])
+def test_loads_fall_by_the_tile_of_the_group(n, layouts):
+  ast = large(n, layouts)
   plan = plan_grid(ast.src, GRID)
   extents = [threads * plan.plan.tiles[r].copies for r, threads in plan.shared]
   loads, vectors = traffic(lower_kernel(ast, GRID))
@@ -398,6 +407,23 @@ def test_loads_fall_by_the_tile_of_the_group(n, layouts):
   assert traffic(lower_kernel(ast, alone))[0] >= 15 * loads
   assert sum(p.nbytes for s in plan.stagings.values() for p in s.panels) <= GRID.scratch
   assert math.prod(n for _, n in plan.shared) == 256
+
+
+@pytest.mark.skipif(not has_nvrtc, reason="compiling for CUDA needs the extra [cuda]: cuda-bindings and NVRTC")
+@pytest.mark.parametrize("layouts", LAYOUTS)
+def test_a_large_contraction_fits_the_registers_of_a_gpu(layouts):
+  """Two work groups of 256 threads share the 65536 registers of a multiprocessor, and nothing is spilled."""
+  nvrtc = importlib.import_module("cuda.bindings.nvrtc")
+  source = cstyle.render(lower_kernel(large(4096, layouts), cuda.TARGET), "mm", cstyle.CUDA)
+  _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"mm", 0, [], [])
+  (status,) = nvrtc.nvrtcCompileProgram(program, 2, [b"--gpu-architecture=sm_90", b"--ptxas-options=-v"])
+  assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS
+  _, length = nvrtc.nvrtcGetProgramLogSize(program)
+  log = b" " * length
+  nvrtc.nvrtcGetProgramLog(program, log)
+  (registers,) = re.findall(r"Used (\d+) registers", log.decode())
+  assert 64 < int(registers) <= 128
+  assert "0 bytes spill stores, 0 bytes spill loads" in log.decode()
 
 
 # ---------------------------------------------------------------- vectors

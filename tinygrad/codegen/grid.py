@@ -13,23 +13,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tinygrad.codegen.emit import BLOCK, Emitter, Env, _blocks, substitute
-from tinygrad.codegen.heuristic import (
-  EPILOGUE,
-  MAX_ROWS,
-  Access,
-  Analysis,
-  Item,
-  Stages,
-  efficiency,
-  fold_plan,
-  size,
-  static,
-)
-from tinygrad.codegen.plan import Plan, Tile, is_inlined, regions
+from tinygrad.codegen.emit import Emitter, Env, _blocks, substitute
+from tinygrad.codegen.heuristic import EPILOGUE, MAX_ROWS, Analysis, Item, Stages, efficiency, fold_plan, size, static
+from tinygrad.codegen.plan import Plan, Region, Tile, is_inlined, regions
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
@@ -41,22 +30,21 @@ ENOUGH = 1 << 15  # threads that keep a device busy
 TOGETHER = 64  # iterations of a reduction from which several threads share it
 VECTOR = 16  # bytes that a thread loads or stores at once
 SHARED = 4  # threads that use an element, from which copying it to local memory pays
-FAR = 1 << 40
 STEPS = 32  # most iterations of a reduction between two barriers
+Registers = list[list[list[UOp]]]  # by FOLD, element of the tile, and copy
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
   """What a group copies of `operand` for one block of a reduction. `order`: the ranges it depends on, by their step in
   device memory, least first; neighbouring threads copy neighbours along the first, `vector` elements each. `rows`: the
-  same ranges as they lie in local memory, innermost first, where a row is padded by `gap` elements; `offset`, `nbytes`:
-  where."""
+  same ranges as they lie in local memory, innermost first, where a row is padded if it is written across; `offset`,
+  `nbytes`: where."""
 
   operand: UOp
   order: tuple[UOp, ...]
   vector: int
   rows: tuple[UOp, ...]
-  gap: int
   offset: int
   nbytes: int
 
@@ -75,25 +63,22 @@ class Staging:
 class Grid:
   """`shared`: the parallel ranges that groups and threads share out, outermost first, with the threads along each.
   `plan`: the tiles of all ranges, and the order of the parallel ranges that are left to loops. `lanes_first`: lanes are
-  neighbouring threads, for it is the reduction that reads along memory. `vectors`: of a range's copies, how many lie
-  side by side. `stagings`: by the ranges of a reduction."""
+  neighbouring threads, for it is the reduction that reads along memory. `stagings`: by the ranges of a reduction."""
 
   shared: tuple[tuple[UOp, int], ...]
   lanes: int
   plan: Plan
   lanes_first: bool = False
-  vectors: Mapping[UOp, int] = field(default_factory=dict)
   stagings: Mapping[tuple[UOp, ...], Staging] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-  """A thread's part of a range: its elements, where they are in what all threads have together, the same of the first
-  of each vector, the UPCAST ranges, and the condition that the elements exist, if they may not."""
+  """A thread's part of a range: its elements, where they are in what all threads have together, their UPCAST ranges
+  (the copies, and those side by side), and the condition that the elements exist, if they may not."""
 
   value: UOp
   local: Affine
-  first: Affine
   ups: list[UOp]
   exists: list[UOp]
 
@@ -115,33 +100,30 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
   outer = [r for r in ranges if not folds or any(r in i.ranges for i in folds)]
   main = max(folds, key=lambda i: i.work, default=None)
   copies: dict[UOp, int] = {}
-  lanes, group, lanes_first = 1, GROUP, False
+  lanes, lanes_first = 1, False
   outputs = int(prod(size(r) for r in outer))
   along = contiguous(a.items, outer) if outer else None
   axes = sorted(outer, key=lambda r: (r is not along, -ranges.index(r)))
-  contraction = False
+  stagings: dict[tuple[UOp, ...], Staging] = {}
   if main is not None:
     assert main.fold is not None
-    together = sum(i.fold is not None and i.fold.src[1:] == main.fold.src[1:] for i in folds)
-    most = min((target.vector_registers - MAX_ROWS - 1) // together, EPILOGUE // max(a.items[-1].operations, 1))
+    held = sum(i.fold is not None and i.fold.src[1:] == main.fold.src[1:] for i in folds)
+    most = min((target.vector_registers - MAX_ROWS - 1) // held, EPILOGUE // max(a.items[-1].operations, 1))
     most = min(most, 2 * EPILOGUE // max(main.operations, 1), max(outputs // ENOUGH, 4))
     copies = shares(main, axes, {}, most, MAX_ROWS)
     workers = outputs // max(int(prod(copies.values())), 1)
-    contraction = target.cooperates and len(outer) == len(ranges) and workers >= ENOUGH // 8
     lanes = lanes_of(main, workers, len(outer) < len(ranges), prod(copies.values()) > SHARED)
     lanes_first = lanes > 1 and reads_along(main)
+    if target.cooperates and len(outer) == len(ranges) and workers >= ENOUGH // 8:
+      group = max(min(GROUP, power_of_two(workers // 128)), 64)
+      threads = shares(main, axes, copies, group, group)
+      for own in dict.fromkeys(i.fold.src[1:] for i in folds if i.fold is not None):
+        together = [i for i in folds if i.fold is not None and i.fold.src[1:] == own]
+        if (staging := stage(together, a, threads, copies, target)) is not None:
+          stagings[own] = staging
   elif ranges and outputs >= 8 * ENOUGH:
     assert along is not None
     copies = {along: min(4, power_of_two(size(along) // 64))}
-  stagings: dict[tuple[UOp, ...], Staging] = {}
-  if contraction:
-    group = max(min(GROUP, power_of_two(workers // 128)), 64)
-    threads = shares(main, axes, copies, group, group)
-    extents = {r: n * copies.get(r, 1) for r, n in threads.items()}
-    for own in dict.fromkeys(i.fold.src[1:] for i in folds if i.fold is not None):
-      of = [i for i in folds if i.fold is not None and i.fold.src[1:] == own]
-      if (staging := stage(of, a, threads, extents, target)) is not None:
-        stagings[own] = staging
   if stagings:
     lanes, lanes_first = 1, False
   else:
@@ -152,13 +134,15 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
     order, tile = fold_plan(i, None, 1, {r: Tile(n) for r, n in copies.items()})
     if lanes > 1:
       order = tuple(sorted(order, key=lambda r: (step_of(i, r) == 1, size(r))))
-    fold_plans[i.fold.src[1:]] = (order, Tile() if i.fold.src[1:] in stagings else tile)
+    if (staged := stagings.get(i.fold.src[1:])) is not None:
+      order, tile = i.fold.src[1 : i.fold.src.index(staged.cut) + 1], Tile()
+    fold_plans[i.fold.src[1:]] = (order, tile)
   shared = tuple((r, threads[r]) for r in sorted(threads, key=lambda r: (r is along, ranges.index(r))))
   rest = [r for r in ranges if r not in outer]
   last = contiguous(a.items, rest) if rest else None
   looped = sorted(rest, key=lambda r: r is last)
   plan = Plan(tuple(looped), {r: Tile(n) for r, n in copies.items()}, fold_plans)
-  return Grid(shared, lanes, plan, lanes_first, {r: aligned(r, n) for r, n in copies.items()}, stagings)
+  return Grid(shared, lanes, plan, lanes_first, stagings)
 
 
 def aligned(r: UOp, n: int) -> int:
@@ -189,14 +173,14 @@ def shares(item: Item | None, axes: Sequence[UOp], start: Mapping[UOp, int], lim
 
 
 def stage(
-  items: Sequence[Item], a: Analysis, threads: Mapping[UOp, int], extents: dict[UOp, int], target: Target
+  items: Sequence[Item], a: Analysis, threads: Mapping[UOp, int], copies: Mapping[UOp, int], target: Target
 ) -> Staging | None:
   """How the group reduces `items`, which share their own ranges, through local memory, if an operand is used by enough
-  of its threads. `extents`: what the group covers of each parallel range."""
+  of its threads."""
   assert items[0].fold is not None
   own, known = items[0].fold.src[1:], {*threads, *items[0].fold.src[1:]}
   operands = dict.fromkeys(x for i in items if known >= set(i.ranges) for x in Stages(a, target, 0).operands(i))
-  used: dict[UOp, list[Access]] = {}
+  used, extents = {}, {r: n * copies.get(r, 1) for r, n in threads.items()}
   for x in operands:
     below = x.toposort()
     loads = [a.access(u.src[0], u.dtype.itemsize) for u in below if u.op is Ops.LOAD]
@@ -218,19 +202,29 @@ def stage(
   panels, offset = [], 0
   for x, loads in used.items():
     d = [r for r in (*threads, *own[own.index(cut) :]) if r in a.deps[x]]
-    order = sorted(d, key=lambda r: min((abs(y.strides[r] or FAR) for y in loads if r in y.strides), default=FAR))
+    order = sorted(
+      d, key=lambda r: min((abs(y.strides[r] or math.inf) for y in loads if r in y.strides), default=math.inf)
+    )
     # innermost what a thread reads as a vector, else what most threads read side by side
-    rows = sorted(d, key=lambda r: (r in own, -aligned(r, extents[r] // threads.get(r, 1)), -threads.get(r, 1)))
-    vector, gap = aligned(order[0], extents[order[0]]), 0 if rows[0] is order[0] else 4
+    rows = sorted(d, key=lambda r: (r in own, -aligned(r, copies.get(r, 1)), -threads.get(r, 1)))
+    vector = aligned(order[0], extents[order[0]])
     for y in loads:
       others = [s or 1 for r, s in y.strides.items() if r is not order[0]]
       contiguous_here = y.strides.get(order[0]) == 1 and order[0] not in y.masked
       vector = math.gcd(vector, *others) if contiguous_here else 1
-    elements = (round_up(extents[rows[0]], 4) + gap) * int(prod(extents[r] for r in rows[1:]))
-    nbytes = round_up(elements * x.dtype.itemsize, 64)
-    panels.append(Panel(x, tuple(order), vector, tuple(rows), gap, offset, nbytes))
+    nbytes = round_up(layout(order, rows, extents)[1] * x.dtype.itemsize, 64)
+    panels.append(Panel(x, tuple(order), vector, tuple(rows), offset, nbytes))
     offset += nbytes
   return Staging(cut, length, tuple(panels)) if offset <= target.scratch else None
+
+
+def layout(order: Sequence[UOp], rows: Sequence[UOp], extents: Mapping[UOp, int]) -> tuple[dict[UOp, int], int]:
+  """(step along each range, elements) of a panel: rows begin at multiples of 4; where they are written across, they are
+  longer by 4, so that the writes meet in fewer banks of the memory."""
+  strides, elements = {}, round_up(extents[rows[0]], 4) + 4 * (rows[0] is not order[0])
+  for r in rows[1:]:
+    strides[r], elements = elements, elements * extents[r]
+  return {**strides, rows[0]: 1}, elements
 
 
 def step_of(item: Item, r: UOp) -> int | None:
@@ -302,7 +296,8 @@ class GridEmitter(Emitter):
       for (r, n), count in zip(grid.shared, counts):
         group_stride, thread_stride = group_stride // count, thread_stride // n
         self.starts[r] = affine(digit(group, group_stride, count), {}).scaled(n * copies[r])
-        part = self.share(r, self.starts[r], digit(self.thread, thread_stride, n), n, copies[r], grid.vectors.get(r, 1))
+        worker = digit(self.thread, thread_stride, n)
+        part = self.share(r, self.starts[r], worker, n, copies[r], aligned(r, copies[r]))
         self.mapping[r], self.local[r] = part.value, part.local
         self.guards += part.exists
       self.nest(stores, grid.plan, 0, self.mapping)
@@ -330,11 +325,10 @@ class GridEmitter(Emitter):
         out = UOp.new(Ops.MAX, dtypes.index, (out, index(0)))
     side = affine(ups[1], {})
     value = affine(out, self.affine_memo).scaled(vector).plus(side).uop()
-    return Part(value, at.scaled(vector).plus(side), at.scaled(vector), ups, exists)
+    return Part(value, at.scaled(vector).plus(side), ups, exists)
 
-  def drop(self, part: Part) -> None:
-    for u in part.ups:
-      self.forget(u if u.op is Ops.RANGE else None, None)
+  def drop(self, *parts: Part) -> None:
+    self.unrolled = [u for u in self.unrolled if not any(u in p.ups for p in parts)]
 
   def steps(self, r: UOp, share: int) -> UOp:
     """How often each of the lanes takes its share of `r`."""
@@ -353,7 +347,7 @@ class GridEmitter(Emitter):
     with self.loop(self.steps(r, copies * self.lanes), AxisKind.LOOP) as counter:
       self.spread_loops.add(counter)
       start = affine(counter, {}).scaled(copies * self.lanes)
-      part = self.share(r, start, self.lane, self.lanes, copies, self.grid.vectors.get(r, 1))
+      part = self.share(r, start, self.lane, self.lanes, copies, aligned(r, copies))
       self.guards += part.exists
       super().nest(stores, plan, level + 1, {**(mapping or {}), r: part.value})
       self.drop(part)
@@ -427,96 +421,62 @@ class GridEmitter(Emitter):
     tile: Tile,
     mapping: dict[UOp, UOp],
     outer: list[Env],
-    registers: list[list[list[UOp]]],
+    registers: Registers,
   ) -> None:
-    if (staging := self.grid.stagings.get(group[0].src[1:])) is not None:
-      self.staged(group, staging, {}, outer, registers)
+    if len(order) == 1 and (staging := self.grid.stagings.get(group[0].src[1:])) is not None:
+      for start, length in self.rounds(group, regions(staging.cut.src[0], Tile(staging.length)), registers):
+        with self.block(group, staging, {**mapping, staging.cut: start.uop()}, length) as values:
+          self.accumulate_tile(group, values, (None, 1), None, outer, registers)
+        self.barrier()
       return
     if len(order) > 1 or not self.cooperates(self.deps(group[0])):
       super()._fold_loops(group, order, tile, mapping, outer, registers)
       return
-    r = order[0]
-    steps = self.steps(r, tile.copies * self.lanes)
-    blocks, length = 1, steps
-    if steps.op is Ops.CONST and steps.arg >= 8 * BLOCK:  # a long sum in parts of like size, for accuracy
-      length = index(max(BLOCK, power_of_two(math.isqrt(steps.arg))))
-      blocks = ceildiv(steps.arg, length.arg)
-    with self.loop(index(blocks), AxisKind.REDUCE) as block:
-      with self.loop(length, AxisKind.REDUCE) as counter:
-        self.spread_loops |= {block, counter}
-        step = affine(counter, {}).plus(affine(block, {}), length.arg) if blocks > 1 else affine(counter, {})
-        part = self.share(r, step.scaled(tile.copies * self.lanes), self.lane, self.lanes, tile.copies)
-        values = [substitute(f.src[0], {**mapping, r: part.value}) for f in group]
-        exists = part.exists[0] if part.exists else None
-        up = part.ups[0] if tile.copies > 1 else None
-        self.accumulate_tile(group, values, (up, tile.copies), exists, outer, registers)
-        self.drop(part)
-      if blocks > 1:
-        self.flush(group, registers)
+    r, depth, together = order[0], len(self.stack), tile.copies * self.lanes
+    whole = Region(self.steps(r, together), index(0), Tile(together))
+    for start, _ in self.rounds(group, (whole,), registers):
+      self.spread_loops |= {s.out[0] for s in self.stack[depth:]}
+      part = self.share(r, start, self.lane, self.lanes, tile.copies)
+      values = [substitute(f.src[0], {**mapping, r: part.value}) for f in group]
+      copies, exists = part.ups[0] if tile.copies > 1 else None, part.exists[0] if part.exists else None
+      self.accumulate_tile(group, values, (copies, tile.copies), exists, outer, registers)
+      self.drop(part)
 
-  def staged(
-    self,
-    group: list[UOp],
-    s: Staging,
-    counters: dict[UOp, UOp],
-    outer: list[Env],
-    registers: list[list[list[UOp]]],
-  ) -> None:
-    """Reductions through local memory: loops over the ranges before the one that is cut, then its blocks."""
-    own = group[0].src[1:]
-    if (r := own[len(counters)]) is not s.cut:
-      with self.loop(r.src[0], AxisKind.REDUCE) as counter:
-        self.staged(group, s, {**counters, r: counter}, outer, registers)
-      return
-    for region in regions(r.src[0], Tile(s.length)):
+  def rounds(self, group: list[UOp], of: Iterable[Region], registers: Registers) -> Iterator[tuple[Affine, int]]:
+    """Opens the loops over the tiles of a reduction's range, for each region: (where a tile starts, its size). A long
+    sum is in parts of like size, for accuracy."""
+    for region in of:
       for blocks, part in _blocks(region):
         with self.loop(index(blocks), AxisKind.REDUCE) as block:
           with self.loop(part.count, AxisKind.REDUCE) as counter:
-            step = affine(counter, {})
-            if blocks > 1:
-              step = step.plus(affine(block, {}), part.count.arg)
-            start = affine(part.base, self.affine_memo).plus(step, part.tile.size)
-            self.block(group, s, {**counters, r: start.uop()}, part.tile.size, outer, registers)
+            step = affine(counter, {}).plus(affine(block, {}), part.count.arg if blocks > 1 else 0)
+            yield affine(part.base, self.affine_memo).plus(step, part.tile.size), part.tile.size
           if blocks > 1:
             self.flush(group, registers)
 
-  def block(
-    self,
-    group: list[UOp],
-    s: Staging,
-    counters: dict[UOp, UOp],
-    length: int,
-    outer: list[Env],
-    registers: list[list[list[UOp]]],
-  ) -> None:
-    """One block: `counters` gives the reduction's ranges up to that which is cut, of which it is where the block
-    begins."""
-    own = group[0].src[1:]
-    inner = own[own.index(s.cut) + 1 :]
+  @contextlib.contextmanager
+  def block(self, group: list[UOp], s: Staging, counters: dict[UOp, UOp], length: int) -> Iterator[list[UOp]]:
+    """Copies the panels of a block and opens its loops: what is added up there. `counters`: the reduction's ranges up
+    to that which is cut, of which it is where the block begins."""
+    inner = group[0].src[group[0].src.index(s.cut) + 1 :]
     extents = {r: n * self.grid.plan.tiles.get(r, Tile()).copies for r, n in self.grid.shared}
     extents |= {s.cut: length, **{r: size(r) for r in inner}}
     copied = [(p, *self.fill(p, {**counters, **dict.fromkeys(inner, index(0))}, extents)) for p in s.panels]
     self.barrier()
     with contextlib.ExitStack() as loops:
-      local = dict(self.local)
+      local, reads = dict(self.local), dict(counters)
       for r in (s.cut, *inner):
         local[r] = affine(loops.enter_context(self.loop(index(extents[r]), AxisKind.REDUCE)), {})
-        counters = {**counters, r: affine(counters.get(r, index(0)), {}).plus(local[r]).uop()}
-      reads = dict(counters)
+        reads[r] = affine(counters.get(r, index(0)), {}).plus(local[r]).uop()
       for p, memory, strides in copied:
         place = functools.reduce(lambda at, r: at.plus(local[r], strides[r]), p.rows, Affine(0))
         where = UOp.new(Ops.INDEX, memory.dtype, (memory, place.uop()))
         reads[substitute(p.operand, self.mapping)] = UOp.new(Ops.LOAD, memory.dtype, (where,))
-      values = [substitute(f.src[0], reads) for f in group]
-      self.accumulate_tile(group, values, (None, 1), None, outer, registers)
-    self.barrier()
+      yield [substitute(f.src[0], reads) for f in group]
 
   def fill(self, p: Panel, counters: Mapping[UOp, UOp], extents: Mapping[UOp, int]) -> tuple[UOp, dict[UOp, int]]:
     """All threads of the group copy one panel: (its memory, step in it along each range)."""
-    strides, elements = {}, 1
-    for r in p.rows:
-      strides[r] = elements
-      elements *= extents[r] if elements > 1 else round_up(extents[r], 4) + p.gap
+    strides, _ = layout(p.order, p.rows, extents)
     memory = self.scratch(p.operand.dtype, p.offset, p.nbytes)
     inside, place, guards, parts = dict(counters), Affine(0), [], []
     left, stride = self.threads, 1
@@ -529,14 +489,14 @@ class GridEmitter(Emitter):
       parts.append(part)
       inside[r], place = part.value, place.plus(part.local, strides[r])
       if copies * workers > extents[r]:
-        guards.append(UOp.new(Ops.CMPLT, dtypes.bool, (part.first.uop(), index(extents[r]))))
+        first = part.local.plus(affine(part.ups[1], {}), -1).uop()
+        guards.append(UOp.new(Ops.CMPLT, dtypes.bool, (first, index(extents[r]))))
       left, stride = left // workers, stride * workers
     where = UOp.new(Ops.INDEX, memory.dtype, (memory, place.uop()))
     copy = guarded(UOp.new(Ops.STORE, dtypes.void, (where, substitute(p.operand, inside))), guards)
     for env in self.environments(self.deps(copy)):
       self.store(copy, env)
-    for part in parts:
-      self.drop(part)
+    self.drop(*parts)
     return memory, strides
 
   def across(self, results: Sequence[tuple[UOp, object, UOp]]) -> Iterator[tuple[object, UOp]]:
@@ -593,9 +553,7 @@ def digit(x: UOp, stride: int, count: int) -> UOp:
 
 def guarded(store: UOp, guards: Sequence[UOp]) -> UOp:
   where = store.src[0]
-  condition = where.src[2] if len(where.src) > 2 else None
-  for g in guards:
-    condition = g if condition is None else UOp.new(Ops.AND, dtypes.bool, (condition, g))
-  if condition is None:
+  if not (every := (*where.src[2:], *guards)):
     return store
+  condition = functools.reduce(lambda x, y: UOp.new(Ops.AND, dtypes.bool, (x, y)), every)
   return store.replace(src=(where.replace(src=(*where.src[:2], condition)), *store.src[1:]))
