@@ -10,8 +10,9 @@ import pytest
 if importlib.util.find_spec("pyopencl") is None:
   pytest.skip("OpenCL needs the extra [opencl]: pyopencl and a driver", allow_module_level=True)
 
-from tinygrad import Tensor, TinyJit, nn
+from tinygrad import Context, Tensor, TinyJit, nn
 from tinygrad.device import Device, DeviceError
+from tinygrad.engine.check_nan import NonFiniteError
 from tinygrad.runtime import diskcache
 from tinygrad.runtime.cl import CL, DECLARED
 
@@ -74,6 +75,20 @@ def test_a_move_between_kinds_of_devices():
   there = Tensor(x, device="CPU").shard(("CPU:0", "CPU:1"), axis=0).to("CL:1")
   assert there.device == "CL:1"
   np.testing.assert_array_equal(there.shard(TWO, axis=1).to("CPU").numpy(), x)
+
+
+def test_interpreted_results_reach_memory_that_the_host_cannot_address():
+  x = normal(6, 4)
+  with Context(INTERPRET=1):
+    t = (Tensor(x).shard(TWO, axis=0) * 2).realize()
+  np.testing.assert_array_equal((t + 1).numpy(), x * 2 + 1)
+
+
+def test_check_nan_looks_at_memory_that_the_host_cannot_address():
+  with Context(CHECK_NAN=1):
+    np.testing.assert_allclose(Tensor([1.0, 4.0], device="CL").sqrt().numpy(), [1, 2])
+    with pytest.raises(NonFiniteError, match=r"(?s)1 of 3 elements are NaN, on CL .*realized at test_cl.py"):
+      Tensor([1.0, -4.0, 9.0], device="CL").sqrt().realize()
 
 
 # ---------------------------------------------------------------- faults

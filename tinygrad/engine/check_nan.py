@@ -40,8 +40,8 @@ def check_kernel(name: str, ast: UOp, computes: Lines, device: str, handle: Any,
   param = ast.src[0].src[0].src[0]
   if not dtypes.is_float(param.dtype):
     return
-  backend = Device[device]
-  memory = numpy.frombuffer(backend.view(handle), to_numpy_dtype(param.dtype), count=param.arg.size)
+  memory = numpy.empty(param.arg.size, to_numpy_dtype(param.dtype))
+  Device[device].copyout(memoryview(memory.view(numpy.uint8)), handle)
   values = memory[written(ast, variables)]
   if (bad := ~numpy.isfinite(values)).any():
     fail(values[bad], values.size, f"kernel {name}", computes, device)

@@ -715,13 +715,17 @@ def box_of(p: Placement, d: int, shape: Sequence[int]) -> Box:
 
 
 def interpret(run: Run) -> None:
-  """The plan's localized graph in numpy, over the buffers' own memory."""
+  """The plan's localized graph in numpy, over the buffers' own memory where the host can address that."""
   local = run.plan.local
   assert local is not None
   order = [u for u in local.toposort() if u.op is Ops.BUFFER]
   arrays = {u: [host_array(b, i) for i in range(len(b.devices))] for u, b in zip(order, run.memory)}
   machine = interpreter.Interpreter(arrays.__getitem__, run.variables)
   machine.run(local)
+  for u, b in zip(order, run.memory):
+    for i, array in enumerate(arrays[u]):
+      if addressed(b, i) is None:  # computed on a copy
+        Device[b.devices[i]].copyin(b.handle(i), as_bytes(array))
   if CHECK_NAN:
     for u in local.toposort():
       if u.op is Ops.ASSIGN:
