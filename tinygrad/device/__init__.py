@@ -56,7 +56,9 @@ class Mesh:
       raise ShardError(
         f"a mesh needs distinct devices, got {devs}\n  fix: name each device once, e.g. ('CPU:0', 'CPU:1')"
       )
-    kinds = {d.partition(":")[0]: d for d in reversed(devs)}
+    kinds: dict[str, str] = {}
+    for d in devs:
+      kinds.setdefault(d.partition(":")[0], d)
     if len(kinds) > 1 and not (MIXED and NOT_FOR_COMPUTING.isdisjoint(kinds)):
       raise ShardError(
         f"{short_devices(devs)}: a value is cut over devices of one kind\n  fix: use one; where all of them compute,"
@@ -77,7 +79,7 @@ class Mesh:
     self = object.__new__(cls)
     self.home = Mesh._homes.setdefault(devs, self)
     self.devices, self.shape, self.names = self.home.devices if self.home is not self else devs, dims, axes
-    self.kinds = tuple(reversed(kinds.values()))
+    self.kinds = tuple(kinds.values())
     return Mesh._interned.setdefault(key, self)
 
   def __len__(self) -> int:
