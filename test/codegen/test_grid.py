@@ -298,6 +298,8 @@ def test_lanes_that_share_a_row(columns):
   linear = check(ast, arrays)
   barriers = count(linear, Ops.BARRIER)
   assert barriers > 4
+  stores = {n for code, n in counts(linear) if code is Ops.STORE}
+  assert stores == {1, math.gcd(4, columns)}, "rows are written as vectors, local memory is not"
   for number in range(1, barriers - 1):  # the first has nothing before it
     with pytest.raises(Race):
       runs(without(linear, number), arrays, 3 * columns)

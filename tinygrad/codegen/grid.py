@@ -141,6 +141,8 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
   rest = [r for r in ranges if r not in outer]
   last = contiguous(a.items, rest) if rest else None
   looped = sorted(rest, key=lambda r: r is last)
+  if last is not None:
+    copies[last] = aligned(last, 4)
   plan = Plan(tuple(looped), {r: Tile(n) for r, n in copies.items()}, fold_plans)
   return Grid(shared, lanes, plan, lanes_first, stagings)
 
