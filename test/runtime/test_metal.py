@@ -283,9 +283,12 @@ def test_faults_are_typed_and_the_device_goes_on(devices):
     d.compile("// groups (1, 1, 1) of threads (1, 1, 1)\nsyntax error", "bad")
   with pytest.raises(MemoryError, match=r"METAL: no memory for a buffer of 2147483648 bytes(.|\n)*fix: smaller"):
     d.alloc(1 << 31)
-  d.open()
-  d.commands.failure = "Caused GPU Hang Error"
-  with pytest.raises(DeviceError, match=r"METAL \(first\): work that was queued failed(.|\n)*Caused GPU Hang Error"):
+  Tensor(np.ones(40, np.float32), device="METAL").contiguous().add(7).realize()
+  d.queue.committed[-1].failure = "Caused GPU Hang Error"
+  what = (
+    r"METAL \(first\): work that was queued failed: Caused GPU Hang Error\n  among\n    \w+(.|\n)*test_metal.py:\d+"
+  )
+  with pytest.raises(DeviceError, match=what):
     d.synchronize()
   d.synchronize()
   assert d.alloc(1 << 10).length() == 1 << 10

@@ -88,7 +88,10 @@ class METAL(QueueDevice):
     for commands in committed:
       commands.waitUntilCompleted()
     if failed := [str(e) for commands in committed if (e := commands.error()) is not None]:
-      raise DeviceError(f"{self.name} ({self.gpu.name()}): work that was queued failed: " + "\n    ".join(failed[:5]))
+      suspects = self.suspects()
+      self.queued.clear()
+      said = "\n    ".join(failed[:5])
+      raise DeviceError(f"{self.name} ({self.gpu.name()}): work that was queued failed: {said}\n  among{suspects}")
 
   # ---- memory
 
