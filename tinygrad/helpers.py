@@ -135,6 +135,7 @@ RESHARD = ContextVar("RESHARD", 1)  # 0: an implied move is an error
 STRATEGY = ContextVar("STRATEGY", "cost")  # who gets a contested axis: cost (the fewest bytes), basic, aggressive
 JIT = ContextVar("JIT", 1)
 NOOPT = ContextVar("NOOPT", 0)
+ROWS = ContextVar("ROWS", 1)  # kernels that work on the same rows run as one (CPU)
 BEAM = ContextVar("BEAM", 0)
 CPU_THREADS = ContextVar("CPU_THREADS", 0)  # of one device for one kernel; 0: the cores over the devices at work
 TRAINING = ContextVar("TRAINING", 0)

@@ -60,6 +60,8 @@ class Emitter:
     self.limits: dict[UOp, UOp] = {}  # VECTOR range of a masked region -> which lanes exist
     self.order_memo: dict[UOp, list[UOp]] = {}
     self.floor = 0  # how many of the open scopes are never left: those of the grid
+    self.taken = 0  # bytes of scratch memory in use around the nest
+    self.written: set[UOp] = set()  # parameters that another nest of the kernel may have written
     self.totals: dict[UOp, UOp] = {}  # accumulator -> the one that takes its blocks
     self.acc_home: dict[UOp, Scope] = {}
 
@@ -136,6 +138,12 @@ class Emitter:
     self.stack[-1].out.append(u)
     self.home[u] = self.stack[-1]
     return u
+
+  def forget_memory(self) -> None:
+    """What was read from memory may have been written since: nothing of it is known any more."""
+    self.memo.clear()
+    known = {u: s for u, s in self.home.items() if s.open}
+    self.home = {u: s for u, s in known.items() if not any(x.op is Ops.LOAD for x in u.toposort())}
 
   def spread(self, u: UOp, lanes: int) -> UOp:
     """A scalar as a vector of equal lanes."""
@@ -359,8 +367,8 @@ class Emitter:
     counts = [v.dtype.count for v in (memory, base, mask) if v is not None]
     lanes = max(*counts, 1 if step == 0 else self.lanes_of(u.src[0].src[1]))
     other = self.emit(u.src[1], env) if len(u.src) > 1 and mask is not None else None
-    # scratch memory is filled anew in every iteration of outer loops: reads of it stay where they are
-    here = self.stack[-1] if not safe or memory.op is Ops.SCRATCH else None
+    # memory that is filled anew in every iteration of outer loops: reads of it stay where they are
+    here = self.stack[-1] if not safe or memory.op is Ops.SCRATCH or memory in self.written else None
 
     def read(base: UOp, step: int) -> UOp:
       where = self.place(u.dtype, lanes, memory, base, step, mask)
@@ -505,7 +513,7 @@ class Emitter:
 
   def kernel(self, stores: Sequence[UOp]) -> None:
     """The nest of stores that share their ranges; if its plan says so, with its reduction in blocks around it."""
-    plan = self.plan_of(tuple(stores), 0)
+    plan = self.plan_of(tuple(stores), self.taken)
     if plan.block is None:
       self.nest(stores, plan)
       return

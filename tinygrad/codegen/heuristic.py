@@ -93,6 +93,8 @@ class Analysis:
     self.deps: dict[UOp, frozenset[UOp]] = {}
     self.forms: dict[UOp, Affine] = {}
     self.parallel = stores[0].src[2:]
+    # loops that are open around the nest are none of its own: to it their counters are constants
+    self.own = {*self.parallel, *(r for u in UOp.sink(*stores).toposort() if u.op is Ops.FOLD for r in u.src[1:])}
     self.itemsize = 1
     self.items: list[Item] = []
     self.residues: dict[UOp, int] = {}  # range -> copies with which a division by a constant becomes affine
@@ -105,7 +107,7 @@ class Analysis:
   def scan(self, root: UOp) -> None:
     for u in root.toposort(lambda u: u not in self.deps):
       if u.op is Ops.RANGE:
-        self.deps[u] = frozenset((u,))
+        self.deps[u] = frozenset((u,)) & self.own
         continue
       d: frozenset[UOp] = frozenset().union(*(self.deps[s] for s in u.src)) if u.src else frozenset()
       self.deps[u] = d - frozenset(u.src[1:]) if u.op is Ops.FOLD else d
@@ -120,9 +122,9 @@ class Analysis:
   def access(self, where: UOp, itemsize: int, stored: bool = False) -> Access:
     strides: dict[UOp, int | None] = {}
     for atom, c in affine(where.src[1], self.forms).terms.items():
-      if atom.op is Ops.RANGE:
+      if atom.op is Ops.RANGE and atom in self.own:
         strides[atom] = c if atom not in strides else None
-      else:
+      elif atom.op is not Ops.RANGE:
         self.scan(atom)
         strides.update(dict.fromkeys(self.deps[atom]))
     for r in self.deps[where.src[0]]:  # the pointer itself: a peer's

@@ -7,6 +7,7 @@ from tinygrad.codegen.decompose import decompose
 from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.grid import GridEmitter
 from tinygrad.codegen.heuristic import plan_nest
+from tinygrad.codegen.rows import all_rows, emit_rows
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, NOOPT, SPEC
@@ -28,11 +29,11 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1) -> list[UOp]:
   )
   for u in signature(ast):
     emitter.node(u.op, u.dtype, (), u.arg)
-  groups: dict[tuple[UOp, ...], list[UOp]] = {}
-  for store in decompose(drop_unit_ranges(ast)).src:
-    groups.setdefault(store.src[2:], []).append(store)
-  for stores in groups.values():
+  stores = decompose(drop_unit_ranges(ast)).src
+  if len(stores) == 1:
     emitter.kernel(stores)
+  else:
+    emit_rows(emitter, stores, all_rows(stores))
   if SPEC >= 1:
     check_linear(emitter.root.out)
   if DEBUG >= 4:
@@ -43,7 +44,7 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1) -> list[UOp]:
 def signature(ast: UOp) -> list[UOp]:
   """What a kernel is called with: the PARAMs by slot, then the VARIABLEs by name, `_device_num` among them."""
   nodes = ast.toposort()
-  params = sorted((u for u in nodes if u.op is Ops.PARAM), key=lambda u: u.arg.slot)
+  params = sorted((u for u in nodes if u.op is Ops.PARAM and u.arg.slot >= 0), key=lambda u: u.arg.slot)
   return params + sorted((u for u in nodes if u.op is Ops.VARIABLE), key=lambda u: u.arg)
 
 

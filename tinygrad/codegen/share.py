@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tinygrad.codegen.emit import substitute
 from tinygrad.codegen.heuristic import OPERATION, Analysis, size, static
+from tinygrad.codegen.rows import shared_rows
 from tinygrad.device import THREAD
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv
@@ -23,22 +24,20 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
   The range that is cut saves the most work: what does not depend on it is done by every thread.
   """
   stores = ast.src
-  if threads <= 1 or any(s.src[2:] != stores[0].src[2:] for s in stores):
-    return ast
-  a = Analysis(stores)
-  total = sum(i.work * (len(i.accesses) + OPERATION * i.operations) for i in a.items)
+  items = [i for s in stores for i in Analysis((s,)).items]
+  total = sum(i.work * (len(i.accesses) + OPERATION * i.operations) for i in items)
   if total < WORTHWHILE * lanes:
     return ast
   best: tuple[float, UOp] | None = None
-  for r in stores[0].src[2:]:
+  for r in shared_rows(stores):
     n = size(r)
     if not static(r) or n < 2 * threads or (n % threads and overwrites(ast)):
       continue
     shares = ceildiv(n, threads) / n
-    cost = sum(i.work * (shares if r in i.ranges else 1.0) for i in a.items)
+    cost = sum(i.work * (shares if r in i.ranges else 1.0) for i in items)
     if best is None or cost < best[0] * 0.95:  # else the outermost: what a thread writes lies together
       best = cost, r
-  if best is None or best[0] > 0.75 * sum(i.work for i in a.items):
+  if best is None or best[0] > 0.75 * sum(i.work for i in items):
     return ast
   r = best[1]
   n = size(r)
@@ -61,5 +60,5 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
 
 def overwrites(ast: UOp) -> bool:
   """Whether the kernel reads memory that it writes: then no element may be computed twice."""
-  written = {s.src[0].src[0] for s in ast.src}
+  written = {p for s in ast.src if (p := s.src[0].src[0]).arg.slot >= 0}
   return any(u.op is Ops.LOAD and u.src[0].src[0] in written for u in ast.toposort())

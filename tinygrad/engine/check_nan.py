@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy, source_line, user_line
-from tinygrad.schedule.schedule import Lines, computed
+from tinygrad.schedule.items import Lines
+from tinygrad.schedule.schedule import computed
 from tinygrad.uop.cards import evaluate
 from tinygrad.uop.ops import Ops, UOp
 from tinygrad.uop.rewrite import substitute

@@ -18,7 +18,8 @@ from tinygrad.device import Device, short_devices
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context, GlobalCounters, colored, cores, json, numpy, prod, size_to_str, source_line
 from tinygrad.runtime import diskcache
-from tinygrad.schedule.schedule import ScheduleItem, create_schedule
+from tinygrad.schedule.items import ScheduleItem
+from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop.ops import Ops, UOp
 

@@ -26,6 +26,7 @@ from tinygrad.helpers import (
   DEFER,
   NOOPT,
   PROFILE,
+  ROWS,
   STRATEGY,
   ContextVar,
   GlobalCounters,
@@ -43,8 +44,8 @@ from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
 
 if TYPE_CHECKING:
+  from tinygrad.schedule.items import ScheduleItem, Transfer
   from tinygrad.schedule.memory import Temp
-  from tinygrad.schedule.schedule import ScheduleItem, Transfer
 
 # the stages, imported by the first realize: a script that only imports the package does not wait for them
 sharding: Any = LazyModule("tinygrad.sharding.localize")
@@ -183,8 +184,9 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
   if INTERPRET or set(devices) == {"NPY"} or any(getattr(Device[d], "interprets", False) for d in devices):
     buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
     return Plan((), (), tuple(first - u.arg.uid for u in buffers), (), local=local)
+  together = bool(ROWS) and not CHECK_NAN and all(Device[d].target.shares for d in set(devices))
   with span("schedule"):
-    schedule = scheduling.create_schedule(local)
+    schedule = scheduling.create_schedule(local, together)
   names = frozenset(name for i in schedule.items for name in i.variables)
   threads = threads_for({d for i in schedule.items for d in i.devices if d.startswith("CPU")})
   with taking_turns():
@@ -218,7 +220,8 @@ def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
   values.
   """
   key_sink, buffers, values = canonical(sink)
-  key: tuple[Any, ...] = (key_sink, INTERPRET.value, NOOPT.value, DEFER.value, STRATEGY.value, CPU_THREADS.value)
+  settings = (INTERPRET, NOOPT, ROWS, DEFER, STRATEGY, CPU_THREADS)
+  key: tuple[Any, ...] = (key_sink, *(s.value for s in settings))
   first = -1
   if watched():  # a plan that tells lines is of these lines only, and of nodes that no other plan has
     key += (tuple(u.origin for u in sink.toposort()),)
@@ -465,10 +468,11 @@ class Stretch:
 
     for w in work:
       assert w.program is not None and isinstance(w.item.kernel, UOp)
-      devices, target, kind = w.item.devices, id(w.memory[0]), type(Device[w.item.devices[0]])
+      devices, kind = w.item.devices, type(Device[w.item.devices[0]])
+      targets = {id(m) for m in w.memory[: w.item.writes]}
       from_peers = set() if w.apart else {id(w.memory[i]) for i in w.program.peers}
       if (from_peers and devices not in met) or (
-        devices in met and (met[devices][0] & from_peers or target in met[devices][1])
+        devices in met and (met[devices][0] & from_peers or targets & met[devices][1])
       ):
         meet(devices)
       for d, device in enumerate(devices):
@@ -481,7 +485,7 @@ class Stretch:
         lists.setdefault(device, []).append(call)
         self.bound.append((w, d, call))
       if devices in met:
-        met[devices][0].add(target)
+        met[devices][0].update(targets)
         met[devices][1].update(from_peers)
     for devices, (_, read) in list(met.items()):
       if read:

@@ -7,52 +7,18 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.device import Placement, Sharding, device_set
-from tinygrad.dtype import DType, dtypes
+from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod, watched
 from tinygrad.schedule import fuse
 from tinygrad.schedule.collectives import in_two_steps
+from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Transfer
 from tinygrad.schedule.lower import Home, Kernel, layout, lower
 from tinygrad.schedule.memory import Temp, plan
+from tinygrad.schedule.rows import in_rows
 from tinygrad.schedule.split import in_parts
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 from tinygrad.uop.rewrite import Rules, rewrite
 from tinygrad.uop.spec import check_graph
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-  """A copy of a value of `shape` from the placement `source` to `result`, other devices: each receives its box only."""
-
-  shape: tuple[int, ...]
-  dtype: DType
-  source: Placement
-  result: Placement
-
-
-Lines = tuple[tuple[str, tuple[str, int] | None], ...]  # ops and the user's lines that they come from
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleItem:
-  """One kernel or copy. `slots[i]`: the slot behind PARAM i; `slots[0]` is written. `peers`: reads the memory of
-  other devices: its sources must be ready on all devices before, and stay as they are until all have read them.
-  """
-
-  kernel: UOp | Transfer
-  slots: tuple[int, ...]
-  devices: tuple[str, ...]
-  variables: tuple[str, ...]
-  peers: bool
-  computes: Lines = ()  # where kernels are `watched`
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-  """Slot i is the memory of `buffers[i]`; the slots after these are `temps`, intermediate values."""
-
-  items: tuple[ScheduleItem, ...]
-  buffers: tuple[UOp, ...]
-  temps: tuple[Temp, ...]
 
 
 class ScheduleError(RuntimeError):
@@ -79,13 +45,13 @@ class Step:
 STEPS = Rules((Ops.COLLECTIVE, in_two_steps), (Ops.REDUCE, in_parts))  # what one kernel does badly
 
 
-def create_schedule(sink: UOp) -> Schedule:
-  """Kernels for SINK of ASSIGN(view of BUFFER | SHARD, value) in the local view. Raises ScheduleError if no order of
-  the effects exists.
+def create_schedule(sink: UOp, rows: bool = False) -> Schedule:
+  """Kernels for SINK of ASSIGN(view of BUFFER | SHARD, value) in the local view; with `rows`, those that work on the
+  same rows as one. Raises ScheduleError if no order of the effects exists.
   """
-  builder = _Builder(rewrite(sink, STEPS))
+  builder = _Builder(rewrite(sink, STEPS), rows)
   while (schedule := builder.build()) is None:
-    builder = _Builder(builder.with_copies())
+    builder = _Builder(builder.with_copies(), rows)
   return schedule
 
 
@@ -127,8 +93,8 @@ def computed(value: UOp, stored: Container[UOp]) -> Lines:
 
 
 class _Builder:
-  def __init__(self, sink: UOp) -> None:
-    self.sink, self.nodes = sink, sink.toposort()
+  def __init__(self, sink: UOp, rows: bool) -> None:
+    self.sink, self.nodes, self.rows = sink, sink.toposort(), rows
     self.buffers = [u for u in self.nodes if u.op is Ops.BUFFER]
     self.number = {u: i for i, u in enumerate(self.buffers)}
     self.homes: dict[UOp, Home] = {}
@@ -387,6 +353,8 @@ class _Builder:
     )
 
   def finish(self, items: Sequence[ScheduleItem]) -> Schedule:
+    if self.rows:
+      items = in_rows(items, self.temps)
     at, pool = plan([i.slots for i in items], self.temps)
     first = len(self.buffers)
     slots = [tuple(s if s < first else first + at[s] for s in i.slots) for i in items]

@@ -1,0 +1,231 @@
+"""Kernels that share rows run as one: same values, fewer kernels, and memory that grows with the length of a sequence
+and not with its square. Each law is shown to fail where what it rests on is taken away."""
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, dtypes, nn
+from tinygrad.codegen import rows as blocks
+from tinygrad.codegen.emit import Emitter
+from tinygrad.engine import realize as engine
+from tinygrad.helpers import Context
+from tinygrad.schedule import rows
+
+rng = np.random.default_rng(0)
+
+
+def data(*shape):
+  return Tensor(rng.standard_normal(shape, dtype=np.float32)).realize()
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+  """Nothing is taken from caches, for settings of the compiler are changed."""
+  monkeypatch.setattr(engine, "_plans", {})
+  monkeypatch.setattr(engine, "_programs", {})
+  return monkeypatch
+
+
+def both(f):
+  """What `f` gives with the kernels apart, and together; `f` makes its tensors anew."""
+  out = []
+  for setting in (0, 1):
+    with Context(ROWS=setting):
+      values = f()
+      Tensor.realize(*values)
+      out.append([v.numpy() for v in values])
+  return out
+
+
+def same(f, atol=2e-6):
+  apart, together = both(f)
+  for x, y in zip(apart, together, strict=True):
+    np.testing.assert_allclose(y, x, rtol=1e-5, atol=atol)
+
+
+def kernels(f):
+  """How many kernels f takes, and how many bytes of intermediate memory."""
+  plans = []
+  make = engine.make_plan
+  with pytest.MonkeyPatch.context() as m:
+    m.setattr(engine, "_plans", {})
+    m.setattr(engine, "make_plan", lambda *a: plans.append(make(*a)) or plans[-1])
+    with Context(ROWS=1):
+      Tensor.realize(*f())
+  return sum(len(p.items) for p in plans), sum(t.nbytes for p in plans for t in p.temps)
+
+
+def attention(q, k, v, w=None, causal=False, swap=False):
+  """The result, and the gradients of its product with w. `swap`: heads stand inside of tokens, as projections give
+  them."""
+  for t in (q, k, v):
+    t.requires_grad, t.grad = True, None
+  heads = [t.transpose(1, 2) if swap else t for t in (q, k, v)]
+  out = heads[0].scaled_dot_product_attention(*heads[1:], is_causal=causal)
+  if w is None:
+    return [out]
+  out = out.contiguous().flip(-2).contiguous()  # the gradient waits for the whole result, as it does in a model
+  (out * w).sum().backward()
+  return [out, q.grad, k.grad, v.grad]
+
+
+@pytest.mark.parametrize("nbytes", [1, 1 << 12, 1 << 18])
+@pytest.mark.parametrize("shape", [(16, 8), (33, 77), (5, 13, 3), (64, 1), (1, 64)])
+def test_normalisations(fresh, shape, nbytes):
+  fresh.setattr(blocks, "BLOCK_BYTES", nbytes)
+  x = data(*shape)
+  same(lambda: [x.softmax()])
+  same(lambda: [x.log_softmax(), x.layernorm()])
+  same(lambda: [(x.softmax() * x).sum(-1), x.max(-1, keepdim=True) - x, x.softmax(0)])
+
+
+@pytest.mark.parametrize(
+  "nbytes, T, D, causal",
+  [(1, 32, 16, False), (1, 129, 8, True), (1 << 14, 50, 16, True), (1 << 14, 17, 64, False), (1 << 18, 129, 8, False)],
+)
+def test_attention_forward_and_backward(fresh, T, D, causal, nbytes):
+  fresh.setattr(blocks, "BLOCK_BYTES", nbytes)
+  fresh.setattr(rows, "RECOMPUTE", 1 << 10)
+  q, k, v, w = (data(2, 3, T, D) for _ in range(4))
+  same(lambda: attention(q, k, v, w, causal))
+  q, k, v = (data(2, T, 3, D) for _ in range(3))
+  same(lambda: attention(q, k, v, w, causal, swap=True))
+
+
+def test_attention_agrees_with_numpy():
+  q, k, v = (data(2, 40, 8) for _ in range(3))
+  scores = q.numpy().astype(np.float64) @ k.numpy().transpose(0, 2, 1) / np.sqrt(8)
+  weights = np.exp(scores - scores.max(-1, keepdims=True))
+  want = weights / weights.sum(-1, keepdims=True) @ v.numpy()
+  with Context(ROWS=1):
+    np.testing.assert_allclose(q.scaled_dot_product_attention(k, v).numpy(), want, atol=1e-6)
+
+
+def test_attention_is_one_kernel_and_its_memory_linear(fresh):
+  fresh.setattr(rows, "RECOMPUTE", 1 << 16)
+
+  def of(T, train):
+    q, k, v, w = (data(4, T, 16) for _ in range(4))
+    return kernels(lambda: attention(q, k, v, w if train else None))
+
+  assert of(64, False) == (1, 0)
+  (_, small), (_, large) = of(64, True), of(256, True)
+  assert large <= 4 * small + 4096, "4 times the length takes 4 times the memory"
+  fresh.setattr(rows, "RECOMPUTE", 1 << 60)
+  assert of(256, True)[1] > 4 * 256 * 256 * 4, "without computing anew the weights are stored"
+
+
+def test_an_optimizer_is_one_kernel_a_parameter(fresh):
+  def step():
+    weights = [Tensor(x.numpy(), requires_grad=True).realize() for x in inputs]
+    optimizer = nn.optim.AdamW(weights, lr=0.1)
+    with Tensor.train():
+      for _ in range(2):
+        optimizer.zero_grad()
+        sum((x * x).sum() for x in weights).backward()
+        optimizer.step()
+    return weights
+
+  inputs = [data(31, 5), data(64)]
+  same(step)
+  w = Tensor(rng.standard_normal((100, 100)), requires_grad=True).realize()
+  w.grad = data(100, 100)
+  with Tensor.train():
+    optimizer = nn.optim.AdamW([w], lr=0.1)
+    optimizer.step()
+    assert kernels(lambda: optimizer.schedule_step())[0] <= 5  # two for each power of beta, and one for the weights
+
+
+def test_small_matmuls_in_a_row_are_one_kernel():
+  x, w = data(16, 16), data(16, 16)
+
+  def chain():
+    y = x
+    for _ in range(6):
+      y = (y @ w).contiguous()
+    return [y]
+
+  same(chain)
+  assert kernels(chain)[0] == 1
+
+
+def test_reductions_across_rows_stay_apart():
+  x = data(40, 24)
+  same(lambda: [x - x.mean(0), (x.exp() / x.exp().sum(0)).contiguous(), x.exp().contiguous().sum(0) + x.sum(1).sum()])
+
+
+def test_assigns_in_place():
+  def f():
+    x = Tensor(start).realize()
+    x.assign(x * 2 + x.sum(1, keepdim=True))
+    y = (x + 1).contiguous()
+    x.assign(x - y.max(1, keepdim=True))
+    return [x, y]
+
+  start = rng.standard_normal((12, 30), dtype=np.float32)
+  same(f)
+
+
+def test_half_precision_and_gathered_rows():
+  x = Tensor(rng.standard_normal((20, 48)).astype(np.float16)).realize()
+  table, ids = data(50, 48), Tensor(rng.integers(0, 50, 20).astype(np.int32)).realize()
+  same(lambda: [x.softmax(), x.layernorm()], atol=2e-3)
+  same(lambda: [table[ids].layernorm().softmax(), table[ids.sort()[0]].softmax()])
+  same(lambda: [x.cast(dtypes.bfloat16).softmax().float()], atol=2e-2)
+
+
+def test_rows_of_a_device(fresh):
+  fresh.setattr(blocks, "BLOCK_BYTES", 1 << 10)
+  x = data(24, 40)
+  same(lambda: [x.shard(("CPU:0", "CPU:1"), axis=a).softmax().layernorm() for a in (0, 1, None)])
+
+
+def test_values_written_by_a_block_are_read_anew(fresh):
+  """Mutant: what has been read from memory stays known after it has been written."""
+  fresh.setattr(blocks, "BLOCK_BYTES", 1)
+  x = data(32, 64)
+
+  def f():
+    y = x.clone().realize()
+    y.assign(y + 1)
+    return [(y * 2).contiguous(), y]
+
+  same(f)
+  fresh.setattr(Emitter, "forget_memory", lambda self: None)
+  fresh.setattr(engine, "_programs", {})
+  fresh.setattr(engine, "_plans", {})
+  apart, together = both(f)
+  assert any(np.abs(x - y).max() > 0.5 for x, y in zip(apart, together))
+
+
+def test_sums_over_rows_are_read_where_they_stand(fresh):
+  """Mutant: reads of memory that other blocks write are moved out of the loop over blocks."""
+  fresh.setattr(blocks, "BLOCK_BYTES", 1)
+  q, k, v, w = (data(4, 130, 64) for _ in range(4))
+  same(lambda: attention(q, k, v, w), atol=1e-5)
+
+  class Nothing(set):
+    def __contains__(self, x):
+      return False
+
+  fresh.setattr(Emitter, "written", property(lambda self: Nothing(), lambda self, value: None), raising=False)
+  fresh.setattr(engine, "_programs", {})
+  fresh.setattr(engine, "_plans", {})
+  apart, together = both(lambda: attention(q, k, v, w))
+  assert max(np.abs(x - y).max() for x, y in zip(apart, together)) > 1e-2
+
+
+def test_only_rows_that_keep_apart_are_joined(fresh):
+  """Mutant: an access passes for one of its own row wherever it steps from row to row."""
+  fresh.setattr(blocks, "BLOCK_BYTES", 1)
+  x = data(32, 24)
+
+  def f():  # a row and the next
+    y = (x.exp() + x.sum(1, keepdim=True)).contiguous()
+    return [(y.pad(((0, 1), (0, 0)))[1:] + y).contiguous(), y]
+
+  same(f)
+  fresh.setattr(rows, "holds", lambda *a: True)
+  fresh.setattr(engine, "_plans", {})
+  apart, together = both(f)
+  assert np.abs(apart[0] - together[0]).max() > 0.1

@@ -1,0 +1,152 @@
+"""Kernels of several stores that share rows: a loop over blocks of rows, and in it each store as a nest of its own.
+
+Memory that is a row's own (a PARAM whose slot is below 0) is scratch memory for the rows of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tinygrad.codegen.emit import Emitter, substitute
+from tinygrad.codegen.heuristic import LINE, size
+from tinygrad.codegen.plan import Tile, regions
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import ceildiv, prod, round_up
+from tinygrad.ops.reduce import identity_element
+from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop.ops import AxisKind, Ops, UOp
+
+BLOCK_BYTES = 1 << 18  # that the rows of a block may touch
+LEAST = 32  # rows of a block in which something is contracted: its other operand is read once a block
+MOST = 1 << 12
+
+
+def shared_rows(stores: Sequence[UOp]) -> tuple[UOp, ...]:
+  """The loops that all stores have in common."""
+  return tuple(r for r in stores[0].src[2:] if all(r in s.src[2:] for s in stores))
+
+
+def all_rows(stores: Sequence[UOp]) -> tuple[UOp, ...]:
+  """These, and inside of them the loops over which a store's value is reduced that the others share."""
+  over = [r for r in stores[0].src[2:] if all(r in (*s.src[2:], *reduced(s)) for s in stores)]
+  shared = shared_rows(stores)
+  return (*shared, *(r for r in over if r not in shared))
+
+
+def reduced(store: UOp) -> tuple[UOp, ...]:
+  return store.src[1].src[1:] if store.src[1].op is Ops.FOLD else ()
+
+
+def indices(stores: Sequence[UOp]) -> Iterator[UOp]:
+  return (u for u in UOp.sink(*stores).toposort() if u.op is Ops.INDEX)
+
+
+def contracts(store: UOp, rows: Sequence[UOp]) -> bool:
+  """Whether a reduction reads memory that is the same for all rows."""
+  last = rows[-1]
+  for f in store.toposort():
+    if f.op is Ops.FOLD and last in f.toposort():
+      for u in f.toposort():
+        if u.op is Ops.INDEX and last not in u.toposort() and any(r in u.toposort() for r in f.src[1:]):
+          return True
+  return False
+
+
+def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp]) -> int:
+  """How many rows keep what they touch in the cache."""
+  touched: dict[UOp, int] = {}
+  for u in indices(stores):
+    nodes = u.src[1].toposort()
+    p = u.src[0]
+    if p.op is Ops.PARAM and (p.arg.slot < 0 or rows[-1] in nodes):
+      mine = 1 if p.arg.slot < 0 else prod(size(r) for r in rows if r in nodes)
+      touched[p] = max(touched.get(p, 0), ceildiv(p.arg.size, mine) * p.dtype.itemsize)
+  n = max(BLOCK_BYTES // max(sum(touched.values()), 1), 1)
+  if any(contracts(s, rows) for s in stores):
+    n = max(n, LEAST)
+  return min(n, MOST)
+
+
+def emit_rows(emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp]) -> None:
+  """Blocks of the innermost loops; where their number does not divide a loop's, the rest is a smaller block."""
+  emitter.written = {s.src[0].src[0] for s in stores}
+  left = rows_a_block(stores, rows)
+  tiles: dict[UOp, Tile] = {}
+  for r in reversed(rows):
+    n = size(r)
+    take = min(left, n)
+    even = next((d for d in range(take, max(take // 2, 1), -1) if n % d == 0), take)
+    tiles[r] = Tile(even)
+    left = max(left // even, 1)
+  emit_blocks(emitter, stores, list(rows), tiles, {}, [])
+
+
+def emit_blocks(
+  emitter: Emitter,
+  stores: Sequence[UOp],
+  rest: list[UOp],
+  tiles: dict[UOp, Tile],
+  at: dict[UOp, UOp],
+  inside: list[UOp],
+) -> None:
+  """`at`: what is known of rows: the block's counter plus the loop within the block, which is among `inside`."""
+  if not rest:
+    emit_members(emitter, stores, at, inside)
+    return
+  r = rest[0]
+  if not any(x in at for s in stores for x in reduced(s)):
+    for s in stores:  # sums over this loop begin
+      if r in reduced(s):
+        start = UOp.const(s.src[1].dtype, identity_element(s.src[1].arg, s.src[1].dtype))
+        loops = (*inside, *(x for x in s.src[2:] if x not in at))
+        emitter.kernel([UOp.new(Ops.STORE, dtypes.void, (substitute(s.src[0], at), start, *loops))])
+        emitter.forget_memory()
+  for region in regions(r.src[0], tiles[r]):
+    with emitter.loop(region.count, AxisKind.LOOP) as counter:
+      copies = region.tile.size
+      here = Affine(0, {counter: copies}) if counter.op is Ops.RANGE else Affine(0)
+      here = here.plus(affine(region.base, {}))
+      more = list(inside)
+      if copies > 1:
+        r2 = UOp.new(Ops.RANGE, dtypes.index, (index(copies),), (next(emitter.ids), AxisKind.LOOP))
+        here = here.plus(Affine(0, {r2: 1}))
+        more.append(r2)
+      emit_blocks(emitter, stores, rest[1:], tiles, {**at, r: here.uop()}, more)
+
+
+def emit_members(emitter: Emitter, stores: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp]) -> None:
+  """The stores of one block."""
+  block = int(prod(size(r) for r in inside))
+  row = Affine(0)
+  for r in inside:
+    row = row.scaled(size(r)).plus(Affine(0, {r: 1}))
+  memory: dict[UOp, UOp] = {}
+  offset = 0
+  columns: dict[UOp, bool] = {}  # memory of a row -> whether the rows of a block lie beside each other
+  for s in stores:
+    p = s.src[0].src[0]
+    if p.arg.slot < 0 and p not in memory:
+      memory[p] = emitter.scratch(p.dtype, offset)
+      offset += round_up(block * p.arg.size * p.dtype.itemsize, LINE)
+      columns[p] = contracts(s, list(at)) or any(columns.get(u.src[0], False) for u in indices([s]))
+  emitter.taken = offset
+  for s in stores:
+    moved: dict[UOp, UOp] = {}
+    for u in indices([s]):
+      p = u.src[0]
+      if p in memory:
+        inner = affine(u.src[1], {})
+        place = inner.scaled(block).plus(row) if columns[p] else inner.plus(row, p.arg.size)
+        moved[u] = u.replace(src=(memory[p], place.uop(), *u.src[2:]))
+    where, value = s.src[:2]
+    loops = [*inside, *(r for r in s.src[2:] if r not in at)]
+    if over := [r for r in reduced(s) if r in at]:  # the part of this block, and what there is of others
+      steps = [x for r in over for x in inside if x in at[r].toposort()]
+      loops = [r for r in loops if r not in steps]
+      ranges = (*steps, *(r for r in reduced(s) if r not in at))
+      part = UOp.new(Ops.FOLD, value.dtype, (value.src[0], *ranges), value.arg) if ranges else value.src[0]
+      value = UOp.new(value.arg, value.dtype, (UOp.new(Ops.LOAD, value.dtype, (where,)), part))
+    store = substitute(substitute(UOp.new(Ops.STORE, dtypes.void, (where, value)), moved), at)
+    emitter.kernel([UOp.new(Ops.STORE, dtypes.void, (*store.src, *loops))])
+    emitter.forget_memory()
+  emitter.taken = 0
