@@ -5,12 +5,12 @@ import pytest
 from codegen_kernels import dot, fold, load, loop, num, op, reduce, sink, store
 
 from tinygrad.codegen import lower_kernel, signature
-from tinygrad.uop.affine import affine
 from tinygrad.codegen.check import check_linear
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
 from tinygrad.uop import Ops, UOp
+from tinygrad.uop.affine import affine
 from tinygrad.uop.spec import SpecError
 
 

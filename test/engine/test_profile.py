@@ -136,7 +136,7 @@ def test_a_trace_holds_every_kernel_of_a_step(tmp_path):
   for events in (*python.values(), *devices.values()):
     check_nesting(events)
   kernels = sorted(devices["CPU"], key=lambda e: e["ts"])
-  assert [k["name"] for k in kernels] == [p.name for p in run.plan.programs] and len(kernels) >= 4
+  assert [k["name"] for k in kernels] == [p.name for p in run.plan.programs] and len(kernels) >= 3
   for event, p in zip(kernels, run.plan.programs):
     assert (event["args"]["flops"], event["args"]["bytes"]) == (p.cost.ops, p.cost.nbytes)
     assert event["args"]["GB/s"] == pytest.approx(p.cost.nbytes / event["dur"] * 1e-3, rel=1e-3)

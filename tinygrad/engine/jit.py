@@ -26,7 +26,8 @@ KEPT_STATES = 256  # kinds of arguments that one function remembers
 
 def is_tensor(x: Any) -> bool:
   """A Tensor, which this module sits below."""
-  return isinstance(getattr(x, "uop", None), UOp) and hasattr(x, "realize")
+  kind = type(x)
+  return hasattr(kind, "uop") and hasattr(kind, "realize")
 
 
 def walk(x: Any, leaf: Callable[[Any], Any], nest: Callable[[type, tuple[Any, ...], list[Any]], Any]) -> Any:
@@ -64,7 +65,7 @@ def flatten(x: Any) -> tuple[Any, list[Any]]:
 
 def uops_of(found: Iterable[Any]) -> list[UOp]:
   """The graphs of the Tensors and UOps among leaves."""
-  return [x.uop if is_tensor(x) else x for x in found if is_tensor(x) or isinstance(x, UOp)]
+  return [x if isinstance(x, UOp) else x.uop for x in found if isinstance(x, UOp) or is_tensor(x)]
 
 
 def realize_all(found: list[Any]) -> None:
@@ -79,13 +80,13 @@ def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, 
   order, views, which arguments share a buffer), and the settings that change what Tensor methods compute.
   """
   settings = tuple(v.value for v in (TRAINING, DEFAULT_FLOAT, DEFAULT_INT, DEV))
-  form, found = flatten((args, dict(sorted(kwargs.items())), settings))
+  form, found = flatten((args, dict(sorted(kwargs.items()))))
   for x in found:
-    if hasattr(x, "__array__") and type(x).__hash__ is None:
+    if type(x).__hash__ is None and hasattr(x, "__array__"):
       raise JitError(f"an argument is a {type(x).__name__}, whose values may change unseen\n  fix: give Tensor(array)")
   realize_all(found)
   sink, buffers, variables = canonical(UOp.sink(*uops_of(found)))
-  return (sink, form), buffers, variables
+  return (sink, form, settings), buffers, variables
 
 
 class Made:
@@ -127,7 +128,9 @@ class Captured:
     # of the last replay: the inputs' memory, then what was made
     self.slots: list[Buffer] = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
     number = {id(m): i for i, m in enumerate(self.slots)}
-    self.state = {id(w.memory[0]) for w in self.work} - number.keys()  # memory that the step writes, and is neither
+    self.state = {
+      id(m) for w in self.work for m in w.written
+    } - number.keys()  # memory that the step writes, and is neither
     self.memory: dict[int, list[tuple[Any, Work, int, int]]] = {}  # slot -> (call, work, argument, device)
     self.values: dict[str, list[tuple[Any, int]]] = {}  # variable -> (call, its number)
     for stretch in self.stretches:
@@ -168,16 +171,20 @@ class Captured:
     """What the last replay has made, as fresh Tensors over its memory."""
     shown = {m: m.show() for m in self.made}
     actual = [self.inputs[b] if isinstance(b, int) else shown[b] if isinstance(b, Made) else b for b in self.buffers]
-    mapping = {u: actual[-1 - u.arg.uid] for u in self.graph.toposort() if u.op is Ops.BUFFER}
-    mapping |= {v: v.bind(self.variables[v.arg[0]]) for v in self.graph.variables() if v.arg[0] in self.variables}
-    tensors = iter(substitute(self.graph, mapping).src)
+    sources = self.graph.src
+    mapping = {u: actual[-1 - u.arg.uid] for u in sources if u.op is Ops.BUFFER}
+    if len(mapping) < len(sources):  # views
+      mapping |= {u: actual[-1 - u.arg.uid] for u in self.graph.toposort() if u.op is Ops.BUFFER}
+      mapping |= {v: v.bind(self.variables[v.arg[0]]) for v in self.graph.variables() if v.arg[0] in self.variables}
+      sources = substitute(self.graph, mapping).src
+    tensors = (mapping.get(u, u) for u in sources)
     return walk(self.form, lambda kind: kind and kind(next(tensors)), build)
 
 
 def filled(work: Sequence[Work], memory: Buffer) -> bool:
   """Whether the step writes the memory before it reads it, so that nothing in it lasts from call to call."""
   first = next((w for w in work if any(m is memory for m in w.memory)), None)
-  return first is None or (first.memory[0] is memory and all(m is not memory for m in first.memory[1:]))
+  return first is None or all(m is not memory for m in first.memory[first.item.writes :])
 
 
 @dataclass(slots=True, eq=False)
@@ -287,7 +294,7 @@ class TinyJit(Generic[A, R]):
           )
     if all(run.plan.local is None for run in runs):
       work = [w for run in runs for w in engine.work_of(run)]
-      targets = {id(w.memory[0]) for w in work}
+      targets = {id(m) for w in work for m in w.written}
       made = {
         u: Made(m)
         for u in UOp.sink(*results).toposort()

@@ -386,6 +386,10 @@ class Work:
   copies: dict[tuple[int, int, int], Buffer] = field(default_factory=dict)  # (argument, whose part, on which device)
 
   @property
+  def written(self) -> list[Buffer]:
+    return self.memory[: self.item.writes]
+
+  @property
   def simulated(self) -> bool:
     return bool(Device[self.item.devices[0]].simulated)
 
@@ -469,7 +473,7 @@ class Stretch:
     for w in work:
       assert w.program is not None and isinstance(w.item.kernel, UOp)
       devices, kind = w.item.devices, type(Device[w.item.devices[0]])
-      targets = {id(m) for m in w.memory[: w.item.writes]}
+      targets = {id(m) for m in w.written}
       from_peers = set() if w.apart else {id(w.memory[i]) for i in w.program.peers}
       if (from_peers and devices not in met) or (
         devices in met and (met[devices][0] & from_peers or targets & met[devices][1])

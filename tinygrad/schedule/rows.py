@@ -289,7 +289,7 @@ def in_rows(items: Sequence[ScheduleItem], temps: dict[int, Temp]) -> list[Sched
   return [
     place.members[0]
     if place.group is None or len(place.members) == len(place.group.stores) == 1
-    else merged(place.group, place.members[0], [s for s in sorted(place.written) if s in temps and users[s] == 1])
+    else merged(place, place.group, [s for s in sorted(place.written) if s in temps and users[s] == 1])
     for place in out
   ]
 
@@ -382,7 +382,8 @@ def renamed(group: Group, old: int, new: int) -> Group:
   return replace(group, stores=stores, accesses=accesses(stores))
 
 
-def merged(group: Group, first: ScheduleItem, own: Sequence[int]) -> ScheduleItem:
+def merged(place: Place, group: Group, own: Sequence[int]) -> ScheduleItem:
   kernel, slots, writes = finish(group, own)
   variables = tuple(v.arg[0] for v in kernel.variables())
-  return replace(first, kernel=kernel, slots=slots, variables=variables, writes=writes)
+  computes = tuple(dict.fromkeys(line for item in place.members for line in item.computes))
+  return ScheduleItem(kernel, slots, place.members[0].devices, variables, False, computes, writes)
