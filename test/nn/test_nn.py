@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from extra.check_gradient import check_gradient
 from tinygrad import Tensor, dtypes, nn
 from tinygrad.nn.state import get_parameters
-from tinygrad.nn.utils import check_gradient
 
 
 def normal(seed, *shape):
