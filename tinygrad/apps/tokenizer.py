@@ -114,11 +114,8 @@ class Tokenizer:
 
     # A file from anywhere brings its own program here, hence the sandbox.
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    special = {
-      "bos_token": "" if self.bos is None else self.names[self.bos],
-      "eos_token": self.names[min(self.ends)] if self.ends else "",
-      "raise_exception": raise_exception,
-    }
+    bos, eos = ("" if i is None else self.names[i] for i in (self.bos, min(self.ends, default=None)))
+    special = {"bos_token": bos, "eos_token": eos, "raise_exception": raise_exception}
     try:
       return env.from_string(self.template).render(messages=messages, add_generation_prompt=True, **special)
     except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as e:
@@ -131,18 +128,16 @@ def _vocabulary(g: GGUF) -> tuple[list[str], list[tuple[str, str]], list[int]]:
   g.check(model == "gpt2", "'tokenizer.ggml.model'", f"a {model!r} tokenizer is not supported", fix)
   names: list[str] = g.get("tokenizer.ggml.tokens", list)
   types: list[int] = g.get("tokenizer.ggml.token_type", list, [1] * len(names))
-  merges: list[tuple[str, str]] = []
   distinct = names and all(isinstance(n, str) for n in names) and len(set(names)) == len(names)
   g.check(bool(distinct), "'tokenizer.ggml.tokens'", "is no list of distinct strings")
   problem = f"has {len(types)} entries for {len(names)} tokens"
   g.check(len(types) == len(names), "'tokenizer.ggml.token_type'", problem)
-  known = set(names)
-  for i, merge in enumerate(g.get("tokenizer.ggml.merges", list)):
-    pair = merge.split(" ") if isinstance(merge, str) else []
+  known, merges = set(names), g.get("tokenizer.ggml.merges", list)
+  pairs: list[Any] = [tuple(merge.split(" ")) if isinstance(merge, str) else () for merge in merges]
+  for i, pair in enumerate(pairs):
     if len(pair) != 2 or not known.issuperset((*pair, "".join(pair))):
-      raise g.error(f"'tokenizer.ggml.merges'[{i}]", f"{merge!r} does not join two tokens to a third")
-    merges.append((pair[0], pair[1]))
-  return names, merges, types
+      g.check(False, f"'tokenizer.ggml.merges'[{i}]", f"{merges[i]!r} does not join two tokens to a third")
+  return names, pairs, types
 
 
 def _encoder(names: list[str], merges: list[tuple[str, str]], types: list[int], pre: str) -> Encoder:
