@@ -29,7 +29,7 @@ MIN_SHUFFLED, MAX_SHUFFLED = (
   4,
   4,
 )  # lanes from which, and step up to which, a strided load is contiguous loads and shuffles
-BLOCK = 256  # least iterations of one accumulator after which a long sum of floats goes on in another
+BLOCK = 384  # least iterations of one accumulator after which a long sum of floats goes on in another
 
 
 @dataclass(slots=True, eq=False)
@@ -716,7 +716,7 @@ def _blocks(region: Region) -> Iterator[tuple[int, Region]]:
   """A long region as (number of blocks, block) and the rest; both near the root of its length, for the error grows
   with their sum."""
   n = int(region.count.arg) if region.count.op is Ops.CONST else 0
-  if n < 8 * BLOCK:
+  if n < 2 * BLOCK:
     yield 1, region
     return
   length = max(BLOCK, 1 << (n.bit_length() // 2))

@@ -32,6 +32,8 @@ PANEL = 1 << 19  # bytes of the second cache that staged operands may fill
 STAGE_REUSE = 8  # reads of a staged element that pay for its copying
 STAGE_WORK = 1 << 15  # iterations of a reduction below which nothing is staged
 BLOCK_STEPS = 128  # least iterations of a reduction between two writes of its sums so far
+FAR = 16  # steps of a reduction from page to page of memory that are taken together, at least
+FAR_REUSE = 4  # times that such memory is read by the loops inside, at most
 BLOCK_OUTPUTS = 256  # least outputs for which a reduction runs row by row
 
 
@@ -75,6 +77,11 @@ class Item:
   @property
   def work(self) -> float:
     return float(prod(size(r) for r in self.ranges))
+
+  def cost(self, cut: UOp | None = None, part: float = 1.0) -> float:
+    """Iterations and elements of memory that are read, where only this part of a range is taken."""
+    over = [self.ranges, *(x.strides for x in self.accesses)]
+    return sum(float(prod(size(r) for r in rs)) * (part if cut in rs else 1.0) for rs in over)
 
 
 def size(r: UOp) -> int:
@@ -268,11 +275,13 @@ def block_for(
     length = max((d for d in range(max(length // 3, 1), length + 1) if size(first) % d == 0), default=length)
     split = first
   else:
-    streams = [x for x in main.accesses if len(x.strides) >= len(main.ranges) and x.strides.get(v) == 1]
+    times = {r: ceildiv(size(r), tiles.get(r, Tile()).size) for r in main.ranges}
+    streams = [x for x in main.accesses if x.strides.get(v) == 1]
+    streams = [x for x in streams if prod(n for r, n in times.items() if r not in x.strides) <= FAR_REUSE]
     far = any((s := x.strides.get(last)) is not None and abs(s) * x.itemsize >= 1024 for x in streams)
     if first is not last or not far or nbytes > PANEL // 2 or size(last) < 64 or outputs < BLOCK_OUTPUTS:
       return None
-    split, length = last, 8
+    split, length = last, FAR
   place = index(0)
   for r in sorted(ranges, key=lambda r: r is v):
     place = UOp.new(Ops.ADD, dtypes.index, (UOp.new(Ops.MUL, dtypes.index, (place, index(size(r)))), r))

@@ -34,10 +34,10 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
     if not static(r) or n < 2 * threads or (n % threads and overwrites(ast)):
       continue
     shares = ceildiv(n, threads) / n
-    cost = sum(i.work * (shares if r in i.ranges else 1.0) for i in items)
+    cost = sum(i.cost(r, shares) for i in items)
     if best is None or cost < best[0] * 0.95:  # else the outermost: what a thread writes lies together
       best = cost, r
-  if best is None or best[0] > 0.75 * sum(i.work for i in items):
+  if best is None or best[0] > 0.75 * sum(i.cost() for i in items):
     return ast
   r = best[1]
   n = size(r)
