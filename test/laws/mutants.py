@@ -12,10 +12,11 @@ import numpy as np
 
 from tinygrad.device import Digit, Owe, Sharding
 from tinygrad.dtype import dtypes
+from tinygrad.helpers import ceildiv
 from tinygrad.runtime import python
 from tinygrad.sharding import decisions, factors, localize, moves, owed, place
 from tinygrad.uop.cards import Owed
-from tinygrad.uop.ops import Ops, UOp, simplify_sint
+from tinygrad.uop.ops import Ops, UOp, length, simplify_sint, upper
 
 Patch = Callable[[Any, str, Any], None]
 MUTANTS: dict[str, Callable[[Patch], None]] = {}
@@ -24,6 +25,10 @@ MUTANTS: dict[str, Callable[[Patch], None]] = {}
 def mutant(f: Callable[[Patch], None]) -> Callable[[Patch], None]:
   MUTANTS[f.__name__] = f
   return f
+
+
+def full_block(s: Sharding, i: int, n: Any) -> int:
+  return ceildiv(upper(n), s.parts(i))
 
 
 @mutant
@@ -71,7 +76,7 @@ def blocks_minor_to_major(patch: Patch) -> None:
     block: Any = 0
     for d in reversed(s.cut(i)):
       block = block * d.size + localize.device_number(s) // d.stride % d.size
-    return simplify_sint(block * localize.block_length(s, i, n))
+    return simplify_sint(block * full_block(s, i, n))
 
   patch(localize, "start", reversed_start)
 
@@ -79,12 +84,12 @@ def blocks_minor_to_major(patch: Patch) -> None:
 @mutant
 def padding_read(patch: Patch) -> None:
   """Local lengths are the full block's, valid or not."""
-  length = localize.length
-  patch(
-    localize,
-    "length",
-    lambda s, i, n: localize.block_length(s, i, n) if isinstance(s, Sharding) and s.cut(i) else length(s, i, n),
-  )
+
+  def whole(s: Any, i: int, n: Any) -> Any:
+    return full_block(s, i, n) if isinstance(s, Sharding) and s.cut(i) else length(s, i, n)
+
+  patch(localize, "length", whole)
+  patch(localize, "lengths", lambda s, shape: tuple(whole(s, i, n) for i, n in enumerate(shape)))
 
 
 @mutant

@@ -9,7 +9,7 @@ import pytest
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
 from tinygrad.uop.ops import Ops, UOp, _table, map_arg, print_graph
-from tinygrad.uop.rewrite import Rules, rewrite, substitute
+from tinygrad.uop.rewrite import rewrite, substitute
 from tinygrad.uop.spec import SpecError, check_graph
 
 F = dtypes.float32
@@ -42,7 +42,7 @@ def test_graphs_deeper_than_the_stack():
   for _ in range(20_000):
     u = UOp.new(Ops.NEG, F, (u,))
   assert u.shape == (2,) and u.device == "CPU" and len(u.toposort()) == 20_001
-  flip = Rules((Ops.NEG, lambda u, ctx: u.src[0].src[0] if u.src[0].op is Ops.NEG else None))
+  flip = {Ops.NEG: lambda u: u.src[0].src[0] if u.src[0].op is Ops.NEG else None}
   assert rewrite(u, flip) is x
 
 

@@ -39,7 +39,7 @@ from tinygrad.helpers import (
   span,
   watched,
 )
-from tinygrad.uop.ops import BufferArg, GroupOp, Ops, UOp, buffer_of, print_graph, uops_in
+from tinygrad.uop.ops import DEVICE_NUM, BufferArg, Ops, UOp, buffer_of, is_view, print_graph, stored, uops_in, viewed
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
 
@@ -58,7 +58,6 @@ profile: Any = LazyModule("tinygrad.engine.profile")
 
 Box = tuple[tuple[int, int], ...]  # for each dim a half-open range
 INTERPRET = ContextVar("INTERPRET", 0)  # 1: evaluate the localized graph in numpy instead of compiling it
-DEVICE_NUM = "_device_num"
 CACHED_PLANS = 1024
 TURN = 2e-4  # seconds
 MOST_BUFFERS = 1 << 40  # of one graph
@@ -188,7 +187,8 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
   with span("schedule"):
     schedule = scheduling.create_schedule(local, together)
   names = frozenset(name for i in schedule.items for name in i.variables)
-  threads = threads_for({d for i in schedule.items for d in i.devices if d.startswith("CPU")})
+  mine = {d for i in schedule.items for d in i.devices if d.startswith("CPU")}
+  threads = CPU_THREADS.value or max(cores() // max(len(mine), 1), 1)  # of each of its CPU devices, for one kernel
   with taking_turns():
     programs = tuple(
       None if isinstance(i.kernel, scheduling.Transfer) else program(i.kernel, i.devices[0], threads)
@@ -208,11 +208,6 @@ def taking_turns() -> Iterator[None]:
     yield
   finally:
     sys.setswitchinterval(before)
-
-
-def threads_for(devices: set[str]) -> int:
-  """How many threads each of a schedule's CPU devices may use for one kernel."""
-  return CPU_THREADS.value or max(cores() // max(len(devices), 1), 1)
 
 
 def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
@@ -237,11 +232,6 @@ def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
 
 
 # ---------------------------------------------------------------- realize
-
-
-def is_view(u: UOp) -> bool:
-  """Movement that shows a part of one source as it is: no element is computed."""
-  return u.op in GroupOp.Movement and len(u.src) == 1 and u.op not in (Ops.PAD, Ops.SPREAD)
 
 
 def settled(device: Placement | None) -> Placement:
@@ -269,13 +259,6 @@ def realize(*roots: UOp) -> list[UOp]:
   return [made[root] for root in roots]
 
 
-def viewed(u: UOp) -> UOp:
-  """What `u` is a view of."""
-  while is_view(u):
-    u = u.src[0]
-  return u
-
-
 def _prepare(root: UOp, effects: list[UOp]) -> UOp:
   """What `root` will be once `effects` have run; a computed value adds its own."""
   if viewed(root).op in (Ops.BUFFER, Ops.AFTER, Ops.ASSIGN):
@@ -288,12 +271,8 @@ def _prepare(root: UOp, effects: list[UOp]) -> UOp:
     for v in reversed(views):
       u = v.replace(src=(u,))
     return u
-  buffer = UOp.buffer(root.max_shape, root.dtype, settled(root.device))
-  view = buffer if buffer.shape == root.shape else buffer.shrink([(0, n) for n in root.shape])
-  store = view.assign(root)
-  store.origin = root.origin  # moves that it forces are said to come from where the value was made
-  effects.append(store)
-  return view
+  effects.append(store := stored(root, settled(root.device)))
+  return store.src[0]
 
 
 def to_numpy(u: UOp) -> Any:

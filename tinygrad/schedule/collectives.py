@@ -15,7 +15,7 @@ from tinygrad.uop.ops import Collective, Ops, UOp
 LARGE = 1 << 16  # bytes that a device reads in the time of one more kernel and meeting of the devices
 
 
-def in_two_steps(u: UOp, _: object = None) -> UOp | None:
+def in_two_steps(u: UOp) -> UOp | None:
   """all_reduce(x) -> all_gather(reduce_scatter(x)), if x is large. (By its bytes alone, so that the schedule for many
   devices is that for three.)
 

@@ -8,6 +8,7 @@ it back, and costs little else. A reduction is never computed twice.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -150,10 +151,7 @@ def choose(sink: UOp) -> list[UOp]:
 
 
 def _walk(nodes: Sequence[UOp], before: Collection[UOp]) -> set[UOp]:
-  readers: dict[UOp, int] = {}
-  for u in nodes:
-    for s in u.src:
-      readers[s] = readers.get(s, 0) + 1
+  readers = Counter(s for u in nodes for s in u.src)
   cost = costs(nodes, before, readers)
   uses: dict[UOp, set[Use]] = {}
   chains: dict[tuple[int, Ops, object, object], int] = {}
@@ -164,10 +162,8 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp]) -> set[UOp]:
 
   for u in reversed(nodes):
     op = u.op
-    if op is Ops.SINK or op in LEAVES:
+    if op is Ops.SINK or op in LEAVES or op is Ops.AFTER:  # of an AFTER the effects are kernels of their own
       continue
-    if op is Ops.AFTER:
-      continue  # the buffer's content after its effects, which are kernels of their own
     if op is Ops.ASSIGN:
       use(u.src[1], {(u, 0, 0)})
       continue

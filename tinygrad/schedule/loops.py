@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tinygrad.dtype import dtypes
 from tinygrad.uop.ops import Ops, UOp
-from tinygrad.uop.symbolic import simplify
+from tinygrad.uop.symbolic import linear, simplify
 
 LOOPED = {Ops.STORE: 2, Ops.FOLD: 1}  # ops that hold ranges, and where these begin among their sources
 
@@ -72,39 +72,9 @@ def split_ranges(sink: UOp) -> UOp:
   return rebuild(sink, groups, values) if groups else sink
 
 
-def linear(offset: UOp) -> tuple[dict[UOp, int], set[UOp]]:
-  """An index as (range -> its constant factor, ranges that are read in any other way)."""
-  factors: dict[UOp, int] = {}
-  others: set[UOp] = set()
-  stack = [(offset, 1)]
-  while stack:
-    u, scale = stack.pop()
-    if u.op is Ops.ADD:
-      stack += [(s, scale) for s in u.src]
-    elif u.op is Ops.MUL and u.src[1].op is Ops.CONST:
-      stack.append((u.src[0], scale * u.src[1].arg))
-    elif u.op is Ops.RANGE:
-      factors[u] = factors.get(u, 0) + scale
-    else:
-      others |= ranges_in(u)
-  return factors, others
-
-
 def ranges_in(u: UOp) -> set[UOp]:
   """The ranges that an index expression reads; those of a loaded value's own index do not count."""
-  found: set[UOp] = set()
-  seen: set[UOp] = set()
-  stack = [u]
-  while stack:
-    x = stack.pop()
-    if x in seen or x.op is Ops.LOAD:
-      continue
-    seen.add(x)
-    if x.op is Ops.RANGE:
-      found.add(x)
-    else:
-      stack += x.src
-  return found
+  return {x for x in u.toposort(lambda x: x.op is not Ops.LOAD) if x.op is Ops.RANGE}
 
 
 def join_ranges(sink: UOp) -> UOp:
@@ -116,9 +86,9 @@ def join_ranges(sink: UOp) -> UOp:
     if u.op in LOOPED:
       loops.append(u.src[LOOPED[u.op] :])
     if u.op is Ops.INDEX:
-      factors, others = linear(u.src[1])
-      indices.append(factors)
-      pinned |= others
+      terms = linear(u.src[1]).terms
+      indices.append(terms)
+      pinned = pinned.union(*(ranges_in(x) for x in terms if x.op is not Ops.RANGE))
       if u.src[0].op is Ops.PEER:
         pinned |= ranges_in(u.src[0].src[1])
     elif u.dtype is not dtypes.index and u.op is not Ops.PEER:

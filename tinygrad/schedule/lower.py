@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 
 from tinygrad.device import Digit, Placement, Sharding
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import prod
+from tinygrad.helpers import argsort, prod
 from tinygrad.ops.reduce import identity_element
 from tinygrad.schedule.loops import tidy
-from tinygrad.uop.ops import AxisKind, Collective, GroupOp, Ops, ParamArg, UOp, simplify_sint, sint, smax, smin
+from tinygrad.uop.ops import AxisKind, Collective, GroupOp, Ops, ParamArg, UOp, device_number, lengths, sint, upper
+from tinygrad.uop.ops import sint_to_uop as number
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
 
@@ -24,7 +25,6 @@ Index = tuple[UOp, ...]
 Key = tuple[UOp, Index, UOp | None]  # a value, where in it, and under which condition (None: always)
 
 TRANSPARENT = frozenset((Ops.CONTIGUOUS, Ops.DETACH, Ops.AFTER))  # the value of their first source
-DEVICE_NUM = "_device_num"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +48,13 @@ class Home:
   shape: tuple[int, ...]
 
 
-def number(x: sint) -> UOp:
-  """`x` as an index expression."""
-  return UOp.const(dtypes.index, x) if isinstance(x, int) else x
-
-
-def upper(x: sint) -> int:
-  """The greatest value of a dim: what memory is laid out by."""
-  return x if isinstance(x, int) else int(x.vmax)
+def is_int(x: sint, n: int) -> bool:
+  """Whether a dim is this number, symbols aside."""
+  return isinstance(x, int) and x == n
 
 
 def layout(shape: Sequence[sint]) -> tuple[int, ...]:
-  return tuple(upper(n) for n in shape)
+  return tuple(map(upper, shape))
 
 
 def flat_index(idx: Sequence[UOp], sizes: Sequence[sint]) -> UOp:
@@ -126,9 +121,9 @@ def reshape_index(idx: Index, new: Sequence[sint], old: Sequence[sint]) -> Index
     flat = flat_index(idx[i0:i], new[i0:i])
     group: list[UOp] = []
     for k, n in reversed(list(enumerate(old[j0:j]))):
-      if isinstance(n, int) and n == 1:
+      if is_int(n, 1):
         group.append(number(0))
-      elif k == 0 or all(isinstance(m, int) and m == 1 for m in old[j0 : j0 + k]):
+      elif all(is_int(m, 1) for m in old[j0 : j0 + k]):
         group.append(flat)
       else:
         group.append(simplify(flat % n))
@@ -161,7 +156,7 @@ class Pull:
 
   def new_range(self, end: sint, kind: AxisKind) -> UOp:
     """A loop variable over [0, end); a loop of one step is the constant 0."""
-    if isinstance(end, int) and end == 1:
+    if is_int(end, 1):
       return number(0)
     return UOp.new(Ops.RANGE, dtypes.index, (number(end),), (next(self.numbers), kind))
 
@@ -195,9 +190,7 @@ class Pull:
     if op in MOVEMENT:
       return [(u.src[0], MOVEMENT[op](u, idx), valid)], _same
     match op:
-      case Ops.CONST:
-        return [], lambda: u
-      case Ops.VARIABLE:
+      case Ops.CONST | Ops.VARIABLE:
         return [], lambda: u
       case Ops.IOTA:
         return [], lambda: cast(idx[0], u.dtype)
@@ -237,13 +230,8 @@ class Pull:
       end = below(idx[axis], start + s.shape[axis])
       gate = conjunction(at_least(idx[axis], start), end)
       if not is_false(gate):
-        needs.append(
-          (
-            s,
-            (*idx[:axis], simplify(idx[axis] - start), *idx[axis + 1 :]),
-            both(valid, None if is_true(gate) else gate),
-          )
-        )
+        at = (*idx[:axis], simplify(idx[axis] - start), *idx[axis + 1 :])
+        needs.append((s, at, both(valid, None if is_true(gate) else gate)))
         gates.append(end)
       start = start + s.shape[axis]
 
@@ -397,25 +385,6 @@ def _select(gate: UOp, x: UOp, other: UOp, condition: UOp | None) -> UOp:
   return where(gate, x, other)
 
 
-def _expand(u: UOp, idx: Index) -> Index:
-  return tuple(number(0) if isinstance(n, int) and n == 1 else i for i, n in zip(idx, u.src[0].shape))
-
-
-def _permute(u: UOp, idx: Index) -> Index:
-  at = [idx[0]] * len(idx) if idx else []
-  for i, axis in zip(idx, u.arg):
-    at[axis] = i
-  return tuple(at)
-
-
-def _shrink(u: UOp, idx: Index) -> Index:
-  return tuple(i if isinstance(s, int) and s == 0 else simplify(i + s) for i, (s, _) in zip(idx, u.arg))
-
-
-def _flip(u: UOp, idx: Index) -> Index:
-  return tuple(simplify(number(n - 1) - i) if k in u.arg else i for k, (i, n) in enumerate(zip(idx, u.shape)))
-
-
 def _window(u: UOp, idx: Index) -> Index:
   axis, kaxis, stride, dilation, _ = u.arg
   return (*idx[:axis], simplify(idx[axis] * stride + idx[kaxis] * dilation), *idx[axis + 1 :])
@@ -423,10 +392,10 @@ def _window(u: UOp, idx: Index) -> Index:
 
 MOVEMENT: dict[Ops, Callable[[UOp, Index], Index]] = {
   Ops.RESHAPE: lambda u, idx: reshape_index(idx, u.shape, u.src[0].shape),
-  Ops.EXPAND: _expand,
-  Ops.PERMUTE: _permute,
-  Ops.SHRINK: _shrink,
-  Ops.FLIP: _flip,
+  Ops.EXPAND: lambda u, idx: tuple(number(0) if is_int(n, 1) else i for i, n in zip(idx, u.src[0].shape)),
+  Ops.PERMUTE: lambda u, idx: tuple(idx[i] for i in argsort(u.arg)),
+  Ops.SHRINK: lambda u, idx: tuple(i if is_int(a, 0) else simplify(i + a) for i, (a, _) in zip(idx, u.arg)),
+  Ops.FLIP: lambda u, idx: tuple(simplify(number(u.shape[k] - 1) - i) if k in u.arg else i for k, i in enumerate(idx)),
   Ops.WINDOW: _window,
 }
 
@@ -436,9 +405,9 @@ def _pad(u: UOp, idx: Index) -> tuple[UOp | None, Index, float | int | bool]:
   gate: UOp | None = None
   inner: list[UOp] = []
   for i, (before, after), n in zip(idx, pads, u.src[0].shape):
-    if not (isinstance(before, int) and before == 0):
+    if not is_int(before, 0):
       gate = both(gate, at_least(i, before))
-    if not (isinstance(after, int) and after == 0):
+    if not is_int(after, 0):
       gate = both(gate, below(i, before + n))
     inner.append(simplify(i - before))
   return (None if gate is None or is_true(gate) else gate), tuple(inner), fill
@@ -490,14 +459,7 @@ def valid_shape(u: UOp) -> tuple[sint, ...]:
   """
   if u.op is not Ops.COLLECTIVE or isinstance(u.arg.result, str):
     return u.shape
-  p: Sharding = u.arg.result
-  me = device_number(p)
-  out: list[sint] = []
-  for i, (n, size) in enumerate(zip(u.arg.template.shape, u.shape)):
-    k = p.parts(i)
-    left = simplify_sint(n - p.block(i, me) * size) if k > 1 else n
-    out.append(size if k == 1 or (isinstance(n, int) and n == k * size) else smin(size, smax(0, left)))
-  return tuple(out)
+  return lengths(u.arg.result, u.arg.template.shape)
 
 
 def owed_digits(p: Placement | None, op: Ops) -> list[Digit]:
@@ -513,7 +475,3 @@ def without(digits: Sequence[Digit], taken: Sequence[Digit]) -> list[Digit]:
     cut = [piece for a, b in spans for piece in ((a, min(b, low)), (max(a, high), b))]
     spans = [(a, b) for a, b in cut if a < b]
   return [Digit(b // a, a) for a, b in spans]
-
-
-def device_number(p: Sharding) -> UOp:
-  return UOp.new(Ops.VARIABLE, dtypes.index, (), (DEVICE_NUM, 0, len(p) - 1))

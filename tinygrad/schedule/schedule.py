@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,7 @@ from tinygrad.schedule.memory import Temp, plan
 from tinygrad.schedule.rows import in_rows
 from tinygrad.schedule.split import in_parts
 from tinygrad.uop.ops import GroupOp, Ops, UOp
-from tinygrad.uop.rewrite import Rules, rewrite
+from tinygrad.uop.rewrite import rewrite
 from tinygrad.uop.spec import check_graph
 
 
@@ -42,7 +43,7 @@ class Step:
   item: ScheduleItem | None = None
 
 
-STEPS = Rules((Ops.COLLECTIVE, in_two_steps), (Ops.REDUCE, in_parts))  # what one kernel does badly
+STEPS = {Ops.COLLECTIVE: in_two_steps, Ops.REDUCE: in_parts}  # what one kernel does badly
 
 
 def create_schedule(sink: UOp, rows: bool = False) -> Schedule:
@@ -159,24 +160,16 @@ class _Builder:
     """Where each stored value lies: in the buffer that it is assigned to, if that is new; else in a temporary."""
     for u in self.nodes:
       if u.op is Ops.BUFFER:
-        self.homes[u] = Home(
-          self.number[u], layout(u.shape if isinstance(u.arg.device, str) else u.arg.device.local_shape(u.shape))
-        )
+        shape = u.shape if isinstance(u.arg.device, str) else u.arg.device.local_shape(u.shape)
+        self.homes[u] = Home(self.number[u], layout(shape))
       elif u.op is Ops.SHARD:
         self.homes[u] = Home(self.number[u.src[0]], layout(u.shape))
-    readers: dict[UOp, int] = {}
+    readers = Counter(s for u in self.nodes for s in u.src)
     for u in self.nodes:
-      for s in u.src:
-        readers[s] = readers.get(s, 0) + 1
-    for u in self.nodes:
-      if (
-        u.op is not Ops.ASSIGN
-        or (buffer := whole(u.src[0])) not in self.homes
-        or any(readers[x] > 1 for x in chain(u.src[0]))
-      ):
+      if u.op is not Ops.ASSIGN or any(readers[x] > 1 for x in chain(u.src[0])):
         continue
-      value = peel(u.src[1])
-      if value not in self.homes and value.op not in fuse.LEAVES and value.op is not Ops.AFTER:
+      buffer, value = whole(u.src[0]), peel(u.src[1])
+      if buffer in self.homes and value not in self.homes and value.op not in fuse.LEAVES and value.op is not Ops.AFTER:
         self.homes[value] = Home(self.homes[buffer].slot, layout(value.shape))
     for u in stored:
       if u in self.homes:
@@ -190,9 +183,8 @@ class _Builder:
   def new_temp(self, u: UOp) -> int:
     slot = len(self.buffers) + len(self.temps)
     device = self.where[u]
-    alike = (
-      Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device
-    )  # memory is shared whatever the cuts
+    # memory is shared whatever the cuts
+    alike = Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device
     self.temps[slot] = Temp(alike, prod(layout(u.shape)) * u.dtype.itemsize)
     return slot
 
@@ -202,29 +194,18 @@ class _Builder:
       if u.op is Ops.AFTER:
         effects = {e for s in u.src[1:] for e in s.toposort() if e.op is Ops.ASSIGN}
         self.versions[u] = self.version(u.src[0]) | effects
-      elif u.op in (Ops.SHARD, Ops.DETACH):
-        self.versions[u] = self.version(u.src[0])
       else:
-        self.versions[u] = frozenset()
+        self.versions[u] = self.version(u.src[0]) if u.op in (Ops.SHARD, Ops.DETACH) else frozenset()
     return self.versions[u]
 
   def add_step(self, u: UOp) -> None:
     """Lowers `u` to a kernel, and notes what it waits for and reads."""
-    if (
-      u.op is Ops.CONTIGUOUS and (below := peel(u.src[0])) in self.made and self.homes[below].slot == self.homes[u].slot
-    ):
-      self.made[u] = self.made[below]
-      return
-    if (
-      u.op is Ops.ASSIGN and (value := peel(u.src[1])) in self.made and self.homes[value].slot == self.slot_of(u.src[0])
-    ):
-      self.made[u] = self.made[value]
-      return
-    if u.op is Ops.ASSIGN:
-      view, value = u.src
-      self.append(u, value, view)
+    written, value = u.src if u.op is Ops.ASSIGN else (u, u)
+    held = peel(value.src[0]) if u.op is Ops.CONTIGUOUS else peel(value)
+    if held in self.made and self.homes[held].slot == self.slot_of(written):
+      self.made[u] = self.made[held]
     else:
-      self.append(u, u, self.homes[u])
+      self.append(u, value, self.homes[u] if written is u else written)
 
   def slot_of(self, view: UOp) -> int:
     while view not in self.homes:
@@ -250,9 +231,8 @@ class _Builder:
   def through_temp(self, step: Step, value: UOp, target: UOp) -> Kernel:
     """The value goes to a temporary first: the kernel would read elements of its target that it has written already."""
     home = Home(self.new_temp(value), layout(value.shape))
-    first = Step(
-      value, set(step.after), list(step.reads), home.slot, self.item(lower(value, home, self.homes), value, value)
-    )
+    item = self.item(lower(value, home, self.homes), value, value)
+    first = Step(value, set(step.after), list(step.reads), home.slot, item)
     step.after, step.reads = {len(self.steps)}, []
     self.steps.append(first)
     return lower(value, target, {**self.homes, value: home})

@@ -11,7 +11,7 @@ PARTS = 256  # results of the first step
 PART = 2048  # least elements of one
 
 
-def in_parts(u: UOp, _: object = None) -> UOp | None:
+def in_parts(u: UOp) -> UOp | None:
   """reduce(x, n) -> reduce(reduce(x as [k, n/k], n/k), k), if x is large and the results are few. The parts follow
   from the shape alone, so that neither the number of threads nor of devices changes a bit.
 

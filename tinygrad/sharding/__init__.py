@@ -28,7 +28,7 @@ def explain(*ys: Any) -> Report:
   device; it prints as a table. Slices and other steps in which no byte travels are left out. Axes have the names of the
   mesh that the user last placed something with on these devices.
   """
-  report: Report = _report.explain(*ys)
+  report: Report = _report.report(_report.as_realized([getattr(y, "uop", y) for y in ys]))
   return report
 
 

@@ -99,27 +99,17 @@ def draw(u: UOp) -> Drawing:
   across = drawn[-1] if drawn else None
   down = drawn[0] if len(drawn) == 2 else None
   others = [i for i in cut if i not in (across, down)]
-  boxes = [where.box(d, shape) for d in range(len(where))]
+  devices, boxes = range(len(where)), [where.box(d, shape) for d in range(len(where))]
 
-  def blocks(i: int | None) -> list[tuple[int, Range]]:
-    """Each block of dim i with its range."""
-    if i is None:
-      return [(0, (0, 1))]
-    held = {int(where.block(i, d)): boxes[d][i] for d in range(len(where))}
-    return sorted(held.items())
+  def block(i: int | None, d: int) -> tuple[int, Range]:
+    """The number of the block of dim i that a device holds, and its range."""
+    return (0, (0, 0)) if i is None else (int(where.block(i, d)), boxes[d][i])
 
-  def number(i: int | None, d: int) -> int:
-    return 0 if i is None else int(where.block(i, d))
-
-  cells = []
-  for row, _ in blocks(down):
-    line = []
-    for column, _ in blocks(across):
-      holders = [d for d in range(len(where)) if (number(down, d), number(across, d)) == (row, column)]
-      line.append(named(where, holders, boxes, others))
-    cells.append(tuple(line))
-  rows = tuple("" if down is None else span(r) for _, r in blocks(down))
-  return Drawing(title, rows, tuple("" if across is None else span(r) for _, r in blocks(across)), tuple(cells))
+  rows, columns = (sorted({block(i, d) for d in devices}) for i in (down, across))
+  held = {(r, c): [d for d in devices if (block(down, d), block(across, d)) == (r, c)] for r in rows for c in columns}
+  cells = tuple(tuple(named(where, held[r, c], boxes, others) for c in columns) for r in rows)
+  left = tuple("" if down is None else span(r) for _, r in rows)
+  return Drawing(title, left, tuple("" if across is None else span(r) for _, r in columns), cells)
 
 
 def named(where: Sharding, holders: list[int], boxes: list[tuple[Range, ...]], others: list[int]) -> str:

@@ -24,13 +24,25 @@ from tinygrad.sharding.narrow import gather_narrow
 from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
 from tinygrad.uop.cards import Factors, card
-from tinygrad.uop.ops import Collective, GroupOp, Ops, UOp, simplify_sint, sint, sint_to_uop, smax, smin
+from tinygrad.uop.ops import (
+  Collective,
+  GroupOp,
+  Ops,
+  UOp,
+  device_number,
+  length,
+  lengths,
+  simplify_sint,
+  sint,
+  sint_to_uop,
+  smin,
+  start,
+)
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.spec import check_graph
 
 Demand = tuple[UOp, Placement | None]
 Rule = tuple[list[Demand], Callable[[list[UOp]], UOp]]  # what a local form is made of, and how
-DEVICE_NUM = "_device_num"
 WRITES = frozenset((Ops.ASSIGN,))  # hot: a member of an enum takes longer to look up than to find here
 MOVES = frozenset((Ops.MOVE,))
 UNLIKE = frozenset((Ops.SINK, Ops.AFTER, Ops.BUFFER, Ops.DETACH, Ops.MOVE, Ops.IOTA, Ops.GATHER))  # not `Local`s
@@ -71,38 +83,6 @@ def copies_from_host(order: Sequence[UOp]) -> UOp:
 
 
 # ---------------------------------------------------------------- what a device holds
-
-
-def device_number(s: Sharding) -> UOp:
-  """The variable that holds each device's number within the placement's mesh."""
-  return UOp.variable(DEVICE_NUM, 0, len(s) - 1)
-
-
-def block_length(s: Sharding, i: int, n: sint) -> int:
-  """L = ceil(n / parts) of dim i; a symbolic n by its upper bound."""
-  return -(-(n if isinstance(n, int) else n.vmax) // s.parts(i))
-
-
-def start(s: Placement | None, i: int, n: sint) -> sint:
-  """The first global index of dim i (of length n) that the device holds; that of an empty block may lie behind n."""
-  if not isinstance(s, Sharding) or s.parts(i) == 1:
-    return 0
-  return simplify_sint(s.block(i, device_number(s)) * block_length(s, i, n))
-
-
-def length(s: Placement | None, i: int, n: sint) -> sint:
-  """How many indices of dim i (of length n) the device holds: an int where the cut is even."""
-  if not isinstance(s, Sharding) or s.parts(i) == 1:
-    return n
-  block = block_length(s, i, n)
-  if isinstance(n, int) and n % s.parts(i) == 0:
-    return block
-  return smin(block, smax(0, simplify_sint(n - sint_to_uop(start(s, i, n)))))
-
-
-def lengths(s: Placement | None, shape: Sequence[sint]) -> tuple[sint, ...]:
-  """The local shape, in valid lengths."""
-  return tuple(length(s, i, n) for i, n in enumerate(shape))
 
 
 def is_cut(p: Placement | None) -> bool:

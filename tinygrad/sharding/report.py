@@ -14,7 +14,7 @@ from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, size_
 from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
 from tinygrad.uop.cards import evaluate
-from tinygrad.uop.ops import GroupOp, Ops, UOp, render_shape
+from tinygrad.uop.ops import Ops, UOp, render_shape, stored, viewed
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
 COUNTED_DEVICES = 256  # of more devices, so many at both ends are looked at
@@ -95,12 +95,6 @@ class Report:
   __repr__ = __str__
 
 
-def explain(*ys: Any) -> Report:
-  """The moves that `Tensor.realize(*ys)` would make, for lazy Tensors or UOps; nothing is computed. Slices and other
-  steps in which no byte travels are left out."""
-  return report(as_realized([getattr(y, "uop", y) for y in ys]))
-
-
 def report(sink: UOp) -> Report:
   """The moves of a graph on its way through `place` and `localize`."""
   graph = complete(place_in_order(sink))
@@ -124,17 +118,10 @@ def as_realized(roots: list[UOp]) -> UOp:
   """The effects that realizing `roots` has: those below them, and each computed value's store into a new buffer."""
   effects = dict.fromkeys(u for u in UOp.sink(*roots).toposort() if u.op is Ops.ASSIGN)
   for root in roots:
-    base = root
-    while base.op in GroupOp.Movement and len(base.src) == 1 and base.op not in (Ops.PAD, Ops.SPREAD):
-      base = base.src[0]
     d = root.device
     where = d.settled if isinstance(d, Sharding) else d
-    if where is not None and base.op not in (Ops.BUFFER, Ops.ASSIGN, Ops.AFTER):  # a view of memory stays one
-      buffer = UOp.buffer(root.max_shape, root.dtype, where)
-      view = buffer if buffer.shape == root.shape else buffer.shrink([(0, n) for n in root.shape])
-      store = view.assign(root)
-      store.origin = root.origin  # the store is nobody's line: what it forces was forced where the value was made
-      effects[store] = None
+    if where is not None and viewed(root).op not in (Ops.BUFFER, Ops.ASSIGN, Ops.AFTER):  # a view of memory stays one
+      effects[stored(root, where)] = None
   return UOp.sink(*effects)
 
 

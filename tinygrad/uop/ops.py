@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Buffer, Placement, Sharding, show_placement
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
-from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, prod, user_frame
+from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, ceildiv, prod, user_frame
 from tinygrad.uop import place
 from tinygrad.uop.cards import CARDS
 
@@ -198,12 +198,8 @@ class UOp:
 
   def replace(self, **fields: Any) -> UOp:
     """This node with some fields changed; the origin is inherited."""
-    u = UOp.new(
-      fields.get("op", self.op),
-      fields.get("dtype", self.dtype),
-      fields.get("src", self.src),
-      fields.get("arg", self.arg),
-    )
+    get = fields.get
+    u = UOp.new(get("op", self.op), get("dtype", self.dtype), get("src", self.src), get("arg", self.arg))
     if u.origin is None:
       u.origin = self.origin
     return u
@@ -243,7 +239,7 @@ class UOp:
   @property
   def max_shape(self) -> tuple[int, ...]:
     """The shape with upper bounds for symbolic dims."""
-    return tuple(n if isinstance(n, int) else n.vmax for n in self.shape)
+    return tuple(map(upper, self.shape))
 
   @property
   def size(self) -> Any:
@@ -721,7 +717,27 @@ def knows(u: UOp, name: str) -> bool:
   return True
 
 
-# ---------------------------------------------------------------- args and printing
+# ---------------------------------------------------------------- args
+
+
+def is_view(u: UOp) -> bool:
+  """Movement that shows a part of one source as it is: no element is computed."""
+  return u.op in GroupOp.Movement and len(u.src) == 1 and u.op not in (Ops.PAD, Ops.SPREAD)
+
+
+def viewed(u: UOp) -> UOp:
+  """What `u` is a view of."""
+  while is_view(u):
+    u = u.src[0]
+  return u
+
+
+def stored(u: UOp, device: Placement) -> UOp:
+  """The ASSIGN of a computed value to a new buffer; moves that it forces are said to come from where that was made."""
+  view = UOp.buffer(u.max_shape, u.dtype, device).shrink([(0, n) for n in u.shape])
+  store = view.assign(u)
+  store.origin = u.origin
+  return store
 
 
 def uops_in(arg: Any) -> Iterable[UOp]:
@@ -755,6 +771,11 @@ def as_dims(shape: Iterable[sint]) -> tuple[sint, ...]:
   return tuple(n if type(n) is int else simplify_sint(n) if isinstance(n, UOp) else int(n) for n in shape)
 
 
+def upper(x: sint) -> int:
+  """The greatest value of a dim: what memory is laid out by."""
+  return x if isinstance(x, int) else int(x.vmax)
+
+
 def smax(a: sint, b: sint) -> sint:
   return max(a, b) if type(a) is type(b) is int else simplify_sint(sint_to_uop(a).maximum(b))
 
@@ -770,6 +791,40 @@ def simplify_sint(x: sint) -> sint:
   x = x.simplified
   return x.arg if x.op is Ops.CONST else x
 
+
+# ---------------------------------------------------------------- what a device holds
+
+DEVICE_NUM = "_device_num"
+
+
+def device_number(s: Sharding) -> UOp:
+  """The variable that holds each device's number within the placement's mesh."""
+  return UOp.variable(DEVICE_NUM, 0, len(s) - 1)
+
+
+def start(s: Placement | None, i: int, n: sint) -> sint:
+  """The first global index of dim i (of length n) that the device holds; that of an empty block may lie behind n."""
+  if not isinstance(s, Sharding) or s.parts(i) == 1:
+    return 0
+  return simplify_sint(s.block(i, device_number(s)) * ceildiv(upper(n), s.parts(i)))
+
+
+def length(s: Placement | None, i: int, n: sint) -> sint:
+  """How many indices of dim i (of length n) the device holds: an int where the cut is even."""
+  if not isinstance(s, Sharding) or s.parts(i) == 1:
+    return n
+  block = ceildiv(upper(n), s.parts(i))  # a symbolic n by its upper bound
+  if isinstance(n, int) and n % s.parts(i) == 0:
+    return block
+  return smin(block, smax(0, simplify_sint(n - sint_to_uop(start(s, i, n)))))
+
+
+def lengths(s: Placement | None, shape: Sequence[sint]) -> tuple[sint, ...]:
+  """The local shape, in valid lengths."""
+  return tuple(length(s, i, n) for i, n in enumerate(shape))
+
+
+# ---------------------------------------------------------------- printing
 
 _SYMBOLS = {
   Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.IDIV: "//", Ops.MOD: "%", Ops.CMPLT: "<", Ops.CMPEQ: "==",

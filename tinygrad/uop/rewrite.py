@@ -1,66 +1,20 @@
-"""The rewrite engine: named rules indexed by op, applied bottom-up to a fixed point."""
+"""The rewrite engine: named rules by op, applied bottom-up to a fixed point; and substitution."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from tinygrad.uop.ops import Ops, UOp, knows, map_arg
 
-Rule = Callable[[UOp, Any], UOp | None]
 
-
-class Rules:
-  """`Rules((Ops.ADD, fold_zero), ((Ops.IDIV, Ops.MOD), fold_by_one))`. A rule is `rule(u, ctx) -> UOp | None`; None:
-  it does not apply.
-  """
-
-  __slots__ = ("by_op",)
-
-  def __init__(self, *rules: tuple[Ops | Iterable[Ops], Rule]) -> None:
-    self.by_op: dict[Ops, list[Rule]] = {}
-    for ops, rule in rules:
-      for op in (ops,) if isinstance(ops, Ops) else ops:
-        self.by_op.setdefault(op, []).append(rule)
-
-  def __add__(self, other: Rules) -> Rules:
-    both = Rules()
-    for rules in (self, other):
-      for op, named in rules.by_op.items():
-        both.by_op.setdefault(op, []).extend(named)
-    return both
-
-  def apply(self, u: UOp, ctx: Any = None) -> UOp | None:
-    """What the first rule that applies makes of u, or None."""
-    for rule in self.by_op.get(u.op, ()):
-      if (v := rule(u, ctx)) is not None and v is not u:
-        return v
-    return None
-
-
-def rewrite(root: UOp, rules: Rules, ctx: Any = None, memo: dict[UOp, UOp] | None = None) -> UOp:
-  """`root` with `rules` applied to every node, sources first, until none applies. `memo` may be shared by several
-  roots.
-  """
+def rewrite(root: UOp, rules: Mapping[Ops, Callable[[UOp], UOp | None]], memo: dict[UOp, UOp] | None = None) -> UOp:
+  """`root` with the rule of its op (None: it does not apply) on every node, sources first, until none applies."""
   done: dict[UOp, UOp] = {} if memo is None else memo
-  stack: list[tuple[UOp, UOp, bool]] = [(root, root, False)]  # (node asked for, node it became, sources done)
-  while stack:
-    asked, u, ready = stack.pop()
-    if not ready:
-      if u in done:
-        done[asked] = done[u]
-        continue
-      stack.append((asked, u, True))
-      stack.extend((s, s, False) for s in u.src if s not in done)
-      continue
-    src = tuple(done[s] for s in u.src)
+  for u in root.toposort(lambda u: u not in done):
+    src = tuple([done[s] for s in u.src])
     v = u if src == u.src else u.replace(src=src)
-    w = rules.apply(v, ctx)
-    if w is None:
-      done[asked] = done[u] = done[v] = v
-    else:
-      stack.append((asked, w, False))
-      # `asked` is popped again with the new node; when that is done, asked maps to it
+    made = rules[v.op](v) if v.op in rules else None
+    done[u] = done[v] = v if made is None else rewrite(made, rules, done)
   return done[root]
 
 
