@@ -1,5 +1,6 @@
 """More operators of the ONNX standard: recurrent layers, loops and sequences, quantisation, resampling on
-grids, transforms; and some of ONNX Runtime's own.
+grids, transforms; some of ONNX Runtime's own; and Resize and BatchNormalization with attributes that
+exporters seldom write.
 
 Importing this module adds them to those that `tinygrad.nn.onnx.OnnxRunner` knows. They are written as
 `tinygrad.nn.onnx_ops` says, and any other can be added so.
@@ -10,12 +11,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
 
 from tinygrad import Tensor, dtypes
+from tinygrad.nn import onnx_ops
 from tinygrad.nn.onnx_ops import (
   HOST,
   OPS,
@@ -25,6 +27,7 @@ from tinygrad.nn.onnx_ops import (
   _along,
   _beside,
   _cast,
+  _cubic,
   _like,
   _one,
   _reduce,
@@ -120,7 +123,7 @@ def MaxUnpool(x: Tensor, places: Tensor, output_shape: Any = None, **window: Any
 
 
 def LpPool(x: Tensor, ceil_mode: int = 0, p: int = 2, **window: Any) -> Tensor:
-  windows = x.abs().pow(p)._windows(*_window(x, **window), bool(ceil_mode), 0)
+  windows = x.abs().pow(p)._windows(*_window(x, **window), bool(ceil_mode), 0, 0)
   return windows.sum(tuple(range(x.ndim, windows.ndim))).pow(1 / p)
 
 
@@ -404,13 +407,98 @@ def _random(sample: Callable[..., Tensor]) -> Callable[..., Tensor]:
   return draw
 
 
+def BatchNormalization(
+  x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor,
+  epsilon: float = 1e-5, momentum: float = 0.9, training_mode: int = 0, spatial: int = 1, is_test: int = 1,
+) -> Any:  # fmt: skip
+  if is_test and not training_mode:
+    return onnx_ops.BatchNormalization(x, scale, bias, mean, var, epsilon)
+  axes = tuple(i for i in range(x.ndim) if i != 1)
+  now, spread = x.mean(axes), x.var(axes, correction=0)
+  y = x.batchnorm(scale, bias, now, spread.add(epsilon).rsqrt()).cast(x.dtype)
+  return y, *(old.mul(momentum).add(new.mul(1 - momentum)).cast(old.dtype) for old, new in ((mean, now), (var, spread)))
+
+
+def LRN(x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Tensor:
+  around = x.square().pad([((size - 1) // 2, size // 2) if i == 1 else None for i in range(x.ndim)]).unfold(1, size, 1)
+  return x.div(around.sum(-1).mul(alpha / size).add(bias).pow(beta))
+
+
+def _positions(n: int, m: int, scale: float, mode: str, roi: Sequence[float]) -> Any:
+  """Where in n elements each of m lies."""
+  i = numpy.arange(m)
+  if mode == "align_corners":
+    return i * (n - 1) / (n * scale - 1) if m > 1 else i * 0.0
+  if mode == "asymmetric":
+    return i / scale
+  if mode == "tf_crop_and_resize":
+    first, last = roi[0] * (n - 1), roi[1] * (n - 1)
+    return first + i * (last - first) / (m - 1) if m > 1 else (i + 0.5) * (first + last)
+  if mode == "pytorch_half_pixel" and m == 1:
+    return i * 0.0
+  middle = n / 2 * (1 - m / (scale * n)) if mode == "half_pixel_symmetric" else 0.0
+  return middle + (i + 0.5) / scale - 0.5
+
+
+def _weights(at: Any, n: int, scale: float, cubic: float | None, outside: bool) -> Any:
+  """(len(at), n): how much of each element goes into each result; `scale` < 1 widens the window. Elements beyond the
+  ends are those at the ends, or (`outside` False) none."""
+  reach = math.ceil(2 / scale) + 1
+  places = numpy.arange(-reach, n + reach)
+  t = numpy.abs(at[:, None] - places) * scale
+  w = numpy.maximum(0, 1 - t) if cubic is None else _cubic(t, cubic)
+  w = w if outside else w * ((places >= 0) & (places < n))
+  w = w / w.sum(1, keepdims=True)
+  folded = numpy.zeros((n, len(at)))
+  numpy.add.at(folded, places.clip(0, n - 1), w.T)
+  return folded.T.astype(numpy.float32)
+
+
+def Resize(
+  x: Tensor, roi: Any = None, scales: Any = None, sizes: Any = None, antialias: int = 0, axes: Any = None,
+  coordinate_transformation_mode: str = "half_pixel", cubic_coeff_a: float = -0.75, exclude_outside: int = 0,
+  extrapolation_value: float = 0.0, keep_aspect_ratio_policy: str = "stretch", mode: str = "nearest",
+  nearest_mode: str = "round_prefer_floor", opset: int = 11,
+) -> Tensor:  # fmt: skip
+  if opset < 11:  # (x, scales)
+    scales, coordinate_transformation_mode, nearest_mode = scales or roi, "asymmetric", "floor"
+  dims = [a % x.ndim for a in axes] if axes else list(range(x.ndim))
+  lengths = [x.numpy_shape()[d] for d in dims]
+  if sizes:
+    scales = [m / n for m, n in zip(sizes, lengths)]
+    if keep_aspect_ratio_policy != "stretch":
+      scales = [(min if keep_aspect_ratio_policy == "not_larger" else max)(scales)] * len(dims)
+      sizes = [math.floor(n * s + 0.5) for n, s in zip(lengths, scales)]
+  beyond, y = numpy.zeros(()), x
+  for i, (d, n, s) in enumerate(zip(dims, lengths, scales)):
+    m = sizes[i] if sizes else math.floor(n * s)
+    area = (roi[i], roi[i + len(dims)]) if roi and coordinate_transformation_mode.startswith("tf") else (0.0, 1.0)
+    at = _positions(n, m, s, coordinate_transformation_mode, area)
+    beyond = beyond[..., None] | ((at < 0) | (at > n - 1)) if i else (at < 0) | (at > n - 1)
+    if m == n and numpy.array_equal(at, numpy.arange(n)):
+      continue
+    if mode == "nearest":
+      low, high = numpy.floor(at), numpy.ceil(at)
+      rounded = {"floor": low, "ceil": high, "round_prefer_floor": numpy.ceil(at - 0.5)}
+      places = rounded.get(nearest_mode, numpy.floor(at + 0.5)).clip(0, n - 1)
+      y = _along(y, d, _beside(places.astype(numpy.int32), x))
+    else:
+      cubic = cubic_coeff_a if mode == "cubic" else None
+      w = _weights(at, n, min(1, s) if antialias else 1, cubic, not exclude_outside)
+      y = y.float().transpose(d, -1).matmul(_beside(w.T.copy(), x)).transpose(d, -1)
+  if coordinate_transformation_mode.startswith("tf") and beyond.any():
+    y = _beside(beyond, x).where(extrapolation_value, y)
+  return (y if mode == "nearest" or dtypes.is_float(x.dtype) else y.round()).cast(x.dtype)
+
+
 HOST.update("dft_length image_shape block_shape max_boxes max_overlap least position at".split())
 OPERATORS: dict[str, Callable[..., Any]] = {
   f.__name__: f
   for f in (
     BitShift, EyeLike, LpNormalization, QuantizeLinear, DequantizeLinear, MatMulInteger, ConvInteger, QLinearMatMul,
     QLinearConv, DFT, Det, Unique, ReverseSequence, TensorScatter, MaxUnpool, LpPool, Col2Im, GridSample,
-    NonMaxSuppression, RNN, GRU, LSTM, SplitToSequence, Loop, Scan, SequenceMap,
+    NonMaxSuppression, RNN, GRU, LSTM, SplitToSequence, Loop, Scan, SequenceMap, BatchNormalization, LRN,
+    Resize,
   )
 } | {
   "Compress": lambda x, condition, axis=None: _along(

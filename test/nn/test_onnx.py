@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from extra import onnx_more  # noqa: E402
 from tinygrad import Device, Sharding, Tensor, TinyJit, dtypes, nn  # noqa: E402
 from tinygrad.dtype import to_numpy_dtype  # noqa: E402
+from tinygrad.nn import onnx_ops  # noqa: E402
 from tinygrad.nn.onnx import OnnxRunner  # noqa: E402
 from tinygrad.nn.onnx_ops import OPS, OnnxError  # noqa: E402
 
@@ -107,6 +108,17 @@ def test_node_compiled(name):
 
 def test_the_operators_that_few_models_use_are_tested_too():
   assert all(OPS[name] is f for name, f in onnx_more.OPERATORS.items())
+
+
+@pytest.mark.parametrize("name", [n for n in cases() if re.match("test_(resize|upsample|batchnorm)", n)])
+def test_the_packages_own_of_those_that_have_rarer_attributes(name, python, monkeypatch):
+  for op in ("Resize", "BatchNormalization"):
+    monkeypatch.setitem(OPS, op, getattr(onnx_ops, op))
+  rare = "tf_crop|_symmetric|antialias|exclude|not_(larger|smaller)|training"
+  if not re.search(rare, name):
+    return check(name)
+  with pytest.raises(OnnxError, match="the operator .* with .* is not supported\n  fix: import extra.onnx_more"):
+    check(name)
 
 
 def test_every_reason_is_of_a_case():

@@ -27,7 +27,7 @@ from tinygrad.dtype import DType, to_numpy_dtype
 from tinygrad.engine.realize import canonical, host_array
 from tinygrad.helpers import DEBUG, LazyModule, numpy
 from tinygrad.mixin.base import DeviceLike
-from tinygrad.nn.onnx_ops import HOST, OPS, Known, OnnxError, on_host, onnx, onnx_dtype
+from tinygrad.nn.onnx_ops import HOST, OPS, Known, OnnxError, on_host, onnx, onnx_dtype, unsupported
 from tinygrad.runtime.python import Interpreter
 from tinygrad.tensor import Tensor
 from tinygrad.uop.ops import UOp, buffer_of
@@ -157,14 +157,16 @@ class OnnxRunner:
   def _node(self, node: Any, inputs: list[Any], values: Values, opset: dict[str, int]) -> Sequence[Any]:
     domain, op = _domain(node.domain), node.op_type
     f = None if (domain, op) in self.functions else OPS.get(op if domain in STANDARD else f"{domain}:{op}")
-    if f is not None and "scope" in _parameters(f):
-      return _several(f(Scope(self, values, opset), *inputs, **_attributes(node)))
+    version = opset.get(domain, 1)
     if f is not None:
-      return self._apply(f, inputs, _attributes(node), opset.get(domain, 1), len(node.output))
+      attributes = _attributes(node, f, version)
+      if "scope" in _parameters(f):
+        return _several(f(Scope(self, values, opset), *inputs, **attributes))
+      return self._apply(f, inputs, attributes, version, len(node.output))
     types = {name: (_kind(x), _shape(x)) for name, x in zip(node.input, inputs) if isinstance(x, (Tensor, Known))}
     own = tuple(self.functions.values()) if (domain, op) in self.functions else ()
     if not own and any(isinstance(x, list) for x in inputs):  # the onnx package would need their types
-      raise _unsupported(op)
+      raise unsupported(op)
     nodes, versions = _definition(node.SerializeToString(), tuple(types.items()), tuple(opset.items()), own)
     inner: Values = {"": None, **dict(zip(node.input, inputs))}
     self._run(nodes, inner, versions)
@@ -175,8 +177,6 @@ class OnnxRunner:
     kind = _kind(inputs[0]) if inputs and "kind" in names else None
     special = {"opset": opset, "outputs": outputs, "kind": kind}
     attributes |= {k: v for k, v in special.items() if k in names}
-    if opset < 7:  # what later opsets do unasked
-      attributes = {k: v for k, v in attributes.items() if k not in ("broadcast", "consumed_inputs")}
     known = bool(inputs) and all(x is None or (isinstance(x, Known) and x.small) for x in inputs)
     where = "NPY" if known else self.device
     args = [
@@ -245,8 +245,17 @@ def _array(tensor: Any) -> Any:
   return onnx.numpy_helper.to_array(tensor)
 
 
-def _attributes(node: Any) -> dict[str, Any]:
-  return {a.name: _attribute(a) for a in node.attribute}
+def _attributes(node: Any, f: Any, opset: int) -> dict[str, Any]:
+  """Those that `f` takes. The others must be at the standard's default, or ask for what later opsets do unasked."""
+  given, names = {a.name: _attribute(a) for a in node.attribute}, _parameters(f)
+  rest = [] if "**" in names else [k for k in given if k not in names]
+  name = node.op_type, opset, _domain(node.domain)
+  known = onnx.defs.get_schema(*name).attributes if rest and onnx.defs.has(*name) else {}
+  for k in rest:
+    value, default = given.pop(k), known[k].default_value if k in known else onnx.AttributeProto()
+    if k not in ("broadcast", "consumed_inputs") and not (default.name and value == _attribute(default)):
+      raise unsupported(f"{node.op_type} with {k} {value}")
+  return given
 
 
 def _attribute(a: Any) -> Any:
@@ -285,12 +294,7 @@ def _definition(
     body = inliner.inline_selected_functions(model, [(node.domain, node.op_type)], False, not functions)
     if [n.op_type for n in body.graph.node] != [node.op_type]:
       return body.graph.node, _versions(body)
-  raise _unsupported(node.op_type)
-
-
-def _unsupported(op: str) -> OnnxError:
-  fix = "import extra.onnx_more, export the model without it, or add a function for it to tinygrad.nn.onnx_ops.OPS"
-  return OnnxError(f"the operator {op} is not supported\n  fix: {fix}")
+  raise unsupported(node.op_type)
 
 
 def _shape(x: Any) -> tuple[int, ...]:
@@ -307,7 +311,8 @@ def _kind(x: Any) -> Any:
 
 @functools.cache
 def _parameters(f: Callable[..., Any]) -> tuple[str, ...]:
-  return tuple(inspect.signature(f).parameters)
+  """Their names; that of one that takes all other attributes is "**"."""
+  return tuple("**" if p.kind is p.VAR_KEYWORD else p.name for p in inspect.signature(f).parameters.values())
 
 
 def _several(outputs: Any) -> Sequence[Any]:

@@ -6,14 +6,16 @@ for both. An input in HOST arrives as a flat list of Python numbers; `opset`, `o
 first input's numpy dtype) are filled in. It returns one value or a tuple of them: a Tensor, an array where it is known,
 a list (a sequence) or None. `scope` is where a node with graphs among its attributes stands.
 
+An attribute that a function does not take is at the standard's default.
+
 `OPS` may be added to: "Name", or "domain:Name" for a domain of one's own. `extra/onnx_more.py` in the repository adds
-recurrent layers, loops, sequences, quantisation and others.
+recurrent layers, loops, sequences, quantisation and others, and the rarer attributes of Resize and BatchNormalization.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial, reduce
 from typing import Any, ClassVar
@@ -68,6 +70,11 @@ def onnx_dtype(number: int) -> DType | None:
     return from_numpy_dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
   except (TypeError, KeyError):
     return None
+
+
+def unsupported(what: str) -> OnnxError:
+  fix = "import extra.onnx_more, export the model without it, or add a function for it to tinygrad.nn.onnx_ops.OPS"
+  return OnnxError(f"the operator {what} is not supported\n  fix: {fix}")
 
 
 def to_dtype(number: int) -> DType:
@@ -245,25 +252,15 @@ def Gemm(
 
 
 def BatchNormalization(
-  x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor,
-  epsilon: float = 1e-5, momentum: float = 0.9, training_mode: int = 0, spatial: int = 1, is_test: int = 1,
-) -> Any:  # fmt: skip
-  if is_test and not training_mode:
-    return x.batchnorm(scale, bias, mean, var.add(epsilon).rsqrt()).cast(x.dtype)
-  axes = tuple(i for i in range(x.ndim) if i != 1)
-  now, spread = x.mean(axes), x.var(axes, correction=0)
-  y = x.batchnorm(scale, bias, now, spread.add(epsilon).rsqrt()).cast(x.dtype)
-  return y, *(old.mul(momentum).add(new.mul(1 - momentum)).cast(old.dtype) for old, new in ((mean, now), (var, spread)))
+  x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor, epsilon: float = 1e-5, momentum: float = 0.9,
+  is_test: int = 1,
+) -> Tensor:  # fmt: skip
+  return x.batchnorm(scale, bias, mean, var.add(epsilon).rsqrt()).cast(x.dtype)
 
 
 def InstanceNormalization(x: Tensor, scale: Tensor, bias: Tensor, epsilon: float = 1e-5) -> Tensor:
   y = x.reshape(*x.shape[:2], -1).layernorm(eps=epsilon).reshape(x.shape)
   return y.mul(_like(scale, x)).add(_like(bias, x))
-
-
-def LRN(x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Tensor:
-  around = x.square().pad([((size - 1) // 2, size // 2) if i == 1 else None for i in range(x.ndim)]).unfold(1, size, 1)
-  return x.div(around.sum(-1).mul(alpha / size).add(bias).pow(beta))
 
 
 # ---------------------------------------------------------------- convolution and pooling
@@ -308,7 +305,7 @@ def ConvTranspose(
   return y if b is None else y.add(_like(b, y))
 
 
-def MaxPool(x: Tensor, ceil_mode: int = 0, storage_order: int = 0, outputs: int = 1, **window: Any) -> Any:
+def MaxPool(x: Tensor, ceil_mode: int = 0, storage_order: int = 0, **window: Any) -> Any:
   y, places = x.max_pool2d(*_window(x, **window), ceil_mode=bool(ceil_mode), return_indices=True)
   if storage_order:  # the place counted with the first dim of the plane fastest
     h, w = x.shape[2:]
@@ -328,20 +325,17 @@ def _whole(f: Any, x: Tensor) -> Any:
 # ---------------------------------------------------------------- resampling
 
 
-def _positions(n: int, m: int, scale: float, mode: str, roi: Sequence[float]) -> Any:
-  """Where in n elements each of m lies."""
-  i = numpy.arange(m)
-  if mode == "align_corners":
-    return i * (n - 1) / (n * scale - 1) if m > 1 else i * 0.0
-  if mode == "asymmetric":
-    return i / scale
-  if mode == "tf_crop_and_resize":
-    first, last = roi[0] * (n - 1), roi[1] * (n - 1)
-    return first + i * (last - first) / (m - 1) if m > 1 else (i + 0.5) * (first + last)
-  if mode == "pytorch_half_pixel" and m == 1:
-    return i * 0.0
-  middle = n / 2 * (1 - m / (scale * n)) if mode == "half_pixel_symmetric" else 0.0
-  return middle + (i + 0.5) / scale - 0.5
+# where each of m results lies among n elements, by coordinate_transformation_mode
+PLACES: dict[str, Callable[[Any, int, int, float], Any]] = {
+  "align_corners": lambda i, n, m, scale: i * ((n - 1) / (n * scale - 1) if m > 1 else 0),
+  "asymmetric": lambda i, n, m, scale: i / scale,
+  "half_pixel": lambda i, n, m, scale: (i + 0.5) / scale - 0.5,
+  "pytorch_half_pixel": lambda i, n, m, scale: (i + 0.5) / scale - 0.5 if m > 1 else i * 0,
+}
+NEAREST: dict[str, Callable[[Any], Any]] = {
+  "floor": lambda at: numpy.floor(at), "round_prefer_ceil": lambda at: numpy.floor(at + 0.5),
+  "ceil": lambda at: numpy.ceil(at), "round_prefer_floor": lambda at: numpy.ceil(at - 0.5),
+}  # fmt: skip
 
 
 def _cubic(t: Any, a: float) -> Any:
@@ -350,54 +344,31 @@ def _cubic(t: Any, a: float) -> Any:
   return (t <= 1) * near + ((t > 1) & (t < 2)) * far
 
 
-def _weights(at: Any, n: int, scale: float, cubic: float | None, outside: bool) -> Any:
-  """(len(at), n): how much of each element goes into each result; `scale` < 1 widens the window. Elements beyond the
-  ends are those at the ends, or (`outside` False) none."""
-  reach = math.ceil(2 / scale) + 1
-  places = numpy.arange(-reach, n + reach)
-  t = numpy.abs(at[:, None] - places) * scale
-  w = numpy.maximum(0, 1 - t) if cubic is None else _cubic(t, cubic)
-  w = w if outside else w * ((places >= 0) & (places < n))
-  w = w / w.sum(1, keepdims=True)
-  folded = numpy.zeros((n, len(at)))
-  numpy.add.at(folded, places.clip(0, n - 1), w.T)
-  return folded.T.astype(numpy.float32)
-
-
 def Resize(
-  x: Tensor, roi: Any = None, scales: Any = None, sizes: Any = None, antialias: int = 0, axes: Any = None,
-  coordinate_transformation_mode: str = "half_pixel", cubic_coeff_a: float = -0.75, exclude_outside: int = 0,
-  extrapolation_value: float = 0.0, keep_aspect_ratio_policy: str = "stretch", mode: str = "nearest",
+  x: Tensor, roi: Any = None, scales: Any = None, sizes: Any = None, axes: Any = None, mode: str = "nearest",
+  coordinate_transformation_mode: str = "half_pixel", cubic_coeff_a: float = -0.75,
   nearest_mode: str = "round_prefer_floor", opset: int = 11,
 ) -> Tensor:  # fmt: skip
   if opset < 11:  # (x, scales)
     scales, coordinate_transformation_mode, nearest_mode = scales or roi, "asymmetric", "floor"
-  dims = [a % x.ndim for a in axes] if axes else list(range(x.ndim))
-  lengths = [x.numpy_shape()[d] for d in dims]
-  if sizes:
-    scales = [m / n for m, n in zip(sizes, lengths)]
-    if keep_aspect_ratio_policy != "stretch":
-      scales = [(min if keep_aspect_ratio_policy == "not_larger" else max)(scales)] * len(dims)
-      sizes = [math.floor(n * s + 0.5) for n, s in zip(lengths, scales)]
-  beyond, y = numpy.zeros(()), x
-  for i, (d, n, s) in enumerate(zip(dims, lengths, scales)):
-    m = sizes[i] if sizes else math.floor(n * s)
-    area = (roi[i], roi[i + len(dims)]) if roi and coordinate_transformation_mode.startswith("tf") else (0.0, 1.0)
-    at = _positions(n, m, s, coordinate_transformation_mode, area)
-    beyond = beyond[..., None] | ((at < 0) | (at > n - 1)) if i else (at < 0) | (at > n - 1)
-    if m == n and numpy.array_equal(at, numpy.arange(n)):
+  if (where := PLACES.get(coordinate_transformation_mode)) is None:
+    raise unsupported(f"Resize with coordinate_transformation_mode {coordinate_transformation_mode}")
+  y = x
+  for i, d in enumerate(axes or range(x.ndim)):
+    n = x.numpy_shape()[d]
+    m, scale = (sizes[i], sizes[i] / n) if sizes else (math.floor(n * scales[i]), scales[i])
+    at = where(numpy.arange(m), n, m, scale)
+    if numpy.array_equal(at, numpy.arange(n)):
       continue
     if mode == "nearest":
-      low, high = numpy.floor(at), numpy.ceil(at)
-      rounded = {"floor": low, "ceil": high, "round_prefer_floor": numpy.ceil(at - 0.5)}
-      places = rounded.get(nearest_mode, numpy.floor(at + 0.5)).clip(0, n - 1)
-      y = _along(y, d, _beside(places.astype(numpy.int32), x))
-    else:
-      cubic = cubic_coeff_a if mode == "cubic" else None
-      w = _weights(at, n, min(1, s) if antialias else 1, cubic, not exclude_outside)
-      y = y.float().transpose(d, -1).matmul(_beside(w.T.copy(), x)).transpose(d, -1)
-  if coordinate_transformation_mode.startswith("tf") and beyond.any():
-    y = _beside(beyond, x).where(extrapolation_value, y)
+      y = _along(y, d, _beside(NEAREST[nearest_mode](at).clip(0, n - 1).astype(numpy.int32), x))
+      continue
+    places = numpy.arange(-3, n + 3)  # beyond the ends are the elements at the ends
+    t = numpy.abs(at[:, None] - places)
+    w = _cubic(t, cubic_coeff_a) if mode == "cubic" else numpy.maximum(0, 1 - t)
+    folded = numpy.zeros((n, m), numpy.float32)
+    numpy.add.at(folded, places.clip(0, n - 1), w.T)
+    y = y.float().transpose(d, -1).matmul(_beside(folded, x)).transpose(d, -1)
   return (y if mode == "nearest" or dtypes.is_float(x.dtype) else y.round()).cast(x.dtype)
 
 
@@ -420,7 +391,7 @@ OPS: dict[str, Callable[..., Any]] = {
   "And": Tensor.bitwise_and, "Or": Tensor.bitwise_or, "Xor": Tensor.bitwise_xor, "Not": Tensor.logical_not,
   "BitwiseAnd": Tensor.bitwise_and, "BitwiseOr": Tensor.bitwise_or, "BitwiseXor": Tensor.bitwise_xor,
   "BitwiseNot": Tensor.bitwise_not, "Identity": lambda x: x,
-  "Cast": lambda x, to, saturate=1, round_mode="up": _cast(x, to_dtype(to), saturate),
+  "Cast": lambda x, to, saturate=1: _cast(x, to_dtype(to), saturate),
   "Pow": lambda x, y: x.pow(y).cast(x.dtype),
   "IsInf": lambda x, detect_negative=1, detect_positive=1: x.isinf(bool(detect_positive), bool(detect_negative)),
   "Sum": lambda *args: reduce(Tensor.add, args),
