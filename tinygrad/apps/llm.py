@@ -54,10 +54,6 @@ def arguments() -> argparse.ArgumentParser:
   return p
 
 
-class UsageError(AppError):
-  """What was asked for cannot be done: names it, and a fix."""
-
-
 @dataclass(frozen=True, slots=True)
 class Sampler:
   """Picks a token from logits: the likeliest at temperature 0, else at random by softmax(logits / temperature).
@@ -138,10 +134,8 @@ def write(ids: Iterator[int], tokenizer: Tokenizer) -> list[int]:
 def load(args: argparse.Namespace) -> tuple[Llama, Tokenizer]:
   path = args.model or EMBEDDED
   if args.model is None and not path.exists():
-    raise UsageError(
-      f"this package holds no model ({path.name} is not there)\n"
-      "  fix: python extra/train_llm.py trains it; or name one with --model PATH"
-    )
+    fix = "python extra/train_llm.py trains it; or name one with --model PATH"
+    raise AppError(f"this package holds no model ({path.name} is not there)\n  fix: {fix}")
   g = GGUF(path)
   tokenizer = Tokenizer.from_gguf(g)
   total = sum(t.nbytes for t in g.tensors.values())
@@ -175,7 +169,7 @@ def converse(args: argparse.Namespace, model: Llama, tokenizer: Tokenizer, stats
       print(prompt, end="", flush=True)
     if not ids:
       if tokenizer.bos is None:
-        raise UsageError("the prompt is empty\n  fix: --prompt 'some text'")
+        raise AppError("the prompt is empty\n  fix: --prompt 'some text'")
       ids = [tokenizer.bos]
     answer = write(generate(model, ids, args.max_tokens, sample, tokenizer.ends, stats), tokenizer)
     messages.append({"role": "assistant", "content": tokenizer.decode(answer)})
@@ -187,9 +181,7 @@ def main(argv: list[str] | None = None) -> int:
   args = parser.parse_args(argv)
   if args.temperature < 0 or args.max_tokens < 1 or (args.ctx is not None and args.ctx < 1):
     parser.error("--temperature must not be negative; --max-tokens and --ctx must be positive")
-  stats = Statistics()
-  model: Llama | None = None
-  status = 0
+  stats, model, status = Statistics(), None, 0
   try:
     model, tokenizer = load(args)
     converse(args, model, tokenizer, stats)

@@ -103,19 +103,12 @@ class Config:
     dense = not g.metadata.get("llama.expert_count")
     g.check(dense, "'llama.expert_count'", "mixtures of experts are not supported", "use a dense model")
     c = Config(
-      dim=dim,
-      layers=size("block_count"),
-      heads=heads,
-      kv_heads=size("attention.head_count_kv", heads),
-      head_dim=head_dim,
-      ffn=size("feed_forward_length"),
-      vocab=embedding.shape[0],
-      context=min(longest, context or DEFAULT_CONTEXT),
-      eps=g.get("llama.attention.layer_norm_rms_epsilon", float),
-      rope_base=g.get("llama.rope.freq_base", float, 10000.0),
-      rope_dim=size("rope.dimension_count", head_dim),
+      dim=dim, layers=size("block_count"), heads=heads, kv_heads=size("attention.head_count_kv", heads),
+      head_dim=head_dim, ffn=size("feed_forward_length"), vocab=embedding.shape[0],
+      context=min(longest, context or DEFAULT_CONTEXT), eps=g.get("llama.attention.layer_norm_rms_epsilon", float),
+      rope_base=g.get("llama.rope.freq_base", float, 10000.0), rope_dim=size("rope.dimension_count", head_dim),
       rope_scale=g.get("llama.rope.scaling.factor", float, 1.0) if scaling == "linear" else 1.0,
-    )
+    )  # fmt: skip
     problem = f"{c.heads} heads are no multiple of {c.kv_heads} kv heads"
     g.check(c.heads % c.kv_heads == 0, "'llama.attention.head_count_kv'", problem)
     g.check(0 < c.eps < 1, "'llama.attention.layer_norm_rms_epsilon'", f"{c.eps} is not possible")
@@ -134,18 +127,12 @@ class Config:
     yield "output.weight", (self.vocab, self.dim), 0
     yield "output_norm.weight", (self.dim,), None
     for i in range(self.layers):
-      for name, shape, axis in (
-        ("attn_norm", (self.dim,), None),
-        ("attn_q", (q, self.dim), 0),
-        ("attn_k", (kv, self.dim), 0),
-        ("attn_v", (kv, self.dim), 0),
-        ("attn_output", (self.dim, q), 1),
-        ("ffn_norm", (self.dim,), None),
-        ("ffn_gate", (self.ffn, self.dim), 0),
-        ("ffn_up", (self.ffn, self.dim), 0),
-        ("ffn_down", (self.dim, self.ffn), 1),
-      ):
-        yield f"blk.{i}.{name}.weight", shape, axis
+      for kind in ("attn", "ffn"):
+        yield f"blk.{i}.{kind}_norm.weight", (self.dim,), None
+      for name, rows in {"attn_q": q, "attn_k": kv, "attn_v": kv, "ffn_gate": self.ffn, "ffn_up": self.ffn}.items():
+        yield f"blk.{i}.{name}.weight", (rows, self.dim), 0
+      for name, columns in {"attn_output": q, "ffn_down": self.ffn}.items():
+        yield f"blk.{i}.{name}.weight", (self.dim, columns), 1
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -23,9 +23,8 @@ class Optimizer:
   def __init__(self, params: list[Tensor], lr: float, device: DeviceLike | None = None, fused: Any = False) -> None:
     self.params = dedup(p for p in params if p.requires_grad is not False)
     if not self.params:
-      raise ValueError(
-        "an optimizer needs at least one parameter with requires_grad\n  fix: pass nn.state.get_parameters(model)"
-      )
+      fix = "pass nn.state.get_parameters(model)"
+      raise ValueError(f"an optimizer needs at least one parameter with requires_grad\n  fix: {fix}")
     for p in self.params:
       p.requires_grad = True
     self.device, self.fused = None if device is None else to_placement(device), fused
@@ -55,15 +54,12 @@ class Optimizer:
   def schedule_step(self) -> list[Tensor]:
     """Assigns the update and returns every tensor that it changes, none of them realised yet."""
     if not TRAINING.value:
-      raise RuntimeError(
-        "the optimizer steps outside of training\n  fix: wrap the training loop in `with Tensor.train():`"
-      )
+      raise RuntimeError("the optimizer steps outside of training\n  fix: wrap the loop in `with Tensor.train():`")
     values, grads = [], []
     for i, p in enumerate(self.params):
       if p.grad is None:
-        raise RuntimeError(
-          f"parameter {i} of shape {p.shape} has no gradient\n  fix: call backward() on a loss that uses it first"
-        )
+        fix = "call backward() on a loss that uses it first"
+        raise RuntimeError(f"parameter {i} of shape {p.shape} has no gradient\n  fix: {fix}")
       values.append(p.detach()._at(self.device or p.device))
       grads.append(p.grad.detach()._at(self.device or p.device))
     updates, changed = self._step(values, grads)
