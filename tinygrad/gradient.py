@@ -22,10 +22,9 @@ def compute_gradient(root: UOp, grad: UOp, targets: Iterable[UOp]) -> dict[UOp, 
   for u in order:
     if u in wanted or (u.op is not Ops.DETACH and any(s in needed for s in u.src)):
       needed.add(u)
-  grads: dict[UOp, UOp] = {root: grad}
   caller = Hooks.origin
   try:
-    return _accumulate(order, wanted, needed, grads)
+    return _accumulate(order, wanted, needed, {root: grad})
   finally:
     Hooks.origin = caller
 

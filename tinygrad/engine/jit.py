@@ -128,9 +128,8 @@ class Captured:
     # of the last replay: the inputs' memory, then what was made
     self.slots: list[Buffer] = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
     number = {id(m): i for i, m in enumerate(self.slots)}
-    self.state = {
-      id(m) for w in self.work for m in w.written
-    } - number.keys()  # memory that the step writes, and is neither
+    # memory that the step writes, and is neither
+    self.state = {id(m) for w in self.work for m in w.written} - number.keys()
     self.memory: dict[int, list[tuple[Any, Work, int, int]]] = {}  # slot -> (call, work, argument, device)
     self.values: dict[str, list[tuple[Any, int]]] = {}  # variable -> (call, its number)
     for stretch in self.stretches:

@@ -83,9 +83,8 @@ def fastest(value: UOp, device: str) -> float:
       source = backend.render(lower_kernel(item.kernel, backend.target, cores()), "peak")
       calls.append(backend.bind(backend.compile(source, "peak"), [handles[s] for s in item.slots]))
     batch, times = backend.batch(calls), list[float]()
-    while len(times) < 2 or (
-      len(times) < RUNS and sum(times[1:]) < ENOUGH
-    ):  # the first may wait for a driver's compiler
+    # the first may wait for a driver's compiler
+    while len(times) < 2 or (len(times) < RUNS and sum(times[1:]) < ENOUGH):
       start = time.perf_counter()
       backend.submit_all([backend], [batch])
       backend.synchronize()

@@ -158,7 +158,9 @@ def _find_outcomes(
   base = next((d for d in devices if isinstance(d, Sharding)), None)
   if base is None:
     return [Outcome(devices, one_device(op, src), 1, 0.0, 0.0, True)]
-  check_device_sets(op, src)
+  if not all(same_devices(base, d) for d in devices if isinstance(d, Sharding)):
+    fix = "bring one to the other's placement: y.shard(x.device)"
+    raise shard_error(op, src, "the operands live on two different device sets", fix)
   u = UOp.new(op, dtype, src, arg)
   f, shape = factor_rule(u), u.max_shape
   placements = [d.settled if isinstance(d, Sharding) else None for d in devices]
@@ -202,16 +204,11 @@ def _beside(kept: Kept, ways: Sequence[Assignment], f: Factors) -> list[Assignme
 
 def one_device(op: Ops, src: tuple[UOp, ...]) -> Placement | None:
   """The single device that all sources with one are on; None if there is none. Raises ShardError for two."""
-  found: Placement | None = None
-  for s in src:
-    d = s.device
-    if d is None or d == found:
-      continue
-    if found is not None and d != found:
-      where = repr(found) if isinstance(found, str) else "x.device"
-      raise shard_error(op, src, "the operands live on different devices", f"move one, e.g. y.to({where})")
-    found = d
-  return found
+  found = list(dict.fromkeys(s.device for s in src if s.device is not None))
+  if len(found) > 1:
+    where = repr(found[0]) if isinstance(found[0], str) else "x.device"
+    raise shard_error(op, src, "the operands live on different devices", f"move one, e.g. y.to({where})")
+  return found[0] if found else None
 
 
 def shard_error(op: Ops, src: Sequence[UOp], what: str, fix: str) -> ShardError:
@@ -219,14 +216,6 @@ def shard_error(op: Ops, src: Sequence[UOp], what: str, fix: str) -> ShardError:
   lines = [f"{op.name.lower()}: {what}"]
   lines += [f"    src[{i}]: {s.dtype.name}{list(s.shape)} on {show_placement(s.device)}" for i, s in enumerate(src)]
   return ShardError("\n".join([*lines, f"    in {user_line()}", f"  fix: {fix}"]))
-
-
-def check_device_sets(op: Ops, src: Sequence[UOp]) -> None:
-  """Raises ShardError where operands live on two different sets (or orders) of several devices."""
-  placements = [s.device for s in src if isinstance(s.device, Sharding)]
-  if not all(same_devices(placements[0], p) for p in placements[1:]):
-    fix = "bring one to the other's placement: y.shard(x.device)"
-    raise shard_error(op, src, "the operands live on two different device sets", fix)
 
 
 def decide(
@@ -278,26 +267,18 @@ def result(u: UOp) -> Placement | None:
   """The device of a node whose sources are placed."""
   match u.op:
     case Ops.BUFFER | Ops.MOVE:
-      device = u.arg.device
-      return device if isinstance(device, (str, Sharding)) else None
-    case Ops.SHARD:
-      return _everywhere(u.src[0].device)
-    case Ops.COLLECTIVE:
-      return _everywhere(u.arg.result)
+      return u.arg.device  # type: ignore[no-any-return]
+    case Ops.SHARD | Ops.COLLECTIVE:  # a local value lives on each device of the set, without cuts: its shape is local
+      device = u.src[0].device if u.op is Ops.SHARD else u.arg.result
+      return Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device
   ways = [
     o
     for o in outcomes(u.op, u.dtype, u.src, u.arg)
     if o.stays or all(s.device == r or (s.device is None and not owes(r)) for s, r in zip(u.src, o.required))
   ]
-  assert ways, shard_error(
-    u.op, u.src, "the node was built on sources that are not placed for it", "build it through the UOp methods"
-  )
+  what, fix = "the node was built on sources that are not placed for it", "build it through the UOp methods"
+  assert ways, shard_error(u.op, u.src, what, fix)
   return ways[0].result
-
-
-def _everywhere(device: Placement | None) -> Placement | None:
-  """Where a local value lives: on each device of the set, without cuts (its shape is local)."""
-  return Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device
 
 
 # ---------------------------------------------------------------- contraction

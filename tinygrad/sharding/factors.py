@@ -106,10 +106,8 @@ def merge(
       asked |= set(refined or ())
     for factor, digits in collect(f.src[i], f, dims).items():
       have = cuts.get(factor, ())
-      if have[: len(digits)] == digits:
-        continue
       if digits[: len(have)] != have:
-        clash |= set(digits) - set(have)
+        clash |= set(digits) - set(have) if have[: len(digits)] != digits else set()
         continue
       for d in digits[len(have) :]:
         if any(overlap(d, other) for other in used):

@@ -10,6 +10,7 @@ index map along a cut dim: PAD, SHRINK, FLIP, CAT, WINDOW and SPREAD in a row ar
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -180,18 +181,12 @@ class Localizer:
     self.wanted = {order[-1]}  # values as they are
     self.cut: dict[UOp, dict[Placement, None]] = {}  # values cut finer than they are
     self.done: dict[UOp | Demand, UOp] = {}  # local forms of both
-    self.made: dict[
-      UOp, tuple[UOp, Step | None]
-    ] = {}  # COLLECTIVE -> the node and the step of its plan it is there for
-    self.uses: dict[UOp, int] = {}
+    self.made: dict[UOp, tuple[UOp, Step | None]] = {}  # COLLECTIVE -> the node and its plan's step that it is for
 
-  def readers(self, u: UOp) -> int:
-    """How many nodes have u as a source."""
-    if not self.uses:
-      for v in self.order:
-        for s in dict.fromkeys(v.src):
-          self.uses[s] = self.uses.get(s, 0) + 1
-    return self.uses[u]
+  @functools.cached_property
+  def readers(self) -> Counter[UOp]:
+    """How many nodes have each as a source."""
+    return Counter(s for v in self.order for s in dict.fromkeys(v.src))
 
   def run(self) -> UOp:
     """The local form of the sink. No recursion: graphs may be deeper than the stack."""
@@ -325,11 +320,8 @@ class Localizer:
         return self.op_rule(u, p, Factors((), ((0,),), (0,)), {})
       f = factor_rule(u)
       cuts = legal(collect(f.out, f, [p.cut(i) for i in range(u.ndim)]), dims_of(f), f)
-      if (
-        p.with_dims(project(f.out, cuts)) is p
-        and not any(p.cut(i) for i in touched(u, f))
-        and not any(cuts.get(factor) for factor in f.contracted)
-      ):
+      stuck = any(p.cut(i) for i in touched(u, f)) or any(cuts.get(factor) for factor in f.contracted)
+      if p.with_dims(project(f.out, cuts)) is p and not stuck:
         return self.op_rule(u, p, f, cuts)
     return [(u, d)], lambda xs: cut_out(xs[0], u.shape, d, p)
 
@@ -344,10 +336,8 @@ class Localizer:
       return [(x, p)], lambda xs: xs[0]
     template, holes = self.template(u)
     if template.op is not Ops.HOLE:
-      places = tuple(h.device for h in holes if h.device is not None)
-      return [(h, h.device) for h in holes], lambda xs: self.note(
-        communicate("remap", xs, template, places, p), u, None
-      )
+      needs, places = [(h, h.device) for h in holes], tuple(h.device for h in holes if h.device is not None)
+      return needs, lambda xs: self.note(communicate("remap", xs, template, places, p), u, None)
     x = holes[0]
     here = x.device
     assert here is not None
@@ -375,23 +365,23 @@ class Localizer:
     in a row below u."""
     holes: list[UOp] = []
 
+    def hole(s: UOp) -> UOp:
+      holes.append(s)
+      return UOp.new(Ops.HOLE, s.dtype, (), (len(holes) - 1, s.shape))
+
     def fill(s: UOp) -> UOp:
       if s.device is None:
         return s
-      if self.readers(s) == 1 and s.device is not None:
+      if self.readers[s] == 1:
         if s.op is Ops.MOVE and not s.arg.pinned and moves_freely(s):
           return fill(s.src[0])
         if s.op in GroupOp.Movement and self.leads_to_remap(s):
           return s.replace(src=tuple(fill(x) for x in s.src))
-      holes.append(s)
-      return UOp.new(Ops.HOLE, s.dtype, (), (len(holes) - 1, s.shape))
+      return hole(s)
 
     if u.op is not Ops.MOVE:
       return u.replace(src=tuple(fill(s) for s in u.src)), holes
-    if moves_freely(u):
-      return fill(u.src[0]), holes
-    holes.append(u.src[0])
-    return UOp.new(Ops.HOLE, u.dtype, (), (0, u.shape)), holes
+    return (fill if moves_freely(u) else hole)(u.src[0]), holes
 
   def leads_to_remap(self, u: UOp) -> bool:
     """Whether u is a row of movement ops with an index map along a cut dim in it."""

@@ -100,10 +100,7 @@ def report(sink: UOp) -> Report:
   graph = complete(place_in_order(sink))
   localizer = Localizer(graph)
   local = localizer.run()
-  readers: dict[UOp, UOp] = {}
-  for u in graph:
-    for s in u.src:
-      readers.setdefault(s, u)
+  readers = {s: u for u in reversed(graph) for s in u.src}  # the first of each
   rows = []
   for c in local.toposort():
     if c.op is Ops.COLLECTIVE and c in localizer.made:
@@ -233,14 +230,11 @@ def remap_traffic(template: UOp, sources: tuple[Placement, ...], result: Placeme
   for d in [*devices[:COUNTED_DEVICES], *devices[COUNTED_DEVICES:][-COUNTED_DEVICES:]]:
     part = marks[template][tuple(slice(lo, hi) for lo, hi in result.box(d, shape))]
     marked, counts = numpy.unique(part, return_counts=True)
-    foreign = 0
-    senders = set()
+    foreign, senders = 0, set()
     for mark, count in zip(marked.tolist(), counts.tolist()):
-      if mark == 0:
-        continue
       hole, owner = divmod(mark - 1, len(result))
       here = sum(d // g.stride % g.size * g.stride for g in cuts[hole].used)
-      if owner != here:
+      if mark != 0 and owner != here:
         foreign += count
         senders.add(owner)
         found |= {g for g in digits if owner // g.stride % g.size != here // g.stride % g.size}
