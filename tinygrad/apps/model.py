@@ -204,10 +204,8 @@ class Llama:
     self.c = c = Config.from_gguf(g, context)
     self.layout = layout
     if c.kv_heads % layout.count:
-      raise ShardSpecError(
-        f"{layout.count} devices cannot share {c.kv_heads} kv heads evenly\n"
-        f"  fix: --shard with one of {[n for n in range(1, c.kv_heads + 1) if c.kv_heads % n == 0]} devices"
-      )
+      fix = f"--shard with one of {[n for n in range(1, c.kv_heads + 1) if c.kv_heads % n == 0]} devices"
+      raise ShardSpecError(f"{layout.count} devices cannot share {c.kv_heads} kv heads evenly\n  fix: {fix}")
     self.weights = load_weights(g, c, layout, track)
     # A padded chunk that begins within the context may reach beyond it.
     length = c.context + CHUNK
@@ -266,10 +264,8 @@ class Llama:
 
   def check_room(self, pos: int, count: int) -> None:
     if pos + count > self.c.context:
-      raise ContextError(
-        f"{pos + count} tokens do not fit into the context of {self.c.context}\n"
-        "  fix: a shorter prompt, or a larger --ctx, up to the model's own context length"
-      )
+      fix = "a shorter prompt, or a larger --ctx, up to the model's own context length"
+      raise ContextError(f"{pos + count} tokens do not fit into the context of {self.c.context}\n  fix: {fix}")
 
   def prefill(self, ids: Sequence[int], pos: int = 0) -> NDArray[np.float32]:
     """Take in the prompt `ids` at positions from `pos` on; the logits after its last token."""

@@ -20,18 +20,16 @@ LLAMA3 = (
   rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|{SPACES}"
 )
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+LLAMA3_LIKE = ("llama-bpe", "llama3", "llama-v3")  # begin with BOS, and take a word that is a token as it is
 
 # How text is split before merging, by tokenizer.ggml.pre: regexes in order, each applied to the pieces of the last.
 SPLITS: dict[str, tuple[str, ...]] = {
   "default": (r"[\p{P}\$\+<=>\^~\|]+", GPT2.removesuffix(r"|\s+"), r"\p{N}+", "[0-9][0-9][0-9]"),
   "gpt-2": (GPT2,),
-  "llama-bpe": (LLAMA3,),
-  "llama3": (LLAMA3,),
-  "llama-v3": (LLAMA3,),
+  **dict.fromkeys(LLAMA3_LIKE, (LLAMA3,)),
   "qwen2": (QWEN2,),
   "smollm": (r"\p{N}", GPT2),
 }
-LLAMA3_LIKE = ("llama-bpe", "llama3", "llama-v3")  # begin with BOS, and take a word that is a token as it is
 
 
 class TokenError(AppError):
@@ -42,10 +40,8 @@ def check_tokens(ids: Sequence[int], vocab: int) -> None:
   """Raises TokenError unless every token is in the vocabulary."""
   for i in ids:
     if not 0 <= i < vocab:
-      raise TokenError(
-        f"token {i} is not in the vocabulary of {vocab} tokens\n"
-        f"  fix: pass tokens from 0 to {vocab - 1}, as this file's own tokenizer makes them"
-      )
+      fix = f"pass tokens from 0 to {vocab - 1}, as this file's own tokenizer makes them"
+      raise TokenError(f"token {i} is not in the vocabulary of {vocab} tokens\n  fix: {fix}")
 
 
 @dataclass(frozen=True, slots=True)

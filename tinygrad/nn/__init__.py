@@ -19,13 +19,18 @@ __all__ = [
 ]  # fmt: skip
 
 
+def _uniform(shape: tuple[int, ...], fan_in: int, out: int, bias: bool) -> tuple[Tensor, Tensor | None]:
+  """A weight and a bias, uniform within 1 / sqrt(fan_in)."""
+  high = 1 / math.sqrt(fan_in)
+  weight = Tensor.uniform(*shape, low=-high, high=high)
+  return weight, Tensor.uniform(out, low=-high, high=high) if bias else None
+
+
 class Linear:
   """x (.., in) -> x · weightᵀ + bias (.., out); weight (out, in)."""
 
   def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
-    bound = 1 / math.sqrt(in_features)
-    self.weight = Tensor.uniform(out_features, in_features, low=-bound, high=bound)
-    self.bias = Tensor.uniform(out_features, low=-bound, high=bound) if bias else None
+    self.weight, self.bias = _uniform((out_features, in_features), in_features, out_features, bias)
 
   def __call__(self, x: Tensor) -> Tensor:
     return x.linear(self.weight.transpose(), self.bias)
@@ -44,9 +49,8 @@ class Conv2d:
     self.kernel_size = make_tuple(kernel_size, 2)
     self.stride, self.dilation, self.groups = stride, dilation, groups
     self.padding = _same_padding(padding, stride, dilation, self.kernel_size) if isinstance(padding, str) else padding
-    bound = 1 / math.sqrt(in_channels // groups * prod(self.kernel_size))
-    self.weight = Tensor.uniform(out_channels, in_channels // groups, *self.kernel_size, low=-bound, high=bound)
-    self.bias = Tensor.uniform(out_channels, low=-bound, high=bound) if bias else None
+    shape = out_channels, in_channels // groups, *self.kernel_size
+    self.weight, self.bias = _uniform(shape, prod(shape[1:]), out_channels, bias)
 
   def __call__(self, x: Tensor) -> Tensor:
     return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding)
@@ -78,14 +82,12 @@ class ConvTranspose2d:
   ) -> None:  # fmt: skip
     self.kernel_size, self.stride, self.dilation, self.groups = make_tuple(kernel_size, 2), stride, dilation, groups
     self.padding, self.output_padding = padding, output_padding
-    bound = 1 / math.sqrt(out_channels // groups * prod(self.kernel_size))
-    self.weight = Tensor.uniform(in_channels, out_channels // groups, *self.kernel_size, low=-bound, high=bound)
-    self.bias = Tensor.uniform(out_channels, low=-bound, high=bound) if bias else None
+    shape = in_channels, out_channels // groups, *self.kernel_size
+    self.weight, self.bias = _uniform(shape, prod(shape[1:]), out_channels, bias)
 
   def __call__(self, x: Tensor) -> Tensor:
-    return x.conv_transpose2d(
-      self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding, self.output_padding
-    )
+    numbers = self.groups, self.stride, self.dilation, self.padding, self.output_padding
+    return x.conv_transpose2d(self.weight, self.bias, *numbers)
 
 
 def ConvTranspose1d(
@@ -122,9 +124,8 @@ class LayerNorm:
 
   def __call__(self, x: Tensor) -> Tensor:
     if x.shape[-len(self.normalized_shape) :] != self.normalized_shape:
-      raise ValueError(
-        f"LayerNorm over {self.normalized_shape} cannot take shape {x.shape}\n  fix: the last dims must be those"
-      )
+      problem = f"LayerNorm over {self.normalized_shape} cannot take shape {x.shape}"
+      raise ValueError(f"{problem}\n  fix: the last dims must be those")
     y = x.layernorm(self.axis, self.eps)
     return y if self.weight is None or self.bias is None else y * self.weight + self.bias
 
