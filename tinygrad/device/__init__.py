@@ -11,7 +11,7 @@ import re
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from tinygrad.dtype import DType
 from tinygrad.helpers import DEV, MIXED, GlobalCounters, ceildiv, prod
@@ -36,7 +36,6 @@ class Mesh:
   number, or names that don't match it.
   """
 
-  __slots__ = ("devices", "home", "kinds", "names", "shape")
   kinds: tuple[str, ...]  # the first device of each kind
   devices: tuple[str, ...]
   home: Mesh  # the first mesh over these devices: what finds things by devices without looking at each of them
@@ -53,23 +52,16 @@ class Mesh:
       raise ShardError(f"a mesh needs a sequence of devices, got the string {devices!r}\n  fix: Mesh(({devices!r},))")
     devs = tuple(Device.canonicalize(d) for d in devices)
     if not devs or len(set(devs)) != len(devs):
-      raise ShardError(
-        f"a mesh needs distinct devices, got {devs}\n  fix: name each device once, e.g. ('CPU:0', 'CPU:1')"
-      )
-    kinds: dict[str, str] = {}
-    for d in devs:
-      kinds.setdefault(d.partition(":")[0], d)
+      fix = "name each device once, e.g. ('CPU:0', 'CPU:1')"
+      raise ShardError(f"a mesh needs distinct devices, got {devs}\n  fix: {fix}")
+    kinds = {d.partition(":")[0]: d for d in reversed(devs)}
     if len(kinds) > 1 and not (MIXED and NOT_FOR_COMPUTING.isdisjoint(kinds)):
-      raise ShardError(
-        f"{short_devices(devs)}: a value is cut over devices of one kind\n  fix: use one; where all of them compute,"
-        " MIXED=1 in the environment allows more: what one reads of another then passes through the host"
-      )
+      fix = "use one; where all compute, MIXED=1 in the environment allows more, which then read through the host"
+      raise ShardError(f"{short_devices(devs)}: a value is cut over devices of one kind\n  fix: {fix}")
     dims = (len(devs),) if shape is None else tuple(int(n) for n in shape)
     if prod(dims) != len(devs) or min(dims, default=1) < 1:
-      raise ShardError(
-        f"a mesh of shape {dims} has {prod(dims)} places, but {len(devs)} devices were given"
-        f"\n  fix: make the shape's product {len(devs)}"
-      )
+      said = f"a mesh of shape {dims} has {prod(dims)} places, but {len(devs)} devices were given"
+      raise ShardError(f"{said}\n  fix: make the shape's product {len(devs)}")
     axes = tuple("xyzuvw"[i] if i < 6 else f"a{i}" for i in range(len(dims))) if names is None else tuple(names)
     if len(axes) != len(dims) or len(set(axes)) != len(axes):
       raise ShardError(f"a mesh of shape {dims} needs {len(dims)} distinct axis names, got {axes}")
@@ -79,7 +71,7 @@ class Mesh:
     self = object.__new__(cls)
     self.home = Mesh._homes.setdefault(devs, self)
     self.devices, self.shape, self.names = self.home.devices if self.home is not self else devs, dims, axes
-    self.kinds = tuple(kinds.values())
+    self.kinds = tuple(d for d in devs if d in kinds.values())
     return Mesh._interned.setdefault(key, self)
 
   def __len__(self) -> int:
@@ -117,10 +109,8 @@ class Mesh:
     """The digit of an axis `"x"`, or of a sub-axis `"x:(p)k"`: view x as [p, k, n/(pk)] and take k."""
     match = re.fullmatch(r"([^:]+)(?::\((\d+)\)(\d+))?", entry)
     if match is None or match[1] not in self.names:
-      raise ShardError(
-        f"{entry!r} is no axis of {self}"
-        f"\n  fix: use one of {', '.join(self.names)}, or a sub-axis such as '{self.names[0]}:(1)2'"
-      )
+      fix = f"use one of {', '.join(self.names)}, or a sub-axis such as '{self.names[0]}:(1)2'"
+      raise ShardError(f"{entry!r} is no axis of {self}\n  fix: {fix}")
     i = self.names.index(match[1])
     n, stride = self.shape[i], prod(self.shape[i + 1 :])
     if match[2] is None:
@@ -186,12 +176,13 @@ class Sharding:
   Raises: ShardError for an axis used twice, a negative or repeated axis, digits that overlap.
   """
 
-  __slots__ = ("__weakref__", "dims", "mesh", "parts_", "pending", "settled_")
   mesh: Mesh
+  devices: tuple[str, ...]
   dims: tuple[tuple[Digit, ...], ...]
   pending: tuple[Owe, ...]
   parts_: tuple[int, ...]
-  settled_: Sharding | None
+  settled: Sharding  # without debts: owed digits replicate
+  used: tuple[Digit, ...]  # every digit that cuts or is owed
   _interned: ClassVar[dict[tuple[Any, ...], Sharding]] = {}
 
   def __new__(cls, devices: Mesh | Sequence[str], axis: int | P | Sequence[Any] | None = None) -> Any:
@@ -201,10 +192,8 @@ class Sharding:
     dims: list[tuple[Digit, ...]] = []
     if isinstance(axis, int):
       if axis < 0:
-        raise ShardError(
-          f"axis={axis}: a Sharding does not know the tensor's rank, so the axis must be >= 0"
-          f"\n  fix: Tensor.shard(devices, axis={axis}) counts from the end"
-        )
+        said = f"axis={axis}: a Sharding does not know the tensor's rank, so the axis must be >= 0"
+        raise ShardError(f"{said}\n  fix: Tensor.shard(devices, axis={axis}) counts from the end")
       dims = [()] * axis + [(Digit(len(mesh), 1),)]
     elif axis is not None:
       for entry in axis:
@@ -232,16 +221,13 @@ class Sharding:
     key = (mesh.home, tuple(cut), debts)
     if (found := Sharding._interned.get(key)) is not None:
       return found
-    _check_chain(mesh, [d for dim in cut for d in dim] + [d for o in debts for d in o.digits])
     self = object.__new__(Sharding)
-    self.mesh, self.dims, self.pending = mesh, tuple(cut), debts
+    self.mesh, self.devices, self.dims, self.pending = mesh, mesh.devices, tuple(cut), debts
+    self.used = (*(d for dim in cut for d in dim), *(d for o in debts for d in o.digits))
+    _check_chain(mesh, self.used)
     self.parts_ = tuple(prod(d.size for d in dim) for dim in cut)
-    self.settled_ = None
+    self.settled = Sharding.of(mesh, cut) if debts else self
     return Sharding._interned.setdefault(key, self)
-
-  @property
-  def devices(self) -> tuple[str, ...]:
-    return self.mesh.devices
 
   @property
   def axis(self) -> int | None:
@@ -268,15 +254,6 @@ class Sharding:
     """No dim is cut (debts aside)."""
     return not self.dims
 
-  @property
-  def settled(self) -> Sharding:
-    """This placement without debts: owed digits replicate."""
-    if not self.pending:
-      return self
-    if self.settled_ is None:
-      self.settled_ = Sharding.of(self.mesh, self.dims)
-    return self.settled_
-
   def with_dims(self, dims: Sequence[Sequence[Digit]]) -> Any:
     return Sharding.of(self.mesh, dims, self.pending)
 
@@ -291,11 +268,6 @@ class Sharding:
     """Into how many blocks dim i is cut."""
     return self.parts_[i] if i < len(self.parts_) else 1
 
-  @property
-  def used(self) -> tuple[Digit, ...]:
-    """Every digit that cuts or is owed."""
-    return (*(d for dim in self.dims for d in dim), *(d for o in self.pending for d in o.digits))
-
   def block(self, i: int, number: Any) -> Any:
     """The block of dim i that device `number` (an int, or an integer expression) holds."""
     b: Any = 0
@@ -306,20 +278,18 @@ class Sharding:
   def local_shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
     """The block's shape: ceil(n / parts); a symbolic dim is cut by its upper bound, and stays as it is where uncut."""
     if len(self.parts_) > len(shape):
-      raise ShardError(
-        f"{self} cuts dim {len(self.parts_) - 1}, but the tensor of shape {tuple(shape)} has {len(shape)} dims"
-      )
+      cut = f"{self} cuts dim {len(self.parts_) - 1}"
+      raise ShardError(f"{cut}, but the tensor of shape {tuple(shape)} has {len(shape)} dims")
     return tuple(
       n if (k := self.parts(i)) == 1 else ceildiv(n if isinstance(n, int) else n.vmax, k) for i, n in enumerate(shape)
     )
 
-  def box(self, number: int, shape: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """The half-open range of global indices that device `number` holds, for each dim (possibly empty)."""
-    out = []
-    for i, (n, size) in enumerate(zip(shape, self.local_shape(shape), strict=True)):
-      lo = min(n, self.block(i, number) * size) if self.parts(i) > 1 else 0
-      out.append((lo, min(n, lo + size)))
-    return tuple(out)
+  def box(self, number: int, shape: Sequence[int], upper: Sequence[int] | None = None) -> tuple[tuple[int, int], ...]:
+    """The half-open range of global indices that device `number` holds, for each dim (possibly empty): blocks of an
+    upper bound of the shape, cut off at the shape."""
+    sizes = self.local_shape(upper or shape)
+    los = [min(n, self.block(i, number) * size) for i, (n, size) in enumerate(zip(shape, sizes, strict=True))]
+    return tuple((lo, min(n, lo + size)) for lo, n, size in zip(los, shape, sizes))
 
   def __repr__(self) -> str:
     parts = ", ".join(_axes(self.mesh, dim) or "-" for dim in self.dims)
@@ -330,15 +300,13 @@ class Sharding:
 Placement = str | Sharding
 
 
-def _check_chain(mesh: Mesh, digits: list[Digit]) -> None:
+def _check_chain(mesh: Mesh, digits: Sequence[Digit]) -> None:
   """The digits of one placement must not overlap and must form a divisor chain of the device's number."""
   below = 1
   for d in sorted(digits, key=lambda d: d.stride):
     if d.stride % below or len(mesh) % (d.size * d.stride):
-      raise ShardError(
-        f"{_axes(mesh, (d,))} of {mesh} is used twice, or overlaps another part of the same placement"
-        f"\n  fix: let each mesh axis cut one dim"
-      )
+      said = f"{_axes(mesh, (d,))} of {mesh} is used twice, or overlaps another part of the same placement"
+      raise ShardError(f"{said}\n  fix: let each mesh axis cut one dim")
     below = d.size * d.stride
 
 
@@ -403,44 +371,35 @@ class Target:
   float64: bool = True
 
 
-class Backend(Protocol):
+class Backend:
   """One device. What is queued on it runs in order and may still run when `submit_all` and `free` have returned;
-  `synchronize` waits and raises what failed.
+  `synchronize` waits and raises what failed. A backend adds
 
-  A `simulated` backend has no memory and does no work: the engine does not loop over its devices.
+    alloc(nbytes) -> handle, free(handle, nbytes)
+    copyin(handle, data: memoryview, offset=0), copyout(data, handle, offset=0): offset is 0 where there is a `view`
+    render(linear, name) -> source, compile(source, name) -> program
+    bind(program, args, variables) -> a call of `program`: its buffers by slot (a list of every device's for a table of
+      peers), variables by name
+    barrier(devices) -> one call for each device; none returns before all have come so far
+    batch(calls) -> calls as one hand-over, which may be submitted again
+    submit_all(devices, lists): queues one batch on each device
+    synchronize()
   """
 
-  name: str
-  simulated: bool
   target: Target
+  simulated = False  # has no memory and does no work: the engine does not loop over its devices
+  interprets = False  # the engine evaluates what is computed there
+  description = "virtual devices with threads of their own"
 
-  def alloc(self, nbytes: int) -> Any: ...
-  def free(self, handle: Any, nbytes: int) -> None: ...
-  def copyin(self, handle: Any, data: memoryview, offset: int = 0) -> None:
-    """Into the memory from byte `offset` on, which is 0 where there is a `view`; so with `copyout`."""
+  def __init__(self, name: str) -> None:
+    self.name = name
 
-  def copyout(self, data: memoryview, handle: Any, offset: int = 0) -> None: ...
-  def view(self, handle: Any) -> memoryview | None:
-    """The memory itself, where the host can address it (synchronize first)."""
+  def view(self, handle: Any) -> Any:
+    """The memory itself as a memoryview, where the host can address it (synchronize first)."""
 
   def reaches(self, other: Any) -> bool:
     """Whether kernels here can read the memory of another device of this kind."""
-
-  def render(self, linear: list[Any], name: str) -> str: ...
-  def compile(self, source: str, name: str) -> Any: ...
-  def bind(self, program: Any, args: Sequence[Any], variables: Sequence[int] = ()) -> Any:
-    """A call of `program`: its buffers by slot (a list of every device's for a table of peers), variables by name."""
-
-  def barrier(self, devices: Sequence[Any]) -> list[Any]:
-    """One call for each device; none returns before all have come so far."""
-
-  def batch(self, calls: Sequence[Any]) -> Any:
-    """Calls as one hand-over, which may be submitted again."""
-
-  def submit_all(self, devices: Sequence[Any], lists: Sequence[Any]) -> None:
-    """Queues one batch on each device."""
-
-  def synchronize(self) -> None: ...
+    return True
 
 
 class _Devices:
@@ -463,14 +422,14 @@ class _Devices:
 
   def get_available_devices(self) -> Iterator[str]:
     """The kinds of device that can compute here."""
-    for kind in backends():
-      if kind in NOT_FOR_COMPUTING:
-        continue
-      try:
-        self._open(kind)
-      except DeviceError:
-        continue
-      yield kind
+    return (k for k in backends() if k not in NOT_FOR_COMPUTING and not isinstance(self._attempt(k), str))
+
+  def _attempt(self, kind: str) -> Any:
+    """The backend, or in one line why there is none."""
+    try:
+      return self._open(kind)
+    except DeviceError as e:
+      return str(e).replace("\n  fix:", "; fix:")
 
   @functools.cache  # noqa: B019 (one instance for the process)
   def _canonicalize(self, name: str) -> str:
@@ -482,9 +441,8 @@ class _Devices:
     if number and not number.isdigit():
       raise DeviceError(f"{name!r} is no device name\n  fix: KIND or KIND:NUMBER, e.g. CPU:1")
     if not re.fullmatch(r"[A-Z]+", kind) or kind not in backends():
-      raise DeviceError(
-        f"unknown device {name!r}: there is no backend {kind!r}\n  fix: one of {', '.join(backends())}, e.g. CPU:1"
-      )
+      fix = f"one of {', '.join(backends())}, e.g. CPU:1"
+      raise DeviceError(f"unknown device {name!r}: there is no backend {kind!r}\n  fix: {fix}")
     return kind if int(number or 0) == 0 else f"{kind}:{int(number)}"
 
   def canonicalize(self, device: str | None) -> str:
@@ -500,17 +458,10 @@ class _Devices:
       return named.upper()
     faults = []
     for kind in GPUS:
-      try:
-        self._open(kind)
-      except DeviceError as e:
-        faults.append(f"\n    {kind}: " + str(e).replace("\n  fix:", "; fix:"))
-      else:
+      if not isinstance(found := self._attempt(kind), str):
         return kind
-    raise DeviceError(
-      "no GPU backend works here:"
-      + "".join(faults)
-      + "\n  fix: GPU=CPU in the environment runs GPU examples on the CPU"
-    )
+      faults.append(f"\n    {kind}: {found}")
+    raise DeviceError(f"no GPU backend works here:{''.join(faults)}\n  {ON_CPU}")
 
   @functools.cache  # noqa: B019 (one instance for the process)
   def _open(self, name: str) -> Any:
@@ -518,10 +469,6 @@ class _Devices:
     try:
       opened[name] = importlib.import_module(f"tinygrad.runtime.{kind.lower()}").open_device(name)
     except ModuleNotFoundError as e:
-      if e.name == f"tinygrad.runtime.{kind.lower()}":
-        raise DeviceError(
-          f"the backend {kind} is not part of this version\n  fix: one of {', '.join(backends())}"
-        ) from e
       extra = f"'tinygrad[{EXTRAS[kind]}]'" if kind in EXTRAS else e.name
       raise DeviceError(f"device {name} needs the package {e.name!r}\n  fix: pip install {extra}") from e
     return opened[name]
@@ -549,6 +496,7 @@ def _chosen_kind() -> str:
   return next((kind for kind in (*backends(), "GPU") if os.environ.get(kind) == "1"), "CPU")
 
 
+ON_CPU = "fix: GPU=CPU in the environment runs GPU examples on the CPU"
 GPUS = ("CUDA", "METAL", "CL")  # GPU is the first of these that works here
 EXTRAS = {"CUDA": "cuda", "METAL": "metal", "CL": "opencl"}  # what brings a backend's packages
 NOT_FOR_COMPUTING = frozenset(("NULL", "PYTHON", "NPY", "DISK"))  # simulated, for reference, or memory only
@@ -579,7 +527,6 @@ class Buffer:
   shape: tuple[int, ...]
   dtype: DType
   handles: list[Any] = field(default_factory=list)
-  _finalizer: Any = None
   _owner: Any = None
 
   @property
@@ -591,17 +538,8 @@ class Buffer:
     return self.shape if isinstance(self.device, str) else self.device.local_shape(self.shape)
 
   @property
-  def local_size(self) -> int:
-    """Elements of each device's part."""
-    return int(prod(self.local_shape))
-
-  @property
   def nbytes_per_device(self) -> int:
-    return self.local_size * self.dtype.itemsize
-
-  @property
-  def allocated(self) -> bool:
-    return bool(self.handles)
+    return int(prod(self.local_shape)) * self.dtype.itemsize
 
   def allocate(self, handles: Sequence[Any] | None = None, owner: Any = None) -> Buffer:
     """Gives the buffer memory: `handles`, which `owner` keeps (None: somebody who outlives the buffer), or fresh memory
@@ -613,9 +551,8 @@ class Buffer:
       self.handles, self._owner = list(handles), owner
       return self
     nbytes = self.nbytes_per_device
-    backends = [Device[self.devices[0]]]
-    if not backends[0].simulated:
-      backends = [Device[d] for d in self.devices]
+    first = Device[self.devices[0]]
+    backends = [first] if first.simulated else [Device[d] for d in self.devices]
     got: list[Any] = []
     try:
       for b in backends:
@@ -629,8 +566,7 @@ class Buffer:
     GlobalCounters.mem_used += total
     for b in backends:
       GlobalCounters.allocated(b.name, nbytes)
-    self._finalizer = weakref.finalize(self, _release, backends, list(self.handles), nbytes, total)
-    self._finalizer.atexit = False
+    weakref.finalize(self, _release, backends, list(self.handles), nbytes, total).atexit = False
     return self
 
   def handle(self, i: int = 0) -> Any:
@@ -653,11 +589,7 @@ def _release(backends: list[Any], handles: list[Any], nbytes: int, total: int) -
 def report() -> None:
   """Prints which kinds of device work here, and what brings those that do not."""
   for kind in ("CPU", *GPUS):
-    try:
-      backend = Device[kind]
-    except DeviceError as e:
-      print(f"{kind:5s} no    " + str(e).replace("\n  fix:", "; fix:"))
-    else:
-      default = ", the default" if kind == Device.DEFAULT.partition(":")[0] else ""
-      print(f"{kind:5s} yes   {getattr(backend, 'description', 'virtual devices with threads of their own')}{default}")
+    default = ", the default" if kind == Device.DEFAULT.partition(":")[0] else ""
+    found = Device._attempt(kind)
+    print(f"{kind:5s} no    {found}" if isinstance(found, str) else f"{kind:5s} yes   {found.description}{default}")
   print("GPU   " + os.environ.get("GPU", "the first of these that works: " + ", ".join(GPUS)))

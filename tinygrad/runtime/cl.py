@@ -14,13 +14,14 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Any
 
 from tinygrad.device import DeviceError, Target
 from tinygrad.helpers import LazyModule, numpy, user_line
 from tinygrad.renderer import cstyle
-from tinygrad.runtime import diskcache
-from tinygrad.runtime.queues import Program, QueueDevice
+from tinygrad.runtime import diskcache, queues
+from tinygrad.runtime.queues import LESS, Program, QueueDevice, errors_of
 from tinygrad.uop.ops import UOp
 
 cl: Any = LazyModule("pyopencl")
@@ -53,50 +54,29 @@ def platform() -> tuple[Any, list[Any]]:
   usable = [[d for d in ds if d.svm_capabilities & cl.device_svm_capabilities.COARSE_GRAIN_BUFFER] for ds in found]
   usable = sorted((ds for ds in usable if ds), key=lambda ds: not any(d.type & cl.device_type.GPU for d in ds))
   if not usable:
-    raise DeviceError(
-      "no OpenCL device with shared virtual memory (OpenCL 2.0) is here"
-      "\n  fix: install the GPU vendor's OpenCL driver, or PoCL for the processor: pip install 'tinygrad[opencl]'"
-    )
+    fix = "install the GPU vendor's OpenCL driver, or PoCL for the processor: pip install 'tinygrad[opencl]'"
+    raise DeviceError(f"no OpenCL device with shared virtual memory (OpenCL 2.0) is here\n  fix: {fix}")
   return cl.Context(usable[0]), usable[0]
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Call:
-  """A kernel with its arguments in place."""
+@dataclass(slots=True, eq=False)
+class Call(queues.Call):
+  """The kernel, as `built`, holds the arguments."""
 
-  device: CL
-  kernel: Any
-  program: Program
-  memory: list[Any]  # what the arguments point to, by slot
-  size: tuple[int, ...] = ()
+  size: tuple[int, ...]
 
-  def __post_init__(self) -> None:
-    self.size = tuple(g * t for g, t in zip(self.program.groups, self.program.threads))
-
-  def set_buffer(self, slot: int, memory: Any) -> None:
-    if isinstance(memory, list):
-      table = self.device.table(self, slot, [m.svm_ptr for m in memory])
-      self.memory[slot] = (table, memory)
-      self.kernel.set_arg(slot, table)
-      self.tell_pointers()
+  def set_word(self, i: int, value: Any) -> None:
+    if isinstance(value, int):
+      self.built.set_arg(i, numpy.int64(value))
       return
-    self.memory[slot] = memory
-    self.kernel.set_arg(slot, memory)
-
-  def tell_pointers(self) -> None:
-    """The driver has to know which memory is reached through tables."""
-    pointers = [m.svm_ptr for entry in self.memory if isinstance(entry, tuple) for m in entry[1]]
-    table = (ctypes.c_uint64 * len(pointers))(*pointers)
-    library().clSetKernelExecInfo(ctypes.c_void_p(self.kernel.int_ptr), _SVM_PTRS, ctypes.sizeof(table), table)
-
-  def set_variable(self, number: int, value: int) -> None:
-    """The variable `number`, in the order of names."""
-    self.kernel.set_arg(len(self.memory) + number, numpy.int64(value))
+    self.built.set_arg(i, value)
+    if isinstance(self.memory[i], tuple):  # the driver has to know which memory is reached through tables
+      pointers = [m.svm_ptr for entry in self.memory if isinstance(entry, tuple) for m in entry[1]]
+      table = (ctypes.c_uint64 * len(pointers))(*pointers)
+      library().clSetKernelExecInfo(ctypes.c_void_p(self.built.int_ptr), _SVM_PTRS, ctypes.sizeof(table), table)
 
 
-@functools.cache
-def library() -> Any:
-  return ctypes.CDLL(cl._cl.__file__)
+library = functools.cache(lambda: ctypes.CDLL(cl._cl.__file__))
 
 
 def part_of(handle: Any, offset: int, nbytes: int) -> Any:
@@ -107,18 +87,16 @@ def part_of(handle: Any, offset: int, nbytes: int) -> Any:
 class CL(QueueDevice):
   """One device and its queue."""
 
+  pointer = "svm_ptr"
+
   def __init__(self, name: str) -> None:
-    context, devices = platform()
-    number = int(name.partition(":")[2] or 0)
-    if number >= len(devices):
-      raise DeviceError(
-        f"{name}: there are {len(devices)} OpenCL devices here ({', '.join(sorted({d.name for d in devices}))})"
-        f"\n  fix: use CL:0 to CL:{len(devices) - 1}; with PoCL, POCL_DEVICES='pthread pthread …' makes more"
-      )
     super().__init__(name)
-    self.context, self.device = context, devices[number]
-    self.description = f"{len(devices)} of {', '.join(sorted({d.name for d in devices}))}"
-    self.queue = cl.CommandQueue(context, self.device)
+    self.context, devices = platform()
+    names = ", ".join(sorted({d.name for d in devices}))
+    fix = f"use CL:0 to CL:{len(devices) - 1}; with PoCL, POCL_DEVICES='pthread pthread …' makes more"
+    self.device = self.choose(devices, f"OpenCL devices ({names})", fix)
+    self.description = f"{len(devices)} of {names}"
+    self.queue = cl.CommandQueue(self.context, self.device)
     scratch, gpu = min(self.device.local_mem_size, 48 << 10), bool(self.device.type & cl.device_type.GPU)
     self.target = Target("CL", vector_registers=64, scratch=scratch, threads=True, cooperates=gpu)
 
@@ -134,21 +112,19 @@ class CL(QueueDevice):
     try:
       return cl.SVMAllocation(self.context, max(nbytes, 8), 64, cl.svm_mem_flags.READ_WRITE)
     except cl.Error as e:  # drivers name the failure differently
-      raise MemoryError(
-        f"{self.name}: no memory for a buffer of {nbytes} bytes ({e})\n    realized at {user_line()}"
-        "\n  fix: smaller batches, or free what is no longer needed"
-      ) from e
+      said = f"{self.name}: no memory for a buffer of {nbytes} bytes ({e})\n    realized at {user_line()}\n  {LESS}"
+      raise MemoryError(said) from e
 
   def copyin(self, handle: Any, data: memoryview, offset: int = 0) -> None:
     if data.nbytes:
-      host, there = numpy.frombuffer(data, numpy.uint8), part_of(handle, offset, data.nbytes)
-      cl.enqueue_copy(self.queue, there, host, is_blocking=True)
+      host = numpy.frombuffer(data, numpy.uint8)
+      cl.enqueue_copy(self.queue, part_of(handle, offset, data.nbytes), host, is_blocking=True)
 
   def copyout(self, data: memoryview, handle: Any, offset: int = 0) -> None:
     self.synchronize()
     if data.nbytes:
-      host, there = numpy.frombuffer(data, numpy.uint8), part_of(handle, offset, data.nbytes)
-      cl.enqueue_copy(self.queue, host, there, is_blocking=True)
+      host = numpy.frombuffer(data, numpy.uint8)
+      cl.enqueue_copy(self.queue, host, part_of(handle, offset, data.nbytes), is_blocking=True)
 
   # ---- kernels
 
@@ -158,9 +134,7 @@ class CL(QueueDevice):
   def build(self, program: Program) -> Any:
     """The program on this device, always from its binary: what is built from source PoCL compiles again for the first
     launch. The binary comes from the disk cache where it is there and loads."""
-    if (found := program.built.get(self.device.int_ptr)) is not None:
-      return found
-    d = self.device
+    d, found = self.device, None
     key = diskcache.key_of(program.source, d.name, d.version, d.driver_version, *OPTIONS)
     try:
       if (binary := diskcache.get(key)) is not None:
@@ -171,7 +145,6 @@ class CL(QueueDevice):
         found = self.program((), [d], [binary])
     except cl.Error as e:
       raise self.failure(e, f"compiling {program.name}") from e
-    program.built[d.int_ptr] = found
     return found
 
   def binary(self, source: str) -> bytes:
@@ -186,11 +159,12 @@ class CL(QueueDevice):
       return cl.Program(self.context, *of).build(options, devices=[self.device], cache_dir=False)
 
   def new_call(self, program: Program, buffers: int, variables: int) -> Call:
-    return Call(self, cl.Kernel(self.build(program), program.name), program, [None] * buffers)
+    kernel, size = cl.Kernel(self.built(program), program.name), tuple(map(mul, program.groups, program.threads))
+    return Call(self, program, kernel, [None] * buffers, None, size)
 
   def enqueue(self, call: Call) -> None:
     try:
-      cl.enqueue_nd_range_kernel(self.queue, call.kernel, call.size, call.program.threads)
+      cl.enqueue_nd_range_kernel(self.queue, call.built, call.size, call.program.threads)
     except cl.Error as e:
       raise self.failure(e, call.program.name) from e
 
@@ -206,11 +180,8 @@ class CL(QueueDevice):
 
   def failure(self, e: Exception, what: str) -> DeviceError:
     """The driver's error as ours."""
-    said = [line.strip() for line in str(e).splitlines() if line.strip()]
-    errors = [line for line in said if "error:" in line] or said
-    told = "\n    ".join([*errors[:5], f"realized at {user_line()}"])
-    return DeviceError(f"{self.name} ({self.device.name}): {what} failed: {told}")
+    said = f"{errors_of(e)}\n    realized at {user_line()}"
+    return DeviceError(f"{self.name} ({self.device.name}): {what} failed: {said}")
 
 
-def open_device(name: str) -> CL:
-  return CL(name)
+open_device = CL

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad.device import Target
-from tinygrad.helpers import DEBUG, LazyModule, round_up, span
+from tinygrad.helpers import LazyModule, round_up, span
 from tinygrad.renderer import llvm
-from tinygrad.runtime import diskcache
+from tinygrad.runtime import diskcache, queues
 from tinygrad.runtime.queues import QueueDevice
 from tinygrad.uop.ops import UOp
 
@@ -67,62 +67,40 @@ class Memory:
 
 
 @dataclass(slots=True, eq=False)
-class Call:
-  """A kernel with its arguments in place: `words` is what it is given (renderer/llvm.py), by each thread that shares it
-  out; patch words to replay with others."""
+class Call(queues.Call):
+  """A kernel with its arguments in place: `built` is its address, `words` what it is given (renderer/llvm.py), by each
+  thread that shares it out; patch words to replay with others."""
 
-  address: int
-  words: Any
-  keep: list[Any]  # what the words point to, by slot
-  program: Program | None = None
   others: tuple[Any, ...] = ()  # the words of the threads after the first
 
-  def set_word(self, number: int, value: int) -> None:
+  def set_word(self, i: int, value: Any) -> None:
+    i += 1  # scratch memory comes first, and a thread's own number is no argument
+    i += self.program is not None and 0 < self.program.word <= i
     for words in (self.words, *self.others):
-      words[number] = value
+      words[i] = value if isinstance(value, int) else value.address
 
-  def set_buffer(self, slot: int, memory: Memory | Sequence[Memory]) -> None:
-    if isinstance(memory, Memory):
-      self.set_word(1 + slot, memory.address)
-      self.keep[slot] = memory
-      return
-    table = (ctypes.c_uint64 * len(memory))(*(m.address for m in memory))
-    self.set_word(1 + slot, ctypes.addressof(table))
-    self.keep[slot] = (table, tuple(memory))
-
-  def set_variable(self, number: int, value: int) -> None:
-    """The variable `number`, in the order of names (a thread's own number is not counted)."""
-    number += 1 + len(self.keep)
-    self.set_word(number + (self.program is not None and 0 < self.program.word <= number), value)
-
-  def memory(self) -> list[int]:
-    """What it touches, the memory that it writes first."""
-    return [id(m) for kept in self.keep for m in ((kept,) if isinstance(kept, Memory) else kept[1])]
+  def touches(self) -> list[int]:
+    """The memory that it writes first, and what it reads."""
+    return [id(m) for kept in self.memory for m in ((kept,) if isinstance(kept, Memory) else kept[1])]
 
 
 Table = list[tuple[int, int]]  # (function, address of its words)
 
 
-@dataclass(slots=True, eq=False)
 class Batch:
-  """A list of calls as one native call for each thread that takes part."""
+  """A list of calls as one native call for each thread that takes part: `job` has (address of a table, its length) for
+  each."""
 
-  job: Any  # (address of a table, its length) for each
-  threads: int
-  keep: list[Any]
-
-  @staticmethod
-  def of(calls: Sequence[Call]) -> Batch:
-    threads = max((c.program.threads for c in calls if c.program is not None), default=1)
+  def __init__(self, calls: Sequence[Call]) -> None:
+    self.threads = threads = max((c.program.threads for c in calls if c.program is not None), default=1)
     keep: list[Any] = []
-    rows = (
-      [[(c.address, ctypes.addressof(c.words)) for c in calls]] if threads == 1 else share_out(calls, threads, keep)
-    )
+    alone = [[(c.built, ctypes.addressof(c.words)) for c in calls]]
+    rows = alone if threads == 1 else share_out(calls, threads, keep)
     tables = [(ctypes.c_uint64 * (2 * len(row)))(*itertools.chain.from_iterable(row)) for row in rows]
-    job = (ctypes.c_uint64 * (2 * threads))()
+    self.job = (ctypes.c_uint64 * (2 * threads))()
     for i, (table, row) in enumerate(zip(tables, rows)):
-      job[2 * i], job[2 * i + 1] = ctypes.addressof(table), len(row)
-    return Batch(job, threads, [calls, tables, keep])
+      self.job[2 * i], self.job[2 * i + 1] = ctypes.addressof(table), len(row)
+    self.keep = calls, tables, keep
 
 
 def share_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table]:
@@ -145,16 +123,16 @@ def share_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Tabl
   for c in calls:
     if c.program is None:  # devices meet
       meet()
-      rows[0].append((c.address, ctypes.addressof(c.words)))
+      rows[0].append((c.built, ctypes.addressof(c.words)))
       meet()
       continue
-    shared, memory = c.program.threads > 1, c.memory()
+    shared, memory = c.program.threads > 1, c.touches()
     if any(m in written and (shared or written[m]) for m in memory) or (
       memory[0] in read and (shared or read[memory[0]])
     ):
       meet()
     for row, words in zip(rows, (c.words, *c.others)):
-      row.append((c.address, ctypes.addressof(words)))
+      row.append((c.built, ctypes.addressof(words)))
     written[memory[0]] = written.get(memory[0], False) or shared
     for m in memory[1:]:
       read[m] = read.get(m, False) or shared
@@ -174,11 +152,9 @@ class Compiler:
     self.cpu = binding.get_host_cpu_name()
     self.features = binding.get_host_cpu_features().flatten()
     target = binding.Target.from_default_triple()
-    self.machine = target.create_target_machine(cpu=self.cpu, features=self.features, opt=2, jit=True)
-    # the linker owns a target machine of its own, for emitting code uses the other
-    self.linker = binding.create_lljit_compiler(
-      target.create_target_machine(cpu=self.cpu, features=self.features, opt=2, jit=True)
-    )
+    new_machine = functools.partial(target.create_target_machine, self.cpu, self.features, opt=2, jit=True)
+    self.machine = new_machine()
+    self.linker = binding.create_lljit_compiler(new_machine())  # which owns it, for emitting code uses the other
     self.ids = itertools.count()
     self.lock = threading.RLock()
     self.version = f"{llvmlite.__version__}/{'.'.join(map(str, binding.llvm_version_info))}/{CODE_VERSION}"
@@ -196,14 +172,9 @@ class Compiler:
     passes.run(module, builder)
     return bytes(self.machine.emit_object(module))
 
-  def load(self, code: bytes, name: str) -> tuple[int, Any]:
-    """(address, what keeps the code in memory)"""
-    library = binding.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(name)
-    tracker = library.link(self.linker, f"kernel{next(self.ids)}")
-    return int(tracker[name]), tracker
-
   def compile(self, source: str, name: str) -> tuple[int, Any]:
-    """Function `name`, loaded; the object comes from the disk cache where it is there and loads."""
+    """Function `name`, loaded: its address, and what keeps it in memory. The object comes from the disk cache where it
+    is there."""
     key = diskcache.key_of(source, self.cpu, self.features, self.version)
     with self.lock:
       code = diskcache.get(key)
@@ -211,12 +182,12 @@ class Compiler:
         with span("compile", kernel=name):
           code = self.object_code(source)
         diskcache.put(key, code)
-      return self.load(code, name)
+      library = binding.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(name)
+      tracker = library.link(self.linker, f"kernel{next(self.ids)}")
+      return int(tracker[name]), tracker
 
 
-@functools.cache
-def compiler() -> Compiler:
-  return Compiler()
+compiler = functools.cache(Compiler)
 
 
 @functools.cache
@@ -225,14 +196,9 @@ def _compiling() -> Any:
   return futures.ThreadPoolExecutor(1, "compiling")
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
-  """The native code for waiting; `programs` keep it in memory."""
-
-  push: Any  # (queue, job, parts)
-  wait: Any  # (queue, jobs, time): until so many are done; sleeps until a time at most
-  barrier: int  # address
-  programs: Any
+# the native code for waiting: `push`(queue, job, parts), `wait`(queue, jobs, time) until so many are done, or a time at
+# most, the address of `barrier`, and what keeps them in memory
+Runtime = collections.namedtuple("Runtime", "push wait barrier programs")
 
 
 @functools.cache
@@ -240,25 +206,16 @@ def _runtime() -> Runtime:
   source = _RUNTIME_IR.read_text(encoding="utf-8").replace("ETIMEDOUT", str(errno.ETIMEDOUT))
   programs = [compiler().compile(source, name) for name in ("tg_push", "tg_wait", "tg_barrier")]
   push, wait, barrier = [address for address, _ in programs]
-  word = ctypes.c_uint64
-  return Runtime(
-    ctypes.CFUNCTYPE(None, word, word, word)(push),
-    ctypes.CFUNCTYPE(None, word, word, word)(wait),
-    barrier,
-    programs,
-  )
+  function = ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * 3)
+  return Runtime(function(push), function(wait), barrier, programs)
 
 
 @functools.cache
 def host_target() -> Target:
   """What codegen has to know of this processor."""
   features = binding.get_host_cpu_features()
-  if features.get("avx512f"):
-    width, registers = 64, 32
-  elif features.get("avx"):
-    width, registers = 32, 16
-  else:
-    width, registers = 16, 32 if features.get("neon") else 16
+  kinds = {"avx512f": (64, 32), "avx": (32, 16), "neon": (16, 32)}
+  width, registers = next((size for name, size in kinds.items() if features.get(name)), (16, 16))
   names = tuple(sorted(k for k, v in features.items() if v))
   return Target("CPU", width, registers, scratch=64 << 20, features=names, shares=True)
 
@@ -267,27 +224,21 @@ def host_target() -> Target:
 
 _libc = ctypes.CDLL(None)
 _libc.aligned_alloc.restype = ctypes.c_void_p
-_libc.aligned_alloc.argtypes = (ctypes.c_size_t, ctypes.c_size_t)
+_libc.aligned_alloc.argtypes = (ctypes.c_size_t,) * 2
 _libc.free.argtypes = (ctypes.c_void_p,)
 _HUGE_PAGE = 1 << 21
 _HUGE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
-if _HUGE is not None:
-  _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def _allocate(nbytes: int) -> int:
-  large = (
-    _HUGE is not None and nbytes >= 2 * _HUGE_PAGE
-  )  # of a large page: the processor finds its way through memory faster
+  large = _HUGE is not None and nbytes >= 2 * _HUGE_PAGE  # the processor finds its way faster through large pages
   unit = _HUGE_PAGE if large else ALIGNMENT
   size = round_up(max(nbytes, 1), unit)
   address: int | None = _libc.aligned_alloc(unit, size)
   if address is None:
-    raise MemoryError(
-      f"CPU: no memory for a buffer of {nbytes} bytes\n  fix: smaller batches, or free what is no longer needed"
-    )
+    raise MemoryError(f"CPU: no memory for a buffer of {nbytes} bytes\n  {queues.LESS}")
   if large:
-    _libc.madvise(address, size, _HUGE)
+    _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _HUGE)
   return address
 
 
@@ -307,6 +258,8 @@ _submitting = threading.Lock()
 class CPU(QueueDevice):
   """One device: a queue and the threads that empty it."""
 
+  batch = Batch
+
   def __init__(self, name: str) -> None:
     super().__init__(name)
     self.target = host_target()
@@ -319,9 +272,7 @@ class CPU(QueueDevice):
     self.queue = 0  # its address; never freed, for threads look at it until the process ends
     self.threads = 0
     self.submitted = 0
-    self.pending: collections.deque[tuple[int, Batch | Memory]] = (
-      collections.deque()
-    )  # what is kept until job n is done
+    self.pending: collections.deque[tuple[int, Batch | Memory]] = collections.deque()  # kept until job n is done
     self.lock = threading.RLock()
 
   # ---- memory
@@ -349,22 +300,10 @@ class CPU(QueueDevice):
     """The memory itself, as bytes; it must not be used after the buffer is freed."""
     return memoryview((ctypes.c_char * handle.nbytes).from_address(handle.address)).cast("B")
 
-  def copyin(self, handle: Memory, data: memoryview) -> None:
-    self.synchronize()
-    self.view(handle)[: data.nbytes] = data.cast("B") if data.nbytes else b""
-
-  def copyout(self, data: memoryview, handle: Memory) -> None:
-    self.synchronize()
-    if data.nbytes:
-      data.cast("B")[:] = self.view(handle)[: data.nbytes]
-
   # ---- kernels
 
   def render(self, linear: list[UOp], name: str) -> str:
-    source = llvm.render(linear, name)
-    if DEBUG >= 5:
-      print(source)
-    return source
+    return llvm.render(linear, name)
 
   def compile(self, source: str, name: str) -> Program:
     """Goes on while the next kernel is lowered; whoever needs the address waits."""
@@ -383,12 +322,16 @@ class CPU(QueueDevice):
       mine[0] = self.scratch(thread)
       if program.word:
         mine[program.word] = thread
-    return Call(program.address, first, [None] * buffers, program, tuple(others))
+    return Call(self, program, program.address, [None] * buffers, first, tuple(others))
+
+  def table(self, call: Any, slot: int, memory: Sequence[Memory]) -> Memory:
+    table = (ctypes.c_uint64 * len(memory))(*(m.address for m in memory))
+    return Memory(ctypes.addressof(table), 8 * len(memory), table)
 
   def submit(self, calls: Sequence[Call] | Batch) -> None:
     """Queues calls, in order, as one hand-over. Lists that hold barriers go to all their devices through
     `submit_all`."""
-    batch = calls if isinstance(calls, Batch) else Batch.of(calls)
+    batch = calls if isinstance(calls, Batch) else Batch(calls)
     runtime = _runtime()
     with self.lock:
       if not self.queue:
@@ -398,12 +341,8 @@ class CPU(QueueDevice):
         _libc.pthread_cond_init(ctypes.c_void_p(self.queue + 8 * 40), None)
       while self.threads < batch.threads:
         self.threads += 1
-        threading.Thread(
-          target=runtime.wait,
-          args=(self.queue, FOREVER, ctypes.addressof(_NEVER)),
-          name=f"{self.name}/{self.threads}",
-          daemon=True,
-        ).start()
+        name, args = f"{self.name}/{self.threads}", (self.queue, FOREVER, ctypes.addressof(_NEVER))
+        threading.Thread(target=runtime.wait, args=args, name=name, daemon=True).start()
       if self.submitted - self.finished >= QUEUED:
         self._wait(self.submitted - QUEUED + 1)
       self.submitted += 1
@@ -443,14 +382,8 @@ class CPU(QueueDevice):
   def barrier(devices: Sequence[CPU]) -> list[Call]:
     """One call for each device: none returns before all have reached it. Reusable; each must be in its device's list
     equally often."""
-    address = _runtime().barrier
-    counter = ctypes.c_int64(0)
-    return [Call(address, (ctypes.c_int64 * 2)(ctypes.addressof(counter), len(devices)), [counter]) for _ in devices]
-
-  @staticmethod
-  def batch(calls: Sequence[Call]) -> Batch:
-    """`calls` as one hand-over, which may be repeated."""
-    return Batch.of(calls)
+    counter, barrier, n = ctypes.c_int64(0), _runtime().barrier, len(devices)
+    return [Call(d, None, barrier, [counter], (ctypes.c_int64 * 2)(ctypes.addressof(counter), n)) for d in devices]
 
   @staticmethod
   def submit_all(devices: Sequence[CPU], lists: Sequence[Sequence[Call] | Batch]) -> None:
@@ -487,5 +420,4 @@ os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_stop)
 
 
-def open_device(name: str) -> CPU:
-  return CPU(name)
+open_device = CPU

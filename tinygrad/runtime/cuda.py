@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import DeviceError, Target, opened
-from tinygrad.helpers import LazyModule, getenv, prod, round_up
+from tinygrad.device import ON_CPU, DeviceError, Target, opened
+from tinygrad.helpers import LazyModule, prod, round_up
 from tinygrad.renderer import cstyle
-from tinygrad.runtime import diskcache
-from tinygrad.runtime.queues import Barrier, Batch, Program, QueueDevice, in_order
+from tinygrad.runtime import diskcache, queues
+from tinygrad.runtime.queues import LESS, Barrier, Batch, Program, QueueDevice, errors_of, in_order
 from tinygrad.uop.ops import UOp
 
 driver: Any = LazyModule("cuda.bindings.driver")
@@ -48,7 +50,7 @@ def call(function: str, *args: Any) -> Any:
   status, *rest = getattr(driver, function)(*args)
   if status != driver.CUresult.CUDA_SUCCESS:
     if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
-      raise MemoryError(f"{function}: the device is out of memory\n  fix: smaller batches, or free what is not needed")
+      raise MemoryError(f"{function}: the device is out of memory\n  {LESS}")
     raise DriverError(function, status.name)
   return rest[0] if len(rest) == 1 else tuple(rest) if rest else None
 
@@ -70,8 +72,8 @@ def compile_source(source: str, name: str, arch: str) -> bytes:
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
       log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
       nvrtc.nvrtcGetProgramLog(program, log)
-      errors = [line for line in log.decode().splitlines() if "error" in line] or [status.name]
-      raise DeviceError(f"CUDA: compiling {name} for {arch} failed: " + "\n    ".join(errors[:5]))
+      said = errors_of(log.decode().rstrip("\0")) or status.name
+      raise DeviceError(f"CUDA: compiling {name} for {arch} failed: {said}")
     code = bytes(nvrtc.nvrtcGetCUBINSize(program)[1])
     nvrtc.nvrtcGetCUBIN(program, code)
   finally:
@@ -93,42 +95,24 @@ class Memory:
       driver.cuMemFree(self.address)
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Call:
+@dataclass(slots=True, eq=False)
+class Call(queues.Call):
   """A kernel with its arguments in place: 8-byte words, and pointers to them. In a graph it is a `node`; where its
   arguments are changed, the graph has to be told."""
 
-  device: CUDA
-  program: Program
-  function: Any
-  words: Any
   pointers: Any
-  memory: list[Any]
   node: Any = None
   graph: Graph | None = None
 
-  def set_buffer(self, slot: int, memory: Any) -> None:
-    if isinstance(memory, list):
-      table = self.device.table(self, slot, [m.address for m in memory])
-      self.memory[slot] = (table, memory)
-      memory = table
-    else:
-      self.memory[slot] = memory
-    self.set_word(slot, memory.address)
-
-  def set_variable(self, number: int, value: int) -> None:
-    """The variable `number`, in the order of names."""
-    self.set_word(len(self.memory) + number, value)
-
-  def set_word(self, i: int, value: int) -> None:
-    self.words[i] = value
+  def set_word(self, i: int, value: Any) -> None:
+    self.words[i] = value if isinstance(value, int) else value.address
     if self.graph is not None:
       self.graph.changed.append(self)
 
   def launch(self) -> Any:
     """As the parameters of a graph's node."""
     p, out = self.program, driver.CUDA_KERNEL_NODE_PARAMS()
-    out.func, out.kernelParams = self.function, ctypes.addressof(self.pointers)
+    out.func, out.kernelParams = self.built, ctypes.addressof(self.pointers)
     out.gridDimX, out.gridDimY, out.gridDimZ = p.groups
     out.blockDimX, out.blockDimY, out.blockDimZ = p.threads
     return out
@@ -178,11 +162,10 @@ def contexts() -> list[Any]:
     call("cuInit", 0)
     devices = [call("cuDeviceGet", i) for i in range(call("cuDeviceGetCount"))]
   except (DeviceError, RuntimeError) as e:
-    raise DeviceError(
-      f"no NVIDIA driver works here ({e})\n  fix: install the driver, or run GPU examples with GPU=CPU"
-    ) from e
+    fix = "install the driver, or run GPU examples with GPU=CPU"
+    raise DeviceError(f"no NVIDIA driver works here ({e})\n  fix: {fix}") from e
   if not devices:
-    raise DeviceError("there is no NVIDIA device here\n  fix: GPU=CPU in the environment runs GPU examples on the CPU")
+    raise DeviceError(f"there is no NVIDIA device here\n  {ON_CPU}")
   return [call("cuDevicePrimaryCtxRetain", d) for d in devices]
 
 
@@ -206,22 +189,14 @@ class CUDA(QueueDevice):
 
   def __init__(self, name: str) -> None:
     super().__init__(name)
-    number, several = int(name.partition(":")[2] or 0), getenv("CUDA_VIRTUAL", 1)
-    if number >= len(contexts()) * several:
-      raise DeviceError(
-        f"{name}: there are {len(contexts())} NVIDIA devices here\n  fix: CUDA_VIRTUAL=n makes n of each"
-      )
-    self.number = number // several
-    self.context = contexts()[self.number]
+    several = int(os.environ.get("CUDA_VIRTUAL", 1))
+    self.context = self.choose(contexts(), "NVIDIA devices", "CUDA_VIRTUAL=n makes n of each", several)
     self.stream = self.do("cuStreamCreate", driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
     self.reached, *events = (self.do("cuEventCreate", driver.CUevent_flags.CU_EVENT_DISABLE_TIMING) for _ in range(3))
     self.halves: list[Any] = events  # of the staging memory, once there is one: (memory, its address, event)
-    device, kinds = call("cuDeviceGet", self.number), driver.CUdevice_attribute
-    major, minor = (
-      call("cuDeviceGetAttribute", getattr(kinds, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{part}"), device)
-      for part in ("MAJOR", "MINOR")
-    )
-    self.arch = f"sm_{major}{minor}"
+    device, kind = call("cuDeviceGet", self.number), "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_"
+    parts = [getattr(driver.CUdevice_attribute, kind + part) for part in ("MAJOR", "MINOR")]
+    self.arch = "sm_" + "".join(str(call("cuDeviceGetAttribute", part, device)) for part in parts)
     self.kept = call("cuDeviceTotalMem", device) // (2 * several)
     self.description = f"{len(contexts()) * several} of {self.arch}"
 
@@ -286,21 +261,17 @@ class CUDA(QueueDevice):
 
   def copyout(self, data: memoryview, handle: Memory, offset: int = 0) -> None:
     data = data.cast("B") if data.nbytes else data
-    arriving: list[tuple[memoryview, memoryview, Any]] = []
-
-    def take() -> None:
-      there, pinned, event = arriving.pop()
-      self.do("cuEventSynchronize", event)
-      there[:] = pinned
-
-    for at, pinned, address, event in self.staged(data.nbytes):
-      self.do("cuMemcpyDtoHAsync", address, handle.address + offset + at, len(pinned), self.stream)
-      self.do("cuEventRecord", event, self.stream)
-      if arriving:  # while the next piece is under way
-        take()
-      arriving.append((data[at : at + len(pinned)], pinned, event))
-    if arriving:
-      take()
+    before: Any = None
+    for piece in itertools.chain(self.staged(data.nbytes), [None]):
+      if piece is not None:
+        at, pinned, address, event = piece
+        self.do("cuMemcpyDtoHAsync", address, handle.address + offset + at, len(pinned), self.stream)
+        self.do("cuEventRecord", event, self.stream)
+      if before is not None:  # is taken while the next piece is under way
+        at, pinned, _, event = before
+        self.do("cuEventSynchronize", event)
+        data[at : at + len(pinned)] = pinned
+      before = piece
 
   # ---- kernels
 
@@ -308,28 +279,24 @@ class CUDA(QueueDevice):
     return cstyle.render(linear, name, cstyle.CUDA)
 
   def build(self, program: Program) -> Any:
-    if (found := program.built.get(self.number)) is None:
-      code = compile_source(program.source, program.name, self.arch)
-      try:
-        module = self.do("cuModuleLoadData", code)
-      except DriverError as e:
-        fix = "update the NVIDIA driver, or install an older nvidia-cuda-nvrtc"
-        raise DeviceError(f"{self.name}: the driver does not take {program.name} ({e})\n  fix: {fix}") from e
-      found = program.built[self.number] = self.do("cuModuleGetFunction", module, program.name.encode())
-    return found
+    code = compile_source(program.source, program.name, self.arch)
+    try:
+      module = self.do("cuModuleLoadData", code)
+    except DriverError as e:
+      fix = "update the NVIDIA driver, or install an older nvidia-cuda-nvrtc"
+      raise DeviceError(f"{self.name}: the driver does not take {program.name} ({e})\n  fix: {fix}") from e
+    return self.do("cuModuleGetFunction", module, program.name.encode())
 
   def new_call(self, program: Program, buffers: int, variables: int) -> Call:
     n = buffers + variables
     words = (ctypes.c_int64 * n)()
     pointers = (ctypes.c_void_p * n)(*(ctypes.addressof(words) + 8 * i for i in range(n)))
-    return Call(self, program, self.build(program), words, pointers, [None] * buffers)
+    return Call(self, program, self.built(program), [None] * buffers, words, pointers)
 
   def enqueue(self, bound: Call) -> None:
-    p = bound.program
+    p, arguments = bound.program, ctypes.addressof(bound.pointers)
     try:
-      self.do(
-        "cuLaunchKernel", bound.function, *p.groups, *p.threads, 0, self.stream, ctypes.addressof(bound.pointers), 0
-      )
+      self.do("cuLaunchKernel", bound.built, *p.groups, *p.threads, 0, self.stream, arguments, 0)
     except DriverError as e:
       raise DeviceError(f"{self.name}: launching {p.name} ({prod(p.threads)} threads a group): {e}") from e
 
@@ -337,10 +304,8 @@ class CUDA(QueueDevice):
     if len(devices) > 1:
       for d in devices:
         d.do("cuEventRecord", d.reached, d.stream)
-      for d in devices:
-        for other in devices:
-          if other is not d:
-            d.do("cuStreamWaitEvent", d.stream, other.reached, 0)
+      for d, other in itertools.permutations(devices, 2):
+        d.do("cuStreamWaitEvent", d.stream, other.reached, 0)
 
   @staticmethod
   def hand_over(devices: Sequence[CUDA], lists: Sequence[Batch]) -> None:
@@ -348,11 +313,9 @@ class CUDA(QueueDevice):
     first.times += 1
     if first.graph is None and (first.times == 1 or sum(map(len, lists)) == 1):
       QueueDevice.hand_over(devices, lists)
-      return
-    if first.graph is None:
-      first.graph = Graph(devices, lists)
-    first.graph.launch()
+    else:
+      first.graph = first.graph or Graph(devices, lists)
+      first.graph.launch()
 
 
-def open_device(name: str) -> CUDA:
-  return CUDA(name)
+open_device = CUDA

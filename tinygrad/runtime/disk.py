@@ -10,7 +10,7 @@ from typing import Any
 from tinygrad.device import Buffer, Device, DeviceError
 from tinygrad.dtype import DType, to_numpy_dtype
 from tinygrad.helpers import numpy
-from tinygrad.runtime.npy import HostBackend
+from tinygrad.runtime.npy import ELSEWHERE, HostBackend
 from tinygrad.uop.cards import evaluate
 from tinygrad.uop.ops import GroupOp, Ops, UOp, buffer_of
 
@@ -44,10 +44,8 @@ def open_file(path: os.PathLike[str], dtype: DType) -> UOp:
   """The BUFFER of a file. Raises: OSError where there is none; ValueError if it does not divide into elements."""
   size = os.stat(path).st_size
   if size % dtype.itemsize:
-    raise ValueError(
-      f"{os.fspath(path)} has {size} bytes, which are no whole number of {dtype.name}\n"
-      "  fix: open it as bytes, and bitcast the slice that holds the numbers"
-    )
+    fix = "open it as bytes, and bitcast the slice that holds the numbers"
+    raise ValueError(f"{os.fspath(path)} has {size} bytes, which are no whole number of {dtype.name}\n  fix: {fix}")
   device = Device.canonicalize(f"DISK:{os.path.abspath(path)}")
   return UOp.buffer((size // dtype.itemsize,), dtype, device)
 
@@ -63,10 +61,8 @@ def mapped(u: UOp) -> Any:
   if u.op is Ops.BITCAST:
     return mapped(u.src[0]).view(to_numpy_dtype(u.dtype))
   if u.op not in GroupOp.Movement - {Ops.CAT, Ops.PAD, Ops.SPREAD} | {Ops.DETACH, Ops.CONTIGUOUS}:
-    raise DeviceError(
-      f"{u.op.name.lower()} of {u.dtype.name}{list(u.shape)}: nothing is computed on {u.device}\n"
-      "  fix: move the value to a device first, e.g. x.to('CPU')"
-    )
+    said = f"{u.op.name.lower()} of {u.dtype.name}{list(u.shape)}: nothing is computed on {u.device}"
+    raise DeviceError(f"{said}\n  {ELSEWHERE}")
   return evaluate(u, [mapped(u.src[0])], u.shape)
 
 
@@ -74,7 +70,7 @@ def bitcast(u: UOp, dtype: DType) -> UOp:
   """The same bytes as elements of `dtype`, still in the file: the last dim grows or shrinks."""
   array = mapped(u)
   if not array.flags.c_contiguous:
-    raise DeviceError(f"bitcast of a strided view of {u.device}\n  fix: move it to a device first, e.g. x.to('CPU')")
+    raise DeviceError(f"bitcast of a strided view of {u.device}\n  {ELSEWHERE}")
   if not array.ndim or array.shape[-1] * array.dtype.itemsize % dtype.itemsize:
     raise ValueError(f"bitcast: {u.dtype.name}{list(u.shape)} does not divide into elements of {dtype.itemsize} bytes")
   other = array.view(to_numpy_dtype(dtype))

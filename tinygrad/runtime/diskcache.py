@@ -58,8 +58,7 @@ def evict(limit: int) -> None:
   entries: list[tuple[float, int, Path]] = []
   for path in directory().iterdir():
     with contextlib.suppress(OSError):  # removed meanwhile by another process
-      stat = path.stat()
-      entries.append((stat.st_mtime, stat.st_size, path))
+      entries.append(((stat := path.stat()).st_mtime, stat.st_size, path))
   total = sum(size for _, size, _ in entries)
   for _, size, path in sorted(entries):
     if total <= limit:

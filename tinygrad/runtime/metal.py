@@ -8,21 +8,21 @@ each physical one, with queues of their own.
 from __future__ import annotations
 
 import functools
+import itertools
+import os
 import platform
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import DeviceError, Target
-from tinygrad.helpers import LazyModule, getenv
+from tinygrad.device import ON_CPU, DeviceError, Target
+from tinygrad.helpers import LazyModule
 from tinygrad.renderer import cstyle
-from tinygrad.runtime.queues import Program, QueueDevice
+from tinygrad.runtime.queues import LESS, Call, Program, QueueDevice, errors_of
 from tinygrad.uop.ops import UOp
 
 metal: Any = LazyModule("Metal")
 objc: Any = LazyModule("objc")
-TARGET = Target("METAL", vector_registers=96, scratch=32 << 10, threads=True, float64=False)
 SHARED, READ = 0, 1  # MTLResourceStorageModeShared, MTLResourceUsageRead
 
 
@@ -30,47 +30,21 @@ SHARED, READ = 0, 1  # MTLResourceStorageModeShared, MTLResourceUsageRead
 def gpus() -> list[Any]:
   """The MTLDevices here. Raises: DeviceError if there is none."""
   if platform.system() != "Darwin":
-    raise DeviceError(
-      f"METAL needs macOS (this is {platform.system()})\n  fix: GPU=CPU in the environment, or CUDA or CL"
-    )
+    raise DeviceError(f"METAL needs macOS (this is {platform.system()})\n  {ON_CPU}")
   if not (found := list(metal.MTLCopyAllDevices())):
-    raise DeviceError("there is no Metal device here\n  fix: GPU=CPU in the environment runs GPU examples on the CPU")
+    raise DeviceError(f"there is no Metal device here\n  {ON_CPU}")
   return found
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Call:
-  """A kernel with its arguments in place. The entry of a table of peers is (table, what it leads to)."""
-
-  device: METAL
-  program: Program
-  pipeline: Any
-  memory: list[Any]
-  variables: list[int]
-
-  def set_buffer(self, slot: int, memory: Any) -> None:
-    if isinstance(memory, list):  # a new table: what is queued reads the old one, and keeps it
-      words = struct.pack(f"<{len(memory)}Q", *(m.gpuAddress() for m in memory))
-      memory = self.device.gpu.newBufferWithBytes_length_options_(words, len(words), SHARED), memory
-    self.memory[slot] = memory
-
-  def set_variable(self, number: int, value: int) -> None:
-    """The variable `number`, in the order of names."""
-    self.variables[number] = value
 
 
 class METAL(QueueDevice):
   """One device and its queue. What is encoded is committed where devices meet, and at the end of a hand-over."""
 
-  target = TARGET
+  target = Target("METAL", vector_registers=96, scratch=32 << 10, threads=True, float64=False)
 
   def __init__(self, name: str) -> None:
     super().__init__(name)
-    number, several = int(name.partition(":")[2] or 0), getenv("METAL_VIRTUAL", 1)
-    if number >= len(gpus()) * several:
-      raise DeviceError(f"{name}: there are {len(gpus())} Metal devices here\n  fix: METAL_VIRTUAL=n makes n of each")
-    self.number = number // several
-    self.gpu = gpus()[self.number]
+    several = int(os.environ.get("METAL_VIRTUAL", 1))
+    self.gpu = self.choose(gpus(), "Metal devices", "METAL_VIRTUAL=n makes n of each", several)
     self.queue, self.event = self.gpu.newCommandQueue(), self.gpu.newSharedEvent()
     self.reached = 0  # how often the event has been signalled
     self.commands: Any = None  # command buffer
@@ -88,31 +62,23 @@ class METAL(QueueDevice):
     for commands in committed:
       commands.waitUntilCompleted()
     if failed := [str(e) for commands in committed if (e := commands.error()) is not None]:
-      suspects = self.suspects()
-      self.queued.clear()
-      said = "\n    ".join(failed[:5])
-      raise DeviceError(f"{self.name} ({self.gpu.name()}): work that was queued failed: {said}\n  among{suspects}")
+      told = "\n    ".join(failed[:5]) + "\n  among" + self.suspects()
+      raise DeviceError(f"{self.name} ({self.gpu.name()}): work that was queued failed: {told}")
 
   # ---- memory
 
   def new_memory(self, nbytes: int) -> Any:
     if (memory := self.gpu.newBufferWithLength_options_(max(nbytes, 8), SHARED)) is None:
-      fix = "smaller batches, or free what is no longer needed"
-      raise MemoryError(f"{self.name}: no memory for a buffer of {nbytes} bytes\n  fix: {fix}")
+      raise MemoryError(f"{self.name}: no memory for a buffer of {nbytes} bytes\n  {LESS}")
     return memory
 
   def view(self, handle: Any) -> memoryview:
     return memoryview(handle.contents().as_buffer(handle.length())).cast("B")
 
-  def copyin(self, handle: Any, data: memoryview, offset: int = 0) -> None:
-    self.synchronize()  # reused memory may still be read
-    if data.nbytes:
-      self.view(handle)[offset : offset + data.nbytes] = data.cast("B")
-
-  def copyout(self, data: memoryview, handle: Any, offset: int = 0) -> None:
-    self.synchronize()
-    if data.nbytes:
-      data.cast("B")[:] = self.view(handle)[offset : offset + data.nbytes]
+  def table(self, call: Any, slot: int, memory: Sequence[Any]) -> Any:
+    """A new one: what is queued reads the old, and keeps it."""
+    words = struct.pack(f"<{len(memory)}Q", *(m.gpuAddress() for m in memory))
+    return self.gpu.newBufferWithBytes_length_options_(words, len(words), SHARED)
 
   # ---- kernels
 
@@ -120,8 +86,7 @@ class METAL(QueueDevice):
     return cstyle.render(linear, name, cstyle.METAL)
 
   def build(self, program: Program) -> Any:
-    if (found := program.built.get(self.number)) is not None:
-      return found
+    found = None
     options = metal.MTLCompileOptions.alloc().init()
     options.setFastMathEnabled_(False)  # NaN, infinities and the order of operations are as written
     library, error = self.gpu.newLibraryWithSource_options_error_(program.source, options, None)
@@ -129,29 +94,23 @@ class METAL(QueueDevice):
       function = library.newFunctionWithName_(program.name)
       found, error = self.gpu.newComputePipelineStateWithFunction_error_(function, None)
     if found is None:
-      said = [line.strip() for line in str(error).splitlines() if line.strip()]
-      errors = [line for line in said if "error:" in line] or said
-      raise DeviceError(f"{self.name} ({self.gpu.name()}): compiling {program.name}: " + "\n    ".join(errors[:5]))
-    program.built[self.number] = found
+      raise DeviceError(f"{self.name} ({self.gpu.name()}): compiling {program.name}: {errors_of(error)}")
     return found
-
-  def new_call(self, program: Program, buffers: int, variables: int) -> Call:
-    return Call(self, program, self.build(program), [None] * buffers, [0] * variables)
 
   def enqueue(self, call: Call) -> None:
     with objc.autorelease_pool():
       if self.encoder is None:
         self.encoder = self.open().computeCommandEncoder()  # serial: each kernel after the one before
       into = self.encoder
-      into.setComputePipelineState_(call.pipeline)
-      for slot, memory in enumerate(call.memory):
-        if isinstance(memory, tuple):
-          memory, reached = memory
-          for m in reached:
-            into.useResource_usage_(m, READ)
-        into.setBuffer_offset_atIndex_(memory, 0, slot)
-      for i, value in enumerate(call.variables):
-        into.setBytes_length_atIndex_(struct.pack("<q", value), 8, len(call.memory) + i)
+      into.setComputePipelineState_(call.built)
+      for i, word in enumerate(call.words):
+        if isinstance(word, int):
+          into.setBytes_length_atIndex_(struct.pack("<q", word), 8, i)
+        else:
+          into.setBuffer_offset_atIndex_(word, 0, i)
+      for peers in call.memory:
+        for reached in peers[1] if isinstance(peers, tuple) else ():
+          into.useResource_usage_(reached, READ)
       groups, threads = (metal.MTLSizeMake(*n) for n in (call.program.groups, call.program.threads))
       into.dispatchThreadgroups_threadsPerThreadgroup_(groups, threads)
 
@@ -174,10 +133,8 @@ class METAL(QueueDevice):
         d.reached += 1
         d.open().encodeSignalEvent_value_(d.event, d.reached)
         d.flush()
-      for d in devices:
-        for other in devices:
-          if other is not d:
-            d.open().encodeWaitForEvent_value_(other.event, other.reached)
+      for d, other in itertools.permutations(devices, 2):
+        d.open().encodeWaitForEvent_value_(other.event, other.reached)
 
   def flush(self) -> None:
     if self.commands is not None:
@@ -187,5 +144,4 @@ class METAL(QueueDevice):
       self.commands = None
 
 
-def open_device(name: str) -> METAL:
-  return METAL(name)
+open_device = METAL

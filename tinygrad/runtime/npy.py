@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tinygrad.device import DeviceError, Target
+from tinygrad.device import Backend, DeviceError, Target
 from tinygrad.helpers import numpy
 
+ELSEWHERE = "fix: move the value to a device first, e.g. x.to('CPU')"
 
-class HostBackend:
+
+class HostBackend(Backend):
   """Memory of the process, as numpy arrays; an array given by the user may be strided and read-only."""
 
-  simulated = False
-  interprets = False
   target = Target("NPY")
-
-  def __init__(self, name: str) -> None:
-    self.name = name
 
   def alloc(self, nbytes: int) -> Any:
     return numpy.empty(nbytes, numpy.uint8)
@@ -39,13 +36,10 @@ class HostBackend:
     return memoryview(handle.reshape(-1).view(numpy.uint8)) if handle.flags.c_contiguous else None
 
   def render(self, linear: list[Any], name: str) -> str:
-    raise DeviceError(
-      f"{self.name} holds host arrays and has no kernels\n  fix: move the value to a device first, e.g. x.to('CPU')"
-    )
+    raise DeviceError(f"{self.name} holds host arrays and has no kernels\n  {ELSEWHERE}")
 
   def synchronize(self) -> None:
     """Host memory is always current."""
 
 
-def open_device(name: str) -> HostBackend:
-  return HostBackend(name)
+open_device = HostBackend

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Target
+from tinygrad.device import Backend, Target
 from tinygrad.renderer import llvm
 from tinygrad.uop.ops import UOp
 
 TARGET = Target("NULL", vector_bytes=32, vector_registers=16, scratch=64 << 20)
 
 
-@dataclass(frozen=True, slots=True)
-class NullDevice:
+class NullDevice(Backend):
   """Handles and programs are None; nothing is bound or called, since the engine leaves simulated devices out."""
 
-  name: str
-  simulated: bool = True
-  target: Target = TARGET
+  simulated = True
+  target = TARGET
 
   def nothing(self, *args: Any) -> None:
     """No memory, no code, and nothing is ever pending."""
 
-  alloc = free = view = copyin = compile = synchronize = nothing
+  alloc = free = copyin = compile = synchronize = nothing
 
   def copyout(self, data: memoryview, handle: None) -> None:
     """Reads as zeros."""
@@ -34,5 +31,4 @@ class NullDevice:
     return llvm.render(linear, name)
 
 
-def open_device(name: str) -> NullDevice:
-  return NullDevice(name)
+open_device = NullDevice

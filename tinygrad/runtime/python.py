@@ -7,8 +7,8 @@ lengths only; fresh memory is poisoned, and replicas that should be equal are co
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Placement, Sharding, device_set
@@ -34,19 +34,11 @@ class PythonBackend(HostBackend):
     return numpy.full(nbytes, POISON, numpy.uint8)
 
 
-def open_device(name: str) -> PythonBackend:
-  return PythonBackend(name)
+open_device = PythonBackend
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
-  """A node as its card's `evaluate` sees it: symbolic dims in `arg` have become numbers."""
-
-  op: Ops
-  dtype: DType
-  src: tuple[UOp, ...]
-  arg: Any
-  shape: tuple[int, ...]
+# a node as its card's `evaluate` sees it: symbolic dims in `arg` have become numbers
+Resolved = namedtuple("Resolved", "op dtype src arg shape")
 
 
 class Interpreter:
@@ -67,10 +59,8 @@ class Interpreter:
       self.devices[u] = self.number_of_devices(u)
     most = max(self.devices.values(), default=1) or 1
     for u in nodes:
-      if u.op is Ops.COLLECTIVE:
-        self.values[u] = self.collective(u)
-      else:
-        self.values[u] = [self.local(u, d) for d in range(self.devices[u] or most)]
+      each = range(self.devices[u] or most)
+      self.values[u] = self.collective(u) if u.op is Ops.COLLECTIVE else [self.local(u, d) for d in each]
     for u in nodes:
       for d, x in enumerate(self.values[u] if u.op is Ops.ASSIGN else ()):
         write(self.memory(root_buffer(u.src[0]))[d], self.positions(u.src[0], d), x)
@@ -171,9 +161,7 @@ def box(p: Placement, d: int, upper: Sequence[int], shape: Sequence[int]) -> tup
   """The global indices that device d holds: blocks by the upper bounds, cut off at the actual length."""
   if isinstance(p, str):
     return tuple(map(slice, shape))
-  sizes = p.local_shape(upper)
-  los = [min(n, p.block(i, d) * size) if p.parts(i) > 1 else 0 for i, (n, size) in enumerate(zip(shape, sizes))]
-  return tuple(slice(lo, min(n, lo + size)) for lo, size, n in zip(los, sizes, shape))
+  return tuple(slice(*ends) for ends in p.box(d, shape, upper))
 
 
 def coordinates(p: Sharding, d: int) -> tuple[int, ...]:
@@ -195,9 +183,7 @@ def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape:
   for d, block in enumerate(blocks):
     at = box(p, d, upper, shape)
     value, known = partial.setdefault(coordinates(p, d), (numpy.zeros(shape, dtype), numpy.zeros(shape, bool)))
-    assert value[at].shape == block.shape, (
-      f"device {d} holds {block.shape} of {shape} in {p}, expected {value[at].shape}"
-    )
+    assert value[at].shape == block.shape, f"device {d} holds {block.shape} of {shape} in {p}: not {value[at].shape}"
     same = value[at].tobytes() == block.tobytes() if known[at].all() else not known[at].any()
     assert same, f"replicas of {shape} in {p} differ on device {d}"
     value[at], known[at] = block, True
@@ -222,6 +208,5 @@ def part(value: Array, p: Placement, d: int, upper: Sequence[int]) -> Array:
   if isinstance(p, Sharding):
     for o in p.pending:
       if any(d // g.stride % g.size for g in o.digits) and o.op in (Ops.ADD, Ops.MUL):
-        floating = block.dtype.kind not in "iub"
-        block[...] = 1 if o.op is Ops.MUL else -0.0 if floating else 0
+        block[...] = 1 if o.op is Ops.MUL else 0 if block.dtype.kind in "iub" else -0.0
   return block

@@ -7,36 +7,63 @@ import functools
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinygrad.device import opened
+from tinygrad.device import Backend, DeviceError, opened
 from tinygrad.helpers import LazyModule, numpy, source_line, user_frame
 
 cstyle: Any = LazyModule("tinygrad.renderer.cstyle")
 
+LESS = "fix: smaller batches, or free what is no longer needed"
 REMEMBERED = 64  # hand-overs since the last wait, of which a fault tells
 
 
+@dataclass(slots=True, eq=False)
 class Barrier:
   """A point at which devices wait for one another; it stands in the list of each."""
 
-  __slots__ = ("devices",)
-
-  def __init__(self, devices: Sequence[QueueDevice]) -> None:
-    self.devices = devices
+  devices: Sequence[QueueDevice]
 
 
 @dataclass(slots=True, eq=False)
 class Program:
-  """One kernel for a grid: built on each device that binds it."""
+  """One kernel for a grid: built on each physical device that binds it."""
 
   name: str
   source: str
   groups: tuple[int, ...]
   threads: tuple[int, ...]
-  built: dict[int, Any] = field(default_factory=dict)  # by device
+  built: dict[int, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Call:
+  """A kernel with its arguments in place. What a table of peers has in `memory` is (table, what it leads to)."""
+
+  device: Any
+  program: Any
+  built: Any
+  memory: list[Any]  # by slot
+  words: Any  # the arguments: buffers, then variables in the order of their names
+
+  def set_buffer(self, slot: int, memory: Any) -> None:
+    word = self.device.table(self, slot, memory) if isinstance(memory, list) else memory
+    self.memory[slot] = (word, memory) if isinstance(memory, list) else memory
+    self.set_word(slot, word)
+
+  def set_variable(self, number: int, value: int) -> None:
+    self.set_word(len(self.memory) + number, value)
+
+  def set_word(self, i: int, value: Any) -> None:
+    self.words[i] = value
+
+
+def errors_of(log: object) -> str:
+  """The first errors that a compiler tells, else the first that it says."""
+  said = [line.strip() for line in str(log).splitlines() if line.strip()]
+  return "\n    ".join(([line for line in said if "error:" in line] or said)[:5])
 
 
 class Batch(list[Any]):
@@ -51,58 +78,60 @@ class Batch(list[Any]):
     return tuple(dict.fromkeys(c.program.name for c in self if not isinstance(c, Barrier)))
 
 
-class QueueDevice:
-  """One device with an in-order queue. A backend adds `new_memory`, `build` (a program for this device), `new_call`
-  (arguments are filled in by `bind`), `enqueue` (a call), `meet` (a barrier, on all of its devices' queues), `flush`
-  and `wait`."""
+class QueueDevice(Backend):
+  """One device with an in-order queue. A backend adds `new_memory`, `build` (a program for this device), `enqueue` (a
+  call), `meet` (a barrier, on all of its devices' queues), `flush` where the driver would else keep work back, and
+  `wait`; and a `new_call` (arguments are filled in by `bind`) where calls are more than lists of arguments."""
 
-  simulated = False
   kept = 1 << 30  # bytes of freed memory that wait for reuse, at most
+  pointer = "address"  # the attribute of memory which kernels take
+  number = 0  # of the physical device
+  batch: Callable[..., Any] = Batch
+  new_memory: Callable[..., Any]
+  build: Callable[..., Any]
+  enqueue: Callable[..., None]
+  meet: Callable[..., None]
+  wait: Callable[..., None]
 
   def __init__(self, name: str) -> None:
-    self.name = name
+    super().__init__(name)
     self.pool: dict[int, list[Any]] = {}
     self.pooled = 0
     self.queued: deque[tuple[Any, tuple[str, ...]]] = deque(maxlen=REMEMBERED)  # since the last wait, and by which line
     self.leaving: list[Any] = []  # freed beyond what is kept: let go of when the queue has been waited for
 
-  def reaches(self, other: Any) -> bool:
-    """Whether kernels here may read the memory of another device of this kind."""
-    return True
-
-  def new_memory(self, nbytes: int) -> Any:
-    raise NotImplementedError
-
-  def build(self, program: Program) -> Any:
-    raise NotImplementedError
-
-  def new_call(self, program: Any, buffers: int, variables: int) -> Any:
-    raise NotImplementedError
-
-  def enqueue(self, call: Any) -> None:
-    raise NotImplementedError
-
-  def meet(self, devices: Sequence[Any]) -> None:
-    raise NotImplementedError
+  def choose(self, found: Sequence[Any], kind: str, fix: str, several: int = 1) -> Any:
+    """The physical device of which this is one; `several` are made of each."""
+    number = int(self.name.partition(":")[2] or 0)
+    if number >= len(found) * several:
+      raise DeviceError(f"{self.name}: there are {len(found)} {kind} here\n  fix: {fix}")
+    self.number = number // several
+    return found[self.number]
 
   def flush(self) -> None:
-    """Where the driver would else keep work back."""
+    """Nothing is kept back."""
 
-  def wait(self) -> None:
-    raise NotImplementedError
-
-  def table(self, call: Any, slot: int, addresses: Sequence[int]) -> Any:
+  def table(self, call: Call, slot: int, memory: Sequence[Any]) -> Any:
     """Memory with the addresses of every device's buffer, which lives as long as `call`: made once for a slot."""
     if call.memory[slot] is not None:
       table, _ = call.memory[slot]
     else:
-      table = self.alloc(8 * len(addresses))
-      weakref.finalize(call, self.free, table, 8 * len(addresses))
-    self.copyin(table, memoryview(numpy.array(addresses, numpy.uint64)))
+      table = self.alloc(8 * len(memory))
+      weakref.finalize(call, self.free, table, 8 * len(memory))
+    self.copyin(table, memoryview(numpy.array([getattr(m, self.pointer) for m in memory], numpy.uint64)))
     return table
 
-  def copyin(self, handle: Any, data: memoryview) -> None:
-    raise NotImplementedError
+  # ---- memory
+
+  def copyin(self, handle: Any, data: memoryview, offset: int = 0) -> None:
+    self.synchronize()  # reused memory may still be read
+    if data.nbytes:
+      self.view(handle)[offset : offset + data.nbytes] = data.cast("B")
+
+  def copyout(self, data: memoryview, handle: Any, offset: int = 0) -> None:
+    self.synchronize()
+    if data.nbytes:
+      data.cast("B")[:] = self.view(handle)[offset : offset + data.nbytes]
 
   def size_of(self, nbytes: int) -> int:
     """Of the memory for so many bytes, by which what was freed is found again."""
@@ -139,14 +168,20 @@ class QueueDevice:
     """Drops memory that what is queued may still use."""
     self.leaving.append(handle)
 
-  def view(self, handle: Any) -> memoryview | None:
-    """The host cannot address it."""
-    return None
+  # ---- kernels
 
   def compile(self, source: str, name: str) -> Any:
     program = Program(name, source, *cstyle.launch_of(source))
-    self.build(program)
+    self.built(program)
     return program
+
+  def built(self, program: Program) -> Any:
+    if self.number not in program.built:
+      program.built[self.number] = self.build(program)
+    return program.built[self.number]
+
+  def new_call(self, program: Any, buffers: int, variables: int) -> Any:
+    return Call(self, program, self.built(program), [None] * buffers, [None] * (buffers + variables))
 
   def bind(self, program: Any, args: Sequence[Any], variables: Sequence[int] = ()) -> Any:
     """A call of `program` on this device. `args[slot]`: the memory, or the list of all devices' memory for a `peers`
@@ -160,9 +195,11 @@ class QueueDevice:
 
   def synchronize(self) -> None:
     leaving = len(self.leaving)
-    self.wait()
-    self.queued.clear()
-    del self.leaving[:leaving]
+    try:
+      self.wait()
+    finally:
+      self.queued.clear()
+      del self.leaving[:leaving]
 
   def suspects(self) -> str:
     """The kernels queued since the last wait, by the user's lines: one of them has failed."""
@@ -175,10 +212,6 @@ class QueueDevice:
   @staticmethod
   def barrier(devices: Sequence[Any]) -> list[Any]:
     return [Barrier(devices)] * len(devices)
-
-  @staticmethod
-  def batch(calls: Sequence[Any]) -> Any:
-    return Batch(calls)
 
   @classmethod
   def submit_all(cls, devices: Sequence[Any], lists: Sequence[Batch]) -> None:
