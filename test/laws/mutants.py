@@ -88,7 +88,6 @@ def padding_read(patch: Patch) -> None:
   def whole(s: Any, i: int, n: Any) -> Any:
     return full_block(s, i, n) if isinstance(s, Sharding) and s.cut(i) else length(s, i, n)
 
-  patch(localize, "length", whole)
   patch(localize, "lengths", lambda s, shape: tuple(whole(s, i, n) for i, n in enumerate(shape)))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from tinygrad.helpers import argsort, numpy, prod
 from tinygrad.ops.common import own_dims, same_dtype
 from tinygrad.uop.cards import Factors, GradientRule, Owed, define
-from tinygrad.uop.ops import Ops, UOp, as_dims, render_shape, simplify_sint, sint, sint_to_uop
+from tinygrad.uop.ops import Ops, UOp, as_dims, is_int, render_shape, simplify_sint, sint, sint_to_uop
 from tinygrad.uop.symbolic import linear, simplify
 
 Grads = Sequence[UOp | None]
@@ -212,11 +212,8 @@ def gradient_shrink(g: UOp, u: UOp) -> Grads:
 
 
 def shrink_remaps(u: UOp) -> list[int]:
-  return [
-    i
-    for i, ((a, b), n) in enumerate(zip(u.arg, u.src[0].shape, strict=True))
-    if not (isinstance(a, int) and a == 0 and (b is n or b == n))
-  ]
+  have = u.src[0].shape
+  return [i for i, ((a, b), n) in enumerate(zip(u.arg, have)) if not (is_int(a, 0) and (b is n or b == n))]
 
 
 define_movement(

@@ -16,7 +16,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import argsort, prod
 from tinygrad.ops.reduce import identity_element
 from tinygrad.schedule.loops import tidy
-from tinygrad.uop.ops import AxisKind, Collective, GroupOp, Ops, ParamArg, UOp, device_number, lengths, sint, upper
+from tinygrad.uop.ops import AxisKind, GroupOp, Ops, ParamArg, UOp, device_number, is_int, lengths, sint, upper
 from tinygrad.uop.ops import sint_to_uop as number
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
@@ -46,11 +46,6 @@ class Home:
 
   slot: int
   shape: tuple[int, ...]
-
-
-def is_int(x: sint, n: int) -> bool:
-  """Whether a dim is this number, symbols aside."""
-  return isinstance(x, int) and x == n
 
 
 def layout(shape: Sequence[sint]) -> tuple[int, ...]:
@@ -280,7 +275,7 @@ class Pull:
     owing devices in a fixed order.
     """
     assert self.collective is not None
-    c: Collective = self.collective.arg
+    c = self.collective.arg
     source, placement = self.collective.src[u.arg[0]], c.placements[u.arg[0]]
     while source not in self.homes and source.op in TRANSPARENT:
       source = source.src[0]
@@ -328,7 +323,7 @@ class Pull:
   def communicated(self, idx: Index, valid: UOp | None) -> UOp:
     """The local element `idx` of the collective's result: its global index, through the template."""
     assert self.collective is not None
-    c: Collective = self.collective.arg
+    c = self.collective.arg
     if isinstance(c.result, str):
       return self.value(c.template, idx, valid)
     me = device_number(c.result)

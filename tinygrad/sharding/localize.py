@@ -25,20 +25,7 @@ from tinygrad.sharding.narrow import gather_narrow
 from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
 from tinygrad.uop.cards import Factors, card
-from tinygrad.uop.ops import (
-  Collective,
-  GroupOp,
-  Ops,
-  UOp,
-  device_number,
-  length,
-  lengths,
-  simplify_sint,
-  sint,
-  sint_to_uop,
-  smin,
-  start,
-)
+from tinygrad.uop.ops import Collective, GroupOp, Ops, UOp, device_number, lengths, simplify_sint, sint, smin, start
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.spec import check_graph
 
@@ -107,12 +94,13 @@ def shifted(index: UOp, offset: sint) -> UOp:
 def cut_out(x: UOp, shape: Sequence[sint], a: Placement | None, b: Sharding) -> UOp:
   """This device's part at `b` of x, the local form at the coarser `a` of a value of global `shape`."""
   pairs: list[tuple[sint, sint]] = []
+  sizes = lengths(b, shape)
   for i, n in enumerate(shape):
     if not b.cut(i) or (isinstance(a, Sharding) and a.cut(i) == b.cut(i)):
       pairs.append((0, x.shape[i]))
       continue
-    size = length(b, i, n)
-    lo = simplify_sint(sint_to_uop(start(b, i, n)) - start(a, i, n))
+    size = sizes[i]
+    lo = simplify_sint(start(b, i, n) - start(a, i, n))
     if not isinstance(size, int):
       lo = smin(lo, simplify_sint(x.shape[i] - size))  # an empty block must not start behind the end
     pairs.append((lo, simplify_sint(lo + size)))

@@ -459,7 +459,7 @@ class UOp:
 
   def pad(self, pairs: Sequence[tuple[sint, sint]], fill: ConstType = 0) -> UOp:
     pairs = tuple(as_dims(pair) for pair in pairs)
-    if all(isinstance(a, int) and isinstance(b, int) and a == b == 0 for a, b in pairs):
+    if all(is_int(a, 0) and is_int(b, 0) for a, b in pairs):
       return self
     fill, identity = as_const(fill, self.dtype), _NEUTRAL.get(self.owed)
     if identity is not None and fill != identity:  # what is owed is padded with the identity, and the fill is lifted
@@ -769,6 +769,11 @@ def sint_to_uop(x: sint) -> UOp:
 def as_dims(shape: Iterable[sint]) -> tuple[sint, ...]:
   """Dims in normal form: ints, or simplified expressions that are no constants."""
   return tuple(n if type(n) is int else simplify_sint(n) if isinstance(n, UOp) else int(n) for n in shape)
+
+
+def is_int(x: sint, n: int) -> bool:
+  """Whether a dim is this number, symbols aside."""
+  return isinstance(x, int) and x == n
 
 
 def upper(x: sint) -> int:
