@@ -19,8 +19,8 @@ COLD, WARM_CALL = 0.08, 0.01
 # a framework whose first call takes COLD seconds, the others WARM_CALL; it notes each turn in a shared file
 KNOWN_SPEED = """
 import os, sys, time
-sys.path.insert(0, {harness!r})
-from harness import Work, main
+sys.path.insert(0, {here!r})
+from workload import Work, main
 
 def slow_at_first():
   calls = []
@@ -42,7 +42,7 @@ main(__doc__, {{"known": slow_at_first, "broken": broken}}, import_s=0.125)
 def known_speed(folder: Path, name: str) -> Environment:
   script = folder / f"work_{name}.py"
   turns = str(folder / "turns.txt")
-  script.write_text(KNOWN_SPEED.format(harness=str(HERE), turns=turns, name=name, cold=COLD, warm=WARM_CALL))
+  script.write_text(KNOWN_SPEED.format(here=str(HERE), turns=turns, name=name, cold=COLD, warm=WARM_CALL))
   return Environment(name, Path(sys.executable), script)
 
 

@@ -23,7 +23,7 @@ from rich.progress import track
 os.environ.setdefault("CPU_THREADS", "1")  # read at the import
 sys.path.insert(0, str(Path(__file__).parent))
 import work_tinygrad
-from harness import WARM, Work, timed
+from workload import WARM, Work, timed
 
 PAIRS = ("conv_train=conv_train_dp2", "gpt4_train=gpt4_train_dp2")
 

@@ -19,10 +19,10 @@ from functools import partial  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
-from harness import Work, main  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 from problems import HEAD, PROBLEMS, Problem  # noqa: E402
+from workload import Work, main  # noqa: E402
 
 rng = np.random.default_rng(0)
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
-from harness import Work, main  # noqa: E402
 from problems import PROBLEMS, Problem  # noqa: E402
+from workload import Work, main  # noqa: E402
 
 rng = np.random.default_rng(0)
 

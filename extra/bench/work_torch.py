@@ -16,8 +16,8 @@ from collections.abc import Callable  # noqa: E402
 from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402
-from harness import Work, main  # noqa: E402
 from problems import PROBLEMS, Problem  # noqa: E402
+from workload import Work, main  # noqa: E402
 
 torch.set_num_threads(int(os.environ.get("THREADS", "2")))
 rng = np.random.default_rng(0)

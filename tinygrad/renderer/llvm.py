@@ -19,33 +19,21 @@ from tinygrad.uop.cards import CARDS
 from tinygrad.uop.ops import Ops, UOp
 
 _TYPES = {
-  dtypes.bool: "i1",
-  dtypes.float16: "half",
-  dtypes.float32: "float",
-  dtypes.float64: "double",
-  dtypes.bfloat16: "i16",
-  dtypes.fp8e4m3: "i8",
-  dtypes.fp8e5m2: "i8",
-}
+  dtypes.bool: "i1", dtypes.float16: "half", dtypes.float32: "float", dtypes.float64: "double",
+  dtypes.bfloat16: "i16", dtypes.fp8e4m3: "i8", dtypes.fp8e5m2: "i8",
+}  # fmt: skip
 _ZEROS = 512  # bytes that a load whose condition is false reads instead: the widest vector
-_FLOAT_OPS = {Ops.ADD: "fadd", Ops.SUB: "fsub", Ops.MUL: "fmul", Ops.FDIV: "fdiv"}
-_INT_OPS = {
-  Ops.ADD: "add",
-  Ops.SUB: "sub",
-  Ops.MUL: "mul",
-  Ops.AND: "and",
-  Ops.OR: "or",
-  Ops.XOR: "xor",
-  Ops.SHL: "shl",
-}
-_BOOL_OPS = {Ops.ADD: "or", Ops.MUL: "and", Ops.MAX: "or", Ops.MIN: "and", Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor"}
-_COMPARE = {Ops.CMPLT: ("olt", "slt", "ult"), Ops.CMPEQ: ("oeq", "eq", "eq"), Ops.CMPNE: ("une", "ne", "ne")}
-_LANE_FOLDS = {
-  Ops.ADD: ("fadd", "add", "add"),
-  Ops.MUL: ("fmul", "mul", "mul"),
-  Ops.MAX: ("fmaximum", "smax", "umax"),
-  Ops.MIN: ("fminimum", "smin", "umin"),
-}
+# the instruction, or the reduction of lanes, of floats, signed and unsigned integers, and bools
+_CODES = {
+  Ops.ADD: ("fadd contract", "add", "add", "or"), Ops.SUB: ("fsub contract", "sub", "sub", ""),
+  Ops.MUL: ("fmul contract", "mul", "mul", "and"), Ops.FDIV: ("fdiv contract", "", "", ""),
+  Ops.MAX: ("fmaximum", "smax", "umax", "or"), Ops.MIN: ("fminimum", "smin", "umin", "and"),
+  Ops.AND: ("", "and", "and", "and"), Ops.OR: ("", "or", "or", "or"), Ops.XOR: ("", "xor", "xor", "xor"),
+  Ops.SHL: ("", "shl", "shl", ""), Ops.SHR: ("", "ashr", "lshr", ""),
+  Ops.IDIV: ("", "sdiv", "udiv", ""), Ops.MOD: ("", "srem", "urem", ""),
+  Ops.CMPLT: ("fcmp olt", "icmp slt", "icmp ult", "icmp ult"), Ops.CMPEQ: ("fcmp oeq", *("icmp eq",) * 3),
+  Ops.CMPNE: ("fcmp une", *("icmp ne",) * 3),
+}  # fmt: skip
 
 
 @functools.cache
@@ -80,11 +68,10 @@ def _literal(value: object, dtype: DType) -> str:
   return str(int(value))
 
 
-def threads_of(source: str) -> tuple[int, int] | None:
-  """(how many threads share a rendered kernel, the word that tells them apart), which its first line says; None where
-  one thread runs it."""
-  found = re.match(r"; threads (\d+), told by word (\d+)", source)
-  return None if found is None else (int(found[1]), int(found[2]))
+def launch_of(source: str) -> tuple[int, ...]:
+  """What the first line of a rendered kernel says: how many of its buffers, the first, it writes; how many threads
+  share it, and the word that tells them apart, where it is more than one."""
+  return tuple(map(int, re.findall(r"\d+", source.partition("\n")[0])))
 
 
 class LLVMRenderer:
@@ -97,26 +84,18 @@ class LLVMRenderer:
     self.entry: list[str] = []
     self.declared: dict[str, None] = {}
     self.count = 0
-    self.dummy = False
 
   def render(self) -> str:
     words = signature([u for u in self.linear if u.op in (Ops.PARAM, Ops.VARIABLE)])
     for u in self.linear:
       self.one(u, words)
-    lines = [
-      f"; threads {u.arg[2] + 1}, told by word {words[u]}"
-      for u in self.linear
-      if u.op is Ops.VARIABLE and u.arg[0] == THREAD
-    ]
+    thread = [u for u in words if u.op is Ops.VARIABLE and u.arg[0] == THREAD]
+    stored = [u.src[0].src[0] for u in self.linear if u.op is Ops.STORE and u.src[0].op is Ops.INDEX]
+    lines = [f"; writes {1 + max((p.arg.slot for p in stored if p.op is Ops.PARAM), default=0)}"]
+    lines[0] += "".join(f", threads {u.arg[2] + 1}, told by word {words[u]}" for u in thread)
     lines += [f"@zeros = private unnamed_addr constant [{_ZEROS} x i8] zeroinitializer, align 64", *self.declared]
-    lines += [
-      f"define void @{self.name}(ptr noalias readonly %args) #0 {{",
-      "entry:",
-      *self.entry,
-      *self.body,
-      "  ret void",
-      "}",
-    ]
+    lines += [f"define void @{self.name}(ptr noalias readonly %args) #0 {{", "entry:", *self.entry, *self.body]
+    lines += ["  ret void", "}"]
     lines.append('attributes #0 = { nounwind "prefer-vector-width"="512" "no-builtins" }')
     return "\n".join(lines) + "\n"
 
@@ -132,30 +111,22 @@ class LLVMRenderer:
     self.body.append(f"  {out} = {text}")
     return out
 
-  def call(self, result: str, function: str, args: Sequence[tuple[str, str]]) -> str:
+  def call(self, result: str, function: str, args: Sequence[tuple[str, str]], flags: str = "") -> str:
     self.declared[f"declare {result} @{function}({', '.join(t for t, _ in args)})"] = None
-    text = f"call {result} @{function}({', '.join(f'{t} {v}' for t, v in args)})"
+    text = f"call {flags}{result} @{function}({', '.join(f'{t} {v}' for t, v in args)})"
     if result == "void":
       self.body.append("  " + text)
       return ""
     return self.ins(text)
 
   def operand(self, u: UOp) -> str:
-    if u.op is Ops.CONST:
-      if u.dtype.count == 1:
-        return _literal(u.arg, u.dtype)
-      return f"splat ({ir_type(u.dtype.scalar())} {_literal(u.arg, u.dtype.scalar())})"
-    return self.names[u]
+    return self.splat(u.arg, u.dtype) if u.op is Ops.CONST else self.names[u]
 
   @staticmethod
   def suffix(dtype: DType, memory: bool = False) -> str:
     """How an intrinsic's name spells the type: v16f32."""
-    scalar = dtype.scalar()
-    name = (
-      f"f{scalar.itemsize * 8}"
-      if scalar in (dtypes.float16, dtypes.float32, dtypes.float64)
-      else ir_type(scalar, memory)
-    )
+    name = ir_type(dtype.scalar(), memory)
+    name = {"half": "f16", "float": "f32", "double": "f64"}.get(name, name)
     return name if dtype.count == 1 else f"v{dtype.count}{name}"
 
   # ---- ops
@@ -172,20 +143,14 @@ class LLVMRenderer:
           self.entry.append(f"  {out}.o = getelementptr i8, ptr {out}, i64 {u.arg[0]}")
           out += ".o"
         self.names[u] = out
-      case Ops.CONST:
-        pass
       case Ops.RANGE:
         self.range(u)
       case Ops.ENDRANGE:
         r = self.names[u.src[0]]
-        tag = r[2:]
-        end = self.operand(u.src[0].src[0])
+        tag, end = r[2:], self.operand(u.src[0].src[0])
         self.body += [f"  br label %latch{tag}", f"latch{tag}:", f"  {r}.next = add nuw nsw i64 {r}, 1"]
-        self.body += [
-          f"  {r}.more = icmp ult i64 {r}.next, {end}",
-          f"  br i1 {r}.more, label %body{tag}, label %exit{tag}",
-          f"exit{tag}:",
-        ]
+        self.body += [f"  {r}.more = icmp ult i64 {r}.next, {end}"]
+        self.body += [f"  br i1 {r}.more, label %body{tag}, label %exit{tag}", f"exit{tag}:"]
       case Ops.ACC:
         self.names[u] = out = self.fresh()
         self.entry.append(f"  {out} = alloca {ir_type(u.dtype)}, align 64")
@@ -204,7 +169,7 @@ class LLVMRenderer:
         y = self.operand(u.src[1]) if len(u.src) > 1 else "poison"
         picks = ", ".join(f"i32 {i}" for i in u.arg)
         self.names[u] = self.ins(f"shufflevector {kind} {x}, {kind} {y}, <{len(u.arg)} x i32> <{picks}>")
-      case _:
+      case op if op is not Ops.CONST:
         self.names[u] = self.alu(u)
 
   def range(self, u: UOp) -> None:
@@ -227,21 +192,23 @@ class LLVMRenderer:
       return
     n = u.src[1].dtype.count
     places = self.ins(f"getelementptr ptr, ptr {table}, <{n} x i64> {number}")
-    args = [
-      (f"<{n} x ptr>", places),
-      ("i32", "8"),
-      (f"<{n} x i1>", "splat (i1 true)"),
-      (f"<{n} x ptr>", "zeroinitializer"),
-    ]
-    self.names[u] = self.call(f"<{n} x ptr>", f"llvm.masked.gather.v{n}p0.v{n}p0", args)
+    self.names[u] = self.masked("gather", f"v{n}p0", n, places, 8, None, (f"<{n} x ptr>", "zeroinitializer"))
+
+  def masked(
+    self, name: str, kind: str, n: int, pointer: str, align: int, mask: str | None, value: tuple[str, str]
+  ) -> str:
+    """A call of llvm.masked.gather or load (`value`: for lanes whose condition is false), scatter or store."""
+    many = name in ("gather", "scatter")
+    args = [(f"<{n} x ptr>" if many else "ptr", pointer), ("i32", str(align))]
+    args.append((f"<{n} x i1>", mask or "splat (i1 true)"))
+    result, args = ("void", [value, *args]) if name in ("scatter", "store") else (value[0], [*args, value])
+    return self.call(result, f"llvm.masked.{name}.{kind}.{f'v{n}' if many else ''}p0", args)
 
   def index(self, u: UOp) -> None:
     memory, offset = u.src[0], u.src[1]
-    element = ir_type(u.dtype.scalar(), memory=True)
+    element, at = ir_type(u.dtype.scalar(), memory=True), f"{ir_type(offset.dtype)} {self.operand(offset)}"
     pointer = "ptr" if memory.op is not Ops.PEER or memory.dtype.count == 1 else f"<{memory.dtype.count} x ptr>"
-    self.names[u] = self.ins(
-      f"getelementptr {element}, {pointer} {self.operand(memory)}, {ir_type(offset.dtype)} {self.operand(offset)}"
-    )
+    self.names[u] = self.ins(f"getelementptr {element}, {pointer} {self.operand(memory)}, {at}")
 
   @staticmethod
   def scattered(index: UOp) -> bool:
@@ -265,25 +232,19 @@ class LLVMRenderer:
     other = self.operand(u.src[1]) if len(u.src) > 1 else "zeroinitializer"
     if len(u.src) > 1 and dtype.scalar() is dtypes.bool:
       other = self.ins(f"zext {ir_type(dtype)} {other} to {kind}")
-    if self.scattered(where):
-      args = [(f"<{n} x ptr>", pointer), ("i32", str(align)), (f"<{n} x i1>", mask or "splat (i1 true)"), (kind, other)]
-      out = self.call(kind, f"llvm.masked.gather.{self.suffix(dtype, True)}.v{n}p0", args)
+    if (scattered := self.scattered(where)) or not uniform:
+      name = "gather" if scattered else "load"
+      out = self.masked(name, self.suffix(dtype, True), n, pointer, align, mask, (kind, other))
     elif mask is None:
       out = self.ins(f"load {kind}, ptr {pointer}, align {align}")
-    elif uniform:
+    else:
       assert align * n <= _ZEROS, u.dtype
       safe = self.ins(f"select i1 {mask}, ptr {pointer}, ptr @zeros")
       out = self.ins(f"load {kind}, ptr {safe}, align {align}")
       if len(u.src) > 1:
         out = self.ins(f"select i1 {mask}, {kind} {out}, {kind} {other}")
-    else:
-      args = [("ptr", pointer), ("i32", str(align)), (f"<{n} x i1>", mask), (kind, other)]
-      out = self.call(kind, f"llvm.masked.load.{self.suffix(dtype, True)}.p0", args)
-    return (
-      self.ins(f"icmp ne {kind} {out}, zeroinitializer")
-      if n > 1 and dtype.scalar() is dtypes.bool
-      else (self.ins(f"icmp ne {kind} {out}, 0") if dtype is dtypes.bool else out)
-    )
+    zero = "zeroinitializer" if n > 1 else "0"
+    return self.ins(f"icmp ne {kind} {out}, {zero}") if dtypes.is_bool(dtype) else out
 
   def store(self, u: UOp) -> None:
     where, value = u.src
@@ -296,23 +257,18 @@ class LLVMRenderer:
     kind, align = ir_type(dtype, memory=True), dtype.itemsize
     if dtype.scalar() is dtypes.bool:
       v = self.ins(f"zext {ir_type(dtype)} {v} to {kind}")
-    if self.scattered(where):
-      args = [(kind, v), (f"<{n} x ptr>", pointer), ("i32", str(align)), (f"<{n} x i1>", mask or "splat (i1 true)")]
-      self.call("void", f"llvm.masked.scatter.{self.suffix(dtype, True)}.v{n}p0", args)
-    elif mask is None:
-      self.body.append(f"  store {kind} {v}, ptr {pointer}, align {align}")
-    elif uniform:
-      self.count += 1
-      tag = f"store{self.count}"
-      self.body += [
-        f"  br i1 {mask}, label %{tag}, label %{tag}.end",
-        f"{tag}:",
-        f"  store {kind} {v}, ptr {pointer}, align {align}",
-      ]
-      self.body += [f"  br label %{tag}.end", f"{tag}.end:"]
-    else:
-      args = [(kind, v), ("ptr", pointer), ("i32", str(align)), (f"<{n} x i1>", mask)]
-      self.call("void", f"llvm.masked.store.{self.suffix(dtype, True)}.p0", args)
+    if (scattered := self.scattered(where)) or not uniform:
+      name = "scatter" if scattered else "store"
+      self.masked(name, self.suffix(dtype, True), n, pointer, align, mask, (kind, v))
+      return
+    self.count += mask is not None
+    tag = f"store{self.count}"
+    before, after = (
+      ([f"  br i1 {mask}, label %{tag}, label %{tag}.end", f"{tag}:"], [f"  br label %{tag}.end", f"{tag}.end:"])
+      if mask is not None
+      else ([], [])
+    )
+    self.body += [*before, f"  store {kind} {v}, ptr {pointer}, align {align}", *after]
 
   def vectorize(self, u: UOp) -> str:
     kind, scalar = ir_type(u.dtype), ir_type(u.dtype.scalar())
@@ -328,10 +284,11 @@ class LLVMRenderer:
     return out
 
   def alu(self, u: UOp) -> str:
-    dtype, kind = u.dtype, ir_type(u.dtype)
-    xs = [self.operand(s) for s in u.src]
-    of = u.src[0].dtype
-    is_float, is_bool, unsigned = dtypes.is_float(of), dtypes.is_bool(of), dtypes.is_unsigned(of)
+    dtype, kind, of = u.dtype, ir_type(u.dtype), u.src[0].dtype
+    xs, is_float, code = [self.operand(s) for s in u.src], dtypes.is_float(of), ""
+    if u.op in _CODES:
+      column = 0 if is_float else 3 if dtypes.is_bool(of) else 2 if dtypes.is_unsigned(of) or u.arg is True else 1
+      code = _CODES[u.op][column]
     match u.op:
       case Ops.FOLD:
         return self.fold_lanes(u, xs[0], of)
@@ -344,30 +301,17 @@ class LLVMRenderer:
       case Ops.NEG:
         return self.ins(f"fneg {kind} {xs[0]}" if is_float else f"sub {kind} {self.splat(0, dtype)}, {xs[0]}")
       case Ops.NOT:
-        return self.ins(f"xor {kind} {xs[0]}, {self.splat(1 if is_bool else -1, dtype)}")
+        return self.ins(f"xor {kind} {xs[0]}, {self.splat(1 if dtypes.is_bool(of) else -1, dtype)}")
       case Ops.RECIP:
         return self.ins(f"fdiv {kind} {self.splat(1.0, dtype)}, {xs[0]}")
-      case Ops.CMPLT | Ops.CMPEQ | Ops.CMPNE:
-        code = _COMPARE[u.op][0 if is_float else 2 if unsigned or is_bool else 1]
-        return self.ins(f"{'fcmp' if is_float else 'icmp'} {code} {ir_type(of)} {xs[0]}, {xs[1]}")
       case Ops.ERF:
-        return self.per_lane("erf" if dtype.scalar() is dtypes.float64 else "erff", xs[0], dtype)
+        return self.erf(xs[0], dtype)
       case Ops.MAX | Ops.MIN if is_float:
         return self.extremum(u, xs)
-      case Ops.MAX | Ops.MIN if not is_bool:
-        name = ("u" if unsigned else "s") + u.op.name.lower()
-        return self.call(kind, f"llvm.{name}.{self.suffix(dtype)}", [(kind, x) for x in xs])
-      case Ops.IDIV | Ops.MOD:
-        code = ("u" if u.arg or unsigned else "s") + ("div" if u.op is Ops.IDIV else "rem")
-        return self.ins(f"{code} {kind} {xs[0]}, {xs[1]}")
-      case Ops.SHR:
-        return self.ins(f"{'lshr' if unsigned else 'ashr'} {kind} {xs[0]}, {xs[1]}")
-    if is_bool and u.op in _BOOL_OPS:
-      return self.ins(f"{_BOOL_OPS[u.op]} {kind} {xs[0]}, {xs[1]}")
-    if is_float and u.op in _FLOAT_OPS:
-      return self.ins(f"{_FLOAT_OPS[u.op]} contract {kind} {xs[0]}, {xs[1]}")
-    if not is_float and u.op in _INT_OPS:
-      return self.ins(f"{_INT_OPS[u.op]} {kind} {xs[0]}, {xs[1]}")
+      case Ops.MAX | Ops.MIN if not dtypes.is_bool(of):
+        return self.call(kind, f"llvm.{code}.{self.suffix(dtype)}", [(kind, x) for x in xs])
+    if code:
+      return self.ins(f"{code} {ir_type(of)} {xs[0]}, {xs[1]}")
     if (function := intrinsic(u.op)) is not None:
       return self.call(kind, f"llvm.{function}.{self.suffix(dtype)}", [(kind, x) for x in xs])
     raise NotImplementedError(f"{u.op.name} of {dtype.name}: no instruction, and its card renders it as no call")
@@ -376,43 +320,32 @@ class LLVMRenderer:
     literal = _literal(value, dtype.scalar())
     return literal if dtype.count == 1 else f"splat ({ir_type(dtype.scalar())} {literal})"
 
-  def per_lane(self, function: str, x: str, dtype: DType) -> str:
-    scalar = ir_type(dtype.scalar())
+  def erf(self, x: str, dtype: DType) -> str:
+    """The C library's, for each lane of float64."""
     if dtype.count == 1:
-      return self.call(scalar, function, [(scalar, x)])
-    out = "poison"
+      return self.call("double", "erf", [("double", x)])
+    kind, out = ir_type(dtype), "poison"
     for i in range(dtype.count):
-      lane = self.ins(f"extractelement {ir_type(dtype)} {x}, i32 {i}")
-      y = self.call(scalar, function, [(scalar, lane)])
-      out = self.ins(f"insertelement {ir_type(dtype)} {out}, {scalar} {y}, i32 {i}")
+      y = self.call("double", "erf", [("double", self.ins(f"extractelement {kind} {x}, i32 {i}"))])
+      out = self.ins(f"insertelement {kind} {out}, double {y}, i32 {i}")
     return out
 
   def fold_lanes(self, u: UOp, x: str, of: DType) -> str:
     """All lanes reduced to one; floats pairwise."""
     assert isinstance(u.arg, Ops)
-    kind, scalar = ir_type(of), ir_type(u.dtype)
-    if dtypes.is_bool(of):
-      return self.call(scalar, f"llvm.vector.reduce.{_BOOL_OPS[u.arg]}.{self.suffix(of)}", [(kind, x)])
-    name = _LANE_FOLDS[u.arg][0 if dtypes.is_float(of) else 2 if dtypes.is_unsigned(of) else 1]
-    args = [(kind, x)]
-    if name in ("fadd", "fmul"):
-      args.insert(0, (scalar, self.splat(-0.0 if name == "fadd" else 1.0, u.dtype)))
-      self.declared[f"declare {scalar} @llvm.vector.reduce.{name}.{self.suffix(of)}({scalar}, {kind})"] = None
-      return self.ins(
-        f"call reassoc {scalar} @llvm.vector.reduce.{name}.{self.suffix(of)}({', '.join(f'{t} {v}' for t, v in args)})"
-      )
-    return self.call(scalar, f"llvm.vector.reduce.{name}.{self.suffix(of)}", args)
+    scalar, is_sum = ir_type(u.dtype), dtypes.is_float(of) and u.arg in (Ops.ADD, Ops.MUL)
+    column = 0 if dtypes.is_float(of) else 3 if dtypes.is_bool(of) else 2 if dtypes.is_unsigned(of) else 1
+    function = f"llvm.vector.reduce.{_CODES[u.arg][column].split()[0]}.{self.suffix(of)}"
+    start = [(scalar, self.splat(-0.0 if u.arg is Ops.ADD else 1.0, u.dtype))] if is_sum else []
+    return self.call(scalar, function, [*start, (ir_type(of), x)], "reassoc " if is_sum else "")
 
   def extremum(self, u: UOp, xs: list[str]) -> str:
     """max or min that gives NaN if either operand is; `x > y ? x : y` (one instruction) gives y where either is NaN."""
     kind, code = ir_type(u.dtype), "ogt" if u.op is Ops.MAX else "olt"
     bits = f"<{u.dtype.count} x i1>" if u.dtype.count > 1 else "i1"
     x, y = xs
-    if u.src[1].op is Ops.CONST or (u.src[1].op is Ops.VECTORIZE and u.src[1].src[0].op is Ops.CONST):
+    if known := Ops.CONST in (u.src[1].op, *(s.op for s in u.src[1].src[:1] if u.src[1].op is Ops.VECTORIZE)):
       x, y = y, x
-      known = True
-    else:
-      known = False
     out = self.ins(f"select {bits} {self.ins(f'fcmp {code} {kind} {x}, {y}')}, {kind} {x}, {kind} {y}")
     if known:
       return out
@@ -427,16 +360,14 @@ class LLVMRenderer:
       zero = self.splat(0, a)
       return self.ins(f"fcmp une {source} {x}, {zero}" if dtypes.is_float(a) else f"icmp ne {source} {x}, {zero}")
     if dtypes.is_float(a) and dtypes.is_float(b):
-      return self.ins(f"{'fpext' if a.itemsize < b.itemsize else 'fptrunc'} {source} {x} to {target}")
+      out = self.ins(f"{'fpext' if a.itemsize < b.itemsize else 'fptrunc'} {source} {x} to {target}")
+      if a.itemsize > b.itemsize:
+        return out
+      # else LLVM 22 compares what is widened in the narrow type, and there takes `x > 0 ? 0 : x` for 0 where x is -0.0
+      return self.call(target, f"llvm.arithmetic.fence.{self.suffix(b)}", [(target, out)])
     if dtypes.is_float(a):
-      wide_dtype = (
-        dtypes.uint64
-        if b.scalar() is dtypes.uint64
-        else dtypes.int32
-        if b.itemsize < 4 or b.scalar() is dtypes.int32
-        else dtypes.int64
-      ).vec(a.count)
-      wide = ir_type(wide_dtype)
+      narrow = b.itemsize < 4 or b.scalar() is dtypes.int32
+      wide = ir_type((dtypes.int32 if narrow else dtypes.int64).vec(a.count))
       code = "fptoui" if b.scalar() is dtypes.uint64 else "fptosi"
       out = self.ins(f"freeze {wide} {self.ins(f'{code} {source} {x} to {wide}')}")
       return out if wide == target else self.ins(f"trunc {wide} {out} to {target}")

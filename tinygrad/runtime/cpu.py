@@ -45,6 +45,7 @@ class Program:
 
   name: str
   loaded: Any  # the Future of its address, and of what keeps the code in memory
+  writes: int = 1  # how many of its buffers, the first
   threads: int = 1  # how many share it out
   word: int = 0  # of the arguments that tells a thread which it is
 
@@ -79,9 +80,11 @@ class Call(queues.Call):
     for words in (self.words, *self.others):
       words[i] = value if isinstance(value, int) else value.address
 
-  def touches(self) -> list[int]:
-    """The memory that it writes first, and what it reads."""
-    return [id(m) for kept in self.memory for m in ((kept,) if isinstance(kept, Memory) else kept[1])]
+  def touches(self) -> tuple[list[int], list[int]]:
+    """The memory that it writes, and what it only reads."""
+    memory = [[id(m) for m in ((kept,) if isinstance(kept, Memory) else kept[1])] for kept in self.memory]
+    n = 1 if self.program is None else self.program.writes
+    return [m for of_one in memory[:n] for m in of_one], [m for of_one in memory[n:] for m in of_one]
 
 
 Table = list[tuple[int, int]]  # (function, address of its words)
@@ -126,16 +129,14 @@ def share_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Tabl
       rows[0].append((c.built, ctypes.addressof(c.words)))
       meet()
       continue
-    shared, memory = c.program.threads > 1, c.touches()
-    if any(m in written and (shared or written[m]) for m in memory) or (
-      memory[0] in read and (shared or read[memory[0]])
-    ):
+    shared, (writes, reads) = c.program.threads > 1, c.touches()
+    before = ((written, (*writes, *reads)), (read, writes))
+    if any(m in seen and (shared or seen[m]) for seen, memory in before for m in memory):
       meet()
     for row, words in zip(rows, (c.words, *c.others)):
       row.append((c.built, ctypes.addressof(words)))
-    written[memory[0]] = written.get(memory[0], False) or shared
-    for m in memory[1:]:
-      read[m] = read.get(m, False) or shared
+    for seen, memory in ((written, writes), (read, reads)):
+      seen.update((m, seen.get(m, False) or shared) for m in memory)
   meet()
   return rows
 
@@ -307,7 +308,7 @@ class CPU(QueueDevice):
 
   def compile(self, source: str, name: str) -> Program:
     """Goes on while the next kernel is lowered; whoever needs the address waits."""
-    return Program(name, _compiling().submit(compiler().compile, source, name), *(llvm.threads_of(source) or ()))
+    return Program(name, _compiling().submit(compiler().compile, source, name), *llvm.launch_of(source))
 
   def scratch(self, thread: int) -> int:
     """The address of a thread's scratch memory."""
