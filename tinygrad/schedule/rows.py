@@ -230,9 +230,9 @@ def finish(group: Group, temps: Iterable[int]) -> tuple[UOp, tuple[int, ...], in
   memo: dict[UOp, Affine] = {}
   for slot in temps:
     found = [u for u in everything if u.op is Ops.INDEX and u.src[0].arg.slot == slot]
-    steps = {r: affine(found[0].src[1], memo).terms[r] for r in group.rows}
+    steps = {r: c for r, c in affine(found[0].src[1], memo).terms.items() if r in group.rows}
     inner = [inner_offset(affine(u.src[1], memo), steps) for u in found]
-    if any(x is None for x in inner):
+    if len(steps) < len(group.rows) or any(x is None for x in inner):
       continue
     own[slot] = -1 - len(own)
     for u, x in zip(found, inner):
@@ -361,18 +361,19 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], fresh: int) -> None:
 
 def drop_unread(out: list[Place], temps: Mapping[int, Temp]) -> None:
   """Leaves out intermediate values that all who read them compute themselves."""
-  again = True
-  while again:
-    again = False
-    read = {s for p in out if p.group is None for s in p.touched}
-    read |= {x.slot for p in out if p.group is not None for x in p.group.accesses if not x.written}
-    for place in out:
-      if place.group is not None:
-        kept = tuple(s for s in place.group.stores if (slot := s.src[0].src[0].arg.slot) in read or slot not in temps)
-        if len(kept) < len(place.group.stores):
-          again = True
-          place.group = replace(place.group, stores=kept, accesses=accesses(kept))
-          place.written, place.touched = place.group.written, place.group.touched
+  read: set[int] = set()
+  for place in reversed(out):
+    if place.group is None:
+      read |= place.touched
+      continue
+    kept: list[UOp] = []
+    for s in reversed(place.group.stores):
+      if (slot := s.src[0].src[0].arg.slot) in read or slot not in temps:
+        kept.insert(0, s)
+        read |= {x.slot for x in accesses((s,)) if not x.written}
+    if len(kept) < len(place.group.stores):
+      place.group = replace(place.group, stores=tuple(kept), accesses=accesses(kept))
+      place.written, place.touched = place.group.written, place.group.touched
   out[:] = [p for p in out if p.group is None or p.group.stores]
 
 
