@@ -25,7 +25,6 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +73,10 @@ def count(linear: Sequence[UOp]) -> Counter[str]:
   return found
 
 
-@dataclass(frozen=True, slots=True)
 class Counting(null.NullDevice):
   """A simulated device whose programs are the counts of their code."""
 
-  target: Target = TARGET
+  target = TARGET
 
   def render(self, linear: list[UOp], name: str) -> str:
     return json.dumps(count(linear))

@@ -33,6 +33,17 @@ def in_float32(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T
   return call
 
 
+def of_float(formula: Callable[[Any], Any]) -> Callable[[T], T]:
+  """The method that is `formula`, as `in_float32` has it."""
+
+  @in_float32
+  def call(self: T) -> T:
+    result: T = formula(self)
+    return result
+
+  return call
+
+
 class Math(Elementwise):
   """Functions of a real argument take integers as floats."""
 
@@ -40,22 +51,10 @@ class Math(Elementwise):
 
   # ---- exponentials and roots
 
-  @in_float32
-  def exp2(self) -> Self:
-    return self.mul(math.log(2)).exp()
-
-  @in_float32
-  def log2(self) -> Self:
-    return self.log().mul(1 / math.log(2))
-
-  @in_float32
-  def log10(self) -> Self:
-    return self.log().mul(1 / math.log(10))
-
-  @in_float32
-  def rsqrt(self) -> Self:
-    """1 / sqrt(x)."""
-    return self.sqrt().reciprocal()
+  exp2 = of_float(lambda x: x.mul(math.log(2)).exp())
+  log2 = of_float(lambda x: x.log().mul(1 / math.log(2)))
+  log10 = of_float(lambda x: x.log().mul(1 / math.log(10)))
+  rsqrt = of_float(lambda x: x.sqrt().reciprocal())
 
   def logaddexp(self, other: Any) -> Self:
     """log(exp(x) + exp(y)) without overflow."""
@@ -80,22 +79,11 @@ class Math(Elementwise):
 
   # ---- trigonometry
 
-  @in_float32
-  def cos(self) -> Self:
-    return self.mul(0.5).sin().square().mul(-2).add(1)  # x/2 is exact, pi/2 - x is not
-
-  @in_float32
-  def tan(self) -> Self:
-    return self.sin().div(self.cos())
-
-  @in_float32
-  def asin(self) -> Self:
-    """arcsin: atan(x / sqrt(1 - x²)), with the ends exact."""
-    return self.div(self.square().sub(1, reverse=True).sqrt()).atan()
-
-  @in_float32
-  def acos(self) -> Self:
-    return self.asin().sub(math.pi / 2, reverse=True)
+  cos = of_float(lambda x: x.mul(0.5).sin().square().mul(-2).add(1))  # x/2 is exact, pi/2 - x is not
+  tan = of_float(lambda x: x.sin().div(x.cos()))
+  # arcsin: atan(x / sqrt(1 - x²)), with the ends exact
+  asin = of_float(lambda x: x.div(x.square().sub(1, reverse=True).sqrt()).atan())
+  acos = of_float(lambda x: x.asin().sub(math.pi / 2, reverse=True))
 
   @in_float32
   def atan(self) -> Self:
@@ -112,9 +100,7 @@ class Math(Elementwise):
     e = self._expm1()
     return e.abs().lt(1).where(e.add(e.div(e.add(1))), self.exp().sub(self.neg().exp())).mul(0.5)
 
-  @in_float32
-  def cosh(self) -> Self:
-    return self.exp().add(self.neg().exp()).mul(0.5)
+  cosh = of_float(lambda x: x.exp().add(x.neg().exp()).mul(0.5))
 
   @in_float32
   def asinh(self) -> Self:
@@ -132,10 +118,7 @@ class Math(Elementwise):
     r = t.add(t.sqrt().mul(t.add(2).sqrt()))._log1p()
     return self.gt(HUGE).where(self.maximum(HUGE).log().add(math.log(2)), r)
 
-  @in_float32
-  def atanh(self) -> Self:
-    """log((1 + x) / (1 - x)) / 2."""
-    return self._log1p().sub(self.neg()._log1p()).mul(0.5)
+  atanh = of_float(lambda x: x._log1p().sub(x.neg()._log1p()).mul(0.5))  # log((1 + x) / (1 - x)) / 2
 
   # ---- sign
 
@@ -195,19 +178,13 @@ class Math(Elementwise):
     """max(x, 0); its derivative at 0 is 0, where that of `maximum` is a half."""
     return self.gt(0).where(self, self.detach().maximum(0))
 
-  @in_float32
-  def sigmoid(self) -> Self:
-    return self.neg().exp().add(1).reciprocal()
+  sigmoid = of_float(lambda x: x.neg().exp().add(1).reciprocal())
 
   @in_float32
   def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
     return self.mul(alpha).add(beta).hardtanh(0, 1)
 
-  @in_float32
-  def silu(self) -> Self:
-    """x * sigmoid(x) (https://arxiv.org/abs/1606.08415)."""
-    return self.mul(self.sigmoid())
-
+  silu = of_float(lambda x: x.mul(x.sigmoid()))  # x * sigmoid(x) (https://arxiv.org/abs/1606.08415)
   swish = silu
 
   @in_float32
@@ -220,9 +197,7 @@ class Math(Elementwise):
 
     return self.mul(0.5).mul(self.mul(1 / math.sqrt(2)).erf().add(1))
 
-  @in_float32
-  def quick_gelu(self) -> Self:
-    return self.mul(self.mul(1.702).sigmoid())
+  quick_gelu = of_float(lambda x: x.mul(x.mul(1.702).sigmoid()))
 
   def leaky_relu(self, neg_slope: float = 0.01) -> Self:
     return self.gt(0).where(self, self.mul(neg_slope))
@@ -230,9 +205,7 @@ class Math(Elementwise):
   def relu6(self) -> Self:
     return self.hardtanh(0, 6)
 
-  @in_float32
-  def hardswish(self) -> Self:
-    return self.mul(self.add(3).relu6()).mul(1 / 6)
+  hardswish = of_float(lambda x: x.mul(x.add(3).relu6()).mul(1 / 6))
 
   def hardtanh(self, min_val: float = -1, max_val: float = 1) -> Self:
     """`clamp`, with a derivative of 0 at the bounds."""
@@ -257,18 +230,9 @@ class Math(Elementwise):
     """log(1 + exp(beta*x)) / beta."""
     return self.mul(beta).logaddexp(0.0).mul(1 / beta)
 
-  @in_float32
-  def softsign(self) -> Self:
-    return self.div(self.abs().add(1))
-
-  @in_float32
-  def mish(self) -> Self:
-    """x * tanh(softplus(x)) (https://arxiv.org/abs/1908.08681)."""
-    return self.mul(self.softplus().tanh())
-
-  @in_float32
-  def logsigmoid(self) -> Self:
-    return self.neg().softplus().neg()
+  softsign = of_float(lambda x: x.div(x.abs().add(1)))
+  mish = of_float(lambda x: x.mul(x.softplus().tanh()))  # x * tanh(softplus(x)) (https://arxiv.org/abs/1908.08681)
+  logsigmoid = of_float(lambda x: x.neg().softplus().neg())
 
   # ---- the graph
 
