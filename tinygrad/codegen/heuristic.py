@@ -181,26 +181,23 @@ def efficiency(n: int, step: int) -> float:
   return n / (ceildiv(n, step) * step) if n else 1.0
 
 
-def item_cost(item: Item, v: UOp | None, most: int) -> float:
-  """Instructions per iteration where the nest is vectorised along v (None: not)."""
-  if v is not None and v in item.ranges:
-    lanes = lanes_for(v, most)
-    used = lanes * efficiency(size(v), lanes)
-    return (sum(a.cost(v, lanes) for a in item.accesses) + OPERATION * item.operations) / used
-  if item.fold is not None:
-    return min(lane_cost(item, r, most) for r in (None, *item.fold.src[1:]))
-  return len(item.accesses) + OPERATION * item.operations
-
-
 def lane_cost(item: Item, r: UOp | None, most: int) -> float:
-  """Instructions per iteration of a FOLD whose own range r is vectorised."""
+  """Instructions per iteration of an item that is vectorised along r (None: not); lanes of a reduction are reduced at
+  its end."""
   if r is None:
     return len(item.accesses) + OPERATION * item.operations
   lanes = lanes_for(r, most)
   used = lanes * efficiency(size(r), lanes)
-  assert item.fold is not None
-  finish = 2.0 * lanes.bit_length() / max(int(prod(size(x) for x in item.fold.src[1:])), 1)
+  reduced = item.fold.src[1:] if item.fold is not None else ()
+  finish = 2.0 * lanes.bit_length() / max(int(prod(map(size, reduced))), 1) if r in reduced else 0.0
   return (sum(a.cost(r, lanes) for a in item.accesses) + OPERATION * item.operations) / used + finish
+
+
+def item_cost(item: Item, v: UOp | None, most: int) -> float:
+  """Instructions per iteration where the nest is vectorised along v; a reduction that is not, along a range of its
+  own."""
+  own = item.fold.src[1:] if item.fold is not None else ()
+  return min(lane_cost(item, r, most) for r in ((v,) if v in item.ranges else (None, *own)))
 
 
 def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:

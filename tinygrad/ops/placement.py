@@ -59,4 +59,4 @@ def collective_shape(u: UOp) -> tuple[Any, ...]:
 
 
 define_node(Ops.SHARD, lambda u: u.arg, keeps_dtype)
-define_node(Ops.COLLECTIVE, collective_shape)
+define_node(Ops.COLLECTIVE, collective_shape, check_collective)

@@ -100,11 +100,8 @@ def single(ast: UOp, slots: Sequence[int] | Mapping[int, int], fresh: int) -> Gr
 
 def split(group: Group, r: UOp, low: int, fresh: int) -> Group:
   """Its loop r taken apart into r // low and r % low."""
-  ends = (length(r) // low, low)
-  outer, inner = (
-    UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, n),), (fresh + i, AxisKind.LOOP))
-    for i, n in enumerate(ends)
-  )
+  ends = enumerate((length(r) // low, low))
+  outer, inner = (r.replace(src=(UOp.const(dtypes.index, n),), arg=(fresh + i, AxisKind.LOOP)) for i, n in ends)
   stores = rebuild(UOp.sink(*group.stores), {r: (outer, inner)}, {r: outer * low + inner}).src
   rows = tuple(y for x in group.rows for y in ((outer, inner) if x is r else (x,)))
   return replace(group, stores=stores, rows=rows, accesses=accesses(stores))
@@ -172,11 +169,9 @@ def joined(a: Group, b: Group, fresh: int) -> Group | None:
     rows = tuple(r for r in a.rows if r in pairs.values())
     totals = a.totals | b.totals | (b.written if any(s in pairs for s in loops[len(b.rows) :]) else set())
     stores = rebuild(UOp.sink(*b.stores), {s: (r,) for s, r in pairs.items()}, pairs).src
-    theirs = accesses(stores)
-    size = {x.slot: x.nbytes for x in (*a.accesses, *theirs)}
+    out = Group((*a.stores, *stores), rows, (*a.accesses, *accesses(stores)), totals)
+    size = {x.slot: x.nbytes for x in out.accesses}
     saved = sum(size[slot] for slot in a.touched & b.touched)
-    both = (*a.accesses, *theirs)
-    out = Group((*a.stores, *stores), rows, both, totals)
     if fits(out) and all(work(g.stores[0]) <= INTENSITY * saved for g in (a, b) if len(g.stores) == 1):
       return out
   return None

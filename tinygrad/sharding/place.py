@@ -9,23 +9,6 @@ from collections.abc import Sequence
 from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.helpers import DEFER, SPEC, Context, prod
 from tinygrad.sharding import decisions
-from tinygrad.sharding.decisions import (
-  AS_GIVEN,
-  COMPARED,
-  SEEN,
-  Step,
-  arrived,
-  leaf,
-  outline_of,
-  owes,
-  realized,
-  result,
-  settings,
-  step_of,
-  stepped,
-  sunk,
-  told_apart,
-)  # fmt: skip
 from tinygrad.sharding.factors import factor_rule
 from tinygrad.sharding.moves import wire
 from tinygrad.uop.ops import GroupOp, Ops, UOp
@@ -38,17 +21,19 @@ def place_in_order(sink: UOp) -> list[UOp]:
   roots arrive at the placement that their Tensor showed. Where this saves no bytes the hooks' graph stands."""
   order = sink.toposort()
   sink.shape, sink.device  # noqa: B018 (fills in those of all nodes below)
-  if any(owes(u.device) for u in order):
+  if any(decisions.owes(u.device) for u in order):
     if DEFER.value:
       with Context(RESHARD=1):  # where that forbids a move, the hooks have said so
         again = Placer(order).run().toposort()
       if bytes_of(again) < bytes_of(order):
         order, sink = again, again[-1]
-    if sink.op is Ops.SINK and any(owes(u.device) for u in sink.src):
-      order = sink.replace(src=tuple(arrived(u, u.device) for u in sink.src)).toposort()
+    if sink.op is Ops.SINK and any(decisions.owes(u.device) for u in sink.src):
+      order = sink.replace(src=tuple(decisions.arrived(u, u.device) for u in sink.src)).toposort()
   if SPEC.value >= 2:
     for u in order:
-      assert u.op is Ops.SINK or result(u) == u.device, f"{u!r} is placed as {u.device}, not {result(u)}"
+      assert u.op is Ops.SINK or decisions.result(u) == u.device, (
+        f"{u!r} is placed as {u.device}, not {decisions.result(u)}"
+      )
   return order
 
 
@@ -75,15 +60,15 @@ class Placer:
   """
 
   def __init__(self, order: Sequence[UOp]) -> None:
-    self.order, self.under = order, settings()
+    self.order, self.under = order, decisions.settings()
     self.base: dict[UOp, UOp] = {}  # an implied move that is dropped -> what it moves
     for u in order:
-      if u.op in AS_GIVEN and droppable(u):
+      if u.op in decisions.AS_GIVEN and droppable(u):
         self.base[u] = self.base.get(u.src[0], u.src[0])
     self.uses = Counter(itertools.chain.from_iterable(u.src for u in order if u not in self.base))
     for u, x in self.base.items():
       self.uses[x] += self.uses[u]
-    self.plan: dict[UOp, Step | None] = {}  # None: as the hooks made it
+    self.plan: dict[UOp, decisions.Step | None] = {}  # None: as the hooks made it
     self.outlines: dict[UOp, UOp] = {}
     self.summed: dict[UOp, UOp] = {}  # outlines of what only feeds a contraction, as that has placed it
     self.contracted: set[UOp] = set()
@@ -96,12 +81,14 @@ class Placer:
     self.pay(*self.prices())
     return self.build()
 
-  def take(self, u: UOp, later: float | None) -> Step:
+  def take(self, u: UOp, later: float | None) -> decisions.Step:
     """Notes, and returns, how u runs on the outlines that its sources have now."""
     src = tuple([self.outlines[s] for s in u.src])
-    if u.op in COMPARED:
-      src = told_apart(u.op, tuple([self.base.get(s, s) for s in u.src]), src)
-    step = sunk(u, src) if u.op is Ops.SINK else step_of(u.op, u.dtype, src, u.arg, later, self.under)
+    if u.op in decisions.COMPARED:
+      src = decisions.told_apart(u.op, tuple([self.base.get(s, s) for s in u.src]), src)
+    step = (
+      decisions.sunk(u, src) if u.op is Ops.SINK else decisions.step_of(u.op, u.dtype, src, u.arg, later, self.under)
+    )
     self.plan[u], self.outlines[u] = step, step.result
     return step
 
@@ -117,10 +104,10 @@ class Placer:
         plan[u] = None
         device = u.device
         if isinstance(device, Sharding) and device.pending:
-          outlines[u] = outline_of(u)
+          outlines[u] = decisions.outline_of(u)
           self.indebted.append(u)
         else:
-          outlines[u] = outline_of(u) if u.op in SEEN else leaf(u.dtype, u.shape, device)
+          outlines[u] = decisions.outline_of(u) if u.op in decisions.SEEN else decisions.leaf(u.dtype, u.shape, device)
           as_made.add(u)
         continue
       step = self.take(u, 0.0)
@@ -149,12 +136,12 @@ class Placer:
         self.take(u, down.get(u))
       if u in paid:
         here = outlines[u]
-        self.paid[u] = here, arrived(here, here.device)
+        self.paid[u] = here, decisions.arrived(here, here.device)
         outlines[u] = self.paid[u][1]
       if outlines[u] is not before:
         changed.add(u)
 
-  def follow(self, u: UOp, step: Step) -> None:
+  def follow(self, u: UOp, step: decisions.Step) -> None:
     """Notes the form in which a contraction has placed the MUL that only feeds it."""
     old, new = self.base.get(u.src[0], u.src[0]), step.forms[0]
     followed: list[UOp] = []
@@ -195,7 +182,7 @@ class Placer:
       if u in summed or u in self.contracted:
         forms = summed[u].src if u in summed else step.forms if step is not None else ()
         placed = tuple([outlines[s] for s in u.src])
-        asks = Step.of(placed, forms, v, True).asks
+        asks = decisions.Step.of(placed, forms, v, True).asks
       else:
         asks = () if step is None else step.asks
       for i, p in asks:
@@ -217,12 +204,12 @@ class Placer:
       if step is None:
         v = u
       else:
-        v = stepped(step, u.op, u.dtype, tuple([placed[s] for s in u.src]), u.arg)
+        v = decisions.stepped(step, u.op, u.dtype, tuple([placed[s] for s in u.src]), u.arg)
         if v.origin is None:
           v.origin = u.origin
       if u in self.paid:
         before, after = self.paid[u]
-        v = realized(after, before, v)
+        v = decisions.realized(after, before, v)
       placed[u] = v
     return placed[self.order[-1]]
 
@@ -233,6 +220,6 @@ def droppable(u: UOp) -> bool:
   if u.op is not Ops.MOVE or u.arg.pinned:
     return False
   here, there = u.src[0].device, u.arg.device
-  if isinstance(here, Sharding) and here.pending and not owes(there) and there is not here.settled:
+  if isinstance(here, Sharding) and here.pending and not decisions.owes(there) and there is not here.settled:
     return False
   return here is None or same_devices(here, there)
