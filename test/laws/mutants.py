@@ -298,4 +298,4 @@ def everything_else_keeps(patch: Patch) -> None:
 
 @mutant
 def roots_still_owe(patch: Patch) -> None:
-  patch(place, "arrived", lambda x, device: x)
+  patch(decisions, "arrived", lambda x, device: x)
