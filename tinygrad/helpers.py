@@ -494,9 +494,9 @@ def _download(url: str, path: Path, gunzip: bool, headers: Mapping[str, str], sh
 
 
 def user_frame() -> FrameType | None:
-  """The innermost frame outside this package, and outside what dataclasses generate for it: the user's line."""
+  """The innermost frame outside this package, and outside contextlib and what dataclasses generate: the user's line."""
   frame: FrameType | None = sys._getframe(1)
-  while frame is not None and frame.f_globals.get("__file__", "").startswith(PACKAGE):
+  while frame is not None and frame.f_globals.get("__file__", "").startswith((PACKAGE, contextlib.__file__)):
     frame = frame.f_back
   return frame
 

@@ -12,7 +12,7 @@ import ctypes
 import functools
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import mul
 from typing import Any
@@ -98,13 +98,21 @@ class CL(QueueDevice):
     self.description = f"{len(devices)} of {names}"
     self.queue = cl.CommandQueue(self.context, self.device)
     scratch, gpu = min(self.device.local_mem_size, 48 << 10), bool(self.device.type & cl.device_type.GPU)
-    self.target = Target("CL", vector_registers=64, scratch=scratch, threads=True, cooperates=gpu)
+    double = "cl_khr_fp64" in self.device.extensions
+    self.target = Target("CL", vector_registers=64, scratch=scratch, threads=True, cooperates=gpu, float64=double)
 
   def wait(self) -> None:
-    try:
+    with self.telling("a kernel of these", queued=True):
       self.queue.finish()
+
+  @contextlib.contextmanager
+  def telling(self, what: str, queued: bool = False) -> Iterator[None]:
+    """The driver's errors as ours, with what has been `queued` where it may be that which failed."""
+    try:
+      yield
     except cl.Error as e:
-      raise self.failure(e, "work that was queued") from e
+      said = f"{errors_of(e)}{self.suspects() if queued else ''}\n    realized at {user_line()}"
+      raise DeviceError(f"{self.name} ({self.device.name}): {what} failed: {said}") from e
 
   # ---- memory
 
@@ -116,15 +124,17 @@ class CL(QueueDevice):
       raise MemoryError(said) from e
 
   def copyin(self, handle: Any, data: memoryview, offset: int = 0) -> None:
-    if data.nbytes:
-      host = numpy.frombuffer(data, numpy.uint8)
-      cl.enqueue_copy(self.queue, part_of(handle, offset, data.nbytes), host, is_blocking=True)
+    self.copy(data, handle, offset, True)
 
   def copyout(self, data: memoryview, handle: Any, offset: int = 0) -> None:
     self.synchronize()
+    self.copy(data, handle, offset, False)
+
+  def copy(self, data: memoryview, handle: Any, offset: int, inward: bool) -> None:
     if data.nbytes:
-      host = numpy.frombuffer(data, numpy.uint8)
-      cl.enqueue_copy(self.queue, host, part_of(handle, offset, data.nbytes), is_blocking=True)
+      ends = part_of(handle, offset, data.nbytes), numpy.frombuffer(data, numpy.uint8)
+      with self.telling(f"a copy of {data.nbytes} bytes, or a kernel of these,", queued=True):
+        cl.enqueue_copy(self.queue, *(ends if inward else ends[::-1]), is_blocking=True)
 
   # ---- kernels
 
@@ -134,18 +144,14 @@ class CL(QueueDevice):
   def build(self, program: Program) -> Any:
     """The program on this device, always from its binary: what is built from source PoCL compiles again for the first
     launch. The binary comes from the disk cache where it is there and loads."""
-    d, found = self.device, None
+    d = self.device
     key = diskcache.key_of(program.source, d.name, d.version, d.driver_version, *OPTIONS)
-    try:
+    with self.telling(f"compiling {program.name}"):
       if (binary := diskcache.get(key)) is not None:
         with contextlib.suppress(cl.LogicError, cl.RuntimeError):  # of another driver: built anew below
-          found = self.program((), [d], [binary])
-      if found is None:
-        diskcache.put(key, binary := self.binary(program.source))
-        found = self.program((), [d], [binary])
-    except cl.Error as e:
-      raise self.failure(e, f"compiling {program.name}") from e
-    return found
+          return self.program((), [d], [binary])
+      diskcache.put(key, binary := self.binary(program.source))
+      return self.program((), [d], [binary])
 
   def binary(self, source: str) -> bytes:
     found = None
@@ -163,10 +169,8 @@ class CL(QueueDevice):
     return Call(self, program, kernel, [None] * buffers, None, size)
 
   def enqueue(self, call: Call) -> None:
-    try:
+    with self.telling(call.program.name):
       cl.enqueue_nd_range_kernel(self.queue, call.built, call.size, call.program.threads)
-    except cl.Error as e:
-      raise self.failure(e, call.program.name) from e
 
   def meet(self, devices: Sequence[CL]) -> None:
     reached = [cl.enqueue_marker(d.queue) for d in devices]
@@ -177,11 +181,6 @@ class CL(QueueDevice):
 
   def flush(self) -> None:
     self.queue.flush()
-
-  def failure(self, e: Exception, what: str) -> DeviceError:
-    """The driver's error as ours."""
-    said = f"{errors_of(e)}\n    realized at {user_line()}"
-    return DeviceError(f"{self.name} ({self.device.name}): {what} failed: {said}")
 
 
 open_device = CL
