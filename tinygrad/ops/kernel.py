@@ -47,6 +47,6 @@ CHECKS = {
 }  # fmt: skip
 for _op in (
   Ops.PARAM, Ops.PEER, Ops.RANGE, Ops.ENDRANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.FOLD, Ops.ACC, Ops.SCRATCH,
-  Ops.BARRIER, Ops.VECTORIZE, Ops.EXTRACT, Ops.IF, Ops.ENDIF, Ops.MULACC,
+  Ops.BARRIER, Ops.VECTORIZE, Ops.EXTRACT, Ops.IF, Ops.ENDIF, Ops.DOT,
 ):  # fmt: skip
   define_node(_op, dtype=CHECKS.get(_op, any_dtype))

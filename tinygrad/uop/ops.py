@@ -39,7 +39,7 @@ Ops = enum.IntEnum(
   "ASSIGN AFTER CONTIGUOUS DETACH SINK "
   # kernels
   "PARAM PEER RANGE ENDRANGE INDEX LOAD STORE FOLD ACC SCRATCH BARRIER VECTORIZE EXTRACT IF ENDIF "
-  "MULACC",
+  "DOT",
   module=__name__,
 )
 Ops.__repr__ = lambda op: f"Ops.{op.name}"  # type: ignore[method-assign, attr-defined]
