@@ -170,8 +170,7 @@ class Reduce(Creation):
     # along a cut dim the blocks are the devices': one total of each travels
     blocks, size = (ceildiv(n, BLOCK), BLOCK) if parts == 1 else (parts, ceildiv(n, parts))
     rows = x.pad((0, blocks * size - n), value=identity).unflatten(-1, (blocks, size))
-    inner = rows._cumulate(-1, total, join, identity)
-    totals = inner._slice(inner.ndim - 1, size - 1, size).squeeze(-1)
+    inner, totals = rows._cumulate(-1, total, join, identity), total(rows)
     if isinstance(where, Sharding) and parts > 1:
       totals = totals._new(totals.uop.copy_to_device(where.settled.with_dims(where.dims[: self.ndim - 1])))
     before = totals._cumulate(-1, total, join, identity).pad((1, -1), value=identity).unsqueeze(-1)
