@@ -417,14 +417,9 @@ class GridEmitter(Emitter):
     )
 
   def _fold_loops(
-    self,
-    group: list[UOp],
-    order: list[UOp],
-    tile: Tile,
-    mapping: dict[UOp, UOp],
-    outer: list[Env],
+    self, group: list[UOp], order: list[UOp], tile: Tile, mapping: dict[UOp, UOp], outer: list[Env],
     registers: Registers,
-  ) -> None:
+  ) -> None:  # fmt: skip
     if len(order) == 1 and (staging := self.grid.stagings.get(group[0].src[1:])) is not None:
       for start, length in self.rounds(group, regions(staging.cut.src[0], Tile(staging.length)), registers):
         with self.block(group, staging, {**mapping, staging.cut: start.uop()}, length) as values:

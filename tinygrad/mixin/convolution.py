@@ -33,15 +33,9 @@ class Convolution(Linalg):
   # ---- convolution
 
   def conv2d(
-    self,
-    weight: Self,
-    bias: Self | None = None,
-    groups: int = 1,
-    stride: Ints = 1,
-    dilation: Ints = 1,
-    padding: Ints = 0,
-    dtype: DTypeArg = None,
-  ) -> Self:
+    self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Ints = 1, dilation: Ints = 1,
+    padding: Ints = 0, dtype: DTypeArg = None,
+  ) -> Self:  # fmt: skip
     """Cross-correlation of any rank: x (b, groups*cin, *dims), weight (cout, cin, *kernel), bias (cout,) -> (b, cout,
     *positions).
 
@@ -76,15 +70,9 @@ class Convolution(Linalg):
     return y if bias is None else y.add(bias.reshape((-1, *(1,) * rank)).cast(y.dtype))
 
   def conv_transpose2d(
-    self,
-    weight: Self,
-    bias: Self | None = None,
-    groups: int = 1,
-    stride: Ints = 1,
-    dilation: Ints = 1,
-    padding: Ints = 0,
-    output_padding: Ints = 0,
-  ) -> Self:
+    self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Ints = 1, dilation: Ints = 1,
+    padding: Ints = 0, output_padding: Ints = 0,
+  ) -> Self:  # fmt: skip
     """The adjoint of `conv2d` in its input: weight (groups*cin, cout/groups, *kernel). Windows are spread where that
     takes them."""
     rank = weight.ndim - 2
@@ -121,14 +109,9 @@ class Convolution(Linalg):
     return x._pool(kernel, strides, dilation)
 
   def max_pool2d(
-    self,
-    kernel_size: Ints = (2, 2),
-    stride: Ints | None = None,
-    dilation: Ints = 1,
-    padding: Ints = 0,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-  ) -> Self | tuple[Self, Self]:
+    self, kernel_size: Ints = (2, 2), stride: Ints | None = None, dilation: Ints = 1, padding: Ints = 0,
+    ceil_mode: bool = False, return_indices: bool = False,
+  ) -> Self | tuple[Self, Self]:  # fmt: skip
     """The greatest element of each window of the last dims; the stride is the window unless given.
 
     With `return_indices` also the (first) place of it in the flattened dims, int32.
@@ -145,14 +128,9 @@ class Convolution(Linalg):
     return values, hit.where(at, size).min(axes)
 
   def max_unpool2d(
-    self,
-    indices: Self,
-    kernel_size: Ints = (2, 2),
-    stride: Ints | None = None,
-    dilation: Ints = 1,
-    padding: Ints = 0,
+    self, indices: Self, kernel_size: Ints = (2, 2), stride: Ints | None = None, dilation: Ints = 1, padding: Ints = 0,
     output_size: Sequence[int] | None = None,
-  ) -> Self:
+  ) -> Self:  # fmt: skip
     """Zeros with each element at the place that `max_pool2d` tells; the length of the last dims is what a pool of these
     windows has unless `output_size` says it."""
     kernel = make_tuple(kernel_size, 2)
@@ -169,14 +147,9 @@ class Convolution(Linalg):
     return empty.scatter(1, indices.reshape(flat), self.reshape(flat)).reshape((*lead, *size))
 
   def avg_pool2d(
-    self,
-    kernel_size: Ints = (2, 2),
-    stride: Ints | None = None,
-    dilation: Ints = 1,
-    padding: Ints = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-  ) -> Self:
+    self, kernel_size: Ints = (2, 2), stride: Ints | None = None, dilation: Ints = 1, padding: Ints = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True,
+  ) -> Self:  # fmt: skip
     """The mean of each window of the last dims; the padding counts as zeros unless told otherwise (that of ceil_mode
     never counts)."""
     kernel = make_tuple(kernel_size, 2)

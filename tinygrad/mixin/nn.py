@@ -54,14 +54,9 @@ class NN(Convolution):
   # ---- attention
 
   def scaled_dot_product_attention(
-    self,
-    key: Self,
-    value: Self,
-    attn_mask: Self | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
+    self, key: Self, value: Self, attn_mask: Self | None = None, dropout_p: float = 0.0, is_causal: bool = False,
     enable_gqa: bool = False,
-  ) -> Self:
+  ) -> Self:  # fmt: skip
     """softmax(q kᵀ / sqrt(d) + mask) v (https://arxiv.org/abs/1706.03762): q (.., heads, t, d), k and v (.., heads, s,
     d).
 

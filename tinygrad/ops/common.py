@@ -71,15 +71,10 @@ def own_dims(u: UOp) -> tuple[tuple[int, ...], ...]:
 
 
 def define_node(
-  op: Ops,
-  shape: Callable[[UOp], tuple[Any, ...]] = scalar_shape,
-  dtype: Callable[[UOp], None] = any_dtype,
-  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None = None,
-  gradient: GradientRule | None = None,
-  factors: Callable[[UOp], Factors] | None = None,
-  owed: Owed = Owed.SETTLE_FIRST,
-  render: str | None = None,
-) -> None:
+  op: Ops, shape: Callable[[UOp], tuple[Any, ...]] = scalar_shape, dtype: Callable[[UOp], None] = any_dtype,
+  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None = None, gradient: GradientRule | None = None,
+  factors: Callable[[UOp], Factors] | None = None, owed: Owed = Owed.SETTLE_FIRST, render: str | None = None,
+) -> None:  # fmt: skip
   """The card of an op that computes nothing of its operands: a leaf, an effect, a part of a kernel. It has only what is
   said here, and debts are settled before it if it does not say otherwise."""
   define(op, shape=shape, dtype=dtype, evaluate=evaluate, gradient=gradient, factors=factors, owed=owed, render=render)

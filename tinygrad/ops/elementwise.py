@@ -27,13 +27,9 @@ def _numpy(function: str | Callable[..., Any]) -> Callable[[UOp, list[Any], tupl
 
 
 def define_elementwise(
-  op: Ops,
-  function: str | Callable[..., Any],
-  gradient: GradientRule,
-  owed: Owed,
-  render: str,
+  op: Ops, function: str | Callable[..., Any], gradient: GradientRule, owed: Owed, render: str,
   dtype: Callable[[UOp], None] = same_dtype,
-) -> None:
+) -> None:  # fmt: skip
   value, factors = _numpy(function), elementwise
   define(
     op, shape=same_shape, dtype=dtype, evaluate=value, gradient=gradient, factors=factors, owed=owed, render=render

@@ -18,13 +18,9 @@ PRIMES = (1000003, 1000033, 1000037, 1000039, 1000081, 1000099, 1000117, 1000121
 
 
 def define_movement(
-  op: Ops,
-  shape: Callable[[UOp], tuple[Any, ...]],
-  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any],
-  gradient: GradientRule,
-  factors: Callable[[UOp], Factors],
-  owed: Owed = Owed.KEEP,
-) -> None:
+  op: Ops, shape: Callable[[UOp], tuple[Any, ...]], evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any],
+  gradient: GradientRule, factors: Callable[[UOp], Factors], owed: Owed = Owed.KEEP,
+) -> None:  # fmt: skip
   dtype = same_dtype
   define(op, shape=shape, dtype=dtype, evaluate=evaluate, gradient=gradient, factors=factors, owed=owed, render=None)
 

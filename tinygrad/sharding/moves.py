@@ -215,14 +215,9 @@ def _settlements(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding
 
 
 def _pay(
-  shape: tuple[int, ...],
-  itemsize: int,
-  a: Sharding,
-  onto: Sequence[Digits],
-  owed: Digits,
-  kept: Sequence[Owe],
+  shape: tuple[int, ...], itemsize: int, a: Sharding, onto: Sequence[Digits], owed: Digits, kept: Sequence[Owe],
   paid: Sequence[Owe],
-) -> list[Step]:
+) -> list[Step]:  # fmt: skip
   """A reduce-scatter of the digits `onto` each dim, and an all-reduce of what is then still owed."""
   steps: list[Step] = []
   here = a
