@@ -75,6 +75,6 @@ def define_node(
   evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None = None, gradient: GradientRule | None = None,
   factors: Callable[[UOp], Factors] | None = None, owed: Owed = Owed.SETTLE_FIRST, render: str | None = None,
 ) -> None:  # fmt: skip
-  """The card of an op that computes nothing of its operands: a leaf, an effect, a part of a kernel. It has only what is
-  said here, and debts are settled before it if it does not say otherwise."""
+  """A card by position. What is left out is as for an op that computes nothing of its operands (a leaf, an effect, a
+  part of a kernel): debts are settled before it if it does not say otherwise."""
   define(op, shape=shape, dtype=dtype, evaluate=evaluate, gradient=gradient, factors=factors, owed=owed, render=render)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinygrad.helpers import argsort, numpy, prod
-from tinygrad.ops.common import own_dims, same_dtype
-from tinygrad.uop.cards import Factors, GradientRule, Owed, define
+from tinygrad.ops.common import define_node, own_dims, same_dtype
+from tinygrad.uop.cards import Factors, GradientRule, Owed
 from tinygrad.uop.ops import Ops, UOp, as_dims, is_int, render_shape, simplify_sint, sint, sint_to_uop
 from tinygrad.uop.symbolic import linear, simplify
 
@@ -21,8 +21,7 @@ def define_movement(
   op: Ops, shape: Callable[[UOp], tuple[Any, ...]], evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any],
   gradient: GradientRule, factors: Callable[[UOp], Factors], owed: Owed = Owed.KEEP,
 ) -> None:  # fmt: skip
-  dtype = same_dtype
-  define(op, shape=shape, dtype=dtype, evaluate=evaluate, gradient=gradient, factors=factors, owed=owed, render=None)
+  define_node(op, shape, same_dtype, evaluate, gradient, factors, owed)
 
 
 # ---------------------------------------------------------------- RESHAPE
@@ -109,12 +108,9 @@ def _upper(n: int, upper: dict[int, int]) -> int:
 
 
 define_movement(
-  Ops.RESHAPE,
-  reshape_shape,
-  lambda u, xs, shape: xs[0].reshape(shape),
-  lambda g, u: (g.reshape(u.src[0].shape),),
-  factors_reshape,
-)
+  Ops.RESHAPE, reshape_shape, lambda u, xs, shape: xs[0].reshape(shape),
+  lambda g, u: (g.reshape(u.src[0].shape),), factors_reshape,
+)  # fmt: skip
 
 # ---------------------------------------------------------------- PERMUTE, EXPAND
 
@@ -126,12 +122,9 @@ def permute_shape(u: UOp) -> tuple[Any, ...]:
 
 
 define_movement(
-  Ops.PERMUTE,
-  permute_shape,
-  lambda u, xs, shape: xs[0].transpose(u.arg),
-  lambda g, u: (g.permute(argsort(u.arg)),),
+  Ops.PERMUTE, permute_shape, lambda u, xs, shape: xs[0].transpose(u.arg), lambda g, u: (g.permute(argsort(u.arg)),),
   lambda u: Factors((own_dims(u.src[0]),), tuple((i,) for i in u.arg), u.src[0].max_shape),
-)
+)  # fmt: skip
 
 
 def expand_shape(u: UOp) -> tuple[Any, ...]:
@@ -151,12 +144,9 @@ def factors_expand(u: UOp) -> Factors:
 
 
 define_movement(
-  Ops.EXPAND,
-  expand_shape,
-  lambda u, xs, shape: numpy.broadcast_to(xs[0], shape),
-  lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),),
-  factors_expand,
-)
+  Ops.EXPAND, expand_shape, lambda u, xs, shape: numpy.broadcast_to(xs[0], shape),
+  lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),), factors_expand,
+)  # fmt: skip
 
 # ---------------------------------------------------------------- PAD, SHRINK, FLIP, CAT
 
@@ -184,13 +174,9 @@ def evaluate_pad(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
 
 
 define_movement(
-  Ops.PAD,
-  pad_shape,
-  evaluate_pad,
-  gradient_pad,
-  lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]),
-  owed=Owed.PAD,
-)
+  Ops.PAD, pad_shape, evaluate_pad, gradient_pad,
+  lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]), owed=Owed.PAD,
+)  # fmt: skip
 
 
 def shrink_shape(u: UOp) -> tuple[Any, ...]:
@@ -213,12 +199,9 @@ def shrink_remaps(u: UOp) -> list[int]:
 
 
 define_movement(
-  Ops.SHRINK,
-  shrink_shape,
-  lambda u, xs, shape: xs[0][tuple(slice(int(a), int(b)) for a, b in u.arg)],
-  gradient_shrink,
-  lambda u: _remap_factors(u, shrink_remaps(u)),
-)
+  Ops.SHRINK, shrink_shape, lambda u, xs, shape: xs[0][tuple(slice(int(a), int(b)) for a, b in u.arg)],
+  gradient_shrink, lambda u: _remap_factors(u, shrink_remaps(u)),
+)  # fmt: skip
 
 
 def flip_shape(u: UOp) -> tuple[Any, ...]:
@@ -228,12 +211,9 @@ def flip_shape(u: UOp) -> tuple[Any, ...]:
 
 
 define_movement(
-  Ops.FLIP,
-  flip_shape,
-  lambda u, xs, shape: numpy.flip(xs[0], u.arg),
-  lambda g, u: (g.flip(u.arg),),
-  lambda u: _remap_factors(u, u.arg),
-)
+  Ops.FLIP, flip_shape, lambda u, xs, shape: numpy.flip(xs[0], u.arg),
+  lambda g, u: (g.flip(u.arg),), lambda u: _remap_factors(u, u.arg),
+)  # fmt: skip
 
 
 def cat_shape(u: UOp) -> tuple[Any, ...]:
@@ -254,12 +234,9 @@ def gradient_cat(g: UOp, u: UOp) -> Grads:
 
 
 define_movement(
-  Ops.CAT,
-  cat_shape,
-  lambda u, xs, shape: numpy.concatenate(xs, axis=u.arg),
-  gradient_cat,
-  lambda u: _remap_factors(u, (u.arg,)),
-)
+  Ops.CAT, cat_shape, lambda u, xs, shape: numpy.concatenate(xs, axis=u.arg),
+  gradient_cat, lambda u: _remap_factors(u, (u.arg,)),
+)  # fmt: skip
 
 # ---------------------------------------------------------------- WINDOW, SPREAD
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from tinygrad.dtype import ConstType, DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
-from tinygrad.ops.common import same_dtype
-from tinygrad.uop.cards import Factors, Owed, define
+from tinygrad.ops.common import define_node, own_dims, same_dtype
+from tinygrad.uop.cards import Factors, Owed
 from tinygrad.uop.ops import Ops, UOp, render_shape
 
 REDUCE_OPS = (Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN)
@@ -16,16 +16,10 @@ REDUCE_OPS = (Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN)
 
 def identity_element(op: Ops, dtype: DType) -> ConstType:
   """e with op(e, x) = x, exactly: -0.0 for a float sum."""
-  match op:
-    case Ops.ADD:
-      return -0.0 if dtypes.is_float(dtype) else 0
-    case Ops.MUL:
-      return 1
-    case Ops.MAX:
-      return dtypes.min(dtype)
-    case Ops.MIN:
-      return dtypes.max(dtype)
-  raise ValueError(f"{op!r} is no reduction; use one of {REDUCE_OPS}")
+  if op not in REDUCE_OPS:
+    raise ValueError(f"{op!r} is no reduction; use one of {REDUCE_OPS}")
+  zero = -0.0 if dtypes.is_float(dtype) else 0
+  return {Ops.ADD: zero, Ops.MUL: 1, Ops.MAX: dtypes.min(dtype), Ops.MIN: dtypes.max(dtype)}[op]
 
 
 def reduce_shape(u: UOp) -> tuple[Any, ...]:
@@ -67,20 +61,9 @@ def gradient_reduce(g: UOp, u: UOp) -> Sequence[UOp | None]:
 
 
 def factors_reduce(u: UOp) -> Factors:
-  axes = u.arg[1]
-  src = tuple((i,) for i in range(u.ndim))
-  return Factors(
-    (src,), tuple(() if i in axes else (i,) for i in range(u.ndim)), u.src[0].max_shape, contracted=frozenset(axes)
-  )
+  axes, src = u.arg[1], own_dims(u)
+  out = tuple(() if i in axes else dim for i, dim in enumerate(src))
+  return Factors((src,), out, u.src[0].max_shape, contracted=frozenset(axes))
 
 
-define(
-  Ops.REDUCE,
-  shape=reduce_shape,
-  dtype=same_dtype,
-  evaluate=evaluate_reduce,
-  gradient=gradient_reduce,
-  factors=factors_reduce,
-  owed=Owed.REDUCE_SAME,
-  render=None,
-)
+define_node(Ops.REDUCE, reduce_shape, same_dtype, evaluate_reduce, gradient_reduce, factors_reduce, Owed.REDUCE_SAME)
