@@ -238,18 +238,10 @@ def _cast(c: Case) -> Kept | None:
 
 
 _RULES: dict[Owed, Callable[[Case], Kept | None]] = {
-  Owed.KEEP: _movement,
-  Owed.PAD: _pad,
-  Owed.SELECT: _select,
-  Owed.SUM: _sum,
-  Owed.EXTREMUM: _extremum,
-  Owed.PRODUCT: _product,
-  Owed.NEGATE: _negate,
-  Owed.REDUCE_SAME: _reduce_same,
-  Owed.CAST: _cast,
-  Owed.MONOTONE: lambda c: c.stay() if c.extremum else None,
-  Owed.SETTLE_FIRST: lambda c: None,
-}
+  Owed.KEEP: _movement, Owed.PAD: _pad, Owed.SELECT: _select, Owed.SUM: _sum, Owed.EXTREMUM: _extremum,
+  Owed.PRODUCT: _product, Owed.NEGATE: _negate, Owed.REDUCE_SAME: _reduce_same, Owed.CAST: _cast,
+  Owed.MONOTONE: lambda c: c.stay() if c.extremum else None, Owed.SETTLE_FIRST: lambda c: None,
+}  # fmt: skip
 
 
 # ---------------------------------------------------------------- disjoint: a lookup in a table cut by rows
