@@ -3,8 +3,6 @@
 Run as `python tinygrad/apps/llm.py` or `python -m tinygrad.apps.llm`; --help shows examples.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -6,8 +6,6 @@ ERF, 1 for POW (float32); infinities, NaN, denormals and the largest arguments i
 float64 are calls of the C library.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -8,8 +8,6 @@ range's end its loads read the last element again and its stores are guarded, so
 barrier. Elements that one thread has side by side are loaded and stored as vectors, where they are aligned.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

@@ -1,7 +1,5 @@
 """What the mixins share: the value a tensor stands for, its shape and type, and how operands are brought together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Self
 

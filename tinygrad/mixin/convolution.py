@@ -1,7 +1,5 @@
 """Convolution and pooling of any rank, through sliding windows (EXPAND and WINDOW): no window is ever copied."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Self
 

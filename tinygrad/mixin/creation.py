@@ -1,8 +1,6 @@
 """Creation of tensors from a rule. Values without a device live wherever they are used; a realise puts them on
 `Device.DEFAULT`."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Self
 

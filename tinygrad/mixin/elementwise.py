@@ -1,7 +1,5 @@
 """Elementwise arithmetic, comparisons, bits and casts, and the operators that stand for them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, Literal, Self, TypeAlias, TypeVar

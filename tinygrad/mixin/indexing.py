@@ -1,7 +1,5 @@
 """Indexing: views by slices, rows by integer tensors, and their inverses."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterable, Sequence

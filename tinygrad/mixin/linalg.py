@@ -1,7 +1,5 @@
 """Products: reshape, expand, multiply, reduce, and nothing else, so that each is one contraction."""
 
-from __future__ import annotations
-
 import functools
 import math
 import string

@@ -1,7 +1,5 @@
 """Elementary functions and activations, written in the elementwise primitives."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

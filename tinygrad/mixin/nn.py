@@ -1,7 +1,5 @@
 """What neural networks are made of: normalisation, dropout, attention, losses."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

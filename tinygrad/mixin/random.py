@@ -5,8 +5,6 @@ the very values of the unsharded one. (J. Salmon, M. Moraes, R. Dror, D. Shaw: P
 3. SC 2011.)
 """
 
-from __future__ import annotations
-
 import math
 import weakref
 from typing import Any, ClassVar, Self

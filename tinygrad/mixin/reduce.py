@@ -1,7 +1,5 @@
 """Reductions, and what is built from them: statistics, softmax, running sums, searches."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Self

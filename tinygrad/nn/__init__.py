@@ -1,8 +1,6 @@
 """Layers: objects with their parameters as attributes, called on tensors. Layouts and initial values are those of
 PyTorch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -13,8 +13,6 @@ recurrent layers, loops, sequences, quantisation and others, and the rarer attri
 ConvTranspose to a given shape, training BatchNormalization, ….
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Offsets count from the end of the header, and the tensors cover the rest of the 
 Source: the format section of https://huggingface.co/docs/safetensors.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import mmap

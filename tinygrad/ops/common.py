@@ -1,7 +1,5 @@
 """What several cards share: shape, dtype and factor rules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

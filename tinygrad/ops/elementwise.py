@@ -1,7 +1,5 @@
 """Elementwise ops: one element of the result from the elements at the same index."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

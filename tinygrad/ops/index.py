@@ -1,7 +1,5 @@
 """GATHER: rows of a table by an index tensor."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Movement ops: the same elements at other indices. Their gradients are their adjoints."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence

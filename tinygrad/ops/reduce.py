@@ -1,7 +1,5 @@
 """REDUCE: over some dims, which stay as dims of 1."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

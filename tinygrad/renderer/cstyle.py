@@ -8,8 +8,6 @@ GLOBAL or LOCAL is no loop but the number of a work group, or of a thread within
 dimension of the grid.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import struct

@@ -2,8 +2,6 @@
 its own; writing to it writes the file. Nothing is computed there.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

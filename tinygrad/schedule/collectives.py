@@ -6,8 +6,6 @@ every index would have to be divided.) Both add the parts in the order of the de
 every device and in every run.
 """
 
-from __future__ import annotations
-
 from tinygrad.device import Sharding
 from tinygrad.helpers import prod
 from tinygrad.uop.ops import Collective, Ops, UOp

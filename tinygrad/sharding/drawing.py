@@ -1,7 +1,5 @@
 """Pictures of placements: which device holds which part of a tensor, as text and as SVG."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path

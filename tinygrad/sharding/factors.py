@@ -1,8 +1,6 @@
 """Factor rules at work: cuts of an op's dims become cuts of its factors (collect), conflicts become ways to cut them,
 and cuts of factors become cuts of dims (project). One digit cuts at most one factor."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Sequence

@@ -7,8 +7,6 @@ and so does every
 index map along a cut dim: PAD, SHRINK, FLIP, CAT, WINDOW and SPREAD in a row are one template and travel once.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

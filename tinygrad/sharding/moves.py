@@ -6,8 +6,6 @@ the part of its new block that it does not hold yet: no sequence of gathers, all
 refines a cut in place, or cuts what is replicated, is sliced before and costs nothing.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -6,8 +6,6 @@ holds the value, the others the identity), and the result owes. The identities o
 allowed here. Equal in the reals and modulo 2^k only: `Context(DEFER=0)` is the exact setting.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

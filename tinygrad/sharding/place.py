@@ -1,7 +1,5 @@
 """All consumers known: the pass that decides again what the hooks could only decide from the leaves up."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a computation moves between devices: kind, mesh axes, bytes, whose line asked for it, and why. Nothing runs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
