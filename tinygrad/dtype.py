@@ -204,18 +204,14 @@ def to_dtype(x: DTypeLike) -> DType:
 # types.
 _LATTICE: dict[DType, tuple[DType, ...]] = {
   dtypes.bool: (dtypes.int8, dtypes.uint8),
-  dtypes.int8: (dtypes.int16,),
-  dtypes.int16: (dtypes.int32,),
-  dtypes.int32: (dtypes.int64,),
-  dtypes.uint8: (dtypes.int16, dtypes.uint16),
-  dtypes.uint16: (dtypes.int32, dtypes.uint32),
+  dtypes.int8: (dtypes.int16,), dtypes.int16: (dtypes.int32,), dtypes.int32: (dtypes.int64,),
+  dtypes.uint8: (dtypes.int16, dtypes.uint16), dtypes.uint16: (dtypes.int32, dtypes.uint32),
   dtypes.uint32: (dtypes.int64, dtypes.uint64),
   **dict.fromkeys((dtypes.int64, dtypes.uint64), dtypes.fp8s),
   **dict.fromkeys(dtypes.fp8s, (dtypes.float16, dtypes.bfloat16)),
   **dict.fromkeys((dtypes.float16, dtypes.bfloat16), (dtypes.float32,)),
-  dtypes.float32: (dtypes.float64,),
-  dtypes.float64: (),
-}
+  dtypes.float32: (dtypes.float64,), dtypes.float64: (),
+}  # fmt: skip
 
 
 @functools.cache

@@ -42,17 +42,9 @@ class LazyModule:
     return getattr(module, attribute)
 
 
-numpy: Any = LazyModule("numpy")
-tempfile: Any = LazyModule("tempfile")
-gzip: Any = LazyModule("gzip")
-hashlib: Any = LazyModule("hashlib")
-json: Any = LazyModule("json")
-profiling: Any = LazyModule("cProfile")
-progress: Any = LazyModule("tqdm")
-pstats: Any = LazyModule("pstats")
-tarfile: Any = LazyModule("tarfile")
-url_errors: Any = LazyModule("urllib.error")
-url_requests: Any = LazyModule("urllib.request")
+numpy, tempfile, gzip, hashlib, json, profiling, progress, pstats, tarfile, url_errors, url_requests = map(
+  LazyModule, "numpy tempfile gzip hashlib json cProfile tqdm pstats tarfile urllib.error urllib.request".split()
+)
 
 OSX, WIN = sys.platform == "darwin", sys.platform == "win32"
 CI = os.environ.get("CI", "") not in ("", "0", "false")

@@ -287,13 +287,11 @@ class CRenderer:
         return f"({xs[0]} {'/' if op is Ops.IDIV else '%'} {xs[1]})"
     if dtypes.is_bool(of) and op in _BOOLEAN:
       return f"({xs[0]} {_BOOLEAN[op]} {xs[1]})"
-    if op in _WRAPS and dtype in _UNSIGNED:
-      second = xs[1] if op is Ops.SHL else self.unsigned(xs[1], dtype)
-      form = card(op).render
-      assert form is not None
-      return f"({ctype(dtype, d)}){form.format(self.unsigned(xs[0], dtype), second)}"
     form = card(op).render
     assert form is not None, op
+    if op in _WRAPS and dtype in _UNSIGNED:
+      second = xs[1] if op is Ops.SHL else self.unsigned(xs[1], dtype)
+      return f"({ctype(dtype, d)}){form.format(self.unsigned(xs[0], dtype), second)}"
     return form.format(*xs)
 
   def unsigned(self, x: str, dtype: DType) -> str:
