@@ -400,16 +400,12 @@ static inline ushort half_of_float(float x) {
   vector="({T})({xs})",
 )
 
+_CUDA_NAMES = _NAMES | {
+  dtypes.int8: "signed char", dtypes.uint8: "unsigned char", dtypes.uint16: "unsigned short",
+  dtypes.uint32: "unsigned int", dtypes.int64: "long long", dtypes.uint64: "unsigned long long",
+}  # fmt: skip
 CUDA = Dialect(
-  types=_NAMES
-  | {
-    dtypes.int8: "signed char",
-    dtypes.uint8: "unsigned char",
-    dtypes.uint16: "unsigned short",
-    dtypes.uint32: "unsigned int",
-    dtypes.int64: "long long",
-    dtypes.uint64: "unsigned long long",
-  },  # fmt: skip
+  types=_CUDA_NAMES,
   prelude="""#define bits_of_float(x) __float_as_uint(x)
 #define float_of_bits(x) __uint_as_float(x)
 #define bits_of_double(x) ((unsigned long long)__double_as_longlong(x))
