@@ -21,9 +21,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 T = TypeVar("T")
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
-cache_dir = os.environ.get("CACHEDIR") or os.path.join(
-  os.environ.get("XDG_CACHE_HOME", os.path.join(os.path.expanduser("~"), ".cache")), "tinygrad"
-)  # what is downloaded
+_caches = os.environ.get("XDG_CACHE_HOME", os.path.join(os.path.expanduser("~"), ".cache"))
+cache_dir = os.environ.get("CACHEDIR") or os.path.join(_caches, "tinygrad")  # what is downloaded
 
 
 class LazyModule:
@@ -480,9 +479,8 @@ def _download(url: str, path: Path, gunzip: bool, headers: Mapping[str, str], sh
   except url_errors.HTTPError as e:
     raise ConnectionError(f"fetch {url}: the server answers {e.code} {e.reason}\n  fix: check the URL") from e
   except (url_errors.URLError, TimeoutError) as e:
-    raise ConnectionError(
-      f"fetch {url}: no connection ({getattr(e, 'reason', e)})\n  fix: go online, or put the file at {path} yourself"
-    ) from e
+    fix = f"go online, or put the file at {path} yourself"
+    raise ConnectionError(f"fetch {url}: no connection ({getattr(e, 'reason', e)})\n  fix: {fix}") from e
 
 
 def user_frame() -> FrameType | None:

@@ -159,9 +159,8 @@ def shares(item: Item | None, axes: Sequence[UOp], start: Mapping[UOp, int], lim
   def loads(more: UOp | None) -> float:
     extents = {r: n * start.get(r, 1) * (1 + (r is more)) for r, n in out.items()}
     used = prod(efficiency(size(r), n) for r, n in extents.items())
-    return (
-      sum(1 / prod(n for r, n in extents.items() if r not in x.strides) for x in item.accesses) / used if item else 1
-    )
+    each = [1 / prod(n for r, n in extents.items() if r not in x.strides) for x in item.accesses] if item else [used]
+    return float(sum(each) / used)
 
   while 2 * prod(out.values()) <= limit:
     open_axes = [r for r in axes if out[r] < most and out[r] * start.get(r, 1) < size(r)]
@@ -202,9 +201,8 @@ def stage(
   panels, offset = [], 0
   for x, loads in used.items():
     d = [r for r in (*threads, *own[own.index(cut) :]) if r in a.deps[x]]
-    order = sorted(
-      d, key=lambda r: min((abs(y.strides[r] or math.inf) for y in loads if r in y.strides), default=math.inf)
-    )
+    steps = {r: min((abs(y.strides[r] or math.inf) for y in loads if r in y.strides), default=math.inf) for r in d}
+    order = sorted(d, key=steps.__getitem__)
     # innermost what a thread reads as a vector, else what most threads read side by side
     rows = sorted(d, key=lambda r: (r in own, -aligned(r, copies.get(r, 1)), -threads.get(r, 1)))
     vector = aligned(order[0], extents[order[0]])

@@ -153,9 +153,8 @@ class GGUF:
     name = self._string(f"name of tensor {i}")
     field = f"tensor {name!r}"
     (ndim,), start = self._numbers(U32, 1, f"{field}: dims"), self.at
-    self.check(
-      1 <= ndim <= MAX_DIMS, f"{field}: dims", f"{ndim} dims, and the format has 1 to {MAX_DIMS}", at=start - 4
-    )
+    problem = f"{ndim} dims, and the format has 1 to {MAX_DIMS}"
+    self.check(1 <= ndim <= MAX_DIMS, f"{field}: dims", problem, at=start - 4)
     shape = tuple(reversed(self._numbers(U64, ndim, f"{field}: dims")))
     # What an int64 holds, so that no later arithmetic on the shape can overflow.
     possible = min(shape) >= 1 and math.prod(shape) < 1 << 60

@@ -95,9 +95,7 @@ def evaluate_bitcast(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   return numpy.ascontiguousarray(xs[0]).view(to_numpy_dtype(u.dtype)).reshape(shape)
 
 
-define_node(
-  Ops.BITCAST, same_shape, check_bitcast, evaluate_bitcast, _no_gradient, elementwise, Owed.SETTLE_FIRST, "bitcast({0})"
-)
+define_node(Ops.BITCAST, same_shape, check_bitcast, evaluate_bitcast, _no_gradient, elementwise, render="bitcast({0})")
 
 # ---------------------------------------------------------------- binary
 

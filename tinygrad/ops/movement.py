@@ -28,9 +28,8 @@ def define_movement(
 def reshape_shape(u: UOp) -> tuple[Any, ...]:
   have, want = simplify_sint(prod(u.src[0].shape)), simplify_sint(prod(u.arg))
   if have is not want and have != want:
-    raise ValueError(
-      f"cannot reshape {render_shape(u.src[0].shape)} to {render_shape(u.arg)}: the number of elements differs"
-    )
+    shapes = f"{render_shape(u.src[0].shape)} to {render_shape(u.arg)}"
+    raise ValueError(f"cannot reshape {shapes}: the number of elements differs")
   return u.arg  # type: ignore[no-any-return]
 
 
@@ -215,20 +214,16 @@ define_movement(
 
 
 def cat_shape(u: UOp) -> tuple[Any, ...]:
-  first = u.src[0].shape
-  for s in u.src[1:]:
-    if len(s.shape) != len(first) or any(
-      i != u.arg and n is not m and n != m for i, (n, m) in enumerate(zip(s.shape, first, strict=True))
-    ):
-      raise ValueError(f"cannot concatenate {', '.join(render_shape(s.shape) for s in u.src)} along dim {u.arg}")
+  first, *rest = ([1 if i == u.arg else n for i, n in enumerate(s.shape)] for s in u.src)
+  if any(dims != first for dims in rest):
+    raise ValueError(f"cannot concatenate {', '.join(render_shape(s.shape) for s in u.src)} along dim {u.arg}")
   return as_dims(sum(s.shape[i] for s in u.src) if i == u.arg else n for i, n in enumerate(first))
 
 
 def gradient_cat(g: UOp, u: UOp) -> Grads:
   ends = list(itertools.accumulate((s.shape[u.arg] for s in u.src), initial=0))
-  return tuple(
-    g.shrink([(a, b) if i == u.arg else (0, n) for i, n in enumerate(g.shape)]) for a, b in itertools.pairwise(ends)
-  )
+  parts = itertools.pairwise(ends)
+  return tuple(g.shrink([part if i == u.arg else (0, n) for i, n in enumerate(g.shape)]) for part in parts)
 
 
 define_movement(

@@ -96,15 +96,10 @@ class CRenderer:
       self.one(u)
     params, variables = ([u for u in self.linear if u.op is op] for op in (Ops.PARAM, Ops.VARIABLE))
     d = self.d
-    spelled = [
-      d.parameter.format(
-        T=d.table if u.arg.peers else d.pointer.format(T=ctype(u.dtype, d, True)), name=f"p{u.arg.slot}", i=i
-      )
-      for i, u in enumerate(params)
-    ]
-    spelled += [
-      d.variable.format(T=ctype(dtypes.int64, d), name=u.arg[0], i=len(params) + i) for i, u in enumerate(variables)
-    ]
+    kinds = [d.table if u.arg.peers else d.pointer.format(T=ctype(u.dtype, d, True)) for u in params]
+    spelled = [d.parameter.format(T=T, name=f"p{u.arg.slot}", i=i) for i, (T, u) in enumerate(zip(kinds, params))]
+    long = ctype(dtypes.int64, d)
+    spelled += [d.variable.format(T=long, name=u.arg[0], i=i) for i, u in enumerate(variables, len(params))]
     groups, threads = (grid(self.linear, kind) for kind in self.dims)
     head = d.kernel.format(name=self.name, params=", ".join(spelled), threads=math.prod(threads), shape=threads)
     local = [f"  {d.shared} uint4 scratch[{ceildiv(self.shared, 16)}];"] if self.shared else []

@@ -25,9 +25,8 @@ class Drawing:
 
   def __str__(self) -> str:
     side = max(len(r) for r in self.rows)
-    widths = [
-      max(len(c), *(len(line) for row in self.cells for line in row[i].split("\n"))) for i, c in enumerate(self.columns)
-    ]
+    texts_in = [[c, *(x for row in self.cells for x in row[i].split("\n"))] for i, c in enumerate(self.columns)]
+    widths = [max(map(len, texts)) for texts in texts_in]
     rule = " " * side + " +" + "+".join("-" * (w + 2) for w in widths) + "+"
     head = " " * side + "  " + " ".join(c.center(w + 2) for c, w in zip(self.columns, widths))
     lines = [self.title, head.rstrip(), rule]
@@ -80,9 +79,8 @@ def draw(u: UOp) -> Drawing:
   """The grid of a value's placement."""
   shape = u.shape
   if not all(isinstance(n, int) for n in shape):
-    raise ValueError(
-      f"visualize: the shape {render_shape(shape)} is symbolic\n  fix: bind its variables, or draw a whole buffer"
-    )
+    fix = "bind its variables, or draw a whole buffer"
+    raise ValueError(f"visualize: the shape {render_shape(shape)} is symbolic\n  fix: {fix}")
   where = u.device if u.device is not None else Device.DEFAULT
   title = f"{u.dtype.name}{render_shape(shape)} on {show_placement(where)}"
   devices, whole = device_set(where), tuple((0, n) for n in shape)

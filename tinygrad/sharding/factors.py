@@ -149,9 +149,8 @@ def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> li
   cut = [i for i, s in enumerate(placements) if s is not None and s.dims]
   lists = dims_of(f)
   ways: list[Assignment] = []
-  orders: Iterable[tuple[int, ...]] = (
-    itertools.permutations(cut) if len(cut) <= 3 else ((i, *(j for j in cut if j != i)) for i in cut)
-  )
+  each_first = ((i, *(j for j in cut if j != i)) for i in cut)
+  orders: Iterable[tuple[int, ...]] = itertools.permutations(cut) if len(cut) <= 3 else each_first
   for order in orders:
     chain = boundaries(n, [(d for dim in s.dims for d in dim) for i in order if (s := placements[i]) is not None])
     cuts, clash, asked = merge(f, placements, order, chain)

@@ -145,9 +145,7 @@ def _sliced(shape: tuple[int, ...], a: Sharding, b: Sharding) -> Sharding:
     return a
   chain = boundaries(len(a), [a.used, b.used])
   used = {d for x in (*refined[0], *(atoms(o.digits, chain) or o.digits for o in a.pending)) for d in x}
-  dims = [
-    (*have, *_more(n, have, target, lambda d: d not in used)) for n, have, target in zip(shape, refined[0], refined[1])
-  ]
+  dims = [(*have, *_more(n, have, to, lambda d: d not in used)) for n, have, to in zip(shape, *refined)]
   sliced = Sharding.of(a.mesh, dims, a.pending)
   return sliced if isinstance(sliced, Sharding) else a
 

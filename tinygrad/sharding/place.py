@@ -29,9 +29,8 @@ def place_in_order(sink: UOp) -> list[UOp]:
       order = sink.replace(src=tuple(decisions.arrived(u, u.device) for u in sink.src)).toposort()
   if SPEC.value >= 2:
     for u in order:
-      assert u.op is Ops.SINK or decisions.result(u) == u.device, (
-        f"{u!r} is placed as {u.device}, not {decisions.result(u)}"
-      )
+      there = u.device if u.op is Ops.SINK else decisions.result(u)
+      assert there == u.device, f"{u!r} is placed as {u.device}, not {there}"
   return order
 
 

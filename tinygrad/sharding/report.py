@@ -167,9 +167,8 @@ def remap_row(c: UOp, u: UOp) -> Row:
   """The row of an index map along a cut dim."""
   elements, digits, peers = remap_traffic(c.arg.template, c.arg.placements, c.arg.result)
   nbytes, result = float(elements * c.dtype.itemsize), c.arg.result
-  grows = isinstance(result, Sharding) and all(
-    isinstance(p, Sharding) and prod(p.parts_) > prod(result.parts_) for p in c.arg.placements
-  )
+  parts = prod(result.parts_) if isinstance(result, Sharding) else 1
+  grows = all(isinstance(p, Sharding) and prod(p.parts_) > parts for p in c.arg.placements)
   kind = "all_gather" if grows else "permute" if peers <= 2 else "all_to_all"
   step = Step(kind, c.arg.placements[0], result, digits, nbytes, nbytes)
   lines, reason = [s.origin for s in u.src], f"{u.op.name.lower()} along a cut dim: its elements change owner"
