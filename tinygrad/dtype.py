@@ -178,8 +178,7 @@ class dtypes(metaclass=_Settings):
     """(exponent bits, mantissa bits) of a float type."""
     if not dtypes.is_float(dtype):
       raise ValueError(f"{dtype} is not a floating-point type")
-    table = dict(zip(dtypes.floats, ((4, 3), (5, 2), (5, 10), (8, 7), (8, 23), (11, 52)), strict=True))
-    return table[dtype.scalar()]
+    return dict(zip(dtypes.floats, ((4, 3), (5, 2), (5, 10), (8, 7), (8, 23), (11, 52)), strict=True))[dtype.scalar()]
 
 
 bool_type, int_type = bool, int

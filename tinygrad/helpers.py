@@ -299,8 +299,7 @@ def get_child(obj: Any, key: str) -> Any:
 
 def temp(x: str, append_user: bool = False) -> str:
   """The path of `x` in the folder for temporary files."""
-  name = f"{x}.{os.environ.get('USER', os.getuid())}" if append_user else x
-  return os.path.join(tempfile.gettempdir(), name)
+  return os.path.join(tempfile.gettempdir(), f"{x}.{os.environ.get('USER', os.getuid())}" if append_user else x)
 
 
 def colored(st: str, color: str | None, background: bool = False) -> str:

@@ -91,8 +91,7 @@ def absolute(x: UOp) -> UOp:
 def with_sign_of(x: UOp, sign: UOp) -> UOp:
   """x >= 0 with the sign bit of `sign`."""
   bits = _BITS[x.dtype]
-  sign_bit = alu(Ops.AND, bitcast(sign, bits), 1 << (bits.bitsize - 1))
-  return bitcast(alu(Ops.OR, bitcast(x, bits), sign_bit), x.dtype)
+  return bitcast(alu(Ops.OR, bitcast(x, bits), alu(Ops.AND, bitcast(sign, bits), 1 << (bits.bitsize - 1))), x.dtype)
 
 
 def power_of_two(n: UOp, dtype: DType) -> UOp:
@@ -129,8 +128,7 @@ def exponent_of(x: UOp) -> tuple[UOp, UOp]:
   tiny = less(x, 2.0 ** (2 - (1 << (exponent - 1))))
   bits = bitcast(where(tiny, mul(x, 2.0 ** (mantissa + 2)), x), signed)
   # √½ as bits: subtracting it makes the exponent field count from √½·2**e
-  root = 0x3F3504F3 if dtype is dtypes.float32 else 0x3FE6A09E667F3BCD
-  e = alu(Ops.SHR, sub(bits, root), mantissa)
+  e = alu(Ops.SHR, sub(bits, 0x3F3504F3 if dtype is dtypes.float32 else 0x3FE6A09E667F3BCD), mantissa)
   f = sub(bitcast(sub(bits, alu(Ops.SHL, e, mantissa)), dtype), 1.0)
   return cast(sub(e, where(tiny, mantissa + 2, const(signed, 0))), dtype), f
 
@@ -157,8 +155,7 @@ def lower_tanh(x: UOp) -> UOp:
   a = absolute(x)
   z = mul(a, a)
   inner = add(a, mul(mul(a, z), polynomial(z, _TANH)))
-  two = const(x.dtype, 2.0)
-  outer = alu(Ops.SUB, const(x.dtype, 1.0), alu(Ops.FDIV, two, add(lower_exp(add(a, a)), 1.0)))
+  outer = alu(Ops.SUB, const(x.dtype, 1.0), alu(Ops.FDIV, const(x.dtype, 2.0), add(lower_exp(add(a, a)), 1.0)))
   return with_sign_of(where(less(a, 0.625), inner, outer), x)
 
 

@@ -294,8 +294,7 @@ class GridEmitter(Emitter):
       for (r, n), count in zip(grid.shared, counts):
         group_stride, thread_stride = group_stride // count, thread_stride // n
         self.starts[r] = affine(digit(group, group_stride, count), {}).scaled(n * copies[r])
-        worker = digit(self.thread, thread_stride, n)
-        part = self.share(r, self.starts[r], worker, n, copies[r], aligned(r, copies[r]))
+        part = self.share(r, self.starts[r], digit(self.thread, thread_stride, n), n, copies[r], aligned(r, copies[r]))
         self.mapping[r], self.local[r] = part.value, part.local
         self.guards += part.exists
       self.nest(stores, grid.plan, 0, self.mapping)
@@ -526,8 +525,7 @@ class GridEmitter(Emitter):
       self.barrier()
       mask = self.emit(UOp.new(Ops.CMPLT, dtypes.bool, (self.lane, index(half))), {})
       for m, (f, _, _) in zip(memory, results):
-        pair = (read(at(m, 0)), read(at(m, half, mask)))
-        write(m, self.put(UOp.new(f.arg, f.dtype, pair)), mask)
+        write(m, self.put(UOp.new(f.arg, f.dtype, (read(at(m, 0)), read(at(m, half, mask))))), mask)
       half //= 2
     self.barrier()
     for m, (_, key, _) in zip(memory, results):

@@ -122,8 +122,7 @@ class Convolution(Linalg):
       return values
     size = prod(dims := self.numpy_shape()[-len(kernel) :])
     at = self.arange(size).reshape(dims)._windows(*how, size, size)
-    hit = windows.eq(values.reshape((*values.shape, *(1,) * len(kernel))))
-    return values, hit.where(at, size).min(axes)
+    return values, windows.eq(values.reshape((*values.shape, *(1,) * len(kernel)))).where(at, size).min(axes)
 
   def max_unpool2d(
     self, indices: Self, kernel_size: Ints = (2, 2), stride: Ints | None = None, dilation: Ints = 1, padding: Ints = 0,

@@ -46,8 +46,7 @@ class NN(Convolution):
       return self
     if p == 1:
       return self.zeros_like()
-    keep = self.rand_like(dtype=dtypes.float32).ge(p)
-    return keep.where(self.mul(1 / (1 - p)), 0)
+    return self.rand_like(dtype=dtypes.float32).ge(p).where(self.mul(1 / (1 - p)), 0)
 
   # ---- attention
 

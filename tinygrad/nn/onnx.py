@@ -175,16 +175,14 @@ class OnnxRunner:
   def _apply(self, f: Any, inputs: list[Any], attributes: dict[str, Any], opset: int, outputs: int) -> list[Any]:
     names = _parameters(f)
     kind = _kind(inputs[0]) if inputs and "kind" in names else None
-    special = {"opset": opset, "outputs": outputs, "kind": kind}
-    attributes |= {k: v for k, v in special.items() if k in names}
+    attributes |= {k: v for k, v in {"opset": opset, "outputs": outputs, "kind": kind}.items() if k in names}
     known = bool(inputs) and all(x is None or (isinstance(x, Known) and x.small) for x in inputs)
     where = "NPY" if known else self.device
     args = [
       on_host(x) if i < len(names) and names[i] in HOST else self._place(x, where, fresh=known)
       for i, x in enumerate(inputs)
     ]
-    results = _several(f(*args, **attributes))
-    return [self._result(y, known) for y in results]
+    return [self._result(y, known) for y in _several(f(*args, **attributes))]
 
   def _place(self, x: Any, where: DeviceLike | None, fresh: bool = False) -> Any:
     if isinstance(x, list):

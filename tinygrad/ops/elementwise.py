@@ -151,8 +151,7 @@ def gradient_pow(g: UOp, u: UOp) -> Grads:
   """u = x^y: du/dx = y x^(y-1), 0 where y is 0; du/dy = u log x, 0 where x is 0 and y is not negative."""
   x, y = u.src
   dx = y.eq(0).where(0.0, y * x.alu(Ops.POW, y - 1))
-  dy = (x.eq(0) & (y >= 0)).where(0.0, u * x.alu(Ops.LOG))
-  return (g * dx, g * dy)
+  return (g * dx, g * (x.eq(0) & (y >= 0)).where(0.0, u * x.alu(Ops.LOG)))
 
 
 define_elementwise(Ops.POW, "power", gradient_pow, Owed.SETTLE_FIRST, "pow({0}, {1})", float_only)

@@ -191,8 +191,7 @@ def gradient_shrink(g: UOp, u: UOp) -> Grads:
 
 
 def shrink_remaps(u: UOp) -> list[int]:
-  have = u.src[0].shape
-  return [i for i, ((a, b), n) in enumerate(zip(u.arg, have)) if not (is_int(a, 0) and (b is n or b == n))]
+  return [i for i, ((a, b), n) in enumerate(zip(u.arg, u.src[0].shape)) if not (is_int(a, 0) and (b is n or b == n))]
 
 
 define_movement(
@@ -221,8 +220,7 @@ def cat_shape(u: UOp) -> tuple[Any, ...]:
 
 
 def gradient_cat(g: UOp, u: UOp) -> Grads:
-  ends = list(itertools.accumulate((s.shape[u.arg] for s in u.src), initial=0))
-  parts = itertools.pairwise(ends)
+  parts = itertools.pairwise(itertools.accumulate((s.shape[u.arg] for s in u.src), initial=0))
   return tuple(g.shrink([part if i == u.arg else (0, n) for i, n in enumerate(g.shape)]) for part in parts)
 
 

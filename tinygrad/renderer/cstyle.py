@@ -189,8 +189,7 @@ class CRenderer:
       number = (self.d.group if kind is AxisKind.GLOBAL else self.d.thread).format(d="xyz"[i], i=i)
       self.line(f"{{ const {long} {r} = {number};")
     else:
-      end = self.lanes(u.src[0])[0]
-      self.line(f"for ({long} {r} = 0; {r} < {end}; {r}++) {{")
+      self.line(f"for ({long} {r} = 0; {r} < {self.lanes(u.src[0])[0]}; {r}++) {{")
     self.depth += 1
 
   def vector(self, dtype: DType) -> str:

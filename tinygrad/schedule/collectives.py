@@ -35,5 +35,4 @@ def in_two_steps(u: UOp) -> UOp | None:
   hole = UOp.new(Ops.HOLE, x.dtype, (), (0, (size,)))
   owing, cut, full = (Sharding.of(a.mesh, *at) for at in (((), a.pending), ((digits,), ()), ((), ())))
   blocks = UOp.new(Ops.COLLECTIVE, x.dtype, (x,), Collective("reduce_scatter", hole, (owing,), cut))
-  out = UOp.new(Ops.COLLECTIVE, x.dtype, (blocks,), Collective("all_gather", hole, (cut,), full))
-  return out.reshape(u.shape)
+  return UOp.new(Ops.COLLECTIVE, x.dtype, (blocks,), Collective("all_gather", hole, (cut,), full)).reshape(u.shape)

@@ -139,8 +139,7 @@ class Local:
 
 def made(needs: Sequence[Demand], make: Callable[[tuple[UOp, ...]], UOp]) -> Local:
   """What `make` makes of these values at these placements."""
-  places = tuple([None if as_it_is(s, p) else p for s, p in needs])
-  return Local(places, src=tuple([s for s, _ in needs]), make=make)
+  return Local(tuple([None if as_it_is(s, p) else p for s, p in needs]), src=tuple([s for s, _ in needs]), make=make)
 
 
 _locals: dict[tuple[Any, ...], Local] = {}  # the same ones come again in every layer
@@ -253,8 +252,7 @@ class Localizer:
       return made(own, lambda xs: u.replace(src=xs))
     assert p is not None
     if u.op is Ops.BUFFER and u.device == p:
-      whole = isinstance(p, str)
-      return made([], lambda _: u if whole else UOp.new(Ops.SHARD, u.dtype, (u,), lengths(p, u.shape)))
+      return made([], lambda _: u if isinstance(p, str) else UOp.new(Ops.SHARD, u.dtype, (u,), lengths(p, u.shape)))
     if u.device != p:
       assert isinstance(p, Sharding)
       return self.slice_rule(u, p)

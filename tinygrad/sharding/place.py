@@ -178,8 +178,7 @@ class Placer:
       step = self.plan[u]
       if u in summed or u in self.contracted:
         forms = summed[u].src if u in summed else step.forms if step is not None else ()
-        placed = tuple([outlines[s] for s in u.src])
-        asks = decisions.Step.of(placed, forms, v, True).asks
+        asks = decisions.Step.of(tuple([outlines[s] for s in u.src]), forms, v, True).asks
       else:
         asks = () if step is None else step.asks
       for i, p in asks:

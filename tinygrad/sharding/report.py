@@ -188,8 +188,7 @@ def remap_traffic(template: UOp, sources: tuple[Placement, ...], result: Placeme
   known = all(isinstance(n, int) for u in nodes for n in u.shape)
   elements = prod(shape) + sum(prod(ints(u.shape)) for u in nodes if u.op is Ops.HOLE)
   if isinstance(result, str) or len(cuts) < len(sources) or not known or elements > COUNTED_ELEMENTS:
-    block = prod(shape if isinstance(result, str) else result.local_shape(shape))
-    return int(block), (), len(device_set(result))
+    return int(prod(shape if isinstance(result, str) else result.local_shape(shape))), (), len(device_set(result))
   marks: dict[UOp, Any] = {}
   for u in nodes:
     if u.op is Ops.HOLE:
