@@ -235,7 +235,7 @@ def cores() -> int:
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def prod(x: Iterable[Any]) -> Any:
+def prod(x: Iterable[T]) -> T | int:
   """The product; 1 for nothing. Works for symbolic integers."""
   return functools.reduce(operator.mul, x, 1)
 

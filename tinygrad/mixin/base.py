@@ -31,8 +31,7 @@ def to_placement(device: DeviceArg) -> Placement:
   """A device's canonical name, the default one's for None; a sequence of names is a replicated `Sharding`."""
   if device is None or isinstance(device, str):
     return Device.canonicalize(device)
-  placement: Placement = device if isinstance(device, Sharding) else Sharding(tuple(device))
-  return placement
+  return device if isinstance(device, Sharding) else Sharding(tuple(device))
 
 
 def describe(u: UOp) -> str:
@@ -149,8 +148,7 @@ class Base:
 
   def numel(self) -> sint:
     """The number of elements."""
-    result: sint = prod(self.shape)
-    return result
+    return prod(self.shape)
 
   def max_numel(self) -> int:
     return int(prod(self.max_shape))

@@ -121,7 +121,7 @@ def safe_save(
     if t.dtype not in SAFE_NAMES or name == "__metadata__":
       fix = f"rename it, or cast it to one of {', '.join(d.name for d in SAFE_NAMES)}"
       raise SafetensorsError(os.fspath(fn), f"tensor {name!r}", f"{t.dtype} under this name cannot be written", fix)
-    nbytes = prod(t.shape) * t.dtype.itemsize
+    nbytes = t.nbytes()
     header[name] = {"dtype": SAFE_NAMES[t.dtype], "shape": list(t.shape), "data_offsets": [offset, offset + nbytes]}
     offset += nbytes
   text = json.dumps(header, separators=(",", ":")).encode()
@@ -358,10 +358,9 @@ def load_state_dict(
   found = {k: v for k, v in wanted.items() if k in state_dict}
   for k, v in found.items():
     if v.shape != state_dict[k].shape:
-      raise StateError(
-        f"load_state_dict: {k!r} is {list(v.shape)} in the model and {list(state_dict[k].shape)} in the state dict\n"
-        "  fix: build the model with the sizes that the state dict was saved with"
-      )
+      shapes = f"{list(v.shape)} in the model and {list(state_dict[k].shape)} in the state dict"
+      fix = "build the model with the sizes that the state dict was saved with"
+      raise StateError(f"load_state_dict: {k!r} is {shapes}\n  fix: {fix}")
   if DEBUG.value >= 1 and (unused := sorted(set(state_dict) - set(found))):
     print(f"load_state_dict: the model has no place for {unused}", file=sys.stderr)
   for k, v in tqdm(found.items(), "loading weights", not (verbose and realize), leave=False):

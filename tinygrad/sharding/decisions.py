@@ -134,10 +134,8 @@ def _find_outcomes(
   op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, kept: Kept | None, strategy: str
 ) -> list[Outcome]:
   if strategy not in STRATEGIES:
-    raise ValueError(
-      f"STRATEGY={strategy!r}: there is no such strategy for contested axes\n"
-      f"  fix: use one of {', '.join(STRATEGIES)}, e.g. Context(STRATEGY={STRATEGIES[0]!r})"
-    )
+    fix = f"use one of {', '.join(STRATEGIES)}, e.g. Context(STRATEGY={STRATEGIES[0]!r})"
+    raise ValueError(f"STRATEGY={strategy!r}: there is no such strategy for contested axes\n  fix: {fix}")
   devices = tuple(s.device for s in src)
   if op is Ops.ASSIGN:
     return [Outcome((devices[0], devices[0]), devices[0], 1, 0.0, 0.0, devices[1] is None or devices[1] == devices[0])]
@@ -247,14 +245,11 @@ def result(u: UOp) -> Placement | None:
     case Ops.SHARD | Ops.COLLECTIVE:  # a local value lives on each device of the set, without cuts: its shape is local
       device = u.src[0].device if u.op is Ops.SHARD else u.arg.result
       return Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device
-  ways = [
-    o
-    for o in outcomes(u.op, u.dtype, u.src, u.arg)
-    if o.stays or all(s.device == r or (s.device is None and not owes(r)) for s, r in zip(u.src, o.required))
-  ]
+  for o in outcomes(u.op, u.dtype, u.src, u.arg):
+    if o.stays or all(s.device == r or (s.device is None and not owes(r)) for s, r in zip(u.src, o.required)):
+      return o.result
   what, fix = "the node was built on sources that are not placed for it", "build it through the UOp methods"
-  assert ways, shard_error(u.op, u.src, what, fix)
-  return ways[0].result
+  raise AssertionError(shard_error(u.op, u.src, what, fix))
 
 
 # ---------------------------------------------------------------- contraction

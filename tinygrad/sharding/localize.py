@@ -274,10 +274,7 @@ class Localizer:
   def op_rule(self, u: UOp, p: Sharding, f: Factors, cuts: dict[int, Digits]) -> Local:
     """The same op on local shapes, the factors cut by `cuts`; sources without a device are made where they are
     needed."""
-    places: list[Placement] = [
-      Sharding.of(p.mesh, project(lists, cuts), s.device.pending if isinstance(s.device, Sharding) else ())
-      for s, lists in zip(u.src, f.src)
-    ]
+    places: list[Placement] = [Sharding.of(p.mesh, project(x, cuts), debts_of(s)) for s, x in zip(u.src, f.src)]
     needs: list[Demand] = list(zip(u.src, places))
     shape = lengths(p, u.shape)
     match u.op:
