@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tinygrad.helpers import DEFAULT_FLOAT, DEFAULT_INT, LazyModule, numpy
+from tinygrad.helpers import DEFAULT_FLOAT, DEFAULT_INT, ContextVar, LazyModule, numpy
 
 ml_dtypes: Any = LazyModule("ml_dtypes")
 ConstType = float | int | bool
@@ -65,26 +65,22 @@ def _restore(name: str, count: int) -> DType:
   return dtypes.by_name[name].vec(count)
 
 
+class _Setting:
+  """A dtype that is a context variable's: reads and sets it."""
+
+  def __init__(self, variable: ContextVar) -> None:
+    self.variable = variable
+
+  def __get__(self, cls: Any, kind: Any) -> DType:
+    return to_dtype(self.variable.value)
+
+  def __set__(self, cls: Any, dtype: DTypeLike) -> None:
+    self.variable.value = to_dtype(dtype).name
+
+
 class _Settings(type):
-  """`dtypes.default_float` and `default_int` read and set the context variables DEFAULT_FLOAT and DEFAULT_INT."""
-
-  @property
-  def default_float(cls) -> DType:
-    """The type of float creation and of int -> float promotion (`DEFAULT_FLOAT`)."""
-    return to_dtype(DEFAULT_FLOAT.value)
-
-  @default_float.setter
-  def default_float(cls, dtype: DTypeLike) -> None:
-    DEFAULT_FLOAT.value = to_dtype(dtype).name
-
-  @property
-  def default_int(cls) -> DType:
-    """The type of Python integers."""
-    return to_dtype(DEFAULT_INT.value)
-
-  @default_int.setter
-  def default_int(cls, dtype: DTypeLike) -> None:
-    DEFAULT_INT.value = to_dtype(dtype).name
+  default_float = _Setting(DEFAULT_FLOAT)  # the type of float creation and of int -> float promotion
+  default_int = _Setting(DEFAULT_INT)  # the type of Python integers
 
 
 class dtypes(metaclass=_Settings):

@@ -8,6 +8,7 @@ float64 are calls of the C library.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tinygrad.dtype import ConstType, DType, dtypes, to_dtype, to_numpy_dtype
 from tinygrad.helpers import numpy
@@ -47,20 +48,7 @@ def alu(op: Ops, x: UOp, *others: UOp | ConstType) -> UOp:
   return UOp.new(op, dtypes.bool if op in GroupOp.Comparison else x.dtype, src)
 
 
-def add(x: UOp, y: UOp | ConstType) -> UOp:
-  return alu(Ops.ADD, x, y)
-
-
-def sub(x: UOp, y: UOp | ConstType) -> UOp:
-  return alu(Ops.SUB, x, y)
-
-
-def mul(x: UOp, y: UOp | ConstType) -> UOp:
-  return alu(Ops.MUL, x, y)
-
-
-def less(x: UOp, y: UOp | ConstType) -> UOp:
-  return alu(Ops.CMPLT, x, y)
+add, sub, mul, less = (partial(alu, op) for op in (Ops.ADD, Ops.SUB, Ops.MUL, Ops.CMPLT))
 
 
 def where(condition: UOp, x: UOp | ConstType, y: UOp) -> UOp:

@@ -163,7 +163,8 @@ class OnnxRunner:
       if "scope" in _parameters(f):
         return _several(f(Scope(self, values, opset), *inputs, **attributes))
       return self._apply(f, inputs, attributes, version, len(node.output))
-    types = {name: (_kind(x), _shape(x)) for name, x in zip(node.input, inputs) if isinstance(x, (Tensor, Known))}
+    known = {k: x for k, x in zip(node.input, inputs) if isinstance(x, (Tensor, Known))}
+    types = {k: (_kind(x), tuple((x.value if isinstance(x, Known) else x).shape)) for k, x in known.items()}
     own = tuple(self.functions.values()) if (domain, op) in self.functions else ()
     if not own and any(isinstance(x, list) for x in inputs):  # the onnx package would need their types
       raise unsupported(op)
@@ -293,10 +294,6 @@ def _definition(
     if [n.op_type for n in body.graph.node] != [node.op_type]:
       return body.graph.node, _versions(body)
   raise unsupported(node.op_type)
-
-
-def _shape(x: Any) -> tuple[int, ...]:
-  return tuple((x.value if isinstance(x, Known) else x).shape)
 
 
 def _kind(x: Any) -> Any:

@@ -9,8 +9,8 @@ a list (a sequence) or None. `scope` is where a node with graphs among its attri
 An attribute that a function does not take is at the standard's default.
 
 `OPS` may be added to: "Name", or "domain:Name" for a domain of one's own. `extra/onnx_more.py` in the repository adds
-recurrent layers, loops, sequences, quantisation and others, and the rarer attributes of those here: cubic Resize,
-ConvTranspose to a given shape, training BatchNormalization, ….
+recurrent layers, loops, sequences, quantisation, ConvTranspose, OneHot, TopK and others, and the rarer attributes of
+those here: cubic Resize, training BatchNormalization, ….
 """
 
 import math
@@ -137,10 +137,6 @@ def ConstantOfShape(shape: list[int], value: Any = None) -> Any:
   return Tensor.full(tuple(shape), fill.item(), from_numpy_dtype(fill.dtype))
 
 
-def Range(start: Any, limit: Any, delta: Any, kind: Any) -> Any:
-  return numpy.arange(_one(start), _one(limit), _one(delta)).astype(kind)
-
-
 def Reshape(x: Tensor, shape: list[int], allowzero: int = 0) -> Tensor:
   return x.reshape(tuple(x.shape[i] if n == 0 and not allowzero else n for i, n in enumerate(shape)))
 
@@ -199,17 +195,6 @@ def ScatterND(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "non
   index = place.reshape(-1, 1).expand(-1, width)
   flat = x.reshape(prod(lengths), width)
   return ScatterElements(flat, index, updates.reshape(-1, width), 0, reduction).reshape(x.shape)
-
-
-def OneHot(indices: Tensor, depth: Any, values: Tensor, axis: int = -1) -> Tensor:
-  i, n = indices.long(), int(_one(depth))
-  i = i.lt(0).where(i.add(n), i).unsqueeze(axis)
-  return i.eq(_like(Tensor.arange(n), i, axis)).where(values[1], values[0])
-
-
-def TopK(x: Tensor, k: Any, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Tensor, Tensor]:
-  values, places = x.topk(_one(k), axis, bool(largest))
-  return values, places.cast(dtypes.int64)
 
 
 # ---------------------------------------------------------------- reductions
@@ -280,14 +265,6 @@ def Conv(x: Tensor, w: Tensor, b: Any = None, group: int = 1, kernel_shape: Any 
   return x.conv2d(w, b, group, *rest)
 
 
-def ConvTranspose(
-  x: Tensor, w: Tensor, b: Any = None, group: int = 1, kernel_shape: Any = None, output_padding: Any = None,
-  pads: Any = None, strides: Any = None, dilations: Any = None,
-) -> Tensor:  # fmt: skip
-  _, strides, dilations, padding = _window(x, w.shape[2:], "NOTSET", dilations, pads, strides)
-  return x.conv_transpose2d(w, b, group, strides, dilations, padding, output_padding or 0)
-
-
 def MaxPool(
   x: Tensor, ceil_mode: int = 0, auto_pad: str = "NOTSET", dilations: Any = None, kernel_shape: Any = None,
   pads: Any = None, strides: Any = None,
@@ -300,10 +277,6 @@ def MaxPool(
 
 def AveragePool(x: Tensor, ceil_mode: int = 0, count_include_pad: int = 0, **window: Any) -> Tensor:
   return x.avg_pool2d(*_window(x, **window), ceil_mode=bool(ceil_mode), count_include_pad=bool(count_include_pad))
-
-
-def _whole(f: Any, x: Tensor) -> Any:
-  return f(x, tuple(range(2, x.ndim)), True)
 
 
 # ---------------------------------------------------------------- resampling
@@ -372,6 +345,7 @@ OPS: dict[str, Callable[..., Any]] = {
   "Min": lambda *args: reduce(Tensor.minimum, args),
   "Einsum": lambda *args, equation: Tensor.einsum(equation, *args),
   "Shape": lambda x, start=0, end=None: numpy.array(x.shape[start:end], numpy.int64),
+  "Range": lambda start, limit, delta, kind: numpy.arange(_one(start), _one(limit), _one(delta)).astype(kind),
   "Size": lambda x: numpy.array(x.numel(), numpy.int64),
   "Flatten": lambda x, axis=1: x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:])),
   "Transpose": lambda x, perm=None: x.permute(tuple(reversed(range(x.ndim))) if perm is None else tuple(perm)),
@@ -392,5 +366,6 @@ OPS: dict[str, Callable[..., Any]] = {
   "ArgMax": partial(_search, Tensor.argmax), "ArgMin": partial(_search, Tensor.argmin),
   "CumSum": lambda x, k: x.cumsum(int(_one(k))).cast(x.dtype),
   "Softmax": partial(_soft, Tensor.softmax), "LogSoftmax": partial(_soft, Tensor.log_softmax),
-  "GlobalAveragePool": partial(_whole, Tensor.mean), "GlobalMaxPool": partial(_whole, Tensor.max),
+  "GlobalAveragePool": lambda x: x.mean(tuple(range(2, x.ndim)), True),
+  "GlobalMaxPool": lambda x: x.max(tuple(range(2, x.ndim)), True),
 }  # fmt: skip

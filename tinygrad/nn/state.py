@@ -22,7 +22,7 @@ from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.engine.realize import host_blocks
 from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, numpy, prod, tqdm
-from tinygrad.nn.gguf import GGUF, File, contents
+from tinygrad.nn.gguf import GGUF, PLAIN, File, contents
 from tinygrad.tensor import Tensor
 from tinygrad.uop.ops import Ops
 
@@ -31,12 +31,7 @@ tarfile: Any = LazyModule("tarfile")
 zipfile: Any = LazyModule("zipfile")
 T = TypeVar("T")
 REFETCH = "the file is damaged or incomplete: download or write it again"
-SAFE_DTYPES: dict[str, DType] = {
-  "BOOL": dtypes.bool, "I8": dtypes.int8, "U8": dtypes.uint8, "I16": dtypes.int16, "U16": dtypes.uint16,
-  "I32": dtypes.int32, "U32": dtypes.uint32, "I64": dtypes.int64, "U64": dtypes.uint64, "F16": dtypes.float16,
-  "BF16": dtypes.bfloat16, "F32": dtypes.float32, "F64": dtypes.float64, "F8_E4M3": dtypes.fp8e4m3,
-  "F8_E5M2": dtypes.fp8e5m2,
-}  # fmt: skip
+SAFE_DTYPES = {"BOOL": dtypes.bool, **PLAIN, "F8_E4M3": dtypes.fp8e4m3, "F8_E5M2": dtypes.fp8e5m2}
 SAFE_NAMES = {d: name for name, d in SAFE_DTYPES.items()}
 
 

@@ -1,7 +1,6 @@
 """What a computation moves between devices: kind, mesh axes, bytes, whose line asked for it, and why. Nothing runs."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,41 +53,35 @@ class Row:
     return f"{what} {size_to_str(self.wire):>9s}  {self.value}  {os.path.basename(self.where)}  {self.why}"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(tuple[Row, ...]):
   """The communications of a computation, in order. `payload` and `wire` add up those between the devices of one set;
   `copied` is what is copied between sets and from the host. It prints as a table."""
 
-  rows: tuple[Row, ...]
+  __slots__ = ()
+
+  @property
+  def rows(self) -> tuple[Row, ...]:
+    return tuple(self)
 
   @property
   def payload(self) -> float:
-    return whole(sum(r.payload for r in self.rows if r.kind != "copy"))
+    return whole(sum(r.payload for r in self if r.kind != "copy"))
 
   @property
   def wire(self) -> float:
-    return whole(sum(r.wire for r in self.rows if r.kind != "copy"))
+    return whole(sum(r.wire for r in self if r.kind != "copy"))
 
   @property
   def copied(self) -> float:
-    return whole(sum(r.wire for r in self.rows if r.kind == "copy"))
-
-  def __len__(self) -> int:
-    return len(self.rows)
-
-  def __iter__(self) -> Iterator[Row]:
-    return iter(self.rows)
-
-  def __getitem__(self, i: int) -> Row:
-    return self.rows[i]
+    return whole(sum(r.wire for r in self if r.kind == "copy"))
 
   def __str__(self) -> str:
-    if not self.rows:
+    if not self:
       return "nothing moves"
     head = f"{'move':14s} {'axes':10s} {'n':>4s} {'payload':>9s} {'wire':>9s}  value, line, why"
     total = f"{'total':14s} {'':15s} {size_to_str(self.payload):>9s} {size_to_str(self.wire):>9s}"
     copied = f"  and {size_to_str(self.copied)} copied" if self.copied else ""
-    return "\n".join([head, *map(str, self.rows), total + copied])
+    return "\n".join([head, *map(str, self), total + copied])
 
   __repr__ = __str__
 
@@ -106,7 +99,7 @@ def report(sink: UOp) -> Report:
       row = remap_row(c, u) if step is None else step_row(u, step, readers)
       if row.wire:
         rows.append(row)
-  return Report(tuple(rows))
+  return Report(rows)
 
 
 def as_realized(roots: list[UOp]) -> UOp:
