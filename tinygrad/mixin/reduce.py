@@ -1,7 +1,5 @@
 """Reductions, and what is built from them: statistics, softmax, running sums, searches."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Self
@@ -63,8 +61,7 @@ class Reduce(Creation):
   # ---- statistics
 
   def _count(self, axis: Axis) -> sint:
-    result: sint = prod(self.shape[d] for d in self._dims(axis))
-    return result
+    return prod(self.shape[d] for d in self._dims(axis))
 
   def mean(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """The sum over the number of elements, as a float; nan of none."""

@@ -1,7 +1,5 @@
 """Kernel-level ops: scalars, loops, loads and stores. Codegen lowers them; no placement or gradient applies."""
 
-from __future__ import annotations
-
 from tinygrad.dtype import dtypes
 from tinygrad.ops.common import any_dtype, define_node
 from tinygrad.uop.ops import Ops, ParamArg, UOp
