@@ -51,13 +51,14 @@ def test_cold_warm_and_turns(tmp_path: Path):
   got = measure(envs, "known", rounds=10, cold_rounds=2)
   for name in ("here", "peer"):
     assert got[name]["cold_s"] >= COLD, "the first call of a fresh process"
+    assert got[name]["cached_s"] >= COLD, "the first call of another, whose cache is there"
     assert WARM_CALL <= got[name]["best_s"] <= got[name]["median_s"] < COLD, "the cold call is not among the warm"
     assert got[name]["calls"] == 10
     assert got[name]["gflops"] == pytest.approx(1 / got[name]["median_s"])
     assert got[name]["error"] == 0.5
   turns = (tmp_path / "turns.txt").read_text().split()
-  assert turns == ["here", "peer"] * (2 + 2 + 10), (
-    "two cold processes, two calls that do not count, ten that do, in turn"
+  assert turns == ["here", "peer"] * (2 + 2 + 10 + 1), (
+    "two cold processes, two calls that do not count, ten that do, in turn; one with the cache filled"
   )
 
 
@@ -159,6 +160,7 @@ def test_the_tool_measures_this_project(tmp_path: Path):
   report = json.loads((tmp_path / "bench.json").read_text())
   ours = report["results"]["small20"]["here"]
   assert 0 < ours["best_s"] <= ours["median_s"] < ours["cold_s"]
+  assert ours["cached_s"] > 0
   assert report["packages"]["here"]["numpy"]
 
 

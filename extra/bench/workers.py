@@ -70,18 +70,20 @@ def last_lines(text: str, count: int = 8) -> str:
 
 @dataclass(slots=True)
 class Worker:
-  """One process that serves one workload with a cache of its own; `call()` gives the seconds of one call."""
+  """One process that serves one workload, with the cache that `after` has filled or an empty one of its own; `call()`
+  gives the seconds of one call."""
 
   environment: Environment
   workload: str
+  after: Worker | None = None
   cache: Path = field(init=False)
   log: Path = field(init=False)
   process: subprocess.Popen[str] = field(init=False)
   hello: dict[str, Any] = field(init=False)
 
   def __post_init__(self) -> None:
-    self.cache = Path(tempfile.mkdtemp(prefix="bench-"))
-    self.log = self.cache / "stderr.txt"
+    self.cache = Path(tempfile.mkdtemp(prefix="bench-")) if self.after is None else self.after.cache
+    self.log = self.cache / ("stderr.txt" if self.after is None else "stderr-cached.txt")
     with self.log.open("w") as log:
       pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
       self.process = self.environment.start("--serve", self.workload, cache=self.cache, **pipes)
@@ -117,13 +119,14 @@ class Worker:
     return error
 
   def close(self) -> None:
-    """End the process that was started here and remove its cache."""
+    """End the process that was started here and remove its own cache."""
     self.process.kill()
     self.process.wait()
     for pipe in (self.process.stdin, self.process.stdout):
       if pipe is not None:
         pipe.close()
-    shutil.rmtree(self.cache, ignore_errors=True)
+    if self.after is None:
+      shutil.rmtree(self.cache, ignore_errors=True)
 
 
 def machine() -> dict[str, Any]:

@@ -100,8 +100,8 @@ def clamped(x: UOp, low: float, high: float) -> UOp:
 
 
 def lower_exp(x: UOp) -> UOp:
-  """exp(x) = 2**n · exp(r), n = round(x/ln 2), |r| <= ln(2)/2, by Taylor's series. What is certain to be 0, as in masked
-  attention, is not computed: processors take a hundred times as long for products that underflow."""
+  """exp(x) = 2**n · exp(r), n = round(x/ln 2), |r| <= ln(2)/2, by Taylor's series. What is certain to be 0, as in
+  masked attention, is not computed: processors take a hundred times as long for products that underflow."""
   dtype = x.dtype
   low, high, degree = (-105.0, 90.0, 7) if dtype is dtypes.float32 else (-750.0, 715.0, 13)
   nothing = less(x, low)
