@@ -25,6 +25,7 @@ from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.ops import AxisKind, GroupOp, Ops, UOp
 
 Env = dict[UOp, int]
+PlanOf = Callable[[tuple[UOp, ...], int], Plan]  # of stores, and how many bytes of scratch memory are taken
 MIN_SHUFFLED, MAX_SHUFFLED = (
   4,
   4,
@@ -44,8 +45,8 @@ class Scope:
 class Emitter:
   """Emits one kernel; `plan_of` decides about the packing loops of staged operands."""
 
-  def __init__(self, plan_of: Callable[[tuple[UOp, ...], int], Plan], first: int) -> None:
-    self.plan_of = plan_of  # of stores, and how many bytes of scratch memory are taken
+  def __init__(self, plan_of: PlanOf, first: int) -> None:
+    self.plan_of = plan_of
     self.root = Scope(0)
     self.stack = [self.root]
     self.ids = itertools.count(first)  # above the kernel's own, lest a new range be one of them

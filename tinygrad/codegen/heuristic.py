@@ -220,7 +220,6 @@ def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:
   tiles: dict[UOp, Tile] = {}
   if v is not None:
     tiles[v] = Tile(1, lanes_for(v, most))
-  fold_plans: dict[tuple[UOp, ...], tuple[tuple[UOp, ...], Tile]] = {}
   if main is not None and main.work >= 4 * prod(size(r) for r in a.parallel):
     tiles.update(
       tile_for(main, v, most, a.parallel, target, max(EPILOGUE // max(a.items[-1].operations, 1), ACCUMULATORS))
@@ -231,9 +230,14 @@ def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:
       if r in a.parallel and r not in tiles and copies <= size(r):
         if copies * prod(t.copies for t in tiles.values()) <= 2 * MAX_ROWS:
           tiles[r] = Tile(copies)
-  for i in folds:
-    assert i.fold is not None
-    fold_plans[i.fold.src[1:]] = fold_plan(i, v, most, tiles)
+  return complete(a, main, v, tiles, target, taken)
+
+
+def complete(a: Analysis, main: Item | None, v: UOp | None, tiles: dict[UOp, Tile], target: Target, taken: int) -> Plan:
+  """The plan that follows from the vector range and the tiles."""
+  stages = Stages(a, target, taken)
+  most = max(target.vector_bytes // a.itemsize, 1)
+  fold_plans = {i.fold.src[1:]: fold_plan(i, v, most, tiles) for i in a.items if i.fold is not None}
   order = loop_order(a, main, v, tiles)
   if main is None:
     return Plan(order, tiles, fold_plans)
@@ -279,6 +283,14 @@ def block_for(
     if first is not last or not far or nbytes > PANEL // 2 or size(last) < 64 or outputs < BLOCK_OUTPUTS:
       return None
     split, length = last, FAR
+  return block_of(main, v, split, length, taken)
+
+
+def block_of(main: Item, v: UOp | None, split: UOp, length: int, taken: int) -> Block:
+  """Blocks of `length` iterations of the range `split`; what they add up to lies along v."""
+  assert main.fold is not None
+  ranges = tuple(r for r in main.ranges if r not in main.fold.src[1:])
+  nbytes = round_up(int(prod(size(r) for r in ranges)) * main.fold.dtype.itemsize, LINE)
   place = index(0)
   for r in sorted(ranges, key=lambda r: r is v):
     place = UOp.new(Ops.ADD, dtypes.index, (UOp.new(Ops.MUL, dtypes.index, (place, index(size(r)))), r))
@@ -457,20 +469,27 @@ class Stages:
   ) -> tuple[tuple[Stage, ...], list[int]]:
     """The operands that are read across a line at every step of the innermost reduction, or computed, and read
     often."""
+    if item.fold is None or item.work < STAGE_WORK or not self.at_top(item):
+      return (), []
+
+    def reuse(d: frozenset[UOp]) -> int:
+      inside = itertools.dropwhile(d.__contains__, order)
+      return int(prod(ceildiv(size(r), tiles.get(r, Tile()).size) for r in inside if r not in d))
+
+    often = [x for x in self.operands(item) if self.packable(item, x) and reuse(self.a.deps[x]) >= STAGE_REUSE]
+    wanted = [x for x in often if self.worthwhile(x, item.fold.src[-1], v)]
+    return self.packed(item, wanted, order, tiles)
+
+  def packed(
+    self, item: Item, operands: Sequence[UOp], order: tuple[UOp, ...], tiles: dict[UOp, Tile]
+  ) -> tuple[tuple[Stage, ...], list[int]]:
+    """These operands staged, as far as there is room, and their bytes."""
     out: list[Stage] = []
     sizes: list[int] = []
     offset = self.taken
-    if item.fold is None or item.work < STAGE_WORK or not self.at_top(item):
-      return (), sizes
-    inner = item.fold.src[-1]
-    for operand in self.operands(item):
+    for operand in operands:
       d = self.a.deps[operand]
-      if not self.packable(item, operand):
-        continue
       level = next((i for i, r in enumerate(order) if r not in d), len(order))
-      reuse = prod(ceildiv(size(r), tiles.get(r, Tile()).size) for r in order[level:] if r not in d)
-      if reuse < STAGE_REUSE or not self.worthwhile(operand, inner, v):
-        continue
       place, elements, spanned = self.layout(item, d, order, level, tiles)
       nbytes = round_up(elements * operand.dtype.itemsize, LINE)
       if offset + nbytes > self.target.scratch:

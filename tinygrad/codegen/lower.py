@@ -5,7 +5,7 @@ from __future__ import annotations
 from tinygrad.codegen.check import check_linear
 from tinygrad.codegen.decompose import decompose
 from tinygrad.codegen.dots import use_dots
-from tinygrad.codegen.emit import Emitter
+from tinygrad.codegen.emit import Emitter, PlanOf
 from tinygrad.codegen.grid import GridEmitter
 from tinygrad.codegen.heuristic import plan_nest
 from tinygrad.codegen.rows import all_rows, emit_rows
@@ -16,9 +16,10 @@ from tinygrad.uop.affine import index
 from tinygrad.uop.ops import Ops, UOp
 
 
-def lower_kernel(ast: UOp, target: Target, threads: int = 1) -> list[UOp]:
+def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | None = None) -> list[UOp]:
   """Linear UOps of a kernel: SINK of STOREs over their ranges. The list begins with the kernel's whole signature
-  (params, variables). With `threads`, it is what one of them does, if sharing it out pays."""
+  (params, variables). With `threads`, it is what one of them does, if sharing it out pays. `plan_of`
+  takes the place of the heuristic, except on a grid of threads."""
   assert ast.op is Ops.SINK, ast.op
   if threads > 1 and target.shares and not NOOPT:
     ast = share_out(ast, threads, target.vector_bytes // 4)
@@ -26,7 +27,7 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1) -> list[UOp]:
   emitter = (
     GridEmitter(target, first)
     if target.threads
-    else Emitter(lambda stores, taken: plan_nest(stores, target, taken), first)
+    else Emitter(plan_of or (lambda stores, taken: plan_nest(stores, target, taken)), first)
   )
   for u in signature(ast):
     emitter.node(u.op, u.dtype, (), u.arg)

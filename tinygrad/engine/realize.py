@@ -20,6 +20,7 @@ from tinygrad.device import Buffer, Device, Placement, Sharding, Target, device_
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.estimate import Estimate, estimate
 from tinygrad.helpers import (
+  BEAM,
   CHECK_NAN,
   CPU_THREADS,
   DEBUG,
@@ -55,6 +56,7 @@ codegen: Any = LazyModule("tinygrad.codegen")
 interpreter: Any = LazyModule("tinygrad.runtime.python")
 check_nan: Any = LazyModule("tinygrad.engine.check_nan")
 profile: Any = LazyModule("tinygrad.engine.profile")
+search: Any = LazyModule("tinygrad.engine.search")
 
 Box = tuple[tuple[int, int], ...]  # for each dim a half-open range
 INTERPRET = ContextVar("INTERPRET", 0)  # 1: evaluate the localized graph in numpy instead of compiling it
@@ -76,19 +78,20 @@ class Program:
   peers: frozenset[int]  # the parameters that are tables of every device's memory
 
 
-_programs: dict[tuple[UOp, Target, int, int], Program] = {}
+_programs: dict[tuple[UOp, Target, int, int, int], Program] = {}
 
 
 def program(ast: UOp, device: str, threads: int = 1) -> Program:
   """The compiled kernel; once per AST and target. With `threads`, that many of the device's share it out if it pays."""
   backend = Device[device]
-  key = (ast, backend.target, NOOPT.value, threads)
+  key = (ast, backend.target, NOOPT.value, threads, BEAM.value)
   if (found := _programs.get(key)) is None:
     cost = estimate(ast)
     if DEBUG >= 3:
       print(f"# kernel {cost.name}\n{print_graph(ast)}")
     with span("codegen", kernel=cost.name):
-      linear = codegen.lower_kernel(ast, backend.target, threads)
+      planner = search.planner(ast, backend, threads, cost.name) if BEAM else None
+      linear = codegen.lower_kernel(ast, backend.target, threads, planner)
     with span("render", kernel=cost.name):
       source = backend.render(linear, cost.name)
     if DEBUG >= 5:
@@ -215,7 +218,7 @@ def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
   values.
   """
   key_sink, buffers, values = canonical(sink)
-  settings = (INTERPRET, NOOPT, ROWS, DEFER, STRATEGY, CPU_THREADS)
+  settings = (INTERPRET, NOOPT, BEAM, ROWS, DEFER, STRATEGY, CPU_THREADS)
   key: tuple[Any, ...] = (key_sink, *(s.value for s in settings))
   first = -1
   if watched():  # a plan that tells lines is of these lines only, and of nodes that no other plan has

@@ -1,0 +1,228 @@
+"""`BEAM=n`: the plan of a kernel is searched for on the device, in steps of one change, from the heuristic's.
+
+A change is plain data, by what it is of: `copies0` (of the first parallel range), `vector` (which parallel range gives
+the lanes; -1: none), `order` (of the parallel ranges), `accumulators` (of the main reduction), `stage0` (whether its
+first operand is staged), `block` (its iterations in a block; 0: no blocks). All else follows as by the heuristic.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from tinygrad.codegen import lower_kernel, signature
+from tinygrad.codegen.heuristic import Analysis, Stages, block_of, complete, lanes_for, plan_nest, size, static
+from tinygrad.codegen.plan import Plan, Tile
+from tinygrad.device import Buffer, Target
+from tinygrad.dtype import dtypes, to_numpy_dtype
+from tinygrad.engine.profile import processor
+from tinygrad.helpers import BEAM, BEAM_SECONDS, NOOPT, Context, ceildiv, json, numpy, prod, tqdm
+from tinygrad.runtime import diskcache
+from tinygrad.uop.ops import DEVICE_NUM, Ops, UOp, print_graph
+
+COPIES = (1, 2, 3, 4, 6, 8, 12, 16)
+LEAST_BLOCK = 16  # iterations
+GAIN = 0.98  # of the time: what takes more has not proved faster
+RUNS = 6  # hand-overs of a candidate
+LEAST, MOST = 0.03, 0.5  # seconds of them: time for the threads to find their cores, and what may be too many
+LASTS = 2e-4  # seconds of a hand-over, at least
+SLOW = 3  # times the best: such a candidate is not timed on
+PATTERN = 65521  # random numbers that fill a buffer, over and over
+clock = time.perf_counter
+
+Changes = dict[str, Any]
+Cost = Callable[["Planner"], float]  # lowers a kernel with a planner, and gives its seconds
+
+
+class Nest:
+  """A nest that is planned: by the heuristic, and with changes. `form`, the sizes of its parallel ranges and of how
+  many its main reduction is, tells it from others; where that runs in blocks, a block has the form of the whole."""
+
+  def __init__(self, stores: tuple[UOp, ...], target: Target, taken: int) -> None:
+    self.target, self.taken, self.plan, self.a = target, taken, plan_nest(stores, target, taken), Analysis(stores)
+    self.main = max((i for i in self.a.items if i.fold is not None), key=lambda i: i.work, default=None)
+    self.over = self.main.fold.src[1:] if self.main is not None and self.main.fold is not None else ()
+    self.form = (*map(size, self.a.parallel), -len(self.over))
+    self.stages, self.operands, self.may_block = Stages(self.a, target, taken), list[UOp](), False
+    if self.main is not None and self.stages.at_top(self.main):
+      self.operands = [x for x in self.stages.operands(self.main) if self.stages.packable(self.main, x)]
+      sums = block_of(self.main, None, self.over[0], 1, taken)
+      self.may_block = all(map(static, self.main.ranges)) and sums.offset + sums.nbytes <= target.scratch // 4
+
+  def settings(self) -> dict[str, tuple[Any, list[Any]]]:
+    """The plan: what it has of each kind of change, and what is next to that."""
+    ranges, plan, n = self.a.parallel, self.plan, len(self.a.parallel)
+    tiles, order = [plan.tiles.get(r, Tile()) for r in ranges], [ranges.index(r) for r in plan.order]
+    v = next((i for i, t in enumerate(tiles) if t.lanes > 1), -1)
+    swapped = [[*order[:i], order[i + 1], order[i], *order[i + 2 :]] for i in range(n - 1)]
+    found: dict[str, tuple[Any, list[Any]]] = {"order": (order, swapped)}
+    found["vector"] = v, [i for i in range(-1, n) if i != v]
+    copies = {f"copies{i}": t.copies for i, t in enumerate(tiles)}
+    if self.over:
+      copies["accumulators"] = plan.folds[self.over][1].copies
+    room = 2 * self.target.vector_registers / prod(copies.values())
+    for what, now in copies.items():
+      next_to = [c for c in COPIES if c < now][-1:] + [c for c in COPIES if c > now][:1]
+      found[what] = now, [c for c in next_to if c <= max(now * room, now)]
+    for i, x in enumerate(self.operands):
+      staged = any(s.operand is x for s in plan.stages)
+      found[f"stage{i}"] = staged, [not staged]
+    if self.may_block:
+      whole = size(self.over[0])
+      now = plan.block.length if plan.block else whole
+      lengths = [x for x in (ceildiv(now, 2), 2 * now) if x >= LEAST_BLOCK]
+      found["block"] = now % max(whole, 1), [x if x < whole else 0 for x in lengths]
+    return found
+
+  def change(self, changes: Changes) -> None:
+    def want() -> Changes:
+      return {what: changes.get(what, now) for what, (now, _) in self.settings().items()}
+
+    ranges, most, new = self.a.parallel, max(self.target.vector_bytes // self.a.itemsize, 1), want()
+    v = [*ranges, None][new["vector"]]
+    tiles = {r: Tile(new[f"copies{i}"], lanes_for(r, most) if r is v else 1) for i, r in enumerate(ranges)}
+    self.plan = complete(self.a, self.main, v, tiles, self.target, self.taken)
+    new = want()
+    self.plan = plan = replace(self.plan, order=tuple(ranges[i] for i in new["order"]))
+    if self.main is not None:
+      order, tile = plan.folds[self.over]
+      folds = {**plan.folds, self.over: (order, Tile(new["accumulators"], tile.lanes))}
+      staged = [x for i, x in enumerate(self.operands) if new[f"stage{i}"]]
+      stages = self.stages.packed(self.main, staged, plan.order, tiles)[0]
+      block = block_of(self.main, v, self.over[0], new["block"], self.taken) if new.get("block") else None
+      self.plan = replace(plan, folds=folds, stages=stages, block=block)
+
+
+class Planner:
+  """Plans for `lower_kernel`: the heuristic's, with `changes` in the nests of this form. It keeps the nests."""
+
+  def __init__(self, target: Target, changes: Changes, form: tuple[int, ...] = ()) -> None:
+    self.target, self.changes, self.form = target, changes, form
+    self.nests: list[Nest] = []
+
+  def __call__(self, stores: tuple[UOp, ...], taken: int) -> Plan:
+    nest = Nest(stores, self.target, taken)
+    self.nests.append(nest)
+    if self.changes and nest.form == self.form:
+      nest.change(self.changes)
+    return nest.plan
+
+  def with_changes(self, changes: Changes) -> Planner:
+    """For the nests of the form of that with the most work, of those that this one has planned."""
+    work = [sum(i.work * (len(i.accesses) + i.operations) for i in n.a.items) for n in self.nests]
+    return Planner(self.target, changes, self.form or self.nests[work.index(max(work))].form)
+
+  def variations(self) -> Iterator[Changes]:
+    """All that are one change away from what was lowered."""
+    form = self.with_changes({}).form
+    for what, (_, others) in next(n for n in self.nests if n.form == form).settings().items():
+      yield from ({**self.changes, what: other} for other in others)
+
+
+def search(start: Planner, cost: Cost, width: int, seconds: float, clock: Callable[[], float]) -> Iterator[Planner]:
+  """Gives the best planner so far after each that was timed; in the end the best, or `start` if that is as fast.
+
+  Each step takes the changes of the `width` fastest; there is another while they get faster and time is left.
+  """
+  until, fastest = clock() + seconds, [(cost(start), start)]
+  known, before = [start.changes], math.inf
+  while fastest[0][0] < GAIN * before:
+    before = fastest[0][0]
+    for changes in [c for _, planner in fastest for c in planner.variations()]:
+      if clock() >= until:
+        break
+      if changes not in known:
+        known.append(changes)
+        planner = start.with_changes(changes)
+        fastest.append((cost(planner), planner))
+        yield min(fastest, key=lambda f: f[0])[1]
+    fastest = sorted(fastest, key=lambda f: f[0])[:width]
+  best = fastest[0][1]
+  yield start if best is start or cost(best) > GAIN * cost(start) else best
+
+
+def measuring(ast: UOp, backend: Any, threads: int) -> Cost:
+  """Times a kernel by different plans, on memory of its own that holds small whole numbers: most sums of them are exact
+  in any order. The cost is infinite where another plan has led to the same code.
+
+  Raises: RuntimeError if what is computed differs from the first plan's; MemoryError.
+  """
+  params, nodes = [u for u in signature(ast) if u.op is Ops.PARAM], ast.toposort()
+  devices = 1 + max((u.src[1].vmax for u in nodes if u.op is Ops.PEER), default=0)
+  variables = [v.vmin if v.arg[0] == DEVICE_NUM else v.vmax for v in ast.variables()]
+  written = sorted({s for u in ast.src if (s := u.src[0].src[0].arg.slot) >= 0})
+  tolerance = max((0.5 ** dtypes.finfo(u.dtype)[1] for u in nodes if dtypes.is_float(u.dtype)), default=0.0) ** (2 / 3)
+  handles, numbers, random = list[Any](), list[Any](), numpy.random.default_rng(0)
+  buffers = [Buffer(backend.name, (p.arg.size,), p.dtype) for p in params]
+  for p, b in zip(params, buffers, strict=True):
+    drawn = random.integers(-3 if dtypes.is_float(p.dtype) else 0, 4, PATTERN).astype(to_numpy_dtype(p.dtype))
+    numbers.append(numpy.resize(drawn, p.arg.size))
+    handles.append([b.handle()] * devices if p.arg.peers else b.handle())
+    backend.copyin(b.handle(), memoryview(numbers[-1].view(numpy.uint8)))
+  best, codes, want = math.inf, dict[str, Planner](), list[Any]()
+
+  def run(calls: list[Any]) -> float:
+    batch, start = backend.batch(calls), time.perf_counter()
+    backend.submit_all([backend], [batch])
+    backend.synchronize()
+    return (time.perf_counter() - start) / len(calls)
+
+  def alike(x: Any, y: Any) -> bool:
+    x, y = x.astype(numpy.float64), y.astype(numpy.float64)
+    scale = numpy.abs(y).sum(where=numpy.isfinite(y)) / max(y.size, 1)
+    return bool(numpy.isclose(x, y, rtol=tolerance, atol=tolerance * scale, equal_nan=True).all())
+
+  def cost(planner: Planner) -> float:
+    nonlocal best
+    source = backend.render(lower_kernel(ast, backend.target, threads, planner), "candidate")
+    if codes.setdefault(source, planner) is not planner:
+      return math.inf
+    call = backend.bind(backend.compile(source, "candidate"), handles, variables)
+    for slot in written:
+      backend.copyin(buffers[slot].handle(), memoryview(numbers[slot].view(numpy.uint8)))
+    times, got = [run([call])], [numpy.empty_like(numbers[slot]) for slot in written]
+    for slot, array in zip(written, got, strict=True):
+      backend.copyout(memoryview(array.view(numpy.uint8)), buffers[slot].handle())
+    want.extend(got[len(want) :])
+    if not all(map(alike, got, want)):
+      fix = f"fix: BEAM=0, and report this:\n{print_graph(ast)}"
+      raise RuntimeError(f"BEAM: another plan, {planner.changes}, gives other results\n  {fix}")
+    repeat = max(int(LASTS / times[0]), 1)
+    while min(times) < SLOW * best and sum(times) * repeat < (MOST if len(times) < RUNS else LEAST):
+      times.append(run([call] * repeat))
+    best = min(best, *times)
+    return min(times)
+
+  return cost
+
+
+def planner(ast: UOp, backend: Any, threads: int, name: str) -> Planner | None:
+  """The planner for a kernel, found by a search in this process or an earlier one; None where nothing is searched.
+
+  It is kept on disk by the code that the heuristic leads to; when Ctrl-C ends the search, if it is better than that.
+  """
+  if NOOPT or backend.simulated or backend.target.threads:
+    return None
+  start, found = Planner(backend.target, {}), Changes()
+  with Context(DEBUG=0, PROFILE=0):
+    source = backend.render(lower_kernel(ast, backend.target, threads, start), "candidate")
+    settings = (backend.target, processor(), BEAM.value, BEAM_SECONDS.value)
+    key = diskcache.key_of("plan", source, *map(str, settings))
+    if (kept := diskcache.get(key)) is not None:
+      return start.with_changes(json.loads(kept))
+    look = "BEAM {desc} {bar} {n:.0f}/{total:.0f} s"
+    try:
+      with tqdm(desc=name, total=BEAM_SECONDS.value, leave=False, bar_format=look) as bar:
+        cost, began = measuring(ast, backend, threads), clock()
+        for best in search(start, cost, BEAM.value, BEAM_SECONDS.value, clock):
+          found = best.changes
+          bar.update(min(clock() - began, bar.total) - bar.n)
+    except KeyboardInterrupt:
+      if found:
+        diskcache.put(key, json.dumps(found).encode())
+      raise
+  diskcache.put(key, json.dumps(found).encode())
+  return start.with_changes(found)
