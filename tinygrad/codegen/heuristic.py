@@ -506,7 +506,7 @@ class Stages:
       if u.op is Ops.LOAD:
         x = self.a.access(u.src[0], u.dtype.itemsize)
         step = x.strides.get(inner, 0)
-        if step is None or abs(step) * x.itemsize > LINE or (v in x.strides and x.strides[v] != 1):
+        if x.masked or step is None or abs(step) * x.itemsize > LINE or (v in x.strides and x.strides[v] != 1):
           return True
     return False
 
