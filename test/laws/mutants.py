@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -102,8 +101,8 @@ def iota_offset_lost(patch: Patch) -> None:
   rule = localize.Localizer.op_rule
 
   def without_offset(self: Any, u: UOp, p: Sharding, f: Any, cuts: Any) -> Any:
-    form = rule(self, u, p, f, cuts)
-    return replace(form, make=lambda xs: form.make(xs).src[0]) if u.op is Ops.IOTA else form
+    needs, form = rule(self, u, p, f, cuts)
+    return needs, (lambda xs: form(xs).src[0]) if u.op is Ops.IOTA else form
 
   patch(localize.Localizer, "op_rule", without_offset)
 

@@ -56,7 +56,7 @@ def test_kinds():
 
 
 def owing(cut, *axes, op=Ops.ADD):
-  return Sharding(M, P(*cut)).with_pending([Owe(tuple(M.digits(a) for a in axes), op)])
+  return Sharding.of(M, Sharding(M, P(*cut)).dims, [Owe(tuple(M.digits(a) for a in axes), op)])
 
 
 def test_debts_are_reduced_or_scattered():

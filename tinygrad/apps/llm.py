@@ -79,12 +79,12 @@ class Statistics:
   def lines(self, model: Llama) -> list[str]:
     whole, most = model.weight_bytes
     rate = f"{self.tokens / self.seconds:.1f} tokens/s" if self.seconds else "no rate"
-    out = [
+    moves = ", ".join(f"{n} {kind}" for kind, n in sorted(model.collectives_of_step().items()))
+    return [
       f"{self.prompt_tokens} tokens read in {self.prompt_seconds:.2f} s, {self.tokens} decoded at {rate}",
       f"weights: {size_to_str(whole)}, per device {size_to_str(most)} ({most / whole:.0%}) on {model.layout.count}",
+      f"collectives of a step: {moves or 'none'}",
     ]
-    moves = ", ".join(f"{n} {kind}" for kind, n in sorted(model.collectives_of_step().items()))
-    return [*out, f"collectives of a step: {moves or 'none'}"]
 
 
 def generate(

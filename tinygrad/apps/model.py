@@ -270,13 +270,11 @@ class Llama:
     if not ids:
       raise TokenError("the prompt has no tokens\n  fix: pass at least one token, such as the tokenizer's `bos`")
     self.check_room(pos, len(ids))
-    out: Tensor | None = None
     for i in range(0, len(ids), CHUNK):
       part = list(ids[i : i + CHUNK])
       # What the padding leaves in the cache lies after the prompt; each later token overwrites its place first.
       padded = self.tokens(part + [0] * (CHUNK - len(part)))
       out = self.prefill_step(padded, self.pos.bind(pos + i), self.last.bind(len(part) - 1))
-    assert out is not None
     return np.asarray(out.numpy(), np.float32)
 
   def decode(self, token: int, pos: int) -> NDArray[np.float32]:

@@ -120,8 +120,7 @@ def _vocabulary(g: GGUF) -> tuple[list[str], list[tuple[str, str]], list[int]]:
   types: list[int] = g.get("tokenizer.ggml.token_type", list, [1] * len(names))
   distinct = names and all(isinstance(n, str) for n in names) and len(set(names)) == len(names)
   g.check(bool(distinct), "'tokenizer.ggml.tokens'", "is no list of distinct strings")
-  problem = f"has {len(types)} entries for {len(names)} tokens"
-  g.check(len(types) == len(names), "'tokenizer.ggml.token_type'", problem)
+  g.check(len(types) == len(names), "'tokenizer.ggml.token_type'", f"has {len(types)} entries for {len(names)} tokens")
   known, merges = set(names), g.get("tokenizer.ggml.merges", list)
   pairs: list[Any] = [tuple(merge.split(" ")) if isinstance(merge, str) else () for merge in merges]
   for i, pair in enumerate(pairs):

@@ -130,8 +130,7 @@ def lower_log(x: UOp) -> UOp:
   n, f = exponent_of(x)
   s = alu(Ops.FDIV, f, add(f, 2.0))
   z = mul(s, s)
-  terms = 5 if dtype is dtypes.float32 else 11
-  rest = mul(z, polynomial(z, [2 / (2 * k + 3) for k in range(terms)]))
+  rest = mul(z, polynomial(z, [2 / (2 * k + 3) for k in range(5 if dtype is dtypes.float32 else 11)]))
   half = mul(mul(f, f), 0.5)
   small = sub(half, add(mul(s, add(half, rest)), mul(n, _LN2_LO[dtype])))
   out = add(mul(n, _LN2_HI[dtype]), sub(f, small))

@@ -257,9 +257,6 @@ class Sharding:
   def with_dims(self, dims: Sequence[Sequence[Digit]]) -> Any:
     return Sharding.of(self.mesh, dims, self.pending)
 
-  def with_pending(self, pending: Sequence[Owe]) -> Any:
-    return Sharding.of(self.mesh, self.dims, pending)
-
   def cut(self, i: int) -> tuple[Digit, ...]:
     """The digits that cut dim i."""
     return self.dims[i] if i < len(self.dims) else ()

@@ -14,9 +14,7 @@ Ints = int | Sequence[int]
 def _pad_amounts(padding: Ints, rank: int, name: str) -> list[tuple[int, int]]:
   """One int, one a dim (first dim first), or (before, after) of the last dim, then of the last but one, …: as pairs,
   first dim first."""
-  if isinstance(padding, int):
-    return [(padding, padding)] * rank
-  amounts = list(padding)
+  amounts = [padding] * rank if isinstance(padding, int) else list(padding)
   if len(amounts) == rank:
     return [(p, p) for p in amounts]
   if len(amounts) != 2 * rank:

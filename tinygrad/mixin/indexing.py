@@ -177,8 +177,7 @@ class Indexing(Reduce):
 
   def _one_hot(self, n: sint, dim: int = -1) -> Self:
     """bool, with a new dim `dim` of n classes."""
-    classes = self.arange(n).cast(self.dtype)._lined(self._dim(dim, extra=True), self.ndim + 1)
-    return self.unsqueeze(dim).eq(classes)
+    return self.unsqueeze(dim).eq(self.arange(n).cast(self.dtype)._lined(self._dim(dim, extra=True), self.ndim + 1))
 
   def masked_select(self, mask: Self, size: int | None = None, fill_value: Any = 0) -> Self:
     """The elements where `mask` is True, in order, as a vector. With `size` cut or filled to it; without, the mask is
@@ -318,11 +317,9 @@ class Indexing(Reduce):
       return self, self._wrap(UOp.const(dtypes.int32, 0))
     x = self.transpose(d, -1)
     n = x.shape[-1]
-    order = x._rank(descending)
-    hit = order.unsqueeze(-2).eq(self.arange(n).reshape(n, 1))  # (.., place, element)
+    hit = x._rank(descending).unsqueeze(-2).eq(self.arange(n).reshape(n, 1))  # (.., place, element)
     places = hit.where(self.arange(n), 0).sum(-1).cast(dtypes.int32)
-    values = x.gather(-1, places)
-    return values.transpose(d, -1), places.transpose(d, -1)
+    return x.gather(-1, places).transpose(d, -1), places.transpose(d, -1)
 
   def _rank(self, descending: bool) -> Self:
     """The place of each element of the last dim in the sorted order: how many come before it."""

@@ -179,10 +179,8 @@ class OnnxRunner:
     attributes |= {k: v for k, v in {"opset": opset, "outputs": outputs, "kind": kind}.items() if k in names}
     known = bool(inputs) and all(x is None or (isinstance(x, Known) and x.small) for x in inputs)
     where = "NPY" if known else self.device
-    args = [
-      on_host(x) if i < len(names) and names[i] in HOST else self._place(x, where, fresh=known)
-      for i, x in enumerate(inputs)
-    ]
+    numbers = [i < len(names) and names[i] in HOST for i in range(len(inputs))]
+    args = [on_host(x) if number else self._place(x, where, fresh=known) for x, number in zip(inputs, numbers)]
     return [self._result(y, known) for y in _several(f(*args, **attributes))]
 
   def _place(self, x: Any, where: DeviceLike | None, fresh: bool = False) -> Any:

@@ -43,8 +43,7 @@ class Drawing:
   @property
   def svg(self) -> str:
     """The same as an SVG document; parts that the same devices hold have the same colour."""
-    lines_a_cell = max(cell.count("\n") + 1 for row in self.cells for cell in row)
-    height = max(CELL_HEIGHT, 16 * lines_a_cell + 12)
+    height = max(CELL_HEIGHT, 16 * max(cell.count("\n") + 1 for row in self.cells for cell in row) + 12)
     holders = list(dict.fromkeys(cell for row in self.cells for cell in row))
     w, h = MARGIN + CELL_WIDTH * len(self.columns) + 10, MARGIN + height * len(self.rows) + 10
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}" font-family="monospace" font-size="12">']
