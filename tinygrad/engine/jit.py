@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -24,69 +24,92 @@ R = TypeVar("R")
 KEPT_STATES = 256  # kinds of arguments that one function remembers
 
 
+PLAIN = frozenset((Ops.BUFFER, Ops.BIND))  # what names itself in a key
+
+
 def is_tensor(x: Any) -> bool:
   """A Tensor, which this module sits below."""
-  kind = type(x)
-  return hasattr(kind, "uop") and hasattr(kind, "realize")
+  return hasattr(type(x), "uop")
 
 
-def walk(x: Any, leaf: Callable[[Any], Any], nest: Callable[[type, tuple[Any, ...], list[Any]], Any]) -> Any:
-  """`nest(type, keys of a dict, parts)` of nested tuples, lists and dicts, and `leaf` of what is in them."""
-  if isinstance(x, (list, tuple)):
-    return nest(type(x), (), [walk(y, leaf, nest) for y in x])
-  return nest(dict, tuple(x), [walk(y, leaf, nest) for y in x.values()]) if isinstance(x, dict) else leaf(x)
+def walk(x: Any, leaf: Callable[[Any], Any]) -> Any:
+  """Nested tuples, lists and dicts with `leaf` of what is in them in its place."""
+  if isinstance(x, dict):
+    return {k: walk(y, leaf) for k, y in x.items()}
+  if not isinstance(x, (list, tuple)):
+    return leaf(x)
+  parts = [walk(y, leaf) for y in x]
+  return type(x)(*parts) if hasattr(type(x), "_fields") else type(x)(parts)
 
 
-def build(kind: type, keys: tuple[Any, ...], parts: list[Any]) -> Any:
-  """The tuple, list or dict of these parts."""
-  if kind is dict:
-    return dict(zip(keys, parts))
-  return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
-
-
-def flatten(x: Any) -> tuple[Any, list[Any]]:
-  """(form, leaves) of nested tuples, lists and dicts. The form can be hashed: two are equal where nothing but Tensors
-  and UOps differs.
+def flatten(x: Any, found: list[Any]) -> Any:
+  """The form of nested tuples, lists and dicts, whose Tensors and UOps are added to `found`. It can be hashed: two are
+  equal where nothing but these differs.
   """
-  found: list[Any] = []
-
-  def leaf(x: Any) -> Any:
-    found.append(x)
-    if is_tensor(x) or isinstance(x, UOp):
-      return type(x)
-    try:
-      hash(x)
-    except TypeError:
-      return MethodType(type, x)  # equal for the very object alone: what is equal to it today may differ tomorrow
-    return type(x), x
-
-  return walk(x, leaf, lambda kind, keys, parts: (kind, keys, *parts)), found
+  kind = type(x)
+  if hasattr(kind, "uop") or kind is UOp:
+    found += (x,)
+    return kind
+  if isinstance(x, (list, tuple)):
+    return (kind, *[flatten(y, found) for y in x])
+  if isinstance(x, dict):
+    return (dict, tuple(x), *[flatten(y, found) for y in x.values()])
+  try:
+    hash(x)
+  except TypeError:
+    return MethodType(type, x)  # equal for the very object alone: what is equal to it today may differ tomorrow
+  return kind, x
 
 
 def uops_of(found: Iterable[Any]) -> list[UOp]:
-  """The graphs of the Tensors and UOps among leaves."""
-  return [x if isinstance(x, UOp) else x.uop for x in found if isinstance(x, UOp) or is_tensor(x)]
+  """The graphs of Tensors and UOps."""
+  return [x if type(x) is UOp else x.uop for x in found]
 
 
-def realize_all(found: list[Any]) -> None:
-  """Realises the Tensors among leaves, together."""
+def realize_all(found: Iterable[Any]) -> None:
+  """Realises the Tensors among Tensors and UOps, together."""
   if tensors := [x for x in found if is_tensor(x)]:
     tensors[0].realize(*tensors[1:])
 
 
+def refuse_array(x: Any) -> None:
+  if type(x).__hash__ is None and hasattr(x, "__array__"):
+    raise JitError(f"an argument is a {type(x).__name__}, whose values may change unseen\n  fix: give Tensor(array)")
+
+
+def identify(uops: Sequence[UOp]) -> tuple[Any, list[UOp], dict[str, int]]:
+  """(what the graphs are but for their buffers and the values of variables, the buffers, these values). Shapes, dtypes,
+  placements with their device order, views, and which share a buffer, are a part of it.
+  """
+  buffers: dict[UOp, int] = {}
+  variables: dict[str, int] = {}
+  kinds: list[Any] = []
+  for u in uops:
+    if u.op is Ops.BUFFER:
+      if u not in buffers:
+        buffers[u] = len(buffers)
+      kinds += ((u.dtype, u.arg.shape, u.arg.device, buffers[u]),)
+    elif u.op is Ops.BIND and variables.setdefault(u.src[0].arg[0], u.src[1].arg) == u.src[1].arg:
+      kinds += (u.src[0],)
+    else:
+      return canonical(UOp.sink(*uops))
+  return tuple(kinds), list(buffers), variables
+
+
 def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[UOp], dict[str, int]]:
   """(key, buffers, the variables' values) of a call, whose lazy Tensors are realised. The key holds the form of the
-  arguments, their graph with buffers numbered and variables unbound (shapes, dtypes, placements with their device
-  order, views, which arguments share a buffer), and the settings that change what Tensor methods compute.
+  arguments, what their graphs are, and the settings that change what Tensor methods compute.
   """
-  settings = tuple(v.value for v in (TRAINING, DEFAULT_FLOAT, DEFAULT_INT, DEV))
-  form, found = flatten((args, dict(sorted(kwargs.items()))))
-  for x in found:
-    if type(x).__hash__ is None and hasattr(x, "__array__"):
-      raise JitError(f"an argument is a {type(x).__name__}, whose values may change unseen\n  fix: give Tensor(array)")
-  realize_all(found)
-  sink, buffers, variables = canonical(UOp.sink(*uops_of(found)))
-  return (sink, form, settings), buffers, variables
+  settings = TRAINING.value, DEFAULT_FLOAT.value, DEFAULT_INT.value, DEV.value
+  names = tuple(sorted(kwargs)) if kwargs else ()
+  found: list[Any] = []
+  form = flatten((*args, *[kwargs[name] for name in names]) if names else args, found)
+  uops = uops_of(found)
+  if [u for u in uops if u.op not in PLAIN]:
+    realize_all(found)
+    uops = uops_of(found)
+  graph, buffers, variables = identify(uops)
+  return (graph, form, names, settings), buffers, variables
 
 
 class Made:
@@ -97,17 +120,51 @@ class Made:
   def __init__(self, memory: Buffer) -> None:
     self.memory, self.shown = memory, weakref.ref(memory)
 
-  def writable(self) -> Buffer:
-    if self.shown() is not None:
-      self.memory = Buffer(self.memory.device, self.memory.shape, self.memory.dtype).allocate()
+  def another(self) -> Buffer:
+    self.memory = Buffer(self.memory.device, self.memory.shape, self.memory.dtype).allocate()
     return self.memory
 
   def show(self) -> UOp:
     """A BUFFER over the memory, which tells by its life whether somebody holds it."""
     m = self.memory
-    shown = Buffer(m.device, m.shape, m.dtype).allocate(m.handles, m)
+    shown = Buffer(m.device, m.shape, m.dtype, m.handles, m)
     self.shown = weakref.ref(shown)
     return UOp.buffer(m.shape, m.dtype, m.device, shown)
+
+
+@dataclass(slots=True, eq=False)
+class Patch:
+  """Where one buffer, or the value of one variable, stands in a step, as flat lists: to replace it calls nothing where
+  the backend's calls have `cells`.
+  """
+
+  rows: list[tuple[Any, Any]] = field(default_factory=list)  # what the work refers to: container, key
+  cells: list[tuple[Any, int, int]] = field(default_factory=list)  # words, index, whose memory
+  calls: list[tuple[Any, Work, int, int]] = field(default_factory=list)  # those that have to be told
+
+  def add(self, call: Any, w: Work, i: int, d: int) -> None:
+    """Word i (buffers, then variables) of the call on device number d."""
+    if w.apart or (cells := call.cells(i, d)) is None:
+      self.calls.append((call, w, i, d))
+    else:
+      self.cells += cells
+
+  def set_memory(self, memory: Buffer) -> None:
+    for row, key in self.rows:
+      row[key] = memory
+    handles = memory.allocate().handles
+    for words, i, d in self.cells:
+      words[i] = handles[d].address
+    for call, w, i, d in self.calls:
+      call.set_buffer(i, w.pointers(i, d))
+
+  def set_value(self, value: int) -> None:
+    for row, key in self.rows:
+      row[key] = value
+    for words, i, _ in self.cells:
+      words[i] = value
+    for call, w, i, _ in self.calls:
+      call.set_variable(i - len(w.memory), value)
 
 
 @dataclass(eq=False)
@@ -117,67 +174,80 @@ class Captured:
   work: list[Work]
   inputs: list[UOp]
   made: list[Made]
+  constant: list[UOp]  # other BUFFERs of the results
   variables: dict[str, int]
   form: Any  # the result, with the type of a Tensor in its place
   graph: UOp  # a SINK of its Tensors, over numbered buffers and unbound variables
-  buffers: list[UOp | int | Made]  # of that graph: a BUFFER, the number of an input, or what the step has made
+  places: list[int]  # of that graph's buffers, in what `inputs`, `made` and `constant` are together
 
   def __post_init__(self) -> None:
     """Notes every pointer and variable that a replay may have to change."""
     self.stretches: list[Stretch] = engine.prepare(self.work)
-    # of the last replay: the inputs' memory, then what was made
-    self.slots: list[Buffer] = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
-    number = {id(m): i for i, m in enumerate(self.slots)}
+    self.backends = list(dict.fromkeys(b for s in self.stretches for b in s.backends))
+    slots = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
+    number = {id(m): i for i, m in enumerate(slots)}
+    # of the last replay: the inputs, and the memory of what was made; None where that must be looked at anew
+    self.given: list[Any] = [*self.inputs, *slots[len(self.inputs) :]]
     # memory that the step writes, and is neither
     self.state = {id(m) for w in self.work for m in w.written} - number.keys()
-    self.memory: dict[int, list[tuple[Any, Work, int, int]]] = {}  # slot -> (call, work, argument, device)
-    self.values: dict[str, list[tuple[Any, int]]] = {}  # variable -> (call, its number)
-    for stretch in self.stretches:
-      for w, d, call in stretch.bound:
-        for i, m in enumerate(w.memory):
-          if id(m) in number:
-            self.memory.setdefault(number[id(m)], []).append((call, w, i, d))
-        for i, name in enumerate(w.item.variables):
-          if name in self.variables:
-            self.values.setdefault(name, []).append((call, i))
+    self.patches = [Patch() for _ in slots]
+    self.values = {name: Patch() for name in self.variables}
+    for w in self.work:
+      for i, m in enumerate(w.memory):
+        if id(m) in number:
+          self.patches[number[id(m)]].rows.append((w.memory, i))
+      for name in self.values.keys() & w.variables.keys():
+        self.values[name].rows.append((w.variables, name))
+    for w, d, call in (b for stretch in self.stretches for b in stretch.bound):
+      for i, m in enumerate(w.memory):
+        if id(m) in number:
+          self.patches[number[id(m)]].add(call, w, i, d)
+      for i, name in enumerate(w.item.variables, len(w.memory)):
+        if name in self.values:
+          self.values[name].add(call, w, i, d)
+    self.nodes = [(u, self.places[-1 - u.arg.uid]) for u in self.graph.toposort() if u.op is Ops.BUFFER]
+    place = dict(self.nodes)
+    self.plain = all(u in place for u in self.graph.src) and [place[u] for u in self.graph.src]  # False: there are views
 
-  def replay(self, inputs: Sequence[UOp], variables: dict[str, int]) -> None:
-    """Runs the step on other inputs of the same key. A call changes only when the last replay is done."""
-    # what it keeps in place must not change while it is read as an input
-    self.inputs = [engine.realize(u.clone())[0] if id(buffer_of(u)) in self.state else u for u in inputs]
-    slots = [buffer_of(u) for u in self.inputs] + [m.writable() for m in self.made]
-    moved = [i for i, (old, new) in enumerate(zip(self.slots, slots)) if old is not new]
-    given = [name for name, value in variables.items() if self.variables[name] != value]
-    if moved or given:
-      for stretch in self.stretches:
-        for backend in stretch.backends:
-          backend.synchronize()
-      changed = {id(self.slots[i]): slots[i] for i in moved}
-      for w in self.work:
-        w.memory[:] = [changed.get(id(m), m) for m in w.memory]
-        w.variables.update((n, variables[n]) for n in given if n in w.variables)
-      for i in moved:
-        for call, w, argument, d in self.memory.get(i, ()):
-          call.set_buffer(argument, w.pointers(argument, d))
-      for name in given:
-        for call, k in self.values.get(name, ()):
-          call.set_variable(k, variables[name])
-      self.slots, self.variables = slots, dict(variables)
+  def replay(self, inputs: Sequence[UOp], variables: dict[str, int]) -> Any:
+    """Runs the step on other inputs of the same key; what it makes, as fresh Tensors. A call changes only when the last
+    replay is done.
+    """
+    given = [*inputs, *[m.memory if m.shown() is None else m.another() for m in self.made]]
+    moved = [i for i, x in enumerate(given) if x is not self.given[i]]
+    if moved or variables != self.variables:
+      for backend in self.backends:
+        backend.synchronize()
+    for i in moved:
+      self.given[i] = None  # until it is in all its places, whatever interrupts
+      memory = given[i]
+      if i < len(inputs):
+        self.inputs[i] = u = given[i]
+        if id(buffer_of(u)) in self.state:  # it must not change while it is read as an input
+          self.inputs[i], given[i] = engine.realize(u.clone())[0], None
+        memory = buffer_of(self.inputs[i])
+      self.patches[i].set_memory(memory)
+      self.given[i] = given[i]
+    if variables != self.variables:
+      self.variables = {}
+      for name, value in variables.items():
+        self.values[name].set_value(value)
+      self.variables = variables
     for stretch in self.stretches:
       stretch.launch()
+    return self.results()
 
   def results(self) -> Any:
     """What the last replay has made, as fresh Tensors over its memory."""
-    shown = {m: m.show() for m in self.made}
-    actual = [self.inputs[b] if isinstance(b, int) else shown[b] if isinstance(b, Made) else b for b in self.buffers]
-    sources = self.graph.src
-    mapping = {u: actual[-1 - u.arg.uid] for u in sources if u.op is Ops.BUFFER}
-    if len(mapping) < len(sources):  # views
-      mapping |= {u: actual[-1 - u.arg.uid] for u in self.graph.toposort() if u.op is Ops.BUFFER}
+    actual = [*self.inputs, *[m.show() for m in self.made], *self.constant]
+    if self.plain:
+      sources: Iterable[UOp] = [actual[i] for i in self.plain]
+    else:
+      mapping = {u: actual[i] for u, i in self.nodes}
       mapping |= {v: v.bind(self.variables[v.arg[0]]) for v in self.graph.variables() if v.arg[0] in self.variables}
       sources = substitute(self.graph, mapping).src
-    tensors = (mapping.get(u, u) for u in sources)
-    return walk(self.form, lambda kind: kind and kind(next(tensors)), build)
+    tensors = iter(sources)
+    return walk(self.form, lambda kind: kind and kind(next(tensors)))
 
 
 def filled(work: Sequence[Work], memory: Buffer) -> bool:
@@ -237,16 +307,18 @@ class TinyJit(Generic[A, R]):
     return self if instance is None else functools.partial(self.__call__, instance)
 
   def __call__(self, *args: A.args, **kwargs: A.kwargs) -> R:
-    if not JIT or recorders:  # inside another capture it is a part of that one
+    if not JIT.value or recorders:  # inside another capture it is a part of that one
       return self.fxn(*args, **kwargs)
     key, inputs, variables = read_arguments(args, kwargs)
-    if key not in self.states and len(self.states) >= KEPT_STATES:
-      del self.states[next(iter(self.states))]
-    state = self.last = self.states.setdefault(key, State())
+    if key not in self.states:
+      walk((args, kwargs), refuse_array)
+      if len(self.states) >= KEPT_STATES:
+        del self.states[next(iter(self.states))]
+      self.states[key] = State()
+    state = self.last = self.states[key]
     state.count += 1
     if state.captured is not None:
-      state.captured.replay(inputs, variables)
-      result: R = state.captured.results()
+      result: R = state.captured.replay(inputs, variables)
     elif state.count > 1:
       result = self.capture(state, inputs, variables, lambda: self.fxn(*args, **kwargs))
     else:
@@ -255,15 +327,22 @@ class TinyJit(Generic[A, R]):
 
   def realized(self, result: R) -> tuple[Any, list[UOp]]:
     """A result with the types of its Tensors in their places, and the graphs of these, which are realised."""
-    _, found = flatten(result)
-    for x in found:
-      if x is not None and not is_tensor(x):
+    found: list[Any] = []
+
+    def leaf(x: Any) -> Any:
+      if x is None:
+        return None
+      if not is_tensor(x):
         raise JitError(
           f"{self.name} returns {x!r} of type {type(x).__name__}, which a replay would repeat unchanged\n"
           "  fix: return Tensors (in tuples, lists, dicts) and None; compute the rest outside"
         )
+      found.append(x)
+      return type(x)
+
+    form = walk(result, leaf)
     realize_all(found)
-    return walk(result, lambda x: x if x is None else type(x), build), uops_of(found)
+    return form, uops_of(found)
 
   @property
   def name(self) -> str:
@@ -300,8 +379,10 @@ class TinyJit(Generic[A, R]):
         if u.op is Ops.BUFFER and u.arg.uid > earlier and id(m := buffer_of(u)) in targets and filled(work, m)
       }
       graph, buffers, _ = canonical(UOp.sink(*results))
-      places = [inputs.index(b) if b in inputs else made.get(b, b) for b in buffers]
-      state.captured = Captured(work, inputs, list(made.values()), variables, form, graph, places)
+      place = {u: i for i, u in enumerate((*inputs, *made))}
+      places = [place.setdefault(b, len(place)) for b in buffers]
+      constant = list(place)[len(inputs) + len(made) :]
+      state.captured = Captured(work, inputs, list(made.values()), constant, variables, form, graph, places)
       if DEBUG >= 1:
         print(f"JIT captured {len(work)} kernels and copies, {len(inputs)} inputs")
     return result
@@ -334,7 +415,8 @@ def function(
       raise RuntimeError(
         f"function {name} returns {type(result).__name__}\n  fix: return a Tensor, or a tuple of Tensors"
       )
-    given = set(UOp.sink(*uops_of(flatten((args, kwargs))[1])).toposort())
+    flatten((args, kwargs), found := [])
+    given = set(UOp.sink(*uops_of(found)).toposort())
     order = UOp.sink(*uops_of(results)).toposort(lambda u: u not in given)
     implicit = [u for u in order if u.op is Ops.BUFFER and u not in given]
     if implicit and not allow_implicit:

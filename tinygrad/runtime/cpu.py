@@ -75,10 +75,19 @@ class Call(queues.Call):
   others: tuple[Any, ...] = ()  # the words of the threads after the first
 
   def set_word(self, i: int, value: Any) -> None:
+    for words, k, _ in self.places(i):
+      words[k] = value if isinstance(value, int) else value.address
+
+  def places(self, i: int, device: int = 0) -> list[tuple[Any, int, int]]:
     i += 1  # scratch memory comes first, and a thread's own number is no argument
     i += self.program is not None and 0 < self.program.word <= i
-    for words in (self.words, *self.others):
-      words[i] = value if isinstance(value, int) else value.address
+    return [(words, i, device) for words in (self.words, *self.others)]
+
+  def cells(self, i: int, device: int) -> list[tuple[Any, int, int]]:
+    if i >= len(self.memory):
+      return self.places(i)
+    kept, self.memory[i] = self.memory[i], None  # what is replaced there need not live on
+    return [(kept[0].owner, k, k) for k in range(len(kept[1]))] if isinstance(kept, tuple) else self.places(i, device)
 
   def touches(self) -> tuple[list[int], list[int]]:
     """The memory that it writes, and what it only reads."""
