@@ -87,7 +87,10 @@ class Call(queues.Call):
     if i >= len(self.memory):
       return self.places(i)
     kept, self.memory[i] = self.memory[i], None  # what is replaced there need not live on
-    return [(kept[0].owner, k, k) for k in range(len(kept[1]))] if isinstance(kept, tuple) else self.places(i, device)
+    if not isinstance(kept, tuple):
+      return self.places(i, device)
+    self.memory[i] = table = kept[0]
+    return [(table.owner, k, k) for k in range(len(kept[1]))]
 
   def touches(self) -> tuple[list[int], list[int]]:
     """The memory that it writes, and what it only reads."""
@@ -110,6 +113,7 @@ class Batch:
     rows = alone if threads == 1 else share_out(calls, threads, keep)
     tables = [(ctypes.c_uint64 * (2 * len(row)))(*itertools.chain.from_iterable(row)) for row in rows]
     self.job = (ctypes.c_uint64 * (2 * threads))()
+    self.address = ctypes.addressof(self.job)
     for i, (table, row) in enumerate(zip(tables, rows)):
       self.job[2 * i], self.job[2 * i + 1] = ctypes.addressof(table), len(row)
     self.keep = calls, tables, keep
@@ -280,6 +284,7 @@ class CPU(QueueDevice):
   def _start_over(self) -> None:
     """No threads, nothing queued: at first, and in a child process, where threads do not live on."""
     self.queue = 0  # its address; never freed, for threads look at it until the process ends
+    self.state = ctypes.c_uint64(0)  # its first word
     self.threads = 0
     self.submitted = 0
     self.pending: collections.deque[tuple[int, Batch | Memory]] = collections.deque()  # kept until job n is done
@@ -342,28 +347,33 @@ class CPU(QueueDevice):
     """Queues calls, in order, as one hand-over. Lists that hold barriers go to all their devices through
     `submit_all`."""
     batch = calls if isinstance(calls, Batch) else Batch(calls)
-    runtime = _runtime()
     with self.lock:
-      if not self.queue:
-        self.queue = _allocate(8 * _QUEUE_WORDS)
-        ctypes.memset(self.queue, 0, 8 * _QUEUE_WORDS)
-        _libc.pthread_mutex_init(ctypes.c_void_p(self.queue + 8 * 32), None)
-        _libc.pthread_cond_init(ctypes.c_void_p(self.queue + 8 * 40), None)
-      while self.threads < batch.threads:
-        self.threads += 1
-        name, args = f"{self.name}/{self.threads}", (self.queue, FOREVER, ctypes.addressof(_NEVER))
-        threading.Thread(target=runtime.wait, args=args, name=name, daemon=True).start()
-      if self.submitted - self.finished >= QUEUED:
+      if self.threads < batch.threads:
+        self._start(batch.threads)
+      if self.submitted - (self.state.value >> 8) >= QUEUED:
         self._wait(self.submitted - QUEUED + 1)
       self.submitted += 1
       self.pending.append((self.submitted, batch))
-      runtime.push(self.queue, ctypes.addressof(batch.job), batch.threads)
+      _runtime().push(self.queue, batch.address, batch.threads)
       self._forget()
+
+  def _start(self, threads: int) -> None:
+    """So many threads, and the queue that they empty."""
+    if not self.queue:
+      self.queue = _allocate(8 * _QUEUE_WORDS)
+      ctypes.memset(self.queue, 0, 8 * _QUEUE_WORDS)
+      _libc.pthread_mutex_init(ctypes.c_void_p(self.queue + 8 * 32), None)
+      _libc.pthread_cond_init(ctypes.c_void_p(self.queue + 8 * 40), None)
+      self.state = ctypes.c_uint64.from_address(self.queue)
+    while self.threads < threads:
+      self.threads += 1
+      name, args = f"{self.name}/{self.threads}", (self.queue, FOREVER, ctypes.addressof(_NEVER))
+      threading.Thread(target=_runtime().wait, args=args, name=name, daemon=True).start()
 
   def _wait(self, jobs: int) -> None:
     """Until so many are done; wakes from time to time, so that Ctrl-C is heard."""
     until = Time(0, 0)
-    while self.finished < jobs:
+    while self.state.value >> 8 < jobs:
       _runtime().wait(self.queue, jobs, ctypes.addressof(until))
       soon = time.time() + 0.1
       until = Time(int(soon), int(soon % 1 * 1e9))
@@ -371,17 +381,18 @@ class CPU(QueueDevice):
   @property
   def finished(self) -> int:
     """Jobs that are done."""
-    return ctypes.c_uint64.from_address(self.queue).value >> 8 if self.queue else 0
+    return self.state.value >> 8
 
   def _forget(self) -> None:
     """Lets go of what the jobs that are done needed."""
-    done = self.finished
+    done = self.state.value >> 8
     while self.pending and self.pending[0][0] <= done:
       self.pending.popleft()
 
   def synchronize(self) -> None:
     """Waits until everything queued is done, and takes part in it."""
-    self._wait(self.submitted)
+    if self.state.value >> 8 < self.submitted:
+      self._wait(self.submitted)
     if self.pending:
       with self.lock:
         self._forget()
