@@ -117,8 +117,9 @@ class Made:
   the next replay then gets fresh memory.
   """
 
-  def __init__(self, memory: Buffer) -> None:
-    self.memory, self.shown = memory, weakref.ref(memory)
+  def __init__(self, u: UOp) -> None:
+    self.memory = buffer_of(u)
+    self.origin, self.shown = u.origin, weakref.ref(self.memory)
 
   def another(self) -> Buffer:
     self.memory = Buffer(self.memory.device, self.memory.shape, self.memory.dtype).allocate()
@@ -129,7 +130,7 @@ class Made:
     m = self.memory
     shown = Buffer(m.device, m.shape, m.dtype, m.handles, m)
     self.shown = weakref.ref(shown)
-    return UOp.buffer(m.shape, m.dtype, m.device, shown)
+    return UOp.buffer(m.shape, m.dtype, m.device, shown, self.origin)
 
 
 @dataclass(slots=True, eq=False)
@@ -374,7 +375,7 @@ class TinyJit(Generic[A, R]):
       work = [w for run in runs for w in engine.work_of(run)]
       targets = {id(m) for w in work for m in w.written}
       made = {
-        u: Made(m)
+        u: Made(u)
         for u in UOp.sink(*results).toposort()
         if u.op is Ops.BUFFER and u.arg.uid > earlier and id(m := buffer_of(u)) in targets and filled(work, m)
       }

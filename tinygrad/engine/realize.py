@@ -61,6 +61,7 @@ INTERPRET = ContextVar("INTERPRET", 0)  # 1: evaluate the localized graph in num
 CACHED_PLANS = 1024
 TURN = 2e-4  # seconds
 MOST_BUFFERS = 1 << 40  # of one graph
+BRIEF = 1 << 19  # operations and bytes that take less time than waking a thread for them
 STAGED = 16 << 20  # bytes of a copy that pass through the host at once
 
 # ---------------------------------------------------------------- programs
@@ -481,7 +482,9 @@ class Stretch:
     self.backends = [Device[d] for d in lists]
     for kind in dict.fromkeys(map(type, self.backends)):
       backends = [b for b in self.backends if type(b) is kind]
-      self.batches.append((kind, backends, [b.batch(lists[b.name]) for b in backends]))
+      batches = [b.batch(lists[b.name]) for b in backends]
+      batches[0].brief = len(lists) == 1 and self.ops + self.nbytes < BRIEF
+      self.batches.append((kind, backends, batches))
 
   def synchronize(self) -> float:
     """The second at which nothing is queued."""

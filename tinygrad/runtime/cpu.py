@@ -106,6 +106,8 @@ class Batch:
   """A list of calls as one native call for each thread that takes part: `job` has (address of a table, its length) for
   each."""
 
+  brief = False  # alone on its device, whoever submits it runs it
+
   def __init__(self, calls: Sequence[Call]) -> None:
     self.threads = threads = max((c.program.threads for c in calls if c.program is not None), default=1)
     keep: list[Any] = []
@@ -210,18 +212,18 @@ def _compiling() -> Any:
   return futures.ThreadPoolExecutor(1, "compiling")
 
 
-# the native code for waiting: `push`(queue, job, parts), `wait`(queue, jobs, time) until so many are done, or a time at
-# most, the address of `barrier`, and what keeps them in memory
-Runtime = collections.namedtuple("Runtime", "push wait barrier programs")
+# the native code: `run`(table, calls), `push`(queue, job, parts), `wait`(queue, jobs, time) until so many are done, or a
+# time at most, the address of `barrier`, and what keeps them in memory
+Runtime = collections.namedtuple("Runtime", "run push wait barrier programs")
 
 
 @functools.cache
 def _runtime() -> Runtime:
   source = _RUNTIME_IR.read_text(encoding="utf-8").replace("ETIMEDOUT", str(errno.ETIMEDOUT))
-  programs = [compiler().compile(source, name) for name in ("tg_push", "tg_wait", "tg_barrier")]
-  push, wait, barrier = [address for address, _ in programs]
-  function = ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * 3)
-  return Runtime(function(push), function(wait), barrier, programs)
+  programs = [compiler().compile(source, name) for name in ("tg_run", "tg_push", "tg_wait", "tg_barrier")]
+  run, push, wait, barrier = [address for address, _ in programs]
+  two, three = (ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * n) for n in (2, 3))
+  return Runtime(two(run), three(push), three(wait), barrier, programs)
 
 
 @functools.cache
@@ -348,6 +350,9 @@ class CPU(QueueDevice):
     `submit_all`."""
     batch = calls if isinstance(calls, Batch) else Batch(calls)
     with self.lock:
+      if batch.brief and batch.threads == 1 and self.state.value >> 8 == self.submitted:
+        _runtime().run(*batch.job)
+        return
       if self.threads < batch.threads:
         self._start(batch.threads)
       if self.submitted - (self.state.value >> 8) >= QUEUED:
