@@ -24,7 +24,6 @@ R = TypeVar("R")
 KEPT_STATES = 256  # kinds of arguments that one function remembers
 
 
-PLAIN = frozenset((Ops.BUFFER, Ops.BIND))  # what names itself in a key
 
 
 def is_tensor(x: Any) -> bool:
@@ -77,38 +76,41 @@ def refuse_array(x: Any) -> None:
     raise JitError(f"an argument is a {type(x).__name__}, whose values may change unseen\n  fix: give Tensor(array)")
 
 
-def identify(uops: Sequence[UOp]) -> tuple[Any, list[UOp], dict[str, int]]:
-  """(what the graphs are but for their buffers and the values of variables, the buffers, these values). Shapes, dtypes,
-  placements with their device order, views, and which share a buffer, are a part of it.
+def identify(found: Sequence[Any]) -> tuple[Any, list[UOp], dict[str, int]] | None:
+  """(what the graphs of Tensors and UOps are but for their buffers and the values of variables, the buffers, these
+  values). Shapes, dtypes, placements with their device order, and which share a buffer, are a part of it. None if they
+  are not all buffers and bound variables.
   """
-  buffers: dict[UOp, int] = {}
-  variables: dict[str, int] = {}
   kinds: list[Any] = []
-  for u in uops:
+  buffers: dict[UOp, int] = {}  # where each is first
+  variables: dict[str, int] = {}
+  for i, x in enumerate(found):
+    u = x if type(x) is UOp else x.uop
     if u.op is Ops.BUFFER:
       if u not in buffers:
-        buffers[u] = len(buffers)
+        buffers[u] = i
       kinds += ((u.dtype, u.arg.shape, u.arg.device, buffers[u]),)
     elif u.op is Ops.BIND and variables.setdefault(u.src[0].arg[0], u.src[1].arg) == u.src[1].arg:
       kinds += (u.src[0],)
     else:
-      return canonical(UOp.sink(*uops))
+      return None
   return tuple(kinds), list(buffers), variables
 
 
 def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[UOp], dict[str, int]]:
   """(key, buffers, the variables' values) of a call, whose lazy Tensors are realised. The key holds the form of the
-  arguments, what their graphs are, and the settings that change what Tensor methods compute.
+  arguments, what their graphs are (of views with buffers numbered and variables unbound), and the settings that change
+  what Tensor methods compute.
   """
   settings = TRAINING.value, DEFAULT_FLOAT.value, DEFAULT_INT.value, DEV.value
   names = tuple(sorted(kwargs)) if kwargs else ()
+  given = (*args, *[kwargs[name] for name in names]) if names else args
   found: list[Any] = []
-  form = flatten((*args, *[kwargs[name] for name in names]) if names else args, found)
-  uops = uops_of(found)
-  if [u for u in uops if u.op not in PLAIN]:
+  form = tuple([flatten(x, found) for x in given])
+  if (known := identify(found)) is None:
     realize_all(found)
-    uops = uops_of(found)
-  graph, buffers, variables = identify(uops)
+    known = identify(found) or canonical(UOp.sink(*uops_of(found)))
+  graph, buffers, variables = known
   return (graph, form, names, settings), buffers, variables
 
 
@@ -208,6 +210,7 @@ class Captured:
           self.values[name].add(call, w, i, d)
     self.nodes = [(u, self.places[-1 - u.arg.uid]) for u in self.graph.toposort() if u.op is Ops.BUFFER]
     place = dict(self.nodes)
+    self.single = self.form is not None and not isinstance(self.form, (list, tuple, dict))
     self.plain = all(u in place for u in self.graph.src) and [place[u] for u in self.graph.src]  # False: there are views
 
   def replay(self, inputs: Sequence[UOp], variables: dict[str, int]) -> Any:
@@ -242,6 +245,8 @@ class Captured:
     """What the last replay has made, as fresh Tensors over its memory."""
     actual = [*self.inputs, *[m.show() for m in self.made], *self.constant]
     if self.plain:
+      if self.single:
+        return self.form(actual[self.plain[0]])
       sources: Iterable[UOp] = [actual[i] for i in self.plain]
     else:
       mapping = {u: actual[i] for u, i in self.nodes}

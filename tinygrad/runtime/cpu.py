@@ -348,7 +348,7 @@ class CPU(QueueDevice):
   def submit(self, calls: Sequence[Call] | Batch) -> None:
     """Queues calls, in order, as one hand-over. Lists that hold barriers go to all their devices through
     `submit_all`."""
-    batch = calls if isinstance(calls, Batch) else Batch(calls)
+    batch = calls if type(calls) is Batch else Batch(calls)
     with self.lock:
       if batch.brief and batch.threads == 1 and self.state.value >> 8 == self.submitted:
         _runtime().run(*batch.job)

@@ -333,7 +333,7 @@ class UOp:
     """A new buffer; its memory (`buffer_of`) is allocated on first use. `origin`: its line, if not the user's."""
     u = UOp.new(Ops.BUFFER, dtype, (), BufferArg(next(_uids), tuple(shape), device))
     u.origin, _buffers[u] = origin, memory if memory is not None else Buffer(device, tuple(shape), dtype)
-    return u.stamp()
+    return u if origin is not None else u.stamp()
 
   @staticmethod
   def from_numpy(array: Any) -> UOp:
