@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -22,8 +22,6 @@ from tinygrad.uop.rewrite import substitute
 A = ParamSpec("A")
 R = TypeVar("R")
 KEPT_STATES = 256  # kinds of arguments that one function remembers
-
-
 
 
 def is_tensor(x: Any) -> bool:
@@ -56,24 +54,23 @@ def flatten(x: Any, found: list[Any]) -> Any:
   try:
     hash(x)
   except TypeError:
+    if hasattr(x, "__array__"):
+      raise JitError(
+        f"an argument is a {kind.__name__}, whose values may change unseen\n  fix: give Tensor(array)"
+      ) from None
     return MethodType(type, x)  # equal for the very object alone: what is equal to it today may differ tomorrow
   return kind, x
 
 
 def uops_of(found: Iterable[Any]) -> list[UOp]:
-  """The graphs of Tensors and UOps."""
-  return [x if type(x) is UOp else x.uop for x in found]
+  """The graphs of the Tensors and UOps among leaves."""
+  return [x if type(x) is UOp else x.uop for x in found if type(x) is UOp or is_tensor(x)]
 
 
 def realize_all(found: Iterable[Any]) -> None:
-  """Realises the Tensors among Tensors and UOps, together."""
+  """Realises the Tensors among leaves, together."""
   if tensors := [x for x in found if is_tensor(x)]:
     tensors[0].realize(*tensors[1:])
-
-
-def refuse_array(x: Any) -> None:
-  if type(x).__hash__ is None and hasattr(x, "__array__"):
-    raise JitError(f"an argument is a {type(x).__name__}, whose values may change unseen\n  fix: give Tensor(array)")
 
 
 def identify(found: Sequence[Any]) -> tuple[Any, list[UOp], dict[str, int]] | None:
@@ -135,41 +132,6 @@ class Made:
     return UOp.buffer(m.shape, m.dtype, m.device, shown, self.origin)
 
 
-@dataclass(slots=True, eq=False)
-class Patch:
-  """Where one buffer, or the value of one variable, stands in a step, as flat lists: to replace it calls nothing where
-  the backend's calls have `cells`.
-  """
-
-  rows: list[tuple[Any, Any]] = field(default_factory=list)  # what the work refers to: container, key
-  cells: list[tuple[Any, int, int]] = field(default_factory=list)  # words, index, whose memory
-  calls: list[tuple[Any, Work, int, int]] = field(default_factory=list)  # those that have to be told
-
-  def add(self, call: Any, w: Work, i: int, d: int) -> None:
-    """Word i (buffers, then variables) of the call on device number d."""
-    if w.apart or (cells := call.cells(i, d)) is None:
-      self.calls.append((call, w, i, d))
-    else:
-      self.cells += cells
-
-  def set_memory(self, memory: Buffer) -> None:
-    for row, key in self.rows:
-      row[key] = memory
-    handles = memory.allocate().handles
-    for words, i, d in self.cells:
-      words[i] = handles[d].address
-    for call, w, i, d in self.calls:
-      call.set_buffer(i, w.pointers(i, d))
-
-  def set_value(self, value: int) -> None:
-    for row, key in self.rows:
-      row[key] = value
-    for words, i, _ in self.cells:
-      words[i] = value
-    for call, w, i, _ in self.calls:
-      call.set_variable(i - len(w.memory), value)
-
-
 @dataclass(eq=False)
 class Captured:
   """A step that can be replayed: its work, and where the inputs, the results and the variables stand in it."""
@@ -181,61 +143,75 @@ class Captured:
   variables: dict[str, int]
   form: Any  # the result, with the type of a Tensor in its place
   graph: UOp  # a SINK of its Tensors, over numbered buffers and unbound variables
-  places: list[int]  # of that graph's buffers, in what `inputs`, `made` and `constant` are together
+  order: list[int]  # of that graph's buffers, where they are in `inputs`, `made` and `constant` together
 
   def __post_init__(self) -> None:
     """Notes every pointer and variable that a replay may have to change."""
     self.stretches: list[Stretch] = engine.prepare(self.work)
     self.backends = list(dict.fromkeys(b for s in self.stretches for b in s.backends))
-    slots = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
+    slots: list[Buffer] = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
     number = {id(m): i for i, m in enumerate(slots)}
     # of the last replay: the inputs, and the memory of what was made; None where that must be looked at anew
     self.given: list[Any] = [*self.inputs, *slots[len(self.inputs) :]]
     # memory that the step writes, and is neither
     self.state = {id(m) for w in self.work for m in w.written} - number.keys()
-    self.patches = [Patch() for _ in slots]
-    self.values = {name: Patch() for name in self.variables}
+    # by number of the memory, or variable: where it stands in the work (container, key), in what compiled code reads
+    # (words, index, device number), and in calls that have to be told (call, work, argument, device number)
+    self.places: dict[Any, tuple[list[Any], list[Any], list[Any]]]
+    self.places = {key: ([], [], []) for key in (*range(len(slots)), *self.variables)}
     for w in self.work:
-      for i, m in enumerate(w.memory):
-        if id(m) in number:
-          self.patches[number[id(m)]].rows.append((w.memory, i))
-      for name in self.values.keys() & w.variables.keys():
-        self.values[name].rows.append((w.variables, name))
+      found = [(number.get(id(m)), w.memory, i) for i, m in enumerate(w.memory)]
+      for key, container, i in [*found, *((name, w.variables, name) for name in w.variables)]:
+        if key in self.places:
+          self.places[key][0].append((container, i))
     for w, d, call in (b for stretch in self.stretches for b in stretch.bound):
-      for i, m in enumerate(w.memory):
-        if id(m) in number:
-          self.patches[number[id(m)]].add(call, w, i, d)
-      for i, name in enumerate(w.item.variables, len(w.memory)):
-        if name in self.values:
-          self.values[name].add(call, w, i, d)
-    self.nodes = [(u, self.places[-1 - u.arg.uid]) for u in self.graph.toposort() if u.op is Ops.BUFFER]
-    place = dict(self.nodes)
-    self.single = self.form is not None and not isinstance(self.form, (list, tuple, dict))
-    self.plain = all(u in place for u in self.graph.src) and [place[u] for u in self.graph.src]  # False: there are views
+      for i, key in enumerate([*(number.get(id(m)) for m in w.memory), *w.item.variables]):
+        if key in self.places:
+          if hasattr(call, "cells") and not w.apart:
+            self.places[key][1].extend(call.cells(i, d))
+          else:
+            self.places[key][2].append((call, w, i, d))
+    self.numbered = {u: self.order[-1 - u.arg.uid] for u in self.graph.toposort() if u.op is Ops.BUFFER}
+    self.sources = [self.numbered.get(u) for u in self.graph.src]  # None: a view
+    self.alone = self.sources[0] if isinstance(self.form, type) else None  # the only result, if it is no view
+
+  def put(self, key: Any, x: Any) -> None:
+    """Replaces memory, or a variable's value. No call for each kernel where these have `cells`."""
+    in_work, in_code, calls = self.places[key]
+    for container, i in in_work:
+      container[i] = x
+    handles = x.handles if type(x) is Buffer else None
+    for array, i, d in in_code:
+      array[i] = x if handles is None else handles[d].address
+    for call, w, i, d in calls:
+      if i < len(w.memory):
+        call.set_buffer(i, w.pointers(i, d))
+      else:
+        call.set_variable(i - len(w.memory), x)
 
   def replay(self, inputs: Sequence[UOp], variables: dict[str, int]) -> Any:
     """Runs the step on other inputs of the same key; what it makes, as fresh Tensors. A call changes only when the last
     replay is done.
     """
-    given = [*inputs, *[m.memory if m.shown() is None else m.another() for m in self.made]]
+    given: list[Any] = [*inputs, *[m.memory if m.shown() is None else m.another() for m in self.made]]
     moved = [i for i, x in enumerate(given) if x is not self.given[i]]
     if moved or variables != self.variables:
       for backend in self.backends:
         backend.synchronize()
     for i in moved:
       self.given[i] = None  # until it is in all its places, whatever interrupts
-      memory = given[i]
+      memory: Buffer = given[i]
       if i < len(inputs):
-        self.inputs[i] = u = given[i]
-        if id(buffer_of(u)) in self.state:  # it must not change while it is read as an input
-          self.inputs[i], given[i] = engine.realize(u.clone())[0], None
+        self.inputs[i] = inputs[i]
+        if id(buffer_of(inputs[i])) in self.state:  # it must not change while it is read as an input
+          self.inputs[i], given[i] = engine.realize(inputs[i].clone())[0], None
         memory = buffer_of(self.inputs[i])
-      self.patches[i].set_memory(memory)
+      self.put(i, memory.allocate())
       self.given[i] = given[i]
     if variables != self.variables:
       self.variables = {}
       for name, value in variables.items():
-        self.values[name].set_value(value)
+        self.put(name, value)
       self.variables = variables
     for stretch in self.stretches:
       stretch.launch()
@@ -244,14 +220,14 @@ class Captured:
   def results(self) -> Any:
     """What the last replay has made, as fresh Tensors over its memory."""
     actual = [*self.inputs, *[m.show() for m in self.made], *self.constant]
-    if self.plain:
-      if self.single:
-        return self.form(actual[self.plain[0]])
-      sources: Iterable[UOp] = [actual[i] for i in self.plain]
-    else:
-      mapping = {u: actual[i] for u, i in self.nodes}
+    if self.alone is not None:
+      return self.form(actual[self.alone])
+    if None in self.sources:
+      mapping = {u: actual[i] for u, i in self.numbered.items()}
       mapping |= {v: v.bind(self.variables[v.arg[0]]) for v in self.graph.variables() if v.arg[0] in self.variables}
       sources = substitute(self.graph, mapping).src
+    else:
+      sources = tuple(actual[i] for i in self.sources if i is not None)
     tensors = iter(sources)
     return walk(self.form, lambda kind: kind and kind(next(tensors)))
 
@@ -317,7 +293,6 @@ class TinyJit(Generic[A, R]):
       return self.fxn(*args, **kwargs)
     key, inputs, variables = read_arguments(args, kwargs)
     if key not in self.states:
-      walk((args, kwargs), refuse_array)
       if len(self.states) >= KEPT_STATES:
         del self.states[next(iter(self.states))]
       self.states[key] = State()
@@ -421,8 +396,9 @@ def function(
       raise RuntimeError(
         f"function {name} returns {type(result).__name__}\n  fix: return a Tensor, or a tuple of Tensors"
       )
-    flatten((args, kwargs), found := [])
-    given = set(UOp.sink(*uops_of(found)).toposort())
+    leaves: list[Any] = []
+    walk((args, kwargs), leaves.append)
+    given = set(UOp.sink(*uops_of(leaves)).toposort())
     order = UOp.sink(*uops_of(results)).toposort(lambda u: u not in given)
     implicit = [u for u in order if u.op is Ops.BUFFER and u not in given]
     if implicit and not allow_implicit:

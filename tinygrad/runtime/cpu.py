@@ -75,22 +75,25 @@ class Call(queues.Call):
   others: tuple[Any, ...] = ()  # the words of the threads after the first
 
   def set_word(self, i: int, value: Any) -> None:
-    for words, k, _ in self.places(i):
+    for words, k, _ in self.places(i, 0):
       words[k] = value if isinstance(value, int) else value.address
 
-  def places(self, i: int, device: int = 0) -> list[tuple[Any, int, int]]:
+  def places(self, i: int, device: int) -> list[tuple[Any, int, int]]:
     i += 1  # scratch memory comes first, and a thread's own number is no argument
     i += self.program is not None and 0 < self.program.word <= i
     return [(words, i, device) for words in (self.words, *self.others)]
 
   def cells(self, i: int, device: int) -> list[tuple[Any, int, int]]:
+    """Where argument i stands that device number `device` reads, for who replaces it there: (words, index, number of
+    the device whose address it is, or 0). Memory is no longer kept here."""
     if i >= len(self.memory):
-      return self.places(i)
-    kept, self.memory[i] = self.memory[i], None  # what is replaced there need not live on
+      return self.places(i, 0)
+    kept, self.memory[i] = self.memory[i], None
     if not isinstance(kept, tuple):
       return self.places(i, device)
-    self.memory[i] = table = kept[0]
-    return [(table.owner, k, k) for k in range(len(kept[1]))]
+    table, peers = kept
+    self.memory[i] = table, ()
+    return [(table.owner, k, k) for k in range(len(peers))]
 
   def touches(self) -> tuple[list[int], list[int]]:
     """The memory that it writes, and what it only reads."""
@@ -103,21 +106,17 @@ Table = list[tuple[int, int]]  # (function, address of its words)
 
 
 class Batch:
-  """A list of calls as one native call for each thread that takes part: `job` has (address of a table, its length) for
-  each."""
+  """A list of calls as one native call for each thread that takes part, which has a table of its own."""
 
-  brief = False  # alone on its device, whoever submits it runs it
+  brief = False  # if it is one thread's, who submits it to an idle device runs it
 
   def __init__(self, calls: Sequence[Call]) -> None:
-    self.threads = threads = max((c.program.threads for c in calls if c.program is not None), default=1)
+    threads = max((c.program.threads for c in calls if c.program is not None), default=1)
     keep: list[Any] = []
     alone = [[(c.built, ctypes.addressof(c.words)) for c in calls]]
     rows = alone if threads == 1 else share_out(calls, threads, keep)
-    tables = [(ctypes.c_uint64 * (2 * len(row)))(*itertools.chain.from_iterable(row)) for row in rows]
-    self.job = (ctypes.c_uint64 * (2 * threads))()
-    self.address = ctypes.addressof(self.job)
-    for i, (table, row) in enumerate(zip(tables, rows)):
-      self.job[2 * i], self.job[2 * i + 1] = ctypes.addressof(table), len(row)
+    tables = [(ctypes.c_uint64 * (2 * len(row) + 1))(*itertools.chain.from_iterable(row)) for row in rows]
+    self.tables = [ctypes.addressof(table) for table in tables]
     self.keep = calls, tables, keep
 
 
@@ -212,8 +211,8 @@ def _compiling() -> Any:
   return futures.ThreadPoolExecutor(1, "compiling")
 
 
-# the native code: `run`(table, calls), `push`(queue, job, parts), `wait`(queue, jobs, time) until so many are done, or a
-# time at most, the address of `barrier`, and what keeps them in memory
+# the native code: `run`(table), `push`(queue, table, gate), `wait`(queue, parts, time) until so many are done or it is
+# late, the address of `barrier`, and what keeps them in memory
 Runtime = collections.namedtuple("Runtime", "run push wait barrier programs")
 
 
@@ -222,8 +221,8 @@ def _runtime() -> Runtime:
   source = _RUNTIME_IR.read_text(encoding="utf-8").replace("ETIMEDOUT", str(errno.ETIMEDOUT))
   programs = [compiler().compile(source, name) for name in ("tg_run", "tg_push", "tg_wait", "tg_barrier")]
   run, push, wait, barrier = [address for address, _ in programs]
-  two, three = (ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * n) for n in (2, 3))
-  return Runtime(two(run), three(push), three(wait), barrier, programs)
+  one, three = (ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * n) for n in (1, 3))
+  return Runtime(one(run), three(push), three(wait), barrier, programs)
 
 
 @functools.cache
@@ -260,12 +259,12 @@ def _allocate(nbytes: int) -> int:
 
 # ---------------------------------------------------------------- the device
 
-QUEUED = 64  # jobs that a queue holds
-FOREVER = 1 << 54  # more jobs than there will ever be
+QUEUED = 256  # parts of work that a queue holds
+FOREVER = 1 << 54  # more parts than there will ever be
 Time = ctypes.c_long * 2  # seconds and nanoseconds
 _NEVER = Time(1 << 40, 0)
-# words: 0 jobs done and parts taken, 8 jobs queued, 16 parts done, 24 sleepers, 32 a mutex, 40 a condition, 48 the jobs
-_QUEUE_WORDS = 48 + 2 * QUEUED
+# words: 0 parts done, 8 queued, 16 taken, 24 a mutex, 32 a condition, 40 the parts, each with its gate
+_QUEUE_WORDS = 40 + 2 * QUEUED
 
 
 _submitting = threading.Lock()
@@ -285,11 +284,14 @@ class CPU(QueueDevice):
 
   def _start_over(self) -> None:
     """No threads, nothing queued: at first, and in a child process, where threads do not live on."""
-    self.queue = 0  # its address; never freed, for threads look at it until the process ends
-    self.state = ctypes.c_uint64(0)  # its first word
+    self.queue = _allocate(8 * _QUEUE_WORDS)  # its address; never freed, for threads look at it until the process ends
+    ctypes.memset(self.queue, 0, 8 * _QUEUE_WORDS)
+    _libc.pthread_mutex_init(ctypes.c_void_p(self.queue + 8 * 24), None)
+    _libc.pthread_cond_init(ctypes.c_void_p(self.queue + 8 * 32), None)
+    self.done = ctypes.c_uint64.from_address(self.queue)
     self.threads = 0
-    self.submitted = 0
-    self.pending: collections.deque[tuple[int, Batch | Memory]] = collections.deque()  # kept until job n is done
+    self.submitted = 0  # parts
+    self.pending: collections.deque[tuple[int, Batch | Memory]] = collections.deque()  # kept until n parts are done
     self.lock = threading.RLock()
 
   # ---- memory
@@ -297,21 +299,10 @@ class CPU(QueueDevice):
   def new_memory(self, nbytes: int) -> Memory:
     return Memory(_allocate(nbytes), nbytes)
 
-  def free(self, handle: Memory, nbytes: int) -> None:
-    if handle.owner is None:
-      super().free(handle, nbytes)
-
   def let_go(self, handle: Memory) -> None:
     with self.lock:
       self.pending.append((self.submitted, handle))
       self._forget()
-
-  def wrap(self, array: Any) -> Memory | None:
-    """The memory of a C-contiguous writable numpy array as a buffer, without a copy; None where its alignment does not
-    allow it."""
-    if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
-      return None
-    return Memory(array.ctypes.data, array.nbytes, array)
 
   def view(self, handle: Memory) -> memoryview:
     """The memory itself, as bytes; it must not be used after the buffer is freed."""
@@ -348,56 +339,40 @@ class CPU(QueueDevice):
   def submit(self, calls: Sequence[Call] | Batch) -> None:
     """Queues calls, in order, as one hand-over. Lists that hold barriers go to all their devices through
     `submit_all`."""
-    batch = calls if type(calls) is Batch else Batch(calls)
+    batch = Batch(calls) if not isinstance(calls, Batch) else calls
+    parts = len(batch.tables)
     with self.lock:
-      if batch.brief and batch.threads == 1 and self.state.value >> 8 == self.submitted:
-        _runtime().run(*batch.job)
+      gate = self.submitted
+      if batch.brief and parts == 1 and self.done.value == gate:
+        _runtime().run(batch.tables[0])
         return
-      if self.threads < batch.threads:
-        self._start(batch.threads)
-      if self.submitted - (self.state.value >> 8) >= QUEUED:
-        self._wait(self.submitted - QUEUED + 1)
-      self.submitted += 1
+      while self.threads < parts:
+        self.threads += 1
+        name, args = f"{self.name}/{self.threads}", (self.queue, FOREVER, ctypes.addressof(_NEVER))
+        threading.Thread(target=_runtime().wait, args=args, name=name, daemon=True).start()
+      self._wait(gate + parts - QUEUED)
+      self.submitted += parts
       self.pending.append((self.submitted, batch))
-      _runtime().push(self.queue, batch.address, batch.threads)
+      for table in batch.tables:
+        _runtime().push(self.queue, table, gate)
       self._forget()
 
-  def _start(self, threads: int) -> None:
-    """So many threads, and the queue that they empty."""
-    if not self.queue:
-      self.queue = _allocate(8 * _QUEUE_WORDS)
-      ctypes.memset(self.queue, 0, 8 * _QUEUE_WORDS)
-      _libc.pthread_mutex_init(ctypes.c_void_p(self.queue + 8 * 32), None)
-      _libc.pthread_cond_init(ctypes.c_void_p(self.queue + 8 * 40), None)
-      self.state = ctypes.c_uint64.from_address(self.queue)
-    while self.threads < threads:
-      self.threads += 1
-      name, args = f"{self.name}/{self.threads}", (self.queue, FOREVER, ctypes.addressof(_NEVER))
-      threading.Thread(target=_runtime().wait, args=args, name=name, daemon=True).start()
-
-  def _wait(self, jobs: int) -> None:
+  def _wait(self, parts: int) -> None:
     """Until so many are done; wakes from time to time, so that Ctrl-C is heard."""
     until = Time(0, 0)
-    while self.state.value >> 8 < jobs:
-      _runtime().wait(self.queue, jobs, ctypes.addressof(until))
+    while self.done.value < parts:
+      _runtime().wait(self.queue, parts, ctypes.addressof(until))
       soon = time.time() + 0.1
       until = Time(int(soon), int(soon % 1 * 1e9))
 
-  @property
-  def finished(self) -> int:
-    """Jobs that are done."""
-    return self.state.value >> 8
-
   def _forget(self) -> None:
-    """Lets go of what the jobs that are done needed."""
-    done = self.state.value >> 8
-    while self.pending and self.pending[0][0] <= done:
+    """Lets go of what needed the parts that are done."""
+    while self.pending and self.pending[0][0] <= self.done.value:
       self.pending.popleft()
 
   def synchronize(self) -> None:
     """Waits until everything queued is done, and takes part in it."""
-    if self.state.value >> 8 < self.submitted:
-      self._wait(self.submitted)
+    self._wait(self.submitted)
     if self.pending:
       with self.lock:
         self._forget()
@@ -437,8 +412,8 @@ def _stop() -> None:
   """The threads end before the code that they run goes."""
   for device in _live:
     device.synchronize()
-    if device.queue:
-      ctypes.c_uint64.from_address(device.queue).value = FOREVER << 8
+    if device.threads:
+      device.done.value = FOREVER
       _runtime().push(device.queue, 0, 0)
 
 

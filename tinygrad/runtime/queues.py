@@ -59,11 +59,6 @@ class Call:
   def set_word(self, i: int, value: Any) -> None:
     self.words[i] = value
 
-  def cells(self, i: int, device: int) -> list[tuple[Any, int, int]] | None:
-    """Where word i stands that device number `device` reads: (words, index, whose memory); writing there is all that
-    replaces it. None: `set_buffer` and `set_variable` have to be told."""
-    return None
-
 
 def errors_of(log: object) -> str:
   """The first errors that a compiler tells, else the first that it says."""
