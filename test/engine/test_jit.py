@@ -27,7 +27,7 @@ def python_calls(f, *args):
   with Context(SPEC=1):  # 2 checks every node
     sys.setprofile(lambda frame, event, arg: entered.append(event) if event in ("call", "c_call") else None)
     try:
-      f(*args)
+      result = f(*args)  # noqa: F841 (it is not dropped before the count is over)
     finally:
       sys.setprofile(None)
   return len(entered) - 1  # the last is setprofile
@@ -41,7 +41,7 @@ def test_a_replay_enters_as_few_functions_for_twenty_kernels_as_for_two():
   for kernels in (2, 20):
 
     @TinyJit
-    def step(x, n):
+    def step(x, n, kernels=kernels):
       h = x
       for i in range(kernels):
         h = (h @ x * (n if i % 2 else 0.1)).contiguous()
@@ -73,25 +73,22 @@ def test_a_replay_enters_few_functions():
   assert counts[0] <= 60 and counts[2] - counts[1] <= 2 * 8
 
 
+def ctrl_c():
+  raise KeyboardInterrupt
+
+
 def test_a_replay_that_is_interrupted_leaves_nothing_half_changed(monkeypatch):
   """Whatever the next call is given, it reads and writes that. (Mutant: what was given is noted first.)"""
   f = TinyJit(lambda x, y: x * 10 + y)
   a, b, c, d = (Tensor([float(k)]).realize() for k in (1, 2, 3, 4))
   for _ in range(3):
     f(a, b)
-  put, done = f.captured.put, []
-
-  def interrupted(key, x):
-    put(key, x)
-    done.append(key)
-    if len(done) == stop:
-      raise KeyboardInterrupt
-
-  for stop in (1, 2, 3):
+  put = f.captured.put
+  for stop in (0, 1, 2):
     for following in ((a, b), (c, d), (c, b), (a, d)):
       held = f(a, b)  # its memory is to be replaced too
-      done.clear()
-      monkeypatch.setattr(f.captured, "put", interrupted)
+      rest = iter([put] * stop)
+      monkeypatch.setattr(f.captured, "put", lambda key, x, rest=rest: put(key, x) if next(rest, None) else ctrl_c())
       with pytest.raises(KeyboardInterrupt):
         f(c, d)
       monkeypatch.undo()
@@ -99,8 +96,32 @@ def test_a_replay_that_is_interrupted_leaves_nothing_half_changed(monkeypatch):
       assert held.item() == 12
 
 
+def test_a_variable_whose_replacement_is_interrupted(monkeypatch):
+  f = TinyJit(lambda x, n: x * n)
+  x, n = Tensor([10.0]).realize(), Variable("n", 1, 9)
+  for k in (1, 2, 3):
+    f(x, n.bind(k))
+  put = f.captured.put
+  for following in (3, 5, 4):  # what stood there, another, what was being put there
+    monkeypatch.setattr(f.captured, "put", lambda key, x: put(key, x) or ctrl_c())
+    with pytest.raises(KeyboardInterrupt):
+      f(x, n.bind(4))
+    monkeypatch.undo()
+    assert f(x, n.bind(following)).item() == 10 * following
+
+
+def test_a_new_input_is_read_from_every_device():
+  """Each device multiplies its rows with the rows of all. (Mutant: only the first device's address is replaced.)"""
+  f = TinyJit(lambda x: x @ x)
+  for k in range(5):
+    a = np.arange(16, dtype=np.float32).reshape(4, 4) + k
+    for devices in (D2, ("CPU:0", "CPU:1", "CPU:2", "CPU:3")):
+      x = Tensor(a).shard(devices, axis=0).realize()
+      np.testing.assert_array_equal(f(x).numpy(), a @ a)
+
+
 def test_views_lazy_and_realized_arguments_share_what_they_can():
-  """A lazy argument is captured as the buffer that it becomes; a view of one apart, and it reads what the view shows."""
+  """A lazy argument is captured as the buffer that it becomes; a view apart, and what it shows is read."""
   f = TinyJit(lambda x: x * 2 + 1)
   base = np.arange(12, dtype=np.float32).reshape(3, 4)
   whole = Tensor(base).realize()

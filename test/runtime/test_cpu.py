@@ -142,6 +142,40 @@ def test_who_waits_takes_part_and_queues_wrap_around():
   assert device.done.value == device.submitted  # nobody waited: the thread woke
 
 
+def test_brief_jobs_are_run_by_who_submits_them_but_not_before_what_is_queued():
+  device = cpu.open_device("CPU:75")
+  x, out, flag = number(device), number(device), number(device)
+  batch = device.batch([device.bind(device.compile(ADD_ONE.replace("STEP", "1"), "add_one"), [x])])
+  batch.brief = True
+  device.submit(batch)
+  assert ctypes.c_int64.from_address(x.address).value == 1 and device.submitted == device.threads == 0
+  device.submit([device.bind(device.compile(WAIT, "wait"), [out, flag])])
+  device.submit(batch)
+  time.sleep(0.05)
+  assert ctypes.c_int64.from_address(x.address).value == 1  # the job before still waits
+  ctypes.c_int64.from_address(flag.address).value = 1
+  assert read(device, x) == 2
+
+
+def test_a_part_waits_for_all_parts_of_the_jobs_before_its_own():
+  """One part of the first job is done at once, the other waits; the second job adds to what either has left."""
+  device = cpu.open_device("CPU:74")
+  x, y, out, flag = (number(device) for _ in range(4))
+  program = device.compile(ADD_ONE.replace("STEP", "1"), "add_one")
+  first = device.batch([device.bind(device.compile(WAIT, "wait"), [out, flag])])
+  other = device.batch([device.bind(program, [x])])
+  first.tables += other.tables
+  device.submit(first)
+  device.submit([device.bind(program, [y])])
+  deadline = time.monotonic() + 10
+  while device.done.value < 1 and time.monotonic() < deadline:
+    time.sleep(0.001)
+  time.sleep(0.02)
+  assert [ctypes.c_int64.from_address(m.address).value for m in (x, y)] == [1, 0]
+  ctypes.c_int64.from_address(flag.address).value = 1
+  assert read(device, y) == 1 and device.threads == 2 and device.done.value == 3
+
+
 def test_many_callers_of_a_device_lose_no_job():
   device = cpu.open_device("CPU:76")
   program = device.compile(ADD_ONE.replace("STEP", "1"), "add_one")

@@ -425,12 +425,10 @@ class Stretch:
   backends: list[Any] = field(default_factory=list)
   batches: list[tuple[Any, list[Any], list[Any]]] = field(default_factory=list)  # kind, backends of it, their batches
   bound: list[tuple[Work, int, Any]] = field(default_factory=list)
-  count: int = 0
   ops: int = 0
   nbytes: int = 0
 
   def __post_init__(self) -> None:
-    self.count = len(self.work)
     for w in self.work:
       if w.program is not None:
         self.ops += w.program.cost.ops * len(w.item.devices)
@@ -495,8 +493,8 @@ class Stretch:
   def launch(self) -> None:
     """Hands the work over, one by one where that is watched; a copy between device sets is done here."""
     alone = DEBUG.value >= 2 or PROFILE.value or CHECK_NAN.value
-    if alone and self.count > 1:
-      with span("run", kernels=self.count):
+    if alone and len(self.work) > 1:
+      with span("run", kernels=len(self.work)):
         for w in self.work:
           Stretch([w]).launch()
       return
@@ -508,7 +506,7 @@ class Stretch:
       kind.submit_all(backends, batches)
     if CHECK_NAN.value:
       self.check_nan()
-    GlobalCounters.kernel_count += self.count
+    GlobalCounters.kernel_count += len(self.work)
     GlobalCounters.global_ops += self.ops
     GlobalCounters.global_mem += self.nbytes
     if DEBUG.value >= 2 or PROFILE.value:
