@@ -102,12 +102,14 @@ def test_a_variable_whose_replacement_is_interrupted(monkeypatch):
   for k in (1, 2, 3):
     f(x, n.bind(k))
   put = f.captured.put
-  for following in (3, 5, 4):  # what stood there, another, what was being put there
-    monkeypatch.setattr(f.captured, "put", lambda key, x: put(key, x) or ctrl_c())
-    with pytest.raises(KeyboardInterrupt):
-      f(x, n.bind(4))
-    monkeypatch.undo()
-    assert f(x, n.bind(following)).item() == 10 * following
+  for following, new in ((3, 4), (5, 3), (4, 4)):  # what stood there, another, what was being put there
+    for step in (put, lambda key, x: None):  # interrupted after it is done, and before
+      monkeypatch.setattr(f.captured, "put", lambda key, x, step=step: step(key, x) or ctrl_c())
+      with pytest.raises(KeyboardInterrupt):
+        f(x, n.bind(new))
+      monkeypatch.undo()
+      assert f(x, n.bind(following)).item() == 10 * following
+      f(x, n.bind(9))
 
 
 def test_a_new_input_is_read_from_every_device():
