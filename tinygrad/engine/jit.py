@@ -139,11 +139,10 @@ class Captured:
   work: list[Work]
   inputs: list[UOp]
   made: list[Made]
-  constant: list[UOp]  # other BUFFERs of the results
   variables: dict[str, int]
   form: Any  # the result, with the type of a Tensor in its place
   graph: UOp  # a SINK of its Tensors, over numbered buffers and unbound variables
-  order: list[int]  # of that graph's buffers, where they are in `inputs`, `made` and `constant` together
+  buffers: list[UOp | int | Made]  # of that graph: a BUFFER, the number of an input, or what the step has made
 
   def __post_init__(self) -> None:
     """Notes every pointer and variable that a replay may have to change."""
@@ -171,9 +170,7 @@ class Captured:
             self.places[key][1].extend(call.cells(i, d))
           else:
             self.places[key][2].append((call, w, i, d))
-    self.numbered = {u: self.order[-1 - u.arg.uid] for u in self.graph.toposort() if u.op is Ops.BUFFER}
-    self.sources = [self.numbered.get(u) for u in self.graph.src]  # None: a view
-    self.alone = self.sources[0] if isinstance(self.form, type) else None  # the only result, if it is no view
+    self.single = isinstance(self.form, type) and self.graph.src[0].op is Ops.BUFFER  # one result, which is no view
 
   def put(self, key: Any, x: Any) -> None:
     """Replaces memory, or a variable's value. No call for each kernel where these have `cells`."""
@@ -199,14 +196,12 @@ class Captured:
       for backend in self.backends:
         backend.synchronize()
     for i in moved:
-      self.given[i] = None  # until it is in all its places, whatever interrupts
-      memory: Buffer = given[i]
-      if i < len(inputs):
-        self.inputs[i] = inputs[i]
-        if id(buffer_of(inputs[i])) in self.state:  # it must not change while it is read as an input
-          self.inputs[i], given[i] = engine.realize(inputs[i].clone())[0], None
-        memory = buffer_of(self.inputs[i])
-      self.put(i, memory.allocate())
+      x, self.given[i] = given[i], None  # until it is in all its places, whatever interrupts
+      if type(x) is UOp:
+        if id(buffer_of(x)) in self.state:  # it must not change while it is read as an input
+          x, given[i] = engine.realize(x.clone())[0], None
+        self.inputs[i] = x
+      self.put(i, buffer_of(x).allocate() if type(x) is UOp else x)
       self.given[i] = given[i]
     if variables != self.variables:
       self.variables = {}
@@ -219,16 +214,17 @@ class Captured:
 
   def results(self) -> Any:
     """What the last replay has made, as fresh Tensors over its memory."""
-    actual = [*self.inputs, *[m.show() for m in self.made], *self.constant]
-    if self.alone is not None:
-      return self.form(actual[self.alone])
-    if None in self.sources:
-      mapping = {u: actual[i] for u, i in self.numbered.items()}
+    shown = {m: m.show() for m in self.made}
+    actual = [self.inputs[b] if type(b) is int else shown[b] if type(b) is Made else b for b in self.buffers]
+    if self.single:
+      return self.form(actual[0])
+    sources = self.graph.src
+    mapping = {u: actual[-1 - u.arg.uid] for u in sources if u.op is Ops.BUFFER}
+    if len(mapping) < len(sources):  # views
+      mapping = {u: actual[-1 - u.arg.uid] for u in self.graph.toposort() if u.op is Ops.BUFFER}
       mapping |= {v: v.bind(self.variables[v.arg[0]]) for v in self.graph.variables() if v.arg[0] in self.variables}
       sources = substitute(self.graph, mapping).src
-    else:
-      sources = tuple(actual[i] for i in self.sources if i is not None)
-    tensors = iter(sources)
+    tensors = (mapping.get(u, u) for u in sources)
     return walk(self.form, lambda kind: kind and kind(next(tensors)))
 
 
@@ -360,10 +356,8 @@ class TinyJit(Generic[A, R]):
         if u.op is Ops.BUFFER and u.arg.uid > earlier and id(m := buffer_of(u)) in targets and filled(work, m)
       }
       graph, buffers, _ = canonical(UOp.sink(*results))
-      place = {u: i for i, u in enumerate((*inputs, *made))}
-      places = [place.setdefault(b, len(place)) for b in buffers]
-      constant = list(place)[len(inputs) + len(made) :]
-      state.captured = Captured(work, inputs, list(made.values()), constant, variables, form, graph, places)
+      places = [inputs.index(b) if b in inputs else made.get(b, b) for b in buffers]
+      state.captured = Captured(work, inputs, list(made.values()), variables, form, graph, places)
       if DEBUG >= 1:
         print(f"JIT captured {len(work)} kernels and copies, {len(inputs)} inputs")
     return result

@@ -1,13 +1,4 @@
-; Native code of the CPU backend; runtime/cpu.py compiles it at the first call. ETIMEDOUT stands for the system's number.
-;
-; run: calls f(words) for each pair (f, words) of a table, up to a null. barrier: args = {counter, devices}; tickets are
-; handed out by the counter, and a device waits until the last ticket of its round is taken. It yields the core, for
-; there may be more devices than cores.
-;
-; push and wait work on a queue, whose words are listed at `_QUEUE_WORDS`. A part, a table for one thread, may be taken
-; when as many parts are done as its gate says. Whoever waits takes parts: the device's threads, which wait for ever, and
-; the caller, so that short work need not wait for a thread to wake. Waiting is a little yielding, then sleep.
-
+; Native code of the CPU backend: runtime/cpu.py compiles it, and says what it does. ETIMEDOUT: the system's number.
 declare i32 @sched_yield()
 declare i32 @pthread_mutex_lock(ptr)
 declare i32 @pthread_mutex_unlock(ptr)
@@ -75,7 +66,6 @@ define void @tg_push(ptr %queue, ptr %table, i64 %gate) {
   call void @wake(ptr %queue)
   ret void
 }
-; 1: part `taken` may be taken; 2 or 3: `parts` are done
 define internal i64 @look(ptr %queue, i64 %taken, i64 %parts) {
   %done = load atomic i64, ptr %queue seq_cst, align 8
   %queuedp = getelementptr i64, ptr %queue, i64 8
@@ -88,8 +78,7 @@ define internal i64 @look(ptr %queue, i64 %taken, i64 %parts) {
   %open = select i1 %some, i1 %may, i1 false
   %enough = icmp uge i64 %done, %parts
   %one = zext i1 %open to i64
-  %two = select i1 %enough, i64 2, i64 0
-  %seen = or i64 %one, %two
+  %seen = select i1 %enough, i64 2, i64 %one
   ret i64 %seen
 }
 define void @tg_wait(ptr %queue, i64 %parts, ptr %until) {

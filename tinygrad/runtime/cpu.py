@@ -211,8 +211,14 @@ def _compiling() -> Any:
   return futures.ThreadPoolExecutor(1, "compiling")
 
 
-# the native code: `run`(table), `push`(queue, table, gate), `wait`(queue, parts, time) until so many are done or it is
-# late, the address of `barrier`, and what keeps them in memory
+# The native code, and what keeps it in memory.
+# run(table) calls f(words) for each pair (f, words) of a table, up to a null.
+# barrier({counter, n}), an entry of tables: tickets are handed out by the counter, and whoever comes waits until the
+# last ticket of its round is taken. It yields the core, for there may be more devices than cores.
+# push(queue, table, gate) adds a part, a table for one thread, which may be taken when `gate` parts are done.
+# wait(queue, parts, time) returns when so many are done, or when it is late. Whoever waits takes parts: the device's
+# threads, which wait for ever, and the caller, so that short work need not wait for a thread to wake. Waiting is a
+# little yielding, then sleep. `look` tells them what there is: 2 if all is done, 1 if there is a part to be taken.
 Runtime = collections.namedtuple("Runtime", "run push wait barrier programs")
 
 
