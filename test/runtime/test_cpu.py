@@ -208,7 +208,7 @@ def test_prepared_calls_take_new_arguments():
   assert (read(device, x), read(device, y)) == (11, 21)
 
 
-def test_memory_is_aligned_and_reused():
+def test_memory_is_aligned_reused_and_shared_without_a_copy():
   device = Device["CPU"]
   a = device.alloc(1000)
   assert a.address % cpu.ALIGNMENT == 0
@@ -219,6 +219,16 @@ def test_memory_is_aligned_and_reused():
   out = np.zeros(1000, np.uint8)
   device.copyout(memoryview(out), a)
   assert (out == 7).all()
+  room = np.zeros(4096 + 64, np.uint8)
+  start = -room.ctypes.data % cpu.ALIGNMENT
+  aligned, odd = room[start : start + 4096], room[start + 1 : start + 4097].view(np.float32)
+  assert device.wrap(odd) is None
+  wrapped = device.wrap(aligned)
+  assert wrapped.address == aligned.ctypes.data
+  device.copyin(wrapped, memoryview(np.full(4096, 3, np.uint8)))
+  assert (aligned == 3).all()
+  device.free(wrapped, 4096)
+  assert device.alloc(4096) is not wrapped  # the array's memory is not ours to give away
 
 
 def test_empty_buffers():

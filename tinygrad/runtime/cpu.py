@@ -305,10 +305,21 @@ class CPU(QueueDevice):
   def new_memory(self, nbytes: int) -> Memory:
     return Memory(_allocate(nbytes), nbytes)
 
+  def free(self, handle: Memory, nbytes: int) -> None:
+    if handle.owner is None:
+      super().free(handle, nbytes)
+
   def let_go(self, handle: Memory) -> None:
     with self.lock:
       self.pending.append((self.submitted, handle))
       self._forget()
+
+  def wrap(self, array: Any) -> Memory | None:
+    """The memory of a C-contiguous writable numpy array as a buffer, without a copy; None where its alignment does not
+    allow it."""
+    if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
+      return None
+    return Memory(array.ctypes.data, array.nbytes, array)
 
   def view(self, handle: Memory) -> memoryview:
     """The memory itself, as bytes; it must not be used after the buffer is freed."""

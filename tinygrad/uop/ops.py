@@ -338,9 +338,9 @@ class UOp:
   def from_numpy(array: Any) -> UOp:
     """A buffer on the host device `NPY` that holds `array` itself (no copy; a strided view stays one).
 
-    A device copies from it and never takes the memory over: whoever gave the array may write to it, or hold a view of
-    it that does, and kernels that write in place would write to it. (numpy's own large arrays lie 16 bytes after a
-    page's start besides, where wide aligned loads are not possible.)
+    A device copies from it and never takes the memory over, though `CPU.wrap` could: whoever gave the array may write
+    to it, or hold a view of it that does, and kernels that write in place would write to it. (numpy's own large arrays
+    lie 16 bytes after a page's start besides, where wide aligned loads are not possible.)
     """
     memory = Buffer("NPY", tuple(array.shape), from_numpy_dtype(array.dtype)).allocate([array])
     return UOp.buffer(array.shape, memory.dtype, "NPY", memory)
