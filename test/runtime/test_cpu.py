@@ -1,17 +1,20 @@
 """CPU devices: workers, barriers, fork, memory; and the cache of compiled objects."""
 
 import ctypes
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tinygrad import Tensor, TinyJit
 from tinygrad.device import Device
 from tinygrad.runtime import cpu, diskcache
 
@@ -194,6 +197,26 @@ def test_many_callers_of_a_device_lose_no_job():
   for t in threads:
     t.join()
   assert read(device, x) == 4 * 500 and not device.pending
+
+
+def test_lent_memory_lives_as_long_as_a_replay_that_reads_it_is_queued():
+  device = Device["CPU"]
+  out, flag = number(device), number(device)
+  room = np.zeros((1 << 20) + 16, np.float32)
+  lent = room[-room.ctypes.data % cpu.ALIGNMENT // 4 :][: 1 << 20]
+  alive = weakref.ref(lent)
+  step, x, y = TinyJit(lambda x: x * 2 + 1), Tensor.from_dlpack(lent), Tensor(np.ones(1 << 20, np.float32)).realize()
+  for given in (y, y, x):
+    step(given)
+  device.submit([device.bind(device.compile(WAIT, "wait"), [out, flag])])
+  step(x)
+  del step, x, lent, given
+  gc.collect()
+  assert alive() is not None
+  ctypes.c_int64.from_address(flag.address).value = 1
+  device.synchronize()
+  gc.collect()
+  assert alive() is None
 
 
 def test_prepared_calls_take_new_arguments():

@@ -150,6 +150,8 @@ class Captured:
     self.backends = list(dict.fromkeys(b for s in self.stretches for b in s.backends))
     slots: list[Buffer] = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
     number = {id(m): i for i, m in enumerate(slots)}
+    for batch in (b for s in self.stretches for _, _, batches in s.batches for b in batches):
+      batch.inputs = self.inputs  # lent memory lives as long as what reads it is queued
     # of the last replay: the inputs, and the memory of what was made; None where that must be looked at anew
     self.given: list[Any] = [*self.inputs, *slots[len(self.inputs) :]]
     # memory that the step writes, and is neither
