@@ -1,6 +1,6 @@
 """More operators of the ONNX standard: recurrent layers, loops and sequences, quantisation, resampling on
-grids, transforms; some of ONNX Runtime's own; and Resize and BatchNormalization with attributes that
-exporters seldom write.
+grids, transforms, ConvTranspose, OneHot, TopK; some of ONNX Runtime's own; and Resize, MaxPool, … with
+attributes that exporters seldom write.
 
 Importing this module adds them to those that `tinygrad.nn.onnx.OnnxRunner` knows. They are written as
 `tinygrad.nn.onnx_ops` says, and any other can be added so.
@@ -27,11 +27,10 @@ from tinygrad.nn.onnx_ops import (
   _along,
   _beside,
   _cast,
-  _cubic,
+  _halves,
   _like,
   _one,
   _reduce,
-  _running,
   _soft,
   _window,
   on_host,
@@ -424,6 +423,60 @@ def LRN(x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: flo
   return x.div(around.sum(-1).mul(alpha / size).add(bias).pow(beta))
 
 
+def OneHot(indices: Tensor, depth: Any, values: Tensor, axis: int = -1) -> Tensor:
+  i, n = indices.long(), int(_one(depth))
+  i = i.lt(0).where(i.add(n), i).unsqueeze(axis)
+  return i.eq(_like(Tensor.arange(n), i, axis)).where(values[1], values[0])
+
+
+def TopK(x: Tensor, k: Any, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Tensor, Tensor]:
+  values, places = x.topk(_one(k), axis, bool(largest))
+  return values, places.cast(dtypes.int64)
+
+
+def _search(f: Any, x: Tensor, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
+  place: Tensor = f(x.flip(axis) if select_last_index else x, axis, bool(keepdims)).cast(dtypes.int64)
+  return place.sub(x.shape[axis] - 1, reverse=True) if select_last_index else place
+
+
+def _running(f: Any, start: int, x: Tensor, k: Any, exclusive: int = 0, reverse: int = 0) -> Tensor:
+  axis = int(_one(k)) % x.ndim
+  y: Tensor = f(x.flip(axis) if reverse else x, axis).cast(x.dtype)
+  if exclusive:
+    y = y.pad([(1, -1) if i == axis else None for i in range(x.ndim)], value=start)
+  return y.flip(axis) if reverse else y
+
+
+def ConvTranspose(
+  x: Tensor, w: Tensor, b: Any = None, group: int = 1, kernel_shape: Any = None, output_padding: Any = None,
+  output_shape: Any = None, auto_pad: str = "NOTSET", pads: Any = None, **window: Any,
+) -> Tensor:  # fmt: skip
+  if not output_shape and not auto_pad.startswith("SAME"):
+    _, strides, dilations, padding = _window(x, w.shape[2:], pads=pads, **window)
+    return x.conv_transpose2d(w, b, group, strides, dilations, padding, output_padding or 0)
+  kernel, strides, dilations, _ = _window(x, w.shape[2:], **window)
+  y = x.conv_transpose2d(w, None, group, strides, dilations, 0, output_padding or 0)
+  wanted = output_shape[-len(kernel) :] if output_shape else [n * s for n, s in zip(x.shape[2:], strides)]
+  both = [_halves(n - m, auto_pad) for n, m in zip(y.shape[2:], wanted)]
+  y = y.pad([None, None, *((-before, -after) for before, after in both)])
+  return y if b is None else y.add(_like(b, y))
+
+
+def MaxPool(x: Tensor, ceil_mode: int = 0, storage_order: int = 0, **window: Any) -> Any:
+  y, places = onnx_ops.MaxPool(x, ceil_mode, **window)
+  if storage_order:  # the place counted with the first dim of the plane fastest
+    h, w = x.shape[2:]
+    plane, at = places.div(h * w, rounding_mode="floor"), places.mod(h * w)
+    places = plane.mul(h * w).add(at.mod(w).mul(h)).add(at.div(w, rounding_mode="floor"))
+  return y, places
+
+
+def _cubic(t: Any, a: float) -> Any:
+  """The piecewise cubic of Keys (1981) at a distance t."""
+  near, far = ((a + 2) * t - (a + 3)) * t * t + 1, a * (((t - 5) * t + 8) * t - 4)
+  return (t <= 1) * near + ((t > 1) & (t < 2)) * far
+
+
 def _positions(n: int, m: int, scale: float, mode: str, roi: Sequence[float]) -> Any:
   """Where in n elements each of m lies."""
   i = numpy.arange(m)
@@ -498,7 +551,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     BitShift, EyeLike, LpNormalization, QuantizeLinear, DequantizeLinear, MatMulInteger, ConvInteger, QLinearMatMul,
     QLinearConv, DFT, Det, Unique, ReverseSequence, TensorScatter, MaxUnpool, LpPool, Col2Im, GridSample,
     NonMaxSuppression, RNN, GRU, LSTM, SplitToSequence, Loop, Scan, SequenceMap, BatchNormalization, LRN,
-    Resize,
+    ConvTranspose, MaxPool, OneHot, Resize, TopK,
   )
 } | {
   "Compress": lambda x, condition, axis=None: _along(
@@ -514,6 +567,9 @@ OPERATORS: dict[str, Callable[..., Any]] = {
   "ReduceSumSquare": functools.partial(_reduce, lambda x, axis, keep: x.square().sum(axis, keep)),
   "Hardmax": functools.partial(_soft, _hardmax),
   "BitCast": lambda x, to: x.bitcast(to_dtype(to)),
+  "Upsample": lambda x, scales, mode="nearest": Resize(x, None, scales, mode=mode, opset=9),
+  "ArgMax": functools.partial(_search, Tensor.argmax), "ArgMin": functools.partial(_search, Tensor.argmin),
+  "CumSum": functools.partial(_running, Tensor.cumsum, 0),
   "CumProd": functools.partial(_running, Tensor.cumprod, 1),
   "RandomUniform": _random(Tensor.uniform), "RandomUniformLike": _random(Tensor.uniform),
   "RandomNormal": _random(Tensor.normal), "RandomNormalLike": _random(Tensor.normal),

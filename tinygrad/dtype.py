@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tinygrad.helpers import DEFAULT_FLOAT, DEFAULT_INT, LazyModule, numpy
+from tinygrad.helpers import DEFAULT_FLOAT, DEFAULT_INT, ContextVar, LazyModule, numpy
 
 ml_dtypes: Any = LazyModule("ml_dtypes")
 ConstType = float | int | bool
@@ -65,26 +65,22 @@ def _restore(name: str, count: int) -> DType:
   return dtypes.by_name[name].vec(count)
 
 
+class _Setting:
+  """A dtype that is a context variable's: reads and sets it."""
+
+  def __init__(self, variable: ContextVar) -> None:
+    self.variable = variable
+
+  def __get__(self, cls: Any, kind: Any) -> DType:
+    return to_dtype(self.variable.value)
+
+  def __set__(self, cls: Any, dtype: DTypeLike) -> None:
+    self.variable.value = to_dtype(dtype).name
+
+
 class _Settings(type):
-  """`dtypes.default_float` and `default_int` read and set the context variables DEFAULT_FLOAT and DEFAULT_INT."""
-
-  @property
-  def default_float(cls) -> DType:
-    """The type of float creation and of int -> float promotion (`DEFAULT_FLOAT`)."""
-    return to_dtype(DEFAULT_FLOAT.value)
-
-  @default_float.setter
-  def default_float(cls, dtype: DTypeLike) -> None:
-    DEFAULT_FLOAT.value = to_dtype(dtype).name
-
-  @property
-  def default_int(cls) -> DType:
-    """The type of Python integers."""
-    return to_dtype(DEFAULT_INT.value)
-
-  @default_int.setter
-  def default_int(cls, dtype: DTypeLike) -> None:
-    DEFAULT_INT.value = to_dtype(dtype).name
+  default_float = _Setting(DEFAULT_FLOAT)  # the type of float creation and of int -> float promotion
+  default_int = _Setting(DEFAULT_INT)  # the type of Python integers
 
 
 class dtypes(metaclass=_Settings):
@@ -178,8 +174,7 @@ class dtypes(metaclass=_Settings):
     """(exponent bits, mantissa bits) of a float type."""
     if not dtypes.is_float(dtype):
       raise ValueError(f"{dtype} is not a floating-point type")
-    table = dict(zip(dtypes.floats, ((4, 3), (5, 2), (5, 10), (8, 7), (8, 23), (11, 52)), strict=True))
-    return table[dtype.scalar()]
+    return dict(zip(dtypes.floats, ((4, 3), (5, 2), (5, 10), (8, 7), (8, 23), (11, 52)), strict=True))[dtype.scalar()]
 
 
 bool_type, int_type = bool, int
@@ -204,18 +199,14 @@ def to_dtype(x: DTypeLike) -> DType:
 # types.
 _LATTICE: dict[DType, tuple[DType, ...]] = {
   dtypes.bool: (dtypes.int8, dtypes.uint8),
-  dtypes.int8: (dtypes.int16,),
-  dtypes.int16: (dtypes.int32,),
-  dtypes.int32: (dtypes.int64,),
-  dtypes.uint8: (dtypes.int16, dtypes.uint16),
-  dtypes.uint16: (dtypes.int32, dtypes.uint32),
+  dtypes.int8: (dtypes.int16,), dtypes.int16: (dtypes.int32,), dtypes.int32: (dtypes.int64,),
+  dtypes.uint8: (dtypes.int16, dtypes.uint16), dtypes.uint16: (dtypes.int32, dtypes.uint32),
   dtypes.uint32: (dtypes.int64, dtypes.uint64),
   **dict.fromkeys((dtypes.int64, dtypes.uint64), dtypes.fp8s),
   **dict.fromkeys(dtypes.fp8s, (dtypes.float16, dtypes.bfloat16)),
   **dict.fromkeys((dtypes.float16, dtypes.bfloat16), (dtypes.float32,)),
-  dtypes.float32: (dtypes.float64,),
-  dtypes.float64: (),
-}
+  dtypes.float32: (dtypes.float64,), dtypes.float64: (),
+}  # fmt: skip
 
 
 @functools.cache

@@ -1,7 +1,5 @@
 """Reverse-mode differentiation on the global graph; every derivative is on its op's card."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from tinygrad.device import Device, Placement, Sharding

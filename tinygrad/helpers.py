@@ -21,9 +21,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 T = TypeVar("T")
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
-cache_dir = os.environ.get("CACHEDIR") or os.path.join(
-  os.environ.get("XDG_CACHE_HOME", os.path.join(os.path.expanduser("~"), ".cache")), "tinygrad"
-)  # what is downloaded
+_caches = os.environ.get("XDG_CACHE_HOME", os.path.join(os.path.expanduser("~"), ".cache"))
+cache_dir = os.environ.get("CACHEDIR") or os.path.join(_caches, "tinygrad")  # what is downloaded
 
 
 class LazyModule:
@@ -42,17 +41,9 @@ class LazyModule:
     return getattr(module, attribute)
 
 
-numpy: Any = LazyModule("numpy")
-tempfile: Any = LazyModule("tempfile")
-gzip: Any = LazyModule("gzip")
-hashlib: Any = LazyModule("hashlib")
-json: Any = LazyModule("json")
-profiling: Any = LazyModule("cProfile")
-progress: Any = LazyModule("tqdm")
-pstats: Any = LazyModule("pstats")
-tarfile: Any = LazyModule("tarfile")
-url_errors: Any = LazyModule("urllib.error")
-url_requests: Any = LazyModule("urllib.request")
+numpy, tempfile, gzip, hashlib, json, profiling, progress, pstats, tarfile, url_errors, url_requests = map(
+  LazyModule, "numpy tempfile gzip hashlib json cProfile tqdm pstats tarfile urllib.error urllib.request".split()
+)
 
 OSX, WIN = sys.platform == "darwin", sys.platform == "win32"
 CI = os.environ.get("CI", "") not in ("", "0", "false")
@@ -244,7 +235,7 @@ def cores() -> int:
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def prod(x: Iterable[Any]) -> Any:
+def prod(x: Iterable[T]) -> T | int:
   """The product; 1 for nothing. Works for symbolic integers."""
   return functools.reduce(operator.mul, x, 1)
 
@@ -308,8 +299,7 @@ def get_child(obj: Any, key: str) -> Any:
 
 def temp(x: str, append_user: bool = False) -> str:
   """The path of `x` in the folder for temporary files."""
-  name = f"{x}.{os.environ.get('USER', os.getuid())}" if append_user else x
-  return os.path.join(tempfile.gettempdir(), name)
+  return os.path.join(tempfile.gettempdir(), f"{x}.{os.environ.get('USER', os.getuid())}" if append_user else x)
 
 
 def colored(st: str, color: str | None, background: bool = False) -> str:
@@ -488,9 +478,8 @@ def _download(url: str, path: Path, gunzip: bool, headers: Mapping[str, str], sh
   except url_errors.HTTPError as e:
     raise ConnectionError(f"fetch {url}: the server answers {e.code} {e.reason}\n  fix: check the URL") from e
   except (url_errors.URLError, TimeoutError) as e:
-    raise ConnectionError(
-      f"fetch {url}: no connection ({getattr(e, 'reason', e)})\n  fix: go online, or put the file at {path} yourself"
-    ) from e
+    fix = f"go online, or put the file at {path} yourself"
+    raise ConnectionError(f"fetch {url}: no connection ({getattr(e, 'reason', e)})\n  fix: {fix}") from e
 
 
 def user_frame() -> FrameType | None:

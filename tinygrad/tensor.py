@@ -14,16 +14,7 @@ from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_dtype, to_numpy_d
 from tinygrad.engine.realize import Held, host_array, join, realize, to_numpy_once
 from tinygrad.gradient import compute_gradient
 from tinygrad.helpers import TRAINING, Context, ContextVar, GlobalCounters, LazyModule, dedup, fetch, numpy, prod
-from tinygrad.mixin.base import (
-  VIEWS,
-  DeviceArg,
-  DTypeArg,
-  broadcast_shape,
-  describe,
-  memory_state,
-  mismatch,
-  to_placement,
-)
+from tinygrad.mixin.base import VIEWS, DeviceArg, broadcast_shape, describe, memory_state, mismatch, to_placement
 from tinygrad.mixin.hashing import Hashing
 from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
@@ -64,8 +55,9 @@ class Tensor(Hashing, metaclass=_Training):
   grad: Tensor | None
 
   def __init__(
-    self, data: Any = None, device: DeviceArg = None, dtype: DTypeArg = None, requires_grad: bool | None = None
-  ) -> None:
+    self, data: Any = None, device: DeviceArg = None, dtype: DType | str | None = None,
+    requires_grad: bool | None = None,
+  ) -> None:  # fmt: skip
     d = None if dtype is None else to_dtype(dtype)
     self.uop = _from_data(data, None if device is None else to_placement(device), d)
     self.grad, self.requires_grad = None, requires_grad

@@ -31,7 +31,8 @@ class Environment:
 
   def variables(self, cache: Path) -> dict[str, str]:
     """The environment of a measured process: whatever it caches goes to `cache`, which begins empty."""
-    kept = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    # a checkout has to write its bytecode, which pip has made of the peers
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
     # this project and 0.14 each know one of these; PyTorch and JAX keep nothing on disk unless told to
     kept |= {"CACHEDIR": str(cache), "XDG_CACHE_HOME": str(cache), "CACHEDB": str(cache / "peer.db")}
     return kept | ({"PYTHONPATH": str(ROOT)} if self.ours else {})

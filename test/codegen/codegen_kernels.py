@@ -93,6 +93,16 @@ def elementwise(code: Ops, *arrays: np.ndarray, dtype: DType | None = None) -> n
   return run(sink(store(i, value, i, size=arrays[0].size)), arrays)
 
 
+def words_times_words(x: np.ndarray, y: np.ndarray, kind: DType) -> np.ndarray:
+  """DOT, as the processors' manuals have it: bfloat16 pairs; bytes, unsigned by signed."""
+  x, y = (np.ascontiguousarray(np.asarray(v, np.uint32)[..., None]) for v in (x, y))
+  if kind is dtypes.bfloat16:
+    parts = (v.view(np.uint16).astype(np.uint32) << 16 for v in (x, y))
+    x, y = (np.ascontiguousarray(v).view(np.float32) for v in parts)
+    return (x * y).sum(-1)
+  return (x.view(np.uint8).astype(np.int32) * y.view(np.int8)).sum(-1, dtype=np.int32)
+
+
 # ---- the oracle: every range is an axis, every expression an array over all of them
 
 
@@ -136,6 +146,8 @@ def evaluate(
         other = ev(u.src[1]) if len(u.src) > 1 else np.zeros((), kind)
         safe = np.where(valid, offset, 0)
         return np.where(valid, memory[safe] if memory.size else np.zeros(safe.shape, kind), other)
+      case Ops.DOT:
+        return words_times_words(*map(ev, u.src), u.arg)
       case Ops.FOLD:
         x = ev(u.src[0])
         over = tuple(axes[r] for r in u.src[1:])
@@ -161,6 +173,10 @@ def evaluate(
       match u.op:
         case Ops.CAST:
           return xs[0].astype(kind)
+        case Ops.BITCAST:
+          return xs[0].view(kind)
+        case Ops.SHL:
+          return np.left_shift(*xs)
         case Ops.WHERE:
           return np.where(*xs)
         case Ops.NEG:

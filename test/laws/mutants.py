@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def full_block(s: Sharding, i: int, n: Any) -> int:
 
 @mutant
 def reshape_keeps_uneven_cuts(patch: Patch) -> None:
-  for module in (factors, decisions, localize):
+  for module in (factors, localize):
     patch(module, "legal", lambda cuts, lists, f: {factor: digits for factor, digits in cuts.items() if digits})
 
 
@@ -101,8 +102,8 @@ def iota_offset_lost(patch: Patch) -> None:
   rule = localize.Localizer.op_rule
 
   def without_offset(self: Any, u: UOp, p: Sharding, f: Any, cuts: Any) -> Any:
-    needs, form = rule(self, u, p, f, cuts)
-    return needs, (lambda xs: form(xs).src[0]) if u.op is Ops.IOTA else form
+    form = rule(self, u, p, f, cuts)
+    return replace(form, make=lambda xs: form.make(xs).src[0]) if u.op is Ops.IOTA else form
 
   patch(localize.Localizer, "op_rule", without_offset)
 

@@ -17,12 +17,14 @@ onnx = pytest.importorskip("onnx", reason="the extra [onnx] is not installed")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
+from tinygrad.nn.onnx_ops import OPS  # noqa: E402
+
+PACKAGES_OWN = dict(OPS)
 from extra import onnx_more  # noqa: E402
 from tinygrad import Device, Sharding, Tensor, TinyJit, dtypes, nn  # noqa: E402
 from tinygrad.dtype import to_numpy_dtype  # noqa: E402
-from tinygrad.nn import onnx_ops  # noqa: E402
 from tinygrad.nn.onnx import OnnxRunner  # noqa: E402
-from tinygrad.nn.onnx_ops import OPS, OnnxError  # noqa: E402
+from tinygrad.nn.onnx_ops import OnnxError  # noqa: E402
 
 LISTED = {
   r"FNUZ|INT[24]\b|INT[24]_|FLOAT4E2M1|E8M0|_u?int[24]$|float4e2m1": "types of 4 bits and fewer, fp8 FNUZ and E8M0",
@@ -110,15 +112,27 @@ def test_the_operators_that_few_models_use_are_tested_too():
   assert all(OPS[name] is f for name, f in onnx_more.OPERATORS.items())
 
 
-@pytest.mark.parametrize("name", [n for n in cases() if re.match("test_(resize|upsample|batchnorm)", n)])
+OVERRIDDEN = "test_(resize|batchnorm|maxpool_[^w]|argm|cumsum)"
+
+
+@pytest.mark.parametrize("name", [n for n in cases() if re.match(OVERRIDDEN, n)])
 def test_the_packages_own_of_those_that_have_rarer_attributes(name, python, monkeypatch):
-  for op in ("Resize", "BatchNormalization"):
-    monkeypatch.setitem(OPS, op, getattr(onnx_ops, op))
-  rare = "tf_crop|_symmetric|antialias|exclude|not_(larger|smaller)|training"
+  for op, own in PACKAGES_OWN.items():
+    monkeypatch.setitem(OPS, op, own)
+  rare = "tf_crop|_symmetric|antialias|exclude|not_(larger|smaller)|training|cubic|select_last|_exclusive|_reverse"
+  rare += "|storage"
   if not re.search(rare, name):
     return check(name)
   with pytest.raises(OnnxError, match="the operator .* with .* is not supported\n  fix: import extra.onnx_more"):
     check(name)
+
+
+@pytest.mark.parametrize("op, name", [("ConvTranspose", "convtranspose"), ("OneHot", "onehot_without_axis")])
+def test_an_operator_that_only_the_repository_adds_says_so(op, name, monkeypatch):
+  monkeypatch.delitem(OPS, op)
+  assert op not in PACKAGES_OWN
+  with pytest.raises(OnnxError, match=f"the operator {op} is not supported\n  fix: import extra.onnx_more"):
+    check(f"test_{name}")
 
 
 def test_every_reason_is_of_a_case():

@@ -14,6 +14,7 @@ import gguf
 import numpy as np
 import pytest
 
+from extra import torch_legacy
 from tinygrad import Context, Tensor, dtypes
 from tinygrad.nn.gguf import GGUF, GGUFError
 from tinygrad.nn.state import (
@@ -269,8 +270,9 @@ def test_damaged_archives(tmp_path: Path):
 def test_files_of_torch_save(name: str):
   """Against the values that make_torch_files.py gave them."""
   x = np.arange(24, dtype=np.float32).reshape(4, 6)
+  load = torch_load if "zip" in name else torch_legacy.torch_load
   for source in (DATA / name, str(DATA / name), Tensor((DATA / name).read_bytes()), Tensor(DATA / name)):
-    got: Any = torch_load(source)
+    got: Any = load(source)
     assert got["epoch"] == 3 and got["size"] == (4, 6)
     assert list(got["model"]) == [
       "0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked",
@@ -310,11 +312,13 @@ def test_damaged_torch_files(tmp_path: Path):
     bad.write_bytes(raw[:n])
     with pytest.raises(CheckpointError, match=r"bad\.pt: .*\n  fix: "):
       torch_load(bad)
+  with pytest.raises(CheckpointError, match="is no zip archive\n  fix: .* use torch_load of extra.torch_legacy"):
+    torch_load(DATA / "torch_legacy.pt")
   legacy = (DATA / "torch_legacy.pt").read_bytes()
   for n in range(0, len(legacy), 31):
     bad.write_bytes(legacy[:n])
     with pytest.raises(CheckpointError, match=r"bad\.pt: .*\n  fix: "):
-      torch_load(bad)
+      torch_legacy.torch_load(bad)
   rng = np.random.default_rng(0)
   for _ in range(300):
     b = bytearray(legacy)
@@ -322,7 +326,7 @@ def test_damaged_torch_files(tmp_path: Path):
       b[at] = rng.integers(0, 256)
     bad.write_bytes(b)
     try:
-      torch_load(bad)
+      torch_legacy.torch_load(bad)
     except CheckpointError:
       refused += 1
   assert 100 < refused < 300

@@ -292,13 +292,12 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_objects_are_cached_and_damaged_entries_are_made_anew(cache, monkeypatch):
-  compiler = cpu.compiler()
   made = []
-  plain = compiler.object_code
-  monkeypatch.setattr(compiler, "object_code", lambda source: made.append(source) or plain(source))
+  plain = cpu.Compiler.object_code
+  monkeypatch.setattr(cpu.Compiler, "object_code", lambda self, source: made.append(source) or plain(self, source))
   source = ADD_ONE.replace("STEP", "41")
   for _ in range(2):
-    compiler.compile(source, "add_one")
+    cpu.compiler().compile(source, "add_one")
   assert len(made) == 1 and len(list(cache.iterdir())) == 1
   entry = next(cache.iterdir())
   whole = entry.read_bytes()

@@ -8,8 +8,11 @@ import pytest
 import tinygrad.sharding  # noqa: F401
 from tinygrad import Tensor
 from tinygrad.dtype import dtypes
+from tinygrad.engine import realize as engine
 from tinygrad.engine.realize import realize, to_numpy
 from tinygrad.helpers import Context, GlobalCounters
+from tinygrad.schedule import schedule as scheduling
+from tinygrad.schedule.lower import form, lower
 from tinygrad.schedule.schedule import ScheduleError
 from tinygrad.uop.ops import Ops, UOp
 
@@ -300,3 +303,48 @@ def test_an_operand_that_drops_out_is_no_argument():
   n = UOp.variable("n", 1, 6).bind(4)
   x = c.where(on_cpu(a), on_cpu(a)) + on_cpu(a * 2)
   check(x.shrink(((0, n),)) + UOp.new(Ops.CAST, dtypes.float32, (n,)).reshape((1,)).expand((n,)), (a * 3)[:4] + 4)
+
+
+# ---- kernels that differ in their slots only
+
+
+def lowered(monkeypatch, f):
+  """How many kernels are lowered for the values that f makes, and these."""
+  count = []
+  with monkeypatch.context() as m:
+    m.setattr(scheduling, "lower", lambda *a: count.append(a) or lower(*a))
+    m.setattr(engine, "_plans", {})
+    values = f()
+    Tensor.realize(*values)
+  return len(count), [v.numpy() for v in values]
+
+
+def test_layers_share_the_lowering_of_their_kernels(monkeypatch):
+  def layers(n):
+    x = Tensor(array(4, 16)).realize()
+    weights = [Tensor(array(16, 16)).realize() for _ in range(n)]
+    for w in weights:
+      x = (x @ w).relu().layernorm()
+    return [x]
+
+  assert lowered(monkeypatch, lambda: layers(3))[0] == lowered(monkeypatch, lambda: layers(9))[0]
+
+
+def test_kernels_of_other_forms_are_lowered_apart(monkeypatch):
+  a, b = array(4, 6), array(4, 6)
+  x, y = Tensor(a).realize(), Tensor(b).realize()
+
+  def values():
+    squares = [(x * x).contiguous(), (x * y).contiguous(), (y * x).contiguous()]
+    fills = [x.pad(((0, 0), (0, 1)), value=v).contiguous() for v in (0.0, -0.0)]
+    return [*squares, *fills, x.sum(0), x.sum(1), (x + 1.0).contiguous(), (x + 2.0).contiguous(), x.permute(1, 0) + 1.0]
+
+  count, got = lowered(monkeypatch, values)
+  assert count == 9  # x·y and y·x are one
+  padded = [np.pad(a, ((0, 0), (0, 1)), constant_values=v) for v in (0.0, -0.0)]
+  want = [a * a, a * b, a * b, *padded, a.sum(0), a.sum(1), a + 1, a + 2, a.T + 1]
+  for g, w in zip(got, want, strict=True):
+    np.testing.assert_allclose(g, w, rtol=1e-6)
+  assert not np.signbit(got[3][:, -1]).any() and np.signbit(got[4][:, -1]).all()
+  monkeypatch.setattr(scheduling, "form", lambda value, *a: (value.shape, form(value, *a)[1]))  # a mutant
+  assert any(not np.array_equal(g, w) for g, w in zip(got, lowered(monkeypatch, values)[1]))

@@ -10,6 +10,8 @@ from tinygrad.codegen.emit import Emitter
 from tinygrad.engine import realize as engine
 from tinygrad.helpers import Context
 from tinygrad.schedule import rows
+from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop.ops import ParamArg
 
 rng = np.random.default_rng(0)
 
@@ -229,3 +231,79 @@ def test_only_rows_that_keep_apart_are_joined(fresh):
   fresh.setattr(engine, "_plans", {})
   apart, together = both(f)
   assert np.abs(apart[0] - together[0]).max() > 0.1
+
+
+def row_memory(slot, size=8, dtype=dtypes.float32):
+  return UOp.new(Ops.PARAM, dtype, (), ParamArg(slot, size))
+
+
+def at(memory, offset):
+  return UOp.new(Ops.INDEX, memory.dtype, (memory, offset))
+
+
+def loaded(memory, offset):
+  return UOp.new(Ops.LOAD, memory.dtype, (at(memory, offset),))
+
+
+def loop(n, number, kind=AxisKind.LOOP):
+  return UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, n),), (number, kind))
+
+
+def put(memory, offset, value, *loops):
+  return UOp.new(Ops.STORE, dtypes.void, (at(memory, offset), value, *loops))
+
+
+def of(op, *src, dtype=dtypes.float32, arg=None):
+  return UOp.new(op, dtype, src, arg)
+
+
+def softmax_of_a_row(between=()):
+  """exp(x) summed, and exp(x) by the sum; with stores `between`."""
+  r, i, k = loop(64, 0), loop(8, 1), loop(8, 2, AxisKind.REDUCE)
+  x, total, out = row_memory(-1), row_memory(-2, 1), row_memory(0, 512)
+  zero = UOp.const(dtypes.index, 0)
+  sums = put(total, zero, of(Ops.FOLD, of(Ops.EXP, loaded(x, k)), k, arg=Ops.ADD), r)
+  last = put(out, r * 8 + i, of(Ops.MUL, of(Ops.EXP, loaded(x, i)), loaded(total, zero)), r, i)
+  return (sums, *between, last), r, x
+
+
+def functions(stores):
+  return sum(u.op is Ops.EXP for u in UOp.sink(*stores).toposort())
+
+
+def test_slow_functions_of_the_same_elements_are_computed_once(fresh):
+  stores, r, x = softmax_of_a_row()
+  once = rows.computed_once(stores, (r,), 2)
+  assert (functions(stores), functions(once), len(once)) == (2, 1, 3)
+  assert once[0].src[0].src[0].arg == ParamArg(-3, 8) and once[0].src[2] is r and once[0].src[3].arg[1] is AxisKind.LOOP
+  i = loop(8, 7)
+  changed, r, x = softmax_of_a_row([put(x, i, UOp.const(dtypes.float32, 1.0), r, i)])
+  assert rows.computed_once(changed, (r,), 2) is changed  # x is another when it is read again
+  for nbytes in (1, 1 << 18):
+    fresh.setattr(blocks, "BLOCK_BYTES", nbytes)
+    d = data(33, 50)
+    same(lambda d=d: [(d.exp().sum(1, keepdim=True) + d.exp()).contiguous(), (d.sin() * d.softmax()).softmax()])
+
+  def in_place():
+    y = d.clone().realize()
+    first = y.exp().sum(1, keepdim=True).contiguous()
+    y.assign(y + 1)
+    return [(y.exp() * first).contiguous(), y]
+
+  same(in_place)
+
+
+def test_memory_of_a_row_is_taken_over_by_what_follows_element_by_element(fresh):
+  r, i, j = loop(64, 0), loop(8, 1), loop(8, 2)
+  x, y, z = (row_memory(-n) for n in (1, 2, 3))
+  one = UOp.const(dtypes.float32, 1.0)
+  first, second = put(x, i, one, r, i), put(y, j, of(Ops.ADD, loaded(x, j), one), r, j)
+  assert blocks.takes_over([first, second], 1, x)
+  assert not blocks.takes_over([first, second, put(z, i, loaded(x, i), r, i)], 1, x)  # it is read again
+  flipped = put(y, j, loaded(x, 7 - j), r, j)
+  assert not blocks.takes_over([first, flipped], 1, x)
+  assert not blocks.takes_over([first, second], 1, row_memory(-1, 16))
+  q, k, v, w = (data(2, 40, 16) for _ in range(4))
+  fresh.setattr(blocks, "takes_over", lambda *a: True)  # a mutant
+  apart, together = both(lambda: attention(q, k, v, w))
+  assert max(np.abs(x - y).max() for x, y in zip(apart, together)) > 1e-2

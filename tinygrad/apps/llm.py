@@ -1,9 +1,17 @@
 """Generate text with a llama-architecture GGUF model, its weights cut over one or several devices.
 
-Run as `python tinygrad/apps/llm.py` or `python -m tinygrad.apps.llm`; --help shows examples.
-"""
+Run as `python tinygrad/apps/llm.py` or `python -m tinygrad.apps.llm`; --help shows what follows.
 
-from __future__ import annotations
+examples:
+  %(prog)s --prompt "def main():"                         the model in the package
+  echo "import os" | %(prog)s --shard 2                   prompt from a pipe; weights cut over two devices
+  %(prog)s --model llama.gguf --chat                      a conversation, by the model's chat template
+  %(prog)s --model llama.gguf --shard 2x2 --temperature 0 --prompt "Once upon a time"
+  DEBUG=1 %(prog)s --prompt "class A:" --max-tokens 8     with what the compiler and the devices do
+
+models: a .gguf file of the llama architecture with F32, F16 or Q8_0 weights and a byte-level BPE tokenizer.
+The text goes to standard output, everything else to standard error. Ctrl-C ends the text.
+"""
 
 import argparse
 import sys
@@ -27,22 +35,12 @@ from tinygrad.helpers import interruptible, size_to_str, tqdm
 from tinygrad.nn.gguf import GGUF, GGUFError
 
 EMBEDDED = Path(__file__).with_name("model.gguf")
-EXAMPLES = """\
-examples:
-  %(prog)s --prompt "def main():"                         the model in the package
-  echo "import os" | %(prog)s --shard 2                   prompt from a pipe; weights cut over two devices
-  %(prog)s --model llama.gguf --chat                      a conversation, by the model's chat template
-  %(prog)s --model llama.gguf --shard 2x2 --temperature 0 --prompt "Once upon a time"
-  DEBUG=1 %(prog)s --prompt "class A:" --max-tokens 8     with what the compiler and the devices do
-
-models: a .gguf file of the llama architecture with F32, F16 or Q8_0 weights and a byte-level BPE tokenizer.
-The text goes to standard output, everything else to standard error. Ctrl-C ends the text.
-"""
 
 
 def arguments() -> argparse.ArgumentParser:
+  description, _, epilog = (__doc__ or "\n" * 4).split("\n\n", 2)
   raw = argparse.RawDescriptionHelpFormatter
-  p = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog=EXAMPLES, formatter_class=raw)
+  p = argparse.ArgumentParser(description=description, epilog=epilog, formatter_class=raw)
   p.add_argument("--model", type=Path, metavar="PATH", help="a GGUF file (default: the model in the package)")
   p.add_argument("--prompt", help="default: standard input, whole if it is no terminal, else line by line")
   p.add_argument("--shard", default="1", metavar="N", help="devices to cut the weights over: 2, or a mesh such as 2x2")

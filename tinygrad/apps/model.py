@@ -58,8 +58,7 @@ class Layout:
     t = x if isinstance(x, Tensor) else Tensor(x)
     if isinstance(self.where, str):
       return t.to(self.where)
-    spec = P() if axis is None else P(*[None] * axis, tuple(self.where.names))
-    return t.shard(Sharding(self.where, spec))
+    return t.shard(Sharding(self.where, P() if axis is None else P(*[None] * axis, tuple(self.where.names))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +251,7 @@ class Llama:
     """How often a decoding step communicates, by kind: the collectives in the program that every device runs."""
     caches = [t for layer in self.layers for t in (layer.keys, layer.values)]
     before = [t.uop for t in caches]
-    out = self.project(self.hidden(self.tokens([0]), self.pos.bind(0)))
-    local = localize(UOp.sink(out.uop))
+    local = localize(UOp.sink(self.project(self.hidden(self.tokens([0]), self.pos.bind(0))).uop))
     for t, uop in zip(caches, before):
       t.uop = uop  # the step is looked at, not taken
     return Counter(u.arg.kind for u in local.toposort() if u.op is Ops.COLLECTIVE)
@@ -312,8 +310,7 @@ def load_weights(g: GGUF, c: Config, layout: Layout, track: Callable[[int], None
     g.check(info.shape == shape, f"tensor {name!r}", problem, at=info.offset)
     arrays = g.quants(name) if info.type.name == "Q8_0" else (g.floats(name),)
     # In Q8_0 the cut dim 1, columns, is the dim of blocks: a block [.., 32] and its scale [.., 1] stay together.
-    parts = [layout.put(x, axis).realize().float() for x in arrays]
-    weights[name] = functools.reduce(Tensor.mul, parts).reshape(shape)
+    weights[name] = functools.reduce(Tensor.mul, [layout.put(x, axis).realize().float() for x in arrays]).reshape(shape)
     if track is not None:
       track(info.nbytes)
   return weights

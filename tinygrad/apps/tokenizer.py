@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from tinygrad.apps import AppError
 from tinygrad.nn.gguf import GGUF
-
-if TYPE_CHECKING:
-  from tokenizers import Tokenizer as Encoder
 
 CONTROL, USER_DEFINED = 3, 4  # of tokenizer.ggml.token_type
 SPACES = r"\s+(?!\S)|\s+"
@@ -25,11 +22,8 @@ LLAMA3_LIKE = ("llama-bpe", "llama3", "llama-v3")  # begin with BOS, and take a 
 # How text is split before merging, by tokenizer.ggml.pre: regexes in order, each applied to the pieces of the last.
 SPLITS: dict[str, tuple[str, ...]] = {
   "default": (r"[\p{P}\$\+<=>\^~\|]+", GPT2.removesuffix(r"|\s+"), r"\p{N}+", "[0-9][0-9][0-9]"),
-  "gpt-2": (GPT2,),
-  **dict.fromkeys(LLAMA3_LIKE, (LLAMA3,)),
-  "qwen2": (QWEN2,),
-  "smollm": (r"\p{N}", GPT2),
-}
+  "gpt-2": (GPT2,), **dict.fromkeys(LLAMA3_LIKE, (LLAMA3,)), "qwen2": (QWEN2,), "smollm": (r"\p{N}", GPT2),
+}  # fmt: skip
 
 
 class TokenError(AppError):
@@ -52,7 +46,7 @@ class Tokenizer:
   """
 
   names: tuple[str, ...]
-  encoder: Encoder
+  encoder: Any  # tokenizers.Tokenizer
   bos: int | None
   ends: frozenset[int]
   add_bos: bool
@@ -136,7 +130,7 @@ def _vocabulary(g: GGUF) -> tuple[list[str], list[tuple[str, str]], list[int]]:
   return names, pairs, types
 
 
-def _encoder(names: list[str], merges: list[tuple[str, str]], types: list[int], pre: str) -> Encoder:
+def _encoder(names: list[str], merges: list[tuple[str, str]], types: list[int], pre: str) -> Any:
   import tokenizers
   from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
@@ -149,4 +143,4 @@ def _encoder(names: list[str], merges: list[tuple[str, str]], types: list[int], 
   encoder.decoder = decoders.ByteLevel()
   added = [(n, kind == CONTROL) for n, kind in zip(names, types) if kind in (CONTROL, USER_DEFINED)]
   encoder.add_tokens([AddedToken(name, special=special, normalized=False) for name, special in added])
-  return cast("Encoder", encoder)
+  return encoder

@@ -8,7 +8,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 from tinygrad.uop.spec import SpecError
 
-_VALUES = GroupOp.Elementwise | {Ops.VECTORIZE, Ops.EXTRACT, Ops.FOLD, Ops.LOAD, Ops.INDEX, Ops.PEER}
+_VALUES = GroupOp.Elementwise | {Ops.DOT, Ops.VECTORIZE, Ops.EXTRACT, Ops.FOLD, Ops.LOAD, Ops.INDEX, Ops.PEER}
 _ALLOWED = _VALUES | {Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH, Ops.ACC, Ops.RANGE, Ops.ENDRANGE, Ops.STORE, Ops.BARRIER}
 _MEMORY = frozenset((Ops.PARAM, Ops.SCRATCH, Ops.PEER))
 
@@ -66,6 +66,9 @@ def _fault(u: UOp) -> str | None:
     case Ops.FOLD:
       if len(u.src) != 1 or u.dtype is not u.src[0].dtype.scalar():
         return "a FOLD of lanes gives a scalar of their type"
+    case Ops.DOT:
+      if u.dtype is not u.src[0].dtype or any(s.dtype is not dtypes.uint32.vec(u.dtype.count) for s in u.src[1:]):
+        return "words are added to a number of the result's type"
     case op if op in GroupOp.Elementwise and any(s.dtype.count != u.dtype.count for s in u.src):
       return "operands have as many lanes as the result"
   return None

@@ -6,10 +6,9 @@ ERF, 1 for POW (float32); infinities, NaN, denormals and the largest arguments i
 float64 are calls of the C library.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tinygrad.dtype import ConstType, DType, dtypes, to_dtype, to_numpy_dtype
 from tinygrad.helpers import numpy
@@ -49,20 +48,7 @@ def alu(op: Ops, x: UOp, *others: UOp | ConstType) -> UOp:
   return UOp.new(op, dtypes.bool if op in GroupOp.Comparison else x.dtype, src)
 
 
-def add(x: UOp, y: UOp | ConstType) -> UOp:
-  return alu(Ops.ADD, x, y)
-
-
-def sub(x: UOp, y: UOp | ConstType) -> UOp:
-  return alu(Ops.SUB, x, y)
-
-
-def mul(x: UOp, y: UOp | ConstType) -> UOp:
-  return alu(Ops.MUL, x, y)
-
-
-def less(x: UOp, y: UOp | ConstType) -> UOp:
-  return alu(Ops.CMPLT, x, y)
+add, sub, mul, less = (partial(alu, op) for op in (Ops.ADD, Ops.SUB, Ops.MUL, Ops.CMPLT))
 
 
 def where(condition: UOp, x: UOp | ConstType, y: UOp) -> UOp:
@@ -93,8 +79,7 @@ def absolute(x: UOp) -> UOp:
 def with_sign_of(x: UOp, sign: UOp) -> UOp:
   """x >= 0 with the sign bit of `sign`."""
   bits = _BITS[x.dtype]
-  sign_bit = alu(Ops.AND, bitcast(sign, bits), 1 << (bits.bitsize - 1))
-  return bitcast(alu(Ops.OR, bitcast(x, bits), sign_bit), x.dtype)
+  return bitcast(alu(Ops.OR, bitcast(x, bits), alu(Ops.AND, bitcast(sign, bits), 1 << (bits.bitsize - 1))), x.dtype)
 
 
 def power_of_two(n: UOp, dtype: DType) -> UOp:
@@ -131,8 +116,7 @@ def exponent_of(x: UOp) -> tuple[UOp, UOp]:
   tiny = less(x, 2.0 ** (2 - (1 << (exponent - 1))))
   bits = bitcast(where(tiny, mul(x, 2.0 ** (mantissa + 2)), x), signed)
   # √½ as bits: subtracting it makes the exponent field count from √½·2**e
-  root = 0x3F3504F3 if dtype is dtypes.float32 else 0x3FE6A09E667F3BCD
-  e = alu(Ops.SHR, sub(bits, root), mantissa)
+  e = alu(Ops.SHR, sub(bits, 0x3F3504F3 if dtype is dtypes.float32 else 0x3FE6A09E667F3BCD), mantissa)
   f = sub(bitcast(sub(bits, alu(Ops.SHL, e, mantissa)), dtype), 1.0)
   return cast(sub(e, where(tiny, mantissa + 2, const(signed, 0))), dtype), f
 
@@ -159,8 +143,7 @@ def lower_tanh(x: UOp) -> UOp:
   a = absolute(x)
   z = mul(a, a)
   inner = add(a, mul(mul(a, z), polynomial(z, _TANH)))
-  two = const(x.dtype, 2.0)
-  outer = alu(Ops.SUB, const(x.dtype, 1.0), alu(Ops.FDIV, two, add(lower_exp(add(a, a)), 1.0)))
+  outer = alu(Ops.SUB, const(x.dtype, 1.0), alu(Ops.FDIV, const(x.dtype, 2.0), add(lower_exp(add(a, a)), 1.0)))
   return with_sign_of(where(less(a, 0.625), inner, outer), x)
 
 

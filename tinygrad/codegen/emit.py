@@ -687,13 +687,15 @@ class Emitter:
         if mask is not None and mask.op is Ops.CONST and not mask.arg:  # a copy beyond the end, in every lane
           continue
         for g, f in enumerate(group):
-          self.accumulate(f.arg, registers[g][e][c], self.value(values[g], here), mask)
+          x = values[g]
+          terms = [self.value(s, here) for s in (x.src if x.op is Ops.DOT else (x,))]
+          self.accumulate(x.op if x.op is Ops.DOT else f.arg, registers[g][e][c], terms, mask, x.arg)
 
-  def accumulate(self, op: Ops, acc: UOp, new: UOp, mask: UOp | None) -> None:
-    """acc = op(acc, new), in the lanes that exist."""
-    new = self.spread(new, acc.dtype.count)
+  def accumulate(self, op: Ops, acc: UOp, terms: Sequence[UOp], mask: UOp | None, arg: object = None) -> None:
+    """acc = op(acc, *terms), in the lanes that exist."""
+    terms = [self.spread(x, acc.dtype.count) for x in terms]
     old = self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
-    new = self.put(UOp.new(op, acc.dtype, (old, new)))
+    new = self.put(UOp.new(op, acc.dtype, (old, *terms), arg if op is Ops.DOT else None))
     if mask is not None and mask.op is not Ops.CONST:
       new = self.put(UOp.new(Ops.WHERE, acc.dtype, (mask, new, old)))
     self.put(UOp.new(Ops.STORE, dtypes.void, (acc, new)))
@@ -708,7 +710,7 @@ class Emitter:
           start = UOp.const(f.dtype, identity_element(f.arg, f.dtype))
           self.acc_home[acc].out.extend((total, UOp.new(Ops.STORE, dtypes.void, (total, start))))
         part = self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
-        self.accumulate(f.arg, total, part, None)
+        self.accumulate(f.arg, total, [part], None)
         self.put(UOp.new(Ops.STORE, dtypes.void, (acc, UOp.const(f.dtype, identity_element(f.arg, f.dtype)))))
 
 

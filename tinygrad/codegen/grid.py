@@ -8,8 +8,6 @@ range's end its loads read the last element again and its stores are guarded, so
 barrier. Elements that one thread has side by side are loaded and stored as vectors, where they are aligned.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math
@@ -161,9 +159,8 @@ def shares(item: Item | None, axes: Sequence[UOp], start: Mapping[UOp, int], lim
   def loads(more: UOp | None) -> float:
     extents = {r: n * start.get(r, 1) * (1 + (r is more)) for r, n in out.items()}
     used = prod(efficiency(size(r), n) for r, n in extents.items())
-    return (
-      sum(1 / prod(n for r, n in extents.items() if r not in x.strides) for x in item.accesses) / used if item else 1
-    )
+    each = [1 / prod(n for r, n in extents.items() if r not in x.strides) for x in item.accesses] if item else [used]
+    return float(sum(each) / used)
 
   while 2 * prod(out.values()) <= limit:
     open_axes = [r for r in axes if out[r] < most and out[r] * start.get(r, 1) < size(r)]
@@ -204,9 +201,8 @@ def stage(
   panels, offset = [], 0
   for x, loads in used.items():
     d = [r for r in (*threads, *own[own.index(cut) :]) if r in a.deps[x]]
-    order = sorted(
-      d, key=lambda r: min((abs(y.strides[r] or math.inf) for y in loads if r in y.strides), default=math.inf)
-    )
+    steps = {r: min((abs(y.strides[r] or math.inf) for y in loads if r in y.strides), default=math.inf) for r in d}
+    order = sorted(d, key=steps.__getitem__)
     # innermost what a thread reads as a vector, else what most threads read side by side
     rows = sorted(d, key=lambda r: (r in own, -aligned(r, copies.get(r, 1)), -threads.get(r, 1)))
     vector = aligned(order[0], extents[order[0]])
@@ -298,8 +294,7 @@ class GridEmitter(Emitter):
       for (r, n), count in zip(grid.shared, counts):
         group_stride, thread_stride = group_stride // count, thread_stride // n
         self.starts[r] = affine(digit(group, group_stride, count), {}).scaled(n * copies[r])
-        worker = digit(self.thread, thread_stride, n)
-        part = self.share(r, self.starts[r], worker, n, copies[r], aligned(r, copies[r]))
+        part = self.share(r, self.starts[r], digit(self.thread, thread_stride, n), n, copies[r], aligned(r, copies[r]))
         self.mapping[r], self.local[r] = part.value, part.local
         self.guards += part.exists
       self.nest(stores, grid.plan, 0, self.mapping)
@@ -417,14 +412,9 @@ class GridEmitter(Emitter):
     )
 
   def _fold_loops(
-    self,
-    group: list[UOp],
-    order: list[UOp],
-    tile: Tile,
-    mapping: dict[UOp, UOp],
-    outer: list[Env],
+    self, group: list[UOp], order: list[UOp], tile: Tile, mapping: dict[UOp, UOp], outer: list[Env],
     registers: Registers,
-  ) -> None:
+  ) -> None:  # fmt: skip
     if len(order) == 1 and (staging := self.grid.stagings.get(group[0].src[1:])) is not None:
       for start, length in self.rounds(group, regions(staging.cut.src[0], Tile(staging.length)), registers):
         with self.block(group, staging, {**mapping, staging.cut: start.uop()}, length) as values:
@@ -535,8 +525,7 @@ class GridEmitter(Emitter):
       self.barrier()
       mask = self.emit(UOp.new(Ops.CMPLT, dtypes.bool, (self.lane, index(half))), {})
       for m, (f, _, _) in zip(memory, results):
-        pair = (read(at(m, 0)), read(at(m, half, mask)))
-        write(m, self.put(UOp.new(f.arg, f.dtype, pair)), mask)
+        write(m, self.put(UOp.new(f.arg, f.dtype, (read(at(m, 0)), read(at(m, half, mask))))), mask)
       half //= 2
     self.barrier()
     for m, (_, key, _) in zip(memory, results):

@@ -372,6 +372,8 @@ def fold_plan(item: Item, v: UOp | None, most: int, tiles: dict[UOp, Tile]) -> t
   wanted = max(ACCUMULATORS // max(held, 1), 1)
   if v is not None and v in item.ranges:
     copies = min(wanted, 4, max(size(ranges[-1]) // 4, 1))
+    if size(ranges[-1]) * held <= 2 * MAX_ROWS and any(ranges[-1] in x.masked for x in item.accesses):
+      copies = size(ranges[-1])  # which makes the conditions constants
     return ranges, Tile(copies, 1)
   lane = min((None, *ranges), key=lambda r: lane_cost(item, r, most))
   if lane is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tinygrad.codegen.check import check_linear
 from tinygrad.codegen.decompose import decompose
+from tinygrad.codegen.dots import use_dots
 from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.grid import GridEmitter
 from tinygrad.codegen.heuristic import plan_nest
@@ -29,7 +30,7 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1) -> list[UOp]:
   )
   for u in signature(ast):
     emitter.node(u.op, u.dtype, (), u.arg)
-  stores = decompose(drop_unit_ranges(ast)).src
+  stores = decompose(use_dots(drop_unit_ranges(ast), target)).src
   if len(stores) == 1:
     emitter.kernel(stores)
   else:

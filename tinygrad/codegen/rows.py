@@ -114,6 +114,14 @@ def emit_blocks(
       emit_blocks(emitter, stores, rest[1:], tiles, {**at, r: here.uop()}, more)
 
 
+def takes_over(stores: Sequence[UOp], i: int, q: UOp) -> bool:
+  """Whether what store i writes may lie where q did: element by element it is the last that reads it."""
+  where, p = stores[i].src[0], stores[i].src[0].src[0]
+  if q.arg.size != p.arg.size or q.dtype is not p.dtype or any(u.src[0] is q for u in indices(stores[i + 1 :])):
+    return False
+  return all(u.src[1] is where.src[1] for u in indices(stores[i : i + 1]) if u.src[0] is q)
+
+
 def emit_members(emitter: Emitter, stores: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp]) -> None:
   """The stores of one block."""
   block = int(prod(size(r) for r in inside))
@@ -123,12 +131,16 @@ def emit_members(emitter: Emitter, stores: Sequence[UOp], at: dict[UOp, UOp], in
   memory: dict[UOp, UOp] = {}
   offset = 0
   columns: dict[UOp, bool] = {}  # memory of a row -> whether the rows of a block lie beside each other
-  for s in stores:
+  tenants: dict[UOp, UOp] = {}  # scratch memory -> which memory of a row it is, as yet
+  for i, s in enumerate(stores):
     p = s.src[0].src[0]
     if p.arg.slot < 0 and p not in memory:
-      memory[p] = emitter.scratch(p.dtype, offset)
-      offset += round_up(block * p.arg.size * p.dtype.itemsize, LINE)
       columns[p] = contracts(s, list(at)) or any(columns.get(u.src[0], False) for u in indices([s]))
+      free = (m for m, q in tenants.items() if columns[p] == columns[q] and takes_over(stores, i, q))
+      if (scratch := next(free, None)) is None:
+        scratch = emitter.scratch(p.dtype, offset)
+        offset += round_up(block * p.arg.size * p.dtype.itemsize, LINE)
+      memory[p], tenants[scratch] = scratch, p
   emitter.taken = offset
   for s in stores:
     moved: dict[UOp, UOp] = {}

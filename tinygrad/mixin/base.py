@@ -1,7 +1,5 @@
 """What the mixins share: the value a tensor stands for, its shape and type, and how operands are brought together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Self
 
@@ -33,8 +31,7 @@ def to_placement(device: DeviceArg) -> Placement:
   """A device's canonical name, the default one's for None; a sequence of names is a replicated `Sharding`."""
   if device is None or isinstance(device, str):
     return Device.canonicalize(device)
-  placement: Placement = device if isinstance(device, Sharding) else Sharding(tuple(device))
-  return placement
+  return device if isinstance(device, Sharding) else Sharding(tuple(device))
 
 
 def describe(u: UOp) -> str:
@@ -151,8 +148,7 @@ class Base:
 
   def numel(self) -> sint:
     """The number of elements."""
-    result: sint = prod(self.shape)
-    return result
+    return prod(self.shape)
 
   def max_numel(self) -> int:
     return int(prod(self.max_shape))

@@ -1,7 +1,5 @@
 """Convolution and pooling of any rank, through sliding windows (EXPAND and WINDOW): no window is ever copied."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -33,15 +31,9 @@ class Convolution(Linalg):
   # ---- convolution
 
   def conv2d(
-    self,
-    weight: Self,
-    bias: Self | None = None,
-    groups: int = 1,
-    stride: Ints = 1,
-    dilation: Ints = 1,
-    padding: Ints = 0,
-    dtype: DTypeArg = None,
-  ) -> Self:
+    self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Ints = 1, dilation: Ints = 1,
+    padding: Ints = 0, dtype: DTypeArg = None,
+  ) -> Self:  # fmt: skip
     """Cross-correlation of any rank: x (b, groups*cin, *dims), weight (cout, cin, *kernel), bias (cout,) -> (b, cout,
     *positions).
 
@@ -76,15 +68,9 @@ class Convolution(Linalg):
     return y if bias is None else y.add(bias.reshape((-1, *(1,) * rank)).cast(y.dtype))
 
   def conv_transpose2d(
-    self,
-    weight: Self,
-    bias: Self | None = None,
-    groups: int = 1,
-    stride: Ints = 1,
-    dilation: Ints = 1,
-    padding: Ints = 0,
-    output_padding: Ints = 0,
-  ) -> Self:
+    self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Ints = 1, dilation: Ints = 1,
+    padding: Ints = 0, output_padding: Ints = 0,
+  ) -> Self:  # fmt: skip
     """The adjoint of `conv2d` in its input: weight (groups*cin, cout/groups, *kernel). Windows are spread where that
     takes them."""
     rank = weight.ndim - 2
@@ -121,14 +107,9 @@ class Convolution(Linalg):
     return x._pool(kernel, strides, dilation)
 
   def max_pool2d(
-    self,
-    kernel_size: Ints = (2, 2),
-    stride: Ints | None = None,
-    dilation: Ints = 1,
-    padding: Ints = 0,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-  ) -> Self | tuple[Self, Self]:
+    self, kernel_size: Ints = (2, 2), stride: Ints | None = None, dilation: Ints = 1, padding: Ints = 0,
+    ceil_mode: bool = False, return_indices: bool = False,
+  ) -> Self | tuple[Self, Self]:  # fmt: skip
     """The greatest element of each window of the last dims; the stride is the window unless given.
 
     With `return_indices` also the (first) place of it in the flattened dims, int32.
@@ -141,18 +122,12 @@ class Convolution(Linalg):
       return values
     size = prod(dims := self.numpy_shape()[-len(kernel) :])
     at = self.arange(size).reshape(dims)._windows(*how, size, size)
-    hit = windows.eq(values.reshape((*values.shape, *(1,) * len(kernel))))
-    return values, hit.where(at, size).min(axes)
+    return values, windows.eq(values.reshape((*values.shape, *(1,) * len(kernel)))).where(at, size).min(axes)
 
   def max_unpool2d(
-    self,
-    indices: Self,
-    kernel_size: Ints = (2, 2),
-    stride: Ints | None = None,
-    dilation: Ints = 1,
-    padding: Ints = 0,
+    self, indices: Self, kernel_size: Ints = (2, 2), stride: Ints | None = None, dilation: Ints = 1, padding: Ints = 0,
     output_size: Sequence[int] | None = None,
-  ) -> Self:
+  ) -> Self:  # fmt: skip
     """Zeros with each element at the place that `max_pool2d` tells; the length of the last dims is what a pool of these
     windows has unless `output_size` says it."""
     kernel = make_tuple(kernel_size, 2)
@@ -169,14 +144,9 @@ class Convolution(Linalg):
     return empty.scatter(1, indices.reshape(flat), self.reshape(flat)).reshape((*lead, *size))
 
   def avg_pool2d(
-    self,
-    kernel_size: Ints = (2, 2),
-    stride: Ints | None = None,
-    dilation: Ints = 1,
-    padding: Ints = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-  ) -> Self:
+    self, kernel_size: Ints = (2, 2), stride: Ints | None = None, dilation: Ints = 1, padding: Ints = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True,
+  ) -> Self:  # fmt: skip
     """The mean of each window of the last dims; the padding counts as zeros unless told otherwise (that of ceil_mode
     never counts)."""
     kernel = make_tuple(kernel_size, 2)

@@ -1,8 +1,6 @@
 """Creation of tensors from a rule. Values without a device live wherever they are used; a realise puts them on
 `Device.DEFAULT`."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Self
 
@@ -68,10 +66,7 @@ class Creation(Math):
     where, d = to_placement(device), to_dtype(dtype or dtypes.default_float)
     return cls._make(UOp.buffer(new_shape("empty", *shape), d, where), **kwargs)
 
-  @classmethod
-  def invalids(cls, *shape: Any, **kwargs: Any) -> Self:
-    """`empty`."""
-    return cls.empty(*shape, **kwargs)
+  invalids = empty
 
   def full_like(
     self, fill_value: Scalar, dtype: DTypeArg = None, device: DeviceArg = None, buffer: bool = True, **kwargs: Any

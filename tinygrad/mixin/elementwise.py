@@ -1,7 +1,5 @@
 """Elementwise arithmetic, comparisons, bits and casts, and the operators that stand for them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, Literal, Self, TypeAlias, TypeVar
@@ -33,6 +31,15 @@ def unary(op: Ops, whole: bool = False) -> Callable[[T], T]:
 
   def call(self: T) -> T:
     return self if whole and not dtypes.is_float(self.dtype) else self._new(self._float().uop.alu(op))
+
+  return call
+
+
+def binary(op: Ops, name: str, reverse: bool = False) -> Callable[[T, Any], T]:
+  """The method of a primitive of two operands."""
+
+  def call(self: T, x: Any) -> T:
+    return self._binary(op, x, name, reverse)
 
   return call
 
@@ -169,11 +176,7 @@ class Elementwise(Movement):
     quotient = a.div(b, rounding_mode="trunc")
     return quotient.eq(0).where(a, a.sub(quotient.mul(b)))  # 0 * inf is nan
 
-  def maximum(self, x: Any) -> Self:
-    return self._binary(Ops.MAX, x, "maximum")
-
-  def minimum(self, x: Any) -> Self:
-    return self._binary(Ops.MIN, x, "minimum")
+  maximum, minimum = binary(Ops.MAX, "maximum"), binary(Ops.MIN, "minimum")
 
   def pow(self, x: Any, reverse: _bool = False) -> Self:
     """x ** y. Integers to a negative number raise TypeError; a constant whole exponent is multiplications, 0.5 a square
@@ -231,11 +234,8 @@ class Elementwise(Movement):
 
   # ---- comparison and choice
 
-  def lt(self, x: Any) -> Self:
-    return self._binary(Ops.CMPLT, x, "lt")
-
-  def gt(self, x: Any) -> Self:
-    return self._binary(Ops.CMPLT, x, "gt", reverse=True)
+  lt, gt = binary(Ops.CMPLT, "lt"), binary(Ops.CMPLT, "gt", reverse=True)
+  eq, ne = binary(Ops.CMPEQ, "eq"), binary(Ops.CMPNE, "ne")
 
   def _or_equal(self, x: Any, name: str, reverse: _bool) -> Self:
     a, b = self._operands(x, name, reverse)
@@ -248,12 +248,6 @@ class Elementwise(Movement):
 
   def ge(self, x: Any) -> Self:
     return self._or_equal(x, "ge", True)
-
-  def eq(self, x: Any) -> Self:
-    return self._binary(Ops.CMPEQ, x, "eq")
-
-  def ne(self, x: Any) -> Self:
-    return self._binary(Ops.CMPNE, x, "ne")
 
   def where(self, x: Any, y: Any) -> Self:
     """x where this bool tensor is True, else y; both broadcast. TypeError if this is no bool tensor."""

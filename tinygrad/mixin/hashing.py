@@ -1,7 +1,5 @@
 """Hashes of bytes (FIPS 202: SHA-3 Standard, https://doi.org/10.6028/NIST.FIPS.202), many messages at once."""
 
-from __future__ import annotations
-
 from typing import Self
 
 from tinygrad.dtype import dtypes

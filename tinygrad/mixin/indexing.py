@@ -1,7 +1,5 @@
 """Indexing: views by slices, rows by integer tensors, and their inverses."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterable, Sequence
@@ -116,8 +114,7 @@ class Indexing(Reduce):
       x = x.flip(backwards)
     for i, p in enumerate(parts):
       if abs(p.step) > 1:
-        u = x.unsqueeze(-1).uop.window(i, x.ndim, abs(p.step), 1, _length(p))
-        x = x._new(u).squeeze(-1)
+        x = x._new(x.unsqueeze(-1).uop.window(i, x.ndim, abs(p.step), 1, _length(p))).squeeze(-1)
     return x
 
   def _pick(self, picked: list[tuple[int, Self]]) -> Self:
@@ -288,8 +285,7 @@ class Indexing(Reduce):
     grow = tuple((0, 0) if i == dim else (0, a - b) for i, (a, b) in enumerate(zip(self.shape, index.shape)))
     at = wrapped._pad_pairs(grow, -1).unsqueeze(-1).transpose(dim, -1)
     values = src._pad_pairs(grow, 0).unsqueeze(-1).transpose(dim, -1)
-    k = index.shape[dim]
-    wide = (*self.shape, k)
+    wide = (*self.shape, index.shape[dim])
     return at._expand_to(wide).eq(self.arange(n)._lined(dim, len(wide))), values._expand_to(wide)
 
   def scatter_reduce(self, dim: int, index: Self, src: Self, reduce: Reduction, include_self: bool = True) -> Self:

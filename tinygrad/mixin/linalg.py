@@ -1,7 +1,5 @@
 """Products: reshape, expand, multiply, reduce, and nothing else, so that each is one contraction."""
 
-from __future__ import annotations
-
 import functools
 import math
 import string
@@ -55,8 +53,7 @@ class Linalg(Random):
     x = x.reshape((*x.shape[:-2], *(m or (1,)), 1, k))
     y = y.reshape((*y.shape[:-2], 1, *(n or (1,)), k))
     wide = (*lead, *(m or (1,)), *(n or (1,)), k)
-    result = contract(x, y, wide, (len(wide) - 1,), dtype)
-    return self._new(result.reshape((*lead, *m, *n)))
+    return self._new(contract(x, y, wide, (len(wide) - 1,), dtype).reshape((*lead, *m, *n)))
 
   def matmul(self, x: Any, reverse: bool = False, dtype: DTypeArg = None) -> Self:
     """`dot`."""
@@ -115,8 +112,7 @@ class Linalg(Random):
       lined.append(x.permute(sorted_dims).reshape(tuple(x.shape[name.index(c)] if c in name else 1 for c in order)))
     axes = tuple(range(len(out), len(order)))
     if len(lined) == 2:
-      u = contract(lined[0].uop, lined[1].uop, wide, axes, dtype)
-      return cls._wrap(u.reshape(wide[: len(out)]))
+      return cls._wrap(contract(lined[0].uop, lined[1].uop, wide, axes, dtype).reshape(wide[: len(out)]))
     product = functools.reduce(lambda a, b: a.mul(b), lined)._expand_to(wide)
     return product.sum(axes, dtype=dtype) if axes else product
 
@@ -176,14 +172,12 @@ class Linalg(Random):
       # the first stays; the others move on one place around the table
       rows = rows._slice(last, 0, 1).cat(rows._slice(last, 1, 2 * half).roll(1, last), dim=last).contiguous()
     columns = rows._slice(last - 1, 0, m)
-    order = columns.square().sum(-2).argsort(-1, descending=True)._slice(last - 1, 0, n)
-    places = order.unsqueeze(-2)
+    places = columns.square().sum(-2).argsort(-1, descending=True)._slice(last - 1, 0, n).unsqueeze(-2)
     rows = rows.gather(-1, places._expand_to((*rows.shape[:-1], n)))
     columns, v = rows._slice(last - 1, 0, m), rows._slice(last - 1, m, m + n)
     q, r = columns.qr()  # R is diagonal up to rounding: Q holds ±U, completed
     d = r.diagonal(0, -2, -1)
-    sign = d.lt(0).where(-1, d.const_like(1)).pad((0, m - n), value=1)
-    u = q.mul(sign.unsqueeze(-2))
+    u = q.mul(d.lt(0).where(-1, d.const_like(1)).pad((0, m - n), value=1).unsqueeze(-2))
     size = columns.square().sum(-2).sqrt().mul(greatest.squeeze(-1))
     return u if full_matrices else u._slice(last, 0, n), size, v.transpose(-2, -1)
 

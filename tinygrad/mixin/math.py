@@ -1,13 +1,11 @@
 """Elementary functions and activations, written in the elementwise primitives."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from tinygrad.dtype import dtypes
+from tinygrad.dtype import dtypes, to_dtype
 from tinygrad.mixin.base import check_choice
 from tinygrad.mixin.elementwise import Elementwise
 
@@ -135,8 +133,7 @@ class Math(Elementwise):
   def copysign(self, other: Any) -> Self:
     """The size of x with the sign of y (the sign bit, so that of -0.0 too)."""
     y, size = self._both(other, "copysign")[1]._float(), self._float().abs()
-    words = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
-    return y._bits(words[y.dtype.itemsize]).lt(0).where(size.neg(), size)
+    return y._bits(to_dtype(f"int{y.dtype.bitsize}")).lt(0).where(size.neg(), size)
 
   # ---- what kind of number
 

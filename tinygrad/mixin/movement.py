@@ -1,7 +1,5 @@
 """Movement: methods that change which element stands where, and never what it is."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """What neural networks are made of: normalisation, dropout, attention, losses."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable
@@ -48,20 +46,14 @@ class NN(Convolution):
       return self
     if p == 1:
       return self.zeros_like()
-    keep = self.rand_like(dtype=dtypes.float32).ge(p)
-    return keep.where(self.mul(1 / (1 - p)), 0)
+    return self.rand_like(dtype=dtypes.float32).ge(p).where(self.mul(1 / (1 - p)), 0)
 
   # ---- attention
 
   def scaled_dot_product_attention(
-    self,
-    key: Self,
-    value: Self,
-    attn_mask: Self | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
+    self, key: Self, value: Self, attn_mask: Self | None = None, dropout_p: float = 0.0, is_causal: bool = False,
     enable_gqa: bool = False,
-  ) -> Self:
+  ) -> Self:  # fmt: skip
     """softmax(q kᵀ / sqrt(d) + mask) v (https://arxiv.org/abs/1706.03762): q (.., heads, t, d), k and v (.., heads, s,
     d).
 

@@ -5,8 +5,6 @@ the very values of the unsharded one. (J. Salmon, M. Moraes, R. Dror, D. Shaw: P
 3. SC 2011.)
 """
 
-from __future__ import annotations
-
 import math
 import weakref
 from typing import Any, ClassVar, Self
@@ -204,8 +202,7 @@ class Random(Indexing):
   @classmethod
   def randperm(cls, n: int, device: DeviceArg = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """The numbers 0 … n-1 in random order."""
-    order = cls.rand(n, device=device, **kwargs).argsort()
-    return order.cast(dtype or dtypes.default_int)
+    return cls.rand(n, device=device, **kwargs).argsort().cast(dtype or dtypes.default_int)
 
   def rand_like(self, dtype: DTypeArg = None, device: DeviceArg = None, **kwargs: Any) -> Self:
     """`rand` of this shape, type and placement."""

@@ -1,7 +1,5 @@
 """Reductions, and what is built from them: statistics, softmax, running sums, searches."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Self
@@ -63,8 +61,7 @@ class Reduce(Creation):
   # ---- statistics
 
   def _count(self, axis: Axis) -> sint:
-    result: sint = prod(self.shape[d] for d in self._dims(axis))
-    return result
+    return prod(self.shape[d] for d in self._dims(axis))
 
   def mean(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """The sum over the number of elements, as a float; nan of none."""
@@ -170,8 +167,7 @@ class Reduce(Creation):
     # along a cut dim the blocks are the devices': one total of each travels
     blocks, size = (ceildiv(n, BLOCK), BLOCK) if parts == 1 else (parts, ceildiv(n, parts))
     rows = x.pad((0, blocks * size - n), value=identity).unflatten(-1, (blocks, size))
-    inner = rows._cumulate(-1, total, join, identity)
-    totals = inner._slice(inner.ndim - 1, size - 1, size).squeeze(-1)
+    inner, totals = rows._cumulate(-1, total, join, identity), total(rows)
     if isinstance(where, Sharding) and parts > 1:
       totals = totals._new(totals.uop.copy_to_device(where.settled.with_dims(where.dims[: self.ndim - 1])))
     before = totals._cumulate(-1, total, join, identity).pad((1, -1), value=identity).unsqueeze(-1)

@@ -1,8 +1,6 @@
 """Layers: objects with their parameters as attributes, called on tensors. Layouts and initial values are those of
 PyTorch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -226,8 +224,7 @@ class LSTMCell:
     self.bias_hh = Tensor.zeros(hidden_size * 4) if bias else None
 
   def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-    hidden = self.weight_hh.shape[1]
-    h, c = hc if hc is not None else (Tensor.zeros(x.shape[0], hidden, dtype=x.dtype),) * 2
+    h, c = hc if hc is not None else (Tensor.zeros(x.shape[0], self.weight_hh.shape[1], dtype=x.dtype),) * 2
     gates = x.linear(self.weight_ih.T, self.bias_ih) + h.linear(self.weight_hh.T, self.bias_hh)
     i, f, g, o = gates.chunk(4, dim=1)
     new_c = f.sigmoid() * c + i.sigmoid() * g.tanh()

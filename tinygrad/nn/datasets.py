@@ -1,7 +1,5 @@
 """Data sets: downloaded once (`fetch`), or read from a folder."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import struct

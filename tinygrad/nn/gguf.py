@@ -10,16 +10,12 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
-from tinygrad.dtype import DType, dtypes
+from tinygrad.dtype import dtypes
 from tinygrad.helpers import LazyModule
 from tinygrad.helpers import numpy as np
 from tinygrad.tensor import Tensor
-
-if TYPE_CHECKING:
-  from gguf import GGMLQuantizationType
-  from numpy.typing import NDArray
 
 ggml: Any = LazyModule("gguf")  # the sizes of the tensor types, and the values of the quantised ones
 T = TypeVar("T")
@@ -39,11 +35,9 @@ class GGUFError(ValueError):
     super().__init__(f"GGUF {where}: {problem}\n  fix: {fix}")
 
 
-PLAIN: dict[str, DType] = {
-  "F32": dtypes.float32, "F16": dtypes.float16, "BF16": dtypes.bfloat16, "F64": dtypes.float64,
-  "I8": dtypes.int8, "I16": dtypes.int16, "I32": dtypes.int32, "I64": dtypes.int64,
-}  # fmt: skip
-
+_NUMBERS = (*dtypes.sints, *dtypes.uints, dtypes.float16, dtypes.float32, dtypes.float64)
+# I8, F32, …, as safetensors files name them too
+PLAIN = {f"{d.name[0].upper()}{d.bitsize}": d for d in _NUMBERS} | {"BF16": dtypes.bfloat16}
 U32, BOOL, STRING, ARRAY, U64 = 4, 7, 8, 9, 10
 SCALARS = {i: f"<{x}" for i, x in enumerate("u1 i1 u2 i2 u4 i4 f4 u1 - - u8 i8 f8".split()) if x != "-"}
 
@@ -62,7 +56,7 @@ class TensorInfo(NamedTuple):
 
   name: str
   shape: tuple[int, ...]
-  type: GGMLQuantizationType
+  type: Any  # gguf.GGMLQuantizationType
   offset: int
   nbytes: int
 
@@ -153,9 +147,8 @@ class GGUF:
     name = self._string(f"name of tensor {i}")
     field = f"tensor {name!r}"
     (ndim,), start = self._numbers(U32, 1, f"{field}: dims"), self.at
-    self.check(
-      1 <= ndim <= MAX_DIMS, f"{field}: dims", f"{ndim} dims, and the format has 1 to {MAX_DIMS}", at=start - 4
-    )
+    problem = f"{ndim} dims, and the format has 1 to {MAX_DIMS}"
+    self.check(1 <= ndim <= MAX_DIMS, f"{field}: dims", problem, at=start - 4)
     shape = tuple(reversed(self._numbers(U64, ndim, f"{field}: dims")))
     # What an int64 holds, so that no later arithmetic on the shape can overflow.
     possible = min(shape) >= 1 and math.prod(shape) < 1 << 60
@@ -200,15 +193,14 @@ class GGUF:
     self.check(name in self.tensors, f"tensor {name!r}", "is missing")
     return self.tensors[name]
 
-  def floats(self, name: str) -> NDArray[Any]:
+  def floats(self, name: str) -> Any:
     """The F32 or F16 tensor `name` as a view of its shape."""
     t = self.info(name)
     problem = f"is {t.type.name}, not F32 or F16"
     self.check(t.type.name in ("F32", "F16"), f"tensor {name!r}", problem, SMALLER, t.offset)
-    x: NDArray[Any] = np.ndarray(t.shape, "<f4" if t.type.name == "F32" else "<f2", self.data, t.offset)
-    return x
+    return np.ndarray(t.shape, "<f4" if t.type.name == "F32" else "<f2", self.data, t.offset)
 
-  def quants(self, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
+  def quants(self, name: str) -> tuple[Any, Any]:
     """The Q8_0 tensor `name` [.., cols] as views: quants [.., cols/32, 32] and scales [.., cols/32, 1].
 
     A weight is quant * scale; in the file a block is its float16 scale and its 32 int8 quants, hence the strides.

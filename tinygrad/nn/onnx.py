@@ -163,7 +163,8 @@ class OnnxRunner:
       if "scope" in _parameters(f):
         return _several(f(Scope(self, values, opset), *inputs, **attributes))
       return self._apply(f, inputs, attributes, version, len(node.output))
-    types = {name: (_kind(x), _shape(x)) for name, x in zip(node.input, inputs) if isinstance(x, (Tensor, Known))}
+    known = {k: x for k, x in zip(node.input, inputs) if isinstance(x, (Tensor, Known))}
+    types = {k: (_kind(x), tuple((x.value if isinstance(x, Known) else x).shape)) for k, x in known.items()}
     own = tuple(self.functions.values()) if (domain, op) in self.functions else ()
     if not own and any(isinstance(x, list) for x in inputs):  # the onnx package would need their types
       raise unsupported(op)
@@ -175,16 +176,14 @@ class OnnxRunner:
   def _apply(self, f: Any, inputs: list[Any], attributes: dict[str, Any], opset: int, outputs: int) -> list[Any]:
     names = _parameters(f)
     kind = _kind(inputs[0]) if inputs and "kind" in names else None
-    special = {"opset": opset, "outputs": outputs, "kind": kind}
-    attributes |= {k: v for k, v in special.items() if k in names}
+    attributes |= {k: v for k, v in {"opset": opset, "outputs": outputs, "kind": kind}.items() if k in names}
     known = bool(inputs) and all(x is None or (isinstance(x, Known) and x.small) for x in inputs)
     where = "NPY" if known else self.device
     args = [
       on_host(x) if i < len(names) and names[i] in HOST else self._place(x, where, fresh=known)
       for i, x in enumerate(inputs)
     ]
-    results = _several(f(*args, **attributes))
-    return [self._result(y, known) for y in results]
+    return [self._result(y, known) for y in _several(f(*args, **attributes))]
 
   def _place(self, x: Any, where: DeviceLike | None, fresh: bool = False) -> Any:
     if isinstance(x, list):
@@ -295,10 +294,6 @@ def _definition(
     if [n.op_type for n in body.graph.node] != [node.op_type]:
       return body.graph.node, _versions(body)
   raise unsupported(node.op_type)
-
-
-def _shape(x: Any) -> tuple[int, ...]:
-  return tuple((x.value if isinstance(x, Known) else x).shape)
 
 
 def _kind(x: Any) -> Any:

@@ -9,10 +9,9 @@ a list (a sequence) or None. `scope` is where a node with graphs among its attri
 An attribute that a function does not take is at the standard's default.
 
 `OPS` may be added to: "Name", or "domain:Name" for a domain of one's own. `extra/onnx_more.py` in the repository adds
-recurrent layers, loops, sequences, quantisation and others, and the rarer attributes of Resize and BatchNormalization.
+recurrent layers, loops, sequences, quantisation, ConvTranspose, OneHot, TopK and others, and the rarer attributes of
+those here: cubic Resize, training BatchNormalization, ….
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable
@@ -138,10 +137,6 @@ def ConstantOfShape(shape: list[int], value: Any = None) -> Any:
   return Tensor.full(tuple(shape), fill.item(), from_numpy_dtype(fill.dtype))
 
 
-def Range(start: Any, limit: Any, delta: Any, kind: Any) -> Any:
-  return numpy.arange(_one(start), _one(limit), _one(delta)).astype(kind)
-
-
 def Reshape(x: Tensor, shape: list[int], allowzero: int = 0) -> Tensor:
   return x.reshape(tuple(x.shape[i] if n == 0 and not allowzero else n for i, n in enumerate(shape)))
 
@@ -202,17 +197,6 @@ def ScatterND(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "non
   return ScatterElements(flat, index, updates.reshape(-1, width), 0, reduction).reshape(x.shape)
 
 
-def OneHot(indices: Tensor, depth: Any, values: Tensor, axis: int = -1) -> Tensor:
-  i, n = indices.long(), int(_one(depth))
-  i = i.lt(0).where(i.add(n), i).unsqueeze(axis)
-  return i.eq(_like(Tensor.arange(n), i, axis)).where(values[1], values[0])
-
-
-def TopK(x: Tensor, k: Any, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Tensor, Tensor]:
-  values, places = x.topk(_one(k), axis, bool(largest))
-  return values, places.cast(dtypes.int64)
-
-
 # ---------------------------------------------------------------- reductions
 
 
@@ -221,17 +205,8 @@ def _reduce(f: Any, x: Tensor, axes: Any = None, keepdims: int = 1, noop_with_em
   return y.cast(x.dtype)
 
 
-def _search(f: Any, x: Tensor, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
-  place: Tensor = f(x.flip(axis) if select_last_index else x, axis, bool(keepdims)).cast(dtypes.int64)
-  return place.sub(x.shape[axis] - 1, reverse=True) if select_last_index else place
-
-
-def _running(f: Any, start: int, x: Tensor, k: Any, exclusive: int = 0, reverse: int = 0) -> Tensor:
-  axis = int(_one(k)) % x.ndim
-  y: Tensor = f(x.flip(axis) if reverse else x, axis).cast(x.dtype)
-  if exclusive:
-    y = y.pad([(1, -1) if i == axis else None for i in range(x.ndim)], value=start)
-  return y.flip(axis) if reverse else y
+def _search(f: Any, x: Tensor, axis: int = 0, keepdims: int = 1) -> Any:
+  return f(x, axis, bool(keepdims)).cast(dtypes.int64)
 
 
 def _soft(f: Any, x: Tensor, axis: int | None = None, opset: int = 13) -> Any:
@@ -290,36 +265,18 @@ def Conv(x: Tensor, w: Tensor, b: Any = None, group: int = 1, kernel_shape: Any 
   return x.conv2d(w, b, group, *rest)
 
 
-def ConvTranspose(
-  x: Tensor, w: Tensor, b: Any = None, group: int = 1, kernel_shape: Any = None, output_padding: Any = None,
-  output_shape: Any = None, auto_pad: str = "NOTSET", pads: Any = None, **window: Any,
-) -> Tensor:  # fmt: skip
-  kernel, strides, dilations, _ = _window(x, w.shape[2:], **window)
-  rank, extra = len(kernel), output_padding or [0] * len(kernel)
-  y = x.conv_transpose2d(w, None, group, strides, dilations, 0, extra)
-  both = [(pads[i], pads[i + rank]) if pads else (0, 0) for i in range(rank)]
-  if output_shape or auto_pad.startswith("SAME"):
-    wanted = output_shape[-rank:] if output_shape else [n * s for n, s in zip(x.shape[2:], strides)]
-    both = [_halves(n - m, auto_pad) for n, m in zip(y.shape[2:], wanted)]
-  y = y.pad([None, None, *((-before, -after) for before, after in both)])
-  return y if b is None else y.add(_like(b, y))
-
-
-def MaxPool(x: Tensor, ceil_mode: int = 0, storage_order: int = 0, **window: Any) -> Any:
-  y, places = x.max_pool2d(*_window(x, **window), ceil_mode=bool(ceil_mode), return_indices=True)
-  if storage_order:  # the place counted with the first dim of the plane fastest
-    h, w = x.shape[2:]
-    places = places.mod(w).mul(h).add(places.div(w, rounding_mode="floor"))
+def MaxPool(
+  x: Tensor, ceil_mode: int = 0, auto_pad: str = "NOTSET", dilations: Any = None, kernel_shape: Any = None,
+  pads: Any = None, strides: Any = None,
+) -> Any:  # fmt: skip
+  window = _window(x, kernel_shape, auto_pad, dilations, pads, strides)
+  y, places = x.max_pool2d(*window, ceil_mode=bool(ceil_mode), return_indices=True)
   planes = Tensor.arange(prod(x.shape[:2])).reshape((*x.shape[:2], *(1,) * (x.ndim - 2)))
   return y, planes.mul(prod(x.shape[2:])).add(places).cast(dtypes.int64)
 
 
 def AveragePool(x: Tensor, ceil_mode: int = 0, count_include_pad: int = 0, **window: Any) -> Tensor:
   return x.avg_pool2d(*_window(x, **window), ceil_mode=bool(ceil_mode), count_include_pad=bool(count_include_pad))
-
-
-def _whole(f: Any, x: Tensor) -> Any:
-  return f(x, tuple(range(2, x.ndim)), True)
 
 
 # ---------------------------------------------------------------- resampling
@@ -338,21 +295,13 @@ NEAREST: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-def _cubic(t: Any, a: float) -> Any:
-  """The piecewise cubic of Keys (1981) at a distance t."""
-  near, far = ((a + 2) * t - (a + 3)) * t * t + 1, a * (((t - 5) * t + 8) * t - 4)
-  return (t <= 1) * near + ((t > 1) & (t < 2)) * far
-
-
 def Resize(
   x: Tensor, roi: Any = None, scales: Any = None, sizes: Any = None, axes: Any = None, mode: str = "nearest",
-  coordinate_transformation_mode: str = "half_pixel", cubic_coeff_a: float = -0.75,
-  nearest_mode: str = "round_prefer_floor", opset: int = 11,
+  coordinate_transformation_mode: str = "half_pixel", nearest_mode: str = "round_prefer_floor", opset: int = 11,
 ) -> Tensor:  # fmt: skip
-  if opset < 11:  # (x, scales)
-    scales, coordinate_transformation_mode, nearest_mode = scales or roi, "asymmetric", "floor"
-  if (where := PLACES.get(coordinate_transformation_mode)) is None:
-    raise unsupported(f"Resize with coordinate_transformation_mode {coordinate_transformation_mode}")
+  where = PLACES.get(coordinate_transformation_mode)
+  if where is None or mode == "cubic" or opset < 11:
+    raise unsupported(f"Resize with {coordinate_transformation_mode}, {mode}, of opset {opset}")
   y = x
   for i, d in enumerate(axes or range(x.ndim)):
     n = x.numpy_shape()[d]
@@ -363,12 +312,8 @@ def Resize(
     if mode == "nearest":
       y = _along(y, d, _beside(NEAREST[nearest_mode](at).clip(0, n - 1).astype(numpy.int32), x))
       continue
-    places = numpy.arange(-3, n + 3)  # beyond the ends are the elements at the ends
-    t = numpy.abs(at[:, None] - places)
-    w = _cubic(t, cubic_coeff_a) if mode == "cubic" else numpy.maximum(0, 1 - t)
-    folded = numpy.zeros((n, m), numpy.float32)
-    numpy.add.at(folded, places.clip(0, n - 1), w.T)
-    y = y.float().transpose(d, -1).matmul(_beside(folded, x)).transpose(d, -1)
+    w = numpy.maximum(0, 1 - numpy.abs(at.clip(0, n - 1) - numpy.arange(n)[:, None])).astype(numpy.float32)
+    y = y.float().transpose(d, -1).matmul(_beside(w, x)).transpose(d, -1)
   return (y if mode == "nearest" or dtypes.is_float(x.dtype) else y.round()).cast(x.dtype)
 
 
@@ -400,6 +345,7 @@ OPS: dict[str, Callable[..., Any]] = {
   "Min": lambda *args: reduce(Tensor.minimum, args),
   "Einsum": lambda *args, equation: Tensor.einsum(equation, *args),
   "Shape": lambda x, start=0, end=None: numpy.array(x.shape[start:end], numpy.int64),
+  "Range": lambda start, limit, delta, kind: numpy.arange(_one(start), _one(limit), _one(delta)).astype(kind),
   "Size": lambda x: numpy.array(x.numel(), numpy.int64),
   "Flatten": lambda x, axis=1: x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:])),
   "Transpose": lambda x, perm=None: x.permute(tuple(reversed(range(x.ndim))) if perm is None else tuple(perm)),
@@ -414,12 +360,12 @@ OPS: dict[str, Callable[..., Any]] = {
   "GatherElements": lambda x, i, axis=0: x.gather(axis, i.lt(0).where(i.add(x.shape[axis]), i)),
   "Scatter": ScatterElements,
   "NonZero": lambda x: x.nonzero().transpose().cast(dtypes.int64),
-  "Upsample": lambda x, scales, mode="nearest": Resize(x, None, scales, mode=mode, opset=9),
   "ReduceSum": partial(_reduce, Tensor.sum), "ReduceMean": partial(_reduce, Tensor.mean),
   "ReduceMax": partial(_reduce, Tensor.max), "ReduceMin": partial(_reduce, Tensor.min),
   "ReduceProd": partial(_reduce, Tensor.prod),
   "ArgMax": partial(_search, Tensor.argmax), "ArgMin": partial(_search, Tensor.argmin),
-  "CumSum": partial(_running, Tensor.cumsum, 0),
+  "CumSum": lambda x, k: x.cumsum(int(_one(k))).cast(x.dtype),
   "Softmax": partial(_soft, Tensor.softmax), "LogSoftmax": partial(_soft, Tensor.log_softmax),
-  "GlobalAveragePool": partial(_whole, Tensor.mean), "GlobalMaxPool": partial(_whole, Tensor.max),
+  "GlobalAveragePool": lambda x: x.mean(tuple(range(2, x.ndim)), True),
+  "GlobalMaxPool": lambda x: x.max(tuple(range(2, x.ndim)), True),
 }  # fmt: skip

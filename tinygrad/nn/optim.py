@@ -1,8 +1,6 @@
 """Optimizers. Parameters, their state and the learning rate are tensors, so that a whole step can be captured by
 `TinyJit`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tinygrad.device import Sharding

@@ -6,8 +6,6 @@ Offsets count from the end of the header, and the tensors cover the rest of the 
 Source: the format section of https://huggingface.co/docs/safetensors.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import mmap
@@ -24,7 +22,7 @@ from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.engine.realize import host_blocks
 from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, numpy, prod, tqdm
-from tinygrad.nn.gguf import GGUF, File, contents
+from tinygrad.nn.gguf import GGUF, PLAIN, File, contents
 from tinygrad.tensor import Tensor
 from tinygrad.uop.ops import Ops
 
@@ -33,12 +31,7 @@ tarfile: Any = LazyModule("tarfile")
 zipfile: Any = LazyModule("zipfile")
 T = TypeVar("T")
 REFETCH = "the file is damaged or incomplete: download or write it again"
-SAFE_DTYPES: dict[str, DType] = {
-  "BOOL": dtypes.bool, "I8": dtypes.int8, "U8": dtypes.uint8, "I16": dtypes.int16, "U16": dtypes.uint16,
-  "I32": dtypes.int32, "U32": dtypes.uint32, "I64": dtypes.int64, "U64": dtypes.uint64, "F16": dtypes.float16,
-  "BF16": dtypes.bfloat16, "F32": dtypes.float32, "F64": dtypes.float64, "F8_E4M3": dtypes.fp8e4m3,
-  "F8_E5M2": dtypes.fp8e5m2,
-}  # fmt: skip
+SAFE_DTYPES = {"BOOL": dtypes.bool, **PLAIN, "F8_E4M3": dtypes.fp8e4m3, "F8_E5M2": dtypes.fp8e5m2}
 SAFE_NAMES = {d: name for name, d in SAFE_DTYPES.items()}
 
 
@@ -123,7 +116,7 @@ def safe_save(
     if t.dtype not in SAFE_NAMES or name == "__metadata__":
       fix = f"rename it, or cast it to one of {', '.join(d.name for d in SAFE_NAMES)}"
       raise SafetensorsError(os.fspath(fn), f"tensor {name!r}", f"{t.dtype} under this name cannot be written", fix)
-    nbytes = prod(t.shape) * t.dtype.itemsize
+    nbytes = t.nbytes()
     header[name] = {"dtype": SAFE_NAMES[t.dtype], "shape": list(t.shape), "data_offsets": [offset, offset + nbytes]}
     offset += nbytes
   text = json.dumps(header, separators=(",", ":")).encode()
@@ -181,7 +174,7 @@ def _zip(source: str, data: memoryview) -> dict[str, memoryview]:
   """The contents of a zip archive; only what is compressed is copied."""
   out: dict[str, memoryview] = {}
   try:
-    for i in zipfile.ZipFile(_file(data)).infolist():
+    for i in zipfile.ZipFile(as_file(data)).infolist():
       # the local header: 26 bytes, the lengths of the name and of the extra field, these two, the content
       name, extra = struct.unpack_from("<HH", data, i.header_offset + 26)
       start = i.header_offset + 30 + name + extra
@@ -197,7 +190,7 @@ def _zip(source: str, data: memoryview) -> dict[str, memoryview]:
   return out
 
 
-def _file(data: memoryview) -> Any:
+def as_file(data: memoryview) -> Any:
   """The bytes of `contents` as a file, from its start."""
   file = data.obj if isinstance(data.obj, mmap.mmap) else io.BytesIO(data)
   file.seek(0)
@@ -206,7 +199,6 @@ def _file(data: memoryview) -> Any:
 
 # ---------------------------------------------------------------- PyTorch's files
 
-LEGACY = 0x1950A86A20F9469CFC6C  # what PyTorch's files began with before they became zip archives, pickled
 STORAGES: dict[str, DType] = {
   "FloatStorage": dtypes.float32, "DoubleStorage": dtypes.float64, "HalfStorage": dtypes.float16,
   "BFloat16Storage": dtypes.bfloat16, "LongStorage": dtypes.int64, "IntStorage": dtypes.int32,
@@ -224,16 +216,13 @@ class _Inert:
   __setstate__ = __setitem__ = append = __init__
 
 
-class _Unpickler(pickle.Unpickler):
-  """Runs no code of the file: tensors are rebuilt, and every other class and function becomes `_Inert`.
+class Unpickler(pickle.Unpickler):
+  """Runs no code of the file: tensors are rebuilt, and every other class and function becomes `_Inert`. `storages` maps
+  a storage's key to its bytes."""
 
-  `storages` maps a storage's key to its bytes; None for those that are not known yet, `seen` then notes their types.
-  """
-
-  def __init__(self, source: str, file: Any, storages: Mapping[str, memoryview] | None) -> None:
+  def __init__(self, source: str, file: Any, storages: Mapping[str, memoryview]) -> None:
     super().__init__(file, encoding="utf-8")
     self.source, self.storages = source, storages
-    self.seen: dict[str, DType] = {}
 
   def find_class(self, module: str, name: str) -> Any:
     if module == "torch._utils" and name.startswith("_rebuild_"):
@@ -246,13 +235,10 @@ class _Unpickler(pickle.Unpickler):
     kind, dtype, key = pid[:3]
     if kind != "storage" or not isinstance(dtype, DType):
       raise CheckpointError(self.source, f"holds {pid!r}, which is no storage of a known type", "save its state_dict()")
-    self.seen[str(key)] = dtype
     return dtype, str(key)
 
   def _rebuild_tensor(self, storage: Any, offset: int, size: Any, stride: Any, *_: Any) -> Tensor | None:
     dtype, key = storage
-    if self.storages is None:
-      return None
     if key not in self.storages:
       raise CheckpointError(self.source, f"has no storage {key!r}")
     strides = [s * dtype.itemsize for s in stride]
@@ -283,7 +269,8 @@ def torch_load(t: File) -> dict[str, Tensor]:
   source, data = contents(t)
   try:
     if bytes(data[:4]) != b"PK\x03\x04":
-      return _legacy(source, data)
+      fix = "save it again with torch.save; or, if PyTorch before 1.6 wrote it, use torch_load of extra.torch_legacy"
+      raise CheckpointError(source, "is no zip archive", fix)
     files = _zip(source, data)
     if (main := next((name for name in files if name.endswith("/data.pkl")), None)) is None:
       raise CheckpointError(source, "is a zip archive without data.pkl", "give a file that torch.save has written")
@@ -291,34 +278,12 @@ def torch_load(t: File) -> dict[str, Tensor]:
     if (order := bytes(files.get(f"{prefix}byteorder", b"little"))) != b"little":
       raise CheckpointError(source, f"its byte order is {order.decode()}", "save it on a little-endian machine")
     storages = {name[len(prefix) + 5 :]: part for name, part in files.items() if name.startswith(f"{prefix}data/")}
-    out: dict[str, Tensor] = _Unpickler(source, io.BytesIO(files[main]), storages).load()
+    out: dict[str, Tensor] = Unpickler(source, io.BytesIO(files[main]), storages).load()
     return out
   except CheckpointError:
     raise
   except Exception as e:  # the unpickler's own: a damaged pickle raises nearly anything
     raise CheckpointError(source, f"is no file of torch.save: {type(e).__name__}: {e}") from e
-
-
-def _legacy(source: str, data: memoryview) -> dict[str, Tensor]:
-  """Three pickles (a magic number, a version, sizes), the object's, that of the storages' keys, and for each of these
-  its number of elements (int64) and its bytes. So the object is read twice: first to learn where the storages are.
-  """
-  file = _file(data)
-  if _Unpickler(source, file, None).load() != LEGACY:
-    fix = "save it again with torch.save"
-    raise CheckpointError(source, "is neither a zip archive nor of the format before it", fix)
-  for _ in range(2):
-    _Unpickler(source, file, None).load()
-  start, first, storages = file.tell(), _Unpickler(source, file, None), dict[str, memoryview]()
-  first.load()
-  keys, at = _Unpickler(source, file, None).load(), file.tell()
-  for key in keys:
-    (count,) = struct.unpack_from("<q", data, at)
-    end = at + 8 + count * first.seen[key].itemsize
-    storages[key], at = data[at + 8 : end], end
-  file.seek(start)
-  out: dict[str, Tensor] = _Unpickler(source, file, storages).load()
-  return out
 
 
 def gguf_load(t: File) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -388,10 +353,9 @@ def load_state_dict(
   found = {k: v for k, v in wanted.items() if k in state_dict}
   for k, v in found.items():
     if v.shape != state_dict[k].shape:
-      raise StateError(
-        f"load_state_dict: {k!r} is {list(v.shape)} in the model and {list(state_dict[k].shape)} in the state dict\n"
-        "  fix: build the model with the sizes that the state dict was saved with"
-      )
+      shapes = f"{list(v.shape)} in the model and {list(state_dict[k].shape)} in the state dict"
+      fix = "build the model with the sizes that the state dict was saved with"
+      raise StateError(f"load_state_dict: {k!r} is {shapes}\n  fix: {fix}")
   if DEBUG.value >= 1 and (unused := sorted(set(state_dict) - set(found))):
     print(f"load_state_dict: the model has no place for {unused}", file=sys.stderr)
   for k, v in tqdm(found.items(), "loading weights", not (verbose and realize), leave=False):

@@ -1,7 +1,5 @@
 """Gradients, their norm clipped."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from tinygrad.tensor import Tensor

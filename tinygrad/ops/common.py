@@ -1,7 +1,5 @@
 """What several cards share: shape, dtype and factor rules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -71,15 +69,10 @@ def own_dims(u: UOp) -> tuple[tuple[int, ...], ...]:
 
 
 def define_node(
-  op: Ops,
-  shape: Callable[[UOp], tuple[Any, ...]] = scalar_shape,
-  dtype: Callable[[UOp], None] = any_dtype,
-  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None = None,
-  gradient: GradientRule | None = None,
-  factors: Callable[[UOp], Factors] | None = None,
-  owed: Owed = Owed.SETTLE_FIRST,
-  render: str | None = None,
-) -> None:
-  """The card of an op that computes nothing of its operands: a leaf, an effect, a part of a kernel. It has only what is
-  said here, and debts are settled before it if it does not say otherwise."""
+  op: Ops, shape: Callable[[UOp], tuple[Any, ...]] = scalar_shape, dtype: Callable[[UOp], None] = any_dtype,
+  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None = None, gradient: GradientRule | None = None,
+  factors: Callable[[UOp], Factors] | None = None, owed: Owed = Owed.SETTLE_FIRST, render: str | None = None,
+) -> None:  # fmt: skip
+  """A card by position. What is left out is as for an op that computes nothing of its operands (a leaf, an effect, a
+  part of a kernel): debts are settled before it if it does not say otherwise."""
   define(op, shape=shape, dtype=dtype, evaluate=evaluate, gradient=gradient, factors=factors, owed=owed, render=render)

@@ -1,15 +1,13 @@
 """Elementwise ops: one element of the result from the elements at the same index."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
-from tinygrad.ops.common import any_dtype, comparison, elementwise, float_only, integer_only, same_dtype, same_shape
-from tinygrad.uop.cards import GradientRule, Owed, define
+from tinygrad.ops.common import comparison, define_node, elementwise, float_only, integer_only, same_dtype, same_shape
+from tinygrad.uop.cards import GradientRule, Owed
 from tinygrad.uop.ops import Ops, UOp
 
 Grads = Sequence[UOp | None]
@@ -27,17 +25,10 @@ def _numpy(function: str | Callable[..., Any]) -> Callable[[UOp, list[Any], tupl
 
 
 def define_elementwise(
-  op: Ops,
-  function: str | Callable[..., Any],
-  gradient: GradientRule,
-  owed: Owed,
-  render: str,
+  op: Ops, function: str | Callable[..., Any], gradient: GradientRule, owed: Owed, render: str,
   dtype: Callable[[UOp], None] = same_dtype,
-) -> None:
-  value, factors = _numpy(function), elementwise
-  define(
-    op, shape=same_shape, dtype=dtype, evaluate=value, gradient=gradient, factors=factors, owed=owed, render=render
-  )
+) -> None:  # fmt: skip
+  define_node(op, same_shape, dtype, _numpy(function), gradient, elementwise, owed, render)
 
 
 def _no_gradient(g: UOp, u: UOp) -> Grads:
@@ -92,7 +83,7 @@ def gradient_cast(g: UOp, u: UOp) -> Grads:
 
 
 # to bool by comparing with 0; out-of-range floats to integers are not defined
-define_elementwise(Ops.CAST, lambda x: x, gradient_cast, Owed.CAST, "cast({0})", any_dtype)
+define_elementwise(Ops.CAST, lambda x: x, gradient_cast, Owed.CAST, "cast({0})", lambda u: None)
 
 
 def check_bitcast(u: UOp) -> None:
@@ -100,16 +91,11 @@ def check_bitcast(u: UOp) -> None:
     raise TypeError(f"bitcast from {u.src[0].dtype} to {u.dtype}: the widths differ")
 
 
-define(
-  Ops.BITCAST,
-  shape=same_shape,
-  dtype=check_bitcast,
-  evaluate=lambda u, xs, shape: numpy.ascontiguousarray(xs[0]).view(to_numpy_dtype(u.dtype)).reshape(shape),
-  gradient=_no_gradient,
-  factors=elementwise,
-  owed=Owed.SETTLE_FIRST,
-  render="bitcast({0})",
-)
+def evaluate_bitcast(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
+  return numpy.ascontiguousarray(xs[0]).view(to_numpy_dtype(u.dtype)).reshape(shape)
+
+
+define_node(Ops.BITCAST, same_shape, check_bitcast, evaluate_bitcast, _no_gradient, elementwise, render="bitcast({0})")
 
 # ---------------------------------------------------------------- binary
 
@@ -165,21 +151,16 @@ def gradient_pow(g: UOp, u: UOp) -> Grads:
   """u = x^y: du/dx = y x^(y-1), 0 where y is 0; du/dy = u log x, 0 where x is 0 and y is not negative."""
   x, y = u.src
   dx = y.eq(0).where(0.0, y * x.alu(Ops.POW, y - 1))
-  dy = (x.eq(0) & (y >= 0)).where(0.0, u * x.alu(Ops.LOG))
-  return (g * dx, g * dy)
+  return (g * dx, g * (x.eq(0) & (y >= 0)).where(0.0, u * x.alu(Ops.LOG)))
 
 
 define_elementwise(Ops.POW, "power", gradient_pow, Owed.SETTLE_FIRST, "pow({0}, {1})", float_only)
 for _op, _name, _sign, _dtype in (
-  (Ops.AND, "bitwise_and", "&", integer_only),
-  (Ops.OR, "bitwise_or", "|", integer_only),
-  (Ops.XOR, "bitwise_xor", "^", integer_only),
-  (Ops.SHL, "left_shift", "<<", integer_only),
-  (Ops.SHR, "right_shift", ">>", integer_only),
-  (Ops.CMPLT, "less", "<", comparison),
-  (Ops.CMPEQ, "equal", "==", comparison),
-  (Ops.CMPNE, "not_equal", "!=", comparison),
-):
+  (Ops.AND, "bitwise_and", "&", integer_only), (Ops.OR, "bitwise_or", "|", integer_only),
+  (Ops.XOR, "bitwise_xor", "^", integer_only), (Ops.SHL, "left_shift", "<<", integer_only),
+  (Ops.SHR, "right_shift", ">>", integer_only), (Ops.CMPLT, "less", "<", comparison),
+  (Ops.CMPEQ, "equal", "==", comparison), (Ops.CMPNE, "not_equal", "!=", comparison),
+):  # fmt: skip
   define_elementwise(_op, _name, _no_gradient, Owed.SETTLE_FIRST, f"({{0}} {_sign} {{1}})", _dtype)
 
 # ---------------------------------------------------------------- ternary

@@ -1,13 +1,12 @@
 """GATHER: rows of a table by an index tensor."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import numpy
-from tinygrad.uop.cards import Factors, Owed, define
+from tinygrad.ops.common import define_node
+from tinygrad.uop.cards import Factors, Owed
 from tinygrad.uop.ops import Ops, UOp
 
 
@@ -54,13 +53,4 @@ def factors_gather(u: UOp) -> Factors:
   return Factors((((0,), *rest), at), (*at, *rest), (*table.max_shape, *index.max_shape), contracted=frozenset((0,)))
 
 
-define(
-  Ops.GATHER,
-  shape=gather_shape,
-  dtype=check_gather,
-  evaluate=evaluate_gather,
-  gradient=gradient_gather,
-  factors=factors_gather,
-  owed=Owed.KEEP,
-  render=None,
-)
+define_node(Ops.GATHER, gather_shape, check_gather, evaluate_gather, gradient_gather, factors_gather, Owed.KEEP)

@@ -1,7 +1,5 @@
 """Kernel-level ops: scalars, loops, loads and stores. Codegen lowers them; no placement or gradient applies."""
 
-from __future__ import annotations
-
 from tinygrad.dtype import dtypes
 from tinygrad.ops.common import any_dtype, define_node
 from tinygrad.uop.ops import Ops, ParamArg, UOp
@@ -47,6 +45,6 @@ CHECKS = {
 }  # fmt: skip
 for _op in (
   Ops.PARAM, Ops.PEER, Ops.RANGE, Ops.ENDRANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.FOLD, Ops.ACC, Ops.SCRATCH,
-  Ops.BARRIER, Ops.VECTORIZE, Ops.EXTRACT, Ops.IF, Ops.ENDIF, Ops.MULACC,
+  Ops.BARRIER, Ops.VECTORIZE, Ops.EXTRACT, Ops.IF, Ops.ENDIF, Ops.DOT,
 ):  # fmt: skip
   define_node(_op, dtype=CHECKS.get(_op, any_dtype))

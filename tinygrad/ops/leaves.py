@@ -1,7 +1,5 @@
 """Leaves: constants, counters, buffers, variables, and the holes of a template."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tinygrad.device import Sharding

@@ -1,15 +1,13 @@
 """Movement ops: the same elements at other indices. Their gradients are their adjoints."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinygrad.helpers import argsort, numpy, prod
-from tinygrad.ops.common import own_dims, same_dtype
-from tinygrad.uop.cards import Factors, GradientRule, Owed, define
+from tinygrad.ops.common import define_node, own_dims, same_dtype
+from tinygrad.uop.cards import Factors, GradientRule, Owed
 from tinygrad.uop.ops import Ops, UOp, as_dims, is_int, render_shape, simplify_sint, sint, sint_to_uop
 from tinygrad.uop.symbolic import linear, simplify
 
@@ -18,15 +16,10 @@ PRIMES = (1000003, 1000033, 1000037, 1000039, 1000081, 1000099, 1000117, 1000121
 
 
 def define_movement(
-  op: Ops,
-  shape: Callable[[UOp], tuple[Any, ...]],
-  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any],
-  gradient: GradientRule,
-  factors: Callable[[UOp], Factors],
-  owed: Owed = Owed.KEEP,
-) -> None:
-  dtype = same_dtype
-  define(op, shape=shape, dtype=dtype, evaluate=evaluate, gradient=gradient, factors=factors, owed=owed, render=None)
+  op: Ops, shape: Callable[[UOp], tuple[Any, ...]], evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any],
+  gradient: GradientRule, factors: Callable[[UOp], Factors], owed: Owed = Owed.KEEP,
+) -> None:  # fmt: skip
+  define_node(op, shape, same_dtype, evaluate, gradient, factors, owed)
 
 
 # ---------------------------------------------------------------- RESHAPE
@@ -35,9 +28,8 @@ def define_movement(
 def reshape_shape(u: UOp) -> tuple[Any, ...]:
   have, want = simplify_sint(prod(u.src[0].shape)), simplify_sint(prod(u.arg))
   if have is not want and have != want:
-    raise ValueError(
-      f"cannot reshape {render_shape(u.src[0].shape)} to {render_shape(u.arg)}: the number of elements differs"
-    )
+    shapes = f"{render_shape(u.src[0].shape)} to {render_shape(u.arg)}"
+    raise ValueError(f"cannot reshape {shapes}: the number of elements differs")
   return u.arg  # type: ignore[no-any-return]
 
 
@@ -113,12 +105,9 @@ def _upper(n: int, upper: dict[int, int]) -> int:
 
 
 define_movement(
-  Ops.RESHAPE,
-  reshape_shape,
-  lambda u, xs, shape: xs[0].reshape(shape),
-  lambda g, u: (g.reshape(u.src[0].shape),),
-  factors_reshape,
-)
+  Ops.RESHAPE, reshape_shape, lambda u, xs, shape: xs[0].reshape(shape),
+  lambda g, u: (g.reshape(u.src[0].shape),), factors_reshape,
+)  # fmt: skip
 
 # ---------------------------------------------------------------- PERMUTE, EXPAND
 
@@ -130,12 +119,9 @@ def permute_shape(u: UOp) -> tuple[Any, ...]:
 
 
 define_movement(
-  Ops.PERMUTE,
-  permute_shape,
-  lambda u, xs, shape: xs[0].transpose(u.arg),
-  lambda g, u: (g.permute(argsort(u.arg)),),
+  Ops.PERMUTE, permute_shape, lambda u, xs, shape: xs[0].transpose(u.arg), lambda g, u: (g.permute(argsort(u.arg)),),
   lambda u: Factors((own_dims(u.src[0]),), tuple((i,) for i in u.arg), u.src[0].max_shape),
-)
+)  # fmt: skip
 
 
 def expand_shape(u: UOp) -> tuple[Any, ...]:
@@ -155,12 +141,9 @@ def factors_expand(u: UOp) -> Factors:
 
 
 define_movement(
-  Ops.EXPAND,
-  expand_shape,
-  lambda u, xs, shape: numpy.broadcast_to(xs[0], shape),
-  lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),),
-  factors_expand,
-)
+  Ops.EXPAND, expand_shape, lambda u, xs, shape: numpy.broadcast_to(xs[0], shape),
+  lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),), factors_expand,
+)  # fmt: skip
 
 # ---------------------------------------------------------------- PAD, SHRINK, FLIP, CAT
 
@@ -188,13 +171,9 @@ def evaluate_pad(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
 
 
 define_movement(
-  Ops.PAD,
-  pad_shape,
-  evaluate_pad,
-  gradient_pad,
-  lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]),
-  owed=Owed.PAD,
-)
+  Ops.PAD, pad_shape, evaluate_pad, gradient_pad,
+  lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]), owed=Owed.PAD,
+)  # fmt: skip
 
 
 def shrink_shape(u: UOp) -> tuple[Any, ...]:
@@ -212,17 +191,13 @@ def gradient_shrink(g: UOp, u: UOp) -> Grads:
 
 
 def shrink_remaps(u: UOp) -> list[int]:
-  have = u.src[0].shape
-  return [i for i, ((a, b), n) in enumerate(zip(u.arg, have)) if not (is_int(a, 0) and (b is n or b == n))]
+  return [i for i, ((a, b), n) in enumerate(zip(u.arg, u.src[0].shape)) if not (is_int(a, 0) and (b is n or b == n))]
 
 
 define_movement(
-  Ops.SHRINK,
-  shrink_shape,
-  lambda u, xs, shape: xs[0][tuple(slice(int(a), int(b)) for a, b in u.arg)],
-  gradient_shrink,
-  lambda u: _remap_factors(u, shrink_remaps(u)),
-)
+  Ops.SHRINK, shrink_shape, lambda u, xs, shape: xs[0][tuple(slice(int(a), int(b)) for a, b in u.arg)],
+  gradient_shrink, lambda u: _remap_factors(u, shrink_remaps(u)),
+)  # fmt: skip
 
 
 def flip_shape(u: UOp) -> tuple[Any, ...]:
@@ -232,38 +207,27 @@ def flip_shape(u: UOp) -> tuple[Any, ...]:
 
 
 define_movement(
-  Ops.FLIP,
-  flip_shape,
-  lambda u, xs, shape: numpy.flip(xs[0], u.arg),
-  lambda g, u: (g.flip(u.arg),),
-  lambda u: _remap_factors(u, u.arg),
-)
+  Ops.FLIP, flip_shape, lambda u, xs, shape: numpy.flip(xs[0], u.arg),
+  lambda g, u: (g.flip(u.arg),), lambda u: _remap_factors(u, u.arg),
+)  # fmt: skip
 
 
 def cat_shape(u: UOp) -> tuple[Any, ...]:
-  first = u.src[0].shape
-  for s in u.src[1:]:
-    if len(s.shape) != len(first) or any(
-      i != u.arg and n is not m and n != m for i, (n, m) in enumerate(zip(s.shape, first, strict=True))
-    ):
-      raise ValueError(f"cannot concatenate {', '.join(render_shape(s.shape) for s in u.src)} along dim {u.arg}")
+  first, *rest = ([1 if i == u.arg else n for i, n in enumerate(s.shape)] for s in u.src)
+  if any(dims != first for dims in rest):
+    raise ValueError(f"cannot concatenate {', '.join(render_shape(s.shape) for s in u.src)} along dim {u.arg}")
   return as_dims(sum(s.shape[i] for s in u.src) if i == u.arg else n for i, n in enumerate(first))
 
 
 def gradient_cat(g: UOp, u: UOp) -> Grads:
-  ends = list(itertools.accumulate((s.shape[u.arg] for s in u.src), initial=0))
-  return tuple(
-    g.shrink([(a, b) if i == u.arg else (0, n) for i, n in enumerate(g.shape)]) for a, b in itertools.pairwise(ends)
-  )
+  parts = itertools.pairwise(itertools.accumulate((s.shape[u.arg] for s in u.src), initial=0))
+  return tuple(g.shrink([part if i == u.arg else (0, n) for i, n in enumerate(g.shape)]) for part in parts)
 
 
 define_movement(
-  Ops.CAT,
-  cat_shape,
-  lambda u, xs, shape: numpy.concatenate(xs, axis=u.arg),
-  gradient_cat,
-  lambda u: _remap_factors(u, (u.arg,)),
-)
+  Ops.CAT, cat_shape, lambda u, xs, shape: numpy.concatenate(xs, axis=u.arg),
+  gradient_cat, lambda u: _remap_factors(u, (u.arg,)),
+)  # fmt: skip
 
 # ---------------------------------------------------------------- WINDOW, SPREAD
 

@@ -1,7 +1,5 @@
 """Placement and effects: the identity mathematically; where and when a value is held."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,14 +1,12 @@
 """REDUCE: over some dims, which stay as dims of 1."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 from tinygrad.dtype import ConstType, DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
-from tinygrad.ops.common import same_dtype
-from tinygrad.uop.cards import Factors, Owed, define
+from tinygrad.ops.common import define_node, own_dims, same_dtype
+from tinygrad.uop.cards import Factors, Owed
 from tinygrad.uop.ops import Ops, UOp, render_shape
 
 REDUCE_OPS = (Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN)
@@ -16,16 +14,10 @@ REDUCE_OPS = (Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN)
 
 def identity_element(op: Ops, dtype: DType) -> ConstType:
   """e with op(e, x) = x, exactly: -0.0 for a float sum."""
-  match op:
-    case Ops.ADD:
-      return -0.0 if dtypes.is_float(dtype) else 0
-    case Ops.MUL:
-      return 1
-    case Ops.MAX:
-      return dtypes.min(dtype)
-    case Ops.MIN:
-      return dtypes.max(dtype)
-  raise ValueError(f"{op!r} is no reduction; use one of {REDUCE_OPS}")
+  if op not in REDUCE_OPS:
+    raise ValueError(f"{op!r} is no reduction; use one of {REDUCE_OPS}")
+  zero = -0.0 if dtypes.is_float(dtype) else 0
+  return {Ops.ADD: zero, Ops.MUL: 1, Ops.MAX: dtypes.min(dtype), Ops.MIN: dtypes.max(dtype)}[op]
 
 
 def reduce_shape(u: UOp) -> tuple[Any, ...]:
@@ -40,12 +32,11 @@ def evaluate_reduce(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   """numpy's reduction, in the dtype, from the identity."""
   op, axes = u.arg
   dtype = to_numpy_dtype(u.dtype)
+  start = numpy.array(identity_element(op, u.dtype), dtype)
   function = {Ops.ADD: numpy.add, Ops.MUL: numpy.multiply, Ops.MAX: numpy.maximum, Ops.MIN: numpy.minimum}[op]
   if u.dtype is dtypes.bool:
     function = numpy.logical_or if op in (Ops.ADD, Ops.MAX) else numpy.logical_and
-  return numpy.asarray(
-    function.reduce(xs[0], axis=axes, keepdims=True, initial=numpy.array(identity_element(op, u.dtype), dtype)), dtype
-  )
+  return numpy.asarray(function.reduce(xs[0], axis=axes, keepdims=True, initial=start), dtype)
 
 
 def gradient_reduce(g: UOp, u: UOp) -> Sequence[UOp | None]:
@@ -67,20 +58,9 @@ def gradient_reduce(g: UOp, u: UOp) -> Sequence[UOp | None]:
 
 
 def factors_reduce(u: UOp) -> Factors:
-  axes = u.arg[1]
-  src = tuple((i,) for i in range(u.ndim))
-  return Factors(
-    (src,), tuple(() if i in axes else (i,) for i in range(u.ndim)), u.src[0].max_shape, contracted=frozenset(axes)
-  )
+  axes, src = u.arg[1], own_dims(u)
+  out = tuple(() if i in axes else dim for i, dim in enumerate(src))
+  return Factors((src,), out, u.src[0].max_shape, contracted=frozenset(axes))
 
 
-define(
-  Ops.REDUCE,
-  shape=reduce_shape,
-  dtype=same_dtype,
-  evaluate=evaluate_reduce,
-  gradient=gradient_reduce,
-  factors=factors_reduce,
-  owed=Owed.REDUCE_SAME,
-  render=None,
-)
+define_node(Ops.REDUCE, reduce_shape, same_dtype, evaluate_reduce, gradient_reduce, factors_reduce, Owed.REDUCE_SAME)

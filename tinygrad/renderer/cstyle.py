@@ -8,8 +8,6 @@ GLOBAL or LOCAL is no loop but the number of a work group, or of a thread within
 dimension of the grid.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import struct
@@ -98,15 +96,10 @@ class CRenderer:
       self.one(u)
     params, variables = ([u for u in self.linear if u.op is op] for op in (Ops.PARAM, Ops.VARIABLE))
     d = self.d
-    spelled = [
-      d.parameter.format(
-        T=d.table if u.arg.peers else d.pointer.format(T=ctype(u.dtype, d, True)), name=f"p{u.arg.slot}", i=i
-      )
-      for i, u in enumerate(params)
-    ]
-    spelled += [
-      d.variable.format(T=ctype(dtypes.int64, d), name=u.arg[0], i=len(params) + i) for i, u in enumerate(variables)
-    ]
+    kinds = [d.table if u.arg.peers else d.pointer.format(T=ctype(u.dtype, d, True)) for u in params]
+    spelled = [d.parameter.format(T=T, name=f"p{u.arg.slot}", i=i) for i, (T, u) in enumerate(zip(kinds, params))]
+    long = ctype(dtypes.int64, d)
+    spelled += [d.variable.format(T=long, name=u.arg[0], i=i) for i, u in enumerate(variables, len(params))]
     groups, threads = (grid(self.linear, kind) for kind in self.dims)
     head = d.kernel.format(name=self.name, params=", ".join(spelled), threads=math.prod(threads), shape=threads)
     local = [f"  {d.shared} uint4 scratch[{ceildiv(self.shared, 16)}];"] if self.shared else []
@@ -171,12 +164,10 @@ class CRenderer:
         self.load(u)
       case Ops.STORE:
         self.store(u)
-      case Ops.VECTORIZE:
+      case Ops.VECTORIZE | Ops.EXTRACT:
         xs = tuple(x for s in u.src for x in self.lanes(s))
+        xs = tuple(xs[i] for i in u.arg) if u.op is Ops.EXTRACT else xs
         self.names[u] = xs if len(xs) == u.dtype.count else xs * u.dtype.count
-      case Ops.EXTRACT:
-        xs = tuple(x for s in u.src for x in self.lanes(s))
-        self.names[u] = tuple(xs[i] for i in u.arg)
       case Ops.FOLD:
         xs = self.lanes(u.src[0])
         while len(xs) > 1:  # pairwise
@@ -196,8 +187,7 @@ class CRenderer:
       number = (self.d.group if kind is AxisKind.GLOBAL else self.d.thread).format(d="xyz"[i], i=i)
       self.line(f"{{ const {long} {r} = {number};")
     else:
-      end = self.lanes(u.src[0])[0]
-      self.line(f"for ({long} {r} = 0; {r} < {end}; {r}++) {{")
+      self.line(f"for ({long} {r} = 0; {r} < {self.lanes(u.src[0])[0]}; {r}++) {{")
     self.depth += 1
 
   def vector(self, dtype: DType) -> str:
@@ -280,22 +270,19 @@ class CRenderer:
         return f"{'!' if dtypes.is_bool(dtype) else '~'}{xs[0]}"
       case Ops.NEG if dtypes.is_int(dtype) and dtype is not dtypes.index:
         return f"({ctype(dtype, d)})(0 - {self.unsigned(xs[0], dtype)})"
-      case Ops.MAX | Ops.MIN if dtypes.is_float(dtype):  # NaN if either is
-        x, y = xs
-        return f"(({x} {'>' if op is Ops.MAX else '<'} {y} || {x} != {x}) ? {x} : {y})"
       case Ops.MAX | Ops.MIN if not dtypes.is_bool(dtype):
-        return f"({xs[0]} {'>' if op is Ops.MAX else '<'} {xs[1]} ? {xs[0]} : {xs[1]})"
+        (x, y), sign = xs, ">" if op is Ops.MAX else "<"
+        first = f"({x} {sign} {y} || {x} != {x})" if dtypes.is_float(dtype) else f"{x} {sign} {y}"  # NaN if either is
+        return f"({first} ? {x} : {y})"
       case Ops.IDIV | Ops.MOD:
         return f"({xs[0]} {'/' if op is Ops.IDIV else '%'} {xs[1]})"
     if dtypes.is_bool(of) and op in _BOOLEAN:
       return f"({xs[0]} {_BOOLEAN[op]} {xs[1]})"
-    if op in _WRAPS and dtype in _UNSIGNED:
-      second = xs[1] if op is Ops.SHL else self.unsigned(xs[1], dtype)
-      form = card(op).render
-      assert form is not None
-      return f"({ctype(dtype, d)}){form.format(self.unsigned(xs[0], dtype), second)}"
     form = card(op).render
     assert form is not None, op
+    if op in _WRAPS and dtype in _UNSIGNED:
+      second = xs[1] if op is Ops.SHL else self.unsigned(xs[1], dtype)
+      return f"({ctype(dtype, d)}){form.format(self.unsigned(xs[0], dtype), second)}"
     return form.format(*xs)
 
   def unsigned(self, x: str, dtype: DType) -> str:
@@ -346,12 +333,11 @@ def divisor(u: UOp) -> int:
   return 1
 
 
-def grid(linear: Sequence[UOp], kind: AxisKind) -> tuple[int, int, int]:
+def grid(linear: Sequence[UOp], kind: AxisKind) -> tuple[int, ...]:
   """The grid's extent in three dimensions, by the greatest lengths of the RANGEs of a kind; 1 where there is none."""
   sizes = [int(u.src[0].vmax) for u in linear if u.op is Ops.RANGE and u.arg[1] is kind]
   assert len(sizes) <= 3, sizes
-  x, y, z = (*sizes, 1, 1, 1)[:3]
-  return x, y, z
+  return (*sizes, 1, 1, 1)[:3]
 
 
 def launch_of(source: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -388,9 +374,7 @@ static inline float float_of_half(ushort x) {
   return vload_half(0, (const half*)b);
 }
 static inline ushort half_of_float(float x) {
-  uchar b[2] __attribute__((aligned(2)));
-  vstore_half_rte(x, 0, (half*)b);
-  return b[0] | b[1] << 8;
+  uchar b[2] __attribute__((aligned(2))); vstore_half_rte(x, 0, (half*)b); return b[0] | b[1] << 8;
 }
 """,
   kernel="__kernel __attribute__((reqd_work_group_size{shape})) void {name}({params})",
@@ -404,29 +388,21 @@ static inline ushort half_of_float(float x) {
   vector="({T})({xs})",
 )
 
+_CUDA_NAMES = _NAMES | {
+  dtypes.int8: "signed char", dtypes.uint8: "unsigned char", dtypes.uint16: "unsigned short",
+  dtypes.uint32: "unsigned int", dtypes.int64: "long long", dtypes.uint64: "unsigned long long",
+}  # fmt: skip
 CUDA = Dialect(
-  types=_NAMES
-  | {
-    dtypes.int8: "signed char",
-    dtypes.uint8: "unsigned char",
-    dtypes.uint16: "unsigned short",
-    dtypes.uint32: "unsigned int",
-    dtypes.int64: "long long",
-    dtypes.uint64: "unsigned long long",
-  },  # fmt: skip
+  types=_CUDA_NAMES,
   prelude="""#define bits_of_float(x) __float_as_uint(x)
 #define float_of_bits(x) __uint_as_float(x)
 #define bits_of_double(x) ((unsigned long long)__double_as_longlong(x))
 #define double_of_bits(x) __longlong_as_double((long long)(x))
 static __device__ inline float float_of_half(unsigned short x) {
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
-  return y;
+  float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); return y;
 }
 static __device__ inline unsigned short half_of_float(float x) {
-  unsigned short y;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
-  return y;
+  unsigned short y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y;
 }
 """,
   kernel='extern "C" __global__ void __launch_bounds__({threads}) {name}({params})',

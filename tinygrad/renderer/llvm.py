@@ -304,6 +304,8 @@ class LLVMRenderer:
         return self.ins(f"xor {kind} {xs[0]}, {self.splat(1 if dtypes.is_bool(of) else -1, dtype)}")
       case Ops.RECIP:
         return self.ins(f"fdiv {kind} {self.splat(1.0, dtype)}, {xs[0]}")
+      case Ops.DOT:
+        return self.dot(u, xs)
       case Ops.ERF:
         return self.erf(xs[0], dtype)
       case Ops.MAX | Ops.MIN if is_float:
@@ -315,6 +317,20 @@ class LLVMRenderer:
     if (function := intrinsic(u.op)) is not None:
       return self.call(kind, f"llvm.{function}.{self.suffix(dtype)}", [(kind, x) for x in xs])
     raise NotImplementedError(f"{u.op.name} of {dtype.name}: no instruction, and its card renders it as no call")
+
+  def dot(self, u: UOp, xs: list[str]) -> str:
+    """xs[0] plus the products of the parts of two words."""
+    n, scalar, bf16 = max(u.dtype.count, 4), ir_type(u.dtype.scalar()), u.arg is dtypes.bfloat16
+    kinds = [f"<{n} x {scalar}>", *[f"<{n} x i32>"] * 2]
+    if u.dtype.count == 1:
+      parts = zip(kinds, (scalar, "i32", "i32"), xs)
+      xs = [self.ins(f"insertelement {kind} zeroinitializer, {one} {x}, i32 0") for kind, one, x in parts]
+    if bf16:
+      xs[1:] = [self.ins(f"bitcast {kinds[1]} {x} to <{2 * n} x bfloat>") for x in xs[1:]]
+      kinds[1:] = [f"<{2 * n} x bfloat>"] * 2
+    name = "avx512bf16.dpbf16ps" if bf16 else "avx512.vpdpbusd"
+    out = self.call(kinds[0], f"llvm.x86.{name}.{32 * n}", list(zip(kinds, xs)))
+    return out if u.dtype.count == n else self.ins(f"extractelement {kinds[0]} {out}, i32 0")
 
   def splat(self, value: float, dtype: DType) -> str:
     literal = _literal(value, dtype.scalar())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
 import ctypes
 import errno
 import functools
@@ -159,30 +160,35 @@ def share_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Tabl
 
 
 class Compiler:
-  """LLVM for the host processor."""
+  """LLVM for the host processor, with a context of its own: used by one thread."""
+
+  ids = itertools.count()
 
   def __init__(self) -> None:
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
+    with _starting:
+      binding.initialize_native_target()
+      binding.initialize_native_asmprinter()
+      # llvmlite lets one thread at a time into LLVM, which itself asks for no more than a context for each
+      for long in ("LLVMPY_RunNewModulePassManager", "LLVMPY_TargetMachineEmitToMemory"):
+        with contextlib.suppress(AttributeError):
+          getattr(binding.ffi.lib, long)._lock = contextlib.nullcontext()
+    self.context = binding.create_context()
     self.cpu = binding.get_host_cpu_name()
     self.features = binding.get_host_cpu_features().flatten()
     target = binding.Target.from_default_triple()
     new_machine = functools.partial(target.create_target_machine, self.cpu, self.features, opt=2, jit=True)
     self.machine = new_machine()
     self.linker = binding.create_lljit_compiler(new_machine())  # which owns it, for emitting code uses the other
-    self.ids = itertools.count()
-    self.lock = threading.RLock()
     self.version = f"{llvmlite.__version__}/{'.'.join(map(str, binding.llvm_version_info))}/{CODE_VERSION}"
 
   def object_code(self, source: str) -> bytes:
     """LLVM IR to an object file."""
-    module = binding.parse_assembly(source)
+    module = binding.parse_assembly(source, self.context)
     options = binding.create_pipeline_tuning_options(speed_level=1)
     options.loop_vectorization = options.slp_vectorization = False  # codegen has vectorised already
     builder = binding.create_pass_builder(self.machine, options)
     passes = binding.create_new_module_pass_manager()
     passes.add_sroa_pass()
-    passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
     passes.run(module, builder)
     return bytes(self.machine.emit_object(module))
@@ -191,24 +197,38 @@ class Compiler:
     """Function `name`, loaded: its address, and what keeps it in memory. The object comes from the disk cache where it
     is there."""
     key = diskcache.key_of(source, self.cpu, self.features, self.version)
-    with self.lock:
-      code = diskcache.get(key)
-      if code is None:
-        with span("compile", kernel=name):
-          code = self.object_code(source)
-        diskcache.put(key, code)
-      library = binding.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(name)
-      tracker = library.link(self.linker, f"kernel{next(self.ids)}")
-      return int(tracker[name]), tracker
+    code = diskcache.get(key)
+    if code is None:
+      with span("compile", kernel=name):
+        code = self.object_code(source)
+      diskcache.put(key, code)
+    library = binding.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(name)
+    tracker = library.link(self.linker, f"kernel{next(self.ids)}")
+    return int(tracker[name]), tracker
 
 
-compiler = functools.cache(Compiler)
+_local = threading.local()
+_starting = threading.Lock()
+
+
+def compiler() -> Compiler:
+  """This thread's."""
+  if not hasattr(_local, "compiler"):
+    _local.compiler = Compiler()
+  return _local.compiler  # type: ignore[no-any-return]
+
+
+def load(source: str, name: str) -> tuple[int, Any]:
+  """`Compiler.compile`, by a thread that compiles."""
+  return compiler().compile(source, name)
 
 
 @functools.cache
 def _compiling() -> Any:
-  """The thread that compiles."""
-  return futures.ThreadPoolExecutor(1, "compiling")
+  """The threads that compile. They begin with what every program needs, while the caller is still making its inputs."""
+  threads = futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8), "compiling")
+  threads.submit(_load_runtime)
+  return threads
 
 
 # The native code, and what keeps it in memory.
@@ -224,8 +244,13 @@ Runtime = collections.namedtuple("Runtime", "run push wait barrier programs")
 
 @functools.cache
 def _runtime() -> Runtime:
+  return _compiling().submit(_load_runtime).result()  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _load_runtime() -> Runtime:
   source = _RUNTIME_IR.read_text(encoding="utf-8").replace("ETIMEDOUT", str(errno.ETIMEDOUT))
-  programs = [compiler().compile(source, name) for name in ("tg_run", "tg_push", "tg_wait", "tg_barrier")]
+  programs = [load(source, name) for name in ("tg_run", "tg_push", "tg_wait", "tg_barrier")]
   run, push, wait, barrier = [address for address, _ in programs]
   one, three = (ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * n) for n in (1, 3))
   return Runtime(one(run), three(push), three(wait), barrier, programs)
@@ -284,6 +309,7 @@ class CPU(QueueDevice):
   def __init__(self, name: str) -> None:
     super().__init__(name)
     self.target = host_target()
+    _compiling()
     self.arenas: list[Memory] = []  # scratch memory, by thread
     self._start_over()
     _live.append(self)
@@ -332,7 +358,7 @@ class CPU(QueueDevice):
 
   def compile(self, source: str, name: str) -> Program:
     """Goes on while the next kernel is lowered; whoever needs the address waits."""
-    return Program(name, _compiling().submit(compiler().compile, source, name), *llvm.launch_of(source))
+    return Program(name, _compiling().submit(load, source, name), *llvm.launch_of(source))
 
   def scratch(self, thread: int) -> int:
     """The address of a thread's scratch memory."""
@@ -416,11 +442,9 @@ _live: list[CPU] = []
 
 def _after_fork() -> None:
   """Threads of the parent do not exist in the child: neither devices' nor whoever held a lock."""
-  global _submitting
-  _submitting = threading.Lock()
+  global _submitting, _starting
+  _submitting, _starting = threading.Lock(), threading.Lock()
   _compiling.cache_clear()
-  if compiler.cache_info().currsize:
-    compiler().lock = threading.RLock()
   for device in _live:
     device._start_over()
 

@@ -2,8 +2,6 @@
 its own; writing to it writes the file. Nothing is computed there.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
@@ -46,8 +44,7 @@ def open_file(path: os.PathLike[str], dtype: DType) -> UOp:
   if size % dtype.itemsize:
     fix = "open it as bytes, and bitcast the slice that holds the numbers"
     raise ValueError(f"{os.fspath(path)} has {size} bytes, which are no whole number of {dtype.name}\n  fix: {fix}")
-  device = Device.canonicalize(f"DISK:{os.path.abspath(path)}")
-  return UOp.buffer((size // dtype.itemsize,), dtype, device)
+  return UOp.buffer((size // dtype.itemsize,), dtype, Device.canonicalize(f"DISK:{os.path.abspath(path)}"))
 
 
 def mapped(u: UOp) -> Any:

@@ -1,7 +1,5 @@
 """Host arrays as a device: `NPY` holds what came from numpy and goes there; what is computed on it, numpy computes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`NULL:i`: a simulated device. Everything but memory and work: kernels are lowered, never compiled or run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tinygrad.device import Backend, Target

@@ -5,8 +5,6 @@ No schedule, no kernels: so it shares nothing with the compiled path but the gra
 lengths only; fresh memory is poisoned, and replicas that should be equal are compared bit for bit.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -6,8 +6,6 @@ every index would have to be divided.) Both add the parts in the order of the de
 every device and in every run.
 """
 
-from __future__ import annotations
-
 from tinygrad.device import Sharding
 from tinygrad.helpers import prod
 from tinygrad.uop.ops import Collective, Ops, UOp
@@ -35,9 +33,6 @@ def in_two_steps(u: UOp) -> UOp | None:
   if len({o.op for o in a.pending}) != 1 or n == 2 or size % n or size * x.dtype.itemsize < LARGE:
     return None
   hole = UOp.new(Ops.HOLE, x.dtype, (), (0, (size,)))
-  owing, cut, full = (
-    Sharding.of(a.mesh, dims, pending) for dims, pending in (((), a.pending), ((digits,), ()), ((), ()))
-  )
+  owing, cut, full = (Sharding.of(a.mesh, *at) for at in (((), a.pending), ((digits,), ()), ((), ())))
   blocks = UOp.new(Ops.COLLECTIVE, x.dtype, (x,), Collective("reduce_scatter", hole, (owing,), cut))
-  out = UOp.new(Ops.COLLECTIVE, x.dtype, (blocks,), Collective("all_gather", hole, (cut,), full))
-  return out.reshape(u.shape)
+  return UOp.new(Ops.COLLECTIVE, x.dtype, (blocks,), Collective("all_gather", hole, (cut,), full)).reshape(u.shape)

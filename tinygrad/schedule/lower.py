@@ -16,7 +16,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import argsort, prod
 from tinygrad.ops.reduce import identity_element
 from tinygrad.schedule.loops import tidy
-from tinygrad.uop.ops import AxisKind, GroupOp, Ops, ParamArg, UOp, device_number, is_int, lengths, sint, upper
+from tinygrad.uop.ops import AxisKind, GroupOp, Ops, ParamArg, UOp, device_number, exact, is_int, lengths, sint, upper
 from tinygrad.uop.ops import sint_to_uop as number
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
@@ -417,6 +417,37 @@ def _spread(u: UOp, idx: Index) -> tuple[UOp | None, Index, float | int | bool]:
     gate = both(gate, simplify(UOp.new(Ops.CMPEQ, dtypes.bool, (at % stride, number(0)))))
   assert gate is not None
   return (None if is_true(gate) else gate), (*idx[:axis], simplify(at // stride), *idx[axis + 1 :]), 0
+
+
+def form(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> tuple[tuple[object, ...], list[int]]:
+  """What decides about the kernel that stores `value`, whichever slots it reads and writes; and these, in the order in
+  which the form names them."""
+  slots: dict[int, int] = {}
+  number: dict[UOp, int] = {}
+  out: list[object] = []
+  stack = [value]
+  if isinstance(target, Home):
+    out.append((slots.setdefault(target.slot, 0), target.shape))
+  else:
+    stack.append(target)
+  while stack:
+    u = stack[-1]
+    home = homes.get(u) if u is not value or not isinstance(target, Home) else None
+    src = () if home else u.src[:1] if u.op in TRANSPARENT else u.src
+    if u not in number and (missing := [s for s in src if s not in number]):
+      stack += missing
+      continue
+    stack.pop()
+    if u in number:
+      continue
+    number[u] = len(number)
+    if home is not None:
+      out.append((u.dtype, u.shape, slots.setdefault(home.slot, len(slots)), home.shape))
+    elif not src:
+      out.append(u)
+    else:
+      out.append((u.op, u.dtype, None if u.op in TRANSPARENT else exact(u.arg), *[number[s] for s in src]))
+  return tuple(out), list(slots)
 
 
 def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
+from tinygrad.schedule.fuse import SLOW
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.loops import rebuild, tidy
 from tinygrad.schedule.memory import Temp
 from tinygrad.uop.affine import Affine, affine
-from tinygrad.uop.ops import AxisKind, Ops, UOp
+from tinygrad.uop.ops import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.rewrite import substitute
 
 LEAST_ROWS = 8
@@ -235,7 +236,7 @@ def finish(group: Group, temps: Iterable[int]) -> tuple[UOp, tuple[int, ...], in
       p = u.src[0]
       arg = replace(p.arg, slot=own[slot], size=p.arg.size // prod(map(length, group.rows)))
       mapping[u] = u.replace(src=(p.replace(arg=arg), x.uop(), *u.src[2:]))
-  stores = substitute(UOp.sink(*group.stores), mapping).src
+  stores = computed_once(substitute(UOp.sink(*group.stores), mapping).src, group.rows, len(own))
   written = dict.fromkeys(s.src[0].src[0].arg.slot for s in stores)
   slots = [s for s in written if s >= 0]
   writes = len(slots)
@@ -243,6 +244,40 @@ def finish(group: Group, temps: Iterable[int]) -> tuple[UOp, tuple[int, ...], in
   slots += [s for s in dict.fromkeys(p.arg.slot for p in params) if s not in written]
   numbers = {p: p.replace(arg=replace(p.arg, slot=slots.index(p.arg.slot))) for p in params}
   return tidy(substitute(UOp.new(Ops.SINK, dtypes.void, stores), numbers)), tuple(slots), writes
+
+
+def computed_once(stores: tuple[UOp, ...], rows: Sequence[UOp], own: int) -> tuple[UOp, ...]:
+  """The stores, where slow functions of the same elements, which several of them compute, are read from memory of the
+  row; `own` kinds of such memory are there."""
+  found: dict[UOp, dict[UOp, tuple[UOp, ...]]] = {}  # with loops by number -> as it is computed, and its loops
+  for u in UOp.sink(*stores).toposort():
+    if u.op in SLOW and u.op is not Ops.RECIP:
+      below = u.toposort()
+      loops = tuple(r for r in below if r.op is Ops.RANGE and r not in rows)
+      if loops and all(r.src[0].op is Ops.CONST for r in loops) and all(x.op is not Ops.FOLD for x in below):
+        by_number = {r: r.replace(arg=(-1 - i, AxisKind.LOOP)) for i, r in enumerate(loops)}
+        found.setdefault(substitute(u, by_number), {})[u] = loops
+  for same in reversed(found.values()):  # the largest first
+    users = [i for i, s in enumerate(stores) if any(u in s.toposort() for u in same)]
+    first, loops = next(iter(same.items()))
+    read = {x.src[0] for x in first.toposort() if x.op is Ops.INDEX}
+    if len(users) < 2 or any(s.src[0].src[0] in read for s in stores[users[0] : users[-1]]):
+      continue
+    own += 1
+    memory = UOp.new(Ops.PARAM, first.dtype, (), ParamArg(-own, prod(map(length, loops))))
+    places = {}
+    for u, its in same.items():
+      at = Affine(0)
+      for r in its:
+        at = at.scaled(length(r)).plus(Affine(0, {r: 1}))
+      places[u] = UOp.new(Ops.INDEX, u.dtype, (memory, at.uop()))
+    reads = {u: UOp.new(Ops.LOAD, u.dtype, (where,)) for u, where in places.items()}
+    ours = {r: r.replace(arg=(r.arg[0], AxisKind.LOOP)) for r in loops}
+    where, value = (substitute(x, ours) for x in (places[first], first))
+    store = UOp.new(Ops.STORE, dtypes.void, (where, value, *rows, *ours.values()))
+    new = substitute(UOp.sink(*stores), reads).src
+    stores = (*new[: users[0]], store, *new[users[0] :])
+  return stores
 
 
 def work(store: UOp) -> int:

@@ -13,7 +13,7 @@ from tinygrad.helpers import prod, watched
 from tinygrad.schedule import fuse
 from tinygrad.schedule.collectives import in_two_steps
 from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Transfer
-from tinygrad.schedule.lower import Home, Kernel, layout, lower
+from tinygrad.schedule.lower import Home, Kernel, form, layout, lower
 from tinygrad.schedule.memory import Temp, plan
 from tinygrad.schedule.rows import in_rows
 from tinygrad.schedule.split import in_parts
@@ -102,6 +102,7 @@ class _Builder:
     self.temps: dict[int, Temp] = {}
     self.where = self.devices()
     self.steps: list[Step] = []
+    self.kernels: dict[object, Kernel] = {}  # by form; their slots count in the form's order
     self.made: dict[UOp, int] = {}  # stored value or ASSIGN -> its step
     self.versions: dict[UOp, Version] = {}
     self.copies: set[State] = set()  # contents that no order of the steps keeps for all who read them
@@ -221,7 +222,7 @@ class _Builder:
         slots, lines = (slot, self.slot_of(value.src[0])), computed(value, self.homes) if watched() else ()
         step.item = ScheduleItem(transfer, slots, device_set(transfer.result), (), False, lines)
       else:
-        kernel = lower(value, target, self.homes)
+        kernel = self.kernel(value, target, self.homes)
         if not isinstance(target, Home) and overwrites_what_it_reads(kernel):
           kernel = self.through_temp(step, value, target)
         step.item = self.item(kernel, value, value if isinstance(target, Home) else target)
@@ -231,14 +232,23 @@ class _Builder:
   def through_temp(self, step: Step, value: UOp, target: UOp) -> Kernel:
     """The value goes to a temporary first: the kernel would read elements of its target that it has written already."""
     home = Home(self.new_temp(value), layout(value.shape))
-    item = self.item(lower(value, home, self.homes), value, value)
+    item = self.item(self.kernel(value, home, self.homes), value, value)
     first = Step(value, set(step.after), list(step.reads), home.slot, item)
     step.after, step.reads = {len(self.steps)}, []
     self.steps.append(first)
-    return lower(value, target, {**self.homes, value: home})
+    return self.kernel(value, target, {**self.homes, value: home})
+
+  def kernel(self, value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
+    """`lower`, once for kernels that differ in their slots only: as those of a model's layers do."""
+    key, slots = form(value, target, homes)
+    if key not in self.kernels:
+      new = lower(value, target, homes)
+      check_graph(new.ast, "kernel")
+      self.kernels[key] = replace(new, slots=tuple(map(slots.index, new.slots)))
+    known = self.kernels[key]
+    return replace(known, slots=tuple(slots[i] for i in known.slots))
 
   def item(self, kernel: Kernel, value: UOp, at: UOp) -> ScheduleItem:
-    check_graph(kernel.ast, "kernel")
     names = tuple(v.arg[0] for v in kernel.ast.variables())
     ops = computed(value, self.homes) if watched() else ()
     return ScheduleItem(kernel.ast, kernel.slots, device_set(self.where[at]), names, kernel.peers, ops)

@@ -18,21 +18,9 @@ from typing import Any
 from tinygrad.device import Owe, Placement, ShardError, Sharding, same_devices, show_placement
 from tinygrad.dtype import DType
 from tinygrad.helpers import DEFER, RESHARD, STRATEGY, prod, user_line
-from tinygrad.sharding.factors import (
-  Assignment,
-  assignments,
-  below,
-  carried,
-  common_prefixes,
-  dims_of,
-  factor_rule,
-  legal,
-  most_parallel,
-  project,
-)  # fmt: skip
-from tinygrad.sharding.moves import Digits, ints, overlap, size_of, wire
+from tinygrad.sharding.factors import Assignment, below, beside, carried, factor_rule, project, resolved
+from tinygrad.sharding.moves import ints, size_of, wire
 from tinygrad.sharding.owed import Kept, debts_of, keep
-from tinygrad.uop.cards import Factors
 from tinygrad.uop.ops import BufferArg, Move, Ops, UOp
 
 STRATEGIES = ("cost", "basic", "aggressive")
@@ -146,10 +134,8 @@ def _find_outcomes(
   op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, kept: Kept | None, strategy: str
 ) -> list[Outcome]:
   if strategy not in STRATEGIES:
-    raise ValueError(
-      f"STRATEGY={strategy!r}: there is no such strategy for contested axes\n"
-      f"  fix: use one of {', '.join(STRATEGIES)}, e.g. Context(STRATEGY={STRATEGIES[0]!r})"
-    )
+    fix = f"use one of {', '.join(STRATEGIES)}, e.g. Context(STRATEGY={STRATEGIES[0]!r})"
+    raise ValueError(f"STRATEGY={strategy!r}: there is no such strategy for contested axes\n  fix: {fix}")
   devices = tuple(s.device for s in src)
   if op is Ops.ASSIGN:
     return [Outcome((devices[0], devices[0]), devices[0], 1, 0.0, 0.0, devices[1] is None or devices[1] == devices[0])]
@@ -165,12 +151,11 @@ def _find_outcomes(
   f, shape = factor_rule(u), u.max_shape
   placements = [d.settled if isinstance(d, Sharding) else None for d in devices]
   found: list[Outcome] = []
-  ways = assignments(f, placements, len(base))
-  if strategy != "cost" and len(ways) > 1:
-    ways = [most_parallel(ways) if strategy == "aggressive" else common_prefixes(f, placements, len(base))]
+  ways = resolved(f, placements, len(base), strategy)
   plans: list[tuple[Kept, list[Assignment]]] = [(Kept(((),) * len(src), ()), ways)]
   if kept is not None:
-    plans.append((kept, _beside(kept, ways, f)))
+    owed = [d for debts in (*kept.sources, kept.result) for o in debts for d in o.digits]
+    plans.append((kept, beside(owed, ways, f)))
   for plan, cuttings in plans:
     for cuts in cuttings:
       contracted = tuple(d for factor in sorted(f.contracted) for d in cuts.get(factor, ()))
@@ -183,23 +168,12 @@ def _find_outcomes(
       )
       owes = (*plan.result, *([Owe(contracted, by, op is Ops.GATHER)] if contracted else []))
       result = Sharding.of(base.mesh, project(f.out, cuts), owes)
-      owed = wire(shape, dtype.itemsize, result, result.settled)
+      cost = wire(shape, dtype.itemsize, result, result.settled)
       mapped = prod(result.local_shape(shape)) * dtype.itemsize if any(result.cut(i) for i in f.remapped) else 0.0
       parts = size_of(d for digits in cuts.values() for d in digits)
       stays = all(d == r for d, r in zip(devices, required))
-      found.append(Outcome(required, result, parts, owed, mapped, stays, plan is kept))
+      found.append(Outcome(required, result, parts, cost, mapped, stays, plan is kept))
   return found
-
-
-def _beside(kept: Kept, ways: Sequence[Assignment], f: Factors) -> list[Assignment]:
-  """The cuts that leave alone every digit that is owed."""
-  owed = [d for debts in (*kept.sources, kept.result) for o in debts for d in o.digits]
-  out: dict[tuple[tuple[int, Digits], ...], Assignment] = {}
-  for cuts in ways:
-    free = {factor: tuple(d for d in digits if not any(overlap(d, o) for o in owed)) for factor, digits in cuts.items()}
-    free = legal(free, dims_of(f), f)
-    out.setdefault(tuple(sorted(free.items())), free)
-  return list(out.values())
 
 
 def one_device(op: Ops, src: tuple[UOp, ...]) -> Placement | None:
@@ -271,14 +245,11 @@ def result(u: UOp) -> Placement | None:
     case Ops.SHARD | Ops.COLLECTIVE:  # a local value lives on each device of the set, without cuts: its shape is local
       device = u.src[0].device if u.op is Ops.SHARD else u.arg.result
       return Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device
-  ways = [
-    o
-    for o in outcomes(u.op, u.dtype, u.src, u.arg)
-    if o.stays or all(s.device == r or (s.device is None and not owes(r)) for s, r in zip(u.src, o.required))
-  ]
+  for o in outcomes(u.op, u.dtype, u.src, u.arg):
+    if o.stays or all(s.device == r or (s.device is None and not owes(r)) for s, r in zip(u.src, o.required)):
+      return o.result
   what, fix = "the node was built on sources that are not placed for it", "build it through the UOp methods"
-  assert ways, shard_error(u.op, u.src, what, fix)
-  return ways[0].result
+  raise AssertionError(shard_error(u.op, u.src, what, fix))
 
 
 # ---------------------------------------------------------------- contraction

@@ -1,12 +1,10 @@
 """Pictures of placements: which device holds which part of a tensor, as text and as SVG."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from tinygrad.device import Device, Sharding, short_devices, show_placement
+from tinygrad.device import Device, Sharding, device_set, short_devices, show_placement
 from tinygrad.helpers import atomic_write
 from tinygrad.uop.ops import UOp, render_shape
 
@@ -27,9 +25,8 @@ class Drawing:
 
   def __str__(self) -> str:
     side = max(len(r) for r in self.rows)
-    widths = [
-      max(len(c), *(len(line) for row in self.cells for line in row[i].split("\n"))) for i, c in enumerate(self.columns)
-    ]
+    texts_in = [[c, *(x for row in self.cells for x in row[i].split("\n"))] for i, c in enumerate(self.columns)]
+    widths = [max(map(len, texts)) for texts in texts_in]
     rule = " " * side + " +" + "+".join("-" * (w + 2) for w in widths) + "+"
     head = " " * side + "  " + " ".join(c.center(w + 2) for c, w in zip(self.columns, widths))
     lines = [self.title, head.rstrip(), rule]
@@ -50,26 +47,23 @@ class Drawing:
     height = max(CELL_HEIGHT, 16 * lines_a_cell + 12)
     holders = list(dict.fromkeys(cell for row in self.cells for cell in row))
     w, h = MARGIN + CELL_WIDTH * len(self.columns) + 10, MARGIN + height * len(self.rows) + 10
-    out = [
-      f'<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}" font-family="monospace" font-size="12">',
-      f'<text x="8" y="20">{escape(self.title)}</text>',
-    ]
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}" font-family="monospace" font-size="12">']
+
+    def write(x: int, y: int, text: str, anchor: str = "middle") -> None:
+      out.append(f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(text)}</text>')
+
+    write(8, 20, self.title, "start")
     for i, column in enumerate(self.columns):
-      middle = MARGIN + CELL_WIDTH * i + CELL_WIDTH // 2
-      out.append(f'<text x="{middle}" y="{MARGIN - 10}" text-anchor="middle">{escape(column)}</text>')
+      write(MARGIN + CELL_WIDTH * i + CELL_WIDTH // 2, MARGIN - 10, column)
     for j, (name, row) in enumerate(zip(self.rows, self.cells)):
-      top = MARGIN + height * j
-      out.append(f'<text x="{MARGIN - 8}" y="{top + height // 2 + 4}" text-anchor="end">{escape(name)}</text>')
+      top, middle = MARGIN + height * j, MARGIN + height * j + height // 2 + 4
+      write(MARGIN - 8, middle, name, "end")
       for i, cell in enumerate(row):
-        left, hue = MARGIN + CELL_WIDTH * i, 360 * holders.index(cell) // len(holders)
-        out.append(
-          f'<rect x="{left}" y="{top}" width="{CELL_WIDTH}" height="{height}" fill="hsl({hue},70%,82%)" stroke="#444"/>'
-        )
-        lines = cell.split("\n")
-        for k, text in enumerate(lines):
-          y = top + height // 2 + 4 + round(16 * (k - (len(lines) - 1) / 2))
-          x = left + CELL_WIDTH // 2
-          out.append(f'<text x="{x}" y="{y}" text-anchor="middle">{escape(text)}</text>')
+        left, lines, hue = MARGIN + CELL_WIDTH * i, cell.split("\n"), 360 * holders.index(cell) // len(holders)
+        size = f'x="{left}" y="{top}" width="{CELL_WIDTH}" height="{height}"'
+        out.append(f'<rect {size} fill="hsl({hue},70%,82%)" stroke="#444"/>')
+        for k, line in enumerate(lines):
+          write(left + CELL_WIDTH // 2, middle + round(16 * (k - (len(lines) - 1) / 2)), line)
     return "\n".join([*out, "</svg>\n"])
 
   def _repr_svg_(self) -> str:
@@ -85,40 +79,31 @@ def draw(u: UOp) -> Drawing:
   """The grid of a value's placement."""
   shape = u.shape
   if not all(isinstance(n, int) for n in shape):
-    raise ValueError(
-      f"visualize: the shape {render_shape(shape)} is symbolic\n  fix: bind its variables, or draw a whole buffer"
-    )
+    fix = "bind its variables, or draw a whole buffer"
+    raise ValueError(f"visualize: the shape {render_shape(shape)} is symbolic\n  fix: {fix}")
   where = u.device if u.device is not None else Device.DEFAULT
   title = f"{u.dtype.name}{render_shape(shape)} on {show_placement(where)}"
-  if not isinstance(where, Sharding):
-    return Drawing(
-      title, (span((0, shape[0])) if shape else "",), (" x ".join(map(span, [(0, n) for n in shape[1:]])),), ((where,),)
-    )
-  cut = sorted((i for i in range(len(shape)) if where.parts(i) > 1), key=lambda i: -where.parts(i))
-  drawn = sorted([*cut, *(i for i in range(len(shape)) if i not in cut)][:2])
-  across = drawn[-1] if drawn else None
-  down = drawn[0] if len(drawn) == 2 else None
-  others = [i for i in cut if i not in (across, down)]
-  devices, boxes = range(len(where)), [where.box(d, shape) for d in range(len(where))]
+  devices, whole = device_set(where), tuple((0, n) for n in shape)
+  boxes = {d: where.box(i, shape) if isinstance(where, Sharding) else whole for i, d in enumerate(devices)}
+  ranges: dict[int | None, list[Range]] = {i: sorted({b[i] for b in boxes.values()}) for i in range(len(shape))}
+  ranges[None] = [(0, 0)]  # of a dim that is not there
+  by_parts = sorted(range(len(shape)), key=lambda i: -len(ranges[i]))
+  drawn, others = sorted(by_parts[:2]), [i for i in by_parts[2:] if len(ranges[i]) > 1]
+  rows, columns = [[(i, r) for r in ranges[i]] for i in (None, None, *drawn)[-2:]]
 
-  def block(i: int | None, d: int) -> tuple[int, Range]:
-    """The number of the block of dim i that a device holds, and its range."""
-    return (0, (0, 0)) if i is None else (int(where.block(i, d)), boxes[d][i])
+  def cell(*place: tuple[int | None, Range]) -> str:
+    """What holds the ranges of a row and a column."""
+    return named([d for d, box in boxes.items() if all(i is None or box[i] == r for i, r in place)], boxes, others)
 
-  rows, columns = (sorted({block(i, d) for d in devices}) for i in (down, across))
-  held = {(r, c): [d for d in devices if (block(down, d), block(across, d)) == (r, c)] for r in rows for c in columns}
-  cells = tuple(tuple(named(where, held[r, c], boxes, others) for c in columns) for r in rows)
-  left = tuple("" if down is None else span(r) for _, r in rows)
-  return Drawing(title, left, tuple("" if across is None else span(r) for _, r in columns), cells)
+  left, top = (tuple("" if i is None else span(r) for i, r in line) for line in (rows, columns))
+  return Drawing(title, left, top, tuple(tuple(cell(r, c) for c in columns) for r in rows))
 
 
-def named(where: Sharding, holders: list[int], boxes: list[tuple[Range, ...]], others: list[int]) -> str:
+def named(holders: list[str], boxes: dict[str, tuple[Range, ...]], others: list[int]) -> str:
   """The devices of one cell, a line each where they hold different ranges of further dims."""
-  if not others:
-    names = [where.devices[d] for d in holders]
-    text = short_devices(names)
-    return text if len(text) <= 24 else "\n".join(names[:SHOWN] + (["…"] if len(names) > SHOWN else []))
-  lines = [f"{where.devices[d]} " + " ".join(f"{i}:[{span(boxes[d][i])}]" for i in others) for d in holders]
+  if not others and len(text := short_devices(holders)) <= 24:
+    return text
+  lines = [" ".join([d, *(f"{i}:[{span(boxes[d][i])}]" for i in others)]) for d in holders]
   return "\n".join(lines[:SHOWN] + (["…"] if len(lines) > SHOWN else []))
 
 

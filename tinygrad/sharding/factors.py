@@ -1,11 +1,10 @@
 """Factor rules at work: cuts of an op's dims become cuts of its factors (collect), conflicts become ways to cut them,
 and cuts of factors become cuts of dims (project). One digit cuts at most one factor."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tinygrad.device import Digit, Placement, Sharding
 from tinygrad.helpers import prod
@@ -118,40 +117,59 @@ def merge(
   return cuts, clash, asked
 
 
+def distinct(ways: Iterable[Assignment], f: Factors) -> list[Assignment]:
+  """What is legal of each, once."""
+  lists, out = dims_of(f), dict[Any, Assignment]()
+  for cuts in ways:
+    ok = legal(cuts, lists, f)
+    out.setdefault(tuple(sorted(ok.items())), ok)
+  return list(out.values())
+
+
+def beside(owed: Sequence[Digit], ways: Iterable[Assignment], f: Factors) -> list[Assignment]:
+  """The ways that leave alone every digit that is owed."""
+  return distinct((without(owed, cuts) for cuts in ways), f)
+
+
+def without(digits: Sequence[Digit], cuts: Assignment) -> Assignment:
+  return {factor: tuple(x for x in ds if not any(overlap(x, d) for d in digits)) for factor, ds in cuts.items()}
+
+
+def resolved(f: Factors, placements: Sequence[Sharding | None], n: int, strategy: str) -> list[Assignment]:
+  """The ways among which bytes decide; where one is contested, the one way of another strategy (Shardy's two)."""
+  ways = assignments(f, placements, n)
+  if strategy == "cost" or len(ways) == 1:
+    return ways
+  return [most_parallel(ways) if strategy == "aggressive" else common_prefixes(f, placements, n)]
+
+
 def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> list[Assignment]:
   """The ways to cut the factors: one if nothing is contested; else each contested digit on any factor that can carry
   it, or on none."""
   cut = [i for i, s in enumerate(placements) if s is not None and s.dims]
   lists = dims_of(f)
-  out: dict[tuple[tuple[int, Digits], ...], Assignment] = {}
-
-  def add(cuts: Assignment) -> None:
-    ok = legal(cuts, lists, f)
-    out.setdefault(tuple(sorted(ok.items())), ok)
-
-  orders: Iterable[tuple[int, ...]] = (
-    itertools.permutations(cut) if len(cut) <= 3 else ((i, *(j for j in cut if j != i)) for i in cut)
-  )
+  ways: list[Assignment] = []
+  each_first = ((i, *(j for j in cut if j != i)) for i in cut)
+  orders: Iterable[tuple[int, ...]] = itertools.permutations(cut) if len(cut) <= 3 else each_first
   for order in orders:
     chain = boundaries(n, [(d for dim in s.dims for d in dim) for i in order if (s := placements[i]) is not None])
     cuts, clash, asked = merge(f, placements, order, chain)
     kept = {d for digits in legal(cuts, lists, f).values() for d in digits}
     volume = prod(d.size for d in asked)
     if not clash and kept and prod(d.size for d in kept) == volume and sum(len(x) for x in cuts.values()) == len(kept):
-      add(cuts)
-      return list(out.values())
+      return distinct([*ways, cuts], f)
     if not asked:
       return [{}]
-    add(cuts)
+    ways.append(cuts)
     lost = {d for d in asked if not any(overlap(d, k) for k in kept)} | {d for d in asked if d not in kept}
     contested = clash | lost | ({d for digits in cuts.values() for d in digits} if clash else set())
     for d in sorted(contested, key=lambda d: (-d.stride, d.size)):
-      base = {factor: tuple(x for x in digits if not overlap(x, d)) for factor, digits in cuts.items()}
-      add(base)
+      base = without([d], cuts)
+      ways.append(base)
       for factor, size in enumerate(f.sizes):
         if factor not in f.blocked and isinstance(size, int) and size >= d.size:
-          add({**base, factor: (*base.get(factor, ()), d)})
-  return list(out.values())
+          ways.append({**base, factor: (*base.get(factor, ()), d)})
+  return distinct(ways, f)
 
 
 def most_parallel(ways: Sequence[Assignment]) -> Assignment:

@@ -7,11 +7,9 @@ and so does every
 index map along a cut dim: PAD, SHRINK, FLIP, CAT, WINDOW and SPREAD in a row are one template and travel once.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +28,6 @@ from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.spec import check_graph
 
 Demand = tuple[UOp, Placement | None]
-Rule = tuple[list[Demand], Callable[[list[UOp]], UOp]]  # what a local form is made of, and how
 WRITES = frozenset((Ops.ASSIGN,))  # hot: a member of an enum takes longer to look up than to find here
 MOVES = frozenset((Ops.MOVE,))
 UNLIKE = frozenset((Ops.SINK, Ops.AFTER, Ops.BUFFER, Ops.DETACH, Ops.MOVE, Ops.IOTA, Ops.GATHER))  # not `Local`s
@@ -130,12 +127,19 @@ def lift(x: UOp, a: Sharding, b: Sharding) -> UOp:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-  """The local form that is the op itself: on its sources at `places` (None: as they are), with `arg` if that is not
-  None. `shape`: if all of it is known."""
+  """How a local form is made: it is the op itself, on its sources at `places` (None: as they are), with `arg` if that
+  is not None, and `shape`, if all of it is known; or what `make` makes of `src` there."""
 
   places: tuple[Placement | None, ...] | None
-  arg: Any
-  shape: tuple[int, ...] | None
+  arg: Any = None
+  shape: tuple[int, ...] | None = None
+  src: tuple[UOp, ...] | None = None
+  make: Callable[[tuple[UOp, ...]], UOp] | None = None
+
+
+def made(needs: Sequence[Demand], make: Callable[[tuple[UOp, ...]], UOp]) -> Local:
+  """What `make` makes of these values at these placements."""
+  return Local(tuple([None if as_it_is(s, p) else p for s, p in needs]), src=tuple([s for s, _ in needs]), make=make)
 
 
 _locals: dict[tuple[Any, ...], Local] = {}  # the same ones come again in every layer
@@ -179,16 +183,12 @@ class Localizer:
   def run(self) -> UOp:
     """The local form of the sink. No recursion: graphs may be deeper than the stack."""
     sink, wanted, done = self.order[-1], self.wanted, self.done
-    values: list[UOp] = []  # what is made, before its sources
-    places: list[Placement | None] = []  # None: as it is
-    rules: list[Rule | Local] = []
+    todo: list[tuple[UOp, Placement | None, Local]] = []  # values, before their sources, and where (None: as they are)
     checked = SPEC.value >= 2
     for u in reversed(self.order):
       for p in self.cut.get(u, ()):
         rule = self.rule(u, p)
-        values.append(u)
-        places.append(p)
-        rules.append(rule)
+        todo.append((u, p, rule))
         self.ask(u, rule)
       if u not in wanted:
         continue
@@ -196,43 +196,36 @@ class Localizer:
         done[u] = u
         continue
       rule = self.rule(u, u.device)
-      values.append(u)
-      places.append(None)
-      rules.append(rule)
-      if isinstance(rule, Local) and rule.places is None:
-        wanted.update(u.src)
+      todo.append((u, None, rule))
+      self.ask(u, rule)
+    for u, place_, rule in reversed(todo):
+      src = u.src if rule.src is None else rule.src
+      if rule.places is None:
+        src = tuple([done[s] for s in src])
       else:
-        self.ask(u, rule)
-    for u, place_, rule in zip(reversed(values), reversed(places), reversed(rules)):
-      if isinstance(rule, Local):
-        if rule.places is None:
-          src = tuple([done[s] for s in u.src])
-        else:
-          src = tuple([done[s if there is None else (s, there)] for s, there in zip(u.src, rule.places)])
-        v = UOp.new(u.op, u.dtype, src, u.arg if rule.arg is None else rule.arg)
-        if rule.shape is not None:
-          assert not checked or v.shape == rule.shape, f"{v!r} is not of the shape {rule.shape}"
-          v.shape = rule.shape
-      else:
-        v = rule[1]([done[s if as_it_is(s, there) else (s, there)] for s, there in rule[0]])
+        src = tuple([done[s if there is None else (s, there)] for s, there in zip(src, rule.places)])
+      v = UOp.new(u.op, u.dtype, src, u.arg if rule.arg is None else rule.arg) if rule.make is None else rule.make(src)
+      if rule.shape is not None:
+        assert not checked or v.shape == rule.shape, f"{v!r} is not of the shape {rule.shape}"
+        v.shape = rule.shape
       if v.origin is None:
         v.origin = u.origin
       done[u if place_ is None else (u, place_)] = v
     return done[sink]
 
-  def ask(self, u: UOp, rule: Rule | Local) -> None:
+  def ask(self, u: UOp, rule: Local) -> None:
     """Notes what the local form of u is made of."""
-    if isinstance(rule, Local):
-      demands: Iterable[Demand] = zip(u.src, rule.places or (None,) * len(u.src))
-    else:
-      demands = [(s, None if as_it_is(s, there) else there) for s, there in rule[0]]
-    for s, p in demands:
+    src = u.src if rule.src is None else rule.src
+    if rule.places is None:
+      self.wanted.update(src)
+      return
+    for s, p in zip(src, rule.places):
       if p is None:
         self.wanted.add(s)
       else:
         self.cut.setdefault(s, {})[p] = None
 
-  def rule(self, u: UOp, p: Placement | None) -> Rule | Local:
+  def rule(self, u: UOp, p: Placement | None) -> Local:
     """How to make u at p, which is u's own placement, or a cut of a value that has none or is held more widely."""
     if u.op in UNLIKE:
       return self.find(u, p)
@@ -244,29 +237,29 @@ class Localizer:
         return _alike(p, u.shape)
     arg = None if u.op is Ops.CONTIGUOUS else u.arg
     key = (u.op, arg, p, u.shape, *[x for s in u.src for x in (s.shape, s.device)])
-    found: Rule | Local | None = _locals.get(key)
+    found = _locals.get(key)
     if found is None:
       found = self.find(u, p)
-      if isinstance(found, Local):
+      if found.make is None:
         if len(_locals) > CACHED:
           _locals.clear()
         _locals[key] = found
     return found
 
-  def find(self, u: UOp, p: Placement | None) -> Rule | Local:
+  def find(self, u: UOp, p: Placement | None) -> Local:
     own = [(s, s.device) for s in u.src]
     if u.op is Ops.SINK or (u.op is Ops.AFTER and u.device == p):
-      return own, lambda xs: u.replace(src=tuple(xs))
+      return made(own, lambda xs: u.replace(src=xs))
     assert p is not None
     if u.op is Ops.BUFFER and u.device == p:
-      return [], lambda _: UOp.new(Ops.SHARD, u.dtype, (u,), lengths(p, u.shape)) if isinstance(p, Sharding) else u
+      return made([], lambda _: u if isinstance(p, str) else UOp.new(Ops.SHARD, u.dtype, (u,), lengths(p, u.shape)))
     if u.device != p:
       assert isinstance(p, Sharding)
       return self.slice_rule(u, p)
     if u.op is Ops.ASSIGN:
       return local(u, p, (p, p))
     if u.op is Ops.DETACH:
-      return own, lambda xs: xs[0]
+      return made(own, lambda xs: xs[0])
     if u.op is Ops.MOVE or is_remap(u):
       return self.move_rule(u, p)
     if not isinstance(p, Sharding):
@@ -278,29 +271,26 @@ class Localizer:
         cuts.update(collect(lists, f, [s.device.cut(i) for i in range(len(lists))]))
     return self.op_rule(u, p, f, legal(cuts, dims_of(f), f))
 
-  def op_rule(self, u: UOp, p: Sharding, f: Factors, cuts: dict[int, Digits]) -> Rule | Local:
+  def op_rule(self, u: UOp, p: Sharding, f: Factors, cuts: dict[int, Digits]) -> Local:
     """The same op on local shapes, the factors cut by `cuts`; sources without a device are made where they are
     needed."""
-    places: list[Placement] = [
-      Sharding.of(p.mesh, project(lists, cuts), s.device.pending if isinstance(s.device, Sharding) else ())
-      for s, lists in zip(u.src, f.src)
-    ]
+    places: list[Placement] = [Sharding.of(p.mesh, project(x, cuts), debts_of(s)) for s, x in zip(u.src, f.src)]
     needs: list[Demand] = list(zip(u.src, places))
     shape = lengths(p, u.shape)
     match u.op:
       case Ops.IOTA:
         at = scalar(start(p, 0, u.shape[0]), u.dtype, shape)
-        return needs, lambda _: UOp.new(Ops.ADD, u.dtype, (UOp.iota(shape[0], u.dtype), at))
+        return made(needs, lambda _: UOp.new(Ops.ADD, u.dtype, (UOp.iota(shape[0], u.dtype), at)))
       case Ops.GATHER if isinstance(table := places[0], Sharding) and table.cut(0):
         first = start(table, 0, u.src[0].shape[0])
-        return needs, lambda xs: u.replace(src=(xs[0], shifted(xs[1], first)))
+        return made(needs, lambda xs: u.replace(src=(xs[0], shifted(xs[1], first))))
       case Ops.RESHAPE | Ops.EXPAND:
         return local(u, p, places, shape)
       case Ops.SHRINK:
         return local(u, p, places, tuple((0, shape[i]) if p.cut(i) else pair for i, pair in enumerate(u.arg)))
     return local(u, p, places)
 
-  def slice_rule(self, u: UOp, p: Sharding) -> Rule | Local:
+  def slice_rule(self, u: UOp, p: Sharding) -> Local:
     """u cut finer than it is: the same op on less of its sources where that is all it takes, else a slice of u."""
     d = u.device
     if d is None or u.op in SLICED_BELOW:
@@ -311,21 +301,21 @@ class Localizer:
       stuck = any(p.cut(i) for i in touched(u, f)) or any(cuts.get(factor) for factor in f.contracted)
       if p.with_dims(project(f.out, cuts)) is p and not stuck:
         return self.op_rule(u, p, f, cuts)
-    return [(u, d)], lambda xs: cut_out(xs[0], u.shape, d, p)
+    return made([(u, d)], lambda xs: cut_out(xs[0], u.shape, d, p))
 
   # ---- communication
 
-  def move_rule(self, u: UOp, p: Placement) -> Rule:
+  def move_rule(self, u: UOp, p: Placement) -> Local:
     """A move, or an index map along a cut dim: COLLECTIVEs, and slices where no byte has to travel."""
     x = u.src[0]
     if u.op is Ops.MOVE and x.device is None:
       if isinstance(p, Sharding) and p.pending:
-        return [(x, p.settled)], lambda xs: lift(xs[0], p.settled, p)
-      return [(x, p)], lambda xs: xs[0]
+        return made([(x, p.settled)], lambda xs: lift(xs[0], p.settled, p))
+      return made([(x, p)], lambda xs: xs[0])
     template, holes = self.template(u)
     if template.op is not Ops.HOLE:
       needs, places = [(h, h.device) for h in holes], tuple(h.device for h in holes if h.device is not None)
-      return needs, lambda xs: self.note(communicate("remap", xs, template, places, p), u, None)
+      return made(needs, lambda xs: self.note(communicate("remap", xs, template, places, p), u, None))
     x = holes[0]
     here = x.device
     assert here is not None
@@ -333,13 +323,13 @@ class Localizer:
     if steps and steps[0].kind == "slice":
       here, steps = steps[0].b, steps[1:]
 
-    def form(xs: list[UOp]) -> UOp:
+    def form(xs: tuple[UOp, ...]) -> UOp:
       v = xs[0]
       for step in steps:
         v = self.note(apply_step(v, step, x.shape), u, step)
       return v
 
-    return [(x, here)], form
+    return made([(x, here)], form)
 
   def note(self, v: UOp, u: UOp, step: Step | None) -> UOp:
     """`v`, a step of the local form of `u`; remembers what its COLLECTIVE is there for."""

@@ -6,8 +6,6 @@ the part of its new block that it does not hold yet: no sequence of gathers, all
 refines a cut in place, or cuts what is replicated, is sliced before and costs nothing.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -147,9 +145,7 @@ def _sliced(shape: tuple[int, ...], a: Sharding, b: Sharding) -> Sharding:
     return a
   chain = boundaries(len(a), [a.used, b.used])
   used = {d for x in (*refined[0], *(atoms(o.digits, chain) or o.digits for o in a.pending)) for d in x}
-  dims = [
-    (*have, *_more(n, have, target, lambda d: d not in used)) for n, have, target in zip(shape, refined[0], refined[1])
-  ]
+  dims = [(*have, *_more(n, have, to, lambda d: d not in used)) for n, have, to in zip(shape, *refined)]
   sliced = Sharding.of(a.mesh, dims, a.pending)
   return sliced if isinstance(sliced, Sharding) else a
 
@@ -215,14 +211,9 @@ def _settlements(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding
 
 
 def _pay(
-  shape: tuple[int, ...],
-  itemsize: int,
-  a: Sharding,
-  onto: Sequence[Digits],
-  owed: Digits,
-  kept: Sequence[Owe],
+  shape: tuple[int, ...], itemsize: int, a: Sharding, onto: Sequence[Digits], owed: Digits, kept: Sequence[Owe],
   paid: Sequence[Owe],
-) -> list[Step]:
+) -> list[Step]:  # fmt: skip
   """A reduce-scatter of the digits `onto` each dim, and an all-reduce of what is then still owed."""
   steps: list[Step] = []
   here = a

@@ -1,7 +1,5 @@
 """Sums carried in a wider type than they are kept in: the wide parts are reduced, the narrow result is gathered."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ holds the value, the others the identity), and the result owes. The identities o
 allowed here. Equal in the reals and modulo 2^k only: `Context(DEFER=0)` is the exact setting.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -238,18 +236,10 @@ def _cast(c: Case) -> Kept | None:
 
 
 _RULES: dict[Owed, Callable[[Case], Kept | None]] = {
-  Owed.KEEP: _movement,
-  Owed.PAD: _pad,
-  Owed.SELECT: _select,
-  Owed.SUM: _sum,
-  Owed.EXTREMUM: _extremum,
-  Owed.PRODUCT: _product,
-  Owed.NEGATE: _negate,
-  Owed.REDUCE_SAME: _reduce_same,
-  Owed.CAST: _cast,
-  Owed.MONOTONE: lambda c: c.stay() if c.extremum else None,
-  Owed.SETTLE_FIRST: lambda c: None,
-}
+  Owed.KEEP: _movement, Owed.PAD: _pad, Owed.SELECT: _select, Owed.SUM: _sum, Owed.EXTREMUM: _extremum,
+  Owed.PRODUCT: _product, Owed.NEGATE: _negate, Owed.REDUCE_SAME: _reduce_same, Owed.CAST: _cast,
+  Owed.MONOTONE: lambda c: c.stay() if c.extremum else None, Owed.SETTLE_FIRST: lambda c: None,
+}  # fmt: skip
 
 
 # ---------------------------------------------------------------- disjoint: a lookup in a table cut by rows

@@ -1,7 +1,5 @@
 """All consumers known: the pass that decides again what the hooks could only decide from the leaves up."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Sequence
@@ -31,9 +29,8 @@ def place_in_order(sink: UOp) -> list[UOp]:
       order = sink.replace(src=tuple(decisions.arrived(u, u.device) for u in sink.src)).toposort()
   if SPEC.value >= 2:
     for u in order:
-      assert u.op is Ops.SINK or decisions.result(u) == u.device, (
-        f"{u!r} is placed as {u.device}, not {decisions.result(u)}"
-      )
+      there = u.device if u.op is Ops.SINK else decisions.result(u)
+      assert there == u.device, f"{u!r} is placed as {u.device}, not {there}"
   return order
 
 
@@ -181,8 +178,7 @@ class Placer:
       step = self.plan[u]
       if u in summed or u in self.contracted:
         forms = summed[u].src if u in summed else step.forms if step is not None else ()
-        placed = tuple([outlines[s] for s in u.src])
-        asks = decisions.Step.of(placed, forms, v, True).asks
+        asks = decisions.Step.of(tuple([outlines[s] for s in u.src]), forms, v, True).asks
       else:
         asks = () if step is None else step.asks
       for i, p in asks:

@@ -1,16 +1,13 @@
 """What a computation moves between devices: kind, mesh axes, bytes, whose line asked for it, and why. Nothing runs."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Placement, Sharding, device_set, show_placement
 from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str
 from tinygrad.sharding.localize import Localizer, complete
-from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, size_of
+from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints
 from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
 from tinygrad.uop.cards import evaluate
@@ -53,44 +50,38 @@ class Row:
 
   def __str__(self) -> str:
     what = f"{self.kind:14s} {'+'.join(self.axes) or '-':10s} {self.n:4d} {size_to_str(self.payload):>9s}"
-    return f"{what} {size_to_str(self.wire):>9s}  {self.value}  {short(self.where)}  {self.why}"
+    return f"{what} {size_to_str(self.wire):>9s}  {self.value}  {os.path.basename(self.where)}  {self.why}"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(tuple[Row, ...]):
   """The communications of a computation, in order. `payload` and `wire` add up those between the devices of one set;
   `copied` is what is copied between sets and from the host. It prints as a table."""
 
-  rows: tuple[Row, ...]
+  __slots__ = ()
+
+  @property
+  def rows(self) -> tuple[Row, ...]:
+    return tuple(self)
 
   @property
   def payload(self) -> float:
-    return whole(sum(r.payload for r in self.rows if r.kind != "copy"))
+    return whole(sum(r.payload for r in self if r.kind != "copy"))
 
   @property
   def wire(self) -> float:
-    return whole(sum(r.wire for r in self.rows if r.kind != "copy"))
+    return whole(sum(r.wire for r in self if r.kind != "copy"))
 
   @property
   def copied(self) -> float:
-    return whole(sum(r.wire for r in self.rows if r.kind == "copy"))
-
-  def __len__(self) -> int:
-    return len(self.rows)
-
-  def __iter__(self) -> Iterator[Row]:
-    return iter(self.rows)
-
-  def __getitem__(self, i: int) -> Row:
-    return self.rows[i]
+    return whole(sum(r.wire for r in self if r.kind == "copy"))
 
   def __str__(self) -> str:
-    if not self.rows:
+    if not self:
       return "nothing moves"
     head = f"{'move':14s} {'axes':10s} {'n':>4s} {'payload':>9s} {'wire':>9s}  value, line, why"
     total = f"{'total':14s} {'':15s} {size_to_str(self.payload):>9s} {size_to_str(self.wire):>9s}"
     copied = f"  and {size_to_str(self.copied)} copied" if self.copied else ""
-    return "\n".join([head, *map(str, self.rows), total + copied])
+    return "\n".join([head, *map(str, self), total + copied])
 
   __repr__ = __str__
 
@@ -108,7 +99,7 @@ def report(sink: UOp) -> Report:
       row = remap_row(c, u) if step is None else step_row(u, step, readers)
       if row.wire:
         rows.append(row)
-  return Report(tuple(rows))
+  return Report(rows)
 
 
 def as_realized(roots: list[UOp]) -> UOp:
@@ -132,19 +123,14 @@ def step_row(u: UOp, step: Step, readers: dict[UOp, UOp]) -> Row:
     reader = readers[reader]
   # a hook that settles, and the user who places, stamp their move; one that `place` puts in is its reader's
   lines = [u.origin, reader.origin if reader is not None else None, x.origin]
-  return Row(
-    step.kind,
-    axes_of(step.b, step.digits),
-    step.group if step.digits else len(device_set(step.b)),
-    whole(step.payload),
-    whole(step.nbytes),
-    line(*lines),
-    line(x.origin, u.origin),
-    why(u, step, reader),
-    describe(u),
-    show_placement(step.a),
-    show_placement(step.b),
-  )
+  return row_of(u, step, line(*lines), line(x.origin, u.origin), why(u, step, reader))
+
+
+def row_of(u: UOp, step: Step, where: str, made_at: str, reason: str) -> Row:
+  axes = step.b.mesh.spoken.axes_of(step.digits) if isinstance(step.b, Sharding) else ()
+  n, value = step.group if step.digits else len(device_set(step.b)), f"{u.dtype.name}{render_shape(u.shape)}"
+  payload, wire, ends = whole(step.payload), whole(step.nbytes), map(show_placement, (step.a, step.b))
+  return Row(step.kind, axes, n, payload, wire, where, made_at, reason, value, *ends)
 
 
 def why(u: UOp, step: Step, reader: UOp | None) -> str:
@@ -173,24 +159,13 @@ def debtor(x: UOp) -> UOp:
 def remap_row(c: UOp, u: UOp) -> Row:
   """The row of an index map along a cut dim."""
   elements, digits, peers = remap_traffic(c.arg.template, c.arg.placements, c.arg.result)
-  nbytes = whole(elements * c.dtype.itemsize)
-  result, source = c.arg.result, c.arg.placements[0]
-  grows = isinstance(result, Sharding) and all(
-    isinstance(p, Sharding) and prod(p.parts_) > prod(result.parts_) for p in c.arg.placements
-  )
-  return Row(
-    "all_gather" if grows else "permute" if peers <= 2 else "all_to_all",
-    axes_of(result, digits),
-    size_of(digits) if digits else len(device_set(result)),
-    nbytes,
-    nbytes,
-    line(u.origin, *(s.origin for s in u.src)),
-    line(*(s.origin for s in u.src), u.origin),
-    f"{u.op.name.lower()} along a cut dim: its elements change owner",
-    describe(u),
-    show_placement(source),
-    show_placement(result),
-  )
+  nbytes, result = float(elements * c.dtype.itemsize), c.arg.result
+  parts = prod(result.parts_) if isinstance(result, Sharding) else 1
+  grows = all(isinstance(p, Sharding) and prod(p.parts_) > parts for p in c.arg.placements)
+  kind = "all_gather" if grows else "permute" if peers <= 2 else "all_to_all"
+  step = Step(kind, c.arg.placements[0], result, digits, nbytes, nbytes)
+  lines, reason = [s.origin for s in u.src], f"{u.op.name.lower()} along a cut dim: its elements change owner"
+  return row_of(u, step, line(u.origin, *lines), line(*lines, u.origin), reason)
 
 
 def remap_traffic(template: UOp, sources: tuple[Placement, ...], result: Placement) -> tuple[int, Digits, int]:
@@ -202,26 +177,18 @@ def remap_traffic(template: UOp, sources: tuple[Placement, ...], result: Placeme
   """
   shape = ints(template.shape)
   nodes = template.toposort()
-  block = prod(shape) if isinstance(result, str) else prod(result.local_shape(shape))
-  holes = [u for u in nodes if u.op is Ops.HOLE]
-  sharded = isinstance(result, Sharding) and all(isinstance(s, Sharding) for s in sources)
-  known = all(isinstance(n, int) for u in nodes for n in u.shape)
-  if not sharded or not known or sum(prod(h.shape) for h in holes) + prod(shape) > COUNTED_ELEMENTS:
-    return int(block), (), len(device_set(result))
-  assert isinstance(result, Sharding)
   cuts = [s for s in sources if isinstance(s, Sharding)]
+  known = all(isinstance(n, int) for u in nodes for n in u.shape)
+  elements = prod(shape) + sum(prod(ints(u.shape)) for u in nodes if u.op is Ops.HOLE)
+  if isinstance(result, str) or len(cuts) < len(sources) or not known or elements > COUNTED_ELEMENTS:
+    return int(prod(shape if isinstance(result, str) else result.local_shape(shape))), (), len(device_set(result))
   marks: dict[UOp, Any] = {}
   for u in nodes:
     if u.op is Ops.HOLE:
-      owner = owners(cuts[u.arg[0]], u.shape)
-      marks[u] = (owner + u.arg[0] * len(result) + 1).astype(numpy.int64)
-    elif not any(s in marks for s in u.src):
-      continue
-    elif u.op is Ops.PAD:
-      marks[u] = numpy.pad(marks[u.src[0]], u.arg[0])
-    else:
+      marks[u] = owners(cuts[u.arg[0]], u.shape) + u.arg[0] * len(result) + 1
+    elif any(s in marks for s in u.src):
       xs = [marks.get(s, numpy.zeros(s.shape, numpy.int64)) for s in u.src]
-      marks[u] = evaluate(u, xs, u.shape)
+      marks[u] = numpy.pad(xs[0], u.arg[0]) if u.op is Ops.PAD else evaluate(u, xs, u.shape)
   chain = boundaries(len(result), [result.used, *(s.used for s in cuts)])
   digits = atoms((*result.used, *(d for s in cuts for d in s.used)), chain) or ()
   found: set[Any] = set()
@@ -232,28 +199,26 @@ def remap_traffic(template: UOp, sources: tuple[Placement, ...], result: Placeme
     marked, counts = numpy.unique(part, return_counts=True)
     foreign, senders = 0, set()
     for mark, count in zip(marked.tolist(), counts.tolist()):
-      hole, owner = divmod(mark - 1, len(result))
-      here = sum(d // g.stride % g.size * g.stride for g in cuts[hole].used)
-      if mark != 0 and owner != here:
+      hole, sender = divmod(mark - 1, len(result))
+      here = owner(cuts[hole], d)
+      if mark != 0 and sender != here:
         foreign += count
-        senders.add(owner)
-        found |= {g for g in digits if owner // g.stride % g.size != here // g.stride % g.size}
+        senders.add(sender)
+        found |= {g for g in digits if sender // g.stride % g.size != here // g.stride % g.size}
     worst, peers = max(worst, foreign), max(peers, len(senders))
   return worst, tuple(sorted(found, key=lambda g: -g.stride)), peers
 
 
+def owner(s: Sharding, d: int) -> int:
+  """The device that holds what `d` does, and has 0 in the digits that do not cut."""
+  return sum(d // g.stride % g.size * g.stride for g in s.used)
+
+
 def owners(s: Sharding, shape: tuple[int, ...]) -> Any:
-  """For every element the number of the device that holds it and has 0 in the digits that do not cut."""
+  """For every element its `owner`."""
   out = numpy.zeros(shape, numpy.int64)
-  for i, n in enumerate(shape):
-    if s.parts(i) == 1:
-      continue
-    block = numpy.arange(n) // -(-n // s.parts(i))
-    number = numpy.zeros(n, numpy.int64)
-    for d in reversed(s.cut(i)):
-      number += block % d.size * d.stride
-      block = block // d.size
-    out += number.reshape([-1 if j == i else 1 for j in range(len(shape))])
+  for d in {owner(s, d) for d in range(len(s))}:
+    out[tuple(slice(*ends) for ends in s.box(d, shape))] = d
   return out
 
 
@@ -265,19 +230,7 @@ def whole(x: float) -> float:
   return int(x) if x == int(x) else x
 
 
-def axes_of(p: Placement, digits: Digits) -> tuple[str, ...]:
-  return p.mesh.spoken.axes_of(digits) if isinstance(p, Sharding) else ()
-
-
-def describe(u: UOp) -> str:
-  return f"{u.dtype.name}{render_shape(u.shape)}"
-
-
 def line(*origins: tuple[str, int] | None) -> str:
   """The first that is known, as `file:line`."""
   known = next((o for o in origins if o is not None), None)
   return f"{known[0]}:{known[1]}" if known is not None else "?"
-
-
-def short(where: str) -> str:
-  return os.path.basename(where)

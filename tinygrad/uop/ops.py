@@ -39,7 +39,7 @@ Ops = enum.IntEnum(
   "ASSIGN AFTER CONTIGUOUS DETACH SINK "
   # kernels
   "PARAM PEER RANGE ENDRANGE INDEX LOAD STORE FOLD ACC SCRATCH BARRIER VECTORIZE EXTRACT IF ENDIF "
-  "MULACC",
+  "DOT",
   module=__name__,
 )
 Ops.__repr__ = lambda op: f"Ops.{op.name}"  # type: ignore[method-assign, attr-defined]
@@ -180,7 +180,7 @@ class UOp:
   @staticmethod
   def new(op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
     """The interned node of exactly these fields."""
-    key = (op, dtype, src, arg) if op not in _WITH_FLOATS else (op, dtype, src, _exact(arg))
+    key = (op, dtype, src, arg) if op not in _WITH_FLOATS else (op, dtype, src, exact(arg))
     ref = _table.get(key)
     if ref is not None and (found := ref()) is not None:
       return found
@@ -616,10 +616,10 @@ def buffer_of(u: UOp) -> Buffer:
   return _buffers[u]
 
 
-def _exact(arg: Any) -> Any:
+def exact(arg: Any) -> Any:
   """A key in which -0.0 differs from 0.0 and nan equals itself (for CONST, and the fill of PAD)."""
-  if isinstance(arg, tuple):
-    return (*arg[:-1], _exact(arg[-1]))
+  if isinstance(arg, tuple) and arg:
+    return (*arg[:-1], exact(arg[-1]))
   return (arg.hex(), "f") if isinstance(arg, float) else arg
 
 
