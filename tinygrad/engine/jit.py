@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import MethodType
@@ -39,29 +40,6 @@ def walk(x: Any, leaf: Callable[[Any], Any]) -> Any:
   return type(x)(*parts) if hasattr(type(x), "_fields") else type(x)(parts)
 
 
-def flatten(x: Any, found: list[Any]) -> Any:
-  """The form of nested tuples, lists and dicts, whose Tensors and UOps are added to `found`. It can be hashed: two are
-  equal where nothing but these differs.
-  """
-  kind = type(x)
-  if hasattr(kind, "uop") or kind is UOp:
-    found += (x,)
-    return kind
-  if isinstance(x, (list, tuple)):
-    return (kind, *[flatten(y, found) for y in x])
-  if isinstance(x, dict):
-    return (dict, tuple(x), *[flatten(y, found) for y in x.values()])
-  try:
-    hash(x)
-  except TypeError:
-    if hasattr(x, "__array__"):
-      raise JitError(
-        f"an argument is a {kind.__name__}, whose values may change unseen\n  fix: give Tensor(array)"
-      ) from None
-    return MethodType(type, x)  # equal for the very object alone: what is equal to it today may differ tomorrow
-  return kind, x
-
-
 def uops_of(found: Iterable[Any]) -> list[UOp]:
   """The graphs of the Tensors and UOps among leaves."""
   return [x if type(x) is UOp else x.uop for x in found if type(x) is UOp or is_tensor(x)]
@@ -73,42 +51,60 @@ def realize_all(found: Iterable[Any]) -> None:
     tensors[0].realize(*tensors[1:])
 
 
-def identify(found: Sequence[Any]) -> tuple[Any, list[UOp], dict[str, int]] | None:
-  """(what the graphs of Tensors and UOps are but for their buffers and the values of variables, the buffers, these
-  values). Shapes, dtypes, placements with their device order, and which share a buffer, are a part of it. None if they
-  are not all buffers and bound variables.
+class Arguments:
+  """What a replay finds in arguments: their Tensors and UOps, the buffers in the order in which they are first met, and
+  the values of variables; and those that are neither buffer nor bound variable.
   """
-  kinds: list[Any] = []
-  buffers: dict[UOp, int] = {}  # where each is first
-  variables: dict[str, int] = {}
-  for i, x in enumerate(found):
-    u = x if type(x) is UOp else x.uop
-    if u.op is Ops.BUFFER:
-      if u not in buffers:
-        buffers[u] = i
-      kinds += ((u.dtype, u.arg.shape, u.arg.device, buffers[u]),)
-    elif u.op is Ops.BIND and variables.setdefault(u.src[0].arg[0], u.src[1].arg) == u.src[1].arg:
-      kinds += (u.src[0],)
-    else:
-      return None
-  return tuple(kinds), list(buffers), variables
+
+  def __init__(self) -> None:
+    self.found: list[Any] = []
+    self.others: list[UOp] = []
+    self.buffers: dict[UOp, int] = {}
+    self.variables: dict[str, int] = {}
+
+  def form(self, x: Any) -> Any:
+    """What is left of nested tuples, lists and dicts without their memory and variables' values; it can be hashed.
+    Shapes, dtypes, placements with their device order, and which share a buffer, are a part of it.
+    """
+    kind = type(x)
+    if kind is UOp or hasattr(kind, "uop"):
+      self.found += (x,)
+      u = x if kind is UOp else x.uop
+      if u.op is Ops.BUFFER:
+        return kind, u.dtype, u.arg.shape, u.arg.device, self.buffers.setdefault(u, len(self.buffers))
+      if u.op is not Ops.BIND or self.variables.setdefault(u.src[0].arg[0], u.src[1].arg) != u.src[1].arg:
+        self.others += (u,)
+      return kind, u.op, u.src[0] if u.op is Ops.BIND else None
+    if isinstance(x, (list, tuple)):
+      return (kind, *[self.form(y) for y in x])
+    if isinstance(x, dict):
+      return (dict, tuple(x), *[self.form(y) for y in x.values()])
+    try:
+      hash(x)
+    except TypeError:
+      if hasattr(x, "__array__"):
+        problem = f"an argument is a {kind.__name__}, whose values may change unseen"
+        raise JitError(f"{problem}\n  fix: give Tensor(array)") from None
+      return MethodType(type, x)  # equal for the very object alone: what is equal to it today may differ tomorrow
+    return kind, x
 
 
 def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[UOp], dict[str, int]]:
   """(key, buffers, the variables' values) of a call, whose lazy Tensors are realised. The key holds the form of the
-  arguments, what their graphs are (of views with buffers numbered and variables unbound), and the settings that change
-  what Tensor methods compute.
+  arguments, of views their graph with buffers numbered and variables unbound, and the settings that change what Tensor
+  methods compute.
   """
-  settings = TRAINING.value, DEFAULT_FLOAT.value, DEFAULT_INT.value, DEV.value
   names = tuple(sorted(kwargs)) if kwargs else ()
+  settings = names, TRAINING.value, DEFAULT_FLOAT.value, DEFAULT_INT.value, DEV.value
   given = (*args, *[kwargs[name] for name in names]) if names else args
-  found: list[Any] = []
-  form = tuple([flatten(x, found) for x in given])
-  if (known := identify(found)) is None:
-    realize_all(found)
-    known = identify(found) or canonical(UOp.sink(*uops_of(found)))
-  graph, buffers, variables = known
-  return (graph, form, names, settings), buffers, variables
+  for _ in range(2):
+    a = Arguments()
+    form = [a.form(x) for x in given]
+    if not a.others:
+      return (None, settings, *form), list(a.buffers), a.variables
+    realize_all(a.found)
+  sink, buffers, variables = canonical(UOp.sink(*uops_of(a.found)))
+  return (sink, settings, *form), buffers, variables
 
 
 class Made:
@@ -270,7 +266,7 @@ class TinyJit(Generic[A, R]):
 
   def reset(self) -> None:
     """Forgets every capture."""
-    self.states: dict[tuple[Any, ...], State] = {}
+    self.states: dict[tuple[Any, ...], State] = defaultdict(State)
     self.last: State | None = None
 
   @property
@@ -290,10 +286,8 @@ class TinyJit(Generic[A, R]):
     if not JIT.value or recorders:  # inside another capture it is a part of that one
       return self.fxn(*args, **kwargs)
     key, inputs, variables = read_arguments(args, kwargs)
-    if key not in self.states:
-      if len(self.states) >= KEPT_STATES:
-        del self.states[next(iter(self.states))]
-      self.states[key] = State()
+    if key not in self.states and len(self.states) >= KEPT_STATES:
+      del self.states[next(iter(self.states))]
     state = self.last = self.states[key]
     state.count += 1
     if state.captured is not None:

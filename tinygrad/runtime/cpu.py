@@ -114,8 +114,7 @@ class Batch:
   def __init__(self, calls: Sequence[Call]) -> None:
     threads = max((c.program.threads for c in calls if c.program is not None), default=1)
     keep: list[Any] = []
-    alone = [[(c.built, ctypes.addressof(c.words)) for c in calls]]
-    rows = alone if threads == 1 else share_out(calls, threads, keep)
+    rows = share_out(calls, threads, keep) if threads > 1 else [[(c.built, ctypes.addressof(c.words)) for c in calls]]
     tables = [(ctypes.c_uint64 * (2 * len(row) + 1))(*itertools.chain.from_iterable(row)) for row in rows]
     self.tables = [ctypes.addressof(table) for table in tables]
     self.keep = calls, tables, keep
