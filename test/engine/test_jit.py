@@ -2,12 +2,14 @@
 
 import collections
 import dataclasses
+import os
+import sys
 
 import numpy as np
 import pytest
 
 from tinygrad import Tensor, TinyJit, Variable, function
-from tinygrad.device import Mesh, P, Sharding
+from tinygrad.device import Device, Mesh, P, Sharding
 from tinygrad.engine.realize import JitError
 from tinygrad.helpers import Context, GlobalCounters
 
@@ -17,6 +19,151 @@ D2 = ("CPU:0", "CPU:1")
 def replayed(jit, *calls):
   """The results of the calls; the last one must have been a replay that ran no Python."""
   return [jit(*args).numpy() for args in calls]
+
+
+def python_calls(f, *args):
+  """How many functions, of Python or C, a call of f enters."""
+  entered = []
+  with Context(SPEC=1):  # 2 checks every node
+    sys.setprofile(lambda frame, event, arg: entered.append(event) if event in ("call", "c_call") else None)
+    try:
+      result = f(*args)  # noqa: F841 (it is not dropped before the count is over)
+    finally:
+      sys.setprofile(None)
+  return len(entered) - 1  # the last is setprofile
+
+
+def test_a_replay_enters_as_few_functions_for_twenty_kernels_as_for_two():
+  """Every kernel reads the input, every other one the variable, and both are new in the calls that are counted."""
+  x = [Tensor(np.full((4, 4), k, np.float32)).realize() for k in range(6)]
+  n = [Variable("n", 1, 9).bind(k + 1) for k in range(6)]
+  counts = []
+  for kernels in (2, 20):
+
+    @TinyJit
+    def step(x, n, kernels=kernels):
+      h = x
+      for i in range(kernels):
+        h = (h @ x * (n if i % 2 else 0.1)).contiguous()
+      return h
+
+    for k in range(4):
+      step(x[k], n[k])
+    assert len(step.captured.work) == kernels
+    same = python_calls(step, x[3], n[3])
+    counts.append((same, python_calls(step, x[4], n[3]), python_calls(step, x[4], n[4])))
+    a = want = np.full((4, 4), 4.0)
+    for i in range(kernels):
+      want = want @ a * (6 if i % 2 else 0.1)
+    np.testing.assert_allclose(step(x[4], n[5]).numpy(), want, rtol=1e-4)
+  assert counts[0] == counts[1]
+
+
+def test_a_replay_enters_few_functions():
+  """On more devices each adds what hands its list over, and no more."""
+  x = Tensor(np.ones((8, 8), np.float32)).realize()
+  counts = []
+  for devices in (1, 2, 4):
+    y = x if devices == 1 else x.shard(tuple(f"CPU:{i}" for i in range(devices)), axis=0).realize()
+    step = TinyJit(lambda x: (x @ x).relu() * 0.1)
+    for _ in range(4):
+      step(y)
+    Device["CPU"].synchronize()
+    counts.append(python_calls(step, y))
+  assert counts[0] <= 60 and counts[2] - counts[1] <= 2 * 8
+
+
+def ctrl_c():
+  raise KeyboardInterrupt
+
+
+def test_a_replay_that_is_interrupted_leaves_nothing_half_changed(monkeypatch):
+  """Whatever the next call is given, it reads and writes that. (Mutant: what was given is noted first.)"""
+  f = TinyJit(lambda x, y: x * 10 + y)
+  a, b, c, d = (Tensor([float(k)]).realize() for k in (1, 2, 3, 4))
+  for _ in range(3):
+    f(a, b)
+  put = f.captured.put
+  for stop in (0, 1, 2):
+    for following in ((a, b), (c, d), (c, b), (a, d)):
+      held = f(a, b)  # its memory is to be replaced too
+      rest = iter([put] * stop)
+      monkeypatch.setattr(f.captured, "put", lambda key, x, rest=rest: put(key, x) if next(rest, None) else ctrl_c())
+      with pytest.raises(KeyboardInterrupt):
+        f(c, d)
+      monkeypatch.undo()
+      assert f(*following).item() == following[0].item() * 10 + following[1].item()
+      assert held.item() == 12
+
+
+def test_a_variable_whose_replacement_is_interrupted(monkeypatch):
+  f = TinyJit(lambda x, n: x * n)
+  x, n = Tensor([10.0]).realize(), Variable("n", 1, 9)
+  for k in (1, 2, 3):
+    f(x, n.bind(k))
+  put = f.captured.put
+  for following, new in ((3, 4), (5, 3), (4, 4)):  # what stood there, another, what was being put there
+    for step in (put, lambda key, x: None):  # interrupted after it is done, and before
+      monkeypatch.setattr(f.captured, "put", lambda key, x, step=step: step(key, x) or ctrl_c())
+      with pytest.raises(KeyboardInterrupt):
+        f(x, n.bind(new))
+      monkeypatch.undo()
+      assert f(x, n.bind(following)).item() == 10 * following
+      f(x, n.bind(9))
+
+
+def test_a_new_input_is_read_from_every_device():
+  """Each device multiplies its rows with the rows of all. (Mutant: only the first device's address is replaced.)"""
+  f = TinyJit(lambda x: x @ x)
+  for k in range(5):
+    a = np.arange(16, dtype=np.float32).reshape(4, 4) + k
+    for devices in (D2, ("CPU:0", "CPU:1", "CPU:2", "CPU:3")):
+      x = Tensor(a).shard(devices, axis=0).realize()
+      np.testing.assert_array_equal(f(x).numpy(), a @ a)
+
+
+def test_views_lazy_and_realized_arguments_share_what_they_can():
+  """A lazy argument is captured as the buffer that it becomes; a view apart, and what it shows is read."""
+  f = TinyJit(lambda x: x * 2 + 1)
+  base = np.arange(12, dtype=np.float32).reshape(3, 4)
+  whole = Tensor(base).realize()
+  for k in range(4):
+    np.testing.assert_array_equal(f(Tensor(base[k % 3]) + k).numpy(), (base[k % 3] + k) * 2 + 1)
+    np.testing.assert_array_equal(f((Tensor(base[0]) + k).realize()).numpy(), (base[0] + k) * 2 + 1)
+  assert len(f.states) == 1
+  for k in (0, 1, 2, 0, 1, 2):
+    np.testing.assert_array_equal(f(whole[k]).numpy(), base[k] * 2 + 1)
+
+
+def test_a_variable_given_twice_must_have_one_value():
+  f = TinyJit(lambda x, n, m: x * n + m)
+  x, n = Tensor([1.0]).realize(), Variable("n", 1, 9)
+  for k in (2, 3, 4):
+    assert f(x, n.bind(k), n.bind(k)).item() == 2 * k
+  with pytest.raises(ValueError, match="bound to 2 and to 3"):
+    f(x, n.bind(2), n.bind(3))
+
+
+def test_positional_and_keyword_arguments_are_told_apart():
+  f = TinyJit(lambda *args, **kwargs: args[0] * 2 if not kwargs else args[0] * 3 + kwargs["y"])
+  x, y = Tensor([1.0]).realize(), Tensor([5.0]).realize()
+  for _ in range(4):
+    assert (f(x, y).item(), f(x, y=y).item(), f(x, {"y": y}).item()) == (2, 8, 2)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_captured_step_is_replayed_in_a_forked_child():
+  f = TinyJit(lambda x: x @ x + 1)
+  for size in (2, 300):  # one that the caller runs, and one for the device's threads
+    x = Tensor(np.ones((size, size), np.float32)).realize()
+    for _ in range(3):
+      f(x)
+    x.numpy()
+    child = os.fork()
+    if child == 0:
+      os._exit(0 if (f(x).numpy() == size + 1).all() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (f(x).numpy() == size + 1).all()
 
 
 def test_replay_computes_new_values_without_running_the_function():

@@ -10,7 +10,7 @@ from programs import make
 
 from tinygrad.device import Device
 from tinygrad.helpers import Context
-from tinygrad.sharding import decisions, moves
+from tinygrad.sharding import decisions, localize, moves
 from tinygrad.sharding.decisions import STRATEGIES
 from tinygrad.uop.ops import GroupOp, Ops
 
@@ -19,7 +19,7 @@ KIND = Device.DEFAULT.partition(":")[0]  # of the compiled programs' nine device
 if KIND != "CPU":  # whose compilers take a hundred times as long: with PoCL 140 programs are 170 s of processor time
   COMPILED = 140
 interpreted = pytest.mark.skipif(KIND != "CPU", reason="interpreted: no device takes part, so DEV=CPU has shown it")
-BOUND = 1000  # programs within which every mutant must die
+BOUND = 2000  # programs within which every mutant must die
 STEPS = 12
 
 
@@ -93,6 +93,8 @@ def test_the_programs_hold_every_op_forward_and_backward():
 
 def clear_caches():
   decisions.forget()
+  localize._locals.clear()
+  localize._alike.cache_clear()
   moves.plan.cache_clear()
   moves._wire.cache_clear()
 

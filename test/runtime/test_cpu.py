@@ -1,17 +1,20 @@
 """CPU devices: workers, barriers, fork, memory; and the cache of compiled objects."""
 
 import ctypes
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tinygrad import Tensor, TinyJit
 from tinygrad.device import Device
 from tinygrad.runtime import cpu, diskcache
 
@@ -131,15 +134,49 @@ def test_who_waits_takes_part_and_queues_wrap_around():
     device.submit(batch)
     if i % 50 == 7:
       device.synchronize()
-      assert device.finished == device.submitted == i + 1
+      assert device.done.value == device.submitted == i + 1
   device.synchronize()
   assert read(device, x) == 3 * cpu.QUEUED
   time.sleep(0.05)  # its thread sleeps
   device.submit(batch)
   deadline = time.monotonic() + 10
-  while device.finished < device.submitted and time.monotonic() < deadline:
+  while device.done.value < device.submitted and time.monotonic() < deadline:
     time.sleep(0.001)
-  assert device.finished == device.submitted  # nobody waited: the thread woke
+  assert device.done.value == device.submitted  # nobody waited: the thread woke
+
+
+def test_brief_jobs_are_run_by_who_submits_them_but_not_before_what_is_queued():
+  device = cpu.open_device("CPU:75")
+  x, out, flag = number(device), number(device), number(device)
+  batch = device.batch([device.bind(device.compile(ADD_ONE.replace("STEP", "1"), "add_one"), [x])])
+  batch.brief = True
+  device.submit(batch)
+  assert ctypes.c_int64.from_address(x.address).value == 1 and device.submitted == device.threads == 0
+  device.submit([device.bind(device.compile(WAIT, "wait"), [out, flag])])
+  device.submit(batch)
+  time.sleep(0.05)
+  assert ctypes.c_int64.from_address(x.address).value == 1  # the job before still waits
+  ctypes.c_int64.from_address(flag.address).value = 1
+  assert read(device, x) == 2
+
+
+def test_a_part_waits_for_all_parts_of_the_jobs_before_its_own():
+  """One part of the first job is done at once, the other waits; the second job adds to what either has left."""
+  device = cpu.open_device("CPU:74")
+  x, y, out, flag = (number(device) for _ in range(4))
+  program = device.compile(ADD_ONE.replace("STEP", "1"), "add_one")
+  first = device.batch([device.bind(device.compile(WAIT, "wait"), [out, flag])])
+  other = device.batch([device.bind(program, [x])])
+  first.tables += other.tables
+  device.submit(first)
+  device.submit([device.bind(program, [y])])
+  deadline = time.monotonic() + 10
+  while device.done.value < 1 and time.monotonic() < deadline:
+    time.sleep(0.001)
+  time.sleep(0.02)
+  assert [ctypes.c_int64.from_address(m.address).value for m in (x, y)] == [1, 0]
+  ctypes.c_int64.from_address(flag.address).value = 1
+  assert read(device, y) == 1 and device.threads == 2 and device.done.value == 3
 
 
 def test_many_callers_of_a_device_lose_no_job():
@@ -160,6 +197,26 @@ def test_many_callers_of_a_device_lose_no_job():
   for t in threads:
     t.join()
   assert read(device, x) == 4 * 500 and not device.pending
+
+
+def test_lent_memory_lives_as_long_as_a_replay_that_reads_it_is_queued():
+  device = Device["CPU"]
+  out, flag = number(device), number(device)
+  room = np.zeros((1 << 20) + 16, np.float32)
+  lent = room[-room.ctypes.data % cpu.ALIGNMENT // 4 :][: 1 << 20]
+  alive = weakref.ref(lent)
+  step, x, y = TinyJit(lambda x: x * 2 + 1), Tensor.from_dlpack(lent), Tensor(np.ones(1 << 20, np.float32)).realize()
+  for given in (y, y, x):
+    step(given)
+  device.submit([device.bind(device.compile(WAIT, "wait"), [out, flag])])
+  step(x)
+  del step, x, lent, given
+  gc.collect()
+  assert alive() is not None
+  ctypes.c_int64.from_address(flag.address).value = 1
+  device.synchronize()
+  gc.collect()
+  assert alive() is None
 
 
 def test_prepared_calls_take_new_arguments():
@@ -322,7 +379,7 @@ def test_waiting_can_be_interrupted_and_resumed():
   program = device.compile(WAIT, "wait")
   out, flag = number(device), number(device)
   device.submit([device.bind(program, [out, flag])])
-  while ctypes.c_int64.from_address(device.queue).value & 255 == 0:
+  while ctypes.c_int64.from_address(device.queue + 8 * 16).value == 0:
     time.sleep(0.001)  # until the device's thread has begun, so that this one only waits
   interrupt = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
   interrupt.start()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import MethodType
@@ -26,67 +27,84 @@ KEPT_STATES = 256  # kinds of arguments that one function remembers
 
 def is_tensor(x: Any) -> bool:
   """A Tensor, which this module sits below."""
-  kind = type(x)
-  return hasattr(kind, "uop") and hasattr(kind, "realize")
+  return hasattr(type(x), "uop")
 
 
-def walk(x: Any, leaf: Callable[[Any], Any], nest: Callable[[type, tuple[Any, ...], list[Any]], Any]) -> Any:
-  """`nest(type, keys of a dict, parts)` of nested tuples, lists and dicts, and `leaf` of what is in them."""
-  if isinstance(x, (list, tuple)):
-    return nest(type(x), (), [walk(y, leaf, nest) for y in x])
-  return nest(dict, tuple(x), [walk(y, leaf, nest) for y in x.values()]) if isinstance(x, dict) else leaf(x)
-
-
-def build(kind: type, keys: tuple[Any, ...], parts: list[Any]) -> Any:
-  """The tuple, list or dict of these parts."""
-  if kind is dict:
-    return dict(zip(keys, parts))
-  return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
-
-
-def flatten(x: Any) -> tuple[Any, list[Any]]:
-  """(form, leaves) of nested tuples, lists and dicts. The form can be hashed: two are equal where nothing but Tensors
-  and UOps differs.
-  """
-  found: list[Any] = []
-
-  def leaf(x: Any) -> Any:
-    found.append(x)
-    if is_tensor(x) or isinstance(x, UOp):
-      return type(x)
-    try:
-      hash(x)
-    except TypeError:
-      return MethodType(type, x)  # equal for the very object alone: what is equal to it today may differ tomorrow
-    return type(x), x
-
-  return walk(x, leaf, lambda kind, keys, parts: (kind, keys, *parts)), found
+def walk(x: Any, leaf: Callable[[Any], Any]) -> Any:
+  """Nested tuples, lists and dicts with `leaf` of what is in them in its place."""
+  if isinstance(x, dict):
+    return {k: walk(y, leaf) for k, y in x.items()}
+  if not isinstance(x, (list, tuple)):
+    return leaf(x)
+  parts = [walk(y, leaf) for y in x]
+  return type(x)(*parts) if hasattr(type(x), "_fields") else type(x)(parts)
 
 
 def uops_of(found: Iterable[Any]) -> list[UOp]:
   """The graphs of the Tensors and UOps among leaves."""
-  return [x if isinstance(x, UOp) else x.uop for x in found if isinstance(x, UOp) or is_tensor(x)]
+  return [x if type(x) is UOp else x.uop for x in found if type(x) is UOp or is_tensor(x)]
 
 
-def realize_all(found: list[Any]) -> None:
+def realize_all(found: Iterable[Any]) -> None:
   """Realises the Tensors among leaves, together."""
   if tensors := [x for x in found if is_tensor(x)]:
     tensors[0].realize(*tensors[1:])
 
 
+class Arguments:
+  """What a replay finds in arguments: their Tensors and UOps, the buffers in the order in which they are first met, and
+  the values of variables; and those that are neither buffer nor bound variable.
+  """
+
+  def __init__(self) -> None:
+    self.found: list[Any] = []
+    self.others: list[UOp] = []
+    self.buffers: dict[UOp, int] = {}
+    self.variables: dict[str, int] = {}
+
+  def form(self, x: Any) -> Any:
+    """What is left of nested tuples, lists and dicts without their memory and variables' values; it can be hashed.
+    Shapes, dtypes, placements with their device order, and which share a buffer, are a part of it.
+    """
+    kind = type(x)
+    if kind is UOp or hasattr(kind, "uop"):
+      self.found += (x,)
+      u = x if kind is UOp else x.uop
+      if u.op is Ops.BUFFER:
+        return kind, u.dtype, u.arg.shape, u.arg.device, self.buffers.setdefault(u, len(self.buffers))
+      if u.op is not Ops.BIND or self.variables.setdefault(u.src[0].arg[0], u.src[1].arg) != u.src[1].arg:
+        self.others += (u,)
+      return kind, u.op, u.src[0] if u.op is Ops.BIND else None
+    if isinstance(x, (list, tuple)):
+      return (kind, *[self.form(y) for y in x])
+    if isinstance(x, dict):
+      return (dict, tuple(x), *[self.form(y) for y in x.values()])
+    try:
+      hash(x)
+    except TypeError:
+      if hasattr(x, "__array__"):
+        problem = f"an argument is a {kind.__name__}, whose values may change unseen"
+        raise JitError(f"{problem}\n  fix: give Tensor(array)") from None
+      return MethodType(type, x)  # equal for the very object alone: what is equal to it today may differ tomorrow
+    return kind, x
+
+
 def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[UOp], dict[str, int]]:
   """(key, buffers, the variables' values) of a call, whose lazy Tensors are realised. The key holds the form of the
-  arguments, their graph with buffers numbered and variables unbound (shapes, dtypes, placements with their device
-  order, views, which arguments share a buffer), and the settings that change what Tensor methods compute.
+  arguments, of views their graph with buffers numbered and variables unbound, and the settings that change what Tensor
+  methods compute.
   """
-  settings = tuple(v.value for v in (TRAINING, DEFAULT_FLOAT, DEFAULT_INT, DEV))
-  form, found = flatten((args, dict(sorted(kwargs.items()))))
-  for x in found:
-    if type(x).__hash__ is None and hasattr(x, "__array__"):
-      raise JitError(f"an argument is a {type(x).__name__}, whose values may change unseen\n  fix: give Tensor(array)")
-  realize_all(found)
-  sink, buffers, variables = canonical(UOp.sink(*uops_of(found)))
-  return (sink, form, settings), buffers, variables
+  names = tuple(sorted(kwargs)) if kwargs else ()
+  settings = names, TRAINING.value, DEFAULT_FLOAT.value, DEFAULT_INT.value, DEV.value
+  given = (*args, *[kwargs[name] for name in names]) if names else args
+  for _ in range(2):
+    a = Arguments()
+    form = [a.form(x) for x in given]
+    if not a.others:
+      return (None, settings, *form), list(a.buffers), a.variables
+    realize_all(a.found)
+  sink, buffers, variables = canonical(UOp.sink(*uops_of(a.found)))
+  return (sink, settings, *form), buffers, variables
 
 
 class Made:
@@ -94,20 +112,20 @@ class Made:
   the next replay then gets fresh memory.
   """
 
-  def __init__(self, memory: Buffer) -> None:
-    self.memory, self.shown = memory, weakref.ref(memory)
+  def __init__(self, u: UOp) -> None:
+    self.memory = buffer_of(u)
+    self.origin, self.shown = u.origin, weakref.ref(self.memory)
 
-  def writable(self) -> Buffer:
-    if self.shown() is not None:
-      self.memory = Buffer(self.memory.device, self.memory.shape, self.memory.dtype).allocate()
+  def another(self) -> Buffer:
+    self.memory = Buffer(self.memory.device, self.memory.shape, self.memory.dtype).allocate()
     return self.memory
 
   def show(self) -> UOp:
     """A BUFFER over the memory, which tells by its life whether somebody holds it."""
     m = self.memory
-    shown = Buffer(m.device, m.shape, m.dtype).allocate(m.handles, m)
+    shown = Buffer(m.device, m.shape, m.dtype, m.handles, m)
     self.shown = weakref.ref(shown)
-    return UOp.buffer(m.shape, m.dtype, m.device, shown)
+    return UOp.buffer(m.shape, m.dtype, m.device, shown, self.origin)
 
 
 @dataclass(eq=False)
@@ -125,59 +143,87 @@ class Captured:
   def __post_init__(self) -> None:
     """Notes every pointer and variable that a replay may have to change."""
     self.stretches: list[Stretch] = engine.prepare(self.work)
-    # of the last replay: the inputs' memory, then what was made
-    self.slots: list[Buffer] = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
-    number = {id(m): i for i, m in enumerate(self.slots)}
+    self.backends = list(dict.fromkeys(b for s in self.stretches for b in s.backends))
+    slots: list[Buffer] = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
+    number = {id(m): i for i, m in enumerate(slots)}
+    for batch in (b for s in self.stretches for _, _, batches in s.batches for b in batches):
+      batch.inputs = self.inputs  # lent memory lives as long as what reads it is queued
+    # of the last replay: the inputs, and the memory of what was made; None where that must be looked at anew
+    self.given: list[Any] = [*self.inputs, *slots[len(self.inputs) :]]
     # memory that the step writes, and is neither
     self.state = {id(m) for w in self.work for m in w.written} - number.keys()
-    self.memory: dict[int, list[tuple[Any, Work, int, int]]] = {}  # slot -> (call, work, argument, device)
-    self.values: dict[str, list[tuple[Any, int]]] = {}  # variable -> (call, its number)
-    for stretch in self.stretches:
-      for w, d, call in stretch.bound:
-        for i, m in enumerate(w.memory):
-          if id(m) in number:
-            self.memory.setdefault(number[id(m)], []).append((call, w, i, d))
-        for i, name in enumerate(w.item.variables):
-          if name in self.variables:
-            self.values.setdefault(name, []).append((call, i))
+    # by number of the memory, or variable: where it stands in the work (container, key), in what compiled code reads
+    # (words, index, device number), and in calls that have to be told (call, work, argument, device number)
+    self.places: dict[Any, tuple[list[Any], list[Any], list[Any]]]
+    self.places = {key: ([], [], []) for key in (*range(len(slots)), *self.variables)}
+    for w in self.work:
+      found = [(number.get(id(m)), w.memory, i) for i, m in enumerate(w.memory)]
+      for key, container, i in [*found, *((name, w.variables, name) for name in w.variables)]:
+        if key in self.places:
+          self.places[key][0].append((container, i))
+    for w, d, call in (b for stretch in self.stretches for b in stretch.bound):
+      for i, key in enumerate([*(number.get(id(m)) for m in w.memory), *w.item.variables]):
+        if key in self.places:
+          if hasattr(call, "cells") and not w.apart:
+            self.places[key][1].extend(call.cells(i, d))
+          else:
+            self.places[key][2].append((call, w, i, d))
+    self.single = isinstance(self.form, type) and self.graph.src[0].op is Ops.BUFFER  # one result, which is no view
 
-  def replay(self, inputs: Sequence[UOp], variables: dict[str, int]) -> None:
-    """Runs the step on other inputs of the same key. A call changes only when the last replay is done."""
-    # what it keeps in place must not change while it is read as an input
-    self.inputs = [engine.realize(u.clone())[0] if id(buffer_of(u)) in self.state else u for u in inputs]
-    slots = [buffer_of(u) for u in self.inputs] + [m.writable() for m in self.made]
-    moved = [i for i, (old, new) in enumerate(zip(self.slots, slots)) if old is not new]
-    given = [name for name, value in variables.items() if self.variables[name] != value]
-    if moved or given:
-      for stretch in self.stretches:
-        for backend in stretch.backends:
-          backend.synchronize()
-      changed = {id(self.slots[i]): slots[i] for i in moved}
-      for w in self.work:
-        w.memory[:] = [changed.get(id(m), m) for m in w.memory]
-        w.variables.update((n, variables[n]) for n in given if n in w.variables)
-      for i in moved:
-        for call, w, argument, d in self.memory.get(i, ()):
-          call.set_buffer(argument, w.pointers(argument, d))
-      for name in given:
-        for call, k in self.values.get(name, ()):
-          call.set_variable(k, variables[name])
-      self.slots, self.variables = slots, dict(variables)
+  def put(self, key: Any, x: Any) -> None:
+    """Replaces memory, or a variable's value. No call for each kernel where these have `cells`."""
+    in_work, in_code, calls = self.places[key]
+    for container, i in in_work:
+      container[i] = x
+    handles = x.handles if type(x) is Buffer else None
+    for array, i, d in in_code:
+      array[i] = x if handles is None else handles[d].address
+    for call, w, i, d in calls:
+      if i < len(w.memory):
+        call.set_buffer(i, w.pointers(i, d))
+      else:
+        call.set_variable(i - len(w.memory), x)
+
+  def replay(self, inputs: Sequence[UOp], variables: dict[str, int]) -> Any:
+    """Runs the step on other inputs of the same key; what it makes, as fresh Tensors. A call changes only when the last
+    replay is done.
+    """
+    given: list[Any] = [*inputs, *[m.memory if m.shown() is None else m.another() for m in self.made]]
+    moved = [i for i, x in enumerate(given) if x is not self.given[i]]
+    if moved or variables != self.variables:
+      for backend in self.backends:
+        backend.synchronize()
+    for i in moved:
+      x, self.given[i] = given[i], None  # until it is in all its places, whatever interrupts
+      if type(x) is UOp:
+        if id(buffer_of(x)) in self.state:  # it must not change while it is read as an input
+          x, given[i] = engine.realize(x.clone())[0], None
+        self.inputs[i] = x
+      self.put(i, buffer_of(x).allocate() if type(x) is UOp else x)
+      self.given[i] = given[i]
+    if variables != self.variables:
+      self.variables = {}
+      for name, value in variables.items():
+        self.put(name, value)
+      self.variables = variables
     for stretch in self.stretches:
       stretch.launch()
+    return self.results()
 
   def results(self) -> Any:
     """What the last replay has made, as fresh Tensors over its memory."""
     shown = {m: m.show() for m in self.made}
-    actual = [self.inputs[b] if isinstance(b, int) else shown[b] if isinstance(b, Made) else b for b in self.buffers]
+    actual = [self.inputs[b] if type(b) is int else shown[b] if type(b) is Made else b for b in self.buffers]
+    if self.single:
+      return self.form(actual[0])
     sources = self.graph.src
     mapping = {u: actual[-1 - u.arg.uid] for u in sources if u.op is Ops.BUFFER}
     if len(mapping) < len(sources):  # views
-      mapping |= {u: actual[-1 - u.arg.uid] for u in self.graph.toposort() if u.op is Ops.BUFFER}
+      mapping = {u: actual[-1 - u.arg.uid] for u in self.graph.toposort() if u.op is Ops.BUFFER}
       mapping |= {v: v.bind(self.variables[v.arg[0]]) for v in self.graph.variables() if v.arg[0] in self.variables}
       sources = substitute(self.graph, mapping).src
     tensors = (mapping.get(u, u) for u in sources)
-    return walk(self.form, lambda kind: kind and kind(next(tensors)), build)
+    return walk(self.form, lambda kind: kind and kind(next(tensors)))
 
 
 def filled(work: Sequence[Work], memory: Buffer) -> bool:
@@ -220,7 +266,7 @@ class TinyJit(Generic[A, R]):
 
   def reset(self) -> None:
     """Forgets every capture."""
-    self.states: dict[tuple[Any, ...], State] = {}
+    self.states: dict[tuple[Any, ...], State] = defaultdict(State)
     self.last: State | None = None
 
   @property
@@ -237,16 +283,15 @@ class TinyJit(Generic[A, R]):
     return self if instance is None else functools.partial(self.__call__, instance)
 
   def __call__(self, *args: A.args, **kwargs: A.kwargs) -> R:
-    if not JIT or recorders:  # inside another capture it is a part of that one
+    if not JIT.value or recorders:  # inside another capture it is a part of that one
       return self.fxn(*args, **kwargs)
     key, inputs, variables = read_arguments(args, kwargs)
     if key not in self.states and len(self.states) >= KEPT_STATES:
       del self.states[next(iter(self.states))]
-    state = self.last = self.states.setdefault(key, State())
+    state = self.last = self.states[key]
     state.count += 1
     if state.captured is not None:
-      state.captured.replay(inputs, variables)
-      result: R = state.captured.results()
+      result: R = state.captured.replay(inputs, variables)
     elif state.count > 1:
       result = self.capture(state, inputs, variables, lambda: self.fxn(*args, **kwargs))
     else:
@@ -255,15 +300,22 @@ class TinyJit(Generic[A, R]):
 
   def realized(self, result: R) -> tuple[Any, list[UOp]]:
     """A result with the types of its Tensors in their places, and the graphs of these, which are realised."""
-    _, found = flatten(result)
-    for x in found:
-      if x is not None and not is_tensor(x):
+    found: list[Any] = []
+
+    def leaf(x: Any) -> Any:
+      if x is None:
+        return None
+      if not is_tensor(x):
         raise JitError(
           f"{self.name} returns {x!r} of type {type(x).__name__}, which a replay would repeat unchanged\n"
           "  fix: return Tensors (in tuples, lists, dicts) and None; compute the rest outside"
         )
+      found.append(x)
+      return type(x)
+
+    form = walk(result, leaf)
     realize_all(found)
-    return walk(result, lambda x: x if x is None else type(x), build), uops_of(found)
+    return form, uops_of(found)
 
   @property
   def name(self) -> str:
@@ -295,7 +347,7 @@ class TinyJit(Generic[A, R]):
       work = [w for run in runs for w in engine.work_of(run)]
       targets = {id(m) for w in work for m in w.written}
       made = {
-        u: Made(m)
+        u: Made(u)
         for u in UOp.sink(*results).toposort()
         if u.op is Ops.BUFFER and u.arg.uid > earlier and id(m := buffer_of(u)) in targets and filled(work, m)
       }
@@ -334,7 +386,9 @@ def function(
       raise RuntimeError(
         f"function {name} returns {type(result).__name__}\n  fix: return a Tensor, or a tuple of Tensors"
       )
-    given = set(UOp.sink(*uops_of(flatten((args, kwargs))[1])).toposort())
+    leaves: list[Any] = []
+    walk((args, kwargs), leaves.append)
+    given = set(UOp.sink(*uops_of(leaves)).toposort())
     order = UOp.sink(*uops_of(results)).toposort(lambda u: u not in given)
     implicit = [u for u in order if u.op is Ops.BUFFER and u not in given]
     if implicit and not allow_implicit:

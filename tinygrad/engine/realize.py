@@ -63,6 +63,7 @@ INTERPRET = ContextVar("INTERPRET", 0)  # 1: evaluate the localized graph in num
 CACHED_PLANS = 1024
 TURN = 2e-4  # seconds
 MOST_BUFFERS = 1 << 40  # of one graph
+BRIEF = 1 << 19  # operations and bytes that take less time than waking a thread for them
 STAGED = 16 << 20  # bytes of a copy that pass through the host at once
 
 # ---------------------------------------------------------------- programs
@@ -396,7 +397,10 @@ class Work:
     return out
 
   def bring(self) -> None:
-    """Fills the copies."""
+    """What the host does before: the transfer between device sets that it is, or filling the copies."""
+    if isinstance(self.item.kernel, scheduling.Transfer):
+      copy(self.item.kernel, self.memory[1], self.memory[0])
+      return
     for device in self.item.devices:
       Device[device].synchronize()
     for (i, k, _), here in self.copies.items():
@@ -422,7 +426,7 @@ class Stretch:
 
   work: list[Work]
   backends: list[Any] = field(default_factory=list)
-  calls: dict[type, tuple[list[Any], list[Any]]] = field(default_factory=dict)  # by kind: backends, and their batches
+  batches: list[tuple[Any, list[Any], list[Any]]] = field(default_factory=list)  # kind, backends of it, their batches
   bound: list[tuple[Work, int, Any]] = field(default_factory=list)
   ops: int = 0
   nbytes: int = 0
@@ -477,39 +481,40 @@ class Stretch:
       if read:
         meet(devices)
     self.backends = [Device[d] for d in lists]
-    for backend, calls in zip(self.backends, lists.values()):
-      backends, batches = self.calls.setdefault(type(backend), ([], []))
-      backends.append(backend)
-      batches.append(backend.batch(calls))
+    for kind in dict.fromkeys(map(type, self.backends)):
+      backends = [b for b in self.backends if type(b) is kind]
+      batches = [b.batch(lists[b.name]) for b in backends]
+      batches[0].brief = len(lists) == 1 and self.ops + self.nbytes < BRIEF
+      self.batches.append((kind, backends, batches))
+
+  def synchronize(self) -> float:
+    """The second at which nothing is queued."""
+    for backend in self.backends:
+      backend.synchronize()
+    return time.perf_counter()
 
   def launch(self) -> None:
-    """Hands the work over, one by one where that is `watched`; a copy between device sets is done here."""
-    if watched() and len(self.work) > 1:
+    """Hands the work over, one by one where that is watched; a copy between device sets is done here."""
+    alone = DEBUG.value >= 2 or PROFILE.value or CHECK_NAN.value
+    if alone and len(self.work) > 1:
       with span("run", kernels=len(self.work)):
         for w in self.work:
           Stretch([w]).launch()
       return
-    if DEBUG >= 2 or PROFILE:  # what is still queued is not a part of the time
-      for backend in self.backends:
-        backend.synchronize()
-    start = time.perf_counter()
+    start = self.synchronize() if alone else 0.0  # what is still queued is not a part of the time
     first = self.work[0]
-    if isinstance(first.item.kernel, scheduling.Transfer):
-      copy(first.item.kernel, first.memory[1], first.memory[0])
-    elif first.copies:
+    if first.program is None or first.copies:
       first.bring()
-    for backends, batches in self.calls.values():
-      backends[0].submit_all(backends, batches)
-    if CHECK_NAN:
+    for kind, backends, batches in self.batches:
+      kind.submit_all(backends, batches)
+    if CHECK_NAN.value:
       self.check_nan()
     GlobalCounters.kernel_count += len(self.work)
     GlobalCounters.global_ops += self.ops
     GlobalCounters.global_mem += self.nbytes
-    if DEBUG >= 2 or PROFILE:
-      for backend in self.backends:
-        backend.synchronize()
-      self.measured(start, time.perf_counter())
-    elif DEBUG >= 1:
+    if DEBUG.value >= 2 or PROFILE.value:
+      self.measured(start, self.synchronize())
+    elif DEBUG.value:
       for w in self.work:
         print(profile.label(w.item, w.name))
 
@@ -528,8 +533,7 @@ class Stretch:
 
   def check_nan(self) -> None:
     """Raises NonFiniteError if what is left of the kernels' results holds NaN or infinity."""
-    for backend in self.backends:
-      backend.synchronize()
+    self.synchronize()
     last = {id(w.memory[0]): w for w in self.work}
     bound = [(w, d) for w, d, _ in self.bound if last[id(w.memory[0])] is w]
     for w, d in bound:

@@ -76,10 +76,25 @@ class Call(queues.Call):
   others: tuple[Any, ...] = ()  # the words of the threads after the first
 
   def set_word(self, i: int, value: Any) -> None:
+    for words, k, _ in self.places(i, 0):
+      words[k] = value if isinstance(value, int) else value.address
+
+  def places(self, i: int, device: int) -> list[tuple[Any, int, int]]:
     i += 1  # scratch memory comes first, and a thread's own number is no argument
     i += self.program is not None and 0 < self.program.word <= i
-    for words in (self.words, *self.others):
-      words[i] = value if isinstance(value, int) else value.address
+    return [(words, i, device) for words in (self.words, *self.others)]
+
+  def cells(self, i: int, device: int) -> list[tuple[Any, int, int]]:
+    """Where argument i stands that device number `device` reads, for who replaces it there: (words, index, number of
+    the device whose address it is, or 0). Memory is no longer kept here."""
+    if i >= len(self.memory):
+      return self.places(i, 0)
+    kept, self.memory[i] = self.memory[i], None
+    if not isinstance(kept, tuple):
+      return self.places(i, device)
+    table, peers = kept
+    self.memory[i] = table, ()
+    return [(table.owner, k, k) for k in range(len(peers))]
 
   def touches(self) -> tuple[list[int], list[int]]:
     """The memory that it writes, and what it only reads."""
@@ -92,18 +107,16 @@ Table = list[tuple[int, int]]  # (function, address of its words)
 
 
 class Batch:
-  """A list of calls as one native call for each thread that takes part: `job` has (address of a table, its length) for
-  each."""
+  """A list of calls as one native call for each thread that takes part, which has a table of its own."""
+
+  brief = False  # if it is one thread's, who submits it to an idle device runs it
 
   def __init__(self, calls: Sequence[Call]) -> None:
-    self.threads = threads = max((c.program.threads for c in calls if c.program is not None), default=1)
+    threads = max((c.program.threads for c in calls if c.program is not None), default=1)
     keep: list[Any] = []
-    alone = [[(c.built, ctypes.addressof(c.words)) for c in calls]]
-    rows = alone if threads == 1 else share_out(calls, threads, keep)
-    tables = [(ctypes.c_uint64 * (2 * len(row)))(*itertools.chain.from_iterable(row)) for row in rows]
-    self.job = (ctypes.c_uint64 * (2 * threads))()
-    for i, (table, row) in enumerate(zip(tables, rows)):
-      self.job[2 * i], self.job[2 * i + 1] = ctypes.addressof(table), len(row)
+    rows = share_out(calls, threads, keep) if threads > 1 else [[(c.built, ctypes.addressof(c.words)) for c in calls]]
+    tables = [(ctypes.c_uint64 * (2 * len(row) + 1))(*itertools.chain.from_iterable(row)) for row in rows]
+    self.tables = [ctypes.addressof(table) for table in tables]
     self.keep = calls, tables, keep
 
 
@@ -217,9 +230,15 @@ def _compiling() -> Any:
   return threads
 
 
-# the native code for waiting: `push`(queue, job, parts), `wait`(queue, jobs, time) until so many are done, or a time at
-# most, the address of `barrier`, and what keeps them in memory
-Runtime = collections.namedtuple("Runtime", "push wait barrier programs")
+# The native code, and what keeps it in memory.
+# run(table) calls f(words) for each pair (f, words) of a table, up to a null.
+# barrier({counter, n}), an entry of tables: tickets are handed out by the counter, and whoever comes waits until the
+# last ticket of its round is taken. It yields the core, for there may be more devices than cores.
+# push(queue, table, gate) adds a part, a table for one thread, which may be taken when `gate` parts are done.
+# wait(queue, parts, time) returns when so many are done, or when it is late. Whoever waits takes parts: the device's
+# threads, which wait for ever, and the caller, so that short work need not wait for a thread to wake. Waiting is a
+# little yielding, then sleep. `look` tells them what there is: 2 if all is done, 1 if there is a part to be taken.
+Runtime = collections.namedtuple("Runtime", "run push wait barrier programs")
 
 
 @functools.cache
@@ -230,10 +249,10 @@ def _runtime() -> Runtime:
 @functools.cache
 def _load_runtime() -> Runtime:
   source = _RUNTIME_IR.read_text(encoding="utf-8").replace("ETIMEDOUT", str(errno.ETIMEDOUT))
-  programs = [load(source, name) for name in ("tg_push", "tg_wait", "tg_barrier")]
-  push, wait, barrier = [address for address, _ in programs]
-  function = ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * 3)
-  return Runtime(function(push), function(wait), barrier, programs)
+  programs = [load(source, name) for name in ("tg_run", "tg_push", "tg_wait", "tg_barrier")]
+  run, push, wait, barrier = [address for address, _ in programs]
+  one, three = (ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * n) for n in (1, 3))
+  return Runtime(one(run), three(push), three(wait), barrier, programs)
 
 
 @functools.cache
@@ -270,12 +289,12 @@ def _allocate(nbytes: int) -> int:
 
 # ---------------------------------------------------------------- the device
 
-QUEUED = 64  # jobs that a queue holds
-FOREVER = 1 << 54  # more jobs than there will ever be
+QUEUED = 256  # parts of work that a queue holds
+FOREVER = 1 << 54  # more parts than there will ever be
 Time = ctypes.c_long * 2  # seconds and nanoseconds
 _NEVER = Time(1 << 40, 0)
-# words: 0 jobs done and parts taken, 8 jobs queued, 16 parts done, 24 sleepers, 32 a mutex, 40 a condition, 48 the jobs
-_QUEUE_WORDS = 48 + 2 * QUEUED
+# words: 0 parts done, 8 queued, 16 taken, 24 a mutex, 32 a condition, 40 the parts, each with its gate
+_QUEUE_WORDS = 40 + 2 * QUEUED
 
 
 _submitting = threading.Lock()
@@ -296,10 +315,14 @@ class CPU(QueueDevice):
 
   def _start_over(self) -> None:
     """No threads, nothing queued: at first, and in a child process, where threads do not live on."""
-    self.queue = 0  # its address; never freed, for threads look at it until the process ends
+    self.queue = _allocate(8 * _QUEUE_WORDS)  # its address; never freed, for threads look at it until the process ends
+    ctypes.memset(self.queue, 0, 8 * _QUEUE_WORDS)
+    _libc.pthread_mutex_init(ctypes.c_void_p(self.queue + 8 * 24), None)
+    _libc.pthread_cond_init(ctypes.c_void_p(self.queue + 8 * 32), None)
+    self.done = ctypes.c_uint64.from_address(self.queue)
     self.threads = 0
-    self.submitted = 0
-    self.pending: collections.deque[tuple[int, Batch | Memory]] = collections.deque()  # kept until job n is done
+    self.submitted = 0  # parts
+    self.pending: collections.deque[tuple[int, Batch | Memory]] = collections.deque()  # kept until n parts are done
     self.lock = threading.RLock()
 
   # ---- memory
@@ -358,42 +381,35 @@ class CPU(QueueDevice):
   def submit(self, calls: Sequence[Call] | Batch) -> None:
     """Queues calls, in order, as one hand-over. Lists that hold barriers go to all their devices through
     `submit_all`."""
-    batch = calls if isinstance(calls, Batch) else Batch(calls)
-    runtime = _runtime()
+    batch = Batch(calls) if not isinstance(calls, Batch) else calls
+    parts = len(batch.tables)
     with self.lock:
-      if not self.queue:
-        self.queue = _allocate(8 * _QUEUE_WORDS)
-        ctypes.memset(self.queue, 0, 8 * _QUEUE_WORDS)
-        _libc.pthread_mutex_init(ctypes.c_void_p(self.queue + 8 * 32), None)
-        _libc.pthread_cond_init(ctypes.c_void_p(self.queue + 8 * 40), None)
-      while self.threads < batch.threads:
+      gate = self.submitted
+      if batch.brief and parts == 1 and self.done.value == gate:
+        _runtime().run(batch.tables[0])
+        return
+      while self.threads < parts:
         self.threads += 1
         name, args = f"{self.name}/{self.threads}", (self.queue, FOREVER, ctypes.addressof(_NEVER))
-        threading.Thread(target=runtime.wait, args=args, name=name, daemon=True).start()
-      if self.submitted - self.finished >= QUEUED:
-        self._wait(self.submitted - QUEUED + 1)
-      self.submitted += 1
+        threading.Thread(target=_runtime().wait, args=args, name=name, daemon=True).start()
+      self._wait(gate + parts - QUEUED)
+      self.submitted += parts
       self.pending.append((self.submitted, batch))
-      runtime.push(self.queue, ctypes.addressof(batch.job), batch.threads)
+      for table in batch.tables:
+        _runtime().push(self.queue, table, gate)
       self._forget()
 
-  def _wait(self, jobs: int) -> None:
+  def _wait(self, parts: int) -> None:
     """Until so many are done; wakes from time to time, so that Ctrl-C is heard."""
     until = Time(0, 0)
-    while self.finished < jobs:
-      _runtime().wait(self.queue, jobs, ctypes.addressof(until))
+    while self.done.value < parts:
+      _runtime().wait(self.queue, parts, ctypes.addressof(until))
       soon = time.time() + 0.1
       until = Time(int(soon), int(soon % 1 * 1e9))
 
-  @property
-  def finished(self) -> int:
-    """Jobs that are done."""
-    return ctypes.c_uint64.from_address(self.queue).value >> 8 if self.queue else 0
-
   def _forget(self) -> None:
-    """Lets go of what the jobs that are done needed."""
-    done = self.finished
-    while self.pending and self.pending[0][0] <= done:
+    """Lets go of what needed the parts that are done."""
+    while self.pending and self.pending[0][0] <= self.done.value:
       self.pending.popleft()
 
   def synchronize(self) -> None:
@@ -436,8 +452,8 @@ def _stop() -> None:
   """The threads end before the code that they run goes."""
   for device in _live:
     device.synchronize()
-    if device.queue:
-      ctypes.c_uint64.from_address(device.queue).value = FOREVER << 8
+    if device.threads:
+      device.done.value = FOREVER
       _runtime().push(device.queue, 0, 0)
 
 

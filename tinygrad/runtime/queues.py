@@ -71,6 +71,7 @@ class Batch(list[Any]):
 
   times = 0
   graph: Any = None
+  brief = False  # what takes less time than a hand-over
 
   @functools.cached_property
   def names(self) -> tuple[str, ...]:

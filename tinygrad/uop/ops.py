@@ -326,11 +326,13 @@ class UOp:
     return UOp.new(Ops.IOTA, dtype, (), n)
 
   @staticmethod
-  def buffer(shape: Sequence[int], dtype: DType, device: Placement, memory: Buffer | None = None) -> UOp:
-    """A new buffer; its memory (`buffer_of`) is allocated on first use."""
-    u = UOp.new(Ops.BUFFER, dtype, (), BufferArg(next(_uids), tuple(shape), device)).stamp()
-    _buffers[u] = memory if memory is not None else Buffer(device, tuple(shape), dtype)
-    return u
+  def buffer(
+    shape: Sequence[int], dtype: DType, device: Placement, memory: Buffer | None = None, origin: Any = None
+  ) -> UOp:
+    """A new buffer; its memory (`buffer_of`) is allocated on first use. `origin`: its line, if not the user's."""
+    u = UOp.new(Ops.BUFFER, dtype, (), BufferArg(next(_uids), tuple(shape), device))
+    u.origin, _buffers[u] = origin, memory if memory is not None else Buffer(device, tuple(shape), dtype)
+    return u if origin is not None else u.stamp()
 
   @staticmethod
   def from_numpy(array: Any) -> UOp:
