@@ -68,8 +68,12 @@ def test_a_replay_enters_few_functions():
     step = TinyJit(lambda x: (x @ x).relu() * 0.1)
     for _ in range(4):
       step(y)
-    Device["CPU"].synchronize()
-    counts.append(python_calls(step, y))
+    tries = []
+    for _ in range(5):  # how much of the earlier work can be let go of is the threads' doing
+      for i in range(devices):
+        Device[f"CPU:{i}"].synchronize()
+      tries.append(python_calls(step, y))
+    counts.append(min(tries))
   assert counts[0] <= 60 and counts[2] - counts[1] <= 2 * 8
 
 
