@@ -437,7 +437,8 @@ class Emitter:
     copies = lanes = None
     if tile.copies > 1:
       copies = UOp.new(Ops.RANGE, dtypes.index, (index(tile.copies),), (next(self.ids), AxisKind.UPCAST))
-      self.unrolled.append(copies)
+      # copies of a vector vary fastest: what is broadcast for a row is in use for a moment only
+      self.unrolled.insert(len(self.unrolled) if tile.lanes > 1 else 0, copies)
       self.unrolled_bits |= self.bit(copies)
       at = at.plus(Affine(0, {copies: tile.lanes}))
     if tile.lanes > 1:
