@@ -1,6 +1,6 @@
 """More operators of the ONNX standard: recurrent layers, loops and sequences, quantisation, resampling on
-grids, transforms, ConvTranspose, OneHot, TopK; some of ONNX Runtime's own; and Resize, MaxPool, … with
-attributes that exporters seldom write.
+grids, transforms; some of ONNX Runtime's own; and Resize, ConvTranspose, MaxPool, … with attributes that
+exporters seldom write.
 
 Importing this module adds them to those that `tinygrad.nn.onnx.OnnxRunner` knows. They are written as
 `tinygrad.nn.onnx_ops` says, and any other can be added so.
@@ -423,17 +423,6 @@ def LRN(x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: flo
   return x.div(around.sum(-1).mul(alpha / size).add(bias).pow(beta))
 
 
-def OneHot(indices: Tensor, depth: Any, values: Tensor, axis: int = -1) -> Tensor:
-  i, n = indices.long(), int(_one(depth))
-  i = i.lt(0).where(i.add(n), i).unsqueeze(axis)
-  return i.eq(_like(Tensor.arange(n), i, axis)).where(values[1], values[0])
-
-
-def TopK(x: Tensor, k: Any, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Tensor, Tensor]:
-  values, places = x.topk(_one(k), axis, bool(largest))
-  return values, places.cast(dtypes.int64)
-
-
 def _search(f: Any, x: Tensor, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
   place: Tensor = f(x.flip(axis) if select_last_index else x, axis, bool(keepdims)).cast(dtypes.int64)
   return place.sub(x.shape[axis] - 1, reverse=True) if select_last_index else place
@@ -452,8 +441,7 @@ def ConvTranspose(
   output_shape: Any = None, auto_pad: str = "NOTSET", pads: Any = None, **window: Any,
 ) -> Tensor:  # fmt: skip
   if not output_shape and not auto_pad.startswith("SAME"):
-    _, strides, dilations, padding = _window(x, w.shape[2:], pads=pads, **window)
-    return x.conv_transpose2d(w, b, group, strides, dilations, padding, output_padding or 0)
+    return onnx_ops.ConvTranspose(x, w, b, group, kernel_shape, output_padding, pads, **window)
   kernel, strides, dilations, _ = _window(x, w.shape[2:], **window)
   y = x.conv_transpose2d(w, None, group, strides, dilations, 0, output_padding or 0)
   wanted = output_shape[-len(kernel) :] if output_shape else [n * s for n, s in zip(x.shape[2:], strides)]
@@ -551,7 +539,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     BitShift, EyeLike, LpNormalization, QuantizeLinear, DequantizeLinear, MatMulInteger, ConvInteger, QLinearMatMul,
     QLinearConv, DFT, Det, Unique, ReverseSequence, TensorScatter, MaxUnpool, LpPool, Col2Im, GridSample,
     NonMaxSuppression, RNN, GRU, LSTM, SplitToSequence, Loop, Scan, SequenceMap, BatchNormalization, LRN,
-    ConvTranspose, MaxPool, OneHot, Resize, TopK,
+    ConvTranspose, MaxPool, Resize,
   )
 } | {
   "Compress": lambda x, condition, axis=None: _along(

@@ -9,8 +9,8 @@ a list (a sequence) or None. `scope` is where a node with graphs among its attri
 An attribute that a function does not take is at the standard's default.
 
 `OPS` may be added to: "Name", or "domain:Name" for a domain of one's own. `extra/onnx_more.py` in the repository adds
-recurrent layers, loops, sequences, quantisation, ConvTranspose, OneHot, TopK and others, and the rarer attributes of
-those here: cubic Resize, training BatchNormalization, ….
+recurrent layers, loops, sequences, quantisation and others, and the rarer attributes of those here: cubic Resize,
+ConvTranspose to a given shape, training BatchNormalization, ….
 """
 
 import math
@@ -197,6 +197,17 @@ def ScatterND(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "non
   return ScatterElements(flat, index, updates.reshape(-1, width), 0, reduction).reshape(x.shape)
 
 
+def OneHot(indices: Tensor, depth: Any, values: Tensor, axis: int = -1) -> Tensor:
+  i, n = indices.long(), int(_one(depth))
+  i = i.lt(0).where(i.add(n), i).unsqueeze(axis)
+  return i.eq(_like(Tensor.arange(n), i, axis)).where(values[1], values[0])
+
+
+def TopK(x: Tensor, k: Any, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Tensor, Tensor]:
+  values, places = x.topk(_one(k), axis, bool(largest))
+  return values, places.cast(dtypes.int64)
+
+
 # ---------------------------------------------------------------- reductions
 
 
@@ -263,6 +274,14 @@ def _halves(n: int, auto_pad: str) -> tuple[int, int]:
 def Conv(x: Tensor, w: Tensor, b: Any = None, group: int = 1, kernel_shape: Any = None, **window: Any) -> Tensor:
   _, *rest = _window(x, w.shape[2:], **window)
   return x.conv2d(w, b, group, *rest)
+
+
+def ConvTranspose(
+  x: Tensor, w: Tensor, b: Any = None, group: int = 1, kernel_shape: Any = None, output_padding: Any = None,
+  pads: Any = None, strides: Any = None, dilations: Any = None,
+) -> Tensor:  # fmt: skip
+  _, strides, dilations, padding = _window(x, w.shape[2:], "NOTSET", dilations, pads, strides)
+  return x.conv_transpose2d(w, b, group, strides, dilations, padding, output_padding or 0)
 
 
 def MaxPool(
