@@ -5,8 +5,10 @@ import pytest
 from codegen_kernels import dot, elementwise, evaluate, fold, launch, load, loop, num, op, reduce, run, sink, store
 
 from tinygrad.codegen import lower_kernel, signature
+from tinygrad.codegen.emit import Emitter
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes, from_numpy_dtype
+from tinygrad.helpers import Context
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.ops import ParamArg
 
@@ -464,3 +466,37 @@ def test_blocks_with_both_operands_staged_on_narrow_registers(monkeypatch):
   monkeypatch.setattr(device, "target", Target("narrow", 16, 16, scratch=64 << 20))
   monkeypatch.setattr(device, "arenas", [])
   check(*matmul(100, 50, 20011, "km", "kn"), rtol=1e-4, atol=2e-3)
+
+
+# ---- squares transposed in registers
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.float16])
+@pytest.mark.parametrize("sizes", [(64, 64), (37, 50), (16, 200), (130, 17), (5, 90)])
+def test_transposed_squares(sizes, dtype):
+  n, m = sizes
+  x = (normal(m, n) * 50).astype(dtype)
+  i, j = loop(n, 0), loop(m, 1)
+  ast = sink(store(dot((i, m), (j, 1)), op(Ops.ADD, v := load(1, x, dot((j, n), (i, 1))), v), i, j, size=n * m))
+  np.testing.assert_array_equal(run(ast, [x]), evaluate(ast, [x]))
+
+
+def test_squares_are_read_row_by_row_and_turned_once():
+  x = normal(64, 64)
+  i, j = loop(64, 0), loop(64, 1)
+  ast = sink(store(dot((i, 64), (j, 1)), load(1, x, dot((j, 64), (i, 1))), i, j, size=64 * 64))
+  linear = lower_kernel(ast, WIDE)
+  assert sum(u.op is Ops.LOAD for u in linear) == 16 and sum(u.op is Ops.EXTRACT for u in linear) == 16 * 4
+  assert not any(u.op is Ops.INDEX and u.src[1].dtype.count > 1 for u in linear)  # nothing is gathered or scattered
+  with Context(SPEC=1):
+    rows = [UOp.new(Ops.VECTORIZE, dtypes.int32.vec(8), tuple(UOp.const(dtypes.int32, 8 * r + c) for c in range(8)))
+            for r in range(8)]  # fmt: skip
+
+  def values(u):
+    if u.op is Ops.VECTORIZE:
+      return [s.arg for s in u.src]
+    both = values(u.src[0]) + values(u.src[1])
+    return [both[p] for p in u.arg]
+
+  columns = Emitter(lambda *a: None, 0).transposed(rows)
+  assert [values(c) for c in columns] == [[8 * r + c for r in range(8)] for c in range(8)]

@@ -378,22 +378,45 @@ class Emitter:
 
     if max(counts) == 1 and lanes >= MIN_SHUFFLED and (step == -1 or 1 < step <= MAX_SHUFFLED):
       return self.shuffled(read, base, step, lanes)
+    if max(counts) == 1 and mask is None and safe and (copies := self.square(u.src[0].src[1], lanes, step)) is not None:
+      base = self.parts(affine(base, self.affine_memo).plus(Affine(-env[copies])), {})[0]
+      columns = self.transposed([self.at(read, base, i * step) for i in range(lanes)])
+      for i, x in enumerate(columns):
+        key = tuple(i if r is copies else env[r] for r in self.ups(self.deps(u)))
+        self.memo[u, key] = x, self.home[x]
+      return columns[env[copies]]
     return read(base, step)
+
+  def square(self, offset: UOp, lanes: int, step: int) -> UOp | None:
+    """The range of as many copies as there are lanes, along which memory is contiguous where the lanes are not."""
+    terms = affine(offset, self.affine_memo).terms
+    found = (r for r in self.ups(self.deps(offset)) if terms.get(r) == 1 and r.src[0].arg == lanes)
+    return next(found, None) if abs(step) >= lanes > 1 else None
+
+  def transposed(self, rows: list[UOp]) -> list[UOp]:
+    """As many vectors as they have lanes, turned: block by block, from halves down to single elements."""
+    n = d = len(rows)
+    while d := d // 2:
+      low = tuple(p + n - d if p & d else p for p in range(n))
+      high = tuple(p + n if p & d else p + d for p in range(n))
+      pairs = [(rows[i & ~d], rows[i | d], high if i & d else low) for i in range(n)]
+      rows = [self.node(Ops.EXTRACT, x.dtype, (x, y), picks) for x, y, picks in pairs]
+    return rows
+
+  def at(self, read: Callable[[UOp, int], UOp], base: UOp, shift: int) -> UOp:
+    """The contiguous vector that begins `shift` elements after base."""
+    return read(self.parts(affine(base, self.affine_memo).plus(Affine(shift)), {})[0], 1)
 
   def shuffled(self, read: Callable[[UOp, int], UOp], base: UOp, step: int, lanes: int) -> UOp:
     """Every `step`-th element by contiguous loads: load i covers elements i·(lanes - 1) … of the stretch, so that none
     reaches beyond the last that is wanted."""
-
-    def at(shift: int) -> UOp:
-      return read(self.parts(affine(base, self.affine_memo).plus(Affine(shift)), {})[0], 1)
-
     if step == -1:
-      x = at(1 - lanes)
+      x = self.at(read, base, 1 - lanes)
       return self.node(Ops.EXTRACT, x.dtype, (x,), tuple(range(lanes - 1, -1, -1)))
-    out = at(0)
+    out = self.at(read, base, 0)
     done = list(range(0, lanes, step))  # lanes of `out` that hold wanted elements, in order
     for i in range(1, step):
-      x, first = at(i * (lanes - 1)), i * (lanes - 1)
+      x, first = self.at(read, base, i * (lanes - 1)), i * (lanes - 1)
       wanted = range(len(done) * step, min(first + lanes, (lanes - 1) * step + 1), step)
       picks = (*done, *(lanes + e - first for e in wanted))
       out = self.node(Ops.EXTRACT, out.dtype, (out, x), (*picks, *(0,) * (lanes - len(picks))))

@@ -21,6 +21,8 @@ from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.ops import Ops, UOp
 
 GATHER = 3.0  # cost of one lane of an access that is not contiguous
+TURN = 5.0  # cost of a vector that comes from transposing a square of as many
+MOST_TURNED = 16  # lanes of such
 BROADCAST = 0.5  # cost of a load that all lanes share
 OPERATION = 0.5  # cost of arithmetic, next to that of a load
 LINE = 64  # bytes
@@ -63,6 +65,16 @@ class Access:
     ):
       return 2.0 * step - 1
     return GATHER * lanes
+
+  def across(self, v: UOp | None, lanes: int) -> UOp | None:
+    """The range along which a load that steps over rows along v is contiguous: a square of it can be transposed in
+    registers."""
+    step = (
+      self.strides.get(v) if v is not None and not self.stored and not self.masked and lanes <= MOST_TURNED else None
+    )
+    if v is None or step is None or abs(step) < max(lanes, 2) or size(v) < lanes:
+      return None
+    return next((r for r, s in self.strides.items() if s == 1 and static(r) and size(r) >= lanes), None)
 
 
 @dataclass(slots=True, eq=False)
@@ -189,8 +201,9 @@ def lane_cost(item: Item, r: UOp | None, most: int) -> float:
   lanes = lanes_for(r, most)
   used = lanes * efficiency(size(r), lanes)
   reduced = item.fold.src[1:] if item.fold is not None else ()
+  costs = [a.cost(r, lanes) if reduced or a.across(r, lanes) is None else TURN for a in item.accesses]
   finish = 2.0 * lanes.bit_length() / max(int(prod(map(size, reduced))), 1) if r in reduced else 0.0
-  return (sum(a.cost(r, lanes) for a in item.accesses) + OPERATION * item.operations) / used + finish
+  return (sum(costs) + OPERATION * item.operations) / used + finish
 
 
 def item_cost(item: Item, v: UOp | None, most: int) -> float:
@@ -303,6 +316,9 @@ def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
   item = a.items[-1]
   if v is not None:
     lanes = lanes_for(v, most)
+    rows = next((r for x in item.accesses if (r := x.across(v, lanes)) in a.parallel), None)
+    if rows is not None:
+      return {v: Tile(1, lanes), rows: Tile(lanes)}
     copies = (
       4 if item.operations < 8 and size(v) >= 4 * lanes else 2 if item.operations < 24 and size(v) >= 2 * lanes else 1
     )
@@ -455,9 +471,9 @@ class Stages:
       if v in d and self.packable(item, operand) and reuse >= STAGE_REUSE * MAX_ROWS:
         loads = [u for u in operand.toposort() if u.op is Ops.LOAD]
         staged.update(loads)
-        cost += min(
-          1.0 + 3.0 * lanes * len(loads) / reuse, sum(self.a.access(u.src[0], 1).cost(v, lanes) for u in loads)
-        )
+        read = [self.a.access(u.src[0], 1) for u in loads]
+        packed = sum(3.0 * lanes if x.across(v, lanes) is None else TURN for x in read)
+        cost += min(1.0 + packed / reuse, sum(x.cost(v, lanes) for x in read))
     assert item.fold is not None
     for u in item.fold.src[0].toposort(lambda u: u is item.fold or u.op is not Ops.FOLD):
       if u.op is Ops.LOAD and u not in staged:
