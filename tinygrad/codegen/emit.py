@@ -25,11 +25,11 @@ from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.ops import AxisKind, GroupOp, Ops, UOp
 
 Env = dict[UOp, int]
+Registers = list[list[list[UOp]]]  # by FOLD, element of the tile, and copy
 PlanOf = Callable[[tuple[UOp, ...], int], Plan]  # of stores, and how many bytes of scratch memory are taken
-MIN_SHUFFLED, MAX_SHUFFLED = (
-  4,
-  4,
-)  # lanes from which, and step up to which, a strided load is contiguous loads and shuffles
+# lanes from which, and step up to which, a strided load is contiguous loads and shuffles
+MIN_SHUFFLED, MAX_SHUFFLED = 4, 4
+IN_TILE = (AxisKind.UPCAST, AxisKind.VECTOR)
 BLOCK = 384  # least iterations of one accumulator after which a long sum of floats goes on in another
 
 
@@ -220,9 +220,7 @@ class Emitter:
         y = new(Ops.WHERE, by_minus, 1, y)
       q = new(Ops.IDIV, x, y)
       r = new(Ops.SUB, x, new(Ops.MUL, q, y))
-      wrong = self.node(
-        Ops.AND, dtypes.bool.vec(x.dtype.count), (new(Ops.CMPLT, new(Ops.XOR, r, y), 0), new(Ops.CMPNE, r, 0))
-      )
+      wrong = new(Ops.AND, new(Ops.CMPLT, new(Ops.XOR, r, y), 0), new(Ops.CMPNE, r, 0))
       out = new(Ops.WHERE, wrong, *((new(Ops.SUB, q, 1), q) if u.op is Ops.IDIV else (new(Ops.ADD, r, y), r)))
       if by_minus is not None and u.op is Ops.IDIV:
         out = new(Ops.WHERE, by_minus, new(Ops.SUB, 0, x), out)
@@ -455,8 +453,7 @@ class Emitter:
   def split(self, r: UOp, region: Region, counter: UOp) -> tuple[UOp, UOp | None, UOp | None]:
     """(the value of `r` within the region, its UPCAST range, its VECTOR range), the latter two registered."""
     tile = region.tile
-    at = Affine(0, {counter: tile.size}) if counter.op is Ops.RANGE else Affine(0)
-    at = at.plus(affine(region.base, self.affine_memo))
+    at = affine(counter, self.affine_memo).scaled(tile.size).plus(affine(region.base, self.affine_memo))
     copies = lanes = None
     if tile.copies > 1:
       copies = UOp.new(Ops.RANGE, dtypes.index, (index(tile.copies),), (next(self.ids), AxisKind.UPCAST))
@@ -505,9 +502,7 @@ class Emitter:
     """Scratch memory `offset` bytes from its start (`nbytes`, where it has to be declared). It is filled anew in every
     loop that is open now, so what is read from it depends on them all."""
     memory = UOp.new(Ops.SCRATCH, dtype, (), (offset, next(self.ids), nbytes))
-    self.deps_memo[memory] = 0
-    for s in self.stack[1:]:
-      self.deps_memo[memory] |= self.bits[s.out[0]]
+    self.deps_memo[memory] = sum(self.bits[s.out[0]] for s in self.stack[1:])
     return memory
 
   def pack(self, stores: Sequence[UOp], stage: Stage, mapping: dict[UOp, UOp]) -> list[UOp]:
@@ -520,9 +515,7 @@ class Emitter:
         loops.append(r)
         continue
       at = affine(mapping[r], self.affine_memo)  # its loop is open: the current tile, as far as the range goes
-      tile = Affine(
-        0, {x: c for x, c in at.terms.items() if x.op is Ops.RANGE and x.arg[1] in (AxisKind.UPCAST, AxisKind.VECTOR)}
-      )
+      tile = Affine(0, {x: c for x, c in at.terms.items() if x.op is Ops.RANGE and x.arg[1] in IN_TILE})
       start = at.plus(tile, -1)
       extent = 1 + tile.bounds()[1]
       if not start.terms:
@@ -530,8 +523,7 @@ class Emitter:
       t = UOp.new(Ops.RANGE, dtypes.index, (index(extent),), (next(self.ids), AxisKind.LOOP))
       inside[r] = start.plus(Affine(0, {t: 1})).uop()
       loops.append(t)
-    copy = UOp.new(Ops.STORE, dtypes.void, (where, stage.operand))
-    copy = substitute(copy, inside)
+    copy = substitute(UOp.new(Ops.STORE, dtypes.void, (where, stage.operand)), inside)
     copy = UOp.new(Ops.STORE, dtypes.void, (*copy.src, *loops))
     self.nest([copy], self.plan_of((copy,), 1 << 62))
     return [substitute(s, {stage.operand: UOp.new(Ops.LOAD, dtype, (where,))}) for s in stores]
@@ -568,10 +560,7 @@ class Emitter:
   def leaf(self, stores: Sequence[UOp], plan: Plan) -> None:
     self.folds = dict.fromkeys(v for s in stores for v in self.value_order(s.src[1]) if v.op is Ops.FOLD)
     self.plan = plan
-    deps = 0
-    for s in stores:
-      deps |= self.deps(s)
-    for env in self.environments(deps):
+    for env in self.environments(self.deps(UOp.sink(*stores))):
       for s in stores:
         self.store(s, env)
 
@@ -581,20 +570,18 @@ class Emitter:
     """`f` and the FOLDs over the same ranges that can share its loop: none needs another's result."""
     group, below = [f], set(f.toposort())
     for g in self.folds:
-      if (
-        g is not f and g.src[1:] == f.src[1:] and self.deps(g) == self.deps(f) and g not in below and not is_inlined(g)
-      ):
-        nodes = set(g.toposort())
-        if not any(h in nodes for h in group):
-          group.append(g)
-          below |= nodes
+      if g in below or g.src[1:] != f.src[1:] or self.deps(g) != self.deps(f) or is_inlined(g):
+        continue
+      nodes = set(g.toposort())
+      if nodes.isdisjoint(group):
+        group.append(g)
+        below |= nodes
     return group
 
   def fold(self, f: UOp, env: Env) -> None:
     """Emits the reduction `f` for all elements of its tile, in the outermost loop that knows its operands."""
     deps = self.deps(f)
-    level = max((i for i, s in enumerate(self.stack) if i and self.bits[s.out[0]] & deps), default=0)
-    level = max(level, self.floor)
+    level = max((self.floor, *(i for i, s in enumerate(self.stack) if i and self.bits[s.out[0]] & deps)))
     inner, self.stack = self.stack[level + 1 :], self.stack[: level + 1]
     for s in inner:
       s.open = False
@@ -608,10 +595,8 @@ class Emitter:
 
   def inline(self, f: UOp, deps: int) -> None:
     """A short reduction, written out."""
-    values = [
-      substitute(f.src[0], dict(zip(f.src[1:], map(index, numbers), strict=True)))
-      for numbers in itertools.product(*(range(int(r.src[0].arg)) for r in f.src[1:]))
-    ]
+    places = itertools.product(*(map(index, range(int(r.src[0].arg))) for r in f.src[1:]))
+    values = [substitute(f.src[0], dict(zip(f.src[1:], at, strict=True))) for at in places]
     rs = self.ups(deps)
     for env in list(self.environments(deps)):
       out = UOp.const(f.dtype, identity_element(f.arg, f.dtype))
@@ -620,28 +605,26 @@ class Emitter:
         out = x if i == 0 else self.apply(UOp.new(f.arg, f.dtype, (f, f)), [out, x])
       self.memo[f if not rs else (f, tuple(env[r] for r in rs))] = (out, self.home.get(out, self.root))
 
+  def register(self, f: UOp, dtype: DType, home: Scope) -> UOp:
+    """An accumulator of the reduction `f`, which starts in `home`."""
+    acc = UOp.new(Ops.ACC, dtype, (), next(self.ids))
+    start = UOp.const(f.dtype, identity_element(f.arg, f.dtype))
+    home.out.extend((acc, UOp.new(Ops.STORE, dtypes.void, (acc, start))))
+    self.acc_home[acc] = home
+    return acc
+
   def _fold(self, group: list[UOp], deps: int) -> None:
     ranges = group[0].src[1:]
     order, tile = self.plan.folds.get(ranges, (ranges, Tile()))
     if tile.lanes > 1 and deps & self.vector_bits:
       tile = Tile(1, 1)
     outer = list(self.environments(deps))
-    registers: dict[tuple[int, int, int], UOp] = {}
 
-    def register(g: int, e: int, copy: int, lanes: int) -> UOp:
-      if (found := registers.get((g, e, copy))) is None:
-        dtype = group[g].dtype.vec(lanes)
-        found = registers[g, e, copy] = UOp.new(Ops.ACC, dtype, (), next(self.ids))
-        start = UOp.const(group[g].dtype, identity_element(group[g].arg, group[g].dtype))
-        home.out.extend((found, UOp.new(Ops.STORE, dtypes.void, (found, start))))
-        self.acc_home[found] = home
-      return found
+    def register(f: UOp) -> UOp:
+      return self.register(f, f.dtype.vec(max(tile.lanes, self.lanes_of(f))), home)
 
     home = self.stack[-1]
-    reserved = [
-      [[register(g, e, c, max(tile.lanes, self.lanes_of(f))) for c in range(tile.copies)] for e in range(len(outer))]
-      for g, f in enumerate(group)
-    ]
+    reserved = [[[register(f) for _ in range(tile.copies)] for _ in outer] for f in group]
     self._fold_loops(group, list(order), tile, {}, outer, reserved)
     rs = self.ups(deps)
     results: list[tuple[UOp, object, UOp]] = []  # (FOLD, key of its memo, value)
@@ -651,10 +634,8 @@ class Emitter:
         totals = [self.totals[a] for a in reserved[g][e] if a in self.totals]
         read += [self.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in totals]
         while len(read) > 1:  # pairwise
-          read = [
-            self.node(f.arg, pair[0].dtype, tuple(pair), None, home) if len(pair) > 1 else pair[0]
-            for pair in (read[i : i + 2] for i in range(0, len(read), 2))
-          ]
+          pairs = [read[i : i + 2] for i in range(0, len(read), 2)]
+          read = [self.node(f.arg, p[0].dtype, tuple(p), None, home) if len(p) > 1 else p[0] for p in pairs]
         out = self.node(Ops.FOLD, f.dtype, (read[0],), f.arg, home) if tile.lanes > 1 else read[0]
         results.append((f, f if not rs else (f, tuple(env[r] for r in rs)), out))
     for key, out in self.across(results):
@@ -666,14 +647,9 @@ class Emitter:
       yield key, out
 
   def _fold_loops(
-    self,
-    group: list[UOp],
-    order: list[UOp],
-    tile: Tile,
-    mapping: dict[UOp, UOp],
-    outer: list[Env],
-    registers: list[list[list[UOp]]],
-  ) -> None:
+    self, group: list[UOp], order: list[UOp], tile: Tile, mapping: dict[UOp, UOp], outer: list[Env],
+    registers: Registers,
+  ) -> None:  # fmt: skip
     if len(order) > 1:
       with self.loop(order[0].src[0], AxisKind.REDUCE) as counter:
         if order[0].src[0].op is not Ops.CONST or order[0].src[0].arg > 0:
@@ -696,14 +672,9 @@ class Emitter:
             self.flush(group, registers)
 
   def accumulate_tile(
-    self,
-    group: list[UOp],
-    values: list[UOp],
-    copies: tuple[UOp | None, int],
-    exists: UOp | None,
-    outer: list[Env],
-    registers: list[list[list[UOp]]],
-  ) -> None:
+    self, group: list[UOp], values: list[UOp], copies: tuple[UOp | None, int], exists: UOp | None, outer: list[Env],
+    registers: Registers,
+  ) -> None:  # fmt: skip
     """One step of the reductions of `group`, for all of their tile; `copies`: its UPCAST range, and how many."""
     for c in range(copies[1]):
       for e, env in enumerate(outer):
@@ -725,15 +696,13 @@ class Emitter:
       new = self.put(UOp.new(Ops.WHERE, acc.dtype, (mask, new, old)))
     self.put(UOp.new(Ops.STORE, dtypes.void, (acc, new)))
 
-  def flush(self, group: list[UOp], registers: list[list[list[UOp]]]) -> None:
+  def flush(self, group: list[UOp], registers: Registers) -> None:
     """Adds the accumulators of a block to totals and starts them anew: a long sum loses less where its parts are of
     like size."""
     for f, of_group in zip(group, registers, strict=True):
       for acc in (a for of_tile in of_group for a in of_tile):
         if (total := self.totals.get(acc)) is None:
-          total = self.totals[acc] = UOp.new(Ops.ACC, acc.dtype, (), next(self.ids))
-          start = UOp.const(f.dtype, identity_element(f.arg, f.dtype))
-          self.acc_home[acc].out.extend((total, UOp.new(Ops.STORE, dtypes.void, (total, start))))
+          total = self.totals[acc] = self.register(f, acc.dtype, self.acc_home[acc])
         part = self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
         self.accumulate(f.arg, total, [part], None)
         self.put(UOp.new(Ops.STORE, dtypes.void, (acc, UOp.const(f.dtype, identity_element(f.arg, f.dtype)))))

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tinygrad.codegen.emit import Emitter, Env, _blocks, substitute
+from tinygrad.codegen.emit import Emitter, Env, Registers, _blocks, substitute
 from tinygrad.codegen.heuristic import EPILOGUE, MAX_ROWS, Analysis, Item, Stages, efficiency, fold_plan, size, static
 from tinygrad.codegen.plan import Plan, Region, Tile, is_inlined, regions
 from tinygrad.device import Target
@@ -29,7 +29,6 @@ TOGETHER = 64  # iterations of a reduction from which several threads share it
 VECTOR = 16  # bytes that a thread loads or stores at once
 SHARED = 4  # threads that use an element, from which copying it to local memory pays
 STEPS = 32  # most iterations of a reduction between two barriers
-Registers = list[list[list[UOp]]]  # by FOLD, element of the tile, and copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +103,7 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
   axes = sorted(outer, key=lambda r: (r is not along, -ranges.index(r)))
   stagings: dict[tuple[UOp, ...], Staging] = {}
   if main is not None:
-    assert main.fold is not None
-    held = sum(i.fold is not None and i.fold.src[1:] == main.fold.src[1:] for i in folds)
+    held = sum(i.over == main.over for i in folds)
     most = min((target.vector_registers - MAX_ROWS - 1) // held, EPILOGUE // max(a.items[-1].operations, 1))
     most = min(most, 2 * EPILOGUE // max(main.operations, 1), max(outputs // ENOUGH, 4))
     copies = shares(main, axes, {}, most, MAX_ROWS)
@@ -115,8 +113,8 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
     if target.cooperates and len(outer) == len(ranges) and workers >= ENOUGH // 8:
       group = max(min(GROUP, power_of_two(workers // 128)), 64)
       threads = shares(main, axes, copies, group, group)
-      for own in dict.fromkeys(i.fold.src[1:] for i in folds if i.fold is not None):
-        together = [i for i in folds if i.fold is not None and i.fold.src[1:] == own]
+      for own in dict.fromkeys(i.over for i in folds):
+        together = [i for i in folds if i.over == own]
         if (staging := stage(together, a, threads, copies, target)) is not None:
           stagings[own] = staging
   elif ranges and outputs >= 8 * ENOUGH:
@@ -128,13 +126,12 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
     threads = shares(None, axes, copies, GROUP // lanes, GROUP)
   fold_plans = {}
   for i in folds:
-    assert i.fold is not None
     order, tile = fold_plan(i, None, 1, {r: Tile(n) for r, n in copies.items()})
     if lanes > 1:
       order = tuple(sorted(order, key=lambda r: (step_of(i, r) == 1, size(r))))
-    if (staged := stagings.get(i.fold.src[1:])) is not None:
-      order, tile = i.fold.src[1 : i.fold.src.index(staged.cut) + 1], Tile()
-    fold_plans[i.fold.src[1:]] = (order, tile)
+    if (staged := stagings.get(i.over)) is not None:
+      order, tile = i.over[: i.over.index(staged.cut) + 1], Tile()
+    fold_plans[i.over] = (order, tile)
   shared = tuple((r, threads[r]) for r in sorted(threads, key=lambda r: (r is along, ranges.index(r))))
   rest = [r for r in ranges if r not in outer]
   last = contiguous(a.items, rest) if rest else None
@@ -176,8 +173,7 @@ def stage(
 ) -> Staging | None:
   """How the group reduces `items`, which share their own ranges, through local memory, if an operand is used by enough
   of its threads."""
-  assert items[0].fold is not None
-  own, known = items[0].fold.src[1:], {*threads, *items[0].fold.src[1:]}
+  own, known = items[0].over, {*threads, *items[0].over}
   operands = dict.fromkeys(x for i in items if known >= set(i.ranges) for x in Stages(a, target, 0).operands(i))
   used, extents = {}, {r: n * copies.get(r, 1) for r, n in threads.items()}
   for x in operands:
@@ -242,9 +238,8 @@ def contiguous(items: Sequence[Item], ranges: Sequence[UOp]) -> UOp:
 def lanes_of(main: Item, workers: int, inner: bool, reused: bool) -> int:
   """How many threads share each reduction: where rows are computed with their reductions, where a reduction reads
   along memory what is used once, or where there are too few outputs for as many threads."""
-  assert main.fold is not None
-  length = int(prod(size(r) for r in main.fold.src[1:]))
-  if length < TOGETHER or not all(static(r) for r in main.fold.src[1:]):
+  length = int(prod(map(size, main.over)))
+  if length < TOGETHER or not all(map(static, main.over)):
     return 1
   if inner or workers < ENOUGH // 8 or (reads_along(main) and not reused):
     return min(GROUP, power_of_two(length // 4), max(power_of_two(4 * ENOUGH // max(workers, 1)), 32))
@@ -253,10 +248,8 @@ def lanes_of(main: Item, workers: int, inner: bool, reused: bool) -> int:
 
 def reads_along(item: Item) -> bool:
   """Whether the elements that a reduction adds up are neighbours, and those of neighbouring results are not."""
-  assert item.fold is not None
-  own = item.fold.src[1:]
-  outside = any(x.strides.get(r) == 1 for x in item.accesses for r in item.ranges if r not in own)
-  return not outside and any(step_of(item, r) == 1 for r in own)
+  outside = any(x.strides.get(r) == 1 for x in item.accesses for r in item.ranges if r not in item.over)
+  return not outside and any(step_of(item, r) == 1 for r in item.over)
 
 
 class GridEmitter(Emitter):
@@ -405,11 +398,8 @@ class GridEmitter(Emitter):
 
   def cooperates(self, deps: int) -> bool:
     """Whether all lanes come to this reduction together."""
-    return (
-      self.lanes > 1
-      and not (self.lane.op is Ops.RANGE and deps & self.bit(self.lane))
-      and not any(s.out[0] in self.spread_loops for s in self.stack[1:])
-    )
+    known = self.lane.op is Ops.RANGE and deps & self.bit(self.lane)
+    return self.lanes > 1 and not known and not any(s.out[0] in self.spread_loops for s in self.stack[1:])
 
   def _fold_loops(
     self, group: list[UOp], order: list[UOp], tile: Tile, mapping: dict[UOp, UOp], outer: list[Env],
@@ -502,7 +492,7 @@ class GridEmitter(Emitter):
       yield from self.halves(results[first : first + most], workers)
 
   def halves(self, results: Sequence[tuple[UOp, object, UOp]], workers: int) -> Iterator[tuple[object, UOp]]:
-    memory = [self.scratch(f.dtype, 8 * workers * i, 8 * workers) for i, (f, _, _) in enumerate(results)]
+    memory = [self.put(self.scratch(f.dtype, 8 * workers * i, 8 * workers)) for i, (f, _, _) in enumerate(results)]
     mine = Affine(0).plus(affine(self.lane, {}), self.threads).plus(affine(self.thread, {}))
 
     def at(m: UOp, lane: int, mask: UOp | None = None) -> UOp:
@@ -516,7 +506,6 @@ class GridEmitter(Emitter):
     def read(where: UOp) -> UOp:
       return self.put(UOp.new(Ops.LOAD, where.dtype, (self.put(where),)))
 
-    memory = [self.put(m) for m in memory]
     self.barrier()
     for m, (_, _, value) in zip(memory, results):
       write(m, value)

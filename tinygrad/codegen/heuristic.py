@@ -10,14 +10,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinygrad.codegen.emit import MAX_SHUFFLED, MIN_SHUFFLED
 from tinygrad.codegen.plan import Block, Plan, Stage, Tile, is_inlined
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
-from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop.affine import Affine, affine, index, row_major
 from tinygrad.uop.ops import Ops, UOp
 
 GATHER = 3.0  # cost of one lane of an access that is not contiguous
@@ -55,16 +55,8 @@ class Access:
     step = self.strides[v]
     if step == 1:
       return 1.0
-    if (
-      step is not None
-      and 1 < step <= MAX_SHUFFLED
-      and lanes >= MIN_SHUFFLED
-      and v not in self.masked
-      and not self.stored
-      and size(v) >= lanes
-    ):
-      return 2.0 * step - 1
-    return GATHER * lanes
+    shuffled = MIN_SHUFFLED <= lanes <= size(v) and v not in self.masked and not self.stored
+    return 2.0 * step - 1 if shuffled and step is not None and 1 < step <= MAX_SHUFFLED else GATHER * lanes
 
   def across(self, v: UOp | None, lanes: int) -> UOp | None:
     """The range along which a load that steps over rows along v is contiguous: a square of it can be transposed in
@@ -89,6 +81,11 @@ class Item:
   @property
   def work(self) -> float:
     return float(prod(size(r) for r in self.ranges))
+
+  @property
+  def over(self) -> tuple[UOp, ...]:
+    """The ranges of the FOLD."""
+    return () if self.fold is None else self.fold.src[1:]
 
   def cost(self, cut: UOp | None = None, part: float = 1.0) -> float:
     """Iterations and elements of memory that are read, where only this part of a range is taken."""
@@ -123,7 +120,8 @@ class Analysis:
     outer = frozenset(self.parallel)
     self.collect(None, values, outer, [self.access(s.src[0], s.src[1].dtype.itemsize, True) for s in stores])
 
-  def scan(self, root: UOp) -> None:
+  def scan(self, root: UOp) -> frozenset[UOp]:
+    """The ranges that `root` depends on."""
     for u in root.toposort(lambda u: u not in self.deps):
       if u.op is Ops.RANGE:
         self.deps[u] = frozenset((u,)) & self.own
@@ -137,6 +135,7 @@ class Analysis:
           copies = u.src[1].arg // math.gcd(c, u.src[1].arg)
           if r.op is Ops.RANGE and 1 < copies <= MAX_ROWS:
             self.residues[r] = math.lcm(self.residues.get(r, 1), copies)
+    return self.deps[root]
 
   def access(self, where: UOp, itemsize: int, stored: bool = False) -> Access:
     strides: dict[UOp, int | None] = {}
@@ -144,14 +143,9 @@ class Analysis:
       if atom.op is Ops.RANGE and atom in self.own:
         strides[atom] = c if atom not in strides else None
       elif atom.op is not Ops.RANGE:
-        self.scan(atom)
-        strides.update(dict.fromkeys(self.deps[atom]))
-    for r in self.deps[where.src[0]]:  # the pointer itself: a peer's
-      strides[r] = None
-    masked = frozenset[UOp]()
-    if len(where.src) > 2:
-      self.scan(where.src[2])
-      masked = self.deps[where.src[2]]
+        strides.update(dict.fromkeys(self.scan(atom)))
+    strides.update(dict.fromkeys(self.deps[where.src[0]]))  # the pointer itself: a peer's
+    masked = self.scan(where.src[2]) if len(where.src) > 2 else frozenset[UOp]()
     return Access(strides, itemsize, masked, stored)
 
   def collect(self, fold: UOp | None, roots: Sequence[UOp], ranges: frozenset[UOp], accesses: list[Access]) -> None:
@@ -200,17 +194,15 @@ def lane_cost(item: Item, r: UOp | None, most: int) -> float:
     return len(item.accesses) + OPERATION * item.operations
   lanes = lanes_for(r, most)
   used = lanes * efficiency(size(r), lanes)
-  reduced = item.fold.src[1:] if item.fold is not None else ()
-  costs = [a.cost(r, lanes) if reduced or a.across(r, lanes) is None else TURN for a in item.accesses]
-  finish = 2.0 * lanes.bit_length() / max(int(prod(map(size, reduced))), 1) if r in reduced else 0.0
+  costs = [a.cost(r, lanes) if item.over or a.across(r, lanes) is None else TURN for a in item.accesses]
+  finish = 2.0 * lanes.bit_length() / max(int(prod(map(size, item.over))), 1) if r in item.over else 0.0
   return (sum(costs) + OPERATION * item.operations) / used + finish
 
 
 def item_cost(item: Item, v: UOp | None, most: int) -> float:
   """Instructions per iteration where the nest is vectorised along v; a reduction that is not, along a range of its
   own."""
-  own = item.fold.src[1:] if item.fold is not None else ()
-  return min(lane_cost(item, r, most) for r in ((v,) if v in item.ranges else (None, *own)))
+  return min(lane_cost(item, r, most) for r in ((v,) if v in item.ranges else (None, *item.over)))
 
 
 def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:
@@ -228,15 +220,11 @@ def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:
 
   # a range whose copies make divisions affine is better unrolled than divided lane by lane
   lanes = [r for r in a.parallel if size(r) >= min(MIN_SHUFFLED, most) and r not in a.residues]
-  candidates: list[UOp | None] = [None, *lanes]
-  v = min(candidates, key=total)
-  tiles: dict[UOp, Tile] = {}
-  if v is not None:
-    tiles[v] = Tile(1, lanes_for(v, most))
+  v = min((None, *lanes), key=total)
+  tiles = {} if v is None else {v: Tile(1, lanes_for(v, most))}
   if main is not None and main.work >= 4 * prod(size(r) for r in a.parallel):
-    tiles.update(
-      tile_for(main, v, most, a.parallel, target, max(EPILOGUE // max(a.items[-1].operations, 1), ACCUMULATORS))
-    )
+    most_copies = max(EPILOGUE // max(a.items[-1].operations, 1), ACCUMULATORS)
+    tiles.update(tile_for(main, v, most, a.parallel, target, most_copies))
   else:
     tiles.update(tile_elementwise(a, v, most))
     for r, copies in a.residues.items():
@@ -252,39 +240,28 @@ def complete(a: Analysis, main: Item | None, v: UOp | None, tiles: dict[UOp, Til
   most = max(target.vector_bytes // a.itemsize, 1)
   fold_plans = {i.fold.src[1:]: fold_plan(i, v, most, tiles) for i in a.items if i.fold is not None}
   order = loop_order(a, main, v, tiles)
-  if main is None:
+  if main is None or not stages.at_top(main):
     return Plan(order, tiles, fold_plans)
   chosen, sizes = stages.choose(main, order, tiles, v)
-  if not stages.at_top(main):
-    return Plan(order, tiles, fold_plans)
   return Plan(order, tiles, fold_plans, chosen, block_for(main, v, tiles, chosen, sizes, target, taken))
 
 
 def block_for(
-  main: Item,
-  v: UOp | None,
-  tiles: dict[UOp, Tile],
-  stages: tuple[Stage, ...],
-  sizes: list[int],
-  target: Target,
+  main: Item, v: UOp | None, tiles: dict[UOp, Tile], stages: tuple[Stage, ...], sizes: list[int], target: Target,
   taken: int,
-) -> Block | None:
+) -> Block | None:  # fmt: skip
   """Blocks of the reduction where its panels would not fit the cache, or where every step jumps to another page of
   memory."""
-  assert main.fold is not None
-  ranges = tuple(r for r in main.ranges if r not in main.fold.src[1:])
-  if v is None or v not in ranges or not all(static(r) for r in main.ranges):
-    return None
-  outputs = int(prod(size(r) for r in ranges))
-  nbytes = round_up(outputs * main.fold.dtype.itemsize, LINE)
-  if taken + nbytes > target.scratch // 4:
+  sums = block_of(main, v, main.over[0], 1, taken)
+  if (
+    v is None or v not in sums.ranges or not all(map(static, main.ranges)) or taken + sums.nbytes > target.scratch // 4
+  ):
     return None
   panel = max((n for s, n in zip(stages, sizes, strict=True) if s.level > 0), default=0)
-  first, last = main.fold.src[1], main.fold.src[-1]
+  first, last = main.over[0], main.over[-1]
   if panel > PANEL:
     length = size(first) * PANEL // (2 * panel)
-    inner = int(prod(size(r) for r in main.fold.src[2:]))
-    if length == 0 or length * inner < BLOCK_STEPS:
+    if length == 0 or length * prod(size(r) for r in main.over[1:]) < BLOCK_STEPS:
       return None
     length = max((d for d in range(max(length // 3, 1), length + 1) if size(first) % d == 0), default=length)
     split = first
@@ -293,20 +270,20 @@ def block_for(
     streams = [x for x in main.accesses if x.strides.get(v) == 1]
     streams = [x for x in streams if prod(n for r, n in times.items() if r not in x.strides) <= FAR_REUSE]
     far = any((s := x.strides.get(last)) is not None and abs(s) * x.itemsize >= 1024 for x in streams)
-    if first is not last or not far or nbytes > PANEL // 2 or size(last) < 64 or outputs < BLOCK_OUTPUTS:
+    if first is not last or not far or sums.nbytes > PANEL // 2 or size(last) < 64:
+      return None
+    if prod(map(size, sums.ranges)) < BLOCK_OUTPUTS:
       return None
     split, length = last, FAR
-  return block_of(main, v, split, length, taken)
+  return replace(sums, range=split, length=length)
 
 
 def block_of(main: Item, v: UOp | None, split: UOp, length: int, taken: int) -> Block:
   """Blocks of `length` iterations of the range `split`; what they add up to lies along v."""
   assert main.fold is not None
-  ranges = tuple(r for r in main.ranges if r not in main.fold.src[1:])
+  ranges = tuple(r for r in main.ranges if r not in main.over)
   nbytes = round_up(int(prod(size(r) for r in ranges)) * main.fold.dtype.itemsize, LINE)
-  place = index(0)
-  for r in sorted(ranges, key=lambda r: r is v):
-    place = UOp.new(Ops.ADD, dtypes.index, (UOp.new(Ops.MUL, dtypes.index, (place, index(size(r)))), r))
+  place = row_major((r, size(r)) for r in sorted(ranges, key=lambda r: r is v))
   return Block(main.fold, split, length, place, ranges, taken, nbytes)
 
 
@@ -319,10 +296,8 @@ def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
     rows = next((r for x in item.accesses if (r := x.across(v, lanes)) in a.parallel), None)
     if rows is not None:
       return {v: Tile(1, lanes), rows: Tile(lanes)}
-    copies = (
-      4 if item.operations < 8 and size(v) >= 4 * lanes else 2 if item.operations < 24 and size(v) >= 2 * lanes else 1
-    )
-    return {v: Tile(copies, lanes)}
+    wanted = 4 if item.operations < 8 and size(v) >= 4 * lanes else 2
+    return {v: Tile(wanted if item.operations < 24 and size(v) >= 2 * lanes else 1, lanes)}
   if not a.parallel:
     return {}
   inner = a.parallel[-1]
@@ -330,11 +305,9 @@ def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
     for r in a.parallel:
       if r is not inner and access.strides.get(r) == 1 and size(r) > 1:
         return {r: Tile(min(MAX_ROWS, size(r)))}
-  return (
-    {inner: Tile(max(size(inner), 1) if size(inner) <= MAX_ROWS else 4)}
-    if item.operations < 64 and static(inner)
-    else {}
-  )
+  if item.operations >= 64 or not static(inner):
+    return {}
+  return {inner: Tile(max(size(inner), 1) if size(inner) <= MAX_ROWS else 4)}
 
 
 def tile_for(
@@ -342,16 +315,12 @@ def tile_for(
 ) -> dict[UOp, Tile]:
   """The register tile: copies along v and up to two more ranges, so that every operand loaded is used often, within the
   registers."""
-  assert item.fold is not None
-  lane = (
-    v if v is not None and v in item.ranges else min((None, *item.fold.src[1:]), key=lambda r: lane_cost(item, r, most))
-  )
+  lane = v if v in item.ranges else min((None, *item.over), key=lambda r: lane_cost(item, r, most))
   lanes = lanes_for(lane, most) if lane is not None else 1
   axes = [r for r in parallel if r in item.ranges and size(r) > 1]
   free = [r for r in axes if r is not v and any(r not in x.strides for x in item.accesses)]
-  free.sort(
-    key=lambda r: min((abs(s) for x in item.accesses if (s := x.strides.get(r)) is not None), default=0)
-  )  # near each other first
+  # near each other first
+  free.sort(key=lambda r: min((abs(s) for x in item.accesses if (s := x.strides.get(r)) is not None), default=0))
   best: tuple[float, dict[UOp, Tile]] = (float("inf"), {})
   pairs: list[tuple[UOp, ...]] = [(), *((r,) for r in free), *itertools.combinations(free, 2)]
   own = (1, 2, 3, 4, 6, 8, 12) if v is not None and v in item.ranges else (1,)
@@ -394,8 +363,7 @@ def access_cost(x: Access, lane: UOp | None, lanes: int) -> float:
 def fold_plan(item: Item, v: UOp | None, most: int, tiles: dict[UOp, Tile]) -> tuple[tuple[UOp, ...], Tile]:
   """Order of a reduction's ranges (the last is split), and the split: lanes unless the parallel ranges give them, and
   accumulators."""
-  assert item.fold is not None
-  ranges = item.fold.src[1:]
+  ranges = item.over
   held = int(prod(t.copies for r, t in tiles.items() if r in item.ranges))
   wanted = max(ACCUMULATORS // max(held, 1), 1)
   if v is not None and v in item.ranges:
@@ -444,18 +412,12 @@ class Stages:
 
   def at_top(self, item: Item) -> bool:
     """Its operands are known within the parallel loops: no range of another reduction is among its own."""
-    assert item.fold is not None
-    return set(item.ranges) <= {*self.a.parallel, *item.fold.src[1:]}
+    return set(item.ranges) <= {*self.a.parallel, *item.over}
 
   def packable(self, item: Item, operand: UOp) -> bool:
     """It is known per iteration of the reduction, and every range has a fixed length."""
     d = self.a.deps[operand]
-    assert item.fold is not None
-    return (
-      set(item.fold.src[1:]) <= d
-      and all(static(r) for r in d)
-      and all(u.op is not Ops.FOLD for u in operand.toposort())
-    )
+    return d >= set(item.over) and all(map(static, d)) and all(u.op is not Ops.FOLD for u in operand.toposort())
 
   def discount(self, item: Item, v: UOp | None, most: int) -> float:
     """The item's cost if operands that are not contiguous along v may be staged where they are reused enough."""
@@ -474,7 +436,6 @@ class Stages:
         read = [self.a.access(u.src[0], 1) for u in loads]
         packed = sum(3.0 * lanes if x.across(v, lanes) is None else TURN for x in read)
         cost += min(1.0 + packed / reuse, sum(x.cost(v, lanes) for x in read))
-    assert item.fold is not None
     for u in item.fold.src[0].toposort(lambda u: u is item.fold or u.op is not Ops.FOLD):
       if u.op is Ops.LOAD and u not in staged:
         cost += self.a.access(u.src[0], 1).cost(v, lanes)
@@ -531,20 +492,13 @@ class Stages:
   ) -> tuple[UOp, int, tuple[UOp, ...]]:
     """(offset of an element, number of elements, ranges) of a panel: tiles outermost, then the reduction, then what is
     in a tile."""
-    assert item.fold is not None
     opened = [r for r in order[:level] if r in d]
     later = [r for r in order[level:] if r in d]
     digits: list[tuple[UOp, int]] = []
     for r in later:
       step = tiles.get(r, Tile()).size
       digits.append((UOp.new(Ops.IDIV, dtypes.index, (r, index(step))) if step > 1 else r, ceildiv(size(r), step)))
-    digits += [(r, size(r)) for r in item.fold.src[1:]]
+    digits += [(r, size(r)) for r in item.over]
     lanes_last = sorted((r for r in opened + later if tiles.get(r, Tile()).size > 1), key=lambda r: tiles[r].lanes)
-    for r in lanes_last:
-      step = tiles[r].size
-      digits.append((UOp.new(Ops.MOD, dtypes.index, (r, index(step))), step))
-    place, elements = index(0), 1
-    for value, n in digits:
-      place = UOp.new(Ops.ADD, dtypes.index, (UOp.new(Ops.MUL, dtypes.index, (place, index(n))), value))
-      elements *= n
-    return place, elements, (*opened, *later, *item.fold.src[1:])
+    digits += [(UOp.new(Ops.MOD, dtypes.index, (r, index(n := tiles[r].size))), n) for r in lanes_last]
+    return row_major(digits), int(prod(n for _, n in digits)), (*opened, *later, *item.over)

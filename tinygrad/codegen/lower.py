@@ -24,11 +24,8 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | N
   if threads > 1 and target.shares and not NOOPT:
     ast = share_out(ast, threads, target.vector_bytes // 4)
   first = 1 + max((u.arg[0] for u in ast.toposort() if u.op is Ops.RANGE), default=-1)
-  emitter = (
-    GridEmitter(target, first)
-    if target.threads
-    else Emitter(plan_of or (lambda stores, taken: plan_nest(stores, target, taken)), first)
-  )
+  planner = plan_of or (lambda stores, taken: plan_nest(stores, target, taken))
+  emitter = GridEmitter(target, first) if target.threads else Emitter(planner, first)
   for u in signature(ast):
     emitter.node(u.op, u.dtype, (), u.arg)
   stores = decompose(use_dots(drop_unit_ranges(ast), target)).src

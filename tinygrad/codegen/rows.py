@@ -13,7 +13,7 @@ from tinygrad.codegen.plan import Tile, regions
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
 from tinygrad.ops.reduce import identity_element
-from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop.affine import Affine, affine, index, row_major
 from tinygrad.uop.ops import AxisKind, Ops, UOp
 
 BLOCK_BYTES = 1 << 18  # that the rows of a block may touch
@@ -82,13 +82,9 @@ def emit_rows(emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp]) -> N
 
 
 def emit_blocks(
-  emitter: Emitter,
-  stores: Sequence[UOp],
-  rest: list[UOp],
-  tiles: dict[UOp, Tile],
-  at: dict[UOp, UOp],
+  emitter: Emitter, stores: Sequence[UOp], rest: list[UOp], tiles: dict[UOp, Tile], at: dict[UOp, UOp],
   inside: list[UOp],
-) -> None:
+) -> None:  # fmt: skip
   """`at`: what is known of rows: the block's counter plus the loop within the block, which is among `inside`."""
   if not rest:
     emit_members(emitter, stores, at, inside)
@@ -104,8 +100,7 @@ def emit_blocks(
   for region in regions(r.src[0], tiles[r]):
     with emitter.loop(region.count, AxisKind.LOOP) as counter:
       copies = region.tile.size
-      here = Affine(0, {counter: copies}) if counter.op is Ops.RANGE else Affine(0)
-      here = here.plus(affine(region.base, {}))
+      here = affine(counter, {}).scaled(copies).plus(affine(region.base, {}))
       more = list(inside)
       if copies > 1:
         r2 = UOp.new(Ops.RANGE, dtypes.index, (index(copies),), (next(emitter.ids), AxisKind.LOOP))
@@ -125,9 +120,7 @@ def takes_over(stores: Sequence[UOp], i: int, q: UOp) -> bool:
 def emit_members(emitter: Emitter, stores: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp]) -> None:
   """The stores of one block."""
   block = int(prod(size(r) for r in inside))
-  row = Affine(0)
-  for r in inside:
-    row = row.scaled(size(r)).plus(Affine(0, {r: 1}))
+  row = affine(row_major((r, size(r)) for r in inside), {})
   memory: dict[UOp, UOp] = {}
   offset = 0
   columns: dict[UOp, bool] = {}  # memory of a row -> whether the rows of a block lie beside each other

@@ -48,14 +48,8 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
     first = UOp.new(Ops.MIN, dtypes.index, (first, UOp.const(dtypes.index, n - length)))
   part = UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, length),), r.arg)
   moved = {r: part + first}
-  return UOp.new(
-    Ops.SINK,
-    dtypes.void,
-    tuple(
-      s.replace(src=(*(substitute(x, moved) for x in s.src[:2]), *(part if x is r else x for x in s.src[2:])))
-      for s in stores
-    ),
-  )
+  loops = [tuple(part if x is r else x for x in s.src[2:]) for s in stores]
+  return UOp.sink(*(s.replace(src=(*(substitute(x, moved) for x in s.src[:2]), *xs)) for s, xs in zip(stores, loops)))
 
 
 def overwrites(ast: UOp) -> bool:

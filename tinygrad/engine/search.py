@@ -44,7 +44,7 @@ class Nest:
   def __init__(self, stores: tuple[UOp, ...], target: Target, taken: int) -> None:
     self.target, self.taken, self.plan, self.a = target, taken, plan_nest(stores, target, taken), Analysis(stores)
     self.main = max((i for i in self.a.items if i.fold is not None), key=lambda i: i.work, default=None)
-    self.over = self.main.fold.src[1:] if self.main is not None and self.main.fold is not None else ()
+    self.over = () if self.main is None else self.main.over
     self.form = (*map(size, self.a.parallel), -len(self.over))
     self.stages, self.operands, self.may_block = Stages(self.a, target, taken), list[UOp](), False
     if self.main is not None and self.stages.at_top(self.main):

@@ -378,15 +378,9 @@ static inline ushort half_of_float(float x) {
 }
 """,
   kernel="__kernel __attribute__((reqd_work_group_size{shape})) void {name}({params})",
-  pointer="__global {T}*",
-  table="__global const ulong*",
-  shared="__local",
-  local="__local {T}*",
-  barrier="barrier(CLK_LOCAL_MEM_FENCE);",
-  group="get_group_id({i})",
-  thread="get_local_id({i})",
-  vector="({T})({xs})",
-)
+  pointer="__global {T}*", table="__global const ulong*", shared="__local", local="__local {T}*",
+  barrier="barrier(CLK_LOCAL_MEM_FENCE);", group="get_group_id({i})", thread="get_local_id({i})", vector="({T})({xs})",
+)  # fmt: skip
 
 _CUDA_NAMES = _NAMES | {
   dtypes.int8: "signed char", dtypes.uint8: "unsigned char", dtypes.uint16: "unsigned short",
@@ -406,16 +400,9 @@ static __device__ inline unsigned short half_of_float(float x) {
 }
 """,
   kernel='extern "C" __global__ void __launch_bounds__({threads}) {name}({params})',
-  pointer="{T}*",
-  table="const unsigned long long*",
-  shared="__shared__",
-  local="{T}*",
-  barrier="__syncthreads();",
-  group="blockIdx.{d}",
-  thread="threadIdx.{d}",
-  vector="make_{T}({xs})",
-  long="LL",
-)
+  pointer="{T}*", table="const unsigned long long*", shared="__shared__", local="{T}*", barrier="__syncthreads();",
+  group="blockIdx.{d}", thread="threadIdx.{d}", vector="make_{T}({xs})", long="LL",
+)  # fmt: skip
 
 METAL = Dialect(
   types={dtype: name for dtype, name in _NAMES.items() if dtype is not dtypes.float64},
@@ -429,15 +416,8 @@ static inline ushort half_of_float(float x) { return as_type<ushort>(half(x)); }
 """,
   kernel="[[max_total_threads_per_threadgroup({threads})]] kernel void {name}({params},"
   " uint3 group [[threadgroup_position_in_grid]], uint3 thread_ [[thread_position_in_threadgroup]])",
-  pointer="device {T}*",
-  table="device const ulong*",
-  shared="threadgroup",
-  local="threadgroup {T}*",
-  barrier="threadgroup_barrier(mem_flags::mem_threadgroup);",
-  group="group.{d}",
-  thread="thread_.{d}",
-  vector="{T}({xs})",
-  peer="((device const Peer<{T}>*){table})[{i}].at",
-  variable="constant const {T}& {name} [[buffer({i})]]",
-  parameter="{T} {name} [[buffer({i})]]",
-)
+  pointer="device {T}*", table="device const ulong*", shared="threadgroup", local="threadgroup {T}*",
+  barrier="threadgroup_barrier(mem_flags::mem_threadgroup);", group="group.{d}", thread="thread_.{d}",
+  vector="{T}({xs})", peer="((device const Peer<{T}>*){table})[{i}].at",
+  variable="constant const {T}& {name} [[buffer({i})]]", parameter="{T} {name} [[buffer({i})]]",
+)  # fmt: skip

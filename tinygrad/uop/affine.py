@@ -3,6 +3,7 @@ from them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tinygrad.dtype import dtypes
@@ -55,6 +56,14 @@ class Affine:
 
 def index(n: int) -> UOp:
   return UOp.new(Ops.CONST, dtypes.index, (), n)
+
+
+def row_major(digits: Iterable[tuple[UOp, int]]) -> UOp:
+  """The place of an element by (number, extent) along each dim, the outermost first."""
+  place = index(0)
+  for i, n in digits:
+    place = UOp.new(Ops.ADD, dtypes.index, (UOp.new(Ops.MUL, dtypes.index, (place, index(n))), i))
+  return place
 
 
 def affine(u: UOp, memo: dict[UOp, Affine]) -> Affine:
