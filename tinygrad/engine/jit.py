@@ -306,10 +306,8 @@ class TinyJit(Generic[A, R]):
       if x is None:
         return None
       if not is_tensor(x):
-        raise JitError(
-          f"{self.name} returns {x!r} of type {type(x).__name__}, which a replay would repeat unchanged\n"
-          "  fix: return Tensors (in tuples, lists, dicts) and None; compute the rest outside"
-        )
+        problem = f"{self.name} returns {x!r} of type {type(x).__name__}, which a replay would repeat unchanged"
+        raise JitError(f"{problem}\n  fix: return Tensors (in tuples, lists, dicts) and None; compute the rest outside")
       found.append(x)
       return type(x)
 
@@ -332,25 +330,18 @@ class TinyJit(Generic[A, R]):
     finally:
       recorders.pop()
     if not runs:
-      raise JitError(
-        f"{self.name}: nothing was computed, so there is nothing to replay\n"
-        "  fix: return the Tensor that it computes, or call .realize() on it inside"
-      )
+      fix = "return the Tensor that it computes, or call .realize() on it inside"
+      raise JitError(f"{self.name}: nothing was computed, so there is nothing to replay\n  fix: {fix}")
     for run in runs:
       for name, value in run.variables.items():
         if variables.get(name, value) != value:
-          raise JitError(
-            f"variable {name} is {variables[name]} in the arguments and {value} inside the function\n"
-            "  fix: use the argument itself, or another name"
-          )
+          problem = f"variable {name} is {variables[name]} in the arguments and {value} inside the function"
+          raise JitError(f"{problem}\n  fix: use the argument itself, or another name")
     if all(run.plan.local is None for run in runs):
       work = [w for run in runs for w in engine.work_of(run)]
       targets = {id(m) for w in work for m in w.written}
-      made = {
-        u: Made(u)
-        for u in UOp.sink(*results).toposort()
-        if u.op is Ops.BUFFER and u.arg.uid > earlier and id(m := buffer_of(u)) in targets and filled(work, m)
-      }
+      fresh = [u for u in UOp.sink(*results).toposort() if u.op is Ops.BUFFER and u.arg.uid > earlier]
+      made = {u: Made(u) for u in fresh if id(m := buffer_of(u)) in targets and filled(work, m)}
       graph, buffers, _ = canonical(UOp.sink(*results))
       places = [inputs.index(b) if b in inputs else made.get(b, b) for b in buffers]
       state.captured = Captured(work, inputs, list(made.values()), variables, form, graph, places)
@@ -370,10 +361,9 @@ def function(
   Raises: RuntimeError for implicit memory and for other results; NotImplementedError for `grad_fxn`.
   """
   if grad_fxn is not None:
-    raise NotImplementedError(
-      "function: grad_fxn is written in nodes of tinygrad's own graph, which are others here\n"
-      "  fix: leave it out: the gradient follows from what the function computes"
-    )
+    fix = "leave it out: the gradient follows from what the function computes"
+    problem = "function: grad_fxn is written in nodes of tinygrad's own graph, which are others here"
+    raise NotImplementedError(f"{problem}\n  fix: {fix}")
   if fxn is None:
     return functools.partial(function, allow_implicit=allow_implicit)
 
@@ -383,9 +373,8 @@ def function(
     name = getattr(fxn, "__qualname__", type(fxn).__name__)
     results = result if isinstance(result, tuple) else (result,)
     if not results or not all(map(is_tensor, results)):
-      raise RuntimeError(
-        f"function {name} returns {type(result).__name__}\n  fix: return a Tensor, or a tuple of Tensors"
-      )
+      fix = "return a Tensor, or a tuple of Tensors"
+      raise RuntimeError(f"function {name} returns {type(result).__name__}\n  fix: {fix}")
     leaves: list[Any] = []
     walk((args, kwargs), leaves.append)
     given = set(UOp.sink(*uops_of(leaves)).toposort())
@@ -393,10 +382,8 @@ def function(
     implicit = [u for u in order if u.op is Ops.BUFFER and u not in given]
     if implicit and not allow_implicit:
       shown = "".join(f"\n  {u.dtype.name}{list(u.shape)} on {u.device}" for u in implicit[:5])
-      raise RuntimeError(
-        f"function {name} reads {len(implicit)} buffers that are no arguments{shown}\n"
-        "  fix: pass them as arguments, or @function(allow_implicit=True)"
-      )
+      fix = "pass them as arguments, or @function(allow_implicit=True)"
+      raise RuntimeError(f"function {name} reads {len(implicit)} buffers that are no arguments{shown}\n  fix: {fix}")
     return result
 
   return checked

@@ -19,27 +19,12 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.device import Buffer, Device, Placement, Sharding, Target, device_set, one_of_each_kind
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.estimate import Estimate, estimate
-from tinygrad.helpers import (
-  BEAM,
-  CHECK_NAN,
-  CPU_THREADS,
-  DEBUG,
-  DEFER,
-  NOOPT,
-  PROFILE,
-  ROWS,
-  STRATEGY,
-  ContextVar,
-  GlobalCounters,
-  LazyModule,
-  cores,
-  note,
-  numpy,
-  prod,
-  source_line,
-  span,
-  watched,
-)
+
+# isort: off
+from tinygrad.helpers import BEAM, CHECK_NAN, CPU_THREADS, DEBUG, DEFER, NOOPT, PROFILE, ROWS, STRATEGY, ContextVar
+from tinygrad.helpers import GlobalCounters, LazyModule, cores, note, numpy, prod, source_line, span, watched
+
+# isort: on
 from tinygrad.uop.ops import DEVICE_NUM, BufferArg, Ops, UOp, buffer_of, is_view, print_graph, stored, uops_in, viewed
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
@@ -149,10 +134,8 @@ def canonical(sink: UOp, first: int = -1) -> tuple[UOp, list[UOp], dict[str, int
     variable, value = u.unbind()
     name = variable.arg[0]
     if values.setdefault(name, value) != value:
-      raise ValueError(
-        f"variable {name} is bound to {values[name]} and to {value} in one computation\n"
-        "  fix: bind it once, or use two names"
-      )
+      problem = f"variable {name} is bound to {values[name]} and to {value} in one computation"
+      raise ValueError(f"{problem}\n  fix: bind it once, or use two names")
     mapping[u] = variable
 
   for u in sink.toposort():
@@ -194,13 +177,10 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
   mine = {d for i in schedule.items for d in i.devices if d.startswith("CPU")}
   threads = CPU_THREADS.value or max(cores() // max(len(mine), 1), 1)  # of each of its CPU devices, for one kernel
   with taking_turns():
-    programs = tuple(
-      None if isinstance(i.kernel, scheduling.Transfer) else program(i.kernel, i.devices[0], threads)
-      for i in schedule.items
-    )
-  return Plan(
-    schedule.items, programs, tuple(first - u.arg.uid for u in schedule.buffers), schedule.temps, names - {DEVICE_NUM}
-  )
+    kernels = ((i.kernel, i.devices[0]) for i in schedule.items)
+    programs = tuple(None if isinstance(k, scheduling.Transfer) else program(k, d, threads) for k, d in kernels)
+  slots = tuple(first - u.arg.uid for u in schedule.buffers)
+  return Plan(schedule.items, programs, slots, schedule.temps, names - {DEVICE_NUM})
 
 
 @contextlib.contextmanager
@@ -282,11 +262,9 @@ def _prepare(root: UOp, effects: list[UOp]) -> UOp:
 def to_numpy(u: UOp) -> Any:
   """The value as a numpy array of its own. Raises JitError inside a function that is being captured."""
   if recorders:
-    raise JitError(
-      f"the value of {u.dtype.name}{list(u.shape)} is read while a function is being captured: "
-      "replay would not read it again\n"
-      "  fix: return the Tensor from the function and read it outside (.item(), .numpy(), .tolist())"
-    )
+    problem = f"the value of {u.dtype.name}{list(u.shape)} is read while a function is being captured"
+    fix = "return the Tensor from the function and read it outside (.item(), .numpy(), .tolist())"
+    raise JitError(f"{problem}: replay would not read it again\n  fix: {fix}")
   there = UOp.new(Ops.CONTIGUOUS, u.dtype, (u,)) if u.device == "NPY" else u.copy_to_device("NPY")
   (done,) = realize(there)
   host = host_array(buffer_of(viewed(done)), 0)
@@ -330,9 +308,8 @@ class UnboundError(ValueError):
   """A computation with a variable that has no value."""
 
   def __init__(self, names: Sequence[str]) -> None:
-    super().__init__(
-      f"variable {names[0]} has no value\n  fix: use Variable({names[0]!r}, lo, hi).bind(value) in shapes and indices"
-    )
+    fix = f"use Variable({names[0]!r}, lo, hi).bind(value) in shapes and indices"
+    super().__init__(f"variable {names[0]} has no value\n  fix: {fix}")
 
 
 class JitError(RuntimeError):
@@ -461,16 +438,14 @@ class Stretch:
       devices, kind = w.item.devices, type(Device[w.item.devices[0]])
       targets = {id(m) for m in w.written}
       from_peers = set() if w.apart else {id(w.memory[i]) for i in w.program.peers}
-      if (from_peers and devices not in met) or (
-        devices in met and (met[devices][0] & from_peers or targets & met[devices][1])
-      ):
+      since = met.get(devices)
+      if from_peers if since is None else since[0] & from_peers or targets & since[1]:
         meet(devices)
       for d, device in enumerate(devices):
         args = [w.pointers(i, d) for i in range(len(w.memory))]
         values = [d if name == DEVICE_NUM else w.variables[name] for name in w.item.variables]
-        backend, code = Device[device], w.program.code
-        if type(backend) is not kind:
-          code = program(w.item.kernel, device).code
+        backend = Device[device]
+        code = w.program.code if type(backend) is kind else program(w.item.kernel, device).code
         call = backend.bind(code, args, values)
         lists.setdefault(device, []).append(call)
         self.bound.append((w, d, call))
@@ -597,10 +572,8 @@ def as_bytes(array: Any) -> memoryview:
 def readable(u: UOp) -> Buffer:
   """The memory of a BUFFER. Raises JitError inside a function that is being captured."""
   if recorders:
-    raise JitError(
-      f"the memory of {u.dtype.name}{list(u.shape)} is read while a function is being captured\n"
-      "  fix: return the Tensor from the function and save it outside"
-    )
+    problem = f"the memory of {u.dtype.name}{list(u.shape)} is read while a function is being captured"
+    raise JitError(f"{problem}\n  fix: return the Tensor from the function and save it outside")
   return buffer_of(u)
 
 
@@ -639,9 +612,8 @@ def typed(memory: Buffer, transfer: Transfer, device: Placement) -> Buffer:
   """The memory of a temporary as a buffer of the transfer's value."""
   if memory.dtype is transfer.dtype and memory.shape == transfer.shape:
     return memory
-  return Buffer(device, transfer.shape, transfer.dtype).allocate(
-    [memory.handle(i) for i in range(len(device_set(device)))]
-  )
+  handles = [memory.handle(i) for i in range(len(device_set(device)))]
+  return Buffer(device, transfer.shape, transfer.dtype).allocate(handles)
 
 
 def copy(transfer: Transfer, source: Buffer, target: Buffer) -> None:

@@ -261,14 +261,13 @@ class LLVMRenderer:
       name = "scatter" if scattered else "store"
       self.masked(name, self.suffix(dtype, True), n, pointer, align, mask, (kind, v))
       return
-    self.count += mask is not None
-    tag = f"store{self.count}"
-    before, after = (
-      ([f"  br i1 {mask}, label %{tag}, label %{tag}.end", f"{tag}:"], [f"  br label %{tag}.end", f"{tag}.end:"])
-      if mask is not None
-      else ([], [])
-    )
-    self.body += [*before, f"  store {kind} {v}, ptr {pointer}, align {align}", *after]
+    lines = [f"  store {kind} {v}, ptr {pointer}, align {align}"]
+    if mask is not None:
+      self.count += 1
+      tag = f"store{self.count}"
+      lines[:0] = f"  br i1 {mask}, label %{tag}, label %{tag}.end", f"{tag}:"
+      lines += f"  br label %{tag}.end", f"{tag}.end:"
+    self.body += lines
 
   def vectorize(self, u: UOp) -> str:
     kind, scalar = ir_type(u.dtype), ir_type(u.dtype.scalar())

@@ -52,6 +52,11 @@ def layout(shape: Sequence[sint]) -> tuple[int, ...]:
   return tuple(map(upper, shape))
 
 
+def keeps_order(u: UOp) -> bool:
+  """A reshape that leaves every element where it is in memory."""
+  return u.op is Ops.RESHAPE and all(isinstance(n, int) for n in (*u.shape, *u.src[0].shape))
+
+
 def flat_index(idx: Sequence[UOp], sizes: Sequence[sint]) -> UOp:
   """Row-major: ((i0*n1 + i1)*n2 + i2)…"""
   total, stride = number(0), number(1)
@@ -328,10 +333,8 @@ class Pull:
       return self.value(c.template, idx, valid)
     me = device_number(c.result)
     sizes = c.result.local_shape(c.template.shape)
-    at = tuple(
-      i if not c.result.cut(d) else simplify(number(c.result.block(d, me)) * n + i)
-      for d, (i, n) in enumerate(zip(idx, sizes))
-    )
+    cut, block = c.result.cut, c.result.block
+    at = tuple(simplify(number(block(d, me)) * n + i) if cut(d) else i for d, (i, n) in enumerate(zip(idx, sizes)))
     x = self.value(c.template, at, valid)
     for owe in c.result.pending:
       # a value that now owes: of a sum or product the first coordinate holds it and the others the identity
@@ -458,11 +461,7 @@ def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
   dtype = value.dtype
   if isinstance(target, Home):
     out = pull.param(target.slot, dtype, prod(target.shape))
-    while (
-      value.op is Ops.RESHAPE
-      and (value is pull.root or value not in homes)
-      and all(isinstance(n, int) for n in (*value.shape, *value.src[0].shape))
-    ):
+    while keeps_order(value) and (value is pull.root or value not in homes):
       value = value.src[0]  # the same flat order; loops over the dims below need no division
     ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in valid_shape(value))
     index = UOp.new(Ops.INDEX, dtype, (out, flat_index(ranges, layout(value.shape))))

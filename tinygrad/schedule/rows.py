@@ -9,6 +9,7 @@ optimizer's kernels run as one, and the scores of an attention exist for a few r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ from tinygrad.schedule.fuse import SLOW
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.loops import rebuild, tidy
 from tinygrad.schedule.memory import Temp
-from tinygrad.uop.affine import Affine, affine
+from tinygrad.uop.affine import Affine, affine, row_major
 from tinygrad.uop.ops import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.rewrite import substitute
 
@@ -143,9 +144,8 @@ def matched(a: Group, b: Group, loops: Sequence[UOp]) -> dict[UOp, UOp]:
       for strict, ours, theirs in common:
         steps = {x.terms.get(r, 0) for x in ours} | {y.terms.get(s, 0) for y in theirs}
         step = max(steps)
-        same = steps == {step} and all(
-          holds(x, i, step, length(r)) for i, offsets in ((r, ours), (s, theirs)) for x in offsets
-        )
+        places = [*((x, r) for x in ours), *((y, s) for y in theirs)]
+        same = steps == {step} and all(holds(x, i, step, length(r)) for x, i in places)
         met |= same and step > 0
         if strict and not (same and step > 0):
           break
@@ -265,12 +265,8 @@ def computed_once(stores: tuple[UOp, ...], rows: Sequence[UOp], own: int) -> tup
       continue
     own += 1
     memory = UOp.new(Ops.PARAM, first.dtype, (), ParamArg(-own, prod(map(length, loops))))
-    places = {}
-    for u, its in same.items():
-      at = Affine(0)
-      for r in its:
-        at = at.scaled(length(r)).plus(Affine(0, {r: 1}))
-      places[u] = UOp.new(Ops.INDEX, u.dtype, (memory, at.uop()))
+    flat = {u: affine(row_major((r, length(r)) for r in its), {}) for u, its in same.items()}
+    places = {u: UOp.new(Ops.INDEX, u.dtype, (memory, at.uop())) for u, at in flat.items()}
     reads = {u: UOp.new(Ops.LOAD, u.dtype, (where,)) for u, where in places.items()}
     ours = {r: r.replace(arg=(r.arg[0], AxisKind.LOOP)) for r in loops}
     where, value = (substitute(x, ours) for x in (places[first], first))
@@ -312,16 +308,8 @@ def in_rows(items: Sequence[ScheduleItem], temps: dict[int, Temp]) -> list[Sched
       out.append(here)
   compute_anew(out, temps, 256 * len(items))
   drop_unread(out, temps)
-  users: dict[int, int] = {}
-  for place in out:
-    for s in place.touched:
-      users[s] = users.get(s, 0) + 1
-  return [
-    place.members[0]
-    if place.group is None or len(place.members) == len(place.group.stores) == 1
-    else merged(place, place.group, [s for s in sorted(place.written) if s in temps and users[s] == 1])
-    for place in out
-  ]
+  users = Counter(s for place in out for s in place.touched)
+  return [merged(p, [s for s in sorted(p.written) if s in temps and users[s] == 1]) for p in out]
 
 
 def placed(out: list[Place], here: Place, fresh: int) -> list[Place]:
@@ -330,17 +318,11 @@ def placed(out: list[Place], here: Place, fresh: int) -> list[Place]:
   for i in range(len(out) - 1, max(len(out) - LOOK_BACK, -1), -1):
     p = out[i]
     up, down = here.commutes(*between), p.commutes(*between)
-    if (
-      (up or down)
-      and here.group is not None
-      and p.group is not None
-      and not p.touched.isdisjoint(here.touched)
-      and p.members[0].devices == here.members[0].devices
-      and len(p.members) < MOST_MEMBERS
-      and (group := joined(p.group, here.group, fresh)) is not None
-    ):
-      both = Place(p.members + here.members, group, p.written | here.written, p.touched | here.touched)
-      return [*out[:i], both, *out[i + 1 :]] if up else [*out[:i], *out[i + 1 :], both]
+    related = p.members[0].devices == here.members[0].devices and not p.touched.isdisjoint(here.touched)
+    if (up or down) and related and p.group is not None and here.group is not None and len(p.members) < MOST_MEMBERS:
+      if (group := joined(p.group, here.group, fresh)) is not None:
+        both = Place(p.members + here.members, group, p.written | here.written, p.touched | here.touched)
+        return [*out[:i], both, *out[i + 1 :]] if up else [*out[:i], *out[i + 1 :], both]
     between[0].update(p.written)
     between[1].update(p.touched)
   return [*out, here]
@@ -368,9 +350,8 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], fresh: int) -> None:
       if again is None or nbytes < RECOMPUTE_RATIO * sum(n for n in read.values() if n < RECOMPUTE):
         continue
       reader = renamed(place.group, t, spare)
-      for q in range(
-        i, min(i + LOOK_BACK, len(out))
-      ):  # by the reader alone, or with a later group that can have it too
+      # by the reader alone, or with a later group that can have it too
+      for q in range(i, min(i + LOOK_BACK, len(out))):
         if any(p.written & read.keys() for p in out[k + 1 : q + 1]):
           break
         if q == i:
@@ -413,8 +394,11 @@ def renamed(group: Group, old: int, new: int) -> Group:
   return replace(group, stores=stores, accesses=accesses(stores))
 
 
-def merged(place: Place, group: Group, own: Sequence[int]) -> ScheduleItem:
-  kernel, slots, writes = finish(group, own)
+def merged(place: Place, own: Sequence[int]) -> ScheduleItem:
+  """The one item of a place; `own`: the memory that nobody else reads."""
+  if place.group is None or len(place.members) == len(place.group.stores) == 1:
+    return place.members[0]
+  kernel, slots, writes = finish(place.group, own)
   variables = tuple(v.arg[0] for v in kernel.variables())
   computes = tuple(dict.fromkeys(line for item in place.members for line in item.computes))
   return ScheduleItem(kernel, slots, place.members[0].devices, variables, False, computes, writes)

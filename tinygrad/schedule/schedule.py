@@ -13,11 +13,11 @@ from tinygrad.helpers import prod, watched
 from tinygrad.schedule import fuse
 from tinygrad.schedule.collectives import in_two_steps
 from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Transfer
-from tinygrad.schedule.lower import Home, Kernel, form, layout, lower
+from tinygrad.schedule.lower import Home, Kernel, form, keeps_order, layout, lower
 from tinygrad.schedule.memory import Temp, plan
 from tinygrad.schedule.rows import in_rows
 from tinygrad.schedule.split import in_parts
-from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad.uop.ops import GroupOp, Ops, UOp, is_int
 from tinygrad.uop.rewrite import rewrite
 from tinygrad.uop.spec import check_graph
 
@@ -58,7 +58,7 @@ def create_schedule(sink: UOp, rows: bool = False) -> Schedule:
 
 def peel(u: UOp) -> UOp:
   """Below reshapes that leave every element where it is in memory."""
-  while u.op is Ops.RESHAPE and all(isinstance(n, int) for n in (*u.shape, *u.src[0].shape)):
+  while keeps_order(u):
     u = u.src[0]
   return u
 
@@ -67,11 +67,9 @@ def whole(view: UOp) -> UOp:
   """Below shrinks to a symbolic length: the elements stay where they are in memory, which is laid out by upper
   bounds.
   """
-  while (
-    view.op is Ops.SHRINK
-    and all(isinstance(lo, int) and lo == 0 for lo, _ in view.arg)
-    and layout(view.shape) == layout(view.src[0].shape)
-  ):
+  while view.op is Ops.SHRINK and all(is_int(lo, 0) for lo, _ in view.arg):
+    if layout(view.shape) != layout(view.src[0].shape):
+      break
     view = view.src[0]
   return view
 
@@ -337,10 +335,8 @@ class _Builder:
       return i
     assert diverging, "steps wait for each other's values"
     what = f"{diverging[0].dtype.name}{list(diverging[0].src[0].shape)}"
-    raise ScheduleError(
-      f"two assigns to one buffer ({what}), neither after the other, and both contents are needed\n"
-      "  fix: write to a .clone() of it for one of them"
-    )
+    problem = f"two assigns to one buffer ({what}), neither after the other, and both contents are needed"
+    raise ScheduleError(f"{problem}\n  fix: write to a .clone() of it for one of them")
 
   def finish(self, items: Sequence[ScheduleItem]) -> Schedule:
     if self.rows:

@@ -357,9 +357,8 @@ class UOp:
     assert self.op is Ops.VARIABLE, f"bind on {self.op}"
     name, lo, hi = self.arg
     if not lo <= value <= hi:
-      raise ValueError(
-        f"{name} = {value} is outside its bounds [{lo}, {hi}]\n  fix: bind a value within them, or declare wider bounds"
-      )
+      fix = "bind a value within them, or declare wider bounds"
+      raise ValueError(f"{name} = {value} is outside its bounds [{lo}, {hi}]\n  fix: {fix}")
     return UOp.new(Ops.BIND, dtypes.index, (self, UOp.const(dtypes.index, value)))
 
   def unbind(self) -> tuple[UOp, int]:
@@ -518,10 +517,8 @@ class UOp:
   def assign(self, value: UOp) -> UOp:
     """Writes `value` into this view of a buffer; the result is the view's new content, at the buffer's placement."""
     if self.shape != value.shape or self.dtype is not value.dtype:
-      raise ValueError(
-        f"assign: the target is {describe(self)}, the value {describe(value)}"
-        f"\n  fix: cast and reshape the value to the target"
-      )
+      problem = f"assign: the target is {describe(self)}, the value {describe(value)}"
+      raise ValueError(f"{problem}\n  fix: cast and reshape the value to the target")
     device = self.device
     assert device is not None
     at = value if value.device is None or value.device == device else place.deliver(value, device)
