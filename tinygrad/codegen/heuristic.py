@@ -253,9 +253,8 @@ def block_for(
   """Blocks of the reduction where its panels would not fit the cache, or where every step jumps to another page of
   memory."""
   sums = block_of(main, v, main.over[0], 1, taken)
-  if (
-    v is None or v not in sums.ranges or not all(map(static, main.ranges)) or taken + sums.nbytes > target.scratch // 4
-  ):
+  there_is_room = taken + sums.nbytes <= target.scratch // 4
+  if v is None or v not in sums.ranges or not all(map(static, main.ranges)) or not there_is_room:
     return None
   panel = max((n for s, n in zip(stages, sizes, strict=True) if s.level > 0), default=0)
   first, last = main.over[0], main.over[-1]

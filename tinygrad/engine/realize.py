@@ -439,7 +439,8 @@ class Stretch:
       targets = {id(m) for m in w.written}
       from_peers = set() if w.apart else {id(w.memory[i]) for i in w.program.peers}
       since = met.get(devices)
-      if from_peers if since is None else since[0] & from_peers or targets & since[1]:
+      stale = from_peers if since is None else since[0] & from_peers or targets & since[1]
+      if stale:
         meet(devices)
       for d, device in enumerate(devices):
         args = [w.pointers(i, d) for i in range(len(w.memory))]

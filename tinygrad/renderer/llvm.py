@@ -265,8 +265,8 @@ class LLVMRenderer:
     if mask is not None:
       self.count += 1
       tag = f"store{self.count}"
-      lines[:0] = f"  br i1 {mask}, label %{tag}, label %{tag}.end", f"{tag}:"
-      lines += f"  br label %{tag}.end", f"{tag}.end:"
+      lines[:0] = [f"  br i1 {mask}, label %{tag}, label %{tag}.end", f"{tag}:"]
+      lines += [f"  br label %{tag}.end", f"{tag}.end:"]
     self.body += lines
 
   def vectorize(self, u: UOp) -> str:
