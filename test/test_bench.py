@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from extra.bench import schedule_cost
 from extra.bench.__main__ import accuracy, behind, environments, measure, measure_import, table
 from extra.bench.problems import PROBLEMS, Problem
 from extra.bench.workers import HERE, ROOT, BenchError, Environment, Worker
@@ -183,3 +184,8 @@ def test_two_workloads_in_turn():
   assert float(first) > float(second) and float(ratio) > 1  # 268 million against 164 thousand multiplications
   wrong = subprocess.run([*command, "conv_train"], cwd=ROOT, capture_output=True, text=True)
   assert wrong.returncode == 2 and "fix: ONE=TWO of matmul512" in wrong.stderr
+
+
+def test_a_schedule_grows_by_the_same_for_each_layer():
+  (n1, k1, _), (n2, k2, _), (n3, k3, _) = map(schedule_cost.measure, (1, 2, 3))
+  assert 0 < n2 - n1 == n3 - n2 and 0 < k2 - k1 == k3 - k2
