@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from tinygrad import Tensor, dtypes, helpers
-from tinygrad.helpers import Context, ContextVar, Profiling, Timing, fetch, tqdm, trange
+from tinygrad.helpers import Context, ContextVar, LazyModule, Profiling, Timing, fetch, tqdm, trange
 
 
 @pytest.mark.parametrize(
@@ -169,3 +169,11 @@ def test_a_cached_file_of_another_hash_is_downloaded_again(server):
   with pytest.raises(RuntimeError, match="its sha256 is .*, not 00\n  fix: check URL and hash"):
     fetch(f"{url}/a.txt", sha256="00")
   assert path.read_bytes() == b"hello"
+
+
+def test_a_folder_that_an_uninstalled_package_has_left_is_no_module(tmp_path, monkeypatch):
+  (tmp_path / "left_behind").mkdir()
+  monkeypatch.syspath_prepend(tmp_path)
+  module = LazyModule("left_behind")
+  with pytest.raises(ModuleNotFoundError, match="No module named 'left_behind'"):
+    module.anything  # noqa: B018

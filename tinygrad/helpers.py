@@ -37,7 +37,12 @@ class LazyModule:
   def __getattr__(self, attribute: str) -> Any:
     module = self._module
     if module is None:
-      self._module = module = importlib.import_module(self._name)
+      module = importlib.import_module(self._name)
+      if hasattr(module, "__path__") and not getattr(
+        module, "__file__", None
+      ):  # a folder that an uninstalled package has left
+        raise ModuleNotFoundError(f"No module named {self._name!r}", name=self._name)
+      self._module = module
     return getattr(module, attribute)
 
 
