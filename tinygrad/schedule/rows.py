@@ -258,7 +258,7 @@ def computed_once(stores: tuple[UOp, ...], rows: Sequence[UOp], own: int) -> tup
         by_number = {r: r.replace(arg=(-1 - i, AxisKind.LOOP)) for i, r in enumerate(loops)}
         found.setdefault(substitute(u, by_number), {})[u] = loops
   for same in reversed(found.values()):  # the largest first
-    users = [i for i, s in enumerate(stores) if any(u in s.toposort() for u in same)]
+    users = [i for i, s in enumerate(stores) if not same.keys().isdisjoint(s.toposort())]
     first, loops = next(iter(same.items()))
     read = {x.src[0] for x in first.toposort() if x.op is Ops.INDEX}
     if len(users) < 2 or any(s.src[0].src[0] in read for s in stores[users[0] : users[-1]]):
