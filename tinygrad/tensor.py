@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import pathlib
 import weakref
 from collections.abc import Iterator, Sequence
@@ -23,12 +22,22 @@ from tinygrad.uop.ops import GroupOp, Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
 
 NO_GRAD = ContextVar("NO_GRAD", 0)
-_numbers = itertools.count()
 localize: Any = LazyModule("tinygrad.sharding.localize")
-_live: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
-# a state of memory -> the tensors that are or were views of it, by id (to write to one must not look at all that live)
-_views: weakref.WeakKeyDictionary[UOp, weakref.WeakValueDictionary[int, Tensor]] = weakref.WeakKeyDictionary()
+
+
+class _Holder(weakref.ref["Tensor"]):
+  """Equal to itself alone: equality of tensors is element by element."""
+
+  __slots__ = ()
+  __hash__, __eq__ = object.__hash__, object.__eq__
+
+
+_live: dict[_Holder, None] = {}
 """Every tensor in the order of creation: what a realise, an assignment and `backward` look through."""
+
+
+def _tensors(holders: dict[_Holder, None]) -> list[Tensor]:
+  return [t for holder in list(holders) if (t := holder()) is not None]
 
 
 class _Training(type(NN)):  # type: ignore[misc]
@@ -61,13 +70,13 @@ class Tensor(Hashing, metaclass=_Training):
     d = None if dtype is None else to_dtype(dtype)
     self.uop = _from_data(data, None if device is None else to_placement(device), d)
     self.grad, self.requires_grad = None, requires_grad
-    _live[next(_numbers)] = self
+    _live[_Holder(self, _live.pop)] = None
 
   @classmethod
   def _wrap(cls, uop: UOp) -> Self:
     t = object.__new__(cls)
     t.uop, t.grad, t.requires_grad = uop if not NO_GRAD.value else uop.detach(), None, None
-    _live[next(_numbers)] = t
+    _live[_Holder(t, _live.pop)] = None
     return t
 
   @property
@@ -82,7 +91,9 @@ class Tensor(Hashing, metaclass=_Training):
       fix = "use float32 there, or compute in float64 on CPU"
       mismatch("float64", f"{bad[0]} has no float64", [u], fix, TypeError)
     if (state := memory_state(u, moved=True)) is not None:
-      _views.setdefault(state, weakref.WeakValueDictionary())[id(self)] = self
+      if (readers := getattr(state, "readers", None)) is None:
+        readers = state.readers = {}  # to write to one memory must not look at all tensors that live
+      readers[_Holder(self, readers.pop)] = None
 
   @property
   def is_param(self) -> bool:
@@ -212,7 +223,7 @@ class Tensor(Hashing, metaclass=_Training):
         given[made[k].uop] = whole.shrink(placement.box(i, shape)).copy_to_device(name)
     if given:  # what shared memory would be written through two buffers
       memo: dict[UOp, UOp] = {}
-      for t in list(_live.values()):
+      for t in _tensors(_live):
         t.uop = substitute(t.uop, given, memo)
     return cls._wrap(whole)
 
@@ -383,7 +394,7 @@ class Tensor(Hashing, metaclass=_Training):
       view, value = state, localize.overlaid(views, value, state)
     # a copy from other devices lands in memory of its own before it is laid into a part
     after = state.after(view.assign(value.contiguous() if value.op is Ops.MOVE and view is not state else value))
-    for t in list(_views[state].values()):
+    for t in _tensors(state.readers):
       if memory_state(t.uop, moved=True) is state:
         t.uop = substitute(t.uop, {state: after})
 
@@ -439,7 +450,7 @@ class Tensor(Hashing, metaclass=_Training):
     """
     seed = self._seed_gradient(gradient, "backward")
     graph = set(self.uop.toposort())
-    reached = [t for t in list(_live.values()) if t.uop in graph and t.is_param and t.is_floating_point()]
+    reached = [t for t in _tensors(_live) if t.uop in graph and t.is_param and t.is_floating_point()]
     chosen = [t for t in reached if t.requires_grad] or reached
     found = compute_gradient(self.uop, seed, dedup(t.uop for t in chosen))
     if not any(t.uop in found and t.uop is not self.uop for t in chosen):
@@ -458,7 +469,8 @@ def _from_data(data: Any, device: Placement | None, dtype: DType | None) -> UOp:
     if isinstance(data, Tensor):
       u = data.uop if dtype is None else data.cast(dtype).uop
     else:
-      u = data.cast(dtype or (dtypes.default_int if data.dtype is dtypes.index else data.dtype))
+      wanted = dtype or (dtypes.default_int if data.dtype is dtypes.index else data.dtype)
+      u = data if wanted is data.dtype else data.cast(wanted)
     return u if device is None or u.device == device else u.copy_to_device(device)
   if isinstance(data, (bool, int, float)):
     u = UOp.const(dtype or dtypes.from_py(data), data, unique=True)
@@ -593,7 +605,7 @@ def _readers(roots: Sequence[UOp]) -> list[Tensor]:
     if u.op is Ops.AFTER or u.op is Ops.ASSIGN:
       reads.setdefault(u, False)
   waiting = []
-  for t in list(_live.values()):
+  for t in _tensors(_live):
     state = memory_state(t.uop)
     if state is None or (state.op is Ops.AFTER and state not in reads):  # views of memory follow it
       for u in t.uop.toposort(lambda u: u not in reads):
@@ -616,7 +628,7 @@ def _rebase(asked: Sequence[Tensor], roots: Sequence[UOp], made: dict[UOp, UOp])
     return
   memo: dict[UOp, UOp] = {}
   holders = {id(t) for t in asked}
-  for t in list(_live.values()):
+  for t in _tensors(_live):
     u = t.uop
     if u.op is not Ops.BUFFER and u.op is not Ops.CONST and (u not in made or id(t) in holders or u.op is Ops.AFTER):
       t.uop = substitute(u, done, memo)

@@ -29,6 +29,7 @@ Registers = list[list[list[UOp]]]  # by FOLD, element of the tile, and copy
 PlanOf = Callable[[tuple[UOp, ...], int], Plan]  # of stores, and how many bytes of scratch memory are taken
 # lanes from which, and step up to which, a strided load is contiguous loads and shuffles
 MIN_SHUFFLED, MAX_SHUFFLED = 4, 4
+LEAST_TURNED = 4  # neighbours in memory for which vectors that lie across them are turned before they are stored
 IN_TILE = (AxisKind.UPCAST, AxisKind.VECTOR)
 BLOCK = 384  # least iterations of one accumulator after which a long sum of floats goes on in another
 
@@ -376,7 +377,7 @@ class Emitter:
 
     if max(counts) == 1 and lanes >= MIN_SHUFFLED and (step == -1 or 1 < step <= MAX_SHUFFLED):
       return self.shuffled(read, base, step, lanes)
-    if max(counts) == 1 and mask is None and safe and (copies := self.square(u.src[0].src[1], lanes, step)) is not None:
+    if max(counts) == 1 and mask is None and safe and (copies := self.square(u.src[0].src[1], lanes, step)) is not None and copies.src[0].arg == lanes:
       base = self.parts(affine(base, self.affine_memo).plus(Affine(-env[copies])), {})[0]
       columns = self.transposed([self.at(read, base, i * step) for i in range(lanes)])
       for i, x in enumerate(columns):
@@ -386,18 +387,19 @@ class Emitter:
     return read(base, step)
 
   def square(self, offset: UOp, lanes: int, step: int) -> UOp | None:
-    """The range of as many copies as there are lanes, along which memory is contiguous where the lanes are not."""
+    """The range of copies, a part of the number of lanes, along which memory is contiguous where the lanes are not."""
     terms = affine(offset, self.affine_memo).terms
-    found = (r for r in self.ups(self.deps(offset)) if terms.get(r) == 1 and r.src[0].arg == lanes)
+    found = (r for r in self.ups(self.deps(offset)) if terms.get(r) == 1 and lanes % r.src[0].arg == 0)
     return next(found, None) if abs(step) >= lanes > 1 else None
 
   def transposed(self, rows: list[UOp]) -> list[UOp]:
-    """As many vectors as they have lanes, turned: block by block, from halves down to single elements."""
-    n = d = len(rows)
+    """Vectors of some times as many lanes as there are of them, turned in squares side by side: from halves down to
+    single elements."""
+    n, d = rows[0].dtype.count, len(rows)
     while d := d // 2:
       low = tuple(p + n - d if p & d else p for p in range(n))
       high = tuple(p + n if p & d else p + d for p in range(n))
-      pairs = [(rows[i & ~d], rows[i | d], high if i & d else low) for i in range(n)]
+      pairs = [(rows[i & ~d], rows[i | d], high if i & d else low) for i in range(len(rows))]
       rows = [self.node(Ops.EXTRACT, x.dtype, (x, y), picks) for x, y, picks in pairs]
     return rows
 
@@ -428,8 +430,23 @@ class Emitter:
       return
     counts = [v.dtype.count for v in (value, memory, base, mask) if v is not None]
     lanes = max(*counts, 1 if step == 0 else self.lanes_of(u.src[0].src[1]))
+    if mask is None and base.dtype.count == memory.dtype.count == 1:
+      if (copies := self.square(u.src[0].src[1], lanes, step)) is not None:
+        if env[copies] == 0:
+          self.store_turned(u, env, copies, memory, base, step, lanes)
+        return
     where = self.place(value.dtype.scalar(), lanes, memory, base, step, mask)
     self.put(UOp.new(Ops.STORE, dtypes.void, (where, self.spread(value, lanes))))
+
+  def store_turned(self, u: UOp, env: Env, copies: UOp, memory: UOp, base: UOp, step: int, lanes: int) -> None:
+    """The store of all `copies`, which are neighbours in memory: a row of them for each lane."""
+    n = int(copies.src[0].arg)
+    rows = [self.spread(self.value(u.src[1], {**env, copies: i}), lanes) for i in range(n)]
+    for i, x in enumerate(self.transposed(rows)):
+      for first in range(0, lanes, n):
+        row = self.node(Ops.EXTRACT, x.dtype.scalar().vec(n), (x, x), tuple(range(first, first + n)))
+        at = self.parts(affine(base, self.affine_memo).plus(Affine((first + i) * step)), {})[0]
+        self.put(UOp.new(Ops.STORE, dtypes.void, (self.place(x.dtype.scalar(), n, memory, at, 1, None), row)))
 
   # ---- loops
 

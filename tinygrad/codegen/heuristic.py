@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tinygrad.codegen.emit import MAX_SHUFFLED, MIN_SHUFFLED
+from tinygrad.codegen.emit import LEAST_TURNED, MAX_SHUFFLED, MIN_SHUFFLED
 from tinygrad.codegen.plan import Block, Plan, Stage, Tile, is_inlined
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
@@ -59,14 +59,13 @@ class Access:
     return 2.0 * step - 1 if shuffled and step is not None and 1 < step <= MAX_SHUFFLED else GATHER * lanes
 
   def across(self, v: UOp | None, lanes: int) -> UOp | None:
-    """The range along which a load that steps over rows along v is contiguous: a square of it can be transposed in
+    """The range along which an access that steps over rows along v is contiguous: a square of it can be transposed in
     registers."""
-    step = (
-      self.strides.get(v) if v is not None and not self.stored and not self.masked and lanes <= MOST_TURNED else None
-    )
-    if v is None or step is None or abs(step) < max(lanes, 2) or size(v) < lanes:
+    if v is None or (step := self.strides.get(v)) is None or self.masked or lanes > MOST_TURNED or size(v) < lanes:
       return None
-    return next((r for r, s in self.strides.items() if s == 1 and static(r) and size(r) >= lanes), None)
+    least = LEAST_TURNED if self.stored else lanes
+    found = (r for r, s in self.strides.items() if s == 1 and static(r) and size(r) >= least)
+    return next(found, None) if abs(step) >= max(lanes, 2) else None
 
 
 @dataclass(slots=True, eq=False)

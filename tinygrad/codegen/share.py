@@ -12,7 +12,7 @@ from tinygrad.codegen.heuristic import OPERATION, Analysis, size, static
 from tinygrad.codegen.rows import shared_rows
 from tinygrad.device import THREAD
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import ceildiv
+from tinygrad.helpers import ceildiv, round_up
 from tinygrad.uop.ops import Ops, UOp
 
 WORTHWHILE = 1 << 15  # accesses and operations, one vector each, that pay for waking other threads
@@ -29,15 +29,19 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
   if total < WORTHWHILE * lanes:
     return ast
   best: tuple[float, UOp] | None = None
+  whole = sum(i.cost() for i in items)
   for r in shared_rows(stores):
     n = size(r)
     if not static(r) or n < 2 * threads or (n % threads and overwrites(ast)):
       continue
-    shares = ceildiv(n, threads) / n
-    cost = sum(i.cost(r, shares) for i in items)
+    part = ceildiv(n, threads)
+    cost = sum(i.cost(r, part / n) for i in items)
+    if cost > 0.75 * whole:
+      continue
+    cost *= round_up(part, lanes) / part  # lest vectors along it have lanes to spare
     if best is None or cost < best[0] * 0.95:  # else the outermost: what a thread writes lies together
       best = cost, r
-  if best is None or best[0] > 0.75 * sum(i.cost() for i in items):
+  if best is None:
     return ast
   r = best[1]
   n = size(r)

@@ -109,23 +109,34 @@ def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, 
 
 class Made:
   """Memory that the step fills for the caller. What the caller still holds of an earlier call is never written again:
-  the next replay then gets fresh memory.
+  the next replay then gets other memory.
   """
 
   def __init__(self, u: UOp) -> None:
-    self.memory = buffer_of(u)
-    self.origin, self.shown = u.origin, weakref.ref(self.memory)
+    self.memory = self.spare = buffer_of(u)
+    self.origin = u.origin
+    u.memory = self.cover()
+    self.shown_spare = self.shown
+
+  def cover(self) -> Buffer:
+    """The memory as what the caller gets, which tells by its life whether somebody holds it."""
+    m = self.memory
+    cover = Buffer(m.device, m.shape, m.dtype, m.handles, m)
+    self.shown = weakref.ref(cover)
+    return cover
 
   def another(self) -> Buffer:
-    self.memory = Buffer(self.memory.device, self.memory.shape, self.memory.dtype).allocate()
-    return self.memory
+    """The memory of the replay before the last, if that is free again, as where each result takes the last one's place;
+    else fresh."""
+    m, free = self.memory, self.spare
+    if self.shown_spare() is not None:
+      free = Buffer(m.device, m.shape, m.dtype).allocate()
+    self.spare, self.shown_spare, self.memory = m, self.shown, free
+    return free
 
   def show(self) -> UOp:
-    """A BUFFER over the memory, which tells by its life whether somebody holds it."""
     m = self.memory
-    shown = Buffer(m.device, m.shape, m.dtype, m.handles, m)
-    self.shown = weakref.ref(shown)
-    return UOp.buffer(m.shape, m.dtype, m.device, shown, self.origin)
+    return UOp.buffer(m.shape, m.dtype, m.device, self.cover(), self.origin)
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ import operator
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinygrad.device import Buffer, Placement, Sharding, show_placement
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
@@ -71,8 +71,7 @@ class AxisKind(enum.Enum):
     return f"AxisKind.{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class BufferArg:
+class BufferArg(NamedTuple):
   """What a BUFFER is: `uid` tells buffers apart; the logical shape; where it lives, for life."""
 
   uid: int
@@ -162,7 +161,8 @@ class UOp:
   """
 
   __slots__ = (
-    "__weakref__", "arg", "bounds", "device", "dtype", "key", "op", "origin", "outline", "shape", "simplified", "src",
+    "__weakref__", "arg", "bounds", "device", "dtype", "key", "memory", "op", "origin", "outline", "readers", "shape",
+    "simplified", "src",
   )  # fmt: skip
   op: Ops
   dtype: DType
@@ -170,6 +170,8 @@ class UOp:
   arg: Any
   origin: tuple[str, int] | None  # the user's line; outside every key
   outline: UOp  # what placement can see of it (sharding/decisions.py)
+  memory: Buffer  # of a BUFFER, where it has any
+  readers: dict[Any, None]  # of a state of memory: the tensors that are or were views of it (tensor.py)
   # filled in when first asked for, by the functions in FACTS
   shape: tuple[Any, ...]  # the logical one; () for scalars and all inside kernels. Ints, or integer expressions
   device: Placement | None  # where the value lives, debts visible; None for constants, which live anywhere
@@ -331,7 +333,7 @@ class UOp:
   ) -> UOp:
     """A new buffer; its memory (`buffer_of`) is allocated on first use. `origin`: its line, if not the user's."""
     u = UOp.new(Ops.BUFFER, dtype, (), BufferArg(next(_uids), tuple(shape), device))
-    u.origin, _buffers[u] = origin, memory if memory is not None else Buffer(device, tuple(shape), dtype)
+    u.origin, u.memory = origin, memory if memory is not None else Buffer(device, tuple(shape), dtype)
     return u if origin is not None else u.stamp()
 
   @staticmethod
@@ -604,13 +606,12 @@ _WRITES = frozenset((Ops.AFTER, Ops.ASSIGN))
 _HALVES = frozenset((dtypes.float16, dtypes.bfloat16))
 _ALIKE = GroupOp.Elementwise | {Ops.CONTIGUOUS, Ops.DETACH}  # sources placed alike: so is the result
 _BASED = frozenset((Ops.ASSIGN, Ops.AFTER, Ops.DETACH))
-_buffers: weakref.WeakKeyDictionary[UOp, Buffer] = weakref.WeakKeyDictionary()
 
 
 def buffer_of(u: UOp) -> Buffer:
   """The memory of a BUFFER."""
   assert u.op is Ops.BUFFER, u.op
-  return _buffers[u]
+  return u.memory
 
 
 def exact(arg: Any) -> Any:
