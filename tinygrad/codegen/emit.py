@@ -387,9 +387,9 @@ class Emitter:
     return read(base, step)
 
   def square(self, offset: UOp, lanes: int, step: int) -> UOp | None:
-    """The range of copies, a part of the number of lanes, along which memory is contiguous where the lanes are not."""
+    """The range of copies, at most as many as lanes, along which memory is contiguous where the lanes are not."""
     terms = affine(offset, self.affine_memo).terms
-    found = (r for r in self.ups(self.deps(offset)) if terms.get(r) == 1 and lanes % r.src[0].arg == 0)
+    found = (r for r in self.ups(self.deps(offset)) if terms.get(r) == 1 and r.src[0].arg <= lanes)
     return next(found, None) if abs(step) >= lanes > 1 else None
 
   def transposed(self, rows: list[UOp]) -> list[UOp]:
@@ -441,9 +441,10 @@ class Emitter:
   def store_turned(self, u: UOp, env: Env, copies: UOp, memory: UOp, base: UOp, step: int, lanes: int) -> None:
     """The store of all `copies`, which are neighbours in memory: a row of them for each lane."""
     n = int(copies.src[0].arg)
-    rows = [self.spread(self.value(u.src[1], {**env, copies: i}), lanes) for i in range(n)]
+    side = 1 << (n - 1).bit_length()
+    rows = [self.spread(self.value(u.src[1], {**env, copies: min(i, n - 1)}), lanes) for i in range(side)]
     for i, x in enumerate(self.transposed(rows)):
-      for first in range(0, lanes, n):
+      for first in range(0, lanes, side):
         row = self.node(Ops.EXTRACT, x.dtype.scalar().vec(n), (x, x), tuple(range(first, first + n)))
         at = self.parts(affine(base, self.affine_memo).plus(Affine((first + i) * step)), {})[0]
         self.put(UOp.new(Ops.STORE, dtypes.void, (self.place(x.dtype.scalar(), n, memory, at, 1, None), row)))

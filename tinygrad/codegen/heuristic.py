@@ -29,7 +29,7 @@ LINE = 64  # bytes
 ACCUMULATORS = 8  # that hide the latency of an addition
 MAX_ROWS = 8  # unrolled copies along one range: more rows at a power of two apart fall into one set of the first cache
 EPILOGUE = 480  # operations on the reduced values that a tile may unroll to
-COPIES = (1, 2, 3, 4, 6, 8)
+COPIES = tuple(range(MAX_ROWS, 1, -1))  # of ranges that share a tile: rather more of the first
 PANEL = 1 << 19  # bytes of the second cache that staged operands may fill
 STAGE_REUSE = 8  # reads of a staged element that pay for its copying
 STAGE_WORK = 1 << 15  # iterations of a reduction below which nothing is staged
@@ -327,7 +327,7 @@ def tile_for(
     if v is not None and mine > 1 and mine * lanes > size(v):
       break
     for pair in pairs:
-      for counts in itertools.product(*([c for c in COPIES[1:] if c <= size(r)] for r in pair)):
+      for counts in itertools.product(*([c for c in COPIES if c <= size(r)] for r in pair)):
         tile = mine * prod(counts)
         if tile > min(target.vector_registers, most_copies):
           continue

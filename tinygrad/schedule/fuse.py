@@ -30,6 +30,7 @@ FREE = frozenset((Ops.CAST, Ops.BITCAST))
 CHEAP_OPS = 4  # operations an element that may be repeated wherever it is read
 CHEAP_MASK_OPS = 24  # the same for what reads no memory at all
 MANY_READS = 12  # with more distinct inputs a value is stored rather than counted
+GATED_READS = 16  # reads of an element, each under a condition, for which the padded value is stored
 
 Use = tuple[UOp, int, int]  # kernel, chain of movements (interned), flags
 
@@ -155,6 +156,7 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp]) -> set[UOp]:
   cost = costs(nodes, before, readers)
   uses: dict[UOp, set[Use]] = {}
   chains: dict[tuple[int, Ops, object, object], int] = {}
+  loops = [0]  # by chain: iterations of the last reduction that it goes through
   stored: set[UOp] = set()
 
   def use(u: UOp, found: set[Use]) -> None:
@@ -180,6 +182,8 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp]) -> set[UOp]:
       stored.add(u)
     if op is Ops.SHRINK and any(f & MANY for _, _, f in here) and readers[u.src[0]] == 1 and not cheap(u, cost[u]):
       stored.add(u)  # only this part of the source is needed: store just that
+    if op is Ops.PAD and any(loops[chain] >= GATED_READS * size(u) for _, chain, _ in here):
+      stored.add(u)
     if u in stored:
       here = {(u, 0, 0)}
     elif op not in MOVES and any(f & MANY for _, _, f in here):
@@ -187,7 +191,7 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp]) -> set[UOp]:
       stored.update(x for x in map(_below_moves, cost[u].reads) if x.op not in LEAVES and x.op is not Ops.AFTER)
       continue
     for n, s in enumerate(u.src):
-      use(s, _below(u, n, here, chains))
+      use(s, _below(u, n, here, chains, loops))
   return stored
 
 
@@ -219,7 +223,9 @@ def _wants_buffer(u: UOp, uses: set[Use], cost: Mapping[UOp, Cost], readers: Map
   return len(uses) > 1 and not cheap(u, c) and not recompute(u, c, len(uses))
 
 
-def _below(u: UOp, n: int, uses: set[Use], chains: dict[tuple[int, Ops, object, object], int]) -> set[Use]:
+def _below(
+  u: UOp, n: int, uses: set[Use], chains: dict[tuple[int, Ops, object, object], int], loops: list[int]
+) -> set[Use]:
   """The uses of source n of `u`, for the uses of `u`."""
   op = u.op
   flag = 0
@@ -238,4 +244,10 @@ def _below(u: UOp, n: int, uses: set[Use], chains: dict[tuple[int, Ops, object, 
       flag = GATED
   if key is None:
     return uses
-  return {(kernel, chains.setdefault((chain, op, *key), len(chains) + 1), f | flag) for kernel, chain, f in uses}
+  out: set[Use] = set()
+  for kernel, chain, f in uses:
+    number = chains.setdefault((chain, op, *key), len(loops))
+    if number == len(loops):
+      loops.append(size(u.src[0]) if op is Ops.REDUCE else loops[chain])
+    out.add((kernel, number, f | flag))
+  return out
