@@ -21,14 +21,14 @@ from tinygrad.uop.affine import Affine, affine, index, row_major
 from tinygrad.uop.ops import Ops, UOp
 
 GATHER = 3.0  # cost of one lane of an access that is not contiguous
-TURN = 5.0  # cost of a vector that comes from transposing a square of as many
+TURN = 5.0  # cost of a vector that comes from transposing a square of as many; twice that to store one
 MOST_TURNED = 16  # lanes of such
 BROADCAST = 0.5  # cost of a load that all lanes share
 OPERATION = 0.5  # cost of arithmetic, next to that of a load
 LINE = 64  # bytes
 ACCUMULATORS = 8  # that hide the latency of an addition
 MAX_ROWS = 8  # unrolled copies along one range: more rows at a power of two apart fall into one set of the first cache
-EPILOGUE = 480  # operations on the reduced values that a tile may unroll to
+EPILOGUE = 1000  # operations on the reduced values that a tile may unroll to
 COPIES = tuple(range(MAX_ROWS, 1, -1))  # of ranges that share a tile: rather more of the first
 PANEL = 1 << 19  # bytes of the second cache that staged operands may fill
 STAGE_REUSE = 8  # reads of a staged element that pay for its copying
@@ -193,7 +193,7 @@ def lane_cost(item: Item, r: UOp | None, most: int) -> float:
     return len(item.accesses) + OPERATION * item.operations
   lanes = lanes_for(r, most)
   used = lanes * efficiency(size(r), lanes)
-  costs = [a.cost(r, lanes) if item.over or a.across(r, lanes) is None else TURN for a in item.accesses]
+  costs = [a.cost(r, lanes) if item.over or a.across(r, lanes) is None else TURN * (1 + a.stored) for a in item.accesses]
   finish = 2.0 * lanes.bit_length() / max(int(prod(map(size, item.over))), 1) if r in item.over else 0.0
   return (sum(costs) + OPERATION * item.operations) / used + finish
 
