@@ -30,7 +30,7 @@ FREE = frozenset((Ops.CAST, Ops.BITCAST))
 CHEAP_OPS = 4  # operations an element that may be repeated wherever it is read
 CHEAP_MASK_OPS = 24  # the same for what reads no memory at all
 MANY_READS = 12  # with more distinct inputs a value is stored rather than counted
-GATED_READS = 16  # reads of an element, each under a condition, for which the padded value is stored
+GATED_READS = 64  # reads of an element, each under a condition, for which the padded value is stored
 
 Use = tuple[UOp, int, int]  # kernel, chain of movements (interned), flags
 
