@@ -23,6 +23,11 @@ def _pad_amounts(padding: Ints, rank: int, name: str) -> list[tuple[int, int]]:
   return [(amounts[2 * i], amounts[2 * i + 1]) for i in range(rank)][::-1]
 
 
+def _filled(w: Linalg, dim: int, n: int) -> Any:
+  """Zeros after its elements, or less of them, so that a dim has length n."""
+  return w._pad_pairs([(0, n - size if i == dim else 0) for i, size in enumerate(w.shape)], 0)
+
+
 class Convolution(Linalg):
   __slots__ = ()
 
@@ -69,19 +74,36 @@ class Convolution(Linalg):
     self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Ints = 1, dilation: Ints = 1,
     padding: Ints = 0, output_padding: Ints = 0,
   ) -> Self:  # fmt: skip
-    """The adjoint of `conv2d` in its input: weight (groups*cin, cout/groups, *kernel). Windows are spread where that
-    takes them."""
+    """The adjoint of `conv2d` in its input: weight (groups*cin, cout/groups, *kernel).
+
+    What lands at the positions r, r + stride, … comes of every stride-th weight alone: a convolution of its own. They
+    are computed as channels of one, between which the positions then alternate (https://arxiv.org/abs/1609.05158).
+    """
     rank = weight.ndim - 2
     if rank < 1 or self.ndim != weight.ndim or self.shape[1] != weight.shape[0] or self.shape[1] % groups:
       rule = "needs x (b, c, *dims) and weight (c, cout/groups, *kernel), c a multiple of groups"
       mismatch("conv_transpose2d", rule, (self.uop, weight.uop), "channels are dim 1 of x and dim 0 of the weight")
     strides, dilations, extra = (make_tuple(v, rank) for v in (stride, dilation, output_padding))
-    u, amounts = self.uop, [(-a, e - b) for (a, b), e in zip(_pad_amounts(padding, rank, "conv_transpose2d"), extra)]
-    for i, (k, s, d) in enumerate(zip(weight.shape[2:], strides, dilations), 2):
-      size = (u.shape[i] - 1) * s + d * (k - 1) + 1
-      u = u.reshape((*u.shape, 1)).expand((*u.shape, k)).spread(i, len(u.shape), s, d, size)
-    windows = self._new(u)._pad_pairs(((0, 0), (0, 0), *amounts, *((0, 0),) * rank), 0)
-    return windows._convolved(weight.unflatten(0, (groups, -1)).transpose(1, 2), bias)
+    w, taps, steps, pads, amounts = weight.unflatten(0, (groups, -1)).transpose(1, 2), [], [], [], []
+    each = zip(weight.shape[2:], strides, dilations, _pad_amounts(padding, rank, "conv_transpose2d"), extra)
+    for i, (k, s, d, (before, after), more) in enumerate(each):
+      dim, span = 3 + 2 * i, d * (k - 1) + 1
+      if s > 1 and d > 1:  # zeros between the weights
+        w, k, d = _filled(_filled(w.unsqueeze(dim + 1), dim + 1, d).flatten(dim, dim + 1), dim, span), span, 1
+      taps.append(ceildiv(k, s))
+      steps.append(d)
+      w = _filled(w, dim, taps[i] * s).unflatten(dim, (taps[i], s)).flip(dim)
+      pads.append(((taps[i] - 1) * d,) * 2)
+      amounts.append((-before, more - after + span - s * (1 + (taps[i] - 1) * d)))
+    order = (0, 1, *range(4, 4 + 2 * rank, 2), 2, *range(3, 3 + 2 * rank, 2))
+    w = w.permute(order).flatten(1, 1 + rank)
+    windows = self._pad_pairs(((0, 0), (0, 0), *pads), 0)._pool(tuple(taps), 1, steps)
+    y = windows._convolved(w, None).unflatten(1, (-1, *strides))
+    y = y.permute((0, 1, *(x for i in range(rank) for x in (2 + rank + i, 2 + i))))
+    for i in range(rank):
+      y = y.flatten(2 + i, 3 + i)
+    y = y._pad_pairs(((0, 0), (0, 0), *amounts), 0)
+    return y if bias is None else y.add(bias.reshape((-1, *(1,) * rank)).cast(y.dtype))
 
   # ---- pooling
 
