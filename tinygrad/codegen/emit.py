@@ -377,7 +377,13 @@ class Emitter:
 
     if max(counts) == 1 and lanes >= MIN_SHUFFLED and (step == -1 or 1 < step <= MAX_SHUFFLED):
       return self.shuffled(read, base, step, lanes)
-    if max(counts) == 1 and mask is None and safe and (copies := self.square(u.src[0].src[1], lanes, step)) is not None and copies.src[0].arg == lanes:
+    if (
+      max(counts) == 1
+      and mask is None
+      and safe
+      and (copies := self.square(u.src[0].src[1], lanes, step)) is not None
+      and copies.src[0].arg == lanes
+    ):
       base = self.parts(affine(base, self.affine_memo).plus(Affine(-env[copies])), {})[0]
       columns = self.transposed([self.at(read, base, i * step) for i in range(lanes)])
       for i, x in enumerate(columns):

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, make_tuple, prod
-from tinygrad.mixin.base import DTypeArg, check_choice, mismatch
+from tinygrad.mixin.base import DTypeArg, check_choice, mismatch, sint
 from tinygrad.mixin.linalg import Linalg, contract
 
 Ints = int | Sequence[int]
@@ -23,9 +23,9 @@ def _pad_amounts(padding: Ints, rank: int, name: str) -> list[tuple[int, int]]:
   return [(amounts[2 * i], amounts[2 * i + 1]) for i in range(rank)][::-1]
 
 
-def _filled(w: Linalg, dim: int, n: int) -> Any:
+def _filled(w: Linalg, dim: int, n: sint) -> Any:
   """Zeros after its elements, or less of them, so that a dim has length n."""
-  return w._pad_pairs([(0, n - size if i == dim else 0) for i, size in enumerate(w.shape)], 0)
+  return w._pad_pairs(tuple((0, n - size if i == dim else 0) for i, size in enumerate(w.shape)), 0)
 
 
 class Convolution(Linalg):

@@ -17,6 +17,7 @@ from tinygrad.schedule.lower import Home, Kernel, form, keeps_order, layout, low
 from tinygrad.schedule.memory import Temp, plan
 from tinygrad.schedule.rows import in_rows
 from tinygrad.schedule.split import in_parts
+from tinygrad.schedule.spread import as_windows
 from tinygrad.uop.ops import GroupOp, Ops, UOp, is_int
 from tinygrad.uop.rewrite import rewrite
 from tinygrad.uop.spec import check_graph
@@ -43,7 +44,11 @@ class Step:
   item: ScheduleItem | None = None
 
 
-STEPS = {Ops.COLLECTIVE: in_two_steps, Ops.REDUCE: in_parts}  # what one kernel does badly
+def reduction(u: UOp) -> UOp | None:
+  return in_parts(u) if (v := as_windows(u)) is None else v
+
+
+STEPS = {Ops.COLLECTIVE: in_two_steps, Ops.REDUCE: reduction}  # what one kernel does badly
 
 
 def create_schedule(sink: UOp, rows: bool = False) -> Schedule:

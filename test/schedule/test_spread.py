@@ -1,0 +1,89 @@
+"""The gradient of a convolution in its input is a convolution: schedule/spread.py."""
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor
+from tinygrad.engine import realize as engine
+from tinygrad.schedule import spread
+from tinygrad.schedule.schedule import create_schedule
+from tinygrad.sharding.localize import localize
+from tinygrad.uop.ops import Ops, UOp
+
+CASES = [  # x, weight, arguments of conv2d; a few places where the taps reach beyond the end
+  ((2, 4, 9, 8), (8, 4, 3, 3), {"padding": 1}),
+  ((2, 4, 9, 8), (8, 2, 3, 3), {"groups": 2}),
+  ((1, 4, 7, 6), (4, 1, 3, 2), {"groups": 4, "dilation": 2}),
+  ((3, 2, 5), (6, 2, 4), {"padding": 3}),
+  ((1, 2, 6, 5, 4), (3, 2, 2, 3, 2), {}),
+]
+
+
+def gradient(x, w, g, **how):
+  X = Tensor(x)
+  return (X.conv2d(Tensor(w), **how) * Tensor(g)).sum().gradient(X)[0].numpy()
+
+
+def want(x, w, g, padding=0, groups=1, dilation=1):
+  """Each output's gradient, times each weight, added where the weight stood."""
+  out = np.zeros((*x.shape[:2], *(n + 2 * padding for n in x.shape[2:])))
+  outputs, inputs = w.shape[0] // groups, w.shape[1]
+  for k in np.ndindex(*w.shape[2:]):
+    at = tuple(slice(i * dilation, i * dilation + n) for i, n in zip(k, g.shape[2:]))
+    for group in range(groups):
+      weights = w[group * outputs : (group + 1) * outputs, :, *k]
+      part = np.einsum("bo...,oi->bi...", g[:, group * outputs : (group + 1) * outputs], weights)
+      out[:, group * inputs : (group + 1) * inputs, *at] += part
+  return out[:, :, *(slice(padding, padding + n) for n in x.shape[2:])]
+
+
+def arrays(x, w, how):
+  rng = np.random.default_rng(0)
+  y = Tensor.empty(*x).conv2d(Tensor.empty(*w), **how).shape
+  return [rng.integers(-4, 5, s).astype(np.float32) for s in (x, w, y)]
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+  monkeypatch.setattr(engine, "_plans", {})
+  return monkeypatch
+
+
+@pytest.mark.parametrize("x, w, how", CASES)
+def test_gradients_in_the_input(x, w, how):
+  given = arrays(x, w, how)
+  np.testing.assert_array_equal(gradient(*given, **how), want(*given, **how))
+
+
+@pytest.mark.parametrize("part", ["flip", "padded"])
+def test_laws_kill_mutants(part, fresh):
+  x, w, how = CASES[0]
+  given = arrays(x, w, how)
+  if part == "flip":
+    fresh.setattr(UOp, "flip", lambda self, axes: self)
+  else:
+    padded = spread.padded
+    fresh.setattr(spread, "padded", lambda x, axis, before, after: padded(x, axis, after + 1, before - 1))
+  assert np.abs(gradient(*given, **how) - want(*given, **how)).max() > 1
+
+
+def asts(t):
+  sink = UOp.sink(UOp.buffer(t.shape, t.dtype, "NULL").assign(t.uop))
+  return [i.kernel for i in create_schedule(localize(sink)).items]
+
+
+def folds(f):
+  """The lengths of the reductions of the gradient's kernels."""
+  x = Tensor.empty(2, 16, 8, 8, device="NULL")
+  out = f(x)
+  found = asts((out * Tensor.empty(*out.shape, device="NULL")).sum().gradient(x)[0])
+  return [[r.src[0].arg for r in u.src[1:]] for k in found for u in k.toposort() if u.op is Ops.FOLD]
+
+
+def test_what_becomes_windows():
+  """Products with weights, alone or summed; not a stride, and not what differs from tap to tap in another way."""
+  w = Tensor.empty(5, 16, 3, 3, device="NULL")
+  assert folds(lambda x: x.conv2d(w, padding=1)) == [[5, 3, 3]]
+  assert folds(lambda x: x.avg_pool2d((3, 3), stride=1)) == [[3, 3]]
+  assert [5] in folds(lambda x: x.conv2d(w, stride=2))
+  assert [3] in folds(lambda x: x.max_pool2d((3, 3), stride=1))

@@ -1,0 +1,114 @@
+"""Sums over what SPREAD scatters, as sums over windows: the gradient of a convolution in its input is a convolution.
+
+Where the values of y at the taps k differ by a factor that is the same at all places, as the products of a gradient
+with weights do, `z[i] = Σ_k y[i - k·dilation, k]` needs no y in memory: its other factor is padded, and read through
+windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tinygrad.helpers import prod
+from tinygrad.uop.ops import Ops, UOp
+
+ALIKE = (Ops.FLIP, Ops.WINDOW, Ops.SPREAD, Ops.PAD)  # these act on dims of their own
+
+
+def as_windows(u: UOp) -> UOp | None:
+  """The sum over the taps of a SPREAD with stride 1, if the rule applies."""
+  op, axes = u.arg
+  z = u.src[0]
+  if op is not Ops.ADD or z.op is not Ops.SPREAD or axes != (z.arg[1],) or z.arg[2] != 1:
+    return None
+  axis, taps, _, step, size = z.arg
+  span = (z.shape[taps] - 1) * step
+
+  def windows(x: UOp, axis: int, taps: int, count: int) -> UOp | None:
+    n = x.shape[axis]
+    if x.shape[taps] != 1 or n == 1 or size < n:
+      return None
+    x = padded(x, axis, span, size - n)
+    x = x.expand(tuple(count if d == taps else m for d, m in enumerate(x.shape)))
+    return x.window(axis, taps, 1, step, size).flip((taps,))
+
+  y = through(z.src[0], axis, taps, size, windows)
+  return None if y is None else summed(y, taps)
+
+
+Leaf = Callable[
+  [UOp, int, int, int], UOp | None
+]  # of what an EXPAND repeats, its dims of places and taps, and their count
+
+
+def constant(x: UOp, axis: int, taps: int, count: int) -> UOp | None:
+  return x if x.shape[axis] == 1 else None
+
+
+def through(u: UOp, axis: int, taps: int, size: int, leaf: Leaf) -> UOp | None:
+  """`u` with `size` places along `axis`, by `leaf` of what is the same for all taps, or for all places; None where that
+  is not found."""
+  if not all(isinstance(n, int) for n in u.shape):
+    return None
+  s = u.src[0] if u.src else u
+  if u.op is Ops.MUL:
+    for a, b in (u.src, u.src[::-1]):
+      if (same := through(b, axis, taps, size, constant)) is not None:
+        other = through(a, axis, taps, size, leaf)
+        return None if other is None else other.alu(Ops.MUL, same)
+    return None
+  if u.op is Ops.EXPAND and 1 in (s.shape[taps], s.shape[axis]):
+    found = leaf(s, axis, taps, u.shape[taps])
+    shape = tuple(size if d == axis else n for d, n in enumerate(u.shape))
+    return None if found is None else found.expand(shape)
+  places = {d: d for d in (axis, taps)}
+  if u.op is Ops.PERMUTE:
+    places = {d: u.arg[d] for d in places}
+  elif u.op is Ops.RESHAPE:
+    ends = {int(prod(s.shape[:j])): j for j, n in enumerate(s.shape) if n != 1}
+    places = {d: ends.get(int(prod(u.shape[:d])), -1) for d in places}
+    if any(u.shape[d] == 1 or j < 0 or s.shape[j] != u.shape[d] for d, j in places.items()):
+      return None
+  elif u.op is Ops.REDUCE:
+    if u.arg[0] is not Ops.ADD or not places.keys().isdisjoint(u.arg[1]):
+      return None
+  elif u.op not in (Ops.CAST, Ops.EXPAND) and not (u.op in ALIKE and apart(u, places)):
+    return None
+  if (below := through(s, places[axis], places[taps], size, leaf)) is None:
+    return None
+  arg = tuple(size if d == axis else n for d, n in enumerate(u.shape)) if u.op in (Ops.RESHAPE, Ops.EXPAND) else u.arg
+  return u.replace(src=(below,), arg=arg)
+
+
+def apart(u: UOp, dims: dict[int, int]) -> bool:
+  """Whether a movement leaves these dims alone."""
+  if u.op is Ops.PAD:
+    return all(u.arg[0][d] == (0, 0) for d in dims)
+  return dims.keys().isdisjoint(u.arg if u.op is Ops.FLIP else u.arg[:2])
+
+
+def padded(x: UOp, axis: int, before: int, after: int) -> UOp:
+  """With zeros around, which come below what leaves the dim alone."""
+  if x.op is Ops.EXPAND and x.src[0].shape[axis] == x.shape[axis]:
+    shape = tuple(before + n + after if d == axis else n for d, n in enumerate(x.shape))
+    return padded(x.src[0], axis, before, after).expand(shape)
+  if x.op in (Ops.FLIP, Ops.WINDOW) and apart(x, {axis: axis}):
+    return x.replace(src=(padded(x.src[0], axis, before, after),))
+  return x.pad(tuple((before, after) if d == axis else (0, 0) for d in range(len(x.shape))), 0)
+
+
+def summed(y: UOp, dim: int) -> UOp:
+  """The sum over a dim, which stays as 1: a part of the sum that `y` is, if it is one."""
+  s = y.src[0]
+  if y.op is Ops.REDUCE and y.arg[0] is Ops.ADD:
+    return y.replace(arg=(Ops.ADD, tuple(sorted((*y.arg[1], dim)))))
+  if y.op is Ops.PERMUTE:
+    return y.replace(src=(summed(s, y.arg[dim]),))
+  if y.op is Ops.RESHAPE:
+    at = next(
+      (j for j, n in enumerate(s.shape) if n == y.shape[dim] and prod(s.shape[:j]) == prod(y.shape[:dim])), None
+    )
+    if at is not None:
+      shape = tuple(1 if d == dim else n for d, n in enumerate(y.shape))
+      return y.replace(src=(summed(s, at),), arg=shape)
+  return UOp.new(Ops.REDUCE, y.dtype, (y,), (Ops.ADD, (dim,)))
