@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tinygrad.codegen.plan import Plan, Region, Stage, Tile, is_inlined, regions
+from tinygrad.codegen.plan import CHUNK, Plan, Region, Stage, Tile, is_inlined, regions
 from tinygrad.dtype import DType, dtypes
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop.affine import Affine, affine, index
@@ -61,6 +61,7 @@ class Emitter:
     self.unrolled_bits = self.vector_bits = 0
     self.limits: dict[UOp, UOp] = {}  # VECTOR range of a masked region -> which lanes exist
     self.order_memo: dict[UOp, list[UOp]] = {}
+    self.ends: dict[UOp, UOp] = {}  # of loops the rest of which is idle: how many CHUNKs are not
     self.floor = 0  # how many of the open scopes are never left: those of the grid
     self.taken = 0  # bytes of scratch memory in use around the nest
     self.written: set[UOp] = set()  # parameters that another nest of the kernel may have written
@@ -474,6 +475,14 @@ class Emitter:
     scope.open = False
     self.stack[-1].out.extend([*scope.out, UOp.new(Ops.ENDRANGE, dtypes.void, (counter,))])
 
+  def trips(self, r: UOp, count: UOp, base: Affine, step: int) -> UOp:
+    """So many iterations of `step` of the range's from `base` on, or less, where the rest is idle."""
+    if (end := self.ends.get(r)) is None:
+      return count
+    left = affine(end, self.affine_memo).scaled(CHUNK).plus(base, -1).plus(Affine(step - 1)).uop()
+    left = UOp.new(Ops.MAX, dtypes.index, (left, index(0)))
+    return UOp.new(Ops.MIN, dtypes.index, (UOp.new(Ops.IDIV, dtypes.index, (left, index(step))), count))
+
   def split(self, r: UOp, region: Region, counter: UOp) -> tuple[UOp, UOp | None, UOp | None]:
     """(the value of `r` within the region, its UPCAST range, its VECTOR range), the latter two registered."""
     tile = region.tile
@@ -517,7 +526,8 @@ class Emitter:
       return
     r = plan.order[level]
     for region in regions(r.src[0], plan.tiles.get(r, Tile())):
-      with self.loop(region.count, AxisKind.LOOP) as counter:
+      trips = self.trips(r, region.count, affine(region.base, self.affine_memo), region.tile.size)
+      with self.loop(trips, AxisKind.LOOP) as counter:
         at, copies, lanes = self.split(r, region, counter)
         self.nest(stores, plan, level + 1, {**mapping, r: at})
         self.forget(copies, lanes)
@@ -549,12 +559,16 @@ class Emitter:
       loops.append(t)
     copy = substitute(UOp.new(Ops.STORE, dtypes.void, (where, stage.operand)), inside)
     copy = UOp.new(Ops.STORE, dtypes.void, (*copy.src, *loops))
-    self.nest([copy], self.plan_of((copy,), 1 << 62))
+    self.nest([copy], self.planned([copy], 1 << 62))
     return [substitute(s, {stage.operand: UOp.new(Ops.LOAD, dtype, (where,))}) for s in stores]
+
+  def planned(self, stores: Sequence[UOp], taken: int) -> Plan:
+    plan = self.plan_of(tuple(stores), taken)
+    return plan.in_chunks(self.ends) if self.ends else plan
 
   def kernel(self, stores: Sequence[UOp]) -> None:
     """The nest of stores that share their ranges; if its plan says so, with its reduction in blocks around it."""
-    plan = self.plan_of(tuple(stores), self.taken)
+    plan = self.planned(stores, self.taken)
     if plan.block is None:
       self.nest(stores, plan)
       return
@@ -565,7 +579,7 @@ class Emitter:
 
     def write(value: UOp) -> None:
       store = UOp.new(Ops.STORE, dtypes.void, (where(), value, *b.ranges))
-      self.nest([store], replace(self.plan_of((store,), b.offset + b.nbytes), block=None))
+      self.nest([store], replace(self.planned([store], b.offset + b.nbytes), block=None))
 
     write(UOp.const(dtype, identity_element(b.fold.arg, dtype)))
     whole, rest = divmod(int(b.range.src[0].arg), b.length)
@@ -579,7 +593,7 @@ class Emitter:
         part = UOp.new(Ops.FOLD, dtype, (part, *(r if x is b.range else x for x in b.fold.src[1:])), b.fold.arg)
         write(UOp.new(b.fold.arg, dtype, (UOp.new(Ops.LOAD, dtype, (where(),)), part)))
     stores = [substitute(s, {b.fold: UOp.new(Ops.LOAD, dtype, (where(),))}) for s in stores]
-    self.nest(stores, replace(self.plan_of(tuple(stores), b.offset + b.nbytes), block=None))
+    self.nest(stores, replace(self.planned(stores, b.offset + b.nbytes), block=None))
 
   def leaf(self, stores: Sequence[UOp], plan: Plan) -> None:
     self.folds = dict.fromkeys(v for s in stores for v in self.value_order(s.src[1]) if v.op is Ops.FOLD)
@@ -683,11 +697,14 @@ class Emitter:
     blocked = group[0].dtype in (dtypes.float32, dtypes.float16) and any(f.arg is Ops.ADD for f in group)
     for region in regions(r.src[0], tile):
       for blocks, part in _blocks(region) if blocked else ((1, region),):
-        with self.loop(index(blocks), AxisKind.REDUCE) as block:
-          with self.loop(part.count, AxisKind.REDUCE) as counter:
+        base, length = affine(part.base, self.affine_memo), tile.size * (int(part.count.arg) if blocks > 1 else 1)
+        times = self.trips(r, index(blocks), base, length) if blocks > 1 else index(1)
+        with self.loop(times, AxisKind.REDUCE) as block:
+          base = base.plus(affine(block, self.affine_memo), length)
+          with self.loop(self.trips(r, part.count, base, part.tile.size), AxisKind.REDUCE) as counter:
             at, copies, lanes = self.split(r, part, counter)
             if block.op is Ops.RANGE:
-              at = Affine(0, {block: int(part.count.arg) * tile.size}).plus(affine(at, self.affine_memo)).uop()
+              at = Affine(0, {block: length}).plus(affine(at, self.affine_memo)).uop()
             values = [substitute(f.src[0], {**mapping, r: at}) for f in group]
             exists = self.limits.get(lanes) if lanes is not None else None
             self.accumulate_tile(group, values, (copies, part.tile.copies), exists, outer, registers)

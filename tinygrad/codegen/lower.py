@@ -8,6 +8,7 @@ from tinygrad.codegen.dots import use_dots
 from tinygrad.codegen.emit import Emitter, PlanOf
 from tinygrad.codegen.grid import GridEmitter
 from tinygrad.codegen.heuristic import plan_nest
+from tinygrad.codegen.idle import idle
 from tinygrad.codegen.rows import all_rows, emit_rows
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
@@ -28,11 +29,13 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | N
   emitter = GridEmitter(target, first) if target.threads else Emitter(planner, first)
   for u in signature(ast):
     emitter.node(u.op, u.dtype, (), u.arg)
-  stores = decompose(use_dots(drop_unit_ranges(ast), target)).src
+  ast = drop_unit_ranges(ast)
+  stores = decompose(use_dots(ast, target)).src
   if len(stores) == 1:
     emitter.kernel(stores)
   else:
-    emit_rows(emitter, stores, all_rows(stores))
+    rows = all_rows(stores)
+    emit_rows(emitter, stores, rows, idle(ast.src, rows))
   if SPEC >= 1:
     check_linear(emitter.root.out)
   if DEBUG >= 4:

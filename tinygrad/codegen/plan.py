@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field, replace
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.uop.affine import index
 from tinygrad.uop.ops import Ops, UOp
+
+CHUNK = 64  # iterations: loops that end early, where the rest is idle, do so at multiples of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,9 @@ class Tile:
   @property
   def size(self) -> int:
     return self.copies * self.lanes
+
+  def part_of_chunk(self) -> Tile:
+    return Tile(min(1 << (self.copies.bit_length() - 1), CHUNK // self.lanes), self.lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,12 @@ class Plan:
   folds: dict[tuple[UOp, ...], tuple[tuple[UOp, ...], Tile]] = field(default_factory=dict)
   stages: tuple[Stage, ...] = ()
   block: Block | None = None
+
+  def in_chunks(self, ranges: Container[UOp]) -> Plan:
+    """With tiles that divide a CHUNK of these ranges."""
+    tiles = {r: t.part_of_chunk() if r in ranges else t for r, t in self.tiles.items()}
+    folds = {k: (order, t.part_of_chunk() if order[-1] in ranges else t) for k, (order, t) in self.folds.items()}
+    return replace(self, tiles=tiles, folds=folds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ Memory that is a row's own (a PARAM whose slot is below 0) is scratch memory for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tinygrad.codegen.emit import Emitter, substitute
 from tinygrad.codegen.heuristic import LINE, size
-from tinygrad.codegen.plan import Tile, regions
+from tinygrad.codegen.plan import CHUNK, Tile, regions
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
 from tinygrad.ops.reduce import identity_element
@@ -67,8 +67,9 @@ def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp]) -> int:
   return min(n, MOST)
 
 
-def emit_rows(emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp]) -> None:
-  """Blocks of the innermost loops; where their number does not divide a loop's, the rest is a smaller block."""
+def emit_rows(emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp], idle: Mapping[UOp, Affine]) -> None:
+  """Blocks of the innermost loops; where their number does not divide a loop's, the rest is a smaller block. `idle`: by
+  loop, the iteration from which on nothing is left to do."""
   emitter.written = {s.src[0].src[0] for s in stores}
   left = rows_a_block(stores, rows)
   tiles: dict[UOp, Tile] = {}
@@ -78,15 +79,16 @@ def emit_rows(emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp]) -> N
     even = next((d for d in range(take, max(take // 2, 1), -1) if n % d == 0), take)
     tiles[r] = Tile(even)
     left = max(left // even, 1)
-  emit_blocks(emitter, stores, list(rows), tiles, {}, [])
+  emit_blocks(emitter, stores, list(rows), tiles, {}, [], idle)
 
 
 def emit_blocks(
   emitter: Emitter, stores: Sequence[UOp], rest: list[UOp], tiles: dict[UOp, Tile], at: dict[UOp, UOp],
-  inside: list[UOp],
+  inside: list[UOp], idle: Mapping[UOp, Affine],
 ) -> None:  # fmt: skip
   """`at`: what is known of rows: the block's counter plus the loop within the block, which is among `inside`."""
   if not rest:
+    emitter.ends = {r: chunks(limit, at, inside) for r, limit in idle.items()}
     emit_members(emitter, stores, at, inside)
     return
   r = rest[0]
@@ -106,7 +108,17 @@ def emit_blocks(
         r2 = UOp.new(Ops.RANGE, dtypes.index, (index(copies),), (next(emitter.ids), AxisKind.LOOP))
         here = here.plus(Affine(0, {r2: 1}))
         more.append(r2)
-      emit_blocks(emitter, stores, rest[1:], tiles, {**at, r: here.uop()}, more)
+      emit_blocks(emitter, stores, rest[1:], tiles, {**at, r: here.uop()}, more, idle)
+
+
+def chunks(limit: Affine, at: Mapping[UOp, UOp], inside: Sequence[UOp]) -> UOp:
+  """How many CHUNKs reach the greatest value of an expression of rows within the block."""
+  out = Affine(limit.const + CHUNK - 1)
+  for atom, c in limit.terms.items():
+    out = out.plus(affine(at.get(atom, atom), {}), c)
+  most = sum(max(c * (size(r) - 1), 0) for r, c in out.terms.items() if r in inside)
+  out = Affine(out.const + most, {r: c for r, c in out.terms.items() if r not in inside})
+  return UOp.new(Ops.IDIV, dtypes.index, (UOp.new(Ops.MAX, dtypes.index, (out.uop(), index(0))), index(CHUNK)))
 
 
 def takes_over(stores: Sequence[UOp], i: int, q: UOp) -> bool:

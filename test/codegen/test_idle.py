@@ -1,0 +1,139 @@
+"""Loops that end early where a condition makes the rest idle: codegen/idle.py."""
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor
+from tinygrad.codegen import idle as module
+from tinygrad.codegen import lower, rows
+from tinygrad.codegen.emit import Emitter
+from tinygrad.engine import realize as engine
+from tinygrad.helpers import Context
+from tinygrad.uop.ops import AxisKind
+
+RNG = np.random.default_rng(3)
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+  monkeypatch.setattr(engine, "_plans", {})
+  monkeypatch.setattr(engine, "_programs", {})
+  return monkeypatch
+
+
+def arrays(length, heads=3, dim=64, count=4):
+  return [RNG.standard_normal((heads, length, dim)).astype(np.float32) for _ in range(count)]
+
+
+def attention(q, k, v, g, mask):
+  """The causal attention's value, and its gradients in q, k and v."""
+  q, k, v = (Tensor(x).realize() for x in (q, k, v))
+  out = q.scaled_dot_product_attention(k, v, **mask(q.shape[1]))
+  grads = (out * Tensor(g).realize()).sum().gradient(q, k, v)
+  Tensor.realize(out, *grads)
+  return [x.numpy() for x in (out, *grads)]
+
+
+def reference(q, k, v, g, keep):
+  q, k, v, g = (x.astype(np.float64) for x in (q, k, v, g))
+  scale = 1 / np.sqrt(q.shape[-1])
+  scores = np.where(keep, q @ k.transpose(0, 2, 1) * scale, -np.inf)
+  p = np.exp(scores - scores.max(-1, keepdims=True))
+  p /= p.sum(-1, keepdims=True)
+  dp = g @ v.transpose(0, 2, 1)
+  ds = p * (dp - (dp * p).sum(-1, keepdims=True)) * scale
+  return p @ v, ds @ k, ds.transpose(0, 2, 1) @ q, p.transpose(0, 2, 1) @ g
+
+
+def deviation(given, mask, keep):
+  return max(np.abs(a - b).max() for a, b in zip(attention(*given, mask), reference(*given, keep)))
+
+
+CAUSAL = lambda n: {"is_causal": True}  # noqa: E731
+
+
+@pytest.mark.parametrize("length", [64, 200, 450, 513])
+def test_causal_attention(length):
+  assert deviation(arrays(length), CAUSAL, np.tril(np.ones((length, length), bool))) < 1e-5
+
+
+@pytest.mark.parametrize("shift", [-1, 0, 70])
+def test_other_diagonals(shift):
+  """Keys up to i + shift; without a key for row 0, whose values are then nan in both."""
+  n = 200
+  keep = np.tril(np.ones((n, n), bool), shift)
+  given = arrays(n)
+
+  def mask(n):
+    rows, columns = Tensor.arange(n).reshape(n, 1), Tensor.arange(n).reshape(1, n)
+    return {"attn_mask": columns <= rows + shift}
+
+  with np.errstate(invalid="ignore"):
+    pairs = list(zip(attention(*given, mask), reference(*given, keep)))[:1]
+  for a, b in pairs:
+    np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def limits(f):
+  """The limits found in the kernels that computing `f` takes, as (constant, coefficients)."""
+  found = []
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(engine, "_plans", {})
+    patch.setattr(engine, "_programs", {})
+
+    def noted(stores, rows):
+      out = module.idle(stores, rows)
+      found.extend((x.const, *x.terms.values()) for x in out.values())
+      return out
+
+    patch.setattr(lower, "idle", noted)
+    with Context(CPU_THREADS=1):
+      f()
+  return found
+
+
+def test_what_ends_early():
+  """The scores, their maximum, exponentials, sums and products with v; nothing where there is no mask, or one that
+  tells a loop's iterations one by one."""
+  q, k, v = (Tensor(x).realize() for x in arrays(128, count=3))
+  assert limits(lambda: q.scaled_dot_product_attention(k, v, is_causal=True).realize()) == [(1, 1)] * 6
+  assert limits(lambda: q.scaled_dot_product_attention(k, v).realize()) == []
+  some = Tensor(RNG.random((128, 128)) < 0.5).realize()
+  assert limits(lambda: q.scaled_dot_product_attention(k, v, some).realize()) == []
+
+
+def normalised(x):
+  """Where the mask does not hold, something is added."""
+  n = len(x)
+  t = Tensor(x).realize()
+  y = Tensor.ones(n, n, dtype="bool").tril().where(t.exp(), 1.0)
+  return (y / y.sum(1, keepdim=True)).numpy()
+
+
+def want(x):
+  y = np.where(np.tril(np.ones(x.shape, bool)), np.exp(x), 1.0)
+  return y / y.sum(1, keepdims=True)
+
+
+def test_masked_values_that_count():
+  x = RNG.standard_normal((300, 300)).astype(np.float32)
+  np.testing.assert_allclose(normalised(x), want(x), rtol=1e-5)
+
+
+def test_mutant_everything_adds_nothing(fresh):
+  fresh.setattr(module.Beyond, "adds_nothing", lambda self, f: True)
+  x = RNG.standard_normal((300, 300)).astype(np.float32)
+  assert np.abs(normalised(x) / want(x) - 1).max() > 0.01
+
+
+@pytest.mark.parametrize("mutant", ["a chunk less", "stale memory is read"])
+def test_laws_kill_mutants(mutant, fresh):
+  if mutant == "a chunk less":
+    chunks = rows.chunks
+    fresh.setattr(rows, "chunks", lambda limit, at, inside: chunks(limit.plus(module.Affine(-64)), at, inside))
+  else:  # what is stored ends early, and what is summed does not
+    trips = Emitter.trips
+    fresh.setattr(
+      Emitter, "trips", lambda self, r, n, *at: n if r.arg[1] is AxisKind.REDUCE else trips(self, r, n, *at)
+    )
+  assert not deviation(arrays(450), CAUSAL, np.tril(np.ones((450, 450), bool))) < 1e-3
