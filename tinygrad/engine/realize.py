@@ -173,7 +173,7 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
   together = bool(ROWS) and not CHECK_NAN and all(Device[d].target.shares for d in set(devices))
   with span("schedule"):
     schedule = scheduling.create_schedule(local, together)
-  names = frozenset(name for i in schedule.items for name in i.variables)
+  names = frozenset(name for i in schedule.items for name in {*i.variables} - dict(i.constants).keys())
   mine = {d for i in schedule.items for d in i.devices if d.startswith("CPU")}
   threads = CPU_THREADS.value or max(cores() // max(len(mine), 1), 1)  # of each of its CPU devices, for one kernel
   with taking_turns():
@@ -392,7 +392,8 @@ class Work:
 
 def work_of(run: Run) -> list[Work]:
   plan = run.plan
-  return [Work(i, p, [run.memory[s] for s in i.slots], run.variables) for i, p in zip(plan.items, plan.programs)]
+  each = zip(plan.items, plan.programs)
+  return [Work(i, p, [run.memory[s] for s in i.slots], {**run.variables, **dict(i.constants)}) for i, p in each]
 
 
 @dataclass(slots=True, eq=False)

@@ -36,6 +36,7 @@ class ScheduleItem:
   peers: bool
   computes: Lines = ()  # where kernels are `watched`
   writes: int = 1
+  constants: tuple[tuple[str, int], ...] = ()  # variables that tell this item from others with its kernel
 
 
 @dataclass(frozen=True, slots=True)

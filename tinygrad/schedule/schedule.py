@@ -11,6 +11,7 @@ from tinygrad.device import Placement, Sharding, device_set
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod, watched
 from tinygrad.schedule import fuse
+from tinygrad.schedule.alike import shared_by_place
 from tinygrad.schedule.collectives import in_two_steps
 from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Transfer
 from tinygrad.schedule.lower import Home, Kernel, form, keeps_order, layout, lower
@@ -344,8 +345,7 @@ class _Builder:
     raise ScheduleError(f"{problem}\n  fix: write to a .clone() of it for one of them")
 
   def finish(self, items: Sequence[ScheduleItem]) -> Schedule:
-    if self.rows:
-      items = in_rows(items, self.temps)
+    items = shared_by_place(in_rows(items, self.temps) if self.rows else items)
     at, pool = plan([i.slots for i in items], self.temps)
     first = len(self.buffers)
     slots = [tuple(s if s < first else first + at[s] for s in i.slots) for i in items]
