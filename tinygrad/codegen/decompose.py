@@ -8,7 +8,7 @@ float64 are calls of the C library.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 
 from tinygrad.dtype import ConstType, DType, dtypes, to_dtype, to_numpy_dtype
 from tinygrad.helpers import numpy
@@ -26,6 +26,11 @@ _LOG_ERFC = (
   0.000200252266949974, -1.1296420097351074, -0.6330773234367371, -0.1085977628827095, 0.0253464225679636,
   -0.0042714402079582214, 0.0004611716140061617, -2.498103458492551e-05, 2.3446673935723084e-07,
 )  # fmt: skip
+# (sin t - t)/t^3 and (cos t - 1 + z/2)/z^2, t <= pi/4: 4e-9 and 1e-10 of the result
+_SIN = (-0.16666655242443085, 0.008332176133990288, -0.00019517040345817804)
+_COS = (0.04166664555668831, -0.00138873141258955, 2.443285848130472e-05)
+_HALF_PI = (1.5703125, 4.837512969970703e-4, 7.549533620476723e-08, 2.5633440682570896e-12)  # of 12 bits but the last
+_WHOLE = 1.5 * 2.0**23  # added, it leaves a whole number in the last bits
 # few enough bits that n * hi is exact
 _LN2_HI = {dtypes.float32: 0.693359375, dtypes.float64: 6.93147180369123816490e-01}
 _LN2_LO = {dtypes.float32: -2.12194440054690583e-4, dtypes.float64: 1.90821492927058770002e-10}
@@ -53,6 +58,11 @@ add, sub, mul, less = (partial(alu, op) for op in (Ops.ADD, Ops.SUB, Ops.MUL, Op
 
 def where(condition: UOp, x: UOp | ConstType, y: UOp) -> UOp:
   return UOp.new(Ops.WHERE, y.dtype, (condition, x if isinstance(x, UOp) else const(y.dtype, x), y))
+
+
+def seldom(condition: UOp, x: UOp, y: UOp) -> UOp:
+  """`where`, whose condition holds so seldom that x is not computed where it does not."""
+  return UOp.new(Ops.WHERE, y.dtype, (condition, x, y), True)
 
 
 def cast(x: UOp, dtype: DType) -> UOp:
@@ -157,21 +167,28 @@ def lower_erf(x: UOp) -> UOp:
 
 
 def lower_sin(x: UOp) -> UOp:
-  """sin(x), x = q·π/2 + r, |r| <= π/4: ±sin(r) or ±cos(r) by q mod 4."""
-  small = less(absolute(x), math.pi / 4)
-  quadrant, rest = quarter_turns(x)
-  q, t = where(small, 0, quadrant), where(small, x, rest)
+  """sin(x) = ±sin(r) or ±cos(r) by n mod 4, |x| = n·π/2 + r, |r| <= π/4. Up to 6000, n < 2**12, of which products with
+  the parts of π/2 are exact (Cody and Waite: Software Manual for the Elementary Functions, 1980)."""
+  a = absolute(x)
+  turns = add(mul(a, 2 / math.pi), _WHOLE)
+  n = sub(turns, _WHOLE)
+  r = reduce(lambda r, part: sub(r, mul(n, part)), _HALF_PI, a)
+  far = where(less(a, math.inf), sine(x, *quarter_turns(a)), const(x.dtype, math.nan))
+  return seldom(alu(Ops.NOT, less(a, 6000.0)), far, sine(x, bitcast(turns, dtypes.int32), r))
+
+
+def sine(x: UOp, q: UOp, t: UOp) -> UOp:
+  """sin(q·π/2 + t), its sign changed where x < 0."""
   z = mul(t, t)
-  sine = add(t, mul(mul(t, z), polynomial(z, [(-1) ** (k + 1) / math.factorial(2 * k + 3) for k in range(4)])))
-  cosine = polynomial(z, [(-1) ** k / math.factorial(2 * k) for k in range(6)])
-  out = where(alu(Ops.CMPNE, alu(Ops.AND, q, 1), 0), cosine, sine)
-  out = where(alu(Ops.CMPNE, alu(Ops.AND, q, 2), 0), alu(Ops.NEG, out), out)
-  out = where(alu(Ops.CMPEQ, x, 0.0), x, out)  # -0.0
-  return where(less(absolute(x), math.inf), out, const(x.dtype, math.nan))
+  sin = add(t, mul(mul(t, z), polynomial(z, _SIN)))
+  cos = polynomial(z, (1.0, -0.5, *_COS))
+  out = where(alu(Ops.CMPEQ, alu(Ops.AND, q, 1), 0), sin, cos)
+  sign = alu(Ops.XOR, alu(Ops.SHL, q, 30), bitcast(x, q.dtype))
+  return bitcast(alu(Ops.XOR, bitcast(out, q.dtype), alu(Ops.AND, sign, -(1 << 31))), x.dtype)
 
 
 def quarter_turns(x: UOp) -> tuple[UOp, UOp]:
-  """(quadrant, remainder in radians) of a float32 >= 2**-7 in size, in integers (Payne and Hanek: Radian reduction for
+  """(quadrant, remainder in radians) of a float32 >= 2**-7, in integers (Payne and Hanek: Radian reduction for
   trigonometric functions, 1983): the 24-bit mantissa times the 96 bits of 2/π that matter."""
   word, long = dtypes.uint32, dtypes.uint64
   bits = bitcast(x, word)
@@ -192,9 +209,7 @@ def quarter_turns(x: UOp) -> tuple[UOp, UOp]:
   product = add(add(alu(Ops.SHL, mul(mantissa, high), 32), mul(mantissa, middle)), alu(Ops.SHR, mul(mantissa, low), 32))
   turns = alu(Ops.SHR, add(product, 1 << 61), 62)
   fraction = bitcast(sub(product, alu(Ops.SHL, turns, 62)), dtypes.int64)
-  q, r = cast(turns, dtypes.int32), mul(cast(fraction, x.dtype), math.pi / 2 / (1 << 62))
-  negative = alu(Ops.CMPNE, alu(Ops.SHR, bits, 31), 0)
-  return where(negative, alu(Ops.NEG, q), q), where(negative, alu(Ops.NEG, r), r)
+  return cast(turns, dtypes.int32), mul(cast(fraction, x.dtype), math.pi / 2 / (1 << 62))
 
 
 # Numbers of 36 bits as (head, tail): a head has 12 bits, so that the product of two is exact (Dekker: A floating-point

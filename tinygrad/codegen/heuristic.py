@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.codegen.emit import LEAST_TURNED, MAX_SHUFFLED, MIN_SHUFFLED
-from tinygrad.codegen.plan import Block, Plan, Stage, Tile, is_inlined
+from tinygrad.codegen.plan import Block, Plan, Stage, Tile, is_inlined, usual_sources
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
@@ -170,7 +170,7 @@ class Analysis:
         stack.extend((s, times) for s in (*u.src[1:], *u.src[0].src[1:]))
       else:
         operations += times * (u.dtype is not dtypes.index and u.op is not Ops.CONST)
-        stack.extend((s, times) for s in u.src)
+        stack.extend((s, times) for s in usual_sources(u))
     mine = tuple(r for r in self.parallel if r in ranges) + tuple(r for r in ranges if r not in self.parallel)
     self.items.append(Item(fold, mine, accesses, operations))
 
