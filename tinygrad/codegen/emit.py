@@ -199,8 +199,8 @@ class Emitter:
     return self.node(u.op, u.dtype.vec(lanes), tuple(src), u.arg)
 
   def seldom(self, u: UOp, env: Env) -> UOp:
-    """A WHERE whose condition hardly ever holds: what it then chooses is computed in a loop of one iteration, or of none
-    where it holds in no lane."""
+    """A WHERE whose condition hardly ever holds: what it then chooses is computed in a loop of one iteration, or of
+    none where it holds in no lane."""
     condition, usual = (self.emit(s, env) for s in usual_sources(u))
     if condition.op is Ops.CONST:
       return self.value(u.src[1], env) if condition.arg else usual
