@@ -59,7 +59,9 @@ class Environment:
       "wanted = ('tinygrad', 'numpy', 'llvmlite', 'torch', 'jax', 'jaxlib'); "
       "print(json.dumps({'python': sys.version.split()[0], **{n: m.version(n) for n in wanted if n in names}}))"
     )
-    done = subprocess.run([str(self.python), "-c", code], capture_output=True, text=True, check=True)
+    with tempfile.TemporaryDirectory(prefix="bench-") as cache:  # not the checkout, whose metadata Python would find
+      env, command = self.variables(Path(cache)), [str(self.python), "-c", code]
+      done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=cache, env=env)
     versions: dict[str, str] = json.loads(done.stdout)
     return versions
 

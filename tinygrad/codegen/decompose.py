@@ -8,7 +8,7 @@ float64 are calls of the C library.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 
 from tinygrad.dtype import ConstType, DType, dtypes, to_dtype, to_numpy_dtype
 from tinygrad.helpers import numpy
@@ -17,18 +17,37 @@ from tinygrad.uop.ops import GroupOp, Ops, UOp
 # Least squares at Chebyshev nodes, in z = x*x; the error is that of the polynomial before rounding.
 # (tanh x - x)/x^3, x < 0.625: 2e-8
 _TANH = (-0.333333283662796, 0.13332782685756683, -0.05385249853134155, 0.021003641188144684, -0.006104947999119759)
+# erf(x)/x - 1, x < 1: 1e-9
 _ERF = (
-  1.1283791065216064, -0.3761262595653534, 0.11283597350120544, -0.02685432881116867, 0.005189312156289816,
-  -0.0008018855005502701, 7.882497448008507e-05,
+  0.12837916612625122, -0.3761262595653534, 0.11283599585294724, -0.02685440145432949, 0.005189443938434124,
+  -0.0008019943488761783, 7.885848026489839e-05,
 )  # fmt: skip
-# log(erfc x) for 0.98 <= x <= 4, in x: 2e-11, weighted by erfc; _ERF is erf(x)/x for x < 1: 1e-9
+# 2/3 + 2z/5 + 2z²/7 + …, z = s², s <= (√2 - 1)/(√2 + 1), times z: 1e-11; and the series
+_LOG = {
+  dtypes.float32: (0.6666666269302368, 0.4000033736228943, 0.28537237644195557, 0.2358357161283493),
+  dtypes.float64: tuple(2 / (2 * k + 3) for k in range(11)),
+}
+# log(erfc x) for 0.98 <= x <= 4, in x: 2e-11, weighted by erfc
 _LOG_ERFC = (
   0.000200252266949974, -1.1296420097351074, -0.6330773234367371, -0.1085977628827095, 0.0253464225679636,
   -0.0042714402079582214, 0.0004611716140061617, -2.498103458492551e-05, 2.3446673935723084e-07,
 )  # fmt: skip
+# (sin t - t)/t^3 and (cos t - 1 + z/2)/z^2, t <= pi/4: 4e-9 and 1e-10 of the result
+_SIN = (-0.16666655242443085, 0.008332176133990288, -0.00019517040345817804)
+_COS = (0.04166664555668831, -0.00138873141258955, 2.443285848130472e-05)
+_HALF_PI = (1.5703125, 4.837512969970703e-4, 7.549533620476723e-08, 2.5633440682570896e-12)  # of 12 bits but the last
 # few enough bits that n * hi is exact
 _LN2_HI = {dtypes.float32: 0.693359375, dtypes.float64: 6.93147180369123816490e-01}
 _LN2_LO = {dtypes.float32: -2.12194440054690583e-4, dtypes.float64: 1.90821492927058770002e-10}
+# (exp r - 1 - r)/r^2, |r| <= ln(2)/2: 3e-9 of exp r; and by Taylor's series
+_EXPM1 = {
+  dtypes.float32: (
+    0.4999999403953552, 0.1666651964187622, 0.04166838526725769, 0.00836879387497902, 0.0013815127313137054,
+  ),
+  dtypes.float64: tuple(1 / math.factorial(k) for k in range(2, 14)),
+}  # fmt: skip
+# below: exp is 0, may be denormal; from: infinite
+_EXP_ENDS = {dtypes.float32: (-105.0, -86.0, 88.7228394), dtypes.float64: (-750.0, -707.0, 709.7827128933841)}
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.float32: dtypes.uint32, dtypes.float64: dtypes.uint64}
 _SIGNED = {dtypes.float32: dtypes.int32, dtypes.float64: dtypes.int64}
 _AS_BITS = (dtypes.bfloat16, *dtypes.fp8s)  # no renderer knows them but as their bits
@@ -53,6 +72,11 @@ add, sub, mul, less = (partial(alu, op) for op in (Ops.ADD, Ops.SUB, Ops.MUL, Op
 
 def where(condition: UOp, x: UOp | ConstType, y: UOp) -> UOp:
   return UOp.new(Ops.WHERE, y.dtype, (condition, x if isinstance(x, UOp) else const(y.dtype, x), y))
+
+
+def seldom(condition: UOp, x: UOp, y: UOp) -> UOp:
+  """`where`, whose condition holds so seldom that x is not computed where it does not."""
+  return UOp.new(Ops.WHERE, y.dtype, (condition, x, y), True)
 
 
 def cast(x: UOp, dtype: DType) -> UOp:
@@ -82,96 +106,125 @@ def with_sign_of(x: UOp, sign: UOp) -> UOp:
   return bitcast(alu(Ops.OR, bitcast(x, bits), alu(Ops.AND, bitcast(sign, bits), 1 << (bits.bitsize - 1))), x.dtype)
 
 
-def power_of_two(n: UOp, dtype: DType) -> UOp:
-  """2**n as a float, for n within the normal exponents."""
-  exponent, mantissa = dtypes.finfo(dtype)
-  return bitcast(alu(Ops.SHL, add(n, (1 << (exponent - 1)) - 1), mantissa), dtype)
+def rounded(x: UOp) -> tuple[UOp, UOp]:
+  """x as a whole float, and as an integer in the last bits of another: all but what is left of a mantissa."""
+  unit = 1.5 * 2.0 ** dtypes.finfo(x.dtype)[1]
+  bits = add(x, unit)
+  return sub(bits, unit), bitcast(bits, _SIGNED[x.dtype])
 
 
 def scaled(x: UOp, n: UOp) -> UOp:
-  """x·2**n, n a whole float: in two factors, so that denormals come out."""
-  i = cast(n, _SIGNED[x.dtype])
-  half = alu(Ops.SHR, i, 1)
-  return mul(mul(x, power_of_two(half, x.dtype)), power_of_two(sub(i, half), x.dtype))
+  """x·2**n, all normal; of n, the last bits of an integer, as many count as fill an exponent."""
+  signed = _SIGNED[x.dtype]
+  return bitcast(add(bitcast(x, signed), alu(Ops.SHL, n, dtypes.finfo(x.dtype)[1])), x.dtype)
 
 
-def clamped(x: UOp, low: float, high: float) -> UOp:
-  return alu(Ops.MAX, alu(Ops.MIN, x, high), low)
+def clamped(x: UOp, most: float) -> UOp:
+  return alu(Ops.MAX, alu(Ops.MIN, x, most), -most)
+
+
+def normal_exp(x: UOp, shift: UOp | None = None) -> UOp:
+  """exp(x)·2**shift = 2**(n + shift) · exp(r), n = round(x/ln 2), |r| <= ln(2)/2, where that is normal."""
+  m, n = rounded(mul(x, 1 / math.log(2)))
+  r = sub(sub(x, mul(m, _LN2_HI[x.dtype])), mul(m, _LN2_LO[x.dtype]))
+  return scaled(polynomial(r, (1.0, 1.0, *_EXPM1[x.dtype])), n if shift is None else add(n, shift))
 
 
 def lower_exp(x: UOp) -> UOp:
-  """exp(x) = 2**n · exp(r), n = round(x/ln 2), |r| <= ln(2)/2, by Taylor's series. What is certain to be 0, as in
-  masked attention, is not computed: processors take a hundred times as long for products that underflow."""
-  dtype = x.dtype
-  low, high, degree = (-105.0, 90.0, 7) if dtype is dtypes.float32 else (-750.0, 715.0, 13)
+  """exp(x), where it may be denormal in two steps. What is certain to be 0, as in masked attention, is not computed:
+  processors take a hundred times as long for products that underflow."""
+  low, tiny, high = _EXP_ENDS[x.dtype]
   nothing = less(x, low)
-  y = where(nothing, 0.0, alu(Ops.MIN, x, high))
-  n = alu(Ops.ROUND, mul(y, 1 / math.log(2)))
-  r = sub(sub(y, mul(n, _LN2_HI[dtype])), mul(n, _LN2_LO[dtype]))
-  return where(nothing, 0.0, scaled(polynomial(r, [1 / math.factorial(k) for k in range(degree + 1)]), n))
+  denormal = alu(Ops.AND, less(x, tiny), alu(Ops.NOT, nothing))
+  size = normal_exp(x, where(denormal, 64, const(_SIGNED[x.dtype], 0)))
+  size = mul(size, where(denormal, 2.0**-64, const(x.dtype, 1.0)))
+  return where(nothing, 0.0, where(less(x, high), size, mul(x, math.inf)))
+
+
+def is_normal(x: UOp) -> UOp:
+  """Whether 0 < x < inf, x no denormal."""
+  (exponent, mantissa), bits = dtypes.finfo(x.dtype), _BITS[x.dtype]
+  return less(sub(bitcast(x, bits), 1 << mantissa), ((1 << exponent) - 2) << mantissa)
+
+
+def normal(x: UOp) -> tuple[UOp, UOp]:
+  """(y, k): x = y·2**k, y normal if x > 0 is finite."""
+  exponent, mantissa = dtypes.finfo(x.dtype)
+  tiny = less(x, 2.0 ** (2 - (1 << (exponent - 1))))
+  return where(tiny, mul(x, 2.0 ** (mantissa + 2)), x), where(tiny, -2.0 - mantissa, const(x.dtype, 0.0))
 
 
 def exponent_of(x: UOp) -> tuple[UOp, UOp]:
-  """(n, f): x = 2**n·(1 + f), 1 + f in [√½, √2), f exact."""
-  dtype = x.dtype
-  signed, (exponent, mantissa) = _SIGNED[dtype], dtypes.finfo(dtype)
-  tiny = less(x, 2.0 ** (2 - (1 << (exponent - 1))))
-  bits = bitcast(where(tiny, mul(x, 2.0 ** (mantissa + 2)), x), signed)
+  """(n, f): x = 2**n·(1 + f), 1 + f in [√½, √2), f exact, for normal x."""
+  signed, mantissa = _SIGNED[x.dtype], dtypes.finfo(x.dtype)[1]
   # √½ as bits: subtracting it makes the exponent field count from √½·2**e
-  e = alu(Ops.SHR, sub(bits, 0x3F3504F3 if dtype is dtypes.float32 else 0x3FE6A09E667F3BCD), mantissa)
-  f = sub(bitcast(sub(bits, alu(Ops.SHL, e, mantissa)), dtype), 1.0)
-  return cast(sub(e, where(tiny, mantissa + 2, const(signed, 0))), dtype), f
+  root = 0x3F3504F3 if x.dtype is dtypes.float32 else 0x3FE6A09E667F3BCD
+  e = alu(Ops.SHR, sub(bitcast(x, signed), root), mantissa)
+  return cast(e, x.dtype), sub(bitcast(sub(bitcast(x, signed), alu(Ops.SHL, e, mantissa)), x.dtype), 1.0)
 
 
 def lower_log(x: UOp) -> UOp:
-  """log(x) = n·ln 2 + log(1 + f); with s = f/(2 + f), log(1 + f) = f - (f²/2 - s·(f²/2 + R)), R = 2·(s²/3 + s⁴/5 + …)
-  (the arrangement of Sun's fdlibm, which keeps the leading term exact)."""
-  dtype = x.dtype
-  n, f = exponent_of(x)
-  s = alu(Ops.FDIV, f, add(f, 2.0))
-  z = mul(s, s)
-  rest = mul(z, polynomial(z, [2 / (2 * k + 3) for k in range(5 if dtype is dtypes.float32 else 11)]))
-  half = mul(mul(f, f), 0.5)
-  small = sub(half, add(mul(s, add(half, rest)), mul(n, _LN2_LO[dtype])))
-  out = add(mul(n, _LN2_HI[dtype]), sub(f, small))
+  out = log_of(*normal(x))
   out = where(less(x, math.inf), out, x)  # inf, nan
   out = where(less(x, 0.0), math.nan, out)
-  return where(alu(Ops.CMPEQ, x, 0.0), -math.inf, out)
+  out = where(alu(Ops.CMPEQ, x, 0.0), -math.inf, out)
+  return seldom(alu(Ops.NOT, is_normal(x)), out, log_of(x, const(x.dtype, 0.0)))
+
+
+def log_of(x: UOp, k: UOp) -> UOp:
+  """log(x·2**k) = (n + k)·ln 2 + log(1 + f); with s = f/(2 + f), log(1 + f) = f - (f²/2 - s·(f²/2 + R)), R =
+  2·(s²/3 + s⁴/5 + …) (the arrangement of Sun's fdlibm, which keeps the leading term exact)."""
+  dtype = x.dtype
+  n, f = exponent_of(x)
+  n, s = add(n, k) if k.op is not Ops.CONST else n, alu(Ops.FDIV, f, add(f, 2.0))
+  z = mul(s, s)
+  rest = mul(z, polynomial(z, _LOG[dtype]))
+  half = mul(mul(f, f), 0.5)
+  small = sub(half, add(mul(s, add(half, rest)), mul(n, _LN2_LO[dtype])))
+  return add(mul(n, _LN2_HI[dtype]), sub(f, small))
 
 
 def lower_tanh(x: UOp) -> UOp:
-  """tanh(x) = a + a³·P(a²) for a = |x| < 0.625, else 1 - 2/(exp(2a) + 1), with the sign of x."""
+  """tanh(x) = a + a³·P(a²) for a = |x| < 0.625, else 1 - 2/(exp(2a) + 1), which from 9.1 on is 1, with the sign of
+  x."""
   a = absolute(x)
   z = mul(a, a)
   inner = add(a, mul(mul(a, z), polynomial(z, _TANH)))
-  outer = alu(Ops.SUB, const(x.dtype, 1.0), alu(Ops.FDIV, const(x.dtype, 2.0), add(lower_exp(add(a, a)), 1.0)))
+  e = normal_exp(alu(Ops.MIN, add(a, a), 20.0))
+  outer = alu(Ops.SUB, const(x.dtype, 1.0), alu(Ops.FDIV, const(x.dtype, 2.0), add(e, 1.0)))
   return with_sign_of(where(less(a, 0.625), inner, outer), x)
 
 
 def lower_erf(x: UOp) -> UOp:
-  """erf(x) = x·P(x²) for |x| < 1, else 1 - exp(Q(|x|)) with the sign of x; beyond 4 it rounds to 1."""
+  """erf(x) = x + x·P(x²) for |x| < 1, else 1 - exp(Q(|x|)) with the sign of x; beyond 4 it rounds to 1."""
   a = absolute(x)
-  inner = mul(x, polynomial(mul(x, x), _ERF))
-  outer = alu(Ops.SUB, const(x.dtype, 1.0), lower_exp(polynomial(alu(Ops.MIN, a, 4.0), _LOG_ERFC)))
+  inner = add(x, mul(x, polynomial(mul(x, x), _ERF)))
+  outer = alu(Ops.SUB, const(x.dtype, 1.0), normal_exp(polynomial(alu(Ops.MIN, a, 4.0), _LOG_ERFC)))
   return where(less(a, 1.0), inner, with_sign_of(outer, x))
 
 
 def lower_sin(x: UOp) -> UOp:
-  """sin(x), x = q·π/2 + r, |r| <= π/4: ±sin(r) or ±cos(r) by q mod 4."""
-  small = less(absolute(x), math.pi / 4)
-  quadrant, rest = quarter_turns(x)
-  q, t = where(small, 0, quadrant), where(small, x, rest)
+  """sin(x) = ±sin(r) or ±cos(r) by n mod 4, |x| = n·π/2 + r, |r| <= π/4. Up to 6000, n < 2**12, of which products with
+  the parts of π/2 are exact (Cody and Waite: Software Manual for the Elementary Functions, 1980)."""
+  a = absolute(x)
+  n, quadrant = rounded(mul(a, 2 / math.pi))
+  r = reduce(lambda r, part: sub(r, mul(n, part)), _HALF_PI, a)
+  far = where(less(a, math.inf), sine(x, *quarter_turns(a)), const(x.dtype, math.nan))
+  return seldom(alu(Ops.NOT, less(a, 6000.0)), far, sine(x, quadrant, r))
+
+
+def sine(x: UOp, q: UOp, t: UOp) -> UOp:
+  """sin(q·π/2 + t), its sign changed where x < 0."""
   z = mul(t, t)
-  sine = add(t, mul(mul(t, z), polynomial(z, [(-1) ** (k + 1) / math.factorial(2 * k + 3) for k in range(4)])))
-  cosine = polynomial(z, [(-1) ** k / math.factorial(2 * k) for k in range(6)])
-  out = where(alu(Ops.CMPNE, alu(Ops.AND, q, 1), 0), cosine, sine)
-  out = where(alu(Ops.CMPNE, alu(Ops.AND, q, 2), 0), alu(Ops.NEG, out), out)
-  out = where(alu(Ops.CMPEQ, x, 0.0), x, out)  # -0.0
-  return where(less(absolute(x), math.inf), out, const(x.dtype, math.nan))
+  sin = add(t, mul(mul(t, z), polynomial(z, _SIN)))
+  cos = polynomial(z, (1.0, -0.5, *_COS))
+  out = where(alu(Ops.CMPEQ, alu(Ops.AND, q, 1), 0), sin, cos)
+  sign = alu(Ops.XOR, alu(Ops.SHL, q, 30), bitcast(x, q.dtype))
+  return bitcast(alu(Ops.XOR, bitcast(out, q.dtype), alu(Ops.AND, sign, -(1 << 31))), x.dtype)
 
 
 def quarter_turns(x: UOp) -> tuple[UOp, UOp]:
-  """(quadrant, remainder in radians) of a float32 >= 2**-7 in size, in integers (Payne and Hanek: Radian reduction for
+  """(quadrant, remainder in radians) of a float32 >= 2**-7, in integers (Payne and Hanek: Radian reduction for
   trigonometric functions, 1983): the 24-bit mantissa times the 96 bits of 2/π that matter."""
   word, long = dtypes.uint32, dtypes.uint64
   bits = bitcast(x, word)
@@ -192,9 +245,7 @@ def quarter_turns(x: UOp) -> tuple[UOp, UOp]:
   product = add(add(alu(Ops.SHL, mul(mantissa, high), 32), mul(mantissa, middle)), alu(Ops.SHR, mul(mantissa, low), 32))
   turns = alu(Ops.SHR, add(product, 1 << 61), 62)
   fraction = bitcast(sub(product, alu(Ops.SHL, turns, 62)), dtypes.int64)
-  q, r = cast(turns, dtypes.int32), mul(cast(fraction, x.dtype), math.pi / 2 / (1 << 62))
-  negative = alu(Ops.CMPNE, alu(Ops.SHR, bits, 31), 0)
-  return where(negative, alu(Ops.NEG, q), q), where(negative, alu(Ops.NEG, r), r)
+  return cast(turns, dtypes.int32), mul(cast(fraction, x.dtype), math.pi / 2 / (1 << 62))
 
 
 # Numbers of 36 bits as (head, tail): a head has 12 bits, so that the product of two is exact (Dekker: A floating-point
@@ -221,8 +272,8 @@ def exactly(value: float) -> Pair:
   return const(dtypes.float32, top), const(dtypes.float32, value - top)
 
 
-def log2_pair(x: UOp) -> Pair:
-  """log2(x) = n + log2(1 + f) = n + 2/ln 2·s·(1 + s²/3 + s⁴/5 + …), s = f/(2 + f), for 0 < x < inf."""
+def log2_pair(x: UOp, k: UOp) -> Pair:
+  """log2(x·2**k) = n + k + log2(1 + f), log2(1 + f) = 2/ln 2·s·(1 + s²/3 + s⁴/5 + …), s = f/(2 + f), for normal x."""
   n, f = exponent_of(x)
   d = add(f, 2.0)
   lost = sub(f, sub(d, 2.0))
@@ -233,18 +284,32 @@ def log2_pair(x: UOp) -> Pair:
   w, third = add(*z), exactly(1 / 3)
   tail = mul(w, polynomial(w, [1 / (2 * k + 5) for k in range(4)]))
   t = times(z, joined(third[0], tail, third[1]))
-  return joined(n, *times(times(s, exactly(2 / math.log(2))), joined(const(x.dtype, 1.0), *t)))
+  return joined(add(n, k), *times(times(s, exactly(2 / math.log(2))), joined(const(x.dtype, 1.0), *t)))
+
+
+def power(x: UOp, k: UOp, y: UOp, limited: Callable[[UOp, float], UOp]) -> tuple[UOp, UOp, UOp]:
+  """(m, n, n as an integer): (x·2**k)**y = m·2**n, m near 1, for normal x."""
+  p = times(log2_pair(x, k), (head(y), sub(y, head(y))))
+  n, bits = rounded(limited(add(*p), 200.0))
+  r = times(joined(limited(sub(p[0], n), 1.0), limited(p[1], 1.0)), exactly(math.log(2)))
+  w = add(*r)
+  rest = mul(mul(w, w), polynomial(w, _EXPM1[x.dtype]))
+  return add(add(r[0], add(r[1], rest)), 1.0), n, bits
 
 
 def lower_pow(x: UOp, y: UOp) -> UOp:
+  """x**y = 2**(y·log2 x); what is not sure to be normal by `any_power`."""
+  m, n, bits = power(x, const(x.dtype, 0.0), y, lambda p, _: p)
+  usual = alu(Ops.AND, is_normal(x), less(absolute(n), 125.0))
+  return seldom(alu(Ops.NOT, usual), any_power(x, y), scaled(m, bits))
+
+
+def any_power(x: UOp, y: UOp) -> UOp:
   """x**y = 2**(y·log2|x|), negative for x < 0 and odd y; special cases as in C's pow."""
-  a, b = absolute(x), clamped(y, -(2.0**40), 2.0**40)  # beyond, all but 1 overflows
-  p = times(log2_pair(a), (head(b), sub(b, head(b))))
-  n = alu(Ops.ROUND, clamped(add(*p), -200.0, 200.0))
-  r = times(joined(clamped(sub(p[0], n), -1.0, 1.0), clamped(p[1], -1.0, 1.0)), exactly(math.log(2)))
-  w = add(*r)
-  rest = mul(mul(w, w), polynomial(w, [1 / math.factorial(k) for k in range(2, 8)]))
-  size = scaled(add(add(r[0], add(r[1], rest)), 1.0), n)
+  a = absolute(x)
+  m, _, n = power(*normal(a), clamped(y, 2.0**40), clamped)  # beyond, all but 1 overflows
+  half = alu(Ops.SHR, n, 1)
+  size = mul(scaled(m, half), scaled(const(x.dtype, 1.0), sub(n, half)))
   inside = alu(Ops.OR, alu(Ops.AND, less(const(x.dtype, 0.0), a), less(a, math.inf)), alu(Ops.CMPNE, y, y))
   size = where(inside, size, where(less(y, 0.0), alu(Ops.FDIV, const(x.dtype, 1.0), a), a))  # of 0, infinity, NaN
   whole = alu(Ops.CMPEQ, alu(Ops.FLOOR, y), y)

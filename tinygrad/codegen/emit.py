@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tinygrad.codegen.plan import CHUNK, Plan, Region, Stage, Tile, is_inlined, regions
+from tinygrad.codegen.plan import CHUNK, Plan, Region, Stage, Tile, is_inlined, regions, usual_sources
 from tinygrad.dtype import DType, dtypes
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop.affine import Affine, affine, index
@@ -48,7 +48,7 @@ class Emitter:
 
   def __init__(self, plan_of: PlanOf, first: int) -> None:
     self.plan_of = plan_of
-    self.root = Scope(0)
+    self.root = self.least = Scope(0)  # least: outside of which nothing is emitted
     self.stack = [self.root]
     self.ids = itertools.count(first)  # above the kernel's own, lest a new range be one of them
     self.home: dict[UOp, Scope] = {}  # where an emitted value was emitted
@@ -109,7 +109,7 @@ class Emitter:
         out.append(u)
         continue
       stack.append((u, True))
-      for s in reversed(u.src[1:] if u.op is Ops.LOAD else () if u.op is Ops.FOLD else u.src):
+      for s in reversed(u.src[1:] if u.op is Ops.LOAD else () if u.op is Ops.FOLD else usual_sources(u)):
         if s not in seen and s.dtype is not dtypes.index and s.op is not Ops.CONST:
           seen.add(s)
           stack.append((s, False))
@@ -120,7 +120,7 @@ class Emitter:
 
   def scope_of(self, values: Sequence[UOp]) -> Scope:
     """The innermost of the scopes in which `values` were emitted."""
-    best = self.root
+    best = self.least
     for v in values:
       if (s := self.home.get(v)) is not None and s.depth > best.depth:
         best = s
@@ -178,6 +178,8 @@ class Emitter:
       out = self.integer(u, env)
     elif u.op in GroupOp.Comparison and u.src[0].dtype is dtypes.index:
       out = self.compare(u, env)
+    elif u.op is Ops.WHERE and u.arg is not None:
+      out = self.seldom(u, env)
     else:
       out = self.apply(u, [self.emit(s, env) for s in u.src])
     self.memo[key] = (out, self.home.get(out, self.root))
@@ -195,6 +197,24 @@ class Emitter:
     if u.op in (Ops.IDIV, Ops.MOD):
       return self.divide(u, *src)
     return self.node(u.op, u.dtype.vec(lanes), tuple(src), u.arg)
+
+  def seldom(self, u: UOp, env: Env) -> UOp:
+    """A WHERE whose condition hardly ever holds: what it then chooses is computed in a loop of one iteration, or of
+    none where it holds in no lane."""
+    condition, usual = (self.emit(s, env) for s in usual_sources(u))
+    if condition.op is Ops.CONST:
+      return self.value(u.src[1], env) if condition.arg else usual
+    with self.outside(self.scope_of((condition, usual)).depth):
+      acc = self.put(UOp.new(Ops.ACC, usual.dtype, (), next(self.ids)))
+      self.put(UOp.new(Ops.STORE, dtypes.void, (acc, usual)))
+      some = condition if condition.dtype.count == 1 else self.node(Ops.FOLD, dtypes.bool, (condition,), Ops.MAX)
+      times = self.node(Ops.CAST, dtypes.index, (some,))
+      self.memo[times] = times, self.home[times]
+      with self.loop(times, AxisKind.LOOP):
+        least, self.least = self.least, self.stack[-1]
+        self.put(UOp.new(Ops.STORE, dtypes.void, (acc, self.apply(u, [condition, self.value(u.src[1], env), usual]))))
+        self.least = least
+      return self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
 
   def divide(self, u: UOp, x: UOp, y: UOp) -> UOp:
     """Floor division and modulo by the processor's, which truncate and must not divide by 0 (which gives 0) or the
@@ -483,6 +503,17 @@ class Emitter:
     left = UOp.new(Ops.MAX, dtypes.index, (left, index(0)))
     return UOp.new(Ops.MIN, dtypes.index, (UOp.new(Ops.IDIV, dtypes.index, (left, index(step))), count))
 
+  @contextlib.contextmanager
+  def outside(self, level: int) -> Iterator[None]:
+    """Emits into the open scope of this depth, as if those inside of it were not yet open."""
+    inner, self.stack = self.stack[level + 1 :], self.stack[: level + 1]
+    for s in inner:
+      s.open = False
+    yield
+    for s in inner:
+      s.open = True
+    self.stack += inner
+
   def split(self, r: UOp, region: Region, counter: UOp) -> tuple[UOp, UOp | None, UOp | None]:
     """(the value of `r` within the region, its UPCAST range, its VECTOR range), the latter two registered."""
     tile = region.tile
@@ -620,16 +651,11 @@ class Emitter:
     """Emits the reduction `f` for all elements of its tile, in the outermost loop that knows its operands."""
     deps = self.deps(f)
     level = max((self.floor, *(i for i, s in enumerate(self.stack) if i and self.bits[s.out[0]] & deps)))
-    inner, self.stack = self.stack[level + 1 :], self.stack[: level + 1]
-    for s in inner:
-      s.open = False
-    if is_inlined(f):
-      self.inline(f, deps)
-    else:
-      self._fold(self.together(f), deps)
-    for s in inner:
-      s.open = True
-    self.stack += inner
+    with self.outside(level):
+      if is_inlined(f):
+        self.inline(f, deps)
+      else:
+        self._fold(self.together(f), deps)
 
   def inline(self, f: UOp, deps: int) -> None:
     """A short reduction, written out."""

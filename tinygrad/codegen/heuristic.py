@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.codegen.emit import LEAST_TURNED, MAX_SHUFFLED, MIN_SHUFFLED
-from tinygrad.codegen.plan import Block, Plan, Stage, Tile, is_inlined
+from tinygrad.codegen.plan import Block, Plan, Stage, Tile, is_inlined, usual_sources
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
@@ -127,8 +127,6 @@ class Analysis:
         continue
       d: frozenset[UOp] = frozenset().union(*(self.deps[s] for s in u.src)) if u.src else frozenset()
       self.deps[u] = d - frozenset(u.src[1:]) if u.op is Ops.FOLD else d
-      if u.dtype not in (dtypes.index, dtypes.void):
-        self.itemsize = max(self.itemsize, u.dtype.itemsize)
       if u.dtype is dtypes.index and u.op in (Ops.IDIV, Ops.MOD) and u.src[1].op is Ops.CONST and u.src[1].arg > 0:
         for r, c in affine(u.src[0], self.forms).terms.items():
           copies = u.src[1].arg // math.gcd(c, u.src[1].arg)
@@ -158,6 +156,8 @@ class Analysis:
       if u in seen:
         continue
       seen.add(u)
+      if u.dtype not in (dtypes.index, dtypes.void):
+        self.itemsize = max(self.itemsize, u.dtype.itemsize)
       if u.op is Ops.FOLD and is_inlined(u):
         times *= int(prod(size(r) for r in u.src[1:]))
         operations += times
@@ -170,7 +170,7 @@ class Analysis:
         stack.extend((s, times) for s in (*u.src[1:], *u.src[0].src[1:]))
       else:
         operations += times * (u.dtype is not dtypes.index and u.op is not Ops.CONST)
-        stack.extend((s, times) for s in u.src)
+        stack.extend((s, times) for s in usual_sources(u))
     mine = tuple(r for r in self.parallel if r in ranges) + tuple(r for r in ranges if r not in self.parallel)
     self.items.append(Item(fold, mine, accesses, operations))
 

@@ -86,6 +86,11 @@ class Region:
   masked: bool = False
 
 
+def usual_sources(u: UOp) -> tuple[UOp, ...]:
+  """What is always computed for `u`: of a WHERE with an arg all but what it seldom chooses."""
+  return u.src if u.op is not Ops.WHERE or u.arg is None else u.src[::2]
+
+
 def regions(end: UOp, tile: Tile) -> Iterator[Region]:
   """Peels `end` iterations into whole tiles and the rest: a static rest is one smaller tile, a dynamic one a loop over
   single vectors."""

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from tinygrad.device import Sharding
+from tinygrad.device import Device, Sharding, device_set
 from tinygrad.dtype import DType, dtypes, least_upper_float, sum_acc_dtype, to_dtype
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.mixin.base import DTypeArg, Scalar, sint
@@ -14,6 +14,7 @@ from tinygrad.uop.ops import Ops, UOp
 
 Axis = int | Sequence[int] | None
 BLOCK = 16  # elements of a running reduction that are reduced at once; of more than twice as many, in levels
+FINITE = 2.0**127  # as float32
 
 
 class Reduce(Creation):
@@ -149,17 +150,21 @@ class Reduce(Creation):
   # ---- running reductions
 
   def _cumulate(
-    self, axis: int, total: Callable[[Self], Self], join: Callable[[Self, Self], Self], identity: Scalar
-  ) -> Self:
+    self, axis: int, total: Callable[[Self], Self], join: Callable[[Self, Self], Self], identity: Scalar,
+    wide: DType | None = None,
+  ) -> Self:  # fmt: skip
     """All elements up to each one along `axis` as one: `total` of the last dim of windows, and `join` of two such,
     joined from the smallest levels on, which loses least in sums.
 
     Cost: about 16 loads an element in each of log16(n) levels.
     """
-    return functools.reduce(lambda y, x: join(x, y), reversed(self._levels(axis, total, identity)))
+    return functools.reduce(lambda y, x: join(x, y), reversed(self._levels(axis, total, identity, wide)))
 
-  def _levels(self, axis: int, total: Callable[[Self], Self], identity: Scalar) -> list[Self]:
-    """What makes up a running reduction: of all blocks before each element's, of those in it before it, and so on."""
+  def _levels(
+    self, axis: int, total: Callable[[Self], Self], identity: Scalar, wide: DType | None = None
+  ) -> list[Self]:
+    """What makes up a running reduction: of all blocks before each element's, of those in it before it, and so on. A
+    sum of blocks may be carried in a wide type: it is then the nearest number and what that lacks."""
     dim = self._dim(axis)
     if not self.ndim or not isinstance(n := self.shape[dim], int) or not self.numel():
       if self.ndim and not isinstance(n, int):
@@ -173,11 +178,16 @@ class Reduce(Creation):
     # along a cut dim the blocks are the devices': one total of each travels
     blocks, size = (ceildiv(n, BLOCK), BLOCK) if parts == 1 else (parts, ceildiv(n, parts))
     rows = x.pad((0, blocks * size - n), value=identity).unflatten(-1, (blocks, size))
-    totals = total(rows)
+    totals = total(rows if wide is None else rows.cast(wide))
     if isinstance(where, Sharding) and parts > 1:
-      totals = totals._new(totals.uop.copy_to_device(where.settled.with_dims(where.dims[: self.ndim - 1])))
+      near = totals.uop.cast(x.dtype).copy_to_device(where.settled.with_dims(where.dims[: self.ndim - 1]))
+      totals = totals._new(near.cast(totals.dtype))
     before = [t.pad((1, -1), value=identity).unsqueeze(-1) for t in totals._levels(-1, total, identity)]
-    levels = [*(t._expand_to(rows.shape) for t in before), *rows._levels(-1, total, identity)]
+    if wide is not None:
+      whole = functools.reduce(lambda y, x: x.add(y), reversed(before))
+      near = whole.detach().clamp(-FINITE, FINITE).cast(x.dtype)  # inf - inf is nan
+      before = [near, whole.sub(near).cast(x.dtype)]
+    levels = [*(t._expand_to(rows.shape) for t in before), *rows._levels(-1, total, identity, wide)]
     return [t.flatten(-2)._slice(self.ndim - 1, 0, n).transpose(dim, -1) for t in levels]
 
   def _running(self, axis: int, op: Ops, identity: Scalar) -> Self:
@@ -191,7 +201,9 @@ class Reduce(Creation):
 
   def cumsum(self, axis: int = 0) -> Self:
     """The sum of the elements up to and including each one along `axis`."""
-    return self._in_wide(lambda x: x._running(axis, Ops.ADD, 0))
+    some = Device[device_set(self.uop.device or Device.DEFAULT)[0]]
+    wide = dtypes.float64 if self.dtype is dtypes.float32 and some.target.float64 else None
+    return self._in_wide(lambda x: x._cumulate(axis, lambda w: w.sum(-1), lambda x, y: x.add(y), 0, wide))
 
   def cumprod(self, axis: int = 0) -> Self:
     """The product of the elements up to and including each one along `axis`."""

@@ -15,19 +15,20 @@ def in_parts(u: UOp) -> UOp | None:
   """reduce(x, n) -> reduce(reduce(x as [k, n/k], n/k), k), if x is large and the results are few. The parts follow
   from the shape alone, so that neither the number of threads nor of devices changes a bit.
 
-  The dim that is cut is the longest reduced one, the outermost of several; k is a divisor of its length if a large
-  one exists, else the last part is filled up with the identity."""
+  The dim that is cut is the reduced one whose length has the largest such divisor k, the outermost of several; where
+  none has a large one, the longest, whose last part is filled up with the identity."""
   op, axes = u.arg
   x = u.src[0]
   if not all(isinstance(n, int) for n in x.shape) or (size := int(prod(x.shape))) < LARGE:
     return None
   results = int(prod(u.shape))
-  axis = max(axes, key=lambda a: (x.shape[a], -a))
+  most = min(PARTS // results, size // (results * PART))
+  cuts = {a: _divisor(x.shape[a], most) for a in axes}
+  axis = max(axes, key=lambda a: (cuts[a], 0 if cuts[a] else x.shape[a], -a))
   n = x.shape[axis]
-  most = min(PARTS // results, size // (results * PART), n)
-  if most < 2:
+  k = cuts[axis] or min(most, n)
+  if k < 2:
     return None
-  k = next((d for d in range(most, most // 2, -1) if n % d == 0), most)
   m = ceildiv(n, k)
   if k * m != n:
     pads = tuple((0, k * m - n if a == axis else 0) for a in range(len(x.shape)))
@@ -36,3 +37,9 @@ def in_parts(u: UOp) -> UOp | None:
   inner = tuple(a + (a >= axis) for a in axes)  # `axis` itself is now two dims, of which the second goes first
   part = UOp.new(Ops.REDUCE, u.dtype, (parts,), (op, inner))
   return UOp.new(Ops.REDUCE, u.dtype, (part,), (op, (axis,))).reshape(u.shape)
+
+
+def _divisor(n: int, most: int) -> int:
+  """The greatest divisor of n up to `most`, if it is near that; else 0."""
+  most = min(most, n)
+  return next((d for d in range(most, most // 2, -1) if n % d == 0), 0)
