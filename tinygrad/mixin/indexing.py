@@ -26,6 +26,7 @@ class _Part:
 
 
 Reduction = Literal["sum", "prod", "mean", "amax", "amin"]
+NONE = dtypes.min(dtypes.int32)  # as a position: there is none; maxima of positions begin with it
 ROW = 1024  # the greatest elements of more than twice this are those of its parts' greatest
 
 
@@ -195,10 +196,10 @@ class Indexing(Reduce):
       here = self.uop.device.with_dims(()) if isinstance(self.uop.device, Sharding) else self.uop.device
       return type(self)(numpy.argwhere(self.bool().numpy()).astype(numpy.int32), here)
     hit = self.bool().flatten().int()
-    rank = hit.cumsum(0)  # the k-th hit (from 1) has rank k and is a hit
+    rank = hit.cumsum(0).sub(1)  # of a hit: how many come before it
     n = int(hit.shape[0])
-    at = rank.eq(self.arange(1, size + 1).reshape(size, 1)).bitwise_and(hit.bool())
-    place = at.where(self.arange(n), -1).max(1)  # -1: there is no such hit
+    at = rank.eq(self.arange(size).reshape(size, 1)).bitwise_and(hit.bool())
+    place = at.where(self.arange(n), NONE).max(1)
     coordinates, stride = [], n
     for s in self.numpy_shape():
       stride //= max(1, s)
@@ -248,16 +249,16 @@ class Indexing(Reduce):
     return x._expand_to(shape)
 
   def _put(self, places: Self, values: Self) -> Self:
-    """This vector with values[k] at places[k]; the last of several stays. Cost: len(self) * len(places) comparisons."""
+    """This vector with values[k] at places[k]; the last of several stays."""
     n, k = self.shape[0], places.shape[0]
-    last = places.eq(self.arange(n).reshape(n, 1)).where(self.arange(k), -1).max(1)
+    last = places.eq(self.arange(n).reshape(n, 1)).where(self.arange(k), NONE).max(1)
     return last.lt(0).where(self, values._rows(last))
 
   def scatter(self, dim: int, index: Self, src: Any, reduce: Literal["multiply", "add"] | None = None) -> Self:
     """x with x[index[i][j]][j] = src[i][j] for dim 0, and so on; with `reduce` the values are added or multiplied to
     what is there.
 
-    Of several values for one place the last stays. Cost: numel(index) * shape[dim] comparisons.
+    Of several values for one place the last stays. Cost on a GPU: numel(index) * shape[dim] comparisons.
     """
     check_choice("scatter", "reduce", reduce, None, "add", "multiply")
     d = self._dim(dim)
@@ -265,12 +266,11 @@ class Indexing(Reduce):
     if reduce is not None:
       return self.scatter_reduce(d, index, self._new(value.uop), "sum" if reduce == "add" else "prod")
     hit, values = self._scattered(d, index, self._new(value.uop))
-    number = self.arange(hit.shape[-1])
-    last = hit.where(number, -1).max(-1, keepdim=True)
-    return hit.any(-1).where(last.eq(number).where(values, 0).sum(-1).cast(self.dtype), self)
+    last = hit.where(self.arange(hit.shape[-1]), NONE).max(-1)
+    return last.lt(0).where(self, values.gather(d, last))
 
   def _scattered(self, dim: int, index: Self, src: Self) -> tuple[Self, Self]:
-    """(bool (*shape, k): whether src element k along dim goes here; those elements in the same shape)."""
+    """(bool (*shape, k): whether src element k along dim goes here; src in this shape but for its k elements)."""
     self._check_index("scatter", dim, index)
     if _exceeds(zip(src.shape, index.shape)):
       rule = "src must be at least as long as the index in every dim"
@@ -283,9 +283,8 @@ class Indexing(Reduce):
     wrapped = index.lt(0).where(index.add(n), index)
     grow = tuple((0, 0) if i == dim else (0, a - b) for i, (a, b) in enumerate(zip(self.shape, index.shape)))
     at = wrapped._pad_pairs(grow, -1).unsqueeze(-1).transpose(dim, -1)
-    values = src._pad_pairs(grow, 0).unsqueeze(-1).transpose(dim, -1)
     wide = (*self.shape, index.shape[dim])
-    return at._expand_to(wide).eq(self.arange(n)._lined(dim, len(wide))), values._expand_to(wide)
+    return at._expand_to(wide).eq(self.arange(n)._lined(dim, len(wide))), src._pad_pairs(grow, 0)
 
   def scatter_reduce(self, dim: int, index: Self, src: Self, reduce: Reduction, include_self: bool = True) -> Self:
     """x with the reduction of all src elements that go to a place, and of what is there if `include_self`."""
@@ -300,12 +299,13 @@ class Indexing(Reduce):
     check_choice("scatter_reduce", "reduce", reduce, *ways)
     none, total, join = ways[reduce]
     hit, values = self._scattered(self._dim(dim), index, src)
-    there, r = hit.any(-1), total(hit.where(values, none), -1)
+    values = values.unsqueeze(-1).transpose(self._dim(dim), -1)._expand_to(hit.shape)
+    r = total(hit.where(values, none), -1)
     r = join(r, self) if include_self else r
     if reduce == "mean":
-      count = there.where(hit.sum(-1).add(int(include_self)), 1)
+      count = hit.sum(-1).add(int(include_self)).maximum(1)
       r = r.div(count, rounding_mode=None if dtypes.is_float(self.dtype) else "floor")
-    return there.where(r.cast(self.dtype), self)
+    return r.cast(self.dtype) if include_self else hit.any(-1).where(r.cast(self.dtype), self)
 
   # ---- order
 

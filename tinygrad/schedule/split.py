@@ -9,6 +9,14 @@ from tinygrad.uop.ops import Ops, UOp
 LARGE = 1 << 18  # elements read, from which one more kernel pays
 PARTS = 256  # results of the first step
 PART = 2048  # least elements of one
+COUNTS = 16  # parts of a reduction by index, whose results depend on each other's steps
+
+
+def by_index(u: UOp) -> bool:
+  """Whether what is reduced is chosen by a number: one kernel then adds elements up one after the other."""
+  while u.op in (Ops.CAST, Ops.WHERE):
+    u = u.src[0]
+  return u.op is Ops.CMPEQ and any(x.op is Ops.IOTA for x in u.toposort())
 
 
 def in_parts(u: UOp) -> UOp | None:
@@ -24,7 +32,8 @@ def in_parts(u: UOp) -> UOp | None:
   results = int(prod(u.shape))
   axis = max(axes, key=lambda a: (x.shape[a], -a))
   n = x.shape[axis]
-  most = min(PARTS // results, size // (results * PART), n)
+  wanted = max(PARTS // results, COUNTS if by_index(x) and n >= COUNTS * max(PART, results) else 0)
+  most = min(wanted, size // (results * PART), n)
   if most < 2:
     return None
   k = next((d for d in range(most, most // 2, -1) if n % d == 0), most)

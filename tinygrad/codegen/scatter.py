@@ -1,0 +1,149 @@
+"""Reductions by index: `out[i] = Σ_j (e[j] == i ? x[j] : 0)` takes a step for each j, `out[e[j]] += x[j]`, rather than
+one for each i and j. Loops over a row of x run inside of the step, as a nest of their own.
+
+What is written is the memory of the sums, so these have to be all that the store stores, or that and what they are
+added to; other sums get memory of the row first (`apart`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tinygrad.codegen.emit import Emitter, substitute
+from tinygrad.codegen.heuristic import size, static
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import NOOPT, prod
+from tinygrad.ops.reduce import identity_element
+from tinygrad.uop.affine import Affine, affine, index, row_major
+from tinygrad.uop.ops import AxisKind, Ops, ParamArg, UOp
+
+LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than one element at a time
+
+
+@dataclass(frozen=True, slots=True)
+class ByIndex:
+  """A FOLD of `chosen == place and condition ? value : none`. `place` is a loop of the store, on which `chosen`, an
+  index, and the condition do not depend."""
+
+  fold: UOp
+  place: UOp
+  chosen: UOp
+  condition: UOp
+  value: UOp
+  none: UOp
+
+
+def counter(u: UOp) -> UOp | None:
+  """The index expression whose value the integer `u` has."""
+  while u.op is Ops.CAST and dtypes.is_int(u.dtype) and dtypes.is_int(u.src[0].dtype):
+    lo, hi = u.src[0].bounds
+    if u.dtype is not dtypes.index and not dtypes.min(u.dtype) <= lo <= hi <= dtypes.max(u.dtype):
+      return None
+    u = u.src[0]
+  return u if u.dtype is dtypes.index else None
+
+
+def conditions(u: UOp) -> Iterator[UOp]:
+  """What all has to hold for `u` to hold."""
+  if u.op is not Ops.AND:
+    yield u
+    return
+  for x in u.src:
+    yield from conditions(x)
+
+
+def by_index(f: UOp, loops: Sequence[UOp]) -> ByIndex | None:
+  """`f` taken apart, if it is a FOLD by index over one of these loops of a store."""
+  if f.op is not Ops.FOLD:
+    return None
+  hit, value, none = f.src[0], UOp.const(f.dtype, 1), UOp.const(f.dtype, 0)
+  if hit.op is Ops.WHERE:
+    hit, value, none = hit.src
+  while hit.op is Ops.CAST:
+    hit = hit.src[0]
+  if hit.dtype is not dtypes.bool or none.op is not Ops.CONST or none.arg != identity_element(f.arg, f.dtype):
+    return None
+  every = list(conditions(hit))
+  for c in every:
+    for x, e in (c.src, c.src[::-1]) if c.op is Ops.CMPEQ else ():
+      if (at := counter(x)) is None or not dtypes.is_int(e.dtype):
+        continue
+      form = affine(at, {})
+      for r in [r for r in loops if form.terms.get(r) == 1]:
+        rest = UOp.const(dtypes.bool, True)
+        for o in every:
+          rest = rest if o is c else UOp.new(Ops.AND, dtypes.bool, (rest, o))
+        shift = form.plus(Affine(0, {r: 1}), -1).uop()
+        if all(r not in u.toposort() for u in (e, shift, rest)):
+          if (number := counter(e)) is None:
+            number = UOp.new(Ops.CAST, dtypes.index, (e,))
+          return ByIndex(f, r, UOp.new(Ops.SUB, dtypes.index, (number, shift)), rest, value, none)
+  return None
+
+
+def steps(terms: dict[UOp, int], r: UOp) -> int:
+  return abs(terms.get(r, 0))
+
+
+def scattered(store: UOp) -> tuple[ByIndex, UOp] | None:
+  """(the reduction by index that `store` stores, what its result begins with), if that is worth it."""
+  value, where, loops = store.src[1], store.src[0], store.src[2:]
+  for f, start in ((value, None), *((f, value.src[1 - i]) for i, f in enumerate(value.src[:2]) if value.op is f.arg)):
+    found = by_index(f, loops)
+    if found is None or any(u.op is Ops.INDEX and u.src[0] is where.src[0] for u in f.toposort()):
+      continue
+    rows = any(c == 1 for r, c in affine(where.src[1], {}).terms.items() if r in loops and r is not found.place)
+    if (rows or size(found.place) >= LEAST) and (start is None or f not in start.toposort()):
+      return found, found.none if start is None else start
+  return None
+
+
+class LoopEmitter(Emitter):
+  """Emits one kernel of loops; reductions by index step by step."""
+
+  def kernel(self, stores: Sequence[UOp]) -> None:
+    if NOOPT or len(stores) > 1 or (found := scattered(stores[0])) is None:
+      super().kernel(stores)
+      return
+    (s, start), where, loops = found, stores[0].src[0], stores[0].src[2:]
+    self.written.add(where.src[0])
+    self.kernel([UOp.new(Ops.STORE, dtypes.void, (where, start, *loops))])
+    self.forget_memory()
+    terms = affine(where.src[1], {}).terms
+    deciding = UOp.sink(s.chosen, s.condition).toposort()
+    wider = [r for r in loops if steps(terms, r) > steps(terms, s.place)]
+    narrower = [r for r in loops if r not in wider and r is not s.place]
+    at: dict[UOp, UOp] = {}
+    with contextlib.ExitStack() as opened:
+      for r in (*wider, *s.fold.src[1:], *(r for r in narrower if r in deciding)):
+        at[r] = opened.enter_context(self.loop(r.src[0], AxisKind.LOOP))
+      e, rest = substitute(s.chosen, at), substitute(s.condition, at)
+      for bound in ((index(-1), e), (e, s.place.src[0])):
+        rest = UOp.new(Ops.AND, dtypes.bool, (rest, UOp.new(Ops.CMPLT, dtypes.bool, bound)))
+      opened.enter_context(self.loop(UOp.new(Ops.WHERE, dtypes.index, (rest, index(1), index(0))), AxisKind.LOOP))
+      at[s.place] = e
+      more = UOp.new(s.fold.arg, s.fold.dtype, (UOp.new(Ops.LOAD, s.fold.dtype, (where,)), s.value))
+      step = substitute(UOp.new(Ops.STORE, dtypes.void, (where, more)), at)
+      super().kernel([UOp.new(Ops.STORE, dtypes.void, (*step.src, *(r for r in narrower if r not in deciding)))])
+    self.forget_memory()
+
+
+def apart(store: UOp) -> tuple[list[UOp], tuple[UOp, ...]]:
+  """The store of a value that holds reductions by index, with these in memory of the row; and the loops over rows."""
+  loops = store.src[2:]
+  folds = [f for f in store.toposort() if f.op is Ops.FOLD]
+  inside = {u for f in folds for u in f.src[0].toposort()}
+  found = [f for f in folds if f not in inside and by_index(f, loops)]
+  if NOOPT or not found or scattered(store) or not all(map(static, loops)):
+    return [store], loops
+  rows = loops[: 1 + max(loops.index(s.place) for f in found if (s := by_index(f, loops)))]
+  inner = [(r, size(r)) for r in loops if r not in rows]
+  out, reads = [], {}
+  for i, f in enumerate(found):
+    memory = UOp.new(Ops.PARAM, f.dtype, (), ParamArg(-1 - i, int(prod(n for _, n in inner))))
+    where = UOp.new(Ops.INDEX, f.dtype, (memory, row_major(inner)))
+    out.append(UOp.new(Ops.STORE, dtypes.void, (where, f, *loops)))
+    reads[f] = UOp.new(Ops.LOAD, f.dtype, (where,))
+  return [*out, substitute(store, reads)], rows
