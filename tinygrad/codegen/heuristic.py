@@ -129,6 +129,8 @@ class Analysis:
       self.deps[u] = d - frozenset(u.src[1:]) if u.op is Ops.FOLD else d
       if u.dtype not in (dtypes.index, dtypes.void):
         self.itemsize = max(self.itemsize, u.dtype.itemsize)
+      if u.op is Ops.CMPLT and u.src[0].op is Ops.RANGE and u.src[1].op is Ops.CONST and size(u.src[0]) == 2:
+        self.residues[u.src[0]] = 2  # a choice of two values that share their operands
       if u.dtype is dtypes.index and u.op in (Ops.IDIV, Ops.MOD) and u.src[1].op is Ops.CONST and u.src[1].arg > 0:
         for r, c in affine(u.src[0], self.forms).terms.items():
           copies = u.src[1].arg // math.gcd(c, u.src[1].arg)

@@ -1,7 +1,6 @@
 """Indexing: views by slices, rows by integer tensors, and their inverses."""
 
 import functools
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -27,7 +26,8 @@ class _Part:
 
 Reduction = Literal["sum", "prod", "mean", "amax", "amin"]
 NONE = dtypes.min(dtypes.int32)  # as a position: there is none; maxima of positions begin with it
-ROW = 1024  # the greatest elements of more than twice this are those of its parts' greatest
+BLOCK = 128  # elements of which one sorts by counting
+FEW = 64  # greatest elements up to which they are looked for one by one
 
 
 class Indexing(Reduce):
@@ -310,29 +310,71 @@ class Indexing(Reduce):
   # ---- order
 
   def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
-    """(the elements in order along `dim`, their positions as int32); equal elements keep their order. Cost: n²
-    comparisons a row."""
+    """(the elements in order along `dim`, their positions as int32); equal elements keep their order, nan is greater
+    than all. Cost: log²(n) exchanges an element, on each device for whole rows."""
     d = self._dim(dim)
     if not self.ndim:
       return self, self._wrap(UOp.const(dtypes.int32, 0))
-    x = self.transpose(d, -1)
-    n = x.shape[-1]
-    hit = x._rank(descending).unsqueeze(-2).eq(self.arange(n).reshape(n, 1))  # (.., place, element)
-    places = hit.where(self.arange(n), 0).sum(-1).cast(dtypes.int32)
+    x = self.transpose(d, -1)._whole_rows()
+    key = x._sort_key(descending)
+    places = (key if x.dtype.itemsize < 8 else key.bitwise_and((1 << 32) - 1).sub(1 << 31))._order()
+    if x.dtype.itemsize == 8:  # by the lower half of the bits, then by the upper one, which keeps that order
+      places = places.gather(-1, key.rshift(32).gather(-1, places)._order())
     return x.gather(-1, places).transpose(d, -1), places.transpose(d, -1)
 
-  def _rank(self, descending: bool) -> Self:
-    """The place of each element of the last dim in the sorted order: how many come before it."""
+  def _whole_rows(self) -> Self:
+    """The last dim on every device."""
+    where = self.uop.device
+    if not isinstance(where, Sharding) or not where.cut(self.ndim - 1):
+      return self
+    return self._new(self.uop.copy_to_device(where.settled.with_dims(where.dims[: self.ndim - 1])))
+
+  def _sort_key(self, descending: bool) -> Self:
+    """int64, in the order of the elements; of as many bits as they have."""
+    x = self
+    if dtypes.is_float(x.dtype):  # the bits of a float below 0 count downwards
+      wide = x.dtype.itemsize == 8
+      bits = x.eq(0).where(0, x).cast(dtypes.float64 if wide else dtypes.float32)
+      bits = bits.bitcast(dtypes.int64 if wide else dtypes.int32)
+      most = dtypes.max(bits.dtype)
+      x = x.isnan().where(most, bits.lt(0).where(bits.bitwise_xor(most), bits))
+    elif x.dtype is dtypes.uint64:
+      x = x.bitwise_xor(1 << 63).bitcast(dtypes.int64)
+    x = x.cast(dtypes.int64)
+    return x.bitwise_not() if descending else x
+
+  def _order(self) -> Self:
+    """The positions that sort the rows of int64 keys of 32 bits: blocks by counting, then Batcher's bitonic merges, in
+    which the first step compares a block with the next one reversed."""
     n = self.shape[-1]
-    x, y = self.unsqueeze(-1), self.unsqueeze(-2)  # element, other
-    before = y.gt(x) if descending else y.lt(x)
-    tie = y.eq(x)
-    if dtypes.is_float(self.dtype):  # nan is greater than all
-      nx, ny = x.isnan(), y.isnan()
-      before = before.bitwise_or(ny.gt(nx) if descending else ny.lt(nx))
-      tie = tie.bitwise_or(nx.bitwise_and(ny))
-    earlier = self.arange(n).lt(self.arange(n).reshape(n, 1))
-    return before.bitwise_or(tie.bitwise_and(earlier)).sum(-1)
+    run = min(n, BLOCK) if isinstance(n, int) else n
+    if run == 0:
+      return self.cast(dtypes.int32)
+    x = self.pad((0, -n % run), value=dtypes.max(dtypes.int32)) if isinstance(n, int) else self
+    x = x._numbered().unflatten(-1, (-1, run)).contiguous()
+    rank = x.unsqueeze(-2).lt(x.unsqueeze(-1)).sum(-1)
+    x = rank.unsqueeze(-2).eq(self.arange(run).reshape(run, 1)).where(x.unsqueeze(-2), 0).sum(-1).flatten(-2)
+    while run < n:
+      run *= 2
+      x = x.pad((0, -x.shape[-1] % run), value=dtypes.max(dtypes.int64))
+      step, backwards = run, True
+      while step > 1:  # two steps a kernel: the distances step / 2 and step / 4
+        cuts = (2,) * min(step.bit_length() - 1, 2)
+        step >>= len(cuts)
+        x = x.contiguous().unflatten(-1, (-1, *cuts, step))
+        for axis in range(-1 - len(cuts), -1):
+          a, b = x.split(1, axis)
+          b = b.flip(*range(axis + 1, 0)) if backwards else b
+          x, backwards = a.minimum(b).cat(a.maximum(b), dim=axis), False
+        x = x.flatten(-2 - len(cuts))
+    return x._slice(self.ndim - 1, 0, n)._number()
+
+  def _numbered(self) -> Self:
+    """Keys of 32 bits and, below them, the positions of the last dim."""
+    return self.mul(1 << 32).add(self.arange(self.shape[-1]))
+
+  def _number(self) -> Self:
+    return self.bitwise_and((1 << 32) - 1).cast(dtypes.int32)
 
   def argsort(self, dim: int = -1, descending: bool = False) -> Self:
     """The positions that sort the elements along `dim`, int32."""
@@ -343,18 +385,16 @@ class Indexing(Reduce):
     d = self._dim(dim)
     if isinstance(self.shape[d], int) and not 0 <= k <= self.shape[d]:
       raise ValueError(f"topk: k = {k} is not within dim {d} of {self.shape}\n  fix: take min(k, x.shape[{d}])")
-    n = self.shape[d]
-    if not isinstance(n, int) or n <= 2 * ROW or k > ROW // 8:
+    if k > FEW or self.dtype.itemsize == 8 or not k:
       values, places = self.sort(d, descending=largest)
       return values._slice(d, 0, k), places._slice(d, 0, k)
-    # of parts, then of what these found; what fills the last part comes after all others
-    blocks = ceildiv(n, ROW)
-    last = dtypes.min(self.dtype) if largest else math.nan if dtypes.is_float(self.dtype) else dtypes.max(self.dtype)
-    parts = self.transpose(d, -1).pad((0, blocks * ROW - n), value=last).unflatten(-1, (blocks, ROW))
-    values, places = parts.topk(k, -1, largest)
-    places = places.add(self.arange(blocks).reshape(blocks, 1).mul(ROW)).flatten(-2)
-    values, at = values.flatten(-2).topk(k, -1, largest)
-    return values.transpose(d, -1), places.gather(-1, at).transpose(d, -1)
+    x = self.transpose(d, -1)._whole_rows()
+    key = x._sort_key(largest)._numbered().contiguous()
+    found = [key.min(-1, keepdim=True)]
+    while len(found) < k:
+      found.append(key.gt(found[-1]).where(key, dtypes.max(dtypes.int64)).min(-1, keepdim=True))
+    places = found[0].cat(*found[1:], dim=-1)._number()
+    return x.gather(-1, places).transpose(d, -1), places.transpose(d, -1)
 
 
 def _length(p: _Part) -> sint:
