@@ -8,7 +8,7 @@ added to; other sums get memory of the row first (`apart`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinygrad.codegen.emit import Emitter, substitute
@@ -24,67 +24,55 @@ LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than o
 
 @dataclass(frozen=True, slots=True)
 class ByIndex:
-  """A FOLD of `chosen == place and condition ? value : none`. `place` is a loop of the store, on which `chosen`, an
-  index, and the condition do not depend."""
+  """A FOLD of `chosen == place and … ? value : none`. `place` is a loop of the store, on which `chosen`, an index, does
+  not depend. `inside`: whether there is such a place, and the other conditions."""
 
   fold: UOp
   place: UOp
   chosen: UOp
-  condition: UOp
+  inside: UOp
   value: UOp
   none: UOp
 
 
-def counter(u: UOp) -> UOp | None:
-  """The index expression whose value the integer `u` has."""
-  while u.op is Ops.CAST and dtypes.is_int(u.dtype) and dtypes.is_int(u.src[0].dtype):
+def exact(u: UOp) -> UOp:
+  """The integer `u` as an index, without the casts that keep its value."""
+  while u.op is Ops.CAST and dtypes.is_int(u.src[0].dtype):
     lo, hi = u.src[0].bounds
     if u.dtype is not dtypes.index and not dtypes.min(u.dtype) <= lo <= hi <= dtypes.max(u.dtype):
-      return None
+      break
     u = u.src[0]
-  return u if u.dtype is dtypes.index else None
-
-
-def conditions(u: UOp) -> Iterator[UOp]:
-  """What all has to hold for `u` to hold."""
-  if u.op is not Ops.AND:
-    yield u
-    return
-  for x in u.src:
-    yield from conditions(x)
+  return u if u.dtype is dtypes.index else UOp.new(Ops.CAST, dtypes.index, (u,))
 
 
 def by_index(f: UOp, loops: Sequence[UOp]) -> ByIndex | None:
   """`f` taken apart, if it is a FOLD by index over one of these loops of a store."""
   if f.op is not Ops.FOLD:
     return None
-  hit, value, none = f.src[0], UOp.const(f.dtype, 1), UOp.const(f.dtype, 0)
-  if hit.op is Ops.WHERE:
-    hit, value, none = hit.src
+  value, every = f.src[0], list[UOp]()
+  none = value.src[2] if value.op is Ops.WHERE else UOp.const(f.dtype, 0)
+  if none.op is not Ops.CONST or none.arg != identity_element(f.arg, f.dtype):
+    return None
+  while value.op is Ops.WHERE and value.src[2] is none:
+    every, value = [*every, value.src[0]], value.src[1]
+  hit = value
   while hit.op is Ops.CAST:
     hit = hit.src[0]
-  if hit.dtype is not dtypes.bool or none.op is not Ops.CONST or none.arg != identity_element(f.arg, f.dtype):
-    return None
-  every = list(conditions(hit))
-  for c in every:
-    for x, e in (c.src, c.src[::-1]) if c.op is Ops.CMPEQ else ():
-      if (at := counter(x)) is None or not dtypes.is_int(e.dtype):
-        continue
-      form = affine(at, {})
-      for r in [r for r in loops if form.terms.get(r) == 1]:
-        rest = UOp.const(dtypes.bool, True)
-        for o in every:
-          rest = rest if o is c else UOp.new(Ops.AND, dtypes.bool, (rest, o))
-        shift = form.plus(Affine(0, {r: 1}), -1).uop()
-        if all(r not in u.toposort() for u in (e, shift, rest)):
-          if (number := counter(e)) is None:
-            number = UOp.new(Ops.CAST, dtypes.index, (e,))
-          return ByIndex(f, r, UOp.new(Ops.SUB, dtypes.index, (number, shift)), rest, value, none)
+  if hit.dtype is dtypes.bool and none.arg == 0:
+    every, value = [*every, hit], UOp.const(f.dtype, 1)
+  while any(c.op is Ops.AND for c in every):
+    every = [x for c in every for x in (c.src if c.op is Ops.AND else (c,))]
+  equal = [c for c in every if c.op is Ops.CMPEQ and dtypes.is_int(c.src[0].dtype)]
+  for c, x, e in [(c, *pair) for c in equal for pair in (c.src, c.src[::-1])]:
+    form = affine(exact(x), {})
+    for r in [r for r in loops if form.terms.get(r) == 1]:
+      chosen = UOp.new(Ops.SUB, dtypes.index, (exact(e), form.plus(Affine(0, {r: 1}), -1).uop()))
+      inside = UOp.new(Ops.CMPLT, dtypes.bool, (index(-1), chosen))
+      for o in (UOp.new(Ops.CMPLT, dtypes.bool, (chosen, r.src[0])), *every):
+        inside = inside if o is c else UOp.new(Ops.AND, dtypes.bool, (inside, o))
+      if r not in inside.toposort():
+        return ByIndex(f, r, chosen, inside, value, none)
   return None
-
-
-def steps(terms: dict[UOp, int], r: UOp) -> int:
-  return abs(terms.get(r, 0))
 
 
 def scattered(store: UOp) -> tuple[ByIndex, UOp] | None:
@@ -111,33 +99,31 @@ class LoopEmitter(Emitter):
     self.written.add(where.src[0])
     self.kernel([UOp.new(Ops.STORE, dtypes.void, (where, start, *loops))])
     self.forget_memory()
-    terms = affine(where.src[1], {}).terms
-    deciding = UOp.sink(s.chosen, s.condition).toposort()
-    wider = [r for r in loops if steps(terms, r) > steps(terms, s.place)]
+    once = UOp.new(Ops.WHERE, dtypes.index, (s.inside, index(1), index(0)))
+    deciding = once.toposort()
+    step = {r: abs(c) for r, c in affine(where.src[1], {}).terms.items()}
+    wider = [r for r in loops if step.get(r, 0) > step.get(s.place, 0)]
     narrower = [r for r in loops if r not in wider and r is not s.place]
     at: dict[UOp, UOp] = {}
     with contextlib.ExitStack() as opened:
       for r in (*wider, *s.fold.src[1:], *(r for r in narrower if r in deciding)):
         at[r] = opened.enter_context(self.loop(r.src[0], AxisKind.LOOP))
-      e, rest = substitute(s.chosen, at), substitute(s.condition, at)
-      for bound in ((index(-1), e), (e, s.place.src[0])):
-        rest = UOp.new(Ops.AND, dtypes.bool, (rest, UOp.new(Ops.CMPLT, dtypes.bool, bound)))
-      opened.enter_context(self.loop(UOp.new(Ops.WHERE, dtypes.index, (rest, index(1), index(0))), AxisKind.LOOP))
-      at[s.place] = e
+      opened.enter_context(self.loop(substitute(once, at), AxisKind.LOOP))
+      at[s.place] = substitute(s.chosen, at)
       more = UOp.new(s.fold.arg, s.fold.dtype, (UOp.new(Ops.LOAD, s.fold.dtype, (where,)), s.value))
-      step = substitute(UOp.new(Ops.STORE, dtypes.void, (where, more)), at)
-      super().kernel([UOp.new(Ops.STORE, dtypes.void, (*step.src, *(r for r in narrower if r not in deciding)))])
+      added = substitute(UOp.new(Ops.STORE, dtypes.void, (where, more)), at).src
+      super().kernel([UOp.new(Ops.STORE, dtypes.void, (*added, *(r for r in narrower if r not in deciding)))])
     self.forget_memory()
 
 
-def apart(store: UOp) -> tuple[list[UOp], tuple[UOp, ...]]:
+def apart(store: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
   """The store of a value that holds reductions by index, with these in memory of the row; and the loops over rows."""
   loops = store.src[2:]
   folds = [f for f in store.toposort() if f.op is Ops.FOLD]
   inside = {u for f in folds for u in f.src[0].toposort()}
   found = [f for f in folds if f not in inside and by_index(f, loops)]
   if NOOPT or not found or scattered(store) or not all(map(static, loops)):
-    return [store], loops
+    return (store,), loops
   rows = loops[: 1 + max(loops.index(s.place) for f in found if (s := by_index(f, loops)))]
   inner = [(r, size(r)) for r in loops if r not in rows]
   out, reads = [], {}
@@ -146,4 +132,4 @@ def apart(store: UOp) -> tuple[list[UOp], tuple[UOp, ...]]:
     where = UOp.new(Ops.INDEX, f.dtype, (memory, row_major(inner)))
     out.append(UOp.new(Ops.STORE, dtypes.void, (where, f, *loops)))
     reads[f] = UOp.new(Ops.LOAD, f.dtype, (where,))
-  return [*out, substitute(store, reads)], rows
+  return (*out, substitute(store, reads)), rows

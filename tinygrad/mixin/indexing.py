@@ -322,21 +322,12 @@ class Indexing(Reduce):
       places = places.gather(-1, key.rshift(32).gather(-1, places)._order())
     return x.gather(-1, places).transpose(d, -1), places.transpose(d, -1)
 
-  def _whole_rows(self) -> Self:
-    """The last dim on every device."""
-    where = self.uop.device
-    if not isinstance(where, Sharding) or not where.cut(self.ndim - 1):
-      return self
-    return self._new(self.uop.copy_to_device(where.settled.with_dims(where.dims[: self.ndim - 1])))
-
   def _sort_key(self, descending: bool) -> Self:
     """int64, in the order of the elements; of as many bits as they have."""
     x = self
     if dtypes.is_float(x.dtype):  # the bits of a float below 0 count downwards
-      wide = x.dtype.itemsize == 8
-      bits = x.eq(0).where(0, x).cast(dtypes.float64 if wide else dtypes.float32)
-      bits = bits.bitcast(dtypes.int64 if wide else dtypes.int32)
-      most = dtypes.max(bits.dtype)
+      kind, integer = (dtypes.float64, dtypes.int64) if x.dtype.itemsize == 8 else (dtypes.float32, dtypes.int32)
+      bits, most = x.eq(0).where(0, x).cast(kind).bitcast(integer), dtypes.max(integer)
       x = x.isnan().where(most, bits.lt(0).where(bits.bitwise_xor(most), bits))
     elif x.dtype is dtypes.uint64:
       x = x.bitwise_xor(1 << 63).bitcast(dtypes.int64)
@@ -347,14 +338,17 @@ class Indexing(Reduce):
     """The positions that sort the rows of int64 keys of 32 bits: blocks by counting, then Batcher's bitonic merges, in
     which the first step compares a block with the next one reversed."""
     n = self.shape[-1]
-    run = min(n, BLOCK) if isinstance(n, int) else n
-    if run == 0:
-      return self.cast(dtypes.int32)
-    x = self.pad((0, -n % run), value=dtypes.max(dtypes.int32)) if isinstance(n, int) else self
-    x = x._numbered().unflatten(-1, (-1, run)).contiguous()
+    most = n if isinstance(n, int) else n.vmax
+    run = max(min(most, BLOCK), 1)
+    x = (
+      self.pad((0, most + -most % run - n), value=dtypes.max(dtypes.int32))
+      ._numbered()
+      .unflatten(-1, (-1, run))
+      .contiguous()
+    )
     rank = x.unsqueeze(-2).lt(x.unsqueeze(-1)).sum(-1)
     x = rank.unsqueeze(-2).eq(self.arange(run).reshape(run, 1)).where(x.unsqueeze(-2), 0).sum(-1).flatten(-2)
-    while run < n:
+    while run < most:
       run *= 2
       x = x.pad((0, -x.shape[-1] % run), value=dtypes.max(dtypes.int64))
       step, backwards = run, True
@@ -367,14 +361,11 @@ class Indexing(Reduce):
           b = b.flip(*range(axis + 1, 0)) if backwards else b
           x, backwards = a.minimum(b).cat(a.maximum(b), dim=axis), False
         x = x.flatten(-2 - len(cuts))
-    return x._slice(self.ndim - 1, 0, n)._number()
+    return x._slice(self.ndim - 1, 0, n).cast(dtypes.int32)
 
   def _numbered(self) -> Self:
     """Keys of 32 bits and, below them, the positions of the last dim."""
     return self.mul(1 << 32).add(self.arange(self.shape[-1]))
-
-  def _number(self) -> Self:
-    return self.bitwise_and((1 << 32) - 1).cast(dtypes.int32)
 
   def argsort(self, dim: int = -1, descending: bool = False) -> Self:
     """The positions that sort the elements along `dim`, int32."""
@@ -393,7 +384,7 @@ class Indexing(Reduce):
     found = [key.min(-1, keepdim=True)]
     while len(found) < k:
       found.append(key.gt(found[-1]).where(key, dtypes.max(dtypes.int64)).min(-1, keepdim=True))
-    places = found[0].cat(*found[1:], dim=-1)._number()
+    places = found[0].cat(*found[1:], dim=-1).cast(dtypes.int32)
     return x.gather(-1, places).transpose(d, -1), places.transpose(d, -1)
 
 
