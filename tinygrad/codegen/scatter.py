@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tinygrad.codegen.emit import Emitter, substitute
 from tinygrad.codegen.heuristic import size, static
@@ -22,17 +21,9 @@ from tinygrad.uop.ops import AxisKind, Ops, ParamArg, UOp
 LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than one element at a time
 
 
-@dataclass(frozen=True, slots=True)
-class ByIndex:
-  """A FOLD of `chosen == place and … ? value : none`. `place` is a loop of the store, on which `chosen`, an index, does
-  not depend. `inside`: whether there is such a place, and the other conditions."""
-
-  fold: UOp
-  place: UOp
-  chosen: UOp
-  inside: UOp
-  value: UOp
-  none: UOp
+# A FOLD of `chosen == place and … ? value : none` as (place, chosen, inside, value, none). `place` is a loop of the
+# store on which `chosen`, an index, does not depend; `inside`: whether it is a place, and the other conditions hold.
+ByIndex = tuple[UOp, UOp, UOp, UOp, UOp]
 
 
 def exact(u: UOp) -> UOp:
@@ -63,28 +54,29 @@ def by_index(f: UOp, loops: Sequence[UOp]) -> ByIndex | None:
   while any(c.op is Ops.AND for c in every):
     every = [x for c in every for x in (c.src if c.op is Ops.AND else (c,))]
   equal = [c for c in every if c.op is Ops.CMPEQ and dtypes.is_int(c.src[0].dtype)]
-  for c, x, e in [(c, *pair) for c in equal for pair in (c.src, c.src[::-1])]:
+  for x, e, same in [(*pair, c) for c in equal for pair in (c.src, c.src[::-1])]:
     form = affine(exact(x), {})
     for r in [r for r in loops if form.terms.get(r) == 1]:
       chosen = UOp.new(Ops.SUB, dtypes.index, (exact(e), form.plus(Affine(0, {r: 1}), -1).uop()))
       inside = UOp.new(Ops.CMPLT, dtypes.bool, (index(-1), chosen))
-      for o in (UOp.new(Ops.CMPLT, dtypes.bool, (chosen, r.src[0])), *every):
-        inside = inside if o is c else UOp.new(Ops.AND, dtypes.bool, (inside, o))
+      for c in (UOp.new(Ops.CMPLT, dtypes.bool, (chosen, r.src[0])), *every):
+        inside = inside if c is same else UOp.new(Ops.AND, dtypes.bool, (inside, c))
       if r not in inside.toposort():
-        return ByIndex(f, r, chosen, inside, value, none)
+        return r, chosen, inside, value, none
   return None
 
 
-def scattered(store: UOp) -> tuple[ByIndex, UOp] | None:
-  """(the reduction by index that `store` stores, what its result begins with), if that is worth it."""
-  value, where, loops = store.src[1], store.src[0], store.src[2:]
+def scattered(store: UOp) -> tuple[UOp, ByIndex, UOp] | None:
+  """(a FOLD by index that `store` stores, its parts, what the sums begin with), if that is worth it."""
+  where, value, *loops = store.src
   for f, start in ((value, None), *((f, value.src[1 - i]) for i, f in enumerate(value.src[:2]) if value.op is f.arg)):
-    found = by_index(f, loops)
-    if found is None or any(u.op is Ops.INDEX and u.src[0] is where.src[0] for u in f.toposort()):
+    parts = by_index(f, loops)
+    if parts is None or any(u.op is Ops.INDEX and u.src[0] is where.src[0] for u in f.toposort()):
       continue
-    rows = any(c == 1 for r, c in affine(where.src[1], {}).terms.items() if r in loops and r is not found.place)
-    if (rows or size(found.place) >= LEAST) and (start is None or f not in start.toposort()):
-      return found, found.none if start is None else start
+    place, _, _, _, none = parts
+    rows = any(c == 1 for r, c in affine(where.src[1], {}).terms.items() if r in loops and r is not place)
+    if (rows or size(place) >= LEAST) and (start is None or f not in start.toposort()):
+      return f, parts, none if start is None else start
   return None
 
 
@@ -95,22 +87,23 @@ class LoopEmitter(Emitter):
     if NOOPT or len(stores) > 1 or (found := scattered(stores[0])) is None:
       super().kernel(stores)
       return
-    (s, start), where, loops = found, stores[0].src[0], stores[0].src[2:]
+    f, (place, chosen, inside, value, _), start = found
+    where, _, *loops = stores[0].src
     self.written.add(where.src[0])
     self.kernel([UOp.new(Ops.STORE, dtypes.void, (where, start, *loops))])
     self.forget_memory()
-    once = UOp.new(Ops.WHERE, dtypes.index, (s.inside, index(1), index(0)))
-    deciding = once.toposort()
+    deciding = inside.toposort()
     step = {r: abs(c) for r, c in affine(where.src[1], {}).terms.items()}
-    wider = [r for r in loops if step.get(r, 0) > step.get(s.place, 0)]
-    narrower = [r for r in loops if r not in wider and r is not s.place]
+    wider = [r for r in loops if step.get(r, 0) > step.get(place, 0)]
+    narrower = [r for r in loops if r not in wider and r is not place]
     at: dict[UOp, UOp] = {}
     with contextlib.ExitStack() as opened:
-      for r in (*wider, *s.fold.src[1:], *(r for r in narrower if r in deciding)):
+      for r in (*wider, *f.src[1:], *(r for r in narrower if r in deciding)):
         at[r] = opened.enter_context(self.loop(r.src[0], AxisKind.LOOP))
-      opened.enter_context(self.loop(substitute(once, at), AxisKind.LOOP))
-      at[s.place] = substitute(s.chosen, at)
-      more = UOp.new(s.fold.arg, s.fold.dtype, (UOp.new(Ops.LOAD, s.fold.dtype, (where,)), s.value))
+      once = UOp.new(Ops.WHERE, dtypes.index, (substitute(inside, at), index(1), index(0)))
+      opened.enter_context(self.loop(once, AxisKind.LOOP))
+      at[place] = substitute(chosen, at)
+      more = UOp.new(f.arg, f.dtype, (UOp.new(Ops.LOAD, f.dtype, (where,)), value))
       added = substitute(UOp.new(Ops.STORE, dtypes.void, (where, more)), at).src
       super().kernel([UOp.new(Ops.STORE, dtypes.void, (*added, *(r for r in narrower if r not in deciding)))])
     self.forget_memory()
@@ -120,14 +113,14 @@ def apart(store: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
   """The store of a value that holds reductions by index, with these in memory of the row; and the loops over rows."""
   loops = store.src[2:]
   folds = [f for f in store.toposort() if f.op is Ops.FOLD]
-  inside = {u for f in folds for u in f.src[0].toposort()}
-  found = [f for f in folds if f not in inside and by_index(f, loops)]
-  if NOOPT or not found or scattered(store) or not all(map(static, loops)):
+  deep = {u for f in folds for u in f.src[0].toposort()}
+  places = {f: loops.index(parts[0]) for f in folds if f not in deep and (parts := by_index(f, loops))}
+  if NOOPT or not places or scattered(store) or not all(map(static, loops)):
     return (store,), loops
-  rows = loops[: 1 + max(loops.index(s.place) for f in found if (s := by_index(f, loops)))]
+  rows = loops[: 1 + max(places.values())]
   inner = [(r, size(r)) for r in loops if r not in rows]
   out, reads = [], {}
-  for i, f in enumerate(found):
+  for i, f in enumerate(places):
     memory = UOp.new(Ops.PARAM, f.dtype, (), ParamArg(-1 - i, int(prod(n for _, n in inner))))
     where = UOp.new(Ops.INDEX, f.dtype, (memory, row_major(inner)))
     out.append(UOp.new(Ops.STORE, dtypes.void, (where, f, *loops)))

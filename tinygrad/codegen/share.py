@@ -31,7 +31,7 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
     return ast
   best: tuple[float, UOp] | None = None
   whole = sum(i.cost() for i in items)
-  chosen = {found.place for s in stores for f in s.toposort() if (found := by_index(f, s.src[2:]))}
+  chosen = {parts[0] for s in stores for f in s.toposort() if (parts := by_index(f, s.src[2:]))}
   for r in sorted(shared_rows(stores), key=chosen.__contains__):
     n = size(r)
     if not static(r) or n < 2 * threads or (n % threads and (chosen or overwrites(ast))):

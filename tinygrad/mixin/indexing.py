@@ -322,6 +322,17 @@ class Indexing(Reduce):
       places = places.gather(-1, key.rshift(32).gather(-1, places)._order())
     return x.gather(-1, places).transpose(d, -1), places.transpose(d, -1)
 
+  def _whole_rows(self) -> Self:
+    """With the last dim whole on every device: another is cut in its place, if there is one that is long enough."""
+    where, last = self.uop.device, self.ndim - 1
+    if not isinstance(where, Sharding) or not where.cut(last):
+      return self
+    dims = [where.cut(i) for i in range(last)]
+    rows = [n // where.parts(i) if isinstance(n, int) else 0 for i, n in enumerate(self.shape[:last])]
+    if (most := max(rows, default=0)) >= where.parts(last):
+      dims[rows.index(most)] += where.cut(last)
+    return self._new(self.uop.copy_to_device(where.settled.with_dims(dims)))
+
   def _sort_key(self, descending: bool) -> Self:
     """int64, in the order of the elements; of as many bits as they have."""
     x = self

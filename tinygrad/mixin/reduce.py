@@ -174,7 +174,9 @@ class Reduce(Creation):
     blocks, size = (ceildiv(n, BLOCK), BLOCK) if parts == 1 else (parts, ceildiv(n, parts))
     rows = x.pad((0, blocks * size - n), value=identity).unflatten(-1, (blocks, size))
     totals = total(rows)
-    before = [t.pad((1, -1), value=identity).unsqueeze(-1) for t in totals._whole_rows()._levels(-1, total, identity)]
+    if isinstance(where, Sharding) and parts > 1:
+      totals = totals._new(totals.uop.copy_to_device(where.settled.with_dims(where.dims[: self.ndim - 1])))
+    before = [t.pad((1, -1), value=identity).unsqueeze(-1) for t in totals._levels(-1, total, identity)]
     levels = [*(t._expand_to(rows.shape) for t in before), *rows._levels(-1, total, identity)]
     return [t.flatten(-2)._slice(self.ndim - 1, 0, n).transpose(dim, -1) for t in levels]
 
@@ -221,10 +223,3 @@ class Reduce(Creation):
   def logcumsumexp(self, axis: int = 0) -> Self:
     """log of the running sum of exp(x) along `axis`, without overflow."""
     return self._float()._cumulate(axis, lambda w: w.logsumexp(-1), lambda x, y: x.logaddexp(y), -math.inf)
-
-  def _whole_rows(self) -> Self:
-    """With the last dim whole on every device."""
-    where, last = self.uop.device, self.ndim - 1
-    if not isinstance(where, Sharding) or not where.cut(last):
-      return self
-    return self._new(self.uop.copy_to_device(where.settled.with_dims(where.dims[:last])))
