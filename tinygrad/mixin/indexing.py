@@ -335,13 +335,14 @@ class Indexing(Reduce):
 
   def _sort_key(self, descending: bool) -> Self:
     """int64, in the order of the elements; of as many bits as they have."""
-    x = self
+    x, wide = self, self.dtype.itemsize == 8
+    integer = dtypes.int64 if wide else dtypes.int32
+    most = dtypes.max(integer)
     if dtypes.is_float(x.dtype):  # the bits of a float below 0 count downwards
-      kind, integer = (dtypes.float64, dtypes.int64) if x.dtype.itemsize == 8 else (dtypes.float32, dtypes.int32)
-      bits, most = x.eq(0).where(0, x).cast(kind).bitcast(integer), dtypes.max(integer)
+      bits = x.eq(0).where(0, x).cast(dtypes.float64 if wide else dtypes.float32).bitcast(integer)
       x = x.isnan().where(most, bits.lt(0).where(bits.bitwise_xor(most), bits))
-    elif x.dtype is dtypes.uint64:
-      x = x.bitwise_xor(1 << 63).bitcast(dtypes.int64)
+    elif x.dtype in (dtypes.uint32, dtypes.uint64):
+      x = x.bitwise_xor(most + 1).bitcast(integer)
     x = x.cast(dtypes.int64)
     return x.bitwise_not() if descending else x
 
