@@ -15,7 +15,7 @@ from tinygrad.codegen.heuristic import size, static
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, prod
 from tinygrad.ops.reduce import identity_element
-from tinygrad.uop.affine import Affine, affine, index, row_major
+from tinygrad.uop.affine import Affine, affine, index, plain, row_major
 from tinygrad.uop.ops import AxisKind, Ops, ParamArg, UOp
 
 LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than one element at a time
@@ -24,16 +24,6 @@ LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than o
 # A FOLD of `chosen == place and … ? value : none` as (place, chosen, inside, value, none). `place` is a loop of the
 # store on which `chosen`, an index, does not depend; `inside`: whether it is a place, and the other conditions hold.
 ByIndex = tuple[UOp, UOp, UOp, UOp, UOp]
-
-
-def exact(u: UOp) -> UOp:
-  """The integer `u` as an index, without the casts that keep its value."""
-  while u.op is Ops.CAST and dtypes.is_int(u.src[0].dtype):
-    lo, hi = u.src[0].bounds
-    if u.dtype is not dtypes.index and not dtypes.min(u.dtype) <= lo <= hi <= dtypes.max(u.dtype):
-      break
-    u = u.src[0]
-  return u if u.dtype is dtypes.index else UOp.new(Ops.CAST, dtypes.index, (u,))
 
 
 def by_index(f: UOp, loops: Sequence[UOp]) -> ByIndex | None:
@@ -55,9 +45,12 @@ def by_index(f: UOp, loops: Sequence[UOp]) -> ByIndex | None:
     every = [x for c in every for x in (c.src if c.op is Ops.AND else (c,))]
   equal = [c for c in every if c.op is Ops.CMPEQ and dtypes.is_int(c.src[0].dtype)]
   for x, e, same in [(*pair, c) for c in equal for pair in (c.src, c.src[::-1])]:
-    form = affine(exact(x), {})
+    number, counter = plain(e), plain(x)
+    if number is None:
+      number = UOp.new(Ops.CAST, dtypes.index, (e,))
+    form = Affine(0) if counter is None else affine(counter, {})
     for r in [r for r in loops if form.terms.get(r) == 1]:
-      chosen = UOp.new(Ops.SUB, dtypes.index, (exact(e), form.plus(Affine(0, {r: 1}), -1).uop()))
+      chosen = UOp.new(Ops.SUB, dtypes.index, (number, form.plus(Affine(0, {r: 1}), -1).uop()))
       inside = UOp.new(Ops.CMPLT, dtypes.bool, (index(-1), chosen))
       for c in (UOp.new(Ops.CMPLT, dtypes.bool, (chosen, r.src[0])), *every):
         inside = inside if c is same else UOp.new(Ops.AND, dtypes.bool, (inside, c))
@@ -84,7 +77,7 @@ class LoopEmitter(Emitter):
   """Emits one kernel of loops; reductions by index step by step."""
 
   def kernel(self, stores: Sequence[UOp]) -> None:
-    if NOOPT or len(stores) > 1 or (found := scattered(stores[0])) is None:
+    if NOOPT or self.ends or len(stores) > 1 or (found := scattered(stores[0])) is None:
       super().kernel(stores)
       return
     f, (place, chosen, inside, value, _), start = found
