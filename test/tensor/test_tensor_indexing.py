@@ -139,6 +139,47 @@ def test_sort_is_stable(descending):
   close(Tensor(x.T).argsort(0, descending), order.T)
 
 
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("n", [1, 127, 129, 700])
+@pytest.mark.parametrize(
+  "kind", ["bool", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
+)
+def test_sort_merges_blocks_of_every_type(kind, n, descending):
+  rng = np.random.default_rng(n)
+  if kind.startswith("float"):
+    x = (rng.standard_normal((2, n)) * 3).round(1).astype(kind)
+    x[0, ::5], x[0, 1::5], x[0, 2::7], x[0, 3::7], x[1, ::3] = 0.0, -0.0, np.nan, np.inf, -np.inf
+  else:
+    lo, hi = (0, 2) if kind == "bool" else (np.iinfo(kind).min, np.iinfo(kind).max)
+    few = rng.integers(lo, hi, 40, dtype="uint8" if kind == "bool" else kind)
+    x = np.concatenate([few, np.array([lo, hi - (kind == "bool")], few.dtype)])[rng.integers(0, 42, (2, n))].astype(
+      kind
+    )
+  order = np.argsort(x, 1, kind="stable")
+  if descending:  # equal elements still keep their order
+    order = (n - 1 - np.argsort(x[:, ::-1], 1, kind="stable"))[:, ::-1]
+  values, places = Tensor(x).sort(descending=descending)
+  np.testing.assert_array_equal(places.numpy(), order)
+  np.testing.assert_array_equal(values.numpy(), np.take_along_axis(x, order, 1))
+
+
+def test_a_merge_of_blocks_neither_of_which_is_reversed_is_seen(monkeypatch):
+  x = np.random.default_rng(3).standard_normal(300).astype(np.float32)
+  monkeypatch.setattr(Tensor, "flip", lambda self, *_: self)
+  assert (Tensor(x).argsort().numpy() != np.argsort(x)).any()
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_cut_row_is_sorted_where_another_dim_can_be_cut(axis):
+  x = np.random.default_rng(2).standard_normal((8, 300)).astype(np.float32)
+  t = Tensor(x).shard(tuple(f"CPU:{i}" for i in range(4)), axis)
+  values, places = t.sort(1)
+  np.testing.assert_array_equal(places.numpy(), np.argsort(x, 1, kind="stable"))
+  np.testing.assert_array_equal(values.numpy(), np.sort(x, 1))
+  assert places.uop.device.axis == 0
+  np.testing.assert_array_equal(t.topk(3, 1)[0].numpy(), -np.sort(-x, 1)[:, :3])
+
+
 def test_sort_of_nan_and_its_gradient():
   close(Tensor([np.nan, 1.0, -np.inf]).sort()[1], [2, 1, 0])
   check(lambda x: x.sort(1)[0], lambda x: np.sort(x, 1), normal(3, (2, 4)))
@@ -160,6 +201,15 @@ def test_topk_of_long_rows(kind, largest):
   if kind == "rare" and largest:
     want = np.stack([np.flatnonzero(np.isnan(row))[:9] for row in x])
   values, places = Tensor(x).topk(9, largest=largest)
+  np.testing.assert_array_equal(places.numpy(), want)
+  np.testing.assert_array_equal(values.numpy(), np.take_along_axis(x, want, 1))
+
+
+@pytest.mark.parametrize("k", [63, 64, 65, 200])
+def test_topk_of_few_and_of_many(k):
+  x = np.random.default_rng(k).integers(0, 50, (3, 200)).astype(np.int32)
+  want = np.argsort(-x, 1, kind="stable")[:, :k]
+  values, places = Tensor(x).topk(k)
   np.testing.assert_array_equal(places.numpy(), want)
   np.testing.assert_array_equal(values.numpy(), np.take_along_axis(x, want, 1))
 

@@ -127,6 +127,8 @@ class Analysis:
         continue
       d: frozenset[UOp] = frozenset().union(*(self.deps[s] for s in u.src)) if u.src else frozenset()
       self.deps[u] = d - frozenset(u.src[1:]) if u.op is Ops.FOLD else d
+      if u.op is Ops.CMPLT and u.src[0].op is Ops.RANGE and u.src[1].op is Ops.CONST and size(u.src[0]) == 2:
+        self.residues[u.src[0]] = 2  # a choice of two values that share their operands
       if u.dtype is dtypes.index and u.op in (Ops.IDIV, Ops.MOD) and u.src[1].op is Ops.CONST and u.src[1].arg > 0:
         for r, c in affine(u.src[0], self.forms).terms.items():
           copies = u.src[1].arg // math.gcd(c, u.src[1].arg)

@@ -13,27 +13,14 @@ from collections.abc import Iterator, Sequence
 import numpy
 
 from tinygrad.codegen.rows import indices
-from tinygrad.dtype import dtypes, to_numpy_dtype
+from tinygrad.dtype import to_numpy_dtype
 from tinygrad.ops.reduce import identity_element
-from tinygrad.uop.affine import Affine, affine
+from tinygrad.uop.affine import Affine, affine, plain
 from tinygrad.uop.cards import evaluate
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 
 # memory -> the length of a row in it and where that begins, from which element on it holds a constant, and which
 Known = dict[UOp, tuple[tuple[UOp, Affine | None], Affine, UOp]]
-
-
-def plain(u: UOp) -> UOp | None:
-  """An integer expression as an index, if its type holds all of its values."""
-  if u.dtype is dtypes.index:
-    return u
-  if not dtypes.is_int(u.dtype) or u.op not in (Ops.CONST, Ops.CAST, Ops.ADD, Ops.SUB):
-    return None
-  src = tuple([x for s in u.src if (x := plain(s)) is not None])
-  if len(src) < len(u.src):
-    return None
-  x = src[0] if u.op is Ops.CAST else UOp.new(u.op, dtypes.index, src, u.arg)
-  return x if x.vmin >= dtypes.min(u.dtype) and x.vmax <= dtypes.max(u.dtype) else None
 
 
 def turn(u: UOp, r: UOp) -> tuple[Affine, bool] | None:

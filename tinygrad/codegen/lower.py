@@ -5,11 +5,12 @@ from __future__ import annotations
 from tinygrad.codegen.check import check_linear
 from tinygrad.codegen.decompose import decompose
 from tinygrad.codegen.dots import use_dots
-from tinygrad.codegen.emit import Emitter, PlanOf
+from tinygrad.codegen.emit import PlanOf
 from tinygrad.codegen.grid import GridEmitter
 from tinygrad.codegen.heuristic import plan_nest
 from tinygrad.codegen.idle import idle
 from tinygrad.codegen.rows import all_rows, emit_rows
+from tinygrad.codegen.scatter import LoopEmitter, apart
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, NOOPT, SPEC
@@ -26,16 +27,19 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | N
     ast = share_out(ast, threads, target.vector_bytes // 4)
   first = 1 + max((u.arg[0] for u in ast.toposort() if u.op is Ops.RANGE), default=-1)
   planner = plan_of or (lambda stores, taken: plan_nest(stores, target, taken))
-  emitter = GridEmitter(target, first) if target.threads else Emitter(planner, first)
+  emitter = GridEmitter(target, first) if target.threads else LoopEmitter(planner, first)
   for u in signature(ast):
     emitter.node(u.op, u.dtype, (), u.arg)
   ast = drop_unit_ranges(ast)
   stores = decompose(use_dots(ast, target)).src
+  rows = all_rows(stores)
+  ends = idle(ast.src, rows) if len(stores) > 1 else {}
+  if len(stores) == 1 and not target.threads:
+    stores, rows = apart(stores[0])
   if len(stores) == 1:
     emitter.kernel(stores)
   else:
-    rows = all_rows(stores)
-    emit_rows(emitter, stores, rows, idle(ast.src, rows))
+    emit_rows(emitter, stores, rows, ends)
   if SPEC >= 1:
     check_linear(emitter.root.out)
   if DEBUG >= 4:

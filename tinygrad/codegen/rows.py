@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tinygrad.codegen.emit import Emitter, substitute
 from tinygrad.codegen.heuristic import LINE, size
 from tinygrad.codegen.plan import CHUNK, Tile, regions
+from tinygrad.codegen.scatter import by_index
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
 from tinygrad.ops.reduce import identity_element
@@ -45,7 +46,7 @@ def contracts(store: UOp, rows: Sequence[UOp]) -> bool:
   """Whether a reduction reads memory that is the same for all rows."""
   last = rows[-1]
   for f in store.toposort():
-    if f.op is Ops.FOLD and last in f.toposort():
+    if f.op is Ops.FOLD and last in f.toposort() and by_index(f, store.src[2:]) is None:
       for u in f.toposort():
         if u.op is Ops.INDEX and last not in u.toposort() and any(r in u.toposort() for r in f.src[1:]):
           return True

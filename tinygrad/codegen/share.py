@@ -10,6 +10,7 @@ from __future__ import annotations
 from tinygrad.codegen.emit import substitute
 from tinygrad.codegen.heuristic import OPERATION, Analysis, size, static
 from tinygrad.codegen.rows import shared_rows
+from tinygrad.codegen.scatter import by_index
 from tinygrad.device import THREAD
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, round_up
@@ -30,15 +31,17 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
     return ast
   best: tuple[float, UOp] | None = None
   whole = sum(i.cost() for i in items)
-  for r in shared_rows(stores):
+  chosen = {parts[0] for s in stores for f in s.toposort() if (parts := by_index(f, s.src[2:]))}
+  for r in sorted(shared_rows(stores), key=chosen.__contains__):
     n = size(r)
-    if not static(r) or n < 2 * threads or (n % threads and overwrites(ast)):
+    if not static(r) or n < 2 * threads or (n % threads and (chosen or overwrites(ast))):
       continue
     part = ceildiv(n, threads)
     cost = sum(i.cost(r, part / n) for i in items)
     if cost > 0.75 * whole:
       continue
-    cost *= round_up(part, lanes) / part  # lest vectors along it have lanes to spare
+    if not chosen:
+      cost *= round_up(part, lanes) / part  # lest vectors along it have lanes to spare
     if best is None or cost < best[0] * 0.95:  # else the outermost: what a thread writes lies together
       best = cost, r
   if best is None:

@@ -1,7 +1,6 @@
 """Indexing: views by slices, rows by integer tensors, and their inverses."""
 
 import functools
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -26,7 +25,9 @@ class _Part:
 
 
 Reduction = Literal["sum", "prod", "mean", "amax", "amin"]
-ROW = 1024  # the greatest elements of more than twice this are those of its parts' greatest
+NONE = dtypes.min(dtypes.int32)  # as a position: there is none; maxima of positions begin with it
+BLOCK = 128  # elements of which one sorts by counting
+FEW = 64  # greatest elements up to which they are looked for one by one
 
 
 class Indexing(Reduce):
@@ -195,10 +196,10 @@ class Indexing(Reduce):
       here = self.uop.device.with_dims(()) if isinstance(self.uop.device, Sharding) else self.uop.device
       return type(self)(numpy.argwhere(self.bool().numpy()).astype(numpy.int32), here)
     hit = self.bool().flatten().int()
-    rank = hit.cumsum(0)  # the k-th hit (from 1) has rank k and is a hit
+    rank = hit.cumsum(0).sub(1)  # of a hit: how many come before it
     n = int(hit.shape[0])
-    at = rank.eq(self.arange(1, size + 1).reshape(size, 1)).bitwise_and(hit.bool())
-    place = at.where(self.arange(n), -1).max(1)  # -1: there is no such hit
+    at = rank.eq(self.arange(size).reshape(size, 1)).bitwise_and(hit.bool())
+    place = at.where(self.arange(n), NONE).max(1)
     coordinates, stride = [], n
     for s in self.numpy_shape():
       stride //= max(1, s)
@@ -248,16 +249,16 @@ class Indexing(Reduce):
     return x._expand_to(shape)
 
   def _put(self, places: Self, values: Self) -> Self:
-    """This vector with values[k] at places[k]; the last of several stays. Cost: len(self) * len(places) comparisons."""
+    """This vector with values[k] at places[k]; the last of several stays."""
     n, k = self.shape[0], places.shape[0]
-    last = places.eq(self.arange(n).reshape(n, 1)).where(self.arange(k), -1).max(1)
+    last = places.eq(self.arange(n).reshape(n, 1)).where(self.arange(k), NONE).max(1)
     return last.lt(0).where(self, values._rows(last))
 
   def scatter(self, dim: int, index: Self, src: Any, reduce: Literal["multiply", "add"] | None = None) -> Self:
     """x with x[index[i][j]][j] = src[i][j] for dim 0, and so on; with `reduce` the values are added or multiplied to
     what is there.
 
-    Of several values for one place the last stays. Cost: numel(index) * shape[dim] comparisons.
+    Of several values for one place the last stays. Cost on a GPU: numel(index) * shape[dim] comparisons.
     """
     check_choice("scatter", "reduce", reduce, None, "add", "multiply")
     d = self._dim(dim)
@@ -265,12 +266,11 @@ class Indexing(Reduce):
     if reduce is not None:
       return self.scatter_reduce(d, index, self._new(value.uop), "sum" if reduce == "add" else "prod")
     hit, values = self._scattered(d, index, self._new(value.uop))
-    number = self.arange(hit.shape[-1])
-    last = hit.where(number, -1).max(-1, keepdim=True)
-    return hit.any(-1).where(last.eq(number).where(values, 0).sum(-1).cast(self.dtype), self)
+    last = hit.where(self.arange(hit.shape[-1]), NONE).max(-1)
+    return last.lt(0).where(self, values.gather(d, last))
 
   def _scattered(self, dim: int, index: Self, src: Self) -> tuple[Self, Self]:
-    """(bool (*shape, k): whether src element k along dim goes here; those elements in the same shape)."""
+    """(bool (*shape, k): whether src element k along dim goes here; src in this shape but for its k elements)."""
     self._check_index("scatter", dim, index)
     if _exceeds(zip(src.shape, index.shape)):
       rule = "src must be at least as long as the index in every dim"
@@ -283,9 +283,8 @@ class Indexing(Reduce):
     wrapped = index.lt(0).where(index.add(n), index)
     grow = tuple((0, 0) if i == dim else (0, a - b) for i, (a, b) in enumerate(zip(self.shape, index.shape)))
     at = wrapped._pad_pairs(grow, -1).unsqueeze(-1).transpose(dim, -1)
-    values = src._pad_pairs(grow, 0).unsqueeze(-1).transpose(dim, -1)
     wide = (*self.shape, index.shape[dim])
-    return at._expand_to(wide).eq(self.arange(n)._lined(dim, len(wide))), values._expand_to(wide)
+    return at._expand_to(wide).eq(self.arange(n)._lined(dim, len(wide))), src._pad_pairs(grow, 0)
 
   def scatter_reduce(self, dim: int, index: Self, src: Self, reduce: Reduction, include_self: bool = True) -> Self:
     """x with the reduction of all src elements that go to a place, and of what is there if `include_self`."""
@@ -300,39 +299,85 @@ class Indexing(Reduce):
     check_choice("scatter_reduce", "reduce", reduce, *ways)
     none, total, join = ways[reduce]
     hit, values = self._scattered(self._dim(dim), index, src)
-    there, r = hit.any(-1), total(hit.where(values, none), -1)
+    values = values.unsqueeze(-1).transpose(self._dim(dim), -1)._expand_to(hit.shape)
+    r = total(hit.where(values, none), -1)
     r = join(r, self) if include_self else r
     if reduce == "mean":
-      count = there.where(hit.sum(-1).add(int(include_self)), 1)
+      count = hit.sum(-1).add(int(include_self)).maximum(1)
       r = r.div(count, rounding_mode=None if dtypes.is_float(self.dtype) else "floor")
-    return there.where(r.cast(self.dtype), self)
+    return r.cast(self.dtype) if include_self else hit.any(-1).where(r.cast(self.dtype), self)
 
   # ---- order
 
   def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
-    """(the elements in order along `dim`, their positions as int32); equal elements keep their order. Cost: n²
-    comparisons a row."""
+    """(the elements in order along `dim`, their positions as int32); equal elements keep their order, nan is greater
+    than all. Cost: log²(n) exchanges an element, on each device for whole rows."""
     d = self._dim(dim)
     if not self.ndim:
       return self, self._wrap(UOp.const(dtypes.int32, 0))
-    x = self.transpose(d, -1)
-    n = x.shape[-1]
-    hit = x._rank(descending).unsqueeze(-2).eq(self.arange(n).reshape(n, 1))  # (.., place, element)
-    places = hit.where(self.arange(n), 0).sum(-1).cast(dtypes.int32)
+    x = self.transpose(d, -1)._whole_rows()
+    key = x._sort_key(descending)
+    places = (key if x.dtype.itemsize < 8 else key.bitwise_and((1 << 32) - 1).sub(1 << 31))._order()
+    if x.dtype.itemsize == 8:  # by the lower half of the bits, then by the upper one, which keeps that order
+      places = places.gather(-1, key.rshift(32).gather(-1, places)._order())
     return x.gather(-1, places).transpose(d, -1), places.transpose(d, -1)
 
-  def _rank(self, descending: bool) -> Self:
-    """The place of each element of the last dim in the sorted order: how many come before it."""
+  def _whole_rows(self) -> Self:
+    """With the last dim whole on every device: another is cut in its place, if there is one that is long enough."""
+    where, last = self.uop.device, self.ndim - 1
+    if not isinstance(where, Sharding) or not where.cut(last):
+      return self
+    dims = [where.cut(i) for i in range(last)]
+    rows = [n // where.parts(i) if isinstance(n, int) else 0 for i, n in enumerate(self.shape[:last])]
+    if (most := max(rows, default=0)) >= where.parts(last):
+      dims[rows.index(most)] += where.cut(last)
+    return self._new(self.uop.copy_to_device(where.settled.with_dims(dims)))
+
+  def _sort_key(self, descending: bool) -> Self:
+    """int64, in the order of the elements; of as many bits as they have."""
+    x, wide = self, self.dtype.itemsize == 8
+    integer = dtypes.int64 if wide else dtypes.int32
+    most = dtypes.max(integer)
+    if dtypes.is_float(x.dtype):  # the bits of a float below 0 count downwards
+      bits = x.eq(0).where(0, x).cast(dtypes.float64 if wide else dtypes.float32).bitcast(integer)
+      x = x.isnan().where(most, bits.lt(0).where(bits.bitwise_xor(most), bits))
+    elif x.dtype in (dtypes.uint32, dtypes.uint64):
+      x = x.bitwise_xor(most + 1).bitcast(integer)
+    x = x.cast(dtypes.int64)
+    return x.bitwise_not() if descending else x
+
+  def _order(self) -> Self:
+    """The positions that sort the rows of int64 keys of 32 bits: blocks by counting, then Batcher's bitonic merges, in
+    which the first step compares a block with the next one reversed."""
     n = self.shape[-1]
-    x, y = self.unsqueeze(-1), self.unsqueeze(-2)  # element, other
-    before = y.gt(x) if descending else y.lt(x)
-    tie = y.eq(x)
-    if dtypes.is_float(self.dtype):  # nan is greater than all
-      nx, ny = x.isnan(), y.isnan()
-      before = before.bitwise_or(ny.gt(nx) if descending else ny.lt(nx))
-      tie = tie.bitwise_or(nx.bitwise_and(ny))
-    earlier = self.arange(n).lt(self.arange(n).reshape(n, 1))
-    return before.bitwise_or(tie.bitwise_and(earlier)).sum(-1)
+    most = n if isinstance(n, int) else n.vmax
+    run = max(min(most, BLOCK), 1)
+    x = (
+      self.pad((0, most + -most % run - n), value=dtypes.max(dtypes.int32))
+      ._numbered()
+      .unflatten(-1, (-1, run))
+      .contiguous()
+    )
+    rank = x.unsqueeze(-2).lt(x.unsqueeze(-1)).sum(-1)
+    x = rank.unsqueeze(-2).eq(self.arange(run).reshape(run, 1)).where(x.unsqueeze(-2), 0).sum(-1).flatten(-2)
+    while run < most:
+      run *= 2
+      x = x.pad((0, -x.shape[-1] % run), value=dtypes.max(dtypes.int64))
+      step, backwards = run, True
+      while step > 1:  # two steps a kernel: the distances step / 2 and step / 4
+        cuts = (2,) * min(step.bit_length() - 1, 2)
+        step >>= len(cuts)
+        x = x.contiguous().unflatten(-1, (-1, *cuts, step))
+        for axis in range(-1 - len(cuts), -1):
+          a, b = x.split(1, axis)
+          b = b.flip(*range(axis + 1, 0)) if backwards else b
+          x, backwards = a.minimum(b).cat(a.maximum(b), dim=axis), False
+        x = x.flatten(-2 - len(cuts))
+    return x._slice(self.ndim - 1, 0, n).cast(dtypes.int32)
+
+  def _numbered(self) -> Self:
+    """Keys of 32 bits and, below them, the positions of the last dim."""
+    return self.mul(1 << 32).add(self.arange(self.shape[-1]))
 
   def argsort(self, dim: int = -1, descending: bool = False) -> Self:
     """The positions that sort the elements along `dim`, int32."""
@@ -343,18 +388,16 @@ class Indexing(Reduce):
     d = self._dim(dim)
     if isinstance(self.shape[d], int) and not 0 <= k <= self.shape[d]:
       raise ValueError(f"topk: k = {k} is not within dim {d} of {self.shape}\n  fix: take min(k, x.shape[{d}])")
-    n = self.shape[d]
-    if not isinstance(n, int) or n <= 2 * ROW or k > ROW // 8:
+    if k > FEW or self.dtype.itemsize == 8 or not k:
       values, places = self.sort(d, descending=largest)
       return values._slice(d, 0, k), places._slice(d, 0, k)
-    # of parts, then of what these found; what fills the last part comes after all others
-    blocks = ceildiv(n, ROW)
-    last = dtypes.min(self.dtype) if largest else math.nan if dtypes.is_float(self.dtype) else dtypes.max(self.dtype)
-    parts = self.transpose(d, -1).pad((0, blocks * ROW - n), value=last).unflatten(-1, (blocks, ROW))
-    values, places = parts.topk(k, -1, largest)
-    places = places.add(self.arange(blocks).reshape(blocks, 1).mul(ROW)).flatten(-2)
-    values, at = values.flatten(-2).topk(k, -1, largest)
-    return values.transpose(d, -1), places.gather(-1, at).transpose(d, -1)
+    x = self.transpose(d, -1)._whole_rows()
+    key = x._sort_key(largest)._numbered().contiguous()
+    found = [key.min(-1, keepdim=True)]
+    while len(found) < k:
+      found.append(key.gt(found[-1]).where(key, dtypes.max(dtypes.int64)).min(-1, keepdim=True))
+    places = found[0].cat(*found[1:], dim=-1).cast(dtypes.int32)
+    return x.gather(-1, places).transpose(d, -1), places.transpose(d, -1)
 
 
 def _length(p: _Part) -> sint:

@@ -230,7 +230,8 @@ class Pull:
       end = below(idx[axis], start + s.shape[axis])
       gate = conjunction(at_least(idx[axis], start), end)
       if not is_false(gate):
-        at = (*idx[:axis], simplify(idx[axis] - start), *idx[axis + 1 :])
+        inner = number(0) if is_int(s.shape[axis], 1) else simplify(idx[axis] - start)
+        at = (*idx[:axis], inner, *idx[axis + 1 :])
         needs.append((s, at, both(valid, None if is_true(gate) else gate)))
         gates.append(end)
       start = start + s.shape[axis]

@@ -9,6 +9,14 @@ from tinygrad.uop.ops import Ops, UOp
 LARGE = 1 << 18  # elements read, from which one more kernel pays
 PARTS = 256  # results of the first step
 PART = 2048  # least elements of one
+COUNTS = 16  # parts of a reduction by index, whose results depend on each other's steps
+
+
+def by_index(u: UOp) -> bool:
+  """Whether what is reduced is chosen by a number: one kernel then adds elements up one after the other."""
+  while u.op in (Ops.CAST, Ops.WHERE):
+    u = u.src[0]
+  return u.op is Ops.CMPEQ and any(x.op is Ops.IOTA for x in u.toposort())
 
 
 def in_parts(u: UOp) -> UOp | None:
@@ -22,7 +30,9 @@ def in_parts(u: UOp) -> UOp | None:
   if not all(isinstance(n, int) for n in x.shape) or (size := int(prod(x.shape))) < LARGE:
     return None
   results = int(prod(u.shape))
-  most = min(PARTS // results, size // (results * PART))
+  steps = COUNTS * max(PART, results)
+  wanted = max(PARTS // results, COUNTS if by_index(x) and max(x.shape[a] for a in axes) >= steps else 0)
+  most = min(wanted, size // (results * PART))
   cuts = {a: _divisor(x.shape[a], most) for a in axes}
   axis = max(axes, key=lambda a: (cuts[a], 0 if cuts[a] else x.shape[a], -a))
   n = x.shape[axis]

@@ -58,6 +58,19 @@ def index(n: int) -> UOp:
   return UOp.new(Ops.CONST, dtypes.index, (), n)
 
 
+def plain(u: UOp) -> UOp | None:
+  """An integer expression as an index, if its type holds all of its values."""
+  if u.dtype is dtypes.index:
+    return u
+  if not dtypes.is_int(u.dtype) or u.op not in (Ops.CONST, Ops.CAST, Ops.ADD, Ops.SUB):
+    return None
+  src = tuple([x for s in u.src if (x := plain(s)) is not None])
+  if len(src) < len(u.src):
+    return None
+  x = src[0] if u.op is Ops.CAST else UOp.new(u.op, dtypes.index, src, u.arg)
+  return x if x.vmin >= dtypes.min(u.dtype) and x.vmax <= dtypes.max(u.dtype) else None
+
+
 def row_major(digits: Iterable[tuple[UOp, int]]) -> UOp:
   """The place of an element by (number, extent) along each dim, the outermost first."""
   place = index(0)

@@ -1,0 +1,162 @@
+"""Reductions by index: the kernel that steps through what is added gives what comparing with every place would."""
+
+import numpy as np
+import pytest
+from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, run, sink, store
+from test_kernels import WIDE, normal
+
+from tinygrad import Tensor
+from tinygrad.codegen import lower_kernel, scatter
+from tinygrad.codegen.share import share_out
+from tinygrad.device import Device
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import Context
+from tinygrad.uop import Ops, UOp
+
+N, D, M = 40, 24, 100  # places, elements of a row, what is added
+F, I, B = dtypes.float32, dtypes.int32, dtypes.bool
+rng = np.random.default_rng(0)
+AT = rng.integers(-5, N + 5, M).astype(np.int32)  # some are no places
+EACH = rng.integers(-5, N + 5, (M, D)).astype(np.int32)
+X, Y, W = normal(M, D), normal(N, D), normal(N, D)
+KEEP = rng.integers(0, 2, M).astype(np.int32)
+i, d, j = loop(N, 0), loop(D, 1), reduce(M, 2)
+
+
+def cast(x, dtype):
+  return op(Ops.CAST, x, dtype=dtype)
+
+
+def const(n, dtype=F):
+  return UOp.const(dtype, n)
+
+
+def chosen(condition, value, none=0.0):
+  return op(Ops.WHERE, condition, value, const(none, value.dtype), dtype=value.dtype)
+
+
+def equal(e, place=i, dtype=I):
+  return op(Ops.CMPEQ, e, cast(place, dtype))
+
+
+def stored(value, *loops, offset=None):
+  loops = loops or (i, d)
+  return sink(store(dot((i, D), (d, 1)) if offset is None else offset, value, *loops, size=N * D))
+
+
+AT_J, X_J = load(1, AT, j), load(2, X, dot((j, D), (d, 1)))
+EACH_J = load(1, EACH, dot((j, D), (d, 1)))
+Y_I, W_I = load(3, Y, dot((i, D), (d, 1))), load(4, W, dot((i, D), (d, 1)))
+KEEP_J = op(Ops.CMPEQ, load(3, KEEP, j), const(1, I))
+SUM = fold(Ops.ADD, chosen(equal(AT_J), X_J), j)
+THERE = fold(Ops.MAX, equal(AT_J), j)
+LESS = op(Ops.SUB, Y_I, op(Ops.MUL, SUM, const(0.1)))
+KERNELS = {
+  "rows": (stored(SUM), [AT, X]),
+  "elements": (stored(fold(Ops.ADD, chosen(equal(EACH_J), X_J), j)), [EACH, X]),
+  "products": (stored(fold(Ops.MUL, chosen(equal(AT_J), X_J, 1.0), j)), [AT, X]),
+  "maxima": (stored(fold(Ops.MAX, chosen(equal(AT_J), X_J, -np.inf), j)), [AT, X]),
+  "minima": (stored(fold(Ops.MIN, chosen(equal(AT_J), X_J, np.inf), j)), [AT, X]),
+  "counts": (sink(store(i, fold(Ops.ADD, cast(equal(AT_J), I), j), i, size=N)), [AT]),
+  "turned": (stored(SUM, d, i, offset=dot((d, N), (i, 1))), [AT, X]),
+  "added to": (stored(op(Ops.ADD, Y_I, SUM)), [AT, X, Y]),
+  "subtracted": (stored(LESS), [AT, X, Y]),
+  "where there": (stored(op(Ops.WHERE, THERE, SUM, Y_I, dtype=F)), [AT, X, Y]),
+  "two sums": (stored(op(Ops.ADD, SUM, fold(Ops.ADD, chosen(equal(AT_J), const(1.0)), j))), [AT, X]),
+  "both conditions": (
+    stored(fold(Ops.ADD, chosen(op(Ops.AND, KEEP_J, equal(AT_J)), X_J), j)), [AT, X, KEEP]),
+  "one within the other": (
+    stored(fold(Ops.ADD, chosen(KEEP_J, chosen(equal(AT_J), X_J)), j)), [AT, X, KEEP]),
+  "what the place has": (stored(fold(Ops.ADD, chosen(equal(AT_J), op(Ops.MUL, X_J, Y_I)), j)), [AT, X, Y]),
+  "from 3": (stored(fold(Ops.ADD, chosen(equal(AT_J, op(Ops.ADD, i, num(3))), X_J), j)), [AT, X]),
+  "wide": (stored(fold(Ops.ADD, chosen(equal(cast(AT_J, dtypes.int64), i, dtypes.int64), X_J), j)), [AT, X]),
+}  # fmt: skip
+SMALL = rng.integers(0, 256, M).astype(np.uint8)
+LONG = loop(300, 0)
+# 256 and more wrap around as the element's type does: places 0 and 256 have the same elements
+WRAPPED = sink(
+  store(LONG, fold(Ops.ADD, cast(equal(load(1, SMALL, j), LONG, dtypes.uint8), I), j), LONG, size=300)
+)  # fmt: skip
+
+
+def agrees(ast, arrays):
+  np.testing.assert_allclose(run(ast, arrays), evaluate(ast, arrays), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_one_step_for_each_that_is_added(name):
+  ast, arrays = KERNELS[name]
+  agrees(ast, arrays)
+  assert not any(u.op is Ops.ACC for u in lower_kernel(ast, WIDE))  # nothing is summed over all there is
+  with Context(NOOPT=1):
+    assert any(u.op is Ops.ACC for u in lower_kernel(ast, WIDE))
+    agrees(ast, arrays)
+
+
+def test_a_number_that_wraps_is_no_place():
+  agrees(WRAPPED, [SMALL])
+  assert any(u.op is Ops.ACC for u in lower_kernel(WRAPPED, WIDE))
+
+
+def test_threads_share_out_rows_of_what_is_added_and_never_a_place():
+  shared = share_out(stored(fold(Ops.ADD, chosen(equal(AT_J), X_J), reduce(1 << 14, 2))), 2)
+  assert [r.src[0].arg for r in shared.src[0].src[2:]] == [N, D // 2]
+  ast = sink(store(i, fold(Ops.ADD, cast(equal(AT_J), I), reduce(1 << 16, 2)), i, size=N))
+  assert share_out(ast, 3) is ast  # 40 places in 3 parts would overlap
+  assert [r.src[0].arg for r in share_out(ast, 2).src[0].src[2:]] == [N // 2]
+
+
+def wrong(change):
+  """`by_index` with its parts changed."""
+  right = scatter.by_index
+
+  def by_index(f, loops):
+    parts = right(f, loops)
+    return None if parts is None else change(*parts)
+
+  return by_index
+
+
+MUTANTS = {
+  "begins with 1": ("counts", "by_index", lambda: wrong(lambda r, e, ok, x, none: (r, e, ok, x, const(1, x.dtype)))),
+  "no other condition": (
+    "both conditions", "by_index", lambda: wrong(lambda r, e, ok, x, none: (r, e, ok.src[0], x, none))),
+  "from the end": ("from 3", "by_index", lambda: wrong(lambda r, e, *rest: (r, op(Ops.SUB, num(N - 1), e), *rest))),
+  "every cast is exact": (None, "plain", lambda: without_casts),
+}  # fmt: skip
+
+
+def without_casts(u):
+  while u.op is Ops.CAST:
+    u = u.src[0]
+  return u if u.dtype is dtypes.index else None
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_seen(name, monkeypatch):
+  kernel, attribute, make = MUTANTS[name]
+  ast, arrays = (WRAPPED, [SMALL]) if kernel is None else KERNELS[kernel]
+  agrees(ast, arrays)
+  monkeypatch.setattr(scatter, attribute, make())
+  with pytest.raises(AssertionError, match="Not equal to tolerance"):
+    agrees(ast, arrays)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_table_is_trained_in_place(half):
+  kind = np.float16 if half else np.float32
+  table, rows = rng.standard_normal((1000, 64)).astype(kind), rng.integers(-1000, 1000, 500)
+  weight = rng.standard_normal((500, 64)).astype(kind)
+  t = Tensor(table).realize()
+  g = (t[Tensor(rows)] * Tensor(weight)).sum().gradient(t)[0]
+  want = np.zeros((1000, 64), np.float64)
+  np.add.at(want, rows, weight.astype(np.float64))
+  t.assign(t - 0.5 * g).realize()
+  np.testing.assert_allclose(t.numpy(), table - 0.5 * want, rtol=2e-3 if half else 1e-5, atol=2e-3 if half else 1e-5)
+
+
+def test_a_long_count_is_taken_in_parts():
+  at = rng.integers(-20, 300, 100_003)
+  counts = Tensor(at).one_hot(256).sum(0)
+  np.testing.assert_array_equal(counts.numpy(), np.bincount(at[(at >= 0) & (at < 256)], minlength=256))
+  assert Device.DEFAULT == "CPU"
