@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Self
 
-from tinygrad.device import Device, Placement, Sharding, show_placement
+from tinygrad.device import Device, Placement, Sharding
 from tinygrad.dtype import DType, dtypes, least_upper_dtype, to_dtype
 from tinygrad.helpers import all_int, prod
-from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad.uop.ops import GroupOp, Ops, UOp, describe
 
 sint = int | UOp
 Scalar = int | float | bool
@@ -32,11 +32,6 @@ def to_placement(device: DeviceArg) -> Placement:
   if device is None or isinstance(device, str):
     return Device.canonicalize(device)
   return device if isinstance(device, Sharding) else Sharding(tuple(device))
-
-
-def describe(u: UOp) -> str:
-  """`float32[8, 16] on CPU` for error messages."""
-  return f"{u.dtype.name}[{', '.join(map(str, u.shape))}] on {show_placement(u.device)}"
 
 
 def mismatch(name: str, rule: str, operands: Iterable[UOp], fix: str, error: type[Exception] = ValueError) -> NoReturn:

@@ -44,9 +44,7 @@ class NN(Convolution):
       raise ValueError(f"dropout: the probability must be within [0, 1], got {p}")
     if not TRAINING.value or p == 0:
       return self
-    if p == 1:
-      return self.zeros_like()
-    return self.rand_like(dtype=dtypes.float32).ge(p).where(self.mul(1 / (1 - p)), 0)
+    return self.zeros_like() if p == 1 else self.rand_like(dtype=dtypes.float32).ge(p).where(self.mul(1 / (1 - p)), 0)
 
   # ---- attention
 

@@ -14,12 +14,11 @@ from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy, prod
 from tinygrad.runtime.npy import HostBackend
 from tinygrad.uop.cards import evaluate
-from tinygrad.uop.ops import Ops, UOp, map_arg, sint
+from tinygrad.uop.ops import DEVICE_NUM, Ops, UOp, map_arg, sint
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
 
 Array = Any  # numpy.ndarray, which this module does not import before its first use
-DEVICE_NUM = "_device_num"
 POISON = 0xFF  # nan in every float type, -1 or the greatest value in integers
 
 

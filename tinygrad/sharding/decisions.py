@@ -341,10 +341,8 @@ def leaf(dtype: DType, shape: tuple[Any, ...], device: Placement | None, number:
   """The outline of any value of this type, shape and placement."""
   key = (dtype, shape, device, number)
   if (found := _outlines.get(key)) is None:
-    if device is None:
-      found = UOp.new(Ops.HOLE, dtype, (), (number, shape))
-    else:
-      found = UOp.new(Ops.BUFFER, dtype, (), BufferArg(_OUTLINE + number, shape, device))
+    buffer = None if device is None else BufferArg(_OUTLINE + number, shape, device)
+    found = UOp.new(Ops.BUFFER if buffer else Ops.HOLE, dtype, (), buffer or (number, shape))
     assert found.shape == shape and found.device == device
     _outlines[key] = found.outline = found
   return found

@@ -15,7 +15,7 @@ from tinygrad.device import Digit, Owe, Sharding, merge_digits
 from tinygrad.dtype import DType, dtypes
 from tinygrad.sharding.moves import overlap
 from tinygrad.uop.cards import Owed, card
-from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad.uop.ops import GroupOp, Ops, UOp, upper
 
 Debts = tuple[Owe, ...]
 SWAP = {Ops.MAX: Ops.MIN, Ops.MIN: Ops.MAX}
@@ -196,9 +196,8 @@ def _two_sums(c: Case) -> Kept | None:
     return c.stay()
   if x is y or aligned((x, y)):
     return None
-  first = x.size if isinstance(x.size, int) else x.size.vmax
-  second = y.size if isinstance(y.size, int) else y.size.vmax
-  return Kept((c.debts[0], ()), c.debts[0]) if first >= second else Kept(((), c.debts[1]), c.debts[1])
+  first = upper(x.size) >= upper(y.size)
+  return Kept((c.debts[0], ()), c.debts[0]) if first else Kept(((), c.debts[1]), c.debts[1])
 
 
 def _negate(c: Case) -> Kept | None:

@@ -417,10 +417,8 @@ class UOp:
   def bitcast(self, dtype: DType) -> UOp:
     """The same bits read as another type of the same width."""
     if dtype.itemsize != self.dtype.itemsize:
-      raise TypeError(
-        f"bitcast from {self.dtype} ({self.dtype.itemsize} bytes) to {dtype} ({dtype.itemsize} bytes):"
-        " the widths must be equal"
-      )
+      types = f"{self.dtype} ({self.dtype.itemsize} bytes) to {dtype} ({dtype.itemsize} bytes)"
+      raise TypeError(f"bitcast from {types}: the widths must be equal")
     return self if self.dtype is dtype else UOp.build(Ops.BITCAST, dtype, (self,))
 
   def r(self, op: Ops, axes: Sequence[int]) -> UOp:
@@ -472,10 +470,7 @@ class UOp:
 
   def shrink(self, pairs: Sequence[tuple[sint, sint]]) -> UOp:
     pairs = tuple(as_dims(pair) for pair in pairs)
-    if all(
-      isinstance(a, int) and a == 0 and (b is n or (isinstance(b, int) and isinstance(n, int) and b == n))
-      for (a, b), n in zip(pairs, self.shape, strict=True)
-    ):
+    if all(is_int(a, 0) and (b is n or is_int(b, n)) for (a, b), n in zip(pairs, self.shape, strict=True)):
       return self
     return UOp.build(Ops.SHRINK, self.dtype, (self,), pairs)
 
@@ -512,9 +507,7 @@ class UOp:
     x = self.src[0] if self.op is Ops.MOVE and not self.arg.pinned else self
     if isinstance(device, Sharding):
       device.local_shape(x.shape)  # raises where the placement cuts a dim that is not there
-    if x.device is None:
-      return UOp.new(Ops.MOVE, x.dtype, (x,), Move(device, True))
-    return x.move(device, pinned=True)
+    return UOp.new(Ops.MOVE, x.dtype, (x,), Move(device, True)) if x.device is None else x.move(device, pinned=True)
 
   def assign(self, value: UOp) -> UOp:
     """Writes `value` into this view of a buffer; the result is the view's new content, at the buffer's placement."""
@@ -861,8 +854,7 @@ def render_shape(shape: Sequence[sint]) -> str:
 
 def describe(u: UOp) -> str:
   """`float32[8, 16] on CPU:0-3, dim 0 over "d"`, for error messages."""
-  from_device = "" if u.device is None else f" on {show_placement(u.device)}"
-  return f"{u.dtype.name}{render_shape(u.shape)}{from_device}"
+  return f"{u.dtype.name}{render_shape(u.shape)} on {show_placement(u.device)}"
 
 
 def print_graph(root: UOp) -> str:

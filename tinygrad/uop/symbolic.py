@@ -18,6 +18,7 @@ from tinygrad.uop.cards import evaluate
 from tinygrad.uop.ops import FACTS, GroupOp, Ops, UOp
 
 _ALU = GroupOp.Elementwise - {Ops.BITCAST}
+_COMMUTATIVE = frozenset((Ops.ADD, Ops.MUL, Ops.AND, Ops.OR))
 
 
 def simplify(root: UOp) -> UOp:
@@ -64,25 +65,22 @@ def fold_identity(u: UOp) -> UOp:
   """
   x = u.src[0]
   y = u.src[1] if len(u.src) > 1 else x
+  if x.op is Ops.CONST and u.op in _COMMUTATIVE:
+    x, y = y, x
   match u.op:
     case Ops.ADD if _is(y, 0) and (dtypes.is_int(u.dtype) or math.copysign(1, y.arg) < 0):
       return x
-    case Ops.ADD if _is(x, 0) and (dtypes.is_int(u.dtype) or math.copysign(1, x.arg) < 0):
-      return y
     case Ops.SUB if _is(y, 0) and (dtypes.is_int(u.dtype) or math.copysign(1, y.arg) > 0):
       return x
     case Ops.MUL if _is(y, 1):
       return x
-    case Ops.MUL if _is(x, 1):
+    case Ops.MUL if _is(y, 0) and dtypes.is_int(u.dtype):
       return y
-    case Ops.MUL if (_is(x, 0) or _is(y, 0)) and dtypes.is_int(u.dtype):
-      return UOp.const(u.dtype, 0)
     case Ops.FDIV | Ops.IDIV if _is(y, 1):
       return x
     case Ops.AND | Ops.OR if u.dtype is dtypes.bool:
-      for a, b in ((x, y), (y, x)):
-        if a.op is Ops.CONST:
-          return b if a.arg is (u.op is Ops.AND) else a
+      if y.op is Ops.CONST:
+        return x if y.arg is (u.op is Ops.AND) else y
       return x if x is y else u
     case Ops.NOT if x.op is Ops.NOT:
       return x.src[0]
