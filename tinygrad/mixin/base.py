@@ -78,12 +78,6 @@ def common_dtype(*ds: DType) -> DType:
   return dtypes.default_float if dtypes.is_float(upper) and not any(map(dtypes.is_float, ds)) else upper
 
 
-def promote(name: str, us: Sequence[UOp]) -> list[UOp]:
-  """The operands cast to their least upper type and expanded to their common shape."""
-  dtype, shape = common_dtype(*(u.dtype for u in us)), common_shape(name, us)
-  return [u.cast(dtype).broadcast_to(shape) for u in us]
-
-
 def weak_dtype(dtype: DType, value: Scalar) -> DType:
   """The type of (tensor of `dtype`) op (Python number): the tensor's, unless the number is of a higher kind."""
   if isinstance(value, bool) or dtypes.is_float(dtype):
@@ -193,11 +187,14 @@ class Base:
     return UOp.const(weak_dtype(self.dtype, x), x)
 
   def _operands(self, x: Any, name: str, reverse: bool = False) -> list[UOp]:
+    """This tensor and an operand, as nodes of their least upper type and their common shape."""
     a, b = self.uop, self._lift(x, name)
     if a.dtype is b.dtype and (a.shape == b.shape or b.shape == ()):  # the everyday cases
       b = b.broadcast_to(a.shape)
       return [b, a] if reverse else [a, b]
-    return promote(name, (b, a) if reverse else (a, b))
+    dtype, us = common_dtype(a.dtype, b.dtype), (b, a) if reverse else (a, b)
+    shape = common_shape(name, us)
+    return [u.cast(dtype).broadcast_to(shape) for u in us]
 
   def _both(self, x: Any, name: str) -> tuple[Self, Self]:
     """This tensor and an operand, in their common type and shape."""

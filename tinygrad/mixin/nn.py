@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from tinygrad.dtype import dtypes, least_upper_dtype
 from tinygrad.helpers import TRAINING
 from tinygrad.mixin.base import check_choice, mismatch
-from tinygrad.mixin.convolution import Convolution
+from tinygrad.mixin.convolution import Convolution, Ints
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -27,9 +27,7 @@ class NN(Convolution):
     y = self.sub(self.mean(axis, keepdim=True))
     return y.mul(y.square().mean(axis, keepdim=True).add(eps).rsqrt())
 
-  def batchnorm(
-    self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: int | tuple[int, ...] = 1
-  ) -> Self:
+  def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: Ints = 1) -> Self:
     """(x - mean) * weight * invstd + bias, the parameters along `axis` (https://arxiv.org/abs/1502.03167)."""
     axes = self._dims(axis)
     shape = tuple(n if i in axes else 1 for i, n in enumerate(self.shape))

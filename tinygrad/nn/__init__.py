@@ -217,11 +217,9 @@ class LSTMCell:
   """One step: x (b, input), (h, c) each (b, hidden) -> new (h, c); gates in the order input, forget, cell, output."""
 
   def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
-    bound = 1 / math.sqrt(hidden_size)
-    self.weight_ih = Tensor.uniform(hidden_size * 4, input_size, low=-bound, high=bound)
-    self.weight_hh = Tensor.uniform(hidden_size * 4, hidden_size, low=-bound, high=bound)
-    self.bias_ih = Tensor.zeros(hidden_size * 4) if bias else None
-    self.bias_hh = Tensor.zeros(hidden_size * 4) if bias else None
+    bound, gates, sizes = 1 / math.sqrt(hidden_size), 4 * hidden_size, (input_size, hidden_size)
+    self.weight_ih, self.weight_hh = (Tensor.uniform(gates, n, low=-bound, high=bound) for n in sizes)
+    self.bias_ih, self.bias_hh = (Tensor.zeros(gates) if bias else None for _ in range(2))
 
   def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
     h, c = hc if hc is not None else (Tensor.zeros(x.shape[0], self.weight_hh.shape[1], dtype=x.dtype),) * 2

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinygrad.helpers import argsort, numpy, prod
+from tinygrad.helpers import all_int, argsort, numpy, prod
 from tinygrad.ops.common import define_node, own_dims, same_dtype
 from tinygrad.uop.cards import Factors, GradientRule, Owed
 from tinygrad.uop.ops import Ops, UOp, as_dims, is_int, render_shape, simplify_sint, sint, sint_to_uop
@@ -235,11 +235,8 @@ define_movement(
 def window_shape(u: UOp) -> tuple[Any, ...]:
   axis, kaxis, stride, dilation, size = u.arg
   shape = u.src[0].shape
-  if (
-    all(isinstance(n, int) for n in (size, shape[axis], shape[kaxis]))
-    and size * shape[kaxis] > 0
-    and (size - 1) * stride + (shape[kaxis] - 1) * dilation >= shape[axis]
-  ):
+  n, k = shape[axis], shape[kaxis]
+  if all_int((size, n, k)) and size * k > 0 and (size - 1) * stride + (k - 1) * dilation >= n:
     raise ValueError(f"window of {render_shape(shape)} by {u.arg}: the last window ends beyond dim {axis}")
   return spread_shape(u)
 

@@ -298,11 +298,9 @@ class CRenderer:
       return f"half_of_float({self.cast(x, a, dtypes.float32)})"
     if dtypes.is_bool(b):
       return f"({x} != 0)"
-    kind = ctype(b, self.d)
-    if dtypes.is_float(a) and dtypes.is_int(b):
-      wide_type = dtypes.int64 if b is dtypes.uint32 else dtypes.int32
-      return f"({kind})({ctype(wide_type, self.d)}){x}" if b.itemsize < 8 else f"({kind}){x}"
-    return f"({kind}){x}"
+    if dtypes.is_float(a) and dtypes.is_int(b) and b.itemsize < 8:
+      x = f"({ctype(dtypes.int64 if b is dtypes.uint32 else dtypes.int32, self.d)}){x}"
+    return f"({ctype(b, self.d)}){x}"
 
   def bitcast(self, x: str, a: DType, b: DType) -> str:
     """Between types of one size: floats are converted to and from the unsigned type of their size."""

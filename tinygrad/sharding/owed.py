@@ -168,9 +168,7 @@ def _sum(c: Case) -> Kept | None:
 
 def _extremum(c: Case) -> Kept | None:
   """max commutes with max, both may owe; max(min(x_d), y) = min(max(x_d, y)) where y owes nothing."""
-  if not c.extremum or (c.by is not c.op and len(c.owing) > 1):
-    return None
-  return c.stay()
+  return c.stay() if c.extremum and (c.by is c.op or len(c.owing) == 1) else None
 
 
 def _product(c: Case) -> Kept | None:

@@ -83,9 +83,8 @@ class Placer:
     src = tuple([self.outlines[s] for s in u.src])
     if u.op in decisions.COMPARED:
       src = decisions.told_apart(u.op, tuple([self.base.get(s, s) for s in u.src]), src)
-    step = (
-      decisions.sunk(u, src) if u.op is Ops.SINK else decisions.step_of(u.op, u.dtype, src, u.arg, later, self.under)
-    )
+    way = u.op, u.dtype, src, u.arg, later, self.under
+    step = decisions.sunk(u, src) if u.op is Ops.SINK else decisions.step_of(*way)
     self.plan[u], self.outlines[u] = step, step.result
     return step
 

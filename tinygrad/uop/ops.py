@@ -256,12 +256,6 @@ class UOp:
     return u
 
   @property
-  def val(self) -> int:
-    """The value of an integer CONST."""
-    assert self.op is Ops.CONST, self.op
-    return self.arg  # type: ignore[no-any-return]
-
-  @property
   def vmin(self) -> int:
     return self.bounds[0]
 
@@ -365,7 +359,7 @@ class UOp:
 
   def unbind(self) -> tuple[UOp, int]:
     assert self.op is Ops.BIND, self.op
-    return self.src[0], self.src[1].val
+    return self.src[0], self.src[1].arg
 
   # ---- the hooks: every node that a user's op makes comes through here
 
@@ -387,9 +381,7 @@ class UOp:
       return u if one and not (CHECK_NAN.value or PROFILE.value or DEBUG.value >= 2) else u.stamp()
     u = place.build(op, dtype, src, arg).stamp()
     d = u.device
-    if isinstance(d, Sharding) and d.pending and not DEFER.value:
-      return u.move(d.settled, pinned=False)
-    return u
+    return u.move(d.settled, pinned=False) if isinstance(d, Sharding) and d.pending and not DEFER.value else u
 
   def alu(self, op: Ops, *others: UOp) -> UOp:
     """An elementwise op; shapes and dtypes must agree already."""

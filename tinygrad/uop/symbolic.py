@@ -251,9 +251,7 @@ def fold_comparison(u: UOp) -> UOp:
   d = linear(x - y)
   lo, hi = d.bounds()
   if u.op is not Ops.CMPLT:
-    if lo > 0 or hi < 0:
-      return UOp.const(dtypes.bool, u.op is Ops.CMPNE)
-    return u
+    return UOp.const(dtypes.bool, u.op is Ops.CMPNE) if lo > 0 or hi < 0 else u
   if hi < 0 or lo >= 0:
     return UOp.const(dtypes.bool, hi < 0)
   if (split := split_by_factor(d, map(abs, d.terms.values()))) is not None:  # g*d + s < 0  <=>  d < 0
