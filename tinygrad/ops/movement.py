@@ -56,8 +56,7 @@ def factors_reshape(u: UOp) -> Factors:
   upper = {p: atom.vmax for atom, p in primes.items()}
   fa: list[list[int]] = [[] for _ in a]
   fb: list[list[int]] = [[] for _ in b]
-  sizes: list[int] = []
-  blocked: set[int] = set()
+  sizes, blocked = list[int](), set[int]()
   if 0 in a or 0 in b:
     return Factors((tuple(() for _ in a),), tuple(() for _ in b), ())
 

@@ -18,9 +18,10 @@ from typing import Any
 from tinygrad.device import Owe, Placement, ShardError, Sharding, same_devices, show_placement
 from tinygrad.dtype import DType
 from tinygrad.helpers import DEFER, RESHARD, STRATEGY, prod, user_line
-from tinygrad.sharding.factors import Assignment, below, beside, carried, factor_rule, project, resolved
+from tinygrad.sharding.factors import Assignment, below, beside, carried, project, resolved
 from tinygrad.sharding.moves import ints, size_of, wire
 from tinygrad.sharding.owed import Kept, debts_of, keep
+from tinygrad.uop.cards import factor_rule
 from tinygrad.uop.ops import BufferArg, Move, Ops, UOp
 
 Nodes = tuple[UOp, ...]

@@ -14,7 +14,7 @@ from typing import Any
 from tinygrad.device import Digit, Owe, Sharding, merge_digits
 from tinygrad.dtype import DType, dtypes
 from tinygrad.sharding.moves import overlap
-from tinygrad.uop.cards import Owed, card
+from tinygrad.uop.cards import Owed, card, factor_rule
 from tinygrad.uop.ops import GroupOp, Ops, UOp, upper
 
 Debts = tuple[Owe, ...]
@@ -300,9 +300,7 @@ def lookup_of(u: UOp) -> Lookup | None:
 
 def _moved(u: UOp, dims: frozenset[int]) -> frozenset[int]:
   """The dims of `u` along which the owner changes, given those of its source."""
-  rule = card(u.op).factors
-  assert rule is not None
-  f = rule(u)
+  f = factor_rule(u)
   factors = {factor for i in dims for factor in f.src[0][i]} | (f.blocked if dims else frozenset())
   moved = {i for i, inner in enumerate(f.out) if factors & set(inner)}
   if u.op in (Ops.WINDOW, Ops.SPREAD) and moved & set(u.arg[:2]):

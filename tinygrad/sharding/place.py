@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.helpers import DEFER, SPEC, Context, prod
 from tinygrad.sharding import decisions
-from tinygrad.sharding.factors import factor_rule
 from tinygrad.sharding.moves import wire
+from tinygrad.uop.cards import factor_rule
 from tinygrad.uop.ops import GroupOp, Ops, UOp
 
 REMAPPED_OR_MOVED = GroupOp.Remapping | {Ops.MOVE}
@@ -153,8 +153,7 @@ class Placer:
 
   def prices(self) -> tuple[dict[UOp, float], set[UOp]]:
     """`down` of every value that owes, and the values that are best settled where they arise."""
-    down: dict[UOp, float] = {}
-    paid: set[UOp] = set()
+    down, paid = dict[UOp, float](), set[UOp]()
     kept: dict[UOp, float] = {}  # bytes that are paid below consumers which go on owing
     asked: dict[UOp, dict[Placement, None]] = {}  # what the other consumers settle the value to
     ways = decisions.costs

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tinygrad.device import Buffer, Placement, Sharding, show_placement
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
 from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, ceildiv, prod, user_frame
-from tinygrad.uop import place
-from tinygrad.uop.cards import CARDS
+from tinygrad.uop.cards import CARDS, Hooks
 
 # Every op, from the tensor level to the kernel level. IntEnum: hashing and comparing are hot.
 Ops = enum.IntEnum(
@@ -127,14 +126,6 @@ class _Ref(weakref.ref["UOp"]):
 def _forget(ref: _Ref) -> None:
   if _table.get(ref.key) is ref:
     del _table[ref.key]
-
-
-class Hooks:
-  """What modules above this one put in: the checks of `SPEC=2`, and the line that new nodes are said to come from (of a
-  gradient the forward line; None: the user's frame is looked up)."""
-
-  origin: tuple[str, int] | None = None
-  check: Callable[[UOp], None] = staticmethod(lambda u: None)
 
 
 def _operator(op: Ops) -> tuple[Callable[[UOp, Any], UOp], Callable[[UOp, Any], UOp]]:
@@ -367,7 +358,7 @@ class UOp:
   def build(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any = None) -> UOp:
     """The node, after its sources have been brought to where the placement rules want them.
 
-    Fast: nothing sharded, or an elementwise op on sources placed alike. Otherwise `place.build` is asked.
+    Fast: nothing sharded, or an elementwise op on sources placed alike. Otherwise `Hooks.build` is asked.
     """
     device: Any = None
     slow = False
@@ -379,7 +370,7 @@ class UOp:
       u = UOp.new(op, dtype, src, arg)
       u.device = device
       return u if one and not (CHECK_NAN.value or PROFILE.value or DEBUG.value >= 2) else u.stamp()
-    u = place.build(op, dtype, src, arg).stamp()
+    u = Hooks.build(op, dtype, src, arg).stamp()
     d = u.device
     return u.move(d.settled, pinned=False) if isinstance(d, Sharding) and d.pending and not DEFER.value else u
 
@@ -508,7 +499,7 @@ class UOp:
       raise ValueError(f"{problem}\n  fix: cast and reshape the value to the target")
     device = self.device
     assert device is not None
-    at = value if value.device is None or value.device == device else place.deliver(value, device)
+    at = value if value.device is None or value.device == device else Hooks.deliver(value, device)
     return UOp.new(Ops.ASSIGN, self.dtype, (self, at)).stamp()
 
   def after(self, *effects: UOp) -> UOp:
@@ -623,7 +614,7 @@ def _result_device(u: UOp) -> Placement | None:
   if op in _PLACED_BY_ARG:
     return u.arg.device  # type: ignore[no-any-return]
   if op in _LOCAL:
-    return place.result(u)  # the local view: on every device of the placement, without cuts
+    return Hooks.result(u)  # the local view: on every device of the placement, without cuts
   if op in _WRITES:
     return u.src[0].device
   device: Placement | None = None
@@ -634,7 +625,7 @@ def _result_device(u: UOp) -> Placement | None:
       alike, device = alike and device is None, d
   if device is None or (alike and (isinstance(device, str) or (op in _ALIKE and not device.pending))):
     return device
-  return place.result(u) if op is not Ops.SINK else None
+  return Hooks.result(u) if op is not Ops.SINK else None
 
 
 # in each operand these only rise or only fall (IDIV by a divisor without 0), so their extremes are at the corners

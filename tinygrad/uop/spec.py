@@ -9,8 +9,8 @@ from collections.abc import Callable
 from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import SPEC
-from tinygrad.uop.cards import CARDS
-from tinygrad.uop.ops import GroupOp, Hooks, Ops, UOp, knows, print_graph
+from tinygrad.uop.cards import CARDS, Hooks
+from tinygrad.uop.ops import GroupOp, Ops, UOp, knows, print_graph
 
 
 class SpecError(AssertionError):
@@ -81,4 +81,4 @@ def check_graph(root: UOp, stage: str) -> None:
       raise SpecError(f"{fault} (after the stage that makes the {stage} view)\n{print_graph(u)}")
 
 
-Hooks.check = staticmethod(check)
+Hooks.check = check

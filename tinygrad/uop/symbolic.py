@@ -185,8 +185,6 @@ def fold_floordiv(u: UOp) -> UOp:
   if y.op is not Ops.CONST or y.arg <= 0:
     return index(1) if x is y and x.vmin > 0 else u
   m: int = y.arg
-  if m == 1:
-    return x
   whole, rest = linear(x).split(m)
   divided = _divide(rest, m)
   return normal(join_remainders(whole.plus(linear(divided)))) if whole.terms or whole.const else divided
@@ -217,8 +215,6 @@ def fold_mod(u: UOp) -> UOp:
   if y.op is not Ops.CONST or y.arg <= 0:
     return u
   m: int = y.arg
-  if m == 1:
-    return index(0)
   _, terms = linear(x).split(m)
   rest = Affine(terms.const)
   for a, n in terms.terms.items():
