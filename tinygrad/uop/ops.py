@@ -56,18 +56,10 @@ class GroupOp:
   Leaf = frozenset((Ops.UNIQUE, Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.VARIABLE, Ops.HOLE))
 
 
-class AxisKind(enum.Enum):
-  """What a RANGE of a kernel is: an index of the result, or one that is reduced; codegen adds how it runs."""
-
-  LOOP = 0
-  REDUCE = 1
-  UPCAST = 2  # unrolled into registers
-  VECTOR = 3  # lanes of a vector
-  GLOBAL = 4  # grid of work groups (GPU)
-  LOCAL = 5  # threads of a work group (GPU)
-
-  def __repr__(self) -> str:
-    return f"AxisKind.{self.name}"
+# What a RANGE of a kernel is: an index of the result (LOOP), or one that is reduced; codegen adds how it runs: unrolled
+# into registers (UPCAST), lanes of a vector, on a GPU the grid of work groups (GLOBAL) and the threads of one (LOCAL).
+AxisKind = enum.Enum("AxisKind", "LOOP REDUCE UPCAST VECTOR GLOBAL LOCAL", module=__name__)
+AxisKind.__repr__ = lambda kind: f"AxisKind.{kind.name}"  # type: ignore[method-assign, attr-defined]
 
 
 class BufferArg(NamedTuple):
@@ -130,14 +122,10 @@ def _forget(ref: _Ref) -> None:
 
 def _operator(op: Ops) -> tuple[Callable[[UOp, Any], UOp], Callable[[UOp, Any], UOp]]:
   """The methods `self op x` and `x op self`; x may be a Python scalar."""
-
-  def forward(self: UOp, x: Any) -> UOp:
-    return self.alu(op, x if isinstance(x, UOp) else self.const_like(x))
-
-  def reverse(self: UOp, x: Any) -> UOp:
-    return (x if isinstance(x, UOp) else self.const_like(x)).alu(op, self)
-
-  return forward, reverse
+  return (
+    lambda self, x: self.alu(op, x if isinstance(x, UOp) else self.const_like(x)),
+    lambda self, x: (x if isinstance(x, UOp) else self.const_like(x)).alu(op, self),
+  )
 
 
 _NEUTRAL: dict[Ops | None, int] = {Ops.ADD: 0, Ops.MUL: 1}  # what an owed sum or product is padded with
