@@ -18,7 +18,7 @@ from tinygrad.mixin.hashing import Hashing
 from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
 from tinygrad.runtime import disk
-from tinygrad.uop.ops import GroupOp, Ops, UOp, buffer_of, describe
+from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe
 from tinygrad.uop.rewrite import substitute
 
 NO_GRAD = ContextVar("NO_GRAD", 0)

@@ -22,7 +22,7 @@ from tinygrad.apps import AppError
 from tinygrad.apps.tokenizer import TokenError, check_tokens
 from tinygrad.nn.gguf import GGUF
 from tinygrad.sharding.localize import localize
-from tinygrad.uop.ops import Ops, buffer_of
+from tinygrad.uop import Ops, buffer_of
 
 CHUNK = 32  # tokens of a prompt that one prefill step takes; the last chunk is padded
 DEFAULT_CONTEXT = 4096  # tokens; a model made for more takes them if asked to

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod
+from tinygrad.uop import Ops, UOp
 from tinygrad.uop.affine import index
-from tinygrad.uop.ops import Ops, UOp
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any, NoReturn, Self
 from tinygrad.device import Device, Placement, Sharding
 from tinygrad.dtype import DType, dtypes, least_upper_dtype, to_dtype
 from tinygrad.helpers import all_int, prod
-from tinygrad.uop.ops import GroupOp, Ops, UOp, describe
+from tinygrad.uop import GroupOp, Ops, UOp, describe
 
 sint = int | UOp
 Scalar = int | float | bool

@@ -9,7 +9,7 @@ from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.helpers import ceildiv
 from tinygrad.mixin.base import DeviceArg, DTypeArg, Scalar, argfix, check_choice, sint, to_placement
 from tinygrad.mixin.math import Math
-from tinygrad.uop.ops import UOp
+from tinygrad.uop import UOp
 
 
 def new_shape(name: str, *shape: Any) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar
 from tinygrad.dtype import DType, dtypes, least_upper_float, to_dtype
 from tinygrad.mixin.base import Base, Scalar, check_choice, common_dtype, common_shape, mismatch
 from tinygrad.mixin.movement import Movement
-from tinygrad.uop.ops import Ops, UOp, describe
+from tinygrad.uop import Ops, UOp, describe
 
 _bool: TypeAlias = bool  # inside the class the names are its methods
 _int: TypeAlias = int

@@ -11,7 +11,7 @@ from tinygrad.helpers import argsort
 from tinygrad.mixin.base import Base, DTypeArg, broadcast_shape, common_dtype, mismatch, sint
 from tinygrad.mixin.elementwise import operators
 from tinygrad.mixin.random import Random
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop import Ops, UOp
 
 
 def contract(x: UOp, w: UOp, shape: tuple[sint, ...], axes: Sequence[int], dtype: DTypeArg) -> UOp:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from tinygrad.helpers import all_int, ceildiv, flatten, make_tuple, prod
 from tinygrad.mixin.base import Base, Scalar, argfix, broadcast_shape, check_choice, common_dtype, mismatch, sint
-from tinygrad.uop.ops import UOp, simplify_sint, smax, smin
+from tinygrad.uop import UOp, simplify_sint, smax, smin
 
 Pairs = tuple[tuple[sint, sint], ...]
 

@@ -29,7 +29,7 @@ from tinygrad.mixin.base import DeviceLike
 from tinygrad.nn.onnx_ops import HOST, OPS, Known, OnnxError, on_host, onnx, onnx_dtype, unsupported
 from tinygrad.runtime.python import Interpreter
 from tinygrad.tensor import Tensor
-from tinygrad.uop.ops import UOp, buffer_of
+from tinygrad.uop import UOp, buffer_of
 
 inliner: Any = LazyModule("onnx.inliner")
 STANDARD = ("", "ai.onnx.ml")

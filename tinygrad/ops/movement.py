@@ -7,8 +7,8 @@ from typing import Any
 
 from tinygrad.helpers import all_int, argsort, numpy, prod
 from tinygrad.ops.common import define_node, own_dims, same_dtype
+from tinygrad.uop import Ops, UOp, as_dims, is_int, render_shape, simplify_sint, sint
 from tinygrad.uop.cards import Factors, GradientRule, Owed
-from tinygrad.uop.ops import Ops, UOp, as_dims, is_int, render_shape, simplify_sint, sint, sint_to_uop
 from tinygrad.uop.symbolic import linear, simplify
 
 Grads = Sequence[UOp | None]
@@ -43,7 +43,7 @@ def _stand_in(n: sint, primes: dict[UOp, int]) -> int:
     if atom.op is Ops.MUL:
       return k * _stand_in(atom.src[0], primes) * _stand_in(atom.src[1], primes)
     return k * primes.setdefault(atom, PRIMES[len(primes) % len(PRIMES)])
-  return primes.setdefault(sint_to_uop(n), PRIMES[len(primes) % len(PRIMES)])
+  return primes.setdefault(n, PRIMES[len(primes) % len(PRIMES)])
 
 
 def factors_reshape(u: UOp) -> Factors:

@@ -13,8 +13,8 @@ from tinygrad.device import Placement, Sharding, device_set
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy, prod
 from tinygrad.runtime.npy import HostBackend
+from tinygrad.uop import DEVICE_NUM, Ops, UOp, map_arg, sint
 from tinygrad.uop.cards import evaluate
-from tinygrad.uop.ops import DEVICE_NUM, Ops, UOp, map_arg, sint
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
 

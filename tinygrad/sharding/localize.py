@@ -22,8 +22,8 @@ from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, plan
 from tinygrad.sharding.narrow import gather_narrow
 from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
+from tinygrad.uop import Collective, GroupOp, Ops, UOp, device_number, lengths, simplify_sint, sint, smin, start
 from tinygrad.uop.cards import Factors, card, factor_rule
-from tinygrad.uop.ops import Collective, GroupOp, Ops, UOp, device_number, lengths, simplify_sint, sint, smin, start
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.spec import check_graph
 

@@ -8,7 +8,7 @@ from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.sharding.decisions import PUSHED
 from tinygrad.sharding.factors import below
 from tinygrad.sharding.moves import ints, size_of, wire
-from tinygrad.uop.ops import Move, Ops, UOp
+from tinygrad.uop import Move, Ops, UOp
 from tinygrad.uop.rewrite import substitute
 
 CASTS = frozenset((Ops.CAST,))  # hot: a member of an enum takes longer to look up than to find here

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tinygrad.dtype import dtypes
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.node import UOp
+from tinygrad.uop.ops import Ops
 
 
 @dataclass(frozen=True, slots=True)

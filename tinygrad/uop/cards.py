@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
   from tinygrad.device import Placement
   from tinygrad.dtype import DType
-  from tinygrad.uop.ops import Ops, UOp
+  from tinygrad.uop.node import UOp
+  from tinygrad.uop.ops import Ops
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import SPEC
 from tinygrad.uop.cards import CARDS, Hooks
-from tinygrad.uop.ops import GroupOp, Ops, UOp, knows, print_graph
+from tinygrad.uop.node import UOp, knows, print_graph
+from tinygrad.uop.ops import GroupOp, Ops
 
 
 class SpecError(AssertionError):

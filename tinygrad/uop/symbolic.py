@@ -15,7 +15,9 @@ from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.cards import evaluate
-from tinygrad.uop.ops import FACTS, GroupOp, Ops, UOp
+from tinygrad.uop.facts import FACTS
+from tinygrad.uop.node import UOp
+from tinygrad.uop.ops import GroupOp, Ops
 
 _ALU = GroupOp.Elementwise - {Ops.BITCAST}
 _COMMUTATIVE = frozenset((Ops.ADD, Ops.MUL, Ops.AND, Ops.OR))
