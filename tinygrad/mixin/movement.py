@@ -105,8 +105,7 @@ class Movement(Base):
 
   def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
     """Two dims exchanged."""
-    order = list(range(self.ndim))
-    a, b = self._dim(dim0), self._dim(dim1)
+    order, a, b = list(range(self.ndim)), self._dim(dim0), self._dim(dim1)
     order[a], order[b] = order[b], order[a]
     return self._new(self.uop.permute(order))
 

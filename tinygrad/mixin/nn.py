@@ -62,8 +62,7 @@ class NN(Convolution):
       if heads % shared:
         rule, fix = "the heads of q must be a multiple of those of k", "check the order of dims: heads are dim -3"
         mismatch("attention", rule, (q.uop, k.uop), fix)
-      q = q.unflatten(-3, (shared, heads // shared))
-      k, v = k.unsqueeze(-3), v.unsqueeze(-3)
+      q, k, v = q.unflatten(-3, (shared, heads // shared)), k.unsqueeze(-3), v.unsqueeze(-3)
     wide = least_upper_dtype(q.dtype, k.dtype, dtypes.float32)
     scores = q.dot(k.transpose(-2, -1), dtype=wide).mul(1 / math.sqrt(q.shape[-1]))
     if is_causal:
@@ -108,8 +107,7 @@ class NN(Convolution):
       rule = "the labels must have the logits' shape without the last dim"
       fix = "flatten both, e.g. logits.reshape(-1, classes) and Y.reshape(-1)"
       mismatch("sparse_categorical_crossentropy", rule, (self.uop, Y.uop), fix)
-    logs = self.log_softmax()
-    counted = Y.ne(ignore_index)
+    logs, counted = self.log_softmax(), Y.ne(ignore_index)
     loss = counted.where(logs._smoothed(logs._of_class(Y, -1), -1, label_smoothing), 0)
     return loss._do_reduction(reduction, counted)
 

@@ -51,8 +51,7 @@ def factors_reshape(u: UOp) -> Factors:
   which
   the element counts agree, they are opaque (blocked)."""
   primes: dict[UOp, int] = {}
-  a = [_stand_in(n, primes) for n in u.src[0].shape]
-  b = [_stand_in(n, primes) for n in u.arg]
+  a, b = ([_stand_in(n, primes) for n in dims] for dims in (u.src[0].shape, u.arg))
   upper = {p: atom.vmax for atom, p in primes.items()}
   fa: list[list[int]] = [[] for _ in a]
   fb: list[list[int]] = [[] for _ in b]

@@ -88,8 +88,7 @@ class CRenderer:
     self.body: list[str] = []
     self.depth, self.count = 1, 0
     self.taken = {u.arg[0] for u in linear if u.op is Ops.VARIABLE}
-    self.dims = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}
-    self.shared = 0
+    self.dims, self.shared = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}, 0
 
   def render(self) -> str:
     for u in self.linear:

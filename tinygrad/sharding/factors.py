@@ -135,8 +135,7 @@ def resolved(f: Factors, placements: Sequence[Sharding | None], n: int, strategy
 def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> list[Assignment]:
   """The ways to cut the factors: one if nothing is contested; else each contested digit on any factor that can carry
   it, or on none."""
-  cut = [i for i, s in enumerate(placements) if s is not None and s.dims]
-  lists = dims_of(f)
+  cut, lists = [i for i, s in enumerate(placements) if s is not None and s.dims], dims_of(f)
   ways: list[Assignment] = []
   each_first = ((i, *(j for j in cut if j != i)) for i in cut)
   orders: Iterable[tuple[int, ...]] = itertools.permutations(cut) if len(cut) <= 3 else each_first

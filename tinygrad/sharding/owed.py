@@ -42,8 +42,7 @@ def keep(op: Ops, dtype: DType, src: Sequence[UOp], arg: Any) -> Kept | None:
   `src` are the nodes themselves: constants are looked at for their value, finiteness and sign, lookups for their index.
   """
   debts = tuple(debts_of(s) for s in src)
-  owing = [i for i, d in enumerate(debts) if d]
-  ops = {o.op for d in debts for o in d}
+  owing, ops = [i for i, d in enumerate(debts) if d], {o.op for d in debts for o in d}
   if not owing or len(ops) > 1:
     return None
   case = Case(op, dtype, tuple(src), arg, debts, owing, ops.pop())
