@@ -197,9 +197,7 @@ class Sharding:
         raise ShardError(f"{said}\n  fix: Tensor.shard(devices, axis={axis}) counts from the end")
       dims = [()] * axis + [(Digit(len(mesh), 1),)]
     elif axis is not None:
-      for entry in axis:
-        names = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
-        dims.append(tuple(mesh.digits(name) for name in names))
+      dims = [tuple(map(mesh.digits, (names,) if isinstance(names, str) else names or ())) for names in axis]
     return Sharding.of(mesh, dims)
 
   @staticmethod

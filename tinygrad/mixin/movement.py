@@ -296,12 +296,10 @@ class Movement(Base):
     n = len(kernel)
     strides, dilations = make_tuple(stride, n), make_tuple(dilation, n)
     if min((*strides, *dilations), default=1) < 1:
-      fix = "give 1 or more"
-      mismatch("pool", f"stride {strides} and dilation {dilations} must be positive", [self.uop], fix)
+      mismatch("pool", f"stride {strides} and dilation {dilations} must be positive", [self.uop], "give 1 or more")
     first, u = self.ndim - n, self.uop
     for i, (k, s, d) in enumerate(zip(kernel, strides, dilations)):
-      length = u.shape[first + i] - d * (k - 1)
-      size = ceildiv(length, s)
+      size = ceildiv(u.shape[first + i] - d * (k - 1), s)
       if isinstance(size, int) and size <= 0 and self.shape[first + i] != 0:
         rule = f"a window of {k} (dilation {d}) is longer than dim {first + i}"
         mismatch("pool", rule, [self.uop], "pad the tensor, or use a smaller window")

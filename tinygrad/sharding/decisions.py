@@ -206,8 +206,7 @@ def decide(op: Ops, dtype: DType, src: Nodes, arg: Any, later: float | None, way
   found = outcomes(op, dtype, src, arg, STRATEGY.value)
   if len(found) == 1:
     return src if found[0].stays else _bring_all(op, src, found[0], ways)
-  rank = functools.partial(_rank, op, src, ways, later)
-  best = min((o for o in found if DEFER.value or not o.defers), key=rank)
+  best = min((o for o in found if DEFER.value or not o.defers), key=functools.partial(_rank, op, src, ways, later))
   return _bring_all(op, src, best, ways)
 
 

@@ -427,8 +427,7 @@ def whole_assigns(order: Sequence[UOp]) -> UOp:
       continue
     value, base = substitute(u.src[1], mapping, done), substitute(base, mapping, done)
     assert base.device is not None
-    new = deliver(overlaid(views, value, base), base.device)
-    mapping[u] = UOp.new(Ops.ASSIGN, u.dtype, (base, new))
+    mapping[u] = UOp.new(Ops.ASSIGN, u.dtype, (base, deliver(overlaid(views, value, base), base.device)))
   return substitute(order[-1], mapping, done) if mapping else order[-1]
 
 

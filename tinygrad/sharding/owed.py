@@ -193,8 +193,7 @@ def _two_sums(c: Case) -> Kept | None:
     return c.stay()
   if x is y or aligned((x, y)):
     return None
-  first = upper(x.size) >= upper(y.size)
-  return Kept((c.debts[0], ()), c.debts[0]) if first else Kept(((), c.debts[1]), c.debts[1])
+  return Kept((c.debts[0], ()), c.debts[0]) if upper(x.size) >= upper(y.size) else Kept(((), c.debts[1]), c.debts[1])
 
 
 def _negate(c: Case) -> Kept | None:
