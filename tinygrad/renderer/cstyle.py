@@ -49,9 +49,7 @@ class Dialect:
 
 
 def ctype(dtype: DType, d: Dialect, memory: bool = False) -> str:
-  scalar = dtype.scalar()
-  if memory and scalar is dtypes.bool:
-    scalar = dtypes.uint8
+  scalar = dtypes.uint8 if memory and dtypes.is_bool(dtype) else dtype.scalar()
   return d.types[_BITS.get(scalar, d.index if scalar is dtypes.index else scalar)]
 
 
