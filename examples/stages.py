@@ -9,7 +9,7 @@ from tinygrad.device import Target
 from tinygrad.engine.realize import canonical
 from tinygrad.schedule.schedule import Transfer, create_schedule
 from tinygrad.sharding.localize import localize
-from tinygrad.uop.ops import UOp, print_graph
+from tinygrad.uop import UOp, print_graph
 
 
 def stages() -> str:

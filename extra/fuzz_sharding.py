@@ -31,7 +31,8 @@ import programs
 from tinygrad.device import Mesh, Sharding
 from tinygrad.dtype import DType
 from tinygrad.helpers import Context
-from tinygrad.uop.ops import Ops, UOp, uops_in
+from tinygrad.uop import Ops, UOp
+from tinygrad.uop.node import uops_in
 from tinygrad.uop.rewrite import substitute
 
 DIFFERS = "the values differ"
@@ -196,7 +197,7 @@ def program_text(case: Case) -> str:
     "from extra.fuzz_sharding import Case, attempt",
     "from tinygrad.device import Digit, Mesh, Owe, Sharding",
     "from tinygrad.dtype import dtypes, to_numpy_dtype",
-    "from tinygrad.uop.ops import Move, Ops, UOp",
+    "from tinygrad.uop import Move, Ops, UOp",
     "",
     "content = {}",
   ]

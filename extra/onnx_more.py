@@ -1,5 +1,5 @@
-"""More operators of the ONNX standard: recurrent layers, loops and sequences, quantisation, resampling on
-grids, transforms; some of ONNX Runtime's own; and Resize, ConvTranspose, MaxPool, … with attributes that
+"""More operators of the ONNX standard: recurrent layers, conditions, loops and sequences, quantisation, scattering,
+resampling, transposed convolutions, transforms; some of ONNX Runtime's own; and MaxPool, CumSum, … with attributes that
 exporters seldom write.
 
 Importing this module adds them to those that `tinygrad.nn.onnx.OnnxRunner` knows. They are written as
@@ -11,13 +11,17 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections import ChainMap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
 
 from tinygrad import Tensor, dtypes
 from tinygrad.nn import onnx_ops
+from tinygrad.nn.onnx import Values
+from tinygrad.nn.onnx import _array as onnx_array
 from tinygrad.nn.onnx_ops import (
   HOST,
   OPS,
@@ -25,7 +29,6 @@ from tinygrad.nn.onnx_ops import (
   Known,
   OnnxError,
   _along,
-  _beside,
   _cast,
   _halves,
   _like,
@@ -36,6 +39,11 @@ from tinygrad.nn.onnx_ops import (
   on_host,
   to_dtype,
 )
+
+
+def _beside(value: Any, x: Tensor) -> Tensor:
+  """An array where x is."""
+  return Tensor(value, device=x.device if isinstance(x.device, str) else None)
 
 
 def DFT(
@@ -73,6 +81,36 @@ def BitShift(x: Tensor, y: Tensor, direction: str) -> Tensor:
 def EyeLike(x: Tensor, dtype: int | None = None, k: int = 0) -> Tensor:
   hit = Tensor.arange(x.shape[0]).add(k).unsqueeze(1).eq(Tensor.arange(x.shape[1]))
   return hit.cast(x.dtype if dtype is None else to_dtype(dtype))
+
+
+def GatherND(x: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
+  rest = (1,) * (indices.ndim - 1)
+  batch = [Tensor.arange(x.shape[i]).reshape((*rest[:i], -1, *rest[i + 1 :])) for i in range(batch_dims)]
+  return x[(*batch, *(indices[..., i] for i in range(indices.shape[-1])))]
+
+
+def ScatterElements(x: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, reduction: str = "none") -> Tensor:
+  kinds: dict[str, Any] = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+  if reduction == "none":
+    return x.scatter(axis, indices, updates)
+  return x.scatter_reduce(axis, indices, updates, kinds[reduction])
+
+
+def ScatterND(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "none") -> Tensor:
+  lengths, width = x.shape[: indices.shape[-1]], math.prod(x.shape[indices.shape[-1] :])
+  place = Tensor.zeros(1, dtype=dtypes.int64)
+  for i, n in enumerate(lengths):
+    row = indices[..., i]
+    place = place.mul(n).add(row.lt(0).where(row.add(n), row))
+  index = place.reshape(-1, 1).expand(-1, width)
+  flat = x.reshape(math.prod(lengths), width)
+  return ScatterElements(flat, index, updates.reshape(-1, width), 0, reduction).reshape(x.shape)
+
+
+def OneHot(indices: Tensor, depth: Any, values: Tensor, axis: int = -1) -> Tensor:
+  i, n = indices.long(), int(_one(depth))
+  i = i.lt(0).where(i.add(n), i).unsqueeze(axis)
+  return i.eq(_like(Tensor.arange(n), i, axis)).where(values[1], values[0])
 
 
 def LpNormalization(x: Tensor, axis: int = -1, p: int = 2) -> Tensor:
@@ -356,11 +394,48 @@ def LSTM(
 # ---------------------------------------------------------------- sequences and control flow
 
 
+@dataclass(frozen=True, slots=True)
+class Scope:
+  """Where a node stands: what an operator with a graph among its attributes needs."""
+
+  runner: Any
+  values: Values
+  opset: dict[str, int]
+
+  def run(self, graph: Any, *inputs: Any) -> list[Any]:
+    """The graph's outputs; it sees the values around it."""
+    values: Values = ChainMap({}, self.values)
+    values.update((t.name, Known(onnx_array(t))) for t in graph.initializer)
+    values.update((i.name, x) for i, x in zip(graph.input, inputs, strict=True))
+    self.runner._run(graph.node, values, self.opset)
+    return [values[o.name] for o in graph.output]
+
+  def apply(self, op: str, *inputs: Any, **attributes: Any) -> Any:
+    """The one output of an operator."""
+    return self.runner._apply(OPS[op], list(inputs), attributes, 1 << 30, 1)[0]
+
+
 def SplitToSequence(x: Tensor, split: Any = None, axis: int = 0, keepdims: int = 1) -> list[Tensor]:
   parts = x.split(1 if split is None else split if len(split) > 1 else split[0], axis)
   return [p if keepdims or split is not None else p.squeeze(axis) for p in parts]
 
 
+def _scoped(f: Callable[..., Any]) -> Callable[..., Any]:
+  """An operator whose first argument is the `Scope` of its node."""
+
+  @functools.wraps(f)
+  def call(scope: Any, *inputs: Any, **attributes: Any) -> Any:
+    return f(Scope(*scope), *inputs, **attributes)
+
+  return call
+
+
+@_scoped
+def If(scope: Any, condition: Any, then_branch: Any, else_branch: Any) -> Any:
+  return tuple(scope.run(then_branch if _one(on_host(condition)) else else_branch))
+
+
+@_scoped
 def Loop(scope: Any, trips: Any = None, condition: Any = None, *state: Any, body: Any) -> Any:
   n, most, go = len(state), _one(on_host(trips)), condition is None or _one(on_host(condition))
   seen: list[Any] = [[] for _ in body.output[1 + n :]]
@@ -374,6 +449,7 @@ def Loop(scope: Any, trips: Any = None, condition: Any = None, *state: Any, body
   return *state, *(scope.apply("ConcatFromSequence", found, axis=0, new_axis=1) for found in seen)
 
 
+@_scoped
 def Scan(
   scope: Any, *inputs: Any, body: Any, num_scan_inputs: int, scan_input_axes: Any = None,
   scan_input_directions: Any = None, scan_output_axes: Any = None, scan_output_directions: Any = None,
@@ -393,6 +469,7 @@ def Scan(
   return *state, *(scope.apply("ConcatFromSequence", found, axis=a, new_axis=1) for found, a in zip(seen, into))
 
 
+@_scoped
 def SequenceMap(scope: Any, x: list[Any], *more: Any, body: Any) -> Any:
   rows = ([x[i], *(m[i] if isinstance(m, list) else m for m in more)] for i in range(len(x)))
   return tuple(map(list, zip(*(scope.run(body, *row) for row in rows))))
@@ -441,7 +518,8 @@ def ConvTranspose(
   output_shape: Any = None, auto_pad: str = "NOTSET", pads: Any = None, **window: Any,
 ) -> Tensor:  # fmt: skip
   if not output_shape and not auto_pad.startswith("SAME"):
-    return onnx_ops.ConvTranspose(x, w, b, group, kernel_shape, output_padding, pads, **window)
+    _, strides, dilations, padding = _window(x, w.shape[2:], pads=pads, **window)
+    return x.conv_transpose2d(w, b, group, strides, dilations, padding, output_padding or 0)
   kernel, strides, dilations, _ = _window(x, w.shape[2:], **window)
   y = x.conv_transpose2d(w, None, group, strides, dilations, 0, output_padding or 0)
   wanted = output_shape[-len(kernel) :] if output_shape else [n * s for n, s in zip(x.shape[2:], strides)]
@@ -539,7 +617,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     BitShift, EyeLike, LpNormalization, QuantizeLinear, DequantizeLinear, MatMulInteger, ConvInteger, QLinearMatMul,
     QLinearConv, DFT, Det, Unique, ReverseSequence, TensorScatter, MaxUnpool, LpPool, Col2Im, GridSample,
     NonMaxSuppression, RNN, GRU, LSTM, SplitToSequence, Loop, Scan, SequenceMap, BatchNormalization, LRN,
-    ConvTranspose, MaxPool, Resize,
+    ConvTranspose, MaxPool, Resize, GatherND, ScatterElements, ScatterND, OneHot, If,
   )
 } | {
   "Compress": lambda x, condition, axis=None: _along(
@@ -553,6 +631,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
   "ReduceL1": functools.partial(_reduce, lambda x, axis, keep: x.abs().sum(axis, keep)),
   "ReduceL2": functools.partial(_reduce, lambda x, axis, keep: x.double().square().sum(axis, keep).sqrt()),
   "ReduceSumSquare": functools.partial(_reduce, lambda x, axis, keep: x.square().sum(axis, keep)),
+  "Scatter": ScatterElements,
   "Hardmax": functools.partial(_soft, _hardmax),
   "BitCast": lambda x, to: x.bitcast(to_dtype(to)),
   "Upsample": lambda x, scales, mode="nearest": Resize(x, None, scales, mode=mode, opset=9),

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad import dtypes
+from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.cards import CARDS, Factors, Owed, card
-from tinygrad.uop.ops import GroupOp, Ops, UOp
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "sharding.md"
 BEGIN, END = "<!-- made by extra/op_table.py -->", "<!-- end of the table -->"

@@ -12,8 +12,7 @@ import pytest
 from extra.bench.counts import BASELINE, KINDS, TARGET, compare, count, report
 from tinygrad.codegen import lower_kernel
 from tinygrad.dtype import dtypes
-from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.ops import ParamArg
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 
 ROOT = Path(__file__).parents[1]
 

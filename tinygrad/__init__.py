@@ -6,7 +6,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import TinyJit, function
 from tinygrad.helpers import Context, GlobalCounters, fetch, getenv
 from tinygrad.tensor import Tensor
-from tinygrad.uop.ops import UOp, Variable
+from tinygrad.uop import UOp, Variable
 
 __all__ = [
   "Context", "Device", "DeviceError", "GlobalCounters", "Mesh", "P", "ShardError", "Sharding", "Tensor", "TinyJit",

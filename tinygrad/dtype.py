@@ -229,11 +229,8 @@ def least_upper_float(dtype: DType) -> DType:
 
 def sum_acc_dtype(dtype: DType) -> DType:
   """The type a sum is carried in: at least 32 bits."""
-  if dtypes.is_unsigned(dtype):
-    return least_upper_dtype(dtype, dtypes.uint32)
-  if dtypes.is_int(dtype) or dtypes.is_bool(dtype):
-    return least_upper_dtype(dtype, dtypes.int32)
-  return least_upper_dtype(dtype, dtypes.float32)
+  unsigned, floating = dtypes.is_unsigned(dtype), dtypes.is_float(dtype)
+  return least_upper_dtype(dtype, dtypes.uint32 if unsigned else dtypes.float32 if floating else dtypes.int32)
 
 
 _ML_NAMES = {"bfloat16": "bfloat16", "fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2"}
@@ -276,9 +273,5 @@ def as_const(value: Any, dtype: DType) -> ConstType:
     return x
   if isinstance(value, float) and not math.isfinite(value):
     raise ValueError(f"{value} is not a value of {d}")
-  n = int(value)
-  if d is dtypes.index or dtypes.min(d) <= n <= dtypes.max(d):
-    return n
-  bits = d.itemsize * 8
-  n &= (1 << bits) - 1
-  return n if dtypes.is_unsigned(d) or n < 1 << (bits - 1) else n - (1 << bits)
+  n, least = int(value), int(dtypes.min(d))
+  return n if d is dtypes.index else (n - least) % (1 << d.bitsize) + least

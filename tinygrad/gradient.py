@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from tinygrad.device import Device, Placement, Sharding
-from tinygrad.uop.cards import card
-from tinygrad.uop.ops import Hooks, Ops, UOp
+from tinygrad.uop import Ops, UOp
+from tinygrad.uop.cards import Hooks, card
 
 
 def compute_gradient(root: UOp, grad: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
@@ -14,8 +14,7 @@ def compute_gradient(root: UOp, grad: UOp, targets: Iterable[UOp]) -> dict[UOp, 
   nodes on a path from a target to `root` are visited. A target that `root` does not depend on differentiably is missing
   from the result.
   """
-  wanted = dict.fromkeys(targets)
-  order = root.toposort()
+  wanted, order = dict.fromkeys(targets), root.toposort()
   needed: set[UOp] = set()
   for u in order:
     if u in wanted or (u.op is not Ops.DETACH and any(s in needed for s in u.src)):

@@ -38,9 +38,8 @@ class LazyModule:
     module = self._module
     if module is None:
       module = importlib.import_module(self._name)
-      if hasattr(module, "__path__") and not getattr(
-        module, "__file__", None
-      ):  # a folder that an uninstalled package has left
+      # a folder that an uninstalled package has left
+      if hasattr(module, "__path__") and not getattr(module, "__file__", None):
         raise ModuleNotFoundError(f"No module named {self._name!r}", name=self._name)
       self._module = module
     return getattr(module, attribute)
@@ -225,8 +224,7 @@ class GlobalCounters:
   def reset() -> None:
     GlobalCounters.global_ops = GlobalCounters.global_mem = GlobalCounters.kernel_count = 0
     GlobalCounters.time_sum_s = 0.0
-    GlobalCounters.peak_on.clear()
-    GlobalCounters.peak_on.update(GlobalCounters.mem_used_per_device)
+    GlobalCounters.peak_on = dict(GlobalCounters.mem_used_per_device)
 
   @staticmethod
   def allocated(device: str, nbytes: int) -> None:
@@ -510,8 +508,7 @@ def user_line() -> str:
 
 def partition(itr: Iterable[T], fxn: Callable[[T], bool]) -> tuple[list[T], list[T]]:
   """(those that fulfil the condition, the others)."""
-  yes: list[T] = []
-  no: list[T] = []
+  yes, no = list[T](), list[T]()
   for x in itr:
     (yes if fxn(x) else no).append(x)
   return yes, no

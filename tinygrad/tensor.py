@@ -13,12 +13,12 @@ from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_dtype, to_numpy_d
 from tinygrad.engine.realize import Held, host_array, join, realize, to_numpy_once
 from tinygrad.gradient import compute_gradient
 from tinygrad.helpers import TRAINING, Context, ContextVar, GlobalCounters, LazyModule, dedup, fetch, numpy, prod
-from tinygrad.mixin.base import VIEWS, DeviceArg, broadcast_shape, describe, memory_state, mismatch, to_placement
+from tinygrad.mixin.base import VIEWS, DeviceArg, broadcast_shape, memory_state, mismatch, to_placement
 from tinygrad.mixin.hashing import Hashing
 from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
 from tinygrad.runtime import disk
-from tinygrad.uop.ops import GroupOp, Ops, UOp, buffer_of
+from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe
 from tinygrad.uop.rewrite import substitute
 
 NO_GRAD = ContextVar("NO_GRAD", 0)

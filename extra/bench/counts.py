@@ -43,7 +43,7 @@ from tinygrad.engine import realize
 from tinygrad.engine.estimate import COUNTED
 from tinygrad.helpers import prod
 from tinygrad.runtime import null
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop import Ops, UOp
 
 BASELINE = Path(__file__).parents[2] / "test" / "data" / "counts.json"
 KINDS = ("kernels", "loads", "stores", "scratch", "flops", "bytes", "passes")

@@ -26,8 +26,7 @@ import numpy as np
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
-from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.ops import ParamArg
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 
 Terms = list[tuple[UOp, int]]
 

@@ -36,7 +36,7 @@ from tinygrad.engine.realize import canonical
 from tinygrad.sharding.localize import Localizer, complete
 from tinygrad.sharding.place import place_in_order
 from tinygrad.sharding.report import as_realized
-from tinygrad.uop.ops import UOp
+from tinygrad.uop import UOp
 
 BATCH, CONTEXT, DIM, HEADS, VOCAB = 8, 64, 64, 8, 256
 CUTS = ("tp", "dp", "both", "none")

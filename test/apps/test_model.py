@@ -20,7 +20,7 @@ from tinygrad.apps.model import CHUNK, Config, ContextError, Layout, Llama, Shar
 from tinygrad.apps.tokenizer import TokenError, Tokenizer
 from tinygrad.device import Buffer
 from tinygrad.nn.gguf import GGUF, GGUFError
-from tinygrad.uop.ops import Ops, buffer_of
+from tinygrad.uop import Ops, buffer_of
 
 GOLDEN = np.load(Path(__file__).parents[1] / "data" / "golden_logits.npz")
 SHARDED = ["2", "4", "2x2"]

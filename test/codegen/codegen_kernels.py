@@ -10,8 +10,7 @@ import numpy as np
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Device
 from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_numpy_dtype
-from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.ops import ParamArg
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 
 INDEX = dtypes.index
 

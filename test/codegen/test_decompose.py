@@ -7,8 +7,7 @@ from codegen_kernels import elementwise
 
 from tinygrad.codegen.decompose import decompose
 from tinygrad.dtype import dtypes
-from tinygrad.uop import Ops, UOp
-from tinygrad.uop.ops import ParamArg
+from tinygrad.uop import Ops, ParamArg, UOp
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-40, 1.17549435e-38, 1.0, -1.0, 3.4e38, -3.4e38]
 

@@ -9,8 +9,7 @@ from tinygrad.codegen.emit import Emitter
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes, from_numpy_dtype
 from tinygrad.helpers import Context
-from tinygrad.uop import Ops, UOp
-from tinygrad.uop.ops import ParamArg
+from tinygrad.uop import Ops, ParamArg, UOp
 
 RNG = np.random.default_rng(0)
 WIDE = Target("wide", 64, 32, scratch=64 << 20)

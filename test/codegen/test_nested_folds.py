@@ -6,7 +6,7 @@ from tinygrad.codegen import lower_kernel
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
-from tinygrad.uop.ops import Ops, ParamArg, UOp
+from tinygrad.uop import Ops, ParamArg, UOp
 
 
 def test_a_new_loop_is_none_of_the_kernels_own():

@@ -6,7 +6,7 @@ from tinygrad import Context, Tensor
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
-from tinygrad.uop.ops import AxisKind, Ops, ParamArg, UOp
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 
 
 def test_plain_loops_have_no_vectors():

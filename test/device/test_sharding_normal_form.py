@@ -17,7 +17,7 @@ from tinygrad.device import (
   report,
   show_placement,
 )
-from tinygrad.uop.ops import Ops
+from tinygrad.uop import Ops
 
 D4 = tuple(f"CPU:{i}" for i in range(4))
 M22 = Mesh(D4, (2, 2), ("dp", "tp"))

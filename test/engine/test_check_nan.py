@@ -9,7 +9,7 @@ import pytest
 from tinygrad import Context, Device, Tensor, TinyJit
 from tinygrad.engine import check_nan as module
 from tinygrad.engine.check_nan import NonFiniteError
-from tinygrad.uop.ops import buffer_of
+from tinygrad.uop import buffer_of
 
 D2 = ("CPU:1", "CPU:2")
 

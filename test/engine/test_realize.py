@@ -9,7 +9,7 @@ from tinygrad.engine.estimate import estimate
 from tinygrad.engine.realize import UnboundError, _programs, buffer_of, host_array, realize, to_numpy
 from tinygrad.helpers import Context, GlobalCounters
 from tinygrad.runtime.python import assemble
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop import Ops, UOp
 
 D2, P2 = ("CPU:0", "CPU:1"), ("PYTHON:0", "PYTHON:1")
 RNG = np.random.default_rng(3)

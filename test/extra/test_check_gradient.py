@@ -8,8 +8,8 @@ import pytest
 from extra.check_gradient import GradientError, check_gradient
 from tinygrad import Mesh, P, Tensor, dtypes
 from tinygrad.ops import elementwise as _cards  # noqa: F401 (registers the cards)
+from tinygrad.uop import Ops
 from tinygrad.uop.cards import CARDS
-from tinygrad.uop.ops import Ops
 
 D2 = ("CPU:1", "CPU:2")
 MESH = Mesh(("CPU:1", "CPU:2", "CPU:3", "CPU:4"), (2, 2), ("x", "y"))

@@ -9,7 +9,7 @@ import pytest
 from extra import fuzz_sharding
 from extra.fuzz_sharding import DIFFERS, attempt, case_of, fuzz, main, program_text
 from tinygrad.sharding import decisions, localize, moves
-from tinygrad.uop.ops import Ops
+from tinygrad.uop import Ops
 
 ROOT = Path(__file__).parents[2]
 

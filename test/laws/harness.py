@@ -22,7 +22,7 @@ from tinygrad.gradient import compute_gradient
 from tinygrad.ops import leaves as _leaves  # noqa: F401 (registers the cards)
 from tinygrad.runtime.python import Interpreter, assemble, coordinates
 from tinygrad.sharding.localize import localize
-from tinygrad.uop.ops import Ops, UOp, buffer_of
+from tinygrad.uop import Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
 
 Runner = Callable[[Program, Sequence[UOp]], list[np.ndarray]]

@@ -19,7 +19,7 @@ from tinygrad import Tensor
 from tinygrad.device import Placement
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
-from tinygrad.uop.ops import Ops
+from tinygrad.uop import Ops
 
 if TYPE_CHECKING:
   from programs import Generator, Value

@@ -15,8 +15,9 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv
 from tinygrad.runtime import python
 from tinygrad.sharding import decisions, factors, localize, moves, owed, place
+from tinygrad.uop import Ops, UOp, simplify_sint, upper
 from tinygrad.uop.cards import Owed
-from tinygrad.uop.ops import Ops, UOp, length, simplify_sint, upper
+from tinygrad.uop.local import length
 
 Patch = Callable[[Any, str, Any], None]
 MUTANTS: dict[str, Callable[[Patch], None]] = {}

@@ -24,8 +24,8 @@ from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.mixin.random import _states as random_states
 from tinygrad.runtime.python import Resolved
 from tinygrad.tensor import memory_state
+from tinygrad.uop import Ops, UOp, map_arg
 from tinygrad.uop.cards import CARDS
-from tinygrad.uop.ops import Ops, UOp, map_arg
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
 

@@ -12,7 +12,7 @@ from tinygrad.device import Device
 from tinygrad.helpers import Context
 from tinygrad.sharding import decisions, localize, moves
 from tinygrad.sharding.decisions import STRATEGIES
-from tinygrad.uop.ops import GroupOp, Ops
+from tinygrad.uop import GroupOp, Ops
 
 INTERPRETED, COMPILED, CHUNK = 2000, 200, 100
 KIND = Device.DEFAULT.partition(":")[0]  # of the compiled programs' nine devices

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad import Tensor
-from tinygrad.uop.ops import Ops
+from tinygrad.uop import Ops
 
 try:
   import torch

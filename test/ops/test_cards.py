@@ -5,8 +5,8 @@ import pytest
 
 import tinygrad.ops  # noqa: F401
 from tinygrad.dtype import dtypes
+from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.cards import CARDS, Owed, define
-from tinygrad.uop.ops import GroupOp, Ops, UOp
 
 F = dtypes.float32
 

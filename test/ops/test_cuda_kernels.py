@@ -16,7 +16,7 @@ from tinygrad.renderer import cstyle
 from tinygrad.runtime import cuda
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop import Ops, UOp
 
 if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("nvidia") is None:
   pytest.skip("compiling for CUDA needs the extra [cuda]: cuda-bindings and NVRTC", allow_module_level=True)

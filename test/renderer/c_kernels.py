@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tinygrad.device import Target
 from tinygrad.dtype import DType, dtypes
-from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.ops import ParamArg
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 
 GRID = Target("GRID", vector_registers=64, scratch=32 << 10, threads=True)
 

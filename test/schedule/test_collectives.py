@@ -14,7 +14,7 @@ from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding import explain
 from tinygrad.sharding.localize import localize
 from tinygrad.sharding.report import as_realized
-from tinygrad.uop.ops import Ops, UOp, buffer_of
+from tinygrad.uop import Ops, UOp, buffer_of
 
 RNG = np.random.default_rng(11)
 D2 = ("CPU:0", "CPU:1")

@@ -12,7 +12,7 @@ from tinygrad.helpers import GlobalCounters
 from tinygrad.schedule.memory import Temp, plan
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop import Ops, UOp
 
 
 def empty(*shape, dtype=dtypes.float32):

@@ -14,7 +14,7 @@ from tinygrad.helpers import Context, GlobalCounters
 from tinygrad.schedule import schedule as scheduling
 from tinygrad.schedule.lower import form, lower
 from tinygrad.schedule.schedule import ScheduleError
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop import Ops, UOp
 
 RNG = np.random.default_rng(7)
 

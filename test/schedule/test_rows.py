@@ -10,8 +10,7 @@ from tinygrad.codegen.emit import Emitter
 from tinygrad.engine import realize as engine
 from tinygrad.helpers import Context
 from tinygrad.schedule import rows
-from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.ops import ParamArg
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 
 rng = np.random.default_rng(0)
 

@@ -8,7 +8,7 @@ from tinygrad.helpers import Context
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.schedule.split import LARGE, PARTS
 from tinygrad.sharding.localize import localize
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop import Ops, UOp
 
 RNG = np.random.default_rng(5)
 

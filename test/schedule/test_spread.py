@@ -8,7 +8,7 @@ from tinygrad.engine import realize as engine
 from tinygrad.schedule import spread
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop import Ops, UOp
 
 CASES = [  # x, weight, arguments of conv2d; a few places where the taps reach beyond the end
   ((2, 4, 9, 8), (8, 4, 3, 3), {"padding": 1}),

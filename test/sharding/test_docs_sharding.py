@@ -7,8 +7,8 @@ import re
 import pytest
 
 from extra import op_table
+from tinygrad.uop import Ops
 from tinygrad.uop.cards import CARDS, Owed
-from tinygrad.uop.ops import Ops
 
 TEXT = op_table.DOCUMENT.read_text(encoding="utf-8")
 

@@ -13,7 +13,7 @@ from tinygrad.engine.realize import make_plan
 from tinygrad.nn.optim import SGD
 from tinygrad.sharding import explain, visualize
 from tinygrad.sharding.report import as_realized
-from tinygrad.uop.ops import Ops
+from tinygrad.uop import Ops
 
 EIGHT = [f"NULL:{i}" for i in range(8)]
 GRID = Mesh(EIGHT, (2, 4), ("dp", "tp"))

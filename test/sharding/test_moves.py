@@ -12,7 +12,7 @@ from extra import reshard_cases
 from tinygrad import Context, Tensor
 from tinygrad.device import Digit, Mesh, Owe, P, Sharding
 from tinygrad.sharding.moves import atoms, boundaries, nests, plan, wire
-from tinygrad.uop.ops import Ops
+from tinygrad.uop import Ops
 
 M = Mesh([f"NULL:{i}" for i in range(12)], (2, 2, 3), ("a", "b", "c"))
 CUTS = [

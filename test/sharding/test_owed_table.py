@@ -10,7 +10,7 @@ from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.realize import to_numpy
 from tinygrad.helpers import Context
 from tinygrad.sharding import explain, owed
-from tinygrad.uop.ops import Ops, UOp, buffer_of
+from tinygrad.uop import Ops, UOp, buffer_of
 
 N = 4
 LINE = Mesh([f"CPU:{i}" for i in range(N)])

@@ -10,7 +10,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
 from tinygrad.sharding import explain
 from tinygrad.sharding.localize import localize
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop import Ops, UOp
 
 TWO = ("NULL:0", "NULL:1")
 GRID = Mesh([f"NULL:{i}" for i in range(4)], (2, 2), ("dp", "tp"))

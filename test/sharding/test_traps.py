@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Device, Mesh, P, ShardError, Sharding, Tensor, TinyJit, dtypes
-from tinygrad.uop.ops import buffer_of
+from tinygrad.uop import buffer_of
 
 D2 = ("CPU:1", "CPU:2")
 D4 = ("CPU:1", "CPU:2", "CPU:3", "CPU:4")

@@ -12,7 +12,7 @@ from tensor_oracle import close
 
 from tinygrad import Device, GlobalCounters, ShardError, Sharding, Tensor, TinyJit, dtypes
 from tinygrad.mixin.random import threefry2x32
-from tinygrad.uop.ops import UOp
+from tinygrad.uop import UOp
 
 D2 = ("CPU:0", "CPU:1")
 

@@ -8,8 +8,7 @@ import random
 import pytest
 
 from tinygrad.dtype import dtypes
-from tinygrad.uop import symbolic
-from tinygrad.uop.ops import AxisKind, Ops, UOp
+from tinygrad.uop import AxisKind, Ops, UOp, symbolic
 
 BINARY = {
   Ops.ADD: lambda a, b: a + b,

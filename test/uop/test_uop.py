@@ -8,7 +8,8 @@ import pytest
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
-from tinygrad.uop.ops import Ops, UOp, _table, map_arg, print_graph
+from tinygrad.uop import Ops, UOp, map_arg, print_graph
+from tinygrad.uop.node import _table
 from tinygrad.uop.rewrite import rewrite, substitute
 from tinygrad.uop.spec import SpecError, check_graph
 

@@ -22,7 +22,7 @@ from tinygrad.apps import AppError
 from tinygrad.apps.tokenizer import TokenError, check_tokens
 from tinygrad.nn.gguf import GGUF
 from tinygrad.sharding.localize import localize
-from tinygrad.uop.ops import Ops, buffer_of
+from tinygrad.uop import Ops, buffer_of
 
 CHUNK = 32  # tokens of a prompt that one prefill step takes; the last chunk is padded
 DEFAULT_CONTEXT = 4096  # tokens; a model made for more takes them if asked to
@@ -217,7 +217,10 @@ class Llama:
     self.positions = layout.put(np.arange(length, dtype=np.int32)).realize()
     self.layers = [Layer(c, self.weights, i, layout, length) for i in range(c.layers)]
     self.pos, self.last = Variable("pos", 0, c.context - 1), Variable("last", 0, CHUNK - 1)
-    self.prefill_step, self.decode_step = TinyJit(self.prefill_logits), TinyJit(self.decode_logits)
+    self.decode_step = TinyJit(lambda tokens, pos: self.project(self.hidden(tokens, pos)).realize())
+    self.prefill_step = TinyJit(
+      lambda tokens, pos, last: self.project(self.hidden(tokens, pos)[:, last : last + 1]).realize()
+    )
 
   @property
   def weight_bytes(self) -> tuple[int, int]:
@@ -240,12 +243,6 @@ class Llama:
     """x [1, 1, dim] -> logits [vocab]."""
     x = rms_norm(x, self.weights["output_norm.weight"], self.c.eps)
     return (x @ self.weights["output.weight"].transpose(0, 1)).reshape(self.c.vocab)
-
-  def decode_logits(self, tokens: Tensor, pos: UOp) -> Tensor:
-    return self.project(self.hidden(tokens, pos)).realize()
-
-  def prefill_logits(self, tokens: Tensor, pos: UOp, last: UOp) -> Tensor:
-    return self.project(self.hidden(tokens, pos)[:, last : last + 1]).realize()
 
   def collectives_of_step(self) -> Counter[str]:
     """How often a decoding step communicates, by kind: the collectives in the program that every device runs."""

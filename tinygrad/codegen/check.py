@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinygrad.dtype import dtypes
-from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.spec import SpecError
 
 _VALUES = GroupOp.Elementwise | {Ops.DOT, Ops.VECTORIZE, Ops.EXTRACT, Ops.FOLD, Ops.LOAD, Ops.INDEX, Ops.PEER}

@@ -12,7 +12,7 @@ from functools import partial, reduce
 
 from tinygrad.dtype import ConstType, DType, dtypes, to_dtype, to_numpy_dtype
 from tinygrad.helpers import numpy
-from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad.uop import GroupOp, Ops, UOp
 
 # Least squares at Chebyshev nodes, in z = x*x; the error is that of the polynomial before rounding.
 # (tanh x - x)/x^3, x < 0.625: 2e-8

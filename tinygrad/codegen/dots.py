@@ -11,8 +11,8 @@ from tinygrad.codegen.emit import substitute
 from tinygrad.device import Target
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
+from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import index
-from tinygrad.uop.ops import AxisKind, Ops, UOp
 
 REUSE = 16  # least times that a word is used, and length of the reduction in words: else it is not worth making
 BIAS = 0x80808080  # in each byte, the difference of what it is as a signed and as an unsigned number

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from tinygrad.codegen.plan import CHUNK, Plan, Region, Stage, Tile, is_inlined, regions, usual_sources
 from tinygrad.dtype import DType, dtypes
 from tinygrad.ops.reduce import identity_element
+from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.ops import AxisKind, GroupOp, Ops, UOp
 
 Env = dict[UOp, int]
 Registers = list[list[list[UOp]]]  # by FOLD, element of the tile, and copy

@@ -20,8 +20,8 @@ from tinygrad.codegen.plan import Plan, Region, Tile, is_inlined, regions
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
+from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.ops import AxisKind, Ops, UOp
 
 GROUP = 256  # threads of a work group
 ENOUGH = 1 << 15  # threads that keep a device busy

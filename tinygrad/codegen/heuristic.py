@@ -17,8 +17,8 @@ from tinygrad.codegen.plan import Block, Plan, Stage, Tile, is_inlined, usual_so
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
+from tinygrad.uop import Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index, row_major
-from tinygrad.uop.ops import Ops, UOp
 
 GATHER = 3.0  # cost of one lane of an access that is not contiguous
 TURN = 5.0  # cost of a vector that comes from transposing a square of as many; twice that to store one

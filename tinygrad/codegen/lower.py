@@ -14,8 +14,8 @@ from tinygrad.codegen.scatter import LoopEmitter, apart
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, NOOPT, SPEC
+from tinygrad.uop import Ops, UOp
 from tinygrad.uop.affine import index
-from tinygrad.uop.ops import Ops, UOp
 
 
 def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | None = None) -> list[UOp]:

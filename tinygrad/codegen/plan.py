@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod
+from tinygrad.uop import Ops, UOp
 from tinygrad.uop.affine import index
-from tinygrad.uop.ops import Ops, UOp
 
 CHUNK = 64  # iterations: loops that end early, where the rest is idle, do so at multiples of it
 

@@ -14,8 +14,8 @@ from tinygrad.codegen.scatter import by_index
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
 from tinygrad.ops.reduce import identity_element
+from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index, row_major
-from tinygrad.uop.ops import AxisKind, Ops, UOp
 
 BLOCK_BYTES = 1 << 18  # that the rows of a block may touch
 LEAST = 32  # rows of a block in which something is contracted: its other operand is read once a block

@@ -14,7 +14,7 @@ from tinygrad.codegen.scatter import by_index
 from tinygrad.device import THREAD
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, round_up
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop import Ops, UOp
 
 WORTHWHILE = 1 << 15  # accesses and operations, one vector each, that pay for waking other threads
 

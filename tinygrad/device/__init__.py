@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
+import itertools
 import os
 import pkgutil
 import re
@@ -196,9 +197,7 @@ class Sharding:
         raise ShardError(f"{said}\n  fix: Tensor.shard(devices, axis={axis}) counts from the end")
       dims = [()] * axis + [(Digit(len(mesh), 1),)]
     elif axis is not None:
-      for entry in axis:
-        names = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
-        dims.append(tuple(mesh.digits(name) for name in names))
+      dims = [tuple(map(mesh.digits, (names,) if isinstance(names, str) else names or ())) for names in axis]
     return Sharding.of(mesh, dims)
 
   @staticmethod
@@ -209,15 +208,13 @@ class Sharding:
     cut = [merge_digits(d) for d in dims]
     while cut and not cut[-1]:
       cut.pop()
-    owed: dict[tuple[Any, bool], list[Digit]] = {}
-    for o in pending:
-      owed.setdefault((o.op, o.disjoint), []).extend(o.digits)
-    first = list(dict.fromkeys(op for op, _ in owed))  # debts of one op have one order; those of two don't commute
-    debts = tuple(
-      Owe(digits, op, dis)
-      for (op, dis), ds in sorted(owed.items(), key=lambda item: (first.index(item[0][0]), item[0][1]))
-      if (digits := merge_digits(sorted(ds, key=lambda d: -d.stride)))
-    )
+    owed: list[Owe] = []
+    ops = dict.fromkeys(o.op for o in pending)  # debts of one op have one order; those of two don't commute
+    for op, disjoint in itertools.product(ops, (False, True)):
+      digits = [d for o in pending if o.op is op and o.disjoint == disjoint for d in o.digits]
+      if merged := merge_digits(sorted(digits, key=lambda d: -d.stride)):
+        owed.append(Owe(merged, op, disjoint))
+    debts = tuple(owed)
     key = (mesh.home, tuple(cut), debts)
     if (found := Sharding._interned.get(key)) is not None:
       return found

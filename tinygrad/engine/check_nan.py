@@ -10,8 +10,8 @@ from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy, source_line, user_line
 from tinygrad.schedule.items import Lines
 from tinygrad.schedule.schedule import computed
+from tinygrad.uop import Ops, UOp
 from tinygrad.uop.cards import evaluate
-from tinygrad.uop.ops import Ops, UOp
 from tinygrad.uop.rewrite import substitute
 
 SHOWN = 8

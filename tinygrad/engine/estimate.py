@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
-from tinygrad.uop.ops import AxisKind, GroupOp, Ops, UOp
+from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
 
 COUNTED = GroupOp.Elementwise - {Ops.CAST, Ops.BITCAST, Ops.WHERE, Ops.NOT} - GroupOp.Comparison
 

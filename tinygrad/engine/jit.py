@@ -17,7 +17,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine import realize as engine
 from tinygrad.engine.realize import JitError, Run, Stretch, Work, canonical, recorders
 from tinygrad.helpers import DEBUG, DEFAULT_FLOAT, DEFAULT_INT, DEV, JIT, TRAINING
-from tinygrad.uop.ops import Ops, UOp, buffer_of
+from tinygrad.uop import Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
 
 A = ParamSpec("A")

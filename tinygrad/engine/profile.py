@@ -21,7 +21,7 @@ from tinygrad.runtime import diskcache
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop import Ops, UOp
 
 MATMUL, SUM = 1024, 1 << 25
 RUNS, ENOUGH = 12, 0.5  # at most so many, and no more after so many seconds

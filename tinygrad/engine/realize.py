@@ -25,7 +25,8 @@ from tinygrad.helpers import BEAM, CHECK_NAN, CPU_THREADS, DEBUG, DEFER, NOOPT, 
 from tinygrad.helpers import GlobalCounters, LazyModule, cores, note, numpy, prod, source_line, span, watched
 
 # isort: on
-from tinygrad.uop.ops import DEVICE_NUM, BufferArg, Ops, UOp, buffer_of, is_view, print_graph, stored, uops_in, viewed
+from tinygrad.uop import DEVICE_NUM, BufferArg, Ops, UOp, buffer_of, print_graph
+from tinygrad.uop.node import is_view, stored, uops_in, viewed
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
 

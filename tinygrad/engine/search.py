@@ -21,7 +21,7 @@ from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.profile import processor
 from tinygrad.helpers import BEAM, BEAM_SECONDS, NOOPT, Context, ceildiv, json, numpy, prod, tqdm
 from tinygrad.runtime import diskcache
-from tinygrad.uop.ops import DEVICE_NUM, Ops, UOp, print_graph
+from tinygrad.uop import DEVICE_NUM, Ops, UOp, print_graph
 
 COPIES = (1, 2, 3, 4, 6, 8, 12, 16)
 LEAST_BLOCK = 16  # iterations

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Self
 
-from tinygrad.device import Device, Placement, Sharding, show_placement
+from tinygrad.device import Device, Placement, Sharding
 from tinygrad.dtype import DType, dtypes, least_upper_dtype, to_dtype
 from tinygrad.helpers import all_int, prod
-from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad.uop import GroupOp, Ops, UOp, describe
 
 sint = int | UOp
 Scalar = int | float | bool
@@ -32,11 +32,6 @@ def to_placement(device: DeviceArg) -> Placement:
   if device is None or isinstance(device, str):
     return Device.canonicalize(device)
   return device if isinstance(device, Sharding) else Sharding(tuple(device))
-
-
-def describe(u: UOp) -> str:
-  """`float32[8, 16] on CPU` for error messages."""
-  return f"{u.dtype.name}[{', '.join(map(str, u.shape))}] on {show_placement(u.device)}"
 
 
 def mismatch(name: str, rule: str, operands: Iterable[UOp], fix: str, error: type[Exception] = ValueError) -> NoReturn:
@@ -81,12 +76,6 @@ def common_dtype(*ds: DType) -> DType:
     return ds[0]
   upper = least_upper_dtype(*ds)
   return dtypes.default_float if dtypes.is_float(upper) and not any(map(dtypes.is_float, ds)) else upper
-
-
-def promote(name: str, us: Sequence[UOp]) -> list[UOp]:
-  """The operands cast to their least upper type and expanded to their common shape."""
-  dtype, shape = common_dtype(*(u.dtype for u in us)), common_shape(name, us)
-  return [u.cast(dtype).broadcast_to(shape) for u in us]
 
 
 def weak_dtype(dtype: DType, value: Scalar) -> DType:
@@ -198,11 +187,14 @@ class Base:
     return UOp.const(weak_dtype(self.dtype, x), x)
 
   def _operands(self, x: Any, name: str, reverse: bool = False) -> list[UOp]:
+    """This tensor and an operand, as nodes of their least upper type and their common shape."""
     a, b = self.uop, self._lift(x, name)
     if a.dtype is b.dtype and (a.shape == b.shape or b.shape == ()):  # the everyday cases
       b = b.broadcast_to(a.shape)
       return [b, a] if reverse else [a, b]
-    return promote(name, (b, a) if reverse else (a, b))
+    dtype, us = common_dtype(a.dtype, b.dtype), (b, a) if reverse else (a, b)
+    shape = common_shape(name, us)
+    return [u.cast(dtype).broadcast_to(shape) for u in us]
 
   def _both(self, x: Any, name: str) -> tuple[Self, Self]:
     """This tensor and an operand, in their common type and shape."""

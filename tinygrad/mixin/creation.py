@@ -9,7 +9,7 @@ from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.helpers import ceildiv
 from tinygrad.mixin.base import DeviceArg, DTypeArg, Scalar, argfix, check_choice, sint, to_placement
 from tinygrad.mixin.math import Math
-from tinygrad.uop.ops import UOp
+from tinygrad.uop import UOp
 
 
 def new_shape(name: str, *shape: Any) -> tuple[Any, ...]:
@@ -116,8 +116,7 @@ class Creation(Math):
     m = n if m is None else m
     if n < 0 or m < 0:
       raise ValueError(f"eye: the dims must not be negative, got ({n}, {m})")
-    on = cls.arange(n).reshape(n, 1).eq(cls.arange(m)).cast(dtype or dtypes.default_float)
-    return cls._make(on.uop, **kwargs)
+    return cls._make(cls.arange(n).reshape(n, 1).eq(cls.arange(m)).cast(dtype or dtypes.default_float).uop, **kwargs)
 
   @classmethod
   def _tri(cls, rows: sint, cols: sint, diagonal: sint = 0) -> Self:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 from tinygrad.dtype import DType, dtypes, least_upper_float, to_dtype
-from tinygrad.mixin.base import Base, Scalar, check_choice, common_dtype, common_shape, describe, mismatch
+from tinygrad.mixin.base import Base, Scalar, check_choice, common_dtype, common_shape, mismatch
 from tinygrad.mixin.movement import Movement
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop import Ops, UOp, describe
 
 _bool: TypeAlias = bool  # inside the class the names are its methods
 _int: TypeAlias = int
@@ -19,44 +19,26 @@ OF_BOOLS = {Ops.ADD: Ops.OR, Ops.MUL: Ops.AND}
 
 def casting(dtype: DType) -> Callable[[T], T]:
   """The method that casts to `dtype`."""
-
-  def call(self: T) -> T:
-    return self.cast(dtype)
-
-  return call
+  return lambda self: self.cast(dtype)
 
 
 def unary(op: Ops, whole: bool = False) -> Callable[[T], T]:
   """The method of a primitive of floats. Integers are taken as floats, or stay as they are if the result is `whole`."""
-
-  def call(self: T) -> T:
-    return self if whole and not dtypes.is_float(self.dtype) else self._new(self._float().uop.alu(op))
-
-  return call
+  return lambda self: self if whole and not dtypes.is_float(self.dtype) else self._new(self._float().uop.alu(op))
 
 
 def binary(op: Ops, name: str, reverse: bool = False) -> Callable[[T, Any], T]:
   """The method of a primitive of two operands."""
-
-  def call(self: T, x: Any) -> T:
-    return self._binary(op, x, name, reverse)
-
-  return call
+  return lambda self, x: self._binary(op, x, name, reverse)
 
 
 def operators(method: Callable[[T, Any, bool], T]) -> tuple[Operator[T], ...]:
   """What a method stands for: `x op y`, the operator that finds its tensor on its right, and `x op= y`."""
-
-  def forward(self: T, x: Any) -> T:
-    return method(self, x, False)
-
-  def reverse(self: T, x: Any) -> T:
-    return method(self, x, True)
-
-  def in_place(self: T, x: Any) -> T:
-    return self.assign(method(self, x, False))
-
-  return forward, reverse, in_place
+  return (
+    lambda self, x: method(self, x, False),
+    lambda self, x: method(self, x, True),
+    lambda self, x: self.assign(method(self, x, False)),
+  )
 
 
 class Elementwise(Movement):

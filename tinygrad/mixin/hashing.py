@@ -9,6 +9,8 @@ from tinygrad.mixin.nn import NN
 
 # (rate in bytes, the domain's suffix with the first bit of padding)
 CONFIGURATIONS = {"sha3_224": (144, 0x06), "sha3_256": (136, 0x06), "shake_128": (168, 0x1F)}
+# section 3.2.2, table 2: how far lane x + 5y is turned
+OFFSETS = (0, 1, 62, 28, 27, 36, 44, 6, 55, 20, 3, 10, 43, 25, 39, 41, 45, 15, 21, 8, 18, 2, 61, 56, 14)
 LEAF = 156  # bytes of a leaf of `hash`: with the number of bytes one block of shake_128
 
 
@@ -21,15 +23,6 @@ def _round_constants() -> list[int]:
       word |= (state & 1) << ((1 << j) - 1)
       state = (state << 1) ^ (0x171 if state & 0x80 else 0)
     out.append(word)
-  return out
-
-
-def _offsets() -> list[int]:
-  """Section 3.2.2: how far lane x + 5y is turned."""
-  out, x, y = [0] * 25, 1, 0
-  for t in range(24):
-    out[x + 5 * y] = (t + 1) * (t + 2) // 2 % 64
-    x, y = y, (2 * x + 3 * y) % 5
   return out
 
 
@@ -61,8 +54,8 @@ class Hashing(NN):
     """Keccak-f[1600] of lanes (25, rows): theta, rho and pi, chi, iota, 24 times (sections 3.2 and 3.3)."""
     state, number = self, self.arange(25)
     source = number.mod(5).mul(5).add(number.div(5, rounding_mode="floor").mul(3).add(number).mod(5))
-    turn = self.const(_offsets()[0], dtypes.uint64).reshape(1)
-    turn = turn.cat(*(self.const(r, dtypes.uint64).reshape(1) for r in _offsets()[1:])).reshape(25, 1)
+    first, *others = (self.const(n, dtypes.uint64).reshape(1) for n in OFFSETS)
+    turn = first.cat(*others).reshape(25, 1)
     for constant in _round_constants():
       rows = [state._slice(0, 5 * y, 5 * y + 5) for y in range(5)]
       column = rows[0].bitwise_xor(rows[1]).bitwise_xor(rows[2]).bitwise_xor(rows[3]).bitwise_xor(rows[4]).contiguous()

@@ -10,7 +10,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, numpy, prod
 from tinygrad.mixin.base import Base, broadcast_shape, check_choice, common_shape, memory_state, mismatch, sint
 from tinygrad.mixin.reduce import Reduce
-from tinygrad.uop.ops import UOp, simplify_sint
+from tinygrad.uop import UOp, simplify_sint
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from tinygrad.helpers import argsort
 from tinygrad.mixin.base import Base, DTypeArg, broadcast_shape, common_dtype, mismatch, sint
 from tinygrad.mixin.elementwise import operators
 from tinygrad.mixin.random import Random
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop import Ops, UOp
 
 
 def contract(x: UOp, w: UOp, shape: tuple[sint, ...], axes: Sequence[int], dtype: DTypeArg) -> UOp:
@@ -39,8 +39,7 @@ class Linalg(Random):
     x, y = self.uop, w.uop
     if not x.shape or not y.shape:
       mismatch("dot", "both operands need at least one dim", (x, y), "use * for scalars")
-    k_axis = max(0, len(y.shape) - 2)
-    k = x.shape[-1]
+    k_axis, k = max(0, len(y.shape) - 2), x.shape[-1]
     if k is not y.shape[k_axis] and k != y.shape[k_axis]:
       fix = "transpose an operand so that the contracted dims agree"
       mismatch("dot", f"the last dim of operand 0 must be dim {k_axis - len(y.shape)} of operand 1", (x, y), fix)
@@ -64,8 +63,7 @@ class Linalg(Random):
 
   def linear(self, weight: Self, bias: Self | None = None, dtype: DTypeArg = None) -> Self:
     """x · weight + bias; `weight` (in, out), or (out,) for an elementwise product."""
-    x = self if dtype is None else self.cast(dtype)
-    w = weight if dtype is None else weight.cast(dtype)
+    x, w = (self, weight) if dtype is None else (self.cast(dtype), weight.cast(dtype))
     y = x.mul(w) if w.ndim == 1 else x.dot(w)
     return y if bias is None else y.add(bias if dtype is None else bias.cast(dtype))
 
@@ -105,8 +103,7 @@ class Linalg(Random):
     if unknown := [c for c in out if c not in sizes]:
       raise ValueError(f"einsum: {unknown[0]!r} of the result in {formula!r} is in no operand")
     order = out + "".join(sorted(c for c in sizes if c not in out))
-    wide = tuple(sizes[c] for c in order)
-    lined = []
+    wide, lined = tuple(sizes[c] for c in order), list[Self]()
     for x, name in zip(xs, names):
       sorted_dims = argsort([order.index(c) for c in name])
       lined.append(x.permute(sorted_dims).reshape(tuple(x.shape[name.index(c)] if c in name else 1 for c in order)))

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from tinygrad.helpers import all_int, ceildiv, flatten, make_tuple, prod
 from tinygrad.mixin.base import Base, Scalar, argfix, broadcast_shape, check_choice, common_dtype, mismatch, sint
-from tinygrad.uop.ops import UOp, simplify_sint, smax, smin
+from tinygrad.uop import UOp, simplify_sint, smax, smin
 
 Pairs = tuple[tuple[sint, sint], ...]
 
@@ -105,8 +105,7 @@ class Movement(Base):
 
   def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
     """Two dims exchanged."""
-    order = list(range(self.ndim))
-    a, b = self._dim(dim0), self._dim(dim1)
+    order, a, b = list(range(self.ndim)), self._dim(dim0), self._dim(dim1)
     order[a], order[b] = order[b], order[a]
     return self._new(self.uop.permute(order))
 
@@ -297,12 +296,10 @@ class Movement(Base):
     n = len(kernel)
     strides, dilations = make_tuple(stride, n), make_tuple(dilation, n)
     if min((*strides, *dilations), default=1) < 1:
-      fix = "give 1 or more"
-      mismatch("pool", f"stride {strides} and dilation {dilations} must be positive", [self.uop], fix)
+      mismatch("pool", f"stride {strides} and dilation {dilations} must be positive", [self.uop], "give 1 or more")
     first, u = self.ndim - n, self.uop
     for i, (k, s, d) in enumerate(zip(kernel, strides, dilations)):
-      length = u.shape[first + i] - d * (k - 1)
-      size = ceildiv(length, s)
+      size = ceildiv(u.shape[first + i] - d * (k - 1), s)
       if isinstance(size, int) and size <= 0 and self.shape[first + i] != 0:
         rule = f"a window of {k} (dilation {d}) is longer than dim {first + i}"
         mismatch("pool", rule, [self.uop], "pad the tensor, or use a smaller window")

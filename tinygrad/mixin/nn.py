@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from tinygrad.dtype import dtypes, least_upper_dtype
 from tinygrad.helpers import TRAINING
 from tinygrad.mixin.base import check_choice, mismatch
-from tinygrad.mixin.convolution import Convolution
+from tinygrad.mixin.convolution import Convolution, Ints
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -27,9 +27,7 @@ class NN(Convolution):
     y = self.sub(self.mean(axis, keepdim=True))
     return y.mul(y.square().mean(axis, keepdim=True).add(eps).rsqrt())
 
-  def batchnorm(
-    self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: int | tuple[int, ...] = 1
-  ) -> Self:
+  def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: Ints = 1) -> Self:
     """(x - mean) * weight * invstd + bias, the parameters along `axis` (https://arxiv.org/abs/1502.03167)."""
     axes = self._dims(axis)
     shape = tuple(n if i in axes else 1 for i, n in enumerate(self.shape))
@@ -44,9 +42,7 @@ class NN(Convolution):
       raise ValueError(f"dropout: the probability must be within [0, 1], got {p}")
     if not TRAINING.value or p == 0:
       return self
-    if p == 1:
-      return self.zeros_like()
-    return self.rand_like(dtype=dtypes.float32).ge(p).where(self.mul(1 / (1 - p)), 0)
+    return self.zeros_like() if p == 1 else self.rand_like(dtype=dtypes.float32).ge(p).where(self.mul(1 / (1 - p)), 0)
 
   # ---- attention
 
@@ -66,8 +62,7 @@ class NN(Convolution):
       if heads % shared:
         rule, fix = "the heads of q must be a multiple of those of k", "check the order of dims: heads are dim -3"
         mismatch("attention", rule, (q.uop, k.uop), fix)
-      q = q.unflatten(-3, (shared, heads // shared))
-      k, v = k.unsqueeze(-3), v.unsqueeze(-3)
+      q, k, v = q.unflatten(-3, (shared, heads // shared)), k.unsqueeze(-3), v.unsqueeze(-3)
     wide = least_upper_dtype(q.dtype, k.dtype, dtypes.float32)
     scores = q.dot(k.transpose(-2, -1), dtype=wide).mul(1 / math.sqrt(q.shape[-1]))
     if is_causal:
@@ -112,8 +107,7 @@ class NN(Convolution):
       rule = "the labels must have the logits' shape without the last dim"
       fix = "flatten both, e.g. logits.reshape(-1, classes) and Y.reshape(-1)"
       mismatch("sparse_categorical_crossentropy", rule, (self.uop, Y.uop), fix)
-    logs = self.log_softmax()
-    counted = Y.ne(ignore_index)
+    logs, counted = self.log_softmax(), Y.ne(ignore_index)
     loss = counted.where(logs._smoothed(logs._of_class(Y, -1), -1, label_smoothing), 0)
     return loss._do_reduction(reduction, counted)
 

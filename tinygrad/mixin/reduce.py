@@ -10,7 +10,7 @@ from tinygrad.dtype import DType, dtypes, least_upper_float, sum_acc_dtype, to_d
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.mixin.base import DTypeArg, Scalar, sint
 from tinygrad.mixin.creation import Creation
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop import Ops, UOp
 
 Axis = int | Sequence[int] | None
 BLOCK = 16  # elements of a running reduction that are reduced at once; of more than twice as many, in levels

@@ -24,6 +24,11 @@ def _uniform(shape: tuple[int, ...], fan_in: int, out: int, bias: bool) -> tuple
   return weight, Tensor.uniform(out, low=-high, high=high) if bias else None
 
 
+def _affine(shape: tuple[int, ...], given: bool) -> tuple[Tensor | None, Tensor | None]:
+  """A weight of ones and a bias of zeros; or neither."""
+  return (Tensor.ones(*shape), Tensor.zeros(*shape)) if given else (None, None)
+
+
 class Linear:
   """x (.., in) -> x · weightᵀ + bias (.., out); weight (out, in)."""
 
@@ -114,11 +119,10 @@ class LayerNorm:
   """Zero mean and unit variance over the last dims `normalized_shape`, then scale and shift (https://arxiv.org/abs/1607.06450)."""
 
   def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True) -> None:
-    self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    self.normalized_shape = make_tuple(normalized_shape, 1)
     self.axis = tuple(-1 - i for i in range(len(self.normalized_shape)))
     self.eps, self.elementwise_affine = eps, elementwise_affine
-    self.weight = Tensor.ones(*self.normalized_shape) if elementwise_affine else None
-    self.bias = Tensor.zeros(*self.normalized_shape) if elementwise_affine else None
+    self.weight, self.bias = _affine(self.normalized_shape, elementwise_affine)
 
   def __call__(self, x: Tensor) -> Tensor:
     if x.shape[-len(self.normalized_shape) :] != self.normalized_shape:
@@ -155,8 +159,7 @@ class GroupNorm:
     if num_channels % num_groups:
       raise ValueError(f"GroupNorm: {num_channels} channels do not divide into {num_groups} groups")
     self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
-    self.weight = Tensor.ones(num_channels) if affine else None
-    self.bias = Tensor.zeros(num_channels) if affine else None
+    self.weight, self.bias = _affine((num_channels,), affine)
 
   def __call__(self, x: Tensor) -> Tensor:
     y = x.reshape(x.shape[0], self.num_groups, -1).layernorm(eps=self.eps).reshape(x.shape)
@@ -184,8 +187,7 @@ class BatchNorm:
     self, sz: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = True, momentum: float = 0.1
   ) -> None:
     self.eps, self.track_running_stats, self.momentum = eps, track_running_stats, momentum
-    self.weight = Tensor.ones(sz) if affine else None
-    self.bias = Tensor.zeros(sz) if affine else None
+    self.weight, self.bias = _affine((sz,), affine)
     self.num_batches_tracked = Tensor.zeros(dtype=dtypes.int64, requires_grad=False)
     if track_running_stats:
       self.running_mean, self.running_var = Tensor.zeros(sz, requires_grad=False), Tensor.ones(sz, requires_grad=False)
@@ -217,11 +219,9 @@ class LSTMCell:
   """One step: x (b, input), (h, c) each (b, hidden) -> new (h, c); gates in the order input, forget, cell, output."""
 
   def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
-    bound = 1 / math.sqrt(hidden_size)
-    self.weight_ih = Tensor.uniform(hidden_size * 4, input_size, low=-bound, high=bound)
-    self.weight_hh = Tensor.uniform(hidden_size * 4, hidden_size, low=-bound, high=bound)
-    self.bias_ih = Tensor.zeros(hidden_size * 4) if bias else None
-    self.bias_hh = Tensor.zeros(hidden_size * 4) if bias else None
+    bound, gates, sizes = 1 / math.sqrt(hidden_size), 4 * hidden_size, (input_size, hidden_size)
+    self.weight_ih, self.weight_hh = (Tensor.uniform(gates, n, low=-bound, high=bound) for n in sizes)
+    self.bias_ih, self.bias_hh = (Tensor.zeros(gates) if bias else None for _ in range(2))
 
   def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
     h, c = hc if hc is not None else (Tensor.zeros(x.shape[0], self.weight_hh.shape[1], dtype=x.dtype),) * 2

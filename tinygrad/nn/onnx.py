@@ -17,7 +17,6 @@ import inspect
 import itertools
 import os
 import warnings
-from collections import ChainMap
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from tinygrad.mixin.base import DeviceLike
 from tinygrad.nn.onnx_ops import HOST, OPS, Known, OnnxError, on_host, onnx, onnx_dtype, unsupported
 from tinygrad.runtime.python import Interpreter
 from tinygrad.tensor import Tensor
-from tinygrad.uop.ops import UOp, buffer_of
+from tinygrad.uop import UOp, buffer_of
 
 inliner: Any = LazyModule("onnx.inliner")
 STANDARD = ("", "ai.onnx.ml")
@@ -58,27 +57,6 @@ class OnnxValue:
   def __str__(self) -> str:
     one = f"{'strings' if self.dtype is None else self.dtype.name}{'' if self.shape is None else list(self.shape)}"
     return f"a list of {one}" if self.is_sequence else one
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-  """Where a node stands: what an operator with a graph among its attributes needs."""
-
-  runner: OnnxRunner
-  values: Values
-  opset: dict[str, int]
-
-  def run(self, graph: Any, *inputs: Any) -> list[Any]:
-    """The graph's outputs; it sees the values around it."""
-    values: Values = ChainMap({}, self.values)
-    values.update((t.name, Known(_array(t))) for t in graph.initializer)
-    values.update((i.name, x) for i, x in zip(graph.input, inputs, strict=True))
-    self.runner._run(graph.node, values, self.opset)
-    return [values[o.name] for o in graph.output]
-
-  def apply(self, op: str, *inputs: Any, **attributes: Any) -> Any:
-    """The one output of an operator."""
-    return self.runner._apply(OPS[op], list(inputs), attributes, 1 << 30, 1)[0]
 
 
 class OnnxRunner:
@@ -161,7 +139,7 @@ class OnnxRunner:
     if f is not None:
       attributes = _attributes(node, f, version)
       if "scope" in _parameters(f):
-        return _several(f(Scope(self, values, opset), *inputs, **attributes))
+        return _several(f((self, values, opset), *inputs, **attributes))
       return self._apply(f, inputs, attributes, version, len(node.output))
     known = {k: x for k, x in zip(node.input, inputs) if isinstance(x, (Tensor, Known))}
     types = {k: (_kind(x), tuple((x.value if isinstance(x, Known) else x).shape)) for k, x in known.items()}

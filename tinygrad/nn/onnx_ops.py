@@ -4,13 +4,14 @@ A function whose name is capitalised is the operator of that name. Its parameter
 order, and the attributes, by their names; what was an attribute in an old opset and is an input now has one parameter
 for both. An input in HOST arrives as a flat list of Python numbers; `opset`, `outputs` (their number) and `kind` (the
 first input's numpy dtype) are filled in. It returns one value or a tuple of them: a Tensor, an array where it is known,
-a list (a sequence) or None. `scope` is where a node with graphs among its attributes stands.
+a list (a sequence) or None. `scope` is where a node with graphs among its attributes stands: the runner, the values
+that it sees, and its opsets.
 
 An attribute that a function does not take is at the standard's default.
 
 `OPS` may be added to: "Name", or "domain:Name" for a domain of one's own. `extra/onnx_more.py` in the repository adds
-recurrent layers, loops, sequences, quantisation and others, and the rarer attributes of those here: cubic Resize,
-ConvTranspose to a given shape, training BatchNormalization, ….
+recurrent layers, conditions, loops, sequences, quantisation, scatter, resampling, transposed convolutions and others;
+and the rarer attributes of those here: training BatchNormalization, ….
 """
 
 import math
@@ -85,11 +86,6 @@ def to_dtype(number: int) -> DType:
 def _one(x: Any) -> Any:
   """A number, from an input or an attribute."""
   return x[0] if isinstance(x, list) else x
-
-
-def _beside(value: Any, x: Tensor) -> Tensor:
-  """An array where x is."""
-  return Tensor(value, device=x.device if isinstance(x.device, str) else None)
 
 
 def _along(x: Tensor, axis: int, index: Any) -> Tensor:
@@ -173,36 +169,6 @@ def Pad(x: Tensor, pads: list[int], value: Any = None, axes: Any = None, mode: s
 # ---------------------------------------------------------------- indexing
 
 
-def GatherND(x: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
-  rest = (1,) * (indices.ndim - 1)
-  batch = [Tensor.arange(x.shape[i]).reshape((*rest[:i], -1, *rest[i + 1 :])) for i in range(batch_dims)]
-  return x[(*batch, *(indices[..., i] for i in range(indices.shape[-1])))]
-
-
-def ScatterElements(x: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, reduction: str = "none") -> Tensor:
-  kinds: dict[str, Any] = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
-  if reduction == "none":
-    return x.scatter(axis, indices, updates)
-  return x.scatter_reduce(axis, indices, updates, kinds[reduction])
-
-
-def ScatterND(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "none") -> Tensor:
-  lengths, width = x.shape[: indices.shape[-1]], prod(x.shape[indices.shape[-1] :])
-  place = Tensor.zeros(1, dtype=dtypes.int64)
-  for i, n in enumerate(lengths):
-    row = indices[..., i]
-    place = place.mul(n).add(row.lt(0).where(row.add(n), row))
-  index = place.reshape(-1, 1).expand(-1, width)
-  flat = x.reshape(prod(lengths), width)
-  return ScatterElements(flat, index, updates.reshape(-1, width), 0, reduction).reshape(x.shape)
-
-
-def OneHot(indices: Tensor, depth: Any, values: Tensor, axis: int = -1) -> Tensor:
-  i, n = indices.long(), int(_one(depth))
-  i = i.lt(0).where(i.add(n), i).unsqueeze(axis)
-  return i.eq(_like(Tensor.arange(n), i, axis)).where(values[1], values[0])
-
-
 def TopK(x: Tensor, k: Any, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Tensor, Tensor]:
   values, places = x.topk(_one(k), axis, bool(largest))
   return values, places.cast(dtypes.int64)
@@ -276,14 +242,6 @@ def Conv(x: Tensor, w: Tensor, b: Any = None, group: int = 1, kernel_shape: Any 
   return x.conv2d(w, b, group, *rest)
 
 
-def ConvTranspose(
-  x: Tensor, w: Tensor, b: Any = None, group: int = 1, kernel_shape: Any = None, output_padding: Any = None,
-  pads: Any = None, strides: Any = None, dilations: Any = None,
-) -> Tensor:  # fmt: skip
-  _, strides, dilations, padding = _window(x, w.shape[2:], "NOTSET", dilations, pads, strides)
-  return x.conv_transpose2d(w, b, group, strides, dilations, padding, output_padding or 0)
-
-
 def MaxPool(
   x: Tensor, ceil_mode: int = 0, auto_pad: str = "NOTSET", dilations: Any = None, kernel_shape: Any = None,
   pads: Any = None, strides: Any = None,
@@ -296,48 +254,6 @@ def MaxPool(
 
 def AveragePool(x: Tensor, ceil_mode: int = 0, count_include_pad: int = 0, **window: Any) -> Tensor:
   return x.avg_pool2d(*_window(x, **window), ceil_mode=bool(ceil_mode), count_include_pad=bool(count_include_pad))
-
-
-# ---------------------------------------------------------------- resampling
-
-
-# where each of m results lies among n elements, by coordinate_transformation_mode
-PLACES: dict[str, Callable[[Any, int, int, float], Any]] = {
-  "align_corners": lambda i, n, m, scale: i * ((n - 1) / (n * scale - 1) if m > 1 else 0),
-  "asymmetric": lambda i, n, m, scale: i / scale,
-  "half_pixel": lambda i, n, m, scale: (i + 0.5) / scale - 0.5,
-  "pytorch_half_pixel": lambda i, n, m, scale: (i + 0.5) / scale - 0.5 if m > 1 else i * 0,
-}
-NEAREST: dict[str, Callable[[Any], Any]] = {
-  "floor": lambda at: numpy.floor(at), "round_prefer_ceil": lambda at: numpy.floor(at + 0.5),
-  "ceil": lambda at: numpy.ceil(at), "round_prefer_floor": lambda at: numpy.ceil(at - 0.5),
-}  # fmt: skip
-
-
-def Resize(
-  x: Tensor, roi: Any = None, scales: Any = None, sizes: Any = None, axes: Any = None, mode: str = "nearest",
-  coordinate_transformation_mode: str = "half_pixel", nearest_mode: str = "round_prefer_floor", opset: int = 11,
-) -> Tensor:  # fmt: skip
-  where = PLACES.get(coordinate_transformation_mode)
-  if where is None or mode == "cubic" or opset < 11:
-    raise unsupported(f"Resize with {coordinate_transformation_mode}, {mode}, of opset {opset}")
-  y = x
-  for i, d in enumerate(axes or range(x.ndim)):
-    n = x.numpy_shape()[d]
-    m, scale = (sizes[i], sizes[i] / n) if sizes else (math.floor(n * scales[i]), scales[i])
-    at = where(numpy.arange(m), n, m, scale)
-    if numpy.array_equal(at, numpy.arange(n)):
-      continue
-    if mode == "nearest":
-      y = _along(y, d, _beside(NEAREST[nearest_mode](at).clip(0, n - 1).astype(numpy.int32), x))
-      continue
-    w = numpy.maximum(0, 1 - numpy.abs(at.clip(0, n - 1) - numpy.arange(n)[:, None])).astype(numpy.float32)
-    y = y.float().transpose(d, -1).matmul(_beside(w, x)).transpose(d, -1)
-  return (y if mode == "nearest" or dtypes.is_float(x.dtype) else y.round()).cast(x.dtype)
-
-
-def If(scope: Any, condition: Any, then_branch: Any, else_branch: Any) -> Any:
-  return tuple(scope.run(then_branch if _one(on_host(condition)) else else_branch))
 
 
 # ---------------------------------------------------------------- the table
@@ -377,7 +293,6 @@ OPS: dict[str, Callable[..., Any]] = {
   "Tile": lambda x, repeats: x.repeat(*repeats),
   "Gather": lambda x, indices, axis=0: _along(x, axis, indices),
   "GatherElements": lambda x, i, axis=0: x.gather(axis, i.lt(0).where(i.add(x.shape[axis]), i)),
-  "Scatter": ScatterElements,
   "NonZero": lambda x: x.nonzero().transpose().cast(dtypes.int64),
   "ReduceSum": partial(_reduce, Tensor.sum), "ReduceMean": partial(_reduce, Tensor.mean),
   "ReduceMax": partial(_reduce, Tensor.max), "ReduceMin": partial(_reduce, Tensor.min),

@@ -107,8 +107,7 @@ class LARS(Optimizer):
   def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     updates = []
     for i, (w, g) in enumerate(zip(params, grads)):
-      w, g = w.float(), g.float()
-      rate = self.lr.reshape(())
+      w, g, rate = w.float(), g.float(), self.lr.reshape(())
       if self.tcoef:
         size, slope = w.square().sum().sqrt(), g.square().sum().sqrt()
         rate = rate * ((size > 0) & (slope > 0)).where(self.tcoef * size / (slope + self.wd * size), 1.0)

@@ -24,7 +24,7 @@ from tinygrad.engine.realize import host_blocks
 from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, numpy, prod, tqdm
 from tinygrad.nn.gguf import GGUF, PLAIN, File, contents
 from tinygrad.tensor import Tensor
-from tinygrad.uop.ops import Ops
+from tinygrad.uop import Ops
 
 safetensors: Any = LazyModule("safetensors")
 tarfile: Any = LazyModule("tarfile")

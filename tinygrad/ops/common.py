@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad.dtype import dtypes
+from tinygrad.uop import Ops, UOp, render_shape
 from tinygrad.uop.cards import Factors, GradientRule, Owed, define
-from tinygrad.uop.ops import Ops, UOp, render_shape
 
 
 def same_shape(u: UOp) -> tuple[Any, ...]:

@@ -6,8 +6,8 @@ from typing import Any
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import define_node
+from tinygrad.uop import Ops, UOp
 from tinygrad.uop.cards import Factors, Owed
-from tinygrad.uop.ops import Ops, UOp
 
 
 def gather_shape(u: UOp) -> tuple[Any, ...]:

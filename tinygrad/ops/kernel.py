@@ -2,7 +2,7 @@
 
 from tinygrad.dtype import dtypes
 from tinygrad.ops.common import any_dtype, define_node
-from tinygrad.uop.ops import Ops, ParamArg, UOp
+from tinygrad.uop import Ops, ParamArg, UOp
 
 
 def check_param(u: UOp) -> None:

@@ -5,10 +5,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinygrad.helpers import argsort, numpy, prod
+from tinygrad.helpers import all_int, argsort, numpy, prod
 from tinygrad.ops.common import define_node, own_dims, same_dtype
+from tinygrad.uop import Ops, UOp, as_dims, is_int, render_shape, simplify_sint, sint
 from tinygrad.uop.cards import Factors, GradientRule, Owed
-from tinygrad.uop.ops import Ops, UOp, as_dims, is_int, render_shape, simplify_sint, sint, sint_to_uop
 from tinygrad.uop.symbolic import linear, simplify
 
 Grads = Sequence[UOp | None]
@@ -43,7 +43,7 @@ def _stand_in(n: sint, primes: dict[UOp, int]) -> int:
     if atom.op is Ops.MUL:
       return k * _stand_in(atom.src[0], primes) * _stand_in(atom.src[1], primes)
     return k * primes.setdefault(atom, PRIMES[len(primes) % len(PRIMES)])
-  return primes.setdefault(sint_to_uop(n), PRIMES[len(primes) % len(PRIMES)])
+  return primes.setdefault(n, PRIMES[len(primes) % len(PRIMES)])
 
 
 def factors_reshape(u: UOp) -> Factors:
@@ -51,13 +51,11 @@ def factors_reshape(u: UOp) -> Factors:
   which
   the element counts agree, they are opaque (blocked)."""
   primes: dict[UOp, int] = {}
-  a = [_stand_in(n, primes) for n in u.src[0].shape]
-  b = [_stand_in(n, primes) for n in u.arg]
+  a, b = ([_stand_in(n, primes) for n in dims] for dims in (u.src[0].shape, u.arg))
   upper = {p: atom.vmax for atom, p in primes.items()}
   fa: list[list[int]] = [[] for _ in a]
   fb: list[list[int]] = [[] for _ in b]
-  sizes: list[int] = []
-  blocked: set[int] = set()
+  sizes, blocked = list[int](), set[int]()
   if 0 in a or 0 in b:
     return Factors((tuple(() for _ in a),), tuple(() for _ in b), ())
 
@@ -235,11 +233,8 @@ define_movement(
 def window_shape(u: UOp) -> tuple[Any, ...]:
   axis, kaxis, stride, dilation, size = u.arg
   shape = u.src[0].shape
-  if (
-    all(isinstance(n, int) for n in (size, shape[axis], shape[kaxis]))
-    and size * shape[kaxis] > 0
-    and (size - 1) * stride + (shape[kaxis] - 1) * dilation >= shape[axis]
-  ):
+  n, k = shape[axis], shape[kaxis]
+  if all_int((size, n, k)) and size * k > 0 and (size - 1) * stride + (k - 1) * dilation >= n:
     raise ValueError(f"window of {render_shape(shape)} by {u.arg}: the last window ends beyond dim {axis}")
   return spread_shape(u)
 

@@ -6,8 +6,8 @@ from typing import Any
 from tinygrad.dtype import ConstType, DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import define_node, own_dims, same_dtype
+from tinygrad.uop import Ops, UOp, render_shape
 from tinygrad.uop.cards import Factors, Owed
-from tinygrad.uop.ops import Ops, UOp, render_shape
 
 REDUCE_OPS = (Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN)
 
@@ -34,9 +34,7 @@ def evaluate_reduce(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   dtype = to_numpy_dtype(u.dtype)
   start = numpy.array(identity_element(op, u.dtype), dtype)
   function = {Ops.ADD: numpy.add, Ops.MUL: numpy.multiply, Ops.MAX: numpy.maximum, Ops.MIN: numpy.minimum}[op]
-  if u.dtype is dtypes.bool:
-    function = numpy.logical_or if op in (Ops.ADD, Ops.MAX) else numpy.logical_and
-  return numpy.asarray(function.reduce(xs[0], axis=axes, keepdims=True, initial=start), dtype)
+  return numpy.asarray(function.reduce(xs[0], axis=axes, dtype=dtype, keepdims=True, initial=start))
 
 
 def gradient_reduce(g: UOp, u: UOp) -> Sequence[UOp | None]:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import ceildiv
+from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.cards import card
-from tinygrad.uop.ops import AxisKind, Ops, UOp
 
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.bfloat16: dtypes.uint16} | dict.fromkeys(dtypes.fp8s, dtypes.uint8)
 _UNSIGNED = dict(zip(dtypes.sints, (dtypes.uint32, dtypes.uint32, dtypes.uint32, dtypes.uint64)))
@@ -49,9 +49,7 @@ class Dialect:
 
 
 def ctype(dtype: DType, d: Dialect, memory: bool = False) -> str:
-  scalar = dtype.scalar()
-  if memory and scalar is dtypes.bool:
-    scalar = dtypes.uint8
+  scalar = dtypes.uint8 if memory and dtypes.is_bool(dtype) else dtype.scalar()
   return d.types[_BITS.get(scalar, d.index if scalar is dtypes.index else scalar)]
 
 
@@ -88,8 +86,7 @@ class CRenderer:
     self.body: list[str] = []
     self.depth, self.count = 1, 0
     self.taken = {u.arg[0] for u in linear if u.op is Ops.VARIABLE}
-    self.dims = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}
-    self.shared = 0
+    self.dims, self.shared = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}, 0
 
   def render(self) -> str:
     for u in self.linear:
@@ -298,11 +295,9 @@ class CRenderer:
       return f"half_of_float({self.cast(x, a, dtypes.float32)})"
     if dtypes.is_bool(b):
       return f"({x} != 0)"
-    kind = ctype(b, self.d)
-    if dtypes.is_float(a) and dtypes.is_int(b):
-      wide_type = dtypes.int64 if b is dtypes.uint32 else dtypes.int32
-      return f"({kind})({ctype(wide_type, self.d)}){x}" if b.itemsize < 8 else f"({kind}){x}"
-    return f"({kind}){x}"
+    if dtypes.is_float(a) and dtypes.is_int(b) and b.itemsize < 8:
+      x = f"({ctype(dtypes.int64 if b is dtypes.uint32 else dtypes.int32, self.d)}){x}"
+    return f"({ctype(b, self.d)}){x}"
 
   def bitcast(self, x: str, a: DType, b: DType) -> str:
     """Between types of one size: floats are converted to and from the unsigned type of their size."""

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from tinygrad.device import THREAD
 from tinygrad.dtype import DType, dtypes
+from tinygrad.uop import Ops, UOp
 from tinygrad.uop.cards import CARDS
-from tinygrad.uop.ops import Ops, UOp
 
 _TYPES = {
   dtypes.bool: "i1", dtypes.float16: "half", dtypes.float32: "float", dtypes.float64: "double",

@@ -22,7 +22,6 @@ from tinygrad.helpers import LazyModule, numpy, user_line
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache, queues
 from tinygrad.runtime.queues import LESS, Program, QueueDevice, errors_of
-from tinygrad.uop.ops import UOp
 
 cl: Any = LazyModule("pyopencl")
 OPTIONS = ("-cl-std=CL2.0", "-cl-fp32-correctly-rounded-divide-sqrt")
@@ -88,6 +87,7 @@ class CL(QueueDevice):
   """One device and its queue."""
 
   pointer = "svm_ptr"
+  dialect = cstyle.OPENCL
 
   def __init__(self, name: str) -> None:
     super().__init__(name)
@@ -137,9 +137,6 @@ class CL(QueueDevice):
         cl.enqueue_copy(self.queue, *(ends if inward else ends[::-1]), is_blocking=True)
 
   # ---- kernels
-
-  def render(self, linear: list[UOp], name: str) -> str:
-    return cstyle.render(linear, name, cstyle.OPENCL)
 
   def build(self, program: Program) -> Any:
     """The program on this device, always from its binary: what is built from source PoCL compiles again for the first

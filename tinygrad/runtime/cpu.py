@@ -28,7 +28,7 @@ from tinygrad.helpers import LazyModule, round_up, span
 from tinygrad.renderer import llvm
 from tinygrad.runtime import diskcache, queues
 from tinygrad.runtime.queues import QueueDevice
-from tinygrad.uop.ops import UOp
+from tinygrad.uop import UOp
 
 binding: Any = LazyModule("llvmlite.binding")
 futures: Any = LazyModule("concurrent.futures")

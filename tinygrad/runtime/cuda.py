@@ -21,7 +21,6 @@ from tinygrad.helpers import LazyModule, prod, round_up
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache, queues
 from tinygrad.runtime.queues import LESS, Barrier, Batch, Program, QueueDevice, errors_of, in_order
-from tinygrad.uop.ops import UOp
 
 driver: Any = LazyModule("cuda.bindings.driver")
 nvrtc: Any = LazyModule("cuda.bindings.nvrtc")
@@ -186,6 +185,7 @@ class CUDA(QueueDevice):
   """One device and its stream."""
 
   target = TARGET
+  dialect = cstyle.CUDA
 
   def __init__(self, name: str) -> None:
     super().__init__(name)
@@ -274,9 +274,6 @@ class CUDA(QueueDevice):
       before = piece
 
   # ---- kernels
-
-  def render(self, linear: list[UOp], name: str) -> str:
-    return cstyle.render(linear, name, cstyle.CUDA)
 
   def build(self, program: Program) -> Any:
     code = compile_source(program.source, program.name, self.arch)

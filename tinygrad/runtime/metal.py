@@ -19,7 +19,6 @@ from tinygrad.device import ON_CPU, DeviceError, Target
 from tinygrad.helpers import LazyModule
 from tinygrad.renderer import cstyle
 from tinygrad.runtime.queues import LESS, Call, Program, QueueDevice, errors_of
-from tinygrad.uop.ops import UOp
 
 metal: Any = LazyModule("Metal")
 objc: Any = LazyModule("objc")
@@ -39,6 +38,7 @@ def gpus() -> list[Any]:
 class METAL(QueueDevice):
   """One device and its queue. What is encoded is committed where devices meet, and at the end of a hand-over."""
 
+  dialect = cstyle.METAL
   target = Target("METAL", vector_registers=96, scratch=32 << 10, threads=True, float64=False)
 
   def __init__(self, name: str) -> None:
@@ -81,9 +81,6 @@ class METAL(QueueDevice):
     return self.gpu.newBufferWithBytes_length_options_(words, len(words), SHARED)
 
   # ---- kernels
-
-  def render(self, linear: list[UOp], name: str) -> str:
-    return cstyle.render(linear, name, cstyle.METAL)
 
   def build(self, program: Program) -> Any:
     found = None

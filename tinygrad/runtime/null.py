@@ -4,7 +4,7 @@ from typing import Any
 
 from tinygrad.device import Backend, Target
 from tinygrad.renderer import llvm
-from tinygrad.uop.ops import UOp
+from tinygrad.uop import UOp
 
 TARGET = Target("NULL", vector_bytes=32, vector_registers=16, scratch=64 << 20)
 

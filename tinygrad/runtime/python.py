@@ -13,13 +13,12 @@ from tinygrad.device import Placement, Sharding, device_set
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy, prod
 from tinygrad.runtime.npy import HostBackend
+from tinygrad.uop import DEVICE_NUM, Ops, UOp, map_arg, sint
 from tinygrad.uop.cards import evaluate
-from tinygrad.uop.ops import Ops, UOp, map_arg, sint
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
 
 Array = Any  # numpy.ndarray, which this module does not import before its first use
-DEVICE_NUM = "_device_num"
 POISON = 0xFF  # nan in every float type, -1 or the greatest value in integers
 
 
@@ -54,7 +53,8 @@ class Interpreter:
     """Evaluates `sink` and then performs its ASSIGNs: every plain reader of a buffer has seen its old content."""
     nodes = [u for u in sink.toposort() if u.op is not Ops.SINK]
     for u in nodes:
-      self.devices[u] = self.number_of_devices(u)
+      where = u.arg.device if u.op is Ops.BUFFER else u.arg.result if u.op is Ops.COLLECTIVE else None
+      self.devices[u] = len(device_set(where)) if where else max((self.devices[s] for s in u.src), default=0)
     most = max(self.devices.values(), default=1) or 1
     for u in nodes:
       each = range(self.devices[u] or most)
@@ -62,11 +62,6 @@ class Interpreter:
     for u in nodes:
       for d, x in enumerate(self.values[u] if u.op is Ops.ASSIGN else ()):
         write(self.memory(root_buffer(u.src[0]))[d], self.positions(u.src[0], d), x)
-
-  def number_of_devices(self, u: UOp) -> int:
-    if u.op in (Ops.BUFFER, Ops.COLLECTIVE):
-      return len(device_set(u.arg.device if u.op is Ops.BUFFER else u.arg.result))
-    return max((self.devices[s] for s in u.src), default=0)
 
   # ---- integers
 
@@ -157,9 +152,7 @@ def write(content: Array, positions: Array, value: Array) -> None:
 
 def box(p: Placement, d: int, upper: Sequence[int], shape: Sequence[int]) -> tuple[slice, ...]:
   """The global indices that device d holds: blocks by the upper bounds, cut off at the actual length."""
-  if isinstance(p, str):
-    return tuple(map(slice, shape))
-  return tuple(slice(*ends) for ends in p.box(d, shape, upper))
+  return tuple(map(slice, shape)) if isinstance(p, str) else tuple(slice(*ends) for ends in p.box(d, shape, upper))
 
 
 def coordinates(p: Sharding, d: int) -> tuple[int, ...]:

@@ -84,6 +84,7 @@ class QueueDevice(Backend):
   call), `meet` (a barrier, on all of its devices' queues), `flush` where the driver would else keep work back, and
   `wait`; and a `new_call` (arguments are filled in by `bind`) where calls are more than lists of arguments."""
 
+  dialect: Any  # a `cstyle.Dialect`: what `build` compiles
   kept = 1 << 30  # bytes of freed memory that wait for reuse, at most
   pointer = "address"  # the attribute of memory which kernels take
   number = 0  # of the physical device
@@ -170,6 +171,9 @@ class QueueDevice(Backend):
     self.leaving.append(handle)
 
   # ---- kernels
+
+  def render(self, linear: list[Any], name: str) -> str:
+    return str(cstyle.render(linear, name, self.dialect))
 
   def compile(self, source: str, name: str) -> Any:
     program = Program(name, source, *cstyle.launch_of(source))

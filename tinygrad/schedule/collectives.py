@@ -8,7 +8,7 @@ every device and in every run.
 
 from tinygrad.device import Sharding
 from tinygrad.helpers import prod
-from tinygrad.uop.ops import Collective, Ops, UOp
+from tinygrad.uop import Collective, Ops, UOp
 
 LARGE = 1 << 16  # bytes that a device reads in the time of one more kernel and meeting of the devices
 

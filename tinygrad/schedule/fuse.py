@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from tinygrad.device import device_set
 from tinygrad.helpers import prod
 from tinygrad.schedule.lower import layout
-from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad.uop import GroupOp, Ops, UOp
 
 MANY, INNER, GATED = 1, 2, 4
 LEAVES = frozenset((Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.SHARD, Ops.VARIABLE, Ops.HOLE))

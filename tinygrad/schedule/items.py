@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tinygrad.device import Placement
 from tinygrad.dtype import DType
 from tinygrad.schedule.memory import Temp
-from tinygrad.uop.ops import UOp
+from tinygrad.uop import UOp
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import argsort, prod
 from tinygrad.ops.reduce import identity_element
 from tinygrad.schedule.loops import tidy
-from tinygrad.uop.ops import AxisKind, GroupOp, Ops, ParamArg, UOp, device_number, exact, is_int, lengths, sint, upper
-from tinygrad.uop.ops import sint_to_uop as number
+from tinygrad.uop import AxisKind, GroupOp, Ops, ParamArg, UOp, device_number, is_int, lengths, sint, upper
+from tinygrad.uop import sint_to_uop as number
+from tinygrad.uop.node import exact
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
 

@@ -19,8 +19,8 @@ from tinygrad.schedule.fuse import SLOW
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.loops import rebuild, tidy
 from tinygrad.schedule.memory import Temp
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import Affine, affine, row_major
-from tinygrad.uop.ops import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.rewrite import substitute
 
 LEAST_ROWS = 8

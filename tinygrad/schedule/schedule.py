@@ -19,7 +19,7 @@ from tinygrad.schedule.memory import Temp, plan
 from tinygrad.schedule.rows import in_rows
 from tinygrad.schedule.split import in_parts
 from tinygrad.schedule.spread import as_windows
-from tinygrad.uop.ops import GroupOp, Ops, UOp, is_int
+from tinygrad.uop import GroupOp, Ops, UOp, is_int
 from tinygrad.uop.rewrite import rewrite
 from tinygrad.uop.spec import check_graph
 

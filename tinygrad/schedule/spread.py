@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tinygrad.helpers import prod
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop import Ops, UOp
 
 ALIKE = (Ops.FLIP, Ops.WINDOW, Ops.SPREAD, Ops.PAD)  # these act on dims of their own
 

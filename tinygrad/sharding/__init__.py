@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad import ops as _ops
 from tinygrad.helpers import LazyModule
 from tinygrad.sharding import decisions as _decisions
-from tinygrad.uop import place as _seat
+from tinygrad.uop.cards import Hooks as _Hooks
 
 if TYPE_CHECKING:
   from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _report: Any = LazyModule("tinygrad.sharding.report")  # a script that does not ask for a report does not wait for it
 _drawing: Any = LazyModule("tinygrad.sharding.drawing")
-_seat.build, _seat.result, _seat.deliver = _decisions.build, _decisions.result, _decisions.deliver
+_Hooks.build, _Hooks.result, _Hooks.deliver = _decisions.build, _decisions.result, _decisions.deliver
 
 
 def explain(*ys: Any) -> Report:

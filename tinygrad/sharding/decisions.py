@@ -18,11 +18,13 @@ from typing import Any
 from tinygrad.device import Owe, Placement, ShardError, Sharding, same_devices, show_placement
 from tinygrad.dtype import DType
 from tinygrad.helpers import DEFER, RESHARD, STRATEGY, prod, user_line
-from tinygrad.sharding.factors import Assignment, below, beside, carried, factor_rule, project, resolved
+from tinygrad.sharding.factors import Assignment, below, beside, carried, project, resolved
 from tinygrad.sharding.moves import ints, size_of, wire
 from tinygrad.sharding.owed import Kept, debts_of, keep
-from tinygrad.uop.ops import BufferArg, Move, Ops, UOp
+from tinygrad.uop import BufferArg, Move, Ops, UOp
+from tinygrad.uop.cards import factor_rule
 
+Nodes = tuple[UOp, ...]
 STRATEGIES = ("cost", "basic", "aggressive")
 PUSHED = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE))  # a move may go below these: a rearranged source
 CHAINED = frozenset((*PUSHED, Ops.MOVE, Ops.CAST))  # a decision looks through these, at what is below
@@ -76,7 +78,7 @@ class Bringing:
     """Bytes of bringing the sources to where the outcome wants them."""
     return sum(self.cost(s, r) for s, r in zip(src, o.required) if r is not None)
 
-  def brought(self, src: Sequence[UOp], o: Outcome) -> tuple[UOp, ...]:
+  def brought(self, src: Sequence[UOp], o: Outcome) -> Nodes:
     """The sources there."""
     return tuple([s if r is None else self.build(s, r) for s, r in zip(src, o.required)])
 
@@ -113,7 +115,7 @@ class Outcome:
 _outcomes: dict[tuple[Any, ...], list[Outcome]] = {}
 
 
-def outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, strategy: str = "cost") -> list[Outcome]:
+def outcomes(op: Ops, dtype: DType, src: Nodes, arg: Any, strategy: str = "cost") -> list[Outcome]:
   """The ways to run an op on sources placed as they are (a source on a single device beside a sharded one is brought
   in), those that pay debts first; cached, never empty. `strategy`: "cost" gives all ways to cut the op, by bytes to be
   chosen; "basic" and "aggressive" are Shardy's resolutions of contested digits, which give one.
@@ -130,9 +132,7 @@ def outcomes(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, strategy: st
   return found
 
 
-def _find_outcomes(
-  op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, kept: Kept | None, strategy: str
-) -> list[Outcome]:
+def _find_outcomes(op: Ops, dtype: DType, src: Nodes, arg: Any, kept: Kept | None, strategy: str) -> list[Outcome]:
   if strategy not in STRATEGIES:
     fix = f"use one of {', '.join(STRATEGIES)}, e.g. Context(STRATEGY={STRATEGIES[0]!r})"
     raise ValueError(f"STRATEGY={strategy!r}: there is no such strategy for contested axes\n  fix: {fix}")
@@ -176,7 +176,7 @@ def _find_outcomes(
   return found
 
 
-def one_device(op: Ops, src: tuple[UOp, ...]) -> Placement | None:
+def one_device(op: Ops, src: Nodes) -> Placement | None:
   """The single device that all sources with one are on; None if there is none. Raises ShardError for two."""
   found = list(dict.fromkeys(s.device for s in src if s.device is not None))
   if len(found) > 1:
@@ -192,9 +192,7 @@ def shard_error(op: Ops, src: Sequence[UOp], what: str, fix: str) -> ShardError:
   return ShardError("\n".join([*lines, f"    in {user_line()}", f"  fix: {fix}"]))
 
 
-def decide(
-  op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, later: float | None, ways: Bringing
-) -> tuple[UOp, ...]:
+def decide(op: Ops, dtype: DType, src: Nodes, arg: Any, later: float | None, ways: Bringing) -> Nodes:
   """The sources of `op`, brought by implied moves, in the cheapest way, to where it is to run: a move may lie below an
   EXPAND, a contraction's MUL may be built anew; where nothing has to move these are `src`.
 
@@ -208,12 +206,11 @@ def decide(
   found = outcomes(op, dtype, src, arg, STRATEGY.value)
   if len(found) == 1:
     return src if found[0].stays else _bring_all(op, src, found[0], ways)
-  rank = functools.partial(_rank, op, src, ways, later)
-  best = min((o for o in found if DEFER.value or not o.defers), key=rank)
+  best = min((o for o in found if DEFER.value or not o.defers), key=functools.partial(_rank, op, src, ways, later))
   return _bring_all(op, src, best, ways)
 
 
-def _rank(op: Ops, src: tuple[UOp, ...], ways: Bringing, later: float | None, o: Outcome) -> tuple[float, int, int]:
+def _rank(op: Ops, src: Nodes, ways: Bringing, later: float | None, o: Outcome) -> tuple[float, int, int]:
   owed = o.owed
   if later is not None and owes(o.result):
     owed = later
@@ -222,7 +219,7 @@ def _rank(op: Ops, src: tuple[UOp, ...], ways: Bringing, later: float | None, o:
   return ways.moved(src, o) + owed + o.mapped, 0 if o.defers else 1, -o.parts
 
 
-def _bring_all(op: Ops, src: tuple[UOp, ...], o: Outcome, ways: Bringing) -> tuple[UOp, ...]:
+def _bring_all(op: Ops, src: Nodes, o: Outcome, ways: Bringing) -> Nodes:
   if not RESHARD.value:
     for i, (s, r) in enumerate(zip(src, o.required)):
       if r is not None and (nbytes := ways.cost(s, r)) > 0 and not owes(s.device):
@@ -320,14 +317,14 @@ class Step:
   comes out. `fixed`: whatever is charged for what that owes. `asks`: the sources that owe, and the placement that they
   are settled to, None if they go on owing."""
 
-  src: tuple[UOp, ...]
-  forms: tuple[UOp, ...]
+  src: Nodes
+  forms: Nodes
   result: UOp
   fixed: bool
   asks: tuple[tuple[int, Placement | None], ...]
 
   @staticmethod
-  def of(src: tuple[UOp, ...], forms: tuple[UOp, ...], result: UOp, fixed: bool, at: Placement | None = None) -> Step:
+  def of(src: Nodes, forms: Nodes, result: UOp, fixed: bool, at: Placement | None = None) -> Step:
     """`at`: where a move brings its source."""
     wanted = [at or x.device for x in forms]
     asks = [(i, None if owes(p) else p) for i, (s, p) in enumerate(zip(src, wanted)) if owes(s.device)]
@@ -341,10 +338,8 @@ def leaf(dtype: DType, shape: tuple[Any, ...], device: Placement | None, number:
   """The outline of any value of this type, shape and placement."""
   key = (dtype, shape, device, number)
   if (found := _outlines.get(key)) is None:
-    if device is None:
-      found = UOp.new(Ops.HOLE, dtype, (), (number, shape))
-    else:
-      found = UOp.new(Ops.BUFFER, dtype, (), BufferArg(_OUTLINE + number, shape, device))
+    buffer = None if device is None else BufferArg(_OUTLINE + number, shape, device)
+    found = UOp.new(Ops.BUFFER if buffer else Ops.HOLE, dtype, (), buffer or (number, shape))
     assert found.shape == shape and found.device == device
     _outlines[key] = found.outline = found
   return found
@@ -371,7 +366,7 @@ def _see(u: UOp) -> UOp:
   return u if u.op in SEEN and not u.src else leaf(u.dtype, u.shape, u.device)
 
 
-def told_apart(op: Ops, src: tuple[UOp, ...], seen: tuple[UOp, ...]) -> tuple[UOp, ...]:
+def told_apart(op: Ops, src: Nodes, seen: Nodes) -> Nodes:
   """`seen`, the outlines of `src`, where a decision asks whether sources are the same: two factors that owe, and the
   indices of lookups whose rows are owed. These get numbers, that of an index is its own for as long as it lives."""
   if op is Ops.GATHER:
@@ -414,7 +409,7 @@ def forget() -> None:
   costs.memo.clear()
 
 
-def sunk(sink: UOp, src: tuple[UOp, ...]) -> Step:
+def sunk(sink: UOp, src: Nodes) -> Step:
   """The roots, of these outlines, where their Tensors show them."""
   return Step.of(src, tuple([arrived(x, s.device) for x, s in zip(src, sink.src)]), sink, True)
 
@@ -424,7 +419,7 @@ def settings() -> tuple[Any, ...]:
   return DEFER.value, RESHARD.value, STRATEGY.value
 
 
-def step_of(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, later: float | None, under: tuple[Any, ...]) -> Step:
+def step_of(op: Ops, dtype: DType, src: Nodes, arg: Any, later: float | None, under: tuple[Any, ...]) -> Step:
   """How an op runs on sources with these outlines, under these settings. Cached, for the same decisions come again in
   every layer."""
   if op is Ops.CONTIGUOUS:
@@ -444,7 +439,7 @@ def step_of(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any, later: float 
   return found
 
 
-def build(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
+def build(op: Ops, dtype: DType, src: Nodes, arg: Any) -> UOp:
   """The node of a user's op, after its sources have been brought to where `decide` wants them (of the table)."""
   seen = tuple([outline_of(s) for s in src])
   if op in COMPARED:
@@ -455,7 +450,7 @@ def build(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
   return u
 
 
-def stepped(step: Step, op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
+def stepped(step: Step, op: Ops, dtype: DType, src: Nodes, arg: Any) -> UOp:
   """The node on `src`, whose outlines the step is made for."""
   if step.forms is not step.src:
     src = tuple([realized(f, o, s) for f, o, s in zip(step.forms, step.src, src)])
@@ -484,7 +479,7 @@ def _realized(form: UOp, end: UOp, u: UOp, known: dict[UOp, UOp]) -> UOp:
   return made(form, (_realized(form.src[0], end, u, known),), form.arg)
 
 
-def made(like: UOp, src: tuple[UOp, ...], arg: Any) -> UOp:
+def made(like: UOp, src: Nodes, arg: Any) -> UOp:
   """The node on these sources, which has the shape and the placement of `like`."""
   v = UOp.new(like.op, like.dtype, src, arg)
   v.shape, v.device = like.shape, like.device

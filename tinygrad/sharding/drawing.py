@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tinygrad.device import Device, Sharding, device_set, short_devices, show_placement
 from tinygrad.helpers import atomic_write
-from tinygrad.uop.ops import UOp, render_shape
+from tinygrad.uop import UOp, render_shape
 
 CELL_WIDTH, CELL_HEIGHT, MARGIN = 120, 44, 70  # of the SVG, in pixels
 SHOWN = 6  # devices named in one cell

@@ -10,17 +10,10 @@ from tinygrad.device import Digit, Placement, Sharding
 from tinygrad.helpers import prod
 from tinygrad.sharding.moves import Digits, atoms, boundaries, overlap, size_of
 from tinygrad.sharding.owed import debts_of
-from tinygrad.uop.cards import Factors, card
-from tinygrad.uop.ops import UOp
+from tinygrad.uop import UOp
+from tinygrad.uop.cards import Factors, factor_rule
 
 Assignment = dict[int, Digits]  # factor -> the digits that cut it, major to minor
-
-
-def factor_rule(u: UOp) -> Factors:
-  """The factors of a node, from its card."""
-  rule = card(u.op).factors
-  assert rule is not None, f"{u.op.name} has no factor rule"
-  return rule(u)
 
 
 def collect(lists: Sequence[Sequence[int]], f: Factors, dims: Sequence[Digits]) -> Assignment:
@@ -90,19 +83,15 @@ def merge(
   """The cuts that the sources ask for, earlier ones in `order` first; with the digits in conflict, and all digits asked
   for."""
   cuts: Assignment = {}
-  used: set[Digit] = set()
-  clash: set[Digit] = set()
-  asked: set[Digit] = set()
+  used, clash, asked = set[Digit](), set[Digit](), set[Digit]()
   for i in order:
     s = placements[i]
     if s is None:
       continue
-    dims = []
-    for j in range(len(f.src[i])):
-      refined = atoms(s.cut(j), chain)
-      clash |= set(s.cut(j)) if refined is None else set()
-      dims.append(refined or ())
-      asked |= set(refined or ())
+    refined = [atoms(s.cut(j), chain) for j in range(len(f.src[i]))]
+    clash.update(*(s.cut(j) for j, digits in enumerate(refined) if digits is None))
+    dims = [digits or () for digits in refined]
+    asked.update(*dims)
     for factor, digits in collect(f.src[i], f, dims).items():
       have = cuts.get(factor, ())
       if digits[: len(have)] != have:
@@ -146,8 +135,7 @@ def resolved(f: Factors, placements: Sequence[Sharding | None], n: int, strategy
 def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> list[Assignment]:
   """The ways to cut the factors: one if nothing is contested; else each contested digit on any factor that can carry
   it, or on none."""
-  cut = [i for i, s in enumerate(placements) if s is not None and s.dims]
-  lists = dims_of(f)
+  cut, lists = [i for i, s in enumerate(placements) if s is not None and s.dims], dims_of(f)
   ways: list[Assignment] = []
   each_first = ((i, *(j for j in cut if j != i)) for i in cut)
   orders: Iterable[tuple[int, ...]] = itertools.permutations(cut) if len(cut) <= 3 else each_first

@@ -17,13 +17,13 @@ from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import SPEC, span
 from tinygrad.sharding.decisions import deliver
-from tinygrad.sharding.factors import collect, dims_of, factor_rule, legal, project
+from tinygrad.sharding.factors import collect, dims_of, legal, project
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, plan
 from tinygrad.sharding.narrow import gather_narrow
 from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
-from tinygrad.uop.cards import Factors, card
-from tinygrad.uop.ops import Collective, GroupOp, Ops, UOp, device_number, lengths, simplify_sint, sint, smin, start
+from tinygrad.uop import Collective, GroupOp, Ops, UOp, device_number, lengths, simplify_sint, sint, smin, start
+from tinygrad.uop.cards import Factors, card, factor_rule
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.spec import check_graph
 
@@ -63,8 +63,7 @@ def copies_from_host(order: Sequence[UOp]) -> UOp:
     if u.op in MOVES and u.src[0].op in MOVES:
       host = mapping.get(u.src[0], u.src[0]).src[0]
       if host.op is Ops.BUFFER and host.device == "NPY":
-        mapping[u] = UOp.new(Ops.MOVE, u.dtype, (host,), u.arg)
-        mapping[u].origin = u.origin
+        mapping[u] = u.replace(src=(host,))
   return substitute(order[-1], mapping) if mapping else order[-1]
 
 
@@ -177,16 +176,12 @@ class Localizer:
   def run(self) -> UOp:
     """The local form of the sink. No recursion: graphs may be deeper than the stack."""
     sink, wanted, done = self.order[-1], self.wanted, self.done
-    values: list[UOp] = []  # what is made, before its sources
-    places: list[Placement | None] = []  # None: as it is
-    rules: list[Rule | Local] = []
+    forms: list[tuple[UOp, Placement | None, Rule | Local]] = []  # each before its sources; None: as it is
     checked = SPEC.value >= 2
     for u in reversed(self.order):
       for p in self.cut.get(u, ()):
         rule = self.rule(u, p)
-        values.append(u)
-        places.append(p)
-        rules.append(rule)
+        forms.append((u, p, rule))
         self.ask(u, rule)
       if u not in wanted:
         continue
@@ -194,14 +189,12 @@ class Localizer:
         done[u] = u
         continue
       rule = self.rule(u, u.device)
-      values.append(u)
-      places.append(None)
-      rules.append(rule)
+      forms.append((u, None, rule))
       if isinstance(rule, Local) and rule.places is None:
         wanted.update(u.src)
       else:
         self.ask(u, rule)
-    for u, place_, rule in zip(reversed(values), reversed(places), reversed(rules)):
+    for u, place_, rule in reversed(forms):
       if isinstance(rule, Local):
         if rule.places is None:
           src = tuple([done[s] for s in u.src])
@@ -421,8 +414,7 @@ def communicate(kind: str, xs: Sequence[UOp], template: UOp, places: tuple[Place
 def whole_assigns(order: Sequence[UOp]) -> UOp:
   """ASSIGN into a view that cuts a part out of a cut dim -> ASSIGN of the whole buffer: the value inside the view, the
   old content outside."""
-  mapping: dict[UOp, UOp] = {}
-  done: dict[UOp, UOp] = {}
+  mapping, done = dict[UOp, UOp](), dict[UOp, UOp]()
   for u in order:
     if u.op not in WRITES or not is_cut(u.src[0].device):
       continue
@@ -435,8 +427,7 @@ def whole_assigns(order: Sequence[UOp]) -> UOp:
       continue
     value, base = substitute(u.src[1], mapping, done), substitute(base, mapping, done)
     assert base.device is not None
-    new = deliver(overlaid(views, value, base), base.device)
-    mapping[u] = UOp.new(Ops.ASSIGN, u.dtype, (base, new))
+    mapping[u] = UOp.new(Ops.ASSIGN, u.dtype, (base, deliver(overlaid(views, value, base), base.device)))
   return substitute(order[-1], mapping, done) if mapping else order[-1]
 
 

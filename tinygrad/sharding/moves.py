@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Digit, Owe, Placement, Sharding, device_set, same_devices
-from tinygrad.helpers import numpy, prod
+from tinygrad.helpers import numpy, partition, prod
 
 Digits = tuple[Digit, ...]
 
@@ -182,14 +182,11 @@ def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placem
 def _settlements(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> Iterator[list[Step]]:
   """Ways to pay what `a` owes and `b` does not: reduce-scatters onto digits that `b` cuts (in place where that nests,
   else along any dim, to be exchanged later), and an all-reduce of the rest."""
-  kept = [o for o in a.pending if o in b.pending]
-  paid = [o for o in a.pending if o not in b.pending]
+  kept, paid = partition(a.pending, lambda o: o in b.pending)
   if not paid:
     yield []
     return
-  chain = boundaries(len(a), [a.used, b.used])
-  refined = _refined(shape, a, b)
-  owed = atoms(paid[0].digits, chain)
+  refined, owed = _refined(shape, a, b), atoms(paid[0].digits, boundaries(len(a), [a.used, b.used]))
   if refined is None or owed is None or len(paid) > 1:
     yield _pay(shape, itemsize, a, [()] * len(shape), (), kept, paid)
     return

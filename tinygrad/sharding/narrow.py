@@ -8,7 +8,7 @@ from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.sharding.decisions import PUSHED
 from tinygrad.sharding.factors import below
 from tinygrad.sharding.moves import ints, size_of, wire
-from tinygrad.uop.ops import Move, Ops, UOp
+from tinygrad.uop import Move, Ops, UOp
 from tinygrad.uop.rewrite import substitute
 
 CASTS = frozenset((Ops.CAST,))  # hot: a member of an enum takes longer to look up than to find here
@@ -34,16 +34,13 @@ def gather_narrow(order: Sequence[UOp]) -> UOp:
     for link in reversed(links):
       wanted = below(link, wanted) if wanted is not None else None
     if wanted is not None and costs_less(move, wanted):
-      v = UOp.new(Ops.MOVE, move.dtype, move.src, Move(wanted, False))
-      v.origin = last.origin
+      v = last.replace(dtype=move.dtype, src=move.src, arg=Move(wanted, False))
       for link in links:
         v = link.replace(src=(v,))
       mapping[last] = v if v.device == last.device else UOp.new(Ops.MOVE, v.dtype, (v,), last.arg)
     elif (way := scattered(u)) is not None:
-      part = UOp.new(Ops.MOVE, move.dtype, move.src, Move(way, move.arg.pinned))
-      part.origin = move.origin
-      mapping[u] = UOp.new(Ops.MOVE, u.dtype, (u.replace(src=(part,)),), move.arg)
-      mapping[u].origin = move.origin
+      part = move.replace(arg=Move(way, move.arg.pinned))
+      mapping[u] = move.replace(dtype=u.dtype, src=(u.replace(src=(part,)),))
   return substitute(order[-1], mapping) if mapping else order[-1]
 
 

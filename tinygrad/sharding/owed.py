@@ -14,8 +14,8 @@ from typing import Any
 from tinygrad.device import Digit, Owe, Sharding, merge_digits
 from tinygrad.dtype import DType, dtypes
 from tinygrad.sharding.moves import overlap
-from tinygrad.uop.cards import Owed, card
-from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad.uop import GroupOp, Ops, UOp, upper
+from tinygrad.uop.cards import Owed, card, factor_rule
 
 Debts = tuple[Owe, ...]
 SWAP = {Ops.MAX: Ops.MIN, Ops.MIN: Ops.MAX}
@@ -42,8 +42,7 @@ def keep(op: Ops, dtype: DType, src: Sequence[UOp], arg: Any) -> Kept | None:
   `src` are the nodes themselves: constants are looked at for their value, finiteness and sign, lookups for their index.
   """
   debts = tuple(debts_of(s) for s in src)
-  owing = [i for i, d in enumerate(debts) if d]
-  ops = {o.op for d in debts for o in d}
+  owing, ops = [i for i, d in enumerate(debts) if d], {o.op for d in debts for o in d}
   if not owing or len(ops) > 1:
     return None
   case = Case(op, dtype, tuple(src), arg, debts, owing, ops.pop())
@@ -168,9 +167,7 @@ def _sum(c: Case) -> Kept | None:
 
 def _extremum(c: Case) -> Kept | None:
   """max commutes with max, both may owe; max(min(x_d), y) = min(max(x_d, y)) where y owes nothing."""
-  if not c.extremum or (c.by is not c.op and len(c.owing) > 1):
-    return None
-  return c.stay()
+  return c.stay() if c.extremum and (c.by is c.op or len(c.owing) == 1) else None
 
 
 def _product(c: Case) -> Kept | None:
@@ -196,9 +193,7 @@ def _two_sums(c: Case) -> Kept | None:
     return c.stay()
   if x is y or aligned((x, y)):
     return None
-  first = x.size if isinstance(x.size, int) else x.size.vmax
-  second = y.size if isinstance(y.size, int) else y.size.vmax
-  return Kept((c.debts[0], ()), c.debts[0]) if first >= second else Kept(((), c.debts[1]), c.debts[1])
+  return Kept((c.debts[0], ()), c.debts[0]) if upper(x.size) >= upper(y.size) else Kept(((), c.debts[1]), c.debts[1])
 
 
 def _negate(c: Case) -> Kept | None:
@@ -303,9 +298,7 @@ def lookup_of(u: UOp) -> Lookup | None:
 
 def _moved(u: UOp, dims: frozenset[int]) -> frozenset[int]:
   """The dims of `u` along which the owner changes, given those of its source."""
-  rule = card(u.op).factors
-  assert rule is not None
-  f = rule(u)
+  f = factor_rule(u)
   factors = {factor for i in dims for factor in f.src[0][i]} | (f.blocked if dims else frozenset())
   moved = {i for i, inner in enumerate(f.out) if factors & set(inner)}
   if u.op in (Ops.WINDOW, Ops.SPREAD) and moved & set(u.arg[:2]):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.helpers import DEFER, SPEC, Context, prod
 from tinygrad.sharding import decisions
-from tinygrad.sharding.factors import factor_rule
 from tinygrad.sharding.moves import wire
-from tinygrad.uop.ops import GroupOp, Ops, UOp
+from tinygrad.uop import GroupOp, Ops, UOp
+from tinygrad.uop.cards import factor_rule
 
 REMAPPED_OR_MOVED = GroupOp.Remapping | {Ops.MOVE}
 
@@ -83,9 +83,8 @@ class Placer:
     src = tuple([self.outlines[s] for s in u.src])
     if u.op in decisions.COMPARED:
       src = decisions.told_apart(u.op, tuple([self.base.get(s, s) for s in u.src]), src)
-    step = (
-      decisions.sunk(u, src) if u.op is Ops.SINK else decisions.step_of(u.op, u.dtype, src, u.arg, later, self.under)
-    )
+    way = u.op, u.dtype, src, u.arg, later, self.under
+    step = decisions.sunk(u, src) if u.op is Ops.SINK else decisions.step_of(*way)
     self.plan[u], self.outlines[u] = step, step.result
     return step
 
@@ -154,8 +153,7 @@ class Placer:
 
   def prices(self) -> tuple[dict[UOp, float], set[UOp]]:
     """`down` of every value that owes, and the values that are best settled where they arise."""
-    down: dict[UOp, float] = {}
-    paid: set[UOp] = set()
+    down, paid = dict[UOp, float](), set[UOp]()
     kept: dict[UOp, float] = {}  # bytes that are paid below consumers which go on owing
     asked: dict[UOp, dict[Placement, None]] = {}  # what the other consumers settle the value to
     ways = decisions.costs

@@ -10,8 +10,9 @@ from tinygrad.sharding.localize import Localizer, complete
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints
 from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
+from tinygrad.uop import Ops, UOp, render_shape
 from tinygrad.uop.cards import evaluate
-from tinygrad.uop.ops import Ops, UOp, render_shape, stored, viewed
+from tinygrad.uop.node import stored, viewed
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
 COUNTED_DEVICES = 256  # of more devices, so many at both ends are looked at
@@ -175,8 +176,7 @@ def remap_traffic(template: UOp, sources: tuple[Placement, ...], result: Placeme
   Every element is marked with its source and with its owner's number on the digits that cut the source; the marks go
   through the template as the values do.
   """
-  shape = ints(template.shape)
-  nodes = template.toposort()
+  shape, nodes = ints(template.shape), template.toposort()
   cuts = [s for s in sources if isinstance(s, Sharding)]
   known = all(isinstance(n, int) for u in nodes for n in u.shape)
   elements = prod(shape) + sum(prod(ints(u.shape)) for u in nodes if u.op is Ops.HOLE)
@@ -192,8 +192,7 @@ def remap_traffic(template: UOp, sources: tuple[Placement, ...], result: Placeme
   chain = boundaries(len(result), [result.used, *(s.used for s in cuts)])
   digits = atoms((*result.used, *(d for s in cuts for d in s.used)), chain) or ()
   found: set[Any] = set()
-  worst, peers = 0, 0
-  devices = range(len(result))
+  worst, peers, devices = 0, 0, range(len(result))
   for d in [*devices[:COUNTED_DEVICES], *devices[COUNTED_DEVICES:][-COUNTED_DEVICES:]]:
     part = marks[template][tuple(slice(lo, hi) for lo, hi in result.box(d, shape))]
     marked, counts = numpy.unique(part, return_counts=True)

@@ -1,7 +1,7 @@
-"""The IR. Importing it installs the simplifier and the checks behind `UOp`'s hooks."""
+"""The IR, as the rest uses it. Importing it installs the simplifier and the checks behind `UOp`'s hooks."""
 
-from tinygrad.uop import spec as _spec
-from tinygrad.uop import symbolic as _symbolic
-from tinygrad.uop.ops import AxisKind, GroupOp, Ops, UOp, Variable
-
-__all__ = ["AxisKind", "GroupOp", "Ops", "UOp", "Variable", "_spec", "_symbolic"]
+from tinygrad.uop import spec, symbolic
+from tinygrad.uop.dims import as_dims, is_int, render_shape, simplify_sint, sint, smax, smin, upper
+from tinygrad.uop.local import DEVICE_NUM, device_number, lengths, start
+from tinygrad.uop.node import UOp, Variable, buffer_of, describe, map_arg, print_graph, sint_to_uop
+from tinygrad.uop.ops import AxisKind, BufferArg, Collective, GroupOp, Move, Ops, ParamArg

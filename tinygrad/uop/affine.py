@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tinygrad.dtype import dtypes
-from tinygrad.uop.ops import Ops, UOp
+from tinygrad.uop.node import UOp
+from tinygrad.uop.ops import Ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +116,7 @@ def _divided(u: UOp, x: Affine, d: int) -> Affine:
   q, rest = x.split(d)
   lo, hi = rest.bounds()
   if u.op is Ops.MOD:
-    if 0 <= lo and hi < d:
-      return rest
-    return Affine(0, {UOp.new(Ops.MOD, u.dtype, (rest.uop(), u.src[1])): 1})
+    return rest if 0 <= lo and hi < d else Affine(0, {UOp.new(Ops.MOD, u.dtype, (rest.uop(), u.src[1])): 1})
   if lo // d == hi // d:
     return q.plus(Affine(lo // d))
   return q.plus(Affine(0, {UOp.new(Ops.IDIV, u.dtype, (rest.uop(), u.src[1])): 1}))

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-  from tinygrad.uop.ops import Ops, UOp
+  from tinygrad.device import Placement
+  from tinygrad.dtype import DType
+  from tinygrad.uop.node import UOp
+  from tinygrad.uop.ops import Ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +33,22 @@ class Factors:
   remapped: frozenset[int] = frozenset()
 
 
-class Owed(enum.Enum):
-  """What an op does with operands that owe a reduction (the rows of the table in DESIGN 4); legality only, choice is
-  `place`'s.
-  """
-
-  KEEP = enum.auto()  # commutes with every owed reduction: movement without fill
-  PAD = enum.auto()  # add keeps a fill of 0, mul of 1, max and min any; else lift
-  SELECT = enum.auto()  # where: replicated condition; branches owe or are lifted
-  SUM = enum.auto()  # add, sub: add keeps, the other operand lifted; max/min by a finite replicated float
-  EXTREMUM = enum.auto()  # elementwise max, min: the same op keeps
-  PRODUCT = enum.auto()  # mul, numerator of a float division
-  NEGATE = enum.auto()  # add keeps, float max <-> min
-  REDUCE_SAME = enum.auto()  # a reduction keeps a debt of its own op
-  CAST = enum.auto()  # by the pair of dtypes
-  MONOTONE = enum.auto()  # relu, floor, ceil, round: max and min keep
-  SETTLE_FIRST = enum.auto()  # nothing commutes
-
+# What an op does with operands that owe a reduction (the rows of the table in DESIGN 4); legality only, choice is
+# `place`'s:
+#   KEEP: commutes with every owed reduction: movement without fill
+#   PAD: add keeps a fill of 0, mul of 1, max and min any; else lift
+#   SELECT: where: replicated condition; branches owe or are lifted
+#   SUM: add, sub: add keeps, the other operand lifted; max/min by a finite replicated float
+#   EXTREMUM: elementwise max, min: the same op keeps
+#   PRODUCT: mul, numerator of a float division
+#   NEGATE: add keeps, float max <-> min
+#   REDUCE_SAME: a reduction keeps a debt of its own op
+#   CAST: by the pair of dtypes
+#   MONOTONE: relu, floor, ceil, round: max and min keep
+#   SETTLE_FIRST: nothing commutes
+Owed = enum.Enum(
+  "Owed", "KEEP PAD SELECT SUM EXTREMUM PRODUCT NEGATE REDUCE_SAME CAST MONOTONE SETTLE_FIRST", module=__name__
+)
 
 GradientRule = Callable[["UOp", "UOp"], Sequence["UOp | None"]]
 
@@ -69,6 +71,18 @@ class Card:
 CARDS: dict[Ops, Card] = {}
 
 
+class Hooks:
+  """What modules above this package put in: the placement function (`sharding/`), so that methods of `UOp` can call it;
+  the checks of `SPEC=2`; and the line that new nodes are said to come from (of a gradient the forward line; None: the
+  user's frame is looked up)."""
+
+  build: Callable[[Ops, DType, tuple[UOp, ...], Any], UOp]  # the node on its sources, brought to where it runs
+  result: Callable[[UOp], Placement | None]  # the device of a node whose sources are placed
+  deliver: Callable[[UOp, Placement], UOp]  # the cheapest form of a value at a placement, by implied moves
+  check: Callable[[UOp], None]
+  origin: tuple[str, int] | None = None
+
+
 def define(op: Ops, **fields: Any) -> None:
   """Registers the card of `op`. A field left out is a TypeError at import; a second card for an op a ValueError."""
   if op in CARDS:
@@ -85,3 +99,10 @@ def evaluate(u: Any, xs: list[Any], shape: tuple[int, ...]) -> Any:
   rule = CARDS[u.op].evaluate
   assert rule is not None, f"{u.op} has no value"
   return rule(u, xs, shape)
+
+
+def factor_rule(u: UOp) -> Factors:
+  """The factors of a node, from its card."""
+  rule = CARDS[u.op].factors
+  assert rule is not None, f"{u.op.name} has no factor rule"
+  return rule(u)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tinygrad.uop.ops import Ops, UOp, knows, map_arg
+from tinygrad.uop.node import UOp, knows, map_arg
+from tinygrad.uop.ops import Ops
 
 
 def rewrite(root: UOp, rules: Mapping[Ops, Callable[[UOp], UOp | None]], memo: dict[UOp, UOp] | None = None) -> UOp:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import SPEC
-from tinygrad.uop.cards import CARDS
-from tinygrad.uop.ops import GroupOp, Hooks, Ops, UOp, knows, print_graph
+from tinygrad.uop.cards import CARDS, Hooks
+from tinygrad.uop.node import UOp, knows, print_graph
+from tinygrad.uop.ops import GroupOp, Ops
 
 
 class SpecError(AssertionError):
@@ -58,9 +59,7 @@ def allow_kernel(u: UOp) -> str | None:
   """Kernel ASTs: scalars, loads and stores; index arithmetic in dtype index; conditions are bool."""
   if u.op not in KERNEL:
     return f"{u.op.name} in a kernel"
-  if u.op is Ops.INDEX and (
-    u.src[1].dtype is not dtypes.index or (len(u.src) > 2 and u.src[2].dtype is not dtypes.bool)
-  ):
+  if u.op is Ops.INDEX and [s.dtype for s in u.src[1:]] not in ([dtypes.index], [dtypes.index, dtypes.bool]):
     return f"INDEX by {[s.dtype for s in u.src[1:]]}"
   if u.op is Ops.LOAD and len(u.src[0].src) > 2 and len(u.src) < 2:
     return "a LOAD under a condition without an alternative"
@@ -83,4 +82,4 @@ def check_graph(root: UOp, stage: str) -> None:
       raise SpecError(f"{fault} (after the stage that makes the {stage} view)\n{print_graph(u)}")
 
 
-Hooks.check = staticmethod(check)
+Hooks.check = check

@@ -15,9 +15,12 @@ from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.cards import evaluate
-from tinygrad.uop.ops import FACTS, GroupOp, Ops, UOp
+from tinygrad.uop.facts import FACTS
+from tinygrad.uop.node import UOp
+from tinygrad.uop.ops import GroupOp, Ops
 
 _ALU = GroupOp.Elementwise - {Ops.BITCAST}
+_COMMUTATIVE = frozenset((Ops.ADD, Ops.MUL, Ops.AND, Ops.OR))
 
 
 def simplify(root: UOp) -> UOp:
@@ -64,25 +67,22 @@ def fold_identity(u: UOp) -> UOp:
   """
   x = u.src[0]
   y = u.src[1] if len(u.src) > 1 else x
+  if x.op is Ops.CONST and u.op in _COMMUTATIVE:
+    x, y = y, x
   match u.op:
     case Ops.ADD if _is(y, 0) and (dtypes.is_int(u.dtype) or math.copysign(1, y.arg) < 0):
       return x
-    case Ops.ADD if _is(x, 0) and (dtypes.is_int(u.dtype) or math.copysign(1, x.arg) < 0):
-      return y
     case Ops.SUB if _is(y, 0) and (dtypes.is_int(u.dtype) or math.copysign(1, y.arg) > 0):
       return x
     case Ops.MUL if _is(y, 1):
       return x
-    case Ops.MUL if _is(x, 1):
+    case Ops.MUL if _is(y, 0) and dtypes.is_int(u.dtype):
       return y
-    case Ops.MUL if (_is(x, 0) or _is(y, 0)) and dtypes.is_int(u.dtype):
-      return UOp.const(u.dtype, 0)
     case Ops.FDIV | Ops.IDIV if _is(y, 1):
       return x
     case Ops.AND | Ops.OR if u.dtype is dtypes.bool:
-      for a, b in ((x, y), (y, x)):
-        if a.op is Ops.CONST:
-          return b if a.arg is (u.op is Ops.AND) else a
+      if y.op is Ops.CONST:
+        return x if y.arg is (u.op is Ops.AND) else y
       return x if x is y else u
     case Ops.NOT if x.op is Ops.NOT:
       return x.src[0]
@@ -187,8 +187,6 @@ def fold_floordiv(u: UOp) -> UOp:
   if y.op is not Ops.CONST or y.arg <= 0:
     return index(1) if x is y and x.vmin > 0 else u
   m: int = y.arg
-  if m == 1:
-    return x
   whole, rest = linear(x).split(m)
   divided = _divide(rest, m)
   return normal(join_remainders(whole.plus(linear(divided)))) if whole.terms or whole.const else divided
@@ -219,8 +217,6 @@ def fold_mod(u: UOp) -> UOp:
   if y.op is not Ops.CONST or y.arg <= 0:
     return u
   m: int = y.arg
-  if m == 1:
-    return index(0)
   _, terms = linear(x).split(m)
   rest = Affine(terms.const)
   for a, n in terms.terms.items():
@@ -253,9 +249,7 @@ def fold_comparison(u: UOp) -> UOp:
   d = linear(x - y)
   lo, hi = d.bounds()
   if u.op is not Ops.CMPLT:
-    if lo > 0 or hi < 0:
-      return UOp.const(dtypes.bool, u.op is Ops.CMPNE)
-    return u
+    return UOp.const(dtypes.bool, u.op is Ops.CMPNE) if lo > 0 or hi < 0 else u
   if hi < 0 or lo >= 0:
     return UOp.const(dtypes.bool, hi < 0)
   if (split := split_by_factor(d, map(abs, d.terms.values()))) is not None:  # g*d + s < 0  <=>  d < 0

@@ -1,0 +1,72 @@
+"""Dims: ints, or integer expressions (UOps) that are in their simplest form and no constants."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tinygrad.uop.ops import Ops
+
+sint = Any  # int | UOp: mypy cannot follow operators on the union
+
+
+def as_dims(shape: Iterable[sint]) -> tuple[sint, ...]:
+  """Dims in normal form: ints, or simplified expressions that are no constants."""
+  return tuple(n if type(n) is int else simplify_sint(n) if hasattr(n, "src") else int(n) for n in shape)
+
+
+def is_int(x: sint, n: int) -> bool:
+  """Whether a dim is this number, symbols aside."""
+  return isinstance(x, int) and x == n
+
+
+def upper(x: sint) -> int:
+  """The greatest value of a dim: what memory is laid out by."""
+  return x if isinstance(x, int) else int(x.vmax)
+
+
+def smax(a: sint, b: sint) -> sint:
+  return max(a, b) if type(a) is type(b) is int else simplify_sint(_beside(a, b).maximum(b))
+
+
+def smin(a: sint, b: sint) -> sint:
+  return min(a, b) if type(a) is type(b) is int else simplify_sint(_beside(a, b).minimum(b))
+
+
+def _beside(a: sint, b: sint) -> sint:
+  """a as a UOp, as b is one if a is not."""
+  return b.const_like(a) if isinstance(a, int) else a
+
+
+def simplify_sint(x: sint) -> sint:
+  """A dim in its simplest form: an int where it is one."""
+  if isinstance(x, int):
+    return x
+  x = x.simplified
+  return x.arg if x.op is Ops.CONST else x
+
+
+_SYMBOLS = {
+  Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.IDIV: "//", Ops.MOD: "%", Ops.CMPLT: "<", Ops.CMPEQ: "==",
+  Ops.CMPNE: "!=", Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^", Ops.SHL: "<<", Ops.SHR: ">>",
+}  # fmt: skip
+
+
+def render_sint(u: sint) -> str:
+  """An integer expression as Python writes it."""
+  if isinstance(u, int):
+    return str(u)
+  match u.op:
+    case Ops.CONST:
+      return str(u.arg)
+    case Ops.VARIABLE:
+      return str(u.arg[0])
+    case Ops.BIND:
+      return f"{u.src[0].arg[0]}={u.src[1].arg}"
+    case Ops.RANGE:
+      return f"r{u.arg[0]}"
+  if u.op in _SYMBOLS:
+    return f"({render_sint(u.src[0])} {_SYMBOLS[u.op]} {render_sint(u.src[1])})"
+  return f"{u.op.name.lower()}({', '.join(render_sint(s) for s in u.src)})"
+
+
+def render_shape(shape: Sequence[sint]) -> str:
+  return f"[{', '.join(render_sint(n) for n in shape)}]"

@@ -1,0 +1,98 @@
+"""What a node knows of itself, given that its sources know it of themselves: its shape, device, bounds and key."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tinygrad.device import Placement
+from tinygrad.dtype import dtypes
+from tinygrad.uop.cards import CARDS, Hooks
+from tinygrad.uop.ops import GroupOp, Ops
+
+if TYPE_CHECKING:
+  from tinygrad.uop.node import UOp
+
+ALIKE = GroupOp.Elementwise | {Ops.CONTIGUOUS, Ops.DETACH}  # sources placed alike: so is the result
+_PLACED_BY_ARG = frozenset((Ops.BUFFER, Ops.MOVE))  # hot: a member of an enum takes longer to look up
+_LOCAL = frozenset((Ops.SHARD, Ops.COLLECTIVE))
+_WRITES = frozenset((Ops.AFTER, Ops.ASSIGN))
+
+
+def _result_device(u: UOp) -> Placement | None:
+  """The device of a node whose sources have theirs: a plain name passes through every op; placements follow the op's
+  card.
+  """
+  op = u.op
+  if op in _PLACED_BY_ARG:
+    return u.arg.device  # type: ignore[no-any-return]
+  if op in _LOCAL:
+    return Hooks.result(u)  # the local view: on every device of the placement, without cuts
+  if op in _WRITES:
+    return u.src[0].device
+  device: Placement | None = None
+  alike = True
+  for s in u.src:
+    d = s.device
+    if d is not None and d is not device:
+      alike, device = alike and device is None, d
+  if device is None or (alike and (isinstance(device, str) or (op in ALIKE and not device.pending))):
+    return device
+  return Hooks.result(u) if op is not Ops.SINK else None
+
+
+# in each operand these only rise or only fall (IDIV by a divisor without 0), so their extremes are at the corners
+_MONOTONE: dict[Ops, Callable[..., Any]] = {
+  Ops.ADD: operator.add, Ops.SUB: operator.sub, Ops.MUL: operator.mul, Ops.NEG: operator.neg, Ops.MAX: max,
+  Ops.MIN: min, Ops.IDIV: operator.floordiv, Ops.CMPLT: operator.lt, Ops.CAST: lambda x: x,
+}  # fmt: skip
+_LOGIC: dict[Ops, Callable[..., Any]] = {Ops.NOT: operator.not_, Ops.AND: operator.and_, Ops.OR: operator.or_}
+
+
+def _bounds_of(u: UOp) -> tuple[Any, Any]:
+  """Interval arithmetic; floor semantics of IDIV and MOD."""
+  match u.op:
+    case Ops.CONST:
+      return u.arg, u.arg
+    case Ops.VARIABLE:
+      return u.arg[1], u.arg[2]
+    case Ops.BIND:
+      return u.src[0].bounds
+    case Ops.RANGE:
+      return 0, max(u.src[0].vmax - 1, 0)
+  if u.dtype is not dtypes.index and u.dtype is not dtypes.bool:
+    return dtypes.min(u.dtype), dtypes.max(u.dtype)
+  whole = (False, True) if u.dtype is dtypes.bool else (-(1 << 62), 1 << 62)
+  if not u.src or any(s.dtype not in (dtypes.index, dtypes.bool) and not dtypes.is_int(s.dtype) for s in u.src):
+    return whole
+  (a, b), *rest = [s.bounds for s in u.src]
+  c, d = rest[0] if rest else (0, 0)
+  if u.op in (Ops.IDIV, Ops.MOD) and c <= 0 <= d:
+    return whole
+  if (f := _MONOTONE.get(u.op) or (_LOGIC.get(u.op) if u.dtype is dtypes.bool else None)) is not None:
+    corners = [f(*xs) for xs in itertools.product((a, b), *rest)]
+    return min(corners), max(corners)
+  match u.op:
+    case Ops.MOD:
+      one = c == d and a // c == b // c
+      return (a, b) if 0 <= a and b < c else (a % c, b % c) if one else (min(0, c + 1), max(0, d - 1))
+    case Ops.CMPEQ:
+      return a == b == c == d, not (b < c or d < a)
+    case Ops.CMPNE:
+      return b < c or d < a, not a == b == c == d
+    case Ops.WHERE:
+      return min(c, rest[1][0]), max(d, rest[1][1])
+  return whole
+
+
+FACTS: dict[str, Callable[[UOp], Any]] = {
+  "shape": lambda u: CARDS[u.op].shape(u),
+  "device": _result_device,
+  "bounds": _bounds_of,
+  "key": lambda u: hashlib.blake2b(
+    f"{int(u.op)} {u.dtype!r} {u.arg!r}".encode() + b"".join([s.key for s in u.src]), digest_size=8
+  ).digest(),
+}

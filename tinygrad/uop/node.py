@@ -1,0 +1,582 @@
+"""`UOp`, the IR's node: interned and immutable `(op, dtype, src, arg)`, from `Tensor` down to linear code."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinygrad.device import Buffer, Placement, Sharding, show_placement
+from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
+from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, prod, user_frame
+from tinygrad.uop.cards import Hooks
+from tinygrad.uop.dims import as_dims, is_int, render_shape, render_sint, sint, upper
+from tinygrad.uop.facts import ALIKE, FACTS
+from tinygrad.uop.ops import BufferArg, GroupOp, Move, Ops
+
+_table: dict[tuple[Any, ...], _Ref] = {}
+_uids = itertools.count()
+
+
+class _Ref(weakref.ref["UOp"]):
+  """A weak reference that knows its key in the table of nodes."""
+
+  __slots__ = ("key",)
+  key: tuple[Any, ...]
+
+
+def _forget(ref: _Ref) -> None:
+  if _table.get(ref.key) is ref:
+    del _table[ref.key]
+
+
+def _operator(op: Ops) -> tuple[Callable[[UOp, Any], UOp], Callable[[UOp, Any], UOp]]:
+  """The methods `self op x` and `x op self`; x may be a Python scalar."""
+  return (
+    lambda self, x: self.alu(op, x if isinstance(x, UOp) else self.const_like(x)),
+    lambda self, x: (x if isinstance(x, UOp) else self.const_like(x)).alu(op, self),
+  )
+
+
+_NEUTRAL: dict[Ops | None, int] = {Ops.ADD: 0, Ops.MUL: 1}  # what an owed sum or product is padded with
+
+
+class UOp:
+  """A node. Equal nodes are the same object, so `is` compares whole graphs and passes memoise by identity.
+
+  Build leaves with `UOp.const`, `UOp.iota`, `UOp.buffer`, `UOp.variable` and the rest with methods; they insert what
+  placements
+  need (docs/architecture.md). `UOp.new` builds exactly the node given and is for passes.
+  """
+
+  __slots__ = (
+    "__weakref__", "arg", "bounds", "device", "dtype", "key", "memory", "op", "origin", "outline", "readers", "shape",
+    "simplified", "src",
+  )  # fmt: skip
+  op: Ops
+  dtype: DType
+  src: tuple[UOp, ...]
+  arg: Any
+  origin: tuple[str, int] | None  # the user's line; outside every key
+  outline: UOp  # what placement can see of it (sharding/decisions.py)
+  memory: Buffer  # of a BUFFER, where it has any
+  readers: dict[Any, None]  # of a state of memory: the tensors that are or were views of it (tensor.py)
+  # filled in when first asked for, by the functions in FACTS
+  shape: tuple[Any, ...]  # the logical one; () for scalars and all inside kernels. Ints, or integer expressions
+  device: Placement | None  # where the value lives, debts visible; None for constants, which live anywhere
+  bounds: tuple[int, int]  # inclusive (least, greatest) value of an integer or bool expression
+  key: bytes  # a digest of the graph that is the same in every process: what orders operands
+  simplified: UOp  # the simplest equal expression
+
+  @staticmethod
+  def new(op: Ops, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
+    """The interned node of exactly these fields."""
+    key = (op, dtype, src, arg) if op not in _WITH_FLOATS else (op, dtype, src, exact(arg))
+    ref = _table.get(key)
+    if ref is not None and (found := ref()) is not None:
+      return found
+    self = object.__new__(UOp)
+    self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, None
+    ref = _Ref(self, _forget)
+    ref.key = key
+    _table[key] = ref
+    if SPEC.value >= 2:
+      Hooks.check(self)
+    return self
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    return UOp.new, (self.op, self.dtype, self.src, self.arg)
+
+  def replace(self, **fields: Any) -> UOp:
+    """This node with some fields changed; the origin is inherited."""
+    get = fields.get
+    u = UOp.new(get("op", self.op), get("dtype", self.dtype), get("src", self.src), get("arg", self.arg))
+    if u.origin is None:
+      u.origin = self.origin
+    return u
+
+  def stamp(self) -> UOp:
+    """Itself, with the line it comes from; the first one wins."""
+    if self.origin is None:
+      if Hooks.origin is not None:
+        self.origin = Hooks.origin
+      elif (frame := user_frame()) is not None:
+        self.origin = (frame.f_code.co_filename, frame.f_lineno)
+    return self
+
+  # ---- properties
+
+  if not TYPE_CHECKING:  # else every name would pass for an attribute
+
+    def __getattr__(self, name: str) -> Any:
+      """What is not filled in yet, computed for all nodes below first: graphs may be deeper than the stack."""
+      if (rule := FACTS.get(name)) is None:
+        raise AttributeError(f"a UOp has no attribute {name!r}")
+      known = _slots[name]
+      try:
+        for s in self.src:
+          known(s)
+      except AttributeError:
+        for u in self.toposort(lambda u: not knows(u, name)):
+          setattr(u, name, rule(u))
+        return known(self)
+      setattr(self, name, fact := rule(self))
+      return fact
+
+  @property
+  def ndim(self) -> int:
+    return len(self.shape)
+
+  @property
+  def max_shape(self) -> tuple[int, ...]:
+    """The shape with upper bounds for symbolic dims."""
+    return tuple(map(upper, self.shape))
+
+  @property
+  def size(self) -> Any:
+    return prod(self.shape)
+
+  @property
+  def base(self) -> UOp:
+    """What the value is a view of: itself below movement ops, ASSIGN targets and AFTER."""
+    u = self
+    while u.op in GroupOp.Movement or u.op in _BASED:
+      u = u.src[0]
+    return u
+
+  @property
+  def vmin(self) -> int:
+    return self.bounds[0]
+
+  @property
+  def vmax(self) -> int:
+    return self.bounds[1]
+
+  def toposort(self, gate: Callable[[UOp], bool] | None = None) -> list[UOp]:
+    """Every node below and including this one, sources first; with `gate`, only nodes that pass it (and are reached
+    through such).
+    """
+    seen: set[UOp] = set()
+    out: list[UOp] = []
+    stack: list[UOp | None] = [self]
+    pop, push = stack.pop, stack.append
+    while stack:
+      u = pop()
+      if u is None:  # the sources of the node below it on the stack are done
+        out.append(pop())  # type: ignore[arg-type]
+      elif u not in seen and (gate is None or gate(u)):
+        seen.add(u)
+        push(u)
+        push(None)
+        for s in reversed(u.src):
+          if s not in seen:
+            push(s)
+    return out
+
+  def variables(self) -> list[UOp]:
+    """The VARIABLEs below this node, those inside args included, by name."""
+    found: dict[UOp, None] = {}
+    for u in self.toposort():
+      if u.op is Ops.VARIABLE:
+        found[u] = None
+      elif u.arg is not None:
+        for inner in uops_in(u.arg):
+          found.update(dict.fromkeys(inner.variables()))
+    return sorted(found, key=lambda v: v.arg)
+
+  # ---- leaves
+
+  @staticmethod
+  def const(dtype: DType, value: ConstType, unique: bool = False) -> UOp:
+    """A constant. `unique`: one that differs from every other node, for tensors that users create: a derivative by
+    one of two tensors
+    of ones, or a write to it, must not be one of the other. The number goes when the graph is realised."""
+    src = (UOp.new(Ops.UNIQUE, dtypes.void, (), next(_uids)),) if unique else ()
+    return UOp.new(Ops.CONST, dtype, src, as_const(value, dtype))
+
+  def const_like(self, value: ConstType) -> UOp:
+    """`value` with this node's dtype and shape."""
+    return UOp.const(self.dtype, value).broadcast_to(self.shape)
+
+  def broadcast_to(self, shape: Sequence[sint]) -> UOp:
+    """Prepends dims of 1 and expands."""
+    shape = tuple(shape)
+    if self.shape == shape:
+      return self
+    return self.reshape((1,) * (len(shape) - self.ndim) + self.shape).expand(shape)
+
+  @staticmethod
+  def iota(n: sint, dtype: DType = dtypes.int32) -> UOp:
+    """0, 1, …, n-1."""
+    return UOp.new(Ops.IOTA, dtype, (), n)
+
+  @staticmethod
+  def buffer(
+    shape: Sequence[int], dtype: DType, device: Placement, memory: Buffer | None = None, origin: Any = None
+  ) -> UOp:
+    """A new buffer; its memory (`buffer_of`) is allocated on first use. `origin`: its line, if not the user's."""
+    u = UOp.new(Ops.BUFFER, dtype, (), BufferArg(next(_uids), tuple(shape), device))
+    u.origin, u.memory = origin, memory if memory is not None else Buffer(device, tuple(shape), dtype)
+    return u if origin is not None else u.stamp()
+
+  @staticmethod
+  def from_numpy(array: Any) -> UOp:
+    """A buffer on the host device `NPY` that holds `array` itself (no copy; a strided view stays one).
+
+    A device copies from it and never takes the memory over, though `CPU.wrap` could: whoever gave the array may write
+    to it, or hold a view of it that does, and kernels that write in place would write to it. (numpy's own large arrays
+    lie 16 bytes after a page's start besides, where wide aligned loads are not possible.)
+    """
+    memory = Buffer("NPY", tuple(array.shape), from_numpy_dtype(array.dtype)).allocate([array])
+    return UOp.buffer(array.shape, memory.dtype, "NPY", memory)
+
+  @staticmethod
+  def variable(name: str, min_val: int, max_val: int) -> UOp:
+    """An integer that is given a value at run time (`bind`), within [min_val, max_val]."""
+    if min_val > max_val:
+      raise ValueError(f"Variable({name!r}, {min_val}, {max_val}): the lower bound is above the upper bound")
+    return UOp.new(Ops.VARIABLE, dtypes.index, (), (name, min_val, max_val))
+
+  def bind(self, value: int) -> UOp:
+    """This variable with its value for one call. Raises ValueError outside the bounds."""
+    assert self.op is Ops.VARIABLE, f"bind on {self.op}"
+    name, lo, hi = self.arg
+    if not lo <= value <= hi:
+      fix = "bind a value within them, or declare wider bounds"
+      raise ValueError(f"{name} = {value} is outside its bounds [{lo}, {hi}]\n  fix: {fix}")
+    return UOp.new(Ops.BIND, dtypes.index, (self, UOp.const(dtypes.index, value)))
+
+  def unbind(self) -> tuple[UOp, int]:
+    assert self.op is Ops.BIND, self.op
+    return self.src[0], self.src[1].arg
+
+  # ---- the hooks: every node that a user's op makes comes through here
+
+  @staticmethod
+  def build(op: Ops, dtype: DType, src: tuple[UOp, ...], arg: Any = None) -> UOp:
+    """The node, after its sources have been brought to where the placement rules want them.
+
+    Fast: nothing sharded, or an elementwise op on sources placed alike. Otherwise `Hooks.build` is asked.
+    """
+    device: Any = None
+    slow = False
+    for s in src:
+      d = s.device
+      if d is not None and d is not device:
+        slow, device = (slow or device is not None), d
+    if not slow and ((one := device is None or type(device) is str) or (op in ALIKE and not device.pending)):
+      u = UOp.new(op, dtype, src, arg)
+      u.device = device
+      return u if one and not (CHECK_NAN.value or PROFILE.value or DEBUG.value >= 2) else u.stamp()
+    u = Hooks.build(op, dtype, src, arg).stamp()
+    d = u.device
+    return u.move(d.settled, pinned=False) if isinstance(d, Sharding) and d.pending and not DEFER.value else u
+
+  def alu(self, op: Ops, *others: UOp) -> UOp:
+    """An elementwise op; shapes and dtypes must agree already."""
+    dtype = dtypes.bool if op in GroupOp.Comparison else others[0].dtype if op is Ops.WHERE else self.dtype
+    if self.dtype is dtypes.index or (others and others[0].dtype is dtypes.index):
+      return UOp.new(op, dtype, (self, *others)).simplified
+    if op is Ops.NEG and self.owed is Ops.MUL and not dtypes.is_unsigned(dtype):
+      return self.alu(Ops.MUL, self.const_like(-1))  # one of the factors is lifted
+    return UOp.build(op, dtype, (self, *others))
+
+  @property
+  def owed(self) -> Ops | None:
+    """The one op by which this value is still to be reduced; None where nothing is owed, or several."""
+    d = self.device
+    ops = {o.op for o in d.pending} if isinstance(d, Sharding) and d.pending else ()
+    return next(iter(ops)) if len(ops) == 1 else None
+
+  def cast(self, dtype: DType) -> UOp:
+    if self.dtype is dtype:
+      return self
+    if self.op is Ops.CONST and not self.src:  # one with a source is a tensor of its own, to which gradients flow
+      return UOp.const(dtype, _cast_const(self.arg, dtype))
+    return UOp.build(Ops.CAST, dtype, (self,))
+
+  def bitcast(self, dtype: DType) -> UOp:
+    """The same bits read as another type of the same width."""
+    if dtype.itemsize != self.dtype.itemsize:
+      types = f"{self.dtype} ({self.dtype.itemsize} bytes) to {dtype} ({dtype.itemsize} bytes)"
+      raise TypeError(f"bitcast from {types}: the widths must be equal")
+    return self if self.dtype is dtype else UOp.build(Ops.BITCAST, dtype, (self,))
+
+  def r(self, op: Ops, axes: Sequence[int]) -> UOp:
+    """Reduce over `axes`, which stay as dims of 1. Over a cut dim the result owes the reduction; it is settled here
+    unless DEFER.
+    """
+    axes = tuple(sorted(a for a in axes if not (isinstance(self.shape[a], int) and self.shape[a] == 1)))
+    if not axes:
+      return self
+    d = self.device
+    if self.dtype in _HALVES and op in (Ops.ADD, Ops.MUL) and isinstance(d, Sharding) and any(d.cut(a) for a in axes):
+      # parts of a half are carried in a wider type, so that sharding loses neither range nor precision
+      wide = self.cast(to_dtype(REDUCE_DTYPE.value))
+      return UOp.build(Ops.REDUCE, wide.dtype, (wide,), (op, axes)).cast(self.dtype)
+    return UOp.build(Ops.REDUCE, self.dtype, (self,), (op, axes))
+
+  def reshape(self, shape: Sequence[sint]) -> UOp:
+    shape = as_dims(shape)
+    if shape == self.shape:
+      return self
+    x = self.src[0] if self.op is Ops.RESHAPE and not isinstance(self.device, Sharding) else self
+    return x if shape == x.shape else UOp.build(Ops.RESHAPE, self.dtype, (x,), shape)
+
+  def permute(self, order: Sequence[int]) -> UOp:
+    order = tuple(order)
+    if order == tuple(range(len(order))):
+      return self
+    if self.op is Ops.PERMUTE:
+      return self.src[0].permute([self.arg[i] for i in order])
+    return UOp.build(Ops.PERMUTE, self.dtype, (self,), order)
+
+  def expand(self, shape: Sequence[sint]) -> UOp:
+    shape = as_dims(shape)
+    if shape == self.shape:
+      return self
+    if self.op is Ops.EXPAND and not isinstance(self.device, Sharding):
+      return self.src[0].expand(shape)
+    return UOp.build(Ops.EXPAND, self.dtype, (self,), shape)
+
+  def pad(self, pairs: Sequence[tuple[sint, sint]], fill: ConstType = 0) -> UOp:
+    pairs = tuple(as_dims(pair) for pair in pairs)
+    if all(is_int(a, 0) and is_int(b, 0) for a, b in pairs):
+      return self
+    fill, identity = as_const(fill, self.dtype), _NEUTRAL.get(self.owed)
+    if identity is not None and fill != identity:  # what is owed is padded with the identity, and the fill is lifted
+      inside = UOp.const(dtypes.bool, True).broadcast_to(self.shape).pad(pairs, False)
+      return inside.where(self.pad(pairs, identity), fill)
+    return UOp.build(Ops.PAD, self.dtype, (self,), (pairs, fill))
+
+  def shrink(self, pairs: Sequence[tuple[sint, sint]]) -> UOp:
+    pairs = tuple(as_dims(pair) for pair in pairs)
+    if all(is_int(a, 0) and (b is n or is_int(b, n)) for (a, b), n in zip(pairs, self.shape, strict=True)):
+      return self
+    return UOp.build(Ops.SHRINK, self.dtype, (self,), pairs)
+
+  def flip(self, axes: Sequence[int]) -> UOp:
+    axes = tuple(sorted(axes))
+    return UOp.build(Ops.FLIP, self.dtype, (self,), axes) if axes else self
+
+  @staticmethod
+  def cat(xs: Sequence[UOp], axis: int) -> UOp:
+    return xs[0] if len(xs) == 1 else UOp.build(Ops.CAT, xs[0].dtype, tuple(xs), axis)
+
+  def window(self, axis: int, kaxis: int, stride: int, dilation: int, size: sint) -> UOp:
+    """y[.., o, .., k, ..] = x[.., o*stride + k*dilation, .., k, ..]; dim `axis` becomes `size`."""
+    return UOp.build(Ops.WINDOW, self.dtype, (self,), (axis, kaxis, stride, dilation, size))
+
+  def spread(self, axis: int, kaxis: int, stride: int, dilation: int, size: sint) -> UOp:
+    """The adjoint of `window`: z[.., i, .., k, ..] = y[.., (i - k*dilation)/stride, .., k, ..] where that exists,
+    else 0.
+    """
+    return UOp.build(Ops.SPREAD, self.dtype, (self,), (axis, kaxis, stride, dilation, size))
+
+  def gather(self, index: UOp) -> UOp:
+    """Rows of dim 0: shape index.shape + self.shape[1:]; an index outside [0, n) gives 0."""
+    return UOp.build(Ops.GATHER, self.dtype, (self, index))
+
+  def move(self, device: Placement, pinned: bool) -> UOp:
+    """The value at another placement; itself if it is there."""
+    if self.device is None or self.device == device:
+      return self
+    return UOp.new(Ops.MOVE, self.dtype, (self,), Move(device, pinned)).stamp()
+
+  def copy_to_device(self, device: Placement) -> UOp:
+    """What the user's `to` and `shard` make: a pinned move. An implied move behind it is not made twice."""
+    x = self.src[0] if self.op is Ops.MOVE and not self.arg.pinned else self
+    if isinstance(device, Sharding):
+      device.local_shape(x.shape)  # raises where the placement cuts a dim that is not there
+    return UOp.new(Ops.MOVE, x.dtype, (x,), Move(device, True)) if x.device is None else x.move(device, pinned=True)
+
+  def assign(self, value: UOp) -> UOp:
+    """Writes `value` into this view of a buffer; the result is the view's new content, at the buffer's placement."""
+    if self.shape != value.shape or self.dtype is not value.dtype:
+      problem = f"assign: the target is {describe(self)}, the value {describe(value)}"
+      raise ValueError(f"{problem}\n  fix: cast and reshape the value to the target")
+    device = self.device
+    assert device is not None
+    at = value if value.device is None or value.device == device else Hooks.deliver(value, device)
+    return UOp.new(Ops.ASSIGN, self.dtype, (self, at)).stamp()
+
+  def after(self, *effects: UOp) -> UOp:
+    """This buffer's content once `effects` have happened."""
+    return UOp.new(Ops.AFTER, self.dtype, (self, *effects))
+
+  def contiguous(self) -> UOp:
+    """A value that gets a buffer of its own: each call makes another one, for what is written to one must not show in
+    the other.
+    """
+    return self if self.op in (Ops.CONTIGUOUS, Ops.BUFFER) else self.clone()
+
+  def clone(self) -> UOp:
+    """A copy in a new buffer."""
+    return UOp.build(Ops.CONTIGUOUS, self.dtype, (self,), next(_uids))
+
+  def detach(self) -> UOp:
+    """The value, through which no gradient flows."""
+    return self if self.op is Ops.DETACH else UOp.build(Ops.DETACH, self.dtype, (self,))
+
+  @staticmethod
+  def sink(*src: UOp) -> UOp:
+    return UOp.new(Ops.SINK, dtypes.void, src)
+
+  # ---- operators
+
+  __add__, __radd__ = _operator(Ops.ADD)
+  __sub__, __rsub__ = _operator(Ops.SUB)
+  __mul__, __rmul__ = _operator(Ops.MUL)
+  __truediv__, __rtruediv__ = _operator(Ops.FDIV)
+  __floordiv__, __rfloordiv__ = _operator(Ops.IDIV)
+  __mod__, __rmod__ = _operator(Ops.MOD)
+  __lt__, __gt__ = _operator(Ops.CMPLT)
+  __and__ = _operator(Ops.AND)[0]
+  __or__ = _operator(Ops.OR)[0]
+  __xor__ = _operator(Ops.XOR)[0]
+  eq = _operator(Ops.CMPEQ)[0]
+  ne = _operator(Ops.CMPNE)[0]
+  maximum = _operator(Ops.MAX)[0]
+  minimum = _operator(Ops.MIN)[0]
+
+  def __neg__(self) -> UOp:
+    return self.alu(Ops.NEG)
+
+  def __ge__(self, x: Any) -> UOp:
+    return UOp.alu(self < x, Ops.NOT)
+
+  def __le__(self, x: Any) -> UOp:
+    return UOp.alu(self > x, Ops.NOT)
+
+  def where(self, x: Any, y: Any) -> UOp:
+    """x where this condition holds, else y; one of them may be a Python scalar."""
+    if not isinstance(x, UOp):
+      x = y.const_like(x)
+    return self.alu(Ops.WHERE, x, y if isinstance(y, UOp) else x.const_like(y))
+
+  def __bool__(self) -> bool:
+    """Of an integer or bool expression whose bounds decide it. Raises ValueError otherwise."""
+    if self.shape == () and (self.dtype is dtypes.index or self.dtype is dtypes.bool):
+      lo, hi = self.bounds
+      if lo == hi or lo > 0 or hi < 0:
+        return bool(lo)
+    raise ValueError(f"the truth of {self.op.name} is not known before it runs")
+
+  def __index__(self) -> int:
+    if self.op is Ops.CONST:
+      return int(self.arg)
+    raise TypeError(f"a symbolic value ({render_sint(self)}) where an int is needed")
+
+  def __repr__(self) -> str:
+    if self.dtype is dtypes.index:
+      return render_sint(self)
+    return f"UOp({self.op.name}, {self.dtype}, arg={self.arg!r}, {len(self.src)} src)"
+
+
+_WITH_FLOATS = frozenset((Ops.CONST, Ops.PAD))  # hot: a member of an enum takes longer to look up than to find here
+_HALVES = frozenset((dtypes.float16, dtypes.bfloat16))
+_BASED = frozenset((Ops.ASSIGN, Ops.AFTER, Ops.DETACH))
+
+
+def buffer_of(u: UOp) -> Buffer:
+  """The memory of a BUFFER."""
+  assert u.op is Ops.BUFFER, u.op
+  return u.memory
+
+
+def exact(arg: Any) -> Any:
+  """A key in which -0.0 differs from 0.0 and nan equals itself (for CONST, and the fill of PAD)."""
+  if isinstance(arg, tuple) and arg:
+    return (*arg[:-1], exact(arg[-1]))
+  return (arg.hex(), "f") if isinstance(arg, float) else arg
+
+
+def _cast_const(value: ConstType, dtype: DType) -> ConstType:
+  """A constant's cast; a float that no integer holds becomes 0, as the interpreter and LLVM's saturating casts of nan
+  do.
+  """
+  if isinstance(value, float) and not dtypes.is_float(dtype) and dtype is not dtypes.bool:
+    return 0 if math.isnan(value) else int(max(min(value, float(dtypes.max(dtype))), float(dtypes.min(dtype))))
+  return value
+
+
+_slots: dict[str, Callable[[UOp], Any]] = {name: vars(UOp)[name].__get__ for name in UOp.__slots__}
+
+
+def knows(u: UOp, name: str) -> bool:
+  """Whether that slot of `u` is filled in."""
+  try:
+    _slots[name](u)
+  except AttributeError:
+    return False
+  return True
+
+
+def is_view(u: UOp) -> bool:
+  """Movement that shows a part of one source as it is: no element is computed."""
+  return u.op in GroupOp.Movement and len(u.src) == 1 and u.op not in (Ops.PAD, Ops.SPREAD)
+
+
+def viewed(u: UOp) -> UOp:
+  """What `u` is a view of."""
+  while is_view(u):
+    u = u.src[0]
+  return u
+
+
+def stored(u: UOp, device: Placement) -> UOp:
+  """The ASSIGN of a computed value to a new buffer; moves that it forces are said to come from where that was made."""
+  view = UOp.buffer(u.max_shape, u.dtype, device).shrink([(0, n) for n in u.shape])
+  store = view.assign(u)
+  store.origin = u.origin
+  return store
+
+
+def uops_in(arg: Any) -> Iterable[UOp]:
+  """The UOps inside an arg: symbolic dims in its tuples."""
+  if isinstance(arg, UOp):
+    yield arg
+  elif isinstance(arg, tuple):
+    for x in arg:
+      yield from uops_in(x)
+
+
+def map_arg(arg: Any, f: Callable[[UOp], Any]) -> Any:
+  """`arg` with every UOp inside replaced by f of it; the same object if nothing changed. A CONST result becomes an
+  int.
+  """
+  if isinstance(arg, UOp):
+    v = f(arg)
+    return v.arg if isinstance(v, UOp) and v.op is Ops.CONST else v
+  if type(arg) is tuple:
+    mapped = tuple(map_arg(x, f) for x in arg)
+    return arg if all(x is y for x, y in zip(arg, mapped, strict=True)) else mapped
+  return arg
+
+
+def sint_to_uop(x: sint) -> UOp:
+  return x if isinstance(x, UOp) else UOp.const(dtypes.index, x)
+
+
+def describe(u: UOp) -> str:
+  """`float32[8, 16] on CPU:0-3, dim 0 over "d"`, for error messages."""
+  return f"{u.dtype.name}{render_shape(u.shape)} on {show_placement(u.device)}"
+
+
+def print_graph(root: UOp) -> str:
+  """One line a node, sources first; shapes and placements where there are any."""
+  order = root.toposort()
+  number = {u: i for i, u in enumerate(order)}
+  lines = []
+  for u in order:
+    src = ", ".join(f"%{number[s]}" for s in u.src)
+    what = f"  {u.dtype.name}{render_shape(u.shape)}" if u.op is not Ops.SINK else ""
+    where = f"  {show_placement(u.device)}" if isinstance(u.device, Sharding) else ""
+    arg = "" if u.arg is None else f" {u.arg!r}"
+    lines.append(f"%{number[u]:<4} {u.op.name:10s} ({src}){arg}{what}{where}")
+  return "\n".join(lines)
+
+
+Variable = UOp.variable
