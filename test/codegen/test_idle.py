@@ -9,7 +9,7 @@ from tinygrad.codegen import lower, rows
 from tinygrad.codegen.emit import Emitter
 from tinygrad.engine import realize as engine
 from tinygrad.helpers import Context
-from tinygrad.uop.ops import AxisKind
+from tinygrad.uop import AxisKind
 
 RNG = np.random.default_rng(3)
 

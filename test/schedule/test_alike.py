@@ -7,7 +7,7 @@ from tinygrad.engine import realize as engine
 from tinygrad.schedule import alike, schedule
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
-from tinygrad.uop.ops import UOp
+from tinygrad.uop import UOp
 
 RNG = np.random.default_rng(11)
 DEVICES = ("CPU:0", "CPU:1")

@@ -15,9 +15,9 @@ import numpy
 from tinygrad.codegen.rows import indices
 from tinygrad.dtype import to_numpy_dtype
 from tinygrad.ops.reduce import identity_element
+from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, plain
 from tinygrad.uop.cards import evaluate
-from tinygrad.uop.ops import GroupOp, Ops, UOp
 
 # memory -> the length of a row in it and where that begins, from which element on it holds a constant, and which
 Known = dict[UOp, tuple[tuple[UOp, Affine | None], Affine, UOp]]

@@ -15,8 +15,8 @@ from tinygrad.codegen.heuristic import size, static
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, prod
 from tinygrad.ops.reduce import identity_element
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import Affine, affine, index, plain, row_major
-from tinygrad.uop.ops import AxisKind, Ops, ParamArg, UOp
 
 LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than one element at a time
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tinygrad.schedule.items import ScheduleItem
+from tinygrad.uop import Ops, UOp
 from tinygrad.uop.affine import Affine, affine
-from tinygrad.uop.ops import Ops, UOp
 from tinygrad.uop.rewrite import substitute
 
 Starts = tuple[int, ...]  # by number of the PARAM: its first element that the kernel touches, as far as that is known
