@@ -391,27 +391,36 @@ class Emitter:
     # memory that is filled anew in every iteration of outer loops: reads of it stay where they are
     here = self.stack[-1] if not safe or memory.op is Ops.SCRATCH or memory in self.written else None
 
-    def read(base: UOp, step: int) -> UOp:
-      where = self.place(u.dtype, lanes, memory, base, step, mask)
-      src = (where,) if other is None else (where, self.spread(other, lanes))
+    def read(base: UOp, step: int, count: int = lanes) -> UOp:
+      where = self.place(u.dtype, count, memory, base, step, mask)
+      src = (where,) if other is None else (where, self.spread(other, count))
       return self.node(Ops.LOAD, where.dtype, src, None, here)
 
     if max(counts) == 1 and lanes >= MIN_SHUFFLED and (step == -1 or 1 < step <= MAX_SHUFFLED):
       return self.shuffled(read, base, step, lanes)
-    if (
-      max(counts) == 1
-      and mask is None
-      and safe
-      and (copies := self.square(u.src[0].src[1], lanes, step)) is not None
-      and copies.src[0].arg == lanes
-    ):
-      base = self.parts(affine(base, self.affine_memo).plus(Affine(-env[copies])), {})[0]
-      columns = self.transposed([self.at(read, base, i * step) for i in range(lanes)])
-      for i, x in enumerate(columns):
-        key = tuple(i if r is copies else env[r] for r in self.ups(self.deps(u)))
-        self.memo[u, key] = x, self.home[x]
-      return columns[env[copies]]
-    return read(base, step)
+    copies = self.square(u.src[0].src[1], lanes, step) if max(counts) == 1 and mask is None and safe else None
+    if copies is None:
+      return read(base, step)
+    base, n = self.parts(affine(base, self.affine_memo).plus(Affine(-env[copies])), {})[0], int(copies.src[0].arg)
+    for i, x in enumerate(self.turned(lambda lane: self.at(read, base, lane * step, n), lanes, n)):
+      key = tuple(i if r is copies else env[r] for r in self.ups(self.deps(u)))
+      self.memo[u, key] = x, self.home[x]
+    return self.memo[u, tuple(env[r] for r in self.ups(self.deps(u)))][0]
+
+  def turned(self, row: Callable[[int], UOp], lanes: int, n: int) -> list[UOp]:
+    """What `row` gives for each lane, n elements, as n vectors of so many lanes."""
+    side = 1 << (n - 1).bit_length()
+    rows = [row(lane) for lane in range(lanes)]
+    if n < side:
+      rows = [self.node(Ops.EXTRACT, x.dtype.scalar().vec(side), (x, x), (*range(n), *(0,) * (side - n))) for x in rows]
+    while len(rows) > side:  # lane, lane + side, … beside each other
+      half = rows[0].dtype.count
+      starts = [i for i in range(len(rows)) if i // side % 2 == 0]
+      picks = tuple(range(2 * half))
+      rows = [
+        self.node(Ops.EXTRACT, rows[i].dtype.scalar().vec(2 * half), (rows[i], rows[i + side]), picks) for i in starts
+      ]
+    return self.transposed(rows)[:n]
 
   def square(self, offset: UOp, lanes: int, step: int) -> UOp | None:
     """The range of copies, at most as many as lanes, along which memory is contiguous where the lanes are not."""
@@ -430,11 +439,11 @@ class Emitter:
       rows = [self.node(Ops.EXTRACT, x.dtype, (x, y), picks) for x, y, picks in pairs]
     return rows
 
-  def at(self, read: Callable[[UOp, int], UOp], base: UOp, shift: int) -> UOp:
+  def at(self, read: Callable[..., UOp], base: UOp, shift: int, *count: int) -> UOp:
     """The contiguous vector that begins `shift` elements after base."""
-    return read(self.parts(affine(base, self.affine_memo).plus(Affine(shift)), {})[0], 1)
+    return read(self.parts(affine(base, self.affine_memo).plus(Affine(shift)), {})[0], 1, *count)
 
-  def shuffled(self, read: Callable[[UOp, int], UOp], base: UOp, step: int, lanes: int) -> UOp:
+  def shuffled(self, read: Callable[..., UOp], base: UOp, step: int, lanes: int) -> UOp:
     """Every `step`-th element by contiguous loads: load i covers elements i·(lanes - 1) … of the stretch, so that none
     reaches beyond the last that is wanted."""
     if step == -1:

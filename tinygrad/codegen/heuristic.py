@@ -28,7 +28,7 @@ OPERATION = 0.5  # cost of arithmetic, next to that of a load
 LINE = 64  # bytes
 ACCUMULATORS = 8  # that hide the latency of an addition
 MAX_ROWS = 8  # unrolled copies along one range: more rows at a power of two apart fall into one set of the first cache
-EPILOGUE = 1000  # operations on the reduced values that a tile may unroll to
+EPILOGUE = 700  # operations on the reduced values that a tile may unroll to
 COPIES = tuple(range(MAX_ROWS, 1, -1))  # of ranges that share a tile: rather more of the first
 PANEL = 1 << 19  # bytes of the second cache that staged operands may fill
 STAGE_REUSE = 8  # reads of a staged element that pay for its copying
@@ -63,8 +63,7 @@ class Access:
     registers."""
     if v is None or (step := self.strides.get(v)) is None or self.masked or lanes > MOST_TURNED or size(v) < lanes:
       return None
-    least = LEAST_TURNED if self.stored else lanes
-    found = (r for r, s in self.strides.items() if s == 1 and static(r) and size(r) >= least)
+    found = (r for r, s in self.strides.items() if s == 1 and static(r) and size(r) >= LEAST_TURNED)
     return next(found, None) if abs(step) >= max(lanes, 2) else None
 
 

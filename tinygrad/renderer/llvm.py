@@ -80,6 +80,7 @@ class LLVMRenderer:
   def __init__(self, linear: Sequence[UOp], name: str) -> None:
     self.linear, self.name = linear, name
     self.names: dict[UOp, str] = {}
+    self.bytes: dict[UOp, str] = {}  # bools as they lie in memory: lanes of single bits are slow to bring into order
     self.body: list[str] = []
     self.entry: list[str] = []
     self.declared: dict[str, None] = {}
@@ -165,10 +166,13 @@ class LLVMRenderer:
       case Ops.VECTORIZE:
         self.names[u] = self.vectorize(u)
       case Ops.EXTRACT:
-        kind, x = ir_type(u.src[0].dtype), self.operand(u.src[0])
-        y = self.operand(u.src[1]) if len(u.src) > 1 else "poison"
+        bytewise = all(s in self.bytes for s in u.src)
+        kind, names = ir_type(u.src[0].dtype, memory=bytewise), self.bytes if bytewise else self.names
+        x, y = names[u.src[0]], names[u.src[1]] if len(u.src) > 1 else "poison"
         picks = ", ".join(f"i32 {i}" for i in u.arg)
-        self.names[u] = self.ins(f"shufflevector {kind} {x}, {kind} {y}, <{len(u.arg)} x i32> <{picks}>")
+        names[u] = self.ins(f"shufflevector {kind} {x}, {kind} {y}, <{len(u.arg)} x i32> <{picks}>")
+        if bytewise:
+          self.names[u] = self.truth(u, names[u])
       case op if op is not Ops.CONST:
         self.names[u] = self.alu(u)
 
@@ -243,8 +247,14 @@ class LLVMRenderer:
       out = self.ins(f"load {kind}, ptr {safe}, align {align}")
       if len(u.src) > 1:
         out = self.ins(f"select i1 {mask}, {kind} {out}, {kind} {other}")
-    zero = "zeroinitializer" if n > 1 else "0"
-    return self.ins(f"icmp ne {kind} {out}, {zero}") if dtypes.is_bool(dtype) else out
+    if dtypes.is_bool(dtype):
+      self.bytes[u] = out
+      return self.truth(u, out)
+    return out
+
+  def truth(self, u: UOp, of: str) -> str:
+    zero = "zeroinitializer" if u.dtype.count > 1 else "0"
+    return self.ins(f"icmp ne {ir_type(u.dtype, memory=True)} {of}, {zero}")
 
   def store(self, u: UOp) -> None:
     where, value = u.src
