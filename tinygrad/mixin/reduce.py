@@ -177,7 +177,8 @@ class Reduce(Creation):
     where = x.uop.device
     parts = where.parts(self.ndim - 1) if isinstance(where, Sharding) else 1
     if parts == 1 and n <= 2 * BLOCK:
-      return [total(x.pad((n - 1, 0), value=identity)._pool((n,))).transpose(dim, -1)]
+      windows = x.cast(wide or x.dtype).pad((n - 1, 0), value=identity)._pool((n,))
+      return [total(windows).cast(x.dtype).transpose(dim, -1)]
     # along a cut dim the blocks are the devices': one total of each travels
     blocks, size = (ceildiv(n, BLOCK), BLOCK) if parts == 1 else (parts, ceildiv(n, parts))
     rows = x.pad((0, blocks * size - n), value=identity).unflatten(-1, (blocks, size))
@@ -190,7 +191,8 @@ class Reduce(Creation):
       sums = joined(before)
       near = sums.detach().clamp(-FINITE, FINITE).cast(x.dtype)  # inf - inf is nan
       before = [near, sums.sub(near).cast(x.dtype)]
-    levels = [*(t._expand_to(rows.shape) for t in before), *rows._levels(-1, total, identity, wide)]
+    own = rows._levels(-1, total, identity, wide if parts > 1 else None)
+    levels = [*(t._expand_to(rows.shape) for t in before), *own]
     return [t.flatten(-2)._slice(self.ndim - 1, 0, n).transpose(dim, -1) for t in levels]
 
   def _running(self, axis: int, op: Ops, identity: Scalar) -> Self:
