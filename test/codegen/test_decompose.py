@@ -3,9 +3,11 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from codegen_kernels import elementwise
+from codegen_kernels import elementwise, load, loop, sink, store
 
+from tinygrad.codegen import lower_kernel
 from tinygrad.codegen.decompose import decompose
+from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.uop import Ops, ParamArg, UOp
 
@@ -79,6 +81,39 @@ def test_sin_near_multiples_of_half_pi_and_of_any_bits():
   x = rng.integers(0, 0x7F800000, 30000, dtype=np.uint32).view(np.float32)
   x = np.concatenate([x, (np.arange(1, 30000) * (np.pi / 2)).astype(np.float32)]) * np.float32(-1)
   assert ulps(elementwise(Ops.SIN, x), np.sin(x.astype(np.longdouble))).max() <= 3
+
+
+@pytest.mark.parametrize(
+  ("op", "other"),
+  [(Ops.SIN, 1e9), (Ops.SIN, np.inf), (Ops.LOG, 0.0), (Ops.LOG, 1e-42), (Ops.POW, -2.0), (Ops.POW, 0.0)],
+)
+def test_no_element_depends_on_its_neighbours(op, other):
+  """Where one lane of a vector takes the branch for unusual arguments, the others hold what they held before: the two
+  ways to a sine differ in the last bit."""
+  x = np.random.default_rng(8).uniform(1, 5000, 4096).astype(np.float32)
+  mixed = np.where(np.arange(4096) % 7, x, np.float32(other))
+  y = (np.random.default_rng(9).uniform(-3, 3, 4096).astype(np.float32),) if op is Ops.POW else ()
+  alone, beside = elementwise(op, x, *y), elementwise(op, mixed, *y)
+  np.testing.assert_array_equal(alone[mixed == x], beside[mixed == x])
+  assert (alone != beside)[mixed != x].all()
+
+
+def test_what_is_seldom_needed_is_in_a_branch_of_its_own():
+  """The integers of 64 bits that reduce a large argument are computed in a loop of one iteration or none, outside of
+  which vectors are as wide as float32 allows."""
+  i, target = loop(4096, 0), Device["CPU"].target
+  x = load(1, np.zeros(4096, np.float32), i)
+  linear = lower_kernel(sink(store(i, UOp.new(Ops.SIN, dtypes.float32, (x,)), i, size=4096)), target)
+  inside, wide = [], []
+  for u in linear:
+    if u.op is Ops.RANGE:
+      inside.append(u.src[0].op is not Ops.CONST)
+    elif u.op is Ops.ENDRANGE:
+      inside.pop()
+    elif u.dtype.scalar() is dtypes.uint64:
+      wide.append(any(inside))
+  assert wide and all(wide)
+  assert max(u.dtype.count for u in linear if u.op is Ops.LOAD) == target.vector_bytes // 4
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.fp8e4m3])

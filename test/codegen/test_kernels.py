@@ -499,3 +499,17 @@ def test_squares_are_read_row_by_row_and_turned_once():
 
   columns = Emitter(lambda *a: None, 0).transposed(rows)
   assert [values(c) for c in columns] == [[8 * r + c for r in range(8)] for c in range(8)]
+
+
+def test_conditions_are_computed_where_they_are_needed():
+  """A reduction in parts, the last of which is not full: a packed copy of its condition would be read by gathers."""
+  i, part, r = loop(32, 0), loop(8, 1), reduce(6283, 2)
+  x = np.random.default_rng(0).standard_normal((32, 50257)).astype(np.float32)
+  at = dot((part, 6283), (r, 1))
+  inside = op(Ops.CMPLT, at, num(50257))
+  value = load(1, x, dot((i, 50257), (part, 6283), (r, 1)), inside, UOp.const(dtypes.float32, 0.0))
+  value = op(Ops.WHERE, inside, op(Ops.ADD, value, value), UOp.const(dtypes.float32, -0.0))
+  ast = sink(store(dot((i, 8), (part, 1)), fold(Ops.ADD, value, r), i, part, size=256))
+  assert not any(u.op is Ops.SCRATCH for u in lower_kernel(ast, Device["CPU"].target))
+  want = 2 * np.add.reduceat(x.astype(np.float64), np.arange(0, 50257, 6283), axis=1)
+  np.testing.assert_allclose(run(ast, [x.ravel()]).reshape(32, 8), want, rtol=1e-4, atol=1e-3)

@@ -16,36 +16,31 @@ from tinygrad.uop import GroupOp, Ops, UOp
 
 # Least squares at Chebyshev nodes, in z = x*x; the error is that of the polynomial before rounding.
 # (tanh x - x)/x^3, x < 0.625: 2e-8
-_TANH = (-0.333333283662796, 0.13332782685756683, -0.05385249853134155, 0.021003641188144684, -0.006104947999119759)
+_TANH = (-0.33333328, 0.13332783, -0.0538525, 0.021003641, -0.006104948)
 # erf(x)/x - 1, x < 1: 1e-9
-_ERF = (
-  0.12837916612625122, -0.3761262595653534, 0.11283599585294724, -0.02685440145432949, 0.005189443938434124,
-  -0.0008019943488761783, 7.885848026489839e-05,
-)  # fmt: skip
+_ERF = (0.12837917, -0.37612626, 0.112835996, -0.026854401, 0.005189444, -0.00080199435, 7.885848e-05)
 # 2/3 + 2z/5 + 2z²/7 + …, z = s², s <= (√2 - 1)/(√2 + 1), times z: 1e-11; and the series
 _LOG = {
-  dtypes.float32: (0.6666666269302368, 0.4000033736228943, 0.28537237644195557, 0.2358357161283493),
+  dtypes.float32: (0.6666666, 0.40000337, 0.28537238, 0.23583572),
   dtypes.float64: tuple(2 / (2 * k + 3) for k in range(11)),
 }
 # log(erfc x) for 0.98 <= x <= 4, in x: 2e-11, weighted by erfc
 _LOG_ERFC = (
-  0.000200252266949974, -1.1296420097351074, -0.6330773234367371, -0.1085977628827095, 0.0253464225679636,
-  -0.0042714402079582214, 0.0004611716140061617, -2.498103458492551e-05, 2.3446673935723084e-07,
+  0.00020025227, -1.129642, -0.6330773, -0.10859776, 0.025346423, -0.00427144, 0.0004611716, -2.4981035e-05,
+  2.3446674e-07,
 )  # fmt: skip
 # (sin t - t)/t^3 and (cos t - 1 + z/2)/z^2, t <= pi/4: 4e-9 and 1e-10 of the result
-_SIN = (-0.16666655242443085, 0.008332176133990288, -0.00019517040345817804)
-_COS = (0.04166664555668831, -0.00138873141258955, 2.443285848130472e-05)
-_HALF_PI = (1.5703125, 4.837512969970703e-4, 7.549533620476723e-08, 2.5633440682570896e-12)  # of 12 bits but the last
+_SIN = (-0.16666655, 0.008332176, -0.0001951704)
+_COS = (0.041666646, -0.0013887314, 2.4432858e-05)
+_HALF_PI = (1.5703125, 0.0004837513, 7.5495336e-08, 2.563344e-12)  # of 12 bits but the last
 # few enough bits that n * hi is exact
 _LN2_HI = {dtypes.float32: 0.693359375, dtypes.float64: 6.93147180369123816490e-01}
 _LN2_LO = {dtypes.float32: -2.12194440054690583e-4, dtypes.float64: 1.90821492927058770002e-10}
 # (exp r - 1 - r)/r^2, |r| <= ln(2)/2: 3e-9 of exp r; and by Taylor's series
 _EXPM1 = {
-  dtypes.float32: (
-    0.4999999403953552, 0.1666651964187622, 0.04166838526725769, 0.00836879387497902, 0.0013815127313137054,
-  ),
+  dtypes.float32: (0.49999994, 0.1666652, 0.041668385, 0.008368794, 0.0013815127),
   dtypes.float64: tuple(1 / math.factorial(k) for k in range(2, 14)),
-}  # fmt: skip
+}
 # below: exp is 0, may be denormal; from: infinite
 _EXP_ENDS = {dtypes.float32: (-105.0, -86.0, 88.7228394), dtypes.float64: (-750.0, -707.0, 709.7827128933841)}
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.float32: dtypes.uint32, dtypes.float64: dtypes.uint64}
@@ -74,9 +69,9 @@ def where(condition: UOp, x: UOp | ConstType, y: UOp) -> UOp:
   return UOp.new(Ops.WHERE, y.dtype, (condition, x if isinstance(x, UOp) else const(y.dtype, x), y))
 
 
-def seldom(condition: UOp, x: UOp, y: UOp) -> UOp:
-  """`where`, whose condition holds so seldom that x is not computed where it does not."""
-  return UOp.new(Ops.WHERE, y.dtype, (condition, x, y), True)
+def seldom(usual: UOp, x: UOp, y: UOp) -> UOp:
+  """y if `usual`, which nearly always holds, else x, which is not computed where it does."""
+  return UOp.new(Ops.WHERE, y.dtype, (alu(Ops.NOT, usual), x, y), True)
 
 
 def cast(x: UOp, dtype: DType) -> UOp:
@@ -164,22 +159,17 @@ def exponent_of(x: UOp) -> tuple[UOp, UOp]:
 
 
 def lower_log(x: UOp) -> UOp:
-  out = log_of(*normal(x))
-  out = where(less(x, math.inf), out, x)  # inf, nan
-  out = where(less(x, 0.0), math.nan, out)
-  out = where(alu(Ops.CMPEQ, x, 0.0), -math.inf, out)
-  return seldom(alu(Ops.NOT, is_normal(x)), out, log_of(x, const(x.dtype, 0.0)))
+  out = where(less(x, 0.0), math.nan, where(less(x, math.inf), log_of(*normal(x)), x))
+  return seldom(is_normal(x), where(alu(Ops.CMPEQ, x, 0.0), -math.inf, out), log_of(x))
 
 
-def log_of(x: UOp, k: UOp) -> UOp:
+def log_of(x: UOp, k: UOp | None = None) -> UOp:
   """log(x·2**k) = (n + k)·ln 2 + log(1 + f); with s = f/(2 + f), log(1 + f) = f - (f²/2 - s·(f²/2 + R)), R =
   2·(s²/3 + s⁴/5 + …) (the arrangement of Sun's fdlibm, which keeps the leading term exact)."""
   dtype = x.dtype
   n, f = exponent_of(x)
-  n, s = add(n, k) if k.op is not Ops.CONST else n, alu(Ops.FDIV, f, add(f, 2.0))
-  z = mul(s, s)
-  rest = mul(z, polynomial(z, _LOG[dtype]))
-  half = mul(mul(f, f), 0.5)
+  n, s = add(n, k) if k is not None else n, alu(Ops.FDIV, f, add(f, 2.0))
+  rest, half = mul(z := mul(s, s), polynomial(z, _LOG[dtype])), mul(mul(f, f), 0.5)
   small = sub(half, add(mul(s, add(half, rest)), mul(n, _LN2_LO[dtype])))
   return add(mul(n, _LN2_HI[dtype]), sub(f, small))
 
@@ -210,7 +200,7 @@ def lower_sin(x: UOp) -> UOp:
   n, quadrant = rounded(mul(a, 2 / math.pi))
   r = reduce(lambda r, part: sub(r, mul(n, part)), _HALF_PI, a)
   far = where(less(a, math.inf), sine(x, *quarter_turns(a)), const(x.dtype, math.nan))
-  return seldom(alu(Ops.NOT, less(a, 6000.0)), far, sine(x, quadrant, r))
+  return seldom(less(a, 6000.0), far, sine(x, quadrant, r))
 
 
 def sine(x: UOp, q: UOp, t: UOp) -> UOp:
@@ -301,7 +291,7 @@ def lower_pow(x: UOp, y: UOp) -> UOp:
   """x**y = 2**(y·log2 x); what is not sure to be normal by `any_power`."""
   m, n, bits = power(x, const(x.dtype, 0.0), y, lambda p, _: p)
   usual = alu(Ops.AND, is_normal(x), less(absolute(n), 125.0))
-  return seldom(alu(Ops.NOT, usual), any_power(x, y), scaled(m, bits))
+  return seldom(usual, any_power(x, y), scaled(m, bits))
 
 
 def any_power(x: UOp, y: UOp) -> UOp:

@@ -202,8 +202,6 @@ class Emitter:
     """A WHERE whose condition hardly ever holds: what it then chooses is computed in a loop of one iteration, or of
     none where it holds in no lane."""
     condition, usual = (self.emit(s, env) for s in usual_sources(u))
-    if condition.op is Ops.CONST:
-      return self.value(u.src[1], env) if condition.arg else usual
     with self.outside(self.scope_of((condition, usual)).depth):
       acc = self.put(UOp.new(Ops.ACC, usual.dtype, (), next(self.ids)))
       self.put(UOp.new(Ops.STORE, dtypes.void, (acc, usual)))
@@ -211,9 +209,9 @@ class Emitter:
       times = self.node(Ops.CAST, dtypes.index, (some,))
       self.memo[times] = times, self.home[times]
       with self.loop(times, AxisKind.LOOP):
-        least, self.least = self.least, self.stack[-1]
+        self.least = self.stack[-1]
         self.put(UOp.new(Ops.STORE, dtypes.void, (acc, self.apply(u, [condition, self.value(u.src[1], env), usual]))))
-        self.least = least
+        self.least = self.root
       return self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
 
   def divide(self, u: UOp, x: UOp, y: UOp) -> UOp:

@@ -402,7 +402,8 @@ class Stages:
     every, out, stack = frozenset(item.ranges), [], [item.fold.src[0]]
     while stack:
       u = stack.pop()
-      if not self.a.deps[u] or u.op in (Ops.FOLD, Ops.CONST) or u.dtype is dtypes.index:
+      computed = u.dtype is dtypes.index or (u.dtype is dtypes.bool and u.op is not Ops.LOAD)
+      if not self.a.deps[u] or u.op in (Ops.FOLD, Ops.CONST) or computed:
         continue
       if self.a.deps[u] != every:
         if u not in out:

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Self, TypeVar
 
 from tinygrad.device import Device, Sharding, device_set
 from tinygrad.dtype import DType, dtypes, least_upper_float, sum_acc_dtype, to_dtype
@@ -15,6 +15,12 @@ from tinygrad.uop import Ops, UOp
 Axis = int | Sequence[int] | None
 BLOCK = 16  # elements of a running reduction that are reduced at once; of more than twice as many, in levels
 FINITE = 2.0**127  # as float32
+R = TypeVar("R", bound="Reduce")
+
+
+def joined(levels: Sequence[R]) -> R:
+  """The sum of all, from the last on."""
+  return functools.reduce(lambda y, x: x.add(y), reversed(levels))
 
 
 class Reduce(Creation):
@@ -150,19 +156,16 @@ class Reduce(Creation):
   # ---- running reductions
 
   def _cumulate(
-    self, axis: int, total: Callable[[Self], Self], join: Callable[[Self, Self], Self], identity: Scalar,
-    wide: DType | None = None,
-  ) -> Self:  # fmt: skip
+    self, axis: int, total: Callable[[Self], Self], join: Callable[[Self, Self], Self], identity: Scalar
+  ) -> Self:
     """All elements up to each one along `axis` as one: `total` of the last dim of windows, and `join` of two such,
     joined from the smallest levels on, which loses least in sums.
 
     Cost: about 16 loads an element in each of log16(n) levels.
     """
-    return functools.reduce(lambda y, x: join(x, y), reversed(self._levels(axis, total, identity, wide)))
+    return functools.reduce(lambda y, x: join(x, y), reversed(self._levels(axis, total, identity)))
 
-  def _levels(
-    self, axis: int, total: Callable[[Self], Self], identity: Scalar, wide: DType | None = None
-  ) -> list[Self]:
+  def _levels(self, axis: int, total: Callable[[Self], Self], identity: Scalar, wide: DTypeArg = None) -> list[Self]:
     """What makes up a running reduction: of all blocks before each element's, of those in it before it, and so on. A
     sum of blocks may be carried in a wide type: it is then the nearest number and what that lacks."""
     dim = self._dim(axis)
@@ -174,7 +177,8 @@ class Reduce(Creation):
     where = x.uop.device
     parts = where.parts(self.ndim - 1) if isinstance(where, Sharding) else 1
     if parts == 1 and n <= 2 * BLOCK:
-      return [total(x.pad((n - 1, 0), value=identity)._pool((n,))).transpose(dim, -1)]
+      windows = x.cast(wide or x.dtype).pad((n - 1, 0), value=identity)._pool((n,))
+      return [total(windows).cast(x.dtype).transpose(dim, -1)]
     # along a cut dim the blocks are the devices': one total of each travels
     blocks, size = (ceildiv(n, BLOCK), BLOCK) if parts == 1 else (parts, ceildiv(n, parts))
     rows = x.pad((0, blocks * size - n), value=identity).unflatten(-1, (blocks, size))
@@ -184,10 +188,11 @@ class Reduce(Creation):
       totals = totals._new(sent.cast(totals.dtype))
     before = [t.pad((1, -1), value=identity).unsqueeze(-1) for t in totals._levels(-1, total, identity)]
     if wide is not None:
-      whole = functools.reduce(lambda y, x: x.add(y), reversed(before))
-      near = whole.detach().clamp(-FINITE, FINITE).cast(x.dtype)  # inf - inf is nan
-      before = [near, whole.sub(near).cast(x.dtype)]
-    levels = [*(t._expand_to(rows.shape) for t in before), *rows._levels(-1, total, identity, wide)]
+      sums = joined(before)
+      near = sums.detach().clamp(-FINITE, FINITE).cast(x.dtype)  # inf - inf is nan
+      before = [near, sums.sub(near).cast(x.dtype)]
+    own = rows._levels(-1, total, identity, wide if parts > 1 else None)
+    levels = [*(t._expand_to(rows.shape) for t in before), *own]
     return [t.flatten(-2)._slice(self.ndim - 1, 0, n).transpose(dim, -1) for t in levels]
 
   def _running(self, axis: int, op: Ops, identity: Scalar) -> Self:
@@ -203,7 +208,7 @@ class Reduce(Creation):
     """The sum of the elements up to and including each one along `axis`."""
     some = Device[device_set(self.uop.device or Device.DEFAULT)[0]]
     wide = dtypes.float64 if self.dtype is dtypes.float32 and some.target.float64 else None
-    return self._in_wide(lambda x: x._cumulate(axis, lambda w: w.sum(-1), lambda x, y: x.add(y), 0, wide))
+    return self._in_wide(lambda x: joined(x._levels(axis, lambda w: w.sum(-1), 0, wide)))
 
   def cumprod(self, axis: int = 0) -> Self:
     """The product of the elements up to and including each one along `axis`."""

@@ -33,7 +33,7 @@ def in_parts(u: UOp) -> UOp | None:
   steps = COUNTS * max(PART, results)
   wanted = max(PARTS // results, COUNTS if by_index(x) and max(x.shape[a] for a in axes) >= steps else 0)
   most = min(wanted, size // (results * PART))
-  cuts = {a: _divisor(x.shape[a], most) for a in axes}
+  cuts = {a: max((d for d in range(most // 2 + 1, most + 1) if x.shape[a] % d == 0), default=0) for a in axes}
   axis = max(axes, key=lambda a: (cuts[a], 0 if cuts[a] else x.shape[a], -a))
   n = x.shape[axis]
   k = cuts[axis] or min(most, n)
@@ -47,9 +47,3 @@ def in_parts(u: UOp) -> UOp | None:
   inner = tuple(a + (a >= axis) for a in axes)  # `axis` itself is now two dims, of which the second goes first
   part = UOp.new(Ops.REDUCE, u.dtype, (parts,), (op, inner))
   return UOp.new(Ops.REDUCE, u.dtype, (part,), (op, (axis,))).reshape(u.shape)
-
-
-def _divisor(n: int, most: int) -> int:
-  """The greatest divisor of n up to `most`, if it is near that; else 0."""
-  most = min(most, n)
-  return next((d for d in range(most, most // 2, -1) if n % d == 0), 0)
