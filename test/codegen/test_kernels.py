@@ -513,3 +513,18 @@ def test_conditions_are_computed_where_they_are_needed():
   assert not any(u.op is Ops.SCRATCH for u in lower_kernel(ast, Device["CPU"].target))
   want = 2 * np.add.reduceat(x.astype(np.float64), np.arange(0, 50257, 6283), axis=1)
   np.testing.assert_allclose(run(ast, [x.ravel()]).reshape(32, 8), want, rtol=1e-4, atol=1e-3)
+
+
+def test_of_two_results_of_one_pair_each_is_computed_once():
+  """As in a network that sorts: beside each other lie the lesser and the greater of two."""
+  x = normal(64, 2, 32)
+  i, c, j = loop(64, 0), loop(2, 1), loop(32, 2)
+  a, b = (load(1, x, op(Ops.ADD, dot((i, 64), (j, 1)), num(n))) for n in (0, 32))
+  first = op(Ops.CMPLT, c, num(1))
+  value = op(Ops.WHERE, first, op(Ops.MIN, a, b), op(Ops.MAX, a, b), dtype=dtypes.float32)
+  ast = sink(store(dot((i, 64), (c, 32), (j, 1)), value, i, c, j, size=64 * 64))
+  linear = lower_kernel(ast, WIDE)
+  found = {code: sum(u.op is code for u in linear) for code in (Ops.LOAD, Ops.MIN, Ops.MAX, Ops.STORE, Ops.WHERE)}
+  n = found[Ops.MIN]
+  assert found == {Ops.LOAD: 2 * n, Ops.MIN: n, Ops.MAX: n, Ops.STORE: 2 * n, Ops.WHERE: 0}
+  np.testing.assert_array_equal(run(ast, [x]), evaluate(ast, [x]))

@@ -96,9 +96,11 @@ class Emitter:
   def ups(self, deps: int) -> list[UOp]:
     return [r for r in self.unrolled if self.bits[r] & deps] if deps & self.unrolled_bits else []
 
-  def value_order(self, root: UOp) -> list[UOp]:
-    """The data values below `root`, sources first; index expressions and what is inside FOLDs is emitted on demand."""
-    if (found := self.order_memo.get(root)) is not None:
+  def value_order(self, root: UOp, env: Env | None = None) -> list[UOp]:
+    """The data values below `root`, sources first; index expressions and what is inside FOLDs is emitted on demand.
+    Those of a choice that `env` decides are the chosen one's."""
+    found = self.order_memo.get(root)
+    if found and not (env and any(u.op is Ops.WHERE and self.deps(u.src[0]) & self.unrolled_bits for u in found)):
       return found
     out: list[UOp] = []
     seen = {root}
@@ -109,12 +111,20 @@ class Emitter:
         out.append(u)
         continue
       stack.append((u, True))
-      for s in reversed(u.src[1:] if u.op is Ops.LOAD else () if u.op is Ops.FOLD else usual_sources(u)):
+      src = u.src[1:] if u.op is Ops.LOAD else () if u.op is Ops.FOLD else self.chosen(u, env)
+      for s in reversed(src):
         if s not in seen and s.dtype is not dtypes.index and s.op is not Ops.CONST:
           seen.add(s)
           stack.append((s, False))
-    self.order_memo[root] = out
+    self.order_memo.setdefault(root, out)
     return out
+
+  def chosen(self, u: UOp, env: Env | None) -> tuple[UOp, ...]:
+    """The sources of `u`; of a WHERE whose condition `env` decides, the one that it gives."""
+    if u.op is not Ops.WHERE or not env or not self.deps(u.src[0]) & self.unrolled_bits:
+      return usual_sources(u)
+    condition = self.emit(u.src[0], env)
+    return usual_sources(u) if condition.op is not Ops.CONST else (u.src[1 if condition.arg else 2],)
 
   # ---- emitting nodes
 
@@ -157,7 +167,7 @@ class Emitter:
 
   def value(self, root: UOp, env: Env) -> UOp:
     if root.dtype is not dtypes.index:
-      for u in self.value_order(root)[:-1]:
+      for u in self.value_order(root, env)[:-1]:
         self.emit(u, env)
     return self.emit(root, env)
 
@@ -181,7 +191,8 @@ class Emitter:
     elif u.op is Ops.WHERE and u.arg is not None:
       out = self.seldom(u, env)
     else:
-      out = self.apply(u, [self.emit(s, env) for s in u.src])
+      src = [self.emit(s, env) for s in self.chosen(u, env)]
+      out = src[0] if u.op is Ops.WHERE and len(src) == 1 else self.apply(u, src)
     self.memo[key] = (out, self.home.get(out, self.root))
     return out
 

@@ -364,8 +364,8 @@ class Indexing(Reduce):
       run *= 2
       x = x.pad((0, -x.shape[-1] % run), value=dtypes.max(dtypes.int64))
       step, backwards = run, True
-      while step > 1:  # two steps a kernel: the distances step / 2 and step / 4
-        cuts = (2,) * min(step.bit_length() - 1, 2)
+      while step > 1:  # two steps a kernel, of the distances step / 2 and step / 4, so that later ones are alike
+        cuts = (2,) * (1 + step.bit_length() % 2)
         step >>= len(cuts)
         x = x.contiguous().unflatten(-1, (-1, *cuts, step))
         for axis in range(-1 - len(cuts), -1):
