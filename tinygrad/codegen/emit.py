@@ -407,7 +407,8 @@ class Emitter:
 
     if max(counts) == 1 and lanes >= MIN_SHUFFLED and (step == -1 or 1 < step <= MAX_SHUFFLED):
       return self.shuffled(read, base, step, lanes)
-    copies = self.square(u.src[0].src[1], lanes, step) if max(counts) == 1 and mask is None and safe else None
+    whole = max(counts) == 1 and mask is None and safe and len(u.src[0].src) == 2  # no copy under another condition
+    copies = self.square(u.src[0].src[1], lanes, step) if whole else None
     if copies is None:
       return read(base, step)
     base, n = self.parts(affine(base, self.affine_memo).plus(Affine(-env[copies])), {})[0], int(copies.src[0].arg)
