@@ -48,7 +48,7 @@ class Emitter:
 
   def __init__(self, plan_of: PlanOf, first: int) -> None:
     self.plan_of = plan_of
-    self.root = self.least = Scope(0)  # least: outside of which nothing is emitted
+    self.root = self.least = Scope(0)  # least: where what belongs beside it is emitted
     self.stack = [self.root]
     self.ids = itertools.count(first)  # above the kernel's own, lest a new range be one of them
     self.home: dict[UOp, Scope] = {}  # where an emitted value was emitted
@@ -130,11 +130,12 @@ class Emitter:
 
   def scope_of(self, values: Sequence[UOp]) -> Scope:
     """The innermost of the scopes in which `values` were emitted."""
-    best = self.least
+    best = self.root
     for v in values:
       if (s := self.home.get(v)) is not None and s.depth > best.depth:
         best = s
-    return best
+    # what belongs further out stays there: emitted once more, it would stand before what is emitted here
+    return self.least if self.least.depth == best.depth + 1 else best
 
   def node(self, op: Ops, dtype: DType, src: tuple[UOp, ...], arg: object = None, scope: Scope | None = None) -> UOp:
     """A value that depends on its sources only: emitted once, beside the innermost of them."""

@@ -34,7 +34,7 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | N
   stores = decompose(use_dots(ast, target)).src
   rows = all_rows(stores)
   ends = idle(ast.src, rows) if len(stores) > 1 else {}
-  if len(stores) == 1 and not target.threads:
+  if len(stores) == 1 and not target.threads and target.scratch:
     stores, rows = apart(stores[0])
   if len(stores) == 1:
     emitter.kernel(stores)
