@@ -65,10 +65,8 @@ def drop_unit_ranges(sink: UOp) -> UOp:
     if u.op in (Ops.FOLD, Ops.STORE):
       first = 1 if u.op is Ops.FOLD else 2
       src = (*src[:first], *(r for r in src[first:] if r.op is Ops.RANGE))
-    if u.op is Ops.FOLD and len(src) == 1:
-      done[u] = src[0]
-    else:
-      done[u] = u if src == u.src else UOp.new(u.op, u.dtype, src, u.arg)
+    made = u if src == u.src else UOp.new(u.op, u.dtype, src, u.arg)
+    done[u] = src[0] if u.op is Ops.FOLD and len(src) == 1 else made
   return done[sink]
 
 

@@ -57,15 +57,12 @@ def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp]) -> int:
   """How many rows keep what they touch in the cache."""
   touched: dict[UOp, int] = {}
   for u in indices(stores):
-    nodes = u.src[1].toposort()
-    p = u.src[0]
+    p, nodes = u.src[0], u.src[1].toposort()
     if p.op is Ops.PARAM and (p.arg.slot < 0 or rows[-1] in nodes):
       mine = 1 if p.arg.slot < 0 else prod(size(r) for r in rows if r in nodes)
       touched[p] = max(touched.get(p, 0), ceildiv(p.arg.size, mine) * p.dtype.itemsize)
-  n = max(BLOCK_BYTES // max(sum(touched.values()), 1), 1)
-  if any(contracts(s, rows) for s in stores):
-    n = max(n, LEAST)
-  return min(n, MOST)
+  least = LEAST if any(contracts(s, rows) for s in stores) else 1
+  return min(max(BLOCK_BYTES // max(sum(touched.values()), 1), least), MOST)
 
 
 def emit_rows(emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp], idle: Mapping[UOp, Affine]) -> None:
@@ -78,8 +75,7 @@ def emit_rows(emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp], idle
     n = size(r)
     take = min(left, n)
     even = next((d for d in range(take, max(take // 2, 1), -1) if n % d == 0), take)
-    tiles[r] = Tile(even)
-    left = max(left // even, 1)
+    tiles[r], left = Tile(even), max(left // even, 1)
   emit_blocks(emitter, stores, list(rows), tiles, {}, [], idle)
 
 
@@ -134,8 +130,7 @@ def emit_members(emitter: Emitter, stores: Sequence[UOp], at: dict[UOp, UOp], in
   """The stores of one block."""
   block = int(prod(size(r) for r in inside))
   row = affine(row_major((r, size(r)) for r in inside), {})
-  memory: dict[UOp, UOp] = {}
-  offset = 0
+  memory, offset = dict[UOp, UOp](), 0
   columns: dict[UOp, bool] = {}  # memory of a row -> whether the rows of a block lie beside each other
   tenants: dict[UOp, UOp] = {}  # scratch memory -> which memory of a row it is, as yet
   for i, s in enumerate(stores):

@@ -139,10 +139,6 @@ class CRenderer:
         pointer = self.pointer(u, ctype(u.dtype, self.d, True))
         self.line(f"{pointer} {self.names[u][0]} = ({pointer})scratch + {u.arg[0] // u.dtype.itemsize};")
         self.shared = max(self.shared, u.arg[0] + u.arg[2])
-      case Ops.CONST:
-        pass
-      case Ops.RANGE:
-        self.range(u)
       case Ops.ENDRANGE:
         self.depth -= 1
         self.line("}")
@@ -155,12 +151,6 @@ class CRenderer:
         kind, table = ctype(u.dtype, self.d, True), self.lanes(u.src[0])[0]
         form = self.d.peer.format(pointer=self.pointer(u, kind), table=table, T=kind, i="{i}")
         self.names[u] = tuple(form.format(i=i) for i in self.lanes(u.src[1]))
-      case Ops.INDEX:
-        self.index(u)
-      case Ops.LOAD:
-        self.load(u)
-      case Ops.STORE:
-        self.store(u)
       case Ops.VECTORIZE | Ops.EXTRACT:
         xs = tuple(x for s in u.src for x in self.lanes(s))
         xs = tuple(xs[i] for i in u.arg) if u.op is Ops.EXTRACT else xs
@@ -171,13 +161,13 @@ class CRenderer:
           pairs = [xs[i : i + 2] for i in range(0, len(xs), 2)]
           xs = tuple(self.expression(u.arg, u.dtype, u.dtype, p) if len(p) == 2 else p[0] for p in pairs)
         self.declare(u, xs)
-      case _:
-        self.alu(u)
+      case op if op is not Ops.CONST:
+        own = {Ops.RANGE: self.range, Ops.INDEX: self.index, Ops.LOAD: self.load, Ops.STORE: self.store}
+        own.get(op, self.alu)(u)
 
   def range(self, u: UOp) -> None:
-    kind, r = u.arg[1], self.fresh("r")
+    kind, r, long = u.arg[1], self.fresh("r"), ctype(dtypes.index, self.d)
     self.names[u] = (r,)
-    long = ctype(dtypes.index, self.d)
     if kind in self.dims:
       i = self.dims[kind]
       self.dims[kind] += 1

@@ -196,8 +196,7 @@ class Compiler:
     """Function `name`, loaded: its address, and what keeps it in memory. The object comes from the disk cache where it
     is there."""
     key = diskcache.key_of(source, self.cpu, self.features, self.version)
-    code = diskcache.get(key)
-    if code is None:
+    if (code := diskcache.get(key)) is None:
       with span("compile", kernel=name):
         code = self.object_code(source)
       diskcache.put(key, code)
@@ -320,8 +319,7 @@ class CPU(QueueDevice):
     _libc.pthread_mutex_init(ctypes.c_void_p(self.queue + 8 * 24), None)
     _libc.pthread_cond_init(ctypes.c_void_p(self.queue + 8 * 32), None)
     self.done = ctypes.c_uint64.from_address(self.queue)
-    self.threads = 0
-    self.submitted = 0  # parts
+    self.threads = self.submitted = 0  # parts
     self.pending: collections.deque[tuple[int, Batch | Memory]] = collections.deque()  # kept until n parts are done
     self.lock = threading.RLock()
 
@@ -342,9 +340,7 @@ class CPU(QueueDevice):
   def wrap(self, array: Any) -> Memory | None:
     """The memory of a C-contiguous writable numpy array as a buffer, without a copy; None where its alignment does not
     allow it."""
-    if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
-      return None
-    return Memory(array.ctypes.data, array.nbytes, array)
+    return Memory(array.ctypes.data, array.nbytes, array) if array.flags.carray else None
 
   def view(self, handle: Memory) -> memoryview:
     """The memory itself, as bytes; it must not be used after the buffer is freed."""

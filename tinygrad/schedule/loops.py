@@ -58,8 +58,7 @@ def split_ranges(sink: UOp) -> UOp:
     chain = [1, *sorted(found - {1}), r.src[0].arg]
     if any(b % a for a, b in zip(chain, chain[1:])):
       continue
-    parts: list[UOp] = []
-    value = UOp.const(dtypes.index, 0)
+    parts, value = list[UOp](), UOp.const(dtypes.index, 0)
     for low, high in reversed(list(zip(chain, chain[1:]))):
       if high == low:
         continue
@@ -79,9 +78,8 @@ def ranges_in(u: UOp) -> set[UOp]:
 
 def join_ranges(sink: UOp) -> UOp:
   """Neighbouring loops a, b become one where every index reads them as a*n + b (n the length of b) times a constant."""
-  indices: list[dict[UOp, int]] = []
+  indices, loops = list[dict[UOp, int]](), list[tuple[UOp, ...]]()
   pinned: set[UOp] = set()
-  loops: list[tuple[UOp, ...]] = []
   for u in sink.toposort():
     if u.op in LOOPED:
       loops.append(u.src[LOOPED[u.op] :])

@@ -8,7 +8,7 @@ become selects whose loads carry the condition.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.device import Digit, Placement, Sharding
@@ -68,9 +68,7 @@ def flat_index(idx: Sequence[UOp], sizes: Sequence[sint]) -> UOp:
 
 def both(a: UOp | None, b: UOp | None) -> UOp | None:
   """The conjunction of two conditions, None being True."""
-  if a is None or b is None or a is b:
-    return a if b is None else b
-  return conjunction(a, b)
+  return b if a is None else a if b is None else conjunction(a, b)
 
 
 def conjunction(a: UOp, b: UOp) -> UOp:
@@ -106,12 +104,10 @@ def reshape_index(idx: Index, new: Sequence[sint], old: Sequence[sint]) -> Index
     a: sint = 1
     b: sint = 1
     while True:
-      if i < len(new) and (i == i0 or (j > j0 and _smaller(a, b))):
+      if i < len(new) and (i == i0 or j == len(old) or (j > j0 and upper(a) < upper(b))):
         a, i = a * new[i], i + 1
       elif j < len(old):
         b, j = b * old[j], j + 1
-      elif i < len(new):
-        a, i = a * new[i], i + 1
       if (a is b or a == b) if isinstance(a, int) or isinstance(b, int) else simplify(a) is simplify(b):
         break
       if i == len(new) and j == len(old):
@@ -133,22 +129,22 @@ def reshape_index(idx: Index, new: Sequence[sint], old: Sequence[sint]) -> Index
   return tuple(out)
 
 
-def _smaller(a: sint, b: sint) -> bool:
-  return upper(a) < upper(b)
-
-
 class Pull:
   """Pulls values at indices; within the template of `collective` its HOLEs are the sources' parts."""
 
-  def __init__(
-    self, homes: Mapping[UOp, Home], root: UOp | None = None, around: Pull | None = None, collective: UOp | None = None
-  ) -> None:
+  def __init__(self, homes: Mapping[UOp, Home], root: UOp | None = None, collective: UOp | None = None) -> None:
     self.homes, self.root, self.collective = homes, root, collective
     self.memo: dict[Key, UOp] = {}
     # of the whole kernel: parameters, numbers of ranges, loops of reductions by lengths and the index around them
-    self.params: dict[tuple[int, bool], UOp] = {} if around is None else around.params
-    self.numbers: Iterator[int] = itertools.count() if around is None else around.numbers
-    self.ranges: dict[tuple[tuple[sint, ...], Index], tuple[UOp, ...]] = {} if around is None else around.ranges
+    self.params: dict[tuple[int, bool], UOp] = {}
+    self.numbers = itertools.count()
+    self.ranges: dict[tuple[tuple[sint, ...], Index], tuple[UOp, ...]] = {}
+
+  def within(self, collective: UOp) -> Pull:
+    """For a template, in the same kernel."""
+    inner = Pull(self.homes, None, collective)
+    inner.params, inner.numbers, inner.ranges = self.params, self.numbers, self.ranges
+    return inner
 
   def param(self, slot: int, dtype: DType, size: int, peers: bool = False) -> UOp:
     if (slot, peers) not in self.params:
@@ -170,8 +166,7 @@ class Pull:
         stack.pop()
         continue
       needs, build = self.step(*key)
-      missing = [k for k in needs if k not in self.memo]
-      if missing:
+      if missing := [k for k in needs if k not in self.memo]:
         stack += reversed(missing)
         continue
       self.memo[key] = build(*(self.memo[k] for k in needs))
@@ -190,23 +185,17 @@ class Pull:
       return [(u.src[0], idx, valid)], _same
     if op in MOVEMENT:
       return [(u.src[0], MOVEMENT[op](u, idx), valid)], _same
+    if op in STEPS:
+      return STEPS[op](self, u, idx, valid)
     match op:
       case Ops.CONST | Ops.VARIABLE:
         return [], lambda: u
       case Ops.IOTA:
         return [], lambda: cast(idx[0], u.dtype)
-      case Ops.PAD | Ops.SPREAD:
-        return self.step_gated(u, idx, valid)
-      case Ops.CAT:
-        return self.step_cat(u, idx, valid)
-      case Ops.GATHER:
-        return self.step_gather(u, idx, valid)
-      case Ops.REDUCE:
-        return self.step_reduce(u, idx, valid)
       case Ops.HOLE:
         return [], lambda: self.load_hole(u, idx, valid)
       case Ops.COLLECTIVE:
-        return [], lambda: Pull(self.homes, None, self, u).communicated(idx, valid)
+        return [], lambda: self.within(u).communicated(idx, valid)
     raise NotImplementedError(f"lower: no index rule for {u.op} of shape {u.shape}")
 
   def step_gated(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
@@ -224,8 +213,7 @@ class Pull:
 
   def step_cat(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
     axis: int = u.arg
-    needs: list[Key] = []
-    gates: list[UOp] = []
+    needs, gates = list[Key](), list[UOp]()
     start: sint = 0
     for s in u.src:
       end = below(idx[axis], start + s.shape[axis])
@@ -260,8 +248,7 @@ class Pull:
     return needs, lambda _, x: x if is_true(gate) else _select(gate, x, other, condition)
 
   def step_reduce(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
-    op, axes = u.arg
-    x = u.src[0]
+    (op, axes), x = u.arg, u.src[0]
     if any(upper(x.shape[a]) == 0 for a in axes):
       return [], lambda: UOp.const(u.dtype, identity_element(op, u.dtype))
     lengths = tuple(x.shape[a] for a in axes)
@@ -289,13 +276,9 @@ class Pull:
     home = self.homes[source]
     if isinstance(placement, str):
       return self.load(source.dtype, home, idx, valid)
-    shape = u.arg[1]
-    sizes = placement.local_shape(shape)
-    n = len(placement)
-    me = device_number(placement)
-    owner = number(0)
-    inner: list[UOp] = []
-    taken: list[Digit] = []
+    sizes, n = placement.local_shape(u.arg[1]), len(placement)
+    me, owner = device_number(placement), number(0)
+    inner, taken = list[UOp](), list[Digit]()
     for dim, (i, size) in enumerate(zip(idx, sizes)):
       if not (digits := placement.cut(dim)):
         inner.append(i)
@@ -348,6 +331,10 @@ class Pull:
     return x
 
 
+STEPS = {Ops.PAD: Pull.step_gated, Ops.CAT: Pull.step_cat, Ops.GATHER: Pull.step_gather, Ops.REDUCE: Pull.step_reduce}
+STEPS[Ops.SPREAD] = Pull.step_gated
+
+
 def _fold_wide(op: Ops, x: UOp, ranges: tuple[UOp, ...]) -> UOp:
   """A sum over devices in half precision is carried in float32: its range and precision do not depend on the number
   of devices.
@@ -362,9 +349,8 @@ def where(gate: UOp, x: UOp, y: UOp) -> UOp:
 
 
 def cast(x: UOp, dtype: DType) -> UOp:
-  if x.dtype is dtype:
-    return x
-  return UOp.const(dtype, x.arg) if x.op is Ops.CONST else UOp.new(Ops.CAST, dtype, (x,))
+  made = UOp.const(dtype, x.arg) if x.op is Ops.CONST else UOp.new(Ops.CAST, dtype, (x,))
+  return x if x.dtype is dtype else made
 
 
 def _same(x: UOp) -> UOp:
@@ -415,22 +401,18 @@ def _pad(u: UOp, idx: Index) -> tuple[UOp | None, Index, float | int | bool]:
 
 def _spread(u: UOp, idx: Index) -> tuple[UOp | None, Index, float | int | bool]:
   axis, kaxis, stride, dilation, _ = u.arg
-  x = u.src[0]
   at = simplify(idx[axis] - idx[kaxis] * dilation)
-  gate = both(at_least(at, 0), below(at, x.shape[axis] * stride))
+  gate = conjunction(at_least(at, 0), below(at, u.src[0].shape[axis] * stride))
   if stride != 1:
-    gate = both(gate, simplify(UOp.new(Ops.CMPEQ, dtypes.bool, (at % stride, number(0)))))
-  assert gate is not None
+    gate = conjunction(gate, simplify(UOp.new(Ops.CMPEQ, dtypes.bool, (at % stride, number(0)))))
   return (None if is_true(gate) else gate), (*idx[:axis], simplify(at // stride), *idx[axis + 1 :]), 0
 
 
 def form(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> tuple[tuple[object, ...], list[int]]:
   """What decides about the kernel that stores `value`, whichever slots it reads and writes; and these, in the order in
   which the form names them."""
-  slots: dict[int, int] = {}
-  number: dict[UOp, int] = {}
-  out: list[object] = []
-  stack = [value]
+  slots, number = dict[int, int](), dict[UOp, int]()
+  out, stack = list[object](), [value]
   if isinstance(target, Home):
     out.append((slots.setdefault(target.slot, 0), target.shape))
   else:
@@ -459,8 +441,7 @@ def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
   """The kernel that stores `value` in `target`: a whole buffer laid out as `value`, or a view (movement over a buffer
   with a home).
   """
-  pull = Pull(homes, value if isinstance(target, Home) else None)
-  dtype = value.dtype
+  pull, dtype = Pull(homes, value if isinstance(target, Home) else None), value.dtype
   if isinstance(target, Home):
     out = pull.param(target.slot, dtype, prod(target.shape))
     while keeps_order(value) and (value is pull.root or value not in homes):
@@ -484,9 +465,8 @@ def valid_shape(u: UOp) -> tuple[sint, ...]:
   """The part of a value that is computed. A COLLECTIVE's shape is that of whole blocks; of an uneven one only the
   valid part is.
   """
-  if u.op is not Ops.COLLECTIVE or isinstance(u.arg.result, str):
-    return u.shape
-  return lengths(u.arg.result, u.arg.template.shape)
+  whole = u.op is not Ops.COLLECTIVE or isinstance(u.arg.result, str)
+  return u.shape if whole else lengths(u.arg.result, u.arg.template.shape)
 
 
 def owed_digits(p: Placement | None, op: Ops) -> list[Digit]:

@@ -132,8 +132,7 @@ class _Builder:
 
   def build(self) -> Schedule | None:
     """The schedule, or None if the graph needs `copies` first."""
-    stored = fuse.choose(self.sink)
-    self.place_homes(stored)
+    self.place_homes(fuse.choose(self.sink))
     for u in self.nodes:
       if u.op is Ops.ASSIGN or (u in self.homes and u.op not in (Ops.BUFFER, Ops.SHARD)):
         self.add_step(u)
@@ -177,17 +176,13 @@ class _Builder:
       if buffer in self.homes and value not in self.homes and value.op not in fuse.LEAVES and value.op is not Ops.AFTER:
         self.homes[value] = Home(self.homes[buffer].slot, layout(value.shape))
     for u in stored:
-      if u in self.homes:
-        continue
-      below = peel(u.src[0]) if u.op is Ops.CONTIGUOUS else u
-      if u.op is Ops.CONTIGUOUS and below in self.homes and below.op not in (Ops.BUFFER, Ops.SHARD):
-        self.homes[u] = Home(self.homes[below].slot, layout(u.shape))
-      else:
-        self.homes[u] = Home(self.new_temp(u), layout(u.shape))
+      if u not in self.homes:
+        below = peel(u.src[0]) if u.op is Ops.CONTIGUOUS else u
+        there = below in self.homes and below.op not in (Ops.BUFFER, Ops.SHARD)
+        self.homes[u] = Home(self.homes[below].slot if there else self.new_temp(u), layout(u.shape))
 
   def new_temp(self, u: UOp) -> int:
-    slot = len(self.buffers) + len(self.temps)
-    device = self.where[u]
+    slot, device = len(self.buffers) + len(self.temps), self.where[u]
     # memory is shared whatever the cuts
     alike = Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device
     self.temps[slot] = Temp(alike, prod(layout(u.shape)) * u.dtype.itemsize)
@@ -265,9 +260,7 @@ class _Builder:
       source, result, shape = u.arg.placements[0], u.arg.result, u.arg.template.shape
     else:
       return None
-    if device_set(source) == device_set(result):
-      return None
-    return Transfer(layout(shape), u.dtype, source, result)
+    return None if device_set(source) == device_set(result) else Transfer(layout(shape), u.dtype, source, result)
 
   def walk(self, step: Step, value: UOp, target: Home | UOp) -> None:
     """Reads and dependencies: everything down to stored values."""
@@ -354,11 +347,9 @@ class _Builder:
 
 def overwrites_what_it_reads(kernel: Kernel) -> bool:
   """Whether the written memory is also read, at any other place than the one just written, or by a peer."""
-  store = kernel.ast.src[0]
-  written = store.src[0].src[1]
+  written = kernel.ast.src[0].src[0].src[1]
   for u in kernel.ast.toposort():
-    if u.op is Ops.INDEX and u is not store.src[0]:
-      pointer = u.src[0].src[0] if u.src[0].op is Ops.PEER else u.src[0]
-      if pointer.arg.slot == 0 and u.src[1] is not written:
+    if u.op is Ops.INDEX and u.src[1] is not written:
+      if (u.src[0].src[0] if u.src[0].op is Ops.PEER else u.src[0]).arg.slot == 0:
         return True
   return kernel.slots.count(kernel.slots[0]) > 1  # the same memory, by the table of peers
