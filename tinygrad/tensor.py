@@ -87,8 +87,7 @@ class Tensor(Hashing, metaclass=_Training):
   def uop(self, u: UOp) -> None:
     self._uop = u
     if u.dtype is dtypes.float64 and (bad := [d for d in device_set(self.device) if not Device[d].target.float64]):
-      fix = "use float32 there, or compute in float64 on CPU"
-      mismatch("float64", f"{bad[0]} has no float64", [u], fix, TypeError)
+      mismatch("float64", f"{bad[0]} has no float64", [u], "use float32 there, or compute in float64 on CPU", TypeError)
     if (state := memory_state(u, moved=True)) is not None:
       if (readers := getattr(state, "readers", None)) is None:
         readers = state.readers = {}  # to write to one memory must not look at all tensors that live
@@ -430,9 +429,8 @@ class Tensor(Hashing, metaclass=_Training):
     found = compute_gradient(self.uop, self._seed_gradient(gradient, "gradient"), [t.uop for t in targets])
     for i, t in enumerate(targets):
       if t.uop not in found:
-        rule = f"the value does not depend on target {i}"
         fix = "compute the value from this very tensor, and realise it only after differentiating"
-        mismatch("gradient", rule, (self.uop, t.uop), fix, RuntimeError)
+        mismatch("gradient", f"the value does not depend on target {i}", (self.uop, t.uop), fix, RuntimeError)
     return [self._wrap(found[t.uop]) for t in targets]
 
   def backward(self, gradient: Tensor | None = None) -> Self:

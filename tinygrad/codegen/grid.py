@@ -135,10 +135,9 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
   shared = tuple((r, threads[r]) for r in sorted(threads, key=lambda r: (r is along, ranges.index(r))))
   rest = [r for r in ranges if r not in outer]
   last = contiguous(a.items, rest) if rest else None
-  looped = sorted(rest, key=lambda r: r is last)
   if last is not None:
     copies[last] = aligned(last, 4)
-  plan = Plan(tuple(looped), {r: Tile(n) for r, n in copies.items()}, fold_plans)
+  plan = Plan(tuple(sorted(rest, key=lambda r: r is last)), {r: Tile(n) for r, n in copies.items()}, fold_plans)
   return Grid(shared, lanes, plan, lanes_first, stagings)
 
 

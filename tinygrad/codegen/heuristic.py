@@ -361,8 +361,7 @@ def fold_plan(item: Item, v: UOp | None, most: int, tiles: Tiles) -> tuple[Range
   if (lane := min((None, *ranges), key=lambda r: lane_cost(item, r, most))) is None:
     return ranges, Tile(1, 1)
   lanes = lanes_for(lane, most)
-  copies = max(min(wanted, size(lane) // lanes), 1)
-  return (*(r for r in ranges if r is not lane), lane), Tile(copies, lanes)
+  return (*(r for r in ranges if r is not lane), lane), Tile(max(min(wanted, size(lane) // lanes), 1), lanes)
 
 
 def loop_order(a: Analysis, main: Item | None, v: UOp | None, tiles: dict[UOp, Tile]) -> tuple[UOp, ...]:
@@ -438,8 +437,7 @@ class Stages:
       return int(prod(ceildiv(size(r), tiles.get(r, Tile()).size) for r in inside if r not in d))
 
     often = [x for x in self.operands(item) if self.packable(item, x) and reuse(self.a.deps[x]) >= STAGE_REUSE]
-    wanted = [x for x in often if self.worthwhile(x, item.fold.src[-1], v)]
-    return self.packed(item, wanted, order, tiles)
+    return self.packed(item, [x for x in often if self.worthwhile(x, item.fold.src[-1], v)], order, tiles)
 
   def packed(self, item: Item, operands: Sequence[UOp], order: Ranges, tiles: Tiles) -> Staged:
     """These operands staged, as far as there is room, and their bytes."""

@@ -33,13 +33,12 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | N
   ast = drop_unit_ranges(ast)
   stores = decompose(use_dots(ast, target)).src
   rows = all_rows(stores)
-  ends = idle(ast.src, rows) if len(stores) > 1 else {}
   if len(stores) == 1 and not target.threads:
     stores, rows = apart(stores[0])
   if len(stores) == 1:
     emitter.kernel(stores)
   else:
-    emit_rows(emitter, stores, rows, ends)
+    emit_rows(emitter, stores, rows, idle(ast.src, rows) if len(ast.src) > 1 else {})
   if SPEC >= 1:
     check_linear(emitter.root.out)
   if DEBUG >= 4:

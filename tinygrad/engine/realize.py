@@ -237,8 +237,7 @@ def realize(*roots: UOp) -> list[UOp]:
 def _prepare(root: UOp, effects: list[UOp]) -> UOp:
   """What `root` will be once `effects` have run; a computed value adds its own."""
   if viewed(root).op in (Ops.BUFFER, Ops.AFTER, Ops.ASSIGN):
-    views: list[UOp] = []
-    u = root
+    u, views = root, list[UOp]()
     while u.op is not Ops.BUFFER:
       if is_view(u):
         views.append(u)
@@ -256,8 +255,7 @@ def to_numpy(u: UOp) -> Any:
     problem = f"the value of {u.dtype.name}{list(u.shape)} is read while a function is being captured"
     fix = "return the Tensor from the function and read it outside (.item(), .numpy(), .tolist())"
     raise JitError(f"{problem}: replay would not read it again\n  fix: {fix}")
-  there = UOp.new(Ops.CONTIGUOUS, u.dtype, (u,)) if u.device == "NPY" else u.copy_to_device("NPY")
-  (done,) = realize(there)
+  (done,) = realize(UOp.new(Ops.CONTIGUOUS, u.dtype, (u,)) if u.device == "NPY" else u.copy_to_device("NPY"))
   host = host_array(buffer_of(viewed(done)), 0)
   static = all(isinstance(n, int) for n in u.shape)
   return host if static else host[tuple(slice(value_of(n)) for n in u.shape)]
@@ -489,9 +487,8 @@ class Stretch:
     if PROFILE and not Device[w.item.devices[0]].simulated:
       rates = {"GFLOP/s": self.ops / seconds * 1e-9, "GB/s": self.nbytes / seconds * 1e-9}
       computes = [f"{op} at {source_line(*origin)}" if origin else op for op, origin in w.item.computes]
-      more = {"flops": self.ops, "bytes": self.nbytes, **rates, "computes": computes}
       for device in w.item.devices:
-        note(device, w.name, start, end, more)
+        note(device, w.name, start, end, {"flops": self.ops, "bytes": self.nbytes, **rates, "computes": computes})
 
   def check_nan(self) -> None:
     """Raises NonFiniteError if what is left of the kernels' results holds NaN or infinity."""

@@ -67,8 +67,7 @@ def literal(value: float, dtype: DType, d: Dialect) -> str:
       bits: int = struct.unpack(form[0] + form[2], struct.pack(form[:2], value))[0]
       return f"{name}_of_bits({bits}U{d.long if wide else ''})"
     text = f"{value:.17g}" if wide else f"{value:.9g}"
-    text = text if any(c in text for c in ".e") else text + ".0"
-    return f"({text})" if wide else f"({text}f)"
+    return f"({text}{'' if any(c in text for c in '.e') else '.0'}{'' if wide else 'f'})"
   suffix = ("U" if dtypes.is_unsigned(dtype) else "") + (d.long if dtype.itemsize == 8 else "")
   if value == -(1 << 63):
     return f"(-{(1 << 63) - 1}{d.long} - 1)"
@@ -83,16 +82,14 @@ class CRenderer:
     self.d = replace(dialect, index=dtypes.int32) if all(map(fits, linear)) else dialect
     self.names: dict[UOp, tuple[str, ...]] = {}
     self.vectors: dict[UOp, list[str]] = {}  # what an aligned INDEX of neighbours points at
-    self.body: list[str] = []
-    self.depth, self.count = 1, 0
+    self.body, self.depth, self.count = list[str](), 1, 0
     self.taken = {u.arg[0] for u in linear if u.op is Ops.VARIABLE}
     self.dims, self.shared = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}, 0
 
   def render(self) -> str:
     for u in self.linear:
       self.one(u)
-    params, variables = ([u for u in self.linear if u.op is op] for op in (Ops.PARAM, Ops.VARIABLE))
-    d = self.d
+    d, (params, variables) = self.d, ([u for u in self.linear if u.op is op] for op in (Ops.PARAM, Ops.VARIABLE))
     kinds = [d.table if u.arg.peers else d.pointer.format(T=ctype(u.dtype, d, True)) for u in params]
     spelled = [d.parameter.format(T=T, name=f"p{u.arg.slot}", i=i) for i, (T, u) in enumerate(zip(kinds, params))]
     long = ctype(dtypes.int64, d)

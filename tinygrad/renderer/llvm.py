@@ -48,8 +48,7 @@ def signature(params: Sequence[UOp]) -> dict[UOp, int]:
   """The word of `args` that holds each PARAM and VARIABLE."""
   slots = 1 + max((u.arg.slot for u in params if u.op is Ops.PARAM), default=-1)
   variables = sorted((u for u in params if u.op is Ops.VARIABLE), key=lambda u: u.arg)
-  words = {u: 1 + u.arg.slot for u in params if u.op is Ops.PARAM}
-  return words | {u: 1 + slots + i for i, u in enumerate(variables)}
+  return {u: 1 + u.arg.slot for u in params if u.op is Ops.PARAM} | {u: 1 + slots + i for i, u in enumerate(variables)}
 
 
 def ir_type(dtype: DType, memory: bool = False) -> str:
@@ -78,12 +77,9 @@ class LLVMRenderer:
 
   def __init__(self, linear: Sequence[UOp], name: str) -> None:
     self.linear, self.name = linear, name
-    self.names: dict[UOp, str] = {}
+    self.names, self.declared = dict[UOp, str](), dict[str, None]()
     self.bytes: dict[UOp, str] = {}  # bools as they lie in memory: lanes of single bits are slow to bring into order
-    self.body: list[str] = []
-    self.entry: list[str] = []
-    self.declared: dict[str, None] = {}
-    self.count = 0
+    self.body, self.entry, self.count = list[str](), list[str](), 0
 
   def render(self) -> str:
     words = signature([u for u in self.linear if u.op in (Ops.PARAM, Ops.VARIABLE)])
@@ -254,8 +250,7 @@ class LLVMRenderer:
     if dtype.scalar() is dtypes.bool:
       v = self.ins(f"zext {ir_type(dtype)} {v} to {kind}")
     if (scattered := self.scattered(where)) or not uniform:
-      name = "scatter" if scattered else "store"
-      self.masked(name, self.suffix(dtype, True), n, pointer, align, mask, (kind, v))
+      self.masked("scatter" if scattered else "store", self.suffix(dtype, True), n, pointer, align, mask, (kind, v))
       return
     lines = [f"  store {kind} {v}, ptr {pointer}, align {align}"]
     if mask is not None:

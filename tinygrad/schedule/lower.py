@@ -303,8 +303,7 @@ class Pull:
         owner = owner + (me // low % (stride // low)) * low
       low = n if digit is None else digit.stride * digit.size
     param = self.param(home.slot, source.dtype, prod(home.shape), peers=True)
-    peer = UOp.new(Ops.PEER, source.dtype, (param, simplify(owner)))
-    x = _load(peer, flat_index(inner, layout(sizes)), valid)
+    x = _load(UOp.new(Ops.PEER, source.dtype, (param, simplify(owner))), flat_index(inner, layout(sizes)), valid)
     for op, loops in folds.items():
       if loops:
         x = _fold_wide(op, x, tuple(loops))
@@ -451,9 +450,8 @@ def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
   else:
     ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in value.shape)
     index = pull.value(target, ranges).src[0]
-  stored = pull.value(value, ranges)
-  store = UOp.new(Ops.STORE, dtypes.void, (index, stored, *(r for r in ranges if r.op is Ops.RANGE)))
-  ast = tidy(UOp.new(Ops.SINK, dtypes.void, (store,)))
+  src = (index, pull.value(value, ranges), *(r for r in ranges if r.op is Ops.RANGE))
+  ast = tidy(UOp.new(Ops.SINK, dtypes.void, (UOp.new(Ops.STORE, dtypes.void, src),)))
   slots = [slot for slot, _ in pull.params]
   used = sorted((u for u in ast.toposort() if u.op is Ops.PARAM), key=lambda u: u.arg.slot)
   if len(used) < len(slots):  # simplification has dropped loads: number the rest anew

@@ -232,9 +232,8 @@ class _Builder:
     """The value goes to a temporary first: the kernel would read elements of its target that it has written already."""
     home = Home(self.new_temp(value), layout(value.shape))
     item = self.item(self.kernel(value, home, self.homes), value, value)
-    first = Step(value, set(step.after), list(step.reads), home.slot, item)
-    step.after, step.reads = {len(self.steps)}, []
-    self.steps.append(first)
+    self.steps.append(Step(value, step.after, step.reads, home.slot, item))
+    step.after, step.reads = {len(self.steps) - 1}, []
     return self.kernel(value, target, {**self.homes, value: home})
 
   def kernel(self, value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
@@ -264,8 +263,7 @@ class _Builder:
 
   def walk(self, step: Step, value: UOp, target: Home | UOp) -> None:
     """Reads and dependencies: everything down to stored values."""
-    seen: set[UOp] = set()
-    stack = list(value.src) if isinstance(target, Home) else [value]
+    seen, stack = set[UOp](), list(value.src) if isinstance(target, Home) else [value]
     if not isinstance(target, Home):
       view = target
       while view.op not in (Ops.BUFFER, Ops.SHARD, Ops.AFTER):
