@@ -271,14 +271,12 @@ class GridEmitter(Emitter):
     counts = [max(ceildiv(size(r), copies[r] * n), 1) for r, n in grid.shared]
     self.threads, self.lanes = int(prod(n for _, n in grid.shared)), grid.lanes
     local = (self.lanes, self.threads) if grid.lanes_first else (self.threads, self.lanes)
-    with (
-      self.loop(index(int(prod(counts))), AxisKind.GLOBAL) as group,
-      self.loop(index(local[0]), AxisKind.LOCAL) as first,
-      self.loop(index(local[1]), AxisKind.LOCAL) as second,
-    ):
+    sizes = (int(prod(counts)), AxisKind.GLOBAL), (local[0], AxisKind.LOCAL), (local[1], AxisKind.LOCAL)
+    with contextlib.ExitStack() as loops:
+      group, first, second = (loops.enter_context(self.loop(index(n), kind)) for n, kind in sizes)
       self.lane, self.thread = (first, second) if grid.lanes_first else (second, first)
       self.floor = len(self.stack) - 1
-      group_stride, thread_stride = int(prod(counts)), self.threads
+      group_stride, thread_stride = sizes[0][0], self.threads
       for (r, n), count in zip(grid.shared, counts):
         group_stride, thread_stride = group_stride // count, thread_stride // n
         self.starts[r] = affine(digit(group, group_stride, count), {}).scaled(n * copies[r])

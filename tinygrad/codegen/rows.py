@@ -69,43 +69,36 @@ def emit_rows(emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp], idle
   """Blocks of the innermost loops; where their number does not divide a loop's, the rest is a smaller block. `idle`: by
   loop, the iteration from which on nothing is left to do."""
   emitter.written = {s.src[0].src[0] for s in stores}
-  left = rows_a_block(stores, rows)
-  tiles: dict[UOp, Tile] = {}
+  left, tiles = rows_a_block(stores, rows), dict[UOp, Tile]()
   for r in reversed(rows):
-    n = size(r)
-    take = min(left, n)
-    even = next((d for d in range(take, max(take // 2, 1), -1) if n % d == 0), take)
+    take = min(left, size(r))
+    even = next((d for d in range(take, max(take // 2, 1), -1) if size(r) % d == 0), take)
     tiles[r], left = Tile(even), max(left // even, 1)
-  emit_blocks(emitter, stores, list(rows), tiles, {}, [], idle)
 
+  def blocks(rest: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp]) -> None:
+    """`at`: what is known of rows: the block's counter plus the loop within the block, which is among `inside`."""
+    if not rest:
+      emitter.ends = {r: chunks(limit, at, inside) for r, limit in idle.items()}
+      emit_members(emitter, stores, at, inside)
+      return
+    r = rest[0]
+    if not any(x in at for s in stores for x in reduced(s)):
+      for s in stores:  # sums over this loop begin
+        if r in reduced(s):
+          start = UOp.const(s.src[1].dtype, identity_element(s.src[1].arg, s.src[1].dtype))
+          loops = (*inside, *(x for x in s.src[2:] if x not in at))
+          emitter.kernel([UOp.new(Ops.STORE, dtypes.void, (substitute(s.src[0], at), start, *loops))])
+          emitter.forget_memory()
+    for region in regions(r.src[0], tiles[r]):
+      with emitter.loop(region.count, AxisKind.LOOP) as counter:
+        copies, more = region.tile.size, list(inside)
+        here = affine(counter, {}).scaled(copies).plus(affine(region.base, {}))
+        if copies > 1:
+          more.append(UOp.new(Ops.RANGE, dtypes.index, (index(copies),), (next(emitter.ids), AxisKind.LOOP)))
+          here = here.plus(Affine(0, {more[-1]: 1}))
+        blocks(rest[1:], {**at, r: here.uop()}, more)
 
-def emit_blocks(
-  emitter: Emitter, stores: Sequence[UOp], rest: list[UOp], tiles: dict[UOp, Tile], at: dict[UOp, UOp],
-  inside: list[UOp], idle: Mapping[UOp, Affine],
-) -> None:  # fmt: skip
-  """`at`: what is known of rows: the block's counter plus the loop within the block, which is among `inside`."""
-  if not rest:
-    emitter.ends = {r: chunks(limit, at, inside) for r, limit in idle.items()}
-    emit_members(emitter, stores, at, inside)
-    return
-  r = rest[0]
-  if not any(x in at for s in stores for x in reduced(s)):
-    for s in stores:  # sums over this loop begin
-      if r in reduced(s):
-        start = UOp.const(s.src[1].dtype, identity_element(s.src[1].arg, s.src[1].dtype))
-        loops = (*inside, *(x for x in s.src[2:] if x not in at))
-        emitter.kernel([UOp.new(Ops.STORE, dtypes.void, (substitute(s.src[0], at), start, *loops))])
-        emitter.forget_memory()
-  for region in regions(r.src[0], tiles[r]):
-    with emitter.loop(region.count, AxisKind.LOOP) as counter:
-      copies = region.tile.size
-      here = affine(counter, {}).scaled(copies).plus(affine(region.base, {}))
-      more = list(inside)
-      if copies > 1:
-        r2 = UOp.new(Ops.RANGE, dtypes.index, (index(copies),), (next(emitter.ids), AxisKind.LOOP))
-        here = here.plus(Affine(0, {r2: 1}))
-        more.append(r2)
-      emit_blocks(emitter, stores, rest[1:], tiles, {**at, r: here.uop()}, more, idle)
+  blocks(rows, {}, [])
 
 
 def chunks(limit: Affine, at: Mapping[UOp, UOp], inside: Sequence[UOp]) -> UOp:

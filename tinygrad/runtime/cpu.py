@@ -36,9 +36,6 @@ llvmlite: Any = LazyModule("llvmlite")
 CODE_VERSION = "1"  # of what compile() does to IR
 ALIGNMENT = 64
 
-# the loop over calls, the barrier, and the queue's push and wait
-_RUNTIME_IR = Path(__file__).with_suffix(".ll")
-
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -246,7 +243,7 @@ def _runtime() -> Runtime:
 
 @functools.cache
 def _load_runtime() -> Runtime:
-  source = _RUNTIME_IR.read_text(encoding="utf-8").replace("ETIMEDOUT", str(errno.ETIMEDOUT))
+  source = Path(__file__).with_suffix(".ll").read_text(encoding="utf-8").replace("ETIMEDOUT", str(errno.ETIMEDOUT))
   programs = [load(source, name) for name in ("tg_run", "tg_push", "tg_wait", "tg_barrier")]
   run, push, wait, barrier = [address for address, _ in programs]
   one, three = (ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * n) for n in (1, 3))

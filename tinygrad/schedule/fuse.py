@@ -20,9 +20,7 @@ from tinygrad.uop import GroupOp, Ops, UOp
 MANY, INNER, GATED = 1, 2, 4
 LEAVES = frozenset((Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.SHARD, Ops.VARIABLE, Ops.HOLE))
 STORED = frozenset((Ops.CONTIGUOUS, Ops.COLLECTIVE, Ops.MOVE))  # values with a buffer, unless `joins_its_reader`
-MOVES = frozenset(
-  (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.CAT, Ops.WINDOW, Ops.SPREAD, Ops.DETACH)
-)
+MOVES = GroupOp.Movement | {Ops.CAT, Ops.DETACH}
 ORDERING = frozenset((Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP, Ops.EXPAND))  # of which each element is one of the source's
 GATING = frozenset((Ops.PAD, Ops.CAT, Ops.SPREAD))
 # what one of these costs beside an ordinary operation: bytes of memory traffic that take as long on a vector processor
@@ -206,13 +204,10 @@ def serves_only(u: UOp, inputs: Collection[UOp], readers: Mapping[UOp, int]) -> 
 
 
 def _wants_buffer(u: UOp, uses: set[Use], cost: Mapping[UOp, Cost], readers: Mapping[UOp, int]) -> bool:
-  flags = 0
-  for _, _, f in uses:
-    flags |= f
   c = cost[u]
   if u.op is Ops.REDUCE or c.reduces:
-    return flags != 0 or len(uses) > 1
-  if flags & MANY:
+    return len(uses) > 1 or any(f for _, _, f in uses)
+  if any(f & MANY for _, _, f in uses):
     # better the result of what follows a reduction than the reduction, which would be stored for this value alone
     return not cheap(u, c) or any(x in cost and cost[x].reduces for x in serves_only(u, c.reads, readers))
   return len(uses) > 1 and not cheap(u, c) and not recompute(u, c, len(uses))

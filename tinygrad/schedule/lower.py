@@ -276,8 +276,7 @@ class Pull:
     home = self.homes[source]
     if isinstance(placement, str):
       return self.load(source.dtype, home, idx, valid)
-    sizes, n = placement.local_shape(u.arg[1]), len(placement)
-    me, owner = device_number(placement), number(0)
+    sizes, me, owner = placement.local_shape(u.arg[1]), device_number(placement), number(0)
     inner, taken = list[UOp](), list[Digit]()
     for dim, (i, size) in enumerate(zip(idx, sizes)):
       if not (digits := placement.cut(dim)):
@@ -297,11 +296,10 @@ class Pull:
         folds.setdefault(owe.op, []).extend((r,) if r.op is Ops.RANGE else ())
         taken.append(digit)
     low = 1
-    for digit in [*sorted(taken, key=lambda d: d.stride), None]:
-      stride = n if digit is None else digit.stride
-      if stride > low:
-        owner = owner + (me // low % (stride // low)) * low
-      low = n if digit is None else digit.stride * digit.size
+    for digit in [*sorted(taken, key=lambda d: d.stride), Digit(1, len(placement))]:
+      if digit.stride > low:
+        owner = owner + (me // low % (digit.stride // low)) * low
+      low = digit.stride * digit.size
     param = self.param(home.slot, source.dtype, prod(home.shape), peers=True)
     x = _load(UOp.new(Ops.PEER, source.dtype, (param, simplify(owner))), flat_index(inner, layout(sizes)), valid)
     for op, loops in folds.items():
@@ -357,10 +355,8 @@ def _same(x: UOp) -> UOp:
 
 
 def _load(pointer: UOp, offset: UOp, valid: UOp | None) -> UOp:
-  if valid is None:
-    return UOp.new(Ops.LOAD, pointer.dtype, (UOp.new(Ops.INDEX, pointer.dtype, (pointer, offset)),))
-  index = UOp.new(Ops.INDEX, pointer.dtype, (pointer, offset, valid))
-  return UOp.new(Ops.LOAD, pointer.dtype, (index, UOp.const(pointer.dtype, 0)))
+  gate, other = ((), ()) if valid is None else ((valid,), (UOp.const(pointer.dtype, 0),))
+  return UOp.new(Ops.LOAD, pointer.dtype, (UOp.new(Ops.INDEX, pointer.dtype, (pointer, offset, *gate)), *other))
 
 
 def _select(gate: UOp, x: UOp, other: UOp, condition: UOp | None) -> UOp:

@@ -191,11 +191,9 @@ class _Builder:
   def version(self, u: UOp) -> Version:
     """The ASSIGNs that have happened to the buffer that `u` stands for."""
     if u not in self.versions:
-      if u.op is Ops.AFTER:
-        effects = {e for s in u.src[1:] for e in s.toposort() if e.op is Ops.ASSIGN}
-        self.versions[u] = self.version(u.src[0]) | effects
-      else:
-        self.versions[u] = self.version(u.src[0]) if u.op in (Ops.SHARD, Ops.DETACH) else frozenset()
+      below = self.version(u.src[0]) if u.op in (Ops.AFTER, Ops.SHARD, Ops.DETACH) else frozenset()
+      effects = u.src[1:] if u.op is Ops.AFTER else ()
+      self.versions[u] = below | {e for s in effects for e in s.toposort() if e.op is Ops.ASSIGN}
     return self.versions[u]
 
   def add_step(self, u: UOp) -> None:
