@@ -300,9 +300,8 @@ def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
     for r in a.parallel:
       if r is not inner and access.strides.get(r) == 1 and size(r) > 1:
         return {r: Tile(min(MAX_ROWS, size(r)))}
-  if item.operations >= 64 or not static(inner):
-    return {}
-  return {inner: Tile(max(size(inner), 1) if size(inner) <= MAX_ROWS else 4)}
+  few = item.operations < 64 and static(inner)
+  return {inner: Tile(max(size(inner), 1) if size(inner) <= MAX_ROWS else 4)} if few else {}
 
 
 def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Target, most_copies: int) -> Tiles:

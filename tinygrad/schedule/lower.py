@@ -153,9 +153,8 @@ class Pull:
 
   def new_range(self, end: sint, kind: AxisKind) -> UOp:
     """A loop variable over [0, end); a loop of one step is the constant 0."""
-    if is_int(end, 1):
-      return number(0)
-    return UOp.new(Ops.RANGE, dtypes.index, (number(end),), (next(self.numbers), kind))
+    one = is_int(end, 1)
+    return number(0) if one else UOp.new(Ops.RANGE, dtypes.index, (number(end),), (next(self.numbers), kind))
 
   def value(self, u: UOp, idx: Index, valid: UOp | None = None) -> UOp:
     """The scalar expression of `u[idx]`; an explicit stack, since chains of ops may be longer than Python's."""
@@ -346,8 +345,9 @@ def where(gate: UOp, x: UOp, y: UOp) -> UOp:
 
 
 def cast(x: UOp, dtype: DType) -> UOp:
-  made = UOp.const(dtype, x.arg) if x.op is Ops.CONST else UOp.new(Ops.CAST, dtype, (x,))
-  return x if x.dtype is dtype else made
+  if x.dtype is dtype:
+    return x
+  return UOp.const(dtype, x.arg) if x.op is Ops.CONST else UOp.new(Ops.CAST, dtype, (x,))
 
 
 def _same(x: UOp) -> UOp:

@@ -38,8 +38,7 @@ def plan(uses: Sequence[Sequence[int]], temps: Mapping[int, Temp]) -> tuple[dict
       if s not in temps or s in at:
         continue
       want = Temp(temps[s].device, round_up(max(temps[s].nbytes, 1), ALIGN))
-      candidates = free.setdefault(want.device, [])
-      if candidates:  # the smallest that fits, else the largest
+      if candidates := free.setdefault(want.device, []):  # the smallest that fits, else the largest
         m = min(candidates, key=lambda m: (pool[m].nbytes < want.nbytes, abs(pool[m].nbytes - want.nbytes)))
         candidates.remove(m)
         pool[m] = max(pool[m], want, key=lambda memory: memory.nbytes)
