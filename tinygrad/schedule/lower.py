@@ -384,14 +384,13 @@ MOVEMENT: dict[Ops, Callable[[UOp, Index], Index]] = {
 def _pad(u: UOp, idx: Index) -> tuple[UOp | None, Index, float | int | bool]:
   pads, fill = u.arg
   gate: UOp | None = None
-  inner: list[UOp] = []
   for i, (before, after), n in zip(idx, pads, u.src[0].shape):
     if not is_int(before, 0):
       gate = both(gate, at_least(i, before))
     if not is_int(after, 0):
       gate = both(gate, below(i, before + n))
-    inner.append(simplify(i - before))
-  return (None if gate is None or is_true(gate) else gate), tuple(inner), fill
+  inner = tuple(simplify(i - before) for i, (before, _) in zip(idx, pads))
+  return (None if gate is None or is_true(gate) else gate), inner, fill
 
 
 def _spread(u: UOp, idx: Index) -> tuple[UOp | None, Index, float | int | bool]:

@@ -81,13 +81,8 @@ def holds(offset: Affine, r: UOp, step: int, n: int) -> bool:
 
 def accesses(stores: Iterable[UOp]) -> tuple[Access, ...]:
   memo: dict[UOp, Affine] = {}
-  found = []
-  for s in stores:
-    for u in s.toposort():
-      if u.op is Ops.INDEX:
-        p = u.src[0]
-        found.append(Access(p.arg.slot, affine(u.src[1], memo), u is s.src[0], p.arg.size * p.dtype.itemsize))
-  return tuple(found)
+  found = ((u, u.src[0], u is s.src[0]) for s in stores for u in s.toposort() if u.op is Ops.INDEX)
+  return tuple(Access(p.arg.slot, affine(u.src[1], memo), w, p.arg.size * p.dtype.itemsize) for u, p, w in found)
 
 
 def single(ast: UOp, slots: Sequence[int] | Mapping[int, int], fresh: int) -> Group | None:

@@ -122,12 +122,9 @@ class _Builder:
       elif (found := next((where[s] for s in u.src if s in where), None)) is not None:
         where[u] = found
     for u in reversed(self.nodes):
-      if u.op is Ops.COLLECTIVE:
-        for s, placement in zip(u.src, u.arg.placements):
-          where.setdefault(s, placement)
-      elif u in where and u.op is not Ops.MOVE:
-        for s in u.src:
-          where.setdefault(s, where[u])
+      same = [where[u]] * len(u.src) if u in where and u.op is not Ops.MOVE else []
+      for s, placement in zip(u.src, u.arg.placements if u.op is Ops.COLLECTIVE else same):
+        where.setdefault(s, placement)
     return where
 
   def build(self) -> Schedule | None:
@@ -199,20 +196,12 @@ class _Builder:
   def add_step(self, u: UOp) -> None:
     """Lowers `u` to a kernel, and notes what it waits for and reads."""
     written, value = u.src if u.op is Ops.ASSIGN else (u, u)
+    target, slot = self.homes[u] if written is u else written, self.slot_of(written)
     held = peel(value.src[0]) if u.op is Ops.CONTIGUOUS else peel(value)
-    if held in self.made and self.homes[held].slot == self.slot_of(written):
+    if held in self.made and self.homes[held].slot == slot:
       self.made[u] = self.made[held]
-    else:
-      self.append(u, value, self.homes[u] if written is u else written)
-
-  def slot_of(self, view: UOp) -> int:
-    while view not in self.homes:
-      view = view.src[0]
-    return self.homes[view].slot
-
-  def append(self, root: UOp, value: UOp, target: Home | UOp) -> None:
-    slot = target.slot if isinstance(target, Home) else self.slot_of(target)
-    step = Step(root, set(), [], slot)
+      return
+    step = Step(u, set(), [], slot)
     self.walk(step, value, target)
     if 0 not in layout(value.shape):
       if (transfer := self.transfer(value)) is not None and isinstance(target, Home):
@@ -223,8 +212,13 @@ class _Builder:
         if not isinstance(target, Home) and overwrites_what_it_reads(kernel):
           kernel = self.through_temp(step, value, target)
         step.item = self.item(kernel, value, value if isinstance(target, Home) else target)
-    self.made[root] = len(self.steps)
+    self.made[u] = len(self.steps)
     self.steps.append(step)
+
+  def slot_of(self, view: UOp) -> int:
+    while view not in self.homes:
+      view = view.src[0]
+    return self.homes[view].slot
 
   def through_temp(self, step: Step, value: UOp, target: UOp) -> Kernel:
     """The value goes to a temporary first: the kernel would read elements of its target that it has written already."""
