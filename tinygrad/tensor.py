@@ -144,8 +144,6 @@ class Tensor(Hashing, metaclass=_Training):
       return self._wrap(UOp.from_numpy(disk.mapped(self.uop)))._at(placement)
     if disk.on_disk(placement):
       return self._wrap(UOp.buffer(self.numpy_shape(), self.dtype, placement)).assign(self)
-    if isinstance(placement, Sharding):
-      placement.local_shape(self.shape)  # raises where it cuts a dim that is not there
     t = self._wrap(self.uop.copy_to_device(placement))
     t.requires_grad = self.requires_grad
     return t
@@ -461,8 +459,7 @@ def _from_data(data: Any, device: Placement | None, dtype: DType | None) -> UOp:
     if isinstance(data, Tensor):
       u = data.uop if dtype is None else data.cast(dtype).uop
     else:
-      wanted = dtype or (dtypes.default_int if data.dtype is dtypes.index else data.dtype)
-      u = data if wanted is data.dtype else data.cast(wanted)
+      u = data.cast(dtype or (dtypes.default_int if data.dtype is dtypes.index else data.dtype))
     return u if device is None or u.device == device else u.copy_to_device(device)
   if isinstance(data, (bool, int, float)):
     u = UOp.const(dtype or dtypes.from_py(data), data, unique=True)

@@ -240,7 +240,7 @@ def complete(a: Analysis, main: Item | None, v: UOp | None, tiles: Tiles, target
   stages = Stages(a, target, taken)
   most = max(target.vector_bytes // a.itemsize, 1)
   fold_plans = {i.fold.src[1:]: fold_plan(i, v, most, tiles) for i in a.items if i.fold is not None}
-  order = loop_order(a, main, v, tiles)
+  order = loop_order(a, main, v)
   if main is None or not stages.at_top(main):
     return Plan(order, tiles, fold_plans)
   staged = stages.choose(main, order, tiles, v)
@@ -363,7 +363,7 @@ def fold_plan(item: Item, v: UOp | None, most: int, tiles: Tiles) -> tuple[Range
   return (*(r for r in ranges if r is not lane), lane), Tile(max(min(wanted, size(lane) // lanes), 1), lanes)
 
 
-def loop_order(a: Analysis, main: Item | None, v: UOp | None, tiles: dict[UOp, Tile]) -> tuple[UOp, ...]:
+def loop_order(a: Analysis, main: Item | None, v: UOp | None) -> tuple[UOp, ...]:
   """Without a reduction the vectors run innermost. With one: first ranges along which nothing is reused, then v (its
   panel of operands is used by all loops inside), then the others as written."""
   if main is None or v is None or v not in main.ranges:
