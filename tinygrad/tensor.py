@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from tinygrad.device import Buffer, Device, Mesh, P, Placement, ShardError, Sharding, device_set, show_placement
 from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
-from tinygrad.engine.realize import Held, host_array, join, realize, to_numpy_once
+from tinygrad.engine.realize import Held, join, realize, settled, to_numpy_once
 from tinygrad.gradient import compute_gradient
 from tinygrad.helpers import TRAINING, Context, ContextVar, GlobalCounters, LazyModule, dedup, fetch, numpy, prod
-from tinygrad.mixin.base import VIEWS, DeviceArg, broadcast_shape, memory_state, mismatch, to_placement
+from tinygrad.mixin.base import VIEWS, DeviceArg, DTypeArg, broadcast_shape, memory_state, mismatch, to_placement
 from tinygrad.mixin.hashing import Hashing
 from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
@@ -64,9 +64,8 @@ class Tensor(Hashing, metaclass=_Training):
   grad: Tensor | None
 
   def __init__(
-    self, data: Any = None, device: DeviceArg = None, dtype: DType | str | None = None,
-    requires_grad: bool | None = None,
-  ) -> None:  # fmt: skip
+    self, data: Any = None, device: DeviceArg = None, dtype: DTypeArg = None, requires_grad: bool | None = None
+  ) -> None:
     d = None if dtype is None else to_dtype(dtype)
     self.uop = _from_data(data, None if device is None else to_placement(device), d)
     self.grad, self.requires_grad = None, requires_grad
@@ -88,8 +87,7 @@ class Tensor(Hashing, metaclass=_Training):
   def uop(self, u: UOp) -> None:
     self._uop = u
     if u.dtype is dtypes.float64 and (bad := [d for d in device_set(self.device) if not Device[d].target.float64]):
-      fix = "use float32 there, or compute in float64 on CPU"
-      mismatch("float64", f"{bad[0]} has no float64", [u], fix, TypeError)
+      mismatch("float64", f"{bad[0]} has no float64", [u], "use float32 there, or compute in float64 on CPU", TypeError)
     if (state := memory_state(u, moved=True)) is not None:
       if (readers := getattr(state, "readers", None)) is None:
         readers = state.readers = {}  # to write to one memory must not look at all tensors that live
@@ -109,8 +107,7 @@ class Tensor(Hashing, metaclass=_Training):
   @property
   def device(self) -> Placement:
     """Where the value is once it is realised: a device name or a `Sharding` without debts."""
-    d = self.uop.device
-    return Device.DEFAULT if d is None else d.settled if isinstance(d, Sharding) else d
+    return settled(self.uop.device)
 
   def __repr__(self) -> str:
     return f"<Tensor {describe(self.uop)}{'' if self.grad is None else ', with grad'}>"
@@ -147,8 +144,6 @@ class Tensor(Hashing, metaclass=_Training):
       return self._wrap(UOp.from_numpy(disk.mapped(self.uop)))._at(placement)
     if disk.on_disk(placement):
       return self._wrap(UOp.buffer(self.numpy_shape(), self.dtype, placement)).assign(self)
-    if isinstance(placement, Sharding):
-      placement.local_shape(self.shape)  # raises where it cuts a dim that is not there
     t = self._wrap(self.uop.copy_to_device(placement))
     t.requires_grad = self.requires_grad
     return t
@@ -286,8 +281,7 @@ class Tensor(Hashing, metaclass=_Training):
     u = x.uop if x.uop.op is Ops.BUFFER else x.contiguous().realize().uop
     if not isinstance(u.device, str) or getattr(Device[u.device], "wrap", None) is None or Device[u.device].simulated:
       mismatch("dlpack", "shares the memory of one CPU device", [u], 'x.to("CPU")')
-    buffer = buffer_of(u)
-    return numpy.asarray(Held(host_array(buffer, 0), buffer)).__dlpack__(**kwargs)
+    return numpy.asarray(Held(buffer_of(u))).__dlpack__(**kwargs)
 
   @classmethod
   def from_dlpack(cls, x: Any, device: str | None = None) -> Self:
@@ -299,9 +293,7 @@ class Tensor(Hashing, metaclass=_Training):
     return cls(array, device=where) if shared is None else cls._wrap(shared)
 
   @classmethod
-  def from_blob(
-    cls, ptr: int, shape: Sequence[int], dtype: DType | str | None = None, device: str | None = None
-  ) -> Self:
+  def from_blob(cls, ptr: int, shape: Sequence[int], dtype: DTypeArg = None, device: str | None = None) -> Self:
     """A tensor over the memory at the address `ptr` (row-major, float32 unless given), which must outlive it; what is
     assigned to the tensor is written there. ValueError where the device cannot use the host's memory."""
     d = dtypes.default_float if dtype is None else to_dtype(dtype)
@@ -380,8 +372,7 @@ class Tensor(Hashing, metaclass=_Training):
     if disk.on_disk(view.device):
       disk.write(_without_detach(view), self._wrap(value).numpy())
       return
-    state = memory_state(view, moved=True)
-    if state is None:
+    if (state := memory_state(view, moved=True)) is None:
       here = self.uop.device
       self.uop = value if here is None or here == value.device else value.copy_to_device(here)
       return
@@ -436,9 +427,8 @@ class Tensor(Hashing, metaclass=_Training):
     found = compute_gradient(self.uop, self._seed_gradient(gradient, "gradient"), [t.uop for t in targets])
     for i, t in enumerate(targets):
       if t.uop not in found:
-        rule = f"the value does not depend on target {i}"
         fix = "compute the value from this very tensor, and realise it only after differentiating"
-        mismatch("gradient", rule, (self.uop, t.uop), fix, RuntimeError)
+        mismatch("gradient", f"the value does not depend on target {i}", (self.uop, t.uop), fix, RuntimeError)
     return [self._wrap(found[t.uop]) for t in targets]
 
   def backward(self, gradient: Tensor | None = None) -> Self:
@@ -469,8 +459,7 @@ def _from_data(data: Any, device: Placement | None, dtype: DType | None) -> UOp:
     if isinstance(data, Tensor):
       u = data.uop if dtype is None else data.cast(dtype).uop
     else:
-      wanted = dtype or (dtypes.default_int if data.dtype is dtypes.index else data.dtype)
-      u = data if wanted is data.dtype else data.cast(wanted)
+      u = data.cast(dtype or (dtypes.default_int if data.dtype is dtypes.index else data.dtype))
     return u if device is None or u.device == device else u.copy_to_device(device)
   if isinstance(data, (bool, int, float)):
     u = UOp.const(dtype or dtypes.from_py(data), data, unique=True)
@@ -534,8 +523,7 @@ def _array_of_list(data: Sequence[Any], dtype: DType | None) -> Any:
 
 def _source(u: UOp) -> UOp:
   """What to copy from: host data itself rather than its pending copy to another device."""
-  waiting = u.op is Ops.MOVE and u.src[0].op is Ops.BUFFER and u.src[0].device == "NPY"
-  return u.src[0] if waiting else u
+  return u.src[0] if u.op is Ops.MOVE and u.src[0].op is Ops.BUFFER and u.src[0].device == "NPY" else u
 
 
 def _shape_of_blocks(shapes: Sequence[tuple[int, ...]], placement: Placement) -> tuple[tuple[int, ...], Sequence[int]]:
@@ -578,8 +566,7 @@ def _without_detach(view: UOp) -> UOp:
 
 def _run(tensors: Sequence[Tensor]) -> None:
   """Realises `tensors` in one go; each then holds its buffer."""
-  roots = dedup(t.uop for t in tensors)
-  if roots:
+  if roots := dedup(t.uop for t in tensors):
     _rebase(tensors, roots, dict(zip(roots, realize(*roots), strict=True)))
 
 

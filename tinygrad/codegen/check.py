@@ -27,8 +27,7 @@ def check_linear(linear: Sequence[UOp]) -> None:
     if u.op is Ops.ENDRANGE:
       if not loops or loops.pop() is not u.src[0]:
         raise SpecError(f"linear code: the loop {u.src[0].arg} is closed, but it is not the innermost")
-      for v in known.pop():
-        reachable.discard(v)
+      reachable.difference_update(known.pop())
       continue
     if u.op is Ops.RANGE:
       loops.append(u)

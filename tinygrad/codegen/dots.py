@@ -41,9 +41,8 @@ def use_dots(sink: UOp, target: Target) -> UOp:
 
 def narrow_product(f: UOp) -> tuple[UOp, UOp] | None:
   """(x, y) where f sums x·y in 32 bits: both bfloat16, or bytes of which x may be unsigned."""
-  if f.op is not Ops.FOLD or f.arg is not Ops.ADD or f.src[0].op is not Ops.MUL:
-    return None
-  if any(s.op is not Ops.CAST for s in f.src[0].src):
+  is_sum = f.op is Ops.FOLD and f.arg is Ops.ADD and f.src[0].op is Ops.MUL
+  if not is_sum or any(s.op is not Ops.CAST for s in f.src[0].src):
     return None
   x, y = (s.src[0] for s in f.src[0].src)
   if f.dtype is dtypes.float32:
@@ -68,9 +67,9 @@ def words_of(f: UOp, pair: tuple[UOp, UOp], r: UOp, length: int, fresh: int) -> 
     out = UOp.new(Ops.SUB, f.dtype, (total(UOp.new(Ops.XOR, dtypes.uint32, (x, bias)), y), total(bias, y)))
   else:
     out = total(x, y)
-  rest = [substitute(f.src[0], {r: index(whole * length + i)}) for i in range(left)]
-  for value in rest:
-    others = tuple(s for s in f.src[1:] if s is not r)
+  others = tuple(s for s in f.src[1:] if s is not r)
+  for i in range(left):
+    value = substitute(f.src[0], {r: index(whole * length + i)})
     value = UOp.new(Ops.FOLD, f.dtype, (value, *others), Ops.ADD) if others else value
     out = UOp.new(Ops.ADD, f.dtype, (out, value))
   return out

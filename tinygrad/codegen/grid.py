@@ -29,6 +29,7 @@ TOGETHER = 64  # iterations of a reduction from which several threads share it
 VECTOR = 16  # bytes that a thread loads or stores at once
 SHARED = 4  # threads that use an element, from which copying it to local memory pays
 STEPS = 32  # most iterations of a reduction between two barriers
+Counts = Mapping[UOp, int]  # by range
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,7 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
       group = max(min(GROUP, power_of_two(workers // 128)), 64)
       threads = shares(main, axes, copies, group, group)
       for own in dict.fromkeys(i.over for i in folds):
-        together = [i for i in folds if i.over == own]
-        if (staging := stage(together, a, threads, copies, target)) is not None:
+        if (staging := stage([i for i in folds if i.over == own], a, threads, copies, target)) is not None:
           stagings[own] = staging
   elif ranges and outputs >= 8 * ENOUGH:
     assert along is not None
@@ -135,10 +135,9 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
   shared = tuple((r, threads[r]) for r in sorted(threads, key=lambda r: (r is along, ranges.index(r))))
   rest = [r for r in ranges if r not in outer]
   last = contiguous(a.items, rest) if rest else None
-  looped = sorted(rest, key=lambda r: r is last)
   if last is not None:
     copies[last] = aligned(last, 4)
-  plan = Plan(tuple(looped), {r: Tile(n) for r, n in copies.items()}, fold_plans)
+  plan = Plan(tuple(sorted(rest, key=lambda r: r is last)), {r: Tile(n) for r, n in copies.items()}, fold_plans)
   return Grid(shared, lanes, plan, lanes_first, stagings)
 
 
@@ -168,9 +167,7 @@ def shares(item: Item | None, axes: Sequence[UOp], start: Mapping[UOp, int], lim
   return out
 
 
-def stage(
-  items: Sequence[Item], a: Analysis, threads: Mapping[UOp, int], copies: Mapping[UOp, int], target: Target
-) -> Staging | None:
+def stage(items: Sequence[Item], a: Analysis, threads: Counts, copies: Counts, target: Target) -> Staging | None:
   """How the group reduces `items`, which share their own ranges, through local memory, if an operand is used by enough
   of its threads."""
   own, known = items[0].over, {*threads, *items[0].over}
@@ -204,8 +201,7 @@ def stage(
     vector = aligned(order[0], extents[order[0]])
     for y in loads:
       others = [s or 1 for r, s in y.strides.items() if r is not order[0]]
-      contiguous_here = y.strides.get(order[0]) == 1 and order[0] not in y.masked
-      vector = math.gcd(vector, *others) if contiguous_here else 1
+      vector = math.gcd(vector, *others) if y.strides.get(order[0]) == 1 and order[0] not in y.masked else 1
     nbytes = round_up(layout(order, rows, extents)[1] * x.dtype.itemsize, 64)
     panels.append(Panel(x, tuple(order), vector, tuple(rows), offset, nbytes))
     offset += nbytes
@@ -264,8 +260,7 @@ class GridEmitter(Emitter):
     self.starts: dict[UOp, Affine] = {}  # shared range -> where the group's part of it begins
     self.mapping: dict[UOp, UOp] = {}  # shared range -> this thread's elements
     self.grid = Grid((), 1, Plan(()))
-    self.lane: UOp = index(0)
-    self.thread: UOp = index(0)
+    self.lane, self.thread = index(0), index(0)
     self.lanes = self.threads = 1
     self.spread_loops: set[UOp] = set()  # loops whose iterations are shared out among the lanes
 
@@ -276,14 +271,12 @@ class GridEmitter(Emitter):
     counts = [max(ceildiv(size(r), copies[r] * n), 1) for r, n in grid.shared]
     self.threads, self.lanes = int(prod(n for _, n in grid.shared)), grid.lanes
     local = (self.lanes, self.threads) if grid.lanes_first else (self.threads, self.lanes)
-    with (
-      self.loop(index(int(prod(counts))), AxisKind.GLOBAL) as group,
-      self.loop(index(local[0]), AxisKind.LOCAL) as first,
-      self.loop(index(local[1]), AxisKind.LOCAL) as second,
-    ):
+    sizes = (int(prod(counts)), AxisKind.GLOBAL), (local[0], AxisKind.LOCAL), (local[1], AxisKind.LOCAL)
+    with contextlib.ExitStack() as loops:
+      group, first, second = (loops.enter_context(self.loop(index(n), kind)) for n, kind in sizes)
       self.lane, self.thread = (first, second) if grid.lanes_first else (second, first)
       self.floor = len(self.stack) - 1
-      group_stride, thread_stride = int(prod(counts)), self.threads
+      group_stride, thread_stride = sizes[0][0], self.threads
       for (r, n), count in zip(grid.shared, counts):
         group_stride, thread_stride = group_stride // count, thread_stride // n
         self.starts[r] = affine(digit(group, group_stride, count), {}).scaled(n * copies[r])
@@ -295,8 +288,7 @@ class GridEmitter(Emitter):
   def share(self, r: UOp, start: Affine, worker: UOp, workers: int, copies: int, vector: int = 1) -> Part:
     """The part of `r` from `start` that one of `workers` has: they take neighbours (or neighbouring vectors), and a
     worker's copies lie `workers` apart."""
-    at = affine(worker, {})
-    ups = [index(0), index(0)]
+    at, ups = affine(worker, {}), [index(0), index(0)]
     for i, n in enumerate((copies // vector, vector)):
       if n > 1:
         ups[i] = UOp.new(Ops.RANGE, dtypes.index, (index(n),), (next(self.ids), AxisKind.UPCAST))
@@ -323,9 +315,8 @@ class GridEmitter(Emitter):
   def steps(self, r: UOp, share: int) -> UOp:
     """How often each of the lanes takes its share of `r`."""
     total = affine(r.src[0], self.affine_memo).plus(Affine(share - 1)).uop()
-    if total.op is Ops.CONST:
-      return index(total.arg // share)
-    return UOp.new(Ops.IDIV, dtypes.index, (total, index(share)))
+    dynamic = total.op is not Ops.CONST
+    return UOp.new(Ops.IDIV, dtypes.index, (total, index(share))) if dynamic else index(total.arg // share)
 
   def nest(self, stores: Sequence[UOp], plan: Plan, level: int = 0, mapping: dict[UOp, UOp] | None = None) -> None:
     """As on other targets, but that the lanes share out the innermost loop."""
@@ -415,8 +406,7 @@ class GridEmitter(Emitter):
       super()._fold_loops(group, order, tile, mapping, outer, registers)
       return
     r, depth, together = order[0], len(self.stack), tile.copies * self.lanes
-    whole = Region(self.steps(r, together), index(0), Tile(together))
-    for start, _ in self.rounds(group, (whole,), registers):
+    for start, _ in self.rounds(group, (Region(self.steps(r, together), index(0), Tile(together)),), registers):
       self.spread_loops |= {s.out[0] for s in self.stack[depth:]}
       part = self.share(r, start, self.lane, self.lanes, tile.copies)
       values = [substitute(f.src[0], {**mapping, r: part.value}) for f in group]

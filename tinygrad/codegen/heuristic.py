@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.codegen.emit import LEAST_TURNED, MAX_SHUFFLED, MIN_SHUFFLED
-from tinygrad.codegen.plan import Block, Plan, Stage, Tile, is_inlined, usual_sources
+from tinygrad.codegen.plan import Block, Plan, Ranges, Stage, Tile, Tiles, is_inlined, usual_sources
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
@@ -37,6 +37,9 @@ BLOCK_STEPS = 128  # least iterations of a reduction between two writes of its s
 FAR = 16  # steps of a reduction from page to page of memory that are taken together, at least
 FAR_REUSE = 4  # times that such memory is read by the loops inside, at most
 BLOCK_OUTPUTS = 256  # least outputs for which a reduction runs row by row
+
+
+Staged = tuple[tuple[Stage, ...], list[int]]  # operands, and their bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +146,12 @@ class Analysis:
       elif atom.op is not Ops.RANGE:
         strides.update(dict.fromkeys(self.scan(atom)))
     strides.update(dict.fromkeys(self.deps[where.src[0]]))  # the pointer itself: a peer's
-    masked = self.scan(where.src[2]) if len(where.src) > 2 else frozenset[UOp]()
-    return Access(strides, itemsize, masked, stored)
+    return Access(strides, itemsize, self.scan(where.src[2]) if len(where.src) > 2 else frozenset(), stored)
 
   def collect(self, fold: UOp | None, roots: Sequence[UOp], ranges: frozenset[UOp], accesses: list[Access]) -> None:
     """Adds the item of `roots` and, first, those of the FOLDs below; what is in a FOLD that is written out counts
     here."""
-    seen: set[UOp] = set()
-    stack = [(u, 1) for u in roots]
-    operations = 0
+    stack, seen, operations = [(u, 1) for u in roots], set[UOp](), 0
     while stack:
       u, times = stack.pop()
       if u in seen:
@@ -213,8 +213,7 @@ def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:
     return Plan(tuple(r for r in stores[0].src[2:]))
   a = Analysis(stores)
   most = max(target.vector_bytes // a.itemsize, 1)
-  folds = [i for i in a.items if i.fold is not None]
-  main = max(folds, key=lambda i: i.work, default=None)
+  main = max((i for i in a.items if i.fold is not None), key=lambda i: i.work, default=None)
   stages = Stages(a, target, taken)
 
   def total(v: UOp | None) -> float:
@@ -230,35 +229,32 @@ def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:
   else:
     tiles.update(tile_elementwise(a, v, most))
     for r, copies in a.residues.items():
-      if r in a.parallel and r not in tiles and copies <= size(r):
-        if copies * prod(t.copies for t in tiles.values()) <= 2 * MAX_ROWS:
-          tiles[r] = Tile(copies)
+      all_copies = copies * prod(t.copies for t in tiles.values())
+      if r in a.parallel and r not in tiles and copies <= size(r) and all_copies <= 2 * MAX_ROWS:
+        tiles[r] = Tile(copies)
   return complete(a, main, v, tiles, target, taken)
 
 
-def complete(a: Analysis, main: Item | None, v: UOp | None, tiles: dict[UOp, Tile], target: Target, taken: int) -> Plan:
+def complete(a: Analysis, main: Item | None, v: UOp | None, tiles: Tiles, target: Target, taken: int) -> Plan:
   """The plan that follows from the vector range and the tiles."""
   stages = Stages(a, target, taken)
   most = max(target.vector_bytes // a.itemsize, 1)
   fold_plans = {i.fold.src[1:]: fold_plan(i, v, most, tiles) for i in a.items if i.fold is not None}
-  order = loop_order(a, main, v, tiles)
+  order = loop_order(a, main, v)
   if main is None or not stages.at_top(main):
     return Plan(order, tiles, fold_plans)
-  chosen, sizes = stages.choose(main, order, tiles, v)
-  return Plan(order, tiles, fold_plans, chosen, block_for(main, v, tiles, chosen, sizes, target, taken))
+  staged = stages.choose(main, order, tiles, v)
+  return Plan(order, tiles, fold_plans, staged[0], block_for(main, v, tiles, staged, target, taken))
 
 
-def block_for(
-  main: Item, v: UOp | None, tiles: dict[UOp, Tile], stages: tuple[Stage, ...], sizes: list[int], target: Target,
-  taken: int,
-) -> Block | None:  # fmt: skip
+def block_for(main: Item, v: UOp | None, tiles: Tiles, staged: Staged, target: Target, taken: int) -> Block | None:
   """Blocks of the reduction where its panels would not fit the cache, or where every step jumps to another page of
   memory."""
   sums = block_of(main, v, main.over[0], 1, taken)
   there_is_room = taken + sums.nbytes <= target.scratch // 4
   if v is None or v not in sums.ranges or not all(map(static, main.ranges)) or not there_is_room:
     return None
-  panel = max((n for s, n in zip(stages, sizes, strict=True) if s.level > 0), default=0)
+  panel = max((n for s, n in zip(*staged, strict=True) if s.level > 0), default=0)
   first, last = main.over[0], main.over[-1]
   if panel > PANEL:
     length = size(first) * PANEL // (2 * panel)
@@ -271,9 +267,8 @@ def block_for(
     streams = [x for x in main.accesses if x.strides.get(v) == 1]
     streams = [x for x in streams if prod(n for r, n in times.items() if r not in x.strides) <= FAR_REUSE]
     far = any((s := x.strides.get(last)) is not None and abs(s) * x.itemsize >= 1024 for x in streams)
-    if first is not last or not far or sums.nbytes > PANEL // 2 or size(last) < 64:
-      return None
-    if prod(map(size, sums.ranges)) < BLOCK_OUTPUTS:
+    few = size(last) < 64 or prod(map(size, sums.ranges)) < BLOCK_OUTPUTS
+    if first is not last or not far or few or sums.nbytes > PANEL // 2:
       return None
     split, length = last, FAR
   return replace(sums, range=split, length=length)
@@ -294,8 +289,7 @@ def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
   item = a.items[-1]
   if v is not None:
     lanes = lanes_for(v, most)
-    rows = next((r for x in item.accesses if (r := x.across(v, lanes)) in a.parallel), None)
-    if rows is not None:
+    if (rows := next((r for x in item.accesses if (r := x.across(v, lanes)) in a.parallel), None)) is not None:
       return {v: Tile(1, lanes), rows: Tile(lanes)}
     wanted = 4 if item.operations < 8 and size(v) >= 4 * lanes else 2
     return {v: Tile(wanted if item.operations < 24 and size(v) >= 2 * lanes else 1, lanes)}
@@ -306,14 +300,11 @@ def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
     for r in a.parallel:
       if r is not inner and access.strides.get(r) == 1 and size(r) > 1:
         return {r: Tile(min(MAX_ROWS, size(r)))}
-  if item.operations >= 64 or not static(inner):
-    return {}
-  return {inner: Tile(max(size(inner), 1) if size(inner) <= MAX_ROWS else 4)}
+  few = item.operations < 64 and static(inner)
+  return {inner: Tile(max(size(inner), 1) if size(inner) <= MAX_ROWS else 4)} if few else {}
 
 
-def tile_for(
-  item: Item, v: UOp | None, most: int, parallel: tuple[UOp, ...], target: Target, most_copies: int
-) -> dict[UOp, Tile]:
+def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Target, most_copies: int) -> Tiles:
   """The register tile: copies along v and up to two more ranges, so that every operand loaded is used often, within the
   registers."""
   lane = v if v in item.ranges else min((None, *item.over), key=lambda r: lane_cost(item, r, most))
@@ -322,10 +313,11 @@ def tile_for(
   free = [r for r in axes if r is not v and any(r not in x.strides for x in item.accesses)]
   # near each other first
   free.sort(key=lambda r: min((abs(s) for x in item.accesses if (s := x.strides.get(r)) is not None), default=0))
-  best: tuple[float, dict[UOp, Tile]] = (float("inf"), {})
+  best: tuple[float, Tiles] = (math.inf, {})
   pairs: list[tuple[UOp, ...]] = [(), *((r,) for r in free), *itertools.combinations(free, 2)]
   own = (1, 2, 3, 4, 6, 8, 12) if v is not None and v in item.ranges else (1,)
-  steps = [[access_cost(x, lane, lanes) for x in item.accesses], [x.strides for x in item.accesses]]
+  # operands that are not contiguous count as if staged, for otherwise another lane range was chosen
+  steps = [(min(x.cost(lane, lanes), 2.0), x.strides) for x in item.accesses]
   for mine in own:
     if v is not None and mine > 1 and mine * lanes > size(v):
       break
@@ -334,9 +326,8 @@ def tile_for(
         tile = mine * prod(counts)
         if tile > min(target.vector_registers, most_copies):
           continue
-        loads = cost = 0.0
-        vectors = 0
-        for step, strides in zip(*steps, strict=True):
+        loads, vectors = 0.0, 0
+        for step, strides in steps:
           copies = prod(c for r, c in zip(pair, counts, strict=True) if r in strides) * (mine if v in strides else 1)
           loads += copies * step
           vectors = max(vectors, min(copies, mine if v in strides else 1))
@@ -355,13 +346,7 @@ def tile_for(
   return best[1]
 
 
-def access_cost(x: Access, lane: UOp | None, lanes: int) -> float:
-  """One load of a tile: operands that are not contiguous count as if staged, for otherwise another lane range was
-  chosen."""
-  return min(x.cost(lane, lanes), 2.0)
-
-
-def fold_plan(item: Item, v: UOp | None, most: int, tiles: dict[UOp, Tile]) -> tuple[tuple[UOp, ...], Tile]:
+def fold_plan(item: Item, v: UOp | None, most: int, tiles: Tiles) -> tuple[Ranges, Tile]:
   """Order of a reduction's ranges (the last is split), and the split: lanes unless the parallel ranges give them, and
   accumulators."""
   ranges = item.over
@@ -372,22 +357,19 @@ def fold_plan(item: Item, v: UOp | None, most: int, tiles: dict[UOp, Tile]) -> t
     if size(ranges[-1]) * held <= 2 * MAX_ROWS and any(ranges[-1] in x.masked for x in item.accesses):
       copies = size(ranges[-1])  # which makes the conditions constants
     return ranges, Tile(copies, 1)
-  lane = min((None, *ranges), key=lambda r: lane_cost(item, r, most))
-  if lane is None:
+  if (lane := min((None, *ranges), key=lambda r: lane_cost(item, r, most))) is None:
     return ranges, Tile(1, 1)
   lanes = lanes_for(lane, most)
-  copies = max(min(wanted, size(lane) // lanes), 1)
-  return (*(r for r in ranges if r is not lane), lane), Tile(copies, lanes)
+  return (*(r for r in ranges if r is not lane), lane), Tile(max(min(wanted, size(lane) // lanes), 1), lanes)
 
 
-def loop_order(a: Analysis, main: Item | None, v: UOp | None, tiles: dict[UOp, Tile]) -> tuple[UOp, ...]:
+def loop_order(a: Analysis, main: Item | None, v: UOp | None) -> tuple[UOp, ...]:
   """Without a reduction the vectors run innermost. With one: first ranges along which nothing is reused, then v (its
   panel of operands is used by all loops inside), then the others as written."""
   if main is None or v is None or v not in main.ranges:
     return (*(r for r in a.parallel if r is not v), *((v,) if v is not None else ()))
   shared = [r for r in a.parallel if r is not v and r in main.ranges and all(r in x.strides for x in main.accesses)]
-  rest = [r for r in a.parallel if r is not v and r not in shared]
-  return (*shared, v, *rest)
+  return (*shared, v, *(r for r in a.parallel if r is not v and r not in shared))
 
 
 class Stages:
@@ -443,9 +425,7 @@ class Stages:
         cost += self.a.access(u.src[0], 1).cost(v, lanes)
     return cost / used
 
-  def choose(
-    self, item: Item, order: tuple[UOp, ...], tiles: dict[UOp, Tile], v: UOp | None
-  ) -> tuple[tuple[Stage, ...], list[int]]:
+  def choose(self, item: Item, order: Ranges, tiles: Tiles, v: UOp | None) -> Staged:
     """The operands that are read across a line at every step of the innermost reduction, or computed, and read
     often."""
     if item.fold is None or item.work < STAGE_WORK or not self.at_top(item):
@@ -456,16 +436,11 @@ class Stages:
       return int(prod(ceildiv(size(r), tiles.get(r, Tile()).size) for r in inside if r not in d))
 
     often = [x for x in self.operands(item) if self.packable(item, x) and reuse(self.a.deps[x]) >= STAGE_REUSE]
-    wanted = [x for x in often if self.worthwhile(x, item.fold.src[-1], v)]
-    return self.packed(item, wanted, order, tiles)
+    return self.packed(item, [x for x in often if self.worthwhile(x, item.fold.src[-1], v)], order, tiles)
 
-  def packed(
-    self, item: Item, operands: Sequence[UOp], order: tuple[UOp, ...], tiles: dict[UOp, Tile]
-  ) -> tuple[tuple[Stage, ...], list[int]]:
+  def packed(self, item: Item, operands: Sequence[UOp], order: Ranges, tiles: Tiles) -> Staged:
     """These operands staged, as far as there is room, and their bytes."""
-    out: list[Stage] = []
-    sizes: list[int] = []
-    offset = self.taken
+    out, sizes, offset = list[Stage](), list[int](), self.taken
     for operand in operands:
       d = self.a.deps[operand]
       level = next((i for i, r in enumerate(order) if r not in d), len(order))
@@ -489,17 +464,13 @@ class Stages:
           return True
     return False
 
-  def layout(
-    self, item: Item, d: frozenset[UOp], order: tuple[UOp, ...], level: int, tiles: dict[UOp, Tile]
-  ) -> tuple[UOp, int, tuple[UOp, ...]]:
+  def layout(self, item: Item, d: frozenset[UOp], order: Ranges, level: int, tiles: Tiles) -> tuple[UOp, int, Ranges]:
     """(offset of an element, number of elements, ranges) of a panel: tiles outermost, then the reduction, then what is
     in a tile."""
     opened = [r for r in order[:level] if r in d]
     later = [r for r in order[level:] if r in d]
-    digits: list[tuple[UOp, int]] = []
-    for r in later:
-      step = tiles.get(r, Tile()).size
-      digits.append((UOp.new(Ops.IDIV, dtypes.index, (r, index(step))) if step > 1 else r, ceildiv(size(r), step)))
+    steps = [(r, tiles.get(r, Tile()).size) for r in later]
+    digits = [(UOp.new(Ops.IDIV, dtypes.index, (r, index(n))) if n > 1 else r, ceildiv(size(r), n)) for r, n in steps]
     digits += [(r, size(r)) for r in item.over]
     lanes_last = sorted((r for r in opened + later if tiles.get(r, Tile()).size > 1), key=lambda r: tiles[r].lanes)
     digits += [(UOp.new(Ops.MOD, dtypes.index, (r, index(n := tiles[r].size))), n) for r in lanes_last]

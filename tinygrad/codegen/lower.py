@@ -33,13 +33,12 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | N
   ast = drop_unit_ranges(ast)
   stores = decompose(use_dots(ast, target)).src
   rows = all_rows(stores)
-  ends = idle(ast.src, rows) if len(stores) > 1 else {}
   if len(stores) == 1 and not target.threads and target.scratch:
     stores, rows = apart(stores[0])
   if len(stores) == 1:
     emitter.kernel(stores)
   else:
-    emit_rows(emitter, stores, rows, ends)
+    emit_rows(emitter, stores, rows, idle(ast.src, rows) if len(ast.src) > 1 else {})
   if SPEC >= 1:
     check_linear(emitter.root.out)
   if DEBUG >= 4:
@@ -65,10 +64,8 @@ def drop_unit_ranges(sink: UOp) -> UOp:
     if u.op in (Ops.FOLD, Ops.STORE):
       first = 1 if u.op is Ops.FOLD else 2
       src = (*src[:first], *(r for r in src[first:] if r.op is Ops.RANGE))
-    if u.op is Ops.FOLD and len(src) == 1:
-      done[u] = src[0]
-    else:
-      done[u] = u if src == u.src else UOp.new(u.op, u.dtype, src, u.arg)
+    made = u if src == u.src else UOp.new(u.op, u.dtype, src, u.arg)
+    done[u] = src[0] if u.op is Ops.FOLD and len(src) == 1 else made
   return done[sink]
 
 

@@ -29,6 +29,10 @@ class Tile:
     return Tile(min(1 << (self.copies.bit_length() - 1), CHUNK // self.lanes), self.lanes)
 
 
+Ranges = tuple[UOp, ...]
+Tiles = dict[UOp, Tile]
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
   """`operand` is computed once, where `level` parallel loops are open, for all its uses inside: into scratch memory,
@@ -96,8 +100,7 @@ def regions(end: UOp, tile: Tile) -> Iterator[Region]:
   single vectors."""
   size = tile.size
   if end.op is Ops.CONST:
-    n = int(end.arg)
-    whole, rest = divmod(n, size)
+    whole, rest = divmod(int(end.arg), size)
     if whole:
       yield Region(index(whole), index(0), tile)
     if rest:

@@ -57,59 +57,48 @@ def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp]) -> int:
   """How many rows keep what they touch in the cache."""
   touched: dict[UOp, int] = {}
   for u in indices(stores):
-    nodes = u.src[1].toposort()
-    p = u.src[0]
+    p, nodes = u.src[0], u.src[1].toposort()
     if p.op is Ops.PARAM and (p.arg.slot < 0 or rows[-1] in nodes):
       mine = 1 if p.arg.slot < 0 else prod(size(r) for r in rows if r in nodes)
       touched[p] = max(touched.get(p, 0), ceildiv(p.arg.size, mine) * p.dtype.itemsize)
-  n = max(BLOCK_BYTES // max(sum(touched.values()), 1), 1)
-  if any(contracts(s, rows) for s in stores):
-    n = max(n, LEAST)
-  return min(n, MOST)
+  least = LEAST if any(contracts(s, rows) for s in stores) else 1
+  return min(max(BLOCK_BYTES // max(sum(touched.values()), 1), least), MOST)
 
 
 def emit_rows(emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp], idle: Mapping[UOp, Affine]) -> None:
   """Blocks of the innermost loops; where their number does not divide a loop's, the rest is a smaller block. `idle`: by
   loop, the iteration from which on nothing is left to do."""
   emitter.written = {s.src[0].src[0] for s in stores}
-  left = rows_a_block(stores, rows)
-  tiles: dict[UOp, Tile] = {}
+  left, tiles = rows_a_block(stores, rows), dict[UOp, Tile]()
   for r in reversed(rows):
-    n = size(r)
-    take = min(left, n)
-    even = next((d for d in range(take, max(take // 2, 1), -1) if n % d == 0), take)
-    tiles[r] = Tile(even)
-    left = max(left // even, 1)
-  emit_blocks(emitter, stores, list(rows), tiles, {}, [], idle)
+    take = min(left, size(r))
+    even = next((d for d in range(take, max(take // 2, 1), -1) if size(r) % d == 0), take)
+    tiles[r], left = Tile(even), max(left // even, 1)
 
+  def blocks(rest: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp]) -> None:
+    """`at`: what is known of rows: the block's counter plus the loop within the block, which is among `inside`."""
+    if not rest:
+      emitter.ends = {r: chunks(limit, at, inside) for r, limit in idle.items()}
+      emit_members(emitter, stores, at, inside)
+      return
+    r = rest[0]
+    if not any(x in at for s in stores for x in reduced(s)):
+      for s in stores:  # sums over this loop begin
+        if r in reduced(s):
+          start = UOp.const(s.src[1].dtype, identity_element(s.src[1].arg, s.src[1].dtype))
+          loops = (*inside, *(x for x in s.src[2:] if x not in at))
+          emitter.kernel([UOp.new(Ops.STORE, dtypes.void, (substitute(s.src[0], at), start, *loops))])
+          emitter.forget_memory()
+    for region in regions(r.src[0], tiles[r]):
+      with emitter.loop(region.count, AxisKind.LOOP) as counter:
+        copies, more = region.tile.size, list(inside)
+        here = affine(counter, {}).scaled(copies).plus(affine(region.base, {}))
+        if copies > 1:
+          more.append(UOp.new(Ops.RANGE, dtypes.index, (index(copies),), (next(emitter.ids), AxisKind.LOOP)))
+          here = here.plus(Affine(0, {more[-1]: 1}))
+        blocks(rest[1:], {**at, r: here.uop()}, more)
 
-def emit_blocks(
-  emitter: Emitter, stores: Sequence[UOp], rest: list[UOp], tiles: dict[UOp, Tile], at: dict[UOp, UOp],
-  inside: list[UOp], idle: Mapping[UOp, Affine],
-) -> None:  # fmt: skip
-  """`at`: what is known of rows: the block's counter plus the loop within the block, which is among `inside`."""
-  if not rest:
-    emitter.ends = {r: chunks(limit, at, inside) for r, limit in idle.items()}
-    emit_members(emitter, stores, at, inside)
-    return
-  r = rest[0]
-  if not any(x in at for s in stores for x in reduced(s)):
-    for s in stores:  # sums over this loop begin
-      if r in reduced(s):
-        start = UOp.const(s.src[1].dtype, identity_element(s.src[1].arg, s.src[1].dtype))
-        loops = (*inside, *(x for x in s.src[2:] if x not in at))
-        emitter.kernel([UOp.new(Ops.STORE, dtypes.void, (substitute(s.src[0], at), start, *loops))])
-        emitter.forget_memory()
-  for region in regions(r.src[0], tiles[r]):
-    with emitter.loop(region.count, AxisKind.LOOP) as counter:
-      copies = region.tile.size
-      here = affine(counter, {}).scaled(copies).plus(affine(region.base, {}))
-      more = list(inside)
-      if copies > 1:
-        r2 = UOp.new(Ops.RANGE, dtypes.index, (index(copies),), (next(emitter.ids), AxisKind.LOOP))
-        here = here.plus(Affine(0, {r2: 1}))
-        more.append(r2)
-      emit_blocks(emitter, stores, rest[1:], tiles, {**at, r: here.uop()}, more, idle)
+  blocks(rows, {}, [])
 
 
 def chunks(limit: Affine, at: Mapping[UOp, UOp], inside: Sequence[UOp]) -> UOp:
@@ -134,8 +123,7 @@ def emit_members(emitter: Emitter, stores: Sequence[UOp], at: dict[UOp, UOp], in
   """The stores of one block."""
   block = int(prod(size(r) for r in inside))
   row = affine(row_major((r, size(r)) for r in inside), {})
-  memory: dict[UOp, UOp] = {}
-  offset = 0
+  memory, offset = dict[UOp, UOp](), 0
   columns: dict[UOp, bool] = {}  # memory of a row -> whether the rows of a block lie beside each other
   tenants: dict[UOp, UOp] = {}  # scratch memory -> which memory of a row it is, as yet
   for i, s in enumerate(stores):

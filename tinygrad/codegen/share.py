@@ -26,8 +26,7 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
   """
   stores = ast.src
   items = [i for s in stores for i in Analysis((s,)).items]
-  total = sum(i.work * (len(i.accesses) + OPERATION * i.operations) for i in items)
-  if total < WORTHWHILE * lanes:
+  if sum(i.work * (len(i.accesses) + OPERATION * i.operations) for i in items) < WORTHWHILE * lanes:
     return ast
   best: tuple[float, UOp] | None = None
   whole = sum(i.cost() for i in items)
@@ -46,11 +45,9 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
       best = cost, r
   if best is None:
     return ast
-  r = best[1]
-  n = size(r)
+  r, n = best[1], size(best[1])
   length = ceildiv(n, threads)
-  thread = UOp.variable(THREAD, 0, threads - 1)
-  first = thread * length
+  first = UOp.variable(THREAD, 0, threads - 1) * length
   if n % threads:
     first = UOp.new(Ops.MIN, dtypes.index, (first, UOp.const(dtypes.index, n - length)))
   part = UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, length),), r.arg)

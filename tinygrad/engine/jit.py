@@ -372,9 +372,8 @@ def function(
   Raises: RuntimeError for implicit memory and for other results; NotImplementedError for `grad_fxn`.
   """
   if grad_fxn is not None:
-    fix = "leave it out: the gradient follows from what the function computes"
     problem = "function: grad_fxn is written in nodes of tinygrad's own graph, which are others here"
-    raise NotImplementedError(f"{problem}\n  fix: {fix}")
+    raise NotImplementedError(f"{problem}\n  fix: leave it out: the gradient follows from what the function computes")
   if fxn is None:
     return functools.partial(function, allow_implicit=allow_implicit)
 

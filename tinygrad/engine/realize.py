@@ -7,12 +7,11 @@ of a simulated backend.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -177,22 +176,15 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
   names = frozenset(name for i in schedule.items for name in {*i.variables} - dict(i.constants).keys())
   mine = {d for i in schedule.items for d in i.devices if d.startswith("CPU")}
   threads = CPU_THREADS.value or max(cores() // max(len(mine), 1), 1)  # of each of its CPU devices, for one kernel
-  with taking_turns():
-    kernels = ((i.kernel, i.devices[0]) for i in schedule.items)
-    programs = tuple(None if isinstance(k, scheduling.Transfer) else program(k, d, threads) for k, d in kernels)
-  slots = tuple(first - u.arg.uid for u in schedule.buffers)
-  return Plan(schedule.items, programs, slots, schedule.temps, names - {DEVICE_NUM})
-
-
-@contextlib.contextmanager
-def taking_turns() -> Iterator[None]:
-  """A backend's thread that compiles needs the interpreter often and briefly: it gets it soon."""
+  kernels = ((i.kernel, i.devices[0]) for i in schedule.items)
   before = sys.getswitchinterval()
-  sys.setswitchinterval(TURN)
+  sys.setswitchinterval(TURN)  # a backend's thread that compiles needs the interpreter often and briefly
   try:
-    yield
+    programs = tuple(None if isinstance(k, scheduling.Transfer) else program(k, d, threads) for k, d in kernels)
   finally:
     sys.setswitchinterval(before)
+  slots = tuple(first - u.arg.uid for u in schedule.buffers)
+  return Plan(schedule.items, programs, slots, schedule.temps, names - {DEVICE_NUM})
 
 
 def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
@@ -200,8 +192,7 @@ def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
   values.
   """
   key_sink, buffers, values = canonical(sink)
-  settings = (INTERPRET, NOOPT, BEAM, ROWS, DEFER, STRATEGY, CPU_THREADS)
-  key: tuple[Any, ...] = (key_sink, *(s.value for s in settings))
+  key: tuple[Any, ...] = (key_sink, *(s.value for s in (INTERPRET, NOOPT, BEAM, ROWS, DEFER, STRATEGY, CPU_THREADS)))
   first = -1
   if watched():  # a plan that tells lines is of these lines only, and of nodes that no other plan has
     key += (tuple(u.origin for u in sink.toposort()),)
@@ -220,9 +211,7 @@ def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
 
 
 def settled(device: Placement | None) -> Placement:
-  if device is None:
-    return Device.DEFAULT
-  return device.settled if isinstance(device, Sharding) else device
+  return Device.DEFAULT if device is None else device.settled if isinstance(device, Sharding) else device
 
 
 def realize(*roots: UOp) -> list[UOp]:
@@ -240,15 +229,15 @@ def realize(*roots: UOp) -> list[UOp]:
       print(found)
     with span("plan"):
       plan, buffers, values = plan_of(sink)
-    execute(Run(plan, [*map(buffer_of, buffers), *allocate_temps(plan)], values))
+    temps = [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
+    execute(Run(plan, [*map(buffer_of, buffers), *temps], values))
   return [made[root] for root in roots]
 
 
 def _prepare(root: UOp, effects: list[UOp]) -> UOp:
   """What `root` will be once `effects` have run; a computed value adds its own."""
   if viewed(root).op in (Ops.BUFFER, Ops.AFTER, Ops.ASSIGN):
-    views: list[UOp] = []
-    u = root
+    u, views = root, list[UOp]()
     while u.op is not Ops.BUFFER:
       if is_view(u):
         views.append(u)
@@ -266,18 +255,17 @@ def to_numpy(u: UOp) -> Any:
     problem = f"the value of {u.dtype.name}{list(u.shape)} is read while a function is being captured"
     fix = "return the Tensor from the function and read it outside (.item(), .numpy(), .tolist())"
     raise JitError(f"{problem}: replay would not read it again\n  fix: {fix}")
-  there = UOp.new(Ops.CONTIGUOUS, u.dtype, (u,)) if u.device == "NPY" else u.copy_to_device("NPY")
-  (done,) = realize(there)
+  (done,) = realize(UOp.new(Ops.CONTIGUOUS, u.dtype, (u,)) if u.device == "NPY" else u.copy_to_device("NPY"))
   host = host_array(buffer_of(viewed(done)), 0)
-  if all(isinstance(n, int) for n in u.shape):
-    return host
-  return host[tuple(slice(0, value_of(n)) for n in u.shape)]
+  static = all(isinstance(n, int) for n in u.shape)
+  return host if static else host[tuple(slice(value_of(n)) for n in u.shape)]
 
 
 class Held:
   """What a numpy array over a buffer's memory refers to: the buffer lives as long as the array."""
 
-  def __init__(self, array: Any, owner: Buffer) -> None:
+  def __init__(self, owner: Buffer) -> None:
+    array = host_array(owner, 0)
     self.__array_interface__, self.owner = array.__array_interface__, (array, owner)
 
 
@@ -291,8 +279,7 @@ def to_numpy_once(u: UOp) -> Any:
   device = done.device
   if not fresh or recorders or not isinstance(device, str) or Device[device].simulated:
     return to_numpy(done)
-  buffer = buffer_of(done)
-  return numpy.asarray(Held(host_array(buffer, 0), buffer))
+  return numpy.asarray(Held(buffer_of(done)))
 
 
 def value_of(x: Any) -> int:
@@ -315,10 +302,6 @@ class UnboundError(ValueError):
 
 class JitError(RuntimeError):
   """A function that cannot be captured, or a replay with arguments that don't fit."""
-
-
-def allocate_temps(plan: Plan) -> list[Buffer]:
-  return [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
 
 
 # ---------------------------------------------------------------- run
@@ -441,8 +424,7 @@ class Stretch:
       targets = {id(m) for m in w.written}
       from_peers = set() if w.apart else {id(w.memory[i]) for i in w.program.peers}
       since = met.get(devices)
-      stale = from_peers if since is None else since[0] & from_peers or targets & since[1]
-      if stale:
+      if from_peers if since is None else since[0] & from_peers or targets & since[1]:
         meet(devices)
       for d, device in enumerate(devices):
         args = [w.pointers(i, d) for i in range(len(w.memory))]
@@ -505,33 +487,22 @@ class Stretch:
     if PROFILE and not Device[w.item.devices[0]].simulated:
       rates = {"GFLOP/s": self.ops / seconds * 1e-9, "GB/s": self.nbytes / seconds * 1e-9}
       computes = [f"{op} at {source_line(*origin)}" if origin else op for op, origin in w.item.computes]
-      more = {"flops": self.ops, "bytes": self.nbytes, **rates, "computes": computes}
       for device in w.item.devices:
-        note(device, w.name, start, end, more)
+        note(device, w.name, start, end, {"flops": self.ops, "bytes": self.nbytes, **rates, "computes": computes})
 
   def check_nan(self) -> None:
     """Raises NonFiniteError if what is left of the kernels' results holds NaN or infinity."""
     self.synchronize()
     last = {id(w.memory[0]): w for w in self.work}
-    bound = [(w, d) for w, d, _ in self.bound if last[id(w.memory[0])] is w]
-    for w, d in bound:
-      values = {**w.variables, DEVICE_NUM: d}
-      args = (w.item.kernel, w.item.computes, w.item.devices[d], w.memory[0].handle(d), values)
-      check_nan.check_kernel(w.name, *args)
+    for w, d in [(w, d) for w, d, _ in self.bound if last[id(w.memory[0])] is w]:
+      args = w.item.devices[d], w.memory[0].handle(d), {**w.variables, DEVICE_NUM: d}
+      check_nan.check_kernel(w.name, w.item.kernel, w.item.computes, *args)
 
 
 def prepare(work: Iterable[Work]) -> list[Stretch]:
   """Stretches between copies, one hand-over a device each."""
-  out: list[list[Work]] = []
-  joins = False
-  for w in work:
-    alone = w.program is None or w.apart
-    if joins and not alone:
-      out[-1].append(w)
-    else:
-      out.append([w])
-    joins = not alone
-  return [Stretch(ws) for ws in out]
+  groups = itertools.groupby(work, lambda w: w if w.program is None or w.apart else None)
+  return [Stretch([*ws]) for _, ws in groups]
 
 
 @functools.cache
@@ -589,8 +560,7 @@ def host_blocks(u: UOp) -> dict[Box, Any]:
   for i in range(len(buffer.devices)):
     box = box_of(buffer.device, i, buffer.shape)
     if box not in out:
-      sizes = tuple(hi - lo for lo, hi in box)
-      out[box] = host_array(buffer, i)[tuple(slice(0, n) for n in sizes)]
+      out[box] = host_array(buffer, i)[tuple(slice(hi - lo) for lo, hi in box)]
   return out
 
 
@@ -629,9 +599,7 @@ def copy(transfer: Transfer, source: Buffer, target: Buffer) -> None:
   copy_blocks(transfer.shape, ins, outs)
 
 
-def copy_blocks(
-  shape: Sequence[int], ins: dict[Box, tuple[Buffer, int]], outs: Sequence[tuple[Box, Buffer, int]]
-) -> None:
+def copy_blocks(shape: Sequence[int], ins: dict[Box, tuple[Buffer, int]], outs: list[tuple[Box, Buffer, int]]) -> None:
   """Fills the blocks `outs` (what box of a value of `shape`, on which device of which buffer) from the blocks `ins`.
 
   What the host cannot address passes through it in pieces of at most STAGED bytes or one row, each of them whole

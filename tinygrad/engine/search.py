@@ -58,8 +58,7 @@ class Nest:
     tiles, order = [plan.tiles.get(r, Tile()) for r in ranges], [ranges.index(r) for r in plan.order]
     v = next((i for i, t in enumerate(tiles) if t.lanes > 1), -1)
     swapped = [[*order[:i], order[i + 1], order[i], *order[i + 2 :]] for i in range(n - 1)]
-    found: dict[str, tuple[Any, list[Any]]] = {"order": (order, swapped)}
-    found["vector"] = v, [i for i in range(-1, n) if i != v]
+    found: dict[str, Any] = {"order": (order, swapped), "vector": (v, [i for i in range(-1, n) if i != v])}
     copies = {f"copies{i}": t.copies for i, t in enumerate(tiles)}
     if self.over:
       copies["accumulators"] = plan.folds[self.over][1].copies
@@ -68,8 +67,7 @@ class Nest:
       next_to = [c for c in COPIES if c < now][-1:] + [c for c in COPIES if c > now][:1]
       found[what] = now, [c for c in next_to if c <= max(now * room, now)]
     for i, x in enumerate(self.operands):
-      staged = any(s.operand is x for s in plan.stages)
-      found[f"stage{i}"] = staged, [not staged]
+      found[f"stage{i}"] = (staged := any(s.operand is x for s in plan.stages)), [not staged]
     if self.may_block:
       whole = size(self.over[0])
       now = plan.block.length if plan.block else whole
@@ -112,8 +110,8 @@ class Planner:
 
   def with_changes(self, changes: Changes) -> Planner:
     """For the nests of the form of that with the most work, of those that this one has planned."""
-    work = [sum(i.work * (len(i.accesses) + i.operations) for i in n.a.items) for n in self.nests]
-    return Planner(self.target, changes, self.form or self.nests[work.index(max(work))].form)
+    most = max(self.nests, key=lambda n: sum(i.work * (len(i.accesses) + i.operations) for i in n.a.items))
+    return Planner(self.target, changes, self.form or most.form)
 
   def variations(self) -> Iterator[Changes]:
     """All that are one change away from what was lowered."""
@@ -209,8 +207,7 @@ def planner(ast: UOp, backend: Any, threads: int, name: str) -> Planner | None:
   start, found = Planner(backend.target, {}), Changes()
   with Context(DEBUG=0, PROFILE=0):
     source = backend.render(lower_kernel(ast, backend.target, threads, start), "candidate")
-    settings = (backend.target, processor(), BEAM.value, BEAM_SECONDS.value)
-    key = diskcache.key_of("plan", source, *map(str, settings))
+    key = diskcache.key_of("plan", source, *map(str, (backend.target, processor(), BEAM.value, BEAM_SECONDS.value)))
     if (kept := diskcache.get(key)) is not None:
       return start.with_changes(json.loads(kept))
     look = "BEAM {desc} {bar} {n:.0f}/{total:.0f} s"

@@ -67,8 +67,7 @@ def literal(value: float, dtype: DType, d: Dialect) -> str:
       bits: int = struct.unpack(form[0] + form[2], struct.pack(form[:2], value))[0]
       return f"{name}_of_bits({bits}U{d.long if wide else ''})"
     text = f"{value:.17g}" if wide else f"{value:.9g}"
-    text = text if any(c in text for c in ".e") else text + ".0"
-    return f"({text})" if wide else f"({text}f)"
+    return f"({text}{'' if any(c in text for c in '.e') else '.0'}{'' if wide else 'f'})"
   suffix = ("U" if dtypes.is_unsigned(dtype) else "") + (d.long if dtype.itemsize == 8 else "")
   if value == -(1 << 63):
     return f"(-{(1 << 63) - 1}{d.long} - 1)"
@@ -83,16 +82,14 @@ class CRenderer:
     self.d = replace(dialect, index=dtypes.int32) if all(map(fits, linear)) else dialect
     self.names: dict[UOp, tuple[str, ...]] = {}
     self.vectors: dict[UOp, list[str]] = {}  # what an aligned INDEX of neighbours points at
-    self.body: list[str] = []
-    self.depth, self.count = 1, 0
+    self.body, self.depth, self.count = list[str](), 1, 0
     self.taken = {u.arg[0] for u in linear if u.op is Ops.VARIABLE}
     self.dims, self.shared = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}, 0
 
   def render(self) -> str:
     for u in self.linear:
       self.one(u)
-    params, variables = ([u for u in self.linear if u.op is op] for op in (Ops.PARAM, Ops.VARIABLE))
-    d = self.d
+    d, (params, variables) = self.d, ([u for u in self.linear if u.op is op] for op in (Ops.PARAM, Ops.VARIABLE))
     kinds = [d.table if u.arg.peers else d.pointer.format(T=ctype(u.dtype, d, True)) for u in params]
     spelled = [d.parameter.format(T=T, name=f"p{u.arg.slot}", i=i) for i, (T, u) in enumerate(zip(kinds, params))]
     long = ctype(dtypes.int64, d)
@@ -139,10 +136,6 @@ class CRenderer:
         pointer = self.pointer(u, ctype(u.dtype, self.d, True))
         self.line(f"{pointer} {self.names[u][0]} = ({pointer})scratch + {u.arg[0] // u.dtype.itemsize};")
         self.shared = max(self.shared, u.arg[0] + u.arg[2])
-      case Ops.CONST:
-        pass
-      case Ops.RANGE:
-        self.range(u)
       case Ops.ENDRANGE:
         self.depth -= 1
         self.line("}")
@@ -155,12 +148,6 @@ class CRenderer:
         kind, table = ctype(u.dtype, self.d, True), self.lanes(u.src[0])[0]
         form = self.d.peer.format(pointer=self.pointer(u, kind), table=table, T=kind, i="{i}")
         self.names[u] = tuple(form.format(i=i) for i in self.lanes(u.src[1]))
-      case Ops.INDEX:
-        self.index(u)
-      case Ops.LOAD:
-        self.load(u)
-      case Ops.STORE:
-        self.store(u)
       case Ops.VECTORIZE | Ops.EXTRACT:
         xs = tuple(x for s in u.src for x in self.lanes(s))
         xs = tuple(xs[i] for i in u.arg) if u.op is Ops.EXTRACT else xs
@@ -171,13 +158,13 @@ class CRenderer:
           pairs = [xs[i : i + 2] for i in range(0, len(xs), 2)]
           xs = tuple(self.expression(u.arg, u.dtype, u.dtype, p) if len(p) == 2 else p[0] for p in pairs)
         self.declare(u, xs)
-      case _:
-        self.alu(u)
+      case op if op is not Ops.CONST:
+        own = {Ops.RANGE: self.range, Ops.INDEX: self.index, Ops.LOAD: self.load, Ops.STORE: self.store}
+        own.get(op, self.alu)(u)
 
   def range(self, u: UOp) -> None:
-    kind, r = u.arg[1], self.fresh("r")
+    kind, r, long = u.arg[1], self.fresh("r"), ctype(dtypes.index, self.d)
     self.names[u] = (r,)
-    long = ctype(dtypes.index, self.d)
     if kind in self.dims:
       i = self.dims[kind]
       self.dims[kind] += 1

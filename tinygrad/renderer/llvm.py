@@ -22,6 +22,7 @@ _TYPES = {
   dtypes.bool: "i1", dtypes.float16: "half", dtypes.float32: "float", dtypes.float64: "double",
   dtypes.bfloat16: "i16", dtypes.fp8e4m3: "i8", dtypes.fp8e5m2: "i8",
 }  # fmt: skip
+Typed = tuple[str, str]  # an operand: its type, and what it is
 _ZEROS = 512  # bytes that a load whose condition is false reads instead: the widest vector
 # the instruction, or the reduction of lanes, of floats, signed and unsigned integers, and bools
 _CODES = {
@@ -47,8 +48,7 @@ def signature(params: Sequence[UOp]) -> dict[UOp, int]:
   """The word of `args` that holds each PARAM and VARIABLE."""
   slots = 1 + max((u.arg.slot for u in params if u.op is Ops.PARAM), default=-1)
   variables = sorted((u for u in params if u.op is Ops.VARIABLE), key=lambda u: u.arg)
-  words = {u: 1 + u.arg.slot for u in params if u.op is Ops.PARAM}
-  return words | {u: 1 + slots + i for i, u in enumerate(variables)}
+  return {u: 1 + u.arg.slot for u in params if u.op is Ops.PARAM} | {u: 1 + slots + i for i, u in enumerate(variables)}
 
 
 def ir_type(dtype: DType, memory: bool = False) -> str:
@@ -62,10 +62,8 @@ def _literal(value: object, dtype: DType) -> str:
   if dtype is dtypes.bool:
     return "true" if value else "false"
   if dtype is dtypes.float16:
-    return f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}"
-  if dtypes.is_float(dtype):
-    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
-  return str(int(value))
+    return f"0xH{struct.pack('>e', value).hex().upper()}"
+  return f"0x{struct.pack('>d', value).hex().upper()}" if dtypes.is_float(dtype) else str(int(value))
 
 
 def launch_of(source: str) -> tuple[int, ...]:
@@ -79,12 +77,9 @@ class LLVMRenderer:
 
   def __init__(self, linear: Sequence[UOp], name: str) -> None:
     self.linear, self.name = linear, name
-    self.names: dict[UOp, str] = {}
+    self.names, self.declared = dict[UOp, str](), dict[str, None]()
     self.bytes: dict[UOp, str] = {}  # bools as they lie in memory: lanes of single bits are slow to bring into order
-    self.body: list[str] = []
-    self.entry: list[str] = []
-    self.declared: dict[str, None] = {}
-    self.count = 0
+    self.body, self.entry, self.count = list[str](), list[str](), 0
 
   def render(self) -> str:
     words = signature([u for u in self.linear if u.op in (Ops.PARAM, Ops.VARIABLE)])
@@ -96,8 +91,7 @@ class LLVMRenderer:
     lines[0] += "".join(f", threads {u.arg[2] + 1}, told by word {words[u]}" for u in thread)
     lines += [f"@zeros = private unnamed_addr constant [{_ZEROS} x i8] zeroinitializer, align 64", *self.declared]
     lines += [f"define void @{self.name}(ptr noalias readonly %args) #0 {{", "entry:", *self.entry, *self.body]
-    lines += ["  ret void", "}"]
-    lines.append('attributes #0 = { nounwind "prefer-vector-width"="512" "no-builtins" }')
+    lines += ["  ret void", "}", 'attributes #0 = { nounwind "prefer-vector-width"="512" "no-builtins" }']
     return "\n".join(lines) + "\n"
 
   # ---- text
@@ -112,7 +106,7 @@ class LLVMRenderer:
     self.body.append(f"  {out} = {text}")
     return out
 
-  def call(self, result: str, function: str, args: Sequence[tuple[str, str]], flags: str = "") -> str:
+  def call(self, result: str, function: str, args: Sequence[Typed], flags: str = "") -> str:
     self.declared[f"declare {result} @{function}({', '.join(t for t, _ in args)})"] = None
     text = f"call {flags}{result} @{function}({', '.join(f'{t} {v}' for t, v in args)})"
     if result == "void":
@@ -155,16 +149,8 @@ class LLVMRenderer:
       case Ops.ACC:
         self.names[u] = out = self.fresh()
         self.entry.append(f"  {out} = alloca {ir_type(u.dtype)}, align 64")
-      case Ops.INDEX:
-        self.index(u)
-      case Ops.LOAD:
-        self.names[u] = self.load(u)
       case Ops.STORE:
         self.store(u)
-      case Ops.PEER:
-        self.peer(u)
-      case Ops.VECTORIZE:
-        self.names[u] = self.vectorize(u)
       case Ops.EXTRACT:
         bytewise = all(s in self.bytes for s in u.src)
         kind, names = ir_type(u.src[0].dtype, memory=bytewise), self.bytes if bytewise else self.names
@@ -174,7 +160,8 @@ class LLVMRenderer:
         if bytewise:
           self.names[u] = self.truth(u, names[u])
       case op if op is not Ops.CONST:
-        self.names[u] = self.alu(u)
+        own = {Ops.INDEX: self.index, Ops.LOAD: self.load, Ops.PEER: self.peer, Ops.VECTORIZE: self.vectorize}
+        self.names[u] = own.get(op, self.alu)(u)
 
   def range(self, u: UOp) -> None:
     self.names[u] = r = self.fresh()
@@ -187,20 +174,15 @@ class LLVMRenderer:
     self.body += [f"pre{tag}:", f"  br label %body{tag}", f"body{tag}:"]
     self.body.append(f"  {r} = phi i64 [ 0, %pre{tag} ], [ {r}.next, %latch{tag} ]")
 
-  def peer(self, u: UOp) -> None:
+  def peer(self, u: UOp) -> str:
     """The pointer of one device's buffer, from the table."""
-    table, number = self.operand(u.src[0]), self.operand(u.src[1])
-    if u.src[1].dtype.count == 1:
-      place = self.ins(f"getelementptr ptr, ptr {table}, i64 {number}")
-      self.names[u] = self.ins(f"load ptr, ptr {place}, align 8")
-      return
-    n = u.src[1].dtype.count
-    places = self.ins(f"getelementptr ptr, ptr {table}, <{n} x i64> {number}")
-    self.names[u] = self.masked("gather", f"v{n}p0", n, places, 8, None, (f"<{n} x ptr>", "zeroinitializer"))
+    n, number = u.src[1].dtype.count, f"{ir_type(u.src[1].dtype)} {self.operand(u.src[1])}"
+    places = self.ins(f"getelementptr ptr, ptr {self.operand(u.src[0])}, {number}")
+    if n == 1:
+      return self.ins(f"load ptr, ptr {places}, align 8")
+    return self.masked("gather", f"v{n}p0", n, places, 8, None, (f"<{n} x ptr>", "zeroinitializer"))
 
-  def masked(
-    self, name: str, kind: str, n: int, pointer: str, align: int, mask: str | None, value: tuple[str, str]
-  ) -> str:
+  def masked(self, name: str, kind: str, n: int, pointer: str, align: int, mask: str | None, value: Typed) -> str:
     """A call of llvm.masked.gather or load (`value`: for lanes whose condition is false), scatter or store."""
     many = name in ("gather", "scatter")
     args = [(f"<{n} x ptr>" if many else "ptr", pointer), ("i32", str(align))]
@@ -208,11 +190,11 @@ class LLVMRenderer:
     result, args = ("void", [value, *args]) if name in ("scatter", "store") else (value[0], [*args, value])
     return self.call(result, f"llvm.masked.{name}.{kind}.{f'v{n}' if many else ''}p0", args)
 
-  def index(self, u: UOp) -> None:
+  def index(self, u: UOp) -> str:
     memory, offset = u.src[0], u.src[1]
     element, at = ir_type(u.dtype.scalar(), memory=True), f"{ir_type(offset.dtype)} {self.operand(offset)}"
     pointer = "ptr" if memory.op is not Ops.PEER or memory.dtype.count == 1 else f"<{memory.dtype.count} x ptr>"
-    self.names[u] = self.ins(f"getelementptr {element}, {pointer} {self.operand(memory)}, {at}")
+    return self.ins(f"getelementptr {element}, {pointer} {self.operand(memory)}, {at}")
 
   @staticmethod
   def scattered(index: UOp) -> bool:
@@ -268,8 +250,7 @@ class LLVMRenderer:
     if dtype.scalar() is dtypes.bool:
       v = self.ins(f"zext {ir_type(dtype)} {v} to {kind}")
     if (scattered := self.scattered(where)) or not uniform:
-      name = "scatter" if scattered else "store"
-      self.masked(name, self.suffix(dtype, True), n, pointer, align, mask, (kind, v))
+      self.masked("scatter" if scattered else "store", self.suffix(dtype, True), n, pointer, align, mask, (kind, v))
       return
     lines = [f"  store {kind} {v}, ptr {pointer}, align {align}"]
     if mask is not None:
@@ -284,23 +265,22 @@ class LLVMRenderer:
     if all(s.op is Ops.CONST for s in u.src):
       parts = [f"{scalar} {self.operand(s)}" for s in u.src]
       return f"splat ({parts[0]})" if len(parts) == 1 else f"<{', '.join(parts)}>"
-    if len(u.src) == 1:
-      first = self.ins(f"insertelement {kind} poison, {scalar} {self.operand(u.src[0])}, i32 0")
-      return self.ins(f"shufflevector {kind} {first}, {kind} poison, <{u.dtype.count} x i32> zeroinitializer")
     out = "poison"
     for i, s in enumerate(u.src):
       out = self.ins(f"insertelement {kind} {out}, {scalar} {self.operand(s)}, i32 {i}")
-    return out
+    if len(u.src) > 1:
+      return out
+    return self.ins(f"shufflevector {kind} {out}, {kind} poison, <{u.dtype.count} x i32> zeroinitializer")
 
   def alu(self, u: UOp) -> str:
     dtype, kind, of = u.dtype, ir_type(u.dtype), u.src[0].dtype
     xs, is_float, code = [self.operand(s) for s in u.src], dtypes.is_float(of), ""
-    if u.op in _CODES:
+    if (op := u.arg if u.op is Ops.FOLD else u.op) in _CODES:
       column = 0 if is_float else 3 if dtypes.is_bool(of) else 2 if dtypes.is_unsigned(of) or u.arg is True else 1
-      code = _CODES[u.op][column]
+      code = _CODES[op][column]
     match u.op:
       case Ops.FOLD:
-        return self.fold_lanes(u, xs[0], of)
+        return self.fold_lanes(u, code.split()[0], (ir_type(of), xs[0]))
       case Ops.CAST:
         return self.cast(xs[0], of, dtype)
       case Ops.BITCAST:
@@ -355,14 +335,12 @@ class LLVMRenderer:
       out = self.ins(f"insertelement {kind} {out}, double {y}, i32 {i}")
     return out
 
-  def fold_lanes(self, u: UOp, x: str, of: DType) -> str:
+  def fold_lanes(self, u: UOp, code: str, x: Typed) -> str:
     """All lanes reduced to one; floats pairwise."""
-    assert isinstance(u.arg, Ops)
-    scalar, is_sum = ir_type(u.dtype), dtypes.is_float(of) and u.arg in (Ops.ADD, Ops.MUL)
-    column = 0 if dtypes.is_float(of) else 3 if dtypes.is_bool(of) else 2 if dtypes.is_unsigned(of) else 1
-    function = f"llvm.vector.reduce.{_CODES[u.arg][column].split()[0]}.{self.suffix(of)}"
+    scalar, is_sum = ir_type(u.dtype), dtypes.is_float(u.dtype) and u.arg in (Ops.ADD, Ops.MUL)
     start = [(scalar, self.splat(-0.0 if u.arg is Ops.ADD else 1.0, u.dtype))] if is_sum else []
-    return self.call(scalar, function, [*start, (ir_type(of), x)], "reassoc " if is_sum else "")
+    function = f"llvm.vector.reduce.{code}.{self.suffix(u.src[0].dtype)}"
+    return self.call(scalar, function, [*start, x], "reassoc " if is_sum else "")
 
   def extremum(self, u: UOp, xs: list[str]) -> str:
     """max or min that gives NaN if either operand is; `x > y ? x : y` (one instruction) gives y where either is NaN."""

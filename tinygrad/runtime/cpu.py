@@ -36,9 +36,6 @@ llvmlite: Any = LazyModule("llvmlite")
 CODE_VERSION = "1"  # of what compile() does to IR
 ALIGNMENT = 64
 
-# the loop over calls, the barrier, and the queue's push and wait
-_RUNTIME_IR = Path(__file__).with_suffix(".ll")
-
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -185,19 +182,17 @@ class Compiler:
     module = binding.parse_assembly(source, self.context)
     options = binding.create_pipeline_tuning_options(speed_level=1)
     options.loop_vectorization = options.slp_vectorization = False  # codegen has vectorised already
-    builder = binding.create_pass_builder(self.machine, options)
     passes = binding.create_new_module_pass_manager()
     passes.add_sroa_pass()
     passes.add_simplify_cfg_pass()
-    passes.run(module, builder)
+    passes.run(module, binding.create_pass_builder(self.machine, options))
     return bytes(self.machine.emit_object(module))
 
   def compile(self, source: str, name: str) -> tuple[int, Any]:
     """Function `name`, loaded: its address, and what keeps it in memory. The object comes from the disk cache where it
     is there."""
     key = diskcache.key_of(source, self.cpu, self.features, self.version)
-    code = diskcache.get(key)
-    if code is None:
+    if (code := diskcache.get(key)) is None:
       with span("compile", kernel=name):
         code = self.object_code(source)
       diskcache.put(key, code)
@@ -248,7 +243,7 @@ def _runtime() -> Runtime:
 
 @functools.cache
 def _load_runtime() -> Runtime:
-  source = _RUNTIME_IR.read_text(encoding="utf-8").replace("ETIMEDOUT", str(errno.ETIMEDOUT))
+  source = Path(__file__).with_suffix(".ll").read_text(encoding="utf-8").replace("ETIMEDOUT", str(errno.ETIMEDOUT))
   programs = [load(source, name) for name in ("tg_run", "tg_push", "tg_wait", "tg_barrier")]
   run, push, wait, barrier = [address for address, _ in programs]
   one, three = (ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * n) for n in (1, 3))
@@ -320,8 +315,7 @@ class CPU(QueueDevice):
     _libc.pthread_mutex_init(ctypes.c_void_p(self.queue + 8 * 24), None)
     _libc.pthread_cond_init(ctypes.c_void_p(self.queue + 8 * 32), None)
     self.done = ctypes.c_uint64.from_address(self.queue)
-    self.threads = 0
-    self.submitted = 0  # parts
+    self.threads = self.submitted = 0  # parts
     self.pending: collections.deque[tuple[int, Batch | Memory]] = collections.deque()  # kept until n parts are done
     self.lock = threading.RLock()
 
@@ -342,9 +336,7 @@ class CPU(QueueDevice):
   def wrap(self, array: Any) -> Memory | None:
     """The memory of a C-contiguous writable numpy array as a buffer, without a copy; None where its alignment does not
     allow it."""
-    if not array.flags.c_contiguous or not array.flags.writeable or not array.flags.aligned:
-      return None
-    return Memory(array.ctypes.data, array.nbytes, array)
+    return Memory(array.ctypes.data, array.nbytes, array) if array.flags.carray else None
 
   def view(self, handle: Memory) -> memoryview:
     """The memory itself, as bytes; it must not be used after the buffer is freed."""

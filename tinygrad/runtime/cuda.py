@@ -184,8 +184,7 @@ def reaches(i: int, k: int) -> bool:
 class CUDA(QueueDevice):
   """One device and its stream."""
 
-  target = TARGET
-  dialect = cstyle.CUDA
+  target, dialect = TARGET, cstyle.CUDA
 
   def __init__(self, name: str) -> None:
     super().__init__(name)

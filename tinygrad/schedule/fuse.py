@@ -14,15 +14,14 @@ from dataclasses import dataclass, replace
 
 from tinygrad.device import device_set
 from tinygrad.helpers import prod
-from tinygrad.schedule.lower import layout
+from tinygrad.schedule.lower import TRANSPARENT, layout
 from tinygrad.uop import GroupOp, Ops, UOp
 
 MANY, INNER, GATED = 1, 2, 4
 LEAVES = frozenset((Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.SHARD, Ops.VARIABLE, Ops.HOLE))
 STORED = frozenset((Ops.CONTIGUOUS, Ops.COLLECTIVE, Ops.MOVE))  # values with a buffer, unless `joins_its_reader`
-MOVES = frozenset(
-  (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.SHRINK, Ops.FLIP, Ops.CAT, Ops.WINDOW, Ops.SPREAD, Ops.DETACH)
-)
+MOVES = GroupOp.Movement | {Ops.CAT, Ops.DETACH}
+ORDERING = frozenset((Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP, Ops.EXPAND))  # of which each element is one of the source's
 GATING = frozenset((Ops.PAD, Ops.CAT, Ops.SPREAD))
 # what one of these costs beside an ordinary operation: bytes of memory traffic that take as long on a vector processor
 SLOW = {Ops.EXP: 2, Ops.LOG: 3, Ops.SIN: 6, Ops.SQRT: 2, Ops.TANH: 4, Ops.ERF: 4, Ops.POW: 8, Ops.FDIV: 1, Ops.RECIP: 1}
@@ -41,15 +40,14 @@ class Cost:
   whether it holds a reduction.
   """
 
-  reads: frozenset[UOp]
-  ops: int
-  slow: int
-  reduces: bool
-  gathers: bool
+  reads: frozenset[UOp] = frozenset()
+  ops: int = 0
+  slow: int = 0
+  reduces: bool = False
+  gathers: bool = False
 
 
-NOTHING = Cost(frozenset(), 0, 0, False, False)
-INDEX = Cost(frozenset(), 0, 0, False, False)
+NOTHING, INDEX = Cost(), Cost()
 
 
 def size(u: UOp) -> int:
@@ -66,11 +64,11 @@ def grows(u: UOp) -> bool:
   return u.op is Ops.EXPAND and size(u) > size(u.src[0])
 
 
-def is_stored_form(u: UOp) -> bool:
-  """A value that already lies in memory in its own order."""
-  while u.op in (Ops.AFTER, Ops.DETACH, Ops.CONTIGUOUS):
+def through(u: UOp, ops: Collection[Ops]) -> UOp:
+  """What lies below these."""
+  while u.op in ops:
     u = u.src[0]
-  return u.op in (Ops.BUFFER, Ops.SHARD)
+  return u
 
 
 def joins_its_reader(u: UOp, uses: set[Use]) -> bool:
@@ -113,7 +111,7 @@ def costs(nodes: Sequence[UOp], stored: Collection[UOp], readers: Mapping[UOp, i
 
 
 def load(u: UOp) -> Cost:
-  return Cost(frozenset((u,)), 0, 0, False, False)
+  return Cost(frozenset((u,)))
 
 
 def read_bytes(u: UOp, cost: Cost) -> int:
@@ -155,7 +153,7 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp]) -> set[UOp]:
   readers = Counter(s for u in nodes for s in u.src)
   cost = costs(nodes, before, readers)
   uses: dict[UOp, set[Use]] = {}
-  chains: dict[tuple[int, Ops, object, object], int] = {}
+  chains: dict[tuple[object, ...], int] = {}
   loops = [0]  # by chain: iterations of the last reduction that it goes through
   stored: set[UOp] = set()
 
@@ -175,7 +173,7 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp]) -> set[UOp]:
       if op is Ops.CONTIGUOUS:
         use(u.src[0], {(u, 0, 0)})
       else:
-        stored |= {s for s in u.src if not is_stored_form(s)}
+        stored |= {s for s in u.src if through(s, TRANSPARENT).op not in (Ops.BUFFER, Ops.SHARD)}
       continue
     here = uses.get(u, set())
     if u not in stored and op not in MOVES and _wants_buffer(u, here, cost, readers):
@@ -188,17 +186,12 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp]) -> set[UOp]:
       here = {(u, 0, 0)}
     elif op not in MOVES and any(f & MANY for _, _, f in here):
       # cheap as a whole: what is below it is computed with it, down to what it was counted to read from memory
-      stored.update(x for x in map(_below_moves, cost[u].reads) if x.op not in LEAVES and x.op is not Ops.AFTER)
+      read = (through(x, ORDERING) for x in cost[u].reads)
+      stored.update(x for x in read if x.op not in LEAVES and x.op is not Ops.AFTER)
       continue
     for n, s in enumerate(u.src):
       use(s, _below(u, n, here, chains, loops))
   return stored
-
-
-def _below_moves(u: UOp) -> UOp:
-  while u.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP, Ops.EXPAND):
-    u = u.src[0]
-  return u
 
 
 def serves_only(u: UOp, inputs: Collection[UOp], readers: Mapping[UOp, int]) -> list[UOp]:
@@ -211,24 +204,18 @@ def serves_only(u: UOp, inputs: Collection[UOp], readers: Mapping[UOp, int]) -> 
 
 
 def _wants_buffer(u: UOp, uses: set[Use], cost: Mapping[UOp, Cost], readers: Mapping[UOp, int]) -> bool:
-  flags = 0
-  for _, _, f in uses:
-    flags |= f
   c = cost[u]
   if u.op is Ops.REDUCE or c.reduces:
-    return flags != 0 or len(uses) > 1
-  if flags & MANY:
+    return len(uses) > 1 or any(f for _, _, f in uses)
+  if any(f & MANY for _, _, f in uses):
     # better the result of what follows a reduction than the reduction, which would be stored for this value alone
     return not cheap(u, c) or any(x in cost and cost[x].reduces for x in serves_only(u, c.reads, readers))
   return len(uses) > 1 and not cheap(u, c) and not recompute(u, c, len(uses))
 
 
-def _below(
-  u: UOp, n: int, uses: set[Use], chains: dict[tuple[int, Ops, object, object], int], loops: list[int]
-) -> set[Use]:
+def _below(u: UOp, n: int, uses: set[Use], chains: dict[tuple[object, ...], int], loops: list[int]) -> set[Use]:
   """The uses of source n of `u`, for the uses of `u`."""
-  op = u.op
-  flag = 0
+  op, flag = u.op, 0
   key: tuple[object, object] | None = None
   if op is Ops.REDUCE:
     flag, key = INNER, (u, n)

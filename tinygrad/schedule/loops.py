@@ -49,8 +49,7 @@ def split_ranges(sink: UOp) -> UOp:
   for u in sink.toposort():
     if u.op in (Ops.IDIV, Ops.MOD) and u.src[0].op is Ops.RANGE and u.src[1].op is Ops.CONST:
       divisors.setdefault(u.src[0], set()).add(u.src[1].arg)
-  groups: dict[UOp, tuple[UOp, ...]] = {}
-  values: dict[UOp, UOp] = {}
+  groups, values = dict[UOp, tuple[UOp, ...]](), dict[UOp, UOp]()
   fresh = sum(u.op is Ops.RANGE for u in sink.toposort())
   for r, found in divisors.items():
     if r.src[0].op is not Ops.CONST:
@@ -58,8 +57,7 @@ def split_ranges(sink: UOp) -> UOp:
     chain = [1, *sorted(found - {1}), r.src[0].arg]
     if any(b % a for a, b in zip(chain, chain[1:])):
       continue
-    parts: list[UOp] = []
-    value = UOp.const(dtypes.index, 0)
+    parts, value = list[UOp](), UOp.const(dtypes.index, 0)
     for low, high in reversed(list(zip(chain, chain[1:]))):
       if high == low:
         continue
@@ -79,9 +77,8 @@ def ranges_in(u: UOp) -> set[UOp]:
 
 def join_ranges(sink: UOp) -> UOp:
   """Neighbouring loops a, b become one where every index reads them as a*n + b (n the length of b) times a constant."""
-  indices: list[dict[UOp, int]] = []
+  indices, loops = list[dict[UOp, int]](), list[tuple[UOp, ...]]()
   pinned: set[UOp] = set()
-  loops: list[tuple[UOp, ...]] = []
   for u in sink.toposort():
     if u.op in LOOPED:
       loops.append(u.src[LOOPED[u.op] :])
@@ -95,9 +92,7 @@ def join_ranges(sink: UOp) -> UOp:
       for s in u.src[: LOOPED.get(u.op, len(u.src))]:
         if s.dtype is dtypes.index:
           pinned |= ranges_in(s)
-  groups: dict[UOp, tuple[UOp, ...]] = {}
-  values: dict[UOp, UOp] = {}
-  zero = UOp.const(dtypes.index, 0)
+  groups, values = dict[UOp, tuple[UOp, ...]](), dict[UOp, UOp]()
   for ranges in loops:
     i = len(ranges) - 1
     while i > 0:
@@ -111,7 +106,7 @@ def join_ranges(sink: UOp) -> UOp:
         joined = UOp.new(Ops.RANGE, dtypes.index, (end,), last.arg)
         groups[last], values[last] = (joined,), joined
         groups |= dict.fromkeys(outer, ())
-        values |= dict.fromkeys(outer, zero)
+        values |= dict.fromkeys(outer, UOp.const(dtypes.index, 0))
       i -= 1
   return rebuild(sink, groups, values) if groups else sink
 

@@ -8,7 +8,7 @@ become selects whose loads carry the condition.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.device import Digit, Placement, Sharding
@@ -68,9 +68,7 @@ def flat_index(idx: Sequence[UOp], sizes: Sequence[sint]) -> UOp:
 
 def both(a: UOp | None, b: UOp | None) -> UOp | None:
   """The conjunction of two conditions, None being True."""
-  if a is None or b is None or a is b:
-    return a if b is None else b
-  return conjunction(a, b)
+  return b if a is None else a if b is None else conjunction(a, b)
 
 
 def conjunction(a: UOp, b: UOp) -> UOp:
@@ -106,12 +104,10 @@ def reshape_index(idx: Index, new: Sequence[sint], old: Sequence[sint]) -> Index
     a: sint = 1
     b: sint = 1
     while True:
-      if i < len(new) and (i == i0 or (j > j0 and _smaller(a, b))):
+      if i < len(new) and (i == i0 or j == len(old) or (j > j0 and upper(a) < upper(b))):
         a, i = a * new[i], i + 1
       elif j < len(old):
         b, j = b * old[j], j + 1
-      elif i < len(new):
-        a, i = a * new[i], i + 1
       if (a is b or a == b) if isinstance(a, int) or isinstance(b, int) else simplify(a) is simplify(b):
         break
       if i == len(new) and j == len(old):
@@ -133,22 +129,22 @@ def reshape_index(idx: Index, new: Sequence[sint], old: Sequence[sint]) -> Index
   return tuple(out)
 
 
-def _smaller(a: sint, b: sint) -> bool:
-  return upper(a) < upper(b)
-
-
 class Pull:
   """Pulls values at indices; within the template of `collective` its HOLEs are the sources' parts."""
 
-  def __init__(
-    self, homes: Mapping[UOp, Home], root: UOp | None = None, around: Pull | None = None, collective: UOp | None = None
-  ) -> None:
+  def __init__(self, homes: Mapping[UOp, Home], root: UOp | None = None, collective: UOp | None = None) -> None:
     self.homes, self.root, self.collective = homes, root, collective
     self.memo: dict[Key, UOp] = {}
     # of the whole kernel: parameters, numbers of ranges, loops of reductions by lengths and the index around them
-    self.params: dict[tuple[int, bool], UOp] = {} if around is None else around.params
-    self.numbers: Iterator[int] = itertools.count() if around is None else around.numbers
-    self.ranges: dict[tuple[tuple[sint, ...], Index], tuple[UOp, ...]] = {} if around is None else around.ranges
+    self.params: dict[tuple[int, bool], UOp] = {}
+    self.numbers = itertools.count()
+    self.ranges: dict[tuple[tuple[sint, ...], Index], tuple[UOp, ...]] = {}
+
+  def within(self, collective: UOp) -> Pull:
+    """For a template, in the same kernel."""
+    inner = Pull(self.homes, None, collective)
+    inner.params, inner.numbers, inner.ranges = self.params, self.numbers, self.ranges
+    return inner
 
   def param(self, slot: int, dtype: DType, size: int, peers: bool = False) -> UOp:
     if (slot, peers) not in self.params:
@@ -157,9 +153,8 @@ class Pull:
 
   def new_range(self, end: sint, kind: AxisKind) -> UOp:
     """A loop variable over [0, end); a loop of one step is the constant 0."""
-    if is_int(end, 1):
-      return number(0)
-    return UOp.new(Ops.RANGE, dtypes.index, (number(end),), (next(self.numbers), kind))
+    one = is_int(end, 1)
+    return number(0) if one else UOp.new(Ops.RANGE, dtypes.index, (number(end),), (next(self.numbers), kind))
 
   def value(self, u: UOp, idx: Index, valid: UOp | None = None) -> UOp:
     """The scalar expression of `u[idx]`; an explicit stack, since chains of ops may be longer than Python's."""
@@ -170,8 +165,7 @@ class Pull:
         stack.pop()
         continue
       needs, build = self.step(*key)
-      missing = [k for k in needs if k not in self.memo]
-      if missing:
+      if missing := [k for k in needs if k not in self.memo]:
         stack += reversed(missing)
         continue
       self.memo[key] = build(*(self.memo[k] for k in needs))
@@ -190,23 +184,17 @@ class Pull:
       return [(u.src[0], idx, valid)], _same
     if op in MOVEMENT:
       return [(u.src[0], MOVEMENT[op](u, idx), valid)], _same
+    if op in STEPS:
+      return STEPS[op](self, u, idx, valid)
     match op:
       case Ops.CONST | Ops.VARIABLE:
         return [], lambda: u
       case Ops.IOTA:
         return [], lambda: cast(idx[0], u.dtype)
-      case Ops.PAD | Ops.SPREAD:
-        return self.step_gated(u, idx, valid)
-      case Ops.CAT:
-        return self.step_cat(u, idx, valid)
-      case Ops.GATHER:
-        return self.step_gather(u, idx, valid)
-      case Ops.REDUCE:
-        return self.step_reduce(u, idx, valid)
       case Ops.HOLE:
         return [], lambda: self.load_hole(u, idx, valid)
       case Ops.COLLECTIVE:
-        return [], lambda: Pull(self.homes, None, self, u).communicated(idx, valid)
+        return [], lambda: self.within(u).communicated(idx, valid)
     raise NotImplementedError(f"lower: no index rule for {u.op} of shape {u.shape}")
 
   def step_gated(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
@@ -224,8 +212,7 @@ class Pull:
 
   def step_cat(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
     axis: int = u.arg
-    needs: list[Key] = []
-    gates: list[UOp] = []
+    needs, gates = list[Key](), list[UOp]()
     start: sint = 0
     for s in u.src:
       end = below(idx[axis], start + s.shape[axis])
@@ -260,8 +247,7 @@ class Pull:
     return needs, lambda _, x: x if is_true(gate) else _select(gate, x, other, condition)
 
   def step_reduce(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
-    op, axes = u.arg
-    x = u.src[0]
+    (op, axes), x = u.arg, u.src[0]
     if any(upper(x.shape[a]) == 0 for a in axes):
       return [], lambda: UOp.const(u.dtype, identity_element(op, u.dtype))
     lengths = tuple(x.shape[a] for a in axes)
@@ -289,13 +275,8 @@ class Pull:
     home = self.homes[source]
     if isinstance(placement, str):
       return self.load(source.dtype, home, idx, valid)
-    shape = u.arg[1]
-    sizes = placement.local_shape(shape)
-    n = len(placement)
-    me = device_number(placement)
-    owner = number(0)
-    inner: list[UOp] = []
-    taken: list[Digit] = []
+    sizes, me, owner = placement.local_shape(u.arg[1]), device_number(placement), number(0)
+    inner, taken = list[UOp](), list[Digit]()
     for dim, (i, size) in enumerate(zip(idx, sizes)):
       if not (digits := placement.cut(dim)):
         inner.append(i)
@@ -314,14 +295,12 @@ class Pull:
         folds.setdefault(owe.op, []).extend((r,) if r.op is Ops.RANGE else ())
         taken.append(digit)
     low = 1
-    for digit in [*sorted(taken, key=lambda d: d.stride), None]:
-      stride = n if digit is None else digit.stride
-      if stride > low:
-        owner = owner + (me // low % (stride // low)) * low
-      low = n if digit is None else digit.stride * digit.size
+    for digit in [*sorted(taken, key=lambda d: d.stride), Digit(1, len(placement))]:
+      if digit.stride > low:
+        owner = owner + (me // low % (digit.stride // low)) * low
+      low = digit.stride * digit.size
     param = self.param(home.slot, source.dtype, prod(home.shape), peers=True)
-    peer = UOp.new(Ops.PEER, source.dtype, (param, simplify(owner)))
-    x = _load(peer, flat_index(inner, layout(sizes)), valid)
+    x = _load(UOp.new(Ops.PEER, source.dtype, (param, simplify(owner))), flat_index(inner, layout(sizes)), valid)
     for op, loops in folds.items():
       if loops:
         x = _fold_wide(op, x, tuple(loops))
@@ -348,6 +327,10 @@ class Pull:
     return x
 
 
+STEPS = {Ops.PAD: Pull.step_gated, Ops.CAT: Pull.step_cat, Ops.GATHER: Pull.step_gather, Ops.REDUCE: Pull.step_reduce}
+STEPS[Ops.SPREAD] = Pull.step_gated
+
+
 def _fold_wide(op: Ops, x: UOp, ranges: tuple[UOp, ...]) -> UOp:
   """A sum over devices in half precision is carried in float32: its range and precision do not depend on the number
   of devices.
@@ -372,10 +355,8 @@ def _same(x: UOp) -> UOp:
 
 
 def _load(pointer: UOp, offset: UOp, valid: UOp | None) -> UOp:
-  if valid is None:
-    return UOp.new(Ops.LOAD, pointer.dtype, (UOp.new(Ops.INDEX, pointer.dtype, (pointer, offset)),))
-  index = UOp.new(Ops.INDEX, pointer.dtype, (pointer, offset, valid))
-  return UOp.new(Ops.LOAD, pointer.dtype, (index, UOp.const(pointer.dtype, 0)))
+  gate, other = ((), ()) if valid is None else ((valid,), (UOp.const(pointer.dtype, 0),))
+  return UOp.new(Ops.LOAD, pointer.dtype, (UOp.new(Ops.INDEX, pointer.dtype, (pointer, offset, *gate)), *other))
 
 
 def _select(gate: UOp, x: UOp, other: UOp, condition: UOp | None) -> UOp:
@@ -403,34 +384,29 @@ MOVEMENT: dict[Ops, Callable[[UOp, Index], Index]] = {
 def _pad(u: UOp, idx: Index) -> tuple[UOp | None, Index, float | int | bool]:
   pads, fill = u.arg
   gate: UOp | None = None
-  inner: list[UOp] = []
   for i, (before, after), n in zip(idx, pads, u.src[0].shape):
     if not is_int(before, 0):
       gate = both(gate, at_least(i, before))
     if not is_int(after, 0):
       gate = both(gate, below(i, before + n))
-    inner.append(simplify(i - before))
-  return (None if gate is None or is_true(gate) else gate), tuple(inner), fill
+  inner = tuple(simplify(i - before) for i, (before, _) in zip(idx, pads))
+  return (None if gate is None or is_true(gate) else gate), inner, fill
 
 
 def _spread(u: UOp, idx: Index) -> tuple[UOp | None, Index, float | int | bool]:
   axis, kaxis, stride, dilation, _ = u.arg
-  x = u.src[0]
   at = simplify(idx[axis] - idx[kaxis] * dilation)
-  gate = both(at_least(at, 0), below(at, x.shape[axis] * stride))
+  gate = conjunction(at_least(at, 0), below(at, u.src[0].shape[axis] * stride))
   if stride != 1:
-    gate = both(gate, simplify(UOp.new(Ops.CMPEQ, dtypes.bool, (at % stride, number(0)))))
-  assert gate is not None
+    gate = conjunction(gate, simplify(UOp.new(Ops.CMPEQ, dtypes.bool, (at % stride, number(0)))))
   return (None if is_true(gate) else gate), (*idx[:axis], simplify(at // stride), *idx[axis + 1 :]), 0
 
 
 def form(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> tuple[tuple[object, ...], list[int]]:
   """What decides about the kernel that stores `value`, whichever slots it reads and writes; and these, in the order in
   which the form names them."""
-  slots: dict[int, int] = {}
-  number: dict[UOp, int] = {}
-  out: list[object] = []
-  stack = [value]
+  slots, number = dict[int, int](), dict[UOp, int]()
+  out, stack = list[object](), [value]
   if isinstance(target, Home):
     out.append((slots.setdefault(target.slot, 0), target.shape))
   else:
@@ -459,8 +435,7 @@ def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
   """The kernel that stores `value` in `target`: a whole buffer laid out as `value`, or a view (movement over a buffer
   with a home).
   """
-  pull = Pull(homes, value if isinstance(target, Home) else None)
-  dtype = value.dtype
+  pull, dtype = Pull(homes, value if isinstance(target, Home) else None), value.dtype
   if isinstance(target, Home):
     out = pull.param(target.slot, dtype, prod(target.shape))
     while keeps_order(value) and (value is pull.root or value not in homes):
@@ -470,9 +445,8 @@ def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
   else:
     ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in value.shape)
     index = pull.value(target, ranges).src[0]
-  stored = pull.value(value, ranges)
-  store = UOp.new(Ops.STORE, dtypes.void, (index, stored, *(r for r in ranges if r.op is Ops.RANGE)))
-  ast = tidy(UOp.new(Ops.SINK, dtypes.void, (store,)))
+  src = (index, pull.value(value, ranges), *(r for r in ranges if r.op is Ops.RANGE))
+  ast = tidy(UOp.new(Ops.SINK, dtypes.void, (UOp.new(Ops.STORE, dtypes.void, src),)))
   slots = [slot for slot, _ in pull.params]
   used = sorted((u for u in ast.toposort() if u.op is Ops.PARAM), key=lambda u: u.arg.slot)
   if len(used) < len(slots):  # simplification has dropped loads: number the rest anew
@@ -484,9 +458,8 @@ def valid_shape(u: UOp) -> tuple[sint, ...]:
   """The part of a value that is computed. A COLLECTIVE's shape is that of whole blocks; of an uneven one only the
   valid part is.
   """
-  if u.op is not Ops.COLLECTIVE or isinstance(u.arg.result, str):
-    return u.shape
-  return lengths(u.arg.result, u.arg.template.shape)
+  whole = u.op is not Ops.COLLECTIVE or isinstance(u.arg.result, str)
+  return u.shape if whole else lengths(u.arg.result, u.arg.template.shape)
 
 
 def owed_digits(p: Placement | None, op: Ops) -> list[Digit]:

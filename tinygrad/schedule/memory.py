@@ -31,23 +31,17 @@ def plan(uses: Sequence[Sequence[int]], temps: Mapping[int, Temp]) -> tuple[dict
   last: dict[int, int] = {}
   for i, slots in enumerate(uses):
     last.update((s, i) for s in slots if s in temps)
-  pool: list[Temp] = []
+  pool, at = list[Temp](), dict[int, int]()
   free: dict[Placement, list[int]] = {}
-  at: dict[int, int] = {}
   for i, slots in enumerate(uses):
     for s in slots:
       if s not in temps or s in at:
         continue
       want = Temp(temps[s].device, round_up(max(temps[s].nbytes, 1), ALIGN))
-      candidates = free.setdefault(want.device, [])
-      fitting = [m for m in candidates if pool[m].nbytes >= want.nbytes]
-      if fitting:
-        m = min(fitting, key=lambda m: pool[m].nbytes)
+      if candidates := free.setdefault(want.device, []):  # the smallest that fits, else the largest
+        m = min(candidates, key=lambda m: (pool[m].nbytes < want.nbytes, abs(pool[m].nbytes - want.nbytes)))
         candidates.remove(m)
-      elif candidates:
-        m = max(candidates, key=lambda m: pool[m].nbytes)
-        candidates.remove(m)
-        pool[m] = want
+        pool[m] = max(pool[m], want, key=lambda memory: memory.nbytes)
       else:
         m = len(pool)
         pool.append(want)

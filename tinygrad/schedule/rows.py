@@ -81,13 +81,8 @@ def holds(offset: Affine, r: UOp, step: int, n: int) -> bool:
 
 def accesses(stores: Iterable[UOp]) -> tuple[Access, ...]:
   memo: dict[UOp, Affine] = {}
-  found = []
-  for s in stores:
-    for u in s.toposort():
-      if u.op is Ops.INDEX:
-        p = u.src[0]
-        found.append(Access(p.arg.slot, affine(u.src[1], memo), u is s.src[0], p.arg.size * p.dtype.itemsize))
-  return tuple(found)
+  found = ((u, u.src[0], u is s.src[0]) for s in stores for u in s.toposort() if u.op is Ops.INDEX)
+  return tuple(Access(p.arg.slot, affine(u.src[1], memo), w, p.arg.size * p.dtype.itemsize) for u, p, w in found)
 
 
 def single(ast: UOp, slots: Sequence[int] | Mapping[int, int], fresh: int) -> Group | None:
@@ -210,20 +205,17 @@ def inner_offset(offset: Affine, rows: Mapping[UOp, int]) -> Affine | None:
   for atom, c in offset.terms.items():
     if atom in rows:
       continue
-    for r, step in rows.items():
-      if c >= step * length(r):
-        if c % (step * length(r)):
-          return None
-    out = out.plus(Affine(0, {atom: c // prod(length(r) for r, step in rows.items() if c >= step * length(r))}))
+    below = [r for r, step in rows.items() if c >= step * length(r)]
+    if any(c % (rows[r] * length(r)) for r in below):
+      return None
+    out = out.plus(Affine(0, {atom: c // prod(map(length, below))}))
   return out if offset.const == 0 else None
 
 
 def finish(group: Group, temps: Iterable[int]) -> tuple[UOp, tuple[int, ...], int]:
   """(AST, slots, how many of them are written): memory of `temps`, which nobody else reads, becomes a row's own."""
-  own: dict[int, int] = {}
-  mapping: dict[UOp, UOp] = {}
+  own, mapping, memo = dict[int, int](), dict[UOp, UOp](), dict[UOp, Affine]()
   everything = UOp.sink(*group.stores).toposort()
-  memo: dict[UOp, Affine] = {}
   for slot in temps:
     found = [u for u in everything if u.op is Ops.INDEX and u.src[0].arg.slot == slot]
     steps = {r: c for r, c in affine(found[0].src[1], memo).terms.items() if r in group.rows}

@@ -122,18 +122,14 @@ class _Builder:
       elif (found := next((where[s] for s in u.src if s in where), None)) is not None:
         where[u] = found
     for u in reversed(self.nodes):
-      if u.op is Ops.COLLECTIVE:
-        for s, placement in zip(u.src, u.arg.placements):
-          where.setdefault(s, placement)
-      elif u in where and u.op is not Ops.MOVE:
-        for s in u.src:
-          where.setdefault(s, where[u])
+      same = [where[u]] * len(u.src) if u in where and u.op is not Ops.MOVE else []
+      for s, placement in zip(u.src, u.arg.placements if u.op is Ops.COLLECTIVE else same):
+        where.setdefault(s, placement)
     return where
 
   def build(self) -> Schedule | None:
     """The schedule, or None if the graph needs `copies` first."""
-    stored = fuse.choose(self.sink)
-    self.place_homes(stored)
+    self.place_homes(fuse.choose(self.sink))
     for u in self.nodes:
       if u.op is Ops.ASSIGN or (u in self.homes and u.op not in (Ops.BUFFER, Ops.SHARD)):
         self.add_step(u)
@@ -177,17 +173,13 @@ class _Builder:
       if buffer in self.homes and value not in self.homes and value.op not in fuse.LEAVES and value.op is not Ops.AFTER:
         self.homes[value] = Home(self.homes[buffer].slot, layout(value.shape))
     for u in stored:
-      if u in self.homes:
-        continue
-      below = peel(u.src[0]) if u.op is Ops.CONTIGUOUS else u
-      if u.op is Ops.CONTIGUOUS and below in self.homes and below.op not in (Ops.BUFFER, Ops.SHARD):
-        self.homes[u] = Home(self.homes[below].slot, layout(u.shape))
-      else:
-        self.homes[u] = Home(self.new_temp(u), layout(u.shape))
+      if u not in self.homes:
+        below = peel(u.src[0]) if u.op is Ops.CONTIGUOUS else u
+        there = below in self.homes and below.op not in (Ops.BUFFER, Ops.SHARD)
+        self.homes[u] = Home(self.homes[below].slot if there else self.new_temp(u), layout(u.shape))
 
   def new_temp(self, u: UOp) -> int:
-    slot = len(self.buffers) + len(self.temps)
-    device = self.where[u]
+    slot, device = len(self.buffers) + len(self.temps), self.where[u]
     # memory is shared whatever the cuts
     alike = Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device
     self.temps[slot] = Temp(alike, prod(layout(u.shape)) * u.dtype.itemsize)
@@ -196,30 +188,20 @@ class _Builder:
   def version(self, u: UOp) -> Version:
     """The ASSIGNs that have happened to the buffer that `u` stands for."""
     if u not in self.versions:
-      if u.op is Ops.AFTER:
-        effects = {e for s in u.src[1:] for e in s.toposort() if e.op is Ops.ASSIGN}
-        self.versions[u] = self.version(u.src[0]) | effects
-      else:
-        self.versions[u] = self.version(u.src[0]) if u.op in (Ops.SHARD, Ops.DETACH) else frozenset()
+      below = self.version(u.src[0]) if u.op in (Ops.AFTER, Ops.SHARD, Ops.DETACH) else frozenset()
+      effects = u.src[1:] if u.op is Ops.AFTER else ()
+      self.versions[u] = below | {e for s in effects for e in s.toposort() if e.op is Ops.ASSIGN}
     return self.versions[u]
 
   def add_step(self, u: UOp) -> None:
     """Lowers `u` to a kernel, and notes what it waits for and reads."""
     written, value = u.src if u.op is Ops.ASSIGN else (u, u)
+    target, slot = self.homes[u] if written is u else written, self.slot_of(written)
     held = peel(value.src[0]) if u.op is Ops.CONTIGUOUS else peel(value)
-    if held in self.made and self.homes[held].slot == self.slot_of(written):
+    if held in self.made and self.homes[held].slot == slot:
       self.made[u] = self.made[held]
-    else:
-      self.append(u, value, self.homes[u] if written is u else written)
-
-  def slot_of(self, view: UOp) -> int:
-    while view not in self.homes:
-      view = view.src[0]
-    return self.homes[view].slot
-
-  def append(self, root: UOp, value: UOp, target: Home | UOp) -> None:
-    slot = target.slot if isinstance(target, Home) else self.slot_of(target)
-    step = Step(root, set(), [], slot)
+      return
+    step = Step(u, set(), [], slot)
     self.walk(step, value, target)
     if 0 not in layout(value.shape):
       if (transfer := self.transfer(value)) is not None and isinstance(target, Home):
@@ -230,16 +212,20 @@ class _Builder:
         if not isinstance(target, Home) and overwrites_what_it_reads(kernel):
           kernel = self.through_temp(step, value, target)
         step.item = self.item(kernel, value, value if isinstance(target, Home) else target)
-    self.made[root] = len(self.steps)
+    self.made[u] = len(self.steps)
     self.steps.append(step)
+
+  def slot_of(self, view: UOp) -> int:
+    while view not in self.homes:
+      view = view.src[0]
+    return self.homes[view].slot
 
   def through_temp(self, step: Step, value: UOp, target: UOp) -> Kernel:
     """The value goes to a temporary first: the kernel would read elements of its target that it has written already."""
     home = Home(self.new_temp(value), layout(value.shape))
     item = self.item(self.kernel(value, home, self.homes), value, value)
-    first = Step(value, set(step.after), list(step.reads), home.slot, item)
-    step.after, step.reads = {len(self.steps)}, []
-    self.steps.append(first)
+    self.steps.append(Step(value, step.after, step.reads, home.slot, item))
+    step.after, step.reads = {len(self.steps) - 1}, []
     return self.kernel(value, target, {**self.homes, value: home})
 
   def kernel(self, value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
@@ -265,14 +251,11 @@ class _Builder:
       source, result, shape = u.arg.placements[0], u.arg.result, u.arg.template.shape
     else:
       return None
-    if device_set(source) == device_set(result):
-      return None
-    return Transfer(layout(shape), u.dtype, source, result)
+    return None if device_set(source) == device_set(result) else Transfer(layout(shape), u.dtype, source, result)
 
   def walk(self, step: Step, value: UOp, target: Home | UOp) -> None:
     """Reads and dependencies: everything down to stored values."""
-    seen: set[UOp] = set()
-    stack = list(value.src) if isinstance(target, Home) else [value]
+    seen, stack = set[UOp](), list(value.src) if isinstance(target, Home) else [value]
     if not isinstance(target, Home):
       view = target
       while view.op not in (Ops.BUFFER, Ops.SHARD, Ops.AFTER):
@@ -354,11 +337,9 @@ class _Builder:
 
 def overwrites_what_it_reads(kernel: Kernel) -> bool:
   """Whether the written memory is also read, at any other place than the one just written, or by a peer."""
-  store = kernel.ast.src[0]
-  written = store.src[0].src[1]
+  written = kernel.ast.src[0].src[0].src[1]
   for u in kernel.ast.toposort():
-    if u.op is Ops.INDEX and u is not store.src[0]:
-      pointer = u.src[0].src[0] if u.src[0].op is Ops.PEER else u.src[0]
-      if pointer.arg.slot == 0 and u.src[1] is not written:
+    if u.op is Ops.INDEX and u.src[1] is not written:
+      if (u.src[0].src[0] if u.src[0].op is Ops.PEER else u.src[0]).arg.slot == 0:
         return True
   return kernel.slots.count(kernel.slots[0]) > 1  # the same memory, by the table of peers
