@@ -5,31 +5,27 @@ import gzip
 import hashlib
 import http.server
 import io
-import re
 import tarfile
 import threading
 
 import pytest
 
 from tinygrad import Tensor, dtypes, helpers
-from tinygrad.helpers import Context, ContextVar, LazyModule, Profiling, Timing, fetch, tqdm, trange
+from tinygrad.helpers import Context, ContextVar, LazyModule, Timing, fetch, tqdm, trange
 
 
 @pytest.mark.parametrize(
   "expression, want",
   [
-    ("prod([2, 3])", 6), ("prod([])", 1), ("ceildiv(5, 2)", 3), ("round_up(5, 4)", 8), ("round_down(5, 4)", 4),
+    ("prod([2, 3])", 6), ("prod([])", 1), ("ceildiv(5, 2)", 3), ("round_up(5, 4)", 8),
     ("argfix(1, 2)", (1, 2)), ("argfix((1, 2))", (1, 2)), ("argfix([1, 2])", (1, 2)), ("argfix()", ()),
     ("argsort((3, 1, 2))", (1, 2, 0)), ("argsort([3, 1, 2])", [1, 2, 0]),
-    ("all_same([])", True), ("all_int((1, 2.0))", False),
+    ("all_int((1, 2.0))", False),
     ("flatten([[1], [2, 3]])", [1, 2, 3]),
     ("make_tuple(2, 3)", (2, 2, 2)), ("dedup([1, 2, 1])", [1, 2]),
     ("partition([1, 2, 3], lambda x: x > 1)", ([2, 3], [1])),
     ("get_child({'a': [1, 2]}, 'a.1')", 2),
-    ("time_to_str(0.5)", "  500.00ms"), ("time_to_str(0.00001)", "   10.00us"), ("time_to_str(500)", "  500.00s "),
-    ("ansistrip('\\x1b[31mx\\x1b[0m')", "x"),
-    ("colorize_float(0.5)", "   0.50x"),
-    ("colored('x', 'red')", "x"), ("temp('x')[-2:]", "/x"),
+    ("colored('x', 'red')", "x"),
     ("getenv('NOT_THERE', 'a')", "a"), ("size_to_str(1500)", "1.5 KB"),
   ],
 )  # fmt: skip
@@ -58,12 +54,6 @@ def test_timing(capsys):
   with Timing("took ", enabled=False):
     pass
   assert capsys.readouterr().out == ""
-
-
-def test_profiling(capsys):
-  with Profiling(frac=1.0):
-    functools.reduce(lambda x, y: x + y, range(10))
-  assert re.search(r"^ +9 +0\.\d+ .*test_helpers.py:\d+\(<lambda>\)", capsys.readouterr().out, re.M)
 
 
 class Terminal(io.StringIO):

@@ -9,7 +9,6 @@ import importlib
 import linecache
 import operator
 import os
-import re
 import signal
 import sys
 import threading
@@ -254,11 +253,6 @@ def round_up(num: int, amt: int) -> int:
   return -(-num // amt) * amt
 
 
-def round_down(num: int, amt: int) -> int:
-  """The greatest multiple of `amt` that is not above `num`."""
-  return num // amt * amt
-
-
 def dedup(x: Iterable[T]) -> list[T]:
   """Each element once, in the order of first appearance."""
   return list(dict.fromkeys(x))
@@ -282,10 +276,6 @@ def flatten(l: Iterable[Iterable[T]]) -> list[T]:
   return [x for inner in l for x in inner]
 
 
-def all_same(items: Sequence[Any]) -> bool:
-  return all(x == items[0] for x in items[1:])
-
-
 def all_int(t: Iterable[Any]) -> bool:
   return all(isinstance(x, int) for x in t)
 
@@ -301,33 +291,12 @@ def get_child(obj: Any, key: str) -> Any:
   return obj
 
 
-def temp(x: str, append_user: bool = False) -> str:
-  """The path of `x` in the folder for temporary files."""
-  return os.path.join(tempfile.gettempdir(), f"{x}.{os.environ.get('USER', os.getuid())}" if append_user else x)
-
-
 def colored(st: str, color: str | None, background: bool = False) -> str:
   """`st` in a terminal color (upper case: bright), if standard output is a terminal and NO_COLOR is not set."""
   colors = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"]
   if color is None or NO_COLOR or not sys.stdout.isatty():
     return st
   return f"\x1b[{30 + colors.index(color.lower()) + 60 * color.isupper() + 10 * background}m{st}\x1b[0m"
-
-
-def colorize_float(x: float) -> str:
-  """A ratio of times: green where it is clearly below 1, red above."""
-  return colored(f"{x:7.2f}x", "green" if x < 0.75 else "yellow" if x <= 1.15 else "red")
-
-
-def ansistrip(s: str) -> str:
-  """`s` without terminal colors."""
-  return re.sub("\x1b\\[(K|.*?m)", "", s)
-
-
-def time_to_str(t: float, w: int = 8) -> str:
-  """Seconds in the unit that suits them, `w` columns wide and a unit of two."""
-  scale, unit = (1, "s ") if t > 10 else (1e3, "ms") if t > 0.01 else (1e6, "us")
-  return f"{t * scale:{w}.2f}{unit}"
 
 
 def size_to_str(s: float) -> str:
@@ -353,31 +322,6 @@ class Timing(contextlib.ContextDecorator):
     self.seconds = time.perf_counter() - self.start
     if self.enabled:
       print(f"{self.prefix}{self.seconds * 1e3:6.2f} ms{self.on_exit(int(self.seconds * 1e9)) if self.on_exit else ''}")
-
-
-class Profiling(contextlib.ContextDecorator):
-  """Prints where Python spent a block's time, as pstats does: the share `frac` of the functions, by `sort`; the raw
-  profile into the file `fn`. `ts` is taken and changes nothing.
-  """
-
-  def __init__(
-    self, enabled: bool = True, sort: str = "cumtime", frac: float = 0.2, fn: str | None = None, ts: float = 1
-  ) -> None:
-    self.enabled, self.sort, self.frac, self.fn, self.ts = enabled, sort, frac, fn, ts
-
-  def __enter__(self) -> Profiling:
-    self.profile = profiling.Profile()
-    if self.enabled:
-      self.profile.enable()
-    return self
-
-  def __exit__(self, *_: object) -> None:
-    self.profile.disable()
-    if not self.enabled:
-      return
-    if self.fn is not None:
-      self.profile.dump_stats(self.fn)
-    pstats.Stats(self.profile).strip_dirs().sort_stats(self.sort).print_stats(self.frac)
 
 
 class tqdm:
