@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extra.bench import schedule_cost
+from extra.bench import schedule_cost, sweep
 from extra.bench.__main__ import accuracy, behind, environments, measure, measure_import, table
 from extra.bench.problems import PROBLEMS, Problem
 from extra.bench.workers import HERE, ROOT, BenchError, Environment, Worker
@@ -189,3 +189,32 @@ def test_two_workloads_in_turn():
 def test_a_schedule_grows_by_the_same_for_each_layer():
   (n1, k1, _), (n2, k2, _), (n3, k3, _) = map(schedule_cost.measure, (1, 2, 3))
   assert 0 < n2 - n1 == n3 - n2 and 0 < k2 - k1 == k3 - k2
+
+
+def test_sweep_compares_the_same_inputs_and_results():
+  (a, b), again = sweep.inputs("positive 3x4, int64<5 7"), list(sweep.inputs("positive 3x4, int64<5 7"))
+  assert a.dtype == np.float32 and (a >= 0).all() and b.dtype == np.int64 and b.max() < 5
+  np.testing.assert_array_equal(a, again[0])
+  one = sweep.Peer("ours", sys.executable, one=True)
+  two = sweep.Peer("ours", sys.executable, one=True)
+  times, agree = sweep.measure("softmax_small", [one, two])
+  assert agree and all(len(t) >= 7 and min(t) > 0 for t in times)
+  for case in ("sum_mid", "cumsum_1d"):  # what the second has computed last
+    one.ask("mean_02")
+    two.ask(case)
+    sums = [p.ask("sum") for p in (one, two)]
+    assert sums[0] != sums[1]
+  for p in (one, two):
+    p.process.stdin.close()
+    assert p.process.wait() == 0
+
+
+def test_sweep_prints_a_table():
+  out = subprocess.run(
+    [sys.executable, "-m", "extra.bench.sweep", "gap", "roll"], cwd=ROOT, capture_output=True, text=True
+  )
+  assert out.returncode == 0 and {"gap", "roll"} <= {line.split()[0] for line in out.stdout.splitlines()}
+  wrong = subprocess.run(
+    [sys.executable, "-m", "extra.bench.sweep", "nothing"], cwd=ROOT, capture_output=True, text=True
+  )
+  assert wrong.returncode == 2 and "unknown case nothing" in wrong.stderr
