@@ -115,6 +115,22 @@ def want(x):
   return y / y.sum(1, keepdims=True)
 
 
+def test_masks_within_a_block():
+  """Rows are whole triangles here: where a sum may end depends on a loop inside of them."""
+  x = RNG.standard_normal((16, 150, 150)).astype(np.float32)
+  keep = np.tril(np.ones((150, 150), bool))
+
+  t = Tensor(x).realize()
+  y = Tensor.ones(150, 150, dtype="bool").tril().where(t.exp(), 0.0)
+  got, want = (y / y.sum((1, 2), keepdim=True)).numpy(), np.where(keep, np.exp(x), 0)
+  np.testing.assert_allclose(got, want / want.sum((1, 2), keepdims=True), rtol=1e-4, atol=1e-6)
+
+
+def test_sums_over_rows_begin_whole():
+  """Gradients in k and v are sums over blocks of rows; 7 heads, in blocks that do not divide them."""
+  assert deviation(arrays(96, heads=7, dim=16), CAUSAL, np.tril(np.ones((96, 96), bool))) < 1e-5
+
+
 def test_masked_values_that_count():
   x = RNG.standard_normal((300, 300)).astype(np.float32)
   np.testing.assert_allclose(normalised(x), want(x), rtol=1e-5)

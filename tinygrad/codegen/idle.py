@@ -109,6 +109,8 @@ def idle(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, Affine]:
       # sums over r, or of blocks of rows, to which idle iterations add nothing
       sums = [f for f in folds if r in f.src[1:] or (f is value and not set(rows).isdisjoint(f.src[1:]))]
       for limit in places(value, r, known):
+        if any(x.op is Ops.RANGE for a in limit.terms if a not in rows for x in a.toposort()):
+          continue  # it differs within the block
         beyond = Beyond(r, limit, known)
         if sums and all(map(beyond.adds_nothing, sums)):
           out[r] = limit

@@ -80,6 +80,7 @@ def emit_rows(emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp], idle
     if not rest:
       emitter.ends = {r: chunks(limit, at, inside) for r, limit in idle.items()}
       emit_members(emitter, stores, at, inside)
+      emitter.ends = {}
       return
     r = rest[0]
     if not any(x in at for s in stores for x in reduced(s)):
