@@ -20,10 +20,8 @@ _TANH = (-0.33333328, 0.13332783, -0.0538525, 0.021003641, -0.006104948)
 # erf(x)/x - 1, x < 1: 1e-9
 _ERF = (0.12837917, -0.37612626, 0.112835996, -0.026854401, 0.005189444, -0.00080199435, 7.885848e-05)
 # 2/3 + 2z/5 + 2z²/7 + …, z = s², s <= (√2 - 1)/(√2 + 1), times z: 1e-11; and the series
-_LOG = {
-  dtypes.float32: (0.6666666, 0.40000337, 0.28537238, 0.23583572),
-  dtypes.float64: tuple(2 / (2 * k + 3) for k in range(11)),
-}
+_LOG_SERIES = tuple(2 / (2 * k + 3) for k in range(11))
+_LOG = {dtypes.float32: (0.6666666, 0.40000337, 0.28537238, 0.23583572), dtypes.float64: _LOG_SERIES}
 # log(erfc x) for 0.98 <= x <= 4, in x: 2e-11, weighted by erfc
 _LOG_ERFC = (
   0.00020025227, -1.129642, -0.6330773, -0.10859776, 0.025346423, -0.00427144, 0.0004611716, -2.4981035e-05,
@@ -37,10 +35,8 @@ _HALF_PI = (1.5703125, 0.0004837513, 7.5495336e-08, 2.563344e-12)  # of 12 bits 
 _LN2_HI = {dtypes.float32: 0.693359375, dtypes.float64: 6.93147180369123816490e-01}
 _LN2_LO = {dtypes.float32: -2.12194440054690583e-4, dtypes.float64: 1.90821492927058770002e-10}
 # (exp r - 1 - r)/r^2, |r| <= ln(2)/2: 3e-9 of exp r; and by Taylor's series
-_EXPM1 = {
-  dtypes.float32: (0.49999994, 0.1666652, 0.041668385, 0.008368794, 0.0013815127),
-  dtypes.float64: tuple(1 / math.factorial(k) for k in range(2, 14)),
-}
+_TAYLOR = tuple(1 / math.factorial(k) for k in range(2, 14))
+_EXPM1 = {dtypes.float32: (0.49999994, 0.1666652, 0.041668385, 0.008368794, 0.0013815127), dtypes.float64: _TAYLOR}
 # below: exp is 0, may be denormal; from: infinite
 _EXP_ENDS = {dtypes.float32: (-105.0, -86.0, 88.7228394), dtypes.float64: (-750.0, -707.0, 709.7827128933841)}
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.float32: dtypes.uint32, dtypes.float64: dtypes.uint64}
@@ -52,8 +48,7 @@ _TWO_OVER_PI = (0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C
 Pair = tuple[UOp, UOp]
 
 
-def const(dtype: DType, value: ConstType) -> UOp:
-  return UOp.const(dtype, value)
+const = UOp.const
 
 
 def alu(op: Ops, x: UOp, *others: UOp | ConstType) -> UOp:
@@ -110,8 +105,7 @@ def rounded(x: UOp) -> tuple[UOp, UOp]:
 
 def scaled(x: UOp, n: UOp) -> UOp:
   """x·2**n, all normal; of n, the last bits of an integer, as many count as fill an exponent."""
-  signed = _SIGNED[x.dtype]
-  return bitcast(add(bitcast(x, signed), alu(Ops.SHL, n, dtypes.finfo(x.dtype)[1])), x.dtype)
+  return bitcast(add(bitcast(x, _SIGNED[x.dtype]), alu(Ops.SHL, n, dtypes.finfo(x.dtype)[1])), x.dtype)
 
 
 def clamped(x: UOp, most: float) -> UOp:
@@ -311,10 +305,8 @@ def any_power(x: UOp, y: UOp) -> UOp:
   return where(alu(Ops.OR, alu(Ops.CMPEQ, x, 1.0), alu(Ops.CMPEQ, y, 0.0)), 1.0, out)
 
 
-_FUNCTIONS: dict[Ops, Callable[..., UOp]] = {
-  Ops.EXP: lower_exp, Ops.LOG: lower_log, Ops.TANH: lower_tanh, Ops.ERF: lower_erf, Ops.SIN: lower_sin,
-  Ops.POW: lower_pow,
-}  # fmt: skip
+_FUNCTIONS: dict[Ops, Callable[..., UOp]] = {Ops.EXP: lower_exp, Ops.LOG: lower_log, Ops.TANH: lower_tanh}
+_FUNCTIONS |= {Ops.ERF: lower_erf, Ops.SIN: lower_sin, Ops.POW: lower_pow}
 _FLOAT64 = frozenset((Ops.EXP, Ops.LOG))  # of float64; the others are calls
 
 

@@ -25,7 +25,8 @@ from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
 
 Env = dict[UOp, int]
-Registers = list[list[list[UOp]]]  # by FOLD, element of the tile, and copy
+# FOLDs that share loops, an environment for each element of their tile, accumulators by FOLD, element and copy
+Sums = tuple[list[UOp], list[Env], list[list[list[UOp]]]]
 PlanOf = Callable[[tuple[UOp, ...], int], Plan]  # of stores, and how many bytes of scratch memory are taken
 # lanes from which, and step up to which, a strided load is contiguous loads and shuffles
 MIN_SHUFFLED, MAX_SHUFFLED = 4, 4
@@ -273,8 +274,7 @@ class Emitter:
         continue
       key = (atom, *(env[r] for r in rs))
       if (found := self.resolved.get(key)) is None:
-        number = substitute(atom, {r: index(env[r]) for r in rs})
-        found = self.resolved[key] = affine(number, self.affine_memo)
+        found = self.resolved[key] = affine(substitute(atom, {r: index(env[r]) for r in rs}), self.affine_memo)
       out = out.plus(found, c)
     return out
 
@@ -295,13 +295,12 @@ class Emitter:
         vectors.append((v, c))
       else:
         scalars.append((self.scope_of((v,)).depth, v, c))
-    total: UOp | None = None
+    base: UOp | None = None
     for _, v, c in sorted(scalars, key=lambda t: t[0]):
       term = v if c == 1 else self.node(Ops.MUL, dtypes.index, (v, index(c)))
-      total = term if total is None else self.node(Ops.ADD, dtypes.index, (total, term))
-    base = (
-      index(const) if total is None else self.node(Ops.ADD, dtypes.index, (total, index(const))) if const else total
-    )
+      base = term if base is None else self.node(Ops.ADD, dtypes.index, (base, term))
+    if base is None or const:
+      base = index(const) if base is None else self.node(Ops.ADD, dtypes.index, (base, index(const)))
     if not vectors:
       return base, step
     lanes = vectors[0][0].dtype.count
@@ -348,23 +347,18 @@ class Emitter:
     difference = affine(u.src[0], self.affine_memo).plus(affine(u.src[1], self.affine_memo), -1)
     difference = self.resolve(difference, env)
     lo, hi = difference.bounds()
-    known = {
-      Ops.CMPLT: True if hi < 0 else False if lo >= 0 else None,
-      Ops.CMPEQ: True if lo == hi == 0 else False if lo > 0 or hi < 0 else None,
-      Ops.CMPNE: False if lo == hi == 0 else True if lo > 0 or hi < 0 else None,
-    }[u.op]
-    if known is not None:
-      return UOp.const(dtypes.bool, known)
+    yes, no = (hi < 0, lo >= 0) if u.op is Ops.CMPLT else (lo == hi == 0, lo > 0 or hi < 0)
+    if yes or no:
+      return UOp.const(dtypes.bool, no if u.op is Ops.CMPNE else yes)
     return self.apply(u, [self.emit(s, env) for s in u.src])
 
   def mask(self, u: UOp, valid: UOp | None, env: Env) -> UOp | None:
     """The condition of the access `u`: its own, and that its lanes exist; None where it always holds."""
     out: UOp | None = self.emit(valid, env) if valid is not None else None
-    if (d := self.deps(u) & self.vector_bits) and self.limits:
-      for r, limit in self.limits.items():
-        if self.bits[r] & d:
-          cond = self.emit(limit, env)
-          out = cond if out is None else self.apply(UOp.new(Ops.AND, dtypes.bool, (limit, limit)), [cond, out])
+    for r, limit in self.limits.items():
+      if self.bits[r] & self.deps(u):
+        cond = self.emit(limit, env)
+        out = cond if out is None else self.apply(UOp.new(Ops.AND, dtypes.bool, (limit, limit)), [cond, out])
     return None if out is None or (out.op is Ops.CONST and out.arg) else out
 
   def reach(self, access: UOp, env: Env) -> tuple[UOp, UOp, int, UOp | None, bool]:
@@ -427,10 +421,8 @@ class Emitter:
     while len(rows) > side:  # lane, lane + side, … beside each other
       half = rows[0].dtype.count
       starts = [i for i in range(len(rows)) if i // side % 2 == 0]
-      picks = tuple(range(2 * half))
-      rows = [
-        self.node(Ops.EXTRACT, rows[i].dtype.scalar().vec(2 * half), (rows[i], rows[i + side]), picks) for i in starts
-      ]
+      wide, picks = rows[0].dtype.scalar().vec(2 * half), tuple(range(2 * half))
+      rows = [self.node(Ops.EXTRACT, wide, (rows[i], rows[i + side]), picks) for i in starts]
     return self.transposed(rows)[:n]
 
   def square(self, offset: UOp, lanes: int, step: int) -> UOp | None:
@@ -709,14 +701,13 @@ class Emitter:
 
     home = self.stack[-1]
     reserved = [[[register(f) for _ in range(tile.copies)] for _ in outer] for f in group]
-    self._fold_loops(group, list(order), tile, {}, outer, reserved)
+    self._fold_loops((group, outer, reserved), list(order), tile, {})
     rs = self.ups(deps)
     results: list[tuple[UOp, object, UOp]] = []  # (FOLD, key of its memo, value)
     for g, f in enumerate(group):
       for e, env in enumerate(outer):
-        read = [self.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in reserved[g][e]]
-        totals = [self.totals[a] for a in reserved[g][e] if a in self.totals]
-        read += [self.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in totals]
+        used = [*reserved[g][e], *(self.totals[a] for a in reserved[g][e] if a in self.totals)]
+        read = [self.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in used]
         while len(read) > 1:  # pairwise
           pairs = [read[i : i + 2] for i in range(0, len(read), 2)]
           read = [self.node(f.arg, p[0].dtype, tuple(p), None, home) if len(p) > 1 else p[0] for p in pairs]
@@ -727,19 +718,15 @@ class Emitter:
 
   def across(self, results: Sequence[tuple[UOp, object, UOp]]) -> Iterator[tuple[object, UOp]]:
     """What reductions amount to, given what each thread has."""
-    for _, key, out in results:
-      yield key, out
+    return ((key, out) for _, key, out in results)
 
-  def _fold_loops(
-    self, group: list[UOp], order: list[UOp], tile: Tile, mapping: dict[UOp, UOp], outer: list[Env],
-    registers: Registers,
-  ) -> None:  # fmt: skip
+  def _fold_loops(self, sums: Sums, order: list[UOp], tile: Tile, mapping: dict[UOp, UOp]) -> None:
     if len(order) > 1:
       with self.loop(order[0].src[0], AxisKind.REDUCE) as counter:
         if order[0].src[0].op is not Ops.CONST or order[0].src[0].arg > 0:
-          self._fold_loops(group, order[1:], tile, {**mapping, order[0]: counter}, outer, registers)
+          self._fold_loops(sums, order[1:], tile, {**mapping, order[0]: counter})
       return
-    r = order[0]
+    r, group = order[0], sums[0]
     blocked = group[0].dtype in (dtypes.float32, dtypes.float16) and any(f.arg is Ops.ADD for f in group)
     for region in regions(r.src[0], tile):
       for blocks, part in _blocks(region) if blocked else ((1, region),):
@@ -753,16 +740,14 @@ class Emitter:
               at = Affine(0, {block: length}).plus(affine(at, self.affine_memo)).uop()
             values = [substitute(f.src[0], {**mapping, r: at}) for f in group]
             exists = self.limits.get(lanes) if lanes is not None else None
-            self.accumulate_tile(group, values, (copies, part.tile.copies), exists, outer, registers)
+            self.accumulate_tile(sums, values, (copies, part.tile.copies), exists)
             self.forget(copies, lanes)
           if block.op is Ops.RANGE:
-            self.flush(group, registers)
+            self.flush(sums)
 
-  def accumulate_tile(
-    self, group: list[UOp], values: list[UOp], copies: tuple[UOp | None, int], exists: UOp | None, outer: list[Env],
-    registers: Registers,
-  ) -> None:  # fmt: skip
-    """One step of the reductions of `group`, for all of their tile; `copies`: its UPCAST range, and how many."""
+  def accumulate_tile(self, sums: Sums, values: list[UOp], copies: tuple[UOp | None, int], exists: UOp | None) -> None:
+    """One step of the reductions of `sums`, for all of their tile; `copies`: its UPCAST range, and how many."""
+    group, outer, registers = sums
     for c in range(copies[1]):
       for e, env in enumerate(outer):
         here = env if copies[0] is None else {**env, copies[0]: c}
@@ -783,15 +768,14 @@ class Emitter:
       new = self.put(UOp.new(Ops.WHERE, acc.dtype, (mask, new, old)))
     self.put(UOp.new(Ops.STORE, dtypes.void, (acc, new)))
 
-  def flush(self, group: list[UOp], registers: Registers) -> None:
+  def flush(self, sums: Sums) -> None:
     """Adds the accumulators of a block to totals and starts them anew: a long sum loses less where its parts are of
     like size."""
-    for f, of_group in zip(group, registers, strict=True):
+    for f, of_group in zip(sums[0], sums[2], strict=True):
       for acc in (a for of_tile in of_group for a in of_tile):
         if (total := self.totals.get(acc)) is None:
           total = self.totals[acc] = self.register(f, acc.dtype, self.acc_home[acc])
-        part = self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
-        self.accumulate(f.arg, total, [part], None)
+        self.accumulate(f.arg, total, [self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))], None)
         self.put(UOp.new(Ops.STORE, dtypes.void, (acc, UOp.const(f.dtype, identity_element(f.arg, f.dtype)))))
 
 

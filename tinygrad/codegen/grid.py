@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tinygrad.codegen.emit import Emitter, Env, Registers, _blocks, substitute
+from tinygrad.codegen.emit import Emitter, Env, Sums, _blocks, substitute
 from tinygrad.codegen.heuristic import EPILOGUE, MAX_ROWS, Analysis, Item, Stages, efficiency, fold_plan, size, static
 from tinygrad.codegen.plan import Plan, Region, Tile, is_inlined, regions
 from tinygrad.device import Target
@@ -392,29 +392,27 @@ class GridEmitter(Emitter):
     known = self.lane.op is Ops.RANGE and deps & self.bit(self.lane)
     return self.lanes > 1 and not known and not any(s.out[0] in self.spread_loops for s in self.stack[1:])
 
-  def _fold_loops(
-    self, group: list[UOp], order: list[UOp], tile: Tile, mapping: dict[UOp, UOp], outer: list[Env],
-    registers: Registers,
-  ) -> None:  # fmt: skip
+  def _fold_loops(self, sums: Sums, order: list[UOp], tile: Tile, mapping: dict[UOp, UOp]) -> None:
+    group = sums[0]
     if len(order) == 1 and (staging := self.grid.stagings.get(group[0].src[1:])) is not None:
-      for start, length in self.rounds(group, regions(staging.cut.src[0], Tile(staging.length)), registers):
+      for start, length in self.rounds(sums, regions(staging.cut.src[0], Tile(staging.length))):
         with self.block(group, staging, {**mapping, staging.cut: start.uop()}, length) as values:
-          self.accumulate_tile(group, values, (None, 1), None, outer, registers)
+          self.accumulate_tile(sums, values, (None, 1), None)
         self.barrier()
       return
     if len(order) > 1 or not self.cooperates(self.deps(group[0])):
-      super()._fold_loops(group, order, tile, mapping, outer, registers)
+      super()._fold_loops(sums, order, tile, mapping)
       return
     r, depth, together = order[0], len(self.stack), tile.copies * self.lanes
-    for start, _ in self.rounds(group, (Region(self.steps(r, together), index(0), Tile(together)),), registers):
+    for start, _ in self.rounds(sums, (Region(self.steps(r, together), index(0), Tile(together)),)):
       self.spread_loops |= {s.out[0] for s in self.stack[depth:]}
       part = self.share(r, start, self.lane, self.lanes, tile.copies)
       values = [substitute(f.src[0], {**mapping, r: part.value}) for f in group]
       copies, exists = part.ups[0] if tile.copies > 1 else None, part.exists[0] if part.exists else None
-      self.accumulate_tile(group, values, (copies, tile.copies), exists, outer, registers)
+      self.accumulate_tile(sums, values, (copies, tile.copies), exists)
       self.drop(part)
 
-  def rounds(self, group: list[UOp], of: Iterable[Region], registers: Registers) -> Iterator[tuple[Affine, int]]:
+  def rounds(self, sums: Sums, of: Iterable[Region]) -> Iterator[tuple[Affine, int]]:
     """Opens the loops over the tiles of a reduction's range, for each region: (where a tile starts, its size). A long
     sum is in parts of like size, for accuracy."""
     for region in of:
@@ -424,7 +422,7 @@ class GridEmitter(Emitter):
             step = affine(counter, {}).plus(affine(block, {}), part.count.arg if blocks > 1 else 0)
             yield affine(part.base, self.affine_memo).plus(step, part.tile.size), part.tile.size
           if blocks > 1:
-            self.flush(group, registers)
+            self.flush(sums)
 
   @contextlib.contextmanager
   def block(self, group: list[UOp], s: Staging, counters: dict[UOp, UOp], length: int) -> Iterator[list[UOp]]:

@@ -32,12 +32,7 @@ def turn(u: UOp, r: UOp) -> tuple[Affine, bool] | None:
   rest = Affine(difference.const, {a: c for a, c in difference.terms.items() if a is not r})
   if any(a is not r and r in a.toposort() for a in difference.terms):
     return None
-  match difference.terms.get(r):
-    case 1:
-      return rest.scaled(-1), False
-    case -1:
-      return rest.plus(Affine(1)), True
-  return None
+  return {1: (rest.scaled(-1), False), -1: (rest.plus(Affine(1)), True)}.get(difference.terms.get(r, 0))
 
 
 class Beyond:
@@ -119,8 +114,7 @@ def idle(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, Affine]:
   for i, s in reversed(list(enumerate(stores))):  # what only idle iterations read is not computed
     p, r = s.src[0].src[:2]
     if p.arg.slot < 0 and r.op is Ops.RANGE and shared[r] == 1:
-      read = [u.src[1] for u in indices(stores[i + 1 :]) if u.src[0] is p]
-      limits = [out.get(x) for x in read]
+      limits = [out.get(u.src[1]) for u in indices(stores[i + 1 :]) if u.src[0] is p]
       if limits and limits[0] is not None and all(x == limits[0] for x in limits):
         out[r] = limits[0]
   return out

@@ -45,10 +45,9 @@ def shared_by_place(items: Sequence[ScheduleItem]) -> list[ScheduleItem]:
     first, base = next(iter(kernels.items()))
     units = {i: math.gcd(*starts) for i, starts in enumerate(by_slot) if len(set(starts)) > 1}
     at = {i: UOp.variable(f"_start{i}", 0, max(by_slot[i]) // n) for i, n in units.items()}
-    accesses = [
-      u for u in first.toposort() if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM and u.src[0].arg.slot in at
-    ]
-    places = {u: affine(u.src[1], {}).plus(Affine(-base[i := u.src[0].arg.slot], {at[i]: units[i]})) for u in accesses}
+    accesses = [u for u in first.toposort() if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM]
+    slots = {u: i for u in accesses if (i := u.src[0].arg.slot) in at}
+    places = {u: affine(u.src[1], {}).plus(Affine(-base[i], {at[i]: units[i]})) for u, i in slots.items()}
     kernel = moved(first, places)
     for k, starts in kernels.items():
       made[k] = kernel, tuple((at[i].arg[0], starts[i] // n) for i, n in units.items())

@@ -96,8 +96,7 @@ def join_ranges(sink: UOp) -> UOp:
   for ranges in loops:
     i = len(ranges) - 1
     while i > 0:
-      last, outer = ranges[i], []
-      end = last.src[0]
+      last, end, outer = ranges[i], ranges[i].src[0], list[UOp]()
       while i > 0 and end.op is Ops.CONST and _joins(ranges[i - 1], last, end.arg, indices, pinned):
         outer.append(ranges[i - 1])
         end = simplify(ranges[i - 1].src[0] * end)

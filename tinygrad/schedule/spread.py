@@ -36,9 +36,8 @@ def as_windows(u: UOp) -> UOp | None:
   return None if y is None else summed(y, taps)
 
 
-Leaf = Callable[
-  [UOp, int, int, int], UOp | None
-]  # of what an EXPAND repeats, its dims of places and taps, and their count
+# of what an EXPAND repeats, its dims of places and taps, and their count
+Leaf = Callable[[UOp, int, int, int], UOp | None]
 
 
 def constant(x: UOp, axis: int, taps: int, count: int) -> UOp | None:
@@ -105,9 +104,8 @@ def summed(y: UOp, dim: int) -> UOp:
   if y.op is Ops.PERMUTE:
     return y.replace(src=(summed(s, y.arg[dim]),))
   if y.op is Ops.RESHAPE:
-    at = next(
-      (j for j, n in enumerate(s.shape) if n == y.shape[dim] and prod(s.shape[:j]) == prod(y.shape[:dim])), None
-    )
+    size, before = y.shape[dim], prod(y.shape[:dim])
+    at = next((j for j, n in enumerate(s.shape) if n == size and prod(s.shape[:j]) == before), None)
     if at is not None:
       shape = tuple(1 if d == dim else n for d, n in enumerate(y.shape))
       return y.replace(src=(summed(s, at),), arg=shape)
