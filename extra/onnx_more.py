@@ -31,7 +31,6 @@ from tinygrad.nn.onnx_ops import (
   _along,
   _cast,
   _halves,
-  _like,
   _one,
   _reduce,
   _soft,
@@ -39,6 +38,11 @@ from tinygrad.nn.onnx_ops import (
   on_host,
   to_dtype,
 )
+
+
+def _like(t: Tensor, x: Tensor, axis: int = 1) -> Tensor:
+  """A vector, shaped to go along an axis of x."""
+  return t._lined(axis % x.ndim, x.ndim)
 
 
 def _beside(value: Any, x: Tensor) -> Tensor:

@@ -218,9 +218,7 @@ class Llama:
     self.layers = [Layer(c, self.weights, i, layout, length) for i in range(c.layers)]
     self.pos, self.last = Variable("pos", 0, c.context - 1), Variable("last", 0, CHUNK - 1)
     self.decode_step = TinyJit(lambda tokens, pos: self.project(self.hidden(tokens, pos)).realize())
-    self.prefill_step = TinyJit(
-      lambda tokens, pos, last: self.project(self.hidden(tokens, pos)[:, last : last + 1]).realize()
-    )
+    self.prefill_step = TinyJit(lambda ids, pos, at: self.project(self.hidden(ids, pos)[:, at : at + 1]).realize())
 
   @property
   def weight_bytes(self) -> tuple[int, int]:

@@ -12,10 +12,9 @@ from tinygrad.nn.gguf import GGUF
 CONTROL, USER_DEFINED = 3, 4  # of tokenizer.ggml.token_type
 SPACES = r"\s+(?!\S)|\s+"
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-GPT2 = rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|{SPACES}"
-LLAMA3 = (
-  rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|{SPACES}"
-)
+SIGNS = r" ?[^\s\p{L}\p{N}]+"
+GPT2 = rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+|{SIGNS}|{SPACES}"
+LLAMA3 = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{SIGNS}[\r\n]*|\s*[\r\n]+|{SPACES}"
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 LLAMA3_LIKE = ("llama-bpe", "llama3", "llama-v3")  # begin with BOS, and take a word that is a token as it is
 

@@ -165,8 +165,7 @@ class GroupNorm:
     y = x.reshape(x.shape[0], self.num_groups, -1).layernorm(eps=self.eps).reshape(x.shape)
     if self.weight is None or self.bias is None:
       return y
-    shape = (1, -1, *(1,) * (x.ndim - 2))
-    return y * self.weight.reshape(shape) + self.bias.reshape(shape)
+    return y * self.weight._lined(1, x.ndim) + self.bias._lined(1, x.ndim)
 
 
 class InstanceNorm(GroupNorm):
@@ -194,12 +193,11 @@ class BatchNorm:
 
   def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
     """(mean, biased variance) of each channel: of the batch while training, else the running ones."""
-    shape = (1, -1, *(1,) * (x.ndim - 2))
     if self.track_running_stats and not TRAINING.value:
       return self.running_mean, self.running_var
     axes = tuple(i for i in range(x.ndim) if i != 1)
     mean = x.mean(axes)
-    return mean, (x - mean.reshape(shape)).square().mean(axes)
+    return mean, (x - mean._lined(1, x.ndim)).square().mean(axes)
 
   def __call__(self, x: Tensor) -> Tensor:
     mean, var = self.calc_stats(x)

@@ -19,7 +19,8 @@ from tinygrad.tensor import Tensor
 
 ggml: Any = LazyModule("gguf")  # the sizes of the tensor types, and the values of the quantised ones
 T = TypeVar("T")
-File = Tensor | str | os.PathLike[str]  # a file's path, or its bytes as a uint8 tensor
+FilePath = str | os.PathLike[str]
+File = Tensor | FilePath  # a file's path, or its bytes as a uint8 tensor
 MAX_DIMS = 4  # GGML_MAX_DIMS
 MAX_NESTING = 4  # of arrays within arrays
 Q8_BLOCK = 32  # weights that share one scale
@@ -30,7 +31,7 @@ SMALLER = "use a file with F32, F16 and Q8_0 tensors (llama-quantize MODEL OUT Q
 class GGUFError(ValueError):
   """A GGUF file that cannot be used: names the file, the field, the byte offset, and a fix."""
 
-  def __init__(self, path: str | os.PathLike[str], field: str, problem: str, fix: str, offset: int | None = None):
+  def __init__(self, path: FilePath, field: str, problem: str, fix: str, offset: int | None = None):
     where = f"{os.fspath(path)}: {field}" + ("" if offset is None else f" at byte {offset}")
     super().__init__(f"GGUF {where}: {problem}\n  fix: {fix}")
 

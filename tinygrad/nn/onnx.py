@@ -34,6 +34,7 @@ from tinygrad.uop import UOp, buffer_of
 inliner: Any = LazyModule("onnx.inliner")
 STANDARD = ("", "ai.onnx.ml")
 Values = MutableMapping[str, Any]
+Items = tuple[tuple[str, Any], ...]  # of a dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +244,7 @@ def _attribute(a: Any) -> Any:
 
 
 @functools.lru_cache(1024)
-def _definition(
-  call: bytes, types: tuple[Any, ...], opset: tuple[tuple[str, int], ...], functions: tuple[bytes, ...]
-) -> tuple[Any, dict[str, int]]:
+def _definition(call: bytes, types: Items, opset: Items, functions: tuple[bytes, ...]) -> tuple[Any, dict[str, int]]:
   """The nodes, with their opset, that a node stands for: by the model's own functions, if there are any, else by the
   standard, whose newest version serves old ones: none that has a definition has changed but by types.
   """

@@ -92,11 +92,6 @@ def _along(x: Tensor, axis: int, index: Any) -> Tensor:
   return x[(*(slice(None),) * (axis % x.ndim), index)]
 
 
-def _like(t: Tensor, x: Tensor, axis: int = 1) -> Tensor:
-  """A vector, shaped to go along an axis of x."""
-  return t.reshape(tuple(-1 if i == axis % x.ndim else 1 for i in range(x.ndim)))
-
-
 # ---------------------------------------------------------------- elementwise
 
 
@@ -212,7 +207,7 @@ def BatchNormalization(
 
 def InstanceNormalization(x: Tensor, scale: Tensor, bias: Tensor, epsilon: float = 1e-5) -> Tensor:
   y = x.reshape(*x.shape[:2], -1).layernorm(eps=epsilon).reshape(x.shape)
-  return y.mul(_like(scale, x)).add(_like(bias, x))
+  return y.mul(scale._lined(1, x.ndim)).add(bias._lined(1, x.ndim))
 
 
 # ---------------------------------------------------------------- convolution and pooling
@@ -258,47 +253,40 @@ def AveragePool(x: Tensor, ceil_mode: int = 0, count_include_pad: int = 0, **win
 
 # ---------------------------------------------------------------- the table
 
+# operators that are methods, whose names are their own in lower case unless given
 METHODS = (
   "Abs Acos Acosh Add Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log MatMul Mish Mul Neg Reciprocal Relu "
-  "Round Sigmoid Sign Sin Sinh Softsign Sqrt Sub Tan Tanh Where"
+  "Round Sigmoid Sign Sin Sinh Softsign Sqrt Sub Sum:usum Tan Tanh Where Equal:eq Greater:gt GreaterOrEqual:ge Less:lt "
+  "LessOrEqual:le And:bitwise_and Or:bitwise_or Xor:bitwise_xor Not:logical_not BitwiseAnd:bitwise_and "
+  "BitwiseOr:bitwise_or BitwiseXor:bitwise_xor BitwiseNot:bitwise_not"
 )
 OPS: dict[str, Callable[..., Any]] = {
   **{name: f for name, f in list(globals().items()) if name[0].isupper() and type(f) is type(_one)},
-  **{name: getattr(Tensor, name.lower()) for name in METHODS.split()},
+  **{name: getattr(Tensor, own or name.lower()) for name, _, own in (m.partition(":") for m in METHODS.split())},
   "Div": lambda x, y: x.div(y) if x.is_floating_point() else x.div(y, rounding_mode="trunc"),
   "Mod": lambda x, y, fmod=0: x.fmod(y) if fmod else x.mod(y),
-  "Equal": Tensor.eq, "Greater": Tensor.gt, "GreaterOrEqual": Tensor.ge, "Less": Tensor.lt, "LessOrEqual": Tensor.le,
-  "And": Tensor.bitwise_and, "Or": Tensor.bitwise_or, "Xor": Tensor.bitwise_xor, "Not": Tensor.logical_not,
-  "BitwiseAnd": Tensor.bitwise_and, "BitwiseOr": Tensor.bitwise_or, "BitwiseXor": Tensor.bitwise_xor,
-  "BitwiseNot": Tensor.bitwise_not, "Identity": lambda x: x,
-  "Cast": lambda x, to, saturate=1: _cast(x, to_dtype(to), saturate),
-  "Pow": lambda x, y: x.pow(y).cast(x.dtype),
+  "Identity": lambda x: x, "Cast": lambda x, to, saturate=1: _cast(x, to_dtype(to), saturate),
+  "Pow": lambda x, y: x.pow(y).cast(x.dtype), "Mean": lambda *args: args[0].usum(*args[1:]).div(len(args)),
   "IsInf": lambda x, detect_negative=1, detect_positive=1: x.isinf(bool(detect_positive), bool(detect_negative)),
-  "Sum": lambda *args: reduce(Tensor.add, args),
-  "Mean": lambda *args: reduce(Tensor.add, args).div(len(args)),
-  "Max": lambda *args: reduce(Tensor.maximum, args),
-  "Min": lambda *args: reduce(Tensor.minimum, args),
-  "Einsum": lambda *args, equation: Tensor.einsum(equation, *args),
+  "Max": lambda *args: reduce(Tensor.maximum, args), "Min": lambda *args: reduce(Tensor.minimum, args),
+  "Einsum": lambda *args, equation: Tensor.einsum(equation, *args), "Tile": lambda x, repeats: x.repeat(*repeats),
   "Shape": lambda x, start=0, end=None: numpy.array(x.shape[start:end], numpy.int64),
   "Range": lambda start, limit, delta, kind: numpy.arange(_one(start), _one(limit), _one(delta)).astype(kind),
-  "Size": lambda x: numpy.array(x.numel(), numpy.int64),
   "Flatten": lambda x, axis=1: x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:])),
   "Transpose": lambda x, perm=None: x.permute(tuple(reversed(range(x.ndim))) if perm is None else tuple(perm)),
-  "Concat": lambda *args, axis: args[0].cat(*args[1:], dim=axis),
+  "Size": lambda x: numpy.array(x.numel(), numpy.int64), "Concat": lambda *args, axis: args[0].cat(*args[1:], dim=axis),
   "Split": lambda x, split=None, axis=0, num_outputs=0, outputs=1: tuple(
     x.split(split or math.ceil(x.shape[axis] / (num_outputs or outputs)), axis)
   ),
   "Trilu": lambda x, k=0, upper=1: x.triu(_one(k)) if upper else x.tril(_one(k)),
   "Expand": lambda x, shape: x.expand(numpy.broadcast_shapes(x.shape, tuple(shape))),
-  "Tile": lambda x, repeats: x.repeat(*repeats),
   "Gather": lambda x, indices, axis=0: _along(x, axis, indices),
   "GatherElements": lambda x, i, axis=0: x.gather(axis, i.lt(0).where(i.add(x.shape[axis]), i)),
-  "NonZero": lambda x: x.nonzero().transpose().cast(dtypes.int64),
   "ReduceSum": partial(_reduce, Tensor.sum), "ReduceMean": partial(_reduce, Tensor.mean),
   "ReduceMax": partial(_reduce, Tensor.max), "ReduceMin": partial(_reduce, Tensor.min),
   "ReduceProd": partial(_reduce, Tensor.prod),
   "ArgMax": partial(_search, Tensor.argmax), "ArgMin": partial(_search, Tensor.argmin),
-  "CumSum": lambda x, k: x.cumsum(int(_one(k))).cast(x.dtype),
+  "CumSum": lambda x, k: x.cumsum(int(_one(k))).cast(x.dtype), "NonZero": lambda x: x.nonzero().T.cast(dtypes.int64),
   "Softmax": partial(_soft, Tensor.softmax), "LogSoftmax": partial(_soft, Tensor.log_softmax),
   "GlobalAveragePool": lambda x: x.mean(tuple(range(2, x.ndim)), True),
   "GlobalMaxPool": lambda x: x.max(tuple(range(2, x.ndim)), True),

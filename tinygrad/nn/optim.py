@@ -143,8 +143,7 @@ def Muon(
   device: DeviceLike | None = None, fused: Any = False,
 ) -> LARS:  # fmt: skip
   """Momentum whose update of a matrix is orthogonalised by Newton-Schulz steps (https://kellerjordan.github.io/posts/muon/)."""
-  steps = ns_steps, ns_coefficients
-  return LARS(params, lr, momentum, weight_decay, *steps, nesterov, False, False, 0.0, device, fused)
+  return LARS(params, lr, momentum, weight_decay, ns_steps, ns_coefficients, nesterov, False, False, 0.0, device, fused)
 
 
 class LAMB(Optimizer):

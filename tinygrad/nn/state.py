@@ -22,7 +22,7 @@ from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.engine.realize import host_blocks
 from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, numpy, prod, tqdm
-from tinygrad.nn.gguf import GGUF, PLAIN, File, contents
+from tinygrad.nn.gguf import GGUF, PLAIN, File, FilePath, contents
 from tinygrad.tensor import Tensor
 from tinygrad.uop import Ops
 
@@ -35,18 +35,15 @@ SAFE_DTYPES = {"BOOL": dtypes.bool, **PLAIN, "F8_E4M3": dtypes.fp8e4m3, "F8_E5M2
 SAFE_NAMES = {d: name for name, d in SAFE_DTYPES.items()}
 
 
-class SafetensorsError(ValueError):
-  """A safetensors file that cannot be used: names the file, the field, and a fix."""
-
-  def __init__(self, source: str, field: str, problem: str, fix: str = REFETCH):
-    super().__init__(f"safetensors {source}: {field}: {problem}\n  fix: {fix}")
-
-
 class CheckpointError(ValueError):
   """A file of tensors that cannot be used: names the file, what is wrong, and a fix."""
 
   def __init__(self, source: str, problem: str, fix: str = REFETCH):
     super().__init__(f"{source}: {problem}\n  fix: {fix}")
+
+
+class SafetensorsError(CheckpointError):
+  """A safetensors file that cannot be used: names the file, the field, and a fix."""
 
 
 class StateError(KeyError, ValueError):
@@ -68,13 +65,13 @@ def _header(fn: File) -> tuple[memoryview, int, dict[str, Any]]:
     else:
       safetensors.safe_open(fn, "np").__exit__(None, None, None)
   except safetensors.SafetensorError as e:
-    raise SafetensorsError(source, "header", str(e)) from e
+    raise SafetensorsError(f"safetensors {source}", f"header: {e}") from e
   start = 8 + int.from_bytes(data[:8], "little")
   header: dict[str, Any] = json.loads(bytes(data[8:start]))
   for name, entry in header.items():
     if name != "__metadata__" and entry["dtype"] not in SAFE_DTYPES:
-      fix = f"convert it to one of {', '.join(SAFE_DTYPES)}"
-      raise SafetensorsError(source, f"tensor {name!r}", f"its dtype {entry['dtype']!r} is not supported", fix)
+      problem = f"tensor {name!r}: its dtype {entry['dtype']!r} is not supported"
+      raise SafetensorsError(f"safetensors {source}", problem, f"convert it to one of {', '.join(SAFE_DTYPES)}")
   return data, start, header
 
 
@@ -103,9 +100,7 @@ def safe_load(fn: File) -> dict[str, Tensor]:
   return out
 
 
-def safe_save(
-  tensors: Mapping[str, Tensor], fn: str | os.PathLike[str], metadata: Mapping[str, Any] | None = None
-) -> None:
+def safe_save(tensors: Mapping[str, Tensor], fn: FilePath, metadata: Mapping[str, Any] | None = None) -> None:
   """Write `tensors` by name to the safetensors file `fn`, whole or not at all; `metadata` values are kept as strings.
 
   A sharded tensor is written as the one tensor it is, from the devices' own memory: it is on no device as a whole.
@@ -115,7 +110,8 @@ def safe_save(
   for name, t in tensors.items():
     if t.dtype not in SAFE_NAMES or name == "__metadata__":
       fix = f"rename it, or cast it to one of {', '.join(d.name for d in SAFE_NAMES)}"
-      raise SafetensorsError(os.fspath(fn), f"tensor {name!r}", f"{t.dtype} under this name cannot be written", fix)
+      problem = f"tensor {name!r}: {t.dtype} under this name cannot be written"
+      raise SafetensorsError(f"safetensors {os.fspath(fn)}", problem, fix)
     nbytes = t.nbytes()
     header[name] = {"dtype": SAFE_NAMES[t.dtype], "shape": list(t.shape), "data_offsets": [offset, offset + nbytes]}
     offset += nbytes
@@ -346,10 +342,9 @@ def load_state_dict(
   """
   wanted: dict[str, Tensor] = get_state_dict(model)
   if strict and (missing := [k for k in wanted if k not in state_dict]):
-    raise StateError(
-      f"load_state_dict: {len(missing)} of the model's {len(wanted)} tensors are not in the state dict: {missing[:5]}\n"
-      f"  the state dict has {list(state_dict)[:5]}\n  fix: strict=False keeps their values; or rename the keys"
-    )
+    rule = f"{len(missing)} of the model's {len(wanted)} tensors are not in the state dict: {missing[:5]}"
+    fix = f"the state dict has {list(state_dict)[:5]}\n  fix: strict=False keeps their values; or rename the keys"
+    raise StateError(f"load_state_dict: {rule}\n  {fix}")
   found = {k: v for k, v in wanted.items() if k in state_dict}
   for k, v in found.items():
     if v.shape != state_dict[k].shape:
