@@ -251,9 +251,8 @@ class Tensor(Hashing, metaclass=_Training):
     if 0 in x.shape:
       return numpy.empty(x.shape, to_numpy_dtype(x.dtype))
     _run(_read_before_write([x.uop]))
-    root = x.uop
-    array = to_numpy_once(root)
-    _rebase([], [root], {})
+    array = to_numpy_once(x.uop)
+    _rebase([], [x.uop], {})
     return array
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -455,11 +454,10 @@ class Tensor(Hashing, metaclass=_Training):
 def _from_data(data: Any, device: Placement | None, dtype: DType | None) -> UOp:
   """The node of a `Tensor(...)` argument. Numbers live anywhere unless a device is given; arrays go to it, or to the
   default one."""
-  if isinstance(data, (Tensor, UOp)):
-    if isinstance(data, Tensor):
-      u = data.uop if dtype is None else data.cast(dtype).uop
-    else:
-      u = data.cast(dtype or (dtypes.default_int if data.dtype is dtypes.index else data.dtype))
+  if isinstance(data, Tensor):
+    data = data.uop if dtype is None else data.cast(dtype).uop
+  if isinstance(data, UOp):
+    u = data.cast(dtype or (dtypes.default_int if data.dtype is dtypes.index else data.dtype))
     return u if device is None or u.device == device else u.copy_to_device(device)
   if isinstance(data, (bool, int, float)):
     u = UOp.const(dtype or dtypes.from_py(data), data, unique=True)

@@ -29,6 +29,9 @@ class ShardError(ValueError):
 # ---------------------------------------------------------------- meshes and placements
 
 
+Names = Sequence[str]
+
+
 class Mesh:
   """Ordered distinct devices as a row-major grid with named axes: `Mesh(("CPU:0", …, "CPU:3"), (2, 2), ("dp", "tp"))`.
 
@@ -46,9 +49,7 @@ class Mesh:
   _homes: ClassVar[dict[tuple[str, ...], Mesh]] = {}
   _spoken: ClassVar[dict[Mesh, Mesh]] = {}  # home -> the mesh whose names the user last placed with
 
-  def __new__(
-    cls, devices: Sequence[str], shape: Sequence[int] | None = None, names: Sequence[str] | None = None
-  ) -> Mesh:
+  def __new__(cls, devices: Names, shape: Sequence[int] | None = None, names: Names | None = None) -> Mesh:
     if isinstance(devices, str):
       raise ShardError(f"a mesh needs a sequence of devices, got the string {devices!r}\n  fix: Mesh(({devices!r},))")
     devs = tuple(Device.canonicalize(d) for d in devices)
@@ -95,8 +96,7 @@ class Mesh:
     """The axes and sub-axes that the digits are, major to minor; `size@stride` for one that crosses them."""
     out: list[str] = []
     for d in merge_digits(sorted(digits, key=lambda d: -d.stride)):
-      parts: list[str] = []
-      covered = 1
+      parts, covered = list[str](), 1
       for i, (name, n) in enumerate(zip(self.names, self.shape, strict=True)):
         stride = prod(self.shape[i + 1 :])
         lo, hi = max(d.stride, stride), min(d.stride * d.size, stride * n)
@@ -274,9 +274,8 @@ class Sharding:
     if len(self.parts_) > len(shape):
       cut = f"{self} cuts dim {len(self.parts_) - 1}"
       raise ShardError(f"{cut}, but the tensor of shape {tuple(shape)} has {len(shape)} dims")
-    return tuple(
-      n if (k := self.parts(i)) == 1 else ceildiv(n if isinstance(n, int) else n.vmax, k) for i, n in enumerate(shape)
-    )
+    sizes = ((n, self.parts(i)) for i, n in enumerate(shape))
+    return tuple(n if k == 1 else ceildiv(n if isinstance(n, int) else n.vmax, k) for n, k in sizes)
 
   def box(self, number: int, shape: Sequence[int], upper: Sequence[int] | None = None) -> tuple[tuple[int, int], ...]:
     """The half-open range of global indices that device `number` holds, for each dim (possibly empty): blocks of an

@@ -9,6 +9,7 @@ from tinygrad.helpers import all_int, prod
 from tinygrad.uop import GroupOp, Ops, UOp, describe
 
 sint = int | UOp
+Shape = tuple[sint, ...]
 Scalar = int | float | bool
 """A number that takes the type of the tensor beside it where that can hold its kind."""
 DeviceLike = str | Sharding | Sequence[str]
@@ -58,9 +59,7 @@ def broadcast_shape(*shapes: tuple[sint, ...]) -> tuple[sint, ...] | None:
   return tuple(out)
 
 
-def common_shape(
-  name: str, us: Sequence[UOp], what: str = "shapes", error: type[Exception] = ValueError
-) -> tuple[sint, ...]:
+def common_shape(name: str, us: Sequence[UOp], what: str = "shapes", error: type[Exception] = ValueError) -> Shape:
   """The shape that the operands broadcast to; an error if there is none."""
   shape = broadcast_shape(*(u.shape for u in us))
   if shape is None:

@@ -34,11 +34,11 @@ def binary(op: Ops, name: str, reverse: bool = False) -> Callable[[T, Any], T]:
 
 def operators(method: Callable[[T, Any, bool], T]) -> tuple[Operator[T], ...]:
   """What a method stands for: `x op y`, the operator that finds its tensor on its right, and `x op= y`."""
-  return (
-    lambda self, x: method(self, x, False),
-    lambda self, x: method(self, x, True),
-    lambda self, x: self.assign(method(self, x, False)),
-  )
+
+  def applied(reverse: _bool) -> Operator[T]:
+    return lambda self, x: method(self, x, reverse)
+
+  return applied(False), applied(True), lambda self, x: self.assign(method(self, x, False))
 
 
 class Elementwise(Movement):

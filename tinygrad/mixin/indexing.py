@@ -60,9 +60,7 @@ class Indexing(Reduce):
       raise IndexError(f"{count} indices for the {self.ndim} dims of shape {self.shape}\n  fix: give at most one a dim")
     at = dots[0] if dots else len(given)
     given[at : at + 1] = [slice(None)] * (self.ndim - count)
-    parts: list[_Part] = []
-    shape: list[sint] = []
-    axes: list[int] = []
+    parts, shape, axes = list[_Part](), list[sint](), list[int]()
     for index in given:
       if index is None:
         shape.append(1)
@@ -288,14 +286,10 @@ class Indexing(Reduce):
 
   def scatter_reduce(self, dim: int, index: Self, src: Self, reduce: Reduction, include_self: bool = True) -> Self:
     """x with the reduction of all src elements that go to a place, and of what is there if `include_self`."""
-    t = type(self)
-    ways = {  # (what stands for no element, the reduction, how what is there joins it)
-      "sum": (0, t.sum, t.add),
-      "prod": (1, t.prod, t.mul),
-      "mean": (0, t.sum, t.add),
-      "amax": (dtypes.min(self.dtype), t.max, t.maximum),
-      "amin": (dtypes.max(self.dtype), t.min, t.minimum),
-    }
+    t, least, most = type(self), dtypes.min(self.dtype), dtypes.max(self.dtype)
+    # (what stands for no element, the reduction, how what is there joins it)
+    ways: dict[str, Any] = {"amax": (least, t.max, t.maximum), "amin": (most, t.min, t.minimum)}
+    ways = {"sum": (0, t.sum, t.add), "prod": (1, t.prod, t.mul), "mean": (0, t.sum, t.add), **ways}
     check_choice("scatter_reduce", "reduce", reduce, *ways)
     none, total, join = ways[reduce]
     hit, values = self._scattered(self._dim(dim), index, src)
@@ -352,12 +346,8 @@ class Indexing(Reduce):
     n = self.shape[-1]
     most = n if isinstance(n, int) else n.vmax
     run = max(min(most, BLOCK), 1)
-    x = (
-      self.pad((0, most + -most % run - n), value=dtypes.max(dtypes.int32))
-      ._numbered()
-      .unflatten(-1, (-1, run))
-      .contiguous()
-    )
+    x = self.pad((0, most + -most % run - n), value=dtypes.max(dtypes.int32))._numbered()
+    x = x.unflatten(-1, (-1, run)).contiguous()
     rank = x.unsqueeze(-2).lt(x.unsqueeze(-1)).sum(-1)
     x = rank.unsqueeze(-2).eq(self.arange(run).reshape(run, 1)).where(x.unsqueeze(-2), 0).sum(-1).flatten(-2)
     while run < most:

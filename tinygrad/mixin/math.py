@@ -13,8 +13,7 @@ P = ParamSpec("P")
 T = TypeVar("T", bound=Elementwise)
 # Abramowitz & Stegun 4.4.49, from the highest power
 ATAN = (
-  0.0028662257, -0.0161657367, 0.0429096138, -0.0752896400, 0.1065626393, -0.1420889944, 0.1999355085, -0.3333314528,
-  1.0,
+  0.0028662257, -0.0161657367, 0.0429096138, -0.07528964, 0.1065626393, -0.1420889944, 0.1999355085, -0.3333314528, 1.0
 )  # fmt: skip
 HUGE = 2.0**62  # x*x does not overflow below, and x*x + 1 is x*x above
 

@@ -99,8 +99,7 @@ class Random(Indexing):
     state = memory = _state((Random._seed, Random._calls, 0), where)
     Random._calls += 1
     if recorders:  # a replay must not repeat the numbers: the last word counts replays, in memory that the step writes
-      last = UOp.iota(3, dtypes.int32).eq(2).cast(dtypes.uint32)
-      state = memory.after(memory.assign(memory + last))
+      state = memory.after(memory.assign(memory + UOp.iota(3, dtypes.int32).eq(2).cast(dtypes.uint32)))
     words = [state.shrink(((i, i + 1),)).reshape(()).broadcast_to(shape) for i in range(3)]
     place = UOp.iota(prod(shape), dtypes.int64 if prod(shape) >= 1 << 31 else dtypes.int32)
     x, y = threefry2x32(words[0], words[1], place.cast(dtypes.uint32).reshape(shape), words[2])

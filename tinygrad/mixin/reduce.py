@@ -16,6 +16,7 @@ Axis = int | Sequence[int] | None
 BLOCK = 16  # elements of a running reduction that are reduced at once; of more than twice as many, in levels
 FINITE = 2.0**127  # as float32
 R = TypeVar("R", bound="Reduce")
+Join = Callable[[R, R], R]
 
 
 def joined(levels: Sequence[R]) -> R:
@@ -155,9 +156,7 @@ class Reduce(Creation):
 
   # ---- running reductions
 
-  def _cumulate(
-    self, axis: int, total: Callable[[Self], Self], join: Callable[[Self, Self], Self], identity: Scalar
-  ) -> Self:
+  def _cumulate(self, axis: int, total: Callable[[Self], Self], join: Join[Self], identity: Scalar = -math.inf) -> Self:
     """All elements up to each one along `axis` as one: `total` of the last dim of windows, and `join` of two such,
     joined from the smallest levels on, which loses least in sums.
 
@@ -218,9 +217,7 @@ class Reduce(Creation):
     """The greatest element so far along `axis`, and where it stands (the last one of equals, which also takes the
     gradient), int32."""
     if dtypes.is_float(self.dtype):  # one of equals takes the gradient: the last, whatever the blocks
-      values = self._cumulate(
-        axis, lambda w: w._last_greatest(), lambda x, y: y.ge(x).bitwise_or(y.isnan()).where(y, x), -math.inf
-      )
+      values = self._cumulate(axis, Reduce._last_greatest, lambda x, y: y.ge(x).bitwise_or(y.isnan()).where(y, x))
     else:
       values = self._running(axis, Ops.MAX, dtypes.min(self.dtype))
     hit = self.eq(values).bitwise_or(self.isnan())  # a nan stays the greatest
@@ -239,4 +236,4 @@ class Reduce(Creation):
 
   def logcumsumexp(self, axis: int = 0) -> Self:
     """log of the running sum of exp(x) along `axis`, without overflow."""
-    return self._float()._cumulate(axis, lambda w: w.logsumexp(-1), lambda x, y: x.logaddexp(y), -math.inf)
+    return self._float()._cumulate(axis, lambda w: w.logsumexp(-1), lambda x, y: x.logaddexp(y))
