@@ -684,8 +684,7 @@ class Emitter:
   def register(self, f: UOp, dtype: DType, home: Scope) -> UOp:
     """An accumulator of the reduction `f`, which starts in `home`."""
     acc = UOp.new(Ops.ACC, dtype, (), next(self.ids))
-    start = UOp.const(f.dtype, identity_element(f.arg, f.dtype))
-    home.out.extend((acc, UOp.new(Ops.STORE, dtypes.void, (acc, start))))
+    home.out.extend((acc, UOp.new(Ops.STORE, dtypes.void, (acc, UOp.const(f.dtype, identity_element(f.arg, f.dtype))))))
     self.acc_home[acc] = home
     return acc
 

@@ -65,10 +65,9 @@ class Beyond:
     if all(s is not None for s in src):
       values = [numpy.asarray(s.arg, to_numpy_dtype(s.dtype)) for s in src if s is not None]
       return UOp.const(u.dtype, numpy.asarray(evaluate(u, values, ())).item())
-    first = src[0].arg if src[0] is not None else None
     if u.op is Ops.MUL and any(s is not None and s.arg == 0 for s in src):
       return UOp.const(u.dtype, 0)
-    return src[0] if u.op in (Ops.ADD, Ops.SUB) and first == -float("inf") else None
+    return src[0] if u.op in (Ops.ADD, Ops.SUB) and src[0] is not None and src[0].arg == -float("inf") else None
 
   def adds_nothing(self, f: UOp) -> bool:
     x = self.value(f.src[0])

@@ -205,8 +205,7 @@ class Math(Elementwise):
 
   def hardtanh(self, min_val: float = -1, max_val: float = 1) -> Self:
     """`clamp`, with a derivative of 0 at the bounds."""
-    inside = self.gt(min_val).bitwise_and(self.lt(max_val))
-    return inside.where(self, self.detach().clamp(min_val, max_val))
+    return self.gt(min_val).bitwise_and(self.lt(max_val)).where(self, self.detach().clamp(min_val, max_val))
 
   @in_float32
   def elu(self, alpha: float = 1.0) -> Self:
