@@ -222,9 +222,9 @@ class Emitter:
       times = self.node(Ops.CAST, dtypes.index, (some,))
       self.memo[times] = times, self.home[times]
       with self.loop(times, AxisKind.LOOP):
-        self.least = self.stack[-1]
+        around, self.least = self.least, self.stack[-1]
         self.put(UOp.new(Ops.STORE, dtypes.void, (acc, self.apply(u, [condition, self.value(u.src[1], env), usual]))))
-        self.least = self.root
+        self.least = around
       return self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
 
   def divide(self, u: UOp, x: UOp, y: UOp) -> UOp:
@@ -402,8 +402,7 @@ class Emitter:
 
     if max(counts) == 1 and lanes >= MIN_SHUFFLED and (step == -1 or 1 < step <= MAX_SHUFFLED):
       return self.shuffled(read, base, step, lanes)
-    whole = max(counts) == 1 and mask is None and safe and len(u.src[0].src) == 2  # no copy under another condition
-    copies = self.square(u.src[0].src[1], lanes, step) if whole else None
+    copies = self.square(u.src[0], lanes, step) if max(counts) == 1 and mask is None and safe else None
     if copies is None:
       return read(base, step)
     base, n = self.parts(affine(base, self.affine_memo).plus(Affine(-env[copies])), {})[0], int(copies.src[0].arg)
@@ -425,11 +424,13 @@ class Emitter:
       rows = [self.node(Ops.EXTRACT, wide, (rows[i], rows[i + side]), picks) for i in starts]
     return self.transposed(rows)[:n]
 
-  def square(self, offset: UOp, lanes: int, step: int) -> UOp | None:
-    """The range of copies, at most as many as lanes, along which memory is contiguous where the lanes are not."""
-    terms = affine(offset, self.affine_memo).terms
-    found = (r for r in self.ups(self.deps(offset)) if terms.get(r) == 1 and r.src[0].arg <= lanes)
-    return next(found, None) if abs(step) >= lanes > 1 else None
+  def square(self, access: UOp, lanes: int, step: int) -> UOp | None:
+    """The range of copies, at most as many as lanes, along which memory is contiguous where the lanes are not. No copy
+    may have a condition, or memory, of its own."""
+    terms, pointer = affine(access.src[1], self.affine_memo).terms, self.deps(access.src[0])
+    alike = self.ups(self.deps(access.src[1]) & ~pointer)
+    found = (r for r in alike if terms.get(r) == 1 and r.src[0].arg <= lanes)
+    return next(found, None) if abs(step) >= lanes > 1 and len(access.src) == 2 else None
 
   def transposed(self, rows: list[UOp]) -> list[UOp]:
     """Vectors of some times as many lanes as there are of them, turned in squares side by side: from halves down to
@@ -470,7 +471,7 @@ class Emitter:
     counts = [v.dtype.count for v in (value, memory, base, mask) if v is not None]
     lanes = max(*counts, 1 if step == 0 else self.lanes_of(u.src[0].src[1]))
     if mask is None and base.dtype.count == memory.dtype.count == 1:
-      if (copies := self.square(u.src[0].src[1], lanes, step)) is not None:
+      if (copies := self.square(u.src[0], lanes, step)) is not None:
         if env[copies] == 0:
           self.store_turned(u, env, copies, memory, base, step, lanes)
         return

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import numpy
-
 from tinygrad.codegen.rows import indices
 from tinygrad.dtype import to_numpy_dtype
+from tinygrad.helpers import numpy
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, plain
