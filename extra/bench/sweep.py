@@ -13,14 +13,16 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+  from extra.bench.workers import Worker
 
 ROUNDS, SECONDS = 10, 2.0  # calls of each, and after how long a case stops calling, with at least 7
 PAUSE = 0.05  # seconds before each call: threads of the other that spin when its call is done are asleep by then
@@ -271,21 +273,23 @@ def torchs(threads: int) -> tuple[dict[str, Any], Callable[..., Any], Callable[.
   return names, torch.from_numpy, lambda f: torch.no_grad()(f), lambda x: x.detach().float().numpy()
 
 
-def serve(kind: str, threads: int, clock: Callable[[], float]) -> None:
-  """Answers lines: a case's name -> its first call; `call` -> another; `sum` -> what the result adds up to."""
+def serve(kind: str) -> None:
+  """Answers a `Worker`: a case's name -> its first call; `call` -> another; `sum` -> what the result adds up to."""
+  threads = int(os.environ.get("CPU_THREADS", "0")) or os.cpu_count() or 1
+  clock = time.process_time if threads == 1 else time.perf_counter
   reply, sys.stdout = sys.stdout, sys.stderr
   names, tensor, prepared, read = ours() if kind == "ours" else torchs(threads)
   run: Callable[[], Any] = lambda: None  # noqa: E731
-  print(json.dumps("ready"), file=reply, flush=True)
+  print(json.dumps({"ready": kind}), file=reply, flush=True)
   for line in map(str.strip, sys.stdin):
-    answer: Any = None
+    answer: dict[str, Any]
     if line == "sum":
       out = run()
       values = [
         np.nan_to_num(read(x).astype(np.float64), posinf=0, neginf=0)
         for x in (out if isinstance(out, tuple) else (out,))
       ]
-      answer = [float(sum(x.sum() for x in values)), float(sum(np.abs(x).sum() for x in values))]
+      answer = {"sum": [float(sum(f(x).sum() for x in values)) for f in (np.asarray, np.abs)]}
     else:
       if line != "call":
         shapes, mine, *theirs = CASES[line]
@@ -295,51 +299,32 @@ def serve(kind: str, threads: int, clock: Callable[[], float]) -> None:
         run = lambda f=f, xs=xs: f(*xs)  # type: ignore[misc]  # noqa: E731
       start = clock()
       run()
-      answer = clock() - start
+      answer = {"s": clock() - start}
     print(json.dumps(answer), file=reply, flush=True)
 
 
-class Peer:
-  """A process that serves."""
+def started(torch: str | None) -> list[Worker]:
+  """The processes: this project's and, with its environment, PyTorch's."""
+  from extra.bench.workers import Environment, Worker  # which a process of PyTorch's does not find, nor need
 
-  def __init__(self, kind: str, python: str, one: bool) -> None:
-    command = [python, __file__, "--serve", kind, *(["--one-thread"] if one else [])]
-    root = str(Path(__file__).parents[2])
-    env = (
-      {**os.environ, "PYTHONPATH": root}
-      if kind == "ours"
-      else {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    )
-    env |= {"CPU_THREADS": "1"} if one else {}
-    self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-    self.read()
-
-  def read(self) -> Any:
-    assert self.process.stdout is not None
-    if not (line := self.process.stdout.readline()):
-      raise RuntimeError("a measured process stopped; its error stands above")
-    return json.loads(line)
-
-  def ask(self, line: str) -> Any:
-    assert self.process.stdin is not None
-    self.process.stdin.write(line + "\n")
-    self.process.stdin.flush()
-    return self.read()
+  here = Environment("ours", Path(sys.executable), Path(__file__), ours=True)
+  there = [Environment("torch", Path(torch) / "bin" / "python", Path(__file__))] if torch else []
+  return [Worker(e, e.name) for e in (here, *there)]
 
 
-def measure(case: str, peers: list[Peer]) -> tuple[list[list[float]], bool]:
+def measure(case: str, peers: list[Worker]) -> tuple[list[list[float]], bool]:
   """The seconds of the calls of each peer, and whether their results agree."""
   for p in peers:
     p.ask(case)
-    p.ask("call")
-    p.ask("call")
+    p.call()
+    p.call()
   times: list[list[float]] = [[] for _ in peers]
   end = time.perf_counter() + SECONDS * len(peers)
   while len(times[0]) < 7 or (time.perf_counter() < end and len(times[0]) < ROUNDS):
     for p, t in zip(peers, times):
       time.sleep(PAUSE)
-      t.append(p.ask("call"))
-  sums = [p.ask("sum") for p in peers]
+      t.append(p.call())
+  sums = [p.ask("sum")["sum"] for p in peers]
   agree = all(math.isclose(x, y, rel_tol=1e-3, abs_tol=1e-3 * sums[0][1]) for s in sums[1:] for x, y in zip(s, sums[0]))
   return times, agree
 
@@ -353,25 +338,25 @@ def main() -> None:
   parser.add_argument("--serve", help=argparse.SUPPRESS)
   args = parser.parse_args()
   if args.serve:
-    serve(
-      args.serve,
-      1 if args.one_thread else os.cpu_count() or 1,
-      time.process_time if args.one_thread else time.perf_counter,
-    )
+    serve(args.serve)
     return
   if args.list:
     print("\n".join(f"{name:22s}{case[0]:44s}{case[1]}" for name, case in CASES.items()))
     return
   if unknown := [c for c in args.cases if c not in CASES]:
     parser.error(f"unknown case {unknown[0]}; --list prints them")
-  pythons = {"ours": sys.executable} | ({"torch": str(Path(args.torch) / "bin" / "python")} if args.torch else {})
-  peers = [Peer(kind, python, args.one_thread) for kind, python in pythons.items()]
-  rows = []
-  for case in args.cases or CASES:
-    times, agree = measure(case, peers)
-    medians, bests = [statistics.median(t) * 1e3 for t in times], [min(t) * 1e3 for t in times]
-    rows.append((medians[-1] / medians[0], bests[-1] / bests[0], case, medians, agree))
-    print(f"{case:22s} {medians[0]:10.3f} ms", file=sys.stderr)
+  if args.one_thread:
+    os.environ["CPU_THREADS"] = "1"  # which the processes read
+  rows, peers = [], started(args.torch)
+  try:
+    for case in args.cases or CASES:
+      times, agree = measure(case, peers)
+      medians, bests = [statistics.median(t) * 1e3 for t in times], [min(t) * 1e3 for t in times]
+      rows.append((medians[-1] / medians[0], bests[-1] / bests[0], case, medians, agree))
+      print(f"{case:22s} {medians[0]:10.3f} ms", file=sys.stderr)
+  finally:
+    for p in peers:
+      p.close()
   print(f"{'case':22s} {'x':>7s} {'best':>7s}  ms, each")
   for ratio, best, case, medians, agree in sorted(rows):
     print(
