@@ -25,7 +25,7 @@ def _pad_amounts(padding: Ints, rank: int, name: str) -> list[tuple[int, int]]:
 
 def _filled(w: Linalg, dim: int, n: sint) -> Any:
   """Zeros after its elements, or less of them, so that a dim has length n."""
-  return w._pad_pairs(tuple((0, n - size if i == dim else 0) for i, size in enumerate(w.shape)), 0)
+  return w.pad_to([n if i == dim else None for i in range(w.ndim)])
 
 
 class Convolution(Linalg):
