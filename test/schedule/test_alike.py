@@ -44,6 +44,14 @@ def test_values():
   np.testing.assert_allclose(sharded.numpy(), recurrence(x, w), rtol=1e-5)
 
 
+def test_a_start_that_all_share():
+  """Every step reads at another place of one operand, and at the same one of the other, which is not the beginning."""
+  (x, w), (_, other) = arrays(), arrays()
+  steps, weights = Tensor(x).realize(), Tensor(np.stack([other, w])).realize()[1]
+  assert [i.constants for i in items(recurrence(steps, weights))][1:] == [(("_start1", t),) for t in (2, 3, 4, 5)]
+  np.testing.assert_allclose(recurrence(steps, weights).numpy(), recurrence(x, w), rtol=1e-5)
+
+
 def test_replay_and_other_variables():
   """Two steps of a variable length, at different places."""
   x, n = RNG.standard_normal((4, 16)).astype(np.float32), Variable("n", 1, 16)

@@ -47,8 +47,8 @@ def shared_by_place(items: Sequence[ScheduleItem]) -> list[ScheduleItem]:
     by_slot = list(zip(*kernels.values()))
     units = {i: math.gcd(*starts) for i, starts in enumerate(by_slot) if len(set(starts)) > 1}
     at = {i: UOp.variable(f"_start{i}", 0, max(by_slot[i]) // n) for i, n in units.items()}
-    slots = {u: i for u, i in accesses(form).items() if i in at}
-    kernel = moved(form, {u: affine(u.src[1], {}).plus(Affine(0, {at[i]: units[i]})) for u, i in slots.items()})
+    by = [Affine(0, {at[i]: units[i]}) if i in at else Affine(starts[0]) for i, starts in enumerate(by_slot)]
+    kernel = moved(form, {u: affine(u.src[1], {}).plus(by[i]) for u, i in accesses(form).items()})
     for k, starts in kernels.items():
       made[k] = kernel, tuple((at[i].arg[0], starts[i] // n) for i, n in units.items())
   return [with_starts(item, *made[item.kernel]) if item.kernel in made else item for item in items]
