@@ -8,27 +8,27 @@ from test_kernels import matmul, normal
 from tinygrad import Tensor, TinyJit
 from tinygrad.codegen import lower_kernel
 from tinygrad.codegen.share import share_out
-from tinygrad.device import THREAD, Device
+from tinygrad.device import PIECE, Device
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
 from tinygrad.uop import Ops, UOp
 
 
 def parts_of(ast, arrays, threads):
-  """What each thread alone leaves in slot 0, which starts as NaN."""
+  """What each piece alone leaves in slot 0, which starts as NaN."""
   device = Device["CPU"]
   name = "part"
   program = device.compile(device.render(lower_kernel(ast, device.target, threads), name), name)
   assert program.threads == threads
   out = np.full(ast.src[0].src[0].src[0].arg.size, np.nan, np.float32)
-  for thread in range(threads):
+  for piece in range(program.pieces):
     handles = []
     for array in (out, *arrays):
       handles.append(device.alloc(array.nbytes))
       device.copyin(handles[-1], memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
     call = device.bind(program, handles)
     call.others = ()
-    call.words[program.word] = thread
+    call.words[program.word] = piece
     call.program = None  # as one thread's
     device.submit_all([device], [device.batch([call])])
     got = np.empty_like(out)
@@ -54,7 +54,7 @@ def test_rows_are_shared_not_the_columns_whose_reductions_all_would_repeat():
   top = fold(Ops.MAX, load(1, x[0], dot((i, 4096), (k, 1))), k)
   value = op(Ops.SUB, load(1, x[0], dot((i, 4096), (j, 1))), top)
   shared = share_out(sink(store(dot((i, 4096), (j, 1)), value, i, j, size=64 * 4096)), 2)
-  assert [r.src[0].arg for r in shared.src[0].src[2:]] == [32, 4096]
+  assert [r.src[0].arg for r in shared.src[0].src[2:]] == [16, 4096]  # two pieces a thread
 
 
 def test_small_kernels_and_those_in_place_that_would_overlap_are_left_whole():
@@ -66,7 +66,7 @@ def test_small_kernels_and_those_in_place_that_would_overlap_are_left_whole():
 
   for n, slot, is_shared in ((1000, 1, False), (1 << 21, 1, True), (1 << 21, 0, True), ((1 << 21) + 1, 0, False)):
     ast = doubled(n, slot)
-    assert any(v.arg[0] == THREAD for v in share_out(ast, 2).variables()) is is_shared, (n, slot)
+    assert any(v.arg[0].startswith(PIECE) for v in share_out(ast, 2).variables()) is is_shared, (n, slot)
 
 
 @pytest.mark.parametrize("threads", [2, 3])

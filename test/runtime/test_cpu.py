@@ -405,20 +405,23 @@ def test_memory_beyond_the_pool_is_given_back_when_the_work_before_is_done(monke
   assert not device.pending and device.pooled == 0 and read(device, x) == 1
 
 
-def test_threads_meet_after_every_buffer_that_a_kernel_writes():
-  """The second of two buffers written is read by threads that did not write it: they meet between the kernels, but not
+def test_threads_wait_for_every_buffer_that_a_kernel_writes():
+  """The second of two buffers written is read by threads that did not write it: all wait between the kernels, but not
   where the next kernel touches neither. (Mutant: only the first counts.)"""
   memory = [cpu.Memory(1 << 12, 64, owner=True) for _ in range(5)]
 
   def call(writes, *slots):
     return cpu.Call(
-      None, cpu.Program("k", None, writes, 2), 0, [memory[s] for s in slots], ctypes.c_int64(), (ctypes.c_int64(),)
+      None, cpu.Program("k", None, writes, 4, 0, 2), 0, [memory[s] for s in slots], ctypes.c_int64(), (ctypes.c_int64(),)
     )
 
-  def meetings(*calls):
-    (row, _) = cpu.share_out(calls, 2, [])
-    return len(row) - len(calls)
+  def waits(*calls):
+    rows = cpu.share_out(calls, 2, [])
+    assert len(rows[0]) == len(rows[1])
+    return len(rows[0]) - len(calls)
 
-  assert meetings(call(2, 0, 1, 2), call(1, 3, 1)) == 3
-  assert meetings(call(2, 0, 1, 2), call(1, 3, 4)) == 2
-  assert meetings(call(1, 3, 1), call(2, 0, 1, 2)) == 3
+  assert waits(call(2, 0, 1, 2), call(1, 3, 1)) == 1
+  assert waits(call(2, 0, 1, 2), call(1, 3, 4)) == 0
+  assert waits(call(1, 3, 1), call(2, 0, 1, 2)) == 1
+  assert waits(call(1, 0, 1), call(1, 2, 0), call(1, 3, 0)) == 1  # all have waited
+  assert waits(call(1, 0, 1), call(1, 2, 1), call(1, 1, 3)) == 2  # for each that reads what is written

@@ -1,8 +1,8 @@
-"""A kernel shared out among the threads of one device: each takes a part of one range.
+"""A kernel shared out among the threads of one device: in pieces, of which each is a part of one range.
 
-The part is chosen by the variable `_thread`, so that one program serves all threads, as `_device_num` makes one serve
-all devices; what is emitted for a thread has fixed lengths. Parts of a range that the threads do not divide overlap:
-elements computed twice get the same value twice.
+The piece is chosen by a variable, so that one program serves all, as `_device_num` makes one serve all devices; what is
+emitted has fixed lengths. Pieces that do not divide the range overlap: elements computed twice get the same value
+twice. Of more pieces than threads, a thread that comes early or has less to do takes more.
 """
 
 from __future__ import annotations
@@ -11,44 +11,54 @@ from tinygrad.codegen.emit import substitute
 from tinygrad.codegen.heuristic import OPERATION, Analysis, size, static
 from tinygrad.codegen.rows import shared_rows
 from tinygrad.codegen.scatter import by_index
-from tinygrad.device import THREAD
+from tinygrad.device import PIECE
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, round_up
 from tinygrad.uop import Ops, UOp
 
 WORTHWHILE = 1 << 15  # accesses and operations, one vector each, that pay for waking other threads
+PIECES = (8, 4, 2, 1)  # of each thread
+REPEATED = 1.004  # times the iterations and elements read, at most, for more of them
+LEAST = 1 << 13  # accesses and operations of a piece, one vector each
 
 
 def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
-  """The kernel of one of `threads` threads; the whole kernel where sharing would not pay, or not be correct.
+  """A piece of the kernel for `threads` threads; the whole kernel where sharing would not pay, or not be correct.
 
-  The range that is cut saves the most work: what does not depend on it is done by every thread.
+  The range that is cut saves the most work: what does not depend on it is done for every piece.
   """
   stores = ast.src
   items = [i for s in stores for i in Analysis((s,)).items]
-  if sum(i.work * (len(i.accesses) + OPERATION * i.operations) for i in items) < WORTHWHILE * lanes:
+  work = sum(i.work * (len(i.accesses) + OPERATION * i.operations) for i in items) / lanes
+  if work < WORTHWHILE:
     return ast
-  best: tuple[float, UOp] | None = None
   whole = sum(i.cost() for i in items)
   chosen = {parts[0] for s in stores for f in s.toposort() if (parts := by_index(f, s.src[2:]))}
+  exact = bool(chosen) or overwrites(ast)
+
+  def cost(r: UOp, pieces: int) -> float:
+    """Of all pieces together."""
+    return pieces * sum(i.cost(r, ceildiv(size(r), pieces) / size(r)) for i in items)
+
+  best: tuple[float, UOp] | None = None
   for r in sorted(shared_rows(stores), key=chosen.__contains__):
     n = size(r)
-    if not static(r) or n < 2 * threads or (n % threads and (chosen or overwrites(ast))):
+    if not static(r) or n < 2 * threads or (exact and n % threads) or cost(r, threads) > 0.75 * threads * whole:
       continue
     part = ceildiv(n, threads)
-    cost = sum(i.cost(r, part / n) for i in items)
-    if cost > 0.75 * whole:
-      continue
-    if not chosen:
-      cost *= round_up(part, lanes) / part  # lest vectors along it have lanes to spare
-    if best is None or cost < best[0] * 0.95:  # else the outermost: what a thread writes lies together
-      best = cost, r
+    # lest vectors along it have lanes to spare
+    by_it = cost(r, threads) * (1 if chosen else round_up(part, lanes) / part)
+    if best is None or by_it < best[0] * 0.95:  # else the outermost: what a thread writes lies together
+      best = by_it, r
   if best is None:
     return ast
   r, n = best[1], size(best[1])
-  length = ceildiv(n, threads)
-  first = UOp.variable(THREAD, 0, threads - 1) * length
-  if n % threads:
+  most, bound = min(work / LEAST, n / lanes), REPEATED * cost(r, threads)
+  several = (k * threads for k in PIECES if k * threads <= most and cost(r, k * threads) < bound)
+  pieces = next((k for k in several if not chosen and not (exact and n % k)), threads)
+  length = ceildiv(n, pieces)
+  first = UOp.variable(f"{PIECE}{threads}", 0, pieces - 1) * length
+  if n % pieces:
     first = UOp.new(Ops.MIN, dtypes.index, (first, UOp.const(dtypes.index, n - length)))
   part = UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, length),), r.arg)
   moved = {r: part + first}

@@ -346,7 +346,7 @@ def show_placement(placement: Placement | None) -> str:
 # ---------------------------------------------------------------- backends
 
 
-THREAD = "_thread"  # the variable that tells apart the threads which share a kernel
+PIECE = "_piece_of_"  # and a number of threads: the variable that says which piece of a kernel they share is to be done
 
 
 @dataclass(frozen=True, slots=True)

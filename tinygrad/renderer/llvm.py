@@ -13,7 +13,7 @@ import re
 import struct
 from collections.abc import Sequence
 
-from tinygrad.device import THREAD
+from tinygrad.device import PIECE
 from tinygrad.dtype import DType, dtypes
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.cards import CARDS
@@ -67,8 +67,8 @@ def _literal(value: object, dtype: DType) -> str:
 
 
 def launch_of(source: str) -> tuple[int, ...]:
-  """What the first line of a rendered kernel says: how many of its buffers, the first, it writes; how many threads
-  share it, and the word that tells them apart, where it is more than one."""
+  """What the first line of a rendered kernel says: how many of its buffers, the first, it writes; in how many pieces it
+  is done, by which word it is told which, and how many threads share them, where it is more than one."""
   return tuple(map(int, re.findall(r"\d+", source.partition("\n")[0])))
 
 
@@ -85,10 +85,10 @@ class LLVMRenderer:
     words = signature([u for u in self.linear if u.op in (Ops.PARAM, Ops.VARIABLE)])
     for u in self.linear:
       self.one(u, words)
-    thread = [u for u in words if u.op is Ops.VARIABLE and u.arg[0] == THREAD]
+    piece = [u for u in words if u.op is Ops.VARIABLE and u.arg[0].startswith(PIECE)]
     stored = [u.src[0].src[0] for u in self.linear if u.op is Ops.STORE and u.src[0].op is Ops.INDEX]
     lines = [f"; writes {1 + max((p.arg.slot for p in stored if p.op is Ops.PARAM), default=0)}"]
-    lines[0] += "".join(f", threads {u.arg[2] + 1}, told by word {words[u]}" for u in thread)
+    lines[0] += "".join(f", {u.arg[2] + 1} pieces, word {words[u]}, threads {u.arg[0][len(PIECE) :]}" for u in piece)
     lines += [f"@zeros = private unnamed_addr constant [{_ZEROS} x i8] zeroinitializer, align 64", *self.declared]
     lines += [f"define void @{self.name}(ptr noalias readonly %args) #0 {{", "entry:", *self.entry, *self.body]
     lines += ["  ret void", "}", 'attributes #0 = { nounwind "prefer-vector-width"="512" "no-builtins" }']

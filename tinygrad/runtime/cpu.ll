@@ -40,6 +40,71 @@ yield:
 exit:
   ret void
 }
+define void @tg_share(ptr %args) {
+entry:
+  %ticketsp = load ptr, ptr %args
+  %finishedp = getelementptr ptr, ptr %args, i64 1
+  %finished = load ptr, ptr %finishedp
+  %numbers = getelementptr ptr, ptr %args, i64 2
+  %n = load [4 x i64], ptr %numbers
+  %first = extractvalue [4 x i64] %n, 0
+  %pieces = extractvalue [4 x i64] %n, 1
+  %threads = extractvalue [4 x i64] %n, 2
+  %mine = extractvalue [4 x i64] %n, 3
+  %whatp = getelementptr ptr, ptr %args, i64 6
+  %what = load [3 x ptr], ptr %whatp
+  %f = extractvalue [3 x ptr] %what, 0
+  %words = extractvalue [3 x ptr] %what, 1
+  %told = extractvalue [3 x ptr] %what, 2
+  br label %queue
+queue:
+  %turn = phi i64 [ 0, %entry ], [ %turn1, %empty ]
+  %sum = add i64 %mine, %turn
+  %whose = urem i64 %sum, %threads
+  %tickets = getelementptr [8 x i64], ptr %ticketsp, i64 %whose
+  %base = mul i64 %whose, %pieces
+  br label %take
+take:
+  %ticket = atomicrmw add ptr %tickets, i64 1 seq_cst
+  %k = sub i64 %ticket, %first
+  %some = icmp ult i64 %k, %pieces
+  br i1 %some, label %work, label %empty
+work:
+  %piece = add i64 %base, %k
+  store i64 %piece, ptr %told
+  call void %f(ptr %words)
+  %d = atomicrmw add ptr %finished, i64 1 seq_cst
+  br label %take
+empty:
+  %turn1 = add i64 %turn, 1
+  %more = icmp ult i64 %turn1, %threads
+  br i1 %more, label %queue, label %exit
+exit:
+  %taken = add i64 %pieces, %threads
+  %next = add i64 %first, %taken
+  store i64 %next, ptr %numbers
+  ret void
+}
+define void @tg_await(ptr %args) {
+entry:
+  %finished = load ptr, ptr %args
+  %enoughp = getelementptr i64, ptr %args, i64 1
+  %before = load i64, ptr %enoughp
+  %piecesp = getelementptr i64, ptr %args, i64 2
+  %pieces = load i64, ptr %piecesp
+  %enough = add i64 %before, %pieces
+  store i64 %enough, ptr %enoughp
+  br label %look
+look:
+  %now = load atomic i64, ptr %finished acquire, align 8
+  %done = icmp uge i64 %now, %enough
+  br i1 %done, label %exit, label %yield
+yield:
+  %r = call i32 @sched_yield()
+  br label %look
+exit:
+  ret void
+}
 define internal void @wake(ptr %queue) {
   %mutex = getelementptr i64, ptr %queue, i64 24
   %cond = getelementptr i64, ptr %queue, i64 32

@@ -18,7 +18,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ futures: Any = LazyModule("concurrent.futures")
 llvmlite: Any = LazyModule("llvmlite")
 CODE_VERSION = "1"  # of what compile() does to IR
 ALIGNMENT = 64
+LINE = 8  # words that a core's cache holds together
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,9 @@ class Program:
   name: str
   loaded: Any  # the Future of its address, and of what keeps the code in memory
   writes: int = 1  # how many of its buffers, the first
+  pieces: int = 1  # in which it is done
+  word: int = 0  # of the arguments that tells which
   threads: int = 1  # how many share it out
-  word: int = 0  # of the arguments that tells a thread which it is
 
   @property
   def address(self) -> int:
@@ -77,7 +79,7 @@ class Call(queues.Call):
       words[k] = value if isinstance(value, int) else value.address
 
   def places(self, i: int, device: int) -> list[tuple[Any, int, int]]:
-    i += 1  # scratch memory comes first, and a thread's own number is no argument
+    i += 1  # scratch memory comes first, and the number of a piece is no argument
     i += self.program is not None and 0 < self.program.word <= i
     return [(words, i, device) for words in (self.words, *self.others)]
 
@@ -117,38 +119,56 @@ class Batch:
     self.keep = calls, tables, keep
 
 
+@dataclass(slots=True, eq=False)
+class Step:
+  """A kernel in the tables of a batch, and who has to wait for it still."""
+
+  pieces: int
+  shared: bool
+  finished: Any  # counts its pieces, over all replays
+  awaited: bool = False
+
+
 def share_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table]:
-  """What each thread runs: its part of the kernels that are shared out, and the first all others. Threads meet at the
-  ends and where data flows between what different threads have done since they last met."""
+  """What each thread runs: pieces of the kernels that are shared out, and the first all others. No thread waits for
+  another to come, but where data flows, for what is at work: one that wakes late finds its pieces done."""
   rows: list[Table] = [[] for _ in range(threads)]
-  written: dict[int, bool] = {}  # memory -> whether several threads did
-  read: dict[int, bool] = {}
+  writer: dict[int, Step] = {}  # of memory
+  readers: dict[int, list[Step]] = {}  # since it was written
+  steps: list[Step] = []  # since devices met
 
-  def meet() -> None:
-    counter = ctypes.c_int64(0)
-    words = (ctypes.c_int64 * 2)(ctypes.addressof(counter), threads)
-    keep.append((counter, words))
-    for row in rows:
-      row.append((_runtime().barrier, ctypes.addressof(words)))
-    written.clear()
-    read.clear()
+  def row(thread: int, function: int, *words: int) -> None:
+    keep.append(args := (ctypes.c_uint64 * len(words))(*words))
+    rows[thread].append((function, ctypes.addressof(args)))
 
-  meet()
+  def wait(for_these: Iterable[Step]) -> None:
+    for step in for_these:
+      for thread in range(0 if step.awaited else threads):
+        row(thread, _runtime().wait_for, ctypes.addressof(step.finished), 0, step.pieces)
+      step.awaited = True
+
   for c in calls:
-    if c.program is None:  # devices meet
-      meet()
-      rows[0].append((c.built, ctypes.addressof(c.words)))
-      meet()
-      continue
-    shared, (writes, reads) = c.program.threads > 1, c.touches()
-    before = ((written, (*writes, *reads)), (read, writes))
-    if any(m in seen and (shared or seen[m]) for seen, memory in before for m in memory):
-      meet()
-    for row, words in zip(rows, (c.words, *c.others)):
-      row.append((c.built, ctypes.addressof(words)))
-    for seen, memory in ((written, writes), (read, reads)):
-      seen.update((m, seen.get(m, False) or shared) for m in memory)
-  meet()
+    p, (writes, reads) = c.program, ([], []) if c.program is None else c.touches()  # None: devices meet
+    shared = p is not None and p.threads > 1
+    before = [writer[m] for m in (*writes, *reads) if m in writer] + [s for m in writes for s in readers.get(m, ())]
+    wait(steps if p is None else [s for s in before if shared or s.shared])
+    takers = (c.words, *c.others)
+    keep.append(counters := (ctypes.c_uint64 * (LINE * (len(takers) + 1)))())  # tickets of each, and what is finished
+    finished = ctypes.c_uint64.from_buffer(counters, 8 * LINE * len(takers))
+    step = Step(p.pieces if shared else 1, shared, finished)
+    each = step.pieces // len(takers), len(takers)
+    for thread, words in enumerate(takers):
+      told = ctypes.addressof(words) + 8 * p.word if shared else ctypes.addressof(finished) + 8
+      what = c.built, ctypes.addressof(words), told
+      row(thread, _runtime().share, ctypes.addressof(counters), ctypes.addressof(finished), 0, *each, thread, *what)
+    steps.append(step)
+    if p is None:
+      wait(steps)
+      steps.clear()
+    for m in writes:
+      writer[m], readers[m] = step, []
+    for m in reads:
+      readers.setdefault(m, []).append(step)
   return rows
 
 
@@ -226,14 +246,19 @@ def _compiling() -> Any:
 
 
 # The native code, and what keeps it in memory.
-# run(table) calls f(words) for each pair (f, words) of a table, up to a null.
-# barrier({counter, n}), an entry of tables: tickets are handed out by the counter, and whoever comes waits until the
-# last ticket of its round is taken. It yields the core, for there may be more devices than cores.
+# run(table) calls f(words) for each pair (f, words) of a table, up to a null. Entries of tables, which yield the core
+# while they wait, for there may be more threads than cores:
+# barrier({counter, n}): tickets are handed out by the counter, and whoever comes waits until the last ticket of its
+# round is taken.
+# share({tickets, finished, first, pieces, threads, mine, f, words, told}) calls f(words) for pieces of a kernel that
+# nobody else has taken: its own first, for they may be in this core's cache, then those of the other threads. Each
+# thread takes one ticket too many of every queue, so the first of the next replay is known.
+# await({finished, enough, pieces}) returns when all pieces of this replay are finished.
 # push(queue, table, gate) adds a part, a table for one thread, which may be taken when `gate` parts are done.
 # wait(queue, parts, time) returns when so many are done, or when it is late. Whoever waits takes parts: the device's
 # threads, which wait for ever, and the caller, so that short work need not wait for a thread to wake. Waiting is a
 # little yielding, then sleep. `look` tells them what there is: 2 if all is done, 1 if there is a part to be taken.
-Runtime = collections.namedtuple("Runtime", "run push wait barrier programs")
+Runtime = collections.namedtuple("Runtime", "run push wait barrier share wait_for programs")
 
 
 @functools.cache
@@ -244,10 +269,10 @@ def _runtime() -> Runtime:
 @functools.cache
 def _load_runtime() -> Runtime:
   source = Path(__file__).with_suffix(".ll").read_text(encoding="utf-8").replace("ETIMEDOUT", str(errno.ETIMEDOUT))
-  programs = [load(source, name) for name in ("tg_run", "tg_push", "tg_wait", "tg_barrier")]
-  run, push, wait, barrier = [address for address, _ in programs]
+  programs = [load(source, f"tg_{name}") for name in ("run", "push", "wait", "barrier", "share", "await")]
+  run, push, wait, *entries = [address for address, _ in programs]
   one, three = (ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * n) for n in (1, 3))
-  return Runtime(one(run), three(push), three(wait), barrier, programs)
+  return Runtime(one(run), three(push), three(wait), *entries, programs)
 
 
 @functools.cache
@@ -362,8 +387,6 @@ class CPU(QueueDevice):
     first, *others = [words() for _ in range(program.threads)]
     for thread, mine in enumerate((first, *others)):
       mine[0] = self.scratch(thread)
-      if program.word:
-        mine[program.word] = thread
     return Call(self, program, program.address, [None] * buffers, first, tuple(others))
 
   def table(self, call: Any, slot: int, memory: Sequence[Memory]) -> Memory:
