@@ -21,48 +21,26 @@ body:
 exit:
   ret void
 }
-define void @tg_barrier(ptr %args) {
-entry:
-  %counter = load ptr, ptr %args
-  %np = getelementptr i64, ptr %args, i64 1
-  %n = load i64, ptr %np
-  %ticket = atomicrmw add ptr %counter, i64 1 seq_cst
-  %round = udiv i64 %ticket, %n
-  br label %look
-look:
-  %now = load atomic i64, ptr %counter acquire, align 8
-  %reached = udiv i64 %now, %n
-  %done = icmp ugt i64 %reached, %round
-  br i1 %done, label %exit, label %yield
-yield:
-  %r = call i32 @sched_yield()
-  br label %look
-exit:
-  ret void
-}
+%share = type { ptr, ptr, i64, i64, i64, i64, ptr, ptr, ptr }
 define void @tg_share(ptr %args) {
 entry:
-  %ticketsp = load ptr, ptr %args
-  %finishedp = getelementptr ptr, ptr %args, i64 1
-  %finished = load ptr, ptr %finishedp
-  %numbers = getelementptr ptr, ptr %args, i64 2
-  %n = load [4 x i64], ptr %numbers
-  %first = extractvalue [4 x i64] %n, 0
-  %pieces = extractvalue [4 x i64] %n, 1
-  %threads = extractvalue [4 x i64] %n, 2
-  %mine = extractvalue [4 x i64] %n, 3
-  %whatp = getelementptr ptr, ptr %args, i64 6
-  %what = load [3 x ptr], ptr %whatp
-  %f = extractvalue [3 x ptr] %what, 0
-  %words = extractvalue [3 x ptr] %what, 1
-  %told = extractvalue [3 x ptr] %what, 2
+  %a = load %share, ptr %args
+  %finished = extractvalue %share %a, 0
+  %queues = extractvalue %share %a, 1
+  %first = extractvalue %share %a, 2
+  %pieces = extractvalue %share %a, 3
+  %threads = extractvalue %share %a, 4
+  %mine = extractvalue %share %a, 5
+  %f = extractvalue %share %a, 6
+  %words = extractvalue %share %a, 7
+  %told = extractvalue %share %a, 8
   br label %queue
 queue:
   %turn = phi i64 [ 0, %entry ], [ %turn1, %empty ]
-  %sum = add i64 %mine, %turn
-  %whose = urem i64 %sum, %threads
-  %tickets = getelementptr [8 x i64], ptr %ticketsp, i64 %whose
-  %base = mul i64 %whose, %pieces
+  %number = add i64 %mine, %turn
+  %whose = urem i64 %number, %threads
+  %tickets = getelementptr [8 x i64], ptr %queues, i64 %whose
+  %before = mul i64 %whose, %pieces
   br label %take
 take:
   %ticket = atomicrmw add ptr %tickets, i64 1 seq_cst
@@ -70,7 +48,7 @@ take:
   %some = icmp ult i64 %k, %pieces
   br i1 %some, label %work, label %empty
 work:
-  %piece = add i64 %base, %k
+  %piece = add i64 %before, %k
   store i64 %piece, ptr %told
   call void %f(ptr %words)
   %d = atomicrmw add ptr %finished, i64 1 seq_cst
@@ -82,21 +60,25 @@ empty:
 exit:
   %taken = add i64 %pieces, %threads
   %next = add i64 %first, %taken
-  store i64 %next, ptr %numbers
+  %firstp = getelementptr %share, ptr %args, i64 0, i32 2
+  store i64 %next, ptr %firstp
   ret void
 }
-define void @tg_await(ptr %args) {
+%meet = type { ptr, i64, i64, i64 }
+define void @tg_meet(ptr %args) {
 entry:
-  %finished = load ptr, ptr %args
-  %enoughp = getelementptr i64, ptr %args, i64 1
-  %before = load i64, ptr %enoughp
-  %piecesp = getelementptr i64, ptr %args, i64 2
-  %pieces = load i64, ptr %piecesp
-  %enough = add i64 %before, %pieces
+  %a = load %meet, ptr %args
+  %counter = extractvalue %meet %a, 0
+  %before = extractvalue %meet %a, 1
+  %each = extractvalue %meet %a, 2
+  %mine = extractvalue %meet %a, 3
+  %d = atomicrmw add ptr %counter, i64 %mine seq_cst
+  %enough = add i64 %before, %each
+  %enoughp = getelementptr %meet, ptr %args, i64 0, i32 1
   store i64 %enough, ptr %enoughp
   br label %look
 look:
-  %now = load atomic i64, ptr %finished acquire, align 8
+  %now = load atomic i64, ptr %counter acquire, align 8
   %done = icmp uge i64 %now, %enough
   br i1 %done, label %exit, label %yield
 yield:

@@ -2,7 +2,7 @@
 
 Work is handed over as lists of prepared calls; a list is one native call a thread (a loop over a table of function and
 argument pointers). Queues, waiting and the calls are native code, so the interpreter's lock is free while they run, and
-devices run side by side. Devices wait for one another inside these lists (`barrier`).
+devices run side by side. Devices wait for one another inside these lists (`meet`).
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def share_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Tabl
   def wait(for_these: Iterable[Step]) -> None:
     for step in for_these:
       for thread in range(0 if step.awaited else threads):
-        row(thread, _runtime().wait_for, ctypes.addressof(step.finished), 0, step.pieces)
+        row(thread, _runtime().meet, ctypes.addressof(step.finished), 0, step.pieces, 0)
       step.awaited = True
 
   for c in calls:
@@ -160,7 +160,7 @@ def share_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Tabl
     for thread, words in enumerate(takers):
       told = ctypes.addressof(words) + 8 * p.word if shared else ctypes.addressof(finished) + 8
       what = c.built, ctypes.addressof(words), told
-      row(thread, _runtime().share, ctypes.addressof(counters), ctypes.addressof(finished), 0, *each, thread, *what)
+      row(thread, _runtime().share, ctypes.addressof(finished), ctypes.addressof(counters), 0, *each, thread, *what)
     steps.append(step)
     if p is None:
       wait(steps)
@@ -246,19 +246,17 @@ def _compiling() -> Any:
 
 
 # The native code, and what keeps it in memory.
-# run(table) calls f(words) for each pair (f, words) of a table, up to a null. Entries of tables, which yield the core
-# while they wait, for there may be more threads than cores:
-# barrier({counter, n}): tickets are handed out by the counter, and whoever comes waits until the last ticket of its
-# round is taken.
-# share({tickets, finished, first, pieces, threads, mine, f, words, told}) calls f(words) for pieces of a kernel that
+# run(table) calls f(words) for each pair (f, words) of a table, up to a null. Two functions stand in tables:
+# meet({counter, enough, each, mine}) adds `mine` to the counter and returns when it has grown by `each` since the last
+# replay. It yields the core, for there may be more threads than cores.
+# share({finished, tickets, first, pieces, threads, mine, f, words, told}) calls f(words) for pieces of a kernel that
 # nobody else has taken: its own first, for they may be in this core's cache, then those of the other threads. Each
-# thread takes one ticket too many of every queue, so the first of the next replay is known.
-# await({finished, enough, pieces}) returns when all pieces of this replay are finished.
+# thread takes a ticket too many of every queue, so the first one of the next replay is known.
 # push(queue, table, gate) adds a part, a table for one thread, which may be taken when `gate` parts are done.
 # wait(queue, parts, time) returns when so many are done, or when it is late. Whoever waits takes parts: the device's
 # threads, which wait for ever, and the caller, so that short work need not wait for a thread to wake. Waiting is a
 # little yielding, then sleep. `look` tells them what there is: 2 if all is done, 1 if there is a part to be taken.
-Runtime = collections.namedtuple("Runtime", "run push wait barrier share wait_for programs")
+Runtime = collections.namedtuple("Runtime", "run push wait meet share programs")
 
 
 @functools.cache
@@ -269,10 +267,10 @@ def _runtime() -> Runtime:
 @functools.cache
 def _load_runtime() -> Runtime:
   source = Path(__file__).with_suffix(".ll").read_text(encoding="utf-8").replace("ETIMEDOUT", str(errno.ETIMEDOUT))
-  programs = [load(source, f"tg_{name}") for name in ("run", "push", "wait", "barrier", "share", "await")]
-  run, push, wait, *entries = [address for address, _ in programs]
+  programs = [load(source, f"tg_{name}") for name in ("run", "push", "wait", "meet", "share")]
+  run, push, wait, meet, share = [address for address, _ in programs]
   one, three = (ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * n) for n in (1, 3))
-  return Runtime(one(run), three(push), three(wait), *entries, programs)
+  return Runtime(one(run), three(push), three(wait), meet, share, programs)
 
 
 @functools.cache
@@ -440,8 +438,9 @@ class CPU(QueueDevice):
   def barrier(devices: Sequence[CPU]) -> list[Call]:
     """One call for each device: none returns before all have reached it. Reusable; each must be in its device's list
     equally often."""
-    counter, barrier, n = ctypes.c_int64(0), _runtime().barrier, len(devices)
-    return [Call(d, None, barrier, [counter], (ctypes.c_int64 * 2)(ctypes.addressof(counter), n)) for d in devices]
+    counter, meet = ctypes.c_int64(0), _runtime().meet
+    words = ctypes.addressof(counter), 0, len(devices), 1
+    return [Call(d, None, meet, [counter], (ctypes.c_int64 * 4)(*words)) for d in devices]
 
   @staticmethod
   def submit_all(devices: Sequence[CPU], lists: Sequence[Sequence[Call] | Batch]) -> None:
