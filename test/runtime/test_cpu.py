@@ -412,7 +412,12 @@ def test_threads_wait_for_every_buffer_that_a_kernel_writes():
 
   def call(writes, *slots):
     return cpu.Call(
-      None, cpu.Program("k", None, writes, 4, 0, 2), 0, [memory[s] for s in slots], ctypes.c_int64(), (ctypes.c_int64(),)
+      None,
+      cpu.Program("k", None, writes, 4, 0, 2),
+      0,
+      [memory[s] for s in slots],
+      ctypes.c_int64(),
+      (ctypes.c_int64(),),
     )
 
   def waits(*calls):

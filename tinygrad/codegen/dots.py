@@ -7,7 +7,7 @@ which codegen stages in scratch memory where they are used often. DOT of two wor
 
 from __future__ import annotations
 
-from tinygrad.codegen.emit import substitute
+from tinygrad.codegen.values import substitute
 from tinygrad.device import Target
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod

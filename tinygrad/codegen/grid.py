@@ -14,9 +14,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tinygrad.codegen.emit import Emitter, Env, Sums, _blocks, substitute
+from tinygrad.codegen.emit import Emitter, Sums, _blocks
 from tinygrad.codegen.heuristic import EPILOGUE, MAX_ROWS, Analysis, Item, Stages, efficiency, fold_plan, size, static
 from tinygrad.codegen.plan import Plan, Region, Tile, is_inlined, regions
+from tinygrad.codegen.values import Env, substitute
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up

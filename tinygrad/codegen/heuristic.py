@@ -12,8 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tinygrad.codegen.emit import LEAST_TURNED, MAX_SHUFFLED, MIN_SHUFFLED
 from tinygrad.codegen.plan import Block, Plan, Ranges, Stage, Tile, Tiles, is_inlined, usual_sources
+from tinygrad.codegen.values import LEAST_TURNED, MAX_SHUFFLED, MIN_SHUFFLED
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up

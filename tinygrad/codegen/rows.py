@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tinygrad.codegen.emit import Emitter, substitute
+from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.heuristic import LINE, size
 from tinygrad.codegen.plan import CHUNK, Tile, regions
 from tinygrad.codegen.scatter import by_index
+from tinygrad.codegen.values import substitute
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
 from tinygrad.ops.reduce import identity_element

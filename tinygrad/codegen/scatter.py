@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from tinygrad.codegen.emit import Emitter, substitute
+from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.heuristic import size, static
+from tinygrad.codegen.values import substitute
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, prod
 from tinygrad.ops.reduce import identity_element

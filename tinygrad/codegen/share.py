@@ -7,10 +7,10 @@ twice. Of more pieces than threads, a thread that comes early or has less to do 
 
 from __future__ import annotations
 
-from tinygrad.codegen.emit import substitute
 from tinygrad.codegen.heuristic import OPERATION, Analysis, size, static
 from tinygrad.codegen.rows import shared_rows
 from tinygrad.codegen.scatter import by_index
+from tinygrad.codegen.values import substitute
 from tinygrad.device import PIECE
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, round_up

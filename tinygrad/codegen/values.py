@@ -1,0 +1,541 @@
+"""Emission of values: each once, in the outermost loop in which it is known; what they depend on, addresses, loads and
+stores.
+
+The scalar expressions are not copied for the elements of a tile: a value is emitted under an environment that gives
+each UPCAST range a number, and the memo is keyed by the part of the environment the value depends on. Values that
+depend on the VECTOR range are vectors (`dtype.vec(lanes)`); scalars are broadcast by VECTORIZE where they meet one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tinygrad.codegen.plan import usual_sources
+from tinygrad.dtype import DType, dtypes
+from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
+from tinygrad.uop.affine import Affine, affine, index
+
+Env = dict[UOp, int]
+# lanes from which, and step up to which, a strided load is contiguous loads and shuffles
+MIN_SHUFFLED, MAX_SHUFFLED = 4, 4
+LEAST_TURNED = 4  # neighbours in memory for which vectors that lie across them are turned before they are stored
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+  """An open loop (or the kernel) and the code emitted into it so far."""
+
+  depth: int
+  out: list[UOp] = field(default_factory=list)
+  open: bool = True
+
+
+class Values:
+  """Emits values into the open loops; `Emitter` opens these and adds reductions."""
+
+  def __init__(self, first: int) -> None:
+    self.root = self.least = Scope(0)  # least: where what belongs beside it is emitted
+    self.stack = [self.root]
+    self.ids = itertools.count(first)  # above the kernel's own, lest a new range be one of them
+    self.home: dict[UOp, Scope] = {}  # where an emitted value was emitted
+    self.memo: dict[object, tuple[UOp, Scope]] = {}  # (node, its environment) -> emitted value
+    self.bits: dict[UOp, int] = {}
+    self.deps_memo: dict[UOp, int] = {}
+    self.affine_memo: dict[UOp, Affine] = {}
+    self.resolved: dict[tuple[object, ...], Affine] = {}
+    self.unrolled: list[UOp] = []  # UPCAST ranges
+    self.unrolled_bits = self.vector_bits = 0
+    self.limits: dict[UOp, UOp] = {}  # VECTOR range of a masked region -> which lanes exist
+    self.order_memo: dict[UOp, list[UOp]] = {}
+    self.written: set[UOp] = set()  # parameters that another nest of the kernel may have written
+
+  def fold(self, f: UOp, env: Env) -> None:
+    """Emits a reduction for all elements of its tile."""
+    raise NotImplementedError
+
+  # ---- what a value depends on
+
+  def bit(self, r: UOp) -> int:
+    if (found := self.bits.get(r)) is None:
+      found = self.bits[r] = 1 << len(self.bits)
+    return found
+
+  def deps(self, u: UOp) -> int:
+    """The free ranges of `u`, as bits."""
+    memo = self.deps_memo
+    if (found := memo.get(u)) is not None:
+      return found
+    for v in u.toposort(lambda v: v not in memo):
+      if v.op is Ops.RANGE:
+        memo[v] = self.bit(v)
+        continue
+      d = 0
+      for s in v.src:
+        d |= memo[s]
+      if v.op is Ops.FOLD:
+        for r in v.src[1:]:
+          d &= ~self.bit(r)
+      memo[v] = d
+    return memo[u]
+
+  def ups(self, deps: int) -> list[UOp]:
+    return [r for r in self.unrolled if self.bits[r] & deps] if deps & self.unrolled_bits else []
+
+  def value_order(self, root: UOp, env: Env | None = None) -> list[UOp]:
+    """The data values below `root`, sources first; index expressions and what is inside FOLDs is emitted on demand.
+    Those of a choice that `env` decides are the chosen one's."""
+    found = self.order_memo.get(root)
+    if found and not (env and any(u.op is Ops.WHERE and self.deps(u.src[0]) & self.unrolled_bits for u in found)):
+      return found
+    out: list[UOp] = []
+    seen = {root}
+    stack = [(root, False)]
+    while stack:
+      u, done = stack.pop()
+      if done:
+        out.append(u)
+        continue
+      stack.append((u, True))
+      src = u.src[1:] if u.op is Ops.LOAD else () if u.op is Ops.FOLD else self.chosen(u, env)
+      for s in reversed(src):
+        if s not in seen and s.dtype is not dtypes.index and s.op is not Ops.CONST:
+          seen.add(s)
+          stack.append((s, False))
+    self.order_memo.setdefault(root, out)
+    return out
+
+  def chosen(self, u: UOp, env: Env | None) -> tuple[UOp, ...]:
+    """The sources of `u`; of a WHERE whose condition `env` decides, the one that it gives."""
+    if u.op is not Ops.WHERE or not env or not self.deps(u.src[0]) & self.unrolled_bits:
+      return usual_sources(u)
+    condition = self.emit(u.src[0], env)
+    return usual_sources(u) if condition.op is not Ops.CONST else (u.src[1 if condition.arg else 2],)
+
+  # ---- emitting nodes
+
+  def scope_of(self, values: Sequence[UOp]) -> Scope:
+    """The innermost of the scopes in which `values` were emitted."""
+    best = self.root
+    for v in values:
+      if (s := self.home.get(v)) is not None and s.depth > best.depth:
+        best = s
+    # what belongs further out stays there: emitted once more, it would stand before what is emitted here
+    return self.least if self.least.depth == best.depth + 1 else best
+
+  def node(self, op: Ops, dtype: DType, src: tuple[UOp, ...], arg: object = None, scope: Scope | None = None) -> UOp:
+    """A value that depends on its sources only: emitted once, beside the innermost of them."""
+    u = UOp.new(op, dtype, src, arg)
+    if (home := self.home.get(u)) is not None and home.open:
+      return u
+    home = scope or self.scope_of(src)
+    home.out.append(u)
+    self.home[u] = home
+    return u
+
+  def put(self, u: UOp) -> UOp:
+    """An effect, or the reading of a register: emitted here and now."""
+    self.stack[-1].out.append(u)
+    self.home[u] = self.stack[-1]
+    return u
+
+  def forget_memory(self) -> None:
+    """What was read from memory may have been written since: nothing of it is known any more."""
+    self.memo.clear()
+    known = {u: s for u, s in self.home.items() if s.open}
+    self.home = {u: s for u, s in known.items() if not any(x.op is Ops.LOAD for x in u.toposort())}
+
+  def spread(self, u: UOp, lanes: int) -> UOp:
+    """A scalar as a vector of equal lanes."""
+    if u.dtype.count == lanes:
+      return u
+    assert u.dtype.count == 1, (u.dtype, lanes)
+    return self.node(Ops.VECTORIZE, u.dtype.vec(lanes), (u,))
+
+  def value(self, root: UOp, env: Env) -> UOp:
+    if root.dtype is not dtypes.index:
+      for u in self.value_order(root, env)[:-1]:
+        self.emit(u, env)
+    return self.emit(root, env)
+
+  def emit(self, u: UOp, env: Env) -> UOp:
+    """The emitted value of `u`, whose data sources have been emitted (else by recursion)."""
+    if u.op is Ops.CONST:
+      return u
+    d = self.deps(u) & self.unrolled_bits
+    key: object = u if not d else (u, tuple(env[r] for r in self.ups(d)))
+    if (hit := self.memo.get(key)) is not None and hit[1].open:
+      return hit[0]
+    if u.op is Ops.FOLD:
+      self.fold(u, env)
+      return self.memo[key][0]
+    if u.op is Ops.LOAD:
+      out = self.load(u, env)
+    elif u.dtype is dtypes.index:
+      out = self.integer(u, env)
+    elif u.op in GroupOp.Comparison and u.src[0].dtype is dtypes.index:
+      out = self.compare(u, env)
+    elif u.op is Ops.WHERE and u.arg is not None:
+      out = self.seldom(u, env)
+    else:
+      src = [self.emit(s, env) for s in self.chosen(u, env)]
+      out = src[0] if u.op is Ops.WHERE and len(src) == 1 else self.apply(u, src)
+    self.memo[key] = (out, self.home.get(out, self.root))
+    return out
+
+  def apply(self, u: UOp, src: list[UOp]) -> UOp:
+    """`u`'s op on emitted sources."""
+    if u.dtype is dtypes.bool and (folded := _fold_bool(u.op, src)) is not None:
+      return folded
+    if u.op is Ops.WHERE and src[0].op is Ops.CONST:
+      return src[1] if src[0].arg else src[2]
+    lanes = max((s.dtype.count for s in src), default=1)
+    if lanes > 1:
+      src = [self.spread(s, lanes) for s in src]
+    if u.op in (Ops.IDIV, Ops.MOD):
+      return self.divide(u, *src)
+    return self.node(u.op, u.dtype.vec(lanes), tuple(src), u.arg)
+
+  def seldom(self, u: UOp, env: Env) -> UOp:
+    """A WHERE whose condition hardly ever holds: what it then chooses is computed in a loop of one iteration, or of
+    none where it holds in no lane."""
+    condition, usual = (self.emit(s, env) for s in usual_sources(u))
+    with self.outside(self.scope_of((condition, usual)).depth):
+      acc = self.put(UOp.new(Ops.ACC, usual.dtype, (), next(self.ids)))
+      self.put(UOp.new(Ops.STORE, dtypes.void, (acc, usual)))
+      some = condition if condition.dtype.count == 1 else self.node(Ops.FOLD, dtypes.bool, (condition,), Ops.MAX)
+      times = self.node(Ops.CAST, dtypes.index, (some,))
+      self.memo[times] = times, self.home[times]
+      with self.loop(times, AxisKind.LOOP):
+        around, self.least = self.least, self.stack[-1]
+        self.put(UOp.new(Ops.STORE, dtypes.void, (acc, self.apply(u, [condition, self.value(u.src[1], env), usual]))))
+        self.least = around
+      return self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
+
+  def divide(self, u: UOp, x: UOp, y: UOp) -> UOp:
+    """Floor division and modulo by the processor's, which truncate and must not divide by 0 (which gives 0) or the
+    least integer by -1 (itself, and 0)."""
+
+    def new(op: Ops, *src: UOp | int) -> UOp:
+      values = tuple(self.spread(UOp.const(u.dtype, s), x.dtype.count) if isinstance(s, int) else s for s in src)
+      dtype = dtypes.bool.vec(x.dtype.count) if op in GroupOp.Comparison else values[-1].dtype
+      return self.node(op, dtype, values, False if op in (Ops.IDIV, Ops.MOD) else None)
+
+    known = u.src[1].arg if u.src[1].op is Ops.CONST else 0
+    if u.src[0].vmin >= 0 and u.src[1].vmin > 0:
+      return self.node(u.op, x.dtype, (x, y), True)
+    unsigned = dtypes.is_unsigned(u.dtype)
+    if known > 0 and known & (known - 1) == 0 and not unsigned:
+      return new(Ops.SHR, x, known.bit_length() - 1) if u.op is Ops.IDIV else new(Ops.AND, x, known - 1)
+    by_zero, by_minus = (None if known else new(Ops.CMPEQ, y, 0)), None
+    if by_zero is not None:
+      y = new(Ops.WHERE, by_zero, 1, y)
+    if unsigned:
+      out = new(u.op, x, y)
+    else:
+      if known in (0, -1):
+        by_minus = new(Ops.CMPEQ, y, -1)
+        y = new(Ops.WHERE, by_minus, 1, y)
+      q = new(Ops.IDIV, x, y)
+      r = new(Ops.SUB, x, new(Ops.MUL, q, y))
+      wrong = new(Ops.AND, new(Ops.CMPLT, new(Ops.XOR, r, y), 0), new(Ops.CMPNE, r, 0))
+      out = new(Ops.WHERE, wrong, *((new(Ops.SUB, q, 1), q) if u.op is Ops.IDIV else (new(Ops.ADD, r, y), r)))
+      if by_minus is not None and u.op is Ops.IDIV:
+        out = new(Ops.WHERE, by_minus, new(Ops.SUB, 0, x), out)
+    return out if by_zero is None else new(Ops.WHERE, by_zero, 0, out)
+
+  # ---- integers and addresses
+
+  def resolve(self, a: Affine, env: Env) -> Affine:
+    """`a` with unrolled ranges as numbers, which may make divisions affine: (2·r + 1) // 2 is r."""
+    out = Affine(a.const)
+    for atom, c in a.terms.items():
+      if atom.op is Ops.RANGE:
+        out = out.plus(Affine(env[atom]) if atom in env else Affine(0, {atom: 1}), c)
+        continue
+      rs = self.ups(self.deps(atom)) if atom.op in (Ops.IDIV, Ops.MOD) else []
+      if not rs:
+        out = out.plus(Affine(0, {atom: 1}), c)
+        continue
+      key = (atom, *(env[r] for r in rs))
+      if (found := self.resolved.get(key)) is None:
+        found = self.resolved[key] = affine(substitute(atom, {r: index(env[r]) for r in rs}), self.affine_memo)
+      out = out.plus(found, c)
+    return out
+
+  def parts(self, a: Affine, env: Env) -> tuple[UOp, int]:
+    """(value on lane 0, step per lane) of an affine form; where lanes differ otherwise, (vector, 0). Outer loops' terms
+    are summed first, so that they are computed outside of the inner loops."""
+    const, step = a.const, 0
+    scalars: list[tuple[int, UOp, int]] = []
+    vectors: list[tuple[UOp, int]] = []
+    for atom, c in a.terms.items():
+      if atom.op is Ops.RANGE and atom.arg[1] is AxisKind.VECTOR:
+        step += c
+        continue
+      v = self.atom(atom, env)
+      if v.op is Ops.CONST:
+        const += c * v.arg
+      elif v.dtype.count > 1:
+        vectors.append((v, c))
+      else:
+        scalars.append((self.scope_of((v,)).depth, v, c))
+    base: UOp | None = None
+    for _, v, c in sorted(scalars, key=lambda t: t[0]):
+      term = v if c == 1 else self.node(Ops.MUL, dtypes.index, (v, index(c)))
+      base = term if base is None else self.node(Ops.ADD, dtypes.index, (base, term))
+    if base is None or const:
+      base = index(const) if base is None else self.node(Ops.ADD, dtypes.index, (base, index(const)))
+    if not vectors:
+      return base, step
+    lanes = vectors[0][0].dtype.count
+    vec = dtypes.index.vec(lanes)
+    out = self.spread(base, lanes)
+    for v, c in vectors:
+      term = v if c == 1 else self.node(Ops.MUL, vec, (v, self.spread(index(c), lanes)))
+      out = self.node(Ops.ADD, vec, (out, term))
+    return (self.node(Ops.ADD, vec, (out, self.lanes_times(lanes, step))) if step else out), 0
+
+  def lanes_times(self, lanes: int, step: int) -> UOp:
+    """The vector 0, step, 2·step, …"""
+    return self.node(Ops.VECTORIZE, dtypes.index.vec(lanes), tuple(index(i * step) for i in range(lanes)))
+
+  def as_vector(self, base: UOp, step: int, lanes: int) -> UOp:
+    if base.dtype.count > 1:
+      return base
+    out = self.spread(base, lanes)
+    return self.node(Ops.ADD, out.dtype, (out, self.lanes_times(lanes, step))) if step else out
+
+  def lanes_of(self, u: UOp) -> int:
+    """The number of lanes of a value that depends on a VECTOR range; else 1."""
+    if not (d := self.deps(u) & self.vector_bits):
+      return 1
+    return next(int(r.src[0].arg) for r, b in self.bits.items() if b & d)
+
+  def integer(self, u: UOp, env: Env) -> UOp:
+    base, step = self.parts(self.resolve(affine(u, self.affine_memo), env), env)
+    return self.as_vector(base, step, self.lanes_of(u)) if step else base
+
+  def atom(self, u: UOp, env: Env) -> UOp:
+    """An integer expression that is no sum: a loop's counter, a variable, a division, a loaded index."""
+    if u.op is Ops.RANGE:
+      assert u in self.home and self.home[u].open, f"range {u.arg} is used outside of its loop"
+      return u
+    if u.op is Ops.VARIABLE:
+      return self.node(Ops.VARIABLE, u.dtype, (), u.arg)
+    if u.op is Ops.LOAD:
+      return self.emit(u, env)
+    return self.apply(u, [self.emit(s, env) for s in u.src])
+
+  def compare(self, u: UOp, env: Env) -> UOp:
+    """A comparison of indices, decided by bounds where possible."""
+    difference = affine(u.src[0], self.affine_memo).plus(affine(u.src[1], self.affine_memo), -1)
+    difference = self.resolve(difference, env)
+    lo, hi = difference.bounds()
+    yes, no = (hi < 0, lo >= 0) if u.op is Ops.CMPLT else (lo == hi == 0, lo > 0 or hi < 0)
+    if yes or no:
+      return UOp.const(dtypes.bool, no if u.op is Ops.CMPNE else yes)
+    return self.apply(u, [self.emit(s, env) for s in u.src])
+
+  def mask(self, u: UOp, valid: UOp | None, env: Env) -> UOp | None:
+    """The condition of the access `u`: its own, and that its lanes exist; None where it always holds."""
+    out: UOp | None = self.emit(valid, env) if valid is not None else None
+    for r, limit in self.limits.items():
+      if self.bits[r] & self.deps(u):
+        cond = self.emit(limit, env)
+        out = cond if out is None else self.apply(UOp.new(Ops.AND, dtypes.bool, (limit, limit)), [cond, out])
+    return None if out is None or (out.op is Ops.CONST and out.arg) else out
+
+  def reach(self, access: UOp, env: Env) -> tuple[UOp, UOp, int, UOp | None, bool]:
+    """(memory, offset on lane 0 or vector of offsets, step per lane, mask, whether it is sure to be in bounds) of an
+    INDEX."""
+    param, offset = access.src[0], access.src[1]
+    size = param.arg.size if param.op is Ops.PARAM else param.src[0].arg.size if param.op is Ops.PEER else 1 << 62
+    a = self.resolve(affine(offset, self.affine_memo), env)
+    lo, hi = a.bounds()
+    mask = self.mask(access, access.src[2] if len(access.src) > 2 else None, env)
+    base, step = self.parts(a, env)
+    if param.op is Ops.PEER:
+      number = self.emit(param.src[1], env)
+      table = self.node(Ops.PARAM, param.src[0].dtype, (), param.src[0].arg)
+      memory = self.node(Ops.PEER, param.dtype.vec(number.dtype.count), (table, number))
+    else:
+      memory = self.node(param.op, param.dtype, (), param.arg)
+    return memory, base, step, mask, mask is not None or (lo >= 0 and hi < size)
+
+  def place(self, dtype: DType, lanes: int, memory: UOp, base: UOp, step: int, mask: UOp | None) -> UOp:
+    """The INDEX of `lanes` elements."""
+    if lanes > 1 and (step != 1 or memory.dtype.count > 1):
+      base = self.as_vector(base, step, lanes)
+    src = (memory, base) if mask is None else (memory, base, self.spread(mask, lanes))
+    return self.node(Ops.INDEX, dtype.vec(lanes), src)
+
+  def load(self, u: UOp, env: Env) -> UOp:
+    memory, base, step, mask, safe = self.reach(u.src[0], env)
+    if mask is not None and mask.op is Ops.CONST:  # never
+      return self.emit(u.src[1], env) if len(u.src) > 1 else UOp.const(u.dtype, 0)
+    counts = [v.dtype.count for v in (memory, base, mask) if v is not None]
+    lanes = max(*counts, 1 if step == 0 else self.lanes_of(u.src[0].src[1]))
+    other = self.emit(u.src[1], env) if len(u.src) > 1 and mask is not None else None
+    # memory that is filled anew in every iteration of outer loops: reads of it stay where they are
+    here = self.stack[-1] if not safe or memory.op is Ops.SCRATCH or memory in self.written else None
+
+    def read(base: UOp, step: int, count: int = lanes) -> UOp:
+      where = self.place(u.dtype, count, memory, base, step, mask)
+      src = (where,) if other is None else (where, self.spread(other, count))
+      return self.node(Ops.LOAD, where.dtype, src, None, here)
+
+    if max(counts) == 1 and lanes >= MIN_SHUFFLED and (step == -1 or 1 < step <= MAX_SHUFFLED):
+      return self.shuffled(read, base, step, lanes)
+    copies = self.square(u.src[0], lanes, step) if max(counts) == 1 and mask is None and safe else None
+    if copies is None:
+      return read(base, step)
+    base, n = self.moved(base, -env[copies]), int(copies.src[0].arg)
+    for i, x in enumerate(self.turned(lambda lane: self.at(read, base, lane * step, n), lanes, n)):
+      key = tuple(i if r is copies else env[r] for r in self.ups(self.deps(u)))
+      self.memo[u, key] = x, self.home[x]
+    return self.memo[u, tuple(env[r] for r in self.ups(self.deps(u)))][0]
+
+  def turned(self, row: Callable[[int], UOp], lanes: int, n: int) -> list[UOp]:
+    """What `row` gives for each lane, n elements, as n vectors of so many lanes."""
+    side = 1 << (n - 1).bit_length()
+    rows = [row(lane) for lane in range(lanes)]
+    if n < side:
+      rows = [self.node(Ops.EXTRACT, x.dtype.scalar().vec(side), (x, x), (*range(n), *(0,) * (side - n))) for x in rows]
+    while len(rows) > side:  # lane, lane + side, … beside each other
+      half = rows[0].dtype.count
+      starts = [i for i in range(len(rows)) if i // side % 2 == 0]
+      wide, picks = rows[0].dtype.scalar().vec(2 * half), tuple(range(2 * half))
+      rows = [self.node(Ops.EXTRACT, wide, (rows[i], rows[i + side]), picks) for i in starts]
+    return self.transposed(rows)[:n]
+
+  def square(self, access: UOp, lanes: int, step: int) -> UOp | None:
+    """The range of copies, at most as many as lanes, along which memory is contiguous where the lanes are not. No copy
+    may have a condition, or memory, of its own."""
+    terms, pointer = affine(access.src[1], self.affine_memo).terms, self.deps(access.src[0])
+    alike = self.ups(self.deps(access.src[1]) & ~pointer)
+    found = (r for r in alike if terms.get(r) == 1 and r.src[0].arg <= lanes)
+    return next(found, None) if abs(step) >= lanes > 1 and len(access.src) == 2 else None
+
+  def transposed(self, rows: list[UOp]) -> list[UOp]:
+    """Vectors of some times as many lanes as there are of them, turned in squares side by side: from halves down to
+    single elements."""
+    n, d = rows[0].dtype.count, len(rows)
+    while d := d // 2:
+      low = tuple(p + n - d if p & d else p for p in range(n))
+      high = tuple(p + n if p & d else p + d for p in range(n))
+      pairs = [(rows[i & ~d], rows[i | d], high if i & d else low) for i in range(len(rows))]
+      rows = [self.node(Ops.EXTRACT, x.dtype, (x, y), picks) for x, y, picks in pairs]
+    return rows
+
+  def moved(self, offset: UOp, by: int) -> UOp:
+    return self.parts(affine(offset, self.affine_memo).plus(Affine(by)), {})[0]
+
+  def at(self, read: Callable[..., UOp], base: UOp, shift: int, *count: int) -> UOp:
+    """The contiguous vector that begins `shift` elements after base."""
+    return read(self.moved(base, shift), 1, *count)
+
+  def shuffled(self, read: Callable[..., UOp], base: UOp, step: int, lanes: int) -> UOp:
+    """Every `step`-th element by contiguous loads: load i covers elements i·(lanes - 1) … of the stretch, so that none
+    reaches beyond the last that is wanted."""
+    if step == -1:
+      x = self.at(read, base, 1 - lanes)
+      return self.node(Ops.EXTRACT, x.dtype, (x,), tuple(range(lanes - 1, -1, -1)))
+    out = self.at(read, base, 0)
+    done = list(range(0, lanes, step))  # lanes of `out` that hold wanted elements, in order
+    for i in range(1, step):
+      x, first = self.at(read, base, i * (lanes - 1)), i * (lanes - 1)
+      wanted = range(len(done) * step, min(first + lanes, (lanes - 1) * step + 1), step)
+      picks = (*done, *(lanes + e - first for e in wanted))
+      out = self.node(Ops.EXTRACT, out.dtype, (out, x), (*picks, *(0,) * (lanes - len(picks))))
+      done = list(range(len(picks)))
+    return out
+
+  def store(self, u: UOp, env: Env) -> None:
+    value = self.value(u.src[1], env)
+    memory, base, step, mask, _ = self.reach(u.src[0], env)
+    if mask is not None and mask.op is Ops.CONST:
+      return
+    counts = [v.dtype.count for v in (value, memory, base, mask) if v is not None]
+    lanes = max(*counts, 1 if step == 0 else self.lanes_of(u.src[0].src[1]))
+    whole = mask is None and base.dtype.count == memory.dtype.count == 1
+    if (copies := self.square(u.src[0], lanes, step) if whole else None) is None:
+      where = self.place(value.dtype.scalar(), lanes, memory, base, step, mask)
+      self.put(UOp.new(Ops.STORE, dtypes.void, (where, self.spread(value, lanes))))
+    elif env[copies] == 0:
+      self.store_turned(u, env, copies, memory, base, step, lanes)
+
+  def store_turned(self, u: UOp, env: Env, copies: UOp, memory: UOp, base: UOp, step: int, lanes: int) -> None:
+    """The store of all `copies`, which are neighbours in memory: a row of them for each lane."""
+    n = int(copies.src[0].arg)
+    side = 1 << (n - 1).bit_length()
+    rows = [self.spread(self.value(u.src[1], {**env, copies: min(i, n - 1)}), lanes) for i in range(side)]
+    for i, x in enumerate(self.transposed(rows)):
+      for first in range(0, lanes, side):
+        row = self.node(Ops.EXTRACT, x.dtype.scalar().vec(n), (x, x), tuple(range(first, first + n)))
+        where = self.place(x.dtype.scalar(), n, memory, self.moved(base, (first + i) * step), 1, None)
+        self.put(UOp.new(Ops.STORE, dtypes.void, (where, row)))
+
+  # ---- scopes
+
+  @contextlib.contextmanager
+  def loop(self, count: UOp, kind: AxisKind) -> Iterator[UOp]:
+    """Opens a loop and gives its counter; nothing is opened where there is one iteration."""
+    end = self.emit(count, {})
+    if end.op is Ops.CONST and end.arg == 1:
+      yield index(0)
+      return
+    counter = UOp.new(Ops.RANGE, dtypes.index, (end,), (next(self.ids), kind))
+    self.bit(counter)
+    scope = Scope(self.stack[-1].depth + 1, [counter])
+    self.home[counter] = scope
+    self.stack.append(scope)
+    yield counter
+    assert self.stack.pop() is scope
+    scope.open = False
+    self.stack[-1].out.extend([*scope.out, UOp.new(Ops.ENDRANGE, dtypes.void, (counter,))])
+
+  @contextlib.contextmanager
+  def outside(self, level: int) -> Iterator[None]:
+    """Emits into the open scope of this depth, as if those inside of it were not yet open."""
+    inner, self.stack = self.stack[level + 1 :], self.stack[: level + 1]
+    for s in inner:
+      s.open = False
+    yield
+    for s in inner:
+      s.open = True
+    self.stack += inner
+
+
+def substitute(u: UOp, mapping: dict[UOp, UOp]) -> UOp:
+  """`u` with nodes replaced where they are free: a FOLD's own ranges stay. Unchanged parts stay the same objects."""
+  if not mapping:
+    return u
+  memo = dict(mapping)
+  stack = [(u, False)]
+  while stack:
+    v, done = stack.pop()
+    if v in memo:
+      continue
+    if v.op is Ops.FOLD and any(r in mapping for r in v.src[1:]):
+      memo[v] = substitute(v, {k: x for k, x in mapping.items() if k not in v.src[1:]})
+    elif done:
+      src = tuple([memo[s] for s in v.src])
+      memo[v] = v if src == v.src else UOp.new(v.op, v.dtype, src, v.arg)
+    else:
+      stack.append((v, True))
+      stack.extend((s, False) for s in v.src if s not in memo)
+  return memo[u]
+
+
+def _fold_bool(op: Ops, src: list[UOp]) -> UOp | None:
+  """and, or, not of constants."""
+  if op is Ops.NOT and src[0].op is Ops.CONST:
+    return UOp.const(dtypes.bool, not src[0].arg)
+  if op in (Ops.AND, Ops.OR, Ops.MUL, Ops.ADD):
+    for x, y in (src, src[::-1]):
+      if x.op is Ops.CONST:
+        return (y if x.arg else x) if op in (Ops.AND, Ops.MUL) else (x if x.arg else y)
+  return None
