@@ -151,7 +151,7 @@ def test_brief_jobs_are_run_by_who_submits_them_but_not_before_what_is_queued():
   batch = device.batch([device.bind(device.compile(ADD_ONE.replace("STEP", "1"), "add_one"), [x])])
   batch.brief = True
   device.submit(batch)
-  assert ctypes.c_int64.from_address(x.address).value == 1 and device.submitted == device.threads == 0
+  assert ctypes.c_int64.from_address(x.address).value == 1 and device.submitted == device.started == 0
   device.submit([device.bind(device.compile(WAIT, "wait"), [out, flag])])
   device.submit(batch)
   time.sleep(0.05)
@@ -168,7 +168,7 @@ def test_a_part_waits_for_all_parts_of_the_jobs_before_its_own():
   first = device.batch([device.bind(device.compile(WAIT, "wait"), [out, flag])])
   other = device.batch([device.bind(program, [x])])
   first.tables += other.tables
-  device.submit(first)
+  device.submit(first, alone=False)  # two threads
   device.submit([device.bind(program, [y])])
   deadline = time.monotonic() + 10
   while device.done.value < 1 and time.monotonic() < deadline:
@@ -176,7 +176,7 @@ def test_a_part_waits_for_all_parts_of_the_jobs_before_its_own():
   time.sleep(0.02)
   assert [ctypes.c_int64.from_address(m.address).value for m in (x, y)] == [1, 0]
   ctypes.c_int64.from_address(flag.address).value = 1
-  assert read(device, y) == 1 and device.threads == 2 and device.done.value == 3
+  assert read(device, y) == 1 and device.started == 2 and device.done.value == 3
 
 
 def test_many_callers_of_a_device_lose_no_job():

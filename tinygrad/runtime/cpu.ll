@@ -91,8 +91,8 @@ define internal void @wake(ptr %queue) {
   %mutex = getelementptr i64, ptr %queue, i64 24
   %cond = getelementptr i64, ptr %queue, i64 32
   %l = call i32 @pthread_mutex_lock(ptr %mutex)
-  %b = call i32 @pthread_cond_broadcast(ptr %cond)
   %u = call i32 @pthread_mutex_unlock(ptr %mutex)
+  %b = call i32 @pthread_cond_broadcast(ptr %cond)
   ret void
 }
 define internal ptr @row(ptr %queue, i64 %number) {

@@ -289,6 +289,7 @@ _libc = ctypes.CDLL(None)
 _libc.aligned_alloc.restype = ctypes.c_void_p
 _libc.aligned_alloc.argtypes = (ctypes.c_size_t,) * 2
 _libc.free.argtypes = (ctypes.c_void_p,)
+_now = ctypes.PyDLL(None) if hasattr(os, "sched_setaffinity") else None  # for what is over before another could run
 _HUGE_PAGE = 1 << 21
 _HUGE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 
@@ -338,7 +339,10 @@ class CPU(QueueDevice):
     _libc.pthread_mutex_init(ctypes.c_void_p(self.queue + 8 * 24), None)
     _libc.pthread_cond_init(ctypes.c_void_p(self.queue + 8 * 32), None)
     self.done = ctypes.c_uint64.from_address(self.queue)
-    self.threads = self.submitted = 0  # parts
+    self.submitted = 0  # parts
+    self.started = 0  # threads
+    self.threads: list[threading.Thread] = []
+    self.core: int | None = None  # which they leave to the caller; -1: none
     self.pending: collections.deque[tuple[int, Batch | Memory]] = collections.deque()  # kept until n parts are done
     self.lock = threading.RLock()
 
@@ -391,9 +395,9 @@ class CPU(QueueDevice):
     table = (ctypes.c_uint64 * len(memory))(*(m.address for m in memory))
     return Memory(ctypes.addressof(table), 8 * len(memory), table)
 
-  def submit(self, calls: Sequence[Call] | Batch) -> None:
+  def submit(self, calls: Sequence[Call] | Batch, alone: bool = True) -> None:
     """Queues calls, in order, as one hand-over. Lists that hold barriers go to all their devices through
-    `submit_all`."""
+    `submit_all`. Of several parts for a device alone, the caller takes one when it waits."""
     batch = Batch(calls) if not isinstance(calls, Batch) else calls
     parts = len(batch.tables)
     with self.lock:
@@ -401,16 +405,32 @@ class CPU(QueueDevice):
       if batch.brief and parts == 1 and self.done.value == gate:
         _runtime().run(batch.tables[0])
         return
-      while self.threads < parts:
-        self.threads += 1
-        name, args = f"{self.name}/{self.threads}", (self.queue, FOREVER, ctypes.addressof(_NEVER))
-        threading.Thread(target=_runtime().wait, args=args, name=name, daemon=True).start()
+      wanted = parts - alone or 1
+      if wanted > self.started:
+        self._start(wanted)
+      if parts > 1 and _now is not None and (core := _now.sched_getcpu() if alone else -1) != self.core:
+        self._keep_off(core)
       self._wait(gate + parts - QUEUED)
       self.submitted += parts
       self.pending.append((self.submitted, batch))
       for table in batch.tables:
         _runtime().push(self.queue, table, gate)
       self._forget()
+
+  def _start(self, wanted: int) -> None:
+    args, self.core = (self.queue, FOREVER, ctypes.addressof(_NEVER)), None
+    for i in range(self.started, wanted):
+      self.threads.append(threading.Thread(target=_runtime().wait, args=args, name=f"{self.name}/{i}", daemon=True))
+      self.threads[-1].start()
+    self.started = wanted
+
+  def _keep_off(self, core: int) -> None:
+    """The threads run anywhere but on the core of the caller, who takes a part too: the system would often wake them
+    there, to wait until it is done."""
+    self.core = core
+    if others := os.sched_getaffinity(0) - {core}:
+      for thread in self.threads:
+        os.sched_setaffinity(thread.native_id or 0, others)
 
   def _wait(self, parts: int) -> None:
     """Until so many are done; wakes from time to time, so that Ctrl-C is heard."""
@@ -446,8 +466,9 @@ class CPU(QueueDevice):
   def submit_all(devices: Sequence[CPU], lists: Sequence[Sequence[Call] | Batch]) -> None:
     """Queues one list on each device. Atomic, so that the barriers of concurrent callers cannot cross."""
     with _submitting:
+      alone = len(devices) == 1
       for device, calls in zip(devices, lists, strict=True):
-        device.submit(calls)
+        device.submit(calls, alone)
 
 
 _live: list[CPU] = []
@@ -466,7 +487,7 @@ def _stop() -> None:
   """The threads end before the code that they run goes."""
   for device in _live:
     device.synchronize()
-    if device.threads:
+    if device.started:
       device.done.value = FOREVER
       _runtime().push(device.queue, 0, 0)
 
