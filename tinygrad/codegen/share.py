@@ -8,7 +8,8 @@ twice. Of more pieces than threads, a thread that comes early or has less to do 
 from __future__ import annotations
 
 from tinygrad.codegen.heuristic import OPERATION, Analysis, size, static
-from tinygrad.codegen.rows import shared_rows
+from tinygrad.codegen.idle import idle
+from tinygrad.codegen.rows import all_rows, shared_rows
 from tinygrad.codegen.scatter import by_index
 from tinygrad.codegen.values import substitute
 from tinygrad.device import PIECE
@@ -18,7 +19,7 @@ from tinygrad.uop import Ops, UOp
 
 WORTHWHILE = 1 << 15  # accesses and operations, one vector each, that pay for waking other threads
 PIECES = (8, 4, 2, 1)  # of each thread
-REPEATED = 1.004  # times the iterations and elements read, at most, for more of them
+REPEATED = 1.0005  # times the iterations and elements read, at most, for more of them, if they are alike
 LEAST = 1 << 13  # accesses and operations of a piece, one vector each
 
 
@@ -54,7 +55,8 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
     return ast
   r, n = best[1], size(best[1])
   most, bound = min(work / LEAST, n / lanes), REPEATED * cost(r, threads)
-  several = (k * threads for k in PIECES if k * threads <= most and cost(r, k * threads) < bound)
+  uneven = len(stores) > 1 and bool(idle(stores, all_rows(stores)))
+  several = (k * threads for k in PIECES if k * threads <= most and (uneven or cost(r, k * threads) < bound))
   pieces = next((k for k in several if not chosen and not (exact and n % k)), threads)
   length = ceildiv(n, pieces)
   first = UOp.variable(f"{PIECE}{threads}", 0, pieces - 1) * length
