@@ -160,6 +160,83 @@ def test_brief_jobs_are_run_by_who_submits_them_but_not_before_what_is_queued():
   assert read(device, x) == 2
 
 
+# adds one to the element of its piece, and waits if that is 0 until *flag, which it sets if it is 4
+COUNT = """; writes 1, 8 pieces, word 3, threads 2
+define void @count(ptr %args) {
+entry:
+  %s1 = getelementptr i64, ptr %args, i64 1
+  %counts = load ptr, ptr %s1
+  %s2 = getelementptr i64, ptr %args, i64 2
+  %flag = load ptr, ptr %s2
+  %s3 = getelementptr i64, ptr %args, i64 3
+  %piece = load i64, ptr %s3
+  %p = getelementptr i64, ptr %counts, i64 %piece
+  %d = atomicrmw add ptr %p, i64 1 seq_cst
+  %set = icmp eq i64 %piece, 3
+  br i1 %set, label %sets, label %others
+sets:
+  store atomic i64 1, ptr %flag release, align 8
+  ret void
+others:
+  %first = icmp eq i64 %piece, 0
+  br i1 %first, label %loop, label %exit
+loop:
+  %i = phi i64 [ 0, %others ], [ %i1, %loop ]
+  %i1 = add i64 %i, 1
+  %v = load atomic i64, ptr %flag acquire, align 8
+  %ok = icmp ne i64 %v, 0
+  %late = icmp ugt i64 %i1, 10000000000
+  %stop = or i1 %ok, %late
+  br i1 %stop, label %exit, label %loop
+exit:
+  ret void
+}
+"""
+
+
+@pytest.mark.parametrize("helpers", [False, True])
+def test_each_piece_is_done_once_by_whoever_comes(helpers):
+  """Alone, the caller does the pieces of both threads; with a helper, what one of them cannot begin the other does:
+  piece 0 is finished after piece 3, of the same half."""
+  device = cpu.open_device("CPU:73")
+  counts, flag = device.alloc(64), number(device, not helpers)
+  device.copyin(counts, memoryview(np.zeros(8, np.int64)))
+  batch = device.batch([device.bind(device.compile(COUNT, "count"), [counts, flag])])
+  assert len(batch.tables) == 2
+  device.started += 2 * (not helpers)
+  for _ in range(3):
+    device.submit(batch)
+    device.synchronize()
+    if helpers:
+      device.copyin(flag, memoryview(np.zeros(1, np.int64)))
+  out = np.zeros(8, np.int64)
+  device.copyout(memoryview(out), counts)
+  assert out.tolist() == [3] * 8
+  device.started -= 2 * (not helpers)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not bind threads to cores")
+def test_threads_keep_off_the_core_of_who_submits():
+  device = cpu.open_device("CPU:72")
+  counts, flag = device.alloc(64), number(device, 1)
+  batch = device.batch([device.bind(device.compile(COUNT, "count"), [counts, flag])])
+  allowed = os.sched_getaffinity(0)
+  try:
+    for core in sorted(allowed)[:2]:
+      os.sched_setaffinity(0, {core})  # where the caller is then, and stays for a moment
+      os.sched_setaffinity(0, allowed)
+      device.submit(batch)
+      device.synchronize()
+      assert device.core in allowed or len(allowed) == 1
+      assert [os.sched_getaffinity(t.native_id) for t in device.threads] == [allowed - {device.core} or allowed]
+    other = cpu.open_device("CPU:71")
+    cpu.CPU.submit_all([device, other], [batch, other.batch([])])  # nobody takes part in the work of both
+    device.synchronize()
+    assert [os.sched_getaffinity(t.native_id) for t in device.threads] == [allowed] * 2
+  finally:
+    os.sched_setaffinity(0, allowed)
+
+
 def test_a_part_waits_for_all_parts_of_the_jobs_before_its_own():
   """One part of the first job is done at once, the other waits; the second job adds to what either has left."""
   device = cpu.open_device("CPU:74")

@@ -427,8 +427,8 @@ class CPU(QueueDevice):
   def _keep_off(self, core: int) -> None:
     """The threads run anywhere but on the core of the caller, who takes a part too: the system would often wake them
     there, to wait until it is done."""
-    self.core = core
     if others := os.sched_getaffinity(0) - {core}:
+      self.core = core
       for thread in self.threads:
         os.sched_setaffinity(thread.native_id or 0, others)
 
