@@ -25,6 +25,7 @@ TURN = 5.0  # cost of a vector that comes from transposing a square of as many; 
 MOST_TURNED = 16  # lanes of such
 BROADCAST = 0.5  # cost of a load that all lanes share
 OPERATION = 0.5  # cost of arithmetic, next to that of a load
+COST = {Ops.CONST: 0} | dict.fromkeys((Ops.EXP, Ops.LOG, Ops.SIN, Ops.TANH, Ops.ERF), 16)  # until they are decomposed
 LINE = 64  # bytes
 ACCUMULATORS = 8  # that hide the latency of an addition
 MAX_ROWS = 8  # unrolled copies along one range: more rows at a power of two apart fall into one set of the first cache
@@ -170,7 +171,7 @@ class Analysis:
         accesses.extend([self.access(u.src[0], u.dtype.itemsize)] * times)
         stack.extend((s, times) for s in (*u.src[1:], *u.src[0].src[1:]))
       else:
-        operations += times * (u.dtype is not dtypes.index and u.op is not Ops.CONST)
+        operations += times * COST.get(u.op, int(u.dtype is not dtypes.index))
         stack.extend((s, times) for s in usual_sources(u))
     mine = tuple(r for r in self.parallel if r in ranges) + tuple(r for r in ranges if r not in self.parallel)
     self.items.append(Item(fold, mine, accesses, operations))

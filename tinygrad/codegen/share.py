@@ -49,7 +49,7 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
     part = ceildiv(n, threads)
     # lest vectors along it have lanes to spare
     by_it = cost(r, threads) * (1 if chosen else round_up(part, lanes) / part)
-    if best is None or by_it < best[0] * 0.95:  # else the outermost: what a thread writes lies together
+    if best is None or by_it < best[0] * 0.99:  # else the outermost: what a thread writes lies together
       best = by_it, r
   if best is None:
     return ast
