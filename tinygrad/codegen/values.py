@@ -431,6 +431,7 @@ class Values:
     return rows
 
   def moved(self, offset: UOp, by: int) -> UOp:
+    """An emitted offset, so many elements further."""
     return self.parts(affine(offset, self.affine_memo).plus(Affine(by)), {})[0]
 
   def at(self, read: Callable[..., UOp], base: UOp, shift: int, *count: int) -> UOp:
