@@ -16,6 +16,7 @@ from dataclasses import replace
 from tinygrad.codegen.plan import CHUNK, Plan, Region, Stage, Tile, is_inlined, regions
 from tinygrad.codegen.values import Env, Scope, Values, substitute
 from tinygrad.dtype import DType, dtypes
+from tinygrad.helpers import prod
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
@@ -24,6 +25,7 @@ from tinygrad.uop.affine import Affine, affine, index
 Sums = tuple[list[UOp], list[Env], list[list[list[UOp]]]]
 PlanOf = Callable[[tuple[UOp, ...], int], Plan]  # of stores, and how many bytes of scratch memory are taken
 IN_TILE = (AxisKind.UPCAST, AxisKind.VECTOR)
+WRITTEN_OUT = 64  # steps of a short reduction, over all of its tile, beyond which it is a loop
 BLOCK = 384  # least iterations of one accumulator after which a long sum of floats goes on in another
 
 
@@ -186,8 +188,9 @@ class Emitter(Values):
     """Emits the reduction `f` for all elements of its tile, in the outermost loop that knows its operands."""
     deps = self.deps(f)
     level = max((self.floor, *(i for i, s in enumerate(self.stack) if i and self.bits[s.out[0]] & deps)))
+    steps = prod(int(r.src[0].vmax) for r in (*self.ups(deps), *f.src[1:]))
     with self.outside(level):
-      if is_inlined(f):
+      if is_inlined(f) and steps <= WRITTEN_OUT:
         self.inline(f, deps)
       else:
         self._fold(self.together(f), deps)

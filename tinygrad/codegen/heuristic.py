@@ -54,9 +54,10 @@ class Access:
 
   def cost(self, v: UOp | None, lanes: float) -> float:
     """Instructions for `lanes` neighbours along v."""
-    if v is None or v not in self.strides:
-      return BROADCAST if v is not None else 1.0
-    step = self.strides[v]
+    if v is None:
+      return 1.0
+    if (step := self.strides.get(v, 0)) == 0:  # all lanes share it, unless each has a condition of its own
+      return GATHER * lanes if v in self.masked else BROADCAST
     if step == 1:
       return 1.0
     shuffled = MIN_SHUFFLED <= lanes <= size(v) and v not in self.masked and not self.stored
