@@ -121,18 +121,22 @@ class dtypes(metaclass=_Settings):
     return {d.name: d for d in dtypes.all}
 
   @staticmethod
+  @functools.cache
   def is_float(x: DType) -> Any:
     return x.scalar() in dtypes.floats
 
   @staticmethod
+  @functools.cache
   def is_int(x: DType) -> Any:
     return x.scalar() in dtypes.ints or x.scalar() is dtypes.index
 
   @staticmethod
+  @functools.cache
   def is_unsigned(x: DType) -> Any:
     return x.scalar() in dtypes.uints
 
   @staticmethod
+  @functools.cache
   def is_bool(x: DType) -> Any:
     return x.scalar() is dtypes.bool
 
@@ -261,6 +265,8 @@ def as_const(value: Any, dtype: DType) -> ConstType:
   Half types beyond `struct` are rounded by numpy on use; float overflow gives inf.
   """
   d = dtype.scalar()
+  if d is dtypes.index and not isinstance(value, float):
+    return int(value)
   if d is dtypes.bool:
     return bool(value)
   if dtypes.is_float(d):

@@ -51,6 +51,7 @@ def signature(params: Sequence[UOp]) -> dict[UOp, int]:
   return {u: 1 + u.arg.slot for u in params if u.op is Ops.PARAM} | {u: 1 + slots + i for i, u in enumerate(variables)}
 
 
+@functools.cache
 def ir_type(dtype: DType, memory: bool = False) -> str:
   scalar = dtype.scalar()
   name = "i8" if memory and scalar is dtypes.bool else _TYPES.get(scalar) or f"i{scalar.itemsize * 8}"
@@ -83,8 +84,12 @@ class LLVMRenderer:
 
   def render(self) -> str:
     words = signature([u for u in self.linear if u.op in (Ops.PARAM, Ops.VARIABLE)])
+    values = dict.fromkeys(_CODES, self.alu) | {Ops.INDEX: self.index, Ops.LOAD: self.load}
     for u in self.linear:
-      self.one(u, words)
+      if (value := values.get(u.op)) is not None:
+        self.names[u] = value(u)
+      else:
+        self.one(u, words)
     piece = [u for u in words if u.op is Ops.VARIABLE and u.arg[0].startswith(PIECE)]
     stored = [u.src[0].src[0] for u in self.linear if u.op is Ops.STORE and u.src[0].op is Ops.INDEX]
     lines = [f"; writes {1 + max((p.arg.slot for p in stored if p.op is Ops.PARAM), default=0)}"]
@@ -160,8 +165,7 @@ class LLVMRenderer:
         if bytewise:
           self.names[u] = self.truth(u, names[u])
       case op if op is not Ops.CONST:
-        own = {Ops.INDEX: self.index, Ops.LOAD: self.load, Ops.PEER: self.peer, Ops.VECTORIZE: self.vectorize}
-        self.names[u] = own.get(op, self.alu)(u)
+        self.names[u] = (self.peer if op is Ops.PEER else self.vectorize if op is Ops.VECTORIZE else self.alu)(u)
 
   def range(self, u: UOp) -> None:
     self.names[u] = r = self.fresh()
@@ -278,6 +282,8 @@ class LLVMRenderer:
     if (op := u.arg if u.op is Ops.FOLD else u.op) in _CODES:
       column = 0 if is_float else 3 if dtypes.is_bool(of) else 2 if dtypes.is_unsigned(of) or u.arg is True else 1
       code = _CODES[op][column]
+      if code and u.op is not Ops.FOLD and (column == 3 or u.op not in (Ops.MAX, Ops.MIN)):
+        return self.ins(f"{code} {ir_type(of)} {xs[0]}, {xs[1]}")
     match u.op:
       case Ops.FOLD:
         return self.fold_lanes(u, code.split()[0], (ir_type(of), xs[0]))
@@ -299,10 +305,8 @@ class LLVMRenderer:
         return self.erf(xs[0], dtype)
       case Ops.MAX | Ops.MIN if is_float:
         return self.extremum(u, xs)
-      case Ops.MAX | Ops.MIN if not dtypes.is_bool(of):
+      case Ops.MAX | Ops.MIN:
         return self.call(kind, f"llvm.{code}.{self.suffix(dtype)}", [(kind, x) for x in xs])
-    if code:
-      return self.ins(f"{code} {ir_type(of)} {xs[0]}, {xs[1]}")
     if (function := intrinsic(u.op)) is not None:
       return self.call(kind, f"llvm.{function}.{self.suffix(dtype)}", [(kind, x) for x in xs])
     raise NotImplementedError(f"{u.op.name} of {dtype.name}: no instruction, and its card renders it as no call")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tinygrad.device import device_set
 from tinygrad.helpers import prod
@@ -34,8 +34,7 @@ GATED_READS = 64  # reads of an element, each under a condition, for which the p
 Use = tuple[UOp, int, int]  # kernel, chain of movements (interned), flags
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
   """What computing a value takes: the buffers it reads, operations an element, what the slow ones among them add, and
   whether it holds a reduction.
   """
@@ -96,7 +95,7 @@ def costs(nodes: Sequence[UOp], stored: Collection[UOp], readers: Mapping[UOp, i
       x = u.src[0]  # an expensive value is stored below an EXPAND, so above it only the load counts
       made[u] = load(x) if grows(u) and not cheap(x, parts[0]) else parts[0]
       if u.op in GATING and parts[0] is not NOTHING:
-        made[u] = replace(made[u], ops=made[u].ops + 1)  # a select
+        made[u] = made[u]._replace(ops=made[u].ops + 1)  # a select
     else:
       made[u] = Cost(
         frozenset().union(*(p.reads for p in parts)),

@@ -87,10 +87,9 @@ def accesses(stores: Iterable[UOp]) -> tuple[Access, ...]:
 
 def single(ast: UOp, slots: Sequence[int] | Mapping[int, int], fresh: int) -> Group | None:
   """The group of one kernel; None if its loops cannot be shared."""
-  (store,) = ast.src
-  params = {u: u.replace(arg=replace(u.arg, slot=slots[u.arg.slot])) for u in ast.toposort() if u.op is Ops.PARAM}
-  ranges = {u: u.replace(arg=(fresh + u.arg[0], u.arg[1])) for u in ast.toposort() if u.op is Ops.RANGE}
-  store = rebuild(substitute(ast, params), {r: (x,) for r, x in ranges.items()}, ranges).src[0]
+  new = {u: u.replace(arg=replace(u.arg, slot=slots[u.arg.slot])) for u in ast.toposort() if u.op is Ops.PARAM}
+  new |= {u: u.replace(arg=(fresh + u.arg[0], u.arg[1])) for u in ast.toposort() if u.op is Ops.RANGE}
+  store = substitute(ast, new).src[0]
   rows = tuple(r for r in store.src[2:] if r.src[0].op is Ops.CONST)
   return Group((store,), rows, accesses((store,))) if rows else None
 
@@ -163,6 +162,8 @@ def joined(a: Group, b: Group, fresh: int) -> Group | None:
   for loops in (b.rows, (*b.rows, *reduced(b))):
     pairs = matched(a, b, loops)
     rows = tuple(r for r in a.rows if r in pairs.values())
+    if prod(map(length, rows)) < LEAST_ROWS:
+      continue
     totals = a.totals | b.totals | (b.written if any(s in pairs for s in loops[len(b.rows) :]) else set())
     stores = rebuild(UOp.sink(*b.stores), {s: (r,) for s, r in pairs.items()}, pairs).src
     out = Group((*a.stores, *stores), rows, (*a.accesses, *accesses(stores)), totals)
@@ -174,10 +175,10 @@ def joined(a: Group, b: Group, fresh: int) -> Group | None:
 
 
 def fits(group: Group) -> bool:
-  """Whether there are rows enough, and they stay in the cache: a row's elements lie together in memory, or else those
-  of the rows of a block, which are neighbours along the innermost loop."""
+  """Whether enough rows are independent, and they stay in the cache: a row's elements lie together in memory, or else
+  those of the rows of a block, which are neighbours along the innermost loop."""
   independent = [r for r in group.rows if all(r in s.src[2:] for s in group.stores)]
-  if prod(map(length, group.rows)) < LEAST_ROWS or (group.totals and prod(map(length, independent)) < LEAST_PARALLEL):
+  if group.totals and prod(map(length, independent)) < LEAST_PARALLEL:
     return False
   last = [*independent, *(r for r in group.rows if r not in independent)][-1]
   for x in group.accesses:

@@ -4,20 +4,19 @@ from them."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tinygrad.dtype import dtypes
 from tinygrad.uop.node import UOp
 from tinygrad.uop.ops import Ops
 
 
-@dataclass(frozen=True, slots=True)
-class Affine:
+class Affine(NamedTuple):
   """`const + Σ terms[atom]·atom`; an atom is a RANGE, a VARIABLE, or an expression that is not affine. No coefficient
   is 0."""
 
   const: int
-  terms: dict[UOp, int] = field(default_factory=dict)
+  terms: dict[UOp, int] = {}  # never changed
 
   def plus(self, other: Affine, factor: int = 1) -> Affine:
     """self + factor·other"""
