@@ -126,7 +126,6 @@ class dtypes(metaclass=_Settings):
     return x.scalar() in dtypes.floats
 
   @staticmethod
-  @functools.cache
   def is_int(x: DType) -> Any:
     return x.scalar() in dtypes.ints or x.scalar() is dtypes.index
 
@@ -136,7 +135,6 @@ class dtypes(metaclass=_Settings):
     return x.scalar() in dtypes.uints
 
   @staticmethod
-  @functools.cache
   def is_bool(x: DType) -> Any:
     return x.scalar() is dtypes.bool
 
@@ -265,8 +263,6 @@ def as_const(value: Any, dtype: DType) -> ConstType:
   Half types beyond `struct` are rounded by numpy on use; float overflow gives inf.
   """
   d = dtype.scalar()
-  if d is dtypes.index and not isinstance(value, float):
-    return int(value)
   if d is dtypes.bool:
     return bool(value)
   if dtypes.is_float(d):

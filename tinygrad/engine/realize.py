@@ -8,6 +8,7 @@ of a simulated backend.
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import sys
 import time
@@ -171,18 +172,21 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
     buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
     return Plan((), (), tuple(first - u.arg.uid for u in buffers), (), local=local)
   together = bool(ROWS) and not CHECK_NAN and all(Device[d].target.shares for d in set(devices))
-  with span("schedule"):
-    schedule = scheduling.create_schedule(local, together)
-  names = frozenset(name for i in schedule.items for name in {*i.variables} - dict(i.constants).keys())
-  mine = {d for i in schedule.items for d in i.devices if d.startswith("CPU")}
-  threads = CPU_THREADS.value or max(cores() // max(len(mine), 1), 1)  # of each of its CPU devices, for one kernel
-  kernels = ((i.kernel, i.devices[0]) for i in schedule.items)
-  before = sys.getswitchinterval()
+  before, collects = sys.getswitchinterval(), gc.isenabled()
   sys.setswitchinterval(TURN)  # a backend's thread that compiles needs the interpreter often and briefly
+  gc.disable()  # what is made here is no garbage that only the collector finds
   try:
+    with span("schedule"):
+      schedule = scheduling.create_schedule(local, together)
+    mine = {d for i in schedule.items for d in i.devices if d.startswith("CPU")}
+    threads = CPU_THREADS.value or max(cores() // max(len(mine), 1), 1)  # of each of its CPU devices, for one kernel
+    kernels = ((i.kernel, i.devices[0]) for i in schedule.items)
     programs = tuple(None if isinstance(k, scheduling.Transfer) else program(k, d, threads) for k, d in kernels)
   finally:
     sys.setswitchinterval(before)
+    if collects:
+      gc.enable()
+  names = frozenset(name for i in schedule.items for name in {*i.variables} - dict(i.constants).keys())
   slots = tuple(first - u.arg.uid for u in schedule.buffers)
   return Plan(schedule.items, programs, slots, schedule.temps, names - {DEVICE_NUM})
 

@@ -200,12 +200,10 @@ class Compiler:
   def object_code(self, source: str) -> bytes:
     """LLVM IR to an object file."""
     module = binding.parse_assembly(source, self.context)
-    options = binding.create_pipeline_tuning_options(speed_level=1)
-    options.loop_vectorization = options.slp_vectorization = False  # codegen has vectorised already
     passes = binding.create_new_module_pass_manager()
     passes.add_sroa_pass()
     passes.add_simplify_cfg_pass()
-    passes.run(module, binding.create_pass_builder(self.machine, options))
+    passes.run(module, binding.create_pass_builder(self.machine, binding.create_pipeline_tuning_options()))
     return bytes(self.machine.emit_object(module))
 
   def compile(self, source: str, name: str) -> tuple[int, Any]:

@@ -52,8 +52,8 @@ class UOp:
   """
 
   __slots__ = (
-    "__weakref__", "arg", "bounds", "device", "dtype", "key", "memory", "op", "origin", "outline", "readers", "shape",
-    "simplified", "src",
+    "__weakref__", "arg", "bounds", "device", "dtype", "key", "memory", "op", "order", "origin", "outline", "readers",
+    "shape", "simplified", "src",
   )  # fmt: skip
   op: Ops
   dtype: DType
@@ -62,6 +62,7 @@ class UOp:
   origin: tuple[str, int] | None  # the user's line; outside every key
   outline: UOp  # what placement can see of it (sharding/decisions.py)
   memory: Buffer  # of a BUFFER, where it has any
+  order: list[UOp]  # of a SINK, for which every stage asks: what is below it, sources first
   readers: dict[Any, None]  # of a state of memory: the tensors that are or were views of it (tensor.py)
   # filled in when first asked for, by the functions in FACTS
   shape: tuple[Any, ...]  # the logical one; () for scalars and all inside kernels. Ints, or integer expressions
@@ -158,6 +159,8 @@ class UOp:
     """Every node below and including this one, sources first; with `gate`, only nodes that pass it (and are reached
     through such).
     """
+    if (kept := gate is None and self.op is Ops.SINK) and knows(self, "order"):
+      return [*self.order, self]
     seen: set[UOp] = set()
     out: list[UOp] = []
     stack: list[UOp | None] = [self]
@@ -173,6 +176,8 @@ class UOp:
         for s in reversed(u.src):
           if s not in seen:
             push(s)
+    if kept:
+      self.order = out[:-1]
     return out
 
   def variables(self) -> list[UOp]:
