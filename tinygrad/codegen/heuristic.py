@@ -57,7 +57,7 @@ class Access:
     if v is None:
       return 1.0
     if (step := self.strides.get(v, 0)) == 0:  # all lanes share it, unless each has a condition of its own
-      return GATHER * lanes if v in self.masked else BROADCAST
+      return lanes if v in self.masked else BROADCAST
     if step == 1:
       return 1.0
     shuffled = MIN_SHUFFLED <= lanes <= size(v) and v not in self.masked and not self.stored

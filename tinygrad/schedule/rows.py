@@ -22,6 +22,7 @@ from tinygrad.schedule.memory import Temp
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import Affine, affine, row_major
 from tinygrad.uop.rewrite import substitute
+from tinygrad.uop.symbolic import simplify
 
 LEAST_ROWS = 8
 LEAST_PARALLEL = 2  # of these at least as many must be independent, if a reduction over rows is among the kernels
@@ -249,7 +250,7 @@ def computed_once(stores: tuple[UOp, ...], rows: Sequence[UOp], own: int) -> tup
       loops = tuple(r for r in below if r.op is Ops.RANGE and r not in rows)
       if loops and all(r.src[0].op is Ops.CONST for r in loops) and all(x.op is not Ops.FOLD for x in below):
         by_number = {r: r.replace(arg=(-1 - i, AxisKind.LOOP)) for i, r in enumerate(loops)}
-        found.setdefault(substitute(u, by_number), {})[u] = loops
+        found.setdefault(simplify(substitute(u, by_number)), {})[u] = loops
   for same in reversed(found.values()):  # the largest first
     users = [i for i, s in enumerate(stores) if not same.keys().isdisjoint(s.toposort())]
     first, loops = next(iter(same.items()))
