@@ -528,3 +528,32 @@ def test_of_two_results_of_one_pair_each_is_computed_once():
   n = found[Ops.MIN]
   assert found == {Ops.LOAD: 2 * n, Ops.MIN: n, Ops.MAX: n, Ops.STORE: 2 * n, Ops.WHERE: 0}
   np.testing.assert_array_equal(run(ast, [x]), evaluate(ast, [x]))
+
+
+def test_a_stack_reads_vectors_of_its_parts():
+  """Lanes across the parts would each have a condition of their own, and gather."""
+  xs = [normal(8, 64) for _ in range(32)]
+  i, j, k = loop(32, 0), loop(8, 1), loop(64, 2)
+  value = UOp.const(dtypes.float32, 0.0)
+  for n, x in reversed(list(enumerate(xs))):
+    inside = op(Ops.CMPLT, i, num(n + 1))
+    part = load(n + 1, x, dot((j, 64), (k, 1)), inside, UOp.const(dtypes.float32, 0.0))
+    value = op(Ops.WHERE, inside, part, value, dtype=dtypes.float32)
+  ast = sink(store(dot((i, 512), (j, 64), (k, 1)), value, i, j, k, size=32 * 512))
+  check(ast, xs)
+  assert all(u.src[1].dtype.count == 1 for u in lower_kernel(ast, WIDE) if u.op is Ops.INDEX)
+
+
+def test_a_short_reduction_beside_a_large_tile_is_a_loop():
+  """Written out, it would be as many times its length as there are vectors in the tile."""
+  counts, w = normal(96, 96, 4), reduce(4, 3)
+
+  def divided(total, i, j):
+    return op(Ops.FDIV, total, fold(Ops.ADD, load(3, np.abs(counts) + 1, dot((i, 384), (j, 4), (w, 1))), w))
+
+  ast, arrays = matmul(96, 96, 64, epilogue=divided)
+  check(ast, [*arrays, np.abs(counts) + 1])
+  linear = lower_kernel(ast, WIDE)
+  accumulators = sum(u.op is Ops.ACC for u in linear)
+  reads = [u for u in linear if u.op is Ops.LOAD and u.src[0].op is Ops.INDEX and u.src[0].src[0].op is Ops.PARAM]
+  assert sum(u.src[0].src[0].arg.slot == 3 for u in reads) <= 4 * accumulators // 2
