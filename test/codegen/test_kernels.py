@@ -445,6 +445,56 @@ def test_unrolling_by_the_divisor_makes_divisions_vanish():
   assert not any(u.op in (Ops.MOD, Ops.IDIV, Ops.CMPEQ) for u in lower_kernel(ast, WIDE))
 
 
+def widths(ast, slot):
+  """The lanes of the loads of a parameter, and whether one gathers."""
+  loads = [u.src[0] for u in lower_kernel(ast, WIDE) if u.op is Ops.LOAD and u.src[0].op is Ops.INDEX]
+  mine = [x for x in loads if x.src[0].op is Ops.PARAM and x.src[0].arg.slot == slot]
+  return {x.dtype.count for x in mine}, any(x.src[1].dtype.count > 1 for x in mine)
+
+
+def test_what_is_the_same_for_a_block_is_read_once_a_vector():
+  x, scale, row, shifted = normal(1024), normal(64), normal(16), normal(65)
+  i = loop(1024, 0)
+  block, place = op(Ops.IDIV, i, num(16)), op(Ops.MOD, i, num(16))
+  product = op(Ops.MUL, load(1, x, i), op(Ops.MUL, load(2, scale, block), load(3, row, place)))
+  ast = sink(store(i, product, i, size=1024))
+  check(ast, [x, scale, row])
+  assert widths(ast, 2) == ({1}, False) and widths(ast, 3) == ({16}, False)
+  next_block = load(1, shifted, op(Ops.IDIV, op(Ops.ADD, i, num(1)), num(16)))  # a vector may reach into it
+  check(sink(store(i, next_block, i, size=1024)), [shifted])
+
+
+def test_what_is_read_from_its_end_is_read_in_vectors():
+  x = normal(30 * 64)
+  i, j = loop(30, 0), loop(64, 1)
+  last_first = op(Ops.ADD, dot((i, 64), (j, -1)), num(63))
+  ast = sink(store(dot((i, 64), (j, 1)), load(1, x, last_first), i, j, size=30 * 64))
+  check(ast, [x])
+  assert widths(ast, 1) == ({16}, False)
+
+
+def test_vectors_lie_along_the_operand_that_a_reduction_would_read_across():
+  a, b = np.zeros(128 * 1000, np.float32), np.zeros(1000 * 1000, np.float32)  # 128 fills its vectors, 1000 does not
+  i, j, k = loop(128, 0), loop(1000, 1), reduce(1000, 2)
+  product = op(Ops.MUL, load(1, a, dot((i, 1000), (k, 1))), load(2, b, dot((k, 1000), (j, 1))))
+  ast = sink(store(dot((i, 1000), (j, 1)), fold(Ops.ADD, product, k), i, j, size=128000))
+  assert widths(ast, 2)[0] == {16}
+
+
+def test_operands_of_two_reductions_that_share_loops_are_both_staged():
+  n, m, over = 64, 256, 128
+  xs = [normal(size) for size in (n * over, m * over, n * over, m * over)]
+  i, j, k = loop(n, 0), loop(m, 1), reduce(over, 2)
+
+  def product(slot):
+    left, right = load(slot, xs[slot - 1], dot((i, over), (k, 1))), load(slot + 1, xs[slot], dot((j, over), (k, 1)))
+    return fold(Ops.ADD, op(Ops.MUL, left, right), k)
+
+  ast = sink(store(dot((i, m), (j, 1)), op(Ops.ADD, product(1), product(3)), i, j, size=n * m))
+  check(ast, xs, rtol=1e-3, atol=1e-3)
+  assert len({u.arg[0] for u in lower_kernel(ast, WIDE) if u.op is Ops.SCRATCH}) == 2
+
+
 @pytest.mark.parametrize("target", [WIDE, Target("narrow", 16, 16, scratch=64 << 20)])
 @pytest.mark.parametrize("sizes", [(6, 64, 48, 100), (70, 4, 200, 40), (70, 200, 4, 40), (3, 100, 50, 150)])
 def test_staged_operands_are_those_of_the_current_iteration(target, sizes, monkeypatch):

@@ -12,9 +12,11 @@ from tinygrad.engine import realize as engine
 from tinygrad.engine.realize import realize, to_numpy
 from tinygrad.helpers import Context, GlobalCounters
 from tinygrad.schedule import schedule as scheduling
+from tinygrad.schedule.loops import split_ranges
 from tinygrad.schedule.lower import form, lower
 from tinygrad.schedule.schedule import ScheduleError
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
+from tinygrad.uop.symbolic import simplify
 
 RNG = np.random.default_rng(7)
 
@@ -348,3 +350,26 @@ def test_kernels_of_other_forms_are_lowered_apart(monkeypatch):
   assert not np.signbit(got[3][:, -1]).any() and np.signbit(got[4][:, -1]).all()
   monkeypatch.setattr(scheduling, "form", lambda value, *a: (value.shape, form(value, *a)[1]))  # a mutant
   assert any(not np.array_equal(g, w) for g, w in zip(got, lowered(monkeypatch, values)[1]))
+
+
+def test_a_shifted_range_is_split_by_what_divides_it():
+  """(r + 1) // 2 and (r + 1) % 2 with r = 2·a + b: a is outside of both, so that what is read there lies along a."""
+  r = UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, 32),), (0, AxisKind.LOOP))
+  odd = UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, 33),), (1, AxisKind.LOOP))
+
+  def kernel(*ranges):
+    out, x = (UOp.new(Ops.PARAM, dtypes.float32, (), ParamArg(slot, 1 << 12)) for slot in range(2))
+    at = UOp.const(dtypes.index, 0)
+    for i in ranges:
+      at = at * 64 + (i + 1) // 2 + (i + 1) % 2 * 32
+    value = UOp.new(Ops.LOAD, dtypes.float32, (UOp.new(Ops.INDEX, dtypes.float32, (x, at)),))
+    where = UOp.new(Ops.INDEX, dtypes.float32, (out, sum((i * 64**n for n, i in enumerate(ranges)), start=r * 0)))
+    return UOp.sink(UOp.new(Ops.STORE, dtypes.void, (where, value, *ranges)))
+
+  new = split_ranges(simplify(kernel(r)))
+  assert [i.src[0].arg for i in new.src[0].src[2:]] == [16, 2]
+  inner = new.src[0].src[3]
+  divided = [u.src[0] for u in new.toposort() if u.op in (Ops.IDIV, Ops.MOD)]
+  assert divided and all({i for i in u.toposort() if i.op is Ops.RANGE} == {inner} for u in divided)
+  both = split_ranges(simplify(kernel(r, odd)))
+  assert [i.src[0].arg for i in both.src[0].src[2:]] == [16, 2, 33]  # 2 does not divide 33

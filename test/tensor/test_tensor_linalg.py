@@ -5,6 +5,7 @@ import pytest
 from tensor_oracle import close, normal
 
 from tinygrad import Tensor, dtypes
+from tinygrad.uop import Ops
 
 
 def test_dot_types():
@@ -18,6 +19,26 @@ def test_dot_types():
 def test_half_products_are_summed_in_float32():
   x = np.ones((1, 4096), np.float16)
   assert (Tensor(x) @ Tensor(x.T)).item() == 4096
+
+
+@pytest.mark.parametrize(
+  "formula",
+  ["ij,jk,kl->il", "i,j,k->kij", "i,ij,j", "bi,oij,bj->bo", "ij,ij,ij->j", "ii,ij,jk->k", "...i,ij,j...->..."],
+)
+def test_einsum_of_many_operands_takes_two_at_a_time(formula):
+  sizes = {"b": 2, "i": 3, "j": 4, "k": 5, "l": 6, "o": 7}
+  shapes = [[sizes[c] for c in name.replace("...", "bl")] for name in formula.split("->")[0].split(",")]
+  xs = [normal(k, shape) for k, shape in enumerate(shapes)]
+  got = Tensor.einsum(formula, *map(Tensor, xs))
+  close(got, np.einsum(formula, *xs))
+
+
+def test_a_chain_of_products_never_has_all_its_dims_at_once():
+  n = 11
+  xs = [normal(k, (n, n)) for k in range(4)]
+  got = Tensor.einsum("ab,bc,cd,de->ae", *map(Tensor, xs))
+  close(got, xs[0] @ xs[1] @ xs[2] @ xs[3])
+  assert {np.prod(u.src[0].shape) for u in got.uop.toposort() if u.op is Ops.REDUCE} == {n**3}
 
 
 def conv(x, w, stride=1, dilation=1, pads=None, groups=1):

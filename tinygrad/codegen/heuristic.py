@@ -54,14 +54,14 @@ class Access:
 
   def cost(self, v: UOp | None, lanes: float) -> float:
     """Instructions for `lanes` neighbours along v."""
-    if v is None:
+    if v is None or (step := self.strides.get(v, 0)) == 1:
       return 1.0
-    if (step := self.strides.get(v, 0)) == 0:  # all lanes share it, unless each has a condition of its own
+    if step == 0:  # all lanes share it, unless each has a condition of its own
       return lanes if v in self.masked else BROADCAST
-    if step == 1:
-      return 1.0
     shuffled = MIN_SHUFFLED <= lanes <= size(v) and v not in self.masked and not self.stored
-    return 2.0 * step - 1 if shuffled and step is not None and 1 < step <= MAX_SHUFFLED else GATHER * lanes
+    if not shuffled or step is None or not -1 <= step <= MAX_SHUFFLED:
+      return GATHER * lanes
+    return 2.0 * step - 1 if step > 0 else 2.0
 
   def across(self, v: UOp | None, lanes: int) -> UOp | None:
     """The range along which an access that steps over rows along v is contiguous: a square of it can be transposed in
@@ -143,12 +143,18 @@ class Analysis:
   def access(self, where: UOp, itemsize: int, stored: bool = False) -> Access:
     strides: dict[UOp, int | None] = {}
     for atom, c in affine(where.src[1], self.forms).terms.items():
-      if atom.op is Ops.RANGE and atom in self.own:
-        strides[atom] = c if atom not in strides else None
-      elif atom.op is not Ops.RANGE:
-        strides.update(dict.fromkeys(self.scan(atom)))
+      for r in self.scan(atom):
+        step = self.step(atom, r)
+        strides[r] = None if r in strides or step is None else c * step
     strides.update(dict.fromkeys(self.deps[where.src[0]]))  # the pointer itself: a peer's
     return Access(strides, itemsize, self.scan(where.src[2]) if len(where.src) > 2 else frozenset(), stored)
+
+  def step(self, atom: UOp, r: UOp) -> int | None:
+    """What an atom grows by along r, within vectors that begin at multiples of their length."""
+    if atom.op in (Ops.IDIV, Ops.MOD) and atom.src[1].op is Ops.CONST and atom.src[1].arg % MOST_TURNED == 0:
+      if affine(atom.src[0], self.forms).split(MOST_TURNED)[1] == Affine(0, {r: 1}):
+        return int(atom.op is Ops.MOD)
+    return 1 if atom is r else None
 
   def collect(self, fold: UOp | None, roots: Sequence[UOp], ranges: frozenset[UOp], accesses: list[Access]) -> None:
     """Adds the item of `roots` and, first, those of the FOLDs below; what is in a FOLD that is written out counts
@@ -252,7 +258,7 @@ def complete(a: Analysis, main: Item | None, v: UOp | None, tiles: Tiles, target
 def block_for(main: Item, v: UOp | None, tiles: Tiles, staged: Staged, target: Target, taken: int) -> Block | None:
   """Blocks of the reduction where its panels would not fit the cache, or where every step jumps to another page of
   memory."""
-  sums = block_of(main, v, main.over[0], 1, taken)
+  sums = block_of(main, v, 1, taken)
   there_is_room = taken + sums.nbytes <= target.scratch // 4
   if v is None or v not in sums.ranges or not all(map(static, main.ranges)) or not there_is_room:
     return None
@@ -263,7 +269,6 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, staged: Staged, target: T
     if length == 0 or length * prod(size(r) for r in main.over[1:]) < BLOCK_STEPS:
       return None
     length = max((d for d in range(max(length // 3, 1), length + 1) if size(first) % d == 0), default=length)
-    split = first
   else:
     times = {r: ceildiv(size(r), tiles.get(r, Tile()).size) for r in main.ranges}
     streams = [x for x in main.accesses if x.strides.get(v) == 1]
@@ -272,17 +277,17 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, staged: Staged, target: T
     few = size(last) < 64 or prod(map(size, sums.ranges)) < BLOCK_OUTPUTS
     if first is not last or not far or few or sums.nbytes > PANEL // 2:
       return None
-    split, length = last, FAR
-  return replace(sums, range=split, length=length)
+    length = FAR
+  return replace(sums, length=length)
 
 
-def block_of(main: Item, v: UOp | None, split: UOp, length: int, taken: int) -> Block:
-  """Blocks of `length` iterations of the range `split`; what they add up to lies along v."""
+def block_of(main: Item, v: UOp | None, length: int, taken: int) -> Block:
+  """Blocks of `length` iterations of the reduction's first range; what they add up to lies along v."""
   assert main.fold is not None
   ranges = tuple(r for r in main.ranges if r not in main.over)
   nbytes = round_up(int(prod(size(r) for r in ranges)) * main.fold.dtype.itemsize, LINE)
   place = row_major((r, size(r)) for r in sorted(ranges, key=lambda r: r is v))
-  return Block(main.fold, split, length, place, ranges, taken, nbytes)
+  return Block(main.fold, main.over[0], length, place, ranges, taken, nbytes)
 
 
 def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
@@ -312,17 +317,20 @@ def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Tar
   lane = v if v in item.ranges else min((None, *item.over), key=lambda r: lane_cost(item, r, most))
   lanes = lanes_for(lane, most) if lane is not None else 1
   axes = [r for r in parallel if r in item.ranges and size(r) > 1]
-  free = [r for r in axes if r is not v and any(r not in x.strides for x in item.accesses)]
   # near each other first
-  free.sort(key=lambda r: min((abs(s) for x in item.accesses if (s := x.strides.get(r)) is not None), default=0))
+  near = sorted(
+    axes, key=lambda r: min((abs(s) for x in item.accesses if (s := x.strides.get(r)) is not None), default=0)
+  )
+  others = [r for r in near if r is not v]
+  free = [r for r in others if any(r not in x.strides for x in item.accesses)]
+  if not free and v in axes and size(v) <= lanes:  # there are no copies of v: neighbours take their place
+    free = others[:1]
   best: tuple[float, Tiles] = (math.inf, {})
   pairs: list[tuple[UOp, ...]] = [(), *((r,) for r in free), *itertools.combinations(free, 2)]
-  own = (1, 2, 3, 4, 6, 8, 12) if v is not None and v in item.ranges else (1,)
+  own = [n for n in (2, 3, 4, 6, 8, 12) if v is not None and v in item.ranges and n * lanes <= size(v)]
   # operands that are not contiguous count as if staged, for otherwise another lane range was chosen
   steps = [(min(x.cost(lane, lanes), 2.0), x.strides) for x in item.accesses]
-  for mine in own:
-    if v is not None and mine > 1 and mine * lanes > size(v):
-      break
+  for mine in (1, *own):
     for pair in pairs:
       for counts in itertools.product(*([c for c in COPIES if c <= size(r)] for r in pair)):
         tile = mine * prod(counts)
@@ -424,7 +432,9 @@ class Stages:
         cost += min(1.0 + packed / reuse, sum(x.cost(v, lanes) for x in read))
     for u in item.fold.src[0].toposort(lambda u: u is item.fold or u.op is not Ops.FOLD):
       if u.op is Ops.LOAD and u not in staged:
-        cost += self.a.access(u.src[0], 1).cost(v, lanes)
+        x = self.a.access(u.src[0], 1)
+        # what all lanes share is a line of memory at each step, if the reduction goes across its lines
+        cost += max(x.cost(v, lanes), 1.0 if (x.strides.get(item.over[-1]) or 0) * u.dtype.itemsize >= LINE else 0.0)
     return cost / used
 
   def choose(self, item: Item, order: Ranges, tiles: Tiles, v: UOp | None) -> Staged:
@@ -437,7 +447,8 @@ class Stages:
       inside = itertools.dropwhile(d.__contains__, order)
       return int(prod(ceildiv(size(r), tiles.get(r, Tile()).size) for r in inside if r not in d))
 
-    often = [x for x in self.operands(item) if self.packable(item, x) and reuse(self.a.deps[x]) >= STAGE_REUSE]
+    together = dict.fromkeys(x for i in self.a.items if i.over == item.over for x in self.operands(i))
+    often = [x for x in together if self.packable(item, x) and reuse(self.a.deps[x]) >= STAGE_REUSE]
     return self.packed(item, [x for x in often if self.worthwhile(x, item.fold.src[-1], v)], order, tiles)
 
   def packed(self, item: Item, operands: Sequence[UOp], order: Ranges, tiles: Tiles) -> Staged:
@@ -456,15 +467,11 @@ class Stages:
     return tuple(out), sizes
 
   def worthwhile(self, operand: UOp, inner: UOp, v: UOp | None) -> bool:
-    if operand.op is not Ops.LOAD and not (operand.op is Ops.CAST and operand.src[0].op is Ops.LOAD):
+    if operand.op is not Ops.LOAD:
       return True
-    for u in operand.toposort():
-      if u.op is Ops.LOAD:
-        x = self.a.access(u.src[0], u.dtype.itemsize)
-        step = x.strides.get(inner, 0)
-        if x.masked or step is None or abs(step) * x.itemsize > LINE or (v in x.strides and x.strides[v] != 1):
-          return True
-    return False
+    x = self.a.access(operand.src[0], operand.dtype.itemsize)
+    far = (step := x.strides.get(inner, 0)) is None or abs(step) * x.itemsize > LINE
+    return bool(x.masked) or far or (v in x.strides and x.strides[v] != 1)
 
   def layout(self, item: Item, d: frozenset[UOp], order: Ranges, level: int, tiles: Tiles) -> tuple[UOp, int, Ranges]:
     """(offset of an element, number of elements, ranges) of a panel: tiles outermost, then the reduction, then what is

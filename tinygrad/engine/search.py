@@ -49,7 +49,7 @@ class Nest:
     self.stages, self.operands, self.may_block = Stages(self.a, target, taken), list[UOp](), False
     if self.main is not None and self.stages.at_top(self.main):
       self.operands = [x for x in self.stages.operands(self.main) if self.stages.packable(self.main, x)]
-      sums = block_of(self.main, None, self.over[0], 1, taken)
+      sums = block_of(self.main, None, 1, taken)
       self.may_block = all(map(static, self.main.ranges)) and sums.offset + sums.nbytes <= target.scratch // 4
 
   def settings(self) -> dict[str, tuple[Any, list[Any]]]:
@@ -90,7 +90,7 @@ class Nest:
       folds = {**plan.folds, self.over: (order, Tile(new["accumulators"], tile.lanes))}
       staged = [x for i, x in enumerate(self.operands) if new[f"stage{i}"]]
       stages = self.stages.packed(self.main, staged, plan.order, tiles)[0]
-      block = block_of(self.main, v, self.over[0], new["block"], self.taken) if new.get("block") else None
+      block = block_of(self.main, v, new["block"], self.taken) if new.get("block") else None
       self.plan = replace(plan, folds=folds, stages=stages, block=block)
 
 

@@ -1,6 +1,5 @@
 """Products: reshape, expand, multiply, reduce, and nothing else, so that each is one contraction."""
 
-import functools
 import math
 import string
 from collections.abc import Sequence
@@ -102,6 +101,10 @@ class Linalg(Random):
         sizes[c] = n if known == 1 else known
     if unknown := [c for c in out if c not in sizes]:
       raise ValueError(f"einsum: {unknown[0]!r} of the result in {formula!r} is in no operand")
+    if len(xs) > 2:  # two at a time, from the left
+      kept = "".join(c for c in dict.fromkeys(names[0] + names[1]) if c in out + "".join(names[2:]))
+      first = cls._einsum(xs[:2], names[:2], kept, formula, dtype)
+      return cls._einsum([first, *xs[2:]], [kept, *names[2:]], out, formula, dtype)
     order = out + "".join(sorted(c for c in sizes if c not in out))
     wide, lined = tuple(sizes[c] for c in order), list[Self]()
     for x, name in zip(xs, names):
@@ -110,8 +113,7 @@ class Linalg(Random):
     axes = tuple(range(len(out), len(order)))
     if len(lined) == 2:
       return cls._wrap(contract(lined[0].uop, lined[1].uop, wide, axes, dtype).reshape(wide[: len(out)]))
-    product = functools.reduce(lambda a, b: a.mul(b), lined)._expand_to(wide)
-    return product.sum(axes, dtype=dtype) if axes else product
+    return lined[0].sum(axes, dtype=dtype) if axes else lined[0]
 
   # ---- factorisations
 

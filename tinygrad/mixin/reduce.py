@@ -176,8 +176,9 @@ class Reduce(Creation):
     where = x.uop.device
     parts = where.parts(self.ndim - 1) if isinstance(where, Sharding) else 1
     if parts == 1 and n <= 2 * BLOCK:
-      windows = x.cast(wide or x.dtype).pad((n - 1, 0), value=identity)._pool((n,))
-      return [total(windows).cast(x.dtype).transpose(dim, -1)]
+      later = self.arange(n).unsqueeze(-1).lt(self.arange(n))
+      so_far = later.where(identity, x.cast(wide or x.dtype).unsqueeze(-2))
+      return [total(so_far).cast(x.dtype).transpose(dim, -1)]
     # along a cut dim the blocks are the devices': one total of each travels
     blocks, size = (ceildiv(n, BLOCK), BLOCK) if parts == 1 else (parts, ceildiv(n, parts))
     rows = x.pad((0, blocks * size - n), value=identity).unflatten(-1, (blocks, size))

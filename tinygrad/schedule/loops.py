@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from tinygrad.dtype import dtypes
 from tinygrad.uop import Ops, UOp
+from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.symbolic import linear, simplify
 
 LOOPED = {Ops.STORE: 2, Ops.FOLD: 1}  # ops that hold ranges, and where these begin among their sources
@@ -42,31 +43,22 @@ def rebuild(sink: UOp, groups: Mapping[UOp, tuple[UOp, ...]], values: Mapping[UO
 
 
 def split_ranges(sink: UOp) -> UOp:
-  """A range r that indices read as r // c and r % c becomes two, r1*c + r2, if the divisors form a chain up to r's
-  end.
+  """A range r that indices read as (r + x) // c and (r + x) % c becomes two, r1*c + r2, if the divisors form a chain
+  up to r's end: r1 is then outside of the division.
   """
   divisors: dict[UOp, set[int]] = {}
   for u in sink.toposort():
-    if u.op in (Ops.IDIV, Ops.MOD) and u.src[0].op is Ops.RANGE and u.src[1].op is Ops.CONST:
-      divisors.setdefault(u.src[0], set()).add(u.src[1].arg)
+    if u.op in (Ops.IDIV, Ops.MOD) and u.src[1].op is Ops.CONST:
+      for r, step in linear(u.src[0]).terms.items():
+        if r.op is Ops.RANGE and step == 1 and r.src[0].op is Ops.CONST:
+          divisors.setdefault(r, set()).add(u.src[1].arg)
   groups, values = dict[UOp, tuple[UOp, ...]](), dict[UOp, UOp]()
-  fresh = sum(u.op is Ops.RANGE for u in sink.toposort())
   for r, found in divisors.items():
-    if r.src[0].op is not Ops.CONST:
-      continue
-    chain = [1, *sorted(found - {1}), r.src[0].arg]
-    if any(b % a for a, b in zip(chain, chain[1:])):
-      continue
-    parts, value = list[UOp](), UOp.const(dtypes.index, 0)
-    for low, high in reversed(list(zip(chain, chain[1:]))):
-      if high == low:
-        continue
-      part = UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, high // low),), (1000 + fresh, r.arg[1]))
-      fresh += 1
-      parts.append(part)
-      value = value + part * low
-    if len(parts) > 1:
-      groups[r], values[r] = tuple(parts), simplify(value)
+    chain = [1, *sorted(found - {1, r.src[0].arg}), r.src[0].arg]
+    steps = list(zip(chain, chain[1:]))[::-1]
+    if len(steps) > 1 and not any(n % m for m, n in steps):
+      parts = {UOp.new(r.op, r.dtype, (index(n // m),), (1000 * m + r.arg[0], r.arg[1])): m for m, n in steps}
+      groups[r], values[r] = tuple(parts), simplify(Affine(0, parts).uop())
   return rebuild(sink, groups, values) if groups else sink
 
 
