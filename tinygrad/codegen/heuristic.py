@@ -272,7 +272,7 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, staged: Staged, target: T
     few = size(last) < 64 or prod(map(size, sums.ranges)) < BLOCK_OUTPUTS
     if first is not last or not far or few or sums.nbytes > PANEL // 2:
       return None
-    split, length = last, FAR
+    split, length = last, max(FAR, 1 << (size(last).bit_length() // 2))
   return replace(sums, range=split, length=length)
 
 
