@@ -147,14 +147,20 @@ class Analysis:
         step = self.step(atom, r)
         strides[r] = None if r in strides or step is None else c * step
     strides.update(dict.fromkeys(self.deps[where.src[0]]))  # the pointer itself: a peer's
-    return Access(strides, itemsize, self.scan(where.src[2]) if len(where.src) > 2 else frozenset(), stored)
+    varying = where.src[2].toposort(lambda u: u.op is not Ops.IDIV or self.aligned(u) is None) if where.src[2:] else ()
+    masked = frozenset(r for r in varying if r.op is Ops.RANGE and r in self.scan(where.src[2]))
+    return Access(strides, itemsize, masked, stored)
 
   def step(self, atom: UOp, r: UOp) -> int | None:
     """What an atom grows by along r, within vectors that begin at multiples of their length."""
-    if atom.op in (Ops.IDIV, Ops.MOD) and atom.src[1].op is Ops.CONST and atom.src[1].arg % MOST_TURNED == 0:
-      if affine(atom.src[0], self.forms).split(MOST_TURNED)[1] == Affine(0, {r: 1}):
-        return int(atom.op is Ops.MOD)
-    return 1 if atom is r else None
+    return int(atom.op is Ops.MOD) if self.aligned(atom) is r else 1 if atom is r else None
+
+  def aligned(self, u: UOp) -> UOp | None:
+    """The range r of r // c or r % c where such vectors do not reach from one multiple of c to the next."""
+    if u.op not in (Ops.IDIV, Ops.MOD) or u.src[1].op is not Ops.CONST or u.src[1].arg % MOST_TURNED:
+      return None
+    const, terms = affine(u.src[0], self.forms).split(MOST_TURNED)[1]
+    return next((r for r, step in terms.items() if step == 1 and not const and len(terms) == 1), None)
 
   def collect(self, fold: UOp | None, roots: Sequence[UOp], ranges: frozenset[UOp], accesses: list[Access]) -> None:
     """Adds the item of `roots` and, first, those of the FOLDs below; what is in a FOLD that is written out counts

@@ -13,7 +13,8 @@ from tinygrad.mixin.creation import Creation
 from tinygrad.uop import Ops, UOp
 
 Axis = int | Sequence[int] | None
-BLOCK = 8  # elements of a running reduction that are reduced at once; of more than twice as many, in levels
+BLOCK = 16  # elements of a running reduction that are reduced at once; of more than twice as many, in levels
+FINITE = 2.0**127  # as float32
 R = TypeVar("R", bound="Reduce")
 Join = Callable[[R, R], R]
 
@@ -163,9 +164,9 @@ class Reduce(Creation):
     """
     return functools.reduce(lambda y, x: join(x, y), reversed(self._levels(axis, total, identity)))
 
-  def _levels(self, axis: int, total: Callable[[Self], Self], identity: Scalar, sent: DTypeArg = None) -> list[Self]:
-    """What makes up a running reduction: of all blocks before each element's, of those in it before it, and so on.
-    Between devices totals travel as `sent`."""
+  def _levels(self, axis: int, total: Callable[[Self], Self], identity: Scalar, wide: DTypeArg = None) -> list[Self]:
+    """What makes up a running reduction: of all blocks before each element's, of those in it before it, and so on. A
+    sum of blocks may be carried in a wide type: it is then the nearest number and what that lacks."""
     dim = self._dim(axis)
     if not self.ndim or not isinstance(n := self.shape[dim], int) or not self.numel():
       if self.ndim and not isinstance(n, int):
@@ -174,18 +175,24 @@ class Reduce(Creation):
     x = self.transpose(dim, -1)
     where = x.uop.device
     parts = where.parts(self.ndim - 1) if isinstance(where, Sharding) else 1
+    if wide is not None and parts == 1 and n <= 4 * BLOCK:  # a rounding more would show
+      return [joined(x.cast(wide)._levels(-1, total, identity)).cast(x.dtype).transpose(dim, -1)]
     if parts == 1 and n <= 2 * BLOCK:
       later = self.arange(n).unsqueeze(-1).lt(self.arange(n))
       return [total(later.where(identity, x.unsqueeze(-2))).transpose(dim, -1)]
     # along a cut dim the blocks are the devices': one total of each travels
     blocks, size = (ceildiv(n, BLOCK), BLOCK) if parts == 1 else (parts, ceildiv(n, parts))
     rows = x.pad((0, blocks * size - n), value=identity).unflatten(-1, (blocks, size))
-    totals = total(rows)
+    totals = total(rows if wide is None else rows.cast(wide))
     if isinstance(where, Sharding) and parts > 1:
-      there = where.settled.with_dims(where.dims[: self.ndim - 1])
-      totals = totals._new(totals.uop.cast(to_dtype(sent or x.dtype)).copy_to_device(there).cast(x.dtype))
+      sent = totals.uop.cast(x.dtype).copy_to_device(where.settled.with_dims(where.dims[: self.ndim - 1]))
+      totals = totals._new(sent.cast(totals.dtype))
     before = [t.pad((1, -1), value=identity).unsqueeze(-1) for t in totals._levels(-1, total, identity)]
-    own = rows._levels(-1, total, identity)
+    if wide is not None:
+      sums = joined(before)
+      near = sums.detach().clamp(-FINITE, FINITE).cast(x.dtype)  # inf - inf is nan
+      before = [near, sums.sub(near).cast(x.dtype)]
+    own = rows._levels(-1, total, identity, wide if parts > 1 else None)
     levels = [*(t._expand_to(rows.shape) for t in before), *own]
     return [t.flatten(-2)._slice(self.ndim - 1, 0, n).transpose(dim, -1) for t in levels]
 
@@ -201,7 +208,7 @@ class Reduce(Creation):
   def cumsum(self, axis: int = 0) -> Self:
     """The sum of the elements up to and including each one along `axis`."""
     return self._in_wide(
-      lambda x: joined(x.cast(x._wide())._levels(axis, lambda w: w.sum(-1), 0, x.dtype)).cast(x.dtype)
+      lambda x: joined(x._levels(axis, lambda w: w.sum(-1), 0, x._wide() if x.dtype is dtypes.float32 else None))
     )
 
   def cumprod(self, axis: int = 0) -> Self:
