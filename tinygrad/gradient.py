@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 from tinygrad.device import Device, Placement, Sharding
-from tinygrad.uop import Ops, UOp
-from tinygrad.uop.cards import Hooks, card
+from tinygrad.uop import Hooks, Ops, UOp, card
 
 
 def compute_gradient(root: UOp, grad: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:

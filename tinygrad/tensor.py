@@ -18,8 +18,7 @@ from tinygrad.mixin.hashing import Hashing
 from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
 from tinygrad.runtime import disk
-from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe
-from tinygrad.uop.rewrite import substitute
+from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
 
 NO_GRAD = ContextVar("NO_GRAD", 0)
 localize: Any = LazyModule("tinygrad.sharding.localize")

@@ -1,7 +1,5 @@
 """What a kernel is called and what it costs, from its AST."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tinygrad.dtype import dtypes

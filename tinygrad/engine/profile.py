@@ -5,8 +5,6 @@ the time that the nearer of the two bounds allows it, by the time that it took; 
 than float32, may exceed it.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import platform

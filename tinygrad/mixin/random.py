@@ -15,8 +15,7 @@ from tinygrad.engine.realize import recorders
 from tinygrad.helpers import all_int, numpy, prod
 from tinygrad.mixin.base import DeviceArg, DTypeArg, argfix, to_placement
 from tinygrad.mixin.indexing import Indexing
-from tinygrad.uop import GroupOp, Ops, UOp, buffer_of
-from tinygrad.uop.rewrite import substitute
+from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, substitute
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # table 3 of the paper
 PARITY = 0x1BD11BDA  # C240 of the paper, lower word

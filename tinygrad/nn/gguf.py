@@ -5,8 +5,6 @@ The format is the one described in ggml's docs/gguf.md, versions 2 and 3, little
 A string is a u64 length and its UTF-8 bytes. Dims are stored with the fastest-moving first; here they are row-major.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import os

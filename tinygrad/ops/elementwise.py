@@ -7,8 +7,7 @@ from typing import Any
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import comparison, define_node, elementwise, float_only, integer_only, same_dtype, same_shape
-from tinygrad.uop import Ops, UOp
-from tinygrad.uop.cards import GradientRule, Owed
+from tinygrad.uop import GradientRule, Ops, Owed, UOp
 
 Grads = Sequence[UOp | None]
 

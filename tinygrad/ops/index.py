@@ -6,8 +6,7 @@ from typing import Any
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import define_node
-from tinygrad.uop import Ops, UOp
-from tinygrad.uop.cards import Factors, Owed
+from tinygrad.uop import Factors, Ops, Owed, UOp
 
 
 def gather_shape(u: UOp) -> tuple[Any, ...]:

@@ -6,8 +6,7 @@ from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import define_node, own_dims
-from tinygrad.uop import BufferArg, Ops, UOp
-from tinygrad.uop.cards import Factors
+from tinygrad.uop import BufferArg, Factors, Ops, UOp
 
 
 def factors_leaf(u: UOp) -> Factors:

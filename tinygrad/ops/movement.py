@@ -7,9 +7,8 @@ from typing import Any
 
 from tinygrad.helpers import all_int, argsort, numpy, prod
 from tinygrad.ops.common import define_node, own_dims, same_dtype
-from tinygrad.uop import Ops, UOp, as_dims, is_int, render_shape, simplify_sint, sint
+from tinygrad.uop import Ops, UOp, as_dims, is_int, linear, render_shape, simplify, simplify_sint, sint
 from tinygrad.uop.cards import Factors, GradientRule, Owed
-from tinygrad.uop.symbolic import linear, simplify
 
 Grads = Sequence[UOp | None]
 PRIMES = (1000003, 1000033, 1000037, 1000039, 1000081, 1000099, 1000117, 1000121)

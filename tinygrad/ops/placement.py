@@ -5,8 +5,7 @@ from typing import Any
 
 from tinygrad.device import Sharding, device_set
 from tinygrad.ops.common import define_node, elementwise, keeps_dtype, own_dims, same_dtype
-from tinygrad.uop import Collective, Ops, UOp
-from tinygrad.uop.cards import Factors, Owed
+from tinygrad.uop import Collective, Factors, Ops, Owed, UOp
 
 
 def first_shape(u: UOp) -> tuple[Any, ...]:

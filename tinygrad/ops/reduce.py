@@ -6,8 +6,7 @@ from typing import Any
 from tinygrad.dtype import ConstType, DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import define_node, own_dims, same_dtype
-from tinygrad.uop import Ops, UOp, render_shape
-from tinygrad.uop.cards import Factors, Owed
+from tinygrad.uop import Factors, Ops, Owed, UOp, render_shape
 
 REDUCE_OPS = (Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN)
 

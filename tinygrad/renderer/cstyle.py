@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import ceildiv
-from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.cards import card
+from tinygrad.uop import AxisKind, Ops, UOp, card
 
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.bfloat16: dtypes.uint16} | dict.fromkeys(dtypes.fp8s, dtypes.uint8)
 _UNSIGNED = dict(zip(dtypes.sints, (dtypes.uint32, dtypes.uint32, dtypes.uint32, dtypes.uint64)))

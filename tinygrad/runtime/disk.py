@@ -9,8 +9,7 @@ from tinygrad.device import Buffer, Device, DeviceError
 from tinygrad.dtype import DType, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.runtime.npy import ELSEWHERE, HostBackend
-from tinygrad.uop import GroupOp, Ops, UOp, buffer_of
-from tinygrad.uop.cards import evaluate
+from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, evaluate
 
 
 class DiskBackend(HostBackend):

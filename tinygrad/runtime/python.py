@@ -13,10 +13,7 @@ from tinygrad.device import Placement, Sharding, device_set
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy, prod
 from tinygrad.runtime.npy import HostBackend
-from tinygrad.uop import DEVICE_NUM, Ops, UOp, map_arg, sint
-from tinygrad.uop.cards import evaluate
-from tinygrad.uop.rewrite import substitute
-from tinygrad.uop.symbolic import simplify
+from tinygrad.uop import DEVICE_NUM, Ops, UOp, evaluate, map_arg, simplify, sint, substitute
 
 Array = Any  # numpy.ndarray, which this module does not import before its first use
 POISON = 0xFF  # nan in every float type, -1 or the greatest value in integers

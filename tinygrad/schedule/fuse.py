@@ -6,8 +6,6 @@ A value with one plain use is fused. Otherwise it is stored, unless computing it
 it back, and costs little else. A reduction is never computed twice.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple

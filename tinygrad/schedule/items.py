@@ -1,7 +1,5 @@
 """What a schedule is, as data."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tinygrad.device import Placement

@@ -16,11 +16,9 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import argsort, prod
 from tinygrad.ops.reduce import identity_element
 from tinygrad.schedule.loops import tidy
-from tinygrad.uop import AxisKind, GroupOp, Ops, ParamArg, UOp, device_number, is_int, lengths, sint, upper
-from tinygrad.uop import sint_to_uop as number
-from tinygrad.uop.node import exact
-from tinygrad.uop.rewrite import substitute
-from tinygrad.uop.symbolic import simplify
+from tinygrad.uop import AxisKind, GroupOp, Ops, ParamArg, UOp, exact, is_int, simplify, sint, substitute, upper
+from tinygrad.uop.local import device_number, lengths
+from tinygrad.uop.node import sint_to_uop as number
 
 Index = tuple[UOp, ...]
 Key = tuple[UOp, Index, UOp | None]  # a value, where in it, and under which condition (None: always)

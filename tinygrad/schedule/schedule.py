@@ -1,7 +1,5 @@
 """The local graph -> a list of kernels and copies in an order that respects every read and write."""
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -19,9 +17,8 @@ from tinygrad.schedule.memory import Temp, plan
 from tinygrad.schedule.rows import in_rows
 from tinygrad.schedule.split import in_parts
 from tinygrad.schedule.spread import as_windows
-from tinygrad.uop import GroupOp, Ops, UOp, is_int
+from tinygrad.uop import GroupOp, Ops, UOp, check_graph, is_int
 from tinygrad.uop.rewrite import rewrite
-from tinygrad.uop.spec import check_graph
 
 
 class ScheduleError(RuntimeError):

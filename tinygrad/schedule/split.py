@@ -1,7 +1,5 @@
 """Long reductions to few results in two steps, so that threads and work groups have something to share out."""
 
-from __future__ import annotations
-
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import Ops, UOp

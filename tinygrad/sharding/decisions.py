@@ -21,8 +21,7 @@ from tinygrad.helpers import DEFER, RESHARD, STRATEGY, prod, user_line
 from tinygrad.sharding.factors import Assignment, below, beside, carried, project, resolved
 from tinygrad.sharding.moves import ints, size_of, wire
 from tinygrad.sharding.owed import Kept, debts_of, keep
-from tinygrad.uop import BufferArg, Move, Ops, UOp
-from tinygrad.uop.cards import factor_rule
+from tinygrad.uop import BufferArg, Move, Ops, UOp, factor_rule
 
 Nodes = tuple[UOp, ...]
 STRATEGIES = ("cost", "basic", "aggressive")

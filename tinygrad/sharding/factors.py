@@ -10,8 +10,7 @@ from tinygrad.device import Digit, Placement, Sharding
 from tinygrad.helpers import prod
 from tinygrad.sharding.moves import Digits, atoms, boundaries, overlap, size_of
 from tinygrad.sharding.owed import debts_of
-from tinygrad.uop import UOp
-from tinygrad.uop.cards import Factors, factor_rule
+from tinygrad.uop import Factors, UOp, factor_rule
 
 Assignment = dict[int, Digits]  # factor -> the digits that cut it, major to minor
 

@@ -14,8 +14,7 @@ from typing import Any
 from tinygrad.device import Digit, Owe, Sharding, merge_digits
 from tinygrad.dtype import DType, dtypes
 from tinygrad.sharding.moves import overlap
-from tinygrad.uop import GroupOp, Ops, UOp, upper
-from tinygrad.uop.cards import Owed, card, factor_rule
+from tinygrad.uop import GroupOp, Ops, Owed, UOp, card, factor_rule, upper
 
 Debts = tuple[Owe, ...]
 SWAP = {Ops.MAX: Ops.MIN, Ops.MIN: Ops.MAX}

@@ -10,9 +10,7 @@ from tinygrad.sharding.localize import Localizer, complete
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints
 from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
-from tinygrad.uop import Ops, UOp, render_shape
-from tinygrad.uop.cards import evaluate
-from tinygrad.uop.node import stored, viewed
+from tinygrad.uop import Ops, UOp, evaluate, render_shape, stored, viewed
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
 COUNTED_DEVICES = 256  # of more devices, so many at both ends are looked at
