@@ -69,11 +69,7 @@ define_elementwise(Ops.CEIL, "ceil", _no_gradient, Owed.MONOTONE, "ceil({0})")
 define_elementwise(Ops.ROUND, "rint", _no_gradient, Owed.MONOTONE, "rint({0})")
 
 
-def _not(x: Any) -> Any:
-  return numpy.logical_not(x) if x.dtype == bool else numpy.invert(x)
-
-
-define_elementwise(Ops.NOT, _not, _no_gradient, Owed.SETTLE_FIRST, "!{0}", integer_only)
+define_elementwise(Ops.NOT, "invert", _no_gradient, Owed.SETTLE_FIRST, "!{0}", integer_only)
 
 
 def gradient_cast(g: UOp, u: UOp) -> Grads:
@@ -99,17 +95,10 @@ define_node(Ops.BITCAST, same_shape, check_bitcast, evaluate_bitcast, _no_gradie
 # ---------------------------------------------------------------- binary
 
 
-def _add(x: Any, y: Any) -> Any:
-  return numpy.logical_or(x, y) if x.dtype == bool else numpy.add(x, y)
-
-
-def _mul(x: Any, y: Any) -> Any:
-  return numpy.logical_and(x, y) if x.dtype == bool else numpy.multiply(x, y)
-
-
-define_elementwise(Ops.ADD, _add, lambda g, u: (g, g), Owed.SUM, "({0} + {1})")
+# numpy's sum and product of bools are their or and their and
+define_elementwise(Ops.ADD, "add", lambda g, u: (g, g), Owed.SUM, "({0} + {1})")
 define_elementwise(Ops.SUB, "subtract", lambda g, u: (g, -g), Owed.SUM, "({0} - {1})")
-define_elementwise(Ops.MUL, _mul, lambda g, u: (g * u.src[1], g * u.src[0]), Owed.PRODUCT, "({0} * {1})")
+define_elementwise(Ops.MUL, "multiply", lambda g, u: (g * u.src[1], g * u.src[0]), Owed.PRODUCT, "({0} * {1})")
 
 
 def gradient_fdiv(g: UOp, u: UOp) -> Grads:
