@@ -78,9 +78,7 @@ def write(u: UOp, value: Any) -> None:
   """Puts a numpy array into a view of a file. Raises DeviceError for a file that cannot be written, and for a view that
   numpy cannot express.
   """
-  array, whole = mapped(u), u
-  while whole.op is not Ops.BUFFER:
-    whole = whole.src[0]
+  array, (*_, whole) = mapped(u), u.down()
   if array.size and not numpy.may_share_memory(array, mapped(whole)):
     raise DeviceError(f"assign to a rearranged view of {u.device}\n  fix: assign to the tensor itself, or to a slice")
   if not array.flags.writeable:

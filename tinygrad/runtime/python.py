@@ -137,9 +137,7 @@ class Interpreter:
 
 
 def root_buffer(view: UOp) -> UOp:
-  while view.op is not Ops.BUFFER:
-    view = view.src[0]
-  return view
+  return next(u for u in view.down() if u.op is Ops.BUFFER)
 
 
 def write(content: Array, positions: Array, value: Array) -> None:

@@ -268,8 +268,7 @@ class Pull:
     assert self.collective is not None
     c = self.collective.arg
     source, placement = self.collective.src[u.arg[0]], c.placements[u.arg[0]]
-    while source not in self.homes and source.op in TRANSPARENT:
-      source = source.src[0]
+    source = next(s for s in source.down() if s in self.homes or s.op not in TRANSPARENT)
     home = self.homes[source]
     if isinstance(placement, str):
       return self.load(source.dtype, home, idx, valid)

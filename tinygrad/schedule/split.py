@@ -12,8 +12,7 @@ COUNTS = 16  # parts of a reduction by index, whose results depend on each other
 
 def by_index(u: UOp) -> bool:
   """Whether what is reduced is chosen by a number: one kernel then adds elements up one after the other."""
-  while u.op in (Ops.CAST, Ops.WHERE):
-    u = u.src[0]
+  u = next(v for v in u.down() if v.op not in (Ops.CAST, Ops.WHERE))
   return u.op is Ops.CMPEQ and any(x.op is Ops.IOTA for x in u.toposort())
 
 

@@ -46,7 +46,7 @@ def collect(lists: Sequence[Sequence[int]], f: Factors, dims: Sequence[Digits]) 
 def legal(cuts: Assignment, lists: Iterable[Sequence[int]], f: Factors) -> Assignment:
   """Without the cuts that a dim of several factors cannot express: they must be even, and all factors before a cut one
   fully cut."""
-  out = {factor: digits for factor, digits in cuts.items() if digits}
+  out = dict(cuts)
   compound = [inner for inner in lists if len(inner) > 1]
   changed = bool(compound)
   while changed:
@@ -61,10 +61,8 @@ def legal(cuts: Assignment, lists: Iterable[Sequence[int]], f: Factors) -> Assig
         if kept != digits:
           changed = True
           out[factor] = kept
-          if not kept:
-            del out[factor]
         is_open = is_open and size_of(kept) == n
-  return out
+  return {factor: digits for factor, digits in out.items() if digits}
 
 
 def project(lists: Sequence[Sequence[int]], cuts: Assignment) -> tuple[Digits, ...]:

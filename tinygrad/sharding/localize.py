@@ -8,6 +8,7 @@ index map along a cut dim: PAD, SHRINK, FLIP, CAT, WINDOW and SPREAD in a row ar
 """
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -361,11 +362,11 @@ class Localizer:
 
   def leads_to_remap(self, u: UOp) -> bool:
     """Whether u is a row of movement ops with an index map along a cut dim in it."""
-    while u.op in GroupOp.Movement or (u.op is Ops.MOVE and not u.arg.pinned and moves_freely(u)):
-      if is_remap(u):
-        return True
-      u = u.src[0]
-    return False
+
+    def passed(v: UOp) -> bool:
+      return v.op in GroupOp.Movement or (v.op is Ops.MOVE and not v.arg.pinned and moves_freely(v))
+
+    return any(map(is_remap, itertools.takewhile(passed, u.down())))
 
 
 def is_remap(u: UOp) -> bool:
@@ -418,14 +419,10 @@ def whole_assigns(order: Sequence[UOp]) -> UOp:
   for u in order:
     if u.op not in WRITES or not is_cut(u.src[0].device):
       continue
-    views: list[UOp] = []
-    base = u.src[0]
-    while base.op in GroupOp.Movement:
-      views.append(base)
-      base = base.src[0]
+    views = [*itertools.takewhile(lambda v: v.op in GroupOp.Movement, u.src[0].down())]
     if not any(map(is_remap, views)):
       continue
-    value, base = substitute(u.src[1], mapping, done), substitute(base, mapping, done)
+    value, base = substitute(u.src[1], mapping, done), substitute(views[-1].src[0], mapping, done)
     assert base.device is not None
     mapping[u] = UOp.new(Ops.ASSIGN, u.dtype, (base, deliver(overlaid(views, value, base), base.device)))
   return substitute(order[-1], mapping, done) if mapping else order[-1]

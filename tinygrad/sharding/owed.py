@@ -118,15 +118,13 @@ def _digits(debts: Sequence[Owe]) -> tuple[Digit, ...]:
 
 def constant(u: UOp) -> Any:
   """The value that all elements of `u` have, if it is a constant; else None."""
-  while u.op in STRETCHED:
-    u = u.src[0]
+  u = next(v for v in u.down() if v.op not in STRETCHED)
   return u.arg if u.op is Ops.CONST and not u.src else None
 
 
 def is_finite(u: UOp) -> bool:
   """Whether every element is known to be finite: a finite constant, a counter, or an integer in a wide enough float."""
-  while u.op in STRETCHED:
-    u = u.src[0]
+  u = next(v for v in u.down() if v.op not in STRETCHED)
   if u.op is Ops.CAST and u.dtype in (dtypes.float32, dtypes.float64) and not dtypes.is_float(u.src[0].dtype):
     return True
   return u.op is Ops.IOTA or (u.op is Ops.CONST and math.isfinite(u.arg))

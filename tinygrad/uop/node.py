@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Buffer, Placement, Sharding, show_placement
@@ -142,10 +142,15 @@ class UOp:
   @property
   def base(self) -> UOp:
     """What the value is a view of: itself below movement ops, ASSIGN targets and AFTER."""
+    return next(u for u in self.down() if u.op not in GroupOp.Movement and u.op not in _BASED)
+
+  def down(self) -> Iterator[UOp]:
+    """This node, its first source, the first source of that, and so on to a leaf."""
     u = self
-    while u.op in GroupOp.Movement or u.op in _BASED:
+    yield u
+    while u.src:
       u = u.src[0]
-    return u
+      yield u
 
   @property
   def vmin(self) -> int:
@@ -526,9 +531,7 @@ def is_view(u: UOp) -> bool:
 
 def viewed(u: UOp) -> UOp:
   """What `u` is a view of."""
-  while is_view(u):
-    u = u.src[0]
-  return u
+  return next(v for v in u.down() if not is_view(v))
 
 
 def stored(u: UOp, device: Placement) -> UOp:
