@@ -59,6 +59,10 @@ def getenv(key: str, default: Any = 0) -> Any:
   return default if value is None else type(default)(value)
 
 
+def _comparing(by: Callable[[Any, Any], Any]) -> Callable[[ContextVar, Any], bool]:
+  return lambda self, x: bool(by(self.value, x))
+
+
 class ContextVar:
   """A setting with a default, an environment variable and a scoped override (`Context`)."""
 
@@ -74,18 +78,8 @@ class ContextVar:
   def __bool__(self) -> bool:
     return bool(self.value)
 
-  def __ge__(self, x: Any) -> bool:
-    return bool(self.value >= x)
-
-  def __gt__(self, x: Any) -> bool:
-    return bool(self.value > x)
-
-  def __lt__(self, x: Any) -> bool:
-    return bool(self.value < x)
-
-  def __eq__(self, x: object) -> bool:
-    return bool(self.value == x)
-
+  __ge__, __gt__, __lt__ = map(_comparing, (operator.ge, operator.gt, operator.lt))
+  __eq__ = _comparing(operator.eq)
   __hash__ = object.__hash__
 
   def __repr__(self) -> str:

@@ -35,7 +35,7 @@ def full_block(s: Sharding, i: int, n: Any) -> int:
 @mutant
 def reshape_keeps_uneven_cuts(patch: Patch) -> None:
   for module in (factors, localize):
-    patch(module, "legal", lambda cuts, lists, f: {factor: digits for factor, digits in cuts.items() if digits})
+    patch(module, "legal", lambda cuts, f: {factor: digits for factor, digits in cuts.items() if digits})
 
 
 @mutant

@@ -32,13 +32,7 @@ def in_float32(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T
 
 def of_float(formula: Callable[[Any], Any]) -> Callable[[T], T]:
   """The method that is `formula`, as `in_float32` has it."""
-
-  @in_float32
-  def call(self: T) -> T:
-    result: T = formula(self)
-    return result
-
-  return call
+  return in_float32(formula)
 
 
 class Math(Elementwise):

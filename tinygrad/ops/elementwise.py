@@ -120,8 +120,8 @@ def _mod(x: Any, y: Any) -> Any:
   return numpy.where(y == 0, 0, numpy.mod(x, numpy.where(y == 0, 1, y)))
 
 
-define_elementwise(Ops.IDIV, _floordiv, _no_gradient, Owed.SETTLE_FIRST, "floordiv({0}, {1})", integer_only)
-define_elementwise(Ops.MOD, _mod, _no_gradient, Owed.SETTLE_FIRST, "floormod({0}, {1})", integer_only)
+define_elementwise(Ops.IDIV, _floordiv, _no_gradient, Owed.SETTLE_FIRST, "({0} // {1})", integer_only)
+define_elementwise(Ops.MOD, _mod, _no_gradient, Owed.SETTLE_FIRST, "({0} % {1})", integer_only)
 
 
 def gradient_extremum(g: UOp, u: UOp) -> Grads:

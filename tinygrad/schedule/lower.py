@@ -313,15 +313,7 @@ class Pull:
     sizes = c.result.local_shape(c.template.shape)
     cut, block = c.result.cut, c.result.block
     at = tuple(simplify(number(block(d, me)) * n + i) if cut(d) else i for d, (i, n) in enumerate(zip(idx, sizes)))
-    x = self.value(c.template, at, valid)
-    for owe in c.result.pending:
-      # a value that now owes: of a sum or product the first coordinate holds it and the others the identity
-      had = [d for p in c.placements for d in owed_digits(p, owe.op)]
-      if owe.op in (Ops.ADD, Ops.MUL) and (lifted := without(owe.digits, had)):
-        rest = UOp.const(x.dtype, 1 if owe.op is Ops.MUL else -0.0 if dtypes.is_float(x.dtype) else 0)
-        for d in lifted:
-          x = where(simplify(UOp.new(Ops.CMPEQ, dtypes.bool, (me // d.stride % d.size, number(0)))), x, rest)
-    return x
+    return self.value(c.template, at, valid)
 
 
 STEPS = {Ops.PAD: Pull.step_gated, Ops.CAT: Pull.step_cat, Ops.GATHER: Pull.step_gather, Ops.REDUCE: Pull.step_reduce}

@@ -18,7 +18,7 @@ from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import SPEC, span
 from tinygrad.sharding.decisions import deliver
-from tinygrad.sharding.factors import collect, dims_of, legal, project
+from tinygrad.sharding.factors import collect, legal, project
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, plan
 from tinygrad.sharding.narrow import gather_narrow
 from tinygrad.sharding.owed import debts_of
@@ -268,7 +268,7 @@ class Localizer:
     for s, lists in zip(u.src, f.src):
       if isinstance(s.device, Sharding):
         cuts.update(collect(lists, f, [s.device.cut(i) for i in range(len(lists))]))
-    return self.op_rule(u, p, f, legal(cuts, dims_of(f), f))
+    return self.op_rule(u, p, f, legal(cuts, f))
 
   def op_rule(self, u: UOp, p: Sharding, f: Factors, cuts: dict[int, Digits]) -> Rule | Local:
     """The same op on local shapes, the factors cut by `cuts`; sources without a device are made where they are
@@ -296,7 +296,7 @@ class Localizer:
       if u.op is Ops.IOTA:
         return self.op_rule(u, p, Factors((), ((0,),), (0,)), {})
       f = factor_rule(u)
-      cuts = legal(collect(f.out, f, [p.cut(i) for i in range(u.ndim)]), dims_of(f), f)
+      cuts = legal(collect(f.out, f, [p.cut(i) for i in range(u.ndim)]), f)
       stuck = any(p.cut(i) for i in touched(u, f)) or any(cuts.get(factor) for factor in f.contracted)
       if p.with_dims(project(f.out, cuts)) is p and not stuck:
         return self.op_rule(u, p, f, cuts)

@@ -67,8 +67,7 @@ def scattered(u: UOp) -> Sharding | None:
     return None
   longest = max(even, key=lambda i: shape[i])
   cut = b.with_dims([(*b.cut(i), *digits) if i == longest else b.cut(i) for i in range(len(shape))])
-  if not isinstance(cut, Sharding):
-    return None
+  assert isinstance(cut, Sharding)
   wide, narrow = move.dtype.itemsize, u.dtype.itemsize
   saved = wire(shape, wide, a, b) - wire(shape, wide, a, cut) - wire(shape, narrow, cut, b)
   return cut if saved >= LARGE else None

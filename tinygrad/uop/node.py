@@ -443,13 +443,8 @@ class UOp:
   __floordiv__, __rfloordiv__ = _operator(Ops.IDIV)
   __mod__, __rmod__ = _operator(Ops.MOD)
   __lt__, __gt__ = _operator(Ops.CMPLT)
-  __and__ = _operator(Ops.AND)[0]
-  __or__ = _operator(Ops.OR)[0]
-  __xor__ = _operator(Ops.XOR)[0]
-  eq = _operator(Ops.CMPEQ)[0]
-  ne = _operator(Ops.CMPNE)[0]
-  maximum = _operator(Ops.MAX)[0]
-  minimum = _operator(Ops.MIN)[0]
+  __and__, __or__, __xor__ = (_operator(op)[0] for op in (Ops.AND, Ops.OR, Ops.XOR))
+  eq, ne, maximum, minimum = (_operator(op)[0] for op in (Ops.CMPEQ, Ops.CMPNE, Ops.MAX, Ops.MIN))
 
   def __neg__(self) -> UOp:
     return self.alu(Ops.NEG)
