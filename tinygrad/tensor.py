@@ -14,7 +14,6 @@ from tinygrad.engine.realize import Held, join, realize, settled, to_numpy_once
 from tinygrad.gradient import compute_gradient
 from tinygrad.helpers import TRAINING, Context, ContextVar, GlobalCounters, LazyModule, dedup, fetch, numpy, prod
 from tinygrad.mixin.base import VIEWS, DeviceArg, DTypeArg, broadcast_shape, memory_state, mismatch, to_placement
-from tinygrad.mixin.hashing import Hashing
 from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
 from tinygrad.runtime import disk
@@ -51,7 +50,7 @@ class _Training(type(NN)):  # type: ignore[misc]
     TRAINING.value = int(on)
 
 
-class Tensor(Hashing, metaclass=_Training):
+class Tensor(NN, metaclass=_Training):
   """An array of one type on one device or cut over several.
 
   `Tensor(data, device, dtype)` takes numbers, nested lists, bytes (uint8), a path (its bytes), numpy arrays, a bound
