@@ -25,8 +25,8 @@ from tinygrad.helpers import BEAM, CHECK_NAN, CPU_THREADS, DEBUG, DEFER, NOOPT, 
 from tinygrad.helpers import GlobalCounters, LazyModule, cores, note, numpy, prod, source_line, span, watched
 
 # isort: on
-from tinygrad.uop import DEVICE_NUM, BufferArg, Ops, UOp, buffer_of, print_graph
-from tinygrad.uop.node import is_view, stored, uops_in, viewed
+from tinygrad.uop import DEVICE_NUM, BufferArg, GroupOp, Ops, UOp, buffer_of, print_graph
+from tinygrad.uop.node import stored, uops_in, viewed
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.symbolic import simplify
 
@@ -243,7 +243,7 @@ def _prepare(root: UOp, effects: list[UOp]) -> UOp:
   if viewed(root).op in (Ops.BUFFER, Ops.AFTER, Ops.ASSIGN):
     u, views = root, list[UOp]()
     while u.op is not Ops.BUFFER:
-      if is_view(u):
+      if u.op in GroupOp.View:
         views.append(u)
       u = u.src[0]
     for v in reversed(views):

@@ -32,7 +32,12 @@ def in_float32(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T
 
 def of_float(formula: Callable[[Any], Any]) -> Callable[[T], T]:
   """The method that is `formula`, as `in_float32` has it."""
-  return in_float32(formula)
+
+  @in_float32
+  def call(self: T) -> T:
+    return formula(self)  # type: ignore[no-any-return]
+
+  return call
 
 
 class Math(Elementwise):

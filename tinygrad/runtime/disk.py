@@ -56,7 +56,7 @@ def mapped(u: UOp) -> Any:
     return array[: memory.nbytes_per_device].view(to_numpy_dtype(u.dtype)).reshape(u.shape)
   if u.op is Ops.BITCAST:
     return mapped(u.src[0]).view(to_numpy_dtype(u.dtype))
-  if u.op not in GroupOp.Movement - {Ops.CAT, Ops.PAD, Ops.SPREAD} | {Ops.DETACH, Ops.CONTIGUOUS}:
+  if u.op not in GroupOp.View | {Ops.DETACH, Ops.CONTIGUOUS}:
     said = f"{u.op.name.lower()} of {u.dtype.name}{list(u.shape)}: nothing is computed on {u.device}"
     raise DeviceError(f"{said}\n  {ELSEWHERE}")
   return evaluate(u, [mapped(u.src[0])], u.shape)

@@ -519,14 +519,9 @@ def knows(u: UOp, name: str) -> bool:
   return True
 
 
-def is_view(u: UOp) -> bool:
-  """Movement that shows a part of one source as it is: no element is computed."""
-  return u.op in GroupOp.Movement and len(u.src) == 1 and u.op not in (Ops.PAD, Ops.SPREAD)
-
-
 def viewed(u: UOp) -> UOp:
   """What `u` is a view of."""
-  return next(v for v in u.down() if not is_view(v))
+  return next(v for v in u.down() if v.op not in GroupOp.View)
 
 
 def stored(u: UOp, device: Placement) -> UOp:
