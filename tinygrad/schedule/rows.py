@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
 from tinygrad.schedule.fuse import SLOW
-from tinygrad.schedule.items import ScheduleItem
+from tinygrad.schedule.items import ScheduleItem, Temp
 from tinygrad.schedule.loops import rebuild, tidy
-from tinygrad.schedule.memory import Temp
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp, simplify, substitute
 from tinygrad.uop.affine import Affine, affine, row_major
 

@@ -10,9 +10,8 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod, watched
 from tinygrad.schedule import fuse
 from tinygrad.schedule.alike import shared_by_place
-from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Transfer
+from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Temp, Transfer, plan
 from tinygrad.schedule.lower import Home, Kernel, form, keeps_order, layout, lower
-from tinygrad.schedule.memory import Temp, plan
 from tinygrad.schedule.rows import in_rows
 from tinygrad.schedule.split import in_parts, in_two_steps
 from tinygrad.schedule.spread import as_windows

@@ -23,10 +23,11 @@ from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, plan
 from tinygrad.sharding.narrow import gather_narrow
 from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
-from tinygrad.uop import Collective, GroupOp, Ops, UOp, device_number, lengths, simplify_sint, sint, smin, start
-from tinygrad.uop.cards import Factors, card, factor_rule
-from tinygrad.uop.rewrite import substitute
-from tinygrad.uop.spec import check_graph
+
+# isort: off
+from tinygrad.uop import Collective, Factors, GroupOp, Ops, UOp, card, check_graph, device_number, factor_rule, lengths
+from tinygrad.uop import simplify_sint, sint, smin, start, substitute
+# isort: on
 
 Demand = tuple[UOp, Placement | None]
 Rule = tuple[list[Demand], Callable[[list[UOp]], UOp]]  # what a local form is made of, and how
