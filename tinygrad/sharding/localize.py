@@ -25,7 +25,7 @@ from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
 
 # isort: off
-from tinygrad.uop import Collective, Factors, GroupOp, Ops, UOp, card, check_graph, device_number, factor_rule, lengths
+from tinygrad.uop import CARDS, Collective, Factors, GroupOp, Ops, UOp, check_graph, device_number, factor_rule, lengths
 from tinygrad.uop import simplify_sint, sint, smin, start, substitute
 # isort: on
 
@@ -440,7 +440,7 @@ def overlaid(views: Sequence[UOp], value: UOp, base: UOp) -> UOp:
 def unview(v: UOp, x: UOp) -> UOp:
   """x, the content of the view v, in the coordinates of v's source; zero (False) outside: v's adjoint, as its card has
   it."""
-  rule = card(v.op).gradient
+  rule = CARDS[v.op].gradient
   assert rule is not None and v.op in VIEWS, f"assign into a view made by {v.op.name}"
   (inside,) = rule(x, v)
   assert inside is not None

@@ -14,7 +14,7 @@ from typing import Any
 from tinygrad.device import Digit, Owe, Sharding, merge_digits
 from tinygrad.dtype import DType, dtypes
 from tinygrad.sharding.moves import overlap
-from tinygrad.uop import GroupOp, Ops, Owed, UOp, card, factor_rule, upper
+from tinygrad.uop import CARDS, GroupOp, Ops, Owed, UOp, factor_rule, upper
 
 Debts = tuple[Owe, ...]
 SWAP = {Ops.MAX: Ops.MIN, Ops.MIN: Ops.MAX}
@@ -45,7 +45,7 @@ def keep(op: Ops, dtype: DType, src: Sequence[UOp], arg: Any) -> Kept | None:
   if not owing or len(ops) > 1:
     return None
   case = Case(op, dtype, tuple(src), arg, debts, owing, ops.pop())
-  found = _RULES[card(op).owed](case)
+  found = _RULES[CARDS[op].owed](case)
   return found if found is not None else _disjoint(case)
 
 
