@@ -152,7 +152,7 @@ def replicas_combined_by_sum(patch: Patch) -> None:
   def over_all(x: UOp, s: moves.Step, shape: Any) -> UOp:
     if s.kind == "all_reduce" and isinstance(s.a, Sharding) and not s.a.dims:
       wide = Sharding.of(s.a.mesh, (), [Owe((Digit(len(s.a), 1),), s.a.pending[0].op)])
-      s = moves.Step(s.kind, wide, s.b, s.group, s.nbytes)
+      s = moves.Step(s.kind, wide, s.b, s.digits, s.payload, s.nbytes)
     return step(x, s, shape)
 
   patch(localize, "apply_step", over_all)

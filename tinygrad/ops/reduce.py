@@ -8,13 +8,13 @@ from tinygrad.helpers import numpy
 from tinygrad.ops.common import define_node, own_dims, same_dtype
 from tinygrad.uop import Factors, Ops, Owed, UOp, render_shape
 
-REDUCE_OPS = (Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN)
+REDUCE_OPS = {Ops.ADD: "add", Ops.MUL: "multiply", Ops.MAX: "maximum", Ops.MIN: "minimum"}  # numpy's names
 
 
 def identity_element(op: Ops, dtype: DType) -> ConstType:
   """e with op(e, x) = x, exactly: -0.0 for a float sum."""
   if op not in REDUCE_OPS:
-    raise ValueError(f"{op!r} is no reduction; use one of {REDUCE_OPS}")
+    raise ValueError(f"{op!r} is no reduction; use one of {tuple(REDUCE_OPS)}")
   zero = -0.0 if dtypes.is_float(dtype) else 0
   return {Ops.ADD: zero, Ops.MUL: 1, Ops.MAX: dtypes.min(dtype), Ops.MIN: dtypes.max(dtype)}[op]
 
@@ -32,8 +32,9 @@ def evaluate_reduce(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   op, axes = u.arg
   dtype = to_numpy_dtype(u.dtype)
   start = numpy.array(identity_element(op, u.dtype), dtype)
-  function = {Ops.ADD: numpy.add, Ops.MUL: numpy.multiply, Ops.MAX: numpy.maximum, Ops.MIN: numpy.minimum}[op]
-  return numpy.asarray(function.reduce(xs[0], axis=axes, dtype=dtype, keepdims=True, initial=start))
+  return numpy.asarray(
+    getattr(numpy, REDUCE_OPS[op]).reduce(xs[0], axis=axes, dtype=dtype, keepdims=True, initial=start)
+  )
 
 
 def gradient_reduce(g: UOp, u: UOp) -> Sequence[UOp | None]:

@@ -12,6 +12,7 @@ from typing import Any
 from tinygrad.device import Placement, Sharding, device_set
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy, prod
+from tinygrad.ops.reduce import REDUCE_OPS
 from tinygrad.runtime.npy import HostBackend
 from tinygrad.uop import DEVICE_NUM, Ops, UOp, evaluate, map_arg, simplify, sint, substitute
 
@@ -155,9 +156,6 @@ def coordinates(p: Sharding, d: int) -> tuple[int, ...]:
   return tuple(d // g.stride % g.size for o in p.pending for g in o.digits)
 
 
-FOLDS = {Ops.ADD: "add", Ops.MUL: "multiply", Ops.MAX: "maximum", Ops.MIN: "minimum"}
-
-
 def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape: tuple[int, ...]) -> Array:
   """The global value; asserts that replicas hold the same bits and that nothing is missing. Owed reductions are done,
   halves in float32.
@@ -177,7 +175,7 @@ def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape:
   wide = numpy.float32 if dtype.itemsize == 2 and dtype.kind not in "iub" else dtype
   values = {k: v.astype(wide) for k, (v, _) in sorted(partial.items())}
   for o in reversed(p.pending):  # the last coordinates belong to the last debt
-    fold = getattr(numpy, FOLDS[o.op])
+    fold = getattr(numpy, REDUCE_OPS[o.op])
     folded: dict[tuple[int, ...], Array] = {}
     for key, value in values.items():
       head = key[: len(key) - len(o.digits)]

@@ -44,7 +44,8 @@ def keep(op: Ops, dtype: DType, src: Sequence[UOp], arg: Any) -> Kept | None:
   owing, ops = [i for i, d in enumerate(debts) if d], {o.op for d in debts for o in d}
   if not owing or len(ops) > 1:
     return None
-  case = Case(op, dtype, tuple(src), arg, debts, owing, ops.pop())
+  by = ops.pop()
+  case = Case(op, dtype, tuple(src), arg, debts, owing, by, by in SWAP, dtypes.is_float(dtype))
   found = _RULES[CARDS[op].owed](case)
   return found if found is not None else _disjoint(case)
 
@@ -60,14 +61,8 @@ class Case:
   debts: tuple[Debts, ...]
   owing: list[int]
   by: Ops
-
-  @property
-  def extremum(self) -> bool:
-    return self.by in SWAP
-
-  @property
-  def floating(self) -> bool:
-    return bool(dtypes.is_float(self.dtype))
+  extremum: bool  # whether that is max or min
+  floating: bool
 
   def stay(self, by: Ops | None = None) -> Kept | None:
     """All sources stay as they are; the result owes what they owe together, by `by` if the op turns it around."""
