@@ -270,8 +270,7 @@ class Pull:
     source, placement = self.collective.src[u.arg[0]], c.placements[u.arg[0]]
     source = next(s for s in source.down() if s in self.homes or s.op not in TRANSPARENT)
     home = self.homes[source]
-    if isinstance(placement, str):
-      return self.load(source.dtype, home, idx, valid)
+    assert isinstance(placement, Sharding)  # between device sets there are Transfers
     sizes, me, owner = placement.local_shape(u.arg[1]), device_number(placement), number(0)
     inner, taken = list[UOp](), list[Digit]()
     for dim, (i, size) in enumerate(zip(idx, sizes)):
@@ -307,8 +306,7 @@ class Pull:
     """The local element `idx` of the collective's result: its global index, through the template."""
     assert self.collective is not None
     c = self.collective.arg
-    if isinstance(c.result, str):
-      return self.value(c.template, idx, valid)
+    assert isinstance(c.result, Sharding)
     me = device_number(c.result)
     sizes = c.result.local_shape(c.template.shape)
     cut, block = c.result.cut, c.result.block
