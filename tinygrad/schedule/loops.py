@@ -31,6 +31,9 @@ def rebuild(sink: UOp, groups: Mapping[UOp, tuple[UOp, ...]], values: Mapping[UO
       src += groups.get(s, (s,))
     if u.dtype is not dtypes.index:
       src = [simplify(s) if s.dtype is dtypes.index and s.op is not Ops.RANGE else s for s in src]
+    if u.op is Ops.FOLD and len(src) == 1:
+      new[u] = src[0]
+      continue
     made = u if tuple(src) == u.src else UOp.new(u.op, u.dtype, tuple(src), u.arg)
     new[u] = simplify(made) if made is not u and made.dtype is dtypes.bool else made
   return new[sink]
