@@ -8,7 +8,7 @@ from tinygrad.device import Device
 from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.helpers import ceildiv
 from tinygrad.mixin.base import DeviceArg, DTypeArg, Scalar, argfix, check_choice, sint, to_placement
-from tinygrad.mixin.elementwise import Math
+from tinygrad.mixin.math import Math
 from tinygrad.uop import UOp
 
 

@@ -1,0 +1,244 @@
+"""Elementary functions and activations, written in the elementwise primitives."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from tinygrad.dtype import dtypes, to_dtype
+from tinygrad.mixin.base import check_choice
+from tinygrad.mixin.elementwise import Elementwise
+
+P = ParamSpec("P")
+T = TypeVar("T", bound=Elementwise)
+# Abramowitz & Stegun 4.4.49, from the highest power
+ATAN = (
+  0.0028662257, -0.0161657367, 0.0429096138, -0.07528964, 0.1065626393, -0.1420889944, 0.1999355085, -0.3333314528, 1.0
+)  # fmt: skip
+HUGE = 2.0**62  # x*x does not overflow below, and x*x + 1 is x*x above
+
+
+def in_float32(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T, P], T]:
+  """A function of several steps, which takes integers as floats and narrower floats as float32, rounding once, at
+  the end."""
+
+  @functools.wraps(method)
+  def call(self: T, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    x = self._float()
+    return method(x if x.dtype.itemsize >= 4 else x.float(), *args, **kwargs).cast(x.dtype)
+
+  return call
+
+
+def of_float(formula: Callable[[Any], Any]) -> Callable[[T], T]:
+  """The method that is `formula`, as `in_float32` has it."""
+
+  @in_float32
+  def call(self: T) -> T:
+    result: T = formula(self)
+    return result
+
+  return call
+
+
+class Math(Elementwise):
+  """Functions of a real argument take integers as floats."""
+
+  __slots__ = ()
+
+  # ---- exponentials and roots
+
+  exp2 = of_float(lambda x: x.mul(math.log(2)).exp())
+  log2 = of_float(lambda x: x.log().mul(1 / math.log(2)))
+  log10 = of_float(lambda x: x.log().mul(1 / math.log(10)))
+  rsqrt = of_float(lambda x: x.sqrt().reciprocal())
+
+  def logaddexp(self, other: Any) -> Self:
+    """log(exp(x) + exp(y)) without overflow."""
+    a, b = self._both(other, "logaddexp")
+    greater = a.maximum(b)
+    size = a.eq(b).where(0.0, a.sub(b).abs())  # inf - inf is nan
+    return greater.add(size.neg().exp()._log1p())
+
+  def _log1p(self) -> Self:
+    """log(1 + x), exact where 1 + x is not (W. Kahan: log(u) * x / (u - 1), u = 1 + x rounded)."""
+    u = self.add(1)
+    rest = u.sub(1)
+    none = rest.eq(0).bitwise_or(u.eq(math.inf))
+    return none.where(self, u.log().mul(self.div(none.where(1.0, rest))))
+
+  def _expm1(self) -> Self:
+    """exp(x) - 1, exact where that cancels (W. Kahan: (u - 1) * x / log(u), u = exp(x) rounded)."""
+    u = self.exp()
+    near = self.abs().lt(1).bitwise_and(u.ne(1))
+    safe = near.where(u, 2.0)
+    return near.where(safe.sub(1).mul(self.div(safe.log())), self.abs().lt(1).where(self, u.sub(1)))
+
+  # ---- trigonometry
+
+  cos = of_float(lambda x: x.mul(0.5).sin().square().mul(-2).add(1))  # x/2 is exact, pi/2 - x is not
+  tan = of_float(lambda x: x.sin().div(x.cos()))
+  # arcsin: atan(x / sqrt(1 - x²)), with the ends exact
+  asin = of_float(lambda x: x.div(x.square().sub(1, reverse=True).sqrt()).atan())
+  acos = of_float(lambda x: x.asin().sub(math.pi / 2, reverse=True))
+
+  @in_float32
+  def atan(self) -> Self:
+    """arctan by a minimax polynomial of degree 17 on [0, 1] after atan(x) = pi/2 - atan(1/x) (Abramowitz & Stegun
+    4.4.49)."""
+    big = self.detach().abs().gt(1)
+    t = big.where(big.where(self, 1.0).reciprocal(), self)
+    z = t.square()
+    r = functools.reduce(lambda p, c: p.mul(z).add(c), ATAN, t.const_like(0)).mul(t)
+    return big.where(self.sign().mul(math.pi / 2).sub(r), r)
+
+  @in_float32
+  def sinh(self) -> Self:
+    e = self._expm1()
+    return e.abs().lt(1).where(e.add(e.div(e.add(1))), self.exp().sub(self.neg().exp())).mul(0.5)
+
+  cosh = of_float(lambda x: x.exp().add(x.neg().exp()).mul(0.5))
+
+  @in_float32
+  def asinh(self) -> Self:
+    """log(x + sqrt(x² + 1)), by log1p."""
+    side = self.const_like(1.0).copysign(self)  # the derivative of abs at 0 is none of asinh's
+    size = self.mul(side)
+    x = size.minimum(HUGE)
+    r = x.add(x.square().div(x.square().add(1).sqrt().add(1)))._log1p()
+    return size.gt(HUGE).where(size.maximum(HUGE).log().add(math.log(2)), r).mul(side)
+
+  @in_float32
+  def acosh(self) -> Self:
+    """log(x + sqrt(x² - 1)), by log1p."""
+    t = self.minimum(HUGE).sub(1)
+    r = t.add(t.sqrt().mul(t.add(2).sqrt()))._log1p()
+    return self.gt(HUGE).where(self.maximum(HUGE).log().add(math.log(2)), r)
+
+  atanh = of_float(lambda x: x._log1p().sub(x.neg()._log1p()).mul(0.5))  # log((1 + x) / (1 - x)) / 2
+
+  # ---- sign
+
+  def sign(self) -> Self:
+    """-1, 0 or 1; nan of nan. Its derivative is 0 everywhere."""
+    x = self.detach()
+    return x.lt(0).where(-1, x.gt(0).where(1, x))
+
+  def abs(self) -> Self:
+    if dtypes.is_unsigned(self.dtype) or self.dtype is dtypes.bool:
+      return self
+    return self.mul(self.sign()) if dtypes.is_float(self.dtype) else self.lt(0).where(self.neg(), self)
+
+  def copysign(self, other: Any) -> Self:
+    """The size of x with the sign of y (the sign bit, so that of -0.0 too)."""
+    y, size = self._both(other, "copysign")[1]._float(), self._float().abs()
+    return y._bits(to_dtype(f"int{y.dtype.bitsize}")).lt(0).where(size.neg(), size)
+
+  # ---- what kind of number
+
+  def isnan(self) -> Self:
+    return self.ne(self)
+
+  def isinf(self, detect_positive: bool = True, detect_negative: bool = True) -> Self:
+    up, down = math.inf if detect_positive else math.nan, -math.inf if detect_negative else math.nan
+    return self.eq(up).bitwise_or(self.eq(down))  # nothing equals nan
+
+  def isfinite(self) -> Self:
+    return self.isinf().bitwise_or(self.isnan()).logical_not()
+
+  def isclose(self, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
+    """|x - y| <= atol + rtol*|y|, infinities equal to themselves."""
+    a, b = self._both(other, "isclose")
+    near = a.isfinite().bitwise_and(b.isfinite()).bitwise_and(a.sub(b).abs().le(b.abs().mul(rtol).add(atol)))
+    result = near.bitwise_or(a.eq(b))
+    return result.bitwise_or(a.isnan().bitwise_and(b.isnan())) if equal_nan else result
+
+  # ---- ranges
+
+  def clamp(self, min_: Any = None, max_: Any = None) -> Self:
+    """x, at least min_ and at most max_; either may be None. The derivative at a bound is 1. ValueError if both are."""
+    if min_ is None and max_ is None:
+      raise ValueError("clamp: give at least one of min_ and max_")
+    x = self if min_ is None else self.lt(min_).where(min_, self)
+    return x if max_ is None else x.gt(max_).where(max_, x)
+
+  clip = clamp
+
+  def lerp(self, end: Self, weight: Any) -> Self:
+    """x + (end - x)*weight."""
+    return self.add(end.sub(self).mul(weight))
+
+  # ---- activations
+
+  def relu(self) -> Self:
+    """max(x, 0); its derivative at 0 is 0, where that of `maximum` is a half."""
+    return self.gt(0).where(self, self.detach().maximum(0))
+
+  sigmoid = of_float(lambda x: x.neg().exp().add(1).reciprocal())
+
+  @in_float32
+  def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
+    return self.mul(alpha).add(beta).hardtanh(0, 1)
+
+  silu = of_float(lambda x: x.mul(x.sigmoid()))  # x * sigmoid(x) (https://arxiv.org/abs/1606.08415)
+  swish = silu
+
+  @in_float32
+  def gelu(self, approximate: str = "tanh") -> Self:
+    """x * Phi(x) (https://arxiv.org/abs/1606.08415), exactly ("none") or by its tanh approximation ("tanh")."""
+    check_choice("gelu", "approximation", approximate, "tanh", "none")
+    if approximate == "tanh":
+      inner = self.mul(math.sqrt(2 / math.pi)).mul(self.mul(self).mul(0.044715).add(1))
+      return self.mul(0.5).mul(inner.tanh().add(1))
+
+    return self.mul(0.5).mul(self.mul(1 / math.sqrt(2)).erf().add(1))
+
+  quick_gelu = of_float(lambda x: x.mul(x.mul(1.702).sigmoid()))
+
+  def leaky_relu(self, neg_slope: float = 0.01) -> Self:
+    return self.gt(0).where(self, self.mul(neg_slope))
+
+  def relu6(self) -> Self:
+    return self.hardtanh(0, 6)
+
+  hardswish = of_float(lambda x: x.mul(x.add(3).relu6()).mul(1 / 6))
+
+  def hardtanh(self, min_val: float = -1, max_val: float = 1) -> Self:
+    """`clamp`, with a derivative of 0 at the bounds."""
+    return self.gt(min_val).bitwise_and(self.lt(max_val)).where(self, self.detach().clamp(min_val, max_val))
+
+  @in_float32
+  def elu(self, alpha: float = 1.0) -> Self:
+    """x above 0, alpha*(exp(x) - 1) below (https://arxiv.org/abs/1511.07289)."""
+    return self.gt(0).where(self, self.gt(0).where(0.0, self)._expm1().mul(alpha))
+
+  @in_float32
+  def celu(self, alpha: float = 1.0) -> Self:
+    return self.gt(0).where(self, self.gt(0).where(0.0, self).div(alpha)._expm1().mul(alpha))
+
+  @in_float32
+  def selu(self, alpha: float = 1.67326, gamma: float = 1.0507) -> Self:
+    return self.elu(alpha).mul(gamma)
+
+  @in_float32
+  def softplus(self, beta: float = 1.0) -> Self:
+    """log(1 + exp(beta*x)) / beta."""
+    return self.mul(beta).logaddexp(0.0).mul(1 / beta)
+
+  softsign = of_float(lambda x: x.div(x.abs().add(1)))
+  mish = of_float(lambda x: x.mul(x.softplus().tanh()))  # x * tanh(softplus(x)) (https://arxiv.org/abs/1908.08681)
+  logsigmoid = of_float(lambda x: x.neg().softplus().neg())
+
+  # ---- the graph
+
+  def detach(self) -> Self:
+    """The value, through which no gradient flows."""
+    return self._new(self.uop.detach())
+
+  def contiguous(self) -> Self:
+    """The value in a buffer of its own, so that nothing before it is fused into what comes after."""
+    return self._new(self.uop.contiguous())
+
+  def contiguous_backward(self) -> Self:
+    """The value. A hint to give the gradient a buffer, which the scheduler here decides by itself."""
+    return self
