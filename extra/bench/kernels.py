@@ -145,7 +145,7 @@ def all_kernels() -> Iterator[Kernel]:
   yield Kernel("softmax 4096x512", kernel([(i, n), (j, 1)], value, 8 * n * n), (8 * n * n, 8 * n * n), 0, 64 * n * n)
   n = 1 << 16
   (i,) = ranges(n)
-  for code in (Ops.EXP, Ops.LOG, Ops.SIN, Ops.TANH, Ops.ERF):
+  for code in (Ops.EXP, Ops.LOG, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF):
     yield Kernel(f"{code.name.lower()} 64K", kernel([(i, 1)], op(code, load(1, n, [(i, 1)])), n), (n, n), n, 8 * n)
 
 

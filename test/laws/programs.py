@@ -721,6 +721,7 @@ FLOAT_UNARY: dict[Ops, Callable[[UOp], UOp]] = {
   Ops.EXP: lambda a: a.minimum(3.0).alu(Ops.EXP).alu(Ops.ROUND),
   Ops.LOG: lambda a: (a.maximum(1.0).alu(Ops.LOG) * 4.0).alu(Ops.ROUND),
   Ops.SIN: lambda a: (a.alu(Ops.SIN) * 8.0).alu(Ops.ROUND),
+  Ops.COS: lambda a: (a.alu(Ops.COS) * 8.0).alu(Ops.ROUND),
   Ops.TANH: lambda a: (a.alu(Ops.TANH) * 8.0).alu(Ops.ROUND),
   Ops.ERF: lambda a: (a.alu(Ops.ERF) * 8.0).alu(Ops.ROUND),
   Ops.RECIP: lambda a: (a.maximum(1.0).alu(Ops.RECIP) * 8.0).alu(Ops.ROUND),

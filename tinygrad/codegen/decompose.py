@@ -1,9 +1,9 @@
 """Ops that no processor has, as ops that all have: functions by range reduction and polynomials, narrow floats through
 float32.
 
-Bounds measured in test/codegen/test_decompose.py: 2 ulp for EXP and LOG (float32, float64), 3 ulp for SIN, TANH and
-ERF, 1 for POW (float32); infinities, NaN, denormals and the largest arguments included. TANH, ERF, SIN and POW of
-float64 are calls of the C library.
+Bounds measured in test/codegen/test_decompose.py: for float32 1 ulp of EXP, LOG and POW, 1.1 of TANH, 1.2 of SIN and
+COS, 1.3 of ERF, for float64 2 of EXP and LOG and 1.2 of SIN and COS; infinities, NaN, denormals and the largest
+arguments included. TANH, ERF, POW and the SIN and COS of large numbers are calls of the C library for float64.
 """
 
 import math
@@ -15,8 +15,8 @@ from tinygrad.helpers import numpy
 from tinygrad.uop import GroupOp, Ops, UOp
 
 # Least squares at Chebyshev nodes, in z = x*x; the error is that of the polynomial before rounding.
-# (tanh x - x)/x^3, x < 0.625: 2e-8
-_TANH = (-0.33333328, 0.13332783, -0.0538525, 0.021003641, -0.006104948)
+# (tanh x - x)/x^3, x <= 0.8: 4e-9 of the result
+_TANH = (-0.333332986, 0.133322418, -0.0538535975, 0.0213065278, -0.00741417659, 0.00158704445)
 # erf(x)/x - 1, x < 1: 1e-9
 _ERF = (0.12837917, -0.37612626, 0.112835996, -0.026854401, 0.005189444, -0.00080199435, 7.885848e-05)
 # 2/3 + 2z/5 + 2z²/7 + …, z = s², s <= (√2 - 1)/(√2 + 1), times z: 1e-11; and the series
@@ -27,10 +27,14 @@ _LOG_ERFC = (
   0.00020025227, -1.129642, -0.6330773, -0.10859776, 0.025346423, -0.00427144, 0.0004611716, -2.4981035e-05,
   2.3446674e-07,
 )  # fmt: skip
-# (sin t - t)/t^3 and (cos t - 1 + z/2)/z^2, t <= pi/4: 4e-9 and 1e-10 of the result
-_SIN = (-0.16666655, 0.008332176, -0.0001951704)
-_COS = (0.041666646, -0.0013887314, 2.4432858e-05)
-_HALF_PI = (1.5703125, 0.0004837513, 7.5495336e-08, 2.563344e-12)  # of 12 bits but the last
+# (sin t - t)/t^3 and (cos t - 1 + z/2)/z^2, t <= pi/4: 4e-9 and 1e-10 of the result; and by Taylor's series
+_SIN = {dtypes.float32: (-0.16666655, 0.00833218824, -0.00019518099)}
+_COS = {dtypes.float32: (0.0416666456, -0.00138873106, 2.44325529e-05)}
+_SIN[dtypes.float64] = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(1, 9))
+_COS[dtypes.float64] = tuple((-1) ** k / math.factorial(2 * k) for k in range(2, 9))
+# pi/2 in parts, of 12 and 39 bits but the last: products with n < 2**12 are exact
+_HALF_PI: dict[DType, tuple[float, ...]] = {dtypes.float32: (1.5703125, 0.0004837513, 7.5495336e-08, 2.563344e-12)}
+_HALF_PI[dtypes.float64] = (1.5707963267923333, 2.5633441515905732e-12, 3.9455541665632055e-24)
 # few enough bits that n * hi is exact
 _LN2_HI = {dtypes.float32: 0.693359375, dtypes.float64: 6.93147180369123816490e-01}
 _LN2_LO = {dtypes.float32: -2.12194440054690583e-4, dtypes.float64: 1.90821492927058770002e-10}
@@ -169,47 +173,52 @@ def log_of(x: UOp, k: UOp | None = None) -> UOp:
 
 
 def lower_tanh(x: UOp) -> UOp:
-  """tanh(x) = a + a³·P(a²) for a = |x| < 0.625, else 1 - 2/(exp(2a) + 1), which from 9.1 on is 1, with the sign of
+  """tanh(x) = a + a³·P(a²) for a = |x| <= 0.8, else 1 - 2/(exp(2a) + 1), which from 9.1 on is 1, with the sign of
   x."""
   a = absolute(x)
   z = mul(a, a)
   inner = add(a, mul(mul(a, z), polynomial(z, _TANH)))
   e = normal_exp(alu(Ops.MIN, add(a, a), 20.0))
   outer = alu(Ops.SUB, const(x.dtype, 1.0), alu(Ops.FDIV, const(x.dtype, 2.0), add(e, 1.0)))
-  return with_sign_of(where(less(a, 0.625), inner, outer), x)
+  return with_sign_of(where(less(const(x.dtype, 0.8), a), outer, inner), x)  # NaN is inner
 
 
 def lower_erf(x: UOp) -> UOp:
-  """erf(x) = x + x·P(x²) for |x| < 1, else 1 - exp(Q(|x|)) with the sign of x; beyond 4 it rounds to 1."""
+  """erf(x) = x + x·P(x²) for |x| <= 1, else 1 - exp(Q(|x|)) with the sign of x; beyond 4 it rounds to 1."""
   a = absolute(x)
   inner = add(x, mul(x, polynomial(mul(x, x), _ERF)))
   outer = alu(Ops.SUB, const(x.dtype, 1.0), normal_exp(polynomial(alu(Ops.MIN, a, 4.0), _LOG_ERFC)))
-  return where(less(a, 1.0), inner, with_sign_of(outer, x))
+  return where(less(const(x.dtype, 1.0), a), with_sign_of(outer, x), inner)  # NaN is inner
 
 
-def lower_sin(x: UOp) -> UOp:
-  """sin(x) = ±sin(r) or ±cos(r) by n mod 4, |x| = n·π/2 + r, |r| <= π/4. Up to 6000, n < 2**12, of which products with
-  the parts of π/2 are exact (Cody and Waite: Software Manual for the Elementary Functions, 1980)."""
+def lower_sin(x: UOp, op: Ops = Ops.SIN) -> UOp:
+  """sin(x) = ±sin(r) or ±cos(r) by n mod 4, |x| = n·π/2 + r, |r| <= π/4; cos(x) is a quarter turn on. Near 0 products
+  of n with parts of π/2 are exact (Cody and Waite: Software Manual for the Elementary Functions, 1980)."""
+  x, turns = (x, 0) if op is Ops.SIN else (absolute(x), 1)
   a = absolute(x)
+  *exact, middle, last = _HALF_PI[x.dtype]
   n, quadrant = rounded(mul(a, 2 / math.pi))
-  r = reduce(lambda r, part: sub(r, mul(n, part)), _HALF_PI, a)
-  far = where(less(a, math.inf), sine(x, *quarter_turns(a)), const(x.dtype, math.nan))
-  return seldom(less(a, 6000.0), far, sine(x, quadrant, r))
+  near, part = reduce(lambda r, part: sub(r, mul(n, part)), exact, a), mul(n, middle)
+  t = sub(near, part)
+  rest = sub(sub(sub(near, t), part), mul(n, last))
+  far = UOp.new(op, x.dtype, (x,)) if x.dtype is dtypes.float64 else sine(x, turns, *quarter_turns(a))
+  return seldom(less(a, 6000.0), far, sine(x, turns, quadrant, t, rest))
 
 
-def sine(x: UOp, q: UOp, t: UOp) -> UOp:
-  """sin(q·π/2 + t), its sign changed where x < 0."""
-  z = mul(t, t)
-  sin = add(t, mul(mul(t, z), polynomial(z, _SIN)))
-  cos = polynomial(z, (1.0, -0.5, *_COS))
+def sine(x: UOp, turns: int, q: UOp, t: UOp, rest: UOp) -> UOp:
+  """sin((q + turns)·π/2 + t + rest), its sign changed where x < 0; what the first step loses, the last adds."""
+  q, z = add(q, turns), mul(t, t)
+  sin = add(t, add(mul(mul(t, z), polynomial(z, _SIN[x.dtype])), rest))
+  cos = add(sub(mul(z, polynomial(z, (-0.5, *_COS[x.dtype]))), mul(t, rest)), 1.0)
   out = where(alu(Ops.CMPEQ, alu(Ops.AND, q, 1), 0), sin, cos)
-  sign = alu(Ops.XOR, alu(Ops.SHL, q, 30), bitcast(x, q.dtype))
-  return bitcast(alu(Ops.XOR, bitcast(out, q.dtype), alu(Ops.AND, sign, -(1 << 31))), x.dtype)
+  top = q.dtype.bitsize - 1
+  sign = alu(Ops.XOR, alu(Ops.SHL, q, top - 1), bitcast(x, q.dtype))
+  return bitcast(alu(Ops.XOR, bitcast(out, q.dtype), alu(Ops.AND, sign, -(1 << top))), x.dtype)
 
 
-def quarter_turns(x: UOp) -> tuple[UOp, UOp]:
-  """(quadrant, remainder in radians) of a float32 >= 2**-7, in integers (Payne and Hanek: Radian reduction for
-  trigonometric functions, 1983): the 24-bit mantissa times the 96 bits of 2/π that matter."""
+def quarter_turns(x: UOp) -> tuple[UOp, UOp, UOp]:
+  """(quadrant, remainder in radians, what that lacks) of a float32 >= 2**-7, in integers (Payne and Hanek: Radian
+  reduction for trigonometric functions, 1983): the 24-bit mantissa times the 96 bits of 2/π that matter."""
   word, long = dtypes.uint32, dtypes.uint64
   bits = bitcast(x, word)
   mantissa = cast(alu(Ops.OR, alu(Ops.AND, bits, 0x7FFFFF), 0x800000), long)
@@ -229,7 +238,10 @@ def quarter_turns(x: UOp) -> tuple[UOp, UOp]:
   product = add(add(alu(Ops.SHL, mul(mantissa, high), 32), mul(mantissa, middle)), alu(Ops.SHR, mul(mantissa, low), 32))
   turns = alu(Ops.SHR, add(product, 1 << 61), 62)
   fraction = bitcast(sub(product, alu(Ops.SHL, turns, 62)), dtypes.int64)
-  return cast(turns, dtypes.int32), mul(cast(fraction, x.dtype), math.pi / 2 / (1 << 62))
+  top = head(cast(fraction, x.dtype))
+  rest = cast(sub(fraction, cast(top, fraction.dtype)), x.dtype)
+  t, tail = times((top, rest), exactly(math.pi / 2 / (1 << 62)))
+  return cast(turns, dtypes.int32), (r := add(t, tail)), add(sub(tail, sub(r, t)), sub(x, x))  # NaN of infinity
 
 
 # Numbers of 36 bits as (head, tail): a head has 12 bits, so that the product of two is exact (Dekker: A floating-point
@@ -306,8 +318,8 @@ def any_power(x: UOp, y: UOp) -> UOp:
 
 
 _FUNCTIONS: dict[Ops, Callable[..., UOp]] = {Ops.EXP: lower_exp, Ops.LOG: lower_log, Ops.TANH: lower_tanh}
-_FUNCTIONS |= {Ops.ERF: lower_erf, Ops.SIN: lower_sin, Ops.POW: lower_pow}
-_FLOAT64 = frozenset((Ops.EXP, Ops.LOG))  # of float64; the others are calls
+_FUNCTIONS |= {Ops.ERF: lower_erf, Ops.SIN: lower_sin, Ops.COS: partial(lower_sin, op=Ops.COS), Ops.POW: lower_pow}
+_FLOAT64 = frozenset((Ops.EXP, Ops.LOG, Ops.SIN, Ops.COS))  # of float64; the others are calls
 
 
 def _from_fp8(x: UOp) -> UOp:

@@ -26,7 +26,9 @@ Sums = tuple[list[UOp], list[Env], list[list[list[UOp]]]]
 PlanOf = Callable[[tuple[UOp, ...], int], Plan]  # of stores, and how many bytes of scratch memory are taken
 IN_TILE = (AxisKind.UPCAST, AxisKind.VECTOR)
 WRITTEN_OUT = 64  # steps of a short reduction, over all of its tile, beyond which it is a loop
-BLOCK = 384  # least iterations of one accumulator after which a long sum of floats goes on in another
+# iterations of one accumulator after which a long sum of floats goes on in another, and one of products, whose many
+# accumulators take longer to change
+BLOCK, PRODUCTS = 48, 384
 
 
 class Emitter(Values):
@@ -254,7 +256,7 @@ class Emitter(Values):
     r, group = order[0], sums[0]
     blocked = group[0].dtype in (dtypes.float32, dtypes.float16) and any(f.arg is Ops.ADD for f in group)
     for region in regions(r.src[0], tile):
-      for blocks, part in _blocks(region) if blocked else ((1, region),):
+      for blocks, part in _blocks(region, group[0]) if blocked else ((1, region),):
         base, length = affine(part.base, self.affine_memo), tile.size * (int(part.count.arg) if blocks > 1 else 1)
         times = self.trips(r, index(blocks), base, length) if blocks > 1 else index(1)
         with self.loop(times, AxisKind.REDUCE) as block:
@@ -294,25 +296,30 @@ class Emitter(Values):
     self.put(UOp.new(Ops.STORE, dtypes.void, (acc, new)))
 
   def flush(self, sums: Sums) -> None:
-    """Adds the accumulators of a block to totals and starts them anew: a long sum loses less where its parts are of
-    like size."""
+    """Adds the accumulators of a block to totals. They start anew: a sum with what that addition lost, if it is finite
+    (T. Dekker: fast two-sum)."""
     for f, of_group in zip(sums[0], sums[2], strict=True):
       for acc in (a for of_tile in of_group for a in of_tile):
         if (total := self.totals.get(acc)) is None:
           total = self.totals[acc] = self.register(f, acc.dtype, self.acc_home[acc])
-        self.accumulate(f.arg, total, [self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))], None)
-        self.put(UOp.new(Ops.STORE, dtypes.void, (acc, UOp.const(f.dtype, identity_element(f.arg, f.dtype)))))
+        old, x = (self.put(UOp.new(Ops.LOAD, acc.dtype, (a,))) for a in (total, acc))
+        rest = self.spread(UOp.const(f.dtype, identity_element(f.arg, f.dtype)), acc.dtype.count)
+        new = self.put(UOp.new(f.arg, acc.dtype, (old, x)))
+        if f.arg is Ops.ADD:
+          lost = self.put(UOp.new(Ops.SUB, acc.dtype, (x, self.put(UOp.new(Ops.SUB, acc.dtype, (new, old))))))
+          finite = self.put(UOp.new(Ops.CMPEQ, dtypes.bool.vec(acc.dtype.count), (lost, lost)))
+          rest = self.put(UOp.new(Ops.WHERE, acc.dtype, (finite, lost, rest)))
+        self.put(UOp.new(Ops.STORE, dtypes.void, (total, new)))
+        self.put(UOp.new(Ops.STORE, dtypes.void, (acc, rest)))
 
 
-def _blocks(region: Region) -> Iterator[tuple[int, Region]]:
-  """A long region as (number of blocks, block) and the rest; both near the root of its length, for the error grows
-  with their sum."""
+def _blocks(region: Region, f: UOp) -> Iterator[tuple[int, Region]]:
+  """A long region of the reduction `f` as (number of blocks, block) and the rest."""
   n = int(region.count.arg) if region.count.op is Ops.CONST else 0
-  if n < 2 * BLOCK:
-    yield 1, region
-    return
-  length = max(BLOCK, 1 << (n.bit_length() // 2))
-  yield n // length, replace(region, count=index(length))
-  if n % length:
+  length = PRODUCTS if f.src[0].op in (Ops.MUL, Ops.DOT) else BLOCK
+  if n >= 2 * length:
+    yield n // length, replace(region, count=index(length))
     base = Affine(n // length * length * region.tile.size).plus(affine(region.base, {})).uop()
-    yield 1, replace(region, count=index(n % length), base=base)
+    region = replace(region, count=index(n % length), base=base)
+  if n < 2 * length or n % length:
+    yield 1, region

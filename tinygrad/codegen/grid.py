@@ -417,7 +417,7 @@ class GridEmitter(Emitter):
     """Opens the loops over the tiles of a reduction's range, for each region: (where a tile starts, its size). A long
     sum is in parts of like size, for accuracy."""
     for region in of:
-      for blocks, part in _blocks(region):
+      for blocks, part in _blocks(region, sums[0][0]):
         with self.loop(index(blocks), AxisKind.REDUCE) as block:
           with self.loop(part.count, AxisKind.REDUCE) as counter:
             step = affine(counter, {}).plus(affine(block, {}), part.count.arg if blocks > 1 else 0)

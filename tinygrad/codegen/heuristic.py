@@ -25,7 +25,7 @@ TURN = 5.0  # cost of a vector that comes from transposing a square of as many; 
 MOST_TURNED = 16  # lanes of such
 BROADCAST = 0.5  # cost of a load that all lanes share
 OPERATION = 0.5  # cost of arithmetic, next to that of a load
-COST = {Ops.CONST: 0} | dict.fromkeys((Ops.EXP, Ops.LOG, Ops.SIN, Ops.TANH, Ops.ERF), 16)  # until they are decomposed
+COST = {Ops.CONST: 0} | dict.fromkeys((Ops.EXP, Ops.LOG, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF), 16)  # until decomposed
 LINE = 64  # bytes
 ACCUMULATORS = 8  # that hide the latency of an addition
 MAX_ROWS = 8  # unrolled copies along one range: more rows at a power of two apart fall into one set of the first cache
@@ -277,7 +277,7 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, staged: Staged, target: T
     few = size(last) < 64 or prod(map(size, sums.ranges)) < BLOCK_OUTPUTS
     if first is not last or not far or few or sums.nbytes > PANEL // 2:
       return None
-    length = FAR
+    length = max(FAR, 1 << (size(last).bit_length() // 2))
   return replace(sums, length=length)
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Self
 
-from tinygrad.device import Device, Placement, Sharding
-from tinygrad.dtype import DType, dtypes, least_upper_dtype, to_dtype
+from tinygrad.device import Device, Placement, Sharding, device_set
+from tinygrad.dtype import DType, dtypes, least_upper_dtype, sum_acc_dtype, to_dtype
 from tinygrad.helpers import all_int, prod
 from tinygrad.uop import GroupOp, Ops, UOp, describe
 
@@ -148,6 +148,11 @@ class Base:
   def nbytes(self) -> int:
     """Bytes of all elements (of the upper bound of a symbolic shape)."""
     return self.max_numel() * self.dtype.itemsize
+
+  def _wide(self) -> DType:
+    """The type in which the errors of several steps do not show: float64 for float32, where the device has it."""
+    target = Device[device_set(self.uop.device or Device.DEFAULT)[0]].target
+    return dtypes.float64 if self.dtype is dtypes.float32 and target.float64 else sum_acc_dtype(self.dtype)
 
   def is_floating_point(self) -> bool:
     return bool(dtypes.is_float(self.dtype))

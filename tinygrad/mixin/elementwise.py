@@ -169,8 +169,12 @@ class Elementwise(Movement):
         fix = "cast the base to a float first: x.float() ** y"
         mismatch("pow", f"an integer to the power of {x} is not an integer", [self.uop], fix, TypeError)
       if x == int(x) and abs(x) <= 64:
-        y = base._whole_power(abs(int(x)))
-        return y if x >= 0 else y.reciprocal()
+        y = base.cast(base._wide()) if abs(x) > 3 else base
+        bits = f"{abs(int(x)):b}"[1:]  # of the exponent, below the first
+        y = functools.reduce(
+          lambda p, bit: p.mul(p).mul(y) if bit == "1" else p.mul(p), bits, y if x else y.const_like(1)
+        )
+        return (y if x >= 0 else y.reciprocal()).cast(base.dtype)
       if x in (0.5, -0.5):
         root = base.sqrt()
         return root if x > 0 else root.reciprocal()
@@ -185,14 +189,8 @@ class Elementwise(Movement):
       out, base, n = (n & 1).ne(0).where(out * base, out), base * base, n >> 1
     return (below & ~unit).where(0, out)
 
-  def _whole_power(self, n: _int) -> Self:
-    if n < 2:
-      return self if n else self.const_like(1)
-    square = self.mul(self)._whole_power(n // 2)
-    return self.mul(square) if n % 2 else square
-
   exp, log, sqrt, reciprocal = unary(Ops.EXP), unary(Ops.LOG), unary(Ops.SQRT), unary(Ops.RECIP)
-  sin, tanh, erf = unary(Ops.SIN), unary(Ops.TANH), unary(Ops.ERF)
+  sin, cos, tanh, erf = unary(Ops.SIN), unary(Ops.COS), unary(Ops.TANH), unary(Ops.ERF)
 
   def square(self) -> Self:
     return self.mul(self)

@@ -11,10 +11,12 @@ from tinygrad.mixin.elementwise import Elementwise
 
 P = ParamSpec("P")
 T = TypeVar("T", bound=Elementwise)
-# Abramowitz & Stegun 4.4.49, from the highest power
-ATAN = (
-  0.0028662257, -0.0161657367, 0.0429096138, -0.07528964, 0.1065626393, -0.1420889944, 0.1999355085, -0.3333314528, 1.0
-)  # fmt: skip
+# (atan x)/x, |x| <= 1, in x*x, from the highest power: 5e-18 of the result
+ATAN = (1.3232510843605093e-05, -0.0001522366573754924, 0.0008316795837053217, -0.0028859558825863234,
+  0.007198571464736322, -0.013903565408396979, 0.021988145732047954, -0.02990663331734241, 0.03664373062497292,
+  -0.042192722683588396, 0.04722359615581199, -0.052535302041946744, 0.05880530605881942, -0.06666404563057886,
+  0.07692279906757409, -0.09090907009385782, 0.11111111007433314, -0.1428571428259106, 0.1999999999995179,
+  -0.3333333333333307, 1.0)  # fmt: skip
 HUGE = 2.0**62  # x*x does not overflow below, and x*x + 1 is x*x above
 
 
@@ -30,15 +32,20 @@ def in_float32(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T
   return call
 
 
-def of_float(formula: Callable[[Any], Any]) -> Callable[[T], T]:
-  """The method that is `formula`, as `in_float32` has it."""
+def in_float64(method: Callable[Concatenate[T, P], T]) -> Callable[Concatenate[T, P], T]:
+  """As `in_float32`, and float32 as float64 where the device has it: the errors of the steps would add up."""
+  return in_float32(functools.wraps(method)(lambda x, *args, **kwargs: method(x.cast(x._wide()), *args, **kwargs)))
 
-  @in_float32
+
+def of_float(formula: Callable[[Any], Any], carried: Callable[..., Any] = in_float32) -> Callable[[T], T]:
+  """The method that is `formula`, as `in_float32` or `in_float64` have it."""
+
   def call(self: T) -> T:
     result: T = formula(self)
     return result
 
-  return call
+  wrapped: Callable[[T], T] = carried(call)
+  return wrapped
 
 
 class Math(Elementwise):
@@ -48,9 +55,9 @@ class Math(Elementwise):
 
   # ---- exponentials and roots
 
-  exp2 = of_float(lambda x: x.mul(math.log(2)).exp())
-  log2 = of_float(lambda x: x.log().mul(1 / math.log(2)))
-  log10 = of_float(lambda x: x.log().mul(1 / math.log(10)))
+  exp2 = of_float(lambda x: x.pow(2, reverse=True))
+  log2 = of_float(lambda x: x.log().mul(math.log2(math.e)), in_float64)
+  log10 = of_float(lambda x: x.log().mul(math.log10(math.e)), in_float64)
   rsqrt = of_float(lambda x: x.sqrt().reciprocal())
 
   def logaddexp(self, other: Any) -> Self:
@@ -61,45 +68,41 @@ class Math(Elementwise):
     return greater.add(size.neg().exp()._log1p())
 
   def _log1p(self) -> Self:
-    """log(1 + x), exact where 1 + x is not (W. Kahan: log(u) * x / (u - 1), u = 1 + x rounded)."""
+    """log(1 + x), exact where u = 1 + x rounded is not: log u + (x - (u - 1))/u."""
     u = self.add(1)
-    rest = u.sub(1)
-    none = rest.eq(0).bitwise_or(u.eq(math.inf))
-    return none.where(self, u.log().mul(self.div(none.where(1.0, rest))))
+    lost = self.sub(u.sub(1))
+    return u.eq(1).where(self, u.log().add(lost.abs().gt(0).where(lost.div(u), 0.0).detach()))
 
   def _expm1(self) -> Self:
-    """exp(x) - 1, exact where that cancels (W. Kahan: (u - 1) * x / log(u), u = exp(x) rounded)."""
+    """exp(x) - 1, exact where that cancels: u - 1 + u*(x - log u), u = exp(x) rounded."""
     u = self.exp()
-    near = self.abs().lt(1).bitwise_and(u.ne(1))
-    safe = near.where(u, 2.0)
-    return near.where(safe.sub(1).mul(self.div(safe.log())), self.abs().lt(1).where(self, u.sub(1)))
+    lost = self.abs().lt(1).where(u.mul(self.sub(u.log())), 0.0).detach()
+    return u.eq(1).where(self, u.sub(1).add(lost))
 
   # ---- trigonometry
 
-  cos = of_float(lambda x: x.mul(0.5).sin().square().mul(-2).add(1))  # x/2 is exact, pi/2 - x is not
-  tan = of_float(lambda x: x.sin().div(x.cos()))
-  # arcsin: atan(x / sqrt(1 - x²)), with the ends exact
-  asin = of_float(lambda x: x.div(x.square().sub(1, reverse=True).sqrt()).atan())
-  acos = of_float(lambda x: x.asin().sub(math.pi / 2, reverse=True))
+  tan = of_float(lambda x: x.sin().div(x.cos()), in_float64)
+  asin = of_float(lambda x: x.div(x.add(1).mul(x.sub(1, reverse=True)).sqrt()).atan(), in_float64)
+  # acos: 2 atan(sqrt((1 - x)/(1 + x)))
+  acos = of_float(lambda x: x.sub(1, reverse=True).div(x.add(1)).sqrt().atan().mul(2), in_float64)
 
-  @in_float32
+  @in_float64
   def atan(self) -> Self:
-    """arctan by a minimax polynomial of degree 17 on [0, 1] after atan(x) = pi/2 - atan(1/x) (Abramowitz & Stegun
-    4.4.49)."""
+    """arctan by a polynomial on [-1, 1] after atan(x) = pi/2 - atan(1/x)."""
     big = self.detach().abs().gt(1)
     t = big.where(big.where(self, 1.0).reciprocal(), self)
     z = t.square()
     r = functools.reduce(lambda p, c: p.mul(z).add(c), ATAN, t.const_like(0)).mul(t)
     return big.where(self.sign().mul(math.pi / 2).sub(r), r)
 
-  @in_float32
+  @in_float64
   def sinh(self) -> Self:
-    e = self._expm1()
-    return e.abs().lt(1).where(e.add(e.div(e.add(1))), self.exp().sub(self.neg().exp())).mul(0.5)
+    e, u = self._expm1(), self.exp()
+    return self.abs().lt(1).where(e.add(e.div(u)), u.sub(u.reciprocal())).mul(0.5)
 
-  cosh = of_float(lambda x: x.exp().add(x.neg().exp()).mul(0.5))
+  cosh = of_float(lambda x: x.exp().add(x.exp().reciprocal()).mul(0.5), in_float64)
 
-  @in_float32
+  @in_float64
   def asinh(self) -> Self:
     """log(x + sqrt(x² + 1)), by log1p."""
     side = self.const_like(1.0).copysign(self)  # the derivative of abs at 0 is none of asinh's
@@ -108,14 +111,8 @@ class Math(Elementwise):
     r = x.add(x.square().div(x.square().add(1).sqrt().add(1)))._log1p()
     return size.gt(HUGE).where(size.maximum(HUGE).log().add(math.log(2)), r).mul(side)
 
-  @in_float32
-  def acosh(self) -> Self:
-    """log(x + sqrt(x² - 1)), by log1p."""
-    t = self.minimum(HUGE).sub(1)
-    r = t.add(t.sqrt().mul(t.add(2).sqrt()))._log1p()
-    return self.gt(HUGE).where(self.maximum(HUGE).log().add(math.log(2)), r)
-
-  atanh = of_float(lambda x: x._log1p().sub(x.neg()._log1p()).mul(0.5))  # log((1 + x) / (1 - x)) / 2
+  acosh = of_float(lambda x: x.sub(1).mul(0.5).sqrt().asinh().mul(2), in_float64)
+  atanh = of_float(lambda x: x._log1p().sub(x.neg()._log1p()).mul(0.5), in_float64)  # log((1 + x) / (1 - x)) / 2
 
   # ---- sign
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Self, TypeVar
 
-from tinygrad.device import Device, Sharding, device_set
+from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, least_upper_float, sum_acc_dtype, to_dtype
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.mixin.base import DTypeArg, Scalar, sint
@@ -13,8 +13,7 @@ from tinygrad.mixin.creation import Creation
 from tinygrad.uop import Ops, UOp
 
 Axis = int | Sequence[int] | None
-BLOCK = 16  # elements of a running reduction that are reduced at once; of more than twice as many, in levels
-FINITE = 2.0**127  # as float32
+BLOCK = 8  # elements of a running reduction that are reduced at once; of more than twice as many, in levels
 R = TypeVar("R", bound="Reduce")
 Join = Callable[[R, R], R]
 
@@ -81,7 +80,7 @@ class Reduce(Creation):
 
   def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
     """The mean of the squared distances to the mean, over n - correction; nan where that is 0 of equal elements."""
-    x = self.cast(sum_acc_dtype(least_upper_float(self.dtype)))
+    x = (x := self._float()).cast(x._wide())
     squares = x.sub(x.mean(axis, keepdim=True)).square().sum(axis, keepdim)
     n = self._count(axis)
     rest = max(0, n - correction) if isinstance(n, int) else n - correction
@@ -164,9 +163,9 @@ class Reduce(Creation):
     """
     return functools.reduce(lambda y, x: join(x, y), reversed(self._levels(axis, total, identity)))
 
-  def _levels(self, axis: int, total: Callable[[Self], Self], identity: Scalar, wide: DTypeArg = None) -> list[Self]:
-    """What makes up a running reduction: of all blocks before each element's, of those in it before it, and so on. A
-    sum of blocks may be carried in a wide type: it is then the nearest number and what that lacks."""
+  def _levels(self, axis: int, total: Callable[[Self], Self], identity: Scalar, sent: DTypeArg = None) -> list[Self]:
+    """What makes up a running reduction: of all blocks before each element's, of those in it before it, and so on.
+    Between devices totals travel as `sent`."""
     dim = self._dim(axis)
     if not self.ndim or not isinstance(n := self.shape[dim], int) or not self.numel():
       if self.ndim and not isinstance(n, int):
@@ -177,21 +176,16 @@ class Reduce(Creation):
     parts = where.parts(self.ndim - 1) if isinstance(where, Sharding) else 1
     if parts == 1 and n <= 2 * BLOCK:
       later = self.arange(n).unsqueeze(-1).lt(self.arange(n))
-      so_far = later.where(identity, x.cast(wide or x.dtype).unsqueeze(-2))
-      return [total(so_far).cast(x.dtype).transpose(dim, -1)]
+      return [total(later.where(identity, x.unsqueeze(-2))).transpose(dim, -1)]
     # along a cut dim the blocks are the devices': one total of each travels
     blocks, size = (ceildiv(n, BLOCK), BLOCK) if parts == 1 else (parts, ceildiv(n, parts))
     rows = x.pad((0, blocks * size - n), value=identity).unflatten(-1, (blocks, size))
-    totals = total(rows if wide is None else rows.cast(wide))
+    totals = total(rows)
     if isinstance(where, Sharding) and parts > 1:
-      sent = totals.uop.cast(x.dtype).copy_to_device(where.settled.with_dims(where.dims[: self.ndim - 1]))
-      totals = totals._new(sent.cast(totals.dtype))
+      there = where.settled.with_dims(where.dims[: self.ndim - 1])
+      totals = totals._new(totals.uop.cast(to_dtype(sent or x.dtype)).copy_to_device(there).cast(x.dtype))
     before = [t.pad((1, -1), value=identity).unsqueeze(-1) for t in totals._levels(-1, total, identity)]
-    if wide is not None:
-      sums = joined(before)
-      near = sums.detach().clamp(-FINITE, FINITE).cast(x.dtype)  # inf - inf is nan
-      before = [near, sums.sub(near).cast(x.dtype)]
-    own = rows._levels(-1, total, identity, wide if parts > 1 else None)
+    own = rows._levels(-1, total, identity)
     levels = [*(t._expand_to(rows.shape) for t in before), *own]
     return [t.flatten(-2)._slice(self.ndim - 1, 0, n).transpose(dim, -1) for t in levels]
 
@@ -206,9 +200,9 @@ class Reduce(Creation):
 
   def cumsum(self, axis: int = 0) -> Self:
     """The sum of the elements up to and including each one along `axis`."""
-    some = Device[device_set(self.uop.device or Device.DEFAULT)[0]]
-    wide = dtypes.float64 if self.dtype is dtypes.float32 and some.target.float64 else None
-    return self._in_wide(lambda x: joined(x._levels(axis, lambda w: w.sum(-1), 0, wide)))
+    return self._in_wide(
+      lambda x: joined(x.cast(x._wide())._levels(axis, lambda w: w.sum(-1), 0, x.dtype)).cast(x.dtype)
+    )
 
   def cumprod(self, axis: int = 0) -> Self:
     """The product of the elements up to and including each one along `axis`."""

@@ -40,15 +40,8 @@ define_elementwise(Ops.NEG, "negative", lambda g, u: (-g,), Owed.NEGATE, "-{0}")
 define_elementwise(Ops.RECIP, "reciprocal", lambda g, u: (-(g * u * u),), Owed.SETTLE_FIRST, "1/{0}", float_only)
 define_elementwise(Ops.EXP, "exp", lambda g, u: (g * u,), Owed.SETTLE_FIRST, "exp({0})", float_only)
 define_elementwise(Ops.LOG, "log", lambda g, u: (g / u.src[0],), Owed.SETTLE_FIRST, "log({0})", float_only)
-
-
-def gradient_sin(g: UOp, u: UOp) -> Grads:
-  """cos(x) = 1 - 2 sin(x/2)^2, and x/2 is exact."""
-  half = (u.src[0] * 0.5).alu(Ops.SIN)
-  return (g - g * 2 * (half * half),)
-
-
-define_elementwise(Ops.SIN, "sin", gradient_sin, Owed.SETTLE_FIRST, "sin({0})", float_only)
+define_elementwise(Ops.SIN, "sin", lambda g, u: [g * u.src[0].alu(Ops.COS)], Owed.SETTLE_FIRST, "sin({0})", float_only)
+define_elementwise(Ops.COS, "cos", lambda g, u: [-g * u.src[0].alu(Ops.SIN)], Owed.SETTLE_FIRST, "cos({0})", float_only)
 define_elementwise(Ops.SQRT, "sqrt", lambda g, u: (g / (u * 2),), Owed.SETTLE_FIRST, "sqrt({0})", float_only)
 define_elementwise(Ops.TANH, "tanh", lambda g, u: (g * (1 - u * u),), Owed.SETTLE_FIRST, "tanh({0})", float_only)
 

@@ -22,7 +22,8 @@ MOVES = GroupOp.Movement | {Ops.CAT, Ops.DETACH}
 ORDERING = frozenset((Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP, Ops.EXPAND))  # of which each element is one of the source's
 GATING = frozenset((Ops.PAD, Ops.CAT, Ops.SPREAD))
 # what one of these costs beside an ordinary operation: bytes of memory traffic that take as long on a vector processor
-SLOW = {Ops.EXP: 2, Ops.LOG: 3, Ops.SIN: 6, Ops.SQRT: 2, Ops.TANH: 4, Ops.ERF: 4, Ops.POW: 8, Ops.FDIV: 1, Ops.RECIP: 1}
+SLOW = {Ops.EXP: 2, Ops.LOG: 3, Ops.SIN: 6, Ops.COS: 6, Ops.SQRT: 2, Ops.TANH: 4, Ops.ERF: 4, Ops.POW: 8}
+SLOW |= {Ops.FDIV: 1, Ops.RECIP: 1}
 FREE = frozenset((Ops.CAST, Ops.BITCAST))
 CHEAP_OPS = 4  # operations an element that may be repeated wherever it is read
 CHEAP_MASK_OPS = 24  # the same for what reads no memory at all

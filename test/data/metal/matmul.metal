@@ -59,7 +59,7 @@ static inline ushort half_of_float(float x) { return as_type<ushort>(half(x)); }
       bool v41 = (v12 < 35);
       bool v42 = (v40 & v41);
       int v43 = (v10 * 140);
-      int v44 = (v14 + v43);
+      int v44 = (v43 + v14);
       if (v42) *(device float2*)(p0 + v44) = float2(v36, v37);
       int v45 = (v44 + 70);
       if (v42) *(device float2*)(p0 + v45) = float2(v38, v39);

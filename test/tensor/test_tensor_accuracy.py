@@ -1,0 +1,74 @@
+"""Errors of functions and of long sums against wider types: no more than about the rounding of the result."""
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor
+
+RNG = np.random.default_rng(0)
+SPREAD = np.exp(RNG.uniform(-40, 4, 4000)) * np.where(RNG.random(4000) < 0.5, -1, 1)
+ANY = np.concatenate([RNG.uniform(-20, 20, 8000), SPREAD])
+INSIDE = np.concatenate(
+  [RNG.uniform(-1, 1, 8000), 1 - np.exp(RNG.uniform(-14, 0, 4000)), -1 + np.exp(RNG.uniform(-14, 0, 999))]
+)
+BEYOND_1 = 1 + np.exp(RNG.uniform(-14, 40, 8000))
+
+
+@pytest.mark.parametrize(
+  ("function", "oracle", "x", "bound"),
+  [
+    ("cos", np.cos, ANY, 1.2), ("tan", np.tan, ANY, 0.51), ("atan", np.arctan, ANY, 0.51),
+    ("sinh", np.sinh, ANY, 0.51), ("cosh", np.cosh, ANY, 0.51), ("asinh", np.arcsinh, ANY, 0.51),
+    ("asin", np.arcsin, INSIDE, 0.51), ("acos", np.arccos, INSIDE, 0.51), ("atanh", np.arctanh, INSIDE, 0.51),
+    ("acosh", np.arccosh, BEYOND_1, 0.51), ("log2", np.log2, BEYOND_1, 0.51), ("log10", np.log10, BEYOND_1, 0.51),
+    ("exp2", np.exp2, ANY, 1), ("elu", lambda x: np.where(x > 0, x, np.expm1(x)), ANY, 1.7),
+  ],
+)  # fmt: skip
+def test_functions_of_float32(function, oracle, x, bound):
+  x = x.astype(np.float32)
+  want = oracle(x.astype(np.longdouble))
+  error = np.abs(getattr(Tensor(x), function)().numpy() - want)
+  assert (error / np.spacing(np.abs(want).astype(np.float32))).max() <= bound
+
+
+@pytest.mark.parametrize("n", [5, 7, -6, 23])
+def test_whole_powers_of_float32(n):
+  x = (np.random.default_rng(1).uniform(0.5, 2, 5000)).astype(np.float32)
+  want = x.astype(np.longdouble) ** n
+  assert (np.abs((Tensor(x) ** n).numpy() - want) / np.spacing(want.astype(np.float32))).max() <= 0.51
+
+
+@pytest.mark.parametrize("function", ["atan", "asin", "acos"])
+def test_inverses_of_float64(function):
+  x = np.random.default_rng(2).uniform(-1, 1, 4000)
+  want = {"atan": np.arctan, "asin": np.arcsin, "acos": np.arccos}[function](x.astype(np.longdouble))
+  assert (np.abs(getattr(Tensor(x), function)().numpy() - want) / np.spacing(np.abs(want).astype(float))).max() <= 3
+
+
+@pytest.mark.parametrize("n", [33, 64, 300, 5000])
+def test_running_sums_lose_no_more_than_their_rounding(n):
+  x = np.random.default_rng(3).standard_normal((8, n)).astype(np.float32)
+  want = np.cumsum(x.astype(np.float64), 1)
+  assert (np.abs(Tensor(x).cumsum(1).numpy() - want) <= 0.51 * np.spacing(np.abs(want).astype(np.float32))).all()
+
+
+@pytest.mark.parametrize("shape", [(10000, 256), (1000, 256), (16, 300000)])
+def test_long_sums_lose_little(shape):
+  x = np.random.default_rng(4).random(shape).astype(np.float32)
+  axis = int(np.argmax(shape))
+  want = x.astype(np.float64).sum(axis)
+  error = np.sqrt(np.mean((Tensor(x).sum(axis).numpy() / want - 1) ** 2))
+  assert error < 9e-8
+
+
+def test_infinity_within_a_long_sum():
+  x = np.ones((3, 20000), np.float32)
+  x[0, 10], x[1, 15000], x[2, 5], x[2, 19000] = np.inf, -np.inf, np.inf, -np.inf
+  np.testing.assert_array_equal(Tensor(x).sum(1).numpy(), [np.inf, -np.inf, np.nan])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_variance_of_what_lies_far_from_zero(axis):
+  x = (np.random.default_rng(5).standard_normal((500, 500)) + 1e4).astype(np.float32)
+  want = x.astype(np.float64).var(axis, ddof=1)
+  np.testing.assert_allclose(Tensor(x).var(axis).numpy(), want, rtol=6e-8)
