@@ -17,7 +17,7 @@ from typing import Any
 
 from tinygrad import dtypes
 from tinygrad.uop import GroupOp, Ops, UOp
-from tinygrad.uop.cards import CARDS, Factors, Owed, card
+from tinygrad.uop.cards import CARDS, Factors, Owed
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "sharding.md"
 BEGIN, END = "<!-- made by extra/op_table.py -->", "<!-- end of the table -->"
@@ -85,7 +85,7 @@ def arities() -> dict[Ops, int]:
 
 def rule(u: UOp) -> str:
   """The factors of a node, as `a b, b c -> a c`."""
-  factors = card(u.op).factors
+  factors = CARDS[u.op].factors
   assert factors is not None
   f = factors(u)
   sources = ", ".join(side(f, dims, set()) for dims in f.src) or "nothing"

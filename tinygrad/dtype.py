@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tinygrad.helpers import DEFAULT_FLOAT, DEFAULT_INT, ContextVar, LazyModule, numpy
+from tinygrad.helpers import DEFAULT_FLOAT, DEFAULT_INT, LazyModule, Setting, numpy
 
 ml_dtypes: Any = LazyModule("ml_dtypes")
 ConstType = float | int | bool
@@ -65,22 +65,11 @@ def _restore(name: str, count: int) -> DType:
   return dtypes.by_name[name].vec(count)
 
 
-class _Setting:
-  """A dtype that is a context variable's: reads and sets it."""
-
-  def __init__(self, variable: ContextVar) -> None:
-    self.variable = variable
-
-  def __get__(self, cls: Any, kind: Any) -> DType:
-    return to_dtype(self.variable.value)
-
-  def __set__(self, cls: Any, dtype: DTypeLike) -> None:
-    self.variable.value = to_dtype(dtype).name
-
-
 class _Settings(type):
-  default_float = _Setting(DEFAULT_FLOAT)  # the type of float creation and of int -> float promotion
-  default_int = _Setting(DEFAULT_INT)  # the type of Python integers
+  # the types of float creation and of int -> float promotion, and of Python integers
+  default_float, default_int = (
+    Setting(v, lambda x: to_dtype(x), lambda x: to_dtype(x).name) for v in (DEFAULT_FLOAT, DEFAULT_INT)
+  )
 
 
 class dtypes(metaclass=_Settings):

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 from tinygrad.device import Device, Placement, Sharding
-from tinygrad.uop import Ops, UOp
-from tinygrad.uop.cards import Hooks, card
+from tinygrad.uop import CARDS, Hooks, Ops, UOp
 
 
 def compute_gradient(root: UOp, grad: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
@@ -32,7 +31,7 @@ def _accumulate(order: list[UOp], wanted: dict[UOp, None], needed: set[UOp], gra
     g = grads.get(u) if u in needed else None
     if g is None or not any(s in needed for s in u.src):
       continue
-    rule = card(u.op).gradient
+    rule = CARDS[u.op].gradient
     if rule is None:
       raise RuntimeError(f"no gradient passes {u.op.name}\n  fix: detach() the value before it")
     Hooks.origin = u.origin

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 T = TypeVar("T")
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
@@ -59,6 +59,10 @@ def getenv(key: str, default: Any = 0) -> Any:
   return default if value is None else type(default)(value)
 
 
+def _comparing(by: Callable[[Any, Any], Any]) -> Callable[[ContextVar, Any], bool]:
+  return lambda self, x: bool(by(self.value, x))
+
+
 class ContextVar:
   """A setting with a default, an environment variable and a scoped override (`Context`)."""
 
@@ -74,22 +78,25 @@ class ContextVar:
   def __bool__(self) -> bool:
     return bool(self.value)
 
-  def __ge__(self, x: Any) -> bool:
-    return bool(self.value >= x)
-
-  def __gt__(self, x: Any) -> bool:
-    return bool(self.value > x)
-
-  def __lt__(self, x: Any) -> bool:
-    return bool(self.value < x)
-
-  def __eq__(self, x: object) -> bool:
-    return bool(self.value == x)
-
+  __ge__, __gt__, __lt__ = map(_comparing, (operator.ge, operator.gt, operator.lt))
+  __eq__ = _comparing(operator.eq)
   __hash__ = object.__hash__
 
   def __repr__(self) -> str:
     return f"ContextVar({self.key}={self.value!r})"
+
+
+class Setting(Generic[T]):
+  """A class's attribute that is a context variable's: reads and sets it, by what its value is `held` as."""
+
+  def __init__(self, variable: ContextVar, shown: Callable[[Any], T], held: Callable[[Any], Any]) -> None:
+    self.variable, self.shown, self.held = variable, shown, held
+
+  def __get__(self, cls: Any, kind: Any) -> T:
+    return self.shown(self.variable.value)
+
+  def __set__(self, cls: Any, value: Any) -> None:
+    self.variable.value = self.held(value)
 
 
 class Context(contextlib.ContextDecorator):
@@ -134,6 +141,7 @@ BEAM = ContextVar("BEAM", 0)  # plans of a kernel that a search goes on from at 
 BEAM_SECONDS = ContextVar("BEAM_SECONDS", 10.0)  # that the search for one kernel may take
 CPU_THREADS = ContextVar("CPU_THREADS", 0)  # of one device for one kernel; 0: the cores over the devices at work
 TRAINING = ContextVar("TRAINING", 0)
+NO_GRAD = ContextVar("NO_GRAD", 0)  # 1: no gradient flows through what is computed
 CHECK_NAN = ContextVar("CHECK_NAN", 0)
 PROFILE = ContextVar("PROFILE", 0)
 PROFILE_FILE = ContextVar("PROFILE_FILE", "trace.json")

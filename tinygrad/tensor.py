@@ -12,16 +12,13 @@ from tinygrad.device import Buffer, Device, Mesh, P, Placement, ShardError, Shar
 from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
 from tinygrad.engine.realize import Held, join, realize, settled, to_numpy_once
 from tinygrad.gradient import compute_gradient
-from tinygrad.helpers import TRAINING, Context, ContextVar, GlobalCounters, LazyModule, dedup, fetch, numpy, prod
+from tinygrad.helpers import NO_GRAD, TRAINING, Context, GlobalCounters, LazyModule, Setting, dedup, fetch, numpy, prod
 from tinygrad.mixin.base import VIEWS, DeviceArg, DTypeArg, broadcast_shape, memory_state, mismatch, to_placement
-from tinygrad.mixin.hashing import Hashing
 from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
 from tinygrad.runtime import disk
-from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe
-from tinygrad.uop.rewrite import substitute
+from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
 
-NO_GRAD = ContextVar("NO_GRAD", 0)
 localize: Any = LazyModule("tinygrad.sharding.localize")
 
 
@@ -43,16 +40,10 @@ def _tensors(holders: dict[_Holder, None]) -> list[Tensor]:
 class _Training(type(NN)):  # type: ignore[misc]
   """`Tensor.training` reads and sets the context variable TRAINING."""
 
-  @property
-  def training(cls) -> bool:
-    return bool(TRAINING.value)
-
-  @training.setter
-  def training(cls, on: bool) -> None:
-    TRAINING.value = int(on)
+  training = Setting(TRAINING, bool, int)
 
 
-class Tensor(Hashing, metaclass=_Training):
+class Tensor(NN, metaclass=_Training):
   """An array of one type on one device or cut over several.
 
   `Tensor(data, device, dtype)` takes numbers, nested lists, bytes (uint8), a path (its bytes), numpy arrays, a bound

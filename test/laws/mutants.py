@@ -35,7 +35,7 @@ def full_block(s: Sharding, i: int, n: Any) -> int:
 @mutant
 def reshape_keeps_uneven_cuts(patch: Patch) -> None:
   for module in (factors, localize):
-    patch(module, "legal", lambda cuts, lists, f: {factor: digits for factor, digits in cuts.items() if digits})
+    patch(module, "legal", lambda cuts, f: {factor: digits for factor, digits in cuts.items() if digits})
 
 
 @mutant
@@ -152,7 +152,7 @@ def replicas_combined_by_sum(patch: Patch) -> None:
   def over_all(x: UOp, s: moves.Step, shape: Any) -> UOp:
     if s.kind == "all_reduce" and isinstance(s.a, Sharding) and not s.a.dims:
       wide = Sharding.of(s.a.mesh, (), [Owe((Digit(len(s.a), 1),), s.a.pending[0].op)])
-      s = moves.Step(s.kind, wide, s.b, s.group, s.nbytes)
+      s = moves.Step(s.kind, wide, s.b, s.digits, s.payload, s.nbytes)
     return step(x, s, shape)
 
   patch(localize, "apply_step", over_all)

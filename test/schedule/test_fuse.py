@@ -9,7 +9,7 @@ from tinygrad import Tensor, dtypes, nn
 from tinygrad.device import Mesh, P
 from tinygrad.engine.realize import _plans, plan_of, realize
 from tinygrad.helpers import GlobalCounters
-from tinygrad.schedule.memory import Temp, plan
+from tinygrad.schedule.items import Temp, plan
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, UOp

@@ -11,7 +11,7 @@ import pytest
 from extra import reshard_cases
 from tinygrad import Context, Tensor
 from tinygrad.device import Digit, Mesh, Owe, P, Sharding
-from tinygrad.sharding.moves import atoms, boundaries, nests, plan, wire
+from tinygrad.sharding.moves import atoms, boundaries, nests, plan, size_of, wire
 from tinygrad.uop import Ops
 
 M = Mesh([f"NULL:{i}" for i in range(12)], (2, 2, 3), ("a", "b", "c"))
@@ -108,14 +108,14 @@ def test_a_debt_that_cannot_be_scattered_in_place_is_scattered_elsewhere():
 
 def test_what_nothing_cuts_is_sliced_before_it_travels():
   steps = plan((16, 8), 4, Sharding(M, P("a")), Sharding(M, P(None, "b")))
-  assert [(s.kind, s.group) for s in steps] == [("slice", 1), ("all_gather", 2)]
+  assert [(s.kind, size_of(s.digits)) for s in steps] == [("slice", 1), ("all_gather", 2)]
   assert (steps[1].payload, steps[1].nbytes) == (16 * 8 * 4 / 2, 16 * 8 * 4 / 4)
 
 
 def test_another_order_of_the_same_devices_is_an_exchange():
   back = Mesh(M.devices[::-1])
   (step,) = plan((12,), 4, Sharding(M, P(("a", "b", "c"))), Sharding(back, 0))
-  assert (step.kind, step.group, step.nbytes) == ("permute", 12, 4)
+  assert (step.kind, size_of(step.digits), step.nbytes) == ("permute", 12, 4)
   assert wire((12,), 4, Sharding(M), Sharding(back)) == 0  # everybody has it
 
 

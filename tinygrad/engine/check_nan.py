@@ -1,7 +1,5 @@
 """`CHECK_NAN=1`: every kernel's float results are looked at as soon as it has run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -10,9 +8,7 @@ from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy, source_line, user_line
 from tinygrad.schedule.items import Lines
 from tinygrad.schedule.schedule import computed
-from tinygrad.uop import Ops, UOp
-from tinygrad.uop.cards import evaluate
-from tinygrad.uop.rewrite import substitute
+from tinygrad.uop import Ops, UOp, evaluate, substitute
 
 SHOWN = 8
 

@@ -1,7 +1,5 @@
 """What a kernel is called and what it costs, from its AST."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tinygrad.dtype import dtypes
@@ -42,10 +40,7 @@ def estimate(ast: UOp) -> Estimate:
     elif u.op is Ops.INDEX:
       touched[u.src[0]] = max(touched.get(u.src[0], 0), steps(ranges))
     inside[u] = ranges
-  nbytes = sum(
-    min(n, (p if p.op is Ops.PARAM else p.src[0]).arg.size * steps(inside[p])) * p.dtype.itemsize
-    for p, n in touched.items()
-  )
+  nbytes = sum(min(n, [*p.down()][-1].arg.size * steps(inside[p])) * p.dtype.itemsize for p, n in touched.items())
   loops = sorted((u for u in inside if u.op is Ops.RANGE), key=lambda r: r.arg[0])
   kind = "r" if any(r.arg[1] is AxisKind.REDUCE for r in loops) else "E"
   return Estimate("_".join([kind, *(str(r.src[0].vmax) for r in loops)]), ops, nbytes)

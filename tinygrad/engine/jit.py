@@ -2,8 +2,6 @@
 values in their places. `function`: a part of a graph that depends on its arguments alone.
 """
 
-from __future__ import annotations
-
 import functools
 import weakref
 from collections import defaultdict
@@ -17,8 +15,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine import realize as engine
 from tinygrad.engine.realize import JitError, Run, Stretch, Work, canonical, recorders
 from tinygrad.helpers import DEBUG, DEFAULT_FLOAT, DEFAULT_INT, DEV, JIT, TRAINING
-from tinygrad.uop import Ops, UOp, buffer_of
-from tinygrad.uop.rewrite import substitute
+from tinygrad.uop import Ops, UOp, buffer_of, substitute
 
 A = ParamSpec("A")
 R = TypeVar("R")

@@ -5,23 +5,19 @@ the time that the nearer of the two bounds allows it, by the time that it took; 
 than float32, may exceed it.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import platform
 import time
 from pathlib import Path
 
-from tinygrad.codegen import lower_kernel
-from tinygrad.device import Device, short_devices
+from tinygrad.device import Buffer, Device, short_devices
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import Context, GlobalCounters, colored, cores, json, numpy, prod, size_to_str, source_line
+from tinygrad.engine import realize as engine
+from tinygrad.helpers import Context, GlobalCounters, colored, cores, json, numpy, size_to_str, source_line
 from tinygrad.runtime import diskcache
 from tinygrad.schedule.items import ScheduleItem
-from tinygrad.schedule.schedule import create_schedule
-from tinygrad.sharding.localize import localize
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import Ops, UOp, buffer_of
 
 MATMUL, SUM = 1024, 1 << 25
 RUNS, ENOUGH = 12, 0.5  # at most so many, and no more after so many seconds
@@ -70,27 +66,19 @@ def peaks(kind: str) -> tuple[float, float]:
 
 def fastest(value: UOp, device: str) -> float:
   """Seconds of the best of some runs of the kernels for a value of buffers, which are filled with ones."""
-  backend = Device[device]
-  with Context(DEBUG=0, PROFILE=0, CHECK_NAN=0, NOOPT=0):
-    schedule = create_schedule(localize(UOp.sink(UOp.buffer(value.shape, value.dtype, device).assign(value))))
-    sizes = [4 * prod(b.shape) for b in schedule.buffers] + [t.nbytes for t in schedule.temps]
-    handles = [backend.alloc(n) for n in sizes]
-    calls = []
-    for handle, n in zip(handles, sizes):
-      backend.copyin(handle, memoryview(numpy.ones(n // 4, numpy.float32)))
-    for item in schedule.items:
-      assert isinstance(item.kernel, UOp)
-      source = backend.render(lower_kernel(item.kernel, backend.target, cores()), "peak")
-      calls.append(backend.bind(backend.compile(source, "peak"), [handles[s] for s in item.slots]))
-    batch, times = backend.batch(calls), list[float]()
+  with Context(DEBUG=0, PROFILE=0, CHECK_NAN=0, NOOPT=0, BEAM=0, CPU_THREADS=0):
+    plan, buffers, _ = engine.plan_of(UOp.sink(UOp.buffer(value.shape, value.dtype, device).assign(value)))
+    memory = [*map(buffer_of, buffers), *(Buffer(device, (t.nbytes,), dtypes.uint8) for t in plan.temps)]
+    (stretch,) = engine.prepare(engine.work_of(engine.Run(plan, memory, {})))
+    for m in memory[: len(buffers)]:
+      Device[device].copyin(m.handle(), engine.as_bytes(numpy.ones(m.shape, numpy.float32)))
+    times: list[float] = []
     # the first may wait for a driver's compiler
     while len(times) < 2 or (len(times) < RUNS and sum(times[1:]) < ENOUGH):
       start = time.perf_counter()
-      backend.submit_all([backend], [batch])
-      backend.synchronize()
-      times.append(time.perf_counter() - start)
-    for handle, n in zip(handles, sizes):
-      backend.free(handle, n)
+      for kind, backends, batches in stretch.batches:
+        kind.submit_all(backends, batches)
+      times.append(stretch.synchronize() - start)
   return min(times)
 
 

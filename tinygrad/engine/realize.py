@@ -25,24 +25,18 @@ from tinygrad.helpers import BEAM, CHECK_NAN, CPU_THREADS, DEBUG, DEFER, NOOPT, 
 from tinygrad.helpers import GlobalCounters, LazyModule, cores, note, numpy, prod, source_line, span, watched
 
 # isort: on
-from tinygrad.uop import DEVICE_NUM, BufferArg, Ops, UOp, buffer_of, print_graph
-from tinygrad.uop.node import is_view, stored, uops_in, viewed
-from tinygrad.uop.rewrite import substitute
-from tinygrad.uop.symbolic import simplify
+from tinygrad.uop import DEVICE_NUM, BufferArg, GroupOp, Ops, UOp, buffer_of, print_graph, simplify, substitute
+from tinygrad.uop.node import stored, uops_in, viewed
 
 if TYPE_CHECKING:
-  from tinygrad.schedule.items import ScheduleItem, Transfer
-  from tinygrad.schedule.memory import Temp
+  from tinygrad.schedule.items import ScheduleItem, Temp, Transfer
 
 # the stages, imported by the first realize: a script that only imports the package does not wait for them
-sharding: Any = LazyModule("tinygrad.sharding.localize")
-moves: Any = LazyModule("tinygrad.sharding.report")
-scheduling: Any = LazyModule("tinygrad.schedule.schedule")
-codegen: Any = LazyModule("tinygrad.codegen")
-interpreter: Any = LazyModule("tinygrad.runtime.python")
-check_nan: Any = LazyModule("tinygrad.engine.check_nan")
-profile: Any = LazyModule("tinygrad.engine.profile")
-search: Any = LazyModule("tinygrad.engine.search")
+sharding, moves, scheduling = map(
+  LazyModule, ("tinygrad.sharding.localize", "tinygrad.sharding.report", "tinygrad.schedule.schedule")
+)
+codegen, interpreter = map(LazyModule, ("tinygrad.codegen", "tinygrad.runtime.python"))
+check_nan, profile, search = (LazyModule(f"tinygrad.engine.{name}") for name in ("check_nan", "profile", "search"))
 
 Box = tuple[tuple[int, int], ...]  # for each dim a half-open range
 INTERPRET = ContextVar("INTERPRET", 0)  # 1: evaluate the localized graph in numpy instead of compiling it
@@ -241,24 +235,24 @@ def realize(*roots: UOp) -> list[UOp]:
 def _prepare(root: UOp, effects: list[UOp]) -> UOp:
   """What `root` will be once `effects` have run; a computed value adds its own."""
   if viewed(root).op in (Ops.BUFFER, Ops.AFTER, Ops.ASSIGN):
-    u, views = root, list[UOp]()
-    while u.op is not Ops.BUFFER:
-      if is_view(u):
-        views.append(u)
-      u = u.src[0]
-    for v in reversed(views):
-      u = v.replace(src=(u,))
+    *above, u = root.down()
+    for v in reversed(above):
+      u = v.replace(src=(u,)) if v.op in GroupOp.View else u
     return u
   effects.append(store := stored(root, settled(root.device)))
   return store.src[0]
 
 
+def check_outside(u: UOp, what: str, fix: str) -> None:
+  """Raises JitError inside a function that is being captured."""
+  if recorders:
+    problem = f"the {what} of {u.dtype.name}{list(u.shape)} is read while a function is being captured"
+    raise JitError(f"{problem}: replay would not read it again\n  fix: return the Tensor from the function and {fix}")
+
+
 def to_numpy(u: UOp) -> Any:
   """The value as a numpy array of its own. Raises JitError inside a function that is being captured."""
-  if recorders:
-    problem = f"the value of {u.dtype.name}{list(u.shape)} is read while a function is being captured"
-    fix = "return the Tensor from the function and read it outside (.item(), .numpy(), .tolist())"
-    raise JitError(f"{problem}: replay would not read it again\n  fix: {fix}")
+  check_outside(u, "value", "read it outside (.item(), .numpy(), .tolist())")
   (done,) = realize(UOp.new(Ops.CONTIGUOUS, u.dtype, (u,)) if u.device == "NPY" else u.copy_to_device("NPY"))
   host = host_array(buffer_of(viewed(done)), 0)
   static = all(isinstance(n, int) for n in u.shape)
@@ -549,9 +543,7 @@ def as_bytes(array: Any) -> memoryview:
 
 def readable(u: UOp) -> Buffer:
   """The memory of a BUFFER. Raises JitError inside a function that is being captured."""
-  if recorders:
-    problem = f"the memory of {u.dtype.name}{list(u.shape)} is read while a function is being captured"
-    raise JitError(f"{problem}\n  fix: return the Tensor from the function and save it outside")
+  check_outside(u, "memory", "save it outside")
   return buffer_of(u)
 
 

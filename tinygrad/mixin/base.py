@@ -86,7 +86,7 @@ def weak_dtype(dtype: DType, value: Scalar) -> DType:
   return dtypes.default_int if dtypes.is_bool(dtype) else dtype
 
 
-VIEWS = GroupOp.Movement - {Ops.PAD, Ops.SPREAD, Ops.CAT} | {Ops.DETACH}
+VIEWS = GroupOp.View | {Ops.DETACH}
 
 
 def memory_state(u: UOp, moved: bool = False) -> UOp | None:

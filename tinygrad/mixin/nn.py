@@ -1,24 +1,216 @@
-"""What neural networks are made of: normalisation, dropout, attention, losses."""
+"""What neural networks are made of: convolution and pooling of any rank, normalisation, dropout, attention, losses.
+
+Windows are EXPAND and WINDOW: none is ever copied.
+"""
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
 from tinygrad.dtype import dtypes, least_upper_dtype
-from tinygrad.helpers import TRAINING
-from tinygrad.mixin.base import check_choice, mismatch
-from tinygrad.mixin.convolution import Convolution, Ints
+from tinygrad.helpers import TRAINING, ceildiv, make_tuple, prod
+from tinygrad.mixin.base import DTypeArg, check_choice, mismatch, sint
+from tinygrad.mixin.linalg import Linalg, contract
 
+Ints = int | Sequence[int]
 Reduction = Literal["mean", "sum", "none"]
 
 
-class NN(Convolution):
+def _pad_amounts(padding: Ints, rank: int, name: str) -> list[tuple[int, int]]:
+  """One int, one a dim (first dim first), or (before, after) of the last dim, then of the last but one, …: as pairs,
+  first dim first."""
+  amounts = [padding] * rank if isinstance(padding, int) else list(padding)
+  if len(amounts) == rank:
+    return [(p, p) for p in amounts]
+  if len(amounts) != 2 * rank:
+    rule = f"must be one int, {rank} ints, or {2 * rank} (before and after, last dim first)"
+    raise ValueError(f"{name}: padding {padding} {rule}")
+  return [(amounts[2 * i], amounts[2 * i + 1]) for i in range(rank)][::-1]
+
+
+def _filled(w: Linalg, dim: int, n: sint) -> Any:
+  """Zeros after its elements, or less of them, so that a dim has length n."""
+  return w.pad_to([n if i == dim else None for i in range(w.ndim)])
+
+
+class NN(Linalg):
   __slots__ = ()
 
   def sequential(self, ll: list[Callable[[Self], Self]]) -> Self:
     """The functions applied one after the other."""
     return functools.reduce(lambda x, f: f(x), ll, self)
+
+  # ---- convolution
+
+  def conv2d(
+    self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Ints = 1, dilation: Ints = 1,
+    padding: Ints = 0, dtype: DTypeArg = None,
+  ) -> Self:  # fmt: skip
+    """Cross-correlation of any rank: x (b, groups*cin, *dims), weight (cout, cin, *kernel), bias (cout,) -> (b, cout,
+    *positions).
+
+    Half types accumulate in float32. ValueError if the channels do not agree.
+    """
+    rank = weight.ndim - 2
+    if rank < 1 or self.ndim != weight.ndim or (bias is not None and bias.shape != weight.shape[:1]):
+      tensors = [self.uop, weight.uop] + ([bias.uop] if bias is not None else [])
+      rule = "needs x (b, c, *dims), weight (cout, c/groups, *kernel) of as many dims, bias (cout,)"
+      mismatch("conv2d", rule, tensors, "add the missing dims with unsqueeze")
+    cout, cin, *kernel = weight.shape
+    if groups < 1 or self.shape[1] != groups * cin or cout % groups:
+      rule = f"with groups={groups} x must have {groups} * {cin} channels and the weight a multiple of {groups} outputs"
+      mismatch("conv2d", rule, (self.uop, weight.uop), "check groups, and the order of dims: channels are dim 1")
+    pads = _pad_amounts(padding, rank, "conv2d")
+    windows = self._pad_pairs(((0, 0), (0, 0), *pads), 0)._pool(tuple(map(int, kernel)), stride, dilation)
+    return windows._convolved(weight.reshape((groups, cout // groups, cin, *kernel)), bias, dtype)
+
+  def _convolved(self, weight: Self, bias: Self | None, dtype: DTypeArg = None) -> Self:
+    """Windows (b, groups*cin, *positions, *kernel) · weight (groups, outputs, cin, *kernel) -> (b, groups*outputs,
+    *positions)."""
+    groups, outputs, cin, *kernel = weight.shape
+    rank = len(kernel)
+    b, positions = self.shape[0], self.shape[2 : 2 + rank]
+    # (b, group, output of the group, *positions, cin, *kernel)
+    split = self.reshape((b, groups, cin, 1, *positions, *kernel))
+    order = (0, 1, 3, *range(4, 4 + rank), 2, *range(4 + rank, 4 + 2 * rank))
+    w = weight.reshape((1, groups, outputs, *(1,) * rank, cin, *kernel))
+    wide = (b, groups, outputs, *positions, cin, *kernel)
+    u = contract(split.permute(order).uop, w.uop, wide, tuple(range(3 + rank, 4 + 2 * rank)), dtype)
+    y = self._new(u.reshape((b, groups * outputs, *positions)))
+    return y if bias is None else y.add(bias.reshape((-1, *(1,) * rank)).cast(y.dtype))
+
+  def conv_transpose2d(
+    self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Ints = 1, dilation: Ints = 1,
+    padding: Ints = 0, output_padding: Ints = 0,
+  ) -> Self:  # fmt: skip
+    """The adjoint of `conv2d` in its input: weight (groups*cin, cout/groups, *kernel).
+
+    What lands at the positions r, r + stride, … comes of every stride-th weight alone: a convolution of its own. They
+    are computed as channels of one, between which the positions then alternate (https://arxiv.org/abs/1609.05158).
+    """
+    rank = weight.ndim - 2
+    if rank < 1 or self.ndim != weight.ndim or self.shape[1] != weight.shape[0] or self.shape[1] % groups:
+      rule = "needs x (b, c, *dims) and weight (c, cout/groups, *kernel), c a multiple of groups"
+      mismatch("conv_transpose2d", rule, (self.uop, weight.uop), "channels are dim 1 of x and dim 0 of the weight")
+    strides, dilations, extra = (make_tuple(v, rank) for v in (stride, dilation, output_padding))
+    w, taps, steps, pads, amounts = weight.unflatten(0, (groups, -1)).transpose(1, 2), [], [], [], []
+    each = zip(weight.shape[2:], strides, dilations, _pad_amounts(padding, rank, "conv_transpose2d"), extra)
+    for i, (k, s, d, (before, after), more) in enumerate(each):
+      dim, span = 3 + 2 * i, d * (k - 1) + 1
+      if s > 1 and d > 1:  # zeros between the weights
+        w, k, d = _filled(_filled(w.unsqueeze(dim + 1), dim + 1, d).flatten(dim, dim + 1), dim, span), span, 1
+      taps.append(ceildiv(k, s))
+      steps.append(d)
+      w = _filled(w, dim, taps[i] * s).unflatten(dim, (taps[i], s)).flip(dim)
+      pads.append(((taps[i] - 1) * d,) * 2)
+      amounts.append((-before, more - after + span - s * (1 + (taps[i] - 1) * d)))
+    order = (0, 1, *range(4, 4 + 2 * rank, 2), 2, *range(3, 3 + 2 * rank, 2))
+    w = w.permute(order).flatten(1, 1 + rank)
+    windows = self._pad_pairs(((0, 0), (0, 0), *pads), 0)._pool(tuple(taps), 1, steps)
+    y = windows._convolved(w, None).unflatten(1, (-1, *strides))
+    y = y.permute((0, 1, *(x for i in range(rank) for x in (2 + rank + i, 2 + i))))
+    for i in range(rank):
+      y = y.flatten(2 + i, 3 + i)
+    y = y._pad_pairs(((0, 0), (0, 0), *amounts), 0)
+    return y if bias is None else y.add(bias.reshape((-1, *(1,) * rank)).cast(y.dtype))
+
+  # ---- pooling
+
+  def _windows(
+    self, kernel: tuple[int, ...], stride: Ints | None, dilation: Ints, padding: Ints, ceil: bool, fill: Any, past: Any
+  ) -> Self:
+    """(*batch, *positions, *kernel), with `fill` around, and `past` where only `ceil` reaches."""
+    rank = len(kernel)
+    if self.ndim < rank:
+      mismatch("pool", f"a window {kernel} needs at least {rank} dims", [self.uop], "give a kernel_size of fewer dims")
+    strides, pads = make_tuple(kernel if stride is None else stride, rank), _pad_amounts(padding, rank, "pool")
+    lead = ((0, 0),) * (self.ndim - rank)
+    x = self._pad_pairs((*lead, *pads), fill)
+    if ceil:  # one more window where it starts inside the tensor or its padding before
+      more = []
+      for n, (_, after), k, s, d in zip(x.shape[-rank:], pads, kernel, strides, make_tuple(dilation, rank)):
+        span = n - d * (k - 1) - 1
+        last = ceildiv(span, s) * s  # where the last window starts
+        more.append((0, max(0, (last if last < n - after else last - s) - span)))
+      x = x._pad_pairs((*lead, *more), past)
+    return x._pool(kernel, strides, dilation)
+
+  def max_pool2d(
+    self, kernel_size: Ints = (2, 2), stride: Ints | None = None, dilation: Ints = 1, padding: Ints = 0,
+    ceil_mode: bool = False, return_indices: bool = False,
+  ) -> Self | tuple[Self, Self]:  # fmt: skip
+    """The greatest element of each window of the last dims; the stride is the window unless given.
+
+    With `return_indices` also the (first) place of it in the flattened dims, int32.
+    """
+    kernel, least = make_tuple(kernel_size, 2), dtypes.min(self.dtype)
+    how, axes = (kernel, stride, dilation, padding, ceil_mode), tuple(range(-len(kernel), 0))
+    windows = self._windows(*how, least, least)
+    values = windows.max(axes)
+    if not return_indices:
+      return values
+    size = prod(dims := self.numpy_shape()[-len(kernel) :])
+    at = self.arange(size).reshape(dims)._windows(*how, size, size)
+    return values, windows.eq(values.reshape((*values.shape, *(1,) * len(kernel)))).where(at, size).min(axes)
+
+  def max_unpool2d(
+    self, indices: Self, kernel_size: Ints = (2, 2), stride: Ints | None = None, dilation: Ints = 1, padding: Ints = 0,
+    output_size: Sequence[int] | None = None,
+  ) -> Self:  # fmt: skip
+    """Zeros with each element at the place that `max_pool2d` tells; the length of the last dims is what a pool of these
+    windows has unless `output_size` says it."""
+    kernel = make_tuple(kernel_size, 2)
+    rank = len(kernel)
+    if indices.shape != self.shape or self.ndim < rank:
+      mismatch("max_unpool2d", "needs the indices of each element", (self.uop, indices.uop), "give both of max_pool2d")
+    lead, dims = self.shape[: self.ndim - rank], self.shape[self.ndim - rank :]
+    strides = make_tuple(kernel if stride is None else stride, rank)
+    each = zip(dims, kernel, strides, make_tuple(dilation, rank), _pad_amounts(padding, rank, "max_unpool2d"))
+    pooled = [(n - 1) * s - a - b + d * (k - 1) + 1 for n, k, s, d, (a, b) in each]
+    size = output_size[-rank:] if output_size else pooled
+    flat = (prod(lead), prod(dims))
+    empty = self.full((flat[0], prod(size)), 0, self.dtype)
+    return empty.scatter(1, indices.reshape(flat), self.reshape(flat)).reshape((*lead, *size))
+
+  def avg_pool2d(
+    self, kernel_size: Ints = (2, 2), stride: Ints | None = None, dilation: Ints = 1, padding: Ints = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True,
+  ) -> Self:  # fmt: skip
+    """The mean of each window of the last dims; the padding counts as zeros unless told otherwise (that of ceil_mode
+    never counts)."""
+    kernel = make_tuple(kernel_size, 2)
+    how, axes = (kernel, stride, dilation, padding, ceil_mode), tuple(range(-len(kernel), 0))
+    windows = self._windows(*how, 0, 0)
+    if not ceil_mode and (count_include_pad or not any(make_tuple(padding, 1))):
+      return windows.mean(axes)
+    ones = self.full(self.shape[-len(kernel) :], 1.0, dtypes.float32, buffer=False)
+    return windows.sum(axes).div(ones._windows(*how, int(count_include_pad), 0).sum(axes))
+
+  def interpolate(self, size: tuple[int, ...], mode: str = "linear", align_corners: bool = False) -> Self:
+    """The last dims resampled to `size`: "nearest", "nearest-exact" or "linear" (bilinear, …), as PyTorch does."""
+    check_choice("interpolate", "mode", mode, "nearest", "nearest-exact", "linear")
+    lengths = list(size) if isinstance(size, (tuple, list)) else []
+    if not 0 < len(lengths) <= self.ndim - 2 or not all(isinstance(s, int) and s > 0 for s in lengths):
+      rule = "must be positive lengths of the last dims of (b, c, *dims)"
+      raise ValueError(f"interpolate: size {size} {rule}, here {self.shape}")
+    x = self
+    for dim, new in zip(range(self.ndim - len(size), self.ndim), size):
+      old = int(self.shape[dim])
+      place = self.arange(new).float()
+      if mode != "linear":
+        x = x._along(dim, place.add(0 if mode == "nearest" else 0.5).mul(old / new).floor())
+        continue
+      at = place.mul((old - 1) / max(1, new - 1)) if align_corners else place.add(0.5).mul(old / new).sub(0.5)
+      at = at.clamp(0, old - 1)
+      low = at.floor()
+      part = at.sub(low)._lined(dim, self.ndim).cast(x.dtype)
+      x = x._along(dim, low).lerp(x._along(dim, low.add(1).minimum(old - 1)), part)
+    return x
+
+  def _along(self, dim: int, places: Self) -> Self:
+    """The elements at `places` (a vector) along `dim`."""
+    return self.transpose(0, dim)._rows(places.int().clamp(0, self.shape[dim] - 1)).transpose(0, dim)
 
   # ---- normalisation
 

@@ -5,16 +5,13 @@ The format is the one described in ggml's docs/gguf.md, versions 2 and 3, little
 A string is a u64 length and its UTF-8 bytes. Dims are stored with the fastest-moving first; here they are row-major.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import os
 from typing import Any, NamedTuple, TypeVar, cast
 
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import LazyModule
-from tinygrad.helpers import numpy as np
+from tinygrad.helpers import LazyModule, numpy
 from tinygrad.tensor import Tensor
 
 ggml: Any = LazyModule("gguf")  # the sizes of the tensor types, and the values of the quantised ones
@@ -46,7 +43,7 @@ SCALARS = {i: f"<{x}" for i, x in enumerate("u1 i1 u2 i2 u4 i4 f4 u1 - - u8 i8 f
 def contents(fn: File) -> tuple[str, memoryview]:
   """(what errors call it, its bytes): a mapped file, or the bytes of a uint8 tensor."""
   if isinstance(fn, Tensor):
-    return "tensor", memoryview(np.ascontiguousarray(fn.numpy())).cast("B")
+    return "tensor", memoryview(numpy.ascontiguousarray(fn.numpy())).cast("B")
   with open(fn, "rb") as f:  # an empty file cannot be mapped
     size = os.fstat(f.fileno()).st_size
     return os.fspath(fn), memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
@@ -117,8 +114,8 @@ class GGUF:
     return self.data[self.at - nbytes : self.at]
 
   def _numbers(self, kind: int, n: int, field: str) -> list[Any]:
-    dt, start = np.dtype(SCALARS[kind]), self.at
-    x = np.frombuffer(self._take(n * dt.itemsize, field), dt)
+    dt, start = numpy.dtype(SCALARS[kind]), self.at
+    x = numpy.frombuffer(self._take(n * dt.itemsize, field), dt)
     if kind == BOOL:
       self.check(x.max(initial=0) <= 1, field, f"a bool is 0 or 1, not {x.max(initial=0)}", at=start)
       x = x.astype(bool)
@@ -182,7 +179,7 @@ class GGUF:
     if t.type.name == "Q8_0":
       quants, scales = map(Tensor, self.quants(name))
       return (quants.float() * scales.float()).reshape(t.shape)
-    raw = np.frombuffer(self.data, np.uint8, t.nbytes, t.offset)
+    raw = numpy.frombuffer(self.data, numpy.uint8, t.nbytes, t.offset)
     if (dtype := PLAIN.get(t.type.name)) is not None:
       return Tensor(raw).bitcast(dtype).reshape(t.shape)
     try:
@@ -199,7 +196,7 @@ class GGUF:
     t = self.info(name)
     problem = f"is {t.type.name}, not F32 or F16"
     self.check(t.type.name in ("F32", "F16"), f"tensor {name!r}", problem, SMALLER, t.offset)
-    return np.ndarray(t.shape, "<f4" if t.type.name == "F32" else "<f2", self.data, t.offset)
+    return numpy.ndarray(t.shape, "<f4" if t.type.name == "F32" else "<f2", self.data, t.offset)
 
   def quants(self, name: str) -> tuple[Any, Any]:
     """The Q8_0 tensor `name` [.., cols] as views: quants [.., cols/32, 32] and scales [.., cols/32, 1].
@@ -208,6 +205,6 @@ class GGUF:
     """
     t = self.info(name)
     self.check(t.type.name == "Q8_0", f"tensor {name!r}", f"is {t.type.name}", "read it with `floats`", t.offset)
-    block = np.dtype([("scale", "<f2", (1,)), ("quant", "<i1", (Q8_BLOCK,))])
-    x = np.ndarray((*t.shape[:-1], t.shape[-1] // Q8_BLOCK), block, self.data, t.offset)
+    block = numpy.dtype([("scale", "<f2", (1,)), ("quant", "<i1", (Q8_BLOCK,))])
+    x = numpy.ndarray((*t.shape[:-1], t.shape[-1] // Q8_BLOCK), block, self.data, t.offset)
     return x["quant"], x["scale"]

@@ -26,9 +26,7 @@ from tinygrad.nn.gguf import GGUF, PLAIN, File, FilePath, contents
 from tinygrad.tensor import Tensor
 from tinygrad.uop import Ops
 
-safetensors: Any = LazyModule("safetensors")
-tarfile: Any = LazyModule("tarfile")
-zipfile: Any = LazyModule("zipfile")
+safetensors, tarfile, zipfile = map(LazyModule, ("safetensors", "tarfile", "zipfile"))
 T = TypeVar("T")
 REFETCH = "the file is damaged or incomplete: download or write it again"
 SAFE_DTYPES = {"BOOL": dtypes.bool, **PLAIN, "F8_E4M3": dtypes.fp8e4m3, "F8_E5M2": dtypes.fp8e5m2}

@@ -2,6 +2,6 @@
 complete.
 """
 
-from tinygrad.ops import elementwise, index, kernel, leaves, movement, placement, reduce
+from tinygrad.ops import elementwise, kernel, movement, placement, reduce
 
-__all__ = ["elementwise", "index", "kernel", "leaves", "movement", "placement", "reduce"]
+__all__ = ["elementwise", "kernel", "movement", "placement", "reduce"]

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad.dtype import dtypes
-from tinygrad.uop import Ops, UOp, render_shape
-from tinygrad.uop.cards import Factors, GradientRule, Owed, define
+from tinygrad.uop import Factors, GradientRule, Ops, Owed, UOp, define, render_shape
 
 
 def same_shape(u: UOp) -> tuple[Any, ...]:

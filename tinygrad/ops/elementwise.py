@@ -7,8 +7,7 @@ from typing import Any
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import comparison, define_node, elementwise, float_only, integer_only, same_dtype, same_shape
-from tinygrad.uop import Ops, UOp
-from tinygrad.uop.cards import GradientRule, Owed
+from tinygrad.uop import GradientRule, Ops, Owed, UOp
 
 Grads = Sequence[UOp | None]
 
@@ -63,11 +62,7 @@ define_elementwise(Ops.CEIL, "ceil", _no_gradient, Owed.MONOTONE, "ceil({0})")
 define_elementwise(Ops.ROUND, "rint", _no_gradient, Owed.MONOTONE, "rint({0})")
 
 
-def _not(x: Any) -> Any:
-  return numpy.logical_not(x) if x.dtype == bool else numpy.invert(x)
-
-
-define_elementwise(Ops.NOT, _not, _no_gradient, Owed.SETTLE_FIRST, "!{0}", integer_only)
+define_elementwise(Ops.NOT, "invert", _no_gradient, Owed.SETTLE_FIRST, "!{0}", integer_only)
 
 
 def gradient_cast(g: UOp, u: UOp) -> Grads:
@@ -93,17 +88,10 @@ define_node(Ops.BITCAST, same_shape, check_bitcast, evaluate_bitcast, _no_gradie
 # ---------------------------------------------------------------- binary
 
 
-def _add(x: Any, y: Any) -> Any:
-  return numpy.logical_or(x, y) if x.dtype == bool else numpy.add(x, y)
-
-
-def _mul(x: Any, y: Any) -> Any:
-  return numpy.logical_and(x, y) if x.dtype == bool else numpy.multiply(x, y)
-
-
-define_elementwise(Ops.ADD, _add, lambda g, u: (g, g), Owed.SUM, "({0} + {1})")
+# numpy's sum and product of bools are their or and their and
+define_elementwise(Ops.ADD, "add", lambda g, u: (g, g), Owed.SUM, "({0} + {1})")
 define_elementwise(Ops.SUB, "subtract", lambda g, u: (g, -g), Owed.SUM, "({0} - {1})")
-define_elementwise(Ops.MUL, _mul, lambda g, u: (g * u.src[1], g * u.src[0]), Owed.PRODUCT, "({0} * {1})")
+define_elementwise(Ops.MUL, "multiply", lambda g, u: (g * u.src[1], g * u.src[0]), Owed.PRODUCT, "({0} * {1})")
 
 
 def gradient_fdiv(g: UOp, u: UOp) -> Grads:
@@ -125,8 +113,8 @@ def _mod(x: Any, y: Any) -> Any:
   return numpy.where(y == 0, 0, numpy.mod(x, numpy.where(y == 0, 1, y)))
 
 
-define_elementwise(Ops.IDIV, _floordiv, _no_gradient, Owed.SETTLE_FIRST, "floordiv({0}, {1})", integer_only)
-define_elementwise(Ops.MOD, _mod, _no_gradient, Owed.SETTLE_FIRST, "floormod({0}, {1})", integer_only)
+define_elementwise(Ops.IDIV, _floordiv, _no_gradient, Owed.SETTLE_FIRST, "({0} // {1})", integer_only)
+define_elementwise(Ops.MOD, _mod, _no_gradient, Owed.SETTLE_FIRST, "({0} % {1})", integer_only)
 
 
 def gradient_extremum(g: UOp, u: UOp) -> Grads:

@@ -43,8 +43,5 @@ CHECKS = {
   Ops.PARAM: check_param, Ops.RANGE: check_range, Ops.INDEX: check_index, Ops.LOAD: check_load, Ops.STORE: check_store,
   Ops.FOLD: check_fold,
 }  # fmt: skip
-for _op in (
-  Ops.PARAM, Ops.PEER, Ops.RANGE, Ops.ENDRANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.FOLD, Ops.ACC, Ops.SCRATCH,
-  Ops.BARRIER, Ops.VECTORIZE, Ops.EXTRACT, Ops.IF, Ops.ENDIF, Ops.DOT,
-):  # fmt: skip
+for _op in map(Ops, range(Ops.PARAM, Ops.DOT + 1)):
   define_node(_op, dtype=CHECKS.get(_op, any_dtype))

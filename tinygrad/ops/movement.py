@@ -2,24 +2,16 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tinygrad.helpers import all_int, argsort, numpy, prod
 from tinygrad.ops.common import define_node, own_dims, same_dtype
-from tinygrad.uop import Ops, UOp, as_dims, is_int, render_shape, simplify_sint, sint
-from tinygrad.uop.cards import Factors, GradientRule, Owed
-from tinygrad.uop.symbolic import linear, simplify
+from tinygrad.uop import Ops, UOp, as_dims, is_int, linear, render_shape, simplify, simplify_sint, sint
+from tinygrad.uop.cards import Factors, Owed
 
 Grads = Sequence[UOp | None]
 PRIMES = (1000003, 1000033, 1000037, 1000039, 1000081, 1000099, 1000117, 1000121)
-
-
-def define_movement(
-  op: Ops, shape: Callable[[UOp], tuple[Any, ...]], evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any],
-  gradient: GradientRule, factors: Callable[[UOp], Factors], owed: Owed = Owed.KEEP,
-) -> None:  # fmt: skip
-  define_node(op, shape, same_dtype, evaluate, gradient, factors, owed)
 
 
 # ---------------------------------------------------------------- RESHAPE
@@ -102,9 +94,9 @@ def _upper(n: int, upper: dict[int, int]) -> int:
   return n
 
 
-define_movement(
-  Ops.RESHAPE, reshape_shape, lambda u, xs, shape: xs[0].reshape(shape),
-  lambda g, u: (g.reshape(u.src[0].shape),), factors_reshape,
+define_node(
+  Ops.RESHAPE, reshape_shape, same_dtype, lambda u, xs, shape: xs[0].reshape(shape),
+  lambda g, u: (g.reshape(u.src[0].shape),), factors_reshape, Owed.KEEP,
 )  # fmt: skip
 
 # ---------------------------------------------------------------- PERMUTE, EXPAND
@@ -116,9 +108,10 @@ def permute_shape(u: UOp) -> tuple[Any, ...]:
   return tuple(u.src[0].shape[i] for i in u.arg)
 
 
-define_movement(
-  Ops.PERMUTE, permute_shape, lambda u, xs, shape: xs[0].transpose(u.arg), lambda g, u: (g.permute(argsort(u.arg)),),
-  lambda u: Factors((own_dims(u.src[0]),), tuple((i,) for i in u.arg), u.src[0].max_shape),
+define_node(
+  Ops.PERMUTE, permute_shape, same_dtype, lambda u, xs, shape: xs[0].transpose(u.arg),
+  lambda g, u: (g.permute(argsort(u.arg)),),
+  lambda u: Factors((own_dims(u.src[0]),), tuple((i,) for i in u.arg), u.src[0].max_shape), Owed.KEEP,
 )  # fmt: skip
 
 
@@ -138,9 +131,9 @@ def factors_expand(u: UOp) -> Factors:
   return Factors((tuple(() if i in grown else (i,) for i in range(u.ndim)),), own_dims(u), u.max_shape)
 
 
-define_movement(
-  Ops.EXPAND, expand_shape, lambda u, xs, shape: numpy.broadcast_to(xs[0], shape),
-  lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),), factors_expand,
+define_node(
+  Ops.EXPAND, expand_shape, same_dtype, lambda u, xs, shape: numpy.broadcast_to(xs[0], shape),
+  lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),), factors_expand, Owed.KEEP,
 )  # fmt: skip
 
 # ---------------------------------------------------------------- PAD, SHRINK, FLIP, CAT
@@ -168,9 +161,9 @@ def evaluate_pad(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   return numpy.pad(xs[0], widths, constant_values=u.arg[1]) if widths else xs[0]
 
 
-define_movement(
-  Ops.PAD, pad_shape, evaluate_pad, gradient_pad,
-  lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]), owed=Owed.PAD,
+define_node(
+  Ops.PAD, pad_shape, same_dtype, evaluate_pad, gradient_pad,
+  lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]), Owed.PAD,
 )  # fmt: skip
 
 
@@ -192,9 +185,9 @@ def shrink_remaps(u: UOp) -> list[int]:
   return [i for i, ((a, b), n) in enumerate(zip(u.arg, u.src[0].shape)) if not (is_int(a, 0) and (b is n or b == n))]
 
 
-define_movement(
-  Ops.SHRINK, shrink_shape, lambda u, xs, shape: xs[0][tuple(slice(int(a), int(b)) for a, b in u.arg)],
-  gradient_shrink, lambda u: _remap_factors(u, shrink_remaps(u)),
+define_node(
+  Ops.SHRINK, shrink_shape, same_dtype, lambda u, xs, shape: xs[0][tuple(slice(int(a), int(b)) for a, b in u.arg)],
+  gradient_shrink, lambda u: _remap_factors(u, shrink_remaps(u)), Owed.KEEP,
 )  # fmt: skip
 
 
@@ -204,9 +197,9 @@ def flip_shape(u: UOp) -> tuple[Any, ...]:
   return u.src[0].shape
 
 
-define_movement(
-  Ops.FLIP, flip_shape, lambda u, xs, shape: numpy.flip(xs[0], u.arg),
-  lambda g, u: (g.flip(u.arg),), lambda u: _remap_factors(u, u.arg),
+define_node(
+  Ops.FLIP, flip_shape, same_dtype, lambda u, xs, shape: numpy.flip(xs[0], u.arg),
+  lambda g, u: (g.flip(u.arg),), lambda u: _remap_factors(u, u.arg), Owed.KEEP,
 )  # fmt: skip
 
 
@@ -222,9 +215,9 @@ def gradient_cat(g: UOp, u: UOp) -> Grads:
   return tuple(g.shrink([part if i == u.arg else (0, n) for i, n in enumerate(g.shape)]) for part in parts)
 
 
-define_movement(
-  Ops.CAT, cat_shape, lambda u, xs, shape: numpy.concatenate(xs, axis=u.arg),
-  gradient_cat, lambda u: _remap_factors(u, (u.arg,)),
+define_node(
+  Ops.CAT, cat_shape, same_dtype, lambda u, xs, shape: numpy.concatenate(xs, axis=u.arg),
+  gradient_cat, lambda u: _remap_factors(u, (u.arg,)), Owed.KEEP,
 )  # fmt: skip
 
 # ---------------------------------------------------------------- WINDOW, SPREAD
@@ -279,5 +272,5 @@ def _adjoint(g: UOp, u: UOp) -> Grads:
   return (build(axis, kaxis, stride, dilation, size),)
 
 
-define_movement(Ops.WINDOW, window_shape, evaluate_window, _adjoint, factors_window)
-define_movement(Ops.SPREAD, spread_shape, evaluate_spread, _adjoint, factors_window, owed=Owed.PAD)
+define_node(Ops.WINDOW, window_shape, same_dtype, evaluate_window, _adjoint, factors_window, Owed.KEEP)
+define_node(Ops.SPREAD, spread_shape, same_dtype, evaluate_spread, _adjoint, factors_window, Owed.PAD)

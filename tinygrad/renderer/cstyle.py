@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import ceildiv
-from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.cards import card
+from tinygrad.uop import CARDS, AxisKind, Ops, UOp
 
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.bfloat16: dtypes.uint16} | dict.fromkeys(dtypes.fp8s, dtypes.uint8)
 _UNSIGNED = dict(zip(dtypes.sints, (dtypes.uint32, dtypes.uint32, dtypes.uint32, dtypes.uint64)))
@@ -262,7 +261,7 @@ class CRenderer:
         return f"({xs[0]} {'/' if op is Ops.IDIV else '%'} {xs[1]})"
     if dtypes.is_bool(of) and op in _BOOLEAN:
       return f"({xs[0]} {_BOOLEAN[op]} {xs[1]})"
-    form = card(op).render
+    form = CARDS[op].render
     assert form is not None, op
     if op in _WRAPS and dtype in _UNSIGNED:
       second = xs[1] if op is Ops.SHL else self.unsigned(xs[1], dtype)

@@ -6,8 +6,6 @@ is i1 in registers and a byte in memory; bfloat16 and fp8 are carried as their b
 decomposed.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import struct
@@ -15,8 +13,7 @@ from collections.abc import Sequence
 
 from tinygrad.device import PIECE
 from tinygrad.dtype import DType, dtypes
-from tinygrad.uop import Ops, UOp
-from tinygrad.uop.cards import CARDS
+from tinygrad.uop import CARDS, Ops, UOp
 
 _TYPES = {
   dtypes.bool: "i1", dtypes.float16: "half", dtypes.float32: "float", dtypes.float64: "double",

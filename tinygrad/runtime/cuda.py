@@ -22,8 +22,7 @@ from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache, queues
 from tinygrad.runtime.queues import LESS, Barrier, Batch, Program, QueueDevice, errors_of, in_order
 
-driver: Any = LazyModule("cuda.bindings.driver")
-nvrtc: Any = LazyModule("cuda.bindings.nvrtc")
+driver, nvrtc = map(LazyModule, ("cuda.bindings.driver", "cuda.bindings.nvrtc"))
 TARGET = Target("CUDA", vector_registers=96, scratch=48 << 10, threads=True)
 HALF = 8 << 20  # bytes of each half of the pinned host memory through which copies go
 FATAL = frozenset(  # the driver's documentation says that nothing works in the process's context after them

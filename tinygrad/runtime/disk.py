@@ -9,8 +9,7 @@ from tinygrad.device import Buffer, Device, DeviceError
 from tinygrad.dtype import DType, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.runtime.npy import ELSEWHERE, HostBackend
-from tinygrad.uop import GroupOp, Ops, UOp, buffer_of
-from tinygrad.uop.cards import evaluate
+from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, evaluate
 
 
 class DiskBackend(HostBackend):
@@ -57,7 +56,7 @@ def mapped(u: UOp) -> Any:
     return array[: memory.nbytes_per_device].view(to_numpy_dtype(u.dtype)).reshape(u.shape)
   if u.op is Ops.BITCAST:
     return mapped(u.src[0]).view(to_numpy_dtype(u.dtype))
-  if u.op not in GroupOp.Movement - {Ops.CAT, Ops.PAD, Ops.SPREAD} | {Ops.DETACH, Ops.CONTIGUOUS}:
+  if u.op not in GroupOp.View | {Ops.DETACH, Ops.CONTIGUOUS}:
     said = f"{u.op.name.lower()} of {u.dtype.name}{list(u.shape)}: nothing is computed on {u.device}"
     raise DeviceError(f"{said}\n  {ELSEWHERE}")
   return evaluate(u, [mapped(u.src[0])], u.shape)
@@ -79,9 +78,7 @@ def write(u: UOp, value: Any) -> None:
   """Puts a numpy array into a view of a file. Raises DeviceError for a file that cannot be written, and for a view that
   numpy cannot express.
   """
-  array, whole = mapped(u), u
-  while whole.op is not Ops.BUFFER:
-    whole = whole.src[0]
+  array, (*_, whole) = mapped(u), u.down()
   if array.size and not numpy.may_share_memory(array, mapped(whole)):
     raise DeviceError(f"assign to a rearranged view of {u.device}\n  fix: assign to the tensor itself, or to a slice")
   if not array.flags.writeable:

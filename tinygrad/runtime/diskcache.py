@@ -1,8 +1,6 @@
 """Compiled objects on disk, shared by processes: `CACHEDIR` (default ~/.cache/tinygrad), at most `CACHE_MB` megabytes
 (default 512)."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

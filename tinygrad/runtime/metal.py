@@ -20,8 +20,7 @@ from tinygrad.helpers import LazyModule
 from tinygrad.renderer import cstyle
 from tinygrad.runtime.queues import LESS, Call, Program, QueueDevice, errors_of
 
-metal: Any = LazyModule("Metal")
-objc: Any = LazyModule("objc")
+metal, objc = map(LazyModule, ("Metal", "objc"))
 SHARED, READ = 0, 1  # MTLResourceStorageModeShared, MTLResourceUsageRead
 
 

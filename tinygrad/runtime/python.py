@@ -12,11 +12,9 @@ from typing import Any
 from tinygrad.device import Placement, Sharding, device_set
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy, prod
+from tinygrad.ops.reduce import REDUCE_OPS
 from tinygrad.runtime.npy import HostBackend
-from tinygrad.uop import DEVICE_NUM, Ops, UOp, map_arg, sint
-from tinygrad.uop.cards import evaluate
-from tinygrad.uop.rewrite import substitute
-from tinygrad.uop.symbolic import simplify
+from tinygrad.uop import DEVICE_NUM, Ops, UOp, evaluate, map_arg, simplify, sint, substitute
 
 Array = Any  # numpy.ndarray, which this module does not import before its first use
 POISON = 0xFF  # nan in every float type, -1 or the greatest value in integers
@@ -140,9 +138,7 @@ class Interpreter:
 
 
 def root_buffer(view: UOp) -> UOp:
-  while view.op is not Ops.BUFFER:
-    view = view.src[0]
-  return view
+  return next(u for u in view.down() if u.op is Ops.BUFFER)
 
 
 def write(content: Array, positions: Array, value: Array) -> None:
@@ -158,9 +154,6 @@ def box(p: Placement, d: int, upper: Sequence[int], shape: Sequence[int]) -> tup
 def coordinates(p: Sharding, d: int) -> tuple[int, ...]:
   """Device d's coordinates on the owed digits."""
   return tuple(d // g.stride % g.size for o in p.pending for g in o.digits)
-
-
-FOLDS = {Ops.ADD: "add", Ops.MUL: "multiply", Ops.MAX: "maximum", Ops.MIN: "minimum"}
 
 
 def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape: tuple[int, ...]) -> Array:
@@ -182,7 +175,7 @@ def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape:
   wide = numpy.float32 if dtype.itemsize == 2 and dtype.kind not in "iub" else dtype
   values = {k: v.astype(wide) for k, (v, _) in sorted(partial.items())}
   for o in reversed(p.pending):  # the last coordinates belong to the last debt
-    fold = getattr(numpy, FOLDS[o.op])
+    fold = getattr(numpy, REDUCE_OPS[o.op])
     folded: dict[tuple[int, ...], Array] = {}
     for key, value in values.items():
       head = key[: len(key) - len(o.digits)]

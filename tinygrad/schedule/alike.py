@@ -1,16 +1,13 @@
 """Kernels that do the same at other places of their buffers become one, which is told where: the steps of an unrolled
 recurrence, the layers of stacked weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from tinygrad.schedule.items import ScheduleItem
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import Ops, UOp, substitute
 from tinygrad.uop.affine import Affine, affine
-from tinygrad.uop.rewrite import substitute
 
 Starts = tuple[int, ...]  # by number of the PARAM: its first element that the kernel touches, as far as that is known
 

@@ -6,8 +6,6 @@ A value with one plain use is fused. Otherwise it is stored, unless computing it
 it back, and costs little else. A reduction is never computed twice.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -19,7 +17,7 @@ from tinygrad.uop import GroupOp, Ops, UOp
 
 MANY, INNER, GATED = 1, 2, 4
 LEAVES = frozenset((Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.SHARD, Ops.VARIABLE, Ops.HOLE))
-STORED = frozenset((Ops.CONTIGUOUS, Ops.COLLECTIVE, Ops.MOVE))  # values with a buffer, unless `joins_its_reader`
+STORED = frozenset((Ops.CONTIGUOUS, Ops.COLLECTIVE))  # values with a buffer, unless `joins_its_reader`
 MOVES = GroupOp.Movement | {Ops.CAT, Ops.DETACH}
 ORDERING = frozenset((Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP, Ops.EXPAND))  # of which each element is one of the source's
 GATING = frozenset((Ops.PAD, Ops.CAT, Ops.SPREAD))
@@ -66,9 +64,7 @@ def grows(u: UOp) -> bool:
 
 def through(u: UOp, ops: Collection[Ops]) -> UOp:
   """What lies below these."""
-  while u.op in ops:
-    u = u.src[0]
-  return u
+  return next(v for v in u.down() if v.op not in ops)
 
 
 def joins_its_reader(u: UOp, uses: set[Use]) -> bool:
@@ -90,7 +86,7 @@ def costs(nodes: Sequence[UOp], stored: Collection[UOp], readers: Mapping[UOp, i
       made[u] = NOTHING  # folded before it runs
     elif u.op in (Ops.IOTA, Ops.VARIABLE):
       made[u] = INDEX
-    elif u.op in LEAVES or u.op in (Ops.AFTER, Ops.COLLECTIVE, Ops.MOVE):
+    elif u.op in LEAVES or u.op in (Ops.AFTER, Ops.COLLECTIVE):
       made[u] = load(u)
     elif len(parts) == 1 and (u.op in MOVES or u.op in FREE or u.op is Ops.CONTIGUOUS):
       x = u.src[0]  # an expensive value is stored below an EXPAND, so above it only the load counts

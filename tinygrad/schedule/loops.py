@@ -2,14 +2,11 @@
 where memory is contiguous, numbered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tinygrad.dtype import dtypes
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import Ops, UOp, linear, simplify
 from tinygrad.uop.affine import Affine, index
-from tinygrad.uop.symbolic import linear, simplify
 
 LOOPED = {Ops.STORE: 2, Ops.FOLD: 1}  # ops that hold ranges, and where these begin among their sources
 

@@ -16,11 +16,9 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import argsort, prod
 from tinygrad.ops.reduce import identity_element
 from tinygrad.schedule.loops import tidy
-from tinygrad.uop import AxisKind, GroupOp, Ops, ParamArg, UOp, device_number, is_int, lengths, sint, upper
-from tinygrad.uop import sint_to_uop as number
-from tinygrad.uop.node import exact
-from tinygrad.uop.rewrite import substitute
-from tinygrad.uop.symbolic import simplify
+from tinygrad.uop import AxisKind, GroupOp, Ops, ParamArg, UOp, exact, is_int, simplify, sint, substitute, upper
+from tinygrad.uop.local import device_number, lengths
+from tinygrad.uop.node import sint_to_uop as number
 
 Index = tuple[UOp, ...]
 Key = tuple[UOp, Index, UOp | None]  # a value, where in it, and under which condition (None: always)
@@ -270,11 +268,9 @@ class Pull:
     assert self.collective is not None
     c = self.collective.arg
     source, placement = self.collective.src[u.arg[0]], c.placements[u.arg[0]]
-    while source not in self.homes and source.op in TRANSPARENT:
-      source = source.src[0]
+    source = next(s for s in source.down() if s in self.homes or s.op not in TRANSPARENT)
     home = self.homes[source]
-    if isinstance(placement, str):
-      return self.load(source.dtype, home, idx, valid)
+    assert isinstance(placement, Sharding)  # between device sets there are Transfers
     sizes, me, owner = placement.local_shape(u.arg[1]), device_number(placement), number(0)
     inner, taken = list[UOp](), list[Digit]()
     for dim, (i, size) in enumerate(zip(idx, sizes)):
@@ -310,21 +306,12 @@ class Pull:
     """The local element `idx` of the collective's result: its global index, through the template."""
     assert self.collective is not None
     c = self.collective.arg
-    if isinstance(c.result, str):
-      return self.value(c.template, idx, valid)
+    assert isinstance(c.result, Sharding)
     me = device_number(c.result)
     sizes = c.result.local_shape(c.template.shape)
     cut, block = c.result.cut, c.result.block
     at = tuple(simplify(number(block(d, me)) * n + i) if cut(d) else i for d, (i, n) in enumerate(zip(idx, sizes)))
-    x = self.value(c.template, at, valid)
-    for owe in c.result.pending:
-      # a value that now owes: of a sum or product the first coordinate holds it and the others the identity
-      had = [d for p in c.placements for d in owed_digits(p, owe.op)]
-      if owe.op in (Ops.ADD, Ops.MUL) and (lifted := without(owe.digits, had)):
-        rest = UOp.const(x.dtype, 1 if owe.op is Ops.MUL else -0.0 if dtypes.is_float(x.dtype) else 0)
-        for d in lifted:
-          x = where(simplify(UOp.new(Ops.CMPEQ, dtypes.bool, (me // d.stride % d.size, number(0)))), x, rest)
-    return x
+    return self.value(c.template, at, valid)
 
 
 STEPS = {Ops.PAD: Pull.step_gated, Ops.CAT: Pull.step_cat, Ops.GATHER: Pull.step_gather, Ops.REDUCE: Pull.step_reduce}

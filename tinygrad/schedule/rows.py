@@ -7,8 +7,6 @@ access to that memory keeps to the element's own digit. Softmax and normalisatio
 optimizer's kernels run as one, and the scores of an attention exist for a few rows at a time only.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +14,10 @@ from dataclasses import dataclass, replace
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
 from tinygrad.schedule.fuse import SLOW
-from tinygrad.schedule.items import ScheduleItem
+from tinygrad.schedule.items import ScheduleItem, Temp
 from tinygrad.schedule.loops import rebuild, tidy
-from tinygrad.schedule.memory import Temp
-from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp, simplify, substitute
 from tinygrad.uop.affine import Affine, affine, row_major
-from tinygrad.uop.rewrite import substitute
-from tinygrad.uop.symbolic import simplify
 
 LEAST_ROWS = 8
 LEAST_PARALLEL = 2  # of these at least as many must be independent, if a reduction over rows is among the kernels

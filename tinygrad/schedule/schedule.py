@@ -1,7 +1,5 @@
 """The local graph -> a list of kernels and copies in an order that respects every read and write."""
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -12,16 +10,13 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod, watched
 from tinygrad.schedule import fuse
 from tinygrad.schedule.alike import shared_by_place
-from tinygrad.schedule.collectives import in_two_steps
-from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Transfer
+from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Temp, Transfer, plan
 from tinygrad.schedule.lower import Home, Kernel, form, keeps_order, layout, lower
-from tinygrad.schedule.memory import Temp, plan
 from tinygrad.schedule.rows import in_rows
-from tinygrad.schedule.split import in_parts
+from tinygrad.schedule.split import in_parts, in_two_steps
 from tinygrad.schedule.spread import as_windows
-from tinygrad.uop import GroupOp, Ops, UOp, is_int
+from tinygrad.uop import GroupOp, Ops, UOp, check_graph, is_int
 from tinygrad.uop.rewrite import rewrite
-from tinygrad.uop.spec import check_graph
 
 
 class ScheduleError(RuntimeError):
@@ -64,9 +59,7 @@ def create_schedule(sink: UOp, rows: bool = False) -> Schedule:
 
 def peel(u: UOp) -> UOp:
   """Below reshapes that leave every element where it is in memory."""
-  while keeps_order(u):
-    u = u.src[0]
-  return u
+  return next(v for v in u.down() if not keeps_order(v))
 
 
 def whole(view: UOp) -> UOp:
@@ -78,14 +71,6 @@ def whole(view: UOp) -> UOp:
       break
     view = view.src[0]
   return view
-
-
-def chain(view: UOp) -> list[UOp]:
-  """A view and what it is a view of, down to the buffer."""
-  out = [view]
-  while out[-1].op is not Ops.BUFFER:
-    out.append(out[-1].src[0])
-  return out
 
 
 def computed(value: UOp, stored: Container[UOp]) -> Lines:
@@ -115,14 +100,14 @@ class _Builder:
     """On which devices each value is computed: its buffers' and, where there are none, its first consumer's."""
     where: dict[UOp, Placement] = {}
     for u in self.nodes:
-      if u.op in (Ops.BUFFER, Ops.MOVE):
+      if u.op is Ops.BUFFER:
         where[u] = u.arg.device
       elif u.op is Ops.COLLECTIVE:
         where[u] = u.arg.result
       elif (found := next((where[s] for s in u.src if s in where), None)) is not None:
         where[u] = found
     for u in reversed(self.nodes):
-      same = [where[u]] * len(u.src) if u in where and u.op is not Ops.MOVE else []
+      same = [where[u]] * len(u.src) if u in where else []
       for s, placement in zip(u.src, u.arg.placements if u.op is Ops.COLLECTIVE else same):
         where.setdefault(s, placement)
     return where
@@ -167,7 +152,7 @@ class _Builder:
         self.homes[u] = Home(self.number[u.src[0]], layout(u.shape))
     readers = Counter(s for u in self.nodes for s in u.src)
     for u in self.nodes:
-      if u.op is not Ops.ASSIGN or any(readers[x] > 1 for x in chain(u.src[0])):
+      if u.op is not Ops.ASSIGN or any(readers[x] > 1 for x in u.src[0].down()):
         continue
       buffer, value = whole(u.src[0]), peel(u.src[1])
       if buffer in self.homes and value not in self.homes and value.op not in fuse.LEAVES and value.op is not Ops.AFTER:
@@ -216,9 +201,7 @@ class _Builder:
     self.steps.append(step)
 
   def slot_of(self, view: UOp) -> int:
-    while view not in self.homes:
-      view = view.src[0]
-    return self.homes[view].slot
+    return next(self.homes[v].slot for v in view.down() if v in self.homes)
 
   def through_temp(self, step: Step, value: UOp, target: UOp) -> Kernel:
     """The value goes to a temporary first: the kernel would read elements of its target that it has written already."""
@@ -245,12 +228,9 @@ class _Builder:
 
   def transfer(self, u: UOp) -> Transfer | None:
     """A move to other devices, which no kernel can do."""
-    if u.op is Ops.MOVE:
-      source, result, shape = self.where[u.src[0]], u.arg.device, u.shape
-    elif u.op is Ops.COLLECTIVE and len(u.src) == 1:
-      source, result, shape = u.arg.placements[0], u.arg.result, u.arg.template.shape
-    else:
+    if u.op is not Ops.COLLECTIVE or len(u.src) > 1:
       return None
+    source, result, shape = u.arg.placements[0], u.arg.result, u.arg.template.shape
     return None if device_set(source) == device_set(result) else Transfer(layout(shape), u.dtype, source, result)
 
   def walk(self, step: Step, value: UOp, target: Home | UOp) -> None:

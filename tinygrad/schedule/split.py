@@ -1,21 +1,27 @@
-"""Long reductions to few results in two steps, so that threads and work groups have something to share out."""
+"""What one kernel does badly, in two steps: long reductions to few results, so that threads and work groups have
+something to share out, and large all-reduces.
 
-from __future__ import annotations
+A small all-reduce is one step: every device reads all n parts. A large one is two: each device reduces one block, the
+n-th part, then all read the n blocks; so each reads twice the payload, not n times. (Blocks are of one length, for else
+every index would have to be divided.) Both add the parts in the order of the devices, so they give the same bits, on
+every device and in every run.
+"""
 
+from tinygrad.device import Sharding
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.ops.reduce import identity_element
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import Collective, Ops, UOp
 
 LARGE = 1 << 18  # elements read, from which one more kernel pays
 PARTS = 256  # results of the first step
 PART = 2048  # least elements of one
 COUNTS = 16  # parts of a reduction by index, whose results depend on each other's steps
+MANY_BYTES = 1 << 16  # that a device reads in the time of one more kernel and meeting of the devices
 
 
 def by_index(u: UOp) -> bool:
   """Whether what is reduced is chosen by a number: one kernel then adds elements up one after the other."""
-  while u.op in (Ops.CAST, Ops.WHERE):
-    u = u.src[0]
+  u = next(v for v in u.down() if v.op not in (Ops.CAST, Ops.WHERE))
   return u.op is Ops.CMPEQ and any(x.op is Ops.IOTA for x in u.toposort())
 
 
@@ -47,3 +53,28 @@ def in_parts(u: UOp) -> UOp | None:
   inner = tuple(a + (a >= axis) for a in axes)  # `axis` itself is now two dims, of which the second goes first
   part = UOp.new(Ops.REDUCE, u.dtype, (parts,), (op, inner))
   return UOp.new(Ops.REDUCE, u.dtype, (part,), (op, (axis,))).reshape(u.shape)
+
+
+def in_two_steps(u: UOp) -> UOp | None:
+  """all_reduce(x) -> all_gather(reduce_scatter(x)), if x is large. (By its bytes alone, so that the schedule for many
+  devices is that for three.)
+
+  Both steps are within the groups of devices that differ in the owed digits only; by what other digits cut x does not
+  matter to them, so it is left out of their placements.
+  """
+  c: Collective = u.arg
+  if c.template.op is not Ops.HOLE or not isinstance(c.result, Sharding):
+    return None
+  x, (a,) = u.src[0], c.placements
+  if not isinstance(a, Sharding) or c.result.pending or a.dims != c.result.dims:
+    return None
+  if a.mesh.devices != c.result.mesh.devices or not all(isinstance(n, int) for n in x.shape):
+    return None
+  digits = tuple(d for o in a.pending for d in o.digits)
+  n, size = prod(d.size for d in digits), prod(x.shape)
+  if len({o.op for o in a.pending}) != 1 or n == 2 or size % n or size * x.dtype.itemsize < MANY_BYTES:
+    return None
+  hole = UOp.new(Ops.HOLE, x.dtype, (), (0, (size,)))
+  owing, cut, full = (Sharding.of(a.mesh, *at) for at in (((), a.pending), ((digits,), ()), ((), ())))
+  blocks = UOp.new(Ops.COLLECTIVE, x.dtype, (x,), Collective("reduce_scatter", hole, (owing,), cut))
+  return UOp.new(Ops.COLLECTIVE, x.dtype, (blocks,), Collective("all_gather", hole, (cut,), full)).reshape(u.shape)

@@ -5,8 +5,6 @@ with weights do, `z[i] = Σ_k y[i - k·dilation, k]` needs no y in memory: its o
 windows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tinygrad.helpers import prod

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
   from tinygrad.sharding.drawing import Drawing
   from tinygrad.sharding.report import Report
 
-_report: Any = LazyModule("tinygrad.sharding.report")  # a script that does not ask for a report does not wait for it
-_drawing: Any = LazyModule("tinygrad.sharding.drawing")
+# a script that does not ask for a report does not wait for it
+_report, _drawing = map(LazyModule, ("tinygrad.sharding.report", "tinygrad.sharding.drawing"))
 _Hooks.build, _Hooks.result, _Hooks.deliver = _decisions.build, _decisions.result, _decisions.deliver
 
 

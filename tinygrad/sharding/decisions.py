@@ -21,8 +21,7 @@ from tinygrad.helpers import DEFER, RESHARD, STRATEGY, prod, user_line
 from tinygrad.sharding.factors import Assignment, below, beside, carried, project, resolved
 from tinygrad.sharding.moves import ints, size_of, wire
 from tinygrad.sharding.owed import Kept, debts_of, keep
-from tinygrad.uop import BufferArg, Move, Ops, UOp
-from tinygrad.uop.cards import factor_rule
+from tinygrad.uop import BufferArg, Move, Ops, UOp, factor_rule
 
 Nodes = tuple[UOp, ...]
 STRATEGIES = ("cost", "basic", "aggressive")
@@ -271,11 +270,8 @@ def contraction(x: UOp, arg: Any) -> UOp | None:
   """
   if arg[0] is not Ops.ADD:
     return None
-  chain: list[UOp] = []
-  mul = x
-  while mul.op in (Ops.CAST, Ops.RESHAPE, Ops.PERMUTE):
-    chain.append(mul)
-    mul = mul.src[0]
+  chain = [*itertools.takewhile(lambda u: u.op in (Ops.CAST, Ops.RESHAPE, Ops.PERMUTE), x.down())]
+  mul = chain[-1].src[0] if chain else x
   if mul.op is not Ops.MUL:
     return None
   operands = tuple(unmoved(s) for s in mul.src)

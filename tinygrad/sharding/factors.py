@@ -10,8 +10,7 @@ from tinygrad.device import Digit, Placement, Sharding
 from tinygrad.helpers import prod
 from tinygrad.sharding.moves import Digits, atoms, boundaries, overlap, size_of
 from tinygrad.sharding.owed import debts_of
-from tinygrad.uop import UOp
-from tinygrad.uop.cards import Factors, factor_rule
+from tinygrad.uop import Factors, UOp, factor_rule
 
 Assignment = dict[int, Digits]  # factor -> the digits that cut it, major to minor
 
@@ -44,11 +43,11 @@ def collect(lists: Sequence[Sequence[int]], f: Factors, dims: Sequence[Digits]) 
   return out
 
 
-def legal(cuts: Assignment, lists: Iterable[Sequence[int]], f: Factors) -> Assignment:
+def legal(cuts: Assignment, f: Factors) -> Assignment:
   """Without the cuts that a dim of several factors cannot express: they must be even, and all factors before a cut one
   fully cut."""
-  out = {factor: digits for factor, digits in cuts.items() if digits}
-  compound = [inner for inner in lists if len(inner) > 1]
+  out = dict(cuts)
+  compound = [inner for lists in (*f.src, f.out) for inner in lists if len(inner) > 1]
   changed = bool(compound)
   while changed:
     changed = False
@@ -62,19 +61,13 @@ def legal(cuts: Assignment, lists: Iterable[Sequence[int]], f: Factors) -> Assig
         if kept != digits:
           changed = True
           out[factor] = kept
-          if not kept:
-            del out[factor]
         is_open = is_open and size_of(kept) == n
-  return out
+  return {factor: digits for factor, digits in out.items() if digits}
 
 
 def project(lists: Sequence[Sequence[int]], cuts: Assignment) -> tuple[Digits, ...]:
   """Cuts of factors -> cuts of dims."""
   return tuple(tuple(d for factor in inner for d in cuts.get(factor, ())) for inner in lists)
-
-
-def dims_of(f: Factors) -> list[Sequence[int]]:
-  return [inner for lists in (*f.src, f.out) for inner in lists]
 
 
 def merge(
@@ -108,9 +101,9 @@ def merge(
 
 def distinct(ways: Iterable[Assignment], f: Factors) -> list[Assignment]:
   """What is legal of each, once."""
-  lists, out = dims_of(f), dict[Any, Assignment]()
+  out: dict[Any, Assignment] = {}
   for cuts in ways:
-    ok = legal(cuts, lists, f)
+    ok = legal(cuts, f)
     out.setdefault(tuple(sorted(ok.items())), ok)
   return list(out.values())
 
@@ -135,14 +128,14 @@ def resolved(f: Factors, placements: Sequence[Sharding | None], n: int, strategy
 def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> list[Assignment]:
   """The ways to cut the factors: one if nothing is contested; else each contested digit on any factor that can carry
   it, or on none."""
-  cut, lists = [i for i, s in enumerate(placements) if s is not None and s.dims], dims_of(f)
+  cut = [i for i, s in enumerate(placements) if s is not None and s.dims]
   ways: list[Assignment] = []
   each_first = ((i, *(j for j in cut if j != i)) for i in cut)
   orders: Iterable[tuple[int, ...]] = itertools.permutations(cut) if len(cut) <= 3 else each_first
   for order in orders:
     chain = boundaries(n, [(d for dim in s.dims for d in dim) for i in order if (s := placements[i]) is not None])
     cuts, clash, asked = merge(f, placements, order, chain)
-    kept = {d for digits in legal(cuts, lists, f).values() for d in digits}
+    kept = {d for digits in legal(cuts, f).values() for d in digits}
     volume = prod(d.size for d in asked)
     if not clash and kept and prod(d.size for d in kept) == volume and sum(len(x) for x in cuts.values()) == len(kept):
       return distinct([*ways, cuts], f)
@@ -180,7 +173,7 @@ def common_prefixes(f: Factors, placements: Sequence[Sharding | None], n: int) -
       if any(len(x) > i and x[i] != d for x in here) or any(overlap(d, e) for e in elsewhere):
         out[factor] = out[factor][:i]
         break
-  return legal(out, dims_of(f), f)
+  return legal(out, f)
 
 
 def carried(u: UOp, placement: Placement, up: bool) -> Placement | None:
@@ -190,7 +183,7 @@ def carried(u: UOp, placement: Placement, up: bool) -> Placement | None:
     return placement
   f = factor_rule(u)
   here, there = (f.src[0], f.out) if up else (f.out, f.src[0])
-  cuts = legal(collect(here, f, [placement.cut(i) for i in range(len(here))]), dims_of(f), f)
+  cuts = legal(collect(here, f, [placement.cut(i) for i in range(len(here))]), f)
   return placement.with_dims(project(there, cuts)) if placement.with_dims(project(here, cuts)) is placement else None
 
 

@@ -8,6 +8,7 @@ index map along a cut dim: PAD, SHRINK, FLIP, CAT, WINDOW and SPREAD in a row ar
 """
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,15 +18,16 @@ from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import SPEC, span
 from tinygrad.sharding.decisions import deliver
-from tinygrad.sharding.factors import collect, dims_of, legal, project
+from tinygrad.sharding.factors import collect, legal, project
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, plan
 from tinygrad.sharding.narrow import gather_narrow
 from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
-from tinygrad.uop import Collective, GroupOp, Ops, UOp, device_number, lengths, simplify_sint, sint, smin, start
-from tinygrad.uop.cards import Factors, card, factor_rule
-from tinygrad.uop.rewrite import substitute
-from tinygrad.uop.spec import check_graph
+
+# isort: off
+from tinygrad.uop import CARDS, Collective, Factors, GroupOp, Ops, UOp, check_graph, device_number, factor_rule, lengths
+from tinygrad.uop import simplify_sint, sint, smin, start, substitute
+# isort: on
 
 Demand = tuple[UOp, Placement | None]
 Rule = tuple[list[Demand], Callable[[list[UOp]], UOp]]  # what a local form is made of, and how
@@ -267,7 +269,7 @@ class Localizer:
     for s, lists in zip(u.src, f.src):
       if isinstance(s.device, Sharding):
         cuts.update(collect(lists, f, [s.device.cut(i) for i in range(len(lists))]))
-    return self.op_rule(u, p, f, legal(cuts, dims_of(f), f))
+    return self.op_rule(u, p, f, legal(cuts, f))
 
   def op_rule(self, u: UOp, p: Sharding, f: Factors, cuts: dict[int, Digits]) -> Rule | Local:
     """The same op on local shapes, the factors cut by `cuts`; sources without a device are made where they are
@@ -295,7 +297,7 @@ class Localizer:
       if u.op is Ops.IOTA:
         return self.op_rule(u, p, Factors((), ((0,),), (0,)), {})
       f = factor_rule(u)
-      cuts = legal(collect(f.out, f, [p.cut(i) for i in range(u.ndim)]), dims_of(f), f)
+      cuts = legal(collect(f.out, f, [p.cut(i) for i in range(u.ndim)]), f)
       stuck = any(p.cut(i) for i in touched(u, f)) or any(cuts.get(factor) for factor in f.contracted)
       if p.with_dims(project(f.out, cuts)) is p and not stuck:
         return self.op_rule(u, p, f, cuts)
@@ -361,11 +363,11 @@ class Localizer:
 
   def leads_to_remap(self, u: UOp) -> bool:
     """Whether u is a row of movement ops with an index map along a cut dim in it."""
-    while u.op in GroupOp.Movement or (u.op is Ops.MOVE and not u.arg.pinned and moves_freely(u)):
-      if is_remap(u):
-        return True
-      u = u.src[0]
-    return False
+
+    def passed(v: UOp) -> bool:
+      return v.op in GroupOp.Movement or (v.op is Ops.MOVE and not v.arg.pinned and moves_freely(v))
+
+    return any(map(is_remap, itertools.takewhile(passed, u.down())))
 
 
 def is_remap(u: UOp) -> bool:
@@ -418,14 +420,10 @@ def whole_assigns(order: Sequence[UOp]) -> UOp:
   for u in order:
     if u.op not in WRITES or not is_cut(u.src[0].device):
       continue
-    views: list[UOp] = []
-    base = u.src[0]
-    while base.op in GroupOp.Movement:
-      views.append(base)
-      base = base.src[0]
+    views = [*itertools.takewhile(lambda v: v.op in GroupOp.Movement, u.src[0].down())]
     if not any(map(is_remap, views)):
       continue
-    value, base = substitute(u.src[1], mapping, done), substitute(base, mapping, done)
+    value, base = substitute(u.src[1], mapping, done), substitute(views[-1].src[0], mapping, done)
     assert base.device is not None
     mapping[u] = UOp.new(Ops.ASSIGN, u.dtype, (base, deliver(overlaid(views, value, base), base.device)))
   return substitute(order[-1], mapping, done) if mapping else order[-1]
@@ -442,7 +440,7 @@ def overlaid(views: Sequence[UOp], value: UOp, base: UOp) -> UOp:
 def unview(v: UOp, x: UOp) -> UOp:
   """x, the content of the view v, in the coordinates of v's source; zero (False) outside: v's adjoint, as its card has
   it."""
-  rule = card(v.op).gradient
+  rule = CARDS[v.op].gradient
   assert rule is not None and v.op in VIEWS, f"assign into a view made by {v.op.name}"
   (inside,) = rule(x, v)
   assert inside is not None

@@ -34,11 +34,6 @@ class Step:
   payload: float
   nbytes: float
 
-  @property
-  def group(self) -> int:
-    """How many devices exchange with each other."""
-    return size_of(self.digits)
-
 
 def boundaries(n: int, digit_lists: Iterable[Iterable[Digit]]) -> tuple[int, ...]:
   """The strides at which digits begin and end, as one divisor chain of n; a digit that fits no chain with earlier ones
@@ -146,8 +141,7 @@ def _sliced(shape: tuple[int, ...], a: Sharding, b: Sharding) -> Sharding:
   chain = boundaries(len(a), [a.used, b.used])
   used = {d for x in (*refined[0], *(atoms(o.digits, chain) or o.digits for o in a.pending)) for d in x}
   dims = [(*have, *_more(n, have, to, lambda d: d not in used)) for n, have, to in zip(shape, *refined)]
-  sliced = Sharding.of(a.mesh, dims, a.pending)
-  return sliced if isinstance(sliced, Sharding) else a
+  return Sharding.of(a.mesh, dims, a.pending)  # type: ignore[no-any-return]
 
 
 def overlap(a: Digit, b: Digit) -> bool:

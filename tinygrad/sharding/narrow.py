@@ -8,8 +8,7 @@ from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.sharding.decisions import PUSHED
 from tinygrad.sharding.factors import below
 from tinygrad.sharding.moves import ints, size_of, wire
-from tinygrad.uop import Move, Ops, UOp
-from tinygrad.uop.rewrite import substitute
+from tinygrad.uop import Move, Ops, UOp, substitute
 
 CASTS = frozenset((Ops.CAST,))  # hot: a member of an enum takes longer to look up than to find here
 LARGE = 1 << 16  # bytes to be saved for which one more meeting of the devices is worth it
@@ -68,8 +67,7 @@ def scattered(u: UOp) -> Sharding | None:
     return None
   longest = max(even, key=lambda i: shape[i])
   cut = b.with_dims([(*b.cut(i), *digits) if i == longest else b.cut(i) for i in range(len(shape))])
-  if not isinstance(cut, Sharding):
-    return None
+  assert isinstance(cut, Sharding)
   wide, narrow = move.dtype.itemsize, u.dtype.itemsize
   saved = wire(shape, wide, a, b) - wire(shape, wide, a, cut) - wire(shape, narrow, cut, b)
   return cut if saved >= LARGE else None

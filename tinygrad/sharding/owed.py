@@ -14,8 +14,7 @@ from typing import Any
 from tinygrad.device import Digit, Owe, Sharding, merge_digits
 from tinygrad.dtype import DType, dtypes
 from tinygrad.sharding.moves import overlap
-from tinygrad.uop import GroupOp, Ops, UOp, upper
-from tinygrad.uop.cards import Owed, card, factor_rule
+from tinygrad.uop import CARDS, GroupOp, Ops, Owed, UOp, factor_rule, upper
 
 Debts = tuple[Owe, ...]
 SWAP = {Ops.MAX: Ops.MIN, Ops.MIN: Ops.MAX}
@@ -45,8 +44,9 @@ def keep(op: Ops, dtype: DType, src: Sequence[UOp], arg: Any) -> Kept | None:
   owing, ops = [i for i, d in enumerate(debts) if d], {o.op for d in debts for o in d}
   if not owing or len(ops) > 1:
     return None
-  case = Case(op, dtype, tuple(src), arg, debts, owing, ops.pop())
-  found = _RULES[card(op).owed](case)
+  by = ops.pop()
+  case = Case(op, dtype, tuple(src), arg, debts, owing, by, by in SWAP, dtypes.is_float(dtype))
+  found = _RULES[CARDS[op].owed](case)
   return found if found is not None else _disjoint(case)
 
 
@@ -61,14 +61,8 @@ class Case:
   debts: tuple[Debts, ...]
   owing: list[int]
   by: Ops
-
-  @property
-  def extremum(self) -> bool:
-    return self.by in SWAP
-
-  @property
-  def floating(self) -> bool:
-    return bool(dtypes.is_float(self.dtype))
+  extremum: bool  # whether that is max or min
+  floating: bool
 
   def stay(self, by: Ops | None = None) -> Kept | None:
     """All sources stay as they are; the result owes what they owe together, by `by` if the op turns it around."""
@@ -119,15 +113,13 @@ def _digits(debts: Sequence[Owe]) -> tuple[Digit, ...]:
 
 def constant(u: UOp) -> Any:
   """The value that all elements of `u` have, if it is a constant; else None."""
-  while u.op in STRETCHED:
-    u = u.src[0]
+  u = next(v for v in u.down() if v.op not in STRETCHED)
   return u.arg if u.op is Ops.CONST and not u.src else None
 
 
 def is_finite(u: UOp) -> bool:
   """Whether every element is known to be finite: a finite constant, a counter, or an integer in a wide enough float."""
-  while u.op in STRETCHED:
-    u = u.src[0]
+  u = next(v for v in u.down() if v.op not in STRETCHED)
   if u.op is Ops.CAST and u.dtype in (dtypes.float32, dtypes.float64) and not dtypes.is_float(u.src[0].dtype):
     return True
   return u.op is Ops.IOTA or (u.op is Ops.CONST and math.isfinite(u.arg))

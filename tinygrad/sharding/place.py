@@ -8,8 +8,7 @@ from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.helpers import DEFER, SPEC, Context, prod
 from tinygrad.sharding import decisions
 from tinygrad.sharding.moves import wire
-from tinygrad.uop import GroupOp, Ops, UOp
-from tinygrad.uop.cards import factor_rule
+from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 REMAPPED_OR_MOVED = GroupOp.Remapping | {Ops.MOVE}
 

@@ -7,12 +7,10 @@ from typing import Any
 from tinygrad.device import Placement, Sharding, device_set, show_placement
 from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str
 from tinygrad.sharding.localize import Localizer, complete
-from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints
+from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, size_of
 from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
-from tinygrad.uop import Ops, UOp, render_shape
-from tinygrad.uop.cards import evaluate
-from tinygrad.uop.node import stored, viewed
+from tinygrad.uop import Ops, UOp, evaluate, render_shape, stored, viewed
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
 COUNTED_DEVICES = 256  # of more devices, so many at both ends are looked at
@@ -129,7 +127,7 @@ def step_row(u: UOp, step: Step, readers: dict[UOp, UOp]) -> Row:
 
 def row_of(u: UOp, step: Step, where: str, made_at: str, reason: str) -> Row:
   axes = step.b.mesh.spoken.axes_of(step.digits) if isinstance(step.b, Sharding) else ()
-  n, value = step.group if step.digits else len(device_set(step.b)), f"{u.dtype.name}{render_shape(u.shape)}"
+  n, value = size_of(step.digits) if step.digits else len(device_set(step.b)), f"{u.dtype.name}{render_shape(u.shape)}"
   payload, wire, ends = whole(step.payload), whole(step.nbytes), map(show_placement, (step.a, step.b))
   return Row(step.kind, axes, n, payload, wire, where, made_at, reason, value, *ends)
 

@@ -90,10 +90,6 @@ def define(op: Ops, **fields: Any) -> None:
   CARDS[op] = Card(**fields)
 
 
-def card(op: Ops) -> Card:
-  return CARDS[op]
-
-
 def evaluate(u: Any, xs: list[Any], shape: tuple[int, ...]) -> Any:
   """The value of `u` on numpy operands, by its card."""
   rule = CARDS[u.op].evaluate

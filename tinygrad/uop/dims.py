@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tinygrad.uop.cards import CARDS
 from tinygrad.uop.ops import Ops
 
 sint = Any  # int | UOp: mypy cannot follow operators on the union
@@ -44,14 +45,8 @@ def simplify_sint(x: sint) -> sint:
   return x.arg if x.op is Ops.CONST else x
 
 
-_SYMBOLS = {
-  Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.IDIV: "//", Ops.MOD: "%", Ops.CMPLT: "<", Ops.CMPEQ: "==",
-  Ops.CMPNE: "!=", Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^", Ops.SHL: "<<", Ops.SHR: ">>",
-}  # fmt: skip
-
-
 def render_sint(u: sint) -> str:
-  """An integer expression as Python writes it."""
+  """An integer expression as text, by the cards of its ops."""
   if isinstance(u, int):
     return str(u)
   match u.op:
@@ -63,9 +58,8 @@ def render_sint(u: sint) -> str:
       return f"{u.src[0].arg[0]}={u.src[1].arg}"
     case Ops.RANGE:
       return f"r{u.arg[0]}"
-  if u.op in _SYMBOLS:
-    return f"({render_sint(u.src[0])} {_SYMBOLS[u.op]} {render_sint(u.src[1])})"
-  return f"{u.op.name.lower()}({', '.join(render_sint(s) for s in u.src)})"
+  form = CARDS[u.op].render or f"{u.op.name.lower()}({', '.join('{}' for _ in u.src)})"
+  return form.format(*map(render_sint, u.src))
 
 
 def render_shape(shape: Sequence[sint]) -> str:

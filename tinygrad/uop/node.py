@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Buffer, Placement, Sharding, show_placement
@@ -142,10 +142,15 @@ class UOp:
   @property
   def base(self) -> UOp:
     """What the value is a view of: itself below movement ops, ASSIGN targets and AFTER."""
+    return next(u for u in self.down() if u.op not in GroupOp.Movement and u.op not in _BASED)
+
+  def down(self) -> Iterator[UOp]:
+    """This node, its first source, the first source of that, and so on to a leaf."""
     u = self
-    while u.op in GroupOp.Movement or u.op in _BASED:
+    yield u
+    while u.src:
       u = u.src[0]
-    return u
+      yield u
 
   @property
   def vmin(self) -> int:
@@ -438,13 +443,8 @@ class UOp:
   __floordiv__, __rfloordiv__ = _operator(Ops.IDIV)
   __mod__, __rmod__ = _operator(Ops.MOD)
   __lt__, __gt__ = _operator(Ops.CMPLT)
-  __and__ = _operator(Ops.AND)[0]
-  __or__ = _operator(Ops.OR)[0]
-  __xor__ = _operator(Ops.XOR)[0]
-  eq = _operator(Ops.CMPEQ)[0]
-  ne = _operator(Ops.CMPNE)[0]
-  maximum = _operator(Ops.MAX)[0]
-  minimum = _operator(Ops.MIN)[0]
+  __and__, __or__, __xor__ = (_operator(op)[0] for op in (Ops.AND, Ops.OR, Ops.XOR))
+  eq, ne, maximum, minimum = (_operator(op)[0] for op in (Ops.CMPEQ, Ops.CMPNE, Ops.MAX, Ops.MIN))
 
   def __neg__(self) -> UOp:
     return self.alu(Ops.NEG)
@@ -519,16 +519,9 @@ def knows(u: UOp, name: str) -> bool:
   return True
 
 
-def is_view(u: UOp) -> bool:
-  """Movement that shows a part of one source as it is: no element is computed."""
-  return u.op in GroupOp.Movement and len(u.src) == 1 and u.op not in (Ops.PAD, Ops.SPREAD)
-
-
 def viewed(u: UOp) -> UOp:
   """What `u` is a view of."""
-  while is_view(u):
-    u = u.src[0]
-  return u
+  return next(v for v in u.down() if v.op not in GroupOp.View)
 
 
 def stored(u: UOp, device: Placement) -> UOp:

@@ -45,6 +45,7 @@ class GroupOp:
   Binary = frozenset(Ops(i) for i in range(Ops.ADD, Ops.WHERE))
   Elementwise = Unary | Binary | {Ops.WHERE}
   Movement = frozenset(Ops(i) for i in range(Ops.RESHAPE, Ops.GATHER))
+  View = Movement - {Ops.PAD, Ops.CAT, Ops.SPREAD}  # show a part of one source as it is: no element is computed
   Remapping = frozenset(Ops(i) for i in range(Ops.PAD, Ops.GATHER))  # a dim's index map is not the identity
   Comparison = frozenset((Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE))
   Leaf = frozenset((Ops.UNIQUE, Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.VARIABLE, Ops.HOLE))

@@ -1,7 +1,5 @@
 """The rewrite engine: named rules by op, applied bottom-up to a fixed point; and substitution."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from tinygrad.uop.node import UOp, knows, map_arg

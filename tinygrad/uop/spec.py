@@ -2,8 +2,6 @@
 output.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tinygrad.device import Sharding

@@ -6,8 +6,6 @@ remainder, for which the identities below hold for every sign of the numerator (
 Mathematics, ch. 3).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 
