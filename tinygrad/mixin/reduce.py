@@ -13,7 +13,8 @@ from tinygrad.mixin.creation import Creation
 from tinygrad.uop import Ops, UOp
 
 Axis = int | Sequence[int] | None
-BLOCK = 16  # elements of a running reduction that are reduced at once; of more than twice as many, in levels
+BLOCK = 64  # bytes of a running reduction that are reduced at once; of more than twice as many, in levels
+FEW = 1024  # elements of a running sum of which roundings within blocks would show
 FINITE = 2.0**127  # as float32
 R = TypeVar("R", bound="Reduce")
 Join = Callable[[R, R], R]
@@ -160,7 +161,7 @@ class Reduce(Creation):
     """All elements up to each one along `axis` as one: `total` of the last dim of windows, and `join` of two such,
     joined from the smallest levels on, which loses least in sums.
 
-    Cost: about 16 loads an element in each of log16(n) levels.
+    Cost: about 16 operations an element in each of log16(n) levels.
     """
     return functools.reduce(lambda y, x: join(x, y), reversed(self._levels(axis, total, identity)))
 
@@ -175,13 +176,14 @@ class Reduce(Creation):
     x = self.transpose(dim, -1)
     where = x.uop.device
     parts = where.parts(self.ndim - 1) if isinstance(where, Sharding) else 1
-    if wide is not None and parts == 1 and n <= 4 * BLOCK:  # a rounding more would show
+    if wide is not None and parts == 1 and n <= FEW:
       return [joined(x.cast(wide)._levels(-1, total, identity)).cast(x.dtype).transpose(dim, -1)]
-    if parts == 1 and n <= 2 * BLOCK:
+    block = BLOCK // x.dtype.itemsize
+    if parts == 1 and n <= 2 * block:
       later = self.arange(n).unsqueeze(-1).lt(self.arange(n))
       return [total(later.where(identity, x.unsqueeze(-2))).transpose(dim, -1)]
     # along a cut dim the blocks are the devices': one total of each travels
-    blocks, size = (ceildiv(n, BLOCK), BLOCK) if parts == 1 else (parts, ceildiv(n, parts))
+    blocks, size = (ceildiv(n, block), block) if parts == 1 else (parts, ceildiv(n, parts))
     rows = x.pad((0, blocks * size - n), value=identity).unflatten(-1, (blocks, size))
     totals = total(rows if wide is None else rows.cast(wide))
     if isinstance(where, Sharding) and parts > 1:
