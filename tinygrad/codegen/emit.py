@@ -305,7 +305,7 @@ class Emitter(Values):
         old, x = (self.put(UOp.new(Ops.LOAD, acc.dtype, (a,))) for a in (total, acc))
         rest = self.spread(UOp.const(f.dtype, identity_element(f.arg, f.dtype)), acc.dtype.count)
         new = self.put(UOp.new(f.arg, acc.dtype, (old, x)))
-        if f.arg is Ops.ADD:
+        if f.arg is Ops.ADD and f.src[0].op not in (Ops.MUL, Ops.DOT):
           lost = self.put(UOp.new(Ops.SUB, acc.dtype, (x, self.put(UOp.new(Ops.SUB, acc.dtype, (new, old))))))
           finite = self.put(UOp.new(Ops.CMPEQ, dtypes.bool.vec(acc.dtype.count), (lost, lost)))
           rest = self.put(UOp.new(Ops.WHERE, acc.dtype, (finite, lost, rest)))

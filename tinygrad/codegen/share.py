@@ -19,7 +19,8 @@ from tinygrad.uop import Ops, UOp
 
 WORTHWHILE = 1 << 15  # accesses and operations, one vector each, that pay for waking other threads
 PIECES = (8, 4, 2, 1)  # of each thread
-REPEATED = 1.0005  # times the iterations and elements read, at most, for more of them, if they are alike
+REPEATED = 1.0005  # times the iterations and elements read, at most, for more of them
+UNEVEN = 1.05  # the same, if some have more to do than others
 LEAST = 1 << 13  # accesses and operations of a piece, one vector each
 
 
@@ -41,22 +42,25 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
     """Of all pieces together."""
     return pieces * sum(i.cost(r, ceildiv(size(r), pieces) / size(r)) for i in items)
 
+  def lane(r: UOp) -> int:
+    """What a vector takes of it, if some lie along it."""
+    return lanes if not chosen and any(x.strides.get(r) == 1 for i in items for x in i.accesses) else 1
+
   best: tuple[float, UOp] | None = None
   for r in sorted(shared_rows(stores), key=chosen.__contains__):
     n = size(r)
     if not static(r) or n < 2 * threads or (exact and n % threads) or cost(r, threads) > 0.75 * threads * whole:
       continue
     part = ceildiv(n, threads)
-    # lest vectors along it have lanes to spare
-    by_it = cost(r, threads) * (1 if chosen else round_up(part, lanes) / part)
+    by_it = cost(r, threads) * round_up(part, lane(r)) / part  # lest vectors along it have lanes to spare
     if best is None or by_it < best[0] * 0.99:  # else the outermost: what a thread writes lies together
       best = by_it, r
   if best is None:
     return ast
   r, n = best[1], size(best[1])
-  most, bound = min(work / LEAST, n / lanes), REPEATED * cost(r, threads)
   uneven = len(stores) > 1 and bool(idle(stores, all_rows(stores)))
-  several = (k * threads for k in PIECES if k * threads <= most and (uneven or cost(r, k * threads) < bound))
+  most, bound = min(work / LEAST, n / lane(r)), (UNEVEN if uneven else REPEATED) * cost(r, threads)
+  several = (k * threads for k in PIECES if k * threads <= most and cost(r, k * threads) < bound)
   pieces = next((k for k in several if not chosen and not (exact and n % k)), threads)
   length = ceildiv(n, pieces)
   first = UOp.variable(f"{PIECE}{threads}", 0, pieces - 1) * length

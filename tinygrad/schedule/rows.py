@@ -254,10 +254,11 @@ def computed_once(stores: tuple[UOp, ...], rows: Sequence[UOp], own: int) -> tup
       continue
     own += 1
     memory = UOp.new(Ops.PARAM, first.dtype, (), ParamArg(-own, prod(map(length, loops))))
-    flat = {u: affine(row_major((r, length(r)) for r in its), {}) for u, its in same.items()}
+    order = sorted(range(len(loops)), key=lambda i: loops[i].arg[0])  # it lies as its first reader goes through it
+    flat = {u: affine(row_major((its[i], length(its[i])) for i in order), {}) for u, its in same.items()}
     places = {u: UOp.new(Ops.INDEX, u.dtype, (memory, at.uop())) for u, at in flat.items()}
     reads = {u: UOp.new(Ops.LOAD, u.dtype, (where,)) for u, where in places.items()}
-    ours = {r: r.replace(arg=(r.arg[0], AxisKind.LOOP)) for r in loops}
+    ours = {loops[i]: loops[i].replace(arg=(loops[i].arg[0], AxisKind.LOOP)) for i in order}
     where, value = (substitute(x, ours) for x in (places[first], first))
     store = UOp.new(Ops.STORE, dtypes.void, (where, value, *rows, *ours.values()))
     new = substitute(UOp.sink(*stores), reads).src
