@@ -43,8 +43,9 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
     return pieces * sum(i.cost(r, ceildiv(size(r), pieces) / size(r)) for i in items)
 
   def lane(r: UOp) -> int:
-    """What a vector takes of it, if some lie along it."""
-    return lanes if not chosen and any(x.strides.get(r) == 1 for i in items for x in i.accesses) else 1
+    """What a vector takes of it, if some may lie along it: where elements are neighbours, or operands are reused."""
+    steps = {x.strides.get(r, 0) for i in items if r in i.ranges for x in i.accesses}
+    return lanes if not chosen and (1 in steps or (0 in steps and size(r) >= lanes)) else 1
 
   best: tuple[float, UOp] | None = None
   for r in sorted(shared_rows(stores), key=chosen.__contains__):
