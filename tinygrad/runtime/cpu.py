@@ -427,8 +427,9 @@ class CPU(QueueDevice):
     there, to wait until it is done."""
     if others := os.sched_getaffinity(0) - {core}:
       self.core = core
-      for thread in self.threads:
-        os.sched_setaffinity(thread.native_id or 0, others)
+      with contextlib.suppress(PermissionError):  # in some sandboxes: then they are wherever the system puts them
+        for thread in self.threads:
+          os.sched_setaffinity(thread.native_id or 0, others)
 
   def _wait(self, parts: int) -> None:
     """Until so many are done; wakes from time to time, so that Ctrl-C is heard."""
