@@ -296,8 +296,8 @@ class Emitter(Values):
     self.put(UOp.new(Ops.STORE, dtypes.void, (acc, new)))
 
   def flush(self, sums: Sums) -> None:
-    """Adds the accumulators of a block to totals. They start anew: a sum with what that addition lost, if it is finite
-    (T. Dekker: fast two-sum)."""
+    """Adds the accumulators of a block to totals. They start anew: a sum, if not of products, with what that addition
+    lost, if it is finite (T. Dekker: fast two-sum)."""
     for f, of_group in zip(sums[0], sums[2], strict=True):
       for acc in (a for of_tile in of_group for a in of_tile):
         if (total := self.totals.get(acc)) is None:
@@ -305,7 +305,7 @@ class Emitter(Values):
         old, x = (self.put(UOp.new(Ops.LOAD, acc.dtype, (a,))) for a in (total, acc))
         rest = self.spread(UOp.const(f.dtype, identity_element(f.arg, f.dtype)), acc.dtype.count)
         new = self.put(UOp.new(f.arg, acc.dtype, (old, x)))
-        if f.arg is Ops.ADD and f.src[0].op not in (Ops.MUL, Ops.DOT):
+        if f.arg is Ops.ADD and not of_products(f):
           lost = self.put(UOp.new(Ops.SUB, acc.dtype, (x, self.put(UOp.new(Ops.SUB, acc.dtype, (new, old))))))
           finite = self.put(UOp.new(Ops.CMPEQ, dtypes.bool.vec(acc.dtype.count), (lost, lost)))
           rest = self.put(UOp.new(Ops.WHERE, acc.dtype, (finite, lost, rest)))
@@ -313,10 +313,14 @@ class Emitter(Values):
         self.put(UOp.new(Ops.STORE, dtypes.void, (acc, rest)))
 
 
+def of_products(f: UOp) -> bool:
+  return f.src[0].op in (Ops.MUL, Ops.DOT)
+
+
 def _blocks(region: Region, f: UOp) -> Iterator[tuple[int, Region]]:
   """A long region of the reduction `f` as (number of blocks, block) and the rest."""
   n = int(region.count.arg) if region.count.op is Ops.CONST else 0
-  length = PRODUCTS if f.src[0].op in (Ops.MUL, Ops.DOT) else BLOCK
+  length = PRODUCTS if of_products(f) else BLOCK
   if n >= 2 * length:
     yield n // length, replace(region, count=index(length))
     base = Affine(n // length * length * region.tile.size).plus(affine(region.base, {})).uop()
