@@ -28,8 +28,24 @@ define void @add_one(ptr %args) {
   ret void
 }
 """
-# waits until *flag, for at most so many turns that a test cannot hang, and adds the flag's value to *out
-WAIT = """
+
+
+def until_set(before):
+  """What waits until *flag, between the blocks `before` and `exit`, for so many turns at most that no test hangs."""
+  return f"""loop:
+  %i = phi i64 [ 0, %{before} ], [ %i1, %loop ]
+  %i1 = add i64 %i, 1
+  %v = load atomic i64, ptr %flag acquire, align 8
+  %set = icmp ne i64 %v, 0
+  %late = icmp ugt i64 %i1, 10000000000
+  %stop = or i1 %set, %late
+  br i1 %stop, label %exit, label %loop
+"""
+
+
+# waits until *flag, and adds the flag's value to *out
+WAIT = (
+  """
 define void @wait(ptr %args) {
 entry:
   %s1 = getelementptr i64, ptr %args, i64 1
@@ -37,21 +53,16 @@ entry:
   %s2 = getelementptr i64, ptr %args, i64 2
   %flag = load ptr, ptr %s2
   br label %loop
-loop:
-  %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
-  %i1 = add i64 %i, 1
-  %v = load atomic i64, ptr %flag acquire, align 8
-  %set = icmp ne i64 %v, 0
-  %late = icmp ugt i64 %i1, 10000000000
-  %stop = or i1 %set, %late
-  br i1 %stop, label %exit, label %loop
-exit:
+"""
+  + until_set("entry")
+  + """exit:
   %x = load i64, ptr %out
   %y = add i64 %x, %v
   store i64 %y, ptr %out
   ret void
 }
 """
+)
 
 
 def number(device, value=0):
@@ -160,8 +171,9 @@ def test_brief_jobs_are_run_by_who_submits_them_but_not_before_what_is_queued():
   assert read(device, x) == 2
 
 
-# adds one to the element of its piece, and waits if that is 0 until *flag, which it sets if it is 4
-COUNT = """; writes 1, 8 pieces, word 3, threads 2
+# adds one to the element of its piece, and waits if that is 0 until *flag, which it sets if it is 3
+COUNT = (
+  """; writes 1, 8 pieces, word 3, threads 2
 define void @count(ptr %args) {
 entry:
   %s1 = getelementptr i64, ptr %args, i64 1
@@ -172,26 +184,21 @@ entry:
   %piece = load i64, ptr %s3
   %p = getelementptr i64, ptr %counts, i64 %piece
   %d = atomicrmw add ptr %p, i64 1 seq_cst
-  %set = icmp eq i64 %piece, 3
-  br i1 %set, label %sets, label %others
+  %third = icmp eq i64 %piece, 3
+  br i1 %third, label %sets, label %others
 sets:
   store atomic i64 1, ptr %flag release, align 8
   ret void
 others:
   %first = icmp eq i64 %piece, 0
   br i1 %first, label %loop, label %exit
-loop:
-  %i = phi i64 [ 0, %others ], [ %i1, %loop ]
-  %i1 = add i64 %i, 1
-  %v = load atomic i64, ptr %flag acquire, align 8
-  %ok = icmp ne i64 %v, 0
-  %late = icmp ugt i64 %i1, 10000000000
-  %stop = or i1 %ok, %late
-  br i1 %stop, label %exit, label %loop
-exit:
+"""
+  + until_set("others")
+  + """exit:
   ret void
 }
 """
+)
 
 
 @pytest.mark.parametrize("helpers", [False, True])
