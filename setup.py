@@ -1,9 +1,11 @@
 """Packaging of the distribution `tinygrad`: every subpackage, the type marker and the model file of the app."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
+VERSION = re.search(r'^__version__ = "(.+)"$', (Path(__file__).parent / "tinygrad/__init__.py").read_text(), re.M)[1]
 TEST = [
   "pytest",
   "pytest-xdist",
@@ -18,14 +20,16 @@ TEST = [
   "setuptools>=77",  # the wheel test builds without isolation; 77 reads the SPDX licence field below
   "wheel",
 ]
-OPENCL = ["pyopencl", "pocl-binary-distribution; sys_platform == 'linux' and platform_machine == 'x86_64'"]
+ON_X86 = "sys_platform == 'linux' and platform_machine == 'x86_64'"
+OPENCL_DRIVERS = ["intel-opencl-rt", "intel-cmplr-lib-rt", "pocl-binary-distribution"]  # of the processor
+OPENCL = ["pyopencl", *(f"{name}; {ON_X86}" for name in OPENCL_DRIVERS)]
 CUDA = ["cuda-bindings", "nvidia-cuda-nvrtc"]
 METAL = ["pyobjc-framework-Metal; sys_platform == 'darwin'"]
 ORACLE = ["torch==2.13.0", "transformers"]
 
 setup(
   name="tinygrad",
-  version="0.15.0+sharding",
+  version=VERSION,
   description="A fork of tinygrad in which the device of a tensor carries its sharding",
   long_description=(Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
   long_description_content_type="text/markdown",

@@ -2,11 +2,13 @@
 
     python -m extra.fuzz_sharding --seconds 600
     python -m extra.fuzz_sharding --seed 123456 --compiled --defer 1
+    python -m extra.fuzz_sharding --scripts --seconds 600
 
 Programs with the seeds that follow --seed run until the time is over or one fails; the steps of every second one are
 mostly methods of Tensor (--methods 0 or 1: of none, of all). The failing one is shrunk, while it
-fails in the same way, and printed as a program that can be run from the root of the repository. Exit status: 0 if all
-agreed, 1 if one failed. Ctrl-C ends the run with its counts.
+fails in the same way, and printed as a program that can be run from the root of the repository. With --scripts they are
+statements over live tensors, which must show what numpy does (test/laws/scripts.py). Exit status: 0 if all agreed, 1 if
+one failed. Ctrl-C ends the run with its counts.
 """
 
 from __future__ import annotations
@@ -24,13 +26,15 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "test"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "test" / "laws"))
 import harness
 import programs
+import scripts
 
 from tinygrad.device import Mesh, Sharding
 from tinygrad.dtype import DType
-from tinygrad.helpers import Context
+from tinygrad.helpers import Context, tqdm
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.node import uops_in
 from tinygrad.uop.rewrite import substitute
@@ -257,6 +261,28 @@ def fuzz(
   return done, None, None
 
 
+def fuzz_scripts(
+  seeds: Iterator[int],
+  steps: int = 12,
+  compiled: bool = False,
+  seconds: float = 60.0,
+  progress: Callable[[int], None] = lambda done: None,
+) -> tuple[int, scripts.Script | None, scripts.Failure | None]:
+  """(scripts run, a shrunk failing one, how it fails)."""
+  end = time.monotonic() + seconds
+  done = 0
+  for seed in seeds:
+    if time.monotonic() > end:
+      break
+    script = scripts.written(seed, steps, not compiled)
+    failure = scripts.attempt(script)
+    done += 1
+    progress(done)
+    if failure is not None:
+      return done, *scripts.shrink(script, failure)
+  return done, None, None
+
+
 def main(argv: Sequence[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--seconds", type=float, default=60.0, help="how long to run (default: %(default)s)")
@@ -267,33 +293,36 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument(
     "--methods", type=int, choices=(0, 1), help="methods of Tensor (default: in every second program)"
   )
+  parser.add_argument("--scripts", action="store_true", help="scripts over live tensors, compared with numpy")
   args = parser.parse_args(argv)
 
-  from rich.console import Console
-  from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-  columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-  start, count, failure, case = time.monotonic(), 0, None, None
-  with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-    task = bar.add_task("", total=args.seconds)
+  start, count = time.monotonic(), 0
+  case: Case | scripts.Script | None = None
+  failure: Failure | scripts.Failure | None = None
+  with tqdm(total=args.seconds, leave=False, bar_format="{desc} {bar} {n:.0f}/{total:.0f} s") as bar:
 
     def shown(done: int) -> None:
       nonlocal count
       count = done
       spent = time.monotonic() - start
-      bar.update(task, completed=spent, description=f"{done} programs, {done / spent:.0f}/s")
+      bar.set_description_str(f"{done} programs, {done / spent:.0f}/s", refresh=False)
+      bar.update(min(spent, bar.total) - bar.n)
 
     try:
       numbers = iter(range(args.seed, sys.maxsize))
-      count, case, failure = fuzz(numbers, args.steps, args.compiled, args.defer, args.seconds, args.methods, shown)
+      if args.scripts:
+        count, case, failure = fuzz_scripts(numbers, args.steps, args.compiled, args.seconds, shown)
+      else:
+        count, case, failure = fuzz(numbers, args.steps, args.compiled, args.defer, args.seconds, args.methods, shown)
     except KeyboardInterrupt:
-      bar.stop()
+      bar.close()
       print("stopped", file=sys.stderr)
   if case is None or failure is None:
     print(f"{count} programs agreed (seeds {args.seed} to {args.seed + count - 1})")
     return 0
   print(f"# seed {args.seed + count - 1} fails: {failure.kind}")
-  print("".join(f"# {line}\n" for line in failure.text.splitlines()) + program_text(case), end="")
+  text = program_text(case) if isinstance(case, Case) else f"{case}\n"
+  print("".join(f"# {line}\n" for line in failure.text.splitlines()) + text, end="")
   return 1
 
 

@@ -1,7 +1,7 @@
 """`python -m extra.gpu_check`: the op table, the sharding laws and benchmarks on a GPU, in one command of under ten
 minutes that ends with one table.
 
-  --device CUDA   the kind of device (CL runs anywhere that PoCL does)
+  --device CUDA   the kind of device (CL runs anywhere that PoCL or Intel's driver does)
   --quick         a few tests and small sizes: whether the command works, not how fast the device is
   --torch PYTHON  an interpreter that has PyTorch, for the comparison of matmuls (default: this one)
 
@@ -146,7 +146,7 @@ def matmul(device: str, n: int, repeat: int, python: str) -> Row:
 
 def several(kind: str) -> dict[str, str]:
   """The environment in which there are the nine devices that the laws' largest meshes have."""
-  return {"DEV": kind, "CUDA_VIRTUAL": "9", "METAL_VIRTUAL": "9", "POCL_DEVICES": " ".join(["pthread"] * 9)}
+  return {"DEV": kind, "CUDA_VIRTUAL": "9", "METAL_VIRTUAL": "9", "CL_VIRTUAL": "9"}
 
 
 def show(rows: list[Row]) -> None:

@@ -31,7 +31,7 @@ OWES = {
   Owed.SELECT: "kept under a replicated condition; branches that don't owe are lifted",
   Owed.SUM: "an add is kept, the other operand lifted; max and min beside a finite replicated float",
   Owed.EXTREMUM: "max and min of the same op are kept",
-  Owed.PRODUCT: "kept beside what is replicated; two debts over different axes are kept",
+  Owed.PRODUCT: "kept beside what is replicated and no constant 0, inf or nan; two debts over different axes are kept",
   Owed.NEGATE: "an add is kept; of floats max becomes min; mul is lifted",
   Owed.REDUCE_SAME: "a debt of the same reduction is kept",
   Owed.CAST: "kept where the cast commutes: to a wider float, integers to the same width or less",

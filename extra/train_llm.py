@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from extra.write_gguf import write_gguf
 from tinygrad import Device, Mesh, P, Tensor, TinyJit, nn
-from tinygrad.helpers import interruptible
+from tinygrad.helpers import interruptible, tqdm
 from tinygrad.nn.gguf import GGUF
 
 BOS, EOS = "<|begin_of_text|>", "<|end_of_text|>"
@@ -498,8 +498,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(a: argparse.Namespace, say: Callable[[str], None], console: Any) -> int:
-  from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
   sizes, recipe = TINY if a.tiny else Sizes(), Recipe(tokens=a.tokens, seed=a.seed)
   with console.status("reading the standard library, training the tokenizer"):
     corpus = Corpus.of_stdlib()
@@ -526,16 +524,12 @@ def run(a: argparse.Namespace, say: Callable[[str], None], console: Any) -> int:
     trainer.held_out.append((len(trainer.losses), bits))
     say(f"step {len(trainer.losses)}: loss {np.mean(trainer.losses[-25:]):.4f}, held out {bits:.4f} bits per byte")
 
-  columns = (TextColumn("loss {task.fields[loss]:.3f}"), BarColumn(), MofNCompleteColumn())
-  with (
-    interruptible() as interrupted,
-    Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as bar,
-  ):
-    task = bar.add_task("train", total=last, completed=begun, loss=math.nan)
+  with interruptible() as interrupted, tqdm(desc="train", total=last, initial=begun) as bar:
     while len(trainer.losses) < last and not interrupted():
       loss = trainer.step(batches[len(trainer.losses)])
       done = len(trainer.losses)
-      bar.update(task, completed=done, loss=loss)
+      bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+      bar.update()
       if done % a.eval_every == 0 and done < last:
         measure()
       if checkpoint and done % a.checkpoint_every == 0:
@@ -596,7 +590,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       p.error(f"{path}: there is no folder {path.parent}; fix: mkdir -p {path.parent}")
   console = Console(stderr=True)
   try:
-    return run(a, lambda line: console.print(line, highlight=False, soft_wrap=True), console)
+    return run(a, tqdm.write, console)
   except (ValueError, FloatingPointError) as e:
     console.print(f"train_llm: {e}", style="red", highlight=False, markup=False)
     return 1

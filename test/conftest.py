@@ -1,7 +1,10 @@
-"""Settings that hold for every test: hypothesis draws the same examples on every machine and in every run."""
+"""Settings that hold for every test: hypothesis draws the same examples on every machine and in every run, and tests
+of a device that does not work here are skipped with its own word for why, and counted at the end."""
 
 import os
+from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # derandomize: a failure seen once is seen again, by anybody. No deadline: a first example pays for compilation.
@@ -14,5 +17,29 @@ settings.register_profile(
 )
 settings.load_profile("derandomized")
 
-# PoCL makes OpenCL devices of the processor's cores, as many as it is told to: the laws' largest meshes have nine.
-os.environ.setdefault("POCL_DEVICES", " ".join(["pthread"] * 9))
+# OpenCL devices are made of the processor's cores, as many as are asked for: the laws' largest meshes have nine.
+os.environ.setdefault("CL_VIRTUAL", "9")
+
+
+def pytest_configure(config):
+  config.addinivalue_line("markers", "needs(kind): skipped where devices of this kind (CL, …) do not work")
+
+
+def pytest_runtest_setup(item):
+  from tinygrad.device import Device
+
+  for mark in item.iter_markers("needs"):
+    found = Device._attempt(mark.args[0])
+    if isinstance(found, str):
+      pytest.skip(f"needs {mark.args[0]}: {found}")
+
+
+def pytest_terminal_summary(terminalreporter):
+  """What was not run, by the reason."""
+  reasons = Counter(
+    report.longrepr[2].removeprefix("Skipped: ")
+    for report in terminalreporter.stats.get("skipped", ())
+    if isinstance(report.longrepr, tuple)
+  )
+  for reason, count in reasons.most_common():
+    terminalreporter.write_line(f"not run: {count} {'test' if count == 1 else 'tests or files'}: {reason}")

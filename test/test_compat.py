@@ -83,7 +83,7 @@ def test_the_scripts_import_only_what_tinygrad_documents():
   """They run unchanged there, so nothing of this project but the API may be in them."""
   for path in run.SCRIPTS.glob("*.py"):
     modules = set(re.findall(r"^\s*(?:from|import) ([\w.]+)", path.read_text(), re.M))
-    allowed = {"common", "json", "math", "pathlib", "struct", "tempfile", "numpy", "sklearn.datasets"}
+    allowed = {"common", "json", "math", "os", "pathlib", "struct", "tempfile", "numpy", "sklearn.datasets"}
     assert all(m in allowed or m.split(".")[0] == "tinygrad" for m in modules), (path, modules)
 
 

@@ -5,13 +5,19 @@ import gzip
 import hashlib
 import http.server
 import io
+import re
+import subprocess
+import sys
 import tarfile
 import threading
+from pathlib import Path
 
 import pytest
 
 from tinygrad import Tensor, dtypes, helpers
 from tinygrad.helpers import Context, ContextVar, LazyModule, Timing, fetch, tqdm, trange
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -69,8 +75,65 @@ def test_progress_bar(monkeypatch):
     bar.set_description("now")
   drawn = helpers.sys.stderr.getvalue()
   assert "bar: 100%" in drawn and "2/2" in drawn and "now:  25%" in drawn and "500/2.00k" in drawn
-  monkeypatch.setattr("sys.stderr", io.StringIO())
-  assert list(tqdm(iter("ab"))) == ["a", "b"] and helpers.sys.stderr.getvalue() == ""
+
+
+LOG = """
+from tinygrad.helpers import tqdm, trange
+for _ in trange(1000, desc="steps"): pass
+for _ in tqdm(iter("ab")): pass
+for _ in tqdm([], "of nothing"): pass
+for _ in tqdm("ab", "disabled", disable=True): pass
+for _ in tqdm("ab", "too brief to be seen", leave=False): pass
+with tqdm(desc="kernel", total=9.0, bar_format="BEAM {desc} {bar} {n:.0f}/{total:.0f} s") as bar:
+  bar.update(4.0)
+  tqdm.write("a line between")
+  bar.update(5.0)
+with tqdm(total=2000, unit="B", unit_scale=True) as bar:
+  bar.set_description("bytes")
+  bar.set_postfix(loss=1)
+  bar.update(500)
+"""
+
+
+def test_a_log_gets_lines_instead_of_a_bar():
+  ran = subprocess.run([sys.executable, "-c", LOG], capture_output=True, timeout=120, check=True, cwd=ROOT)
+  text, lines = ran.stderr.decode(), ran.stderr.decode().splitlines()
+  assert "\r" not in text and "\x1b" not in text and ran.stdout == b""
+  want = [
+    r"steps: 100% 1000/1000 \[",
+    r"2 \[",
+    "a line between",
+    "BEAM kernel 9/9 s",
+    r"bytes: +25% 500/2.00k \[.*loss=1\]",
+  ]
+  for line, pattern in zip(lines, want, strict=True):
+    assert re.match(pattern, line), (line, pattern)
+
+
+@pytest.mark.parametrize(
+  ("total", "per_item", "said"),
+  [
+    (100, 1.0, [*range(10, 101, 10)]),  # a tenth
+    (1000, 1 / 256, [256, 512, 768, 1000]),  # not twice within a second
+    (20, 100.0, [*range(1, 21)]),  # after half a minute in any case
+    (None, 1.0, [30, 60, 90, 100]),
+  ],
+)
+@pytest.mark.parametrize("leave", [True, False])
+def test_how_many_lines(monkeypatch, total, per_item, said, leave):
+  """By a clock of its own."""
+  out, now = io.StringIO(), [0.0]
+  monkeypatch.setattr("sys.stderr", out)
+  bar = tqdm(total=total, leave=leave)
+  bar._time = lambda: now[0]
+  bar.start_t = bar.last_print_t = 0.0
+  bar.said = (0.0, 0)
+  for _ in range(total or 100):
+    now[0] += per_item
+    bar.update()
+  bar.close()
+  lines = out.getvalue().splitlines()
+  assert [int(re.search(r"(\d+)(/\d+)? \[", line)[1]) for line in lines] == said
 
 
 def test_context_variables():

@@ -1,6 +1,7 @@
 """What a user installs: the wheel, built here and run from an environment and a folder outside the checkout."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "tinygrad"
 
 PROGRAM = """
 import importlib, pathlib, pkgutil
@@ -94,6 +96,18 @@ def test_the_wheel_holds_every_module_and_file(wheel: Path):
     "gguf",
     "safetensors",
   }
+
+
+def test_the_package_advises_only_what_a_wheel_brings():
+  """A fix that names a tool of the repository is none for who has installed the package; but for training the model
+  that a checkout may lack."""
+  known = {"apps/llm.py: python extra/train_llm.py"}
+  named = {
+    f"{path.relative_to(PACKAGE)}: {found}"
+    for path in PACKAGE.rglob("*.py")
+    for found in re.findall(r"(?:import |python )?\bextra[./]\w+(?:\.py)?", path.read_text())
+  }
+  assert named == known
 
 
 def test_the_wheel_runs_outside_the_checkout(wheel: Path, tmp_path: Path):

@@ -8,6 +8,8 @@ from tinygrad.helpers import Context, GlobalCounters, fetch, getenv
 from tinygrad.tensor import Tensor
 from tinygrad.uop import UOp, Variable
 
+__version__ = "0.15.0+sharding"
+
 __all__ = [
   "Context", "Device", "DeviceError", "GlobalCounters", "Mesh", "P", "ShardError", "Sharding", "Tensor", "TinyJit",
   "UOp", "Variable", "dtypes", "fetch", "function", "getenv", "nn", "ops", "sharding",

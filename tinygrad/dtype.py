@@ -245,6 +245,16 @@ def from_numpy_dtype(x: Any) -> DType:
   return dtypes.by_name[name]
 
 
+def _from_torch_dtype(x: Any) -> DType:
+  """The DType of a torch.dtype, without PyTorch: by its name. TypeError names what is not supported."""
+  name = str(x).removeprefix("torch.")
+  name = {"float8_e4m3fn": "fp8e4m3", "float8_e5m2": "fp8e5m2"}.get(name, name)
+  if name not in dtypes.by_name:
+    known = ", ".join(d.name for d in dtypes.all)
+    raise TypeError(f"{x} has no counterpart here\n  fix: convert it to one of {known}, e.g. tensor.float()")
+  return dtypes.by_name[name]
+
+
 def as_const(value: Any, dtype: DType) -> ConstType:
   """`value` as the Python value that an element of `dtype` holds: floats rounded to the type, integers wrapped to its
   width.

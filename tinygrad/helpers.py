@@ -47,6 +47,7 @@ class LazyModule:
 numpy, tempfile, gzip, hashlib, json, profiling, progress, pstats, tarfile, url_errors, url_requests = map(
   LazyModule, "numpy tempfile gzip hashlib json cProfile tqdm pstats tarfile urllib.error urllib.request".split()
 )
+logs: Any = LazyModule("tinygrad.logbar")
 
 OSX, WIN = sys.platform == "darwin", sys.platform == "win32"
 CI = os.environ.get("CI", "") not in ("", "0", "false")
@@ -63,17 +64,31 @@ def _comparing(by: Callable[[Any, Any], Any]) -> Callable[[ContextVar, Any], boo
   return lambda self, x: bool(by(self.value, x))
 
 
+STAGES = ("graph", "placement", "schedule", "code")
+
+
 class ContextVar:
-  """A setting with a default, an environment variable and a scoped override (`Context`)."""
+  """A setting with a default, an environment variable and a scoped override (`Context`).
+
+  `shapes` is the first of STAGES that asks for it in order to decide what is computed: what Tensor's methods build,
+  where that runs, in which kernels, in which code. Whoever keeps the results of a stage for later keeps them by
+  `settings_from` it. None: no program changes. A setting of the user's own may change what a function builds.
+  """
 
   all: ClassVar[dict[str, ContextVar]] = {}
-  __slots__ = ("key", "value")
+  __slots__ = ("key", "shapes", "value")
 
-  def __init__(self, key: str, default_value: Any) -> None:
+  def __init__(self, key: str, default_value: Any, shapes: str | None = "graph") -> None:
     if key in ContextVar.all:
       raise ValueError(f"context variable {key} exists already")
-    self.key, self.value = key, getenv(key, default_value)
+    assert shapes is None or shapes in STAGES, shapes
+    self.key, self.shapes, self.value = key, shapes, getenv(key, default_value)
     ContextVar.all[key] = self
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    object.__setattr__(self, name, value)
+    if name == "value" and self.shapes is not None:
+      _in_force.clear()
 
   def __bool__(self) -> bool:
     return bool(self.value)
@@ -84,6 +99,31 @@ class ContextVar:
 
   def __repr__(self) -> str:
     return f"ContextVar({self.key}={self.value!r})"
+
+
+class Settings:
+  """The values of settings, in a key: equal ones are the same object, so that comparing costs nothing."""
+
+  __slots__ = ("values",)
+
+  def __init__(self, values: tuple[str, ...]) -> None:
+    self.values = values
+
+  def __repr__(self) -> str:
+    return f"Settings({', '.join(self.values)})"
+
+
+_known: dict[tuple[str, ...], Settings] = {}
+_in_force: dict[tuple[str, str], Settings] = {}  # by stages; emptied when a setting changes
+
+
+def settings_from(first: str, last: str = STAGES[-1]) -> Settings:
+  """Every setting that shapes programs in the stages `first` to `last`, as it is now."""
+  if (found := _in_force.get((first, last))) is None:
+    stages = STAGES[STAGES.index(first) : STAGES.index(last) + 1]
+    values = tuple(sorted(f"{v.key}={v.value!r}" for v in ContextVar.all.values() if v.shapes in stages))
+    found = _in_force[first, last] = _known.setdefault(values, Settings(values))
+  return found
 
 
 class Setting(Generic[T]):
@@ -128,33 +168,36 @@ class Context(contextlib.ContextDecorator):
       write_trace(traced, file)
 
 
-DEBUG = ContextVar("DEBUG", 0)
-SPEC = ContextVar("SPEC", 1)
-DEFER = ContextVar("DEFER", 1)  # 1: reductions may stay owed; 0: they are settled where they arise
-MIXED = ContextVar("MIXED", 0)  # 1: a value may be sharded over devices of several kinds
-RESHARD = ContextVar("RESHARD", 1)  # 0: an implied move is an error
-STRATEGY = ContextVar("STRATEGY", "cost")  # who gets a contested axis: cost (the fewest bytes), basic, aggressive
-JIT = ContextVar("JIT", 1)
-NOOPT = ContextVar("NOOPT", 0)
-ROWS = ContextVar("ROWS", 1)  # kernels that work on the same rows run as one (CPU)
-BEAM = ContextVar("BEAM", 0)  # plans of a kernel that a search goes on from at each step; 0: the heuristic's is taken
-BEAM_SECONDS = ContextVar("BEAM_SECONDS", 10.0)  # that the search for one kernel may take
-CPU_THREADS = ContextVar("CPU_THREADS", 0)  # of one device for one kernel; 0: the cores over the devices at work
-TRAINING = ContextVar("TRAINING", 0)
-NO_GRAD = ContextVar("NO_GRAD", 0)  # 1: no gradient flows through what is computed
-CHECK_NAN = ContextVar("CHECK_NAN", 0)
-PROFILE = ContextVar("PROFILE", 0)
-PROFILE_FILE = ContextVar("PROFILE_FILE", "trace.json")
-DEFAULT_FLOAT = ContextVar("DEFAULT_FLOAT", "float32")
-DEFAULT_INT = ContextVar("DEFAULT_INT", "int32")
-DEV = ContextVar("DEV", "")  # where new tensors go (Device.DEFAULT)
-NO_COLOR = ContextVar("NO_COLOR", 0)
-REDUCE_DTYPE = ContextVar("REDUCE_DTYPE", "float32")  # what half-precision owed sums are carried in
+DEBUG = ContextVar("DEBUG", 0, None)
+SPEC = ContextVar("SPEC", 1, None)
+DEFER = ContextVar("DEFER", 1, "placement")  # 1: reductions may stay owed; 0: they are settled where they arise
+MIXED = ContextVar("MIXED", 0, None)  # 1: a value may be sharded over devices of several kinds
+RESHARD = ContextVar("RESHARD", 1, "placement")  # 0: an implied move is an error
+# who gets a contested axis: cost (the fewest bytes), basic, aggressive
+STRATEGY = ContextVar("STRATEGY", "cost", "placement")
+JIT = ContextVar("JIT", 1, None)
+NOOPT = ContextVar("NOOPT", 0, "code")
+ROWS = ContextVar("ROWS", 1, "schedule")  # kernels that work on the same rows run as one (CPU)
+# plans of a kernel that a search goes on from at each step; 0: the heuristic's is taken
+BEAM = ContextVar("BEAM", 0, "code")
+BEAM_SECONDS = ContextVar("BEAM_SECONDS", 10.0, "code")  # that the search for one kernel may take
+# of one device for one kernel; 0: the cores over the devices at work
+CPU_THREADS = ContextVar("CPU_THREADS", 0, "schedule")
+TRAINING = ContextVar("TRAINING", 0, "graph")
+NO_GRAD = ContextVar("NO_GRAD", 0, "graph")  # 1: no gradient flows through what is computed
+CHECK_NAN = ContextVar("CHECK_NAN", 0, "schedule")
+PROFILE = ContextVar("PROFILE", 0, None)
+PROFILE_FILE = ContextVar("PROFILE_FILE", "trace.json", None)
+DEFAULT_FLOAT = ContextVar("DEFAULT_FLOAT", "float32", "graph")
+DEFAULT_INT = ContextVar("DEFAULT_INT", "int32", "graph")
+DEV = ContextVar("DEV", "", "graph")  # where new tensors go (Device.DEFAULT)
+NO_COLOR = ContextVar("NO_COLOR", 0, None)
+REDUCE_DTYPE = ContextVar("REDUCE_DTYPE", "float32", "graph")  # what half-precision owed sums are carried in
 
 # Settings of tinygrad's own compiler and runtime that scripts hold: they can be set and read, and change nothing here
 # (docs/compatibility.md says what takes their place).
 globals().update(
-  {name: ContextVar(name, default) for name, default in {
+  {name: ContextVar(name, default, None) for name, default in {
     "ALL2ALL": 0, "ALLOW_DEVICE_USAGE": 1, "ALLOW_TF32": 0, "ALLREDUCE_CAST": 1, "CACHELEVEL": 2, "CAPTURING": 1,
     "CCACHE": 1, "CHECK_OOB": 0, "DISABLE_FAST_IDIV": 1, "FLOAT16": 0, "FUSE_OPTIM": 0, "IGNORE_BEAM_CACHE": 0,
     "IMAGE": 0, "JIT_BATCH_SIZE": 32, "LRU": 1, "MAX_BUFFER_SIZE": 0, "MAX_KERNEL_BUFFERS": 0, "NOLOCALS": 0,
@@ -190,6 +233,43 @@ def span(name: str, **more: Any) -> Iterator[None]:
     yield
   finally:
     note(f"Python {threading.current_thread().name}", name, start, time.perf_counter(), more)
+
+
+def profile_marker(name: str, color: str = "gray") -> None:
+  """A moment in the trace of PROFILE=1, by its name; `color` is accepted, and viewers choose their own."""
+  now = time.perf_counter()
+  note(f"Python {threading.current_thread().name}", name, now, now, {})
+
+
+class Profiling(contextlib.ContextDecorator):
+  """`with Profiling(): ...` prints where Python spends its time in the block, measured by cProfile: the first `frac` of
+  all functions by `sort` (a key of pstats), times multiplied by `ts`; or, with `fn`, writes the profile to that file.
+  """
+
+  def __init__(
+    self, enabled: bool = True, sort: str = "cumtime", frac: float = 0.2, fn: str | None = None, ts: float = 1
+  ) -> None:
+    self.enabled, self.sort, self.frac, self.fn, self.scale = enabled, sort, frac, fn, ts
+
+  def __enter__(self) -> Self:
+    self.profile = profiling.Profile()
+    if self.enabled:
+      self.profile.enable()
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    if not self.enabled:
+      return
+    self.profile.disable()
+    if self.fn is not None:
+      self.profile.dump_stats(self.fn)
+      return
+    stats = pstats.Stats(self.profile).strip_dirs().sort_stats(self.sort)
+    shown = stats.fcn_list[: max(1, int(len(stats.fcn_list) * self.frac))]
+    for file, line, name in shown:
+      _, calls, own, total, _ = stats.stats[file, line, name]
+      ms, whole = own * 1e3 * self.scale, total * 1e3 * self.scale
+      print(f"n:{calls:8d}  own:{ms:9.2f} ms  with callees:{whole:9.2f} ms  {name} ({file}:{line})")
 
 
 class Profile(Context):
@@ -299,6 +379,17 @@ def get_child(obj: Any, key: str) -> Any:
   return obj
 
 
+def children_of(obj: Any) -> Iterable[tuple[Any, Any]]:
+  """What an object holds, by name: a dict's and a list's elements, an object's attributes."""
+  if hasattr(obj, "_asdict"):
+    return obj._asdict().items()  # type: ignore[no-any-return]
+  if isinstance(obj, dict):
+    return obj.items()
+  if isinstance(obj, (list, tuple)):
+    return enumerate(obj)
+  return vars(obj).items() if hasattr(obj, "__dict__") and not isinstance(obj, type) else ()
+
+
 def colored(st: str, color: str | None, background: bool = False) -> str:
   """`st` in a terminal color (upper case: bright), if standard output is a terminal and NO_COLOR is not set."""
   colors = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"]
@@ -333,15 +424,18 @@ class Timing(contextlib.ContextDecorator):
 
 
 class tqdm:
-  """The progress bar of the package tqdm on standard error, if that is a terminal: `for x in tqdm(xs): ...`, or
-  `with tqdm(total=n) as bar: ... bar.update(k)`. It is drawn at most `rate` times a second.
+  """The progress bar of the package tqdm on standard error: `for x in tqdm(xs): ...`, or
+  `with tqdm(total=n) as bar: ... bar.update(k)`. It is drawn at most `rate` times a second; where standard error is no
+  terminal, it is a line for every tenth of the work (`logbar.py`).
   """
 
   def __new__(
     cls, iterable: Iterable[Any] | None = None, desc: str = "", disable: bool | None = False, unit: str = "it",
     unit_scale: Any = False, total: float | None = None, rate: int = 100, **kwargs: Any,
   ) -> Any:  # fmt: skip
-    settings = {"disable": disable or None, "unit": unit, "unit_scale": unit_scale, "total": total, **kwargs}
+    settings = {"disable": bool(disable), "unit": unit, "unit_scale": unit_scale, "total": total, **kwargs}
+    if not getattr(kwargs.get("file") or sys.stderr, "isatty", bool)():
+      return logs.LogBar(iterable, desc, **settings)
     return progress.tqdm(iterable, desc, mininterval=1 / rate, **settings)
 
   @staticmethod
@@ -387,6 +481,37 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     yield lambda: bool(hits)
   finally:
     signal.signal(signal.SIGINT, before)
+
+
+_signals: Any = importlib.import_module("_signal")  # what `signal` wraps in fifty calls that make enums
+
+
+class uninterrupted:
+  """Within, the first Ctrl-C waits for the end of the block, so that what is begun there is also noted; the second
+  comes at once. Only the main thread is ever interrupted."""
+
+  __slots__ = ("before", "hits")
+  before: Any  # the handler that was there
+  hits: int
+
+  def __enter__(self) -> None:
+    self.hits, self.before = 0, _signals.getsignal(signal.SIGINT)
+    if callable(self.before):  # neither ignored nor another library's
+      try:
+        _signals.signal(signal.SIGINT, self.note)
+      except ValueError:  # in another thread
+        self.before = None
+
+  def note(self, number: int, frame: FrameType | None) -> None:
+    self.hits += 1
+    if self.hits > 1:
+      self.before(number, frame)
+
+  def __exit__(self, *_: object) -> None:
+    if callable(self.before):
+      _signals.signal(signal.SIGINT, self.before)
+      if self.hits == 1:
+        signal.raise_signal(signal.SIGINT)
 
 
 def fetch(
@@ -443,7 +568,7 @@ def user_frame() -> FrameType | None:
   frame: FrameType | None = sys._getframe(1)
   while frame is not None and frame.f_globals.get("__file__", "").startswith((PACKAGE, contextlib.__file__)):
     frame = frame.f_back
-  return frame
+  return None if frame is not None and frame.f_globals.get("__name__") == "runpy" else frame  # which runs this package
 
 
 def source_line(filename: str, number: int) -> str:

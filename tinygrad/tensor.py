@@ -2,39 +2,105 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import itertools
 import pathlib
+import sys
+import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, Self
 
-from tinygrad.device import Buffer, Device, Mesh, P, Placement, ShardError, Sharding, device_set, show_placement
-from tinygrad.dtype import DType, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
-from tinygrad.engine.realize import Held, join, realize, settled, to_numpy_once
-from tinygrad.gradient import compute_gradient
-from tinygrad.helpers import NO_GRAD, TRAINING, Context, GlobalCounters, LazyModule, Setting, dedup, fetch, numpy, prod
+from tinygrad.device import (
+  Buffer,
+  Device,
+  Mesh,
+  P,
+  Placement,
+  Sharding,
+  ShardTypeError,
+  as_index,
+  check_fits,
+  device_set,
+  refuse,
+  show_placement,
+)
+from tinygrad.dtype import DType, _from_torch_dtype, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
+from tinygrad.engine.realize import (
+  READ_OUTSIDE,
+  Held,
+  check_outside,
+  join,
+  program_order,
+  realize,
+  recorders,
+  settled,
+  to_numpy,
+  to_numpy_once,
+)
+from tinygrad.gradient import compute_gradient, occurrences
+from tinygrad.helpers import (
+  NO_GRAD,
+  TRAINING,
+  Context,
+  GlobalCounters,
+  LazyModule,
+  Setting,
+  dedup,
+  fetch,
+  numpy,
+  prod,
+  uninterrupted,
+)  # fmt: skip
 from tinygrad.mixin.base import VIEWS, DeviceArg, DTypeArg, broadcast_shape, memory_state, mismatch, to_placement
 from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
 from tinygrad.runtime import disk
+from tinygrad.sharding.replacement import Replacement, at
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
 
 localize: Any = LazyModule("tinygrad.sharding.localize")
 
 
-class _Holder(weakref.ref["Tensor"]):
-  """Equal to itself alone: equality of tensors is element by element."""
+_to_np_dtype = to_numpy_dtype  # by which programs know it
 
-  __slots__ = ()
+
+class _Holder(weakref.ref["Tensor"]):
+  """Equal to itself alone: equality of tensors is element by element. `number`: of the tensor's last change;
+  `assigned`: whether that was an assignment."""
+
+  __slots__ = ("assigned", "number")
+  number: int
+  assigned: bool
   __hash__, __eq__ = object.__hash__, object.__eq__
 
 
 _live: dict[_Holder, None] = {}
-"""Every tensor in the order of creation: what a realise, an assignment and `backward` look through."""
+"""Every tensor in the order of its last change: what a realise, an assignment, `backward` and a replay look through."""
 
 
-def _tensors(holders: dict[_Holder, None]) -> list[Tensor]:
+def _enter(t: Tensor, assigned: bool = False) -> None:
+  """Notes that a tensor is new."""
+  t._holder = holder = _Holder(t, _live.pop)
+  holder.assigned = assigned
+  holder.number = program_order.now = program_order.now + 1
+  _live[holder] = None
+
+
+def _reenter(t: Tensor, assigned: bool = False) -> None:
+  """Notes that a tensor stands for something new."""
+  del _live[t._holder]
+  _enter(t, assigned)
+
+
+def _tensors(holders: Iterable[_Holder]) -> list[Tensor]:
   return [t for holder in list(holders) if (t := holder()) is not None]
+
+
+def _changed(since: int) -> list[Tensor]:
+  """The tensors that have changed after number `since`, the last one first."""
+  return _tensors(itertools.takewhile(lambda h: h.number > since, reversed(_live)))
 
 
 class _Training(type(NN)):  # type: ignore[misc]
@@ -50,7 +116,8 @@ class Tensor(NN, metaclass=_Training):
   variable or nothing (an empty tensor). Nothing is computed before `realize`, `numpy`, `item`, …
   """
 
-  __slots__ = ("__weakref__", "_uop", "grad")
+  __slots__ = ("__weakref__", "_holder", "_uop", "grad")
+  _holder: _Holder
   _uop: UOp
   grad: Tensor | None
 
@@ -59,14 +126,19 @@ class Tensor(NN, metaclass=_Training):
   ) -> None:
     d = None if dtype is None else to_dtype(dtype)
     self.uop = _from_data(data, None if device is None else to_placement(device), d)
+    # a Tensor or a node is shown as it is; all else becomes memory only when it is realised
+    given = isinstance(data, UOp) or (isinstance(data, Tensor) and data.follows)
+    u = self._uop
+    self.follows = given and (u.op is Ops.BUFFER or memory_state(u, moved=True) is not None)
     self.grad, self.requires_grad = None, requires_grad
-    _live[_Holder(self, _live.pop)] = None
+    _enter(self)
 
   @classmethod
-  def _wrap(cls, uop: UOp) -> Self:
+  def _wrap(cls, uop: UOp, follows: bool = False) -> Self:
     t = object.__new__(cls)
     t.uop, t.grad, t.requires_grad = uop if not NO_GRAD.value else uop.detach(), None, None
-    _live[_Holder(t, _live.pop)] = None
+    t.follows = follows
+    _enter(t)
     return t
 
   @property
@@ -94,11 +166,6 @@ class Tensor(NN, metaclass=_Training):
     return self.requires_grad_(is_param)
 
   # ---- what it shows
-
-  @property
-  def device(self) -> Placement:
-    """Where the value is once it is realised: a device name or a `Sharding` without debts."""
-    return settled(self.uop.device)
 
   def __repr__(self) -> str:
     return f"<Tensor {describe(self.uop)}{'' if self.grad is None else ', with grad'}>"
@@ -134,7 +201,7 @@ class Tensor(NN, metaclass=_Training):
     if disk.on_disk(self.uop.device):  # what it shows of the file, mapped: read where it arrives
       return self._wrap(UOp.from_numpy(disk.mapped(self.uop)))._at(placement)
     if disk.on_disk(placement):
-      return self._wrap(UOp.buffer(self.numpy_shape(), self.dtype, placement)).assign(self)
+      return self._wrap(UOp.buffer(self.numpy_shape(), self.dtype, placement), True).assign(self)
     t = self._wrap(self.uop.copy_to_device(placement))
     t.requires_grad = self.requires_grad
     return t
@@ -147,23 +214,33 @@ class Tensor(NN, metaclass=_Training):
     if self.grad is not None:
       self.grad = self.grad.to(x.device)
     drawn = drawn_there(self.uop, x.device) if x.uop is not self.uop else None
-    self.uop = x.uop if drawn is None else drawn
+    self.uop, self.follows = (x.uop, x.follows) if drawn is None else (drawn, False)
+    _reenter(self)
     return self
 
   def shard(self, devices: Sequence[str] | Mesh | Sharding, axis: int | P | None = None) -> Self:
     """The value over several devices: `shard(names, axis)` cuts one dim (None: a copy on each), `shard(mesh, P(...))`
-    by mesh axes, or `shard(sharding)`. On a sharded tensor it reshards.
+    by mesh axes, or `shard(sharding)`. On a sharded tensor it reshards. Names of one device are that device, with a
+    warning.
 
     Raises: ShardError for a dim that is not there and for a placement that cannot be.
     """
     if isinstance(devices, Sharding):
+      if axis is not None:
+        rule = f"shard: the placement says already how dims are cut, beside it axis={axis!r} is one too many"
+        refuse(rule, f"x.shard(placement.devices, axis={axis!r})", describe(self.uop), show_placement(devices))
       return self._at(devices)
     if isinstance(devices, str):
-      fix = f"shard(({devices!r}, ...)), or to({devices!r})"
-      raise TypeError(f"shard: needs a sequence of devices, got {devices!r}\n  fix: {fix}")
-    where = devices if isinstance(devices, Mesh) else tuple(devices)
-    from_end = isinstance(axis, int) and -self.ndim <= axis < 0
-    return self._at(Sharding(where, axis + self.ndim if isinstance(axis, int) and from_end else axis))
+      rule = f"shard: needs a sequence of devices, got {devices!r}"
+      refuse(rule, f"x.to({devices!r})", describe(self.uop), error=ShardTypeError)
+    if (number := as_index(axis)) is not None and not -self.ndim <= number < self.ndim:
+      mesh, last = "mesh" if isinstance(devices, Mesh) else "devices", f", axis={self.ndim - 1}" if self.ndim else ""
+      rule = f"shard: dim {number} is out of range, the tensor of shape {self.shape} has {self.ndim} dims"
+      refuse(rule, f"x.shard({mesh}{last})", describe(self.uop))
+    if isinstance(devices, (tuple, list)) and len(devices) > 1 and len({*map(Device.canonicalize, devices)}) == 1:
+      warnings.warn(f"shard: {tuple(devices)} are one device, so nothing is cut", stacklevel=2)
+      return self.to(devices[0])
+    return self._at(Sharding(devices, axis if number is None else number % self.ndim))
 
   def shard_(self, devices: Sequence[str] | Mesh | Sharding, axis: int | P | None = None) -> Self:
     """`shard` in place."""
@@ -171,6 +248,8 @@ class Tensor(NN, metaclass=_Training):
 
   def shard_like(self, y: Tensor) -> Self:
     """The value at y's placement."""
+    if not isinstance(y, Tensor):
+      refuse(f"shard_like: y is a tensor, not {y!r}", "x.to(y)", describe(self.uop), error=ShardTypeError)
     return self._at(y.device)
 
   @property
@@ -192,15 +271,18 @@ class Tensor(NN, metaclass=_Training):
     Raises: ShardError for another number of parts, for shapes that are not the placement's blocks of one shape, and
     for a placement that owes a reduction; TypeError if the dtypes differ.
     """
+    placement = to_placement(placement)
     tensors = [p if isinstance(p, Tensor) else Tensor(p) for p in parts]
     shape, number = _shape_of_blocks([t.numpy_shape() for t in tensors], placement)
     if len(kinds := dedup(t.dtype for t in tensors)) > 1:
       rule = f"the parts must have one dtype, not {', '.join(d.name for d in kinds)}"
       mismatch("from_shards", rule, [t.uop for t in tensors], f"cast them, e.g. part.cast({kinds[0]!r})", TypeError)
     if isinstance(placement, str):
-      return cls._wrap(tensors[0].to(placement).uop)
+      one = tensors[0].to(placement)
+      return cls._wrap(one.uop, one.follows)
     with Context(NO_GRAD=0):
-      made = [cls._wrap(u if u.op is Ops.BUFFER else u.contiguous()) for u in (_source(t.uop) for t in tensors)]
+      sources = [_source(t.uop) for t in tensors]
+      made = [cls._wrap(u, True) if u.op is Ops.BUFFER else cls._wrap(u.contiguous()) for u in sources]
       made[0].realize(*made[1:])
     whole = join([made[i].uop for i in number], placement, shape)
     given = {}
@@ -211,7 +293,8 @@ class Tensor(NN, metaclass=_Training):
       memo: dict[UOp, UOp] = {}
       for t in _tensors(_live):
         t.uop = substitute(t.uop, given, memo)
-    return cls._wrap(whole)
+        t.follows = t.follows and memory_state(t.uop, moved=True) is not None
+    return cls._wrap(whole, True)
 
   def bitcast(self, dtype: DType | str) -> Self:
     """The same bits read as another type; between widths the last dim grows or shrinks. ValueError if it does not
@@ -223,11 +306,14 @@ class Tensor(NN, metaclass=_Training):
   # ---- realisation
 
   def realize(self, *lst: Tensor, do_update_stats: bool = True) -> Self:
-    """Computes this tensor and `lst` in one go; each then holds its buffer. `GlobalCounters` count it or don't."""
-    tensors: tuple[Tensor, ...] = (self, *lst)
-    asked = [t for t in tensors if t.uop.op is not Ops.BUFFER]
+    """Computes this tensor and `lst` in one go; each then has memory of its own, if it is no view of another's.
+    `GlobalCounters` count it or don't."""
     counted = [(k, getattr(GlobalCounters, k)) for k in ("global_ops", "global_mem", "time_sum_s", "kernel_count")]
-    _run([*asked, *_read_before_write([t.uop for t in asked])])
+    tensors: tuple[Tensor, ...] = (self, *lst)
+    given = {id(t): t for t in tensors}
+    if asked := [t for t in given.values() if t.uop.op is not Ops.BUFFER or not t.follows]:
+      _own(asked)
+      _run(asked)
     if not do_update_stats:
       for k, v in counted:
         setattr(GlobalCounters, k, v)
@@ -241,10 +327,11 @@ class Tensor(NN, metaclass=_Training):
     x = self if self.dtype.fmt is not None else self.float()
     if 0 in x.shape:
       return numpy.empty(x.shape, to_numpy_dtype(x.dtype))
-    _run(_read_before_write([x.uop]))
-    array = to_numpy_once(x.uop)
-    _rebase([], [x.uop], {})
-    return array
+    check_outside(x.uop, "value", READ_OUTSIDE)  # before anything that waits is run
+    u, computed = x.uop, memory_state(x.uop) is None
+    (done,) = _run([], [u])
+    alone = computed and done.op is Ops.BUFFER and not getattr(done, "readers", None)
+    return to_numpy_once(done) if alone else to_numpy(done)
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
     """What numpy's functions take of a tensor: `numpy()`. ValueError for copy=False."""
@@ -267,7 +354,7 @@ class Tensor(NN, metaclass=_Training):
     if self.dtype.fmt is None:
       fix = f"x.bitcast(dtypes.uint{self.dtype.bitsize}), and back on the other side"
       mismatch("dlpack", f"{self.dtype} is no type of numpy", [self.uop], fix, TypeError)
-    x = self.realize() if memory_state(self.uop) is None or self.uop.op is Ops.AFTER else self
+    x = self.realize()
     u = x.uop if x.uop.op is Ops.BUFFER else x.contiguous().realize().uop
     if not isinstance(u.device, str) or getattr(Device[u.device], "wrap", None) is None or Device[u.device].simulated:
       mismatch("dlpack", "shares the memory of one CPU device", [u], 'x.to("CPU")')
@@ -280,7 +367,7 @@ class Tensor(NN, metaclass=_Training):
     array = numpy.from_dlpack(x)
     where = Device.canonicalize(device or Device.DEFAULT)
     shared = _share(array, where) if array.flags.c_contiguous and array.flags.writeable else None
-    return cls(array, device=where) if shared is None else cls._wrap(shared)
+    return cls(array, device=where) if shared is None else cls._wrap(shared, True)
 
   @classmethod
   def from_blob(cls, ptr: int, shape: Sequence[int], dtype: DTypeArg = None, device: str | None = None) -> Self:
@@ -293,7 +380,7 @@ class Tensor(NN, metaclass=_Training):
     if (shared := _share(array, where)) is None:
       fix = 'device="CPU" and a pointer to the host\'s memory, a multiple of the element size'
       raise ValueError(f"from_blob: {where} cannot use {d.name}{list(shape)} at {ptr:#x} in place\n  fix: give {fix}")
-    return cls._wrap(shared)
+    return cls._wrap(shared, True)
 
   @classmethod
   def from_url(cls, url: str, gunzip: bool = False, **kwargs: Any) -> Self:
@@ -324,10 +411,25 @@ class Tensor(NN, metaclass=_Training):
     """The elements as (nested lists of) Python numbers."""
     return self.numpy().tolist()
 
+  def __float__(self) -> float:
+    """The one element: `item()` as a float. ValueError if there are several."""
+    return float(self.item())
+
+  def __int__(self) -> int:
+    """The one element, truncated toward zero. ValueError if there are several."""
+    return int(self.item())
+
+  def __format__(self, spec: str) -> str:
+    """`f"{loss:.4f}"` reads and formats the one element; without a format it is the tensor's `repr`."""
+    return format(self.item(), spec) if spec else repr(self)
+
   def clone(self, device: DeviceArg = None) -> Self:
-    """A copy in memory of its own."""
+    """A copy in memory of its own, through which gradients flow to this tensor; it takes gradients if this one does,
+    and a copy of `.grad` goes with it."""
     t = self._wrap(self.uop.clone())
-    return t if device is None else t.to(device)
+    t = (t if device is None else t.to(device)).requires_grad_(self.requires_grad)
+    t.grad = None if self.grad is None else self.grad.clone(device)
+    return t
 
   # ---- assignment
 
@@ -335,16 +437,18 @@ class Tensor(NN, metaclass=_Training):
     """This tensor now stands for x's value, whose type it takes; the shapes must agree."""
     if x.shape != self.shape:
       mismatch("replace", "the shapes must be equal", (self.uop, x.uop), "reshape the new value")
-    self.uop = x.uop
+    self.uop, self.follows = x.uop, x.follows
+    _reenter(self)
     return self
 
   def assign(self, x: Any) -> Self:
     """Writes x, broadcast to this shape, into this tensor's memory (or, if it has none yet, makes it stand for x).
     Returns the tensor.
 
-    Views of the memory (`reshape`, slices, … of it) see the new value; what was computed from it before keeps the old
-    one, and is realised before the memory is written. The placement stays; x moves. Raises TypeError if the dtypes
-    differ, ValueError if x does not broadcast.
+    Memory is what `realize` or `empty` gives. Views of it (`reshape`, slices, … of a tensor that has memory) see the
+    new value; what was computed from it before keeps the old one, and is realised before the memory is written
+    (docs/assignment.md). The placement stays; x moves. Raises TypeError if the dtypes differ, ValueError if x does not
+    broadcast.
     """
     v = x if isinstance(x, Tensor) else self._wrap(_from_data(x, None, self.dtype))
     if v.dtype is not self.dtype:
@@ -362,9 +466,10 @@ class Tensor(NN, metaclass=_Training):
     if disk.on_disk(view.device):
       disk.write(_without_detach(view), self._wrap(value).numpy())
       return
-    if (state := memory_state(view, moved=True)) is None:
+    if not self.follows or (state := memory_state(view, moved=True)) is None:
       here = self.uop.device
       self.uop = value if here is None or here == value.device else value.copy_to_device(here)
+      _reenter(self, assigned=True)
       return
     view = _without_detach(view)
     if any(u.op in (Ops.EXPAND, Ops.WINDOW) for u in view.toposort(lambda u: u is not state)):
@@ -376,8 +481,9 @@ class Tensor(NN, metaclass=_Training):
     # a copy from other devices lands in memory of its own before it is laid into a part
     after = state.after(view.assign(value.contiguous() if value.op is Ops.MOVE and view is not state else value))
     for t in _tensors(state.readers):
-      if memory_state(t.uop, moved=True) is state:
+      if t.follows and memory_state(t.uop, moved=True) is state:
         t.uop = substitute(t.uop, {state: after})
+        _reenter(t, assigned=True)
 
   # ---- differentiation
 
@@ -412,11 +518,15 @@ class Tensor(NN, metaclass=_Training):
   def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Self]:
     """The derivative of this scalar (or of the sum of it times `gradient`) by each target, at the target's placement.
 
+    Zeros where it depends on a target only by what is constant almost everywhere: comparisons, signs, rounding.
     Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError for a target it does not depend on.
     """
     found = compute_gradient(self.uop, self._seed_gradient(gradient, "gradient"), [t.uop for t in targets])
     for i, t in enumerate(targets):
       if t.uop not in found:
+        if not t.is_floating_point():
+          fix = "cast it to a float, and compute the value from that"
+          mismatch("gradient", f"target {i} is no float", (self.uop, t.uop), fix, RuntimeError)
         fix = "compute the value from this very tensor, and realise it only after differentiating"
         mismatch("gradient", f"the value does not depend on target {i}", (self.uop, t.uop), fix, RuntimeError)
     return [self._wrap(found[t.uop]) for t in targets]
@@ -429,8 +539,9 @@ class Tensor(NN, metaclass=_Training):
     tensor.
     """
     seed = self._seed_gradient(gradient, "backward")
-    graph = set(self.uop.toposort())
-    reached = [t for t in _tensors(_live) if t.uop in graph and t.is_param and t.is_floating_point()]
+    live = [t for t in _tensors(_live) if t.is_param and t.is_floating_point()]
+    graph = occurrences(self.uop.toposort(), [t.uop for t in live])
+    reached = [t for t in live if t.uop in graph]
     chosen = [t for t in reached if t.requires_grad] or reached
     found = compute_gradient(self.uop, seed, dedup(t.uop for t in chosen))
     if not any(t.uop in found and t.uop is not self.uop for t in chosen):
@@ -478,13 +589,24 @@ def _restore(array: Any, dtype: DType, device: Placement, requires_grad: bool | 
   return t
 
 
+def _array_of_torch(tensor: Any) -> Any:
+  """The values of a tensor of PyTorch as a numpy array, those of types that numpy lacks by their bits."""
+  kind, values = _from_torch_dtype(tensor.dtype), tensor.detach().cpu()
+  if kind.fmt is not None:
+    return values.numpy()
+  word = sys.modules["torch"].uint8 if kind.itemsize == 1 else sys.modules["torch"].int16
+  return values.contiguous().view(word).numpy().view(to_numpy_dtype(kind))
+
+
 def _to_array(data: Any, dtype: DType | None) -> Any:
   if isinstance(data, (bytes, bytearray, memoryview)):
     array = numpy.frombuffer(data, numpy.uint8).copy()
   elif isinstance(data, (list, tuple)):
     array = _array_of_list(data, dtype)
   elif hasattr(data, "__array__"):
-    array = numpy.asarray(data)
+    torch = sys.modules.get("torch")
+    is_torch = torch is not None and isinstance(data, torch.Tensor)
+    array = _array_of_torch(data) if is_torch else numpy.asarray(data)
     from_numpy_dtype(array.dtype)  # raises for what is not supported
   else:
     fix = "give numbers, nested lists, bytes, a path or an array"
@@ -519,20 +641,20 @@ def _shape_of_blocks(shapes: Sequence[tuple[int, ...]], placement: Placement) ->
   """(the shape that `shapes` are the blocks of, which of them each device holds). Raises ShardError."""
   if isinstance(placement, str):
     if len(shapes) != 1:
-      raise ShardError(f"from_shards: {placement} is one device, and {len(shapes)} parts are given\n  fix: give one")
+      refuse(f"from_shards: {placement} is one device, and {len(shapes)} parts are given", "parts[:1]  # give one")
     return shapes[0], [0]
   if placement.pending:
-    raise ShardError(f"from_shards: {show_placement(placement)}\n  fix: reduce the parts, and give placement.settled")
+    refuse(f"from_shards: {show_placement(placement)}", "placement.settled  # reduce the parts, and give this")
   if not shapes or any(len(s) != len(shapes[0]) for s in shapes):
-    raise ShardError(f"from_shards: the parts have shapes {list(shapes)}\n  fix: give parts of equal rank")
+    refuse(f"from_shards: the parts have shapes {list(shapes)}", "give parts of equal rank")
   n, rank = len(placement), len(shapes[0])
-  placement.local_shape((0,) * rank)  # raises where it cuts a dim that is not there
+  check_fits(placement, (0,) * rank)
   where = [tuple(placement.block(i, d) for i in range(rank)) for d in range(n)]
   distinct = dedup(where)
   if len(shapes) not in (n, len(distinct)):
     count = f"{n} (one for each device)" + ("" if len(distinct) == n else f" or {len(distinct)} (one for each block)")
     rule = f"{show_placement(placement)} needs {count} parts, got {len(shapes)}"
-    raise ShardError(f"from_shards: {rule}\n  fix: give those")
+    refuse(f"from_shards: {rule}", _joined(shapes, placement) or "give those")
   number = list(range(n)) if len(shapes) == n else [distinct.index(w) for w in where]
   # along each dim the blocks at block 0 of the others
   along = [{w[i]: shapes[k][i] for w, k in zip(where, number) if not any(w[:i] + w[i + 1 :])} for i in range(rank)]
@@ -542,8 +664,17 @@ def _shape_of_blocks(shapes: Sequence[tuple[int, ...]], placement: Placement) ->
     if shapes[k] != want:
       rule = f"on {show_placement(placement)} device {placement.devices[d]} holds {list(want)} of {list(shape)}"
       fix = "cut every dim into blocks of ceil(n / parts), the last ones shorter (Sharding.box)"
-      raise ShardError(f"from_shards: part {k} has shape {list(shapes[k])}, and {rule}\n  fix: {fix}")
+      refuse(f"from_shards: part {k} has shape {list(shapes[k])}, and {rule}", _joined(shapes, placement) or fix)
   return shape, number
+
+
+def _joined(shapes: Sequence[tuple[int, ...]], placement: Sharding) -> str:
+  """Code that makes a tensor of parts of any number and lengths along the one cut dim, and places that; "" if they fit
+  along no such dim."""
+  cut = [i for i, dim in enumerate(placement.dims) if dim]
+  if len(cut) != 1 or len({s[: cut[0]] + s[cut[0] + 1 :] for s in shapes}) > 1:
+    return ""
+  return f"Tensor.cat(*map(Tensor, parts), dim={cut[0]}).shard(placement)"
 
 
 def _without_detach(view: UOp) -> UOp:
@@ -553,23 +684,97 @@ def _without_detach(view: UOp) -> UOp:
   return view.replace(src=(_without_detach(view.src[0]),)) if view.op in VIEWS else view
 
 
-def _run(tensors: Sequence[Tensor]) -> None:
-  """Realises `tensors` in one go; each then holds its buffer."""
-  if roots := dedup(t.uop for t in tensors):
-    _rebase(tensors, roots, dict(zip(roots, realize(*roots), strict=True)))
+_unowned: weakref.WeakSet[UOp] = weakref.WeakSet()
+"""Buffers of values that were computed because memory which they read was to be written: no tensor follows them."""
 
 
-def _read_before_write(roots: Sequence[UOp]) -> list[Tensor]:
-  """Live tensors whose values are computed from memory that running `roots` overwrites: they are due now, while it
-  still holds what they read."""
+def _own(asked: Sequence[Tensor]) -> None:
+  """Before a realize: a value whose node is, or becomes, another tensor's memory is to be a copy."""
+  taken: set[UOp] = set()
+  for t in asked:
+    if not t.follows and (t.uop in taken or (memory_state(t.uop) is not None and t.uop not in _unowned)):
+      t.uop = t.uop.clone()
+    _unowned.discard(t.uop)
+    taken.add(t.uop)
+
+
+def _copy_value(t: Tensor) -> None:
+  """A value that lies in memory is to be a copy: the memory is about to be written."""
+  if not t.follows and memory_state(t.uop) is not None:
+    t.uop = t.uop.clone()
+
+
+def _run(asked: Sequence[Tensor], read: Sequence[UOp] = ()) -> list[UOp]:
+  """Computes `asked` and the values `read`, in one go with all that has to happen by then: whatever reads memory which
+  an assignment among them overwrites, and the assignments that this takes. So it does not matter to the values what is
+  asked for first. Each tensor of these then holds its buffer; returns what `read` has become.
+  """
+  roots = {id(t): _root(t) for t in asked}
+  if recorders and (
+    earlier := [t for t in _readers([*roots.values(), *read], roots) if t._holder.number < program_order.began]
+  ):
+    with program_order.unrecorded():  # a replay must not write to them
+      _due_now(earlier)
+    roots = {id(t): _root(t) for t in asked}
   due: list[Tensor] = []
-  while more := _readers([*roots, *(t.uop for t in due)]):
+  while more := _readers([*roots.values(), *read], roots):
+    for t in more:
+      _copy_value(t)
+      roots[id(t)] = _root(t)
     due += more
-  return due
+  order = dedup([*roots.values(), *read])
+  with contextlib.ExitStack() as begun:  # a Ctrl-C between would leave effects that happened to happen again
+    done = realize(*order, starting=lambda: begun.enter_context(uninterrupted()))
+    made = dict(zip(order, done, strict=True))
+    _rebase([*asked, *due], order, {u: made[u] for u in roots.values()})
+    _unowned.update(t.uop for t in due if not t.follows)
+    for t in asked:
+      t.follows = True
+  return [made[u] for u in read]
 
 
-def _readers(roots: Sequence[UOp]) -> list[Tensor]:
-  """Live tensors, not among `roots`, that read a state of memory which an assignment below `roots` overwrites."""
+def _due_now(tensors: Sequence[Tensor]) -> None:
+  """Computes values, and does what was assigned, before something else happens."""
+  for t in tensors:
+    _copy_value(t)
+  _run(tensors)
+
+
+def _settle(since: int, written: Container[int]) -> None:
+  """Before memory is written (Buffers by id) that no graph tells of: what was assigned happens, and values that read
+  the memory are computed, as far as their tensors have changed after number `since`."""
+  due: list[Tensor] = []
+  for t in _changed(since):
+    if t.uop.op is Ops.BUFFER and t.follows:
+      continue
+    if t.follows:
+      if (state := memory_state(t.uop, moved=True)) is not None and state.op is Ops.AFTER:
+        due.append(t)
+    elif any(u.op is Ops.AFTER or (u.op is Ops.BUFFER and id(buffer_of(u)) in written) for u in t.uop.toposort()):
+      due.append(t)
+  if due:
+    _due_now(due)
+
+
+def _assigned(since: int) -> list[Tensor]:
+  """The tensors that have been assigned to after number `since`: those whose memory waits for it, and those that had
+  none and stand for the value."""
+  return [t for t in _changed(since) if t._holder.assigned and (t.uop.op is not Ops.BUFFER or not t.follows)]
+
+
+program_order.settle = _settle  # type: ignore[method-assign]
+program_order.assigned = _assigned  # type: ignore[method-assign]
+
+
+def _root(t: Tensor) -> UOp:
+  """What has to run for `t`: of a view its memory."""
+  state = memory_state(t.uop, moved=True) if t.follows else None
+  return t.uop if state is None else state
+
+
+def _readers(roots: Sequence[UOp], known: Container[int]) -> list[Tensor]:
+  """Live tensors, but for the `known` (by id), that read a state of memory which an assignment below `roots`
+  overwrites."""
   order = UOp.sink(*roots).toposort()
   reads: dict[UOp, bool] = {}  # whether a value depends on such a state
   for u in order:
@@ -582,11 +787,11 @@ def _readers(roots: Sequence[UOp]) -> list[Tensor]:
       reads.setdefault(u, False)
   waiting = []
   for t in _tensors(_live):
-    state = memory_state(t.uop)
+    state = memory_state(t.uop, moved=True) if t.follows else None
     if state is None or (state.op is Ops.AFTER and state not in reads):  # views of memory follow it
       for u in t.uop.toposort(lambda u: u not in reads):
         reads[u] = any(reads[s] for s in u.src)
-      if reads[t.uop] and t.uop not in roots:
+      if reads[t.uop] and id(t) not in known:
         waiting.append(t)
   return waiting
 
@@ -595,16 +800,18 @@ def _rebase(asked: Sequence[Tensor], roots: Sequence[UOp], made: dict[UOp, UOp])
   """After `roots` have run: live tensors that contain what was `made`, or wait for effects that have happened, read
   buffers instead.
 
-  A tensor that happens to be equal to a root without having been asked for does not get its buffer: writing to one must
-  not change the other.
+  A tensor that happens to be equal to a root without having been asked for does not get its buffer: it can still be
+  differentiated.
   """
   done = {u: u.base for u in UOp.sink(*roots).toposort() if u.op is Ops.AFTER}
   done.update((u, v) for u, v in made.items() if u is not v)
   if not done:
     return
-  memo: dict[UOp, UOp] = {}
-  holders = {id(t) for t in asked}
+  replacement, holders = Replacement(done), {id(t) for t in asked}
   for t in _tensors(_live):
     u = t.uop
-    if u.op is not Ops.BUFFER and u.op is not Ops.CONST and (u not in made or id(t) in holders or u.op is Ops.AFTER):
-      t.uop = substitute(u, done, memo)
+    if u.op is Ops.BUFFER or u.op is Ops.CONST:
+      continue
+    shown = u not in made or id(t) in holders or u.op is Ops.AFTER
+    v = (replacement if shown else Replacement({x: y for x, y in done.items() if x is not u})).of(u)
+    t.uop = v if settled(v.device) == settled(u.device) else at(v, settled(u.device))  # where the tensor showed it

@@ -33,10 +33,10 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from extra.bench.workers import HERE, BenchError, Environment, Worker, machine
+from tinygrad.helpers import tqdm
 
 WARM = 2  # calls after the cold one that are not counted: a JIT captures in the second
 PAUSE = 0.05  # seconds before each call: threads that spin after another environment's are asleep by then
@@ -263,20 +263,18 @@ def main() -> int:
   results: dict[str, dict[str, Any]] = {}
   report = {"machine": machine(), "started": time.strftime("%Y-%m-%d %H:%M:%S"), "rounds": args.rounds}
   report["packages"] = {e.name: e.packages() for e in envs}
-  columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
   args.out.mkdir(parents=True, exist_ok=True)
   try:
-    with Progress(*columns, console=console, transient=True) as progress:
-      task = progress.add_task("", total=len(wanted))
+    with tqdm(total=len(wanted), leave=False) as bar:
       for workload in wanted:
-        progress.update(task, description=workload)
+        bar.set_description(workload)
         if workload == "import":
           results[workload] = measure_import(envs, args.rounds)
         else:
           mine = [e for e in envs if workload in has[e.name]]
           results[workload] = measure(mine, workload, args.rounds, args.cold, args.limit)
         save_json(report | {"load_at_end": os.getloadavg()[0], "results": results}, args.out / "bench.json")
-        progress.advance(task)
+        bar.update()
   except KeyboardInterrupt:
     console.print("stopped; what was measured so far follows")
   console.print(table(results, names))

@@ -34,14 +34,13 @@ import numpy as np
 import problems
 import work_tinygrad
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from tinygrad import Context, Device, Tensor, dtypes, nn
 from tinygrad.device import Target
 from tinygrad.engine import realize
 from tinygrad.engine.estimate import COUNTED
-from tinygrad.helpers import prod
+from tinygrad.helpers import prod, tqdm
 from tinygrad.runtime import null
 from tinygrad.uop import Ops, UOp
 
@@ -275,7 +274,7 @@ def main() -> int:
   if not names:
     parser.error(f"no workload contains {', '.join(args.words)}\n  fix: a part of one of {' '.join(every)}")
   now: dict[str, Counts] = {}
-  for name, counts in track(measure(names), "counting", total=len(names), console=console, transient=True):
+  for name, counts in tqdm(measure(names), "counting", total=len(names), leave=False):
     now[name] = counts
   console.print(table(now))
   baseline = json.loads(args.baseline.read_text()) if args.baseline.exists() else {}

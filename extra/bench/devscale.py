@@ -20,11 +20,11 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from extra.bench.__main__ import save_json, seconds
 from extra.bench.workers import HERE, BenchError, Environment, machine
+from tinygrad.helpers import tqdm
 
 
 def environments(peers: list[str]) -> list[Environment]:
@@ -82,7 +82,7 @@ def main() -> int:
     return 2
   results: dict[str, list[dict[str, Any]]] = {e.name: [] for e in envs}
   try:
-    for devices in track(args.devices, description="devices", console=console, transient=True):
+    for devices in tqdm(args.devices, "devices", leave=False):
       for e in envs:
         results[e.name].append(measure(e, devices, args.warm))
   except KeyboardInterrupt:

@@ -18,12 +18,12 @@ import sys
 import time
 from pathlib import Path
 
-from rich.progress import track
-
 os.environ.setdefault("CPU_THREADS", "1")  # read at the import
 sys.path.insert(0, str(Path(__file__).parent))
 import work_tinygrad
 from workload import WARM, Work, timed
+
+from tinygrad.helpers import trange
 
 PAIRS = ("conv_train=conv_train_dp2", "gpt4_train=gpt4_train_dp2")
 
@@ -40,7 +40,7 @@ def compare(one: Work, two: Work, rounds: int) -> tuple[list[tuple[float, float]
     for _ in range(1 + WARM):
       work.run()
   start, others = time.perf_counter(), busy() - time.process_time()
-  pairs = [(timed(one.run), timed(two.run)) for _ in track(range(rounds), transient=True)]
+  pairs = [(timed(one.run), timed(two.run)) for _ in trange(rounds, leave=False)]
   taken = busy() - time.process_time() - others
   return pairs, max(taken, 0.0) / (time.perf_counter() - start) / (os.cpu_count() or 1)
 

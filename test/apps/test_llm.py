@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import os
 import signal
@@ -56,7 +55,7 @@ def test_as_a_script_and_as_a_module_from_anywhere(model: Path, tmp_path: Path):
   assert "collectives of a step: " in outs[3].stderr
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pyopencl") is None, reason="needs the extra [opencl]")
+@pytest.mark.needs("CL")
 def test_two_opencl_devices_say_what_one_of_the_cpu_says(model: Path, capsys: pytest.CaptureFixture[str]):
   args = ("--prompt", "hello world", "--temperature", "0", "--max-tokens", "20")
   status, want, _ = say(model, *args, capsys=capsys)

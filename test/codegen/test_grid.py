@@ -470,26 +470,29 @@ def test_a_vector_is_loaded_under_one_condition_or_not_at_all(eager):
 
 # ---------------------------------------------------------------- on a device
 
-if importlib.util.find_spec("pyopencl") is not None:
 
-  @pytest.fixture
-  def opencl(monkeypatch):
-    """An OpenCL device whose threads work together, whatever the device is."""
-    device = Device["CL"]
-    monkeypatch.setattr(device, "target", replace(device.target, cooperates=True))
-    monkeypatch.setattr(type(Device), "DEFAULT", "CL")
+@pytest.fixture
+def opencl(monkeypatch):
+  """An OpenCL device whose threads work together, whatever the device is."""
+  device = Device["CL"]
+  monkeypatch.setattr(device, "target", replace(device.target, cooperates=True))
+  monkeypatch.setattr(type(Device), "DEFAULT", "CL")
 
-  @pytest.mark.parametrize("seed", range(24))
-  def test_random_kernels_in_local_memory(eager, opencl, seed):
-    case = Case(1000 + seed)
-    names = sorted(u.arg[0] for u in case.ast.toposort() if u.op is Ops.VARIABLE)
-    got = run(case.ast, case.arrays, [case.variables[n] for n in names])
-    want = evaluate(case.ast, case.arrays, case.variables)
-    scale = max(1.0, float(np.abs(want[np.isfinite(want)]).max(initial=0)))
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * scale)
 
-  @pytest.mark.parametrize("sizes", [(1000, 1023, 130), (300, 257, 100), (1, 1, 50), (1000, 3, 64), (70, 90, 11)])
-  @pytest.mark.parametrize("layouts", LAYOUTS)
-  def test_matmuls_of_odd_sizes(opencl, sizes, layouts):
-    ast, arrays = matmul(*sizes, *layouts)
-    np.testing.assert_allclose(run(ast, arrays), evaluate(ast, arrays), rtol=1e-4, atol=1e-4)
+@pytest.mark.needs("CL")
+@pytest.mark.parametrize("seed", range(24))
+def test_random_kernels_in_local_memory(eager, opencl, seed):
+  case = Case(1000 + seed)
+  names = sorted(u.arg[0] for u in case.ast.toposort() if u.op is Ops.VARIABLE)
+  got = run(case.ast, case.arrays, [case.variables[n] for n in names])
+  want = evaluate(case.ast, case.arrays, case.variables)
+  scale = max(1.0, float(np.abs(want[np.isfinite(want)]).max(initial=0)))
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * scale)
+
+
+@pytest.mark.needs("CL")
+@pytest.mark.parametrize("sizes", [(1000, 1023, 130), (300, 257, 100), (1, 1, 50), (1000, 3, 64), (70, 90, 11)])
+@pytest.mark.parametrize("layouts", LAYOUTS)
+def test_matmuls_of_odd_sizes(opencl, sizes, layouts):
+  ast, arrays = matmul(*sizes, *layouts)
+  np.testing.assert_allclose(run(ast, arrays), evaluate(ast, arrays), rtol=1e-4, atol=1e-4)

@@ -1,9 +1,12 @@
 """Placements: one normal form, blocks, and the errors of the user's mistakes."""
 
+import copy
 import pickle
 
+import numpy as np
 import pytest
 
+from tinygrad import Tensor
 from tinygrad.device import (
   Device,
   DeviceError,
@@ -29,6 +32,55 @@ def test_equal_placements_are_the_same_object():
   assert Sharding(M22, P("dp:(1)2")) is Sharding(M22, P("dp"))
   assert Sharding(M22, P(("tp", "dp"))) is not Sharding(D4, 0)
   assert pickle.loads(pickle.dumps(Sharding(D4, 1))) is Sharding(D4, 1)
+
+
+THINGS = {
+  "mesh": M22,
+  "sharding": Sharding(M22, P("dp", "tp")),
+  "replicated": Sharding(D4),
+  "owing": Sharding.of(M22, [(Digit(2, 2),)], [Owe((Digit(2, 1),), Ops.ADD)]),
+}
+PARTS = {"digit": Digit(2, 1), "owe": Owe((Digit(2, 1),), Ops.ADD), "spec": P("dp", None, ("tp", "dp:(1)2"))}
+
+
+@pytest.mark.parametrize("name", [*THINGS, *PARTS])
+def test_what_placements_share_cannot_be_written_to(name):
+  thing = {**THINGS, **PARTS}[name]
+  fields = [f for f in dir(thing) if not f.startswith("__")]
+  before = {f: getattr(thing, f) for f in fields if f != "axis"}
+  for field in [*fields, "a_new_one"]:
+    with pytest.raises((AttributeError, TypeError)):
+      setattr(thing, field, None)
+    with pytest.raises((AttributeError, TypeError)):
+      delattr(thing, field)
+  assert {f: getattr(thing, f) for f in before} == before and not hasattr(thing, "__dict__")
+  assert (Tensor.ones(4, 4).shard(D4, 0) + 1).sum().item() == 32
+
+
+@pytest.mark.parametrize("name", THINGS)
+def test_copies_are_the_same_object(name):
+  thing = THINGS[name]
+  copies = [copy.copy(thing), copy.deepcopy(thing), copy.deepcopy([{"a": thing}])[0]["a"]]
+  copies += [pickle.loads(pickle.dumps(thing, protocol)) for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)]
+  assert all(c is thing for c in copies)
+
+
+def test_copies_of_specs_are_equal():
+  spec = PARTS["spec"]
+  for made in (copy.copy(spec), copy.deepcopy(spec), pickle.loads(pickle.dumps(spec))):
+    assert made == spec and type(made) is P and Sharding(M22, P("dp", made[1])) is Sharding(M22, P("dp"))
+
+
+def test_no_table_of_them_is_in_reach_of_a_placement():
+  for kind in (Mesh, Sharding):
+    held = [v for c in kind.__mro__ for name, v in vars(c).items() if not name.startswith("__")]
+    assert not any(isinstance(v, (dict, list, set)) for v in held)
+
+
+def test_a_mesh_as_jax_writes_it():
+  grid = np.array(D4).reshape(2, 2)
+  assert Mesh(grid, ("dp", "tp")) is M22 and Mesh(grid, names=("dp", "tp")) is M22 and Mesh(grid).shape == (2, 2)
+  assert Mesh(D4, ("d",)) is Mesh(D4, (4,), ("d",)) and Mesh(list(D4), np.array([2, 2]), ["dp", "tp"]) is M22
 
 
 def test_one_device_is_a_plain_name():
@@ -105,7 +157,9 @@ def test_report_tells_what_is_here_and_how_to_get_the_rest(monkeypatch, capsys):
     return real(self, name)
 
   monkeypatch.setattr(type(Device), "_open", without_gpus)
+  type(Device)._attempt.cache_clear()
   report()
+  type(Device)._attempt.cache_clear()
   cpu, cuda, metal, cl, gpu = capsys.readouterr().out.splitlines()
   assert (
     cpu.startswith("CPU   yes")
@@ -126,10 +180,12 @@ def test_gpu_is_the_first_backend_that_works_or_what_the_environment_says(monkey
   if gpus := [kind for kind in ("CUDA", "METAL", "CL") if kind in here]:
     assert Device.canonicalize("GPU:1") == f"{gpus[0]}:1"
   Device._canonicalize.cache_clear()
+  Device._attempt.cache_clear()
   with monkeypatch.context() as m:
     m.setattr(type(Device), "_open", lambda self, name: broken(name))
     with pytest.raises(DeviceError, match=r"(?s)CUDA: device.*pip install 'tinygrad\[x\]'.*fix: GPU=CPU in the env"):
       Device.canonicalize("GPU:1")
+  Device._attempt.cache_clear()
   monkeypatch.setenv("GPU", "CPU")
   assert Device.canonicalize("GPU:1") == "CPU:1"
   Device._canonicalize.cache_clear()

@@ -8,8 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from tinygrad import Tensor, TinyJit, Variable, function
+from tinygrad import Tensor, TinyJit, Variable, function, nn
 from tinygrad.device import Device, Mesh, P, Sharding
+from tinygrad.engine import realize as engine
+from tinygrad.engine.jit import tensors_in
 from tinygrad.engine.realize import JitError
 from tinygrad.helpers import Context, GlobalCounters
 
@@ -226,19 +228,55 @@ def test_a_result_is_the_next_argument(where):
     np.testing.assert_array_equal(x.numpy(), want)
 
 
-def test_state_that_the_step_keeps_is_copied_where_it_is_an_argument():
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("where", [None, 0], ids=["one", "D2"])
+def test_a_state_that_is_the_argument_too_is_one_memory(where, late):
+  """Captured with other arguments, the step is captured anew for that; and both go on."""
+  w = Tensor([1.0, 2.0, 3.0, 4.0])
+  w = (w if where is None else w.shard(D2, where)).realize()
+
+  def step(x):
+    y = x * 10 if late else None
+    w.assign(w + x.flip(0))
+    return y if late else x * 10 + w
+
+  f = TinyJit(step)
+  want = np.arange(1.0, 5.0)
+  for k in (1, 2, 3, None, 4, None, None, 5, None):
+    given = w if k is None else Tensor([float(k), 0.0, 0.0, 1.0]).to(w.device).realize()
+    before = want if k is None else np.array([k, 0.0, 0.0, 1.0])
+    want = want + before[::-1]
+    read = want if k is None else before
+    np.testing.assert_array_equal(f(given).numpy(), before * 10 if late else read * 10 + want)
+    np.testing.assert_array_equal(w.numpy(), want)
+  assert len(f.states) == 2 and all(s.captured is not None for s in f.states.values())
+
+
+def test_a_view_of_the_state_as_the_argument():
   w = Tensor([1.0, 2.0, 3.0, 4.0]).realize()
+  other, want = Tensor([5.0, 6.0, 7.0, 8.0]).realize(), np.arange(1.0, 5.0)
+  f = TinyJit(lambda x: (w.assign(w + 1), x * 10)[1])
+  for k in range(9):
+    given, a = (w[1:3], want[1:3] + 1) if k in (3, 5, 6, 8) else (other[1:3], np.array([6.0, 7.0]))
+    np.testing.assert_array_equal(f(given).numpy(), a * 10)
+    want = want + 1
+    np.testing.assert_array_equal(w.numpy(), want)
+
+
+def test_an_argument_that_is_written_and_read_as_a_weight():
+  """The step writes to its argument, and reads its weight: where they are one, in the order of the program."""
+  w, x = Tensor([1.0, 2.0]).realize(), Tensor([10.0, 20.0]).realize()
 
   @TinyJit
-  def step(x):
-    w.assign(w + x.flip(0))
-    return (w * 1.0).realize()
+  def f(x):
+    x.assign(x + 100)
+    return w * 2
 
-  want = np.arange(1.0, 5.0)
-  for k in range(4):
-    step(Tensor([float(k)] * 4))
-    want = want + k
-  np.testing.assert_array_equal(step(w).numpy(), want + want[::-1])
+  for k in range(7):
+    given, before = (w, w.numpy()) if k in (3, 4, 6) else (x, x.numpy())
+    got = f(given).numpy()
+    np.testing.assert_array_equal(given.numpy(), before + 100)
+    np.testing.assert_array_equal(got, w.numpy() * 2)
 
 
 def test_training_is_part_of_the_key():
@@ -315,8 +353,96 @@ def test_function():
     function(lambda x: x * w)(x)
   with pytest.raises(RuntimeError, match="returns list"):
     function(lambda x: [x])(x)
-  with pytest.raises(NotImplementedError, match="the gradient follows"):
-    function(lambda x: x, grad_fxn=lambda *_: None)
+
+
+class Model:
+  def __init__(self):
+    self.first, self.norm = nn.Linear(4, 3), nn.BatchNorm(3)
+    self.more = {"scale": [Tensor.ones(3).contiguous().realize()]}
+    nn.state.load_state_dict(self, nn.state.get_state_dict(self), verbose=False)
+
+  @function
+  def __call__(self, x):
+    return (self.norm(self.first(x)) * self.more["scale"][0]).dropout(0.5)
+
+  def plainly(self, x):
+    return (self.norm(self.first(x)) * self.more["scale"][0]).dropout(0.5)
+
+
+def test_function_on_a_model():
+  """Its weights are its arguments, and numbers may be drawn; gradients are those without the decorator."""
+  model, x = Model(), Tensor.rand(6, 4).realize()
+  results = []
+  for call in (model, model.plainly):
+    with Tensor.train():
+      Tensor.manual_seed(1)
+      y = call(x)
+    weights = [model.first.weight, model.more["scale"][0]]
+    results.append([y.numpy(), *(g.numpy() for g in y.square().sum().gradient(*weights))])
+  for ours, plain in zip(*results):
+    np.testing.assert_array_equal(ours, plain)
+  assert np.abs(results[0][1]).max() > 0
+
+
+def test_function_finds_what_get_state_dict_finds():
+  held = {"a": [Tensor.rand(2).realize()], "b": Model()}
+  found = {id(t) for t in tensors_in(((), held))}
+  assert found == {id(t) for t in nn.state.get_parameters(held)}
+  held["again"] = held  # an object may refer back to its owner
+  assert {id(t) for t in tensors_in(held)} == found
+
+
+def test_function_still_refuses_what_is_hidden():
+  hidden = Tensor.rand(4).realize()
+  with pytest.raises(RuntimeError, match="reads 1 buffers that are no arguments"):
+    function(lambda self, x: self.first(x + hidden))(Model(), Tensor.rand(2, 4))
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_function_with_a_gradient_of_its_own(devices):
+  """A sign whose gradient passes where |x| < 1, beside numpy; the plain function of the same value keeps its own."""
+  passing = function(lambda x, k: x * k, grad_fxn=lambda g, x, k: (g * (x.abs() < 1), None))
+  a = np.array([-2.0, -0.5, 0.25, 3.0], np.float32)
+  x, k = Tensor(a), Tensor([2.0, 3.0, 4.0, 5.0])
+  if devices > 1:
+    x, k = (t.shard(("CPU:0", "CPU:1"), 0) for t in (x, k))
+  y, plain = passing(x, k), x * k
+  np.testing.assert_array_equal(y.numpy(), a * [2, 3, 4, 5])
+  np.testing.assert_array_equal((y * 3).sum().gradient(x)[0].numpy(), 3.0 * (np.abs(a) < 1))
+  np.testing.assert_array_equal((plain * 3).sum().gradient(x)[0].numpy(), [6, 9, 12, 15])
+  np.testing.assert_array_equal((y * 3).sum().gradient(k)[0].numpy(), [0, 0, 0, 0])
+  both = (y.detach() * 5 + y + plain).sum().gradient(x)[0]
+  np.testing.assert_array_equal(both.numpy(), (np.abs(a) < 1) + [2.0, 3, 4, 5])
+  x.realize()  # what takes the place of an input is an input
+  np.testing.assert_array_equal((y * 3).sum().gradient(x)[0].numpy(), 3.0 * (np.abs(a) < 1))
+
+
+def test_a_gradient_of_its_own_of_two_results_and_a_model():
+  layer = nn.Linear(2, 2, bias=False)
+  x = Tensor([[1.0, 2.0]])
+  f = function(lambda layer, x: (layer(x), x + 1), grad_fxn=lambda g, h, w, x: (w * 0 + g.sum(), h * 10))
+  y, z = f(layer, x)
+  gw, gx = (y * 2 + z * 3).sum().gradient(layer.weight, x)
+  np.testing.assert_array_equal(gw.numpy(), np.full((2, 2), 4.0))
+  np.testing.assert_array_equal(gx.numpy(), [[30.0, 30.0]])
+
+
+def test_a_gradient_of_its_own_compiles_once():
+  step = TinyJit(lambda x: f(x).sum().gradient(x)[0].realize())
+  f = function(lambda x: x.exp(), grad_fxn=lambda g, x: g * 7)
+  for k in range(4):
+    np.testing.assert_array_equal(step(Tensor([float(k), 1.0]).realize()).numpy(), [7.0, 7.0])
+  plans = []
+  for k in range(3):
+    f(Tensor([float(k), 1.0]).realize()).realize()
+    plans.append(len(engine._plans))
+  assert plans[1] == plans[2]
+
+
+def test_a_gradient_of_its_own_has_to_fit():
+  f = function(lambda x: x * 2, grad_fxn=lambda g, x: (g, g))
+  with pytest.raises(RuntimeError, match=r"2 gradients for 1 inputs(.|\n)*fix: return tensors of \[1\], or None"):
+    f(x := Tensor([1.0])).sum().gradient(x)
 
 
 def test_another_shape_dtype_or_placement_is_captured_anew():
@@ -462,3 +588,120 @@ def test_sharded_matmul_and_the_count_of_kernels():
     if k == 0:
       plain = GlobalCounters.kernel_count
     assert GlobalCounters.kernel_count == plain
+
+
+def test_a_replay_has_its_place_in_the_order_of_the_program():
+  """What was computed from the state before a call keeps its value, what was assigned to it is seen; neither is a
+  part of the step, whenever it was captured."""
+  state, x = Tensor([1.0, 2.0]).realize(), Tensor([1.0, 1.0]).realize()
+  step = TinyJit(lambda x: state.assign(state + x).mul(1).realize())
+  want, kept = np.array([1.0, 2.0]), []
+  for _ in range(5):
+    kept.append((state * 10, want * 10))
+    state.assign(state + 100)
+    want = want + 101
+    np.testing.assert_array_equal(step(x).numpy(), want)
+  for later, then in kept:
+    np.testing.assert_array_equal(later.numpy(), then)
+  np.testing.assert_array_equal(state.numpy(), want)
+
+
+STATES = {
+  "realized": lambda: Tensor([1.0, 2.0, 3.0, 4.0]).realize(),
+  "lazy": lambda: Tensor([1.0, 2.0, 3.0, 4.0]),
+  "number": lambda: Tensor.full((4,), 3.0),
+  "computed": lambda: Tensor.arange(4).float() + 1,
+  "halves": lambda: Tensor([1.0, 2.0, 3.0, 4.0]).shard(D2, 0).realize(),
+  "copies": lambda: Tensor([1.0, 2.0, 3.0, 4.0]).shard(D2, None).realize(),
+}
+
+
+def assigned_steps():
+  """Functions of three states and an argument, Tensors or arrays."""
+
+  def whole(w, v, u, x):
+    y = x * 2
+    w.assign(w * 0.5 + y)
+    return y
+
+  def several(w, v, u, x):
+    y = x * 2
+    w.assign(w * 0.5 + y)
+    v.assign(v + w)
+    u.assign(v - u)
+    return y
+
+  def part(w, v, u, x):
+    w[1:3] = w[0:2] + x[1:3]
+    v[2:] = x[:2]
+    return x + 1
+
+  def nothing(w, v, u, x):
+    w.assign(w + x)
+
+  def swapped(w, v, u, x):
+    old = w + 0.5
+    w.assign(v + x)
+    v.assign(old)
+    return x * 3 + w
+
+  def twice(w, v, u, x):
+    w.assign(w + x)
+    y = w * 2
+    w.assign(w + y)
+    return y + v
+
+  return [whole, several, part, nothing, swapped, twice]
+
+
+class Held(np.ndarray):
+  """An array that is assigned to as a Tensor is."""
+
+  def assign(self, x):
+    self[...] = np.asarray(x).copy()
+    return self
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("step", assigned_steps(), ids=lambda f: f.__name__)
+@pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
+def test_what_a_step_assigns_and_does_not_return_is_replayed(step, state, read):
+  """The same function of tensors and of arrays, with states that are read after each call, or only in the end."""
+  states = [STATES[state]() for _ in range(3)]
+  arrays = [t.numpy().copy().view(Held) for t in states]
+  f = TinyJit(lambda x: step(*states, x))
+  for k in range(5):
+    a = np.array([k, 1.0, -k, 2.0], np.float32)
+    got, want = f(Tensor(a).to(states[0].device)), step(*arrays, a)
+    if want is not None:
+      np.testing.assert_array_equal(got.numpy(), want)
+    if read or k == 4:
+      for t, b in zip(states, arrays):
+        np.testing.assert_array_equal(t.numpy(), b)
+  assert f.captured is not None
+
+
+def test_what_was_assigned_before_is_no_part_of_the_step():
+  w, v, want = Tensor([1.0]).realize(), Tensor([1.0]).realize(), 1.0
+  f = TinyJit(lambda x: (w.assign(w * 2 + x), x + 1)[1])
+  for k in range(5):
+    w.assign(w + 10)
+    v.assign(v + 1)
+    assert f(Tensor([float(k)])).item() == k + 1
+    want = (want + 10) * 2 + k
+  assert (w.item(), v.item()) == (want, 6)
+
+
+def test_running_statistics_of_a_captured_step():
+  """As eagerly; of a model that nothing has realized."""
+  rng = np.random.default_rng(2)
+  batches = [rng.standard_normal((5, 3, 2, 2), dtype=np.float32) for _ in range(5)]
+  models = [nn.BatchNorm(3), nn.BatchNorm(3)]
+  captured = TinyJit(lambda x: models[0](x).relu())
+  with Tensor.train():
+    for a in batches:
+      eager = models[1](Tensor(a)).relu().numpy()
+      np.testing.assert_allclose(captured(Tensor(a)).numpy(), eager, rtol=1e-5, atol=1e-6)
+      for name, t in nn.state.get_state_dict(models[0]).items():
+        np.testing.assert_allclose(t.numpy(), nn.state.get_state_dict(models[1])[name].numpy(), rtol=1e-5, atol=1e-6)
+  assert models[0].num_batches_tracked.item() == 5

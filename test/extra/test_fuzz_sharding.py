@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from extra import fuzz_sharding
-from extra.fuzz_sharding import DIFFERS, attempt, case_of, fuzz, main, program_text
+from extra.fuzz_sharding import DIFFERS, attempt, case_of, fuzz, fuzz_scripts, main, program_text
 from tinygrad.sharding import decisions, localize, moves
 from tinygrad.uop import Ops
 
@@ -70,6 +70,14 @@ def test_every_program_can_be_printed():
     names: dict = {}
     exec(compile(program_text(case), f"seed {seed}", "exec"), names)
     assert names["failure"] is None
+
+
+def test_scripts_agree_and_a_mutant_is_found(planted, capsys):
+  assert fuzz_scripts(iter(range(40, 50)), steps=6) == (10, None, None)
+  planted()
+  assert main(["--scripts", "--seed", "40", "--seconds", "1000"]) == 1
+  out = capsys.readouterr().out
+  assert "fails: " in out and "Sharding(" in out and "show(" in out
 
 
 def test_command_line(planted, capsys, monkeypatch):

@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from tinygrad import Tensor, tensor
 from tinygrad.device import Digit, Owe, Sharding
 from tinygrad.dtype import dtypes
+from tinygrad.engine import jit
 from tinygrad.helpers import ceildiv
+from tinygrad.nn import optim
 from tinygrad.runtime import python
 from tinygrad.sharding import decisions, factors, localize, moves, owed, place
 from tinygrad.uop import Ops, UOp, simplify_sint, upper
@@ -300,3 +303,75 @@ def everything_else_keeps(patch: Patch) -> None:
 @mutant
 def roots_still_owe(patch: Patch) -> None:
   patch(decisions, "arrived", lambda x, device: x)
+
+
+# ---------------------------------------------------------------- what scripts notice (test_scripts.py)
+
+OF_SCRIPTS: dict[str, Callable[[Patch], bool | None]] = {}
+"""As MUTANTS; those that return True show in compiled scripts alone."""
+
+
+def script_mutant(f: Callable[[Patch], bool | None]) -> Callable[[Patch], bool | None]:
+  OF_SCRIPTS[f.__name__] = f
+  return f
+
+
+@script_mutant
+def a_read_forgets_those_who_wait(patch: Patch) -> None:
+  """What was computed from memory is not realised before the memory is written."""
+  patch(tensor, "_readers", lambda roots, known: [])
+
+
+@script_mutant
+def values_that_simplify_to_memory_follow_it(patch: Patch) -> None:
+  """A sum over a dim of 1 is a view of what it sums."""
+  wrap = Tensor._wrap.__func__
+  patch(Tensor, "_wrap", classmethod(lambda cls, uop, follows=False: wrap(cls, uop, True)))
+
+
+@script_mutant
+def a_write_keeps_the_rest_of_no_view(patch: Patch) -> None:
+  """Views that were made before a write do not see it."""
+  write = Tensor._write
+
+  def alone(self: Tensor, view: UOp, value: UOp) -> None:
+    live = tensor._tensors
+    tensor._tensors = lambda holders: [self] if holders is not tensor._live else live(holders)
+    try:
+      write(self, view, value)
+    finally:
+      tensor._tensors = live
+
+  patch(Tensor, "_write", alone)
+
+
+@script_mutant
+def settings_are_no_part_of_a_captures_key(patch: Patch) -> bool:
+  """A capture is replayed where moves are refused."""
+  patch(jit, "settings_from", lambda stage: ())
+  return True
+
+
+@script_mutant
+def a_replay_keeps_its_first_arguments(patch: Patch) -> bool:
+  replay = jit.Captured.replay
+  patch(jit.Captured, "replay", lambda self, inputs, variables: replay(self, list(self.inputs), variables))
+  return True
+
+
+@script_mutant
+def a_replay_writes_over_results_that_are_held(patch: Patch) -> bool:
+  patch(jit.Made, "another", lambda self: self.memory)
+  return True
+
+
+@script_mutant
+def momentum_is_forgotten(patch: Patch) -> None:
+  step = optim.LARS._step
+
+  def forgetful(self: Any, params: Any, grads: Any) -> Any:
+    for b in self.b:
+      b.assign(b.zeros_like())
+    return step(self, params, grads)
+
+  patch(optim.LARS, "_step", forgetful)

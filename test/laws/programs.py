@@ -192,7 +192,7 @@ class Generator:
     self.owing = 0.6 if seed % 2 else 0.1  # how often a leaf owes, mostly the same debt
     self.debt = random_debt(rng, self.p.mesh)
     for _ in range(rng.randint(1, 2)):
-      self.leaf(
+      self.input(
         self.random_shape(),
         rng.choice(FLOATS)
         if backward
@@ -247,6 +247,46 @@ class Generator:
     self.p.leaves.append(v)
     return self.add(v)
 
+  def input(self, shape: tuple[int, ...], dtype: DType) -> Value:
+    """A leaf, or as often a view of a larger one or something to be computed; in programs of UOps alone, which are
+    to find wrong rules soon, a leaf."""
+    if not self.methods:
+      return self.leaf(shape, dtype)
+    rng, ways = self.rng, (self.cut_out, self.turned, self.counted, self.filled, self.summed)
+    v = rng.choice(ways)(shape, dtype) if rng.random() < 0.5 and 0 not in shape else None
+    return self.leaf(shape, dtype) if v is None else v
+
+  def cut_out(self, shape: tuple[int, ...], dtype: DType) -> Value | None:
+    starts = [self.rng.randint(0, 2) for _ in shape]
+    wide = self.leaf(tuple(a + n + self.rng.randint(0, 2) for a, n in zip(starts, shape)), dtype)
+    pairs = [(a, a + n) for a, n in zip(starts, shape)]
+    return self.apply(f"SHRINK({self.name(wide)}, {pairs})", lambda u: u.shrink(pairs), wide)
+
+  def turned(self, shape: tuple[int, ...], dtype: DType) -> Value | None:
+    order = tuple(reversed(range(len(shape))))
+    x = self.leaf(shape[::-1], dtype)
+    return self.apply(f"FLIP(PERMUTE({self.name(x)}))", lambda u: u.permute(order).flip(order[:1]), x)
+
+  def counted(self, shape: tuple[int, ...], dtype: DType) -> Value | None:
+    if dtype is dtypes.bool:
+      return None
+    u = UOp.iota(math.prod(shape), dtypes.int32).reshape(shape)
+    return self.made_at(u.alu(Ops.MOD, u.const_like(5)).cast(dtype), f"iota mod 5 as {list(shape)}")
+
+  def filled(self, shape: tuple[int, ...], dtype: DType) -> Value | None:
+    value = bool(self.rng.randrange(2)) if dtype is dtypes.bool else self.rng.randint(0, 3)
+    return self.made_at(UOp.const(dtype, value).broadcast_to(shape), f"{value} as {list(shape)}")
+
+  def summed(self, shape: tuple[int, ...], dtype: DType) -> Value | None:
+    x, y = self.leaf(shape, dtype), self.leaf(shape, dtype)
+    op = Ops.XOR if dtype is dtypes.bool else Ops.ADD
+    return self.apply(f"{op.name}({self.name(x)}, {self.name(y)})", lambda a, b: a.alu(op, b), x, y)
+
+  def made_at(self, u: UOp, text: str) -> Value:
+    """What lives anywhere, made on devices of the program's."""
+    where = random_placement(self.rng, self.p.mesh, len(u.shape))
+    return self.add(Value(u.copy_to_device(where), u.copy_to_device(REFERENCE), f"{text} at {where}"))
+
   def constant(self, shape: tuple[Any, ...], dtype: DType, value: Any) -> Value:
     u = UOp.const(dtype, value).broadcast_to(shape)
     return Value(u, u, f"const({value}, {list(shape)})")
@@ -275,7 +315,7 @@ class Generator:
         wide := self.apply(f"expand({self.name(thin)}, {list(x.shape)})", lambda u: u.expand(x.shape), thin)
       ) is not None:
         return wide
-    return self.leaf(x.shape, dtype)
+    return self.input(x.shape, dtype)
 
   def apply(self, text: str, f: Callable[..., UOp], *xs: Value) -> Value | None:
     """The step `f` in both builds; None if its reference value is too large or not finite."""
@@ -480,7 +520,7 @@ class Generator:
     if len(x.shape) != 2 or x.dtype is dtypes.bool or not x.fixed:
       return None
     (m, k), n = x.shape, self.rng.randint(1, 6)
-    y = self.leaf((k, n), x.dtype)
+    y = self.input((k, n), x.dtype)
 
     def matmul(a: UOp, b: UOp) -> UOp:
       left, right = a.reshape((m, k, 1)).expand((m, k, n)), b.reshape((1, k, n)).expand((m, k, n))
@@ -621,7 +661,7 @@ class Generator:
       shape[shape.index(max(shape))] //= 2
     kinds = {"float": FLOATS, "bool": (dtypes.bool,), "int": (dtypes.int32, dtypes.int8, dtypes.int64, dtypes.uint8)}
     dtype = self.rng.choice(FLOATS if self.backward and row.of != "bool" else kinds.get(row.of, NUMERIC))
-    v = self.leaf(tuple(shape), dtype)
+    v = self.leaf(tuple(shape), dtype) if writes(row) else self.input(tuple(shape), dtype)
     if not writes(row) or self.writable(v):
       return v
     doubled = self.apply(f"{self.name(v)} + {self.name(v)}", lambda u: u + u, v)

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from extra.check_gradient import check_gradient
 from tinygrad import Tensor, dtypes, nn
 from tinygrad.nn.state import get_parameters
+from tinygrad.nn.utils import check_gradient
 
 
 def normal(seed, *shape):
@@ -201,8 +201,18 @@ def test_grouped_query_attention():
     close(t[0].scaled_dot_product_attention(t[1], t[2], Tensor(mask), enable_gqa=True), attention(q, *wide, mask))
   with pytest.raises(ValueError, match="multiple of those of k"):
     t[0].scaled_dot_product_attention(Tensor(normal(2, 2, 3, 3, 5)), Tensor(normal(2, 2, 3, 3, 5)), enable_gqa=True)
-  with pytest.raises(ValueError, match="not both"):
-    t[0].scaled_dot_product_attention(t[0], t[0], Tensor(causal), is_causal=True)
+
+
+def test_a_mask_and_the_causal_one_both_hold():
+  q, k, v = normal(1, 2, 4, 6, 5), normal(2, 2, 4, 6, 5), normal(3, 2, 4, 6, 7)
+  t = [Tensor(x) for x in (q, k, v)]
+  causal = np.where(np.tri(6, dtype=bool), 0, -np.inf)
+  added, seen = normal(4, 2, 1, 6, 6), (np.arange(36).reshape(6, 6) % 3 != 1) | np.eye(6, dtype=bool)
+  for mask, add in ((added, added), (seen, np.where(seen, 0, -np.inf))):
+    got = t[0].scaled_dot_product_attention(t[1], t[2], Tensor(mask), is_causal=True)
+    close(got, attention(q, k, v, add + causal))
+    assert np.abs(attention(q, k, v, add + causal) - attention(q, k, v, add)).max() > 0.1  # each of them matters
+    assert np.abs(attention(q, k, v, add + causal) - attention(q, k, v, causal)).max() > 0.1
 
 
 def test_half_attention_is_scored_in_float32():
@@ -280,3 +290,75 @@ def test_sequential_and_parameters():
   assert Tensor.ones(5, 3).sequential(model).shape == (5, 2)
   assert len(get_parameters(model)) == 3
   assert all(p.dtype is dtypes.float32 for p in get_parameters(model))
+
+
+# ---------------------------------------------------------------- resampling and initial weights
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (3, 6, 6), (2, 3, 6, 6)])
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear"])
+def test_interpolate_without_a_batch(shape, mode):
+  x = normal(1, *shape)
+  whole = np.broadcast_to(x, (2, 3, 6, 6))
+  want = Tensor(whole).interpolate((4, 9), mode).numpy()
+  close(Tensor(x).interpolate((4, 9), mode), want[(0,) * (4 - len(shape))])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32"])
+@pytest.mark.parametrize("align", [False, True])
+def test_interpolated_integers_are_rounded(dtype, align):
+  low = 0 if dtype == "uint8" else -128
+  x = np.random.default_rng(0).integers(low, low + 256, (1, 2, 5, 7)).astype(dtype)
+  got = Tensor(x).interpolate((8, 4), align_corners=align)
+  want = Tensor(x.astype(np.float64)).interpolate((8, 4), align_corners=align).numpy()
+  assert got.dtype.name == dtype and np.abs(got.numpy() - want).max() <= 0.5 + 1e-4
+  if dtype == "uint8":
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.functional.interpolate(torch.tensor(x), (8, 4), mode="bilinear", align_corners=align).numpy()
+    assert np.abs(got.numpy().astype(int) - theirs.astype(int)).max() <= 1  # it rounds its weights, too
+
+
+def ks(sample, distribution):
+  """The Kolmogorov-Smirnov statistic sup |F_n - F| times sqrt(n); above 1.95 for 1 of 1,000 samples (Massey, 1951)."""
+  x, n = np.sort(np.asarray(sample, np.float64)), len(sample)
+  f = distribution(x)
+  return max((np.arange(1, n + 1) / n - f).max(), (f - np.arange(n) / n).max()) * math.sqrt(n)
+
+
+def test_ks_tells_distributions_apart():
+  x = np.random.default_rng(0).random(20_000)
+  assert ks(x, lambda x: x) < 1.95 < ks(x**1.1, lambda x: x)
+  assert ks(x, lambda x: np.clip(x / 1.05, 0, 1)) > 1.95
+
+
+@pytest.mark.parametrize("layer", ["Linear", "Conv2d"])
+def test_weights_begin_uniform_within_one_over_the_root_of_the_inputs(layer):
+  Tensor.manual_seed(0)
+  made, inputs = (nn.Linear(300, 100), 300) if layer == "Linear" else (nn.Conv2d(20, 90, 4), 320)
+  bound = 1 / math.sqrt(inputs)
+  for t in (made.weight, made.bias):
+    assert ks(t.numpy().reshape(-1), lambda x: np.clip((x + bound) / (2 * bound), 0, 1)) < 1.95
+
+
+def test_randperm_is_in_no_order():
+  """Where an element lands, and which two are in order, are as of independent places."""
+  Tensor.manual_seed(1)
+  n, k = 2000, 8
+  many = np.stack([Tensor.randperm(n).numpy() for _ in range(k)])
+  assert all(sorted(p) == list(range(n)) for p in many.tolist())
+  halves = many[:, : n // 2].reshape(-1)
+  assert ks((halves + 0.5) / n, lambda x: x) < 1.95
+  assert ks((np.argsort(many, 1)[:, ::4].reshape(-1) + 0.5) / n, lambda x: x) < 1.95
+  rising = (np.diff(many, axis=1) > 0).mean()
+  assert abs(rising - 0.5) < 4 * math.sqrt(1 / 12 / (n * k))
+  assert Tensor.randperm(5, dtype="int64").dtype is dtypes.int64
+
+
+def test_randperm_is_the_order_of_whole_words():
+  """Of 2**16 float32 in [0, 1) over a hundred are equal, and a stable sort would leave those in order."""
+  Tensor.manual_seed(0)
+  order = Tensor.randperm(1 << 16).numpy()
+  Tensor.manual_seed(0)
+  words = Tensor(Tensor._random_words((1 << 16,), None)[0]).numpy()
+  np.testing.assert_array_equal(order, np.argsort(words, kind="stable"))
+  assert (order != np.argsort(words >> 8, kind="stable")).sum() > 50

@@ -8,7 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra [oracle] is not installed")
 
-from extra import torch_legacy  # noqa: E402
 from tinygrad import Tensor, dtypes, nn  # noqa: E402
 from tinygrad.nn.state import get_state_dict, load_state_dict, torch_load  # noqa: E402
 
@@ -210,7 +209,7 @@ def test_what_torch_saves(tmp_path):
   theirs = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.Linear(4, 5).bfloat16())
   for legacy in (False, True):
     torch.save(theirs.state_dict(), tmp_path / "m.pt", _use_new_zipfile_serialization=not legacy)
-    got = (torch_legacy.torch_load if legacy else torch_load)(tmp_path / "m.pt")
+    got = torch_load(tmp_path / "m.pt")
     assert list(got) == list(theirs.state_dict())
     for k, v in theirs.state_dict().items():
       assert got[k].dtype is getattr(dtypes, str(v.dtype).removeprefix("torch."))

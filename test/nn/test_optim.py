@@ -88,6 +88,76 @@ def test_three_steps(name, devices):
     assert w.device is Sharding(D2, 0) and b.device is Sharding(D2)
 
 
+STAGES = ("CPU", "CPU:1", Sharding(("CPU:2", "CPU:3"), 0), Sharding(("CPU:2", "CPU:3")))
+
+
+def stages(places):
+  """Weights of a network whose parts live at `places`."""
+  shapes = ((3, 4), (4, 6), (6, 4), (4, 2))
+  values = [np.random.default_rng(i).standard_normal(s).astype(np.float32) for i, s in enumerate(shapes)]
+  return [Tensor(v).to(where).realize() for v, where in zip(values, places)]
+
+
+def forward(weights, x):
+  for w in weights:
+    x = (x.to(w.device.with_dims(()) if isinstance(w.device, Sharding) else w.device) @ w).tanh()
+  return x
+
+
+def trained(make, places, jit=False, clip=None, steps=4):
+  """The weights after some steps, the rate halved before each."""
+  weights = stages(places)
+  opt, x = make(weights), Tensor(np.random.default_rng(9).standard_normal((5, 3)).astype(np.float32)).realize()
+
+  def step():
+    opt.zero_grad()
+    forward(weights, x).square().mean().backward()
+    if clip:
+      clip_grad_norm_(weights, clip)
+    opt.step()
+
+  run = TinyJit(step) if jit else step
+  with Tensor.train():
+    for t in range(steps):
+      opt.lr = 0.1 / 2**t
+      run()
+  assert [w.device for w in weights] == list(places)
+  return [w.numpy() for w in weights]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (2, 1, 0, 3)], ids=["one_first", "several_first"])
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("name", CASES)
+def test_parameters_on_several_device_sets(name, jit, order):
+  make, _ = CASES[name]
+  places = [STAGES[i] for i in order]
+  want, start = trained(make, ["CPU"] * 4), [w.numpy() for w in stages(["CPU"] * 4)]
+  for got, x, before in zip(trained(make, places, jit), want, start):
+    np.testing.assert_allclose(got, x, rtol=2e-5, atol=2e-5)
+    assert np.abs(x - before).max() > 1e-4
+
+
+def test_clipping_over_several_device_sets():
+  want, free = trained(CASES["sgd"][0], ["CPU"] * 4, clip=0.01), trained(CASES["sgd"][0], ["CPU"] * 4)
+  for jit in (False, True):
+    for got, x in zip(trained(CASES["sgd"][0], STAGES, jit, clip=0.01), want):
+      np.testing.assert_allclose(got, x, rtol=2e-5, atol=2e-6)
+  assert max(np.abs(x - y).max() for x, y in zip(want, free)) > 1e-3
+
+
+def test_the_rate_is_set():
+  w, b = Tensor([0.0]), Tensor([0.0]).to("CPU:1")
+  opt, other = SGD([w, b], 1.0), SGD([Tensor([0.0])], 1.0)
+  memory = opt.lr
+  for rate, want in ((0.5, 0.5), (Tensor([0.25]), 0.25), (2, 2.0)):
+    opt.lr = rate
+    assert opt.lr is memory and opt.lr.item() == want and opt.lr.shape == (1,)
+  group = OptimizerGroup(opt, other)
+  group.lr = 0.125
+  assert (group.lr.item(), opt.lr.item(), other.lr.item()) == (0.125, 0.125, 0.125)
+  assert "lr" in nn.state.get_state_dict(opt)
+
+
 def test_state_lives_beside_its_parameter():
   w = Tensor.ones(4, 2).shard(D2, 0)
   opt = Adam([w])

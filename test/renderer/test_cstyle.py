@@ -19,7 +19,6 @@ from tinygrad.uop import AxisKind, Ops
 
 GOLDEN = Path(__file__).parent.parent / "data" / "metal"
 DIALECTS = {"opencl": cstyle.OPENCL, "cuda": cstyle.CUDA, "metal": cstyle.METAL}
-has_opencl = importlib.util.find_spec("pyopencl") is not None
 has_nvrtc = importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("nvidia") is not None
 
 
@@ -101,7 +100,7 @@ def test_neighbours_are_read_and_written_as_vectors_where_they_are_aligned(dtype
       assert cuda.compile_source(text, "vectors", "sm_90")[:4] == b"\x7fELF"
 
 
-@pytest.mark.skipif(not has_opencl, reason="running needs the extra [opencl]: pyopencl and a driver")
+@pytest.mark.needs("CL")
 @pytest.mark.parametrize(("dtype", "lanes", "shift", "width"), VECTORS)
 def test_vectors_compute_what_lanes_do(dtype, lanes, shift, width):
   size, count, kind = 48, 24, to_numpy_dtype(dtype)

@@ -13,7 +13,7 @@ from tinygrad import Tensor, TinyJit, Variable
 from tinygrad.device import Device, DeviceError
 from tinygrad.engine import realize
 from tinygrad.helpers import Context
-from tinygrad.runtime import cuda
+from tinygrad.runtime import cuda, queues
 
 if not cuda_emulator.has_compiler():
   pytest.skip("the emulated driver compiles kernels for the host with g++", allow_module_level=True)
@@ -286,6 +286,28 @@ def test_what_fails_at_the_launch_names_its_kernel(lazy):
   ):
     (x * 5 - 17).numpy()
   np.testing.assert_array_equal((x * 5 - 17).numpy(), normal(1, 30) * 5 - 17)
+
+
+def test_the_first_kernel_shows_whether_a_driver_works(module, lazy, monkeypatch):
+  device, first = Device[FOUR[0]], r"EMULATED: the first kernel "
+  monkeypatch.setattr(queues, "_checked", set())
+  lazy.refuse["cuModuleLoadData"] = cuda_emulator.CUresult.CUDA_ERROR_INVALID_IMAGE
+  with pytest.raises(
+    DeviceError, match=rf"(?s){first}failed: EMULATED: the driver does not take .*fix: update the NVIDIA"
+  ):
+    device.check()
+  with monkeypatch.context() as m:
+    m.setattr(module, "compile_source", lambda *_: (_ for _ in ()).throw(RuntimeError("no libnvrtc.so")))
+    with pytest.raises(DeviceError, match=rf"{first}failed: RuntimeError: no libnvrtc.so\n  fix: update the driver"):
+      device.check()
+  with monkeypatch.context() as m:
+    m.setattr(module.CUDA, "enqueue", lambda self, call: None)
+    with pytest.raises(DeviceError, match=rf"{first}computed \[0.0, 0.0, .* instead of \[3.0, 3.5, "):
+      device.check()
+  device.check()
+  launched = len(lazy.calls)
+  device.check()
+  assert len(lazy.calls) == launched, "once is enough"
 
 
 def test_devices_that_are_not_there(module, lazy, monkeypatch):

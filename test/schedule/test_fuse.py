@@ -4,11 +4,15 @@ devices.
 
 import numpy as np
 import pytest
+from steps import TooManySteps, growth
 
-from tinygrad import Tensor, dtypes, nn
+from tinygrad import Tensor, codegen, dtypes, nn
+from tinygrad.codegen import lower_kernel
 from tinygrad.device import Mesh, P
+from tinygrad.engine import realize as engine
 from tinygrad.engine.realize import _plans, plan_of, realize
-from tinygrad.helpers import GlobalCounters
+from tinygrad.helpers import Context, GlobalCounters
+from tinygrad.schedule import fuse
 from tinygrad.schedule.items import Temp, plan
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
@@ -194,3 +198,97 @@ def test_relu_and_its_mask_read_the_stored_product():
   loss = ((x @ w1).relu() @ w2).square().sum()
   # x@w1; relu(x@w1)@w2; the loss; the gradients of both products
   assert kernels(loss, *loss.gradient(w1, w2)) <= 6
+
+
+WEIGHTS = {
+  "a product": (lambda: [Tensor.rand(64, 32), Tensor.rand(32, 48)], lambda a, b: a @ b),
+  "a sum": (lambda: [Tensor.rand(64, 32)], lambda a: a.sum(1)),
+  "a mean": (lambda: [Tensor.randn(200, 300)], lambda a: a.mean()),
+  "a normalisation": (lambda: [Tensor.rand(64, 32)], lambda a: a.softmax() + a.layernorm()),
+  "a convolution": (
+    lambda: [Tensor.rand(2, 3, 16, 16), Tensor.rand(8, 3, 3, 3)],
+    lambda x, w: x.conv2d(w),
+  ),
+  "a lookup": (lambda: [Tensor.rand(50, 16)], lambda w: w[Tensor([1, 2, 3, 1] * 8)]),
+  "an outer product": (lambda: [Tensor.rand(64), Tensor.rand(48)], lambda a, b: a.reshape(64, 1) * b),
+  "a power": (lambda: [Tensor.rand(20, 30), Tensor.rand(30)], lambda a, b: a.pow(b).sum()),
+}
+
+
+@pytest.fixture
+def turns(monkeypatch):
+  """How many exclusive ors, of which generators of random bits are made, the compiled code of a computation does."""
+  found = []
+
+  def lowered(*arguments):
+    linear, times, loops, total = lower_kernel(*arguments), 1, [], 0
+    for u in linear:
+      if u.op is Ops.RANGE:
+        loops.append(times)
+        times *= int(u.src[0].vmax)
+      elif u.op is Ops.ENDRANGE:
+        times = loops.pop()
+      elif u.op is Ops.XOR:
+        total += times * u.dtype.count
+    found.append(total)
+    return linear
+
+  def count(f):
+    for name in ("_plans", "_programs"):
+      monkeypatch.setattr(engine, name, {})
+    found.clear()
+    with Context(CPU_THREADS=1):
+      Tensor.realize(*f())
+    return sum(found)
+
+  monkeypatch.setattr(codegen, "lower_kernel", lowered)
+  return count
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_random_numbers_are_drawn_once_however_often_they_are_read(turns, name):
+  """Fresh weights are no realized ones: what a generator does for an element is not done wherever that is read."""
+  draw, f = WEIGHTS[name]
+  apart, together = turns(draw), turns(lambda: [f(*draw())])
+  assert apart >= 10 * sum(x.numel() for x in draw()) and together <= 1.3 * apart
+
+
+def test_what_draws_numbers_wherever_they_are_read_is_noticed(turns, monkeypatch):
+  """A mutant: everything may be computed wherever it is read. (A product's operands are staged then, and drawn once for
+  a block.)"""
+  monkeypatch.setattr(fuse, "cheap", lambda u, cost: True)
+  killed = set()
+  for name in WEIGHTS:
+    try:
+      test_random_numbers_are_drawn_once_however_often_they_are_read(turns, name)
+    except AssertionError:
+      killed.add(name)
+  assert killed >= {"an outer product", "a convolution"}, killed
+
+
+def halves_turned(x, n):
+  """Each step reads the one before in two ways, and a join of parts is never an operation of its own."""
+  for _ in range(n):
+    x = x[:32].cat(x[32:].flip(0)).flip(0)
+  return x
+
+
+def test_what_one_kernel_would_read_in_many_ways_is_stored(monkeypatch):
+  """Through n joins there are 2^n ways to what is below them."""
+
+  def schedule(n):
+    asts(halves_turned(empty(64), n))
+
+  assert growth(schedule, 12) < 1.2
+  value = np.arange(64, dtype=np.float32)
+  np.testing.assert_array_equal(halves_turned(Tensor(value), 12).numpy(), np.arange(64)[halves_of_numpy(12)])
+  monkeypatch.setattr(fuse, "MANY_WAYS", 1 << 60)
+  with pytest.raises(TooManySteps):
+    growth(schedule, 12, limit=2_000_000)
+
+
+def halves_of_numpy(n):
+  x = np.arange(64)
+  for _ in range(n):
+    x = np.concatenate([x[:32], x[32:][::-1]])[::-1]
+  return x

@@ -1,15 +1,20 @@
 """Kernels that share rows run as one: same values, fewer kernels, and memory that grows with the length of a sequence
 and not with its square. Each law is shown to fail where what it rests on is taken away."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tinygrad import Tensor, dtypes, nn
+from tinygrad import Device, Tensor, dtypes, nn
 from tinygrad.codegen import rows as blocks
+from tinygrad.codegen import share
+from tinygrad.codegen.dots import use_dots
 from tinygrad.codegen.emit import Emitter
+from tinygrad.dtype import to_numpy_dtype
 from tinygrad.engine import realize as engine
 from tinygrad.helpers import Context
-from tinygrad.schedule import rows
+from tinygrad.schedule import rows, split
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 
 rng = np.random.default_rng(0)
@@ -293,16 +298,144 @@ def test_slow_functions_of_the_same_elements_are_computed_once(fresh):
 
 
 def test_memory_of_a_row_is_taken_over_by_what_follows_element_by_element(fresh):
-  r, i, j = loop(64, 0), loop(8, 1), loop(8, 2)
-  x, y, z = (row_memory(-n) for n in (1, 2, 3))
+  r, j = loop(64, 0), loop(8, 1)
+  x, y = row_memory(-1), row_memory(-2)
   one = UOp.const(dtypes.float32, 1.0)
-  first, second = put(x, i, one, r, i), put(y, j, of(Ops.ADD, loaded(x, j), one), r, j)
-  assert blocks.takes_over([first, second], 1, x)
-  assert not blocks.takes_over([first, second, put(z, i, loaded(x, i), r, i)], 1, x)  # it is read again
-  flipped = put(y, j, loaded(x, 7 - j), r, j)
-  assert not blocks.takes_over([first, flipped], 1, x)
-  assert not blocks.takes_over([first, second], 1, row_memory(-1, 16))
+  second, flipped = put(y, j, of(Ops.ADD, loaded(x, j), one), r, j), put(y, j, loaded(x, 7 - j), r, j)
+  here, across = (list(blocks.indices([s])) for s in (second, flipped))
+  assert blocks.takes_over(second.src[0], here, (), x)
+  assert not blocks.takes_over(second.src[0], here, (x,), x)  # it is read again
+  assert not blocks.takes_over(flipped.src[0], across, (), x)
+  assert not blocks.takes_over(second.src[0], here, (), row_memory(-1, 16))
   q, k, v, w = (data(2, 40, 16) for _ in range(4))
   fresh.setattr(blocks, "takes_over", lambda *a: True)  # a mutant
   apart, together = both(lambda: attention(q, k, v, w))
   assert max(np.abs(x - y).max() for x, y in zip(apart, together)) > 1e-2
+
+
+FRONTS = {
+  "as it is": lambda x: x,
+  "relu": lambda x: x.relu(),
+  "affine": lambda x: x * 2 + 1,
+  "of two": lambda x: (x + x.flip(0)) * 0.5,
+  "slow": lambda x: x.sigmoid(),
+  "moved": lambda x: x.transpose(0, -1).contiguous().transpose(0, -1),
+}
+LINKS = {
+  "batch norm": lambda x, axes: nn.BatchNorm(x.shape[1], affine=False)(x) if x.ndim > 1 else x,
+  "layer norm": lambda x, axes: x.layernorm(),
+  "softmax": lambda x, axes: x.softmax(axes[0]),
+  "centred": lambda x, axes: x - x.mean(axes, keepdim=True),
+  "of the largest": lambda x, axes: x / (1 + x.abs().max(axes, keepdim=True)),
+  "scaled": lambda x, axes: x * (x.square().mean(axes, keepdim=True) + 1).rsqrt(),
+  "summed": lambda x, axes: x.sum(axes, keepdim=True) + x.mean(),
+}
+
+
+def normalised(seed):
+  """(how it is made of an array, the array): a front that is not realized, and normalisations and reductions behind."""
+  random = np.random.default_rng(seed)
+  shape = tuple(random.choice([2, 3, 4, 8, 16], random.integers(2, 5)).tolist())
+  front, links = random.choice([*FRONTS]), list[tuple[str, tuple[int, ...]]]()
+  for _ in range(random.integers(1, 4)):
+    axes = random.choice(len(shape), random.integers(1, len(shape) + 1), replace=False)
+    links.append((random.choice([*LINKS]), tuple(sorted(axes.tolist()))))
+  kept = int(random.integers(0, len(links) + 1))
+
+  def f(x):
+    """What is read on the way is wanted too, as a layer's statistics and a backward pass want it."""
+    outs = [FRONTS[front](x)]
+    for name, axes in links:
+      outs.append(LINKS[name](outs[-1], axes))
+    return [*outs[:kept], outs[-1]]
+
+  return f, random.standard_normal(shape, dtype=np.float32)
+
+
+SOON = ((share, "WORTHWHILE", 0), (share, "LEAST", 1), (share, "REPEATED", 8), (split, "LARGE", 16), (split, "PART", 2))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_chains_of_normalisations(fresh, part):
+  """Small ones, which are shared out and cut in parts as large ones are: a thread may have a single row."""
+  for module, name, value in SOON:
+    fresh.setattr(module, name, value)
+  for seed in range(8 * part, 8 * part + 8):
+    f, x = normalised(seed)
+
+    def run(together, threads, f=f, x=x):
+      with Context(ROWS=together, CPU_THREADS=threads), Tensor.train():
+        values = f(Tensor(x).realize())
+        Tensor.realize(*values)
+        return [v.numpy() for v in values]
+
+    want = run(0, 1)
+    for threads in (2, 3, 8):
+      for y, z in zip(run(1, threads), want, strict=True):
+        np.testing.assert_allclose(y, z, rtol=2e-5, atol=2e-5, err_msg=f"seed {seed}, {threads} threads")
+
+
+REDUCED = {
+  "cumsum": lambda x: x.cumsum(0),
+  "cummax": lambda x: x.cummax(0)[0],
+  "sort": lambda x: x.sort(0)[0],
+  "matmul": lambda x: x @ x.transpose(),
+}
+WANTED = {
+  "cumsum": lambda x: x.cumsum(0),
+  "cummax": lambda x: np.maximum.accumulate(x),
+  "sort": lambda x: np.sort(x, 0),
+  "matmul": lambda x: x @ x.T,
+}
+
+
+@pytest.mark.parametrize("nbytes", [1, 1 << 18])
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.fp8e5m2, dtypes.float32, dtypes.int8])
+def test_reductions_over_rows_in_every_width(fresh, dtype, nbytes):
+  """What a kernel of rows reduces over them is the same in types that no processor computes in."""
+  fresh.setattr(blocks, "BLOCK_BYTES", nbytes)
+  for shape in ((2, 8), (5, 7)):
+    x = np.random.default_rng(0).integers(-3, 1, shape)
+    t = Tensor(x.tolist(), dtype=dtype).realize()
+    for name, made in REDUCED.items():
+      for end, axis in ((end, axis) for end in ("max", "min") for axis in (0, 1)):
+        want = getattr(WANTED[name](x), end)(axis).astype(to_numpy_dtype(dtype))  # rounding keeps the order
+        got = getattr(made(t), end)(axis).realize().numpy()
+        np.testing.assert_array_equal(got.astype(want.dtype), want, f"{name} {end} {shape} {axis}")
+
+
+def test_rows_of_a_part_that_may_be_empty():
+  """Dims of at most one element on a device are loops of their own in each kernel, and no rows."""
+  x = np.random.default_rng(0).integers(-9, 9, (1, 7, 16))
+  for axis in (0, 1, 2):
+    t = Tensor(x.tolist(), dtype=dtypes.float64).shard(("CPU:0", "CPU:1"), axis=axis).realize()
+    np.testing.assert_array_equal(t.sum(1, keepdim=True).sort(2)[0].numpy(), np.sort(x.sum(1, keepdims=True), 2))
+
+
+def test_a_narrow_sum_is_not_kept_in_parts(fresh):
+  """A register of float32 holds what memory of half would round, block of rows by block."""
+  fresh.setattr(blocks, "BLOCK_BYTES", 1)
+  x = Tensor(np.full((2, 2, 64), 0.1, np.float16)).realize()
+
+  def of(reduction):
+    y = (x.permute(0, 2, 1) + 1).contiguous()
+    return [Tensor(y.uop.r(reduction, (1,))), y]
+
+  assert kernels(lambda: of(Ops.MAX))[0] < kernels(lambda: of(Ops.ADD))[0]
+  Tensor.realize(*(got := of(Ops.ADD)))
+  total, y = (t.numpy() for t in got)
+  np.testing.assert_array_equal(total, y.astype(np.float64).sum(1, keepdims=True).astype(np.float16))
+
+
+def test_a_sum_of_bytes_over_rows_stays_a_sum():
+  """Products of bytes are words for an instruction that adds four: not where the sum is one of parts, over rows."""
+  target = replace(Device["CPU"].target, features=("avx512vnni",))
+  r, i, j, k = loop(64, 0), loop(32, 1), loop(32, 2), loop(32, 3)
+  x, y = row_memory(1, 64 * 32, dtypes.int8), row_memory(2, 64 * 32, dtypes.int8)
+  wide = [UOp.new(Ops.CAST, dtypes.int32, (loaded(*at),)) for at in ((x, r * 32 + i), (y, r * 32 + j))]
+  product = of(Ops.FOLD, of(Ops.MUL, *wide, dtype=dtypes.int32), r, dtype=dtypes.int32, arg=Ops.ADD)
+  total = put(row_memory(0, 1024, dtypes.int32), i * 32 + j, product, i, j)
+  assert use_dots(UOp.sink(total), target) is not UOp.sink(total)
+  copy = put(row_memory(3, 64 * 32 * 32, dtypes.int8), (r * 32 + i) * 32 + k, loaded(x, r * 32 + i), i, k, r)
+  both = UOp.sink(copy, total)
+  assert use_dots(both, target) is both

@@ -92,7 +92,7 @@ def test_a_backward_pass_shows_the_forward_line_and_an_optimizer_the_callers():
   assert row.made_at in (f"{__file__}:{step}", f"{__file__}:{forward}")
 
 
-def test_names_are_those_of_the_mesh_that_was_used_last():
+def test_names_are_those_of_the_mesh_that_the_value_was_placed_with():
   devices = [f"NULL:{i}" for i in range(60, 64)]
   first, second = Mesh(devices, (4,), ("rows",)), Mesh(devices, (4,), ("columns",))
   assert explain(empty(8, 4, cut=("rows",), mesh=first).shard(first, None))[0].axes == ("rows",)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from extra import reshard_cases
-from tinygrad import Context, Tensor
+from tinygrad import Context, Device, Tensor
 from tinygrad.device import Digit, Mesh, Owe, P, Sharding
+from tinygrad.sharding import explain
 from tinygrad.sharding.moves import atoms, boundaries, nests, plan, size_of, wire
 from tinygrad.uop import Ops
 
@@ -181,3 +182,33 @@ def test_a_case_that_lists_too_little_fails(tmp_path, capsys):
   (tmp_path / "cases.json").write_text(json.dumps({"cases": [case]}))
   assert reshard_cases.main([str(tmp_path / "cases.json")]) == 1
   assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed"
+
+
+@pytest.mark.parametrize("op", [Ops.ADD, Ops.MAX])
+@pytest.mark.parametrize("to,inside", [("NULL:0", True), ("NULL:7", True), ("NULL:12", False)])
+def test_a_reduction_to_one_device_goes_to_no_other(to, inside, op):
+  """Each device reduces a block, of which the one collects all: an all-reduce would send every device the whole."""
+  to = Device.canonicalize(to)
+  for cut, axes in (((), ("a", "b", "c")), ((), ("c",)), (("a",), ("b", "c")), ((None, "b"), ("c", "a"))):
+    a = owing(cut, *axes, op=op)
+    n, block = size_of(d for o in a.pending for d in o.digits), 4 * np.prod(a.local_shape((24, 48)))
+    steps = plan((24, 48), 4, a, to)
+    assert [s.kind for s in steps] == ["reduce_scatter", "copy"] and not steps[0].b.pending and steps[-1].b == to
+    mine = block / n if inside else 0
+    assert [s.nbytes for s in steps] == [block * (n - 1) / n, 4 * 24 * 48 - mine]
+    assert steps[0].nbytes < wire((24, 48), 4, a, a.settled)
+  assert [s.kind for s in plan((), 4, owing((), "a", "b", "c"), to)] == ["all_reduce", "copy"]  # nothing to cut
+
+
+@pytest.mark.parametrize("to", ["CPU:0", "CPU:2", "CPU:7"])
+def test_a_row_parallel_product_read_by_one_device(to):
+  d4 = tuple(f"CPU:{i}" for i in range(4))
+  x, w = (np.random.default_rng(i).integers(-3, 4, s).astype(np.float32) for i, s in enumerate(((8, 16), (16, 6))))
+  y = (Tensor(x).shard(d4, 1).realize() @ Tensor(w).shard(d4, 0).realize()).to(to)
+  moves, block = explain(y), 8 * 6 * 4
+  assert [(m.kind, m.wire) for m in moves] == [
+    ("reduce_scatter", block * 3 / 4),
+    ("copy", block if to == "CPU:7" else block * 3 / 4),
+  ]
+  np.testing.assert_array_equal(y.numpy(), x @ w)
+  assert y.device == Device.canonicalize(to)

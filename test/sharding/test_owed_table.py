@@ -9,7 +9,7 @@ from tinygrad.device import Device, Digit, Mesh, Owe, Sharding
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.realize import to_numpy
 from tinygrad.helpers import Context
-from tinygrad.sharding import explain, owed
+from tinygrad.sharding import decisions, explain, owed
 from tinygrad.uop import Ops, UOp, buffer_of
 
 N = 4
@@ -184,6 +184,64 @@ def same(x, y):
 def wire(*roots):
   """Bytes that each device receives from the others; what comes from the host is apart."""
   return sum(m.wire for m in explain(*roots) if m.kind != "copy")
+
+
+# ---------------------------------------------------------------- constants that are 0 or not finite
+
+BY_A_CONSTANT = {
+  "x * c": lambda x, c: x * c,
+  "c * x": lambda x, c: c * x,
+  "x / c": lambda x, c: x / c,
+  "c / x": lambda x, c: c / x,
+  "x * 2 * c": lambda x, c: x * 2 * c,
+  "(x * c).sum": lambda x, c: (x * c).sum(),
+  "x + c": lambda x, c: x + c,
+  "c - x": lambda x, c: c - x,
+  "max(x, c)": lambda x, c: x.maximum(c),
+  "min(x, c)": lambda x, c: x.minimum(c),
+  "x ** c": lambda x, c: x.pow(c),
+  "where(x > c, x, c)": lambda x, c: (x > c).where(x, c),
+  "pad(x, c)": lambda x, c: x.pad((1, 0), value=c),
+}
+OWED = {
+  Ops.ADD: lambda x: x.sum(0),
+  Ops.MUL: lambda x: x.prod(0),
+  Ops.MAX: lambda x: x.max(0),
+  Ops.MIN: lambda x: x.min(0),
+  None: lambda x: x[Tensor([38, 0]).to(x.device)],  # a lookup: one device holds the row, the others zeros
+}
+EXTREME = (0.0, -0.0, np.inf, -np.inf, np.nan, -2.0, 2.0**-90, 2.0**90)
+# of both signs on both devices, that cancel in part or wholly; infinities; zeros
+TERMS = np.array([[3, -1, 2, 0, np.inf, 0], [-1, 3, -5, 0, 1, 0], [2, 1, 4, -1, 0, 1],
+  [-3, 1, 0, 2, -1, -np.inf], [1, 1, -1, 1, 2, 3]], np.float32)  # fmt: skip
+
+
+def check_constants(name, by):
+  """Beside one device; zeros of either sign are equal."""
+  terms = TERMS if by else np.tile(TERMS, (8, 1))  # so long that the table stays where it is
+  tensors = [] if name.startswith("pad") else [Tensor(v) for v in (0.0, np.inf, 0, -2)]
+  for c in (*EXTREME, *tensors):
+    want = BY_A_CONSTANT[name](OWED[by](Tensor(terms, device="PYTHON")), c).numpy()
+    for defer in (0, 1):
+      with Context(DEFER=defer):
+        got = BY_A_CONSTANT[name](OWED[by](Tensor(terms).shard(("PYTHON:0", "PYTHON:1"), 0)), c).numpy()
+      np.testing.assert_allclose(got, want, 1e-6, 1e-20, err_msg=f"{name}, c = {c}, DEFER={defer}")
+
+
+@pytest.mark.parametrize("by", OWED, ids=str)
+@pytest.mark.parametrize("name", BY_A_CONSTANT)
+def test_constants_that_are_0_or_not_finite(name, by):
+  check_constants(name, by)
+
+
+@pytest.mark.parametrize("name,by", [("x * c", Ops.ADD), ("x / c", Ops.ADD), ("x * c", Ops.MAX), ("c * x", None)])
+def test_parts_scaled_by_any_constant_would_be_noticed(name, by, monkeypatch):
+  monkeypatch.setattr(owed, "may_scale", lambda u: True)
+  decisions.forget()
+  with pytest.raises(AssertionError):
+    check_constants(name, by)
+  monkeypatch.undo()
+  decisions.forget()
 
 
 # ---------------------------------------------------------------- two operands that owe

@@ -331,6 +331,33 @@ def test_multinomial_draws_by_weight():
   assert Tensor([[1.0, 0.0], [0.0, 1.0]]).multinomial().tolist() == [[0], [1]]
 
 
+def test_multinomial_of_one_dim_and_of_a_scalar():
+  Tensor.manual_seed(3)
+  assert Tensor([2.0]).multinomial(4, replacement=True).tolist() == [0] * 4
+  assert Tensor([1, 0, 0]).multinomial().tolist() == [0]
+  assert Tensor(2.0).multinomial().tolist() == [0]
+  assert Tensor(2).multinomial(3, replacement=True).tolist() == [0, 0, 0]
+  with pytest.raises(ValueError, match=r"cannot draw 2 of 1 without(.|\n)*fix: replacement=True"):
+    Tensor(2.0).multinomial(2)
+
+
+def test_one_call_makes_more_than_one_word_counts():
+  """Beyond 2**32 numbers a call goes on as the next call would, and that one after it."""
+  Tensor.manual_seed(5)
+  n = 1 << 32
+  many = Tensor.rand(2, n + 3)
+  first, later = many[0, :8].tolist(), many[0, n - 2 : n + 3].tolist() + many[1, :8].tolist()
+  end = many[1, n - 6 : n + 3].tolist()
+  after = Tensor.rand(8).tolist()
+  Tensor.manual_seed(5)
+  calls = [Tensor.rand(n) for _ in range(3)]
+  assert first == calls[0][:8].tolist()
+  assert later == calls[0][n - 2 :].tolist() + calls[1][:11].tolist()
+  assert end == calls[1][n - 3 :].tolist() + calls[2][:6].tolist()
+  assert after == Tensor.rand(8).tolist()
+  assert len(set(first + later + end + after)) > 30
+
+
 ERRORS = [
   (lambda: Tensor([[1, 2], [3]]), ValueError, "different lengths"),
   (lambda: Tensor("a"), TypeError, "cannot make a Tensor of str"),

@@ -91,6 +91,30 @@ def test_only_paths_to_targets_are_differentiated():
   assert all(u.op.name != "CMPLT" for u in found[x.uop].toposort())
 
 
+@pytest.mark.parametrize("axis", (None, 0, 1))
+@pytest.mark.parametrize(
+  ("made", "read"),
+  (
+    (lambda x: x.reshape(6, 4), lambda y: y.reshape(24)),
+    (lambda x: x.reshape(6, 4), lambda y: y.reshape(4, 6)),
+    (lambda x: x.reshape(24), lambda y: y.reshape(2, 12).reshape(4, 6)),
+    (lambda x: x.permute(1, 0), lambda y: y.permute(1, 0)),
+    (lambda x: x.reshape(2, 2, 6).permute(1, 2, 0), lambda y: y.permute(1, 2, 0)),
+    (lambda x: x.reshape(4, 1, 6).expand(4, 2, 6), lambda y: y.reshape(1, 4, 2, 6).expand(3, 4, 2, 6)[0]),
+    (lambda x: x.reshape(4, 6, 1).expand(4, 6, 2), lambda y: y.expand(4, 6, 2).permute(0, 2, 1)),
+    (lambda x: x[1:], lambda y: y[1:].pad(((1, 0), (0, 0))) + y[:1].pad(((0, y.shape[0] - 1), (0, 0)))),
+    (lambda x: x.flip(0), lambda y: y.flip(0)),
+    (lambda x: x @ x.transpose(0, 1), lambda y: y.reshape(16)),
+  ),
+)  # fmt: skip
+def test_a_rearranged_value_gets_the_gradient_of_all_its_readers(made, read, axis):
+  """Also of those that rearrange it further, though that is done in one go."""
+  x = Tensor(np.arange(24, dtype=np.float32).reshape(4, 6))
+  y = made(x if axis is None else x.shard(("CPU:0", "CPU:1"), axis))
+  for loss in (y.sum() + (read(y) * 2).sum(), (read(y) * 3).sum()):
+    np.testing.assert_array_equal(loss.gradient(y)[0].numpy(), np.full(y.shape, 3))
+
+
 def test_equal_elements_share_the_gradient_of_max():
   x = Tensor([[1.0, 3.0, 3.0]])
   (g,) = x.max().gradient(x)
@@ -130,6 +154,73 @@ def test_the_gradient_of_a_sum_of_a_cut_tensor_is_cut():
   close(x.grad, np.ones((4, 2), np.float32))
 
 
+FLAT = {
+  "sign": lambda x: x.sign(),
+  "pow(0)": lambda x: x.pow(0),
+  "pow(0.0)": lambda x: x**0.0,
+  "the sign of copysign": lambda x: Tensor([1.0, 2.0, 3.0]).copysign(x),
+  "floor": lambda x: x.floor(),
+  "ceil": lambda x: x.ceil(),
+  "round": lambda x: x.round(),
+  "trunc": lambda x: x.trunc(),
+  "floor division": lambda x: x // 2,
+  "a comparison": lambda x: (x > 0).where(1.0, 2.0),
+  "a comparison of branches": lambda x: (x > 0).where(Tensor([1.0, 2.0, 3.0]), 0.0),
+  "a cast to integers and back": lambda x: x.int().float(),
+  "bits": lambda x: x.bitcast("int32").float(),
+  "isnan": lambda x: x.isnan().float(),
+  "argmax": lambda x: x.argmax().float(),
+  "the order of a sort": lambda x: x.sort()[1].float(),
+  "an index": lambda x: Tensor([1.0, 2.0, 3.0])[x.abs().int()],
+  "times 0": lambda x: x * 0,
+  "a number of elements that are not 0": lambda x: x.ne(0).sum().float(),
+}
+
+
+@pytest.mark.parametrize("f", FLAT.values(), ids=FLAT)
+@pytest.mark.parametrize("axis", [None, 0])
+def test_what_is_reached_with_derivative_0_has_zeros(f, axis):
+  x = Tensor([1.5, -2.5, 0.0])
+  x = x.realize() if axis is None else x.shard(D2, axis).realize()
+  (g,) = f(x).sum().gradient(x)
+  assert g.dtype is x.dtype and g.device == x.device
+  close(g, np.zeros(3))
+  f(x).sum().backward()
+  close(x.grad, np.zeros(3))
+
+
+def test_dropping_everything_has_derivative_0():
+  x = Tensor([1.0, float("inf")])
+  with Tensor.train():
+    y = x.dropout(1.0)
+  close(y, [0.0, 0.0])
+  close(y.sum().gradient(x)[0], [0.0, 0.0])
+
+
+def test_zeros_do_not_hide_what_flows_elsewhere():
+  x, y = Tensor([1.5, -2.5]), Tensor([3.0, 4.0])
+  gx, gy = (x.sign() * y + x.floor()).sum().gradient(x, y)
+  close(gx, [0.0, 0.0])
+  close(gy, [1.0, -1.0])
+  (gx,) = (x.sign() * x).sum().gradient(x)
+  close(gx, [1.0, -1.0])
+
+
+NOT_REACHED = {
+  "another tensor": lambda x: Tensor([1.0]),
+  "of its shape only": lambda x: x.ones_like() + x.full_like(2) + x.shape[0],
+  "detached": lambda x: x.detach() * 2,
+  "the sign of what is detached": lambda x: x.detach().sign(),
+}
+
+
+@pytest.mark.parametrize("f", NOT_REACHED.values(), ids=NOT_REACHED)
+def test_what_is_not_reached_raises(f):
+  x, y = Tensor([1.0, 2.0]), Tensor([3.0])
+  with pytest.raises(RuntimeError, match="does not depend on target 1"):
+    (f(x) + y.exp()).sum().gradient(y, x)
+
+
 ERRORS = [
   (
     lambda x: (x * 2).backward(),
@@ -138,6 +229,7 @@ ERRORS = [
   ),
   (lambda x: x.gradient(x), ValueError, "needs a scalar"),
   (lambda x: x.sum().gradient(Tensor([1.0])), RuntimeError, "does not depend on target 0"),
+  (lambda x: (n := Tensor([1, 2])).mul(x).sum().gradient(n), RuntimeError, "target 0 is no float"),
   (lambda x: x.sum().gradient(x, gradient=Tensor([1.0, 2.0])), ValueError, "must have the tensor's shape"),
   (lambda x: (x > 0).sum().backward(), TypeError, "only floats have gradients"),
   (lambda x: (x * 2).sum().detach().backward(), RuntimeError, "depends on no tensor that takes a gradient"),

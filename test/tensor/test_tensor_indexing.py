@@ -311,3 +311,51 @@ ERRORS = [
 def test_errors(call, error, message):
   with pytest.raises(error, match=message):
     call(Tensor.zeros(2, 3))
+
+
+@pytest.mark.parametrize(
+  "index", [[slice(None), [1, 3]], [None, 1], [..., 1], [slice(0, 2)], [slice(None), None, [0, 0]]]
+)
+def test_a_list_that_is_no_array_is_one_index_a_dim(index):
+  """What numpy reads as a tuple as long as it reads such lists at all (to 1.22), and PyTorch does."""
+  x = normal(1, (4, 5))
+  close(Tensor(x)[index], x[tuple(index)])
+
+
+@pytest.mark.parametrize(
+  "index", [[1, 3], [[1, 2], [0, 1]], [True, False, True, True], [[True, False] * 2 + [True]] * 4, []]
+)
+def test_a_list_of_numbers_is_an_array(index):
+  x = normal(1, (4, 5))
+  close(Tensor(x)[index], x[index])
+  close(Tensor(x)[index], x[np.array(index, dtype=bool if index and np.array(index).dtype == bool else int)])
+
+
+@pytest.mark.parametrize("device", ["CPU:1", ("CPU:0", "CPU:1")])
+def test_a_list_of_numbers_is_where_the_tensor_is(device):
+  x = normal(1, (4, 5))
+  t = Tensor(x).to(device) if isinstance(device, str) else Tensor(x).shard(device, 0)
+  close(t[[2, 0]], x[[2, 0]])
+  close(t[:, [2, 0]], x[:, [2, 0]])
+  close(t[[True, False, True, False]], x[[True, False, True, False]])
+
+
+def test_a_list_of_numbers_and_lists_is_refused():
+  with pytest.raises(IndexError, match=r"no array of integers or bools(.|\n)*fix: separate(.|\n)*x\[1, \[0, 2\]\]"):
+    Tensor.ones(4, 5)[[1, [0, 1]]]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "bool", "float16"])
+def test_positions_are_of_the_default_integer_whatever_holds_the_values(dtype):
+  x = np.tile(np.arange(-3, 4), 50).astype(dtype)
+  t = Tensor(x)
+  found = {
+    "argmax": (t.argmax(), x.argmax()), "argmin": (t.argmin(), x.argmin()),
+    "argsort": (t.argsort(), np.argsort(x, kind="stable")), "sort": (t.sort()[1], np.argsort(x, kind="stable")),
+    "topk": (t.topk(200, largest=False)[1], np.argsort(x, kind="stable")[:200]),
+    "cummax": (t.cummax()[1].max(), [i for i in range(350) if x[i] == x.max()][-1]),
+    "nonzero": (t.nonzero(), np.argwhere(x)),
+  }  # fmt: skip
+  for name, (got, want) in found.items():
+    assert got.dtype is dtypes.default_int, name
+    np.testing.assert_array_equal(got.numpy(), want, name)

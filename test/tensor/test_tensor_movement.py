@@ -162,3 +162,20 @@ ERRORS = [
 def test_errors(call, error, message):
   with pytest.raises(error, match=message):
     call(Tensor.zeros(2, 3))
+
+
+@pytest.mark.parametrize("shapes,dim", [(((2, 3), (2, 4)), 0), (((2, 3), (3, 3)), 1), (((2, 3), (2, 3, 1)), 0),
+  (((), (2,)), 0), (((), ()), 0), (((2, 3), (2, 3), (2, 2)), -2), (((0,), (2, 3)), 0)])  # fmt: skip
+def test_only_what_fits_is_joined(shapes, dim):
+  with pytest.raises(ValueError, match=r"cat: (.|\n)*operand 1: (.|\n)*fix: "):
+    Tensor.cat(*(Tensor.ones(*s) for s in shapes), dim=dim)
+  with pytest.raises(ValueError):
+    np.concatenate([np.ones(s) for s in shapes], dim)
+
+
+@pytest.mark.parametrize("shapes", [((2, 3), (2, 4)), ((2, 3), (3,)), ((), (1,)), ((2, 1), (2, 3)), ((2,), (2,), (0,))])
+def test_only_equal_shapes_are_stacked(shapes):
+  with pytest.raises(ValueError, match=r"stack: all shapes must be equal(.|\n)*fix: "):
+    Tensor.stack(*(Tensor.ones(*s) for s in shapes))
+  with pytest.raises(ValueError):
+    np.stack([np.ones(s) for s in shapes])

@@ -4,8 +4,10 @@ import gc
 import math
 import pickle
 
+import numpy as np
 import pytest
 
+from tinygrad import Tensor
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
 from tinygrad.uop import Ops, UOp, map_arg, print_graph
@@ -84,3 +86,23 @@ def test_variables_hold_their_bounds():
     n.bind(9)
   with pytest.raises(ValueError, match="lower bound is above"):
     UOp.variable("n", 3, 2)
+
+
+def test_a_variable_of_a_type_that_holds_its_bounds():
+  for dtype in (dtypes.int32, "int8", dtypes.uint8, dtypes.index):
+    assert UOp.variable("i", 1, 9, dtype=dtype) is UOp.variable("i", 1, 9)
+  with pytest.raises(ValueError, match=r"int8 does not hold its bounds(.|\n)*fix: "):
+    UOp.variable("i", 1, 300, "int8")
+  with pytest.raises(ValueError, match="uint8 does not hold"):
+    UOp.variable("i", -1, 3, "uint8")
+  with pytest.raises(TypeError, match=r"an integer, not dtypes.float32(.|\n)*fix: "):
+    UOp.variable("i", 1, 3, dtypes.float32)
+
+
+def test_variables_and_tensors_on_either_side():
+  n, t, x = UOp.variable("i", 1, 9).bind(3), Tensor([1, 2, 7]), np.array([1, 2, 7])
+  for f in (lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a / b, lambda a, b: a // b,
+    lambda a, b: a % b, lambda a, b: a < b, lambda a, b: a > b, lambda a, b: a <= b, lambda a, b: a >= b,
+    lambda a, b: a == b, lambda a, b: a != b, lambda a, b: a & b, lambda a, b: a | b, lambda a, b: a ^ b):  # fmt: skip
+    np.testing.assert_allclose(f(n, t).numpy(), f(3, x), rtol=1e-6)
+    np.testing.assert_allclose(f(t, n).numpy(), f(x, 3), rtol=1e-6)

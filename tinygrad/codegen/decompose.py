@@ -3,7 +3,8 @@ float32.
 
 Bounds measured in test/codegen/test_decompose.py: for float32 1 ulp of EXP, LOG and POW, 1.1 of TANH, 1.2 of SIN and
 COS, 1.3 of ERF, for float64 2 of EXP and LOG and 1.2 of SIN and COS; infinities, NaN, denormals and the largest
-arguments included. TANH, ERF, POW and the SIN and COS of large numbers are calls of the C library for float64.
+arguments included. Where a product and a sum are rounded one by one (no FMA), EXP and SIN have up to 5% more. TANH,
+ERF, POW and the SIN and COS of large numbers are calls of the C library for float64.
 """
 
 import math
@@ -50,6 +51,7 @@ _NARROW = (dtypes.float16, *_AS_BITS)
 # The bits of 2/pi after the point, in words of 32
 _TWO_OVER_PI = (0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
 Pair = tuple[UOp, UOp]
+Types = tuple[DType, ...]
 
 
 const = UOp.const
@@ -322,35 +324,41 @@ _FUNCTIONS |= {Ops.ERF: lower_erf, Ops.SIN: lower_sin, Ops.COS: partial(lower_si
 _FLOAT64 = frozenset((Ops.EXP, Ops.LOG, Ops.SIN, Ops.COS))  # of float64; the others are calls
 
 
-def _from_fp8(x: UOp) -> UOp:
-  """fp8 to float32: the bits, moved to where float32 has them, times the difference of the biases (exact, denormals
-  too)."""
-  exponent, mantissa = dtypes.finfo(x.dtype)
-  bits = cast(bitcast(x, dtypes.uint8), dtypes.uint32)
-  size = alu(Ops.AND, bits, 0x7F)
+def _from_narrow(x: UOp) -> UOp:
+  """Half or fp8 to float32: the bits, moved to where float32 has them, times the difference of the biases (exact,
+  denormals too)."""
+  (exponent, mantissa), width = dtypes.finfo(x.dtype), x.dtype.bitsize
+  bits = cast(bitcast(x, to_dtype(f"uint{width}")), dtypes.uint32)
+  sign = 1 << (width - 1)
+  size = alu(Ops.AND, bits, sign - 1)
   value = mul(bitcast(alu(Ops.SHL, size, 23 - mantissa), dtypes.float32), 2.0 ** (127 - (1 << (exponent - 1)) + 1))
   if x.dtype is dtypes.fp8e4m3:  # no infinities, one NaN
-    value = where(alu(Ops.CMPEQ, size, 0x7F), math.nan, value)
+    value = where(alu(Ops.CMPEQ, size, sign - 1), math.nan, value)
   else:
-    value = where(alu(Ops.CMPEQ, size, 0x7C), math.inf, where(less(const(dtypes.uint32, 0x7C), size), math.nan, value))
-  return bitcast(alu(Ops.OR, bitcast(value, dtypes.uint32), alu(Ops.SHL, alu(Ops.AND, bits, 0x80), 24)), dtypes.float32)
+    top = ((1 << exponent) - 1) << mantissa
+    nan = where(less(const(dtypes.uint32, top), size), math.nan, value)
+    value = where(alu(Ops.CMPEQ, size, top), math.inf, nan)
+  moved = alu(Ops.SHL, alu(Ops.AND, bits, sign), 32 - width)
+  return bitcast(alu(Ops.OR, bitcast(value, dtypes.uint32), moved), dtypes.float32)
 
 
-def _to_fp8(x: UOp, dtype: DType) -> UOp:
-  """float32 to fp8, to nearest even. What is too large becomes NaN (e4m3) or infinity (e5m2)."""
-  exponent, mantissa = dtypes.finfo(dtype)
-  size = absolute(x)
-  scaled = bitcast(mul(size, 2.0 ** ((1 << (exponent - 1)) - 1 - 127)), dtypes.uint32)
-  drop = 23 - mantissa
-  odd = alu(Ops.AND, alu(Ops.SHR, scaled, drop), 1)
-  rounded = alu(Ops.SHR, add(add(scaled, (1 << (drop - 1)) - 1), odd), drop)
+def _to_narrow(x: UOp, dtype: DType) -> UOp:
+  """float32 to half or fp8, to nearest even. What is too large becomes infinity, or NaN where there is none (e4m3)."""
+  (exponent, mantissa), width = dtypes.finfo(dtype), dtype.bitsize
+  bias, drop, sign, size = (1 << (exponent - 1)) - 1, 23 - mantissa, 1 << (width - 1), absolute(x)
+  bits, unit = bitcast(size, dtypes.uint32), const(dtypes.float32, 2.0 ** (24 - bias - mantissa))
+  odd = alu(Ops.AND, alu(Ops.SHR, bits, drop), 1)
+  usual = sub(alu(Ops.SHR, add(add(bits, (1 << (drop - 1)) - 1), odd), drop), (127 - bias) << mantissa)
+  # the last bit of what is added counts the smallest denormals
+  denormal = sub(bitcast(add(size, unit), dtypes.uint32), bitcast(unit, dtypes.uint32))
+  rounded = where(less(size, 2.0 ** (1 - bias)), denormal, usual)
   if dtype is dtypes.fp8e4m3:
-    rounded = where(less(size, 464.0 + 1e-4), alu(Ops.MIN, rounded, 0x7E), const(dtypes.uint32, 0x7F))
+    rounded = where(less(size, 464.0 + 1e-4), alu(Ops.MIN, rounded, sign - 2), const(dtypes.uint32, sign - 1))
   else:
-    rounded = where(less(const(x.dtype, math.inf), size), 0x7F, alu(Ops.MIN, rounded, 0x7C))
-  rounded = where(alu(Ops.CMPNE, x, x), 0x7F, rounded)
-  sign = alu(Ops.AND, alu(Ops.SHR, bitcast(x, dtypes.uint32), 24), 0x80)
-  return bitcast(cast(alu(Ops.OR, rounded, sign), dtypes.uint8), dtype)
+    rounded = alu(Ops.MIN, rounded, ((1 << exponent) - 1) << mantissa)
+  rounded = where(alu(Ops.CMPNE, x, x), sign - 1, rounded)
+  moved = alu(Ops.AND, alu(Ops.SHR, bitcast(x, dtypes.uint32), 32 - width), sign)
+  return bitcast(cast(alu(Ops.OR, rounded, moved), to_dtype(f"uint{width}")), dtype)
 
 
 def _from_bfloat16(x: UOp) -> UOp:
@@ -366,17 +374,18 @@ def _to_bfloat16(x: UOp) -> UOp:
   return bitcast(cast(where(alu(Ops.CMPNE, x, x), 0x7FC0, rounded), dtypes.uint16), dtypes.bfloat16)
 
 
-def _convert(x: UOp, dtype: DType) -> UOp:
-  """CAST, with bfloat16 and fp8 taken apart."""
+def _convert(x: UOp, dtype: DType, as_bits: Types) -> UOp:
+  """CAST, with the types `as_bits` taken apart."""
   if x.dtype is dtype:
     return x
-  if x.dtype in _AS_BITS:
-    return cast(_from_bfloat16(x) if x.dtype is dtypes.bfloat16 else _from_fp8(x), dtype)
+  if x.dtype in as_bits:
+    wide = _from_bfloat16(x) if x.dtype is dtypes.bfloat16 else _from_narrow(x)
+    return _convert(wide, dtype, as_bits)
   if x.dtype is dtypes.float64 and dtype in _NARROW:
     x = _round_to_odd(x)
-  if dtype in _AS_BITS:
+  if dtype in as_bits:
     x = cast(x, dtypes.float32)
-    return _to_bfloat16(x) if dtype is dtypes.bfloat16 else _to_fp8(x, dtype)
+    return _to_bfloat16(x) if dtype is dtypes.bfloat16 else _to_narrow(x, dtype)
   return cast(x, dtype)
 
 
@@ -390,12 +399,12 @@ def _round_to_odd(x: UOp) -> UOp:
   return bitcast(where(alu(Ops.CMPNE, back, x), alu(Ops.OR, bits, one), bits), dtypes.float32)
 
 
-def _widened(u: UOp, src: tuple[UOp, ...]) -> UOp:
+def _widened(u: UOp, src: tuple[UOp, ...], as_bits: Types) -> UOp:
   """An op on narrow floats, computed in float32 and rounded once."""
-  wide = tuple(_convert(s, dtypes.float32) if s.dtype in _NARROW else s for s in src)
+  wide = tuple(_convert(s, dtypes.float32, as_bits) if s.dtype in _NARROW else s for s in src)
   if u.dtype not in _NARROW:
     return _function(UOp.new(u.op, u.dtype, wide, u.arg))
-  return _convert(_function(UOp.new(u.op, dtypes.float32, wide, u.arg)), u.dtype)
+  return _convert(_function(UOp.new(u.op, dtypes.float32, wide, u.arg)), u.dtype, as_bits)
 
 
 def lower_shift(op: Ops, x: UOp, y: UOp) -> UOp:
@@ -417,19 +426,22 @@ def _function(u: UOp) -> UOp:
   return u
 
 
-def decompose(sink: UOp) -> UOp:
-  """The kernel with functions and narrow floats taken apart."""
+def decompose(sink: UOp, halves: bool = True) -> UOp:
+  """The kernel with functions and narrow floats taken apart; `halves`: the processor converts half."""
   done: dict[UOp, UOp] = {}
+  as_bits = _AS_BITS if halves else _NARROW
   for u in sink.toposort():
     src = tuple([done[s] for s in u.src])
-    if u.op is Ops.CONST and u.dtype in _AS_BITS:
-      word = dtypes.uint16 if u.dtype is dtypes.bfloat16 else dtypes.uint8
+    if u.op is Ops.CONST and u.dtype in as_bits:
+      word = to_dtype(f"uint{u.dtype.bitsize}")
       out = bitcast(const(word, int(numpy.array(u.arg, to_numpy_dtype(u.dtype)).view(word.name))), u.dtype)
     elif u.op is Ops.CAST:
-      out = _convert(src[0], u.dtype)
+      out = _convert(src[0], u.dtype, as_bits)
     elif u.op is Ops.FOLD or (u.op in GroupOp.Elementwise and u.op not in (Ops.WHERE, Ops.BITCAST)):
       narrow = u.dtype in _NARROW or src[0].dtype in _NARROW
-      out = _widened(u, src) if narrow else _function(u if src == u.src else UOp.new(u.op, u.dtype, src, u.arg))
+      out = (
+        _widened(u, src, as_bits) if narrow else _function(u if src == u.src else UOp.new(u.op, u.dtype, src, u.arg))
+      )
     else:
       out = u if src == u.src else UOp.new(u.op, u.dtype, src, u.arg)
     done[u] = out

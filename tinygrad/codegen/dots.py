@@ -26,9 +26,12 @@ def use_dots(sink: UOp, target: Target) -> UOp:
   if not bytewise and not bf16:
     return sink
   parallel, made = sink.src[0].src[2:], dict[UOp, UOp]()
+  rows = {r for s in sink.src for r in s.src[2:]}  # a sum over rows is one of parts (rows.py), and stays a FOLD
   fresh = 1 + max((u.arg[0] for u in sink.toposort() if u.op is Ops.RANGE), default=0)
   for f in sink.toposort():
     if (pair := narrow_product(f)) is None or not (bf16 if pair[0].dtype is dtypes.bfloat16 else bytewise):
+      continue
+    if not rows.isdisjoint(f.src[1:]):
       continue
     reached = [{u for u in x.toposort() if u.op is Ops.RANGE} for x in pair]
     length = 4 // pair[0].dtype.itemsize

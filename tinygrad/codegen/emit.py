@@ -39,9 +39,13 @@ class Emitter(Values):
     self.plan_of = plan_of
     self.ends: dict[UOp, UOp] = {}  # of loops the rest of which is idle: how many CHUNKs are not
     self.floor = 0  # how many of the open scopes are never left: those of the grid
+    self.has_half = True  # whether the target converts half
     self.taken = 0  # bytes of scratch memory in use around the nest
     self.totals: dict[UOp, UOp] = {}  # accumulator -> the one that takes its blocks
     self.acc_home: dict[UOp, Scope] = {}
+    self.folds: dict[tuple[UOp, ...], list[UOp]] = {}  # of the leaf, by their ranges
+    self.fold_numbers: dict[UOp, int] = {}
+    self.folds_memo: dict[UOp, int] = {}
 
   # ---- loops
 
@@ -166,7 +170,9 @@ class Emitter(Values):
     self.nest(stores, replace(self.planned(stores, b.offset + b.nbytes), block=None))
 
   def leaf(self, stores: Sequence[UOp], plan: Plan) -> None:
-    self.folds = dict.fromkeys(v for s in stores for v in self.value_order(s.src[1]) if v.op is Ops.FOLD)
+    self.folds = {}
+    for f in dict.fromkeys(v for s in stores for v in self.value_order(s.src[1]) if v.op is Ops.FOLD):
+      self.folds.setdefault(f.src[1:], []).append(f)
     self.plan = plan
     for env in self.environments(self.deps(UOp.sink(*stores))):
       for s in stores:
@@ -176,15 +182,27 @@ class Emitter(Values):
 
   def together(self, f: UOp) -> list[UOp]:
     """`f` and the FOLDs over the same ranges that can share its loop: none needs another's result."""
-    group, below = [f], set(f.toposort())
-    for g in self.folds:
-      if g in below or g.src[1:] != f.src[1:] or self.deps(g) != self.deps(f) or is_inlined(g):
+    group, members, below = [f], self.fold_bit(f), self.folds_in(f)
+    for g in self.folds.get(f.src[1:], ()):
+      if below & self.fold_bit(g) or self.deps(g) != self.deps(f) or is_inlined(g):
         continue
-      nodes = set(g.toposort())
-      if nodes.isdisjoint(group):
+      if not self.folds_in(g) & members:
         group.append(g)
-        below |= nodes
+        members |= self.fold_bit(g)
+        below |= self.folds_in(g)
     return group
+
+  def fold_bit(self, f: UOp) -> int:
+    return 1 << self.fold_numbers.setdefault(f, len(self.fold_numbers))
+
+  def folds_in(self, u: UOp) -> int:
+    """The FOLDs that a value is made of, itself included, as bits."""
+    for v in u.toposort(lambda v: v not in self.folds_memo):
+      found = self.fold_bit(v) if v.op is Ops.FOLD else 0
+      for s in v.src:
+        found |= self.folds_memo[s]
+      self.folds_memo[v] = found
+    return self.folds_memo[u]
 
   def fold(self, f: UOp, env: Env) -> None:
     """Emits the reduction `f` for all elements of its tile, in the outermost loop that knows its operands."""
@@ -265,7 +283,7 @@ class Emitter(Values):
             at, copies, lanes = self.split(r, part, counter)
             if block.op is Ops.RANGE:
               at = Affine(0, {block: length}).plus(affine(at, self.affine_memo)).uop()
-            values = [substitute(f.src[0], {**mapping, r: at}) for f in group]
+            values = [self.along(f.src[0], {**mapping, r: at}) for f in group]
             exists = self.limits.get(lanes) if lanes is not None else None
             self.accumulate_tile(sums, values, (copies, part.tile.copies), exists)
             self.forget(copies, lanes)

@@ -175,11 +175,10 @@ def stage(items: Sequence[Item], a: Analysis, threads: Counts, copies: Counts, t
   operands = dict.fromkeys(x for i in items if known >= set(i.ranges) for x in Stages(a, target, 0).operands(i))
   used, extents = {}, {r: n * copies.get(r, 1) for r, n in threads.items()}
   for x in operands:
-    below = x.toposort()
-    loads = [a.access(u.src[0], u.dtype.itemsize) for u in below if u.op is Ops.LOAD]
+    loads = [a.access(u.src[0], u.dtype.itemsize) for u in a.loads(x)]
     users = prod(n for r, n in threads.items() if r not in a.deps[x])
     spans = not a.deps[x].isdisjoint(own) and not a.deps[x].isdisjoint(threads)
-    if loads and spans and users >= SHARED and all(u.op is not Ops.FOLD for u in below):
+    if loads and spans and users >= SHARED and x not in a.reducing:
       used[x] = loads
   row = sum(x.dtype.itemsize * int(prod(extents.get(r, 1) for r in a.deps[x])) for x in used)
   left = min(STEPS, target.scratch // 2 // row) if row else 0
@@ -408,7 +407,7 @@ class GridEmitter(Emitter):
     for start, _ in self.rounds(sums, (Region(self.steps(r, together), index(0), Tile(together)),)):
       self.spread_loops |= {s.out[0] for s in self.stack[depth:]}
       part = self.share(r, start, self.lane, self.lanes, tile.copies)
-      values = [substitute(f.src[0], {**mapping, r: part.value}) for f in group]
+      values = [self.along(f.src[0], {**mapping, r: part.value}) for f in group]
       copies, exists = part.ups[0] if tile.copies > 1 else None, part.exists[0] if part.exists else None
       self.accumulate_tile(sums, values, (copies, tile.copies), exists)
       self.drop(part)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.codegen.plan import Block, Plan, Ranges, Stage, Tile, Tiles, is_inlined, usual_sources
@@ -33,6 +33,7 @@ EPILOGUE = 700  # operations on the reduced values that a tile may unroll to
 COPIES = tuple(range(MAX_ROWS, 1, -1))  # of ranges that share a tile: rather more of the first
 PANEL = 1 << 19  # bytes of the second cache that staged operands may fill
 STAGE_REUSE = 8  # reads of a staged element that pay for its copying
+MOST_STAGED = 8  # operands of one reduction: more streams than that contend for places in the cache
 STAGE_WORK = 1 << 15  # iterations of a reduction below which nothing is staged
 BLOCK_STEPS = 128  # least iterations of a reduction between two writes of its sums so far
 FAR = 16  # steps of a reduction from page to page of memory that are taken together, at least
@@ -114,8 +115,12 @@ class Analysis:
     self.parallel = stores[0].src[2:]
     # loops that are open around the nest are none of its own: to it their counters are constants
     self.own = {*self.parallel, *(r for u in UOp.sink(*stores).toposort() if u.op is Ops.FOLD for r in u.src[1:])}
+    self.reducing: set[UOp] = set()  # what has a FOLD below it, or is one
+    self.varies: dict[UOp, frozenset[UOp]] = {}
+    self.loaded: dict[UOp, frozenset[UOp]] = {}
     self.itemsize = 1
     self.items: list[Item] = []
+    self.collected: set[UOp] = set()  # FOLDs
     self.residues: dict[UOp, int] = {}  # range -> copies with which a division by a constant becomes affine
     values = [s.src[1] for s in stores]
     for root in (*values, *(s.src[0] for s in stores)):
@@ -131,6 +136,8 @@ class Analysis:
         continue
       d: frozenset[UOp] = frozenset().union(*(self.deps[s] for s in u.src)) if u.src else frozenset()
       self.deps[u] = d - frozenset(u.src[1:]) if u.op is Ops.FOLD else d
+      if u.op is Ops.FOLD or not self.reducing.isdisjoint(u.src):
+        self.reducing.add(u)
       if u.op is Ops.CMPLT and u.src[0].op is Ops.RANGE and u.src[1].op is Ops.CONST and size(u.src[0]) == 2:
         self.residues[u.src[0]] = 2  # a choice of two values that share their operands
       if u.dtype is dtypes.index and u.op in (Ops.IDIV, Ops.MOD) and u.src[1].op is Ops.CONST and u.src[1].arg > 0:
@@ -147,9 +154,21 @@ class Analysis:
         step = self.step(atom, r)
         strides[r] = None if r in strides or step is None else c * step
     strides.update(dict.fromkeys(self.deps[where.src[0]]))  # the pointer itself: a peer's
-    varying = where.src[2].toposort(lambda u: u.op is not Ops.IDIV or self.aligned(u) is None) if where.src[2:] else ()
-    masked = frozenset(r for r in varying if r.op is Ops.RANGE and r in self.scan(where.src[2]))
+    masked = self.varying(where.src[2]) & self.scan(where.src[2]) if where.src[2:] else frozenset[UOp]()
     return Access(strides, itemsize, masked, stored)
+
+  def varying(self, condition: UOp) -> frozenset[UOp]:
+    """The ranges on which a condition depends, but by more than the number of the vector."""
+    for u in condition.toposort(lambda u: u not in self.varies):
+      below: Iterable[UOp] = () if u.op is Ops.IDIV and self.aligned(u) is not None else u.src
+      self.varies[u] = frozenset((u,) if u.op is Ops.RANGE else ()).union(*(self.varies[s] for s in below))
+    return self.varies[condition]
+
+  def loads(self, root: UOp) -> frozenset[UOp]:
+    """The LOADs below `root`."""
+    for u in root.toposort(lambda u: u not in self.loaded):
+      self.loaded[u] = frozenset((u,) if u.op is Ops.LOAD else ()).union(*(self.loaded[s] for s in u.src))
+    return self.loaded[root]
 
   def step(self, atom: UOp, r: UOp) -> int | None:
     """What an atom grows by along r, within vectors that begin at multiples of their length."""
@@ -178,7 +197,8 @@ class Analysis:
         operations += times
         stack.append((u.src[0], times))
       elif u.op is Ops.FOLD:
-        if not any(i.fold is u for i in self.items):
+        if u not in self.collected:
+          self.collected.add(u)
           self.collect(u, u.src[:1], self.deps[u] | frozenset(u.src[1:]), [])
       elif u.op is Ops.LOAD:
         accesses.extend([self.access(u.src[0], u.dtype.itemsize)] * times)
@@ -397,15 +417,17 @@ class Stages:
   def operands(self, item: Item) -> list[UOp]:
     """The largest values below the FOLD that do not depend on all of its ranges."""
     assert item.fold is not None
-    every, out, stack = frozenset(item.ranges), [], [item.fold.src[0]]
+    every, out, stack, seen = frozenset(item.ranges), [], [item.fold.src[0]], set[UOp]()
     while stack:
       u = stack.pop()
+      if u in seen:
+        continue
+      seen.add(u)
       computed = u.dtype is dtypes.index or (u.dtype is dtypes.bool and u.op is not Ops.LOAD)
       if not self.a.deps[u] or u.op in (Ops.FOLD, Ops.CONST) or computed:
         continue
       if self.a.deps[u] != every:
-        if u not in out:
-          out.append(u)
+        out.append(u)
       elif u.op is not Ops.LOAD:
         stack.extend(u.src)
     return out
@@ -417,7 +439,7 @@ class Stages:
   def packable(self, item: Item, operand: UOp) -> bool:
     """It is known per iteration of the reduction, and every range has a fixed length."""
     d = self.a.deps[operand]
-    return d >= set(item.over) and all(map(static, d)) and all(u.op is not Ops.FOLD for u in operand.toposort())
+    return d >= set(item.over) and all(map(static, d)) and operand not in self.a.reducing
 
   def discount(self, item: Item, v: UOp | None, most: int) -> float:
     """The item's cost if operands that are not contiguous along v may be staged where they are reused enough."""
@@ -426,14 +448,14 @@ class Stages:
     lanes = lanes_for(v, most)
     used = lanes * efficiency(size(v), lanes)
     cost = OPERATION * item.operations
-    staged: set[UOp] = set()
+    staged: set[UOp] = set()  # and what is below: what several operands read counts once
     for operand in self.operands(item):
       d = self.a.deps[operand]
       reuse = prod(size(r) for r in self.a.parallel if r in item.ranges and r not in d)
       if v in d and self.packable(item, operand) and reuse >= STAGE_REUSE * MAX_ROWS:
-        loads = [u for u in operand.toposort() if u.op is Ops.LOAD]
-        staged.update(loads)
-        read = [self.a.access(u.src[0], 1) for u in loads]
+        below = operand.toposort(lambda u: u not in staged)
+        staged.update(below)
+        read = [self.a.access(u.src[0], 1) for u in below if u.op is Ops.LOAD]
         packed = sum(3.0 * lanes if x.across(v, lanes) is None else TURN for x in read)
         cost += min(1.0 + packed / reuse, sum(x.cost(v, lanes) for x in read))
     for u in item.fold.src[0].toposort(lambda u: u is item.fold or u.op is not Ops.FOLD):
@@ -460,7 +482,7 @@ class Stages:
   def packed(self, item: Item, operands: Sequence[UOp], order: Ranges, tiles: Tiles) -> Staged:
     """These operands staged, as far as there is room, and their bytes."""
     out, sizes, offset = list[Stage](), list[int](), self.taken
-    for operand in operands:
+    for operand in operands[:MOST_STAGED]:
       d = self.a.deps[operand]
       level = next((i for i, r in enumerate(order) if r not in d), len(order))
       place, elements, spanned = self.layout(item, d, order, level, tiles)

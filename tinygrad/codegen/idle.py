@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from tinygrad.codegen.rows import indices
-from tinygrad.dtype import to_numpy_dtype
+from tinygrad.codegen.rows import indices, ranges_below
+from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import GroupOp, Ops, UOp
@@ -20,52 +20,72 @@ from tinygrad.uop.cards import evaluate
 
 # memory -> the length of a row in it and where that begins, from which element on it holds a constant, and which
 Known = dict[UOp, tuple[tuple[UOp, Affine | None], Affine, UOp]]
+VALUES = GroupOp.Elementwise | {Ops.CONST, Ops.LOAD}
+MOST_LIMITS = 8  # of one loop that are looked at: a mask has few edges
 
 
-def turn(u: UOp, r: UOp) -> tuple[Affine, bool] | None:
-  """The iteration of r from which on a comparison is always the same, and what it is then."""
-  x, y = (plain(s) for s in u.src) if u.op is Ops.CMPLT else (None, None)
-  if x is None or y is None:
-    return None
-  difference = affine(x, {}).plus(affine(y, {}), -1)
-  rest = Affine(difference.const, {a: c for a, c in difference.terms.items() if a is not r})
-  if any(a is not r and r in a.toposort() for a in difference.terms):
-    return None
-  return {1: (rest.scaled(-1), False), -1: (rest.plus(Affine(1)), True)}.get(difference.terms.get(r, 0))
+class Forms:
+  """What is known of the index expressions of a kernel's stores, each looked at once."""
+
+  def __init__(self, stores: Sequence[UOp]) -> None:
+    self.below = ranges_below(UOp.sink(*stores).toposort())
+    self.affine: dict[UOp, Affine] = {}
+    self.plain: dict[UOp, UOp | None] = {}
+
+  def ranges(self, u: UOp) -> frozenset[UOp]:
+    if u not in self.below:  # a part of an affine form, made anew
+      self.below |= ranges_below(u.toposort())
+    return self.below[u]
+
+  def turn(self, u: UOp, r: UOp) -> tuple[Affine, bool] | None:
+    """The iteration of r from which on a comparison is always the same, and what it is then."""
+    x, y = (plain(s, self.plain) for s in u.src) if u.op is Ops.CMPLT else (None, None)
+    if x is None or y is None:
+      return None
+    difference = affine(x, self.affine).plus(affine(y, self.affine), -1)
+    rest = Affine(difference.const, {a: c for a, c in difference.terms.items() if a is not r})
+    if any(a is not r and r in self.ranges(a) for a in difference.terms):
+      return None
+    return {1: (rest.scaled(-1), False), -1: (rest.plus(Affine(1)), True)}.get(difference.terms.get(r, 0))
+
+  def row_of(self, where: UOp, r: UOp) -> tuple[UOp, Affine | None]:
+    """The length and the start of the row whose element r is accessed, if it is one."""
+    at = affine(where.src[1], self.affine).plus(Affine(0, {r: 1}), -1)
+    return r.src[0], None if len(where.src) > 2 or any(r in self.ranges(a) for a in at.terms) else at
 
 
 class Beyond:
   """What values are in the iterations of r from `limit` on, where that is a constant."""
 
-  def __init__(self, r: UOp, limit: Affine, known: Known) -> None:
-    self.r, self.limit, self.known = r, limit, known
+  def __init__(self, r: UOp, limit: Affine, known: Known, forms: Forms) -> None:
+    self.r, self.limit, self.known, self.forms = r, limit, known, forms
+    self.values: dict[UOp, UOp | None] = {}
 
-  def truth(self, u: UOp) -> bool | None:
-    if u.op is Ops.NOT:
-      return None if (x := self.truth(u.src[0])) is None else not x
-    if u.op in (Ops.AND, Ops.OR):
-      found, decisive = [self.truth(s) for s in u.src], u.op is Ops.OR
-      return decisive if decisive in found else None if None in found else not decisive
-    at = turn(u, self.r)
-    return at[1] if at is not None and at[0] == self.limit else None
+  def value(self, root: UOp) -> UOp | None:
+    for u in root.toposort(lambda u: u not in self.values and u.op in VALUES and u.dtype is not dtypes.index):
+      self.values[u] = self.value_of(u)
+    return self.values.get(root)
 
-  def value(self, u: UOp) -> UOp | None:
+  def value_of(self, u: UOp) -> UOp | None:
+    """Given those of its sources."""
     if u.op is Ops.CONST:
       return u
     if u.op is Ops.LOAD:
       row, limit, x = self.known.get(u.src[0].src[0], (None, None, None))
-      return x if limit == self.limit and row == row_of(u.src[0], self.r) else None
+      return x if limit == self.limit and row == self.forms.row_of(u.src[0], self.r) else None
+    if u.op is Ops.CMPLT and (at := self.forms.turn(u, self.r)) is not None and at[0] == self.limit:
+      return UOp.const(dtypes.bool, at[1])
+    src = [self.values.get(s) for s in u.src]
     if u.op is Ops.WHERE:
-      truth = self.truth(u.src[0])
-      return None if truth is None else self.value(u.src[1 if truth else 2])
-    if u.op not in GroupOp.Elementwise:
-      return None
-    src = [self.value(s) for s in u.src]
+      return None if src[0] is None else src[1 if src[0].arg else 2]
     if all(s is not None for s in src):
       values = [numpy.asarray(s.arg, to_numpy_dtype(s.dtype)) for s in src if s is not None]
-      return UOp.const(u.dtype, numpy.asarray(evaluate(u, values, ())).item())
+      with numpy.errstate(all="ignore"):
+        return UOp.const(u.dtype, numpy.asarray(evaluate(u, values, ())).item())
     if u.op is Ops.MUL and any(s is not None and s.arg == 0 for s in src):
       return UOp.const(u.dtype, 0)
+    if u.op in (Ops.AND, Ops.OR) and u.dtype is dtypes.bool:
+      return next((s for s in src if s is not None and s.arg is (u.op is Ops.OR)), None)
     return src[0] if u.op in (Ops.ADD, Ops.SUB) and src[0] is not None and src[0].arg == -float("inf") else None
 
   def adds_nothing(self, f: UOp) -> bool:
@@ -73,18 +93,12 @@ class Beyond:
     return x is not None and x.arg == identity_element(f.arg, f.dtype)
 
 
-def row_of(where: UOp, r: UOp) -> tuple[UOp, Affine | None]:
-  """The length and the start of the row whose element r is accessed, if it is one."""
-  at = affine(where.src[1], {}).plus(Affine(0, {r: 1}), -1)
-  return r.src[0], None if len(where.src) > 2 or any(r in a.toposort() for a in at.terms) else at
-
-
-def places(value: UOp, r: UOp, known: Known) -> Iterator[Affine]:
+def places(value: UOp, r: UOp, known: Known, forms: Forms) -> Iterator[Affine]:
   """Where the iterations of r may become idle."""
   for u in value.toposort():
-    if (at := turn(u, r)) is not None:
+    if (at := forms.turn(u, r)) is not None:
       yield at[0]
-    elif u.op is Ops.INDEX and u.src[0] in known and known[u.src[0]][0] == row_of(u, r):
+    elif u.op is Ops.INDEX and u.src[0] in known and known[u.src[0]][0] == forms.row_of(u, r):
       yield known[u.src[0]][1]
 
 
@@ -93,6 +107,7 @@ def idle(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, Affine]:
   known: Known = {}
   out: dict[UOp, Affine] = {}
   shared = Counter(r for s in stores for r in s.toposort() if r.op is Ops.RANGE)
+  forms = Forms(stores)
   for s in stores:
     (where, value), folds = s.src[:2], [u for u in s.src[1].toposort() if u.op is Ops.FOLD]
     known.pop(where.src[0], None)
@@ -101,18 +116,24 @@ def idle(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, Affine]:
         continue
       # sums over r, or of blocks of rows, to which idle iterations add nothing
       sums = [f for f in folds if r in f.src[1:] or (f is value and not set(rows).isdisjoint(f.src[1:]))]
-      for limit in places(value, r, known):
-        if any(x.op is Ops.RANGE for a in limit.terms if a not in rows for x in a.toposort()):
-          continue  # it differs within the block
-        beyond = Beyond(r, limit, known)
+      limits = list[Affine]()
+      for limit in places(value, r, known, forms):
+        within = any(forms.ranges(a) for a in limit.terms if a not in rows)  # it differs within the block
+        if not within and limit not in limits and len(limits) < MOST_LIMITS:
+          limits.append(limit)
+      for limit in limits:
+        beyond = Beyond(r, limit, known, forms)
         if sums and all(map(beyond.adds_nothing, sums)):
           out[r] = limit
-        elif (row := row_of(where, r))[1] is not None and (x := beyond.value(value)) is not None:
+        elif (row := forms.row_of(where, r))[1] is not None and (x := beyond.value(value)) is not None:
           known[where.src[0]] = row, limit, x
-  for i, s in reversed(list(enumerate(stores))):  # what only idle iterations read is not computed
+  read: dict[UOp, list[UOp]] = {}  # memory -> where later stores access it
+  for s in reversed(stores):  # what only idle iterations read is not computed
     p, r = s.src[0].src[:2]
     if p.arg.slot < 0 and r.op is Ops.RANGE and shared[r] == 1:
-      limits = [out.get(u.src[1]) for u in indices(stores[i + 1 :]) if u.src[0] is p]
-      if limits and limits[0] is not None and all(x == limits[0] for x in limits):
-        out[r] = limits[0]
+      limits_of = [out.get(at) for at in read.get(p, ())]
+      if limits_of and limits_of[0] is not None and all(x == limits_of[0] for x in limits_of):
+        out[r] = limits_of[0]
+    for u in indices([s]):
+      read.setdefault(u.src[0], []).append(u.src[1])
   return out

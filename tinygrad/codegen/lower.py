@@ -28,22 +28,30 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | N
   first = 1 + max((u.arg[0] for u in ast.toposort() if u.op is Ops.RANGE), default=-1)
   planner = plan_of or (lambda stores, taken: plan_nest(stores, target, taken))
   emitter = GridEmitter(target, first) if target.threads else LoopEmitter(planner, first)
+  emitter.has_half = target.halves
   for u in signature(ast):
     emitter.node(u.op, u.dtype, (), u.arg)
   ast = drop_unit_ranges(ast)
-  stores = decompose(use_dots(ast, target)).src
-  rows = all_rows(stores)
-  if len(stores) == 1 and not target.threads and target.scratch:
-    stores, rows = apart(stores[0])
-  if len(stores) == 1:
-    emitter.kernel(stores)
+  stores = use_dots(ast, target).src
+  if len(stores) > 1:  # the rows are those of the kernel as it was scheduled: what is decomposed has other values
+    rows = all_rows(stores)
+    emit_rows(emitter, stores, rows, idle(ast.src, rows))
   else:
-    emit_rows(emitter, stores, rows, idle(ast.src, rows) if len(ast.src) > 1 else {})
+    emit_one(emitter, decompose(stores[0], target.halves), bool(target.scratch) and not target.threads)
   if SPEC >= 1:
     check_linear(emitter.root.out)
   if DEBUG >= 4:
     print_linear(emitter.root.out)
   return emitter.root.out
+
+
+def emit_one(emitter: GridEmitter | LoopEmitter, store: UOp, splits: bool) -> None:
+  """The kernel of one store; `splits`: it may become one of rows (scatter.py)."""
+  stores, rows = apart(store) if splits else ((store,), ())
+  if len(stores) == 1:
+    emitter.kernel(stores)
+  else:
+    emit_rows(emitter, stores, rows, {})
 
 
 def signature(ast: UOp) -> list[UOp]:

@@ -117,11 +117,19 @@ def regions(end: UOp, tile: Tile) -> Iterator[Region]:
 
 
 INLINE = 9  # iterations of a reduction that is written out
+INLINE_NODES = 60  # of what it adds up
 
 
 def is_inlined(fold: UOp) -> bool:
   """Whether a FOLD is so short that it becomes a chain of operations."""
   if not all(r.src[0].op is Ops.CONST for r in fold.src[1:]) or prod(int(r.src[0].arg) for r in fold.src[1:]) > INLINE:
     return False
-  nodes = fold.src[0].toposort()
-  return len(nodes) <= 60 and all(u.op is not Ops.FOLD for u in nodes)
+  seen, stack = {fold.src[0]}, [fold.src[0]]
+  while stack and len(seen) <= INLINE_NODES:
+    u = stack.pop()
+    if u.op is Ops.FOLD:
+      return False
+    more = [s for s in dict.fromkeys(u.src) if s not in seen]
+    seen.update(more)
+    stack += more
+  return len(seen) <= INLINE_NODES

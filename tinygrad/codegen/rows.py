@@ -5,8 +5,9 @@ Memory that is a row's own (a PARAM whose slot is below 0) is scratch memory for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
+from tinygrad.codegen.decompose import decompose
 from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.heuristic import LINE, size
 from tinygrad.codegen.plan import CHUNK, Tile, regions
@@ -43,24 +44,34 @@ def indices(stores: Sequence[UOp]) -> Iterator[UOp]:
   return (u for u in UOp.sink(*stores).toposort() if u.op is Ops.INDEX)
 
 
+def ranges_below(nodes: Sequence[UOp]) -> dict[UOp, frozenset[UOp]]:
+  """By node, in whatever order has sources first: the ranges that it is made of."""
+  below: dict[UOp, frozenset[UOp]] = {}
+  for u in nodes:
+    below[u] = frozenset((u,) if u.op is Ops.RANGE else ()).union(*(below[s] for s in u.src))
+  return below
+
+
 def contracts(store: UOp, rows: Sequence[UOp]) -> bool:
-  """Whether a reduction reads memory that is the same for all rows."""
-  last = rows[-1]
-  for f in store.toposort():
-    if f.op is Ops.FOLD and last in f.toposort() and by_index(f, store.src[2:]) is None:
-      for u in f.toposort():
-        if u.op is Ops.INDEX and last not in u.toposort() and any(r in u.toposort() for r in f.src[1:]):
-          return True
+  """Whether a reduction reads memory that is the same for all rows, of which there are several."""
+  below, same = ranges_below(store.toposort()), dict[UOp, frozenset[UOp]]()  # same: ranges along which such is read
+  for u in below if rows else ():
+    same[u] = frozenset[UOp]().union(*(same[s] for s in u.src))
+    if u.op is Ops.INDEX and rows[-1] not in below[u]:
+      same[u] |= below[u]
+    if u.op is Ops.FOLD and rows[-1] in below[u] and not same[u].isdisjoint(u.src[1:]):
+      if by_index(u, store.src[2:]) is None:
+        return True
   return False
 
 
 def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp]) -> int:
   """How many rows keep what they touch in the cache."""
-  touched: dict[UOp, int] = {}
+  touched, below = dict[UOp, int](), ranges_below(UOp.sink(*stores).toposort())
   for u in indices(stores):
-    p, nodes = u.src[0], u.src[1].toposort()
-    if p.op is Ops.PARAM and (p.arg.slot < 0 or rows[-1] in nodes):
-      mine = 1 if p.arg.slot < 0 else prod(size(r) for r in rows if r in nodes)
+    p, ranges = u.src[0], below[u.src[1]]
+    if p.op is Ops.PARAM and (p.arg.slot < 0 or not ranges.isdisjoint(rows[-1:])):
+      mine = 1 if p.arg.slot < 0 else prod(size(r) for r in rows if r in ranges)
       touched[p] = max(touched.get(p, 0), ceildiv(p.arg.size, mine) * p.dtype.itemsize)
   least = LEAST if any(contracts(s, rows) for s in stores) else 1
   return min(max(BLOCK_BYTES // max(sum(touched.values()), 1), least), MOST)
@@ -68,7 +79,7 @@ def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp]) -> int:
 
 def emit_rows(emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp], idle: Mapping[UOp, Affine]) -> None:
   """Blocks of the innermost loops; where their number does not divide a loop's, the rest is a smaller block. `idle`: by
-  loop, the iteration from which on nothing is left to do."""
+  loop, the iteration from which on nothing is left to do. There may be no loops left: a thread's share is one row."""
   emitter.written = {s.src[0].src[0] for s in stores}
   left, tiles = rows_a_block(stores, rows), dict[UOp, Tile]()
   for r in reversed(rows):
@@ -84,13 +95,11 @@ def emit_rows(emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp], idle
       emitter.ends = {}
       return
     r = rest[0]
-    if not any(x in at for s in stores for x in reduced(s)):
-      for s in stores:  # sums over this loop begin
-        if r in reduced(s):
-          start = UOp.const(s.src[1].dtype, identity_element(s.src[1].arg, s.src[1].dtype))
-          loops = (*inside, *(x for x in s.src[2:] if x not in at))
-          emitter.kernel([UOp.new(Ops.STORE, dtypes.void, (substitute(s.src[0], at), start, *loops))])
-          emitter.forget_memory()
+    for s in stores:
+      if r in reduced(s) and at.keys().isdisjoint(reduced(s)):  # its sums begin: this is the outermost of their loops
+        start = UOp.const(s.src[1].dtype, identity_element(s.src[1].arg, s.src[1].dtype))
+        loops = (*inside, *(x for x in s.src[2:] if x not in at))
+        emit_member(emitter, UOp.new(Ops.STORE, dtypes.void, (substitute(s.src[0], at), start, *loops)))
     for region in regions(r.src[0], tiles[r]):
       with emitter.loop(region.count, AxisKind.LOOP) as counter:
         copies, more = region.tile.size, list(inside)
@@ -113,12 +122,13 @@ def chunks(limit: Affine, at: Mapping[UOp, UOp], inside: Sequence[UOp]) -> UOp:
   return UOp.new(Ops.IDIV, dtypes.index, (UOp.new(Ops.MAX, dtypes.index, (out.uop(), index(0))), index(CHUNK)))
 
 
-def takes_over(stores: Sequence[UOp], i: int, q: UOp) -> bool:
-  """Whether what store i writes may lie where q did: element by element it is the last that reads it."""
-  where, p = stores[i].src[0], stores[i].src[0].src[0]
-  if q.arg.size != p.arg.size or q.dtype is not p.dtype or any(u.src[0] is q for u in indices(stores[i + 1 :])):
+def takes_over(where: UOp, here: Sequence[UOp], later: Container[UOp], q: UOp) -> bool:
+  """Whether what is written there may lie where q did: the store, with the accesses `here`, is the last that reads q,
+  element by element. `later`: the memory that those after it touch."""
+  p = where.src[0]
+  if q.arg.size != p.arg.size or q.dtype is not p.dtype or q in later:
     return False
-  return all(u.src[1] is where.src[1] for u in indices(stores[i : i + 1]) if u.src[0] is q)
+  return all(u.src[1] is where.src[1] for u in here if u.src[0] is q)
 
 
 def emit_members(emitter: Emitter, stores: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp]) -> None:
@@ -128,19 +138,23 @@ def emit_members(emitter: Emitter, stores: Sequence[UOp], at: dict[UOp, UOp], in
   memory, offset = dict[UOp, UOp](), 0
   columns: dict[UOp, bool] = {}  # memory of a row -> whether the rows of a block lie beside each other
   tenants: dict[UOp, UOp] = {}  # scratch memory -> which memory of a row it is, as yet
+  accessed = [[*indices([s])] for s in stores]
+  last = {u.src[0]: i for i, of in enumerate(accessed) for u in of}  # the store that is the last to touch it
   for i, s in enumerate(stores):
-    p = s.src[0].src[0]
+    where, p = s.src[0], s.src[0].src[0]
     if p.arg.slot < 0 and p not in memory:
-      columns[p] = contracts(s, list(at)) or any(columns.get(u.src[0], False) for u in indices([s]))
-      free = (m for m, q in tenants.items() if columns[p] == columns[q] and takes_over(stores, i, q))
+      columns[p] = contracts(s, list(at)) or any(columns.get(u.src[0], False) for u in accessed[i])
+      later = {q for q, n in last.items() if n > i}
+      same = [(m, q) for m, q in tenants.items() if columns[p] == columns[q]]
+      free = (m for m, q in same if takes_over(where, accessed[i], later, q))
       if (scratch := next(free, None)) is None:
         scratch = emitter.scratch(p.dtype, offset)
         offset += round_up(block * p.arg.size * p.dtype.itemsize, LINE)
       memory[p], tenants[scratch] = scratch, p
   emitter.taken = offset
-  for s in stores:
+  for s, of in zip(stores, accessed):
     moved: dict[UOp, UOp] = {}
-    for u in indices([s]):
+    for u in of:
       p = u.src[0]
       if p in memory:
         inner = affine(u.src[1], {})
@@ -148,6 +162,9 @@ def emit_members(emitter: Emitter, stores: Sequence[UOp], at: dict[UOp, UOp], in
         moved[u] = u.replace(src=(memory[p], place.uop(), *u.src[2:]))
     where, value = s.src[:2]
     loops = [*inside, *(r for r in s.src[2:] if r not in at)]
+    # the scheduler made it a row's own: a loop that it does not lie along is one over rows, or of at most one iteration
+    known = {*at, *where.src[1].toposort()}
+    assert where.src[0] not in memory or all(r in known or r.src[0].vmax <= 1 for r in s.src[2:]), where.src[0].arg
     if over := [r for r in reduced(s) if r in at]:  # the part of this block, and what there is of others
       steps = [x for r in over for x in inside if x in at[r].toposort()]
       loops = [r for r in loops if r not in steps]
@@ -155,6 +172,10 @@ def emit_members(emitter: Emitter, stores: Sequence[UOp], at: dict[UOp, UOp], in
       part = UOp.new(Ops.FOLD, value.dtype, (value.src[0], *ranges), value.arg) if ranges else value.src[0]
       value = UOp.new(value.arg, value.dtype, (UOp.new(Ops.LOAD, value.dtype, (where,)), part))
     store = substitute(substitute(UOp.new(Ops.STORE, dtypes.void, (where, value)), moved), at)
-    emitter.kernel([UOp.new(Ops.STORE, dtypes.void, (*store.src, *loops))])
-    emitter.forget_memory()
+    emit_member(emitter, UOp.new(Ops.STORE, dtypes.void, (*store.src, *loops)))
   emitter.taken = 0
+
+
+def emit_member(emitter: Emitter, store: UOp) -> None:
+  emitter.kernel([decompose(store, emitter.has_half)])
+  emitter.forget_memory()

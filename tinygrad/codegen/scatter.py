@@ -42,8 +42,7 @@ def by_index(f: UOp, loops: Sequence[UOp]) -> ByIndex | None:
     hit = hit.src[0]
   if hit.dtype is dtypes.bool and none.arg == 0:
     every, value = [*every, hit], UOp.const(f.dtype, 1)
-  while any(c.op is Ops.AND for c in every):
-    every = [x for c in every for x in (c.src if c.op is Ops.AND else (c,))]
+  every = conjuncts(every)
   equal = [c for c in every if c.op is Ops.CMPEQ and dtypes.is_int(c.src[0].dtype)]
   for x, e, same in [(*pair, c) for c in equal for pair in (c.src, c.src[::-1])]:
     number, counter = plain(e), plain(x)
@@ -58,6 +57,20 @@ def by_index(f: UOp, loops: Sequence[UOp]) -> ByIndex | None:
       if r not in inside.toposort():
         return r, chosen, inside, value, none
   return None
+
+
+def conjuncts(conditions: Sequence[UOp]) -> list[UOp]:
+  """What has to hold for all of these to hold, each once."""
+  out, seen, stack = list[UOp](), set[UOp](), [*reversed(conditions)]
+  while stack:
+    c = stack.pop()
+    if c not in seen:
+      seen.add(c)
+      if c.op is Ops.AND:
+        stack += reversed(c.src)
+      else:
+        out.append(c)
+  return out
 
 
 def scattered(store: UOp) -> tuple[UOp, ByIndex, UOp] | None:
@@ -107,7 +120,7 @@ def apart(store: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
   """The store of a value that holds reductions by index, with these in memory of the row; and the loops over rows."""
   loops = store.src[2:]
   folds = [f for f in store.toposort() if f.op is Ops.FOLD]
-  deep = {u for f in folds for u in f.src[0].toposort()}
+  deep = set(UOp.sink(*(f.src[0] for f in folds)).toposort())
   places = {f: loops.index(parts[0]) for f in folds if f not in deep and (parts := by_index(f, loops))}
   if NOOPT or not places or scattered(store) or not all(map(static, loops)):
     return (store,), loops

@@ -42,7 +42,8 @@ class Values:
     self.ids = itertools.count(first)  # above the kernel's own, lest a new range be one of them
     self.home: dict[UOp, Scope] = {}  # where an emitted value was emitted
     self.memo: dict[object, tuple[UOp, Scope]] = {}  # (node, its environment) -> emitted value
-    self.bits: dict[UOp, int] = {}
+    self.bits: dict[UOp, int] = {}  # by range
+    self.numbered: list[UOp] = []  # the ranges by the number of their bit
     self.deps_memo: dict[UOp, int] = {}
     self.affine_memo: dict[UOp, Affine] = {}
     self.resolved: dict[tuple[object, ...], Affine] = {}
@@ -61,6 +62,7 @@ class Values:
   def bit(self, r: UOp) -> int:
     if (found := self.bits.get(r)) is None:
       found = self.bits[r] = 1 << len(self.bits)
+      self.numbered.append(r)
     return found
 
   def deps(self, u: UOp) -> int:
@@ -81,37 +83,43 @@ class Values:
       memo[v] = d
     return memo[u]
 
+  def along(self, u: UOp, ranges: dict[UOp, UOp]) -> UOp:
+    """`u` with these ranges replaced; what does not depend on them is passed over."""
+    bits = sum(map(self.bit, ranges))
+    return substitute(u, ranges, lambda v: not self.deps(v) & bits)
+
   def ups(self, deps: int) -> list[UOp]:
     return [r for r in self.unrolled if self.bits[r] & deps] if deps & self.unrolled_bits else []
 
   def value_order(self, root: UOp, env: Env | None = None) -> list[UOp]:
     """The data values below `root`, sources first; index expressions and what is inside FOLDs is emitted on demand.
-    Those of a choice that `env` decides are the chosen one's."""
+    With `env`, of a choice that it decides the chosen one's, and without what is known already: that is known for
+    other elements of the tile, too, when their turn comes."""
     found = self.order_memo.get(root)
     if found and not (env and any(u.op is Ops.WHERE and self.deps(u.src[0]) & self.unrolled_bits for u in found)):
       return found
     out: list[UOp] = []
-    seen = {root}
+    seen = set[UOp]()
     stack = [(root, False)]
     while stack:
       u, done = stack.pop()
       if done:
         out.append(u)
-        continue
-      stack.append((u, True))
-      src = u.src[1:] if u.op is Ops.LOAD else () if u.op is Ops.FOLD else self.chosen(u, env)
-      for s in reversed(src):
-        if s not in seen and s.dtype is not dtypes.index and s.op is not Ops.CONST:
-          seen.add(s)
-          stack.append((s, False))
-    self.order_memo.setdefault(root, out)
+      elif u not in seen:
+        seen.add(u)
+        if env is None or u is root or self.emitted(u, env) is None:
+          stack.append((u, True))
+          src = u.src[1:] if u.op is Ops.LOAD else () if u.op is Ops.FOLD else self.chosen(u, env)
+          stack += [(s, False) for s in reversed(src) if s.dtype is not dtypes.index and s.op is not Ops.CONST]
+    if env is not None:
+      self.order_memo[root] = out
     return out
 
   def chosen(self, u: UOp, env: Env | None) -> tuple[UOp, ...]:
     """The sources of `u`; of a WHERE whose condition `env` decides, the one that it gives."""
     if u.op is not Ops.WHERE or not env or not self.deps(u.src[0]) & self.unrolled_bits:
       return usual_sources(u)
-    condition = self.emit(u.src[0], env)
+    condition = self.value(u.src[0], env)
     return usual_sources(u) if condition.op is not Ops.CONST else (u.src[1 if condition.arg else 2],)
 
   # ---- emitting nodes
@@ -144,8 +152,13 @@ class Values:
   def forget_memory(self) -> None:
     """What was read from memory may have been written since: nothing of it is known any more."""
     self.memo.clear()
+    self.order_memo.clear()
     known = {u: s for u, s in self.home.items() if s.open}
-    self.home = {u: s for u, s in known.items() if not any(x.op is Ops.LOAD for x in u.toposort())}
+    read: set[UOp] = set()
+    for u in UOp.new(Ops.SINK, dtypes.void, tuple(known)).toposort():
+      if u.op is Ops.LOAD or not read.isdisjoint(u.src):
+        read.add(u)
+    self.home = {u: s for u, s in known.items() if u not in read}
 
   def spread(self, u: UOp, lanes: int) -> UOp:
     """A scalar as a vector of equal lanes."""
@@ -155,19 +168,30 @@ class Values:
     return self.node(Ops.VECTORIZE, u.dtype.vec(lanes), (u,))
 
   def value(self, root: UOp, env: Env) -> UOp:
+    if (known := self.emitted(root, env)) is not None:
+      return known
     if root.dtype is not dtypes.index:
       for u in self.value_order(root, env)[:-1]:
         self.emit(u, env)
     return self.emit(root, env)
 
+  def key_of(self, u: UOp, env: Env) -> object:
+    """The node and the part of the environment that it depends on."""
+    d = self.deps(u) & self.unrolled_bits
+    return u if not d else (u, tuple([env[r] for r in self.ups(d)]))
+
+  def emitted(self, u: UOp, env: Env) -> UOp | None:
+    """The emitted value of `u`, if it is known here."""
+    hit = self.memo.get(self.key_of(u, env))
+    return hit[0] if hit is not None and hit[1].open else None
+
   def emit(self, u: UOp, env: Env) -> UOp:
     """The emitted value of `u`, whose data sources have been emitted (else by recursion)."""
     if u.op is Ops.CONST:
       return u
-    d = self.deps(u) & self.unrolled_bits
-    key: object = u if not d else (u, tuple(env[r] for r in self.ups(d)))
-    if (hit := self.memo.get(key)) is not None and hit[1].open:
-      return hit[0]
+    if (known := self.emitted(u, env)) is not None:
+      return known
+    key = self.key_of(u, env)
     if u.op is Ops.FOLD:
       self.fold(u, env)
       return self.memo[key][0]
@@ -312,7 +336,7 @@ class Values:
     """The number of lanes of a value that depends on a VECTOR range; else 1."""
     if not (d := self.deps(u) & self.vector_bits):
       return 1
-    return next(int(r.src[0].arg) for r, b in self.bits.items() if b & d)
+    return int(self.numbered[(d & -d).bit_length() - 1].src[0].arg)
 
   def integer(self, u: UOp, env: Env) -> UOp:
     base, step = self.parts(self.resolve(affine(u, self.affine_memo), env), env)
@@ -341,7 +365,7 @@ class Values:
 
   def mask(self, u: UOp, valid: UOp | None, env: Env) -> UOp | None:
     """The condition of the access `u`: its own, and that its lanes exist; None where it always holds."""
-    out: UOp | None = self.emit(valid, env) if valid is not None else None
+    out: UOp | None = self.value(valid, env) if valid is not None else None
     for r, limit in self.limits.items():
       if self.bits[r] & self.deps(u):
         cond = self.emit(limit, env)
@@ -510,18 +534,26 @@ class Values:
     self.stack += inner
 
 
-def substitute(u: UOp, mapping: dict[UOp, UOp]) -> UOp:
+Same = Callable[[UOp], int]  # whether a node is sure to stay as it is: 0 if not
+
+
+def substitute(u: UOp, mapping: dict[UOp, UOp], same: Same | None = None) -> UOp:
   """`u` with nodes replaced where they are free: a FOLD's own ranges stay. Unchanged parts stay the same objects."""
-  if not mapping:
-    return u
-  memo = dict(mapping)
+  return _substitute(u, mapping, same, {}) if mapping else u
+
+
+def _substitute(u: UOp, mapping: dict[UOp, UOp], same: Same | None, memos: dict[frozenset[UOp], dict[UOp, UOp]]) -> UOp:
+  """`memos`: what has been made already, by what is replaced in it."""
+  memo = memos.setdefault(frozenset(mapping), dict(mapping))
   stack = [(u, False)]
   while stack:
     v, done = stack.pop()
     if v in memo:
       continue
-    if v.op is Ops.FOLD and any(r in mapping for r in v.src[1:]):
-      memo[v] = substitute(v, {k: x for k, x in mapping.items() if k not in v.src[1:]})
+    if same is not None and same(v):
+      memo[v] = v
+    elif v.op is Ops.FOLD and any(r in mapping for r in v.src[1:]):
+      memo[v] = _substitute(v, {k: x for k, x in mapping.items() if k not in v.src[1:]}, same, memos)
     elif done:
       src = tuple([memo[s] for s in v.src])
       memo[v] = v if src == v.src else UOp.new(v.op, v.dtype, src, v.arg)

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import atexit
+import difflib
 import functools
 import importlib
 import itertools
+import operator
 import os
 import pkgutil
 import re
 import weakref
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import FrozenInstanceError, dataclass, field
+from typing import Any, NoReturn, Self
 
-from tinygrad.dtype import DType
-from tinygrad.helpers import DEV, MIXED, GlobalCounters, ceildiv, prod
+from tinygrad.dtype import DType, dtypes
+from tinygrad.helpers import DEV, MIXED, GlobalCounters, ceildiv, cores, prod, user_frame, user_line
 
 
 class DeviceError(RuntimeError):
   """A device that does not exist here, cannot be opened, or failed while it ran."""
 
 
-class ShardError(ValueError):
+class ShardError(RuntimeError, ValueError):
   """A placement that cannot be, or operands whose placements do not go together."""
+
+
+class ShardTypeError(ShardError, TypeError):
+  """What is given as a placement, or as a part of one, is of a type that says none."""
+
+
+def refuse(rule: str, fix: str, *operands: str, error: type[Exception] = ShardError) -> NoReturn:
+  """Raises the error of a placement: the rule that was broken, the operands, the user's line, and code that works (in
+  the names of the parameters: x, devices, mesh, placement, parts)."""
+  here = [] if user_frame() is None else [f"in {user_line()}"]
+  raise error("\n".join([rule, *(f"    {row}" for row in (*operands, *here)), f"  fix: {fix}"]))
 
 
 # ---------------------------------------------------------------- meshes and placements
@@ -32,49 +45,66 @@ class ShardError(ValueError):
 Names = Sequence[str]
 
 
-class Mesh:
+class _Frozen:
+  """Equal ones are one object, which all that is placed alike shares: it cannot be written to, and has no copies."""
+
+  __slots__ = ()
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    raise FrozenInstanceError(f"{self!r} is frozen, .{name} cannot be set\n  fix: make another {type(self).__name__}")
+
+  def __delattr__(self, name: str) -> None:
+    raise FrozenInstanceError(f"{self!r} is frozen, .{name} cannot be deleted")
+
+  def __copy__(self) -> Self:
+    return self
+
+  def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    return self
+
+  def _fill(self, **fields: Any) -> None:
+    for name, value in fields.items():
+      object.__setattr__(self, name, value)
+
+
+_homes: dict[tuple[str, ...], Mesh] = {}
+_meshes: dict[tuple[Any, ...], Mesh] = {}
+_shardings: dict[tuple[Any, ...], Sharding] = {}
+_written: dict[Sharding, Mesh] = {}  # the mesh with which a placement was last written: nodes made of it keep its names
+
+
+class Mesh(_Frozen):
   """Ordered distinct devices as a row-major grid with named axes: `Mesh(("CPU:0", …, "CPU:3"), (2, 2), ("dp", "tp"))`.
 
-  Without a shape the mesh is one axis of all devices. Equal meshes are the same object.
+  Without a shape the mesh is one axis of all devices, or has the shape of an array of devices; `Mesh(devices, ("d",))`
+  gives names alone. Equal meshes are the same object.
   Raises: ShardError for repeated devices, several kinds without MIXED=1, a shape that does not multiply to their
   number, or names that don't match it.
   """
 
+  __slots__ = ("devices", "home", "kinds", "names", "shape")
   kinds: tuple[str, ...]  # the first device of each kind
   devices: tuple[str, ...]
   home: Mesh  # the first mesh over these devices: what finds things by devices without looking at each of them
   shape: tuple[int, ...]
   names: tuple[str, ...]
-  _interned: ClassVar[dict[tuple[Any, ...], Mesh]] = {}
-  _homes: ClassVar[dict[tuple[str, ...], Mesh]] = {}
-  _spoken: ClassVar[dict[Mesh, Mesh]] = {}  # home -> the mesh whose names the user last placed with
 
-  def __new__(cls, devices: Names, shape: Sequence[int] | None = None, names: Names | None = None) -> Mesh:
-    if isinstance(devices, str):
-      raise ShardError(f"a mesh needs a sequence of devices, got the string {devices!r}\n  fix: Mesh(({devices!r},))")
-    devs = tuple(Device.canonicalize(d) for d in devices)
-    if not devs or len(set(devs)) != len(devs):
-      fix = "name each device once, e.g. ('CPU:0', 'CPU:1')"
-      raise ShardError(f"a mesh needs distinct devices, got {devs}\n  fix: {fix}")
-    kinds = {d.partition(":")[0]: d for d in reversed(devs)}
-    if len(kinds) > 1 and not (MIXED and NOT_FOR_COMPUTING.isdisjoint(kinds)):
-      fix = "use one; where all compute, MIXED=1 in the environment allows more, which then read through the host"
-      raise ShardError(f"{short_devices(devs)}: a value is cut over devices of one kind\n  fix: {fix}")
-    dims = (len(devs),) if shape is None else tuple(int(n) for n in shape)
-    if prod(dims) != len(devs) or min(dims, default=1) < 1:
-      said = f"a mesh of shape {dims} has {prod(dims)} places, but {len(devs)} devices were given"
-      raise ShardError(f"{said}\n  fix: make the shape's product {len(devs)}")
-    axes = tuple("xyzuvw"[i] if i < 6 else f"a{i}" for i in range(len(dims))) if names is None else tuple(names)
-    if len(axes) != len(dims) or len(set(axes)) != len(axes):
-      raise ShardError(f"a mesh of shape {dims} needs {len(dims)} distinct axis names, got {axes}")
+  def __new__(cls, devices: Names, shape: Sequence[int] | Names | None = None, names: Names | None = None) -> Mesh:
+    devs, grid = _listed_devices(devices)
+    if names is None and isinstance(shape, (tuple, list)) and shape and all(isinstance(n, str) for n in shape):
+      shape, names = None, shape
+    dims = grid if shape is None else _mesh_shape(shape, len(devs), 1 if names is None else len(names))
+    axes = tuple("xyzuvw"[i] if i < 6 else f"a{i}" for i in range(len(dims)))
+    axes = axes if names is None else _axis_names(names, dims, axes)
     key = (devs, dims, axes)
-    if (found := Mesh._interned.get(key)) is not None:
+    if (found := _meshes.get(key)) is not None:
       return found
     self = object.__new__(cls)
-    self.home = Mesh._homes.setdefault(devs, self)
-    self.devices, self.shape, self.names = self.home.devices if self.home is not self else devs, dims, axes
-    self.kinds = tuple(d for d in devs if d in kinds.values())
-    return Mesh._interned.setdefault(key, self)
+    home = _homes.setdefault(devs, self)
+    firsts = {d.partition(":")[0]: d for d in reversed(devs)}
+    kinds = tuple(d for d in devs if d in firsts.values())
+    self._fill(home=home, devices=devs if home is self else home.devices, shape=dims, names=axes, kinds=kinds)
+    return _meshes.setdefault(key, self)
 
   def __len__(self) -> int:
     return len(self.devices)
@@ -85,12 +115,6 @@ class Mesh:
   def __repr__(self) -> str:
     axes = ", ".join(f"{name}={size}" for name, size in zip(self.names, self.shape, strict=True))
     return f"Mesh({short_devices(self.devices)}, {axes})"
-
-  @property
-  def spoken(self) -> Mesh:
-    """The mesh over the same devices with the names that the user last used: placements don't know names, so this is
-    how they print."""
-    return Mesh._spoken.get(self.home, self)
 
   def axes_of(self, digits: Sequence[Digit]) -> tuple[str, ...]:
     """The axes and sub-axes that the digits are, major to minor; `size@stride` for one that crosses them."""
@@ -107,19 +131,104 @@ class Mesh:
     return tuple(out)
 
   def digits(self, entry: str) -> Digit:
-    """The digit of an axis `"x"`, or of a sub-axis `"x:(p)k"`: view x as [p, k, n/(pk)] and take k."""
+    """The digit of an axis `"x"`, or of a sub-axis `"x:(p)k"`: view x as [p, k, n/(pk)] and take k. ShardError for any
+    other."""
+    if isinstance(found := self._digits(entry), str):
+      refuse(found, repr(self.names[0]))
+    return found
+
+  def _digits(self, entry: str) -> Digit | str:
+    """The digit, or what is wrong."""
     match = re.fullmatch(r"([^:]+)(?::\((\d+)\)(\d+))?", entry)
     if match is None or match[1] not in self.names:
-      fix = f"use one of {', '.join(self.names)}, or a sub-axis such as '{self.names[0]}:(1)2'"
-      raise ShardError(f"{entry!r} is no axis of {self}\n  fix: {fix}")
+      return f"{entry!r} is no axis of {self}"
     i = self.names.index(match[1])
     n, stride = self.shape[i], prod(self.shape[i + 1 :])
     if match[2] is None:
       return Digit(n, stride)
     p, k = int(match[2]), int(match[3])
     if p < 1 or k < 1 or n % (p * k):
-      raise ShardError(f"sub-axis {entry!r}: {p}*{k} does not divide the axis size {n}")
+      return f"sub-axis {entry!r}: {p}*{k} does not divide the axis size {n}"
     return Digit(k, stride * (n // (p * k)))
+
+
+def _listed_devices(devices: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
+  """(the canonical names of a mesh's devices, the shape of the array that they were given in)."""
+  example = "('CPU:0', 'CPU:1')"
+  if isinstance(devices, str):
+    refuse(f"a mesh needs a sequence of devices, got the string {devices!r}", f"({devices!r},)", error=ShardTypeError)
+  if isinstance(devices, (Mesh, Sharding)):
+    name = "mesh" if isinstance(devices, Mesh) else "placement"
+    refuse(f"a mesh needs a sequence of devices, got {devices!r}", f"{name}.devices", error=ShardTypeError)
+  if isinstance(devices, (set, frozenset, dict)):
+    rule = f"a mesh needs devices in an order, got a {type(devices).__name__}"
+    refuse(rule, "tuple(sorted(devices))", error=ShardTypeError)
+  listed = _flat(devices) if isinstance(devices, Iterable) else None
+  if listed is None or any(not isinstance(d, str) for d in listed):
+    rule = f"a mesh needs a sequence of device names, got {devices!r} of type {type(devices).__name__}"
+    refuse(rule, example, error=ShardTypeError)
+  devs = tuple(Device.canonicalize(str(d)) for d in listed)
+  if not devs or len(set(devs)) != len(devs):
+    fix = repr(tuple(dict.fromkeys(devs))) if devs else example
+    refuse(f"a mesh needs distinct devices, got {devs}", f"{fix}  # each device once")
+  kinds = [d.partition(":")[0] for d in devs]
+  if len(set(kinds)) > 1 and not (MIXED and NOT_FOR_COMPUTING.isdisjoint(kinds)):
+    one = tuple(d for d, kind in zip(devs, kinds) if kind == kinds[0])
+    more = "where all compute, MIXED=1 in the environment allows several kinds, which then read through the host"
+    refuse(f"{short_devices(devs)}: a value is cut over devices of one kind", f"{one!r}  # {more}")
+  return devs, tuple(getattr(devices, "shape", (len(devs),)))
+
+
+def _canonical_names(names: tuple[Any, ...]) -> tuple[str, ...] | None:
+  """None where one of them is no device's name."""
+  try:
+    return tuple(map(Device.canonicalize, names))
+  except DeviceError:
+    return None
+
+
+def _flat(devices: Any) -> list[Any]:
+  return list(devices.ravel()) if hasattr(devices, "ravel") else list(devices)
+
+
+def _mesh_shape(shape: Any, count: int, rank: int) -> tuple[int, ...]:
+  """The sizes of a mesh's axes. `rank`: how many names there are, which a fix must keep to."""
+  right = (count, *(1,) * (rank - 1))
+  if not isinstance(shape, Iterable) or isinstance(shape, str):
+    refuse(f"a mesh's shape is a sequence of sizes, got {shape!r}", f"{right}  # the shape", error=ShardTypeError)
+  sizes = list(shape)
+  dims = tuple(n for n in map(as_index, sizes) if n is not None)
+  if len(dims) < len(sizes):
+    whole = tuple(int(n) for n in sizes if as_index(n) is not None or (isinstance(n, float) and n.is_integer()))
+    right = whole if len(whole) == len(sizes) and prod(whole) == count else right
+    refuse(f"a mesh's shape is a sequence of integers, got {shape!r}", f"{right}  # the shape", error=ShardTypeError)
+  if prod(dims) != count or min(dims, default=1) < 1:
+    said = f"a mesh of shape {dims} has {prod(dims)} places, but {count} devices were given"
+    refuse(said, f"{right}  # a shape whose product is {count}")
+  return dims
+
+
+def _axis_names(names: Any, dims: tuple[int, ...], default: Names) -> tuple[str, ...]:
+  given = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
+  good = len(given) == len(dims) == len(set(map(str, given))) and not isinstance(names, str)
+  if good and all(isinstance(n, str) and AXIS_NAME.fullmatch(n) for n in given):
+    return tuple(given)
+  cleaned = list(names) if isinstance(names, str) and len(names) == len(dims) else given
+  fixed = list[str]()
+  for i in range(len(dims)):
+    name = re.sub(r"\W+", "_", str(cleaned[i])) if i < len(cleaned) else ""
+    fixed.append(name if AXIS_NAME.fullmatch(name) and name not in fixed else default[i])
+  rule = f"a mesh of shape {dims} needs {len(dims)} distinct axis names, strings of letters, digits, '_', '-' and '.', "
+  kind = ShardError if all(isinstance(n, str) for n in given) and not isinstance(names, str) else ShardTypeError
+  refuse(f"{rule}got {names!r}", f"{tuple(fixed)}  # the names", error=kind)
+
+
+AXIS_NAME = re.compile(r"[\w.-]+")
+
+
+def as_index(n: Any) -> int | None:
+  """An integer of any kind (numpy's too) as a Python int; None for anything else, bool included."""
+  return None if isinstance(n, bool) or not hasattr(n, "__index__") else operator.index(n)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -141,16 +250,34 @@ class Owe:
 
 class P(tuple[Any, ...]):
   """PartitionSpec: for each tensor dim None, a mesh axis name, or a tuple of names (major to minor). `P("dp",
-  None)`.
+  None)`. ShardTypeError for anything else.
   """
 
   __slots__ = ()
 
-  def __new__(cls, *dims: str | None | tuple[str, ...]) -> P:
-    return super().__new__(cls, dims)
+  def __new__(cls, *dims: str | None | Sequence[str]) -> P:
+    entries: tuple[Any, ...] = tuple(tuple(d) if isinstance(d, list) else d for d in dims)
+    wrong = [d for d in entries if not (d is None or _is_name(d) or (isinstance(d, tuple) and all(map(_is_name, d))))]
+    if wrong:
+      given = f"P({', '.join('...' if d is ... else repr(d) for d in entries)})"
+      rule = f"{given}: for each dim of the tensor a P has None, the name of a mesh axis, or a tuple of names"
+      if len(entries) == 1 and (axis := as_index(wrong[0])) is not None and axis >= 0:
+        refuse(rule, f"Sharding(devices, axis={axis})  # a dim by its number", error=ShardTypeError)
+      fixed = cls(
+        *(tuple(filter(_is_name, d)) if isinstance(d, tuple) else d if _is_name(d) else None for d in entries)
+      )
+      refuse(rule, f"{fixed!r}", error=ShardTypeError)
+    return super().__new__(cls, entries)
+
+  def __getnewargs__(self) -> tuple[Any, ...]:
+    return tuple(self)
 
   def __repr__(self) -> str:
     return f"P({', '.join(map(repr, self))})"
+
+
+def _is_name(entry: Any) -> bool:
+  return isinstance(entry, str) and entry != ""
 
 
 def merge_digits(digits: Sequence[Digit]) -> tuple[Digit, ...]:
@@ -166,7 +293,7 @@ def merge_digits(digits: Sequence[Digit]) -> tuple[Digit, ...]:
   return tuple(out)
 
 
-class Sharding:
+class Sharding(_Frozen):
   """Where a value lives and how: its devices, for each dim the digits that cut it (major to minor), and reductions
   still owed.
 
@@ -177,6 +304,7 @@ class Sharding:
   Raises: ShardError for an axis used twice, a negative or repeated axis, digits that overlap.
   """
 
+  __slots__ = ("devices", "dims", "mesh", "parts_", "pending", "settled", "used")
   mesh: Mesh
   devices: tuple[str, ...]
   dims: tuple[tuple[Digit, ...], ...]
@@ -184,21 +312,21 @@ class Sharding:
   parts_: tuple[int, ...]
   settled: Sharding  # without debts: owed digits replicate
   used: tuple[Digit, ...]  # every digit that cuts or is owed
-  _interned: ClassVar[dict[tuple[Any, ...], Sharding]] = {}
 
   def __new__(cls, devices: Mesh | Sequence[str], axis: int | P | Sequence[Any] | None = None) -> Any:
     mesh = devices if isinstance(devices, Mesh) else Mesh(devices)
-    if isinstance(devices, Mesh):
-      Mesh._spoken[mesh.home] = mesh
     dims: list[tuple[Digit, ...]] = []
-    if isinstance(axis, int):
-      if axis < 0:
-        said = f"axis={axis}: a Sharding does not know the tensor's rank, so the axis must be >= 0"
-        raise ShardError(f"{said}\n  fix: Tensor.shard(devices, axis={axis}) counts from the end")
-      dims = [()] * axis + [(Digit(len(mesh), 1),)]
+    if (number := as_index(axis)) is not None:
+      if number < 0:
+        said = f"axis={number}: a Sharding does not know the tensor's rank, so the axis must be >= 0"
+        refuse(said, f"Sharding(devices, axis=0)  # or x.shard(devices, axis={number}), which counts from the end")
+      dims = [()] * number + [(Digit(len(mesh), 1),)]
     elif axis is not None:
-      dims = [tuple(map(mesh.digits, (names,) if isinstance(names, str) else names or ())) for names in axis]
-    return Sharding.of(mesh, dims)
+      dims = _dims_of(mesh, as_spec(axis, mesh))
+    made = Sharding.of(mesh, dims)
+    if isinstance(made, Sharding):
+      _written[made] = mesh
+    return made
 
   @staticmethod
   def of(mesh: Mesh, dims: Sequence[Sequence[Digit]], pending: Sequence[Owe] = ()) -> Any:
@@ -216,22 +344,31 @@ class Sharding:
         owed.append(Owe(merged, op, disjoint))
     debts = tuple(owed)
     key = (mesh.home, tuple(cut), debts)
-    if (found := Sharding._interned.get(key)) is not None:
+    if (found := _shardings.get(key)) is not None:
       return found
+    used = (*(d for dim in cut for d in dim), *(d for o in debts for d in o.digits))
+    if overlap := overlapping(mesh, used):
+      refuse(
+        f"{overlap} of {mesh} is used twice, or overlaps another part of the same placement", "P()  # a copy on each"
+      )
     self = object.__new__(Sharding)
-    self.mesh, self.devices, self.dims, self.pending = mesh, mesh.devices, tuple(cut), debts
-    self.used = (*(d for dim in cut for d in dim), *(d for o in debts for d in o.digits))
-    _check_chain(mesh, self.used)
-    self.parts_ = tuple(prod(d.size for d in dim) for dim in cut)
-    self.settled = Sharding.of(mesh, cut) if debts else self
-    return Sharding._interned.setdefault(key, self)
+    settled = Sharding.of(mesh, cut) if debts else self
+    self._fill(mesh=mesh, devices=mesh.devices, dims=tuple(cut), pending=debts, used=used, settled=settled)
+    self._fill(parts_=tuple(prod(d.size for d in dim) for dim in cut))
+    return _shardings.setdefault(key, self)
+
+  __hash__ = object.__hash__
+
+  def __eq__(self, other: object) -> bool:
+    """Itself alone; beside a plain tuple of names it compares as its devices do: `t.device == ("CPU:0", "CPU:1")`."""
+    return self is other or (type(other) is tuple and self.devices == _canonical_names(other))
 
   @property
   def axis(self) -> int | None:
     """The one cut dim; None if replicated. Raises ShardError if several dims are cut."""
     cut = [i for i, d in enumerate(self.dims) if d]
     if len(cut) > 1:
-      raise ShardError(f"{self} cuts dims {cut}; .axis exists only where one is cut\n  fix: read .dims")
+      refuse(f"{self} cuts dims {cut}; .axis exists only where one is cut", "placement.dims")
     return cut[0] if cut else None
 
   def __len__(self) -> int:
@@ -271,9 +408,7 @@ class Sharding:
 
   def local_shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
     """The block's shape: ceil(n / parts); a symbolic dim is cut by its upper bound, and stays as it is where uncut."""
-    if len(self.parts_) > len(shape):
-      cut = f"{self} cuts dim {len(self.parts_) - 1}"
-      raise ShardError(f"{cut}, but the tensor of shape {tuple(shape)} has {len(shape)} dims")
+    check_fits(self, shape)
     sizes = ((n, self.parts(i)) for i, n in enumerate(shape))
     return tuple(n if k == 1 else ceildiv(n if isinstance(n, int) else n.vmax, k) for n, k in sizes)
 
@@ -285,27 +420,105 @@ class Sharding:
     return tuple((lo, min(n, lo + size)) for lo, n, size in zip(los, shape, sizes))
 
   def __repr__(self) -> str:
-    parts = ", ".join(_axes(self.mesh, dim) or "-" for dim in self.dims)
-    owed = "".join(f" owes {o.op.name.lower()} over {_axes(self.mesh, o.digits)}" for o in self.pending)
+    mesh = written_mesh(self)
+    parts = ", ".join(_axes(mesh, dim) or "-" for dim in self.dims)
+    owed = "".join(f" owes {o.op.name.lower()} over {_axes(mesh, o.digits)}" for o in self.pending)
     return f"Sharding({short_devices(self.devices)}: {parts or 'replicated'}{owed})"
 
 
 Placement = str | Sharding
 
 
-def _check_chain(mesh: Mesh, digits: Sequence[Digit]) -> None:
-  """The digits of one placement must not overlap and must form a divisor chain of the device's number."""
+def as_spec(axis: Any, mesh: Mesh) -> P:
+  """How dims are cut, given in another way than by the number of one: a `P`, or what one is made of."""
+  if isinstance(axis, P):
+    return axis
+  if isinstance(axis, (tuple, list)):
+    return P(*axis)
+  rule = f"axis={axis!r} of type {type(axis).__name__} is neither the number of a dim nor a P of axis names"
+  named = isinstance(axis, str) and not isinstance(mesh._digits(axis), str)
+  refuse(rule, f"P({axis!r})" if named else f"{int(axis) if _is_whole(axis) else 0}  # the axis", error=ShardTypeError)
+
+
+def _is_whole(n: Any) -> bool:
+  return isinstance(n, (bool, float)) and n >= 0 and float(n).is_integer()
+
+
+def _dims_of(mesh: Mesh, spec: P) -> list[tuple[Digit, ...]]:
+  """The digits that cut each dim. ShardError for what is no axis of the mesh, or is used twice."""
+  dims = [tuple(map(mesh._digits, _names_of(entry))) for entry in spec]
+  wrong = [d for dim in dims for d in dim if isinstance(d, str)]
+  good = [tuple(d for d in dim if isinstance(d, Digit)) for dim in dims]
+  if wrong:
+    axes = ", ".join(map(repr, mesh.names))
+    refuse(f"{spec!r}: {wrong[0]}", f"{_repaired(mesh, spec)!r}  # axes: {axes}; parts of one: '{mesh.names[0]}:(1)2'")
+  if overlap := overlapping(mesh, [d for dim in good for d in dim]):
+    rule = f"{spec!r}: {overlap} of {mesh} is used twice, or overlaps another part of the same placement"
+    refuse(rule, f"{_repaired(mesh, spec)!r}  # each mesh axis cuts one dim")
+  return good
+
+
+def _names_of(entry: Any) -> tuple[str, ...]:
+  return (entry,) if isinstance(entry, str) else entry or ()
+
+
+def _repaired(mesh: Mesh, spec: P) -> P:
+  """The spec without what cannot be; a name that differs from an axis by little is taken for that."""
+  used: list[Digit] = []
+  dims: list[Any] = []
+  for entry in spec:
+    kept: list[str] = []
+    for name in _names_of(entry):
+      near = [name, *difflib.get_close_matches(name.partition(":")[0], mesh.names, 1, 0.5)]
+      fits = (n for n in near if isinstance(d := mesh._digits(n), Digit) and not overlapping(mesh, [*used, d]))
+      if (good := next(fits, None)) is not None:
+        used.append(mesh.digits(good))
+        kept.append(good)
+    dims.append(None if not kept else kept[0] if len(kept) == 1 else tuple(kept))
+  return P(*dims)
+
+
+def overlapping(mesh: Mesh, digits: Sequence[Digit]) -> str:
+  """Which of one placement's digits overlap: they must form a divisor chain of the device's number. "" if none do."""
   below = 1
-  for d in sorted(digits, key=lambda d: d.stride):
+  for d in sorted((d for d in digits if d.size > 1), key=lambda d: d.stride):
     if d.stride % below or len(mesh) % (d.size * d.stride):
-      said = f"{_axes(mesh, (d,))} of {mesh} is used twice, or overlaps another part of the same placement"
-      raise ShardError(f"{said}\n  fix: let each mesh axis cut one dim")
+      return _axes(mesh, (d,))
     below = d.size * d.stride
+  return ""
+
+
+def check_fits(placement: Placement, shape: Sequence[Any]) -> None:
+  """A placement beside the shape of what is placed: it may only cut dims that are there. Raises ShardError."""
+  if isinstance(placement, str) or len(placement.dims) <= len(shape):
+    return
+  rank = len(shape)
+  dims = list(placement.dims[:rank])
+  if rank and not any(dims):  # the last dim is cut instead
+    dims[-1] = placement.dims[-1]
+  rule = f"{placement} cuts dim {len(placement.dims) - 1}, but the tensor of shape {tuple(shape)} has {rank} dims"
+  refuse(rule, spelled(Sharding.of(placement.mesh, dims), "devices", "mesh"))
+
+
+def spelled(placement: Placement, devices: str = "", mesh: str = "") -> str:
+  """The placement as code, in which `devices` and `mesh` stand for its own."""
+  if isinstance(placement, str):
+    return repr(placement)
+  m = written_mesh(placement)
+  cut = [i for i, dim in enumerate(placement.dims) if dim]
+  if not cut or (len(cut) == 1 and placement.dims[cut[0]] == (Digit(len(m), 1),)):
+    axis = f", axis={cut[0]}" if cut else ""
+    return f"Sharding({devices or repr(m.devices)}{axis})"
+  names = [
+    m.axes_of(dim) if len(dim) == 1 else tuple(n for d in dim for n in m.axes_of((d,))) for dim in placement.dims
+  ]
+  spec = P(*(None if not n else n[0] if len(n) == 1 else n for n in names))
+  return f"Sharding({mesh or f'Mesh({m.devices!r}, {m.shape}, {m.names})'}, {spec!r})"
 
 
 def _axes(mesh: Mesh, digits: Sequence[Digit]) -> str:
   """The axis, or axes, or sub-axis, that each digit is; names only print."""
-  return "+".join("*".join(mesh.spoken.axes_of((d,))) for d in digits)
+  return "+".join("*".join(mesh.axes_of((d,))) for d in digits)
 
 
 def short_devices(devices: Sequence[str]) -> str:
@@ -333,11 +546,17 @@ def same_devices(a: Placement, b: Placement) -> bool:
   return a.mesh.home is b.mesh.home if isinstance(a, Sharding) and isinstance(b, Sharding) else a == b
 
 
-def show_placement(placement: Placement | None) -> str:
-  """How error messages print a placement: `CPU:0-3, dim 0 over "d"`."""
+def written_mesh(placement: Sharding) -> Mesh:
+  """The mesh, and so the names, with which the placement was last written. A node that is made of it keeps them."""
+  return _written.get(placement, placement.mesh)
+
+
+def show_placement(placement: Placement | None, mesh: Mesh | None = None) -> str:
+  """How error messages print a placement: `CPU:0-3, dim 0 over "d"`, by the names of `mesh` (as it was written)."""
   if not isinstance(placement, Sharding):
     return "any device" if placement is None else placement
-  mesh = placement.mesh
+  if mesh is None or mesh.home is not placement.mesh.home:
+    mesh = written_mesh(placement)
   cuts = [f'dim {i} over "{_axes(mesh, dim)}"' for i, dim in enumerate(placement.dims) if dim]
   owed = [f'owes {o.op.name.lower()} over "{_axes(mesh, o.digits)}"' for o in placement.pending]
   return ", ".join([short_devices(placement.devices), *(cuts or ["replicated"]), *owed])
@@ -362,6 +581,18 @@ class Target:
   shares: bool = False  # threads of the device may share a kernel out (CPU)
   features: tuple[str, ...] = ()
   float64: bool = True
+  halves: bool = True  # it converts between half and float32
+
+
+@dataclass(frozen=True, slots=True)
+class Renderer:
+  """What a backend's code generation offers to programs that ask: `Device[name].renderer`."""
+
+  target: Target
+
+  def supported_dtypes(self) -> set[DType]:
+    """The types that tensors on the device may have."""
+    return {d for d in dtypes.all if d is not dtypes.float64 or self.target.float64}
 
 
 class Backend:
@@ -387,6 +618,17 @@ class Backend:
   def __init__(self, name: str) -> None:
     self.name = name
 
+  @property
+  def renderer(self) -> Renderer:
+    return Renderer(self.target)
+
+  def count(self) -> int:
+    """How many devices of this kind may work side by side: those of the machine, of virtual ones a core each."""
+    return cores()
+
+  def check(self) -> None:
+    """Raises: DeviceError where the driver cannot compile a kernel, run it and give the right values."""
+
   def view(self, handle: Any) -> Any:
     """The memory itself as a memoryview, where the host can address it (synchronize first)."""
 
@@ -406,7 +648,7 @@ class _Devices:
 
   @DEFAULT.setter
   def DEFAULT(self, name: str) -> None:
-    DEV.value = self._canonicalize(name)
+    DEV.value = self.canonicalize(name)
 
   @property
   def default(self) -> Any:
@@ -417,12 +659,15 @@ class _Devices:
     """The kinds of device that can compute here."""
     return (k for k in backends() if k not in NOT_FOR_COMPUTING and not isinstance(self._attempt(k), str))
 
+  @functools.cache  # noqa: B019 (one instance for the process)
   def _attempt(self, kind: str) -> Any:
-    """The backend, or in one line why there is none."""
+    """The backend, which has compiled and run a kernel, or in one line why there is none."""
     try:
-      return self._open(kind)
+      backend = self._open(kind)
+      backend.check()
+      return backend
     except DeviceError as e:
-      return str(e).replace("\n  fix:", "; fix:")
+      return "; ".join(line.strip() for line in str(e).splitlines())
 
   @functools.cache  # noqa: B019 (one instance for the process)
   def _canonicalize(self, name: str) -> str:
@@ -432,10 +677,11 @@ class _Devices:
     if kind == "GPU":
       kind = self._resolve_gpu()
     if number and not number.isdigit():
-      raise DeviceError(f"{name!r} is no device name\n  fix: KIND or KIND:NUMBER, e.g. CPU:1")
+      refuse(f"{name!r} is no device name", f"'{self._example(kind)}'  # KIND or KIND:NUMBER", error=DeviceError)
     if not re.fullmatch(r"[A-Z]+", kind) or kind not in backends():
-      fix = f"one of {', '.join(backends())}, e.g. CPU:1"
-      raise DeviceError(f"unknown device {name!r}: there is no backend {kind!r}\n  fix: {fix}")
+      near = difflib.get_close_matches(kind, backends(), 1) or ["CPU"]
+      fix = f"'{self._example(near[0])}'  # one of {', '.join(backends())}"
+      refuse(f"unknown device {name!r}: there is no backend {kind!r}", fix, error=DeviceError)
     return kind if int(number or 0) == 0 else f"{kind}:{int(number)}"
 
   def canonicalize(self, device: str | None) -> str:
@@ -443,8 +689,11 @@ class _Devices:
     if device is None:
       return self.DEFAULT
     if not isinstance(device, str):
-      raise DeviceError(f"a device is named by a string, got {device!r} of type {type(device).__name__}")
+      refuse(f"a device is named by a string, got {device!r} of {type(device)}", "'CPU:1'", error=DeviceError)
     return self._canonicalize(device)
+
+  def _example(self, kind: str) -> str:
+    return f"{kind if kind in backends() else 'CPU'}:1"
 
   def _resolve_gpu(self) -> str:
     if (named := os.environ.get("GPU", "1")) != "1":  # GPU=1 makes it the default, as do CPU=1, …
@@ -460,14 +709,24 @@ class _Devices:
   def _open(self, name: str) -> Any:
     kind = name.partition(":")[0]
     try:
-      opened[name] = importlib.import_module(f"tinygrad.runtime.{kind.lower()}").open_device(name)
-    except ModuleNotFoundError as e:
+      backend = importlib.import_module(f"tinygrad.runtime.{kind.lower()}").open_device(name)
+    except ImportError as e:
       extra = f"'tinygrad[{EXTRAS[kind]}]'" if kind in EXTRAS else e.name
-      raise DeviceError(f"device {name} needs the package {e.name!r}\n  fix: pip install {extra}") from e
-    return opened[name]
+      if isinstance(e, ModuleNotFoundError):
+        raise DeviceError(f"device {name} needs the package {e.name!r}\n  fix: pip install {extra}") from e
+      fix = f"pip install --force-reinstall {extra}"
+      raise DeviceError(f"device {name}: its package does not load ({e})\n  fix: {fix}") from e
+    if kind in GPUS:  # whose drivers may be there and not work
+      backend.check()
+    opened[name] = backend
+    return backend
 
   def __getitem__(self, name: str) -> Any:
     return self._open(self.canonicalize(name))
+
+  def count(self, name: str | None = None) -> int:
+    """How many devices of a kind, the default one's unless given, may work side by side: `Device.count("GPU")`."""
+    return int(self[name or self.DEFAULT].count())
 
   def mem_used(self, name: str) -> int:
     """Bytes that buffers hold on a device now. Of simulated devices the first of a mesh stands for all."""

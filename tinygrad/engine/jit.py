@@ -13,9 +13,9 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from tinygrad.device import Buffer
 from tinygrad.dtype import dtypes
 from tinygrad.engine import realize as engine
-from tinygrad.engine.realize import JitError, Run, Stretch, Work, canonical, recorders
-from tinygrad.helpers import DEBUG, DEFAULT_FLOAT, DEFAULT_INT, DEV, JIT, TRAINING
-from tinygrad.uop import Ops, UOp, buffer_of, substitute
+from tinygrad.engine.realize import JitError, Run, Stretch, Work, canonical, random_states, recorders
+from tinygrad.helpers import DEBUG, JIT, children_of, settings_from, uninterrupted
+from tinygrad.uop import Ops, OwnGradient, UOp, buffer_of, substitute
 
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -67,7 +67,7 @@ class Arguments:
     if kind is UOp or hasattr(kind, "uop"):
       self.found += (x,)
       u = x if kind is UOp else x.uop
-      if u.op is Ops.BUFFER:
+      if u.op is Ops.BUFFER and (kind is UOp or x.follows):  # a value that lies in another's memory is no input yet
         return kind, u.dtype, u.arg.shape, u.arg.device, self.buffers.setdefault(u, len(self.buffers))
       if u.op is not Ops.BIND or self.variables.setdefault(u.src[0].arg[0], u.src[1].arg) != u.src[1].arg:
         self.others += (u,)
@@ -88,11 +88,11 @@ class Arguments:
 
 def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[UOp], dict[str, int]]:
   """(key, buffers, the variables' values) of a call, whose lazy Tensors are realised. The key holds the form of the
-  arguments, of views their graph with buffers numbered and variables unbound, and the settings that change what Tensor
-  methods compute.
+  arguments, of views their graph with buffers numbered and variables unbound, and every setting that
+  shapes programs.
   """
   names = tuple(sorted(kwargs)) if kwargs else ()
-  settings = names, TRAINING.value, DEFAULT_FLOAT.value, DEFAULT_INT.value, DEV.value
+  settings = names, settings_from("graph")
   given = (*args, *[kwargs[name] for name in names]) if names else args
   for _ in range(2):
     a = Arguments()
@@ -160,6 +160,11 @@ class Captured:
     self.given: list[Any] = [*self.inputs, *slots[len(self.inputs) :]]
     # memory that the step writes, and is neither
     self.state = {id(m) for w in self.work for m in w.written} - number.keys()
+    self.writes_inputs = any(number.get(id(m), len(slots)) < len(self.inputs) for w in self.work for m in w.written)
+    # memory of its own that no input may be: one of the two is written
+    every = {id(m) for w in self.work for m in w.memory} - number.keys()
+    self.own = every if self.writes_inputs else self.state
+    self.settled = -1  # the number of the last change of a Tensor that has been looked at
     # by number of the memory, or variable: where it stands in the work (container, key), in what compiled code reads
     # (words, index, device number), and in calls that have to be told (call, work, argument, device number)
     self.places: dict[Any, tuple[list[Any], list[Any], list[Any]]]
@@ -192,10 +197,18 @@ class Captured:
       else:
         call.set_variable(i - len(w.memory), x)
 
+  def shared(self, inputs: Sequence[UOp]) -> tuple[tuple[int, Buffer], ...]:
+    """Which inputs are memory that the step has of its own, so that it orders its work for other calls than this."""
+    return tuple([(i, buffer_of(u)) for i, u in enumerate(inputs) if id(buffer_of(u)) in self.own])
+
   def replay(self, inputs: Sequence[UOp], variables: dict[str, int]) -> Any:
     """Runs the step on other inputs of the same key; what it makes, as fresh Tensors. A call changes only when the last
     replay is done.
     """
+    if self.settled != engine.program_order.now:  # some Tensor has changed
+      taken = {id(buffer_of(u)) for u in inputs} if self.writes_inputs else set()
+      engine.program_order.settle(self.settled, self.state | taken)
+      self.settled = engine.program_order.now
     given: list[Any] = [*inputs, *[m.memory if m.shown() is None else m.another() for m in self.made]]
     moved = [i for i, x in enumerate(given) if x is not self.given[i]]
     if moved or variables != self.variables:
@@ -204,8 +217,6 @@ class Captured:
     for i in moved:
       x, self.given[i] = given[i], None  # until it is in all its places, whatever interrupts
       if type(x) is UOp:
-        if id(buffer_of(x)) in self.state:  # it must not change while it is read as an input
-          x, given[i] = engine.realize(x.clone())[0], None
         self.inputs[i] = x
       self.put(i, buffer_of(x).allocate() if type(x) is UOp else x)
       self.given[i] = given[i]
@@ -214,9 +225,14 @@ class Captured:
       for name, value in variables.items():
         self.put(name, value)
       self.variables = variables
-    for stretch in self.stretches:
-      stretch.launch()
-    return self.results()
+    if len(self.stretches) == 1:  # one hand-over, which is made or not
+      self.stretches[0].launch()
+    else:
+      with uninterrupted():  # a step is done or not
+        for stretch in self.stretches:
+          stretch.launch()
+    results, self.settled = self.results(), engine.program_order.now
+    return results
 
   def results(self) -> Any:
     """What the last replay has made, as fresh Tensors over its memory."""
@@ -254,10 +270,14 @@ class TinyJit(Generic[A, R]):
 
   Inputs are the Tensors and bound Variables in the arguments (nested lists, tuples, dicts too); they are realised
   first. All other arguments, shapes, dtypes, placements and their device order, which arguments share memory,
-  `Tensor.training`, the default types and device are part of the key: other kinds of arguments are captured apart.
+  and every setting that can change the program (`ContextVar.shapes`: `Tensor.training`, the default types and device,
+  DEFER, …) are part of the key: other kinds of arguments are captured apart. So is a call whose argument is memory that
+  the captured step keeps itself (`step(w)` where the step assigns to w); but what was captured with w as its argument
+  takes that for an argument alone: give other arguments first.
   A result that is still held is not written again: the replay after it fills fresh memory. Results may be arguments
   of the next call. Nothing but computation is replayed: Python side effects happen twice, and a Tensor that the
-  function stores elsewhere keeps the captured call's value, unless it is assigned to. `JIT=0` switches it off, and what
+  function stores elsewhere keeps the captured call's value, unless it is assigned to: what the function assigns is
+  computed in each call, together with the results. `JIT=0` switches it off, and what
   is interpreted is run anew in every call.
   `prune` is taken and changes nothing.
   Raises: JitError if a value is read inside (`.item()`, `.numpy()`), if the function computes nothing, returns
@@ -294,20 +314,27 @@ class TinyJit(Generic[A, R]):
     if not JIT.value or recorders:  # inside another capture it is a part of that one
       return self.fxn(*args, **kwargs)
     key, inputs, variables = read_arguments(args, kwargs)
-    if key not in self.states and len(self.states) >= KEPT_STATES:
-      del self.states[next(iter(self.states))]
-    state = self.last = self.states[key]
+    while True:
+      if key not in self.states and len(self.states) >= KEPT_STATES:
+        del self.states[next(iter(self.states))]
+      state = self.last = self.states[key]
+      captured = state.captured
+      if captured is None or inputs == captured.inputs or not (shared := captured.shared(inputs)):
+        break
+      key = *key, shared  # inputs that are memory which the captured step has of its own
     state.count += 1
-    if state.captured is not None:
-      result: R = state.captured.replay(inputs, variables)
+    if captured is not None:
+      result: R = captured.replay(inputs, variables)
     elif state.count > 1:
       result = self.capture(state, inputs, variables, lambda: self.fxn(*args, **kwargs))
     else:
-      self.realized(result := self.fxn(*args, **kwargs))
+      since = engine.program_order.now
+      self.realized(result := self.fxn(*args, **kwargs), since)
     return result
 
-  def realized(self, result: R) -> tuple[Any, list[UOp]]:
-    """A result with the types of its Tensors in their places, and the graphs of these, which are realised."""
+  def realized(self, result: R, since: int) -> tuple[Any, list[UOp]]:
+    """A result with the types of its Tensors in their places, and the graphs of these, which are realised; together
+    with what has been assigned after change number `since`."""
     found: list[Any] = []
 
     def leaf(x: Any) -> Any:
@@ -320,7 +347,7 @@ class TinyJit(Generic[A, R]):
       return type(x)
 
     form = walk(result, leaf)
-    realize_all(found)
+    realize_all([*found, *engine.program_order.assigned(since)])
     return form, uops_of(found)
 
   @property
@@ -329,12 +356,14 @@ class TinyJit(Generic[A, R]):
 
   def capture(self, state: State, inputs: list[UOp], variables: dict[str, int], call: Callable[[], R]) -> R:
     """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted."""
+    engine.program_order.settle(-1, ())
+    engine.program_order.began = engine.program_order.now
     runs: list[Run] = []
     earlier = UOp.buffer((0,), dtypes.uint8, "NPY").arg.uid
     recorders.append(runs.append)
     try:
       result = call()
-      form, results = self.realized(result)
+      form, results = self.realized(result, engine.program_order.began)
     finally:
       recorders.pop()
     if not runs:
@@ -358,39 +387,86 @@ class TinyJit(Generic[A, R]):
     return result
 
 
+def tensors_in(given: Any) -> list[Any]:
+  """The Tensors and UOps that arguments hold: in lists, tuples, dicts, and in objects, as `get_state_dict` finds
+  them."""
+  found: list[Any] = []
+  seen: set[int] = set()
+  stack = [given]
+  while stack:
+    x = stack.pop()
+    if id(x) in seen:
+      continue
+    seen.add(id(x))
+    if type(x) is UOp or is_tensor(x):
+      found.append(x)
+    else:
+      stack += reversed([child for _, child in children_of(x)])
+  return found
+
+
 def function(
   fxn: Any = None, *, precompile: bool = False, precompile_backward: bool = False,
   allow_implicit: bool = False, grad_fxn: Callable[..., Any] | None = None,
 ) -> Any:  # fmt: skip
   """`@function` on a function of Tensors that returns a Tensor or a tuple of them, and computes them from its arguments
-  alone: with other memory in its graph (a weight, a Tensor made from data) it raises, unless `allow_implicit`. It
-  stays lazy and is differentiated as if written in place; equal calls share their compiled kernels, so the
+  alone: with other memory in its graph (a Tensor made from data) it raises, unless `allow_implicit`. What
+  `get_state_dict` finds in the arguments belongs to them: on a method of a model its weights do; random numbers may be
+  drawn. It stays lazy and is differentiated as if written in place; equal calls share their compiled kernels, so the
   `precompile` flags change nothing.
-  Raises: RuntimeError for implicit memory and for other results; NotImplementedError for `grad_fxn`.
+
+  `grad_fxn(*gradients, *inputs)`, of the gradient of each result and the Tensors in the arguments, in their order
+  (a model's weights where the model stands), gives the gradient of each input (a Tensor or a tuple of them; None: 0) in
+  place of the one that follows from what is computed.
+  Raises: RuntimeError for implicit memory and for other results, and where gradients are differentiated that `grad_fxn`
+  does not give one for each input, in its shape.
   """
-  if grad_fxn is not None:
-    problem = "function: grad_fxn is written in nodes of tinygrad's own graph, which are others here"
-    raise NotImplementedError(f"{problem}\n  fix: leave it out: the gradient follows from what the function computes")
   if fxn is None:
-    return functools.partial(function, allow_implicit=allow_implicit)
+    return functools.partial(function, allow_implicit=allow_implicit, grad_fxn=grad_fxn)
 
   @functools.wraps(fxn)
   def checked(*args: Any, **kwargs: Any) -> Any:
+    inputs = tensors_in((args, kwargs))
+    given = set(UOp.sink(*uops_of(inputs)).toposort())
     result = fxn(*args, **kwargs)
     name = getattr(fxn, "__qualname__", type(fxn).__name__)
     results = result if isinstance(result, tuple) else (result,)
     if not results or not all(map(is_tensor, results)):
       fix = "return a Tensor, or a tuple of Tensors"
       raise RuntimeError(f"function {name} returns {type(result).__name__}\n  fix: {fix}")
-    leaves: list[Any] = []
-    walk((args, kwargs), leaves.append)
-    given = set(UOp.sink(*uops_of(leaves)).toposort())
     order = UOp.sink(*uops_of(results)).toposort(lambda u: u not in given)
-    implicit = [u for u in order if u.op is Ops.BUFFER and u not in given]
+    implicit = [u for u in order if u.op is Ops.BUFFER and u not in given and u not in random_states]
     if implicit and not allow_implicit:
       shown = "".join(f"\n  {u.dtype.name}{list(u.shape)} on {u.device}" for u in implicit[:5])
       fix = "pass them as arguments, or @function(allow_implicit=True)"
       raise RuntimeError(f"function {name} reads {len(implicit)} buffers that are no arguments{shown}\n  fix: {fix}")
-    return result
+    if grad_fxn is None:
+      return result
+    own = with_gradient(results, [x for x in inputs if is_tensor(x)], grad_fxn, name)
+    return own if isinstance(result, tuple) else own[0]
 
   return checked
+
+
+def with_gradient(results: tuple[Any, ...], inputs: list[Any], grad_fxn: Callable[..., Any], name: str) -> Any:
+  """The results, differentiated by the inputs as `grad_fxn` says: each result with the others' gradients 0, for a
+  gradient is linear in them."""
+  kept = tuple([x._new(UOp.new(Ops.DETACH, x.dtype, (x.uop,))) for x in inputs])
+
+  def rule_of(i: int) -> Callable[[UOp, tuple[UOp, ...]], list[UOp | None]]:
+    def rule(g: UOp, nodes: tuple[UOp, ...]) -> list[UOp | None]:
+      gradients = [type(y)(g) if k == i else y.zeros_like() for k, y in enumerate(results)]
+      got = grad_fxn(*gradients, *[x._new(u) for x, u in zip(kept, nodes)])
+      parts = got if isinstance(got, (list, tuple)) else (got,)
+      if len(parts) != len(kept) or any(p is not None and p.shape != x.shape for p, x in zip(parts, kept)):
+        problem = f"function {name}: grad_fxn gives {len(parts)} gradients for {len(kept)} inputs"
+        shapes = ", ".join(str(list(x.shape)) for x in kept)
+        raise RuntimeError(f"{problem}, or others than of their shapes\n  fix: return tensors of {shapes}, or None")
+      return [None if p is None else p.cast(x.dtype).uop for p, x in zip(parts, kept)]
+
+    return rule
+
+  made = [type(y)(y.uop.with_gradient(OwnGradient(kept, rule_of(i)))) for i, y in enumerate(results)]
+  for y in made:
+    y.follows = False
+  return tuple(made)

@@ -35,7 +35,8 @@ def line(item: ScheduleItem, name: str, ops: int, nbytes: int, seconds: float) -
   text = f"{label(item, name, f'{GlobalCounters.kernel_count:5d} ')} {seconds * 1e6:9.1f} us"
   text += f" {ops / seconds * 1e-9:8.1f} GFLOP/s {size_to_str(nbytes):>8s} {nbytes / seconds * 1e-9:7.1f} GB/s"
   kind = item.devices[0].partition(":")[0]
-  if not Device[item.devices[0]].simulated:
+  # a copy is the host's work, and may be to where nothing is computed (NPY, a disk)
+  if isinstance(item.kernel, UOp) and not Device[item.devices[0]].simulated:
     most_ops, most_bytes = peaks(kind)
     machines = 1 if kind == "CPU" else len(item.devices)
     text += f" {max(ops / most_ops, nbytes / most_bytes) / seconds / machines:5.0%}"

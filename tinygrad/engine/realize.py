@@ -7,12 +7,14 @@ of a simulated backend.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +23,12 @@ from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.estimate import Estimate, estimate
 
 # isort: off
-from tinygrad.helpers import BEAM, CHECK_NAN, CPU_THREADS, DEBUG, DEFER, NOOPT, PROFILE, ROWS, STRATEGY, ContextVar
-from tinygrad.helpers import GlobalCounters, LazyModule, cores, note, numpy, prod, source_line, span, watched
+from tinygrad.helpers import BEAM, CHECK_NAN, CPU_THREADS, DEBUG, PROFILE, ROWS, ContextVar, GlobalCounters, LazyModule
+from tinygrad.helpers import Settings, cores, note, numpy, prod, settings_from, source_line, span, watched
 
 # isort: on
 from tinygrad.uop import DEVICE_NUM, BufferArg, GroupOp, Ops, UOp, buffer_of, print_graph, simplify, substitute
-from tinygrad.uop.node import stored, uops_in, viewed
+from tinygrad.uop.node import map_arg, stored, uops_in, viewed
 
 if TYPE_CHECKING:
   from tinygrad.schedule.items import ScheduleItem, Temp, Transfer
@@ -39,7 +41,8 @@ codegen, interpreter = map(LazyModule, ("tinygrad.codegen", "tinygrad.runtime.py
 check_nan, profile, search = (LazyModule(f"tinygrad.engine.{name}") for name in ("check_nan", "profile", "search"))
 
 Box = tuple[tuple[int, int], ...]  # for each dim a half-open range
-INTERPRET = ContextVar("INTERPRET", 0)  # 1: evaluate the localized graph in numpy instead of compiling it
+INTERPRET = ContextVar("INTERPRET", 0, "schedule")  # 1: evaluate the localized graph in numpy instead of compiling it
+REARRANGED = frozenset((Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND))  # two of a kind in a row are one
 CACHED_PLANS = 1024
 TURN = 2e-4  # seconds
 MOST_BUFFERS = 1 << 40  # of one graph
@@ -59,13 +62,13 @@ class Program:
   peers: frozenset[int]  # the parameters that are tables of every device's memory
 
 
-_programs: dict[tuple[UOp, Target, int, int, int], Program] = {}
+_programs: dict[tuple[UOp, Target, int, Settings], Program] = {}
 
 
 def program(ast: UOp, device: str, threads: int = 1) -> Program:
   """The compiled kernel; once per AST and target. With `threads`, that many of the device's share it out if it pays."""
   backend = Device[device]
-  key = (ast, backend.target, NOOPT.value, threads, BEAM.value)
+  key = (ast, backend.target, threads, settings_from("code"))
   if (found := _programs.get(key)) is None:
     cost = estimate(ast)
     if DEBUG >= 3:
@@ -110,7 +113,39 @@ class Run:
 
 _plans: dict[tuple[Any, ...], Plan] = {}
 _renumbered = itertools.count(1)
+random_states: weakref.WeakKeyDictionary[UOp, tuple[int, int, int]] = weakref.WeakKeyDictionary()
+"""What random numbers are computed from (mixin/random.py): memory that is nobody's."""
 recorders: list[Callable[[Run], None]] = []  # the JIT that captures, if one does: told of every run
+
+
+class Order:
+  """What is written by replays is in no graph: the program order of Tensors (tensor.py) has to be told of it."""
+
+  now = 0  # the number of the last change of a Tensor
+  began = 0  # that at which the capture began that goes on
+
+  @staticmethod
+  def settle(since: int, written: Container[int]) -> None:
+    """What has to happen before that memory is written; `tensor.py` puts it in."""
+
+  @staticmethod
+  def assigned(since: int) -> list[Any]:
+    """The Tensors that have been assigned to after change number `since`, and wait for it; `tensor.py` puts it in."""
+    return []
+
+  @staticmethod
+  @contextlib.contextmanager
+  def unrecorded() -> Iterator[None]:
+    """For what does not belong to the step that is captured."""
+    kept = recorders[:]
+    recorders.clear()
+    try:
+      yield
+    finally:
+      recorders[:] = kept
+
+
+program_order = Order()
 
 
 def canonical(sink: UOp, first: int = -1) -> tuple[UOp, list[UOp], dict[str, int]]:
@@ -122,8 +157,8 @@ def canonical(sink: UOp, first: int = -1) -> tuple[UOp, list[UOp], dict[str, int
   buffers: list[UOp] = []
   values: dict[str, int] = {}
   mapping: dict[UOp, UOp] = {}
-  copies: list[UOp] = []  # each CONTIGUOUS is told apart by a number, which here becomes its place in the order
-  memo: dict[UOp, UOp] = {}
+  changed: list[UOp] = []  # what does not only follow from its changed sources
+  copies = itertools.count()  # each CONTIGUOUS is told apart by a number, which here becomes its place in the order
 
   def unbind(u: UOp) -> None:
     variable, value = u.unbind()
@@ -139,8 +174,12 @@ def canonical(sink: UOp, first: int = -1) -> tuple[UOp, list[UOp], dict[str, int
       buffers.append(u)
     elif u.op is Ops.CONST and u.src:
       mapping[u] = UOp.const(u.dtype, u.arg)
-    elif u.op is Ops.CONTIGUOUS:
-      copies.append(u)
+    elif (
+      u.op is Ops.CONTIGUOUS
+      or (u.op is Ops.DETACH and u.arg is not None)
+      or (u.op in REARRANGED and u.src[0].op in REARRANGED)
+    ):
+      changed.append(u)
     elif u.op is Ops.BIND:
       unbind(u)
     elif type(u.arg) is tuple and u.op not in (Ops.VARIABLE, Ops.REDUCE, Ops.PERMUTE, Ops.FLIP):
@@ -148,10 +187,27 @@ def canonical(sink: UOp, first: int = -1) -> tuple[UOp, list[UOp], dict[str, int
         for v in inner.toposort():
           if v.op is Ops.BIND:
             unbind(v)
-  for i, u in enumerate(copies):  # sources first, so that what is replaced holds what was replaced before
-    mapping[u] = u.replace(src=(substitute(u.src[0], mapping, memo),), arg=i)
-    memo[u] = mapping[u]
-  return substitute(sink, mapping, memo), buffers, values
+  for u in changed:  # sources first, so that what is replaced holds what was replaced before
+    x = substitute(u.src[0], {}, mapping)
+    if u.op is Ops.CONTIGUOUS:
+      mapping[u] = u.replace(src=(x,), arg=next(copies))
+    elif u.op is Ops.DETACH:
+      mapping[u] = u.replace(src=(x,), arg=None)
+    else:
+      mapping[u] = at_once(u, x, map_arg(u.arg, lambda v: substitute(v, {}, mapping)))
+  return substitute(sink, {}, mapping), buffers, values
+
+
+def at_once(u: UOp, x: UOp, arg: Any) -> UOp:
+  """x rearranged as `u` does it, by `arg`; what x does to the same end is done with it. (The user's graph has both, for
+  each is a value that a derivative may be asked by.)"""
+  if x.op is not u.op or (u.op is not Ops.PERMUTE and isinstance(u.device, Sharding)):
+    return u.replace(src=(x,), arg=arg)
+  y = x.src[0]
+  if u.op is Ops.PERMUTE:
+    arg = tuple([x.arg[i] for i in arg])
+  same = arg == (y.shape if u.op is Ops.RESHAPE else (*range(u.ndim),))
+  return y if same else u.replace(src=(y,), arg=arg)
 
 
 def make_plan(sink: UOp, first: int = -1) -> Plan:
@@ -190,7 +246,7 @@ def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
   values.
   """
   key_sink, buffers, values = canonical(sink)
-  key: tuple[Any, ...] = (key_sink, *(s.value for s in (INTERPRET, NOOPT, BEAM, ROWS, DEFER, STRATEGY, CPU_THREADS)))
+  key: tuple[Any, ...] = (key_sink, settings_from("placement"))
   first = -1
   if watched():  # a plan that tells lines is of these lines only, and of nodes that no other plan has
     key += (tuple(u.origin for u in sink.toposort()),)
@@ -212,8 +268,9 @@ def settled(device: Placement | None) -> Placement:
   return Device.DEFAULT if device is None else device.settled if isinstance(device, Sharding) else device
 
 
-def realize(*roots: UOp) -> list[UOp]:
-  """Computes `roots` and performs the effects among them and below them.
+def realize(*roots: UOp, starting: Callable[[], object] = lambda: None) -> list[UOp]:
+  """Computes `roots` and performs the effects among them and below them. `starting` is called when all is planned and
+  compiled, before anything runs.
 
   Returns for each root the BUFFER with its value, at the root's placement without debts; for a view of a buffer that
   view, the effects before it done.
@@ -228,7 +285,7 @@ def realize(*roots: UOp) -> list[UOp]:
     with span("plan"):
       plan, buffers, values = plan_of(sink)
     temps = [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
-    execute(Run(plan, [*map(buffer_of, buffers), *temps], values))
+    execute(Run(plan, [*map(buffer_of, buffers), *temps], values), starting)
   return [made[root] for root in roots]
 
 
@@ -250,9 +307,12 @@ def check_outside(u: UOp, what: str, fix: str) -> None:
     raise JitError(f"{problem}: replay would not read it again\n  fix: return the Tensor from the function and {fix}")
 
 
+READ_OUTSIDE = "read it outside (.item(), .numpy(), .tolist())"
+
+
 def to_numpy(u: UOp) -> Any:
   """The value as a numpy array of its own. Raises JitError inside a function that is being captured."""
-  check_outside(u, "value", "read it outside (.item(), .numpy(), .tolist())")
+  check_outside(u, "value", READ_OUTSIDE)
   (done,) = realize(UOp.new(Ops.CONTIGUOUS, u.dtype, (u,)) if u.device == "NPY" else u.copy_to_device("NPY"))
   host = host_array(buffer_of(viewed(done)), 0)
   static = all(isinstance(n, int) for n in u.shape)
@@ -268,16 +328,12 @@ class Held:
 
 
 def to_numpy_once(u: UOp) -> Any:
-  """The value of a graph as a numpy array that nobody else can see. What is computed for it, on one device whose memory
-  the host can address, is not copied: the new buffer is the array's alone. A value that lies in a buffer is, for
-  others hold that.
+  """The value of a BUFFER that nobody else has, as a numpy array. On one device whose memory the host can address it is
+  not copied: the buffer is the array's alone.
   """
-  fresh = viewed(u).op not in (Ops.BUFFER, Ops.AFTER, Ops.ASSIGN) and all(isinstance(n, int) for n in u.shape)
-  (done,) = realize(u)
-  device = done.device
-  if not fresh or recorders or not isinstance(device, str) or Device[device].simulated:
-    return to_numpy(done)
-  return numpy.asarray(Held(buffer_of(done)))
+  if recorders or not isinstance(u.device, str) or Device[u.device].simulated:
+    return to_numpy(u)
+  return numpy.asarray(Held(buffer_of(u)))
 
 
 def value_of(x: Any) -> int:
@@ -305,15 +361,18 @@ class JitError(RuntimeError):
 # ---------------------------------------------------------------- run
 
 
-def execute(run: Run) -> None:
-  """Runs a plan once, and tells the JIT if it captures."""
+def execute(run: Run, starting: Callable[[], object] = lambda: None) -> None:
+  """Runs a plan once, and tells the JIT if it captures. `starting` is called before anything runs."""
   for record in recorders:
     record(run)
   if run.plan.local is not None:
+    starting()
     with span("interpret"):
       interpret(run)
     return
-  for stretch in prepare(work_of(run)):
+  stretches = prepare(work_of(run))  # waits for what still compiles
+  starting()
+  for stretch in stretches:
     stretch.launch()
 
 
@@ -652,7 +711,12 @@ def interpret(run: Run) -> None:
   local = run.plan.local
   assert local is not None
   order = [u for u in local.toposort() if u.op is Ops.BUFFER]
+  if all(Device[d].simulated for b in run.memory for d in b.devices):  # they compute nothing
+    GlobalCounters.kernel_count += 1
+    return
   arrays = {u: [host_array(b, i) for i in range(len(b.devices))] for u, b in zip(order, run.memory)}
+  for of in arrays.values():  # what is written to simulated memory is dropped
+    of[:] = [a if a.flags.writeable else numpy.array(a) for a in of]
   machine = interpreter.Interpreter(arrays.__getitem__, run.variables)
   machine.run(local)
   for u, b in zip(order, run.memory):

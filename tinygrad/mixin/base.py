@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Self
 
-from tinygrad.device import Device, Placement, Sharding, device_set
+from tinygrad.device import Device, Mesh, P, Placement, Sharding, ShardTypeError, as_index, device_set, refuse
 from tinygrad.dtype import DType, dtypes, least_upper_dtype, sum_acc_dtype, to_dtype
+from tinygrad.engine.realize import settled
 from tinygrad.helpers import all_int, prod
 from tinygrad.uop import GroupOp, Ops, UOp, describe
 
@@ -29,10 +30,26 @@ def argfix(*given: Any) -> tuple[Any, ...]:
 
 
 def to_placement(device: DeviceArg) -> Placement:
-  """A device's canonical name, the default one's for None; a sequence of names is a replicated `Sharding`."""
+  """A device's canonical name, the default one's for None; a sequence of names is a replicated `Sharding`.
+  Raises: ShardTypeError for what is none of these.
+  """
   if device is None or isinstance(device, str):
     return Device.canonicalize(device)
-  return device if isinstance(device, Sharding) else Sharding(tuple(device))
+  if isinstance(device, Sharding):
+    return device
+  if isinstance(device, Mesh):
+    fix = "Sharding(mesh)  # a copy on each device; a P as its second argument says which dims are cut"
+    refuse(f"{device} says on which devices, and not how dims are cut over them", fix, error=ShardTypeError)
+  if isinstance(device, P):
+    fix = f"Sharding(mesh, {device!r})"
+    refuse(f"{device} says how dims are cut, and not over which devices", fix, error=ShardTypeError)
+  if not isinstance(device, Iterable) or isinstance(device, Base):
+    number = as_index(device)
+    kind = Device.DEFAULT.partition(":")[0]
+    fix = repr(Device.DEFAULT if number is None or number < 0 else f"{kind}:{number}")
+    rule = f"a device is a name, a Sharding or a sequence of names, got {device!r} of type"
+    refuse(f"{rule} {type(device).__name__}", fix, error=ShardTypeError)
+  return Sharding(device)  # type: ignore[no-any-return]
 
 
 def mismatch(name: str, rule: str, operands: Iterable[UOp], fix: str, error: type[Exception] = ValueError) -> NoReturn:
@@ -100,21 +117,38 @@ def memory_state(u: UOp, moved: bool = False) -> UOp | None:
 class Base:
   """A value: a node of the graph. `Tensor` adds how it is made, placed and realised."""
 
-  __slots__ = ("requires_grad",)
+  __slots__ = ("follows", "requires_grad")
   uop: UOp
   requires_grad: bool | None
+  follows: bool
+  """Whether it is memory, or a view of it: what is written there shows here. Otherwise it is a value, which stays as it
+  was when it was made, although its node may have simplified to a view of memory (docs/assignment.md)."""
 
   def __init__(self, data: Any = None, device: DeviceArg = None) -> None:
     """A tensor of a list or an array."""
     raise NotImplementedError
 
   @classmethod
-  def _wrap(cls, uop: UOp) -> Self:
+  def _wrap(cls, uop: UOp, follows: bool = False) -> Self:
     """A new tensor that stands for `uop`."""
     raise NotImplementedError
 
   def _new(self, uop: UOp) -> Self:
-    return self if uop is self.uop else self._wrap(uop)
+    """A value that was computed from this one: a new tensor even where nothing was left to compute."""
+    return self._wrap(uop)
+
+  def _value(self) -> Self:
+    """What this is now, for methods that find nothing to do: a later write to its memory does not show."""
+    return self._new(self.uop)
+
+  def _seen(self, uop: UOp) -> Self:
+    """A view of this one, which follows what is written to the memory if this one does."""
+    return self._wrap(uop, self.follows)
+
+  @property
+  def device(self) -> Placement:
+    """Where the value is once it is realised: a device name or a `Sharding` without debts."""
+    return settled(self.uop.device)
 
   @property
   def shape(self) -> tuple[sint, ...]:
@@ -151,7 +185,7 @@ class Base:
 
   def _wide(self) -> DType:
     """The type in which the errors of several steps do not show: float64 for float32, where the device has it."""
-    target = Device[device_set(self.uop.device or Device.DEFAULT)[0]].target
+    target = Device[device_set(self.device)[0]].target
     return dtypes.float64 if self.dtype is dtypes.float32 and target.float64 else sum_acc_dtype(self.dtype)
 
   def is_floating_point(self) -> bool:
@@ -206,9 +240,12 @@ class Base:
     return self._wrap(a), self._wrap(b)
 
   def cast(self, dtype: DType | str) -> Self:
-    """Elements converted to `dtype`; floats to integers truncate toward zero, anything to bool is `!= 0`."""
+    """Elements converted to `dtype`, itself if they have it; floats to integers truncate toward zero, anything to bool
+    is `!= 0`."""
     d, u = to_dtype(dtype), self.uop
-    return self._new(u.cast(d) if d is not dtypes.bool or u.dtype is d else u.alu(Ops.CMPNE, u.const_like(0)))
+    if u.dtype is d:
+      return self
+    return self._new(u.cast(d) if d is not dtypes.bool else u.alu(Ops.CMPNE, u.const_like(0)))
 
   def numpy(self) -> Any:
     """The value as a numpy array."""

@@ -6,10 +6,11 @@ from typing import Any, Self
 
 from tinygrad.device import Device
 from tinygrad.dtype import DType, dtypes, to_dtype
+from tinygrad.engine.realize import settled
 from tinygrad.helpers import ceildiv
-from tinygrad.mixin.base import DeviceArg, DTypeArg, Scalar, argfix, check_choice, sint, to_placement
+from tinygrad.mixin.base import Base, DeviceArg, DTypeArg, Scalar, argfix, check_choice, sint, to_placement
 from tinygrad.mixin.math import Math
-from tinygrad.uop import UOp
+from tinygrad.uop import Ops, UOp
 
 
 def new_shape(name: str, *shape: Any) -> tuple[Any, ...]:
@@ -27,12 +28,12 @@ class Creation(Math):
 
   @classmethod
   def _make(cls, uop: UOp, device: DeviceArg = None, requires_grad: bool | None = None) -> Self:
-    return cls._wrap(uop if device is None else uop.copy_to_device(to_placement(device))).requires_grad_(requires_grad)
+    made = uop if device is None else uop.copy_to_device(settled(to_placement(device)))
+    return cls._wrap(made, made.op is Ops.BUFFER).requires_grad_(requires_grad)
 
   def _beside(self, device: DeviceArg) -> DeviceArg:
-    """Where a tensor made like this one lives: as asked, else here."""
-    here = self.uop.device
-    return device if device is not None or here == Device.DEFAULT else here
+    """Where a tensor made like this one lives: as asked, else here, what this one owes apart. None: anywhere."""
+    return device if device is not None or self.uop.device in (None, Device.DEFAULT) else self.device
 
   # ---- constants
 
@@ -63,7 +64,7 @@ class Creation(Math):
   @classmethod
   def empty(cls, *shape: Any, device: DeviceArg = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """Memory that is not initialised."""
-    where, d = to_placement(device), to_dtype(dtype or dtypes.default_float)
+    where, d = settled(to_placement(device)), to_dtype(dtype or dtypes.default_float)
     return cls._make(UOp.buffer(new_shape("empty", *shape), d, where), **kwargs)
 
   invalids = empty
@@ -87,10 +88,11 @@ class Creation(Math):
 
   @classmethod
   def arange(cls, start: Any, stop: Any = None, step: Any = 1, dtype: DTypeArg = None, **kwargs: Any) -> Self:
-    """start, start + step, … up to and without stop. Integers unless an argument or `dtype` is a float. ValueError for
-    a step of 0."""
+    """start, start + step, … up to and without stop. Integers unless an argument or `dtype` is a float. Tensors of one
+    element as arguments are read at once, for the length depends on them. ValueError for a step of 0."""
     if stop is None:
       start, stop = 0, start
+    start, stop, step = map(_number, (start, stop, step))
     if isinstance(step, (int, float)) and step == 0:
       raise ValueError("arange: the step must not be 0")
     has_float = any(isinstance(x, float) for x in (start, stop, step))
@@ -100,15 +102,18 @@ class Creation(Math):
     return cls._make(_progression(n if symbolic else max(0, n), start, step, d), **kwargs)
 
   @classmethod
-  def linspace(cls, start: float, stop: float, steps: int, dtype: DTypeArg = None, **kwargs: Any) -> Self:
-    """`steps` evenly spaced numbers, both ends included."""
+  def linspace(cls, start: Any, stop: Any, steps: Any, dtype: DTypeArg = None, **kwargs: Any) -> Self:
+    """`steps` evenly spaced numbers, both ends included. The ends may be tensors of one element, read when the result
+    is; a tensor that gives `steps` is read at once."""
+    steps = _number(steps)
     if steps < 0:
       raise ValueError(f"linspace: the number of steps must not be negative, got {steps}")
     d = to_dtype(dtype or dtypes.default_float)
     if d is dtypes.bool:
       raise TypeError("linspace: bool has no evenly spaced numbers\n  fix: use a number type")
     wide = d if dtypes.is_float(d) else dtypes.default_float
-    return cls._make(_progression(steps, float(start), (stop - start) / max(1, steps - 1), wide).cast(d), **kwargs)
+    first, last = (x.uop.reshape(()).cast(wide) if isinstance(x, Base) else float(x) for x in (start, stop))
+    return cls._make(_progression(steps, first, (last - first) / max(1, steps - 1), wide).cast(d), **kwargs)
 
   @classmethod
   def eye(cls, n: int, m: int | None = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:
@@ -139,6 +144,11 @@ class Creation(Math):
     lined = [t._lined(dim, n) for t, dim in zip((self, *args), order)]
     shape = tuple(lined[order[i]].shape[i] for i in range(n))
     return tuple(t.expand(shape) for t in lined)
+
+
+def _number(x: Any) -> Any:
+  """An argument as a number: that of a tensor of one element."""
+  return x.numpy().item() if isinstance(x, Base) else x
 
 
 def _progression(n: sint, start: Any, step: Any, dtype: DType) -> UOp:

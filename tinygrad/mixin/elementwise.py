@@ -24,7 +24,9 @@ def casting(dtype: DType) -> Callable[[T], T]:
 
 def unary(op: Ops, whole: bool = False) -> Callable[[T], T]:
   """The method of a primitive of floats. Integers are taken as floats, or stay as they are if the result is `whole`."""
-  return lambda self: self if whole and not dtypes.is_float(self.dtype) else self._new(self._float().uop.alu(op))
+  return lambda self: (
+    self._value() if whole and not dtypes.is_float(self.dtype) else self._new(self._float().uop.alu(op))
+  )
 
 
 def binary(op: Ops, name: str, reverse: bool = False) -> Callable[[T, Any], T]:
@@ -104,6 +106,10 @@ class Elementwise(Movement):
     """A constant of this shape, in this type unless given."""
     return self._wrap(UOp.const(dtype or self.dtype, b).broadcast_to(self.shape))
 
+  def _always(self, value: Scalar) -> Self:
+    """`value` whatever the element is, nan too: unlike `const_like` it depends on this tensor, with derivative 0."""
+    return self.ne(self).where(self.const_like(value), value)
+
   # ---- arithmetic
 
   def neg(self) -> Self:
@@ -168,13 +174,12 @@ class Elementwise(Movement):
       if x < 0 and not dtypes.is_float(base.dtype):
         fix = "cast the base to a float first: x.float() ** y"
         mismatch("pow", f"an integer to the power of {x} is not an integer", [self.uop], fix, TypeError)
-      if x == int(x) and abs(x) <= 64:
-        y = base.cast(base._wide()) if abs(x) > 3 else base
+      if abs(x) <= 64 and x == int(x):
+        y = base.cast(base._wide()) if abs(x) > 3 or x < -1 else base
+        y = y.reciprocal() if x < 0 else y  # first: x² may be 0 or infinite, and the derivative of its reciprocal nan
         bits = f"{abs(int(x)):b}"[1:]  # of the exponent, below the first
-        y = functools.reduce(
-          lambda p, bit: p.mul(p).mul(y) if bit == "1" else p.mul(p), bits, y if x else y.const_like(1)
-        )
-        return (y if x >= 0 else y.reciprocal()).cast(base.dtype)
+        y = functools.reduce(lambda p, bit: p.mul(p).mul(y) if bit == "1" else p.mul(p), bits, y if x else y._always(1))
+        return y.cast(base.dtype)._value()
       if x in (0.5, -0.5):
         root = base.sqrt()
         return root if x > 0 else root.reciprocal()
@@ -197,11 +202,11 @@ class Elementwise(Movement):
 
   def usum(self, *xs: Self) -> Self:
     """self + xs[0] + …"""
-    return functools.reduce(lambda a, b: a.add(b), xs, self)
+    return functools.reduce(lambda a, b: a.add(b), xs, self._value())
 
   def uprod(self, *xs: Self) -> Self:
     """self * xs[0] * …"""
-    return functools.reduce(lambda a, b: a.mul(b), xs, self)
+    return functools.reduce(lambda a, b: a.mul(b), xs, self._value())
 
   # ---- rounding
 
@@ -210,7 +215,7 @@ class Elementwise(Movement):
 
   def trunc(self) -> Self:
     """Toward zero."""
-    return self.lt(0).where(self.ceil(), self.floor()) if dtypes.is_float(self.dtype) else self
+    return self.lt(0).where(self.ceil(), self.floor()) if dtypes.is_float(self.dtype) else self._value()
 
   # ---- comparison and choice
 

@@ -49,7 +49,7 @@ class Indexing(Reduce):
 
   def _parse(self, indices: Any) -> tuple[list[_Part], tuple[sint, ...], list[int]]:
     """(a part for each dim, the shape after the parts with the new dims of None, each dim's place in that shape)."""
-    given = list(indices) if isinstance(indices, tuple) else [indices]
+    given = list(indices) if isinstance(indices, tuple) or _is_tuple(indices) else [indices]
     dots = [i for i, x in enumerate(given) if x is Ellipsis]
     if len(dots) > 1:
       raise IndexError("an index can have one ellipsis only")
@@ -84,7 +84,12 @@ class Indexing(Reduce):
     array = hasattr(index, "__array__") and getattr(index, "shape", ()) != ()
     if isinstance(index, Base) or not (array or isinstance(index, (list, tuple))):
       return index
-    t = type(self)(index)
+    where = self.uop.device
+    try:
+      t = type(self)(index, device=where.settled.with_dims(()) if isinstance(where, Sharding) else where)
+    except (TypeError, ValueError) as e:
+      rule = f"index: the list {index} is no array of integers or bools"
+      raise IndexError(f"{rule}\n  fix: separate the indices of several dims by commas, as in x[1, [0, 2]]") from e
     return t.int() if t.shape == (0,) and not array else t
 
   def _part(self, index: Any, n: sint, dim: int) -> _Part:
@@ -113,7 +118,7 @@ class Indexing(Reduce):
       x = x.flip(backwards)
     for i, p in enumerate(parts):
       if abs(p.step) > 1:
-        x = x._new(x.unsqueeze(-1).uop.window(i, x.ndim, abs(p.step), 1, _length(p))).squeeze(-1)
+        x = x._seen(x.unsqueeze(-1).uop.window(i, x.ndim, abs(p.step), 1, _length(p))).squeeze(-1)
     return x
 
   def _pick(self, picked: list[tuple[int, Self]]) -> Self:
@@ -191,7 +196,7 @@ class Indexing(Reduce):
     """int32 (count, ndim): where the elements are not 0, in row-major order. With `size` cut or filled; without, it is
     realised first."""
     if size is None:
-      here = self.uop.device.with_dims(()) if isinstance(self.uop.device, Sharding) else self.uop.device
+      here = self.device.with_dims(()) if isinstance(self.device, Sharding) else self.device
       return type(self)(numpy.argwhere(self.bool().numpy()).astype(numpy.int32), here)
     hit = self.bool().flatten().int()
     rank = hit.cumsum(0).sub(1)  # of a hit: how many come before it
@@ -226,7 +231,7 @@ class Indexing(Reduce):
       return
     parts, shape, axes = self._parse(indices)
     picks = [(axes[i], p.pick) for i, p in enumerate(parts) if p.pick is not None]
-    if not picks and all(abs(p.step) == 1 for p in parts) and memory_state(self.uop) is not None:
+    if not picks and all(abs(p.step) == 1 for p in parts) and self.follows and memory_state(self.uop) is not None:
       view = self._view(parts)
       self._write(view.uop, new._fit(shape).reshape(view.shape).uop)
       return
@@ -308,7 +313,7 @@ class Indexing(Reduce):
     than all. Cost: log²(n) exchanges an element, on each device for whole rows."""
     d = self._dim(dim)
     if not self.ndim:
-      return self, self._wrap(UOp.const(dtypes.int32, 0))
+      return self._value(), self._wrap(UOp.const(dtypes.int32, 0))
     x = self.transpose(d, -1)._whole_rows()
     key = x._sort_key(descending)
     places = (key if x.dtype.itemsize < 8 else key.bitwise_and((1 << 32) - 1).sub(1 << 31))._order()
@@ -318,14 +323,14 @@ class Indexing(Reduce):
 
   def _whole_rows(self) -> Self:
     """With the last dim whole on every device: another is cut in its place, if there is one that is long enough."""
-    where, last = self.uop.device, self.ndim - 1
+    where, last = self.device, self.ndim - 1
     if not isinstance(where, Sharding) or not where.cut(last):
       return self
     dims = [where.cut(i) for i in range(last)]
     rows = [n // where.parts(i) if isinstance(n, int) else 0 for i, n in enumerate(self.shape[:last])]
     if (most := max(rows, default=0)) >= where.parts(last):
       dims[rows.index(most)] += where.cut(last)
-    return self._new(self.uop.copy_to_device(where.settled.with_dims(dims)))
+    return self._new(self.uop.copy_to_device(where.with_dims(dims)))
 
   def _sort_key(self, descending: bool) -> Self:
     """int64, in the order of the elements; of as many bits as they have."""
@@ -399,6 +404,11 @@ def _length(p: _Part) -> sint:
 def _exceeds(lengths: Iterable[tuple[sint, sint]]) -> bool:
   """Whether the second of a pair is known to be greater."""
   return any(isinstance(n, int) and isinstance(m, int) and m > n for n, m in lengths)
+
+
+def _is_tuple(indices: Any) -> bool:
+  """Whether a list can only mean one index a dim, as it holds what no array does."""
+  return isinstance(indices, list) and any(i is None or i is Ellipsis or isinstance(i, slice) for i in indices)
 
 
 def _slice_part(index: slice, n: sint) -> _Part:

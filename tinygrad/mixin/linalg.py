@@ -113,7 +113,7 @@ class Linalg(Random):
     axes = tuple(range(len(out), len(order)))
     if len(lined) == 2:
       return cls._wrap(contract(lined[0].uop, lined[1].uop, wide, axes, dtype).reshape(wide[: len(out)]))
-    return lined[0].sum(axes, dtype=dtype) if axes else lined[0]
+    return lined[0].sum(axes, dtype=dtype) if axes else lined[0]._value()
 
   # ---- factorisations
 

@@ -82,9 +82,26 @@ class Math(Elementwise):
   # ---- trigonometry
 
   tan = of_float(lambda x: x.sin().div(x.cos()), in_float64)
-  asin = of_float(lambda x: x.div(x.add(1).mul(x.sub(1, reverse=True)).sqrt()).atan(), in_float64)
-  # acos: 2 atan(sqrt((1 - x)/(1 + x)))
-  acos = of_float(lambda x: x.sub(1, reverse=True).div(x.add(1)).sqrt().atan().mul(2), in_float64)
+
+  def _cosine(self) -> Self:
+    """sqrt(1 - x²), of x the sine of the angle: the product (1 + x)(1 - x) loses nothing, and the derivative of 1 - x²
+    is none of 0 * inf at the ends."""
+    near = self.square().sub(1, reverse=True)
+    exact = self.add(1).mul(self.sub(1, reverse=True))
+    return near.add(exact.sub(near).detach()).sqrt()
+
+  @in_float64
+  def asin(self) -> Self:
+    """2 atan(x / (1 + sqrt(1 - x²)))."""
+    return self.div(self._cosine().add(1)).atan().mul(2)
+
+  @in_float64
+  def acos(self) -> Self:
+    """2 atan(sqrt(1 - x²) / (1 + x)), for x below 0 by pi - acos(-x)."""
+    below = self.lt(0)
+    size = below.where(self.neg(), self)
+    angle = size._cosine().div(size.add(1)).atan().mul(2)
+    return below.where(angle.sub(math.pi, reverse=True), angle)
 
   @in_float64
   def atan(self) -> Self:
@@ -97,33 +114,40 @@ class Math(Elementwise):
 
   @in_float64
   def sinh(self) -> Self:
-    e, u = self._expm1(), self.exp()
-    return self.abs().lt(1).where(e.add(e.div(u)), u.sub(u.reciprocal())).mul(0.5)
+    small = self.abs().lt(1)
+    e = small.where(self, 0.0)._expm1()
+    return small.where(e.add(e.div(e.add(1))), self.exp().sub(self.neg().exp())).mul(0.5)
 
-  cosh = of_float(lambda x: x.exp().add(x.exp().reciprocal()).mul(0.5), in_float64)
+  cosh = of_float(lambda x: x.exp().add(x.neg().exp()).mul(0.5), in_float64)
 
   @in_float64
   def asinh(self) -> Self:
     """log(x + sqrt(x² + 1)), by log1p."""
     side = self.const_like(1.0).copysign(self)  # the derivative of abs at 0 is none of asinh's
     size = self.mul(side)
-    x = size.minimum(HUGE)
+    huge = size.gt(HUGE)
+    x = huge.where(0.0, size)
     r = x.add(x.square().div(x.square().add(1).sqrt().add(1)))._log1p()
-    return size.gt(HUGE).where(size.maximum(HUGE).log().add(math.log(2)), r).mul(side)
+    return huge.where(huge.where(size, 1.0).log().add(math.log(2)), r).mul(side)
 
-  acosh = of_float(lambda x: x.sub(1).mul(0.5).sqrt().asinh().mul(2), in_float64)
+  @in_float64
+  def acosh(self) -> Self:
+    """2 asinh(sqrt((x - 1)/2)); nan below 1, where the derivative below -1 is 1/sqrt(x² - 1) still, as in PyTorch."""
+    side = self.const_like(1.0).copysign(self)
+    r = self.mul(side).sub(1).mul(0.5).sqrt().asinh().mul(2)
+    return r.mul(side).add(self.lt(0).where(math.nan, 0.0))
+
   atanh = of_float(lambda x: x._log1p().sub(x.neg()._log1p()).mul(0.5), in_float64)  # log((1 + x) / (1 - x)) / 2
 
   # ---- sign
 
   def sign(self) -> Self:
     """-1, 0 or 1; nan of nan. Its derivative is 0 everywhere."""
-    x = self.detach()
-    return x.lt(0).where(-1, x.gt(0).where(1, x))
+    return self.lt(0).where(-1, self.gt(0).where(1, self.detach()))
 
   def abs(self) -> Self:
     if dtypes.is_unsigned(self.dtype) or self.dtype is dtypes.bool:
-      return self
+      return self._value()
     return self.mul(self.sign()) if dtypes.is_float(self.dtype) else self.lt(0).where(self.neg(), self)
 
   def copysign(self, other: Any) -> Self:
@@ -171,7 +195,12 @@ class Math(Elementwise):
     """max(x, 0); its derivative at 0 is 0, where that of `maximum` is a half."""
     return self.gt(0).where(self, self.detach().maximum(0))
 
-  sigmoid = of_float(lambda x: x.neg().exp().add(1).reciprocal())
+  @in_float32
+  def sigmoid(self) -> Self:
+    """1 / (1 + exp(-x)), below 0 exp(x) / (1 + exp(x)): neither a value nor a derivative overflows or is lost."""
+    below = self.lt(0)
+    e = below.where(self, self.neg()).exp()
+    return below.where(e, 1.0).div(e.add(1))
 
   @in_float32
   def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
@@ -230,7 +259,7 @@ class Math(Elementwise):
 
   def detach(self) -> Self:
     """The value, through which no gradient flows."""
-    return self._new(self.uop.detach())
+    return self._seen(self.uop.detach())
 
   def contiguous(self) -> Self:
     """The value in a buffer of its own, so that nothing before it is fused into what comes after."""
@@ -238,4 +267,4 @@ class Math(Elementwise):
 
   def contiguous_backward(self) -> Self:
     """The value. A hint to give the gradient a buffer, which the scheduler here decides by itself."""
-    return self
+    return self._value()

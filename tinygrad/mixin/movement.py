@@ -5,7 +5,17 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from tinygrad.helpers import all_int, ceildiv, flatten, make_tuple, prod
-from tinygrad.mixin.base import Base, Scalar, argfix, broadcast_shape, check_choice, common_dtype, mismatch, sint
+from tinygrad.mixin.base import (
+  Base,
+  Scalar,
+  argfix,
+  broadcast_shape,
+  check_choice,
+  common_dtype,
+  mismatch,
+  sint,
+  weak_dtype,
+)
 from tinygrad.uop import UOp, simplify_sint, smax, smin
 
 Pairs = tuple[tuple[sint, sint], ...]
@@ -39,7 +49,7 @@ class Movement(Base):
     Raises ValueError if the number of elements differs.
     """
     if (dims := argfix(shape, *args)) == self.shape:
-      return self
+      return self._seen(self.uop)
     new: list[sint] = [self.shape[i] if s is None else s for i, s in enumerate(dims)]
     unknown = [i for i, s in enumerate(new) if isinstance(s, int) and s == -1]
     if len(unknown) > 1:
@@ -51,7 +61,7 @@ class Movement(Base):
       rule = f"cannot reshape {self.shape} to {dims}: the number of elements must be the same"
       fix = f"the dims must multiply to {prod(self.shape)}; -1 in one place stands for what is left"
       mismatch("reshape", rule, [self.uop], fix)
-    return self._new(self.uop.reshape(tuple(new)))
+    return self._seen(self.uop.reshape(tuple(new)))
 
   view = reshape
 
@@ -71,7 +81,7 @@ class Movement(Base):
       return self.reshape(tuple(s for s in self.shape if not (isinstance(s, int) and s == 1)))
     d = self._dim(dim)
     drop = self.ndim and isinstance(self.shape[d], int) and self.shape[d] == 1
-    return self.reshape((*self.shape[:d], *self.shape[d + 1 :])) if drop else self
+    return self.reshape((*self.shape[:d], *self.shape[d + 1 :])) if drop else self._seen(self.uop)
 
   def unsqueeze(self, dim: int) -> Self:
     """A dim of 1 before position `dim`."""
@@ -87,7 +97,7 @@ class Movement(Base):
     if len(old) > len(dims) or broadcast_shape(old, new) != new:
       rule = f"cannot expand {self.shape} to {dims}: a dim must be 1, or stay as it is"
       mismatch("expand", rule, [self.uop], "reshape so that every repeated dim is 1")
-    return self._new(self.uop.broadcast_to(new))
+    return self._seen(self.uop.broadcast_to(new))
 
   def _expand_to(self, shape: tuple[sint, ...]) -> Self:
     return self if self.shape == shape else self.expand(shape)
@@ -101,13 +111,13 @@ class Movement(Base):
     if sorted(dims) != list(range(self.ndim)):
       rule = f"order {given} must name each of the {self.ndim} dims of {self.shape} once"
       raise ValueError(f"permute: {rule}\n  fix: to exchange two dims use transpose")
-    return self._new(self.uop.permute(dims))
+    return self._seen(self.uop.permute(dims))
 
   def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
     """Two dims exchanged."""
     order, a, b = list(range(self.ndim)), self._dim(dim0), self._dim(dim1)
     order[a], order[b] = order[b], order[a]
-    return self._new(self.uop.permute(order))
+    return self._seen(self.uop.permute(order))
 
   @property
   def T(self) -> Self:
@@ -127,7 +137,7 @@ class Movement(Base):
     axes = tuple(self._dim(a) for a in argfix(axis, *args))
     if len(set(axes)) != len(axes):
       raise ValueError(f"flip: axis {axes} names a dim twice")
-    return self._new(self.uop.flip(axes))
+    return self._seen(self.uop.flip(axes))
 
   # ---- the range
 
@@ -142,7 +152,7 @@ class Movement(Base):
     for (a, b), n in zip(pairs, self.shape):
       if isinstance(a, int) and isinstance(b, int) and isinstance(n, int) and not 0 <= a <= b <= n:
         raise ValueError(f"shrink: the range {(a, b)} is not inside [0, {n}] (shape {self.shape}, ranges {tuple(arg)})")
-    return self._new(self.uop.shrink(pairs))
+    return self._seen(self.uop.shrink(pairs))
 
   def shrink_to(self, shape: Any, *args: Any) -> Self:
     """The first `shape[i]` elements of each dim; None keeps a dim."""
@@ -159,8 +169,9 @@ class Movement(Base):
     """Elements added before and after dims.
 
     `padding`: a pair or None a dim, or a flat sequence `(before, after)` of the last dim, then of the last but one, …
-    `mode`: "constant" (`value`), "reflect", "replicate" or "circular". Negative amounts cut. ValueError for amounts a
-    mode cannot serve.
+    `mode`: "constant" (`value`), "reflect", "replicate" or "circular". Negative amounts cut. The type follows from a
+    `value` other than 0 as it does from `x + value`: integers padded with -inf become floats. ValueError for amounts
+    a mode cannot serve.
     """
     check_choice("pad", "mode", mode, "constant", "reflect", "replicate", "circular")
     if all(isinstance(p, (int, UOp)) for p in padding):
@@ -173,13 +184,13 @@ class Movement(Base):
       self._check_count("pad", len(padding), "pairs", "one pair or None")
       pairs = tuple((0, 0) if p is None else (p[0], p[1]) for p in padding)
     if mode == "constant":
-      return self._pad_pairs(pairs, value)
+      return (self if value == 0 else self.cast(weak_dtype(self.dtype, value)))._pad_pairs(pairs, value)
     if not all_int(flatten(pairs)):
       raise ValueError(f"pad: mode {mode!r} needs known amounts, got {pairs}")
     x = self
     for dim, (before, after) in enumerate(pairs):
       x = x._pad_around(dim, int(before), int(after), mode)
-    return x
+    return x._value()
 
   def _pad_around(self, dim: int, before: int, after: int, mode: str) -> Self:
     """Padding along one dim with the tensor's own elements."""
@@ -221,8 +232,10 @@ class Movement(Base):
       if x.ndim != self.ndim or any(a != b for i, (a, b) in enumerate(zip(x.shape, self.shape)) if i != d):
         fix = "pad, shrink or reshape the odd one out; to join along a new dim use stack"
         mismatch("cat", f"all dims but {d} must be equal", [t.uop for t in xs], fix)
+    if not self.ndim:
+      mismatch("cat", "scalars have no dim to join along", [t.uop for t in xs], "to join along a new dim use stack")
     if not args:
-      return self
+      return self._value()
     dtype = common_dtype(*(x.dtype for x in xs))
     return self._new(UOp.cat([x.uop if x.dtype is dtype else x.cast(dtype).uop for x in xs], d))
 
@@ -241,14 +254,14 @@ class Movement(Base):
     shape = (1,) * (len(counts) - self.ndim) + self.shape
     split = tuple(x for n in shape for x in (1, n))
     wide = tuple(x for r, n in zip(counts, shape) for x in (r, n))
-    return self.reshape(split).expand(wide).reshape(tuple(r * n for r, n in zip(counts, shape)))
+    return self.reshape(split).expand(wide).reshape(tuple(r * n for r, n in zip(counts, shape)))._value()
 
   def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
     """Every element `repeats` times in a row along `dim`; without a dim, of the flattened tensor."""
     x, d = (self.flatten(), 0) if dim is None else (self, self._dim(dim))
     s = x.shape
     wide = x.reshape((*s[: d + 1], 1, *s[d + 1 :])).expand((*s[: d + 1], repeats, *s[d + 1 :]))
-    return wide.reshape((*s[:d], s[d] * repeats, *s[d + 1 :]))
+    return wide.reshape((*s[:d], s[d] * repeats, *s[d + 1 :]))._value()
 
   def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
     """Parts of length `sizes` (the last may be shorter), or of the given lengths."""
@@ -287,7 +300,7 @@ class Movement(Base):
       n = x.shape[d]
       if k := amount % n if n else 0:
         x = x._slice(d, n - k, n).cat(x._slice(d, 0, n - k), dim=d)
-    return x
+    return x._value()
 
   # ---- windows and diagonals
 
@@ -304,7 +317,7 @@ class Movement(Base):
         rule = f"a window of {k} (dilation {d}) is longer than dim {first + i}"
         mismatch("pool", rule, [self.uop], "pad the tensor, or use a smaller window")
       u = u.reshape((*u.shape, 1)).expand((*u.shape, k)).window(first + i, len(u.shape), s, d, smax(size, 0))
-    return self._new(u)
+    return self._seen(u)
 
   def unfold(self, dim: int, size: int, step: int) -> Self:
     """Windows of `size` every `step` along `dim`; the index inside the window is a new last dim."""

@@ -188,12 +188,15 @@ class NN(Linalg):
     return windows.sum(axes).div(ones._windows(*how, int(count_include_pad), 0).sum(axes))
 
   def interpolate(self, size: tuple[int, ...], mode: str = "linear", align_corners: bool = False) -> Self:
-    """The last dims resampled to `size`: "nearest", "nearest-exact" or "linear" (bilinear, …), as PyTorch does."""
+    """The last dims resampled to `size`: "nearest", "nearest-exact" or "linear" (bilinear, …), as PyTorch does, with
+    any number of dims before them. Integers are rounded to the nearest."""
     check_choice("interpolate", "mode", mode, "nearest", "nearest-exact", "linear")
     lengths = list(size) if isinstance(size, (tuple, list)) else []
-    if not 0 < len(lengths) <= self.ndim - 2 or not all(isinstance(s, int) and s > 0 for s in lengths):
-      rule = "must be positive lengths of the last dims of (b, c, *dims)"
+    if not 0 < len(lengths) <= self.ndim or not all(isinstance(s, int) and s > 0 for s in lengths):
+      rule = "must be positive lengths of the last dims"
       raise ValueError(f"interpolate: size {size} {rule}, here {self.shape}")
+    if mode == "linear" and not dtypes.is_float(self.dtype):
+      return self._float().interpolate(size, mode, align_corners).round().cast(self.dtype)
     x = self
     for dim, new in zip(range(self.ndim - len(size), self.ndim), size):
       old = int(self.shape[dim])
@@ -206,7 +209,7 @@ class NN(Linalg):
       low = at.floor()
       part = at.sub(low)._lined(dim, self.ndim).cast(x.dtype)
       x = x._along(dim, low).lerp(x._along(dim, low.add(1).minimum(old - 1)), part)
-    return x
+    return x._value()
 
   def _along(self, dim: int, places: Self) -> Self:
     """The elements at `places` (a vector) along `dim`."""
@@ -233,8 +236,8 @@ class NN(Linalg):
     if not 0 <= p <= 1:
       raise ValueError(f"dropout: the probability must be within [0, 1], got {p}")
     if not TRAINING.value or p == 0:
-      return self
-    return self.zeros_like() if p == 1 else self.rand_like(dtype=dtypes.float32).ge(p).where(self.mul(1 / (1 - p)), 0)
+      return self._value()
+    return self._always(0) if p == 1 else self.rand_like(dtype=dtypes.float32).ge(p).where(self.mul(1 / (1 - p)), 0)
 
   # ---- attention
 
@@ -245,8 +248,9 @@ class NN(Linalg):
     """softmax(q kᵀ / sqrt(d) + mask) v (https://arxiv.org/abs/1706.03762): q (.., heads, t, d), k and v (.., heads, s,
     d).
 
-    `attn_mask`: bool (True attends) or added to the scores; `is_causal`: query i sees keys up to i. With `enable_gqa`
-    several heads of q share one of k and v. ValueError for both kinds of mask, or head counts that do not divide.
+    `attn_mask`: bool (True attends) or added to the scores; `is_causal`: query i sees keys up to i, of those that the
+    mask leaves. With `enable_gqa` several heads of q share one of k and v. ValueError for head counts that do not
+    divide.
     """
     q, k, v = self, key, value
     if enable_gqa and q.shape[-3] != k.shape[-3]:
@@ -258,9 +262,7 @@ class NN(Linalg):
     wide = least_upper_dtype(q.dtype, k.dtype, dtypes.float32)
     scores = q.dot(k.transpose(-2, -1), dtype=wide).mul(1 / math.sqrt(q.shape[-1]))
     if is_causal:
-      if attn_mask is not None:
-        raise ValueError("attention: give attn_mask or is_causal, not both\n  fix: put the causal part into the mask")
-      attn_mask = self._tri(q.shape[-2], k.shape[-2], 1).logical_not()
+      scores = self._tri(q.shape[-2], k.shape[-2], 1).where(-math.inf, scores)
     if attn_mask is not None:
       if q.ndim > self.ndim and attn_mask.ndim >= 3:
         attn_mask = attn_mask.unflatten(-3, (1, 1) if attn_mask.shape[-3] == 1 else q.shape[-4:-2])
@@ -275,12 +277,12 @@ class NN(Linalg):
     check_choice("loss", "reduction", reduction, "mean", "sum", "none")
     if reduction == "mean":
       return self.mean() if weight is None else self.sum().div(weight.sum())
-    return self.sum() if reduction == "sum" else self
+    return self.sum() if reduction == "sum" else self._value()
 
   def binary_crossentropy(self, Y: Self, reduction: Reduction = "mean") -> Self:
-    """-(y log p + (1-y) log(1-p)) of probabilities p."""
-    negative = Y.sub(1, reverse=True).mul(self.sub(1, reverse=True).log())
-    return Y.mul(self.log()).add(negative).neg()._do_reduction(reduction)
+    """-(y log p + (1-y) log(1-p)) of probabilities p, where 0 log 0 is 0."""
+    negative = Y.eq(1).where(0.0, Y.sub(1, reverse=True).mul(self.sub(1, reverse=True).log()))
+    return Y.eq(0).where(0.0, Y.mul(self.log())).add(negative).neg()._do_reduction(reduction)
 
   def binary_crossentropy_logits(self, Y: Self, reduction: Reduction = "mean", pos_weight: Self | None = None) -> Self:
     """The binary cross entropy of sigmoid(x), without overflow; `pos_weight` scales the positive part."""

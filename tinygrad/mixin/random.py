@@ -6,12 +6,12 @@ the very values of the unsharded one. (J. Salmon, M. Moraes, R. Dror, D. Shaw: P
 """
 
 import math
-import weakref
 from typing import Any, ClassVar, Self
 
-from tinygrad.device import Device, Placement, Sharding
+from tinygrad.device import Device, Placement, Sharding, check_fits
 from tinygrad.dtype import DType, dtypes, to_dtype
-from tinygrad.engine.realize import recorders
+from tinygrad.engine.realize import random_states as _states
+from tinygrad.engine.realize import recorders, settled
 from tinygrad.helpers import all_int, ceildiv, numpy, prod
 from tinygrad.mixin.base import DeviceArg, DTypeArg, argfix, mismatch, to_placement
 from tinygrad.mixin.indexing import Indexing
@@ -19,6 +19,7 @@ from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, substitute
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # table 3 of the paper
 PARITY = 0x1BD11BDA  # C240 of the paper, lower word
+WORD = 1 << 32  # numbers of a call that one word of the counter tells apart
 
 
 def threefry2x32(k0: UOp, k1: UOp, c0: UOp, c1: UOp) -> tuple[UOp, UOp]:
@@ -35,7 +36,6 @@ def threefry2x32(k0: UOp, k1: UOp, c0: UOp, c1: UOp) -> tuple[UOp, UOp]:
 
 
 _PURE = GroupOp.Elementwise | GroupOp.Movement | {Ops.CONST, Ops.IOTA, Ops.CONTIGUOUS, Ops.DETACH}
-_states: weakref.WeakKeyDictionary[UOp, tuple[int, int, int]] = weakref.WeakKeyDictionary()
 
 
 def _state(words: tuple[int, int, int], where: Placement) -> UOp:
@@ -110,16 +110,16 @@ class Random(Indexing):
     """Two independent uint32 of every element."""
     if not all_int(shape) or any(n < 0 for n in shape):
       raise ValueError(f"random numbers need a shape of known, non-negative dims, got {shape}")
-    if prod(shape) >= 1 << 32:
-      rule = f"one call makes at most 2**32 - 1 random numbers, {shape} has {prod(shape)}"
-      raise ValueError(f"{rule}\n  fix: make it in parts")
-    where = to_placement(device)
+    where = settled(to_placement(device))
+    check_fits(where, shape)  # before a number is taken
     state = memory = _state((Random._seed, Random._calls, 0), where)
-    Random._calls += 1
+    Random._calls += max(1, ceildiv(prod(shape), WORD))
     if recorders:  # a replay must not repeat the numbers: the last word counts replays, in memory that the step writes
       state = memory.after(memory.assign(memory + UOp.iota(3, dtypes.int32).eq(2).cast(dtypes.uint32)))
     words = [state.shrink(((i, i + 1),)).reshape(()).broadcast_to(shape) for i in range(3)]
     place = UOp.iota(prod(shape), dtypes.int64 if prod(shape) >= 1 << 31 else dtypes.int32)
+    if prod(shape) > WORD:  # beyond what one word counts it goes on as the next calls would
+      words[1] = words[1] + place.alu(Ops.SHR, place.const_like(32)).cast(dtypes.uint32).reshape(shape)
     x, y = threefry2x32(words[0], words[1], place.cast(dtypes.uint32).reshape(shape), words[2])
     return (x, y) if x.device == where else (x.copy_to_device(where), y.copy_to_device(where))
 
@@ -157,12 +157,13 @@ class Random(Indexing):
   def randn(
     cls, *shape: Any, dtype: DTypeArg = None, device: DeviceArg = None, contiguous: bool = True, **kwargs: Any
   ) -> Self:
-    """Normal with mean 0 and variance 1, by the method of Box and Muller (1958)."""
-    d = _float_type("randn", dtype)
+    """Normal with mean 0 and variance 1, by the method of Box and Muller (1958); of another type than a float, cast."""
+    d = to_dtype(dtype or dtypes.default_float)
     first, second = cls._random_words(argfix(*shape), device)
     u, v = cls._uniform(first, second, dtypes.float32), cls._uniform(second, first, dtypes.float32)
     radius = u.sub(1, reverse=True).log().mul(-2).sqrt()
-    return cls._make(radius.mul(v.mul(2 * math.pi).cos()).cast(d).uop, **kwargs)
+    normal = radius.mul(v.mul(2 * math.pi).cos())
+    return cls._make(normal.cast(d).uop, **kwargs)
 
   @classmethod
   def randint(
@@ -188,9 +189,11 @@ class Random(Indexing):
     return t.mul(high - low).add(low).cast(d).requires_grad_(t.requires_grad)
 
   @classmethod
-  def normal(cls, *shape: Any, mean: float = 0.0, std: float = 1.0, **kwargs: Any) -> Self:
-    t = cls.randn(*shape, **kwargs)
-    return t.mul(std).add(mean).requires_grad_(t.requires_grad)
+  def normal(cls, *shape: Any, mean: float = 0.0, std: float = 1.0, dtype: DTypeArg = None, **kwargs: Any) -> Self:
+    """Normal with that mean and standard deviation; of another type than a float, cast."""
+    d = to_dtype(dtype or dtypes.default_float)
+    t = cls.randn(*shape, dtype=d if dtypes.is_float(d) else None, **kwargs)
+    return t.mul(std).add(mean).cast(d).requires_grad_(t.requires_grad)
 
   @classmethod
   def scaled_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
@@ -219,7 +222,9 @@ class Random(Indexing):
   @classmethod
   def randperm(cls, n: int, device: DeviceArg = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """The numbers 0 … n-1 in random order."""
-    return cls.rand(n, device=device, **kwargs).argsort().cast(dtype or dtypes.default_int)
+    words = cls._wrap(cls._random_words((n,), device)[0])  # whole: of floats more would be equal, and stay in order
+    order = cls._make(words.argsort().cast(dtype or dtypes.default_int).uop, **kwargs)
+    return order if device is None else order._new(order.uop.copy_to_device(settled(to_placement(device))))
 
   def rand_like(self, dtype: DTypeArg = None, device: DeviceArg = None, **kwargs: Any) -> Self:
     """`rand` of this shape, type and placement."""
@@ -230,19 +235,22 @@ class Random(Indexing):
     return self.randn(self.shape, dtype=dtype or self.dtype, device=self._beside(device), **kwargs)
 
   def multinomial(self, num_samples: int = 1, replacement: bool = False) -> Self:
-    """int32 positions drawn with probability proportional to the elements of the last dim; (n,) or (rows, n).
+    """int32 positions drawn with probability proportional to the elements of the last dim; (n,) or (rows, n). A scalar
+    is a row of one.
 
     Without replacement by the exponential race: the k least of -log(u)/p.
     """
-    if self.ndim not in (1, 2) or num_samples < 1:
-      rule = "needs 1 or 2 dims and at least one sample"
+    if not self.ndim:
+      return self.reshape(1).multinomial(num_samples, replacement)
+    if self.ndim > 2 or num_samples < 1:
+      rule = "needs at most 2 dims and at least one sample"
       raise ValueError(f"multinomial: {rule}, got shape {self.shape}, {num_samples} samples")
     if not replacement and isinstance(self.shape[-1], int) and num_samples > self.shape[-1]:
       rule = f"cannot draw {num_samples} of {self.shape[-1]} without replacement"
       raise ValueError(f"multinomial: {rule}\n  fix: replacement=True")
     weight = self.reshape(-1, self.shape[-1]).float()
     if not replacement and num_samples > 1:
-      draw = weight.rand_like(device=self.uop.device).sub(1, reverse=True).log().neg().div(weight)
+      draw = weight.rand_like().sub(1, reverse=True).log().neg().div(weight)
       picked = weight.gt(0).where(draw, math.inf).topk(num_samples, -1, largest=False)[1]
     else:
       edges = weight.cumsum(1)

@@ -8,9 +8,9 @@ from typing import Self, TypeVar
 from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, least_upper_float, sum_acc_dtype, to_dtype
 from tinygrad.helpers import ceildiv, prod
-from tinygrad.mixin.base import DTypeArg, Scalar, sint
+from tinygrad.mixin.base import DTypeArg, Scalar, mismatch, sint
 from tinygrad.mixin.creation import Creation
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import Ops, UOp, is_int
 
 Axis = int | Sequence[int] | None
 BLOCK = 64  # bytes of a running reduction that are reduced at once; of more than twice as many, in levels
@@ -89,8 +89,9 @@ class Reduce(Creation):
     return squares.div(rest).cast(least_upper_float(self.dtype))
 
   def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
-    """sqrt of `var`."""
-    return self.var(axis, keepdim, correction).sqrt()
+    """sqrt of `var`; its derivative is 0 where all elements are equal, as in PyTorch."""
+    v = self.var(axis, keepdim, correction)
+    return v.eq(0).where(v.detach(), v.eq(0).where(1.0, v).sqrt())
 
   def var_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
     return self.var(axis, keepdim, correction), self.mean(axis, keepdim)
@@ -137,6 +138,7 @@ class Reduce(Creation):
 
   def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
     """The position of the (first) greatest element, int32; without an axis in the flattened tensor."""
+    self._check_some("argmax", axis)
     if axis is None:
       return self.flatten().argmax(0).reshape((1,) * self.ndim if keepdim else ())
     dim = self._dim(axis)
@@ -148,8 +150,14 @@ class Reduce(Creation):
     n = self.shape[dim]
     return hit.where(self.arange(n)._lined(dim, self.ndim), n).min(dim, keepdim)
 
+  def _check_some(self, name: str, axis: int | None) -> None:
+    """ValueError where a position is asked for among no elements."""
+    if any(is_int(self.shape[d], 0) for d in self._dims(axis)) and (axis is not None or is_int(self.numel(), 0)):
+      mismatch(name, "there is no element to find", [self.uop], "check that the dim is not empty first")
+
   def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
     """The position of the (first) least element, int32."""
+    self._check_some("argmin", axis)
     if dtypes.is_float(self.dtype):
       return self.neg().argmax(axis, keepdim)
     x = self.cast(dtypes.int32) if self.dtype is dtypes.bool else self
@@ -172,9 +180,9 @@ class Reduce(Creation):
     if not self.ndim or not isinstance(n := self.shape[dim], int) or not self.numel():
       if self.ndim and not isinstance(n, int):
         raise ValueError(f"a running reduction needs a dim of known length, dim {dim} of {self.shape} is symbolic")
-      return [self]
+      return [self._value()]
     x = self.transpose(dim, -1)
-    where = x.uop.device
+    where = x.device
     parts = where.parts(self.ndim - 1) if isinstance(where, Sharding) else 1
     if wide is not None and parts == 1 and n <= FEW:
       return [joined(x.cast(wide)._levels(-1, total, identity)).cast(x.dtype).transpose(dim, -1)]
@@ -187,7 +195,7 @@ class Reduce(Creation):
     rows = x.pad((0, blocks * size - n), value=identity).unflatten(-1, (blocks, size))
     totals = total(rows if wide is None else rows.cast(wide))
     if isinstance(where, Sharding) and parts > 1:
-      sent = totals.uop.cast(x.dtype).copy_to_device(where.settled.with_dims(where.dims[: self.ndim - 1]))
+      sent = totals.uop.cast(x.dtype).copy_to_device(where.with_dims(where.dims[: self.ndim - 1]))
       totals = totals._new(sent.cast(totals.dtype))
     before = [t.pad((1, -1), value=identity).unsqueeze(-1) for t in totals._levels(-1, total, identity)]
     if wide is not None:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import TRAINING, make_tuple, prod
-from tinygrad.nn import datasets, optim, state
+from tinygrad.nn import datasets, lr_scheduler, optim, state, utils
 from tinygrad.tensor import Tensor
 
 Ints = int | tuple[int, ...]
 __all__ = [
   "BatchNorm", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "Embedding",
-  "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "LayerNorm2d", "Linear", "RMSNorm", "datasets", "optim",
-  "state",
+  "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "LayerNorm2d", "Linear", "RMSNorm", "datasets", "lr_scheduler",
+  "optim", "state", "utils",
 ]  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from tinygrad.device import Sharding
+from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import TRAINING, dedup
 from tinygrad.mixin.base import DeviceLike, to_placement
@@ -13,9 +13,10 @@ from tinygrad.tensor import Tensor
 class Optimizer:
   """What all optimizers do. A parameter whose requires_grad is unset gets True; one with False is left alone.
 
-  `lr` is a float32 tensor of shape (1,): change it with `opt.lr.assign([x])`, inside a captured step too. `device`:
-  where the optimizer's state is and its arithmetic is done; beside each parameter unless given. `fused` is accepted and
-  has no effect: the scheduler decides which updates share a kernel.
+  `lr` is a float32 tensor of shape (1,): change it with `opt.lr = x` or `opt.lr.assign([x])`, inside a captured step
+  too. `device`: where the optimizer's state is and its arithmetic is done; beside each parameter unless given.
+  Parameters may live on several device sets (the stages of a pipeline): what they share is sent to each. `fused` is
+  accepted and has no effect: the scheduler decides which updates share a kernel.
   """
 
   def __init__(self, params: list[Tensor], lr: float, device: DeviceLike | None = None, fused: Any = False) -> None:
@@ -26,13 +27,23 @@ class Optimizer:
     for p in self.params:
       p.requires_grad = True
     self.device, self.fused = None if device is None else to_placement(device), fused
-    self.lr = self._scalar(lr)
+    vars(self)["lr"] = self._scalar(lr)  # by this name in a state dict
+
+  @property
+  def lr(self) -> Tensor:
+    """The learning rate. What is set is written into its memory, which a captured step reads."""
+    rate: Tensor = vars(self)["lr"]
+    return rate
+
+  @lr.setter
+  def lr(self, rate: Tensor | float) -> None:
+    new = rate.cast(dtypes.float32) if isinstance(rate, Tensor) else rate
+    self.lr.assign(new).realize()
 
   def _scalar(self, value: float) -> Tensor:
     """float32 (1,) in memory, a copy on every device of the optimizer, or of the first parameter."""
-    where = self.device or self.params[0].device
-    device = where.with_dims(()) if isinstance(where, Sharding) else where
-    return Tensor([value], dtype=dtypes.float32, requires_grad=False).to(device)
+    where = everywhere(self.device or self.params[0].device)
+    return Tensor([value], dtype=dtypes.float32, requires_grad=False).to(where)
 
   def _new_optim_param(self) -> list[Tensor]:
     """float32 zeros for every parameter."""
@@ -70,13 +81,35 @@ class Optimizer:
     raise NotImplementedError
 
 
+def everywhere(placement: Placement) -> Placement:
+  """A copy on every device of a placement: where what all elements share lives."""
+  return Sharding.of(placement.mesh, ()) if isinstance(placement, Sharding) else placement
+
+
+def beside(scalar: Tensor, x: Tensor) -> Tensor:
+  """A one-element tensor as shape (), sent to all devices of `x` where it lives on others."""
+  scalar = scalar.reshape(())
+  if (here := scalar.uop.device) is None or same_devices(here, x.device):
+    return scalar
+  return scalar._at(everywhere(x.device))
+
+
 class OptimizerGroup(Optimizer):
   """Several optimizers that step together."""
 
   def __init__(self, *optimizers: Optimizer) -> None:
     self.optimizers = optimizers
     self.params = [p for o in optimizers for p in o.params]
-    self.lr = optimizers[0].lr
+
+  @property
+  def lr(self) -> Tensor:
+    """The first optimizer's rate; what is set is the rate of all."""
+    return self.optimizers[0].lr
+
+  @lr.setter
+  def lr(self, rate: Tensor | float) -> None:
+    for o in self.optimizers:
+      o.lr = rate
 
   def __getitem__(self, i: int) -> Optimizer:
     return self.optimizers[i]
@@ -107,7 +140,7 @@ class LARS(Optimizer):
   def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     updates = []
     for i, (w, g) in enumerate(zip(params, grads)):
-      w, g, rate = w.float(), g.float(), self.lr.reshape(())
+      w, g, rate = w.float(), g.float(), beside(self.lr, w)
       if self.tcoef:
         size, slope = w.square().sum().sqrt(), g.square().sum().sqrt()
         rate = rate * ((size > 0) & (slope > 0)).where(self.tcoef * size / (slope + self.wd * size), 1.0)
@@ -122,7 +155,7 @@ class LARS(Optimizer):
         g = g.reshape(g.shape[0], -1).newton_schulz(self.ns_steps, self.ns_coefficients).reshape(g.shape)
       if not self.classic:
         g = g * rate
-      updates.append(g if self.pre_wd or not self.wd else g + self.lr.reshape(()) * self.wd * w)
+      updates.append(g if self.pre_wd or not self.wd else g + beside(self.lr, w) * self.wd * w)
     return updates, self.b
 
 
@@ -163,10 +196,11 @@ class LAMB(Optimizer):
     self.b1_t.assign(self.b1_t * self.b1)
     self.b2_t.assign(self.b2_t * self.b2)
     # the bias corrections of Adam, once for all parameters
-    first, second = 1 / (1 - self.b1_t.reshape(())), 1 / (1 - self.b2_t.reshape(()))
-    rate, updates = self.lr.reshape(()), []
+    shared = (self.lr, 1 / (1 - self.b1_t), 1 / (1 - self.b2_t))
+    updates = []
     for w, g, m, v in zip(params, grads, self.m, self.v):
       w, g = w.float(), g.float()
+      rate, first, second = (beside(x, w) for x in shared)
       m.assign(self.b1 * m + (1 - self.b1) * g)
       v.assign(self.b2 * v + (1 - self.b2) * g * g)
       update = m.detach() * first / ((v.detach() * second).sqrt() + self.eps)

@@ -11,17 +11,18 @@ import json
 import mmap
 import os
 import pickle
+import pickletools
 import struct
 import sys
+import warnings
 import zlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, BinaryIO, TypeVar
 
-from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.engine.realize import host_blocks
-from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, numpy, prod, tqdm
+from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, children_of, numpy, prod, tqdm
 from tinygrad.nn.gguf import GGUF, PLAIN, File, FilePath, contents
 from tinygrad.tensor import Tensor
 from tinygrad.uop import Ops
@@ -174,12 +175,13 @@ def _zip(source: str, data: memoryview) -> dict[str, memoryview]:
       start = i.header_offset + 30 + name + extra
       content = data[start : start + i.compress_size]
       if i.compress_type == zipfile.ZIP_DEFLATED:
-        content = memoryview(zlib.decompress(content, -zlib.MAX_WBITS))
+        # a byte more than there should be shows that there is more, and is all that a false size costs
+        content = memoryview(zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, i.file_size + 1))
       if len(content) != i.file_size:
         raise zipfile.BadZipFile(f"{i.filename} is not {i.file_size} bytes, or compressed in a way not known here")
-      if not i.is_dir():
+      if not i.filename.endswith("/"):  # of a folder
         out[i.filename] = content
-  except (zipfile.BadZipFile, struct.error, zlib.error) as e:
+  except (zipfile.BadZipFile, struct.error, zlib.error, ValueError, OverflowError, NotImplementedError, EOFError) as e:
     raise CheckpointError(source, f"is no whole zip archive: {e}") from e
   return out
 
@@ -200,6 +202,7 @@ STORAGES: dict[str, DType] = {
   "UntypedStorage": dtypes.uint8, "uint16": dtypes.uint16, "uint32": dtypes.uint32, "uint64": dtypes.uint64,
   "float8_e4m3fn": dtypes.fp8e4m3, "float8_e5m2": dtypes.fp8e5m2,
 }  # fmt: skip
+MAGIC = 0x1950A86A20F9469CFC6C  # what a file before PyTorch 1.6 begins with, pickled
 
 
 class _Inert:
@@ -216,7 +219,17 @@ class Unpickler(pickle.Unpickler):
 
   def __init__(self, source: str, file: Any, storages: Mapping[str, memoryview]) -> None:
     super().__init__(file, encoding="utf-8")
-    self.source, self.storages = source, storages
+    self.source, self.file, self.storages = source, file, storages
+
+  def load(self) -> Any:
+    """Looks at the instructions first: Python's unpickler makes room for whatever number one of them names."""
+    start = self.file.tell()
+    with warnings.catch_warnings(action="ignore"):  # of Python's, about strings in damaged files
+      for op, arg, at in pickletools.genops(self.file):  # raises where a string is longer than the file
+        if "PUT" in op.name and arg > at - start:  # more values than there were instructions
+          raise CheckpointError(self.source, f"value number {arg} is kept at byte {at}, where there cannot be as many")
+    self.file.seek(start)
+    return super().load()
 
   def find_class(self, module: str, name: str) -> Any:
     if module == "torch._utils" and name.startswith("_rebuild_"):
@@ -253,8 +266,62 @@ class Unpickler(pickle.Unpickler):
   _rebuild_parameter_with_state = _rebuild_parameter
 
 
+class _FirstPass(Unpickler):
+  """Notes the storages' types, and makes no tensors."""
+
+  def __init__(self, source: str, file: Any) -> None:
+    super().__init__(source, file, {})
+    self.seen: dict[str, DType] = {}
+
+  def persistent_load(self, pid: Any) -> Any:
+    dtype, key = super().persistent_load(pid)
+    self.seen[key] = dtype
+    return dtype, key
+
+  def _rebuild_tensor(self, storage: Any, offset: int, size: Any, stride: Any, *_: Any) -> Tensor | None:
+    return None
+
+  _rebuild_tensor_v2 = _rebuild_tensor
+
+
+def _load_pickles(source: str, data: memoryview) -> Any:
+  """A file of PyTorch before 1.6 (or of `_use_new_zipfile_serialization=False`).
+
+  It is three pickles (a magic number, a version, sizes), the object's, that of the storages' keys, and for each of
+  these its number of elements (int64) and its bytes. So the object is read twice: first to learn where they are.
+  """
+  file = as_file(data)
+  if _FirstPass(source, file).load() != MAGIC:
+    fix = "give a file that torch.save has written"
+    raise CheckpointError(source, "is neither a zip archive nor of the format before it", fix)
+  for _ in range(2):
+    _FirstPass(source, file).load()
+  start, first, storages = file.tell(), _FirstPass(source, file), dict[str, memoryview]()
+  first.load()
+  keys, at = _FirstPass(source, file).load(), file.tell()
+  for key in keys:
+    (count,) = struct.unpack_from("<q", data, at)
+    end = at + 8 + count * first.seen[key].itemsize
+    storages[key], at = data[at + 8 : end], end
+  file.seek(start)
+  return Unpickler(source, file, storages).load()
+
+
+def _load_zipped(source: str, data: memoryview) -> Any:
+  """A file of PyTorch since 1.6: a zip archive of one pickle and of each storage's bytes."""
+  files = _zip(source, data)
+  if (main := next((name for name in files if name.endswith("/data.pkl")), None)) is None:
+    raise CheckpointError(source, "is a zip archive without data.pkl", "give a file that torch.save has written")
+  prefix = main[: -len("data.pkl")]
+  if (order := bytes(files.get(f"{prefix}byteorder", b"little"))) != b"little":
+    raise CheckpointError(source, f"its byte order is {order.decode()}", "save it on a little-endian machine")
+  storages = {name[len(prefix) + 5 :]: part for name, part in files.items() if name.startswith(f"{prefix}data/")}
+  return Unpickler(source, io.BytesIO(files[main]), storages).load()
+
+
 def torch_load(t: File) -> dict[str, Tensor]:
-  """What `torch.save` has written: a state dict, or what else was saved, with its tensors.
+  """What `torch.save` has written, in this format or the one before PyTorch 1.6: a state dict, or what else was saved,
+  with its tensors.
 
   A path, or the file's bytes as a uint8 tensor. The file is mapped: a tensor's bytes are read where it is used. No code
   of the file is run: objects that are no tensors, containers or numbers are dropped.
@@ -262,17 +329,8 @@ def torch_load(t: File) -> dict[str, Tensor]:
   """
   source, data = contents(t)
   try:
-    if bytes(data[:4]) != b"PK\x03\x04":
-      fix = "save it again with torch.save; or, if PyTorch before 1.6 wrote it, use torch_load of extra.torch_legacy"
-      raise CheckpointError(source, "is no zip archive", fix)
-    files = _zip(source, data)
-    if (main := next((name for name in files if name.endswith("/data.pkl")), None)) is None:
-      raise CheckpointError(source, "is a zip archive without data.pkl", "give a file that torch.save has written")
-    prefix = main[: -len("data.pkl")]
-    if (order := bytes(files.get(f"{prefix}byteorder", b"little"))) != b"little":
-      raise CheckpointError(source, f"its byte order is {order.decode()}", "save it on a little-endian machine")
-    storages = {name[len(prefix) + 5 :]: part for name, part in files.items() if name.startswith(f"{prefix}data/")}
-    out: dict[str, Tensor] = Unpickler(source, io.BytesIO(files[main]), storages).load()
+    zipped = bytes(data[:4]) == b"PK\x03\x04"
+    out: dict[str, Tensor] = _load_zipped(source, data) if zipped else _load_pickles(source, data)
     return out
   except CheckpointError:
     raise
@@ -302,18 +360,10 @@ def get_state_dict(obj: Any, prefix: str = "", tensor_type: type[T] = Tensor) ->
   found: dict[str, T] = {}
 
   def walk(obj: Any, path: str, above: tuple[int, ...]) -> None:
-    children: Any = ()
     if isinstance(obj, tensor_type):
       found[path] = obj
-    elif hasattr(obj, "_asdict"):
-      children = obj._asdict().items()
-    elif isinstance(obj, dict):
-      children = obj.items()
-    elif isinstance(obj, (list, tuple)):
-      children = enumerate(obj)
-    elif hasattr(obj, "__dict__") and not isinstance(obj, type):
-      children = vars(obj).items()
-    for name, child in children:
+      return
+    for name, child in children_of(obj):
       if id(child) not in above:  # an object may refer back to its owner
         walk(child, f"{path}.{name}" if path else str(name), (*above, id(child)))
 
@@ -331,7 +381,7 @@ def load_state_dict(
   realize: bool = True,
 ) -> list[Tensor]:  # fmt: skip
   """Give the tensors of `model` the values in `state_dict`, at the placement that each has in the model
-  and in the state dict's dtype.
+  and in the state dict's dtype. One element is one element: what is saved as (1,) loads into (), and the other way.
 
   `strict`: every tensor of the model must be there (else those that are missing keep their value); entries that the
   model has no place for are only reported at DEBUG>=1. `verbose`: a progress bar on a terminal. `consume`: remove
@@ -345,7 +395,7 @@ def load_state_dict(
     raise StateError(f"load_state_dict: {rule}\n  {fix}")
   found = {k: v for k, v in wanted.items() if k in state_dict}
   for k, v in found.items():
-    if v.shape != state_dict[k].shape:
+    if v.shape != state_dict[k].shape and not v.numel() == state_dict[k].numel() == 1:
       shapes = f"{list(v.shape)} in the model and {list(state_dict[k].shape)} in the state dict"
       fix = "build the model with the sizes that the state dict was saved with"
       raise StateError(f"load_state_dict: {k!r} is {shapes}\n  fix: {fix}")
@@ -354,7 +404,7 @@ def load_state_dict(
   for k, v in tqdm(found.items(), "loading weights", not (verbose and realize), leave=False):
     x = state_dict.pop(k) if consume else state_dict[k]
     # Not `replace`, which wants the same dtype: a model takes the precision that it was saved in.
-    v.uop = (x.shard(v.device) if isinstance(v.device, Sharding) else x.to(v.device)).uop
+    v.uop, v.follows = x.reshape(v.shape).to(v.device).uop, False
     if realize:
       v.realize()
   return list(found.values())

@@ -34,15 +34,27 @@ def _no_gradient(g: UOp, u: UOp) -> Grads:
   return (None,) * len(u.src)
 
 
+def _times(g: UOp, product: UOp) -> UOp:
+  """`product`, of g and a derivative that may be infinite where the value is not: 0 where g is 0, never 0 * inf.
+
+  So what a WHERE does not choose adds nothing (the logarithm of 0 beside it), and 1/(1 + exp(-x)) is flat far below 0.
+  """
+  return g.eq(0).where(0.0, product)
+
+
 # ---------------------------------------------------------------- unary
 
 define_elementwise(Ops.NEG, "negative", lambda g, u: (-g,), Owed.NEGATE, "-{0}")
-define_elementwise(Ops.RECIP, "reciprocal", lambda g, u: (-(g * u * u),), Owed.SETTLE_FIRST, "1/{0}", float_only)
-define_elementwise(Ops.EXP, "exp", lambda g, u: (g * u,), Owed.SETTLE_FIRST, "exp({0})", float_only)
-define_elementwise(Ops.LOG, "log", lambda g, u: (g / u.src[0],), Owed.SETTLE_FIRST, "log({0})", float_only)
+define_elementwise(
+  Ops.RECIP, "reciprocal", lambda g, u: (_times(g, -(g * u * u)),), Owed.SETTLE_FIRST, "1/{0}", float_only
+)
+
+
+define_elementwise(Ops.EXP, "exp", lambda g, u: (_times(g, g * u),), Owed.SETTLE_FIRST, "exp({0})", float_only)
+define_elementwise(Ops.LOG, "log", lambda g, u: (_times(g, g / u.src[0]),), Owed.SETTLE_FIRST, "log({0})", float_only)
 define_elementwise(Ops.SIN, "sin", lambda g, u: [g * u.src[0].alu(Ops.COS)], Owed.SETTLE_FIRST, "sin({0})", float_only)
 define_elementwise(Ops.COS, "cos", lambda g, u: [-g * u.src[0].alu(Ops.SIN)], Owed.SETTLE_FIRST, "cos({0})", float_only)
-define_elementwise(Ops.SQRT, "sqrt", lambda g, u: (g / (u * 2),), Owed.SETTLE_FIRST, "sqrt({0})", float_only)
+define_elementwise(Ops.SQRT, "sqrt", lambda g, u: (_times(g, g / (u * 2)),), Owed.SETTLE_FIRST, "sqrt({0})", float_only)
 define_elementwise(Ops.TANH, "tanh", lambda g, u: (g * (1 - u * u),), Owed.SETTLE_FIRST, "tanh({0})", float_only)
 
 
@@ -97,7 +109,9 @@ define_elementwise(Ops.MUL, "multiply", lambda g, u: (g * u.src[1], g * u.src[0]
 def gradient_fdiv(g: UOp, u: UOp) -> Grads:
   """u = x / y: du/dx = 1/y, du/dy = -u/y."""
   y = u.src[1]
-  return (g / y, -(g * u) / y)
+  if y.base.op is Ops.CONST:
+    return (g / y, -(g * u) / y)
+  return (_times(g, g / y), _times(g, -(g * u) / y))
 
 
 define_elementwise(Ops.FDIV, "true_divide", gradient_fdiv, Owed.PRODUCT, "({0} / {1})", float_only)
@@ -121,7 +135,8 @@ def gradient_extremum(g: UOp, u: UOp) -> Grads:
   """The operand that won gets g; equal operands get half each, as in PyTorch."""
   x, y = u.src
   half = x.eq(y).where(g * 0.5, 0.0)
-  return (x.eq(u).where(g, 0.0) - half, y.eq(u).where(g, 0.0) - half)
+  x_won, y_won = (x > y, x < y) if u.op is Ops.MAX else (x < y, x > y)
+  return (x_won.where(g, half), y_won.where(g, half))
 
 
 define_elementwise(Ops.MAX, "maximum", gradient_extremum, Owed.EXTREMUM, "max({0}, {1})")
@@ -132,7 +147,8 @@ def gradient_pow(g: UOp, u: UOp) -> Grads:
   """u = x^y: du/dx = y x^(y-1), 0 where y is 0; du/dy = u log x, 0 where x is 0 and y is not negative."""
   x, y = u.src
   dx = y.eq(0).where(0.0, y * x.alu(Ops.POW, y - 1))
-  return (g * dx, g * (x.eq(0) & (y >= 0)).where(0.0, u * x.alu(Ops.LOG)))
+  dy = (x.eq(0) & (y >= 0)).where(0.0, u * x.alu(Ops.LOG))
+  return (_times(g, g * dx), _times(g, g * dy))
 
 
 define_elementwise(Ops.POW, "power", gradient_pow, Owed.SETTLE_FIRST, "pow({0}, {1})", float_only)

@@ -1,5 +1,6 @@
 """What contracts dims: REDUCE over some, which stay as dims of 1, and GATHER, rows of a table by an index tensor."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,14 +46,25 @@ def gradient_reduce(g: UOp, u: UOp) -> Sequence[UOp | None]:
   if op is Ops.ADD:
     return (g.expand(x.shape),)
   if op is Ops.MUL:
-    zero = x.eq(0)
-    rest = zero.where(1.0, x)  # a row with one zero has a derivative there only, one with more has none
-    product, zeros = rest.r(op, axes).expand(x.shape), zero.cast(g.dtype).r(Ops.ADD, axes).expand(x.shape)
-    others = zeros.eq(0).where(product / rest, (zero & zeros.eq(1)).where(product, 0.0))
-    return (g.expand(x.shape) * others,)
+    return (g.expand(x.shape) * product_of_others(x, axes),)
   attained = x.eq(u.expand(x.shape))
   count = attained.cast(g.dtype).r(Ops.ADD, axes)
   return (attained.where((g / count).expand(x.shape), 0.0),)
+
+
+def product_of_others(x: UOp, axes: Sequence[int]) -> UOp:
+  """For each element of x the product of the others along `axes`: that of all over the element, in which 0 stands as
+  1 and an infinity as its sign; then 0 for a 0 among the others, infinite for an infinity, nan of both."""
+
+  def among_others(hit: UOp) -> UOp:
+    one = hit.cast(x.dtype)
+    return (one.r(Ops.ADD, axes).expand(x.shape) - one) > 0
+
+  zero, huge = x.eq(0), x.eq(math.inf) | x.eq(-math.inf)
+  plain = zero.where(1.0, huge.where((x > 0).where(x.const_like(1.0), -1.0), x))
+  product = plain.r(Ops.MUL, axes).expand(x.shape) / plain
+  product = among_others(huge).where(product * math.inf, product)
+  return among_others(zero).where(product * 0, product)
 
 
 def factors_reduce(u: UOp) -> Factors:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import ceildiv
-from tinygrad.uop import CARDS, AxisKind, Ops, UOp
+from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp
 
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.bfloat16: dtypes.uint16} | dict.fromkeys(dtypes.fp8s, dtypes.uint8)
 _UNSIGNED = dict(zip(dtypes.sints, (dtypes.uint32, dtypes.uint32, dtypes.uint32, dtypes.uint64)))
@@ -330,6 +330,24 @@ def launch_of(source: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def render(linear: Sequence[UOp], name: str, dialect: Dialect) -> str:
   """C source of a kernel from its linear UOps."""
   return CRenderer(linear, name, dialect).render()
+
+
+def probe(size: int) -> list[UOp]:
+  """The linear UOps of a kernel of one work group, `p0[i] = p1[i] / 2 + 3` in float32: what shows whether a driver
+  works."""
+  end, half, three = (
+    UOp.const(dtypes.index, size),
+    UOp.const(dtypes.float32, 0.5),
+    UOp.const(dtypes.float32, 3.0),
+  )
+  i = UOp.new(Ops.RANGE, dtypes.index, (end,), (0, AxisKind.LOCAL))
+  out, given = (UOp.new(Ops.PARAM, dtypes.float32, (), ParamArg(slot, size)) for slot in (0, 1))
+  to, at = (UOp.new(Ops.INDEX, dtypes.float32, (memory, i)) for memory in (out, given))
+  x = UOp.new(Ops.LOAD, dtypes.float32, (at,))
+  scaled = UOp.new(Ops.MUL, dtypes.float32, (x, half))
+  y = UOp.new(Ops.ADD, dtypes.float32, (scaled, three))
+  store = UOp.new(Ops.STORE, dtypes.void, (to, y))
+  return [out, given, end, half, three, i, to, at, x, scaled, y, store, UOp.new(Ops.ENDRANGE, dtypes.void, (i,))]
 
 
 # ---------------------------------------------------------------- the languages

@@ -7,9 +7,11 @@ decomposed.
 """
 
 import functools
+import itertools
+import operator
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tinygrad.device import PIECE
 from tinygrad.dtype import DType, dtypes
@@ -31,6 +33,10 @@ _CODES = {
   Ops.IDIV: ("", "sdiv", "udiv", ""), Ops.MOD: ("", "srem", "urem", ""),
   Ops.CMPLT: ("fcmp olt", "icmp slt", "icmp ult", "icmp ult"), Ops.CMPEQ: ("fcmp oeq", *("icmp eq",) * 3),
   Ops.CMPNE: ("fcmp une", *("icmp ne",) * 3),
+}  # fmt: skip
+
+_ON_LANES: dict[Ops, Callable[[int, int], int]] = {  # of which masks are made
+  Ops.ADD: operator.add, Ops.SUB: operator.sub, Ops.MUL: operator.mul, Ops.CMPLT: operator.lt, Ops.AND: operator.and_
 }  # fmt: skip
 
 
@@ -77,6 +83,7 @@ class LLVMRenderer:
     self.linear, self.name = linear, name
     self.names, self.declared = dict[UOp, str](), dict[str, None]()
     self.bytes: dict[UOp, str] = {}  # bools as they lie in memory: lanes of single bits are slow to bring into order
+    self.known: dict[UOp, list[int] | None] = {}  # lanes of constants
     self.body, self.entry, self.count = list[str](), list[str](), 0
 
   def render(self) -> str:
@@ -210,6 +217,21 @@ class LLVMRenderer:
       return self.operand(mask.src[0]), True
     return self.operand(mask), mask.dtype.count == 1
 
+  def lanes_of(self, u: UOp) -> list[int] | None:
+    """What is in each lane of a condition, or of indices, that depend on neither memory nor loops."""
+    if u not in self.known:
+      src = [self.lanes_of(s) for s in u.src] if u.op is Ops.VECTORIZE or u.op in _ON_LANES else [None]
+      of = [x for x in src if x is not None]
+      if u.op is Ops.CONST:
+        self.known[u] = [int(u.arg)] * u.dtype.count
+      elif len(of) < len(src):
+        self.known[u] = None
+      elif u.op is Ops.VECTORIZE:
+        self.known[u] = list(itertools.chain.from_iterable(of)) * (u.dtype.count // len(of))
+      else:
+        self.known[u] = [int(_ON_LANES[u.op](*xs)) for xs in zip(*of, strict=True)]
+    return self.known[u]
+
   def load(self, u: UOp) -> str:
     if u.src[0].op is Ops.ACC:
       return self.ins(f"load {ir_type(u.dtype)}, ptr {self.names[u.src[0]]}, align 64")
@@ -250,7 +272,13 @@ class LLVMRenderer:
     kind, align = ir_type(dtype, memory=True), dtype.itemsize
     if dtype.scalar() is dtypes.bool:
       v = self.ins(f"zext {ir_type(dtype)} {v} to {kind}")
-    if (scattered := self.scattered(where)) or not uniform:
+    scattered, known = self.scattered(where), self.lanes_of(where.src[2]) if mask and not uniform else None
+    if not scattered and known is not None and sum(known) == 1:
+      # LLVM 22 stores the wide element where such a mask meets a conversion to a narrower integer, with AVX-512
+      lane, element = known.index(True), ir_type(dtype.scalar(), memory=True)
+      v, kind = self.ins(f"extractelement {kind} {v}, i32 {lane}"), element
+      pointer, mask = self.ins(f"getelementptr {element}, ptr {pointer}, i64 {lane}"), None
+    elif scattered or not uniform:
       self.masked("scatter" if scattered else "store", self.suffix(dtype, True), n, pointer, align, mask, (kind, v))
       return
     lines = [f"  store {kind} {v}, ptr {pointer}, align {align}"]

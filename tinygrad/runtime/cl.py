@@ -1,8 +1,9 @@
 """`CL:i`: OpenCL devices through pyopencl (extra `[opencl]`), one in-order queue each.
 
 All devices of one platform share a context, and memory is coarse-grained shared virtual memory: a table of peers is a
-buffer of addresses, and devices meet at events. Without a GPU, PoCL runs on the processor, four times over unless
-`POCL_DEVICES` says otherwise.
+buffer of addresses, and devices meet at events. The platform is the first whose devices compile and run a kernel:
+GPUs', else the processor's, Intel's driver before PoCL. `CL_VIRTUAL=4` makes four devices of each physical one, with
+queues of their own; it is what a processor is unless told otherwise.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib.metadata
 import os
+import shutil
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import mul
+from pathlib import Path
 from typing import Any
 
 from tinygrad.device import DeviceError, Target
@@ -24,7 +29,6 @@ from tinygrad.runtime import diskcache, queues
 from tinygrad.runtime.queues import LESS, Program, QueueDevice, errors_of
 
 cl: Any = LazyModule("pyopencl")
-OPTIONS = ("-cl-std=CL2.0", "-cl-fp32-correctly-rounded-divide-sqrt")
 # PoCL has the compiler read a megabyte of declarations before every kernel, three quarters of the front end's time.
 # _OPENCL_H_ tells it that they have been read; these are the ones that kernels call.
 DECLARED = """#define DECLARE(name) __attribute__((overloadable, const)) float name(float); \\
@@ -39,23 +43,84 @@ __attribute__((overloadable)) void vstore_half_rte(float, size_t, half*);
 _SVM_PTRS = 0x11B6  # CL_KERNEL_EXEC_INFO_SVM_PTRS, which pyopencl does not wrap
 
 
-@functools.cache
-def platform() -> tuple[Any, list[Any]]:
-  """(context, devices) of the platform in use: the first with a GPU, else the first.
+@dataclass(frozen=True, slots=True, eq=False)
+class Platform:
+  """Devices of one driver, and the context they share."""
 
-  Raises: DeviceError if there is none.
-  """
-  os.environ.setdefault("POCL_DEVICES", " ".join(["pthread"] * 4))
+  context: Any
+  devices: list[Any]
+
+  @property
+  def several(self) -> int:
+    """How many devices are made of each."""
+    on_gpu = bool(self.devices[0].type & cl.device_type.GPU)
+    return int(os.environ.get("CL_VIRTUAL", 1 if on_gpu else 4))
+
+
+@contextlib.contextmanager
+def intel_named() -> Iterator[None]:
+  """Within, OpenCL's loader finds Intel's driver for the processor: its package has a file for the loader, with a path
+  that does not exist. A loader is given one folder of such files, so the system's own are linked into it."""
   try:
-    found = [p.get_devices() for p in cl.get_platforms()]
-  except cl.LogicError:
-    found = []
-  usable = [[d for d in ds if d.svm_capabilities & cl.device_svm_capabilities.COARSE_GRAIN_BUFFER] for ds in found]
-  usable = sorted((ds for ds in usable if ds), key=lambda ds: not any(d.type & cl.device_type.GPU for d in ds))
-  if not usable:
-    fix = "install the GPU vendor's OpenCL driver, or PoCL for the processor: pip install 'tinygrad[opencl]'"
-    raise DeviceError(f"no OpenCL device with shared virtual memory (OpenCL 2.0) is here\n  fix: {fix}")
-  return cl.Context(usable[0]), usable[0]
+    files = importlib.metadata.files("intel-opencl-rt") or ()
+  except importlib.metadata.PackageNotFoundError:
+    files = ()
+  driver = next((str(Path(f.locate()).resolve()) for f in files if f.name == "libintelocl.so"), None)
+  with contextlib.ExitStack() as undo:
+    if driver is not None and "OCL_ICD_VENDORS" not in os.environ:  # the user's word
+      with contextlib.suppress(OSError):  # nowhere to write: other drivers are found all the same
+        folder = Path(undo.enter_context(tempfile.TemporaryDirectory()))
+        for named in Path("/etc/OpenCL/vendors").glob("*.icd"):
+          (folder / named.name).symlink_to(named)
+        (folder / "tinygrad-intel.icd").write_text(driver + "\n")
+        os.environ["OCL_ICD_VENDORS"] = str(folder)
+        undo.callback(os.environ.pop, "OCL_ICD_VENDORS")
+    yield
+
+
+def drivers() -> list[list[Any]]:
+  """The devices of each driver that could be used: with shared virtual memory, those of most worth first."""
+  try:
+    with intel_named():
+      platforms = cl.get_platforms()
+  except cl.LogicError:  # there is none
+    return []
+  found = []
+  for p in platforms:
+    with contextlib.suppress(cl.Error):  # without a device, or older than shared virtual memory
+      coarse = cl.device_svm_capabilities.COARSE_GRAIN_BUFFER
+      found.append([d for d in p.get_devices() if d.svm_capabilities & coarse])
+
+  def worth(devices: list[Any]) -> tuple[bool, bool]:
+    return any(d.type & cl.device_type.GPU for d in devices), "PoCL" not in devices[0].version
+
+  return sorted(filter(None, found), key=worth, reverse=True)
+
+
+@functools.cache
+def chosen() -> Platform | str:
+  """The first driver that compiles and runs a kernel, or why there is none."""
+  faults = []
+  for devices in drivers():
+    try:
+      if "PoCL" in devices[0].version and shutil.which("ld") is None:  # it ends the process that asks for a kernel
+        raise DeviceError("kernels are linked by the program ld, which is not on the PATH (package binutils)")
+      found = Platform(cl.Context(devices), devices)
+      CL("CL", found).check()
+      return found
+    except (DeviceError, cl.Error) as e:
+      faults.append(f"\n    {devices[0].platform.name}: {e}")
+  fix = "install the GPU vendor's OpenCL driver, or one for the processor: pip install 'tinygrad[opencl]'"
+  if not faults:
+    return f"no OpenCL device with shared virtual memory (OpenCL 2.0) is here\n  fix: {fix}"
+  return f"no OpenCL driver works here:{''.join(faults)}\n  fix: {fix}"
+
+
+def platform() -> Platform:
+  """The platform in use. Raises: DeviceError if there is none that works."""
+  if isinstance(found := chosen(), str):
+    raise DeviceError(found)
+  return found
 
 
 @dataclass(slots=True, eq=False)
@@ -89,16 +154,20 @@ class CL(QueueDevice):
   pointer = "svm_ptr"
   dialect = cstyle.OPENCL
 
-  def __init__(self, name: str) -> None:
+  def __init__(self, name: str, of: Platform | None = None) -> None:
     super().__init__(name)
-    self.context, devices = platform()
-    names = ", ".join(sorted({d.name for d in devices}))
-    fix = f"use CL:0 to CL:{len(devices) - 1}; with PoCL, POCL_DEVICES='pthread pthread …' makes more"
-    self.device = self.choose(devices, f"OpenCL devices ({names})", fix)
-    self.description = f"{len(devices)} of {names}"
+    of = of or platform()
+    self.context, several, count = of.context, of.several, len(of.devices) * of.several
+    names = ", ".join(sorted({d.name for d in of.devices}))
+    fix = f"use CL:0 to CL:{count - 1}; CL_VIRTUAL=n makes n of each physical device"
+    self.device = self.choose(of.devices, f"OpenCL devices ({names})", fix, several)
+    self.description = f"{count} of {names} ({of.devices[0].platform.name})"
     self.queue = cl.CommandQueue(self.context, self.device)
     scratch, gpu = min(self.device.local_mem_size, 48 << 10), bool(self.device.type & cl.device_type.GPU)
     double = "cl_khr_fp64" in self.device.extensions
+    self.options = ["-cl-std=CL3.0" if self.device.version >= "OpenCL 3" else "-cl-std=CL2.0"]
+    if self.device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT:
+      self.options.append("-cl-fp32-correctly-rounded-divide-sqrt")
     self.target = Target("CL", vector_registers=64, scratch=scratch, threads=True, cooperates=gpu, float64=double)
 
   def wait(self) -> None:
@@ -142,7 +211,7 @@ class CL(QueueDevice):
     """The program on this device, always from its binary: what is built from source PoCL compiles again for the first
     launch. The binary comes from the disk cache where it is there and loads."""
     d = self.device
-    key = diskcache.key_of(program.source, d.name, d.version, d.driver_version, *OPTIONS)
+    key = diskcache.key_of(program.source, d.name, d.version, d.driver_version, *self.options)
     with self.telling(f"compiling {program.name}"):
       if (binary := diskcache.get(key)) is not None:
         with contextlib.suppress(cl.LogicError, cl.RuntimeError):  # of another driver: built anew below
@@ -154,8 +223,8 @@ class CL(QueueDevice):
     found = None
     if "PoCL" in self.device.version:
       with contextlib.suppress(cl.RuntimeError):  # it calls what is not in DECLARED, or an error to be told below
-        found = self.program((*OPTIONS, "-D_OPENCL_H_"), DECLARED + source)
-    return (found or self.program(OPTIONS, source)).get_info(cl.program_info.BINARIES)[0]  # type: ignore[no-any-return]
+        found = self.program((*self.options, "-D_OPENCL_H_"), DECLARED + source)
+    return (found or self.program(self.options, source)).get_info(cl.program_info.BINARIES)[0]  # type: ignore[no-any-return]
 
   def program(self, options: Sequence[str], *of: Any) -> Any:
     with warnings.catch_warnings(action="ignore"):  # what the compiler says of a kernel that it accepts

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad.device import Target
-from tinygrad.helpers import LazyModule, round_up, span
+from tinygrad.helpers import LazyModule, getenv, round_up, span, uninterrupted
 from tinygrad.renderer import llvm
 from tinygrad.runtime import diskcache, queues
 from tinygrad.runtime.queues import QueueDevice
@@ -175,8 +175,27 @@ def share_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Tabl
 # ---------------------------------------------------------------- compiling
 
 
+# what processors of less than the host's features have, by CPU_FEATURES: LLVM's name of them, and what matters here
+LEVELS = {"avx2": ("x86-64-v3", ("sse4.2", "avx", "avx2", "f16c", "fma")), "sse4.2": ("x86-64-v2", ("sse4.2",))}
+
+
+@functools.cache
+def processor() -> tuple[str, str, dict[str, bool]]:
+  """What is compiled for: LLVM's name of the processor, its features as LLVM takes them, and by name."""
+  level, host = getenv("CPU_FEATURES", "native"), binding.get_host_cpu_features()
+  if level == "native":
+    return binding.get_host_cpu_name(), host.flatten(), dict(host)
+  cpu, names = LEVELS.get(level, ("", ()))
+  if not cpu or not all(map(host.get, names)):
+    has = ("native", *(k for k, (_, names) in LEVELS.items() if all(map(host.get, names))))
+    raise ValueError(
+      f"CPU_FEATURES={level}: this processor has {', '.join(has)}\n  fix: set one of these, or leave it out"
+    )
+  return cpu, "", dict.fromkeys(names, True)
+
+
 class Compiler:
-  """LLVM for the host processor, with a context of its own: used by one thread."""
+  """LLVM for `processor()`, with a context of its own: used by one thread."""
 
   ids = itertools.count()
 
@@ -189,8 +208,7 @@ class Compiler:
         with contextlib.suppress(AttributeError):
           getattr(binding.ffi.lib, long)._lock = contextlib.nullcontext()
     self.context = binding.create_context()
-    self.cpu = binding.get_host_cpu_name()
-    self.features = binding.get_host_cpu_features().flatten()
+    self.cpu, self.features, _ = processor()
     target = binding.Target.from_default_triple()
     new_machine = functools.partial(target.create_target_machine, self.cpu, self.features, opt=2, jit=True)
     self.machine = new_machine()
@@ -274,11 +292,12 @@ def _load_runtime() -> Runtime:
 @functools.cache
 def host_target() -> Target:
   """What codegen has to know of this processor."""
-  features = binding.get_host_cpu_features()
+  features = processor()[2]
   kinds = {"avx512f": (64, 32), "avx": (32, 16), "neon": (16, 32)}
   width, registers = next((size for name, size in kinds.items() if features.get(name)), (16, 16))
   names = tuple(sorted(k for k, v in features.items() if v))
-  return Target("CPU", width, registers, scratch=64 << 20, features=names, shares=True)
+  halves = bool(features.get("f16c") or features.get("neon"))
+  return Target("CPU", width, registers, scratch=64 << 20, features=names, shares=True, halves=halves)
 
 
 # ---------------------------------------------------------------- memory
@@ -463,8 +482,9 @@ class CPU(QueueDevice):
 
   @staticmethod
   def submit_all(devices: Sequence[CPU], lists: Sequence[Sequence[Call] | Batch]) -> None:
-    """Queues one list on each device. Atomic, so that the barriers of concurrent callers cannot cross."""
-    with _submitting:
+    """Queues one list on each device. Atomic, so that the barriers of concurrent callers cannot cross, and so that
+    nobody waits for what Ctrl-C has kept from being queued."""
+    with uninterrupted(), _submitting:
       alone = len(devices) == 1
       for device, calls in zip(devices, lists, strict=True):
         device.submit(calls, alone)

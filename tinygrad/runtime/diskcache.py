@@ -1,20 +1,23 @@
 """Compiled objects on disk, shared by processes: `CACHEDIR` (default ~/.cache/tinygrad), at most `CACHE_MB` megabytes
-(default 512)."""
+(default 512). Where nothing can be stored, a process keeps what it compiles for itself, and says so once."""
 
 import contextlib
 import hashlib
 import os
+import sys
 from pathlib import Path
 
 from tinygrad.helpers import atomic_write, getenv
 
 _DIGEST = 32
 _puts = 0
+_told = False
 
 
 def directory() -> Path:
-  """Where entries live; read at every call, so that a process may change its environment."""
-  return Path(os.environ.get("CACHEDIR") or Path.home() / ".cache" / "tinygrad") / "objects"
+  """Where entries live; read at every call, so that a process may change its environment. A user without a home has
+  none that can be written."""
+  return Path(os.environ.get("CACHEDIR") or os.path.expanduser("~/.cache/tinygrad")) / "objects"
 
 
 def key_of(*parts: str) -> str:
@@ -29,30 +32,33 @@ def get(key: str) -> bytes | None:
     data = path.read_bytes()
   except OSError:
     return None
-  if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
-    path.unlink(missing_ok=True)
-    return None
-  with contextlib.suppress(OSError):  # removed meanwhile by another process
+  whole = hashlib.sha256(data[_DIGEST:]).digest() == data[:_DIGEST]
+  with contextlib.suppress(OSError):  # removed meanwhile by another process, or the disk cannot be written
+    if not whole:
+      path.unlink()
     os.utime(path)  # the age that eviction goes by is the last use
-  return data[_DIGEST:]
+  return data[_DIGEST:] if whole else None
 
 
 def put(key: str, data: bytes) -> None:
   """Stores an entry: written beside and renamed, so that no reader sees a part of it. A full or read-only disk is no
-  error."""
-  global _puts
+  error: the cache only saves time."""
+  global _puts, _told
   try:
     with atomic_write(directory() / key) as f:
       f.write(hashlib.sha256(data).digest() + data)
-  except OSError:
-    return  # the cache only saves time
-  _puts += 1
-  if _puts % 64 == 1:
-    evict(getenv("CACHE_MB", 512) << 20)
+    _puts += 1
+    if _puts % 64 == 1:
+      evict(getenv("CACHE_MB", 512) << 20)
+  except OSError as e:
+    if not _told:
+      _told = True
+      fix = "fix: CACHEDIR=/a/folder in the environment, with room and the right to write"
+      print(f"compiled kernels are kept in memory only: {e}\n  {fix}", file=sys.stderr)
 
 
 def evict(limit: int) -> None:
-  """Removes entries, the longest unused first, until at most `limit` bytes are left."""
+  """Removes entries, the longest unused first, until at most `limit` bytes are left. What cannot be removed stays."""
   entries: list[tuple[float, int, Path]] = []
   for path in directory().iterdir():
     with contextlib.suppress(OSError):  # removed meanwhile by another process
@@ -61,5 +67,6 @@ def evict(limit: int) -> None:
   for _, size, path in sorted(entries):
     if total <= limit:
       return
-    path.unlink(missing_ok=True)
-    total -= size
+    with contextlib.suppress(OSError):
+      path.unlink(missing_ok=True)
+      total -= size

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tinygrad.device import Backend, DeviceError, opened
-from tinygrad.helpers import LazyModule, numpy, source_line, user_frame
+from tinygrad.helpers import LazyModule, numpy, source_line, uninterrupted, user_frame
 
 cstyle: Any = LazyModule("tinygrad.renderer.cstyle")
 
+BROKEN = "fix: update the driver, or run on the CPU: DEV=CPU, GPU=CPU in the environment"
 LESS = "fix: smaller batches, or free what is no longer needed"
+PROBED = 8  # threads of the kernel that shows whether a driver works
 REMEMBERED = 64  # hand-overs since the last wait, of which a fault tells
 
 
@@ -88,6 +90,7 @@ class QueueDevice(Backend):
   kept = 1 << 30  # bytes of freed memory that wait for reuse, at most
   pointer = "address"  # the attribute of memory which kernels take
   number = 0  # of the physical device
+  available = 1  # devices that there are, virtual ones counted
   batch: Callable[..., Any] = Batch
   new_memory: Callable[..., Any]
   build: Callable[..., Any]
@@ -107,8 +110,11 @@ class QueueDevice(Backend):
     number = int(self.name.partition(":")[2] or 0)
     if number >= len(found) * several:
       raise DeviceError(f"{self.name}: there are {len(found)} {kind} here\n  fix: {fix}")
-    self.number = number // several
+    self.number, self.available = number // several, len(found) * several
     return found[self.number]
+
+  def count(self) -> int:
+    return self.available
 
   def flush(self) -> None:
     """Nothing is kept back."""
@@ -172,6 +178,32 @@ class QueueDevice(Backend):
 
   # ---- kernels
 
+  def check(self) -> None:
+    """Compiles a small kernel, runs it and looks at what it wrote: once for each physical device.
+
+    Raises: DeviceError where any of this fails, whatever the driver raises.
+    """
+    if (type(self), self.number) in _checked:
+      return
+    given, got = numpy.arange(PROBED, dtype=numpy.float32), numpy.zeros(PROBED, numpy.float32)
+    try:
+      program = self.compile(self.render(cstyle.probe(PROBED), "probe"), "probe")
+      memory = [self.alloc(given.nbytes) for _ in range(2)]
+      for handle, values in zip(memory, (got, given)):
+        self.copyin(handle, memoryview(values.view(numpy.uint8)))
+      self.submit_all([self], [self.batch([self.bind(program, memory)])])
+      self.copyout(memoryview(got.view(numpy.uint8)), memory[0])
+      for handle in memory:
+        self.free(handle, given.nbytes)
+    except Exception as e:  # a broken driver raises anything
+      said = str(e) if isinstance(e, DeviceError) else f"{type(e).__name__}: {e}"
+      fix = "" if "\n  fix: " in said else f"\n  {BROKEN}"
+      raise DeviceError(f"{self.name}: the first kernel failed: {said}{fix}") from e
+    if (got != given / 2 + 3).any():
+      wrong = f"{got.tolist()} instead of {(given / 2 + 3).tolist()}"
+      raise DeviceError(f"{self.name}: the first kernel computed {wrong}\n  {BROKEN}")
+    _checked.add((type(self), self.number))
+
   def render(self, linear: list[Any], name: str) -> str:
     return str(cstyle.render(linear, name, self.dialect))
 
@@ -223,7 +255,7 @@ class QueueDevice(Backend):
     """Queues one list on each device."""
     frame = user_frame()
     line = None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-    with _submitting:
+    with uninterrupted(), _submitting:  # half a hand-over would be waited for without end
       for d, calls in zip(devices, lists):
         d.queued.append((line, calls.names))
       cls.hand_over(devices, lists)
@@ -260,3 +292,4 @@ def in_order(devices: Sequence[Any], lists: Sequence[Any]) -> Iterator[tuple[Any
 
 
 _submitting = threading.Lock()
+_checked: set[tuple[type, int]] = set()  # the backends' physical devices that have run a kernel and given right values

@@ -21,7 +21,8 @@ def accesses(kernel: UOp) -> dict[UOp, int]:
 def from_the_start(kernel: UOp) -> tuple[UOp, Starts]:
   """The kernel with each PARAM's accesses moved to its beginning, and where they were."""
   slots = accesses(kernel)
-  places = {u: affine(u.src[1], {}) for u in slots}
+  forms: dict[UOp, Affine] = {}
+  places = {u: affine(u.src[1], forms) for u in slots}
   firsts = [[a.const for u, a in places.items() if slots[u] == i] for i in range(1 + max(slots.values(), default=-1))]
   starts = tuple(max(min(consts, default=0), 0) for consts in firsts)
   return moved(kernel, {u: a.plus(Affine(-starts[slots[u]])) for u, a in places.items()}), starts

@@ -3,7 +3,8 @@
 One walk from the roots down. Every value carries its *uses*: in which kernel, through which chain of movements, and
 how: several times an element (MANY: through an EXPAND), inside a reduction's loop (INNER), under a condition (GATED).
 A value with one plain use is fused. Otherwise it is stored, unless computing it anew reads no more bytes than reading
-it back, and costs little else. A reduction is never computed twice.
+it back, and costs little else. A reduction is never computed twice, nor is a value that is compared with what is chosen
+from it (its maximum): two kernels may round it differently.
 """
 
 from collections import Counter
@@ -14,6 +15,7 @@ from tinygrad.device import device_set
 from tinygrad.helpers import prod
 from tinygrad.schedule.lower import TRANSPARENT, layout
 from tinygrad.uop import GroupOp, Ops, UOp
+from tinygrad.uop.selection import compared
 
 MANY, INNER, GATED = 1, 2, 4
 LEAVES = frozenset((Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.SHARD, Ops.VARIABLE, Ops.HOLE))
@@ -28,6 +30,9 @@ FREE = frozenset((Ops.CAST, Ops.BITCAST))
 CHEAP_OPS = 4  # operations an element that may be repeated wherever it is read
 CHEAP_MASK_OPS = 24  # the same for what reads no memory at all
 MANY_READS = 12  # with more distinct inputs a value is stored rather than counted
+MANY_WAYS = (
+  32  # in which one kernel may read a value: its expression holds the value as often, and what is below it too
+)
 GATED_READS = 64  # reads of an element, each under a condition, for which the padded value is stored
 
 Use = tuple[UOp, int, int]  # kernel, chain of movements (interned), flags
@@ -35,7 +40,7 @@ Use = tuple[UOp, int, int]  # kernel, chain of movements (interned), flags
 
 class Cost(NamedTuple):
   """What computing a value takes: the buffers it reads, operations an element, what the slow ones among them add, and
-  whether it holds a reduction.
+  whether it holds a reduction, a lookup, or a value whose bits are `compared`.
   """
 
   reads: frozenset[UOp] = frozenset()
@@ -43,6 +48,7 @@ class Cost(NamedTuple):
   slow: int = 0
   reduces: bool = False
   gathers: bool = False
+  compared: bool = False
 
 
 NOTHING, INDEX = Cost(), Cost()
@@ -74,8 +80,10 @@ def joins_its_reader(u: UOp, uses: set[Use]) -> bool:
   return len(uses) == 1 and device_set(u.arg.placements[0]) == device_set(u.arg.result)
 
 
-def costs(nodes: Sequence[UOp], stored: Collection[UOp], readers: Mapping[UOp, int]) -> dict[UOp, Cost]:
-  """The cost of computing each value, given that those of `stored` below it are read back."""
+def costs(
+  nodes: Sequence[UOp], stored: Collection[UOp], readers: Mapping[UOp, int], bits: Collection[UOp]
+) -> dict[UOp, Cost]:
+  """The cost of computing each value, given that those of `stored` below it are read back; `bits`: what is compared."""
   made: dict[UOp, Cost] = {}  # of computing the value
   read: dict[UOp, Cost] = {}  # of what reads it: a load if it is stored
   for u in nodes:
@@ -100,8 +108,11 @@ def costs(nodes: Sequence[UOp], stored: Collection[UOp], readers: Mapping[UOp, i
         sum(p.slow for p in parts) + SLOW.get(u.op, 0),
         u.op is Ops.REDUCE or any(p.reduces for p in parts),
         u.op is Ops.GATHER or any(p.gathers for p in parts),
+        any(p.compared for p in parts),
       )
-    shared = made[u].reduces and readers.get(u, 0) > 1  # most likely stored for its several consumers
+    if u in bits:
+      made[u] = made[u]._replace(compared=True)
+    shared = (made[u].reduces or u in bits) and readers.get(u, 0) > 1  # most likely stored for its several consumers
     read[u] = load(u) if shared or u in stored else made[u]
   return made
 
@@ -119,7 +130,7 @@ def cheap(u: UOp, cost: Cost) -> bool:
   """May be computed wherever it is read: loads, movement, casts and little arithmetic that read no more than the
   stored value would.
   """
-  if cost.reduces or cost.gathers or cost.slow:
+  if cost.reduces or cost.gathers or cost.slow or cost.compared:
     return False
   if not cost.reads:
     return cost.ops <= CHEAP_MASK_OPS
@@ -130,7 +141,7 @@ def recompute(u: UOp, cost: Cost, uses: int) -> bool:
   """`uses` times computing `u` against computing it once, a store and `uses` loads, in bytes (an operation counts a
   quarter of a byte).
   """
-  if cost.reduces or len(cost.reads) > MANY_READS:
+  if cost.reduces or cost.compared or len(cost.reads) > MANY_READS:
     return False
   again = uses * read_bytes(u, cost) + (uses - 1) * size(u) * (cost.ops // 4 + cost.slow)
   return again <= read_bytes(u, cost) + (2 + uses) * nbytes(u)
@@ -139,15 +150,15 @@ def recompute(u: UOp, cost: Cost, uses: int) -> bool:
 def choose(sink: UOp) -> list[UOp]:
   """The values under `sink` that get a buffer, sources first. Kernels begin at them and at the ASSIGNs."""
   nodes = sink.toposort()
-  stored: set[UOp] = set()
+  stored, bits = set[UOp](), compared(nodes)
   for _ in range(2):  # the second walk knows what the first one stored
-    stored = _walk(nodes, stored)
+    stored = _walk(nodes, stored, bits)
   return [u for u in nodes if u in stored]
 
 
-def _walk(nodes: Sequence[UOp], before: Collection[UOp]) -> set[UOp]:
+def _walk(nodes: Sequence[UOp], before: Collection[UOp], bits: Collection[UOp]) -> set[UOp]:
   readers = Counter(s for u in nodes for s in u.src)
-  cost = costs(nodes, before, readers)
+  cost = costs(nodes, before, readers, bits)
   uses: dict[UOp, set[Use]] = {}
   chains: dict[tuple[object, ...], int] = {}
   loops = [0]  # by chain: iterations of the last reduction that it goes through
@@ -176,6 +187,8 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp]) -> set[UOp]:
       stored.add(u)
     if op is Ops.SHRINK and any(f & MANY for _, _, f in here) and readers[u.src[0]] == 1 and not cheap(u, cost[u]):
       stored.add(u)  # only this part of the source is needed: store just that
+    if op not in GroupOp.View and op is not Ops.DETACH and most_ways(here) > MANY_WAYS:
+      stored.add(u)
     if op is Ops.PAD and any(loops[chain] >= GATED_READS * size(u) for _, chain, _ in here):
       stored.add(u)
     if u in stored:
@@ -188,6 +201,11 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp]) -> set[UOp]:
     for n, s in enumerate(u.src):
       use(s, _below(u, n, here, chains, loops))
   return stored
+
+
+def most_ways(uses: Collection[Use]) -> int:
+  """In how many ways one kernel uses a value, of the kernel that has most."""
+  return max(Counter(kernel for kernel, _, _ in uses).values(), default=0) if len(uses) > MANY_WAYS else len(uses)
 
 
 def serves_only(u: UOp, inputs: Collection[UOp], readers: Mapping[UOp, int]) -> list[UOp]:

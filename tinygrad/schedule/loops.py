@@ -59,28 +59,30 @@ def split_ranges(sink: UOp) -> UOp:
   return rebuild(sink, groups, values) if groups else sink
 
 
-def ranges_in(u: UOp) -> set[UOp]:
+def ranges_in(u: UOp, memo: dict[UOp, frozenset[UOp]]) -> frozenset[UOp]:
   """The ranges that an index expression reads; those of a loaded value's own index do not count."""
-  return {x for x in u.toposort(lambda x: x.op is not Ops.LOAD) if x.op is Ops.RANGE}
+  for x in u.toposort(lambda x: x not in memo and x.op is not Ops.LOAD):
+    memo[x] = frozenset((x,) if x.op is Ops.RANGE else ()).union(*(memo[s] for s in x.src if s in memo))
+  return memo.get(u, frozenset())
 
 
 def join_ranges(sink: UOp) -> UOp:
   """Neighbouring loops a, b become one where every index reads them as a*n + b (n the length of b) times a constant."""
   indices, loops = list[dict[UOp, int]](), list[tuple[UOp, ...]]()
-  pinned: set[UOp] = set()
+  pinned, memo = set[UOp](), dict[UOp, frozenset[UOp]]()
   for u in sink.toposort():
     if u.op in LOOPED:
       loops.append(u.src[LOOPED[u.op] :])
     if u.op is Ops.INDEX:
       terms = linear(u.src[1]).terms
       indices.append(terms)
-      pinned = pinned.union(*(ranges_in(x) for x in terms if x.op is not Ops.RANGE))
+      pinned = pinned.union(*(ranges_in(x, memo) for x in terms if x.op is not Ops.RANGE))
       if u.src[0].op is Ops.PEER:
-        pinned |= ranges_in(u.src[0].src[1])
+        pinned |= ranges_in(u.src[0].src[1], memo)
     elif u.dtype is not dtypes.index and u.op is not Ops.PEER:
       for s in u.src[: LOOPED.get(u.op, len(u.src))]:
         if s.dtype is dtypes.index:
-          pinned |= ranges_in(s)
+          pinned |= ranges_in(s, memo)
   groups, values = dict[UOp, tuple[UOp, ...]](), dict[UOp, UOp]()
   for ranges in loops:
     i = len(ranges) - 1

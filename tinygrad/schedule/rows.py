@@ -112,11 +112,14 @@ def cut(a: Group, b: Group) -> tuple[UOp, int] | None:
 
 
 def reduced(b: Group) -> tuple[UOp, ...]:
-  """The loops of a single kernel's reduction, if that is all there is to its value, and this is no larger than what it
-  is computed from."""
+  """The loops of a single kernel's reduction, if that is all there is to its value, this is no larger than what it is
+  computed from, and its memory holds a part as well as a register does: narrow floats would be rounded part by part."""
   value = b.stores[0].src[1]
-  alone = len(b.stores) == 1 and value.op is Ops.FOLD and max(b.accesses, key=lambda x: (x.nbytes, not x.written))
-  return value.src[1:] if alone and not alone.written else ()
+  if len(b.stores) > 1 or value.op is not Ops.FOLD:
+    return ()
+  if value.dtype.itemsize < 4 and dtypes.is_float(value.dtype) and value.arg not in (Ops.MAX, Ops.MIN):
+    return ()
+  return () if max(b.accesses, key=lambda x: (x.nbytes, not x.written)).written else value.src[1:]
 
 
 def matched(a: Group, b: Group, loops: Sequence[UOp]) -> dict[UOp, UOp]:

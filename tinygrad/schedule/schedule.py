@@ -1,6 +1,7 @@
 """The local graph -> a list of kernels and copies in an order that respects every read and write."""
 
 import heapq
+import itertools
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,10 +52,32 @@ def create_schedule(sink: UOp, rows: bool = False) -> Schedule:
   """Kernels for SINK of ASSIGN(view of BUFFER | SHARD, value) in the local view; with `rows`, those that work on the
   same rows as one. Raises ScheduleError if no order of the effects exists.
   """
-  builder = _Builder(rewrite(sink, STEPS), rows)
+  builder = _Builder(written_apart(rewrite(sink, STEPS)), rows)
   while (schedule := builder.build()) is None:
     builder = _Builder(builder.with_copies(), rows)
   return schedule
+
+
+def written_apart(sink: UOp) -> UOp:
+  """`sink` with the views that are written to as nodes of their own where they are read, too: what is read may get a
+  buffer, for a copy to other devices as an example; what is written is the memory itself."""
+  nodes = sink.toposort()
+  written = {u for u in nodes if u.op is Ops.ASSIGN and u.src[0].op in GroupOp.View}
+  readers = Counter(s for u in nodes for s in u.src) if written else Counter[UOp]()
+  written = {u for u in written if any(readers[v] > 1 for v in u.src[0].down() if v.op in GroupOp.View)}
+  if not written:
+    return sink
+  made: dict[UOp, UOp] = {}
+  for u in nodes:
+    src = tuple([made[s] for s in u.src])
+    if u in written:
+      views = [*itertools.takewhile(lambda v: v.op in GroupOp.View, src[0].down())]
+      target = views[-1].src[0].after()
+      for v in reversed(views):
+        target = v.replace(src=(target,))
+      src = target, src[1]
+    made[u] = u if src == u.src else u.replace(src=src)
+  return made[sink]
 
 
 def peel(u: UOp) -> UOp:
@@ -94,6 +117,7 @@ class _Builder:
     self.kernels: dict[object, Kernel] = {}  # by form; their slots count in the form's order
     self.made: dict[UOp, int] = {}  # stored value or ASSIGN -> its step
     self.versions: dict[UOp, Version] = {}
+    self.assigns: dict[UOp, Version] = {}
     self.copies: set[State] = set()  # contents that no order of the steps keeps for all who read them
 
   def devices(self) -> dict[UOp, Placement]:
@@ -172,11 +196,22 @@ class _Builder:
 
   def version(self, u: UOp) -> Version:
     """The ASSIGNs that have happened to the buffer that `u` stands for."""
-    if u not in self.versions:
-      below = self.version(u.src[0]) if u.op in (Ops.AFTER, Ops.SHARD, Ops.DETACH) else frozenset()
-      effects = u.src[1:] if u.op is Ops.AFTER else ()
-      self.versions[u] = below | {e for s in effects for e in s.toposort() if e.op is Ops.ASSIGN}
+    chain = [u]
+    while chain[-1] not in self.versions and chain[-1].op in (Ops.AFTER, Ops.SHARD, Ops.DETACH):
+      chain.append(chain[-1].src[0])
+    for v in reversed(chain):
+      if v not in self.versions:
+        below = self.versions[v.src[0]] if v.op in (Ops.AFTER, Ops.SHARD, Ops.DETACH) else frozenset()
+        self.versions[v] = below.union(*(self.assigned(s) for s in v.src[1:])) if v.op is Ops.AFTER else below
     return self.versions[u]
+
+  def assigned(self, root: UOp) -> Version:
+    """The ASSIGNs among and below `root`."""
+    for u in root.toposort(lambda u: u not in self.assigns):
+      own = (u,) if u.op is Ops.ASSIGN else ()
+      parts = {self.assigns[s] for s in u.src} - {frozenset()}
+      self.assigns[u] = parts.pop() if len(parts) == 1 and not own else frozenset(own).union(*parts)
+    return self.assigns[root]
 
   def add_step(self, u: UOp) -> None:
     """Lowers `u` to a kernel, and notes what it waits for and reads."""

@@ -10,11 +10,12 @@ every device and in every run.
 from tinygrad.device import Sharding
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.ops.reduce import identity_element
-from tinygrad.uop import Collective, Ops, UOp
+from tinygrad.uop import Collective, GroupOp, Ops, UOp
 
 LARGE = 1 << 18  # elements read, from which one more kernel pays
 PARTS = 256  # results of the first step
 PART = 2048  # least elements of one
+COUNTING = GroupOp.Movement | {Ops.CAST, Ops.ADD, Ops.SUB}  # of a counter: still one
 COUNTS = 16  # parts of a reduction by index, whose results depend on each other's steps
 MANY_BYTES = 1 << 16  # that a device reads in the time of one more kernel and meeting of the devices
 
@@ -22,7 +23,7 @@ MANY_BYTES = 1 << 16  # that a device reads in the time of one more kernel and m
 def by_index(u: UOp) -> bool:
   """Whether what is reduced is chosen by a number: one kernel then adds elements up one after the other."""
   u = next(v for v in u.down() if v.op not in (Ops.CAST, Ops.WHERE))
-  return u.op is Ops.CMPEQ and any(x.op is Ops.IOTA for x in u.toposort())
+  return u.op is Ops.CMPEQ and any(next(v for v in s.down() if v.op not in COUNTING).op is Ops.IOTA for s in u.src)
 
 
 def in_parts(u: UOp) -> UOp | None:

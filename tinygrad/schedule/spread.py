@@ -30,34 +30,42 @@ def as_windows(u: UOp) -> UOp | None:
     x = x.expand(tuple(count if d == taps else m for d, m in enumerate(x.shape)))
     return x.window(axis, taps, 1, step, size).flip((taps,))
 
-  y = through(z.src[0], axis, taps, size, windows)
+  y = through(z.src[0], axis, taps, size, windows, {})
   return None if y is None else summed(y, taps)
 
 
 # of what an EXPAND repeats, its dims of places and taps, and their count
 Leaf = Callable[[UOp, int, int, int], UOp | None]
+Found = dict[tuple[UOp, int, int, Leaf], UOp | None]
 
 
 def constant(x: UOp, axis: int, taps: int, count: int) -> UOp | None:
   return x if x.shape[axis] == 1 else None
 
 
-def through(u: UOp, axis: int, taps: int, size: int, leaf: Leaf) -> UOp | None:
+def through(u: UOp, axis: int, taps: int, size: int, leaf: Leaf, found: Found) -> UOp | None:
   """`u` with `size` places along `axis`, by `leaf` of what is the same for all taps, or for all places; None where that
-  is not found."""
+  is not found. `found`: what has been looked at."""
+  key = u, axis, taps, leaf
+  if key not in found:
+    found[key] = _through(u, axis, taps, size, leaf, found)
+  return found[key]
+
+
+def _through(u: UOp, axis: int, taps: int, size: int, leaf: Leaf, found: Found) -> UOp | None:
   if not all(isinstance(n, int) for n in u.shape):
     return None
   s = u.src[0] if u.src else u
   if u.op is Ops.MUL:
     for a, b in (u.src, u.src[::-1]):
-      if (same := through(b, axis, taps, size, constant)) is not None:
-        other = through(a, axis, taps, size, leaf)
+      if (same := through(b, axis, taps, size, constant, found)) is not None:
+        other = through(a, axis, taps, size, leaf, found)
         return None if other is None else other.alu(Ops.MUL, same)
     return None
   if u.op is Ops.EXPAND and 1 in (s.shape[taps], s.shape[axis]):
-    found = leaf(s, axis, taps, u.shape[taps])
+    repeated = leaf(s, axis, taps, u.shape[taps])
     shape = tuple(size if d == axis else n for d, n in enumerate(u.shape))
-    return None if found is None else found.expand(shape)
+    return None if repeated is None else repeated.expand(shape)
   places = {d: d for d in (axis, taps)}
   if u.op is Ops.PERMUTE:
     places = {d: u.arg[d] for d in places}
@@ -71,7 +79,7 @@ def through(u: UOp, axis: int, taps: int, size: int, leaf: Leaf) -> UOp | None:
       return None
   elif u.op not in (Ops.CAST, Ops.EXPAND) and not (u.op in ALIKE and apart(u, places)):
     return None
-  if (below := through(s, places[axis], places[taps], size, leaf)) is None:
+  if (below := through(s, places[axis], places[taps], size, leaf, found)) is None:
     return None
   arg = tuple(size if d == axis else n for d, n in enumerate(u.shape)) if u.op in (Ops.RESHAPE, Ops.EXPAND) else u.arg
   return u.replace(src=(below,), arg=arg)

@@ -15,13 +15,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Owe, Placement, ShardError, Sharding, same_devices, show_placement
+from tinygrad.device import (
+  Owe,
+  Placement,
+  ShardError,
+  Sharding,
+  device_set,
+  same_devices,
+  show_placement,
+  spelled,
+)
 from tinygrad.dtype import DType
-from tinygrad.helpers import DEFER, RESHARD, STRATEGY, prod, user_line
+from tinygrad.helpers import DEFER, RESHARD, STRATEGY, Settings, prod, settings_from, user_line
 from tinygrad.sharding.factors import Assignment, below, beside, carried, project, resolved
 from tinygrad.sharding.moves import ints, size_of, wire
 from tinygrad.sharding.owed import Kept, debts_of, keep
-from tinygrad.uop import BufferArg, Move, Ops, UOp, factor_rule
+from tinygrad.uop import BufferArg, Move, Ops, UOp, factor_rule, mesh_of
 
 Nodes = tuple[UOp, ...]
 STRATEGIES = ("cost", "basic", "aggressive")
@@ -144,8 +153,7 @@ def _find_outcomes(op: Ops, dtype: DType, src: Nodes, arg: Any, kept: Kept | Non
   if base is None:
     return [Outcome(devices, one_device(op, src), 1, 0.0, 0.0, True)]
   if not all(same_devices(base, d) for d in devices if isinstance(d, Sharding)):
-    fix = "bring one to the other's placement: y.shard(x.device)"
-    raise shard_error(op, src, "the operands live on two different device sets", fix)
+    raise two_sets(op, src)
   u = UOp.new(op, dtype, src, arg)
   f, shape = factor_rule(u), u.max_shape
   placements = [d.settled if isinstance(d, Sharding) else None for d in devices]
@@ -175,19 +183,36 @@ def _find_outcomes(op: Ops, dtype: DType, src: Nodes, arg: Any, kept: Kept | Non
   return found
 
 
+def two_sets(op: Ops, src: Nodes) -> ShardError:
+  """The error of operands on two device sets."""
+  cut = [i for i, s in enumerate(src) if isinstance(s.device, Sharding)]
+  first, other = cut[0], next(i for i in cut if not same_devices(src[cut[0]].device, src[i].device))  # type: ignore[arg-type]
+  sets = [sorted(device_set(src[i].device)) for i in (first, other)]  # type: ignore[arg-type]
+  order = "the same devices in another order" if sets[0] == sets[1] else "two different device sets"
+  fix = f"{operand(other)}.shard({operand(first)}.device)  # brings one to the other's placement"
+  return shard_error(op, src, f"the operands live on {order}", fix)
+
+
+def operand(i: int) -> str:
+  """How a fix names the operand i."""
+  return "xyz"[i] if i < 3 else f"src[{i}]"
+
+
 def one_device(op: Ops, src: Nodes) -> Placement | None:
   """The single device that all sources with one are on; None if there is none. Raises ShardError for two."""
   found = list(dict.fromkeys(s.device for s in src if s.device is not None))
   if len(found) > 1:
-    where = repr(found[0]) if isinstance(found[0], str) else "x.device"
-    raise shard_error(op, src, "the operands live on different devices", f"move one, e.g. y.to({where})")
+    other = next(i for i, s in enumerate(src) if s.device == found[1])
+    raise shard_error(op, src, "the operands live on different devices", f"{operand(other)}.to({found[0]!r})")
   return found[0] if found else None
 
 
 def shard_error(op: Ops, src: Sequence[UOp], what: str, fix: str) -> ShardError:
   """The error that shows the operands with dtype, shape and placement, the user's line, and what helps."""
   lines = [f"{op.name.lower()}: {what}"]
-  lines += [f"    src[{i}]: {s.dtype.name}{list(s.shape)} on {show_placement(s.device)}" for i, s in enumerate(src)]
+  lines += [
+    f"    src[{i}]: {s.dtype.name}{list(s.shape)} on {show_placement(s.device, mesh_of(s))}" for i, s in enumerate(src)
+  ]
   return ShardError("\n".join([*lines, f"    in {user_line()}", f"  fix: {fix}"]))
 
 
@@ -222,8 +247,9 @@ def _bring_all(op: Ops, src: Nodes, o: Outcome, ways: Bringing) -> Nodes:
   if not RESHARD.value:
     for i, (s, r) in enumerate(zip(src, o.required)):
       if r is not None and (nbytes := ways.cost(s, r)) > 0 and not owes(s.device):
-        what = f"src[{i}] has to move to {show_placement(r)}, and RESHARD=0 forbids an implied move"
-        fix = f"bring it there with .shard(...) before the {op.name.lower()} ({nbytes:.0f} B per device)"
+        what = f"src[{i}] has to move to {show_placement(r, mesh_of(s))}, and RESHARD=0 forbids an implied move"
+        there = next((f"{operand(j)}.device" for j, x in enumerate(src) if x.device == r), spelled(r))
+        fix = f"{operand(i)}.shard({there})  # before the {op.name.lower()} ({nbytes:.0f} B per device)"
         raise shard_error(op, src, what, fix)
   return ways.brought(src, o)
 
@@ -359,7 +385,9 @@ def _see(u: UOp) -> UOp:
     return made(u, told_apart(u.op, u.src, tuple([outline_of(s) for s in u.src])), u.arg)
   if u.op is Ops.MUL:
     return made(u, tuple([flat(outline_of(s)) for s in u.src]), u.arg)
-  return u if u.op in SEEN and not u.src else leaf(u.dtype, u.shape, u.device)
+  if u.op is Ops.CONST:
+    return UOp.const(u.dtype, u.arg)  # without what makes it a tensor of its own
+  return u if u.op in SEEN else leaf(u.dtype, u.shape, u.device)
 
 
 def told_apart(op: Ops, src: Nodes, seen: Nodes) -> Nodes:
@@ -410,15 +438,15 @@ def sunk(sink: UOp, src: Nodes) -> Step:
   return Step.of(src, tuple([arrived(x, s.device) for x, s in zip(src, sink.src)]), sink, True)
 
 
-def settings() -> tuple[Any, ...]:
+def settings() -> Settings:
   """What decisions depend on besides the sources."""
-  return DEFER.value, RESHARD.value, STRATEGY.value
+  return settings_from("placement", "placement")
 
 
-def step_of(op: Ops, dtype: DType, src: Nodes, arg: Any, later: float | None, under: tuple[Any, ...]) -> Step:
+def step_of(op: Ops, dtype: DType, src: Nodes, arg: Any, later: float | None, under: Settings) -> Step:
   """How an op runs on sources with these outlines, under these settings. Cached, for the same decisions come again in
   every layer."""
-  if op is Ops.CONTIGUOUS:
+  if op is Ops.CONTIGUOUS or op is Ops.DETACH:
     arg = None
   key = (op, dtype, src, arg, later, under)
   if (found := steps.get(key)) is None:
@@ -440,10 +468,22 @@ def build(op: Ops, dtype: DType, src: Nodes, arg: Any) -> UOp:
   seen = tuple([outline_of(s) for s in src])
   if op in COMPARED:
     seen = told_apart(op, src, seen)
-  step = step_of(op, dtype, seen, arg, None, settings())
+  try:
+    step = step_of(op, dtype, seen, arg, None, settings())
+  except ShardError as e:
+    raise error_of(op, dtype, src, arg) or e from None
   u = stepped(step, op, dtype, src, arg)
   u.outline = step.result
   return u
+
+
+def error_of(op: Ops, dtype: DType, src: Nodes, arg: Any) -> ShardError | None:
+  """What deciding on the operands themselves raises: outlines don't know by which names the user placed them."""
+  try:
+    decide(op, dtype, src, arg, None, Bringing())
+  except ShardError as e:
+    return e
+  return None
 
 
 def stepped(step: Step, op: Ops, dtype: DType, src: Nodes, arg: Any) -> UOp:

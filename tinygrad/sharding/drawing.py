@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tinygrad.device import Device, Sharding, device_set, short_devices, show_placement
 from tinygrad.helpers import atomic_write
-from tinygrad.uop import UOp, render_shape
+from tinygrad.uop import UOp, mesh_of, render_shape
 
 CELL_WIDTH, CELL_HEIGHT, MARGIN = 120, 44, 70  # of the SVG, in pixels
 SHOWN = 6  # devices named in one cell
@@ -81,7 +81,7 @@ def draw(u: UOp) -> Drawing:
     fix = "bind its variables, or draw a whole buffer"
     raise ValueError(f"visualize: the shape {render_shape(shape)} is symbolic\n  fix: {fix}")
   where = u.device if u.device is not None else Device.DEFAULT
-  title = f"{u.dtype.name}{render_shape(shape)} on {show_placement(where)}"
+  title = f"{u.dtype.name}{render_shape(shape)} on {show_placement(where, mesh_of(u))}"
   devices, whole = device_set(where), tuple((0, n) for n in shape)
   boxes = {d: where.box(i, shape) if isinstance(where, Sharding) else whole for i, d in enumerate(devices)}
   ranges: dict[int | None, list[Range]] = {i: sorted({b[i] for b in boxes.values()}) for i in range(len(shape))}

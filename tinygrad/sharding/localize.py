@@ -333,7 +333,7 @@ class Localizer:
 
   def note(self, v: UOp, u: UOp, step: Step | None) -> UOp:
     """`v`, a step of the local form of `u`; remembers what its COLLECTIVE is there for."""
-    made = v if v.op is Ops.COLLECTIVE else v.src[0]
+    made = v if v.op is Ops.COLLECTIVE or not v.src else v.src[0]  # a constant moves for nothing
     if made.op is Ops.COLLECTIVE:
       self.made.setdefault(made, (u, step))
     return v

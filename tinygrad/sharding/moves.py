@@ -153,10 +153,12 @@ def overlap(a: Digit, b: Digit) -> bool:
 
 def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> tuple[Step, ...]:
   """Each device of `b` receives what of its block it does not hold; on the same devices in another order this has the
-  name of an exchange."""
-  steps: list[Step] = []
+  name of an exchange. A reduction to one device is a reduce-scatter whose blocks it then collects, where a dim can be
+  cut so: what an all-reduce sends besides, to devices that do not want it, stays away."""
   if isinstance(a, Sharding) and a.pending:
-    steps, a = [*plan(shape, itemsize, a, a.settled)], a.settled
+    ways = [(*plan(shape, itemsize, a, p), *_between_sets(shape, itemsize, p, b)) for p in _paid(shape, a, b)]
+    return min(ways, key=lambda steps: sum(s.nbytes for s in steps))
+  steps: list[Step] = []
   to = b.settled if isinstance(b, Sharding) else b
   here, there = device_set(a), device_set(to)
   received = block = prod(shape if isinstance(to, str) else to.local_shape(shape))
@@ -171,6 +173,18 @@ def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placem
   if to != b:
     steps.append(Step("lift", to, b, (), 0.0, 0.0))
   return tuple(steps)
+
+
+def _paid(shape: tuple[int, ...], a: Sharding, b: Placement) -> Iterator[Sharding]:
+  """Placements in which `a` has been reduced, the cheapest for others first: cut by what was owed, on its way to one
+  device; replicated."""
+  owed = tuple(d for o in a.pending for d in o.digits)
+  if isinstance(b, str) and len(a.pending) == 1:
+    for i, n in enumerate(shape):
+      parts = size_of(a.cut(i))
+      if n % (parts * size_of(owed)) == 0:
+        yield Sharding.of(a.mesh, [(*a.cut(j), *(owed if i == j else ())) for j in range(len(shape))])
+  yield a.settled
 
 
 def _settlements(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> Iterator[list[Step]]:

@@ -114,7 +114,16 @@ def _digits(debts: Sequence[Owe]) -> tuple[Digit, ...]:
 def constant(u: UOp) -> Any:
   """The value that all elements of `u` have, if it is a constant; else None."""
   u = next(v for v in u.down() if v.op not in STRETCHED)
-  return u.arg if u.op is Ops.CONST and not u.src else None
+  if u.op is Ops.CAST and (value := constant(u.src[0])) is not None:
+    return UOp.const(u.src[0].dtype, value).cast(u.dtype).arg
+  return u.arg if u.op is Ops.CONST else None
+
+
+def may_scale(u: UOp) -> bool:
+  """Whether parts may be multiplied or divided by `u`, for all that can be known of it: by 0, inf and nan a part could
+  become inf or nan where the whole does not (of 3 + -1 over 0: inf - inf)."""
+  value = constant(u)
+  return value is None or (value != 0 and math.isfinite(value))
 
 
 def is_finite(u: UOp) -> bool:
@@ -163,20 +172,24 @@ def _extremum(c: Case) -> Kept | None:
 
 
 def _product(c: Case) -> Kept | None:
-  """(sum of x_d) y keeps; two sums over different digits multiply out, over the same ones the smaller is paid first.
-  max(x_d) c in floats: c > 0 keeps, c < 0 turns around. A product is lifted to."""
+  """(sum of x_d) y keeps, unless y is known to be 0 or not finite; two sums over different digits multiply out, over
+  the same ones the smaller is paid first. max(x_d) c in floats: c > 0 keeps, c < 0 turns around. A product is lifted
+  to."""
   if c.dtype is dtypes.bool or (c.op is Ops.FDIV and 0 not in c.owing):
     return None
   if c.by is Ops.MUL:
     return c.lifted((0, 1))
   if c.op is Ops.FDIV and c.owing != [0]:
     return None
-  if c.by is Ops.ADD:
-    return c.stay() if len(c.owing) == 1 else _two_sums(c)
-  factor = constant(c.src[1 - c.owing[0]]) if len(c.owing) == 1 and c.floating else None
-  if factor is None or factor == 0 or not math.isfinite(factor):
+  if len(c.owing) == 2:
+    return _two_sums(c) if c.by is Ops.ADD else None
+  other = c.src[1 - c.owing[0]]
+  if c.floating and not may_scale(other):
     return None
-  return c.stay(None if factor > 0 else SWAP[c.by])
+  if c.by is Ops.ADD:
+    return c.stay()
+  factor = constant(other) if c.floating else None
+  return None if factor is None else c.stay(None if factor > 0 else SWAP[c.by])
 
 
 def _two_sums(c: Case) -> Kept | None:
@@ -248,6 +261,8 @@ def _zero_at_zero(c: Case) -> bool:
   """Whether the op is 0 where the sources that owe are."""
   if c.op is Ops.CAST:
     return dtypes.bool not in (c.src[0].dtype, c.dtype)
+  if c.op is Ops.MUL and len(c.owing) == 1 and c.floating and not may_scale(c.src[1 - c.owing[0]]):
+    return False  # 0 * inf is nan
   if c.op in ZERO_AT_ZERO or (c.op in SWAP and len(c.owing) == 2):
     return True
   other = constant(c.src[1 - c.owing[0]]) if len(c.src) == 2 else None

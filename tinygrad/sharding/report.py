@@ -4,13 +4,13 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Placement, Sharding, device_set, show_placement
+from tinygrad.device import Mesh, Placement, Sharding, device_set, show_placement, written_mesh
 from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str
 from tinygrad.sharding.localize import Localizer, complete
 from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, size_of
 from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
-from tinygrad.uop import Ops, UOp, evaluate, render_shape, stored, viewed
+from tinygrad.uop import Ops, UOp, evaluate, mesh_of, render_shape, stored, viewed
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
 COUNTED_DEVICES = 256  # of more devices, so many at both ends are looked at
@@ -126,9 +126,9 @@ def step_row(u: UOp, step: Step, readers: dict[UOp, UOp]) -> Row:
 
 
 def row_of(u: UOp, step: Step, where: str, made_at: str, reason: str) -> Row:
-  axes = step.b.mesh.spoken.axes_of(step.digits) if isinstance(step.b, Sharding) else ()
+  axes = names_of(u, step.b).axes_of(step.digits) if isinstance(step.b, Sharding) else ()
   n, value = size_of(step.digits) if step.digits else len(device_set(step.b)), f"{u.dtype.name}{render_shape(u.shape)}"
-  payload, wire, ends = whole(step.payload), whole(step.nbytes), map(show_placement, (step.a, step.b))
+  payload, wire, ends = whole(step.payload), whole(step.nbytes), (shown(u, p) for p in (step.a, step.b))
   return Row(step.kind, axes, n, payload, wire, where, made_at, reason, value, *ends)
 
 
@@ -137,15 +137,15 @@ def why(u: UOp, step: Step, reader: UOp | None) -> str:
   x = u.src[0]
   wants = "the result" if reader is None or reader.op in (Ops.ASSIGN, Ops.SINK) else reader.op.name.lower()
   if step.kind == "copy":
-    return f"{device_set(step.a)[0]} is no device of {show_placement(step.b)}: each device receives its part"
+    return f"{device_set(step.a)[0]} is no device of {shown(u, step.b)}: each device receives its part"
   if step.kind in ("all_reduce", "reduce_scatter"):
     ops = "+".join(dict.fromkeys(o.op.name.lower() for o in step.a.pending)) if isinstance(step.a, Sharding) else ""
     return f"{debtor(x).op.name.lower()} over a cut dim owes {ops}, and {wants} needs it {VERBS[step.kind]}"
   if x.op is Ops.CAST and (summed := x.src[0]).op is Ops.MOVE and debts_of(summed.src[0]) and step.kind == "all_gather":
     return f"{wants} needs it whole: summed in {summed.dtype.name}, gathered in {x.dtype.name}"
   if u.arg.pinned:
-    return f"the user placed it: {show_placement(u.device)}"
-  return f"{wants} wants it at {show_placement(u.device)}: {RESOLVED[STRATEGY.value]}"
+    return f"the user placed it: {shown(u, u.device)}"
+  return f"{wants} wants it at {shown(u, u.device)}: {RESOLVED[STRATEGY.value]}"
 
 
 def debtor(x: UOp) -> UOp:
@@ -220,6 +220,16 @@ def owners(s: Sharding, shape: tuple[int, ...]) -> Any:
 
 
 # ---------------------------------------------------------------- words
+
+
+def names_of(u: UOp, placement: Sharding) -> Mesh:
+  """The mesh with whose names a placement of `u` or of its source prints: that of the nearest value which has some."""
+  found = (mesh_of(x) for x in (u, *u.src))
+  return next((m for m in found if m is not None and m.home is placement.mesh.home), written_mesh(placement))
+
+
+def shown(u: UOp, placement: Placement | None) -> str:
+  return show_placement(placement, names_of(u, placement) if isinstance(placement, Sharding) else None)
 
 
 def whole(x: float) -> float:

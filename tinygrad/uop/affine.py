@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tinygrad.dtype import dtypes
 from tinygrad.uop.node import UOp
-from tinygrad.uop.ops import Ops
+from tinygrad.uop.op import Ops
 
 
 class Affine(NamedTuple):
@@ -58,17 +58,19 @@ def index(n: int) -> UOp:
   return UOp.new(Ops.CONST, dtypes.index, (), n)
 
 
-def plain(u: UOp) -> UOp | None:
+def plain(root: UOp, memo: dict[UOp, UOp | None] | None = None) -> UOp | None:
   """An integer expression as an index, if its type holds all of its values."""
-  if u.dtype is dtypes.index:
-    return u
-  if not dtypes.is_int(u.dtype) or u.op not in (Ops.CONST, Ops.CAST, Ops.ADD, Ops.SUB):
-    return None
-  src = tuple([x for s in u.src if (x := plain(s)) is not None])
-  if len(src) < len(u.src):
-    return None
-  x = src[0] if u.op is Ops.CAST else UOp.new(u.op, dtypes.index, src, u.arg)
-  return x if x.vmin >= dtypes.min(u.dtype) and x.vmax <= dtypes.max(u.dtype) else None
+  if root.dtype is dtypes.index:
+    return root
+  made: dict[UOp, UOp | None] = {} if memo is None else memo
+  for u in root.toposort(lambda u: u.op in _PLAIN and u.dtype is not dtypes.index and u not in made):
+    src = tuple([x for s in u.src if (x := s if s.dtype is dtypes.index else made.get(s)) is not None])
+    made[u] = None
+    if dtypes.is_int(u.dtype) and len(src) == len(u.src):
+      x = src[0] if u.op is Ops.CAST else UOp.new(u.op, dtypes.index, src, u.arg)
+      if x.vmin >= dtypes.min(u.dtype) and x.vmax <= dtypes.max(u.dtype):
+        made[u] = x
+  return made.get(root)
 
 
 def row_major(digits: Iterable[tuple[UOp, int]]) -> UOp:
@@ -82,9 +84,18 @@ def row_major(digits: Iterable[tuple[UOp, int]]) -> UOp:
 def affine(u: UOp, memo: dict[UOp, Affine]) -> Affine:
   """The affine form of an integer expression; floor division and modulo by constants are taken apart where bounds
   allow."""
-  if (found := memo.get(u)) is None:
-    found = memo[u] = _affine(u, memo)
-  return found
+  if (found := memo.get(u)) is not None:
+    return found
+  if u.op in _TAKEN_APART:  # no recursion: sums may be longer than the stack
+    for v in u.toposort(lambda v: v.op in _TAKEN_APART and v not in memo):
+      memo[v] = _affine(v, memo)
+  else:
+    memo[u] = _affine(u, memo)
+  return memo[u]
+
+
+_TAKEN_APART = frozenset((Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL, Ops.IDIV, Ops.MOD))
+_PLAIN = frozenset((Ops.CONST, Ops.CAST, Ops.ADD, Ops.SUB))
 
 
 def _affine(u: UOp, memo: dict[UOp, Affine]) -> Affine:

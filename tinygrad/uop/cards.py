@@ -11,7 +11,7 @@ if TYPE_CHECKING:
   from tinygrad.device import Placement
   from tinygrad.dtype import DType
   from tinygrad.uop.node import UOp
-  from tinygrad.uop.ops import Ops
+  from tinygrad.uop.op import Ops
 
 
 @dataclass(frozen=True, slots=True)

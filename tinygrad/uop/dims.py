@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tinygrad.uop.cards import CARDS
-from tinygrad.uop.ops import Ops
+from tinygrad.uop.op import Ops
 
 sint = Any  # int | UOp: mypy cannot follow operators on the union
 

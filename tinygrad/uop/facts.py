@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.device import Placement
 from tinygrad.dtype import dtypes
 from tinygrad.uop.cards import CARDS, Hooks
-from tinygrad.uop.ops import GroupOp, Ops
+from tinygrad.uop.op import GroupOp, Ops
 
 if TYPE_CHECKING:
   from tinygrad.uop.node import UOp

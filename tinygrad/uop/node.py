@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Buffer, Placement, Sharding, show_placement
+from tinygrad.device import Buffer, Mesh, Placement, Sharding, check_fits, show_placement, written_mesh
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
 from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, prod, user_frame
 from tinygrad.uop.cards import Hooks
 from tinygrad.uop.dims import as_dims, is_int, render_shape, render_sint, sint, upper
 from tinygrad.uop.facts import ALIKE, FACTS
-from tinygrad.uop.ops import BufferArg, GroupOp, Move, Ops
+from tinygrad.uop.op import BufferArg, GroupOp, Move, Ops, OwnGradient
 
 _table: dict[tuple[Any, ...], _Ref] = {}
 _uids = itertools.count()
@@ -33,10 +34,14 @@ def _forget(ref: _Ref) -> None:
 
 
 def _operator(op: Ops) -> tuple[Callable[[UOp, Any], UOp], Callable[[UOp, Any], UOp]]:
-  """The methods `self op x` and `x op self`; x may be a Python scalar."""
+  """The methods `self op x` and `x op self`; x may be a Python scalar. With a tensor the tensor's methods do it."""
+
+  def beside(self: UOp, x: Any) -> UOp:
+    return x if isinstance(x, UOp) else self.const_like(x)
+
   return (
-    lambda self, x: self.alu(op, x if isinstance(x, UOp) else self.const_like(x)),
-    lambda self, x: (x if isinstance(x, UOp) else self.const_like(x)).alu(op, self),
+    lambda self, x: NotImplemented if hasattr(x, "uop") else self.alu(op, beside(self, x)),
+    lambda self, x: NotImplemented if hasattr(x, "uop") else beside(self, x).alu(op, self),
   )
 
 
@@ -52,14 +57,15 @@ class UOp:
   """
 
   __slots__ = (
-    "__weakref__", "arg", "bounds", "device", "dtype", "key", "memory", "op", "order", "origin", "outline", "readers",
-    "shape", "simplified", "src",
+    "__weakref__", "arg", "bounds", "device", "dtype", "key", "memory", "mesh", "op", "order", "origin", "outline",
+    "readers", "shape", "simplified", "src",
   )  # fmt: skip
   op: Ops
   dtype: DType
   src: tuple[UOp, ...]
   arg: Any
   origin: tuple[str, int] | None  # the user's line; outside every key
+  mesh: Mesh  # of a BUFFER or MOVE: the one with whose names the user placed it; outside every key
   outline: UOp  # what placement can see of it (sharding/decisions.py)
   memory: Buffer  # of a BUFFER, where it has any
   order: list[UOp]  # of a SINK, for which every stage asks: what is below it, sources first
@@ -227,7 +233,8 @@ class UOp:
     shape: Sequence[int], dtype: DType, device: Placement, memory: Buffer | None = None, origin: Any = None
   ) -> UOp:
     """A new buffer; its memory (`buffer_of`) is allocated on first use. `origin`: its line, if not the user's."""
-    u = UOp.new(Ops.BUFFER, dtype, (), BufferArg(next(_uids), tuple(shape), device))
+    check_fits(device, shape)
+    u = UOp.new(Ops.BUFFER, dtype, (), BufferArg(next(_uids), tuple(shape), device)).named(device)
     u.origin, u.memory = origin, memory if memory is not None else Buffer(device, tuple(shape), dtype)
     return u if origin is not None else u.stamp()
 
@@ -243,10 +250,17 @@ class UOp:
     return UOp.buffer(array.shape, memory.dtype, "NPY", memory)
 
   @staticmethod
-  def variable(name: str, min_val: int, max_val: int) -> UOp:
-    """An integer that is given a value at run time (`bind`), within [min_val, max_val]."""
+  def variable(name: str, min_val: int, max_val: int, dtype: DType | str | None = None) -> UOp:
+    """An integer that is given a value at run time (`bind`), within [min_val, max_val]. `dtype`, an integer type that
+    holds both, is checked only: in shapes and indices it counts as an index, beside tensors as the default integer."""
+    made = f"Variable({name!r}, {min_val}, {max_val})"
     if min_val > max_val:
-      raise ValueError(f"Variable({name!r}, {min_val}, {max_val}): the lower bound is above the upper bound")
+      raise ValueError(f"{made}: the lower bound is above the upper bound")
+    if dtype is not None and (d := to_dtype(dtype)) is not dtypes.index:
+      if not dtypes.is_int(d):
+        raise TypeError(f"{made}: a variable is an integer, not {d}\n  fix: leave dtype out, and cast what it makes")
+      if not dtypes.min(d) <= min_val <= max_val <= dtypes.max(d):
+        raise ValueError(f"{made}: {d} does not hold its bounds\n  fix: leave dtype out, or take a wider one")
     return UOp.new(Ops.VARIABLE, dtypes.index, (), (name, min_val, max_val))
 
   def bind(self, value: int) -> UOp:
@@ -294,6 +308,11 @@ class UOp:
     return UOp.build(op, dtype, (self, *others))
 
   @property
+  def axis(self) -> int | None:
+    """The one dim that is cut; None if none is. Raises ShardError if several are."""
+    return self.device.axis if isinstance(self.device, Sharding) else None
+
+  @property
   def owed(self) -> Ops | None:
     """The one op by which this value is still to be reduced; None where nothing is owed, or several."""
     d = self.device
@@ -321,6 +340,8 @@ class UOp:
     axes = tuple(sorted(a for a in axes if not (isinstance(self.shape[a], int) and self.shape[a] == 1)))
     if not axes:
       return self
+    if op is Ops.ADD and dtypes.is_float(self.dtype) and any(is_int(self.shape[a], 0) for a in axes):
+      return UOp.build(Ops.REDUCE, self.dtype, (self,), (op, axes)) + 0.0  # of nothing the -0.0 that sums begin with
     d = self.device
     if self.dtype in _HALVES and op in (Ops.ADD, Ops.MUL) and isinstance(d, Sharding) and any(d.cut(a) for a in axes):
       # parts of a half are carried in a wider type, so that sharding loses neither range nor precision
@@ -332,23 +353,18 @@ class UOp:
     shape = as_dims(shape)
     if shape == self.shape:
       return self
-    x = self.src[0] if self.op is Ops.RESHAPE and not isinstance(self.device, Sharding) else self
-    return x if shape == x.shape else UOp.build(Ops.RESHAPE, self.dtype, (x,), shape)
+    return UOp.build(Ops.RESHAPE, self.dtype, (self,), shape)
 
   def permute(self, order: Sequence[int]) -> UOp:
     order = tuple(order)
     if order == tuple(range(len(order))):
       return self
-    if self.op is Ops.PERMUTE:
-      return self.src[0].permute([self.arg[i] for i in order])
     return UOp.build(Ops.PERMUTE, self.dtype, (self,), order)
 
   def expand(self, shape: Sequence[sint]) -> UOp:
     shape = as_dims(shape)
     if shape == self.shape:
       return self
-    if self.op is Ops.EXPAND and not isinstance(self.device, Sharding):
-      return self.src[0].expand(shape)
     return UOp.build(Ops.EXPAND, self.dtype, (self,), shape)
 
   def pad(self, pairs: Sequence[tuple[sint, sint]], fill: ConstType = 0) -> UOp:
@@ -399,8 +415,15 @@ class UOp:
     """What the user's `to` and `shard` make: a pinned move. An implied move behind it is not made twice."""
     x = self.src[0] if self.op is Ops.MOVE and not self.arg.pinned else self
     if isinstance(device, Sharding):
-      device.local_shape(x.shape)  # raises where the placement cuts a dim that is not there
-    return UOp.new(Ops.MOVE, x.dtype, (x,), Move(device, True)) if x.device is None else x.move(device, pinned=True)
+      check_fits(device, x.shape)
+    u = UOp.new(Ops.MOVE, x.dtype, (x,), Move(device, True)) if x.device is None else x.move(device, pinned=True)
+    return u.named(device)
+
+  def named(self, device: Placement, names: Mesh | None = None) -> UOp:
+    """Itself, placed with the names of that mesh (None: those with which `device` was last written)."""
+    if isinstance(device, Sharding):
+      self.mesh = names or written_mesh(device)
+    return self
 
   def assign(self, value: UOp) -> UOp:
     """Writes `value` into this view of a buffer; the result is the view's new content, at the buffer's placement."""
@@ -428,7 +451,11 @@ class UOp:
 
   def detach(self) -> UOp:
     """The value, through which no gradient flows."""
-    return self if self.op is Ops.DETACH else UOp.build(Ops.DETACH, self.dtype, (self,))
+    return self if self.op is Ops.DETACH and self.arg is None else UOp.build(Ops.DETACH, self.dtype, (self,))
+
+  def with_gradient(self, own: OwnGradient) -> UOp:
+    """The value, whose derivative is the given one."""
+    return UOp.build(Ops.DETACH, self.dtype, (self,), own)
 
   @staticmethod
   def sink(*src: UOp) -> UOp:
@@ -450,10 +477,10 @@ class UOp:
     return self.alu(Ops.NEG)
 
   def __ge__(self, x: Any) -> UOp:
-    return UOp.alu(self < x, Ops.NOT)
+    return NotImplemented if hasattr(x, "uop") else UOp.alu(self < x, Ops.NOT)
 
   def __le__(self, x: Any) -> UOp:
-    return UOp.alu(self > x, Ops.NOT)
+    return NotImplemented if hasattr(x, "uop") else UOp.alu(self > x, Ops.NOT)
 
   def where(self, x: Any, y: Any) -> UOp:
     """x where this condition holds, else y; one of them may be a Python scalar."""
@@ -527,6 +554,7 @@ def viewed(u: UOp) -> UOp:
 def stored(u: UOp, device: Placement) -> UOp:
   """The ASSIGN of a computed value to a new buffer; moves that it forces are said to come from where that was made."""
   view = UOp.buffer(u.max_shape, u.dtype, device).shrink([(0, n) for n in u.shape])
+  view.base.named(device, mesh_of(u))
   store = view.assign(u)
   store.origin = u.origin
   return store
@@ -560,7 +588,22 @@ def sint_to_uop(x: sint) -> UOp:
 
 def describe(u: UOp) -> str:
   """`float32[8, 16] on CPU:0-3, dim 0 over "d"`, for error messages."""
-  return f"{u.dtype.name}{render_shape(u.shape)} on {show_placement(u.device)}"
+  return f"{u.dtype.name}{render_shape(u.shape)} on {show_placement(u.device, mesh_of(u))}"
+
+
+def mesh_of(u: UOp) -> Mesh | None:
+  """The mesh with whose names the user placed `u`, or else the nearest value below it on these devices."""
+  if not isinstance(here := u.device, Sharding):
+    return None
+  nearest, seen = deque([u]), {u}
+  while nearest:
+    v = nearest.popleft()
+    if knows(v, "mesh") and v.mesh.home is here.mesh.home:
+      return v.mesh
+    fresh = dict.fromkeys(s for s in v.src if s not in seen)
+    seen.update(fresh)
+    nearest.extend(fresh)
+  return None
 
 
 def print_graph(root: UOp) -> str:

@@ -9,7 +9,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import SPEC
 from tinygrad.uop.cards import CARDS, Hooks
 from tinygrad.uop.node import UOp, knows, print_graph
-from tinygrad.uop.ops import GroupOp, Ops
+from tinygrad.uop.op import GroupOp, Ops
 
 
 class SpecError(AssertionError):

@@ -15,7 +15,7 @@ from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.cards import evaluate
 from tinygrad.uop.facts import FACTS
 from tinygrad.uop.node import UOp
-from tinygrad.uop.ops import GroupOp, Ops
+from tinygrad.uop.op import GroupOp, Ops
 
 _ALU = GroupOp.Elementwise - {Ops.BITCAST}
 _COMMUTATIVE = frozenset((Ops.ADD, Ops.MUL, Ops.AND, Ops.OR))

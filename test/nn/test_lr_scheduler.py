@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from extra.lr_scheduler import (
+from tinygrad import Tensor, TinyJit
+from tinygrad.nn.lr_scheduler import (
   CosineAnnealingLR,
   CosineAnnealingLRWithWarmup,
   LambdaLR,
@@ -13,7 +14,6 @@ from extra.lr_scheduler import (
   OneCycleLR,
   ReduceLROnPlateau,
 )
-from tinygrad import Tensor, TinyJit
 from tinygrad.nn.optim import SGD
 
 RATE = 0.5
@@ -144,3 +144,24 @@ def test_errors():
     OneCycleLR(optimizer(), 1.0, 4, 10, 9, 0.3, cycle_momentum=True)
   with pytest.raises(ValueError, match="mode 'up'"):
     ReduceLROnPlateau(optimizer(), "up")
+
+
+@pytest.mark.parametrize("places", [("CPU", "CPU:1"), (("CPU:2", "CPU:3"), "CPU")], ids=str)
+def test_a_schedule_of_parameters_on_several_device_sets(places):
+  weights = [Tensor([0.0, 0.0]).to(where).realize() for where in places]
+  opt = SGD(weights, 1.0)
+  scheduler = MultiStepLR(opt, [2], 0.5)
+
+  @TinyJit
+  def step():
+    opt.zero_grad()
+    (weights[0].to("CPU").sum() + weights[1].to("CPU").sum()).backward()
+    opt.step()
+    scheduler.step()
+
+  seen = []
+  with Tensor.train():
+    for _ in range(4):
+      step()
+      seen.append([w.tolist()[0] for w in weights])
+  assert seen == [[-1.0] * 2, [-2.0] * 2, [-2.5] * 2, [-3.0] * 2]

@@ -1,7 +1,7 @@
-"""Run ONNX models: `OnnxRunner("model.onnx")({"input": x})`.
+"""A model and its nodes, one after the other.
 
 The protobuf is read by the `onnx` package (`pip install 'tinygrad[onnx]'`), imported on first use. A node is looked up
-in turn among the model's own functions, in the table of `onnx_ops`, and among the operators that the standard defines
+in turn among the model's own functions, in the table `OPS`, and among the operators that the standard defines
 by others (https://onnx.ai/onnx/operators), whose definition is then run.
 
 Values are Tensors, lists of them (sequences), None (optionals) and `Known`s: those whose numbers follow from shapes and
@@ -11,29 +11,41 @@ them need no kernel, and can be used while a step is captured by `TinyJit`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
 import itertools
 import os
 import warnings
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tinygrad.device import DeviceError
 from tinygrad.dtype import DType, to_numpy_dtype
 from tinygrad.engine.realize import canonical, host_array
 from tinygrad.helpers import DEBUG, LazyModule, numpy
 from tinygrad.mixin.base import DeviceLike
-from tinygrad.nn.onnx_ops import HOST, OPS, Known, OnnxError, on_host, onnx, onnx_dtype, unsupported
+from tinygrad.nn.onnx.values import (
+  HOST,
+  OPS,
+  Known,
+  OnnxError,
+  Values,
+  array_of,
+  on_host,
+  onnx,
+  onnx_dtype,
+  unsupported,
+)
 from tinygrad.runtime.python import Interpreter
 from tinygrad.tensor import Tensor
 from tinygrad.uop import UOp, buffer_of
 
 inliner: Any = LazyModule("onnx.inliner")
 STANDARD = ("", "ai.onnx.ml")
-Values = MutableMapping[str, Any]
 Items = tuple[tuple[str, Any], ...]  # of a dict
 
 
@@ -76,7 +88,10 @@ class OnnxRunner:
     self.opset = _versions(model)
     self.functions = {(_domain(f.domain), f.name): f.SerializeToString() for f in model.functions}
     self.graph = model.graph
-    self.graph_values: dict[str, Any] = {t.name: Known(_array(t)) for t in model.graph.initializer}
+    self.graph_values: dict[str, Any] = {}
+    for t in model.graph.initializer:
+      with _told(f"the weight {t.name!r} cannot be read"):
+        self.graph_values[t.name] = Known(array_of(t))
     self.graph_inputs = {i.name: OnnxValue.of(i.type) for i in model.graph.input if i.name not in self.graph_values}
     self.graph_outputs = tuple(o.name for o in model.graph.output)
     self.to(None)
@@ -98,7 +113,7 @@ class OnnxRunner:
         raise OnnxError(f"the input {name!r} is missing\n  fix: give {spec}")
       values[name] = self._input(name, inputs.get(name), spec)
     self._run(self.graph.node, values, self.opset, max(debug, DEBUG.value))
-    return {name: self._place(values[name], self.device) for name in self.graph_outputs}
+    return {name: self._place(_value(values, name), self.device) for name in self.graph_outputs}
 
   def _input(self, name: str, value: Any, spec: OnnxValue) -> Any:
     if value is None and spec.is_optional:
@@ -123,12 +138,9 @@ class OnnxRunner:
   def _run(self, nodes: Any, values: Values, opset: dict[str, int], debug: int = 0) -> None:
     """Adds the nodes' outputs to `values`."""
     for node in nodes:
-      inputs = [values[name] if name else None for name in node.input]
-      try:
+      inputs = [_value(values, name) if name else None for name in node.input]
+      with _told(f"the node {node.op_type} {node.name!r} of {', '.join(map(_describe, inputs))} fails"):
         outputs = self._node(node, inputs, values, opset)
-      except Exception as e:
-        e.add_note(f"in the ONNX node {node.op_type} {node.name!r} of {', '.join(map(_describe, inputs))}")
-        raise
       if debug >= 2:
         print(f"{node.op_type:24} {', '.join(map(_describe, outputs))}")
       values.update((name, out) for name, out in zip(node.output, outputs) if name)
@@ -206,19 +218,31 @@ def _load(source: Any) -> Any:
     raise OnnxError(f"{name}: no ONNX model: {e}\n  fix: export it again") from e
 
 
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+  """Within, what a model that is not as the standard says makes operators raise becomes an OnnxError: `what`, and why.
+  What the machine lacks (memory, a device, an interrupt) stays what it is."""
+  try:
+    yield
+  except (OnnxError, MemoryError, DeviceError, OSError) as e:
+    e.add_note(f"in ONNX: {what}")
+    raise
+  except Exception as e:
+    raise OnnxError(f"{what}: {e if str(e) and not isinstance(e, KeyError) else repr(e)}") from e
+
+
+def _value(values: Values, name: str) -> Any:
+  if name not in values:
+    raise OnnxError(f"no node and no input gives {name!r}\n  fix: export the model again")
+  return values[name]
+
+
 def _domain(name: str) -> str:
   return "" if name == "ai.onnx" else name
 
 
 def _versions(body: Any) -> dict[str, int]:
   return {_domain(o.domain): o.version for o in body.opset_import}
-
-
-def _array(tensor: Any) -> Any:
-  if onnx_dtype(tensor.data_type) is None:
-    name = onnx.TensorProto.DataType.Name(tensor.data_type)
-    raise OnnxError(f"the constant {tensor.name!r} is of type {name}, which no tensor here has")
-  return onnx.numpy_helper.to_array(tensor)
 
 
 def _attributes(node: Any, f: Any, opset: int) -> dict[str, Any]:
@@ -237,7 +261,7 @@ def _attributes(node: Any, f: Any, opset: int) -> dict[str, Any]:
 def _attribute(a: Any) -> Any:
   value = onnx.helper.get_attribute_value(a)
   if isinstance(value, onnx.TensorProto):
-    return _array(value)
+    return array_of(value)
   if isinstance(value, bytes):
     return value.decode()
   return [v.decode() if isinstance(v, bytes) else v for v in value] if isinstance(value, list) else value
@@ -251,7 +275,7 @@ def _definition(call: bytes, types: Items, opset: Items, functions: tuple[bytes,
   node = onnx.NodeProto.FromString(call)
   if not functions and not onnx.defs.has(node.op_type, node.domain):
     what = f"the operator {node.op_type} of domain {node.domain!r} is not known"
-    raise OnnxError(f"{what}\n  fix: add it to nn.onnx_ops.OPS")
+    raise OnnxError(f"{what}\n  fix: add it to tinygrad.nn.onnx.OPS")
   if not functions:  # the inliner leaves out what a node leaves to its defaults
     given = {a.name for a in node.attribute}
     defaults = (a.default_value for a in onnx.defs.get_schema(node.op_type, node.domain).attributes.values())

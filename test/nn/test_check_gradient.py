@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from extra.check_gradient import GradientError, check_gradient
 from tinygrad import Mesh, P, Tensor, dtypes
+from tinygrad.nn.utils import GradientError, check_gradient
 from tinygrad.ops import elementwise as _cards  # noqa: F401 (registers the cards)
 from tinygrad.uop import Ops
 from tinygrad.uop.cards import CARDS

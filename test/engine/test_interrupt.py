@@ -1,0 +1,155 @@
+"""Ctrl-C at any moment: the next computation is right, and what was written is written once or not at all.
+
+The signal is raised when the n-th function is called, for an n all over a program: while a graph is built, scheduled,
+compiled, handed over and waited for.
+"""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, TinyJit
+from tinygrad.helpers import uninterrupted
+
+ROOT = Path(__file__).parents[2]
+PLACES = [("CPU",), ("CPU:0", "CPU:1")]
+
+
+class CtrlC:
+  """Within, SIGINT comes at the n-th call of a function; `calls` counts them."""
+
+  def __init__(self, n=-1):
+    self.n, self.calls = n, 0
+
+  def __enter__(self):
+    sys.setprofile(self.look)
+    return self
+
+  def __exit__(self, *_):
+    sys.setprofile(None)
+
+  def look(self, frame, event, arg):
+    if event in ("call", "c_call"):
+      self.calls += 1
+      if self.calls == self.n:
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGINT)
+
+
+def interrupted(n, f):
+  """Whether f was ended by Ctrl-C at call n; a signal that comes in a finalizer is dropped by Python."""
+  try:
+    with CtrlC(n):
+      f()
+  except KeyboardInterrupt:
+    return True
+  return False
+
+
+def calls_of(f):
+  with CtrlC() as count:
+    f()
+  return count.calls
+
+
+def placed(x, devices):
+  return Tensor(x).shard(devices, axis=0) if len(devices) > 1 else Tensor(x).to(devices[0])
+
+
+X = np.arange(24, dtype=np.float32).reshape(4, 6)
+
+
+def compute(k, devices):
+  """A graph of some kernels, which no other k has."""
+  x = placed(X + k, devices)
+  return ((x * (k + 1)) @ x.permute(1, 0) + k).sum(1).numpy()
+
+
+def check(k, devices):
+  x = X.astype(np.float64) + k
+  np.testing.assert_allclose(compute(k, devices), (x * (k + 1) @ x.T + k).sum(1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("devices", PLACES, ids=len)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_after_ctrl_c_at_any_moment_the_same_program_and_another_are_right(devices):
+  compute(0.5, devices)
+  total, count, hits = calls_of(lambda: compute(0.25, devices)), 24, 0
+  for i in range(count):
+    k = (i + 1) / 256
+    hits += interrupted(1 + i * total // count, lambda k=k: compute(k, devices))
+    check(k, devices)
+    check(k + 1 / 4096, devices)
+  assert hits > count // 2
+
+
+@pytest.mark.parametrize("devices", PLACES, ids=len)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_assignment_happens_once_or_not_at_all(devices):
+  """Mutant: Ctrl-C between the hand-over and the note that it was made lets it happen again."""
+
+  def fresh():
+    return placed(np.ones(8, np.float32), devices).contiguous().realize()
+
+  x = fresh()
+  x.assign(x * 2 + 0.5).realize()
+  y = fresh()
+  total, seen = calls_of(lambda: y.assign(y * 2 + 0.5).realize()), set()
+  for n in sorted({*range(1, total + 1, max(total // 40, 1)), *range(max(total - 400, 1), total + 1, 6)}):
+    z = fresh()
+    interrupted(n, lambda z=z: z.assign(z * 2 + 0.5).realize())
+    values = set(z.numpy().tolist()) | {v - 1 for v in (z + 1).numpy().tolist()}
+    assert values in ({1.0}, {2.5}), (n, values)
+    seen |= values
+  assert seen == {1.0, 2.5}, "the signal came before and after"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_replay_after_ctrl_c_is_right():
+  f = TinyJit(lambda x: (x * 3 + 1).sum(0).realize())
+  xs = [placed(np.full((4, 3), v, np.float32), PLACES[1]).realize() for v in range(5)]
+  for x in xs[:3]:
+    f(x)
+  for n in range(1, calls_of(lambda: f(xs[0])) + 1):
+    interrupted(n, lambda: f(xs[3]))
+    for v in (4, 1):
+      assert f(xs[v]).tolist() == [4.0 * (3 * v + 1)] * 3, n
+
+
+def test_what_must_not_be_interrupted_ends_first_and_a_second_time_ctrl_c_comes_at_once():
+  steps = []
+  with pytest.raises(KeyboardInterrupt), uninterrupted():
+    signal.raise_signal(signal.SIGINT)
+    steps.append("after the first")
+  assert steps == ["after the first"]
+  with pytest.raises(KeyboardInterrupt), uninterrupted():
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+    steps.append("after the second")
+  assert steps == ["after the first"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+LONG = """
+import os, signal, sys, threading
+from tinygrad import Tensor
+print("ready", flush=True)
+x = Tensor.ones(512, 512).contiguous().realize()
+while True:
+  x = (x @ x * 0.001).realize()
+  x.numpy()
+  print("step", flush=True)
+"""
+
+
+def test_a_process_that_is_interrupted_while_it_computes_ends_by_the_signal():
+  env = {"PYTHONPATH": str(ROOT), "PATH": "", "CACHEDIR": "/dev/null/none"}
+  p = subprocess.Popen([sys.executable, "-c", LONG], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+  while p.stdout.readline() != "step\n":
+    assert p.poll() is None
+  p.send_signal(signal.SIGINT)
+  _, err = p.communicate(timeout=120)
+  assert p.returncode in (130, -signal.SIGINT) and "KeyboardInterrupt" in err, err

@@ -1,0 +1,70 @@
+"""What LLVM is given, where it is known to compile some form of it wrongly."""
+
+import dataclasses
+import itertools
+import re
+import sys
+from pathlib import Path
+
+import llvmlite.binding as binding
+import numpy as np
+import pytest
+
+from tinygrad import Device, Tensor, dtypes
+from tinygrad.codegen import lower_kernel
+from tinygrad.renderer import llvm
+from tinygrad.uop import Ops
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "codegen"))
+from codegen_kernels import load, loop, op, sink, store
+
+NARROWING = [(a, b) for a, b in itertools.permutations((dtypes.int64, dtypes.int32, dtypes.int16, dtypes.int8), 2)]
+NARROWING = [(a, b) for a, b in NARROWING if a.itemsize > b.itemsize]
+LENGTHS = (1, 5, 9, 17, 33, 65, 129)
+
+
+def folded(source):
+  """The IR with what is constant as constants."""
+  binding.initialize_native_target()
+  binding.initialize_native_asmprinter()
+  machine = binding.Target.from_default_triple().create_target_machine()
+  module, passes = binding.parse_assembly(source), binding.create_new_module_pass_manager()
+  passes.add_sroa_pass()
+  passes.add_sccp_pass()
+  passes.run(module, binding.create_pass_builder(machine, binding.create_pipeline_tuning_options()))
+  return str(module)
+
+
+def of_one_lane(source):
+  """The masked stores of which LLVM knows that one lane takes part."""
+  stores = [line for line in folded(source).splitlines() if "call void @llvm.masked.store" in line]
+  return [line for line in stores if len(re.findall("i1 true", line)) == 1 and "i1 false" in line]
+
+
+def cast_of(a, b, n, *lengths):
+  loops = [loop(m, i) for i, m in enumerate((*lengths, n))]
+  x = load(1, np.zeros(n, a.name), loops[-1])
+  place = loops[-1]
+  for r in loops[:-1]:
+    place = op(Ops.ADD, place, op(Ops.MUL, r, loops[-1].src[0]))
+  return sink(store(place, op(Ops.CAST, x, dtype=b), *loops, size=n * int(np.prod(lengths))))
+
+
+@pytest.mark.parametrize("vector_bytes", (16, 32, 64))
+def test_no_masked_store_is_of_one_lane_that_is_known(vector_bytes):
+  """LLVM 22 with AVX-512: a masked store of one known lane, of what was converted to a narrower integer, writes the
+  wide element. Mutant: the renderer knows no mask."""
+  target = dataclasses.replace(Device["CPU"].target, vector_bytes=vector_bytes)
+  linear = [lower_kernel(cast_of(a, b, n, 2), target) for a, b in NARROWING for n in LENGTHS]
+  for code in linear:
+    assert of_one_lane(llvm.render(code, "kernel")) == []
+  with pytest.MonkeyPatch.context() as m:
+    m.setattr(llvm.LLVMRenderer, "lanes_of", lambda self, u: None)
+    assert any(of_one_lane(llvm.render(code, "kernel")) for code in linear)
+
+
+@pytest.mark.parametrize("a, b", NARROWING, ids=lambda d: d.name)
+def test_what_is_beside_a_narrowed_row_is_left_alone(a, b):
+  for n in LENGTHS:
+    x = Tensor((np.arange(1, n + 1) << b.bitsize).astype(a.name)).realize()
+    np.testing.assert_array_equal(x.stack(x + 1).cast(b).numpy(), np.stack([np.zeros(n), np.ones(n)]).astype(b.name))

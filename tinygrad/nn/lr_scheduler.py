@@ -1,0 +1,157 @@
+"""Learning rates that follow a schedule, as PyTorch defines them (https://pytorch.org/docs/stable/optim.html).
+
+`step()` after `optimizer.step()` sets the optimizer's `lr`, a tensor: so a step with its schedule can be captured by
+`TinyJit`. `schedule_step()` does the same and leaves the realising to the caller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tinygrad.dtype import dtypes
+from tinygrad.nn.optim import Optimizer
+from tinygrad.tensor import Tensor
+
+
+class LR_Scheduler:
+  """`get_lr` gives the rate (float32, shape (1,)) from `epoch_counter`, the number of steps taken."""
+
+  def __init__(self, optimizer: Optimizer) -> None:
+    self.optimizer, where = optimizer, optimizer.lr.device
+    self.epoch_counter = Tensor([0.0], dtype=dtypes.float32, requires_grad=False).to(where).realize()
+    self.base_lr = float(optimizer.lr.item())
+
+  def get_lr(self) -> Tensor:
+    raise NotImplementedError
+
+  def schedule_step(self) -> list[Tensor]:
+    """Assigns the next rate; returns the tensors that changed, none of them realised yet."""
+    self.epoch_counter.assign(self.epoch_counter + 1)
+    self.optimizer.lr.assign(self.get_lr().cast(self.optimizer.lr.dtype))
+    return [self.epoch_counter, self.optimizer.lr]
+
+  def step(self) -> None:
+    changed = self.schedule_step()
+    changed[0].realize(*changed[1:])
+
+
+class LRSchedulerGroup:
+  """Several schedules that step together."""
+
+  def __init__(self, *schedulers: LR_Scheduler) -> None:
+    self.schedulers = schedulers
+
+  def schedule_step(self) -> list[Tensor]:
+    return [t for s in self.schedulers for t in s.schedule_step()]
+
+  def step(self) -> None:
+    changed = self.schedule_step()
+    changed[0].realize(*changed[1:])
+
+
+class LambdaLR(LR_Scheduler):
+  """base_lr * f(steps taken)."""
+
+  def __init__(self, optimizer: Optimizer, lr_lambda) -> None:  # type: ignore[no-untyped-def]
+    super().__init__(optimizer)
+    self.lr_lambda = lr_lambda
+
+  def get_lr(self) -> Tensor:
+    result: Tensor = self.lr_lambda(self.epoch_counter) * self.base_lr
+    return result
+
+
+class MultiStepLR(LR_Scheduler):
+  """The rate times `gamma` at each milestone."""
+
+  def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1) -> None:
+    super().__init__(optimizer)
+    self.milestones, self.gamma = sorted(milestones), gamma
+
+  def get_lr(self) -> Tensor:
+    lr = Tensor.full((1,), self.base_lr)
+    for m in self.milestones:
+      lr = (self.epoch_counter >= m).where(lr * self.gamma, lr)
+    return lr
+
+
+class CosineAnnealingLR(LR_Scheduler):
+  """Half a period of a cosine from the rate to `eta_min` in `T_max` steps."""
+
+  def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
+    super().__init__(optimizer)
+    self.T_max, self.eta_min = T_max, eta_min
+
+  def get_lr(self) -> Tensor:
+    phase = (self.epoch_counter * (math.pi / self.T_max)).cos()
+    return self.eta_min + (self.base_lr - self.eta_min) * (1 + phase) * 0.5
+
+
+class CosineAnnealingLRWithWarmup(LR_Scheduler):
+  """A line from 0 to `base_lr` in `warmup_steps`, then half a period of a cosine to `end_lr` in `decay_steps`."""
+
+  def __init__(self, optimizer: Optimizer, base_lr: float, end_lr: float, warmup_steps: int, decay_steps: int) -> None:
+    super().__init__(optimizer)
+    self.base_lr, self.end_lr, self.warmup_steps, self.decay_steps = base_lr, end_lr, warmup_steps, decay_steps
+    self.optimizer.lr.assign(self.get_lr()).realize()
+
+  def get_lr(self) -> Tensor:
+    warm = (self.epoch_counter + 1) * (self.base_lr / self.warmup_steps)
+    part = ((self.epoch_counter + 1 - self.warmup_steps) / self.decay_steps).clamp(0, 1)
+    decayed = self.end_lr + (self.base_lr - self.end_lr) * ((part * math.pi).cos() + 1) * 0.5
+    return (self.epoch_counter < self.warmup_steps).where(warm, decayed)
+
+
+class OneCycleLR(LR_Scheduler):
+  """Up from max_lr/div_factor to max_lr for a part `pct_start` of the steps, then down to the least rate, which is the
+  first over `final_div_factor`; along lines, or cosines (`anneal_strategy="cos"`).
+  """
+
+  def __init__(
+    self, optimizer: Optimizer, max_lr: float, div_factor: float, final_div_factor: float, total_steps: int,
+    pct_start: float, anneal_strategy: str = "linear", cycle_momentum: bool = False,
+  ) -> None:  # fmt: skip
+    super().__init__(optimizer)
+    if anneal_strategy not in ("linear", "cos"):
+      raise ValueError(f"OneCycleLR: unknown anneal_strategy {anneal_strategy!r}\n  fix: use 'linear' or 'cos'")
+    if cycle_momentum:
+      raise ValueError("OneCycleLR: the momentum is not cycled here\n  fix: cycle_momentum=False")
+    self.first, self.most, self.least = max_lr / div_factor, max_lr, max_lr / div_factor / final_div_factor
+    self.total_steps, self.peak, self.cosine = total_steps, pct_start * total_steps - 1, anneal_strategy == "cos"
+    self.optimizer.lr.assign(self.get_lr()).realize()
+
+  def get_lr(self) -> Tensor:
+    up = self._between(self.first, self.most, self.epoch_counter / self.peak)
+    down = (self.epoch_counter - self.peak) / (self.total_steps - 1 - self.peak)
+    return (self.epoch_counter <= self.peak).where(up, self._between(self.most, self.least, down))
+
+  def _between(self, a: float, b: float, part: Tensor) -> Tensor:
+    return a + (b - a) * ((1 - (part * math.pi).cos()) * 0.5 if self.cosine else part)
+
+
+class ReduceLROnPlateau:
+  """The rate times `factor` once `step(metric)` has seen no better metric for more than `patience` steps."""
+
+  def __init__(
+    self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1, patience: int = 10, threshold: float = 1e-4,
+    threshold_mode: str = "rel",
+  ) -> None:  # fmt: skip
+    if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
+      raise ValueError(
+        f"ReduceLROnPlateau: mode {mode!r} and threshold_mode {threshold_mode!r}: min or max, rel or abs"
+      )
+    self.optimizer, self.factor, self.patience = optimizer, factor, patience
+    self.sign, self.threshold, self.relative = 1 if mode == "min" else -1, threshold, threshold_mode == "rel"
+    self.best, self.bad_epoch = math.inf * self.sign, 0
+
+  def step(self, current: float) -> None:
+    step = self.sign * self.threshold
+    bound = self.best * (1 - step) if self.relative else self.best - step
+    if self.sign * current < self.sign * bound:
+      self.best, self.bad_epoch = current, 0
+    else:
+      self.bad_epoch += 1
+    if self.bad_epoch > self.patience:
+      self.optimizer.lr.assign(self.optimizer.lr * self.factor).realize()
+      self.bad_epoch = 0

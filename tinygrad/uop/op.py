@@ -1,0 +1,113 @@
+"""The ops, their groups, and what some of them have as their arg."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tinygrad.device import Placement
+
+if TYPE_CHECKING:
+  from tinygrad.uop.node import UOp
+
+# Every op, from the tensor level to the kernel level. IntEnum: hashing and comparing are hot.
+Ops = enum.IntEnum(
+  "Ops",
+  # leaves
+  "UNIQUE CONST IOTA BUFFER VARIABLE BIND HOLE "
+  # unary
+  "NEG RECIP EXP LOG SIN COS SQRT TANH ERF FLOOR CEIL ROUND NOT CAST BITCAST "
+  # binary
+  "ADD SUB MUL FDIV IDIV MOD MAX MIN POW AND OR XOR SHL SHR CMPLT CMPEQ CMPNE "
+  # ternary
+  "WHERE "
+  # movement
+  "RESHAPE PERMUTE EXPAND PAD SHRINK FLIP CAT WINDOW SPREAD "
+  # indexing and reduction
+  "GATHER REDUCE "
+  # placement
+  "MOVE SHARD COLLECTIVE "
+  # effects and structure
+  "ASSIGN AFTER CONTIGUOUS DETACH SINK "
+  # kernels
+  "PARAM PEER RANGE ENDRANGE INDEX LOAD STORE FOLD ACC SCRATCH BARRIER VECTORIZE EXTRACT IF ENDIF "
+  "DOT",
+  module=__name__,
+)
+Ops.__repr__ = lambda op: f"Ops.{op.name}"  # type: ignore[method-assign, attr-defined]
+
+
+class GroupOp:
+  """Sets of ops that are asked for together."""
+
+  Unary = frozenset(Ops(i) for i in range(Ops.NEG, Ops.ADD))
+  Binary = frozenset(Ops(i) for i in range(Ops.ADD, Ops.WHERE))
+  Elementwise = Unary | Binary | {Ops.WHERE}
+  Movement = frozenset(Ops(i) for i in range(Ops.RESHAPE, Ops.GATHER))
+  View = Movement - {Ops.PAD, Ops.CAT, Ops.SPREAD}  # show a part of one source as it is: no element is computed
+  Remapping = frozenset(Ops(i) for i in range(Ops.PAD, Ops.GATHER))  # a dim's index map is not the identity
+  Comparison = frozenset((Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE))
+  Leaf = frozenset((Ops.UNIQUE, Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.VARIABLE, Ops.HOLE))
+
+
+# What a RANGE of a kernel is: an index of the result (LOOP), or one that is reduced; codegen adds how it runs: unrolled
+# into registers (UPCAST), lanes of a vector, on a GPU the grid of work groups (GLOBAL) and the threads of one (LOCAL).
+AxisKind = enum.Enum("AxisKind", "LOOP REDUCE UPCAST VECTOR GLOBAL LOCAL", module=__name__)
+AxisKind.__repr__ = lambda kind: f"AxisKind.{kind.name}"  # type: ignore[method-assign, attr-defined]
+
+
+class BufferArg(NamedTuple):
+  """What a BUFFER is: `uid` tells buffers apart; the logical shape; where it lives, for life."""
+
+  uid: int
+  shape: tuple[int, ...]
+  device: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class ParamArg:
+  """A kernel's buffer argument: `size` in elements (upper bound); `peers`: a table of every device's pointer."""
+
+  slot: int
+  size: int
+  peers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+  """Bring a value to `device`. `pinned`: the user wrote it (shard, to, assign); else a hook inserted it and `place`
+  may decide anew.
+  """
+
+  device: Placement
+  pinned: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnGradient:
+  """The arg of a DETACH whose derivative somebody gives: by each of its inputs it is what `rule` makes of the node's
+  gradient and of them. `held` are Tensors of a DETACH of the inputs, for what Tensors stand for changes as memory takes
+  the place of nodes, so that the inputs are found again."""
+
+  held: tuple[Any, ...]
+  rule: Callable[[UOp, tuple[UOp, ...]], Sequence[UOp | None]]
+
+  @property
+  def inputs(self) -> tuple[UOp, ...]:
+    return tuple([t.uop.src[0] if t.uop.op is Ops.DETACH else t.uop for t in self.held])
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+  """A communication of the local view: the result is `template` (over HOLE leaves, one a source) placed as `result`,
+  given source i in `placements[i]`; what a source owes is reduced over the owed digits. `kind` names it for people."""
+
+  kind: str
+  template: UOp
+  placements: tuple[Placement, ...]
+  result: Placement
+
+  def __repr__(self) -> str:
+    return f"{self.kind} of {self.template.op.name}"
