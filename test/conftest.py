@@ -2,6 +2,7 @@
 of a device that does not work here are skipped with its own word for why, and counted at the end."""
 
 import os
+import signal
 from collections import Counter
 
 import pytest
@@ -19,6 +20,10 @@ settings.load_profile("derandomized")
 
 # OpenCL devices are made of the processor's cores, as many as are asked for: the laws' largest meshes have nine.
 os.environ.setdefault("CL_VIRTUAL", "9")
+
+# Shells ignore Ctrl-C for what they run in the background, and processes inherit that; its tests need it to be heard.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config):
