@@ -124,6 +124,13 @@ def test_replicas_that_differ_are_found():
     assemble([np.zeros(3, np.float32), np.array([0, 0, -0.0], np.float32)], p, (3,), (3,))
 
 
+def test_constants_of_several_devices_are_read_by_one():
+  """Nothing but what reads them tells how many devices hold them."""
+  with Context(INTERPRET=1):
+    y = Tensor.full((5, 5), 3.0, device=Sharding(P2, 1)) + 20
+    np.testing.assert_array_equal(y.to("PYTHON").numpy(), np.full((5, 5), 23.0))
+
+
 def test_padding_of_an_uneven_block_is_poison():
   """Memory that nothing may read holds nan: a program that reads it shows."""
   t = Tensor(array(5, 2), device=Sharding(P2, 0)).realize()

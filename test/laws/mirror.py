@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,6 +25,22 @@ class Memory:
   def __init__(self, data: np.ndarray, lazy: bool, node: Node) -> None:
     self.data, self.lazy, self.node = data, lazy, node
 
+  def renew(self) -> None:
+    """What depends on it from now on depends on what has been written."""
+    self.node.gone = True
+    self.node = Node(self.node.shape)
+    self.node.written = True
+    Memory.written.add(self)
+
+  written: ClassVar[weakref.WeakSet[Memory]] = weakref.WeakSet()
+
+  @staticmethod
+  def settle() -> None:
+    """Before a captured function runs, what was assigned happens, and what waits for that is realised."""
+    for memory in Memory.written:
+      if memory.node.written:
+        memory.renew()
+
 
 class Node:
   """A value for differentiation: what it was made of, each with the derivative's product with a cotangent."""
@@ -34,6 +50,12 @@ class Node:
     self.heir: Node | None = None  # once realised: whether what was computed before knows it or its sources is open
     self.gone = False  # memory as it was before a write: who reads it may have been realised for that
     self.written = False  # assigned, and not realised since: whether it knows where that came from is open
+
+  @property
+  def perhaps_realised(self) -> bool:
+    """Whether it was computed from what has an heir, by what may be nothing: x * 1, a sum over a dim of one."""
+    size = math.prod(self.shape)
+    return any(s.heir is not None or s.perhaps_realised for s, _ in self.sources if math.prod(s.shape) == size)
 
 
 class Family:
@@ -215,6 +237,8 @@ class Mirror:
     if self.memory.lazy:  # a view of a value is a value
       places = f(np.arange(self.at.size).reshape(self.shape))
       t = Mirror(self.value.reshape(-1)[places], self.dtype, sources=[(self, spreading(places, self.shape))])
+      if t.shape == self.shape and (np.diff(places.reshape(-1)) == 1).all():
+        t.memory.node = self.node  # it differs from it in nothing
     else:
       t = object.__new__(Mirror)._be(self.memory, np.array(f(self.at)), self.dtype, self.family)
     t.detached = self.detached
@@ -233,13 +257,20 @@ class Mirror:
     return self._view(lambda a: a.reshape(shape))
 
   def permute(self, *order: int) -> Mirror:
-    return self._view(lambda a: a.transpose(order))
+    return self._moved(lambda a: a.transpose(order), order != tuple(range(self.ndim)))
 
   def expand(self, *shape: int) -> Mirror:
     return self._view(lambda a: np.broadcast_to(a, shape))
 
+  def _moved(self, f: Callable[[np.ndarray], np.ndarray], moves: bool = True) -> Mirror:
+    """Elements in another order. Nothing says whether what `moves` dims of one element is the tensor itself."""
+    places = np.arange(self.at.size).reshape(self.shape)
+    if moves and np.array_equal(f(places), places):
+      raise Unclear("only dims of one element are moved")
+    return self._view(f)
+
   def flip(self, axis: int) -> Mirror:
-    return self._view(lambda a: np.flip(a, axis))
+    return self._moved(lambda a: np.flip(a, axis))
 
   def __getitem__(self, index: Any) -> Mirror:
     return self._view(lambda a: a[index])
@@ -287,17 +318,13 @@ class Mirror:
       data[at] = value
       for m in self.family.members:
         m.stale |= m is not self
-      node = Node(self.shape)
-      node.written = True
       self.family.members.discard(self)
-      self._be(
-        Memory(data[self.at].reshape(-1), True, node), np.arange(self.at.size).reshape(self.shape), self.dtype, Family()
-      )
+      memory = Memory(data[self.at].reshape(-1), True, Node(self.shape))
+      memory.renew()
+      self._be(memory, np.arange(self.at.size).reshape(self.shape), self.dtype, Family())
       return
     self.memory.data[at] = value
-    self.memory.node.gone = True
-    self.memory.node = Node(self.memory.node.shape)
-    self.memory.node.written = True
+    self.memory.renew()
     for m in self.family.members:
       m.stale |= m.memory is not self.memory
 
@@ -362,6 +389,15 @@ class Mirror:
     return grads
 
 
+def below(nodes: Sequence[Node], without: Node | None = None) -> set[Node]:
+  """What the nodes were computed from, looking through all but one node."""
+  found: set[Node] = set()
+  while nodes:
+    nodes = [s for n in nodes if n is not without for s, _ in n.sources if s not in found]
+    found.update(nodes)
+  return found - {without}
+
+
 def cotangents(root: Node, targets: Sequence[Node]) -> list[np.ndarray | None]:
   """The derivatives of a scalar by each target; None where it does not depend on it. Unclear where a value on the way
   has been realised, or its memory written, since."""
@@ -374,10 +410,15 @@ def cotangents(root: Node, targets: Sequence[Node]) -> list[np.ndarray | None]:
       reaches[n] = n in targets or any(below)
       if n.gone or n.written or (n.heir is not None and (n in targets or n.heir in targets or any(below))):
         raise Unclear("a value on the way to a target has been realised or written")
+      if n in targets and n.perhaps_realised:
+        raise Unclear("a target may be the same value as one that has been realised")
       order.append(n)
     return reaches[n]
 
   visit(root)
+  for t in targets:
+    if below([t]) & below([root], without=t):
+      raise Unclear("what a target was computed from is also used otherwise, perhaps for an equal value")
   grads = {root: np.ones(root.shape)}
   for n in reversed(order):
     if n in grads:

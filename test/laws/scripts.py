@@ -19,7 +19,7 @@ from typing import Any
 import inputs
 import mirror
 import numpy as np
-from mirror import Mirror, Unclear
+from mirror import Memory, Mirror, Unclear
 
 from tinygrad import Tensor, TinyJit
 from tinygrad.device import Device, Mesh, P, ShardError, Sharding
@@ -29,9 +29,6 @@ from tinygrad.sharding.decisions import STRATEGIES
 
 KIND = Device.DEFAULT.partition(":")[0]
 SHAPES = [(), (1,), (4,), (8,), (1, 1), (3, 1), (1, 5), (2, 3), (4, 6), (8, 5), (6, 8), (5, 5), (2, 3, 4), (4, 1, 2)]
-UNSURE = ("flipped", "turned", "within")
-"""Views not drawn where there are several devices: moves are built below a view, past the target of a gradient;
-and a flipped view that is written to while a value on other devices waits to read it keeps what it held."""
 LARGEST, MOST = 300, 2000.0  # elements, and how large they may be
 FLOAT = "float32"
 
@@ -94,6 +91,7 @@ def replayed(f: Callable[..., Any]) -> Callable[..., Any]:
   def call(*args: Mirror) -> Any:
     for a in args:
       a.realize()
+    Memory.settle()
     out = f(*args)
     for t in out:
       t.realize()
@@ -262,8 +260,7 @@ class Writer:
     return f"Sharding(D, {rng.choice([None, *range(ndim)])})"
 
   def given(self, shape: tuple[int, ...]) -> str:
-    x, several = np.zeros(shape), self.base.devices > 1
-    ways = [how for how in inputs.ways(x) if not (several and how in UNSURE)]
+    ways = list(inputs.ways(np.zeros(shape)))
     return f"given({self.array(shape)}, {self.rng.choice(ways)!r}, {self.where(len(shape))})"
 
   def input(self) -> bool:
@@ -340,9 +337,11 @@ class Writer:
     found = [f"{x}.detach()", f"{x}.reshape({', '.join(map(str, self.another_shape(shape)))})"]
     if shape:
       order = rng.sample(range(len(shape)), len(shape))
-      found += [f"{x}[{self.index(shape)}]", f"{x}.permute({str(order)[1:-1]})"]
-      if self.base.devices == 1:  # see UNSURE
-        found.append(f"{x}.flip({rng.randrange(len(shape))})")
+      found += [
+        f"{x}[{self.index(shape)}]",
+        f"{x}.permute({str(order)[1:-1]})",
+        f"{x}.flip({rng.randrange(len(shape))})",
+      ]
     if 1 in shape:
       found.append(f"{x}.expand({', '.join(str(rng.randint(1, 4) if n == 1 else n) for n in shape)})")
     return self.attempt(f"{self.name()} = {rng.choice(found)}")
@@ -442,9 +441,7 @@ class Writer:
     x = self.pick(lambda t: t.memory.lazy)
     if x is None:
       return False
-    several = self.base.devices > 1  # moves are built below views: a computed target is not always found
-    targets = [n for n in self.live if n in self.leaves or not several]
-    self.rng.shuffle(targets)
+    targets = self.rng.sample(self.live, len(self.live))
     weight = self.rng.choice((1, 2, -1))
     return any(self.attempt(f"{self.name()}, = ({x} * {weight}).sum().gradient({t})") for t in targets[:6] if t != x)
 

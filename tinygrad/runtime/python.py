@@ -53,7 +53,8 @@ class Interpreter:
     for u in nodes:
       where = u.arg.device if u.op is Ops.BUFFER else u.arg.result if u.op is Ops.COLLECTIVE else None
       self.devices[u] = len(device_set(where)) if where else max((self.devices[s] for s in u.src), default=0)
-    most = max(self.devices.values(), default=1) or 1
+    given = [p for u in nodes if u.op is Ops.COLLECTIVE for p in u.arg.placements]  # of constants, nobody else tells
+    most = max([1, *self.devices.values(), *(len(device_set(p)) for p in given)])
     for u in nodes:
       each = range(self.devices[u] or most)
       self.values[u] = self.collective(u) if u.op is Ops.COLLECTIVE else [self.local(u, d) for d in each]
@@ -131,7 +132,8 @@ class Interpreter:
     for x in c.template.toposort():
       if x.op is Ops.HOLE:
         i = x.arg[0]
-        whole[x] = assemble(self.values[u.src[i]], c.placements[i], x.max_shape, self.shape(x, 0))
+        blocks = self.values[u.src[i]][: len(device_set(c.placements[i]))]
+        whole[x] = assemble(blocks, c.placements[i], x.max_shape, self.shape(x, 0))
       else:
         whole[x] = self.evaluate(x, [whole[s] for s in x.src], 0)
     return [part(whole[c.template], c.result, d, c.template.max_shape) for d in range(self.devices[u])]

@@ -153,8 +153,8 @@ def overlap(a: Digit, b: Digit) -> bool:
 
 def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> tuple[Step, ...]:
   """Each device of `b` receives what of its block it does not hold; on the same devices in another order this has the
-  name of an exchange. A reduction to one device is a reduce-scatter whose blocks it then collects, where a dim can be
-  cut so: what an all-reduce sends besides, to devices that do not want it, stays away."""
+  name of an exchange. A reduction to one device is a reduce-scatter whose blocks it then collects, along any dim whose
+  blocks nest so: what an all-reduce sends besides, to devices that do not want it, stays away."""
   if isinstance(a, Sharding) and a.pending:
     ways = [(*plan(shape, itemsize, a, p), *_between_sets(shape, itemsize, p, b)) for p in _paid(shape, a, b)]
     return min(ways, key=lambda steps: sum(s.nbytes for s in steps))
@@ -175,16 +175,17 @@ def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placem
   return tuple(steps)
 
 
-def _paid(shape: tuple[int, ...], a: Sharding, b: Placement) -> Iterator[Sharding]:
-  """Placements in which `a` has been reduced, the cheapest for others first: cut by what was owed, on its way to one
-  device; replicated."""
-  owed = tuple(d for o in a.pending for d in o.digits)
-  if isinstance(b, str) and len(a.pending) == 1:
-    for i, n in enumerate(shape):
-      parts = size_of(a.cut(i))
-      if n % (parts * size_of(owed)) == 0:
-        yield Sharding.of(a.mesh, [(*a.cut(j), *(owed if i == j else ())) for j in range(len(shape))])
-  yield a.settled
+def _paid(shape: tuple[int, ...], a: Sharding, b: Placement) -> list[Sharding]:
+  """Placements in which `a` has been reduced: on its way to one device cut by what was owed, along each dim that this
+  divides evenly, or else whose blocks nest so; replicated if there is none."""
+  if not isinstance(b, str) or len(a.pending) > 1:
+    return [a.settled]
+  (owed,) = [o.digits for o in a.pending]
+  cuts = [(i, n, size_of(a.cut(i)), size_of((*a.cut(i), *owed))) for i, n in enumerate(shape)]
+  even = [i for i, n, _, parts in cuts if n % parts == 0]
+  onto = even or [i for i, n, here, parts in cuts if nests(n, here, parts)]
+  scattered = [tuple((*a.cut(j), *(owed if i == j else ())) for j in range(len(shape))) for i in onto]
+  return [Sharding.of(a.mesh, dims) for dims in scattered] or [a.settled]
 
 
 def _settlements(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> Iterator[list[Step]]:
