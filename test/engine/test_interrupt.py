@@ -7,12 +7,13 @@ compiled, handed over and waited for.
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tinygrad import Tensor, TinyJit
+from tinygrad import Device, Tensor, TinyJit
 from tinygrad.helpers import uninterrupted
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +21,8 @@ PLACES = [("CPU",), ("CPU:0", "CPU:1")]
 
 
 class CtrlC:
-  """Within, SIGINT comes at the n-th call of a function; `calls` counts them."""
+  """Within, SIGINT comes at the n-th of the moments when Python hears one: when one of its functions begins, when one of
+  C has ended (before it begins none is heard: a lock that is about to be released will be). `calls` counts them."""
 
   def __init__(self, n=-1):
     self.n, self.calls = n, 0
@@ -33,7 +35,7 @@ class CtrlC:
     sys.setprofile(None)
 
   def look(self, frame, event, arg):
-    if event in ("call", "c_call"):
+    if event in ("call", "c_return"):
       self.calls += 1
       if self.calls == self.n:
         sys.setprofile(None)
@@ -48,6 +50,16 @@ def interrupted(n, f):
   except KeyboardInterrupt:
     return True
   return False
+
+
+def locks_are_free():
+  """Nothing waits without end for what was interrupted: other threads may compute."""
+  threads = ThreadPoolExecutor(1)
+  for device in PLACES[0] + PLACES[1]:
+    lock = Device[device].lock
+    assert threads.submit(lock.acquire, blocking=False).result(), f"{device} is locked"
+    threads.submit(lock.release).result()
+  threads.shutdown()
 
 
 def calls_of(f):
@@ -85,6 +97,7 @@ def test_after_ctrl_c_at_any_moment_the_same_program_and_another_are_right(devic
     check(k, devices)
     check(k + 1 / 4096, devices)
   assert hits > count // 2
+  locks_are_free()
 
 
 @pytest.mark.parametrize("devices", PLACES, ids=len)
@@ -106,6 +119,7 @@ def test_an_assignment_happens_once_or_not_at_all(devices):
     assert values in ({1.0}, {2.5}), (n, values)
     seen |= values
   assert seen == {1.0, 2.5}, "the signal came before and after"
+  locks_are_free()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -118,6 +132,7 @@ def test_a_replay_after_ctrl_c_is_right():
     interrupted(n, lambda: f(xs[3]))
     for v in (4, 1):
       assert f(xs[v]).tolist() == [4.0 * (3 * v + 1)] * 3, n
+  locks_are_free()
 
 
 def test_what_must_not_be_interrupted_ends_first_and_a_second_time_ctrl_c_comes_at_once():

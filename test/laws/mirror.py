@@ -48,6 +48,7 @@ class Node:
   def __init__(self, shape: tuple[int, ...], *sources: tuple[Node, Callable[[np.ndarray], np.ndarray]]) -> None:
     self.shape, self.sources = shape, sources
     self.heir: Node | None = None  # once realised: whether what was computed before knows it or its sources is open
+    self.perhaps: Node | None = None  # which it may be: it is not said whether there was anything to do
     self.gone = False  # memory as it was before a write: who reads it may have been realised for that
     self.written = False  # assigned, and not realised since: whether it knows where that came from is open
 
@@ -246,7 +247,9 @@ class Mirror:
 
   def _elsewhere(self) -> Mirror:
     """Itself where it is there, else a value: a write to either makes the other unclear."""
-    return self.clone()._vague(self.family)
+    t = self.clone()._vague(self.family)
+    t.node.perhaps = self.node
+    return t
 
   def _vague(self, family: Family) -> Mirror:
     self.family, self.vague = family, True
@@ -296,7 +299,9 @@ class Mirror:
       t.memory.node.written = False
       if t.memory.lazy:
         value, node = t.value, Node(t.shape)
-        t.node.heir = node
+        same: Node | None = t.node
+        while same is not None:
+          same.heir, same = node, same.perhaps
         t.memory, t.at = Memory(value.reshape(-1).copy(), False, node), np.arange(value.size).reshape(t.shape)
         t.detached = False
     return self
