@@ -187,6 +187,21 @@ def test_replay_computes_new_values_without_running_the_function():
   assert len(ran) == 2 and f.captured is not None
 
 
+def test_a_held_result_that_other_devices_read_too():
+  """It lies on one device, and moves for each replay; those that add it up for themselves read it there."""
+  total = Tensor.ones(1).shard(D2, None).reshape(1).max(0)
+
+  @TinyJit
+  def f(x):
+    zeros = x.zeros_like()
+    half = zeros * 0.5
+    total.assign(total * 0.5 + half.sum())
+    return half, zeros
+
+  held = [f(Tensor.ones(2, 3).realize()) for _ in range(4)]
+  assert total.item() == 1 / 16 and all((a + b).sum().item() == 0 for a, b in held)
+
+
 def test_a_result_that_is_held_is_not_overwritten():
   f = TinyJit(lambda x: (x + 1.0, x * 2.0))
   held = [f(Tensor([float(i)])) for i in range(6)]

@@ -114,6 +114,7 @@ class Mirror:
     self.memory, self.at, self.dtype, self.family = memory, at, dtype, family
     self.stale = self.detached = self.vague = False
     self.look: Node | None = None  # a view's node
+    self.cut: tuple[Node, Node] | None = None  # of what is detached: the memory's, its own
     family.members.add(self)
     return self
 
@@ -138,7 +139,9 @@ class Mirror:
     """What depends on it: for a view of memory, on the memory's content as it is now."""
     root = self.memory.node
     if self.detached:
-      return Node(self.shape)
+      if self.cut is None or self.cut[0] is not root:
+        self.cut = root, Node(self.shape)
+      return self.cut[1]
     if (
       self.at.size == self.memory.data.size
       and self.at.shape == root.shape

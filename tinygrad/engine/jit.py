@@ -190,7 +190,9 @@ class Captured:
       container[i] = x
     handles = x.handles if type(x) is Buffer else None
     for array, i, d in in_code:
-      array[i] = x if handles is None else handles[d].address
+      array[i] = (
+        x if handles is None else handles[d if d < len(handles) else 0].address
+      )  # or all devices read the first's
     for call, w, i, d in calls:
       if i < len(w.memory):
         call.set_buffer(i, w.pointers(i, d))
