@@ -21,8 +21,8 @@ PLACES = [("CPU",), ("CPU:0", "CPU:1")]
 
 
 class CtrlC:
-  """Within, SIGINT comes at the n-th of the moments when Python hears one: when one of its functions begins, when one of
-  C has ended (before it begins none is heard: a lock that is about to be released will be). `calls` counts them."""
+  """Within, SIGINT comes at the n-th of the moments when Python hears one: a function of its own begins, one of C has
+  ended (before it begins none is heard: a lock that is about to be released will be). `calls` counts them."""
 
   def __init__(self, n=-1):
     self.n, self.calls = n, 0
