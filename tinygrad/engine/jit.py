@@ -189,8 +189,8 @@ class Captured:
     for container, i in in_work:
       container[i] = x
     handles = x.handles if type(x) is Buffer else None
-    for array, i, d in in_code:  # memory of one device is read there by all
-      array[i] = x if handles is None else handles[d if d < len(handles) else 0].address
+    for array, i, d in in_code:
+      array[i] = x if handles is None else handles[d].address
     for call, w, i, d in calls:
       if i < len(w.memory):
         call.set_buffer(i, w.pointers(i, d))

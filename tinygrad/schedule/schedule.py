@@ -17,7 +17,7 @@ from tinygrad.schedule.rows import in_rows
 from tinygrad.schedule.split import in_parts, in_two_steps
 from tinygrad.schedule.spread import as_windows
 from tinygrad.uop import GroupOp, Ops, UOp, check_graph, is_int
-from tinygrad.uop.rewrite import rewrite
+from tinygrad.uop.rewrite import rewrite, substitute
 
 
 class ScheduleError(RuntimeError):
@@ -54,7 +54,7 @@ def create_schedule(sink: UOp, rows: bool = False) -> Schedule:
   """
   builder = _Builder(written_apart(rewrite(sink, STEPS)), rows)
   while (schedule := builder.build()) is None:
-    builder = _Builder(builder.with_copies(), rows)
+    builder = _Builder(builder.with_own() if builder.shared else builder.with_copies(), rows)
   return schedule
 
 
@@ -83,6 +83,12 @@ def written_apart(sink: UOp) -> UOp:
 def peel(u: UOp) -> UOp:
   """Below reshapes that leave every element where it is in memory."""
   return next(v for v in u.down() if not keeps_order(v))
+
+
+def nested(op: Ops, u: UOp, times: int) -> UOp:
+  for _ in range(times):
+    u = UOp.new(op, u.dtype, (u,))
+  return u
 
 
 def whole(view: UOp) -> UOp:
@@ -119,9 +125,11 @@ class _Builder:
     self.versions: dict[UOp, Version] = {}
     self.assigns: dict[UOp, Version] = {}
     self.copies: set[State] = set()  # contents that no order of the steps keeps for all who read them
+    self.shared: set[UOp] = set()  # stored values that live anywhere, made of constants, and are read on several sets
 
   def devices(self) -> dict[UOp, Placement]:
-    """On which devices each value is computed: its buffers' and, where there are none, its first consumer's."""
+    """On which devices each value is computed: its buffers' and, where there are none, its first consumer's. Notes on
+    which device sets, by number, the latter is `used`."""
     where: dict[UOp, Placement] = {}
     for u in self.nodes:
       if u.op is Ops.BUFFER:
@@ -130,20 +138,44 @@ class _Builder:
         where[u] = u.arg.result
       elif (found := next((where[s] for s in u.src if s in where), None)) is not None:
         where[u] = found
+    given = [p for u in self.nodes if u.op is Ops.COLLECTIVE for p in u.arg.placements]
+    self.sets = {devices: i for i, devices in enumerate(dict.fromkeys(map(device_set, [*where.values(), *given])))}
+    self.used: dict[UOp, set[int]] = {u: {self.sets[device_set(p)]} for u, p in where.items()}
+    anywhere = {u for u in self.nodes if u not in where}
     for u in reversed(self.nodes):
       same = [where[u]] * len(u.src) if u in where else []
       for s, placement in zip(u.src, u.arg.placements if u.op is Ops.COLLECTIVE else same):
         where.setdefault(s, placement)
+        if s in anywhere:
+          here = {self.sets[device_set(placement)]} if u.op is Ops.COLLECTIVE else self.used[u]
+          self.used[s] = self.used.get(s, set()) | here
     return where
 
   def build(self) -> Schedule | None:
-    """The schedule, or None if the graph needs `copies` first."""
+    """The schedule, or None if the graph needs `copies` first, or values to be apart that are `shared`."""
     self.place_homes(fuse.choose(self.sink))
+    self.shared = {u for u in self.homes if len(self.used[u]) > 1}
+    if self.shared:
+      return None
     for u in self.nodes:
       if u.op is Ops.ASSIGN or (u in self.homes and u.op not in (Ops.BUFFER, Ops.SHARD)):
         self.add_step(u)
     steps = self.order()
     return None if self.copies else self.finish([step.item for step in steps if step.item is not None])
+
+  def with_own(self) -> UOp:
+    """The graph with each of the `shared` values once for each device set that reads it, as nodes of its own."""
+    leaves = [u for u in UOp.sink(*self.shared).toposort() if u.op in fuse.LEAVES]
+    made: dict[tuple[UOp, int], UOp] = {}  # by the number of the device set
+    for u in self.nodes:
+      for i in self.used[u]:
+        if u in self.shared:
+          made[u, i] = substitute(u, {x: nested(Ops.DETACH, x, i) for x in leaves})
+          continue
+        there = [self.sets[device_set(p)] for p in u.arg.placements] if u.op is Ops.COLLECTIVE else [i] * len(u.src)
+        src = [made[s, k if len(self.used[s]) > 1 else min(self.used[s])] for s, k in zip(u.src, there)]
+        made[u, i] = u if u.src == (same := tuple(src)) else u.replace(src=same)
+    return made[self.sink, min(self.used[self.sink])]
 
   def with_copies(self) -> UOp:
     """The graph with a copy of each content in `copies` where it is read; what is written stays where it is."""
@@ -343,6 +375,10 @@ class _Builder:
     raise ScheduleError(f"{problem}\n  fix: write to a .clone() of it for one of them")
 
   def finish(self, items: Sequence[ScheduleItem]) -> Schedule:
+    placements = [*(b.arg.device for b in self.buffers), *(t.device for t in self.temps.values())]
+    for i in items:
+      if isinstance(i.kernel, UOp):  # devices meet where they read each other's parts, and nowhere else
+        assert all(device_set(placements[s]) == i.devices for s in i.slots), "a kernel reads what other devices compute"
     items = shared_by_place(in_rows(items, self.temps) if self.rows else items)
     at, pool = plan([i.slots for i in items], self.temps)
     first = len(self.buffers)
