@@ -611,7 +611,11 @@ ROWS: tuple[Row, ...] = (
 )  # fmt: skip
 
 MACHINERY = frozenset(
-  f"__{n}__" for n in ("annotations", "slots", "weakref", "module", "doc", "dict", "init", "repr", "hash", "reduce")
+  f"__{n}__"
+  for n in (
+    *("annotations", "slots", "weakref", "module", "doc", "dict", "init", "repr", "hash", "reduce"),
+    *("firstlineno", "static_attributes"),  # from Python 3.13 on
+  )
 )
 
 _IO = "reads or runs it: every program is read"

@@ -9,6 +9,7 @@ both operands are known to be non-negative.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -146,16 +147,22 @@ class Emitter(Values):
     if plan.block is None:
       self.nest(stores, plan)
       return
-    b, dtype = plan.block, plan.block.fold.dtype
+    b, dtype, zero = plan.block, plan.block.fold.dtype, UOp.const(plan.block.fold.dtype, 0)
+    careful = b.fold.arg is Ops.ADD and dtypes.is_float(dtype) and not of_products(b.fold)
+    taken = b.offset + b.nbytes * (1 + careful)
 
-    def where() -> UOp:
-      return UOp.new(Ops.INDEX, dtype, (self.scratch(dtype, b.offset), b.place))
+    def where(number: int) -> UOp:
+      """Of what the blocks add up to; number 1: of what these additions have lost."""
+      return UOp.new(Ops.INDEX, dtype, (self.scratch(dtype, b.offset + number * b.nbytes), b.place))
 
-    def write(value: UOp) -> None:
-      store = UOp.new(Ops.STORE, dtypes.void, (where(), value, *b.ranges))
-      self.nest([store], replace(self.planned([store], b.offset + b.nbytes), block=None))
+    def kept() -> list[UOp]:
+      return [UOp.new(Ops.LOAD, dtype, (where(i),)) for i in range(1 + careful)]
 
-    write(UOp.const(dtype, identity_element(b.fold.arg, dtype)))
+    def write(*values: UOp) -> None:
+      stores = [UOp.new(Ops.STORE, dtypes.void, (where(i), v, *b.ranges)) for i, v in enumerate(values)][::-1]
+      self.nest(stores, replace(self.planned(stores, taken), block=None))
+
+    write(*[UOp.const(dtype, identity_element(b.fold.arg, dtype)), zero][: 1 + careful])
     whole, rest = divmod(int(b.range.src[0].arg), b.length)
     for count, base, length in ((whole, 0, b.length), (1, whole * b.length, rest)):
       if length == 0:
@@ -165,9 +172,11 @@ class Emitter(Values):
         at = Affine(base, {r: 1}).plus(affine(counter, self.affine_memo), b.length).uop()
         part = substitute(b.fold.src[0], {b.range: at})
         part = UOp.new(Ops.FOLD, dtype, (part, *(r if x is b.range else x for x in b.fold.src[1:])), b.fold.arg)
-        write(UOp.new(b.fold.arg, dtype, (UOp.new(Ops.LOAD, dtype, (where(),)), part)))
-    stores = [substitute(s, {b.fold: UOp.new(Ops.LOAD, dtype, (where(),))}) for s in stores]
-    self.nest(stores, replace(self.planned(stores, b.offset + b.nbytes), block=None))
+        old = kept()
+        write(*(added(old[0], old[1], part) if careful else [UOp.new(b.fold.arg, dtype, (old[0], part))]))
+    total = functools.reduce(lambda x, y: UOp.new(Ops.ADD, dtype, (x, y)), kept())
+    stores = [substitute(s, {b.fold: total}) for s in stores]
+    self.nest(stores, replace(self.planned(stores, taken), block=None))
 
   def leaf(self, stores: Sequence[UOp], plan: Plan) -> None:
     self.folds = {}
@@ -329,6 +338,20 @@ class Emitter(Values):
           rest = self.put(UOp.new(Ops.WHERE, acc.dtype, (finite, lost, rest)))
         self.put(UOp.new(Ops.STORE, dtypes.void, (total, new)))
         self.put(UOp.new(Ops.STORE, dtypes.void, (acc, rest)))
+
+
+def added(total: UOp, rest: UOp, x: UOp) -> list[UOp]:
+  """A total with x and what earlier additions have lost, and what this one loses, if it is finite (T. Dekker: fast
+  two-sum)."""
+
+  def alu(op: Ops, *src: UOp) -> UOp:
+    return UOp.new(op, x.dtype, src)
+
+  more = alu(Ops.ADD, x, rest)
+  new = alu(Ops.ADD, total, more)
+  lost = alu(Ops.SUB, more, alu(Ops.SUB, new, total))
+  finite = UOp.new(Ops.CMPEQ, dtypes.bool, (lost, lost))
+  return [new, alu(Ops.WHERE, finite, lost, UOp.const(x.dtype, 0))]
 
 
 def of_products(f: UOp) -> bool:
