@@ -33,6 +33,12 @@ def test_a_matmul_whose_inner_dim_is_cut():
   np.testing.assert_allclose(got.numpy(), a @ b, rtol=1e-4, atol=1e-4)
 
 
+def test_the_place_of_the_least_integer():
+  """Intel's compiler gives another one with AVX-512, of `~x == y` for several neighbours (release 2026.2)."""
+  x = [3, 3, 1, 2, 0, -1, -3, 1, 4, -2, 1, 0, -3, -1, 2, 1, 0, -1, -3, 4, 3, -4, -4, 1, 2, -2, 1, 2, -1, 2]
+  assert Tensor(x, dtype="int32", device="CL").argmin().item() == 21
+
+
 def train(devices):
   """Ten captured steps of a small network, data parallel; its losses."""
   rng = np.random.default_rng(1)

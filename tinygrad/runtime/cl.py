@@ -57,6 +57,12 @@ class Platform:
     return int(os.environ.get("CL_VIRTUAL", 1 if on_gpu else 4))
 
 
+def has_avx512() -> bool:
+  with contextlib.suppress(OSError):
+    return "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+  return False
+
+
 @contextlib.contextmanager
 def intel_named() -> Iterator[None]:
   """Within, OpenCL's loader finds Intel's driver for the processor: its package has a file for the loader, with a path
@@ -66,6 +72,8 @@ def intel_named() -> Iterator[None]:
   except importlib.metadata.PackageNotFoundError:
     files = ()
   driver = next((str(Path(f.locate()).resolve()) for f in files if f.name == "libintelocl.so"), None)
+  if driver is not None and has_avx512():  # its code for AVX-512 gets `~x == y` wrong (2026.2), that for AVX2 right
+    os.environ.setdefault("CL_CONFIG_CPU_TARGET_ARCH", "core-avx2")
   with contextlib.ExitStack() as undo:
     if driver is not None and "OCL_ICD_VENDORS" not in os.environ:  # the user's word
       with contextlib.suppress(OSError):  # nowhere to write: other drivers are found all the same
@@ -211,7 +219,8 @@ class CL(QueueDevice):
     """The program on this device, always from its binary: what is built from source PoCL compiles again for the first
     launch. The binary comes from the disk cache where it is there and loads."""
     d = self.device
-    key = diskcache.key_of(program.source, d.name, d.version, d.driver_version, *self.options)
+    built_for = os.environ.get("CL_CONFIG_CPU_TARGET_ARCH", "")
+    key = diskcache.key_of(program.source, d.name, d.version, d.driver_version, built_for, *self.options)
     with self.telling(f"compiling {program.name}"):
       if (binary := diskcache.get(key)) is not None:
         with contextlib.suppress(cl.LogicError, cl.RuntimeError):  # of another driver: built anew below
