@@ -199,7 +199,7 @@ def program_text(case: Case) -> str:
   lines = [
     "import numpy as np",
     "from extra.fuzz_sharding import Case, attempt",
-    "from tinygrad.device import Digit, Mesh, Owe, Sharding",
+    "from tinygrad.device import Sub-axis, Mesh, Owe, Sharding",
     "from tinygrad.dtype import dtypes, to_numpy_dtype",
     "from tinygrad.uop import Move, Ops, UOp",
     "",

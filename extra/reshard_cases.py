@@ -55,7 +55,7 @@ def axes_of(dims: list[list[str]]) -> list[tuple[str, ...]]:
 
 
 def size_of(mesh: Mesh, axes: Any) -> int:
-  return int(prod(mesh.digits(axis).size for axis in axes))
+  return int(prod(mesh.sub_axis(axis).size for axis in axes))
 
 
 def block(shape: list[int], mesh: Mesh, dims: list[list[str]]) -> int:

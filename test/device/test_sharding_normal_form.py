@@ -10,13 +10,13 @@ from tinygrad import Tensor
 from tinygrad.device import (
   Device,
   DeviceError,
-  Digit,
   Mesh,
   Owe,
   P,
   ShardError,
   Sharding,
-  merge_digits,
+  SubAxis,
+  merge_sub_axes,
   report,
   show_placement,
 )
@@ -38,9 +38,9 @@ THINGS = {
   "mesh": M22,
   "sharding": Sharding(M22, P("dp", "tp")),
   "replicated": Sharding(D4),
-  "owing": Sharding.of(M22, [(Digit(2, 2),)], [Owe((Digit(2, 1),), Ops.ADD)]),
+  "owing": Sharding.of(M22, [(SubAxis(2, 2),)], [Owe((SubAxis(2, 1),), Ops.ADD)]),
 }
-PARTS = {"digit": Digit(2, 1), "owe": Owe((Digit(2, 1),), Ops.ADD), "spec": P("dp", None, ("tp", "dp:(1)2"))}
+PARTS = {"sub-axis": SubAxis(2, 1), "owe": Owe((SubAxis(2, 1),), Ops.ADD), "spec": P("dp", None, ("tp", "dp:(1)2"))}
 
 
 @pytest.mark.parametrize("name", [*THINGS, *PARTS])
@@ -111,15 +111,15 @@ def test_block_numbers_go_major_to_minor():
   assert [s.block(0, d) for d in range(4)] == [0, 2, 1, 3]
 
 
-def test_owed_digits_are_visible_and_settled_away():
-  s = Sharding.of(M22, [(Digit(2, 2),)], [Owe((Digit(2, 1),), Ops.ADD)])
+def test_owed_sub_axes_are_visible_and_settled_away():
+  s = Sharding.of(M22, [(SubAxis(2, 2),)], [Owe((SubAxis(2, 1),), Ops.ADD)])
   assert s.pending and not s.settled.pending and s.settled is Sharding(M22, P("dp"))
   assert "owes add" in show_placement(s)
 
 
-def test_merging_digits():
-  assert merge_digits([Digit(2, 2), Digit(2, 1)]) == (Digit(4, 1),)
-  assert merge_digits([Digit(2, 1), Digit(2, 2)]) == (Digit(2, 1), Digit(2, 2))
+def test_merging_sub_axes():
+  assert merge_sub_axes([SubAxis(2, 2), SubAxis(2, 1)]) == (SubAxis(4, 1),)
+  assert merge_sub_axes([SubAxis(2, 1), SubAxis(2, 2)]) == (SubAxis(2, 1), SubAxis(2, 2))
 
 
 @pytest.mark.parametrize(

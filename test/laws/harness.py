@@ -33,10 +33,10 @@ def poison(dtype: Any) -> Any:
 
 
 def parts(value: np.ndarray, placement: Sharding, seed: int) -> dict[tuple[int, ...], np.ndarray]:
-  """For each coordinate on the owed digits a value, such that their reduction is `value`."""
+  """For each coordinate on the owed sub-axes a value, such that their reduction is `value`."""
   rng = np.random.default_rng(seed)
-  digits = [g for o in placement.pending for g in o.digits]
-  all_of = list(itertools.product(*(range(g.size) for g in digits)))
+  sub_axes = [g for o in placement.pending for g in o.sub_axes]
+  all_of = list(itertools.product(*(range(g.size) for g in sub_axes)))
   if not placement.pending:
     return {(): value}
   out: dict[tuple[int, ...], np.ndarray] = {}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad import Tensor, tensor
-from tinygrad.device import Digit, Owe, Sharding
+from tinygrad.device import Owe, Sharding, SubAxis
 from tinygrad.dtype import dtypes
 from tinygrad.engine import jit
 from tinygrad.helpers import ceildiv
@@ -38,7 +38,7 @@ def full_block(s: Sharding, i: int, n: Any) -> int:
 @mutant
 def reshape_keeps_uneven_cuts(patch: Patch) -> None:
   for module in (factors, localize):
-    patch(module, "legal", lambda cuts, f: {factor: digits for factor, digits in cuts.items() if digits})
+    patch(module, "legal", lambda cuts, f: {factor: sub_axes for factor, sub_axes in cuts.items() if sub_axes})
 
 
 @mutant
@@ -61,13 +61,13 @@ def reduce_scatter_only_slices(patch: Patch) -> None:
 
 @mutant
 def every_debt_is_a_sum(patch: Patch) -> None:
-  patch(decisions, "Owe", lambda digits, op, disjoint: Owe(digits, Ops.ADD, disjoint))
+  patch(decisions, "Owe", lambda sub_axes, op, disjoint: Owe(sub_axes, Ops.ADD, disjoint))
 
 
 @mutant
 def max_and_min_swapped(patch: Patch) -> None:
   swap = {Ops.MAX: Ops.MIN, Ops.MIN: Ops.MAX}
-  patch(decisions, "Owe", lambda digits, op, disjoint: Owe(digits, swap.get(op, op), disjoint))
+  patch(decisions, "Owe", lambda sub_axes, op, disjoint: Owe(sub_axes, swap.get(op, op), disjoint))
 
 
 @mutant
@@ -149,13 +149,13 @@ def index_map_ignored(patch: Patch) -> None:
 
 @mutant
 def replicas_combined_by_sum(patch: Patch) -> None:
-  """An all-reduce over all digits that do not cut, those that replicate included."""
+  """An all-reduce over all sub-axes that do not cut, those that replicate included."""
   step = localize.apply_step
 
   def over_all(x: UOp, s: moves.Step, shape: Any) -> UOp:
     if s.kind == "all_reduce" and isinstance(s.a, Sharding) and not s.a.dims:
-      wide = Sharding.of(s.a.mesh, (), [Owe((Digit(len(s.a), 1),), s.a.pending[0].op)])
-      s = moves.Step(s.kind, wide, s.b, s.digits, s.payload, s.nbytes)
+      wide = Sharding.of(s.a.mesh, (), [Owe((SubAxis(len(s.a), 1),), s.a.pending[0].op)])
+      s = moves.Step(s.kind, wide, s.b, s.sub_axes, s.payload, s.nbytes)
     return step(x, s, shape)
 
   patch(localize, "apply_step", over_all)
@@ -215,7 +215,7 @@ def assign_overwrites_what_is_outside(patch: Patch) -> None:
 
 @mutant
 def joined_dims_minor_to_major(patch: Patch) -> None:
-  """A dim of several factors is cut by their digits in the wrong order."""
+  """A dim of several factors is cut by their sub-axes in the wrong order."""
 
   def reversed_dims(lists: Any, cuts: Any) -> Any:
     return tuple(tuple(d for factor in reversed(inner) for d in cuts.get(factor, ())) for inner in lists)

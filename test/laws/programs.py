@@ -18,8 +18,8 @@ from methods import ROWS as METHODS
 from methods import At, Kind, Row, call, expected, filled, values_in
 
 from tinygrad import Tensor
-from tinygrad.device import Digit, Owe, Placement, Sharding
 from tinygrad.device import Mesh as DeviceMesh
+from tinygrad.device import Owe, Placement, Sharding, SubAxis
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.mixin.random import _states as random_states
 from tinygrad.runtime.python import Resolved
@@ -45,17 +45,17 @@ def divisors(n: int) -> list[int]:
 
 
 def random_placement(rng: random.Random, m: DeviceMesh, ndim: int) -> Placement:
-  """Each digit of the mesh (an axis, or the parts of a split axis) cuts some dim or none."""
-  digits: list[Digit] = []
+  """Each sub-axis of the mesh (an axis, or the parts of a split axis) cuts some dim or none."""
+  sub_axes: list[SubAxis] = []
   stride = len(m)
   for n in m.shape:
     stride //= n
     k = rng.choice(divisors(n)) if n > 1 and rng.random() < 0.3 else n
-    digits += [Digit(k, stride * (n // k)), Digit(n // k, stride)]
-  dims: list[list[Digit]] = [[] for _ in range(ndim)]
+    sub_axes += [SubAxis(k, stride * (n // k)), SubAxis(n // k, stride)]
+  dims: list[list[SubAxis]] = [[] for _ in range(ndim)]
   if rng.random() < 0.4:
-    rng.shuffle(digits)
-  for d in digits:
+    rng.shuffle(sub_axes)
+  for d in sub_axes:
     at = rng.randrange(-1, ndim)
     if at >= 0:
       dims[at].append(d)
@@ -65,14 +65,14 @@ def random_placement(rng: random.Random, m: DeviceMesh, ndim: int) -> Placement:
 
 def random_debt(rng: random.Random, m: DeviceMesh) -> Owe:
   axis = rng.randrange(len(m.shape))
-  digit = Digit(m.shape[axis], math.prod(m.shape[axis + 1 :]))
-  return Owe((digit,), rng.choice((Ops.ADD, Ops.ADD, Ops.MAX, Ops.MIN, Ops.MUL)))
+  sub_axis = SubAxis(m.shape[axis], math.prod(m.shape[axis + 1 :]))
+  return Owe((sub_axis,), rng.choice((Ops.ADD, Ops.ADD, Ops.MAX, Ops.MIN, Ops.MUL)))
 
 
 def owing(where: Sharding, debt: Owe) -> Placement:
-  """The placement with a debt, over digits that then cut no dim."""
+  """The placement with a debt, over sub-axes that then cut no dim."""
   dims = [
-    [d for d in dim if not any(d.stride < o.stride * o.size and o.stride < d.stride * d.size for o in debt.digits)]
+    [d for d in dim if not any(d.stride < o.stride * o.size and o.stride < d.stride * d.size for o in debt.sub_axes)]
     for dim in where.dims
   ]
   placed: Placement = Sharding.of(where.mesh, dims, (debt,))

@@ -141,7 +141,7 @@ def test_each_device_holds_its_part():
 def test_values_that_owe(op, f):
   """A lift and its settlement are the identity; a debt over two axes may be paid for one of them first."""
   a = integers(4, 6)
-  x, y = M22.digits("x"), M22.digits("y")
+  x, y = M22.sub_axis("x"), M22.sub_axis("y")
   owing = Sharding.of(M22, (), (Owe((x, y), op),))
   for settled in (Sharding(M22), Sharding(M22, P("x", None)), Sharding(M22, P(None, "y"))):
     check(placed(a, Sharding(M22)).move(owing, pinned=True).move(settled, pinned=True), a)

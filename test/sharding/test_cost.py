@@ -83,7 +83,7 @@ def test_4096_devices_cost_what_2_do(cuts):
   assert few == many
   assert few[3] > 20  # what is decided on this mesh has not been decided on the other
   for name, lines in few_lines.items():
-    # `all` and `any` end where the sizes of digits let them, some lines earlier or later; one loop would be 4,096
+    # `all` and `any` end where the sizes of sub-axes let them, some lines earlier or later; one loop would be 4,096
     assert abs(many_lines[name] - lines) < MANY / 2, f"{name}: {lines} lines on 2 devices, {many_lines[name]}"
 
 

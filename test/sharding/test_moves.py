@@ -10,7 +10,7 @@ import pytest
 
 from extra import reshard_cases
 from tinygrad import Context, Device, Tensor
-from tinygrad.device import Digit, Mesh, Owe, P, Sharding
+from tinygrad.device import Mesh, Owe, P, Sharding, SubAxis
 from tinygrad.sharding import explain
 from tinygrad.sharding.moves import atoms, boundaries, nests, plan, size_of, wire
 from tinygrad.uop import Ops
@@ -57,7 +57,7 @@ def test_kinds():
 
 
 def owing(cut, *axes, op=Ops.ADD):
-  return Sharding.of(M, Sharding(M, P(*cut)).dims, [Owe(tuple(M.digits(a) for a in axes), op)])
+  return Sharding.of(M, Sharding(M, P(*cut)).dims, [Owe(tuple(M.sub_axis(a) for a in axes), op)])
 
 
 def test_debts_are_reduced_or_scattered():
@@ -88,11 +88,11 @@ def test_between_device_sets_every_device_receives_its_own_part():
   assert wire((12, 12), 4, p, "NULL:50") == 12 * 12 * 4
 
 
-def test_digits_are_refined_at_common_boundaries():
-  chain = boundaries(12, [(Digit(4, 3),), (Digit(2, 3),)])
+def test_sub_axes_are_refined_at_common_boundaries():
+  chain = boundaries(12, [(SubAxis(4, 3),), (SubAxis(2, 3),)])
   assert chain == (1, 3, 6, 12)
-  assert atoms((Digit(4, 3),), chain) == (Digit(2, 6), Digit(2, 3))
-  assert atoms((Digit(3, 4),), chain) is None
+  assert atoms((SubAxis(4, 3),), chain) == (SubAxis(2, 6), SubAxis(2, 3))
+  assert atoms((SubAxis(3, 4),), chain) is None
 
 
 def test_a_debt_that_cannot_be_scattered_in_place_is_scattered_elsewhere():
@@ -109,14 +109,14 @@ def test_a_debt_that_cannot_be_scattered_in_place_is_scattered_elsewhere():
 
 def test_what_nothing_cuts_is_sliced_before_it_travels():
   steps = plan((16, 8), 4, Sharding(M, P("a")), Sharding(M, P(None, "b")))
-  assert [(s.kind, size_of(s.digits)) for s in steps] == [("slice", 1), ("all_gather", 2)]
+  assert [(s.kind, size_of(s.sub_axes)) for s in steps] == [("slice", 1), ("all_gather", 2)]
   assert (steps[1].payload, steps[1].nbytes) == (16 * 8 * 4 / 2, 16 * 8 * 4 / 4)
 
 
 def test_another_order_of_the_same_devices_is_an_exchange():
   back = Mesh(M.devices[::-1])
   (step,) = plan((12,), 4, Sharding(M, P(("a", "b", "c"))), Sharding(back, 0))
-  assert (step.kind, size_of(step.digits), step.nbytes) == ("permute", 12, 4)
+  assert (step.kind, size_of(step.sub_axes), step.nbytes) == ("permute", 12, 4)
   assert wire((12,), 4, Sharding(M), Sharding(back)) == 0  # everybody has it
 
 
@@ -191,7 +191,7 @@ def test_a_reduction_to_one_device_goes_to_no_other(to, inside, op):
   to = Device.canonicalize(to)
   for cut, axes in (((), ("a", "b", "c")), ((), ("c",)), (("a",), ("b", "c")), ((None, "b"), ("c", "a"))):
     a = owing(cut, *axes, op=op)
-    n, block = size_of(d for o in a.pending for d in o.digits), 4 * np.prod(a.local_shape((24, 48)))
+    n, block = size_of(d for o in a.pending for d in o.sub_axes), 4 * np.prod(a.local_shape((24, 48)))
     steps = plan((24, 48), 4, a, to)
     assert [s.kind for s in steps] == ["reduce_scatter", "copy"] and not steps[0].b.pending and steps[-1].b == to
     mine = block / n if inside else 0

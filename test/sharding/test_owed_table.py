@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor
-from tinygrad.device import Device, Digit, Mesh, Owe, Sharding
+from tinygrad.device import Device, Mesh, Owe, Sharding, SubAxis
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.realize import to_numpy
 from tinygrad.helpers import Context
@@ -28,13 +28,13 @@ def numbers(seed, dtype, shape=SHAPE):
   return np.where(x == 0, 2, x).astype(to_numpy_dtype(dtype))
 
 
-def owing(parts, by, dtype, mesh=LINE, digit=None, disjoint=False):
+def owing(parts, by, dtype, mesh=LINE, sub_axis=None, disjoint=False):
   """A buffer whose device d holds parts[coordinate of d] and owes their reduction."""
-  digit = digit or Digit(N, 1)
-  u = UOp.buffer(parts[0].shape, dtype, Sharding.of(mesh, (), (Owe((digit,), by, disjoint),)))
+  sub_axis = sub_axis or SubAxis(N, 1)
+  u = UOp.buffer(parts[0].shape, dtype, Sharding.of(mesh, (), (Owe((sub_axis,), by, disjoint),)))
   buffer = buffer_of(u)
   for d, handle in enumerate(buffer.allocate().handles):
-    part = np.ascontiguousarray(parts[d // digit.stride % digit.size])
+    part = np.ascontiguousarray(parts[d // sub_axis.stride % sub_axis.size])
     Device[buffer.devices[d]].copyin(handle, memoryview(part.reshape(-1).view(np.uint8)))
   return u
 
@@ -288,11 +288,11 @@ def test_of_two_sums_over_the_same_devices_one_is_reduced():
 
 
 def test_two_sums_over_different_devices_multiply_out():
-  rows, columns = Digit(2, 2), Digit(2, 1)
+  rows, columns = SubAxis(2, 2), SubAxis(2, 1)
   p, q = [numbers(d, F32) for d in range(2)], [numbers(5 + d, F32) for d in range(2)]
   with Context(DEFER=1):
     z = owing(p, Ops.ADD, F32, GRID, rows) * owing(q, Ops.ADD, F32, GRID, columns)
-    assert z.device.pending == (Owe((Digit(4, 1),), Ops.ADD),)
+    assert z.device.pending == (Owe((SubAxis(4, 1),), Ops.ADD),)
     assert np.array_equal(value_of(z), (p[0] + p[1]) * (q[0] + q[1]))
 
 
@@ -521,16 +521,16 @@ def test_a_scalar_is_added_once():
 
 
 def test_unions_forget_no_debt():
-  x, y = (Owe((Digit(2, stride),), Ops.ADD) for stride in (2, 1))
+  x, y = (Owe((SubAxis(2, stride),), Ops.ADD) for stride in (2, 1))
   assert owed.union([(x,), (y,)]) == (x, y)
-  assert owed.union([(x,), (Owe((Digit(4, 1),), Ops.ADD),)]) is None
+  assert owed.union([(x,), (Owe((SubAxis(4, 1),), Ops.ADD),)]) is None
 
 
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("defer", [0, 1])
 def test_two_debts_beside_one_over_both_axes(order, defer):
   """A debt over two axes at once, and one over each (one of them disjoint), are debts over the same devices."""
-  rows, columns = Digit(2, 2), Digit(2, 1)
+  rows, columns = SubAxis(2, 2), SubAxis(2, 1)
   entries = (Owe((rows,), Ops.ADD, True), Owe((columns,), Ops.ADD))[::order]
   x = owing([np.full(SHAPE, d + 1.0, np.float32) for d in range(N)], Ops.ADD, F32)
   u = UOp.buffer(SHAPE, F32, Sharding.of(GRID, (), entries))

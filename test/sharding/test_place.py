@@ -47,7 +47,7 @@ def test_elementwise_keeps_uncontested_cuts():
   assert kinds(z) == []  # slices only
 
 
-def test_a_contested_digit_goes_where_fewer_bytes_travel():
+def test_a_contested_sub_axis_goes_where_fewer_bytes_travel():
   big, row = leaf(512, 64, cut=("dp",)), leaf(1, 64, cut=(None, "dp")).expand((512, 64))
   z = big * row
   assert z.device is at(GRID, "dp")
@@ -84,7 +84,7 @@ def test_permute_expand_and_reduce():
   assert x.expand((8, 5, 6)).device is at(GRID, "dp", None, "tp")
   with Context(DEFER=1):
     owing = x.r(Ops.MAX, (2,))
-  assert owing.device.pending == (Owe(GRID.digits("tp") and (GRID.digits("tp"),), Ops.MAX),)
+  assert owing.device.pending == (Owe(GRID.sub_axis("tp") and (GRID.sub_axis("tp"),), Ops.MAX),)
   assert x.r(Ops.MAX, (2,)).device.settled is at(GRID, "dp")
   assert kinds(x.r(Ops.MAX, (2,))) == ["all_reduce"]
   assert kinds(x.r(Ops.ADD, (1,))) == []
@@ -131,9 +131,9 @@ def test_a_debt_of_a_lookup_is_disjoint():
 
 
 def test_debts_of_one_op_have_one_order():
-  add, lookup = Owe((GRID.digits("dp"),), Ops.ADD), Owe((GRID.digits("tp"),), Ops.ADD, True)
+  add, lookup = Owe((GRID.sub_axis("dp"),), Ops.ADD), Owe((GRID.sub_axis("tp"),), Ops.ADD, True)
   assert Sharding.of(GRID, (), (add, lookup)) is Sharding.of(GRID, (), (lookup, add))
-  most = Owe((GRID.digits("tp"),), Ops.MAX)  # a sum of maxima is no maximum of sums
+  most = Owe((GRID.sub_axis("tp"),), Ops.MAX)  # a sum of maxima is no maximum of sums
   assert Sharding.of(GRID, (), (add, most)) is not Sharding.of(GRID, (), (most, add))
 
 

@@ -116,10 +116,10 @@ class Mesh(_Frozen):
     axes = ", ".join(f"{name}={size}" for name, size in zip(self.names, self.shape, strict=True))
     return f"Mesh({short_devices(self.devices)}, {axes})"
 
-  def axes_of(self, digits: Sequence[Digit]) -> tuple[str, ...]:
-    """The axes and sub-axes that the digits are, major to minor; `size@stride` for one that crosses them."""
+  def axes_of(self, sub_axes: Sequence[SubAxis]) -> tuple[str, ...]:
+    """The axes and sub-axes that the sub-axes are, major to minor; `size@stride` for one that crosses them."""
     out: list[str] = []
-    for d in merge_digits(sorted(digits, key=lambda d: -d.stride)):
+    for d in merge_sub_axes(sorted(sub_axes, key=lambda d: -d.stride)):
       parts, covered = list[str](), 1
       for i, (name, n) in enumerate(zip(self.names, self.shape, strict=True)):
         stride = prod(self.shape[i + 1 :])
@@ -130,26 +130,26 @@ class Mesh(_Frozen):
       out += parts if covered == d.size else [f"{d.size}@{d.stride}"]
     return tuple(out)
 
-  def digits(self, entry: str) -> Digit:
-    """The digit of an axis `"x"`, or of a sub-axis `"x:(p)k"`: view x as [p, k, n/(pk)] and take k. ShardError for any
-    other."""
-    if isinstance(found := self._digits(entry), str):
+  def sub_axis(self, entry: str) -> SubAxis:
+    """The sub-axis of an axis `"x"`, or of a sub-axis `"x:(p)k"`: view x as [p, k, n/(pk)] and take k. ShardError for
+    any other."""
+    if isinstance(found := self._sub_axis(entry), str):
       refuse(found, repr(self.names[0]))
     return found
 
-  def _digits(self, entry: str) -> Digit | str:
-    """The digit, or what is wrong."""
+  def _sub_axis(self, entry: str) -> SubAxis | str:
+    """The sub-axis, or what is wrong."""
     match = re.fullmatch(r"([^:]+)(?::\((\d+)\)(\d+))?", entry)
     if match is None or match[1] not in self.names:
       return f"{entry!r} is no axis of {self}"
     i = self.names.index(match[1])
     n, stride = self.shape[i], prod(self.shape[i + 1 :])
     if match[2] is None:
-      return Digit(n, stride)
+      return SubAxis(n, stride)
     p, k = int(match[2]), int(match[3])
     if p < 1 or k < 1 or n % (p * k):
       return f"sub-axis {entry!r}: {p}*{k} does not divide the axis size {n}"
-    return Digit(k, stride * (n // (p * k)))
+    return SubAxis(k, stride * (n // (p * k)))
 
 
 def _listed_devices(devices: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -218,7 +218,9 @@ def _axis_names(names: Any, dims: tuple[int, ...], default: Names) -> tuple[str,
   for i in range(len(dims)):
     name = re.sub(r"\W+", "_", str(cleaned[i])) if i < len(cleaned) else ""
     fixed.append(name if AXIS_NAME.fullmatch(name) and name not in fixed else default[i])
-  rule = f"a mesh of shape {dims} needs {len(dims)} distinct axis names, strings of letters, digits, '_', '-' and '.', "
+  rule = (
+    f"a mesh of shape {dims} needs {len(dims)} distinct axis names, strings of letters, sub-axes, '_', '-' and '.', "
+  )
   kind = ShardError if all(isinstance(n, str) for n in given) and not isinstance(names, str) else ShardTypeError
   refuse(f"{rule}got {names!r}", f"{tuple(fixed)}  # the names", error=kind)
 
@@ -232,8 +234,8 @@ def as_index(n: Any) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Digit:
-  """A digit of the device's number within the mesh: `number // stride % size`."""
+class SubAxis:
+  """A sub-axis of the device's number within the mesh: `number // stride % size`."""
 
   size: int
   stride: int
@@ -241,9 +243,9 @@ class Digit:
 
 @dataclass(frozen=True, slots=True)
 class Owe:
-  """A reduction still owed over `digits`; `disjoint`: at most one coordinate holds a value that is not zero."""
+  """A reduction still owed over `sub_axes`; `disjoint`: at most one coordinate holds a value that is not zero."""
 
-  digits: tuple[Digit, ...]
+  sub_axes: tuple[SubAxis, ...]
   op: Any  # the reduce op (Ops); this module sits below the IR and only compares and prints it
   disjoint: bool = False
 
@@ -280,47 +282,47 @@ def _is_name(entry: Any) -> bool:
   return isinstance(entry, str) and entry != ""
 
 
-def merge_digits(digits: Sequence[Digit]) -> tuple[Digit, ...]:
-  """Normal form of an ordered digit list: no size 1, neighbours that are adjacent digits of the number joined."""
-  out: list[Digit] = []
-  for d in digits:
+def merge_sub_axes(sub_axes: Sequence[SubAxis]) -> tuple[SubAxis, ...]:
+  """Normal form of an ordered sub-axis list: no size 1, neighbours that are adjacent sub-axes of the number joined."""
+  out: list[SubAxis] = []
+  for d in sub_axes:
     if d.size == 1:
       continue
     if out and out[-1].stride == d.size * d.stride:
-      out[-1] = Digit(out[-1].size * d.size, d.stride)
+      out[-1] = SubAxis(out[-1].size * d.size, d.stride)
     else:
       out.append(d)
   return tuple(out)
 
 
 class Sharding(_Frozen):
-  """Where a value lives and how: its devices, for each dim the digits that cut it (major to minor), and reductions
+  """Where a value lives and how: its devices, for each dim the sub-axes that cut it (major to minor), and reductions
   still owed.
 
   `Sharding(("GPU:0", "GPU:1"), axis=0)` cuts dim 0 in two; `axis=None` replicates; `Sharding(mesh, P("dp", None))` is
   the general form.
-  Digits in neither replicate. Frozen and interned in one normal form: equal placements are the same object.
+  Sub-axes in neither replicate. Frozen and interned in one normal form: equal placements are the same object.
   On one device it is that device's plain name (a `str` is returned).
-  Raises: ShardError for an axis used twice, a negative or repeated axis, digits that overlap.
+  Raises: ShardError for an axis used twice, a negative or repeated axis, sub-axes that overlap.
   """
 
   __slots__ = ("devices", "dims", "mesh", "parts_", "pending", "settled", "used")
   mesh: Mesh
   devices: tuple[str, ...]
-  dims: tuple[tuple[Digit, ...], ...]
+  dims: tuple[tuple[SubAxis, ...], ...]
   pending: tuple[Owe, ...]
   parts_: tuple[int, ...]
-  settled: Sharding  # without debts: owed digits replicate
-  used: tuple[Digit, ...]  # every digit that cuts or is owed
+  settled: Sharding  # without debts: owed sub-axes replicate
+  used: tuple[SubAxis, ...]  # every sub-axis that cuts or is owed
 
   def __new__(cls, devices: Mesh | Sequence[str], axis: int | P | Sequence[Any] | None = None) -> Any:
     mesh = devices if isinstance(devices, Mesh) else Mesh(devices)
-    dims: list[tuple[Digit, ...]] = []
+    dims: list[tuple[SubAxis, ...]] = []
     if (number := as_index(axis)) is not None:
       if number < 0:
         said = f"axis={number}: a Sharding does not know the tensor's rank, so the axis must be >= 0"
         refuse(said, f"Sharding(devices, axis=0)  # or x.shard(devices, axis={number}), which counts from the end")
-      dims = [()] * number + [(Digit(len(mesh), 1),)]
+      dims = [()] * number + [(SubAxis(len(mesh), 1),)]
     elif axis is not None:
       dims = _dims_of(mesh, as_spec(axis, mesh))
     made = Sharding.of(mesh, dims)
@@ -329,24 +331,24 @@ class Sharding(_Frozen):
     return made
 
   @staticmethod
-  def of(mesh: Mesh, dims: Sequence[Sequence[Digit]], pending: Sequence[Owe] = ()) -> Any:
-    """The interned normal form of the given digits; the mesh's only device as a `str` if it has one."""
+  def of(mesh: Mesh, dims: Sequence[Sequence[SubAxis]], pending: Sequence[Owe] = ()) -> Any:
+    """The interned normal form of the given sub-axes; the mesh's only device as a `str` if it has one."""
     if len(mesh) == 1:
       return mesh.devices[0]
-    cut = [merge_digits(d) for d in dims]
+    cut = [merge_sub_axes(d) for d in dims]
     while cut and not cut[-1]:
       cut.pop()
     owed: list[Owe] = []
     ops = dict.fromkeys(o.op for o in pending)  # debts of one op have one order; those of two don't commute
     for op, disjoint in itertools.product(ops, (False, True)):
-      digits = [d for o in pending if o.op is op and o.disjoint == disjoint for d in o.digits]
-      if merged := merge_digits(sorted(digits, key=lambda d: -d.stride)):
+      sub_axes = [d for o in pending if o.op is op and o.disjoint == disjoint for d in o.sub_axes]
+      if merged := merge_sub_axes(sorted(sub_axes, key=lambda d: -d.stride)):
         owed.append(Owe(merged, op, disjoint))
     debts = tuple(owed)
     key = (mesh.home, tuple(cut), debts)
     if (found := _shardings.get(key)) is not None:
       return found
-    used = (*(d for dim in cut for d in dim), *(d for o in debts for d in o.digits))
+    used = (*(d for dim in cut for d in dim), *(d for o in debts for d in o.sub_axes))
     if overlap := overlapping(mesh, used):
       refuse(
         f"{overlap} of {mesh} is used twice, or overlaps another part of the same placement", "P()  # a copy on each"
@@ -388,11 +390,11 @@ class Sharding(_Frozen):
     """No dim is cut (debts aside)."""
     return not self.dims
 
-  def with_dims(self, dims: Sequence[Sequence[Digit]]) -> Any:
+  def with_dims(self, dims: Sequence[Sequence[SubAxis]]) -> Any:
     return Sharding.of(self.mesh, dims, self.pending)
 
-  def cut(self, i: int) -> tuple[Digit, ...]:
-    """The digits that cut dim i."""
+  def cut(self, i: int) -> tuple[SubAxis, ...]:
+    """The sub-axes that cut dim i."""
     return self.dims[i] if i < len(self.dims) else ()
 
   def parts(self, i: int) -> int:
@@ -422,7 +424,7 @@ class Sharding(_Frozen):
   def __repr__(self) -> str:
     mesh = written_mesh(self)
     parts = ", ".join(_axes(mesh, dim) or "-" for dim in self.dims)
-    owed = "".join(f" owes {o.op.name.lower()} over {_axes(mesh, o.digits)}" for o in self.pending)
+    owed = "".join(f" owes {o.op.name.lower()} over {_axes(mesh, o.sub_axes)}" for o in self.pending)
     return f"Sharding({short_devices(self.devices)}: {parts or 'replicated'}{owed})"
 
 
@@ -436,7 +438,7 @@ def as_spec(axis: Any, mesh: Mesh) -> P:
   if isinstance(axis, (tuple, list)):
     return P(*axis)
   rule = f"axis={axis!r} of type {type(axis).__name__} is neither the number of a dim nor a P of axis names"
-  named = isinstance(axis, str) and not isinstance(mesh._digits(axis), str)
+  named = isinstance(axis, str) and not isinstance(mesh._sub_axis(axis), str)
   refuse(rule, f"P({axis!r})" if named else f"{int(axis) if _is_whole(axis) else 0}  # the axis", error=ShardTypeError)
 
 
@@ -444,11 +446,11 @@ def _is_whole(n: Any) -> bool:
   return isinstance(n, (bool, float)) and n >= 0 and float(n).is_integer()
 
 
-def _dims_of(mesh: Mesh, spec: P) -> list[tuple[Digit, ...]]:
-  """The digits that cut each dim. ShardError for what is no axis of the mesh, or is used twice."""
-  dims = [tuple(map(mesh._digits, _names_of(entry))) for entry in spec]
+def _dims_of(mesh: Mesh, spec: P) -> list[tuple[SubAxis, ...]]:
+  """The sub-axes that cut each dim. ShardError for what is no axis of the mesh, or is used twice."""
+  dims = [tuple(map(mesh._sub_axis, _names_of(entry))) for entry in spec]
   wrong = [d for dim in dims for d in dim if isinstance(d, str)]
-  good = [tuple(d for d in dim if isinstance(d, Digit)) for dim in dims]
+  good = [tuple(d for d in dim if isinstance(d, SubAxis)) for dim in dims]
   if wrong:
     axes = ", ".join(map(repr, mesh.names))
     refuse(f"{spec!r}: {wrong[0]}", f"{_repaired(mesh, spec)!r}  # axes: {axes}; parts of one: '{mesh.names[0]}:(1)2'")
@@ -464,24 +466,24 @@ def _names_of(entry: Any) -> tuple[str, ...]:
 
 def _repaired(mesh: Mesh, spec: P) -> P:
   """The spec without what cannot be; a name that differs from an axis by little is taken for that."""
-  used: list[Digit] = []
+  used: list[SubAxis] = []
   dims: list[Any] = []
   for entry in spec:
     kept: list[str] = []
     for name in _names_of(entry):
       near = [name, *difflib.get_close_matches(name.partition(":")[0], mesh.names, 1, 0.5)]
-      fits = (n for n in near if isinstance(d := mesh._digits(n), Digit) and not overlapping(mesh, [*used, d]))
+      fits = (n for n in near if isinstance(d := mesh._sub_axis(n), SubAxis) and not overlapping(mesh, [*used, d]))
       if (good := next(fits, None)) is not None:
-        used.append(mesh.digits(good))
+        used.append(mesh.sub_axis(good))
         kept.append(good)
     dims.append(None if not kept else kept[0] if len(kept) == 1 else tuple(kept))
   return P(*dims)
 
 
-def overlapping(mesh: Mesh, digits: Sequence[Digit]) -> str:
-  """Which of one placement's digits overlap: they must form a divisor chain of the device's number. "" if none do."""
+def overlapping(mesh: Mesh, sub_axes: Sequence[SubAxis]) -> str:
+  """Which of one placement's sub-axes overlap: they must form a divisor chain of the device's number. "" if none do."""
   below = 1
-  for d in sorted((d for d in digits if d.size > 1), key=lambda d: d.stride):
+  for d in sorted((d for d in sub_axes if d.size > 1), key=lambda d: d.stride):
     if d.stride % below or len(mesh) % (d.size * d.stride):
       return _axes(mesh, (d,))
     below = d.size * d.stride
@@ -506,7 +508,7 @@ def spelled(placement: Placement, devices: str = "", mesh: str = "") -> str:
     return repr(placement)
   m = written_mesh(placement)
   cut = [i for i, dim in enumerate(placement.dims) if dim]
-  if not cut or (len(cut) == 1 and placement.dims[cut[0]] == (Digit(len(m), 1),)):
+  if not cut or (len(cut) == 1 and placement.dims[cut[0]] == (SubAxis(len(m), 1),)):
     axis = f", axis={cut[0]}" if cut else ""
     return f"Sharding({devices or repr(m.devices)}{axis})"
   names = [
@@ -516,9 +518,9 @@ def spelled(placement: Placement, devices: str = "", mesh: str = "") -> str:
   return f"Sharding({mesh or f'Mesh({m.devices!r}, {m.shape}, {m.names})'}, {spec!r})"
 
 
-def _axes(mesh: Mesh, digits: Sequence[Digit]) -> str:
-  """The axis, or axes, or sub-axis, that each digit is; names only print."""
-  return "+".join("*".join(mesh.axes_of((d,))) for d in digits)
+def _axes(mesh: Mesh, sub_axes: Sequence[SubAxis]) -> str:
+  """The axis, or axes, or sub-axis, that each sub-axis is; names only print."""
+  return "+".join("*".join(mesh.axes_of((d,))) for d in sub_axes)
 
 
 def short_devices(devices: Sequence[str]) -> str:
@@ -558,7 +560,7 @@ def show_placement(placement: Placement | None, mesh: Mesh | None = None) -> str
   if mesh is None or mesh.home is not placement.mesh.home:
     mesh = written_mesh(placement)
   cuts = [f'dim {i} over "{_axes(mesh, dim)}"' for i, dim in enumerate(placement.dims) if dim]
-  owed = [f'owes {o.op.name.lower()} over "{_axes(mesh, o.digits)}"' for o in placement.pending]
+  owed = [f'owes {o.op.name.lower()} over "{_axes(mesh, o.sub_axes)}"' for o in placement.pending]
   return ", ".join([short_devices(placement.devices), *(cuts or ["replicated"]), *owed])
 
 

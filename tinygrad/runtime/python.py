@@ -154,8 +154,8 @@ def box(p: Placement, d: int, upper: Sequence[int], shape: Sequence[int]) -> tup
 
 
 def coordinates(p: Sharding, d: int) -> tuple[int, ...]:
-  """Device d's coordinates on the owed digits."""
-  return tuple(d // g.stride % g.size for o in p.pending for g in o.digits)
+  """Device d's coordinates on the owed sub-axes."""
+  return tuple(d // g.stride % g.size for o in p.pending for g in o.sub_axes)
 
 
 def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape: tuple[int, ...]) -> Array:
@@ -180,7 +180,7 @@ def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape:
     fold = getattr(numpy, REDUCE_OPS[o.op])
     folded: dict[tuple[int, ...], Array] = {}
     for key, value in values.items():
-      head = key[: len(key) - len(o.digits)]
+      head = key[: len(key) - len(o.sub_axes)]
       folded[head] = fold(folded[head], value) if head in folded else value
     values = folded
   return values[()].astype(dtype)
@@ -193,6 +193,6 @@ def part(value: Array, p: Placement, d: int, upper: Sequence[int]) -> Array:
   block = value[box(p, d, upper, value.shape)].copy()
   if isinstance(p, Sharding):
     for o in p.pending:
-      if any(d // g.stride % g.size for g in o.digits) and o.op in (Ops.ADD, Ops.MUL):
+      if any(d // g.stride % g.size for g in o.sub_axes) and o.op in (Ops.ADD, Ops.MUL):
         block[...] = 1 if o.op is Ops.MUL else 0 if block.dtype.kind in "iub" else -0.0
   return block

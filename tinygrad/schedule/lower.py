@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tinygrad.device import Digit, Placement, Sharding
+from tinygrad.device import Placement, Sharding, SubAxis
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import argsort, prod
 from tinygrad.ops.reduce import identity_element
@@ -272,29 +272,31 @@ class Pull:
     home = self.homes[source]
     assert isinstance(placement, Sharding)  # between device sets there are Transfers
     sizes, me, owner = placement.local_shape(u.arg[1]), device_number(placement), number(0)
-    inner, taken = list[UOp](), list[Digit]()
+    inner, taken = list[UOp](), list[SubAxis]()
     for dim, (i, size) in enumerate(zip(idx, sizes)):
-      if not (digits := placement.cut(dim)):
+      if not (sub_axes := placement.cut(dim)):
         inner.append(i)
         continue
       block = simplify(i // size)
       inner.append(simplify(i % size))
-      for digit in reversed(digits):
-        owner = owner + (block % digit.size) * digit.stride
-        block = simplify(block // digit.size)
-        taken.append(digit)
+      for sub_axis in reversed(sub_axes):
+        owner = owner + (block % sub_axis.size) * sub_axis.stride
+        block = simplify(block // sub_axis.size)
+        taken.append(sub_axis)
     folds: dict[Ops, list[UOp]] = {}  # debts of one op are one reduction
     for owe in placement.pending:
-      for digit in without(owe.digits, owed_digits(c.result, owe.op)):  # what the result goes on owing stays apart
-        r = self.new_range(digit.size, AxisKind.REDUCE)
-        owner = owner + r * digit.stride
+      for sub_axis in without(
+        owe.sub_axes, owed_sub_axes(c.result, owe.op)
+      ):  # what the result goes on owing stays apart
+        r = self.new_range(sub_axis.size, AxisKind.REDUCE)
+        owner = owner + r * sub_axis.stride
         folds.setdefault(owe.op, []).extend((r,) if r.op is Ops.RANGE else ())
-        taken.append(digit)
+        taken.append(sub_axis)
     low = 1
-    for digit in [*sorted(taken, key=lambda d: d.stride), Digit(1, len(placement))]:
-      if digit.stride > low:
-        owner = owner + (me // low % (digit.stride // low)) * low
-      low = digit.stride * digit.size
+    for sub_axis in [*sorted(taken, key=lambda d: d.stride), SubAxis(1, len(placement))]:
+      if sub_axis.stride > low:
+        owner = owner + (me // low % (sub_axis.stride // low)) * low
+      low = sub_axis.stride * sub_axis.size
     param = self.param(home.slot, source.dtype, prod(home.shape), peers=True)
     x = _load(UOp.new(Ops.PEER, source.dtype, (param, simplify(owner))), flat_index(inner, layout(sizes)), valid)
     for op, loops in folds.items():
@@ -449,16 +451,16 @@ def valid_shape(u: UOp) -> tuple[sint, ...]:
   return u.shape if whole else lengths(u.arg.result, u.arg.template.shape)
 
 
-def owed_digits(p: Placement | None, op: Ops) -> list[Digit]:
-  """The digits over which a value placed as `p` owes the reduction `op`."""
-  return [d for o in p.pending if o.op is op for d in o.digits] if isinstance(p, Sharding) else []
+def owed_sub_axes(p: Placement | None, op: Ops) -> list[SubAxis]:
+  """The sub-axes over which a value placed as `p` owes the reduction `op`."""
+  return [d for o in p.pending if o.op is op for d in o.sub_axes] if isinstance(p, Sharding) else []
 
 
-def without(digits: Sequence[Digit], taken: Sequence[Digit]) -> list[Digit]:
-  """What is left of `digits` when the parts that `taken` covers go."""
-  spans = [(d.stride, d.stride * d.size) for d in digits]
+def without(sub_axes: Sequence[SubAxis], taken: Sequence[SubAxis]) -> list[SubAxis]:
+  """What is left of `sub_axes` when the parts that `taken` covers go."""
+  spans = [(d.stride, d.stride * d.size) for d in sub_axes]
   for t in taken:
     low, high = t.stride, t.stride * t.size
     cut = [piece for a, b in spans for piece in ((a, min(b, low)), (max(a, high), b))]
     spans = [(a, b) for a, b in cut if a < b]
-  return [Digit(b // a, a) for a, b in spans]
+  return [SubAxis(b // a, a) for a, b in spans]

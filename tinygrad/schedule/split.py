@@ -60,7 +60,7 @@ def in_two_steps(u: UOp) -> UOp | None:
   """all_reduce(x) -> all_gather(reduce_scatter(x)), if x is large. (By its bytes alone, so that the schedule for many
   devices is that for three.)
 
-  Both steps are within the groups of devices that differ in the owed digits only; by what other digits cut x does not
+  Both steps are within the groups of devices that differ in the owed sub-axes only; by what others x is cut does not
   matter to them, so it is left out of their placements.
   """
   c: Collective = u.arg
@@ -71,11 +71,11 @@ def in_two_steps(u: UOp) -> UOp | None:
     return None
   if a.mesh.devices != c.result.mesh.devices or not all(isinstance(n, int) for n in x.shape):
     return None
-  digits = tuple(d for o in a.pending for d in o.digits)
-  n, size = prod(d.size for d in digits), prod(x.shape)
+  sub_axes = tuple(d for o in a.pending for d in o.sub_axes)
+  n, size = prod(d.size for d in sub_axes), prod(x.shape)
   if len({o.op for o in a.pending}) != 1 or n == 2 or size % n or size * x.dtype.itemsize < MANY_BYTES:
     return None
   hole = UOp.new(Ops.HOLE, x.dtype, (), (0, (size,)))
-  owing, cut, full = (Sharding.of(a.mesh, *at) for at in (((), a.pending), ((digits,), ()), ((), ())))
+  owing, cut, full = (Sharding.of(a.mesh, *at) for at in (((), a.pending), ((sub_axes,), ()), ((), ())))
   blocks = UOp.new(Ops.COLLECTIVE, x.dtype, (x,), Collective("reduce_scatter", hole, (owing,), cut))
   return UOp.new(Ops.COLLECTIVE, x.dtype, (blocks,), Collective("all_gather", hole, (cut,), full)).reshape(u.shape)

@@ -126,7 +126,7 @@ _outcomes: dict[tuple[Any, ...], list[Outcome]] = {}
 def outcomes(op: Ops, dtype: DType, src: Nodes, arg: Any, strategy: str = "cost") -> list[Outcome]:
   """The ways to run an op on sources placed as they are (a source on a single device beside a sharded one is brought
   in), those that pay debts first; cached, never empty. `strategy`: "cost" gives all ways to cut the op, by bytes to be
-  chosen; "basic" and "aggressive" are Shardy's resolutions of contested digits, which give one.
+  chosen; "basic" and "aggressive" are Shardy's resolutions of contested sub-axes, which give one.
   Raises: ValueError for another strategy."""
   key: tuple[Any, ...] = (op, dtype, arg, strategy, *[(s.shape, s.device) for s in src])
   kept = None
@@ -161,7 +161,7 @@ def _find_outcomes(op: Ops, dtype: DType, src: Nodes, arg: Any, kept: Kept | Non
   ways = resolved(f, placements, len(base), strategy)
   plans: list[tuple[Kept, list[Assignment]]] = [(Kept(((),) * len(src), ()), ways)]
   if kept is not None:
-    owed = [d for debts in (*kept.sources, kept.result) for o in debts for d in o.digits]
+    owed = [d for debts in (*kept.sources, kept.result) for o in debts for d in o.sub_axes]
     plans.append((kept, beside(owed, ways, f)))
   for plan, cuttings in plans:
     for cuts in cuttings:
@@ -177,7 +177,7 @@ def _find_outcomes(op: Ops, dtype: DType, src: Nodes, arg: Any, kept: Kept | Non
       result = Sharding.of(base.mesh, project(f.out, cuts), owes)
       cost = wire(shape, dtype.itemsize, result, result.settled)
       mapped = prod(result.local_shape(shape)) * dtype.itemsize if any(result.cut(i) for i in f.remapped) else 0.0
-      parts = size_of(d for digits in cuts.values() for d in digits)
+      parts = size_of(d for sub_axes in cuts.values() for d in sub_axes)
       stays = all(d == r for d, r in zip(devices, required))
       found.append(Outcome(required, result, parts, cost, mapped, stays, plan is kept))
   return found
@@ -313,9 +313,9 @@ def contraction(x: UOp, arg: Any) -> UOp | None:
     for u in reversed(chain):
       placed = carried(u, placed, True) if placed is not None else None
     if isinstance(placed, Sharding):
-      digits = [d for i in arg[1] for d in placed.cut(i)]
+      sub_axes = [d for i in arg[1] for d in placed.cut(i)]
       block = [1 if i in arg[1] else n for i, n in enumerate(placed.local_shape(ints(x.shape)))]
-      owed = prod(block) * x.dtype.itemsize * (1 - 1 / size_of(digits))
+      owed = prod(block) * x.dtype.itemsize * (1 - 1 / size_of(sub_axes))
       priced.append((ways.moved(operands, way) + owed, -way.parts, way))
   if not priced or (best := min(priced, key=lambda p: p[:2])[2]).result == mul.device:
     return None

@@ -1,32 +1,32 @@
 """Factor rules at work: cuts of an op's dims become cuts of its factors (collect), conflicts become ways to cut them,
-and cuts of factors become cuts of dims (project). One digit cuts at most one factor."""
+and cuts of factors become cuts of dims (project). One sub-axis cuts at most one factor."""
 
 import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tinygrad.device import Digit, Placement, Sharding
+from tinygrad.device import Placement, Sharding, SubAxis
 from tinygrad.helpers import prod
-from tinygrad.sharding.moves import Digits, atoms, boundaries, overlap, size_of
+from tinygrad.sharding.moves import SubAxes, atoms, boundaries, overlap, size_of
 from tinygrad.sharding.owed import debts_of
 from tinygrad.uop import Factors, UOp, factor_rule
 
-Assignment = dict[int, Digits]  # factor -> the digits that cut it, major to minor
+Assignment = dict[int, SubAxes]  # factor -> the sub-axes that cut it, major to minor
 
 
-def collect(lists: Sequence[Sequence[int]], f: Factors, dims: Sequence[Digits]) -> Assignment:
-  """Cuts of dims -> cuts of factors. A dim of several factors is cut major to minor, so its digits split by gcd along
+def collect(lists: Sequence[Sequence[int]], f: Factors, dims: Sequence[SubAxes]) -> Assignment:
+  """Cuts of dims -> cuts of factors. A dim of several factors is cut major to minor, so its sub-axes split by gcd along
   them."""
   out: Assignment = {}
-  for inner, digits in zip(lists, dims):
-    if not digits:
+  for inner, sub_axes in zip(lists, dims):
+    if not sub_axes:
       continue
     if len(inner) == 1:
       if inner[0] not in f.blocked:
-        out[inner[0]] = digits
+        out[inner[0]] = sub_axes
       continue
-    rest = list(digits)
+    rest = list(sub_axes)
     for factor in inner:
       left = f.sizes[factor]
       if factor in f.blocked or not isinstance(left, int):
@@ -35,9 +35,9 @@ def collect(lists: Sequence[Sequence[int]], f: Factors, dims: Sequence[Digits]) 
         d = rest[0]
         if (g := math.gcd(left, d.size)) == 1:
           break
-        out[factor] = (*out.get(factor, ()), Digit(g, d.stride * (d.size // g)))
+        out[factor] = (*out.get(factor, ()), SubAxis(g, d.stride * (d.size // g)))
         left //= g
-        rest[:1] = [Digit(d.size // g, d.stride)] if g < d.size else []
+        rest[:1] = [SubAxis(d.size // g, d.stride)] if g < d.size else []
       if left != 1:
         break
   return out
@@ -54,43 +54,43 @@ def legal(cuts: Assignment, f: Factors) -> Assignment:
     for inner in compound:
       is_open = True
       for factor in inner:
-        digits, n = out.get(factor, ()), f.sizes[factor]
-        kept = digits if is_open and isinstance(n, int) else ()
+        sub_axes, n = out.get(factor, ()), f.sizes[factor]
+        kept = sub_axes if is_open and isinstance(n, int) else ()
         while kept and n % size_of(kept):
           kept = kept[:-1]
-        if kept != digits:
+        if kept != sub_axes:
           changed = True
           out[factor] = kept
         is_open = is_open and size_of(kept) == n
-  return {factor: digits for factor, digits in out.items() if digits}
+  return {factor: sub_axes for factor, sub_axes in out.items() if sub_axes}
 
 
-def project(lists: Sequence[Sequence[int]], cuts: Assignment) -> tuple[Digits, ...]:
+def project(lists: Sequence[Sequence[int]], cuts: Assignment) -> tuple[SubAxes, ...]:
   """Cuts of factors -> cuts of dims."""
   return tuple(tuple(d for factor in inner for d in cuts.get(factor, ())) for inner in lists)
 
 
 def merge(
   f: Factors, placements: Sequence[Sharding | None], order: Iterable[int], chain: tuple[int, ...]
-) -> tuple[Assignment, set[Digit], set[Digit]]:
-  """The cuts that the sources ask for, earlier ones in `order` first; with the digits in conflict, and all digits asked
+) -> tuple[Assignment, set[SubAxis], set[SubAxis]]:
+  """The cuts that the sources ask for, earlier ones in `order` first; with those in conflict, and all that are asked
   for."""
   cuts: Assignment = {}
-  used, clash, asked = set[Digit](), set[Digit](), set[Digit]()
+  used, clash, asked = set[SubAxis](), set[SubAxis](), set[SubAxis]()
   for i in order:
     s = placements[i]
     if s is None:
       continue
     refined = [atoms(s.cut(j), chain) for j in range(len(f.src[i]))]
-    clash.update(*(s.cut(j) for j, digits in enumerate(refined) if digits is None))
-    dims = [digits or () for digits in refined]
+    clash.update(*(s.cut(j) for j, sub_axes in enumerate(refined) if sub_axes is None))
+    dims = [sub_axes or () for sub_axes in refined]
     asked.update(*dims)
-    for factor, digits in collect(f.src[i], f, dims).items():
+    for factor, sub_axes in collect(f.src[i], f, dims).items():
       have = cuts.get(factor, ())
-      if digits[: len(have)] != have:
-        clash |= set(digits) - set(have) if have[: len(digits)] != digits else set()
+      if sub_axes[: len(have)] != have:
+        clash |= set(sub_axes) - set(have) if have[: len(sub_axes)] != sub_axes else set()
         continue
-      for d in digits[len(have) :]:
+      for d in sub_axes[len(have) :]:
         if any(overlap(d, other) for other in used):
           clash.add(d)
           break
@@ -108,13 +108,13 @@ def distinct(ways: Iterable[Assignment], f: Factors) -> list[Assignment]:
   return list(out.values())
 
 
-def beside(owed: Sequence[Digit], ways: Iterable[Assignment], f: Factors) -> list[Assignment]:
-  """The ways that leave alone every digit that is owed."""
+def beside(owed: Sequence[SubAxis], ways: Iterable[Assignment], f: Factors) -> list[Assignment]:
+  """The ways that leave alone every sub-axis that is owed."""
   return distinct((without(owed, cuts) for cuts in ways), f)
 
 
-def without(digits: Sequence[Digit], cuts: Assignment) -> Assignment:
-  return {factor: tuple(x for x in ds if not any(overlap(x, d) for d in digits)) for factor, ds in cuts.items()}
+def without(sub_axes: Sequence[SubAxis], cuts: Assignment) -> Assignment:
+  return {factor: tuple(x for x in ds if not any(overlap(x, d) for d in sub_axes)) for factor, ds in cuts.items()}
 
 
 def resolved(f: Factors, placements: Sequence[Sharding | None], n: int, strategy: str) -> list[Assignment]:
@@ -126,7 +126,7 @@ def resolved(f: Factors, placements: Sequence[Sharding | None], n: int, strategy
 
 
 def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> list[Assignment]:
-  """The ways to cut the factors: one if nothing is contested; else each contested digit on any factor that can carry
+  """The ways to cut the factors: one if nothing is contested; else each contested sub-axis on any factor that can carry
   it, or on none."""
   cut = [i for i, s in enumerate(placements) if s is not None and s.dims]
   ways: list[Assignment] = []
@@ -135,7 +135,7 @@ def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> li
   for order in orders:
     chain = boundaries(n, [(d for dim in s.dims for d in dim) for i in order if (s := placements[i]) is not None])
     cuts, clash, asked = merge(f, placements, order, chain)
-    kept = {d for digits in legal(cuts, f).values() for d in digits}
+    kept = {d for sub_axes in legal(cuts, f).values() for d in sub_axes}
     volume = prod(d.size for d in asked)
     if not clash and kept and prod(d.size for d in kept) == volume and sum(len(x) for x in cuts.values()) == len(kept):
       return distinct([*ways, cuts], f)
@@ -143,7 +143,7 @@ def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> li
       return [{}]
     ways.append(cuts)
     lost = {d for d in asked if not any(overlap(d, k) for k in kept)} | {d for d in asked if d not in kept}
-    contested = clash | lost | ({d for digits in cuts.values() for d in digits} if clash else set())
+    contested = clash | lost | ({d for sub_axes in cuts.values() for d in sub_axes} if clash else set())
     for d in sorted(contested, key=lambda d: (-d.stride, d.size)):
       base = without([d], cuts)
       ways.append(base)
@@ -155,19 +155,19 @@ def assignments(f: Factors, placements: Sequence[Sharding | None], n: int) -> li
 
 def most_parallel(ways: Sequence[Assignment]) -> Assignment:
   """The way that cuts the work into the most blocks; of equal ones the first, which is the first operand's."""
-  return max(ways, key=lambda cuts: size_of(d for digits in cuts.values() for d in digits))
+  return max(ways, key=lambda cuts: size_of(d for sub_axes in cuts.values() for d in sub_axes))
 
 
 def common_prefixes(f: Factors, placements: Sequence[Sharding | None], n: int) -> Assignment:
   """Each factor cut by the longest prefix on which all sources that cut it agree (as far as theirs go), without the
-  digits that a source asks for on another factor."""
+  sub-axes that a source asks for on another factor."""
   sources = [(lists, s) for lists, s in zip(f.src, placements) if s is not None]
   chain = boundaries(n, [s.used for _, s in sources])
   asked = [collect(lists, f, [atoms(s.cut(i), chain) or () for i in range(len(lists))]) for lists, s in sources]
   out: Assignment = {}
   for factor in range(len(f.sizes)):
     here = [cuts[factor] for cuts in asked if factor in cuts]
-    elsewhere = [d for cuts in asked for other, digits in cuts.items() if other != factor for d in digits]
+    elsewhere = [d for cuts in asked for other, sub_axes in cuts.items() if other != factor for d in sub_axes]
     out[factor] = max(here, key=len, default=())
     for i, d in enumerate(out[factor]):
       if any(len(x) > i and x[i] != d for x in here) or any(overlap(d, e) for e in elsewhere):

@@ -19,7 +19,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import SPEC, span
 from tinygrad.sharding.decisions import deliver
 from tinygrad.sharding.factors import collect, legal, project
-from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, plan
+from tinygrad.sharding.moves import Step, SubAxes, atoms, boundaries, ints, plan
 from tinygrad.sharding.narrow import gather_narrow
 from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
@@ -113,10 +113,10 @@ def lift(x: UOp, a: Sharding, b: Sharding) -> UOp:
   for owe in b.pending:
     if owe.op not in (Ops.ADD, Ops.MUL):
       continue
-    had = {d for o in a.pending if o.op is owe.op for d in atoms(o.digits, chain) or o.digits}
+    had = {d for o in a.pending if o.op is owe.op for d in atoms(o.sub_axes, chain) or o.sub_axes}
     identity = 1 if owe.op is Ops.MUL else -0.0 if dtypes.is_float(x.dtype) else 0
     rest = UOp.const(x.dtype, identity).broadcast_to(x.shape)
-    for d in atoms(owe.digits, chain) or owe.digits:
+    for d in atoms(owe.sub_axes, chain) or owe.sub_axes:
       if d not in had:
         at = scalar(simplify_sint(device_number(b) // d.stride % d.size), dtypes.int32, x.shape)
         first = UOp.new(Ops.CMPEQ, dtypes.bool, (at, at.const_like(0)))
@@ -265,13 +265,13 @@ class Localizer:
     if not isinstance(p, Sharding):
       return local(u, p, [there for _, there in own])
     f = factor_rule(u)
-    cuts: dict[int, Digits] = {}
+    cuts: dict[int, SubAxes] = {}
     for s, lists in zip(u.src, f.src):
       if isinstance(s.device, Sharding):
         cuts.update(collect(lists, f, [s.device.cut(i) for i in range(len(lists))]))
     return self.op_rule(u, p, f, legal(cuts, f))
 
-  def op_rule(self, u: UOp, p: Sharding, f: Factors, cuts: dict[int, Digits]) -> Rule | Local:
+  def op_rule(self, u: UOp, p: Sharding, f: Factors, cuts: dict[int, SubAxes]) -> Rule | Local:
     """The same op on local shapes, the factors cut by `cuts`; sources without a device are made where they are
     needed."""
     places: list[Placement] = [Sharding.of(p.mesh, project(x, cuts), debts_of(s)) for s, x in zip(u.src, f.src)]

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Digit, Owe, Placement, Sharding, device_set, same_devices
+from tinygrad.device import Owe, Placement, Sharding, SubAxis, device_set, same_devices
 from tinygrad.helpers import numpy, partition, prod
 
-Digits = tuple[Digit, ...]
+SubAxes = tuple[SubAxis, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
   """One move of a plan, from placement `a` to `b`.
 
-  `kind`: slice, lift, all_reduce, reduce_scatter, all_gather, all_to_all, permute, copy. `digits`: those over which
+  `kind`: slice, lift, all_reduce, reduce_scatter, all_gather, all_to_all, permute, copy. `sub_axes`: those over which
   devices exchange. `payload` in bytes: the operand's block, of an all-gather and a copy the result's. `nbytes`:
   received per device.
   """
@@ -30,17 +30,17 @@ class Step:
   kind: str
   a: Placement
   b: Placement
-  digits: Digits
+  sub_axes: SubAxes
   payload: float
   nbytes: float
 
 
-def boundaries(n: int, digit_lists: Iterable[Iterable[Digit]]) -> tuple[int, ...]:
-  """The strides at which digits begin and end, as one divisor chain of n; a digit that fits no chain with earlier ones
+def boundaries(n: int, sub_axis_lists: Iterable[Iterable[SubAxis]]) -> tuple[int, ...]:
+  """The strides at which sub-axes begin and end, as one divisor chain of n. One that fits no chain with earlier ones
   is left out."""
   chain = [1, n] if n > 1 else [1]
-  for digits in digit_lists:
-    for d in digits:
+  for sub_axes in sub_axis_lists:
+    for d in sub_axes:
       if d.stride in chain and d.stride * d.size in chain:
         continue
       wider = sorted({*chain, d.stride, d.stride * d.size})
@@ -50,19 +50,19 @@ def boundaries(n: int, digit_lists: Iterable[Iterable[Digit]]) -> tuple[int, ...
 
 
 @functools.cache
-def atoms(digits: Digits, chain: tuple[int, ...]) -> Digits | None:
-  """The digits refined at the chain's boundaries, major to minor; None if one does not fit the chain."""
-  out: list[Digit] = []
-  for d in digits:
+def atoms(sub_axes: SubAxes, chain: tuple[int, ...]) -> SubAxes | None:
+  """The sub-axes refined at the chain's boundaries, major to minor; None if one does not fit the chain."""
+  out: list[SubAxis] = []
+  for d in sub_axes:
     if d.stride not in chain or d.stride * d.size not in chain:
       return None
     inner = [b for b in chain if d.stride <= b <= d.stride * d.size]
-    out += [Digit(hi // lo, lo) for lo, hi in zip(reversed(inner[:-1]), reversed(inner[1:]))]
+    out += [SubAxis(hi // lo, lo) for lo, hi in zip(reversed(inner[:-1]), reversed(inner[1:]))]
   return tuple(out)
 
 
-def size_of(digits: Iterable[Digit]) -> int:
-  return int(prod(d.size for d in digits))
+def size_of(sub_axes: Iterable[SubAxis]) -> int:
+  return int(prod(d.size for d in sub_axes))
 
 
 def ints(shape: Sequence[Any]) -> tuple[int, ...]:
@@ -94,7 +94,7 @@ def nests(n: int, outer: int, inner: int) -> bool:
 def plan(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> tuple[Step, ...]:
   """The steps from `a` to `b` in which the fewest bytes travel; none where they are the same.
 
-  Debts of `a` that `b` does not have are settled first: reduce-scattered onto digits that `b` cuts, the rest
+  Debts of `a` that `b` does not have are settled first: reduce-scattered onto sub-axes that `b` cuts, the rest
   all-reduced. Then come at most a slice, one exchange, and a lift to what `b` owes.
   """
   if a == b:
@@ -116,7 +116,7 @@ def _recut(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> l
   if sliced != a:
     steps.append(Step("slice", a, sliced, (), 0.0, 0.0))
   if sliced.dims != b.dims:
-    clash = any(overlap(d, e) for o in a.pending for d in o.digits for dim in b.dims for e in dim)
+    clash = any(overlap(d, e) for o in a.pending for d in o.sub_axes for dim in b.dims for e in dim)
     target = Sharding.of(a.mesh, b.dims, () if clash else a.pending)
     steps.append(_exchange(shape, itemsize, sliced, target))
     sliced = target
@@ -125,8 +125,8 @@ def _recut(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> l
   return steps
 
 
-def _refined(shape: tuple[int, ...], a: Sharding, b: Sharding) -> tuple[list[Digits], list[Digits]] | None:
-  """The digits of every dim of both, cut at common boundaries; None where there are none."""
+def _refined(shape: tuple[int, ...], a: Sharding, b: Sharding) -> tuple[list[SubAxes], list[SubAxes]] | None:
+  """The sub-axes of every dim of both, cut at common boundaries; None where there are none."""
   chain = boundaries(len(a), [a.used, b.used])
   at_a = [atoms(a.cut(i), chain) for i in range(len(shape))]
   at_b = [atoms(b.cut(i), chain) for i in range(len(shape))]
@@ -134,18 +134,18 @@ def _refined(shape: tuple[int, ...], a: Sharding, b: Sharding) -> tuple[list[Dig
 
 
 def _sliced(shape: tuple[int, ...], a: Sharding, b: Sharding) -> Sharding:
-  """`a` with its cuts refined in place towards `b` by digits that nothing in `a` uses."""
+  """`a` with its cuts refined in place towards `b` by sub-axes that nothing in `a` uses."""
   refined = _refined(shape, a, b)
   if refined is None:
     return a
   chain = boundaries(len(a), [a.used, b.used])
-  used = {d for x in (*refined[0], *(atoms(o.digits, chain) or o.digits for o in a.pending)) for d in x}
+  used = {d for x in (*refined[0], *(atoms(o.sub_axes, chain) or o.sub_axes for o in a.pending)) for d in x}
   dims = [(*have, *_more(n, have, to, lambda d: d not in used)) for n, have, to in zip(shape, *refined)]
   return Sharding.of(a.mesh, dims, a.pending)  # type: ignore[no-any-return]
 
 
-def overlap(a: Digit, b: Digit) -> bool:
-  """Whether two digits cannot be part of one placement: they share a part of the device's number, or form no divisor
+def overlap(a: SubAxis, b: SubAxis) -> bool:
+  """Whether two sub-axes cannot be part of one placement: they share a part of the device's number, or form no divisor
   chain."""
   low, high = (a, b) if a.stride < b.stride else (b, a)
   return high.stride % (low.stride * low.size) != 0
@@ -165,11 +165,11 @@ def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placem
   if set(there) <= set(here):
     received, _ = _received(shape, a, to, numpy.array([here.index(name) for name in there]))
   kind, payload = "copy", block
-  digits: Digits = ()
+  sub_axes: SubAxes = ()
   if isinstance(a, Sharding) and isinstance(to, Sharding) and set(here) == set(there):
-    kind, digits = _kind(a, to), (Digit(len(there), 1),)
+    kind, sub_axes = _kind(a, to), (SubAxis(len(there), 1),)
     payload = block if kind == "all_gather" else prod(a.local_shape(shape))
-  steps.append(Step(kind, a, to, digits, float(payload * itemsize), float(received * itemsize)))
+  steps.append(Step(kind, a, to, sub_axes, float(payload * itemsize), float(received * itemsize)))
   if to != b:
     steps.append(Step("lift", to, b, (), 0.0, 0.0))
   return tuple(steps)
@@ -180,7 +180,7 @@ def _paid(shape: tuple[int, ...], a: Sharding, b: Placement) -> list[Sharding]:
   divides evenly, or else whose blocks nest so; replicated if there is none."""
   if not isinstance(b, str) or len(a.pending) > 1:
     return [a.settled]
-  (owed,) = [o.digits for o in a.pending]
+  (owed,) = [o.sub_axes for o in a.pending]
   cuts = [(i, n, size_of(a.cut(i)), size_of((*a.cut(i), *owed))) for i, n in enumerate(shape)]
   even = [i for i, n, _, parts in cuts if n % parts == 0]
   onto = even or [i for i, n, here, parts in cuts if nests(n, here, parts)]
@@ -189,13 +189,13 @@ def _paid(shape: tuple[int, ...], a: Sharding, b: Placement) -> list[Sharding]:
 
 
 def _settlements(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> Iterator[list[Step]]:
-  """Ways to pay what `a` owes and `b` does not: reduce-scatters onto digits that `b` cuts (in place where that nests,
+  """Ways to pay what `a` owes and `b` does not: reduce-scatters onto sub-axes that `b` cuts (in place where that nests,
   else along any dim, to be exchanged later), and an all-reduce of the rest."""
   kept, paid = partition(a.pending, lambda o: o in b.pending)
   if not paid:
     yield []
     return
-  refined, owed = _refined(shape, a, b), atoms(paid[0].digits, boundaries(len(a), [a.used, b.used]))
+  refined, owed = _refined(shape, a, b), atoms(paid[0].sub_axes, boundaries(len(a), [a.used, b.used]))
   if refined is None or owed is None or len(paid) > 1:
     yield _pay(shape, itemsize, a, [()] * len(shape), (), kept, paid)
     return
@@ -217,10 +217,10 @@ def _settlements(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding
 
 
 def _pay(
-  shape: tuple[int, ...], itemsize: int, a: Sharding, onto: Sequence[Digits], owed: Digits, kept: Sequence[Owe],
+  shape: tuple[int, ...], itemsize: int, a: Sharding, onto: Sequence[SubAxes], owed: SubAxes, kept: Sequence[Owe],
   paid: Sequence[Owe],
 ) -> list[Step]:  # fmt: skip
-  """A reduce-scatter of the digits `onto` each dim, and an all-reduce of what is then still owed."""
+  """A reduce-scatter of the sub-axes `onto` each dim, and an all-reduce of what is then still owed."""
   steps: list[Step] = []
   here = a
   if scattered := tuple(sorted((d for new in onto for d in new), key=lambda d: -d.stride)):
@@ -231,14 +231,14 @@ def _pay(
     steps.append(Step("reduce_scatter", a, here, scattered, block, block * (n - 1) / n))
   if paid:
     there = Sharding.of(a.mesh, here.dims, kept)
-    digits = tuple(d for o in paid for d in o.digits)
-    n, block = size_of(digits), float(prod(here.local_shape(shape)) * itemsize)
-    steps.append(Step("all_reduce", here, there, digits, block, 2 * block * (n - 1) / n))
+    sub_axes = tuple(d for o in paid for d in o.sub_axes)
+    n, block = size_of(sub_axes), float(prod(here.local_shape(shape)) * itemsize)
+    steps.append(Step("all_reduce", here, there, sub_axes, block, 2 * block * (n - 1) / n))
   return steps
 
 
-def _more(n: int, have: Digits, target: Digits, usable: Callable[[Digit], bool]) -> Digits:
-  """The digits by which the cut `have` of a dim of n can be refined in place on its way to `target`: blocks must nest
+def _more(n: int, have: SubAxes, target: SubAxes, usable: Callable[[SubAxis], bool]) -> SubAxes:
+  """The sub-axes by which the cut `have` of a dim of n can be refined in place on its way to `target`: blocks must nest
   in those before, and the target's in them."""
   if target[: len(have)] != have:
     return ()
@@ -286,12 +286,12 @@ def _kind(a: Sharding, b: Sharding) -> str:
   return "permute" if a.parts_ == b.parts_ else "all_to_all"
 
 
-def _changed(shape: tuple[int, ...], a: Sharding, b: Sharding) -> Digits:
-  """The digits that do not cut the same place in both, major to minor: those over which devices exchange."""
+def _changed(shape: tuple[int, ...], a: Sharding, b: Sharding) -> SubAxes:
+  """The sub-axes that do not cut the same place in both, major to minor: those over which devices exchange."""
   refined = _refined(shape, a, b)
   if refined is None:
-    return (Digit(len(a), 1),)
-  changed: set[Digit] = set()
+    return (SubAxis(len(a), 1),)
+  changed: set[SubAxis] = set()
   for x, y in zip(*refined):
     same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(x, y)))
     changed |= {*x[same:], *y[same:]}

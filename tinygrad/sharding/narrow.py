@@ -56,17 +56,17 @@ def costs_less(move: UOp, there: Placement) -> bool:
 
 def scattered(u: UOp) -> Sharding | None:
   """The placement at which `u`, the CAST of an all-reduce, is best computed: a further even cut of its longest dim by
-  the owed digits; None to leave it."""
+  the owed sub-axes; None to leave it."""
   move = u.src[0]
   a, b, shape = move.src[0].device, move.device, ints(u.shape)
   if not isinstance(a, Sharding) or not isinstance(b, Sharding) or len(a.pending) != 1 or a.settled is not b:
     return None
-  digits = a.pending[0].digits
-  even = [i for i, n in enumerate(shape) if n % (b.parts(i) * size_of(digits)) == 0 and isinstance(u.shape[i], int)]
+  sub_axes = a.pending[0].sub_axes
+  even = [i for i, n in enumerate(shape) if n % (b.parts(i) * size_of(sub_axes)) == 0 and isinstance(u.shape[i], int)]
   if u.dtype.itemsize >= move.dtype.itemsize or not even:
     return None
   longest = max(even, key=lambda i: shape[i])
-  cut = b.with_dims([(*b.cut(i), *digits) if i == longest else b.cut(i) for i in range(len(shape))])
+  cut = b.with_dims([(*b.cut(i), *sub_axes) if i == longest else b.cut(i) for i in range(len(shape))])
   assert isinstance(cut, Sharding)
   wide, narrow = move.dtype.itemsize, u.dtype.itemsize
   saved = wire(shape, wide, a, b) - wire(shape, wide, a, cut) - wire(shape, narrow, cut, b)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Digit, Owe, Sharding, merge_digits
+from tinygrad.device import Owe, Sharding, SubAxis, merge_sub_axes
 from tinygrad.dtype import DType, dtypes
 from tinygrad.sharding.moves import overlap
 from tinygrad.uop import CARDS, GroupOp, Ops, Owed, UOp, factor_rule, upper
@@ -69,7 +69,7 @@ class Case:
     owed = union([self.debts[i] for i in self.owing])
     if owed is None:
       return None
-    return Kept(self.debts, owed if by is None else tuple(Owe(o.digits, by, o.disjoint) for o in owed))
+    return Kept(self.debts, owed if by is None else tuple(Owe(o.sub_axes, by, o.disjoint) for o in owed))
 
   def lifted(self, among: Sequence[int]) -> Kept | None:
     """As `stay`, with the sources in `among` brought to owe the same, so that they count once: those whose elements are
@@ -78,10 +78,10 @@ class Case:
     if kept is None or self.extremum:
       return kept
     neutral = 0 if self.by is Ops.ADD else 1
-    plain = tuple(Owe(o.digits, o.op) for o in kept.result)
+    plain = tuple(Owe(o.sub_axes, o.op) for o in kept.result)
     sources, same = list(self.debts), True
     for i in among:
-      if _digits(self.debts[i]) == _digits(kept.result) or constant(self.src[i]) == neutral:
+      if _sub_axes(self.debts[i]) == _sub_axes(kept.result) or constant(self.src[i]) == neutral:
         continue
       sources[i], same = plain, False
     if same and aligned([self.src[i] for i in self.owing]):
@@ -90,22 +90,22 @@ class Case:
 
 
 def union(debts: Sequence[Debts]) -> Debts | None:
-  """All of these debts of one op: the same digits, or digits of which no two overlap; else None."""
+  """All of these debts of one op: the same sub-axes, or sub-axes of which no two overlap; else None."""
   out = list(debts[0])
   for more in debts[1:]:
-    if _digits(more) == _digits(out):
+    if _sub_axes(more) == _sub_axes(out):
       same = len(out) == len(more)
-      out = [Owe(o.digits, o.op, same and o.disjoint and more[i].disjoint) for i, o in enumerate(out)]
-    elif any(overlap(a, b) for a in _digits(out) for b in _digits(more)):
+      out = [Owe(o.sub_axes, o.op, same and o.disjoint and more[i].disjoint) for i, o in enumerate(out)]
+    elif any(overlap(a, b) for a in _sub_axes(out) for b in _sub_axes(more)):
       return None
     else:
       out += more
   return tuple(out)
 
 
-def _digits(debts: Sequence[Owe]) -> tuple[Digit, ...]:
-  """All digits that are owed over, merged: one entry over two adjacent digits is owed over as two entries are."""
-  return merge_digits(sorted((d for o in debts for d in o.digits), key=lambda d: -d.stride))
+def _sub_axes(debts: Sequence[Owe]) -> tuple[SubAxis, ...]:
+  """All sub-axes that are owed over, merged: one entry over two adjacent sub-axes is owed over as two entries are."""
+  return merge_sub_axes(sorted((d for o in debts for d in o.sub_axes), key=lambda d: -d.stride))
 
 
 # ---------------------------------------------------------------- what is known of an operand
@@ -172,7 +172,7 @@ def _extremum(c: Case) -> Kept | None:
 
 
 def _product(c: Case) -> Kept | None:
-  """(sum of x_d) y keeps, unless y is known to be 0 or not finite; two sums over different digits multiply out, over
+  """(sum of x_d) y keeps, unless y is known to be 0 or not finite; two sums over different sub-axes multiply out, over
   the same ones the smaller is paid first. max(x_d) c in floats: c > 0 keeps, c < 0 turns around. A product is lifted
   to."""
   if c.dtype is dtypes.bool or (c.op is Ops.FDIV and 0 not in c.owing):
@@ -194,7 +194,7 @@ def _product(c: Case) -> Kept | None:
 
 def _two_sums(c: Case) -> Kept | None:
   x, y = c.src
-  if not any(overlap(d, e) for d in _digits(c.debts[0]) for e in _digits(c.debts[1])):
+  if not any(overlap(d, e) for d in _sub_axes(c.debts[0]) for e in _sub_axes(c.debts[1])):
     return c.stay()
   if x is y or aligned((x, y)):
     return None
@@ -214,7 +214,7 @@ def _reduce_same(c: Case) -> Kept | None:
   if c.arg[0] is not c.by:
     return None
   if any(o.disjoint for o in c.debts[0]) and not _owner_constant(c.src[0], c.arg[1]):
-    return Kept(c.debts, tuple(Owe(o.digits, o.op) for o in c.debts[0]))
+    return Kept(c.debts, tuple(Owe(o.sub_axes, o.op) for o in c.debts[0]))
   return c.stay()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from tinygrad.device import Mesh, Placement, Sharding, device_set, show_placement, written_mesh
 from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str
 from tinygrad.sharding.localize import Localizer, complete
-from tinygrad.sharding.moves import Digits, Step, atoms, boundaries, ints, size_of
+from tinygrad.sharding.moves import Step, SubAxes, atoms, boundaries, ints, size_of
 from tinygrad.sharding.owed import debts_of
 from tinygrad.sharding.place import place_in_order
 from tinygrad.uop import Ops, UOp, evaluate, mesh_of, render_shape, stored, viewed
@@ -126,8 +126,11 @@ def step_row(u: UOp, step: Step, readers: dict[UOp, UOp]) -> Row:
 
 
 def row_of(u: UOp, step: Step, where: str, made_at: str, reason: str) -> Row:
-  axes = names_of(u, step.b).axes_of(step.digits) if isinstance(step.b, Sharding) else ()
-  n, value = size_of(step.digits) if step.digits else len(device_set(step.b)), f"{u.dtype.name}{render_shape(u.shape)}"
+  axes = names_of(u, step.b).axes_of(step.sub_axes) if isinstance(step.b, Sharding) else ()
+  n, value = (
+    size_of(step.sub_axes) if step.sub_axes else len(device_set(step.b)),
+    f"{u.dtype.name}{render_shape(u.shape)}",
+  )
   payload, wire, ends = whole(step.payload), whole(step.nbytes), (shown(u, p) for p in (step.a, step.b))
   return Row(step.kind, axes, n, payload, wire, where, made_at, reason, value, *ends)
 
@@ -157,21 +160,21 @@ def debtor(x: UOp) -> UOp:
 
 def remap_row(c: UOp, u: UOp) -> Row:
   """The row of an index map along a cut dim."""
-  elements, digits, peers = remap_traffic(c.arg.template, c.arg.placements, c.arg.result)
+  elements, sub_axes, peers = remap_traffic(c.arg.template, c.arg.placements, c.arg.result)
   nbytes, result = float(elements * c.dtype.itemsize), c.arg.result
   parts = prod(result.parts_) if isinstance(result, Sharding) else 1
   grows = all(isinstance(p, Sharding) and prod(p.parts_) > parts for p in c.arg.placements)
   kind = "all_gather" if grows else "permute" if peers <= 2 else "all_to_all"
-  step = Step(kind, c.arg.placements[0], result, digits, nbytes, nbytes)
+  step = Step(kind, c.arg.placements[0], result, sub_axes, nbytes, nbytes)
   lines, reason = [s.origin for s in u.src], f"{u.op.name.lower()} along a cut dim: its elements change owner"
   return row_of(u, step, line(u.origin, *lines), line(*lines, u.origin), reason)
 
 
-def remap_traffic(template: UOp, sources: tuple[Placement, ...], result: Placement) -> tuple[int, Digits, int]:
+def remap_traffic(template: UOp, sources: tuple[Placement, ...], result: Placement) -> tuple[int, SubAxes, int]:
   """Elements of a device's block of the result that it does not hold in its blocks of the sources (the most over the
-  devices), the digits in which owners differ, and the most owners that one device receives from.
+  devices), the sub-axes in which owners differ, and the most owners that one device receives from.
 
-  Every element is marked with its source and with its owner's number on the digits that cut the source; the marks go
+  Every element is marked with its source and with its owner's number on the sub-axes that cut the source; the marks go
   through the template as the values do.
   """
   shape, nodes = ints(template.shape), template.toposort()
@@ -188,7 +191,7 @@ def remap_traffic(template: UOp, sources: tuple[Placement, ...], result: Placeme
       xs = [marks.get(s, numpy.zeros(s.shape, numpy.int64)) for s in u.src]
       marks[u] = numpy.pad(xs[0], u.arg[0]) if u.op is Ops.PAD else evaluate(u, xs, u.shape)
   chain = boundaries(len(result), [result.used, *(s.used for s in cuts)])
-  digits = atoms((*result.used, *(d for s in cuts for d in s.used)), chain) or ()
+  sub_axes = atoms((*result.used, *(d for s in cuts for d in s.used)), chain) or ()
   found: set[Any] = set()
   worst, peers, devices = 0, 0, range(len(result))
   for d in [*devices[:COUNTED_DEVICES], *devices[COUNTED_DEVICES:][-COUNTED_DEVICES:]]:
@@ -201,13 +204,13 @@ def remap_traffic(template: UOp, sources: tuple[Placement, ...], result: Placeme
       if mark != 0 and sender != here:
         foreign += count
         senders.add(sender)
-        found |= {g for g in digits if sender // g.stride % g.size != here // g.stride % g.size}
+        found |= {g for g in sub_axes if sender // g.stride % g.size != here // g.stride % g.size}
     worst, peers = max(worst, foreign), max(peers, len(senders))
   return worst, tuple(sorted(found, key=lambda g: -g.stride)), peers
 
 
 def owner(s: Sharding, d: int) -> int:
-  """The device that holds what `d` does, and has 0 in the digits that do not cut."""
+  """The device that holds what `d` does, and has 0 in the sub-axes that do not cut."""
   return sum(d // g.stride % g.size * g.stride for g in s.used)
 
 
