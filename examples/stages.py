@@ -15,12 +15,12 @@ from tinygrad.uop import UOp, print_graph
 def stages() -> str:
   """The text."""
   x = Tensor.empty(4, 6).shard(("CPU:0", "CPU:1"), axis=1).realize()
-  y = (x * 2).sum(axis=1)  # over the cut dim: the result owes a sum
+  y = (x * 2).sum(axis=1)  # over the cut dim: a partial sum
 
   target = UOp.buffer(y.shape, y.dtype, y.device)
   sink, _, _ = canonical(UOp.sink(target.assign(y.uop)))
   out = [
-    "# 1. the graph, in the global view: the sum is over all 6 columns, its result owes an add, and a move settles it",
+    "# 1. the graph, in the global view: the sum is over all 6 columns, its result is partial, and a move reduces it",
     print_graph(sink),
   ]
 

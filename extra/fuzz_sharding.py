@@ -51,7 +51,7 @@ class Case:
   content: dict[UOp, np.ndarray]
   mesh: Mesh
   variable: int = 1
-  seed: int = 0  # of the parts that owing leaves are made of
+  seed: int = 0  # of the parts that partial leaves are made of
   compiled: bool = False
   defer: int = 1
   exact: tuple[bool, ...] = (True,)  # for each root: equal bit for bit, else within a tolerance
@@ -132,7 +132,7 @@ def smaller(case: Case) -> Iterator[Case]:
     if u is root or u.op in (Ops.BUFFER, Ops.CONST, Ops.ASSIGN, Ops.SINK) or not u.src:
       continue
     if isinstance(u.device, str | Sharding) and all(isinstance(n, int) for n in u.shape):
-      if isinstance(u.device, Sharding) and len(u.device.pending) > 1:
+      if isinstance(u.device, Sharding) and len(u.device.partial) > 1:
         continue
       if u not in plain:
         plain[u] = on_one_device(u, reference.content)
@@ -177,7 +177,7 @@ def code(x: Any, name: dict[UOp, str]) -> str:
     case Mesh():
       return f"Mesh({x.devices!r}, {x.shape!r})"
     case Sharding():
-      return f"Sharding.of({code(x.mesh, name)}, {code(x.dims, name)}, {code(x.pending, name)})"
+      return f"Sharding.of({code(x.mesh, name)}, {code(x.dims, name)}, {code(x.partial, name)})"
     case DType():
       return f"dtypes.{x.name}"
     case enum.Enum():
@@ -199,7 +199,7 @@ def program_text(case: Case) -> str:
   lines = [
     "import numpy as np",
     "from extra.fuzz_sharding import Case, attempt",
-    "from tinygrad.device import Sub-axis, Mesh, Owe, Sharding",
+    "from tinygrad.device import Mesh, Partial, Sharding, SubAxis",
     "from tinygrad.dtype import dtypes, to_numpy_dtype",
     "from tinygrad.uop import Move, Ops, UOp",
     "",

@@ -1,10 +1,10 @@
-"""The table of docs/sharding.md: what each op does with cut dims and with owed reductions, from its card.
+"""The table of docs/sharding.md: what each op does with cut dims and with partial values, from its card.
 
     python -m extra.op_table            # prints it
     python -m extra.op_table --write    # puts it into docs/sharding.md
 
 Letters are factors. Each dim of the operands and of the result is made of some; a cut of a factor cuts every dim that
-it is in. `(c)`: cut, it leaves a debt of the result; `c~`: cut, elements change owner; `c!`: it cannot be cut.
+it is in. `(c)`: cut, the result is partial; `c~`: cut, elements change owner; `c!`: it cannot be cut.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from tinygrad import dtypes
 from tinygrad.uop import GroupOp, Ops, UOp
-from tinygrad.uop.cards import CARDS, Factors, Owed
+from tinygrad.uop.cards import CARDS, Factors, PartialRule
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "sharding.md"
 BEGIN, END = "<!-- made by extra/op_table.py -->", "<!-- end of the table -->"
@@ -25,18 +25,18 @@ WITHOUT = frozenset((Ops.BUFFER, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.HOLE, Op
 
 INTEGER = frozenset((Ops.NOT, Ops.IDIV, Ops.MOD, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR))
 
-OWES = {
-  Owed.KEEP: "kept, of every kind",
-  Owed.PAD: "an add keeps a fill of 0, a mul of 1, max and min any; else lifted",
-  Owed.SELECT: "kept under a replicated condition; branches that don't owe are lifted",
-  Owed.SUM: "an add is kept, the other operand lifted; max and min beside a finite replicated float",
-  Owed.EXTREMUM: "max and min of the same op are kept",
-  Owed.PRODUCT: "kept beside what is replicated and no constant 0, inf or nan; two debts over different axes are kept",
-  Owed.NEGATE: "an add is kept; of floats max becomes min; mul is lifted",
-  Owed.REDUCE_SAME: "a debt of the same reduction is kept",
-  Owed.CAST: "kept where the cast commutes: to a wider float, integers to the same width or less",
-  Owed.MONOTONE: "max and min are kept",
-  Owed.SETTLE_FIRST: "paid before",
+PARTIAL = {
+  PartialRule.KEEP: "kept, of every kind",
+  PartialRule.PAD: "an add keeps a fill of 0, a mul of 1, max and min any; else made partial",
+  PartialRule.SELECT: "kept under a replicated condition; branches that are not partial are made so",
+  PartialRule.SUM: "an add is kept, the other operand made partial; max and min beside a finite replicated float",
+  PartialRule.EXTREMUM: "max and min of the same op are kept",
+  PartialRule.PRODUCT: "kept beside what is replicated and no constant 0, inf or nan; two over different axes are",
+  PartialRule.NEGATE: "an add is kept; of floats max becomes min; mul takes a factor that is made partial",
+  PartialRule.REDUCE_SAME: "what is partial by the same reduction is kept",
+  PartialRule.CAST: "kept where the cast commutes: to a wider float, integers to the same width or less",
+  PartialRule.MONOTONE: "max and min are kept",
+  PartialRule.REDUCE_FIRST: "reduced before",
 }
 
 
@@ -116,9 +116,9 @@ def table() -> str:
     found = dict.fromkeys(rule(u) for u in shown[op])
     same = set(next(iter(found)).replace(" -> ", ", ").split(", ")) == {"a b"}  # every dim is a factor of its own
     rules = "`a b, .. -> a b`" if same and op in arities() else "; ".join(f"`{r}`" for r in found)
-    rows.setdefault((rules, OWES[c.owed]), []).append(f"`{op.name}`")
-  lines = ["| ops | factors | debts of operands |", "| --- | --- | --- |"]
-  lines += [f"| {' '.join(ops)} | {rules} | {owes} |" for (rules, owes), ops in rows.items()]
+    rows.setdefault((rules, PARTIAL[c.partial]), []).append(f"`{op.name}`")
+  lines = ["| ops | factors | partial operands |", "| --- | --- | --- |"]
+  lines += [f"| {' '.join(ops)} | {rules} | {is_partial} |" for (rules, is_partial), ops in rows.items()]
   return "\n".join(lines)
 
 

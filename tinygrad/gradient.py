@@ -172,5 +172,5 @@ def _deliver(g: UOp, device: Placement | None) -> UOp:
   """A gradient at its tensor's placement; a constant lives anywhere, so it only moves off the default device."""
   if device is None or g.device == device or (g.device is None and device == Device.DEFAULT):
     return g
-  settled = device.settled if isinstance(device, Sharding) else device
-  return g.copy_to_device(settled) if g.device is None else g.move(settled, pinned=False)
+  reduced = device.reduced if isinstance(device, Sharding) else device
+  return g.copy_to_device(reduced) if g.device is None else g.move(reduced, pinned=False)

@@ -170,7 +170,7 @@ class Context(contextlib.ContextDecorator):
 
 DEBUG = ContextVar("DEBUG", 0, None)
 SPEC = ContextVar("SPEC", 1, None)
-DEFER = ContextVar("DEFER", 1, "placement")  # 1: reductions may stay owed; 0: they are settled where they arise
+DEFER = ContextVar("DEFER", 1, "placement")  # 1: values may stay partial; 0: they are reduced where they arise
 MIXED = ContextVar("MIXED", 0, None)  # 1: a value may be sharded over devices of several kinds
 RESHARD = ContextVar("RESHARD", 1, "placement")  # 0: an implied move is an error
 # who gets a contested axis: cost (the fewest bytes), basic, aggressive
@@ -192,7 +192,7 @@ DEFAULT_FLOAT = ContextVar("DEFAULT_FLOAT", "float32", "graph")
 DEFAULT_INT = ContextVar("DEFAULT_INT", "int32", "graph")
 DEV = ContextVar("DEV", "", "graph")  # where new tensors go (Device.DEFAULT)
 NO_COLOR = ContextVar("NO_COLOR", 0, None)
-REDUCE_DTYPE = ContextVar("REDUCE_DTYPE", "float32", "graph")  # what half-precision owed sums are carried in
+REDUCE_DTYPE = ContextVar("REDUCE_DTYPE", "float32", "graph")  # what partial sums of half precision are carried in
 
 # Settings of tinygrad's own compiler and runtime that scripts hold: they can be set and read, and change nothing here
 # (docs/compatibility.md says what takes their place).

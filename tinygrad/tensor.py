@@ -35,7 +35,7 @@ from tinygrad.engine.realize import (
   program_order,
   realize,
   recorders,
-  settled,
+  reduced_placement,
   to_numpy,
   to_numpy_once,
 )
@@ -269,7 +269,7 @@ class Tensor(NN, metaclass=_Training):
     of the first device that holds each. A part that lies on its device gives its memory to the new tensor, and reads
     from there from now on; any other is copied once. The result is a leaf: no gradient flows to the parts.
     Raises: ShardError for another number of parts, for shapes that are not the placement's blocks of one shape, and
-    for a placement that owes a reduction; TypeError if the dtypes differ.
+    for a partial placement; TypeError if the dtypes differ.
     """
     placement = to_placement(placement)
     tensors = [p if isinstance(p, Tensor) else Tensor(p) for p in parts]
@@ -643,8 +643,8 @@ def _shape_of_blocks(shapes: Sequence[tuple[int, ...]], placement: Placement) ->
     if len(shapes) != 1:
       refuse(f"from_shards: {placement} is one device, and {len(shapes)} parts are given", "parts[:1]  # give one")
     return shapes[0], [0]
-  if placement.pending:
-    refuse(f"from_shards: {show_placement(placement)}", "placement.settled  # reduce the parts, and give this")
+  if placement.partial:
+    refuse(f"from_shards: {show_placement(placement)}", "placement.reduced  # reduce the parts, and give this")
   if not shapes or any(len(s) != len(shapes[0]) for s in shapes):
     refuse(f"from_shards: the parts have shapes {list(shapes)}", "give parts of equal rank")
   n, rank = len(placement), len(shapes[0])
@@ -814,4 +814,6 @@ def _rebase(asked: Sequence[Tensor], roots: Sequence[UOp], made: dict[UOp, UOp])
       continue
     shown = u not in made or id(t) in holders or u.op is Ops.AFTER
     v = (replacement if shown else Replacement({x: y for x, y in done.items() if x is not u})).of(u)
-    t.uop = v if settled(v.device) == settled(u.device) else at(v, settled(u.device))  # where the tensor showed it
+    t.uop = (
+      v if reduced_placement(v.device) == reduced_placement(u.device) else at(v, reduced_placement(u.device))
+    )  # where the tensor showed it

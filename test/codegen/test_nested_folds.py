@@ -10,7 +10,7 @@ from tinygrad.uop import Ops, ParamArg, UOp
 
 
 def test_a_new_loop_is_none_of_the_kernels_own():
-  """Two debts settled one after the other, over 2 x 2 devices: every peer is read once. With numbers that the kernel
+  """Two reductions one after the other, over 2 x 2 devices: every peer is read once. With numbers that the kernel
   uses, the loop over one digit was the other digit's range, and only peers 0 and 3 were read."""
   i, outer, inner = loop(8, 0), reduce(2, 1), reduce(2, 2)
   table = UOp.new(Ops.PARAM, dtypes.float32, (), ParamArg(1, 8, True))

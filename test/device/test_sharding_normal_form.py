@@ -11,8 +11,8 @@ from tinygrad.device import (
   Device,
   DeviceError,
   Mesh,
-  Owe,
   P,
+  Partial,
   ShardError,
   Sharding,
   SubAxis,
@@ -38,9 +38,13 @@ THINGS = {
   "mesh": M22,
   "sharding": Sharding(M22, P("dp", "tp")),
   "replicated": Sharding(D4),
-  "owing": Sharding.of(M22, [(SubAxis(2, 2),)], [Owe((SubAxis(2, 1),), Ops.ADD)]),
+  "partial": Sharding.of(M22, [(SubAxis(2, 2),)], [Partial((SubAxis(2, 1),), Ops.ADD)]),
 }
-PARTS = {"sub-axis": SubAxis(2, 1), "owe": Owe((SubAxis(2, 1),), Ops.ADD), "spec": P("dp", None, ("tp", "dp:(1)2"))}
+PARTS = {
+  "sub-axis": SubAxis(2, 1),
+  "partial": Partial((SubAxis(2, 1),), Ops.ADD),
+  "spec": P("dp", None, ("tp", "dp:(1)2")),
+}
 
 
 @pytest.mark.parametrize("name", [*THINGS, *PARTS])
@@ -111,10 +115,10 @@ def test_block_numbers_go_major_to_minor():
   assert [s.block(0, d) for d in range(4)] == [0, 2, 1, 3]
 
 
-def test_owed_sub_axes_are_visible_and_settled_away():
-  s = Sharding.of(M22, [(SubAxis(2, 2),)], [Owe((SubAxis(2, 1),), Ops.ADD)])
-  assert s.pending and not s.settled.pending and s.settled is Sharding(M22, P("dp"))
-  assert "owes add" in show_placement(s)
+def test_partial_sub_axes_are_visible_and_reduced_away():
+  s = Sharding.of(M22, [(SubAxis(2, 2),)], [Partial((SubAxis(2, 1),), Ops.ADD)])
+  assert s.partial and not s.reduced.partial and s.reduced is Sharding(M22, P("dp"))
+  assert "partial by add" in show_placement(s)
 
 
 def test_merging_sub_axes():

@@ -47,7 +47,7 @@ def test_a_mutant_is_found_and_shrunk(planted, defer, monkeypatch):
   ops = [u.op for r in case.roots for u in r.toposort()]
   whole = [u for r in case_of(700 + done - 1, 9, False, defer).roots for u in r.toposort()]
   assert len(ops) < len(whole) and len(ops) <= 5, ops
-  assert Ops.REDUCE in ops or any(getattr(u.device, "pending", ()) for u in case.content)
+  assert Ops.REDUCE in ops or any(getattr(u.device, "partial", ()) for u in case.content)
   assert attempt(case) == failure
 
 

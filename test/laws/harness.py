@@ -33,18 +33,18 @@ def poison(dtype: Any) -> Any:
 
 
 def parts(value: np.ndarray, placement: Sharding, seed: int) -> dict[tuple[int, ...], np.ndarray]:
-  """For each coordinate on the owed sub-axes a value, such that their reduction is `value`."""
+  """For each coordinate on the partial sub-axes a value, such that their reduction is `value`."""
   rng = np.random.default_rng(seed)
-  sub_axes = [g for o in placement.pending for g in o.sub_axes]
+  sub_axes = [g for o in placement.partial for g in o.sub_axes]
   all_of = list(itertools.product(*(range(g.size) for g in sub_axes)))
-  if not placement.pending:
+  if not placement.partial:
     return {(): value}
   out: dict[tuple[int, ...], np.ndarray] = {}
   owner = rng.integers(0, len(all_of), value.shape)  # the coordinate that holds the factor, the maximum, …
   rest = value.copy()
   for i, at in enumerate(all_of):
     less = rng.integers(0, 3, value.shape).astype(value.dtype)
-    match placement.pending[0].op:
+    match placement.partial[0].op:
       case Ops.ADD:
         mine = rest if i == len(all_of) - 1 else less
         rest = rest - less
@@ -64,9 +64,9 @@ def blocks(value: np.ndarray, placement: Placement, seed: int = 0) -> list[np.nd
   if isinstance(placement, str):
     return [value.copy()]
   out = []
-  owed = parts(value, placement, seed)
+  partial = parts(value, placement, seed)
   for d in range(len(placement)):
-    mine = owed[coordinates(placement, d)]
+    mine = partial[coordinates(placement, d)]
     block = np.full(placement.local_shape(value.shape), poison(value.dtype), value.dtype)
     box = placement.box(d, value.shape)
     block[tuple(slice(0, hi - lo) for lo, hi in box)] = mine[tuple(slice(lo, hi) for lo, hi in box)]
@@ -74,8 +74,8 @@ def blocks(value: np.ndarray, placement: Placement, seed: int = 0) -> list[np.nd
   return out
 
 
-def settled(placement: Placement | None) -> Placement | None:
-  return placement.settled if isinstance(placement, Sharding) else placement
+def reduced(placement: Placement | None) -> Placement | None:
+  return placement.reduced if isinstance(placement, Sharding) else placement
 
 
 def without_numbers(roots: Sequence[UOp]) -> list[UOp]:
@@ -96,8 +96,8 @@ def interpret(p: Program, roots: Sequence[UOp]) -> list[np.ndarray]:
   machine.run(local)
   out = []
   for root, s in zip(roots, local.src):
-    assert not isinstance(s.device, Sharding) or not s.device.pending, f"{root} still owes"
-    where = settled(root.device)
+    assert not isinstance(s.device, Sharding) or not s.device.partial, f"{root} is still partial"
+    where = reduced(root.device)
     values = machine.values[s]
     out.append(
       values[0] if where is None else assemble(values[: len(device_set(where))], where, root.max_shape, root.max_shape)
@@ -143,7 +143,7 @@ def pairs(p: Program) -> list[Value]:
   for t in targets:
     assert (t.placed in placed) == (t.plain in plain)
     if t.placed in placed:
-      assert settled(placed[t.placed].device) in (None, settled(t.placed.device)), (
+      assert reduced(placed[t.placed].device) in (None, reduced(t.placed.device)), (
         "a gradient is handed out at its tensor's placement"
       )
       exact = p.exact_gradient and p.roots[0].exact
@@ -162,7 +162,7 @@ def compiled(p: Program, roots: Sequence[UOp]) -> list[np.ndarray]:
       Device[device].copyin(handle, memoryview(np.ascontiguousarray(block).reshape(-1).view(np.uint8)))
   bound = {VARIABLE: VARIABLE.bind(p.variable)}
   # a root that is a buffer may be assigned to by another
-  copies = [UOp.new(Ops.CONTIGUOUS, u.dtype, (u.move(settled(u.device), pinned=False),)) for u in roots]
+  copies = [UOp.new(Ops.CONTIGUOUS, u.dtype, (u.move(reduced(u.device), pinned=False),)) for u in roots]
   return [to_numpy(u) for u in realize(*[substitute(u, bound) for u in copies])]
 
 

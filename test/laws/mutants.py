@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from tinygrad import Tensor, tensor
-from tinygrad.device import Owe, Sharding, SubAxis
+from tinygrad.device import Partial, Sharding, SubAxis
 from tinygrad.dtype import dtypes
 from tinygrad.engine import jit
 from tinygrad.helpers import ceildiv
 from tinygrad.nn import optim
 from tinygrad.runtime import python
-from tinygrad.sharding import decisions, factors, localize, moves, owed, place
+from tinygrad.sharding import decisions, factors, localize, moves, partial, place
 from tinygrad.uop import Ops, UOp, simplify_sint, upper
-from tinygrad.uop.cards import Owed
+from tinygrad.uop.cards import PartialRule
 from tinygrad.uop.local import length
 
 Patch = Callable[[Any, str, Any], None]
@@ -60,14 +60,14 @@ def reduce_scatter_only_slices(patch: Patch) -> None:
 
 
 @mutant
-def every_debt_is_a_sum(patch: Patch) -> None:
-  patch(decisions, "Owe", lambda sub_axes, op, disjoint: Owe(sub_axes, Ops.ADD, disjoint))
+def every_reduction_is_a_sum(patch: Patch) -> None:
+  patch(decisions, "Partial", lambda sub_axes, op, disjoint: Partial(sub_axes, Ops.ADD, disjoint))
 
 
 @mutant
 def max_and_min_swapped(patch: Patch) -> None:
   swap = {Ops.MAX: Ops.MIN, Ops.MIN: Ops.MAX}
-  patch(decisions, "Owe", lambda sub_axes, op, disjoint: Owe(sub_axes, swap.get(op, op), disjoint))
+  patch(decisions, "Partial", lambda sub_axes, op, disjoint: Partial(sub_axes, swap.get(op, op), disjoint))
 
 
 @mutant
@@ -154,7 +154,7 @@ def replicas_combined_by_sum(patch: Patch) -> None:
 
   def over_all(x: UOp, s: moves.Step, shape: Any) -> UOp:
     if s.kind == "all_reduce" and isinstance(s.a, Sharding) and not s.a.dims:
-      wide = Sharding.of(s.a.mesh, (), [Owe((SubAxis(len(s.a), 1),), s.a.pending[0].op)])
+      wide = Sharding.of(s.a.mesh, (), [Partial((SubAxis(len(s.a), 1),), s.a.partial[0].op)])
       s = moves.Step(s.kind, wide, s.b, s.sub_axes, s.payload, s.nbytes)
     return step(x, s, shape)
 
@@ -225,7 +225,7 @@ def joined_dims_minor_to_major(patch: Patch) -> None:
 
 
 @mutant
-def table_rows_not_owed(patch: Patch) -> None:
+def table_rows_not_partial(patch: Patch) -> None:
   """A lookup in a table cut by rows is taken to be complete on each device."""
   rule = factors.factor_rule
 
@@ -236,72 +236,72 @@ def table_rows_not_owed(patch: Patch) -> None:
   patch(decisions, "factor_rule", complete)
 
 
-# ---------------------------------------------------------------- the table of owed reductions
+# ---------------------------------------------------------------- the table of partial values
 
 
-def rule(patch: Patch, policy: Owed, wrong: Callable[[owed.Case], owed.Kept | None]) -> None:
-  patch(owed, "_RULES", {**owed._RULES, policy: wrong})
+def rule(patch: Patch, policy: PartialRule, wrong: Callable[[partial.Case], partial.Kept | None]) -> None:
+  patch(partial, "_RULES", {**partial._RULES, policy: wrong})
 
 
 @mutant
-def operands_not_lifted(patch: Patch) -> None:
+def operands_not_made_partial(patch: Patch) -> None:
   """partial + scalar adds the scalar once per device."""
-  patch(owed.Case, "lifted", lambda self, among: self.stay())
+  patch(partial.Case, "with_unreduced", lambda self, among: self.stay())
 
 
 @mutant
-def every_coordinate_holds_what_is_lifted(patch: Patch) -> None:
-  patch(localize, "lift", lambda x, a, b: x)
+def every_coordinate_holds_what_is_made_partial(patch: Patch) -> None:
+  patch(localize, "unreduce", lambda x, a, b: x)
 
 
 @mutant
 def max_stays_max_when_turned_around(patch: Patch) -> None:
-  patch(owed, "SWAP", {Ops.MAX: Ops.MAX, Ops.MIN: Ops.MIN})
+  patch(partial, "SWAP", {Ops.MAX: Ops.MAX, Ops.MIN: Ops.MIN})
 
 
 @mutant
 def sums_multiply_part_by_part(patch: Patch) -> None:
-  patch(owed, "_two_sums", lambda c: c.stay())
+  patch(partial, "_two_sums", lambda c: c.stay())
 
 
 @mutant
 def relu_of_parts_of_a_sum(patch: Patch) -> None:
-  rule(patch, Owed.EXTREMUM, lambda c: c.stay())
+  rule(patch, PartialRule.EXTREMUM, lambda c: c.stay())
 
 
 @mutant
 def floor_of_parts_of_a_sum(patch: Patch) -> None:
-  rule(patch, Owed.MONOTONE, lambda c: c.stay())
+  rule(patch, PartialRule.MONOTONE, lambda c: c.stay())
 
 
 @mutant
 def every_cast_keeps(patch: Patch) -> None:
-  rule(patch, Owed.CAST, lambda c: c.stay())
+  rule(patch, PartialRule.CAST, lambda c: c.stay())
 
 
 @mutant
 def every_reduction_commutes(patch: Patch) -> None:
-  rule(patch, Owed.REDUCE_SAME, lambda c: c.stay())
+  rule(patch, PartialRule.REDUCE_SAME, lambda c: c.stay())
 
 
 @mutant
 def negation_of_a_product(patch: Patch) -> None:
-  negate = owed._RULES[Owed.NEGATE]
-  rule(patch, Owed.NEGATE, lambda c: c.stay() if c.by is Ops.MUL else negate(c))
+  negate = partial._RULES[PartialRule.NEGATE]
+  rule(patch, PartialRule.NEGATE, lambda c: c.stay() if c.by is Ops.MUL else negate(c))
 
 
 @mutant
 def sums_added_to_products(patch: Patch) -> None:
-  rule(patch, Owed.SUM, lambda c: c.lifted((0, 1)))
+  rule(patch, PartialRule.SUM, lambda c: c.with_unreduced((0, 1)))
 
 
 @mutant
 def everything_else_keeps(patch: Patch) -> None:
-  rule(patch, Owed.SETTLE_FIRST, lambda c: c.stay())
+  rule(patch, PartialRule.REDUCE_FIRST, lambda c: c.stay())
 
 
 @mutant
-def roots_still_owe(patch: Patch) -> None:
+def roots_still_partial(patch: Patch) -> None:
   patch(decisions, "arrived", lambda x, device: x)
 
 

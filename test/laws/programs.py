@@ -19,7 +19,7 @@ from methods import At, Kind, Row, call, expected, filled, values_in
 
 from tinygrad import Tensor
 from tinygrad.device import Mesh as DeviceMesh
-from tinygrad.device import Owe, Placement, Sharding, SubAxis
+from tinygrad.device import Partial, Placement, Sharding, SubAxis
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.mixin.random import _states as random_states
 from tinygrad.runtime.python import Resolved
@@ -63,19 +63,19 @@ def random_placement(rng: random.Random, m: DeviceMesh, ndim: int) -> Placement:
   return placed
 
 
-def random_debt(rng: random.Random, m: DeviceMesh) -> Owe:
+def random_partial(rng: random.Random, m: DeviceMesh) -> Partial:
   axis = rng.randrange(len(m.shape))
   sub_axis = SubAxis(m.shape[axis], math.prod(m.shape[axis + 1 :]))
-  return Owe((sub_axis,), rng.choice((Ops.ADD, Ops.ADD, Ops.MAX, Ops.MIN, Ops.MUL)))
+  return Partial((sub_axis,), rng.choice((Ops.ADD, Ops.ADD, Ops.MAX, Ops.MIN, Ops.MUL)))
 
 
-def owing(where: Sharding, debt: Owe) -> Placement:
-  """The placement with a debt, over sub-axes that then cut no dim."""
+def unreduced(where: Sharding, partial: Partial) -> Placement:
+  """The placement, partial over sub-axes that then cut no dim."""
   dims = [
-    [d for d in dim if not any(d.stride < o.stride * o.size and o.stride < d.stride * d.size for o in debt.sub_axes)]
+    [d for d in dim if not any(d.stride < o.stride * o.size and o.stride < d.stride * d.size for o in partial.sub_axes)]
     for dim in where.dims
   ]
-  placed: Placement = Sharding.of(where.mesh, dims, (debt,))
+  placed: Placement = Sharding.of(where.mesh, dims, (partial,))
   return placed
 
 
@@ -189,8 +189,8 @@ class Generator:
     self.methods = methods  # how many of the steps are methods of Tensor
     self.p = Program(seed, mesh(rng.choice(MESHES), kind), rng.randint(1, 6), methods=methods > 0, backward=backward)
     self.single = f"{kind}:8"  # a device beside the mesh
-    self.owing = 0.6 if seed % 2 else 0.1  # how often a leaf owes, mostly the same debt
-    self.debt = random_debt(rng, self.p.mesh)
+    self.unreduced = 0.6 if seed % 2 else 0.1  # how often a leaf is partial, mostly over the same
+    self.partial = random_partial(rng, self.p.mesh)
     for _ in range(rng.randint(1, 2)):
       self.input(
         self.random_shape(),
@@ -239,8 +239,8 @@ class Generator:
     where: Placement = random_placement(rng, m, len(shape))
     if len(m) > 1 and rng.random() < 0.1:
       where = self.single
-    if isinstance(where, Sharding) and content is None and dtype is not dtypes.bool and rng.random() < self.owing:
-      where = owing(where, self.debt if rng.random() < 0.8 else random_debt(rng, m))
+    if isinstance(where, Sharding) and content is None and dtype is not dtypes.bool and rng.random() < self.unreduced:
+      where = unreduced(where, self.partial if rng.random() < 0.8 else random_partial(rng, m))
     data = self.array(shape, dtype) if content is None else content
     v = Value(UOp.buffer(shape, dtype, where), UOp.buffer(shape, dtype, REFERENCE), f"leaf({where})")
     self.p.content[v.placed] = self.p.content[v.plain] = data
@@ -549,15 +549,15 @@ class Generator:
     f = (lambda a: a.contiguous()) if self.backward or self.rng.random() < 0.5 else (lambda a: a.detach())
     return self.apply(f"contiguous or detach({self.name(x)})", f, x)
 
-  def owed_leaf(self, x: Value) -> Value | None:
-    """An op of the table on a fresh leaf that owes."""
+  def partial_leaf(self, x: Value) -> Value | None:
+    """An op of the table on a fresh leaf that is partial."""
     if not x.fixed or len(self.p.mesh) == 1 or x.dtype is dtypes.bool:
       return None
     dtype = x.dtype if self.backward or self.rng.random() < 0.5 else self.rng.choice(NUMERIC)
-    saved, self.owing = self.owing, 1.0
+    saved, self.unreduced = self.unreduced, 1.0
     y = self.leaf(x.shape if self.rng.random() < 0.7 else self.random_shape(), dtype)
     z = self.leaf(y.shape, dtype) if self.rng.random() < 0.3 else None
-    self.owing = saved
+    self.unreduced = saved
     if z is not None:
       op = self.rng.choice((Ops.MUL, Ops.MUL, Ops.ADD, Ops.MAX, Ops.MIN))
       return self.apply(f"{op.name}({self.name(y)}, {self.name(z)})", lambda a, b: a.alu(op, b), y, z)
@@ -645,14 +645,14 @@ class Generator:
     )
 
   def writable(self, v: Value) -> bool:
-    """Whether a user may write to it: no element twice in memory, and no parts of a debt."""
+    """Whether a user may write to it: no element twice in memory, and no parts of a sum."""
     state = memory_state(v.plain)
     if state is None:
       return True
     if self.backward or any(u.op in (Ops.EXPAND, Ops.WINDOW) for u in v.plain.toposort(lambda u: u is not state)):
       return False
     where = v.placed.device
-    return not (isinstance(where, Sharding) and where.pending)
+    return not (isinstance(where, Sharding) and where.partial)
 
   def fresh(self, row: Row) -> Value:
     ndim = self.rng.randint(row.ndim[0], min(row.ndim[1], max(3, row.ndim[0])))
@@ -795,7 +795,7 @@ WEIGHTS: dict[Step, int] = {
   Generator.move: 1,
   Generator.identity: 1,
   Generator.assign: 1,
-  Generator.owed_leaf: 5,
+  Generator.partial_leaf: 5,
 }
 CONTINUOUS = frozenset((
   Generator.reshape, Generator.permute, Generator.expand, Generator.pad, Generator.shrink, Generator.flip,

@@ -28,7 +28,7 @@ STEPS = 12
 def test_sharded_equals_unsharded_interpreted(first):
   told = 0
   for seed in range(first, first + CHUNK):
-    with Context(DEFER=seed // 2 % 2, STRATEGY=STRATEGIES[seed // 4 % 3]):  # odd seeds owe more
+    with Context(DEFER=seed // 2 % 2, STRATEGY=STRATEGIES[seed // 4 % 3]):  # odd seeds have more partial values
       told += check(seed, steps=STEPS, methods=first % (2 * CHUNK) > 0)
   assert told > 0.8 * CHUNK, "too many programs grow beyond what float32 adds exactly"
 

@@ -6,7 +6,7 @@ import pytest
 import tinygrad.ops  # noqa: F401
 from tinygrad.dtype import dtypes
 from tinygrad.uop import GroupOp, Ops, UOp
-from tinygrad.uop.cards import CARDS, Owed, define
+from tinygrad.uop.cards import CARDS, PartialRule, define
 
 F = dtypes.float32
 
@@ -16,13 +16,15 @@ def test_every_op_has_a_card():
 
 
 def test_a_card_with_a_field_left_out_is_refused():
-  with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'owed'"):
+  with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'partial'"):
     define("NEW", shape=None, dtype=None, evaluate=None, gradient=None, factors=None, render=None)
 
 
 def test_an_op_has_one_card():
   with pytest.raises(ValueError, match="has a card already"):
-    define(Ops.ADD, shape=None, dtype=None, evaluate=None, gradient=None, factors=None, owed=Owed.KEEP, render=None)
+    define(
+      Ops.ADD, shape=None, dtype=None, evaluate=None, gradient=None, factors=None, partial=PartialRule.KEEP, render=None
+    )
 
 
 def x(*shape):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, nn
-from tinygrad.device import Buffer, Device, Mesh, Owe, P, Sharding
+from tinygrad.device import Buffer, Device, Mesh, P, Partial, Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import _plans, host_array, realize, to_numpy
 from tinygrad.helpers import Context
@@ -70,7 +70,7 @@ def test_resharding(p, q):
 @pytest.mark.parametrize("p", PLACEMENTS, ids=str)
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
 @pytest.mark.parametrize("op,f", [(Ops.ADD, np.sum), (Ops.MAX, np.max)])
-def test_reductions_settle(p, axes, op, f):
+def test_reductions_of_partial_values(p, axes, op, f):
   a = integers(6, 9)
   check(placed(a, p).r(op, axes), f(a, axis=axes, keepdims=True))
 
@@ -138,18 +138,20 @@ def test_each_device_holds_its_part():
 
 
 @pytest.mark.parametrize("op,f", [(Ops.ADD, np.sum), (Ops.MUL, np.prod), (Ops.MAX, np.max)])
-def test_values_that_owe(op, f):
-  """A lift and its settlement are the identity; a debt over two axes may be paid for one of them first."""
+def test_partial_values(op, f):
+  """To make partial and to reduce is the identity; a reduction over two axes may run over one of them first."""
   a = integers(4, 6)
   x, y = M22.sub_axis("x"), M22.sub_axis("y")
-  owing = Sharding.of(M22, (), (Owe((x, y), op),))
-  for settled in (Sharding(M22), Sharding(M22, P("x", None)), Sharding(M22, P(None, "y"))):
-    check(placed(a, Sharding(M22)).move(owing, pinned=True).move(settled, pinned=True), a)
-  half = Sharding.of(M22, (), (Owe((y,), op),))
-  check(placed(a, Sharding(M22)).move(owing, pinned=True).move(half, pinned=True).move(Sharding(M22), pinned=True), a)
+  unreduced = Sharding.of(M22, (), (Partial((x, y), op),))
+  for reduced in (Sharding(M22), Sharding(M22, P("x", None)), Sharding(M22, P(None, "y"))):
+    check(placed(a, Sharding(M22)).move(unreduced, pinned=True).move(reduced, pinned=True), a)
+  half = Sharding.of(M22, (), (Partial((y,), op),))
+  check(
+    placed(a, Sharding(M22)).move(unreduced, pinned=True).move(half, pinned=True).move(Sharding(M22), pinned=True), a
+  )
   with Context(DEFER=1):
     u = placed(a, Sharding(M22, P("x", "y"))).r(op, (0, 1))
-    assert u.device.pending
+    assert u.device.partial
     check(u.move(Sharding.of(half.mesh, half.dims), pinned=True), f(a, keepdims=True))
 
 
@@ -157,8 +159,8 @@ def test_sums_that_are_deferred():
   a, c = integers(4, 6), integers(4, 1)
   with Context(DEFER=1):
     u = placed(a, Sharding(D2, 1)).r(Ops.ADD, (1,))
-    assert u.device.pending
-    check(u + placed(c, Sharding(D2)), a.sum(1, keepdims=True) + c)  # c is lifted: added once, not once a device
+    assert u.device.partial
+    check(u + placed(c, Sharding(D2)), a.sum(1, keepdims=True) + c)  # c is made partial: added once, not once a device
     check(u * 2.0 - u, a.sum(1, keepdims=True))
 
 
@@ -196,7 +198,7 @@ def test_a_large_all_reduce_reads_twice_its_payload_and_not_n_times(n):
   assert loaded_from_peers(schedule_of(odd.r(Ops.ADD, (0,)))) == n * 4 * (98304 + 1)
 
 
-def test_the_groups_of_a_large_all_reduce_are_those_that_owe():
+def test_the_groups_of_a_large_all_reduce_are_those_that_hold_parts():
   mesh = Mesh(devices(8, "NULL"), (4, 2), ("dp", "tp"))
   x = UOp.buffer((4, 64, 2048), dtypes.float32, Sharding(mesh, P("dp", None, "tp")))
   assert loaded_from_peers(schedule_of(x.r(Ops.ADD, (0,)))) == 2 * 4 * 64 * 1024

@@ -139,7 +139,7 @@ def cut(n):
 
 
 @case
-def owed_sums(n):
+def partial_sums(n):
   """Every step's sum is over the dim that is cut."""
   x = memory(8, 6).shard(D2, 0)
   for _ in range(n):
@@ -148,7 +148,7 @@ def owed_sums(n):
 
 
 @case
-def owed_sums_added(n):
+def partial_sums_added(n):
   x = memory(8, 6).shard(D2, 0).sum(0)
   for _ in range(n):
     x = x * 0.5 + x

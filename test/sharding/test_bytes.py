@@ -11,8 +11,8 @@ from tinygrad.helpers import DEFER
 from tinygrad.sharding import explain
 
 CASES = {c["case"]: c for c in json.loads(collectives.DATA.read_text())["cases"]}
-# settled at once, a reduction cannot wait for the smaller tensor that is to come; the gradient of a lookup in a cut
-# table settles the looked-up rows under both
+# reduced at once, a reduction cannot wait for the smaller tensor that is to come; the gradient of a lookup in a cut
+# table reduces the looked-up rows under both
 MORE_THAN_ENOUGH = {"k3"} if DEFER.value else {"d", "d2", "k3"}
 
 
@@ -46,7 +46,7 @@ def test_the_table_can_fail():
   assert explain(wrong).wire > CASES["a"]["xla_wire"]
 
 
-def test_a_debt_that_is_read_at_a_cut_is_scattered():
+def test_a_reduction_that_is_read_at_a_cut_is_scattered():
   cut = Sharding(collectives.LINE, P("x"))
   assert [m.kind for m in explain(collectives.product().to(cut))] == ["reduce_scatter"]
   both = collectives.product()

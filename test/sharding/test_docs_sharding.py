@@ -8,7 +8,7 @@ import pytest
 
 from extra import op_table
 from tinygrad.uop import Ops
-from tinygrad.uop.cards import CARDS, Owed
+from tinygrad.uop.cards import CARDS, PartialRule
 
 TEXT = op_table.DOCUMENT.read_text(encoding="utf-8")
 
@@ -31,7 +31,7 @@ def test_the_table_of_ops_is_the_cards():
 def test_every_op_with_factors_is_in_the_table():
   shown = set(re.findall(r"`([A-Z]+)`", op_table.table()))
   assert shown == {op.name for op, c in CARDS.items() if c.factors is not None and op not in op_table.WITHOUT}
-  assert set(op_table.OWES) == set(Owed)
+  assert set(op_table.PARTIAL) == set(PartialRule)
 
 
 def test_a_changed_card_would_be_noticed(monkeypatch):

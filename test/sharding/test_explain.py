@@ -37,20 +37,20 @@ def test_a_row_has_kind_axes_bytes_lines_and_a_reason():
   assert (row.kind, row.axes, row.n) == ("all_reduce", ("tp",), 4)
   assert (row.payload, row.wire) == (64 * 128 * 4, 2 * 64 * 128 * 4 * 3 // 4)
   assert row.made_at == f"{__file__}:{made}"
-  assert row.where == f"{__file__}:{forced}" or row.where == row.made_at  # settled at once with DEFER=0
-  assert "owes add" in row.why
+  assert row.where == f"{__file__}:{forced}" or row.where == row.made_at  # reduced at once with DEFER=0
+  assert "is partial (add)" in row.why
   assert (r.payload, r.wire, r.copied) == (row.payload, row.wire, 0)
 
 
 def test_every_kind():
   x = empty(16, 16, cut=("dp", "tp"))
-  owing = empty(16, 8, cut=(None, "tp")) @ empty(8, 16, cut=("tp",))
+  unreduced = empty(16, 8, cut=(None, "tp")) @ empty(8, 16, cut=("tp",))
   kinds = {
     "all_gather": x.shard(GRID, P("dp")),
     "all_to_all": empty(16, 16, cut=("tp",)).shard(GRID, P(None, "tp")),
     "permute": empty(16, 16, cut=(("dp", "tp"),)).shard(GRID, P(("tp", "dp"))),
-    "all_reduce": owing.exp(),
-    "reduce_scatter": owing.shard(GRID, P("tp")),
+    "all_reduce": unreduced.exp(),
+    "reduce_scatter": unreduced.shard(GRID, P("tp")),
     "copy": Tensor(np.ones((16, 16), np.float32)).shard(GRID, P("dp")),
   }
   for kind, y in kinds.items():
@@ -88,7 +88,7 @@ def test_a_backward_pass_shows_the_forward_line_and_an_optimizer_the_callers():
     loss.backward()
     updates, step = optimizer.schedule_step(), here()
   (row,) = [r for r in explain(*updates) if r.kind != "copy"]
-  assert row.where in (f"{__file__}:{step}", f"{__file__}:{forward}")  # DEFER=1 settles what the step writes
+  assert row.where in (f"{__file__}:{step}", f"{__file__}:{forward}")  # DEFER=1 reduces what the step writes
   assert row.made_at in (f"{__file__}:{step}", f"{__file__}:{forward}")
 
 

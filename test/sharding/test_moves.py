@@ -10,7 +10,7 @@ import pytest
 
 from extra import reshard_cases
 from tinygrad import Context, Device, Tensor
-from tinygrad.device import Mesh, Owe, P, Sharding, SubAxis
+from tinygrad.device import Mesh, P, Partial, Sharding, SubAxis
 from tinygrad.sharding import explain
 from tinygrad.sharding.moves import atoms, boundaries, nests, plan, size_of, wire
 from tinygrad.uop import Ops
@@ -56,20 +56,20 @@ def test_kinds():
   assert plan((12, 12), 4, Sharding(M, 0), Sharding(M, 0)) == ()
 
 
-def owing(cut, *axes, op=Ops.ADD):
-  return Sharding.of(M, Sharding(M, P(*cut)).dims, [Owe(tuple(M.sub_axis(a) for a in axes), op)])
+def unreduced(cut, *axes, op=Ops.ADD):
+  return Sharding.of(M, Sharding(M, P(*cut)).dims, [Partial(tuple(M.sub_axis(a) for a in axes), op)])
 
 
-def test_debts_are_reduced_or_scattered():
+def test_partial_values_are_reduced_or_scattered():
   """Ring figures: an all-reduce over n moves 2(n-1)/n of the block, a reduce-scatter (n-1)/n."""
   block = 12 * 12 * 4
-  assert wire((12, 12), 4, owing((), "a"), Sharding(M)) == block
-  assert wire((12, 12), 4, owing((), "c"), Sharding(M)) == pytest.approx(2 * block * 2 / 3)
-  assert wire((12, 12), 4, owing((), "c"), Sharding(M, P("c"))) == pytest.approx(block * 2 / 3)
-  steps = plan((12, 12), 4, owing((), "a"), Sharding(M, P("b")))
+  assert wire((12, 12), 4, unreduced((), "a"), Sharding(M)) == block
+  assert wire((12, 12), 4, unreduced((), "c"), Sharding(M)) == pytest.approx(2 * block * 2 / 3)
+  assert wire((12, 12), 4, unreduced((), "c"), Sharding(M, P("c"))) == pytest.approx(block * 2 / 3)
+  steps = plan((12, 12), 4, unreduced((), "a"), Sharding(M, P("b")))
   assert [s.kind for s in steps] == ["slice", "all_reduce"]  # cut first: half is left to reduce
   assert sum(s.nbytes for s in steps) == block / 2
-  assert [s.kind for s in plan((12, 12), 4, owing((), "a", "b"), Sharding(M, P("a")))] == [
+  assert [s.kind for s in plan((12, 12), 4, unreduced((), "a", "b"), Sharding(M, P("a")))] == [
     "reduce_scatter",
     "all_reduce",
   ]
@@ -95,9 +95,9 @@ def test_sub_axes_are_refined_at_common_boundaries():
   assert atoms((SubAxis(3, 4),), chain) is None
 
 
-def test_a_debt_that_cannot_be_scattered_in_place_is_scattered_elsewhere():
-  """`b` wants the owed axis before one that cuts already: reduce-scatter along another dim, then exchange."""
-  a, b = owing(("b",), "a"), Sharding(M, P("a", "b"))
+def test_a_reduction_that_cannot_be_scattered_in_place_is_scattered_elsewhere():
+  """`b` wants the partial axis before one that cuts already: reduce-scatter along another dim, then exchange."""
+  a, b = unreduced(("b",), "a"), Sharding(M, P("a", "b"))
   steps = plan((12, 12), 4, a, b)
   assert [s.kind for s in steps] == ["reduce_scatter", "all_to_all"] or [s.kind for s in steps] == [
     "reduce_scatter",
@@ -137,7 +137,7 @@ def draw(rng, mesh, rank):
 
 
 def reshards(seed, count, mesh, interpret):
-  """Values after a random move, and after one that settles a debt, are what they were; no plan moves less than the
+  """Values after a random move, and after one that reduces, are what they were; no plan moves less than the
   elements that a device lacks."""
   rng = random.Random(seed)
   for _ in range(count):
@@ -190,16 +190,16 @@ def test_a_reduction_to_one_device_goes_to_no_other(to, inside, op):
   """Each device reduces a block, of which the one collects all: an all-reduce would send every device the whole."""
   to = Device.canonicalize(to)
   for cut, axes in (((), ("a", "b", "c")), ((), ("c",)), (("a",), ("b", "c")), ((None, "b"), ("c", "a"))):
-    a = owing(cut, *axes, op=op)
-    n, block = size_of(d for o in a.pending for d in o.sub_axes), 4 * np.prod(a.local_shape((24, 48)))
+    a = unreduced(cut, *axes, op=op)
+    n, block = size_of(d for o in a.partial for d in o.sub_axes), 4 * np.prod(a.local_shape((24, 48)))
     steps = plan((24, 48), 4, a, to)
-    assert [s.kind for s in steps] == ["reduce_scatter", "copy"] and not steps[0].b.pending and steps[-1].b == to
+    assert [s.kind for s in steps] == ["reduce_scatter", "copy"] and not steps[0].b.partial and steps[-1].b == to
     mine = block / n if inside else 0
     assert [s.nbytes for s in steps] == [block * (n - 1) / n, 4 * 24 * 48 - mine]
-    assert steps[0].nbytes < wire((24, 48), 4, a, a.settled)
+    assert steps[0].nbytes < wire((24, 48), 4, a, a.reduced)
   for shape in ((5,), (7, 3), (1, 1)):  # blocks need not be equal, nor any to be there for each
-    assert [s.kind for s in plan(shape, 4, owing((), "a", "b", "c", op=op), to)][0] == "reduce_scatter"
-  assert [s.kind for s in plan((), 4, owing((), "a", "b", "c"), to)] == ["all_reduce", "copy"]  # nothing to cut
+    assert [s.kind for s in plan(shape, 4, unreduced((), "a", "b", "c", op=op), to)][0] == "reduce_scatter"
+  assert [s.kind for s in plan((), 4, unreduced((), "a", "b", "c"), to)] == ["all_reduce", "copy"]  # nothing to cut
 
 
 @pytest.mark.parametrize("to", ["CPU:0", "CPU:3", "CPU:7"])

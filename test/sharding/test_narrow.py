@@ -1,4 +1,4 @@
-"""An owed half or bfloat16 is reduced in float32 and gathered as what it is: bytes, bits, where it applies."""
+"""A partial half or bfloat16 is reduced in float32 and gathered as what it is: bytes, bits, where it applies."""
 
 import numpy as np
 import pytest

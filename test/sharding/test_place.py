@@ -5,7 +5,7 @@ import time
 import pytest
 
 import tinygrad.sharding  # noqa: F401
-from tinygrad.device import Mesh, Owe, P, ShardError, Sharding
+from tinygrad.device import Mesh, P, Partial, ShardError, Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
 from tinygrad.sharding import explain
@@ -83,9 +83,9 @@ def test_permute_expand_and_reduce():
   assert x.permute((2, 0, 1)).device is at(GRID, "tp", "dp")
   assert x.expand((8, 5, 6)).device is at(GRID, "dp", None, "tp")
   with Context(DEFER=1):
-    owing = x.r(Ops.MAX, (2,))
-  assert owing.device.pending == (Owe(GRID.sub_axis("tp") and (GRID.sub_axis("tp"),), Ops.MAX),)
-  assert x.r(Ops.MAX, (2,)).device.settled is at(GRID, "dp")
+    unreduced = x.r(Ops.MAX, (2,))
+  assert unreduced.device.partial == (Partial(GRID.sub_axis("tp") and (GRID.sub_axis("tp"),), Ops.MAX),)
+  assert x.r(Ops.MAX, (2,)).device.reduced is at(GRID, "dp")
   assert kinds(x.r(Ops.MAX, (2,))) == ["all_reduce"]
   assert kinds(x.r(Ops.ADD, (1,))) == []
 
@@ -114,7 +114,7 @@ def test_a_transformer_layer_has_two_all_reduces(mesh, x_cut, kv_heads):
   x = x + matmul(out, wo)
   x = x + matmul(matmul(x, up).maximum(0.0), down)
   assert kinds(x) == ["all_reduce", "all_reduce"]
-  assert x.device.settled is at(mesh, *x_cut)
+  assert x.device.reduced is at(mesh, *x_cut)
 
 
 def test_lookup_in_a_table():
@@ -124,16 +124,16 @@ def test_lookup_in_a_table():
   assert leaf(64, 8).gather(leaf(6, dtype=dtypes.int32, cut=("dp",))).device is at(GRID, "dp")
 
 
-def test_a_debt_of_a_lookup_is_disjoint():
+def test_what_a_lookup_is_partial_over_is_disjoint():
   with Context(DEFER=1):
-    owing = leaf(64, 8, cut=("tp",)).gather(leaf(5, dtype=dtypes.int32))
-  assert [o.disjoint for o in owing.device.pending] == [True]
+    unreduced = leaf(64, 8, cut=("tp",)).gather(leaf(5, dtype=dtypes.int32))
+  assert [o.disjoint for o in unreduced.device.partial] == [True]
 
 
-def test_debts_of_one_op_have_one_order():
-  add, lookup = Owe((GRID.sub_axis("dp"),), Ops.ADD), Owe((GRID.sub_axis("tp"),), Ops.ADD, True)
+def test_reductions_by_one_op_have_one_order():
+  add, lookup = Partial((GRID.sub_axis("dp"),), Ops.ADD), Partial((GRID.sub_axis("tp"),), Ops.ADD, True)
   assert Sharding.of(GRID, (), (add, lookup)) is Sharding.of(GRID, (), (lookup, add))
-  most = Owe((GRID.sub_axis("tp"),), Ops.MAX)  # a sum of maxima is no maximum of sums
+  most = Partial((GRID.sub_axis("tp"),), Ops.MAX)  # a sum of maxima is no maximum of sums
   assert Sharding.of(GRID, (), (add, most)) is not Sharding.of(GRID, (), (most, add))
 
 
@@ -208,7 +208,7 @@ def test_reshard_0_forbids_implied_moves_but_not_slices_nor_reductions():
     ):
       x + y
     assert (x + leaf(8, 8)).device is x.device
-    assert x.r(Ops.ADD, (0,)).device.settled is at(GRID)
+    assert x.r(Ops.ADD, (0,)).device.reduced is at(GRID)
 
 
 # ---------------------------------------------------------------- cost

@@ -175,15 +175,15 @@ def test_a_constant_that_is_realised_is_brought_to_its_readers():
     np.testing.assert_array_equal(g.numpy(), np.arange(8))
 
 
-def test_what_moved_an_owed_value_is_no_view_of_its_buffer():
+def test_what_moved_a_partial_value_is_no_view_of_its_buffer():
   x, w = (Tensor(np.ones(shape, np.float32)).shard(D2, 0).realize() for shape in ((4, 2), (2,)))
   (g,) = (x * w).sum().gradient(w)  # handed out where w is cut
   with Context(DEFER=1):
-    owed = Tensor(g.uop.src[0])
-    again = owed.to(owed.device)
+    partial = Tensor(g.uop.src[0])
+    again = partial.to(partial.device)
     assert g.uop.op is again.uop.op is Ops.MOVE and g.uop.src[0] is again.uop.src[0]
-  owed.realize()
-  owed.assign(Tensor.zeros(*owed.shape)).realize()
+  partial.realize()
+  partial.assign(Tensor.zeros(*partial.shape)).realize()
   np.testing.assert_array_equal(g.numpy(), np.full(2, 4))
   np.testing.assert_array_equal(again.numpy().reshape(2), np.full(2, 4))
 

@@ -133,13 +133,13 @@ def test_parts_of_several_dtypes():
     Tensor.from_shards([Tensor([1.0]), Tensor([1])], Sharding(D4[:2], 0))
 
 
-def test_a_placement_that_owes():
-  owing = Tensor(normal(0, 4)).shard(D4[:2], 0)
+def test_a_partial_placement():
+  unreduced = Tensor(normal(0, 4)).shard(D4[:2], 0)
   with Context(DEFER=1):
-    debt = owing.sum().uop.device
-  assert debt.pending
-  with pytest.raises(ShardError, match="owes add(.|\n)*placement.settled"):
-    Tensor.from_shards([np.zeros((), np.float32)] * 2, debt)
+    partial = unreduced.sum().uop.device
+  assert partial.partial
+  with pytest.raises(ShardError, match="partial by add(.|\n)*placement.reduced"):
+    Tensor.from_shards([np.zeros((), np.float32)] * 2, partial)
 
 
 # ---------------------------------------------------------------- checkpoints

@@ -1,5 +1,5 @@
 """Traps that other systems fell into (DESIGN 8), through the public API on CPU devices: each test fails if the trap is
-there. What the rules say of debts, op by op, is in test_owed_table.py."""
+there. What the rules say of reductions, op by op, is in test_partial_table.py."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ D4 = ("CPU:1", "CPU:2", "CPU:3", "CPU:4")
 GRID = Mesh(D4, (2, 2), ("x", "y"))
 
 
-@pytest.fixture(params=(0, 1), ids=("settled", "deferred"), autouse=True)
+@pytest.fixture(params=(0, 1), ids=("reduced", "deferred"), autouse=True)
 def defer(request):
   with Context(DEFER=request.param):
     yield request.param
@@ -66,14 +66,14 @@ def test_a_jit_does_not_replay_for_other_placements():
   assert len(f.states) == len(placements)
 
 
-def test_a_jit_does_not_take_an_owed_sum_for_a_settled_one(defer):
+def test_a_jit_does_not_take_a_partial_sum_for_a_reduced_one(defer):
   """A replay that added an argument's parts again would count it four times."""
   f = TinyJit(lambda x: (x + 1).realize())
   for k in range(5):
     a = integers(k, 8, 4)
-    owed = Tensor(a).shard(D4, 0).sum(0)
-    assert bool(owed.uop.device.pending) == bool(defer)
-    np.testing.assert_array_equal(f(owed).numpy(), a.sum(0) + 1)
+    partial = Tensor(a).shard(D4, 0).sum(0)
+    assert bool(partial.uop.device.partial) == bool(defer)
+    np.testing.assert_array_equal(f(partial).numpy(), a.sum(0) + 1)
     np.testing.assert_array_equal(f(Tensor(a[0]).shard(D4).realize()).numpy(), a[0] + 1)
 
 
@@ -104,7 +104,7 @@ def test_a_gradient_reaches_a_parameter_sharded_in_place():
   assert w.grad.device == w.device == Sharding(D4, 0)
 
 
-# ---------------------------------------------------------------- what is owed
+# ---------------------------------------------------------------- what is partial
 
 
 def test_max_over_a_cut_dim_is_no_sum():
@@ -175,8 +175,8 @@ def test_masks_select_and_do_not_multiply():
   index = np.array([4, 1, 0, 3], np.int32)
   np.testing.assert_array_equal(x[Tensor(index)].numpy(), value[index])
   np.testing.assert_array_equal(x.shard(D4, 1).numpy(), value)
-  owed, bias = Tensor(integers(1, 8, 4)).shard(D4, 0).sum(0), Tensor(value[1]).shard(D4)
-  np.testing.assert_array_equal((owed + bias).numpy(), value[1])  # on three devices the bias is not added
+  partial, bias = Tensor(integers(1, 8, 4)).shard(D4, 0).sum(0), Tensor(value[1]).shard(D4)
+  np.testing.assert_array_equal((partial + bias).numpy(), value[1])  # on three devices the bias is not added
   np.testing.assert_array_equal(x.max(0).numpy(), value.max(0))
   np.testing.assert_array_equal(x.pad(((1, 2), (0, 0))).numpy(), np.pad(value, ((1, 2), (0, 0))))
   np.testing.assert_array_equal(x.cat(x, dim=0).numpy(), np.concatenate([value, value]))

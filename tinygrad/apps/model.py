@@ -1,7 +1,7 @@
 """The llama architecture over the public `Tensor` API, from a GGUF file, on one device or cut over several.
 
 Tensor parallel: q, k, v, gate and up are cut by their output rows, attn_output and down by their input columns, the
-embedding and the output matrix by vocabulary, and the KV cache by kv head. So a layer owes two sums: after
+embedding and the output matrix by vocabulary, and the KV cache by kv head. So a layer reduces two sums: after
 attn_output and after down. Activations between layers are replicated; everything between is placed by propagation.
 """
 

@@ -242,8 +242,9 @@ class SubAxis:
 
 
 @dataclass(frozen=True, slots=True)
-class Owe:
-  """A reduction still owed over `sub_axes`; `disjoint`: at most one coordinate holds a value that is not zero."""
+class Partial:
+  """A reduction that has not run, over `sub_axes`; `disjoint`: at most one coordinate holds a value that is not
+  zero."""
 
   sub_axes: tuple[SubAxis, ...]
   op: Any  # the reduce op (Ops); this module sits below the IR and only compares and prints it
@@ -306,14 +307,14 @@ class Sharding(_Frozen):
   Raises: ShardError for an axis used twice, a negative or repeated axis, sub-axes that overlap.
   """
 
-  __slots__ = ("devices", "dims", "mesh", "parts_", "pending", "settled", "used")
+  __slots__ = ("devices", "dims", "mesh", "partial", "parts_", "reduced", "used")
   mesh: Mesh
   devices: tuple[str, ...]
   dims: tuple[tuple[SubAxis, ...], ...]
-  pending: tuple[Owe, ...]
+  partial: tuple[Partial, ...]
   parts_: tuple[int, ...]
-  settled: Sharding  # without debts: owed sub-axes replicate
-  used: tuple[SubAxis, ...]  # every sub-axis that cuts or is owed
+  reduced: Sharding  # not partial: those sub-axes replicate
+  used: tuple[SubAxis, ...]  # every sub-axis that cuts, or over which it is partial
 
   def __new__(cls, devices: Mesh | Sequence[str], axis: int | P | Sequence[Any] | None = None) -> Any:
     mesh = devices if isinstance(devices, Mesh) else Mesh(devices)
@@ -331,31 +332,31 @@ class Sharding(_Frozen):
     return made
 
   @staticmethod
-  def of(mesh: Mesh, dims: Sequence[Sequence[SubAxis]], pending: Sequence[Owe] = ()) -> Any:
+  def of(mesh: Mesh, dims: Sequence[Sequence[SubAxis]], partial: Sequence[Partial] = ()) -> Any:
     """The interned normal form of the given sub-axes; the mesh's only device as a `str` if it has one."""
     if len(mesh) == 1:
       return mesh.devices[0]
     cut = [merge_sub_axes(d) for d in dims]
     while cut and not cut[-1]:
       cut.pop()
-    owed: list[Owe] = []
-    ops = dict.fromkeys(o.op for o in pending)  # debts of one op have one order; those of two don't commute
+    merged: list[Partial] = []
+    ops = dict.fromkeys(o.op for o in partial)  # entries of one op have one order; those of two don't commute
     for op, disjoint in itertools.product(ops, (False, True)):
-      sub_axes = [d for o in pending if o.op is op and o.disjoint == disjoint for d in o.sub_axes]
-      if merged := merge_sub_axes(sorted(sub_axes, key=lambda d: -d.stride)):
-        owed.append(Owe(merged, op, disjoint))
-    debts = tuple(owed)
-    key = (mesh.home, tuple(cut), debts)
+      sub_axes = [d for o in partial if o.op is op and o.disjoint == disjoint for d in o.sub_axes]
+      if whole := merge_sub_axes(sorted(sub_axes, key=lambda d: -d.stride)):
+        merged.append(Partial(whole, op, disjoint))
+    partials = tuple(merged)
+    key = (mesh.home, tuple(cut), partials)
     if (found := _shardings.get(key)) is not None:
       return found
-    used = (*(d for dim in cut for d in dim), *(d for o in debts for d in o.sub_axes))
+    used = (*(d for dim in cut for d in dim), *(d for o in partials for d in o.sub_axes))
     if overlap := overlapping(mesh, used):
       refuse(
         f"{overlap} of {mesh} is used twice, or overlaps another part of the same placement", "P()  # a copy on each"
       )
     self = object.__new__(Sharding)
-    settled = Sharding.of(mesh, cut) if debts else self
-    self._fill(mesh=mesh, devices=mesh.devices, dims=tuple(cut), pending=debts, used=used, settled=settled)
+    reduced = Sharding.of(mesh, cut) if partials else self
+    self._fill(mesh=mesh, devices=mesh.devices, dims=tuple(cut), partial=partials, used=used, reduced=reduced)
     self._fill(parts_=tuple(prod(d.size for d in dim) for dim in cut))
     return _shardings.setdefault(key, self)
 
@@ -383,15 +384,15 @@ class Sharding(_Frozen):
     return self.devices[i]
 
   def __reduce__(self) -> tuple[Any, ...]:
-    return Sharding.of, (self.mesh, self.dims, self.pending)
+    return Sharding.of, (self.mesh, self.dims, self.partial)
 
   @property
   def replicated(self) -> bool:
-    """No dim is cut (debts aside)."""
+    """No dim is cut (partial or not)."""
     return not self.dims
 
   def with_dims(self, dims: Sequence[Sequence[SubAxis]]) -> Any:
-    return Sharding.of(self.mesh, dims, self.pending)
+    return Sharding.of(self.mesh, dims, self.partial)
 
   def cut(self, i: int) -> tuple[SubAxis, ...]:
     """The sub-axes that cut dim i."""
@@ -424,8 +425,8 @@ class Sharding(_Frozen):
   def __repr__(self) -> str:
     mesh = written_mesh(self)
     parts = ", ".join(_axes(mesh, dim) or "-" for dim in self.dims)
-    owed = "".join(f" owes {o.op.name.lower()} over {_axes(mesh, o.sub_axes)}" for o in self.pending)
-    return f"Sharding({short_devices(self.devices)}: {parts or 'replicated'}{owed})"
+    partial = "".join(f", partial by {o.op.name.lower()} over {_axes(mesh, o.sub_axes)}" for o in self.partial)
+    return f"Sharding({short_devices(self.devices)}: {parts or 'replicated'}{partial})"
 
 
 Placement = str | Sharding
@@ -560,8 +561,8 @@ def show_placement(placement: Placement | None, mesh: Mesh | None = None) -> str
   if mesh is None or mesh.home is not placement.mesh.home:
     mesh = written_mesh(placement)
   cuts = [f'dim {i} over "{_axes(mesh, dim)}"' for i, dim in enumerate(placement.dims) if dim]
-  owed = [f'owes {o.op.name.lower()} over "{_axes(mesh, o.sub_axes)}"' for o in placement.pending]
-  return ", ".join([short_devices(placement.devices), *(cuts or ["replicated"]), *owed])
+  partial = [f'partial by {o.op.name.lower()} over "{_axes(mesh, o.sub_axes)}"' for o in placement.partial]
+  return ", ".join([short_devices(placement.devices), *(cuts or ["replicated"]), *partial])
 
 
 # ---------------------------------------------------------------- backends

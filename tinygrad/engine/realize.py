@@ -264,15 +264,15 @@ def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
 # ---------------------------------------------------------------- realize
 
 
-def settled(device: Placement | None) -> Placement:
-  return Device.DEFAULT if device is None else device.settled if isinstance(device, Sharding) else device
+def reduced_placement(device: Placement | None) -> Placement:
+  return Device.DEFAULT if device is None else device.reduced if isinstance(device, Sharding) else device
 
 
 def realize(*roots: UOp, starting: Callable[[], object] = lambda: None) -> list[UOp]:
   """Computes `roots` and performs the effects among them and below them. `starting` is called when all is planned and
   compiled, before anything runs.
 
-  Returns for each root the BUFFER with its value, at the root's placement without debts; for a view of a buffer that
+  Returns for each root the BUFFER with its value, at the root's placement, not partial; for a view of a buffer that
   view, the effects before it done.
   """
   waiting = [base for root in dict.fromkeys(roots) if (base := viewed(root)).op in (Ops.AFTER, Ops.ASSIGN)]
@@ -296,7 +296,7 @@ def _prepare(root: UOp, effects: list[UOp]) -> UOp:
     for v in reversed(above):
       u = v.replace(src=(u,)) if v.op in GroupOp.View else u
     return u
-  effects.append(store := stored(root, settled(root.device)))
+  effects.append(store := stored(root, reduced_placement(root.device)))
   return store.src[0]
 
 
@@ -726,5 +726,5 @@ def interpret(run: Run) -> None:
   if CHECK_NAN:
     for u in local.toposort():
       if u.op is Ops.ASSIGN:
-        check_nan.check_values(u.src[1], machine.values, device_set(settled(u.src[0].device)))
+        check_nan.check_values(u.src[1], machine.values, device_set(reduced_placement(u.src[0].device)))
   GlobalCounters.kernel_count += 1

@@ -5,7 +5,7 @@ from typing import Any, NoReturn, Self
 
 from tinygrad.device import Device, Mesh, P, Placement, Sharding, ShardTypeError, as_index, device_set, refuse
 from tinygrad.dtype import DType, dtypes, least_upper_dtype, sum_acc_dtype, to_dtype
-from tinygrad.engine.realize import settled
+from tinygrad.engine.realize import reduced_placement
 from tinygrad.helpers import all_int, prod
 from tinygrad.uop import GroupOp, Ops, UOp, describe
 
@@ -147,8 +147,8 @@ class Base:
 
   @property
   def device(self) -> Placement:
-    """Where the value is once it is realised: a device name or a `Sharding` without debts."""
-    return settled(self.uop.device)
+    """Where the value is once it is realised: a device name or a `Sharding` that is not partial."""
+    return reduced_placement(self.uop.device)
 
   @property
   def shape(self) -> tuple[sint, ...]:

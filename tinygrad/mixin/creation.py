@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from tinygrad.device import Device
 from tinygrad.dtype import DType, dtypes, to_dtype
-from tinygrad.engine.realize import settled
+from tinygrad.engine.realize import reduced_placement
 from tinygrad.helpers import ceildiv
 from tinygrad.mixin.base import Base, DeviceArg, DTypeArg, Scalar, argfix, check_choice, sint, to_placement
 from tinygrad.mixin.math import Math
@@ -28,11 +28,11 @@ class Creation(Math):
 
   @classmethod
   def _make(cls, uop: UOp, device: DeviceArg = None, requires_grad: bool | None = None) -> Self:
-    made = uop if device is None else uop.copy_to_device(settled(to_placement(device)))
+    made = uop if device is None else uop.copy_to_device(reduced_placement(to_placement(device)))
     return cls._wrap(made, made.op is Ops.BUFFER).requires_grad_(requires_grad)
 
   def _beside(self, device: DeviceArg) -> DeviceArg:
-    """Where a tensor made like this one lives: as asked, else here, what this one owes apart. None: anywhere."""
+    """Where a tensor made like this one lives: as asked, else here, though not partial. None: anywhere."""
     return device if device is not None or self.uop.device in (None, Device.DEFAULT) else self.device
 
   # ---- constants
@@ -64,7 +64,7 @@ class Creation(Math):
   @classmethod
   def empty(cls, *shape: Any, device: DeviceArg = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """Memory that is not initialised."""
-    where, d = settled(to_placement(device)), to_dtype(dtype or dtypes.default_float)
+    where, d = reduced_placement(to_placement(device)), to_dtype(dtype or dtypes.default_float)
     return cls._make(UOp.buffer(new_shape("empty", *shape), d, where), **kwargs)
 
   invalids = empty

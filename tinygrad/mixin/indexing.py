@@ -86,7 +86,7 @@ class Indexing(Reduce):
       return index
     where = self.uop.device
     try:
-      t = type(self)(index, device=where.settled.with_dims(()) if isinstance(where, Sharding) else where)
+      t = type(self)(index, device=where.reduced.with_dims(()) if isinstance(where, Sharding) else where)
     except (TypeError, ValueError) as e:
       rule = f"index: the list {index} is no array of integers or bools"
       raise IndexError(f"{rule}\n  fix: separate the indices of several dims by commas, as in x[1, [0, 2]]") from e

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from tinygrad.device import Device, Placement, Sharding, check_fits
 from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.engine.realize import random_states as _states
-from tinygrad.engine.realize import recorders, settled
+from tinygrad.engine.realize import recorders, reduced_placement
 from tinygrad.helpers import all_int, ceildiv, numpy, prod
 from tinygrad.mixin.base import DeviceArg, DTypeArg, argfix, mismatch, to_placement
 from tinygrad.mixin.indexing import Indexing
@@ -110,7 +110,7 @@ class Random(Indexing):
     """Two independent uint32 of every element."""
     if not all_int(shape) or any(n < 0 for n in shape):
       raise ValueError(f"random numbers need a shape of known, non-negative dims, got {shape}")
-    where = settled(to_placement(device))
+    where = reduced_placement(to_placement(device))
     check_fits(where, shape)  # before a number is taken
     state = memory = _state((Random._seed, Random._calls, 0), where)
     Random._calls += max(1, ceildiv(prod(shape), WORD))
@@ -224,7 +224,7 @@ class Random(Indexing):
     """The numbers 0 … n-1 in random order."""
     words = cls._wrap(cls._random_words((n,), device)[0])  # whole: of floats more would be equal, and stay in order
     order = cls._make(words.argsort().cast(dtype or dtypes.default_int).uop, **kwargs)
-    return order if device is None else order._new(order.uop.copy_to_device(settled(to_placement(device))))
+    return order if device is None else order._new(order.uop.copy_to_device(reduced_placement(to_placement(device))))
 
   def rand_like(self, dtype: DTypeArg = None, device: DeviceArg = None, **kwargs: Any) -> Self:
     """`rand` of this shape, type and placement."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad.dtype import dtypes
-from tinygrad.uop import Factors, GradientRule, Ops, Owed, UOp, define, render_shape
+from tinygrad.uop import Factors, GradientRule, Ops, PartialRule, UOp, define, render_shape
 
 
 def same_shape(u: UOp) -> tuple[Any, ...]:
@@ -70,8 +70,11 @@ def own_dims(u: UOp) -> tuple[tuple[int, ...], ...]:
 def define_node(
   op: Ops, shape: Callable[[UOp], tuple[Any, ...]] = scalar_shape, dtype: Callable[[UOp], None] = any_dtype,
   evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None = None, gradient: GradientRule | None = None,
-  factors: Callable[[UOp], Factors] | None = None, owed: Owed = Owed.SETTLE_FIRST, render: str | None = None,
+  factors: Callable[[UOp], Factors] | None = None, partial: PartialRule = PartialRule.REDUCE_FIRST,
+  render: str | None = None,
 ) -> None:  # fmt: skip
   """A card by position. What is left out is as for an op that computes nothing of its operands (a leaf, an effect, a
-  part of a kernel): debts are settled before it if it does not say otherwise."""
-  define(op, shape=shape, dtype=dtype, evaluate=evaluate, gradient=gradient, factors=factors, owed=owed, render=render)
+  part of a kernel): partial values are reduced before it if it does not say otherwise."""
+  define(
+    op, shape=shape, dtype=dtype, evaluate=evaluate, gradient=gradient, factors=factors, partial=partial, render=render
+  )

@@ -7,7 +7,7 @@ from typing import Any
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import comparison, define_node, elementwise, float_only, integer_only, same_dtype, same_shape
-from tinygrad.uop import GradientRule, Ops, Owed, UOp
+from tinygrad.uop import GradientRule, Ops, PartialRule, UOp
 
 Grads = Sequence[UOp | None]
 
@@ -24,10 +24,10 @@ def _numpy(function: str | Callable[..., Any]) -> Callable[[UOp, list[Any], tupl
 
 
 def define_elementwise(
-  op: Ops, function: str | Callable[..., Any], gradient: GradientRule, owed: Owed, render: str,
+  op: Ops, function: str | Callable[..., Any], gradient: GradientRule, partial: PartialRule, render: str,
   dtype: Callable[[UOp], None] = same_dtype,
 ) -> None:  # fmt: skip
-  define_node(op, same_shape, dtype, _numpy(function), gradient, elementwise, owed, render)
+  define_node(op, same_shape, dtype, _numpy(function), gradient, elementwise, partial, render)
 
 
 def _no_gradient(g: UOp, u: UOp) -> Grads:
@@ -44,18 +44,26 @@ def _times(g: UOp, product: UOp) -> UOp:
 
 # ---------------------------------------------------------------- unary
 
-define_elementwise(Ops.NEG, "negative", lambda g, u: (-g,), Owed.NEGATE, "-{0}")
+define_elementwise(Ops.NEG, "negative", lambda g, u: (-g,), PartialRule.NEGATE, "-{0}")
 define_elementwise(
-  Ops.RECIP, "reciprocal", lambda g, u: (_times(g, -(g * u * u)),), Owed.SETTLE_FIRST, "1/{0}", float_only
+  Ops.RECIP, "reciprocal", lambda g, u: (_times(g, -(g * u * u)),), PartialRule.REDUCE_FIRST, "1/{0}", float_only
 )
 
 
-define_elementwise(Ops.EXP, "exp", lambda g, u: (_times(g, g * u),), Owed.SETTLE_FIRST, "exp({0})", float_only)
-define_elementwise(Ops.LOG, "log", lambda g, u: (_times(g, g / u.src[0]),), Owed.SETTLE_FIRST, "log({0})", float_only)
-define_elementwise(Ops.SIN, "sin", lambda g, u: [g * u.src[0].alu(Ops.COS)], Owed.SETTLE_FIRST, "sin({0})", float_only)
-define_elementwise(Ops.COS, "cos", lambda g, u: [-g * u.src[0].alu(Ops.SIN)], Owed.SETTLE_FIRST, "cos({0})", float_only)
-define_elementwise(Ops.SQRT, "sqrt", lambda g, u: (_times(g, g / (u * 2)),), Owed.SETTLE_FIRST, "sqrt({0})", float_only)
-define_elementwise(Ops.TANH, "tanh", lambda g, u: (g * (1 - u * u),), Owed.SETTLE_FIRST, "tanh({0})", float_only)
+define_elementwise(Ops.EXP, "exp", lambda g, u: (_times(g, g * u),), PartialRule.REDUCE_FIRST, "exp({0})", float_only)
+define_elementwise(
+  Ops.LOG, "log", lambda g, u: (_times(g, g / u.src[0]),), PartialRule.REDUCE_FIRST, "log({0})", float_only
+)
+define_elementwise(
+  Ops.SIN, "sin", lambda g, u: [g * u.src[0].alu(Ops.COS)], PartialRule.REDUCE_FIRST, "sin({0})", float_only
+)
+define_elementwise(
+  Ops.COS, "cos", lambda g, u: [-g * u.src[0].alu(Ops.SIN)], PartialRule.REDUCE_FIRST, "cos({0})", float_only
+)
+define_elementwise(
+  Ops.SQRT, "sqrt", lambda g, u: (_times(g, g / (u * 2)),), PartialRule.REDUCE_FIRST, "sqrt({0})", float_only
+)
+define_elementwise(Ops.TANH, "tanh", lambda g, u: (g * (1 - u * u),), PartialRule.REDUCE_FIRST, "tanh({0})", float_only)
 
 
 def _erf(x: Any) -> Any:
@@ -68,13 +76,13 @@ def gradient_erf(g: UOp, u: UOp) -> Grads:
   return (g * (-(x * x)).alu(Ops.EXP) * (2 / math.sqrt(math.pi)),)
 
 
-define_elementwise(Ops.ERF, _erf, gradient_erf, Owed.SETTLE_FIRST, "erf({0})", float_only)
-define_elementwise(Ops.FLOOR, "floor", _no_gradient, Owed.MONOTONE, "floor({0})")
-define_elementwise(Ops.CEIL, "ceil", _no_gradient, Owed.MONOTONE, "ceil({0})")
-define_elementwise(Ops.ROUND, "rint", _no_gradient, Owed.MONOTONE, "rint({0})")
+define_elementwise(Ops.ERF, _erf, gradient_erf, PartialRule.REDUCE_FIRST, "erf({0})", float_only)
+define_elementwise(Ops.FLOOR, "floor", _no_gradient, PartialRule.MONOTONE, "floor({0})")
+define_elementwise(Ops.CEIL, "ceil", _no_gradient, PartialRule.MONOTONE, "ceil({0})")
+define_elementwise(Ops.ROUND, "rint", _no_gradient, PartialRule.MONOTONE, "rint({0})")
 
 
-define_elementwise(Ops.NOT, "invert", _no_gradient, Owed.SETTLE_FIRST, "!{0}", integer_only)
+define_elementwise(Ops.NOT, "invert", _no_gradient, PartialRule.REDUCE_FIRST, "!{0}", integer_only)
 
 
 def gradient_cast(g: UOp, u: UOp) -> Grads:
@@ -83,7 +91,7 @@ def gradient_cast(g: UOp, u: UOp) -> Grads:
 
 
 # to bool by comparing with 0; out-of-range floats to integers are not defined
-define_elementwise(Ops.CAST, lambda x: x, gradient_cast, Owed.CAST, "cast({0})", lambda u: None)
+define_elementwise(Ops.CAST, lambda x: x, gradient_cast, PartialRule.CAST, "cast({0})", lambda u: None)
 
 
 def check_bitcast(u: UOp) -> None:
@@ -101,9 +109,9 @@ define_node(Ops.BITCAST, same_shape, check_bitcast, evaluate_bitcast, _no_gradie
 
 
 # numpy's sum and product of bools are their or and their and
-define_elementwise(Ops.ADD, "add", lambda g, u: (g, g), Owed.SUM, "({0} + {1})")
-define_elementwise(Ops.SUB, "subtract", lambda g, u: (g, -g), Owed.SUM, "({0} - {1})")
-define_elementwise(Ops.MUL, "multiply", lambda g, u: (g * u.src[1], g * u.src[0]), Owed.PRODUCT, "({0} * {1})")
+define_elementwise(Ops.ADD, "add", lambda g, u: (g, g), PartialRule.SUM, "({0} + {1})")
+define_elementwise(Ops.SUB, "subtract", lambda g, u: (g, -g), PartialRule.SUM, "({0} - {1})")
+define_elementwise(Ops.MUL, "multiply", lambda g, u: (g * u.src[1], g * u.src[0]), PartialRule.PRODUCT, "({0} * {1})")
 
 
 def gradient_fdiv(g: UOp, u: UOp) -> Grads:
@@ -114,7 +122,7 @@ def gradient_fdiv(g: UOp, u: UOp) -> Grads:
   return (_times(g, g / y), _times(g, -(g * u) / y))
 
 
-define_elementwise(Ops.FDIV, "true_divide", gradient_fdiv, Owed.PRODUCT, "({0} / {1})", float_only)
+define_elementwise(Ops.FDIV, "true_divide", gradient_fdiv, PartialRule.PRODUCT, "({0} / {1})", float_only)
 
 
 def _floordiv(x: Any, y: Any) -> Any:
@@ -127,8 +135,8 @@ def _mod(x: Any, y: Any) -> Any:
   return numpy.where(y == 0, 0, numpy.mod(x, numpy.where(y == 0, 1, y)))
 
 
-define_elementwise(Ops.IDIV, _floordiv, _no_gradient, Owed.SETTLE_FIRST, "({0} // {1})", integer_only)
-define_elementwise(Ops.MOD, _mod, _no_gradient, Owed.SETTLE_FIRST, "({0} % {1})", integer_only)
+define_elementwise(Ops.IDIV, _floordiv, _no_gradient, PartialRule.REDUCE_FIRST, "({0} // {1})", integer_only)
+define_elementwise(Ops.MOD, _mod, _no_gradient, PartialRule.REDUCE_FIRST, "({0} % {1})", integer_only)
 
 
 def gradient_extremum(g: UOp, u: UOp) -> Grads:
@@ -139,8 +147,8 @@ def gradient_extremum(g: UOp, u: UOp) -> Grads:
   return (x_won.where(g, half), y_won.where(g, half))
 
 
-define_elementwise(Ops.MAX, "maximum", gradient_extremum, Owed.EXTREMUM, "max({0}, {1})")
-define_elementwise(Ops.MIN, "minimum", gradient_extremum, Owed.EXTREMUM, "min({0}, {1})")
+define_elementwise(Ops.MAX, "maximum", gradient_extremum, PartialRule.EXTREMUM, "max({0}, {1})")
+define_elementwise(Ops.MIN, "minimum", gradient_extremum, PartialRule.EXTREMUM, "min({0}, {1})")
 
 
 def gradient_pow(g: UOp, u: UOp) -> Grads:
@@ -151,14 +159,14 @@ def gradient_pow(g: UOp, u: UOp) -> Grads:
   return (_times(g, g * dx), _times(g, g * dy))
 
 
-define_elementwise(Ops.POW, "power", gradient_pow, Owed.SETTLE_FIRST, "pow({0}, {1})", float_only)
+define_elementwise(Ops.POW, "power", gradient_pow, PartialRule.REDUCE_FIRST, "pow({0}, {1})", float_only)
 for _op, _name, _sign, _dtype in (
   (Ops.AND, "bitwise_and", "&", integer_only), (Ops.OR, "bitwise_or", "|", integer_only),
   (Ops.XOR, "bitwise_xor", "^", integer_only), (Ops.SHL, "left_shift", "<<", integer_only),
   (Ops.SHR, "right_shift", ">>", integer_only), (Ops.CMPLT, "less", "<", comparison),
   (Ops.CMPEQ, "equal", "==", comparison), (Ops.CMPNE, "not_equal", "!=", comparison),
 ):  # fmt: skip
-  define_elementwise(_op, _name, _no_gradient, Owed.SETTLE_FIRST, f"({{0}} {_sign} {{1}})", _dtype)
+  define_elementwise(_op, _name, _no_gradient, PartialRule.REDUCE_FIRST, f"({{0}} {_sign} {{1}})", _dtype)
 
 # ---------------------------------------------------------------- ternary
 
@@ -173,4 +181,4 @@ def gradient_where(g: UOp, u: UOp) -> Grads:
   return (None, condition.where(g, 0.0), condition.where(g.const_like(0.0), g))
 
 
-define_elementwise(Ops.WHERE, "where", gradient_where, Owed.SELECT, "({0} ? {1} : {2})", check_where)
+define_elementwise(Ops.WHERE, "where", gradient_where, PartialRule.SELECT, "({0} ? {1} : {2})", check_where)

@@ -8,7 +8,7 @@ from typing import Any
 from tinygrad.helpers import all_int, argsort, numpy, prod
 from tinygrad.ops.common import define_node, own_dims, same_dtype
 from tinygrad.uop import Ops, UOp, as_dims, is_int, linear, render_shape, simplify, simplify_sint, sint
-from tinygrad.uop.cards import Factors, Owed
+from tinygrad.uop.cards import Factors, PartialRule
 
 Grads = Sequence[UOp | None]
 PRIMES = (1000003, 1000033, 1000037, 1000039, 1000081, 1000099, 1000117, 1000121)
@@ -96,7 +96,7 @@ def _upper(n: int, upper: dict[int, int]) -> int:
 
 define_node(
   Ops.RESHAPE, reshape_shape, same_dtype, lambda u, xs, shape: xs[0].reshape(shape),
-  lambda g, u: (g.reshape(u.src[0].shape),), factors_reshape, Owed.KEEP,
+  lambda g, u: (g.reshape(u.src[0].shape),), factors_reshape, PartialRule.KEEP,
 )  # fmt: skip
 
 # ---------------------------------------------------------------- PERMUTE, EXPAND
@@ -111,7 +111,7 @@ def permute_shape(u: UOp) -> tuple[Any, ...]:
 define_node(
   Ops.PERMUTE, permute_shape, same_dtype, lambda u, xs, shape: xs[0].transpose(u.arg),
   lambda g, u: (g.permute(argsort(u.arg)),),
-  lambda u: Factors((own_dims(u.src[0]),), tuple((i,) for i in u.arg), u.src[0].max_shape), Owed.KEEP,
+  lambda u: Factors((own_dims(u.src[0]),), tuple((i,) for i in u.arg), u.src[0].max_shape), PartialRule.KEEP,
 )  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def factors_expand(u: UOp) -> Factors:
 
 define_node(
   Ops.EXPAND, expand_shape, same_dtype, lambda u, xs, shape: numpy.broadcast_to(xs[0], shape),
-  lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),), factors_expand, Owed.KEEP,
+  lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),), factors_expand, PartialRule.KEEP,
 )  # fmt: skip
 
 # ---------------------------------------------------------------- PAD, SHRINK, FLIP, CAT
@@ -163,7 +163,7 @@ def evaluate_pad(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
 
 define_node(
   Ops.PAD, pad_shape, same_dtype, evaluate_pad, gradient_pad,
-  lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]), Owed.PAD,
+  lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]), PartialRule.PAD,
 )  # fmt: skip
 
 
@@ -187,7 +187,7 @@ def shrink_remaps(u: UOp) -> list[int]:
 
 define_node(
   Ops.SHRINK, shrink_shape, same_dtype, lambda u, xs, shape: xs[0][tuple(slice(int(a), int(b)) for a, b in u.arg)],
-  gradient_shrink, lambda u: _remap_factors(u, shrink_remaps(u)), Owed.KEEP,
+  gradient_shrink, lambda u: _remap_factors(u, shrink_remaps(u)), PartialRule.KEEP,
 )  # fmt: skip
 
 
@@ -199,7 +199,7 @@ def flip_shape(u: UOp) -> tuple[Any, ...]:
 
 define_node(
   Ops.FLIP, flip_shape, same_dtype, lambda u, xs, shape: numpy.flip(xs[0], u.arg),
-  lambda g, u: (g.flip(u.arg),), lambda u: _remap_factors(u, u.arg), Owed.KEEP,
+  lambda g, u: (g.flip(u.arg),), lambda u: _remap_factors(u, u.arg), PartialRule.KEEP,
 )  # fmt: skip
 
 
@@ -217,7 +217,7 @@ def gradient_cat(g: UOp, u: UOp) -> Grads:
 
 define_node(
   Ops.CAT, cat_shape, same_dtype, lambda u, xs, shape: numpy.concatenate(xs, axis=u.arg),
-  gradient_cat, lambda u: _remap_factors(u, (u.arg,)), Owed.KEEP,
+  gradient_cat, lambda u: _remap_factors(u, (u.arg,)), PartialRule.KEEP,
 )  # fmt: skip
 
 # ---------------------------------------------------------------- WINDOW, SPREAD
@@ -272,5 +272,5 @@ def _adjoint(g: UOp, u: UOp) -> Grads:
   return (build(axis, kaxis, stride, dilation, size),)
 
 
-define_node(Ops.WINDOW, window_shape, same_dtype, evaluate_window, _adjoint, factors_window, Owed.KEEP)
-define_node(Ops.SPREAD, spread_shape, same_dtype, evaluate_spread, _adjoint, factors_window, Owed.PAD)
+define_node(Ops.WINDOW, window_shape, same_dtype, evaluate_window, _adjoint, factors_window, PartialRule.KEEP)
+define_node(Ops.SPREAD, spread_shape, same_dtype, evaluate_spread, _adjoint, factors_window, PartialRule.PAD)

@@ -9,7 +9,7 @@ from tinygrad.device import Sharding, device_set
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import define_node, elementwise, keeps_dtype, own_dims, same_dtype
-from tinygrad.uop import BufferArg, Collective, Factors, Ops, Owed, UOp
+from tinygrad.uop import BufferArg, Collective, Factors, Ops, PartialRule, UOp
 
 # ---------------------------------------------------------------- leaves
 
@@ -65,12 +65,12 @@ def gradient_move(g: UOp, u: UOp) -> Sequence[UOp | None]:
   source = u.src[0].device
   if source is None or device_set(source) == device_set(u.arg.device):
     return (g,)
-  return (g.move(source.settled if isinstance(source, Sharding) else source, pinned=False),)
+  return (g.move(source.reduced if isinstance(source, Sharding) else source, pinned=False),)
 
 
 define_node(Ops.MOVE, first_shape, same_dtype, identity, gradient_move, elementwise)
 define_node(Ops.CONTIGUOUS, first_shape, same_dtype, identity, lambda g, u: (g,), elementwise)
-define_node(Ops.DETACH, first_shape, same_dtype, identity, lambda g, u: (None,), elementwise, Owed.KEEP)
+define_node(Ops.DETACH, first_shape, same_dtype, identity, lambda g, u: (None,), elementwise, PartialRule.KEEP)
 
 
 def check_assign(u: UOp) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from tinygrad.dtype import ConstType, DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import define_node, own_dims, same_dtype
-from tinygrad.uop import Factors, Ops, Owed, UOp, render_shape
+from tinygrad.uop import Factors, Ops, PartialRule, UOp, render_shape
 
 REDUCE_OPS = {Ops.ADD: "add", Ops.MUL: "multiply", Ops.MAX: "maximum", Ops.MIN: "minimum"}  # numpy's names
 
@@ -73,7 +73,9 @@ def factors_reduce(u: UOp) -> Factors:
   return Factors((src,), out, u.src[0].max_shape, contracted=frozenset(axes))
 
 
-define_node(Ops.REDUCE, reduce_shape, same_dtype, evaluate_reduce, gradient_reduce, factors_reduce, Owed.REDUCE_SAME)
+define_node(
+  Ops.REDUCE, reduce_shape, same_dtype, evaluate_reduce, gradient_reduce, factors_reduce, PartialRule.REDUCE_SAME
+)
 
 # ---------------------------------------------------------------- GATHER
 
@@ -112,8 +114,8 @@ def gradient_gather(g: UOp, u: UOp) -> Sequence[UOp | None]:
 
 
 def factors_gather(u: UOp) -> Factors:
-  """ "n r.., i.. -> i.. r..": where the table's rows are cut, each device finds its own rows and the result owes a
-  (disjoint) sum.
+  """ "n r.., i.. -> i.. r..": where the table's rows are cut, each device finds its own rows and the result is partial
+  by a (disjoint) sum.
   """
   table, index = u.src
   rest = tuple((i,) for i in range(1, table.ndim))
@@ -121,4 +123,4 @@ def factors_gather(u: UOp) -> Factors:
   return Factors((((0,), *rest), at), (*at, *rest), (*table.max_shape, *index.max_shape), contracted=frozenset((0,)))
 
 
-define_node(Ops.GATHER, gather_shape, check_gather, evaluate_gather, gradient_gather, factors_gather, Owed.KEEP)
+define_node(Ops.GATHER, gather_shape, check_gather, evaluate_gather, gradient_gather, factors_gather, PartialRule.KEEP)

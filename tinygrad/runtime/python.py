@@ -154,12 +154,12 @@ def box(p: Placement, d: int, upper: Sequence[int], shape: Sequence[int]) -> tup
 
 
 def coordinates(p: Sharding, d: int) -> tuple[int, ...]:
-  """Device d's coordinates on the owed sub-axes."""
-  return tuple(d // g.stride % g.size for o in p.pending for g in o.sub_axes)
+  """Device d's coordinates on the sub-axes over which it is partial."""
+  return tuple(d // g.stride % g.size for o in p.partial for g in o.sub_axes)
 
 
 def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape: tuple[int, ...]) -> Array:
-  """The global value; asserts that replicas hold the same bits and that nothing is missing. Owed reductions are done,
+  """The global value; asserts that replicas hold the same bits and that nothing is missing. Partial values are reduced,
   halves in float32.
   """
   if isinstance(p, str):
@@ -176,7 +176,7 @@ def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape:
   assert all(known.all() for _, known in partial.values()), f"a part of {shape} in {p} is on no device"
   wide = numpy.float32 if dtype.itemsize == 2 and dtype.kind not in "iub" else dtype
   values = {k: v.astype(wide) for k, (v, _) in sorted(partial.items())}
-  for o in reversed(p.pending):  # the last coordinates belong to the last debt
+  for o in reversed(p.partial):  # the last coordinates belong to the last reduction
     fold = getattr(numpy, REDUCE_OPS[o.op])
     folded: dict[tuple[int, ...], Array] = {}
     for key, value in values.items():
@@ -187,12 +187,12 @@ def assemble(blocks: Sequence[Array], p: Placement, upper: Sequence[int], shape:
 
 
 def part(value: Array, p: Placement, d: int, upper: Sequence[int]) -> Array:
-  """What device d holds of a global value. Of a value that owes, the first coordinate holds it and the others the
+  """What device d holds of a global value. Of a partial value, the first coordinate holds it and the others the
   identity.
   """
   block = value[box(p, d, upper, value.shape)].copy()
   if isinstance(p, Sharding):
-    for o in p.pending:
+    for o in p.partial:
       if any(d // g.stride % g.size for g in o.sub_axes) and o.op in (Ops.ADD, Ops.MUL):
         block[...] = 1 if o.op is Ops.MUL else 0 if block.dtype.kind in "iub" else -0.0
   return block

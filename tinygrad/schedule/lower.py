@@ -263,7 +263,7 @@ class Pull:
 
   def load_hole(self, u: UOp, idx: Index, valid: UOp | None) -> UOp:
     """The element of a collective's source at a global index: from whoever owns it; owed sums are folded over the
-    owing devices in a fixed order.
+    devices that hold parts in a fixed order.
     """
     assert self.collective is not None
     c = self.collective.arg
@@ -284,13 +284,13 @@ class Pull:
         block = simplify(block // sub_axis.size)
         taken.append(sub_axis)
     folds: dict[Ops, list[UOp]] = {}  # debts of one op are one reduction
-    for owe in placement.pending:
+    for partial in placement.partial:
       for sub_axis in without(
-        owe.sub_axes, owed_sub_axes(c.result, owe.op)
-      ):  # what the result goes on owing stays apart
+        partial.sub_axes, partial_sub_axes(c.result, partial.op)
+      ):  # what the result stays partial over stays apart
         r = self.new_range(sub_axis.size, AxisKind.REDUCE)
         owner = owner + r * sub_axis.stride
-        folds.setdefault(owe.op, []).extend((r,) if r.op is Ops.RANGE else ())
+        folds.setdefault(partial.op, []).extend((r,) if r.op is Ops.RANGE else ())
         taken.append(sub_axis)
     low = 1
     for sub_axis in [*sorted(taken, key=lambda d: d.stride), SubAxis(1, len(placement))]:
@@ -451,9 +451,9 @@ def valid_shape(u: UOp) -> tuple[sint, ...]:
   return u.shape if whole else lengths(u.arg.result, u.arg.template.shape)
 
 
-def owed_sub_axes(p: Placement | None, op: Ops) -> list[SubAxis]:
-  """The sub-axes over which a value placed as `p` owes the reduction `op`."""
-  return [d for o in p.pending if o.op is op for d in o.sub_axes] if isinstance(p, Sharding) else []
+def partial_sub_axes(p: Placement | None, op: Ops) -> list[SubAxis]:
+  """The sub-axes over which a value placed as `p` is partial by `op`."""
+  return [d for o in p.partial if o.op is op for d in o.sub_axes] if isinstance(p, Sharding) else []
 
 
 def without(sub_axes: Sequence[SubAxis], taken: Sequence[SubAxis]) -> list[SubAxis]:

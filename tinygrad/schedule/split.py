@@ -60,22 +60,22 @@ def in_two_steps(u: UOp) -> UOp | None:
   """all_reduce(x) -> all_gather(reduce_scatter(x)), if x is large. (By its bytes alone, so that the schedule for many
   devices is that for three.)
 
-  Both steps are within the groups of devices that differ in the owed sub-axes only; by what others x is cut does not
-  matter to them, so it is left out of their placements.
+  Both steps are within the groups of devices that differ in the sub-axes of x's partial sum only; by what others x is
+  cut does not matter to them, so it is left out of their placements.
   """
   c: Collective = u.arg
   if c.template.op is not Ops.HOLE or not isinstance(c.result, Sharding):
     return None
   x, (a,) = u.src[0], c.placements
-  if not isinstance(a, Sharding) or c.result.pending or a.dims != c.result.dims:
+  if not isinstance(a, Sharding) or c.result.partial or a.dims != c.result.dims:
     return None
   if a.mesh.devices != c.result.mesh.devices or not all(isinstance(n, int) for n in x.shape):
     return None
-  sub_axes = tuple(d for o in a.pending for d in o.sub_axes)
+  sub_axes = tuple(d for o in a.partial for d in o.sub_axes)
   n, size = prod(d.size for d in sub_axes), prod(x.shape)
-  if len({o.op for o in a.pending}) != 1 or n == 2 or size % n or size * x.dtype.itemsize < MANY_BYTES:
+  if len({o.op for o in a.partial}) != 1 or n == 2 or size % n or size * x.dtype.itemsize < MANY_BYTES:
     return None
   hole = UOp.new(Ops.HOLE, x.dtype, (), (0, (size,)))
-  owing, cut, full = (Sharding.of(a.mesh, *at) for at in (((), a.pending), ((sub_axes,), ()), ((), ())))
-  blocks = UOp.new(Ops.COLLECTIVE, x.dtype, (x,), Collective("reduce_scatter", hole, (owing,), cut))
+  unreduced, cut, full = (Sharding.of(a.mesh, *at) for at in (((), a.partial), ((sub_axes,), ()), ((), ())))
+  blocks = UOp.new(Ops.COLLECTIVE, x.dtype, (x,), Collective("reduce_scatter", hole, (unreduced,), cut))
   return UOp.new(Ops.COLLECTIVE, x.dtype, (blocks,), Collective("all_gather", hole, (cut,), full)).reshape(u.shape)

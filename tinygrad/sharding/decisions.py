@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import (
-  Owe,
+  Partial,
   Placement,
   ShardError,
   Sharding,
@@ -29,7 +29,7 @@ from tinygrad.dtype import DType
 from tinygrad.helpers import DEFER, RESHARD, STRATEGY, Settings, prod, settings_from, user_line
 from tinygrad.sharding.factors import Assignment, below, beside, carried, project, resolved
 from tinygrad.sharding.moves import ints, size_of, wire
-from tinygrad.sharding.owed import Kept, debts_of, keep
+from tinygrad.sharding.partial import Kept, keep, partials_of
 from tinygrad.uop import BufferArg, Move, Ops, UOp, factor_rule, mesh_of
 
 Nodes = tuple[UOp, ...]
@@ -43,8 +43,8 @@ SOURCELESS = frozenset((Ops.CONST, Ops.IOTA, Ops.VARIABLE, Ops.BIND, Ops.HOLE, O
 CACHED = 100_000  # entries of a table, which is then emptied
 
 
-def owes(placement: Placement | None) -> bool:
-  return isinstance(placement, Sharding) and bool(placement.pending)
+def is_partial(placement: Placement | None) -> bool:
+  return isinstance(placement, Sharding) and bool(placement.partial)
 
 
 # ---------------------------------------------------------------- the bytes of bringing a value to a placement
@@ -69,7 +69,7 @@ class Bringing:
 
   def best(self, u: UOp, target: Placement) -> tuple[float, str]:
     if u.device == target or u.device is None:
-      return 0.0, "lift" if u.device is None and isinstance(target, Sharding) and target.pending else "keep"
+      return 0.0, "unreduce" if u.device is None and isinstance(target, Sharding) and target.partial else "keep"
     key = (u, target)
     if (known := self.memo.get(key)) is not None:
       return known
@@ -114,10 +114,10 @@ class Outcome:
   required: tuple[Placement | None, ...]
   result: Placement | None
   parts: int
-  owed: float  # bytes charged for what the result owes
+  partial: float  # bytes charged for reducing the result
   mapped: float  # and for cuts along which the index map is no identity
   stays: bool  # no source has to move
-  defers: bool = False  # sources go on owing, or are lifted
+  defers: bool = False  # sources stay partial, or are made so
 
 
 _outcomes: dict[tuple[Any, ...], list[Outcome]] = {}
@@ -125,12 +125,12 @@ _outcomes: dict[tuple[Any, ...], list[Outcome]] = {}
 
 def outcomes(op: Ops, dtype: DType, src: Nodes, arg: Any, strategy: str = "cost") -> list[Outcome]:
   """The ways to run an op on sources placed as they are (a source on a single device beside a sharded one is brought
-  in), those that pay debts first; cached, never empty. `strategy`: "cost" gives all ways to cut the op, by bytes to be
-  chosen; "basic" and "aggressive" are Shardy's resolutions of contested sub-axes, which give one.
+  in), those that reduce partial sources first; cached, never empty. `strategy`: "cost" gives all ways to cut the op, by
+  bytes to be chosen; "basic" and "aggressive" are Shardy's resolutions of contested sub-axes, which give one.
   Raises: ValueError for another strategy."""
   key: tuple[Any, ...] = (op, dtype, arg, strategy, *[(s.shape, s.device) for s in src])
   kept = None
-  if any(debts_of(s) for s in src) and (kept := keep(op, dtype, src, arg)) is not None:
+  if any(partials_of(s) for s in src) and (kept := keep(op, dtype, src, arg)) is not None:
     key = (kept, *key)  # legality looks at more than placements
   found = _outcomes.get(key)
   if found is None:
@@ -156,13 +156,13 @@ def _find_outcomes(op: Ops, dtype: DType, src: Nodes, arg: Any, kept: Kept | Non
     raise two_sets(op, src)
   u = UOp.new(op, dtype, src, arg)
   f, shape = factor_rule(u), u.max_shape
-  placements = [d.settled if isinstance(d, Sharding) else None for d in devices]
+  placements = [d.reduced if isinstance(d, Sharding) else None for d in devices]
   found: list[Outcome] = []
   ways = resolved(f, placements, len(base), strategy)
   plans: list[tuple[Kept, list[Assignment]]] = [(Kept(((),) * len(src), ()), ways)]
   if kept is not None:
-    owed = [d for debts in (*kept.sources, kept.result) for o in debts for d in o.sub_axes]
-    plans.append((kept, beside(owed, ways, f)))
+    partial = [d for partials in (*kept.sources, kept.result) for o in partials for d in o.sub_axes]
+    plans.append((kept, beside(partial, ways, f)))
   for plan, cuttings in plans:
     for cuts in cuttings:
       contracted = tuple(d for factor in sorted(f.contracted) for d in cuts.get(factor, ()))
@@ -170,12 +170,12 @@ def _find_outcomes(op: Ops, dtype: DType, src: Nodes, arg: Any, kept: Kept | Non
       if contracted and any(o.op is not by for o in plan.result):
         continue
       required = tuple(
-        None if d is None and not debts else Sharding.of(base.mesh, project(lists, cuts), debts)
-        for d, lists, debts in zip(devices, f.src, plan.sources)
+        None if d is None and not partials else Sharding.of(base.mesh, project(lists, cuts), partials)
+        for d, lists, partials in zip(devices, f.src, plan.sources)
       )
-      owes = (*plan.result, *([Owe(contracted, by, op is Ops.GATHER)] if contracted else []))
-      result = Sharding.of(base.mesh, project(f.out, cuts), owes)
-      cost = wire(shape, dtype.itemsize, result, result.settled)
+      is_partial = (*plan.result, *([Partial(contracted, by, op is Ops.GATHER)] if contracted else []))
+      result = Sharding.of(base.mesh, project(f.out, cuts), is_partial)
+      cost = wire(shape, dtype.itemsize, result, result.reduced)
       mapped = prod(result.local_shape(shape)) * dtype.itemsize if any(result.cut(i) for i in f.remapped) else 0.0
       parts = size_of(d for sub_axes in cuts.values() for d in sub_axes)
       stays = all(d == r for d, r in zip(devices, required))
@@ -220,8 +220,8 @@ def decide(op: Ops, dtype: DType, src: Nodes, arg: Any, later: float | None, way
   """The sources of `op`, brought by implied moves, in the cheapest way, to where it is to run: a move may lie below an
   EXPAND, a contraction's MUL may be built anew; where nothing has to move these are `src`.
 
-  What the result then owes is charged as `later` bytes where the caller knows its consumers, else as its settlement at
-  the smallest producer; a tie defers. With DEFER=0 sources are settled. `ways`: costs that are known already.
+  A partial result is charged as `later` bytes where the caller knows its consumers, else as its reduction at
+  the smallest producer; a tie defers. With DEFER=0 sources are reduced. `ways`: costs that are known already.
   Raises: ShardError if the operands live on different single devices or device sets, or if RESHARD=0 and bytes would
   have to move.
   """
@@ -235,18 +235,18 @@ def decide(op: Ops, dtype: DType, src: Nodes, arg: Any, later: float | None, way
 
 
 def _rank(op: Ops, src: Nodes, ways: Bringing, later: float | None, o: Outcome) -> tuple[float, int, int]:
-  owed = o.owed
-  if later is not None and owes(o.result):
-    owed = later
+  partial = o.partial
+  if later is not None and is_partial(o.result):
+    partial = later
   elif o.defers and op in PUSHED and isinstance(here := src[0].device, Sharding):
-    owed = min(owed, ways.cost(src[0], here.settled))
-  return ways.moved(src, o) + owed + o.mapped, 0 if o.defers else 1, -o.parts
+    partial = min(partial, ways.cost(src[0], here.reduced))
+  return ways.moved(src, o) + partial + o.mapped, 0 if o.defers else 1, -o.parts
 
 
 def _bring_all(op: Ops, src: Nodes, o: Outcome, ways: Bringing) -> Nodes:
   if not RESHARD.value:
     for i, (s, r) in enumerate(zip(src, o.required)):
-      if r is not None and (nbytes := ways.cost(s, r)) > 0 and not owes(s.device):
+      if r is not None and (nbytes := ways.cost(s, r)) > 0 and not is_partial(s.device):
         what = f"src[{i}] has to move to {show_placement(r, mesh_of(s))}, and RESHARD=0 forbids an implied move"
         there = next((f"{operand(j)}.device" for j, x in enumerate(src) if x.device == r), spelled(r))
         fix = f"{operand(i)}.shard({there})  # before the {op.name.lower()} ({nbytes:.0f} B per device)"
@@ -268,7 +268,7 @@ def result(u: UOp) -> Placement | None:
       device = u.src[0].device if u.op is Ops.SHARD else u.arg.result
       return Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device
   for o in outcomes(u.op, u.dtype, u.src, u.arg):
-    if o.stays or all(s.device == r or (s.device is None and not owes(r)) for s, r in zip(u.src, o.required)):
+    if o.stays or all(s.device == r or (s.device is None and not is_partial(r)) for s, r in zip(u.src, o.required)):
       return o.result
   what, fix = "the node was built on sources that are not placed for it", "build it through the UOp methods"
   raise AssertionError(shard_error(u.op, u.src, what, fix))
@@ -278,8 +278,8 @@ def result(u: UOp) -> Placement | None:
 
 
 def unmoved(u: UOp) -> UOp:
-  """`u` without the implied moves below its movement ops (a settled debt stays settled)."""
-  if u.op is Ops.MOVE and not u.arg.pinned and not owes(u.src[0].device):
+  """`u` without the implied moves below its movement ops (what is reduced stays reduced)."""
+  if u.op is Ops.MOVE and not u.arg.pinned and not is_partial(u.src[0].device):
     return unmoved(u.src[0])
   if (u.op in PUSHED or u.op is Ops.CAST) and (s := unmoved(u.src[0])) is not u.src[0]:
     return UOp.new(u.op, u.dtype, decide(u.op, u.dtype, (s,), u.arg, None, Bringing()), u.arg)
@@ -292,7 +292,7 @@ def contraction(x: UOp, arg: Any) -> UOp | None:
 
   The MUL was placed without knowing that it is summed. The cuts of its operands before any implied move are resolved
   again, and what the
-  sum will owe is charged as a reduce-scatter.
+  sum will be partial over is charged as a reduce-scatter.
   """
   if arg[0] is not Ops.ADD:
     return None
@@ -315,8 +315,8 @@ def contraction(x: UOp, arg: Any) -> UOp | None:
     if isinstance(placed, Sharding):
       sub_axes = [d for i in arg[1] for d in placed.cut(i)]
       block = [1 if i in arg[1] else n for i, n in enumerate(placed.local_shape(ints(x.shape)))]
-      owed = prod(block) * x.dtype.itemsize * (1 - 1 / size_of(sub_axes))
-      priced.append((ways.moved(operands, way) + owed, -way.parts, way))
+      partial = prod(block) * x.dtype.itemsize * (1 - 1 / size_of(sub_axes))
+      priced.append((ways.moved(operands, way) + partial, -way.parts, way))
   if not priced or (best := min(priced, key=lambda p: p[:2])[2]).result == mul.device:
     return None
   u = UOp.new(Ops.MUL, mul.dtype, ways.brought(operands, best), mul.arg)
@@ -336,8 +336,8 @@ _indices: weakref.WeakKeyDictionary[UOp, int] = weakref.WeakKeyDictionary()
 @dataclass(frozen=True, slots=True)
 class Step:
   """How an op runs on sources with the outlines `src`: they are brought to `forms`; `result` is the outline of what
-  comes out. `fixed`: whatever is charged for what that owes. `asks`: the sources that owe, and the placement that they
-  are settled to, None if they go on owing."""
+  comes out. `fixed`: whatever is charged for reducing that. `asks`: the partial sources, and the placement that they
+  are reduced to, None if they stay partial."""
 
   src: Nodes
   forms: Nodes
@@ -349,7 +349,7 @@ class Step:
   def of(src: Nodes, forms: Nodes, result: UOp, fixed: bool, at: Placement | None = None) -> Step:
     """`at`: where a move brings its source."""
     wanted = [at or x.device for x in forms]
-    asks = [(i, None if owes(p) else p) for i, (s, p) in enumerate(zip(src, wanted)) if owes(s.device)]
+    asks = [(i, None if is_partial(p) else p) for i, (s, p) in enumerate(zip(src, wanted)) if is_partial(s.device)]
     return Step(src, src if forms == src else forms, result, fixed, tuple(asks))
 
 
@@ -369,7 +369,7 @@ def leaf(dtype: DType, shape: tuple[Any, ...], device: Placement | None, number:
 
 def outline_of(u: UOp) -> UOp:
   """What a decision can see of a value: itself if constant, the chain of movement, casts and moves above a `leaf`, the
-  operands of a product (a sum of it is placed as one op), and all there is down to a lookup whose rows are owed. An
+  operands of a product (a sum of it is placed as one op), and all there is down to a lookup whose rows are partial. An
   outline is its own."""
   try:
     return u.outline
@@ -381,7 +381,7 @@ def outline_of(u: UOp) -> UOp:
 def _see(u: UOp) -> UOp:
   if u.op in CHAINED:
     return made(u, (outline_of(u.src[0]),), u.arg)
-  if owes(u.device) and _is_disjoint(u):
+  if is_partial(u.device) and _is_disjoint(u):
     return made(u, told_apart(u.op, u.src, tuple([outline_of(s) for s in u.src])), u.arg)
   if u.op is Ops.MUL:
     return made(u, tuple([flat(outline_of(s)) for s in u.src]), u.arg)
@@ -391,8 +391,8 @@ def _see(u: UOp) -> UOp:
 
 
 def told_apart(op: Ops, src: Nodes, seen: Nodes) -> Nodes:
-  """`seen`, the outlines of `src`, where a decision asks whether sources are the same: two factors that owe, and the
-  indices of lookups whose rows are owed. These get numbers, that of an index is its own for as long as it lives."""
+  """`seen`, the outlines of `src`, where a decision asks whether sources are the same: two partial factors, and the
+  indices of lookups whose rows are partial. These get numbers, that of an index is its own for as long as it lives."""
   if op is Ops.GATHER:
     table = seen[0].device
     if isinstance(table, Sharding) and table.cut(0) and seen[1] is not src[1]:
@@ -400,14 +400,14 @@ def told_apart(op: Ops, src: Nodes, seen: Nodes) -> Nodes:
         taken = set(_indices.values())
         number = _indices[src[1]] = next(i for i in itertools.count(2) if i not in taken)
       return seen[0], renamed(seen[1], number)
-  elif op is Ops.MUL and seen[0] is seen[1] and src[0] is not src[1] and owes(seen[0].device):
+  elif op is Ops.MUL and seen[0] is seen[1] and src[0] is not src[1] and is_partial(seen[0].device):
     if not _is_disjoint(seen[0]):
       return seen[0], renamed(seen[1], 1)
   return seen
 
 
 def _is_disjoint(u: UOp) -> bool:
-  return any(o.disjoint for o in debts_of(u))
+  return any(o.disjoint for o in partials_of(u))
 
 
 def flat(u: UOp) -> UOp:
@@ -457,7 +457,9 @@ def step_of(op: Ops, dtype: DType, src: Nodes, arg: Any, later: float | None, un
       forms = (src[0], arrived(src[1], src[0].device))
     elif op not in AS_GIVEN:
       forms = decide(op, dtype, src, arg, later, costs)
-      fixed = op is not Ops.REDUCE and not any(owes(o.result) for o in outcomes(op, dtype, src, arg, STRATEGY.value))
+      fixed = op is not Ops.REDUCE and not any(
+        is_partial(o.result) for o in outcomes(op, dtype, src, arg, STRATEGY.value)
+      )
     result = outline_of(UOp.new(op, dtype, forms, arg))
     found = steps[key] = Step.of(src, forms, result, fixed, arg.device if op is Ops.MOVE else None)
   return found
@@ -526,4 +528,4 @@ def arrived(x: UOp, device: Placement | None) -> UOp:
   """x where a root or an assignment shows it."""
   if device is None or x.device is None:
     return x
-  return deliver(x, device.settled if isinstance(device, Sharding) else device)
+  return deliver(x, device.reduced if isinstance(device, Sharding) else device)

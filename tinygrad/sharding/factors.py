@@ -9,7 +9,7 @@ from typing import Any
 from tinygrad.device import Placement, Sharding, SubAxis
 from tinygrad.helpers import prod
 from tinygrad.sharding.moves import SubAxes, atoms, boundaries, overlap, size_of
-from tinygrad.sharding.owed import debts_of
+from tinygrad.sharding.partial import partials_of
 from tinygrad.uop import Factors, UOp, factor_rule
 
 Assignment = dict[int, SubAxes]  # factor -> the sub-axes that cut it, major to minor
@@ -108,9 +108,9 @@ def distinct(ways: Iterable[Assignment], f: Factors) -> list[Assignment]:
   return list(out.values())
 
 
-def beside(owed: Sequence[SubAxis], ways: Iterable[Assignment], f: Factors) -> list[Assignment]:
-  """The ways that leave alone every sub-axis that is owed."""
-  return distinct((without(owed, cuts) for cuts in ways), f)
+def beside(partial: Sequence[SubAxis], ways: Iterable[Assignment], f: Factors) -> list[Assignment]:
+  """The ways that leave alone every sub-axis over which something is partial."""
+  return distinct((without(partial, cuts) for cuts in ways), f)
 
 
 def without(sub_axes: Sequence[SubAxis], cuts: Assignment) -> Assignment:
@@ -189,6 +189,6 @@ def carried(u: UOp, placement: Placement, up: bool) -> Placement | None:
 
 def below(u: UOp, target: Placement) -> Placement | None:
   """Where u's source has to be for u to be at `target`; None if there is no such place."""
-  if isinstance(target, Sharding) and target.pending and target.pending != debts_of(u):
+  if isinstance(target, Sharding) and target.partial and target.partial != partials_of(u):
     return None
   return carried(u, target, False)

@@ -21,7 +21,7 @@ from tinygrad.sharding.decisions import deliver
 from tinygrad.sharding.factors import collect, legal, project
 from tinygrad.sharding.moves import Step, SubAxes, atoms, boundaries, ints, plan
 from tinygrad.sharding.narrow import gather_narrow
-from tinygrad.sharding.owed import debts_of
+from tinygrad.sharding.partial import partials_of
 from tinygrad.sharding.place import place_in_order
 
 # isort: off
@@ -106,17 +106,17 @@ def cut_out(x: UOp, shape: Sequence[sint], a: Placement | None, b: Sharding) -> 
   return UOp.new(Ops.SHRINK, x.dtype, (x,), tuple(pairs))
 
 
-def lift(x: UOp, a: Sharding, b: Sharding) -> UOp:
-  """x, which owes what `a` does, as a value that owes what `b` does: of a sum or a product the first coordinate keeps
-  it and the others hold the identity; of max and min all keep it."""
+def unreduce(x: UOp, a: Sharding, b: Sharding) -> UOp:
+  """x, partial over what `a` is, as a value that is partial over what `b` is: of a sum or a product the first
+  coordinate keeps it and the others hold the identity; of max and min all keep it."""
   chain = boundaries(len(b), [a.used, b.used])
-  for owe in b.pending:
-    if owe.op not in (Ops.ADD, Ops.MUL):
+  for partial in b.partial:
+    if partial.op not in (Ops.ADD, Ops.MUL):
       continue
-    had = {d for o in a.pending if o.op is owe.op for d in atoms(o.sub_axes, chain) or o.sub_axes}
-    identity = 1 if owe.op is Ops.MUL else -0.0 if dtypes.is_float(x.dtype) else 0
+    had = {d for o in a.partial if o.op is partial.op for d in atoms(o.sub_axes, chain) or o.sub_axes}
+    identity = 1 if partial.op is Ops.MUL else -0.0 if dtypes.is_float(x.dtype) else 0
     rest = UOp.const(x.dtype, identity).broadcast_to(x.shape)
-    for d in atoms(owe.sub_axes, chain) or owe.sub_axes:
+    for d in atoms(partial.sub_axes, chain) or partial.sub_axes:
       if d not in had:
         at = scalar(simplify_sint(device_number(b) // d.stride % d.size), dtypes.int32, x.shape)
         first = UOp.new(Ops.CMPEQ, dtypes.bool, (at, at.const_like(0)))
@@ -274,7 +274,7 @@ class Localizer:
   def op_rule(self, u: UOp, p: Sharding, f: Factors, cuts: dict[int, SubAxes]) -> Rule | Local:
     """The same op on local shapes, the factors cut by `cuts`; sources without a device are made where they are
     needed."""
-    places: list[Placement] = [Sharding.of(p.mesh, project(x, cuts), debts_of(s)) for s, x in zip(u.src, f.src)]
+    places: list[Placement] = [Sharding.of(p.mesh, project(x, cuts), partials_of(s)) for s, x in zip(u.src, f.src)]
     needs: list[Demand] = list(zip(u.src, places))
     shape = lengths(p, u.shape)
     match u.op:
@@ -309,8 +309,8 @@ class Localizer:
     """A move, or an index map along a cut dim: COLLECTIVEs, and slices where no byte has to travel."""
     x = u.src[0]
     if u.op is Ops.MOVE and x.device is None:
-      if isinstance(p, Sharding) and p.pending:
-        return [(x, p.settled)], lambda xs: lift(xs[0], p.settled, p)
+      if isinstance(p, Sharding) and p.partial:
+        return [(x, p.reduced)], lambda xs: unreduce(xs[0], p.reduced, p)
       return [(x, p)], lambda xs: xs[0]
     template, holes = self.template(u)
     if template.op is not Ops.HOLE:
@@ -379,9 +379,9 @@ def is_remap(u: UOp) -> bool:
 
 
 def moves_freely(u: UOp) -> bool:
-  """Whether a MOVE stays on one device set and settles nothing, so that it may be part of an index map."""
+  """Whether a MOVE stays on one device set and reduces nothing, so that it may be part of an index map."""
   x = u.src[0]
-  if x.device is None or u.device is None or debts_of(x) or debts_of(u):
+  if x.device is None or u.device is None or partials_of(x) or partials_of(u):
     return False
   return same_devices(x.device, u.device)
 
@@ -397,9 +397,9 @@ def apply_step(x: UOp, step: Step, shape: tuple[sint, ...]) -> UOp:
   if step.kind == "slice":
     assert isinstance(step.b, Sharding)
     return cut_out(x, shape, step.a, step.b)
-  if step.kind == "lift":
+  if step.kind == "unreduce":
     assert isinstance(step.a, Sharding) and isinstance(step.b, Sharding)
-    return lift(x, step.a, step.b)
+    return unreduce(x, step.a, step.b)
   return communicate(step.kind, [x], UOp.new(Ops.HOLE, x.dtype, (), (0, shape)), (step.a,), step.b)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Owe, Placement, Sharding, SubAxis, device_set, same_devices
+from tinygrad.device import Partial, Placement, Sharding, SubAxis, device_set, same_devices
 from tinygrad.helpers import numpy, partition, prod
 
 SubAxes = tuple[SubAxis, ...]
@@ -22,8 +22,8 @@ SubAxes = tuple[SubAxis, ...]
 class Step:
   """One move of a plan, from placement `a` to `b`.
 
-  `kind`: slice, lift, all_reduce, reduce_scatter, all_gather, all_to_all, permute, copy. `sub_axes`: those over which
-  devices exchange. `payload` in bytes: the operand's block, of an all-gather and a copy the result's. `nbytes`:
+  `kind`: slice, unreduce, all_reduce, reduce_scatter, all_gather, all_to_all, permute, copy. `sub_axes`: those over
+  which devices exchange. `payload` in bytes: the operand's block, of an all-gather and a copy the result's. `nbytes`:
   received per device.
   """
 
@@ -94,34 +94,35 @@ def nests(n: int, outer: int, inner: int) -> bool:
 def plan(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> tuple[Step, ...]:
   """The steps from `a` to `b` in which the fewest bytes travel; none where they are the same.
 
-  Debts of `a` that `b` does not have are settled first: reduce-scattered onto sub-axes that `b` cuts, the rest
-  all-reduced. Then come at most a slice, one exchange, and a lift to what `b` owes.
+  What `a` is partial over and `b` is not is reduced first: reduce-scattered onto sub-axes that `b` cuts, the rest
+  all-reduced. Then come at most a slice, one exchange, and a step that makes it partial over what `b` is.
   """
   if a == b:
     return ()
   if isinstance(a, str) or isinstance(b, str) or not same_devices(a, b):
     return _between_sets(shape, itemsize, a, b)
   ways = []
-  for settled in _settlements(shape, itemsize, a, b):
-    middle = settled[-1].b if settled else a
+  for reduced in _reductions(shape, itemsize, a, b):
+    middle = reduced[-1].b if reduced else a
     assert isinstance(middle, Sharding)
-    ways.append((*settled, *_recut(shape, itemsize, middle, b)))
+    ways.append((*reduced, *_recut(shape, itemsize, middle, b)))
   return min(ways, key=lambda steps: sum(s.nbytes for s in steps))
 
 
 def _recut(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> list[Step]:
-  """From the cuts of `a` to those of `b`, which owes all that `a` does: a slice, an exchange, a lift, as needed."""
+  """From the cuts of `a` to those of `b`, which is partial over all that `a` is: a slice, an exchange, an unreduce, as
+  needed."""
   steps: list[Step] = []
   sliced = _sliced(shape, a, b)
   if sliced != a:
     steps.append(Step("slice", a, sliced, (), 0.0, 0.0))
   if sliced.dims != b.dims:
-    clash = any(overlap(d, e) for o in a.pending for d in o.sub_axes for dim in b.dims for e in dim)
-    target = Sharding.of(a.mesh, b.dims, () if clash else a.pending)
+    clash = any(overlap(d, e) for o in a.partial for d in o.sub_axes for dim in b.dims for e in dim)
+    target = Sharding.of(a.mesh, b.dims, () if clash else a.partial)
     steps.append(_exchange(shape, itemsize, sliced, target))
     sliced = target
   if sliced != b:
-    steps.append(Step("lift", sliced, b, (), 0.0, 0.0))
+    steps.append(Step("unreduce", sliced, b, (), 0.0, 0.0))
   return steps
 
 
@@ -139,9 +140,9 @@ def _sliced(shape: tuple[int, ...], a: Sharding, b: Sharding) -> Sharding:
   if refined is None:
     return a
   chain = boundaries(len(a), [a.used, b.used])
-  used = {d for x in (*refined[0], *(atoms(o.sub_axes, chain) or o.sub_axes for o in a.pending)) for d in x}
+  used = {d for x in (*refined[0], *(atoms(o.sub_axes, chain) or o.sub_axes for o in a.partial)) for d in x}
   dims = [(*have, *_more(n, have, to, lambda d: d not in used)) for n, have, to in zip(shape, *refined)]
-  return Sharding.of(a.mesh, dims, a.pending)  # type: ignore[no-any-return]
+  return Sharding.of(a.mesh, dims, a.partial)  # type: ignore[no-any-return]
 
 
 def overlap(a: SubAxis, b: SubAxis) -> bool:
@@ -155,11 +156,11 @@ def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placem
   """Each device of `b` receives what of its block it does not hold; on the same devices in another order this has the
   name of an exchange. A reduction to one device is a reduce-scatter whose blocks it then collects, along any dim whose
   blocks nest so: what an all-reduce sends besides, to devices that do not want it, stays away."""
-  if isinstance(a, Sharding) and a.pending:
+  if isinstance(a, Sharding) and a.partial:
     ways = [(*plan(shape, itemsize, a, p), *_between_sets(shape, itemsize, p, b)) for p in _paid(shape, a, b)]
     return min(ways, key=lambda steps: sum(s.nbytes for s in steps))
   steps: list[Step] = []
-  to = b.settled if isinstance(b, Sharding) else b
+  to = b.reduced if isinstance(b, Sharding) else b
   here, there = device_set(a), device_set(to)
   received = block = prod(shape if isinstance(to, str) else to.local_shape(shape))
   if set(there) <= set(here):
@@ -171,32 +172,32 @@ def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placem
     payload = block if kind == "all_gather" else prod(a.local_shape(shape))
   steps.append(Step(kind, a, to, sub_axes, float(payload * itemsize), float(received * itemsize)))
   if to != b:
-    steps.append(Step("lift", to, b, (), 0.0, 0.0))
+    steps.append(Step("unreduce", to, b, (), 0.0, 0.0))
   return tuple(steps)
 
 
 def _paid(shape: tuple[int, ...], a: Sharding, b: Placement) -> list[Sharding]:
-  """Placements in which `a` has been reduced: on its way to one device cut by what was owed, along each dim that this
-  divides evenly, or else whose blocks nest so; replicated if there is none."""
-  if not isinstance(b, str) or len(a.pending) > 1:
-    return [a.settled]
-  (owed,) = [o.sub_axes for o in a.pending]
-  cuts = [(i, n, size_of(a.cut(i)), size_of((*a.cut(i), *owed))) for i, n in enumerate(shape)]
+  """Placements in which `a` has been reduced: on its way to one device cut by what it was partial over, along each dim
+  that this divides evenly, or else whose blocks nest so; replicated if there is none."""
+  if not isinstance(b, str) or len(a.partial) > 1:
+    return [a.reduced]
+  (partial,) = [o.sub_axes for o in a.partial]
+  cuts = [(i, n, size_of(a.cut(i)), size_of((*a.cut(i), *partial))) for i, n in enumerate(shape)]
   even = [i for i, n, _, parts in cuts if n % parts == 0]
   onto = even or [i for i, n, here, parts in cuts if nests(n, here, parts)]
-  scattered = [tuple((*a.cut(j), *(owed if i == j else ())) for j in range(len(shape))) for i in onto]
-  return [Sharding.of(a.mesh, dims) for dims in scattered] or [a.settled]
+  scattered = [tuple((*a.cut(j), *(partial if i == j else ())) for j in range(len(shape))) for i in onto]
+  return [Sharding.of(a.mesh, dims) for dims in scattered] or [a.reduced]
 
 
-def _settlements(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> Iterator[list[Step]]:
-  """Ways to pay what `a` owes and `b` does not: reduce-scatters onto sub-axes that `b` cuts (in place where that nests,
-  else along any dim, to be exchanged later), and an all-reduce of the rest."""
-  kept, paid = partition(a.pending, lambda o: o in b.pending)
+def _reductions(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding) -> Iterator[list[Step]]:
+  """Ways to reduce what `a` is partial over and `b` is not: reduce-scatters onto sub-axes that `b` cuts (in place where
+  that nests, else along any dim, to be exchanged later), and an all-reduce of the rest."""
+  kept, paid = partition(a.partial, lambda o: o in b.partial)
   if not paid:
     yield []
     return
-  refined, owed = _refined(shape, a, b), atoms(paid[0].sub_axes, boundaries(len(a), [a.used, b.used]))
-  if refined is None or owed is None or len(paid) > 1:
+  refined, partial = _refined(shape, a, b), atoms(paid[0].sub_axes, boundaries(len(a), [a.used, b.used]))
+  if refined is None or partial is None or len(paid) > 1:
     yield _pay(shape, itemsize, a, [()] * len(shape), (), kept, paid)
     return
   steps: list[Step] = []
@@ -205,27 +206,27 @@ def _settlements(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding
     refined = _refined(shape, here, b)
     assert refined is not None
   at_a, at_b = refined
-  onto = [_more(n, have, target, owed.__contains__) for n, have, target in zip(shape, at_a, at_b)]
+  onto = [_more(n, have, target, partial.__contains__) for n, have, target in zip(shape, at_a, at_b)]
   placed = {d for new in onto for d in new}
-  yield steps + _pay(shape, itemsize, here, onto, owed, kept, paid)
-  if elsewhere := tuple(d for d in owed if d not in placed and any(d in target for target in at_b)):
+  yield steps + _pay(shape, itemsize, here, onto, partial, kept, paid)
+  if elsewhere := tuple(d for d in partial if d not in placed and any(d in target for target in at_b)):
     for i, n in enumerate(shape):
       parts = size_of(at_a[i]) * size_of(onto[i])
       if nests(n, parts, parts * size_of(elsewhere)):
         further = [(*new, *elsewhere) if j == i else new for j, new in enumerate(onto)]
-        yield steps + _pay(shape, itemsize, here, further, owed, kept, paid)
+        yield steps + _pay(shape, itemsize, here, further, partial, kept, paid)
 
 
 def _pay(
-  shape: tuple[int, ...], itemsize: int, a: Sharding, onto: Sequence[SubAxes], owed: SubAxes, kept: Sequence[Owe],
-  paid: Sequence[Owe],
+  shape: tuple[int, ...], itemsize: int, a: Sharding, onto: Sequence[SubAxes], partial: SubAxes,
+  kept: Sequence[Partial], paid: Sequence[Partial],
 ) -> list[Step]:  # fmt: skip
-  """A reduce-scatter of the sub-axes `onto` each dim, and an all-reduce of what is then still owed."""
+  """A reduce-scatter of the sub-axes `onto` each dim, and an all-reduce of what is then still partial."""
   steps: list[Step] = []
   here = a
   if scattered := tuple(sorted((d for new in onto for d in new), key=lambda d: -d.stride)):
-    rest = tuple(d for d in owed if d not in scattered)
-    paid = [Owe(rest, paid[0].op, paid[0].disjoint)] if rest else []
+    rest = tuple(d for d in partial if d not in scattered)
+    paid = [Partial(rest, paid[0].op, paid[0].disjoint)] if rest else []
     here = Sharding.of(a.mesh, [(*a.cut(i), *new) for i, new in enumerate(onto)], [*kept, *paid])
     n, block = size_of(scattered), float(prod(a.local_shape(shape)) * itemsize)
     steps.append(Step("reduce_scatter", a, here, scattered, block, block * (n - 1) / n))

@@ -44,24 +44,24 @@ def gather_narrow(order: Sequence[UOp]) -> UOp:
 
 
 def costs_less(move: UOp, there: Placement) -> bool:
-  """Whether `move` settles what can be settled in fewer bytes to `there`, a cut."""
-  owing, here = move.src[0].device, move.device
-  if not isinstance(owing, Sharding) or not owing.pending or move.arg.pinned or here is None:
+  """Whether `move` reduces what can be reduced in fewer bytes to `there`, a cut."""
+  unreduced, here = move.src[0].device, move.device
+  if not isinstance(unreduced, Sharding) or not unreduced.partial or move.arg.pinned or here is None:
     return False
-  if not isinstance(there, Sharding) or there.pending or not same_devices(owing, there):
+  if not isinstance(there, Sharding) or there.partial or not same_devices(unreduced, there):
     return False
-  price = functools.partial(wire, move.shape, move.dtype.itemsize, owing)
+  price = functools.partial(wire, move.shape, move.dtype.itemsize, unreduced)
   return price(there) < price(here)
 
 
 def scattered(u: UOp) -> Sharding | None:
   """The placement at which `u`, the CAST of an all-reduce, is best computed: a further even cut of its longest dim by
-  the owed sub-axes; None to leave it."""
+  the sub-axes over which it is partial; None to leave it."""
   move = u.src[0]
   a, b, shape = move.src[0].device, move.device, ints(u.shape)
-  if not isinstance(a, Sharding) or not isinstance(b, Sharding) or len(a.pending) != 1 or a.settled is not b:
+  if not isinstance(a, Sharding) or not isinstance(b, Sharding) or len(a.partial) != 1 or a.reduced is not b:
     return None
-  sub_axes = a.pending[0].sub_axes
+  sub_axes = a.partial[0].sub_axes
   even = [i for i, n in enumerate(shape) if n % (b.parts(i) * size_of(sub_axes)) == 0 and isinstance(u.shape[i], int)]
   if u.dtype.itemsize >= move.dtype.itemsize or not even:
     return None

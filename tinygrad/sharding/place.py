@@ -18,13 +18,13 @@ def place_in_order(sink: UOp) -> list[UOp]:
   roots arrive at the placement that their Tensor showed. Where this saves no bytes the hooks' graph stands."""
   order = sink.toposort()
   sink.shape, sink.device  # noqa: B018 (fills in those of all nodes below)
-  if any(decisions.owes(u.device) for u in order):
+  if any(decisions.is_partial(u.device) for u in order):
     if DEFER.value:
       with Context(RESHARD=1):  # where that forbids a move, the hooks have said so
         again = Placer(order).run().toposort()
       if bytes_of(again) < bytes_of(order):
         order, sink = again, again[-1]
-    if sink.op is Ops.SINK and any(decisions.owes(u.device) for u in sink.src):
+    if sink.op is Ops.SINK and any(decisions.is_partial(u.device) for u in sink.src):
       order = sink.replace(src=tuple(decisions.arrived(u, u.device) for u in sink.src)).toposort()
   if SPEC.value >= 2:
     for u in order:
@@ -49,9 +49,9 @@ def bytes_of(order: Sequence[UOp]) -> float:
 class Placer:
   """Places a graph anew, its implied moves dropped.
 
-  Once with every debt kept for as long as it may be, to see what the consumers of each value ask for; then from the
-  sinks up, `down(v) = min(settle v here, the settlements its consumers ask for, each once, + sum of down(consumers that
-  keep))`; and once more with debts paid where that is cheaper than below. Both times only outlines are placed; the
+  Once with every reduction put off for as long as it may be, to see what the consumers of each value ask for; then from
+  the sinks up, `down(v) = min(reduce v here, the reductions its consumers ask for, each once, + sum of down(consumers
+  that keep))`; and once more with reductions where that is cheaper than below. Both times only outlines are placed; the
   nodes are built at the end.
   """
 
@@ -69,8 +69,10 @@ class Placer:
     self.summed: dict[UOp, UOp] = {}  # outlines of what only feeds a contraction, as that has placed it
     self.contracted: set[UOp] = set()
     self.unsummed: dict[UOp, UOp] = {}  # and as they were before
-    self.indebted: list[UOp] = []  # values that owe or have sources that do, in order; if twice, the last counts
-    self.paid: dict[UOp, tuple[UOp, UOp]] = {}  # what is settled where it arises: its outline, before and after
+    self.partial_values: list[
+      UOp
+    ] = []  # values that are partial or have partial sources, in order; if twice, the last counts
+    self.paid: dict[UOp, tuple[UOp, UOp]] = {}  # what is reduced where it arises: its outline, before and after
 
   def run(self) -> UOp:
     self.keep_all()
@@ -88,9 +90,9 @@ class Placer:
     return step
 
   def keep_all(self) -> None:
-    """The plan with every debt kept for as long as it may be."""
+    """The plan with every reduction put off for as long as it may be."""
     plan, outlines, base = self.plan, self.outlines, self.base
-    as_made: set[UOp] = set()  # nodes that stay what the hooks made, and owe nothing
+    as_made: set[UOp] = set()  # nodes that stay what the hooks made, and are not partial
     for u in self.order:
       if u in base:
         outlines[u] = outlines[base[u]]
@@ -98,9 +100,9 @@ class Placer:
       if as_made.issuperset(u.src):
         plan[u] = None
         device = u.device
-        if isinstance(device, Sharding) and device.pending:
+        if isinstance(device, Sharding) and device.partial:
           outlines[u] = decisions.outline_of(u)
-          self.indebted.append(u)
+          self.partial_values.append(u)
         else:
           outlines[u] = decisions.outline_of(u) if u.op in decisions.SEEN else decisions.leaf(u.dtype, u.shape, device)
           as_made.add(u)
@@ -109,11 +111,11 @@ class Placer:
       if u.op is Ops.REDUCE and step.forms is not step.src:
         self.follow(u, step)
       device = step.result.device
-      if step.asks or (isinstance(device, Sharding) and device.pending):
-        self.indebted.append(u)
+      if step.asks or (isinstance(device, Sharding) and device.partial):
+        self.partial_values.append(u)
 
   def pay(self, down: dict[UOp, float], paid: set[UOp]) -> None:
-    """The plan again with debts charged as `down` says, and those in `paid` settled where they arise."""
+    """The plan again with reductions charged as `down` says, and those in `paid` run where they arise."""
     plan, outlines, base = self.plan, self.outlines, self.base
     outlines.update(self.unsummed)
     changed: set[UOp] = set()
@@ -148,26 +150,26 @@ class Placer:
         break
       old, new = self.base.get(old.src[0], old.src[0]), new.src[0]
     self.contracted.add(u)
-    self.indebted.extend(reversed(followed))
+    self.partial_values.extend(reversed(followed))
 
   def prices(self) -> tuple[dict[UOp, float], set[UOp]]:
-    """`down` of every value that owes, and the values that are best settled where they arise."""
+    """`down` of every partial value, and the values that are best reduced where they arise."""
     down, paid = dict[UOp, float](), set[UOp]()
-    kept: dict[UOp, float] = {}  # bytes that are paid below consumers which go on owing
-    asked: dict[UOp, dict[Placement, None]] = {}  # what the other consumers settle the value to
+    kept: dict[UOp, float] = {}  # bytes of reductions below consumers that stay partial
+    asked: dict[UOp, dict[Placement, None]] = {}  # what the other consumers reduce the value to
     ways = decisions.costs
     wholes: dict[UOp, float] = {}
     outlines, base, summed = self.outlines, self.base, self.summed
-    for u in dict.fromkeys(reversed(self.indebted)):
+    for u in dict.fromkeys(reversed(self.partial_values)):
       v = outlines[u]
       here = v.device
-      if isinstance(here, Sharding) and here.pending and u.op is not Ops.MOVE:
+      if isinstance(here, Sharding) and here.partial and u.op is not Ops.MOVE:
         if (whole := wholes.get(v)) is None:
-          whole = wholes[v] = ways.cost(v, here.settled)
+          whole = wholes[v] = ways.cost(v, here.reduced)
         below = kept.get(u, 0.0)
         if (wanted := asked.get(u)) is not None:
           below += sum([ways.cost(v, p) for p in wanted])
-          if here.settled in wanted:
+          if here.reduced in wanted:
             paid.add(u)
         if whole < below:
           paid.add(u)
@@ -209,10 +211,10 @@ class Placer:
 
 def droppable(u: UOp) -> bool:
   """Whether u is an implied move on one device set, which `decide` makes again where it is needed. A gradient that is
-  handed out at the cuts of its tensor stays: an owed one is scattered once for all of its readers."""
+  handed out at the cuts of its tensor stays: a partial one is scattered once for all of its readers."""
   if u.op is not Ops.MOVE or u.arg.pinned:
     return False
   here, there = u.src[0].device, u.arg.device
-  if isinstance(here, Sharding) and here.pending and not decisions.owes(there) and there is not here.settled:
+  if isinstance(here, Sharding) and here.partial and not decisions.is_partial(there) and there is not here.reduced:
     return False
   return here is None or same_devices(here, there)

@@ -13,7 +13,7 @@ from tinygrad.uop.selection import chosen_from, compares, is_computed
 
 
 class Replacement:
-  """Graphs with nodes replaced by values that may be placed otherwise: a partial sum by its buffer, which owes nothing,
+  """Graphs with nodes replaced by values that may be placed otherwise: a partial sum by its buffer, which is whole,
   a constant by memory. A node is only ever built on sources that are placed for it, so what reads such a value goes
   through the placement function again, its implied moves dropped.
 
@@ -100,4 +100,4 @@ def at(u: UOp, placement: Placement | None) -> UOp:
   """`u` there; as it is where it has no device, or none is wanted."""
   if placement is None or u.device is None or u.device == placement:
     return u
-  return deliver(u, placement.settled if isinstance(placement, Sharding) else placement)
+  return deliver(u, placement.reduced if isinstance(placement, Sharding) else placement)

@@ -8,7 +8,7 @@ from tinygrad.device import Mesh, Placement, Sharding, device_set, show_placemen
 from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str
 from tinygrad.sharding.localize import Localizer, complete
 from tinygrad.sharding.moves import Step, SubAxes, atoms, boundaries, ints, size_of
-from tinygrad.sharding.owed import debts_of
+from tinygrad.sharding.partial import partials_of
 from tinygrad.sharding.place import place_in_order
 from tinygrad.uop import Ops, UOp, evaluate, mesh_of, render_shape, stored, viewed
 
@@ -106,7 +106,7 @@ def as_realized(roots: list[UOp]) -> UOp:
   effects = dict.fromkeys(u for u in UOp.sink(*roots).toposort() if u.op is Ops.ASSIGN)
   for root in roots:
     d = root.device
-    where = d.settled if isinstance(d, Sharding) else d
+    where = d.reduced if isinstance(d, Sharding) else d
     if where is not None and viewed(root).op not in (Ops.BUFFER, Ops.ASSIGN, Ops.AFTER):  # a view of memory stays one
       effects[stored(root, where)] = None
   return UOp.sink(*effects)
@@ -120,7 +120,7 @@ def step_row(u: UOp, step: Step, readers: dict[UOp, UOp]) -> Row:
   x, reader = u.src[0], readers.get(u)
   while reader is not None and reader.op in PASSED and reader in readers:
     reader = readers[reader]
-  # a hook that settles, and the user who places, stamp their move; one that `place` puts in is its reader's
+  # a hook that reduces, and the user who places, stamp their move; one that `place` puts in is its reader's
   lines = [u.origin, reader.origin if reader is not None else None, x.origin]
   return row_of(u, step, line(*lines), line(x.origin, u.origin), why(u, step, reader))
 
@@ -142,19 +142,25 @@ def why(u: UOp, step: Step, reader: UOp | None) -> str:
   if step.kind == "copy":
     return f"{device_set(step.a)[0]} is no device of {shown(u, step.b)}: each device receives its part"
   if step.kind in ("all_reduce", "reduce_scatter"):
-    ops = "+".join(dict.fromkeys(o.op.name.lower() for o in step.a.pending)) if isinstance(step.a, Sharding) else ""
-    return f"{debtor(x).op.name.lower()} over a cut dim owes {ops}, and {wants} needs it {VERBS[step.kind]}"
-  if x.op is Ops.CAST and (summed := x.src[0]).op is Ops.MOVE and debts_of(summed.src[0]) and step.kind == "all_gather":
+    ops = "+".join(dict.fromkeys(o.op.name.lower() for o in step.a.partial)) if isinstance(step.a, Sharding) else ""
+    made = unreduced_source(x).op.name.lower()
+    return f"{made} over a cut dim is partial ({ops}), and {wants} needs it {VERBS[step.kind]}"
+  if (
+    x.op is Ops.CAST
+    and (summed := x.src[0]).op is Ops.MOVE
+    and partials_of(summed.src[0])
+    and step.kind == "all_gather"
+  ):
     return f"{wants} needs it whole: summed in {summed.dtype.name}, gathered in {x.dtype.name}"
   if u.arg.pinned:
     return f"the user placed it: {shown(u, u.device)}"
   return f"{wants} wants it at {shown(u, u.device)}: {RESOLVED[STRATEGY.value]}"
 
 
-def debtor(x: UOp) -> UOp:
-  """The op that a debt of `x` comes from (one of them): what lies between ran before the reduction."""
-  while owing := [s for s in x.src if debts_of(s)]:
-    x = next((s for s in owing if s.op is not Ops.MOVE), owing[0])  # a MOVE may be a lift
+def unreduced_source(x: UOp) -> UOp:
+  """The op that `x` is partial by (one of them): what lies between ran before the reduction."""
+  while unreduced := [s for s in x.src if partials_of(s)]:
+    x = next((s for s in unreduced if s.op is not Ops.MOVE), unreduced[0])  # a MOVE may make it partial
   return x
 
 

@@ -20,8 +20,8 @@ class Factors:
 
   `src[i][d]`: factors of dim d of source i, major to minor; `out[d]` likewise for the result; `sizes[f]`: extent
   (upper bound).
-  `blocked`: factors that cannot be cut. `contracted`: factors that are reduced away (the result owes the reduction
-  where they are cut).
+  `blocked`: factors that cannot be cut. `contracted`: factors that are reduced away (the result is partial by the
+  reduction where they are cut).
   `remapped`: result dims whose index is not the source's (PAD, SHRINK, FLIP, …): a cut there moves data.
   """
 
@@ -33,21 +33,21 @@ class Factors:
   remapped: frozenset[int] = frozenset()
 
 
-# What an op does with operands that owe a reduction (the rows of the table in DESIGN 4); legality only, choice is
+# What an op does with partial operands (the rows of the table in DESIGN 4); legality only, choice is
 # `place`'s:
-#   KEEP: commutes with every owed reduction: movement without fill
-#   PAD: add keeps a fill of 0, mul of 1, max and min any; else lift
-#   SELECT: where: replicated condition; branches owe or are lifted
-#   SUM: add, sub: add keeps, the other operand lifted; max/min by a finite replicated float
+#   KEEP: commutes with every reduction: movement without fill
+#   PAD: add keeps a fill of 0, mul of 1, max and min any; else the fill is made partial
+#   SELECT: where: replicated condition; branches are partial or made so
+#   SUM: add, sub: add keeps, the other operand made partial; max/min by a finite replicated float
 #   EXTREMUM: elementwise max, min: the same op keeps
 #   PRODUCT: mul, numerator of a float division
 #   NEGATE: add keeps, float max <-> min
-#   REDUCE_SAME: a reduction keeps a debt of its own op
+#   REDUCE_SAME: a reduction keeps what is partial by its own op
 #   CAST: by the pair of dtypes
 #   MONOTONE: relu, floor, ceil, round: max and min keep
 #   SETTLE_FIRST: nothing commutes
-Owed = enum.Enum(
-  "Owed", "KEEP PAD SELECT SUM EXTREMUM PRODUCT NEGATE REDUCE_SAME CAST MONOTONE SETTLE_FIRST", module=__name__
+PartialRule = enum.Enum(
+  "PartialRule", "KEEP PAD SELECT SUM EXTREMUM PRODUCT NEGATE REDUCE_SAME CAST MONOTONE REDUCE_FIRST", module=__name__
 )
 
 GradientRule = Callable[["UOp", "UOp"], Sequence["UOp | None"]]
@@ -64,7 +64,7 @@ class Card:
   evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None
   gradient: GradientRule | None
   factors: Callable[[UOp], Factors] | None
-  owed: Owed
+  partial: PartialRule
   render: str | None
 
 

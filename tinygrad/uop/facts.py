@@ -39,7 +39,7 @@ def _result_device(u: UOp) -> Placement | None:
     d = s.device
     if d is not None and d is not device:
       alike, device = alike and device is None, d
-  if device is None or (alike and (isinstance(device, str) or (op in ALIKE and not device.pending))):
+  if device is None or (alike and (isinstance(device, str) or (op in ALIKE and not device.partial))):
     return device
   return Hooks.result(u) if op is not Ops.SINK else None
 

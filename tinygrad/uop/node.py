@@ -45,7 +45,7 @@ def _operator(op: Ops) -> tuple[Callable[[UOp, Any], UOp], Callable[[UOp, Any], 
   )
 
 
-_NEUTRAL: dict[Ops | None, int] = {Ops.ADD: 0, Ops.MUL: 1}  # what an owed sum or product is padded with
+_NEUTRAL: dict[Ops | None, int] = {Ops.ADD: 0, Ops.MUL: 1}  # what a partial sum or product is padded with
 
 
 class UOp:
@@ -72,7 +72,7 @@ class UOp:
   readers: dict[Any, None]  # of a state of memory: the tensors that are or were views of it (tensor.py)
   # filled in when first asked for, by the functions in FACTS
   shape: tuple[Any, ...]  # the logical one; () for scalars and all inside kernels. Ints, or integer expressions
-  device: Placement | None  # where the value lives, debts visible; None for constants, which live anywhere
+  device: Placement | None  # where the value lives, partial or not; None for constants, which live anywhere
   bounds: tuple[int, int]  # inclusive (least, greatest) value of an integer or bool expression
   key: bytes  # a digest of the graph that is the same in every process: what orders operands
   simplified: UOp  # the simplest equal expression
@@ -290,21 +290,21 @@ class UOp:
       d = s.device
       if d is not None and d is not device:
         slow, device = (slow or device is not None), d
-    if not slow and ((one := device is None or type(device) is str) or (op in ALIKE and not device.pending)):
+    if not slow and ((one := device is None or type(device) is str) or (op in ALIKE and not device.partial)):
       u = UOp.new(op, dtype, src, arg)
       u.device = device
       return u if one and not (CHECK_NAN.value or PROFILE.value or DEBUG.value >= 2) else u.stamp()
     u = Hooks.build(op, dtype, src, arg).stamp()
     d = u.device
-    return u.move(d.settled, pinned=False) if isinstance(d, Sharding) and d.pending and not DEFER.value else u
+    return u.move(d.reduced, pinned=False) if isinstance(d, Sharding) and d.partial and not DEFER.value else u
 
   def alu(self, op: Ops, *others: UOp) -> UOp:
     """An elementwise op; shapes and dtypes must agree already."""
     dtype = dtypes.bool if op in GroupOp.Comparison else others[0].dtype if op is Ops.WHERE else self.dtype
     if self.dtype is dtypes.index or (others and others[0].dtype is dtypes.index):
       return UOp.new(op, dtype, (self, *others)).simplified
-    if op is Ops.NEG and self.owed is Ops.MUL and not dtypes.is_unsigned(dtype):
-      return self.alu(Ops.MUL, self.const_like(-1))  # one of the factors is lifted
+    if op is Ops.NEG and self.partial is Ops.MUL and not dtypes.is_unsigned(dtype):
+      return self.alu(Ops.MUL, self.const_like(-1))  # one of the factors is made partial
     return UOp.build(op, dtype, (self, *others))
 
   @property
@@ -313,10 +313,10 @@ class UOp:
     return self.device.axis if isinstance(self.device, Sharding) else None
 
   @property
-  def owed(self) -> Ops | None:
-    """The one op by which this value is still to be reduced; None where nothing is owed, or several."""
+  def partial(self) -> Ops | None:
+    """The one op by which this value is still to be reduced; None where it is not partial, or by several."""
     d = self.device
-    ops = {o.op for o in d.pending} if isinstance(d, Sharding) and d.pending else ()
+    ops = {o.op for o in d.partial} if isinstance(d, Sharding) and d.partial else ()
     return next(iter(ops)) if len(ops) == 1 else None
 
   def cast(self, dtype: DType) -> UOp:
@@ -334,7 +334,7 @@ class UOp:
     return self if self.dtype is dtype else UOp.build(Ops.BITCAST, dtype, (self,))
 
   def r(self, op: Ops, axes: Sequence[int]) -> UOp:
-    """Reduce over `axes`, which stay as dims of 1. Over a cut dim the result owes the reduction; it is settled here
+    """Reduce over `axes`, which stay as dims of 1. Over a cut dim the result is partial; it is reduced here
     unless DEFER.
     """
     axes = tuple(sorted(a for a in axes if not (isinstance(self.shape[a], int) and self.shape[a] == 1)))
@@ -371,8 +371,10 @@ class UOp:
     pairs = tuple(as_dims(pair) for pair in pairs)
     if all(is_int(a, 0) and is_int(b, 0) for a, b in pairs):
       return self
-    fill, identity = as_const(fill, self.dtype), _NEUTRAL.get(self.owed)
-    if identity is not None and fill != identity:  # what is owed is padded with the identity, and the fill is lifted
+    fill, identity = as_const(fill, self.dtype), _NEUTRAL.get(self.partial)
+    if (
+      identity is not None and fill != identity
+    ):  # what is partial is padded with the identity, and the fill is made so
       inside = UOp.const(dtypes.bool, True).broadcast_to(self.shape).pad(pairs, False)
       return inside.where(self.pad(pairs, identity), fill)
     return UOp.build(Ops.PAD, self.dtype, (self,), (pairs, fill))

@@ -102,7 +102,7 @@ class OwnGradient:
 @dataclass(frozen=True, slots=True)
 class Collective:
   """A communication of the local view: the result is `template` (over HOLE leaves, one a source) placed as `result`,
-  given source i in `placements[i]`; what a source owes is reduced over the owed sub-axes. `kind` names it for
+  given source i in `placements[i]`; a partial source is reduced. `kind` names it for
   people."""
 
   kind: str

@@ -38,7 +38,7 @@ def chosen_from(u: UOp) -> tuple[UOp, ...]:
 
 
 def _sums(placement: object) -> bool:
-  return isinstance(placement, Sharding) and any(o.op in _SUMS for o in placement.pending)
+  return isinstance(placement, Sharding) and any(o.op in _SUMS for o in placement.partial)
 
 
 def _picks_one(u: UOp) -> bool:

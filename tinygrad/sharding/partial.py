@@ -1,9 +1,9 @@
-"""Owed reductions: which ops may run on the parts of a value before they are reduced, by the policy on the op's card.
+"""Partial values: which ops may run on the parts of a value before they are reduced, by the rule on the op's card.
 
-`f` may run before the reduction exactly when f(red(x_d), rest) = red(f(x_d), rest). Then the sources that owe stay as
-they are, others are lifted where they would count once per device (a MOVE to a placement that owes: one coordinate
-holds the value, the others the identity), and the result owes. The identities of empty blocks survive each op that is
-allowed here. Equal in the reals and modulo 2^k only: `Context(DEFER=0)` is the exact setting.
+`f` may run before the reduction exactly when f(red(x_d), rest) = red(f(x_d), rest). Then partial sources stay as
+they are, others are made partial where they would count once per device (a MOVE to a partial placement: one coordinate
+holds the value, the others the identity), and the result is partial. The identities of empty blocks survive each op
+that is allowed here. Equal in the reals and modulo 2^k only: `Context(DEFER=0)` is the exact setting.
 """
 
 import math
@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Owe, Sharding, SubAxis, merge_sub_axes
+from tinygrad.device import Partial, Sharding, SubAxis, merge_sub_axes
 from tinygrad.dtype import DType, dtypes
 from tinygrad.sharding.moves import overlap
-from tinygrad.uop import CARDS, GroupOp, Ops, Owed, UOp, factor_rule, upper
+from tinygrad.uop import CARDS, GroupOp, Ops, PartialRule, UOp, factor_rule, upper
 
-Debts = tuple[Owe, ...]
+Partials = tuple[Partial, ...]
 SWAP = {Ops.MAX: Ops.MIN, Ops.MIN: Ops.MAX}
 ZERO_AT_ZERO = frozenset((Ops.NEG, Ops.MUL, Ops.SIN, Ops.SQRT, Ops.TANH, Ops.ERF, Ops.FLOOR, Ops.CEIL, Ops.ROUND))
 STRETCHED = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE, Ops.MOVE))  # every element of these is one of the source's
@@ -24,78 +24,79 @@ STRETCHED = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE, Ops.MOVE))  # every
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-  """A way to run an op before the reduction: what each source is to owe (its own debts, those it is lifted to, or
-  nothing: settled), and what the result then owes."""
+  """A way to run an op before the reduction: over what each source is to be partial (as it is, what it is made, or
+  nothing: reduced), and over what the result then is."""
 
-  sources: tuple[Debts, ...]
-  result: Debts
+  sources: tuple[Partials, ...]
+  result: Partials
 
 
-def debts_of(u: UOp) -> Debts:
-  return u.device.pending if isinstance(u.device, Sharding) else ()
+def partials_of(u: UOp) -> Partials:
+  return u.device.partial if isinstance(u.device, Sharding) else ()
 
 
 def keep(op: Ops, dtype: DType, src: Sequence[UOp], arg: Any) -> Kept | None:
-  """The table: how `op` runs on sources that owe; None where what they owe has to be paid before.
+  """The table: how `op` runs on partial sources; None where they have to be reduced before.
 
   `src` are the nodes themselves: constants are looked at for their value, finiteness and sign, lookups for their index.
   """
-  debts = tuple(debts_of(s) for s in src)
-  owing, ops = [i for i, d in enumerate(debts) if d], {o.op for d in debts for o in d}
-  if not owing or len(ops) > 1:
+  partials = tuple(partials_of(s) for s in src)
+  unreduced, ops = [i for i, d in enumerate(partials) if d], {o.op for d in partials for o in d}
+  if not unreduced or len(ops) > 1:
     return None
   by = ops.pop()
-  case = Case(op, dtype, tuple(src), arg, debts, owing, by, by in SWAP, dtypes.is_float(dtype))
-  found = _RULES[CARDS[op].owed](case)
+  case = Case(op, dtype, tuple(src), arg, partials, unreduced, by, by in SWAP, dtypes.is_float(dtype))
+  found = _RULES[CARDS[op].partial](case)
   return found if found is not None else _disjoint(case)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-  """An op whose sources `owing` owe reductions by `by`."""
+  """An op whose sources `unreduced` are partial by `by`."""
 
   op: Ops
   dtype: DType
   src: tuple[UOp, ...]
   arg: Any
-  debts: tuple[Debts, ...]
-  owing: list[int]
+  partials: tuple[Partials, ...]
+  unreduced: list[int]
   by: Ops
   extremum: bool  # whether that is max or min
   floating: bool
 
   def stay(self, by: Ops | None = None) -> Kept | None:
-    """All sources stay as they are; the result owes what they owe together, by `by` if the op turns it around."""
-    owed = union([self.debts[i] for i in self.owing])
-    if owed is None:
+    """All sources stay as they are; the result is partial over what they are together, by `by` if the op turns it
+    around."""
+    partial = union([self.partials[i] for i in self.unreduced])
+    if partial is None:
       return None
-    return Kept(self.debts, owed if by is None else tuple(Owe(o.sub_axes, by, o.disjoint) for o in owed))
+    return Kept(self.partials, partial if by is None else tuple(Partial(o.sub_axes, by, o.disjoint) for o in partial))
 
-  def lifted(self, among: Sequence[int]) -> Kept | None:
-    """As `stay`, with the sources in `among` brought to owe the same, so that they count once: those whose elements are
-    the identity need no lift, and of max and min none does."""
+  def with_unreduced(self, among: Sequence[int]) -> Kept | None:
+    """As `stay`, with the sources in `among` made partial over the same, so that they count once: those whose elements
+    are the identity count as often as they like, and of max and min all do."""
     kept = self.stay()
     if kept is None or self.extremum:
       return kept
     neutral = 0 if self.by is Ops.ADD else 1
-    plain = tuple(Owe(o.sub_axes, o.op) for o in kept.result)
-    sources, same = list(self.debts), True
+    plain = tuple(Partial(o.sub_axes, o.op) for o in kept.result)
+    sources, same = list(self.partials), True
     for i in among:
-      if _sub_axes(self.debts[i]) == _sub_axes(kept.result) or constant(self.src[i]) == neutral:
+      if _sub_axes(self.partials[i]) == _sub_axes(kept.result) or constant(self.src[i]) == neutral:
         continue
       sources[i], same = plain, False
-    if same and aligned([self.src[i] for i in self.owing]):
+    if same and aligned([self.src[i] for i in self.unreduced]):
       return Kept(tuple(sources), kept.result)
     return Kept(tuple(sources), plain)
 
 
-def union(debts: Sequence[Debts]) -> Debts | None:
-  """All of these debts of one op: the same sub-axes, or sub-axes of which no two overlap; else None."""
-  out = list(debts[0])
-  for more in debts[1:]:
+def union(partials: Sequence[Partials]) -> Partials | None:
+  """All of these entries of one op: the same sub-axes, or sub-axes of which no two overlap; else None."""
+  out = list(partials[0])
+  for more in partials[1:]:
     if _sub_axes(more) == _sub_axes(out):
       same = len(out) == len(more)
-      out = [Owe(o.sub_axes, o.op, same and o.disjoint and more[i].disjoint) for i, o in enumerate(out)]
+      out = [Partial(o.sub_axes, o.op, same and o.disjoint and more[i].disjoint) for i, o in enumerate(out)]
     elif any(overlap(a, b) for a in _sub_axes(out) for b in _sub_axes(more)):
       return None
     else:
@@ -103,9 +104,9 @@ def union(debts: Sequence[Debts]) -> Debts | None:
   return tuple(out)
 
 
-def _sub_axes(debts: Sequence[Owe]) -> tuple[SubAxis, ...]:
-  """All sub-axes that are owed over, merged: one entry over two adjacent sub-axes is owed over as two entries are."""
-  return merge_sub_axes(sorted((d for o in debts for d in o.sub_axes), key=lambda d: -d.stride))
+def _sub_axes(partials: Sequence[Partial]) -> tuple[SubAxis, ...]:
+  """All sub-axes of the entries, merged: one entry over two adjacent sub-axes says what two entries do."""
+  return merge_sub_axes(sorted((d for o in partials for d in o.sub_axes), key=lambda d: -d.stride))
 
 
 # ---------------------------------------------------------------- what is known of an operand
@@ -139,10 +140,10 @@ def is_finite(u: UOp) -> bool:
 
 def _movement(c: Case) -> Kept | None:
   """Every element of the result is one of a source's: keep. CAT chooses between sources, as WHERE does; a lookup needs
-  its index settled."""
+  its index reduced."""
   if c.op is Ops.GATHER:
-    return c.stay() if c.owing == [0] else None
-  return c.lifted(range(len(c.src)))
+    return c.stay() if c.unreduced == [0] else None
+  return c.with_unreduced(range(len(c.src)))
 
 
 def _pad(c: Case) -> Kept | None:
@@ -152,38 +153,38 @@ def _pad(c: Case) -> Kept | None:
 
 
 def _select(c: Case) -> Kept | None:
-  """The condition is the same on all devices; the branches owe or are lifted."""
-  return None if c.debts[0] else c.lifted((1, 2))
+  """The condition is the same on all devices; the branches are partial or made so."""
+  return None if c.partials[0] else c.with_unreduced((1, 2))
 
 
 def _sum(c: Case) -> Kept | None:
   """add keeps, the other operand counts once; max(x_d) + y = max(x_d + y) for finite y in floats; c - x turns max into
   min."""
   if c.by is Ops.ADD:
-    return c.lifted((0, 1)) if c.dtype is not dtypes.bool else None
-  if not c.extremum or not c.floating or len(c.owing) > 1 or not is_finite(c.src[1 - c.owing[0]]):
+    return c.with_unreduced((0, 1)) if c.dtype is not dtypes.bool else None
+  if not c.extremum or not c.floating or len(c.unreduced) > 1 or not is_finite(c.src[1 - c.unreduced[0]]):
     return None
-  return c.stay(SWAP[c.by] if c.op is Ops.SUB and c.owing == [1] else None)
+  return c.stay(SWAP[c.by] if c.op is Ops.SUB and c.unreduced == [1] else None)
 
 
 def _extremum(c: Case) -> Kept | None:
-  """max commutes with max, both may owe; max(min(x_d), y) = min(max(x_d, y)) where y owes nothing."""
-  return c.stay() if c.extremum and (c.by is c.op or len(c.owing) == 1) else None
+  """max commutes with max, both may be partial; max(min(x_d), y) = min(max(x_d, y)) where y is not."""
+  return c.stay() if c.extremum and (c.by is c.op or len(c.unreduced) == 1) else None
 
 
 def _product(c: Case) -> Kept | None:
   """(sum of x_d) y keeps, unless y is known to be 0 or not finite; two sums over different sub-axes multiply out, over
-  the same ones the smaller is paid first. max(x_d) c in floats: c > 0 keeps, c < 0 turns around. A product is lifted
-  to."""
-  if c.dtype is dtypes.bool or (c.op is Ops.FDIV and 0 not in c.owing):
+  the same ones the smaller is reduced first. max(x_d) c in floats: c > 0 keeps, c < 0 turns around. A product is made
+  partial to."""
+  if c.dtype is dtypes.bool or (c.op is Ops.FDIV and 0 not in c.unreduced):
     return None
   if c.by is Ops.MUL:
-    return c.lifted((0, 1))
-  if c.op is Ops.FDIV and c.owing != [0]:
+    return c.with_unreduced((0, 1))
+  if c.op is Ops.FDIV and c.unreduced != [0]:
     return None
-  if len(c.owing) == 2:
+  if len(c.unreduced) == 2:
     return _two_sums(c) if c.by is Ops.ADD else None
-  other = c.src[1 - c.owing[0]]
+  other = c.src[1 - c.unreduced[0]]
   if c.floating and not may_scale(other):
     return None
   if c.by is Ops.ADD:
@@ -194,11 +195,15 @@ def _product(c: Case) -> Kept | None:
 
 def _two_sums(c: Case) -> Kept | None:
   x, y = c.src
-  if not any(overlap(d, e) for d in _sub_axes(c.debts[0]) for e in _sub_axes(c.debts[1])):
+  if not any(overlap(d, e) for d in _sub_axes(c.partials[0]) for e in _sub_axes(c.partials[1])):
     return c.stay()
   if x is y or aligned((x, y)):
     return None
-  return Kept((c.debts[0], ()), c.debts[0]) if upper(x.size) >= upper(y.size) else Kept(((), c.debts[1]), c.debts[1])
+  return (
+    Kept((c.partials[0], ()), c.partials[0])
+    if upper(x.size) >= upper(y.size)
+    else Kept(((), c.partials[1]), c.partials[1])
+  )
 
 
 def _negate(c: Case) -> Kept | None:
@@ -213,8 +218,8 @@ def _reduce_same(c: Case) -> Kept | None:
   of a lookup are no longer in one place."""
   if c.arg[0] is not c.by:
     return None
-  if any(o.disjoint for o in c.debts[0]) and not _owner_constant(c.src[0], c.arg[1]):
-    return Kept(c.debts, tuple(Owe(o.sub_axes, o.op) for o in c.debts[0]))
+  if any(o.disjoint for o in c.partials[0]) and not _owner_constant(c.src[0], c.arg[1]):
+    return Kept(c.partials, tuple(Partial(o.sub_axes, o.op) for o in c.partials[0]))
   return c.stay()
 
 
@@ -235,11 +240,19 @@ def _cast(c: Case) -> Kept | None:
   return c.stay() if preserved else None
 
 
-_RULES: dict[Owed, Callable[[Case], Kept | None]] = {
-  Owed.KEEP: _movement, Owed.PAD: _pad, Owed.SELECT: _select, Owed.SUM: _sum, Owed.EXTREMUM: _extremum,
-  Owed.PRODUCT: _product, Owed.NEGATE: _negate, Owed.REDUCE_SAME: _reduce_same, Owed.CAST: _cast,
-  Owed.MONOTONE: lambda c: c.stay() if c.extremum else None, Owed.SETTLE_FIRST: lambda c: None,
-}  # fmt: skip
+_RULES: dict[PartialRule, Callable[[Case], Kept | None]] = {
+  PartialRule.KEEP: _movement,
+  PartialRule.PAD: _pad,
+  PartialRule.SELECT: _select,
+  PartialRule.SUM: _sum,
+  PartialRule.EXTREMUM: _extremum,
+  PartialRule.PRODUCT: _product,
+  PartialRule.NEGATE: _negate,
+  PartialRule.REDUCE_SAME: _reduce_same,
+  PartialRule.CAST: _cast,
+  PartialRule.MONOTONE: lambda c: c.stay() if c.extremum else None,
+  PartialRule.REDUCE_FIRST: lambda c: None,
+}
 
 
 # ---------------------------------------------------------------- disjoint: a lookup in a table cut by rows
@@ -248,29 +261,29 @@ _RULES: dict[Owed, Callable[[Case], Kept | None]] = {
 def _disjoint(c: Case) -> Kept | None:
   """Where at most one coordinate is not zero, f(x) = sum of f(x_d) for every elementwise f with f(0) = 0, and for a
   reduction along which the owner does not change."""
-  owed = c.debts[c.owing[0]]
-  if not all(o.disjoint for o in owed) or any(c.debts[i] != owed for i in c.owing):
+  partial = c.partials[c.unreduced[0]]
+  if not all(o.disjoint for o in partial) or any(c.partials[i] != partial for i in c.unreduced):
     return None
-  if len(c.owing) > 1 and not aligned([c.src[i] for i in c.owing]):
+  if len(c.unreduced) > 1 and not aligned([c.src[i] for i in c.unreduced]):
     return None
   keeps = _owner_constant(c.src[0], c.arg[1]) if c.op is Ops.REDUCE else _zero_at_zero(c)
-  return Kept(c.debts, owed) if keeps else None
+  return Kept(c.partials, partial) if keeps else None
 
 
 def _zero_at_zero(c: Case) -> bool:
-  """Whether the op is 0 where the sources that owe are."""
+  """Whether the op is 0 where the partial sources are."""
   if c.op is Ops.CAST:
     return dtypes.bool not in (c.src[0].dtype, c.dtype)
-  if c.op is Ops.MUL and len(c.owing) == 1 and c.floating and not may_scale(c.src[1 - c.owing[0]]):
+  if c.op is Ops.MUL and len(c.unreduced) == 1 and c.floating and not may_scale(c.src[1 - c.unreduced[0]]):
     return False  # 0 * inf is nan
-  if c.op in ZERO_AT_ZERO or (c.op in SWAP and len(c.owing) == 2):
+  if c.op in ZERO_AT_ZERO or (c.op in SWAP and len(c.unreduced) == 2):
     return True
-  other = constant(c.src[1 - c.owing[0]]) if len(c.src) == 2 else None
+  other = constant(c.src[1 - c.unreduced[0]]) if len(c.src) == 2 else None
   if other is None:
     return False
   if c.op in SWAP:
     return bool(other <= 0 if c.op is Ops.MAX else other >= 0)
-  return c.owing == [0] and bool(other > 0 if c.op is Ops.POW else c.op in (Ops.IDIV, Ops.MOD) and other != 0)
+  return c.unreduced == [0] and bool(other > 0 if c.op is Ops.POW else c.op in (Ops.IDIV, Ops.MOD) and other != 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,22 +297,26 @@ class Lookup:
 
 
 def lookup_of(u: UOp) -> Lookup | None:
-  """The lookup that a disjoint debt of `u` comes from; None where it cannot be told."""
+  """The lookup by which `u` is disjointly partial; None where it cannot be told."""
   movement: list[UOp] = []
   for _ in range(64):
-    owing = [s for s in u.src if debts_of(s)]
-    if u.op is Ops.GATHER and not owing:
+    unreduced = [s for s in u.src if partials_of(s)]
+    if u.op is Ops.GATHER and not unreduced:
       dims = frozenset(range(u.src[1].ndim))
       for v in reversed(movement):
         dims = _moved(v, dims)
       cut = u.src[0].device
       assert isinstance(cut, Sharding)
       return Lookup(u.src[1], (cut.cut(0), u.src[0].shape[0]), tuple((v.op, v.arg) for v in reversed(movement)), dims)
-    if not owing or u.op in (Ops.MOVE, Ops.GATHER) or any(debts_of(s) != debts_of(owing[0]) for s in owing):
+    if (
+      not unreduced
+      or u.op in (Ops.MOVE, Ops.GATHER)
+      or any(partials_of(s) != partials_of(unreduced[0]) for s in unreduced)
+    ):
       return None
     if u.op in GroupOp.Movement or u.op is Ops.REDUCE:
       movement.append(u)
-    u = owing[0]
+    u = unreduced[0]
   return None
 
 
@@ -315,7 +332,7 @@ def _moved(u: UOp, dims: frozenset[int]) -> frozenset[int]:
 
 def aligned(xs: Sequence[UOp]) -> bool:
   """Whether all come from one lookup in the same way, so that each element has one owner in all of them."""
-  if not all(o.disjoint for x in xs for o in debts_of(x)):
+  if not all(o.disjoint for x in xs for o in partials_of(x)):
     return False
   found = lookup_of(xs[0])
   return found is not None and all(x is xs[0] or lookup_of(x) == found for x in xs[1:])

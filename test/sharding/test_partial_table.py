@@ -1,15 +1,15 @@
-"""Each row of the table of owed reductions (DESIGN 4): where an op may run before the reduction it does, and the count
+"""Each row of the table of partial values: where an op may run before the reduction it does, and the count
 of bytes shows it; where it may not, running it there would give visibly other values."""
 
 import numpy as np
 import pytest
 
 from tinygrad import Tensor
-from tinygrad.device import Device, Mesh, Owe, Sharding, SubAxis
+from tinygrad.device import Device, Mesh, Partial, Sharding, SubAxis
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.realize import to_numpy
 from tinygrad.helpers import Context
-from tinygrad.sharding import decisions, explain, owed
+from tinygrad.sharding import decisions, explain, partial
 from tinygrad.uop import Ops, UOp, buffer_of
 
 N = 4
@@ -28,10 +28,10 @@ def numbers(seed, dtype, shape=SHAPE):
   return np.where(x == 0, 2, x).astype(to_numpy_dtype(dtype))
 
 
-def owing(parts, by, dtype, mesh=LINE, sub_axis=None, disjoint=False):
-  """A buffer whose device d holds parts[coordinate of d] and owes their reduction."""
+def unreduced(parts, by, dtype, mesh=LINE, sub_axis=None, disjoint=False):
+  """A buffer whose device d holds parts[coordinate of d] and is partial by their reduction."""
   sub_axis = sub_axis or SubAxis(N, 1)
-  u = UOp.buffer(parts[0].shape, dtype, Sharding.of(mesh, (), (Owe((sub_axis,), by, disjoint),)))
+  u = UOp.buffer(parts[0].shape, dtype, Sharding.of(mesh, (), (Partial((sub_axis,), by, disjoint),)))
   buffer = buffer_of(u)
   for d, handle in enumerate(buffer.allocate().handles):
     part = np.ascontiguousarray(parts[d // sub_axis.stride % sub_axis.size])
@@ -60,9 +60,9 @@ def combine(by, values):
 
 C = numbers(99, F32)
 MASK = np.arange(SHAPE[0] * SHAPE[1]).reshape(SHAPE) % 3 == 0
-KEEP, LIFT, MAX, MIN = "keep", "lift", "max", "min"
+KEEP, UNREDUCE, MAX, MIN = "keep", "unreduce", "max", "min"
 
-# name, owed op, dtype, f, verdict (keep: the result owes the same; max, min: it owes that; None: reduced before)
+# name, op, dtype, f, verdict (keep: the result is partial by the same; max, min: by that; None: reduced before)
 ROWS = [
   ("reshape", Ops.ADD, F32, lambda x: x.reshape((16, 8)), KEEP),
   ("permute", Ops.MAX, F32, lambda x: x.permute((1, 0)), KEEP),
@@ -76,18 +76,18 @@ ROWS = [
   ("sum of a max", Ops.MAX, F32, lambda x: x.r(Ops.ADD, (0,)), None),
   ("sum of a product", Ops.MUL, F32, lambda x: x.r(Ops.ADD, (0,)), None),
   ("pad with 0", Ops.ADD, F32, lambda x: x.pad(((1, 1), (0, 0))), KEEP),
-  ("pad with 2", Ops.ADD, F32, lambda x: x.pad(((1, 1), (0, 0)), 2), LIFT),
+  ("pad with 2", Ops.ADD, F32, lambda x: x.pad(((1, 1), (0, 0)), 2), UNREDUCE),
   ("pad with 2", Ops.MAX, F32, lambda x: x.pad(((1, 1), (0, 0)), 2), KEEP),
   ("pad with 1", Ops.MUL, F32, lambda x: x.pad(((1, 1), (0, 0)), 1), KEEP),
-  ("pad with 2", Ops.MUL, F32, lambda x: x.pad(((1, 1), (0, 0)), 2), LIFT),
-  ("where", Ops.ADD, F32, lambda x: like(x, MASK).alu(Ops.WHERE, x, like(x, C)), LIFT),
-  ("where, constant", Ops.ADD, F32, lambda x: like(x, MASK).where(3.0, x), LIFT),
+  ("pad with 2", Ops.MUL, F32, lambda x: x.pad(((1, 1), (0, 0)), 2), UNREDUCE),
+  ("where", Ops.ADD, F32, lambda x: like(x, MASK).alu(Ops.WHERE, x, like(x, C)), UNREDUCE),
+  ("where, constant", Ops.ADD, F32, lambda x: like(x, MASK).where(3.0, x), UNREDUCE),
   ("where", Ops.MAX, F32, lambda x: like(x, MASK).alu(Ops.WHERE, x, like(x, C)), KEEP),
-  ("where", Ops.MUL, F32, lambda x: like(x, MASK).alu(Ops.WHERE, x, like(x, C)), LIFT),
-  ("add a replicated", Ops.ADD, F32, lambda x: x + like(x, C), LIFT),
-  ("add a constant", Ops.ADD, F32, lambda x: x + 3.0, LIFT),
-  ("subtract from", Ops.ADD, F32, lambda x: like(x, C) - x, LIFT),
-  ("add an integer", Ops.ADD, I8, lambda x: x + 3, LIFT),
+  ("where", Ops.MUL, F32, lambda x: like(x, MASK).alu(Ops.WHERE, x, like(x, C)), UNREDUCE),
+  ("add a replicated", Ops.ADD, F32, lambda x: x + like(x, C), UNREDUCE),
+  ("add a constant", Ops.ADD, F32, lambda x: x + 3.0, UNREDUCE),
+  ("subtract from", Ops.ADD, F32, lambda x: like(x, C) - x, UNREDUCE),
+  ("add an integer", Ops.ADD, I8, lambda x: x + 3, UNREDUCE),
   ("add a constant", Ops.MAX, F32, lambda x: x + 3.0, KEEP),
   ("constant minus max", Ops.MAX, F32, lambda x: 3.0 - x, MIN),
   ("constant minus min", Ops.MIN, F32, lambda x: 3.0 - x, MAX),
@@ -104,13 +104,13 @@ ROWS = [
   ("times -2", Ops.MAX, F32, lambda x: x * -2.0, MIN),
   ("times a replicated", Ops.MAX, F32, lambda x: x * like(x, C), None),
   ("integer times 100", Ops.MAX, I8, lambda x: x * 100, None),
-  ("times a replicated", Ops.MUL, F32, lambda x: x * like(x, C), LIFT),
-  ("divided by a replicated", Ops.MUL, F32, lambda x: x / 2.0, LIFT),
+  ("times a replicated", Ops.MUL, F32, lambda x: x * like(x, C), UNREDUCE),
+  ("divided by a replicated", Ops.MUL, F32, lambda x: x / 2.0, UNREDUCE),
   ("divides", Ops.MUL, F32, lambda x: 6.0 / x + 1.0, None),
   ("negation", Ops.ADD, F32, lambda x: -x, KEEP),
   ("negation", Ops.MAX, F32, lambda x: -x, MIN),
   ("negation of unsigned", Ops.MAX, U8, lambda x: -x, None),
-  ("negation", Ops.MUL, F32, lambda x: -x, LIFT),
+  ("negation", Ops.MUL, F32, lambda x: -x, UNREDUCE),
   ("floor division", Ops.ADD, I32, lambda x: x // 2, None),
   ("modulo", Ops.ADD, I32, lambda x: x % 3, None),
   ("shift", Ops.ADD, I32, lambda x: x.alu(Ops.SHR, x.const_like(1)), None),
@@ -143,7 +143,8 @@ def like(x, value):
 
 
 def tail(y, by):
-  """One number, by reductions that commute with the debt: what is owed shrinks to a few bytes if it was kept."""
+  """One number, by reductions that commute with the one before: what is partial shrinks to a few bytes if it was
+  kept."""
   return y.r(by, tuple(range(y.ndim)))
 
 
@@ -153,27 +154,27 @@ def test_row(name, by, dtype, f, verdict):
   want = value_of(f(plain(combine(by, parts))))
   for defer in (0, 1):
     with Context(DEFER=defer):
-      assert same(value_of(f(owing(parts, by, dtype))), want)
+      assert same(value_of(f(unreduced(parts, by, dtype))), want)
   # the op on each device's part, reduced as if nothing were to be minded
   on_parts = [value_of(f(plain(p))) for p in parts]
   whole = np.prod(SHAPE) * dtype.itemsize * 2 * (N - 1) / N
   with Context(DEFER=1):
-    x = owing(parts, by, dtype)
+    x = unreduced(parts, by, dtype)
     y = f(x)
     if verdict is None:
-      assert y.device.pending == ()
+      assert y.device.partial == ()
       assert wire(tail(y, by) if y.dtype is not dtypes.bool else y) >= whole
       assert not np.array_equal(combine(by, on_parts), want), "running the op on the parts would be noticed"
       return
     after = {MAX: Ops.MAX, MIN: Ops.MIN}.get(verdict, by)
-    if y.size * y.dtype.itemsize <= x.size * x.dtype.itemsize:  # else the hook pays where fewer bytes are owed
-      assert [o.op for o in y.device.pending] == [after]
+    if y.size * y.dtype.itemsize <= x.size * x.dtype.itemsize:  # else the hook pays where fewer bytes are partial
+      assert [o.op for o in y.device.partial] == [after]
     assert wire(tail(y, after)) <= 8 * 2 * (N - 1) / N < whole  # one number travels, not the whole value
   if verdict is KEEP:
     assert same(combine(by, on_parts), want)
     others = [op for op in FOLD if op is not by]
     assert any(not np.array_equal(combine(op, on_parts), want) for op in others)  # another reduction would be noticed
-  else:  # lifted, or turned around: without that the values are others
+  else:  # made partial, or turned around: without that the values are others
     assert not np.array_equal(combine(by, on_parts), want)
 
 
@@ -203,7 +204,7 @@ BY_A_CONSTANT = {
   "where(x > c, x, c)": lambda x, c: (x > c).where(x, c),
   "pad(x, c)": lambda x, c: x.pad((1, 0), value=c),
 }
-OWED = {
+PARTIAL = {
   Ops.ADD: lambda x: x.sum(0),
   Ops.MUL: lambda x: x.prod(0),
   Ops.MAX: lambda x: x.max(0),
@@ -221,14 +222,14 @@ def check_constants(name, by):
   terms = TERMS if by else np.tile(TERMS, (8, 1))  # so long that the table stays where it is
   tensors = [] if name.startswith("pad") else [Tensor(v) for v in (0.0, np.inf, 0, -2)]
   for c in (*EXTREME, *tensors):
-    want = BY_A_CONSTANT[name](OWED[by](Tensor(terms, device="PYTHON")), c).numpy()
+    want = BY_A_CONSTANT[name](PARTIAL[by](Tensor(terms, device="PYTHON")), c).numpy()
     for defer in (0, 1):
       with Context(DEFER=defer):
-        got = BY_A_CONSTANT[name](OWED[by](Tensor(terms).shard(("PYTHON:0", "PYTHON:1"), 0)), c).numpy()
+        got = BY_A_CONSTANT[name](PARTIAL[by](Tensor(terms).shard(("PYTHON:0", "PYTHON:1"), 0)), c).numpy()
       np.testing.assert_allclose(got, want, 1e-6, 1e-20, err_msg=f"{name}, c = {c}, DEFER={defer}")
 
 
-@pytest.mark.parametrize("by", OWED, ids=str)
+@pytest.mark.parametrize("by", PARTIAL, ids=str)
 @pytest.mark.parametrize("name", BY_A_CONSTANT)
 def test_constants_that_are_0_or_not_finite(name, by):
   check_constants(name, by)
@@ -236,7 +237,7 @@ def test_constants_that_are_0_or_not_finite(name, by):
 
 @pytest.mark.parametrize("name,by", [("x * c", Ops.ADD), ("x / c", Ops.ADD), ("x * c", Ops.MAX), ("c * x", None)])
 def test_parts_scaled_by_any_constant_would_be_noticed(name, by, monkeypatch):
-  monkeypatch.setattr(owed, "may_scale", lambda u: True)
+  monkeypatch.setattr(partial, "may_scale", lambda u: True)
   decisions.forget()
   with pytest.raises(AssertionError):
     check_constants(name, by)
@@ -244,12 +245,12 @@ def test_parts_scaled_by_any_constant_would_be_noticed(name, by, monkeypatch):
   decisions.forget()
 
 
-# ---------------------------------------------------------------- two operands that owe
+# ---------------------------------------------------------------- two partial operands
 
 
 def pair(by_x=Ops.ADD, by_y=Ops.ADD, dtype=F32):
   parts = [numbers(d, dtype) for d in range(N)], [numbers(10 + d, dtype) for d in range(N)]
-  x, y = (owing(p, by, dtype) for p, by in zip(parts, (by_x, by_y)))
+  x, y = (unreduced(p, by, dtype) for p, by in zip(parts, (by_x, by_y)))
   return x, y, combine(by_x, parts[0]), combine(by_y, parts[1]), parts
 
 
@@ -257,7 +258,7 @@ def test_two_sums_are_added_before_one_reduction():
   with Context(DEFER=1):
     x, y, a, b, _ = pair()
     z = x + y
-    assert z.device.pending == x.device.pending
+    assert z.device.partial == x.device.partial
     assert len(moves_of(z)) == 1
     assert np.array_equal(value_of(z), a + b)
 
@@ -267,11 +268,11 @@ def test_two_extrema_of_one_kind_stay_of_two_kinds_are_reduced(by):
   with Context(DEFER=1):
     x, y, a, b, parts = pair(by, by)
     z = x.alu(by, y)
-    assert z.device.pending == x.device.pending
+    assert z.device.partial == x.device.partial
     assert np.array_equal(value_of(z), FOLD[by](a, b))
     other = Ops.MIN if by is Ops.MAX else Ops.MAX
     w = x.alu(other, y)
-    assert w.device.pending == ()
+    assert w.device.partial == ()
     assert np.array_equal(value_of(w), FOLD[other](a, b))
     wrong = combine(by, [FOLD[other](p, q) for p, q in zip(*parts)])
     assert not np.array_equal(wrong, FOLD[other](a, b))
@@ -281,7 +282,7 @@ def test_of_two_sums_over_the_same_devices_one_is_reduced():
   with Context(DEFER=1):
     x, y, a, b, parts = pair()
     z = x * y
-    assert z.device.pending == x.device.pending  # the other is paid
+    assert z.device.partial == x.device.partial  # the other is paid
     assert len(moves_of(z.r(Ops.ADD, (0, 1)))) == 2
     assert np.array_equal(value_of(z), a * b)
     assert not np.array_equal(sum(p * q for p, q in zip(*parts)), a * b)
@@ -291,8 +292,8 @@ def test_two_sums_over_different_devices_multiply_out():
   rows, columns = SubAxis(2, 2), SubAxis(2, 1)
   p, q = [numbers(d, F32) for d in range(2)], [numbers(5 + d, F32) for d in range(2)]
   with Context(DEFER=1):
-    z = owing(p, Ops.ADD, F32, GRID, rows) * owing(q, Ops.ADD, F32, GRID, columns)
-    assert z.device.pending == (Owe((SubAxis(4, 1),), Ops.ADD),)
+    z = unreduced(p, Ops.ADD, F32, GRID, rows) * unreduced(q, Ops.ADD, F32, GRID, columns)
+    assert z.device.partial == (Partial((SubAxis(4, 1),), Ops.ADD),)
     assert np.array_equal(value_of(z), (p[0] + p[1]) * (q[0] + q[1]))
 
 
@@ -300,14 +301,14 @@ def test_two_products_stay():
   with Context(DEFER=1):
     x, y, a, b, _ = pair(Ops.MUL, Ops.MUL)
     z = x * y
-    assert z.device.pending == x.device.pending
+    assert z.device.partial == x.device.partial
     assert np.array_equal(value_of(z), a * b)
 
 
 def test_a_sum_and_a_max_are_reduced():
   with Context(DEFER=1):
     x, y, a, b, _ = pair(Ops.ADD, Ops.MAX)
-    assert (x + y).device.pending == ()
+    assert (x + y).device.partial == ()
     assert np.array_equal(value_of(x + y), a + b)
 
 
@@ -315,13 +316,13 @@ def test_an_index_and_a_condition_are_reduced_first():
   parts = [np.full(3, d, np.int32) for d in range(N)]
   table = numbers(1, F32)
   with Context(DEFER=1):
-    rows = replicated(table).gather(owing(parts, Ops.ADD, I32))
-    assert rows.device.pending == ()
+    rows = replicated(table).gather(unreduced(parts, Ops.ADD, I32))
+    assert rows.device.partial == ()
     assert np.array_equal(value_of(rows), table[[6, 6, 6]])
     bits = [numbers(d, I8) > 1 for d in range(N)]
-    mask = owing(bits, Ops.MAX, dtypes.bool)
+    mask = unreduced(bits, Ops.MAX, dtypes.bool)
     chosen = mask.alu(Ops.WHERE, replicated(table), replicated(-table))
-    assert chosen.device.pending == ()
+    assert chosen.device.partial == ()
     assert np.array_equal(value_of(chosen), np.where(np.logical_or.reduce(bits), table, -table))
 
 
@@ -338,13 +339,13 @@ def lookup():
 def test_a_lookup_is_disjoint_and_functions_with_f0_0_run_before_the_sum():
   with Context(DEFER=1):
     rows, want, _, _ = lookup()
-    assert [o.disjoint for o in rows.device.pending] == [True]
+    assert [o.disjoint for o in rows.device.partial] == [True]
     y = (rows * 2.0).maximum(0.0).alu(Ops.SQRT)
-    assert [o.disjoint for o in y.device.pending] == [True]
+    assert [o.disjoint for o in y.device.partial] == [True]
     assert np.allclose(value_of(y), np.sqrt(np.maximum(want * 2, 0)))
     assert len(moves_of(y)) == 1
-    assert rows.alu(Ops.EXP).device.pending == ()  # exp(0) is 1
-    assert rows.maximum(1.0).device.pending == ()
+    assert rows.alu(Ops.EXP).device.partial == ()  # exp(0) is 1
+    assert rows.maximum(1.0).device.partial == ()
     assert np.array_equal(value_of(rows.maximum(1.0)), np.maximum(want, 1))
 
 
@@ -352,14 +353,14 @@ def test_a_lookup_that_is_added_to_is_no_longer_disjoint():
   with Context(DEFER=1):
     rows, want, _, _ = lookup()
     y = rows + 1.0
-    assert [o.disjoint for o in y.device.pending] == [False]
+    assert [o.disjoint for o in y.device.partial] == [False]
     assert np.array_equal(value_of(y.maximum(0.0)), np.maximum(want + 1, 0))
 
 
 def test_lookups_by_one_index_multiply_by_two_they_do_not():
   with Context(DEFER=1):
     rows, want, table, ids = lookup()
-    assert [o.disjoint for o in (rows * rows).device.pending] == [True]
+    assert [o.disjoint for o in (rows * rows).device.partial] == [True]
     assert np.array_equal(value_of(rows * rows), want * want)
     other = plain(table, Sharding(LINE, 0)).gather(replicated(ids[::-1].copy()))
     both = rows * other
@@ -374,17 +375,17 @@ def test_reductions_of_a_lookup():
   with Context(DEFER=1):
     rows, want, _, _ = lookup()
     along = rows.r(Ops.MAX, (1,))
-    assert [o.disjoint for o in along.device.pending] == [True]  # each row has one owner
+    assert [o.disjoint for o in along.device.partial] == [True]  # each row has one owner
     assert np.array_equal(value_of(along), want.max(1, keepdims=True))
     across = rows.r(Ops.MAX, (0,))
-    assert across.device.pending == ()
+    assert across.device.partial == ()
     assert np.array_equal(value_of(across), want.max(0, keepdims=True))
     summed = rows.r(Ops.ADD, (0,))
-    assert [o.disjoint for o in summed.device.pending] == [False]
+    assert [o.disjoint for o in summed.device.partial] == [False]
     assert np.array_equal(value_of(summed * summed), want.sum(0, keepdims=True) ** 2)
 
 
-# ---------------------------------------------------------------- one settlement, at the smallest tensor
+# ---------------------------------------------------------------- one reduction, at the smallest tensor
 
 
 def contraction_over_a_cut_dim(n=8):
@@ -398,7 +399,7 @@ def moves_of(*roots):
   return [(m.kind, m.wire) for m in explain(*roots) if m.kind != "copy"]
 
 
-def test_all_consumers_share_one_settlement():
+def test_all_consumers_share_one_reduction():
   whole = 8 * 8 * 4 * 2 * (N - 1) / N
   with Context(DEFER=1):
     z, want = contraction_over_a_cut_dim()
@@ -411,7 +412,7 @@ def test_all_consumers_share_one_settlement():
     assert moves_of((z * 3.0).maximum(0.0) + z) == [("all_reduce", whole)]
 
 
-def test_the_settlement_is_at_the_smallest_tensor():
+def test_the_reduction_is_at_the_smallest_tensor():
   with Context(DEFER=1):
     z, want = contraction_over_a_cut_dim()
     assert moves_of(z.r(Ops.ADD, (0, 1))) == [("all_reduce", 4 * 2 * (N - 1) / N)]
@@ -436,7 +437,7 @@ def test_the_device_of_a_tensor_shows_no_debt():
   with Context(DEFER=1):
     x = Tensor(numbers(1, F32)).shard(LINE.devices, axis=1)
     total = x.sum(1)
-    assert total.uop.device.pending != ()
+    assert total.uop.device.partial != ()
     assert total.device == Sharding(LINE)
     assert total.realize().device == Sharding(LINE)
     assert np.array_equal(total.numpy(), numbers(1, F32).sum(1))
@@ -479,7 +480,7 @@ def test_partial_halves_do_not_overflow_on_one_device():
 def test_negative_zero_survives(defer):
   with Context(DEFER=defer):
     parts = [np.full(SHAPE, -0.0, np.float32)] * N
-    y = owing(parts, Ops.ADD, F32) + replicated(np.full(SHAPE, -0.0, np.float32))
+    y = unreduced(parts, Ops.ADD, F32) + replicated(np.full(SHAPE, -0.0, np.float32))
     assert np.signbit(value_of(y)).all()
     assert not np.signbit(sum(parts) + np.float32(0.0)).any()  # +0.0 on the other devices would lose it
 
@@ -520,19 +521,19 @@ def test_a_scalar_is_added_once():
 # ---------------------------------------------------------------- wrong rules are noticed
 
 
-def test_unions_forget_no_debt():
-  x, y = (Owe((SubAxis(2, stride),), Ops.ADD) for stride in (2, 1))
-  assert owed.union([(x,), (y,)]) == (x, y)
-  assert owed.union([(x,), (Owe((SubAxis(4, 1),), Ops.ADD),)]) is None
+def test_unions_forget_no_reduction():
+  x, y = (Partial((SubAxis(2, stride),), Ops.ADD) for stride in (2, 1))
+  assert partial.union([(x,), (y,)]) == (x, y)
+  assert partial.union([(x,), (Partial((SubAxis(4, 1),), Ops.ADD),)]) is None
 
 
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("defer", [0, 1])
-def test_two_debts_beside_one_over_both_axes(order, defer):
-  """A debt over two axes at once, and one over each (one of them disjoint), are debts over the same devices."""
+def test_two_reductions_beside_one_over_both_axes(order, defer):
+  """A reduction over two axes at once, and one over each (one of them disjoint), are over the same devices."""
   rows, columns = SubAxis(2, 2), SubAxis(2, 1)
-  entries = (Owe((rows,), Ops.ADD, True), Owe((columns,), Ops.ADD))[::order]
-  x = owing([np.full(SHAPE, d + 1.0, np.float32) for d in range(N)], Ops.ADD, F32)
+  entries = (Partial((rows,), Ops.ADD, True), Partial((columns,), Ops.ADD))[::order]
+  x = unreduced([np.full(SHAPE, d + 1.0, np.float32) for d in range(N)], Ops.ADD, F32)
   u = UOp.buffer(SHAPE, F32, Sharding.of(GRID, (), entries))
   for d, handle in enumerate(buffer_of(u).allocate().handles):
     part = np.full(SHAPE, d + 1.0 if d < 2 else 0.0, np.float32)  # the other row of the mesh holds nothing

@@ -1,4 +1,4 @@
-"""Tensors made like one that owes a reduction live where it will, and owe nothing; what is drawn for them are the
+"""Tensors made like a partial one live where it will, and are not partial; what is drawn for them are the
 numbers of one device."""
 
 import numpy as np
@@ -11,11 +11,11 @@ from tinygrad.helpers import Context
 D4 = tuple(f"CPU:{i}" for i in range(4))
 GRID = Mesh(D4, (2, 2), ("a", "b"))
 PLAIN = Tensor.ones(8, 5)
-# of shape (8, 5), and a sum that it owes over some or all of the devices
-OWED = {
+# of shape (8, 5), and a sum over some or all of the devices that has not run
+PARTIAL = {
   "a sum": lambda: Tensor.ones(4, 8, 5).shard(D4, 0).sum(0),
   "a product of matrices": lambda: Tensor.ones(8, 4).shard(D4, 1) @ Tensor.ones(4, 5).shard(D4, 0),
-  "owes and cut": lambda: Tensor.ones(4, 8, 5).shard(GRID, P("a", "b", None)).sum(0),
+  "partial and cut": lambda: Tensor.ones(4, 8, 5).shard(GRID, P("a", "b", None)).sum(0),
   "a maximum": lambda: Tensor.ones(4, 8, 5).shard(D4, 0).max(0),
 }
 LIKE = sorted(name for name in dir(Tensor) if name.endswith("_like"))
@@ -33,15 +33,15 @@ CREATORS = {
 }  # fmt: skip
 
 
-def pending(t: Tensor) -> object:
-  return t.uop.device.pending if isinstance(t.uop.device, Sharding) else ()
+def partial(t: Tensor) -> object:
+  return t.uop.device.partial if isinstance(t.uop.device, Sharding) else ()
 
 
-@pytest.mark.parametrize("owed", OWED.values(), ids=OWED)
+@pytest.mark.parametrize("make", PARTIAL.values(), ids=PARTIAL)
 @pytest.mark.parametrize("name", LIKE)
-def test_like_an_owed_value(name, owed):
-  y = owed()
-  assert pending(y), "the test needs a value that owes"
+def test_like_a_partial_value(name, make):
+  y = make()
+  assert partial(y), "the test needs a partial value"
   if name == "shard_like":
     made, want = PLAIN.shard_like(y), PLAIN
   else:
@@ -49,16 +49,16 @@ def test_like_an_owed_value(name, owed):
     made = getattr(y, name)(*ARGUMENTS.get(name, ()))
     Tensor.manual_seed(3)
     want = getattr(PLAIN, name)(*ARGUMENTS.get(name, ()))
-  assert not pending(made)
+  assert not partial(made)
   if name == "empty_like":  # holds what is written to it
     made, want = made.assign(PLAIN * 2), want.assign(PLAIN * 2)
   np.testing.assert_array_equal(made.numpy(), want.numpy())
 
 
-@pytest.mark.parametrize("owed", OWED.values(), ids=OWED)
+@pytest.mark.parametrize("make", PARTIAL.values(), ids=PARTIAL)
 @pytest.mark.parametrize("name", DRAWN)
-def test_what_is_drawn_beside_an_owed_value(name, owed):
-  y = owed()
+def test_what_is_drawn_beside_a_partial_value(name, make):
+  y = make()
   with Context(TRAINING=1):
     Tensor.manual_seed(3)
     got = DRAWN[name](y).numpy()
@@ -67,14 +67,14 @@ def test_what_is_drawn_beside_an_owed_value(name, owed):
   np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
-@pytest.mark.parametrize("owed", OWED.values(), ids=OWED)
+@pytest.mark.parametrize("make", PARTIAL.values(), ids=PARTIAL)
 @pytest.mark.parametrize("name", CREATORS)
-def test_created_on_the_device_of_an_owed_node(name, owed):
-  where, args = owed().uop.device, CREATORS[name]
+def test_created_on_the_device_of_a_partial_node(name, make):
+  where, args = make().uop.device, CREATORS[name]
   Tensor.manual_seed(3)
   made = getattr(Tensor, name)(*args, device=where)
-  assert not pending(made)
-  assert made.device == where.settled
+  assert not partial(made)
+  assert made.device == where.reduced
   if name != "empty":
     Tensor.manual_seed(3)
     np.testing.assert_array_equal(made.numpy(), getattr(Tensor, name)(*args).numpy())
