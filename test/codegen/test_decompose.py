@@ -114,7 +114,7 @@ def test_no_element_depends_on_its_neighbours(op, other):
   assert (alone != beside)[mixed != x].all()
 
 
-def test_what_is_seldom_needed_is_in_a_branch_of_its_own():
+def test_what_is_unlikely_to_be_needed_is_in_a_branch_of_its_own():
   """The integers of 64 bits that reduce a large argument are computed in a loop of one iteration or none, outside of
   which vectors are as wide as float32 allows."""
   i, target = loop(4096, 0), Device["CPU"].target

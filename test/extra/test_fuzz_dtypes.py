@@ -6,7 +6,7 @@ import pytest
 
 from extra import fuzz_dtypes
 from extra.fuzz_dtypes import TYPES, fault, fuzz, main, make, text
-from tinygrad.codegen import rows
+from tinygrad.codegen import row_blocks
 from tinygrad.engine import realize as engine
 
 PARTS, EACH = 8, 25
@@ -41,7 +41,7 @@ def planted(monkeypatch):
     monkeypatch.setattr(engine, "_programs", {})
 
   forget()
-  monkeypatch.setattr(rows, "reduced", lambda store: ())
+  monkeypatch.setattr(row_blocks, "reduced", lambda store: ())
   yield
   monkeypatch.undo()
 

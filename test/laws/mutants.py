@@ -302,7 +302,7 @@ def everything_else_keeps(patch: Patch) -> None:
 
 @mutant
 def roots_still_partial(patch: Patch) -> None:
-  patch(decisions, "arrived", lambda x, device: x)
+  patch(decisions, "at_placement", lambda x, device: x)
 
 
 # ---------------------------------------------------------------- what scripts notice (test_scripts.py)

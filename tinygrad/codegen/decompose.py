@@ -70,7 +70,7 @@ def where(condition: UOp, x: UOp | ConstType, y: UOp) -> UOp:
   return UOp.new(Ops.WHERE, y.dtype, (condition, x if isinstance(x, UOp) else const(y.dtype, x), y))
 
 
-def seldom(usual: UOp, x: UOp, y: UOp) -> UOp:
+def unlikely(usual: UOp, x: UOp, y: UOp) -> UOp:
   """y if `usual`, which nearly always holds, else x, which is not computed where it does."""
   return UOp.new(Ops.WHERE, y.dtype, (alu(Ops.NOT, usual), x, y), True)
 
@@ -160,7 +160,7 @@ def exponent_of(x: UOp) -> tuple[UOp, UOp]:
 
 def lower_log(x: UOp) -> UOp:
   out = where(less(x, 0.0), math.nan, where(less(x, math.inf), log_of(*normal(x)), x))
-  return seldom(is_normal(x), where(alu(Ops.CMPEQ, x, 0.0), -math.inf, out), log_of(x))
+  return unlikely(is_normal(x), where(alu(Ops.CMPEQ, x, 0.0), -math.inf, out), log_of(x))
 
 
 def log_of(x: UOp, k: UOp | None = None) -> UOp:
@@ -204,7 +204,7 @@ def lower_sin(x: UOp, op: Ops = Ops.SIN) -> UOp:
   t = sub(near, part)
   rest = sub(sub(sub(near, t), part), mul(n, last))
   far = UOp.new(op, x.dtype, (x,)) if x.dtype is dtypes.float64 else sine(x, turns, *quarter_turns(a))
-  return seldom(less(a, 6000.0), far, sine(x, turns, quadrant, t, rest))
+  return unlikely(less(a, 6000.0), far, sine(x, turns, quadrant, t, rest))
 
 
 def sine(x: UOp, turns: int, q: UOp, t: UOp, rest: UOp) -> UOp:
@@ -299,7 +299,7 @@ def lower_pow(x: UOp, y: UOp) -> UOp:
   """x**y = 2**(y·log2 x); what is not sure to be normal by `any_power`."""
   m, n, bits = power(x, const(x.dtype, 0.0), y, lambda p, _: p)
   usual = alu(Ops.AND, is_normal(x), less(absolute(n), 125.0))
-  return seldom(usual, any_power(x, y), scaled(m, bits))
+  return unlikely(usual, any_power(x, y), scaled(m, bits))
 
 
 def any_power(x: UOp, y: UOp) -> UOp:

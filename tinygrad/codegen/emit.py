@@ -315,7 +315,7 @@ class Emitter(Values):
 
   def accumulate(self, op: Ops, acc: UOp, terms: Sequence[UOp], mask: UOp | None, arg: object = None) -> None:
     """acc = op(acc, *terms), in the lanes that exist."""
-    terms = [self.spread(x, acc.dtype.count) for x in terms]
+    terms = [self.broadcast(x, acc.dtype.count) for x in terms]
     old = self.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
     new = self.put(UOp.new(op, acc.dtype, (old, *terms), arg if op is Ops.DOT else None))
     if mask is not None and mask.op is not Ops.CONST:
@@ -330,7 +330,7 @@ class Emitter(Values):
         if (total := self.totals.get(acc)) is None:
           total = self.totals[acc] = self.register(f, acc.dtype, self.acc_home[acc])
         old, x = (self.put(UOp.new(Ops.LOAD, acc.dtype, (a,))) for a in (total, acc))
-        rest = self.spread(UOp.const(f.dtype, identity_element(f.arg, f.dtype)), acc.dtype.count)
+        rest = self.broadcast(UOp.const(f.dtype, identity_element(f.arg, f.dtype)), acc.dtype.count)
         new = self.put(UOp.new(f.arg, acc.dtype, (old, x)))
         if f.arg is Ops.ADD and not of_products(f):
           lost = self.put(UOp.new(Ops.SUB, acc.dtype, (x, self.put(UOp.new(Ops.SUB, acc.dtype, (new, old))))))

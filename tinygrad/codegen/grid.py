@@ -262,7 +262,7 @@ class GridEmitter(Emitter):
     self.grid = Grid((), 1, Plan(()))
     self.lane, self.thread = index(0), index(0)
     self.lanes = self.threads = 1
-    self.spread_loops: set[UOp] = set()  # loops whose iterations are shared out among the lanes
+    self.shared_loops: set[UOp] = set()  # loops whose iterations are shared out among the lanes
 
   def kernel(self, stores: Sequence[UOp]) -> None:
     assert not self.root.out or self.stack == [self.root], "one nest a kernel"
@@ -326,7 +326,7 @@ class GridEmitter(Emitter):
     r, before = plan.order[level], len(self.guards)
     copies = plan.tiles.get(r, Tile()).copies
     with self.loop(self.steps(r, copies * self.lanes), AxisKind.LOOP) as counter:
-      self.spread_loops.add(counter)
+      self.shared_loops.add(counter)
       start = affine(counter, {}).scaled(copies * self.lanes)
       part = self.share(r, start, self.lane, self.lanes, copies, aligned(r, copies))
       self.guards += part.exists
@@ -366,7 +366,7 @@ class GridEmitter(Emitter):
       return super().load(u, env)
     src = [self.place(u.dtype, n, memory, base, 1, mask)]
     if mask is not None and len(u.src) > 1:
-      src.append(self.spread(self.emit(u.src[1], first), n))
+      src.append(self.broadcast(self.emit(u.src[1], first), n))
     here = self.stack[-1] if not safe or memory.op is Ops.SCRATCH else None
     whole = self.node(Ops.LOAD, src[0].dtype, tuple(src), None, here)
     return self.node(Ops.EXTRACT, u.dtype, (whole,), (env[lane] % n,))
@@ -390,7 +390,7 @@ class GridEmitter(Emitter):
   def cooperates(self, deps: int) -> bool:
     """Whether all lanes come to this reduction together."""
     known = self.lane.op is Ops.RANGE and deps & self.bit(self.lane)
-    return self.lanes > 1 and not known and not any(s.out[0] in self.spread_loops for s in self.stack[1:])
+    return self.lanes > 1 and not known and not any(s.out[0] in self.shared_loops for s in self.stack[1:])
 
   def _fold_loops(self, sums: Sums, order: list[UOp], tile: Tile, mapping: dict[UOp, UOp]) -> None:
     group = sums[0]
@@ -405,7 +405,7 @@ class GridEmitter(Emitter):
       return
     r, depth, together = order[0], len(self.stack), tile.copies * self.lanes
     for start, _ in self.rounds(sums, (Region(self.steps(r, together), index(0), Tile(together)),)):
-      self.spread_loops |= {s.out[0] for s in self.stack[depth:]}
+      self.shared_loops |= {s.out[0] for s in self.stack[depth:]}
       part = self.share(r, start, self.lane, self.lanes, tile.copies)
       values = [self.along(f.src[0], {**mapping, r: part.value}) for f in group]
       copies, exists = part.ups[0] if tile.copies > 1 else None, part.exists[0] if part.exists else None

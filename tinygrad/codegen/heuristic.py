@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.codegen.plan import Block, Plan, Ranges, Stage, Tile, Tiles, is_inlined, usual_sources
-from tinygrad.codegen.values import LEAST_TURNED, MAX_SHUFFLED, MIN_SHUFFLED
+from tinygrad.codegen.values import LEAST_TRANSPOSED, MAX_SHUFFLED, MIN_SHUFFLED
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
@@ -22,7 +22,7 @@ from tinygrad.uop.affine import Affine, affine, index, row_major
 
 GATHER = 3.0  # cost of one lane of an access that is not contiguous
 TURN = 5.0  # cost of a vector that comes from transposing a square of as many; twice that to store one
-MOST_TURNED = 16  # lanes of such
+MOST_TRANSPOSED = 16  # lanes of such
 BROADCAST = 0.5  # cost of a load that all lanes share
 OPERATION = 0.5  # cost of arithmetic, next to that of a load
 COST = {Ops.CONST: 0} | dict.fromkeys((Ops.EXP, Ops.LOG, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF), 16)  # until decomposed
@@ -67,9 +67,9 @@ class Access:
   def across(self, v: UOp | None, lanes: int) -> UOp | None:
     """The range along which an access that steps over rows along v is contiguous: a square of it can be transposed in
     registers."""
-    if v is None or (step := self.strides.get(v)) is None or self.masked or lanes > MOST_TURNED or size(v) < lanes:
+    if v is None or (step := self.strides.get(v)) is None or self.masked or lanes > MOST_TRANSPOSED or size(v) < lanes:
       return None
-    found = (r for r, s in self.strides.items() if s == 1 and static(r) and size(r) >= LEAST_TURNED)
+    found = (r for r, s in self.strides.items() if s == 1 and static(r) and size(r) >= LEAST_TRANSPOSED)
     return next(found, None) if abs(step) >= max(lanes, 2) else None
 
 
@@ -176,9 +176,9 @@ class Analysis:
 
   def aligned(self, u: UOp) -> UOp | None:
     """The range r of r // c or r % c where such vectors do not reach from one multiple of c to the next."""
-    if u.op not in (Ops.IDIV, Ops.MOD) or u.src[1].op is not Ops.CONST or u.src[1].arg % MOST_TURNED:
+    if u.op not in (Ops.IDIV, Ops.MOD) or u.src[1].op is not Ops.CONST or u.src[1].arg % MOST_TRANSPOSED:
       return None
-    const, terms = affine(u.src[0], self.forms).split(MOST_TURNED)[1]
+    const, terms = affine(u.src[0], self.forms).split(MOST_TRANSPOSED)[1]
     return next((r for r, step in terms.items() if step == 1 and not const and len(terms) == 1), None)
 
   def collect(self, fold: UOp | None, roots: Sequence[UOp], ranges: frozenset[UOp], accesses: list[Access]) -> None:

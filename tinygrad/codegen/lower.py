@@ -8,8 +8,8 @@ from tinygrad.codegen.dots import use_dots
 from tinygrad.codegen.emit import PlanOf
 from tinygrad.codegen.grid import GridEmitter
 from tinygrad.codegen.heuristic import plan_nest
-from tinygrad.codegen.idle import idle
-from tinygrad.codegen.rows import all_rows, emit_rows
+from tinygrad.codegen.loop_clipping import loop_limits
+from tinygrad.codegen.row_blocks import all_rows, emit_rows
 from tinygrad.codegen.scatter import LoopEmitter, apart
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
@@ -35,7 +35,7 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | N
   stores = use_dots(ast, target).src
   if len(stores) > 1:  # the rows are those of the kernel as it was scheduled: what is decomposed has other values
     rows = all_rows(stores)
-    emit_rows(emitter, stores, rows, idle(ast.src, rows))
+    emit_rows(emitter, stores, rows, loop_limits(ast.src, rows))
   else:
     emit_one(emitter, decompose(stores[0], target.halves), bool(target.scratch) and not target.threads)
   if SPEC >= 1:

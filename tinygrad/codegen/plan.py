@@ -91,7 +91,7 @@ class Region:
 
 
 def usual_sources(u: UOp) -> tuple[UOp, ...]:
-  """What is always computed for `u`: of a WHERE with an arg all but what it seldom chooses."""
+  """What is always computed for `u`: of a WHERE with an arg all but what it unlikely chooses."""
   return u.src if u.op is not Ops.WHERE or u.arg is None else u.src[::2]
 
 

@@ -8,8 +8,8 @@ twice. Of more pieces than threads, a thread that comes early or has less to do 
 from __future__ import annotations
 
 from tinygrad.codegen.heuristic import OPERATION, Analysis, size, static
-from tinygrad.codegen.idle import idle
-from tinygrad.codegen.rows import all_rows, shared_rows
+from tinygrad.codegen.loop_clipping import loop_limits
+from tinygrad.codegen.row_blocks import all_rows, shared_rows
 from tinygrad.codegen.scatter import by_index
 from tinygrad.codegen.values import substitute
 from tinygrad.device import PIECE
@@ -59,7 +59,7 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
   if best is None:
     return ast
   r, n = best[1], size(best[1])
-  uneven = len(stores) > 1 and bool(idle(stores, all_rows(stores)))
+  uneven = len(stores) > 1 and bool(loop_limits(stores, all_rows(stores)))
   most, bound = min(work / LEAST, n / lane(r)), (UNEVEN if uneven else REPEATED) * cost(r, threads)
   several = (k * threads for k in PIECES if k * threads <= most and cost(r, k * threads) < bound)
   pieces = next((k for k in several if not chosen and not (exact and n % k)), threads)

@@ -21,7 +21,7 @@ from tinygrad.uop.affine import Affine, affine, index
 Env = dict[UOp, int]
 # lanes from which, and step up to which, a strided load is contiguous loads and shuffles
 MIN_SHUFFLED, MAX_SHUFFLED = 4, 4
-LEAST_TURNED = 4  # neighbours in memory for which vectors that lie across them are turned before they are stored
+LEAST_TRANSPOSED = 4  # neighbours in memory for which vectors that lie across them are turned before they are stored
 
 
 @dataclass(slots=True, eq=False)
@@ -160,7 +160,7 @@ class Values:
         read.add(u)
     self.home = {u: s for u, s in known.items() if u not in read}
 
-  def spread(self, u: UOp, lanes: int) -> UOp:
+  def broadcast(self, u: UOp, lanes: int) -> UOp:
     """A scalar as a vector of equal lanes."""
     if u.dtype.count == lanes:
       return u
@@ -202,7 +202,7 @@ class Values:
     elif u.op in GroupOp.Comparison and u.src[0].dtype is dtypes.index:
       out = self.compare(u, env)
     elif u.op is Ops.WHERE and u.arg is not None:
-      out = self.seldom(u, env)
+      out = self.unlikely(u, env)
     else:
       src = [self.emit(s, env) for s in self.chosen(u, env)]
       out = src[0] if u.op is Ops.WHERE and len(src) == 1 else self.apply(u, src)
@@ -217,12 +217,12 @@ class Values:
       return src[1] if src[0].arg else src[2]
     lanes = max((s.dtype.count for s in src), default=1)
     if lanes > 1:
-      src = [self.spread(s, lanes) for s in src]
+      src = [self.broadcast(s, lanes) for s in src]
     if u.op in (Ops.IDIV, Ops.MOD):
       return self.divide(u, *src)
     return self.node(u.op, u.dtype.vec(lanes), tuple(src), u.arg)
 
-  def seldom(self, u: UOp, env: Env) -> UOp:
+  def unlikely(self, u: UOp, env: Env) -> UOp:
     """A WHERE whose condition hardly ever holds: what it then chooses is computed in a loop of one iteration, or of
     none where it holds in no lane."""
     condition, usual = (self.emit(s, env) for s in usual_sources(u))
@@ -243,7 +243,7 @@ class Values:
     least integer by -1 (itself, and 0)."""
 
     def new(op: Ops, *src: UOp | int) -> UOp:
-      values = tuple(self.spread(UOp.const(u.dtype, s), x.dtype.count) if isinstance(s, int) else s for s in src)
+      values = tuple(self.broadcast(UOp.const(u.dtype, s), x.dtype.count) if isinstance(s, int) else s for s in src)
       dtype = dtypes.bool.vec(x.dtype.count) if op in GroupOp.Comparison else values[-1].dtype
       return self.node(op, dtype, values, False if op in (Ops.IDIV, Ops.MOD) else None)
 
@@ -316,9 +316,9 @@ class Values:
       return base, step
     lanes = vectors[0][0].dtype.count
     vec = dtypes.index.vec(lanes)
-    out = self.spread(base, lanes)
+    out = self.broadcast(base, lanes)
     for v, c in vectors:
-      term = v if c == 1 else self.node(Ops.MUL, vec, (v, self.spread(index(c), lanes)))
+      term = v if c == 1 else self.node(Ops.MUL, vec, (v, self.broadcast(index(c), lanes)))
       out = self.node(Ops.ADD, vec, (out, term))
     return (self.node(Ops.ADD, vec, (out, self.lanes_times(lanes, step))) if step else out), 0
 
@@ -329,7 +329,7 @@ class Values:
   def as_vector(self, base: UOp, step: int, lanes: int) -> UOp:
     if base.dtype.count > 1:
       return base
-    out = self.spread(base, lanes)
+    out = self.broadcast(base, lanes)
     return self.node(Ops.ADD, out.dtype, (out, self.lanes_times(lanes, step))) if step else out
 
   def lanes_of(self, u: UOp) -> int:
@@ -393,7 +393,7 @@ class Values:
     """The INDEX of `lanes` elements."""
     if lanes > 1 and (step != 1 or memory.dtype.count > 1):
       base = self.as_vector(base, step, lanes)
-    src = (memory, base) if mask is None else (memory, base, self.spread(mask, lanes))
+    src = (memory, base) if mask is None else (memory, base, self.broadcast(mask, lanes))
     return self.node(Ops.INDEX, dtype.vec(lanes), src)
 
   def load(self, u: UOp, env: Env) -> UOp:
@@ -408,7 +408,7 @@ class Values:
 
     def read(base: UOp, step: int, count: int = lanes) -> UOp:
       where = self.place(u.dtype, count, memory, base, step, mask)
-      src = (where,) if other is None else (where, self.spread(other, count))
+      src = (where,) if other is None else (where, self.broadcast(other, count))
       return self.node(Ops.LOAD, where.dtype, src, None, here)
 
     if max(counts) == 1 and lanes >= MIN_SHUFFLED and (step == -1 or 1 < step <= MAX_SHUFFLED):
@@ -417,12 +417,12 @@ class Values:
     if copies is None:
       return read(base, step)
     base, n = self.moved(base, -env[copies]), int(copies.src[0].arg)
-    for i, x in enumerate(self.turned(lambda lane: self.at(read, base, lane * step, n), lanes, n)):
+    for i, x in enumerate(self.transposed_reads(lambda lane: self.at(read, base, lane * step, n), lanes, n)):
       key = tuple(i if r is copies else env[r] for r in self.ups(self.deps(u)))
       self.memo[u, key] = x, self.home[x]
     return self.memo[u, tuple(env[r] for r in self.ups(self.deps(u)))][0]
 
-  def turned(self, row: Callable[[int], UOp], lanes: int, n: int) -> list[UOp]:
+  def transposed_reads(self, row: Callable[[int], UOp], lanes: int, n: int) -> list[UOp]:
     """What `row` gives for each lane, n elements, as n vectors of so many lanes."""
     side = 1 << (n - 1).bit_length()
     rows = [row(lane) for lane in range(lanes)]
@@ -488,15 +488,15 @@ class Values:
     whole = mask is None and base.dtype.count == memory.dtype.count == 1
     if (copies := self.square(u.src[0], lanes, step) if whole else None) is None:
       where = self.place(value.dtype.scalar(), lanes, memory, base, step, mask)
-      self.put(UOp.new(Ops.STORE, dtypes.void, (where, self.spread(value, lanes))))
+      self.put(UOp.new(Ops.STORE, dtypes.void, (where, self.broadcast(value, lanes))))
     elif env[copies] == 0:
-      self.store_turned(u, env, copies, memory, base, step, lanes)
+      self.store_transposed(u, env, copies, memory, base, step, lanes)
 
-  def store_turned(self, u: UOp, env: Env, copies: UOp, memory: UOp, base: UOp, step: int, lanes: int) -> None:
+  def store_transposed(self, u: UOp, env: Env, copies: UOp, memory: UOp, base: UOp, step: int, lanes: int) -> None:
     """The store of all `copies`, which are neighbours in memory: a row of them for each lane."""
     n = int(copies.src[0].arg)
     side = 1 << (n - 1).bit_length()
-    rows = [self.spread(self.value(u.src[1], {**env, copies: min(i, n - 1)}), lanes) for i in range(side)]
+    rows = [self.broadcast(self.value(u.src[1], {**env, copies: min(i, n - 1)}), lanes) for i in range(side)]
     for i, x in enumerate(self.transposed(rows)):
       for first in range(0, lanes, side):
         row = self.node(Ops.EXTRACT, x.dtype.scalar().vec(n), (x, x), tuple(range(first, first + n)))

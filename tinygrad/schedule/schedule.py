@@ -10,12 +10,12 @@ from tinygrad.device import Placement, Sharding, device_set
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod, watched
 from tinygrad.schedule import fuse
-from tinygrad.schedule.alike import shared_by_place
+from tinygrad.schedule.deduplicate import shared_by_place
 from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Temp, Transfer, plan
 from tinygrad.schedule.lower import Home, Kernel, form, keeps_order, layout, lower
-from tinygrad.schedule.rows import in_rows
 from tinygrad.schedule.split import in_parts, in_two_steps
-from tinygrad.schedule.spread import as_windows
+from tinygrad.schedule.tile_and_fuse import tile_and_fuse
+from tinygrad.schedule.windows import as_windows
 from tinygrad.uop import GroupOp, Ops, UOp, check_graph, is_int
 from tinygrad.uop.rewrite import rewrite, substitute
 
@@ -379,7 +379,7 @@ class _Builder:
     for i in items:
       if isinstance(i.kernel, UOp):  # devices meet where they read each other's parts, and nowhere else
         assert all(device_set(placements[s]) == i.devices for s in i.slots), "a kernel reads what other devices compute"
-    items = shared_by_place(in_rows(items, self.temps) if self.rows else items)
+    items = shared_by_place(tile_and_fuse(items, self.temps) if self.rows else items)
     at, pool = plan([i.slots for i in items], self.temps)
     first = len(self.buffers)
     slots = [tuple(s if s < first else first + at[s] for s in i.slots) for i in items]

@@ -2,8 +2,8 @@
 into.
 
 Collect, resolve, update (`factors.py`), and of the ways there are the one of the fewest bytes. The same decisions come
-again in every layer: they are made on *outlines*, graphs that show what a decision can see of a value, and kept in a
-table, for the hooks of `UOp` as for `place`.
+again in every layer: they are made on *abstract values*, graphs that show what a decision can see of a value, and kept
+in a table, for the hooks of `UOp` as for `place`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Nodes = tuple[UOp, ...]
 STRATEGIES = ("cost", "basic", "aggressive")
 PUSHED = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE))  # a move may go below these: a rearranged source
 CHAINED = frozenset((*PUSHED, Ops.MOVE, Ops.CAST))  # a decision looks through these, at what is below
-SEEN = frozenset((*CHAINED, Ops.MUL, Ops.CONST, Ops.IOTA))  # whose outline is more than a leaf
+SEEN = frozenset((*CHAINED, Ops.MUL, Ops.CONST, Ops.IOTA))  # whose abstract value is more than a leaf
 COMPARED = frozenset((Ops.MUL, Ops.GATHER))  # of two sources it matters whether they are the same
 AS_GIVEN = frozenset((Ops.MOVE, Ops.AFTER))  # run where their sources are
 SOURCELESS = frozenset((Ops.CONST, Ops.IOTA, Ops.VARIABLE, Ops.BIND, Ops.HOLE, Ops.SINK))
@@ -325,19 +325,19 @@ def contraction(x: UOp, arg: Any) -> UOp | None:
   return u
 
 
-# ---------------------------------------------------------------- the table: decisions by outline
+# ---------------------------------------------------------------- the table: decisions by abstract value
 
-_OUTLINE = -(1 << 60)  # the buffers of outlines have numbers that no other buffer has
-_outlines: dict[tuple[Any, ...], UOp] = {}
+_ABSTRACT = -(1 << 60)  # the buffers of abstract values have numbers that no other buffer has
+_abstracts: dict[tuple[Any, ...], UOp] = {}
 costs = Bringing()
 _indices: weakref.WeakKeyDictionary[UOp, int] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-  """How an op runs on sources with the outlines `src`: they are brought to `forms`; `result` is the outline of what
-  comes out. `fixed`: whatever is charged for reducing that. `asks`: the partial sources, and the placement that they
-  are reduced to, None if they stay partial."""
+  """How an op runs on sources with the abstract values `src`: they are brought to `forms`; `result` is the abstract
+  value of what comes out. `fixed`: whatever is charged for reducing that. `asks`: the partial sources, and the
+  placement that they are reduced to, None if they stay partial."""
 
   src: Nodes
   forms: Nodes
@@ -357,42 +357,43 @@ steps: dict[tuple[Any, ...], Step] = {}
 
 
 def leaf(dtype: DType, shape: tuple[Any, ...], device: Placement | None, number: int = 0) -> UOp:
-  """The outline of any value of this type, shape and placement."""
+  """The abstract value of any value of this type, shape and placement."""
   key = (dtype, shape, device, number)
-  if (found := _outlines.get(key)) is None:
-    buffer = None if device is None else BufferArg(_OUTLINE + number, shape, device)
+  if (found := _abstracts.get(key)) is None:
+    buffer = None if device is None else BufferArg(_ABSTRACT + number, shape, device)
     found = UOp.new(Ops.BUFFER if buffer else Ops.HOLE, dtype, (), buffer or (number, shape))
     assert found.shape == shape and found.device == device
-    _outlines[key] = found.outline = found
+    _abstracts[key] = found.abstract = found
   return found
 
 
-def outline_of(u: UOp) -> UOp:
+def abstract_of(u: UOp) -> UOp:
   """What a decision can see of a value: itself if constant, the chain of movement, casts and moves above a `leaf`, the
   operands of a product (a sum of it is placed as one op), and all there is down to a lookup whose rows are partial. An
-  outline is its own."""
+  abstract value is its own."""
   try:
-    return u.outline
+    return u.abstract
   except AttributeError:
-    u.outline = seen = _see(u)
+    u.abstract = seen = _see(u)
     return seen
 
 
 def _see(u: UOp) -> UOp:
   if u.op in CHAINED:
-    return made(u, (outline_of(u.src[0]),), u.arg)
+    return rebuilt(u, (abstract_of(u.src[0]),), u.arg)
   if is_partial(u.device) and _is_disjoint(u):
-    return made(u, told_apart(u.op, u.src, tuple([outline_of(s) for s in u.src])), u.arg)
+    return rebuilt(u, distinguished(u.op, u.src, tuple([abstract_of(s) for s in u.src])), u.arg)
   if u.op is Ops.MUL:
-    return made(u, tuple([flat(outline_of(s)) for s in u.src]), u.arg)
+    return rebuilt(u, tuple([flat(abstract_of(s)) for s in u.src]), u.arg)
   if u.op is Ops.CONST:
     return UOp.const(u.dtype, u.arg)  # without what makes it a tensor of its own
   return u if u.op in SEEN else leaf(u.dtype, u.shape, u.device)
 
 
-def told_apart(op: Ops, src: Nodes, seen: Nodes) -> Nodes:
-  """`seen`, the outlines of `src`, where a decision asks whether sources are the same: two partial factors, and the
-  indices of lookups whose rows are partial. These get numbers, that of an index is its own for as long as it lives."""
+def distinguished(op: Ops, src: Nodes, seen: Nodes) -> Nodes:
+  """`seen`, the abstract values of `src`, where a decision asks whether sources are the same: two partial factors, and
+  the indices of lookups whose rows are partial. These get numbers, that of an index is its own for as long as it
+  lives."""
   if op is Ops.GATHER:
     table = seen[0].device
     if isinstance(table, Sharding) and table.cut(0) and seen[1] is not src[1]:
@@ -411,7 +412,7 @@ def _is_disjoint(u: UOp) -> bool:
 
 
 def flat(u: UOp) -> UOp:
-  """An outline that shows no product."""
+  """An abstract value that shows no product."""
   if u.op is Ops.MUL and not _is_disjoint(u):
     return leaf(u.dtype, u.shape, u.device)
   if u.op in CHAINED and (s := flat(u.src[0])) is not u.src[0]:
@@ -420,7 +421,7 @@ def flat(u: UOp) -> UOp:
 
 
 def renamed(u: UOp, number: int) -> UOp:
-  """The outline of another value that looks like `u`."""
+  """The abstract value of another value that looks like `u`."""
   if u.op in CHAINED:
     return UOp.new(u.op, u.dtype, (renamed(u.src[0], number),), u.arg)
   return u if u.op is Ops.CONST or u.op is Ops.IOTA else leaf(u.dtype, u.shape, u.device, number)
@@ -428,14 +429,14 @@ def renamed(u: UOp, number: int) -> UOp:
 
 def forget() -> None:
   """Empties the tables, for who changes what decisions are made by."""
-  for table in (steps, _outlines, _outcomes):
+  for table in (steps, _abstracts, _outcomes):
     table.clear()
   costs.memo.clear()
 
 
-def sunk(sink: UOp, src: Nodes) -> Step:
-  """The roots, of these outlines, where their Tensors show them."""
-  return Step.of(src, tuple([arrived(x, s.device) for x, s in zip(src, sink.src)]), sink, True)
+def roots_step(sink: UOp, src: Nodes) -> Step:
+  """The roots, of these abstract values, where their Tensors show them."""
+  return Step.of(src, tuple([at_placement(x, s.device) for x, s in zip(src, sink.src)]), sink, True)
 
 
 def settings() -> Settings:
@@ -444,8 +445,8 @@ def settings() -> Settings:
 
 
 def step_of(op: Ops, dtype: DType, src: Nodes, arg: Any, later: float | None, under: Settings) -> Step:
-  """How an op runs on sources with these outlines, under these settings. Cached, for the same decisions come again in
-  every layer."""
+  """How an op runs on sources with these abstract values, under these settings. Cached, for the same decisions come
+  again in every layer."""
   if op is Ops.CONTIGUOUS or op is Ops.DETACH:
     arg = None
   key = (op, dtype, src, arg, later, under)
@@ -454,33 +455,33 @@ def step_of(op: Ops, dtype: DType, src: Nodes, arg: Any, later: float | None, un
       forget()
     forms, fixed = src, True
     if op is Ops.ASSIGN:
-      forms = (src[0], arrived(src[1], src[0].device))
+      forms = (src[0], at_placement(src[1], src[0].device))
     elif op not in AS_GIVEN:
       forms = decide(op, dtype, src, arg, later, costs)
       fixed = op is not Ops.REDUCE and not any(
         is_partial(o.result) for o in outcomes(op, dtype, src, arg, STRATEGY.value)
       )
-    result = outline_of(UOp.new(op, dtype, forms, arg))
+    result = abstract_of(UOp.new(op, dtype, forms, arg))
     found = steps[key] = Step.of(src, forms, result, fixed, arg.device if op is Ops.MOVE else None)
   return found
 
 
 def build(op: Ops, dtype: DType, src: Nodes, arg: Any) -> UOp:
   """The node of a user's op, after its sources have been brought to where `decide` wants them (of the table)."""
-  seen = tuple([outline_of(s) for s in src])
+  seen = tuple([abstract_of(s) for s in src])
   if op in COMPARED:
-    seen = told_apart(op, src, seen)
+    seen = distinguished(op, src, seen)
   try:
     step = step_of(op, dtype, seen, arg, None, settings())
   except ShardError as e:
     raise error_of(op, dtype, src, arg) or e from None
-  u = stepped(step, op, dtype, src, arg)
-  u.outline = step.result
+  u = applied(step, op, dtype, src, arg)
+  u.abstract = step.result
   return u
 
 
 def error_of(op: Ops, dtype: DType, src: Nodes, arg: Any) -> ShardError | None:
-  """What deciding on the operands themselves raises: outlines don't know by which names the user placed them."""
+  """What deciding on the operands themselves raises: abstract values don't know by which names the user placed them."""
   try:
     decide(op, dtype, src, arg, None, Bringing())
   except ShardError as e:
@@ -488,8 +489,8 @@ def error_of(op: Ops, dtype: DType, src: Nodes, arg: Any) -> ShardError | None:
   return None
 
 
-def stepped(step: Step, op: Ops, dtype: DType, src: Nodes, arg: Any) -> UOp:
-  """The node on `src`, whose outlines the step is made for."""
+def applied(step: Step, op: Ops, dtype: DType, src: Nodes, arg: Any) -> UOp:
+  """The node on `src`, whose abstract values the step is made for."""
   if step.forms is not step.src:
     src = tuple([realized(f, o, s) for f, o, s in zip(step.forms, step.src, src)])
   u = UOp.new(op, dtype, src, arg)
@@ -498,7 +499,7 @@ def stepped(step: Step, op: Ops, dtype: DType, src: Nodes, arg: Any) -> UOp:
 
 
 def realized(form: UOp, seen: UOp, u: UOp) -> UOp:
-  """`u`, whose outline is `seen`, in the given form of it."""
+  """`u`, whose abstract value is `seen`, in the given form of it."""
   if form is seen:
     return u
   known = {seen: u}
@@ -513,18 +514,18 @@ def _realized(form: UOp, end: UOp, u: UOp, known: dict[UOp, UOp]) -> UOp:
     return found
   if form.op is Ops.MUL:  # at the end of the chain: a product placed anew
     assert end.op is Ops.MUL, f"{form!r} is made of {end!r}"
-    return made(form, tuple([realized(f, o, s) for f, o, s in zip(form.src, end.src, u.src)]), form.arg)
-  return made(form, (_realized(form.src[0], end, u, known),), form.arg)
+    return rebuilt(form, tuple([realized(f, o, s) for f, o, s in zip(form.src, end.src, u.src)]), form.arg)
+  return rebuilt(form, (_realized(form.src[0], end, u, known),), form.arg)
 
 
-def made(like: UOp, src: Nodes, arg: Any) -> UOp:
+def rebuilt(like: UOp, src: Nodes, arg: Any) -> UOp:
   """The node on these sources, which has the shape and the placement of `like`."""
   v = UOp.new(like.op, like.dtype, src, arg)
   v.shape, v.device = like.shape, like.device
   return v
 
 
-def arrived(x: UOp, device: Placement | None) -> UOp:
+def at_placement(x: UOp, device: Placement | None) -> UOp:
   """x where a root or an assignment shows it."""
   if device is None or x.device is None:
     return x

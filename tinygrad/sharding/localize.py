@@ -17,10 +17,10 @@ from typing import Any
 from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import SPEC, span
+from tinygrad.sharding.cast_sinking import sink_casts
 from tinygrad.sharding.decisions import deliver
 from tinygrad.sharding.factors import collect, legal, project
 from tinygrad.sharding.moves import Step, SubAxes, atoms, boundaries, ints, plan
-from tinygrad.sharding.narrow import gather_narrow
 from tinygrad.sharding.partial import partials_of
 from tinygrad.sharding.place import place_in_order
 
@@ -51,7 +51,7 @@ def localize(sink: UOp) -> UOp:
 
 def complete(order: list[UOp]) -> list[UOp]:
   """A placed graph, in order, with every move at its place: as it is localized."""
-  for rewrite in (copies_from_host, whole_assigns, gather_narrow):
+  for rewrite in (copies_from_host, whole_assigns, sink_casts):
     if (sink := rewrite(order)) is not order[-1]:
       order = sink.toposort()
   return order

@@ -25,7 +25,7 @@ def place_in_order(sink: UOp) -> list[UOp]:
       if bytes_of(again) < bytes_of(order):
         order, sink = again, again[-1]
     if sink.op is Ops.SINK and any(decisions.is_partial(u.device) for u in sink.src):
-      order = sink.replace(src=tuple(decisions.arrived(u, u.device) for u in sink.src)).toposort()
+      order = sink.replace(src=tuple(decisions.at_placement(u, u.device) for u in sink.src)).toposort()
   if SPEC.value >= 2:
     for u in order:
       there = u.device if u.op is Ops.SINK else decisions.result(u)
@@ -51,8 +51,8 @@ class Placer:
 
   Once with every reduction put off for as long as it may be, to see what the consumers of each value ask for; then from
   the sinks up, `down(v) = min(reduce v here, the reductions its consumers ask for, each once, + sum of down(consumers
-  that keep))`; and once more with reductions where that is cheaper than below. Both times only outlines are placed; the
-  nodes are built at the end.
+  that keep))`; and once more with reductions where that is cheaper than below. Both times only abstract values are
+  placed; the nodes are built at the end.
   """
 
   def __init__(self, order: Sequence[UOp]) -> None:
@@ -65,14 +65,14 @@ class Placer:
     for u, x in self.base.items():
       self.uses[x] += self.uses[u]
     self.plan: dict[UOp, decisions.Step | None] = {}  # None: as the hooks made it
-    self.outlines: dict[UOp, UOp] = {}
-    self.summed: dict[UOp, UOp] = {}  # outlines of what only feeds a contraction, as that has placed it
+    self.abstracts: dict[UOp, UOp] = {}
+    self.summed: dict[UOp, UOp] = {}  # abstract values of what only feeds a contraction, as that has placed it
     self.contracted: set[UOp] = set()
     self.unsummed: dict[UOp, UOp] = {}  # and as they were before
     self.partial_values: list[
       UOp
     ] = []  # values that are partial or have partial sources, in order; if twice, the last counts
-    self.paid: dict[UOp, tuple[UOp, UOp]] = {}  # what is reduced where it arises: its outline, before and after
+    self.paid: dict[UOp, tuple[UOp, UOp]] = {}  # what is reduced where it arises: its abstract value, before and after
 
   def run(self) -> UOp:
     self.keep_all()
@@ -80,31 +80,33 @@ class Placer:
     return self.build()
 
   def take(self, u: UOp, later: float | None) -> decisions.Step:
-    """Notes, and returns, how u runs on the outlines that its sources have now."""
-    src = tuple([self.outlines[s] for s in u.src])
+    """Notes, and returns, how u runs on the abstract values that its sources have now."""
+    src = tuple([self.abstracts[s] for s in u.src])
     if u.op in decisions.COMPARED:
-      src = decisions.told_apart(u.op, tuple([self.base.get(s, s) for s in u.src]), src)
+      src = decisions.distinguished(u.op, tuple([self.base.get(s, s) for s in u.src]), src)
     way = u.op, u.dtype, src, u.arg, later, self.under
-    step = decisions.sunk(u, src) if u.op is Ops.SINK else decisions.step_of(*way)
-    self.plan[u], self.outlines[u] = step, step.result
+    step = decisions.roots_step(u, src) if u.op is Ops.SINK else decisions.step_of(*way)
+    self.plan[u], self.abstracts[u] = step, step.result
     return step
 
   def keep_all(self) -> None:
     """The plan with every reduction put off for as long as it may be."""
-    plan, outlines, base = self.plan, self.outlines, self.base
+    plan, abstracts, base = self.plan, self.abstracts, self.base
     as_made: set[UOp] = set()  # nodes that stay what the hooks made, and are not partial
     for u in self.order:
       if u in base:
-        outlines[u] = outlines[base[u]]
+        abstracts[u] = abstracts[base[u]]
         continue
       if as_made.issuperset(u.src):
         plan[u] = None
         device = u.device
         if isinstance(device, Sharding) and device.partial:
-          outlines[u] = decisions.outline_of(u)
+          abstracts[u] = decisions.abstract_of(u)
           self.partial_values.append(u)
         else:
-          outlines[u] = decisions.outline_of(u) if u.op in decisions.SEEN else decisions.leaf(u.dtype, u.shape, device)
+          abstracts[u] = (
+            decisions.abstract_of(u) if u.op in decisions.SEEN else decisions.leaf(u.dtype, u.shape, device)
+          )
           as_made.add(u)
         continue
       step = self.take(u, 0.0)
@@ -116,35 +118,35 @@ class Placer:
 
   def pay(self, down: dict[UOp, float], paid: set[UOp]) -> None:
     """The plan again with reductions charged as `down` says, and those in `paid` run where they arise."""
-    plan, outlines, base = self.plan, self.outlines, self.base
-    outlines.update(self.unsummed)
+    plan, abstracts, base = self.plan, self.abstracts, self.base
+    abstracts.update(self.unsummed)
     changed: set[UOp] = set()
     for u in self.order:
       if u in base:
         if base[u] in changed:
           changed.add(u)
-          outlines[u] = outlines[base[u]]
+          abstracts[u] = abstracts[base[u]]
         continue
       step, clean = plan[u], changed.isdisjoint(u.src)
       if clean and (step is None or step.fixed) and u not in paid:
         continue
-      before = outlines[u]
+      before = abstracts[u]
       if not clean or (step is not None and not step.fixed):
         self.take(u, down.get(u))
       if u in paid:
-        here = outlines[u]
-        self.paid[u] = here, decisions.arrived(here, here.device)
-        outlines[u] = self.paid[u][1]
-      if outlines[u] is not before:
+        here = abstracts[u]
+        self.paid[u] = here, decisions.at_placement(here, here.device)
+        abstracts[u] = self.paid[u][1]
+      if abstracts[u] is not before:
         changed.add(u)
 
   def follow(self, u: UOp, step: decisions.Step) -> None:
     """Notes the form in which a contraction has placed the MUL that only feeds it."""
     old, new = self.base.get(u.src[0], u.src[0]), step.forms[0]
     followed: list[UOp] = []
-    while self.outlines[old] is not new and self.uses[old] == 1 and old.op is new.op:
-      self.unsummed[old] = self.outlines[old]
-      self.outlines[old] = self.summed[old] = new
+    while self.abstracts[old] is not new and self.uses[old] == 1 and old.op is new.op:
+      self.unsummed[old] = self.abstracts[old]
+      self.abstracts[old] = self.summed[old] = new
       followed.append(old)
       if old.op is Ops.MUL:
         break
@@ -159,9 +161,9 @@ class Placer:
     asked: dict[UOp, dict[Placement, None]] = {}  # what the other consumers reduce the value to
     ways = decisions.costs
     wholes: dict[UOp, float] = {}
-    outlines, base, summed = self.outlines, self.base, self.summed
+    abstracts, base, summed = self.abstracts, self.base, self.summed
     for u in dict.fromkeys(reversed(self.partial_values)):
-      v = outlines[u]
+      v = abstracts[u]
       here = v.device
       if isinstance(here, Sharding) and here.partial and u.op is not Ops.MOVE:
         if (whole := wholes.get(v)) is None:
@@ -177,7 +179,7 @@ class Placer:
       step = self.plan[u]
       if u in summed or u in self.contracted:
         forms = summed[u].src if u in summed else step.forms if step is not None else ()
-        asks = decisions.Step.of(tuple([outlines[s] for s in u.src]), forms, v, True).asks
+        asks = decisions.Step.of(tuple([abstracts[s] for s in u.src]), forms, v, True).asks
       else:
         asks = () if step is None else step.asks
       for i, p in asks:
@@ -199,7 +201,7 @@ class Placer:
       if step is None:
         v = u
       else:
-        v = decisions.stepped(step, u.op, u.dtype, tuple([placed[s] for s in u.src]), u.arg)
+        v = decisions.applied(step, u.op, u.dtype, tuple([placed[s] for s in u.src]), u.arg)
         if v.origin is None:
           v.origin = u.origin
       if u in self.paid:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.device import Buffer, Mesh, Placement, Sharding, check_fits, show_placement, written_mesh
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
 from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, prod, user_frame
+from tinygrad.uop.attributes import ATTRIBUTES, KEEPS_PLACEMENT
 from tinygrad.uop.cards import Hooks
 from tinygrad.uop.dims import as_dims, is_int, render_shape, render_sint, sint, upper
-from tinygrad.uop.facts import ALIKE, FACTS
 from tinygrad.uop.op import BufferArg, GroupOp, Move, Ops, OwnGradient
 
 _table: dict[tuple[Any, ...], _Ref] = {}
@@ -57,7 +57,7 @@ class UOp:
   """
 
   __slots__ = (
-    "__weakref__", "arg", "bounds", "device", "dtype", "key", "memory", "mesh", "op", "order", "origin", "outline",
+    "__weakref__", "arg", "bounds", "device", "dtype", "key", "memory", "mesh", "op", "order", "origin", "abstract",
     "readers", "shape", "simplified", "src",
   )  # fmt: skip
   op: Ops
@@ -66,11 +66,11 @@ class UOp:
   arg: Any
   origin: tuple[str, int] | None  # the user's line; outside every key
   mesh: Mesh  # of a BUFFER or MOVE: the one with whose names the user placed it; outside every key
-  outline: UOp  # what placement can see of it (sharding/decisions.py)
+  abstract: UOp  # what placement can see of it (sharding/decisions.py)
   memory: Buffer  # of a BUFFER, where it has any
   order: list[UOp]  # of a SINK, for which every stage asks: what is below it, sources first
   readers: dict[Any, None]  # of a state of memory: the tensors that are or were views of it (tensor.py)
-  # filled in when first asked for, by the functions in FACTS
+  # filled in when first asked for, by the functions in ATTRIBUTES
   shape: tuple[Any, ...]  # the logical one; () for scalars and all inside kernels. Ints, or integer expressions
   device: Placement | None  # where the value lives, partial or not; None for constants, which live anywhere
   bounds: tuple[int, int]  # inclusive (least, greatest) value of an integer or bool expression
@@ -119,7 +119,7 @@ class UOp:
 
     def __getattr__(self, name: str) -> Any:
       """What is not filled in yet, computed for all nodes below first: graphs may be deeper than the stack."""
-      if (rule := FACTS.get(name)) is None:
+      if (rule := ATTRIBUTES.get(name)) is None:
         raise AttributeError(f"a UOp has no attribute {name!r}")
       known = _slots[name]
       try:
@@ -290,7 +290,7 @@ class UOp:
       d = s.device
       if d is not None and d is not device:
         slow, device = (slow or device is not None), d
-    if not slow and ((one := device is None or type(device) is str) or (op in ALIKE and not device.partial)):
+    if not slow and ((one := device is None or type(device) is str) or (op in KEEPS_PLACEMENT and not device.partial)):
       u = UOp.new(op, dtype, src, arg)
       u.device = device
       return u if one and not (CHECK_NAN.value or PROFILE.value or DEBUG.value >= 2) else u.stamp()

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.uop.affine import Affine, index
+from tinygrad.uop.attributes import ATTRIBUTES
 from tinygrad.uop.cards import evaluate
-from tinygrad.uop.facts import FACTS
 from tinygrad.uop.node import UOp
 from tinygrad.uop.op import GroupOp, Ops
 
@@ -260,4 +260,4 @@ _INDEX_RULES = {
   Ops.MOD: fold_mod, Ops.MAX: fold_extremum, Ops.MIN: fold_extremum, Ops.WHERE: fold_identity,
 }  # fmt: skip
 
-FACTS["simplified"] = _simplified
+ATTRIBUTES["simplified"] = _simplified

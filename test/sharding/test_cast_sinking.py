@@ -6,7 +6,7 @@ import pytest
 from tinygrad import Tensor, dtypes
 from tinygrad.device import Mesh, P, Sharding
 from tinygrad.helpers import Context
-from tinygrad.sharding import explain, narrow
+from tinygrad.sharding import cast_sinking, explain
 
 N = 4
 HALVES = (dtypes.float16, dtypes.bfloat16)
@@ -72,7 +72,7 @@ def test_the_bits_are_those_of_a_sum_in_float32(dtype, monkeypatch):
   halves = Tensor(a).cast(dtype).cast(dtypes.float32).numpy()
   want = Tensor(((halves[0] + halves[1]) + halves[2]) + halves[3]).cast(dtype).cast(dtypes.float32).numpy()
   assert np.abs(want).max() < 1000 and all(np.array_equal(g, want) for g in got)
-  monkeypatch.setattr(narrow, "LARGE", 1 << 60)
+  monkeypatch.setattr(cast_sinking, "LARGE", 1 << 60)
   assert all(np.array_equal(g, want) for g in result())
 
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from tinygrad import Device, Tensor, dtypes, nn
-from tinygrad.codegen import rows as blocks
+from tinygrad.codegen import row_blocks as blocks
 from tinygrad.codegen import share
 from tinygrad.codegen.dots import use_dots
 from tinygrad.codegen.emit import Emitter
 from tinygrad.dtype import to_numpy_dtype
 from tinygrad.engine import realize as engine
 from tinygrad.helpers import Context
-from tinygrad.schedule import rows, split
+from tinygrad.schedule import split, tile_and_fuse
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 
 rng = np.random.default_rng(0)
@@ -91,7 +91,7 @@ def test_normalisations(fresh, shape, nbytes):
 )
 def test_attention_forward_and_backward(fresh, T, D, causal, nbytes):
   fresh.setattr(blocks, "BLOCK_BYTES", nbytes)
-  fresh.setattr(rows, "RECOMPUTE", 1 << 10)
+  fresh.setattr(tile_and_fuse, "RECOMPUTE", 1 << 10)
   q, k, v, w = (data(2, 3, T, D) for _ in range(4))
   same(lambda: attention(q, k, v, w, causal))
   q, k, v = (data(2, T, 3, D) for _ in range(3))
@@ -108,7 +108,7 @@ def test_attention_agrees_with_numpy():
 
 
 def test_attention_is_one_kernel_and_its_memory_linear(fresh):
-  fresh.setattr(rows, "RECOMPUTE", 1 << 16)
+  fresh.setattr(tile_and_fuse, "RECOMPUTE", 1 << 16)
 
   def of(T, train):
     q, k, v, w = (data(4, T, 16) for _ in range(4))
@@ -117,7 +117,7 @@ def test_attention_is_one_kernel_and_its_memory_linear(fresh):
   assert of(64, False) == (1, 0)
   (_, small), (_, large) = of(64, True), of(256, True)
   assert large <= 4 * small + 4096, "4 times the length takes 4 times the memory"
-  fresh.setattr(rows, "RECOMPUTE", 1 << 60)
+  fresh.setattr(tile_and_fuse, "RECOMPUTE", 1 << 60)
   assert of(256, True)[1] > 4 * 256 * 256 * 4, "without computing anew the weights are stored"
 
 
@@ -236,7 +236,7 @@ def test_only_rows_that_keep_apart_are_joined(fresh):
     return [(y.pad(((0, 1), (0, 0)))[1:] + y).contiguous(), y]
 
   same(f)
-  fresh.setattr(rows, "holds", lambda *a: True)
+  fresh.setattr(tile_and_fuse, "holds", lambda *a: True)
   fresh.setattr(engine, "_plans", {})
   apart, together = both(f)
   assert np.abs(apart[0] - together[0]).max() > 0.1
@@ -282,12 +282,12 @@ def functions(stores):
 
 def test_slow_functions_of_the_same_elements_are_computed_once(fresh):
   stores, r, x = softmax_of_a_row()
-  once = rows.computed_once(stores, (r,), 2)
+  once = tile_and_fuse.computed_once(stores, (r,), 2)
   assert (functions(stores), functions(once), len(once)) == (2, 1, 3)
   assert once[0].src[0].src[0].arg == ParamArg(-3, 8) and once[0].src[2] is r and once[0].src[3].arg[1] is AxisKind.LOOP
   i = loop(8, 7)
   changed, r, x = softmax_of_a_row([put(x, i, UOp.const(dtypes.float32, 1.0), r, i)])
-  assert rows.computed_once(changed, (r,), 2) is changed  # x is another when it is read again
+  assert tile_and_fuse.computed_once(changed, (r,), 2) is changed  # x is another when it is read again
   for nbytes in (1, 1 << 18):
     fresh.setattr(blocks, "BLOCK_BYTES", nbytes)
     d = data(33, 50)

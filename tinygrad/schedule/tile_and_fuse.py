@@ -289,7 +289,7 @@ class Place:
     return self.written.isdisjoint(touched) and self.touched.isdisjoint(written)
 
 
-def in_rows(items: Sequence[ScheduleItem], temps: dict[int, Temp]) -> list[ScheduleItem]:
+def tile_and_fuse(items: Sequence[ScheduleItem], temps: dict[int, Temp]) -> list[ScheduleItem]:
   """The items, in an order as good, with those joined that share rows."""
   out: list[Place] = []
   for number, item in enumerate(items):

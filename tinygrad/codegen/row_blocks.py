@@ -77,9 +77,10 @@ def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp]) -> int:
   return min(max(BLOCK_BYTES // max(sum(touched.values()), 1), least), MOST)
 
 
-def emit_rows(emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp], idle: Mapping[UOp, Affine]) -> None:
-  """Blocks of the innermost loops; where their number does not divide a loop's, the rest is a smaller block. `idle`: by
-  loop, the iteration from which on nothing is left to do. There may be no loops left: a thread's share is one row."""
+def emit_rows(emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp], limits: Mapping[UOp, Affine]) -> None:
+  """Blocks of the innermost loops; where their number does not divide a loop's, the rest is a smaller block. `limits`:
+  by loop, the iteration from which on nothing is left to do. There may be no loops left: a thread's share is one
+  row."""
   emitter.written = {s.src[0].src[0] for s in stores}
   left, tiles = rows_a_block(stores, rows), dict[UOp, Tile]()
   for r in reversed(rows):
@@ -90,7 +91,7 @@ def emit_rows(emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp], idle
   def blocks(rest: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp]) -> None:
     """`at`: what is known of rows: the block's counter plus the loop within the block, which is among `inside`."""
     if not rest:
-      emitter.ends = {r: chunks(limit, at, inside) for r, limit in idle.items()}
+      emitter.ends = {r: chunks(limit, at, inside) for r, limit in limits.items()}
       emit_members(emitter, stores, at, inside)
       emitter.ends = {}
       return

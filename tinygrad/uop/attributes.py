@@ -16,7 +16,7 @@ from tinygrad.uop.op import GroupOp, Ops
 if TYPE_CHECKING:
   from tinygrad.uop.node import UOp
 
-ALIKE = GroupOp.Elementwise | {Ops.CONTIGUOUS, Ops.DETACH}  # sources placed alike: so is the result
+KEEPS_PLACEMENT = GroupOp.Elementwise | {Ops.CONTIGUOUS, Ops.DETACH}  # sources placed alike: so is the result
 _PLACED_BY_ARG = frozenset((Ops.BUFFER, Ops.MOVE))  # hot: a member of an enum takes longer to look up
 _LOCAL = frozenset((Ops.SHARD, Ops.COLLECTIVE))
 _WRITES = frozenset((Ops.AFTER, Ops.ASSIGN))
@@ -39,7 +39,7 @@ def _result_device(u: UOp) -> Placement | None:
     d = s.device
     if d is not None and d is not device:
       alike, device = alike and device is None, d
-  if device is None or (alike and (isinstance(device, str) or (op in ALIKE and not device.partial))):
+  if device is None or (alike and (isinstance(device, str) or (op in KEEPS_PLACEMENT and not device.partial))):
     return device
   return Hooks.result(u) if op is not Ops.SINK else None
 
@@ -88,7 +88,7 @@ def _bounds_of(u: UOp) -> tuple[Any, Any]:
   return whole
 
 
-FACTS: dict[str, Callable[[UOp], Any]] = {
+ATTRIBUTES: dict[str, Callable[[UOp], Any]] = {
   "shape": lambda u: CARDS[u.op].shape(u),
   "device": _result_device,
   "bounds": _bounds_of,

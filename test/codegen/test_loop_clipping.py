@@ -1,11 +1,11 @@
-"""Loops that end early where a condition makes the rest idle: codegen/idle.py."""
+"""Loops that end early where a condition leaves nothing to do in the rest: codegen/loop_clipping.py."""
 
 import numpy as np
 import pytest
 
 from tinygrad import Tensor
-from tinygrad.codegen import idle as module
-from tinygrad.codegen import lower, rows
+from tinygrad.codegen import loop_clipping as module
+from tinygrad.codegen import lower, row_blocks
 from tinygrad.codegen.emit import Emitter
 from tinygrad.engine import realize as engine
 from tinygrad.helpers import Context
@@ -82,11 +82,11 @@ def limits(f):
     patch.setattr(engine, "_programs", {})
 
     def noted(stores, rows):
-      out = module.idle(stores, rows)
+      out = module.loop_limits(stores, rows)
       found.extend((x.const, *x.terms.values()) for x in out.values())
       return out
 
-    patch.setattr(lower, "idle", noted)
+    patch.setattr(lower, "loop_limits", noted)
     with Context(CPU_THREADS=1):
       f()
   return found
@@ -145,8 +145,8 @@ def test_mutant_everything_adds_nothing(fresh):
 @pytest.mark.parametrize("mutant", ["a chunk less", "stale memory is read"])
 def test_laws_kill_mutants(mutant, fresh):
   if mutant == "a chunk less":
-    chunks = rows.chunks
-    fresh.setattr(rows, "chunks", lambda limit, at, inside: chunks(limit.plus(module.Affine(-64)), at, inside))
+    chunks = row_blocks.chunks
+    fresh.setattr(row_blocks, "chunks", lambda limit, at, inside: chunks(limit.plus(module.Affine(-64)), at, inside))
   else:  # what is stored ends early, and what is summed does not
     trips = Emitter.trips
     fresh.setattr(

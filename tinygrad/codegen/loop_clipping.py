@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from tinygrad.codegen.rows import indices, ranges_below
+from tinygrad.codegen.row_blocks import indices, ranges_below
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.reduce import identity_element
@@ -102,7 +102,7 @@ def places(value: UOp, r: UOp, known: Known, forms: Forms) -> Iterator[Affine]:
       yield known[u.src[0]][1]
 
 
-def idle(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, Affine]:
+def loop_limits(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, Affine]:
   """By loop, the iteration from which on nothing is left to do, as an expression of the rows."""
   known: Known = {}
   out: dict[UOp, Affine] = {}

@@ -1,11 +1,11 @@
-"""The gradient of a convolution in its input is a convolution: schedule/spread.py."""
+"""The gradient of a convolution in its input is a convolution: schedule/windows.py."""
 
 import numpy as np
 import pytest
 
 from tinygrad import Tensor
 from tinygrad.engine import realize as engine
-from tinygrad.schedule import spread
+from tinygrad.schedule import windows
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, UOp
@@ -62,8 +62,8 @@ def test_laws_kill_mutants(part, fresh):
   if part == "flip":
     fresh.setattr(UOp, "flip", lambda self, axes: self)
   else:
-    padded = spread.padded
-    fresh.setattr(spread, "padded", lambda x, axis, before, after: padded(x, axis, after + 1, before - 1))
+    padded = windows.padded
+    fresh.setattr(windows, "padded", lambda x, axis, before, after: padded(x, axis, after + 1, before - 1))
   assert np.abs(gradient(*given, **how) - want(*given, **how)).max() > 1
 
 

@@ -14,7 +14,7 @@ CASTS = frozenset((Ops.CAST,))  # hot: a member of an enum takes longer to look 
 LARGE = 1 << 16  # bytes to be saved for which one more meeting of the devices is worth it
 
 
-def gather_narrow(order: Sequence[UOp]) -> UOp:
+def sink_casts(order: Sequence[UOp]) -> UOp:
   """CAST(all_reduce(x)) -> all_gather(CAST(reduce_scatter(x))), the cast to fewer bytes an element, where it alone
   reads a large x: every element is cast as before, so the bits are the same. Where all that reads the cast is a move to
   a cut, x is scattered onto that, and nothing is gathered. The sink comes last in `order`."""

@@ -1,10 +1,10 @@
-"""Kernels that differ in where they work alone are one: schedule/alike.py."""
+"""Kernels that differ in where they work alone are one: schedule/deduplicate.py."""
 
 import numpy as np
 
 from tinygrad import Tensor, TinyJit, Variable
 from tinygrad.engine import realize as engine
-from tinygrad.schedule import alike, schedule
+from tinygrad.schedule import deduplicate, schedule
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import UOp
@@ -77,8 +77,8 @@ def test_what_stays_apart():
 def test_a_mutant_dies(monkeypatch):
   """All steps told the place of the first."""
   monkeypatch.setattr(engine, "_plans", {})
-  given = alike.with_starts
-  monkeypatch.setattr(alike, "with_starts", lambda i, k, at: given(i, k, tuple((name, 0) for name, _ in at)))
+  given = deduplicate.with_starts
+  monkeypatch.setattr(deduplicate, "with_starts", lambda i, k, at: given(i, k, tuple((name, 0) for name, _ in at)))
   x, w = arrays()
   assert np.abs(recurrence(Tensor(x), Tensor(w)).numpy() - recurrence(x, w)).max() > 0.01
 
@@ -86,8 +86,8 @@ def test_a_mutant_dies(monkeypatch):
 def test_once_for_each_kernel(monkeypatch):
   """Every kernel is looked at once, however many items it has."""
   seen = []
-  look = alike.from_the_start
-  monkeypatch.setattr(alike, "from_the_start", lambda k: seen.append(k) or look(k))
-  assert schedule.shared_by_place is alike.shared_by_place
+  look = deduplicate.from_the_start
+  monkeypatch.setattr(deduplicate, "from_the_start", lambda k: seen.append(k) or look(k))
+  assert schedule.shared_by_place is deduplicate.shared_by_place
   items(*(Tensor.empty(4) + 1 for _ in range(5)))
   assert len(seen) == 1
