@@ -497,7 +497,7 @@ def test_threads_wait_for_every_buffer_that_a_kernel_writes():
   def call(writes, *slots):
     return cpu.Call(
       None,
-      cpu.Program("k", None, writes, 4, 0, 2),
+      cpu.MachineCode("k", None, writes, 4, 0, 2),
       0,
       [memory[s] for s in slots],
       ctypes.c_int64(),

@@ -15,7 +15,7 @@ PART = (
   "test/codegen/test_decompose.py",
   "test/codegen/test_kernels.py",
   "test/renderer/test_llvm.py",
-  "test/schedule/test_rows.py::test_reductions_over_rows_in_every_width",
+  "test/schedule/test_tile_and_fuse.py::test_reductions_over_rows_in_every_width",
   "test/extra/test_fuzz_dtypes.py::test_chains_agree_with_numpy[0]",
   "test/extra/test_fuzz_dtypes.py::test_chains_agree_with_numpy[1]",
   "test/laws/test_laws.py::test_sharded_equals_unsharded_compiled[0]",

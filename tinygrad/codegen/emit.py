@@ -14,8 +14,8 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from tinygrad.codegen.plan import CHUNK, Plan, Region, Stage, Tile, is_inlined, regions
-from tinygrad.codegen.values import Env, Scope, Values, substitute
+from tinygrad.codegen.plan import CHUNK, LoopPlan, Region, Stage, Tile, is_inlined, regions
+from tinygrad.codegen.values import Env, LoopScope, Values, substitute
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.ops.reduce import identity_element
@@ -24,7 +24,7 @@ from tinygrad.uop.affine import Affine, affine, index
 
 # FOLDs that share loops, an environment for each element of their tile, accumulators by FOLD, element and copy
 Sums = tuple[list[UOp], list[Env], list[list[list[UOp]]]]
-PlanOf = Callable[[tuple[UOp, ...], int], Plan]  # of stores, and how many bytes of scratch memory are taken
+PlanOf = Callable[[tuple[UOp, ...], int], LoopPlan]  # of stores, and how many bytes of scratch memory are taken
 IN_TILE = (AxisKind.UPCAST, AxisKind.VECTOR)
 WRITTEN_OUT = 64  # steps of a short reduction, over all of its tile, beyond which it is a loop
 # iterations of one accumulator after which a long sum of floats goes on in another, and one of products, whose many
@@ -43,7 +43,7 @@ class Emitter(Values):
     self.has_half = True  # whether the target converts half
     self.taken = 0  # bytes of scratch memory in use around the nest
     self.totals: dict[UOp, UOp] = {}  # accumulator -> the one that takes its blocks
-    self.acc_home: dict[UOp, Scope] = {}
+    self.acc_home: dict[UOp, LoopScope] = {}
     self.folds: dict[tuple[UOp, ...], list[UOp]] = {}  # of the leaf, by their ranges
     self.fold_numbers: dict[UOp, int] = {}
     self.folds_memo: dict[UOp, int] = {}
@@ -90,7 +90,7 @@ class Emitter(Values):
     for numbers in itertools.product(*(range(int(r.src[0].arg)) for r in rs)):
       yield dict(zip(rs, numbers, strict=True))
 
-  def nest(self, stores: Sequence[UOp], plan: Plan, level: int = 0, mapping: dict[UOp, UOp] | None = None) -> None:
+  def nest(self, stores: Sequence[UOp], plan: LoopPlan, level: int = 0, mapping: dict[UOp, UOp] | None = None) -> None:
     """The loops of `plan.order[level:]` around `stores`; `mapping` gives the ranges already split."""
     mapping = mapping or {}
     for stage in plan.stages:
@@ -137,7 +137,7 @@ class Emitter(Values):
     self.nest([copy], self.planned([copy], 1 << 62))
     return [substitute(s, {stage.operand: UOp.new(Ops.LOAD, dtype, (where,))}) for s in stores]
 
-  def planned(self, stores: Sequence[UOp], taken: int) -> Plan:
+  def planned(self, stores: Sequence[UOp], taken: int) -> LoopPlan:
     plan = self.plan_of(tuple(stores), taken)
     return plan.in_chunks(self.ends) if self.ends else plan
 
@@ -178,7 +178,7 @@ class Emitter(Values):
     stores = [substitute(s, {b.fold: total}) for s in stores]
     self.nest(stores, replace(self.planned(stores, taken), block=None))
 
-  def leaf(self, stores: Sequence[UOp], plan: Plan) -> None:
+  def leaf(self, stores: Sequence[UOp], plan: LoopPlan) -> None:
     self.folds = {}
     for f in dict.fromkeys(v for s in stores for v in self.value_order(s.src[1]) if v.op is Ops.FOLD):
       self.folds.setdefault(f.src[1:], []).append(f)
@@ -236,7 +236,7 @@ class Emitter(Values):
         out = x if i == 0 else self.apply(UOp.new(f.arg, f.dtype, (f, f)), [out, x])
       self.memo[f if not rs else (f, tuple(env[r] for r in rs))] = (out, self.home.get(out, self.root))
 
-  def register(self, f: UOp, dtype: DType, home: Scope) -> UOp:
+  def register(self, f: UOp, dtype: DType, home: LoopScope) -> UOp:
     """An accumulator of the reduction `f`, which starts in `home`."""
     acc = UOp.new(Ops.ACC, dtype, (), next(self.ids))
     home.out.extend((acc, UOp.new(Ops.STORE, dtypes.void, (acc, UOp.const(f.dtype, identity_element(f.arg, f.dtype))))))

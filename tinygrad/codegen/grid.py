@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from tinygrad.codegen.emit import Emitter, Sums, _blocks
 from tinygrad.codegen.heuristic import EPILOGUE, MAX_ROWS, Analysis, Item, Stages, efficiency, fold_plan, size, static
-from tinygrad.codegen.plan import Plan, Region, Tile, is_inlined, regions
+from tinygrad.codegen.plan import LoopPlan, Region, Tile, is_inlined, regions
 from tinygrad.codegen.values import Env, substitute
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
@@ -66,7 +66,7 @@ class Grid:
 
   shared: tuple[tuple[UOp, int], ...]
   lanes: int
-  plan: Plan
+  plan: LoopPlan
   lanes_first: bool = False
   stagings: Mapping[tuple[UOp, ...], Staging] = field(default_factory=dict)
 
@@ -93,7 +93,7 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
   element."""
   ranges = stores[0].src[2:]
   if NOOPT:
-    return Grid(tuple((r, 1) for r in ranges), 1, Plan(()))
+    return Grid(tuple((r, 1) for r in ranges), 1, LoopPlan(()))
   a = Analysis(tuple(stores))
   folds = [i for i in a.items if i.fold is not None and not is_inlined(i.fold)]
   outer = [r for r in ranges if not folds or any(r in i.ranges for i in folds)]
@@ -138,7 +138,7 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
   last = contiguous(a.items, rest) if rest else None
   if last is not None:
     copies[last] = aligned(last, 4)
-  plan = Plan(tuple(sorted(rest, key=lambda r: r is last)), {r: Tile(n) for r, n in copies.items()}, fold_plans)
+  plan = LoopPlan(tuple(sorted(rest, key=lambda r: r is last)), {r: Tile(n) for r, n in copies.items()}, fold_plans)
   return Grid(shared, lanes, plan, lanes_first, stagings)
 
 
@@ -252,14 +252,14 @@ class GridEmitter(Emitter):
   """Emits one kernel for a grid."""
 
   def __init__(self, target: Target, first: int) -> None:
-    super().__init__(lambda stores, taken: Plan(tuple(stores[0].src[2:])), first)
+    super().__init__(lambda stores, taken: LoopPlan(tuple(stores[0].src[2:])), first)
     self.target = target
     self.guards: list[UOp] = []  # conditions of a store, beside its own
     self.sides: dict[UOp, int] = {}  # UPCAST range of elements side by side -> how many
     self.local: dict[UOp, Affine] = {}  # shared range -> where in the group's part of it this thread's elements are
     self.starts: dict[UOp, Affine] = {}  # shared range -> where the group's part of it begins
     self.mapping: dict[UOp, UOp] = {}  # shared range -> this thread's elements
-    self.grid = Grid((), 1, Plan(()))
+    self.grid = Grid((), 1, LoopPlan(()))
     self.lane, self.thread = index(0), index(0)
     self.lanes = self.threads = 1
     self.shared_loops: set[UOp] = set()  # loops whose iterations are shared out among the lanes
@@ -318,7 +318,7 @@ class GridEmitter(Emitter):
     dynamic = total.op is not Ops.CONST
     return UOp.new(Ops.IDIV, dtypes.index, (total, index(share))) if dynamic else index(total.arg // share)
 
-  def nest(self, stores: Sequence[UOp], plan: Plan, level: int = 0, mapping: dict[UOp, UOp] | None = None) -> None:
+  def nest(self, stores: Sequence[UOp], plan: LoopPlan, level: int = 0, mapping: dict[UOp, UOp] | None = None) -> None:
     """As on other targets, but that the lanes share out the innermost loop."""
     if self.lanes == 1 or level != len(plan.order) - 1:
       super().nest(stores, plan, level, mapping)
@@ -334,7 +334,7 @@ class GridEmitter(Emitter):
       self.drop(part)
     del self.guards[before:]
 
-  def leaf(self, stores: Sequence[UOp], plan: Plan) -> None:
+  def leaf(self, stores: Sequence[UOp], plan: LoopPlan) -> None:
     guards = list(self.guards)
     if self.lanes > 1 and not plan.order:
       guards.append(UOp.new(Ops.CMPEQ, dtypes.bool, (self.lane, index(0))))

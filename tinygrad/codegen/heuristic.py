@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tinygrad.codegen.plan import Block, Plan, Ranges, Stage, Tile, Tiles, is_inlined, usual_sources
+from tinygrad.codegen.plan import Block, LoopPlan, Ranges, Stage, Tile, Tiles, is_inlined, usual_sources
 from tinygrad.codegen.values import LEAST_TRANSPOSED, MAX_SHUFFLED, MIN_SHUFFLED
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
@@ -241,10 +241,10 @@ def item_cost(item: Item, v: UOp | None, most: int) -> float:
   return min(lane_cost(item, r, most) for r in ((v,) if v in item.ranges else (None, *item.over)))
 
 
-def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:
+def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> LoopPlan:
   """The plan of stores that share their ranges; `taken` bytes of scratch memory are in use. With NOOPT: plain loops."""
   if NOOPT:
-    return Plan(tuple(r for r in stores[0].src[2:]))
+    return LoopPlan(tuple(r for r in stores[0].src[2:]))
   a = Analysis(stores)
   most = max(target.vector_bytes // a.itemsize, 1)
   main = max((i for i in a.items if i.fold is not None), key=lambda i: i.work, default=None)
@@ -269,16 +269,16 @@ def plan_nest(stores: tuple[UOp, ...], target: Target, taken: int = 0) -> Plan:
   return complete(a, main, v, tiles, target, taken)
 
 
-def complete(a: Analysis, main: Item | None, v: UOp | None, tiles: Tiles, target: Target, taken: int) -> Plan:
+def complete(a: Analysis, main: Item | None, v: UOp | None, tiles: Tiles, target: Target, taken: int) -> LoopPlan:
   """The plan that follows from the vector range and the tiles."""
   stages = Stages(a, target, taken)
   most = max(target.vector_bytes // a.itemsize, 1)
   fold_plans = {i.fold.src[1:]: fold_plan(i, v, most, tiles) for i in a.items if i.fold is not None}
   order = loop_order(a, main, v)
   if main is None or not stages.at_top(main):
-    return Plan(order, tiles, fold_plans)
+    return LoopPlan(order, tiles, fold_plans)
   staged = stages.choose(main, order, tiles, v)
-  return Plan(order, tiles, fold_plans, staged[0], block_for(main, v, tiles, staged, target, taken))
+  return LoopPlan(order, tiles, fold_plans, staged[0], block_for(main, v, tiles, staged, target, taken))
 
 
 def block_for(main: Item, v: UOp | None, tiles: Tiles, staged: Staged, target: Target, taken: int) -> Block | None:

@@ -62,7 +62,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LoopPlan:
   """`order`: the parallel ranges, outermost first. `tiles`: by parallel range. `folds`: by the ranges of a FOLD, their
   order and the tile of the last (lanes of a reduction are reduced at the end; copies are accumulators of their own)."""
 
@@ -72,7 +72,7 @@ class Plan:
   stages: tuple[Stage, ...] = ()
   block: Block | None = None
 
-  def in_chunks(self, ranges: Container[UOp]) -> Plan:
+  def in_chunks(self, ranges: Container[UOp]) -> LoopPlan:
     """With tiles that divide a CHUNK of these ranges."""
     tiles = {r: t.part_of_chunk() if r in ranges else t for r, t in self.tiles.items()}
     folds = {k: (order, t.part_of_chunk() if order[-1] in ranges else t) for k, (order, t) in self.folds.items()}

@@ -25,7 +25,7 @@ LEAST_TRANSPOSED = 4  # neighbours in memory for which vectors that lie across t
 
 
 @dataclass(slots=True, eq=False)
-class Scope:
+class LoopScope:
   """An open loop (or the kernel) and the code emitted into it so far."""
 
   depth: int
@@ -37,11 +37,11 @@ class Values:
   """Emits values into the open loops; `Emitter` opens these and adds reductions."""
 
   def __init__(self, first: int) -> None:
-    self.root = self.least = Scope(0)  # least: where what belongs beside it is emitted
+    self.root = self.least = LoopScope(0)  # least: where what belongs beside it is emitted
     self.stack = [self.root]
     self.ids = itertools.count(first)  # above the kernel's own, lest a new range be one of them
-    self.home: dict[UOp, Scope] = {}  # where an emitted value was emitted
-    self.memo: dict[object, tuple[UOp, Scope]] = {}  # (node, its environment) -> emitted value
+    self.home: dict[UOp, LoopScope] = {}  # where an emitted value was emitted
+    self.memo: dict[object, tuple[UOp, LoopScope]] = {}  # (node, its environment) -> emitted value
     self.bits: dict[UOp, int] = {}  # by range
     self.numbered: list[UOp] = []  # the ranges by the number of their bit
     self.deps_memo: dict[UOp, int] = {}
@@ -124,7 +124,7 @@ class Values:
 
   # ---- emitting nodes
 
-  def scope_of(self, values: Sequence[UOp]) -> Scope:
+  def scope_of(self, values: Sequence[UOp]) -> LoopScope:
     """The innermost of the scopes in which `values` were emitted."""
     best = self.root
     for v in values:
@@ -133,7 +133,9 @@ class Values:
     # what belongs further out stays there: emitted once more, it would stand before what is emitted here
     return self.least if self.least.depth == best.depth + 1 else best
 
-  def node(self, op: Ops, dtype: DType, src: tuple[UOp, ...], arg: object = None, scope: Scope | None = None) -> UOp:
+  def node(
+    self, op: Ops, dtype: DType, src: tuple[UOp, ...], arg: object = None, scope: LoopScope | None = None
+  ) -> UOp:
     """A value that depends on its sources only: emitted once, beside the innermost of them."""
     u = UOp.new(op, dtype, src, arg)
     if (home := self.home.get(u)) is not None and home.open:
@@ -514,7 +516,7 @@ class Values:
       return
     counter = UOp.new(Ops.RANGE, dtypes.index, (end,), (next(self.ids), kind))
     self.bit(counter)
-    scope = Scope(self.stack[-1].depth + 1, [counter])
+    scope = LoopScope(self.stack[-1].depth + 1, [counter])
     self.home[counter] = scope
     self.stack.append(scope)
     yield counter

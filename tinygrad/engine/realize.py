@@ -53,7 +53,7 @@ STAGED = 16 << 20  # bytes of a copy that pass through the host at once
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class CompiledKernel:
   """A kernel, compiled for one kind of device."""
 
   name: str
@@ -62,10 +62,10 @@ class Program:
   peers: frozenset[int]  # the parameters that are tables of every device's memory
 
 
-_programs: dict[tuple[UOp, Target, int, Settings], Program] = {}
+_programs: dict[tuple[UOp, Target, int, Settings], CompiledKernel] = {}
 
 
-def program(ast: UOp, device: str, threads: int = 1) -> Program:
+def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
   """The compiled kernel; once per AST and target. With `threads`, that many of the device's share it out if it pays."""
   backend = Device[device]
   key = (ast, backend.target, threads, settings_from("code"))
@@ -81,7 +81,7 @@ def program(ast: UOp, device: str, threads: int = 1) -> Program:
     if DEBUG >= 5:
       print(source)
     peers = frozenset(u.arg.slot for u in ast.toposort() if u.op is Ops.PARAM and u.arg.peers)
-    found = _programs[key] = Program(cost.name, backend.compile(source, cost.name), cost, peers)
+    found = _programs[key] = CompiledKernel(cost.name, backend.compile(source, cost.name), cost, peers)
   return found
 
 
@@ -95,7 +95,7 @@ class Plan:
   """
 
   items: tuple[ScheduleItem, ...]
-  programs: tuple[Program | None, ...]
+  programs: tuple[CompiledKernel | None, ...]
   buffers: tuple[int, ...]  # slot -> which of the canonical graph's buffers
   temps: tuple[Temp, ...]
   variables: frozenset[str] = frozenset()
@@ -381,7 +381,7 @@ class Work:
   """One item with its program and its memory."""
 
   item: ScheduleItem
-  program: Program | None
+  program: CompiledKernel | None
   memory: list[Buffer]
   variables: dict[str, int]
   copies: dict[tuple[int, int, int], Buffer] = field(default_factory=dict)  # (argument, whose part, on which device)

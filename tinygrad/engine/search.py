@@ -15,7 +15,7 @@ from typing import Any
 
 from tinygrad.codegen import lower_kernel, signature
 from tinygrad.codegen.heuristic import Analysis, Stages, block_of, complete, lanes_for, plan_nest, size, static
-from tinygrad.codegen.plan import Plan, Tile
+from tinygrad.codegen.plan import LoopPlan, Tile
 from tinygrad.device import Buffer, Target
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.profile import processor
@@ -101,7 +101,7 @@ class Planner:
     self.target, self.changes, self.form = target, changes, form
     self.nests: list[Nest] = []
 
-  def __call__(self, stores: tuple[UOp, ...], taken: int) -> Plan:
+  def __call__(self, stores: tuple[UOp, ...], taken: int) -> LoopPlan:
     nest = Nest(stores, self.target, taken)
     self.nests.append(nest)
     if self.changes and nest.form == self.form:

@@ -26,7 +26,7 @@ from tinygrad.device import DeviceError, Target
 from tinygrad.helpers import LazyModule, numpy, user_line
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache, queues
-from tinygrad.runtime.queues import LESS, Program, QueueDevice, errors_of
+from tinygrad.runtime.queues import LESS, GridKernel, QueueDevice, errors_of
 
 cl: Any = LazyModule("pyopencl")
 # PoCL has the compiler read a megabyte of declarations before every kernel, three quarters of the front end's time.
@@ -215,7 +215,7 @@ class CL(QueueDevice):
 
   # ---- kernels
 
-  def build(self, program: Program) -> Any:
+  def build(self, program: GridKernel) -> Any:
     """The program on this device, always from its binary: what is built from source PoCL compiles again for the first
     launch. The binary comes from the disk cache where it is there and loads."""
     d = self.device
@@ -239,7 +239,7 @@ class CL(QueueDevice):
     with warnings.catch_warnings(action="ignore"):  # what the compiler says of a kernel that it accepts
       return cl.Program(self.context, *of).build(options, devices=[self.device], cache_dir=False)
 
-  def new_call(self, program: Program, buffers: int, variables: int) -> Call:
+  def new_call(self, program: GridKernel, buffers: int, variables: int) -> Call:
     kernel, size = cl.Kernel(self.built(program), program.name), tuple(map(mul, program.groups, program.threads))
     return Call(self, program, kernel, [None] * buffers, None, size)
 

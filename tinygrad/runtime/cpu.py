@@ -39,7 +39,7 @@ LINE = 8  # words that a core's cache holds together
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class MachineCode:
   """Machine code of one kernel, loaded."""
 
   name: str
@@ -120,7 +120,7 @@ class Batch:
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class QueuedKernel:
   """A kernel in the tables of a batch, and who has to wait for it still."""
 
   pieces: int
@@ -133,15 +133,15 @@ def share_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Tabl
   """What each thread runs: pieces of the kernels that are shared out, and the first all others. No thread waits for
   another to come, but where data flows, for what is at work: one that wakes late finds its pieces done."""
   rows: list[Table] = [[] for _ in range(threads)]
-  writer: dict[int, Step] = {}  # of memory
-  readers: dict[int, list[Step]] = {}  # since it was written
-  steps: list[Step] = []  # since devices met
+  writer: dict[int, QueuedKernel] = {}  # of memory
+  readers: dict[int, list[QueuedKernel]] = {}  # since it was written
+  steps: list[QueuedKernel] = []  # since devices met
 
   def row(thread: int, function: int, *words: int) -> None:
     keep.append(args := (ctypes.c_uint64 * len(words))(*words))
     rows[thread].append((function, ctypes.addressof(args)))
 
-  def wait(for_these: Iterable[Step]) -> None:
+  def wait(for_these: Iterable[QueuedKernel]) -> None:
     for step in for_these:
       for thread in range(0 if step.awaited else threads):
         row(thread, _runtime().meet, ctypes.addressof(step.finished), 0, step.pieces, 0)
@@ -155,7 +155,7 @@ def share_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Tabl
     takers = (c.words, *c.others)
     keep.append(counters := (ctypes.c_uint64 * (LINE * (len(takers) + 1)))())  # tickets of each, and what is finished
     finished = ctypes.c_uint64.from_buffer(counters, 8 * LINE * len(takers))
-    step = Step(p.pieces if shared else 1, shared, finished)
+    step = QueuedKernel(p.pieces if shared else 1, shared, finished)
     each = step.pieces // len(takers), len(takers)
     for thread, words in enumerate(takers):
       told = ctypes.addressof(words) + 8 * p.word if shared else ctypes.addressof(finished) + 8
@@ -391,9 +391,9 @@ class CPU(QueueDevice):
   def render(self, linear: list[UOp], name: str) -> str:
     return llvm.render(linear, name)
 
-  def compile(self, source: str, name: str) -> Program:
+  def compile(self, source: str, name: str) -> MachineCode:
     """Goes on while the next kernel is lowered; whoever needs the address waits."""
-    return Program(name, _compiling().submit(load, source, name), *llvm.launch_of(source))
+    return MachineCode(name, _compiling().submit(load, source, name), *llvm.launch_of(source))
 
   def scratch(self, thread: int) -> int:
     """The address of a thread's scratch memory."""
@@ -401,7 +401,7 @@ class CPU(QueueDevice):
       self.arenas.append(Memory(_allocate(self.target.scratch), self.target.scratch))  # untouched pages cost nothing
     return self.arenas[thread].address
 
-  def new_call(self, program: Program, buffers: int, variables: int) -> Call:
+  def new_call(self, program: MachineCode, buffers: int, variables: int) -> Call:
     words = ctypes.c_int64 * (1 + buffers + variables + (program.threads > 1))
     first, *others = [words() for _ in range(program.threads)]
     for thread, mine in enumerate((first, *others)):

@@ -20,7 +20,7 @@ from tinygrad.device import ON_CPU, DeviceError, Target, opened
 from tinygrad.helpers import LazyModule, prod, round_up
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache, queues
-from tinygrad.runtime.queues import LESS, Barrier, Batch, Program, QueueDevice, errors_of, in_order
+from tinygrad.runtime.queues import LESS, Barrier, Batch, GridKernel, QueueDevice, errors_of, in_order
 
 driver, nvrtc = map(LazyModule, ("cuda.bindings.driver", "cuda.bindings.nvrtc"))
 TARGET = Target("CUDA", vector_registers=96, scratch=48 << 10, threads=True)
@@ -273,7 +273,7 @@ class CUDA(QueueDevice):
 
   # ---- kernels
 
-  def build(self, program: Program) -> Any:
+  def build(self, program: GridKernel) -> Any:
     code = compile_source(program.source, program.name, self.arch)
     try:
       module = self.do("cuModuleLoadData", code)
@@ -282,7 +282,7 @@ class CUDA(QueueDevice):
       raise DeviceError(f"{self.name}: the driver does not take {program.name} ({e})\n  fix: {fix}") from e
     return self.do("cuModuleGetFunction", module, program.name.encode())
 
-  def new_call(self, program: Program, buffers: int, variables: int) -> Call:
+  def new_call(self, program: GridKernel, buffers: int, variables: int) -> Call:
     n = buffers + variables
     words = (ctypes.c_int64 * n)()
     pointers = (ctypes.c_void_p * n)(*(ctypes.addressof(words) + 8 * i for i in range(n)))

@@ -18,7 +18,7 @@ from typing import Any
 from tinygrad.device import ON_CPU, DeviceError, Target
 from tinygrad.helpers import LazyModule
 from tinygrad.renderer import cstyle
-from tinygrad.runtime.queues import LESS, Call, Program, QueueDevice, errors_of
+from tinygrad.runtime.queues import LESS, Call, GridKernel, QueueDevice, errors_of
 
 metal, objc = map(LazyModule, ("Metal", "objc"))
 SHARED, READ = 0, 1  # MTLResourceStorageModeShared, MTLResourceUsageRead
@@ -81,7 +81,7 @@ class METAL(QueueDevice):
 
   # ---- kernels
 
-  def build(self, program: Program) -> Any:
+  def build(self, program: GridKernel) -> Any:
     found = None
     options = metal.MTLCompileOptions.alloc().init()
     options.setFastMathEnabled_(False)  # NaN, infinities and the order of operations are as written

@@ -30,7 +30,7 @@ class Barrier:
 
 
 @dataclass(slots=True, eq=False)
-class Program:
+class GridKernel:
   """One kernel for a grid: built on each physical device that binds it."""
 
   name: str
@@ -208,11 +208,11 @@ class QueueDevice(Backend):
     return str(cstyle.render(linear, name, self.dialect))
 
   def compile(self, source: str, name: str) -> Any:
-    program = Program(name, source, *cstyle.launch_of(source))
+    program = GridKernel(name, source, *cstyle.launch_of(source))
     self.built(program)
     return program
 
-  def built(self, program: Program) -> Any:
+  def built(self, program: GridKernel) -> Any:
     if self.number not in program.built:
       program.built[self.number] = self.build(program)
     return program.built[self.number]

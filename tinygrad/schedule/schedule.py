@@ -29,7 +29,7 @@ State = tuple[int, Version]  # the content of a slot at a time
 
 
 @dataclass(slots=True)
-class Step:
+class KernelToBe:
   """A kernel to be: the value `root` (or the ASSIGN `root`), what it waits for, what it reads and writes, in which
   version.
   """
@@ -119,7 +119,7 @@ class _Builder:
     self.homes: dict[UOp, Home] = {}
     self.temps: dict[int, Temp] = {}
     self.where = self.devices()
-    self.steps: list[Step] = []
+    self.steps: list[KernelToBe] = []
     self.kernels: dict[object, Kernel] = {}  # by form; their slots count in the form's order
     self.made: dict[UOp, int] = {}  # stored value or ASSIGN -> its step
     self.versions: dict[UOp, Version] = {}
@@ -253,7 +253,7 @@ class _Builder:
     if held in self.made and self.homes[held].slot == slot:
       self.made[u] = self.made[held]
       return
-    step = Step(u, set(), [], slot)
+    step = KernelToBe(u, set(), [], slot)
     self.walk(step, value, target)
     if 0 not in layout(value.shape):
       if (transfer := self.transfer(value)) is not None and isinstance(target, Home):
@@ -270,11 +270,11 @@ class _Builder:
   def slot_of(self, view: UOp) -> int:
     return next(self.homes[v].slot for v in view.down() if v in self.homes)
 
-  def through_temp(self, step: Step, value: UOp, target: UOp) -> Kernel:
+  def through_temp(self, step: KernelToBe, value: UOp, target: UOp) -> Kernel:
     """The value goes to a temporary first: the kernel would read elements of its target that it has written already."""
     home = Home(self.new_temp(value), layout(value.shape))
     item = self.item(self.kernel(value, home, self.homes), value, value)
-    self.steps.append(Step(value, step.after, step.reads, home.slot, item))
+    self.steps.append(KernelToBe(value, step.after, step.reads, home.slot, item))
     step.after, step.reads = {len(self.steps) - 1}, []
     return self.kernel(value, target, {**self.homes, value: home})
 
@@ -300,7 +300,7 @@ class _Builder:
     source, result, shape = u.arg.placements[0], u.arg.result, u.arg.template.shape
     return None if device_set(source) == device_set(result) else Transfer(layout(shape), u.dtype, source, result)
 
-  def walk(self, step: Step, value: UOp, target: Home | UOp) -> None:
+  def walk(self, step: KernelToBe, value: UOp, target: Home | UOp) -> None:
     """Reads and dependencies: everything down to stored values."""
     seen, stack = set[UOp](), list(value.src) if isinstance(target, Home) else [value]
     if not isinstance(target, Home):
@@ -323,7 +323,7 @@ class _Builder:
       else:
         stack += u.src
 
-  def order(self) -> list[Step]:
+  def order(self) -> list[KernelToBe]:
     """Sources first, and who reads a buffer's old content before who overwrites it; otherwise as the graph lists
     them. Content that is needed after it must be overwritten goes to `copies`; the order then holds once these exist.
     """

@@ -33,7 +33,7 @@ Digits = dict[UOp, int]  # loop -> its distance in memory
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class RowAccess:
   """An access to the memory of a slot: its offset, and of how many elements of what size the memory is."""
 
   slot: int
@@ -49,7 +49,7 @@ class Group:
 
   stores: tuple[UOp, ...]
   rows: tuple[UOp, ...]
-  accesses: tuple[Access, ...]
+  accesses: tuple[RowAccess, ...]
   totals: frozenset[int] = frozenset()  # slots
 
   @property
@@ -75,10 +75,10 @@ def holds(offset: Affine, r: UOp, step: int, n: int) -> bool:
   return lo >= 0 and hi < step
 
 
-def accesses(stores: Iterable[UOp]) -> tuple[Access, ...]:
+def accesses(stores: Iterable[UOp]) -> tuple[RowAccess, ...]:
   memo: dict[UOp, Affine] = {}
   found = ((u, u.src[0], u is s.src[0]) for s in stores for u in s.toposort() if u.op is Ops.INDEX)
-  return tuple(Access(p.arg.slot, affine(u.src[1], memo), w, p.arg.size * p.dtype.itemsize) for u, p, w in found)
+  return tuple(RowAccess(p.arg.slot, affine(u.src[1], memo), w, p.arg.size * p.dtype.itemsize) for u, p, w in found)
 
 
 def single(ast: UOp, slots: Sequence[int] | Mapping[int, int], fresh: int) -> Group | None:

@@ -334,7 +334,7 @@ _indices: weakref.WeakKeyDictionary[UOp, int] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OpPlacement:
   """How an op runs on sources with the abstract values `src`: they are brought to `forms`; `result` is the abstract
   value of what comes out. `fixed`: whatever is charged for reducing that. `asks`: the partial sources, and the
   placement that they are reduced to, None if they stay partial."""
@@ -346,14 +346,14 @@ class Step:
   asks: tuple[tuple[int, Placement | None], ...]
 
   @staticmethod
-  def of(src: Nodes, forms: Nodes, result: UOp, fixed: bool, at: Placement | None = None) -> Step:
+  def of(src: Nodes, forms: Nodes, result: UOp, fixed: bool, at: Placement | None = None) -> OpPlacement:
     """`at`: where a move brings its source."""
     wanted = [at or x.device for x in forms]
     asks = [(i, None if is_partial(p) else p) for i, (s, p) in enumerate(zip(src, wanted)) if is_partial(s.device)]
-    return Step(src, src if forms == src else forms, result, fixed, tuple(asks))
+    return OpPlacement(src, src if forms == src else forms, result, fixed, tuple(asks))
 
 
-steps: dict[tuple[Any, ...], Step] = {}
+steps: dict[tuple[Any, ...], OpPlacement] = {}
 
 
 def leaf(dtype: DType, shape: tuple[Any, ...], device: Placement | None, number: int = 0) -> UOp:
@@ -434,9 +434,9 @@ def forget() -> None:
   costs.memo.clear()
 
 
-def roots_step(sink: UOp, src: Nodes) -> Step:
+def roots_step(sink: UOp, src: Nodes) -> OpPlacement:
   """The roots, of these abstract values, where their Tensors show them."""
-  return Step.of(src, tuple([at_placement(x, s.device) for x, s in zip(src, sink.src)]), sink, True)
+  return OpPlacement.of(src, tuple([at_placement(x, s.device) for x, s in zip(src, sink.src)]), sink, True)
 
 
 def settings() -> Settings:
@@ -444,7 +444,7 @@ def settings() -> Settings:
   return settings_from("placement", "placement")
 
 
-def step_of(op: Ops, dtype: DType, src: Nodes, arg: Any, later: float | None, under: Settings) -> Step:
+def step_of(op: Ops, dtype: DType, src: Nodes, arg: Any, later: float | None, under: Settings) -> OpPlacement:
   """How an op runs on sources with these abstract values, under these settings. Cached, for the same decisions come
   again in every layer."""
   if op is Ops.CONTIGUOUS or op is Ops.DETACH:
@@ -462,7 +462,7 @@ def step_of(op: Ops, dtype: DType, src: Nodes, arg: Any, later: float | None, un
         is_partial(o.result) for o in outcomes(op, dtype, src, arg, STRATEGY.value)
       )
     result = abstract_of(UOp.new(op, dtype, forms, arg))
-    found = steps[key] = Step.of(src, forms, result, fixed, arg.device if op is Ops.MOVE else None)
+    found = steps[key] = OpPlacement.of(src, forms, result, fixed, arg.device if op is Ops.MOVE else None)
   return found
 
 
@@ -489,7 +489,7 @@ def error_of(op: Ops, dtype: DType, src: Nodes, arg: Any) -> ShardError | None:
   return None
 
 
-def applied(step: Step, op: Ops, dtype: DType, src: Nodes, arg: Any) -> UOp:
+def applied(step: OpPlacement, op: Ops, dtype: DType, src: Nodes, arg: Any) -> UOp:
   """The node on `src`, whose abstract values the step is made for."""
   if step.forms is not step.src:
     src = tuple([realized(f, o, s) for f, o, s in zip(step.forms, step.src, src)])

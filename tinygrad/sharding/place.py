@@ -64,7 +64,7 @@ class Placer:
     self.uses = Counter(itertools.chain.from_iterable(u.src for u in order if u not in self.base))
     for u, x in self.base.items():
       self.uses[x] += self.uses[u]
-    self.plan: dict[UOp, decisions.Step | None] = {}  # None: as the hooks made it
+    self.plan: dict[UOp, decisions.OpPlacement | None] = {}  # None: as the hooks made it
     self.abstracts: dict[UOp, UOp] = {}
     self.summed: dict[UOp, UOp] = {}  # abstract values of what only feeds a contraction, as that has placed it
     self.contracted: set[UOp] = set()
@@ -79,7 +79,7 @@ class Placer:
     self.pay(*self.prices())
     return self.build()
 
-  def take(self, u: UOp, later: float | None) -> decisions.Step:
+  def take(self, u: UOp, later: float | None) -> decisions.OpPlacement:
     """Notes, and returns, how u runs on the abstract values that its sources have now."""
     src = tuple([self.abstracts[s] for s in u.src])
     if u.op in decisions.COMPARED:
@@ -140,7 +140,7 @@ class Placer:
       if abstracts[u] is not before:
         changed.add(u)
 
-  def follow(self, u: UOp, step: decisions.Step) -> None:
+  def follow(self, u: UOp, step: decisions.OpPlacement) -> None:
     """Notes the form in which a contraction has placed the MUL that only feeds it."""
     old, new = self.base.get(u.src[0], u.src[0]), step.forms[0]
     followed: list[UOp] = []
@@ -179,7 +179,7 @@ class Placer:
       step = self.plan[u]
       if u in summed or u in self.contracted:
         forms = summed[u].src if u in summed else step.forms if step is not None else ()
-        asks = decisions.Step.of(tuple([abstracts[s] for s in u.src]), forms, v, True).asks
+        asks = decisions.OpPlacement.of(tuple([abstracts[s] for s in u.src]), forms, v, True).asks
       else:
         asks = () if step is None else step.asks
       for i, p in asks:
