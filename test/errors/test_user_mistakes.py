@@ -127,6 +127,7 @@ def test_unknown_context_variables_are_named():
 
 
 def test_after_an_error_everything_goes_on():
+  before = Device.DEFAULT
   with pytest.raises(ShardError):
     ones(4, 4).shard(D2, axis=2)
-  assert ones(4, 4).shard(D2, axis=1).sum().item() == 16 and Sharding(D2, 0).axis == 0 and Device.DEFAULT
+  assert ones(4, 4).shard(D2, axis=1).sum().item() == 16 and Sharding(D2, 0).axis == 0 and Device.DEFAULT == before
