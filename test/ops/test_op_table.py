@@ -132,8 +132,8 @@ def test_every_public_method_has_a_row():
 
 
 def used(text):
-  """The attributes that a program asks for, by their names or as strings, and the parameters that it gives: not what its
-  comments mention."""
+  """The attributes that a program asks for, by their names or as strings, and the parameters that it gives: not what
+  its comments mention."""
   nodes = [*ast.walk(ast.parse(text))]
   words = [w for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) for w in n.value.split()]
   given = {k.arg for n in nodes if isinstance(n, ast.Call) for k in n.keywords}
