@@ -37,7 +37,7 @@ class Memory:
   @staticmethod
   def settle() -> None:
     """Before a captured function runs, what was assigned happens, and what waits for that is realised."""
-    for memory in Memory.written:
+    for memory in [*Memory.written]:
       if memory.node.written:
         memory.renew()
 
