@@ -19,7 +19,7 @@ def apply(copy: pathlib.Path, block: str) -> None:
     path.write_text(code)
     return
   text = path.read_text()
-  line = anchor.removeprefix(" ") + "\n" if anchor.startswith(" define") else anchor + "\n"
+  line = anchor.removeprefix(" ") + "\n" if anchor.startswith(" #") else anchor + "\n"
   assert text.count(line) == 1, f"{found[1]} has {text.count(line)} lines {anchor!r}"
   path.write_text(text.replace(line, line + code if where == "after" else code + line))
 

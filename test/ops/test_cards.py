@@ -1,10 +1,13 @@
 """The cards are complete by construction, and what they say of one op agrees with itself."""
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-import tinygrad.ops  # noqa: F401
 from tinygrad.dtype import dtypes
+from tinygrad.ops import elementwise, kernel, movement, placement, reduce
 from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.cards import CARDS, PartialRule, define
 
@@ -18,6 +21,26 @@ def test_every_op_has_a_card():
 def test_a_card_with_a_field_left_out_is_refused():
   with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'partial'"):
     define("NEW", shape=None, dtype=None, evaluate=None, gradient=None, factors=None, render=None)
+
+
+def definitions():
+  """(module, call): every card's, as it is written."""
+  for module in (elementwise, kernel, movement, placement, reduce):
+    body = ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body
+    for node in (n for statement in body if not isinstance(statement, ast.FunctionDef) for n in ast.walk(statement)):
+      if isinstance(node, ast.Call) and getattr(node.func, "id", "").startswith("define"):
+        yield pytest.param(module, node, id=ast.unparse(node.args[0]))
+
+
+@pytest.mark.parametrize("module, call", [*definitions()])
+def test_each_field_of_each_card_is_missed(module, call):
+  """A definition without it raises where it stands: at import."""
+  assert call.keywords
+  for field in call.keywords:
+    others = [k for k in call.keywords if k is not field]
+    without = ast.Expression(ast.Call(call.func, call.args, others))
+    with pytest.raises(TypeError, match=f"missing 1 required keyword-only argument: '{field.arg}'"):
+      eval(compile(ast.fix_missing_locations(without), module.__file__, "eval"), vars(module))
 
 
 def test_an_op_has_one_card():

@@ -1,4 +1,4 @@
-"""Traps that other systems fell into (DESIGN 8), through the public API on CPU devices: each test fails if the trap is
+"""Traps that other systems fell into, through the public API on CPU devices: each test fails if the trap is
 there. What the rules say of reductions, op by op, is in test_partial_table.py."""
 
 import numpy as np

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad.dtype import dtypes
-from tinygrad.uop import Factors, GradientRule, Ops, PartialRule, UOp, define, render_shape
+from tinygrad.uop import Factors, Ops, PartialRule, UOp, define, render_shape
 
 
 def same_shape(u: UOp) -> tuple[Any, ...]:
@@ -67,14 +67,28 @@ def own_dims(u: UOp) -> tuple[tuple[int, ...], ...]:
   return tuple((i,) for i in range(u.ndim))
 
 
-def define_node(
-  op: Ops, shape: Callable[[UOp], tuple[Any, ...]] = scalar_shape, dtype: Callable[[UOp], None] = any_dtype,
-  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None = None, gradient: GradientRule | None = None,
-  factors: Callable[[UOp], Factors] | None = None, partial: PartialRule = PartialRule.REDUCE_FIRST,
-  render: str | None = None,
-) -> None:  # fmt: skip
-  """A card by position. What is left out is as for an op that computes nothing of its operands (a leaf, an effect, a
-  part of a kernel): partial values are reduced before it if it does not say otherwise."""
+def define_leaf(
+  op: Ops,
+  *,
+  shape: Callable[[UOp], tuple[Any, ...]],
+  dtype: Callable[[UOp], None],
+  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None,
+  factors: Callable[[UOp], Factors] | None,
+  render: str | None,
+) -> None:
+  """The card of a leaf: nothing is computed of operands, so no derivative passes and nothing partial is met."""
   define(
-    op, shape=shape, dtype=dtype, evaluate=evaluate, gradient=gradient, factors=factors, partial=partial, render=render
-  )
+    op, shape=shape, dtype=dtype, evaluate=evaluate, gradient=None, factors=factors, partial=PartialRule.REDUCE_FIRST,
+    render=render,
+  )  # fmt: skip
+
+
+def define_structure(op: Ops, *, shape: Callable[[UOp], tuple[Any, ...]], dtype: Callable[[UOp], None]) -> None:
+  """The card of what holds a graph together, or stands in the local view, where placement is over: no value by itself,
+  no derivative, no factors."""
+  define_leaf(op, shape=shape, dtype=dtype, evaluate=None, factors=None, render=None)
+
+
+def define_kernel_op(op: Ops, *, dtype: Callable[[UOp], None]) -> None:
+  """The card of an op inside kernels: a scalar or a vector, of which only the types are checked."""
+  define_structure(op, shape=scalar_shape, dtype=dtype)

@@ -6,8 +6,8 @@ from typing import Any
 
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
-from tinygrad.ops.common import comparison, define_node, elementwise, float_only, integer_only, same_dtype, same_shape
-from tinygrad.uop import GradientRule, Ops, PartialRule, UOp
+from tinygrad.ops.common import comparison, elementwise, float_only, integer_only, same_dtype, same_shape
+from tinygrad.uop import GradientRule, Ops, PartialRule, UOp, define
 
 Grads = Sequence[UOp | None]
 
@@ -24,10 +24,21 @@ def _numpy(function: str | Callable[..., Any]) -> Callable[[UOp, list[Any], tupl
 
 
 def define_elementwise(
-  op: Ops, function: str | Callable[..., Any], gradient: GradientRule, partial: PartialRule, render: str,
-  dtype: Callable[[UOp], None] = same_dtype,
-) -> None:  # fmt: skip
-  define_node(op, same_shape, dtype, _numpy(function), gradient, elementwise, partial, render)
+  op: Ops,
+  *,
+  dtype: Callable[[UOp], None],
+  evaluate: str | Callable[..., Any],
+  gradient: GradientRule,
+  partial: PartialRule,
+  render: str,
+) -> None:
+  """The card of an elementwise op: sources and result have one shape, and each dim is a factor. `evaluate`: a
+  function, or the name of one of numpy's."""
+  value = _numpy(evaluate)
+  define(
+    op, shape=same_shape, dtype=dtype, evaluate=value, gradient=gradient, factors=elementwise, partial=partial,
+    render=render,
+  )  # fmt: skip
 
 
 def _no_gradient(g: UOp, u: UOp) -> Grads:
@@ -44,26 +55,72 @@ def _times(g: UOp, product: UOp) -> UOp:
 
 # ---------------------------------------------------------------- unary
 
-define_elementwise(Ops.NEG, "negative", lambda g, u: (-g,), PartialRule.NEGATE, "-{0}")
 define_elementwise(
-  Ops.RECIP, "reciprocal", lambda g, u: (_times(g, -(g * u * u)),), PartialRule.REDUCE_FIRST, "1/{0}", float_only
+  Ops.NEG,
+  dtype=same_dtype,
+  evaluate="negative",
+  gradient=lambda g, u: (-g,),
+  partial=PartialRule.NEGATE,
+  render="-{0}",
+)
+define_elementwise(
+  Ops.RECIP,
+  dtype=float_only,
+  evaluate="reciprocal",
+  gradient=lambda g, u: (_times(g, -(g * u * u)),),
+  partial=PartialRule.REDUCE_FIRST,
+  render="1/{0}",
 )
 
 
-define_elementwise(Ops.EXP, "exp", lambda g, u: (_times(g, g * u),), PartialRule.REDUCE_FIRST, "exp({0})", float_only)
 define_elementwise(
-  Ops.LOG, "log", lambda g, u: (_times(g, g / u.src[0]),), PartialRule.REDUCE_FIRST, "log({0})", float_only
+  Ops.EXP,
+  dtype=float_only,
+  evaluate="exp",
+  gradient=lambda g, u: (_times(g, g * u),),
+  partial=PartialRule.REDUCE_FIRST,
+  render="exp({0})",
 )
 define_elementwise(
-  Ops.SIN, "sin", lambda g, u: [g * u.src[0].alu(Ops.COS)], PartialRule.REDUCE_FIRST, "sin({0})", float_only
+  Ops.LOG,
+  dtype=float_only,
+  evaluate="log",
+  gradient=lambda g, u: (_times(g, g / u.src[0]),),
+  partial=PartialRule.REDUCE_FIRST,
+  render="log({0})",
 )
 define_elementwise(
-  Ops.COS, "cos", lambda g, u: [-g * u.src[0].alu(Ops.SIN)], PartialRule.REDUCE_FIRST, "cos({0})", float_only
+  Ops.SIN,
+  dtype=float_only,
+  evaluate="sin",
+  gradient=lambda g, u: [g * u.src[0].alu(Ops.COS)],
+  partial=PartialRule.REDUCE_FIRST,
+  render="sin({0})",
 )
 define_elementwise(
-  Ops.SQRT, "sqrt", lambda g, u: (_times(g, g / (u * 2)),), PartialRule.REDUCE_FIRST, "sqrt({0})", float_only
+  Ops.COS,
+  dtype=float_only,
+  evaluate="cos",
+  gradient=lambda g, u: [-g * u.src[0].alu(Ops.SIN)],
+  partial=PartialRule.REDUCE_FIRST,
+  render="cos({0})",
 )
-define_elementwise(Ops.TANH, "tanh", lambda g, u: (g * (1 - u * u),), PartialRule.REDUCE_FIRST, "tanh({0})", float_only)
+define_elementwise(
+  Ops.SQRT,
+  dtype=float_only,
+  evaluate="sqrt",
+  gradient=lambda g, u: (_times(g, g / (u * 2)),),
+  partial=PartialRule.REDUCE_FIRST,
+  render="sqrt({0})",
+)
+define_elementwise(
+  Ops.TANH,
+  dtype=float_only,
+  evaluate="tanh",
+  gradient=lambda g, u: (g * (1 - u * u),),
+  partial=PartialRule.REDUCE_FIRST,
+  render="tanh({0})",
+)
 
 
 def _erf(x: Any) -> Any:
@@ -76,13 +133,48 @@ def gradient_erf(g: UOp, u: UOp) -> Grads:
   return (g * (-(x * x)).alu(Ops.EXP) * (2 / math.sqrt(math.pi)),)
 
 
-define_elementwise(Ops.ERF, _erf, gradient_erf, PartialRule.REDUCE_FIRST, "erf({0})", float_only)
-define_elementwise(Ops.FLOOR, "floor", _no_gradient, PartialRule.MONOTONE, "floor({0})")
-define_elementwise(Ops.CEIL, "ceil", _no_gradient, PartialRule.MONOTONE, "ceil({0})")
-define_elementwise(Ops.ROUND, "rint", _no_gradient, PartialRule.MONOTONE, "rint({0})")
+define_elementwise(
+  Ops.ERF,
+  dtype=float_only,
+  evaluate=_erf,
+  gradient=gradient_erf,
+  partial=PartialRule.REDUCE_FIRST,
+  render="erf({0})",
+)
+define_elementwise(
+  Ops.FLOOR,
+  dtype=same_dtype,
+  evaluate="floor",
+  gradient=_no_gradient,
+  partial=PartialRule.MONOTONE,
+  render="floor({0})",
+)
+define_elementwise(
+  Ops.CEIL,
+  dtype=same_dtype,
+  evaluate="ceil",
+  gradient=_no_gradient,
+  partial=PartialRule.MONOTONE,
+  render="ceil({0})",
+)
+define_elementwise(
+  Ops.ROUND,
+  dtype=same_dtype,
+  evaluate="rint",
+  gradient=_no_gradient,
+  partial=PartialRule.MONOTONE,
+  render="rint({0})",
+)
 
 
-define_elementwise(Ops.NOT, "invert", _no_gradient, PartialRule.REDUCE_FIRST, "!{0}", integer_only)
+define_elementwise(
+  Ops.NOT,
+  dtype=integer_only,
+  evaluate="invert",
+  gradient=_no_gradient,
+  partial=PartialRule.REDUCE_FIRST,
+  render="!{0}",
+)
 
 
 def gradient_cast(g: UOp, u: UOp) -> Grads:
@@ -91,7 +183,14 @@ def gradient_cast(g: UOp, u: UOp) -> Grads:
 
 
 # to bool by comparing with 0; out-of-range floats to integers are not defined
-define_elementwise(Ops.CAST, lambda x: x, gradient_cast, PartialRule.CAST, "cast({0})", lambda u: None)
+define_elementwise(
+  Ops.CAST,
+  dtype=lambda u: None,
+  evaluate=lambda x: x,
+  gradient=gradient_cast,
+  partial=PartialRule.CAST,
+  render="cast({0})",
+)
 
 
 def check_bitcast(u: UOp) -> None:
@@ -103,15 +202,45 @@ def evaluate_bitcast(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   return numpy.ascontiguousarray(xs[0]).view(to_numpy_dtype(u.dtype)).reshape(shape)
 
 
-define_node(Ops.BITCAST, same_shape, check_bitcast, evaluate_bitcast, _no_gradient, elementwise, render="bitcast({0})")
+define(
+  Ops.BITCAST,
+  shape=same_shape,
+  dtype=check_bitcast,
+  evaluate=evaluate_bitcast,
+  gradient=_no_gradient,
+  factors=elementwise,
+  partial=PartialRule.REDUCE_FIRST,
+  render="bitcast({0})",
+)
 
 # ---------------------------------------------------------------- binary
 
 
 # numpy's sum and product of bools are their or and their and
-define_elementwise(Ops.ADD, "add", lambda g, u: (g, g), PartialRule.SUM, "({0} + {1})")
-define_elementwise(Ops.SUB, "subtract", lambda g, u: (g, -g), PartialRule.SUM, "({0} - {1})")
-define_elementwise(Ops.MUL, "multiply", lambda g, u: (g * u.src[1], g * u.src[0]), PartialRule.PRODUCT, "({0} * {1})")
+define_elementwise(
+  Ops.ADD,
+  dtype=same_dtype,
+  evaluate="add",
+  gradient=lambda g, u: (g, g),
+  partial=PartialRule.SUM,
+  render="({0} + {1})",
+)
+define_elementwise(
+  Ops.SUB,
+  dtype=same_dtype,
+  evaluate="subtract",
+  gradient=lambda g, u: (g, -g),
+  partial=PartialRule.SUM,
+  render="({0} - {1})",
+)
+define_elementwise(
+  Ops.MUL,
+  dtype=same_dtype,
+  evaluate="multiply",
+  gradient=lambda g, u: (g * u.src[1], g * u.src[0]),
+  partial=PartialRule.PRODUCT,
+  render="({0} * {1})",
+)
 
 
 def gradient_fdiv(g: UOp, u: UOp) -> Grads:
@@ -122,7 +251,14 @@ def gradient_fdiv(g: UOp, u: UOp) -> Grads:
   return (_times(g, g / y), _times(g, -(g * u) / y))
 
 
-define_elementwise(Ops.FDIV, "true_divide", gradient_fdiv, PartialRule.PRODUCT, "({0} / {1})", float_only)
+define_elementwise(
+  Ops.FDIV,
+  dtype=float_only,
+  evaluate="true_divide",
+  gradient=gradient_fdiv,
+  partial=PartialRule.PRODUCT,
+  render="({0} / {1})",
+)
 
 
 def _floordiv(x: Any, y: Any) -> Any:
@@ -135,8 +271,22 @@ def _mod(x: Any, y: Any) -> Any:
   return numpy.where(y == 0, 0, numpy.mod(x, numpy.where(y == 0, 1, y)))
 
 
-define_elementwise(Ops.IDIV, _floordiv, _no_gradient, PartialRule.REDUCE_FIRST, "({0} // {1})", integer_only)
-define_elementwise(Ops.MOD, _mod, _no_gradient, PartialRule.REDUCE_FIRST, "({0} % {1})", integer_only)
+define_elementwise(
+  Ops.IDIV,
+  dtype=integer_only,
+  evaluate=_floordiv,
+  gradient=_no_gradient,
+  partial=PartialRule.REDUCE_FIRST,
+  render="({0} // {1})",
+)
+define_elementwise(
+  Ops.MOD,
+  dtype=integer_only,
+  evaluate=_mod,
+  gradient=_no_gradient,
+  partial=PartialRule.REDUCE_FIRST,
+  render="({0} % {1})",
+)
 
 
 def gradient_extremum(g: UOp, u: UOp) -> Grads:
@@ -147,8 +297,22 @@ def gradient_extremum(g: UOp, u: UOp) -> Grads:
   return (x_won.where(g, half), y_won.where(g, half))
 
 
-define_elementwise(Ops.MAX, "maximum", gradient_extremum, PartialRule.EXTREMUM, "max({0}, {1})")
-define_elementwise(Ops.MIN, "minimum", gradient_extremum, PartialRule.EXTREMUM, "min({0}, {1})")
+define_elementwise(
+  Ops.MAX,
+  dtype=same_dtype,
+  evaluate="maximum",
+  gradient=gradient_extremum,
+  partial=PartialRule.EXTREMUM,
+  render="max({0}, {1})",
+)
+define_elementwise(
+  Ops.MIN,
+  dtype=same_dtype,
+  evaluate="minimum",
+  gradient=gradient_extremum,
+  partial=PartialRule.EXTREMUM,
+  render="min({0}, {1})",
+)
 
 
 def gradient_pow(g: UOp, u: UOp) -> Grads:
@@ -159,14 +323,28 @@ def gradient_pow(g: UOp, u: UOp) -> Grads:
   return (_times(g, g * dx), _times(g, g * dy))
 
 
-define_elementwise(Ops.POW, "power", gradient_pow, PartialRule.REDUCE_FIRST, "pow({0}, {1})", float_only)
+define_elementwise(
+  Ops.POW,
+  dtype=float_only,
+  evaluate="power",
+  gradient=gradient_pow,
+  partial=PartialRule.REDUCE_FIRST,
+  render="pow({0}, {1})",
+)
 for _op, _name, _sign, _dtype in (
   (Ops.AND, "bitwise_and", "&", integer_only), (Ops.OR, "bitwise_or", "|", integer_only),
   (Ops.XOR, "bitwise_xor", "^", integer_only), (Ops.SHL, "left_shift", "<<", integer_only),
   (Ops.SHR, "right_shift", ">>", integer_only), (Ops.CMPLT, "less", "<", comparison),
   (Ops.CMPEQ, "equal", "==", comparison), (Ops.CMPNE, "not_equal", "!=", comparison),
 ):  # fmt: skip
-  define_elementwise(_op, _name, _no_gradient, PartialRule.REDUCE_FIRST, f"({{0}} {_sign} {{1}})", _dtype)
+  define_elementwise(
+    _op,
+    dtype=_dtype,
+    evaluate=_name,
+    gradient=_no_gradient,
+    partial=PartialRule.REDUCE_FIRST,
+    render=f"({{0}} {_sign} {{1}})",
+  )
 
 # ---------------------------------------------------------------- ternary
 
@@ -181,4 +359,11 @@ def gradient_where(g: UOp, u: UOp) -> Grads:
   return (None, condition.where(g, 0.0), condition.where(g.const_like(0.0), g))
 
 
-define_elementwise(Ops.WHERE, "where", gradient_where, PartialRule.SELECT, "({0} ? {1} : {2})", check_where)
+define_elementwise(
+  Ops.WHERE,
+  dtype=check_where,
+  evaluate="where",
+  gradient=gradient_where,
+  partial=PartialRule.SELECT,
+  render="({0} ? {1} : {2})",
+)

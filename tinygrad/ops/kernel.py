@@ -1,7 +1,7 @@
 """Kernel-level ops: scalars, loops, loads and stores. Codegen lowers them; no placement or gradient applies."""
 
 from tinygrad.dtype import dtypes
-from tinygrad.ops.common import any_dtype, define_node
+from tinygrad.ops.common import any_dtype, define_kernel_op
 from tinygrad.uop import Ops, ParamArg, UOp
 
 
@@ -44,4 +44,4 @@ CHECKS = {
   Ops.FOLD: check_fold,
 }  # fmt: skip
 for _op in map(Ops, range(Ops.PARAM, Ops.DOT + 1)):
-  define_node(_op, dtype=CHECKS.get(_op, any_dtype))
+  define_kernel_op(_op, dtype=CHECKS.get(_op, any_dtype))

@@ -6,9 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinygrad.helpers import all_int, argsort, numpy, prod
-from tinygrad.ops.common import define_node, own_dims, same_dtype
-from tinygrad.uop import Ops, UOp, as_dims, is_int, linear, render_shape, simplify, simplify_sint, sint
-from tinygrad.uop.cards import Factors, PartialRule
+from tinygrad.ops.common import own_dims, same_dtype
+from tinygrad.uop import (
+  Ops,
+  PartialRule,
+  UOp,
+  as_dims,
+  define,
+  is_int,
+  linear,
+  render_shape,
+  simplify,
+  simplify_sint,
+  sint,
+)
+from tinygrad.uop.cards import Factors
 
 Grads = Sequence[UOp | None]
 PRIMES = (1000003, 1000033, 1000037, 1000039, 1000081, 1000099, 1000117, 1000121)
@@ -94,9 +106,15 @@ def _upper(n: int, upper: dict[int, int]) -> int:
   return n
 
 
-define_node(
-  Ops.RESHAPE, reshape_shape, same_dtype, lambda u, xs, shape: xs[0].reshape(shape),
-  lambda g, u: (g.reshape(u.src[0].shape),), factors_reshape, PartialRule.KEEP,
+define(
+  Ops.RESHAPE,
+  shape=reshape_shape,
+  dtype=same_dtype,
+  evaluate=lambda u, xs, shape: xs[0].reshape(shape),
+  gradient=lambda g, u: (g.reshape(u.src[0].shape),),
+  factors=factors_reshape,
+  partial=PartialRule.KEEP,
+  render=None,
 )  # fmt: skip
 
 # ---------------------------------------------------------------- PERMUTE, EXPAND
@@ -108,10 +126,15 @@ def permute_shape(u: UOp) -> tuple[Any, ...]:
   return tuple(u.src[0].shape[i] for i in u.arg)
 
 
-define_node(
-  Ops.PERMUTE, permute_shape, same_dtype, lambda u, xs, shape: xs[0].transpose(u.arg),
-  lambda g, u: (g.permute(argsort(u.arg)),),
-  lambda u: Factors((own_dims(u.src[0]),), tuple((i,) for i in u.arg), u.src[0].max_shape), PartialRule.KEEP,
+define(
+  Ops.PERMUTE,
+  shape=permute_shape,
+  dtype=same_dtype,
+  evaluate=lambda u, xs, shape: xs[0].transpose(u.arg),
+  gradient=lambda g, u: (g.permute(argsort(u.arg)),),
+  factors=lambda u: Factors((own_dims(u.src[0]),), tuple((i,) for i in u.arg), u.src[0].max_shape),
+  partial=PartialRule.KEEP,
+  render=None,
 )  # fmt: skip
 
 
@@ -131,9 +154,15 @@ def factors_expand(u: UOp) -> Factors:
   return Factors((tuple(() if i in grown else (i,) for i in range(u.ndim)),), own_dims(u), u.max_shape)
 
 
-define_node(
-  Ops.EXPAND, expand_shape, same_dtype, lambda u, xs, shape: numpy.broadcast_to(xs[0], shape),
-  lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),), factors_expand, PartialRule.KEEP,
+define(
+  Ops.EXPAND,
+  shape=expand_shape,
+  dtype=same_dtype,
+  evaluate=lambda u, xs, shape: numpy.broadcast_to(xs[0], shape),
+  gradient=lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),),
+  factors=factors_expand,
+  partial=PartialRule.KEEP,
+  render=None,
 )  # fmt: skip
 
 # ---------------------------------------------------------------- PAD, SHRINK, FLIP, CAT
@@ -161,9 +190,15 @@ def evaluate_pad(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   return numpy.pad(xs[0], widths, constant_values=u.arg[1]) if widths else xs[0]
 
 
-define_node(
-  Ops.PAD, pad_shape, same_dtype, evaluate_pad, gradient_pad,
-  lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]), PartialRule.PAD,
+define(
+  Ops.PAD,
+  shape=pad_shape,
+  dtype=same_dtype,
+  evaluate=evaluate_pad,
+  gradient=gradient_pad,
+  factors=lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]),
+  partial=PartialRule.PAD,
+  render=None,
 )  # fmt: skip
 
 
@@ -185,9 +220,15 @@ def shrink_remaps(u: UOp) -> list[int]:
   return [i for i, ((a, b), n) in enumerate(zip(u.arg, u.src[0].shape)) if not (is_int(a, 0) and (b is n or b == n))]
 
 
-define_node(
-  Ops.SHRINK, shrink_shape, same_dtype, lambda u, xs, shape: xs[0][tuple(slice(int(a), int(b)) for a, b in u.arg)],
-  gradient_shrink, lambda u: _remap_factors(u, shrink_remaps(u)), PartialRule.KEEP,
+define(
+  Ops.SHRINK,
+  shape=shrink_shape,
+  dtype=same_dtype,
+  evaluate=lambda u, xs, shape: xs[0][tuple(slice(int(a), int(b)) for a, b in u.arg)],
+  gradient=gradient_shrink,
+  factors=lambda u: _remap_factors(u, shrink_remaps(u)),
+  partial=PartialRule.KEEP,
+  render=None,
 )  # fmt: skip
 
 
@@ -197,9 +238,15 @@ def flip_shape(u: UOp) -> tuple[Any, ...]:
   return u.src[0].shape
 
 
-define_node(
-  Ops.FLIP, flip_shape, same_dtype, lambda u, xs, shape: numpy.flip(xs[0], u.arg),
-  lambda g, u: (g.flip(u.arg),), lambda u: _remap_factors(u, u.arg), PartialRule.KEEP,
+define(
+  Ops.FLIP,
+  shape=flip_shape,
+  dtype=same_dtype,
+  evaluate=lambda u, xs, shape: numpy.flip(xs[0], u.arg),
+  gradient=lambda g, u: (g.flip(u.arg),),
+  factors=lambda u: _remap_factors(u, u.arg),
+  partial=PartialRule.KEEP,
+  render=None,
 )  # fmt: skip
 
 
@@ -215,9 +262,15 @@ def gradient_cat(g: UOp, u: UOp) -> Grads:
   return tuple(g.shrink([part if i == u.arg else (0, n) for i, n in enumerate(g.shape)]) for part in parts)
 
 
-define_node(
-  Ops.CAT, cat_shape, same_dtype, lambda u, xs, shape: numpy.concatenate(xs, axis=u.arg),
-  gradient_cat, lambda u: _remap_factors(u, (u.arg,)), PartialRule.KEEP,
+define(
+  Ops.CAT,
+  shape=cat_shape,
+  dtype=same_dtype,
+  evaluate=lambda u, xs, shape: numpy.concatenate(xs, axis=u.arg),
+  gradient=gradient_cat,
+  factors=lambda u: _remap_factors(u, (u.arg,)),
+  partial=PartialRule.KEEP,
+  render=None,
 )  # fmt: skip
 
 # ---------------------------------------------------------------- WINDOW, SPREAD
@@ -272,5 +325,23 @@ def _adjoint(g: UOp, u: UOp) -> Grads:
   return (build(axis, kaxis, stride, dilation, size),)
 
 
-define_node(Ops.WINDOW, window_shape, same_dtype, evaluate_window, _adjoint, factors_window, PartialRule.KEEP)
-define_node(Ops.SPREAD, spread_shape, same_dtype, evaluate_spread, _adjoint, factors_window, PartialRule.PAD)
+define(
+  Ops.WINDOW,
+  shape=window_shape,
+  dtype=same_dtype,
+  evaluate=evaluate_window,
+  gradient=_adjoint,
+  factors=factors_window,
+  partial=PartialRule.KEEP,
+  render=None,
+)
+define(
+  Ops.SPREAD,
+  shape=spread_shape,
+  dtype=same_dtype,
+  evaluate=evaluate_spread,
+  gradient=_adjoint,
+  factors=factors_window,
+  partial=PartialRule.PAD,
+  render=None,
+)

@@ -8,8 +8,17 @@ from typing import Any
 from tinygrad.device import Sharding, device_set
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
-from tinygrad.ops.common import define_node, elementwise, keeps_dtype, own_dims, same_dtype
-from tinygrad.uop import BufferArg, Collective, Factors, Ops, PartialRule, UOp
+from tinygrad.ops.common import (
+  any_dtype,
+  define_leaf,
+  define_structure,
+  elementwise,
+  keeps_dtype,
+  own_dims,
+  same_dtype,
+  scalar_shape,
+)
+from tinygrad.uop import BufferArg, Collective, Factors, Ops, PartialRule, UOp, define
 
 # ---------------------------------------------------------------- leaves
 
@@ -41,13 +50,62 @@ def check_index(u: UOp) -> None:
     raise TypeError(f"{u.op.name} has dtype index, not {u.dtype}")
 
 
-define_node(Ops.UNIQUE)
-define_node(Ops.CONST, dtype=check_const, evaluate=evaluate_const, factors=factors_leaf, render="{arg}")
-define_node(Ops.IOTA, lambda u: (u.arg,), evaluate=evaluate_iota, factors=factors_leaf)
-define_node(Ops.BUFFER, lambda u: u.arg.shape, check_buffer, factors=factors_leaf)
-define_node(Ops.VARIABLE, dtype=check_index, factors=factors_leaf, render="{arg}")
-define_node(Ops.BIND, dtype=check_index, factors=factors_leaf)
-define_node(Ops.HOLE, lambda u: u.arg[1], factors=factors_leaf)
+define_leaf(
+  Ops.UNIQUE,
+  shape=scalar_shape,
+  dtype=any_dtype,
+  evaluate=None,
+  factors=None,
+  render=None,
+)
+define_leaf(
+  Ops.CONST,
+  shape=scalar_shape,
+  dtype=check_const,
+  evaluate=evaluate_const,
+  factors=factors_leaf,
+  render="{arg}",
+)
+define_leaf(
+  Ops.IOTA,
+  shape=lambda u: (u.arg,),
+  dtype=any_dtype,
+  evaluate=evaluate_iota,
+  factors=factors_leaf,
+  render=None,
+)
+define_leaf(
+  Ops.BUFFER,
+  shape=lambda u: u.arg.shape,
+  dtype=check_buffer,
+  evaluate=None,
+  factors=factors_leaf,
+  render=None,
+)
+define_leaf(
+  Ops.VARIABLE,
+  shape=scalar_shape,
+  dtype=check_index,
+  evaluate=None,
+  factors=factors_leaf,
+  render="{arg}",
+)
+define_leaf(
+  Ops.BIND,
+  shape=scalar_shape,
+  dtype=check_index,
+  evaluate=None,
+  factors=factors_leaf,
+  render=None,
+)
+define_leaf(
+  Ops.HOLE,
+  shape=lambda u: u.arg[1],
+  dtype=any_dtype,
+  evaluate=None,
+  factors=factors_leaf,
+  render=None,
+)
 
 # ---------------------------------------------------------------- placement and effects
 
@@ -68,9 +126,36 @@ def gradient_move(g: UOp, u: UOp) -> Sequence[UOp | None]:
   return (g.move(source.reduced if isinstance(source, Sharding) else source, pinned=False),)
 
 
-define_node(Ops.MOVE, first_shape, same_dtype, identity, gradient_move, elementwise)
-define_node(Ops.CONTIGUOUS, first_shape, same_dtype, identity, lambda g, u: (g,), elementwise)
-define_node(Ops.DETACH, first_shape, same_dtype, identity, lambda g, u: (None,), elementwise, PartialRule.KEEP)
+define(
+  Ops.MOVE,
+  shape=first_shape,
+  dtype=same_dtype,
+  evaluate=identity,
+  gradient=gradient_move,
+  factors=elementwise,
+  partial=PartialRule.REDUCE_FIRST,
+  render=None,
+)
+define(
+  Ops.CONTIGUOUS,
+  shape=first_shape,
+  dtype=same_dtype,
+  evaluate=identity,
+  gradient=lambda g, u: (g,),
+  factors=elementwise,
+  partial=PartialRule.REDUCE_FIRST,
+  render=None,
+)
+define(
+  Ops.DETACH,
+  shape=first_shape,
+  dtype=same_dtype,
+  evaluate=identity,
+  gradient=lambda g, u: (None,),
+  factors=elementwise,
+  partial=PartialRule.KEEP,
+  render=None,
+)
 
 
 def check_assign(u: UOp) -> None:
@@ -83,9 +168,27 @@ def factors_first(u: UOp) -> Factors:
   return Factors((own_dims(u), *(((),) * s.ndim for s in u.src[1:])), own_dims(u), u.max_shape)
 
 
-define_node(Ops.ASSIGN, first_shape, check_assign, lambda u, xs, shape: xs[1], lambda g, u: (None, g), elementwise)
-define_node(Ops.AFTER, first_shape, keeps_dtype, identity, lambda g, u: (None,) * len(u.src), factors_first)
-define_node(Ops.SINK)
+define(
+  Ops.ASSIGN,
+  shape=first_shape,
+  dtype=check_assign,
+  evaluate=lambda u, xs, shape: xs[1],
+  gradient=lambda g, u: (None, g),
+  factors=elementwise,
+  partial=PartialRule.REDUCE_FIRST,
+  render=None,
+)
+define(
+  Ops.AFTER,
+  shape=first_shape,
+  dtype=keeps_dtype,
+  evaluate=identity,
+  gradient=lambda g, u: (None,) * len(u.src),
+  factors=factors_first,
+  partial=PartialRule.REDUCE_FIRST,
+  render=None,
+)
+define_structure(Ops.SINK, shape=scalar_shape, dtype=any_dtype)
 
 
 def check_collective(u: UOp) -> None:
@@ -99,5 +202,5 @@ def collective_shape(u: UOp) -> tuple[Any, ...]:
   return c.template.shape if isinstance(c.result, str) else c.result.local_shape(c.template.shape)
 
 
-define_node(Ops.SHARD, lambda u: u.arg, keeps_dtype)
-define_node(Ops.COLLECTIVE, collective_shape, check_collective)
+define_structure(Ops.SHARD, shape=lambda u: u.arg, dtype=keeps_dtype)
+define_structure(Ops.COLLECTIVE, shape=collective_shape, dtype=check_collective)

@@ -6,8 +6,8 @@ from typing import Any
 
 from tinygrad.dtype import ConstType, DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
-from tinygrad.ops.common import define_node, own_dims, same_dtype
-from tinygrad.uop import Factors, Ops, PartialRule, UOp, render_shape
+from tinygrad.ops.common import own_dims, same_dtype
+from tinygrad.uop import Factors, Ops, PartialRule, UOp, define, render_shape
 
 REDUCE_OPS = {Ops.ADD: "add", Ops.MUL: "multiply", Ops.MAX: "maximum", Ops.MIN: "minimum"}  # numpy's names
 
@@ -73,8 +73,15 @@ def factors_reduce(u: UOp) -> Factors:
   return Factors((src,), out, u.src[0].max_shape, contracted=frozenset(axes))
 
 
-define_node(
-  Ops.REDUCE, reduce_shape, same_dtype, evaluate_reduce, gradient_reduce, factors_reduce, PartialRule.REDUCE_SAME
+define(
+  Ops.REDUCE,
+  shape=reduce_shape,
+  dtype=same_dtype,
+  evaluate=evaluate_reduce,
+  gradient=gradient_reduce,
+  factors=factors_reduce,
+  partial=PartialRule.REDUCE_SAME,
+  render=None,
 )
 
 # ---------------------------------------------------------------- GATHER
@@ -123,4 +130,13 @@ def factors_gather(u: UOp) -> Factors:
   return Factors((((0,), *rest), at), (*at, *rest), (*table.max_shape, *index.max_shape), contracted=frozenset((0,)))
 
 
-define_node(Ops.GATHER, gather_shape, check_gather, evaluate_gather, gradient_gather, factors_gather, PartialRule.KEEP)
+define(
+  Ops.GATHER,
+  shape=gather_shape,
+  dtype=check_gather,
+  evaluate=evaluate_gather,
+  gradient=gradient_gather,
+  factors=factors_gather,
+  partial=PartialRule.KEEP,
+  render=None,
+)

@@ -33,7 +33,7 @@ class Factors:
   remapped: frozenset[int] = frozenset()
 
 
-# What an op does with partial operands (the rows of the table in DESIGN 4); legality only, choice is
+# What an op does with partial operands (the rows of the table in docs/sharding.md); legality only, choice is
 # `place`'s:
 #   KEEP: commutes with every reduction: movement without fill
 #   PAD: add keeps a fill of 0, mul of 1, max and min any; else the fill is made partial
@@ -45,7 +45,7 @@ class Factors:
 #   REDUCE_SAME: a reduction keeps what is partial by its own op
 #   CAST: by the pair of dtypes
 #   MONOTONE: relu, floor, ceil, round: max and min keep
-#   SETTLE_FIRST: nothing commutes
+#   REDUCE_FIRST: nothing commutes
 PartialRule = enum.Enum(
   "PartialRule", "KEEP PAD SELECT SUM EXTREMUM PRODUCT NEGATE REDUCE_SAME CAST MONOTONE REDUCE_FIRST", module=__name__
 )
@@ -83,11 +83,23 @@ class Hooks:
   origin: tuple[str, int] | None = None
 
 
-def define(op: Ops, **fields: Any) -> None:
+def define(
+  op: Ops,
+  *,
+  shape: Callable[[UOp], tuple[Any, ...]],
+  dtype: Callable[[UOp], None],
+  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None,
+  gradient: GradientRule | None,
+  factors: Callable[[UOp], Factors] | None,
+  partial: PartialRule,
+  render: str | None,
+) -> None:
   """Registers the card of `op`. A field left out is a TypeError at import; a second card for an op a ValueError."""
   if op in CARDS:
     raise ValueError(f"{op} has a card already")
-  CARDS[op] = Card(**fields)
+  CARDS[op] = Card(
+    shape=shape, dtype=dtype, evaluate=evaluate, gradient=gradient, factors=factors, partial=partial, render=render
+  )
 
 
 def evaluate(u: Any, xs: list[Any], shape: tuple[int, ...]) -> Any:
