@@ -449,7 +449,7 @@ class Driver:
 def install(name="emulated", **settings):
   """Devices `EMULATED:i` over a driver of their own: the module of the backend, loaded once more, with its `driver`
   replaced. Returns the module."""
-  from tinygrad import device
+  from tinygrad.device import registry
   from tinygrad.runtime import cuda
 
   spec = importlib.util.spec_from_file_location(f"tinygrad.runtime.{name}", cuda.__file__)
@@ -458,8 +458,8 @@ def install(name="emulated", **settings):
   spec.loader.exec_module(module)
   module.driver = Driver(**settings)
   module.compile_source = lambda source, name, arch: source.encode()
-  if name.upper() not in (known := device.backends()):
-    device.backends = lambda: (*known, name.upper())
+  if name.upper() not in (known := registry.backends()):
+    registry.backends = lambda: (*known, name.upper())
   return module
 
 

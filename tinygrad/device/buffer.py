@@ -1,0 +1,83 @@
+"""Buffers: the memory of one value, on every device of its placement."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinygrad.device.registry import Device
+from tinygrad.device.sharding import Placement, device_set, show_placement
+from tinygrad.dtype import DType
+from tinygrad.helpers import GlobalCounters, prod
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Buffer:
+  """The memory of one value in one placement; each device's part is allocated on first use.
+
+  `shape` is the logical shape (upper bounds of symbolic dims). `handles[i]` is the memory of device i of the placement.
+  """
+
+  device: Placement
+  shape: tuple[int, ...]
+  dtype: DType
+  handles: list[Any] = field(default_factory=list)
+  _owner: Any = None
+
+  @property
+  def devices(self) -> tuple[str, ...]:
+    return device_set(self.device)
+
+  @property
+  def local_shape(self) -> tuple[int, ...]:
+    return self.shape if isinstance(self.device, str) else self.device.local_shape(self.shape)
+
+  @property
+  def nbytes_per_device(self) -> int:
+    return int(prod(self.local_shape)) * self.dtype.itemsize
+
+  def allocate(self, handles: Sequence[Any] | None = None, owner: Any = None) -> Buffer:
+    """Gives the buffer memory: `handles`, which `owner` keeps (None: somebody who outlives the buffer), or fresh memory
+    on every device. No-op if it has some.
+    """
+    if self.handles:
+      return self
+    if handles is not None:
+      self.handles, self._owner = list(handles), owner
+      return self
+    nbytes = self.nbytes_per_device
+    first = Device[self.devices[0]]
+    backends = [first] if first.simulated else [Device[d] for d in self.devices]
+    got: list[Any] = []
+    try:
+      for b in backends:
+        got.append(b.alloc(nbytes))
+    except MemoryError:
+      for b, handle in zip(backends, got):  # those that had room
+        b.free(handle, nbytes)
+      raise
+    self.handles = got
+    total = nbytes * len(self.devices)
+    GlobalCounters.mem_used += total
+    for b in backends:
+      GlobalCounters.allocated(b.name, nbytes)
+    weakref.finalize(self, _release, backends, list(self.handles), nbytes, total).atexit = False
+    return self
+
+  def handle(self, i: int = 0) -> Any:
+    """The memory on device i of the placement, allocated if need be. On a simulated backend all devices share one."""
+    if not self.handles:
+      self.allocate()
+    return self.handles[i if i < len(self.handles) else 0]
+
+  def __repr__(self) -> str:
+    return f"Buffer({show_placement(self.device)}, {self.dtype.name}{list(self.shape)})"
+
+
+def _release(backends: list[Any], handles: list[Any], nbytes: int, total: int) -> None:
+  GlobalCounters.mem_used -= total
+  for backend, handle in zip(backends, handles, strict=True):
+    GlobalCounters.allocated(backend.name, -nbytes)
+    backend.free(handle, nbytes)

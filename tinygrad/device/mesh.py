@@ -1,0 +1,248 @@
+"""Meshes: ordered devices with a shape and named axes; sub-axes, parts of those."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import FrozenInstanceError, dataclass
+from typing import Any, Self
+
+from tinygrad.device.errors import DeviceError, ShardError, ShardTypeError, refuse
+from tinygrad.device.registry import NOT_FOR_COMPUTING, Device
+from tinygrad.helpers import MIXED, prod
+
+Names = Sequence[str]
+
+
+class _Frozen:
+  """Equal ones are one object, which all that is placed alike shares: it cannot be written to, and has no copies."""
+
+  __slots__ = ()
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    raise FrozenInstanceError(f"{self!r} is frozen, .{name} cannot be set\n  fix: make another {type(self).__name__}")
+
+  def __delattr__(self, name: str) -> None:
+    raise FrozenInstanceError(f"{self!r} is frozen, .{name} cannot be deleted")
+
+  def __copy__(self) -> Self:
+    return self
+
+  def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    return self
+
+  def _fill(self, **fields: Any) -> None:
+    for name, value in fields.items():
+      object.__setattr__(self, name, value)
+
+
+_homes: dict[tuple[str, ...], Mesh] = {}
+_meshes: dict[tuple[Any, ...], Mesh] = {}
+
+
+class Mesh(_Frozen):
+  """Ordered distinct devices as a row-major grid with named axes: `Mesh(("CPU:0", …, "CPU:3"), (2, 2), ("dp", "tp"))`.
+
+  Without a shape the mesh is one axis of all devices, or has the shape of an array of devices; `Mesh(devices, ("d",))`
+  gives names alone. Equal meshes are the same object.
+  Raises: ShardError for repeated devices, several kinds without MIXED=1, a shape that does not multiply to their
+  number, or names that don't match it.
+  """
+
+  __slots__ = ("devices", "home", "kinds", "names", "shape")
+  kinds: tuple[str, ...]  # the first device of each kind
+  devices: tuple[str, ...]
+  home: Mesh  # the first mesh over these devices: what finds things by devices without looking at each of them
+  shape: tuple[int, ...]
+  names: tuple[str, ...]
+
+  def __new__(cls, devices: Names, shape: Sequence[int] | Names | None = None, names: Names | None = None) -> Mesh:
+    devs, grid = _listed_devices(devices)
+    if names is None and isinstance(shape, (tuple, list)) and shape and all(isinstance(n, str) for n in shape):
+      shape, names = None, shape
+    dims = grid if shape is None else _mesh_shape(shape, len(devs), 1 if names is None else len(names))
+    axes = tuple("xyzuvw"[i] if i < 6 else f"a{i}" for i in range(len(dims)))
+    axes = axes if names is None else _axis_names(names, dims, axes)
+    key = (devs, dims, axes)
+    if (found := _meshes.get(key)) is not None:
+      return found
+    self = object.__new__(cls)
+    home = _homes.setdefault(devs, self)
+    firsts = {d.partition(":")[0]: d for d in reversed(devs)}
+    kinds = tuple(d for d in devs if d in firsts.values())
+    self._fill(home=home, devices=devs if home is self else home.devices, shape=dims, names=axes, kinds=kinds)
+    return _meshes.setdefault(key, self)
+
+  def __len__(self) -> int:
+    return len(self.devices)
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    return Mesh, (self.devices, self.shape, self.names)
+
+  def __repr__(self) -> str:
+    axes = ", ".join(f"{name}={size}" for name, size in zip(self.names, self.shape, strict=True))
+    return f"Mesh({short_devices(self.devices)}, {axes})"
+
+  def axes_of(self, sub_axes: Sequence[SubAxis]) -> tuple[str, ...]:
+    """The axes and sub-axes that the sub-axes are, major to minor; `size@stride` for one that crosses them."""
+    out: list[str] = []
+    for d in merge_sub_axes(sorted(sub_axes, key=lambda d: -d.stride)):
+      parts, covered = list[str](), 1
+      for i, (name, n) in enumerate(zip(self.names, self.shape, strict=True)):
+        stride = prod(self.shape[i + 1 :])
+        lo, hi = max(d.stride, stride), min(d.stride * d.size, stride * n)
+        if lo < hi and hi % lo == 0 and lo % stride == 0 and (stride * n) % hi == 0:
+          parts.append(name if (lo, hi) == (stride, stride * n) else f"{name}:({stride * n // hi}){hi // lo}")
+          covered *= hi // lo
+      out += parts if covered == d.size else [f"{d.size}@{d.stride}"]
+    return tuple(out)
+
+  def sub_axis(self, entry: str) -> SubAxis:
+    """The sub-axis of an axis `"x"`, or of a sub-axis `"x:(p)k"`: view x as [p, k, n/(pk)] and take k. ShardError for
+    any other."""
+    if isinstance(found := self._sub_axis(entry), str):
+      refuse(found, repr(self.names[0]))
+    return found
+
+  def _sub_axis(self, entry: str) -> SubAxis | str:
+    """The sub-axis, or what is wrong."""
+    match = re.fullmatch(r"([^:]+)(?::\((\d+)\)(\d+))?", entry)
+    if match is None or match[1] not in self.names:
+      return f"{entry!r} is no axis of {self}"
+    i = self.names.index(match[1])
+    n, stride = self.shape[i], prod(self.shape[i + 1 :])
+    if match[2] is None:
+      return SubAxis(n, stride)
+    p, k = int(match[2]), int(match[3])
+    if p < 1 or k < 1 or n % (p * k):
+      return f"sub-axis {entry!r}: {p}*{k} does not divide the axis size {n}"
+    return SubAxis(k, stride * (n // (p * k)))
+
+
+def _listed_devices(devices: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
+  """(the canonical names of a mesh's devices, the shape of the array that they were given in)."""
+  example = "('CPU:0', 'CPU:1')"
+  if isinstance(devices, str):
+    refuse(f"a mesh needs a sequence of devices, got the string {devices!r}", f"({devices!r},)", error=ShardTypeError)
+  if isinstance(devices, _Frozen):  # a mesh, or a placement
+    name = "mesh" if isinstance(devices, Mesh) else "placement"
+    refuse(f"a mesh needs a sequence of devices, got {devices!r}", f"{name}.devices", error=ShardTypeError)
+  if isinstance(devices, (set, frozenset, dict)):
+    rule = f"a mesh needs devices in an order, got a {type(devices).__name__}"
+    refuse(rule, "tuple(sorted(devices))", error=ShardTypeError)
+  listed = _flat(devices) if isinstance(devices, Iterable) else None
+  if listed is None or any(not isinstance(d, str) for d in listed):
+    rule = f"a mesh needs a sequence of device names, got {devices!r} of type {type(devices).__name__}"
+    refuse(rule, example, error=ShardTypeError)
+  devs = tuple(Device.canonicalize(str(d)) for d in listed)
+  if not devs or len(set(devs)) != len(devs):
+    fix = repr(tuple(dict.fromkeys(devs))) if devs else example
+    refuse(f"a mesh needs distinct devices, got {devs}", f"{fix}  # each device once")
+  kinds = [d.partition(":")[0] for d in devs]
+  if len(set(kinds)) > 1 and not (MIXED and NOT_FOR_COMPUTING.isdisjoint(kinds)):
+    one = tuple(d for d, kind in zip(devs, kinds) if kind == kinds[0])
+    more = "where all compute, MIXED=1 in the environment allows several kinds, which then read through the host"
+    refuse(f"{short_devices(devs)}: a value is cut over devices of one kind", f"{one!r}  # {more}")
+  return devs, tuple(getattr(devices, "shape", (len(devs),)))
+
+
+def _canonical_names(names: tuple[Any, ...]) -> tuple[str, ...] | None:
+  """None where one of them is no device's name."""
+  try:
+    return tuple(map(Device.canonicalize, names))
+  except DeviceError:
+    return None
+
+
+def _flat(devices: Any) -> list[Any]:
+  return list(devices.ravel()) if hasattr(devices, "ravel") else list(devices)
+
+
+def _mesh_shape(shape: Any, count: int, rank: int) -> tuple[int, ...]:
+  """The sizes of a mesh's axes. `rank`: how many names there are, which a fix must keep to."""
+  right = (count, *(1,) * (rank - 1))
+  if not isinstance(shape, Iterable) or isinstance(shape, str):
+    refuse(f"a mesh's shape is a sequence of sizes, got {shape!r}", f"{right}  # the shape", error=ShardTypeError)
+  sizes = list(shape)
+  dims = tuple(n for n in map(as_index, sizes) if n is not None)
+  if len(dims) < len(sizes):
+    whole = tuple(int(n) for n in sizes if as_index(n) is not None or (isinstance(n, float) and n.is_integer()))
+    right = whole if len(whole) == len(sizes) and prod(whole) == count else right
+    refuse(f"a mesh's shape is a sequence of integers, got {shape!r}", f"{right}  # the shape", error=ShardTypeError)
+  if prod(dims) != count or min(dims, default=1) < 1:
+    said = f"a mesh of shape {dims} has {prod(dims)} places, but {count} devices were given"
+    refuse(said, f"{right}  # a shape whose product is {count}")
+  return dims
+
+
+def _axis_names(names: Any, dims: tuple[int, ...], default: Names) -> tuple[str, ...]:
+  given = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
+  good = len(given) == len(dims) == len(set(map(str, given))) and not isinstance(names, str)
+  if good and all(isinstance(n, str) and AXIS_NAME.fullmatch(n) for n in given):
+    return tuple(given)
+  cleaned = list(names) if isinstance(names, str) and len(names) == len(dims) else given
+  fixed = list[str]()
+  for i in range(len(dims)):
+    name = re.sub(r"\W+", "_", str(cleaned[i])) if i < len(cleaned) else ""
+    fixed.append(name if AXIS_NAME.fullmatch(name) and name not in fixed else default[i])
+  rule = (
+    f"a mesh of shape {dims} needs {len(dims)} distinct axis names, strings of letters, sub-axes, '_', '-' and '.', "
+  )
+  kind = ShardError if all(isinstance(n, str) for n in given) and not isinstance(names, str) else ShardTypeError
+  refuse(f"{rule}got {names!r}", f"{tuple(fixed)}  # the names", error=kind)
+
+
+AXIS_NAME = re.compile(r"[\w.-]+")
+
+
+def as_index(n: Any) -> int | None:
+  """An integer of any kind (numpy's too) as a Python int; None for anything else, bool included."""
+  return None if isinstance(n, bool) or not hasattr(n, "__index__") else operator.index(n)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SubAxis:
+  """A sub-axis of the device's number within the mesh: `number // stride % size`."""
+
+  size: int
+  stride: int
+
+
+def merge_sub_axes(sub_axes: Sequence[SubAxis]) -> tuple[SubAxis, ...]:
+  """Normal form of an ordered sub-axis list: no size 1, neighbours that are adjacent sub-axes of the number joined."""
+  out: list[SubAxis] = []
+  for d in sub_axes:
+    if d.size == 1:
+      continue
+    if out and out[-1].stride == d.size * d.stride:
+      out[-1] = SubAxis(out[-1].size * d.size, d.stride)
+    else:
+      out.append(d)
+  return tuple(out)
+
+
+def overlapping(mesh: Mesh, sub_axes: Sequence[SubAxis]) -> str:
+  """Which of one placement's sub-axes overlap: they must form a divisor chain of the device's number. "" if none do."""
+  below = 1
+  for d in sorted((d for d in sub_axes if d.size > 1), key=lambda d: d.stride):
+    if d.stride % below or len(mesh) % (d.size * d.stride):
+      return _axes(mesh, (d,))
+    below = d.size * d.stride
+  return ""
+
+
+def _axes(mesh: Mesh, sub_axes: Sequence[SubAxis]) -> str:
+  """The axis, or axes, or sub-axis, that each sub-axis is; names only print."""
+  return "+".join("*".join(mesh.axes_of((d,))) for d in sub_axes)
+
+
+def short_devices(devices: Sequence[str]) -> str:
+  """`CPU:0-3` for consecutive devices of one kind, else the names."""
+  if len(devices) == 1:
+    return devices[0]
+  split = [(name, int(number or 0)) for name, _, number in (d.partition(":") for d in devices)]
+  kind, first = split[0]
+  if all(s == (kind, first + i) for i, s in enumerate(split)):
+    return f"{kind}:{first}-{first + len(split) - 1}"
+  return ", ".join(devices)

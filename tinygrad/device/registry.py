@@ -1,0 +1,153 @@
+"""Devices by name: which backends there are here, canonical names, `Device`."""
+
+from __future__ import annotations
+
+import atexit
+import difflib
+import functools
+import importlib
+import os
+import pkgutil
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tinygrad.device.errors import DeviceError, refuse
+from tinygrad.helpers import DEV, GlobalCounters
+
+
+class _Devices:
+  """`Device["CPU:1"]` opens a device; `Device.DEFAULT` is where new tensors go: what was assigned to it, the context
+  variable DEV (`DEV=CPU:1` in the environment, `with Context(DEV="CPU:1")`), a kind set to 1 in the environment, CPU.
+  """
+
+  @property
+  def DEFAULT(self) -> str:
+    return self._canonicalize(DEV.value or _chosen_kind())
+
+  @DEFAULT.setter
+  def DEFAULT(self, name: str) -> None:
+    DEV.value = self.canonicalize(name)
+
+  @property
+  def default(self) -> Any:
+    """The backend of `DEFAULT`."""
+    return self[self.DEFAULT]
+
+  def get_available_devices(self) -> Iterator[str]:
+    """The kinds of device that can compute here."""
+    return (k for k in backends() if k not in NOT_FOR_COMPUTING and not isinstance(self._attempt(k), str))
+
+  @functools.cache  # noqa: B019 (one instance for the process)
+  def _attempt(self, kind: str) -> Any:
+    """The backend, which has compiled and run a kernel, or in one line why there is none."""
+    try:
+      backend = self._open(kind)
+      backend.check()
+      return backend
+    except DeviceError as e:
+      return "; ".join(line.strip() for line in str(e).splitlines())
+
+  @functools.cache  # noqa: B019 (one instance for the process)
+  def _canonicalize(self, name: str) -> str:
+    kind, _, number = name.upper().partition(":")
+    if kind == "DISK" and number:  # of a file
+      return f"DISK:{name[5:]}"
+    if kind == "GPU":
+      kind = self._resolve_gpu()
+    if number and not number.isdigit():
+      refuse(f"{name!r} is no device name", f"'{self._example(kind)}'  # KIND or KIND:NUMBER", error=DeviceError)
+    if not re.fullmatch(r"[A-Z]+", kind) or kind not in backends():
+      near = difflib.get_close_matches(kind, backends(), 1) or ["CPU"]
+      fix = f"'{self._example(near[0])}'  # one of {', '.join(backends())}"
+      refuse(f"unknown device {name!r}: there is no backend {kind!r}", fix, error=DeviceError)
+    return kind if int(number or 0) == 0 else f"{kind}:{int(number)}"
+
+  def canonicalize(self, device: str | None) -> str:
+    """The one name of a device: upper case, `CPU` for `CPU:0`, GPU resolved; the default for None."""
+    if device is None:
+      return self.DEFAULT
+    if not isinstance(device, str):
+      refuse(f"a device is named by a string, got {device!r} of {type(device)}", "'CPU:1'", error=DeviceError)
+    return self._canonicalize(device)
+
+  def _example(self, kind: str) -> str:
+    return f"{kind if kind in backends() else 'CPU'}:1"
+
+  def _resolve_gpu(self) -> str:
+    if (named := os.environ.get("GPU", "1")) != "1":  # GPU=1 makes it the default, as do CPU=1, …
+      return named.upper()
+    faults = []
+    for kind in GPUS:
+      if not isinstance(found := self._attempt(kind), str):
+        return kind
+      faults.append(f"\n    {kind}: {found}")
+    raise DeviceError(f"no GPU backend works here:{''.join(faults)}\n  {ON_CPU}")
+
+  @functools.cache  # noqa: B019 (one instance for the process)
+  def _open(self, name: str) -> Any:
+    kind = name.partition(":")[0]
+    try:
+      backend = importlib.import_module(f"tinygrad.runtime.{kind.lower()}").open_device(name)
+    except ImportError as e:
+      extra = f"'tinygrad[{EXTRAS[kind]}]'" if kind in EXTRAS else e.name
+      if isinstance(e, ModuleNotFoundError):
+        raise DeviceError(f"device {name} needs the package {e.name!r}\n  fix: pip install {extra}") from e
+      fix = f"pip install --force-reinstall {extra}"
+      raise DeviceError(f"device {name}: its package does not load ({e})\n  fix: {fix}") from e
+    if kind in GPUS:  # whose drivers may be there and not work
+      backend.check()
+    opened[name] = backend
+    return backend
+
+  def __getitem__(self, name: str) -> Any:
+    return self._open(self.canonicalize(name))
+
+  def count(self, name: str | None = None) -> int:
+    """How many devices of a kind, the default one's unless given, may work side by side: `Device.count("GPU")`."""
+    return int(self[name or self.DEFAULT].count())
+
+  def mem_used(self, name: str) -> int:
+    """Bytes that buffers hold on a device now. Of simulated devices the first of a mesh stands for all."""
+    return GlobalCounters.mem_used_per_device.get(self.canonicalize(name), 0)
+
+  def mem_peak(self, name: str) -> int:
+    """The most bytes that buffers held on a device at once since `GlobalCounters.reset()`."""
+    return GlobalCounters.peak_on.get(self.canonicalize(name), 0)
+
+
+def backends() -> tuple[str, ...]:
+  """The kinds of device: the modules of the runtime."""
+  runtime = importlib.import_module("tinygrad.runtime")
+  return tuple(m.name.upper() for m in pkgutil.iter_modules(runtime.__path__) if m.name not in SHARED)
+
+
+@functools.cache
+def _chosen_kind() -> str:
+  return next((kind for kind in (*backends(), "GPU") if os.environ.get(kind) == "1"), "CPU")
+
+
+ON_CPU = "fix: GPU=CPU in the environment runs GPU examples on the CPU"
+GPUS = ("CUDA", "METAL", "CL")  # GPU is the first of these that works here
+EXTRAS = {"CUDA": "cuda", "METAL": "metal", "CL": "opencl"}  # what brings a backend's packages
+NOT_FOR_COMPUTING = frozenset(("NULL", "PYTHON", "NPY", "DISK"))  # simulated, for reference, or memory only
+SHARED = ("diskcache", "queues")  # modules of the runtime that are no backend
+opened: dict[str, Any] = {}  # the backends in use
+Device = _Devices()
+
+
+@atexit.register
+def _finish() -> None:
+  """Work that is still queued ends before the interpreter takes its memory away."""
+  for backend in opened.values():
+    if not getattr(backend, "lost", False):  # which has been told
+      backend.synchronize()
+
+
+def report() -> None:
+  """Prints which kinds of device work here, and what brings those that do not."""
+  for kind in ("CPU", *GPUS):
+    default = ", the default" if kind == Device.DEFAULT.partition(":")[0] else ""
+    found = Device._attempt(kind)
+    print(f"{kind:5s} no    {found}" if isinstance(found, str) else f"{kind:5s} yes   {found.description}{default}")
+  print("GPU   " + os.environ.get("GPU", "the first of these that works: " + ", ".join(GPUS)))

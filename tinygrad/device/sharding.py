@@ -1,0 +1,311 @@
+"""Placements: on which devices a value lives, how its dims are cut, and over what it is partial."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinygrad.device.errors import ShardTypeError, refuse
+from tinygrad.device.mesh import (
+  Mesh,
+  SubAxis,
+  _axes,
+  _canonical_names,
+  _Frozen,
+  as_index,
+  merge_sub_axes,
+  overlapping,
+  short_devices,
+)
+from tinygrad.helpers import ceildiv, prod
+
+_shardings: dict[tuple[Any, ...], Sharding] = {}
+_written: dict[Sharding, Mesh] = {}  # the mesh with which a placement was last written: nodes made of it keep its names
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+  """A reduction that has not run, over `sub_axes`; `disjoint`: at most one coordinate holds a value that is not
+  zero."""
+
+  sub_axes: tuple[SubAxis, ...]
+  op: Any  # the reduce op (Ops); this module sits below the IR and only compares and prints it
+  disjoint: bool = False
+
+
+class P(tuple[Any, ...]):
+  """PartitionSpec: for each tensor dim None, a mesh axis name, or a tuple of names (major to minor). `P("dp",
+  None)`. ShardTypeError for anything else.
+  """
+
+  __slots__ = ()
+
+  def __new__(cls, *dims: str | None | Sequence[str]) -> P:
+    entries: tuple[Any, ...] = tuple(tuple(d) if isinstance(d, list) else d for d in dims)
+    wrong = [d for d in entries if not (d is None or _is_name(d) or (isinstance(d, tuple) and all(map(_is_name, d))))]
+    if wrong:
+      given = f"P({', '.join('...' if d is ... else repr(d) for d in entries)})"
+      rule = f"{given}: for each dim of the tensor a P has None, the name of a mesh axis, or a tuple of names"
+      if len(entries) == 1 and (axis := as_index(wrong[0])) is not None and axis >= 0:
+        refuse(rule, f"Sharding(devices, axis={axis})  # a dim by its number", error=ShardTypeError)
+      fixed = cls(
+        *(tuple(filter(_is_name, d)) if isinstance(d, tuple) else d if _is_name(d) else None for d in entries)
+      )
+      refuse(rule, f"{fixed!r}", error=ShardTypeError)
+    return super().__new__(cls, entries)
+
+  def __getnewargs__(self) -> tuple[Any, ...]:
+    return tuple(self)
+
+  def __repr__(self) -> str:
+    return f"P({', '.join(map(repr, self))})"
+
+
+def _is_name(entry: Any) -> bool:
+  return isinstance(entry, str) and entry != ""
+
+
+class Sharding(_Frozen):
+  """Where a value lives and how: its devices, for each dim the sub-axes that cut it (major to minor), and reductions
+  still owed.
+
+  `Sharding(("GPU:0", "GPU:1"), axis=0)` cuts dim 0 in two; `axis=None` replicates; `Sharding(mesh, P("dp", None))` is
+  the general form.
+  Sub-axes in neither replicate. Frozen and interned in one normal form: equal placements are the same object.
+  On one device it is that device's plain name (a `str` is returned).
+  Raises: ShardError for an axis used twice, a negative or repeated axis, sub-axes that overlap.
+  """
+
+  __slots__ = ("devices", "dims", "mesh", "partial", "parts_", "reduced", "used")
+  mesh: Mesh
+  devices: tuple[str, ...]
+  dims: tuple[tuple[SubAxis, ...], ...]
+  partial: tuple[Partial, ...]
+  parts_: tuple[int, ...]
+  reduced: Sharding  # not partial: those sub-axes replicate
+  used: tuple[SubAxis, ...]  # every sub-axis that cuts, or over which it is partial
+
+  def __new__(cls, devices: Mesh | Sequence[str], axis: int | P | Sequence[Any] | None = None) -> Any:
+    mesh = devices if isinstance(devices, Mesh) else Mesh(devices)
+    dims: list[tuple[SubAxis, ...]] = []
+    if (number := as_index(axis)) is not None:
+      if number < 0:
+        said = f"axis={number}: a Sharding does not know the tensor's rank, so the axis must be >= 0"
+        refuse(said, f"Sharding(devices, axis=0)  # or x.shard(devices, axis={number}), which counts from the end")
+      dims = [()] * number + [(SubAxis(len(mesh), 1),)]
+    elif axis is not None:
+      dims = _dims_of(mesh, as_spec(axis, mesh))
+    made = Sharding.of(mesh, dims)
+    if isinstance(made, Sharding):
+      _written[made] = mesh
+    return made
+
+  @staticmethod
+  def of(mesh: Mesh, dims: Sequence[Sequence[SubAxis]], partial: Sequence[Partial] = ()) -> Any:
+    """The interned normal form of the given sub-axes; the mesh's only device as a `str` if it has one."""
+    if len(mesh) == 1:
+      return mesh.devices[0]
+    cut = [merge_sub_axes(d) for d in dims]
+    while cut and not cut[-1]:
+      cut.pop()
+    merged: list[Partial] = []
+    ops = dict.fromkeys(o.op for o in partial)  # entries of one op have one order; those of two don't commute
+    for op, disjoint in itertools.product(ops, (False, True)):
+      sub_axes = [d for o in partial if o.op is op and o.disjoint == disjoint for d in o.sub_axes]
+      if whole := merge_sub_axes(sorted(sub_axes, key=lambda d: -d.stride)):
+        merged.append(Partial(whole, op, disjoint))
+    partials = tuple(merged)
+    key = (mesh.home, tuple(cut), partials)
+    if (found := _shardings.get(key)) is not None:
+      return found
+    used = (*(d for dim in cut for d in dim), *(d for o in partials for d in o.sub_axes))
+    if overlap := overlapping(mesh, used):
+      refuse(
+        f"{overlap} of {mesh} is used twice, or overlaps another part of the same placement", "P()  # a copy on each"
+      )
+    self = object.__new__(Sharding)
+    reduced = Sharding.of(mesh, cut) if partials else self
+    self._fill(mesh=mesh, devices=mesh.devices, dims=tuple(cut), partial=partials, used=used, reduced=reduced)
+    self._fill(parts_=tuple(prod(d.size for d in dim) for dim in cut))
+    return _shardings.setdefault(key, self)
+
+  __hash__ = object.__hash__
+
+  def __eq__(self, other: object) -> bool:
+    """Itself alone; beside a plain tuple of names it compares as its devices do: `t.device == ("CPU:0", "CPU:1")`."""
+    return self is other or (type(other) is tuple and self.devices == _canonical_names(other))
+
+  @property
+  def axis(self) -> int | None:
+    """The one cut dim; None if replicated. Raises ShardError if several dims are cut."""
+    cut = [i for i, d in enumerate(self.dims) if d]
+    if len(cut) > 1:
+      refuse(f"{self} cuts dims {cut}; .axis exists only where one is cut", "placement.dims")
+    return cut[0] if cut else None
+
+  def __len__(self) -> int:
+    return len(self.devices)
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self.devices)
+
+  def __getitem__(self, i: int) -> str:
+    return self.devices[i]
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    return Sharding.of, (self.mesh, self.dims, self.partial)
+
+  @property
+  def replicated(self) -> bool:
+    """No dim is cut (partial or not)."""
+    return not self.dims
+
+  def with_dims(self, dims: Sequence[Sequence[SubAxis]]) -> Any:
+    return Sharding.of(self.mesh, dims, self.partial)
+
+  def cut(self, i: int) -> tuple[SubAxis, ...]:
+    """The sub-axes that cut dim i."""
+    return self.dims[i] if i < len(self.dims) else ()
+
+  def parts(self, i: int) -> int:
+    """Into how many blocks dim i is cut."""
+    return self.parts_[i] if i < len(self.parts_) else 1
+
+  def block(self, i: int, number: Any) -> Any:
+    """The block of dim i that device `number` (an int, or an integer expression) holds."""
+    b: Any = 0
+    for d in self.cut(i):
+      b = b * d.size + number // d.stride % d.size
+    return b
+
+  def local_shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
+    """The block's shape: ceil(n / parts); a symbolic dim is cut by its upper bound, and stays as it is where uncut."""
+    check_fits(self, shape)
+    sizes = ((n, self.parts(i)) for i, n in enumerate(shape))
+    return tuple(n if k == 1 else ceildiv(n if isinstance(n, int) else n.vmax, k) for n, k in sizes)
+
+  def box(self, number: int, shape: Sequence[int], upper: Sequence[int] | None = None) -> tuple[tuple[int, int], ...]:
+    """The half-open range of global indices that device `number` holds, for each dim (possibly empty): blocks of an
+    upper bound of the shape, cut off at the shape."""
+    sizes = self.local_shape(upper or shape)
+    los = [min(n, self.block(i, number) * size) for i, (n, size) in enumerate(zip(shape, sizes, strict=True))]
+    return tuple((lo, min(n, lo + size)) for lo, n, size in zip(los, shape, sizes))
+
+  def __repr__(self) -> str:
+    mesh = written_mesh(self)
+    parts = ", ".join(_axes(mesh, dim) or "-" for dim in self.dims)
+    partial = "".join(f", partial by {o.op.name.lower()} over {_axes(mesh, o.sub_axes)}" for o in self.partial)
+    return f"Sharding({short_devices(self.devices)}: {parts or 'replicated'}{partial})"
+
+
+Placement = str | Sharding
+
+
+def as_spec(axis: Any, mesh: Mesh) -> P:
+  """How dims are cut, given in another way than by the number of one: a `P`, or what one is made of."""
+  if isinstance(axis, P):
+    return axis
+  if isinstance(axis, (tuple, list)):
+    return P(*axis)
+  rule = f"axis={axis!r} of type {type(axis).__name__} is neither the number of a dim nor a P of axis names"
+  named = isinstance(axis, str) and not isinstance(mesh._sub_axis(axis), str)
+  refuse(rule, f"P({axis!r})" if named else f"{int(axis) if _is_whole(axis) else 0}  # the axis", error=ShardTypeError)
+
+
+def _is_whole(n: Any) -> bool:
+  return isinstance(n, (bool, float)) and n >= 0 and float(n).is_integer()
+
+
+def _dims_of(mesh: Mesh, spec: P) -> list[tuple[SubAxis, ...]]:
+  """The sub-axes that cut each dim. ShardError for what is no axis of the mesh, or is used twice."""
+  dims = [tuple(map(mesh._sub_axis, _names_of(entry))) for entry in spec]
+  wrong = [d for dim in dims for d in dim if isinstance(d, str)]
+  good = [tuple(d for d in dim if isinstance(d, SubAxis)) for dim in dims]
+  if wrong:
+    axes = ", ".join(map(repr, mesh.names))
+    refuse(f"{spec!r}: {wrong[0]}", f"{_repaired(mesh, spec)!r}  # axes: {axes}; parts of one: '{mesh.names[0]}:(1)2'")
+  if overlap := overlapping(mesh, [d for dim in good for d in dim]):
+    rule = f"{spec!r}: {overlap} of {mesh} is used twice, or overlaps another part of the same placement"
+    refuse(rule, f"{_repaired(mesh, spec)!r}  # each mesh axis cuts one dim")
+  return good
+
+
+def _names_of(entry: Any) -> tuple[str, ...]:
+  return (entry,) if isinstance(entry, str) else entry or ()
+
+
+def _repaired(mesh: Mesh, spec: P) -> P:
+  """The spec without what cannot be; a name that differs from an axis by little is taken for that."""
+  used: list[SubAxis] = []
+  dims: list[Any] = []
+  for entry in spec:
+    kept: list[str] = []
+    for name in _names_of(entry):
+      near = [name, *difflib.get_close_matches(name.partition(":")[0], mesh.names, 1, 0.5)]
+      fits = (n for n in near if isinstance(d := mesh._sub_axis(n), SubAxis) and not overlapping(mesh, [*used, d]))
+      if (good := next(fits, None)) is not None:
+        used.append(mesh.sub_axis(good))
+        kept.append(good)
+    dims.append(None if not kept else kept[0] if len(kept) == 1 else tuple(kept))
+  return P(*dims)
+
+
+def check_fits(placement: Placement, shape: Sequence[Any]) -> None:
+  """A placement beside the shape of what is placed: it may only cut dims that are there. Raises ShardError."""
+  if isinstance(placement, str) or len(placement.dims) <= len(shape):
+    return
+  rank = len(shape)
+  dims = list(placement.dims[:rank])
+  if rank and not any(dims):  # the last dim is cut instead
+    dims[-1] = placement.dims[-1]
+  rule = f"{placement} cuts dim {len(placement.dims) - 1}, but the tensor of shape {tuple(shape)} has {rank} dims"
+  refuse(rule, spelled(Sharding.of(placement.mesh, dims), "devices", "mesh"))
+
+
+def spelled(placement: Placement, devices: str = "", mesh: str = "") -> str:
+  """The placement as code, in which `devices` and `mesh` stand for its own."""
+  if isinstance(placement, str):
+    return repr(placement)
+  m = written_mesh(placement)
+  cut = [i for i, dim in enumerate(placement.dims) if dim]
+  if not cut or (len(cut) == 1 and placement.dims[cut[0]] == (SubAxis(len(m), 1),)):
+    axis = f", axis={cut[0]}" if cut else ""
+    return f"Sharding({devices or repr(m.devices)}{axis})"
+  names = [
+    m.axes_of(dim) if len(dim) == 1 else tuple(n for d in dim for n in m.axes_of((d,))) for dim in placement.dims
+  ]
+  spec = P(*(None if not n else n[0] if len(n) == 1 else n for n in names))
+  return f"Sharding({mesh or f'Mesh({m.devices!r}, {m.shape}, {m.names})'}, {spec!r})"
+
+
+def device_set(placement: Placement) -> tuple[str, ...]:
+  """The devices of a placement, in mesh order."""
+  return (placement,) if isinstance(placement, str) else placement.devices
+
+
+def one_of_each_kind(placement: Placement) -> tuple[str, ...]:
+  return (placement,) if isinstance(placement, str) else placement.mesh.kinds
+
+
+def same_devices(a: Placement, b: Placement) -> bool:
+  """Whether two placements are over the same devices in the same order, however many these are."""
+  return a.mesh.home is b.mesh.home if isinstance(a, Sharding) and isinstance(b, Sharding) else a == b
+
+
+def written_mesh(placement: Sharding) -> Mesh:
+  """The mesh, and so the names, with which the placement was last written. A node that is made of it keeps them."""
+  return _written.get(placement, placement.mesh)
+
+
+def show_placement(placement: Placement | None, mesh: Mesh | None = None) -> str:
+  """How error messages print a placement: `CPU:0-3, dim 0 over "d"`, by the names of `mesh` (as it was written)."""
+  if not isinstance(placement, Sharding):
+    return "any device" if placement is None else placement
+  if mesh is None or mesh.home is not placement.mesh.home:
+    mesh = written_mesh(placement)
+  cuts = [f'dim {i} over "{_axes(mesh, dim)}"' for i, dim in enumerate(placement.dims) if dim]
+  partial = [f'partial by {o.op.name.lower()} over "{_axes(mesh, o.sub_axes)}"' for o in placement.partial]
+  return ", ".join([short_devices(placement.devices), *(cuts or ["replicated"]), *partial])
