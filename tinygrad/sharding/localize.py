@@ -323,11 +323,15 @@ class Localizer:
     if steps and steps[0].kind == "slice":
       here, steps = steps[0].b, steps[1:]
 
+    # of a number the plan may cut the one element, on its way to one device
+    as_dim = not x.shape and any(isinstance(step.b, Sharding) and step.b.dims for step in steps)
+    shape = (1,) if as_dim else x.shape
+
     def form(xs: list[UOp]) -> UOp:
-      v = xs[0]
+      v = xs[0].reshape(shape) if as_dim else xs[0]
       for step in steps:
-        v = self.note(apply_step(v, step, x.shape), u, step)
-      return v
+        v = self.note(apply_step(v, step, shape), u, step)
+      return v.reshape(x.shape) if as_dim else v
 
     return [(x, here)], form
 

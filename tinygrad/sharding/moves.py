@@ -95,10 +95,12 @@ def plan(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> t
   """The steps from `a` to `b` in which the fewest bytes travel; none where they are the same.
 
   What `a` is partial over and `b` is not is reduced first: reduce-scattered onto sub-axes that `b` cuts, the rest
-  all-reduced. Then come at most a slice, one exchange, and a step that makes it partial over what `b` is.
+  all-reduced. Then come at most a slice, one exchange, and a step that makes it partial over what `b` is. A number
+  moves as a dim of one element.
   """
   if a == b:
     return ()
+  shape = shape or (1,)
   if isinstance(a, str) or isinstance(b, str) or not same_devices(a, b):
     return _between_sets(shape, itemsize, a, b)
   ways = []
