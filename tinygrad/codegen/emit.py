@@ -148,7 +148,7 @@ class Emitter(Values):
       self.nest(stores, plan)
       return
     b, dtype, zero = plan.block, plan.block.fold.dtype, UOp.const(plan.block.fold.dtype, 0)
-    careful = b.fold.arg is Ops.ADD and dtypes.is_float(dtype) and not of_products(b.fold)
+    careful = carries_rest(b.fold)
     taken = b.offset + b.nbytes * (1 + careful)
 
     def where(number: int) -> UOp:
@@ -173,7 +173,10 @@ class Emitter(Values):
         part = substitute(b.fold.src[0], {b.range: at})
         part = UOp.new(Ops.FOLD, dtype, (part, *(r if x is b.range else x for x in b.fold.src[1:])), b.fold.arg)
         old = kept()
-        write(*(added(old[0], old[1], part) if careful else [UOp.new(b.fold.arg, dtype, (old[0], part))]))
+        if careful:
+          write(*fast_two_sum(old[0], UOp.new(Ops.ADD, dtype, (part, old[1])), zero, UOp.new))
+        else:
+          write(UOp.new(b.fold.arg, dtype, (old[0], part)))
     total = functools.reduce(lambda x, y: UOp.new(Ops.ADD, dtype, (x, y)), kept())
     stores = [substitute(s, {b.fold: total}) for s in stores]
     self.nest(stores, replace(self.planned(stores, taken), block=None))
@@ -323,35 +326,32 @@ class Emitter(Values):
     self.put(UOp.new(Ops.STORE, dtypes.void, (acc, new)))
 
   def flush(self, sums: Sums) -> None:
-    """Adds the accumulators of a block to totals. They start anew: a sum, if not of products, with what that addition
-    lost, if it is finite (T. Dekker: fast two-sum)."""
+    """Adds the accumulators of a block to totals. They start anew: a sum that carries one, with the rest."""
     for f, of_group in zip(sums[0], sums[2], strict=True):
       for acc in (a for of_tile in of_group for a in of_tile):
         if (total := self.totals.get(acc)) is None:
           total = self.totals[acc] = self.register(f, acc.dtype, self.acc_home[acc])
         old, x = (self.put(UOp.new(Ops.LOAD, acc.dtype, (a,))) for a in (total, acc))
         rest = self.broadcast(UOp.const(f.dtype, identity_element(f.arg, f.dtype)), acc.dtype.count)
-        new = self.put(UOp.new(f.arg, acc.dtype, (old, x)))
-        if f.arg is Ops.ADD and not of_products(f):
-          lost = self.put(UOp.new(Ops.SUB, acc.dtype, (x, self.put(UOp.new(Ops.SUB, acc.dtype, (new, old))))))
-          finite = self.put(UOp.new(Ops.CMPEQ, dtypes.bool.vec(acc.dtype.count), (lost, lost)))
-          rest = self.put(UOp.new(Ops.WHERE, acc.dtype, (finite, lost, rest)))
+        if carries_rest(f):
+          new, rest = fast_two_sum(old, x, rest, lambda op, dtype, src: self.put(UOp.new(op, dtype, src)))
+        else:
+          new = self.put(UOp.new(f.arg, acc.dtype, (old, x)))
         self.put(UOp.new(Ops.STORE, dtypes.void, (total, new)))
         self.put(UOp.new(Ops.STORE, dtypes.void, (acc, rest)))
 
 
-def added(total: UOp, rest: UOp, x: UOp) -> list[UOp]:
-  """A total with x and what earlier additions have lost, and what this one loses, if it is finite (T. Dekker: fast
-  two-sum)."""
+def carries_rest(f: UOp) -> bool:
+  """Whether what the additions of blocks lose is kept: of a sum of floats, if not of products."""
+  return f.arg is Ops.ADD and dtypes.is_float(f.dtype) and not of_products(f)
 
-  def alu(op: Ops, *src: UOp) -> UOp:
-    return UOp.new(op, x.dtype, src)
 
-  more = alu(Ops.ADD, x, rest)
-  new = alu(Ops.ADD, total, more)
-  lost = alu(Ops.SUB, more, alu(Ops.SUB, new, total))
-  finite = UOp.new(Ops.CMPEQ, dtypes.bool, (lost, lost))
-  return [new, alu(Ops.WHERE, finite, lost, UOp.const(x.dtype, 0))]
+def fast_two_sum(total: UOp, x: UOp, zero: UOp, new: Callable[[Ops, DType, tuple[UOp, ...]], UOp]) -> tuple[UOp, UOp]:
+  """total + x, and what that has lost, if it is finite, else `zero` (T. Dekker). `new` makes the nodes."""
+  both = new(Ops.ADD, x.dtype, (total, x))
+  lost = new(Ops.SUB, x.dtype, (x, new(Ops.SUB, x.dtype, (both, total))))
+  finite = new(Ops.CMPEQ, dtypes.bool.vec(x.dtype.count), (lost, lost))
+  return both, new(Ops.WHERE, x.dtype, (finite, lost, zero))
 
 
 def of_products(f: UOp) -> bool:

@@ -139,9 +139,12 @@ class _Builder:
       elif (found := next((where[s] for s in u.src if s in where), None)) is not None:
         where[u] = found
     given = [p for u in self.nodes if u.op is Ops.COLLECTIVE for p in u.arg.placements]
-    self.sets = {devices: i for i, devices in enumerate(dict.fromkeys(map(device_set, [*where.values(), *given])))}
-    self.used: dict[UOp, set[int]] = {u: {self.sets[device_set(p)]} for u, p in where.items()}
-    anywhere = {u for u in self.nodes if u not in where}
+    distinct = dict.fromkeys([*where.values(), *given])
+    self.sets = {devices: i for i, devices in enumerate(dict.fromkeys(map(device_set, distinct)))}
+    self.used: dict[UOp, set[int]] = {}  # with one set there is nothing to tell
+    if len(self.sets) > 1:
+      self.used = {u: {self.sets[device_set(p)]} for u, p in where.items()}
+    anywhere = {u for u in self.nodes if u not in where} if self.used else ()
     for u in reversed(self.nodes):
       same = [where[u]] * len(u.src) if u in where else []
       for s, placement in zip(u.src, u.arg.placements if u.op is Ops.COLLECTIVE else same):
@@ -154,7 +157,7 @@ class _Builder:
   def build(self) -> Schedule | None:
     """The schedule, or None if the graph needs `copies` first, or values to be apart that are `shared`."""
     self.place_homes(fuse.choose(self.sink))
-    self.shared = {u for u in self.homes if len(self.used[u]) > 1}
+    self.shared = {u for u in self.homes if len(self.used[u]) > 1} if self.used else set()
     if self.shared:
       return None
     for u in self.nodes:
