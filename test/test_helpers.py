@@ -73,7 +73,7 @@ def test_progress_bar(monkeypatch):
   with tqdm(total=2000, unit_scale=True) as bar:
     bar.update(500)
     bar.set_description("now")
-  drawn = helpers.sys.stderr.getvalue()
+  drawn = sys.stderr.getvalue()
   assert "bar: 100%" in drawn and "2/2" in drawn and "now:  25%" in drawn and "500/2.00k" in drawn
 
 
@@ -172,7 +172,7 @@ def server(tmp_path, monkeypatch):
   (folder / "in" / "f.txt").write_text("hi")
   with tarfile.open(folder / "t.tar.gz", "w:gz") as archive:
     archive.add(folder / "in", "in")
-  monkeypatch.setattr(helpers, "cache_dir", str(tmp_path / "cache"))
+  monkeypatch.setattr(helpers.download, "cache_dir", str(tmp_path / "cache"))
 
   class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_):

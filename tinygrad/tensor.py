@@ -39,7 +39,6 @@ from tinygrad.engine.realize import (
   to_numpy,
   to_numpy_once,
 )
-from tinygrad.gradient import compute_gradient, occurrences
 from tinygrad.helpers import (
   NO_GRAD,
   TRAINING,
@@ -58,6 +57,7 @@ from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
 from tinygrad.runtime import disk
 from tinygrad.sharding.replacement import Replacement, at
+from tinygrad.transforms.gradient import compute_gradient, occurrences
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
 
 localize: Any = LazyModule("tinygrad.sharding.localize")

@@ -18,10 +18,10 @@ from programs import MAGNITUDE, VARIABLE, Program, Value, make, random_states, s
 from tinygrad.device import Device, Placement, Sharding, device_set
 from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import realize, to_numpy
-from tinygrad.gradient import compute_gradient
 from tinygrad.ops import placement as _cards  # noqa: F401 (registers the cards)
 from tinygrad.runtime.python import Interpreter, assemble, coordinates
 from tinygrad.sharding.localize import localize
+from tinygrad.transforms.gradient import compute_gradient
 from tinygrad.uop import Ops, UOp, buffer_of
 from tinygrad.uop.rewrite import substitute
 

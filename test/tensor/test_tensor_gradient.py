@@ -5,7 +5,7 @@ import pytest
 from tensor_oracle import close, normal
 
 from tinygrad import Sharding, Tensor
-from tinygrad.gradient import compute_gradient
+from tinygrad.transforms.gradient import compute_gradient
 
 D2 = ("CPU:0", "CPU:1")
 

@@ -23,7 +23,17 @@ from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.estimate import Estimate, estimate
 
 # isort: off
-from tinygrad.helpers import BEAM, CHECK_NAN, CPU_THREADS, DEBUG, PROFILE, ROWS, ContextVar, GlobalCounters, LazyModule
+from tinygrad.helpers import (
+  BEAM,
+  CHECK_NAN,
+  CPU_THREADS,
+  DEBUG,
+  PROFILE,
+  TILE_AND_FUSE,
+  ContextVar,
+  GlobalCounters,
+  LazyModule,
+)
 from tinygrad.helpers import Settings, cores, note, numpy, prod, settings_from, source_line, span, watched
 
 # isort: on
@@ -221,7 +231,7 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
   if INTERPRET or set(devices) == {"NPY"} or any(getattr(Device[d], "interprets", False) for d in devices):
     buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
     return Plan((), (), tuple(first - u.arg.uid for u in buffers), (), local=local)
-  together = bool(ROWS) and not CHECK_NAN and all(Device[d].target.shares for d in set(devices))
+  together = bool(TILE_AND_FUSE) and not CHECK_NAN and all(Device[d].target.shares for d in set(devices))
   before, collects = sys.getswitchinterval(), gc.isenabled()
   sys.setswitchinterval(TURN)  # a backend's thread that compiles needs the interpreter often and briefly
   gc.disable()  # what is made here is no garbage that only the collector finds

@@ -1,0 +1,69 @@
+"""Small things that every stage uses, a file a noun; programs import them from here."""
+
+from tinygrad.helpers.counters import GlobalCounters
+from tinygrad.helpers.download import cache_dir, fetch
+from tinygrad.helpers.files import atomic_write
+from tinygrad.helpers.formatting import PACKAGE, colored, size_to_str, source_line, user_frame, user_line
+from tinygrad.helpers.interrupts import interruptible, uninterrupted
+from tinygrad.helpers.lazy import LazyModule, json, numpy
+from tinygrad.helpers.machine import CI, OSX, WIN, cores
+from tinygrad.helpers.progress import tqdm, trange
+from tinygrad.helpers.sequences import (
+  all_int,
+  argfix,
+  argsort,
+  ceildiv,
+  children_of,
+  dedup,
+  flatten,
+  get_child,
+  make_tuple,
+  partition,
+  prod,
+  round_up,
+)
+from tinygrad.helpers.settings import (
+  BEAM,
+  BEAM_SECONDS,
+  CHECK_NAN,
+  CPU_THREADS,
+  DEBUG,
+  DEFAULT_FLOAT,
+  DEFAULT_INT,
+  DEFER,
+  DEV,
+  JIT,
+  MIXED,
+  NO_COLOR,
+  NO_GRAD,
+  NOOPT,
+  PROFILE,
+  PROFILE_FILE,
+  REDUCE_DTYPE,
+  RESHARD,
+  SPEC,
+  STAGES,
+  STRATEGY,
+  TILE_AND_FUSE,
+  TRAINING,
+  Context,
+  ContextVar,
+  Setting,
+  Settings,
+  getenv,
+  settings_from,
+  watched,
+)
+from tinygrad.helpers.tracing import (
+  MOST_EVENTS,
+  Event,
+  Profile,
+  Profiling,
+  Timing,
+  note,
+  profile_marker,
+  span,
+  write_trace,
+)
+
+globals().update(ContextVar.all)  # those that are accepted only, too

@@ -1,0 +1,65 @@
+"""Files from the network, downloaded once into the cache."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from tinygrad.helpers.files import atomic_write
+from tinygrad.helpers.lazy import LazyModule
+from tinygrad.helpers.progress import tqdm
+
+gzip, hashlib, tarfile, tempfile, url_errors, url_requests = map(
+  LazyModule, ("gzip", "hashlib", "tarfile", "tempfile", "urllib.error", "urllib.request")
+)
+
+_caches = os.environ.get("XDG_CACHE_HOME", os.path.join(os.path.expanduser("~"), ".cache"))
+cache_dir = os.environ.get("CACHEDIR") or os.path.join(_caches, "tinygrad")  # what is downloaded
+
+
+def fetch(
+  url: str, name: Path | str | None = None, subdir: str | None = None, gunzip: bool = False, allow_caching: bool = True,
+  headers: Mapping[str, str] = {}, sha256: str | None = None, extract: bool = False,
+) -> Path:  # fmt: skip
+  """The file at `url`, downloaded once into the cache (`downloads/subdir/name`, named by the URL's hash if no name is
+  given) and unpacked there: `gunzip` a .gz, `extract` a tar archive into a folder. A local path is that path.
+
+  A file in the cache whose `sha256` differs is downloaded again.
+  Raises: ConnectionError offline or where the server has no such file; RuntimeError where what comes is not the file.
+  """
+  if url.startswith(("/", ".")):
+    return Path(url)
+  file = str(name) if name else hashlib.md5(url.encode()).hexdigest() + ".gunzip" * gunzip
+  path = Path(cache_dir, "downloads", subdir or "", file)  # an absolute name is taken as it is
+  fits = path.is_file() and (sha256 is None or hashlib.sha256(path.read_bytes()).hexdigest() == sha256)
+  if not fits or not allow_caching:
+    _download(url, path, gunzip, headers, sha256)
+  if not extract:
+    return path
+  folder = path.with_name(f"{path.name}.extract")
+  if not folder.is_dir():
+    with tempfile.TemporaryDirectory(dir=path.parent) as made, tarfile.open(path) as archive:
+      archive.extractall(Path(made) / "all", filter="data")
+      os.rename(Path(made) / "all", folder)
+  return folder
+
+
+def _download(url: str, path: Path, gunzip: bool, headers: Mapping[str, str], sha256: str | None) -> None:
+  request = url_requests.Request(url, headers={"User-Agent": "tinygrad", **headers})
+  try:
+    with url_requests.urlopen(request, timeout=30) as answer, atomic_write(path) as out:
+      total, digest = int(answer.headers.get("Content-Length") or 0) * (not gunzip), hashlib.sha256()
+      source = gzip.GzipFile(fileobj=answer) if gunzip else answer
+      with tqdm(desc=url, total=total or None, unit="B", unit_scale=True) as bar:
+        while chunk := source.read(1 << 20):
+          out.write(chunk)
+          digest.update(chunk)
+          bar.update(len(chunk))
+      if total and out.tell() != total:
+        raise RuntimeError(f"fetch {url}: the file is {total} bytes, and {out.tell()} came\n  fix: try again")
+      if sha256 not in (None, digest.hexdigest()):
+        raise RuntimeError(f"fetch {url}: its sha256 is {digest.hexdigest()}, not {sha256}\n  fix: check URL and hash")
+  except url_errors.HTTPError as e:
+    raise ConnectionError(f"fetch {url}: the server answers {e.code} {e.reason}\n  fix: check the URL") from e
+  except (url_errors.URLError, TimeoutError) as e:
+    fix = f"go online, or put the file at {path} yourself"
+    raise ConnectionError(f"fetch {url}: no connection ({getattr(e, 'reason', e)})\n  fix: {fix}") from e

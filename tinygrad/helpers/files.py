@@ -1,0 +1,27 @@
+"""Files that are whole or not there."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tinygrad.helpers.lazy import LazyModule
+
+tempfile: Any = LazyModule("tempfile")
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Any]:
+  """Opens a binary file beside `path` and renames it to `path` when the block ends well; removes it otherwise."""
+  target = Path(path)
+  target.parent.mkdir(parents=True, exist_ok=True)
+  handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+  try:
+    with os.fdopen(handle, "wb") as f:
+      yield f
+    os.chmod(name, 0o644)
+    os.replace(name, target)
+  except BaseException:
+    os.unlink(name)
+    raise

@@ -1,0 +1,80 @@
+"""Small functions of integers, sequences and nested objects."""
+
+import functools
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def prod(x: Iterable[T]) -> T | int:
+  """The product; 1 for nothing. Works for symbolic integers."""
+  return functools.reduce(operator.mul, x, 1)
+
+
+def ceildiv(num: Any, amt: Any) -> Any:
+  """ceil(num / amt) for integers, symbolic ones included."""
+  return -(-num // amt) if isinstance(num, int) else (num + (amt - 1)) // amt
+
+
+def round_up(num: int, amt: int) -> int:
+  """The least multiple of `amt` that is not below `num`."""
+  return -(-num // amt) * amt
+
+
+def dedup(x: Iterable[T]) -> list[T]:
+  """Each element once, in the order of first appearance."""
+  return list(dict.fromkeys(x))
+
+
+def argfix(*x: Any) -> tuple[Any, ...]:
+  """The arguments of `f(1, 2)` and of `f((1, 2))` alike."""
+  if x and isinstance(x[0], (tuple, list)):
+    if len(x) != 1:
+      raise ValueError(f"give the numbers one by one or as one sequence, not {x}")
+    return tuple(x[0])
+  return x
+
+
+def argsort(x: Sequence[Any]) -> Any:
+  """The indices that sort x, as a tuple (of a list: a list)."""
+  return type(x)(sorted(range(len(x)), key=x.__getitem__))  # type: ignore[call-arg]
+
+
+def flatten(l: Iterable[Iterable[T]]) -> list[T]:
+  return [x for inner in l for x in inner]
+
+
+def all_int(t: Iterable[Any]) -> bool:
+  return all(isinstance(x, int) for x in t)
+
+
+def make_tuple(x: int | Sequence[int], cnt: int) -> tuple[int, ...]:
+  return (x,) * cnt if isinstance(x, int) else tuple(x)
+
+
+def get_child(obj: Any, key: str) -> Any:
+  """`get_child(model, "layers.0.weight")`: through attributes, lists and dicts."""
+  for part in key.split("."):
+    obj = obj[int(part)] if part.isdigit() else obj[part] if isinstance(obj, dict) else getattr(obj, part)
+  return obj
+
+
+def children_of(obj: Any) -> Iterable[tuple[Any, Any]]:
+  """What an object holds, by name: a dict's and a list's elements, an object's attributes."""
+  if hasattr(obj, "_asdict"):
+    return obj._asdict().items()  # type: ignore[no-any-return]
+  if isinstance(obj, dict):
+    return obj.items()
+  if isinstance(obj, (list, tuple)):
+    return enumerate(obj)
+  return vars(obj).items() if hasattr(obj, "__dict__") and not isinstance(obj, type) else ()
+
+
+def partition(itr: Iterable[T], fxn: Callable[[T], bool]) -> tuple[list[T], list[T]]:
+  """(those that fulfil the condition, the others)."""
+  yes, no = list[T](), list[T]()
+  for x in itr:
+    (yes if fxn(x) else no).append(x)
+  return yes, no

@@ -1,0 +1,174 @@
+"""Settings: environment variables with a default and a scoped override."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+import os
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+T = TypeVar("T")
+
+
+@functools.cache
+def getenv(key: str, default: Any = 0) -> Any:
+  """The environment's value of `key`, with the type of `default`."""
+  value = os.environ.get(key)
+  return default if value is None else type(default)(value)
+
+
+def _comparing(by: Callable[[Any, Any], Any]) -> Callable[[ContextVar, Any], bool]:
+  return lambda self, x: bool(by(self.value, x))
+
+
+STAGES = ("graph", "placement", "schedule", "code")
+
+
+class ContextVar:
+  """A setting with a default, an environment variable and a scoped override (`Context`).
+
+  `shapes` is the first of STAGES that asks for it in order to decide what is computed: what Tensor's methods build,
+  where that runs, in which kernels, in which code. Whoever keeps the results of a stage for later keeps them by
+  `settings_from` it. None: no program changes. A setting of the user's own may change what a function builds.
+  """
+
+  all: ClassVar[dict[str, ContextVar]] = {}
+  __slots__ = ("key", "shapes", "value")
+
+  def __init__(self, key: str, default_value: Any, shapes: str | None = "graph") -> None:
+    if key in ContextVar.all:
+      raise ValueError(f"context variable {key} exists already")
+    assert shapes is None or shapes in STAGES, shapes
+    self.key, self.shapes, self.value = key, shapes, getenv(key, default_value)
+    ContextVar.all[key] = self
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    object.__setattr__(self, name, value)
+    if name == "value" and self.shapes is not None:
+      _in_force.clear()
+
+  def __bool__(self) -> bool:
+    return bool(self.value)
+
+  __ge__, __gt__, __lt__ = map(_comparing, (operator.ge, operator.gt, operator.lt))
+  __eq__ = _comparing(operator.eq)
+  __hash__ = object.__hash__
+
+  def __repr__(self) -> str:
+    return f"ContextVar({self.key}={self.value!r})"
+
+
+class Settings:
+  """The values of settings, in a key: equal ones are the same object, so that comparing costs nothing."""
+
+  __slots__ = ("values",)
+
+  def __init__(self, values: tuple[str, ...]) -> None:
+    self.values = values
+
+  def __repr__(self) -> str:
+    return f"Settings({', '.join(self.values)})"
+
+
+_known: dict[tuple[str, ...], Settings] = {}
+_in_force: dict[tuple[str, str], Settings] = {}  # by stages; emptied when a setting changes
+
+
+def settings_from(first: str, last: str = STAGES[-1]) -> Settings:
+  """Every setting that shapes programs in the stages `first` to `last`, as it is now."""
+  if (found := _in_force.get((first, last))) is None:
+    stages = STAGES[STAGES.index(first) : STAGES.index(last) + 1]
+    values = tuple(sorted(f"{v.key}={v.value!r}" for v in ContextVar.all.values() if v.shapes in stages))
+    found = _in_force[first, last] = _known.setdefault(values, Settings(values))
+  return found
+
+
+class Setting(Generic[T]):
+  """A class's attribute that is a context variable's: reads and sets it, by what its value is `held` as."""
+
+  def __init__(self, variable: ContextVar, shown: Callable[[Any], T], held: Callable[[Any], Any]) -> None:
+    self.variable, self.shown, self.held = variable, shown, held
+
+  def __get__(self, cls: Any, kind: Any) -> T:
+    return self.shown(self.variable.value)
+
+  def __set__(self, cls: Any, value: Any) -> None:
+    self.variable.value = self.held(value)
+
+
+class Context(contextlib.ContextDecorator):
+  """`with Context(DEBUG=2): ...` sets context variables for a block; unknown names raise. With PROFILE=1, the block's
+  trace is written when it ends."""
+
+  # by setting: what its value in a block begins, and gives what is to be done at the block's end
+  begins: ClassVar[dict[str, Callable[[Any], Callable[[], None]]]] = {}
+
+  def __init__(self, **settings: Any) -> None:
+    unknown = [k for k in settings if k not in ContextVar.all]
+    if unknown:
+      raise ValueError(f"unknown context variable {unknown[0]!r}; known: {', '.join(sorted(ContextVar.all))}")
+    self.settings = settings
+    self.saved: list[tuple[dict[str, Any], list[Callable[[], None]]]] = []
+
+  def __enter__(self) -> Self:
+    before = {k: ContextVar.all[k].value for k in self.settings}
+    self.saved.append((before, [Context.begins[k](v) for k, v in self.settings.items() if k in Context.begins]))
+    for k, v in self.settings.items():
+      ContextVar.all[k].value = v
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    before, ends = self.saved.pop()
+    try:
+      for end in ends:
+        end()
+    finally:
+      for k, v in before.items():
+        ContextVar.all[k].value = v
+
+
+DEBUG = ContextVar("DEBUG", 0, None)
+SPEC = ContextVar("SPEC", 1, None)
+DEFER = ContextVar("DEFER", 1, "placement")  # 1: values may stay partial; 0: they are reduced where they arise
+MIXED = ContextVar("MIXED", 0, None)  # 1: a value may be sharded over devices of several kinds
+RESHARD = ContextVar("RESHARD", 1, "placement")  # 0: an implied move is an error
+# who gets a contested axis: cost (the fewest bytes), basic, aggressive
+STRATEGY = ContextVar("STRATEGY", "cost", "placement")
+JIT = ContextVar("JIT", 1, None)
+NOOPT = ContextVar("NOOPT", 0, "code")
+TILE_AND_FUSE = ContextVar("TILE_AND_FUSE", 1, "schedule")  # kernels that work on the same rows run as one (CPU)
+# plans of a kernel that a search goes on from at each step; 0: the heuristic's is taken
+BEAM = ContextVar("BEAM", 0, "code")
+BEAM_SECONDS = ContextVar("BEAM_SECONDS", 10.0, "code")  # that the search for one kernel may take
+# of one device for one kernel; 0: the cores over the devices at work
+CPU_THREADS = ContextVar("CPU_THREADS", 0, "schedule")
+TRAINING = ContextVar("TRAINING", 0, "graph")
+NO_GRAD = ContextVar("NO_GRAD", 0, "graph")  # 1: no gradient flows through what is computed
+CHECK_NAN = ContextVar("CHECK_NAN", 0, "schedule")
+PROFILE = ContextVar("PROFILE", 0, None)
+PROFILE_FILE = ContextVar("PROFILE_FILE", "trace.json", None)
+DEFAULT_FLOAT = ContextVar("DEFAULT_FLOAT", "float32", "graph")
+DEFAULT_INT = ContextVar("DEFAULT_INT", "int32", "graph")
+DEV = ContextVar("DEV", "", "graph")  # where new tensors go (Device.DEFAULT)
+NO_COLOR = ContextVar("NO_COLOR", 0, None)
+REDUCE_DTYPE = ContextVar("REDUCE_DTYPE", "float32", "graph")  # what partial sums of half precision are carried in
+
+# Settings of tinygrad's own compiler and runtime that scripts hold: they can be set and read, and change nothing here
+# (docs/compatibility.md says what takes their place).
+ACCEPTED = {
+  "ALL2ALL": 0, "ALLOW_DEVICE_USAGE": 1, "ALLOW_TF32": 0, "ALLREDUCE_CAST": 1, "CACHELEVEL": 2, "CAPTURING": 1,
+  "CCACHE": 1, "CHECK_OOB": 0, "DISABLE_FAST_IDIV": 1, "FLOAT16": 0, "FUSE_OPTIM": 0, "IGNORE_BEAM_CACHE": 0,
+  "IMAGE": 0, "JIT_BATCH_SIZE": 32, "LRU": 1, "MAX_BUFFER_SIZE": 0, "MAX_KERNEL_BUFFERS": 0, "NOLOCALS": 0,
+  "NO_MEMORY_PLANNER": 0, "PARALLEL": 0, "PCONTIG": 0, "RING": 1, "SCACHE": 1, "SPLIT_REDUCEOP": 1,
+  "TC_OPT": 0, "TC_SELECT": -1, "TRACEMETA": 1, "TRANSCENDENTAL": 1, "USE_ATOMICS": 0, "USE_TC": 1,
+  "VALIDATE_WITH_CPU": 0, "VIZ": 0, "WINO": 0,
+}  # fmt: skip
+for _name, _default in ACCEPTED.items():
+  ContextVar(_name, _default, None)
+
+
+def watched() -> bool:
+  """Whether kernels run one by one, to be timed or looked at, and tell the user's lines."""
+  return DEBUG >= 2 or bool(PROFILE) or bool(CHECK_NAN)
