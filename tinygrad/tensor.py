@@ -78,6 +78,8 @@ class _Holder(weakref.ref["Tensor"]):
 
 _live: dict[_Holder, None] = {}
 """Every tensor in the order of its last change: what a realise, an assignment, `backward` and a replay look through."""
+_views: weakref.WeakKeyDictionary[UOp, dict[_Holder, None]] = weakref.WeakKeyDictionary()
+"""By state of memory the tensors that are or were views of it: to write to one must not look at all that live."""
 
 
 def _enter(t: Tensor, assigned: bool = False) -> None:
@@ -152,9 +154,8 @@ class Tensor(NN, metaclass=_Training):
     if u.dtype is dtypes.float64 and (bad := [d for d in device_set(self.device) if not Device[d].target.float64]):
       mismatch("float64", f"{bad[0]} has no float64", [u], "use float32 there, or compute in float64 on CPU", TypeError)
     if (state := memory_state(u, moved=True)) is not None:
-      if (readers := getattr(state, "readers", None)) is None:
-        readers = state.readers = {}  # to write to one memory must not look at all tensors that live
-      readers[_Holder(self, readers.pop)] = None
+      views = _views.setdefault(state, {})
+      views[_Holder(self, views.pop)] = None
 
   @property
   def is_param(self) -> bool:
@@ -330,7 +331,7 @@ class Tensor(NN, metaclass=_Training):
     check_outside(x.uop, "value", READ_OUTSIDE)  # before anything that waits is run
     u, computed = x.uop, memory_state(x.uop) is None
     (done,) = _run([], [u])
-    alone = computed and done.op is Ops.BUFFER and not getattr(done, "readers", None)
+    alone = computed and done.op is Ops.BUFFER and not _views.get(done)
     return to_numpy_once(done) if alone else to_numpy(done)
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -480,7 +481,7 @@ class Tensor(NN, metaclass=_Training):
       view, value = state, localize.overlaid(views, value, state)
     # a copy from other devices lands in memory of its own before it is laid into a part
     after = state.after(view.assign(value.contiguous() if value.op is Ops.MOVE and view is not state else value))
-    for t in _tensors(state.readers):
+    for t in _tensors(_views[state]):
       if t.follows and memory_state(t.uop, moved=True) is state:
         t.uop = substitute(t.uop, {state: after})
         _reenter(t, assigned=True)

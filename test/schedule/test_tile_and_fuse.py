@@ -36,7 +36,7 @@ def both(f):
   """What `f` gives with the kernels apart, and together; `f` makes its tensors anew."""
   out = []
   for setting in (0, 1):
-    with Context(ROWS=setting):
+    with Context(TILE_AND_FUSE=setting):
       values = f()
       Tensor.realize(*values)
       out.append([v.numpy() for v in values])
@@ -56,7 +56,7 @@ def kernels(f):
   with pytest.MonkeyPatch.context() as m:
     m.setattr(engine, "_plans", {})
     m.setattr(engine, "make_plan", lambda *a: plans.append(make(*a)) or plans[-1])
-    with Context(ROWS=1):
+    with Context(TILE_AND_FUSE=1):
       Tensor.realize(*f())
   return sum(len(p.items) for p in plans), sum(t.nbytes for p in plans for t in p.temps)
 
@@ -103,7 +103,7 @@ def test_attention_agrees_with_numpy():
   scores = q.numpy().astype(np.float64) @ k.numpy().transpose(0, 2, 1) / np.sqrt(8)
   weights = np.exp(scores - scores.max(-1, keepdims=True))
   want = weights / weights.sum(-1, keepdims=True) @ v.numpy()
-  with Context(ROWS=1):
+  with Context(TILE_AND_FUSE=1):
     np.testing.assert_allclose(q.scaled_dot_product_attention(k, v).numpy(), want, atol=1e-6)
 
 
@@ -369,7 +369,7 @@ def test_chains_of_normalisations(fresh, part):
     f, x = normalised(seed)
 
     def run(together, threads, f=f, x=x):
-      with Context(ROWS=together, CPU_THREADS=threads), Tensor.train():
+      with Context(TILE_AND_FUSE=together, CPU_THREADS=threads), Tensor.train():
         values = f(Tensor(x).realize())
         Tensor.realize(*values)
         return [v.numpy() for v in values]

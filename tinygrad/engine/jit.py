@@ -15,7 +15,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine import realize as engine
 from tinygrad.engine.realize import JitError, Run, Stretch, Work, canonical, random_states, recorders
 from tinygrad.helpers import DEBUG, JIT, children_of, settings_from, uninterrupted
-from tinygrad.uop import Ops, OwnGradient, UOp, buffer_of, substitute
+from tinygrad.uop import Ops, OwnGradient, UOp, buffer_of, give_memory, substitute
 
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -112,7 +112,7 @@ class Made:
   def __init__(self, u: UOp) -> None:
     self.memory = self.spare = buffer_of(u)
     self.origin = u.origin
-    u.memory = self.cover()
+    give_memory(u, self.cover())
     self.shown_spare = self.shown
 
   def cover(self) -> Buffer:

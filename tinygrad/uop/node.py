@@ -19,6 +19,7 @@ from tinygrad.uop.op import BufferArg, GroupOp, Move, Ops, OwnGradient
 
 _table: dict[tuple[Any, ...], _Ref] = {}
 _uids = itertools.count()
+_memory: weakref.WeakKeyDictionary[UOp, Buffer] = weakref.WeakKeyDictionary()  # of BUFFERs
 
 
 class _Ref(weakref.ref["UOp"]):
@@ -57,8 +58,8 @@ class UOp:
   """
 
   __slots__ = (
-    "__weakref__", "arg", "bounds", "device", "dtype", "key", "memory", "mesh", "op", "order", "origin", "abstract",
-    "readers", "shape", "simplified", "src",
+    "__weakref__", "abstract", "arg", "bounds", "device", "dtype", "key", "mesh", "op", "order", "origin", "shape",
+    "simplified", "src",
   )  # fmt: skip
   op: Ops
   dtype: DType
@@ -67,9 +68,7 @@ class UOp:
   origin: tuple[str, int] | None  # the user's line; outside every key
   mesh: Mesh  # of a BUFFER or MOVE: the one with whose names the user placed it; outside every key
   abstract: UOp  # what placement can see of it (sharding/decisions.py)
-  memory: Buffer  # of a BUFFER, where it has any
   order: list[UOp]  # of a SINK, for which every stage asks: what is below it, sources first
-  readers: dict[Any, None]  # of a state of memory: the tensors that are or were views of it (tensor.py)
   # filled in when first asked for, by the functions in ATTRIBUTES
   shape: tuple[Any, ...]  # the logical one; () for scalars and all inside kernels. Ints, or integer expressions
   device: Placement | None  # where the value lives, partial or not; None for constants, which live anywhere
@@ -235,7 +234,7 @@ class UOp:
     """A new buffer; its memory (`buffer_of`) is allocated on first use. `origin`: its line, if not the user's."""
     check_fits(device, shape)
     u = UOp.new(Ops.BUFFER, dtype, (), BufferArg(next(_uids), tuple(shape), device)).named(device)
-    u.origin, u.memory = origin, memory if memory is not None else Buffer(device, tuple(shape), dtype)
+    u.origin, _memory[u] = origin, memory if memory is not None else Buffer(device, tuple(shape), dtype)
     return u if origin is not None else u.stamp()
 
   @staticmethod
@@ -517,7 +516,13 @@ _BASED = frozenset((Ops.ASSIGN, Ops.AFTER, Ops.DETACH))
 def buffer_of(u: UOp) -> Buffer:
   """The memory of a BUFFER."""
   assert u.op is Ops.BUFFER, u.op
-  return u.memory
+  return _memory[u]
+
+
+def give_memory(u: UOp, memory: Buffer) -> None:
+  """A BUFFER's values stand in other memory of its shape from here on."""
+  assert buffer_of(u).shape == memory.shape, (u, memory.shape)
+  _memory[u] = memory
 
 
 def exact(arg: Any) -> Any:
