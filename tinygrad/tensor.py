@@ -10,7 +10,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tinygrad.device import (
   Buffer,
@@ -60,7 +60,10 @@ from tinygrad.sharding.replacement import Replacement, at
 from tinygrad.transforms.gradient import compute_gradient, occurrences
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
 
-localize: Any = LazyModule("tinygrad.sharding.localize")
+if TYPE_CHECKING:
+  from tinygrad.sharding import localize
+else:
+  localize = LazyModule("tinygrad.sharding.localize")
 
 
 _to_np_dtype = to_numpy_dtype  # by which programs know it

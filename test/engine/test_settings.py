@@ -14,7 +14,15 @@ from tinygrad.engine import profile, realize
 
 D4 = tuple(f"CPU:{i}" for i in range(4))
 SETTINGS = [{"DEBUG": level} for level in range(1, 8)]
-SETTINGS += [{"PROFILE": 1}, {"SPEC": 2}, {"SPEC": 0}, {"NOOPT": 1}, {"DEFER": 0}, {"TILE_AND_FUSE": 0}, {"CHECK_NAN": 1}]
+SETTINGS += [
+  {"PROFILE": 1},
+  {"SPEC": 2},
+  {"SPEC": 0},
+  {"NOOPT": 1},
+  {"DEFER": 0},
+  {"TILE_AND_FUSE": 0},
+  {"CHECK_NAN": 1},
+]
 SETTINGS += [{"BEAM": 2, "BEAM_SECONDS": 0.2}, {"CPU_THREADS": 3}, {"INTERPRET": 1}, {"STRATEGY": "aggressive"}]
 SETTINGS += [{"DEBUG": 2, "PROFILE": 1, "SPEC": 2, "NOOPT": 1, "DEFER": 0}]
 PROGRAMS: dict[str, Callable[[Path], Tensor]] = {}

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinygrad.helpers.lazy import LazyModule
 
-progress, logs = map(LazyModule, ("tqdm", "tinygrad.helpers.logbar"))
+if TYPE_CHECKING:
+  from tinygrad.helpers import logbar
+else:
+  logbar = LazyModule("tinygrad.helpers.logbar")
+progress: Any = LazyModule("tqdm")
 
 
 class tqdm:
@@ -23,7 +27,7 @@ class tqdm:
   ) -> Any:  # fmt: skip
     settings = {"disable": bool(disable), "unit": unit, "unit_scale": unit_scale, "total": total, **kwargs}
     if not getattr(kwargs.get("file") or sys.stderr, "isatty", bool)():
-      return logs.LogBar(iterable, desc, **settings)
+      return logbar.LogBar(iterable, desc, **settings)
     return progress.tqdm(iterable, desc, mininterval=1 / rate, **settings)
 
   @staticmethod

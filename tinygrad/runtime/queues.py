@@ -9,12 +9,15 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Backend, DeviceError, opened
 from tinygrad.helpers import LazyModule, numpy, source_line, uninterrupted, user_frame
 
-cstyle: Any = LazyModule("tinygrad.renderer.cstyle")
+if TYPE_CHECKING:
+  from tinygrad.renderer import cstyle
+else:
+  cstyle = LazyModule("tinygrad.renderer.cstyle")
 
 BROKEN = "fix: update the driver, or run on the CPU: DEV=CPU, GPU=CPU in the environment"
 LESS = "fix: smaller batches, or free what is no longer needed"
