@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Tensor
-from tinygrad import gradient as differentiation
+from tinygrad.transforms import gradient as differentiation
 
 D2, OTHERS = ("CPU:0", "CPU:1"), ("CPU:2", "CPU:3")
 CHAINS = 40

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Tensor, TinyJit
-from tinygrad import gradient as differentiation
 from tinygrad.sharding import replacement
+from tinygrad.transforms import gradient as differentiation
 from tinygrad.uop import Ops, UOp
 
 D2, D4 = ("CPU:0", "CPU:1"), ("CPU:0", "CPU:1", "CPU:2", "CPU:3")
