@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad import ops as _ops
 from tinygrad.helpers import LazyModule
 from tinygrad.sharding import decisions as _decisions
-from tinygrad.uop.cards import Hooks as _Hooks
+from tinygrad.uop import Hooks as _Hooks
 
 if TYPE_CHECKING:
   from pathlib import Path

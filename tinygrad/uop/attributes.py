@@ -6,17 +6,14 @@ import hashlib
 import itertools
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tinygrad.device import Placement
 from tinygrad.dtype import dtypes
-from tinygrad.uop.cards import CARDS, Hooks
+from tinygrad.uop.cards import CARDS
+from tinygrad.uop.node import ATTRIBUTES, Hooks, UOp
 from tinygrad.uop.op import GroupOp, Ops
 
-if TYPE_CHECKING:
-  from tinygrad.uop.node import UOp
-
-KEEPS_PLACEMENT = GroupOp.Elementwise | {Ops.CONTIGUOUS, Ops.DETACH}  # sources placed alike: so is the result
 _PLACED_BY_ARG = frozenset((Ops.BUFFER, Ops.MOVE))  # hot: a member of an enum takes longer to look up
 _LOCAL = frozenset((Ops.SHARD, Ops.COLLECTIVE))
 _WRITES = frozenset((Ops.AFTER, Ops.ASSIGN))
@@ -39,7 +36,7 @@ def _result_device(u: UOp) -> Placement | None:
     d = s.device
     if d is not None and d is not device:
       alike, device = alike and device is None, d
-  if device is None or (alike and (isinstance(device, str) or (op in KEEPS_PLACEMENT and not device.partial))):
+  if device is None or (alike and (isinstance(device, str) or (op in GroupOp.KeepsPlacement and not device.partial))):
     return device
   return Hooks.result(u) if op is not Ops.SINK else None
 
@@ -88,11 +85,13 @@ def _bounds_of(u: UOp) -> tuple[Any, Any]:
   return whole
 
 
-ATTRIBUTES: dict[str, Callable[[UOp], Any]] = {
-  "shape": lambda u: CARDS[u.op].shape(u),
-  "device": _result_device,
-  "bounds": _bounds_of,
-  "key": lambda u: hashlib.blake2b(
-    f"{int(u.op)} {u.dtype!r} {u.arg!r}".encode() + b"".join([s.key for s in u.src]), digest_size=8
-  ).digest(),
-}
+ATTRIBUTES.update(
+  {
+    "shape": lambda u: CARDS[u.op].shape(u),
+    "device": _result_device,
+    "bounds": _bounds_of,
+    "key": lambda u: hashlib.blake2b(
+      f"{int(u.op)} {u.dtype!r} {u.arg!r}".encode() + b"".join([s.key for s in u.src]), digest_size=8
+    ).digest(),
+  }
+)

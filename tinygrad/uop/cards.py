@@ -5,13 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-  from tinygrad.device import Placement
-  from tinygrad.dtype import DType
-  from tinygrad.uop.node import UOp
-  from tinygrad.uop.op import Ops
+from tinygrad.uop.node import UOp
+from tinygrad.uop.op import Ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +66,6 @@ class Card:
 
 
 CARDS: dict[Ops, Card] = {}
-
-
-class Hooks:
-  """What modules above this package put in: the placement function (`sharding/`), so that methods of `UOp` can call it;
-  the checks of `SPEC=2`; and the line that new nodes are said to come from (of a gradient the forward line; None: the
-  user's frame is looked up)."""
-
-  build: Callable[[Ops, DType, tuple[UOp, ...], Any], UOp]  # the node on its sources, brought to where it runs
-  result: Callable[[UOp], Placement | None]  # the device of a node whose sources are placed
-  deliver: Callable[[UOp, Placement], UOp]  # the cheapest form of a value at a placement, by implied moves
-  check: Callable[[UOp], None]
-  origin: tuple[str, int] | None = None
 
 
 def define(

@@ -1,9 +1,8 @@
 """Dims: ints, or integer expressions (UOps) that are in their simplest form and no constants."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from tinygrad.uop.cards import CARDS
 from tinygrad.uop.op import Ops
 
 sint = Any  # int | UOp: mypy cannot follow operators on the union
@@ -43,24 +42,3 @@ def simplify_sint(x: sint) -> sint:
     return x
   x = x.simplified
   return x.arg if x.op is Ops.CONST else x
-
-
-def render_sint(u: sint) -> str:
-  """An integer expression as text, by the cards of its ops."""
-  if isinstance(u, int):
-    return str(u)
-  match u.op:
-    case Ops.CONST:
-      return str(u.arg)
-    case Ops.VARIABLE:
-      return str(u.arg[0])
-    case Ops.BIND:
-      return f"{u.src[0].arg[0]}={u.src[1].arg}"
-    case Ops.RANGE:
-      return f"r{u.arg[0]}"
-  form = CARDS[u.op].render or f"{u.op.name.lower()}({', '.join('{}' for _ in u.src)})"
-  return form.format(*map(render_sint, u.src))
-
-
-def render_shape(shape: Sequence[sint]) -> str:
-  return f"[{', '.join(render_sint(n) for n in shape)}]"

@@ -9,13 +9,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Buffer, Mesh, Placement, Sharding, check_fits, show_placement, written_mesh
+from tinygrad.device import Buffer, Mesh, Placement, Sharding, check_fits, written_mesh
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
 from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, prod, user_frame
-from tinygrad.uop.attributes import ATTRIBUTES, KEEPS_PLACEMENT
-from tinygrad.uop.cards import Hooks
-from tinygrad.uop.dims import as_dims, is_int, render_shape, render_sint, sint, upper
-from tinygrad.uop.op import BufferArg, GroupOp, Move, Ops, OwnGradient
+from tinygrad.uop.dims import as_dims, is_int, sint, upper
+from tinygrad.uop.op import BufferArg, GroupOp, Move, Ops
 
 _table: dict[tuple[Any, ...], _Ref] = {}
 _uids = itertools.count()
@@ -47,6 +45,24 @@ def _operator(op: Ops) -> tuple[Callable[[UOp, Any], UOp], Callable[[UOp, Any], 
 
 
 _NEUTRAL: dict[Ops | None, int] = {Ops.ADD: 0, Ops.MUL: 1}  # what a partial sum or product is padded with
+
+
+class Hooks:
+  """What modules above this package put in: the placement function (`sharding/`), so that methods of `UOp` can call it;
+  the checks of `SPEC=2`; and the line that new nodes are said to come from (of a gradient the forward line; None: the
+  user's frame is looked up)."""
+
+  build: Callable[[Ops, DType, tuple[UOp, ...], Any], UOp]  # the node on its sources, brought to where it runs
+  result: Callable[[UOp], Placement | None]  # the device of a node whose sources are placed
+  deliver: Callable[[UOp, Placement], UOp]  # the cheapest form of a value at a placement, by implied moves
+  check: Callable[[UOp], None]
+  render: Callable[[UOp], str]  # an integer expression as text, by the cards of its ops
+  describe: Callable[[UOp], str]  # a value as errors name it
+  origin: tuple[str, int] | None = None
+
+
+# what a node knows of itself, given that its sources know it of themselves: filled in by attributes.py and symbolic.py
+ATTRIBUTES: dict[str, Callable[[UOp], Any]] = {}
 
 
 class UOp:
@@ -289,7 +305,7 @@ class UOp:
       d = s.device
       if d is not None and d is not device:
         slow, device = (slow or device is not None), d
-    if not slow and ((one := device is None or type(device) is str) or (op in KEEPS_PLACEMENT and not device.partial)):
+    if not slow and ((one := device is None or type(device) is str) or (op in _KEEPS_PLACEMENT and not device.partial)):
       u = UOp.new(op, dtype, src, arg)
       u.device = device
       return u if one and not (CHECK_NAN.value or PROFILE.value or DEBUG.value >= 2) else u.stamp()
@@ -429,7 +445,7 @@ class UOp:
   def assign(self, value: UOp) -> UOp:
     """Writes `value` into this view of a buffer; the result is the view's new content, at the buffer's placement."""
     if self.shape != value.shape or self.dtype is not value.dtype:
-      problem = f"assign: the target is {describe(self)}, the value {describe(value)}"
+      problem = f"assign: the target is {Hooks.describe(self)}, the value {Hooks.describe(value)}"
       raise ValueError(f"{problem}\n  fix: cast and reshape the value to the target")
     device = self.device
     assert device is not None
@@ -454,8 +470,8 @@ class UOp:
     """The value, through which no gradient flows."""
     return self if self.op is Ops.DETACH and self.arg is None else UOp.build(Ops.DETACH, self.dtype, (self,))
 
-  def with_gradient(self, own: OwnGradient) -> UOp:
-    """The value, whose derivative is the given one."""
+  def with_gradient(self, own: Any) -> UOp:
+    """The value, whose derivative is the given one (an `OwnGradient`)."""
     return UOp.build(Ops.DETACH, self.dtype, (self,), own)
 
   @staticmethod
@@ -500,15 +516,16 @@ class UOp:
   def __index__(self) -> int:
     if self.op is Ops.CONST:
       return int(self.arg)
-    raise TypeError(f"a symbolic value ({render_sint(self)}) where an int is needed")
+    raise TypeError(f"a symbolic value ({Hooks.render(self)}) where an int is needed")
 
   def __repr__(self) -> str:
     if self.dtype is dtypes.index:
-      return render_sint(self)
+      return Hooks.render(self)
     return f"UOp({self.op.name}, {self.dtype}, arg={self.arg!r}, {len(self.src)} src)"
 
 
 _WITH_FLOATS = frozenset((Ops.CONST, Ops.PAD))  # hot: a member of an enum takes longer to look up than to find here
+_KEEPS_PLACEMENT = GroupOp.KeepsPlacement
 _HALVES = frozenset((dtypes.float16, dtypes.bfloat16))
 _BASED = frozenset((Ops.ASSIGN, Ops.AFTER, Ops.DETACH))
 
@@ -593,11 +610,6 @@ def sint_to_uop(x: sint) -> UOp:
   return x if isinstance(x, UOp) else UOp.const(dtypes.index, x)
 
 
-def describe(u: UOp) -> str:
-  """`float32[8, 16] on CPU:0-3, dim 0 over "d"`, for error messages."""
-  return f"{u.dtype.name}{render_shape(u.shape)} on {show_placement(u.device, mesh_of(u))}"
-
-
 def mesh_of(u: UOp) -> Mesh | None:
   """The mesh with whose names the user placed `u`, or else the nearest value below it on these devices."""
   if not isinstance(here := u.device, Sharding):
@@ -611,20 +623,6 @@ def mesh_of(u: UOp) -> Mesh | None:
     seen.update(fresh)
     nearest.extend(fresh)
   return None
-
-
-def print_graph(root: UOp) -> str:
-  """One line a node, sources first; shapes and placements where there are any."""
-  order = root.toposort()
-  number = {u: i for i, u in enumerate(order)}
-  lines = []
-  for u in order:
-    src = ", ".join(f"%{number[s]}" for s in u.src)
-    what = f"  {u.dtype.name}{render_shape(u.shape)}" if u.op is not Ops.SINK else ""
-    where = f"  {show_placement(u.device)}" if isinstance(u.device, Sharding) else ""
-    arg = "" if u.arg is None else f" {u.arg!r}"
-    lines.append(f"%{number[u]:<4} {u.op.name:10s} ({src}){arg}{what}{where}")
-  return "\n".join(lines)
 
 
 Variable = UOp.variable

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from tinygrad.device import Placement
-
-if TYPE_CHECKING:
-  from tinygrad.uop.node import UOp
 
 # Every op, from the tensor level to the kernel level. IntEnum: hashing and comparing are hot.
 Ops = enum.IntEnum(
@@ -48,6 +44,7 @@ class GroupOp:
   Movement = frozenset(Ops(i) for i in range(Ops.RESHAPE, Ops.GATHER))
   View = Movement - {Ops.PAD, Ops.CAT, Ops.SPREAD}  # show a part of one source as it is: no element is computed
   Remapping = frozenset(Ops(i) for i in range(Ops.PAD, Ops.GATHER))  # a dim's index map is not the identity
+  KeepsPlacement = Elementwise | {Ops.CONTIGUOUS, Ops.DETACH}  # sources placed alike: so is the result
   Comparison = frozenset((Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE))
   Leaf = frozenset((Ops.UNIQUE, Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.VARIABLE, Ops.HOLE))
 
@@ -83,32 +80,3 @@ class Move:
 
   device: Placement
   pinned: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OwnGradient:
-  """The arg of a DETACH whose derivative somebody gives: by each of its inputs it is what `rule` makes of the node's
-  gradient and of them. `held` are Tensors of a DETACH of the inputs, for what Tensors stand for changes as memory takes
-  the place of nodes, so that the inputs are found again."""
-
-  held: tuple[Any, ...]
-  rule: Callable[[UOp, tuple[UOp, ...]], Sequence[UOp | None]]
-
-  @property
-  def inputs(self) -> tuple[UOp, ...]:
-    return tuple([t.uop.src[0] if t.uop.op is Ops.DETACH else t.uop for t in self.held])
-
-
-@dataclass(frozen=True, slots=True)
-class Collective:
-  """A communication of the local view: the result is `template` (over HOLE leaves, one a source) placed as `result`,
-  given source i in `placements[i]`; a partial source is reduced. `kind` names it for
-  people."""
-
-  kind: str
-  template: UOp
-  placements: tuple[Placement, ...]
-  result: Placement
-
-  def __repr__(self) -> str:
-    return f"{self.kind} of {self.template.op.name}"

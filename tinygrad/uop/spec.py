@@ -7,9 +7,10 @@ from collections.abc import Callable
 from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import SPEC
-from tinygrad.uop.cards import CARDS, Hooks
-from tinygrad.uop.node import UOp, knows, print_graph
+from tinygrad.uop.cards import CARDS
+from tinygrad.uop.node import Hooks, UOp, knows
 from tinygrad.uop.op import GroupOp, Ops
+from tinygrad.uop.printing import print_graph
 
 
 class SpecError(AssertionError):

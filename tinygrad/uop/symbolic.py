@@ -12,9 +12,8 @@ from collections.abc import Iterable
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.uop.affine import Affine, index
-from tinygrad.uop.attributes import ATTRIBUTES
 from tinygrad.uop.cards import evaluate
-from tinygrad.uop.node import UOp
+from tinygrad.uop.node import ATTRIBUTES, UOp
 from tinygrad.uop.op import GroupOp, Ops
 
 _ALU = GroupOp.Elementwise - {Ops.BITCAST}
