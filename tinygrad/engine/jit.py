@@ -406,9 +406,13 @@ def tensors_in(given: Any) -> list[Any]:
 
 
 def function(
-  fxn: Any = None, *, precompile: bool = False, precompile_backward: bool = False,
-  allow_implicit: bool = False, grad_fxn: Callable[..., Any] | None = None,
-) -> Any:  # fmt: skip
+  fxn: Any = None,
+  *,
+  precompile: bool = False,
+  precompile_backward: bool = False,
+  allow_implicit: bool = False,
+  grad_fxn: Callable[..., Any] | None = None,
+) -> Any:
   """`@function` on a function of Tensors that returns a Tensor or a tuple of them, and computes them from its arguments
   alone: with other memory in its graph (a Tensor made from data) it raises, unless `allow_implicit`. What
   `get_state_dict` finds in the arguments belongs to them: on a method of a model its weights do; random numbers may be

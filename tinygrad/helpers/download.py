@@ -17,9 +17,15 @@ cache_dir = os.environ.get("CACHEDIR") or os.path.join(_caches, "tinygrad")  # w
 
 
 def fetch(
-  url: str, name: Path | str | None = None, subdir: str | None = None, gunzip: bool = False, allow_caching: bool = True,
-  headers: Mapping[str, str] = {}, sha256: str | None = None, extract: bool = False,
-) -> Path:  # fmt: skip
+  url: str,
+  name: Path | str | None = None,
+  subdir: str | None = None,
+  gunzip: bool = False,
+  allow_caching: bool = True,
+  headers: Mapping[str, str] = {},
+  sha256: str | None = None,
+  extract: bool = False,
+) -> Path:
   """The file at `url`, downloaded once into the cache (`downloads/subdir/name`, named by the URL's hash if no name is
   given) and unpacked there: `gunzip` a .gz, `extract` a tar archive into a folder. A local path is that path.
 

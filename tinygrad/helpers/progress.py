@@ -22,9 +22,16 @@ class tqdm:
   """
 
   def __new__(
-    cls, iterable: Iterable[Any] | None = None, desc: str = "", disable: bool | None = False, unit: str = "it",
-    unit_scale: Any = False, total: float | None = None, rate: int = 100, **kwargs: Any,
-  ) -> Any:  # fmt: skip
+    cls,
+    iterable: Iterable[Any] | None = None,
+    desc: str = "",
+    disable: bool | None = False,
+    unit: str = "it",
+    unit_scale: Any = False,
+    total: float | None = None,
+    rate: int = 100,
+    **kwargs: Any,
+  ) -> Any:
     settings = {"disable": bool(disable), "unit": unit, "unit_scale": unit_scale, "total": total, **kwargs}
     if not getattr(kwargs.get("file") or sys.stderr, "isatty", bool)():
       return logbar.LogBar(iterable, desc, **settings)

@@ -44,9 +44,15 @@ class NN(Linalg):
   # ---- convolution
 
   def conv2d(
-    self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Ints = 1, dilation: Ints = 1,
-    padding: Ints = 0, dtype: DTypeArg = None,
-  ) -> Self:  # fmt: skip
+    self,
+    weight: Self,
+    bias: Self | None = None,
+    groups: int = 1,
+    stride: Ints = 1,
+    dilation: Ints = 1,
+    padding: Ints = 0,
+    dtype: DTypeArg = None,
+  ) -> Self:
     """Cross-correlation of any rank: x (b, groups*cin, *dims), weight (cout, cin, *kernel), bias (cout,) -> (b, cout,
     *positions).
 
@@ -81,9 +87,15 @@ class NN(Linalg):
     return y if bias is None else y.add(bias.reshape((-1, *(1,) * rank)).cast(y.dtype))
 
   def conv_transpose2d(
-    self, weight: Self, bias: Self | None = None, groups: int = 1, stride: Ints = 1, dilation: Ints = 1,
-    padding: Ints = 0, output_padding: Ints = 0,
-  ) -> Self:  # fmt: skip
+    self,
+    weight: Self,
+    bias: Self | None = None,
+    groups: int = 1,
+    stride: Ints = 1,
+    dilation: Ints = 1,
+    padding: Ints = 0,
+    output_padding: Ints = 0,
+  ) -> Self:
     """The adjoint of `conv2d` in its input: weight (groups*cin, cout/groups, *kernel).
 
     What lands at the positions r, r + stride, … comes of every stride-th weight alone: a convolution of its own. They
@@ -137,9 +149,14 @@ class NN(Linalg):
     return x._pool(kernel, strides, dilation)
 
   def max_pool2d(
-    self, kernel_size: Ints = (2, 2), stride: Ints | None = None, dilation: Ints = 1, padding: Ints = 0,
-    ceil_mode: bool = False, return_indices: bool = False,
-  ) -> Self | tuple[Self, Self]:  # fmt: skip
+    self,
+    kernel_size: Ints = (2, 2),
+    stride: Ints | None = None,
+    dilation: Ints = 1,
+    padding: Ints = 0,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+  ) -> Self | tuple[Self, Self]:
     """The greatest element of each window of the last dims; the stride is the window unless given.
 
     With `return_indices` also the (first) place of it in the flattened dims, int32.
@@ -155,9 +172,14 @@ class NN(Linalg):
     return values, windows.eq(values.reshape((*values.shape, *(1,) * len(kernel)))).where(at, size).min(axes)
 
   def max_unpool2d(
-    self, indices: Self, kernel_size: Ints = (2, 2), stride: Ints | None = None, dilation: Ints = 1, padding: Ints = 0,
+    self,
+    indices: Self,
+    kernel_size: Ints = (2, 2),
+    stride: Ints | None = None,
+    dilation: Ints = 1,
+    padding: Ints = 0,
     output_size: Sequence[int] | None = None,
-  ) -> Self:  # fmt: skip
+  ) -> Self:
     """Zeros with each element at the place that `max_pool2d` tells; the length of the last dims is what a pool of these
     windows has unless `output_size` says it."""
     kernel = make_tuple(kernel_size, 2)
@@ -174,9 +196,14 @@ class NN(Linalg):
     return empty.scatter(1, indices.reshape(flat), self.reshape(flat)).reshape((*lead, *size))
 
   def avg_pool2d(
-    self, kernel_size: Ints = (2, 2), stride: Ints | None = None, dilation: Ints = 1, padding: Ints = 0,
-    ceil_mode: bool = False, count_include_pad: bool = True,
-  ) -> Self:  # fmt: skip
+    self,
+    kernel_size: Ints = (2, 2),
+    stride: Ints | None = None,
+    dilation: Ints = 1,
+    padding: Ints = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+  ) -> Self:
     """The mean of each window of the last dims; the padding counts as zeros unless told otherwise (that of ceil_mode
     never counts)."""
     kernel = make_tuple(kernel_size, 2)
@@ -242,9 +269,14 @@ class NN(Linalg):
   # ---- attention
 
   def scaled_dot_product_attention(
-    self, key: Self, value: Self, attn_mask: Self | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+    self,
+    key: Self,
+    value: Self,
+    attn_mask: Self | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
     enable_gqa: bool = False,
-  ) -> Self:  # fmt: skip
+  ) -> Self:
     """softmax(q kᵀ / sqrt(d) + mask) v (https://arxiv.org/abs/1706.03762): q (.., heads, t, d), k and v (.., heads, s,
     d).
 

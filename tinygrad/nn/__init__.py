@@ -46,9 +46,16 @@ class Conv2d:
   """
 
   def __init__(
-    self, in_channels: int, out_channels: int, kernel_size: Ints, stride: Ints = 1, padding: Ints | str = 0,
-    dilation: Ints = 1, groups: int = 1, bias: bool = True,
-  ) -> None:  # fmt: skip
+    self,
+    in_channels: int,
+    out_channels: int,
+    kernel_size: Ints,
+    stride: Ints = 1,
+    padding: Ints | str = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    bias: bool = True,
+  ) -> None:
     self.kernel_size = make_tuple(kernel_size, 2)
     self.stride, self.dilation, self.groups = stride, dilation, groups
     self.padding = _same_padding(padding, stride, dilation, self.kernel_size) if isinstance(padding, str) else padding
@@ -69,9 +76,15 @@ def _same_padding(padding: str, stride: Ints, dilation: Ints, kernel: tuple[int,
 
 
 def Conv1d(
-  in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, padding: int | str = 0, dilation: int = 1,
-  groups: int = 1, bias: bool = True,
-) -> Conv2d:  # fmt: skip
+  in_channels: int,
+  out_channels: int,
+  kernel_size: int,
+  stride: int = 1,
+  padding: int | str = 0,
+  dilation: int = 1,
+  groups: int = 1,
+  bias: bool = True,
+) -> Conv2d:
   """x (b, in, n) -> (b, out, positions)."""
   return Conv2d(in_channels, out_channels, (kernel_size,), stride, padding, dilation, groups, bias)
 
@@ -80,9 +93,17 @@ class ConvTranspose2d:
   """The adjoint of `Conv2d` in its input; weight (in, out/groups, *kernel)."""
 
   def __init__(
-    self, in_channels: int, out_channels: int, kernel_size: Ints, stride: Ints = 1, padding: Ints = 0,
-    output_padding: Ints = 0, dilation: Ints = 1, groups: int = 1, bias: bool = True,
-  ) -> None:  # fmt: skip
+    self,
+    in_channels: int,
+    out_channels: int,
+    kernel_size: Ints,
+    stride: Ints = 1,
+    padding: Ints = 0,
+    output_padding: Ints = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    bias: bool = True,
+  ) -> None:
     self.kernel_size, self.stride, self.dilation, self.groups = make_tuple(kernel_size, 2), stride, dilation, groups
     self.padding, self.output_padding = padding, output_padding
     shape = in_channels, out_channels // groups, *self.kernel_size
@@ -94,9 +115,16 @@ class ConvTranspose2d:
 
 
 def ConvTranspose1d(
-  in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, padding: int = 0, output_padding: int = 0,
-  dilation: int = 1, groups: int = 1, bias: bool = True,
-) -> ConvTranspose2d:  # fmt: skip
+  in_channels: int,
+  out_channels: int,
+  kernel_size: int,
+  stride: int = 1,
+  padding: int = 0,
+  output_padding: int = 0,
+  dilation: int = 1,
+  groups: int = 1,
+  bias: bool = True,
+) -> ConvTranspose2d:
   """The adjoint of `Conv1d` in its input."""
   sizes = in_channels, out_channels, (kernel_size,)
   return ConvTranspose2d(*sizes, stride, padding, output_padding, dilation, groups, bias)

@@ -109,9 +109,16 @@ class OneCycleLR(LR_Scheduler):
   """
 
   def __init__(
-    self, optimizer: Optimizer, max_lr: float, div_factor: float, final_div_factor: float, total_steps: int,
-    pct_start: float, anneal_strategy: str = "linear", cycle_momentum: bool = False,
-  ) -> None:  # fmt: skip
+    self,
+    optimizer: Optimizer,
+    max_lr: float,
+    div_factor: float,
+    final_div_factor: float,
+    total_steps: int,
+    pct_start: float,
+    anneal_strategy: str = "linear",
+    cycle_momentum: bool = False,
+  ) -> None:
     super().__init__(optimizer)
     if anneal_strategy not in ("linear", "cos"):
       raise ValueError(f"OneCycleLR: unknown anneal_strategy {anneal_strategy!r}\n  fix: use 'linear' or 'cos'")
@@ -134,9 +141,14 @@ class ReduceLROnPlateau:
   """The rate times `factor` once `step(metric)` has seen no better metric for more than `patience` steps."""
 
   def __init__(
-    self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1, patience: int = 10, threshold: float = 1e-4,
+    self,
+    optimizer: Optimizer,
+    mode: str = "min",
+    factor: float = 0.1,
+    patience: int = 10,
+    threshold: float = 1e-4,
     threshold_mode: str = "rel",
-  ) -> None:  # fmt: skip
+  ) -> None:
     if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
       raise ValueError(
         f"ReduceLROnPlateau: mode {mode!r} and threshold_mode {threshold_mode!r}: min or max, rel or abs"

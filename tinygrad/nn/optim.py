@@ -127,10 +127,20 @@ class LARS(Optimizer):
   """
 
   def __init__(
-    self, params: list[Tensor], lr: float = 0.001, momentum: float = 0.9, weight_decay: float = 1e-4, ns_steps: int = 0,
-    ns_coefficients: tuple[float, ...] | None = None, nesterov: bool = False, classic: bool = True, pre_wd: bool = True,
-    tcoef: float = 0.001, device: DeviceLike | None = None, fused: Any = False,
-  ) -> None:  # fmt: skip
+    self,
+    params: list[Tensor],
+    lr: float = 0.001,
+    momentum: float = 0.9,
+    weight_decay: float = 1e-4,
+    ns_steps: int = 0,
+    ns_coefficients: tuple[float, ...] | None = None,
+    nesterov: bool = False,
+    classic: bool = True,
+    pre_wd: bool = True,
+    tcoef: float = 0.001,
+    device: DeviceLike | None = None,
+    fused: Any = False,
+  ) -> None:
     super().__init__(params, lr, device, fused)
     self.momentum, self.wd, self.tcoef = momentum, weight_decay, tcoef
     self.nesterov, self.classic, self.pre_wd = nesterov, classic, pre_wd
@@ -160,9 +170,15 @@ class LARS(Optimizer):
 
 
 def SGD(
-  params: list[Tensor], lr: float = 0.001, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False,
-  classic: bool = False, device: DeviceLike | None = None, fused: Any = False,
-) -> LARS:  # fmt: skip
+  params: list[Tensor],
+  lr: float = 0.001,
+  momentum: float = 0.0,
+  weight_decay: float = 0.0,
+  nesterov: bool = False,
+  classic: bool = False,
+  device: DeviceLike | None = None,
+  fused: Any = False,
+) -> LARS:
   """w -= lr * b with b = momentum*b + g (https://pytorch.org/docs/stable/generated/torch.optim.SGD.html).
 
   `classic`: b = momentum*b + lr*g and w -= b.
@@ -171,10 +187,16 @@ def SGD(
 
 
 def Muon(
-  params: list[Tensor], lr: float = 0.001, momentum: float = 0.95, weight_decay: float = 0.1, ns_steps: int = 5,
-  ns_coefficients: tuple[float, ...] = (3.4445, -4.775, 2.0315), nesterov: bool = True,
-  device: DeviceLike | None = None, fused: Any = False,
-) -> LARS:  # fmt: skip
+  params: list[Tensor],
+  lr: float = 0.001,
+  momentum: float = 0.95,
+  weight_decay: float = 0.1,
+  ns_steps: int = 5,
+  ns_coefficients: tuple[float, ...] = (3.4445, -4.775, 2.0315),
+  nesterov: bool = True,
+  device: DeviceLike | None = None,
+  fused: Any = False,
+) -> LARS:
   """Momentum whose update of a matrix is orthogonalised by Newton-Schulz steps (https://kellerjordan.github.io/posts/muon/)."""
   return LARS(params, lr, momentum, weight_decay, ns_steps, ns_coefficients, nesterov, False, False, 0.0, device, fused)
 
@@ -184,9 +206,17 @@ class LAMB(Optimizer):
   out."""
 
   def __init__(
-    self, params: list[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-6,
-    weight_decay: float = 0.0, adam: bool = False, device: DeviceLike | None = None, fused: Any = False,
-  ) -> None:  # fmt: skip
+    self,
+    params: list[Tensor],
+    lr: float = 0.001,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-6,
+    weight_decay: float = 0.0,
+    adam: bool = False,
+    device: DeviceLike | None = None,
+    fused: Any = False,
+  ) -> None:
     super().__init__(params, lr, device, fused)
     self.b1, self.b2, self.eps, self.wd, self.adam = b1, b2, eps, weight_decay, adam
     self.b1_t, self.b2_t = self._scalar(1.0), self._scalar(1.0)
@@ -214,16 +244,27 @@ class LAMB(Optimizer):
 
 
 def AdamW(
-  params: list[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
-  weight_decay: float = 0.01, device: DeviceLike | None = None, fused: Any = False,
-) -> LAMB:  # fmt: skip
+  params: list[Tensor],
+  lr: float = 0.001,
+  b1: float = 0.9,
+  b2: float = 0.999,
+  eps: float = 1e-8,
+  weight_decay: float = 0.01,
+  device: DeviceLike | None = None,
+  fused: Any = False,
+) -> LAMB:
   """Adam with decoupled weight decay (https://arxiv.org/abs/1711.05101)."""
   return LAMB(params, lr, b1, b2, eps, weight_decay, True, device, fused)
 
 
 def Adam(
-  params: list[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8,
-  device: DeviceLike | None = None, fused: Any = False,
-) -> LAMB:  # fmt: skip
+  params: list[Tensor],
+  lr: float = 0.001,
+  b1: float = 0.9,
+  b2: float = 0.999,
+  eps: float = 1e-8,
+  device: DeviceLike | None = None,
+  fused: Any = False,
+) -> LAMB:
   """Moments of the gradient, corrected for their start at zero (https://arxiv.org/abs/1412.6980)."""
   return LAMB(params, lr, b1, b2, eps, 0.0, True, device, fused)

@@ -377,9 +377,13 @@ def get_parameters(obj: Any) -> list[Tensor]:
 
 
 def load_state_dict(
-  model: Any, state_dict: dict[str, Tensor], strict: bool = True, verbose: bool = True, consume: bool = False,
+  model: Any,
+  state_dict: dict[str, Tensor],
+  strict: bool = True,
+  verbose: bool = True,
+  consume: bool = False,
   realize: bool = True,
-) -> list[Tensor]:  # fmt: skip
+) -> list[Tensor]:
   """Give the tensors of `model` the values in `state_dict`, at the placement that each has in the model
   and in the state dict's dtype. One element is one element: what is saved as (1,) loads into (), and the other way.
 

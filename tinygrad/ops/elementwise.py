@@ -332,11 +332,15 @@ define_elementwise(
   render="pow({0}, {1})",
 )
 for _op, _name, _sign, _dtype in (
-  (Ops.AND, "bitwise_and", "&", integer_only), (Ops.OR, "bitwise_or", "|", integer_only),
-  (Ops.XOR, "bitwise_xor", "^", integer_only), (Ops.SHL, "left_shift", "<<", integer_only),
-  (Ops.SHR, "right_shift", ">>", integer_only), (Ops.CMPLT, "less", "<", comparison),
-  (Ops.CMPEQ, "equal", "==", comparison), (Ops.CMPNE, "not_equal", "!=", comparison),
-):  # fmt: skip
+  (Ops.AND, "bitwise_and", "&", integer_only),
+  (Ops.OR, "bitwise_or", "|", integer_only),
+  (Ops.XOR, "bitwise_xor", "^", integer_only),
+  (Ops.SHL, "left_shift", "<<", integer_only),
+  (Ops.SHR, "right_shift", ">>", integer_only),
+  (Ops.CMPLT, "less", "<", comparison),
+  (Ops.CMPEQ, "equal", "==", comparison),
+  (Ops.CMPNE, "not_equal", "!=", comparison),
+):
   define_elementwise(
     _op,
     dtype=_dtype,

@@ -220,9 +220,14 @@ def _reductions(shape: tuple[int, ...], itemsize: int, a: Sharding, b: Sharding)
 
 
 def _pay(
-  shape: tuple[int, ...], itemsize: int, a: Sharding, onto: Sequence[SubAxes], partial: SubAxes,
-  kept: Sequence[Partial], paid: Sequence[Partial],
-) -> list[Step]:  # fmt: skip
+  shape: tuple[int, ...],
+  itemsize: int,
+  a: Sharding,
+  onto: Sequence[SubAxes],
+  partial: SubAxes,
+  kept: Sequence[Partial],
+  paid: Sequence[Partial],
+) -> list[Step]:
   """A reduce-scatter of the sub-axes `onto` each dim, and an all-reduce of what is then still partial."""
   steps: list[Step] = []
   here = a

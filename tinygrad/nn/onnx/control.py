@@ -69,9 +69,15 @@ def Loop(scope: Any, trips: Any = None, condition: Any = None, *state: Any, body
 
 @_scoped
 def Scan(
-  scope: Any, *inputs: Any, body: Any, num_scan_inputs: int, scan_input_axes: Any = None,
-  scan_input_directions: Any = None, scan_output_axes: Any = None, scan_output_directions: Any = None,
-) -> Any:  # fmt: skip
+  scope: Any,
+  *inputs: Any,
+  body: Any,
+  num_scan_inputs: int,
+  scan_input_axes: Any = None,
+  scan_input_directions: Any = None,
+  scan_output_axes: Any = None,
+  scan_output_directions: Any = None,
+) -> Any:
   n = len(inputs) - num_scan_inputs
   state, scanned = inputs[:n], inputs[n:]
   axes, back = scan_input_axes or [0] * num_scan_inputs, scan_input_directions or [0] * num_scan_inputs

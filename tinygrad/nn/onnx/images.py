@@ -111,11 +111,21 @@ def _weights(at: Any, n: int, scale: float, cubic: float | None, outside: bool) 
 
 
 def Resize(
-  x: Tensor, roi: Any = None, scales: Any = None, sizes: Any = None, antialias: int = 0, axes: Any = None,
-  coordinate_transformation_mode: str = "half_pixel", cubic_coeff_a: float = -0.75, exclude_outside: int = 0,
-  extrapolation_value: float = 0.0, keep_aspect_ratio_policy: str = "stretch", mode: str = "nearest",
-  nearest_mode: str = "round_prefer_floor", opset: int = 11,
-) -> Tensor:  # fmt: skip
+  x: Tensor,
+  roi: Any = None,
+  scales: Any = None,
+  sizes: Any = None,
+  antialias: int = 0,
+  axes: Any = None,
+  coordinate_transformation_mode: str = "half_pixel",
+  cubic_coeff_a: float = -0.75,
+  exclude_outside: int = 0,
+  extrapolation_value: float = 0.0,
+  keep_aspect_ratio_policy: str = "stretch",
+  mode: str = "nearest",
+  nearest_mode: str = "round_prefer_floor",
+  opset: int = 11,
+) -> Tensor:
   if opset < 11:  # (x, scales)
     scales, coordinate_transformation_mode, nearest_mode = scales or roi, "asymmetric", "floor"
   dims = [a % x.ndim for a in axes] if axes else list(range(x.ndim))

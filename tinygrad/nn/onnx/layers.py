@@ -16,9 +16,17 @@ def Gemm(
 
 
 def BatchNormalization(
-  x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor,
-  epsilon: float = 1e-5, momentum: float = 0.9, training_mode: int = 0, spatial: int = 1, is_test: int = 1,
-) -> Any:  # fmt: skip
+  x: Tensor,
+  scale: Tensor,
+  bias: Tensor,
+  mean: Tensor,
+  var: Tensor,
+  epsilon: float = 1e-5,
+  momentum: float = 0.9,
+  training_mode: int = 0,
+  spatial: int = 1,
+  is_test: int = 1,
+) -> Any:
   if is_test and not training_mode:
     return x.batchnorm(scale, bias, mean, var.add(epsilon).rsqrt()).cast(x.dtype)
   axes = tuple(i for i in range(x.ndim) if i != 1)
@@ -46,10 +54,23 @@ def _skip_layer_norm(
 
 
 def _recurrent(
-  step: Callable[..., tuple[Tensor, ...]], default: list[str], x: Tensor, w: Tensor, r: Tensor, b: Any, lengths: Any,
-  states: list[Any], direction: str = "forward", hidden_size: int = 0, layout: int = 0, activations: Any = None,
-  activation_alpha: Any = None, activation_beta: Any = None, clip: float = 0.0, **more: Any,
-) -> Any:  # fmt: skip
+  step: Callable[..., tuple[Tensor, ...]],
+  default: list[str],
+  x: Tensor,
+  w: Tensor,
+  r: Tensor,
+  b: Any,
+  lengths: Any,
+  states: list[Any],
+  direction: str = "forward",
+  hidden_size: int = 0,
+  layout: int = 0,
+  activations: Any = None,
+  activation_alpha: Any = None,
+  activation_beta: Any = None,
+  clip: float = 0.0,
+  **more: Any,
+) -> Any:
   """(every output, the last of each state) of `step(gates of x, recurrent weights, their bias, states, f, …)`."""
   x, states = (x.transpose(0, 1), [s if s is None else s.transpose(0, 1) for s in states]) if layout else (x, states)
   steps, batch, hidden = x.shape[0], x.shape[1], r.shape[-1]
@@ -95,9 +116,15 @@ def RNN(
 
 
 def GRU(
-  x: Tensor, w: Tensor, r: Tensor, b: Any = None, sequence_lens: Any = None, h: Any = None,
-  linear_before_reset: int = 0, **attributes: Any,
-) -> Any:  # fmt: skip
+  x: Tensor,
+  w: Tensor,
+  r: Tensor,
+  b: Any = None,
+  sequence_lens: Any = None,
+  h: Any = None,
+  linear_before_reset: int = 0,
+  **attributes: Any,
+) -> Any:
   def step(g: Tensor, r: Tensor, b: Tensor, state: Any, f: Any, more: Any) -> Any:
     (h,), n = state, state[0].shape[-1]
     update, reset = f[0](g[:, : 2 * n].add(h.matmul(r[:, : 2 * n])).add(b[: 2 * n])).chunk(2, 1)
@@ -111,9 +138,17 @@ def GRU(
 
 
 def LSTM(
-  x: Tensor, w: Tensor, r: Tensor, b: Any = None, sequence_lens: Any = None, h: Any = None, c: Any = None,
-  peepholes: Any = None, input_forget: int = 0, **attributes: Any,
-) -> Any:  # fmt: skip
+  x: Tensor,
+  w: Tensor,
+  r: Tensor,
+  b: Any = None,
+  sequence_lens: Any = None,
+  h: Any = None,
+  c: Any = None,
+  peepholes: Any = None,
+  input_forget: int = 0,
+  **attributes: Any,
+) -> Any:
   def step(g: Tensor, r: Tensor, b: Tensor, state: Any, f: Any, more: Any) -> Any:
     h, c = state
     i, o, forget, cell = g.add(h.matmul(r)).add(b).chunk(4, 1)

@@ -16,9 +16,15 @@ def _blocks(t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
 
 
 def QuantizeLinear(
-  x: Tensor, scale: Tensor, zero: Any = None, axis: int = 1, saturate: int = 1, block_size: int = 0,
-  output_dtype: int = 0, precision: int = 0,
-) -> Tensor:  # fmt: skip
+  x: Tensor,
+  scale: Tensor,
+  zero: Any = None,
+  axis: int = 1,
+  saturate: int = 1,
+  block_size: int = 0,
+  output_dtype: int = 0,
+  precision: int = 0,
+) -> Tensor:
   dtype = zero.dtype if zero is not None else to_dtype(output_dtype) if output_dtype else dtypes.uint8
   y = x.float().div(_blocks(scale, x, axis, block_size).float())
   if dtypes.is_float(dtype):
@@ -54,9 +60,17 @@ def QLinearMatMul(
 
 
 def QLinearConv(
-  x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor, scale: Tensor, zero: Tensor,
-  bias: Any = None, **conv: Any,
-) -> Tensor:  # fmt: skip
+  x: Tensor,
+  x_scale: Tensor,
+  x_zero: Tensor,
+  w: Tensor,
+  w_scale: Tensor,
+  w_zero: Tensor,
+  scale: Tensor,
+  zero: Tensor,
+  bias: Any = None,
+  **conv: Any,
+) -> Tensor:
   y = ConvInteger(x, w, x_zero, w_zero, **conv)
   y = y if bias is None else y.add(lined(bias, y))
   return QuantizeLinear(y.float().mul(x_scale).mul(lined(w_scale, y) if w_scale.ndim else w_scale), scale, zero)

@@ -34,9 +34,17 @@ def Conv(x: Tensor, w: Tensor, b: Any = None, group: int = 1, kernel_shape: Any 
 
 
 def ConvTranspose(
-  x: Tensor, w: Tensor, b: Any = None, group: int = 1, kernel_shape: Any = None, output_padding: Any = None,
-  output_shape: Any = None, auto_pad: str = "NOTSET", pads: Any = None, **window: Any,
-) -> Tensor:  # fmt: skip
+  x: Tensor,
+  w: Tensor,
+  b: Any = None,
+  group: int = 1,
+  kernel_shape: Any = None,
+  output_padding: Any = None,
+  output_shape: Any = None,
+  auto_pad: str = "NOTSET",
+  pads: Any = None,
+  **window: Any,
+) -> Tensor:
   if not output_shape and not auto_pad.startswith("SAME"):
     _, strides, dilations, padding = _window(x, w.shape[2:], pads=pads, **window)
     return x.conv_transpose2d(w, b, group, strides, dilations, padding, output_padding or 0)
