@@ -103,7 +103,7 @@ def _tensors(holders: Iterable[_Holder]) -> list[Tensor]:
   return [t for holder in list(holders) if (t := holder()) is not None]
 
 
-def _changed(since: int) -> list[Tensor]:
+def _changed_since(since: int) -> list[Tensor]:
   """The tensors that have changed after number `since`, the last one first."""
   return _tensors(itertools.takewhile(lambda h: h.number > since, reversed(_live)))
 
@@ -748,7 +748,7 @@ def _settle(since: int, written: Container[int]) -> None:
   """Before memory is written (Buffers by id) that no graph tells of: what was assigned happens, and values that read
   the memory are computed, as far as their tensors have changed after number `since`."""
   due: list[Tensor] = []
-  for t in _changed(since):
+  for t in _changed_since(since):
     if t.uop.op is Ops.BUFFER and t.follows:
       continue
     if t.follows:
@@ -763,7 +763,7 @@ def _settle(since: int, written: Container[int]) -> None:
 def _assigned(since: int) -> list[Tensor]:
   """The tensors that have been assigned to after number `since`: those whose memory waits for it, and those that had
   none and stand for the value."""
-  return [t for t in _changed(since) if t._holder.assigned and (t.uop.op is not Ops.BUFFER or not t.follows)]
+  return [t for t in _changed_since(since) if t._holder.assigned and (t.uop.op is not Ops.BUFFER or not t.follows)]
 
 
 program_order.settle = _settle  # type: ignore[method-assign]

@@ -17,7 +17,7 @@ from tinygrad.device import (
   Sharding,
   SubAxis,
   merge_sub_axes,
-  report,
+  print_kinds,
   show_placement,
 )
 from tinygrad.uop import Ops
@@ -162,7 +162,7 @@ def test_report_tells_what_is_here_and_how_to_get_the_rest(monkeypatch, capsys):
 
   monkeypatch.setattr(type(Device), "_open", without_gpus)
   type(Device)._attempt.cache_clear()
-  report()
+  print_kinds()
   type(Device)._attempt.cache_clear()
   cpu, cuda, metal, cl, gpu = capsys.readouterr().out.splitlines()
   assert (

@@ -109,7 +109,7 @@ def generate(
     stats.seconds += time.perf_counter() - start
 
 
-def write(ids: Iterator[int], tokenizer: Tokenizer) -> list[int]:
+def print_tokens(ids: Iterator[int], tokenizer: Tokenizer) -> list[int]:
   """Print tokens as they come; returns them. Ctrl-C ends the text after a token, then raises KeyboardInterrupt."""
   out: list[int] = []
   with interruptible() as interrupted:
@@ -129,7 +129,7 @@ def write(ids: Iterator[int], tokenizer: Tokenizer) -> list[int]:
   return out
 
 
-def load(args: argparse.Namespace) -> tuple[Llama, Tokenizer]:
+def load_model(args: argparse.Namespace) -> tuple[Llama, Tokenizer]:
   path = args.model or EMBEDDED
   if args.model is None and not path.exists():
     fix = "python extra/train_llm.py trains it; or name one with --model PATH"
@@ -169,7 +169,7 @@ def converse(args: argparse.Namespace, model: Llama, tokenizer: Tokenizer, stats
       if tokenizer.bos is None:
         raise AppError("the prompt is empty\n  fix: --prompt 'some text'")
       ids = [tokenizer.bos]
-    answer = write(generate(model, ids, args.max_tokens, sample, tokenizer.ends, stats), tokenizer)
+    answer = print_tokens(generate(model, ids, args.max_tokens, sample, tokenizer.ends, stats), tokenizer)
     messages.append({"role": "assistant", "content": tokenizer.decode(answer)})
 
 
@@ -181,7 +181,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.error("--temperature must not be negative; --max-tokens and --ctx must be positive")
   stats, model, status = Statistics(), None, 0
   try:
-    model, tokenizer = load(args)
+    model, tokenizer = load_model(args)
     converse(args, model, tokenizer, stats)
   except KeyboardInterrupt:
     status = 130

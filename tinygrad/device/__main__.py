@@ -3,7 +3,7 @@
 A file of its own: the package imports `tinygrad.device`, whose text would run a second time as `__main__`.
 """
 
-from tinygrad.device import report
+from tinygrad.device import print_kinds
 
 if __name__ == "__main__":
-  report()
+  print_kinds()

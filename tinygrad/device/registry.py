@@ -144,7 +144,7 @@ def _finish() -> None:
       backend.synchronize()
 
 
-def report() -> None:
+def print_kinds() -> None:
   """Prints which kinds of device work here, and what brings those that do not."""
   for kind in ("CPU", *GPUS):
     default = ", the default" if kind == Device.DEFAULT.partition(":")[0] else ""

@@ -18,7 +18,7 @@ DeviceArg = DeviceLike | None
 DTypeArg = DType | str | None
 
 
-def argfix(*given: Any) -> tuple[Any, ...]:
+def dim_arguments(*given: Any) -> tuple[Any, ...]:
   """`f(2, 3)` and `f((2, 3))` mean the same. Integers, bound variables or None; TypeError for anything else."""
   dims = tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
   if all(type(n) is int for n in dims):
@@ -207,7 +207,7 @@ class Base:
     """Sorted dims of an `axis` argument; None means all. ValueError for a dim given twice."""
     if axis is None:
       return tuple(range(self.ndim))
-    dims = tuple(sorted(self._dim(a) for a in argfix(axis)))
+    dims = tuple(sorted(self._dim(a) for a in dim_arguments(axis)))
     if len(set(dims)) != len(dims):
       raise ValueError(f"axis {axis} names a dim twice (shape {self.shape})\n  fix: give every dim once")
     return dims if self.ndim else ()

@@ -8,14 +8,14 @@ from tinygrad.device import Device
 from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.engine.realize import reduced_placement
 from tinygrad.helpers import ceildiv
-from tinygrad.mixin.base import Base, DeviceArg, DTypeArg, Scalar, argfix, check_choice, sint, to_placement
+from tinygrad.mixin.base import Base, DeviceArg, DTypeArg, Scalar, check_choice, dim_arguments, sint, to_placement
 from tinygrad.mixin.math import Math
 from tinygrad.uop import Ops, UOp
 
 
 def new_shape(name: str, *shape: Any) -> tuple[Any, ...]:
   """The dims of a new tensor. ValueError for a negative one."""
-  dims = argfix(*shape)
+  dims = dim_arguments(*shape)
   if any(isinstance(n, int) and n < 0 for n in dims):
     raise ValueError(f"{name}: a dim of {dims} is negative\n  fix: give lengths of at least 0")
   return dims
@@ -55,11 +55,11 @@ class Creation(Math):
 
   @classmethod
   def zeros(cls, *shape: Any, dtype: DTypeArg = None, **kwargs: Any) -> Self:
-    return cls.full(argfix(*shape), 0.0, dtype or dtypes.default_float, **kwargs)
+    return cls.full(dim_arguments(*shape), 0.0, dtype or dtypes.default_float, **kwargs)
 
   @classmethod
   def ones(cls, *shape: Any, dtype: DTypeArg = None, **kwargs: Any) -> Self:
-    return cls.full(argfix(*shape), 1.0, dtype or dtypes.default_float, **kwargs)
+    return cls.full(dim_arguments(*shape), 1.0, dtype or dtypes.default_float, **kwargs)
 
   @classmethod
   def empty(cls, *shape: Any, device: DeviceArg = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:

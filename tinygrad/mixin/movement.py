@@ -8,10 +8,10 @@ from tinygrad.helpers import all_int, ceildiv, flatten, make_tuple, prod
 from tinygrad.mixin.base import (
   Base,
   Scalar,
-  argfix,
   broadcast_shape,
   check_choice,
   common_dtype,
+  dim_arguments,
   mismatch,
   sint,
   weak_dtype,
@@ -48,7 +48,7 @@ class Movement(Base):
 
     Raises ValueError if the number of elements differs.
     """
-    if (dims := argfix(shape, *args)) == self.shape:
+    if (dims := dim_arguments(shape, *args)) == self.shape:
       return self._seen(self.uop)
     new: list[sint] = [self.shape[i] if s is None else s for i, s in enumerate(dims)]
     unknown = [i for i, s in enumerate(new) if isinstance(s, int) and s == -1]
@@ -91,7 +91,7 @@ class Movement(Base):
   def expand(self, shape: Any, *args: Any) -> Self:
     """Dims of 1 repeated to `shape`, aligned at the last; -1 and None keep a dim. ValueError if a dim is neither 1 nor
     kept."""
-    dims = argfix(shape, *args)
+    dims = dim_arguments(shape, *args)
     old = (1,) * (len(dims) - self.ndim) + self.shape
     new = tuple(o if s is None or (isinstance(s, int) and s == -1) else s for s, o in zip(dims, old))
     if len(old) > len(dims) or broadcast_shape(old, new) != new:
@@ -106,7 +106,7 @@ class Movement(Base):
 
   def permute(self, order: Any, *args: Any) -> Self:
     """Dim i of the result is dim order[i]. ValueError unless `order` names every dim once."""
-    given = argfix(order, *args)
+    given = dim_arguments(order, *args)
     dims = tuple(self._dim(d) for d in given)
     if sorted(dims) != list(range(self.ndim)):
       rule = f"order {given} must name each of the {self.ndim} dims of {self.shape} once"
@@ -134,7 +134,7 @@ class Movement(Base):
 
   def flip(self, axis: Any, *args: Any) -> Self:
     """The order of elements reversed along the axes."""
-    axes = tuple(self._dim(a) for a in argfix(axis, *args))
+    axes = tuple(self._dim(a) for a in dim_arguments(axis, *args))
     if len(set(axes)) != len(axes):
       raise ValueError(f"flip: axis {axes} names a dim twice")
     return self._seen(self.uop.flip(axes))
@@ -156,7 +156,7 @@ class Movement(Base):
 
   def shrink_to(self, shape: Any, *args: Any) -> Self:
     """The first `shape[i]` elements of each dim; None keeps a dim."""
-    return self.shrink([None if s is None else (0, s) for s in argfix(shape, *args)])
+    return self.shrink([None if s is None else (0, s) for s in dim_arguments(shape, *args)])
 
   def _pad_pairs(self, pairs: Pairs, value: Scalar) -> Self:
     """PAD with constant pairs; a negative amount cuts."""
@@ -217,7 +217,7 @@ class Movement(Base):
 
   def pad_to(self, shape: Any, *args: Any, value: Scalar = 0) -> Self:
     """Elements of `value` added at the end of dims up to `shape`; None keeps a dim."""
-    dims = argfix(shape, *args)
+    dims = dim_arguments(shape, *args)
     self._check_count("pad_to", len(dims), "lengths", "one length or None")
     return self.pad([None if s is None else (0, s - n) for s, n in zip(dims, self.shape)], value=value)
 
@@ -249,7 +249,7 @@ class Movement(Base):
 
   def repeat(self, repeats: Any, *args: Any) -> Self:
     """The tensor laid out `repeats[i]` times along each dim; more repeats than dims add dims in front."""
-    counts = argfix(repeats, *args)
+    counts = dim_arguments(repeats, *args)
     self._check_count("repeat", min(len(counts), self.ndim), "counts", "one")
     shape = (1,) * (len(counts) - self.ndim) + self.shape
     split = tuple(x for n in shape for x in (1, n))

@@ -13,7 +13,7 @@ from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.engine.realize import random_states as _states
 from tinygrad.engine.realize import recorders, reduced_placement
 from tinygrad.helpers import all_int, ceildiv, numpy, prod
-from tinygrad.mixin.base import DeviceArg, DTypeArg, argfix, mismatch, to_placement
+from tinygrad.mixin.base import DeviceArg, DTypeArg, dim_arguments, mismatch, to_placement
 from tinygrad.mixin.indexing import Indexing
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, substitute
 
@@ -151,7 +151,7 @@ class Random(Indexing):
   ) -> Self:
     """Uniform in [0, 1). TypeError if `dtype` is no float."""
     d = _float_type("rand", dtype)
-    return cls._make(cls._uniform(*cls._random_words(argfix(*shape), device), d).uop, **kwargs)
+    return cls._make(cls._uniform(*cls._random_words(dim_arguments(*shape), device), d).uop, **kwargs)
 
   @classmethod
   def randn(
@@ -159,7 +159,7 @@ class Random(Indexing):
   ) -> Self:
     """Normal with mean 0 and variance 1, by the method of Box and Muller (1958); of another type than a float, cast."""
     d = to_dtype(dtype or dtypes.default_float)
-    first, second = cls._random_words(argfix(*shape), device)
+    first, second = cls._random_words(dim_arguments(*shape), device)
     u, v = cls._uniform(first, second, dtypes.float32), cls._uniform(second, first, dtypes.float32)
     radius = u.sub(1, reverse=True).log().mul(-2).sqrt()
     normal = radius.mul(v.mul(2 * math.pi).cos())
@@ -177,7 +177,7 @@ class Random(Indexing):
       raise TypeError(f"randint: makes integers, not {d}\n  fix: use uniform for floats")
     if not low < high or high - low > 1 << 32:
       raise ValueError(f"randint: [{low}, {high}) must hold between 1 and 2**32 numbers")
-    word, _ = cls._random_words(argfix(*shape), device)
+    word, _ = cls._random_words(dim_arguments(*shape), device)
     steps = cls._wrap(word).cast(dtypes.uint64).mul(high - low).rshift(32).cast(dtypes.int64)
     return cls._make(steps.add(low).cast(d).uop, **kwargs)
 
@@ -198,26 +198,26 @@ class Random(Indexing):
   @classmethod
   def scaled_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
     """Uniform in [-1, 1) over sqrt(number of elements)."""
-    bound = prod(argfix(*shape)) ** -0.5
+    bound = prod(dim_arguments(*shape)) ** -0.5
     return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
 
   @classmethod
   def glorot_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
     """Uniform within sqrt(6 / (fan in + fan out)) (https://proceedings.mlr.press/v9/glorot10a.html)."""
-    dims = argfix(*shape)
+    dims = dim_arguments(*shape)
     bound = (6 / (dims[0] + prod(dims[1:]))) ** 0.5
     return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
 
   @classmethod
   def kaiming_uniform(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
     """Uniform within sqrt(6 / (1 + a²) / fan in) (https://arxiv.org/abs/1502.01852)."""
-    bound = math.sqrt(3.0) * _kaiming_std(argfix(*shape), a)
+    bound = math.sqrt(3.0) * _kaiming_std(dim_arguments(*shape), a)
     return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
 
   @classmethod
   def kaiming_normal(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
     """Normal with variance 2 / (1 + a²) / fan in (https://arxiv.org/abs/1502.01852)."""
-    return cls.normal(*shape, mean=0.0, std=_kaiming_std(argfix(*shape), a), **kwargs)
+    return cls.normal(*shape, mean=0.0, std=_kaiming_std(dim_arguments(*shape), a), **kwargs)
 
   @classmethod
   def randperm(cls, n: int, device: DeviceArg = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:

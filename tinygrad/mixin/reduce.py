@@ -20,7 +20,7 @@ R = TypeVar("R", bound="Reduce")
 Join = Callable[[R, R], R]
 
 
-def joined(levels: Sequence[R]) -> R:
+def summed(levels: Sequence[R]) -> R:
   """The sum of all, from the last on."""
   return functools.reduce(lambda y, x: x.add(y), reversed(levels))
 
@@ -185,7 +185,7 @@ class Reduce(Creation):
     where = x.device
     parts = where.parts(self.ndim - 1) if isinstance(where, Sharding) else 1
     if wide is not None and parts == 1 and n <= FEW:
-      return [joined(x.cast(wide)._levels(-1, total, identity)).cast(x.dtype).transpose(dim, -1)]
+      return [summed(x.cast(wide)._levels(-1, total, identity)).cast(x.dtype).transpose(dim, -1)]
     block = BLOCK // x.dtype.itemsize
     if parts == 1 and n <= 2 * block:
       later = self.arange(n).unsqueeze(-1).lt(self.arange(n))
@@ -199,7 +199,7 @@ class Reduce(Creation):
       totals = totals._new(sent.cast(totals.dtype))
     before = [t.pad((1, -1), value=identity).unsqueeze(-1) for t in totals._levels(-1, total, identity)]
     if wide is not None:
-      sums = joined(before)
+      sums = summed(before)
       near = sums.detach().clamp(-FINITE, FINITE).cast(x.dtype)  # inf - inf is nan
       before = [near, sums.sub(near).cast(x.dtype)]
     own = rows._levels(-1, total, identity, wide if parts > 1 else None)
@@ -218,7 +218,7 @@ class Reduce(Creation):
   def cumsum(self, axis: int = 0) -> Self:
     """The sum of the elements up to and including each one along `axis`."""
     return self._in_wide(
-      lambda x: joined(x._levels(axis, lambda w: w.sum(-1), 0, x._wide() if x.dtype is dtypes.float32 else None))
+      lambda x: summed(x._levels(axis, lambda w: w.sum(-1), 0, x._wide() if x.dtype is dtypes.float32 else None))
     )
 
   def cumprod(self, axis: int = 0) -> Self:

@@ -24,7 +24,7 @@ def _uniform(shape: tuple[int, ...], fan_in: int, out: int, bias: bool) -> tuple
   return weight, Tensor.uniform(out, low=-high, high=high) if bias else None
 
 
-def _affine(shape: tuple[int, ...], given: bool) -> tuple[Tensor | None, Tensor | None]:
+def _weight_and_bias(shape: tuple[int, ...], given: bool) -> tuple[Tensor | None, Tensor | None]:
   """A weight of ones and a bias of zeros; or neither."""
   return (Tensor.ones(*shape), Tensor.zeros(*shape)) if given else (None, None)
 
@@ -150,7 +150,7 @@ class LayerNorm:
     self.normalized_shape = make_tuple(normalized_shape, 1)
     self.axis = tuple(-1 - i for i in range(len(self.normalized_shape)))
     self.eps, self.elementwise_affine = eps, elementwise_affine
-    self.weight, self.bias = _affine(self.normalized_shape, elementwise_affine)
+    self.weight, self.bias = _weight_and_bias(self.normalized_shape, elementwise_affine)
 
   def __call__(self, x: Tensor) -> Tensor:
     if x.shape[-len(self.normalized_shape) :] != self.normalized_shape:
@@ -187,7 +187,7 @@ class GroupNorm:
     if num_channels % num_groups:
       raise ValueError(f"GroupNorm: {num_channels} channels do not divide into {num_groups} groups")
     self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
-    self.weight, self.bias = _affine((num_channels,), affine)
+    self.weight, self.bias = _weight_and_bias((num_channels,), affine)
 
   def __call__(self, x: Tensor) -> Tensor:
     y = x.reshape(x.shape[0], self.num_groups, -1).layernorm(eps=self.eps).reshape(x.shape)
@@ -214,7 +214,7 @@ class BatchNorm:
     self, sz: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = True, momentum: float = 0.1
   ) -> None:
     self.eps, self.track_running_stats, self.momentum = eps, track_running_stats, momentum
-    self.weight, self.bias = _affine((sz,), affine)
+    self.weight, self.bias = _weight_and_bias((sz,), affine)
     self.num_batches_tracked = Tensor.zeros(dtype=dtypes.int64, requires_grad=False)
     if track_running_stats:
       self.running_mean, self.running_var = Tensor.zeros(sz, requires_grad=False), Tensor.ones(sz, requires_grad=False)

@@ -86,7 +86,7 @@ def everywhere(placement: Placement) -> Placement:
   return Sharding.of(placement.mesh, ()) if isinstance(placement, Sharding) else placement
 
 
-def beside(scalar: Tensor, x: Tensor) -> Tensor:
+def scalar_beside(scalar: Tensor, x: Tensor) -> Tensor:
   """A one-element tensor as shape (), sent to all devices of `x` where it lives on others."""
   scalar = scalar.reshape(())
   if (here := scalar.uop.device) is None or same_devices(here, x.device):
@@ -150,7 +150,7 @@ class LARS(Optimizer):
   def _step(self, params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     updates = []
     for i, (w, g) in enumerate(zip(params, grads)):
-      w, g, rate = w.float(), g.float(), beside(self.lr, w)
+      w, g, rate = w.float(), g.float(), scalar_beside(self.lr, w)
       if self.tcoef:
         size, slope = w.square().sum().sqrt(), g.square().sum().sqrt()
         rate = rate * ((size > 0) & (slope > 0)).where(self.tcoef * size / (slope + self.wd * size), 1.0)
@@ -165,7 +165,7 @@ class LARS(Optimizer):
         g = g.reshape(g.shape[0], -1).newton_schulz(self.ns_steps, self.ns_coefficients).reshape(g.shape)
       if not self.classic:
         g = g * rate
-      updates.append(g if self.pre_wd or not self.wd else g + beside(self.lr, w) * self.wd * w)
+      updates.append(g if self.pre_wd or not self.wd else g + scalar_beside(self.lr, w) * self.wd * w)
     return updates, self.b
 
 
@@ -230,7 +230,7 @@ class LAMB(Optimizer):
     updates = []
     for w, g, m, v in zip(params, grads, self.m, self.v):
       w, g = w.float(), g.float()
-      rate, first, second = (beside(x, w) for x in shared)
+      rate, first, second = (scalar_beside(x, w) for x in shared)
       m.assign(self.b1 * m + (1 - self.b1) * g)
       v.assign(self.b2 * v + (1 - self.b2) * g * g)
       update = m.detach() * first / ((v.detach() * second).sqrt() + self.eps)

@@ -5,7 +5,7 @@ from typing import Any
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import numpy
-from tinygrad.nn.optim import beside
+from tinygrad.nn.optim import scalar_beside
 from tinygrad.tensor import Tensor
 
 
@@ -19,10 +19,10 @@ def clip_grad_norm_(params: Iterable[Tensor], max_norm: float, eps: float = 1e-6
   squares = [g.float().square().sum() for _, g in grads]
   if not squares:
     raise ValueError("clip_grad_norm_: no parameter has a gradient\n  fix: call loss.backward() first")
-  norm = squares[0].usum(*(beside(x, squares[0]) for x in squares[1:])).sqrt()
+  norm = squares[0].usum(*(scalar_beside(x, squares[0]) for x in squares[1:])).sqrt()
   scale = (max_norm / (norm + eps)).minimum(1.0)
   for p, g in grads:
-    p.grad = (g * beside(scale, g)).cast(g.dtype)
+    p.grad = (g * scalar_beside(scale, g)).cast(g.dtype)
   return norm
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import numpy
-from tinygrad.nn.onnx.values import OPS, along, beside, one
+from tinygrad.nn.onnx.values import OPS, along, array_beside, one
 from tinygrad.tensor import Tensor
 
 
@@ -147,13 +147,13 @@ def Resize(
       low, high = numpy.floor(at), numpy.ceil(at)
       rounded = {"floor": low, "ceil": high, "round_prefer_floor": numpy.ceil(at - 0.5)}
       places = rounded.get(nearest_mode, numpy.floor(at + 0.5)).clip(0, n - 1)
-      y = along(y, d, beside(places.astype(numpy.int32), x))
+      y = along(y, d, array_beside(places.astype(numpy.int32), x))
     else:
       cubic = cubic_coeff_a if mode == "cubic" else None
       w = _weights(at, n, min(1, s) if antialias else 1, cubic, not exclude_outside)
-      y = y.float().transpose(d, -1).matmul(beside(w.T.copy(), x)).transpose(d, -1)
+      y = y.float().transpose(d, -1).matmul(array_beside(w.T.copy(), x)).transpose(d, -1)
   if coordinate_transformation_mode.startswith("tf") and beyond.any():
-    y = beside(beyond, x).where(extrapolation_value, y)
+    y = array_beside(beyond, x).where(extrapolation_value, y)
   return (y if mode == "nearest" or dtypes.is_float(x.dtype) else y.round()).cast(x.dtype)
 
 

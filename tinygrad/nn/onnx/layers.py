@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tinygrad.nn.onnx.values import OPS, OnnxError, beside
+from tinygrad.nn.onnx.values import OPS, OnnxError, array_beside
 from tinygrad.tensor import Tensor
 
 
@@ -91,7 +91,7 @@ def _recurrent(
       )
       seen[t] = new[0]
       if lengths is not None:  # a sequence that is over, or has not begun, keeps its state
-        valid = beside([[n > t] for n in lengths], x)
+        valid = array_beside([[n > t] for n in lengths], x)
         new, seen[t] = tuple(valid.where(a, c) for a, c in zip(new, now)), valid.where(new[0], 0)
       now = new
     outs.append(seen[0].stack(*seen[1:]))

@@ -7,7 +7,7 @@ from typing import Any
 
 from tinygrad.dtype import dtypes, from_numpy_dtype
 from tinygrad.helpers import numpy, prod
-from tinygrad.nn.onnx.values import OPS, OnnxError, along, beside, lined, one, saturating_cast, to_dtype
+from tinygrad.nn.onnx.values import OPS, OnnxError, along, array_beside, lined, one, saturating_cast, tensor_dtype
 from tinygrad.tensor import Tensor
 
 # ---------------------------------------------------------------- elementwise
@@ -46,7 +46,7 @@ def ConstantOfShape(shape: list[int], value: Any = None) -> Any:
 
 def EyeLike(x: Tensor, dtype: int | None = None, k: int = 0) -> Tensor:
   hit = Tensor.arange(x.shape[0]).add(k).unsqueeze(1).eq(Tensor.arange(x.shape[1]))
-  return hit.cast(x.dtype if dtype is None else to_dtype(dtype))
+  return hit.cast(x.dtype if dtype is None else tensor_dtype(dtype))
 
 
 def Reshape(x: Tensor, shape: list[int], allowzero: int = 0) -> Tensor:
@@ -131,7 +131,7 @@ def TensorScatter(x: Tensor, update: Tensor, write: Any = None, axis: int = -2, 
 def ReverseSequence(x: Tensor, sequence_lens: list[int], batch_axis: int = 1, time_axis: int = 0) -> Tensor:
   steps, lengths = numpy.arange(x.shape[time_axis])[:, None], numpy.array(sequence_lens)[None]
   places = numpy.where(steps < lengths, lengths - 1 - steps, steps).astype(numpy.int32)
-  index = beside(places if time_axis < batch_axis else places.T.copy(), x)
+  index = array_beside(places if time_axis < batch_axis else places.T.copy(), x)
   return x.gather(time_axis, index.reshape((*index.shape, *(1,) * (x.ndim - 2))).expand(x.shape))
 
 
@@ -206,7 +206,7 @@ def DFT(
   rows = n // 2 + 1 if onesided and not inverse else n
   angle = 2 * math.pi / n * numpy.outer(numpy.arange(n), numpy.arange(rows)) * (1 if inverse else -1)
   scale = 1 / n if inverse else 1.0
-  c, s = (beside(f(angle) * scale, x) for f in (numpy.cos, numpy.sin))
+  c, s = (array_beside(f(angle) * scale, x) for f in (numpy.cos, numpy.sin))
   real, imaginary = real.pad(size), imaginary.pad(size) if x.shape[-1] == 2 else real.pad(size).zeros_like()
   out = [real.matmul(c).sub(imaginary.matmul(s)), real.matmul(s).add(imaginary.matmul(c))]
   parts = [t.transpose(axis, -1).cast(x.dtype) for t in (out[:1] if onesided and inverse else out)]
@@ -215,7 +215,7 @@ def DFT(
 
 def _random(sample: Callable[..., Tensor]) -> Callable[..., Tensor]:
   def draw(like: Any = None, shape: Any = None, dtype: int = 0, seed: float = 0, **scale: Any) -> Tensor:
-    kind = to_dtype(dtype or 1) if dtype or like is None else like.dtype
+    kind = tensor_dtype(dtype or 1) if dtype or like is None else like.dtype
     return sample(*(like.shape if shape is None else shape), dtype=dtypes.float32, **scale).cast(kind)
 
   return draw
@@ -239,7 +239,7 @@ OPS |= {
   **{name: getattr(Tensor, own or name.lower()) for name, _, own in (m.partition(":") for m in METHODS.split())},
   "Div": lambda x, y: x.div(y) if x.is_floating_point() else x.div(y, rounding_mode="trunc"),
   "Mod": lambda x, y, fmod=0: x.fmod(y) if fmod else x.mod(y),
-  "Identity": lambda x: x, "Cast": lambda x, to, saturate=1: saturating_cast(x, to_dtype(to), saturate),
+  "Identity": lambda x: x, "Cast": lambda x, to, saturate=1: saturating_cast(x, tensor_dtype(to), saturate),
   "Pow": lambda x, y: x.pow(y).cast(x.dtype), "Mean": lambda *args: args[0].usum(*args[1:]).div(len(args)),
   "IsInf": lambda x, detect_negative=1, detect_positive=1: x.isinf(bool(detect_positive), bool(detect_negative)),
   "Max": lambda *args: reduce(Tensor.maximum, args), "Min": lambda *args: reduce(Tensor.minimum, args),
@@ -262,7 +262,7 @@ OPS |= {
   "NonZero": lambda x: x.nonzero().T.cast(dtypes.int64),
   "Softmax": partial(_soft, Tensor.softmax), "LogSoftmax": partial(_soft, Tensor.log_softmax),
   "Compress": lambda x, condition, axis=None: along(
-    x.flatten() if axis is None else x, axis or 0, beside(numpy.flatnonzero(condition), x)
+    x.flatten() if axis is None else x, axis or 0, array_beside(numpy.flatnonzero(condition), x)
   ),
   "ReduceLogSumExp": partial(_reduce, lambda x, axis, keep: x.double().logsumexp(axis, keep)),
   "ReduceLogSum": partial(_reduce, lambda x, axis, keep: x.double().sum(axis, keep).log()),
@@ -271,7 +271,7 @@ OPS |= {
   "ReduceSumSquare": partial(_reduce, lambda x, axis, keep: x.square().sum(axis, keep)),
   "Scatter": ScatterElements,
   "Hardmax": partial(_soft, _hardmax),
-  "BitCast": lambda x, to: x.bitcast(to_dtype(to)),
+  "BitCast": lambda x, to: x.bitcast(tensor_dtype(to)),
   "ArgMax": partial(_search, Tensor.argmax), "ArgMin": partial(_search, Tensor.argmin),
   "CumSum": partial(_running, Tensor.cumsum, 0),
   "CumProd": partial(_running, Tensor.cumprod, 1),

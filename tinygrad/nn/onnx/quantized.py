@@ -3,12 +3,12 @@
 from typing import Any
 
 from tinygrad.dtype import dtypes
-from tinygrad.nn.onnx.values import OPS, lined, saturating_cast, to_dtype
+from tinygrad.nn.onnx.values import OPS, lined, saturating_cast, tensor_dtype
 from tinygrad.nn.onnx.windows import Conv
 from tinygrad.tensor import Tensor
 
 
-def _blocks(t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
+def _laid_beside(t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
   """Scales or zero points, shaped like x: one for all, one an index of `axis`, or one a block along it."""
   if t.ndim <= 1:
     return t.reshape(()) if t.numel() == 1 else lined(t, x, axis)
@@ -25,20 +25,20 @@ def QuantizeLinear(
   output_dtype: int = 0,
   precision: int = 0,
 ) -> Tensor:
-  dtype = zero.dtype if zero is not None else to_dtype(output_dtype) if output_dtype else dtypes.uint8
-  y = x.float().div(_blocks(scale, x, axis, block_size).float())
+  dtype = zero.dtype if zero is not None else tensor_dtype(output_dtype) if output_dtype else dtypes.uint8
+  y = x.float().div(_laid_beside(scale, x, axis, block_size).float())
   if dtypes.is_float(dtype):
     return saturating_cast(y, dtype, saturate)
-  y = y.round() if zero is None else y.round().add(_blocks(zero, x, axis, block_size).float())
+  y = y.round() if zero is None else y.round().add(_laid_beside(zero, x, axis, block_size).float())
   return y.clamp(dtypes.min(dtype), dtypes.max(dtype)).cast(dtype)
 
 
 def DequantizeLinear(
   x: Tensor, scale: Tensor, zero: Any = None, axis: int = 1, block_size: int = 0, output_dtype: int = 0
 ) -> Tensor:
-  y = x.float() if zero is None else x.float().sub(_blocks(zero, x, axis, block_size).float())
-  y = y.mul(_blocks(scale, x, axis, block_size).float())
-  return y.cast(to_dtype(output_dtype) if output_dtype else scale.dtype)
+  y = x.float() if zero is None else x.float().sub(_laid_beside(zero, x, axis, block_size).float())
+  y = y.mul(_laid_beside(scale, x, axis, block_size).float())
+  return y.cast(tensor_dtype(output_dtype) if output_dtype else scale.dtype)
 
 
 def MatMulInteger(a: Tensor, b: Tensor, a_zero: Any = None, b_zero: Any = None) -> Tensor:

@@ -84,7 +84,7 @@ class OnnxRunner:
   """
 
   def __init__(self, model_path: Any) -> None:
-    model = _load(model_path)
+    model = _parsed(model_path)
     self.opset = _versions(model)
     self.functions = {(_domain(f.domain), f.name): f.SerializeToString() for f in model.functions}
     self.graph = model.graph
@@ -155,7 +155,7 @@ class OnnxRunner:
         return _several(f((self, values, opset), *inputs, **attributes))
       return self._apply(f, inputs, attributes, version, len(node.output))
     known = {k: x for k, x in zip(node.input, inputs) if isinstance(x, (Tensor, Known))}
-    types = {k: (_kind(x), tuple((x.value if isinstance(x, Known) else x).shape)) for k, x in known.items()}
+    types = {k: (_numpy_dtype(x), tuple((x.value if isinstance(x, Known) else x).shape)) for k, x in known.items()}
     own = tuple(self.functions.values()) if (domain, op) in self.functions else ()
     if not own and any(isinstance(x, list) for x in inputs):  # the onnx package would need their types
       raise unsupported(op)
@@ -166,7 +166,7 @@ class OnnxRunner:
 
   def _apply(self, f: Any, inputs: list[Any], attributes: dict[str, Any], opset: int, outputs: int) -> list[Any]:
     names = _parameters(f)
-    kind = _kind(inputs[0]) if inputs and "kind" in names else None
+    kind = _numpy_dtype(inputs[0]) if inputs and "kind" in names else None
     attributes |= {k: v for k, v in {"opset": opset, "outputs": outputs, "kind": kind}.items() if k in names}
     known = bool(inputs) and all(x is None or (isinstance(x, Known) and x.small) for x in inputs)
     where = "NPY" if known else self.device
@@ -200,7 +200,7 @@ class OnnxRunner:
 # ---------------------------------------------------------------- the protobuf
 
 
-def _load(source: Any) -> Any:
+def _parsed(source: Any) -> Any:
   try:
     importlib.import_module("onnx")
   except ModuleNotFoundError as e:
@@ -295,7 +295,7 @@ def _definition(call: bytes, types: Items, opset: Items, functions: tuple[bytes,
   raise unsupported(node.op_type)
 
 
-def _kind(x: Any) -> Any:
+def _numpy_dtype(x: Any) -> Any:
   """The numpy dtype of a value."""
   return numpy.dtype(to_numpy_dtype(x.dtype)) if isinstance(x, Tensor) else x.value.dtype
 

@@ -65,7 +65,7 @@ def unsupported(what: str) -> OnnxError:
   return OnnxError(f"the operator {what} is not supported\n  fix: {fix}")
 
 
-def to_dtype(number: int) -> DType:
+def tensor_dtype(number: int) -> DType:
   if (dtype := onnx_dtype(number)) is None:
     raise OnnxError(f"the type {onnx.TensorProto.DataType.Name(number)} is not supported\n  fix: export another type")
   return dtype
@@ -93,7 +93,7 @@ def lined(t: Tensor, x: Tensor, axis: int = 1) -> Tensor:
   return t._lined(axis % x.ndim, x.ndim)
 
 
-def beside(value: Any, x: Tensor) -> Tensor:
+def array_beside(value: Any, x: Tensor) -> Tensor:
   """An array where x is."""
   return Tensor(value, device=x.device if isinstance(x.device, str) else None)
 

@@ -9,7 +9,7 @@ from tinygrad.nn.onnx.values import OPS, lined
 from tinygrad.tensor import Tensor
 
 
-def _window(
+def _window_settings(
   x: Tensor, kernel_shape: Any, auto_pad: str = "NOTSET", dilations: Any = None, pads: Any = None, strides: Any = None
 ) -> tuple[Any, Any, Any, Any]:
   """(kernel, strides, dilations, padding as this library has it: before and after, the last dim first)."""
@@ -29,7 +29,7 @@ def halves(n: int, auto_pad: str) -> tuple[int, int]:
 
 
 def Conv(x: Tensor, w: Tensor, b: Any = None, group: int = 1, kernel_shape: Any = None, **window: Any) -> Tensor:
-  _, *rest = _window(x, w.shape[2:], **window)
+  _, *rest = _window_settings(x, w.shape[2:], **window)
   return x.conv2d(w, b, group, *rest)
 
 
@@ -46,9 +46,9 @@ def ConvTranspose(
   **window: Any,
 ) -> Tensor:
   if not output_shape and not auto_pad.startswith("SAME"):
-    _, strides, dilations, padding = _window(x, w.shape[2:], pads=pads, **window)
+    _, strides, dilations, padding = _window_settings(x, w.shape[2:], pads=pads, **window)
     return x.conv_transpose2d(w, b, group, strides, dilations, padding, output_padding or 0)
-  kernel, strides, dilations, _ = _window(x, w.shape[2:], **window)
+  kernel, strides, dilations, _ = _window_settings(x, w.shape[2:], **window)
   y = x.conv_transpose2d(w, None, group, strides, dilations, 0, output_padding or 0)
   wanted = output_shape[-len(kernel) :] if output_shape else [n * s for n, s in zip(x.shape[2:], strides)]
   both = [halves(n - m, auto_pad) for n, m in zip(y.shape[2:], wanted)]
@@ -57,7 +57,7 @@ def ConvTranspose(
 
 
 def MaxPool(x: Tensor, ceil_mode: int = 0, storage_order: int = 0, **window: Any) -> Any:
-  y, places = x.max_pool2d(*_window(x, **window), ceil_mode=bool(ceil_mode), return_indices=True)
+  y, places = x.max_pool2d(*_window_settings(x, **window), ceil_mode=bool(ceil_mode), return_indices=True)
   planes = Tensor.arange(prod(x.shape[:2])).reshape((*x.shape[:2], *(1,) * (x.ndim - 2)))
   if storage_order:  # the place counted with the first dim of the plane fastest
     h, w = x.shape[2:]
@@ -66,16 +66,18 @@ def MaxPool(x: Tensor, ceil_mode: int = 0, storage_order: int = 0, **window: Any
 
 
 def AveragePool(x: Tensor, ceil_mode: int = 0, count_include_pad: int = 0, **window: Any) -> Tensor:
-  return x.avg_pool2d(*_window(x, **window), ceil_mode=bool(ceil_mode), count_include_pad=bool(count_include_pad))
+  return x.avg_pool2d(
+    *_window_settings(x, **window), ceil_mode=bool(ceil_mode), count_include_pad=bool(count_include_pad)
+  )
 
 
 def LpPool(x: Tensor, ceil_mode: int = 0, p: int = 2, **window: Any) -> Tensor:
-  windows = x.abs().pow(p)._windows(*_window(x, **window), bool(ceil_mode), 0, 0)
+  windows = x.abs().pow(p)._windows(*_window_settings(x, **window), bool(ceil_mode), 0, 0)
   return windows.sum(tuple(range(x.ndim, windows.ndim))).pow(1 / p)
 
 
 def MaxUnpool(x: Tensor, places: Tensor, output_shape: Any = None, **window: Any) -> Tensor:
-  kernel, strides, _, pads = _window(x, **window)
+  kernel, strides, _, pads = _window_settings(x, **window)
   around = [pads[i] + pads[i + 1] for i in range(0, len(pads), 2)][::-1]
   inner = [(n - 1) * s + k - p for n, s, k, p in zip(x.shape[2:], strides, kernel, around)]
   shape = (*x.shape[:2], *inner)
@@ -86,7 +88,7 @@ def MaxUnpool(x: Tensor, places: Tensor, output_shape: Any = None, **window: Any
 def Col2Im(x: Tensor, image_shape: list[int], block_shape: list[int], **window: Any) -> Tensor:
   """The adjoint of taking windows: a transposed convolution with one output an element of the window."""
   size, rank = prod(block_shape), len(block_shape)
-  kernel, strides, dilations, _ = _window(x, block_shape, **window)
+  kernel, strides, dilations, _ = _window_settings(x, block_shape, **window)
   pads = window.get("pads") or [0] * 2 * rank
   span = [n + pads[i] + pads[i + rank] for i, n in enumerate(image_shape)]
   positions = [(n - d * (k - 1) - 1) // s + 1 for n, d, k, s in zip(span, dilations, kernel, strides)]
