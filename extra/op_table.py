@@ -34,6 +34,7 @@ PARTIAL = {
   PartialRule.PRODUCT: "kept beside what is replicated and no constant 0, inf or nan; two over different axes are",
   PartialRule.NEGATE: "an add is kept; of floats max becomes min; mul takes a factor that is made partial",
   PartialRule.REDUCE_SAME: "what is partial by the same reduction is kept",
+  PartialRule.SCATTER: "updates that are partial by its own op are kept under a replicated index",
   PartialRule.CAST: "kept where the cast commutes: to a wider float, integers to the same width or less",
   PartialRule.MONOTONE: "max and min are kept",
   PartialRule.REDUCE_FIRST: "reduced before",
@@ -62,6 +63,8 @@ def examples() -> dict[Ops, list[UOp]]:
   out[Ops.WINDOW] = [UOp.new(Ops.WINDOW, x.dtype, (leaf(2, 6, 3),), (1, 2, 1, 1, 4))]
   out[Ops.SPREAD] = [UOp.new(Ops.SPREAD, x.dtype, (leaf(2, 4, 3),), (1, 2, 1, 1, 6))]
   out[Ops.GATHER] = [UOp.new(Ops.GATHER, x.dtype, (x, leaf(5, dtype=dtypes.int32)))]
+  index = leaf(4, 5, dtype=dtypes.int32)
+  out[Ops.SCATTER] = [UOp.new(Ops.SCATTER, x.dtype, (index, leaf(4, 5, 6)), (Ops.ADD, 3, batch)) for batch in (0, 1)]
   out[Ops.REDUCE] = [UOp.new(Ops.REDUCE, x.dtype, (x,), (Ops.ADD, (1,)))]
   out[Ops.IOTA] = [UOp.iota(4)]
   return out

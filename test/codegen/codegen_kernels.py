@@ -147,6 +147,9 @@ def evaluate(
         return np.where(valid, memory[safe] if memory.size else np.zeros(safe.shape, kind), other)
       case Ops.DOT:
         return words_times_words(*map(ev, u.src), u.arg)
+      case Ops.ONE_HOT:
+        none = {Ops.ADD: 0, Ops.MUL: 1, Ops.MAX: dtypes.min(u.dtype), Ops.MIN: dtypes.max(u.dtype)}[u.arg]
+        return np.where(ev(u.src[0]) == ev(u.src[1]), ev(u.src[2]), np.asarray(none, kind))
       case Ops.FOLD:
         x = ev(u.src[0])
         over = tuple(axes[r] for r in u.src[1:])

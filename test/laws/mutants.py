@@ -236,6 +236,18 @@ def table_rows_not_partial(patch: Patch) -> None:
   patch(decisions, "factor_rule", complete)
 
 
+@mutant
+def scattered_rows_not_partial(patch: Patch) -> None:
+  """Rows into which each device scatters its part of the updates are taken to be complete."""
+  rule = factors.factor_rule
+
+  def complete(u: Any) -> Any:
+    f = rule(u)
+    return factors.Factors(f.src, f.out, f.sizes, f.blocked, frozenset(), f.remapped) if u.op is Ops.SCATTER else f
+
+  patch(decisions, "factor_rule", complete)
+
+
 # ---------------------------------------------------------------- the table of partial values
 
 
@@ -282,6 +294,12 @@ def every_cast_keeps(patch: Patch) -> None:
 @mutant
 def every_reduction_commutes(patch: Patch) -> None:
   rule(patch, PartialRule.REDUCE_SAME, lambda c: c.stay())
+
+
+@mutant
+def every_scatter_commutes(patch: Patch) -> None:
+  """Parts of updates are scattered as if the index were replicated and the reduction theirs."""
+  rule(patch, PartialRule.SCATTER, lambda c: c.stay())
 
 
 @mutant

@@ -538,6 +538,22 @@ class Generator:
     index = self.leaf(shape, kind, rows.astype(to_numpy_dtype(kind)))
     return self.apply(f"GATHER({self.name(x)}, {self.name(index)})", lambda t, i: t.gather(i), x, index)
 
+  def scatter(self, x: Value) -> Value | None:
+    """Rows of x, after `batch` dims of it, into a table."""
+    rng = self.rng
+    if not x.shape or not x.fixed:
+      return None
+    rank = rng.randint(1, len(x.shape))
+    batch, n = rng.randint(0, rank - 1) if rng.random() < 0.4 else 0, rng.randint(1, 6)
+    ops = [Ops.ADD] if self.backward else [Ops.ADD, Ops.ADD, Ops.MAX, Ops.MIN, Ops.MUL]
+    op = rng.choice([Ops.MAX] if x.dtype is dtypes.bool else ops)
+    kind = rng.choice((dtypes.int32, dtypes.int32, dtypes.uint8, dtypes.int64))
+    low = 0 if kind is dtypes.uint8 else -1
+    rows = np.random.default_rng(rng.randrange(1 << 30)).integers(low, n + 1, x.shape[:rank])
+    index = self.leaf(x.shape[:rank], kind, rows.astype(to_numpy_dtype(kind)))
+    text = f"SCATTER({op.name}, {self.name(x)}, {self.name(index)}, {n}, {batch})"
+    return self.apply(text, lambda a, i: a.scatter(i, n, op, batch), x, index)
+
   def move(self, x: Value) -> Value | None:
     where = random_placement(self.rng, self.p.mesh, len(x.shape)) if x.fixed else None
     if where is None or not self.p.pool or len(self.p.mesh) == 1:
@@ -792,6 +808,7 @@ WEIGHTS: dict[Step, int] = {
   Generator.reduce: 3,
   Generator.matmul: 2,
   Generator.gather: 1,
+  Generator.scatter: 1,
   Generator.move: 1,
   Generator.identity: 1,
   Generator.assign: 1,
@@ -799,7 +816,8 @@ WEIGHTS: dict[Step, int] = {
 }
 CONTINUOUS = frozenset((
   Generator.reshape, Generator.permute, Generator.expand, Generator.pad, Generator.shrink, Generator.flip,
-  Generator.cat, Generator.window, Generator.matmul, Generator.gather, Generator.move, Generator.identity,
+  Generator.cat, Generator.window, Generator.matmul, Generator.gather, Generator.scatter, Generator.move,
+  Generator.identity,
 ))  # fmt: skip
 """Steps that rounded values may take."""
 STEPS = [step for step, weight in WEIGHTS.items() for _ in range(weight)]

@@ -74,7 +74,18 @@ def test_the_programs_hold_every_op_forward_and_backward():
   wanted = (
     GroupOp.Elementwise
     | GroupOp.Movement
-    | {Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.GATHER, Ops.REDUCE, Ops.ASSIGN, Ops.AFTER, Ops.CONTIGUOUS, Ops.DETACH}
+    | {
+      Ops.CONST,
+      Ops.IOTA,
+      Ops.BUFFER,
+      Ops.GATHER,
+      Ops.SCATTER,
+      Ops.REDUCE,
+      Ops.ASSIGN,
+      Ops.AFTER,
+      Ops.CONTIGUOUS,
+      Ops.DETACH,
+    }
   )
   assert wanted - seen == set()
   assert {
@@ -84,6 +95,7 @@ def test_the_programs_hold_every_op_forward_and_backward():
     Ops.WINDOW,
     Ops.SPREAD,
     Ops.GATHER,
+    Ops.SCATTER,
     Ops.PAD,
     Ops.SHRINK,
     Ops.FLIP,

@@ -66,6 +66,8 @@ MOVEMENT = [
   x(4, 3).spread(0, 1, 2, 1, 9),
   x(4, 6).r(Ops.ADD, (1,)),
   x(5, 3).gather(UOp.buffer((2, 2), dtypes.int32, "CPU")),
+  x(2, 4, 3).scatter(UOp.buffer((2, 4), dtypes.int32, "CPU"), 5, Ops.ADD),
+  x(2, 4, 3).scatter(UOp.buffer((2, 4), dtypes.int32, "CPU"), 5, Ops.MAX, batch=1),
 ]
 
 

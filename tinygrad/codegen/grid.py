@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 from tinygrad.codegen.emit import Emitter, Sums, _blocks
 from tinygrad.codegen.heuristic import EPILOGUE, MAX_ROWS, Analysis, Item, Stages, efficiency, fold_plan, size, static
 from tinygrad.codegen.plan import LoopPlan, Region, Tile, is_inlined, regions
+from tinygrad.codegen.scatter import DENSE
 from tinygrad.codegen.values import Env, substitute
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop.rewrite import rewrite
 
 GROUP = 256  # threads of a work group
 ENOUGH = 1 << 15  # threads that keep a device busy
@@ -266,6 +268,7 @@ class GridEmitter(Emitter):
 
   def kernel(self, stores: Sequence[UOp]) -> None:
     assert not self.root.out or self.stack == [self.root], "one nest a kernel"
+    stores = [rewrite(s, DENSE) for s in stores]
     grid = self.grid = plan_grid(stores, self.target)
     copies = {r: grid.plan.tiles.get(r, Tile()).copies for r, _ in grid.shared}
     counts = [max(ceildiv(size(r), copies[r] * n), 1) for r, n in grid.shared]

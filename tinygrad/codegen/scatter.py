@@ -1,5 +1,6 @@
-"""Reductions by index: `out[i] = Σ_j (e[j] == i ? x[j] : 0)` takes a step for each j, `out[e[j]] += x[j]`, rather than
-one for each i and j. Loops over a row of x run inside of the step, as a nest of their own.
+"""SCATTER in a kernel: FOLD(ONE_HOT(row, place, x)), the reduction of those x whose row is the place. A step for each
+x, `out[row] += x`, rather than one for each x and place. Loops over what a row holds run inside of the step, as a nest
+of their own. Where that would not pay, or cannot be, each place compares its number with every row (`dense`).
 
 What is written is the memory of the sums, so these have to be all that the store stores, or that and what they are
 added to; other sums get memory of the row first (`apart`).
@@ -13,64 +14,51 @@ from collections.abc import Sequence
 from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.heuristic import size, static
 from tinygrad.codegen.values import substitute
-from tinygrad.dtype import dtypes
+from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import NOOPT, prod
-from tinygrad.ops.reduce import identity_element
+from tinygrad.ops.reduce import nothing
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
-from tinygrad.uop.affine import Affine, affine, index, plain, row_major
+from tinygrad.uop.affine import Affine, affine, index, row_major
+from tinygrad.uop.rewrite import rewrite
 
 LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than one element at a time
 
 
-# A FOLD of `chosen == place and … ? value : none` as (place, chosen, inside, value, none). `place` is a loop of the
-# store on which `chosen`, an index, does not depend; `inside`: whether it is a place, and the other conditions hold.
+# A SCATTER as (place, chosen, inside, value, none): `place` is a loop of the store on which `chosen`, where on it a
+# value goes, does not depend; `inside`: whether it goes anywhere; none: what a place begins with
 ByIndex = tuple[UOp, UOp, UOp, UOp, UOp]
 
 
 def by_index(f: UOp, loops: Sequence[UOp]) -> ByIndex | None:
-  """`f` taken apart, if it is a FOLD by index over one of these loops of a store."""
-  if f.op is not Ops.FOLD:
+  """The parts of `f`, if it is a SCATTER whose place is one of these loops of a store, but for a constant."""
+  if f.op is not Ops.FOLD or f.src[0].op is not Ops.ONE_HOT:
     return None
-  value, every = f.src[0], list[UOp]()
-  none = value.src[2] if value.op is Ops.WHERE else UOp.const(f.dtype, 0)
-  if none.op is not Ops.CONST or none.arg != identity_element(f.arg, f.dtype):
-    return None
-  while value.op is Ops.WHERE and value.src[2] is none:
-    every, value = [*every, value.src[0]], value.src[1]
-  hit = value
-  while hit.op is Ops.CAST:
-    hit = hit.src[0]
-  if hit.dtype is dtypes.bool and none.arg == 0:
-    every, value = [*every, hit], UOp.const(f.dtype, 1)
-  every = conjuncts(every)
-  equal = [c for c in every if c.op is Ops.CMPEQ and dtypes.is_int(c.src[0].dtype)]
-  for x, e, same in [(*pair, c) for c in equal for pair in (c.src, c.src[::-1])]:
-    number, counter = plain(e), plain(x)
-    if number is None:
-      number = UOp.new(Ops.CAST, dtypes.index, (e,))
-    form = Affine(0) if counter is None else affine(counter, {})
-    for r in [r for r in loops if form.terms.get(r) == 1]:
-      chosen = UOp.new(Ops.SUB, dtypes.index, (number, form.plus(Affine(0, {r: 1}), -1).uop()))
-      inside = UOp.new(Ops.CMPLT, dtypes.bool, (index(-1), chosen))
-      for c in (UOp.new(Ops.CMPLT, dtypes.bool, (chosen, r.src[0])), *every):
-        inside = inside if c is same else UOp.new(Ops.AND, dtypes.bool, (inside, c))
-      if r not in inside.toposort():
-        return r, chosen, inside, value, none
+  row, at, value = f.src[0].src
+  form = affine(at, {})
+  for r in [r for r in loops if form.terms.get(r) == 1]:
+    chosen = UOp.new(Ops.SUB, dtypes.index, (row, form.plus(Affine(0, {r: 1}), -1).uop()))
+    inside = [UOp.new(Ops.CMPLT, dtypes.bool, pair) for pair in ((index(-1), chosen), (chosen, r.src[0]))]
+    if r not in UOp.sink(*inside).toposort():
+      return r, chosen, UOp.new(Ops.AND, dtypes.bool, tuple(inside)), value, UOp.const(f.dtype, nothing(f.arg, f.dtype))
   return None
 
 
-def conjuncts(conditions: Sequence[UOp]) -> list[UOp]:
-  """What has to hold for all of these to hold, each once."""
-  out, seen, stack = list[UOp](), set[UOp](), [*reversed(conditions)]
-  while stack:
-    c = stack.pop()
-    if c not in seen:
-      seen.add(c)
-      if c.op is Ops.AND:
-        stack += reversed(c.src)
-      else:
-        out.append(c)
-  return out
+def dense(u: UOp) -> UOp:
+  """ONE_HOT(row, place, x) -> row == place ? x : nothing, compared in the type of the rows where that holds places."""
+  row, place, value = u.src
+  if row.op is Ops.CAST and holds(row.src[0].dtype, place):
+    row = row.src[0]
+    place = UOp.new(Ops.CAST, row.dtype, (place,))
+  same = UOp.new(Ops.CMPEQ, dtypes.bool, (row, place))
+  return UOp.new(Ops.WHERE, u.dtype, (same, value, UOp.const(u.dtype, nothing(u.arg, u.dtype))))
+
+
+DENSE = {Ops.ONE_HOT: dense}
+
+
+def holds(dtype: DType, x: UOp) -> bool:
+  """Whether every value of an index is one of the type's."""
+  return dtypes.is_int(dtype) and dtypes.min(dtype) <= x.vmin and x.vmax <= dtypes.max(dtype)
 
 
 def scattered(store: UOp) -> tuple[UOp, ByIndex, UOp] | None:
@@ -92,7 +80,7 @@ class LoopEmitter(Emitter):
 
   def kernel(self, stores: Sequence[UOp]) -> None:
     if NOOPT or self.ends or len(stores) > 1 or (found := scattered(stores[0])) is None:
-      super().kernel(stores)
+      super().kernel([rewrite(s, DENSE) for s in stores])
       return
     f, (place, chosen, inside, value, _), start = found
     where, _, *loops = stores[0].src

@@ -39,9 +39,15 @@ def check_fold(u: UOp) -> None:
     raise TypeError(f"FOLD of {u.src[0].dtype} over {[s.op.name for s in u.src[1:]]} -> {u.dtype}")
 
 
+def check_one_hot(u: UOp) -> None:
+  """(row, place, value): the value where the row is the place, else the identity of the reduction `arg`."""
+  if [s.dtype for s in u.src] != [dtypes.index, dtypes.index, u.dtype]:
+    raise TypeError(f"ONE_HOT of {[s.dtype for s in u.src]} -> {u.dtype}")
+
+
 CHECKS = {
   Ops.PARAM: check_param, Ops.RANGE: check_range, Ops.INDEX: check_index, Ops.LOAD: check_load, Ops.STORE: check_store,
-  Ops.FOLD: check_fold,
+  Ops.FOLD: check_fold, Ops.ONE_HOT: check_one_hot,
 }  # fmt: skip
 for _op in map(Ops, range(Ops.PARAM, Ops.DOT + 1)):
   define_kernel_op(_op, dtype=CHECKS.get(_op, any_dtype))

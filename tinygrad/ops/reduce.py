@@ -1,13 +1,14 @@
-"""What contracts dims: REDUCE over some, which stay as dims of 1, and GATHER, rows of a table by an index tensor."""
+"""What contracts dims: REDUCE over some, which stay as dims of 1; GATHER, rows of a table by an index tensor, and
+SCATTER, its adjoint, which reduces rows into a table."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinygrad.dtype import ConstType, DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import own_dims, same_dtype
-from tinygrad.uop import Factors, Ops, PartialRule, UOp, define, render_shape
+from tinygrad.uop import Factors, Ops, PartialRule, UOp, define, render_shape, sint
 
 REDUCE_OPS = {Ops.ADD: "add", Ops.MUL: "multiply", Ops.MAX: "maximum", Ops.MIN: "minimum"}  # numpy's names
 
@@ -46,23 +47,25 @@ def gradient_reduce(g: UOp, u: UOp) -> Sequence[UOp | None]:
   if op is Ops.ADD:
     return (g.expand(x.shape),)
   if op is Ops.MUL:
-    return (g.expand(x.shape) * product_of_others(x, axes),)
+    others = product_of_others(x, lambda y, by: y.r(by, axes).expand(x.shape))
+    return (g.expand(x.shape) * others,)
   attained = x.eq(u.expand(x.shape))
   count = attained.cast(g.dtype).r(Ops.ADD, axes)
   return (attained.where((g / count).expand(x.shape), 0.0),)
 
 
-def product_of_others(x: UOp, axes: Sequence[int]) -> UOp:
-  """For each element of x the product of the others along `axes`: that of all over the element, in which 0 stands as
-  1 and an infinity as its sign; then 0 for a 0 among the others, infinite for an infinity, nan of both."""
+def product_of_others(x: UOp, total: Callable[[UOp, Ops], UOp]) -> UOp:
+  """For each element of x the product of those reduced with it: that of all over the element, in which 0 stands as 1
+  and an infinity as its sign; then 0 for a 0 among the others, infinite for an infinity, nan of both. `total(y, op)`:
+  for each element of y the reduction of all that it is reduced with."""
 
   def among_others(hit: UOp) -> UOp:
     one = hit.cast(x.dtype)
-    return (one.r(Ops.ADD, axes).expand(x.shape) - one) > 0
+    return (total(one, Ops.ADD) - one) > 0
 
   zero, huge = x.eq(0), x.eq(math.inf) | x.eq(-math.inf)
   plain = zero.where(1.0, huge.where((x > 0).where(x.const_like(1.0), -1.0), x))
-  product = plain.r(Ops.MUL, axes).expand(x.shape) / plain
+  product = total(plain, Ops.MUL) / plain
   product = among_others(huge).where(product * math.inf, product)
   return among_others(zero).where(product * 0, product)
 
@@ -109,15 +112,9 @@ def evaluate_gather(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
 
 
 def gradient_gather(g: UOp, u: UOp) -> Sequence[UOp | None]:
-  """Row j of the table gets the sum of the result's rows whose index is j: a contraction over the index's elements
-  that selects.
-  """
+  """Row j of the table gets the sum of the result's rows whose index is j."""
   table, index = u.src
-  rows, k, n = table.shape[0], index.size, table.size // table.shape[0] if table.shape[0] != 0 else 0
-  at = index.reshape((1, k, 1)).expand((rows, k, n))
-  row = UOp.iota(rows, index.dtype).reshape((rows, 1, 1)).expand((rows, k, n))
-  chosen = row.eq(at).where(g.reshape((1, k, n)).expand((rows, k, n)), 0.0)
-  return (chosen.r(Ops.ADD, (1,)).reshape(table.shape), None)
+  return (g.scatter(index, table.shape[0], Ops.ADD), None)
 
 
 def factors_gather(u: UOp) -> Factors:
@@ -138,5 +135,92 @@ define(
   gradient=gradient_gather,
   factors=factors_gather,
   partial=PartialRule.KEEP,
+  render=None,
+)
+
+# ---------------------------------------------------------------- SCATTER
+
+
+def nothing(op: Ops, dtype: DType) -> ConstType:
+  """What a row of a SCATTER holds that no update goes to: the identity; of a sum 0.0, as of a lookup outside."""
+  return 0 if op is Ops.ADD else identity_element(op, dtype)
+
+
+def scatter_shape(u: UOp) -> tuple[Any, ...]:
+  (_, n, batch), (index, updates) = u.arg, u.src
+  if not 0 <= batch <= index.ndim or updates.shape[: index.ndim] != index.shape:
+    fix = "the updates begin with the dims of the index"
+    raise ValueError(f"scatter of {render_shape(updates.shape)} by {render_shape(index.shape)}: {fix}")
+  return (*index.shape[:batch], n, *updates.shape[index.ndim :])
+
+
+def check_scatter(u: UOp) -> None:
+  index, updates = u.src
+  if u.arg[0] not in REDUCE_OPS:
+    raise TypeError(f"{u.arg[0]!r} is no reduction; use one of {tuple(REDUCE_OPS)}")
+  if updates.dtype is not u.dtype or not dtypes.is_int(index.dtype):
+    raise TypeError(f"scatter of {updates.dtype} by {index.dtype} -> {u.dtype}: the index must be an integer")
+
+
+def evaluate_scatter(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
+  """The updates one after the other, in the order of the index."""
+  (op, n, batch), (index, updates) = u.arg, xs
+  flat = index.reshape(math.prod(index.shape[:batch]), -1) if index.size else index.reshape(0, 0)
+  rest = updates.shape[index.ndim :]
+  out = numpy.full((len(flat) * n, *rest), nothing(op, u.dtype), to_numpy_dtype(u.dtype))
+  inside = (flat >= 0) & (flat < n)
+  rows = flat.astype(numpy.int64) + numpy.arange(len(flat)).reshape(-1, 1) * n
+  values = updates.reshape(*flat.shape, *rest)
+  getattr(numpy, REDUCE_OPS[op]).at(out, rows[inside], values[inside])
+  return out.reshape(shape) if index.size else numpy.full(shape, nothing(op, u.dtype), to_numpy_dtype(u.dtype))
+
+
+def gathered(x: UOp, index: UOp, batch: int) -> UOp:
+  """For each element of the index its row of x, whose rows are in dim `batch`; 0 outside."""
+  if batch == 0:
+    return x.gather(index)
+  n: sint = x.shape[batch]
+  count = UOp.const(index.dtype, 1).broadcast_to(index.shape[:batch]).size
+  wide = index.cast(dtypes.int64)
+  first = (UOp.iota(count, dtypes.int64) * n).reshape((*index.shape[:batch], *(1,) * (index.ndim - batch)))
+  inside = (wide >= 0) & (wide < n)
+  flat = inside.where(wide + first.expand(index.shape), -1)
+  return x.reshape((count * n, *x.shape[batch + 1 :])).gather(flat)
+
+
+def gradient_scatter(g: UOp, u: UOp) -> Sequence[UOp | None]:
+  """As of a reduction: each update gets the gradient of its row; of a product times the product of the others in the
+  row; of max and min the updates that attain it share it evenly."""
+  (op, n, batch), (index, x) = u.arg, u.src
+  mine = gathered(g, index, batch)
+  if op is Ops.ADD:
+    return (None, mine)
+  if op is Ops.MUL:
+    return (None, mine * product_of_others(x, lambda y, by: gathered(y.scatter(index, n, by, batch), index, batch)))
+  attained = x.eq(gathered(u, index, batch))
+  count = attained.cast(g.dtype).scatter(index, n, Ops.ADD, batch)
+  return (None, attained.where(mine / gathered(count, index, batch), 0.0))
+
+
+def factors_scatter(u: UOp) -> Factors:
+  """ "b.. i.., b.. i.. r.. -> b.. n r..": where the index is cut, the result is partial. Rows are not cut here: those
+  of other devices are cut off for nothing."""
+  (_, _, batch), (index, updates) = u.arg, u.src
+  own = tuple((i,) for i in range(updates.ndim))
+  rows = updates.ndim
+  out = (*own[:batch], (rows,), *own[index.ndim :])
+  sizes = (*updates.max_shape, u.max_shape[batch])
+  summed = frozenset(range(batch, index.ndim))
+  return Factors((own[: index.ndim], own), out, sizes, blocked=frozenset((rows,)), contracted=summed)
+
+
+define(
+  Ops.SCATTER,
+  shape=scatter_shape,
+  dtype=check_scatter,
+  evaluate=evaluate_scatter,
+  gradient=gradient_scatter,
+  factors=factors_scatter,
+  partial=PartialRule.SCATTER,
   render=None,
 )

@@ -14,10 +14,11 @@ from typing import NamedTuple
 from tinygrad.device import device_set
 from tinygrad.helpers import prod
 from tinygrad.schedule.lower import TRANSPARENT, layout
-from tinygrad.uop import GroupOp, Ops, UOp
+from tinygrad.uop import GroupOp, Ops, UOp, upper
 from tinygrad.uop.selection import compared
 
 MANY, INNER, GATED = 1, 2, 4
+REDUCES = frozenset((Ops.REDUCE, Ops.SCATTER))
 LEAVES = frozenset((Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.SHARD, Ops.VARIABLE, Ops.HOLE))
 STORED = frozenset((Ops.CONTIGUOUS, Ops.COLLECTIVE))  # values with a buffer, unless `joins_its_reader`
 MOVES = GroupOp.Movement | {Ops.CAT, Ops.DETACH}
@@ -57,6 +58,11 @@ NOTHING, INDEX = Cost(), Cost()
 def size(u: UOp) -> int:
   """Elements, by the upper bounds of symbolic dims."""
   return int(prod(layout(u.shape)))
+
+
+def steps(u: UOp) -> int:
+  """Of a reduction; of a SCATTER as if each row looked at every update."""
+  return size(u.src[0]) if u.op is Ops.REDUCE else size(u.src[1]) * upper(u.arg[1])
 
 
 def nbytes(u: UOp) -> int:
@@ -106,7 +112,7 @@ def costs(
         frozenset().union(*(p.reads for p in parts)),
         sum(p.ops for p in parts) + (u.op in GroupOp.Elementwise and u.op not in FREE),
         sum(p.slow for p in parts) + SLOW.get(u.op, 0),
-        u.op is Ops.REDUCE or any(p.reduces for p in parts),
+        u.op in REDUCES or any(p.reduces for p in parts),
         u.op is Ops.GATHER or any(p.gathers for p in parts),
         any(p.compared for p in parts),
       )
@@ -219,7 +225,7 @@ def serves_only(u: UOp, inputs: Collection[UOp], readers: Mapping[UOp, int]) -> 
 
 def _wants_buffer(u: UOp, uses: set[Use], cost: Mapping[UOp, Cost], readers: Mapping[UOp, int]) -> bool:
   c = cost[u]
-  if u.op is Ops.REDUCE or c.reduces:
+  if c.reduces:
     return len(uses) > 1 or any(f for _, _, f in uses)
   if any(f & MANY for _, _, f in uses):
     # better the result of what follows a reduction than the reduction, which would be stored for this value alone
@@ -233,6 +239,8 @@ def _below(u: UOp, n: int, uses: set[Use], chains: dict[tuple[object, ...], int]
   key: tuple[object, object] | None = None
   if op is Ops.REDUCE:
     flag, key = INNER, (u, n)
+  elif op is Ops.SCATTER:  # each row may look at every update
+    flag, key = MANY | INNER, (u, n)
   elif op is Ops.GATHER:
     flag, key = MANY | GATED, (u, n)
     if n == 1 and size(u) == size(u.src[1]):
@@ -249,6 +257,6 @@ def _below(u: UOp, n: int, uses: set[Use], chains: dict[tuple[object, ...], int]
   for kernel, chain, f in uses:
     number = chains.setdefault((chain, op, *key), len(loops))
     if number == len(loops):
-      loops.append(size(u.src[0]) if op is Ops.REDUCE else loops[chain])
+      loops.append(steps(u) if op in REDUCES else loops[chain])
     out.add((kernel, number, f | flag))
   return out

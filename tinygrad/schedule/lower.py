@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from tinygrad.device import Placement, Sharding, SubAxis
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import argsort, prod
-from tinygrad.ops.reduce import identity_element
+from tinygrad.ops.reduce import identity_element, nothing
 from tinygrad.schedule.loops import tidy
 from tinygrad.uop import AxisKind, GroupOp, Ops, ParamArg, UOp, exact, is_int, simplify, sint, substitute, upper
 from tinygrad.uop.local import device_number, lengths
@@ -248,15 +248,34 @@ class Pull:
     (op, axes), x = u.arg, u.src[0]
     if any(upper(x.shape[a]) == 0 for a in axes):
       return [], lambda: UOp.const(u.dtype, identity_element(op, u.dtype))
-    lengths = tuple(x.shape[a] for a in axes)
-    outer = tuple(i for k, i in enumerate(idx) if k not in axes)
-    if (loops := self.ranges.get((lengths, outer))) is None:  # reductions side by side share their loops
-      loops = self.ranges[lengths, outer] = tuple(self.new_range(n, AxisKind.REDUCE) for n in lengths)
+    loops = self.reduce_ranges(tuple(x.shape[a] for a in axes), tuple(i for k, i in enumerate(idx) if k not in axes))
     at = list(idx)
     for a, r in zip(axes, loops):
       at[a] = r
     ranges = tuple(r for r in loops if r.op is Ops.RANGE)
     return [(x, tuple(at), valid)], lambda v: UOp.new(Ops.FOLD, u.dtype, (v, *ranges), op) if ranges else v
+
+  def step_scatter(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
+    """A reduction over all updates, of which a row gets those whose index it is: codegen takes a step for each, or has
+    each row look at all."""
+    (op, _, batch), (index, updates) = u.arg, u.src
+    if any(upper(m) == 0 for m in index.shape[batch:]):
+      return [], lambda: UOp.const(u.dtype, nothing(op, u.dtype))
+    loops = self.reduce_ranges(index.shape[batch:], idx)
+    at, place = (*idx[:batch], *loops), idx[batch]
+    ranges = tuple(r for r in loops if r.op is Ops.RANGE)
+
+    def build(row: UOp, x: UOp) -> UOp:
+      x = UOp.new(Ops.ONE_HOT, u.dtype, (cast(row, dtypes.index), place, x), op)
+      return UOp.new(Ops.FOLD, u.dtype, (x, *ranges), op) if ranges else x
+
+    return [(index, at, valid), (updates, (*at, *idx[batch + 1 :]), valid)], build
+
+  def reduce_ranges(self, lengths: tuple[sint, ...], outer: Index) -> tuple[UOp, ...]:
+    """The loops of a reduction; those side by side share them."""
+    if (loops := self.ranges.get((lengths, outer))) is None:
+      loops = self.ranges[lengths, outer] = tuple(self.new_range(n, AxisKind.REDUCE) for n in lengths)
+    return loops
 
   def load(self, dtype: DType, home: Home, idx: Index, valid: UOp | None) -> UOp:
     return _load(self.param(home.slot, dtype, prod(home.shape)), flat_index(idx, home.shape), valid)
@@ -317,7 +336,7 @@ class Pull:
 
 
 STEPS = {Ops.PAD: Pull.step_gated, Ops.CAT: Pull.step_cat, Ops.GATHER: Pull.step_gather, Ops.REDUCE: Pull.step_reduce}
-STEPS[Ops.SPREAD] = Pull.step_gated
+STEPS |= {Ops.SPREAD: Pull.step_gated, Ops.SCATTER: Pull.step_scatter}
 
 
 def _fold_wide(op: Ops, x: UOp, ranges: tuple[UOp, ...]) -> UOp:

@@ -13,7 +13,7 @@ from tinygrad.schedule import fuse
 from tinygrad.schedule.deduplicate import shared_by_place
 from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Temp, Transfer, plan
 from tinygrad.schedule.lower import Home, Kernel, form, keeps_order, layout, lower
-from tinygrad.schedule.split import in_parts, in_two_steps
+from tinygrad.schedule.split import in_parts, in_two_steps, scatter_in_parts
 from tinygrad.schedule.tile_and_fuse import tile_and_fuse
 from tinygrad.schedule.windows import as_windows
 from tinygrad.uop import GroupOp, Ops, UOp, check_graph, is_int
@@ -45,7 +45,8 @@ def reduction(u: UOp) -> UOp | None:
   return in_parts(u) if (v := as_windows(u)) is None else v
 
 
-STEPS = {Ops.COLLECTIVE: in_two_steps, Ops.REDUCE: reduction}  # what one kernel does badly
+# what one kernel does badly
+STEPS = {Ops.COLLECTIVE: in_two_steps, Ops.REDUCE: reduction, Ops.SCATTER: scatter_in_parts}
 
 
 def create_schedule(sink: UOp, rows: bool = False) -> Schedule:
@@ -106,7 +107,7 @@ def computed(value: UOp, stored: Container[UOp]) -> Lines:
   """The float ops that one kernel computes `value` with, the last one first, down to what it reads from memory; the
   value itself where there are none."""
   order = value.toposort(lambda u: u is value or u not in stored)
-  ops = GroupOp.Elementwise | {Ops.REDUCE, Ops.GATHER, Ops.COLLECTIVE}
+  ops = GroupOp.Elementwise | {Ops.REDUCE, Ops.GATHER, Ops.SCATTER, Ops.COLLECTIVE}
   mine = [u for u in reversed(order) if u.op in ops and dtypes.is_float(u.dtype) and (u is value or u not in stored)]
   return tuple(dict.fromkeys((u.op.name.lower(), u.origin) for u in mine or [value]))
 

@@ -8,22 +8,16 @@ every device and in every run.
 """
 
 from tinygrad.device import Sharding
+from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.ops.reduce import identity_element
-from tinygrad.uop import Collective, GroupOp, Ops, UOp
+from tinygrad.uop import Collective, Ops, UOp
 
 LARGE = 1 << 18  # elements read, from which one more kernel pays
 PARTS = 256  # results of the first step
 PART = 2048  # least elements of one
-COUNTING = GroupOp.Movement | {Ops.CAST, Ops.ADD, Ops.SUB}  # of a counter: still one
-COUNTS = 16  # parts of a reduction by index, whose results depend on each other's steps
+COUNTS = 16  # parts of a SCATTER, whose results depend on each other's steps
 MANY_BYTES = 1 << 16  # that a device reads in the time of one more kernel and meeting of the devices
-
-
-def by_index(u: UOp) -> bool:
-  """Whether what is reduced is chosen by a number: one kernel then adds elements up one after the other."""
-  u = next(v for v in u.down() if v.op not in (Ops.CAST, Ops.WHERE))
-  return u.op is Ops.CMPEQ and any(next(v for v in s.down() if v.op not in COUNTING).op is Ops.IOTA for s in u.src)
 
 
 def in_parts(u: UOp) -> UOp | None:
@@ -37,9 +31,7 @@ def in_parts(u: UOp) -> UOp | None:
   if not all(isinstance(n, int) for n in x.shape) or (size := int(prod(x.shape))) < LARGE:
     return None
   results = int(prod(u.shape))
-  steps = COUNTS * max(PART, results)
-  wanted = max(PARTS // results, COUNTS if by_index(x) and max(x.shape[a] for a in axes) >= steps else 0)
-  most = min(wanted, size // (results * PART))
+  most = min(PARTS // results, size // (results * PART))
   cuts = {a: max((d for d in range(most // 2 + 1, most + 1) if x.shape[a] % d == 0), default=0) for a in axes}
   axis = max(axes, key=lambda a: (cuts[a], 0 if cuts[a] else x.shape[a], -a))
   n = x.shape[axis]
@@ -54,6 +46,28 @@ def in_parts(u: UOp) -> UOp | None:
   inner = tuple(a + (a >= axis) for a in axes)  # `axis` itself is now two dims, of which the second goes first
   part = UOp.new(Ops.REDUCE, u.dtype, (parts,), (op, inner))
   return UOp.new(Ops.REDUCE, u.dtype, (part,), (op, (axis,))).reshape(u.shape)
+
+
+def scatter_in_parts(u: UOp) -> UOp | None:
+  """scatter(x, index of k) -> reduce(scatter(x, index as [parts, k/parts] with a batch dim of parts), parts), if the
+  index is long and the results are few: one kernel else adds updates up one after the other."""
+  (op, n, batch), (index, x) = u.arg, u.src
+  if not all(isinstance(m, int) for m in (*u.shape, *index.shape)) or 0 in (*u.shape, *index.shape):
+    return None
+  head, rest = index.shape[:batch], x.shape[index.ndim :]
+  k, results = int(prod(index.shape[batch:])), int(prod(u.shape))
+  most = min(max(PARTS // results, COUNTS if k >= COUNTS * max(PART, results) else 0), k // PART)
+  if k * results < LARGE or most < 2:
+    return None
+  parts = max((d for d in range(most // 2 + 1, most + 1) if k % d == 0), default=most)
+  index, x = index.reshape((*head, k)), x.reshape((*head, k, *rest))
+  if filled := -k % parts:
+    index = index.cast(dtypes.int64) if dtypes.is_unsigned(index.dtype) else index
+    pads = (*((0, 0) for _ in head), (0, filled))
+    index, x = index.pad(pads, -1), x.pad((*pads, *((0, 0) for _ in rest)))
+  shape = (*head, parts, (k + filled) // parts)
+  part = UOp.new(Ops.SCATTER, u.dtype, (index.reshape(shape), x.reshape((*shape, *rest))), (op, n, batch + 1))
+  return UOp.new(Ops.REDUCE, u.dtype, (part,), (op, (batch,))).reshape(u.shape)
 
 
 def in_two_steps(u: UOp) -> UOp | None:

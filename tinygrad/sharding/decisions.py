@@ -166,7 +166,7 @@ def _find_outcomes(op: Ops, dtype: DType, src: Nodes, arg: Any, kept: Kept | Non
   for plan, cuttings in plans:
     for cuts in cuttings:
       contracted = tuple(d for factor in sorted(f.contracted) for d in cuts.get(factor, ()))
-      by = arg[0] if op is Ops.REDUCE else Ops.ADD
+      by = arg[0] if op in (Ops.REDUCE, Ops.SCATTER) else Ops.ADD
       if contracted and any(o.op is not by for o in plan.result):
         continue
       required = tuple(

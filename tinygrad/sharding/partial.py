@@ -223,6 +223,14 @@ def _reduce_same(c: Case) -> Kept | None:
   return c.stay()
 
 
+def _scatter(c: Case) -> Kept | None:
+  """Each update is in one row of the result, so a reduction by the same op may come later; parts of a lookup meet
+  there."""
+  if c.unreduced != [1] or c.arg[0] is not c.by:
+    return None
+  return Kept(c.partials, tuple(Partial(o.sub_axes, o.op) for o in c.partials[1]))
+
+
 def _cast(c: Case) -> Kept | None:
   """Sums and products survive what is a ring homomorphism (integers to the same width or narrower) and wider floats;
   max and min what is monotone."""
@@ -249,6 +257,7 @@ _RULES: dict[PartialRule, Callable[[Case], Kept | None]] = {
   PartialRule.PRODUCT: _product,
   PartialRule.NEGATE: _negate,
   PartialRule.REDUCE_SAME: _reduce_same,
+  PartialRule.SCATTER: _scatter,
   PartialRule.CAST: _cast,
   PartialRule.MONOTONE: lambda c: c.stay() if c.extremum else None,
   PartialRule.REDUCE_FIRST: lambda c: None,

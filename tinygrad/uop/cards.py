@@ -40,11 +40,14 @@ class Factors:
 #   PRODUCT: mul, numerator of a float division
 #   NEGATE: add keeps, float max <-> min
 #   REDUCE_SAME: a reduction keeps what is partial by its own op
+#   SCATTER: the updates may be partial by the scatter's own op, under a replicated index
 #   CAST: by the pair of dtypes
 #   MONOTONE: relu, floor, ceil, round: max and min keep
 #   REDUCE_FIRST: nothing commutes
 PartialRule = enum.Enum(
-  "PartialRule", "KEEP PAD SELECT SUM EXTREMUM PRODUCT NEGATE REDUCE_SAME CAST MONOTONE REDUCE_FIRST", module=__name__
+  "PartialRule",
+  "KEEP PAD SELECT SUM EXTREMUM PRODUCT NEGATE REDUCE_SAME SCATTER CAST MONOTONE REDUCE_FIRST",
+  module=__name__,
 )
 
 GradientRule = Callable[["UOp", "UOp"], Sequence["UOp | None"]]

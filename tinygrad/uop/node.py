@@ -422,6 +422,18 @@ class UOp:
     """Rows of dim 0: shape index.shape + self.shape[1:]; an index outside [0, n) gives 0."""
     return UOp.build(Ops.GATHER, self.dtype, (self, index))
 
+  def scatter(self, index: UOp, n: sint, op: Ops, batch: int = 0) -> UOp:
+    """The adjoint of `gather`: shape index.shape[:batch] + (n,) + self.shape[index.ndim:]. Row i is the reduction by
+    `op` of these rows whose index is i, its identity where there are none. The first `batch` dims of the index and of
+    self are those of the result; an index outside [0, n) is dropped.
+    """
+    arg = (op, as_dims((n,))[0], batch)
+    cut = [(d, i) for d in (self.device, index.device) for i in range(batch, index.ndim) if isinstance(d, Sharding)]
+    if self.dtype in _HALVES and op in (Ops.ADD, Ops.MUL) and any(d.cut(i) for d, i in cut):  # as in `r`
+      wide = self.cast(to_dtype(REDUCE_DTYPE.value))
+      return UOp.build(Ops.SCATTER, wide.dtype, (index, wide), arg).cast(self.dtype)
+    return UOp.build(Ops.SCATTER, self.dtype, (index, self), arg)
+
   def move(self, device: Placement, pinned: bool) -> UOp:
     """The value at another placement; itself if it is there."""
     if self.device is None or self.device == device:

@@ -26,6 +26,8 @@ def chosen_from(u: UOp) -> tuple[UOp, ...]:
       return src[1:]
     case Ops.GATHER:
       return src[:1]
+    case Ops.SCATTER if u.arg[0] is not Ops.MUL:
+      return src[1:]
     case Ops.CAST if u.dtype.itemsize > src[0].dtype.itemsize and dtypes.is_float(src[0].dtype):
       return src
     case Ops.REDUCE if u.arg[0] in EXTREMA or _picks_one(u):
@@ -73,7 +75,7 @@ def compared(nodes: Sequence[UOp]) -> set[UOp]:
         marks[s] = marks.get(s, 0) | DIRECT
     if not (mark := marks.get(u, 0)):
       continue
-    chooses = u.op in EXTREMA or u.op is Ops.REDUCE
+    chooses = u.op in EXTREMA or u.op in (Ops.REDUCE, Ops.SCATTER)
     for s in chosen_from(u):
       marks[s] = marks.get(s, 0) | (CHOSEN if chooses else mark)
     if mark == DIRECT | CHOSEN and is_computed(u):

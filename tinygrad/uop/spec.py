@@ -32,11 +32,12 @@ def check(u: UOp) -> None:
 
 
 TENSOR = GroupOp.Elementwise | GroupOp.Movement | GroupOp.Leaf | {
-  Ops.BIND, Ops.GATHER, Ops.REDUCE, Ops.MOVE, Ops.ASSIGN, Ops.AFTER, Ops.CONTIGUOUS, Ops.DETACH, Ops.SINK,
+  Ops.BIND, Ops.GATHER, Ops.SCATTER, Ops.REDUCE, Ops.MOVE, Ops.ASSIGN, Ops.AFTER, Ops.CONTIGUOUS, Ops.DETACH, Ops.SINK,
 }  # fmt: skip
 LOCAL = (TENSOR - {Ops.MOVE}) | {Ops.SHARD, Ops.COLLECTIVE}
 KERNEL = GroupOp.Elementwise | {
-  Ops.CONST, Ops.VARIABLE, Ops.PARAM, Ops.PEER, Ops.RANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.FOLD, Ops.SINK,
+  Ops.CONST, Ops.VARIABLE, Ops.PARAM, Ops.PEER, Ops.RANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.FOLD, Ops.ONE_HOT,
+  Ops.SINK,
 }  # fmt: skip
 
 
