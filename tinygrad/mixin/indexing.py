@@ -10,7 +10,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, numpy, prod
 from tinygrad.mixin.base import Base, broadcast_shape, check_choice, common_shape, memory_state, mismatch, sint
 from tinygrad.mixin.reduce import Reduce
-from tinygrad.uop import UOp, simplify_sint
+from tinygrad.uop import Ops, UOp, simplify_sint
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,6 @@ class _Part:
 
 
 Reduction = Literal["sum", "prod", "mean", "amax", "amin"]
-NONE = dtypes.min(dtypes.int32)  # as a position: there is none; maxima of positions begin with it
 BLOCK = 128  # elements of which one sorts by counting
 FEW = 64  # greatest elements up to which they are looked for one by one
 
@@ -201,8 +200,7 @@ class Indexing(Reduce):
     hit = self.bool().flatten().int()
     rank = hit.cumsum(0).sub(1)  # of a hit: how many come before it
     n = int(hit.shape[0])
-    at = rank.eq(self.arange(size).reshape(size, 1)).bitwise_and(hit.bool())
-    place = at.where(self.arange(n), NONE).max(1)
+    place = self.arange(n)._scattered(hit.bool().where(rank, -1), size, Ops.MAX)
     coordinates, stride = [], n
     for s in self.numpy_shape():
       stride //= max(1, s)
@@ -253,27 +251,36 @@ class Indexing(Reduce):
 
   def _put(self, places: Self, values: Self) -> Self:
     """This vector with values[k] at places[k]; the last of several stays."""
-    n, k = self.shape[0], places.shape[0]
-    last = places.eq(self.arange(n).reshape(n, 1)).where(self.arange(k), NONE).max(1)
+    last = self.arange(places.shape[0])._scattered(places, self.shape[0], Ops.MAX)
     return last.lt(0).where(self, values._rows(last))
 
   def scatter(self, dim: int, index: Self, src: Any, reduce: Literal["multiply", "add"] | None = None) -> Self:
     """x with x[index[i][j]][j] = src[i][j] for dim 0, and so on; with `reduce` the values are added or multiplied to
     what is there.
 
-    Of several values for one place the last stays. Cost on a GPU: numel(index) * shape[dim] comparisons.
+    Of several values for one place the last stays.
     """
     check_choice("scatter", "reduce", reduce, None, "add", "multiply")
     d = self._dim(dim)
     value = src if isinstance(src, Base) else index.const_like(src, self.dtype)
     if reduce is not None:
       return self.scatter_reduce(d, index, self._new(value.uop), "sum" if reduce == "add" else "prod")
-    hit, values = self._scattered(d, index, self._new(value.uop))
-    last = hit.where(self.arange(hit.shape[-1]), NONE).max(-1)
+    places, values = self._places(d, index, self._new(value.uop))
+    numbers = self.arange(places.shape[d])._lined(d, self.ndim)._expand_to(places.shape)
+    last = self._reduced(d, places, numbers, Ops.MAX)
     return last.lt(0).where(self, values.gather(d, last))
 
-  def _scattered(self, dim: int, index: Self, src: Self) -> tuple[Self, Self]:
-    """(bool (*shape, k): whether src element k along dim goes here; src in this shape but for its k elements)."""
+  def _scattered(self, places: Self, n: sint, op: Ops, batch: int = 0) -> Self:
+    """Row i: the reduction by `op` of this tensor's rows whose place is i, in n rows; the first `batch` dims stay."""
+    return self._new(self.uop.scatter(places.uop, n, op, batch))
+
+  def _reduced(self, dim: int, places: Self, values: Self, op: Ops) -> Self:
+    """In this shape: the reduction of the values whose place along `dim` it is."""
+    places, values = (t.transpose(dim, -1) for t in (places, values))
+    return values._scattered(places, self.shape[dim], op, self.ndim - 1).transpose(dim, -1)
+
+  def _places(self, dim: int, index: Self, src: Self) -> tuple[Self, Self]:
+    """(where along dim each element goes, -1 for nowhere, its value), in this shape but for dim, where it is src's."""
     self._check_index("scatter", dim, index)
     if _exceeds(zip(src.shape, index.shape)):
       rule = "src must be at least as long as the index in every dim"
@@ -285,26 +292,26 @@ class Indexing(Reduce):
     n = self.shape[dim]
     wrapped = index.lt(0).where(index.add(n), index)
     grow = tuple((0, 0) if i == dim else (0, a - b) for i, (a, b) in enumerate(zip(self.shape, index.shape)))
-    at = wrapped._pad_pairs(grow, -1).unsqueeze(-1).transpose(dim, -1)
-    wide = (*self.shape, index.shape[dim])
-    return at._expand_to(wide).eq(self.arange(n)._lined(dim, len(wide))), src._pad_pairs(grow, 0)
+    return wrapped._pad_pairs(grow, -1), src._pad_pairs(grow, 0)
 
   def scatter_reduce(self, dim: int, index: Self, src: Self, reduce: Reduction, include_self: bool = True) -> Self:
     """x with the reduction of all src elements that go to a place, and of what is there if `include_self`."""
-    t, least, most = type(self), dtypes.min(self.dtype), dtypes.max(self.dtype)
-    # (what stands for no element, the reduction, how what is there joins it)
-    ways: dict[str, Any] = {"amax": (least, t.max, t.maximum), "amin": (most, t.min, t.minimum)}
-    ways = {"sum": (0, t.sum, t.add), "prod": (1, t.prod, t.mul), "mean": (0, t.sum, t.add), **ways}
+    t, d = type(self), self._dim(dim)
+    # the reduction, and how what is there joins it
+    ways: dict[str, Any] = {"amax": (Ops.MAX, t.maximum), "amin": (Ops.MIN, t.minimum)}
+    ways = {"sum": (Ops.ADD, t.add), "prod": (Ops.MUL, t.mul), "mean": (Ops.ADD, t.add), **ways}
     check_choice("scatter_reduce", "reduce", reduce, *ways)
-    none, total, join = ways[reduce]
-    hit, values = self._scattered(self._dim(dim), index, src)
-    values = values.unsqueeze(-1).transpose(self._dim(dim), -1)._expand_to(hit.shape)
-    r = total(hit.where(values, none), -1)
+    op, join = ways[reduce]
+    places, values = self._places(d, index, src)
+    if op in (Ops.ADD, Ops.MUL):
+      r = values._in_wide(lambda x: self._reduced(d, places, x, op))
+    else:
+      r = self._reduced(d, places, values, op)
     r = join(r, self) if include_self else r
+    count = self._reduced(d, places, places.const_like(1, dtypes.int32), Ops.ADD)
     if reduce == "mean":
-      count = hit.sum(-1).add(int(include_self)).maximum(1)
-      r = r.div(count, rounding_mode=None if dtypes.is_float(self.dtype) else "floor")
-    return r.cast(self.dtype) if include_self else hit.any(-1).where(r.cast(self.dtype), self)
+      r = r.div(count.add(int(include_self)).maximum(1), rounding_mode=None if dtypes.is_float(self.dtype) else "floor")
+    return r.cast(self.dtype) if include_self else count.gt(0).where(r.cast(self.dtype), self)
 
   # ---- order
 
@@ -354,7 +361,7 @@ class Indexing(Reduce):
     x = self.pad((0, most + -most % run - n), value=dtypes.max(dtypes.int32))._numbered()
     x = x.unflatten(-1, (-1, run)).contiguous()
     rank = x.unsqueeze(-2).lt(x.unsqueeze(-1)).sum(-1)
-    x = rank.unsqueeze(-2).eq(self.arange(run).reshape(run, 1)).where(x.unsqueeze(-2), 0).sum(-1).flatten(-2)
+    x = x._scattered(rank, run, Ops.ADD, x.ndim - 1).flatten(-2)
     while run < most:
       run *= 2
       x = x.pad((0, -x.shape[-1] % run), value=dtypes.max(dtypes.int64))

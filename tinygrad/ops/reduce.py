@@ -8,7 +8,7 @@ from typing import Any
 from tinygrad.dtype import ConstType, DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import own_dims, same_dtype
-from tinygrad.uop import Factors, Ops, PartialRule, UOp, define, render_shape, sint
+from tinygrad.uop import Factors, Ops, PartialRule, UOp, define, render_shape
 
 REDUCE_OPS = {Ops.ADD: "add", Ops.MUL: "multiply", Ops.MAX: "maximum", Ops.MIN: "minimum"}  # numpy's names
 
@@ -176,16 +176,17 @@ def evaluate_scatter(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
 
 
 def gathered(x: UOp, index: UOp, batch: int) -> UOp:
-  """For each element of the index its row of x, whose rows are in dim `batch`; 0 outside."""
+  """For each element of the index its row of x, whose rows are in dim `batch`; 0 outside. With batch dims, in which a
+  lookup has no part, a row is the sum over all of those that are it."""
   if batch == 0:
     return x.gather(index)
-  n: sint = x.shape[batch]
-  count = UOp.const(index.dtype, 1).broadcast_to(index.shape[:batch]).size
-  wide = index.cast(dtypes.int64)
-  first = (UOp.iota(count, dtypes.int64) * n).reshape((*index.shape[:batch], *(1,) * (index.ndim - batch)))
-  inside = (wide >= 0) & (wide < n)
-  flat = inside.where(wide + first.expand(index.shape), -1)
-  return x.reshape((count * n, *x.shape[batch + 1 :])).gather(flat)
+  n, rest, at = x.shape[batch], x.shape[batch + 1 :], index.ndim
+  wide = (*index.shape, n, *rest)
+  one = (1,) * len(rest)
+  row = UOp.iota(n, dtypes.int64).reshape((*(1,) * at, n, *one)).expand(wide)
+  hit = index.cast(dtypes.int64).reshape((*index.shape, 1, *one)).expand(wide).eq(row)
+  rows = x.reshape((*x.shape[:batch], *(1,) * (at - batch), n, *rest)).expand(wide)
+  return hit.where(rows, 0).r(Ops.ADD, (at,)).reshape((*index.shape, *rest))
 
 
 def gradient_scatter(g: UOp, u: UOp) -> Sequence[UOp | None]:
