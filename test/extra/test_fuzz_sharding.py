@@ -8,7 +8,7 @@ import pytest
 
 from extra import fuzz_sharding
 from extra.fuzz_sharding import DIFFERS, attempt, case_of, fuzz, fuzz_scripts, main, program_text
-from tinygrad.sharding import decisions, localize, moves
+from tinygrad.sharding import decision_cache, localize, moves
 from tinygrad.uop import Ops
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ def planted(monkeypatch):
     monkeypatch.setattr(localize, "apply_step", lambda x, s, shape: x if s.kind == "all_reduce" else step(x, s, shape))
 
   def clear():
-    decisions.forget()
+    decision_cache.forget()
     moves.plan.cache_clear()
 
   yield plant

@@ -17,7 +17,7 @@ from tinygrad.engine import jit
 from tinygrad.helpers import ceildiv
 from tinygrad.nn import optim
 from tinygrad.runtime import python
-from tinygrad.sharding import decisions, factors, localize, moves, partial, place
+from tinygrad.sharding import decision_cache, factors, localize, moves, outcomes, partial, place
 from tinygrad.uop import Ops, UOp, simplify_sint, upper
 from tinygrad.uop.cards import PartialRule
 from tinygrad.uop.local import length
@@ -61,13 +61,13 @@ def reduce_scatter_only_slices(patch: Patch) -> None:
 
 @mutant
 def every_reduction_is_a_sum(patch: Patch) -> None:
-  patch(decisions, "Partial", lambda sub_axes, op, disjoint: Partial(sub_axes, Ops.ADD, disjoint))
+  patch(outcomes, "Partial", lambda sub_axes, op, disjoint: Partial(sub_axes, Ops.ADD, disjoint))
 
 
 @mutant
 def max_and_min_swapped(patch: Patch) -> None:
   swap = {Ops.MAX: Ops.MIN, Ops.MIN: Ops.MAX}
-  patch(decisions, "Partial", lambda sub_axes, op, disjoint: Partial(sub_axes, swap.get(op, op), disjoint))
+  patch(outcomes, "Partial", lambda sub_axes, op, disjoint: Partial(sub_axes, swap.get(op, op), disjoint))
 
 
 @mutant
@@ -170,7 +170,7 @@ def expand_cuts_its_source(patch: Patch) -> None:
     f = rule(u)
     return factors.Factors((f.out,), f.out, f.sizes) if u.op is Ops.EXPAND else f
 
-  for module in (factors, decisions, place, localize):
+  for module in (factors, outcomes, place, localize):
     patch(module, "factor_rule", grown_dims_too)
 
 
@@ -220,7 +220,7 @@ def joined_dims_minor_to_major(patch: Patch) -> None:
   def reversed_dims(lists: Any, cuts: Any) -> Any:
     return tuple(tuple(d for factor in reversed(inner) for d in cuts.get(factor, ())) for inner in lists)
 
-  for module in (factors, decisions):
+  for module in (factors, outcomes):
     patch(module, "project", reversed_dims)
 
 
@@ -233,7 +233,7 @@ def table_rows_not_partial(patch: Patch) -> None:
     f = rule(u)
     return factors.Factors(f.src, f.out, f.sizes, f.blocked, frozenset(), f.remapped) if u.op is Ops.GATHER else f
 
-  patch(decisions, "factor_rule", complete)
+  patch(outcomes, "factor_rule", complete)
 
 
 @mutant
@@ -245,7 +245,7 @@ def scattered_rows_not_partial(patch: Patch) -> None:
     f = rule(u)
     return factors.Factors(f.src, f.out, f.sizes, f.blocked, frozenset(), f.remapped) if u.op is Ops.SCATTER else f
 
-  patch(decisions, "factor_rule", complete)
+  patch(outcomes, "factor_rule", complete)
 
 
 # ---------------------------------------------------------------- the table of partial values
@@ -320,7 +320,8 @@ def everything_else_keeps(patch: Patch) -> None:
 
 @mutant
 def roots_still_partial(patch: Patch) -> None:
-  patch(decisions, "at_placement", lambda x, device: x)
+  for module in (decision_cache, place):
+    patch(module, "at_placement", lambda x, device: x)
 
 
 # ---------------------------------------------------------------- what scripts notice (test_scripts.py)

@@ -25,7 +25,7 @@ from tinygrad import Tensor, TinyJit
 from tinygrad.device import Device, Mesh, P, ShardError, Sharding
 from tinygrad.helpers import Context
 from tinygrad.nn.optim import SGD
-from tinygrad.sharding.decisions import STRATEGIES
+from tinygrad.sharding.outcomes import STRATEGIES
 
 KIND = Device.DEFAULT.partition(":")[0]
 SHAPES = [(), (1,), (4,), (8,), (1, 1), (3, 1), (1, 5), (2, 3), (4, 6), (8, 5), (6, 8), (5, 5), (2, 3, 4), (4, 1, 2)]

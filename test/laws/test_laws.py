@@ -10,8 +10,8 @@ from programs import make
 
 from tinygrad.device import Device
 from tinygrad.helpers import Context
-from tinygrad.sharding import decisions, localize, moves
-from tinygrad.sharding.decisions import STRATEGIES
+from tinygrad.sharding import decision_cache, localize, moves
+from tinygrad.sharding.outcomes import STRATEGIES
 from tinygrad.uop import GroupOp, Ops
 
 INTERPRETED, COMPILED, CHUNK = 2000, 200, 100
@@ -104,7 +104,7 @@ def test_the_programs_hold_every_op_forward_and_backward():
 
 
 def clear_caches():
-  decisions.forget()
+  decision_cache.forget()
   localize._locals.clear()
   localize._alike.cache_clear()
   moves.plan.cache_clear()

@@ -10,7 +10,7 @@ from tinygrad import Mesh
 from tinygrad.engine.realize import canonical
 from tinygrad.helpers import Context
 from tinygrad.schedule.schedule import create_schedule
-from tinygrad.sharding import decisions
+from tinygrad.sharding import decision_cache
 from tinygrad.sharding.localize import Localizer, complete, localize
 from tinygrad.sharding.place import place_in_order
 
@@ -66,13 +66,13 @@ def count(cuts, devices):
   are no other test's, so that all is decided here."""
   names = tuple(f"NULL:{10_000 * devices + i}" for i in range(devices))
   mesh = Mesh(names, (devices,), (cuts,))
-  known = set(decisions.steps)
+  known = set(decision_cache.steps)
   sink, hooks = lines_of(training(1, mesh, UNIT))
   fresh = canonical(sink)[0]
   order, place = lines_of(place_in_order, fresh)
   local, rest = lines_of(lambda: Localizer(complete(order)).run())
   uops = len(fresh.toposort()), len(order), len(local.toposort())
-  return (*uops, len(decisions.steps.keys() - known)), {"hooks": hooks, "place": place, "localize": rest}
+  return (*uops, len(decision_cache.steps.keys() - known)), {"hooks": hooks, "place": place, "localize": rest}
 
 
 @pytest.mark.parametrize("cuts", ["tp", "dp"])
@@ -125,6 +125,6 @@ def test_a_layer_more_decides_nothing_new(cuts):
 
   def decided(layers):
     place_in_order(canonical(training(layers, mesh)())[0])
-    return len(decisions.steps)
+    return len(decision_cache.steps)
 
   assert decided(3) == decided(5)

@@ -6,7 +6,7 @@ import pytest
 from tinygrad import Mesh, P, Sharding, Tensor
 from tinygrad.helpers import Context
 from tinygrad.sharding import explain
-from tinygrad.sharding.decisions import STRATEGIES
+from tinygrad.sharding.outcomes import STRATEGIES
 
 CPUS = tuple(f"CPU:{i}" for i in range(4))
 MESH = Mesh(CPUS, (4,), ("d",))

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad import ops as _ops
 from tinygrad.helpers import LazyModule
-from tinygrad.sharding import decisions as _decisions
+from tinygrad.sharding import costs as _costs
+from tinygrad.sharding import decision_cache as _decision_cache
+from tinygrad.sharding import outcomes as _outcomes
 from tinygrad.uop import Hooks as _Hooks
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 # a script that does not ask for a report does not wait for it
 _report, _drawing = map(LazyModule, ("tinygrad.sharding.report", "tinygrad.sharding.drawing"))
-_Hooks.build, _Hooks.result, _Hooks.deliver = _decisions.build, _decisions.result, _decisions.deliver
+_Hooks.build, _Hooks.result, _Hooks.deliver = _decision_cache.build, _outcomes.result, _costs.deliver
 
 
 def explain(*ys: Any) -> Report:

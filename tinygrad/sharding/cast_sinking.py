@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tinygrad.device import Placement, Sharding, same_devices
-from tinygrad.sharding.decisions import PUSHED
+from tinygrad.sharding.costs import PUSHED
 from tinygrad.sharding.factors import below
 from tinygrad.sharding.moves import ints, size_of, wire
 from tinygrad.uop import Move, Ops, UOp, substitute

@@ -18,7 +18,7 @@ from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import SPEC, span
 from tinygrad.sharding.cast_sinking import sink_casts
-from tinygrad.sharding.decisions import deliver
+from tinygrad.sharding.costs import deliver
 from tinygrad.sharding.factors import collect, legal, project
 from tinygrad.sharding.moves import Step, SubAxes, atoms, boundaries, ints, plan
 from tinygrad.sharding.partial import partials_of

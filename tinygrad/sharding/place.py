@@ -6,8 +6,20 @@ from collections.abc import Sequence
 
 from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.helpers import DEFER, SPEC, Context, prod
-from tinygrad.sharding import decisions
+from tinygrad.sharding.abstract_values import COMPARED, SEEN, abstract_of, distinguished, leaf
+from tinygrad.sharding.costs import at_placement
+from tinygrad.sharding.decision_cache import (
+  AS_GIVEN,
+  OpPlacement,
+  applied,
+  known_costs,
+  realized,
+  roots_step,
+  settings,
+  step_of,
+)
 from tinygrad.sharding.moves import wire
+from tinygrad.sharding.outcomes import is_partial, result
 from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 REMAPPED_OR_MOVED = GroupOp.Remapping | {Ops.MOVE}
@@ -18,17 +30,17 @@ def place_in_order(sink: UOp) -> list[UOp]:
   roots arrive at the placement that their Tensor showed. Where this saves no bytes the hooks' graph stands."""
   order = sink.toposort()
   sink.shape, sink.device  # noqa: B018 (fills in those of all nodes below)
-  if any(decisions.is_partial(u.device) for u in order):
+  if any(is_partial(u.device) for u in order):
     if DEFER.value:
       with Context(RESHARD=1):  # where that forbids a move, the hooks have said so
         again = Placer(order).run().toposort()
       if bytes_of(again) < bytes_of(order):
         order, sink = again, again[-1]
-    if sink.op is Ops.SINK and any(decisions.is_partial(u.device) for u in sink.src):
-      order = sink.replace(src=tuple(decisions.at_placement(u, u.device) for u in sink.src)).toposort()
+    if sink.op is Ops.SINK and any(is_partial(u.device) for u in sink.src):
+      order = sink.replace(src=tuple(at_placement(u, u.device) for u in sink.src)).toposort()
   if SPEC.value >= 2:
     for u in order:
-      there = u.device if u.op is Ops.SINK else decisions.result(u)
+      there = u.device if u.op is Ops.SINK else result(u)
       assert there == u.device, f"{u!r} is placed as {u.device}, not {there}"
   return order
 
@@ -56,15 +68,15 @@ class Placer:
   """
 
   def __init__(self, order: Sequence[UOp]) -> None:
-    self.order, self.under = order, decisions.settings()
+    self.order, self.under = order, settings()
     self.base: dict[UOp, UOp] = {}  # an implied move that is dropped -> what it moves
     for u in order:
-      if u.op in decisions.AS_GIVEN and droppable(u):
+      if u.op in AS_GIVEN and droppable(u):
         self.base[u] = self.base.get(u.src[0], u.src[0])
     self.uses = Counter(itertools.chain.from_iterable(u.src for u in order if u not in self.base))
     for u, x in self.base.items():
       self.uses[x] += self.uses[u]
-    self.plan: dict[UOp, decisions.OpPlacement | None] = {}  # None: as the hooks made it
+    self.plan: dict[UOp, OpPlacement | None] = {}  # None: as the hooks made it
     self.abstracts: dict[UOp, UOp] = {}
     self.summed: dict[UOp, UOp] = {}  # abstract values of what only feeds a contraction, as that has placed it
     self.contracted: set[UOp] = set()
@@ -79,13 +91,13 @@ class Placer:
     self.pay(*self.prices())
     return self.build()
 
-  def take(self, u: UOp, later: float | None) -> decisions.OpPlacement:
+  def take(self, u: UOp, later: float | None) -> OpPlacement:
     """Notes, and returns, how u runs on the abstract values that its sources have now."""
     src = tuple([self.abstracts[s] for s in u.src])
-    if u.op in decisions.COMPARED:
-      src = decisions.distinguished(u.op, tuple([self.base.get(s, s) for s in u.src]), src)
+    if u.op in COMPARED:
+      src = distinguished(u.op, tuple([self.base.get(s, s) for s in u.src]), src)
     way = u.op, u.dtype, src, u.arg, later, self.under
-    step = decisions.roots_step(u, src) if u.op is Ops.SINK else decisions.step_of(*way)
+    step = roots_step(u, src) if u.op is Ops.SINK else step_of(*way)
     self.plan[u], self.abstracts[u] = step, step.result
     return step
 
@@ -101,12 +113,10 @@ class Placer:
         plan[u] = None
         device = u.device
         if isinstance(device, Sharding) and device.partial:
-          abstracts[u] = decisions.abstract_of(u)
+          abstracts[u] = abstract_of(u)
           self.partial_values.append(u)
         else:
-          abstracts[u] = (
-            decisions.abstract_of(u) if u.op in decisions.SEEN else decisions.leaf(u.dtype, u.shape, device)
-          )
+          abstracts[u] = abstract_of(u) if u.op in SEEN else leaf(u.dtype, u.shape, device)
           as_made.add(u)
         continue
       step = self.take(u, 0.0)
@@ -135,12 +145,12 @@ class Placer:
         self.take(u, down.get(u))
       if u in paid:
         here = abstracts[u]
-        self.paid[u] = here, decisions.at_placement(here, here.device)
+        self.paid[u] = here, at_placement(here, here.device)
         abstracts[u] = self.paid[u][1]
       if abstracts[u] is not before:
         changed.add(u)
 
-  def follow(self, u: UOp, step: decisions.OpPlacement) -> None:
+  def follow(self, u: UOp, step: OpPlacement) -> None:
     """Notes the form in which a contraction has placed the MUL that only feeds it."""
     old, new = self.base.get(u.src[0], u.src[0]), step.forms[0]
     followed: list[UOp] = []
@@ -159,7 +169,7 @@ class Placer:
     down, paid = dict[UOp, float](), set[UOp]()
     kept: dict[UOp, float] = {}  # bytes of reductions below consumers that stay partial
     asked: dict[UOp, dict[Placement, None]] = {}  # what the other consumers reduce the value to
-    ways = decisions.costs
+    ways = known_costs
     wholes: dict[UOp, float] = {}
     abstracts, base, summed = self.abstracts, self.base, self.summed
     for u in dict.fromkeys(reversed(self.partial_values)):
@@ -179,7 +189,7 @@ class Placer:
       step = self.plan[u]
       if u in summed or u in self.contracted:
         forms = summed[u].src if u in summed else step.forms if step is not None else ()
-        asks = decisions.OpPlacement.of(tuple([abstracts[s] for s in u.src]), forms, v, True).asks
+        asks = OpPlacement.of(tuple([abstracts[s] for s in u.src]), forms, v, True).asks
       else:
         asks = () if step is None else step.asks
       for i, p in asks:
@@ -201,12 +211,12 @@ class Placer:
       if step is None:
         v = u
       else:
-        v = decisions.applied(step, u.op, u.dtype, tuple([placed[s] for s in u.src]), u.arg)
+        v = applied(step, u.op, u.dtype, tuple([placed[s] for s in u.src]), u.arg)
         if v.origin is None:
           v.origin = u.origin
       if u in self.paid:
         before, after = self.paid[u]
-        v = decisions.realized(after, before, v)
+        v = realized(after, before, v)
       placed[u] = v
     return placed[self.order[-1]]
 
@@ -217,6 +227,6 @@ def droppable(u: UOp) -> bool:
   if u.op is not Ops.MOVE or u.arg.pinned:
     return False
   here, there = u.src[0].device, u.arg.device
-  if isinstance(here, Sharding) and here.partial and not decisions.is_partial(there) and there is not here.reduced:
+  if isinstance(here, Sharding) and here.partial and not is_partial(there) and there is not here.reduced:
     return False
   return here is None or same_devices(here, there)

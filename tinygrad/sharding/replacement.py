@@ -6,7 +6,8 @@ from typing import Any
 
 from tinygrad.device import Placement, Sharding
 from tinygrad.helpers import Context
-from tinygrad.sharding.decisions import Nodes, deliver
+from tinygrad.sharding.costs import deliver
+from tinygrad.sharding.outcomes import Nodes
 from tinygrad.sharding.place import droppable
 from tinygrad.uop import GroupOp, Ops, UOp, substitute
 from tinygrad.uop.selection import chosen_from, compares, is_computed

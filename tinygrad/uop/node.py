@@ -83,7 +83,7 @@ class UOp:
   arg: Any
   origin: tuple[str, int] | None  # the user's line; outside every key
   mesh: Mesh  # of a BUFFER or MOVE: the one with whose names the user placed it; outside every key
-  abstract: UOp  # what placement can see of it (sharding/decisions.py)
+  abstract: UOp  # what placement can see of it (sharding/abstract_values.py)
   order: list[UOp]  # of a SINK, for which every stage asks: what is below it, sources first
   # filled in when first asked for, by the functions in ATTRIBUTES
   shape: tuple[Any, ...]  # the logical one; () for scalars and all inside kernels. Ints, or integer expressions
