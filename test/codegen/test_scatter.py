@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, run, sink, store
+from test_grid import GRID, check
 from test_kernels import WIDE, normal
 
 from tinygrad import Tensor
-from tinygrad.codegen import lower_kernel, scatter
+from tinygrad.codegen import grid, lower_kernel, scatter
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import AxisKind, Ops, UOp
 
 N, D, M = 40, 24, 100  # places, elements of a row, what is added
 F, I, B = dtypes.float32, dtypes.int32, dtypes.bool
@@ -136,6 +137,32 @@ def test_a_mutant_is_seen(name, monkeypatch):
     monkeypatch.setattr(scatter, attribute, make())
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
       agrees(ast, arrays)
+
+
+@pytest.mark.parametrize("threads", [1, 100])
+@pytest.mark.parametrize("name", ["rows", "elements", "maxima", "turned", "added to", "what the place has", "from 3"])
+def test_threads_of_a_grid_share_out_columns_and_rows(name, threads, monkeypatch):
+  monkeypatch.setattr(grid, "ENOUGH", threads)
+  monkeypatch.setattr(grid, "FEW_ROWS", -N)
+  linear = check(*KERNELS[name])
+  assert not any(u.op is Ops.ACC for u in linear)  # nothing is summed over all there is
+
+
+def test_a_grid_has_no_more_steps_for_more_rows():
+  def updates(n, columns):
+    """(threads, how many updates one of them looks at)."""
+    i, d, j = loop(n, 0), loop(columns, 1), reduce(M, 2)
+    value = scattered(load(1, AT, j), load(2, normal(M, columns), dot((j, columns), (d, 1))), place=i, over=j)
+    linear = lower_kernel(sink(store(dot((i, columns), (d, 1)), value, i, d, size=n * columns)), GRID)
+    ends = [(u.arg[1], u.src[0].vmax) for u in linear if u.op is Ops.RANGE]
+    threads = np.prod([end for kind, end in ends if kind is not AxisKind.LOOP])
+    return threads, [end for kind, end in ends if end == M]
+
+  assert updates(4000, 768) == updates(64000, 768)
+  threads, each = updates(4000, 768)
+  assert threads < 2 * grid.ENOUGH and each == [M]
+  with_few, _ = updates(grid.FEW_ROWS, 768)
+  assert with_few > threads  # each row looks at all of them
 
 
 @pytest.mark.parametrize("half", [False, True])

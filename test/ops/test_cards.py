@@ -113,3 +113,44 @@ def test_window_against_its_definition():
   a = np.arange(27, dtype="float32").reshape(9, 3)
   got = CARDS[u.op].evaluate(u, [a], u.shape)
   assert got.tolist() == [[a[o * 2 + k, k] for k in range(3)] for o in range(4)]
+
+
+def index(*shape):
+  return UOp.buffer(shape, dtypes.int32, "CPU")
+
+
+@pytest.mark.parametrize(
+  "source, places, op, batch, error, message",
+  [
+    (x(4, 3), index(3), Ops.ADD, 0, ValueError, r"scatter of \[4, 3\] by \[3\]: the updates begin with the dims of"),
+    (x(4, 3), index(4), Ops.ADD, 2, ValueError, "the updates begin with the dims of the index"),
+    (x(4, 3), index(4), Ops.SUB, 0, TypeError, "Ops.SUB is no reduction; use one of"),
+    (x(4, 3), x(4), Ops.ADD, 0, TypeError, "by dtypes.float.*: the index must be an integer"),
+  ],
+)
+def test_a_scatter_of_what_does_not_fit_is_refused(source, places, op, batch, error, message):
+  u = UOp.new(Ops.SCATTER, F, (places, source), (op, 5, batch))
+  with pytest.raises(error, match=message):
+    CARDS[Ops.SCATTER].dtype(u)
+    CARDS[Ops.SCATTER].shape(u)
+
+
+def test_a_one_hot_is_of_indices():
+  with pytest.raises(TypeError, match="ONE_HOT of"):
+    CARDS[Ops.ONE_HOT].dtype(UOp.new(Ops.ONE_HOT, F, (UOp.const(F, 1.0),) * 3, Ops.ADD))
+
+
+@pytest.mark.parametrize("op", [Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN])
+@pytest.mark.parametrize("batch", [0, 1])
+def test_scatter_reduces_as_a_loop_does(op, batch):
+  rng = np.random.default_rng(0)
+  at, values = rng.integers(-1, 4, (2, 6)), rng.integers(1, 5, (2, 6, 3)).astype(np.float32)
+  u = x(2, 6, 3).scatter(index(2, 6), 3, op, batch)
+  none = {Ops.ADD: 0.0, Ops.MUL: 1.0, Ops.MAX: -np.inf, Ops.MIN: np.inf}[op]
+  want = np.full(u.shape, none, np.float32)
+  function = {Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.MIN: np.minimum}[op]
+  for b, k in np.ndindex(2, 6):
+    if 0 <= at[b, k] < 3:
+      row = (b, at[b, k]) if batch else (at[b, k],)
+      want[row] = function(want[row], values[b, k])
+  np.testing.assert_array_equal(CARDS[Ops.SCATTER].evaluate(u, [at, values], u.shape), want)

@@ -3,10 +3,11 @@ with JAX; see its origin). The programs are those of extra/collectives.py."""
 
 import json
 
+import numpy as np
 import pytest
 
 from extra import collectives
-from tinygrad import P, Sharding
+from tinygrad import P, Sharding, Tensor
 from tinygrad.helpers import DEFER
 from tinygrad.sharding import explain
 
@@ -51,3 +52,16 @@ def test_a_reduction_that_is_read_at_a_cut_is_scattered():
   assert [m.kind for m in explain(collectives.product().to(cut))] == ["reduce_scatter"]
   both = collectives.product()
   assert [m.kind for m in explain(both, both.to(cut))] == ["all_reduce"]  # it is needed whole
+
+
+@pytest.mark.parametrize("tokens, wire", [(P(), 0), (P("x"), 7 / 8 * 16 * 6 * 4)])
+def test_the_gradient_of_a_lookup_comes_cut_as_its_table(tokens, wire):
+  """Each device scatters into its own rows what all have; of tokens that are cut, into all rows, whose sums meet."""
+  rows, at = Sharding(collectives.LINE, P("x")), Sharding(collectives.LINE, tokens)
+  rng = np.random.default_rng(0)
+  table, index, weight = (rng.integers(0, 12, shape).astype(np.int32) for shape in ((16, 6), (8,), (8, 6)))
+  t = Tensor(table.astype(np.float32)).shard(rows).realize()
+  i, w = (Tensor(x).shard(at).realize() for x in (index, weight.astype(np.float32)))
+  g = (t[i] * w).sum().gradient(t)[0]
+  moved = explain(g)
+  assert g.device == rows and moved.wire == wire, moved

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from tinygrad.codegen.emit import Emitter, Sums, _blocks
 from tinygrad.codegen.heuristic import EPILOGUE, MAX_ROWS, Analysis, Item, Stages, efficiency, fold_plan, size, static
 from tinygrad.codegen.plan import LoopPlan, Region, Tile, is_inlined, regions
-from tinygrad.codegen.scatter import DENSE
+from tinygrad.codegen.scatter import DENSE, ByIndex, added, scattered, updates
 from tinygrad.codegen.values import Env, substitute
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
+from tinygrad.ops.reduce import FEW_ROWS
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.rewrite import rewrite
@@ -250,6 +251,14 @@ def reads_along(item: Item) -> bool:
   return not outside and any(step_of(item, r) == 1 for r in item.over)
 
 
+def sharers(store: UOp, place: UOp) -> int:
+  """How many threads share out the rows of a SCATTER, with one for each column or more; 0 where each row rather looks
+  at every update: there are few, or hardly more than threads."""
+  columns = int(prod(size(r) for r in store.src[2:] if r is not place))
+  workers = power_of_two(ENOUGH // max(columns, 1))
+  return workers if size(place) > FEW_ROWS + 2 * workers else 0
+
+
 class GridEmitter(Emitter):
   """Emits one kernel for a grid."""
 
@@ -268,8 +277,17 @@ class GridEmitter(Emitter):
 
   def kernel(self, stores: Sequence[UOp]) -> None:
     assert not self.root.out or self.stack == [self.root], "one nest a kernel"
+    if not NOOPT and (found := scattered(stores[0])) is not None and (workers := sharers(stores[0], found[1][0])):
+      self.scatter(stores[0], *found, workers)
+      return
     stores = [rewrite(s, DENSE) for s in stores]
-    grid = self.grid = plan_grid(stores, self.target)
+    with self.threads_of(plan_grid(stores, self.target)):
+      self.nest(stores, self.grid.plan, 0, self.mapping)
+
+  @contextlib.contextmanager
+  def threads_of(self, grid: Grid) -> Iterator[None]:
+    """Opens the loops over groups and threads; `mapping` then has the elements of each of the latter."""
+    self.grid = grid
     copies = {r: grid.plan.tiles.get(r, Tile()).copies for r, _ in grid.shared}
     counts = [max(ceildiv(size(r), copies[r] * n), 1) for r, n in grid.shared]
     self.threads, self.lanes = int(prod(n for _, n in grid.shared)), grid.lanes
@@ -286,7 +304,30 @@ class GridEmitter(Emitter):
         part = self.share(r, self.starts[r], digit(self.thread, thread_stride, n), n, copies[r], aligned(r, copies[r]))
         self.mapping[r], self.local[r] = part.value, part.local
         self.guards += part.exists
-      self.nest(stores, grid.plan, 0, self.mapping)
+      yield
+
+  def scatter(self, store: UOp, f: UOp, parts: ByIndex, start: UOp, workers: int) -> None:
+    """A thread has what some rows hold in some columns: every `workers`-th row. It goes through all updates, in order,
+    and adds those of its rows, so that the sum has the same bits in every run."""
+    (place, chosen, inside, value, _), (where, _, *loops) = parts, store.src
+    start, value = (rewrite(x, DENSE) for x in (start, value))
+    worker, row = (
+      UOp.new(Ops.RANGE, dtypes.index, (n,), (next(self.ids), AxisKind.LOOP))
+      for n in (index(workers), index(ceildiv(size(place), workers)))
+    )
+    columns = sorted((r for r in loops if r is not place), key=lambda r: affine(where.src[1], {}).terms.get(r, 0) != 1)
+    threads = shares(None, [*columns, worker], {}, GROUP, GROUP)
+    with self.threads_of(Grid(tuple((r, threads[r]) for r in (worker, *reversed(columns))), 1, LoopPlan((row,)))):
+      at = Affine(0, {worker: 1, row: workers}).uop()
+      exists = UOp.new(Ops.CMPLT, dtypes.bool, (at, place.src[0]))
+      begin = substitute(UOp.new(Ops.STORE, dtypes.void, (where, start)), {place: at})
+      self.nest([guarded(begin, (exists,))], self.grid.plan, 0, self.mapping)
+      self.written.add(where.src[0])
+      self.forget_memory()
+      mine = UOp.new(Ops.CMPEQ, dtypes.bool, (UOp.new(Ops.MOD, dtypes.index, (chosen, index(workers))), worker))
+      mine = UOp.new(Ops.AND, dtypes.bool, (inside, mine)) if workers > 1 else inside
+      with updates(self, f.src[1:], self.mapping, mine) as known:
+        self.nest([added(f, where, value, {**known, place: substitute(chosen, known)})], LoopPlan(()))
 
   def share(self, r: UOp, start: Affine, worker: UOp, workers: int, copies: int, vector: int = 1) -> Part:
     """The part of `r` from `start` that one of `workers` has: they take neighbours (or neighbouring vectors), and a

@@ -9,7 +9,7 @@ added to; other sums get memory of the row first (`apart`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.heuristic import size, static
@@ -87,21 +87,33 @@ class LoopEmitter(Emitter):
     self.written.add(where.src[0])
     self.kernel([UOp.new(Ops.STORE, dtypes.void, (where, start, *loops))])
     self.forget_memory()
-    deciding = inside.toposort()
     step = {r: abs(c) for r, c in affine(where.src[1], {}).terms.items()}
     wider = [r for r in loops if step.get(r, 0) > step.get(place, 0)]
     narrower = [r for r in loops if r not in wider and r is not place]
-    at: dict[UOp, UOp] = {}
-    with contextlib.ExitStack() as opened:
-      for r in (*wider, *f.src[1:], *(r for r in narrower if r in deciding)):
-        at[r] = opened.enter_context(self.loop(r.src[0], AxisKind.LOOP))
-      once = UOp.new(Ops.WHERE, dtypes.index, (substitute(inside, at), index(1), index(0)))
-      opened.enter_context(self.loop(once, AxisKind.LOOP))
-      at[place] = substitute(chosen, at)
-      more = UOp.new(f.arg, f.dtype, (UOp.new(Ops.LOAD, f.dtype, (where,)), value))
-      added = substitute(UOp.new(Ops.STORE, dtypes.void, (where, more)), at).src
-      super().kernel([UOp.new(Ops.STORE, dtypes.void, (*added, *(r for r in narrower if r not in deciding)))])
+    deciding = [r for r in narrower if r in inside.toposort()]
+    with updates(self, (*wider, *f.src[1:], *deciding), {}, inside) as at:
+      one = added(f, where, value, {**at, place: substitute(chosen, at)})
+      inner = [r for r in narrower if r not in deciding]
+      super().kernel([UOp.new(Ops.STORE, dtypes.void, (*one.src, *inner))])
     self.forget_memory()
+
+
+@contextlib.contextmanager
+def updates(emitter: Emitter, loops: Sequence[UOp], known: Mapping[UOp, UOp], inside: UOp) -> Iterator[dict[UOp, UOp]]:
+  """Opens `loops`, and what is done where `inside` holds; gives the values of ranges."""
+  at = dict(known)
+  with contextlib.ExitStack() as opened:
+    for r in loops:
+      at[r] = opened.enter_context(emitter.loop(r.src[0], AxisKind.LOOP))
+    once = UOp.new(Ops.WHERE, dtypes.index, (substitute(inside, at), index(1), index(0)))
+    opened.enter_context(emitter.loop(once, AxisKind.LOOP))
+    yield at
+
+
+def added(f: UOp, where: UOp, value: UOp, at: dict[UOp, UOp]) -> UOp:
+  """out[where] = out[where] op value"""
+  more = UOp.new(f.arg, f.dtype, (UOp.new(Ops.LOAD, f.dtype, (where,)), value))
+  return substitute(UOp.new(Ops.STORE, dtypes.void, (where, more)), at)
 
 
 def apart(store: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:

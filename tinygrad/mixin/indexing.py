@@ -308,10 +308,12 @@ class Indexing(Reduce):
     else:
       r = self._reduced(d, places, values, op)
     r = join(r, self) if include_self else r
-    count = self._reduced(d, places, places.const_like(1, dtypes.int32), Ops.ADD)
     if reduce == "mean":
+      count = self._reduced(d, places, places.const_like(1, dtypes.int32), Ops.ADD)
       r = r.div(count.add(int(include_self)).maximum(1), rounding_mode=None if dtypes.is_float(self.dtype) else "floor")
-    return r.cast(self.dtype) if include_self else count.gt(0).where(r.cast(self.dtype), self)
+    if include_self:
+      return r.cast(self.dtype)
+    return self._reduced(d, places, places.const_like(True, dtypes.bool), Ops.MAX).where(r.cast(self.dtype), self)
 
   # ---- order
 

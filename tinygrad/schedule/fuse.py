@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tinygrad.device import device_set
 from tinygrad.helpers import prod
+from tinygrad.ops.reduce import FEW_ROWS
 from tinygrad.schedule.lower import TRANSPARENT, layout
 from tinygrad.uop import GroupOp, Ops, UOp, upper
 from tinygrad.uop.selection import compared
@@ -153,22 +154,24 @@ def recompute(u: UOp, cost: Cost, uses: int) -> bool:
   return again <= read_bytes(u, cost) + (2 + uses) * nbytes(u)
 
 
-def choose(sink: UOp) -> list[UOp]:
-  """The values under `sink` that get a buffer, sources first. Kernels begin at them and at the ASSIGNs."""
+def choose(sink: UOp, scattered: bool = False) -> list[UOp]:
+  """The values under `sink` that get a buffer, sources first. Kernels begin at them and at the ASSIGNs. `scattered`:
+  what is added up row by row in memory needs memory of its own."""
   nodes = sink.toposort()
-  stored, bits = set[UOp](), compared(nodes)
+  apart = {u for u in nodes if u.op is Ops.SCATTER and upper(u.arg[1]) > FEW_ROWS} if scattered else set[UOp]()
+  stored, bits = apart, compared(nodes)
   for _ in range(2):  # the second walk knows what the first one stored
-    stored = _walk(nodes, stored, bits)
+    stored = _walk(nodes, stored, bits, apart)
   return [u for u in nodes if u in stored]
 
 
-def _walk(nodes: Sequence[UOp], before: Collection[UOp], bits: Collection[UOp]) -> set[UOp]:
+def _walk(nodes: Sequence[UOp], before: Collection[UOp], bits: Collection[UOp], apart: Collection[UOp]) -> set[UOp]:
   readers = Counter(s for u in nodes for s in u.src)
   cost = costs(nodes, before, readers, bits)
   uses: dict[UOp, set[Use]] = {}
   chains: dict[tuple[object, ...], int] = {}
   loops = [0]  # by chain: iterations of the last reduction that it goes through
-  stored: set[UOp] = set()
+  stored = set(apart)
 
   def use(u: UOp, found: set[Use]) -> None:
     uses.setdefault(u, set()).update(found)

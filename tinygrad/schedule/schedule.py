@@ -157,7 +157,7 @@ class _Builder:
 
   def build(self) -> Schedule | None:
     """The schedule, or None if the graph needs `copies` first, or values to be apart that are `shared`."""
-    self.place_homes(fuse.choose(self.sink))
+    self.place_homes(fuse.choose(self.sink, not self.rows))
     self.shared = {u for u in self.homes if len(self.used[u]) > 1} if self.used else set()
     if self.shared:
       return None

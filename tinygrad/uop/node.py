@@ -429,8 +429,8 @@ class UOp:
     """
     arg = (op, as_dims((n,))[0], batch)
     cut = [(d, i) for d in (self.device, index.device) for i in range(batch, index.ndim) if isinstance(d, Sharding)]
-    if self.dtype in _HALVES and op in (Ops.ADD, Ops.MUL) and any(d.cut(i) for d, i in cut):  # as in `r`
-      wide = self.cast(to_dtype(REDUCE_DTYPE.value))
+    if self.dtype in _HALVES and op in (Ops.ADD, Ops.MUL):  # what is added to, in memory, is not rounded each time
+      wide = self.cast(to_dtype(REDUCE_DTYPE.value) if any(d.cut(i) for d, i in cut) else dtypes.float32)
       return UOp.build(Ops.SCATTER, wide.dtype, (index, wide), arg).cast(self.dtype)
     return UOp.build(Ops.SCATTER, self.dtype, (index, self), arg)
 
