@@ -20,7 +20,11 @@ BINARY = {
   Ops.MIN: min,
   Ops.CMPLT: lambda a, b: a < b,
   Ops.CMPEQ: lambda a, b: a == b,
+  Ops.CMPNE: lambda a, b: a != b,
+  Ops.AND: lambda a, b: a and b,
+  Ops.OR: lambda a, b: a or b,
 }
+COMPARISONS = [Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE]
 
 
 def evaluate(u, env):
@@ -31,32 +35,49 @@ def evaluate(u, env):
   xs = [evaluate(s, env) for s in u.src]
   if u.op is Ops.WHERE:
     return xs[1] if xs[0] else xs[2]
+  if u.op is Ops.NOT:
+    return not xs[0]
   return -xs[0] if u.op is Ops.NEG else BINARY[u.op](*xs)
 
 
 def raw(op, *src):
   """A node that is not simplified."""
-  return UOp.new(op, dtypes.bool if op in (Ops.CMPLT, Ops.CMPEQ) else dtypes.index, src)
+  boolean = op in (*COMPARISONS, Ops.AND, Ops.OR, Ops.NOT)
+  return UOp.new(op, dtypes.bool if boolean else dtypes.index, src)
+
+
+def random_condition(rng, atoms, depth):
+  c = raw(rng.choice(COMPARISONS), *(random_expression(rng, atoms, depth) for _ in range(2)))
+  if rng.random() < 0.3:
+    c = raw(rng.choice([Ops.AND, Ops.OR]), c, random_condition(rng, atoms, depth))
+  return raw(Ops.NOT, c) if rng.random() < 0.2 else c
 
 
 def random_expression(rng, atoms, depth):
   if depth == 0:
     return rng.choice(atoms) if rng.random() < 0.75 else symbolic.index(rng.randint(-12, 20))
-  op = rng.choice([Ops.ADD, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN])
+  op = rng.choice([Ops.ADD, Ops.ADD, Ops.SUB, Ops.MUL, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.MIN, Ops.NEG, Ops.WHERE])
   x = random_expression(rng, atoms, depth - 1)
+  if op is Ops.NEG:
+    return raw(op, x)
+  if op is Ops.WHERE:
+    return raw(op, random_condition(rng, atoms, 1), x, random_expression(rng, atoms, depth - 1))
+  if op in (Ops.IDIV, Ops.MOD) and rng.random() < 0.2:  # by what is no constant, and never 0
+    by = random_expression(rng, atoms, 1)
+    return raw(op, x, raw(Ops.WHERE, raw(Ops.CMPEQ, by, symbolic.index(0)), symbolic.index(5), by))
   if op in (Ops.IDIV, Ops.MOD, Ops.MUL):
     return raw(op, x, symbolic.index(rng.choice([1, 2, 3, 4, 6, 8, 12])))
   return raw(op, x, random_expression(rng, atoms, depth - 1))
 
 
-@pytest.mark.parametrize("seed", range(400))
+@pytest.mark.parametrize("seed", range(600))
 def test_simplify_keeps_the_value_and_bounds_hold(seed):
   rng = random.Random(seed)
   sizes = [rng.choice([1, 2, 3, 4, 6, 8]) for _ in range(3)]
   atoms = [UOp.new(Ops.RANGE, dtypes.index, (symbolic.index(n),), (i, AxisKind.LOOP)) for i, n in enumerate(sizes)]
   u = random_expression(rng, atoms, rng.randint(1, 4))
   if rng.random() < 0.3:
-    u = raw(rng.choice([Ops.CMPLT, Ops.CMPEQ]), u, random_expression(rng, atoms, 1))
+    u = raw(rng.choice(COMPARISONS), u, random_expression(rng, atoms, 1))
   v = symbolic.simplify(u)
   for values in itertools.product(*map(range, sizes)):
     env = dict(zip(atoms, values, strict=True))

@@ -10,7 +10,7 @@ import pytest
 from tinygrad import Tensor
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
-from tinygrad.uop import Ops, UOp, map_arg, print_graph
+from tinygrad.uop import Ops, ParamArg, UOp, map_arg, print_graph
 from tinygrad.uop.node import _table
 from tinygrad.uop.rewrite import rewrite, substitute
 from tinygrad.uop.spec import SpecError, check_graph
@@ -73,6 +73,29 @@ def test_spec_2_checks_every_node_at_creation():
 def test_a_stage_refuses_foreign_ops():
   with Context(SPEC=1), pytest.raises(SpecError, match="IOTA in a kernel"):
     check_graph(UOp.iota(4), "kernel")
+
+
+def test_a_kernel_has_loops_conditions_and_alternatives_where_they_belong():
+  """Each rule of kernels, broken once."""
+  memory = UOp.new(Ops.PARAM, F, (), ParamArg(0, 8))
+  zero, yes = UOp.const(dtypes.index, 0), UOp.const(dtypes.bool, True)
+
+  def at(*offsets):
+    return UOp.new(Ops.INDEX, F, (memory, *offsets))
+
+  value = UOp.new(Ops.LOAD, F, (at(zero),))
+  sound = UOp.new(Ops.LOAD, F, (at(zero, yes), UOp.const(F, 0.0)))
+  check_graph(UOp.sink(UOp.new(Ops.STORE, dtypes.void, (at(zero), sound))), "kernel")
+  for fault, u in {
+    "INDEX by": at(UOp.const(dtypes.int32, 0)),
+    "without an alternative": UOp.new(Ops.LOAD, F, (at(zero, yes),)),
+    "over nothing": UOp.new(Ops.FOLD, F, (value,), Ops.ADD),
+    "a STORE over": UOp.new(Ops.STORE, dtypes.void, (at(zero), value, zero)),
+  }.items():
+    with Context(SPEC=1), pytest.raises(SpecError, match=fault):
+      check_graph(u, "kernel")
+    with Context(SPEC=0):
+      check_graph(u, "kernel")
 
 
 def test_printing_names_every_node():
