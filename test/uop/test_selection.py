@@ -64,5 +64,8 @@ def test_a_maximum_and_where_it_is():
   hit = y.alu(Ops.CMPEQ, top)
   assert compares(hit) and compared(UOp.sink(hit).toposort()) == {y}
   assert compared(UOp.sink(y.alu(Ops.CMPLT, Y)).toposort()) == set(), "nothing is chosen from y"
+  greater = y.alu(Ops.MAX, X)
+  assert compared(UOp.sink(y.alu(Ops.CMPEQ, greater)).toposort()) == {y}
+  assert compared(UOp.sink(y.alu(Ops.CMPEQ, y.flip((0,)))).toposort()) == set(), "a view chooses nothing"
   assert not compares(X.alu(Ops.CMPLT, ZERO)), "a constant has the same bits wherever it is computed"
   assert not compares(INDEX.alu(Ops.CMPLT, INDEX.alu(Ops.ADD, INDEX))), "integers are exact"
