@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import itertools
 import pathlib
 import sys
 import warnings
-import weakref
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from tinygrad.device import (
@@ -27,15 +24,12 @@ from tinygrad.device import (
   show_placement,
 )
 from tinygrad.dtype import DType, _from_torch_dtype, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
+from tinygrad.engine.program_order import VIEWS, Holder, memory_state, program_order
 from tinygrad.engine.realize import (
   READ_OUTSIDE,
   Held,
   check_outside,
   join,
-  program_order,
-  realize,
-  recorders,
-  reduced_placement,
   to_numpy,
   to_numpy_once,
 )
@@ -50,13 +44,11 @@ from tinygrad.helpers import (
   fetch,
   numpy,
   prod,
-  uninterrupted,
 )  # fmt: skip
-from tinygrad.mixin.base import VIEWS, DeviceArg, DTypeArg, broadcast_shape, memory_state, mismatch, to_placement
+from tinygrad.mixin.base import DeviceArg, DTypeArg, broadcast_shape, mismatch, to_placement
 from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
 from tinygrad.runtime import disk
-from tinygrad.sharding.replacement import Replacement, at
 from tinygrad.transforms.gradient import compute_gradient, occurrences
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
 
@@ -67,45 +59,6 @@ else:
 
 
 _to_np_dtype = to_numpy_dtype  # by which programs know it
-
-
-class _Holder(weakref.ref["Tensor"]):
-  """Equal to itself alone: equality of tensors is element by element. `number`: of the tensor's last change;
-  `assigned`: whether that was an assignment."""
-
-  __slots__ = ("assigned", "number")
-  number: int
-  assigned: bool
-  __hash__, __eq__ = object.__hash__, object.__eq__
-
-
-_live: dict[_Holder, None] = {}
-"""Every tensor in the order of its last change: what a realise, an assignment, `backward` and a replay look through."""
-_views: weakref.WeakKeyDictionary[UOp, dict[_Holder, None]] = weakref.WeakKeyDictionary()
-"""By state of memory the tensors that are or were views of it: to write to one must not look at all that live."""
-
-
-def _enter(t: Tensor, assigned: bool = False) -> None:
-  """Notes that a tensor is new."""
-  t._holder = holder = _Holder(t, _live.pop)
-  holder.assigned = assigned
-  holder.number = program_order.now = program_order.now + 1
-  _live[holder] = None
-
-
-def _reenter(t: Tensor, assigned: bool = False) -> None:
-  """Notes that a tensor stands for something new."""
-  del _live[t._holder]
-  _enter(t, assigned)
-
-
-def _tensors(holders: Iterable[_Holder]) -> list[Tensor]:
-  return [t for holder in list(holders) if (t := holder()) is not None]
-
-
-def _changed_since(since: int) -> list[Tensor]:
-  """The tensors that have changed after number `since`, the last one first."""
-  return _tensors(itertools.takewhile(lambda h: h.number > since, reversed(_live)))
 
 
 class _Training(type(NN)):  # type: ignore[misc]
@@ -121,8 +74,8 @@ class Tensor(NN, metaclass=_Training):
   variable or nothing (an empty tensor). Nothing is computed before `realize`, `numpy`, `item`, …
   """
 
-  __slots__ = ("__weakref__", "_holder", "_uop", "grad")
-  _holder: _Holder
+  __slots__ = ("__weakref__", "_uop", "grad", "holder")
+  holder: Holder
   _uop: UOp
   grad: Tensor | None
 
@@ -136,14 +89,14 @@ class Tensor(NN, metaclass=_Training):
     u = self._uop
     self.follows = given and (u.op is Ops.BUFFER or memory_state(u, moved=True) is not None)
     self.grad, self.requires_grad = None, requires_grad
-    _enter(self)
+    program_order.enter(self)
 
   @classmethod
   def _wrap(cls, uop: UOp, follows: bool = False) -> Self:
     t = object.__new__(cls)
     t.uop, t.grad, t.requires_grad = uop if not NO_GRAD.value else uop.detach(), None, None
     t.follows = follows
-    _enter(t)
+    program_order.enter(t)
     return t
 
   @property
@@ -156,9 +109,7 @@ class Tensor(NN, metaclass=_Training):
     self._uop = u
     if u.dtype is dtypes.float64 and (bad := [d for d in device_set(self.device) if not Device[d].target.float64]):
       mismatch("float64", f"{bad[0]} has no float64", [u], "use float32 there, or compute in float64 on CPU", TypeError)
-    if (state := memory_state(u, moved=True)) is not None:
-      views = _views.setdefault(state, {})
-      views[_Holder(self, views.pop)] = None
+    program_order.sees(self)
 
   @property
   def is_param(self) -> bool:
@@ -219,7 +170,7 @@ class Tensor(NN, metaclass=_Training):
       self.grad = self.grad.to(x.device)
     drawn = drawn_there(self.uop, x.device) if x.uop is not self.uop else None
     self.uop, self.follows = (x.uop, x.follows) if drawn is None else (drawn, False)
-    _reenter(self)
+    program_order.reenter(self)
     return self
 
   def shard(self, devices: Sequence[str] | Mesh | Sharding, axis: int | P | None = None) -> Self:
@@ -295,7 +246,7 @@ class Tensor(NN, metaclass=_Training):
         given[made[k].uop] = whole.shrink(placement.box(i, shape)).copy_to_device(name)
     if given:  # what shared memory would be written through two buffers
       memo: dict[UOp, UOp] = {}
-      for t in _tensors(_live):
+      for t in program_order.live():
         t.uop = substitute(t.uop, given, memo)
         t.follows = t.follows and memory_state(t.uop, moved=True) is not None
     return cls._wrap(whole, True)
@@ -316,8 +267,8 @@ class Tensor(NN, metaclass=_Training):
     tensors: tuple[Tensor, ...] = (self, *lst)
     given = {id(t): t for t in tensors}
     if asked := [t for t in given.values() if t.uop.op is not Ops.BUFFER or not t.follows]:
-      _own(asked)
-      _run(asked)
+      program_order.own(asked)
+      program_order.run(asked)
     if not do_update_stats:
       for k, v in counted:
         setattr(GlobalCounters, k, v)
@@ -333,8 +284,8 @@ class Tensor(NN, metaclass=_Training):
       return numpy.empty(x.shape, to_numpy_dtype(x.dtype))
     check_outside(x.uop, "value", READ_OUTSIDE)  # before anything that waits is run
     u, computed = x.uop, memory_state(x.uop) is None
-    (done,) = _run([], [u])
-    alone = computed and done.op is Ops.BUFFER and not _views.get(done)
+    (done,) = program_order.run([], [u])
+    alone = computed and done.op is Ops.BUFFER and not program_order.views(done)
     return to_numpy_once(done) if alone else to_numpy(done)
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -442,7 +393,7 @@ class Tensor(NN, metaclass=_Training):
     if x.shape != self.shape:
       mismatch("replace", "the shapes must be equal", (self.uop, x.uop), "reshape the new value")
     self.uop, self.follows = x.uop, x.follows
-    _reenter(self)
+    program_order.reenter(self)
     return self
 
   def assign(self, x: Any) -> Self:
@@ -473,7 +424,7 @@ class Tensor(NN, metaclass=_Training):
     if not self.follows or (state := memory_state(view, moved=True)) is None:
       here = self.uop.device
       self.uop = value if here is None or here == value.device else value.copy_to_device(here)
-      _reenter(self, assigned=True)
+      program_order.reenter(self, assigned=True)
       return
     view = _without_detach(view)
     if any(u.op in (Ops.EXPAND, Ops.WINDOW) for u in view.toposort(lambda u: u is not state)):
@@ -484,10 +435,10 @@ class Tensor(NN, metaclass=_Training):
       view, value = state, localize.overlaid(views, value, state)
     # a copy from other devices lands in memory of its own before it is laid into a part
     after = state.after(view.assign(value.contiguous() if value.op is Ops.MOVE and view is not state else value))
-    for t in _tensors(_views[state]):
+    for t in program_order.views(state):
       if t.follows and memory_state(t.uop, moved=True) is state:
         t.uop = substitute(t.uop, {state: after})
-        _reenter(t, assigned=True)
+        program_order.reenter(t, assigned=True)
 
   # ---- differentiation
 
@@ -543,7 +494,7 @@ class Tensor(NN, metaclass=_Training):
     tensor.
     """
     seed = self._seed_gradient(gradient, "backward")
-    live = [t for t in _tensors(_live) if t.is_param and t.is_floating_point()]
+    live = [t for t in program_order.live() if t.is_param and t.is_floating_point()]
     graph = occurrences(self.uop.toposort(), [t.uop for t in live])
     reached = [t for t in live if t.uop in graph]
     chosen = [t for t in reached if t.requires_grad] or reached
@@ -686,138 +637,3 @@ def _without_detach(view: UOp) -> UOp:
   if view.op is Ops.DETACH:
     return _without_detach(view.src[0])
   return view.replace(src=(_without_detach(view.src[0]),)) if view.op in VIEWS else view
-
-
-_unowned: weakref.WeakSet[UOp] = weakref.WeakSet()
-"""Buffers of values that were computed because memory which they read was to be written: no tensor follows them."""
-
-
-def _own(asked: Sequence[Tensor]) -> None:
-  """Before a realize: a value whose node is, or becomes, another tensor's memory is to be a copy."""
-  taken: set[UOp] = set()
-  for t in asked:
-    if not t.follows and (t.uop in taken or (memory_state(t.uop) is not None and t.uop not in _unowned)):
-      t.uop = t.uop.clone()
-    _unowned.discard(t.uop)
-    taken.add(t.uop)
-
-
-def _copy_value(t: Tensor) -> None:
-  """A value that lies in memory is to be a copy: the memory is about to be written."""
-  if not t.follows and memory_state(t.uop) is not None:
-    t.uop = t.uop.clone()
-
-
-def _run(asked: Sequence[Tensor], read: Sequence[UOp] = ()) -> list[UOp]:
-  """Computes `asked` and the values `read`, in one go with all that has to happen by then: whatever reads memory which
-  an assignment among them overwrites, and the assignments that this takes. So it does not matter to the values what is
-  asked for first. Each tensor of these then holds its buffer; returns what `read` has become.
-  """
-  roots = {id(t): _root(t) for t in asked}
-  if recorders and (
-    earlier := [t for t in _readers([*roots.values(), *read], roots) if t._holder.number < program_order.began]
-  ):
-    with program_order.unrecorded():  # a replay must not write to them
-      _due_now(earlier)
-    roots = {id(t): _root(t) for t in asked}
-  due: list[Tensor] = []
-  while more := _readers([*roots.values(), *read], roots):
-    for t in more:
-      _copy_value(t)
-      roots[id(t)] = _root(t)
-    due += more
-  order = dedup([*roots.values(), *read])
-  with contextlib.ExitStack() as begun:  # a Ctrl-C between would leave effects that happened to happen again
-    done = realize(*order, starting=lambda: begun.enter_context(uninterrupted()))
-    made = dict(zip(order, done, strict=True))
-    _rebase([*asked, *due], order, {u: made[u] for u in roots.values()})
-    _unowned.update(t.uop for t in due if not t.follows)
-    for t in asked:
-      t.follows = True
-  return [made[u] for u in read]
-
-
-def _due_now(tensors: Sequence[Tensor]) -> None:
-  """Computes values, and does what was assigned, before something else happens."""
-  for t in tensors:
-    _copy_value(t)
-  _run(tensors)
-
-
-def _settle(since: int, written: Container[int]) -> None:
-  """Before memory is written (Buffers by id) that no graph tells of: what was assigned happens, and values that read
-  the memory are computed, as far as their tensors have changed after number `since`."""
-  due: list[Tensor] = []
-  for t in _changed_since(since):
-    if t.uop.op is Ops.BUFFER and t.follows:
-      continue
-    if t.follows:
-      if (state := memory_state(t.uop, moved=True)) is not None and state.op is Ops.AFTER:
-        due.append(t)
-    elif any(u.op is Ops.AFTER or (u.op is Ops.BUFFER and id(buffer_of(u)) in written) for u in t.uop.toposort()):
-      due.append(t)
-  if due:
-    _due_now(due)
-
-
-def _assigned(since: int) -> list[Tensor]:
-  """The tensors that have been assigned to after number `since`: those whose memory waits for it, and those that had
-  none and stand for the value."""
-  return [t for t in _changed_since(since) if t._holder.assigned and (t.uop.op is not Ops.BUFFER or not t.follows)]
-
-
-program_order.settle = _settle  # type: ignore[method-assign]
-program_order.assigned = _assigned  # type: ignore[method-assign]
-
-
-def _root(t: Tensor) -> UOp:
-  """What has to run for `t`: of a view its memory."""
-  state = memory_state(t.uop, moved=True) if t.follows else None
-  return t.uop if state is None else state
-
-
-def _readers(roots: Sequence[UOp], known: Container[int]) -> list[Tensor]:
-  """Live tensors, but for the `known` (by id), that read a state of memory which an assignment below `roots`
-  overwrites."""
-  order = UOp.sink(*roots).toposort()
-  reads: dict[UOp, bool] = {}  # whether a value depends on such a state
-  for u in order:
-    if u.op is Ops.ASSIGN and (state := memory_state(u.src[0])) is not None:
-      reads[state] = True
-  if not reads:
-    return []
-  for u in order:  # what happens now, happens in order
-    if u.op is Ops.AFTER or u.op is Ops.ASSIGN:
-      reads.setdefault(u, False)
-  waiting = []
-  for t in _tensors(_live):
-    state = memory_state(t.uop, moved=True) if t.follows else None
-    if state is None or (state.op is Ops.AFTER and state not in reads):  # views of memory follow it
-      for u in t.uop.toposort(lambda u: u not in reads):
-        reads[u] = any(reads[s] for s in u.src)
-      if reads[t.uop] and id(t) not in known:
-        waiting.append(t)
-  return waiting
-
-
-def _rebase(asked: Sequence[Tensor], roots: Sequence[UOp], made: dict[UOp, UOp]) -> None:
-  """After `roots` have run: live tensors that contain what was `made`, or wait for effects that have happened, read
-  buffers instead.
-
-  A tensor that happens to be equal to a root without having been asked for does not get its buffer: it can still be
-  differentiated.
-  """
-  done = {u: u.base for u in UOp.sink(*roots).toposort() if u.op is Ops.AFTER}
-  done.update((u, v) for u, v in made.items() if u is not v)
-  if not done:
-    return
-  replacement, holders = Replacement(done), {id(t) for t in asked}
-  for t in _tensors(_live):
-    u = t.uop
-    if u.op is Ops.BUFFER or u.op is Ops.CONST:
-      continue
-    shown = u not in made or id(t) in holders or u.op is Ops.AFTER
-    v = (replacement if shown else Replacement({x: y for x, y in done.items() if x is not u})).of(u)
-    t.uop = (
-      v if reduced_placement(v.device) == reduced_placement(u.device) else at(v, reduced_placement(u.device))
-    )  # where the tensor showed it

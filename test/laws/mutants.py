@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad import Tensor, tensor
+from tinygrad import Tensor
 from tinygrad.device import Partial, Sharding, SubAxis
 from tinygrad.dtype import dtypes
 from tinygrad.engine import jit
+from tinygrad.engine.program_order import program_order
 from tinygrad.helpers import ceildiv
 from tinygrad.nn import optim
 from tinygrad.runtime import python
@@ -338,7 +339,7 @@ def script_mutant(f: Callable[[Patch], bool | None]) -> Callable[[Patch], bool |
 @script_mutant
 def a_read_forgets_those_who_wait(patch: Patch) -> None:
   """What was computed from memory is not realised before the memory is written."""
-  patch(tensor, "_readers", lambda roots, known: [])
+  patch(program_order, "readers", lambda roots, known: [])
 
 
 @script_mutant
@@ -354,12 +355,11 @@ def a_write_keeps_the_rest_of_no_view(patch: Patch) -> None:
   write = Tensor._write
 
   def alone(self: Tensor, view: UOp, value: UOp) -> None:
-    live = tensor._tensors
-    tensor._tensors = lambda holders: [self] if holders is not tensor._live else live(holders)
+    program_order.views = lambda state: [self]
     try:
       write(self, view, value)
     finally:
-      tensor._tensors = live
+      del program_order.views
 
   patch(Tensor, "_write", alone)
 

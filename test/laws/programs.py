@@ -21,9 +21,9 @@ from tinygrad import Tensor
 from tinygrad.device import Mesh as DeviceMesh
 from tinygrad.device import Partial, Placement, Sharding, SubAxis
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
+from tinygrad.engine.program_order import memory_state
 from tinygrad.mixin.random import _states as random_states
 from tinygrad.runtime.python import Resolved
-from tinygrad.tensor import memory_state
 from tinygrad.uop import Ops, UOp, map_arg
 from tinygrad.uop.cards import CARDS
 from tinygrad.uop.rewrite import substitute

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad import Tensor, TinyJit, tensor
+from tinygrad import Tensor, TinyJit
+from tinygrad.engine.program_order import program_order
 from tinygrad.helpers import Context
 from tinygrad.mixin.base import Base
 from tinygrad.uop import Ops
@@ -334,27 +335,27 @@ def test_with_replays(sharded):
 
 
 def test_the_programs_find_a_replay_that_does_not_wait(monkeypatch):
-  monkeypatch.setattr(tensor.program_order, "settle", lambda since, written: None)
+  monkeypatch.setattr(program_order, "settle", lambda since, written: None)
   with pytest.raises(AssertionError):
     programs(COMPILED, sharded=False, jit=True)
 
 
 def test_the_programs_find_a_step_that_leaves_what_it_assigns(monkeypatch):
-  monkeypatch.setattr(tensor.program_order, "assigned", lambda since: [])
+  monkeypatch.setattr(program_order, "assigned", lambda since: [])
   with pytest.raises(AssertionError):
     programs(COMPILED, sharded=False, jit=True)
 
 
 def readers_run_before(monkeypatch) -> None:
   """What waits for memory runs ahead of the root that overwrites it, instead of together with it."""
-  run = tensor._run
+  run = program_order.run
 
   def one_after_the_other(asked, read=()):
     if not asked:
-      run(tensor._readers(read, ()))
+      run(program_order.readers(read, ()))
     return run(asked, read)
 
-  monkeypatch.setattr(tensor, "_run", one_after_the_other)
+  monkeypatch.setattr(program_order, "run", one_after_the_other)
 
 
 def values_are_views(monkeypatch) -> None:
@@ -368,12 +369,12 @@ def views_are_values(monkeypatch) -> None:
 
 def effects_happen_again(monkeypatch) -> None:
   """The value that was read keeps waiting for the writes that it has made."""
-  rebase = tensor._rebase
-  monkeypatch.setattr(tensor, "_rebase", lambda asked, roots, made: asked and rebase(asked, roots, made))
+  rebase = program_order.rebase
+  monkeypatch.setattr(program_order, "rebase", lambda asked, roots, made: asked and rebase(asked, roots, made))
 
 
 def readers_do_not_wait(monkeypatch) -> None:
-  monkeypatch.setattr(tensor, "_readers", lambda roots, known: [])
+  monkeypatch.setattr(program_order, "readers", lambda roots, known: [])
 
 
 MUTANTS = (readers_run_before, values_are_views, views_are_values, effects_happen_again, readers_do_not_wait)

@@ -13,6 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from tinygrad.device import Buffer
 from tinygrad.dtype import dtypes
 from tinygrad.engine import realize as engine
+from tinygrad.engine.program_order import program_order
 from tinygrad.engine.realize import JitError, Run, Stretch, Work, canonical, random_states, recorders
 from tinygrad.helpers import DEBUG, JIT, children_of, settings_from, uninterrupted
 from tinygrad.uop import Ops, OwnGradient, UOp, buffer_of, give_memory, substitute
@@ -205,10 +206,10 @@ class Captured:
     """Runs the step on other inputs of the same key; what it makes, as fresh Tensors. A call changes only when the last
     replay is done.
     """
-    if self.settled != engine.program_order.now:  # some Tensor has changed
+    if self.settled != program_order.now:  # some Tensor has changed
       taken = {id(buffer_of(u)) for u in inputs} if self.writes_inputs else set()
-      engine.program_order.settle(self.settled, self.state | taken)
-      self.settled = engine.program_order.now
+      program_order.settle(self.settled, self.state | taken)
+      self.settled = program_order.now
     given: list[Any] = [*inputs, *[m.memory if m.shown() is None else m.another() for m in self.made]]
     moved = [i for i, x in enumerate(given) if x is not self.given[i]]
     if moved or variables != self.variables:
@@ -231,7 +232,7 @@ class Captured:
       with uninterrupted():  # a step is done or not
         for stretch in self.stretches:
           stretch.launch()
-    results, self.settled = self.results(), engine.program_order.now
+    results, self.settled = self.results(), program_order.now
     return results
 
   def results(self) -> Any:
@@ -328,7 +329,7 @@ class TinyJit(Generic[A, R]):
     elif state.count > 1:
       result = self.capture(state, inputs, variables, lambda: self.fxn(*args, **kwargs))
     else:
-      since = engine.program_order.now
+      since = program_order.now
       self.realized(result := self.fxn(*args, **kwargs), since)
     return result
 
@@ -347,7 +348,7 @@ class TinyJit(Generic[A, R]):
       return type(x)
 
     form = walk(result, leaf)
-    realize_all([*found, *engine.program_order.assigned(since)])
+    realize_all([*found, *program_order.assigned(since)])
     return form, uops_of(found)
 
   @property
@@ -356,14 +357,14 @@ class TinyJit(Generic[A, R]):
 
   def capture(self, state: State, inputs: list[UOp], variables: dict[str, int], call: Callable[[], R]) -> R:
     """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted."""
-    engine.program_order.settle(-1, ())
-    engine.program_order.began = engine.program_order.now
+    program_order.settle(-1, ())
+    program_order.began = program_order.now
     runs: list[Run] = []
     earlier = UOp.buffer((0,), dtypes.uint8, "NPY").arg.uid
     recorders.append(runs.append)
     try:
       result = call()
-      form, results = self.realized(result, engine.program_order.began)
+      form, results = self.realized(result, program_order.began)
     finally:
       recorders.pop()
     if not runs:

@@ -7,14 +7,13 @@ of a simulated backend.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import itertools
 import sys
 import time
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -126,36 +125,6 @@ _renumbered = itertools.count(1)
 random_states: weakref.WeakKeyDictionary[UOp, tuple[int, int, int]] = weakref.WeakKeyDictionary()
 """What random numbers are computed from (mixin/random.py): memory that is nobody's."""
 recorders: list[Callable[[Run], None]] = []  # the JIT that captures, if one does: told of every run
-
-
-class Order:
-  """What is written by replays is in no graph: the program order of Tensors (tensor.py) has to be told of it."""
-
-  now = 0  # the number of the last change of a Tensor
-  began = 0  # that at which the capture began that goes on
-
-  @staticmethod
-  def settle(since: int, written: Container[int]) -> None:
-    """What has to happen before that memory is written; `tensor.py` puts it in."""
-
-  @staticmethod
-  def assigned(since: int) -> list[Any]:
-    """The Tensors that have been assigned to after change number `since`, and wait for it; `tensor.py` puts it in."""
-    return []
-
-  @staticmethod
-  @contextlib.contextmanager
-  def unrecorded() -> Iterator[None]:
-    """For what does not belong to the step that is captured."""
-    kept = recorders[:]
-    recorders.clear()
-    try:
-      yield
-    finally:
-      recorders[:] = kept
-
-
-program_order = Order()
 
 
 def canonical(sink: UOp, first: int = -1) -> tuple[UOp, list[UOp], dict[str, int]]:

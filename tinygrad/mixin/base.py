@@ -7,7 +7,7 @@ from tinygrad.device import Device, Mesh, P, Placement, Sharding, ShardTypeError
 from tinygrad.dtype import DType, dtypes, least_upper_dtype, sum_acc_dtype, to_dtype
 from tinygrad.engine.realize import reduced_placement
 from tinygrad.helpers import all_int, prod
-from tinygrad.uop import GroupOp, Ops, UOp, describe
+from tinygrad.uop import Ops, UOp, describe
 
 sint = int | UOp
 Shape = tuple[sint, ...]
@@ -101,17 +101,6 @@ def weak_dtype(dtype: DType, value: Scalar) -> DType:
   if isinstance(value, float):
     return dtypes.default_float
   return dtypes.default_int if dtypes.is_bool(dtype) else dtype
-
-
-VIEWS = GroupOp.View | {Ops.DETACH}
-
-
-def memory_state(u: UOp, moved: bool = False) -> UOp | None:
-  """The BUFFER, or its newest AFTER, that `u` is a view of; None if `u` is computed. `moved`: also where
-  elements had to move for the view (flat, of an uneven cut); such a view reads what is written to the memory."""
-  while u.op in VIEWS or (moved and u.op is Ops.MOVE and not u.arg.pinned):
-    u = u.src[0]
-  return u if u.op is Ops.BUFFER or u.op is Ops.AFTER else None
 
 
 class Base:

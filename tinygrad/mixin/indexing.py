@@ -7,8 +7,9 @@ from typing import Any, Literal, Self
 
 from tinygrad.device import Sharding
 from tinygrad.dtype import dtypes
+from tinygrad.engine.program_order import memory_state
 from tinygrad.helpers import ceildiv, numpy, prod
-from tinygrad.mixin.base import Base, broadcast_shape, check_choice, common_shape, memory_state, mismatch, sint
+from tinygrad.mixin.base import Base, broadcast_shape, check_choice, common_shape, mismatch, sint
 from tinygrad.mixin.reduce import Reduce
 from tinygrad.uop import Ops, UOp, simplify_sint
 

@@ -7,6 +7,7 @@ from tinygrad.uop.dims import as_dims, is_int, simplify_sint, sint, smax, smin, 
 from tinygrad.uop.local import DEVICE_NUM, device_number, lengths, start
 from tinygrad.uop.node import (
   Hooks,
+  Ref,
   UOp,
   Variable,
   buffer_of,
@@ -14,6 +15,7 @@ from tinygrad.uop.node import (
   give_memory,
   map_arg,
   mesh_of,
+  side_table,
   stored,
   viewed,
 )

@@ -15,21 +15,36 @@ from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPE
 from tinygrad.uop.dims import as_dims, is_int, sint, upper
 from tinygrad.uop.op import BufferArg, GroupOp, Move, Ops
 
-_table: dict[tuple[Any, ...], _Ref] = {}
+_table: dict[tuple[Any, ...], Ref] = {}
 _uids = itertools.count()
-_memory: weakref.WeakKeyDictionary[UOp, Buffer] = weakref.WeakKeyDictionary()  # of BUFFERs
 
 
-class _Ref(weakref.ref["UOp"]):
-  """A weak reference that knows its key in the table of nodes."""
+class Ref(weakref.ref["UOp"]):
+  """A weak reference to a node, one for each: what side tables are keyed by. It knows its key in the table of nodes."""
 
   __slots__ = ("key",)
   key: tuple[Any, ...]
+  __hash__, __eq__ = object.__hash__, object.__eq__
 
 
-def _forget(ref: _Ref) -> None:
+_side_tables: list[dict[Ref, Any]] = []
+
+
+def side_table() -> dict[Ref, Any]:
+  """A table for what somebody notes of nodes, by `u.ref`; an entry goes with its node. Nodes are interned: they carry
+  nothing that belongs to one pass."""
+  _side_tables.append({})
+  return _side_tables[-1]
+
+
+def _forget(ref: Ref) -> None:
   if _table.get(ref.key) is ref:
     del _table[ref.key]
+  for table in _side_tables:
+    table.pop(ref, None)
+
+
+_memory: dict[Ref, Buffer] = side_table()  # of BUFFERs
 
 
 def _operator(op: Ops) -> tuple[Callable[[UOp, Any], UOp], Callable[[UOp, Any], UOp]]:
@@ -74,8 +89,8 @@ class UOp:
   """
 
   __slots__ = (
-    "__weakref__", "abstract", "arg", "bounds", "device", "dtype", "key", "mesh", "op", "order", "origin", "shape",
-    "simplified", "src",
+    "__weakref__", "abstract", "arg", "bounds", "device", "dtype", "key", "mesh", "op", "order", "origin", "ref",
+    "shape", "simplified", "src",
   )  # fmt: skip
   op: Ops
   dtype: DType
@@ -83,6 +98,7 @@ class UOp:
   arg: Any
   origin: tuple[str, int] | None  # the user's line; outside every key
   mesh: Mesh  # of a BUFFER or MOVE: the one with whose names the user placed it; outside every key
+  ref: Ref
   abstract: UOp  # what placement can see of it (sharding/abstract_values.py)
   order: list[UOp]  # of a SINK, for which every stage asks: what is below it, sources first
   # filled in when first asked for, by the functions in ATTRIBUTES
@@ -101,7 +117,7 @@ class UOp:
       return found
     self = object.__new__(UOp)
     self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, None
-    ref = _Ref(self, _forget)
+    self.ref = ref = Ref(self, _forget)
     ref.key = key
     _table[key] = ref
     if SPEC.value >= 2:
@@ -250,7 +266,7 @@ class UOp:
     """A new buffer; its memory (`buffer_of`) is allocated on first use. `origin`: its line, if not the user's."""
     check_fits(device, shape)
     u = UOp.new(Ops.BUFFER, dtype, (), BufferArg(next(_uids), tuple(shape), device)).named(device)
-    u.origin, _memory[u] = origin, memory if memory is not None else Buffer(device, tuple(shape), dtype)
+    u.origin, _memory[u.ref] = origin, memory if memory is not None else Buffer(device, tuple(shape), dtype)
     return u if origin is not None else u.stamp()
 
   @staticmethod
@@ -545,13 +561,13 @@ _BASED = frozenset((Ops.ASSIGN, Ops.AFTER, Ops.DETACH))
 def buffer_of(u: UOp) -> Buffer:
   """The memory of a BUFFER."""
   assert u.op is Ops.BUFFER, u.op
-  return _memory[u]
+  return _memory[u.ref]
 
 
 def give_memory(u: UOp, memory: Buffer) -> None:
   """A BUFFER's values stand in other memory of its shape from here on."""
   assert buffer_of(u).shape == memory.shape, (u, memory.shape)
-  _memory[u] = memory
+  _memory[u.ref] = memory
 
 
 def exact(arg: Any) -> Any:

@@ -1,0 +1,230 @@
+"""The order of the program: what tensors stand for while assignments and replays write to memory that others read.
+
+docs/assignment.md says what is shown to whom. This room knows of a tensor (`Live`) its node, whether it follows memory,
+and the number of its last change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import weakref
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from tinygrad.engine.realize import realize, recorders, reduced_placement
+from tinygrad.helpers import dedup, uninterrupted
+from tinygrad.sharding.replacement import Replacement, at
+from tinygrad.uop import GroupOp, Ops, Ref, UOp, buffer_of, side_table
+
+VIEWS = GroupOp.View | {Ops.DETACH}
+
+
+class Live(Protocol):
+  """A tensor, as far as its place in the program goes."""
+
+  uop: UOp
+  follows: bool  # whether it is memory, or a view of it; otherwise a value, which stays as it was when it was made
+  holder: Holder
+
+
+class Holder(weakref.ref[Any]):
+  """A tensor that may still live. Equal to itself alone: equality of tensors is element by element. `number`: of the
+  tensor's last change; `assigned`: whether that was an assignment."""
+
+  __slots__ = ("assigned", "number")
+  number: int
+  assigned: bool
+  __hash__, __eq__ = object.__hash__, object.__eq__
+
+
+def memory_state(u: UOp, moved: bool = False) -> UOp | None:
+  """The BUFFER, or its newest AFTER, that `u` is a view of; None if `u` is computed. `moved`: also where
+  elements had to move for the view (flat, of an uneven cut); such a view reads what is written to the memory."""
+  while u.op in VIEWS or (moved and u.op is Ops.MOVE and not u.arg.pinned):
+    u = u.src[0]
+  return u if u.op is Ops.BUFFER or u.op is Ops.AFTER else None
+
+
+class ProgramOrder:
+  """Every tensor that lives, in the order of its last change: what a realize, an assignment, `backward` and a replay
+  look through."""
+
+  def __init__(self) -> None:
+    self.now = 0  # the number of the last change of a tensor
+    self.began = 0  # that at which the capture began that goes on
+    self._live: dict[Holder, None] = {}
+    # by state of memory the tensors that are or were views of it: to write to one must not look at all that live
+    self._views: dict[Ref, dict[Holder, None]] = side_table()
+    # buffers of values that were computed because memory which they read was to be written: no tensor follows them
+    self._unowned: weakref.WeakSet[UOp] = weakref.WeakSet()
+
+  # ---- who lives
+
+  def enter(self, t: Live, assigned: bool = False) -> None:
+    """Notes that a tensor is new."""
+    t.holder = holder = Holder(t, self._live.pop)
+    holder.assigned = assigned
+    holder.number = self.now = self.now + 1
+    self._live[holder] = None
+
+  def reenter(self, t: Live, assigned: bool = False) -> None:
+    """Notes that a tensor stands for something new."""
+    del self._live[t.holder]
+    self.enter(t, assigned)
+
+  def sees(self, t: Live) -> None:
+    """Notes of what memory a tensor is a view."""
+    if (state := memory_state(t.uop, moved=True)) is not None:
+      views = self._views.setdefault(state.ref, {})
+      views[Holder(t, views.pop)] = None
+
+  def live(self) -> list[Any]:
+    return _tensors(self._live)
+
+  def views(self, state: UOp) -> list[Any]:
+    """The tensors that are or were views of a state of memory."""
+    return _tensors(self._views.get(state.ref, ()))
+
+  def changed(self, since: int) -> list[Any]:
+    """The tensors that have changed after number `since`, the last one first."""
+    return _tensors(itertools.takewhile(lambda h: h.number > since, reversed(self._live)))
+
+  def assigned(self, since: int) -> list[Any]:
+    """The tensors that have been assigned to after number `since`: those whose memory waits for it, and those that had
+    none and stand for the value."""
+    return [t for t in self.changed(since) if t.holder.assigned and (t.uop.op is not Ops.BUFFER or not t.follows)]
+
+  # ---- what runs
+
+  def own(self, asked: Sequence[Live]) -> None:
+    """Before a realize: a value whose node is, or becomes, another tensor's memory is to be a copy."""
+    taken: set[UOp] = set()
+    for t in asked:
+      if not t.follows and (t.uop in taken or (memory_state(t.uop) is not None and t.uop not in self._unowned)):
+        t.uop = t.uop.clone()
+      self._unowned.discard(t.uop)
+      taken.add(t.uop)
+
+  def run(self, asked: Sequence[Live], read: Sequence[UOp] = ()) -> list[UOp]:
+    """Computes `asked` and the values `read`, in one go with all that has to happen by then: whatever reads memory
+    which an assignment among them overwrites, and the assignments that this takes. So it does not matter to the values
+    what is asked for first. Each tensor of these then holds its buffer; returns what `read` has become.
+    """
+    roots = {id(t): _root(t) for t in asked}
+    if recorders and (
+      earlier := [t for t in self.readers([*roots.values(), *read], roots) if t.holder.number < self.began]
+    ):
+      with unrecorded():  # a replay must not write to them
+        self._due_now(earlier)
+      roots = {id(t): _root(t) for t in asked}
+    due: list[Live] = []
+    while more := self.readers([*roots.values(), *read], roots):
+      for t in more:
+        _copy_value(t)
+        roots[id(t)] = _root(t)
+      due += more
+    order = dedup([*roots.values(), *read])
+    with contextlib.ExitStack() as begun:  # a Ctrl-C between would leave effects that happened to happen again
+      done = realize(*order, starting=lambda: begun.enter_context(uninterrupted()))
+      made = dict(zip(order, done, strict=True))
+      self.rebase([*asked, *due], order, {u: made[u] for u in roots.values()})
+      self._unowned.update(t.uop for t in due if not t.follows)
+      for t in asked:
+        t.follows = True
+    return [made[u] for u in read]
+
+  def settle(self, since: int, written: Container[int]) -> None:
+    """Before memory is written (Buffers by id) that no graph tells of: what was assigned happens, and values that read
+    the memory are computed, as far as their tensors have changed after number `since`."""
+    due: list[Live] = []
+    for t in self.changed(since):
+      if t.uop.op is Ops.BUFFER and t.follows:
+        continue
+      if t.follows:
+        if (state := memory_state(t.uop, moved=True)) is not None and state.op is Ops.AFTER:
+          due.append(t)
+      elif any(u.op is Ops.AFTER or (u.op is Ops.BUFFER and id(buffer_of(u)) in written) for u in t.uop.toposort()):
+        due.append(t)
+    if due:
+      self._due_now(due)
+
+  def _due_now(self, tensors: Sequence[Live]) -> None:
+    """Computes values, and does what was assigned, before something else happens."""
+    for t in tensors:
+      _copy_value(t)
+    self.run(tensors)
+
+  def readers(self, roots: Sequence[UOp], known: Container[int]) -> list[Live]:
+    """Live tensors, but for the `known` (by id), that read a state of memory which an assignment below `roots`
+    overwrites."""
+    order = UOp.sink(*roots).toposort()
+    reads: dict[UOp, bool] = {}  # whether a value depends on such a state
+    for u in order:
+      if u.op is Ops.ASSIGN and (state := memory_state(u.src[0])) is not None:
+        reads[state] = True
+    if not reads:
+      return []
+    for u in order:  # what happens now, happens in order
+      if u.op is Ops.AFTER or u.op is Ops.ASSIGN:
+        reads.setdefault(u, False)
+    waiting = []
+    for t in self.live():
+      state = memory_state(t.uop, moved=True) if t.follows else None
+      if state is None or (state.op is Ops.AFTER and state not in reads):  # views of memory follow it
+        for u in t.uop.toposort(lambda u: u not in reads):
+          reads[u] = any(reads[s] for s in u.src)
+        if reads[t.uop] and id(t) not in known:
+          waiting.append(t)
+    return waiting
+
+  def rebase(self, asked: Sequence[Live], roots: Sequence[UOp], made: dict[UOp, UOp]) -> None:
+    """After `roots` have run: live tensors that contain what was `made`, or wait for effects that have happened, read
+    buffers instead.
+
+    A tensor that happens to be equal to a root without having been asked for does not get its buffer: it can still be
+    differentiated.
+    """
+    done = {u: u.base for u in UOp.sink(*roots).toposort() if u.op is Ops.AFTER}
+    done.update((u, v) for u, v in made.items() if u is not v)
+    if not done:
+      return
+    replacement, holders = Replacement(done), {id(t) for t in asked}
+    for t in self.live():
+      u = t.uop
+      if u.op is Ops.BUFFER or u.op is Ops.CONST:
+        continue
+      shown = u not in made or id(t) in holders or u.op is Ops.AFTER
+      v = (replacement if shown else Replacement({x: y for x, y in done.items() if x is not u})).of(u)
+      where = reduced_placement(u.device)  # where the tensor showed it
+      t.uop = v if reduced_placement(v.device) == where else at(v, where)
+
+
+@contextlib.contextmanager
+def unrecorded() -> Iterator[None]:
+  """For what does not belong to the step that is captured."""
+  kept = recorders[:]
+  recorders.clear()
+  try:
+    yield
+  finally:
+    recorders[:] = kept
+
+
+def _tensors(holders: Iterable[Holder]) -> list[Any]:
+  return [t for holder in list(holders) if (t := holder()) is not None]
+
+
+def _root(t: Live) -> UOp:
+  """What has to run for `t`: of a view its memory."""
+  state = memory_state(t.uop, moved=True) if t.follows else None
+  return t.uop if state is None else state
+
+
+def _copy_value(t: Live) -> None:
+  """A value that lies in memory is to be a copy: the memory is about to be written."""
+  if not t.follows and memory_state(t.uop) is not None:
+    t.uop = t.uop.clone()
+
+
+program_order = ProgramOrder()
