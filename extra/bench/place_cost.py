@@ -10,7 +10,7 @@ graph:
 * hooks: the graph of the loss, its gradient and the optimizer's step through the public API, placed as it is made.
 * renumber: what `realize` does to find a plan in its cache: the graph again, its buffers numbered. All of its nodes are
   new; their shapes and placements are those that the hooks found.
-* place: `place_in_order(sink)`.
+* place: `placed(sink)`.
 * localize: the rest of `localize(sink)`, i.e. all of it but `place`.
 
 Figures are process CPU time, the least of `rounds` in one process. Each round makes a model and a graph of its own, and
@@ -33,8 +33,8 @@ from typing import Any
 
 from tinygrad import Mesh, P, Sharding, Tensor, dtypes, nn
 from tinygrad.engine.realize import canonical
-from tinygrad.sharding.localize import Localizer, complete
-from tinygrad.sharding.place import place_in_order
+from tinygrad.sharding.localize import complete, lower_to_local
+from tinygrad.sharding.place import placed
 from tinygrad.sharding.report import as_realized
 from tinygrad.uop import UOp
 
@@ -124,9 +124,9 @@ class Clock:
     return got
 
 
-def localized(placed: list[UOp]) -> UOp:
+def localized(sink: UOp) -> UOp:
   """What `localize` does behind the placement."""
-  return Localizer(complete(placed)).run()
+  return lower_to_local(complete(sink))
 
 
 def measure(
@@ -146,9 +146,9 @@ def measure(
   alive.clear()
   alive.update(order)
   del order
-  placed = clock("place", place_in_order, fresh)
-  local = clock("localize", localized, placed)
-  uops |= {"placed": len(placed), "local": len(local.toposort())}
+  at_place = clock("place", placed, fresh)
+  local = clock("localize", localized, at_place)
+  uops |= {"placed": len(at_place.toposort()), "local": len(local.toposort())}
   return clock.seconds, uops, clock
 
 

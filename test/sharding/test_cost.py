@@ -11,8 +11,8 @@ from tinygrad.engine.realize import canonical
 from tinygrad.helpers import Context
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding import decision_cache
-from tinygrad.sharding.localize import Localizer, complete, localize
-from tinygrad.sharding.place import place_in_order
+from tinygrad.sharding.localize import complete, localize, lower_to_local
+from tinygrad.sharding.place import placed
 
 MANY = 4096
 UNIT = 512  # a model that is cut evenly in 4,096: 4,096 heads, a batch of 4,096
@@ -69,9 +69,9 @@ def count(cuts, devices):
   known = set(decision_cache.steps)
   sink, hooks = lines_of(training(1, mesh, UNIT))
   fresh = canonical(sink)[0]
-  order, place = lines_of(place_in_order, fresh)
-  local, rest = lines_of(lambda: Localizer(complete(order)).run())
-  uops = len(fresh.toposort()), len(order), len(local.toposort())
+  built, place = lines_of(placed, fresh)
+  local, rest = lines_of(lambda: lower_to_local(complete(built)))
+  uops = len(fresh.toposort()), len(built.toposort()), len(local.toposort())
   return (*uops, len(decision_cache.steps.keys() - known)), {"hooks": hooks, "place": place, "localize": rest}
 
 
@@ -113,8 +113,8 @@ def test_calls_a_uop(cuts):
   with Context(SPEC=1):
     for _ in range(2):
       fresh = canonical(training(4, mesh)())[0]
-      order, place = calls_of(place_in_order, fresh)
-      _, rest = calls_of(lambda order: Localizer(complete(order)).run(), order)
+      built, place = calls_of(placed, fresh)
+      _, rest = calls_of(lambda built: lower_to_local(complete(built)), built)
   assert (place + rest) / len(fresh.toposort()) < 75
 
 
@@ -124,7 +124,7 @@ def test_a_layer_more_decides_nothing_new(cuts):
   mesh = mesh_of(cuts, 2)
 
   def decided(layers):
-    place_in_order(canonical(training(layers, mesh)())[0])
+    placed(canonical(training(layers, mesh)())[0])
     return len(decision_cache.steps)
 
   assert decided(3) == decided(5)

@@ -2,7 +2,8 @@
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.sharding.costs import PUSHED
@@ -14,17 +15,30 @@ CASTS = frozenset((Ops.CAST,))  # hot: a member of an enum takes longer to look 
 LARGE = 1 << 16  # bytes to be saved for which one more meeting of the devices is worth it
 
 
-def sink_casts(order: Sequence[UOp]) -> UOp:
+@dataclass(frozen=True, slots=True)
+class SunkCast:
+  """CAST(reduce(x)) run as CAST(reduce_scatter(x)): the cast is to fewer bytes an element, or its reader wants a cut.
+
+  `placement`: at which the cast runs. `links`: what rearranges it on its way to `last`, the cast first; `last` is a
+  move to a cut, or None where the cast itself is gathered. `saved`: bytes that a device does not receive.
+  """
+
+  placement: Placement
+  links: tuple[UOp, ...]
+  last: UOp | None
+  saved: float
+
+
+def sink_casts(order: Sequence[UOp]) -> dict[UOp, SunkCast]:
   """CAST(all_reduce(x)) -> all_gather(CAST(reduce_scatter(x))), the cast to fewer bytes an element, where it alone
   reads a large x: every element is cast as before, so the bits are the same. Where all that reads the cast is a move to
-  a cut, x is scattered onto that, and nothing is gathered. The sink comes last in `order`."""
-  mapping: dict[UOp, UOp] = {}
+  a cut, x is scattered onto that, and nothing is gathered. The casts for which this is cheaper, and how they run."""
+  found: dict[UOp, SunkCast] = {}
   casts = [u for u in order if u.op in CASTS and u.src[0].op is Ops.MOVE]
   uses = Counter(s for u in order for s in u.src) if casts else {}
   readers = {s: u for u in order for s in u.src} if casts else {}
   for u in casts:
-    move = u.src[0]
-    if uses[move] > 1:
+    if uses[u.src[0]] > 1:
       continue
     links, last = [u], u
     while uses[last] == 1 and (last := readers[last]).op in PUSHED:
@@ -32,30 +46,42 @@ def sink_casts(order: Sequence[UOp]) -> UOp:
     wanted = last.device if last.op is Ops.MOVE else None
     for link in reversed(links):
       wanted = below(link, wanted) if wanted is not None else None
-    if wanted is not None and costs_less(move, wanted):
-      v = last.replace(dtype=move.dtype, src=move.src, arg=Move(wanted, False))
-      for link in links:
-        v = link.replace(src=(v,))
-      mapping[last] = v if v.device == last.device else UOp.new(Ops.MOVE, v.dtype, (v,), last.arg)
+    if wanted is not None and (saved := saved_at(u.src[0], wanted)) > 0:
+      found[u] = SunkCast(wanted, tuple(links), last, saved)
     elif (way := scattered(u)) is not None:
-      part = move.replace(arg=Move(way, move.arg.pinned))
+      found[u] = way
+  return found
+
+
+def build_sunk(sink: UOp, casts: Mapping[UOp, SunkCast]) -> UOp:
+  """The graph with these casts run so."""
+  mapping: dict[UOp, UOp] = {}
+  for u, way in casts.items():
+    move, last = u.src[0], way.last
+    if last is None:
+      part = move.replace(arg=Move(way.placement, move.arg.pinned))
       mapping[u] = move.replace(dtype=u.dtype, src=(u.replace(src=(part,)),))
-  return substitute(order[-1], mapping) if mapping else order[-1]
+      continue
+    v = last.replace(dtype=move.dtype, src=move.src, arg=Move(way.placement, False))
+    for link in way.links:
+      v = link.replace(src=(v,))
+    mapping[last] = v if v.device == last.device else UOp.new(Ops.MOVE, v.dtype, (v,), last.arg)
+  return substitute(sink, mapping) if mapping else sink
 
 
-def costs_less(move: UOp, there: Placement) -> bool:
-  """Whether `move` reduces what can be reduced in fewer bytes to `there`, a cut."""
+def saved_at(move: UOp, there: Placement) -> float:
+  """Bytes that are saved where what `move` reduces is reduced to `there`, a cut; 0 where it cannot be."""
   unreduced, here = move.src[0].device, move.device
   if not isinstance(unreduced, Sharding) or not unreduced.partial or move.arg.pinned or here is None:
-    return False
+    return 0.0
   if not isinstance(there, Sharding) or there.partial or not same_devices(unreduced, there):
-    return False
+    return 0.0
   price = functools.partial(wire, move.shape, move.dtype.itemsize, unreduced)
-  return price(there) < price(here)
+  return price(here) - price(there)
 
 
-def scattered(u: UOp) -> Sharding | None:
-  """The placement at which `u`, the CAST of an all-reduce, is best computed: a further even cut of its longest dim by
+def scattered(u: UOp) -> SunkCast | None:
+  """How `u`, the CAST of an all-reduce, is best computed: at a further even cut of its longest dim by
   the sub-axes over which it is partial; None to leave it."""
   move = u.src[0]
   a, b, shape = move.src[0].device, move.device, ints(u.shape)
@@ -70,4 +96,4 @@ def scattered(u: UOp) -> Sharding | None:
   assert isinstance(cut, Sharding)
   wide, narrow = move.dtype.itemsize, u.dtype.itemsize
   saved = wire(shape, wide, a, b) - wire(shape, wide, a, cut) - wire(shape, narrow, cut, b)
-  return cut if saved >= LARGE else None
+  return SunkCast(cut, (u,), None, saved) if saved >= LARGE else None

@@ -17,12 +17,11 @@ from typing import Any
 from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import SPEC, span
-from tinygrad.sharding.cast_sinking import sink_casts
 from tinygrad.sharding.costs import deliver
 from tinygrad.sharding.factors import collect, legal, project
 from tinygrad.sharding.moves import Step, SubAxes, atoms, boundaries, ints, plan
 from tinygrad.sharding.partial import partials_of
-from tinygrad.sharding.place import place_in_order
+from tinygrad.sharding.place import placed
 
 # isort: off
 from tinygrad.uop import CARDS, Collective, Factors, GroupOp, Ops, UOp, check_graph, device_number, factor_rule, lengths
@@ -43,30 +42,32 @@ def localize(sink: UOp) -> UOp:
   """The local view of a placed graph (docs/architecture.md, 3): no MOVE is left, buffers are behind SHARD."""
   check_graph(sink, "tensor")
   with span("place"):
-    order = place_in_order(sink)
-  view = Localizer(complete(order)).run()
+    sink = placed(sink)
+  view = lower_to_local(complete(sink))
   check_graph(view, "local")
   return view
 
 
-def complete(order: list[UOp]) -> list[UOp]:
-  """A placed graph, in order, with every move at its place: as it is localized."""
-  for rewrite in (copies_from_host, whole_assigns, sink_casts):
-    if (sink := rewrite(order)) is not order[-1]:
-      order = sink.toposort()
-  return order
+def complete(sink: UOp) -> UOp:
+  """A placed graph with every move at its place: as it is localized."""
+  return whole_assigns(copies_from_host(sink))
 
 
-def copies_from_host(order: Sequence[UOp]) -> UOp:
+def lower_to_local(sink: UOp) -> UOp:
+  """A complete graph in the local view."""
+  return Localizer(sink.toposort()).run()
+
+
+def copies_from_host(sink: UOp) -> UOp:
   """MOVE(MOVE(host data)) -> MOVE(host data): each device reads its own slice, and nobody holds the whole. The graph
   has both moves, for the gradient of what is in between."""
   mapping: dict[UOp, UOp] = {}
-  for u in order:
+  for u in sink.toposort():
     if u.op in MOVES and u.src[0].op in MOVES:
       host = mapping.get(u.src[0], u.src[0]).src[0]
       if host.op is Ops.BUFFER and host.device == "NPY":
         mapping[u] = u.replace(src=(host,))
-  return substitute(order[-1], mapping) if mapping else order[-1]
+  return substitute(sink, mapping) if mapping else sink
 
 
 # ---------------------------------------------------------------- what a device holds
@@ -417,11 +418,11 @@ def communicate(kind: str, xs: Sequence[UOp], template: UOp, places: tuple[Place
 # ---------------------------------------------------------------- writes into a part of a cut dim
 
 
-def whole_assigns(order: Sequence[UOp]) -> UOp:
+def whole_assigns(sink: UOp) -> UOp:
   """ASSIGN into a view that cuts a part out of a cut dim -> ASSIGN of the whole buffer: the value inside the view, the
   old content outside."""
   mapping, done = dict[UOp, UOp](), dict[UOp, UOp]()
-  for u in order:
+  for u in sink.toposort():
     if u.op not in WRITES or not is_cut(u.src[0].device):
       continue
     views = [*itertools.takewhile(lambda v: v.op in GroupOp.Movement, u.src[0].down())]
@@ -430,7 +431,7 @@ def whole_assigns(order: Sequence[UOp]) -> UOp:
     value, base = substitute(u.src[1], mapping, done), substitute(views[-1].src[0], mapping, done)
     assert base.device is not None
     mapping[u] = UOp.new(Ops.ASSIGN, u.dtype, (base, deliver(overlaid(views, value, base), base.device)))
-  return substitute(order[-1], mapping, done) if mapping else order[-1]
+  return substitute(sink, mapping, done) if mapping else sink
 
 
 def overlaid(views: Sequence[UOp], value: UOp, base: UOp) -> UOp:

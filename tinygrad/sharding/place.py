@@ -7,42 +7,59 @@ from collections.abc import Sequence
 from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.helpers import DEFER, SPEC, Context, prod
 from tinygrad.sharding.abstract_values import COMPARED, SEEN, abstract_of, distinguished, leaf
+from tinygrad.sharding.cast_sinking import sink_casts
 from tinygrad.sharding.costs import at_placement
 from tinygrad.sharding.decision_cache import (
   AS_GIVEN,
   OpPlacement,
-  applied,
   known_costs,
-  realized,
   roots_step,
   settings,
   step_of,
 )
 from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import is_partial, result
+from tinygrad.sharding.placements import Placements, build_placed
 from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 REMAPPED_OR_MOVED = GroupOp.Remapping | {Ops.MOVE}
 
 
-def place_in_order(sink: UOp) -> list[UOp]:
-  """All nodes, sources first, of the hooks' graph with implied moves decided again, now that every consumer is known;
-  roots arrive at the placement that their Tensor showed. Where this saves no bytes the hooks' graph stands."""
-  order = sink.toposort()
+def place(sink: UOp) -> Placements:
+  """Where each node runs, now that every consumer is known: the hooks' graph, or that with its implied moves decided
+  again where this saves bytes; roots arrive at the placement that their Tensor showed. Both are priced with their casts
+  sunk. The map is over the graph that was chosen: what is decided again is built to be priced, for a move that several
+  nodes ask for travels once."""
   sink.shape, sink.device  # noqa: B018 (fills in those of all nodes below)
-  if any(is_partial(u.device) for u in order):
-    if DEFER.value:
-      with Context(RESHARD=1):  # where that forbids a move, the hooks have said so
-        again = Placer(order).run().toposort()
-      if bytes_of(again) < bytes_of(order):
-        order, sink = again, again[-1]
-    if sink.op is Ops.SINK and any(is_partial(u.device) for u in sink.src):
-      order = sink.replace(src=tuple(at_placement(u, u.device) for u in sink.src)).toposort()
+  order = sink.toposort()
+  if not any(is_partial(u.device) for u in order):
+    return Placements(order)
+  found = with_casts_sunk(order)
+  if DEFER.value:
+    with Context(RESHARD=1):  # where that forbids a move, the hooks have said so
+      again = with_casts_sunk(build_placed(Placer(order).run()).toposort())
+    if again.nbytes < found.nbytes:
+      found = again
+  sink = found.order[-1]
+  if sink.op is Ops.SINK and any(is_partial(u.device) for u in sink.src):
+    found = with_casts_sunk(sink.replace(src=tuple(at_placement(u, u.device) for u in sink.src)).toposort())
+  return found
+
+
+def with_casts_sunk(order: Sequence[UOp]) -> Placements:
+  """A graph as it was made, but for the casts that move fewer bytes behind a reduce-scatter."""
+  casts = sink_casts(order)
+  return Placements(order, casts=casts, nbytes=bytes_of(order) - sum(c.saved for c in casts.values()))
+
+
+def placed(sink: UOp) -> UOp:
+  """`sink` with every node where `place` wants it."""
+  built = build_placed(place(sink))
   if SPEC.value >= 2:
-    for u in order:
+    for u in built.toposort():
       there = u.device if u.op is Ops.SINK else result(u)
       assert there == u.device, f"{u!r} is placed as {u.device}, not {there}"
-  return order
+  return built
 
 
 def bytes_of(order: Sequence[UOp]) -> float:
@@ -64,7 +81,7 @@ class Placer:
   Once with every reduction put off for as long as it may be, to see what the consumers of each value ask for; then from
   the sinks up, `down(v) = min(reduce v here, the reductions its consumers ask for, each once, + sum of down(consumers
   that keep))`; and once more with reductions where that is cheaper than below. Both times only abstract values are
-  placed; the nodes are built at the end.
+  placed; `build_placed` makes the nodes.
   """
 
   def __init__(self, order: Sequence[UOp]) -> None:
@@ -86,10 +103,10 @@ class Placer:
     ] = []  # values that are partial or have partial sources, in order; if twice, the last counts
     self.paid: dict[UOp, tuple[UOp, UOp]] = {}  # what is reduced where it arises: its abstract value, before and after
 
-  def run(self) -> UOp:
+  def run(self) -> Placements:
     self.keep_all()
     self.pay(*self.prices())
-    return self.build()
+    return Placements(self.order, self.plan, self.base, self.paid)
 
   def take(self, u: UOp, later: float | None) -> OpPlacement:
     """Notes, and returns, how u runs on the abstract values that its sources have now."""
@@ -199,26 +216,6 @@ class Placer:
         else:
           asked.setdefault(x, {})[p] = None
     return down, paid
-
-  def build(self) -> UOp:
-    """The nodes of the plan."""
-    placed: dict[UOp, UOp] = {}
-    for u in self.order:
-      if u in self.base:
-        placed[u] = placed[self.base[u]]
-        continue
-      step = self.plan[u]
-      if step is None:
-        v = u
-      else:
-        v = applied(step, u.op, u.dtype, tuple([placed[s] for s in u.src]), u.arg)
-        if v.origin is None:
-          v.origin = u.origin
-      if u in self.paid:
-        before, after = self.paid[u]
-        v = realized(after, before, v)
-      placed[u] = v
-    return placed[self.order[-1]]
 
 
 def droppable(u: UOp) -> bool:

@@ -9,7 +9,7 @@ from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str
 from tinygrad.sharding.localize import Localizer, complete
 from tinygrad.sharding.moves import Step, SubAxes, atoms, boundaries, ints, size_of
 from tinygrad.sharding.partial import partials_of
-from tinygrad.sharding.place import place_in_order
+from tinygrad.sharding.place import placed
 from tinygrad.uop import Ops, UOp, evaluate, mesh_of, render_shape, stored, viewed
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
@@ -87,7 +87,7 @@ class Report(tuple[Row, ...]):
 
 def report(sink: UOp) -> Report:
   """The moves of a graph on its way through `place` and `localize`."""
-  graph = complete(place_in_order(sink))
+  graph = complete(placed(sink)).toposort()
   localizer = Localizer(graph)
   local = localizer.run()
   readers = {s: u for u in reversed(graph) for s in u.src}  # the first of each
