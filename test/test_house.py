@@ -1,6 +1,10 @@
 """What the rooms promise: a name means one thing across the package."""
 
 import ast
+import re
+import shutil
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -36,3 +40,36 @@ def test_a_second_class_of_a_name_is_noticed(tmp_path):
   for file in ("one.py", "other.py"):
     (tmp_path / file).write_text("class Plan:\n  pass\n")
   assert list(shared(classes(tmp_path))) == ["Plan"]
+
+
+# ---------------------------------------------------------------- what a change touches
+
+
+def applied(blocks, copy):
+  """Puts each block after the line that its first one names, in a copy of the package; the files that this touches."""
+  touched = set()
+  for block in blocks:
+    head, _, code = block.partition("\n")
+    path, line = re.fullmatch(r"# in (\S+), after: (.*)", head).groups()
+    text = (copy / path).read_text(encoding="utf-8")
+    assert text.count(line + "\n") == 1, f"{path} has {text.count(line)} lines {line!r}"
+    (copy / path).write_text(text.replace(line + "\n", line + "\n" + code), encoding="utf-8")
+    touched.add(path)
+  return touched
+
+
+def test_a_sharding_rule_touches_one_file(tmp_path):
+  shutil.copytree(PACKAGE, tmp_path / "tinygrad", ignore=shutil.ignore_patterns("__pycache__", "*.gguf"))
+  page = (PACKAGE.parent / "docs/adding_a_sharding_rule.md").read_text(encoding="utf-8")
+  *blocks, test = re.findall(r"```python\n(.*?)```", page, re.S)
+  (tmp_path / "test_unpacking.py").write_text(test, encoding="utf-8")
+
+  def run():
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_unpacking.py"]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+  before = run()
+  assert "2 failed, 1 passed" in before.stdout, "the rule is there already: the test would prove nothing"
+  assert applied(blocks, tmp_path) == {"tinygrad/sharding/partial.py"}
+  after = run()
+  assert after.returncode == 0, after.stdout + after.stderr
