@@ -29,6 +29,7 @@ CASES = {
   "rows of a table": (X.gather(INDEX), (X,)),
   "to a wider float": (X.cast(dtypes.float64), (X,)),
   "to a narrower one": (X.cast(dtypes.float16), ()),
+  "to another of its width": (float_buffer(dtype=dtypes.float16).cast(dtypes.bfloat16), ()),
   "of an integer": (INDEX.cast(dtypes.float64), ()),
   "a greatest": (X.r(Ops.MAX, (1,)), (X,)),
   "a least": (X.r(Ops.MIN, (1,)), (X,)),

@@ -10,7 +10,7 @@ import pytest
 from tinygrad import Tensor
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
-from tinygrad.uop import Ops, ParamArg, UOp, map_arg, print_graph
+from tinygrad.uop import Move, Ops, ParamArg, UOp, map_arg, print_graph
 from tinygrad.uop.node import _table
 from tinygrad.uop.rewrite import rewrite, substitute
 from tinygrad.uop.spec import SpecError, check_graph
@@ -73,6 +73,28 @@ def test_spec_2_checks_every_node_at_creation():
 def test_a_stage_refuses_foreign_ops():
   with Context(SPEC=1), pytest.raises(SpecError, match="IOTA in a kernel"):
     check_graph(UOp.iota(4), "kernel")
+
+
+def test_a_move_is_no_op_of_the_local_view_nor_a_shard_of_the_global_one():
+  x = UOp.buffer((4,), F, "CPU")
+  moved = UOp.new(Ops.MOVE, F, (x,), Move("CPU:1", True))
+  shard = UOp.new(Ops.SHARD, F, (x,), (4,))
+  with Context(SPEC=2):
+    check_graph(moved, "tensor"), check_graph(shard, "local")
+    with pytest.raises(SpecError, match="MOVE in the local view"):
+      check_graph(moved, "local")
+    with pytest.raises(SpecError, match="SHARD in the global view"):
+      check_graph(shard, "tensor")
+
+
+def test_a_buffer_knows_the_users_line():
+  x, y = (
+    UOp.buffer((4,), F, "CPU"),
+    UOp.buffer((4,), F, "CPU"),
+  )
+  file, line = x.origin
+  assert file == __file__ and y.origin == (file, line + 1)
+  assert UOp.buffer((4,), F, "CPU", origin=("elsewhere.py", 7)).origin == ("elsewhere.py", 7)
 
 
 def test_a_kernel_has_loops_conditions_and_alternatives_where_they_belong():
