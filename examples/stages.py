@@ -6,7 +6,7 @@ usage: python examples/stages.py
 from tinygrad import Context, Tensor
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Target
-from tinygrad.engine.realize import canonical
+from tinygrad.engine.canonical import canonical
 from tinygrad.schedule.schedule import Transfer, create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import UOp, print_graph

@@ -1,6 +1,7 @@
-"""What the rooms promise: a name means one thing across the package."""
+"""What the rooms promise: a name means one thing across the package, imports are seen, a change touches one place."""
 
 import ast
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import tinygrad
 
 PACKAGE = Path(tinygrad.__file__).parent
+REGISTRY = ("device/registry.py", "tinygrad.runtime")  # backends are found by name: whoever adds one edits no list
 # what each backend has of its own, by the name that its protocol gives it
 FAMILIES = {"Batch": "runtime", "Call": "runtime", "Memory": "runtime"}
 
@@ -40,6 +42,40 @@ def test_a_second_class_of_a_name_is_noticed(tmp_path):
   for file in ("one.py", "other.py"):
     (tmp_path / file).write_text("class Plan:\n  pass\n")
   assert list(shared(classes(tmp_path))) == ["Plan"]
+
+
+# ---------------------------------------------------------------- lazy imports
+
+
+def arrows_of(tree):
+  """The modules that a file imports, anywhere in it."""
+  for node in ast.walk(tree):
+    if isinstance(node, ast.ImportFrom):
+      yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+    elif isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+
+
+def unseen_lazy_modules(package):
+  """Modules of tinygrad that a file names in a string, to load them later, and does not import under TYPE_CHECKING:
+  arrows that import-linter does not see."""
+  found = []
+  for file in package.rglob("*.py"):
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    texts = {x.value for x in ast.walk(tree) if isinstance(x, ast.Constant) and isinstance(x.value, str)}
+    lazy = [x for x in texts if x.startswith("tinygrad.") and all(map(str.isidentifier, x.split(".")))]
+    unseen = set(lazy) - set(arrows_of(tree))
+    found += [(str(file.relative_to(package)), x) for x in sorted(unseen) if importlib.util.find_spec(x)]
+  return found
+
+
+def test_import_linter_sees_lazy_imports():
+  assert unseen_lazy_modules(PACKAGE) == [REGISTRY]
+
+
+def test_a_lazy_import_that_nothing_sees_is_noticed(tmp_path):
+  (tmp_path / "one.py").write_text('from tinygrad.helpers import LazyModule\nx = LazyModule("tinygrad.dtype")\n')
+  assert unseen_lazy_modules(tmp_path) == [("one.py", "tinygrad.dtype")]
 
 
 # ---------------------------------------------------------------- what a change touches

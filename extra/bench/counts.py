@@ -38,8 +38,8 @@ from rich.table import Table
 
 from tinygrad import Context, Device, Tensor, dtypes, nn
 from tinygrad.device import Target
-from tinygrad.engine import realize
 from tinygrad.engine.estimate import COUNTED
+from tinygrad.engine.run import Run, recorders
 from tinygrad.helpers import prod, tqdm
 from tinygrad.runtime import null
 from tinygrad.uop import Ops, UOp
@@ -84,7 +84,7 @@ class Counting(null.NullDevice):
     return json.loads(source)
 
 
-def of_runs(runs: Sequence[realize.Run]) -> Counts:
+def of_runs(runs: Sequence[Run]) -> Counts:
   """The sum over the kernels and copies of what was realized."""
   total: Counter[str] = Counter()
   for run in runs:
@@ -103,12 +103,12 @@ def of_runs(runs: Sequence[realize.Run]) -> Counts:
 def counted(run: Callable[[], Any]) -> Counts:
   """Of the second call."""
   run()
-  runs: list[realize.Run] = []
-  realize.recorders.append(runs.append)
+  runs: list[Run] = []
+  recorders.append(runs.append)
   try:
     run()
   finally:
-    realize.recorders.pop()
+    recorders.pop()
   return of_runs(runs)
 
 

@@ -32,7 +32,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad import Mesh, P, Sharding, Tensor, dtypes, nn
-from tinygrad.engine.realize import canonical
+from tinygrad.engine.canonical import canonical
 from tinygrad.sharding.localize import complete, lower_to_local
 from tinygrad.sharding.place import placed
 from tinygrad.sharding.report import as_realized

@@ -7,7 +7,7 @@ from tinygrad import Tensor
 from tinygrad.codegen import loop_clipping as module
 from tinygrad.codegen import lower, row_blocks
 from tinygrad.codegen.emit import Emitter
-from tinygrad.engine import realize as engine
+from tinygrad.engine import compile as engine
 from tinygrad.helpers import Context
 from tinygrad.uop import AxisKind
 

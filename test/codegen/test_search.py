@@ -156,7 +156,7 @@ def test_the_next_process_searches_nothing(monkeypatch):
     assert found() == first and measured.searches == 1
     found(matmul(64, 96, 129)[0])
     assert measured.searches == 2  # another kernel
-    monkeypatch.setattr(search, "processor", lambda: "another processor")
+    monkeypatch.setattr(search, "processor_model", lambda: "another processor")
     assert found() == first and measured.searches == 3
   with Context(BEAM=2, BEAM_SECONDS=100.0):
     assert found() == first and measured.searches == 4  # another search

@@ -10,9 +10,9 @@ import pytest
 
 from tinygrad import Tensor, TinyJit, Variable, function, nn
 from tinygrad.device import Device, Mesh, P, Sharding
-from tinygrad.engine import realize as engine
+from tinygrad.engine import compile as engine
+from tinygrad.engine.errors import JitError
 from tinygrad.engine.jit import tensors_in
-from tinygrad.engine.realize import JitError
 from tinygrad.helpers import Context, GlobalCounters
 
 D2 = ("CPU:0", "CPU:1")

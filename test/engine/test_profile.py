@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Tensor, TinyJit
-from tinygrad.engine import profile, realize
-from tinygrad.helpers import PROFILE, Profile, note, write_trace
+from tinygrad.dtype import dtypes
+from tinygrad.engine import profile
+from tinygrad.engine.run import Run, recorders
+from tinygrad.helpers import PROFILE, GlobalCounters, Profile, note, processor_model, write_trace
+from tinygrad.uop import Ops, UOp
 
 HERE = Path(__file__).name
 LINE = re.compile(
@@ -74,7 +77,7 @@ def test_the_roofline_is_measured_once_and_kept(capsys, monkeypatch, tmp_path):
     assert (ops, nbytes) == (pytest.approx(2 * 1024**3 / 0.01), pytest.approx(4 * 2**25 / 0.01))
   assert measured == [(1024, 1024, 1), (1,)]
   header = capsys.readouterr().out.splitlines()[0]
-  assert "215 GFLOP/s" in header and "13 GB/s" in header and profile.processor() in header
+  assert "215 GFLOP/s" in header and "13 GB/s" in header and processor_model() in header
 
 
 def test_a_busy_machine_s_roofline_is_not_kept(monkeypatch, tmp_path):
@@ -87,10 +90,10 @@ def test_a_busy_machine_s_roofline_is_not_kept(monkeypatch, tmp_path):
 
 
 def test_fastest_runs_the_kernels_of_a_value():
-  before = realize.GlobalCounters.kernel_count
-  x = realize.UOp.buffer((1 << 14,), realize.dtypes.float32, "CPU")
-  assert 0 < profile.fastest(x.r(realize.Ops.ADD, (0,)), "CPU") < 1
-  assert realize.GlobalCounters.kernel_count == before
+  before = GlobalCounters.kernel_count
+  x = UOp.buffer((1 << 14,), dtypes.float32, "CPU")
+  assert 0 < profile.fastest(x.r(Ops.ADD, (0,)), "CPU") < 1
+  assert GlobalCounters.kernel_count == before
 
 
 # ---------------------------------------------------------------- the trace
@@ -122,15 +125,15 @@ def check_nesting(events: list[dict]) -> None:
 
 def test_a_trace_holds_every_kernel_of_a_step(tmp_path):
   x, w = Tensor(array(48, 40)).realize(), Tensor(array(40, 24), requires_grad=True).realize()
-  runs: list[realize.Run] = []
-  realize.recorders.append(runs.append)
+  runs: list[Run] = []
+  recorders.append(runs.append)
   try:
     with Profile(tmp_path / "step.json"):
       loss = (x @ w).softmax(-1).square().sum()
       loss.backward()
       Tensor.realize(loss, w.grad)
   finally:
-    realize.recorders.remove(runs.append)
+    recorders.remove(runs.append)
   (run,) = runs
   python, devices = events_of(tmp_path / "step.json")
   for events in (*python.values(), *devices.values()):

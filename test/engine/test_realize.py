@@ -5,11 +5,14 @@ import pytest
 
 from tinygrad import Tensor, TinyJit, Variable, dtypes
 from tinygrad.device import Sharding
+from tinygrad.engine.compile import _programs
+from tinygrad.engine.errors import UnboundError
 from tinygrad.engine.estimate import estimate
-from tinygrad.engine.realize import UnboundError, _programs, buffer_of, host_array, realize, to_numpy
+from tinygrad.engine.realize import realize, to_numpy
+from tinygrad.engine.transfer import host_array
 from tinygrad.helpers import Context, GlobalCounters
 from tinygrad.runtime.python import assemble
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import Ops, UOp, buffer_of
 
 D2, P2 = ("CPU:0", "CPU:1"), ("PYTHON:0", "PYTHON:1")
 RNG = np.random.default_rng(3)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Tensor, TinyJit, Variable, nn
-from tinygrad.engine import profile, realize
+from tinygrad.engine import compile, profile
 
 D4 = tuple(f"CPU:{i}" for i in range(4))
 SETTINGS = [{"DEBUG": level} for level in range(1, 8)]
@@ -134,7 +134,7 @@ def looked_up(_: Path) -> Tensor:
 def fresh(monkeypatch):
   """Everything is compiled anew, and a roofline takes no time."""
   for name in ("_plans", "_programs"):
-    monkeypatch.setattr(realize, name, {})
+    monkeypatch.setattr(compile, name, {})
   for name, value in (("MATMUL", 16), ("SUM", 1 << 10), ("VERSION", "of a test"), ("RUNS", 2)):
     monkeypatch.setattr(profile, name, value)
   profile.peaks.cache_clear()

@@ -7,7 +7,7 @@ import pytest
 from extra import fuzz_dtypes
 from extra.fuzz_dtypes import TYPES, fault, fuzz, main, make, text
 from tinygrad.codegen import row_blocks
-from tinygrad.engine import realize as engine
+from tinygrad.engine import compile as engine
 
 PARTS, EACH = 8, 25
 FOUND = 1_000_131  # the seed of a program that has a maximum over rows, in bfloat16

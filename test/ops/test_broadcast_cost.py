@@ -17,7 +17,7 @@ from steps import TooManySteps, steps
 from tinygrad import Tensor
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Device
-from tinygrad.engine.realize import canonical
+from tinygrad.engine.canonical import canonical
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import UOp

@@ -11,7 +11,8 @@ from test_op_table import ours
 
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import DeviceError
-from tinygrad.engine.realize import _prepare, canonical
+from tinygrad.engine.canonical import canonical
+from tinygrad.engine.realize import _prepare
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import cuda
 from tinygrad.schedule.schedule import create_schedule

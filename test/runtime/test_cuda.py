@@ -11,7 +11,7 @@ import pytest
 
 from tinygrad import Tensor, TinyJit, Variable
 from tinygrad.device import Device, DeviceError
-from tinygrad.engine import realize
+from tinygrad.engine import run
 from tinygrad.helpers import Context
 from tinygrad.runtime import cuda, queues
 
@@ -234,7 +234,7 @@ def test_out_of_memory_gives_back_what_all_virtual_devices_keep_and_tries_again(
 
 
 def test_devices_that_cannot_read_each_other_are_brought_what_they_read(module, driver):
-  within = realize.within_reach
+  within = run.within_reach
   driver.reach.clear()
   try:
     module.reaches.cache_clear(), within.cache_clear(), driver.enabled.clear()

@@ -6,7 +6,7 @@ import pytest
 
 from tinygrad import Tensor, TinyJit
 from tinygrad.device import Device, Mesh, ShardError
-from tinygrad.engine import realize
+from tinygrad.engine import transfer
 from tinygrad.helpers import Context
 
 
@@ -27,7 +27,7 @@ def test_a_mesh_of_two_kinds_is_refused_where_the_user_wrote_it():
 
 @pytest.mark.needs("CL")
 def test_copies_between_kinds_pass_through_the_host_in_pieces(monkeypatch):
-  monkeypatch.setattr(realize, "STAGED", 300)
+  monkeypatch.setattr(transfer, "STAGED", 300)
   sizes = []
   kind = type(Device["CL"])
   for name in ("copyin", "copyout"):

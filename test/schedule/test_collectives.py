@@ -8,7 +8,9 @@ import pytest
 from tinygrad import Tensor, nn
 from tinygrad.device import Buffer, Device, Mesh, P, Partial, Sharding
 from tinygrad.dtype import dtypes
-from tinygrad.engine.realize import _plans, host_array, realize, to_numpy
+from tinygrad.engine.compile import _plans
+from tinygrad.engine.realize import realize, to_numpy
+from tinygrad.engine.transfer import host_array
 from tinygrad.helpers import Context
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding import explain

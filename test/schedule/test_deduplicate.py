@@ -3,7 +3,7 @@
 import numpy as np
 
 from tinygrad import Tensor, TinyJit, Variable
-from tinygrad.engine import realize as engine
+from tinygrad.engine import compile as engine
 from tinygrad.schedule import deduplicate, schedule
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize

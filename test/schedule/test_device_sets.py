@@ -6,7 +6,7 @@ import pytest
 
 from tinygrad import Tensor
 from tinygrad.device import Sharding
-from tinygrad.engine import realize as engine
+from tinygrad.engine import compile as engine
 from tinygrad.schedule import schedule as scheduling
 
 D2, D3 = ("CPU:0", "CPU:1"), ("CPU:2", "CPU:3", "CPU:4")

@@ -9,8 +9,9 @@ from steps import TooManySteps, growth
 from tinygrad import Tensor, codegen, dtypes, nn
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Mesh, P
-from tinygrad.engine import realize as engine
-from tinygrad.engine.realize import _plans, plan_of, realize
+from tinygrad.engine import compile as engine
+from tinygrad.engine.compile import _plans, plan_of
+from tinygrad.engine.realize import realize
 from tinygrad.helpers import Context, GlobalCounters
 from tinygrad.schedule import fuse
 from tinygrad.schedule.items import Temp, plan

@@ -8,7 +8,7 @@ import pytest
 import tinygrad.sharding  # noqa: F401
 from tinygrad import Tensor
 from tinygrad.dtype import dtypes
-from tinygrad.engine import realize as engine
+from tinygrad.engine import compile as engine
 from tinygrad.engine.realize import realize, to_numpy
 from tinygrad.helpers import Context, GlobalCounters
 from tinygrad.schedule import schedule as scheduling

@@ -14,7 +14,7 @@ import pytest
 from steps import growth
 
 from tinygrad import Tensor, dtypes, nn
-from tinygrad.engine.realize import canonical
+from tinygrad.engine.canonical import canonical
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, UOp

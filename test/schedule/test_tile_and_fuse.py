@@ -12,7 +12,7 @@ from tinygrad.codegen import share
 from tinygrad.codegen.dots import use_dots
 from tinygrad.codegen.emit import Emitter
 from tinygrad.dtype import to_numpy_dtype
-from tinygrad.engine import realize as engine
+from tinygrad.engine import compile as engine
 from tinygrad.helpers import Context
 from tinygrad.schedule import split, tile_and_fuse
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp

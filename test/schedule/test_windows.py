@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor
-from tinygrad.engine import realize as engine
+from tinygrad.engine import compile as engine
 from tinygrad.schedule import windows
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Device, Tensor, TinyJit
-from tinygrad.engine import realize as engine
+from tinygrad.engine import compile as engine
 from tinygrad.schedule import fuse
 from tinygrad.sharding.replacement import Replacement
 

@@ -7,7 +7,7 @@ import pytest
 
 from extra.bench.place_cost import mesh_of, training
 from tinygrad import Mesh
-from tinygrad.engine.realize import canonical
+from tinygrad.engine.canonical import canonical
 from tinygrad.helpers import Context
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding import decision_cache

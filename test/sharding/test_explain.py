@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Mesh, P, Sharding, Tensor, Variable
-from tinygrad.engine.realize import make_plan
+from tinygrad.engine.compile import make_plan
 from tinygrad.nn.optim import SGD
 from tinygrad.sharding import explain, visualize
 from tinygrad.sharding.report import as_realized

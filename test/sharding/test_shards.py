@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Device, Mesh, P, ShardError, Sharding, Tensor, dtypes
-from tinygrad.engine import realize
+from tinygrad.engine import run
 from tinygrad.helpers import GlobalCounters, tqdm
 from tinygrad.nn.state import load_state_dict, safe_load, safe_save
 
@@ -195,13 +195,13 @@ def test_saving_and_loading_holds_no_tensor_whole(tmp_path: Path):
 def test_each_device_reads_its_slice_of_the_file(tmp_path: Path, monkeypatch):
   safe_save({"x": Tensor(normal(0, 8, 6))}, tmp_path / "m.safetensors")
   taken = []
-  copy = realize.copy
+  copy = run.copy
 
   def counted(transfer, source, target):
     taken.append((transfer.source, transfer.result, target.nbytes_per_device))
     copy(transfer, source, target)
 
-  monkeypatch.setattr(realize, "copy", counted)
+  monkeypatch.setattr(run, "copy", counted)
   net = {"x": Tensor.zeros(8, 6).shard(D4, axis=0)}
   load_state_dict(net, safe_load(tmp_path / "m.safetensors"))
   assert taken == [("NPY", net["x"].device, 2 * 6 * 4)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, dtypes
-from tinygrad.engine import realize as engine
+from tinygrad.engine import compile as engine
 from tinygrad.helpers import Context
 from tinygrad.mixin.base import Base
 from tinygrad.schedule import schedule

@@ -13,6 +13,7 @@ from tinygrad.device.sharding import (
   check_fits,
   device_set,
   one_of_each_kind,
+  reduced_placement,
   same_devices,
   show_placement,
   spelled,

@@ -20,6 +20,7 @@ from tinygrad.device.mesh import (
   overlapping,
   short_devices,
 )
+from tinygrad.device.registry import Device
 from tinygrad.helpers import ceildiv, prod
 
 _shardings: dict[tuple[Any, ...], Sharding] = {}
@@ -309,3 +310,8 @@ def show_placement(placement: Placement | None, mesh: Mesh | None = None) -> str
   cuts = [f'dim {i} over "{_axes(mesh, dim)}"' for i, dim in enumerate(placement.dims) if dim]
   partial = [f'partial by {o.op.name.lower()} over "{_axes(mesh, o.sub_axes)}"' for o in placement.partial]
   return ", ".join([short_devices(placement.devices), *(cuts or ["replicated"]), *partial])
+
+
+def reduced_placement(device: Placement | None) -> Placement:
+  """Where a value is that was realized: reduced; one that lives anywhere, on the default device."""
+  return Device.DEFAULT if device is None else device.reduced if isinstance(device, Sharding) else device

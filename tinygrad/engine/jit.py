@@ -12,9 +12,11 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from tinygrad.device import Buffer
 from tinygrad.dtype import dtypes
-from tinygrad.engine import realize as engine
+from tinygrad.engine.canonical import canonical
+from tinygrad.engine.errors import JitError
 from tinygrad.engine.program_order import program_order
-from tinygrad.engine.realize import JitError, Run, Stretch, Work, canonical, random_states, recorders
+from tinygrad.engine.realize import random_states
+from tinygrad.engine.run import Run, Stretch, Work, prepare, recorders, work_of
 from tinygrad.helpers import DEBUG, JIT, children_of, settings_from, uninterrupted
 from tinygrad.uop import Ops, OwnGradient, UOp, buffer_of, give_memory, substitute
 
@@ -151,7 +153,7 @@ class Captured:
 
   def __post_init__(self) -> None:
     """Notes every pointer and variable that a replay may have to change."""
-    self.stretches: list[Stretch] = engine.prepare(self.work)
+    self.stretches: list[Stretch] = prepare(self.work)
     self.backends = list(dict.fromkeys(b for s in self.stretches for b in s.backends))
     slots: list[Buffer] = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
     number = {id(m): i for i, m in enumerate(slots)}
@@ -376,7 +378,7 @@ class TinyJit(Generic[A, R]):
           problem = f"variable {name} is {variables[name]} in the arguments and {value} inside the function"
           raise JitError(f"{problem}\n  fix: use the argument itself, or another name")
     if all(run.plan.local is None for run in runs):
-      work = [w for run in runs for w in engine.work_of(run)]
+      work = [w for run in runs for w in work_of(run)]
       targets = {id(m) for w in work for m in w.written}
       fresh = [u for u in UOp.sink(*results).toposort() if u.op is Ops.BUFFER and u.arg.uid > earlier]
       made = {u: Made(u) for u in fresh if id(m := buffer_of(u)) in targets and filled(work, m)}

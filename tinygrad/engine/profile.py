@@ -7,17 +7,27 @@ than float32, may exceed it.
 
 import functools
 import os
-import platform
 import time
-from pathlib import Path
+from typing import Any
 
 from tinygrad.device import Buffer, Device, short_devices
 from tinygrad.dtype import dtypes
-from tinygrad.engine import realize as engine
-from tinygrad.helpers import Context, GlobalCounters, colored, cores, json, numpy, size_to_str, source_line
+from tinygrad.engine.compile import plan_of
+from tinygrad.engine.transfer import as_bytes
+from tinygrad.helpers import (
+  Context,
+  GlobalCounters,
+  colored,
+  cores,
+  json,
+  numpy,
+  processor_model,
+  size_to_str,
+  source_line,
+)
 from tinygrad.runtime import diskcache
 from tinygrad.schedule.items import ScheduleItem
-from tinygrad.uop import Ops, UOp, buffer_of
+from tinygrad.uop import DEVICE_NUM, Ops, UOp, buffer_of
 
 MATMUL, SUM = 1024, 1 << 25
 RUNS, ENOUGH = 12, 0.5  # at most so many, and no more after so many seconds
@@ -48,7 +58,7 @@ def line(item: ScheduleItem, name: str, ops: int, nbytes: int, seconds: float) -
 def peaks(kind: str) -> tuple[float, float]:
   """(operations, bytes) a second that kernels of ours reach: on the CPU with all cores, else on one device. Of a CPU
   that has nothing else to do they are kept on disk, by its model. Prints them."""
-  target, model = Device[kind].target, processor()
+  target, model = Device[kind].target, processor_model()
   key = diskcache.key_of("peaks", VERSION, model, str(cores()), str(target))
   if kind == "CPU" and (found := diskcache.get(key)):
     ops, nbytes = json.loads(found)
@@ -68,24 +78,22 @@ def peaks(kind: str) -> tuple[float, float]:
 def fastest(value: UOp, device: str) -> float:
   """Seconds of the best of some runs of the kernels for a value of buffers, which are filled with ones."""
   with Context(DEBUG=0, PROFILE=0, CHECK_NAN=0, NOOPT=0, BEAM=0, CPU_THREADS=0):
-    plan, buffers, _ = engine.plan_of(UOp.sink(UOp.buffer(value.shape, value.dtype, device).assign(value)))
+    plan, buffers, _ = plan_of(UOp.sink(UOp.buffer(value.shape, value.dtype, device).assign(value)))
     memory = [*map(buffer_of, buffers), *(Buffer(device, (t.nbytes,), dtypes.uint8) for t in plan.temps)]
-    (stretch,) = engine.prepare(engine.work_of(engine.Run(plan, memory, {})))
+    backend, calls = Device[device], list[Any]()
+    for item, kernel in zip(plan.items, plan.programs, strict=True):
+      assert kernel is not None
+      known = {DEVICE_NUM: 0, **dict(item.constants)}
+      handles = [memory[s].allocate().handle() for s in item.slots]
+      calls.append(backend.bind(kernel.code, handles, [known[name] for name in item.variables]))
+    batch = backend.batch(calls)
     for m in memory[: len(buffers)]:
-      Device[device].copyin(m.handle(), engine.as_bytes(numpy.ones(m.shape, numpy.float32)))
+      backend.copyin(m.handle(), as_bytes(numpy.ones(m.shape, numpy.float32)))
     times: list[float] = []
     # the first may wait for a driver's compiler
     while len(times) < 2 or (len(times) < RUNS and sum(times[1:]) < ENOUGH):
       start = time.perf_counter()
-      for kind, backends, batches in stretch.batches:
-        kind.submit_all(backends, batches)
-      times.append(stretch.synchronize() - start)
+      type(backend).submit_all([backend], [batch])
+      backend.synchronize()
+      times.append(time.perf_counter() - start)
   return min(times)
-
-
-def processor() -> str:
-  """The model of the CPU, as the system names it."""
-  file = Path("/proc/cpuinfo")
-  lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-  names = (text.partition(":")[2].strip() for text in lines if text.startswith("model name"))
-  return next(names, platform.processor() or platform.machine())

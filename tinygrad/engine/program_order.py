@@ -12,7 +12,9 @@ import weakref
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from tinygrad.engine.realize import realize, recorders, reduced_placement
+from tinygrad.device import reduced_placement
+from tinygrad.engine.realize import realize
+from tinygrad.engine.run import recorders
 from tinygrad.helpers import dedup, uninterrupted
 from tinygrad.sharding.replacement import Replacement, at
 from tinygrad.uop import GroupOp, Ops, Ref, UOp, buffer_of, side_table

@@ -18,8 +18,7 @@ from tinygrad.codegen.heuristic import Analysis, Stages, block_of, complete, lan
 from tinygrad.codegen.plan import LoopPlan, Tile
 from tinygrad.device import Buffer, Target
 from tinygrad.dtype import dtypes, to_numpy_dtype
-from tinygrad.engine.profile import processor
-from tinygrad.helpers import BEAM, BEAM_SECONDS, NOOPT, Context, ceildiv, json, numpy, prod, tqdm
+from tinygrad.helpers import BEAM, BEAM_SECONDS, NOOPT, Context, ceildiv, json, numpy, processor_model, prod, tqdm
 from tinygrad.runtime import diskcache
 from tinygrad.uop import DEVICE_NUM, Ops, UOp, print_graph
 
@@ -207,7 +206,8 @@ def planner(ast: UOp, backend: Any, threads: int, name: str) -> Planner | None:
   start, found = Planner(backend.target, {}), Changes()
   with Context(DEBUG=0, PROFILE=0):
     source = backend.render(lower_kernel(ast, backend.target, threads, start), "candidate")
-    key = diskcache.key_of("plan", source, *map(str, (backend.target, processor(), BEAM.value, BEAM_SECONDS.value)))
+    settings = backend.target, processor_model(), BEAM.value, BEAM_SECONDS.value
+    key = diskcache.key_of("plan", source, *map(str, settings))
     if (kept := diskcache.get(key)) is not None:
       return start.with_changes(json.loads(kept))
     look = "BEAM {desc} {bar} {n:.0f}/{total:.0f} s"

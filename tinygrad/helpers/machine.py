@@ -2,6 +2,12 @@
 
 import os
 import sys
+from pathlib import Path
+from typing import Any
+
+from tinygrad.helpers.lazy import LazyModule
+
+platform: Any = LazyModule("platform")
 
 OSX, WIN = sys.platform == "darwin", sys.platform == "win32"
 CI = os.environ.get("CI", "") not in ("", "0", "false")
@@ -10,3 +16,11 @@ CI = os.environ.get("CI", "") not in ("", "0", "false")
 def cores() -> int:
   """The processor cores that this process may use."""
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor_model() -> str:
+  """The model of the CPU, as the system names it."""
+  file = Path("/proc/cpuinfo")
+  lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+  names = (text.partition(":")[2].strip() for text in lines if text.startswith("model name"))
+  return next(names, "") or str(platform.processor() or platform.machine())

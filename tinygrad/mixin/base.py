@@ -3,9 +3,19 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, Self
 
-from tinygrad.device import Device, Mesh, P, Placement, Sharding, ShardTypeError, as_index, device_set, refuse
+from tinygrad.device import (
+  Device,
+  Mesh,
+  P,
+  Placement,
+  Sharding,
+  ShardTypeError,
+  as_index,
+  device_set,
+  reduced_placement,
+  refuse,
+)
 from tinygrad.dtype import DType, dtypes, least_upper_dtype, sum_acc_dtype, to_dtype
-from tinygrad.engine.realize import reduced_placement
 from tinygrad.helpers import all_int, prod
 from tinygrad.uop import Ops, UOp, describe
 

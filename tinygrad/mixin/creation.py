@@ -4,9 +4,8 @@
 import math
 from typing import Any, Self
 
-from tinygrad.device import Device
+from tinygrad.device import Device, reduced_placement
 from tinygrad.dtype import DType, dtypes, to_dtype
-from tinygrad.engine.realize import reduced_placement
 from tinygrad.helpers import ceildiv
 from tinygrad.mixin.base import Base, DeviceArg, DTypeArg, Scalar, check_choice, dim_arguments, sint, to_placement
 from tinygrad.mixin.math import Math

@@ -8,10 +8,10 @@ the very values of the unsharded one. (J. Salmon, M. Moraes, R. Dror, D. Shaw: P
 import math
 from typing import Any, ClassVar, Self
 
-from tinygrad.device import Device, Placement, Sharding, check_fits
+from tinygrad.device import Device, Placement, Sharding, check_fits, reduced_placement
 from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.engine.realize import random_states as _states
-from tinygrad.engine.realize import recorders, reduced_placement
+from tinygrad.engine.run import recorders
 from tinygrad.helpers import all_int, ceildiv, numpy, prod
 from tinygrad.mixin.base import DeviceArg, DTypeArg, dim_arguments, mismatch, to_placement
 from tinygrad.mixin.indexing import Indexing

@@ -25,7 +25,8 @@ from typing import Any
 
 from tinygrad.device import DeviceError
 from tinygrad.dtype import DType, to_numpy_dtype
-from tinygrad.engine.realize import canonical, host_array
+from tinygrad.engine.canonical import canonical
+from tinygrad.engine.transfer import host_array
 from tinygrad.helpers import DEBUG, LazyModule, numpy
 from tinygrad.mixin.base import DeviceLike
 from tinygrad.nn.onnx.values import (

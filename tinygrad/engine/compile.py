@@ -1,0 +1,148 @@
+"""From a canonical graph to a plan: localize, schedule, and a program for each kernel; kept for equal graphs."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tinygrad.device import Device, Target, one_of_each_kind
+from tinygrad.engine.canonical import canonical
+from tinygrad.engine.errors import UnboundError
+from tinygrad.engine.estimate import Estimate, estimate
+from tinygrad.helpers import (
+  BEAM,
+  CHECK_NAN,
+  CPU_THREADS,
+  DEBUG,
+  TILE_AND_FUSE,
+  ContextVar,
+  LazyModule,
+  Settings,
+  cores,
+  settings_from,
+  span,
+  watched,
+)
+from tinygrad.uop import DEVICE_NUM, Ops, UOp, print_graph
+
+if TYPE_CHECKING:
+  from tinygrad import codegen
+  from tinygrad.engine import search
+  from tinygrad.schedule import schedule as scheduling
+  from tinygrad.schedule.items import ScheduleItem, Temp
+  from tinygrad.sharding import localize as sharding
+else:  # the stages, imported by the first realize: a script that only imports the package does not wait for them
+  codegen, search, scheduling, sharding = map(
+    LazyModule,
+    ("tinygrad.codegen", "tinygrad.engine.search", "tinygrad.schedule.schedule", "tinygrad.sharding.localize"),
+  )
+
+INTERPRET = ContextVar("INTERPRET", 0, "schedule")  # 1: evaluate the localized graph in numpy instead of compiling it
+CACHED_PLANS = 1024
+TURN = 2e-4  # seconds
+MOST_BUFFERS = 1 << 40  # of one graph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledKernel:
+  """A kernel, compiled for one kind of device."""
+
+  name: str
+  code: Any
+  cost: Estimate
+  peers: frozenset[int]  # the parameters that are tables of every device's memory
+
+
+_programs: dict[tuple[UOp, Target, int, Settings], CompiledKernel] = {}
+
+
+def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
+  """The compiled kernel; once per AST and target. With `threads`, that many of the device's share it out if it pays."""
+  backend = Device[device]
+  key = (ast, backend.target, threads, settings_from("code"))
+  if (found := _programs.get(key)) is None:
+    cost = estimate(ast)
+    if DEBUG >= 3:
+      print(f"# kernel {cost.name}\n{print_graph(ast)}")
+    with span("codegen", kernel=cost.name):
+      planner = search.planner(ast, backend, threads, cost.name) if BEAM else None
+      linear = codegen.lower_kernel(ast, backend.target, threads, planner)
+    with span("render", kernel=cost.name):
+      source = backend.render(linear, cost.name)
+    if DEBUG >= 5:
+      print(source)
+    peers = frozenset(u.arg.slot for u in ast.toposort() if u.op is Ops.PARAM and u.arg.peers)
+    found = _programs[key] = CompiledKernel(cost.name, backend.compile(source, cost.name), cost, peers)
+  return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+  """A schedule with its programs. `programs[i]` is None for a Transfer. With `local`, the localized graph, it is
+  interpreted instead.
+  """
+
+  items: tuple[ScheduleItem, ...]
+  programs: tuple[CompiledKernel | None, ...]
+  buffers: tuple[int, ...]  # slot -> which of the canonical graph's buffers
+  temps: tuple[Temp, ...]
+  variables: frozenset[str] = frozenset()
+  local: UOp | None = None
+
+
+_plans: dict[tuple[Any, ...], Plan] = {}
+_renumbered = itertools.count(1)
+
+
+def make_plan(sink: UOp, first: int = -1) -> Plan:
+  """Localizes, schedules and compiles a canonical graph, whose buffers are numbered from `first` down."""
+  with span("localize"):
+    local = sharding.localize(sink)
+  for level, what, graph in ((7, "the graph, in the global view", sink), (6, "the program of each device", local)):
+    if DEBUG >= level:
+      print(f"# {what}\n{print_graph(graph)}")
+  devices = [d for u in local.toposort() if u.op is Ops.BUFFER for d in one_of_each_kind(u.arg.device)]
+  if INTERPRET or set(devices) == {"NPY"} or any(getattr(Device[d], "interprets", False) for d in devices):
+    buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
+    return Plan((), (), tuple(first - u.arg.uid for u in buffers), (), local=local)
+  together = bool(TILE_AND_FUSE) and not CHECK_NAN and all(Device[d].target.shares for d in set(devices))
+  before, collects = sys.getswitchinterval(), gc.isenabled()
+  sys.setswitchinterval(TURN)  # a backend's thread that compiles needs the interpreter often and briefly
+  gc.disable()  # what is made here is no garbage that only the collector finds
+  try:
+    with span("schedule"):
+      schedule = scheduling.create_schedule(local, together)
+    mine = {d for i in schedule.items for d in i.devices if d.startswith("CPU")}
+    threads = CPU_THREADS.value or max(cores() // max(len(mine), 1), 1)  # of each of its CPU devices, for one kernel
+    kernels = ((i.kernel, i.devices[0]) for i in schedule.items)
+    programs = tuple(program(k, d, threads) if isinstance(k, UOp) else None for k, d in kernels)
+  finally:
+    sys.setswitchinterval(before)
+    if collects:
+      gc.enable()
+  names = frozenset(name for i in schedule.items for name in {*i.variables} - dict(i.constants).keys())
+  slots = tuple(first - u.arg.uid for u in schedule.buffers)
+  return Plan(schedule.items, programs, slots, schedule.temps, names - {DEVICE_NUM})
+
+
+def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
+  """The plan of a graph, from the cache if an equal one has been made, with its buffers by slot and its variables'
+  values.
+  """
+  key_sink, buffers, values = canonical(sink)
+  key: tuple[Any, ...] = (key_sink, settings_from("placement"))
+  first = -1
+  if watched():  # a plan that tells lines is of these lines only, and of nodes that no other plan has
+    key += (tuple(u.origin for u in sink.toposort()),)
+    first -= next(_renumbered) * MOST_BUFFERS
+  if (plan := _plans.get(key)) is None:
+    plan = make_plan(key_sink if first == -1 else canonical(sink, first)[0], first)
+    while len(_plans) >= CACHED_PLANS:
+      del _plans[next(iter(_plans))]
+    _plans[key] = plan
+  if missing := sorted(plan.variables - values.keys()):
+    raise UnboundError(missing)
+  return plan, [buffers[i] for i in plan.buffers], values

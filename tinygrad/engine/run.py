@@ -1,0 +1,247 @@
+"""A plan at work: kernels bound to memory, in stretches between copies, handed over to the devices."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tinygrad.device import Buffer, Device
+from tinygrad.dtype import dtypes
+from tinygrad.engine.compile import CompiledKernel, Plan, program
+from tinygrad.engine.interpret import interpret
+from tinygrad.engine.transfer import copy, copy_blocks
+from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, GlobalCounters, LazyModule, note, prod, source_line, span
+from tinygrad.uop import DEVICE_NUM, UOp
+
+if TYPE_CHECKING:
+  from tinygrad.engine import check_nan, profile
+  from tinygrad.schedule.items import ScheduleItem
+else:
+  check_nan, profile = map(LazyModule, ("tinygrad.engine.check_nan", "tinygrad.engine.profile"))
+
+BRIEF = 1 << 19  # operations and bytes that take less time than waking a thread for them
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+  """One execution: a plan with its memory (buffers of the slots, then temporaries) and the values of its variables."""
+
+  plan: Plan
+  memory: list[Buffer]
+  variables: dict[str, int]
+
+
+recorders: list[Callable[[Run], None]] = []  # the JIT that captures, if one does: told of every run
+
+
+def execute(run: Run, starting: Callable[[], object] = lambda: None) -> None:
+  """Runs a plan once, and tells the JIT if it captures. `starting` is called before anything runs."""
+  for record in recorders:
+    record(run)
+  if run.plan.local is not None:
+    starting()
+    with span("interpret"):
+      interpret(run.plan.local, run.memory, run.variables)
+    return
+  stretches = prepare(work_of(run))  # waits for what still compiles
+  starting()
+  for stretch in stretches:
+    stretch.launch()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+  """One item with its program and its memory."""
+
+  item: ScheduleItem
+  program: CompiledKernel | None
+  memory: list[Buffer]
+  variables: dict[str, int]
+  copies: dict[tuple[int, int, int], Buffer] = field(default_factory=dict)  # (argument, whose part, on which device)
+
+  @property
+  def written(self) -> list[Buffer]:
+    return self.memory[: self.item.writes]
+
+  @property
+  def simulated(self) -> bool:
+    return bool(Device[self.item.devices[0]].simulated)
+
+  @property
+  def apart(self) -> bool:
+    """Whether its devices cannot read one another's memory, as it would: their parts are brought to each before."""
+    assert self.program is not None
+    return bool(self.program.peers) and not self.simulated and not within_reach(self.item.devices)
+
+  def pointers(self, i: int, d: int) -> Any:
+    """Argument i of the kernel on device number d: its memory, or everybody's."""
+    assert self.program is not None
+    if i not in self.program.peers:
+      return self.memory[i].handle(d)
+    out, own, apart = [], self.memory[i], self.apart
+    for k in range(len(self.item.devices)):
+      if apart and k != d:
+        here = self.copies.setdefault((i, k, d), Buffer(self.item.devices[d], (own.nbytes_per_device,), dtypes.uint8))
+        out.append(here.handle())
+      else:
+        out.append(own.handle(k))
+    return out
+
+  def bring(self) -> None:
+    """What the host does before: the transfer between device sets that it is, or filling the copies."""
+    if not isinstance(self.item.kernel, UOp):
+      copy(self.item.kernel, self.memory[1], self.memory[0])
+      return
+    for device in self.item.devices:
+      Device[device].synchronize()
+    for (i, k, _), here in self.copies.items():
+      part = Buffer(self.item.devices[k], here.shape, here.dtype).allocate([self.memory[i].handle(k)])
+      box = tuple((0, n) for n in here.shape)
+      copy_blocks(here.shape, {box: (part, 0)}, [(box, here, 0)])
+
+  @property
+  def name(self) -> str:
+    return "copy" if self.program is None else self.program.name
+
+
+def work_of(run: Run) -> list[Work]:
+  plan = run.plan
+  each = zip(plan.items, plan.programs)
+  return [Work(i, p, [run.memory[s] for s in i.slots], {**run.variables, **dict(i.constants)}) for i, p in each]
+
+
+@dataclass(slots=True, eq=False)
+class Stretch:
+  """Items between two copies: the backends, and one batch of calls for each; `bound` says which call is which (work,
+  device number).
+  """
+
+  work: list[Work]
+  backends: list[Any] = field(default_factory=list)
+  batches: list[tuple[Any, list[Any], list[Any]]] = field(default_factory=list)  # kind, backends of it, their batches
+  bound: list[tuple[Work, int, Any]] = field(default_factory=list)
+  ops: int = 0
+  nbytes: int = 0
+
+  def __post_init__(self) -> None:
+    for w in self.work:
+      if w.program is not None:
+        self.ops += w.program.cost.ops * len(w.item.devices)
+        self.nbytes += w.program.cost.nbytes * len(w.item.devices)
+      else:
+        assert not isinstance(w.item.kernel, UOp)
+        self.nbytes += prod(w.item.kernel.shape) * w.item.kernel.dtype.itemsize
+    for memory in (m for w in self.work for m in w.memory):
+      memory.allocate()  # counted on simulated devices too
+    self.bind([w for w in self.work if w.program is not None and not w.simulated])
+
+  def bind(self, work: Sequence[Work]) -> None:
+    """Kernels with their pointers, and barriers where devices meet: before they read what a peer has written since the
+    last barrier (or before this stretch), before they write what a peer may still read, and at the end.
+    """
+    lists: dict[str, list[Any]] = {}
+    met: dict[tuple[str, ...], tuple[set[int], set[int]]] = {}  # by device set: memory written and read by peers since
+
+    def meet(devices: tuple[str, ...]) -> None:
+      if len(devices) > 1:
+        for d, call in zip(devices, Device[devices[0]].barrier([Device[d] for d in devices])):
+          lists.setdefault(d, []).append(call)
+      met[devices] = set(), set()
+
+    for w in work:
+      assert w.program is not None and isinstance(w.item.kernel, UOp)
+      devices, kind = w.item.devices, type(Device[w.item.devices[0]])
+      targets = {id(m) for m in w.written}
+      from_peers = set() if w.apart else {id(w.memory[i]) for i in w.program.peers}
+      since = met.get(devices)
+      if from_peers if since is None else since[0] & from_peers or targets & since[1]:
+        meet(devices)
+      for d, device in enumerate(devices):
+        args = [w.pointers(i, d) for i in range(len(w.memory))]
+        values = [d if name == DEVICE_NUM else w.variables[name] for name in w.item.variables]
+        backend = Device[device]
+        code = w.program.code if type(backend) is kind else program(w.item.kernel, device).code
+        call = backend.bind(code, args, values)
+        lists.setdefault(device, []).append(call)
+        self.bound.append((w, d, call))
+      if devices in met:
+        met[devices][0].update(targets)
+        met[devices][1].update(from_peers)
+    for devices, (_, read) in list(met.items()):
+      if read:
+        meet(devices)
+    self.backends = [Device[d] for d in lists]
+    for kind in dict.fromkeys(map(type, self.backends)):
+      backends = [b for b in self.backends if type(b) is kind]
+      batches = [b.batch(lists[b.name]) for b in backends]
+      batches[0].brief = len(lists) == 1 and self.ops + self.nbytes < BRIEF
+      self.batches.append((kind, backends, batches))
+
+  def synchronize(self) -> float:
+    """The second at which nothing is queued."""
+    for backend in self.backends:
+      backend.synchronize()
+    return time.perf_counter()
+
+  def launch(self) -> None:
+    """Hands the work over, one by one where that is watched; a copy between device sets is done here."""
+    alone = DEBUG.value >= 2 or PROFILE.value or CHECK_NAN.value
+    if alone and len(self.work) > 1:
+      with span("run", kernels=len(self.work)):
+        for w in self.work:
+          Stretch([w]).launch()
+      return
+    start = self.synchronize() if alone else 0.0  # what is still queued is not a part of the time
+    first = self.work[0]
+    if first.program is None or first.copies:
+      first.bring()
+    for kind, backends, batches in self.batches:
+      kind.submit_all(backends, batches)
+    if CHECK_NAN.value:
+      self.check_nan()
+    GlobalCounters.kernel_count += len(self.work)
+    GlobalCounters.global_ops += self.ops
+    GlobalCounters.global_mem += self.nbytes
+    if DEBUG.value >= 2 or PROFILE.value:
+      self.measured(start, self.synchronize())
+    elif DEBUG.value:
+      for w in self.work:
+        print(profile.label(w.item, w.name))
+
+  def measured(self, start: float, end: float) -> None:
+    """DEBUG's line and the trace's event for the one item of a stretch."""
+    w, seconds = self.work[0], end - start
+    GlobalCounters.time_sum_s += seconds
+    if DEBUG >= 2:
+      print(profile.line(w.item, w.name, self.ops, self.nbytes, seconds))
+    if PROFILE and not Device[w.item.devices[0]].simulated:
+      rates = {"GFLOP/s": self.ops / seconds * 1e-9, "GB/s": self.nbytes / seconds * 1e-9}
+      computes = [f"{op} at {source_line(*origin)}" if origin else op for op, origin in w.item.computes]
+      for device in w.item.devices:
+        note(device, w.name, start, end, {"flops": self.ops, "bytes": self.nbytes, **rates, "computes": computes})
+
+  def check_nan(self) -> None:
+    """Raises NonFiniteError if what is left of the kernels' results holds NaN or infinity."""
+    self.synchronize()
+    last = {id(w.memory[0]): w for w in self.work}
+    for w, d in [(w, d) for w, d, _ in self.bound if last[id(w.memory[0])] is w]:
+      args = w.item.devices[d], w.memory[0].handle(d), {**w.variables, DEVICE_NUM: d}
+      assert isinstance(w.item.kernel, UOp)
+      check_nan.check_kernel(w.name, w.item.kernel, w.item.computes, *args)
+
+
+def prepare(work: Iterable[Work]) -> list[Stretch]:
+  """Stretches between copies, one hand-over a device each."""
+  groups = itertools.groupby(work, lambda w: w if w.program is None or w.apart else None)
+  return [Stretch([*ws]) for _, ws in groups]
+
+
+@functools.cache
+def within_reach(devices: tuple[str, ...]) -> bool:
+  """Whether a kernel on any of the devices can read the memory of all."""
+  backends = [Device[d] for d in devices]
+  return len({type(b) for b in backends}) == 1 and all(b.reaches(other) for b in backends for other in backends)
