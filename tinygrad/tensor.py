@@ -46,9 +46,9 @@ from tinygrad.transforms.gradient import compute_gradient, occurrences
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
 
 if TYPE_CHECKING:
-  from tinygrad.sharding import localize
+  from tinygrad.sharding import view_assigns
 else:
-  localize = LazyModule("tinygrad.sharding.localize")
+  view_assigns = LazyModule("tinygrad.sharding.view_assigns")
 
 
 _to_np_dtype = to_numpy_dtype  # by which programs know it
@@ -425,7 +425,7 @@ class Tensor(NN, metaclass=_Training):
       mismatch("assign", rule, (view, value), "assign to the tensor before expand or windows", ValueError)
     if memory_state(view) is None:  # elements had to move for the view: all of the memory is written
       views = [u for u in reversed(view.toposort(lambda u: u is not state)) if u.op in GroupOp.Movement]
-      view, value = state, localize.overlaid(views, value, state)
+      view, value = state, view_assigns.overlaid(views, value, state)
     # a copy from other devices lands in memory of its own before it is laid into a part
     after = state.after(view.assign(value.contiguous() if value.op is Ops.MOVE and view is not state else value))
     for t in program_order.views(state):

@@ -33,7 +33,8 @@ from typing import Any
 
 from tinygrad import Mesh, P, Sharding, Tensor, dtypes, nn
 from tinygrad.engine.canonical import canonical
-from tinygrad.sharding.localize import complete, lower_to_local
+from tinygrad.sharding.localize import complete
+from tinygrad.sharding.lower_to_local import lower_to_local
 from tinygrad.sharding.place import placed
 from tinygrad.sharding.report import as_realized
 from tinygrad.uop import UOp

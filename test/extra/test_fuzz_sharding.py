@@ -8,7 +8,7 @@ import pytest
 
 from extra import fuzz_sharding
 from extra.fuzz_sharding import DIFFERS, attempt, case_of, fuzz, fuzz_scripts, main, program_text
-from tinygrad.sharding import decision_cache, localize, moves
+from tinygrad.sharding import decision_cache, local_forms, moves
 from tinygrad.uop import Ops
 
 ROOT = Path(__file__).parents[2]
@@ -17,11 +17,13 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def planted(monkeypatch):
   """All-reduces that do nothing."""
-  step = localize.apply_step
+  step = local_forms.apply_step
 
   def plant():
     clear()
-    monkeypatch.setattr(localize, "apply_step", lambda x, s, shape: x if s.kind == "all_reduce" else step(x, s, shape))
+    monkeypatch.setattr(
+      local_forms, "apply_step", lambda x, s, shape: x if s.kind == "all_reduce" else step(x, s, shape)
+    )
 
   def clear():
     decision_cache.forget()

@@ -18,7 +18,18 @@ from tinygrad.engine.program_order import program_order
 from tinygrad.helpers import ceildiv
 from tinygrad.nn import optim
 from tinygrad.runtime import python
-from tinygrad.sharding import decision_cache, factors, localize, moves, outcomes, partial, place
+from tinygrad.sharding import (
+  decision_cache,
+  factors,
+  index_maps,
+  local_forms,
+  local_values,
+  moves,
+  outcomes,
+  partial,
+  place,
+  view_assigns,
+)
 from tinygrad.uop import Ops, UOp, simplify_sint, upper
 from tinygrad.uop.cards import PartialRule
 from tinygrad.uop.local import length
@@ -38,26 +49,26 @@ def full_block(s: Sharding, i: int, n: Any) -> int:
 
 @mutant
 def reshape_keeps_uneven_cuts(patch: Patch) -> None:
-  for module in (factors, localize):
+  for module in (factors, local_forms):
     patch(module, "legal", lambda cuts, f: {factor: sub_axes for factor, sub_axes in cuts.items() if sub_axes})
 
 
 @mutant
 def all_reduce_skipped(patch: Patch) -> None:
-  step = localize.apply_step
-  patch(localize, "apply_step", lambda x, s, shape: x if s.kind == "all_reduce" else step(x, s, shape))
+  step = local_values.apply_step
+  patch(local_forms, "apply_step", lambda x, s, shape: x if s.kind == "all_reduce" else step(x, s, shape))
 
 
 @mutant
 def reduce_scatter_only_slices(patch: Patch) -> None:
-  step = localize.apply_step
+  step = local_values.apply_step
 
   def own_part_only(x: UOp, s: moves.Step, shape: Any) -> UOp:
     if s.kind == "reduce_scatter" and isinstance(s.b, Sharding):
-      return localize.cut_out(x, shape, s.a, s.b)
+      return local_values.cut_out(x, shape, s.a, s.b)
     return step(x, s, shape)
 
-  patch(localize, "apply_step", own_part_only)
+  patch(local_forms, "apply_step", own_part_only)
 
 
 @mutant
@@ -73,17 +84,18 @@ def max_and_min_swapped(patch: Patch) -> None:
 
 @mutant
 def blocks_minor_to_major(patch: Patch) -> None:
-  start = localize.start
+  start = local_values.start
 
   def reversed_start(s: Any, i: int, n: Any) -> Any:
     if not isinstance(s, Sharding) or len(s.cut(i)) < 2:
       return start(s, i, n)
     block: Any = 0
     for d in reversed(s.cut(i)):
-      block = block * d.size + localize.device_number(s) // d.stride % d.size
+      block = block * d.size + local_values.device_number(s) // d.stride % d.size
     return simplify_sint(block * full_block(s, i, n))
 
-  patch(localize, "start", reversed_start)
+  for module in (local_values, local_forms):
+    patch(module, "start", reversed_start)
 
 
 @mutant
@@ -93,23 +105,24 @@ def padding_read(patch: Patch) -> None:
   def whole(s: Any, i: int, n: Any) -> Any:
     return full_block(s, i, n) if isinstance(s, Sharding) and s.cut(i) else length(s, i, n)
 
-  patch(localize, "lengths", lambda s, shape: tuple(whole(s, i, n) for i, n in enumerate(shape)))
+  for module in (local_values, local_forms):
+    patch(module, "lengths", lambda s, shape: tuple(whole(s, i, n) for i, n in enumerate(shape)))
 
 
 @mutant
 def gather_index_not_shifted(patch: Patch) -> None:
-  patch(localize, "shifted", lambda index, offset: index)
+  patch(local_forms, "shifted", lambda index, offset: index)
 
 
 @mutant
 def iota_offset_lost(patch: Patch) -> None:
-  rule = localize.Localizer.op_rule
+  rule = local_forms.op_rule
 
-  def without_offset(self: Any, u: UOp, p: Sharding, f: Any, cuts: Any) -> Any:
-    needs, form = rule(self, u, p, f, cuts)
+  def without_offset(u: UOp, p: Sharding, f: Any, cuts: Any) -> Any:
+    needs, form = rule(u, p, f, cuts)
     return needs, (lambda xs: form(xs).src[0]) if u.op is Ops.IOTA else form
 
-  patch(localize.Localizer, "op_rule", without_offset)
+  patch(local_forms, "op_rule", without_offset)
 
 
 @mutant
@@ -138,20 +151,20 @@ def halo_dropped(patch: Patch) -> None:
 @mutant
 def index_map_ignored(patch: Patch) -> None:
   """A shift or flip along a cut dim that keeps the shape moves nothing."""
-  communicate = localize.communicate
+  communicate = local_values.communicate
 
   def stays(kind: str, xs: Any, template: UOp, places: Any, p: Any) -> UOp:
-    if kind == "remap" and len(xs) == 1 and xs[0].shape == localize.lengths(p, template.shape):
+    if kind == "remap" and len(xs) == 1 and xs[0].shape == local_values.lengths(p, template.shape):
       return xs[0]
     return communicate(kind, xs, template, places, p)
 
-  patch(localize, "communicate", stays)
+  patch(local_forms, "communicate", stays)
 
 
 @mutant
 def replicas_combined_by_sum(patch: Patch) -> None:
   """An all-reduce over all sub-axes that do not cut, those that replicate included."""
-  step = localize.apply_step
+  step = local_values.apply_step
 
   def over_all(x: UOp, s: moves.Step, shape: Any) -> UOp:
     if s.kind == "all_reduce" and isinstance(s.a, Sharding) and not s.a.dims:
@@ -159,7 +172,7 @@ def replicas_combined_by_sum(patch: Patch) -> None:
       s = moves.Step(s.kind, wide, s.b, s.sub_axes, s.payload, s.nbytes)
     return step(x, s, shape)
 
-  patch(localize, "apply_step", over_all)
+  patch(local_forms, "apply_step", over_all)
 
 
 @mutant
@@ -171,19 +184,20 @@ def expand_cuts_its_source(patch: Patch) -> None:
     f = rule(u)
     return factors.Factors((f.out,), f.out, f.sizes) if u.op is Ops.EXPAND else f
 
-  for module in (factors, outcomes, place, localize):
+  for module in (factors, outcomes, place, local_forms, index_maps):
     patch(module, "factor_rule", grown_dims_too)
 
 
 @mutant
 def slice_starts_at_zero(patch: Patch) -> None:
-  cut_out = localize.cut_out
+  cut_out = local_values.cut_out
 
   def from_zero(x: UOp, shape: Any, a: Any, b: Sharding) -> UOp:
     u = cut_out(x, shape, a, b)
     return UOp.new(Ops.SHRINK, u.dtype, u.src, tuple((0, simplify_sint(hi - lo)) for lo, hi in u.arg))
 
-  patch(localize, "cut_out", from_zero)
+  for module in (local_values, local_forms):
+    patch(module, "cut_out", from_zero)
 
 
 @mutant
@@ -204,14 +218,14 @@ def any_smaller_block_is_a_slice(patch: Patch) -> None:
 @mutant
 def assign_overwrites_what_is_outside(patch: Patch) -> None:
   """A write into a part of a cut dim sets the rest of the buffer too."""
-  unview = localize.unview
+  unview = view_assigns.unview
 
   def everywhere(v: UOp, x: UOp) -> UOp:
     if v.op is Ops.SHRINK and x.dtype is dtypes.bool and x.device is None:
       return UOp.const(dtypes.bool, True).broadcast_to(v.src[0].shape)
     return unview(v, x)
 
-  patch(localize, "unview", everywhere)
+  patch(view_assigns, "unview", everywhere)
 
 
 @mutant
@@ -264,7 +278,8 @@ def operands_not_made_partial(patch: Patch) -> None:
 
 @mutant
 def every_coordinate_holds_what_is_made_partial(patch: Patch) -> None:
-  patch(localize, "unreduce", lambda x, a, b: x)
+  for module in (local_values, local_forms):
+    patch(module, "unreduce", lambda x, a, b: x)
 
 
 @mutant

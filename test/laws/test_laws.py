@@ -10,7 +10,7 @@ from programs import make
 
 from tinygrad.device import Device
 from tinygrad.helpers import Context
-from tinygrad.sharding import decision_cache, localize, moves
+from tinygrad.sharding import decision_cache, local_forms, moves
 from tinygrad.sharding.outcomes import STRATEGIES
 from tinygrad.uop import GroupOp, Ops
 
@@ -105,8 +105,8 @@ def test_the_programs_hold_every_op_forward_and_backward():
 
 def clear_caches():
   decision_cache.forget()
-  localize._locals.clear()
-  localize._alike.cache_clear()
+  local_forms._locals.clear()
+  local_forms._alike.cache_clear()
   moves.plan.cache_clear()
   moves._wire.cache_clear()
 

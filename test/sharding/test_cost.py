@@ -11,7 +11,8 @@ from tinygrad.engine.canonical import canonical
 from tinygrad.helpers import Context
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding import decision_cache
-from tinygrad.sharding.localize import complete, localize, lower_to_local
+from tinygrad.sharding.localize import complete, localize
+from tinygrad.sharding.lower_to_local import lower_to_local
 from tinygrad.sharding.place import placed
 
 MANY = 4096

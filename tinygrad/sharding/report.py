@@ -6,7 +6,8 @@ from typing import Any
 
 from tinygrad.device import Mesh, Placement, Sharding, device_set, show_placement, written_mesh
 from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str
-from tinygrad.sharding.localize import Localizer, complete
+from tinygrad.sharding.localize import complete
+from tinygrad.sharding.lower_to_local import Localizer
 from tinygrad.sharding.moves import Step, SubAxes, atoms, boundaries, ints, size_of
 from tinygrad.sharding.partial import partials_of
 from tinygrad.sharding.place import placed
@@ -93,8 +94,8 @@ def report(sink: UOp) -> Report:
   readers = {s: u for u in reversed(graph) for s in u.src}  # the first of each
   rows = []
   for c in local.toposort():
-    if c.op is Ops.COLLECTIVE and c in localizer.made:
-      u, step = localizer.made[c]
+    if c.op is Ops.COLLECTIVE and c in localizer.rules.made:
+      u, step = localizer.rules.made[c]
       row = remap_row(c, u) if step is None else step_row(u, step, readers)
       if row.wire:
         rows.append(row)
