@@ -10,6 +10,8 @@ from extra import collectives
 from tinygrad import P, Sharding, Tensor
 from tinygrad.helpers import DEFER
 from tinygrad.sharding import explain
+from tinygrad.sharding.localize import localize
+from tinygrad.uop import Ops, UOp
 
 CASES = {c["case"]: c for c in json.loads(collectives.DATA.read_text())["cases"]}
 # reduced at once, a reduction cannot wait for the smaller tensor that is to come; the gradient of a lookup in a cut
@@ -65,3 +67,13 @@ def test_the_gradient_of_a_lookup_comes_cut_as_its_table(tokens, wire):
   g = (t[i] * w).sum().gradient(t)[0]
   moved = explain(g)
   assert g.device == rows and moved.wire == wire, moved
+
+
+def test_each_device_scatters_into_its_own_rows():
+  rows, whole = (Sharding(collectives.LINE, p) for p in (P("x"), P()))
+  t, i, w = (
+    Tensor.empty(*shape).shard(at).realize() for shape, at in (((13, 6), rows), ((8,), whole), ((8, 6), whole))
+  )
+  g = (t[i.int()] * w).sum().gradient(t)[0]
+  (u,) = (u for u in localize(UOp.sink(g.uop)).toposort() if u.op is Ops.SCATTER)
+  assert u.max_shape == (2, 6)  # of 13 rows on eight devices

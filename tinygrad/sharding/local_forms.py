@@ -157,6 +157,12 @@ def op_rule(u: UOp, p: Sharding, f: Factors, cuts: dict[int, SubAxes]) -> Rule |
 def slice_rule(u: UOp, p: Sharding) -> Rule | Local:
   """u cut finer than it is: the same op on less of its sources where that is all it takes, else a slice of u."""
   d = u.device
+  if u.op is Ops.SCATTER and all(s.device is not None for s in u.src):
+    (op, n, batch), size = u.arg, lengths(p, u.shape)[u.arg[2]]
+    if isinstance(d, Sharding) and all(p.cut(i) == d.cut(i) for i in range(u.ndim) if i != batch):
+      # only the updates count that go to this device's rows
+      arg, first = (op, size, batch), start(p, batch, n)
+      return [(s, s.device) for s in u.src], lambda xs: u.replace(src=(shifted(xs[0], first), xs[1]), arg=arg)
   if d is None or u.op in SLICED_BELOW:
     if u.op is Ops.IOTA:
       return op_rule(u, p, Factors((), ((0,),), (0,)), {})
