@@ -8,7 +8,8 @@ import pytest
 
 from extra import fuzz_sharding
 from extra.fuzz_sharding import DIFFERS, attempt, case_of, fuzz, fuzz_scripts, main, program_text
-from tinygrad.sharding import decision_cache, local_forms, moves
+from tinygrad.helpers import PROCESS
+from tinygrad.sharding import local_forms
 from tinygrad.uop import Ops
 
 ROOT = Path(__file__).parents[2]
@@ -26,8 +27,7 @@ def planted(monkeypatch):
     )
 
   def clear():
-    decision_cache.forget()
-    moves.plan.cache_clear()
+    PROCESS.forget()
 
   yield plant
   monkeypatch.undo()
@@ -79,7 +79,7 @@ def test_scripts_agree_and_a_mutant_is_found(planted, capsys):
   planted()
   assert main(["--scripts", "--seed", "40", "--seconds", "1000"]) == 1
   out = capsys.readouterr().out
-  assert "fails: " in out and "Sharding(" in out and "show(" in out
+  assert "fails: " in out and "Sharding(" in out and "t1 = given(" in out  # what differs, where, and the script
 
 
 def test_command_line(planted, capsys, monkeypatch):

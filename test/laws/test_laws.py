@@ -9,8 +9,7 @@ from harness import check, compiled, pairs
 from programs import make
 
 from tinygrad.device import Device
-from tinygrad.helpers import Context
-from tinygrad.sharding import decision_cache, local_forms, moves
+from tinygrad.helpers import PROCESS, Context
 from tinygrad.sharding.outcomes import STRATEGIES
 from tinygrad.uop import GroupOp, Ops
 
@@ -104,11 +103,7 @@ def test_the_programs_hold_every_op_forward_and_backward():
 
 
 def clear_caches():
-  decision_cache.forget()
-  local_forms._locals.clear()
-  local_forms._alike.cache_clear()
-  moves.plan.cache_clear()
-  moves._wire.cache_clear()
+  PROCESS.forget()
 
 
 @interpreted

@@ -8,8 +8,8 @@ from tinygrad import Tensor
 from tinygrad.device import Device, Mesh, Partial, Sharding, SubAxis
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.realize import to_numpy
-from tinygrad.helpers import Context
-from tinygrad.sharding import decision_cache, explain, partial
+from tinygrad.helpers import PROCESS, Context
+from tinygrad.sharding import explain, partial
 from tinygrad.uop import Ops, UOp, buffer_of
 
 N = 4
@@ -238,11 +238,11 @@ def test_constants_that_are_0_or_not_finite(name, by):
 @pytest.mark.parametrize("name,by", [("x * c", Ops.ADD), ("x / c", Ops.ADD), ("x * c", Ops.MAX), ("c * x", None)])
 def test_parts_scaled_by_any_constant_would_be_noticed(name, by, monkeypatch):
   monkeypatch.setattr(partial, "may_scale", lambda u: True)
-  decision_cache.forget()
+  PROCESS.forget()
   with pytest.raises(AssertionError):
     check_constants(name, by)
   monkeypatch.undo()
-  decision_cache.forget()
+  PROCESS.forget()
 
 
 # ---------------------------------------------------------------- two partial operands

@@ -17,6 +17,7 @@ from tinygrad.helpers import (
   CHECK_NAN,
   CPU_THREADS,
   DEBUG,
+  PROCESS,
   TILE_AND_FUSE,
   ContextVar,
   LazyModule,
@@ -56,7 +57,7 @@ class CompiledKernel:
   peers: frozenset[int]  # the parameters that are tables of every device's memory
 
 
-_programs: dict[tuple[UOp, Target, int, Settings], CompiledKernel] = {}
+_programs: dict[tuple[UOp, Target, int, Settings], CompiledKernel] = PROCESS.table()
 
 
 def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
@@ -93,7 +94,7 @@ class Plan:
   local: UOp | None = None
 
 
-_plans: dict[tuple[Any, ...], Plan] = {}
+_plans: dict[tuple[Any, ...], Plan] = PROCESS.table()
 _renumbered = itertools.count(1)
 
 

@@ -7,6 +7,7 @@ from tinygrad.helpers.formatting import PACKAGE, colored, size_to_str, source_li
 from tinygrad.helpers.interrupts import interruptible, uninterrupted
 from tinygrad.helpers.lazy import LazyModule, json, numpy
 from tinygrad.helpers.machine import CI, OSX, WIN, cores, processor_model
+from tinygrad.helpers.process import PROCESS
 from tinygrad.helpers.progress import tqdm, trange
 from tinygrad.helpers.sequences import (
   all_int,

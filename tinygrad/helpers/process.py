@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+MOST = 1 << 17  # results of one function that are kept
 
 
 class Process:
@@ -24,8 +25,8 @@ class Process:
     return self._tables[-1]
 
   def cached(self, f: Callable[..., T]) -> functools._lru_cache_wrapper[T]:
-    """`f` with its results kept, as by `functools.cache`."""
-    kept = functools.cache(f)
+    """`f` with its last results kept, by its arguments."""
+    kept = functools.lru_cache(MOST)(f)
     self._forgets.append(kept.cache_clear)
     return kept
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tinygrad.device import Placement, Sharding
 from tinygrad.dtype import DType
+from tinygrad.helpers import PROCESS
 from tinygrad.sharding.costs import PUSHED
 from tinygrad.sharding.outcomes import Nodes, is_partial
 from tinygrad.sharding.partial import partials_of
@@ -19,7 +20,7 @@ CHAINED = frozenset((*PUSHED, Ops.MOVE, Ops.CAST))  # a decision looks through t
 SEEN = frozenset((*CHAINED, Ops.MUL, Ops.CONST, Ops.IOTA))  # whose abstract value is more than a leaf
 COMPARED = frozenset((Ops.MUL, Ops.GATHER))  # of two sources it matters whether they are the same
 _ABSTRACT = -(1 << 60)  # the buffers of abstract values have numbers that no other buffer has
-leaves: dict[tuple[Any, ...], UOp] = {}
+leaves: dict[tuple[Any, ...], UOp] = PROCESS.table()
 
 
 def leaf(dtype: DType, shape: tuple[Any, ...], device: Placement | None, number: int = 0) -> UOp:

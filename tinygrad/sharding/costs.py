@@ -23,8 +23,8 @@ class Costs:
 
   __slots__ = ("memo",)
 
-  def __init__(self) -> None:
-    self.memo: dict[tuple[UOp, Placement], tuple[float, str]] = {}
+  def __init__(self, memo: dict[tuple[UOp, Placement], tuple[float, str]] | None = None) -> None:
+    self.memo = {} if memo is None else memo
 
   def cost(self, u: UOp, target: Placement) -> float:
     """Bytes received per device to have `u` at `target`: the least over u itself, u's source below movement, an earlier

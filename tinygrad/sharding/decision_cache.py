@@ -8,7 +8,7 @@ from typing import Any
 
 from tinygrad.device import Placement, ShardError
 from tinygrad.dtype import DType
-from tinygrad.helpers import STRATEGY, Settings, settings_from
+from tinygrad.helpers import PROCESS, STRATEGY, Settings, settings_from
 from tinygrad.sharding.abstract_values import CHAINED, COMPARED, abstract_of, distinguished, leaves, rebuilt
 from tinygrad.sharding.costs import Costs, at_placement
 from tinygrad.sharding.decisions import decide
@@ -16,7 +16,7 @@ from tinygrad.sharding.outcomes import CACHED, Nodes, is_partial, outcomes, ways
 from tinygrad.uop import Ops, UOp
 
 AS_GIVEN = frozenset((Ops.MOVE, Ops.AFTER))  # run where their sources are
-known_costs = Costs()  # of abstract values
+known_costs = Costs(PROCESS.table())  # of abstract values
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class OpPlacement:
     return OpPlacement(src, src if forms == src else forms, result, fixed, tuple(asks))
 
 
-steps: dict[tuple[Any, ...], OpPlacement] = {}
+steps: dict[tuple[Any, ...], OpPlacement] = PROCESS.table()
 
 
 def forget() -> None:
-  """Empties the tables, for who changes what decisions are made by."""
+  """Empties the tables: they are full."""
   for table in (steps, leaves, ways_found):
     table.clear()
   known_costs.memo.clear()

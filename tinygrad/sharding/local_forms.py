@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Placement, Sharding
+from tinygrad.helpers import PROCESS
 from tinygrad.sharding.factors import collect, legal, project
 from tinygrad.sharding.index_maps import is_cut, is_remap, template_of, touched
 from tinygrad.sharding.local_values import apply_step, communicate, cut_out, scalar, shifted, unreduce
@@ -35,7 +36,7 @@ class Local:
   shape: tuple[int, ...] | None
 
 
-_locals: dict[tuple[Any, ...], Local] = {}  # the same ones come again in every layer
+_locals: dict[tuple[Any, ...], Local] = PROCESS.table()  # the same ones come again in every layer
 
 
 class LocalForms:
@@ -180,7 +181,7 @@ def local(u: UOp, p: Placement, places: Sequence[Placement | None], arg: Any = N
   return Local(moved if any(moved) else None, arg, _alike(p, u.shape).shape)
 
 
-@functools.lru_cache(CACHED)
+@PROCESS.cached
 def _alike(p: Placement, shape: tuple[sint, ...]) -> Local:
   """An elementwise op on sources that are all at p."""
   local_shape = lengths(p, shape)

@@ -6,14 +6,13 @@ the part of its new block that it does not hold yet: no sequence of gathers, all
 refines a cut in place, or cuts what is replicated, is sliced before and costs nothing.
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Partial, Placement, Sharding, SubAxis, device_set, same_devices
-from tinygrad.helpers import numpy, partition, prod
+from tinygrad.helpers import PROCESS, numpy, partition, prod
 
 SubAxes = tuple[SubAxis, ...]
 
@@ -49,7 +48,7 @@ def boundaries(n: int, sub_axis_lists: Iterable[Iterable[SubAxis]]) -> tuple[int
   return tuple(chain)
 
 
-@functools.cache
+@PROCESS.cached
 def atoms(sub_axes: SubAxes, chain: tuple[int, ...]) -> SubAxes | None:
   """The sub-axes refined at the chain's boundaries, major to minor; None if one does not fit the chain."""
   out: list[SubAxis] = []
@@ -79,7 +78,7 @@ def wire(shape: Sequence[Any], itemsize: int, a: Placement, b: Placement) -> flo
   return 0.0 if a == b else _wire(ints(shape), itemsize, a, b)
 
 
-@functools.cache
+@PROCESS.cached
 def _wire(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> float:
   return sum(step.nbytes for step in plan(shape, itemsize, a, b))
 
@@ -90,7 +89,7 @@ def nests(n: int, outer: int, inner: int) -> bool:
   return outer == 1 or -(-n // outer) == inner // outer * -(-n // inner)
 
 
-@functools.cache
+@PROCESS.cached
 def plan(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> tuple[Step, ...]:
   """The steps from `a` to `b` in which the fewest bytes travel; none where they are the same.
 

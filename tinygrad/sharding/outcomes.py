@@ -20,7 +20,7 @@ from tinygrad.device import (
   show_placement,
 )
 from tinygrad.dtype import DType
-from tinygrad.helpers import prod, user_line
+from tinygrad.helpers import PROCESS, prod, user_line
 from tinygrad.sharding.factors import Assignment, beside, project, resolved
 from tinygrad.sharding.moves import size_of, wire
 from tinygrad.sharding.partial import Kept, keep, partials_of
@@ -49,7 +49,7 @@ class Outcome:
   defers: bool = False  # sources stay partial, or are made so
 
 
-ways_found: dict[tuple[Any, ...], list[Outcome]] = {}
+ways_found: dict[tuple[Any, ...], list[Outcome]] = PROCESS.table()
 
 
 def outcomes(op: Ops, dtype: DType, src: Nodes, arg: Any, strategy: str = "cost") -> list[Outcome]:
