@@ -67,8 +67,8 @@ class Tensor(NN, metaclass=_Training):
   variable or nothing (an empty tensor). Nothing is computed before `realize`, `numpy`, `item`, …
   """
 
-  __slots__ = ("__weakref__", "_uop", "grad", "holder")
-  holder: Holder
+  __slots__ = ("__weakref__", "_holder", "_uop", "grad")
+  _holder: Holder
   _uop: UOp
   grad: Tensor | None
 

@@ -56,8 +56,8 @@ BROKEN = [
 
 ASKS = """
 from tinygrad import Device, DeviceError, Tensor
-from tinygrad.device import report
-report()
+from tinygrad.device import print_kinds
+print_kinds()
 asked = len(globals().get("calls", ()))
 for device in ("CL", "CL:1", "GPU:1", "GPU:1"):
   try:

@@ -27,7 +27,7 @@ class Live(Protocol):
 
   uop: UOp
   follows: bool  # whether it is memory, or a view of it; otherwise a value, which stays as it was when it was made
-  holder: Holder
+  _holder: Holder
 
 
 class Holder(weakref.ref[Any]):
@@ -65,14 +65,14 @@ class ProgramOrder:
 
   def enter(self, t: Live, assigned: bool = False) -> None:
     """Notes that a tensor is new."""
-    t.holder = holder = Holder(t, self._live.pop)
+    t._holder = holder = Holder(t, self._live.pop)
     holder.assigned = assigned
     holder.number = self.now = self.now + 1
     self._live[holder] = None
 
   def reenter(self, t: Live, assigned: bool = False) -> None:
     """Notes that a tensor stands for something new."""
-    del self._live[t.holder]
+    del self._live[t._holder]
     self.enter(t, assigned)
 
   def sees(self, t: Live) -> None:
@@ -95,7 +95,7 @@ class ProgramOrder:
   def assigned(self, since: int) -> list[Any]:
     """The tensors that have been assigned to after number `since`: those whose memory waits for it, and those that had
     none and stand for the value."""
-    return [t for t in self.changed(since) if t.holder.assigned and (t.uop.op is not Ops.BUFFER or not t.follows)]
+    return [t for t in self.changed(since) if t._holder.assigned and (t.uop.op is not Ops.BUFFER or not t.follows)]
 
   # ---- what runs
 
@@ -115,7 +115,7 @@ class ProgramOrder:
     """
     roots = {id(t): _root(t) for t in asked}
     if recorders and (
-      earlier := [t for t in self.readers([*roots.values(), *read], roots) if t.holder.number < self.began]
+      earlier := [t for t in self.readers([*roots.values(), *read], roots) if t._holder.number < self.began]
     ):
       with unrecorded():  # a replay must not write to them
         self._due_now(earlier)
