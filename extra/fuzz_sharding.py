@@ -121,30 +121,48 @@ def smaller(case: Case) -> Iterator[Case]:
     for r, exact in zip(case.roots, case.exact):
       yield replace(case, roots=(r,), exact=(exact,))
     return
-  (root,) = case.roots
-  nodes = root.toposort()
-  for u in nodes:
-    if u is not root and u.op not in (Ops.ASSIGN, Ops.CONST) and u.device is not None:
+  for way in (cut_above, given_inside, bypassed, simpler_numbers):
+    yield from way(case)
+
+
+def cut_above(case: Case) -> Iterator[Case]:
+  """A value inside is the root."""
+  for u in case.roots[0].toposort():
+    if u is not case.roots[0] and u.op not in (Ops.ASSIGN, Ops.CONST) and u.device is not None:
       yield replace(case, roots=(u,))
+
+
+def given_inside(case: Case) -> Iterator[Case]:
+  """A value inside is given, as memory."""
+  (root,) = case.roots
   reference = programs.Program(case.seed, case.mesh, case.variable, dict(case.content))
   plain: dict[UOp, UOp] = {}
-  for u in reversed(nodes):
+  for u in reversed(root.toposort()):
     if u is root or u.op in (Ops.BUFFER, Ops.CONST, Ops.ASSIGN, Ops.SINK) or not u.src:
       continue
-    if isinstance(u.device, str | Sharding) and all(isinstance(n, int) for n in u.shape):
-      if isinstance(u.device, Sharding) and len(u.device.partial) > 1:
-        continue
-      if u not in plain:
-        plain[u] = on_one_device(u, reference.content)
-      leaf = UOp.buffer(u.shape, u.dtype, u.device)
-      yield replace(
-        case, roots=(substitute(root, {u: leaf}),), content={**case.content, leaf: reference.value(plain[u])}
-      )
-  for u in reversed(nodes):
+    if not isinstance(u.device, str | Sharding) or not all(isinstance(n, int) for n in u.shape):
+      continue
+    if isinstance(u.device, Sharding) and len(u.device.partial) > 1:
+      continue
+    if u not in plain:
+      plain[u] = on_one_device(u, reference.content)
+    leaf = UOp.buffer(u.shape, u.dtype, u.device)
+    content = {**case.content, leaf: reference.value(plain[u])}
+    yield replace(case, roots=(substitute(root, {u: leaf}),), content=content)
+
+
+def bypassed(case: Case) -> Iterator[Case]:
+  """A node's place is taken by a source of its type, shape and placement."""
+  (root,) = case.roots
+  for u in reversed(root.toposort()):
     for s in u.src:
       if s.dtype is u.dtype and s.shape == u.shape and s.device is u.device and u.op not in (Ops.ASSIGN, Ops.AFTER):
         yield replace(case, roots=(substitute(root, {u: s}),))
-  for u in nodes:
+
+
+def simpler_numbers(case: Case) -> Iterator[Case]:
+  """A buffer holds zeros, or ones."""
+  for u in case.roots[0].toposort():
     if u.op is Ops.BUFFER:
       for simple in (np.zeros_like(case.content[u]), np.ones_like(case.content[u])):
         if np.count_nonzero(case.content[u] != simple) and np.count_nonzero(case.content[u] != 0):

@@ -11,6 +11,7 @@ from tinygrad.uop.spec import SpecError
 _VALUES = GroupOp.Elementwise | {Ops.DOT, Ops.VECTORIZE, Ops.EXTRACT, Ops.FOLD, Ops.LOAD, Ops.INDEX, Ops.PEER}
 _ALLOWED = _VALUES | {Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH, Ops.ACC, Ops.RANGE, Ops.ENDRANGE, Ops.STORE, Ops.BARRIER}
 _MEMORY = frozenset((Ops.PARAM, Ops.SCRATCH, Ops.PEER))
+_PLACES = frozenset((Ops.INDEX, Ops.ACC))
 
 
 def check_linear(linear: Sequence[UOp]) -> None:
@@ -43,31 +44,48 @@ def _fault(u: UOp) -> str | None:
   """What is wrong with an op, apart from where it stands."""
   if u.op not in _ALLOWED:
     return "no op of linear code"
-  match u.op:
-    case Ops.INDEX:
-      if u.src[0].op not in _MEMORY:
-        return "an INDEX points into a parameter, a peer's buffer or scratch memory"
-      if u.dtype.scalar() is not u.src[0].dtype.scalar():
-        return "its type is that of the memory"
-      if len(u.src) > 2 and u.src[2].dtype is not dtypes.bool.vec(u.dtype.count):
-        return "its condition is a bool for each lane"
-      if u.src[1].dtype.count not in (1, u.dtype.count):
-        return "offsets are one, or one for each lane"
-    case Ops.LOAD:
-      if u.dtype is not u.src[0].dtype or u.src[0].op not in (Ops.INDEX, Ops.ACC):
-        return "a LOAD has the type of its INDEX or ACC"
-    case Ops.STORE:
-      where, value = u.src
-      if where.dtype.scalar() is not value.dtype.scalar() or where.op not in (Ops.INDEX, Ops.ACC):
-        return "the value has the type of the INDEX or ACC"
-      if value.dtype is not where.dtype and not (where.op is Ops.ACC and value.op is Ops.CONST):
-        return "the value has as many lanes as the memory"
-    case Ops.FOLD:
-      if len(u.src) != 1 or u.dtype is not u.src[0].dtype.scalar():
-        return "a FOLD of lanes gives a scalar of their type"
-    case Ops.DOT:
-      if u.dtype is not u.src[0].dtype or any(s.dtype is not dtypes.uint32.vec(u.dtype.count) for s in u.src[1:]):
-        return "words are added to a number of the result's type"
-    case op if op in GroupOp.Elementwise and any(s.dtype.count != u.dtype.count for s in u.src):
-      return "operands have as many lanes as the result"
+  if (of := _FAULTS.get(u.op)) is not None:
+    return of(u)
+  if u.op in GroupOp.Elementwise and any(s.dtype.count != u.dtype.count for s in u.src):
+    return "operands have as many lanes as the result"
   return None
+
+
+def _fault_of_index(u: UOp) -> str | None:
+  if u.src[0].op not in _MEMORY:
+    return "an INDEX points into a parameter, a peer's buffer or scratch memory"
+  if u.dtype.scalar() is not u.src[0].dtype.scalar():
+    return "its type is that of the memory"
+  if len(u.src) > 2 and u.src[2].dtype is not dtypes.bool.vec(u.dtype.count):
+    return "its condition is a bool for each lane"
+  return "offsets are one, or one for each lane" if u.src[1].dtype.count not in (1, u.dtype.count) else None
+
+
+def _fault_of_load(u: UOp) -> str | None:
+  sound = u.dtype is u.src[0].dtype and u.src[0].op in _PLACES
+  return None if sound else "a LOAD has the type of its INDEX or ACC"
+
+
+def _fault_of_store(u: UOp) -> str | None:
+  where, value = u.src
+  if where.dtype.scalar() is not value.dtype.scalar() or where.op not in _PLACES:
+    return "the value has the type of the INDEX or ACC"
+  if value.dtype is not where.dtype and not (where.op is Ops.ACC and value.op is Ops.CONST):
+    return "the value has as many lanes as the memory"
+  return None
+
+
+def _fault_of_fold(u: UOp) -> str | None:
+  sound = len(u.src) == 1 and u.dtype is u.src[0].dtype.scalar()
+  return None if sound else "a FOLD of lanes gives a scalar of their type"
+
+
+def _fault_of_dot(u: UOp) -> str | None:
+  sound = u.dtype is u.src[0].dtype and all(s.dtype is dtypes.uint32.vec(u.dtype.count) for s in u.src[1:])
+  return None if sound else "words are added to a number of the result's type"
+
+
+_FAULTS = {
+  Ops.INDEX: _fault_of_index, Ops.LOAD: _fault_of_load, Ops.STORE: _fault_of_store, Ops.FOLD: _fault_of_fold,
+  Ops.DOT: _fault_of_dot,
+}  # fmt: skip

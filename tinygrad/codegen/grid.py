@@ -128,14 +128,7 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
     lanes, lanes_first = 1, False
   else:
     threads = shares(None, axes, copies, GROUP // lanes, GROUP)
-  fold_plans = {}
-  for i in folds:
-    order, tile = fold_plan(i, None, 1, {r: Tile(n) for r, n in copies.items()})
-    if lanes > 1:
-      order = tuple(sorted(order, key=lambda r: (step_of(i, r) == 1, size(r))))
-    if (staged := stagings.get(i.over)) is not None:
-      order, tile = i.over[: i.over.index(staged.cut) + 1], Tile()
-    fold_plans[i.over] = (order, tile)
+  fold_plans = {i.over: plan_of_fold(i, copies, lanes, stagings.get(i.over)) for i in folds}
   shared = tuple((r, threads[r]) for r in sorted(threads, key=lambda r: (r is along, ranges.index(r))))
   rest = [r for r in ranges if r not in outer]
   last = contiguous(a.items, rest) if rest else None
@@ -143,6 +136,16 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
     copies[last] = aligned(last, 4)
   plan = LoopPlan(tuple(sorted(rest, key=lambda r: r is last)), {r: Tile(n) for r, n in copies.items()}, fold_plans)
   return Grid(shared, lanes, plan, lanes_first, stagings)
+
+
+def plan_of_fold(
+  i: Item, copies: Mapping[UOp, int], lanes: int, staged: Staging | None
+) -> tuple[tuple[UOp, ...], Tile]:
+  """The order of a reduction's loops, the lanes' last; and of which the last is unrolled."""
+  if staged is not None:
+    return i.over[: i.over.index(staged.cut) + 1], Tile()
+  order, tile = fold_plan(i, None, 1, {r: Tile(n) for r, n in copies.items()})
+  return tuple(sorted(order, key=lambda r: (step_of(i, r) == 1, size(r)))) if lanes > 1 else order, tile
 
 
 def aligned(r: UOp, n: int) -> int:

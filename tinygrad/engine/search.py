@@ -167,11 +167,6 @@ def measuring(ast: UOp, backend: Any, threads: int) -> Cost:
     backend.synchronize()
     return (time.perf_counter() - start) / len(calls)
 
-  def alike(x: Any, y: Any) -> bool:
-    x, y = x.astype(numpy.float64), y.astype(numpy.float64)
-    scale = numpy.abs(y).sum(where=numpy.isfinite(y)) / max(y.size, 1)
-    return bool(numpy.isclose(x, y, rtol=tolerance, atol=tolerance * scale, equal_nan=True).all())
-
   def cost(planner: Planner) -> float:
     nonlocal best
     source = backend.render(lower_kernel(ast, backend.target, threads, planner), "candidate")
@@ -184,7 +179,7 @@ def measuring(ast: UOp, backend: Any, threads: int) -> Cost:
     for slot, array in zip(written, got, strict=True):
       backend.copyout(memoryview(array.view(numpy.uint8)), buffers[slot].handle())
     want.extend(got[len(want) :])
-    if not all(map(alike, got, want)):
+    if not all(close(x, y, tolerance) for x, y in zip(got, want)):
       fix = f"fix: BEAM=0, and report this:\n{print_graph(ast)}"
       raise RuntimeError(f"BEAM: another plan, {planner.changes}, gives other results\n  {fix}")
     repeat = max(int(LASTS / times[0]), 1)
@@ -194,6 +189,13 @@ def measuring(ast: UOp, backend: Any, threads: int) -> Cost:
     return min(times)
 
   return cost
+
+
+def close(x: Any, y: Any, tolerance: float) -> bool:
+  """Whether arrays are equal but for rounding, relative to y and to its mean."""
+  x, y = x.astype(numpy.float64), y.astype(numpy.float64)
+  scale = numpy.abs(y).sum(where=numpy.isfinite(y)) / max(y.size, 1)
+  return bool(numpy.isclose(x, y, rtol=tolerance, atol=tolerance * scale, equal_nan=True).all())
 
 
 def planner(ast: UOp, backend: Any, threads: int, name: str) -> Planner | None:
