@@ -26,6 +26,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
   signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture
+def fresh(monkeypatch):
+  """The test's monkeypatch. Nothing is known of what was decided, planned and compiled before, and nothing is kept of
+  what the test makes of it: for tests that change how that is done."""
+  from tinygrad.helpers import PROCESS
+
+  with PROCESS.anew():
+    yield monkeypatch
+
+
 def pytest_configure(config):
   config.addinivalue_line("markers", "needs(kind): skipped where devices of this kind (CL, …) do not work")
 

@@ -7,18 +7,10 @@ from tinygrad import Tensor
 from tinygrad.codegen import loop_clipping as module
 from tinygrad.codegen import lower, row_blocks
 from tinygrad.codegen.emit import Emitter
-from tinygrad.engine import compile as engine
-from tinygrad.helpers import Context
+from tinygrad.helpers import PROCESS, Context
 from tinygrad.uop import AxisKind
 
 RNG = np.random.default_rng(3)
-
-
-@pytest.fixture
-def fresh(monkeypatch):
-  monkeypatch.setattr(engine, "_plans", {})
-  monkeypatch.setattr(engine, "_programs", {})
-  return monkeypatch
 
 
 def arrays(length, heads=3, dim=64, count=4):
@@ -77,9 +69,7 @@ def test_other_diagonals(shift):
 def limits(f):
   """The limits found in the kernels that computing `f` takes, as (constant, coefficients)."""
   found = []
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(engine, "_plans", {})
-    patch.setattr(engine, "_programs", {})
+  with pytest.MonkeyPatch.context() as patch, PROCESS.anew():
 
     def noted(stores, rows):
       out = module.loop_limits(stores, rows)

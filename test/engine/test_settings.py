@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Tensor, TinyJit, Variable, nn
-from tinygrad.engine import compile, profile
+from tinygrad.engine import profile
 
 D4 = tuple(f"CPU:{i}" for i in range(4))
 SETTINGS = [{"DEBUG": level} for level in range(1, 8)]
@@ -131,19 +131,17 @@ def looked_up(_: Path) -> Tensor:
 
 
 @pytest.fixture
-def fresh(monkeypatch):
+def quick_roofline(fresh):
   """Everything is compiled anew, and a roofline takes no time."""
-  for name in ("_plans", "_programs"):
-    monkeypatch.setattr(compile, name, {})
   for name, value in (("MATMUL", 16), ("SUM", 1 << 10), ("VERSION", "of a test"), ("RUNS", 2)):
-    monkeypatch.setattr(profile, name, value)
+    fresh.setattr(profile, name, value)
   profile.peaks.cache_clear()
-  yield monkeypatch
+  yield
   profile.peaks.cache_clear()
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: ",".join(f"{k}={v}" for k, v in s.items()))
-def test_a_setting_changes_no_value(settings, fresh, tmp_path, capsys):
+def test_a_setting_changes_no_value(settings, quick_roofline, tmp_path, capsys):
   for name, f in PROGRAMS.items():
     for folder in ("without", "with"):
       (tmp_path / name / folder).mkdir(parents=True)

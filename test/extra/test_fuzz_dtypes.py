@@ -7,7 +7,7 @@ import pytest
 from extra import fuzz_dtypes
 from extra.fuzz_dtypes import TYPES, fault, fuzz, main, make, text
 from tinygrad.codegen import row_blocks
-from tinygrad.engine import compile as engine
+from tinygrad.helpers import PROCESS
 
 PARTS, EACH = 8, 25
 FOUND = 1_000_131  # the seed of a program that has a maximum over rows, in bfloat16
@@ -33,17 +33,9 @@ def test_programs_hold_what_they_should():
 
 
 @pytest.fixture
-def planted(monkeypatch):
+def planted(fresh):
   """Nothing is reduced over rows, as it was where codegen did not see that a maximum in half is one."""
-
-  def forget():
-    monkeypatch.setattr(engine, "_plans", {})
-    monkeypatch.setattr(engine, "_programs", {})
-
-  forget()
-  monkeypatch.setattr(row_blocks, "reduced", lambda store: ())
-  yield
-  monkeypatch.undo()
+  fresh.setattr(row_blocks, "reduced", lambda store: ())
 
 
 def test_a_mutant_is_found_shrunk_and_printed(planted, capsys, monkeypatch):
@@ -56,6 +48,7 @@ def test_a_mutant_is_found_shrunk_and_printed(planted, capsys, monkeypatch):
   with pytest.raises(AssertionError):
     exec(compile(printed, "printed", "exec"), {})
   monkeypatch.undo()
+  PROCESS.forget()
   exec(compile(printed, "printed", "exec"), {})
 
 

@@ -239,28 +239,27 @@ def joined_dims_minor_to_major(patch: Patch) -> None:
     patch(module, "project", reversed_dims)
 
 
-@mutant
-def table_rows_not_partial(patch: Patch) -> None:
-  """A lookup in a table cut by rows is taken to be complete on each device."""
+def taken_as_complete(patch: Patch, op: Ops) -> None:
+  """What an op contracts over a cut leaves nothing partial."""
   rule = factors.factor_rule
 
   def complete(u: Any) -> Any:
     f = rule(u)
-    return factors.Factors(f.src, f.out, f.sizes, f.blocked, frozenset(), f.remapped) if u.op is Ops.GATHER else f
+    return factors.Factors(f.src, f.out, f.sizes, f.blocked, frozenset(), f.remapped) if u.op is op else f
 
   patch(outcomes, "factor_rule", complete)
+
+
+@mutant
+def table_rows_not_partial(patch: Patch) -> None:
+  """A lookup in a table cut by rows is taken to be complete on each device."""
+  taken_as_complete(patch, Ops.GATHER)
 
 
 @mutant
 def scattered_rows_not_partial(patch: Patch) -> None:
   """Rows into which each device scatters its part of the updates are taken to be complete."""
-  rule = factors.factor_rule
-
-  def complete(u: Any) -> Any:
-    f = rule(u)
-    return factors.Factors(f.src, f.out, f.sizes, f.blocked, frozenset(), f.remapped) if u.op is Ops.SCATTER else f
-
-  patch(outcomes, "factor_rule", complete)
+  taken_as_complete(patch, Ops.SCATTER)
 
 
 # ---------------------------------------------------------------- the table of partial values

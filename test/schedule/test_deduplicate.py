@@ -3,7 +3,6 @@
 import numpy as np
 
 from tinygrad import Tensor, TinyJit, Variable
-from tinygrad.engine import compile as engine
 from tinygrad.schedule import deduplicate, schedule
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
@@ -74,11 +73,10 @@ def test_what_stays_apart():
   assert all(not i.constants for i in items(x[1] * 2))  # alone
 
 
-def test_a_mutant_dies(monkeypatch):
+def test_a_mutant_dies(fresh):
   """All steps told the place of the first."""
-  monkeypatch.setattr(engine, "_plans", {})
   given = deduplicate.with_starts
-  monkeypatch.setattr(deduplicate, "with_starts", lambda i, k, at: given(i, k, tuple((name, 0) for name, _ in at)))
+  fresh.setattr(deduplicate, "with_starts", lambda i, k, at: given(i, k, tuple((name, 0) for name, _ in at)))
   x, w = arrays()
   assert np.abs(recurrence(Tensor(x), Tensor(w)).numpy() - recurrence(x, w)).max() > 0.01
 

@@ -6,7 +6,6 @@ import pytest
 
 from tinygrad import Tensor
 from tinygrad.device import Sharding
-from tinygrad.engine import compile as engine
 from tinygrad.schedule import schedule as scheduling
 
 D2, D3 = ("CPU:0", "CPU:1"), ("CPU:2", "CPU:3", "CPU:4")
@@ -33,12 +32,6 @@ def moved_and_read():
 
 
 CASES = (stored_and_read_elsewhere, read_by_three_sets, moved_and_read)
-
-
-@pytest.fixture
-def fresh(monkeypatch):
-  monkeypatch.setattr(engine, "_plans", {})
-  return monkeypatch
 
 
 def check(case):

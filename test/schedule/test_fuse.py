@@ -9,10 +9,9 @@ from steps import TooManySteps, growth
 from tinygrad import Tensor, codegen, dtypes, nn
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Mesh, P
-from tinygrad.engine import compile as engine
 from tinygrad.engine.compile import _plans, plan_of
 from tinygrad.engine.realize import realize
-from tinygrad.helpers import Context, GlobalCounters
+from tinygrad.helpers import PROCESS, Context, GlobalCounters
 from tinygrad.schedule import fuse
 from tinygrad.schedule.items import Temp, plan
 from tinygrad.schedule.schedule import create_schedule
@@ -111,12 +110,11 @@ def test_equal_layers_share_their_kernels():
   assert len(ks) == 5 and len(set(ks)) == 1
 
 
-def test_equal_graphs_share_a_plan_whatever_their_buffers():
+def test_equal_graphs_share_a_plan_whatever_their_buffers(fresh):
   sinks = []
   for _ in range(2):
     x = empty(7, 13)
     sinks.append(UOp.sink(UOp.buffer((7,), dtypes.float32, "NULL").assign((x * 3).sum(axis=1).uop)))
-  _plans.clear()  # a full cache would drop one for each that comes
   plans = [plan_of(s)[0] for s in sinks]
   assert plans[0] is plans[1] and len(_plans) == 1
 
@@ -217,7 +215,7 @@ WEIGHTS = {
 
 
 @pytest.fixture
-def turns(monkeypatch):
+def turns(fresh):
   """How many exclusive ors, of which generators of random bits are made, the compiled code of a computation does."""
   found = []
 
@@ -235,14 +233,13 @@ def turns(monkeypatch):
     return linear
 
   def count(f):
-    for name in ("_plans", "_programs"):
-      monkeypatch.setattr(engine, name, {})
+    PROCESS.forget()
     found.clear()
     with Context(CPU_THREADS=1):
       Tensor.realize(*f())
     return sum(found)
 
-  monkeypatch.setattr(codegen, "lower_kernel", lowered)
+  fresh.setattr(codegen, "lower_kernel", lowered)
   return count
 
 

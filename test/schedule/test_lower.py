@@ -8,9 +8,8 @@ import pytest
 import tinygrad.sharding  # noqa: F401
 from tinygrad import Tensor
 from tinygrad.dtype import dtypes
-from tinygrad.engine import compile as engine
 from tinygrad.engine.realize import realize, to_numpy
-from tinygrad.helpers import Context, GlobalCounters
+from tinygrad.helpers import PROCESS, Context, GlobalCounters
 from tinygrad.schedule import schedule as scheduling
 from tinygrad.schedule.loops import split_ranges
 from tinygrad.schedule.lower import form, lower
@@ -313,9 +312,8 @@ def test_an_operand_that_drops_out_is_no_argument():
 def lowered(monkeypatch, f):
   """How many kernels are lowered for the values that f makes, and these."""
   count = []
-  with monkeypatch.context() as m:
+  with monkeypatch.context() as m, PROCESS.anew():
     m.setattr(scheduling, "lower", lambda *a: count.append(a) or lower(*a))
-    m.setattr(engine, "_plans", {})
     values = f()
     Tensor.realize(*values)
   return len(count), [v.numpy() for v in values]

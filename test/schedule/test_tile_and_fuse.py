@@ -13,7 +13,7 @@ from tinygrad.codegen.dots import use_dots
 from tinygrad.codegen.emit import Emitter
 from tinygrad.dtype import to_numpy_dtype
 from tinygrad.engine import compile as engine
-from tinygrad.helpers import Context
+from tinygrad.helpers import PROCESS, Context
 from tinygrad.schedule import split, tile_and_fuse
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 
@@ -22,14 +22,6 @@ rng = np.random.default_rng(0)
 
 def data(*shape):
   return Tensor(rng.standard_normal(shape, dtype=np.float32)).realize()
-
-
-@pytest.fixture
-def fresh(monkeypatch):
-  """Nothing is taken from caches, for settings of the compiler are changed."""
-  monkeypatch.setattr(engine, "_plans", {})
-  monkeypatch.setattr(engine, "_programs", {})
-  return monkeypatch
 
 
 def both(f):
@@ -53,8 +45,7 @@ def kernels(f):
   """How many kernels f takes, and how many bytes of intermediate memory."""
   plans = []
   make = engine.make_plan
-  with pytest.MonkeyPatch.context() as m:
-    m.setattr(engine, "_plans", {})
+  with pytest.MonkeyPatch.context() as m, PROCESS.anew():
     m.setattr(engine, "make_plan", lambda *a: plans.append(make(*a)) or plans[-1])
     with Context(TILE_AND_FUSE=1):
       Tensor.realize(*f())
@@ -198,8 +189,7 @@ def test_values_written_by_a_block_are_read_anew(fresh):
 
   same(f)
   fresh.setattr(Emitter, "forget_memory", lambda self: None)
-  fresh.setattr(engine, "_programs", {})
-  fresh.setattr(engine, "_plans", {})
+  PROCESS.forget()
   apart, together = both(f)
   assert any(np.abs(x - y).max() > 0.5 for x, y in zip(apart, together))
 
@@ -220,8 +210,7 @@ def test_sums_over_rows_are_read_where_they_stand(fresh):
       return False
 
   fresh.setattr(Emitter, "written", property(lambda self: Nothing(), lambda self, value: None), raising=False)
-  fresh.setattr(engine, "_programs", {})
-  fresh.setattr(engine, "_plans", {})
+  PROCESS.forget()
   apart, together = both(f)
   assert max(np.abs(x - y).max() for x, y in zip(apart, together)) > 1e-2
 
@@ -237,7 +226,7 @@ def test_only_rows_that_keep_apart_are_joined(fresh):
 
   same(f)
   fresh.setattr(tile_and_fuse, "holds", lambda *a: True)
-  fresh.setattr(engine, "_plans", {})
+  PROCESS.forget()
   apart, together = both(f)
   assert np.abs(apart[0] - together[0]).max() > 0.1
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor
-from tinygrad.engine import compile as engine
 from tinygrad.schedule import windows
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
@@ -41,12 +40,6 @@ def arrays(x, w, how):
   rng = np.random.default_rng(0)
   y = Tensor.empty(*x).conv2d(Tensor.empty(*w), **how).shape
   return [rng.integers(-4, 5, s).astype(np.float32) for s in (x, w, y)]
-
-
-@pytest.fixture
-def fresh(monkeypatch):
-  monkeypatch.setattr(engine, "_plans", {})
-  return monkeypatch
 
 
 @pytest.mark.parametrize("x, w, how", CASES)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Device, Tensor, TinyJit
-from tinygrad.engine import compile as engine
 from tinygrad.schedule import fuse
 from tinygrad.sharding.replacement import Replacement
 
@@ -148,8 +147,7 @@ def test_the_programs_notice_what_is_read_on_one_side_and_computed_on_the_other(
   not {"fma", "neon"} & set(Device["CPU"].target.features),
   reason="this processor, or CPU_FEATURES, has no fused multiply-add: a product has the same bits in every kernel",
 )
-def test_the_programs_notice_what_two_kernels_compute(monkeypatch):
-  monkeypatch.setattr(fuse, "compared", lambda nodes: set())
-  monkeypatch.setattr(engine, "_plans", {})
+def test_the_programs_notice_what_two_kernels_compute(fresh):
+  fresh.setattr(fuse, "compared", lambda nodes: set())
   with pytest.raises(AssertionError):
     test_a_product_that_is_read_elsewhere_rounds_as_where_it_is_not(lambda x: x.max(0, keepdim=True), False)

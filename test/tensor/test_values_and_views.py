@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, dtypes
-from tinygrad.engine import compile as engine
-from tinygrad.helpers import Context
+from tinygrad.helpers import PROCESS, Context
 from tinygrad.mixin.base import Base
 from tinygrad.schedule import schedule
 
@@ -152,7 +151,7 @@ def written_while_others_wait(view):
 
 
 @pytest.mark.parametrize("name", READ_ELSEWHERE)
-def test_a_view_is_written_to_in_memory_whoever_else_reads_it(name, monkeypatch):
+def test_a_view_is_written_to_in_memory_whoever_else_reads_it(name, fresh):
   """What is copied to other devices gets a buffer; that is not what is written to."""
   ours, numpys = READ_ELSEWHERE[name]
   memory = np.arange(6, dtype=np.float32).reshape(3, 2)
@@ -163,6 +162,6 @@ def test_a_view_is_written_to_in_memory_whoever_else_reads_it(name, monkeypatch)
     np.testing.assert_array_equal(got, want)
   if name == "permute":  # the copy is of what is below it
     return
-  monkeypatch.setattr(schedule, "written_apart", lambda sink: sink)
-  monkeypatch.setattr(engine, "_plans", {})
+  fresh.setattr(schedule, "written_apart", lambda sink: sink)
+  PROCESS.forget()
   assert not np.array_equal(written_while_others_wait(ours)[2], memory)
