@@ -16,7 +16,8 @@ from tinygrad.device import reduced_placement
 from tinygrad.engine.realize import realize
 from tinygrad.engine.run import recorders
 from tinygrad.helpers import dedup, uninterrupted
-from tinygrad.sharding.replacement import Replacement, at
+from tinygrad.sharding.costs import at_placement
+from tinygrad.sharding.replacement import Replacement
 from tinygrad.uop import GroupOp, Ops, Ref, UOp, buffer_of, side_table
 
 VIEWS = GroupOp.View | {Ops.DETACH}
@@ -199,7 +200,7 @@ class ProgramOrder:
       shown = u not in made or id(t) in holders or u.op is Ops.AFTER
       v = (replacement if shown else Replacement({x: y for x, y in done.items() if x is not u})).of(u)
       where = reduced_placement(u.device)  # where the tensor showed it
-      t.uop = v if reduced_placement(v.device) == where else at(v, where)
+      t.uop = v if reduced_placement(v.device) == where else at_placement(v, where)
 
 
 @contextlib.contextmanager

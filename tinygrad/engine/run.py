@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.device import Buffer, Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import CompiledKernel, Plan, program
-from tinygrad.engine.interpret import interpret
 from tinygrad.engine.transfer import copy, copy_blocks
 from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, GlobalCounters, LazyModule, note, prod, source_line, span
 from tinygrad.uop import DEVICE_NUM, UOp
 
 if TYPE_CHECKING:
-  from tinygrad.engine import check_nan, profile
+  from tinygrad.engine import check_nan, interpret, profile
   from tinygrad.schedule.items import ScheduleItem
 else:
-  check_nan, profile = map(LazyModule, ("tinygrad.engine.check_nan", "tinygrad.engine.profile"))
+  check_nan, interpret, profile = map(
+    LazyModule, ("tinygrad.engine.check_nan", "tinygrad.engine.interpret", "tinygrad.engine.profile")
+  )
 
 BRIEF = 1 << 19  # operations and bytes that take less time than waking a thread for them
 
@@ -45,7 +46,7 @@ def execute(run: Run, starting: Callable[[], object] = lambda: None) -> None:
   if run.plan.local is not None:
     starting()
     with span("interpret"):
-      interpret(run.plan.local, run.memory, run.variables)
+      interpret.interpret(run.plan.local, run.memory, run.variables)
     return
   stretches = prepare(work_of(run))  # waits for what still compiles
   starting()

@@ -5,7 +5,7 @@ others are the identity mathematically, and say where and when a value is held.
 from collections.abc import Sequence
 from typing import Any
 
-from tinygrad.device import Sharding, device_set
+from tinygrad.device import Sharding, device_set, reduced_placement
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import (
@@ -123,7 +123,7 @@ def gradient_move(g: UOp, u: UOp) -> Sequence[UOp | None]:
   source = u.src[0].device
   if source is None or device_set(source) == device_set(u.arg.device):
     return (g,)
-  return (g.move(source.reduced if isinstance(source, Sharding) else source, pinned=False),)
+  return (g.move(reduced_placement(source), pinned=False),)
 
 
 define(

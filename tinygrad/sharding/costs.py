@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinygrad.device import Placement, Sharding
+from tinygrad.device import Placement, Sharding, reduced_placement
 from tinygrad.sharding.factors import below
 from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import Nodes, Outcome
@@ -77,4 +77,4 @@ def at_placement(x: UOp, device: Placement | None) -> UOp:
   """x where a root or an assignment shows it."""
   if device is None or x.device is None:
     return x
-  return deliver(x, device.reduced if isinstance(device, Sharding) else device)
+  return deliver(x, reduced_placement(device))

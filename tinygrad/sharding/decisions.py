@@ -7,7 +7,7 @@ import functools
 import itertools
 from typing import Any
 
-from tinygrad.device import Sharding, show_placement, spelled
+from tinygrad.device import Sharding, same_devices, show_placement, spelled
 from tinygrad.dtype import DType
 from tinygrad.helpers import DEFER, RESHARD, STRATEGY, prod
 from tinygrad.sharding.costs import PUSHED, Costs
@@ -104,3 +104,14 @@ def contraction(x: UOp, arg: Any) -> UOp | None:
   for link in reversed(chain):
     u = UOp.new(link.op, link.dtype, (u,), link.arg)
   return u
+
+
+def droppable(u: UOp) -> bool:
+  """Whether u is an implied move on one device set, which `decide` makes again where it is needed. A gradient that is
+  handed out at the cuts of its tensor stays: a partial one is scattered once for all of its readers."""
+  if u.op is not Ops.MOVE or u.arg.pinned:
+    return False
+  here, there = u.src[0].device, u.arg.device
+  if isinstance(here, Sharding) and here.partial and not is_partial(there) and there is not here.reduced:
+    return False
+  return here is None or same_devices(here, there)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Partial, Placement, Sharding, SubAxis, device_set, same_devices
+from tinygrad.device import Partial, Placement, Sharding, SubAxis, device_set, reduced_placement, same_devices
 from tinygrad.helpers import PROCESS, numpy, partition, prod
 
 SubAxes = tuple[SubAxis, ...]
@@ -161,7 +161,7 @@ def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placem
     ways = [(*plan(shape, itemsize, a, p), *_between_sets(shape, itemsize, p, b)) for p in _paid(shape, a, b)]
     return min(ways, key=lambda steps: sum(s.nbytes for s in steps))
   steps: list[Step] = []
-  to = b.reduced if isinstance(b, Sharding) else b
+  to = reduced_placement(b)
   here, there = device_set(a), device_set(to)
   received = block = prod(shape if isinstance(to, str) else to.local_shape(shape))
   if set(there) <= set(here):

@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
-from tinygrad.device import Placement, Sharding, same_devices
+from tinygrad.device import Placement, Sharding
 from tinygrad.helpers import DEFER, SPEC, Context, prod
 from tinygrad.sharding.abstract_values import COMPARED, SEEN, abstract_of, distinguished, leaf
 from tinygrad.sharding.cast_sinking import sink_casts
@@ -17,6 +17,7 @@ from tinygrad.sharding.decision_cache import (
   settings,
   step_of,
 )
+from tinygrad.sharding.decisions import droppable
 from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import is_partial, result
 from tinygrad.sharding.placements import Placements, build_placed
@@ -216,14 +217,3 @@ class Placer:
         else:
           asked.setdefault(x, {})[p] = None
     return down, paid
-
-
-def droppable(u: UOp) -> bool:
-  """Whether u is an implied move on one device set, which `decide` makes again where it is needed. A gradient that is
-  handed out at the cuts of its tensor stays: a partial one is scattered once for all of its readers."""
-  if u.op is not Ops.MOVE or u.arg.pinned:
-    return False
-  here, there = u.src[0].device, u.arg.device
-  if isinstance(here, Sharding) and here.partial and not is_partial(there) and there is not here.reduced:
-    return False
-  return here is None or same_devices(here, there)

@@ -4,11 +4,10 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from tinygrad.device import Placement, Sharding
 from tinygrad.helpers import Context
-from tinygrad.sharding.costs import deliver
+from tinygrad.sharding.costs import at_placement
+from tinygrad.sharding.decisions import droppable
 from tinygrad.sharding.outcomes import Nodes
-from tinygrad.sharding.place import droppable
 from tinygrad.uop import GroupOp, Ops, UOp, substitute
 from tinygrad.uop.selection import chosen_from, compares, is_computed
 
@@ -81,7 +80,7 @@ def decided_anew(u: UOp, src: Nodes, arg: Any) -> UOp:
     case Ops.MOVE:
       return src[0] if droppable(u) else UOp.new(Ops.MOVE, u.dtype, src, arg)
     case Ops.ASSIGN:
-      return UOp.new(Ops.ASSIGN, u.dtype, (src[0], at(src[1], src[0].device)), arg)
+      return UOp.new(Ops.ASSIGN, u.dtype, (src[0], at_placement(src[1], src[0].device)), arg)
     case Ops.AFTER | Ops.SINK:
       return UOp.new(u.op, u.dtype, src, arg)
   unmoved = tuple([within_reach(u, s, t.src[0] if droppable(t) else t) for s, t in zip(u.src, src)])
@@ -95,10 +94,3 @@ def within_reach(u: UOp, old: UOp, new: UOp) -> UOp:
   if old.device is None and isinstance(u.device, str):
     return new.move(u.device, pinned=False)
   return new
-
-
-def at(u: UOp, placement: Placement | None) -> UOp:
-  """`u` there; as it is where it has no device, or none is wanted."""
-  if placement is None or u.device is None or u.device == placement:
-    return u
-  return deliver(u, placement.reduced if isinstance(placement, Sharding) else placement)

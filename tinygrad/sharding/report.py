@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Mesh, Placement, Sharding, device_set, show_placement, written_mesh
+from tinygrad.device import Mesh, Placement, Sharding, device_set, reduced_placement, show_placement, written_mesh
 from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str
 from tinygrad.sharding.localize import complete
 from tinygrad.sharding.lower_to_local import Localizer
@@ -106,10 +106,9 @@ def as_realized(roots: list[UOp]) -> UOp:
   """The effects that realizing `roots` has: those below them, and each computed value's store into a new buffer."""
   effects = dict.fromkeys(u for u in UOp.sink(*roots).toposort() if u.op is Ops.ASSIGN)
   for root in roots:
-    d = root.device
-    where = d.reduced if isinstance(d, Sharding) else d
-    if where is not None and viewed(root).op not in (Ops.BUFFER, Ops.ASSIGN, Ops.AFTER):  # a view of memory stays one
-      effects[stored(root, where)] = None
+    # constants live anywhere; a view of memory stays one
+    if root.device is not None and viewed(root).op not in (Ops.BUFFER, Ops.ASSIGN, Ops.AFTER):
+      effects[stored(root, reduced_placement(root.device))] = None
   return UOp.sink(*effects)
 
 

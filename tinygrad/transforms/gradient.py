@@ -4,7 +4,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Sequence
 
-from tinygrad.device import Device, Placement, Sharding, device_set, same_devices
+from tinygrad.device import Device, Placement, Sharding, device_set, reduced_placement, same_devices
 from tinygrad.dtype import dtypes
 from tinygrad.uop import CARDS, Hooks, Ops, UOp
 
@@ -172,5 +172,5 @@ def _deliver(g: UOp, device: Placement | None) -> UOp:
   """A gradient at its tensor's placement; a constant lives anywhere, so it only moves off the default device."""
   if device is None or g.device == device or (g.device is None and device == Device.DEFAULT):
     return g
-  reduced = device.reduced if isinstance(device, Sharding) else device
+  reduced = reduced_placement(device)
   return g.copy_to_device(reduced) if g.device is None else g.move(reduced, pinned=False)
