@@ -167,14 +167,15 @@ def check_scatter(u: UOp) -> None:
 def evaluate_scatter(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   """The updates one after the other, in the order of the index."""
   (op, n, batch), (index, updates) = u.arg, xs
-  flat = index.reshape(math.prod(index.shape[:batch]), -1) if index.size else index.reshape(0, 0)
-  rest = updates.shape[index.ndim :]
-  out = numpy.full((len(flat) * n, *rest), nothing(op, u.dtype), to_numpy_dtype(u.dtype))
+  out = numpy.full(shape, nothing(op, u.dtype), to_numpy_dtype(u.dtype))
+  if index.size == 0:
+    return out
+  rest, flat = updates.shape[index.ndim :], index.reshape(math.prod(index.shape[:batch]), -1)
   inside = (flat >= 0) & (flat < n)
   rows = flat.astype(numpy.int64) + numpy.arange(len(flat)).reshape(-1, 1) * n
   values = updates.reshape(*flat.shape, *rest)
-  getattr(numpy, REDUCE_OPS[op]).at(out, rows[inside], values[inside])
-  return out.reshape(shape) if index.size else numpy.full(shape, nothing(op, u.dtype), to_numpy_dtype(u.dtype))
+  getattr(numpy, REDUCE_OPS[op]).at(out.reshape(len(flat) * n, *rest), rows[inside], values[inside])
+  return out
 
 
 def gathered(x: UOp, index: UOp, batch: int) -> UOp:
