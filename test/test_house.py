@@ -10,6 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import tinygrad
+from tinygrad.device import backends
 
 PACKAGE = Path(tinygrad.__file__).parent
 REGISTRY = ("device/registry.py", "tinygrad.runtime")  # backends are found by name: whoever adds one edits no list
@@ -76,6 +77,34 @@ def test_import_linter_sees_lazy_imports():
 def test_a_lazy_import_that_nothing_sees_is_noticed(tmp_path):
   (tmp_path / "one.py").write_text('from tinygrad.helpers import LazyModule\nx = LazyModule("tinygrad.dtype")\n')
   assert unseen_lazy_modules(tmp_path) == [("one.py", "tinygrad.dtype")]
+
+
+# ---------------------------------------------------------------- what a backend can do is data
+
+
+def kinds_asked_for(package, kinds):
+  """Where code asks which kind a device is, by its name, or probes an object that it takes from `Device`."""
+  found = []
+  for file in package.rglob("*.py"):
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+      asked = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+      if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "startswith":
+        asked = node.args
+      probes = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr")
+      probed = probes and {x.id for x in ast.walk(node.args[0]) if isinstance(x, ast.Name)} & {"Device", "backend", "b"}
+      if probed or any(isinstance(x, ast.Constant) and x.value in kinds for x in asked):
+        found.append((str(file.relative_to(package)), node.lineno))
+  return found
+
+
+def test_nobody_asks_which_kind_a_device_is():
+  assert kinds_asked_for(PACKAGE, {*backends()} - {"NPY"}) == []  # NPY: the host's own arrays, which numpy gives
+
+
+def test_a_question_for_a_kind_is_noticed(tmp_path):
+  lines = ('x = kind == "CPU"', 'x = d.startswith("DISK")', 'x = hasattr(Device[d], "wrap")', 'x = d == "NPY"')
+  (tmp_path / "one.py").write_text("\n".join(lines))
+  assert kinds_asked_for(tmp_path, {"CPU", "DISK"}) == [("one.py", i) for i in (1, 2, 3)]
 
 
 # ---------------------------------------------------------------- what a change touches

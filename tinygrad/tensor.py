@@ -24,6 +24,7 @@ from tinygrad.device import (
   show_placement,
 )
 from tinygrad.dtype import DType, _from_torch_dtype, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
+from tinygrad.engine import storage
 from tinygrad.engine.program_order import VIEWS, Holder, memory_state, program_order
 from tinygrad.engine.realize import READ_OUTSIDE, Held, check_outside, join, to_numpy, to_numpy_once
 from tinygrad.helpers import (
@@ -41,7 +42,6 @@ from tinygrad.helpers import (
 from tinygrad.mixin.base import DeviceArg, DTypeArg, broadcast_shape, mismatch, to_placement
 from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
-from tinygrad.runtime import disk
 from tinygrad.transforms.gradient import compute_gradient, occurrences
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
 
@@ -146,9 +146,9 @@ class Tensor(NN, metaclass=_Training):
   def _at(self, placement: Placement) -> Self:
     if self.uop.device == placement:
       return self
-    if disk.on_disk(self.uop.device):  # what it shows of the file, mapped: read where it arrives
-      return self._wrap(UOp.from_numpy(disk.mapped(self.uop)))._at(placement)
-    if disk.on_disk(placement):
+    if storage.only_stored(self.uop.device):  # read where it arrives
+      return self._wrap(storage.read(self.uop))._at(placement)
+    if storage.only_stored(placement):
       return self._wrap(UOp.buffer(self.numpy_shape(), self.dtype, placement), True).assign(self)
     t = self._wrap(self.uop.copy_to_device(placement))
     t.requires_grad = self.requires_grad
@@ -235,7 +235,7 @@ class Tensor(NN, metaclass=_Training):
     whole = join([made[i].uop for i in number], placement, shape)
     given = {}
     for i, (name, k) in enumerate(zip(placement.devices, number, strict=True)):
-      if buffer_of(whole).handle(i) is buffer_of(made[k].uop).handle() and not Device[name].simulated:
+      if buffer_of(whole).handle(i) is buffer_of(made[k].uop).handle() and not Device[name].capabilities.simulated:
         given[made[k].uop] = whole.shrink(placement.box(i, shape)).copy_to_device(name)
     if given:  # what shared memory would be written through two buffers
       memo: dict[UOp, UOp] = {}
@@ -246,9 +246,9 @@ class Tensor(NN, metaclass=_Training):
 
   def bitcast(self, dtype: DType | str) -> Self:
     """The same bits read as another type; between widths the last dim grows or shrinks. ValueError if it does not
-    divide. Bytes of a file stay in it."""
-    if disk.on_disk(self.uop.device):
-      return self._wrap(disk.bitcast(self.uop, to_dtype(dtype)))
+    divide. What is only stored stays where it is."""
+    if storage.only_stored(self.uop.device):
+      return self._wrap(storage.bitcast(self.uop, to_dtype(dtype)))
     return super().bitcast(dtype)
 
   # ---- realisation
@@ -270,7 +270,7 @@ class Tensor(NN, metaclass=_Training):
   def numpy(self) -> Any:
     """The value as a numpy array of its own; bfloat16 and fp8 come as float32. The tensor itself stays a graph, so that
     it can still be differentiated."""
-    if disk.on_disk(self.uop.device):
+    if storage.only_stored(self.uop.device):
       return self.to("NPY").numpy()
     x = self if self.dtype.fmt is not None else self.float()
     if 0 in x.shape:
@@ -304,7 +304,7 @@ class Tensor(NN, metaclass=_Training):
       mismatch("dlpack", f"{self.dtype} is no type of numpy", [self.uop], fix, TypeError)
     x = self.realize()
     u = x.uop if x.uop.op is Ops.BUFFER else x.contiguous().realize().uop
-    if not isinstance(u.device, str) or getattr(Device[u.device], "wrap", None) is None or Device[u.device].simulated:
+    if not isinstance(u.device, str) or not Device.capabilities(u.device).wraps:
       mismatch("dlpack", "shares the memory of one CPU device", [u], 'x.to("CPU")')
     return numpy.asarray(Held(buffer_of(u))).__dlpack__(**kwargs)
 
@@ -411,8 +411,8 @@ class Tensor(NN, metaclass=_Training):
     """Puts `value` into `view`, a view of this tensor's memory; without memory the tensor stands for `value`."""
     if value is view:
       return
-    if disk.on_disk(view.device):
-      disk.write(_without_detach(view), self._wrap(value).numpy())
+    if storage.only_stored(view.device):
+      storage.write(_without_detach(view), self._wrap(value).numpy())
       return
     if not self.follows or (state := memory_state(view, moved=True)) is None:
       here = self.uop.device
@@ -515,8 +515,8 @@ def _from_data(data: Any, device: Placement | None, dtype: DType | None) -> UOp:
   if data is None:
     return UOp.buffer((0,), dtype or dtypes.default_float, Device.DEFAULT if device is None else device)
   if isinstance(data, pathlib.Path):
-    u = disk.open_file(data, dtype or dtypes.uint8)
-    return u if device is None else UOp.from_numpy(disk.mapped(u)).copy_to_device(device)
+    u = storage.open_file(data, dtype or dtypes.uint8)
+    return u if device is None else storage.read(u).copy_to_device(device)
   array = _to_array(data, dtype)
   if array.ndim == 0:
     return _from_data(array.item(), device, dtype or from_numpy_dtype(array.dtype))
@@ -525,8 +525,7 @@ def _from_data(data: Any, device: Placement | None, dtype: DType | None) -> UOp:
 
 def _share(array: Any, device: str) -> UOp | None:
   """A buffer over an array's memory; None where the device cannot use it."""
-  wrap = getattr(Device[device], "wrap", None)
-  handle = None if wrap is None else wrap(array)
+  handle = Device[device].wrap(array)
   memory = Buffer(device, tuple(array.shape), from_numpy_dtype(array.dtype))
   return None if handle is None else UOp.buffer(memory.shape, memory.dtype, device, memory.allocate([handle], array))
 

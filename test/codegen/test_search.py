@@ -14,7 +14,7 @@ from test_kernels import WIDE, matmul, normal
 
 from tinygrad import Tensor, Variable
 from tinygrad.codegen import lower_kernel
-from tinygrad.device import Device, Target
+from tinygrad.device import Capabilities, Device, Target
 from tinygrad.dtype import dtypes
 from tinygrad.engine import search
 from tinygrad.helpers import Context, ContextVar
@@ -361,7 +361,7 @@ def test_nothing_is_searched_where_there_is_nothing_to_time_or_to_choose(monkeyp
     assert search.planner(LARGE, Device["NULL"], 1, "kernel") is None
     with Context(NOOPT=1):
       assert found() is None
-    grid = type("Grid", (), {"simulated": False, "target": Target("grid", threads=True)})
+    grid = type("Grid", (), {"capabilities": Capabilities(), "target": Target("grid", threads=True)})
     assert search.planner(LARGE, grid, 1, "kernel") is None
   assert measured.searches == 0
 

@@ -159,8 +159,7 @@ def test_who_waits_takes_part_and_queues_wrap_around():
 def test_brief_jobs_are_run_by_who_submits_them_but_not_before_what_is_queued():
   device = cpu.open_device("CPU:75")
   x, out, flag = number(device), number(device), number(device)
-  batch = device.batch([device.bind(device.compile(ADD_ONE.replace("STEP", "1"), "add_one"), [x])])
-  batch.brief = True
+  batch = device.batch([device.bind(device.compile(ADD_ONE.replace("STEP", "1"), "add_one"), [x])], brief=True)
   device.submit(batch)
   assert ctypes.c_int64.from_address(x.address).value == 1 and device.submitted == device.started == 0
   device.submit([device.bind(device.compile(WAIT, "wait"), [out, flag])])
@@ -451,7 +450,7 @@ for i in range(200):
 
 def test_null_devices_hold_and_do_nothing():
   device = Device["NULL:3"]
-  assert device.simulated and device.alloc(1 << 50) is None
+  assert device.capabilities.simulated and device.alloc(1 << 50) is None
   out = np.ones(8, np.uint8)
   device.copyout(memoryview(out), None)
   assert (out == 0).all()

@@ -1,9 +1,11 @@
-"""What a backend is, and what it says of its devices: the protocol, `Target`, `Renderer`."""
+"""What a backend is: the protocol, what it can do (`Capabilities`), and what codegen has to know of it (`Target`)."""
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import cores
@@ -27,6 +29,33 @@ class Target:
   halves: bool = True  # it converts between half and float32
 
 
+class Computes(enum.Enum):
+  """How what is computed on a device comes about."""
+
+  KERNELS = "it runs kernels, which codegen makes for its target"
+  INTERPRETED = "numpy evaluates every graph in which it takes part"
+  ON_HOST = "numpy evaluates graphs that are on it alone; else values only come from it and go there"
+  NOTHING = "it stores values, which are shown, read and written in place"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+  """What the devices of one kind can do. Each field is about one thing, and the engine asks for that."""
+
+  computes: Computes = Computes.KERNELS
+  simulated: bool = False  # it has no memory and does no work: the engine does not loop over its devices (NULL)
+  processor: bool = False  # its kernels run on cores of this machine, which its devices have together (CPU)
+  arrays: bool = False  # its memory is numpy arrays: `Backend.array` gives one as it is
+  wraps: bool = False  # it works on memory of the host that others have allocated: `Backend.wrap`
+  cells: bool = False  # arguments of its calls are words in memory, which a replay overwrites: `BoundCall.cells`
+  files: bool = False  # what follows its name and a colon is no number but a file's path (DISK)
+
+  @property
+  def ordinary(self) -> bool:
+    """Whether programs may choose it to compute on: it is not simulated, for reference, or memory only."""
+    return self.computes is Computes.KERNELS and not self.simulated
+
+
 @dataclass(frozen=True, slots=True)
 class Renderer:
   """What a backend's code generation offers to programs that ask: `Device[name].renderer`."""
@@ -38,32 +67,56 @@ class Renderer:
     return {d for d in dtypes.all if d is not dtypes.float64 or self.target.float64}
 
 
-class Backend:
-  """One device. What is queued on it runs in order and may still run when `submit_all` and `free` have returned;
-  `synchronize` waits and raises what failed. A backend adds
+class BoundCall(Protocol):
+  """A program with its arguments in place."""
 
-    alloc(nbytes) -> handle, free(handle, nbytes)
-    copyin(handle, data: memoryview, offset=0), copyout(data, handle, offset=0): offset is 0 where there is a `view`
-    render(linear, name) -> source, compile(source, name) -> program
-    bind(program, args, variables) -> a call of `program`: its buffers by slot (a list of every device's for a table of
-      peers), variables by name
-    barrier(devices) -> one call for each device; none returns before all have come so far
-    batch(calls) -> calls as one hand-over, which may be submitted again
-    submit_all(devices, lists): queues one batch on each device
-    synchronize()
+  def set_buffer(self, slot: int, memory: Any) -> None:
+    """Replaces the memory of a slot; a list of every device's for a table of peers."""
+
+  def set_variable(self, number: int, value: int) -> None:
+    """Replaces the value of a variable, by its place among their names."""
+
+  def cells(self, i: int, device: int) -> list[tuple[Any, int, int]]:
+    """Where argument i stands that device number `device` reads, if such a backend's calls can be overwritten
+    (`Capabilities.cells`): (words, index, number of the device whose address it is, or 0)."""
+    ...
+
+
+class CallBatch(Protocol):
+  """Calls as one hand-over to a device, which may be submitted again."""
+
+  inputs: Sequence[object]  # whose memory is lent to the calls, and lives as long as they do
+
+
+class Backend(Protocol):
+  """One device. What is queued on it runs in order and may still run when `submit_all` and `free` have returned;
+  `synchronize` waits and raises what failed.
+
+  A module of the runtime has a class of this kind as its `open_device`. Handles (memory) and programs are the
+  backend's own, and mean nothing to others.
   """
 
   target: Target
-  simulated = False  # has no memory and does no work: the engine does not loop over its devices
-  interprets = False  # the engine evaluates what is computed there
-  description = "virtual devices with threads of their own"
+  capabilities: ClassVar[Capabilities]
+  name: str
+  description: str = "virtual devices with threads of their own"
 
   def __init__(self, name: str) -> None:
     self.name = name
 
   @property
+  def kind(self) -> str:
+    """The name without a number."""
+    return self.name.partition(":")[0]
+
+  @property
   def renderer(self) -> Renderer:
     return Renderer(self.target)
+
+  @property
+  def lost(self) -> bool:
+    """Whether an error has made the device useless for the rest of the process: nothing is waited for there."""
+    return False
 
   def count(self) -> int:
     """How many devices of this kind may work side by side: those of the machine, of virtual ones a core each."""
@@ -71,10 +124,71 @@ class Backend:
 
   def check(self) -> None:
     """Raises: DeviceError where the driver cannot compile a kernel, run it and give the right values."""
-
-  def view(self, handle: Any) -> Any:
-    """The memory itself as a memoryview, where the host can address it (synchronize first)."""
+    return  # what has no driver has no faults of one
 
   def reaches(self, other: Any) -> bool:
     """Whether kernels here can read the memory of another device of this kind."""
     return True
+
+  # ---- memory
+
+  def alloc(self, nbytes: int) -> Any:
+    """A handle of fresh memory. Raises: MemoryError."""
+    ...
+
+  def free(self, handle: Any, nbytes: int) -> None:
+    """Gives memory back, behind what is queued."""
+    ...
+
+  def copyin(self, handle: Any, data: memoryview, offset: int = 0) -> None:
+    """Fills memory from byte `offset` on, which is 0 where there is a `view`."""
+    ...
+
+  def copyout(self, data: memoryview, handle: Any, offset: int = 0) -> None:
+    """Reads memory from byte `offset` on, which is 0 where there is a `view`."""
+    ...
+
+  def view(self, handle: Any) -> memoryview | None:
+    """The memory itself, where the host can address it (synchronize first)."""
+    return None
+
+  def array(self, handle: Any, dtype: Any, shape: Sequence[int]) -> Any:
+    """The memory as a numpy array, if such are its handles (`Capabilities.arrays`)."""
+    raise TypeError(f"{self.name} has no arrays")
+
+  def wrap(self, array: Any) -> Any:
+    """A handle of the memory of a C-contiguous writable numpy array; None where kernels cannot use it, as always
+    without `Capabilities.wraps`."""
+    return None
+
+  # ---- programs
+
+  def render(self, linear: list[Any], name: str) -> str:
+    """The source of a kernel, from its linear UOps."""
+    ...
+
+  def compile(self, source: str, name: str) -> Any:
+    """The program. Raises: DeviceError with what the compiler said."""
+    ...
+
+  def bind(self, program: Any, args: Sequence[Any], variables: Sequence[int] = ()) -> BoundCall:
+    """A call of `program`: its buffers by slot (a list of every device's for a table of peers), variables by name."""
+    ...
+
+  # ---- work
+
+  def barrier(self, devices: Sequence[Any]) -> Sequence[BoundCall]:
+    """One call for each device; none returns before all have come so far."""
+    ...
+
+  def batch(self, calls: Sequence[Any], brief: bool = False) -> CallBatch:
+    """Calls as one hand-over. What is `brief` takes less time than waking a thread for it."""
+    ...
+
+  def submit_all(self, devices: Sequence[Any], lists: Sequence[Any]) -> None:
+    """Queues one batch on each of the devices, all of this kind."""
+    ...
+
+  def synchronize(self) -> None:
+    """Waits for what is queued. Raises: DeviceError for what failed."""
+    ...

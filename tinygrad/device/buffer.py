@@ -49,7 +49,7 @@ class Buffer:
       return self
     nbytes = self.nbytes_per_device
     first = Device[self.devices[0]]
-    backends = [first] if first.simulated else [Device[d] for d in self.devices]
+    backends = [first] if first.capabilities.simulated else [Device[d] for d in self.devices]
     got: list[Any] = []
     try:
       for b in backends:

@@ -9,7 +9,7 @@ from dataclasses import FrozenInstanceError, dataclass
 from typing import Any, Self
 
 from tinygrad.device.errors import DeviceError, ShardError, ShardTypeError, refuse
-from tinygrad.device.registry import NOT_FOR_COMPUTING, Device
+from tinygrad.device.registry import Device
 from tinygrad.helpers import MIXED, prod
 
 Names = Sequence[str]
@@ -140,7 +140,7 @@ def _listed_devices(devices: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
     fix = repr(tuple(dict.fromkeys(devs))) if devs else example
     refuse(f"a mesh needs distinct devices, got {devs}", f"{fix}  # each device once")
   kinds = [d.partition(":")[0] for d in devs]
-  if len(set(kinds)) > 1 and not (MIXED and NOT_FOR_COMPUTING.isdisjoint(kinds)):
+  if len(set(kinds)) > 1 and not (MIXED and all(Device.capabilities(kind).ordinary for kind in kinds)):
     one = tuple(d for d, kind in zip(devs, kinds) if kind == kinds[0])
     more = "where all compute, MIXED=1 in the environment allows several kinds, which then read through the host"
     refuse(f"{short_devices(devs)}: a value is cut over devices of one kind", f"{one!r}  # {more}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import difflib
 import functools
 import importlib
@@ -10,8 +11,8 @@ import os
 import pkgutil
 import re
 from collections.abc import Iterator
-from typing import Any
 
+from tinygrad.device.backend import Backend, Capabilities
 from tinygrad.device.errors import DeviceError, refuse
 from tinygrad.helpers import DEV, GlobalCounters
 
@@ -30,16 +31,16 @@ class _Devices:
     DEV.value = self.canonicalize(name)
 
   @property
-  def default(self) -> Any:
+  def default(self) -> Backend:
     """The backend of `DEFAULT`."""
     return self[self.DEFAULT]
 
   def get_available_devices(self) -> Iterator[str]:
     """The kinds of device that can compute here."""
-    return (k for k in backends() if k not in NOT_FOR_COMPUTING and not isinstance(self._attempt(k), str))
+    return (k for k in backends() if self.capabilities(k).ordinary and not isinstance(self._attempt(k), str))
 
   @functools.cache  # noqa: B019 (one instance for the process)
-  def _attempt(self, kind: str) -> Any:
+  def _attempt(self, kind: str) -> Backend | str:
     """The backend, which has compiled and run a kernel, or in one line why there is none."""
     try:
       backend = self._open(kind)
@@ -51,8 +52,8 @@ class _Devices:
   @functools.cache  # noqa: B019 (one instance for the process)
   def _canonicalize(self, name: str) -> str:
     kind, _, number = name.upper().partition(":")
-    if kind == "DISK" and number:  # of a file
-      return f"DISK:{name[5:]}"
+    if number and kind in backends() and self.capabilities(kind).files:
+      return f"{kind}:{name[len(kind) + 1 :]}"
     if kind == "GPU":
       kind = self._resolve_gpu()
     if number and not number.isdigit():
@@ -85,22 +86,21 @@ class _Devices:
     raise DeviceError(f"no GPU backend works here:{''.join(faults)}\n  {ON_CPU}")
 
   @functools.cache  # noqa: B019 (one instance for the process)
-  def _open(self, name: str) -> Any:
-    kind = name.partition(":")[0]
-    try:
-      backend = importlib.import_module(f"tinygrad.runtime.{kind.lower()}").open_device(name)
-    except ImportError as e:
-      extra = f"'tinygrad[{EXTRAS[kind]}]'" if kind in EXTRAS else e.name
-      if isinstance(e, ModuleNotFoundError):
-        raise DeviceError(f"device {name} needs the package {e.name!r}\n  fix: pip install {extra}") from e
-      fix = f"pip install --force-reinstall {extra}"
-      raise DeviceError(f"device {name}: its package does not load ({e})\n  fix: {fix}") from e
-    if kind in GPUS:  # whose drivers may be there and not work
+  def _open(self, name: str) -> Backend:
+    with _packages_named(name):
+      backend = _backend_class(name)(name)
+    if backend.kind in GPUS:  # whose drivers may be there and not work
       backend.check()
     opened[name] = backend
     return backend
 
-  def __getitem__(self, name: str) -> Any:
+  @functools.cache  # noqa: B019 (one instance for the process)
+  def capabilities(self, name: str) -> Capabilities:
+    """What a device, by its canonical name, or a kind can do. Loads its module, and opens nothing."""
+    with _packages_named(name):
+      return _backend_class(name).capabilities
+
+  def __getitem__(self, name: str) -> Backend:
     return self._open(self.canonicalize(name))
 
   def count(self, name: str | None = None) -> int:
@@ -122,6 +122,26 @@ def backends() -> tuple[str, ...]:
   return tuple(m.name.upper() for m in pkgutil.iter_modules(runtime.__path__) if m.name not in SHARED)
 
 
+def _backend_class(name: str) -> type[Backend]:
+  module = importlib.import_module(f"tinygrad.runtime.{name.partition(':')[0].lower()}")
+  found: type[Backend] = module.open_device
+  return found
+
+
+@contextlib.contextmanager
+def _packages_named(name: str) -> Iterator[None]:
+  """Raises: DeviceError that says what to install, where a device's package is missing or does not load."""
+  try:
+    yield
+  except ImportError as e:
+    kind = name.partition(":")[0]
+    extra = f"'tinygrad[{EXTRAS[kind]}]'" if kind in EXTRAS else e.name
+    if isinstance(e, ModuleNotFoundError):
+      raise DeviceError(f"device {name} needs the package {e.name!r}\n  fix: pip install {extra}") from e
+    fix = f"pip install --force-reinstall {extra}"
+    raise DeviceError(f"device {name}: its package does not load ({e})\n  fix: {fix}") from e
+
+
 @functools.cache
 def _chosen_kind() -> str:
   return next((kind for kind in (*backends(), "GPU") if os.environ.get(kind) == "1"), "CPU")
@@ -130,9 +150,8 @@ def _chosen_kind() -> str:
 ON_CPU = "fix: GPU=CPU in the environment runs GPU examples on the CPU"
 GPUS = ("CUDA", "METAL", "CL")  # GPU is the first of these that works here
 EXTRAS = {"CUDA": "cuda", "METAL": "metal", "CL": "opencl"}  # what brings a backend's packages
-NOT_FOR_COMPUTING = frozenset(("NULL", "PYTHON", "NPY", "DISK"))  # simulated, for reference, or memory only
 SHARED = ("diskcache", "queues")  # modules of the runtime that are no backend
-opened: dict[str, Any] = {}  # the backends in use
+opened: dict[str, Backend] = {}  # the backends in use
 Device = _Devices()
 
 
@@ -140,7 +159,7 @@ Device = _Devices()
 def _finish() -> None:
   """Work that is still queued ends before the interpreter takes its memory away."""
   for backend in opened.values():
-    if not getattr(backend, "lost", False):  # which has been told
+    if not backend.lost:  # which has been told
       backend.synchronize()
 
 

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Device, Target, one_of_each_kind
+from tinygrad.device import Computes, Device, Target, one_of_each_kind
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import UnboundError
 from tinygrad.engine.estimate import Estimate, estimate
@@ -106,7 +106,8 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
     if DEBUG >= level:
       print(f"# {what}\n{print_graph(graph)}")
   devices = [d for u in local.toposort() if u.op is Ops.BUFFER for d in one_of_each_kind(u.arg.device)]
-  if INTERPRET or set(devices) == {"NPY"} or any(getattr(Device[d], "interprets", False) for d in devices):
+  how = {Device.capabilities(d).computes for d in devices}
+  if INTERPRET or Computes.INTERPRETED in how or how == {Computes.ON_HOST}:
     buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
     return Plan((), (), tuple(first - u.arg.uid for u in buffers), (), local=local)
   together = bool(TILE_AND_FUSE) and not CHECK_NAN and all(Device[d].target.shares for d in set(devices))
@@ -116,8 +117,8 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
   try:
     with span("schedule"):
       schedule = scheduling.create_schedule(local, together)
-    mine = {d for i in schedule.items for d in i.devices if d.startswith("CPU")}
-    threads = CPU_THREADS.value or max(cores() // max(len(mine), 1), 1)  # of each of its CPU devices, for one kernel
+    mine = {d for i in schedule.items for d in i.devices if Device.capabilities(d).processor}
+    threads = CPU_THREADS.value or max(cores() // max(len(mine), 1), 1)  # of each of them, for one kernel
     kernels = ((i.kernel, i.devices[0]) for i in schedule.items)
     programs = tuple(program(k, d, threads) if isinstance(k, UOp) else None for k, d in kernels)
   finally:

@@ -20,7 +20,7 @@ else:
 def interpret(local: UOp, memory: Sequence[Buffer], variables: dict[str, int]) -> None:
   """A localized graph in numpy, over the memory of its BUFFERs, in order, where the host can address that."""
   order = [u for u in local.toposort() if u.op is Ops.BUFFER]
-  if all(Device[d].simulated for b in memory for d in b.devices):  # they compute nothing
+  if all(Device[d].capabilities.simulated for b in memory for d in b.devices):  # they compute nothing
     GlobalCounters.kernel_count += 1
     return
   arrays = {u: [host_array(b, i) for i in range(len(b.devices))] for u, b in zip(order, memory)}

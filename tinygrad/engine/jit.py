@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from tinygrad.device import Buffer
+from tinygrad.device import Buffer, Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import JitError
@@ -157,7 +157,7 @@ class Captured:
     self.backends = list(dict.fromkeys(b for s in self.stretches for b in s.backends))
     slots: list[Buffer] = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
     number = {id(m): i for i, m in enumerate(slots)}
-    for batch in (b for s in self.stretches for _, _, batches in s.batches for b in batches):
+    for batch in (b for s in self.stretches for _, batches in s.batches for b in batches):
       batch.inputs = self.inputs  # lent memory lives as long as what reads it is queued
     # of the last replay: the inputs, and the memory of what was made; None where that must be looked at anew
     self.given: list[Any] = [*self.inputs, *slots[len(self.inputs) :]]
@@ -180,7 +180,7 @@ class Captured:
     for w, d, call in (b for stretch in self.stretches for b in stretch.bound):
       for i, key in enumerate([*(number.get(id(m)) for m in w.memory), *w.item.variables]):
         if key in self.places:
-          if hasattr(call, "cells") and not w.apart:
+          if Device.capabilities(w.item.devices[d]).cells and not w.apart:
             self.places[key][1].extend(call.cells(i, d))
           else:
             self.places[key][2].append((call, w, i, d))

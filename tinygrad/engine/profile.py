@@ -46,9 +46,9 @@ def line(item: ScheduleItem, name: str, ops: int, nbytes: int, seconds: float) -
   text += f" {ops / seconds * 1e-9:8.1f} GFLOP/s {size_to_str(nbytes):>8s} {nbytes / seconds * 1e-9:7.1f} GB/s"
   kind = item.devices[0].partition(":")[0]
   # a copy is the host's work, and may be to where nothing is computed (NPY, a disk)
-  if isinstance(item.kernel, UOp) and not Device[item.devices[0]].simulated:
+  if isinstance(item.kernel, UOp) and not Device[item.devices[0]].capabilities.simulated:
     most_ops, most_bytes = peaks(kind)
-    machines = 1 if kind == "CPU" else len(item.devices)
+    machines = 1 if Device[kind].capabilities.processor else len(item.devices)
     text += f" {max(ops / most_ops, nbytes / most_bytes) / seconds / machines:5.0%}"
   origin = next((origin for _, origin in item.computes if origin), None)
   return f"{text} {source_line(*origin).partition(': ')[0]}" if origin else text
@@ -58,18 +58,18 @@ def line(item: ScheduleItem, name: str, ops: int, nbytes: int, seconds: float) -
 def peaks(kind: str) -> tuple[float, float]:
   """(operations, bytes) a second that kernels of ours reach: on the CPU with all cores, else on one device. Of a CPU
   that has nothing else to do they are kept on disk, by its model. Prints them."""
-  target, model = Device[kind].target, processor_model()
+  target, processor, model = Device[kind].target, Device[kind].capabilities.processor, processor_model()
   key = diskcache.key_of("peaks", VERSION, model, str(cores()), str(target))
-  if kind == "CPU" and (found := diskcache.get(key)):
+  if processor and (found := diskcache.get(key)):
     ops, nbytes = json.loads(found)
   else:
     a, b = (UOp.buffer((MATMUL, MATMUL), dtypes.float32, kind) for _ in range(2))
     n, x = MATMUL, UOp.buffer((SUM,), dtypes.float32, kind)
     product = a.reshape((n, 1, n)).expand((n, n, n)).alu(Ops.MUL, b.reshape((1, n, n)).expand((n, n, n)))
     ops, nbytes = 2 * n**3 / fastest(product.r(Ops.ADD, (2,)), kind), 4 * SUM / fastest(x.r(Ops.ADD, (0,)), kind)
-    if kind == "CPU" and os.getloadavg()[0] < cores() / 2:
+    if processor and os.getloadavg()[0] < cores() / 2:
       diskcache.put(key, json.dumps((ops, nbytes)).encode())
-  where = f"{model}, {cores()} cores" if kind == "CPU" else "one device"
+  where = f"{model}, {cores()} cores" if processor else "one device"
   bounds = f"{ops * 1e-9:.0f} GFLOP/s (a float32 matmul), {nbytes * 1e-9:.0f} GB/s (a sum)"
   print(f"*** {kind}: % is of the nearer of {bounds}, measured on {where}")
   return ops, nbytes
@@ -93,7 +93,7 @@ def fastest(value: UOp, device: str) -> float:
     # the first may wait for a driver's compiler
     while len(times) < 2 or (len(times) < RUNS and sum(times[1:]) < ENOUGH):
       start = time.perf_counter()
-      type(backend).submit_all([backend], [batch])
+      backend.submit_all([backend], [batch])
       backend.synchronize()
       times.append(time.perf_counter() - start)
   return min(times)

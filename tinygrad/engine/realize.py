@@ -93,7 +93,7 @@ def to_numpy_once(u: UOp) -> Any:
   """The value of a BUFFER that nobody else has, as a numpy array. On one device whose memory the host can address it is
   not copied: the buffer is the array's alone.
   """
-  if recorders or not isinstance(u.device, str) or Device[u.device].simulated:
+  if recorders or not isinstance(u.device, str) or Device[u.device].capabilities.simulated:
     return to_numpy(u)
   return numpy.asarray(Held(buffer_of(u)))
 
@@ -137,7 +137,7 @@ def join(parts: Sequence[UOp], placement: Sharding, shape: tuple[int, ...]) -> U
     block = buffer_of(part)
     if block.device != name or block.shape != whole.local_shape:
       block = Buffer(name, whole.local_shape, part.dtype).allocate()
-      if not Device[name].simulated:
+      if not Device[name].capabilities.simulated:
         box = tuple((0, n) for n in part.shape)
         copy_blocks(part.shape, {box: (readable(part), 0)}, [(box, block, 0)])
     blocks.append(block)

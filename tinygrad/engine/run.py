@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Buffer, Device
+from tinygrad.device import Backend, BoundCall, Buffer, CallBatch, Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import CompiledKernel, Plan, program
 from tinygrad.engine.transfer import copy, copy_blocks
@@ -70,7 +70,7 @@ class Work:
 
   @property
   def simulated(self) -> bool:
-    return bool(Device[self.item.devices[0]].simulated)
+    return Device[self.item.devices[0]].capabilities.simulated
 
   @property
   def apart(self) -> bool:
@@ -122,9 +122,9 @@ class Stretch:
   """
 
   work: list[Work]
-  backends: list[Any] = field(default_factory=list)
-  batches: list[tuple[Any, list[Any], list[Any]]] = field(default_factory=list)  # kind, backends of it, their batches
-  bound: list[tuple[Work, int, Any]] = field(default_factory=list)
+  backends: list[Backend] = field(default_factory=list)
+  batches: list[tuple[list[Backend], list[CallBatch]]] = field(default_factory=list)  # for backends of one kind
+  bound: list[tuple[Work, int, BoundCall]] = field(default_factory=list)
   ops: int = 0
   nbytes: int = 0
 
@@ -155,7 +155,7 @@ class Stretch:
 
     for w in work:
       assert w.program is not None and isinstance(w.item.kernel, UOp)
-      devices, kind = w.item.devices, type(Device[w.item.devices[0]])
+      devices, kind = w.item.devices, Device[w.item.devices[0]].kind
       targets = {id(m) for m in w.written}
       from_peers = set() if w.apart else {id(w.memory[i]) for i in w.program.peers}
       since = met.get(devices)
@@ -165,7 +165,7 @@ class Stretch:
         args = [w.pointers(i, d) for i in range(len(w.memory))]
         values = [d if name == DEVICE_NUM else w.variables[name] for name in w.item.variables]
         backend = Device[device]
-        code = w.program.code if type(backend) is kind else program(w.item.kernel, device).code
+        code = w.program.code if backend.kind == kind else program(w.item.kernel, device).code
         call = backend.bind(code, args, values)
         lists.setdefault(device, []).append(call)
         self.bound.append((w, d, call))
@@ -176,11 +176,10 @@ class Stretch:
       if read:
         meet(devices)
     self.backends = [Device[d] for d in lists]
-    for kind in dict.fromkeys(map(type, self.backends)):
-      backends = [b for b in self.backends if type(b) is kind]
-      batches = [b.batch(lists[b.name]) for b in backends]
-      batches[0].brief = len(lists) == 1 and self.ops + self.nbytes < BRIEF
-      self.batches.append((kind, backends, batches))
+    brief = len(lists) == 1 and self.ops + self.nbytes < BRIEF
+    for kind in dict.fromkeys(b.kind for b in self.backends):
+      backends = [b for b in self.backends if b.kind == kind]
+      self.batches.append((backends, [b.batch(lists[b.name], brief) for b in backends]))
 
   def synchronize(self) -> float:
     """The second at which nothing is queued."""
@@ -200,8 +199,8 @@ class Stretch:
     first = self.work[0]
     if first.program is None or first.copies:
       first.bring()
-    for kind, backends, batches in self.batches:
-      kind.submit_all(backends, batches)
+    for backends, batches in self.batches:
+      backends[0].submit_all(backends, batches)
     if CHECK_NAN.value:
       self.check_nan()
     GlobalCounters.kernel_count += len(self.work)
@@ -219,7 +218,7 @@ class Stretch:
     GlobalCounters.time_sum_s += seconds
     if DEBUG >= 2:
       print(profile.line(w.item, w.name, self.ops, self.nbytes, seconds))
-    if PROFILE and not Device[w.item.devices[0]].simulated:
+    if PROFILE and not w.simulated:
       rates = {"GFLOP/s": self.ops / seconds * 1e-9, "GB/s": self.nbytes / seconds * 1e-9}
       computes = [f"{op} at {source_line(*origin)}" if origin else op for op, origin in w.item.computes]
       for device in w.item.devices:
@@ -245,4 +244,4 @@ def prepare(work: Iterable[Work]) -> list[Stretch]:
 def within_reach(devices: tuple[str, ...]) -> bool:
   """Whether a kernel on any of the devices can read the memory of all."""
   backends = [Device[d] for d in devices]
-  return len({type(b) for b in backends}) == 1 and all(b.reaches(other) for b in backends for other in backends)
+  return len({b.kind for b in backends}) == 1 and all(b.reaches(other) for b in backends for other in backends)

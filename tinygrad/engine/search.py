@@ -16,7 +16,7 @@ from typing import Any
 from tinygrad.codegen import lower_kernel, signature
 from tinygrad.codegen.heuristic import Analysis, Stages, block_of, complete, lanes_for, plan_nest, size, static
 from tinygrad.codegen.plan import LoopPlan, Tile
-from tinygrad.device import Buffer, Target
+from tinygrad.device import Backend, Buffer, Target
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import BEAM, BEAM_SECONDS, NOOPT, Context, ceildiv, json, numpy, processor_model, prod, tqdm
 from tinygrad.runtime import diskcache
@@ -141,7 +141,7 @@ def search(start: Planner, cost: Cost, width: int, seconds: float, clock: Callab
   yield start if best is start or cost(best) > GAIN * cost(start) else best
 
 
-def measuring(ast: UOp, backend: Any, threads: int) -> Cost:
+def measuring(ast: UOp, backend: Backend, threads: int) -> Cost:
   """Times a kernel by different plans, on memory of its own that holds small whole numbers: most sums of them are exact
   in any order. The cost is infinite where another plan has led to the same code.
 
@@ -198,12 +198,12 @@ def close(x: Any, y: Any, tolerance: float) -> bool:
   return bool(numpy.isclose(x, y, rtol=tolerance, atol=tolerance * scale, equal_nan=True).all())
 
 
-def planner(ast: UOp, backend: Any, threads: int, name: str) -> Planner | None:
+def planner(ast: UOp, backend: Backend, threads: int, name: str) -> Planner | None:
   """The planner for a kernel, found by a search in this process or an earlier one; None where nothing is searched.
 
   It is kept on disk by the code that the heuristic leads to; when Ctrl-C ends the search, if it is better than that.
   """
-  if NOOPT or backend.simulated or backend.target.threads:
+  if NOOPT or backend.capabilities.simulated or backend.target.threads:
     return None
   start, found = Planner(backend.target, {}), Changes()
   with Context(DEBUG=0, PROFILE=0):

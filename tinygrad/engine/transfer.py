@@ -20,10 +20,10 @@ def addressed(buffer: Buffer, i: int) -> Any:
   """Device i's part of a buffer as a numpy array over its memory, when the device has finished what was queued; None
   where the host cannot address that. What simulated devices hold reads as zeros."""
   backend, dtype, shape = Device[buffer.devices[i]], to_numpy_dtype(buffer.dtype), buffer.local_shape
-  if backend.simulated:
+  if backend.capabilities.simulated:
     return numpy.broadcast_to(numpy.zeros((), dtype), shape)
   handle = buffer.handle(i)
-  if hasattr(backend, "array"):
+  if backend.capabilities.arrays:
     return backend.array(handle, dtype, shape)
   if (view := backend.view(handle)) is None:
     return None
@@ -54,7 +54,7 @@ def typed(memory: Buffer, transfer: Transfer, device: Placement) -> Buffer:
 
 def copy(transfer: Transfer, source: Buffer, target: Buffer) -> None:
   """Each device of the target receives its own box, from the first device that holds what is in it."""
-  if Device[target.devices[0]].simulated:
+  if Device[target.devices[0]].capabilities.simulated:
     return
   source, target = typed(source, transfer, transfer.source), typed(target, transfer, transfer.result)
   ins = {box_of(transfer.source, d, transfer.shape): (source, d) for d in reversed(range(len(source.devices)))}

@@ -22,7 +22,7 @@ from operator import mul
 from pathlib import Path
 from typing import Any
 
-from tinygrad.device import DeviceError, Target
+from tinygrad.device import Backend, DeviceError, Target
 from tinygrad.helpers import LazyModule, numpy, user_line
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache, queues
@@ -251,4 +251,4 @@ class CL(QueueDevice):
     self.queue.flush()
 
 
-open_device = CL
+open_device: type[Backend] = CL

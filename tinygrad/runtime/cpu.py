@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinygrad.device import Target
+from tinygrad.device import Backend, Capabilities, Target
 from tinygrad.helpers import LazyModule, getenv, round_up, span, uninterrupted
 from tinygrad.renderer import llvm
 from tinygrad.runtime import diskcache, queues
@@ -108,9 +108,9 @@ Table = list[tuple[int, int]]  # (function, address of its words)
 class Batch:
   """A list of calls as one native call for each thread that takes part, which has a table of its own."""
 
-  brief = False  # if it is one thread's, who submits it to an idle device runs it
-
-  def __init__(self, calls: Sequence[Call]) -> None:
+  def __init__(self, calls: Sequence[Call], brief: bool = False) -> None:
+    self.brief = brief  # if it is one thread's, who submits it to an idle device runs it
+    self.inputs: Sequence[object] = ()  # whose memory is lent
     threads = max((c.program.threads for c in calls if c.program is not None), default=1)
     keep: list[Any] = []
     rows = share_out(calls, threads, keep) if threads > 1 else [[(c.built, ctypes.addressof(c.words)) for c in calls]]
@@ -339,7 +339,7 @@ _submitting = threading.Lock()
 class CPU(QueueDevice):
   """One device: a queue and the threads that empty it."""
 
-  batch = Batch
+  capabilities = Capabilities(processor=True, wraps=True, cells=True)
 
   def __init__(self, name: str) -> None:
     super().__init__(name)
@@ -470,6 +470,9 @@ class CPU(QueueDevice):
       with self.lock:
         self._forget()
 
+  def batch(self, calls: Sequence[Call], brief: bool = False) -> Batch:
+    return Batch(calls, brief)
+
   # ---- several devices
 
   @staticmethod
@@ -515,4 +518,4 @@ os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_stop)
 
 
-open_device = CPU
+open_device: type[Backend] = CPU

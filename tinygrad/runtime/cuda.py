@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import ON_CPU, DeviceError, Target, opened
+from tinygrad.device import ON_CPU, Backend, DeviceError, Target, opened
 from tinygrad.helpers import LazyModule, prod, round_up
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache, queues
@@ -313,4 +313,4 @@ class CUDA(QueueDevice):
       first.graph.launch()
 
 
-open_device = CUDA
+open_device: type[Backend] = CUDA

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from tinygrad.device import ON_CPU, DeviceError, Target
+from tinygrad.device import ON_CPU, Backend, DeviceError, Target
 from tinygrad.helpers import LazyModule
 from tinygrad.renderer import cstyle
 from tinygrad.runtime.queues import LESS, Call, GridKernel, QueueDevice, errors_of
@@ -140,4 +140,4 @@ class METAL(QueueDevice):
       self.commands = None
 
 
-open_device = METAL
+open_device: type[Backend] = METAL

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tinygrad.device import Backend, Target
+from tinygrad.device import Backend, Capabilities, Target
 from tinygrad.renderer import llvm
 from tinygrad.uop import UOp
 
@@ -12,15 +12,15 @@ TARGET = Target("NULL", vector_bytes=32, vector_registers=16, scratch=64 << 20)
 class NullDevice(Backend):
   """Handles and programs are None; nothing is bound or called, since the engine leaves simulated devices out."""
 
-  simulated = True
+  capabilities = Capabilities(simulated=True)
   target = TARGET
 
-  def nothing(self, *args: Any) -> None:
+  def nothing(self, *args: Any, **more: Any) -> Any:
     """No memory, no code, and nothing is ever pending."""
 
-  alloc = free = copyin = compile = synchronize = nothing
+  alloc = free = copyin = compile = bind = barrier = batch = submit_all = synchronize = nothing
 
-  def copyout(self, data: memoryview, handle: None) -> None:
+  def copyout(self, data: memoryview, handle: None, offset: int = 0) -> None:
     """Reads as zeros."""
     if data.nbytes:
       data.cast("B")[:] = bytes(data.nbytes)
@@ -29,4 +29,4 @@ class NullDevice(Backend):
     return llvm.render(linear, name)
 
 
-open_device = NullDevice
+open_device: type[Backend] = NullDevice

@@ -9,7 +9,7 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tinygrad.device import Placement, Sharding, device_set
+from tinygrad.device import Backend, Capabilities, Computes, Placement, Sharding, device_set
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy, prod
 from tinygrad.ops.reduce import REDUCE_OPS
@@ -23,13 +23,13 @@ POISON = 0xFF  # nan in every float type, -1 or the greatest value in integers
 class PythonBackend(HostBackend):
   """`PYTHON:i`: host memory, programs interpreted."""
 
-  interprets = True
+  capabilities = Capabilities(computes=Computes.INTERPRETED, arrays=True)
 
   def alloc(self, nbytes: int) -> Any:
     return numpy.full(nbytes, POISON, numpy.uint8)
 
 
-open_device = PythonBackend
+open_device: type[Backend] = PythonBackend
 
 
 # a node as its card's `evaluate` sees it: symbolic dims in `arg` have become numbers

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Backend, DeviceError, opened
+from tinygrad.device import Backend, Capabilities, DeviceError, opened
 from tinygrad.helpers import LazyModule, numpy, source_line, uninterrupted, user_frame
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Batch(list[Any]):
 
   times = 0
   graph: Any = None
-  brief = False  # what takes less time than a hand-over
+  inputs: Sequence[object] = ()  # whose memory is lent
 
   @functools.cached_property
   def names(self) -> tuple[str, ...]:
@@ -89,12 +89,12 @@ class QueueDevice(Backend):
   call), `meet` (a barrier, on all of its devices' queues), `flush` where the driver would else keep work back, and
   `wait`; and a `new_call` (arguments are filled in by `bind`) where calls are more than lists of arguments."""
 
+  capabilities = Capabilities()
   dialect: Any  # a `cstyle.Dialect`: what `build` compiles
   kept = 1 << 30  # bytes of freed memory that wait for reuse, at most
   pointer = "address"  # the attribute of memory which kernels take
   number = 0  # of the physical device
   available = 1  # devices that there are, virtual ones counted
-  batch: Callable[..., Any] = Batch
   new_memory: Callable[..., Any]
   build: Callable[..., Any]
   enqueue: Callable[..., None]
@@ -137,12 +137,18 @@ class QueueDevice(Backend):
   def copyin(self, handle: Any, data: memoryview, offset: int = 0) -> None:
     self.synchronize()  # reused memory may still be read
     if data.nbytes:
-      self.view(handle)[offset : offset + data.nbytes] = data.cast("B")
+      self.addressed(handle)[offset : offset + data.nbytes] = data.cast("B")
 
   def copyout(self, data: memoryview, handle: Any, offset: int = 0) -> None:
     self.synchronize()
     if data.nbytes:
-      data.cast("B")[:] = self.view(handle)[offset : offset + data.nbytes]
+      data.cast("B")[:] = self.addressed(handle)[offset : offset + data.nbytes]
+
+  def addressed(self, handle: Any) -> memoryview:
+    """The memory itself: a backend whose memory the host cannot address has copies of its own."""
+    view = self.view(handle)
+    assert view is not None, self.name
+    return view
 
   def size_of(self, nbytes: int) -> int:
     """Of the memory for so many bytes, by which what was freed is found again."""
@@ -248,6 +254,9 @@ class QueueDevice(Backend):
       where = "" if line is None else f" in {source_line(*line)}"
       out += f"\n    {', '.join(names[:8])}{', …' if len(names) > 8 else ''}{where}"
     return out
+
+  def batch(self, calls: Sequence[Any], brief: bool = False) -> Any:
+    return Batch(calls)
 
   @staticmethod
   def barrier(devices: Sequence[Any]) -> list[Any]:
