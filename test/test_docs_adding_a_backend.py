@@ -18,7 +18,7 @@ ROWS = "sub div exp sin where sum argmax matmul gather".split()
 LEFT_OUT = """
 import numpy as np, pytest, toy_here
 from tinygrad import Tensor
-from tinygrad.device import Device, DeviceError
+from tinygrad.device import Device, DeviceError, Rendered
 
 def test_example(): exec(compile(open("{folder}/example.txt").read(), "example", "exec"), {{}})
 def test_integers_divide_as_in_python():
@@ -26,7 +26,7 @@ def test_integers_divide_as_in_python():
   np.testing.assert_array_equal((Tensor(x, device="TOY") // Tensor(y, device="TOY")).numpy(), x // y)
   np.testing.assert_array_equal((Tensor(x, device="TOY") % Tensor(y, device="TOY")).numpy(), x % y)
 def test_an_error_of_its_compiler():
-  with pytest.raises(DeviceError, match="TOY: compiling bad: "): Device["TOY"].compile("def bad(:", "bad")
+  with pytest.raises(DeviceError, match="TOY: compiling bad: "): Device["TOY"].compile(Rendered("def bad(:"), "bad")
 def test_narrow_floats_and_a_training_step():
   x = np.linspace(-3, 3, 12, dtype=np.float16)
   np.testing.assert_array_equal((Tensor(x, device="TOY") * 2).numpy(), x * 2)

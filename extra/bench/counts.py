@@ -37,7 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tinygrad import Context, Device, Tensor, dtypes, nn
-from tinygrad.device import Target
+from tinygrad.device import Rendered, Target
 from tinygrad.engine.estimate import COUNTED
 from tinygrad.engine.run import Run, recorders
 from tinygrad.helpers import prod, tqdm
@@ -77,11 +77,11 @@ class Counting(null.NullDevice):
 
   target = TARGET
 
-  def render(self, linear: list[UOp], name: str) -> str:
-    return json.dumps(count(linear))
+  def render(self, linear: list[UOp], name: str) -> Rendered:
+    return Rendered(json.dumps(count(linear)))
 
-  def compile(self, source: str, name: str) -> Any:
-    return json.loads(source)
+  def compile(self, rendered: Rendered, name: str) -> Any:
+    return json.loads(rendered.source)
 
 
 def of_runs(runs: Sequence[Run]) -> Counts:

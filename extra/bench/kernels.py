@@ -155,12 +155,12 @@ def measure(k: Kernel, runs: int, show: bool) -> str:
   marks = [time.thread_time()]
   linear = lower_kernel(k.ast, device.target)
   marks.append(time.thread_time())
-  source = device.render(linear, "kernel")
+  rendered = device.render(linear, "kernel")
   marks.append(time.thread_time())
-  program = device.compile(source, "kernel")
+  program = device.compile(rendered, "kernel")
   marks.append(time.thread_time())
   if show:
-    print(source)
+    print(rendered.source)
   handles = []
   for n in k.sizes:
     handles.append(device.alloc(4 * n))

@@ -8,10 +8,10 @@ from test_kernels import matmul, normal
 from tinygrad import Tensor, TinyJit
 from tinygrad.codegen import lower_kernel
 from tinygrad.codegen.share import share_out
-from tinygrad.device import PIECE, Device
+from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import Ops, PieceArg, UOp
 
 
 def parts_of(ast, arrays, threads):
@@ -19,16 +19,16 @@ def parts_of(ast, arrays, threads):
   device = Device["CPU"]
   name = "part"
   program = device.compile(device.render(lower_kernel(ast, device.target, threads), name), name)
-  assert program.threads == threads
+  assert program.launch.workers == threads
   out = np.full(ast.src[0].src[0].src[0].arg.size, np.nan, np.float32)
-  for piece in range(program.pieces):
+  for piece in range(program.launch.pieces):
     handles = []
     for array in (out, *arrays):
       handles.append(device.alloc(array.nbytes))
       device.copyin(handles[-1], memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
     call = device.bind(program, handles)
     call.others = ()
-    call.words[program.word] = piece
+    call.words[program.launch.word] = piece
     call.program = None  # as one thread's
     device.submit_all([device], [device.batch([call])])
     got = np.empty_like(out)
@@ -66,7 +66,7 @@ def test_small_kernels_and_those_in_place_that_would_overlap_are_left_whole():
 
   for n, slot, is_shared in ((1000, 1, False), (1 << 21, 1, True), (1 << 21, 0, True), ((1 << 21) + 1, 0, False)):
     ast = doubled(n, slot)
-    assert any(v.arg[0].startswith(PIECE) for v in share_out(ast, 2).variables()) is is_shared, (n, slot)
+    assert any(isinstance(v.arg, PieceArg) for v in share_out(ast, 2).variables()) is is_shared, (n, slot)
 
 
 @pytest.mark.parametrize("threads", [2, 3])

@@ -16,7 +16,7 @@ from codegen_kernels import dot, fold, load, loop, num, op, reduce, sink, store
 from steps import growth
 
 from tinygrad.codegen import lower_kernel
-from tinygrad.device import Device, Target
+from tinygrad.device import Device, Rendered, Target
 from tinygrad.dtype import dtypes
 from tinygrad.renderer import cstyle
 from tinygrad.schedule.loops import tidy
@@ -347,7 +347,7 @@ def many_stores(n: int) -> UOp:
   return sink(*stores, put(row_memory(0, ROWS * COLUMNS, dot((i, COLUMNS), (j, 1))), x, i, j))
 
 
-def renderer(target: str) -> Callable[[list[UOp], str], str]:
+def renderer(target: str) -> Callable[[list[UOp], str], Rendered]:
   return Device["CPU"].render if target == "CPU" else functools.partial(cstyle.render, dialect=cstyle.CUDA)
 
 

@@ -65,11 +65,11 @@ def compile_all(sources: list[tuple[str, str]], arch: str) -> None:
 def test_kernels_of_the_op_table_compile(part):
   sources = []
   for row, ast in kernels(part):
-    source = cstyle.render(lower_kernel(ast, cuda.TARGET), "kernel_", cstyle.CUDA)
-    groups, threads = cstyle.launch_of(source)
+    rendered = cstyle.render(lower_kernel(ast, cuda.TARGET), "kernel_", cstyle.CUDA)
+    groups, threads = rendered.launch.groups, rendered.launch.threads
     assert all(1 <= n <= most for n, most in zip((*groups, *threads), GRID + BLOCK)), (row, groups, threads)
     assert threads[0] * threads[1] * threads[2] <= 1024, (row, threads)
-    sources.append((row, source))
+    sources.append((row, rendered.source))
   assert len(sources) > 100
   for i in range(0, len(sources), AT_ONCE):
     compile_all(sources[i : i + AT_ONCE], "sm_90")

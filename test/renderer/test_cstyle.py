@@ -11,19 +11,27 @@ from c_kernels import GRID, KERNELS, fold, kernel, load, ranged, vectors
 
 from tinygrad.codegen import lower_kernel
 from tinygrad.codegen.check import check_linear
-from tinygrad.device import Device
+from tinygrad.device import Device, Rendered
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import cuda
 from tinygrad.uop import AxisKind, Ops
 
 GOLDEN = Path(__file__).parent.parent / "data" / "metal"
+GRIDS = {  # groups, and threads of each
+  "all_reduce": (1, (64, 1, 1)), "integers": (1, (128, 1, 1)), "matmul": (17, (256, 1, 1)),
+  "narrow_floats": (4, (256, 1, 1)), "softmax": (10, (64, 4, 1)), "window": (1, (64, 1, 1)),
+}  # fmt: skip
 DIALECTS = {"opencl": cstyle.OPENCL, "cuda": cstyle.CUDA, "metal": cstyle.METAL}
 has_nvrtc = importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("nvidia") is not None
 
 
-def source(name: str, dialect: cstyle.Dialect) -> str:
+def rendered(name: str, dialect: cstyle.Dialect) -> Rendered:
   return cstyle.render(lower_kernel(KERNELS[name](), GRID), name, dialect)
+
+
+def source(name: str, dialect: cstyle.Dialect) -> str:
+  return rendered(name, dialect).source
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -44,10 +52,9 @@ def test_cuda_sources_compile(name, arch):
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("name", KERNELS)
-def test_sources_say_how_they_are_launched_and_name_nothing_of_another_dialect(name, dialect):
-  text = source(name, DIALECTS[dialect])
-  groups, threads = cstyle.launch_of(text)
-  assert len(groups) == len(threads) == 3 and all(n >= 1 for n in (*groups, *threads))
+def test_kernels_know_their_grid_and_name_nothing_of_another_dialect(name, dialect):
+  text, launch = rendered(name, DIALECTS[dialect]).source, rendered(name, DIALECTS[dialect]).launch
+  assert (launch.groups[0], launch.threads) == GRIDS[name] and launch.groups[1:] == (1, 1)
   own = {"opencl": "__global", "cuda": "blockIdx", "metal": "device"}
   for other, word in own.items():
     found = re.search(rf"\b{word}\b", text.partition("{")[2] if word == "device" else text)
@@ -92,7 +99,7 @@ def test_neighbours_are_read_and_written_as_vectors_where_they_are_aligned(dtype
   for name, dialect in DIALECTS.items():
     if name == "metal" and dtype is dtypes.float64:
       continue
-    text = cstyle.render(linear, "vectors", dialect)
+    text = cstyle.render(linear, "vectors", dialect).source
     loads = re.findall(r"\w+?(\d) w\d+ = ", text)
     assert loads.count(str(width)) >= (lanes // width if width > 1 else 0), text
     assert width > 1 or not re.search(r"w\d+ = [^;]*p1", text), "an access that is not aligned"
@@ -123,7 +130,8 @@ def test_vectors_compute_what_lanes_do(dtype, lanes, shift, width):
 @pytest.mark.parametrize(("size", "bits"), [(1 << 20, 32), ((1 << 31) - 4096, 32), (1 << 31, 64), (1 << 33, 64)])
 def test_indices_have_32_bits_where_all_of_a_kernel_fit(size, bits):
   i = ranged(size, 0)
-  text = cstyle.render(lower_kernel(kernel(size, i, load(1, dtypes.float32, size, i), i), GRID), "copy", cstyle.CUDA)
+  linear = lower_kernel(kernel(size, i, load(1, dtypes.float32, size, i), i), GRID)
+  text = cstyle.render(linear, "copy", cstyle.CUDA).source
   assert ("long long" not in text.partition("copy(")[2]) == (bits == 32), text
 
 
@@ -132,14 +140,13 @@ def test_an_index_that_is_read_from_memory_as_64_bits_stays_so():
   row = load(2, dtypes.int64, 64, i).cast(dtypes.index)
   for at, bits in ((row, 64), (i, 32)):
     ast = kernel(64, i, fold(Ops.ADD, load(1, dtypes.float32, 1 << 30, at * (1 << 20) + k), k), i)
-    text = cstyle.render(lower_kernel(ast, GRID), "rows", cstyle.OPENCL)
+    text = cstyle.render(lower_kernel(ast, GRID), "rows", cstyle.OPENCL).source
     assert ("(long r" in text or "const long r" in text) == (bits == 64), text
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_kernel_declares_how_many_threads_a_group_has(dialect):
-  text = source("softmax", DIALECTS[dialect])
-  _, threads = cstyle.launch_of(text)
+  text, threads = source("softmax", DIALECTS[dialect]), rendered("softmax", DIALECTS[dialect]).launch.threads
   bound = {
     "opencl": f"reqd_work_group_size{threads}",
     "cuda": "__launch_bounds__(256) softmax",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Tensor, TinyJit, nn
-from tinygrad.device import Device, DeviceError
+from tinygrad.device import Device, DeviceError, Launch, Rendered
 from tinygrad.engine.check_nan import NonFiniteError
 from tinygrad.runtime import diskcache
 from tinygrad.runtime.cl import CL, DECLARED
@@ -204,12 +204,12 @@ def test_what_kernels_call_is_declared(monkeypatch):
 def test_functions_that_are_not_declared_come_from_the_drivers_declarations(monkeypatch):
   """What is declared here is only a short cut."""
   device = Device["CL"]
-  source = """// groups (1, 1, 1) of threads (4, 1, 1)
-__kernel __attribute__((reqd_work_group_size(4, 1, 1))) void k(__global float* p0) {
+  source = """__kernel __attribute__((reqd_work_group_size(4, 1, 1))) void k(__global float* p0) {
   p0[get_local_id(0)] = hypot(3.0f, 4.0f);
 }"""
   assert "hypot" not in DECLARED
   memory, got = device.alloc(16), np.zeros(4, np.float32)
-  device.submit_all([device], [device.batch([device.bind(device.compile(source, "k"), [memory])])])
+  program = device.compile(Rendered(source, Launch(threads=(4, 1, 1))), "k")
+  device.submit_all([device], [device.batch([device.bind(program, [memory])])])
   device.copyout(memoryview(got.view(np.uint8)), memory)
   assert got.tolist() == [5.0] * 4

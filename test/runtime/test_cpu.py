@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, TinyJit
-from tinygrad.device import Device
+from tinygrad.device import Device, Launch, Rendered
 from tinygrad.runtime import cpu, diskcache
 
 ADD_ONE = """
@@ -65,6 +65,10 @@ entry:
 )
 
 
+def compiled(device, source, name, **launch):
+  return device.compile(Rendered(source, Launch(**launch)), name)
+
+
 def number(device, value=0):
   handle = device.alloc(8)
   device.copyin(handle, memoryview(np.array([value], np.int64)))
@@ -80,7 +84,8 @@ def read(device, handle):
 def test_calls_run_in_order_and_copies_wait_for_them():
   device = Device["CPU"]
   add, double = (
-    device.compile(ADD_ONE.replace("add i64 %x, STEP", text), "add_one") for text in ("add i64 %x, 1", "mul i64 %x, 3")
+    compiled(device, ADD_ONE.replace("add i64 %x, STEP", text), "add_one")
+    for text in ("add i64 %x, 1", "mul i64 %x, 3")
   )
   x = number(device, 1)
   device.submit([device.bind(p, [x]) for p in (add, double, add, double)])
@@ -89,12 +94,12 @@ def test_calls_run_in_order_and_copies_wait_for_them():
 
 def test_launch_returns_before_the_work_is_done_and_two_devices_run_at_once():
   a, b = Device["CPU:1"], Device["CPU:2"]
-  program = a.compile(WAIT, "wait")
+  program = compiled(a, WAIT, "wait")
   out, flag = number(a), number(a)
   a.submit([a.bind(program, [out, flag])])
   time.sleep(0.05)
   assert ctypes.c_int64.from_address(out.address).value == 0  # still waiting
-  store = b.compile(ADD_ONE.replace("STEP", "5"), "add_one")
+  store = compiled(b, ADD_ONE.replace("STEP", "5"), "add_one")
   b.submit([b.bind(store, [flag])])  # another worker must set the flag while the first waits for it
   b.synchronize()
   a.synchronize()
@@ -103,7 +108,7 @@ def test_launch_returns_before_the_work_is_done_and_two_devices_run_at_once():
 
 def test_barriers_order_work_across_devices():
   devices = [Device[f"CPU:{i}"] for i in range(4)]
-  program = devices[0].compile(ADD_ONE.replace("STEP", "1"), "add_one")
+  program = compiled(devices[0], ADD_ONE.replace("STEP", "1"), "add_one")
   shared = number(devices[0])
   barrier = cpu.CPU.barrier(devices)
   for _ in range(50):  # only one device adds in each round; without barriers updates would be lost
@@ -138,7 +143,7 @@ def test_lists_with_barriers_from_several_threads_do_not_cross():
 
 def test_who_waits_takes_part_and_queues_wrap_around():
   device = cpu.open_device("CPU:77")
-  program = device.compile(ADD_ONE.replace("STEP", "1"), "add_one")
+  program = compiled(device, ADD_ONE.replace("STEP", "1"), "add_one")
   x = number(device)
   batch = device.batch([device.bind(program, [x])])
   for i in range(3 * cpu.QUEUED):  # more than a queue holds
@@ -159,10 +164,10 @@ def test_who_waits_takes_part_and_queues_wrap_around():
 def test_brief_jobs_are_run_by_who_submits_them_but_not_before_what_is_queued():
   device = cpu.open_device("CPU:75")
   x, out, flag = number(device), number(device), number(device)
-  batch = device.batch([device.bind(device.compile(ADD_ONE.replace("STEP", "1"), "add_one"), [x])], brief=True)
+  batch = device.batch([device.bind(compiled(device, ADD_ONE.replace("STEP", "1"), "add_one"), [x])], brief=True)
   device.submit(batch)
   assert ctypes.c_int64.from_address(x.address).value == 1 and device.submitted == device.started == 0
-  device.submit([device.bind(device.compile(WAIT, "wait"), [out, flag])])
+  device.submit([device.bind(compiled(device, WAIT, "wait"), [out, flag])])
   device.submit(batch)
   time.sleep(0.05)
   assert ctypes.c_int64.from_address(x.address).value == 1  # the job before still waits
@@ -171,8 +176,9 @@ def test_brief_jobs_are_run_by_who_submits_them_but_not_before_what_is_queued():
 
 
 # adds one to the element of its piece, and waits if that is 0 until *flag, which it sets if it is 3
+HALVES = {"pieces": 8, "word": 3, "workers": 2}
 COUNT = (
-  """; writes 1, 8 pieces, word 3, threads 2
+  """
 define void @count(ptr %args) {
 entry:
   %s1 = getelementptr i64, ptr %args, i64 1
@@ -207,7 +213,7 @@ def test_each_piece_is_done_once_by_whoever_comes(helpers):
   device = cpu.open_device("CPU:73")
   counts, flag = device.alloc(64), number(device, not helpers)
   device.copyin(counts, memoryview(np.zeros(8, np.int64)))
-  batch = device.batch([device.bind(device.compile(COUNT, "count"), [counts, flag])])
+  batch = device.batch([device.bind(compiled(device, COUNT, "count", **HALVES), [counts, flag])])
   assert len(batch.tables) == 2
   device.started += 2 * (not helpers)
   for _ in range(3):
@@ -225,7 +231,7 @@ def test_each_piece_is_done_once_by_whoever_comes(helpers):
 def test_threads_keep_off_the_core_of_who_submits():
   device = cpu.open_device("CPU:72")
   counts, flag = device.alloc(64), number(device, 1)
-  batch = device.batch([device.bind(device.compile(COUNT, "count"), [counts, flag])])
+  batch = device.batch([device.bind(compiled(device, COUNT, "count", **HALVES), [counts, flag])])
   allowed = os.sched_getaffinity(0)
   try:
     for core in sorted(allowed)[:2]:
@@ -247,8 +253,8 @@ def test_a_part_waits_for_all_parts_of_the_jobs_before_its_own():
   """One part of the first job is done at once, the other waits; the second job adds to what either has left."""
   device = cpu.open_device("CPU:74")
   x, y, out, flag = (number(device) for _ in range(4))
-  program = device.compile(ADD_ONE.replace("STEP", "1"), "add_one")
-  first = device.batch([device.bind(device.compile(WAIT, "wait"), [out, flag])])
+  program = compiled(device, ADD_ONE.replace("STEP", "1"), "add_one")
+  first = device.batch([device.bind(compiled(device, WAIT, "wait"), [out, flag])])
   other = device.batch([device.bind(program, [x])])
   first.tables += other.tables
   device.submit(first, alone=False)  # two threads
@@ -264,7 +270,7 @@ def test_a_part_waits_for_all_parts_of_the_jobs_before_its_own():
 
 def test_many_callers_of_a_device_lose_no_job():
   device = cpu.open_device("CPU:76")
-  program = device.compile(ADD_ONE.replace("STEP", "1"), "add_one")
+  program = compiled(device, ADD_ONE.replace("STEP", "1"), "add_one")
   x = number(device)
   batch = device.batch([device.bind(program, [x])])
 
@@ -291,7 +297,7 @@ def test_lent_memory_lives_as_long_as_a_replay_that_reads_it_is_queued():
   step, x, y = TinyJit(lambda x: x * 2 + 1), Tensor.from_dlpack(lent), Tensor(np.ones(1 << 20, np.float32)).realize()
   for given in (y, y, x):
     step(given)
-  device.submit([device.bind(device.compile(WAIT, "wait"), [out, flag])])
+  device.submit([device.bind(compiled(device, WAIT, "wait"), [out, flag])])
   step(x)
   del step, x, lent, given
   gc.collect()
@@ -304,7 +310,7 @@ def test_lent_memory_lives_as_long_as_a_replay_that_reads_it_is_queued():
 
 def test_prepared_calls_take_new_arguments():
   device = Device["CPU"]
-  program = device.compile(ADD_ONE.replace("STEP", "1"), "add_one")
+  program = compiled(device, ADD_ONE.replace("STEP", "1"), "add_one")
   x, y = number(device, 10), number(device, 20)
   call = device.bind(program, [x])
   device.submit([call])
@@ -347,7 +353,7 @@ def test_empty_buffers():
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_devices_work_in_a_forked_child():
   device = Device["CPU"]
-  program = device.compile(ADD_ONE.replace("STEP", "1"), "add_one")
+  program = compiled(device, ADD_ONE.replace("STEP", "1"), "add_one")
   x = number(device)
   device.submit([device.bind(program, [x])])
   device.synchronize()
@@ -388,7 +394,7 @@ def test_objects_are_cached_and_damaged_entries_are_made_anew(cache, monkeypatch
     entry.write_bytes(damaged)
     made.clear()
     device = Device["CPU"]
-    program = device.compile(source, "add_one")
+    program = compiled(device, source, "add_one")
     x = number(device)
     device.submit([device.bind(program, [x])])
     assert read(device, x) == 41
@@ -459,7 +465,7 @@ def test_null_devices_hold_and_do_nothing():
 
 def test_waiting_can_be_interrupted_and_resumed():
   device = cpu.open_device("CPU:78")
-  program = device.compile(WAIT, "wait")
+  program = compiled(device, WAIT, "wait")
   out, flag = number(device), number(device)
   device.submit([device.bind(program, [out, flag])])
   while ctypes.c_int64.from_address(device.queue + 8 * 16).value == 0:
@@ -476,10 +482,10 @@ def test_waiting_can_be_interrupted_and_resumed():
 def test_memory_beyond_the_pool_is_given_back_when_the_work_before_is_done(monkeypatch):
   device = cpu.open_device("CPU:79")
   monkeypatch.setattr(device, "kept", 0)
-  program = device.compile(ADD_ONE.replace("STEP", "1"), "add_one")
+  program = compiled(device, ADD_ONE.replace("STEP", "1"), "add_one")
   x = number(device)
   out, flag = number(device), number(device)
-  device.submit([device.bind(device.compile(WAIT, "wait"), [out, flag])])
+  device.submit([device.bind(compiled(device, WAIT, "wait"), [out, flag])])
   device.submit([device.bind(program, [x])])
   device.free(device.alloc(1 << 20), 1 << 20)
   assert [isinstance(kept, cpu.Memory) for _, kept in device.pending][-1]  # the work may still use it
@@ -496,7 +502,7 @@ def test_threads_wait_for_every_buffer_that_a_kernel_writes():
   def call(writes, *slots):
     return cpu.Call(
       None,
-      cpu.MachineCode("k", None, writes, 4, 0, 2),
+      cpu.MachineCode("k", None, Launch(writes=writes, pieces=4, workers=2)),
       0,
       [memory[s] for s in slots],
       ctypes.c_int64(),

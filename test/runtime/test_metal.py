@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, TinyJit
-from tinygrad.device import Device, DeviceError
+from tinygrad.device import Device, DeviceError, Launch, Rendered
 from tinygrad.runtime import metal
 
 COMPILED = re.compile(r"\[\[max_total_threads_per_threadgroup\((\d+)\)\]\] kernel void (\w+)\((.*)\) \{")
@@ -246,9 +246,9 @@ def test_memory_is_the_hosts_after_a_wait(devices):
   a, b = d.alloc(64), d.alloc(64)
   data = np.arange(16, dtype=np.float32)
   d.copyin(a, memoryview(data))
-  source = "// groups (1, 1, 1) of threads (16, 1, 1)\n[[max_total_threads_per_threadgroup(16)]] kernel void k("
+  source = "[[max_total_threads_per_threadgroup(16)]] kernel void k("
   source += "device float* p0 [[buffer(0)]], device float* p1 [[buffer(1)]], constant const long& n [[buffer(2)]]) {}"
-  program = d.compile(source, "k")
+  program = d.compile(Rendered(source, Launch(threads=(16, 1, 1))), "k")
   call = d.bind(program, [b, a], [7])
   d.submit_all([d], [d.batch([call])])
   assert kernels(d)[0][1][2] == {0: b, 1: a, 2: 7}
@@ -259,7 +259,7 @@ def test_memory_is_the_hosts_after_a_wait(devices):
   np.testing.assert_array_equal(got, data)
   d.copyin(a, memoryview(data[:2]), 8)
   assert d.view(a)[8:16] == data[:2].tobytes()
-  assert d.compile(source, "k").built[0] is not None
+  assert d.compile(Rendered(source, Launch(threads=(16, 1, 1))), "k").built[0] is not None
   d.free(a, 64)
   assert d.alloc(64) is a
 
@@ -267,8 +267,9 @@ def test_memory_is_the_hosts_after_a_wait(devices):
 def test_a_table_that_queued_work_reads_is_not_overwritten(devices):
   d = devices[0]
   a, b = d.alloc(64), d.alloc(64)
-  source = "// groups (1, 1, 1) of threads (1, 1, 1)\n[[max_total_threads_per_threadgroup(1)]] kernel void k("
-  program = d.compile(source + "device float* p0 [[buffer(0)]], device const ulong* p1 [[buffer(1)]]) {}", "k")
+  source = "[[max_total_threads_per_threadgroup(1)]] kernel void k("
+  source += "device float* p0 [[buffer(0)]], device const ulong* p1 [[buffer(1)]]) {}"
+  program = d.compile(Rendered(source), "k")
   call = d.bind(program, [a, [a, b]])
   d.submit_all([d], [d.batch([call])])
   call.set_buffer(1, [b, a])
@@ -280,7 +281,7 @@ def test_a_table_that_queued_work_reads_is_not_overwritten(devices):
 def test_faults_are_typed_and_the_device_goes_on(devices):
   d = devices[0]
   with pytest.raises(DeviceError, match=r"METAL \(first\): compiling bad: program_source:3:1: error: expected ';'$"):
-    d.compile("// groups (1, 1, 1) of threads (1, 1, 1)\nsyntax error", "bad")
+    d.compile(Rendered("\n\nsyntax error"), "bad")
   with pytest.raises(MemoryError, match=r"METAL: no memory for a buffer of 2147483648 bytes(.|\n)*fix: smaller"):
     d.alloc(1 << 31)
   Tensor(np.ones(40, np.float32), device="METAL").contiguous().add(7).realize()

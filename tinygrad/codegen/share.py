@@ -12,10 +12,9 @@ from tinygrad.codegen.loop_clipping import loop_limits
 from tinygrad.codegen.row_blocks import all_rows, shared_rows
 from tinygrad.codegen.scatter import by_index
 from tinygrad.codegen.values import substitute
-from tinygrad.device import PIECE
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, round_up
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import Ops, PieceArg, UOp
 
 WORTHWHILE = 1 << 15  # accesses and operations, one vector each, that pay for waking other threads
 PIECES = (8, 4, 2, 1)  # of each thread
@@ -64,7 +63,7 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
   several = (k * threads for k in PIECES if k * threads <= most and cost(r, k * threads) < bound)
   pieces = next((k for k in several if not chosen and not (exact and n % k)), threads)
   length = ceildiv(n, pieces)
-  first = UOp.variable(f"{PIECE}{threads}", 0, pieces - 1) * length
+  first = UOp.new(Ops.VARIABLE, dtypes.index, (), PieceArg("_piece", 0, pieces - 1, threads)) * length
   if n % pieces:
     first = UOp.new(Ops.MIN, dtypes.index, (first, UOp.const(dtypes.index, n - length)))
   part = UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, length),), r.arg)

@@ -1,6 +1,6 @@
 """Where values live: device names, meshes, placements (`Sharding`), buffers, and what a backend has to offer."""
 
-from tinygrad.device.backend import PIECE, Backend, BoundCall, CallBatch, Capabilities, Computes, Target
+from tinygrad.device.backend import Backend, BoundCall, CallBatch, Capabilities, Computes, Launch, Rendered, Target
 from tinygrad.device.buffer import Buffer
 from tinygrad.device.errors import DeviceError, ShardError, ShardTypeError, refuse
 from tinygrad.device.mesh import Mesh, SubAxis, as_index, merge_sub_axes, short_devices

@@ -10,8 +10,6 @@ from typing import Any, ClassVar, Protocol
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import cores
 
-PIECE = "_piece_of_"  # and a number of threads: the variable that says which piece of a kernel they share is to be done
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -65,6 +63,26 @@ class Renderer:
   def supported_dtypes(self) -> set[DType]:
     """The types that tensors on the device may have."""
     return {d for d in dtypes.all if d is not dtypes.float64 or self.target.float64}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+  """What a kernel needs to be launched, beside its code: the numbers that are not arguments."""
+
+  groups: tuple[int, int, int] = (1, 1, 1)  # of a grid
+  threads: tuple[int, int, int] = (1, 1, 1)  # of a group
+  writes: int = 1  # how many of its buffers, the first
+  pieces: int = 1  # in which it is done
+  word: int = 0  # of the arguments that tells which
+  workers: int = 1  # threads of the device that share it out
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+  """A kernel as a backend compiles it."""
+
+  source: str
+  launch: Launch = Launch()
 
 
 class BoundCall(Protocol):
@@ -163,11 +181,11 @@ class Backend(Protocol):
 
   # ---- programs
 
-  def render(self, linear: list[Any], name: str) -> str:
-    """The source of a kernel, from its linear UOps."""
+  def render(self, linear: list[Any], name: str) -> Rendered:
+    """The source of a kernel and how it is launched, from its linear UOps."""
     ...
 
-  def compile(self, source: str, name: str) -> Any:
+  def compile(self, rendered: Rendered, name: str) -> Any:
     """The program. Raises: DeviceError with what the compiler said."""
     ...
 

@@ -72,11 +72,11 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
       planner = search.planner(ast, backend, threads, cost.name) if BEAM else None
       linear = codegen.lower_kernel(ast, backend.target, threads, planner)
     with span("render", kernel=cost.name):
-      source = backend.render(linear, cost.name)
+      rendered = backend.render(linear, cost.name)
     if DEBUG >= 5:
-      print(source)
+      print(f"# {rendered.launch}\n{rendered.source}")
     peers = frozenset(u.arg.slot for u in ast.toposort() if u.op is Ops.PARAM and u.arg.peers)
-    found = _programs[key] = CompiledKernel(cost.name, backend.compile(source, cost.name), cost, peers)
+    found = _programs[key] = CompiledKernel(cost.name, backend.compile(rendered, cost.name), cost, peers)
   return found
 
 

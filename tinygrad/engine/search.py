@@ -16,7 +16,7 @@ from typing import Any
 from tinygrad.codegen import lower_kernel, signature
 from tinygrad.codegen.heuristic import Analysis, Stages, block_of, complete, lanes_for, plan_nest, size, static
 from tinygrad.codegen.plan import LoopPlan, Tile
-from tinygrad.device import Backend, Buffer, Target
+from tinygrad.device import Backend, Buffer, Rendered, Target
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import BEAM, BEAM_SECONDS, NOOPT, Context, ceildiv, json, numpy, processor_model, prod, tqdm
 from tinygrad.runtime import diskcache
@@ -159,7 +159,7 @@ def measuring(ast: UOp, backend: Backend, threads: int) -> Cost:
     numbers.append(numpy.resize(drawn, p.arg.size))
     handles.append([b.handle()] * devices if p.arg.peers else b.handle())
     backend.copyin(b.handle(), memoryview(numbers[-1].view(numpy.uint8)))
-  best, codes, want = math.inf, dict[str, Planner](), list[Any]()
+  best, codes, want = math.inf, dict[Rendered, Planner](), list[Any]()
 
   def run(calls: list[Any]) -> float:
     batch, start = backend.batch(calls), time.perf_counter()
@@ -169,10 +169,10 @@ def measuring(ast: UOp, backend: Backend, threads: int) -> Cost:
 
   def cost(planner: Planner) -> float:
     nonlocal best
-    source = backend.render(lower_kernel(ast, backend.target, threads, planner), "candidate")
-    if codes.setdefault(source, planner) is not planner:
+    rendered = backend.render(lower_kernel(ast, backend.target, threads, planner), "candidate")
+    if codes.setdefault(rendered, planner) is not planner:
       return math.inf
-    call = backend.bind(backend.compile(source, "candidate"), handles, variables)
+    call = backend.bind(backend.compile(rendered, "candidate"), handles, variables)
     for slot in written:
       backend.copyin(buffers[slot].handle(), memoryview(numbers[slot].view(numpy.uint8)))
     times, got = [run([call])], [numpy.empty_like(numbers[slot]) for slot in written]
@@ -207,9 +207,9 @@ def planner(ast: UOp, backend: Backend, threads: int, name: str) -> Planner | No
     return None
   start, found = Planner(backend.target, {}), Changes()
   with Context(DEBUG=0, PROFILE=0):
-    source = backend.render(lower_kernel(ast, backend.target, threads, start), "candidate")
+    rendered = backend.render(lower_kernel(ast, backend.target, threads, start), "candidate")
     settings = backend.target, processor_model(), BEAM.value, BEAM_SECONDS.value
-    key = diskcache.key_of("plan", source, *map(str, settings))
+    key = diskcache.key_of("plan", rendered.source, str(rendered.launch), *map(str, settings))
     if (kept := diskcache.get(key)) is not None:
       return start.with_changes(json.loads(kept))
     look = "BEAM {desc} {bar} {n:.0f}/{total:.0f} s"

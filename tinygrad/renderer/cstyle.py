@@ -9,11 +9,11 @@ dimension of the grid.
 """
 
 import math
-import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tinygrad.device import Launch, Rendered
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import ceildiv
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp
@@ -85,7 +85,7 @@ class CRenderer:
     self.taken = {u.arg[0] for u in linear if u.op is Ops.VARIABLE}
     self.dims, self.shared = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}, 0
 
-  def render(self) -> str:
+  def render(self) -> Rendered:
     for u in self.linear:
       self.one(u)
     d, (params, variables) = self.d, ([u for u in self.linear if u.op is op] for op in (Ops.PARAM, Ops.VARIABLE))
@@ -96,8 +96,8 @@ class CRenderer:
     groups, threads = (grid(self.linear, kind) for kind in self.dims)
     head = d.kernel.format(name=self.name, params=", ".join(spelled), threads=math.prod(threads), shape=threads)
     local = [f"  {d.shared} uint4 scratch[{ceildiv(self.shared, 16)}];"] if self.shared else []
-    launch = f"// groups {groups} of threads {threads}\n"
-    return "\n".join([launch + d.prelude + head + " {", *local, *self.body, "}"]) + "\n"
+    source = "\n".join([d.prelude + head + " {", *local, *self.body, "}"]) + "\n"
+    return Rendered(source, Launch(groups, threads))
 
   # ---- text
 
@@ -314,21 +314,16 @@ def divisor(u: UOp) -> int:
   return 1
 
 
-def grid(linear: Sequence[UOp], kind: AxisKind) -> tuple[int, ...]:
+def grid(linear: Sequence[UOp], kind: AxisKind) -> tuple[int, int, int]:
   """The grid's extent in three dimensions, by the greatest lengths of the RANGEs of a kind; 1 where there is none."""
   sizes = [int(u.src[0].vmax) for u in linear if u.op is Ops.RANGE and u.arg[1] is kind]
   assert len(sizes) <= 3, sizes
-  return (*sizes, 1, 1, 1)[:3]
+  x, y, z = (*sizes, 1, 1, 1)[:3]
+  return x, y, z
 
 
-def launch_of(source: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-  """(work groups, threads of a group) of a rendered kernel, which its first line tells."""
-  numbers = [int(n) for n in re.findall(r"\d+", source.partition("\n")[0])]
-  return tuple(numbers[:3]), tuple(numbers[3:])
-
-
-def render(linear: Sequence[UOp], name: str, dialect: Dialect) -> str:
-  """C source of a kernel from its linear UOps."""
+def render(linear: Sequence[UOp], name: str, dialect: Dialect) -> Rendered:
+  """C source of a kernel from its linear UOps, and the grid that it is launched on."""
   return CRenderer(linear, name, dialect).render()
 
 

@@ -13,9 +13,9 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 
-from tinygrad.device import PIECE
+from tinygrad.device import Launch, Rendered
 from tinygrad.dtype import DType, dtypes
-from tinygrad.uop import CARDS, Ops, UOp
+from tinygrad.uop import CARDS, Ops, PieceArg, UOp
 
 _TYPES = {
   dtypes.bool: "i1", dtypes.float16: "half", dtypes.float32: "float", dtypes.float64: "double",
@@ -70,12 +70,6 @@ def _literal(value: object, dtype: DType) -> str:
   return f"0x{struct.pack('>d', value).hex().upper()}" if dtypes.is_float(dtype) else str(int(value))
 
 
-def launch_of(source: str) -> tuple[int, ...]:
-  """What the first line of a rendered kernel says: how many of its buffers, the first, it writes; in how many pieces it
-  is done, by which word it is told which, and how many threads share them, where it is more than one."""
-  return tuple(map(int, re.findall(r"\d+", source.partition("\n")[0])))
-
-
 class LLVMRenderer:
   """Renders one kernel; `contract` lets a multiplication and an addition become one fused operation."""
 
@@ -86,7 +80,7 @@ class LLVMRenderer:
     self.known: dict[UOp, list[int] | None] = {}  # lanes of constants
     self.body, self.entry, self.count = list[str](), list[str](), 0
 
-  def render(self) -> str:
+  def render(self) -> Rendered:
     words = signature([u for u in self.linear if u.op in (Ops.PARAM, Ops.VARIABLE)])
     values = dict.fromkeys(_CODES, self.alu) | {Ops.INDEX: self.index, Ops.LOAD: self.load}
     for u in self.linear:
@@ -94,14 +88,18 @@ class LLVMRenderer:
         self.names[u] = value(u)
       else:
         self.one(u, words)
-    piece = [u for u in words if u.op is Ops.VARIABLE and u.arg[0].startswith(PIECE)]
-    stored = [u.src[0].src[0] for u in self.linear if u.op is Ops.STORE and u.src[0].op is Ops.INDEX]
-    lines = [f"; writes {1 + max((p.arg.slot for p in stored if p.op is Ops.PARAM), default=0)}"]
-    lines[0] += "".join(f", {u.arg[2] + 1} pieces, word {words[u]}, threads {u.arg[0][len(PIECE) :]}" for u in piece)
-    lines += [f"@zeros = private unnamed_addr constant [{_ZEROS} x i8] zeroinitializer, align 64", *self.declared]
+    lines = [f"@zeros = private unnamed_addr constant [{_ZEROS} x i8] zeroinitializer, align 64", *self.declared]
     lines += [f"define void @{self.name}(ptr noalias readonly %args) #0 {{", "entry:", *self.entry, *self.body]
     lines += ["  ret void", "}", 'attributes #0 = { nounwind "prefer-vector-width"="512" "no-builtins" }']
-    return "\n".join(lines) + "\n"
+    return Rendered("\n".join(lines) + "\n", self.launch(words))
+
+  def launch(self, words: dict[UOp, int]) -> Launch:
+    stored = [u.src[0].src[0] for u in self.linear if u.op is Ops.STORE and u.src[0].op is Ops.INDEX]
+    writes = 1 + max((p.arg.slot for p in stored if p.op is Ops.PARAM), default=0)
+    for u, word in words.items():
+      if isinstance(piece := u.arg, PieceArg):
+        return Launch(writes=writes, pieces=piece.max_val + 1, word=word, workers=piece.threads)
+    return Launch(writes=writes)
 
   # ---- text
 
@@ -411,6 +409,6 @@ class LLVMRenderer:
     return self.ins(f"trunc {source} {x} to {target}")
 
 
-def render(linear: Sequence[UOp], name: str) -> str:
-  """The LLVM module of one kernel, as text."""
+def render(linear: Sequence[UOp], name: str) -> Rendered:
+  """The LLVM module of one kernel, as text, and how it is launched."""
   return LLVMRenderer(linear, name).render()

@@ -233,12 +233,13 @@ class CL(QueueDevice):
       return cl.Program(self.context, *of).build(options, devices=[self.device], cache_dir=False)
 
   def new_call(self, program: GridKernel, buffers: int, variables: int) -> Call:
-    kernel, size = cl.Kernel(self.built(program), program.name), tuple(map(mul, program.groups, program.threads))
+    kernel, launch = cl.Kernel(self.built(program), program.name), program.launch
+    size = tuple(map(mul, launch.groups, launch.threads))
     return Call(self, program, kernel, [None] * buffers, None, size)
 
   def enqueue(self, call: Call) -> None:
     with self.telling(call.program.name):
-      cl.enqueue_nd_range_kernel(self.queue, call.built, call.size, call.program.threads)
+      cl.enqueue_nd_range_kernel(self.queue, call.built, call.size, call.program.launch.threads)
 
   def meet(self, devices: Sequence[CL]) -> None:
     reached = [cl.enqueue_marker(d.queue) for d in devices]

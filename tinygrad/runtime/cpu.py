@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinygrad.device import Backend, Capabilities, Target
+from tinygrad.device import Backend, Capabilities, Launch, Rendered, Target
 from tinygrad.helpers import LazyModule, getenv, round_up, span, uninterrupted
 from tinygrad.renderer import llvm
 from tinygrad.runtime import diskcache, queues
@@ -44,10 +44,7 @@ class MachineCode:
 
   name: str
   loaded: Any  # the Future of its address, and of what keeps the code in memory
-  writes: int = 1  # how many of its buffers, the first
-  pieces: int = 1  # in which it is done
-  word: int = 0  # of the arguments that tells which
-  threads: int = 1  # how many share it out
+  launch: Launch = Launch()
 
   @property
   def address(self) -> int:
@@ -80,7 +77,7 @@ class Call(queues.Call):
 
   def places(self, i: int, device: int) -> list[tuple[Any, int, int]]:
     i += 1  # scratch memory comes first, and the number of a piece is no argument
-    i += self.program is not None and 0 < self.program.word <= i
+    i += self.program is not None and 0 < self.program.launch.word <= i
     return [(words, i, device) for words in (self.words, *self.others)]
 
   def cells(self, i: int, device: int) -> list[tuple[Any, int, int]]:
@@ -98,7 +95,7 @@ class Call(queues.Call):
   def touches(self) -> tuple[list[int], list[int]]:
     """The memory that it writes, and what it only reads."""
     memory = [[id(m) for m in ((kept,) if isinstance(kept, Memory) else kept[1])] for kept in self.memory]
-    n = 1 if self.program is None else self.program.writes
+    n = 1 if self.program is None else self.program.launch.writes
     return [m for of_one in memory[:n] for m in of_one], [m for of_one in memory[n:] for m in of_one]
 
 
@@ -111,7 +108,7 @@ class Batch:
   def __init__(self, calls: Sequence[Call], brief: bool = False) -> None:
     self.brief = brief  # if it is one thread's, who submits it to an idle device runs it
     self.inputs: Sequence[object] = ()  # whose memory is lent
-    threads = max((c.program.threads for c in calls if c.program is not None), default=1)
+    threads = max((c.program.launch.workers for c in calls if c.program is not None), default=1)
     keep: list[Any] = []
     rows = share_out(calls, threads, keep) if threads > 1 else [[(c.built, ctypes.addressof(c.words)) for c in calls]]
     tables = [(ctypes.c_uint64 * (2 * len(row) + 1))(*itertools.chain.from_iterable(row)) for row in rows]
@@ -148,21 +145,21 @@ def share_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Tabl
       step.awaited = True
 
   for c in calls:
-    p, (writes, reads) = c.program, ([], []) if c.program is None else c.touches()  # None: devices meet
-    shared = p is not None and p.threads > 1
+    meets, launch = c.program is None, Launch() if c.program is None else c.program.launch
+    (writes, reads), shared = ([], []) if meets else c.touches(), launch.workers > 1
     before = [writer[m] for m in (*writes, *reads) if m in writer] + [s for m in writes for s in readers.get(m, ())]
-    wait(steps if p is None else [s for s in before if shared or s.shared])
+    wait(steps if meets else [s for s in before if shared or s.shared])
     takers = (c.words, *c.others)
     keep.append(counters := (ctypes.c_uint64 * (LINE * (len(takers) + 1)))())  # tickets of each, and what is finished
     finished = ctypes.c_uint64.from_buffer(counters, 8 * LINE * len(takers))
-    step = QueuedKernel(p.pieces if shared else 1, shared, finished)
+    step = QueuedKernel(launch.pieces, shared, finished)
     each = step.pieces // len(takers), len(takers)
     for thread, words in enumerate(takers):
-      told = ctypes.addressof(words) + 8 * p.word if shared else ctypes.addressof(finished) + 8
+      told = ctypes.addressof(words) + 8 * launch.word if shared else ctypes.addressof(finished) + 8
       what = c.built, ctypes.addressof(words), told
       row(thread, _runtime().share, ctypes.addressof(finished), ctypes.addressof(counters), 0, *each, thread, *what)
     steps.append(step)
-    if p is None:
+    if meets:
       wait(steps)
       steps.clear()
     for m in writes:
@@ -388,12 +385,12 @@ class CPU(QueueDevice):
 
   # ---- kernels
 
-  def render(self, linear: list[UOp], name: str) -> str:
+  def render(self, linear: list[UOp], name: str) -> Rendered:
     return llvm.render(linear, name)
 
-  def compile(self, source: str, name: str) -> MachineCode:
+  def compile(self, rendered: Rendered, name: str) -> MachineCode:
     """Goes on while the next kernel is lowered; whoever needs the address waits."""
-    return MachineCode(name, _compiling().submit(load, source, name), *llvm.launch_of(source))
+    return MachineCode(name, _compiling().submit(load, rendered.source, name), rendered.launch)
 
   def scratch(self, thread: int) -> int:
     """The address of a thread's scratch memory."""
@@ -402,8 +399,8 @@ class CPU(QueueDevice):
     return self.arenas[thread].address
 
   def new_call(self, program: MachineCode, buffers: int, variables: int) -> Call:
-    words = ctypes.c_int64 * (1 + buffers + variables + (program.threads > 1))
-    first, *others = [words() for _ in range(program.threads)]
+    words = ctypes.c_int64 * (1 + buffers + variables + (program.launch.workers > 1))
+    first, *others = [words() for _ in range(program.launch.workers)]
     for thread, mine in enumerate((first, *others)):
       mine[0] = self.scratch(thread)
     return Call(self, program, program.address, [None] * buffers, first, tuple(others))

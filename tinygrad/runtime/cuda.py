@@ -109,10 +109,10 @@ class Call(queues.Call):
 
   def launch(self) -> Any:
     """As the parameters of a graph's node."""
-    p, out = self.program, driver.CUDA_KERNEL_NODE_PARAMS()
+    launch, out = self.program.launch, driver.CUDA_KERNEL_NODE_PARAMS()
     out.func, out.kernelParams = self.built, ctypes.addressof(self.pointers)
-    out.gridDimX, out.gridDimY, out.gridDimZ = p.groups
-    out.blockDimX, out.blockDimY, out.blockDimZ = p.threads
+    out.gridDimX, out.gridDimY, out.gridDimZ = launch.groups
+    out.blockDimX, out.blockDimY, out.blockDimZ = launch.threads
     return out
 
 
@@ -289,11 +289,12 @@ class CUDA(QueueDevice):
     return Call(self, program, self.built(program), [None] * buffers, words, pointers)
 
   def enqueue(self, bound: Call) -> None:
-    p, arguments = bound.program, ctypes.addressof(bound.pointers)
+    launch, arguments = bound.program.launch, ctypes.addressof(bound.pointers)
     try:
-      self.do("cuLaunchKernel", bound.built, *p.groups, *p.threads, 0, self.stream, arguments, 0)
+      self.do("cuLaunchKernel", bound.built, *launch.groups, *launch.threads, 0, self.stream, arguments, 0)
     except DriverError as e:
-      raise DeviceError(f"{self.name}: launching {p.name} ({prod(p.threads)} threads a group): {e}") from e
+      what = f"launching {bound.program.name} ({prod(launch.threads)} threads a group)"
+      raise DeviceError(f"{self.name}: {what}: {e}") from e
 
   def meet(self, devices: Sequence[CUDA]) -> None:
     if len(devices) > 1:

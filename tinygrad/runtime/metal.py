@@ -107,7 +107,7 @@ class METAL(QueueDevice):
       for peers in call.memory:
         for reached in peers[1] if isinstance(peers, tuple) else ():
           into.useResource_usage_(reached, READ)
-      groups, threads = (metal.MTLSizeMake(*n) for n in (call.program.groups, call.program.threads))
+      groups, threads = (metal.MTLSizeMake(*n) for n in (call.program.launch.groups, call.program.launch.threads))
       into.dispatchThreadgroups_threadsPerThreadgroup_(groups, threads)
 
   def open(self) -> Any:

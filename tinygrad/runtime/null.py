@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tinygrad.device import Backend, Capabilities, Target
+from tinygrad.device import Backend, Capabilities, Rendered, Target
 from tinygrad.renderer import llvm
 from tinygrad.uop import UOp
 
@@ -25,7 +25,7 @@ class NullDevice(Backend):
     if data.nbytes:
       data.cast("B")[:] = bytes(data.nbytes)
 
-  def render(self, linear: list[UOp], name: str) -> str:
+  def render(self, linear: list[UOp], name: str) -> Rendered:
     return llvm.render(linear, name)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Backend, Capabilities, DeviceError, opened
+from tinygrad.device import Backend, Capabilities, DeviceError, Launch, Rendered, opened
 from tinygrad.helpers import LazyModule, numpy, source_line, uninterrupted, user_frame
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ class GridKernel:
 
   name: str
   source: str
-  groups: tuple[int, ...]
-  threads: tuple[int, ...]
+  launch: Launch
   built: dict[int, Any] = field(default_factory=dict)
 
 
@@ -213,11 +212,11 @@ class QueueDevice(Backend):
       raise DeviceError(f"{self.name}: the first kernel computed {wrong}\n  {BROKEN}")
     _checked.add((type(self), self.number))
 
-  def render(self, linear: list[Any], name: str) -> str:
-    return str(cstyle.render(linear, name, self.dialect))
+  def render(self, linear: list[Any], name: str) -> Rendered:
+    return cstyle.render(linear, name, self.dialect)
 
-  def compile(self, source: str, name: str) -> Any:
-    program = GridKernel(name, source, *cstyle.launch_of(source))
+  def compile(self, rendered: Rendered, name: str) -> Any:
+    program = GridKernel(name, rendered.source, rendered.launch)
     self.built(program)
     return program
 

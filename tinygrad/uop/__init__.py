@@ -19,7 +19,7 @@ from tinygrad.uop.node import (
   stored,
   viewed,
 )
-from tinygrad.uop.op import AxisKind, BufferArg, GroupOp, Move, Ops, ParamArg
+from tinygrad.uop.op import AxisKind, BufferArg, GroupOp, Move, Ops, ParamArg, PieceArg
 from tinygrad.uop.printing import describe, print_graph, render_shape
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.spec import check_graph

@@ -72,6 +72,15 @@ class ParamArg:
   peers: bool = False
 
 
+class PieceArg(NamedTuple):
+  """A VARIABLE's arg that says which piece of a kernel is to be done, of those that `threads` share out."""
+
+  name: str
+  min_val: int
+  max_val: int
+  threads: int
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
   """Bring a value to `device`. `pinned`: the user wrote it (shard, to, assign); else a hook inserted it and `place`

@@ -1,4 +1,3 @@
-// groups (1, 1, 1) of threads (64, 1, 1)
 #include <metal_stdlib>
 using namespace metal;
 #define bits_of_float(x) as_type<uint>(x)
