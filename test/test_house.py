@@ -111,30 +111,47 @@ def test_a_question_for_a_kind_is_noticed(tmp_path):
 
 
 def applied(blocks, copy):
-  """Puts each block after the line that its first one names, in a copy of the package; the files that this touches."""
+  """Puts each block after the line that its first one names, or at the end of the file, in a copy of the package; the
+  files that this touches."""
   touched = set()
   for block in blocks:
     head, _, code = block.partition("\n")
-    path, line = re.fullmatch(r"# in (\S+), after: (.*)", head).groups()
-    text = (copy / path).read_text(encoding="utf-8")
-    assert text.count(line + "\n") == 1, f"{path} has {text.count(line)} lines {line!r}"
-    (copy / path).write_text(text.replace(line + "\n", line + "\n" + code), encoding="utf-8")
+    path, line = re.fullmatch(r"# in (\S+?)(?:, after: (.*))?", head).groups()
+    text = (copy / path).read_text(encoding="utf-8") if line or path in touched else ""
+    assert line is None or text.count(line + "\n") == 1, f"{path} has {text.count(line)} lines {line!r}"
+    new = text + code if line is None else text.replace(line + "\n", line + "\n" + code)
+    (copy / path).write_text(new, encoding="utf-8")
     touched.add(path)
   return touched
 
 
+def page_in_copy(name, copy):
+  """A copy of the package, and the blocks of a page: changes to it, and a program that needs them."""
+  shutil.copytree(PACKAGE, copy / "tinygrad", ignore=shutil.ignore_patterns("__pycache__", "*.gguf"))
+  page = (PACKAGE.parent / "docs" / name).read_text(encoding="utf-8")
+  *blocks, program = re.findall(r"```python\n(.*?)```", page, re.S)
+  return blocks, program
+
+
+def run_in_copy(copy, *command):
+  return subprocess.run([sys.executable, *command], cwd=copy, capture_output=True, text=True)
+
+
 def test_a_sharding_rule_touches_one_file(tmp_path):
-  shutil.copytree(PACKAGE, tmp_path / "tinygrad", ignore=shutil.ignore_patterns("__pycache__", "*.gguf"))
-  page = (PACKAGE.parent / "docs/adding_a_sharding_rule.md").read_text(encoding="utf-8")
-  *blocks, test = re.findall(r"```python\n(.*?)```", page, re.S)
+  blocks, test = page_in_copy("adding_a_sharding_rule.md", tmp_path)
   (tmp_path / "test_unpacking.py").write_text(test, encoding="utf-8")
-
-  def run():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_unpacking.py"]
-    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-
-  before = run()
+  pytest = "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_unpacking.py"
+  before = run_in_copy(tmp_path, *pytest)
   assert "2 failed, 1 passed" in before.stdout, "the rule is there already: the test would prove nothing"
   assert applied(blocks, tmp_path) == {"tinygrad/sharding/partial.py"}
-  after = run()
+  after = run_in_copy(tmp_path, *pytest)
+  assert after.returncode == 0, after.stdout + after.stderr
+
+
+def test_a_backend_touches_one_file(tmp_path):
+  blocks, program = page_in_copy("adding_a_backend.md", tmp_path)
+  before = run_in_copy(tmp_path, "-c", program)
+  assert "there is no backend 'TOY'" in before.stderr, "it is there already: the test would prove nothing"
+  assert applied(blocks, tmp_path) == {"tinygrad/runtime/toy.py"}
+  after = run_in_copy(tmp_path, "-c", program)
   assert after.returncode == 0, after.stdout + after.stderr
