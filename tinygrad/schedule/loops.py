@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tinygrad.dtype import dtypes
 from tinygrad.uop import Ops, UOp, linear, simplify
 from tinygrad.uop.affine import Affine, index
+from tinygrad.uop.loop_ids import LoopIds
 
 LOOPED = {Ops.STORE: 2, Ops.FOLD: 1}  # ops that hold ranges, and where these begin among their sources
 
@@ -49,12 +50,14 @@ def split_ranges(sink: UOp) -> UOp:
       for r, step in linear(u.src[0]).terms.items():
         if r.op is Ops.RANGE and step == 1 and r.src[0].op is Ops.CONST:
           divisors.setdefault(r, set()).add(u.src[1].arg)
-  groups, values = dict[UOp, tuple[UOp, ...]](), dict[UOp, UOp]()
+  if not divisors:
+    return sink
+  groups, values, ids = dict[UOp, tuple[UOp, ...]](), dict[UOp, UOp](), LoopIds(sink)
   for r, found in divisors.items():
     chain = [1, *sorted(found - {1, r.src[0].arg}), r.src[0].arg]
     steps = list(zip(chain, chain[1:]))[::-1]
     if len(steps) > 1 and not any(n % m for m, n in steps):
-      parts = {UOp.new(r.op, r.dtype, (index(n // m),), (1000 * m + r.arg[0], r.arg[1])): m for m, n in steps}
+      parts = {ids.loop(index(n // m), r.arg[1]): m for m, n in steps}
       groups[r], values[r] = tuple(parts), simplify(Affine(0, parts).uop())
   return rebuild(sink, groups, values) if groups else sink
 

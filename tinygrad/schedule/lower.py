@@ -7,7 +7,6 @@ become selects whose loads carry the condition.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +17,7 @@ from tinygrad.ops.reduce import identity_element, nothing
 from tinygrad.schedule.loops import tidy
 from tinygrad.uop import AxisKind, GroupOp, Ops, ParamArg, UOp, exact, is_int, simplify, sint, substitute, upper
 from tinygrad.uop.local import device_number, lengths
+from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.node import sint_to_uop as number
 
 Index = tuple[UOp, ...]
@@ -133,15 +133,15 @@ class Pull:
   def __init__(self, homes: Mapping[UOp, Home], root: UOp | None = None, collective: UOp | None = None) -> None:
     self.homes, self.root, self.collective = homes, root, collective
     self.memo: dict[Key, UOp] = {}
-    # of the whole kernel: parameters, numbers of ranges, loops of reductions by lengths and the index around them
+    # of the whole kernel: parameters, ids of loops, loops of reductions by lengths and the index around them
     self.params: dict[tuple[int, bool], UOp] = {}
-    self.numbers = itertools.count()
+    self.ids = LoopIds()
     self.ranges: dict[tuple[tuple[sint, ...], Index], tuple[UOp, ...]] = {}
 
   def within(self, collective: UOp) -> Pull:
     """For a template, in the same kernel."""
     inner = Pull(self.homes, None, collective)
-    inner.params, inner.numbers, inner.ranges = self.params, self.numbers, self.ranges
+    inner.params, inner.ids, inner.ranges = self.params, self.ids, self.ranges
     return inner
 
   def param(self, slot: int, dtype: DType, size: int, peers: bool = False) -> UOp:
@@ -151,8 +151,7 @@ class Pull:
 
   def new_range(self, end: sint, kind: AxisKind) -> UOp:
     """A loop variable over [0, end); a loop of one step is the constant 0."""
-    one = is_int(end, 1)
-    return number(0) if one else UOp.new(Ops.RANGE, dtypes.index, (number(end),), (next(self.numbers), kind))
+    return number(0) if is_int(end, 1) else self.ids.loop(number(end), kind)
 
   def value(self, u: UOp, idx: Index, valid: UOp | None = None) -> UOp:
     """The scalar expression of `u[idx]`; an explicit stack, since chains of ops may be longer than Python's."""

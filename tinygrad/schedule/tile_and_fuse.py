@@ -17,7 +17,8 @@ from tinygrad.schedule.fuse import SLOW
 from tinygrad.schedule.items import ScheduleItem, Temp
 from tinygrad.schedule.loops import rebuild, tidy
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp, simplify, substitute
-from tinygrad.uop.affine import Affine, affine, row_major
+from tinygrad.uop.affine import Affine, affine, index, row_major
+from tinygrad.uop.loop_ids import LoopIds
 
 LEAST_ROWS = 8
 LEAST_PARALLEL = 2  # of these at least as many must be independent, if a reduction over rows is among the kernels
@@ -81,19 +82,17 @@ def accesses(stores: Iterable[UOp]) -> tuple[RowAccess, ...]:
   return tuple(RowAccess(p.arg.slot, affine(u.src[1], memo), w, p.arg.size * p.dtype.itemsize) for u, p, w in found)
 
 
-def single(ast: UOp, slots: Sequence[int] | Mapping[int, int], fresh: int) -> Group | None:
-  """The group of one kernel; None if its loops cannot be shared."""
+def single(ast: UOp, slots: Sequence[int] | Mapping[int, int], ids: LoopIds) -> Group | None:
+  """The group of one kernel, over loops of its own; None if these cannot be shared."""
   new = {u: u.replace(arg=replace(u.arg, slot=slots[u.arg.slot])) for u in ast.toposort() if u.op is Ops.PARAM}
-  new |= {u: u.replace(arg=(fresh + u.arg[0], u.arg[1])) for u in ast.toposort() if u.op is Ops.RANGE}
-  store = substitute(ast, new).src[0]
+  store = substitute(ast, new | ids.copies(ast)).src[0]
   rows = tuple(r for r in store.src[2:] if r.src[0].op is Ops.CONST)
   return Group((store,), rows, accesses((store,))) if rows else None
 
 
-def split(group: Group, r: UOp, low: int, fresh: int) -> Group:
+def split(group: Group, r: UOp, low: int, ids: LoopIds) -> Group:
   """Its loop r taken apart into r // low and r % low."""
-  ends = enumerate((length(r) // low, low))
-  outer, inner = (r.replace(src=(UOp.const(dtypes.index, n),), arg=(fresh + i, AxisKind.LOOP)) for i, n in ends)
+  outer, inner = (ids.loop(index(n), AxisKind.LOOP) for n in (length(r) // low, low))
   stores = rebuild(UOp.sink(*group.stores), {r: (outer, inner)}, {r: outer * low + inner}).src
   rows = tuple(y for x in group.rows for y in ((outer, inner) if x is r else (x,)))
   return replace(group, stores=stores, rows=rows, accesses=accesses(stores))
@@ -149,15 +148,15 @@ def matched(a: Group, b: Group, loops: Sequence[UOp]) -> dict[UOp, UOp]:
   return pairs
 
 
-def joined(a: Group, b: Group, fresh: int) -> Group | None:
+def joined(a: Group, b: Group, ids: LoopIds) -> Group | None:
   """The kernels of `a` and then `b` in one; None where they have no rows in common, or it would not pay. A reduction is
   over what is inside of a row, if possible, else over rows."""
   if not a.touched & b.touched or a.totals & b.touched:
     return None
   while (at := cut(a, b)) is not None:
-    b, fresh = split(b, *at, fresh), fresh + 2
+    b = split(b, *at, ids)
   while (at := cut(b, a)) is not None:
-    a, fresh = split(a, *at, fresh), fresh + 2
+    a = split(a, *at, ids)
   for loops in (b.rows, (*b.rows, *reduced(b))):
     pairs = matched(a, b, loops)
     rows = tuple(r for r in a.rows if r in pairs.values())
@@ -291,21 +290,21 @@ class Place:
 
 def tile_and_fuse(items: Sequence[ScheduleItem], temps: dict[int, Temp]) -> list[ScheduleItem]:
   """The items, in an order as good, with those joined that share rows."""
-  out: list[Place] = []
-  for number, item in enumerate(items):
+  out, ids = list[Place](), LoopIds()
+  for item in items:
     here = Place([item], None, {item.slots[0]}, {*item.slots})
     if isinstance(item.kernel, UOp) and not item.peers:
-      here.group = single(item.kernel, item.slots, 256 * number)
-      out = placed(out, here, 256 * number + 128)
+      here.group = single(item.kernel, item.slots, ids)
+      out = placed(out, here, ids)
     else:
       out.append(here)
-  compute_anew(out, temps, 256 * len(items))
+  compute_anew(out, temps, ids)
   drop_unread(out, temps)
   users = Counter(s for place in out for s in place.touched)
   return [merged(p, [s for s in sorted(p.written) if s in temps and users[s] == 1]) for p in out]
 
 
-def placed(out: list[Place], here: Place, fresh: int) -> list[Place]:
+def placed(out: list[Place], here: Place, ids: LoopIds) -> list[Place]:
   """`out` and `here`: joined with a place before it, if either can go where the other is, else at the end."""
   between: tuple[set[int], set[int]] = set(), set()  # written and touched by the places after the one looked at
   for i in range(len(out) - 1, max(len(out) - LOOK_BACK, -1), -1):
@@ -313,7 +312,7 @@ def placed(out: list[Place], here: Place, fresh: int) -> list[Place]:
     up, down = here.commutes(*between), p.commutes(*between)
     related = p.members[0].devices == here.members[0].devices and not p.touched.isdisjoint(here.touched)
     if (up or down) and related and p.group is not None and here.group is not None and len(p.members) < MOST_MEMBERS:
-      if (group := joined(p.group, here.group, fresh)) is not None:
+      if (group := joined(p.group, here.group, ids)) is not None:
         both = Place(p.members + here.members, group, p.written | here.written, p.touched | here.touched)
         return [*out[:i], both, *out[i + 1 :]] if up else [*out[:i], *out[i + 1 :], both]
     between[0].update(p.written)
@@ -321,7 +320,7 @@ def placed(out: list[Place], here: Place, fresh: int) -> list[Place]:
   return [*out, here]
 
 
-def compute_anew(out: list[Place], temps: dict[int, Temp], fresh: int) -> None:
+def compute_anew(out: list[Place], temps: dict[int, Temp], ids: LoopIds) -> None:
   """Large values that a group reads and an earlier one wrote are computed by the reader too, a few rows at a time,
   where that takes little memory: a backward pass does not keep what is quadratic in the length of a sequence."""
   spare = max((s for p in out for s in p.touched), default=0)
@@ -338,8 +337,8 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], fresh: int) -> None:
       store = next(s for s in writer.stores if s.src[0].src[0].arg.slot == t)
       read = {x.slot: x.nbytes for x in accesses((store,)) if not x.written}
       nbytes = max(x.nbytes for x in writer.accesses if x.slot == t)
-      spare, fresh = spare + 1, fresh + 1024
-      again = single(UOp.sink(store), {**{x: x for x in read}, t: spare}, fresh)
+      spare += 1
+      again = single(UOp.sink(store), {**{x: x for x in read}, t: spare}, ids)
       if again is None or nbytes < RECOMPUTE_RATIO * sum(n for n in read.values() if n < RECOMPUTE):
         continue
       reader = renamed(place.group, t, spare)
@@ -348,12 +347,12 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], fresh: int) -> None:
         if any(p.written & read.keys() for p in out[k + 1 : q + 1]):
           break
         if q == i:
-          group = joined(again, reader, fresh + 256)
+          group = joined(again, reader, ids)
         elif not place.commutes(out[q].written, out[q].touched):
           break
         elif (target := out[q].group) is not None and out[q].members[0].devices == place.members[0].devices:
-          first = joined(target, again, fresh + 256)
-          group = None if first is None else joined(first, reader, fresh + 512)
+          first = joined(target, again, ids)
+          group = None if first is None else joined(first, reader, ids)
         if group is not None:
           temps[spare] = temps[t]
           if q != i:

@@ -1,0 +1,60 @@
+"""Loops of a kernel: no two become one node, however many there are."""
+
+import itertools
+
+from tinygrad import dtypes
+from tinygrad.schedule.loops import tidy
+from tinygrad.schedule.tile_and_fuse import single
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
+from tinygrad.uop.affine import index
+from tinygrad.uop.loop_ids import LoopIds
+
+
+def loop(number, end):
+  return UOp.new(Ops.RANGE, dtypes.index, (index(end),), (number, AxisKind.LOOP))
+
+
+def kernel(at, *loops):
+  """out[0] = x[at] for all of the loops."""
+  out, x = (UOp.new(Ops.PARAM, dtypes.float32, (), ParamArg(slot, 1 << 20)) for slot in range(2))
+  value = UOp.new(Ops.LOAD, dtypes.float32, (UOp.new(Ops.INDEX, dtypes.float32, (x, at)),))
+  where = UOp.new(Ops.INDEX, dtypes.float32, (out, index(0)))
+  return UOp.sink(UOp.new(Ops.STORE, dtypes.void, (where, value, *loops)))
+
+
+def split_beside(other):
+  """The loops that are left of one that is split into 16 and 2, and of one of 16 steps numbered `other`."""
+  r, s = loop(5, 32), loop(other, 16)
+  made = tidy(kernel((r + 1) // 2 + (r + 1) % 2 * 1000 + s * 7000, r, s)).src[0].src[2:]
+  assert all(r.op is Ops.RANGE for r in made)
+  return [int(r.src[0].arg) for r in dict.fromkeys(made)]
+
+
+def test_the_parts_of_a_loop_are_none_of_the_kernels_others(monkeypatch):
+  """Whatever the numbers of these: small ones, and those that a formula of numbers and steps may hit."""
+  assert all(split_beside(other) == [16, 2, 16] for other in (0, 1, 6, 21, 1005, 2005))
+  monkeypatch.setattr(LoopIds, "__init__", lambda self, *taken: setattr(self, "ids", itertools.count()))  # a mutant
+  assert any(split_beside(other) != [16, 2, 16] for other in (0, 1, 6))
+
+
+def test_kernels_of_many_loops_share_none_until_they_are_joined():
+  """Loops alike in end and kind, as those of an unrolled recurrence: 300 in each of 20 kernels."""
+  ids, seen = LoopIds(), set()
+  loops = [loop(i, 2) for i in range(300)]
+  at = index(0)
+  for r in loops:
+    at = UOp.new(Ops.ADD, dtypes.index, (at, r))
+  ast = kernel(at, *loops)
+  for _ in range(20):
+    rows = single(ast, (0, 1), ids).rows
+    assert len(set(rows)) == 300 and seen.isdisjoint(rows)
+    seen.update(rows)
+
+
+def test_new_loops_are_above_all_that_the_kernels_have():
+  a, b = loop(3, 8), loop(70, 8)
+  ids = LoopIds(kernel(a, a), kernel(b, b))
+  new = [ids.loop(index(8), AxisKind.LOOP) for _ in range(3)]
+  assert len({a, b, *new}) == 5 and [r.arg[0] for r in new] == [71, 72, 73]
+  copied = ids.copies(kernel(a + b, b, a))
+  assert [copied[r].arg[0] for r in (a, b)] == [74, 75]  # in the order that they had

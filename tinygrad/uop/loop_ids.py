@@ -1,0 +1,25 @@
+"""The allocator of loops: a RANGE that a pass adds to a kernel comes from one, so that no two loops are one node."""
+
+import itertools
+
+from tinygrad.dtype import dtypes
+from tinygrad.uop.node import UOp
+from tinygrad.uop.op import AxisKind, Ops
+
+
+class LoopIds:
+  """Ids of loops, each given once, above all that the kernels `taken` have. Two loops of one end, kind and id would be
+  the same node; so what is fused or split shares an allocator, handed down."""
+
+  def __init__(self, *taken: UOp) -> None:
+    used = (u.arg[0] for kernel in taken for u in kernel.toposort() if u.op is Ops.RANGE)
+    self.ids = itertools.count(1 + max(used, default=-1))
+
+  def loop(self, end: UOp, kind: AxisKind) -> UOp:
+    """A new loop variable over [0, end)."""
+    return UOp.new(Ops.RANGE, dtypes.index, (end,), (next(self.ids), kind))
+
+  def copies(self, kernel: UOp) -> dict[UOp, UOp]:
+    """For each loop of `kernel` a new one that runs as it does; later loops have higher ids, as in the kernel."""
+    loops = [u for u in kernel.toposort() if u.op is Ops.RANGE]
+    return {u: self.loop(u.src[0], u.arg[1]) for u in sorted(loops, key=lambda u: u.arg[0])}
