@@ -12,7 +12,7 @@ from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes
 from tinygrad.uop import Ops
 
-TARGET = Target("CPU", 64, 32, features=("avx512bf16", "avx512vnni", "sse4a"), scratch=1 << 20)
+TARGET = Target("CPU", 64, 32, features=("avx512bf16", "avx512vnni"), scratch=1 << 20, vendor="AMD")
 KINDS = {"signed": (np.int8, np.int8), "unsigned": (np.uint8, np.int8), "swapped": (np.int8, np.uint8)}
 KINDS["bfloat16"] = ml_dtypes.bfloat16, ml_dtypes.bfloat16
 

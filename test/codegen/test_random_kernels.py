@@ -99,7 +99,13 @@ def test_random_kernels(seed, eager, monkeypatch):
   monkeypatch.setattr(device, "target", TARGETS[seed % len(TARGETS)])
   monkeypatch.setattr(device, "arenas", [])
   if eager:
-    for name, value in {"STAGE_REUSE": 1, "STAGE_WORK": 0, "PANEL": 512, "BLOCK_STEPS": 1, "BLOCK_OUTPUTS": 1}.items():
+    for name, value in {
+      "STAGE_REUSE": 1,
+      "STAGE_WORK": 0,
+      "PANEL_PARTS": 1 << 11,
+      "BLOCK_STEPS": 1,
+      "BLOCK_OUTPUTS": 1,
+    }.items():
       monkeypatch.setattr(heuristic, name, value)
   case = Case(seed)
   names = sorted(u.arg[0] for u in case.ast.toposort() if u.op is Ops.VARIABLE)

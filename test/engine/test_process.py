@@ -20,6 +20,7 @@ def test_a_table_begins_anew_and_comes_back():
   with process.anew():
     assert table == {} and square(3) == 9 and calls == [3, 3]
     table["b"] = 2
+    process.table()["c"] = 3  # of a module that is loaded within
   assert table == {"a": 1}
   process.forget()
   assert table == {}

@@ -66,10 +66,15 @@ def attention(q, k, v, w=None, causal=False, swap=False):
   return [out, q.grad, k.grad, v.grad]
 
 
+def block_bytes(fresh, nbytes):
+  """Lets the rows of a block touch so many bytes."""
+  fresh.setattr(blocks, "BLOCK_PARTS", Device["CPU"].target.cache // nbytes)
+
+
 @pytest.mark.parametrize("nbytes", [1, 1 << 12, 1 << 18])
 @pytest.mark.parametrize("shape", [(16, 8), (33, 77), (5, 13, 3), (64, 1), (1, 64)])
 def test_normalisations(fresh, shape, nbytes):
-  fresh.setattr(blocks, "BLOCK_BYTES", nbytes)
+  block_bytes(fresh, nbytes)
   x = data(*shape)
   same(lambda: [x.softmax()])
   same(lambda: [x.log_softmax(), x.layernorm()])
@@ -81,7 +86,7 @@ def test_normalisations(fresh, shape, nbytes):
   [(1, 32, 16, False), (1, 129, 8, True), (1 << 14, 50, 16, True), (1 << 14, 17, 64, False), (1 << 18, 129, 8, False)],
 )
 def test_attention_forward_and_backward(fresh, T, D, causal, nbytes):
-  fresh.setattr(blocks, "BLOCK_BYTES", nbytes)
+  block_bytes(fresh, nbytes)
   fresh.setattr(tile_and_fuse, "RECOMPUTE", 1 << 10)
   q, k, v, w = (data(2, 3, T, D) for _ in range(4))
   same(lambda: attention(q, k, v, w, causal))
@@ -172,14 +177,14 @@ def test_half_precision_and_gathered_rows():
 
 
 def test_rows_of_a_device(fresh):
-  fresh.setattr(blocks, "BLOCK_BYTES", 1 << 10)
+  block_bytes(fresh, 1 << 10)
   x = data(24, 40)
   same(lambda: [x.shard(("CPU:0", "CPU:1"), axis=a).softmax().layernorm() for a in (0, 1, None)])
 
 
 def test_values_written_by_a_block_are_read_anew(fresh):
   """Mutant: what has been read from memory stays known after it has been written."""
-  fresh.setattr(blocks, "BLOCK_BYTES", 1)
+  block_bytes(fresh, 1)
   x = data(32, 64)
 
   def f():
@@ -196,7 +201,7 @@ def test_values_written_by_a_block_are_read_anew(fresh):
 
 def test_sums_over_rows_are_read_where_they_stand(fresh):
   """Mutant: reads of memory that other blocks write are moved out of the loop over blocks."""
-  fresh.setattr(blocks, "BLOCK_BYTES", 1)
+  block_bytes(fresh, 1)
   shapes = (3, 257, 64), (2, 65, 33)  # where there is something to move depends on how wide vectors are
   inputs = [[data(*shape) for _ in range(4)] for shape in shapes]
 
@@ -217,7 +222,7 @@ def test_sums_over_rows_are_read_where_they_stand(fresh):
 
 def test_only_rows_that_keep_apart_are_joined(fresh):
   """Mutant: an access passes for one of its own row wherever it steps from row to row."""
-  fresh.setattr(blocks, "BLOCK_BYTES", 1)
+  block_bytes(fresh, 1)
   x = data(32, 24)
 
   def f():  # a row and the next
@@ -278,7 +283,7 @@ def test_slow_functions_of_the_same_elements_are_computed_once(fresh):
   changed, r, x = softmax_of_a_row([put(x, i, UOp.const(dtypes.float32, 1.0), r, i)])
   assert tile_and_fuse.computed_once(changed, (r,), 2) is changed  # x is another when it is read again
   for nbytes in (1, 1 << 18):
-    fresh.setattr(blocks, "BLOCK_BYTES", nbytes)
+    block_bytes(fresh, nbytes)
     d = data(33, 50)
     same(lambda d=d: [(d.exp().sum(1, keepdim=True) + d.exp()).contiguous(), (d.sin() * d.softmax()).softmax()])
 
@@ -387,7 +392,7 @@ WANTED = {
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.fp8e5m2, dtypes.float32, dtypes.int8])
 def test_reductions_over_rows_in_every_width(fresh, dtype, nbytes):
   """What a kernel of rows reduces over them is the same in types that no processor computes in."""
-  fresh.setattr(blocks, "BLOCK_BYTES", nbytes)
+  block_bytes(fresh, nbytes)
   for shape in ((2, 8), (5, 7)):
     x = np.random.default_rng(0).integers(-3, 1, shape)
     t = Tensor(x.tolist(), dtype=dtype).realize()
@@ -408,7 +413,7 @@ def test_rows_of_a_part_that_may_be_empty():
 
 def test_a_narrow_sum_is_not_kept_in_parts(fresh):
   """A register of float32 holds what memory of half would round, block of rows by block."""
-  fresh.setattr(blocks, "BLOCK_BYTES", 1)
+  block_bytes(fresh, 1)
   x = Tensor(np.full((2, 2, 64), 0.1, np.float16)).realize()
 
   def of(reduction):

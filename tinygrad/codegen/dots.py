@@ -22,7 +22,8 @@ def use_dots(sink: UOp, target: Target) -> UOp:
   """The kernel with the FOLDs of products that the target has an instruction for."""
   features = set(target.features)
   # Intel's for bfloat16 does half of what multiplications of float32 do (Sapphire Rapids: a quarter of their rate)
-  bytewise, bf16 = bool(features & {"avx512vnni", "avxvnni"}), features >= {"avx512bf16", "sse4a"}
+  bytewise = bool(features & {"avx512vnni", "avxvnni"})
+  bf16 = "avx512bf16" in features and target.vendor == "AMD"
   if not bytewise and not bf16:
     return sink
   parallel, made = sink.src[0].src[2:], dict[UOp, UOp]()

@@ -31,7 +31,7 @@ ACCUMULATORS = 8  # that hide the latency of an addition
 MAX_ROWS = 8  # unrolled copies along one range: more rows at a power of two apart fall into one set of the first cache
 EPILOGUE = 700  # operations on the reduced values that a tile may unroll to
 COPIES = tuple(range(MAX_ROWS, 1, -1))  # of ranges that share a tile: rather more of the first
-PANEL = 1 << 19  # bytes of the second cache that staged operands may fill
+PANEL_PARTS = 2  # of the cache, of which staged operands may fill one
 STAGE_REUSE = 8  # reads of a staged element that pay for its copying
 MOST_STAGED = 8  # operands of one reduction: more streams than that contend for places in the cache
 STAGE_WORK = 1 << 15  # iterations of a reduction below which nothing is staged
@@ -290,8 +290,9 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, staged: Staged, target: T
     return None
   panel = max((n for s, n in zip(*staged, strict=True) if s.level > 0), default=0)
   first, last = main.over[0], main.over[-1]
-  if panel > PANEL:
-    length = size(first) * PANEL // (2 * panel)
+  room = target.cache // PANEL_PARTS
+  if panel > room:
+    length = size(first) * room // (2 * panel)
     if length == 0 or length * prod(size(r) for r in main.over[1:]) < BLOCK_STEPS:
       return None
     length = max((d for d in range(max(length // 3, 1), length + 1) if size(first) % d == 0), default=length)
@@ -301,7 +302,7 @@ def block_for(main: Item, v: UOp | None, tiles: Tiles, staged: Staged, target: T
     streams = [x for x in streams if prod(n for r, n in times.items() if r not in x.strides) <= FAR_REUSE]
     far = any((s := x.strides.get(last)) is not None and abs(s) * x.itemsize >= 1024 for x in streams)
     few = size(last) < 64 or prod(map(size, sums.ranges)) < BLOCK_OUTPUTS
-    if first is not last or not far or few or sums.nbytes > PANEL // 2:
+    if first is not last or not far or few or sums.nbytes > room // 2:
       return None
     length = max(FAR, 1 << (size(last).bit_length() // 2))
   return replace(sums, length=length)

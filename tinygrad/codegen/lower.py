@@ -35,9 +35,9 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | N
   stores = use_dots(ast, target).src
   if len(stores) > 1:  # the rows are those of the kernel as it was scheduled: what is decomposed has other values
     rows = all_rows(stores)
-    emit_rows(emitter, stores, rows, loop_limits(ast.src, rows))
+    emit_rows(emitter, stores, rows, loop_limits(ast.src, rows), target.cache)
   else:
-    emit_one(emitter, decompose(stores[0], target.halves), bool(target.scratch) and not target.threads)
+    emit_one(emitter, decompose(stores[0], target.halves), target)
   if SPEC >= 1:
     check_linear(emitter.root.out)
   if DEBUG >= 4:
@@ -45,13 +45,13 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | N
   return emitter.root.out
 
 
-def emit_one(emitter: GridEmitter | LoopEmitter, store: UOp, splits: bool) -> None:
-  """The kernel of one store; `splits`: it may become one of rows (scatter.py)."""
-  stores, rows = apart(store) if splits else ((store,), ())
+def emit_one(emitter: GridEmitter | LoopEmitter, store: UOp, target: Target) -> None:
+  """The kernel of one store, which may become one of rows (scatter.py)."""
+  stores, rows = apart(store) if target.scratch and not target.threads else ((store,), ())
   if len(stores) == 1:
     emitter.kernel(stores)
   else:
-    emit_rows(emitter, stores, rows, {})
+    emit_rows(emitter, stores, rows, {}, target.cache)
 
 
 def signature(ast: UOp) -> list[UOp]:

@@ -19,7 +19,7 @@ from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index, row_major
 
-BLOCK_BYTES = 1 << 18  # that the rows of a block may touch
+BLOCK_PARTS = 4  # of the cache, of which the rows of a block may touch one
 LEAST = 32  # rows of a block in which something is contracted: its other operand is read once a block
 MOST = 1 << 12
 
@@ -65,8 +65,8 @@ def contracts(store: UOp, rows: Sequence[UOp]) -> bool:
   return False
 
 
-def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp]) -> int:
-  """How many rows keep what they touch in the cache."""
+def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp], cache: int) -> int:
+  """How many rows keep what they touch in the cache, of so many bytes."""
   touched, below = dict[UOp, int](), ranges_below(UOp.sink(*stores).toposort())
   for u in indices(stores):
     p, ranges = u.src[0], below[u.src[1]]
@@ -74,15 +74,17 @@ def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp]) -> int:
       mine = 1 if p.arg.slot < 0 else prod(size(r) for r in rows if r in ranges)
       touched[p] = max(touched.get(p, 0), ceildiv(p.arg.size, mine) * p.dtype.itemsize)
   least = LEAST if any(contracts(s, rows) for s in stores) else 1
-  return min(max(BLOCK_BYTES // max(sum(touched.values()), 1), least), MOST)
+  return min(max(cache // BLOCK_PARTS // max(sum(touched.values()), 1), least), MOST)
 
 
-def emit_rows(emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp], limits: Mapping[UOp, Affine]) -> None:
-  """Blocks of the innermost loops; where their number does not divide a loop's, the rest is a smaller block. `limits`:
-  by loop, the iteration from which on nothing is left to do. There may be no loops left: a thread's share is one
-  row."""
+def emit_rows(
+  emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp], limits: Mapping[UOp, Affine], cache: int
+) -> None:
+  """Blocks of the innermost loops, for a `cache` of so many bytes; where their number does not divide a loop's, the
+  rest is a smaller block. `limits`: by loop, the iteration from which on nothing is left to do. There may be no loops
+  left: a thread's share is one row."""
   emitter.written = {s.src[0].src[0] for s in stores}
-  left, tiles = rows_a_block(stores, rows), dict[UOp, Tile]()
+  left, tiles = rows_a_block(stores, rows, cache), dict[UOp, Tile]()
   for r in reversed(rows):
     take = min(left, size(r))
     even = next((d for d in range(take, max(take // 2, 1), -1) if size(r) % d == 0), take)

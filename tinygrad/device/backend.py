@@ -25,6 +25,8 @@ class Target:
   features: tuple[str, ...] = ()
   float64: bool = True
   halves: bool = True  # it converts between half and float32
+  vendor: str = ""  # of a processor, where its instructions differ in speed from what others call the same
+  cache: int = 1 << 20  # that a core has for itself. Not read from the machine: everybody's sums are in one order
 
 
 class Computes(enum.Enum):

@@ -46,7 +46,7 @@ class Process:
       yield
     finally:
       self.forget()
-      for table, before in zip(self._tables, known, strict=True):
+      for table, before in zip(self._tables, known):  # of modules loaded within, the tables come after these
         table.update(before)
 
 

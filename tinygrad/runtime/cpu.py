@@ -294,7 +294,8 @@ def host_target() -> Target:
   width, registers = next((size for name, size in kinds.items() if features.get(name)), (16, 16))
   names = tuple(sorted(k for k, v in features.items() if v))
   halves = bool(features.get("f16c") or features.get("neon"))
-  return Target("CPU", width, registers, scratch=64 << 20, features=names, shares=True, halves=halves)
+  vendor = "AMD" if features.get("sse4a") else ""  # which nobody else has taken up
+  return Target("CPU", width, registers, 64 << 20, shares=True, features=names, halves=halves, vendor=vendor)
 
 
 # ---------------------------------------------------------------- memory
