@@ -1,5 +1,7 @@
 """Reductions by index: the kernel that steps through what is added gives what comparing with every place would."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, run, sink, store
@@ -143,8 +145,7 @@ def test_a_mutant_is_seen(name, monkeypatch):
 @pytest.mark.parametrize("name", ["rows", "elements", "maxima", "turned", "added to", "what the place has", "from 3"])
 def test_threads_of_a_grid_share_out_columns_and_rows(name, threads, monkeypatch):
   monkeypatch.setattr(grid, "ENOUGH", threads)
-  monkeypatch.setattr(grid, "FEW_ROWS", -N)
-  linear = check(*KERNELS[name])
+  linear = check(*KERNELS[name], target=replace(GRID, few_rows=-N))
   assert not any(u.op is Ops.ACC for u in linear)  # nothing is summed over all there is
 
 
@@ -161,7 +162,7 @@ def test_a_grid_has_no_more_steps_for_more_rows():
   assert updates(4000, 768) == updates(64000, 768)
   threads, each = updates(4000, 768)
   assert threads < 2 * grid.ENOUGH and each == [M]
-  with_few, _ = updates(grid.FEW_ROWS, 768)
+  with_few, _ = updates(GRID.few_rows, 768)
   assert with_few > threads  # each row looks at all of them
 
 

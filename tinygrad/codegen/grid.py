@@ -22,7 +22,6 @@ from tinygrad.codegen.values import Env, substitute
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
-from tinygrad.ops.reduce import FEW_ROWS
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.rewrite import rewrite
@@ -254,12 +253,12 @@ def reads_along(item: Item) -> bool:
   return not outside and any(step_of(item, r) == 1 for r in item.over)
 
 
-def sharers(store: UOp, place: UOp) -> int:
+def sharers(store: UOp, place: UOp, target: Target) -> int:
   """How many threads share out the rows of a SCATTER, with one for each column or more; 0 where each row rather looks
   at every update: there are few, or hardly more than threads."""
   columns = int(prod(size(r) for r in store.src[2:] if r is not place))
   workers = power_of_two(ENOUGH // max(columns, 1))
-  return workers if size(place) > FEW_ROWS + 2 * workers else 0
+  return workers if size(place) > target.few_rows + 2 * workers else 0
 
 
 class GridEmitter(Emitter):
@@ -280,7 +279,11 @@ class GridEmitter(Emitter):
 
   def kernel(self, stores: Sequence[UOp]) -> None:
     assert not self.root.out or self.stack == [self.root], "one nest a kernel"
-    if not NOOPT and (found := scattered(stores[0])) is not None and (workers := sharers(stores[0], found[1][0])):
+    if (
+      not NOOPT
+      and (found := scattered(stores[0])) is not None
+      and (workers := sharers(stores[0], found[1][0], self.target))
+    ):
       self.scatter(stores[0], *found, workers)
       return
     stores = [rewrite(s, DENSE) for s in stores]

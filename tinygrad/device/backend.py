@@ -26,6 +26,7 @@ class Target:
   float64: bool = True
   halves: bool = True  # it converts between half and float32
   vendor: str = ""  # of a processor, where its instructions differ in speed from what others call the same
+  few_rows: int = 256  # of a SCATTER: up to so many, of many threads each looks at every update
   cache: int = 1 << 20  # that a core has for itself. Not read from the machine: everybody's sums are in one order
 
 

@@ -111,12 +111,13 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
     buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
     return Plan((), (), tuple(first - u.arg.uid for u in buffers), (), local=local)
   together = bool(TILE_AND_FUSE) and not CHECK_NAN and all(Device[d].target.shares for d in set(devices))
+  targets = [Device[d].target for d in devices if Device.capabilities(d).computes is Computes.KERNELS]
   before, collects = sys.getswitchinterval(), gc.isenabled()
   sys.setswitchinterval(TURN)  # a backend's thread that compiles needs the interpreter often and briefly
   gc.disable()  # what is made here is no garbage that only the collector finds
   try:
     with span("schedule"):
-      schedule = scheduling.create_schedule(local, together)
+      schedule = scheduling.create_schedule(local, together, (*targets, scheduling.ANY_TARGET)[0])
     mine = {d for i in schedule.items for d in i.devices if Device.capabilities(d).processor}
     threads = CPU_THREADS.value or max(cores() // max(len(mine), 1), 1)  # of each of them, for one kernel
     kernels = ((i.kernel, i.devices[0]) for i in schedule.items)

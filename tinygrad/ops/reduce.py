@@ -140,8 +140,6 @@ define(
 
 # ---------------------------------------------------------------- SCATTER
 
-FEW_ROWS = 256  # up to which, on a processor of many threads, each row rather looks at every update
-
 
 def nothing(op: Ops, dtype: DType) -> ConstType:
   """What a row of a SCATTER holds that no update goes to: the identity; of a sum 0.0, as of a lookup outside."""

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from tinygrad.device import device_set
 from tinygrad.helpers import prod
-from tinygrad.ops.reduce import FEW_ROWS
 from tinygrad.schedule.lower import TRANSPARENT, layout
 from tinygrad.uop import GroupOp, Ops, UOp, upper
 from tinygrad.uop.selection import compared
@@ -154,11 +153,12 @@ def recompute(u: UOp, cost: Cost, uses: int) -> bool:
   return again <= read_bytes(u, cost) + (2 + uses) * nbytes(u)
 
 
-def choose(sink: UOp, scattered: bool = False) -> list[UOp]:
-  """The values under `sink` that get a buffer, sources first. Kernels begin at them and at the ASSIGNs. `scattered`:
-  what is added up row by row in memory needs memory of its own."""
+def choose(sink: UOp, few_rows: int | None = None) -> list[UOp]:
+  """The values under `sink` that get a buffer, sources first. Kernels begin at them and at the ASSIGNs. With
+  `few_rows`, what is added up in more rows needs memory of its own."""
   nodes = sink.toposort()
-  apart = {u for u in nodes if u.op is Ops.SCATTER and upper(u.arg[1]) > FEW_ROWS} if scattered else set[UOp]()
+  scatters = () if few_rows is None else [u for u in nodes if u.op is Ops.SCATTER and upper(u.arg[1]) > few_rows]
+  apart = set[UOp](scatters)
   stored, bits = apart, compared(nodes)
   for _ in range(2):  # the second walk knows what the first one stored
     stored = _walk(nodes, stored, bits, apart)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tinygrad.device import Placement, Sharding, device_set
+from tinygrad.device import Placement, Sharding, Target, device_set
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod, watched
 from tinygrad.schedule import fuse
@@ -18,6 +18,8 @@ from tinygrad.schedule.tile_and_fuse import tile_and_fuse
 from tinygrad.schedule.windows import as_windows
 from tinygrad.uop import GroupOp, Ops, UOp, check_graph, is_int
 from tinygrad.uop.rewrite import rewrite, substitute
+
+ANY_TARGET = Target("any")  # what all have in common
 
 
 class ScheduleError(RuntimeError):
@@ -49,13 +51,13 @@ def reduction(u: UOp) -> UOp | None:
 STEPS = {Ops.COLLECTIVE: in_two_steps, Ops.REDUCE: reduction, Ops.SCATTER: scatter_in_parts}
 
 
-def create_schedule(sink: UOp, rows: bool = False) -> Schedule:
+def create_schedule(sink: UOp, rows: bool = False, target: Target = ANY_TARGET) -> Schedule:
   """Kernels for SINK of ASSIGN(view of BUFFER | SHARD, value) in the local view; with `rows`, those that work on the
-  same rows as one. Raises ScheduleError if no order of the effects exists.
+  same rows as one, as far as the target's cache goes. Raises ScheduleError if no order of the effects exists.
   """
-  builder = _Builder(written_apart(rewrite(sink, STEPS)), rows)
+  builder = _Builder(written_apart(rewrite(sink, STEPS)), rows, target)
   while (schedule := builder.build()) is None:
-    builder = _Builder(builder.with_own() if builder.shared else builder.with_copies(), rows)
+    builder = _Builder(builder.with_own() if builder.shared else builder.with_copies(), rows, target)
   return schedule
 
 
@@ -113,8 +115,8 @@ def computed(value: UOp, stored: Container[UOp]) -> Lines:
 
 
 class _Builder:
-  def __init__(self, sink: UOp, rows: bool) -> None:
-    self.sink, self.nodes, self.rows = sink, sink.toposort(), rows
+  def __init__(self, sink: UOp, rows: bool, target: Target) -> None:
+    self.sink, self.nodes, self.rows, self.target = sink, sink.toposort(), rows, target
     self.buffers = [u for u in self.nodes if u.op is Ops.BUFFER]
     self.number = {u: i for i, u in enumerate(self.buffers)}
     self.homes: dict[UOp, Home] = {}
@@ -157,7 +159,7 @@ class _Builder:
 
   def build(self) -> Schedule | None:
     """The schedule, or None if the graph needs `copies` first, or values to be apart that are `shared`."""
-    self.place_homes(fuse.choose(self.sink, not self.rows))
+    self.place_homes(fuse.choose(self.sink, None if self.rows else self.target.few_rows))
     self.shared = {u for u in self.homes if len(self.used[u]) > 1} if self.used else set()
     if self.shared:
       return None
@@ -383,7 +385,7 @@ class _Builder:
     for i in items:
       if isinstance(i.kernel, UOp):  # devices meet where they read each other's parts, and nowhere else
         assert all(device_set(placements[s]) == i.devices for s in i.slots), "a kernel reads what other devices compute"
-    items = shared_by_place(tile_and_fuse(items, self.temps) if self.rows else items)
+    items = shared_by_place(tile_and_fuse(items, self.temps, self.target.cache) if self.rows else items)
     at, pool = plan([i.slots for i in items], self.temps)
     first = len(self.buffers)
     slots = [tuple(s if s < first else first + at[s] for s in i.slots) for i in items]

@@ -22,7 +22,6 @@ from tinygrad.uop.loop_ids import LoopIds
 
 LEAST_ROWS = 8
 LEAST_PARALLEL = 2  # of these at least as many must be independent, if a reduction over rows is among the kernels
-ROW_BYTES = 1 << 20  # of all that one row touches: more would not stay in the cache from one kernel to the next
 SMALL = 1 << 18  # bytes of memory in which it does not matter how rows lie
 INTENSITY = 80  # operations for each byte of traffic that is saved, beyond which a kernel is better tiled as a whole
 MOST_MEMBERS = 24
@@ -148,7 +147,7 @@ def matched(a: Group, b: Group, loops: Sequence[UOp]) -> dict[UOp, UOp]:
   return pairs
 
 
-def joined(a: Group, b: Group, ids: LoopIds) -> Group | None:
+def joined(a: Group, b: Group, ids: LoopIds, cache: int) -> Group | None:
   """The kernels of `a` and then `b` in one; None where they have no rows in common, or it would not pay. A reduction is
   over what is inside of a row, if possible, else over rows."""
   if not a.touched & b.touched or a.totals & b.touched:
@@ -167,12 +166,12 @@ def joined(a: Group, b: Group, ids: LoopIds) -> Group | None:
     out = Group((*a.stores, *stores), rows, (*a.accesses, *accesses(stores)), totals)
     size = {x.slot: x.nbytes for x in out.accesses}
     saved = sum(size[slot] for slot in a.touched & b.touched)
-    if fits(out) and all(work(g.stores[0]) <= INTENSITY * saved for g in (a, b) if len(g.stores) == 1):
+    if fits(out, cache) and all(work(g.stores[0]) <= INTENSITY * saved for g in (a, b) if len(g.stores) == 1):
       return out
   return None
 
 
-def fits(group: Group) -> bool:
+def fits(group: Group, cache: int) -> bool:
   """Whether enough rows are independent, and they stay in the cache: a row's elements lie together in memory, or else
   those of the rows of a block, which are neighbours along the innermost loop."""
   independent = [r for r in group.rows if all(r in s.src[2:] for s in group.stores)]
@@ -184,7 +183,7 @@ def fits(group: Group) -> bool:
       inner = [c for r, c in x.offset.terms.items() if r not in group.rows]
       if max(inner, default=0) > step or min(inner, default=step) > min(x.offset.terms.values()):
         return False
-  return row_bytes(group) <= ROW_BYTES
+  return row_bytes(group) <= cache  # more would not stay there from one kernel to the next
 
 
 def row_bytes(group: Group) -> int:
@@ -288,23 +287,23 @@ class Place:
     return self.written.isdisjoint(touched) and self.touched.isdisjoint(written)
 
 
-def tile_and_fuse(items: Sequence[ScheduleItem], temps: dict[int, Temp]) -> list[ScheduleItem]:
-  """The items, in an order as good, with those joined that share rows."""
+def tile_and_fuse(items: Sequence[ScheduleItem], temps: dict[int, Temp], cache: int) -> list[ScheduleItem]:
+  """The items, in an order as good, with those joined that share rows. What a row touches fits `cache` bytes."""
   out, ids = list[Place](), LoopIds()
   for item in items:
     here = Place([item], None, {item.slots[0]}, {*item.slots})
     if isinstance(item.kernel, UOp) and not item.peers:
       here.group = single(item.kernel, item.slots, ids)
-      out = placed(out, here, ids)
+      out = placed(out, here, ids, cache)
     else:
       out.append(here)
-  compute_anew(out, temps, ids)
+  compute_anew(out, temps, ids, cache)
   drop_unread(out, temps)
   users = Counter(s for place in out for s in place.touched)
   return [merged(p, [s for s in sorted(p.written) if s in temps and users[s] == 1]) for p in out]
 
 
-def placed(out: list[Place], here: Place, ids: LoopIds) -> list[Place]:
+def placed(out: list[Place], here: Place, ids: LoopIds, cache: int) -> list[Place]:
   """`out` and `here`: joined with a place before it, if either can go where the other is, else at the end."""
   between: tuple[set[int], set[int]] = set(), set()  # written and touched by the places after the one looked at
   for i in range(len(out) - 1, max(len(out) - LOOK_BACK, -1), -1):
@@ -312,7 +311,7 @@ def placed(out: list[Place], here: Place, ids: LoopIds) -> list[Place]:
     up, down = here.commutes(*between), p.commutes(*between)
     related = p.members[0].devices == here.members[0].devices and not p.touched.isdisjoint(here.touched)
     if (up or down) and related and p.group is not None and here.group is not None and len(p.members) < MOST_MEMBERS:
-      if (group := joined(p.group, here.group, ids)) is not None:
+      if (group := joined(p.group, here.group, ids, cache)) is not None:
         both = Place(p.members + here.members, group, p.written | here.written, p.touched | here.touched)
         return [*out[:i], both, *out[i + 1 :]] if up else [*out[:i], *out[i + 1 :], both]
     between[0].update(p.written)
@@ -320,7 +319,7 @@ def placed(out: list[Place], here: Place, ids: LoopIds) -> list[Place]:
   return [*out, here]
 
 
-def compute_anew(out: list[Place], temps: dict[int, Temp], ids: LoopIds) -> None:
+def compute_anew(out: list[Place], temps: dict[int, Temp], ids: LoopIds, cache: int) -> None:
   """Large values that a group reads and an earlier one wrote are computed by the reader too, a few rows at a time,
   where that takes little memory: a backward pass does not keep what is quadratic in the length of a sequence."""
   spare = max((s for p in out for s in p.touched), default=0)
@@ -347,12 +346,12 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], ids: LoopIds) -> None
         if any(p.written & read.keys() for p in out[k + 1 : q + 1]):
           break
         if q == i:
-          group = joined(again, reader, ids)
+          group = joined(again, reader, ids, cache)
         elif not place.commutes(out[q].written, out[q].touched):
           break
         elif (target := out[q].group) is not None and out[q].members[0].devices == place.members[0].devices:
-          first = joined(target, again, ids)
-          group = None if first is None else joined(first, reader, ids)
+          first = joined(target, again, ids, cache)
+          group = None if first is None else joined(first, reader, ids, cache)
         if group is not None:
           temps[spare] = temps[t]
           if q != i:
