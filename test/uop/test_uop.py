@@ -10,9 +10,9 @@ import pytest
 from tinygrad import Tensor
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
-from tinygrad.uop import Move, Ops, ParamArg, UOp, map_arg, print_graph
+from tinygrad.uop import AxisKind, Move, Ops, ParamArg, UOp, map_arg, print_graph
 from tinygrad.uop.node import _table
-from tinygrad.uop.rewrite import rewrite, substitute
+from tinygrad.uop.rewrite import on_sources, rebuild, rewrite, substitute, substitute_free
 from tinygrad.uop.spec import SpecError, check_graph
 
 F = dtypes.float32
@@ -55,6 +55,58 @@ def test_substitute_reaches_symbolic_dims():
   y = substitute(x, {n: m})
   assert y.shape == (m,) and substitute(x, {n: UOp.const(dtypes.index, 3)}).shape == (3,)
   assert map_arg((1, (n, 2)), lambda v: m) == (1, (m, 2))
+
+
+def doubled(u, times):
+  """A graph of 2**times paths."""
+  for _ in range(times):
+    u = UOp.new(Ops.ADD, u.dtype, (u, u))
+  return u
+
+
+def test_every_rewrite_is_linear_in_nodes():
+  x, y = (UOp.buffer((2,), F, "CPU") for _ in range(2))
+  calls = []
+
+  def make(u, src):
+    calls.append(u)
+    return y if u is x else on_sources(u, src)
+
+  want = doubled(y, 60)
+  assert rebuild(doubled(x, 60), make) is want and len(calls) == 61
+  assert substitute(doubled(x, 60), {x: y}) is substitute_free(doubled(x, 60), {x: y}) is want
+  sub = {Ops.SUB: lambda u: UOp.new(Ops.ADD, u.dtype, u.src)}
+  for _ in range(60):
+    x = UOp.new(Ops.SUB, F, (x, x))
+  assert rewrite(x, sub).op is Ops.ADD and len(rewrite(x, sub).toposort()) == 61
+
+
+def test_what_is_cut_or_known_is_not_looked_below():
+  x, y = (UOp.buffer((2,), F, "CPU") for _ in range(2))
+  inner = x.alu(Ops.EXP)
+  outer = inner.alu(Ops.ADD, inner.alu(Ops.NEG))
+  seen = []
+
+  def make(u, src):
+    seen.append(u.op)
+    return on_sources(u, src)
+
+  memo = {}
+  assert rebuild(outer, make, memo, lambda u: y if u is inner else None) is y.alu(Ops.ADD, y.alu(Ops.NEG))
+  assert seen == [Ops.NEG, Ops.ADD] and memo[inner] is y
+  assert rebuild(outer, make, memo) is memo[outer] and len(seen) == 2
+  assert rebuild(outer, make) is outer  # nothing changed: the same object
+
+
+def test_a_fold_binds_its_ranges():
+  """sum over r of (r + s) + r: the r inside of the FOLD is its own, s and the r beside it are free."""
+  r, s, t = (UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, 4),), (i, AxisKind.REDUCE)) for i in range(3))
+  fold = lambda x, r=r: UOp.new(Ops.FOLD, dtypes.index, (x, r), Ops.ADD)  # noqa: E731
+  u = fold(r.alu(Ops.ADD, s)).alu(Ops.ADD, r)
+  one, two = (UOp.const(dtypes.index, n) for n in (1, 2))
+  assert substitute_free(u, {r: one, s: two}) is fold(r.alu(Ops.ADD, two)).alu(Ops.ADD, one)
+  assert substitute(u, {r: t}) is fold(t.alu(Ops.ADD, s), t).alu(Ops.ADD, t)  # the loop itself is another
+  assert substitute_free(u, {r: one, s: two}, lambda v: v.op is Ops.FOLD) is fold(r.alu(Ops.ADD, s)).alu(Ops.ADD, one)
 
 
 def test_pickle_keeps_identity():

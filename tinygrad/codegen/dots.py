@@ -7,12 +7,12 @@ which codegen stages in scratch memory where they are used often. DOT of two wor
 
 from __future__ import annotations
 
-from tinygrad.codegen.values import substitute
 from tinygrad.device import Target
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import index
+from tinygrad.uop.rewrite import substitute_free
 
 REUSE = 16  # least times that a word is used, and length of the reduction in words: else it is not worth making
 BIAS = 0x80808080  # in each byte, the difference of what it is as a signed and as an unsigned number
@@ -40,7 +40,7 @@ def use_dots(sink: UOp, target: Target) -> UOp:
     if along and all(prod(r.src[0].vmax for r in parallel if r not in have) >= REUSE for have in reached):
       made[f] = words_of(f, pair, max(along, key=lambda r: int(r.src[0].arg)), length, fresh)
       fresh += 1
-  return substitute(sink, made)
+  return substitute_free(sink, made)
 
 
 def narrow_product(f: UOp) -> tuple[UOp, UOp] | None:
@@ -73,7 +73,7 @@ def words_of(f: UOp, pair: tuple[UOp, UOp], r: UOp, length: int, fresh: int) -> 
     out = total(x, y)
   others = tuple(s for s in f.src[1:] if s is not r)
   for i in range(left):
-    value = substitute(f.src[0], {r: index(whole * length + i)})
+    value = substitute_free(f.src[0], {r: index(whole * length + i)})
     value = UOp.new(Ops.FOLD, f.dtype, (value, *others), Ops.ADD) if others else value
     out = UOp.new(Ops.ADD, f.dtype, (out, value))
   return out
@@ -85,7 +85,7 @@ def word(value: UOp, r: UOp, steps: UOp, length: int) -> UOp:
   out: UOp | None = None
   for i in range(length):
     at = UOp.new(Ops.ADD, dtypes.index, (UOp.new(Ops.MUL, dtypes.index, (steps, index(length))), index(i)))
-    part = UOp.new(Ops.BITCAST, bits, (substitute(value, {r: at}),))
+    part = UOp.new(Ops.BITCAST, bits, (substitute_free(value, {r: at}),))
     part = UOp.new(Ops.CAST, dtypes.uint32, (part,))
     part = UOp.new(Ops.SHL, dtypes.uint32, (part, UOp.const(dtypes.uint32, i * 32 // length))) if i else part
     out = part if out is None else UOp.new(Ops.OR, dtypes.uint32, (out, part))

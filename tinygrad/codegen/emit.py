@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from tinygrad.codegen.plan import CHUNK, LoopPlan, Region, Stage, Tile, is_inlined, regions
-from tinygrad.codegen.values import Env, LoopScope, Values, substitute
+from tinygrad.codegen.values import Env, LoopScope, Values
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop.rewrite import substitute_free
 
 # FOLDs that share loops, an environment for each element of their tile, accumulators by FOLD, element and copy
 Sums = tuple[list[UOp], list[Env], list[list[list[UOp]]]]
@@ -97,7 +98,7 @@ class Emitter(Values):
       if stage.level == level:
         stores = self.pack(stores, stage, mapping)
     if level == len(plan.order):
-      self.leaf([substitute(s, mapping) for s in stores], plan)
+      self.leaf([substitute_free(s, mapping) for s in stores], plan)
       return
     r = plan.order[level]
     for region in regions(r.src[0], plan.tiles.get(r, Tile())):
@@ -132,10 +133,10 @@ class Emitter(Values):
       t = UOp.new(Ops.RANGE, dtypes.index, (index(extent),), (next(self.ids), AxisKind.LOOP))
       inside[r] = start.plus(Affine(0, {t: 1})).uop()
       loops.append(t)
-    copy = substitute(UOp.new(Ops.STORE, dtypes.void, (where, stage.operand)), inside)
+    copy = substitute_free(UOp.new(Ops.STORE, dtypes.void, (where, stage.operand)), inside)
     copy = UOp.new(Ops.STORE, dtypes.void, (*copy.src, *loops))
     self.nest([copy], self.planned([copy], 1 << 62))
-    return [substitute(s, {stage.operand: UOp.new(Ops.LOAD, dtype, (where,))}) for s in stores]
+    return [substitute_free(s, {stage.operand: UOp.new(Ops.LOAD, dtype, (where,))}) for s in stores]
 
   def planned(self, stores: Sequence[UOp], taken: int) -> LoopPlan:
     plan = self.plan_of(tuple(stores), taken)
@@ -170,7 +171,7 @@ class Emitter(Values):
       with self.loop(index(count), AxisKind.REDUCE) as counter:
         r = UOp.new(Ops.RANGE, dtypes.index, (index(length),), (next(self.ids), AxisKind.REDUCE))
         at = Affine(base, {r: 1}).plus(affine(counter, self.affine_memo), b.length).uop()
-        part = substitute(b.fold.src[0], {b.range: at})
+        part = substitute_free(b.fold.src[0], {b.range: at})
         part = UOp.new(Ops.FOLD, dtype, (part, *(r if x is b.range else x for x in b.fold.src[1:])), b.fold.arg)
         old = kept()
         if careful:
@@ -178,7 +179,7 @@ class Emitter(Values):
         else:
           write(UOp.new(b.fold.arg, dtype, (old[0], part)))
     total = functools.reduce(lambda x, y: UOp.new(Ops.ADD, dtype, (x, y)), kept())
-    stores = [substitute(s, {b.fold: total}) for s in stores]
+    stores = [substitute_free(s, {b.fold: total}) for s in stores]
     self.nest(stores, replace(self.planned(stores, taken), block=None))
 
   def leaf(self, stores: Sequence[UOp], plan: LoopPlan) -> None:
@@ -230,7 +231,7 @@ class Emitter(Values):
   def inline(self, f: UOp, deps: int) -> None:
     """A short reduction, written out."""
     places = itertools.product(*(map(index, range(int(r.src[0].arg))) for r in f.src[1:]))
-    values = [substitute(f.src[0], dict(zip(f.src[1:], at, strict=True))) for at in places]
+    values = [substitute_free(f.src[0], dict(zip(f.src[1:], at, strict=True))) for at in places]
     rs = self.ups(deps)
     for env in list(self.environments(deps)):
       out = UOp.const(f.dtype, identity_element(f.arg, f.dtype))

@@ -18,13 +18,13 @@ from tinygrad.codegen.emit import Emitter, Sums, _blocks
 from tinygrad.codegen.heuristic import EPILOGUE, MAX_ROWS, Analysis, Item, Stages, efficiency, fold_plan, size, static
 from tinygrad.codegen.plan import LoopPlan, Region, Tile, is_inlined, regions
 from tinygrad.codegen.scatter import DENSE, ByIndex, added, scattered, updates
-from tinygrad.codegen.values import Env, substitute
+from tinygrad.codegen.values import Env
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
-from tinygrad.uop.rewrite import rewrite
+from tinygrad.uop.rewrite import rewrite, substitute_free
 
 GROUP = 256  # threads of a work group
 ENOUGH = 1 << 15  # threads that keep a device busy
@@ -326,14 +326,14 @@ class GridEmitter(Emitter):
     with self.threads_of(Grid(tuple((r, threads[r]) for r in (worker, *reversed(columns))), 1, LoopPlan((row,)))):
       at = Affine(0, {worker: 1, row: workers}).uop()
       exists = UOp.new(Ops.CMPLT, dtypes.bool, (at, place.src[0]))
-      begin = substitute(UOp.new(Ops.STORE, dtypes.void, (where, start)), {place: at})
+      begin = substitute_free(UOp.new(Ops.STORE, dtypes.void, (where, start)), {place: at})
       self.nest([guarded(begin, (exists,))], self.grid.plan, 0, self.mapping)
       self.written.add(where.src[0])
       self.forget_memory()
       mine = UOp.new(Ops.CMPEQ, dtypes.bool, (UOp.new(Ops.MOD, dtypes.index, (chosen, index(workers))), worker))
       mine = UOp.new(Ops.AND, dtypes.bool, (inside, mine)) if workers > 1 else inside
       with updates(self, f.src[1:], self.mapping, mine) as known:
-        self.nest([added(f, where, value, {**known, place: substitute(chosen, known)})], LoopPlan(()))
+        self.nest([added(f, where, value, {**known, place: substitute_free(chosen, known)})], LoopPlan(()))
 
   def share(self, r: UOp, start: Affine, worker: UOp, workers: int, copies: int, vector: int = 1) -> Part:
     """The part of `r` from `start` that one of `workers` has: they take neighbours (or neighbouring vectors), and a
@@ -491,8 +491,8 @@ class GridEmitter(Emitter):
       for p, memory, strides in copied:
         place = functools.reduce(lambda at, r: at.plus(local[r], strides[r]), p.rows, Affine(0))
         where = UOp.new(Ops.INDEX, memory.dtype, (memory, place.uop()))
-        reads[substitute(p.operand, self.mapping)] = UOp.new(Ops.LOAD, memory.dtype, (where,))
-      yield [substitute(f.src[0], reads) for f in group]
+        reads[substitute_free(p.operand, self.mapping)] = UOp.new(Ops.LOAD, memory.dtype, (where,))
+      yield [substitute_free(f.src[0], reads) for f in group]
 
   def fill(self, p: Panel, counters: Mapping[UOp, UOp], extents: Mapping[UOp, int]) -> tuple[UOp, dict[UOp, int]]:
     """All threads of the group copy one panel: (its memory, step in it along each range)."""
@@ -513,7 +513,7 @@ class GridEmitter(Emitter):
         guards.append(UOp.new(Ops.CMPLT, dtypes.bool, (first, index(extents[r]))))
       left, stride = left // workers, stride * workers
     where = UOp.new(Ops.INDEX, memory.dtype, (memory, place.uop()))
-    copy = guarded(UOp.new(Ops.STORE, dtypes.void, (where, substitute(p.operand, inside))), guards)
+    copy = guarded(UOp.new(Ops.STORE, dtypes.void, (where, substitute_free(p.operand, inside))), guards)
     for env in self.environments(self.deps(copy)):
       self.store(copy, env)
     self.drop(*parts)

@@ -12,12 +12,12 @@ from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.heuristic import LINE, size
 from tinygrad.codegen.plan import CHUNK, Tile, regions
 from tinygrad.codegen.scatter import by_index
-from tinygrad.codegen.values import substitute
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index, row_major
+from tinygrad.uop.rewrite import substitute_free
 
 BLOCK_PARTS = 4  # of the cache, of which the rows of a block may touch one
 LEAST = 32  # rows of a block in which something is contracted: its other operand is read once a block
@@ -102,7 +102,7 @@ def emit_rows(
       if r in reduced(s) and at.keys().isdisjoint(reduced(s)):  # its sums begin: this is the outermost of their loops
         start = UOp.const(s.src[1].dtype, identity_element(s.src[1].arg, s.src[1].dtype))
         loops = (*inside, *(x for x in s.src[2:] if x not in at))
-        emit_member(emitter, UOp.new(Ops.STORE, dtypes.void, (substitute(s.src[0], at), start, *loops)))
+        emit_member(emitter, UOp.new(Ops.STORE, dtypes.void, (substitute_free(s.src[0], at), start, *loops)))
     for region in regions(r.src[0], tiles[r]):
       with emitter.loop(region.count, AxisKind.LOOP) as counter:
         copies, more = region.tile.size, list(inside)
@@ -174,7 +174,7 @@ def emit_members(emitter: Emitter, stores: Sequence[UOp], at: dict[UOp, UOp], in
       ranges = (*steps, *(r for r in reduced(s) if r not in at))
       part = UOp.new(Ops.FOLD, value.dtype, (value.src[0], *ranges), value.arg) if ranges else value.src[0]
       value = UOp.new(value.arg, value.dtype, (UOp.new(Ops.LOAD, value.dtype, (where,)), part))
-    store = substitute(substitute(UOp.new(Ops.STORE, dtypes.void, (where, value)), moved), at)
+    store = substitute_free(substitute_free(UOp.new(Ops.STORE, dtypes.void, (where, value)), moved), at)
     emit_member(emitter, UOp.new(Ops.STORE, dtypes.void, (*store.src, *loops)))
   emitter.taken = 0
 

@@ -13,13 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.heuristic import size, static
-from tinygrad.codegen.values import substitute
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import NOOPT, prod
 from tinygrad.ops.reduce import nothing
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import Affine, affine, index, row_major
-from tinygrad.uop.rewrite import rewrite
+from tinygrad.uop.rewrite import rewrite, substitute_free
 
 LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than one element at a time
 
@@ -92,7 +91,7 @@ class LoopEmitter(Emitter):
     narrower = [r for r in loops if r not in wider and r is not place]
     deciding = [r for r in narrower if r in inside.toposort()]
     with updates(self, (*wider, *f.src[1:], *deciding), {}, inside) as at:
-      one = added(f, where, value, {**at, place: substitute(chosen, at)})
+      one = added(f, where, value, {**at, place: substitute_free(chosen, at)})
       inner = [r for r in narrower if r not in deciding]
       super().kernel([UOp.new(Ops.STORE, dtypes.void, (*one.src, *inner))])
     self.forget_memory()
@@ -105,7 +104,7 @@ def updates(emitter: Emitter, loops: Sequence[UOp], known: Mapping[UOp, UOp], in
   with contextlib.ExitStack() as opened:
     for r in loops:
       at[r] = opened.enter_context(emitter.loop(r.src[0], AxisKind.LOOP))
-    once = UOp.new(Ops.WHERE, dtypes.index, (substitute(inside, at), index(1), index(0)))
+    once = UOp.new(Ops.WHERE, dtypes.index, (substitute_free(inside, at), index(1), index(0)))
     opened.enter_context(emitter.loop(once, AxisKind.LOOP))
     yield at
 
@@ -113,7 +112,7 @@ def updates(emitter: Emitter, loops: Sequence[UOp], known: Mapping[UOp, UOp], in
 def added(f: UOp, where: UOp, value: UOp, at: dict[UOp, UOp]) -> UOp:
   """out[where] = out[where] op value"""
   more = UOp.new(f.arg, f.dtype, (UOp.new(Ops.LOAD, f.dtype, (where,)), value))
-  return substitute(UOp.new(Ops.STORE, dtypes.void, (where, more)), at)
+  return substitute_free(UOp.new(Ops.STORE, dtypes.void, (where, more)), at)
 
 
 def apart(store: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
@@ -132,4 +131,4 @@ def apart(store: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
     where = UOp.new(Ops.INDEX, f.dtype, (memory, row_major(inner)))
     out.append(UOp.new(Ops.STORE, dtypes.void, (where, f, *loops)))
     reads[f] = UOp.new(Ops.LOAD, f.dtype, (where,))
-  return (*out, substitute(store, reads)), rows
+  return (*out, substitute_free(store, reads)), rows

@@ -11,10 +11,10 @@ from tinygrad.codegen.heuristic import OPERATION, Analysis, size, static
 from tinygrad.codegen.loop_clipping import loop_limits
 from tinygrad.codegen.row_blocks import all_rows, shared_rows
 from tinygrad.codegen.scatter import by_index
-from tinygrad.codegen.values import substitute
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, round_up
 from tinygrad.uop import Ops, PieceArg, UOp
+from tinygrad.uop.rewrite import substitute_free
 
 WORTHWHILE = 1 << 15  # accesses and operations, one vector each, that pay for waking other threads
 PIECES = (8, 4, 2, 1)  # of each thread
@@ -69,7 +69,9 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
   part = UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, length),), r.arg)
   moved = {r: part + first}
   loops = [tuple(part if x is r else x for x in s.src[2:]) for s in stores]
-  return UOp.sink(*(s.replace(src=(*(substitute(x, moved) for x in s.src[:2]), *xs)) for s, xs in zip(stores, loops)))
+  return UOp.sink(
+    *(s.replace(src=(*(substitute_free(x, moved) for x in s.src[:2]), *xs)) for s, xs in zip(stores, loops))
+  )
 
 
 def overwrites(ast: UOp) -> bool:

@@ -17,6 +17,7 @@ from tinygrad.codegen.plan import usual_sources
 from tinygrad.dtype import DType, dtypes
 from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop.rewrite import substitute_free
 
 Env = dict[UOp, int]
 # lanes from which, and step up to which, a strided load is contiguous loads and shuffles
@@ -86,7 +87,7 @@ class Values:
   def along(self, u: UOp, ranges: dict[UOp, UOp]) -> UOp:
     """`u` with these ranges replaced; what does not depend on them is passed over."""
     bits = sum(map(self.bit, ranges))
-    return substitute(u, ranges, lambda v: not self.deps(v) & bits)
+    return substitute_free(u, ranges, lambda v: not self.deps(v) & bits)
 
   def ups(self, deps: int) -> list[UOp]:
     return [r for r in self.unrolled if self.bits[r] & deps] if deps & self.unrolled_bits else []
@@ -287,7 +288,7 @@ class Values:
         continue
       key = (atom, *(env[r] for r in rs))
       if (found := self.resolved.get(key)) is None:
-        found = self.resolved[key] = affine(substitute(atom, {r: index(env[r]) for r in rs}), self.affine_memo)
+        found = self.resolved[key] = affine(substitute_free(atom, {r: index(env[r]) for r in rs}), self.affine_memo)
       out = out.plus(found, c)
     return out
 
@@ -534,35 +535,6 @@ class Values:
     for s in inner:
       s.open = True
     self.stack += inner
-
-
-Same = Callable[[UOp], int]  # whether a node is sure to stay as it is: 0 if not
-
-
-def substitute(u: UOp, mapping: dict[UOp, UOp], same: Same | None = None) -> UOp:
-  """`u` with nodes replaced where they are free: a FOLD's own ranges stay. Unchanged parts stay the same objects."""
-  return _substitute(u, mapping, same, {}) if mapping else u
-
-
-def _substitute(u: UOp, mapping: dict[UOp, UOp], same: Same | None, memos: dict[frozenset[UOp], dict[UOp, UOp]]) -> UOp:
-  """`memos`: what has been made already, by what is replaced in it."""
-  memo = memos.setdefault(frozenset(mapping), dict(mapping))
-  stack = [(u, False)]
-  while stack:
-    v, done = stack.pop()
-    if v in memo:
-      continue
-    if same is not None and same(v):
-      memo[v] = v
-    elif v.op is Ops.FOLD and any(r in mapping for r in v.src[1:]):
-      memo[v] = _substitute(v, {k: x for k, x in mapping.items() if k not in v.src[1:]}, same, memos)
-    elif done:
-      src = tuple([memo[s] for s in v.src])
-      memo[v] = v if src == v.src else UOp.new(v.op, v.dtype, src, v.arg)
-    else:
-      stack.append((v, True))
-      stack.extend((s, False) for s in v.src if s not in memo)
-  return memo[u]
 
 
 def _fold_bool(op: Ops, src: list[UOp]) -> UOp | None:

@@ -8,6 +8,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.uop import Ops, UOp, linear, simplify
 from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 LOOPED = {Ops.STORE: 2, Ops.FOLD: 1}  # ops that hold ranges, and where these begin among their sources
 
@@ -17,27 +18,24 @@ def tidy(sink: UOp) -> UOp:
   return number_ranges(join_ranges(split_ranges(simplify(sink))))
 
 
-def rebuild(sink: UOp, groups: Mapping[UOp, tuple[UOp, ...]], values: Mapping[UOp, UOp]) -> UOp:
+def with_loops(sink: UOp, groups: Mapping[UOp, tuple[UOp, ...]], values: Mapping[UOp, UOp]) -> UOp:
   """`sink` with each range read as `values[range]`, looped over as `groups[range]`; the index expressions come out
   simplified.
   """
-  new: dict[UOp, UOp] = {}
-  for u in sink.toposort():
+
+  def make(u: UOp, src: Sources) -> UOp:
     if u.op is Ops.RANGE:
-      new[u] = values.get(u, u)
-      continue
-    first = LOOPED.get(u.op, len(u.src))
-    src = [new[s] for s in u.src[:first]]
-    for s in u.src[first:]:
-      src += groups.get(s, (s,))
+      return values.get(u, u)
+    if (first := LOOPED.get(u.op)) is not None:
+      src = (*src[:first], *(r for s in u.src[first:] for r in groups.get(s, (s,))))
     if u.dtype is not dtypes.index:
-      src = [simplify(s) if s.dtype is dtypes.index and s.op is not Ops.RANGE else s for s in src]
+      src = tuple([simplify(s) if s.dtype is dtypes.index and s.op is not Ops.RANGE else s for s in src])
     if u.op is Ops.FOLD and len(src) == 1:
-      new[u] = src[0]
-      continue
-    made = u if tuple(src) == u.src else UOp.new(u.op, u.dtype, tuple(src), u.arg)
-    new[u] = simplify(made) if made is not u and made.dtype is dtypes.bool else made
-  return new[sink]
+      return src[0]
+    made = on_sources(u, src)
+    return simplify(made) if made is not u and made.dtype is dtypes.bool else made
+
+  return rebuild(sink, make)
 
 
 def split_ranges(sink: UOp) -> UOp:
@@ -59,7 +57,7 @@ def split_ranges(sink: UOp) -> UOp:
     if len(steps) > 1 and not any(n % m for m, n in steps):
       parts = {ids.loop(index(n // m), r.arg[1]): m for m, n in steps}
       groups[r], values[r] = tuple(parts), simplify(Affine(0, parts).uop())
-  return rebuild(sink, groups, values) if groups else sink
+  return with_loops(sink, groups, values) if groups else sink
 
 
 def ranges_in(u: UOp, memo: dict[UOp, frozenset[UOp]]) -> frozenset[UOp]:
@@ -101,7 +99,7 @@ def join_ranges(sink: UOp) -> UOp:
         groups |= dict.fromkeys(outer, ())
         values |= dict.fromkeys(outer, UOp.const(dtypes.index, 0))
       i -= 1
-  return rebuild(sink, groups, values) if groups else sink
+  return with_loops(sink, groups, values) if groups else sink
 
 
 def _joins(a: UOp, b: UOp, n: int, indices: list[dict[UOp, int]], pinned: set[UOp]) -> bool:
@@ -115,4 +113,4 @@ def number_ranges(sink: UOp) -> UOp:
     if u.op in LOOPED:
       order |= dict.fromkeys(u.src[LOOPED[u.op] :])
   new = {r: UOp.new(Ops.RANGE, r.dtype, r.src, (i, r.arg[1])) for i, r in enumerate(order)}
-  return rebuild(sink, {r: (x,) for r, x in new.items()}, new) if any(r is not x for r, x in new.items()) else sink
+  return with_loops(sink, {r: (x,) for r, x in new.items()}, new) if any(r is not x for r, x in new.items()) else sink

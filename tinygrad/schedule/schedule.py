@@ -17,7 +17,7 @@ from tinygrad.schedule.split import in_parts, in_two_steps, scatter_in_parts
 from tinygrad.schedule.tile_and_fuse import tile_and_fuse
 from tinygrad.schedule.windows import as_windows
 from tinygrad.uop import GroupOp, Ops, UOp, check_graph, is_int
-from tinygrad.uop.rewrite import rewrite, substitute
+from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite, substitute
 
 ANY_TARGET = Target("any")  # what all have in common
 
@@ -70,17 +70,17 @@ def written_apart(sink: UOp) -> UOp:
   written = {u for u in written if any(readers[v] > 1 for v in u.src[0].down() if v.op in GroupOp.View)}
   if not written:
     return sink
-  made: dict[UOp, UOp] = {}
-  for u in nodes:
-    src = tuple([made[s] for s in u.src])
+
+  def make(u: UOp, src: Sources) -> UOp:
     if u in written:
       views = [*itertools.takewhile(lambda v: v.op in GroupOp.View, src[0].down())]
       target = views[-1].src[0].after()
       for v in reversed(views):
         target = v.replace(src=(target,))
       src = target, src[1]
-    made[u] = u if src == u.src else u.replace(src=src)
-  return made[sink]
+    return on_sources(u, src)
+
+  return rebuild(sink, make)
 
 
 def peel(u: UOp) -> UOp:
@@ -180,7 +180,7 @@ class _Builder:
           continue
         there = [self.sets[device_set(p)] for p in u.arg.placements] if u.op is Ops.COLLECTIVE else [i] * len(u.src)
         src = [made[s, k if len(self.used[s]) > 1 else min(self.used[s])] for s, k in zip(u.src, there)]
-        made[u, i] = u if u.src == (same := tuple(src)) else u.replace(src=same)
+        made[u, i] = on_sources(u, tuple(src))
     return made[self.sink, min(self.used[self.sink])]
 
   def with_copies(self) -> UOp:
@@ -193,16 +193,16 @@ class _Builder:
         kept[u] = u.replace(src=(memory(u.src[0]), *(made[s] for s in u.src[1:]))) if u.src else u
       return kept[u]
 
-    for u in self.nodes:
+    def make(u: UOp, src: Sources) -> UOp:
       if u.op is Ops.ASSIGN:
-        made[u] = u.replace(src=(memory(u.src[0]), made[u.src[1]]))
-      elif u.op in (Ops.AFTER, Ops.BUFFER, Ops.SHARD):
-        made[u] = memory(u)
-        if (self.slot_of(u), self.version(u)) in self.copies:
-          made[u] = UOp.new(Ops.CONTIGUOUS, u.dtype, (made[u],), ("old content", len(made)))
-      else:
-        made[u] = u.replace(src=tuple(made[s] for s in u.src))
-    return made[self.sink]
+        return on_sources(u, (memory(u.src[0]), src[1]))
+      if u.op not in (Ops.AFTER, Ops.BUFFER, Ops.SHARD):
+        return on_sources(u, src)
+      if (self.slot_of(u), self.version(u)) not in self.copies:
+        return memory(u)
+      return UOp.new(Ops.CONTIGUOUS, u.dtype, (memory(u),), ("old content", len(made)))
+
+    return rebuild(self.sink, make, made)
 
   def place_homes(self, stored: Sequence[UOp]) -> None:
     """Where each stored value lies: in the buffer that it is assigned to, if that is new; else in a temporary."""

@@ -15,7 +15,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
 from tinygrad.schedule.fuse import SLOW
 from tinygrad.schedule.items import ScheduleItem, Temp
-from tinygrad.schedule.loops import rebuild, tidy
+from tinygrad.schedule.loops import tidy, with_loops
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp, simplify, substitute
 from tinygrad.uop.affine import Affine, affine, index, row_major
 from tinygrad.uop.loop_ids import LoopIds
@@ -92,7 +92,7 @@ def single(ast: UOp, slots: Sequence[int] | Mapping[int, int], ids: LoopIds) -> 
 def split(group: Group, r: UOp, low: int, ids: LoopIds) -> Group:
   """Its loop r taken apart into r // low and r % low."""
   outer, inner = (ids.loop(index(n), AxisKind.LOOP) for n in (length(r) // low, low))
-  stores = rebuild(UOp.sink(*group.stores), {r: (outer, inner)}, {r: outer * low + inner}).src
+  stores = with_loops(UOp.sink(*group.stores), {r: (outer, inner)}, {r: outer * low + inner}).src
   rows = tuple(y for x in group.rows for y in ((outer, inner) if x is r else (x,)))
   return replace(group, stores=stores, rows=rows, accesses=accesses(stores))
 
@@ -162,7 +162,7 @@ def joined(a: Group, b: Group, ids: LoopIds, cache: int) -> Group | None:
     if prod(map(length, rows)) < LEAST_ROWS:
       continue
     totals = a.totals | b.totals | (b.written if any(s in pairs for s in loops[len(b.rows) :]) else set())
-    stores = rebuild(UOp.sink(*b.stores), {s: (r,) for s, r in pairs.items()}, pairs).src
+    stores = with_loops(UOp.sink(*b.stores), {s: (r,) for s, r in pairs.items()}, pairs).src
     out = Group((*a.stores, *stores), rows, (*a.accesses, *accesses(stores)), totals)
     size = {x.slot: x.nbytes for x in out.accesses}
     saved = sum(size[slot] for slot in a.touched & b.touched)

@@ -10,6 +10,7 @@ from tinygrad.device import Placement
 from tinygrad.sharding.cast_sinking import SunkCast, build_sunk
 from tinygrad.sharding.decision_cache import OpPlacement, applied, realized
 from tinygrad.uop import UOp
+from tinygrad.uop.rewrite import Sources, rebuild
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +48,18 @@ def build_placed(placements: Placements) -> UOp:
   if not runs:
     return build_sunk(order[-1], placements.casts)
   placed: dict[UOp, UOp] = {}
-  for u in order:
+
+  def make(u: UOp, src: Sources) -> UOp:
     if u in dropped:
-      placed[u] = placed[dropped[u]]
-      continue
-    run = runs[u]
-    if run is None:
-      v = u
-    else:
-      v = applied(run, u.op, u.dtype, tuple([placed[s] for s in u.src]), u.arg)
+      return placed[dropped[u]]
+    v, run = u, runs[u]
+    if run is not None:
+      v = applied(run, u.op, u.dtype, src, u.arg)
       if v.origin is None:
         v.origin = u.origin
     if u in reduced:
       before, after = reduced[u]
       v = realized(after, before, v)
-    placed[u] = v
-  return placed[order[-1]]
+    return v
+
+  return rebuild(order[-1], make, placed)
