@@ -4,7 +4,7 @@ import itertools
 
 from tinygrad import dtypes
 from tinygrad.schedule.loops import tidy
-from tinygrad.schedule.tile_and_fuse import single
+from tinygrad.schedule.row_groups import single
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import index
 from tinygrad.uop.loop_ids import LoopIds

@@ -14,7 +14,7 @@ from tinygrad.codegen.emit import Emitter
 from tinygrad.dtype import to_numpy_dtype
 from tinygrad.engine import compile as engine
 from tinygrad.helpers import PROCESS, Context
-from tinygrad.schedule import split, tile_and_fuse
+from tinygrad.schedule import row_groups, row_memory, split, tile_and_fuse
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 
 rng = np.random.default_rng(0)
@@ -230,13 +230,13 @@ def test_only_rows_that_keep_apart_are_joined(fresh):
     return [(y.pad(((0, 1), (0, 0)))[1:] + y).contiguous(), y]
 
   same(f)
-  fresh.setattr(tile_and_fuse, "holds", lambda *a: True)
+  fresh.setattr(row_groups, "holds", lambda *a: True)
   PROCESS.forget()
   apart, together = both(f)
   assert np.abs(apart[0] - together[0]).max() > 0.1
 
 
-def row_memory(slot, size=8, dtype=dtypes.float32):
+def own_memory(slot, size=8, dtype=dtypes.float32):
   return UOp.new(Ops.PARAM, dtype, (), ParamArg(slot, size))
 
 
@@ -263,7 +263,7 @@ def of(op, *src, dtype=dtypes.float32, arg=None):
 def softmax_of_a_row(between=()):
   """exp(x) summed, and exp(x) by the sum; with stores `between`."""
   r, i, k = loop(64, 0), loop(8, 1), loop(8, 2, AxisKind.REDUCE)
-  x, total, out = row_memory(-1), row_memory(-2, 1), row_memory(0, 512)
+  x, total, out = own_memory(-1), own_memory(-2, 1), own_memory(0, 512)
   zero = UOp.const(dtypes.index, 0)
   sums = put(total, zero, of(Ops.FOLD, of(Ops.EXP, loaded(x, k)), k, arg=Ops.ADD), r)
   last = put(out, r * 8 + i, of(Ops.MUL, of(Ops.EXP, loaded(x, i)), loaded(total, zero)), r, i)
@@ -276,12 +276,12 @@ def functions(stores):
 
 def test_slow_functions_of_the_same_elements_are_computed_once(fresh):
   stores, r, x = softmax_of_a_row()
-  once = tile_and_fuse.computed_once(stores, (r,), 2)
+  once = row_memory.computed_once(stores, (r,), 2)
   assert (functions(stores), functions(once), len(once)) == (2, 1, 3)
   assert once[0].src[0].src[0].arg == ParamArg(-3, 8) and once[0].src[2] is r and once[0].src[3].arg[1] is AxisKind.LOOP
   i = loop(8, 7)
   changed, r, x = softmax_of_a_row([put(x, i, UOp.const(dtypes.float32, 1.0), r, i)])
-  assert tile_and_fuse.computed_once(changed, (r,), 2) is changed  # x is another when it is read again
+  assert row_memory.computed_once(changed, (r,), 2) is changed  # x is another when it is read again
   for nbytes in (1, 1 << 18):
     block_bytes(fresh, nbytes)
     d = data(33, 50)
@@ -298,14 +298,14 @@ def test_slow_functions_of_the_same_elements_are_computed_once(fresh):
 
 def test_memory_of_a_row_is_taken_over_by_what_follows_element_by_element(fresh):
   r, j = loop(64, 0), loop(8, 1)
-  x, y = row_memory(-1), row_memory(-2)
+  x, y = own_memory(-1), own_memory(-2)
   one = UOp.const(dtypes.float32, 1.0)
   second, flipped = put(y, j, of(Ops.ADD, loaded(x, j), one), r, j), put(y, j, loaded(x, 7 - j), r, j)
   here, across = (list(blocks.indices([s])) for s in (second, flipped))
   assert blocks.takes_over(second.src[0], here, (), x)
   assert not blocks.takes_over(second.src[0], here, (x,), x)  # it is read again
   assert not blocks.takes_over(flipped.src[0], across, (), x)
-  assert not blocks.takes_over(second.src[0], here, (), row_memory(-1, 16))
+  assert not blocks.takes_over(second.src[0], here, (), own_memory(-1, 16))
   q, k, v, w = (data(2, 40, 16) for _ in range(4))
   fresh.setattr(blocks, "takes_over", lambda *a: True)  # a mutant
   apart, together = both(lambda: attention(q, k, v, w))
@@ -430,11 +430,11 @@ def test_a_sum_of_bytes_over_rows_stays_a_sum():
   """Products of bytes are words for an instruction that adds four: not where the sum is one of parts, over rows."""
   target = replace(Device["CPU"].target, features=("avx512vnni",))
   r, i, j, k = loop(64, 0), loop(32, 1), loop(32, 2), loop(32, 3)
-  x, y = row_memory(1, 64 * 32, dtypes.int8), row_memory(2, 64 * 32, dtypes.int8)
+  x, y = own_memory(1, 64 * 32, dtypes.int8), own_memory(2, 64 * 32, dtypes.int8)
   wide = [UOp.new(Ops.CAST, dtypes.int32, (loaded(*at),)) for at in ((x, r * 32 + i), (y, r * 32 + j))]
   product = of(Ops.FOLD, of(Ops.MUL, *wide, dtype=dtypes.int32), r, dtype=dtypes.int32, arg=Ops.ADD)
-  total = put(row_memory(0, 1024, dtypes.int32), i * 32 + j, product, i, j)
+  total = put(own_memory(0, 1024, dtypes.int32), i * 32 + j, product, i, j)
   assert use_dots(UOp.sink(total), target) is not UOp.sink(total)
-  copy = put(row_memory(3, 64 * 32 * 32, dtypes.int8), (r * 32 + i) * 32 + k, loaded(x, r * 32 + i), i, k, r)
+  copy = put(own_memory(3, 64 * 32 * 32, dtypes.int8), (r * 32 + i) * 32 + k, loaded(x, r * 32 + i), i, k, r)
   both = UOp.sink(copy, total)
   assert use_dots(both, target) is both

@@ -1,0 +1,200 @@
+"""Groups: kernels as loops over the rows that they share, and which two of these make one.
+
+A *row* is one setting of the loops that the kernels share. Their loops are matched by the memory that they have in
+common: a loop over n elements at a distance of c in memory (its *digit* there) is the same loop in both, if every
+access to that memory keeps to the element's own digit. Softmax and normalisations so read their rows once, an
+optimizer's kernels run as one, and the scores of an attention exist for a few rows at a time only.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import prod
+from tinygrad.schedule.loops import with_loops
+from tinygrad.uop import AxisKind, Ops, UOp, substitute
+from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop.loop_ids import LoopIds
+
+LEAST_ROWS = 8
+LEAST_PARALLEL = 2  # of these at least as many must be independent, if a reduction over rows is among the kernels
+SMALL = 1 << 18  # bytes of memory in which it does not matter how rows lie
+INTENSITY = 80  # operations for each byte of traffic that is saved, beyond which a kernel is better tiled as a whole
+
+
+@dataclass(frozen=True, slots=True)
+class RowAccess:
+  """An access to the memory of a slot: its offset, and of how many elements of what size the memory is."""
+
+  slot: int
+  offset: Affine
+  written: bool
+  nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+  """`stores`, over PARAMs numbered by the schedule's slots; all share the loops `rows`. A store of a reduction over
+  rows (`totals`) adds up what the blocks amount to: its memory is complete when all rows are done."""
+
+  stores: tuple[UOp, ...]
+  rows: tuple[UOp, ...]
+  accesses: tuple[RowAccess, ...]
+  totals: frozenset[int] = frozenset()  # slots
+
+  @property
+  def touched(self) -> set[int]:
+    return {x.slot for x in self.accesses}
+
+  @property
+  def written(self) -> set[int]:
+    return {x.slot for x in self.accesses if x.written}
+
+
+def length(r: UOp) -> int:
+  return int(r.src[0].arg)
+
+
+def holds(offset: Affine, r: UOp, step: int, n: int) -> bool:
+  """Whether `offset // step % n` is always r: the terms below reach less far than a step, those above are multiples of
+  n steps."""
+  if offset.terms.get(r) != step:
+    return False
+  low = Affine(offset.const % (step * n), {a: c for a, c in offset.terms.items() if c % (step * n) and a is not r})
+  lo, hi = low.bounds()
+  return lo >= 0 and hi < step
+
+
+def accesses(stores: Iterable[UOp]) -> tuple[RowAccess, ...]:
+  memo: dict[UOp, Affine] = {}
+  found = ((u, u.src[0], u is s.src[0]) for s in stores for u in s.toposort() if u.op is Ops.INDEX)
+  return tuple(RowAccess(p.arg.slot, affine(u.src[1], memo), w, p.arg.size * p.dtype.itemsize) for u, p, w in found)
+
+
+def single(ast: UOp, slots: Sequence[int] | Mapping[int, int], ids: LoopIds) -> Group | None:
+  """The group of one kernel, over loops of its own; None if these cannot be shared."""
+  new = {u: u.replace(arg=replace(u.arg, slot=slots[u.arg.slot])) for u in ast.toposort() if u.op is Ops.PARAM}
+  store = substitute(ast, new | ids.copies(ast)).src[0]
+  rows = tuple(r for r in store.src[2:] if r.src[0].op is Ops.CONST)
+  return Group((store,), rows, accesses((store,))) if rows else None
+
+
+def renamed(group: Group, old: int, new: int) -> Group:
+  params = {u for s in group.stores for u in s.toposort() if u.op is Ops.PARAM and u.arg.slot == old}
+  stores = substitute(UOp.sink(*group.stores), {u: u.replace(arg=replace(u.arg, slot=new)) for u in params}).src
+  return replace(group, stores=stores, accesses=accesses(stores))
+
+
+def split(group: Group, r: UOp, low: int, ids: LoopIds) -> Group:
+  """Its loop r taken apart into r // low and r % low."""
+  outer, inner = (ids.loop(index(n), AxisKind.LOOP) for n in (length(r) // low, low))
+  stores = with_loops(UOp.sink(*group.stores), {r: (outer, inner)}, {r: outer * low + inner}).src
+  rows = tuple(y for x in group.rows for y in ((outer, inner) if x is r else (x,)))
+  return replace(group, stores=stores, rows=rows, accesses=accesses(stores))
+
+
+def cut(a: Group, b: Group) -> tuple[UOp, int] | None:
+  """Where a loop of `b` runs over what are several loops of `a`, in memory they have in common."""
+  ends = {(x.slot, x.offset.terms[r]) for x in a.accesses for r in a.rows if r in x.offset.terms}
+  for y in b.accesses:
+    for r in b.rows:
+      if (c := y.offset.terms.get(r, 0)) > 0:
+        for slot, end in ends:
+          if slot == y.slot and c < end < c * length(r) and end % c == 0 and (c * length(r)) % end == 0:
+            return r, end // c
+  return None
+
+
+def reduced(b: Group) -> tuple[UOp, ...]:
+  """The loops of a single kernel's reduction, if that is all there is to its value, this is no larger than what it is
+  computed from, and its memory holds a part as well as a register does: narrow floats would be rounded part by part."""
+  value = b.stores[0].src[1]
+  if len(b.stores) > 1 or value.op is not Ops.FOLD:
+    return ()
+  if value.dtype.itemsize < 4 and dtypes.is_float(value.dtype) and value.arg not in (Ops.MAX, Ops.MIN):
+    return ()
+  return () if max(b.accesses, key=lambda x: (x.nbytes, not x.written)).written else value.src[1:]
+
+
+def matched(a: Group, b: Group, loops: Sequence[UOp]) -> dict[UOp, UOp]:
+  """Those of `loops`, of `b` -> the same loops of `a`: they stand at the same digit wherever both touch memory that one
+  of them writes, in every access to it; and somewhere, at least."""
+  written = a.written | b.written
+  offsets = [{slot: [x.offset for x in g.accesses if x.slot == slot] for slot in sorted(g.touched)} for g in (a, b)]
+  common = [(slot in written, ours, offsets[1][slot]) for slot, ours in offsets[0].items() if slot in offsets[1]]
+  pairs: dict[UOp, UOp] = {}
+  for s in loops:
+    for r in a.rows:
+      if s.src[0] is not r.src[0] or r in pairs.values():
+        continue
+      met = False
+      for strict, ours, theirs in common:
+        steps = {x.terms.get(r, 0) for x in ours} | {y.terms.get(s, 0) for y in theirs}
+        step = max(steps)
+        places = [*((x, r) for x in ours), *((y, s) for y in theirs)]
+        same = steps == {step} and all(holds(x, i, step, length(r)) for x, i in places)
+        met |= same and step > 0
+        if strict and not (same and step > 0):
+          break
+      else:
+        if met:
+          pairs[s] = r
+          break
+  return pairs
+
+
+def joined(a: Group, b: Group, ids: LoopIds, cache: int) -> Group | None:
+  """The kernels of `a` and then `b` in one; None where they have no rows in common, or it would not pay. A reduction is
+  over what is inside of a row, if possible, else over rows."""
+  if not a.touched & b.touched or a.totals & b.touched:
+    return None
+  while (at := cut(a, b)) is not None:
+    b = split(b, *at, ids)
+  while (at := cut(b, a)) is not None:
+    a = split(a, *at, ids)
+  for loops in (b.rows, (*b.rows, *reduced(b))):
+    pairs = matched(a, b, loops)
+    rows = tuple(r for r in a.rows if r in pairs.values())
+    if prod(map(length, rows)) < LEAST_ROWS:
+      continue
+    totals = a.totals | b.totals | (b.written if any(s in pairs for s in loops[len(b.rows) :]) else set())
+    stores = with_loops(UOp.sink(*b.stores), {s: (r,) for s, r in pairs.items()}, pairs).src
+    out = Group((*a.stores, *stores), rows, (*a.accesses, *accesses(stores)), totals)
+    size = {x.slot: x.nbytes for x in out.accesses}
+    saved = sum(size[slot] for slot in a.touched & b.touched)
+    if fits(out, cache) and all(work(g.stores[0]) <= INTENSITY * saved for g in (a, b) if len(g.stores) == 1):
+      return out
+  return None
+
+
+def fits(group: Group, cache: int) -> bool:
+  """Whether enough rows are independent, and they stay in the cache: a row's elements lie together in memory, or else
+  those of the rows of a block, which are neighbours along the innermost loop."""
+  independent = [r for r in group.rows if all(r in s.src[2:] for s in group.stores)]
+  if group.totals and prod(map(length, independent)) < LEAST_PARALLEL:
+    return False
+  last = [*independent, *(r for r in group.rows if r not in independent)][-1]
+  for x in group.accesses:
+    if x.nbytes > SMALL and (step := x.offset.terms.get(last)) is not None:
+      inner = [c for r, c in x.offset.terms.items() if r not in group.rows]
+      if max(inner, default=0) > step or min(inner, default=step) > min(x.offset.terms.values()):
+        return False
+  return row_bytes(group) <= cache  # more would not stay there from one kernel to the next
+
+
+def row_bytes(group: Group) -> int:
+  """What one row touches of the memory that is another for the next row."""
+  last = group.rows[-1]
+  per_slot: dict[int, int] = {}
+  for x in group.accesses:
+    if last in x.offset.terms:
+      rows = prod(length(r) for r in group.rows if r in x.offset.terms)
+      per_slot[x.slot] = max(per_slot.get(x.slot, 0), x.nbytes // rows)
+  return sum(per_slot.values())
+
+
+def work(store: UOp) -> int:
+  """Arithmetic operations, roughly: one for each element, two for each step of a reduction."""
+  folds = [u for u in store.toposort() if u.op is Ops.FOLD]
+  steps = 1 + sum(2 * prod(int(r.src[0].vmax) for r in u.src[1:]) for u in folds)
+  return int(steps * prod(int(r.src[0].vmax) for r in store.src[2:]))
