@@ -12,7 +12,7 @@ from tinygrad.engine.realize import realize, to_numpy
 from tinygrad.helpers import PROCESS, Context, GlobalCounters
 from tinygrad.schedule import schedule as scheduling
 from tinygrad.schedule.loops import split_ranges
-from tinygrad.schedule.lower import form, lower
+from tinygrad.schedule.lower import lower, structural_key
 from tinygrad.schedule.schedule import ScheduleError
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.symbolic import simplify
@@ -330,7 +330,7 @@ def test_layers_share_the_lowering_of_their_kernels(monkeypatch):
   assert lowered(monkeypatch, lambda: layers(3))[0] == lowered(monkeypatch, lambda: layers(9))[0]
 
 
-def test_kernels_of_other_forms_are_lowered_apart(monkeypatch):
+def test_kernels_of_other_structure_are_lowered_apart(monkeypatch):
   a, b = array(4, 6), array(4, 6)
   x, y = Tensor(a).realize(), Tensor(b).realize()
 
@@ -346,7 +346,9 @@ def test_kernels_of_other_forms_are_lowered_apart(monkeypatch):
   for g, w in zip(got, want, strict=True):
     np.testing.assert_allclose(g, w, rtol=1e-6)
   assert not np.signbit(got[3][:, -1]).any() and np.signbit(got[4][:, -1]).all()
-  monkeypatch.setattr(scheduling, "form", lambda value, *a: (value.shape, form(value, *a)[1]))  # a mutant
+  monkeypatch.setattr(
+    scheduling, "structural_key", lambda value, *a: (value.shape, structural_key(value, *a)[1])
+  )  # a mutant
   assert any(not np.array_equal(g, w) for g, w in zip(got, lowered(monkeypatch, values)[1]))
 
 

@@ -21,8 +21,8 @@ def accesses(kernel: UOp) -> dict[UOp, int]:
 def from_the_start(kernel: UOp) -> tuple[UOp, Starts]:
   """The kernel with each PARAM's accesses moved to its beginning, and where they were."""
   slots = accesses(kernel)
-  forms: dict[UOp, Affine] = {}
-  places = {u: affine(u.src[1], forms) for u in slots}
+  memo: dict[UOp, Affine] = {}
+  places = {u: affine(u.src[1], memo) for u in slots}
   firsts = [[a.const for u, a in places.items() if slots[u] == i] for i in range(1 + max(slots.values(), default=-1))]
   starts = tuple(max(min(consts, default=0), 0) for consts in firsts)
   return moved(kernel, {u: a.plus(Affine(-starts[slots[u]])) for u, a in places.items()}), starts
@@ -36,17 +36,17 @@ def shared_by_place(items: Sequence[ScheduleItem]) -> list[ScheduleItem]:
   """The items, where those whose kernels differ in their starts alone share one with variables in their place."""
   groups: dict[UOp, dict[UOp, Starts]] = {}
   for kernel in dict.fromkeys(item.kernel for item in items if isinstance(item.kernel, UOp)):
-    form, starts = from_the_start(kernel)
-    groups.setdefault(form, {})[kernel] = starts
+    common, starts = from_the_start(kernel)
+    groups.setdefault(common, {})[kernel] = starts
   made: dict[UOp, tuple[UOp, tuple[tuple[str, int], ...]]] = {}
-  for form, kernels in groups.items():
+  for common, kernels in groups.items():
     if len(kernels) < 2:
       continue
     by_slot = list(zip(*kernels.values()))
     units = {i: math.gcd(*starts) for i, starts in enumerate(by_slot) if len(set(starts)) > 1}
     at = {i: UOp.variable(f"_start{i}", 0, max(by_slot[i]) // n) for i, n in units.items()}
     by = [Affine(0, {at[i]: units[i]}) if i in at else Affine(starts[0]) for i, starts in enumerate(by_slot)]
-    kernel = moved(form, {u: affine(u.src[1], {}).plus(by[i]) for u, i in accesses(form).items()})
+    kernel = moved(common, {u: affine(u.src[1], {}).plus(by[i]) for u, i in accesses(common).items()})
     for k, starts in kernels.items():
       made[k] = kernel, tuple((at[i].arg[0], starts[i] // n) for i, n in units.items())
   return [with_starts(item, *made[item.kernel]) if item.kernel in made else item for item in items]

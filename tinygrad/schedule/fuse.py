@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tinygrad.device import device_set
 from tinygrad.helpers import prod
-from tinygrad.schedule.lower import TRANSPARENT, layout
+from tinygrad.schedule.homes import TRANSPARENT, layout
 from tinygrad.uop import GroupOp, Ops, UOp, upper
 from tinygrad.uop.selection import compared
 

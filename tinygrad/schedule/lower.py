@@ -7,23 +7,33 @@ become selects whose loads carry the condition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from tinygrad.device import Placement, Sharding, SubAxis
+from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import argsort, prod
+from tinygrad.helpers import prod
 from tinygrad.ops.reduce import identity_element, nothing
+from tinygrad.schedule.homes import TRANSPARENT, Home, keeps_order, layout
+from tinygrad.schedule.indexing import (
+  MOVEMENT,
+  Index,
+  at_least,
+  below,
+  both,
+  conjunction,
+  flat_index,
+  gated_index,
+  is_false,
+  is_true,
+)
 from tinygrad.schedule.loops import tidy
+from tinygrad.schedule.peer_index import element_of, global_index, valid_shape
 from tinygrad.uop import AxisKind, GroupOp, Ops, ParamArg, UOp, exact, is_int, simplify, sint, substitute, upper
-from tinygrad.uop.local import device_number, lengths
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.node import sint_to_uop as number
 
-Index = tuple[UOp, ...]
 Key = tuple[UOp, Index, UOp | None]  # a value, where in it, and under which condition (None: always)
-
-TRANSPARENT = frozenset((Ops.CONTIGUOUS, Ops.DETACH, Ops.AFTER))  # the value of their first source
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,96 +45,6 @@ class Kernel:
   ast: UOp
   slots: tuple[int, ...]
   peers: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-  """Where a stored value lies: its slot, and the shape by which it is laid out (row-major, upper bounds of symbolic
-  dims).
-  """
-
-  slot: int
-  shape: tuple[int, ...]
-
-
-def layout(shape: Sequence[sint]) -> tuple[int, ...]:
-  return tuple(map(upper, shape))
-
-
-def keeps_order(u: UOp) -> bool:
-  """A reshape that leaves every element where it is in memory."""
-  return u.op is Ops.RESHAPE and all(isinstance(n, int) for n in (*u.shape, *u.src[0].shape))
-
-
-def flat_index(idx: Sequence[UOp], sizes: Sequence[sint]) -> UOp:
-  """Row-major: ((i0*n1 + i1)*n2 + i2)…"""
-  total, stride = number(0), number(1)
-  for i, n in zip(reversed(idx), reversed(sizes)):
-    total, stride = i * stride + total, stride * n
-  return simplify(total)
-
-
-def both(a: UOp | None, b: UOp | None) -> UOp | None:
-  """The conjunction of two conditions, None being True."""
-  return b if a is None else a if b is None else conjunction(a, b)
-
-
-def conjunction(a: UOp, b: UOp) -> UOp:
-  return simplify(UOp.new(Ops.AND, dtypes.bool, (a, b)))
-
-
-def at_least(x: UOp, low: sint) -> UOp:
-  """low <= x"""
-  return simplify(UOp.new(Ops.CMPLT, dtypes.bool, (number(low - 1), x)))
-
-
-def below(x: UOp, high: sint) -> UOp:
-  """x < high"""
-  return simplify(UOp.new(Ops.CMPLT, dtypes.bool, (x, number(high))))
-
-
-def is_true(c: UOp) -> bool:
-  return c.op is Ops.CONST and bool(c.arg)
-
-
-def is_false(c: UOp | None) -> bool:
-  return c is not None and c.op is Ops.CONST and not c.arg
-
-
-def reshape_index(idx: Index, new: Sequence[sint], old: Sequence[sint]) -> Index:
-  """The index into `old` of the element that stands at `idx` in `new`: same flat position, group by group of dims
-  with equal products.
-  """
-  out: list[UOp] = []
-  i = j = 0
-  while i < len(new) or j < len(old):
-    i0, j0 = i, j
-    a: sint = 1
-    b: sint = 1
-    while True:
-      if i < len(new) and (i == i0 or j == len(old) or (j > j0 and upper(a) < upper(b))):
-        a, i = a * new[i], i + 1
-      elif j < len(old):
-        b, j = b * old[j], j + 1
-      if (a is b or a == b) if isinstance(a, int) or isinstance(b, int) else simplify(a) is simplify(b):
-        break
-      if i == len(new) and j == len(old):
-        break
-    if j - j0 == 1 and i - i0 == 1:
-      out.append(idx[i0])
-      continue
-    flat = flat_index(idx[i0:i], new[i0:i])
-    group: list[UOp] = []
-    for k, n in reversed(list(enumerate(old[j0:j]))):
-      if is_int(n, 1):
-        group.append(number(0))
-      elif all(is_int(m, 1) for m in old[j0 : j0 + k]):
-        group.append(flat)
-      else:
-        group.append(simplify(flat % n))
-        flat = simplify(flat // n)
-    out += reversed(group)
-  return tuple(out)
 
 
 class Pull:
@@ -198,7 +118,7 @@ class Pull:
     """PAD and SPREAD: the source's value where there is one, else the fill; a select, so that what is not there is
     never read.
     """
-    gate, inner, fill = _pad(u, idx) if u.op is Ops.PAD else _spread(u, idx)
+    gate, inner, fill = gated_index(u, idx)
     other = UOp.const(u.dtype, fill)
     if gate is None:
       return [(u.src[0], inner, valid)], _same
@@ -289,37 +209,12 @@ class Pull:
     source = next(s for s in source.down() if s in self.homes or s.op not in TRANSPARENT)
     home = self.homes[source]
     assert isinstance(placement, Sharding)  # between device sets there are Transfers
-    sizes, me, owner = placement.local_shape(u.arg[1]), device_number(placement), number(0)
-    inner, taken = list[UOp](), list[SubAxis]()
-    for dim, (i, size) in enumerate(zip(idx, sizes)):
-      if not (sub_axes := placement.cut(dim)):
-        inner.append(i)
-        continue
-      block = simplify(i // size)
-      inner.append(simplify(i % size))
-      for sub_axis in reversed(sub_axes):
-        owner = owner + (block % sub_axis.size) * sub_axis.stride
-        block = simplify(block // sub_axis.size)
-        taken.append(sub_axis)
-    folds: dict[Ops, list[UOp]] = {}  # debts of one op are one reduction
-    for partial in placement.partial:
-      for sub_axis in without(
-        partial.sub_axes, partial_sub_axes(c.result, partial.op)
-      ):  # what the result stays partial over stays apart
-        r = self.new_range(sub_axis.size, AxisKind.REDUCE)
-        owner = owner + r * sub_axis.stride
-        folds.setdefault(partial.op, []).extend((r,) if r.op is Ops.RANGE else ())
-        taken.append(sub_axis)
-    low = 1
-    for sub_axis in [*sorted(taken, key=lambda d: d.stride), SubAxis(1, len(placement))]:
-      if sub_axis.stride > low:
-        owner = owner + (me // low % (sub_axis.stride // low)) * low
-      low = sub_axis.stride * sub_axis.size
+    at = element_of(placement, c.result, u.arg[1], idx, self.new_range)
     param = self.param(home.slot, source.dtype, prod(home.shape), peers=True)
-    x = _load(UOp.new(Ops.PEER, source.dtype, (param, simplify(owner))), flat_index(inner, layout(sizes)), valid)
-    for op, loops in folds.items():
+    x = _load(UOp.new(Ops.PEER, source.dtype, (param, at.owner)), flat_index(at.inner, at.sizes), valid)
+    for op, loops in at.folds.items():
       if loops:
-        x = _fold_wide(op, x, tuple(loops))
+        x = _fold_wide(op, x, loops)
     return x
 
   def communicated(self, idx: Index, valid: UOp | None) -> UOp:
@@ -327,11 +222,7 @@ class Pull:
     assert self.collective is not None
     c = self.collective.arg
     assert isinstance(c.result, Sharding)
-    me = device_number(c.result)
-    sizes = c.result.local_shape(c.template.shape)
-    cut, block = c.result.cut, c.result.block
-    at = tuple(simplify(number(block(d, me)) * n + i) if cut(d) else i for d, (i, n) in enumerate(zip(idx, sizes)))
-    return self.value(c.template, at, valid)
+    return self.value(c.template, global_index(c.result, c.template.shape, idx), valid)
 
 
 STEPS = {Ops.PAD: Pull.step_gated, Ops.CAT: Pull.step_cat, Ops.GATHER: Pull.step_gather, Ops.REDUCE: Pull.step_reduce}
@@ -373,45 +264,9 @@ def _select(gate: UOp, x: UOp, other: UOp, condition: UOp | None) -> UOp:
   return where(gate, x, other)
 
 
-def _window(u: UOp, idx: Index) -> Index:
-  axis, kaxis, stride, dilation, _ = u.arg
-  return (*idx[:axis], simplify(idx[axis] * stride + idx[kaxis] * dilation), *idx[axis + 1 :])
-
-
-MOVEMENT: dict[Ops, Callable[[UOp, Index], Index]] = {
-  Ops.RESHAPE: lambda u, idx: reshape_index(idx, u.shape, u.src[0].shape),
-  Ops.EXPAND: lambda u, idx: tuple(number(0) if is_int(n, 1) else i for i, n in zip(idx, u.src[0].shape)),
-  Ops.PERMUTE: lambda u, idx: tuple(idx[i] for i in argsort(u.arg)),
-  Ops.SHRINK: lambda u, idx: tuple(i if is_int(a, 0) else simplify(i + a) for i, (a, _) in zip(idx, u.arg)),
-  Ops.FLIP: lambda u, idx: tuple(simplify(number(u.shape[k] - 1) - i) if k in u.arg else i for k, i in enumerate(idx)),
-  Ops.WINDOW: _window,
-}
-
-
-def _pad(u: UOp, idx: Index) -> tuple[UOp | None, Index, float | int | bool]:
-  pads, fill = u.arg
-  gate: UOp | None = None
-  for i, (before, after), n in zip(idx, pads, u.src[0].shape):
-    if not is_int(before, 0):
-      gate = both(gate, at_least(i, before))
-    if not is_int(after, 0):
-      gate = both(gate, below(i, before + n))
-  inner = tuple(simplify(i - before) for i, (before, _) in zip(idx, pads))
-  return (None if gate is None or is_true(gate) else gate), inner, fill
-
-
-def _spread(u: UOp, idx: Index) -> tuple[UOp | None, Index, float | int | bool]:
-  axis, kaxis, stride, dilation, _ = u.arg
-  at = simplify(idx[axis] - idx[kaxis] * dilation)
-  gate = conjunction(at_least(at, 0), below(at, u.src[0].shape[axis] * stride))
-  if stride != 1:
-    gate = conjunction(gate, simplify(UOp.new(Ops.CMPEQ, dtypes.bool, (at % stride, number(0)))))
-  return (None if is_true(gate) else gate), (*idx[:axis], simplify(at // stride), *idx[axis + 1 :]), 0
-
-
-def form(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> tuple[tuple[object, ...], list[int]]:
+def structural_key(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> tuple[tuple[object, ...], list[int]]:
   """What decides about the kernel that stores `value`, whichever slots it reads and writes; and these, in the order in
-  which the form names them."""
+  which the key names them."""
   slots, number = dict[int, int](), dict[UOp, int]()
   out, stack = list[object](), [value]
   if isinstance(target, Home):
@@ -459,26 +314,3 @@ def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
   if len(used) < len(slots):  # simplification has dropped loads: number the rest anew
     ast = substitute(ast, {u: u.replace(arg=replace(u.arg, slot=i)) for i, u in enumerate(used)})
   return Kernel(ast, tuple(slots[u.arg.slot] for u in used), any(u.arg.peers for u in used))
-
-
-def valid_shape(u: UOp) -> tuple[sint, ...]:
-  """The part of a value that is computed. A COLLECTIVE's shape is that of whole blocks; of an uneven one only the
-  valid part is.
-  """
-  whole = u.op is not Ops.COLLECTIVE or isinstance(u.arg.result, str)
-  return u.shape if whole else lengths(u.arg.result, u.arg.template.shape)
-
-
-def partial_sub_axes(p: Placement | None, op: Ops) -> list[SubAxis]:
-  """The sub-axes over which a value placed as `p` is partial by `op`."""
-  return [d for o in p.partial if o.op is op for d in o.sub_axes] if isinstance(p, Sharding) else []
-
-
-def without(sub_axes: Sequence[SubAxis], taken: Sequence[SubAxis]) -> list[SubAxis]:
-  """What is left of `sub_axes` when the parts that `taken` covers go."""
-  spans = [(d.stride, d.stride * d.size) for d in sub_axes]
-  for t in taken:
-    low, high = t.stride, t.stride * t.size
-    cut = [piece for a, b in spans for piece in ((a, min(b, low)), (max(a, high), b))]
-    spans = [(a, b) for a, b in cut if a < b]
-  return [SubAxis(b // a, a) for a, b in spans]

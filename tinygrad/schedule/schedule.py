@@ -11,12 +11,13 @@ from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod, watched
 from tinygrad.schedule import fuse
 from tinygrad.schedule.deduplicate import shared_by_place
+from tinygrad.schedule.homes import Home, layout, peel, whole
 from tinygrad.schedule.items import Lines, Schedule, ScheduleItem, Temp, Transfer, plan
-from tinygrad.schedule.lower import Home, Kernel, form, keeps_order, layout, lower
+from tinygrad.schedule.lower import Kernel, lower, structural_key
 from tinygrad.schedule.split import in_parts, in_two_steps, scatter_in_parts
 from tinygrad.schedule.tile_and_fuse import tile_and_fuse
 from tinygrad.schedule.windows import as_windows
-from tinygrad.uop import GroupOp, Ops, UOp, check_graph, is_int
+from tinygrad.uop import GroupOp, Ops, UOp, check_graph
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite, substitute
 
 ANY_TARGET = Target("any")  # what all have in common
@@ -83,26 +84,10 @@ def written_apart(sink: UOp) -> UOp:
   return rebuild(sink, make)
 
 
-def peel(u: UOp) -> UOp:
-  """Below reshapes that leave every element where it is in memory."""
-  return next(v for v in u.down() if not keeps_order(v))
-
-
 def nested(op: Ops, u: UOp, times: int) -> UOp:
   for _ in range(times):
     u = UOp.new(op, u.dtype, (u,))
   return u
-
-
-def whole(view: UOp) -> UOp:
-  """Below shrinks to a symbolic length: the elements stay where they are in memory, which is laid out by upper
-  bounds.
-  """
-  while view.op is Ops.SHRINK and all(is_int(lo, 0) for lo, _ in view.arg):
-    if layout(view.shape) != layout(view.src[0].shape):
-      break
-    view = view.src[0]
-  return view
 
 
 def computed(value: UOp, stored: Container[UOp]) -> Lines:
@@ -123,7 +108,7 @@ class _Builder:
     self.temps: dict[int, Temp] = {}
     self.where = self.devices()
     self.steps: list[KernelToBe] = []
-    self.kernels: dict[object, Kernel] = {}  # by form; their slots count in the form's order
+    self.kernels: dict[object, Kernel] = {}  # by structural key, in whose order their slots count
     self.made: dict[UOp, int] = {}  # stored value or ASSIGN -> its step
     self.versions: dict[UOp, Version] = {}
     self.assigns: dict[UOp, Version] = {}
@@ -286,7 +271,7 @@ class _Builder:
 
   def kernel(self, value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
     """`lower`, once for kernels that differ in their slots only: as those of a model's layers do."""
-    key, slots = form(value, target, homes)
+    key, slots = structural_key(value, target, homes)
     if key not in self.kernels:
       new = lower(value, target, homes)
       check_graph(new.ast, "kernel")

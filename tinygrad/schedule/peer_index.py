@@ -1,0 +1,88 @@
+"""Indices across devices: from a device's element to the whole value's, and from that to the device that owns it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tinygrad.device import Placement, Sharding, SubAxis
+from tinygrad.schedule.homes import layout
+from tinygrad.schedule.indexing import Index
+from tinygrad.uop import AxisKind, Ops, UOp, simplify, sint
+from tinygrad.uop.local import device_number, lengths
+from tinygrad.uop.node import sint_to_uop as number
+
+NewLoop = Callable[[sint, AxisKind], UOp]  # (length, kind) -> loop variable; 0 where there is one step
+
+
+@dataclass(frozen=True, slots=True)
+class PeerElement:
+  """An element of a value in parts: `inner`, on the device numbered `owner`, in a part laid out by `sizes`; where the
+  value is partial, the reduction of these over the loops of `folds`, by op."""
+
+  owner: UOp
+  inner: Index
+  sizes: tuple[int, ...]
+  folds: dict[Ops, tuple[UOp, ...]]
+
+
+def element_of(
+  placement: Sharding, result: Placement, shape: tuple[sint, ...], idx: Index, loop: NewLoop
+) -> PeerElement:
+  """The element at a global index of a value of `shape`, whoever owns it. Partial sums are folded over the devices
+  that hold parts in a fixed order, by loops that `loop` makes; what `result` is partial over stays apart."""
+  sizes, me, owner = placement.local_shape(shape), device_number(placement), number(0)
+  inner, taken = list[UOp](), list[SubAxis]()
+  for dim, (i, size) in enumerate(zip(idx, sizes)):
+    if not (sub_axes := placement.cut(dim)):
+      inner.append(i)
+      continue
+    block = simplify(i // size)
+    inner.append(simplify(i % size))
+    for sub_axis in reversed(sub_axes):
+      owner = owner + (block % sub_axis.size) * sub_axis.stride
+      block = simplify(block // sub_axis.size)
+      taken.append(sub_axis)
+  folds: dict[Ops, tuple[UOp, ...]] = {}  # those of one op are one reduction
+  for partial in placement.partial:
+    for sub_axis in without(partial.sub_axes, partial_sub_axes(result, partial.op)):
+      r = loop(sub_axis.size, AxisKind.REDUCE)
+      owner = owner + r * sub_axis.stride
+      folds[partial.op] = (*folds.get(partial.op, ()), *((r,) if r.op is Ops.RANGE else ()))
+      taken.append(sub_axis)
+  low = 1
+  for sub_axis in [*sorted(taken, key=lambda d: d.stride), SubAxis(1, len(placement))]:
+    if sub_axis.stride > low:
+      owner = owner + (me // low % (sub_axis.stride // low)) * low
+    low = sub_axis.stride * sub_axis.size
+  return PeerElement(simplify(owner), tuple(inner), layout(sizes), folds)
+
+
+def global_index(result: Sharding, shape: tuple[sint, ...], idx: Index) -> Index:
+  """Where the element `idx` of this device's part of a value of `shape` stands in the whole."""
+  me, sizes = device_number(result), result.local_shape(shape)
+  cut, block = result.cut, result.block
+  return tuple(simplify(number(block(d, me)) * n + i) if cut(d) else i for d, (i, n) in enumerate(zip(idx, sizes)))
+
+
+def valid_shape(u: UOp) -> tuple[sint, ...]:
+  """The part of a value that is computed. A COLLECTIVE's shape is that of whole blocks; of an uneven one only the
+  valid part is.
+  """
+  whole = u.op is not Ops.COLLECTIVE or isinstance(u.arg.result, str)
+  return u.shape if whole else lengths(u.arg.result, u.arg.template.shape)
+
+
+def partial_sub_axes(p: Placement | None, op: Ops) -> list[SubAxis]:
+  """The sub-axes over which a value placed as `p` is partial by `op`."""
+  return [d for o in p.partial if o.op is op for d in o.sub_axes] if isinstance(p, Sharding) else []
+
+
+def without(sub_axes: Sequence[SubAxis], taken: Sequence[SubAxis]) -> list[SubAxis]:
+  """What is left of `sub_axes` when the parts that `taken` covers go."""
+  spans = [(d.stride, d.stride * d.size) for d in sub_axes]
+  for t in taken:
+    low, high = t.stride, t.stride * t.size
+    cut = [piece for a, b in spans for piece in ((a, min(b, low)), (max(a, high), b))]
+    spans = [(a, b) for a, b in cut if a < b]
+  return [SubAxis(b // a, a) for a, b in spans]
