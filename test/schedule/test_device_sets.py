@@ -6,7 +6,7 @@ import pytest
 
 from tinygrad import Tensor
 from tinygrad.device import Sharding
-from tinygrad.schedule import schedule as scheduling
+from tinygrad.schedule.device_sets import DeviceSets
 
 D2, D3 = ("CPU:0", "CPU:1"), ("CPU:2", "CPU:3", "CPU:4")
 
@@ -49,12 +49,6 @@ def test_what_lives_anywhere_is_stored_by_each_set_that_reads_it(fresh, case):
 @pytest.mark.parametrize("case", CASES[:2])
 def test_a_kernel_with_memory_of_other_devices_is_refused(fresh, case):
   """As it was: by its first reader's devices alone."""
-  real = scheduling._Builder.place_homes
-
-  def shared_is_lost(self, stored):
-    real(self, stored)
-    self.used = {u: {min(sets)} for u, sets in self.used.items()}
-
-  fresh.setattr(scheduling._Builder, "place_homes", shared_is_lost)
+  fresh.setattr(DeviceSets, "shared", lambda self, stored: set())
   with pytest.raises(AssertionError, match="other devices"):
     check(case)

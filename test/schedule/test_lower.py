@@ -13,7 +13,7 @@ from tinygrad.helpers import PROCESS, Context, GlobalCounters
 from tinygrad.schedule import schedule as scheduling
 from tinygrad.schedule.loops import split_ranges
 from tinygrad.schedule.lower import lower, structural_key
-from tinygrad.schedule.schedule import ScheduleError
+from tinygrad.schedule.order import ScheduleError
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.symbolic import simplify
 

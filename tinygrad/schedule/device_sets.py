@@ -1,0 +1,69 @@
+"""Device sets: on which devices each value of a local graph is computed."""
+
+from collections.abc import Iterable, Sequence, Set
+
+from tinygrad.device import Placement, device_set
+from tinygrad.schedule import fuse
+from tinygrad.uop import Ops, UOp
+from tinygrad.uop.rewrite import on_sources, substitute
+
+
+class DeviceSets:
+  """`where` each node (sources first) is computed: its buffers' devices and, where there are none, its first
+  consumer's."""
+
+  def __init__(self, nodes: Sequence[UOp]) -> None:
+    self.nodes = nodes
+    self.where: dict[UOp, Placement] = {}
+    self.sets: dict[tuple[str, ...], int] = {}  # by devices, their number
+    self.used: dict[UOp, set[int]] = {}  # on which sets a value is used; empty where there is one: nothing to tell
+    self.place_nodes()
+
+  def place_nodes(self) -> None:
+    """Fills in `where`, by number the `sets`, and on which of them each value is `used`."""
+    where = self.where
+    for u in self.nodes:
+      if u.op is Ops.BUFFER:
+        where[u] = u.arg.device
+      elif u.op is Ops.COLLECTIVE:
+        where[u] = u.arg.result
+      elif (found := next((where[s] for s in u.src if s in where), None)) is not None:
+        where[u] = found
+    given = [p for u in self.nodes if u.op is Ops.COLLECTIVE for p in u.arg.placements]
+    distinct = dict.fromkeys([*where.values(), *given])
+    self.sets = {devices: i for i, devices in enumerate(dict.fromkeys(map(device_set, distinct)))}
+    if len(self.sets) > 1:
+      self.used = {u: {self.sets[device_set(p)]} for u, p in where.items()}
+    anywhere = {u for u in self.nodes if u not in where} if self.used else ()
+    for u in reversed(self.nodes):
+      same = [where[u]] * len(u.src) if u in where else []
+      for s, placement in zip(u.src, u.arg.placements if u.op is Ops.COLLECTIVE else same):
+        where.setdefault(s, placement)
+        if s in anywhere:
+          here = {self.sets[device_set(placement)]} if u.op is Ops.COLLECTIVE else self.used[u]
+          self.used[s] = self.used.get(s, set()) | here
+
+  def shared(self, stored: Iterable[UOp]) -> set[UOp]:
+    """Those of the `stored` values that live anywhere, made of constants, and are read on several sets."""
+    return {u for u in stored if len(self.used[u]) > 1} if self.used else set()
+
+  def with_own(self, shared: Set[UOp]) -> UOp:
+    """The graph with each of the `shared` values once for each device set that reads it, as nodes of its own."""
+    leaves = [u for u in UOp.sink(*shared).toposort() if u.op in fuse.LEAVES]
+    made: dict[tuple[UOp, int], UOp] = {}  # by the number of the device set
+    for u in self.nodes:
+      for i in self.used[u]:
+        if u in shared:
+          made[u, i] = substitute(u, {x: nested(Ops.DETACH, x, i) for x in leaves})
+          continue
+        there = [self.sets[device_set(p)] for p in u.arg.placements] if u.op is Ops.COLLECTIVE else [i] * len(u.src)
+        src = [made[s, k if len(self.used[s]) > 1 else min(self.used[s])] for s, k in zip(u.src, there)]
+        made[u, i] = on_sources(u, tuple(src))
+    sink = self.nodes[-1]
+    return made[sink, min(self.used[sink])]
+
+
+def nested(op: Ops, u: UOp, times: int) -> UOp:
+  for _ in range(times):
+    u = UOp.new(op, u.dtype, (u,))
+  return u

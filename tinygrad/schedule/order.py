@@ -1,0 +1,85 @@
+"""The order of a schedule's steps: sources first, and who reads a buffer's old content before who overwrites it."""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tinygrad.schedule.items import ScheduleItem
+from tinygrad.schedule.versions import State, Version
+from tinygrad.uop import Ops, UOp
+
+
+class ScheduleError(RuntimeError):
+  """Effects in an order that cannot be."""
+
+
+@dataclass(slots=True)
+class KernelToBe:
+  """A kernel to be: the value `root` (or the ASSIGN `root`), what it waits for, what it reads and writes, in which
+  version.
+  """
+
+  root: UOp
+  after: set[int]
+  reads: list[tuple[int, Version]]
+  writes: int
+  item: ScheduleItem | None = None
+
+
+class Order:
+  """Orders `steps`; `made`: stored value or ASSIGN -> its step."""
+
+  def __init__(self, steps: Sequence[KernelToBe], made: Mapping[UOp, int]) -> None:
+    self.steps, self.made = steps, made
+    self.copies: set[State] = set()  # contents that no order of the steps keeps for all who read them
+
+  def run(self) -> list[KernelToBe]:
+    """Sources first, and who reads a buffer's old content before who overwrites it; otherwise as the graph lists
+    them. Content that is needed after it must be overwritten goes to `copies`; the order then holds once these exist.
+    """
+    readers: dict[int, list[tuple[int, Version]]] = {}
+    for i, s in enumerate(self.steps):
+      for slot, version in s.reads:
+        readers.setdefault(slot, []).append((i, version))
+    waiting = [set(s.after) for s in self.steps]
+    for i, s in enumerate(self.steps):
+      if s.root.op is Ops.ASSIGN:
+        waiting[i] |= {r for r, version in readers.get(s.writes, ()) if r != i and s.root not in version}
+    then: dict[int, list[int]] = {}
+    for i, before in enumerate(waiting):
+      for j in before:
+        then.setdefault(j, []).append(i)
+    ready = [i for i, before in enumerate(waiting) if not before]
+    heapq.heapify(ready)
+    out: list[int] = []
+    while len(out) < len(self.steps):
+      i = heapq.heappop(ready) if ready else self.unblock(waiting, readers)
+      out.append(i)
+      for j in then.get(i, ()):
+        if i in waiting[j]:
+          waiting[j].remove(i)
+          if not waiting[j]:
+            heapq.heappush(ready, j)
+    return [self.steps[i] for i in out]
+
+  def unblock(self, waiting: Sequence[set[int]], readers: Mapping[int, Sequence[tuple[int, Version]]]) -> int:
+    """An ASSIGN that can run now if what is still to be read of the old content is copied first; notes the copies.
+
+    Of the steps that wait, the first in the order of data waits for readers only. What these read is complete, unless
+    it is after an ASSIGN that is not before this one.
+    """
+    diverging: list[UOp] = []
+    for i, s in enumerate(self.steps):
+      if not waiting[i] or any(j in waiting[i] for j in s.after):
+        continue
+      old = {v for r, v in readers[s.writes] if r in waiting[i] and s.root not in v}
+      if any(waiting[self.made[a]] for v in old for a in v):
+        diverging.append(s.root)
+        continue
+      self.copies |= {(s.writes, v) for v in old}
+      waiting[i].clear()
+      return i
+    assert diverging, "steps wait for each other's values"
+    what = f"{diverging[0].dtype.name}{list(diverging[0].src[0].shape)}"
+    problem = f"two assigns to one buffer ({what}), neither after the other, and both contents are needed"
+    raise ScheduleError(f"{problem}\n  fix: write to a .clone() of it for one of them")

@@ -1,0 +1,56 @@
+"""Slots of a schedule: in which memory each stored value lies, a buffer or an intermediate one."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from tinygrad.device import Placement, Sharding
+from tinygrad.helpers import prod
+from tinygrad.schedule import fuse
+from tinygrad.schedule.homes import Home, layout, peel, whole
+from tinygrad.schedule.items import Temp
+from tinygrad.uop import Ops, UOp
+
+
+class Slots:
+  """`homes` of what is stored, and `temps`, the intermediate memory by slot; the buffers' slots are the first.
+
+  `nodes`: the graph, sources first; `where` each is computed.
+  """
+
+  def __init__(self, nodes: Sequence[UOp], where: Mapping[UOp, Placement]) -> None:
+    self.nodes, self.where = nodes, where
+    self.buffers = [u for u in nodes if u.op is Ops.BUFFER]
+    self.homes: dict[UOp, Home] = {}
+    self.temps: dict[int, Temp] = {}
+
+  def place(self, stored: Sequence[UOp]) -> None:
+    """Where each stored value lies: in the buffer that it is assigned to, if that is new; else in a temporary."""
+    number = {u: i for i, u in enumerate(self.buffers)}
+    for u in self.nodes:
+      if u.op is Ops.BUFFER:
+        shape = u.shape if isinstance(u.arg.device, str) else u.arg.device.local_shape(u.shape)
+        self.homes[u] = Home(number[u], layout(shape))
+      elif u.op is Ops.SHARD:
+        self.homes[u] = Home(number[u.src[0]], layout(u.shape))
+    readers = Counter(s for u in self.nodes for s in u.src)
+    for u in self.nodes:
+      if u.op is not Ops.ASSIGN or any(readers[x] > 1 for x in u.src[0].down()):
+        continue
+      buffer, value = whole(u.src[0]), peel(u.src[1])
+      if buffer in self.homes and value not in self.homes and value.op not in fuse.LEAVES and value.op is not Ops.AFTER:
+        self.homes[value] = Home(self.homes[buffer].slot, layout(value.shape))
+    for u in stored:
+      if u not in self.homes:
+        below = peel(u.src[0]) if u.op is Ops.CONTIGUOUS else u
+        there = below in self.homes and below.op not in (Ops.BUFFER, Ops.SHARD)
+        self.homes[u] = Home(self.homes[below].slot if there else self.new_temp(u), layout(u.shape))
+
+  def new_temp(self, u: UOp) -> int:
+    slot, device = len(self.buffers) + len(self.temps), self.where[u]
+    # memory is shared whatever the cuts
+    alike = Sharding.of(device.mesh, ()) if isinstance(device, Sharding) else device
+    self.temps[slot] = Temp(alike, prod(layout(u.shape)) * u.dtype.itemsize)
+    return slot
+
+  def slot_of(self, view: UOp) -> int:
+    return next(self.homes[v].slot for v in view.down() if v in self.homes)
