@@ -14,6 +14,7 @@ from functools import partial, reduce
 from tinygrad.dtype import ConstType, DType, dtypes, to_dtype, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.uop import GroupOp, Ops, UOp
+from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 # Least squares at Chebyshev nodes, in z = x*x; the error is that of the polynomial before rounding.
 # (tanh x - x)/x^3, x <= 0.8: 4e-9 of the result
@@ -428,21 +429,17 @@ def _function(u: UOp) -> UOp:
 
 def decompose(sink: UOp, halves: bool = True) -> UOp:
   """The kernel with functions and narrow floats taken apart; `halves`: the processor converts half."""
-  done: dict[UOp, UOp] = {}
   as_bits = _AS_BITS if halves else _NARROW
-  for u in sink.toposort():
-    src = tuple([done[s] for s in u.src])
+
+  def make(u: UOp, src: Sources) -> UOp:
     if u.op is Ops.CONST and u.dtype in as_bits:
       word = to_dtype(f"uint{u.dtype.bitsize}")
-      out = bitcast(const(word, int(numpy.array(u.arg, to_numpy_dtype(u.dtype)).view(word.name))), u.dtype)
-    elif u.op is Ops.CAST:
-      out = _convert(src[0], u.dtype, as_bits)
-    elif u.op is Ops.FOLD or (u.op in GroupOp.Elementwise and u.op not in (Ops.WHERE, Ops.BITCAST)):
+      return bitcast(const(word, int(numpy.array(u.arg, to_numpy_dtype(u.dtype)).view(word.name))), u.dtype)
+    if u.op is Ops.CAST:
+      return _convert(src[0], u.dtype, as_bits)
+    if u.op is Ops.FOLD or (u.op in GroupOp.Elementwise and u.op not in (Ops.WHERE, Ops.BITCAST)):
       narrow = u.dtype in _NARROW or src[0].dtype in _NARROW
-      out = (
-        _widened(u, src, as_bits) if narrow else _function(u if src == u.src else UOp.new(u.op, u.dtype, src, u.arg))
-      )
-    else:
-      out = u if src == u.src else UOp.new(u.op, u.dtype, src, u.arg)
-    done[u] = out
-  return done[sink]
+      return _widened(u, src, as_bits) if narrow else _function(on_sources(u, src))
+    return on_sources(u, src)
+
+  return rebuild(sink, make)

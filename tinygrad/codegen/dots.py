@@ -12,6 +12,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import index
+from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
 REUSE = 16  # least times that a word is used, and length of the reduction in words: else it is not worth making
@@ -28,7 +29,7 @@ def use_dots(sink: UOp, target: Target) -> UOp:
     return sink
   parallel, made = sink.src[0].src[2:], dict[UOp, UOp]()
   rows = {r for s in sink.src for r in s.src[2:]}  # a sum over rows is one of parts (rows.py), and stays a FOLD
-  fresh = 1 + max((u.arg[0] for u in sink.toposort() if u.op is Ops.RANGE), default=0)
+  ids = LoopIds(sink)
   for f in sink.toposort():
     if (pair := narrow_product(f)) is None or not (bf16 if pair[0].dtype is dtypes.bfloat16 else bytewise):
       continue
@@ -38,8 +39,7 @@ def use_dots(sink: UOp, target: Target) -> UOp:
     length = 4 // pair[0].dtype.itemsize
     along = [r for r in f.src[1:] if r.src[0].op is Ops.CONST and r.src[0].arg >= REUSE * length]
     if along and all(prod(r.src[0].vmax for r in parallel if r not in have) >= REUSE for have in reached):
-      made[f] = words_of(f, pair, max(along, key=lambda r: int(r.src[0].arg)), length, fresh)
-      fresh += 1
+      made[f] = words_of(f, pair, max(along, key=lambda r: int(r.src[0].arg)), length, ids)
   return substitute_free(sink, made)
 
 
@@ -56,10 +56,10 @@ def narrow_product(f: UOp) -> tuple[UOp, UOp] | None:
   return (x, y) if fits else None
 
 
-def words_of(f: UOp, pair: tuple[UOp, UOp], r: UOp, length: int, fresh: int) -> UOp:
+def words_of(f: UOp, pair: tuple[UOp, UOp], r: UOp, length: int, ids: LoopIds) -> UOp:
   """The FOLD of x·y with `length` iterations of its range r at a time, and those that are left over."""
   whole, left = divmod(int(r.src[0].arg), length)
-  steps, kind = UOp.new(Ops.RANGE, dtypes.index, (index(whole),), (fresh, AxisKind.REDUCE)), pair[0].dtype
+  steps, kind = ids.loop(index(whole), AxisKind.REDUCE), pair[0].dtype
   x, y = (word(v, r, steps, length) for v in pair)
   over = tuple(steps if s is r else s for s in f.src[1:])
 

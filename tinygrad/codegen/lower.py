@@ -16,6 +16,7 @@ from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, NOOPT, SPEC
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.affine import index
+from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 
 def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | None = None) -> list[UOp]:
@@ -63,18 +64,16 @@ def signature(ast: UOp) -> list[UOp]:
 
 def drop_unit_ranges(sink: UOp) -> UOp:
   """Ranges of one iteration are 0, so that no later stage has to tell them apart."""
-  done: dict[UOp, UOp] = {}
-  for u in sink.toposort():
+
+  def make(u: UOp, src: Sources) -> UOp:
     if u.op is Ops.RANGE and u.src[0].op is Ops.CONST and u.src[0].arg == 1:
-      done[u] = index(0)
-      continue
-    src = tuple([done[s] for s in u.src])
+      return index(0)
     if u.op in (Ops.FOLD, Ops.STORE):
       first = 1 if u.op is Ops.FOLD else 2
       src = (*src[:first], *(r for r in src[first:] if r.op is Ops.RANGE))
-    made = u if src == u.src else UOp.new(u.op, u.dtype, src, u.arg)
-    done[u] = src[0] if u.op is Ops.FOLD and len(src) == 1 else made
-  return done[sink]
+    return src[0] if u.op is Ops.FOLD and len(src) == 1 else on_sources(u, src)
+
+  return rebuild(sink, make)
 
 
 def print_linear(linear: list[UOp]) -> None:

@@ -15,6 +15,7 @@ from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.cards import evaluate
 from tinygrad.uop.node import ATTRIBUTES, UOp
 from tinygrad.uop.op import GroupOp, Ops
+from tinygrad.uop.rewrite import on_sources
 
 _ALU = GroupOp.Elementwise - {Ops.BITCAST}
 _COMMUTATIVE = frozenset((Ops.ADD, Ops.MUL, Ops.AND, Ops.OR))
@@ -27,7 +28,7 @@ def simplify(root: UOp) -> UOp:
 
 def _simplified(u: UOp) -> UOp:
   src = tuple([s.simplified for s in u.src])
-  v = u if src == u.src else u.replace(src=src)
+  v = on_sources(u, src)
   w = fold(v)
   w.simplified = v.simplified = w
   return w
