@@ -42,8 +42,11 @@ from tinygrad.helpers import (
 from tinygrad.mixin.base import DeviceArg, DTypeArg, broadcast_shape, mismatch, to_placement
 from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
+from tinygrad.ops import Trait, having
 from tinygrad.transforms.gradient import compute_gradient, occurrences
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
+
+ONE_TO_ONE = having(Trait.ONE_TO_ONE)
 
 if TYPE_CHECKING:
   from tinygrad.sharding import view_assigns
@@ -420,7 +423,7 @@ class Tensor(NN, metaclass=_Training):
       program_order.reenter(self, assigned=True)
       return
     view = _without_detach(view)
-    if any(u.op in (Ops.EXPAND, Ops.WINDOW) for u in view.toposort(lambda u: u is not state)):
+    if any(u.op in GroupOp.View and u.op not in ONE_TO_ONE for u in view.toposort(lambda u: u is not state)):
       rule = "several elements of the target share memory"
       mismatch("assign", rule, (view, value), "assign to the tensor before expand or windows", ValueError)
     if memory_state(view) is None:  # elements had to move for the view: all of the memory is written

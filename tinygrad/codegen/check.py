@@ -8,11 +8,6 @@ from tinygrad.dtype import dtypes
 from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.spec import SpecError
 
-_VALUES = GroupOp.Elementwise | {Ops.DOT, Ops.VECTORIZE, Ops.EXTRACT, Ops.FOLD, Ops.LOAD, Ops.INDEX, Ops.PEER}
-_ALLOWED = _VALUES | {Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH, Ops.ACC, Ops.RANGE, Ops.ENDRANGE, Ops.STORE, Ops.BARRIER}
-_MEMORY = frozenset((Ops.PARAM, Ops.SCRATCH, Ops.PEER))
-_PLACES = frozenset((Ops.INDEX, Ops.ACC))
-
 
 def check_linear(linear: Sequence[UOp]) -> None:
   """Raises SpecError, with the op, if a value is used before it is known, loops are not nested, or types misfit."""
@@ -42,7 +37,7 @@ def check_linear(linear: Sequence[UOp]) -> None:
 
 def _fault(u: UOp) -> str | None:
   """What is wrong with an op, apart from where it stands."""
-  if u.op not in _ALLOWED:
+  if u.op not in GroupOp.Linear:
     return "no op of linear code"
   if (of := _FAULTS.get(u.op)) is not None:
     return of(u)
@@ -52,7 +47,7 @@ def _fault(u: UOp) -> str | None:
 
 
 def _fault_of_index(u: UOp) -> str | None:
-  if u.src[0].op not in _MEMORY:
+  if u.src[0].op not in GroupOp.Memory:
     return "an INDEX points into a parameter, a peer's buffer or scratch memory"
   if u.dtype.scalar() is not u.src[0].dtype.scalar():
     return "its type is that of the memory"
@@ -62,13 +57,13 @@ def _fault_of_index(u: UOp) -> str | None:
 
 
 def _fault_of_load(u: UOp) -> str | None:
-  sound = u.dtype is u.src[0].dtype and u.src[0].op in _PLACES
+  sound = u.dtype is u.src[0].dtype and u.src[0].op in GroupOp.Place
   return None if sound else "a LOAD has the type of its INDEX or ACC"
 
 
 def _fault_of_store(u: UOp) -> str | None:
   where, value = u.src
-  if where.dtype.scalar() is not value.dtype.scalar() or where.op not in _PLACES:
+  if where.dtype.scalar() is not value.dtype.scalar() or where.op not in GroupOp.Place:
     return "the value has the type of the INDEX or ACC"
   if value.dtype is not where.dtype and not (where.op is Ops.ACC and value.op is Ops.CONST):
     return "the value has as many lanes as the memory"

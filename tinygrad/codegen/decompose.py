@@ -64,7 +64,8 @@ def alu(op: Ops, x: UOp, *others: UOp | ConstType) -> UOp:
   return UOp.new(op, dtypes.bool if op in GroupOp.Comparison else x.dtype, src)
 
 
-add, sub, mul, less = (partial(alu, op) for op in (Ops.ADD, Ops.SUB, Ops.MUL, Ops.CMPLT))
+add, sub = partial(alu, Ops.ADD), partial(alu, Ops.SUB)
+mul, less = partial(alu, Ops.MUL), partial(alu, Ops.CMPLT)
 
 
 def where(condition: UOp, x: UOp | ConstType, y: UOp) -> UOp:
@@ -320,9 +321,10 @@ def any_power(x: UOp, y: UOp) -> UOp:
   return where(alu(Ops.OR, alu(Ops.CMPEQ, x, 1.0), alu(Ops.CMPEQ, y, 0.0)), 1.0, out)
 
 
-_FUNCTIONS: dict[Ops, Callable[..., UOp]] = {Ops.EXP: lower_exp, Ops.LOG: lower_log, Ops.TANH: lower_tanh}
-_FUNCTIONS |= {Ops.ERF: lower_erf, Ops.SIN: lower_sin, Ops.COS: partial(lower_sin, op=Ops.COS), Ops.POW: lower_pow}
-_FLOAT64 = frozenset((Ops.EXP, Ops.LOG, Ops.SIN, Ops.COS))  # of float64; the others are calls
+# of any float; the others of float64 are calls
+_FUNCTIONS: dict[Ops, Callable[..., UOp]] = {Ops.EXP: lower_exp, Ops.LOG: lower_log, Ops.SIN: lower_sin}
+_FUNCTIONS |= {Ops.COS: partial(lower_sin, op=Ops.COS)}
+_FLOAT32 = _FUNCTIONS | {Ops.TANH: lower_tanh, Ops.ERF: lower_erf, Ops.POW: lower_pow}
 
 
 def _from_narrow(x: UOp) -> UOp:
@@ -420,11 +422,10 @@ def lower_shift(op: Ops, x: UOp, y: UOp) -> UOp:
 
 
 def _function(u: UOp) -> UOp:
-  if u.op in (Ops.SHL, Ops.SHR) and u.dtype in dtypes.ints:
+  if (u.op is Ops.SHL or u.op is Ops.SHR) and u.dtype in dtypes.ints:
     return lower_shift(u.op, *u.src)
-  if u.op in _FUNCTIONS and (u.dtype is dtypes.float32 or u.op in _FLOAT64):
-    return _FUNCTIONS[u.op](*u.src)
-  return u
+  lowered = (_FLOAT32 if u.dtype is dtypes.float32 else _FUNCTIONS).get(u.op)
+  return u if lowered is None else lowered(*u.src)
 
 
 def decompose(sink: UOp, halves: bool = True) -> UOp:
@@ -437,7 +438,7 @@ def decompose(sink: UOp, halves: bool = True) -> UOp:
       return bitcast(const(word, int(numpy.array(u.arg, to_numpy_dtype(u.dtype)).view(word.name))), u.dtype)
     if u.op is Ops.CAST:
       return _convert(src[0], u.dtype, as_bits)
-    if u.op is Ops.FOLD or (u.op in GroupOp.Elementwise and u.op not in (Ops.WHERE, Ops.BITCAST)):
+    if u.op is Ops.FOLD or (u.op in GroupOp.Elementwise and u.op is not Ops.WHERE and u.op is not Ops.BITCAST):
       narrow = u.dtype in _NARROW or src[0].dtype in _NARROW
       return _widened(u, src, as_bits) if narrow else _function(on_sources(u, src))
     return on_sources(u, src)

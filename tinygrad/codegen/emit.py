@@ -356,7 +356,7 @@ def fast_two_sum(total: UOp, x: UOp, zero: UOp, new: Callable[[Ops, DType, tuple
 
 
 def of_products(f: UOp) -> bool:
-  return f.src[0].op in (Ops.MUL, Ops.DOT)
+  return f.src[0].op is Ops.MUL or f.src[0].op is Ops.DOT
 
 
 def _blocks(region: Region, f: UOp) -> Iterator[tuple[int, Region]]:

@@ -17,7 +17,8 @@ from tinygrad.codegen.values import LEAST_TRANSPOSED, MAX_SHUFFLED, MIN_SHUFFLED
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
-from tinygrad.uop import Ops, UOp
+from tinygrad.ops import Trait, having
+from tinygrad.uop import CARDS, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index, row_major
 
 GATHER = 3.0  # cost of one lane of an access that is not contiguous
@@ -25,7 +26,7 @@ TURN = 5.0  # cost of a vector that comes from transposing a square of as many; 
 MOST_TRANSPOSED = 16  # lanes of such
 BROADCAST = 0.5  # cost of a load that all lanes share
 OPERATION = 0.5  # cost of arithmetic, next to that of a load
-COST = {Ops.CONST: 0} | dict.fromkeys((Ops.EXP, Ops.LOG, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF), 16)  # until decomposed
+DIVIDES = having(Trait.DIVIDES)
 LINE = 64  # bytes
 ACCUMULATORS = 8  # that hide the latency of an addition
 MAX_ROWS = 8  # unrolled copies along one range: more rows at a power of two apart fall into one set of the first cache
@@ -140,7 +141,7 @@ class Analysis:
         self.reducing.add(u)
       if u.op is Ops.CMPLT and u.src[0].op is Ops.RANGE and u.src[1].op is Ops.CONST and size(u.src[0]) == 2:
         self.residues[u.src[0]] = 2  # a choice of two values that share their operands
-      if u.dtype is dtypes.index and u.op in (Ops.IDIV, Ops.MOD) and u.src[1].op is Ops.CONST and u.src[1].arg > 0:
+      if u.dtype is dtypes.index and u.op in DIVIDES and u.src[1].op is Ops.CONST and u.src[1].arg > 0:
         for r, c in affine(u.src[0], self.forms).terms.items():
           copies = u.src[1].arg // math.gcd(c, u.src[1].arg)
           if r.op is Ops.RANGE and 1 < copies <= MAX_ROWS:
@@ -176,7 +177,7 @@ class Analysis:
 
   def aligned(self, u: UOp) -> UOp | None:
     """The range r of r // c or r % c where such vectors do not reach from one multiple of c to the next."""
-    if u.op not in (Ops.IDIV, Ops.MOD) or u.src[1].op is not Ops.CONST or u.src[1].arg % MOST_TRANSPOSED:
+    if u.op not in DIVIDES or u.src[1].op is not Ops.CONST or u.src[1].arg % MOST_TRANSPOSED:
       return None
     const, terms = affine(u.src[0], self.forms).split(MOST_TRANSPOSED)[1]
     return next((r for r, step in terms.items() if step == 1 and not const and len(terms) == 1), None)
@@ -204,7 +205,7 @@ class Analysis:
         accesses.extend([self.access(u.src[0], u.dtype.itemsize)] * times)
         stack.extend((s, times) for s in (*u.src[1:], *u.src[0].src[1:]))
       else:
-        operations += times * COST.get(u.op, int(u.dtype is not dtypes.index))
+        operations += times * (0 if u.dtype is dtypes.index else CARDS[u.op].cost)
         stack.extend((s, times) for s in usual_sources(u))
     mine = tuple(r for r in self.parallel if r in ranges) + tuple(r for r in ranges if r not in self.parallel)
     self.items.append(Item(fold, mine, accesses, operations))
@@ -425,7 +426,7 @@ class Stages:
         continue
       seen.add(u)
       computed = u.dtype is dtypes.index or (u.dtype is dtypes.bool and u.op is not Ops.LOAD)
-      if not self.a.deps[u] or u.op in (Ops.FOLD, Ops.CONST) or computed:
+      if not self.a.deps[u] or u.op is Ops.FOLD or u.op is Ops.CONST or computed:
         continue
       if self.a.deps[u] != every:
         out.append(u)

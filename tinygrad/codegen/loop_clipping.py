@@ -20,8 +20,12 @@ from tinygrad.uop.cards import evaluate
 
 # memory -> the length of a row in it and where that begins, from which element on it holds a constant, and which
 Known = dict[UOp, tuple[tuple[UOp, Affine | None], Affine, UOp]]
-VALUES = GroupOp.Elementwise | {Ops.CONST, Ops.LOAD}
 MOST_LIMITS = 8  # of one loop that are looked at: a mask has few edges
+
+
+def is_value(u: UOp) -> bool:
+  """Arithmetic on numbers, or a number: nothing of it is an index."""
+  return u.dtype is not dtypes.index and (u.op in GroupOp.Elementwise or u.op is Ops.CONST or u.op is Ops.LOAD)
 
 
 class Forms:
@@ -62,7 +66,7 @@ class Beyond:
     self.values: dict[UOp, UOp | None] = {}
 
   def value(self, root: UOp) -> UOp | None:
-    for u in root.toposort(lambda u: u not in self.values and u.op in VALUES and u.dtype is not dtypes.index):
+    for u in root.toposort(lambda u: u not in self.values and is_value(u)):
       self.values[u] = self.value_of(u)
     return self.values.get(root)
 
@@ -84,9 +88,10 @@ class Beyond:
         return UOp.const(u.dtype, numpy.asarray(evaluate(u, values, ())).item())
     if u.op is Ops.MUL and any(s is not None and s.arg == 0 for s in src):
       return UOp.const(u.dtype, 0)
-    if u.op in (Ops.AND, Ops.OR) and u.dtype is dtypes.bool:
+    if (u.op is Ops.AND or u.op is Ops.OR) and u.dtype is dtypes.bool:
       return next((s for s in src if s is not None and s.arg is (u.op is Ops.OR)), None)
-    return src[0] if u.op in (Ops.ADD, Ops.SUB) and src[0] is not None and src[0].arg == -float("inf") else None
+    sums = u.op is Ops.ADD or u.op is Ops.SUB
+    return src[0] if sums and src[0] is not None and src[0].arg == -float("inf") else None
 
   def adds_nothing(self, f: UOp) -> bool:
     x = self.value(f.src[0])

@@ -14,7 +14,7 @@ from tinygrad.codegen.scatter import LoopEmitter, apart
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, NOOPT, SPEC
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import RANGES_FROM, Ops, UOp
 from tinygrad.uop.affine import index
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
@@ -68,8 +68,7 @@ def drop_unit_ranges(sink: UOp) -> UOp:
   def make(u: UOp, src: Sources) -> UOp:
     if u.op is Ops.RANGE and u.src[0].op is Ops.CONST and u.src[0].arg == 1:
       return index(0)
-    if u.op in (Ops.FOLD, Ops.STORE):
-      first = 1 if u.op is Ops.FOLD else 2
+    if (first := RANGES_FROM.get(u.op)) is not None:
       src = (*src[:first], *(r for r in src[first:] if r.op is Ops.RANGE))
     return src[0] if u.op is Ops.FOLD and len(src) == 1 else on_sources(u, src)
 

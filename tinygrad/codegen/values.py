@@ -15,11 +15,14 @@ from dataclasses import dataclass, field
 
 from tinygrad.codegen.plan import usual_sources
 from tinygrad.dtype import DType, dtypes
+from tinygrad.ops import Trait, having
+from tinygrad.ops.elementwise import OF_BOOLS
 from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.rewrite import substitute_free
 
 Env = dict[UOp, int]
+DIVIDES = having(Trait.DIVIDES)
 # lanes from which, and step up to which, a strided load is contiguous loads and shuffles
 MIN_SHUFFLED, MAX_SHUFFLED = 4, 4
 LEAST_TRANSPOSED = 4  # neighbours in memory for which vectors that lie across them are turned before they are stored
@@ -221,7 +224,7 @@ class Values:
     lanes = max((s.dtype.count for s in src), default=1)
     if lanes > 1:
       src = [self.broadcast(s, lanes) for s in src]
-    if u.op in (Ops.IDIV, Ops.MOD):
+    if u.op in DIVIDES:
       return self.divide(u, *src)
     return self.node(u.op, u.dtype.vec(lanes), tuple(src), u.arg)
 
@@ -248,7 +251,7 @@ class Values:
     def new(op: Ops, *src: UOp | int) -> UOp:
       values = tuple(self.broadcast(UOp.const(u.dtype, s), x.dtype.count) if isinstance(s, int) else s for s in src)
       dtype = dtypes.bool.vec(x.dtype.count) if op in GroupOp.Comparison else values[-1].dtype
-      return self.node(op, dtype, values, False if op in (Ops.IDIV, Ops.MOD) else None)
+      return self.node(op, dtype, values, False if op in DIVIDES else None)
 
     known = u.src[1].arg if u.src[1].op is Ops.CONST else 0
     if u.src[0].vmin >= 0 and u.src[1].vmin > 0:
@@ -282,7 +285,7 @@ class Values:
       if atom.op is Ops.RANGE:
         out = out.plus(Affine(env[atom]) if atom in env else Affine(0, {atom: 1}), c)
         continue
-      rs = self.ups(self.deps(atom)) if atom.op in (Ops.IDIV, Ops.MOD) else []
+      rs = self.ups(self.deps(atom)) if atom.op in DIVIDES else []
       if not rs:
         out = out.plus(Affine(0, {atom: 1}), c)
         continue
@@ -541,8 +544,8 @@ def _fold_bool(op: Ops, src: list[UOp]) -> UOp | None:
   """and, or, not of constants."""
   if op is Ops.NOT and src[0].op is Ops.CONST:
     return UOp.const(dtypes.bool, not src[0].arg)
-  if op in (Ops.AND, Ops.OR, Ops.MUL, Ops.ADD):
+  if (op := OF_BOOLS.get(op, op)) is Ops.AND or op is Ops.OR:
     for x, y in (src, src[::-1]):
       if x.op is Ops.CONST:
-        return (y if x.arg else x) if op in (Ops.AND, Ops.MUL) else (x if x.arg else y)
+        return (y if x.arg else x) if op is Ops.AND else (x if x.arg else y)
   return None

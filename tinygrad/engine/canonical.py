@@ -6,10 +6,8 @@ import itertools
 from typing import Any
 
 from tinygrad.device import Sharding
-from tinygrad.uop import BufferArg, Ops, UOp, substitute
+from tinygrad.uop import BufferArg, GroupOp, Ops, UOp, substitute
 from tinygrad.uop.node import map_arg, uops_in
-
-REARRANGED = frozenset((Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND))  # two of a kind in a row are one
 
 
 def canonical(sink: UOp, first: int = -1) -> tuple[UOp, list[UOp], dict[str, int]]:
@@ -41,12 +39,12 @@ def canonical(sink: UOp, first: int = -1) -> tuple[UOp, list[UOp], dict[str, int
     elif (
       u.op is Ops.CONTIGUOUS
       or (u.op is Ops.DETACH and u.arg is not None)
-      or (u.op in REARRANGED and u.src[0].op in REARRANGED)
+      or (u.op in GroupOp.Rearranging and u.src[0].op in GroupOp.Rearranging)  # two of a kind in a row are one
     ):
       changed.append(u)
     elif u.op is Ops.BIND:
       unbind(u)
-    elif type(u.arg) is tuple and u.op not in (Ops.VARIABLE, Ops.REDUCE, Ops.PERMUTE, Ops.FLIP):
+    elif type(u.arg) is tuple:
       for inner in uops_in(u.arg):
         for v in inner.toposort():
           if v.op is Ops.BIND:

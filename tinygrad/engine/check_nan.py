@@ -26,7 +26,7 @@ def written(ast: UOp, variables: Mapping[str, int]) -> Any:
   sizes = [r.src[0].vmax for r in ranges]
   values: dict[UOp, Any] = dict(zip(ranges, numpy.ix_(*map(numpy.arange, sizes))))
   for u in UOp.sink(*target.src[1:]).toposort():
-    if u.op not in (Ops.RANGE, Ops.SINK):
+    if u.op is not Ops.RANGE and u.op is not Ops.SINK:
       values[u] = evaluate(u, [values[s] for s in u.src], ())
   index, *valid = (numpy.broadcast_to(values[u], sizes) for u in target.src[1:])
   return index[valid[0]] if valid else index

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
-from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
+from tinygrad.ops import Trait, having
+from tinygrad.uop import AxisKind, Ops, UOp
 
-COUNTED = GroupOp.Elementwise - {Ops.CAST, Ops.BITCAST, Ops.WHERE, Ops.NOT} - GroupOp.Comparison
+COUNTED = having(Trait.FLOP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,12 @@ from tinygrad.device import reduced_placement
 from tinygrad.engine.realize import realize
 from tinygrad.engine.run import recorders
 from tinygrad.helpers import dedup, uninterrupted
+from tinygrad.ops import Trait, having
 from tinygrad.sharding.costs import at_placement
 from tinygrad.sharding.replacement import Replacement
-from tinygrad.uop import GroupOp, Ops, Ref, UOp, buffer_of, side_table
+from tinygrad.uop import Ops, Ref, UOp, buffer_of, side_table
 
-VIEWS = GroupOp.View | {Ops.DETACH}
+VIEWS = having(Trait.VIEW)
 
 
 class Live(Protocol):

@@ -18,6 +18,7 @@ from tinygrad.engine.errors import JitError, UnboundError
 from tinygrad.engine.run import Run, execute, recorders
 from tinygrad.engine.transfer import Box, box_of, copy_blocks, host_array
 from tinygrad.helpers import DEBUG, LazyModule, numpy, span
+from tinygrad.ops import Trait, having
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, simplify, substitute
 from tinygrad.uop.node import stored, viewed
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 else:
   moves = LazyModule("tinygrad.sharding.report")
 
+EFFECTS = having(Trait.EFFECT)
 random_states: weakref.WeakKeyDictionary[UOp, tuple[int, int, int]] = weakref.WeakKeyDictionary()
 """What random numbers are computed from (mixin/random.py): memory that is nobody's."""
 
@@ -37,7 +39,7 @@ def realize(*roots: UOp, starting: Callable[[], object] = lambda: None) -> list[
   Returns for each root the BUFFER with its value, at the root's placement, not partial; for a view of a buffer that
   view, the effects before it done.
   """
-  waiting = [base for root in dict.fromkeys(roots) if (base := viewed(root)).op in (Ops.AFTER, Ops.ASSIGN)]
+  waiting = [base for root in dict.fromkeys(roots) if (base := viewed(root)).op in EFFECTS]
   effects = [u for u in UOp.sink(*waiting).toposort() if u.op is Ops.ASSIGN]
   made = {root: _prepare(root, effects) for root in dict.fromkeys(roots)}
   if effects:
@@ -53,7 +55,7 @@ def realize(*roots: UOp, starting: Callable[[], object] = lambda: None) -> list[
 
 def _prepare(root: UOp, effects: list[UOp]) -> UOp:
   """What `root` will be once `effects` have run; a computed value adds its own."""
-  if viewed(root).op in (Ops.BUFFER, Ops.AFTER, Ops.ASSIGN):
+  if (base := viewed(root)).op is Ops.BUFFER or base.op in EFFECTS:
     *above, u = root.down()
     for v in reversed(above):
       u = v.replace(src=(u,)) if v.op in GroupOp.View else u

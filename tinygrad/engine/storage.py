@@ -10,8 +10,9 @@ from typing import Any
 from tinygrad.device import Buffer, Computes, Device, DeviceError
 from tinygrad.dtype import DType, to_numpy_dtype
 from tinygrad.helpers import numpy
+from tinygrad.ops import Trait, having
 from tinygrad.runtime.npy import ELSEWHERE
-from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, evaluate
+from tinygrad.uop import Ops, UOp, buffer_of, evaluate
 
 
 def only_stored(device: object) -> bool:
@@ -43,7 +44,7 @@ def mapped(u: UOp) -> Any:
     return array[: memory.nbytes_per_device].view(to_numpy_dtype(u.dtype)).reshape(u.shape)
   if u.op is Ops.BITCAST:
     return mapped(u.src[0]).view(to_numpy_dtype(u.dtype))
-  if u.op not in GroupOp.View | {Ops.DETACH, Ops.CONTIGUOUS}:
+  if u.op not in having(Trait.VIEW) and u.op is not Ops.CONTIGUOUS:
     said = f"{u.op.name.lower()} of {u.dtype.name}{list(u.shape)}: nothing is computed on {u.device}"
     raise DeviceError(f"{said}\n  {ELSEWHERE}")
   return evaluate(u, [mapped(u.src[0])], u.shape)

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar
 from tinygrad.dtype import DType, dtypes, least_upper_float, to_dtype
 from tinygrad.mixin.base import Base, Scalar, check_choice, common_dtype, common_shape, mismatch
 from tinygrad.mixin.movement import Movement
+from tinygrad.ops.elementwise import OF_BOOLS
 from tinygrad.uop import Ops, UOp, describe
 
 _bool: TypeAlias = bool  # inside the class the names are its methods
@@ -14,7 +15,6 @@ _int: TypeAlias = int
 T = TypeVar("T", bound="Elementwise")
 
 Operator: TypeAlias = Callable[[T, Any], T]
-OF_BOOLS = {Ops.ADD: Ops.OR, Ops.MUL: Ops.AND}
 
 
 def casting(dtype: DType) -> Callable[[T], T]:

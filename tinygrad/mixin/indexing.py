@@ -11,6 +11,7 @@ from tinygrad.engine.program_order import memory_state
 from tinygrad.helpers import ceildiv, numpy, prod
 from tinygrad.mixin.base import Base, broadcast_shape, check_choice, common_shape, mismatch, sint
 from tinygrad.mixin.reduce import Reduce
+from tinygrad.ops import Trait, having
 from tinygrad.uop import Ops, UOp, simplify_sint
 
 
@@ -25,6 +26,7 @@ class _Part:
   pick: Any = None
 
 
+IDEMPOTENT = having(Trait.IDEMPOTENT)
 Reduction = Literal["sum", "prod", "mean", "amax", "amin"]
 BLOCK = 128  # elements of which one sorts by counting
 FEW = 64  # greatest elements up to which they are looked for one by one
@@ -304,7 +306,7 @@ class Indexing(Reduce):
     check_choice("scatter_reduce", "reduce", reduce, *ways)
     op, join = ways[reduce]
     places, values = self._places(d, index, src)
-    if op in (Ops.ADD, Ops.MUL):
+    if op not in IDEMPOTENT:
       r = values._in_wide(lambda x: self._reduced(d, places, x, op))
     else:
       r = self._reduced(d, places, values, op)

@@ -35,9 +35,6 @@ def threefry2x32(k0: UOp, k1: UOp, c0: UOp, c1: UOp) -> tuple[UOp, UOp]:
   return x, y
 
 
-_PURE = GroupOp.Elementwise | GroupOp.Movement | {Ops.CONST, Ops.IOTA, Ops.CONTIGUOUS, Ops.DETACH}
-
-
 def _state(words: tuple[int, int, int], where: Placement) -> UOp:
   """A uint32 (3,) buffer: seed, number of the call, replay; a copy on every device of `where`."""
   u = UOp.buffer((3,), dtypes.uint32, where.with_dims(()) if isinstance(where, Sharding) else where)
@@ -58,7 +55,7 @@ def drawn_there(u: UOp, where: Placement) -> UOp | None:
   for x in u.toposort():
     if x.op is Ops.BUFFER and x in _states:
       states[x] = _state(_states[x], where)
-    elif x.op not in _PURE:
+    elif not (x.op in GroupOp.KeepsPlacement or x.op in GroupOp.Movement or x.op is Ops.CONST or x.op is Ops.IOTA):
       return None
   return substitute(u, states).copy_to_device(where) if states else None
 

@@ -1,7 +1,8 @@
 """The cards: all that is to be known about each op. Importing this package registers them; a test holds them
-complete.
+complete. Which ops share a trait is asked here, where every op has its card.
 """
 
 from tinygrad.ops import elementwise, kernel, movement, placement, reduce
+from tinygrad.uop.cards import Trait, having
 
-__all__ = ["elementwise", "kernel", "movement", "placement", "reduce"]
+__all__ = ["Trait", "elementwise", "having", "kernel", "movement", "placement", "reduce"]

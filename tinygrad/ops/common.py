@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad.dtype import dtypes
-from tinygrad.uop import Factors, Ops, PartialRule, UOp, define, render_shape
+from tinygrad.uop import NO_TRAIT, Factors, GradientRule, Ops, PartialRule, Trait, UOp, define, render_shape
 
 
 def same_shape(u: UOp) -> tuple[Any, ...]:
@@ -75,20 +75,40 @@ def define_leaf(
   evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None,
   factors: Callable[[UOp], Factors] | None,
   render: str | None,
+  traits: Trait,
 ) -> None:
   """The card of a leaf: nothing is computed of operands, so no derivative passes and nothing partial is met."""
   define(
     op, shape=shape, dtype=dtype, evaluate=evaluate, gradient=None, factors=factors, partial=PartialRule.REDUCE_FIRST,
-    render=render,
+    render=render, traits=traits, cost=0,
   )  # fmt: skip
 
 
-def define_structure(op: Ops, *, shape: Callable[[UOp], tuple[Any, ...]], dtype: Callable[[UOp], None]) -> None:
+def define_movement(
+  op: Ops,
+  *,
+  shape: Callable[[UOp], tuple[Any, ...]],
+  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any],
+  gradient: GradientRule,
+  factors: Callable[[UOp], Factors],
+  partial: PartialRule,
+  traits: Trait,
+) -> None:
+  """The card of a movement op: elements of its sources at other indices, for which nothing is computed."""
+  define(
+    op, shape=shape, dtype=same_dtype, evaluate=evaluate, gradient=gradient, factors=factors, partial=partial,
+    render=None, traits=traits, cost=0,
+  )  # fmt: skip
+
+
+def define_structure(
+  op: Ops, *, shape: Callable[[UOp], tuple[Any, ...]], dtype: Callable[[UOp], None], traits: Trait
+) -> None:
   """The card of what holds a graph together, or stands in the local view, where placement is over: no value by itself,
   no derivative, no factors."""
-  define_leaf(op, shape=shape, dtype=dtype, evaluate=None, factors=None, render=None)
+  define_leaf(op, shape=shape, dtype=dtype, evaluate=None, factors=None, render=None, traits=traits)
 
 
 def define_kernel_op(op: Ops, *, dtype: Callable[[UOp], None]) -> None:
   """The card of an op inside kernels: a scalar or a vector, of which only the types are checked."""
-  define_structure(op, shape=scalar_shape, dtype=dtype)
+  define_structure(op, shape=scalar_shape, dtype=dtype, traits=NO_TRAIT)

@@ -7,9 +7,12 @@ from typing import Any
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import comparison, elementwise, float_only, integer_only, same_dtype, same_shape
-from tinygrad.uop import GradientRule, Ops, PartialRule, UOp, define
+from tinygrad.uop import NO_TRAIT, GradientRule, Ops, PartialRule, Trait, UOp, define
 
 Grads = Sequence[UOp | None]
+
+OF_BOOLS = {Ops.ADD: Ops.OR, Ops.MUL: Ops.AND}  # what sum and product of bools are
+MIRROR = {Ops.MAX: Ops.MIN, Ops.MIN: Ops.MAX}  # -max(x, y) = min(-x, -y)
 
 
 def _numpy(function: str | Callable[..., Any]) -> Callable[[UOp, list[Any], tuple[int, ...]], Any]:
@@ -31,13 +34,15 @@ def define_elementwise(
   gradient: GradientRule,
   partial: PartialRule,
   render: str,
+  traits: Trait,
+  cost: int,
 ) -> None:
   """The card of an elementwise op: sources and result have one shape, and each dim is a factor. `evaluate`: a
   function, or the name of one of numpy's."""
   value = _numpy(evaluate)
   define(
     op, shape=same_shape, dtype=dtype, evaluate=value, gradient=gradient, factors=elementwise, partial=partial,
-    render=render,
+    render=render, traits=traits, cost=cost,
   )  # fmt: skip
 
 
@@ -62,6 +67,8 @@ define_elementwise(
   gradient=lambda g, u: (-g,),
   partial=PartialRule.NEGATE,
   render="-{0}",
+  traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
+  cost=1,
 )
 define_elementwise(
   Ops.RECIP,
@@ -70,6 +77,8 @@ define_elementwise(
   gradient=lambda g, u: (_times(g, -(g * u * u)),),
   partial=PartialRule.REDUCE_FIRST,
   render="1/{0}",
+  traits=Trait.FLOP,
+  cost=8,
 )
 
 
@@ -80,6 +89,8 @@ define_elementwise(
   gradient=lambda g, u: (_times(g, g * u),),
   partial=PartialRule.REDUCE_FIRST,
   render="exp({0})",
+  traits=Trait.FLOP,
+  cost=16,
 )
 define_elementwise(
   Ops.LOG,
@@ -88,6 +99,8 @@ define_elementwise(
   gradient=lambda g, u: (_times(g, g / u.src[0]),),
   partial=PartialRule.REDUCE_FIRST,
   render="log({0})",
+  traits=Trait.FLOP,
+  cost=24,
 )
 define_elementwise(
   Ops.SIN,
@@ -96,6 +109,8 @@ define_elementwise(
   gradient=lambda g, u: [g * u.src[0].alu(Ops.COS)],
   partial=PartialRule.REDUCE_FIRST,
   render="sin({0})",
+  traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
+  cost=48,
 )
 define_elementwise(
   Ops.COS,
@@ -104,6 +119,8 @@ define_elementwise(
   gradient=lambda g, u: [-g * u.src[0].alu(Ops.SIN)],
   partial=PartialRule.REDUCE_FIRST,
   render="cos({0})",
+  traits=Trait.FLOP,
+  cost=48,
 )
 define_elementwise(
   Ops.SQRT,
@@ -112,6 +129,8 @@ define_elementwise(
   gradient=lambda g, u: (_times(g, g / (u * 2)),),
   partial=PartialRule.REDUCE_FIRST,
   render="sqrt({0})",
+  traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
+  cost=16,
 )
 define_elementwise(
   Ops.TANH,
@@ -120,6 +139,8 @@ define_elementwise(
   gradient=lambda g, u: (g * (1 - u * u),),
   partial=PartialRule.REDUCE_FIRST,
   render="tanh({0})",
+  traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
+  cost=32,
 )
 
 
@@ -140,6 +161,8 @@ define_elementwise(
   gradient=gradient_erf,
   partial=PartialRule.REDUCE_FIRST,
   render="erf({0})",
+  traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
+  cost=32,
 )
 define_elementwise(
   Ops.FLOOR,
@@ -148,6 +171,8 @@ define_elementwise(
   gradient=_no_gradient,
   partial=PartialRule.MONOTONE,
   render="floor({0})",
+  traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
+  cost=1,
 )
 define_elementwise(
   Ops.CEIL,
@@ -156,6 +181,8 @@ define_elementwise(
   gradient=_no_gradient,
   partial=PartialRule.MONOTONE,
   render="ceil({0})",
+  traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
+  cost=1,
 )
 define_elementwise(
   Ops.ROUND,
@@ -164,6 +191,8 @@ define_elementwise(
   gradient=_no_gradient,
   partial=PartialRule.MONOTONE,
   render="rint({0})",
+  traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
+  cost=1,
 )
 
 
@@ -174,6 +203,8 @@ define_elementwise(
   gradient=_no_gradient,
   partial=PartialRule.REDUCE_FIRST,
   render="!{0}",
+  traits=NO_TRAIT,
+  cost=1,
 )
 
 
@@ -190,6 +221,8 @@ define_elementwise(
   gradient=gradient_cast,
   partial=PartialRule.CAST,
   render="cast({0})",
+  traits=Trait.SEEN_THROUGH,
+  cost=0,
 )
 
 
@@ -211,6 +244,8 @@ define(
   factors=elementwise,
   partial=PartialRule.REDUCE_FIRST,
   render="bitcast({0})",
+  traits=NO_TRAIT,
+  cost=0,
 )
 
 # ---------------------------------------------------------------- binary
@@ -224,6 +259,8 @@ define_elementwise(
   gradient=lambda g, u: (g, g),
   partial=PartialRule.SUM,
   render="({0} + {1})",
+  traits=Trait.WRAPS | Trait.FLOP,
+  cost=1,
 )
 define_elementwise(
   Ops.SUB,
@@ -232,6 +269,8 @@ define_elementwise(
   gradient=lambda g, u: (g, -g),
   partial=PartialRule.SUM,
   render="({0} - {1})",
+  traits=Trait.WRAPS | Trait.FLOP,
+  cost=1,
 )
 define_elementwise(
   Ops.MUL,
@@ -240,6 +279,8 @@ define_elementwise(
   gradient=lambda g, u: (g * u.src[1], g * u.src[0]),
   partial=PartialRule.PRODUCT,
   render="({0} * {1})",
+  traits=Trait.ZERO_AT_ZERO | Trait.WRAPS | Trait.FLOP | Trait.SEEN | Trait.PAIRED,
+  cost=1,
 )
 
 
@@ -258,6 +299,8 @@ define_elementwise(
   gradient=gradient_fdiv,
   partial=PartialRule.PRODUCT,
   render="({0} / {1})",
+  traits=Trait.FLOP,
+  cost=8,
 )
 
 
@@ -278,6 +321,8 @@ define_elementwise(
   gradient=_no_gradient,
   partial=PartialRule.REDUCE_FIRST,
   render="({0} // {1})",
+  traits=Trait.DIVIDES | Trait.FLOP,
+  cost=1,
 )
 define_elementwise(
   Ops.MOD,
@@ -286,6 +331,8 @@ define_elementwise(
   gradient=_no_gradient,
   partial=PartialRule.REDUCE_FIRST,
   render="({0} % {1})",
+  traits=Trait.DIVIDES | Trait.FLOP,
+  cost=1,
 )
 
 
@@ -304,6 +351,8 @@ define_elementwise(
   gradient=gradient_extremum,
   partial=PartialRule.EXTREMUM,
   render="max({0}, {1})",
+  traits=Trait.IDEMPOTENT | Trait.FLOP,
+  cost=1,
 )
 define_elementwise(
   Ops.MIN,
@@ -312,6 +361,8 @@ define_elementwise(
   gradient=gradient_extremum,
   partial=PartialRule.EXTREMUM,
   render="min({0}, {1})",
+  traits=Trait.IDEMPOTENT | Trait.FLOP,
+  cost=1,
 )
 
 
@@ -330,16 +381,18 @@ define_elementwise(
   gradient=gradient_pow,
   partial=PartialRule.REDUCE_FIRST,
   render="pow({0}, {1})",
+  traits=Trait.FLOP,
+  cost=64,
 )
-for _op, _name, _sign, _dtype in (
-  (Ops.AND, "bitwise_and", "&", integer_only),
-  (Ops.OR, "bitwise_or", "|", integer_only),
-  (Ops.XOR, "bitwise_xor", "^", integer_only),
-  (Ops.SHL, "left_shift", "<<", integer_only),
-  (Ops.SHR, "right_shift", ">>", integer_only),
-  (Ops.CMPLT, "less", "<", comparison),
-  (Ops.CMPEQ, "equal", "==", comparison),
-  (Ops.CMPNE, "not_equal", "!=", comparison),
+for _op, _name, _sign, _dtype, _traits in (
+  (Ops.AND, "bitwise_and", "&", integer_only, Trait.IDEMPOTENT | Trait.FLOP),
+  (Ops.OR, "bitwise_or", "|", integer_only, Trait.IDEMPOTENT | Trait.FLOP),
+  (Ops.XOR, "bitwise_xor", "^", integer_only, Trait.FLOP),
+  (Ops.SHL, "left_shift", "<<", integer_only, Trait.WRAPS | Trait.FLOP),
+  (Ops.SHR, "right_shift", ">>", integer_only, Trait.FLOP),
+  (Ops.CMPLT, "less", "<", comparison, NO_TRAIT),
+  (Ops.CMPEQ, "equal", "==", comparison, NO_TRAIT),
+  (Ops.CMPNE, "not_equal", "!=", comparison, NO_TRAIT),
 ):
   define_elementwise(
     _op,
@@ -348,6 +401,8 @@ for _op, _name, _sign, _dtype in (
     gradient=_no_gradient,
     partial=PartialRule.REDUCE_FIRST,
     render=f"({{0}} {_sign} {{1}})",
+    traits=_traits,
+    cost=1,
   )
 
 # ---------------------------------------------------------------- ternary
@@ -370,4 +425,6 @@ define_elementwise(
   gradient=gradient_where,
   partial=PartialRule.SELECT,
   render="({0} ? {1} : {2})",
+  traits=NO_TRAIT,
+  cost=1,
 )

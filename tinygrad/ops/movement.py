@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinygrad.helpers import all_int, argsort, numpy, prod
-from tinygrad.ops.common import own_dims, same_dtype
+from tinygrad.ops.common import define_movement, own_dims
 from tinygrad.uop import (
   Ops,
   PartialRule,
+  Trait,
   UOp,
   as_dims,
-  define,
   is_int,
   linear,
   render_shape,
@@ -106,16 +106,15 @@ def _upper(n: int, upper: dict[int, int]) -> int:
   return n
 
 
-define(
+define_movement(
   Ops.RESHAPE,
   shape=reshape_shape,
-  dtype=same_dtype,
   evaluate=lambda u, xs, shape: xs[0].reshape(shape),
   gradient=lambda g, u: (g.reshape(u.src[0].shape),),
   factors=factors_reshape,
   partial=PartialRule.KEEP,
-  render=None,
-)  # fmt: skip
+  traits=Trait.VIEW | Trait.ONTO | Trait.ONE_TO_ONE | Trait.SEEN_THROUGH,
+)
 
 # ---------------------------------------------------------------- PERMUTE, EXPAND
 
@@ -126,16 +125,15 @@ def permute_shape(u: UOp) -> tuple[Any, ...]:
   return tuple(u.src[0].shape[i] for i in u.arg)
 
 
-define(
+define_movement(
   Ops.PERMUTE,
   shape=permute_shape,
-  dtype=same_dtype,
   evaluate=lambda u, xs, shape: xs[0].transpose(u.arg),
   gradient=lambda g, u: (g.permute(argsort(u.arg)),),
   factors=lambda u: Factors((own_dims(u.src[0]),), tuple((i,) for i in u.arg), u.src[0].max_shape),
   partial=PartialRule.KEEP,
-  render=None,
-)  # fmt: skip
+  traits=Trait.VIEW | Trait.ONTO | Trait.ONE_TO_ONE | Trait.SEEN_THROUGH,
+)
 
 
 def expand_shape(u: UOp) -> tuple[Any, ...]:
@@ -154,16 +152,15 @@ def factors_expand(u: UOp) -> Factors:
   return Factors((tuple(() if i in grown else (i,) for i in range(u.ndim)),), own_dims(u), u.max_shape)
 
 
-define(
+define_movement(
   Ops.EXPAND,
   shape=expand_shape,
-  dtype=same_dtype,
   evaluate=lambda u, xs, shape: numpy.broadcast_to(xs[0], shape),
   gradient=lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),),
   factors=factors_expand,
   partial=PartialRule.KEEP,
-  render=None,
-)  # fmt: skip
+  traits=Trait.VIEW | Trait.ONTO | Trait.SEEN_THROUGH,
+)
 
 # ---------------------------------------------------------------- PAD, SHRINK, FLIP, CAT
 
@@ -190,16 +187,15 @@ def evaluate_pad(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   return numpy.pad(xs[0], widths, constant_values=u.arg[1]) if widths else xs[0]
 
 
-define(
+define_movement(
   Ops.PAD,
   shape=pad_shape,
-  dtype=same_dtype,
   evaluate=evaluate_pad,
   gradient=gradient_pad,
   factors=lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]),
   partial=PartialRule.PAD,
-  render=None,
-)  # fmt: skip
+  traits=Trait.GATED | Trait.ONTO | Trait.ONE_TO_ONE,
+)
 
 
 def shrink_shape(u: UOp) -> tuple[Any, ...]:
@@ -220,16 +216,15 @@ def shrink_remaps(u: UOp) -> list[int]:
   return [i for i, ((a, b), n) in enumerate(zip(u.arg, u.src[0].shape)) if not (is_int(a, 0) and (b is n or b == n))]
 
 
-define(
+define_movement(
   Ops.SHRINK,
   shape=shrink_shape,
-  dtype=same_dtype,
   evaluate=lambda u, xs, shape: xs[0][tuple(slice(int(a), int(b)) for a, b in u.arg)],
   gradient=gradient_shrink,
   factors=lambda u: _remap_factors(u, shrink_remaps(u)),
   partial=PartialRule.KEEP,
-  render=None,
-)  # fmt: skip
+  traits=Trait.VIEW | Trait.ONE_TO_ONE,
+)
 
 
 def flip_shape(u: UOp) -> tuple[Any, ...]:
@@ -238,16 +233,15 @@ def flip_shape(u: UOp) -> tuple[Any, ...]:
   return u.src[0].shape
 
 
-define(
+define_movement(
   Ops.FLIP,
   shape=flip_shape,
-  dtype=same_dtype,
   evaluate=lambda u, xs, shape: numpy.flip(xs[0], u.arg),
   gradient=lambda g, u: (g.flip(u.arg),),
   factors=lambda u: _remap_factors(u, u.arg),
   partial=PartialRule.KEEP,
-  render=None,
-)  # fmt: skip
+  traits=Trait.VIEW | Trait.ONTO | Trait.ONE_TO_ONE,
+)
 
 
 def cat_shape(u: UOp) -> tuple[Any, ...]:
@@ -262,16 +256,15 @@ def gradient_cat(g: UOp, u: UOp) -> Grads:
   return tuple(g.shrink([part if i == u.arg else (0, n) for i, n in enumerate(g.shape)]) for part in parts)
 
 
-define(
+define_movement(
   Ops.CAT,
   shape=cat_shape,
-  dtype=same_dtype,
   evaluate=lambda u, xs, shape: numpy.concatenate(xs, axis=u.arg),
   gradient=gradient_cat,
   factors=lambda u: _remap_factors(u, (u.arg,)),
   partial=PartialRule.KEEP,
-  render=None,
-)  # fmt: skip
+  traits=Trait.GATED | Trait.ONTO | Trait.ONE_TO_ONE,
+)
 
 # ---------------------------------------------------------------- WINDOW, SPREAD
 
@@ -325,23 +318,21 @@ def _adjoint(g: UOp, u: UOp) -> Grads:
   return (build(axis, kaxis, stride, dilation, size),)
 
 
-define(
+define_movement(
   Ops.WINDOW,
   shape=window_shape,
-  dtype=same_dtype,
   evaluate=evaluate_window,
   gradient=_adjoint,
   factors=factors_window,
   partial=PartialRule.KEEP,
-  render=None,
+  traits=Trait.VIEW | Trait.STRIDED,
 )
-define(
+define_movement(
   Ops.SPREAD,
   shape=spread_shape,
-  dtype=same_dtype,
   evaluate=evaluate_spread,
   gradient=_adjoint,
   factors=factors_window,
   partial=PartialRule.PAD,
-  render=None,
+  traits=Trait.GATED | Trait.ONE_TO_ONE | Trait.STRIDED,
 )

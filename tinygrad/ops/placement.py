@@ -18,7 +18,7 @@ from tinygrad.ops.common import (
   same_dtype,
   scalar_shape,
 )
-from tinygrad.uop import BufferArg, Collective, Factors, Ops, PartialRule, UOp, define
+from tinygrad.uop import NO_TRAIT, BufferArg, Collective, Factors, Ops, PartialRule, Trait, UOp, define
 
 # ---------------------------------------------------------------- leaves
 
@@ -57,6 +57,7 @@ define_leaf(
   evaluate=None,
   factors=None,
   render=None,
+  traits=NO_TRAIT,
 )
 define_leaf(
   Ops.CONST,
@@ -65,6 +66,7 @@ define_leaf(
   evaluate=evaluate_const,
   factors=factors_leaf,
   render="{arg}",
+  traits=Trait.PLACELESS | Trait.SEEN,
 )
 define_leaf(
   Ops.IOTA,
@@ -73,6 +75,7 @@ define_leaf(
   evaluate=evaluate_iota,
   factors=factors_leaf,
   render=None,
+  traits=Trait.PLACELESS | Trait.SEEN,
 )
 define_leaf(
   Ops.BUFFER,
@@ -81,6 +84,7 @@ define_leaf(
   evaluate=None,
   factors=factors_leaf,
   render=None,
+  traits=Trait.MEMORY,
 )
 define_leaf(
   Ops.VARIABLE,
@@ -89,6 +93,7 @@ define_leaf(
   evaluate=None,
   factors=factors_leaf,
   render="{arg}",
+  traits=Trait.PLACELESS,
 )
 define_leaf(
   Ops.BIND,
@@ -97,6 +102,7 @@ define_leaf(
   evaluate=None,
   factors=factors_leaf,
   render=None,
+  traits=Trait.PLACELESS,
 )
 define_leaf(
   Ops.HOLE,
@@ -105,6 +111,7 @@ define_leaf(
   evaluate=None,
   factors=factors_leaf,
   render=None,
+  traits=Trait.PLACELESS,
 )
 
 # ---------------------------------------------------------------- placement and effects
@@ -135,6 +142,8 @@ define(
   factors=elementwise,
   partial=PartialRule.REDUCE_FIRST,
   render=None,
+  traits=Trait.IDENTITY | Trait.SEEN_THROUGH,
+  cost=0,
 )
 define(
   Ops.CONTIGUOUS,
@@ -145,6 +154,8 @@ define(
   factors=elementwise,
   partial=PartialRule.REDUCE_FIRST,
   render=None,
+  traits=Trait.IDENTITY,
+  cost=0,
 )
 define(
   Ops.DETACH,
@@ -155,6 +166,8 @@ define(
   factors=elementwise,
   partial=PartialRule.KEEP,
   render=None,
+  traits=Trait.IDENTITY | Trait.VIEW,
+  cost=0,
 )
 
 
@@ -177,6 +190,8 @@ define(
   factors=elementwise,
   partial=PartialRule.REDUCE_FIRST,
   render=None,
+  traits=Trait.EFFECT,
+  cost=0,
 )
 define(
   Ops.AFTER,
@@ -187,8 +202,10 @@ define(
   factors=factors_first,
   partial=PartialRule.REDUCE_FIRST,
   render=None,
+  traits=Trait.IDENTITY | Trait.EFFECT,
+  cost=0,
 )
-define_structure(Ops.SINK, shape=scalar_shape, dtype=any_dtype)
+define_structure(Ops.SINK, shape=scalar_shape, dtype=any_dtype, traits=NO_TRAIT)
 
 
 def check_collective(u: UOp) -> None:
@@ -202,5 +219,5 @@ def collective_shape(u: UOp) -> tuple[Any, ...]:
   return c.template.shape if isinstance(c.result, str) else c.result.local_shape(c.template.shape)
 
 
-define_structure(Ops.SHARD, shape=lambda u: u.arg, dtype=keeps_dtype)
-define_structure(Ops.COLLECTIVE, shape=collective_shape, dtype=check_collective)
+define_structure(Ops.SHARD, shape=lambda u: u.arg, dtype=keeps_dtype, traits=Trait.MEMORY)
+define_structure(Ops.COLLECTIVE, shape=collective_shape, dtype=check_collective, traits=NO_TRAIT)

@@ -8,7 +8,7 @@ from typing import Any
 from tinygrad.dtype import ConstType, DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.common import own_dims, same_dtype
-from tinygrad.uop import Factors, Ops, PartialRule, UOp, define, render_shape
+from tinygrad.uop import Factors, Ops, PartialRule, Trait, UOp, define, render_shape
 
 REDUCE_OPS = {Ops.ADD: "add", Ops.MUL: "multiply", Ops.MAX: "maximum", Ops.MIN: "minimum"}  # numpy's names
 
@@ -85,6 +85,8 @@ define(
   factors=factors_reduce,
   partial=PartialRule.REDUCE_SAME,
   render=None,
+  traits=Trait.REDUCES,
+  cost=1,
 )
 
 # ---------------------------------------------------------------- GATHER
@@ -136,6 +138,8 @@ define(
   factors=factors_gather,
   partial=PartialRule.KEEP,
   render=None,
+  traits=Trait.PAIRED,
+  cost=0,
 )
 
 # ---------------------------------------------------------------- SCATTER
@@ -225,4 +229,6 @@ define(
   factors=factors_scatter,
   partial=PartialRule.SCATTER,
   render=None,
+  traits=Trait.REDUCES,
+  cost=1,
 )

@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from tinygrad.device import Launch, Rendered
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import ceildiv
+from tinygrad.ops import Trait, having
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp
 
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.bfloat16: dtypes.uint16} | dict.fromkeys(dtypes.fp8s, dtypes.uint8)
 _UNSIGNED = dict(zip(dtypes.sints, (dtypes.uint32, dtypes.uint32, dtypes.uint32, dtypes.uint64)))
-_WRAPS = frozenset((Ops.ADD, Ops.SUB, Ops.MUL, Ops.SHL))  # signed overflow is undefined in C: computed unsigned
+_WRAPS = having(Trait.WRAPS)  # signed overflow is undefined in C: computed unsigned
 _VECTOR_BYTES = 16  # the widest access to memory
 _BOOLEAN = {Ops.ADD: "|", Ops.MUL: "&", Ops.MAX: "|", Ops.MIN: "&"}
 
@@ -88,7 +89,8 @@ class CRenderer:
   def render(self) -> Rendered:
     for u in self.linear:
       self.one(u)
-    d, (params, variables) = self.d, ([u for u in self.linear if u.op is op] for op in (Ops.PARAM, Ops.VARIABLE))
+    d, params = self.d, [u for u in self.linear if u.op is Ops.PARAM]
+    variables = [u for u in self.linear if u.op is Ops.VARIABLE]
     kinds = [d.table if u.arg.peers else d.pointer.format(T=ctype(u.dtype, d, True)) for u in params]
     spelled = [d.parameter.format(T=T, name=f"p{u.arg.slot}", i=i) for i, (T, u) in enumerate(zip(kinds, params))]
     long = ctype(dtypes.int64, d)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 
 from tinygrad.device import Launch, Rendered
 from tinygrad.dtype import DType, dtypes
-from tinygrad.uop import CARDS, Ops, PieceArg, UOp
+from tinygrad.ops.elementwise import MIRROR
+from tinygrad.uop import CARDS, GroupOp, Ops, PieceArg, UOp
 
 _TYPES = {
   dtypes.bool: "i1", dtypes.float16: "half", dtypes.float32: "float", dtypes.float64: "double",
@@ -81,7 +82,7 @@ class LLVMRenderer:
     self.body, self.entry, self.count = list[str](), list[str](), 0
 
   def render(self) -> Rendered:
-    words = signature([u for u in self.linear if u.op in (Ops.PARAM, Ops.VARIABLE)])
+    words = signature([u for u in self.linear if u.op in GroupOp.Argument])
     values = dict.fromkeys(_CODES, self.alu) | {Ops.INDEX: self.index, Ops.LOAD: self.load}
     for u in self.linear:
       if (value := values.get(u.op)) is not None:
@@ -305,7 +306,7 @@ class LLVMRenderer:
     if (op := u.arg if u.op is Ops.FOLD else u.op) in _CODES:
       column = 0 if is_float else 3 if dtypes.is_bool(of) else 2 if dtypes.is_unsigned(of) or u.arg is True else 1
       code = _CODES[op][column]
-      if code and u.op is not Ops.FOLD and (column == 3 or u.op not in (Ops.MAX, Ops.MIN)):
+      if code and u.op is not Ops.FOLD and (column == 3 or u.op not in MIRROR):
         return self.ins(f"{code} {ir_type(of)} {xs[0]}, {xs[1]}")
     match u.op:
       case Ops.FOLD:
@@ -364,7 +365,7 @@ class LLVMRenderer:
 
   def fold_lanes(self, u: UOp, code: str, x: Typed) -> str:
     """All lanes reduced to one; floats pairwise."""
-    scalar, is_sum = ir_type(u.dtype), dtypes.is_float(u.dtype) and u.arg in (Ops.ADD, Ops.MUL)
+    scalar, is_sum = ir_type(u.dtype), dtypes.is_float(u.dtype) and u.arg not in MIRROR
     start = [(scalar, self.splat(-0.0 if u.arg is Ops.ADD else 1.0, u.dtype))] if is_sum else []
     function = f"llvm.vector.reduce.{code}.{self.suffix(u.src[0].dtype)}"
     return self.call(scalar, function, [*start, x], "reassoc " if is_sum else "")

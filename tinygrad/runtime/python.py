@@ -12,11 +12,14 @@ from typing import Any
 from tinygrad.device import Backend, Capabilities, Computes, Placement, Sharding, device_set
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy, prod
+from tinygrad.ops import Trait, having
+from tinygrad.ops.elementwise import MIRROR
 from tinygrad.ops.reduce import REDUCE_OPS
 from tinygrad.runtime.npy import HostBackend
 from tinygrad.uop import DEVICE_NUM, Ops, UOp, evaluate, map_arg, simplify, sint, substitute
 
 Array = Any  # numpy.ndarray, which this module does not import before its first use
+MEMORY = having(Trait.MEMORY)
 POISON = 0xFF  # nan in every float type, -1 or the greatest value in integers
 
 
@@ -114,7 +117,7 @@ class Interpreter:
   def positions(self, view: UOp, d: int, shape: tuple[int, ...] | None = None) -> Array:
     """For every element of a view, its flat position in the buffer's part of `shape` (default: as it is laid out)."""
     chain = []
-    while view.op not in (Ops.BUFFER, Ops.SHARD, Ops.AFTER):
+    while view.op not in MEMORY and view.op is not Ops.AFTER:
       chain.append(view)
       view = view.src[0]
     whole = self.memory(root_buffer(view))[d].shape if shape is None else shape
@@ -193,6 +196,6 @@ def part(value: Array, p: Placement, d: int, upper: Sequence[int]) -> Array:
   block = value[box(p, d, upper, value.shape)].copy()
   if isinstance(p, Sharding):
     for o in p.partial:
-      if any(d // g.stride % g.size for g in o.sub_axes) and o.op in (Ops.ADD, Ops.MUL):
+      if any(d // g.stride % g.size for g in o.sub_axes) and o.op not in MIRROR:
         block[...] = 1 if o.op is Ops.MUL else 0 if block.dtype.kind in "iub" else -0.0
   return block

@@ -13,21 +13,19 @@ from typing import NamedTuple
 
 from tinygrad.device import device_set
 from tinygrad.helpers import prod
+from tinygrad.ops import Trait, having
 from tinygrad.schedule.homes import TRANSPARENT, layout
-from tinygrad.uop import GroupOp, Ops, UOp, upper
+from tinygrad.uop import CARDS, GroupOp, Ops, UOp, upper
 from tinygrad.uop.selection import compared
 
 MANY, INNER, GATED = 1, 2, 4
-REDUCES = frozenset((Ops.REDUCE, Ops.SCATTER))
-LEAVES = frozenset((Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.SHARD, Ops.VARIABLE, Ops.HOLE))
-STORED = frozenset((Ops.CONTIGUOUS, Ops.COLLECTIVE))  # values with a buffer, unless `joins_its_reader`
-MOVES = GroupOp.Movement | {Ops.CAT, Ops.DETACH}
-ORDERING = frozenset((Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP, Ops.EXPAND))  # of which each element is one of the source's
-GATING = frozenset((Ops.PAD, Ops.CAT, Ops.SPREAD))
-# what one of these costs beside an ordinary operation: bytes of memory traffic that take as long on a vector processor
-SLOW = {Ops.EXP: 2, Ops.LOG: 3, Ops.SIN: 6, Ops.COS: 6, Ops.SQRT: 2, Ops.TANH: 4, Ops.ERF: 4, Ops.POW: 8}
-SLOW |= {Ops.FDIV: 1, Ops.RECIP: 1}
-FREE = frozenset((Ops.CAST, Ops.BITCAST))
+REDUCES = having(Trait.REDUCES)
+MEMORY = having(Trait.MEMORY)
+LEAVES = MEMORY | having(Trait.PLACELESS)
+GATED_OPS = having(Trait.GATED)
+MOVES = having(Trait.VIEW) | GATED_OPS
+ORDERING = having(Trait.VIEW, Trait.ONTO)
+INSTRUCTIONS_A_BYTE = 8  # that a vector processor runs while a byte comes from memory
 CHEAP_OPS = 4  # operations an element that may be repeated wherever it is read
 CHEAP_MASK_OPS = 24  # the same for what reads no memory at all
 MANY_READS = 12  # with more distinct inputs a value is stored rather than counted
@@ -53,6 +51,11 @@ class Cost(NamedTuple):
 
 
 NOTHING, INDEX = Cost(), Cost()
+
+
+def is_free(op: Ops) -> bool:
+  """A conversion, which is done in the load or store beside it."""
+  return op in GroupOp.Elementwise and CARDS[op].cost == 0
 
 
 def size(u: UOp) -> int:
@@ -93,25 +96,25 @@ def costs(
   made: dict[UOp, Cost] = {}  # of computing the value
   read: dict[UOp, Cost] = {}  # of what reads it: a load if it is stored
   for u in nodes:
-    if u.op in (Ops.ASSIGN, Ops.SINK):
+    if u.op is Ops.ASSIGN or u.op is Ops.SINK:
       continue
     parts = [read[s] for s in u.src if s in read]
     if u.op is Ops.CONST or (u.op in GroupOp.Elementwise and all(p is NOTHING for p in parts)):
       made[u] = NOTHING  # folded before it runs
-    elif u.op in (Ops.IOTA, Ops.VARIABLE):
+    elif u.op is Ops.IOTA or u.op is Ops.VARIABLE:
       made[u] = INDEX
-    elif u.op in LEAVES or u.op in (Ops.AFTER, Ops.COLLECTIVE):
+    elif u.op in LEAVES or u.op is Ops.AFTER or u.op is Ops.COLLECTIVE:
       made[u] = load(u)
-    elif len(parts) == 1 and (u.op in MOVES or u.op in FREE or u.op is Ops.CONTIGUOUS):
+    elif len(parts) == 1 and (u.op in MOVES or is_free(u.op) or u.op is Ops.CONTIGUOUS):
       x = u.src[0]  # an expensive value is stored below an EXPAND, so above it only the load counts
       made[u] = load(x) if grows(u) and not cheap(x, parts[0]) else parts[0]
-      if u.op in GATING and parts[0] is not NOTHING:
+      if u.op in GATED_OPS and parts[0] is not NOTHING:
         made[u] = made[u]._replace(ops=made[u].ops + 1)  # a select
     else:
       made[u] = Cost(
         frozenset().union(*(p.reads for p in parts)),
-        sum(p.ops for p in parts) + (u.op in GroupOp.Elementwise and u.op not in FREE),
-        sum(p.slow for p in parts) + SLOW.get(u.op, 0),
+        sum(p.ops for p in parts) + (u.op in GroupOp.Elementwise and not is_free(u.op)),
+        sum(p.slow for p in parts) + CARDS[u.op].cost // INSTRUCTIONS_A_BYTE,
         u.op in REDUCES or any(p.reduces for p in parts),
         u.op is Ops.GATHER or any(p.gathers for p in parts),
         any(p.compared for p in parts),
@@ -183,20 +186,20 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp], bits: Collection[UOp], 
     if op is Ops.ASSIGN:
       use(u.src[1], {(u, 0, 0)})
       continue
-    if op in STORED:
+    if op is Ops.CONTIGUOUS or op is Ops.COLLECTIVE:  # unless it `joins_its_reader`
       if u in stored or not joins_its_reader(u, uses.get(u, set())):
         stored.add(u)
       if op is Ops.CONTIGUOUS:
         use(u.src[0], {(u, 0, 0)})
       else:
-        stored |= {s for s in u.src if through(s, TRANSPARENT).op not in (Ops.BUFFER, Ops.SHARD)}
+        stored |= {s for s in u.src if through(s, TRANSPARENT).op not in MEMORY}
       continue
     here = uses.get(u, set())
     if u not in stored and op not in MOVES and _wants_buffer(u, here, cost, readers):
       stored.add(u)
     if op is Ops.SHRINK and any(f & MANY for _, _, f in here) and readers[u.src[0]] == 1 and not cheap(u, cost[u]):
       stored.add(u)  # only this part of the source is needed: store just that
-    if op not in GroupOp.View and op is not Ops.DETACH and most_ways(here) > MANY_WAYS:
+    if (op not in MOVES or op in GATED_OPS) and most_ways(here) > MANY_WAYS:
       stored.add(u)
     if op is Ops.PAD and any(loops[chain] >= GATED_READS * size(u) for _, chain, _ in here):
       stored.add(u)
@@ -252,7 +255,7 @@ def _below(u: UOp, n: int, uses: set[Use], chains: dict[tuple[object, ...], int]
     key = (u.arg, n)
     if grows(u):
       flag = MANY
-    elif op in GATING:
+    elif op in GATED_OPS:
       flag = GATED
   if key is None:
     return uses

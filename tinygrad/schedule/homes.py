@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tinygrad.ops import Trait, having
 from tinygrad.uop import Ops, UOp, is_int, sint, upper
 
-TRANSPARENT = frozenset((Ops.CONTIGUOUS, Ops.DETACH, Ops.AFTER))  # the value of their first source
+TRANSPARENT = having(Trait.IDENTITY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,13 @@ where memory is contiguous, numbered.
 from collections.abc import Mapping
 
 from tinygrad.dtype import dtypes
-from tinygrad.uop import Ops, UOp, linear, simplify
+from tinygrad.ops import Trait, having
+from tinygrad.uop import RANGES_FROM, Ops, UOp, linear, simplify
 from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
-LOOPED = {Ops.STORE: 2, Ops.FOLD: 1}  # ops that hold ranges, and where these begin among their sources
+DIVIDES = having(Trait.DIVIDES)
 
 
 def tidy(sink: UOp) -> UOp:
@@ -26,7 +27,7 @@ def with_loops(sink: UOp, groups: Mapping[UOp, tuple[UOp, ...]], values: Mapping
   def make(u: UOp, src: Sources) -> UOp:
     if u.op is Ops.RANGE:
       return values.get(u, u)
-    if (first := LOOPED.get(u.op)) is not None:
+    if (first := RANGES_FROM.get(u.op)) is not None:
       src = (*src[:first], *(r for s in u.src[first:] for r in groups.get(s, (s,))))
     if u.dtype is not dtypes.index:
       src = tuple([simplify(s) if s.dtype is dtypes.index and s.op is not Ops.RANGE else s for s in src])
@@ -44,7 +45,7 @@ def split_ranges(sink: UOp) -> UOp:
   """
   divisors: dict[UOp, set[int]] = {}
   for u in sink.toposort():
-    if u.op in (Ops.IDIV, Ops.MOD) and u.src[1].op is Ops.CONST:
+    if u.op in DIVIDES and u.src[1].op is Ops.CONST:
       for r, step in linear(u.src[0]).terms.items():
         if r.op is Ops.RANGE and step == 1 and r.src[0].op is Ops.CONST:
           divisors.setdefault(r, set()).add(u.src[1].arg)
@@ -72,8 +73,8 @@ def join_ranges(sink: UOp) -> UOp:
   indices, loops = list[dict[UOp, int]](), list[tuple[UOp, ...]]()
   pinned, memo = set[UOp](), dict[UOp, frozenset[UOp]]()
   for u in sink.toposort():
-    if u.op in LOOPED:
-      loops.append(u.src[LOOPED[u.op] :])
+    if u.op in RANGES_FROM:
+      loops.append(u.src[RANGES_FROM[u.op] :])
     if u.op is Ops.INDEX:
       terms = linear(u.src[1]).terms
       indices.append(terms)
@@ -81,7 +82,7 @@ def join_ranges(sink: UOp) -> UOp:
       if u.src[0].op is Ops.PEER:
         pinned |= ranges_in(u.src[0].src[1], memo)
     elif u.dtype is not dtypes.index and u.op is not Ops.PEER:
-      for s in u.src[: LOOPED.get(u.op, len(u.src))]:
+      for s in u.src[: RANGES_FROM.get(u.op, len(u.src))]:
         if s.dtype is dtypes.index:
           pinned |= ranges_in(s, memo)
   groups, values = dict[UOp, tuple[UOp, ...]](), dict[UOp, UOp]()
@@ -110,7 +111,7 @@ def number_ranges(sink: UOp) -> UOp:
   """Ranges numbered in the order of their loops: equal kernels become the same object."""
   order: dict[UOp, None] = {}
   for u in reversed(sink.toposort()):
-    if u.op in LOOPED:
-      order |= dict.fromkeys(u.src[LOOPED[u.op] :])
+    if u.op in RANGES_FROM:
+      order |= dict.fromkeys(u.src[RANGES_FROM[u.op] :])
   new = {r: UOp.new(Ops.RANGE, r.dtype, r.src, (i, r.arg[1])) for i, r in enumerate(order)}
   return with_loops(sink, {r: (x,) for r, x in new.items()}, new) if any(r is not x for r, x in new.items()) else sink

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
+from tinygrad.ops.elementwise import MIRROR
 from tinygrad.schedule.loops import with_loops
 from tinygrad.uop import AxisKind, Ops, UOp, substitute
 from tinygrad.uop.affine import Affine, affine, index
@@ -111,7 +112,7 @@ def reduced(b: Group) -> tuple[UOp, ...]:
   value = b.stores[0].src[1]
   if len(b.stores) > 1 or value.op is not Ops.FOLD:
     return ()
-  if value.dtype.itemsize < 4 and dtypes.is_float(value.dtype) and value.arg not in (Ops.MAX, Ops.MIN):
+  if value.dtype.itemsize < 4 and dtypes.is_float(value.dtype) and value.arg not in MIRROR:
     return ()
   return () if max(b.accesses, key=lambda x: (x.nbytes, not x.written)).written else value.src[1:]
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
-from tinygrad.schedule.fuse import SLOW
 from tinygrad.schedule.loops import tidy
 from tinygrad.schedule.row_groups import Group, length
-from tinygrad.uop import AxisKind, Ops, ParamArg, UOp, simplify, substitute
+from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp, simplify, substitute
 from tinygrad.uop.affine import Affine, affine, row_major
+
+SLOW = 16  # instructions an element from which on a function is read from memory rather than computed again
 
 
 def inner_offset(offset: Affine, rows: Mapping[UOp, int]) -> Affine | None:
@@ -58,7 +59,7 @@ def computed_once(stores: tuple[UOp, ...], rows: Sequence[UOp], own: int) -> tup
   row; `own` kinds of such memory are there."""
   found: dict[UOp, dict[UOp, tuple[UOp, ...]]] = {}  # with loops by number -> as it is computed, and its loops
   for u in UOp.sink(*stores).toposort():
-    if u.op in SLOW and u.op is not Ops.RECIP:
+    if CARDS[u.op].cost >= SLOW:
       below = u.toposort()
       loops = tuple(r for r in below if r.op is Ops.RANGE and r not in rows)
       if loops and all(r.src[0].op is Ops.CONST for r in loops) and all(x.op is not Ops.FOLD for x in below):

@@ -66,12 +66,16 @@ def written_apart(sink: UOp) -> UOp:
   return rebuild(sink, make)
 
 
+def computes(op: Ops) -> bool:
+  """Not: only moves elements, or is memory."""
+  return op in GroupOp.Elementwise or op in fuse.REDUCES or op is Ops.GATHER or op is Ops.COLLECTIVE
+
+
 def computed(value: UOp, stored: Container[UOp]) -> Lines:
   """The float ops that one kernel computes `value` with, the last one first, down to what it reads from memory; the
   value itself where there are none."""
   order = value.toposort(lambda u: u is value or u not in stored)
-  ops = GroupOp.Elementwise | {Ops.REDUCE, Ops.GATHER, Ops.SCATTER, Ops.COLLECTIVE}
-  mine = [u for u in reversed(order) if u.op in ops and dtypes.is_float(u.dtype) and (u is value or u not in stored)]
+  mine = [u for u in reversed(order) if computes(u.op) and dtypes.is_float(u.dtype) and (u is value or u not in stored)]
   return tuple(dict.fromkeys((u.op.name.lower(), u.origin) for u in mine or [value]))
 
 
@@ -96,7 +100,7 @@ class _Builder:
     if self.shared:
       return None
     for u in self.nodes:
-      if u.op is Ops.ASSIGN or (u in self.slots.homes and u.op not in (Ops.BUFFER, Ops.SHARD)):
+      if u.op is Ops.ASSIGN or (u in self.slots.homes and u.op not in fuse.MEMORY):
         self.add_step(u)
     order = Order(self.steps, self.made)
     steps, self.copies = order.run(), order.copies
@@ -115,7 +119,7 @@ class _Builder:
     def make(u: UOp, src: Sources) -> UOp:
       if u.op is Ops.ASSIGN:
         return on_sources(u, (as_memory(u.src[0]), src[1]))
-      if u.op not in (Ops.AFTER, Ops.BUFFER, Ops.SHARD):
+      if u.op not in fuse.MEMORY and u.op is not Ops.AFTER:
         return on_sources(u, src)
       if (self.slots.slot_of(u), self.versions.of(u)) not in self.copies:
         return as_memory(u)
@@ -181,7 +185,7 @@ class _Builder:
     seen, stack = set[UOp](), list(value.src) if isinstance(target, Home) else [value]
     if not isinstance(target, Home):
       view = target
-      while view.op not in (Ops.BUFFER, Ops.SHARD, Ops.AFTER):
+      while view.op not in fuse.MEMORY and view.op is not Ops.AFTER:
         stack += view.src[1:]
         view = view.src[0]
       step.after |= {self.made[a] for a in self.versions.of(view)}
@@ -190,7 +194,7 @@ class _Builder:
       if u in seen:
         continue
       seen.add(u)
-      if u.op in (Ops.AFTER, Ops.BUFFER, Ops.SHARD):
+      if u.op in fuse.MEMORY or u.op is Ops.AFTER:
         version = self.versions.of(u)
         step.after |= {self.made[a] for a in version}
         step.reads.append((self.slots.slot_of(u), version))

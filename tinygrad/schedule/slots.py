@@ -42,7 +42,7 @@ class Slots:
     for u in stored:
       if u not in self.homes:
         below = peel(u.src[0]) if u.op is Ops.CONTIGUOUS else u
-        there = below in self.homes and below.op not in (Ops.BUFFER, Ops.SHARD)
+        there = below in self.homes and below.op not in fuse.MEMORY
         self.homes[u] = Home(self.homes[below].slot if there else self.new_temp(u), layout(u.shape))
 
   def new_temp(self, u: UOp) -> int:

@@ -8,9 +8,7 @@ windows.
 from collections.abc import Callable
 
 from tinygrad.helpers import prod
-from tinygrad.uop import Ops, UOp
-
-ALIKE = (Ops.FLIP, Ops.WINDOW, Ops.SPREAD, Ops.PAD)  # these act on dims of their own
+from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 
 def as_windows(u: UOp) -> UOp | None:
@@ -77,19 +75,19 @@ def _through(u: UOp, axis: int, taps: int, size: int, leaf: Leaf, found: Found) 
   elif u.op is Ops.REDUCE:
     if u.arg[0] is not Ops.ADD or not places.keys().isdisjoint(u.arg[1]):
       return None
-  elif u.op not in (Ops.CAST, Ops.EXPAND) and not (u.op in ALIKE and apart(u, places)):
+  elif u.op is not Ops.CAST and u.op is not Ops.EXPAND and not apart(u, places):
     return None
   if (below := through(s, places[axis], places[taps], size, leaf, found)) is None:
     return None
-  arg = tuple(size if d == axis else n for d, n in enumerate(u.shape)) if u.op in (Ops.RESHAPE, Ops.EXPAND) else u.arg
+  names_shape = u.op is Ops.RESHAPE or u.op is Ops.EXPAND
+  arg = tuple(size if d == axis else n for d, n in enumerate(u.shape)) if names_shape else u.arg
   return u.replace(src=(below,), arg=arg)
 
 
 def apart(u: UOp, dims: dict[int, int]) -> bool:
-  """Whether a movement leaves these dims alone."""
-  if u.op is Ops.PAD:
-    return all(u.arg[0][d] == (0, 0) for d in dims)
-  return dims.keys().isdisjoint(u.arg if u.op is Ops.FLIP else u.arg[:2])
+  """Whether `u` is a movement that leaves these dims alone, and does not name their sizes."""
+  remaps = u.op in GroupOp.Remapping and u.op is not Ops.SHRINK and len(u.src) == 1
+  return remaps and factor_rule(u).remapped.isdisjoint(dims)
 
 
 def padded(x: UOp, axis: int, before: int, after: int) -> UOp:
@@ -97,7 +95,7 @@ def padded(x: UOp, axis: int, before: int, after: int) -> UOp:
   if x.op is Ops.EXPAND and x.src[0].shape[axis] == x.shape[axis]:
     shape = tuple(before + n + after if d == axis else n for d, n in enumerate(x.shape))
     return padded(x.src[0], axis, before, after).expand(shape)
-  if x.op in (Ops.FLIP, Ops.WINDOW) and apart(x, {axis: axis}):
+  if (x.op is Ops.FLIP or x.op is Ops.WINDOW) and apart(x, {axis: axis}):
     return x.replace(src=(padded(x.src[0], axis, before, after),))
   return x.pad(tuple((before, after) if d == axis else (0, 0) for d in range(len(x.shape))), 0)
 

@@ -11,14 +11,14 @@ from typing import Any
 from tinygrad.device import Placement, Sharding
 from tinygrad.dtype import DType
 from tinygrad.helpers import PROCESS
-from tinygrad.sharding.costs import PUSHED
+from tinygrad.ops import Trait, having
 from tinygrad.sharding.outcomes import Nodes, is_partial
 from tinygrad.sharding.partial import partials_of
 from tinygrad.uop import BufferArg, Ops, UOp
 
-CHAINED = frozenset((*PUSHED, Ops.MOVE, Ops.CAST))  # a decision looks through these, at what is below
-SEEN = frozenset((*CHAINED, Ops.MUL, Ops.CONST, Ops.IOTA))  # whose abstract value is more than a leaf
-COMPARED = frozenset((Ops.MUL, Ops.GATHER))  # of two sources it matters whether they are the same
+CHAINED = having(Trait.SEEN_THROUGH)  # a decision looks through these, at what is below
+SEEN = CHAINED | having(Trait.SEEN)  # whose abstract value is more than a leaf
+COMPARED = having(Trait.PAIRED)  # of two sources it matters whether they are the same
 _ABSTRACT = -(1 << 60)  # the buffers of abstract values have numbers that no other buffer has
 leaves: dict[tuple[Any, ...], UOp] = PROCESS.table()
 

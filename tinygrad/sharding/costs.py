@@ -9,9 +9,9 @@ from tinygrad.device import Placement, Sharding, reduced_placement
 from tinygrad.sharding.factors import below
 from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import Nodes, Outcome
-from tinygrad.uop import Move, Ops, UOp
+from tinygrad.uop import GroupOp, Move, Ops, UOp
 
-PUSHED = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE))  # a move may go below these: a rearranged source
+PUSHED = GroupOp.Rearranging  # a move may go below these
 
 
 def wants_push(u: UOp) -> bool:

@@ -9,13 +9,14 @@ from typing import Any
 from tinygrad.device import Placement, ShardError
 from tinygrad.dtype import DType
 from tinygrad.helpers import PROCESS, STRATEGY, Settings, settings_from
+from tinygrad.ops import Trait, having
 from tinygrad.sharding.abstract_values import CHAINED, COMPARED, abstract_of, distinguished, leaves, rebuilt
 from tinygrad.sharding.costs import Costs, at_placement
 from tinygrad.sharding.decisions import decide
 from tinygrad.sharding.outcomes import CACHED, Nodes, is_partial, outcomes, ways_found
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import GroupOp, Ops, UOp
 
-AS_GIVEN = frozenset((Ops.MOVE, Ops.AFTER))  # run where their sources are
+AS_GIVEN = having(Trait.IDENTITY) - GroupOp.KeepsPlacement  # their arg or their sources say where they are
 known_costs = Costs(PROCESS.table())  # of abstract values
 
 

@@ -77,7 +77,7 @@ def contraction(x: UOp, arg: Any) -> UOp | None:
   """
   if arg[0] is not Ops.ADD:
     return None
-  chain = [*itertools.takewhile(lambda u: u.op in (Ops.CAST, Ops.RESHAPE, Ops.PERMUTE), x.down())]
+  chain = [*itertools.takewhile(lambda u: u.op is Ops.CAST or (u.op in PUSHED and u.op is not Ops.EXPAND), x.down())]
   mul = chain[-1].src[0] if chain else x
   if mul.op is not Ops.MUL:
     return None

@@ -5,8 +5,11 @@ import itertools
 from collections import Counter
 
 from tinygrad.device import Placement, Sharding, same_devices
+from tinygrad.ops import Trait, having
 from tinygrad.sharding.partial import partials_of
 from tinygrad.uop import Factors, GroupOp, Ops, UOp, factor_rule
+
+STRIDED = having(Trait.STRIDED)
 
 
 def template_of(u: UOp, readers: Counter[UOp]) -> tuple[UOp, list[UOp]]:
@@ -61,7 +64,7 @@ def moves_freely(u: UOp) -> bool:
 def touched(u: UOp, f: Factors) -> set[int]:
   """The result dims along which u's index map is not the identity, or depends on the index along a dim that must then
   be whole."""
-  return {*f.remapped, *((u.arg[1],) if u.op in (Ops.WINDOW, Ops.SPREAD) else ())}
+  return {*f.remapped, *((u.arg[1],) if u.op in STRIDED else ())}
 
 
 def is_cut(p: Placement | None) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tinygrad.device import Placement, Sharding
 from tinygrad.helpers import PROCESS
+from tinygrad.ops import Trait, having
 from tinygrad.sharding.factors import collect, legal, project
 from tinygrad.sharding.index_maps import is_cut, is_remap, template_of, touched
 from tinygrad.sharding.local_values import apply_step, communicate, cut_out, scalar, shifted, unreduce
@@ -22,8 +23,7 @@ from tinygrad.uop import Factors, GroupOp, Ops, UOp, factor_rule, lengths, sint,
 
 Demand = tuple[UOp, Placement | None]
 Rule = tuple[list[Demand], Callable[[list[UOp]], UOp]]  # what a local form is made of, and how
-UNLIKE = frozenset((Ops.SINK, Ops.AFTER, Ops.BUFFER, Ops.DETACH, Ops.MOVE, Ops.IOTA, Ops.GATHER))  # not `Local`s
-SLICED_BELOW = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE))  # a slice of these is the op on less
+MADE_ANEW = having(Trait.MEMORY) | (having(Trait.IDENTITY) - GroupOp.KeepsPlacement)  # no `Local`s
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class LocalForms:
 
   def of(self, u: UOp, p: Placement | None) -> Rule | Local:
     """How to make u at p, which is u's own placement, or a cut of a value that has none or is held more widely."""
-    if u.op in UNLIKE:
+    if u.op in MADE_ANEW or u.op is Ops.SINK:
       return self.find(u, p)
     if u.op in GroupOp.Elementwise:
       for s in u.src:
@@ -164,7 +164,7 @@ def slice_rule(u: UOp, p: Sharding) -> Rule | Local:
       # only the updates count that go to this device's rows
       arg, first = (op, size, batch), start(p, batch, n)
       return [(s, s.device) for s in u.src], lambda xs: u.replace(src=(shifted(xs[0], first), xs[1]), arg=arg)
-  if d is None or u.op in SLICED_BELOW:
+  if d is None or u.op in GroupOp.Rearranging:  # a slice of these is the op on less
     if u.op is Ops.IOTA:
       return op_rule(u, p, Factors((), ((0,),), (0,)), {})
     f = factor_rule(u)

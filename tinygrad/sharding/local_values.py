@@ -7,6 +7,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.sharding.moves import Step, atoms, boundaries
 
 # isort: off
+from tinygrad.ops.elementwise import MIRROR
 from tinygrad.uop import Collective, Ops, UOp, device_number, lengths, simplify_sint, sint, smin, start
 # isort: on
 
@@ -50,7 +51,7 @@ def unreduce(x: UOp, a: Sharding, b: Sharding) -> UOp:
   coordinate keeps it and the others hold the identity; of max and min all keep it."""
   chain = boundaries(len(b), [a.used, b.used])
   for partial in b.partial:
-    if partial.op not in (Ops.ADD, Ops.MUL):
+    if partial.op in MIRROR:
       continue
     had = {d for o in a.partial if o.op is partial.op for d in atoms(o.sub_axes, chain) or o.sub_axes}
     identity = 1 if partial.op is Ops.MUL else -0.0 if dtypes.is_float(x.dtype) else 0

@@ -21,6 +21,7 @@ from tinygrad.device import (
 )
 from tinygrad.dtype import DType
 from tinygrad.helpers import PROCESS, prod, user_line
+from tinygrad.ops import Trait, having
 from tinygrad.sharding.factors import Assignment, beside, project, resolved
 from tinygrad.sharding.moves import size_of, wire
 from tinygrad.sharding.partial import Kept, keep, partials_of
@@ -28,7 +29,7 @@ from tinygrad.uop import Ops, UOp, factor_rule, mesh_of
 
 Nodes = tuple[UOp, ...]
 STRATEGIES = ("cost", "basic", "aggressive")
-SOURCELESS = frozenset((Ops.CONST, Ops.IOTA, Ops.VARIABLE, Ops.BIND, Ops.HOLE, Ops.SINK))
+PLACELESS, REDUCES = having(Trait.PLACELESS), having(Trait.REDUCES)
 CACHED = 100_000  # entries of a table, which is then emptied
 
 
@@ -76,7 +77,7 @@ def _find_outcomes(op: Ops, dtype: DType, src: Nodes, arg: Any, kept: Kept | Non
   devices = tuple(s.device for s in src)
   if op is Ops.ASSIGN:
     return [Outcome((devices[0], devices[0]), devices[0], 1, 0.0, 0.0, devices[1] is None or devices[1] == devices[0])]
-  if op in SOURCELESS or op is Ops.AFTER:
+  if op in PLACELESS or op is Ops.AFTER or op is Ops.SINK:
     return [Outcome(devices, devices[0] if op is Ops.AFTER else None, 1, 0.0, 0.0, True)]
   base = next((d for d in devices if isinstance(d, Sharding)), None)
   if base is None:
@@ -95,7 +96,7 @@ def _find_outcomes(op: Ops, dtype: DType, src: Nodes, arg: Any, kept: Kept | Non
   for plan, cuttings in plans:
     for cuts in cuttings:
       contracted = tuple(d for factor in sorted(f.contracted) for d in cuts.get(factor, ()))
-      by = arg[0] if op in (Ops.REDUCE, Ops.SCATTER) else Ops.ADD
+      by = arg[0] if op in REDUCES else Ops.ADD
       if contracted and any(o.op is not by for o in plan.result):
         continue
       required = tuple(

@@ -13,13 +13,13 @@ from typing import Any
 
 from tinygrad.device import Partial, Sharding, SubAxis, merge_sub_axes
 from tinygrad.dtype import DType, dtypes
+from tinygrad.ops import Trait, having
+from tinygrad.ops.elementwise import MIRROR
 from tinygrad.sharding.moves import overlap
 from tinygrad.uop import CARDS, GroupOp, Ops, PartialRule, UOp, factor_rule, upper
 
 Partials = tuple[Partial, ...]
-SWAP = {Ops.MAX: Ops.MIN, Ops.MIN: Ops.MAX}
-ZERO_AT_ZERO = frozenset((Ops.NEG, Ops.MUL, Ops.SIN, Ops.SQRT, Ops.TANH, Ops.ERF, Ops.FLOOR, Ops.CEIL, Ops.ROUND))
-STRETCHED = frozenset((Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE, Ops.MOVE))  # every element of these is one of the source's
+ZERO_AT_ZERO, DIVIDES, STRIDED = having(Trait.ZERO_AT_ZERO), having(Trait.DIVIDES), having(Trait.STRIDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def keep(op: Ops, dtype: DType, src: Sequence[UOp], arg: Any) -> Kept | None:
   if not unreduced or len(ops) > 1:
     return None
   by = ops.pop()
-  case = Case(op, dtype, tuple(src), arg, partials, unreduced, by, by in SWAP, dtypes.is_float(dtype))
+  case = Case(op, dtype, tuple(src), arg, partials, unreduced, by, by in MIRROR, dtypes.is_float(dtype))
   found = _RULES[CARDS[op].partial](case)
   return found if found is not None else _disjoint(case)
 
@@ -112,9 +112,14 @@ def _sub_axes(partials: Sequence[Partial]) -> tuple[SubAxis, ...]:
 # ---------------------------------------------------------------- what is known of an operand
 
 
+def rearranged(u: UOp) -> UOp:
+  """What every element of `u` is an element of."""
+  return next(v for v in u.down() if v.op not in GroupOp.Rearranging and v.op is not Ops.MOVE)
+
+
 def constant(u: UOp) -> Any:
   """The value that all elements of `u` have, if it is a constant; else None."""
-  u = next(v for v in u.down() if v.op not in STRETCHED)
+  u = rearranged(u)
   if u.op is Ops.CAST and (value := constant(u.src[0])) is not None:
     return UOp.const(u.src[0].dtype, value).cast(u.dtype).arg
   return u.arg if u.op is Ops.CONST else None
@@ -129,7 +134,7 @@ def may_scale(u: UOp) -> bool:
 
 def is_finite(u: UOp) -> bool:
   """Whether every element is known to be finite: a finite constant, a counter, or an integer in a wide enough float."""
-  u = next(v for v in u.down() if v.op not in STRETCHED)
+  u = rearranged(u)
   if u.op is Ops.CAST and u.dtype in (dtypes.float32, dtypes.float64) and not dtypes.is_float(u.src[0].dtype):
     return True
   return u.op is Ops.IOTA or (u.op is Ops.CONST and math.isfinite(u.arg))
@@ -164,7 +169,7 @@ def _sum(c: Case) -> Kept | None:
     return c.with_unreduced((0, 1)) if c.dtype is not dtypes.bool else None
   if not c.extremum or not c.floating or len(c.unreduced) > 1 or not is_finite(c.src[1 - c.unreduced[0]]):
     return None
-  return c.stay(SWAP[c.by] if c.op is Ops.SUB and c.unreduced == [1] else None)
+  return c.stay(MIRROR[c.by] if c.op is Ops.SUB and c.unreduced == [1] else None)
 
 
 def _extremum(c: Case) -> Kept | None:
@@ -190,7 +195,7 @@ def _product(c: Case) -> Kept | None:
   if c.by is Ops.ADD:
     return c.stay()
   factor = constant(other) if c.floating else None
-  return None if factor is None else c.stay(None if factor > 0 else SWAP[c.by])
+  return None if factor is None else c.stay(None if factor > 0 else MIRROR[c.by])
 
 
 def _two_sums(c: Case) -> Kept | None:
@@ -210,7 +215,7 @@ def _negate(c: Case) -> Kept | None:
   """-(sum) = sum of -; max turns into min in floats (-INT_MIN is no maximum)."""
   if c.by is Ops.ADD:
     return c.stay()
-  return c.stay(SWAP[c.by]) if c.extremum and c.floating else None
+  return c.stay(MIRROR[c.by]) if c.extremum and c.floating else None
 
 
 def _reduce_same(c: Case) -> Kept | None:
@@ -285,14 +290,14 @@ def _zero_at_zero(c: Case) -> bool:
     return dtypes.bool not in (c.src[0].dtype, c.dtype)
   if c.op is Ops.MUL and len(c.unreduced) == 1 and c.floating and not may_scale(c.src[1 - c.unreduced[0]]):
     return False  # 0 * inf is nan
-  if c.op in ZERO_AT_ZERO or (c.op in SWAP and len(c.unreduced) == 2):
+  if c.op in ZERO_AT_ZERO or (c.op in MIRROR and len(c.unreduced) == 2):
     return True
   other = constant(c.src[1 - c.unreduced[0]]) if len(c.src) == 2 else None
   if other is None:
     return False
-  if c.op in SWAP:
+  if c.op in MIRROR:
     return bool(other <= 0 if c.op is Ops.MAX else other >= 0)
-  return c.unreduced == [0] and bool(other > 0 if c.op is Ops.POW else c.op in (Ops.IDIV, Ops.MOD) and other != 0)
+  return c.unreduced == [0] and bool(other > 0 if c.op is Ops.POW else c.op in DIVIDES and other != 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +324,8 @@ def lookup_of(u: UOp) -> Lookup | None:
       return Lookup(u.src[1], (cut.cut(0), u.src[0].shape[0]), tuple((v.op, v.arg) for v in reversed(movement)), dims)
     if (
       not unreduced
-      or u.op in (Ops.MOVE, Ops.GATHER)
+      or u.op is Ops.MOVE
+      or u.op is Ops.GATHER
       or any(partials_of(s) != partials_of(unreduced[0]) for s in unreduced)
     ):
       return None
@@ -334,7 +340,7 @@ def _moved(u: UOp, dims: frozenset[int]) -> frozenset[int]:
   f = factor_rule(u)
   factors = {factor for i in dims for factor in f.src[0][i]} | (f.blocked if dims else frozenset())
   moved = {i for i, inner in enumerate(f.out) if factors & set(inner)}
-  if u.op in (Ops.WINDOW, Ops.SPREAD) and moved & set(u.arg[:2]):
+  if u.op in STRIDED and moved & set(u.arg[:2]):
     moved |= set(u.arg[:2])
   return frozenset(moved)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from tinygrad.device import Mesh, Placement, Sharding, device_set, reduced_placement, show_placement, written_mesh
 from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str
+from tinygrad.ops import Trait, having
 from tinygrad.sharding.localize import complete
 from tinygrad.sharding.lower_to_local import Localizer
 from tinygrad.sharding.moves import Step, SubAxes, atoms, boundaries, ints, size_of
@@ -15,8 +16,9 @@ from tinygrad.uop import Ops, UOp, evaluate, mesh_of, render_shape, stored, view
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
 COUNTED_DEVICES = 256  # of more devices, so many at both ends are looked at
+EFFECTS = having(Trait.EFFECT)
 # what comes after these wants the move
-PASSED = frozenset((Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.CAST, Ops.DETACH, Ops.CONTIGUOUS, Ops.MOVE))
+PASSED = having(Trait.SEEN_THROUGH) | having(Trait.IDENTITY)
 RESOLVED = {
   "cost": "a contested axis goes where the fewest bytes travel",
   "basic": "a contested axis cuts nothing (STRATEGY=basic)",
@@ -107,7 +109,7 @@ def as_realized(roots: list[UOp]) -> UOp:
   effects = dict.fromkeys(u for u in UOp.sink(*roots).toposort() if u.op is Ops.ASSIGN)
   for root in roots:
     # constants live anywhere; a view of memory stays one
-    if root.device is not None and viewed(root).op not in (Ops.BUFFER, Ops.ASSIGN, Ops.AFTER):
+    if root.device is not None and (base := viewed(root)).op is not Ops.BUFFER and base.op not in EFFECTS:
       effects[stored(root, reduced_placement(root.device))] = None
   return UOp.sink(*effects)
 
@@ -138,7 +140,7 @@ def row_of(u: UOp, step: Step, where: str, made_at: str, reason: str) -> Row:
 def why(u: UOp, step: Step, reader: UOp | None) -> str:
   """One sentence: which op wants the move, by which rule."""
   x = u.src[0]
-  wants = "the result" if reader is None or reader.op in (Ops.ASSIGN, Ops.SINK) else reader.op.name.lower()
+  wants = "the result" if reader is None or reader.op is Ops.ASSIGN or reader.op is Ops.SINK else reader.op.name.lower()
   if step.kind == "copy":
     return f"{device_set(step.a)[0]} is no device of {shown(u, step.b)}: each device receives its part"
   if step.kind in ("all_reduce", "reduce_scatter"):

@@ -4,12 +4,13 @@ import itertools
 from collections.abc import Sequence
 
 from tinygrad.dtype import dtypes
+from tinygrad.ops import Trait, having
 from tinygrad.sharding.costs import deliver
 from tinygrad.sharding.index_maps import is_cut, is_remap
 from tinygrad.uop import CARDS, GroupOp, Ops, UOp, substitute
 
-WRITES = frozenset((Ops.ASSIGN,))  # hot: a member of an enum takes longer to look up than to find here
-VIEWS = frozenset((Ops.SHRINK, Ops.FLIP, Ops.RESHAPE, Ops.PERMUTE))  # no two of their elements are one of the source's
+ASSIGN = Ops.ASSIGN  # hot: a member of an enum takes longer to look up
+WRITABLE = having(Trait.VIEW, Trait.ONE_TO_ONE)
 
 
 def lower_view_assigns(sink: UOp) -> UOp:
@@ -17,7 +18,7 @@ def lower_view_assigns(sink: UOp) -> UOp:
   old content outside."""
   mapping, done = dict[UOp, UOp](), dict[UOp, UOp]()
   for u in sink.toposort():
-    if u.op not in WRITES or not is_cut(u.src[0].device):
+    if u.op is not ASSIGN or not is_cut(u.src[0].device):
       continue
     views = [*itertools.takewhile(lambda v: v.op in GroupOp.Movement, u.src[0].down())]
     if not any(map(is_remap, views)):
@@ -40,7 +41,7 @@ def unview(v: UOp, x: UOp) -> UOp:
   """x, the content of the view v, in the coordinates of v's source; zero (False) outside: v's adjoint, as its card has
   it."""
   rule = CARDS[v.op].gradient
-  assert rule is not None and v.op in VIEWS, f"assign into a view made by {v.op.name}"
+  assert rule is not None and v.op in WRITABLE, f"assign into a view made by {v.op.name}"
   (inside,) = rule(x, v)
   assert inside is not None
   return inside

@@ -2,7 +2,18 @@
 
 from tinygrad.uop import attributes
 from tinygrad.uop.args import Collective, OwnGradient
-from tinygrad.uop.cards import CARDS, Factors, GradientRule, PartialRule, define, evaluate, factor_rule
+from tinygrad.uop.cards import (
+  CARDS,
+  NO_TRAIT,
+  Factors,
+  GradientRule,
+  PartialRule,
+  Trait,
+  define,
+  evaluate,
+  factor_rule,
+  having,
+)
 from tinygrad.uop.dims import as_dims, is_int, simplify_sint, sint, smax, smin, upper
 from tinygrad.uop.local import DEVICE_NUM, device_number, lengths, start
 from tinygrad.uop.node import (
@@ -19,7 +30,7 @@ from tinygrad.uop.node import (
   stored,
   viewed,
 )
-from tinygrad.uop.op import AxisKind, BufferArg, GroupOp, Move, Ops, ParamArg, PieceArg
+from tinygrad.uop.op import RANGES_FROM, AxisKind, BufferArg, GroupOp, Move, Ops, ParamArg, PieceArg
 from tinygrad.uop.printing import describe, print_graph, render_shape
 from tinygrad.uop.rewrite import substitute
 from tinygrad.uop.spec import check_graph

@@ -50,13 +50,54 @@ PartialRule = enum.Enum(
   module=__name__,
 )
 
+
+class Trait(enum.Flag):
+  """What stages ask of an op, beside its rules; each a fact about the op, not about who asks."""
+
+  # its value is its first source's: it says where, when or whether that is held
+  IDENTITY = enum.auto()
+  # shows elements of its only source as they are, so that memory of the source can be read through it
+  VIEW = enum.auto()
+  # every element of its sources appears in it; none appears twice
+  ONTO = enum.auto()
+  ONE_TO_ONE = enum.auto()
+  # the index decides from which source an element comes, or that it is a fill
+  GATED = enum.auto()
+  # its arg is (axis, kaxis, stride, dilation, size): dim `axis` is indexed by the window's place and tap
+  STRIDED = enum.auto()
+  # memory: a buffer, or one device's part of it
+  MEMORY = enum.auto()
+  # made where it is read, of no operand: it has no place of its own
+  PLACELESS = enum.auto()
+  # orders or performs a write
+  EFFECT = enum.auto()
+  # reduces by arg[0]
+  REDUCES = enum.auto()
+  # 0 where the operands are 0
+  ZERO_AT_ZERO = enum.auto()
+  # op(x, x) is x
+  IDEMPOTENT = enum.auto()
+  # integer division or its rest, which by 0 is 0
+  DIVIDES = enum.auto()
+  # a result beyond the integer type wraps around
+  WRAPS = enum.auto()
+  # one floating point operation an element, as the field counts them: no conversion, comparison or choice
+  FLOP = enum.auto()
+  # what placing a reader looks at: through it at its source; at itself; whether its two operands are one value
+  SEEN_THROUGH = enum.auto()
+  SEEN = enum.auto()
+  PAIRED = enum.auto()
+
+
+NO_TRAIT = Trait(0)
+
 GradientRule = Callable[["UOp", "UOp"], Sequence["UOp | None"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
   """One op: see docs/architecture.md for the fields' contracts. `gradient` is None for ops that no derivative
-  passes.
+  passes. `cost`: what one element takes, in simple instructions (a measure for choices, not a promise).
   """
 
   shape: Callable[[UOp], tuple[Any, ...]]
@@ -66,6 +107,8 @@ class Card:
   factors: Callable[[UOp], Factors] | None
   partial: PartialRule
   render: str | None
+  traits: Trait
+  cost: int
 
 
 CARDS: dict[Ops, Card] = {}
@@ -81,13 +124,21 @@ def define(
   factors: Callable[[UOp], Factors] | None,
   partial: PartialRule,
   render: str | None,
+  traits: Trait,
+  cost: int,
 ) -> None:
   """Registers the card of `op`. A field left out is a TypeError at import; a second card for an op a ValueError."""
   if op in CARDS:
     raise ValueError(f"{op} has a card already")
   CARDS[op] = Card(
-    shape=shape, dtype=dtype, evaluate=evaluate, gradient=gradient, factors=factors, partial=partial, render=render
-  )
+    shape=shape, dtype=dtype, evaluate=evaluate, gradient=gradient, factors=factors, partial=partial, render=render,
+    traits=traits, cost=cost,
+  )  # fmt: skip
+
+
+def having(*traits: Trait) -> frozenset[Ops]:
+  """The ops with all of these traits. Asked once, when a module that needs them is imported: every op has its card."""
+  return frozenset(op for op, card in CARDS.items() if all(t in card.traits for t in traits))
 
 
 def evaluate(u: Any, xs: list[Any], shape: tuple[int, ...]) -> Any:

@@ -44,9 +44,22 @@ class GroupOp:
   Movement = frozenset(Ops(i) for i in range(Ops.RESHAPE, Ops.GATHER))
   View = Movement - {Ops.PAD, Ops.CAT, Ops.SPREAD}  # show a part of one source as it is: no element is computed
   Remapping = frozenset(Ops(i) for i in range(Ops.PAD, Ops.GATHER))  # a dim's index map is not the identity
+  Rearranging = Movement - Remapping  # a dim's index map is the identity, up to which dims there are
   KeepsPlacement = Elementwise | {Ops.CONTIGUOUS, Ops.DETACH}  # sources placed alike: so is the result
   Comparison = frozenset((Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE))
   Leaf = frozenset((Ops.UNIQUE, Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.VARIABLE, Ops.HOLE))
+  # in kernels
+  Argument = frozenset((Ops.PARAM, Ops.VARIABLE))  # what a kernel is called with
+  Memory = frozenset((Ops.PARAM, Ops.SCRATCH, Ops.PEER))  # what an INDEX points into
+  Place = frozenset((Ops.INDEX, Ops.ACC))  # what is loaded from and stored to
+  Linear = (  # what linear code is made of
+    Elementwise | Argument | Memory | Place
+    | {Ops.DOT, Ops.VECTORIZE, Ops.EXTRACT, Ops.FOLD, Ops.LOAD, Ops.STORE, Ops.RANGE, Ops.ENDRANGE, Ops.BARRIER}
+  )  # fmt: skip
+
+
+# ops that hold ranges, and where these begin among their sources
+RANGES_FROM = {Ops.STORE: 2, Ops.FOLD: 1}
 
 
 # What a RANGE of a kernel is: an index of the result (LOOP), or one that is reduced; codegen adds how it runs: unrolled
