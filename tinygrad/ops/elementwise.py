@@ -221,8 +221,8 @@ define_elementwise(
   gradient=gradient_cast,
   partial=PartialRule.CAST,
   render="cast({0})",
-  traits=Trait.SEEN_THROUGH,
-  cost=0,
+  traits=Trait.CONVERTS | Trait.SEEN_THROUGH,
+  cost=1,
 )
 
 
@@ -244,8 +244,8 @@ define(
   factors=elementwise,
   partial=PartialRule.REDUCE_FIRST,
   render="bitcast({0})",
-  traits=NO_TRAIT,
-  cost=0,
+  traits=Trait.CONVERTS,
+  cost=1,
 )
 
 # ---------------------------------------------------------------- binary

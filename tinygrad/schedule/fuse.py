@@ -21,6 +21,7 @@ from tinygrad.uop.selection import compared
 MANY, INNER, GATED = 1, 2, 4
 REDUCES = having(Trait.REDUCES)
 MEMORY = having(Trait.MEMORY)
+CONVERTS = having(Trait.CONVERTS)
 LEAVES = MEMORY | having(Trait.PLACELESS)
 GATED_OPS = having(Trait.GATED)
 MOVES = having(Trait.VIEW) | GATED_OPS
@@ -51,11 +52,6 @@ class Cost(NamedTuple):
 
 
 NOTHING, INDEX = Cost(), Cost()
-
-
-def is_free(op: Ops) -> bool:
-  """A conversion, which is done in the load or store beside it."""
-  return op in GroupOp.Elementwise and CARDS[op].cost == 0
 
 
 def size(u: UOp) -> int:
@@ -105,7 +101,7 @@ def costs(
       made[u] = INDEX
     elif u.op in LEAVES or u.op is Ops.AFTER or u.op is Ops.COLLECTIVE:
       made[u] = load(u)
-    elif len(parts) == 1 and (u.op in MOVES or is_free(u.op) or u.op is Ops.CONTIGUOUS):
+    elif len(parts) == 1 and (u.op in MOVES or u.op in CONVERTS or u.op is Ops.CONTIGUOUS):
       x = u.src[0]  # an expensive value is stored below an EXPAND, so above it only the load counts
       made[u] = load(x) if grows(u) and not cheap(x, parts[0]) else parts[0]
       if u.op in GATED_OPS and parts[0] is not NOTHING:
@@ -113,7 +109,7 @@ def costs(
     else:
       made[u] = Cost(
         frozenset().union(*(p.reads for p in parts)),
-        sum(p.ops for p in parts) + (u.op in GroupOp.Elementwise and not is_free(u.op)),
+        sum(p.ops for p in parts) + (u.op in GroupOp.Elementwise and u.op not in CONVERTS),
         sum(p.slow for p in parts) + CARDS[u.op].cost // INSTRUCTIONS_A_BYTE,
         u.op in REDUCES or any(p.reduces for p in parts),
         u.op is Ops.GATHER or any(p.gathers for p in parts),

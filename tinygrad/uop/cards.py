@@ -73,6 +73,8 @@ class Trait(enum.Flag):
   EFFECT = enum.auto()
   # reduces by arg[0]
   REDUCES = enum.auto()
+  # the same number in another type, which a load or store beside it does on the way
+  CONVERTS = enum.auto()
   # 0 where the operands are 0
   ZERO_AT_ZERO = enum.auto()
   # op(x, x) is x
