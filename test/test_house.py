@@ -107,6 +107,44 @@ def test_a_question_for_a_kind_is_noticed(tmp_path):
   assert kinds_asked_for(tmp_path, {"CPU", "DISK"}) == [("one.py", i) for i in (1, 2, 3)]
 
 
+# ---------------------------------------------------------------- what is known of an op stands on its card
+
+
+def is_op(node):
+  return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Ops"
+
+
+def sets_of_ops(package):
+  """Where a set or list of ops is written, a tuple that is searched, or a table that gives an op a number, a text that
+  is no spelling, or another op. What a stage does with an op (a function, how it is spelled) is its own."""
+  found = []
+  for file in package.rglob("*.py"):
+    if file.relative_to(package).parts[0] in ("ops", "uop"):
+      continue
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+      ops = [x for x in node.elts if is_op(x)] if isinstance(node, (ast.Tuple, ast.List, ast.Set)) else []
+      table = isinstance(node, ast.Dict) and any(x is not None and is_op(x) for x in node.keys)
+      facts = table and any(
+        is_op(x) or (isinstance(x, ast.Constant) and not isinstance(x.value, str)) for x in node.values
+      )
+      if len(ops) > 1 or (ops and isinstance(node, ast.Set)) or facts:
+        found.append((str(file.relative_to(package)), node.lineno))
+  return found
+
+
+def test_no_set_of_ops_stands_outside_the_cards():
+  assert sets_of_ops(PACKAGE) == []
+
+
+def test_a_set_of_ops_is_noticed(tmp_path):
+  lines = (
+    "SLOW = {Ops.EXP: 2}", "SWAP = {Ops.MAX: Ops.MIN}", "x = u.op in (Ops.ADD, Ops.SUB)", "y = A | {Ops.ADD}",
+    "CODES = {Ops.ADD: 'add', Ops.SUB: sub}", "z = (Ops.ADD, 1)",
+  )  # fmt: skip
+  (tmp_path / "one.py").write_text("\n".join(lines))
+  assert sets_of_ops(tmp_path) == [("one.py", i) for i in (1, 2, 3, 4)]
+
+
 # ---------------------------------------------------------------- what a change touches
 
 
@@ -117,7 +155,7 @@ def applied(blocks, copy):
   for block in blocks:
     head, _, code = block.partition("\n")
     path, line = re.fullmatch(r"# in (\S+?)(?:, after: (.*))?", head).groups()
-    text = (copy / path).read_text(encoding="utf-8") if line or path in touched else ""
+    text = (copy / path).read_text(encoding="utf-8") if (copy / path).exists() else ""
     assert line is None or text.count(line + "\n") == 1, f"{path} has {text.count(line)} lines {line!r}"
     new = text + code if line is None else text.replace(line + "\n", line + "\n" + code)
     (copy / path).write_text(new, encoding="utf-8")
@@ -135,6 +173,17 @@ def page_in_copy(name, copy):
 
 def run_in_copy(copy, *command):
   return subprocess.run([sys.executable, *command], cwd=copy, capture_output=True, text=True)
+
+
+def test_a_unary_op_touches_two_files(tmp_path):
+  blocks, test = page_in_copy("adding_an_op.md", tmp_path)
+  (tmp_path / "test_exp10.py").write_text(test, encoding="utf-8")
+  pytest = "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_exp10.py"
+  before = run_in_copy(tmp_path, *pytest)
+  assert "no attribute 'exp10'" in before.stdout, "the op is there already: the test would prove nothing"
+  assert applied(blocks, tmp_path) == {"tinygrad/uop/op.py", "tinygrad/ops/elementwise.py"}
+  after = run_in_copy(tmp_path, *pytest)
+  assert after.returncode == 0, after.stdout + after.stderr
 
 
 def test_a_sharding_rule_touches_one_file(tmp_path):

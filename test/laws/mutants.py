@@ -283,7 +283,7 @@ def every_coordinate_holds_what_is_made_partial(patch: Patch) -> None:
 
 @mutant
 def max_stays_max_when_turned_around(patch: Patch) -> None:
-  patch(partial, "SWAP", {Ops.MAX: Ops.MAX, Ops.MIN: Ops.MIN})
+  patch(partial, "MIRROR", {Ops.MAX: Ops.MAX, Ops.MIN: Ops.MIN})
 
 
 @mutant

@@ -7,8 +7,9 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar
 from tinygrad.dtype import DType, dtypes, least_upper_float, to_dtype
 from tinygrad.mixin.base import Base, Scalar, check_choice, common_dtype, common_shape, mismatch
 from tinygrad.mixin.movement import Movement
+from tinygrad.ops import Trait, having
 from tinygrad.ops.elementwise import OF_BOOLS
-from tinygrad.uop import Ops, UOp, describe
+from tinygrad.uop import CARDS, GroupOp, Ops, UOp, describe
 
 _bool: TypeAlias = bool  # inside the class the names are its methods
 _int: TypeAlias = int
@@ -194,6 +195,7 @@ class Elementwise(Movement):
       out, base, n = (n & 1).ne(0).where(out * base, out), base * base, n >> 1
     return (below & ~unit).where(0, out)
 
+  # unary functions without a line here are methods too (below), which type checkers do not see
   exp, log, sqrt, reciprocal = unary(Ops.EXP), unary(Ops.LOG), unary(Ops.SQRT), unary(Ops.RECIP)
   sin, cos, tanh, erf = unary(Ops.SIN), unary(Ops.COS), unary(Ops.TANH), unary(Ops.ERF)
 
@@ -301,3 +303,8 @@ class Elementwise(Movement):
   __lt__, __gt__, __le__, __ge__ = lt, gt, le, ge
   __eq__, __ne__ = eq, ne  # type: ignore[assignment]
   __hash__ = object.__hash__
+
+
+for _op in GroupOp.Unary - having(Trait.CONVERTS):
+  if CARDS[_op].render == f"{_op.name.lower()}({{0}})" and not hasattr(Elementwise, _op.name.lower()):
+    setattr(Elementwise, _op.name.lower(), unary(_op))

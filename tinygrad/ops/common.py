@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad.dtype import dtypes
-from tinygrad.uop import NO_TRAIT, Factors, GradientRule, Ops, PartialRule, Trait, UOp, define, render_shape
+from tinygrad.uop import NO_TRAIT, Factors, GradientRule, IndexMap, Ops, PartialRule, Trait, UOp, define, render_shape
 
 
 def same_shape(u: UOp) -> tuple[Any, ...]:
@@ -80,7 +80,7 @@ def define_leaf(
   """The card of a leaf: nothing is computed of operands, so no derivative passes and nothing partial is met."""
   define(
     op, shape=shape, dtype=dtype, evaluate=evaluate, gradient=None, factors=factors, partial=PartialRule.REDUCE_FIRST,
-    render=render, traits=traits, cost=0,
+    render=render, index_map=None, traits=traits, cost=0,
   )  # fmt: skip
 
 
@@ -92,12 +92,14 @@ def define_movement(
   gradient: GradientRule,
   factors: Callable[[UOp], Factors],
   partial: PartialRule,
+  index_map: IndexMap | None,
   traits: Trait,
 ) -> None:
-  """The card of a movement op: elements of its sources at other indices, for which nothing is computed."""
+  """The card of a movement op: elements of its sources at other indices, for which nothing is computed. `index_map`
+  is None for one of several sources (CAT), which kernels choose among."""
   define(
     op, shape=shape, dtype=same_dtype, evaluate=evaluate, gradient=gradient, factors=factors, partial=partial,
-    render=None, traits=traits, cost=0,
+    render=None, index_map=index_map, traits=traits, cost=0,
   )  # fmt: skip
 
 

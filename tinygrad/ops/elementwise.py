@@ -42,7 +42,7 @@ def define_elementwise(
   value = _numpy(evaluate)
   define(
     op, shape=same_shape, dtype=dtype, evaluate=value, gradient=gradient, factors=elementwise, partial=partial,
-    render=render, traits=traits, cost=cost,
+    render=render, index_map=None, traits=traits, cost=cost,
   )  # fmt: skip
 
 
@@ -244,6 +244,7 @@ define(
   factors=elementwise,
   partial=PartialRule.REDUCE_FIRST,
   render="bitcast({0})",
+  index_map=None,
   traits=Trait.CONVERTS,
   cost=1,
 )

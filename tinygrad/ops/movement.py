@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tinygrad.dtype import dtypes
 from tinygrad.helpers import all_int, argsort, numpy, prod
 from tinygrad.ops.common import define_movement, own_dims
 from tinygrad.uop import (
@@ -20,7 +21,9 @@ from tinygrad.uop import (
   simplify_sint,
   sint,
 )
-from tinygrad.uop.cards import Factors
+from tinygrad.uop.cards import Element, Factors
+from tinygrad.uop.indexing import Index, at_least, below, both, conjunction, is_true, reshape_index
+from tinygrad.uop.node import sint_to_uop as number
 
 Grads = Sequence[UOp | None]
 PRIMES = (1000003, 1000033, 1000037, 1000039, 1000081, 1000099, 1000117, 1000121)
@@ -113,6 +116,7 @@ define_movement(
   gradient=lambda g, u: (g.reshape(u.src[0].shape),),
   factors=factors_reshape,
   partial=PartialRule.KEEP,
+  index_map=lambda u, idx: Element(reshape_index(idx, u.shape, u.src[0].shape)),
   traits=Trait.VIEW | Trait.ONTO | Trait.ONE_TO_ONE | Trait.SEEN_THROUGH,
 )
 
@@ -132,6 +136,7 @@ define_movement(
   gradient=lambda g, u: (g.permute(argsort(u.arg)),),
   factors=lambda u: Factors((own_dims(u.src[0]),), tuple((i,) for i in u.arg), u.src[0].max_shape),
   partial=PartialRule.KEEP,
+  index_map=lambda u, idx: Element(tuple(idx[i] for i in argsort(u.arg))),
   traits=Trait.VIEW | Trait.ONTO | Trait.ONE_TO_ONE | Trait.SEEN_THROUGH,
 )
 
@@ -159,6 +164,7 @@ define_movement(
   gradient=lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),),
   factors=factors_expand,
   partial=PartialRule.KEEP,
+  index_map=lambda u, idx: Element(tuple(number(0) if is_int(n, 1) else i for i, n in zip(idx, u.src[0].shape))),
   traits=Trait.VIEW | Trait.ONTO | Trait.SEEN_THROUGH,
 )
 
@@ -187,6 +193,18 @@ def evaluate_pad(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   return numpy.pad(xs[0], widths, constant_values=u.arg[1]) if widths else xs[0]
 
 
+def pad_index(u: UOp, idx: Index) -> Element:
+  pads, fill = u.arg
+  gate: UOp | None = None
+  for i, (before, after), n in zip(idx, pads, u.src[0].shape):
+    if not is_int(before, 0):
+      gate = both(gate, at_least(i, before))
+    if not is_int(after, 0):
+      gate = both(gate, below(i, before + n))
+  inner = tuple(simplify(i - before) for i, (before, _) in zip(idx, pads))
+  return Element(inner, None if gate is None or is_true(gate) else gate, fill)
+
+
 define_movement(
   Ops.PAD,
   shape=pad_shape,
@@ -194,6 +212,7 @@ define_movement(
   gradient=gradient_pad,
   factors=lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]),
   partial=PartialRule.PAD,
+  index_map=pad_index,
   traits=Trait.GATED | Trait.ONTO | Trait.ONE_TO_ONE,
 )
 
@@ -223,6 +242,7 @@ define_movement(
   gradient=gradient_shrink,
   factors=lambda u: _remap_factors(u, shrink_remaps(u)),
   partial=PartialRule.KEEP,
+  index_map=lambda u, idx: Element(tuple(i if is_int(a, 0) else simplify(i + a) for i, (a, _) in zip(idx, u.arg))),
   traits=Trait.VIEW | Trait.ONE_TO_ONE,
 )
 
@@ -233,6 +253,10 @@ def flip_shape(u: UOp) -> tuple[Any, ...]:
   return u.src[0].shape
 
 
+def flip_index(u: UOp, idx: Index) -> Element:
+  return Element(tuple(simplify(number(u.shape[k] - 1) - i) if k in u.arg else i for k, i in enumerate(idx)))
+
+
 define_movement(
   Ops.FLIP,
   shape=flip_shape,
@@ -240,6 +264,7 @@ define_movement(
   gradient=lambda g, u: (g.flip(u.arg),),
   factors=lambda u: _remap_factors(u, u.arg),
   partial=PartialRule.KEEP,
+  index_map=flip_index,
   traits=Trait.VIEW | Trait.ONTO | Trait.ONE_TO_ONE,
 )
 
@@ -263,6 +288,7 @@ define_movement(
   gradient=gradient_cat,
   factors=lambda u: _remap_factors(u, (u.arg,)),
   partial=PartialRule.KEEP,
+  index_map=None,
   traits=Trait.GATED | Trait.ONTO | Trait.ONE_TO_ONE,
 )
 
@@ -318,6 +344,20 @@ def _adjoint(g: UOp, u: UOp) -> Grads:
   return (build(axis, kaxis, stride, dilation, size),)
 
 
+def window_index(u: UOp, idx: Index) -> Element:
+  axis, kaxis, stride, dilation, _ = u.arg
+  return Element((*idx[:axis], simplify(idx[axis] * stride + idx[kaxis] * dilation), *idx[axis + 1 :]))
+
+
+def spread_index(u: UOp, idx: Index) -> Element:
+  axis, kaxis, stride, dilation, _ = u.arg
+  at = simplify(idx[axis] - idx[kaxis] * dilation)
+  gate = conjunction(at_least(at, 0), below(at, u.src[0].shape[axis] * stride))
+  if stride != 1:
+    gate = conjunction(gate, simplify(UOp.new(Ops.CMPEQ, dtypes.bool, (at % stride, number(0)))))
+  return Element((*idx[:axis], simplify(at // stride), *idx[axis + 1 :]), None if is_true(gate) else gate)
+
+
 define_movement(
   Ops.WINDOW,
   shape=window_shape,
@@ -325,6 +365,7 @@ define_movement(
   gradient=_adjoint,
   factors=factors_window,
   partial=PartialRule.KEEP,
+  index_map=window_index,
   traits=Trait.VIEW | Trait.STRIDED,
 )
 define_movement(
@@ -334,5 +375,6 @@ define_movement(
   gradient=_adjoint,
   factors=factors_window,
   partial=PartialRule.PAD,
+  index_map=spread_index,
   traits=Trait.GATED | Trait.ONE_TO_ONE | Trait.STRIDED,
 )

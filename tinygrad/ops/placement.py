@@ -142,6 +142,7 @@ define(
   factors=elementwise,
   partial=PartialRule.REDUCE_FIRST,
   render=None,
+  index_map=None,
   traits=Trait.IDENTITY | Trait.SEEN_THROUGH,
   cost=0,
 )
@@ -154,6 +155,7 @@ define(
   factors=elementwise,
   partial=PartialRule.REDUCE_FIRST,
   render=None,
+  index_map=None,
   traits=Trait.IDENTITY,
   cost=0,
 )
@@ -166,6 +168,7 @@ define(
   factors=elementwise,
   partial=PartialRule.KEEP,
   render=None,
+  index_map=None,
   traits=Trait.IDENTITY | Trait.VIEW,
   cost=0,
 )
@@ -190,6 +193,7 @@ define(
   factors=elementwise,
   partial=PartialRule.REDUCE_FIRST,
   render=None,
+  index_map=None,
   traits=Trait.EFFECT,
   cost=0,
 )
@@ -202,6 +206,7 @@ define(
   factors=factors_first,
   partial=PartialRule.REDUCE_FIRST,
   render=None,
+  index_map=None,
   traits=Trait.IDENTITY | Trait.EFFECT,
   cost=0,
 )

@@ -85,6 +85,7 @@ define(
   factors=factors_reduce,
   partial=PartialRule.REDUCE_SAME,
   render=None,
+  index_map=None,
   traits=Trait.REDUCES,
   cost=1,
 )
@@ -138,6 +139,7 @@ define(
   factors=factors_gather,
   partial=PartialRule.KEEP,
   render=None,
+  index_map=None,
   traits=Trait.PAIRED,
   cost=0,
 )
@@ -229,6 +231,7 @@ define(
   factors=factors_scatter,
   partial=PartialRule.SCATTER,
   render=None,
+  index_map=None,
   traits=Trait.REDUCES,
   cost=1,
 )

@@ -15,21 +15,24 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.ops.reduce import identity_element, nothing
 from tinygrad.schedule.homes import TRANSPARENT, Home, keeps_order, layout
-from tinygrad.schedule.indexing import (
-  MOVEMENT,
-  Index,
-  at_least,
-  below,
-  both,
-  conjunction,
-  flat_index,
-  gated_index,
-  is_false,
-  is_true,
-)
 from tinygrad.schedule.loops import tidy
 from tinygrad.schedule.peer_index import element_of, global_index, valid_shape
-from tinygrad.uop import AxisKind, GroupOp, Ops, ParamArg, UOp, exact, is_int, simplify, sint, substitute, upper
+from tinygrad.uop import (
+  CARDS,
+  AxisKind,
+  Element,
+  GroupOp,
+  Ops,
+  ParamArg,
+  UOp,
+  exact,
+  is_int,
+  simplify,
+  sint,
+  substitute,
+  upper,
+)
+from tinygrad.uop.indexing import Index, at_least, below, both, conjunction, flat_index, is_false, is_true
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.node import sint_to_uop as number
 
@@ -99,8 +102,8 @@ class Pull:
       return [(s, idx if s.shape else (), valid) for s in u.src], lambda *xs: UOp.new(op, u.dtype, xs, u.arg)
     if op in TRANSPARENT:
       return [(u.src[0], idx, valid)], _same
-    if op in MOVEMENT:
-      return [(u.src[0], MOVEMENT[op](u, idx), valid)], _same
+    if (index_map := CARDS[op].index_map) is not None:
+      return self.step_movement(u, index_map(u, idx), valid)
     if op in STEPS:
       return STEPS[op](self, u, idx, valid)
     match op:
@@ -114,14 +117,12 @@ class Pull:
         return [], lambda: self.within(u).communicated(idx, valid)
     raise NotImplementedError(f"lower: no index rule for {u.op} of shape {u.shape}")
 
-  def step_gated(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
-    """PAD and SPREAD: the source's value where there is one, else the fill; a select, so that what is not there is
-    never read.
-    """
-    gate, inner, fill = gated_index(u, idx)
-    other = UOp.const(u.dtype, fill)
+  def step_movement(self, u: UOp, at: Element, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
+    """The source's value where there is one, else the fill; a select, so that what is not there is never read."""
+    inner, gate, fill = at
     if gate is None:
       return [(u.src[0], inner, valid)], _same
+    other = UOp.const(u.dtype, fill)
     if is_false(gate):
       return [], lambda: other
     condition = both(valid, gate)
@@ -225,8 +226,8 @@ class Pull:
     return self.value(c.template, global_index(c.result, c.template.shape, idx), valid)
 
 
-STEPS = {Ops.PAD: Pull.step_gated, Ops.CAT: Pull.step_cat, Ops.GATHER: Pull.step_gather, Ops.REDUCE: Pull.step_reduce}
-STEPS |= {Ops.SPREAD: Pull.step_gated, Ops.SCATTER: Pull.step_scatter}
+STEPS = {Ops.CAT: Pull.step_cat, Ops.GATHER: Pull.step_gather, Ops.REDUCE: Pull.step_reduce}
+STEPS |= {Ops.SCATTER: Pull.step_scatter}
 
 
 def _fold_wide(op: Ops, x: UOp, ranges: tuple[UOp, ...]) -> UOp:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tinygrad.device import Placement, Sharding, SubAxis
 from tinygrad.schedule.homes import layout
-from tinygrad.schedule.indexing import Index
 from tinygrad.uop import AxisKind, Ops, UOp, simplify, sint
+from tinygrad.uop.indexing import Index
 from tinygrad.uop.local import device_number, lengths
 from tinygrad.uop.node import sint_to_uop as number
 

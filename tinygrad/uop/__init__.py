@@ -5,8 +5,10 @@ from tinygrad.uop.args import Collective, OwnGradient
 from tinygrad.uop.cards import (
   CARDS,
   NO_TRAIT,
+  Element,
   Factors,
   GradientRule,
+  IndexMap,
   PartialRule,
   Trait,
   define,

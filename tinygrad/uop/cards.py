@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinygrad.uop.node import UOp
 from tinygrad.uop.op import Ops
@@ -93,13 +93,25 @@ class Trait(enum.Flag):
 
 NO_TRAIT = Trait(0)
 
+
+class Element(NamedTuple):
+  """Which element of an op's only source stands at an index: where, under which condition (None: always), and what
+  stands there where it does not hold."""
+
+  at: tuple[UOp, ...]
+  gate: UOp | None = None
+  fill: float | int | bool = 0
+
+
+IndexMap = Callable[["UOp", "tuple[UOp, ...]"], Element]
 GradientRule = Callable[["UOp", "UOp"], Sequence["UOp | None"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
   """One op: see docs/architecture.md for the fields' contracts. `gradient` is None for ops that no derivative
-  passes. `cost`: what one element takes, in simple instructions (a measure for choices, not a promise).
+  passes. `index_map`: of movement of one source, which of its elements stands at an index; else None. `cost`: what one
+  element takes, in simple instructions (a measure for choices, not a promise).
   """
 
   shape: Callable[[UOp], tuple[Any, ...]]
@@ -109,6 +121,7 @@ class Card:
   factors: Callable[[UOp], Factors] | None
   partial: PartialRule
   render: str | None
+  index_map: IndexMap | None
   traits: Trait
   cost: int
 
@@ -126,6 +139,7 @@ def define(
   factors: Callable[[UOp], Factors] | None,
   partial: PartialRule,
   render: str | None,
+  index_map: IndexMap | None,
   traits: Trait,
   cost: int,
 ) -> None:
@@ -134,7 +148,7 @@ def define(
     raise ValueError(f"{op} has a card already")
   CARDS[op] = Card(
     shape=shape, dtype=dtype, evaluate=evaluate, gradient=gradient, factors=factors, partial=partial, render=render,
-    traits=traits, cost=cost,
+    index_map=index_map, traits=traits, cost=cost,
   )  # fmt: skip
 
 

@@ -1,13 +1,15 @@
-"""Index arithmetic: conditions on indices, and what a movement op makes of the index of its result."""
+"""Index arithmetic: flat and split indices, and conditions on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import argsort
-from tinygrad.uop import Ops, UOp, is_int, simplify, sint, upper
+from tinygrad.uop.dims import is_int, sint, upper
+from tinygrad.uop.node import UOp
 from tinygrad.uop.node import sint_to_uop as number
+from tinygrad.uop.op import Ops
+from tinygrad.uop.symbolic import simplify
 
 Index = tuple[UOp, ...]
 
@@ -81,45 +83,3 @@ def reshape_index(idx: Index, new: Sequence[sint], old: Sequence[sint]) -> Index
         flat = simplify(flat // n)
     out += reversed(group)
   return tuple(out)
-
-
-def _window(u: UOp, idx: Index) -> Index:
-  axis, kaxis, stride, dilation, _ = u.arg
-  return (*idx[:axis], simplify(idx[axis] * stride + idx[kaxis] * dilation), *idx[axis + 1 :])
-
-
-MOVEMENT: dict[Ops, Callable[[UOp, Index], Index]] = {
-  Ops.RESHAPE: lambda u, idx: reshape_index(idx, u.shape, u.src[0].shape),
-  Ops.EXPAND: lambda u, idx: tuple(number(0) if is_int(n, 1) else i for i, n in zip(idx, u.src[0].shape)),
-  Ops.PERMUTE: lambda u, idx: tuple(idx[i] for i in argsort(u.arg)),
-  Ops.SHRINK: lambda u, idx: tuple(i if is_int(a, 0) else simplify(i + a) for i, (a, _) in zip(idx, u.arg)),
-  Ops.FLIP: lambda u, idx: tuple(simplify(number(u.shape[k] - 1) - i) if k in u.arg else i for k, i in enumerate(idx)),
-  Ops.WINDOW: _window,
-}
-
-
-def gated_index(u: UOp, idx: Index) -> tuple[UOp | None, Index, float | int | bool]:
-  """For PAD and SPREAD: the condition under which `u[idx]` is an element of the source (None: always), which one it
-  is, and the value where it is none."""
-  return _pad(u, idx) if u.op is Ops.PAD else _spread(u, idx)
-
-
-def _pad(u: UOp, idx: Index) -> tuple[UOp | None, Index, float | int | bool]:
-  pads, fill = u.arg
-  gate: UOp | None = None
-  for i, (before, after), n in zip(idx, pads, u.src[0].shape):
-    if not is_int(before, 0):
-      gate = both(gate, at_least(i, before))
-    if not is_int(after, 0):
-      gate = both(gate, below(i, before + n))
-  inner = tuple(simplify(i - before) for i, (before, _) in zip(idx, pads))
-  return (None if gate is None or is_true(gate) else gate), inner, fill
-
-
-def _spread(u: UOp, idx: Index) -> tuple[UOp | None, Index, float | int | bool]:
-  axis, kaxis, stride, dilation, _ = u.arg
-  at = simplify(idx[axis] - idx[kaxis] * dilation)
-  gate = conjunction(at_least(at, 0), below(at, u.src[0].shape[axis] * stride))
-  if stride != 1:
-    gate = conjunction(gate, simplify(UOp.new(Ops.CMPEQ, dtypes.bool, (at % stride, number(0)))))
-  return (None if is_true(gate) else gate), (*idx[:axis], simplify(at // stride), *idx[axis + 1 :]), 0
