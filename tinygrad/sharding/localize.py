@@ -1,5 +1,6 @@
-"""From the global view to the one program that every device runs: a list of passes, each from a graph to a
-graph: `placed`, `fold_host_copies`, `lower_view_assigns`, `lower_to_local`."""
+"""From the global view to the one program that every device runs: a list of passes, each from a graph to a graph."""
+
+from collections.abc import Callable
 
 from tinygrad.helpers import span
 from tinygrad.sharding.lower_to_local import lower_to_local
@@ -8,23 +9,6 @@ from tinygrad.sharding.view_assigns import lower_view_assigns
 from tinygrad.uop import Ops, UOp, check_graph, substitute
 
 MOVE = Ops.MOVE  # hot: a member of an enum takes longer to look up
-
-
-def localize(sink: UOp) -> UOp:
-  """The local view of a graph (docs/architecture.md, 3): no MOVE is left, buffers are behind SHARD."""
-  check_graph(sink, "tensor")
-  with span("place"):
-    sink = placed(sink)
-  view = lower_to_local(complete(sink))
-  check_graph(view, "local")
-  return view
-
-
-def complete(sink: UOp) -> UOp:
-  """A placed graph with every move at its place: as it is localized."""
-  for lower in (fold_host_copies, lower_view_assigns):
-    sink = lower(sink)
-  return sink
 
 
 def fold_host_copies(sink: UOp) -> UOp:
@@ -37,3 +21,28 @@ def fold_host_copies(sink: UOp) -> UOp:
       if host.op is Ops.BUFFER and host.device == "NPY":
         mapping[u] = u.replace(src=(host,))
   return substitute(sink, mapping) if mapping else sink
+
+
+Pass = Callable[[UOp], UOp]
+COMPLETE: dict[str, Pass] = {  # after these, every move is at its place
+  "place": placed,
+  "fold host copies": fold_host_copies,
+  "lower view assigns": lower_view_assigns,
+}
+PASSES: dict[str, Pass] = COMPLETE | {"to local": lower_to_local}
+
+
+def through(passes: dict[str, Pass], sink: UOp) -> UOp:
+  """`sink` after these passes, one after the other."""
+  for name, lower in passes.items():
+    with span(name):
+      sink = lower(sink)
+  return sink
+
+
+def localize(sink: UOp) -> UOp:
+  """The local view of a graph (docs/architecture.md, 3): no MOVE is left, buffers are behind SHARD."""
+  check_graph(sink, "tensor")
+  view = through(PASSES, sink)
+  check_graph(view, "local")
+  return view

@@ -13,7 +13,7 @@ from tinygrad.uop import UOp
 
 
 def lower_to_local(sink: UOp) -> UOp:
-  """A complete graph (`localize.complete`) in the local view."""
+  """A graph with every move at its place (`localize.COMPLETE`) in the local view."""
   return Localizer(sink.toposort()).run()
 
 

@@ -7,11 +7,10 @@ from typing import Any
 from tinygrad.device import Mesh, Placement, Sharding, device_set, reduced_placement, show_placement, written_mesh
 from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str
 from tinygrad.ops import Trait, having
-from tinygrad.sharding.localize import complete
+from tinygrad.sharding.localize import COMPLETE, through
 from tinygrad.sharding.lower_to_local import Localizer
 from tinygrad.sharding.moves import Step, SubAxes, atoms, boundaries, ints, size_of
 from tinygrad.sharding.partial import partials_of
-from tinygrad.sharding.place import placed
 from tinygrad.uop import Ops, UOp, evaluate, mesh_of, render_shape, stored, viewed
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
@@ -90,7 +89,7 @@ class Report(tuple[Row, ...]):
 
 def report(sink: UOp) -> Report:
   """The moves of a graph on its way through `place` and `localize`."""
-  graph = complete(placed(sink)).toposort()
+  graph = through(COMPLETE, sink).toposort()
   localizer = Localizer(graph)
   local = localizer.run()
   readers = {s: u for u in reversed(graph) for s in u.src}  # the first of each

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -154,7 +156,8 @@ def define(
 
 def having(*traits: Trait) -> frozenset[Ops]:
   """The ops with all of these traits. Asked once, when a module that needs them is imported: every op has its card."""
-  return frozenset(op for op, card in CARDS.items() if all(t in card.traits for t in traits))
+  bits = functools.reduce(operator.or_, traits).value
+  return frozenset(op for op, card in CARDS.items() if card.traits.value & bits == bits)
 
 
 def evaluate(u: Any, xs: list[Any], shape: tuple[int, ...]) -> Any:
