@@ -145,6 +145,42 @@ def test_a_set_of_ops_is_noticed(tmp_path):
   assert sets_of_ops(tmp_path) == [("one.py", i) for i in (1, 2, 3, 4)]
 
 
+# ---------------------------------------------------------------- one way to rewrite
+
+
+def looked_up(loop):
+  """The names whose entries for the sources of a node a loop reads: x in `[x[s] for s in u.src]`."""
+  for node in ast.walk(loop):
+    if isinstance(node, (ast.ListComp, ast.GeneratorExp)) and ast.unparse(node.generators[0].iter).endswith(".src"):
+      yield from (ast.unparse(x.value) for x in ast.walk(node.elt) if isinstance(x, ast.Subscript))
+
+
+def rebuilt_by_hand(package):
+  """Loops that make nodes of what their sources became, as `rewrite.rebuild` does."""
+  found = []
+  for file in package.rglob("*.py"):
+    for loop in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+      if isinstance(loop, ast.For):
+        targets = [t for x in ast.walk(loop) if isinstance(x, ast.Assign) for t in x.targets]
+        noted = {ast.unparse(t.value) for t in targets if isinstance(t, ast.Subscript)}
+        makers = {ast.unparse(x.func).split(".")[-1] for x in ast.walk(loop) if isinstance(x, ast.Call)}
+        if noted & set(looked_up(loop)) and makers & {"new", "replace", "make", "on_sources"}:
+          found.append(str(file.relative_to(package)))
+  return sorted(found)
+
+
+def test_there_is_one_way_to_rewrite():
+  """Beside the driver: the local forms of a value, of which there may be several, and what a comparison reads, where
+  a source stands for another node for this one reader."""
+  assert rebuilt_by_hand(PACKAGE) == ["sharding/lower_to_local.py", "sharding/replacement.py", "uop/rewrite.py"]
+
+
+def test_a_loop_that_rebuilds_by_hand_is_noticed(tmp_path):
+  (tmp_path / "one.py").write_text("for u in order:\n  new[u] = u.replace(src=tuple(new[s] for s in u.src))\n")
+  (tmp_path / "two.py").write_text("for u in order:\n  depth[u] = 1 + max([depth[s] for s in u.src], default=0)\n")
+  assert rebuilt_by_hand(tmp_path) == ["one.py"]
+
+
 # ---------------------------------------------------------------- what a change touches
 
 
