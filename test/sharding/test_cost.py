@@ -5,14 +5,13 @@ import sys
 
 import pytest
 
-from extra.bench.place_cost import mesh_of, training
+from extra.bench.place_cost import localized, mesh_of, training
 from tinygrad import Mesh
 from tinygrad.engine.canonical import canonical
 from tinygrad.helpers import Context
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding import decision_cache
-from tinygrad.sharding.localize import complete, localize
-from tinygrad.sharding.lower_to_local import lower_to_local
+from tinygrad.sharding.localize import localize
 from tinygrad.sharding.place import placed
 
 MANY = 4096
@@ -71,7 +70,7 @@ def count(cuts, devices):
   sink, hooks = lines_of(training(1, mesh, UNIT))
   fresh = canonical(sink)[0]
   built, place = lines_of(placed, fresh)
-  local, rest = lines_of(lambda: lower_to_local(complete(built)))
+  local, rest = lines_of(localized, built)
   uops = len(fresh.toposort()), len(built.toposort()), len(local.toposort())
   return (*uops, len(decision_cache.steps.keys() - known)), {"hooks": hooks, "place": place, "localize": rest}
 
@@ -115,7 +114,7 @@ def test_calls_a_uop(cuts):
     for _ in range(2):
       fresh = canonical(training(4, mesh)())[0]
       built, place = calls_of(placed, fresh)
-      _, rest = calls_of(lambda built: lower_to_local(complete(built)), built)
+      _, rest = calls_of(localized, built)
   assert (place + rest) / len(fresh.toposort()) < 75
 
 
