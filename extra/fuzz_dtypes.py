@@ -257,8 +257,8 @@ class Maker:
     if not value.ndim:
       return False
     count, kind = self.rng.choice((1, 3, 8, 11)), self.rng.choice((dtypes.int32, dtypes.int64, dtypes.uint8))
-    index = self.leaf((count,), kind, np.random.default_rng(self.rng.randrange(1 << 30)).integers(
-      0, value.shape[0], count).astype(to_numpy_dtype(kind)))  # fmt: skip
+    rows = np.random.default_rng(self.rng.randrange(1 << 30)).integers(0, value.shape[0], count)
+    index = self.leaf((count,), kind, rows.astype(to_numpy_dtype(kind)))
     return self.add("{x0}[{x1}]", value[self.of(index)[0].astype(np.int64)], dtype, x, index)
 
   def scan(self, x: int) -> bool:

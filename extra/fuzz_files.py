@@ -108,12 +108,10 @@ def make_onnx(folder: Path) -> bytes:
     helper.make_node("Softmax", ["y"], ["p"], axis=-1),
   ]
   given = {"w": some((4, 6)), "b": some((6,)), "to": np.array([3, -1], np.int64)}
-  graph = helper.make_graph(
-    nodes, "g",
-    [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])],
-    [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "z", "p")],
-    [numpy_helper.from_array(x, name) for name, x in given.items()],
-  )  # fmt: skip
+  inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])]
+  outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "z", "p")]
+  weights = [numpy_helper.from_array(x, name) for name, x in given.items()]
+  graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
   made: bytes = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
   return made
 

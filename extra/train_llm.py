@@ -497,82 +497,116 @@ def parser() -> argparse.ArgumentParser:
   return p
 
 
+class Training:
+  """One run of the command: what is read and made, trained, and written."""
+
+  def __init__(self, a: argparse.Namespace, say: Callable[[str], None], console: Any) -> None:
+    self.a, self.say = a, say
+    self.sizes, self.recipe = TINY if a.tiny else Sizes(), Recipe(tokens=a.tokens, seed=a.seed)
+    with console.status("reading the standard library, training the tokenizer"):
+      self.corpus = corpus = Corpus.of_stdlib()
+      self.tokenizer = train_tokenizer([text for _, text in corpus.train], self.sizes.vocab)
+      self.tokens, self.held_out = (
+        encode(self.tokenizer, [t for _, t in docs]) for docs in (corpus.train, corpus.held_out)
+      )
+    self.train_bytes, self.held_bytes = bytes_of(corpus.train), bytes_of(corpus.held_out)
+    say(f"corpus: Python {platform.python_version()}, sha256 {corpus.hash}")
+    size = f"{self.train_bytes} bytes, {len(self.tokens)} tokens of {self.sizes.vocab}"
+    say(f"  train: {len(corpus.train)} modules, {size}")
+    say(f"  held out: {len(corpus.held_out)} modules, {self.held_bytes} bytes, {len(self.held_out)} tokens")
+    self.batches = Batches(self.tokens, self.sizes, self.recipe)
+    self.trainer = Trainer(self.sizes, self.recipe, a.mesh)
+    self.parameters = sum(math.prod(w.shape) for w in self.trainer.model.weights.values())
+    say(f"model: {self.parameters} parameters on {a.mesh.where}")
+    self.checkpoint: Path | None = a.checkpoint_dir / CHECKPOINT if a.checkpoint_dir else None
+
+  @property
+  def done(self) -> int:
+    """Steps, those before a resumed run among them."""
+    return len(self.trainer.losses)
+
+  def resume(self) -> None:
+    if self.checkpoint is None:
+      return
+    self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    if self.a.resume and self.checkpoint.exists():
+      self.trainer.load(self.checkpoint, self.corpus.hash)
+      self.say(f"going on after {self.done} steps of {self.checkpoint}")
+
+  def save(self) -> None:
+    if self.checkpoint is not None:
+      self.trainer.save(self.checkpoint, self.corpus.hash)
+
+  def measure(self) -> None:
+    bits = self.trainer.bits_per_byte(self.held_out, self.held_bytes)
+    self.trainer.held_out.append((self.done, bits))
+    loss = np.mean(self.trainer.losses[-25:])
+    self.say(f"step {self.done}: loss {loss:.4f}, held out {bits:.4f} bits per byte")
+
+  def train(self, last: int) -> bool:
+    """Up to step `last`; whether it got there, rather than being interrupted. The checkpoint is written either way."""
+    a, start, begun = self.a, time.perf_counter(), self.done
+    with interruptible() as interrupted, tqdm(desc="train", total=last, initial=begun) as bar:
+      while self.done < last and not interrupted():
+        loss = self.trainer.step(self.batches[self.done])
+        bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+        bar.update()
+        if self.done % a.eval_every == 0 and self.done < last:
+          self.measure()
+        if self.done % a.checkpoint_every == 0:
+          self.save()
+    seconds, seen = time.perf_counter() - start, (self.done - begun) * self.recipe.batch * self.sizes.context
+    rate = f"this time {seen} tokens in {seconds:.0f} s ({seen / seconds:.0f} a second)"
+    self.say(f"{self.done} of {self.trainer.steps} steps; {rate}")
+    self.save()
+    return self.done >= last
+
+  def record(self) -> dict[str, Any]:
+    return {
+      "sizes": asdict(self.sizes),
+      "recipe": asdict(self.recipe),
+      "mesh": str(self.a.mesh.where),
+      "python": platform.python_version(),
+      "corpus": self.corpus.hash,
+      "steps": self.done,
+      "parameters": self.parameters,
+      "held_out": self.trainer.held_out,
+      "losses": self.trainer.losses,
+    }
+
+  def write(self) -> None:
+    """The files that were asked for."""
+    a, record = self.a, self.record()
+    if a.out:
+      seen = self.done * self.recipe.batch * self.sizes.context
+      told = f"{seen} tokens of Python {platform.python_version()}'s standard library"
+      about = f"Trained by extra/train_llm.py on {told}; see docs/embedded_model.md"
+      export(a.out, self.sizes, self.trainer.arrays(), self.tokenizer, about)
+      self.trainer.set_weights(read_weights(a.out))
+      record["held_out_q8_0"] = bits = self.trainer.bits_per_byte(self.held_out, self.held_bytes)
+      self.say(f"{a.out}: {a.out.stat().st_size} bytes, held out {bits:.4f} bits per byte as written")
+    if a.losses:
+      write_text(a.losses, json.dumps(record, indent=1) + "\n")
+    if a.batches:
+      with a.batches.with_name(f"{a.batches.name}.tmp").open("wb") as f:
+        np.savez_compressed(f, batches=np.stack([self.batches[i] for i in range(self.done)]).astype(np.uint16))
+      a.batches.with_name(f"{a.batches.name}.tmp").replace(a.batches)
+    if a.plot:
+      bits_per_nat_byte = len(self.tokens) / self.train_bytes / math.log(2)
+      write_text(a.plot, loss_curve(self.trainer.losses, self.trainer.held_out, bits_per_nat_byte))
+
+
 def run(a: argparse.Namespace, say: Callable[[str], None], console: Any) -> int:
-  sizes, recipe = TINY if a.tiny else Sizes(), Recipe(tokens=a.tokens, seed=a.seed)
-  with console.status("reading the standard library, training the tokenizer"):
-    corpus = Corpus.of_stdlib()
-    tokenizer = train_tokenizer([text for _, text in corpus.train], sizes.vocab)
-    tokens, held_out = (encode(tokenizer, [t for _, t in docs]) for docs in (corpus.train, corpus.held_out))
-  train_bytes, held_bytes = bytes_of(corpus.train), bytes_of(corpus.held_out)
-  say(f"corpus: Python {platform.python_version()}, sha256 {corpus.hash}")
-  say(f"  train: {len(corpus.train)} modules, {train_bytes} bytes, {len(tokens)} tokens of {sizes.vocab}")
-  say(f"  held out: {len(corpus.held_out)} modules, {held_bytes} bytes, {len(held_out)} tokens")
-  batches, trainer = Batches(tokens, sizes, recipe), Trainer(sizes, recipe, a.mesh)
-  parameters = sum(math.prod(w.shape) for w in trainer.model.weights.values())
-  say(f"model: {parameters} parameters on {a.mesh.where}")
-  checkpoint = a.checkpoint_dir / CHECKPOINT if a.checkpoint_dir else None
-  if checkpoint:
-    checkpoint.parent.mkdir(parents=True, exist_ok=True)
-  if a.resume and checkpoint and checkpoint.exists():
-    trainer.load(checkpoint, corpus.hash)
-    say(f"going on after {len(trainer.losses)} steps of {checkpoint}")
-  last = min(trainer.steps, a.steps or trainer.steps)
-  start, begun = time.perf_counter(), len(trainer.losses)
-
-  def measure() -> None:
-    bits = trainer.bits_per_byte(held_out, held_bytes)
-    trainer.held_out.append((len(trainer.losses), bits))
-    say(f"step {len(trainer.losses)}: loss {np.mean(trainer.losses[-25:]):.4f}, held out {bits:.4f} bits per byte")
-
-  with interruptible() as interrupted, tqdm(desc="train", total=last, initial=begun) as bar:
-    while len(trainer.losses) < last and not interrupted():
-      loss = trainer.step(batches[len(trainer.losses)])
-      done = len(trainer.losses)
-      bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-      bar.update()
-      if done % a.eval_every == 0 and done < last:
-        measure()
-      if checkpoint and done % a.checkpoint_every == 0:
-        trainer.save(checkpoint, corpus.hash)
-  done, seconds = len(trainer.losses), time.perf_counter() - start
-  seen = (done - begun) * recipe.batch * sizes.context
-  say(f"{done} of {trainer.steps} steps; this time {seen} tokens in {seconds:.0f} s ({seen / seconds:.0f} a second)")
-  if checkpoint:
-    trainer.save(checkpoint, corpus.hash)
-  if done < last:
-    say(f"stopped; go on with --resume --checkpoint-dir {a.checkpoint_dir}" if checkpoint else "stopped")
+  """Trains, measures and writes; 130 if it was interrupted."""
+  t = Training(a, say, console)
+  t.resume()
+  if not t.train(min(t.trainer.steps, a.steps or t.trainer.steps)):
+    say(f"stopped; go on with --resume --checkpoint-dir {a.checkpoint_dir}" if t.checkpoint else "stopped")
     return 130
-  if not trainer.held_out or trainer.held_out[-1][0] != done:
-    measure()
-    if checkpoint:
-      trainer.save(checkpoint, corpus.hash)
-  record: dict[str, Any] = {
-    "sizes": asdict(sizes),
-    "recipe": asdict(recipe),
-    "mesh": str(a.mesh.where),
-    "python": platform.python_version(),
-    "corpus": corpus.hash,
-    "steps": done,
-    "parameters": parameters,
-    "held_out": trainer.held_out,
-    "losses": trainer.losses,
-  }
-  if a.out:
-    told = f"{done * recipe.batch * sizes.context} tokens of Python {platform.python_version()}'s standard library"
-    export(
-      a.out, sizes, trainer.arrays(), tokenizer, f"Trained by extra/train_llm.py on {told}; see docs/embedded_model.md"
-    )
-    trainer.set_weights(read_weights(a.out))
-    record["held_out_q8_0"] = trainer.bits_per_byte(held_out, held_bytes)
-    say(f"{a.out}: {a.out.stat().st_size} bytes, held out {record['held_out_q8_0']:.4f} bits per byte as written")
-  if a.losses:
-    write_text(a.losses, json.dumps(record, indent=1) + "\n")
-  if a.batches:
-    with a.batches.with_name(f"{a.batches.name}.tmp").open("wb") as f:
-      np.savez_compressed(f, batches=np.stack([batches[i] for i in range(done)]).astype(np.uint16))
-    a.batches.with_name(f"{a.batches.name}.tmp").replace(a.batches)
-  if a.plot:
-    write_text(a.plot, loss_curve(trainer.losses, trainer.held_out, len(tokens) / train_bytes / math.log(2)))
+  if not t.trainer.held_out or t.trainer.held_out[-1][0] != t.done:
+    t.measure()
+    t.save()
+  t.write()
   return 0
 
 

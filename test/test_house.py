@@ -15,14 +15,15 @@ from tinygrad.device import backends
 PACKAGE = Path(tinygrad.__file__).parent
 REGISTRY = ("device/registry.py", "tinygrad.runtime")  # backends are found by name: whoever adds one edits no list
 # what each backend has of its own, by the name that its protocol gives it
-FAMILIES = {"Batch": "runtime", "Call": "runtime", "Memory": "runtime"}
+FAMILIES = {"Batch": "runtime", "Call": "runtime", "Memory": "runtime", "render": "renderer"}
 
 
-def classes(package):
+def names(package):
+  """Each class and function of a module, and the files that have one; what begins with _ is its module's own."""
   found = defaultdict(set)
   for file in package.rglob("*.py"):
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
-      if isinstance(node, ast.ClassDef):
+      if isinstance(node, ast.ClassDef) or (isinstance(node, ast.FunctionDef) and not node.name.startswith("_")):
         found[node.name].add(file.relative_to(package))
   return found
 
@@ -35,14 +36,69 @@ def shared(found):
   }
 
 
-def test_a_class_has_a_name_of_its_own():
-  assert not shared(classes(PACKAGE))
+def test_a_name_means_one_thing():
+  assert not shared(names(PACKAGE))
 
 
-def test_a_second_class_of_a_name_is_noticed(tmp_path):
+def test_a_second_meaning_of_a_name_is_noticed(tmp_path):
   for file in ("one.py", "other.py"):
-    (tmp_path / file).write_text("class Plan:\n  pass\n")
-  assert list(shared(classes(tmp_path))) == ["Plan"]
+    (tmp_path / file).write_text("class Plan:\n  def size(self): ...\n\ndef size(): ...\n\ndef _own(): ...\n")
+  assert list(shared(names(tmp_path))) == ["Plan", "size"]
+
+
+# ---------------------------------------------------------------- a function fits a screen, a table may be wider
+
+
+def long_functions(folder):
+  """Functions of more than 50 lines, what is nested in them counted."""
+  return [
+    f"{file.name}: {node.name}"
+    for file in folder.rglob("*.py")
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+    if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= 50
+  ]
+
+
+def is_table(node):
+  """A display, displays joined, or a call that names each of its arguments (the first may be what the row is for)."""
+  if isinstance(node, ast.BinOp):
+    return is_table(node.left) or is_table(node.right)
+  if isinstance(node, ast.Call):
+    return len(node.args) <= 1 and bool(node.keywords)
+  return isinstance(node, (ast.Tuple, ast.List, ast.Set, ast.Dict))
+
+
+def wide_statements(folder):
+  """Where `fmt: skip` ends what is no table."""
+  found = []
+  for file in folder.rglob("*.py"):
+    text = file.read_text(encoding="utf-8")
+    marked = {i for i, line in enumerate(text.splitlines(), 1) if line.endswith("# fmt: skip")}
+    for node in ast.walk(ast.parse(text)) if marked else ():
+      if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr)) and is_table(node.value):
+        marked.discard(node.end_lineno)
+    found += [f"{file.name}: {line}" for line in sorted(marked)]
+  return found
+
+
+def test_a_function_fits_a_screen():
+  assert long_functions(PACKAGE) + long_functions(PACKAGE.parent / "extra") == []
+
+
+def test_only_tables_are_wide():
+  assert wide_statements(PACKAGE) + wide_statements(PACKAGE.parent / "extra") == []
+
+
+def test_long_functions_and_wide_statements_are_noticed(tmp_path):
+  (tmp_path / "one.py").write_text(
+    "def f():\n"
+    + "  x = 1\n" * 49
+    + "def g():\n"
+    + "  x = 1\n" * 50
+    + "x = {1: 2}  # fmt: skip\nx = f(1, 2)  # fmt: skip\n"
+  )
+  assert long_functions(tmp_path) == ["one.py: g"]
+  assert wide_statements(tmp_path) == ["one.py: 103"]
 
 
 # ---------------------------------------------------------------- lazy imports

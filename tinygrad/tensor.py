@@ -38,7 +38,7 @@ from tinygrad.helpers import (
   fetch,
   numpy,
   prod,
-)  # fmt: skip
+)
 from tinygrad.mixin.base import DeviceArg, DTypeArg, broadcast_shape, mismatch, to_placement
 from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
@@ -251,7 +251,7 @@ class Tensor(NN, metaclass=_Training):
     """The same bits read as another type; between widths the last dim grows or shrinks. ValueError if it does not
     divide. What is only stored stays where it is."""
     if storage.only_stored(self.uop.device):
-      return self._wrap(storage.bitcast(self.uop, to_dtype(dtype)))
+      return self._wrap(storage.bitcast_stored(self.uop, to_dtype(dtype)))
     return super().bitcast(dtype)
 
   # ---- realisation

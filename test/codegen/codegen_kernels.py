@@ -105,106 +105,93 @@ def words_times_words(x: np.ndarray, y: np.ndarray, kind: DType) -> np.ndarray:
 # ---- the oracle: every range is an axis, every expression an array over all of them
 
 
-def evaluate(
-  ast: UOp, arrays: Sequence[np.ndarray], variables: dict[str, int] | None = None, fill: float = 77
-) -> np.ndarray:
-  """Slot 0 after the kernel, in plain numpy."""
-  bound = variables or {}
-  first = ast.src[0].src[0].src[0]
-  out = np.full(first.arg.size, fill).astype(to_numpy_dtype(first.dtype))
-  ranges = [u for u in ast.toposort() if u.op is Ops.RANGE]
-  axes = {r: i for i, r in enumerate(ranges)}
-  memo: dict[UOp, np.ndarray] = {}
+FUNCTIONS = {
+  Ops.ADD: np.add, Ops.SUB: np.subtract, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.MIN: np.minimum,
+  Ops.IDIV: np.floor_divide, Ops.MOD: np.mod, Ops.CMPLT: np.less, Ops.CMPEQ: np.equal, Ops.CMPNE: np.not_equal,
+  Ops.AND: np.bitwise_and, Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor, Ops.SHL: np.left_shift, Ops.WHERE: np.where,
+  Ops.NEG: np.negative, Ops.NOT: np.invert, Ops.EXP: np.exp, Ops.SQRT: np.sqrt, Ops.FDIV: np.divide,
+}  # fmt: skip
 
-  def extent(u: UOp) -> int:
-    return int(np.asarray(ev(u)).item())
 
-  def ev(u: UOp) -> np.ndarray:
-    if u not in memo:
-      memo[u] = np.asarray(compute(u))
-    return memo[u]
+def identity_of(op: Ops, dtype: DType) -> int | float | bool:
+  return {Ops.ADD: 0, Ops.MUL: 1, Ops.MAX: dtypes.min(dtype), Ops.MIN: dtypes.max(dtype)}[op]
 
-  def compute(u: UOp) -> np.ndarray:
+
+class Interpreter:
+  """Values of a kernel's nodes in plain numpy, one axis for each of its ranges."""
+
+  def __init__(self, ast: UOp, arrays: Sequence[np.ndarray], bound: dict[str, int]) -> None:
+    self.arrays, self.bound = arrays, bound
+    self.axes = {r: i for i, r in enumerate(u for u in ast.toposort() if u.op is Ops.RANGE)}
+    self.memo: dict[UOp, np.ndarray] = {}
+
+  def value(self, u: UOp) -> np.ndarray:
+    if u not in self.memo:
+      self.memo[u] = np.asarray(self.compute(u))
+    return self.memo[u]
+
+  def over(self, ranges: Sequence[UOp], shape: Sequence[int] = ()) -> list[int]:
+    """The shape of a value over these ranges, and over those of `shape`."""
+    full = list(shape) or [1] * len(self.axes)
+    for r in ranges:
+      full[self.axes[r]] = int(self.value(r.src[0]).item())
+    return full
+
+  def compute(self, u: UOp) -> np.ndarray:
     kind = to_numpy_dtype(u.dtype) if u.dtype is not dtypes.void else None
     match u.op:
       case Ops.CONST:
         return np.array(u.arg, kind)
       case Ops.VARIABLE:
-        return np.array(bound[u.arg[0]], np.int64)
+        return np.array(self.bound[u.arg[0]], np.int64)
       case Ops.RANGE:
-        shape = [1] * len(axes)
-        shape[axes[u]] = -1
-        return np.arange(extent(u.src[0])).reshape(shape)
+        return np.arange(int(self.value(u.src[0]).item())).reshape([-1 if r is u else 1 for r in self.axes])
       case Ops.LOAD:
-        where = u.src[0]
-        offset = ev(where.src[1])
-        memory = arrays[where.src[0].arg.slot - 1].ravel()
-        if len(where.src) < 3:
-          return memory[offset]
-        valid, offset = np.broadcast_arrays(ev(where.src[2]), offset)
-        other = ev(u.src[1]) if len(u.src) > 1 else np.zeros((), kind)
-        safe = np.where(valid, offset, 0)
-        return np.where(valid, memory[safe] if memory.size else np.zeros(safe.shape, kind), other)
-      case Ops.DOT:
-        return words_times_words(*map(ev, u.src), u.arg)
-      case Ops.ONE_HOT:
-        none = {Ops.ADD: 0, Ops.MUL: 1, Ops.MAX: dtypes.min(u.dtype), Ops.MIN: dtypes.max(u.dtype)}[u.arg]
-        return np.where(ev(u.src[0]) == ev(u.src[1]), ev(u.src[2]), np.asarray(none, kind))
+        return self.load(u)
       case Ops.FOLD:
-        x = ev(u.src[0])
-        over = tuple(axes[r] for r in u.src[1:])
-        full = list(x.shape) if x.ndim else [1] * len(axes)
-        for r in u.src[1:]:
-          full[axes[r]] = extent(r.src[0])
-        x = np.broadcast_to(x, full)
-        wide = x.astype(np.float64) if u.dtype is dtypes.float32 else x
-        function = {Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.MIN: np.minimum}[u.arg]
-        start = (
-          None
-          if x.size
-          else {Ops.ADD: 0, Ops.MUL: 1, Ops.MAX: dtypes.min(u.dtype), Ops.MIN: dtypes.max(u.dtype)}[u.arg]
-        )
-        reduced = (
-          function.reduce(wide, axis=over, keepdims=True)
-          if start is None
-          else function.reduce(wide, axis=over, keepdims=True, initial=start)
-        )
-        return reduced.astype(kind)
-    xs = [ev(s) for s in u.src]
+        return self.fold(u)
+    xs = [self.value(s) for s in u.src]
     with np.errstate(all="ignore"):
       match u.op:
+        case Ops.DOT:
+          return words_times_words(*xs, u.arg)
+        case Ops.ONE_HOT:
+          return np.where(xs[0] == xs[1], xs[2], np.asarray(identity_of(u.arg, u.dtype), kind))
         case Ops.CAST:
           return xs[0].astype(kind)
         case Ops.BITCAST:
           return xs[0].view(kind)
-        case Ops.SHL:
-          return np.left_shift(*xs)
-        case Ops.WHERE:
-          return np.where(*xs)
-        case Ops.NEG:
-          return -xs[0]
-        case Ops.NOT:
-          return ~xs[0]
-        case Ops.EXP:
-          return np.exp(xs[0])
-        case Ops.SQRT:
-          return np.sqrt(xs[0])
-        case Ops.FDIV:
-          return xs[0] / xs[1]
-        case Ops.AND | Ops.OR | Ops.XOR:
-          return {Ops.AND: np.bitwise_and, Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor}[u.op](*xs)
-      function = {
-        Ops.ADD: np.add, Ops.SUB: np.subtract, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.MIN: np.minimum,
-        Ops.IDIV: np.floor_divide, Ops.MOD: np.mod, Ops.CMPLT: np.less, Ops.CMPEQ: np.equal, Ops.CMPNE: np.not_equal,
-      }[u.op]  # fmt: skip
-      return function(*xs)
+      return FUNCTIONS[u.op](*xs)
 
-  for s in ast.src:
-    where, value = s.src[0], s.src[1]
-    full = [1] * len(axes)
-    for r in s.src[2:]:
-      full[axes[r]] = extent(r.src[0])
-    offset, v = np.broadcast_to(ev(where.src[1]), full), np.broadcast_to(ev(value), full)
-    keep = np.broadcast_to(ev(where.src[2]), full) if len(where.src) > 2 else np.ones(full, bool)
+  def load(self, u: UOp) -> np.ndarray:
+    where, kind = u.src[0], to_numpy_dtype(u.dtype)
+    offset, memory = self.value(where.src[1]), self.arrays[where.src[0].arg.slot - 1].ravel()
+    if len(where.src) < 3:
+      return memory[offset]
+    valid, offset = np.broadcast_arrays(self.value(where.src[2]), offset)
+    other = self.value(u.src[1]) if len(u.src) > 1 else np.zeros((), kind)
+    safe = np.where(valid, offset, 0)
+    return np.where(valid, memory[safe] if memory.size else np.zeros(safe.shape, kind), other)
+
+  def fold(self, u: UOp) -> np.ndarray:
+    x, ranges = self.value(u.src[0]), u.src[1:]
+    x = np.broadcast_to(x, self.over(ranges, x.shape))
+    wide = x.astype(np.float64) if u.dtype is dtypes.float32 else x
+    start = {} if x.size else {"initial": identity_of(u.arg, u.dtype)}
+    axes = tuple(self.axes[r] for r in ranges)
+    return FUNCTIONS[u.arg].reduce(wide, axis=axes, keepdims=True, **start).astype(to_numpy_dtype(u.dtype))
+
+
+def evaluate(
+  ast: UOp, arrays: Sequence[np.ndarray], variables: dict[str, int] | None = None, fill: float = 77
+) -> np.ndarray:
+  """Slot 0 after the kernel, in plain numpy."""
+  first = ast.src[0].src[0].src[0]
+  out = np.full(first.arg.size, fill).astype(to_numpy_dtype(first.dtype))
+  x = Interpreter(ast, arrays, variables or {})
+  for where, value, *ranges in (s.src for s in ast.src):
+    full = x.over(ranges)
+    offset, v = np.broadcast_to(x.value(where.src[1]), full), np.broadcast_to(x.value(value), full)
+    keep = np.broadcast_to(x.value(where.src[2]), full) if len(where.src) > 2 else np.ones(full, bool)
     out[offset[keep]] = v[keep]
   return out

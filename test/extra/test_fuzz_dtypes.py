@@ -35,7 +35,7 @@ def test_programs_hold_what_they_should():
 @pytest.fixture
 def planted(fresh):
   """Nothing is reduced over rows, as it was where codegen did not see that a maximum in half is one."""
-  fresh.setattr(row_blocks, "reduced", lambda store: ())
+  fresh.setattr(row_blocks, "fold_ranges", lambda store: ())
 
 
 def test_a_mutant_is_found_shrunk_and_printed(planted, capsys, monkeypatch):

@@ -510,7 +510,7 @@ def test_threads_wait_for_every_buffer_that_a_kernel_writes():
     )
 
   def waits(*calls):
-    rows = cpu.share_out(calls, 2, [])
+    rows = cpu.deal_out(calls, 2, [])
     assert len(rows[0]) == len(rows[1])
     return len(rows[0]) - len(calls)
 

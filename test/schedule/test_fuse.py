@@ -13,7 +13,7 @@ from tinygrad.engine.compile import _plans, plan_of
 from tinygrad.engine.realize import realize
 from tinygrad.helpers import PROCESS, Context, GlobalCounters
 from tinygrad.schedule import fuse
-from tinygrad.schedule.items import Temp, plan
+from tinygrad.schedule.items import Temp, plan_memory
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, UOp
@@ -147,7 +147,7 @@ def test_a_step_costs_the_same_on_512_devices_as_on_4():
 def test_memory_is_reused_and_never_shared_by_values_that_are_needed_together():
   temps = {i: Temp("CPU", n) for i, n in enumerate((100, 200, 100, 50, 300))}
   uses = [(0,), (1, 0), (2, 1), (3, 2), (4, 3)]
-  at, pool = plan(uses, temps)
+  at, pool = plan_memory(uses, temps)
   for slots in uses:
     assert len({at[s] for s in slots}) == len(slots)
   assert len(pool) == 2 and all(pool[at[i]].nbytes >= t.nbytes for i, t in temps.items())
@@ -158,7 +158,7 @@ def test_memory_plan_against_intervals(seed):
   rng = np.random.default_rng(seed)
   temps = {i: Temp(("CPU", "CPU:1")[rng.integers(2)], int(rng.integers(1, 500))) for i in range(12)}
   uses = [tuple(rng.choice(12, rng.integers(1, 4), replace=False).tolist()) for _ in range(25)]
-  at, pool = plan(uses, temps)
+  at, pool = plan_memory(uses, temps)
   alive = {s: [i for i, u in enumerate(uses) if s in u] for s in at}
   for a in at:
     assert pool[at[a]].device == temps[a].device and pool[at[a]].nbytes >= temps[a].nbytes

@@ -230,7 +230,7 @@ def test_only_rows_that_keep_apart_are_joined(fresh):
     return [(y.pad(((0, 1), (0, 0)))[1:] + y).contiguous(), y]
 
   same(f)
-  fresh.setattr(row_groups, "holds", lambda *a: True)
+  fresh.setattr(row_groups, "is_row_index", lambda *a: True)
   PROCESS.forget()
   apart, together = both(f)
   assert np.abs(apart[0] - together[0]).max() > 0.1

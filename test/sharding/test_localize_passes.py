@@ -8,7 +8,7 @@ from tinygrad.device import Mesh, P
 from tinygrad.sharding import localize
 from tinygrad.sharding.index_maps import is_remap
 from tinygrad.sharding.local_forms import LocalForms
-from tinygrad.sharding.localize import COMPLETE, fold_host_copies, through
+from tinygrad.sharding.localize import COMPLETE, fold_host_copies, run_passes
 from tinygrad.sharding.lower_to_local import lower_to_local
 from tinygrad.sharding.report import as_realized
 from tinygrad.sharding.view_assigns import lower_view_assigns
@@ -57,7 +57,7 @@ def test_a_write_into_a_part_of_a_cut_dim_is_one_of_the_whole():
 
 @pytest.mark.parametrize("program", [from_host, into_a_part, plain])
 def test_all_passes_leave_no_move_and_no_placement(program):
-  local = lower_to_local(through(COMPLETE, program()))
+  local = lower_to_local(run_passes(COMPLETE, program()))
   assert Ops.MOVE not in ops(local) and Ops.SHARD in ops(local)
   assert not any(map(is_remap, local.toposort()))
   assert localize.localize(program()).op is Ops.SINK

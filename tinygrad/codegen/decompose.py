@@ -144,7 +144,7 @@ def is_normal(x: UOp) -> UOp:
   return less(sub(bitcast(x, bits), 1 << mantissa), ((1 << exponent) - 2) << mantissa)
 
 
-def normal(x: UOp) -> tuple[UOp, UOp]:
+def normalized(x: UOp) -> tuple[UOp, UOp]:
   """(y, k): x = y·2**k, y normal if x > 0 is finite."""
   exponent, mantissa = dtypes.finfo(x.dtype)
   tiny = less(x, 2.0 ** (2 - (1 << (exponent - 1))))
@@ -161,7 +161,7 @@ def exponent_of(x: UOp) -> tuple[UOp, UOp]:
 
 
 def lower_log(x: UOp) -> UOp:
-  out = where(less(x, 0.0), math.nan, where(less(x, math.inf), log_of(*normal(x)), x))
+  out = where(less(x, 0.0), math.nan, where(less(x, math.inf), log_of(*normalized(x)), x))
   return unlikely(is_normal(x), where(alu(Ops.CMPEQ, x, 0.0), -math.inf, out), log_of(x))
 
 
@@ -307,7 +307,7 @@ def lower_pow(x: UOp, y: UOp) -> UOp:
 def any_power(x: UOp, y: UOp) -> UOp:
   """x**y = 2**(y·log2|x|), negative for x < 0 and odd y; special cases as in C's pow."""
   a = absolute(x)
-  m, _, n = power(*normal(a), clamped(y, 2.0**40), clamped)  # beyond, all but 1 overflows
+  m, _, n = power(*normalized(a), clamped(y, 2.0**40), clamped)  # beyond, all but 1 overflows
   half = alu(Ops.SHR, n, 1)
   size = mul(scaled(m, half), scaled(const(x.dtype, 1.0), sub(n, half)))
   inside = alu(Ops.OR, alu(Ops.AND, less(const(x.dtype, 0.0), a), less(a, math.inf)), alu(Ops.CMPNE, y, y))

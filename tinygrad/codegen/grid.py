@@ -132,7 +132,7 @@ def plan_grid(stores: Sequence[UOp], target: Target) -> Grid:
   rest = [r for r in ranges if r not in outer]
   last = contiguous(a.items, rest) if rest else None
   if last is not None:
-    copies[last] = aligned(last, 4)
+    copies[last] = aligned_copies(last, 4)
   plan = LoopPlan(tuple(sorted(rest, key=lambda r: r is last)), {r: Tile(n) for r, n in copies.items()}, fold_plans)
   return Grid(shared, lanes, plan, lanes_first, stagings)
 
@@ -144,10 +144,10 @@ def plan_of_fold(
   if staged is not None:
     return i.over[: i.over.index(staged.cut) + 1], Tile()
   order, tile = fold_plan(i, None, 1, {r: Tile(n) for r, n in copies.items()})
-  return tuple(sorted(order, key=lambda r: (step_of(i, r) == 1, size(r)))) if lanes > 1 else order, tile
+  return tuple(sorted(order, key=lambda r: (least_step(i, r) == 1, size(r)))) if lanes > 1 else order, tile
 
 
-def aligned(r: UOp, n: int) -> int:
+def aligned_copies(r: UOp, n: int) -> int:
   """How many of n copies along r may lie side by side, so that none of them is beyond the end if the first is not."""
   return math.gcd(n, 4, size(r)) if static(r) else 1
 
@@ -202,18 +202,18 @@ def stage(items: Sequence[Item], a: Analysis, threads: Counts, copies: Counts, t
     steps = {r: min((abs(y.strides[r] or math.inf) for y in loads if r in y.strides), default=math.inf) for r in d}
     order = sorted(d, key=steps.__getitem__)
     # innermost what a thread reads as a vector, else what most threads read side by side
-    rows = sorted(d, key=lambda r: (r in own, -aligned(r, copies.get(r, 1)), -threads.get(r, 1)))
-    vector = aligned(order[0], extents[order[0]])
+    rows = sorted(d, key=lambda r: (r in own, -aligned_copies(r, copies.get(r, 1)), -threads.get(r, 1)))
+    vector = aligned_copies(order[0], extents[order[0]])
     for y in loads:
       others = [s or 1 for r, s in y.strides.items() if r is not order[0]]
       vector = math.gcd(vector, *others) if y.strides.get(order[0]) == 1 and order[0] not in y.masked else 1
-    nbytes = round_up(layout(order, rows, extents)[1] * x.dtype.itemsize, 64)
+    nbytes = round_up(panel_layout(order, rows, extents)[1] * x.dtype.itemsize, 64)
     panels.append(Panel(x, tuple(order), vector, tuple(rows), offset, nbytes))
     offset += nbytes
   return Staging(cut, length, tuple(panels)) if offset <= target.scratch else None
 
 
-def layout(order: Sequence[UOp], rows: Sequence[UOp], extents: Mapping[UOp, int]) -> tuple[dict[UOp, int], int]:
+def panel_layout(order: Sequence[UOp], rows: Sequence[UOp], extents: Mapping[UOp, int]) -> tuple[dict[UOp, int], int]:
   """(step along each range, elements) of a panel: rows begin at multiples of 4; where they are written across, they are
   longer by 4, so that the writes meet in fewer banks of the memory."""
   strides, elements = {}, round_up(extents[rows[0]], 4) + 4 * (rows[0] is not order[0])
@@ -222,7 +222,7 @@ def layout(order: Sequence[UOp], rows: Sequence[UOp], extents: Mapping[UOp, int]
   return {**strides, rows[0]: 1}, elements
 
 
-def step_of(item: Item, r: UOp) -> int | None:
+def least_step(item: Item, r: UOp) -> int | None:
   """The least step along r of an access that is read once: the one whose neighbours should be neighbouring threads'."""
   return min((abs(s) for x in item.accesses if (s := x.strides.get(r))), default=None)
 
@@ -250,7 +250,7 @@ def lanes_of(main: Item, workers: int, inner: bool, reused: bool) -> int:
 def reads_along(item: Item) -> bool:
   """Whether the elements that a reduction adds up are neighbours, and those of neighbouring results are not."""
   outside = any(x.strides.get(r) == 1 for x in item.accesses for r in item.ranges if r not in item.over)
-  return not outside and any(step_of(item, r) == 1 for r in item.over)
+  return not outside and any(least_step(item, r) == 1 for r in item.over)
 
 
 def sharers(store: UOp, place: UOp, target: Target) -> int:
@@ -307,7 +307,8 @@ class GridEmitter(Emitter):
       for (r, n), count in zip(grid.shared, counts):
         group_stride, thread_stride = group_stride // count, thread_stride // n
         self.starts[r] = affine(digit(group, group_stride, count), {}).scaled(n * copies[r])
-        part = self.share(r, self.starts[r], digit(self.thread, thread_stride, n), n, copies[r], aligned(r, copies[r]))
+        thread, most = digit(self.thread, thread_stride, n), copies[r]
+        part = self.share(r, self.starts[r], thread, n, most, aligned_copies(r, most))
         self.mapping[r], self.local[r] = part.value, part.local
         self.guards += part.exists
       yield
@@ -378,7 +379,7 @@ class GridEmitter(Emitter):
     with self.loop(self.steps(r, copies * self.lanes), AxisKind.LOOP) as counter:
       self.shared_loops.add(counter)
       start = affine(counter, {}).scaled(copies * self.lanes)
-      part = self.share(r, start, self.lane, self.lanes, copies, aligned(r, copies))
+      part = self.share(r, start, self.lane, self.lanes, copies, aligned_copies(r, copies))
       self.guards += part.exists
       super().nest(stores, plan, level + 1, {**(mapping or {}), r: part.value})
       self.drop(part)
@@ -496,7 +497,7 @@ class GridEmitter(Emitter):
 
   def fill(self, p: Panel, counters: Mapping[UOp, UOp], extents: Mapping[UOp, int]) -> tuple[UOp, dict[UOp, int]]:
     """All threads of the group copy one panel: (its memory, step in it along each range)."""
-    strides, _ = layout(p.order, p.rows, extents)
+    strides, _ = panel_layout(p.order, p.rows, extents)
     memory = self.scratch(p.operand.dtype, p.offset, p.nbytes)
     inside, place, guards, parts = dict(counters), Affine(0), [], []
     left, stride = self.threads, 1

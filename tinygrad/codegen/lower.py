@@ -10,7 +10,7 @@ from tinygrad.codegen.grid import GridEmitter
 from tinygrad.codegen.heuristic import plan_nest
 from tinygrad.codegen.loop_clipping import loop_limits
 from tinygrad.codegen.row_blocks import all_rows, emit_rows
-from tinygrad.codegen.scatter import LoopEmitter, apart
+from tinygrad.codegen.scatter import LoopEmitter, with_row_memory
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, NOOPT, SPEC
@@ -48,7 +48,7 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | N
 
 def emit_one(emitter: GridEmitter | LoopEmitter, store: UOp, target: Target) -> None:
   """The kernel of one store, which may become one of rows (scatter.py)."""
-  stores, rows = apart(store) if target.scratch and not target.threads else ((store,), ())
+  stores, rows = with_row_memory(store) if target.scratch and not target.threads else ((store,), ())
   if len(stores) == 1:
     emitter.kernel(stores)
   else:

@@ -31,12 +31,12 @@ def shared_rows(stores: Sequence[UOp]) -> tuple[UOp, ...]:
 
 def all_rows(stores: Sequence[UOp]) -> tuple[UOp, ...]:
   """These, and inside of them the loops over which a store's value is reduced that the others share."""
-  over = [r for r in stores[0].src[2:] if all(r in (*s.src[2:], *reduced(s)) for s in stores)]
+  over = [r for r in stores[0].src[2:] if all(r in (*s.src[2:], *fold_ranges(s)) for s in stores)]
   shared = shared_rows(stores)
   return (*shared, *(r for r in over if r not in shared))
 
 
-def reduced(store: UOp) -> tuple[UOp, ...]:
+def fold_ranges(store: UOp) -> tuple[UOp, ...]:
   return store.src[1].src[1:] if store.src[1].op is Ops.FOLD else ()
 
 
@@ -99,7 +99,9 @@ def emit_rows(
       return
     r = rest[0]
     for s in stores:
-      if r in reduced(s) and at.keys().isdisjoint(reduced(s)):  # its sums begin: this is the outermost of their loops
+      if r in fold_ranges(s) and at.keys().isdisjoint(
+        fold_ranges(s)
+      ):  # its sums begin: this is the outermost of their loops
         start = UOp.const(s.src[1].dtype, identity_element(s.src[1].arg, s.src[1].dtype))
         loops = (*inside, *(x for x in s.src[2:] if x not in at))
         emit_member(emitter, UOp.new(Ops.STORE, dtypes.void, (substitute_free(s.src[0], at), start, *loops)))
@@ -168,10 +170,10 @@ def emit_members(emitter: Emitter, stores: Sequence[UOp], at: dict[UOp, UOp], in
     # the scheduler made it a row's own: a loop that it does not lie along is one over rows, or of at most one iteration
     known = {*at, *where.src[1].toposort()}
     assert where.src[0] not in memory or all(r in known or r.src[0].vmax <= 1 for r in s.src[2:]), where.src[0].arg
-    if over := [r for r in reduced(s) if r in at]:  # the part of this block, and what there is of others
+    if over := [r for r in fold_ranges(s) if r in at]:  # the part of this block, and what there is of others
       steps = [x for r in over for x in inside if x in at[r].toposort()]
       loops = [r for r in loops if r not in steps]
-      ranges = (*steps, *(r for r in reduced(s) if r not in at))
+      ranges = (*steps, *(r for r in fold_ranges(s) if r not in at))
       part = UOp.new(Ops.FOLD, value.dtype, (value.src[0], *ranges), value.arg) if ranges else value.src[0]
       value = UOp.new(value.arg, value.dtype, (UOp.new(Ops.LOAD, value.dtype, (where,)), part))
     store = substitute_free(substitute_free(UOp.new(Ops.STORE, dtypes.void, (where, value)), moved), at)

@@ -115,7 +115,7 @@ def added(f: UOp, where: UOp, value: UOp, at: dict[UOp, UOp]) -> UOp:
   return substitute_free(UOp.new(Ops.STORE, dtypes.void, (where, more)), at)
 
 
-def apart(store: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
+def with_row_memory(store: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
   """The store of a value that holds reductions by index, with these in memory of the row; and the loops over rows."""
   loops = store.src[2:]
   folds = [f for f in store.toposort() if f.op is Ops.FOLD]

@@ -34,18 +34,18 @@ def estimate(ast: UOp) -> Estimate:
       continue
     ranges = frozenset().union(*(inside[s] for s in u.src))
     if u.op is Ops.FOLD:
-      ops += steps(inside[u.src[0]] | frozenset(u.src[1:]))
+      ops += iterations(inside[u.src[0]] | frozenset(u.src[1:]))
       ranges -= frozenset(u.src[1:])
     elif u.op in COUNTED and u.dtype is not dtypes.index and u.dtype is not dtypes.bool:
-      ops += steps(ranges)
+      ops += iterations(ranges)
     elif u.op is Ops.INDEX:
-      touched[u.src[0]] = max(touched.get(u.src[0], 0), steps(ranges))
+      touched[u.src[0]] = max(touched.get(u.src[0], 0), iterations(ranges))
     inside[u] = ranges
-  nbytes = sum(min(n, [*p.down()][-1].arg.size * steps(inside[p])) * p.dtype.itemsize for p, n in touched.items())
+  nbytes = sum(min(n, [*p.down()][-1].arg.size * iterations(inside[p])) * p.dtype.itemsize for p, n in touched.items())
   loops = sorted((u for u in inside if u.op is Ops.RANGE), key=lambda r: r.arg[0])
   kind = "r" if any(r.arg[1] is AxisKind.REDUCE for r in loops) else "E"
   return Estimate("_".join([kind, *(str(r.src[0].vmax) for r in loops)]), ops, nbytes)
 
 
-def steps(ranges: frozenset[UOp]) -> int:
+def iterations(ranges: frozenset[UOp]) -> int:
   return int(prod(max(r.src[0].vmax, 0) for r in ranges))

@@ -40,7 +40,7 @@ def label(item: ScheduleItem, name: str, number: str = "") -> str:
   return f"*** {short_devices(item.devices):10s} {number}{shown} mem {size_to_str(GlobalCounters.mem_used):>8s}"
 
 
-def line(item: ScheduleItem, name: str, ops: int, nbytes: int, seconds: float) -> str:
+def profile_line(item: ScheduleItem, name: str, ops: int, nbytes: int, seconds: float) -> str:
   """The label with time, rates, share of the roofline and the user's line."""
   text = f"{label(item, name, f'{GlobalCounters.kernel_count:5d} ')} {seconds * 1e6:9.1f} us"
   text += f" {ops / seconds * 1e-9:8.1f} GFLOP/s {size_to_str(nbytes):>8s} {nbytes / seconds * 1e-9:7.1f} GB/s"

@@ -217,7 +217,7 @@ class Stretch:
     w, seconds = self.work[0], end - start
     GlobalCounters.time_sum_s += seconds
     if DEBUG >= 2:
-      print(profile.line(w.item, w.name, self.ops, self.nbytes, seconds))
+      print(profile.profile_line(w.item, w.name, self.ops, self.nbytes, seconds))
     if PROFILE and not w.simulated:
       rates = {"GFLOP/s": self.ops / seconds * 1e-9, "GB/s": self.nbytes / seconds * 1e-9}
       computes = [f"{op} at {source_line(*origin)}" if origin else op for op, origin in w.item.computes]

@@ -50,7 +50,7 @@ def mapped(u: UOp) -> Any:
   return evaluate(u, [mapped(u.src[0])], u.shape)
 
 
-def bitcast(u: UOp, dtype: DType) -> UOp:
+def bitcast_stored(u: UOp, dtype: DType) -> UOp:
   """The same bytes as elements of `dtype`, still in the file: the last dim grows or shrinks."""
   array = mapped(u)
   if not array.flags.c_contiguous:

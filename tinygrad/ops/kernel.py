@@ -15,7 +15,7 @@ def check_range(u: UOp) -> None:
     raise TypeError(f"a RANGE counts in dtype index, not {u.src[0].dtype} -> {u.dtype}")
 
 
-def check_index(u: UOp) -> None:
+def check_pointer(u: UOp) -> None:
   if u.src[0].op not in (Ops.PARAM, Ops.PEER, Ops.SCRATCH, Ops.ACC):
     raise TypeError(f"INDEX into {u.src[0].op.name}")
   if u.src[0].op in (Ops.PARAM, Ops.PEER) and u.dtype.scalar() is not u.src[0].dtype.scalar():
@@ -46,8 +46,8 @@ def check_one_hot(u: UOp) -> None:
 
 
 CHECKS = {
-  Ops.PARAM: check_param, Ops.RANGE: check_range, Ops.INDEX: check_index, Ops.LOAD: check_load, Ops.STORE: check_store,
-  Ops.FOLD: check_fold, Ops.ONE_HOT: check_one_hot,
+  Ops.PARAM: check_param, Ops.RANGE: check_range, Ops.INDEX: check_pointer, Ops.LOAD: check_load,
+  Ops.STORE: check_store, Ops.FOLD: check_fold, Ops.ONE_HOT: check_one_hot,
 }  # fmt: skip
 for _op in map(Ops, range(Ops.PARAM, Ops.DOT + 1)):
   define_kernel_op(_op, dtype=CHECKS.get(_op, any_dtype))

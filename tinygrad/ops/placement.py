@@ -45,7 +45,7 @@ def check_buffer(u: UOp) -> None:
     raise TypeError(f"a buffer's arg is a BufferArg with its placement, not {u.arg!r}")
 
 
-def check_index(u: UOp) -> None:
+def check_index_dtype(u: UOp) -> None:
   if u.dtype is not dtypes.index:
     raise TypeError(f"{u.op.name} has dtype index, not {u.dtype}")
 
@@ -89,7 +89,7 @@ define_leaf(
 define_leaf(
   Ops.VARIABLE,
   shape=scalar_shape,
-  dtype=check_index,
+  dtype=check_index_dtype,
   evaluate=None,
   factors=factors_leaf,
   render="{arg}",
@@ -98,7 +98,7 @@ define_leaf(
 define_leaf(
   Ops.BIND,
   shape=scalar_shape,
-  dtype=check_index,
+  dtype=check_index_dtype,
   evaluate=None,
   factors=factors_leaf,
   render=None,

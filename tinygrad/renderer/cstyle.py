@@ -79,7 +79,7 @@ class CRenderer:
 
   def __init__(self, linear: Sequence[UOp], name: str, dialect: Dialect) -> None:
     self.linear, self.name = linear, name
-    self.d = replace(dialect, index=dtypes.int32) if all(map(fits, linear)) else dialect
+    self.d = replace(dialect, index=dtypes.int32) if all(map(fits_32_bits, linear)) else dialect
     self.names: dict[UOp, tuple[str, ...]] = {}
     self.vectors: dict[UOp, list[str]] = {}  # what an aligned INDEX of neighbours points at
     self.body, self.depth, self.count = list[str](), 1, 0
@@ -297,7 +297,7 @@ class CRenderer:
     return f"({ctype(b, self.d)}){x}"
 
 
-def fits(u: UOp) -> bool:
+def fits_32_bits(u: UOp) -> bool:
   """Whether an index is known to fit 32 bits, with the lanes beside it."""
   if u.dtype.scalar() is not dtypes.index or u.op is Ops.VECTORIZE:
     return True

@@ -48,7 +48,7 @@ def intrinsic(op: Ops) -> str | None:
   return None if called is None else {"rint": "roundeven"}.get(called[1], called[1])
 
 
-def signature(params: Sequence[UOp]) -> dict[UOp, int]:
+def argument_words(params: Sequence[UOp]) -> dict[UOp, int]:
   """The word of `args` that holds each PARAM and VARIABLE."""
   slots = 1 + max((u.arg.slot for u in params if u.op is Ops.PARAM), default=-1)
   variables = sorted((u for u in params if u.op is Ops.VARIABLE), key=lambda u: u.arg)
@@ -82,7 +82,7 @@ class LLVMRenderer:
     self.body, self.entry, self.count = list[str](), list[str](), 0
 
   def render(self) -> Rendered:
-    words = signature([u for u in self.linear if u.op in GroupOp.Argument])
+    words = argument_words([u for u in self.linear if u.op in GroupOp.Argument])
     values = dict.fromkeys(_CODES, self.alu) | {Ops.INDEX: self.index, Ops.LOAD: self.load}
     for u in self.linear:
       if (value := values.get(u.op)) is not None:

@@ -110,7 +110,7 @@ class Batch:
     self.inputs: Sequence[object] = ()  # whose memory is lent
     threads = max((c.program.launch.workers for c in calls if c.program is not None), default=1)
     keep: list[Any] = []
-    rows = share_out(calls, threads, keep) if threads > 1 else [[(c.built, ctypes.addressof(c.words)) for c in calls]]
+    rows = deal_out(calls, threads, keep) if threads > 1 else [[(c.built, ctypes.addressof(c.words)) for c in calls]]
     tables = [(ctypes.c_uint64 * (2 * len(row) + 1))(*itertools.chain.from_iterable(row)) for row in rows]
     self.tables = [ctypes.addressof(table) for table in tables]
     self.keep = calls, tables, keep
@@ -126,7 +126,7 @@ class QueuedKernel:
   awaited: bool = False
 
 
-def share_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table]:
+def deal_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table]:
   """What each thread runs: pieces of the kernels that are shared out, and the first all others. No thread waits for
   another to come, but where data flows, for what is at work: one that wakes late finds its pieces done."""
   rows: list[Table] = [[] for _ in range(threads)]
@@ -245,7 +245,7 @@ def compiler() -> Compiler:
   return _local.compiler  # type: ignore[no-any-return]
 
 
-def load(source: str, name: str) -> tuple[int, Any]:
+def compile_here(source: str, name: str) -> tuple[int, Any]:
   """`Compiler.compile`, by a thread that compiles."""
   return compiler().compile(source, name)
 
@@ -280,7 +280,7 @@ def _runtime() -> Runtime:
 @functools.cache
 def _load_runtime() -> Runtime:
   source = Path(__file__).with_suffix(".ll").read_text(encoding="utf-8").replace("ETIMEDOUT", str(errno.ETIMEDOUT))
-  programs = [load(source, f"tg_{name}") for name in ("run", "push", "wait", "meet", "share")]
+  programs = [compile_here(source, f"tg_{name}") for name in ("run", "push", "wait", "meet", "share")]
   run, push, wait, meet, share = [address for address, _ in programs]
   one, three = (ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * n) for n in (1, 3))
   return Runtime(one(run), three(push), three(wait), meet, share, programs)
@@ -391,7 +391,7 @@ class CPU(QueueDevice):
 
   def compile(self, rendered: Rendered, name: str) -> MachineCode:
     """Goes on while the next kernel is lowered; whoever needs the address waits."""
-    return MachineCode(name, _compiling().submit(load, rendered.source, name), rendered.launch)
+    return MachineCode(name, _compiling().submit(compile_here, rendered.source, name), rendered.launch)
 
   def scratch(self, thread: int) -> int:
     """The address of a thread's scratch memory."""

@@ -12,7 +12,7 @@ from tinygrad.uop.affine import Affine, affine
 Starts = tuple[int, ...]  # by number of the PARAM: its first element that the kernel touches, as far as that is known
 
 
-def accesses(kernel: UOp) -> dict[UOp, int]:
+def param_accesses(kernel: UOp) -> dict[UOp, int]:
   """The accesses to PARAMs, with their slots; not to memory of a row, nor to a peer's."""
   found = {u: u.src[0].arg for u in kernel.toposort() if u.op is Ops.INDEX and u.src[0].op is Ops.PARAM}
   return {u: arg.slot for u, arg in found.items() if arg.slot >= 0}
@@ -20,7 +20,7 @@ def accesses(kernel: UOp) -> dict[UOp, int]:
 
 def from_the_start(kernel: UOp) -> tuple[UOp, Starts]:
   """The kernel with each PARAM's accesses moved to its beginning, and where they were."""
-  slots = accesses(kernel)
+  slots = param_accesses(kernel)
   memo: dict[UOp, Affine] = {}
   places = {u: affine(u.src[1], memo) for u in slots}
   firsts = [[a.const for u, a in places.items() if slots[u] == i] for i in range(1 + max(slots.values(), default=-1))]
@@ -46,7 +46,7 @@ def shared_by_place(items: Sequence[ScheduleItem]) -> list[ScheduleItem]:
     units = {i: math.gcd(*starts) for i, starts in enumerate(by_slot) if len(set(starts)) > 1}
     at = {i: UOp.variable(f"_start{i}", 0, max(by_slot[i]) // n) for i, n in units.items()}
     by = [Affine(0, {at[i]: units[i]}) if i in at else Affine(starts[0]) for i, starts in enumerate(by_slot)]
-    kernel = moved(common, {u: affine(u.src[1], {}).plus(by[i]) for u, i in accesses(common).items()})
+    kernel = moved(common, {u: affine(u.src[1], {}).plus(by[i]) for u, i in param_accesses(common).items()})
     for k, starts in kernels.items():
       made[k] = kernel, tuple((at[i].arg[0], starts[i] // n) for i, n in units.items())
   return [with_starts(item, *made[item.kernel]) if item.kernel in made else item for item in items]

@@ -54,26 +54,26 @@ class Cost(NamedTuple):
 NOTHING, INDEX = Cost(), Cost()
 
 
-def size(u: UOp) -> int:
+def elements(u: UOp) -> int:
   """Elements, by the upper bounds of symbolic dims."""
   return int(prod(layout(u.shape)))
 
 
 def steps(u: UOp) -> int:
   """Of a reduction; of a SCATTER as if each row looked at every update."""
-  return size(u.src[0]) if u.op is Ops.REDUCE else size(u.src[1]) * upper(u.arg[1])
+  return elements(u.src[0]) if u.op is Ops.REDUCE else elements(u.src[1]) * upper(u.arg[1])
 
 
 def nbytes(u: UOp) -> int:
-  return size(u) * u.dtype.itemsize
+  return elements(u) * u.dtype.itemsize
 
 
 def grows(u: UOp) -> bool:
   """An EXPAND that reads each element several times."""
-  return u.op is Ops.EXPAND and size(u) > size(u.src[0])
+  return u.op is Ops.EXPAND and elements(u) > elements(u.src[0])
 
 
-def through(u: UOp, ops: Collection[Ops]) -> UOp:
+def beneath(u: UOp, ops: Collection[Ops]) -> UOp:
   """What lies below these."""
   return next(v for v in u.down() if v.op not in ops)
 
@@ -128,7 +128,7 @@ def load(u: UOp) -> Cost:
 
 def read_bytes(u: UOp, cost: Cost) -> int:
   """Bytes that computing `u` once reads."""
-  return sum(min(size(x), size(u)) * x.dtype.itemsize for x in cost.reads)
+  return sum(min(elements(x), elements(u)) * x.dtype.itemsize for x in cost.reads)
 
 
 def cheap(u: UOp, cost: Cost) -> bool:
@@ -148,7 +148,7 @@ def recompute(u: UOp, cost: Cost, uses: int) -> bool:
   """
   if cost.reduces or cost.compared or len(cost.reads) > MANY_READS:
     return False
-  again = uses * read_bytes(u, cost) + (uses - 1) * size(u) * (cost.ops // 4 + cost.slow)
+  again = uses * read_bytes(u, cost) + (uses - 1) * elements(u) * (cost.ops // 4 + cost.slow)
   return again <= read_bytes(u, cost) + (2 + uses) * nbytes(u)
 
 
@@ -188,7 +188,7 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp], bits: Collection[UOp], 
       if op is Ops.CONTIGUOUS:
         use(u.src[0], {(u, 0, 0)})
       else:
-        stored |= {s for s in u.src if through(s, TRANSPARENT).op not in MEMORY}
+        stored |= {s for s in u.src if beneath(s, TRANSPARENT).op not in MEMORY}
       continue
     here = uses.get(u, set())
     if u not in stored and op not in MOVES and _wants_buffer(u, here, cost, readers):
@@ -197,13 +197,13 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp], bits: Collection[UOp], 
       stored.add(u)  # only this part of the source is needed: store just that
     if (op not in MOVES or op in GATED_OPS) and most_ways(here) > MANY_WAYS:
       stored.add(u)
-    if op is Ops.PAD and any(loops[chain] >= GATED_READS * size(u) for _, chain, _ in here):
+    if op is Ops.PAD and any(loops[chain] >= GATED_READS * elements(u) for _, chain, _ in here):
       stored.add(u)
     if u in stored:
       here = {(u, 0, 0)}
     elif op not in MOVES and any(f & MANY for _, _, f in here):
       # cheap as a whole: what is below it is computed with it, down to what it was counted to read from memory
-      read = (through(x, ORDERING) for x in cost[u].reads)
+      read = (beneath(x, ORDERING) for x in cost[u].reads)
       stored.update(x for x in read if x.op not in LEAVES and x.op is not Ops.AFTER)
       continue
     for n, s in enumerate(u.src):
@@ -245,7 +245,7 @@ def _below(u: UOp, n: int, uses: set[Use], chains: dict[tuple[object, ...], int]
     flag, key = MANY | INNER, (u, n)
   elif op is Ops.GATHER:
     flag, key = MANY | GATED, (u, n)
-    if n == 1 and size(u) == size(u.src[1]):
+    if n == 1 and elements(u) == elements(u.src[1]):
       flag = 0
   elif op in MOVES and op is not Ops.DETACH:
     key = (u.arg, n)

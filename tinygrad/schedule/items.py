@@ -59,7 +59,7 @@ class Schedule:
   temps: tuple[Temp, ...]
 
 
-def plan(uses: Sequence[Sequence[int]], temps: Mapping[int, Temp]) -> tuple[dict[int, int], list[Temp]]:
+def plan_memory(uses: Sequence[Sequence[int]], temps: Mapping[int, Temp]) -> tuple[dict[int, int], list[Temp]]:
   """Assigns the intermediate slots to as little memory as a first fit finds.
 
   `uses[i]`: the slots that item i touches. A read by a peer ends at the barrier after its item, so it counts as a use

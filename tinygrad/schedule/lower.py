@@ -110,7 +110,7 @@ class Pull:
       case Ops.CONST | Ops.VARIABLE:
         return [], lambda: u
       case Ops.IOTA:
-        return [], lambda: cast(idx[0], u.dtype)
+        return [], lambda: converted(idx[0], u.dtype)
       case Ops.HOLE:
         return [], lambda: self.load_hole(u, idx, valid)
       case Ops.COLLECTIVE:
@@ -145,7 +145,7 @@ class Pull:
     def build(*xs: UOp) -> UOp:
       result = xs[-1]
       for gate, x in zip(reversed(gates[:-1]), reversed(xs[:-1])):
-        result = where(gate, x, result)
+        result = choice(gate, x, result)
       return result
 
     return needs, build
@@ -157,7 +157,7 @@ class Pull:
     first: Key = (rows, idx[:rank], valid)
     if first not in self.memo:
       return [first], _same
-    row = cast(self.memo[first], dtypes.index)
+    row = converted(self.memo[first], dtypes.index)
     gate = conjunction(at_least(row, 0), below(row, table.shape[0]))
     condition = both(valid, None if is_true(gate) else gate)
     other = UOp.const(u.dtype, 0)
@@ -186,7 +186,7 @@ class Pull:
     ranges = tuple(r for r in loops if r.op is Ops.RANGE)
 
     def build(row: UOp, x: UOp) -> UOp:
-      x = UOp.new(Ops.ONE_HOT, u.dtype, (cast(row, dtypes.index), place, x), op)
+      x = UOp.new(Ops.ONE_HOT, u.dtype, (converted(row, dtypes.index), place, x), op)
       return UOp.new(Ops.FOLD, u.dtype, (x, *ranges), op) if ranges else x
 
     return [(index, at, valid), (updates, (*at, *idx[batch + 1 :]), valid)], build
@@ -235,15 +235,15 @@ def _fold_wide(op: Ops, x: UOp, ranges: tuple[UOp, ...]) -> UOp:
   of devices.
   """
   if op is Ops.ADD and x.dtype in (dtypes.float16, dtypes.bfloat16):
-    return cast(UOp.new(Ops.FOLD, dtypes.float32, (cast(x, dtypes.float32), *ranges), op), x.dtype)
+    return converted(UOp.new(Ops.FOLD, dtypes.float32, (converted(x, dtypes.float32), *ranges), op), x.dtype)
   return UOp.new(Ops.FOLD, x.dtype, (x, *ranges), op)
 
 
-def where(gate: UOp, x: UOp, y: UOp) -> UOp:
+def choice(gate: UOp, x: UOp, y: UOp) -> UOp:
   return UOp.new(Ops.WHERE, x.dtype, (gate, x, y))
 
 
-def cast(x: UOp, dtype: DType) -> UOp:
+def converted(x: UOp, dtype: DType) -> UOp:
   if x.dtype is dtype:
     return x
   return UOp.const(dtype, x.arg) if x.op is Ops.CONST else UOp.new(Ops.CAST, dtype, (x,))
@@ -262,7 +262,7 @@ def _select(gate: UOp, x: UOp, other: UOp, condition: UOp | None) -> UOp:
   """`gate ? x : other`; for a load under just this condition `other` is the load's alternative."""
   if x.op is Ops.LOAD and len(x.src) == 2 and condition is gate and len(x.src[0].src) == 3 and x.src[0].src[2] is gate:
     return UOp.new(Ops.LOAD, x.dtype, (x.src[0], other))
-  return where(gate, x, other)
+  return choice(gate, x, other)
 
 
 def structural_key(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> tuple[tuple[object, ...], list[int]]:

@@ -45,7 +45,7 @@ def element_of(
       taken.append(sub_axis)
   folds: dict[Ops, tuple[UOp, ...]] = {}  # those of one op are one reduction
   for partial in placement.partial:
-    for sub_axis in without(partial.sub_axes, partial_sub_axes(result, partial.op)):
+    for sub_axis in uncovered(partial.sub_axes, partial_sub_axes(result, partial.op)):
       r = loop(sub_axis.size, AxisKind.REDUCE)
       owner = owner + r * sub_axis.stride
       folds[partial.op] = (*folds.get(partial.op, ()), *((r,) if r.op is Ops.RANGE else ()))
@@ -78,7 +78,7 @@ def partial_sub_axes(p: Placement | None, op: Ops) -> list[SubAxis]:
   return [d for o in p.partial if o.op is op for d in o.sub_axes] if isinstance(p, Sharding) else []
 
 
-def without(sub_axes: Sequence[SubAxis], taken: Sequence[SubAxis]) -> list[SubAxis]:
+def uncovered(sub_axes: Sequence[SubAxis], taken: Sequence[SubAxis]) -> list[SubAxis]:
   """What is left of `sub_axes` when the parts that `taken` covers go."""
   spans = [(d.stride, d.stride * d.size) for d in sub_axes]
   for t in taken:

@@ -52,11 +52,11 @@ class Group:
     return {x.slot for x in self.accesses if x.written}
 
 
-def length(r: UOp) -> int:
+def loop_length(r: UOp) -> int:
   return int(r.src[0].arg)
 
 
-def holds(offset: Affine, r: UOp, step: int, n: int) -> bool:
+def is_row_index(offset: Affine, r: UOp, step: int, n: int) -> bool:
   """Whether `offset // step % n` is always r: the terms below reach less far than a step, those above are multiples of
   n steps."""
   if offset.terms.get(r) != step:
@@ -80,7 +80,7 @@ def single(ast: UOp, slots: Sequence[int] | Mapping[int, int], ids: LoopIds) -> 
   return Group((store,), rows, accesses((store,))) if rows else None
 
 
-def renamed(group: Group, old: int, new: int) -> Group:
+def with_slot(group: Group, old: int, new: int) -> Group:
   params = {u for s in group.stores for u in s.toposort() if u.op is Ops.PARAM and u.arg.slot == old}
   stores = substitute(UOp.sink(*group.stores), {u: u.replace(arg=replace(u.arg, slot=new)) for u in params}).src
   return replace(group, stores=stores, accesses=accesses(stores))
@@ -88,7 +88,7 @@ def renamed(group: Group, old: int, new: int) -> Group:
 
 def split(group: Group, r: UOp, low: int, ids: LoopIds) -> Group:
   """Its loop r taken apart into r // low and r % low."""
-  outer, inner = (ids.loop(index(n), AxisKind.LOOP) for n in (length(r) // low, low))
+  outer, inner = (ids.loop(index(n), AxisKind.LOOP) for n in (loop_length(r) // low, low))
   stores = with_loops(UOp.sink(*group.stores), {r: (outer, inner)}, {r: outer * low + inner}).src
   rows = tuple(y for x in group.rows for y in ((outer, inner) if x is r else (x,)))
   return replace(group, stores=stores, rows=rows, accesses=accesses(stores))
@@ -101,12 +101,12 @@ def cut(a: Group, b: Group) -> tuple[UOp, int] | None:
     for r in b.rows:
       if (c := y.offset.terms.get(r, 0)) > 0:
         for slot, end in ends:
-          if slot == y.slot and c < end < c * length(r) and end % c == 0 and (c * length(r)) % end == 0:
+          if slot == y.slot and c < end < c * loop_length(r) and end % c == 0 and (c * loop_length(r)) % end == 0:
             return r, end // c
   return None
 
 
-def reduced(b: Group) -> tuple[UOp, ...]:
+def reduction_loops(b: Group) -> tuple[UOp, ...]:
   """The loops of a single kernel's reduction, if that is all there is to its value, this is no larger than what it is
   computed from, and its memory holds a part as well as a register does: narrow floats would be rounded part by part."""
   value = b.stores[0].src[1]
@@ -133,7 +133,7 @@ def matched(a: Group, b: Group, loops: Sequence[UOp]) -> dict[UOp, UOp]:
         steps = {x.terms.get(r, 0) for x in ours} | {y.terms.get(s, 0) for y in theirs}
         step = max(steps)
         places = [*((x, r) for x in ours), *((y, s) for y in theirs)]
-        same = steps == {step} and all(holds(x, i, step, length(r)) for x, i in places)
+        same = steps == {step} and all(is_row_index(x, i, step, loop_length(r)) for x, i in places)
         met |= same and step > 0
         if strict and not (same and step > 0):
           break
@@ -144,7 +144,7 @@ def matched(a: Group, b: Group, loops: Sequence[UOp]) -> dict[UOp, UOp]:
   return pairs
 
 
-def joined(a: Group, b: Group, ids: LoopIds, cache: int) -> Group | None:
+def joined_groups(a: Group, b: Group, ids: LoopIds, cache: int) -> Group | None:
   """The kernels of `a` and then `b` in one; None where they have no rows in common, or it would not pay. A reduction is
   over what is inside of a row, if possible, else over rows."""
   if not a.touched & b.touched or a.totals & b.touched:
@@ -153,10 +153,10 @@ def joined(a: Group, b: Group, ids: LoopIds, cache: int) -> Group | None:
     b = split(b, *at, ids)
   while (at := cut(b, a)) is not None:
     a = split(a, *at, ids)
-  for loops in (b.rows, (*b.rows, *reduced(b))):
+  for loops in (b.rows, (*b.rows, *reduction_loops(b))):
     pairs = matched(a, b, loops)
     rows = tuple(r for r in a.rows if r in pairs.values())
-    if prod(map(length, rows)) < LEAST_ROWS:
+    if prod(map(loop_length, rows)) < LEAST_ROWS:
       continue
     totals = a.totals | b.totals | (b.written if any(s in pairs for s in loops[len(b.rows) :]) else set())
     stores = with_loops(UOp.sink(*b.stores), {s: (r,) for s, r in pairs.items()}, pairs).src
@@ -172,7 +172,7 @@ def fits(group: Group, cache: int) -> bool:
   """Whether enough rows are independent, and they stay in the cache: a row's elements lie together in memory, or else
   those of the rows of a block, which are neighbours along the innermost loop."""
   independent = [r for r in group.rows if all(r in s.src[2:] for s in group.stores)]
-  if group.totals and prod(map(length, independent)) < LEAST_PARALLEL:
+  if group.totals and prod(map(loop_length, independent)) < LEAST_PARALLEL:
     return False
   last = [*independent, *(r for r in group.rows if r not in independent)][-1]
   for x in group.accesses:
@@ -189,7 +189,7 @@ def row_bytes(group: Group) -> int:
   per_slot: dict[int, int] = {}
   for x in group.accesses:
     if last in x.offset.terms:
-      rows = prod(length(r) for r in group.rows if r in x.offset.terms)
+      rows = prod(loop_length(r) for r in group.rows if r in x.offset.terms)
       per_slot[x.slot] = max(per_slot.get(x.slot, 0), x.nbytes // rows)
   return sum(per_slot.values())
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
 from tinygrad.schedule.loops import tidy
-from tinygrad.schedule.row_groups import Group, length
+from tinygrad.schedule.row_groups import Group, loop_length
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp, simplify, substitute
 from tinygrad.uop.affine import Affine, affine, row_major
 
@@ -21,10 +21,10 @@ def inner_offset(offset: Affine, rows: Mapping[UOp, int]) -> Affine | None:
   for atom, c in offset.terms.items():
     if atom in rows:
       continue
-    below = [r for r, step in rows.items() if c >= step * length(r)]
-    if any(c % (rows[r] * length(r)) for r in below):
+    below = [r for r, step in rows.items() if c >= step * loop_length(r)]
+    if any(c % (rows[r] * loop_length(r)) for r in below):
       return None
-    out = out.plus(Affine(0, {atom: c // prod(map(length, below))}))
+    out = out.plus(Affine(0, {atom: c // prod(map(loop_length, below))}))
   return out if offset.const == 0 else None
 
 
@@ -42,7 +42,7 @@ def one_kernel(group: Group, temps: Iterable[int]) -> tuple[UOp, tuple[int, ...]
     for u, x in zip(found, inner):
       assert x is not None
       p = u.src[0]
-      arg = replace(p.arg, slot=own[slot], size=p.arg.size // prod(map(length, group.rows)))
+      arg = replace(p.arg, slot=own[slot], size=p.arg.size // prod(map(loop_length, group.rows)))
       mapping[u] = u.replace(src=(p.replace(arg=arg), x.uop(), *u.src[2:]))
   stores = computed_once(substitute(UOp.sink(*group.stores), mapping).src, group.rows, len(own))
   written = dict.fromkeys(s.src[0].src[0].arg.slot for s in stores)
@@ -72,9 +72,9 @@ def computed_once(stores: tuple[UOp, ...], rows: Sequence[UOp], own: int) -> tup
     if len(users) < 2 or any(s.src[0].src[0] in read for s in stores[users[0] : users[-1]]):
       continue
     own += 1
-    memory = UOp.new(Ops.PARAM, first.dtype, (), ParamArg(-own, prod(map(length, loops))))
+    memory = UOp.new(Ops.PARAM, first.dtype, (), ParamArg(-own, prod(map(loop_length, loops))))
     order = sorted(range(len(loops)), key=lambda i: loops[i].arg[0])  # it lies as its first reader goes through it
-    flat = {u: affine(row_major((its[i], length(its[i])) for i in order), {}) for u, its in same.items()}
+    flat = {u: affine(row_major((its[i], loop_length(its[i])) for i in order), {}) for u, its in same.items()}
     places = {u: UOp.new(Ops.INDEX, u.dtype, (memory, at.uop())) for u, at in flat.items()}
     reads = {u: UOp.new(Ops.LOAD, u.dtype, (where,)) for u, where in places.items()}
     ours = {loops[i]: loops[i].replace(arg=(loops[i].arg[0], AxisKind.LOOP)) for i in order}

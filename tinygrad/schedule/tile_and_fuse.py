@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.schedule.items import ScheduleItem, Temp
-from tinygrad.schedule.row_groups import Group, accesses, joined, renamed, single
+from tinygrad.schedule.row_groups import Group, accesses, joined_groups, single, with_slot
 from tinygrad.schedule.row_memory import one_kernel
 from tinygrad.uop import UOp
 from tinygrad.uop.loop_ids import LoopIds
@@ -39,7 +39,7 @@ def tile_and_fuse(items: Sequence[ScheduleItem], temps: dict[int, Temp], cache: 
     here = Place([item], None, {item.slots[0]}, {*item.slots})
     if isinstance(item.kernel, UOp) and not item.peers:
       here.group = single(item.kernel, item.slots, ids)
-      out = placed(out, here, ids, cache)
+      out = with_place(out, here, ids, cache)
     else:
       out.append(here)
   compute_anew(out, temps, ids, cache)
@@ -48,7 +48,7 @@ def tile_and_fuse(items: Sequence[ScheduleItem], temps: dict[int, Temp], cache: 
   return [merged(p, [s for s in sorted(p.written) if s in temps and users[s] == 1]) for p in out]
 
 
-def placed(out: list[Place], here: Place, ids: LoopIds, cache: int) -> list[Place]:
+def with_place(out: list[Place], here: Place, ids: LoopIds, cache: int) -> list[Place]:
   """`out` and `here`: joined with a place before it, if either can go where the other is, else at the end."""
   between: tuple[set[int], set[int]] = set(), set()  # written and touched by the places after the one looked at
   for i in range(len(out) - 1, max(len(out) - LOOK_BACK, -1), -1):
@@ -56,7 +56,7 @@ def placed(out: list[Place], here: Place, ids: LoopIds, cache: int) -> list[Plac
     up, down = here.commutes(*between), p.commutes(*between)
     related = p.members[0].devices == here.members[0].devices and not p.touched.isdisjoint(here.touched)
     if (up or down) and related and p.group is not None and here.group is not None and len(p.members) < MOST_MEMBERS:
-      if (group := joined(p.group, here.group, ids, cache)) is not None:
+      if (group := joined_groups(p.group, here.group, ids, cache)) is not None:
         both = Place(p.members + here.members, group, p.written | here.written, p.touched | here.touched)
         return [*out[:i], both, *out[i + 1 :]] if up else [*out[:i], *out[i + 1 :], both]
     between[0].update(p.written)
@@ -85,18 +85,18 @@ def compute_anew(out: list[Place], temps: dict[int, Temp], ids: LoopIds, cache: 
       again = single(UOp.sink(store), {**{x: x for x in read}, t: spare}, ids)
       if again is None or nbytes < RECOMPUTE_RATIO * sum(n for n in read.values() if n < RECOMPUTE):
         continue
-      reader = renamed(place.group, t, spare)
+      reader = with_slot(place.group, t, spare)
       # by the reader alone, or with a later group that can have it too
       for q in range(i, min(i + LOOK_BACK, len(out))):
         if any(p.written & read.keys() for p in out[k + 1 : q + 1]):
           break
         if q == i:
-          group = joined(again, reader, ids, cache)
+          group = joined_groups(again, reader, ids, cache)
         elif not place.commutes(out[q].written, out[q].touched):
           break
         elif (target := out[q].group) is not None and out[q].members[0].devices == place.members[0].devices:
-          first = joined(target, again, ids, cache)
-          group = None if first is None else joined(first, reader, ids, cache)
+          first = joined_groups(target, again, ids, cache)
+          group = None if first is None else joined_groups(first, reader, ids, cache)
         if group is not None:
           temps[spare] = temps[t]
           if q != i:

@@ -29,7 +29,7 @@ def as_windows(u: UOp) -> UOp | None:
     return x.window(axis, taps, 1, step, size).flip((taps,))
 
   y = through(z.src[0], axis, taps, size, windows, {})
-  return None if y is None else summed(y, taps)
+  return None if y is None else sum_over(y, taps)
 
 
 # of what an EXPAND repeats, its dims of places and taps, and their count
@@ -37,7 +37,7 @@ Leaf = Callable[[UOp, int, int, int], UOp | None]
 Found = dict[tuple[UOp, int, int, Leaf], UOp | None]
 
 
-def constant(x: UOp, axis: int, taps: int, count: int) -> UOp | None:
+def one_place(x: UOp, axis: int, taps: int, count: int) -> UOp | None:
   return x if x.shape[axis] == 1 else None
 
 
@@ -56,7 +56,7 @@ def _through(u: UOp, axis: int, taps: int, size: int, leaf: Leaf, found: Found) 
   s = u.src[0] if u.src else u
   if u.op is Ops.MUL:
     for a, b in (u.src, u.src[::-1]):
-      if (same := through(b, axis, taps, size, constant, found)) is not None:
+      if (same := through(b, axis, taps, size, one_place, found)) is not None:
         other = through(a, axis, taps, size, leaf, found)
         return None if other is None else other.alu(Ops.MUL, same)
     return None
@@ -75,7 +75,7 @@ def _through(u: UOp, axis: int, taps: int, size: int, leaf: Leaf, found: Found) 
   elif u.op is Ops.REDUCE:
     if u.arg[0] is not Ops.ADD or not places.keys().isdisjoint(u.arg[1]):
       return None
-  elif u.op is not Ops.CAST and u.op is not Ops.EXPAND and not apart(u, places):
+  elif u.op is not Ops.CAST and u.op is not Ops.EXPAND and not leaves_alone(u, places):
     return None
   if (below := through(s, places[axis], places[taps], size, leaf, found)) is None:
     return None
@@ -84,7 +84,7 @@ def _through(u: UOp, axis: int, taps: int, size: int, leaf: Leaf, found: Found) 
   return u.replace(src=(below,), arg=arg)
 
 
-def apart(u: UOp, dims: dict[int, int]) -> bool:
+def leaves_alone(u: UOp, dims: dict[int, int]) -> bool:
   """Whether `u` is a movement that leaves these dims alone, and does not name their sizes."""
   remaps = u.op in GroupOp.Remapping and u.op is not Ops.SHRINK and len(u.src) == 1
   return remaps and factor_rule(u).remapped.isdisjoint(dims)
@@ -95,22 +95,22 @@ def padded(x: UOp, axis: int, before: int, after: int) -> UOp:
   if x.op is Ops.EXPAND and x.src[0].shape[axis] == x.shape[axis]:
     shape = tuple(before + n + after if d == axis else n for d, n in enumerate(x.shape))
     return padded(x.src[0], axis, before, after).expand(shape)
-  if (x.op is Ops.FLIP or x.op is Ops.WINDOW) and apart(x, {axis: axis}):
+  if (x.op is Ops.FLIP or x.op is Ops.WINDOW) and leaves_alone(x, {axis: axis}):
     return x.replace(src=(padded(x.src[0], axis, before, after),))
   return x.pad(tuple((before, after) if d == axis else (0, 0) for d in range(len(x.shape))), 0)
 
 
-def summed(y: UOp, dim: int) -> UOp:
+def sum_over(y: UOp, dim: int) -> UOp:
   """The sum over a dim, which stays as 1: a part of the sum that `y` is, if it is one."""
   s = y.src[0]
   if y.op is Ops.REDUCE and y.arg[0] is Ops.ADD:
     return y.replace(arg=(Ops.ADD, tuple(sorted((*y.arg[1], dim)))))
   if y.op is Ops.PERMUTE:
-    return y.replace(src=(summed(s, y.arg[dim]),))
+    return y.replace(src=(sum_over(s, y.arg[dim]),))
   if y.op is Ops.RESHAPE:
     size, before = y.shape[dim], prod(y.shape[:dim])
     at = next((j for j, n in enumerate(s.shape) if n == size and prod(s.shape[:j]) == before), None)
     if at is not None:
       shape = tuple(1 if d == dim else n for d, n in enumerate(y.shape))
-      return y.replace(src=(summed(s, at),), arg=shape)
+      return y.replace(src=(sum_over(s, at),), arg=shape)
   return UOp.new(Ops.REDUCE, y.dtype, (y,), (Ops.ADD, (dim,)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tinygrad.device import Placement, Sharding, same_devices
 from tinygrad.sharding.costs import PUSHED
-from tinygrad.sharding.factors import below
+from tinygrad.sharding.factors import source_placement
 from tinygrad.sharding.moves import ints, size_of, wire
 from tinygrad.uop import Move, Ops, UOp, substitute
 
@@ -45,10 +45,10 @@ def sink_casts(order: Sequence[UOp]) -> dict[UOp, SunkCast]:
       links.append(last)
     wanted = last.device if last.op is Ops.MOVE else None
     for link in reversed(links):
-      wanted = below(link, wanted) if wanted is not None else None
+      wanted = source_placement(link, wanted) if wanted is not None else None
     if wanted is not None and (saved := saved_at(u.src[0], wanted)) > 0:
       found[u] = SunkCast(wanted, tuple(links), last, saved)
-    elif (way := scattered(u)) is not None:
+    elif (way := scattered_cast(u)) is not None:
       found[u] = way
   return found
 
@@ -80,7 +80,7 @@ def saved_at(move: UOp, there: Placement) -> float:
   return price(here) - price(there)
 
 
-def scattered(u: UOp) -> SunkCast | None:
+def scattered_cast(u: UOp) -> SunkCast | None:
   """How `u`, the CAST of an all-reduce, is best computed: at a further even cut of its longest dim by
   the sub-axes over which it is partial; None to leave it."""
   move = u.src[0]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinygrad.device import Placement, Sharding, reduced_placement
-from tinygrad.sharding.factors import below
+from tinygrad.sharding.factors import source_placement
 from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import Nodes, Outcome
 from tinygrad.uop import GroupOp, Move, Ops, UOp
@@ -41,7 +41,11 @@ class Costs:
     if found[0] > 0:
       if u.op is Ops.MOVE and not u.arg.pinned and (c := self.cost(u.src[0], target)) < found[0]:
         found = (c, "earlier")
-      if wants_push(u) and (there := below(u, target)) is not None and (c := self.cost(u.src[0], there)) <= found[0]:
+      if (
+        wants_push(u)
+        and (there := source_placement(u, target)) is not None
+        and (c := self.cost(u.src[0], there)) <= found[0]
+      ):
         found = (c, "below")
     self.memo[key] = found
     return found
@@ -62,7 +66,7 @@ class Costs:
       case "earlier":
         return self.build(u.src[0], target)
       case "below":
-        there = below(u, target)
+        there = source_placement(u, target)
         assert there is not None
         u = UOp.new(u.op, u.dtype, (self.build(u.src[0], there),), u.arg)
     return u if u.device == target else UOp.new(Ops.MOVE, u.dtype, (u,), Move(target, False))

@@ -94,7 +94,7 @@ def draw(u: UOp) -> Drawing:
     """What holds the ranges of a row and a column."""
     return named([d for d, box in boxes.items() if all(i is None or box[i] == r for i, r in place)], boxes, others)
 
-  left, top = (tuple("" if i is None else span(r) for i, r in line) for line in (rows, columns))
+  left, top = (tuple("" if i is None else range_text(r) for i, r in line) for line in (rows, columns))
   return Drawing(title, left, top, tuple(tuple(cell(r, c) for c in columns) for r in rows))
 
 
@@ -102,9 +102,9 @@ def named(holders: list[str], boxes: dict[str, tuple[Range, ...]], others: list[
   """The devices of one cell, a line each where they hold different ranges of further dims."""
   if not others and len(text := short_devices(holders)) <= 24:
     return text
-  lines = [" ".join([d, *(f"{i}:[{span(boxes[d][i])}]" for i in others)]) for d in holders]
+  lines = [" ".join([d, *(f"{i}:[{range_text(boxes[d][i])}]" for i in others)]) for d in holders]
   return "\n".join(lines[:SHOWN] + (["…"] if len(lines) > SHOWN else []))
 
 
-def span(r: Range) -> str:
+def range_text(r: Range) -> str:
   return f"{r[0]}:{r[1]}" if r[0] < r[1] else "empty"

@@ -187,7 +187,7 @@ def carried(u: UOp, placement: Placement, up: bool) -> Placement | None:
   return placement.with_dims(project(there, cuts)) if placement.with_dims(project(here, cuts)) is placement else None
 
 
-def below(u: UOp, target: Placement) -> Placement | None:
+def source_placement(u: UOp, target: Placement) -> Placement | None:
   """Where u's source has to be for u to be at `target`; None if there is no such place."""
   if isinstance(target, Sharding) and target.partial and target.partial != partials_of(u):
     return None

@@ -32,7 +32,7 @@ COMPLETE: dict[str, Pass] = {  # after these, every move is at its place
 PASSES: dict[str, Pass] = COMPLETE | {"to local": lower_to_local}
 
 
-def through(passes: dict[str, Pass], sink: UOp) -> UOp:
+def run_passes(passes: dict[str, Pass], sink: UOp) -> UOp:
   """`sink` after these passes, one after the other."""
   for name, lower in passes.items():
     with span(name):
@@ -43,6 +43,6 @@ def through(passes: dict[str, Pass], sink: UOp) -> UOp:
 def localize(sink: UOp) -> UOp:
   """The local view of a graph (docs/architecture.md, 3): no MOVE is left, buffers are behind SHARD."""
   check_graph(sink, "tensor")
-  view = through(PASSES, sink)
+  view = run_passes(PASSES, sink)
   check_graph(view, "local")
   return view

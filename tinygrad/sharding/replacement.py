@@ -83,12 +83,12 @@ def decided_anew(u: UOp, src: Nodes, arg: Any) -> UOp:
       return UOp.new(Ops.ASSIGN, u.dtype, (src[0], at_placement(src[1], src[0].device)), arg)
     case Ops.AFTER | Ops.SINK:
       return UOp.new(u.op, u.dtype, src, arg)
-  unmoved = tuple([within_reach(u, s, t.src[0] if droppable(t) else t) for s, t in zip(u.src, src)])
+  unmoved = tuple([reachable_source(u, s, t.src[0] if droppable(t) else t) for s, t in zip(u.src, src)])
   with Context(RESHARD=1):  # where that forbids a move, the hooks have said so
     return UOp.build(u.op, u.dtype, unmoved, arg)
 
 
-def within_reach(u: UOp, old: UOp, new: UOp) -> UOp:
+def reachable_source(u: UOp, old: UOp, new: UOp) -> UOp:
   """The source of `u` that takes the place of `old`. What had no device may have been given one that is not among
   `u`'s."""
   if old.device is None and isinstance(u.device, str):

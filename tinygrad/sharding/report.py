@@ -7,7 +7,7 @@ from typing import Any
 from tinygrad.device import Mesh, Placement, Sharding, device_set, reduced_placement, show_placement, written_mesh
 from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str
 from tinygrad.ops import Trait, having
-from tinygrad.sharding.localize import COMPLETE, through
+from tinygrad.sharding.localize import COMPLETE, run_passes
 from tinygrad.sharding.lower_to_local import Localizer
 from tinygrad.sharding.moves import Step, SubAxes, atoms, boundaries, ints, size_of
 from tinygrad.sharding.partial import partials_of
@@ -66,15 +66,15 @@ class Report(tuple[Row, ...]):
 
   @property
   def payload(self) -> float:
-    return whole(sum(r.payload for r in self if r.kind != "copy"))
+    return whole_number(sum(r.payload for r in self if r.kind != "copy"))
 
   @property
   def wire(self) -> float:
-    return whole(sum(r.wire for r in self if r.kind != "copy"))
+    return whole_number(sum(r.wire for r in self if r.kind != "copy"))
 
   @property
   def copied(self) -> float:
-    return whole(sum(r.wire for r in self if r.kind == "copy"))
+    return whole_number(sum(r.wire for r in self if r.kind == "copy"))
 
   def __str__(self) -> str:
     if not self:
@@ -89,7 +89,7 @@ class Report(tuple[Row, ...]):
 
 def report(sink: UOp) -> Report:
   """The moves of a graph on its way through `place` and `localize`."""
-  graph = through(COMPLETE, sink).toposort()
+  graph = run_passes(COMPLETE, sink).toposort()
   localizer = Localizer(graph)
   local = localizer.run()
   readers = {s: u for u in reversed(graph) for s in u.src}  # the first of each
@@ -132,7 +132,7 @@ def row_of(u: UOp, step: Step, where: str, made_at: str, reason: str) -> Row:
     size_of(step.sub_axes) if step.sub_axes else len(device_set(step.b)),
     f"{u.dtype.name}{render_shape(u.shape)}",
   )
-  payload, wire, ends = whole(step.payload), whole(step.nbytes), (shown(u, p) for p in (step.a, step.b))
+  payload, wire, ends = whole_number(step.payload), whole_number(step.nbytes), (shown(u, p) for p in (step.a, step.b))
   return Row(step.kind, axes, n, payload, wire, where, made_at, reason, value, *ends)
 
 
@@ -242,7 +242,7 @@ def shown(u: UOp, placement: Placement | None) -> str:
   return show_placement(placement, names_of(u, placement) if isinstance(placement, Sharding) else None)
 
 
-def whole(x: float) -> float:
+def whole_number(x: float) -> float:
   """An int where it is one: bytes read better so."""
   return int(x) if x == int(x) else x
 
