@@ -63,7 +63,7 @@ class Interpreter:
       self.values[u] = self.collective(u) if u.op is Ops.COLLECTIVE else [self.local(u, d) for d in each]
     for u in nodes:
       for d, x in enumerate(self.values[u] if u.op is Ops.ASSIGN else ()):
-        put(self.memory(root_buffer(u.src[0]))[d], self.positions(u.src[0], d), x)
+        put_at(self.memory(root_buffer(u.src[0]))[d], self.positions(u.src[0], d), x)
 
   # ---- integers
 
@@ -111,7 +111,7 @@ class Interpreter:
     for effect in u.src[1:]:
       for e in effect.toposort():
         if e.op is Ops.ASSIGN and root_buffer(e.src[0]) is root_buffer(u):
-          put(content, self.positions(e.src[0], d, content.shape), self.values[e.src[1]][d])
+          put_at(content, self.positions(e.src[0], d, content.shape), self.values[e.src[1]][d])
     return content
 
   def positions(self, view: UOp, d: int, shape: tuple[int, ...] | None = None) -> Array:
@@ -146,7 +146,7 @@ def root_buffer(view: UOp) -> UOp:
   return next(u for u in view.down() if u.op is Ops.BUFFER)
 
 
-def put(content: Array, positions: Array, value: Array) -> None:
+def put_at(content: Array, positions: Array, value: Array) -> None:
   """In place; `content` is contiguous."""
   content.reshape(-1)[positions.reshape(-1)] = numpy.broadcast_to(value, positions.shape).reshape(-1)
 
