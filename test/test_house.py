@@ -296,3 +296,14 @@ def test_a_backend_touches_one_file(tmp_path):
   assert applied(blocks, tmp_path) == {"tinygrad/runtime/toy.py"}
   after = run_in_copy(tmp_path, "-c", program)
   assert after.returncode == 0, after.stdout + after.stderr
+
+
+def test_a_codegen_pass_touches_one_file(tmp_path):
+  blocks, test = page_in_copy("adding_a_pass.md", tmp_path)
+  (tmp_path / "test_divisions.py").write_text(test, encoding="utf-8")
+  pytest = "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_divisions.py"
+  before = run_in_copy(tmp_path, *pytest)
+  assert "2 failed, 7 passed" in before.stdout, "the pass is there already: the test would prove nothing"
+  assert applied(blocks, tmp_path) == {"tinygrad/codegen/lower.py"}
+  after = run_in_copy(tmp_path, *pytest)
+  assert after.returncode == 0, after.stdout + after.stderr

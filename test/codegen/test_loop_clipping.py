@@ -5,7 +5,7 @@ import pytest
 
 from tinygrad import Tensor
 from tinygrad.codegen import loop_clipping as module
-from tinygrad.codegen import lower, row_blocks
+from tinygrad.codegen import row_blocks
 from tinygrad.codegen.emit import Emitter
 from tinygrad.helpers import PROCESS, Context
 from tinygrad.uop import AxisKind
@@ -70,13 +70,14 @@ def limits(f):
   """The limits found in the kernels that computing `f` takes, as (constant, coefficients)."""
   found = []
   with pytest.MonkeyPatch.context() as patch, PROCESS.anew():
+    loop_limits = module.loop_limits
 
     def noted(stores, rows):
-      out = module.loop_limits(stores, rows)
+      out = loop_limits(stores, rows)
       found.extend((x.const, *x.terms.values()) for x in out.values())
       return out
 
-    patch.setattr(lower, "loop_limits", noted)
+    patch.setattr(module, "loop_limits", noted)
     with Context(CPU_THREADS=1):
       f()
   return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from tinygrad.codegen.row_blocks import indices, ranges_below
+from tinygrad.codegen.row_blocks import all_rows, indices, ranges_below
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.ops.reduce import identity_element
@@ -105,6 +105,15 @@ def places(value: UOp, r: UOp, known: Known, forms: Forms) -> Iterator[Affine]:
       yield at[0]
     elif u.op is Ops.INDEX and u.src[0] in known and known[u.src[0]][0] == forms.row_of(u, r):
       yield known[u.src[0]][1]
+
+
+def clip_loops(kernel: UOp) -> UOp:
+  """A kernel of several stores with, after them, a limit for each loop that may end early: `loop < expression of rows`
+  holds in all iterations that have something to do. What passes do with the loops they do with the limits, too."""
+  if len(kernel.src) == 1:
+    return kernel
+  limits = loop_limits(kernel.src, all_rows(kernel.src))
+  return UOp.sink(*kernel.src, *(UOp.new(Ops.CMPLT, dtypes.bool, (r, at.uop())) for r, at in limits.items()))
 
 
 def loop_limits(stores: Sequence[UOp], rows: Sequence[UOp]) -> dict[UOp, Affine]:

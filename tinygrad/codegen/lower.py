@@ -1,22 +1,42 @@
-"""`lower_kernel`: the stages of codegen, in order."""
+"""`lower_kernel`: passes over a kernel, each from UOp to UOp, and the linearizer after them."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 from tinygrad.codegen.check import check_linear
-from tinygrad.codegen.decompose import decompose
+from tinygrad.codegen.decompose import decompose_alone
 from tinygrad.codegen.dots import use_dots
 from tinygrad.codegen.emit import PlanOf
 from tinygrad.codegen.grid import GridEmitter
 from tinygrad.codegen.heuristic import plan_nest
-from tinygrad.codegen.loop_clipping import loop_limits
-from tinygrad.codegen.row_blocks import all_rows, emit_rows
+from tinygrad.codegen.loop_clipping import clip_loops
+from tinygrad.codegen.row_blocks import emit_rows
 from tinygrad.codegen.scatter import LoopEmitter, with_row_memory
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, NOOPT, SPEC
 from tinygrad.uop import RANGES_FROM, Ops, UOp
 from tinygrad.uop.affine import index
+from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
+
+Pass = Callable[[UOp], UOp]
+
+
+def passes(target: Target, threads: int) -> tuple[Pass, ...]:
+  """In their order. Each takes a kernel, a SINK of STOREs over their ranges (and of limits: `clip_loops`), and gives
+  one that stores the same values in the same memory."""
+  sharers = threads if target.shares and not NOOPT else 1
+  return (
+    clip_loops,
+    functools.partial(share_out, threads=sharers, lanes=target.vector_bytes // 4),
+    drop_unit_ranges,
+    functools.partial(use_dots, target=target),
+    functools.partial(decompose_alone, halves=target.halves),
+    functools.partial(with_row_memory, target=target),
+  )
 
 
 def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | None = None) -> list[UOp]:
@@ -24,35 +44,30 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | N
   (params, variables). With `threads`, it is what one of them does, if sharing it out pays. `plan_of`
   takes the place of the heuristic, except on a grid of threads."""
   assert ast.op is Ops.SINK, ast.op
-  if threads > 1 and target.shares and not NOOPT:
-    ast = share_out(ast, threads, target.vector_bytes // 4)
-  first = 1 + max((u.arg[0] for u in ast.toposort() if u.op is Ops.RANGE), default=-1)
+  kernel = ast
+  for lower in passes(target, threads):
+    kernel = lower(kernel)
+  linear = linearize(kernel, target, plan_of)
+  if SPEC >= 1:
+    check_linear(linear)
+  if DEBUG >= 4:
+    print_linear(linear)
+  return linear
+
+
+def linearize(kernel: UOp, target: Target, plan_of: PlanOf | None = None) -> list[UOp]:
+  """The kernel as a list: its signature, then its loops with what is computed in them."""
+  first = next(LoopIds(kernel).ids)
   planner = plan_of or (lambda stores, taken: plan_nest(stores, target, taken))
   emitter = GridEmitter(target, first) if target.threads else LoopEmitter(planner, first)
   emitter.has_half = target.halves
-  for u in signature(ast):
+  for u in signature(kernel):
     emitter.node(u.op, u.dtype, (), u.arg)
-  ast = drop_unit_ranges(ast)
-  stores = use_dots(ast, target).src
-  if len(stores) > 1:  # the rows are those of the kernel as it was scheduled: what is decomposed has other values
-    rows = all_rows(stores)
-    emit_rows(emitter, stores, rows, loop_limits(ast.src, rows), target.cache)
+  if len(kernel.src) == 1:
+    emitter.kernel(kernel.src)
   else:
-    emit_one(emitter, decompose(stores[0], target.halves), target)
-  if SPEC >= 1:
-    check_linear(emitter.root.out)
-  if DEBUG >= 4:
-    print_linear(emitter.root.out)
+    emit_rows(emitter, kernel, target.cache)
   return emitter.root.out
-
-
-def emit_one(emitter: GridEmitter | LoopEmitter, store: UOp, target: Target) -> None:
-  """The kernel of one store, which may become one of rows (scatter.py)."""
-  stores, rows = with_row_memory(store) if target.scratch and not target.threads else ((store,), ())
-  if len(stores) == 1:
-    emitter.kernel(stores)
-  else:
-    emit_rows(emitter, stores, rows, {}, target.cache)
 
 
 def signature(ast: UOp) -> list[UOp]:

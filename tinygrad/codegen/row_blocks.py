@@ -24,6 +24,12 @@ LEAST = 32  # rows of a block in which something is contracted: its other operan
 MOST = 1 << 12
 
 
+def parts_of(kernel: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
+  """Its stores, and the limits of its loops (loop_clipping.py)."""
+  n = sum(s.op is Ops.STORE for s in kernel.src)
+  return kernel.src[:n], kernel.src[n:]
+
+
 def shared_rows(stores: Sequence[UOp]) -> tuple[UOp, ...]:
   """The loops that all stores have in common."""
   return tuple(r for r in stores[0].src[2:] if all(r in s.src[2:] for s in stores))
@@ -77,12 +83,12 @@ def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp], cache: int) -> int:
   return min(max(cache // BLOCK_PARTS // max(sum(touched.values()), 1), least), MOST)
 
 
-def emit_rows(
-  emitter: Emitter, stores: Sequence[UOp], rows: Sequence[UOp], limits: Mapping[UOp, Affine], cache: int
-) -> None:
+def emit_rows(emitter: Emitter, kernel: UOp, cache: int) -> None:
   """Blocks of the innermost loops, for a `cache` of so many bytes; where their number does not divide a loop's, the
-  rest is a smaller block. `limits`: by loop, the iteration from which on nothing is left to do. There may be no loops
-  left: a thread's share is one row."""
+  rest is a smaller block. There may be no loops left: a thread's share is one row."""
+  stores, clipped = parts_of(kernel)
+  rows = all_rows(stores)
+  limits = {x.src[0]: affine(x.src[1], {}) for x in clipped if x.src[0].op is Ops.RANGE}
   emitter.written = {s.src[0].src[0] for s in stores}
   left, tiles = rows_a_block(stores, rows, cache), dict[UOp, Tile]()
   for r in reversed(rows):

@@ -3,7 +3,7 @@ x, `out[row] += x`, rather than one for each x and place. Loops over what a row 
 of their own. Where that would not pay, or cannot be, each place compares its number with every row (`dense`).
 
 What is written is the memory of the sums, so these have to be all that the store stores, or that and what they are
-added to; other sums get memory of the row first (`apart`).
+added to; other sums get memory of the row first (`with_row_memory`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.heuristic import size, static
+from tinygrad.device import Target
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import NOOPT, prod
 from tinygrad.ops.reduce import nothing
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import Affine, affine, index, row_major
+from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import rewrite, substitute_free
 
 LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than one element at a time
@@ -115,20 +117,25 @@ def added(f: UOp, where: UOp, value: UOp, at: dict[UOp, UOp]) -> UOp:
   return substitute_free(UOp.new(Ops.STORE, dtypes.void, (where, more)), at)
 
 
-def with_row_memory(store: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
-  """The store of a value that holds reductions by index, with these in memory of the row; and the loops over rows."""
-  loops = store.src[2:]
+def with_row_memory(kernel: UOp, target: Target) -> UOp:
+  """A kernel of one store whose value holds reductions by index, as one of rows with a store for each of these, into
+  memory of the row; the other loops of that are its own."""
+  store, loops = kernel.src[0], kernel.src[0].src[2:]
+  if len(kernel.src) > 1 or not target.scratch or target.threads or NOOPT:
+    return kernel
   folds = [f for f in store.toposort() if f.op is Ops.FOLD]
   deep = set(UOp.sink(*(f.src[0] for f in folds)).toposort())
   places = {f: loops.index(parts[0]) for f in folds if f not in deep and (parts := by_index(f, loops))}
-  if NOOPT or not places or scattered(store) or not all(map(static, loops)):
-    return (store,), loops
-  rows = loops[: 1 + max(places.values())]
+  if not places or scattered(store) or not all(map(static, loops)):
+    return kernel
+  rows, ids = loops[: 1 + max(places.values())], LoopIds(kernel)
   inner = [(r, size(r)) for r in loops if r not in rows]
   out, reads = [], {}
   for i, f in enumerate(places):
     memory = UOp.new(Ops.PARAM, f.dtype, (), ParamArg(-1 - i, int(prod(n for _, n in inner))))
     where = UOp.new(Ops.INDEX, f.dtype, (memory, row_major(inner)))
-    out.append(UOp.new(Ops.STORE, dtypes.void, (where, f, *loops)))
+    own = {r: ids.loop(r.src[0], r.arg[1]) for r, _ in inner}
+    written = (substitute_free(x, own) for x in (where, f))
+    out.append(UOp.new(Ops.STORE, dtypes.void, (*written, *(own.get(r, r) for r in loops))))
     reads[f] = UOp.new(Ops.LOAD, f.dtype, (where,))
-  return (*out, substitute_free(store, reads)), rows
+  return UOp.sink(*out, substitute_free(store, reads))

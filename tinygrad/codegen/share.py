@@ -8,8 +8,7 @@ twice. Of more pieces than threads, a thread that comes early or has less to do 
 from __future__ import annotations
 
 from tinygrad.codegen.heuristic import OPERATION, Analysis, size, static
-from tinygrad.codegen.loop_clipping import loop_limits
-from tinygrad.codegen.row_blocks import all_rows, shared_rows
+from tinygrad.codegen.row_blocks import parts_of, shared_rows
 from tinygrad.codegen.scatter import by_index
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, round_up
@@ -28,7 +27,9 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
 
   The range that is cut saves the most work: what does not depend on it is done for every piece.
   """
-  stores = ast.src
+  if threads == 1:
+    return ast
+  stores, limits = parts_of(ast)
   items = [i for s in stores for i in Analysis((s,)).items]
   work = sum(i.work * (len(i.accesses) + OPERATION * i.operations) for i in items) / lanes
   if work < WORTHWHILE:
@@ -58,8 +59,7 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
   if best is None:
     return ast
   r, n = best[1], size(best[1])
-  uneven = len(stores) > 1 and bool(loop_limits(stores, all_rows(stores)))
-  most, bound = min(work / LEAST, n / lane(r)), (UNEVEN if uneven else REPEATED) * cost(r, threads)
+  most, bound = min(work / LEAST, n / lane(r)), (UNEVEN if limits else REPEATED) * cost(r, threads)
   several = (k * threads for k in PIECES if k * threads <= most and cost(r, k * threads) < bound)
   pieces = next((k for k in several if not chosen and not (exact and n % k)), threads)
   length = ceildiv(n, pieces)
@@ -69,12 +69,11 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
   part = UOp.new(Ops.RANGE, dtypes.index, (UOp.const(dtypes.index, length),), r.arg)
   moved = {r: part + first}
   loops = [tuple(part if x is r else x for x in s.src[2:]) for s in stores]
-  return UOp.sink(
-    *(s.replace(src=(*(substitute_free(x, moved) for x in s.src[:2]), *xs)) for s, xs in zip(stores, loops))
-  )
+  shared = (s.replace(src=(*(substitute_free(x, moved) for x in s.src[:2]), *xs)) for s, xs in zip(stores, loops))
+  return UOp.sink(*shared, *(substitute_free(x, moved) for x in limits))
 
 
 def overwrites(ast: UOp) -> bool:
   """Whether the kernel reads memory that it writes: then no element may be computed twice."""
-  written = {p for s in ast.src if (p := s.src[0].src[0]).arg.slot >= 0}
+  written = {p for s in parts_of(ast)[0] if (p := s.src[0].src[0]).arg.slot >= 0}
   return any(u.op is Ops.LOAD and u.src[0].src[0] in written for u in ast.toposort())
