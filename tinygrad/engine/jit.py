@@ -62,7 +62,7 @@ class Arguments:
     self.buffers: dict[UOp, int] = {}
     self.variables: dict[str, int] = {}
 
-  def form(self, x: Any) -> Any:
+  def signature(self, x: Any) -> Any:
     """What is left of nested tuples, lists and dicts without their memory and variables' values; it can be hashed.
     Shapes, dtypes, placements with their device order, and which share a buffer, are a part of it.
     """
@@ -76,9 +76,9 @@ class Arguments:
         self.others += (u,)
       return kind, u.op, u.src[0] if u.op is Ops.BIND else None
     if isinstance(x, (list, tuple)):
-      return (kind, *[self.form(y) for y in x])
+      return (kind, *[self.signature(y) for y in x])
     if isinstance(x, dict):
-      return (dict, tuple(x), *[self.form(y) for y in x.values()])
+      return (dict, tuple(x), *[self.signature(y) for y in x.values()])
     try:
       hash(x)
     except TypeError:
@@ -90,7 +90,7 @@ class Arguments:
 
 
 def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[UOp], dict[str, int]]:
-  """(key, buffers, the variables' values) of a call, whose lazy Tensors are realised. The key holds the form of the
+  """(key, buffers, the variables' values) of a call, whose lazy Tensors are realised. The key holds the signature of the
   arguments, of views their graph with buffers numbered and variables unbound, and every setting that
   shapes programs.
   """
@@ -99,12 +99,12 @@ def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, 
   given = (*args, *[kwargs[name] for name in names]) if names else args
   for _ in range(2):
     a = Arguments()
-    form = [a.form(x) for x in given]
+    found = [a.signature(x) for x in given]
     if not a.others:
-      return (None, settings, *form), list(a.buffers), a.variables
+      return (None, settings, *found), list(a.buffers), a.variables
     realize_all(a.found)
   sink, buffers, variables = canonical(UOp.sink(*uops_of(a.found)))
-  return (sink, settings, *form), buffers, variables
+  return (sink, settings, *found), buffers, variables
 
 
 class Made:
@@ -147,7 +147,7 @@ class Captured:
   inputs: list[UOp]
   made: list[Made]
   variables: dict[str, int]
-  form: Any  # the result, with the type of a Tensor in its place
+  structure: Any  # the result, with the type of a Tensor in its place
   graph: UOp  # a SINK of its Tensors, over numbered buffers and unbound variables
   buffers: list[UOp | int | Made]  # of that graph: a BUFFER, the number of an input, or what the step has made
 
@@ -184,7 +184,7 @@ class Captured:
             self.places[key][1].extend(call.cells(i, d))
           else:
             self.places[key][2].append((call, w, i, d))
-    self.single = isinstance(self.form, type) and self.graph.src[0].op is Ops.BUFFER  # one result, which is no view
+    self.single = isinstance(self.structure, type) and self.graph.src[0].op is Ops.BUFFER  # one result, which is no view
 
   def put(self, key: Any, x: Any) -> None:
     """Replaces memory, or a variable's value. No call for each kernel where these have `cells`."""
@@ -242,7 +242,7 @@ class Captured:
     shown = {m: m.show() for m in self.made}
     actual = [self.inputs[b] if type(b) is int else shown[b] if type(b) is Made else b for b in self.buffers]
     if self.single:
-      return self.form(actual[0])
+      return self.structure(actual[0])
     sources = self.graph.src
     mapping = {u: actual[-1 - u.arg.uid] for u in sources if u.op is Ops.BUFFER}
     if len(mapping) < len(sources):  # views
@@ -250,7 +250,7 @@ class Captured:
       mapping |= {v: v.bind(self.variables[v.arg[0]]) for v in self.graph.variables() if v.arg[0] in self.variables}
       sources = substitute(self.graph, mapping).src
     tensors = (mapping.get(u, u) for u in sources)
-    return walk(self.form, lambda kind: kind and kind(next(tensors)))
+    return walk(self.structure, lambda kind: kind and kind(next(tensors)))
 
 
 def filled(work: Sequence[Work], memory: Buffer) -> bool:
@@ -349,9 +349,9 @@ class TinyJit(Generic[A, R]):
       found.append(x)
       return type(x)
 
-    form = walk(result, leaf)
+    structure = walk(result, leaf)
     realize_all([*found, *program_order.assigned(since)])
-    return form, uops_of(found)
+    return structure, uops_of(found)
 
   @property
   def name(self) -> str:
@@ -366,7 +366,7 @@ class TinyJit(Generic[A, R]):
     recorders.append(runs.append)
     try:
       result = call()
-      form, results = self.realized(result, program_order.began)
+      structure, results = self.realized(result, program_order.began)
     finally:
       recorders.pop()
     if not runs:
@@ -384,7 +384,7 @@ class TinyJit(Generic[A, R]):
       made = {u: Made(u) for u in fresh if id(m := buffer_of(u)) in targets and filled(work, m)}
       graph, buffers, _ = canonical(UOp.sink(*results))
       places = [inputs.index(b) if b in inputs else made.get(b, b) for b in buffers]
-      state.captured = Captured(work, inputs, list(made.values()), variables, form, graph, places)
+      state.captured = Captured(work, inputs, list(made.values()), variables, structure, graph, places)
       if DEBUG >= 1:
         print(f"JIT captured {len(work)} kernels and copies, {len(inputs)} inputs")
     return result

@@ -37,14 +37,14 @@ Cost = Callable[["Planner"], float]  # lowers a kernel with a planner, and gives
 
 
 class Nest:
-  """A nest that is planned: by the heuristic, and with changes. `form`, the sizes of its parallel ranges and of how
-  many its main reduction is, tells it from others; where that runs in blocks, a block has the form of the whole."""
+  """A nest that is planned: by the heuristic, and with changes. `sizes`, those of its parallel ranges and of how
+  many its main reduction is, tells it from others; where that runs in blocks, a block has the sizes of the whole."""
 
   def __init__(self, stores: tuple[UOp, ...], target: Target, taken: int) -> None:
     self.target, self.taken, self.plan, self.a = target, taken, plan_nest(stores, target, taken), Analysis(stores)
     self.main = max((i for i in self.a.items if i.fold is not None), key=lambda i: i.work, default=None)
     self.over = () if self.main is None else self.main.over
-    self.form = (*map(size, self.a.parallel), -len(self.over))
+    self.sizes = (*map(size, self.a.parallel), -len(self.over))
     self.stages, self.operands, self.may_block = Stages(self.a, target, taken), list[UOp](), False
     if self.main is not None and self.stages.at_top(self.main):
       self.operands = [x for x in self.stages.operands(self.main) if self.stages.packable(self.main, x)]
@@ -94,28 +94,28 @@ class Nest:
 
 
 class Planner:
-  """Plans for `lower_kernel`: the heuristic's, with `changes` in the nests of this form. It keeps the nests."""
+  """Plans for `lower_kernel`: the heuristic's, with `changes` in the nests of this sizes. It keeps the nests."""
 
-  def __init__(self, target: Target, changes: Changes, form: tuple[int, ...] = ()) -> None:
-    self.target, self.changes, self.form = target, changes, form
+  def __init__(self, target: Target, changes: Changes, sizes: tuple[int, ...] = ()) -> None:
+    self.target, self.changes, self.sizes = target, changes, sizes
     self.nests: list[Nest] = []
 
   def __call__(self, stores: tuple[UOp, ...], taken: int) -> LoopPlan:
     nest = Nest(stores, self.target, taken)
     self.nests.append(nest)
-    if self.changes and nest.form == self.form:
+    if self.changes and nest.sizes == self.sizes:
       nest.change(self.changes)
     return nest.plan
 
   def with_changes(self, changes: Changes) -> Planner:
-    """For the nests of the form of that with the most work, of those that this one has planned."""
+    """For the nests of the sizes of that with the most work, of those that this one has planned."""
     most = max(self.nests, key=lambda n: sum(i.work * (len(i.accesses) + i.operations) for i in n.a.items))
-    return Planner(self.target, changes, self.form or most.form)
+    return Planner(self.target, changes, self.sizes or most.sizes)
 
   def variations(self) -> Iterator[Changes]:
     """All that are one change away from what was lowered."""
-    form = self.with_changes({}).form
-    for what, (_, others) in next(n for n in self.nests if n.form == form).settings().items():
+    sizes = self.with_changes({}).sizes
+    for what, (_, others) in next(n for n in self.nests if n.sizes == sizes).settings().items():
       yield from ({**self.changes, what: other} for other in others)
 
 
