@@ -33,8 +33,8 @@ def own_cache(tmp_path, monkeypatch):
 def settings(planner, ast=LARGE):
   """What a planner makes of the main nest of a kernel."""
   lower_kernel(ast, WIDE, 1, planner)
-  form = planner.with_changes({}).form
-  nest = next(n for n in planner.nests if n.form == form)
+  sizes = planner.with_changes({}).sizes
+  nest = next(n for n in planner.nests if n.sizes == sizes)
   return {what: now for what, (now, _) in nest.settings().items()}
 
 

@@ -94,7 +94,7 @@ class Nest:
 
 
 class Planner:
-  """Plans for `lower_kernel`: the heuristic's, with `changes` in the nests of this sizes. It keeps the nests."""
+  """Plans for `lower_kernel`: the heuristic's, with `changes` in the nests of these sizes. It keeps the nests."""
 
   def __init__(self, target: Target, changes: Changes, sizes: tuple[int, ...] = ()) -> None:
     self.target, self.changes, self.sizes = target, changes, sizes
@@ -108,7 +108,7 @@ class Planner:
     return nest.plan
 
   def with_changes(self, changes: Changes) -> Planner:
-    """For the nests of the sizes of that with the most work, of those that this one has planned."""
+    """For the nests of the same sizes as that with the most work, of those that this one has planned."""
     most = max(self.nests, key=lambda n: sum(i.work * (len(i.accesses) + i.operations) for i in n.a.items))
     return Planner(self.target, changes, self.sizes or most.sizes)
 
