@@ -33,7 +33,7 @@ from typing import Any
 
 from tinygrad import Mesh, P, Sharding, Tensor, dtypes, nn
 from tinygrad.engine.canonical import canonical
-from tinygrad.sharding.localize import PASSES, through
+from tinygrad.sharding.localize import PASSES, run_passes
 from tinygrad.sharding.place import placed
 from tinygrad.sharding.report import as_realized
 from tinygrad.uop import UOp
@@ -126,7 +126,7 @@ class Clock:
 
 def localized(sink: UOp) -> UOp:
   """What `localize` does behind the placement."""
-  return through({name: lower for name, lower in PASSES.items() if lower is not placed}, sink)
+  return run_passes({name: lower for name, lower in PASSES.items() if lower is not placed}, sink)
 
 
 def measure(
