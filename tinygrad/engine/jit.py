@@ -90,9 +90,9 @@ class Arguments:
 
 
 def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[UOp], dict[str, int]]:
-  """(key, buffers, the variables' values) of a call, whose lazy Tensors are realised. The key holds the signature of the
-  arguments, of views their graph with buffers numbered and variables unbound, and every setting that
-  shapes programs.
+  """(key, buffers, the variables' values) of a call, whose lazy Tensors are realised. The key holds the signature of
+  the arguments, of views their graph with buffers numbered and variables unbound, and every setting that shapes
+  programs.
   """
   names = tuple(sorted(kwargs)) if kwargs else ()
   settings = names, settings_from("graph")
@@ -184,7 +184,8 @@ class Captured:
             self.places[key][1].extend(call.cells(i, d))
           else:
             self.places[key][2].append((call, w, i, d))
-    self.single = isinstance(self.structure, type) and self.graph.src[0].op is Ops.BUFFER  # one result, which is no view
+    # one result, which is no view
+    self.single = isinstance(self.structure, type) and self.graph.src[0].op is Ops.BUFFER
 
   def put(self, key: Any, x: Any) -> None:
     """Replaces memory, or a variable's value. No call for each kernel where these have `cells`."""
