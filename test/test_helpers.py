@@ -23,18 +23,27 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize(
   "expression, want",
   [
-    ("prod([2, 3])", 6), ("prod([])", 1), ("ceildiv(5, 2)", 3), ("round_up(5, 4)", 8),
-    ("argfix(1, 2)", (1, 2)), ("argfix((1, 2))", (1, 2)), ("argfix([1, 2])", (1, 2)), ("argfix()", ()),
-    ("argsort((3, 1, 2))", (1, 2, 0)), ("argsort([3, 1, 2])", [1, 2, 0]),
+    ("prod([2, 3])", 6),
+    ("prod([])", 1),
+    ("ceildiv(5, 2)", 3),
+    ("round_up(5, 4)", 8),
+    ("argfix(1, 2)", (1, 2)),
+    ("argfix((1, 2))", (1, 2)),
+    ("argfix([1, 2])", (1, 2)),
+    ("argfix()", ()),
+    ("argsort((3, 1, 2))", (1, 2, 0)),
+    ("argsort([3, 1, 2])", [1, 2, 0]),
     ("all_int((1, 2.0))", False),
     ("flatten([[1], [2, 3]])", [1, 2, 3]),
-    ("make_tuple(2, 3)", (2, 2, 2)), ("dedup([1, 2, 1])", [1, 2]),
+    ("make_tuple(2, 3)", (2, 2, 2)),
+    ("dedup([1, 2, 1])", [1, 2]),
     ("partition([1, 2, 3], lambda x: x > 1)", ([2, 3], [1])),
     ("get_child({'a': [1, 2]}, 'a.1')", 2),
     ("colored('x', 'red')", "x"),
-    ("getenv('NOT_THERE', 'a')", "a"), ("size_to_str(1500)", "1.5 KB"),
+    ("getenv('NOT_THERE', 'a')", "a"),
+    ("size_to_str(1500)", "1.5 KB"),
   ],
-)  # fmt: skip
+)
 def test_values(expression, want):
   got = eval(expression, vars(helpers))
   assert got == want and type(got) is type(want)

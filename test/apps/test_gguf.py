@@ -31,8 +31,11 @@ def small(tmp_path: Path) -> Path:
   w.add_array("t.af", [0.5, 1.5])
   w.add_tensor("f32", normal(0, 3, 5))
   w.add_tensor("f16", normal(1, 2, 3, 4).astype(np.float16))
-  w.add_tensor("q8", oracle_quants.quantize(normal(2, 4, 64), oracle.GGMLQuantizationType.Q8_0),
-               raw_dtype=oracle.GGMLQuantizationType.Q8_0)  # fmt: skip
+  w.add_tensor(
+    "q8",
+    oracle_quants.quantize(normal(2, 4, 64), oracle.GGMLQuantizationType.Q8_0),
+    raw_dtype=oracle.GGMLQuantizationType.Q8_0,
+  )
   w.write_header_to_file(), w.write_kv_data_to_file(), w.write_tensors_to_file(), w.close()
   return tmp_path / "small.gguf"
 
@@ -160,27 +163,45 @@ def string(s: str) -> bytes:
     (b"GGUF\x03", b"GGML\x03", r"magic at byte 0: starts with b'GGML'.*\n  fix: pass a .gguf file"),
     (b"GGUF\x03\0\0\0", b"GGUF\x01\0\0\0", r"version at byte 4: version 1 is not supported"),
     (b"GGUF\x03\0\0\0", b"GGUF\0\0\0\x03", r"version at byte 4: is big-endian"),
-    (string("t.b") + b"\x07\0\0\0\x01", string("t.b") + b"\x07\0\0\0\x02",
-     r"'t.b' at byte \d+: a bool is 0 or 1, not 2"),
+    (
+      string("t.b") + b"\x07\0\0\0\x01",
+      string("t.b") + b"\x07\0\0\0\x02",
+      r"'t.b' at byte \d+: a bool is 0 or 1, not 2",
+    ),
     (string("t.i8"), string("t.u8"), r"metadata key 2 at byte \d+: 't.u8' appears twice"),
     (string("t.s"), string("t.\n"), None),  # any other key is still a key
     ("größe".encode(), b"gr\xff\xff\xc3\x9fe", r"'t.s' at byte \d+: not UTF-8"),
     (string("t.b") + b"\x07", string("t.b") + b"\x0d", r"'t.b' at byte \d+: unknown value type 13"),
-    (string("t.as") + b"\x09\0\0\0\x08", string("t.as") + b"\x09\0\0\0\x0d",
-     r"'t.as' at byte \d+: unknown element type 13"),
+    (
+      string("t.as") + b"\x09\0\0\0\x08",
+      string("t.as") + b"\x09\0\0\0\x0d",
+      r"'t.as' at byte \d+: unknown element type 13",
+    ),
     (string("f32") + b"\x02", string("f32") + b"\x05", r"tensor 'f32': dims at byte \d+: 5 dims"),
     (string("f32") + b"\x02\0\0\0\x05", string("f32") + b"\x02\0\0\0\0", r"the shape \[3, 0\] is not possible"),
     (string("f16"), string("f32"), r"tensor 1 at byte \d+: the name 'f32' appears twice"),
-    (b"\x40" + bytes(7) + b"\x04" + bytes(7) + b"\x08", b"\x40" + bytes(7) + b"\x04" + bytes(7) + b"\x26",
-     r"its type is number 38; known are F32, F16, Q4_0.*\n  fix: .*llama-quantize"),
-    (b"\x40" + bytes(7) + b"\x04" + bytes(7) + b"\x08", b"\x41" + bytes(7) + b"\x04" + bytes(7) + b"\x08",
-     r"rows of 65 are no whole number of Q8_0 blocks of 32"),
-    (b"\x40" + bytes(7) + b"\x04" + bytes(7) + b"\x08", b"\x40" + bytes(7) + b"\x05" + bytes(7) + b"\x08",
-     r"tensor 'q8' at byte \d+: Q8_0 \[5, 64\] ends at byte \d+, and the file has \d+"),
-    (b"\x05" + bytes(7) + b"\x03" + bytes(7), b"\x05" + bytes(7) + b"\x06" + bytes(7),
-     r"overlaps the tensor before it"),
+    (
+      b"\x40" + bytes(7) + b"\x04" + bytes(7) + b"\x08",
+      b"\x40" + bytes(7) + b"\x04" + bytes(7) + b"\x26",
+      r"its type is number 38; known are F32, F16, Q4_0.*\n  fix: .*llama-quantize",
+    ),
+    (
+      b"\x40" + bytes(7) + b"\x04" + bytes(7) + b"\x08",
+      b"\x41" + bytes(7) + b"\x04" + bytes(7) + b"\x08",
+      r"rows of 65 are no whole number of Q8_0 blocks of 32",
+    ),
+    (
+      b"\x40" + bytes(7) + b"\x04" + bytes(7) + b"\x08",
+      b"\x40" + bytes(7) + b"\x05" + bytes(7) + b"\x08",
+      r"tensor 'q8' at byte \d+: Q8_0 \[5, 64\] ends at byte \d+, and the file has \d+",
+    ),
+    (
+      b"\x05" + bytes(7) + b"\x03" + bytes(7),
+      b"\x05" + bytes(7) + b"\x06" + bytes(7),
+      r"overlaps the tensor before it",
+    ),
   ],
-)  # fmt: skip
+)
 def test_each_damaged_field_has_its_error(small: Path, old: bytes, new: bytes, match: str | None):
   path = patched(small, old, new)
   if match is None:

@@ -259,10 +259,14 @@ def test_heads_that_the_devices_cannot_share(tmp_path: Path):
     ({"llama__block_count": 0}, "'llama.block_count': 0 is not possible"),
     ({"llama__block_count": 1 << 31}, "2147483648 is not possible"),
     ({"llama__block_count": 2}, "tensor 'blk.1.attn_norm.weight': is missing"),
-    ({"llama__embedding_length": 64},
-     r"tensor 'token_embd.weight' at byte \d+: is \[288, 32\], and the metadata make it \[288, 64\]"),
-    ({"llama__feed_forward_length": 64},
-     r"ffn_gate.weight' at byte \d+: is \[32, 32\], and the metadata make it \[64, 32\]"),
+    (
+      {"llama__embedding_length": 64},
+      r"tensor 'token_embd.weight' at byte \d+: is \[288, 32\], and the metadata make it \[288, 64\]",
+    ),
+    (
+      {"llama__feed_forward_length": 64},
+      r"ffn_gate.weight' at byte \d+: is \[32, 32\], and the metadata make it \[64, 32\]",
+    ),
     ({"llama__attention__head_count_kv": 3}, "4 heads are no multiple of 3 kv heads"),
     ({"llama__attention__head_count": "4"}, "'llama.attention.head_count': is a str, not a int"),
     ({"llama__attention__value_length": 16}, "'llama.attention.value_length': is not 8"),
@@ -276,7 +280,7 @@ def test_heads_that_the_devices_cannot_share(tmp_path: Path):
     ({"llama__rope__scaling__type": "yarn"}, "'yarn' is not supported"),
     ({"llama__expert_count": 8}, "mixtures of experts are not supported"),
   ],
-)  # fmt: skip
+)
 def test_metadata_that_it_refuses(tmp_path: Path, metadata: dict[str, Any], match: str):
   with pytest.raises(GGUFError, match=match):
     Llama(changed(SMALL, tmp_path, **metadata), Layout.parse("1"))

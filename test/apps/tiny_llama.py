@@ -70,9 +70,14 @@ class Tiny:
     for i in range(self.layers):
       out |= {f"blk.{i}.attn_norm.weight": self.gain(rng), f"blk.{i}.ffn_norm.weight": self.gain(rng)}
       for name, rows, cols in (
-        ("attn_q", q, self.dim), ("attn_k", kv, self.dim), ("attn_v", kv, self.dim), ("attn_output", self.dim, q),
-        ("ffn_gate", self.ffn, self.dim), ("ffn_up", self.ffn, self.dim), ("ffn_down", self.dim, self.ffn),
-      ):  # fmt: skip
+        ("attn_q", q, self.dim),
+        ("attn_k", kv, self.dim),
+        ("attn_v", kv, self.dim),
+        ("attn_output", self.dim, q),
+        ("ffn_gate", self.ffn, self.dim),
+        ("ffn_up", self.ffn, self.dim),
+        ("ffn_down", self.dim, self.ffn),
+      ):
         # Twice the usual scale makes attention sharp, so that a wrong rotation or mask shows.
         out[f"blk.{i}.{name}.weight"] = normal(rows, cols, scale=2 / cols**0.5)
     return out

@@ -538,8 +538,10 @@ def test_squares_are_read_row_by_row_and_turned_once():
   assert sum(u.op is Ops.LOAD for u in linear) == 16 and sum(u.op is Ops.EXTRACT for u in linear) == 16 * 4
   assert not any(u.op is Ops.INDEX and u.src[1].dtype.count > 1 for u in linear)  # nothing is gathered or scattered
   with Context(SPEC=1):
-    rows = [UOp.new(Ops.VECTORIZE, dtypes.int32.vec(8), tuple(UOp.const(dtypes.int32, 8 * r + c) for c in range(8)))
-            for r in range(8)]  # fmt: skip
+    rows = [
+      UOp.new(Ops.VECTORIZE, dtypes.int32.vec(8), tuple(UOp.const(dtypes.int32, 8 * r + c) for c in range(8)))
+      for r in range(8)
+    ]
 
   def values(u):
     if u.op is Ops.VECTORIZE:

@@ -814,11 +814,23 @@ WEIGHTS: dict[Step, int] = {
   Generator.assign: 1,
   Generator.partial_leaf: 5,
 }
-CONTINUOUS = frozenset((
-  Generator.reshape, Generator.permute, Generator.expand, Generator.pad, Generator.shrink, Generator.flip,
-  Generator.cat, Generator.window, Generator.matmul, Generator.gather, Generator.scatter, Generator.move,
-  Generator.identity,
-))  # fmt: skip
+CONTINUOUS = frozenset(
+  (
+    Generator.reshape,
+    Generator.permute,
+    Generator.expand,
+    Generator.pad,
+    Generator.shrink,
+    Generator.flip,
+    Generator.cat,
+    Generator.window,
+    Generator.matmul,
+    Generator.gather,
+    Generator.scatter,
+    Generator.move,
+    Generator.identity,
+  )
+)
 """Steps that rounded values may take."""
 STEPS = [step for step, weight in WEIGHTS.items() for _ in range(weight)]
 

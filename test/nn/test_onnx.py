@@ -279,10 +279,14 @@ def test_a_batch_that_is_cut_over_devices():
 
 def test_functions_of_the_model():
   scaled = helper.make_function(
-    "own", "Scaled", ["x"], ["y"],
+    "own",
+    "Scaled",
+    ["x"],
+    ["y"],
     [helper.make_node("Constant", [], ["c"]), helper.make_node("Mul", ["x", "c"], ["y"])],
-    [helper.make_opsetid("", 21)], ["by"],
-  )  # fmt: skip
+    [helper.make_opsetid("", 21)],
+    ["by"],
+  )
   reference = scaled.node[0].attribute.add()
   reference.name, reference.ref_attr_name, reference.type = "value_float", "by", onnx.AttributeProto.FLOAT
   nodes = [helper.make_node("Scaled", ["x"], ["y"], domain="own", by=3.0)]

@@ -130,8 +130,10 @@ def test_layout_on_disk(tmp_path: Path):
   raw = f.read_bytes()
   (n,) = struct.unpack("<Q", raw[:8])
   assert n % 8 == 0 and json.loads(raw[8 : 8 + n]) == {
-    "__metadata__": {"epoch": "3"}, "a": entry("F32", [2], 0, 8), "b": entry("I32", [1, 1], 8, 12),
-  }  # fmt: skip
+    "__metadata__": {"epoch": "3"},
+    "a": entry("F32", [2], 0, 8),
+    "b": entry("I32", [1, 1], 8, 12),
+  }
   assert raw[8 + n :] == np.array([1, 2], "<f4").tobytes() + np.array([3], "<i4").tobytes()
   assert [p.name for p in tmp_path.iterdir()] == ["m.safetensors"]
 
@@ -295,8 +297,14 @@ def test_files_of_torch_save(name: str):
     got: Any = torch_load(source)
     assert got["epoch"] == 3 and got["size"] == (4, 6)
     assert list(got["model"]) == [
-      "0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked",
-    ]  # fmt: skip
+      "0.weight",
+      "0.bias",
+      "1.weight",
+      "1.bias",
+      "1.running_mean",
+      "1.running_var",
+      "1.num_batches_tracked",
+    ]
     np.testing.assert_array_equal(got["model"]["0.weight"].numpy(), np.arange(6).reshape(2, 3))
     for t, want in zip(got["views"], (x.T, x[1:3, ::2], x), strict=True):
       np.testing.assert_array_equal(t.numpy(), want)

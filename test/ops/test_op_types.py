@@ -130,10 +130,17 @@ def test_weak_numbers_and_promotion():
     assert (t + 2).dtype is number and (2 * t).dtype is number and (t + True).dtype is dtype
     assert (t + 2.5).dtype is (dtype if dtypes.is_float(dtype) else dtypes.default_float)
   for a, b, both in (
-    ("uint8", "int8", "int16"), ("uint32", "int32", "int64"), ("uint64", "int8", "float32"), ("bool", "uint8", "uint8"),
-    ("int64", "float16", "float16"), ("float16", "bfloat16", "float32"), ("fp8e4m3", "fp8e5m2", "float16"),
-    ("fp8e4m3", "int32", "fp8e4m3"), ("float32", "float64", "float64"), ("bool", "bool", "bool"),
-  ):  # fmt: skip
+    ("uint8", "int8", "int16"),
+    ("uint32", "int32", "int64"),
+    ("uint64", "int8", "float32"),
+    ("bool", "uint8", "uint8"),
+    ("int64", "float16", "float16"),
+    ("float16", "bfloat16", "float32"),
+    ("fp8e4m3", "fp8e5m2", "float16"),
+    ("fp8e4m3", "int32", "fp8e4m3"),
+    ("float32", "float64", "float64"),
+    ("bool", "bool", "bool"),
+  ):
     assert (Tensor([1], dtype=a) + Tensor([1], dtype=b)).dtype.name == both
     assert (Tensor([1], dtype=b) * Tensor([1], dtype=a)).dtype.name == both
 

@@ -118,8 +118,27 @@ def vectors(dtype: DType, width: int, count: int, shift: int = 0, size: int = 64
   there = UOp.new(Ops.INDEX, lanes, (out, at, mask))
   store = UOp.new(Ops.STORE, dtypes.void, (there, double))
   end = UOp.new(Ops.ENDRANGE, dtypes.void, (thread,))
-  return [out, x, thread, at, shifted, inside, mask, three, here, value, memory, local, put, barrier, again, double,
-          there, store, end]  # fmt: skip
+  return [
+    out,
+    x,
+    thread,
+    at,
+    shifted,
+    inside,
+    mask,
+    three,
+    here,
+    value,
+    memory,
+    local,
+    put,
+    barrier,
+    again,
+    double,
+    there,
+    store,
+    end,
+  ]
 
 
 KERNELS = {f.__name__: f for f in (narrow_floats, matmul, softmax, integers, window, all_reduce)}

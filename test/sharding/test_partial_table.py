@@ -213,8 +213,16 @@ PARTIAL = {
 }
 EXTREME = (0.0, -0.0, np.inf, -np.inf, np.nan, -2.0, 2.0**-90, 2.0**90)
 # of both signs on both devices, that cancel in part or wholly; infinities; zeros
-TERMS = np.array([[3, -1, 2, 0, np.inf, 0], [-1, 3, -5, 0, 1, 0], [2, 1, 4, -1, 0, 1],
-  [-3, 1, 0, 2, -1, -np.inf], [1, 1, -1, 1, 2, 3]], np.float32)  # fmt: skip
+TERMS = np.array(
+  [
+    [3, -1, 2, 0, np.inf, 0],
+    [-1, 3, -5, 0, 1, 0],
+    [2, 1, 4, -1, 0, 1],
+    [-3, 1, 0, 2, -1, -np.inf],
+    [1, 1, -1, 1, 2, 3],
+  ],
+  np.float32,
+)
 
 
 def check_constants(name, by):

@@ -188,10 +188,26 @@ def test_functions_of_one_number(name, dtype):
   agree(g.numpy()[known], slope[known], rtol, tiny, f"derivative of {name}", x[known])
 
 
-ROWS = np.array([[-inf, -inf, -inf], [-inf, 0, 1], [inf, 1, 2], [inf, inf, 1], [inf, -inf, 0],
-  [nan, 1, 2], [1e4, -1e4, 0],
-  [3e38, -3e38, 1], [3e38, 3e38, 3e38], [-3e38, -3e38, -3e38], [0, 0, 0], [100, -100, 88], [-inf, -inf, 5],
-  [1e-45, 0, -0.0], [0, 2, 3]], np.float32)  # fmt: skip
+ROWS = np.array(
+  [
+    [-inf, -inf, -inf],
+    [-inf, 0, 1],
+    [inf, 1, 2],
+    [inf, inf, 1],
+    [inf, -inf, 0],
+    [nan, 1, 2],
+    [1e4, -1e4, 0],
+    [3e38, -3e38, 1],
+    [3e38, 3e38, 3e38],
+    [-3e38, -3e38, -3e38],
+    [0, 0, 0],
+    [100, -100, 88],
+    [-inf, -inf, 5],
+    [1e-45, 0, -0.0],
+    [0, 2, 3],
+  ],
+  np.float32,
+)
 WEIGHTS = np.array([2.0, 3.0, 1.0])
 
 

@@ -106,7 +106,7 @@ def test_only_paths_to_targets_are_differentiated():
     (lambda x: x.flip(0), lambda y: y.flip(0)),
     (lambda x: x @ x.transpose(0, 1), lambda y: y.reshape(16)),
   ),
-)  # fmt: skip
+)
 def test_a_rearranged_value_gets_the_gradient_of_all_its_readers(made, read, axis):
   """Also of those that rearrange it further, though that is done in one go."""
   x = Tensor(np.arange(24, dtype=np.float32).reshape(4, 6))

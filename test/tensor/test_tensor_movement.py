@@ -164,8 +164,18 @@ def test_errors(call, error, message):
     call(Tensor.zeros(2, 3))
 
 
-@pytest.mark.parametrize("shapes,dim", [(((2, 3), (2, 4)), 0), (((2, 3), (3, 3)), 1), (((2, 3), (2, 3, 1)), 0),
-  (((), (2,)), 0), (((), ()), 0), (((2, 3), (2, 3), (2, 2)), -2), (((0,), (2, 3)), 0)])  # fmt: skip
+@pytest.mark.parametrize(
+  "shapes,dim",
+  [
+    (((2, 3), (2, 4)), 0),
+    (((2, 3), (3, 3)), 1),
+    (((2, 3), (2, 3, 1)), 0),
+    (((), (2,)), 0),
+    (((), ()), 0),
+    (((2, 3), (2, 3), (2, 2)), -2),
+    (((0,), (2, 3)), 0),
+  ],
+)
 def test_only_what_fits_is_joined(shapes, dim):
   with pytest.raises(ValueError, match=r"cat: (.|\n)*operand 1: (.|\n)*fix: "):
     Tensor.cat(*(Tensor.ones(*s) for s in shapes), dim=dim)

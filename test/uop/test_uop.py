@@ -198,8 +198,22 @@ def test_a_variable_of_a_type_that_holds_its_bounds():
 
 def test_variables_and_tensors_on_either_side():
   n, t, x = UOp.variable("i", 1, 9).bind(3), Tensor([1, 2, 7]), np.array([1, 2, 7])
-  for f in (lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a / b, lambda a, b: a // b,
-    lambda a, b: a % b, lambda a, b: a < b, lambda a, b: a > b, lambda a, b: a <= b, lambda a, b: a >= b,
-    lambda a, b: a == b, lambda a, b: a != b, lambda a, b: a & b, lambda a, b: a | b, lambda a, b: a ^ b):  # fmt: skip
+  for f in (
+    lambda a, b: a + b,
+    lambda a, b: a - b,
+    lambda a, b: a * b,
+    lambda a, b: a / b,
+    lambda a, b: a // b,
+    lambda a, b: a % b,
+    lambda a, b: a < b,
+    lambda a, b: a > b,
+    lambda a, b: a <= b,
+    lambda a, b: a >= b,
+    lambda a, b: a == b,
+    lambda a, b: a != b,
+    lambda a, b: a & b,
+    lambda a, b: a | b,
+    lambda a, b: a ^ b,
+  ):
     np.testing.assert_allclose(f(n, t).numpy(), f(3, x), rtol=1e-6)
     np.testing.assert_allclose(f(t, n).numpy(), f(x, 3), rtol=1e-6)
