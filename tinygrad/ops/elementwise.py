@@ -46,6 +46,16 @@ def define_elementwise(
   )  # fmt: skip
 
 
+def define_function(
+  op: Ops, *, evaluate: str | Callable[..., Any], gradient: GradientRule, traits: Trait, cost: int
+) -> None:
+  """The card of a function of one float, which renders as a call: nothing reduces through it."""
+  define_elementwise(
+    op, dtype=float_only, evaluate=evaluate, gradient=gradient, partial=PartialRule.REDUCE_FIRST,
+    render=f"{op.name.lower()}({{0}})", traits=traits, cost=cost,
+  )  # fmt: skip
+
+
 def _no_gradient(g: UOp, u: UOp) -> Grads:
   return (None,) * len(u.src)
 
@@ -82,65 +92,25 @@ define_elementwise(
 )
 
 
-define_elementwise(
-  Ops.EXP,
-  dtype=float_only,
-  evaluate="exp",
-  gradient=lambda g, u: (_times(g, g * u),),
-  partial=PartialRule.REDUCE_FIRST,
-  render="exp({0})",
-  traits=Trait.FLOP,
-  cost=16,
-)
-define_elementwise(
-  Ops.LOG,
-  dtype=float_only,
-  evaluate="log",
-  gradient=lambda g, u: (_times(g, g / u.src[0]),),
-  partial=PartialRule.REDUCE_FIRST,
-  render="log({0})",
-  traits=Trait.FLOP,
-  cost=24,
-)
-define_elementwise(
+define_function(Ops.EXP, evaluate="exp", gradient=lambda g, u: (_times(g, g * u),), traits=Trait.FLOP, cost=16)
+define_function(Ops.LOG, evaluate="log", gradient=lambda g, u: (_times(g, g / u.src[0]),), traits=Trait.FLOP, cost=24)
+define_function(
   Ops.SIN,
-  dtype=float_only,
   evaluate="sin",
   gradient=lambda g, u: [g * u.src[0].alu(Ops.COS)],
-  partial=PartialRule.REDUCE_FIRST,
-  render="sin({0})",
   traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
   cost=48,
 )
-define_elementwise(
-  Ops.COS,
-  dtype=float_only,
-  evaluate="cos",
-  gradient=lambda g, u: [-g * u.src[0].alu(Ops.SIN)],
-  partial=PartialRule.REDUCE_FIRST,
-  render="cos({0})",
-  traits=Trait.FLOP,
-  cost=48,
-)
-define_elementwise(
+define_function(Ops.COS, evaluate="cos", gradient=lambda g, u: [-g * u.src[0].alu(Ops.SIN)], traits=Trait.FLOP, cost=48)
+define_function(
   Ops.SQRT,
-  dtype=float_only,
   evaluate="sqrt",
   gradient=lambda g, u: (_times(g, g / (u * 2)),),
-  partial=PartialRule.REDUCE_FIRST,
-  render="sqrt({0})",
   traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
   cost=16,
 )
-define_elementwise(
-  Ops.TANH,
-  dtype=float_only,
-  evaluate="tanh",
-  gradient=lambda g, u: (g * (1 - u * u),),
-  partial=PartialRule.REDUCE_FIRST,
-  render="tanh({0})",
-  traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
-  cost=32,
+define_function(
+  Ops.TANH, evaluate="tanh", gradient=lambda g, u: (g * (1 - u * u),), traits=Trait.ZERO_AT_ZERO | Trait.FLOP, cost=32
 )
 
 
@@ -154,46 +124,18 @@ def gradient_erf(g: UOp, u: UOp) -> Grads:
   return (g * (-(x * x)).alu(Ops.EXP) * (2 / math.sqrt(math.pi)),)
 
 
-define_elementwise(
-  Ops.ERF,
-  dtype=float_only,
-  evaluate=_erf,
-  gradient=gradient_erf,
-  partial=PartialRule.REDUCE_FIRST,
-  render="erf({0})",
-  traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
-  cost=32,
-)
-define_elementwise(
-  Ops.FLOOR,
-  dtype=same_dtype,
-  evaluate="floor",
-  gradient=_no_gradient,
-  partial=PartialRule.MONOTONE,
-  render="floor({0})",
-  traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
-  cost=1,
-)
-define_elementwise(
-  Ops.CEIL,
-  dtype=same_dtype,
-  evaluate="ceil",
-  gradient=_no_gradient,
-  partial=PartialRule.MONOTONE,
-  render="ceil({0})",
-  traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
-  cost=1,
-)
-define_elementwise(
-  Ops.ROUND,
-  dtype=same_dtype,
-  evaluate="rint",
-  gradient=_no_gradient,
-  partial=PartialRule.MONOTONE,
-  render="rint({0})",
-  traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
-  cost=1,
-)
+define_function(Ops.ERF, evaluate=_erf, gradient=gradient_erf, traits=Trait.ZERO_AT_ZERO | Trait.FLOP, cost=32)
+for _op, _name in ((Ops.FLOOR, "floor"), (Ops.CEIL, "ceil"), (Ops.ROUND, "rint")):
+  define_elementwise(
+    _op,
+    dtype=same_dtype,
+    evaluate=_name,
+    gradient=_no_gradient,
+    partial=PartialRule.MONOTONE,
+    render=f"{_name}({{0}})",
+    traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
+    cost=1,
+  )
 
 
 define_elementwise(
@@ -345,26 +287,17 @@ def gradient_extremum(g: UOp, u: UOp) -> Grads:
   return (x_won.where(g, half), y_won.where(g, half))
 
 
-define_elementwise(
-  Ops.MAX,
-  dtype=same_dtype,
-  evaluate="maximum",
-  gradient=gradient_extremum,
-  partial=PartialRule.EXTREMUM,
-  render="max({0}, {1})",
-  traits=Trait.IDEMPOTENT | Trait.FLOP,
-  cost=1,
-)
-define_elementwise(
-  Ops.MIN,
-  dtype=same_dtype,
-  evaluate="minimum",
-  gradient=gradient_extremum,
-  partial=PartialRule.EXTREMUM,
-  render="min({0}, {1})",
-  traits=Trait.IDEMPOTENT | Trait.FLOP,
-  cost=1,
-)
+for _op, _name in ((Ops.MAX, "max"), (Ops.MIN, "min")):
+  define_elementwise(
+    _op,
+    dtype=same_dtype,
+    evaluate=f"{_name}imum",
+    gradient=gradient_extremum,
+    partial=PartialRule.EXTREMUM,
+    render=f"{_name}({{0}}, {{1}})",
+    traits=Trait.IDEMPOTENT | Trait.FLOP,
+    cost=1,
+  )
 
 
 def gradient_pow(g: UOp, u: UOp) -> Grads:

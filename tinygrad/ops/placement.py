@@ -18,7 +18,7 @@ from tinygrad.ops.common import (
   same_dtype,
   scalar_shape,
 )
-from tinygrad.uop import NO_TRAIT, BufferArg, Collective, Factors, Ops, PartialRule, Trait, UOp, define
+from tinygrad.uop import NO_TRAIT, BufferArg, Collective, Factors, GradientRule, Ops, PartialRule, Trait, UOp, define
 
 # ---------------------------------------------------------------- leaves
 
@@ -133,45 +133,19 @@ def gradient_move(g: UOp, u: UOp) -> Sequence[UOp | None]:
   return (g.move(reduced_placement(source), pinned=False),)
 
 
-define(
-  Ops.MOVE,
-  shape=first_shape,
-  dtype=same_dtype,
-  evaluate=identity,
-  gradient=gradient_move,
-  factors=elementwise,
-  partial=PartialRule.REDUCE_FIRST,
-  render=None,
-  index_map=None,
-  traits=Trait.IDENTITY | Trait.SEEN_THROUGH,
-  cost=0,
+def define_identity(op: Ops, *, gradient: GradientRule, partial: PartialRule, traits: Trait) -> None:
+  """The card of an op whose value is its only source's."""
+  define(
+    op, shape=first_shape, dtype=same_dtype, evaluate=identity, gradient=gradient, factors=elementwise, partial=partial,
+    render=None, index_map=None, traits=traits, cost=0,
+  )  # fmt: skip
+
+
+define_identity(
+  Ops.MOVE, gradient=gradient_move, partial=PartialRule.REDUCE_FIRST, traits=Trait.IDENTITY | Trait.SEEN_THROUGH
 )
-define(
-  Ops.CONTIGUOUS,
-  shape=first_shape,
-  dtype=same_dtype,
-  evaluate=identity,
-  gradient=lambda g, u: (g,),
-  factors=elementwise,
-  partial=PartialRule.REDUCE_FIRST,
-  render=None,
-  index_map=None,
-  traits=Trait.IDENTITY,
-  cost=0,
-)
-define(
-  Ops.DETACH,
-  shape=first_shape,
-  dtype=same_dtype,
-  evaluate=identity,
-  gradient=lambda g, u: (None,),
-  factors=elementwise,
-  partial=PartialRule.KEEP,
-  render=None,
-  index_map=None,
-  traits=Trait.IDENTITY | Trait.VIEW,
-  cost=0,
-)
+define_identity(Ops.CONTIGUOUS, gradient=lambda g, u: (g,), partial=PartialRule.REDUCE_FIRST, traits=Trait.IDENTITY)
+define_identity(Ops.DETACH, gradient=lambda g, u: (None,), partial=PartialRule.KEEP, traits=Trait.IDENTITY | Trait.VIEW)
 
 
 def check_assign(u: UOp) -> None:
