@@ -10,6 +10,7 @@ from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes, from_numpy_dtype
 from tinygrad.helpers import Context
 from tinygrad.uop import Ops, ParamArg, UOp
+from tinygrad.uop.loop_ids import LoopIds
 
 RNG = np.random.default_rng(0)
 WIDE = Target("wide", 64, 32, scratch=64 << 20)
@@ -549,7 +550,7 @@ def test_squares_are_read_row_by_row_and_turned_once():
     both = values(u.src[0]) + values(u.src[1])
     return [both[p] for p in u.arg]
 
-  columns = Emitter(lambda *a: None, 0).transposed(rows)
+  columns = Emitter(lambda *a: None, LoopIds()).transposed(rows)
   assert [values(c) for c in columns] == [[8 * r + c for r in range(8)] for c in range(8)]
 
 

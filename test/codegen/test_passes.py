@@ -1,5 +1,7 @@
 """The passes of codegen/lower.py, one by one: those that no file of their own tests (decompose, dots, share)."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, sink, store
@@ -7,13 +9,15 @@ from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, si
 from tinygrad.codegen.decompose import decompose_alone
 from tinygrad.codegen.loop_clipping import clip_loops, loop_limits
 from tinygrad.codegen.lower import drop_unit_ranges, linearize, lower_kernel, passes
-from tinygrad.codegen.row_blocks import all_rows, parts_of, shared_rows
-from tinygrad.codegen.scatter import with_row_memory
+from tinygrad.codegen.plan import LoopNest
+from tinygrad.codegen.row_blocks import all_rows, blocks_of_rows, parts_of, shared_rows
+from tinygrad.codegen.scatter import nests_of, with_row_memory
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
-from tinygrad.uop import Ops, ParamArg, UOp
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import affine
+from tinygrad.uop.loop_ids import LoopIds
 
 X = np.random.default_rng(0).standard_normal((64, 96)).astype(np.float32)
 CPU = Target("CPU", 64, 32, 1 << 20, shares=True)
@@ -65,16 +69,17 @@ def test_limits_go_where_the_loops_go(rows, threads):
   assert {x.src[0]: affine(x.src[1], {}) for x in limits} == loop_limits(stores, all_rows(stores))
 
 
-def added_by_index(n=40):
-  """2 * (what goes to place i) + 1."""
+def added_by_index(times=2, n=40):
+  """So many times what goes to place i."""
   i, d, j = loop(n, 0), loop(8, 1), reduce(100, 2)
   at = np.arange(100, dtype=np.int32) * 7 % n
   row = UOp.new(Ops.CAST, dtypes.index, (load(1, at, j),))
   value = UOp.new(
     Ops.ONE_HOT, dtypes.float32, (row, i, load(2, np.ones(800, np.float32), dot((j, 8), (d, 1)))), Ops.ADD
   )
-  twice = op(Ops.MUL, fold(Ops.ADD, value, j), UOp.const(dtypes.float32, 2))
-  return sink(store(dot((i, 8), (d, 1)), twice, i, d, size=8 * n))
+  total = fold(Ops.ADD, value, j)
+  total = total if times == 1 else op(Ops.MUL, total, UOp.const(dtypes.float32, times))
+  return sink(store(dot((i, 8), (d, 1)), total, i, d, size=8 * n))
 
 
 def test_scatters_are_set_apart():
@@ -95,6 +100,28 @@ def test_only_a_kernel_of_one_store_is_decomposed_whole():
   i = loop(64, 0)
   alone = sink(store(i, UOp.new(Ops.EXP, dtypes.float32, (load(1, X[:, 0], i),)), i, size=64))
   assert not any(u.op is Ops.EXP for u in decompose_alone(alone, True).toposort())
+
+
+def test_rows_are_nests_in_loops():
+  """A loop over blocks of rows: in it a nest for each store, whose loops end by the block's last row."""
+  ast, (i, j, k) = masked_rows()
+  ids = LoopIds(ast)
+  (around,) = blocks_of_rows(clip_loops(ast), replace(CPU, cache=1 << 14), ids)
+  counter = ids.loop(around.count, AxisKind.LOOP)
+  first, second = around.body(counter)
+  assert first.ends.keys() == second.ends.keys() == {j, k} and counter in first.ends[j].toposort()
+  assert first.memory == second.memory and first.stores[0].src[0].src[0] in first.memory
+  assert first.taken * around.count.arg == 64 * 64 * 4  # the masked row is memory of the block's rows
+  assert i not in first.stores[0].toposort()
+
+
+def test_scatters_are_nests_in_loops():
+  """Each place begins, then each update adds to its own; inside of a loop that ends early they are compared."""
+  sums = added_by_index(1).src
+  begin, around = nests_of(LoopNest(sums))
+  assert begin.stores[0].src[1].op is Ops.CONST and around.count.arg == 100
+  (dense,) = nests_of(LoopNest(sums, ends={loop(1, 99): num(1)}))
+  assert not any(u.op is Ops.ONE_HOT for u in dense.stores[0].toposort())
 
 
 @pytest.mark.parametrize("threads", [1, 4])

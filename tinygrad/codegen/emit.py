@@ -14,13 +14,27 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from tinygrad.codegen.plan import CHUNK, LoopPlan, Region, Stage, Tile, is_inlined, regions
+from tinygrad.codegen.plan import (
+  CHUNK,
+  LoopAround,
+  LoopNest,
+  LoopPlan,
+  Nests,
+  Region,
+  Stage,
+  Tile,
+  is_inlined,
+  of_products,
+  regions,
+  sum_blocks,
+)
 from tinygrad.codegen.values import Env, LoopScope, Values
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
 # FOLDs that share loops, an environment for each element of their tile, accumulators by FOLD, element and copy
@@ -28,21 +42,16 @@ Sums = tuple[list[UOp], list[Env], list[list[list[UOp]]]]
 PlanOf = Callable[[tuple[UOp, ...], int], LoopPlan]  # of stores, and how many bytes of scratch memory are taken
 IN_TILE = (AxisKind.UPCAST, AxisKind.VECTOR)
 WRITTEN_OUT = 64  # steps of a short reduction, over all of its tile, beyond which it is a loop
-# iterations of one accumulator after which a long sum of floats goes on in another, and one of products, whose many
-# accumulators take longer to change
-BLOCK, PRODUCTS = 48, 384
 
 
 class Emitter(Values):
-  """Emits one kernel; `plan_of` decides about the packing loops of staged operands."""
+  """Emits the nests of one kernel; `plan_of` decides about the loops of each, and those that pack staged operands."""
 
-  def __init__(self, plan_of: PlanOf, first: int) -> None:
-    super().__init__(first)
+  def __init__(self, plan_of: PlanOf, ids: LoopIds) -> None:
+    super().__init__(ids)
     self.plan_of = plan_of
-    self.ends: dict[UOp, UOp] = {}  # of loops the rest of which is idle: how many CHUNKs are not
+    self.within = LoopNest(())  # what is being emitted
     self.floor = 0  # how many of the open scopes are never left: those of the grid
-    self.has_half = True  # whether the target converts half
-    self.taken = 0  # bytes of scratch memory in use around the nest
     self.totals: dict[UOp, UOp] = {}  # accumulator -> the one that takes its blocks
     self.acc_home: dict[UOp, LoopScope] = {}
     self.folds: dict[tuple[UOp, ...], list[UOp]] = {}  # of the leaf, by their ranges
@@ -53,7 +62,7 @@ class Emitter(Values):
 
   def trips(self, r: UOp, count: UOp, base: Affine, step: int) -> UOp:
     """So many iterations of `step` of the range's from `base` on, or less, where the rest is idle."""
-    if (end := self.ends.get(r)) is None:
+    if (end := self.within.ends.get(r)) is None:
       return count
     left = affine(end, self.affine_memo).scaled(CHUNK).plus(base, -1).plus(Affine(step - 1)).uop()
     left = UOp.new(Ops.MAX, dtypes.index, (left, index(0)))
@@ -65,13 +74,13 @@ class Emitter(Values):
     at = affine(counter, self.affine_memo).scaled(tile.size).plus(affine(region.base, self.affine_memo))
     copies = lanes = None
     if tile.copies > 1:
-      copies = UOp.new(Ops.RANGE, dtypes.index, (index(tile.copies),), (next(self.ids), AxisKind.UPCAST))
+      copies = self.ids.loop(index(tile.copies), AxisKind.UPCAST)
       # copies of a vector vary fastest: what is broadcast for a row is in use for a moment only
       self.unrolled.insert(len(self.unrolled) if tile.lanes > 1 else 0, copies)
       self.unrolled_bits |= self.bit(copies)
       at = at.plus(Affine(0, {copies: tile.lanes}))
     if tile.lanes > 1:
-      lanes = UOp.new(Ops.RANGE, dtypes.index, (index(tile.lanes),), (next(self.ids), AxisKind.VECTOR))
+      lanes = self.ids.loop(index(tile.lanes), AxisKind.VECTOR)
       self.vector_bits |= self.bit(lanes)
       at = at.plus(Affine(0, {lanes: 1}))
     out = at.uop()
@@ -111,9 +120,13 @@ class Emitter(Values):
   def scratch(self, dtype: DType, offset: int, nbytes: int = 0) -> UOp:
     """Scratch memory `offset` bytes from its start (`nbytes`, where it has to be declared). It is filled anew in every
     loop that is open now, so what is read from it depends on them all."""
-    memory = UOp.new(Ops.SCRATCH, dtype, (), (offset, next(self.ids), nbytes))
-    self.deps_memo[memory] = sum(self.bits[s.out[0]] for s in self.stack[1:])
+    memory = UOp.new(Ops.SCRATCH, dtype, (), (offset, self.ids.next(), nbytes))
+    self.deps_memo[memory] = self.opened()
     return memory
+
+  def opened(self) -> int:
+    """The loops that are open now, as bits."""
+    return sum(self.bits[s.out[0]] for s in self.stack[1:])
 
   def pack(self, stores: Sequence[UOp], stage: Stage, mapping: dict[UOp, UOp]) -> list[UOp]:
     """Emits the loops that compute a staged operand; gives the stores with loads from scratch memory in its place."""
@@ -130,7 +143,7 @@ class Emitter(Values):
       extent = 1 + tile.bounds()[1]
       if not start.terms:
         extent = min(extent, int(r.src[0].arg) - start.const)
-      t = UOp.new(Ops.RANGE, dtypes.index, (index(extent),), (next(self.ids), AxisKind.LOOP))
+      t = self.ids.loop(index(extent), AxisKind.LOOP)
       inside[r] = start.plus(Affine(0, {t: 1})).uop()
       loops.append(t)
     copy = substitute_free(UOp.new(Ops.STORE, dtypes.void, (where, stage.operand)), inside)
@@ -140,11 +153,25 @@ class Emitter(Values):
 
   def planned(self, stores: Sequence[UOp], taken: int) -> LoopPlan:
     plan = self.plan_of(tuple(stores), taken)
-    return plan.in_chunks(self.ends) if self.ends else plan
+    return plan.in_chunks(self.within.ends) if self.within.ends else plan
 
-  def kernel(self, stores: Sequence[UOp]) -> None:
-    """The nest of stores that share their ranges; if its plan says so, with its reduction in blocks around it."""
-    plan = self.planned(stores, self.taken)
+  def nests(self, of: Nests) -> None:
+    """One after the other; what each has written, those after it read anew."""
+    for x in of:
+      if isinstance(x, LoopAround):
+        with self.loop(x.count, AxisKind.LOOP) as counter:
+          self.nests(x.body(counter))
+      else:
+        self.loop_nest(x)
+        self.forget_memory()
+
+  def loop_nest(self, within: LoopNest) -> None:
+    """Stores that share their ranges, in planned loops; if the plan says so, with their reduction in blocks around."""
+    self.within = within
+    stores: Sequence[UOp] = within.stores
+    for memory in within.memory:  # the first that gets it stands in just the loops in which it is filled
+      self.deps_memo.setdefault(memory, self.opened())
+    plan = self.planned(stores, within.taken)
     if plan.block is None:
       self.nest(stores, plan)
       return
@@ -169,7 +196,7 @@ class Emitter(Values):
       if length == 0:
         continue
       with self.loop(index(count), AxisKind.REDUCE) as counter:
-        r = UOp.new(Ops.RANGE, dtypes.index, (index(length),), (next(self.ids), AxisKind.REDUCE))
+        r = self.ids.loop(index(length), AxisKind.REDUCE)
         at = Affine(base, {r: 1}).plus(affine(counter, self.affine_memo), b.length).uop()
         part = substitute_free(b.fold.src[0], {b.range: at})
         part = UOp.new(Ops.FOLD, dtype, (part, *(r if x is b.range else x for x in b.fold.src[1:])), b.fold.arg)
@@ -242,7 +269,7 @@ class Emitter(Values):
 
   def register(self, f: UOp, dtype: DType, home: LoopScope) -> UOp:
     """An accumulator of the reduction `f`, which starts in `home`."""
-    acc = UOp.new(Ops.ACC, dtype, (), next(self.ids))
+    acc = UOp.new(Ops.ACC, dtype, (), self.ids.next())
     home.out.extend((acc, UOp.new(Ops.STORE, dtypes.void, (acc, UOp.const(f.dtype, identity_element(f.arg, f.dtype))))))
     self.acc_home[acc] = home
     return acc
@@ -287,7 +314,7 @@ class Emitter(Values):
     r, group = order[0], sums[0]
     blocked = group[0].dtype in (dtypes.float32, dtypes.float16) and any(f.arg is Ops.ADD for f in group)
     for region in regions(r.src[0], tile):
-      for blocks, part in _blocks(region, group[0]) if blocked else ((1, region),):
+      for blocks, part in sum_blocks(region, group[0]) if blocked else ((1, region),):
         base, length = affine(part.base, self.affine_memo), tile.size * (int(part.count.arg) if blocks > 1 else 1)
         times = self.trips(r, index(blocks), base, length) if blocks > 1 else index(1)
         with self.loop(times, AxisKind.REDUCE) as block:
@@ -353,19 +380,3 @@ def fast_two_sum(total: UOp, x: UOp, zero: UOp, new: Callable[[Ops, DType, tuple
   lost = new(Ops.SUB, x.dtype, (x, new(Ops.SUB, x.dtype, (both, total))))
   finite = new(Ops.CMPEQ, dtypes.bool.vec(x.dtype.count), (lost, lost))
   return both, new(Ops.WHERE, x.dtype, (finite, lost, zero))
-
-
-def of_products(f: UOp) -> bool:
-  return f.src[0].op is Ops.MUL or f.src[0].op is Ops.DOT
-
-
-def _blocks(region: Region, f: UOp) -> Iterator[tuple[int, Region]]:
-  """A long region of the reduction `f` as (number of blocks, block) and the rest."""
-  n = int(region.count.arg) if region.count.op is Ops.CONST else 0
-  length = PRODUCTS if of_products(f) else BLOCK
-  if n >= 2 * length:
-    yield n // length, replace(region, count=index(length))
-    base = Affine(n // length * length * region.tile.size).plus(affine(region.base, {})).uop()
-    region = replace(region, count=index(n % length), base=base)
-  if n < 2 * length or n % length:
-    yield 1, region

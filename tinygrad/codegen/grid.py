@@ -14,16 +14,17 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tinygrad.codegen.emit import Emitter, Sums, _blocks
+from tinygrad.codegen.emit import Emitter, Sums
 from tinygrad.codegen.heuristic import EPILOGUE, MAX_ROWS, Analysis, Item, Stages, efficiency, fold_plan, size, static
-from tinygrad.codegen.plan import LoopPlan, Region, Tile, is_inlined, regions
-from tinygrad.codegen.scatter import DENSE, ByIndex, added, scattered, updates
+from tinygrad.codegen.plan import LoopNest, LoopPlan, Nests, Region, Tile, is_inlined, regions, sum_blocks
+from tinygrad.codegen.scatter import DENSE, ByIndex, Known, added, scattered, updates
 from tinygrad.codegen.values import Env
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import rewrite, substitute_free
 
 GROUP = 256  # threads of a work group
@@ -264,8 +265,8 @@ def sharers(store: UOp, place: UOp, target: Target) -> int:
 class GridEmitter(Emitter):
   """Emits one kernel for a grid."""
 
-  def __init__(self, target: Target, first: int) -> None:
-    super().__init__(lambda stores, taken: LoopPlan(tuple(stores[0].src[2:])), first)
+  def __init__(self, target: Target, ids: LoopIds) -> None:
+    super().__init__(lambda stores, taken: LoopPlan(tuple(stores[0].src[2:])), ids)
     self.target = target
     self.guards: list[UOp] = []  # conditions of a store, beside its own
     self.sides: dict[UOp, int] = {}  # UPCAST range of elements side by side -> how many
@@ -278,6 +279,7 @@ class GridEmitter(Emitter):
     self.shared_loops: set[UOp] = set()  # loops whose iterations are shared out among the lanes
 
   def kernel(self, stores: Sequence[UOp]) -> None:
+    """The stores of a kernel, which share their ranges."""
     assert not self.root.out or self.stack == [self.root], "one nest a kernel"
     if (
       not NOOPT
@@ -318,10 +320,7 @@ class GridEmitter(Emitter):
     and adds those of its rows, so that the sum has the same bits in every run."""
     (place, chosen, inside, value, _), (where, _, *loops) = parts, store.src
     start, value = (rewrite(x, DENSE) for x in (start, value))
-    worker, row = (
-      UOp.new(Ops.RANGE, dtypes.index, (n,), (next(self.ids), AxisKind.LOOP))
-      for n in (index(workers), index(ceildiv(size(place), workers)))
-    )
+    worker, row = (self.ids.loop(n, AxisKind.LOOP) for n in (index(workers), index(ceildiv(size(place), workers))))
     columns = sorted((r for r in loops if r is not place), key=lambda r: affine(where.src[1], {}).terms.get(r, 0) != 1)
     threads = shares(None, [*columns, worker], {}, GROUP, GROUP)
     with self.threads_of(Grid(tuple((r, threads[r]) for r in (worker, *reversed(columns))), 1, LoopPlan((row,)))):
@@ -333,8 +332,11 @@ class GridEmitter(Emitter):
       self.forget_memory()
       mine = UOp.new(Ops.CMPEQ, dtypes.bool, (UOp.new(Ops.MOD, dtypes.index, (chosen, index(workers))), worker))
       mine = UOp.new(Ops.AND, dtypes.bool, (inside, mine)) if workers > 1 else inside
-      with updates(self, f.src[1:], self.mapping, mine) as known:
-        self.nest([added(f, where, value, {**known, place: substitute_free(chosen, known)})], LoopPlan(()))
+
+      def one(at: Known) -> Nests:
+        return (LoopNest((added(f, where, value, {**at, place: substitute_free(chosen, at)}),)),)
+
+      self.nests((updates(f.src[1:], self.mapping, mine, one),))
 
   def share(self, r: UOp, start: Affine, worker: UOp, workers: int, copies: int, vector: int = 1) -> Part:
     """The part of `r` from `start` that one of `workers` has: they take neighbours (or neighbouring vectors), and a
@@ -342,7 +344,7 @@ class GridEmitter(Emitter):
     at, ups = affine(worker, {}), [index(0), index(0)]
     for i, n in enumerate((copies // vector, vector)):
       if n > 1:
-        ups[i] = UOp.new(Ops.RANGE, dtypes.index, (index(n),), (next(self.ids), AxisKind.UPCAST))
+        ups[i] = self.ids.loop(index(n), AxisKind.UPCAST)
         self.unrolled.append(ups[i])
         self.unrolled_bits |= self.bit(ups[i])
     at = at.plus(affine(ups[0], {}), workers)
@@ -467,7 +469,7 @@ class GridEmitter(Emitter):
     """Opens the loops over the tiles of a reduction's range, for each region: (where a tile starts, its size). A long
     sum is in parts of like size, for accuracy."""
     for region in of:
-      for blocks, part in _blocks(region, sums[0][0]):
+      for blocks, part in sum_blocks(region, sums[0][0]):
         with self.loop(index(blocks), AxisKind.REDUCE) as block:
           with self.loop(part.count, AxisKind.REDUCE) as counter:
             step = affine(counter, {}).plus(affine(block, {}), part.count.arg if blocks > 1 else 0)

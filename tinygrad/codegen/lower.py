@@ -8,12 +8,13 @@ from collections.abc import Callable
 from tinygrad.codegen.check import check_linear
 from tinygrad.codegen.decompose import decompose_alone
 from tinygrad.codegen.dots import use_dots
-from tinygrad.codegen.emit import PlanOf
+from tinygrad.codegen.emit import Emitter, PlanOf
 from tinygrad.codegen.grid import GridEmitter
 from tinygrad.codegen.heuristic import plan_nest
 from tinygrad.codegen.loop_clipping import clip_loops
-from tinygrad.codegen.row_blocks import emit_rows
-from tinygrad.codegen.scatter import LoopEmitter, with_row_memory
+from tinygrad.codegen.plan import LoopNest
+from tinygrad.codegen.row_blocks import blocks_of_rows, parts_of
+from tinygrad.codegen.scatter import nests_of, with_row_memory
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, NOOPT, SPEC
@@ -57,16 +58,21 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | N
 
 def linearize(kernel: UOp, target: Target, plan_of: PlanOf | None = None) -> list[UOp]:
   """The kernel as a list: its signature, then its loops with what is computed in them."""
-  first = next(LoopIds(kernel).ids)
+  ids = LoopIds(kernel)
   planner = plan_of or (lambda stores, taken: plan_nest(stores, target, taken))
-  emitter = GridEmitter(target, first) if target.threads else LoopEmitter(planner, first)
-  emitter.has_half = target.halves
+  emitter = GridEmitter(target, ids) if target.threads else Emitter(planner, ids)
   for u in signature(kernel):
     emitter.node(u.op, u.dtype, (), u.arg)
-  if len(kernel.src) == 1:
+  if isinstance(emitter, GridEmitter):
     emitter.kernel(kernel.src)
-  else:
-    emit_rows(emitter, kernel, target.cache)
+    return emitter.root.out
+  several = len(kernel.src) > 1
+  match list(blocks_of_rows(kernel, target, ids) if several else nests_of(LoopNest(kernel.src))):
+    case [LoopNest() as alone]:
+      emitter.loop_nest(alone)
+    case nests:
+      emitter.written = {s.src[0].src[0] for s in parts_of(kernel)[0]}
+      emitter.nests(nests)
   return emitter.root.out
 
 

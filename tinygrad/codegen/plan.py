@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.uop import Ops, UOp
-from tinygrad.uop.affine import index
+from tinygrad.uop.affine import Affine, affine, index
 
 CHUNK = 64  # iterations: loops that end early, where the rest is idle, do so at multiples of it
 
@@ -90,6 +90,29 @@ class Region:
   masked: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LoopNest:
+  """Stores that share their ranges, and get loops of their own. `ends`: of loops the rest of which is idle, how many
+  CHUNKs are not. `memory`: scratch memory, filled anew in each iteration of the loops around, that these have from
+  others or leave to them, of which `taken` bytes are in use."""
+
+  stores: tuple[UOp, ...]
+  ends: Mapping[UOp, UOp] = field(default_factory=dict)
+  memory: tuple[UOp, ...] = ()
+  taken: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoopAround:
+  """`count` iterations of the nests that `body` gives, told the loop's counter, or 0 where there is but one."""
+
+  count: UOp
+  body: Callable[[UOp], Nests]
+
+
+Nests = Iterable[LoopNest | LoopAround]  # what a kernel does, in this order
+
+
 def usual_sources(u: UOp) -> tuple[UOp, ...]:
   """What is always computed for `u`: of a WHERE with an arg all but what it unlikely chooses."""
   return u.src if u.op is not Ops.WHERE or u.arg is None else u.src[::2]
@@ -114,6 +137,27 @@ def regions(end: UOp, tile: Tile) -> Iterator[Region]:
   yield Region(whole_count, index(0), tile)
   left = UOp.new(Ops.SUB, dtypes.index, (UOp.new(Ops.ADD, dtypes.index, (end, index(tile.lanes - 1))), base))
   yield Region(UOp.new(Ops.IDIV, dtypes.index, (left, index(tile.lanes))), base, Tile(1, tile.lanes), tile.lanes > 1)
+
+
+# iterations of one accumulator after which a long sum of floats goes on in another, and one of products, whose many
+# accumulators take longer to change
+SUM_BLOCK, PRODUCTS_BLOCK = 48, 384
+
+
+def of_products(f: UOp) -> bool:
+  return f.src[0].op is Ops.MUL or f.src[0].op is Ops.DOT
+
+
+def sum_blocks(region: Region, f: UOp) -> Iterator[tuple[int, Region]]:
+  """A long region of the reduction `f` as (number of blocks, block) and the rest."""
+  n = int(region.count.arg) if region.count.op is Ops.CONST else 0
+  length = PRODUCTS_BLOCK if of_products(f) else SUM_BLOCK
+  if n >= 2 * length:
+    yield n // length, replace(region, count=index(length))
+    base = Affine(n // length * length * region.tile.size).plus(affine(region.base, {})).uop()
+    region = replace(region, count=index(n % length), base=base)
+  if n < 2 * length or n % length:
+    yield 1, region
 
 
 INLINE = 9  # iterations of a reduction that is written out

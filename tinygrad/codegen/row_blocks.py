@@ -5,18 +5,21 @@ Memory that is a row's own (a PARAM whose slot is below 0) is scratch memory for
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tinygrad.codegen.decompose import decompose
-from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.heuristic import LINE, size
-from tinygrad.codegen.plan import CHUNK, Tile, regions
-from tinygrad.codegen.scatter import by_index
+from tinygrad.codegen.plan import CHUNK, LoopAround, LoopNest, Nests, Region, Tile, regions
+from tinygrad.codegen.scatter import by_index, nests_of
+from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
 from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index, row_major
+from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
 BLOCK_PARTS = 4  # of the cache, of which the rows of a block may touch one
@@ -83,44 +86,48 @@ def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp], cache: int) -> int:
   return min(max(cache // BLOCK_PARTS // max(sum(touched.values()), 1), least), MOST)
 
 
-def emit_rows(emitter: Emitter, kernel: UOp, cache: int) -> None:
-  """Blocks of the innermost loops, for a `cache` of so many bytes; where their number does not divide a loop's, the
-  rest is a smaller block. There may be no loops left: a thread's share is one row."""
+def blocks_of_rows(kernel: UOp, target: Target, ids: LoopIds) -> Iterator[LoopNest | LoopAround]:
+  """Blocks of the innermost loops, sized for the target's cache; where their number does not divide a loop's, the rest
+  is a smaller block. There may be no loops left: a thread's share is one row."""
   stores, clipped = parts_of(kernel)
   rows = all_rows(stores)
   limits = {x.src[0]: affine(x.src[1], {}) for x in clipped if x.src[0].op is Ops.RANGE}
-  emitter.written = {s.src[0].src[0] for s in stores}
-  left, tiles = rows_a_block(stores, rows, cache), dict[UOp, Tile]()
+  left, tiles = rows_a_block(stores, rows, target.cache), dict[UOp, Tile]()
   for r in reversed(rows):
     take = min(left, size(r))
     even = next((d for d in range(take, max(take // 2, 1), -1) if size(r) % d == 0), take)
     tiles[r], left = Tile(even), max(left // even, 1)
 
-  def blocks(rest: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp]) -> None:
+  def blocks(rest: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp]) -> Iterator[LoopNest | LoopAround]:
     """`at`: what is known of rows: the block's counter plus the loop within the block, which is among `inside`."""
     if not rest:
-      emitter.ends = {r: chunks(limit, at, inside) for r, limit in limits.items()}
-      emit_members(emitter, stores, at, inside)
-      emitter.ends = {}
+      ends = {r: chunks(limit, at, inside) for r, limit in limits.items()}
+      for nest in members(stores, at, inside, ids):
+        yield from decomposed(replace(nest, ends=ends), target)
       return
     r = rest[0]
     for s in stores:
-      if r in fold_ranges(s) and at.keys().isdisjoint(
-        fold_ranges(s)
-      ):  # its sums begin: this is the outermost of their loops
+      if r in fold_ranges(s) and at.keys().isdisjoint(fold_ranges(s)):  # its sums begin: r is the outermost of theirs
         start = UOp.const(s.src[1].dtype, identity_element(s.src[1].arg, s.src[1].dtype))
         loops = (*inside, *(x for x in s.src[2:] if x not in at))
-        emit_member(emitter, UOp.new(Ops.STORE, dtypes.void, (substitute_free(s.src[0], at), start, *loops)))
+        begin = UOp.new(Ops.STORE, dtypes.void, (substitute_free(s.src[0], at), start, *loops))
+        yield from decomposed(LoopNest((begin,)), target)
     for region in regions(r.src[0], tiles[r]):
-      with emitter.loop(region.count, AxisKind.LOOP) as counter:
-        copies, more = region.tile.size, list(inside)
-        here = affine(counter, {}).scaled(copies).plus(affine(region.base, {}))
-        if copies > 1:
-          more.append(UOp.new(Ops.RANGE, dtypes.index, (index(copies),), (next(emitter.ids), AxisKind.LOOP)))
-          here = here.plus(Affine(0, {more[-1]: 1}))
-        blocks(rest[1:], {**at, r: here.uop()}, more)
+      yield LoopAround(region.count, functools.partial(block, rest, at, inside, region))
 
-  blocks(rows, {}, [])
+  def block(rest: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp], region: Region, counter: UOp) -> Nests:
+    copies, more = region.tile.size, list(inside)
+    here = affine(counter, {}).scaled(copies).plus(affine(region.base, {}))
+    if copies > 1:
+      more.append(ids.loop(index(copies), AxisKind.LOOP))
+      here = here.plus(Affine(0, {more[-1]: 1}))
+    return blocks(rest[1:], {**at, rest[0]: here.uop()}, more)
+
+  yield from blocks(rows, {}, [])
+
+
+def decomposed(nest: LoopNest, target: Target) -> Nests:
+  return nests_of(replace(nest, stores=tuple(decompose(s, target.halves) for s in nest.stores)))
 
 
 def chunks(limit: Affine, at: Mapping[UOp, UOp], inside: Sequence[UOp]) -> UOp:
@@ -142,7 +149,7 @@ def takes_over(where: UOp, here: Sequence[UOp], later: Container[UOp], q: UOp) -
   return all(u.src[1] is where.src[1] for u in here if u.src[0] is q)
 
 
-def emit_members(emitter: Emitter, stores: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp]) -> None:
+def members(stores: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp], ids: LoopIds) -> Iterator[LoopNest]:
   """The stores of one block."""
   block = int(prod(size(r) for r in inside))
   row = affine(row_major((r, size(r)) for r in inside), {})
@@ -159,10 +166,9 @@ def emit_members(emitter: Emitter, stores: Sequence[UOp], at: dict[UOp, UOp], in
       same = [(m, q) for m, q in tenants.items() if columns[p] == columns[q]]
       free = (m for m, q in same if takes_over(where, accessed[i], later, q))
       if (scratch := next(free, None)) is None:
-        scratch = emitter.scratch(p.dtype, offset)
+        scratch = UOp.new(Ops.SCRATCH, p.dtype, (), (offset, ids.next(), 0))
         offset += round_up(block * p.arg.size * p.dtype.itemsize, LINE)
       memory[p], tenants[scratch] = scratch, p
-  emitter.taken = offset
   for s, of in zip(stores, accessed):
     moved: dict[UOp, UOp] = {}
     for u in of:
@@ -183,10 +189,5 @@ def emit_members(emitter: Emitter, stores: Sequence[UOp], at: dict[UOp, UOp], in
       part = UOp.new(Ops.FOLD, value.dtype, (value.src[0], *ranges), value.arg) if ranges else value.src[0]
       value = UOp.new(value.arg, value.dtype, (UOp.new(Ops.LOAD, value.dtype, (where,)), part))
     store = substitute_free(substitute_free(UOp.new(Ops.STORE, dtypes.void, (where, value)), moved), at)
-    emit_member(emitter, UOp.new(Ops.STORE, dtypes.void, (*store.src, *loops)))
-  emitter.taken = 0
-
-
-def emit_member(emitter: Emitter, store: UOp) -> None:
-  emitter.kernel([decompose(store, emitter.has_half)])
-  emitter.forget_memory()
+    store = UOp.new(Ops.STORE, dtypes.void, (*store.src, *loops))
+    yield LoopNest((store,), memory=tuple(tenants), taken=offset)

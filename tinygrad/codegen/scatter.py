@@ -8,16 +8,16 @@ added to; other sums get memory of the row first (`with_row_memory`).
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from tinygrad.codegen.emit import Emitter
 from tinygrad.codegen.heuristic import size, static
+from tinygrad.codegen.plan import LoopAround, LoopNest, Nests
 from tinygrad.device import Target
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import NOOPT, prod
 from tinygrad.ops.reduce import nothing
-from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
+from tinygrad.uop import Ops, ParamArg, UOp
 from tinygrad.uop.affine import Affine, affine, index, row_major
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import rewrite, substitute_free
@@ -25,6 +25,7 @@ from tinygrad.uop.rewrite import rewrite, substitute_free
 LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than one element at a time
 
 
+Known = Mapping[UOp, UOp]  # ranges and their values
 # A SCATTER as (place, chosen, inside, value, none): `place` is a loop of the store on which `chosen`, where on it a
 # value goes, does not depend; `inside`: whether it goes anywhere; none: what a place begins with
 ByIndex = tuple[UOp, UOp, UOp, UOp, UOp]
@@ -76,42 +77,36 @@ def scattered(store: UOp) -> tuple[UOp, ByIndex, UOp] | None:
   return None
 
 
-class LoopEmitter(Emitter):
-  """Emits one kernel of loops; reductions by index step by step."""
+def nests_of(nest: LoopNest) -> Nests:
+  """What a nest of loops does, its reductions by index step by step where that pays."""
+  found = None if NOOPT or nest.ends or len(nest.stores) > 1 else scattered(nest.stores[0])
+  if found is None:
+    return (replace(nest, stores=tuple(rewrite(s, DENSE) for s in nest.stores)),)
+  f, (place, chosen, inside, value, _), start = found
+  where, _, *loops = nest.stores[0].src
+  begin = replace(nest, stores=(UOp.new(Ops.STORE, dtypes.void, (where, start, *loops)),))
+  step = {r: abs(c) for r, c in affine(where.src[1], {}).terms.items()}
+  wider = [r for r in loops if step.get(r, 0) > step.get(place, 0)]
+  narrower = [r for r in loops if r not in wider and r is not place]
+  deciding = [r for r in narrower if r in inside.toposort()]
 
-  def kernel(self, stores: Sequence[UOp]) -> None:
-    if NOOPT or self.ends or len(stores) > 1 or (found := scattered(stores[0])) is None:
-      super().kernel([rewrite(s, DENSE) for s in stores])
-      return
-    f, (place, chosen, inside, value, _), start = found
-    where, _, *loops = stores[0].src
-    self.written.add(where.src[0])
-    self.kernel([UOp.new(Ops.STORE, dtypes.void, (where, start, *loops))])
-    self.forget_memory()
-    step = {r: abs(c) for r, c in affine(where.src[1], {}).terms.items()}
-    wider = [r for r in loops if step.get(r, 0) > step.get(place, 0)]
-    narrower = [r for r in loops if r not in wider and r is not place]
-    deciding = [r for r in narrower if r in inside.toposort()]
-    with updates(self, (*wider, *f.src[1:], *deciding), {}, inside) as at:
-      one = added(f, where, value, {**at, place: substitute_free(chosen, at)})
-      inner = [r for r in narrower if r not in deciding]
-      super().kernel([UOp.new(Ops.STORE, dtypes.void, (*one.src, *inner))])
-    self.forget_memory()
+  def one(at: Known) -> Nests:
+    store = added(f, where, value, {**at, place: substitute_free(chosen, at)})
+    inner = [r for r in narrower if r not in deciding]
+    return (replace(nest, stores=(UOp.new(Ops.STORE, dtypes.void, (*store.src, *inner)),)),)
+
+  return (*nests_of(begin), updates((*wider, *f.src[1:], *deciding), {}, inside, one))
 
 
-@contextlib.contextmanager
-def updates(emitter: Emitter, loops: Sequence[UOp], known: Mapping[UOp, UOp], inside: UOp) -> Iterator[dict[UOp, UOp]]:
-  """Opens `loops`, and what is done where `inside` holds; gives the values of ranges."""
-  at = dict(known)
-  with contextlib.ExitStack() as opened:
-    for r in loops:
-      at[r] = opened.enter_context(emitter.loop(r.src[0], AxisKind.LOOP))
-    once = UOp.new(Ops.WHERE, dtypes.index, (substitute_free(inside, at), index(1), index(0)))
-    opened.enter_context(emitter.loop(once, AxisKind.LOOP))
-    yield at
+def updates(loops: Sequence[UOp], known: Known, inside: UOp, each: Callable[[Known], Nests]) -> LoopAround:
+  """These loops, and in them what `each` gives for the values of ranges where `inside` holds."""
+  if loops:
+    return LoopAround(loops[0].src[0], lambda n: (updates(loops[1:], {**known, loops[0]: n}, inside, each),))
+  once = UOp.new(Ops.WHERE, dtypes.index, (substitute_free(inside, known), index(1), index(0)))
+  return LoopAround(once, lambda _: each(known))
 
 
-def added(f: UOp, where: UOp, value: UOp, at: dict[UOp, UOp]) -> UOp:
+def added(f: UOp, where: UOp, value: UOp, at: Known) -> UOp:
   """out[where] = out[where] op value"""
   more = UOp.new(f.arg, f.dtype, (UOp.new(Ops.LOAD, f.dtype, (where,)), value))
   return substitute_free(UOp.new(Ops.STORE, dtypes.void, (where, more)), at)

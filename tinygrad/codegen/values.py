@@ -9,7 +9,6 @@ depend on the VECTOR range are vectors (`dtype.vec(lanes)`); scalars are broadca
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +18,7 @@ from tinygrad.ops import Trait, having
 from tinygrad.ops.elementwise import OF_BOOLS
 from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
 Env = dict[UOp, int]
@@ -40,10 +40,10 @@ class LoopScope:
 class Values:
   """Emits values into the open loops; `Emitter` opens these and adds reductions."""
 
-  def __init__(self, first: int) -> None:
+  def __init__(self, ids: LoopIds) -> None:
     self.root = self.least = LoopScope(0)  # least: where what belongs beside it is emitted
     self.stack = [self.root]
-    self.ids = itertools.count(first)  # above the kernel's own, lest a new range be one of them
+    self.ids = ids
     self.home: dict[UOp, LoopScope] = {}  # where an emitted value was emitted
     self.memo: dict[object, tuple[UOp, LoopScope]] = {}  # (node, its environment) -> emitted value
     self.bits: dict[UOp, int] = {}  # by range
@@ -233,7 +233,7 @@ class Values:
     none where it holds in no lane."""
     condition, usual = (self.emit(s, env) for s in usual_sources(u))
     with self.outside(self.scope_of((condition, usual)).depth):
-      acc = self.put(UOp.new(Ops.ACC, usual.dtype, (), next(self.ids)))
+      acc = self.put(UOp.new(Ops.ACC, usual.dtype, (), self.ids.next()))
       self.put(UOp.new(Ops.STORE, dtypes.void, (acc, usual)))
       some = condition if condition.dtype.count == 1 else self.node(Ops.FOLD, dtypes.bool, (condition,), Ops.MAX)
       times = self.node(Ops.CAST, dtypes.index, (some,))
@@ -518,7 +518,7 @@ class Values:
     if end.op is Ops.CONST and end.arg == 1:
       yield index(0)
       return
-    counter = UOp.new(Ops.RANGE, dtypes.index, (end,), (next(self.ids), kind))
+    counter = self.ids.loop(end, kind)
     self.bit(counter)
     scope = LoopScope(self.stack[-1].depth + 1, [counter])
     self.home[counter] = scope

@@ -15,6 +15,10 @@ class LoopIds:
     used = (u.arg[0] for kernel in taken for u in kernel.toposort() if u.op is Ops.RANGE)
     self.ids = itertools.count(1 + max(used, default=-1))
 
+  def next(self) -> int:
+    """An id for a register or for scratch memory, which codegen numbers with the loops."""
+    return next(self.ids)
+
   def loop(self, end: UOp, kind: AxisKind) -> UOp:
     """A new loop variable over [0, end)."""
     return UOp.new(Ops.RANGE, dtypes.index, (end,), (next(self.ids), kind))
