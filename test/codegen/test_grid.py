@@ -13,8 +13,8 @@ import pytest
 from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, run, sink, store
 from test_random_kernels import Case
 
-from tinygrad.codegen import grid, lower_kernel
-from tinygrad.codegen.grid import plan_grid
+from tinygrad.codegen import grid_plan, lower_kernel
+from tinygrad.codegen.grid_plan import plan_grid
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.renderer import cstyle
@@ -234,7 +234,7 @@ def matmul(m, n, k, a="mk", b="kn", dtype=np.float32):
 @pytest.fixture
 def eager(monkeypatch):
   """Small kernels are planned as if they were large: they have enough outputs for tiles and for local memory."""
-  monkeypatch.setattr(grid, "ENOUGH", 1)
+  monkeypatch.setattr(grid_plan, "ENOUGH", 1)
 
 
 def count(linear, *ops):
