@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, sink, store
 
+from tinygrad.codegen import loop_clipping
 from tinygrad.codegen.decompose import decompose_alone
 from tinygrad.codegen.loop_clipping import clip_loops, loop_limits
 from tinygrad.codegen.lower import drop_unit_ranges, linearize, lower_kernel, passes
@@ -67,6 +68,15 @@ def test_limits_go_where_the_loops_go(rows, threads):
   stores, limits = parts_of(share)
   assert share is not kernel and len(limits) == 2
   assert {x.src[0]: affine(x.src[1], {}) for x in limits} == loop_limits(stores, all_rows(stores))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_limits_are_found_once(threads, monkeypatch):
+  found = []
+  monkeypatch.setattr(loop_clipping, "loop_limits", lambda *a: found.append(loop_limits(*a)) or found[-1])
+  ends = [u.src[0] for u in lower_kernel(masked_rows(1024)[0], CPU, threads) if u.op is Ops.RANGE]
+  assert len(found) == 1 and len(found[0]) == 2
+  assert any(end.op is not Ops.CONST for end in ends)
 
 
 def added_by_index(times=2, n=40):
