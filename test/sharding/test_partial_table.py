@@ -133,6 +133,8 @@ ROWS = [
   ("exp", Ops.ADD, F32, lambda x: x.alu(Ops.EXP), None),
   ("square", Ops.ADD, F32, lambda x: x * x, None),
   ("compare", Ops.MAX, F32, lambda x: x.alu(Ops.CMPLT, x.const_like(2.0)), None),
+  ("number to bool", Ops.ADD, I32, lambda x: x.cast(dtypes.bool), None),
+  ("number to bool", Ops.ADD, F32, lambda x: x.cast(dtypes.bool), None),
   ("bitcast", Ops.ADD, F32, lambda x: x.bitcast(I32), None),
 ]  # fmt: skip
 
