@@ -197,6 +197,14 @@ def test_a_target_that_was_moved_for_one_of_its_readers_gets_the_gradient_of_all
   np.testing.assert_array_equal(g.numpy(), np.full((4, 8), 5))
 
 
+def test_a_write_of_a_replaced_value_moves_it_to_where_the_memory_is():
+  memory, value = (Tensor.ones(8).shard(D2, 0).realize().uop for _ in range(2))
+  write = UOp.new(Ops.ASSIGN, memory.dtype, (memory, value))
+  elsewhere = Tensor.ones(8).shard(D2).realize().uop
+  anew = replacement.decided_anew(write, (memory, elsewhere), None)
+  assert anew.src[0] is memory and anew.src[1].device == memory.device != elsewhere.device
+
+
 def test_the_programs_notice_a_value_that_is_replaced_without_deciding_again(monkeypatch):
   monkeypatch.setattr(replacement, "decided_anew", lambda u, src, arg: UOp.new(u.op, u.dtype, src, arg))
   with Context(DEFER=1, INTERPRET=1), pytest.raises(AssertionError, match="not placed for it"):
