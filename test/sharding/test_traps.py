@@ -236,3 +236,15 @@ def test_a_write_through_a_view_that_had_to_move_is_a_write_to_the_memory():
   np.testing.assert_array_equal(x.numpy(), want.T)
   np.testing.assert_array_equal(v.numpy(), want.reshape(-1))
   assert x.device.parts(0) == 4
+
+
+def test_rows_that_lie_in_another_order_have_other_owners():
+  """Lookups by one index in tables whose rows are cut by the same axes in another order: a row of one and of the other
+  are found on different devices, so their parts cannot be multiplied."""
+  mesh = Mesh(tuple(f"CPU:{i}" for i in range(4)), (2, 2), ("x", "y"))
+  a, b = np.arange(1, 25, dtype=np.float32).reshape(8, 3), np.arange(2, 26, dtype=np.float32).reshape(8, 3)
+  index = np.array([0, 3, 5, 6, 2, 7, 1])
+  with Context(DEFER=1):
+    rows, others = Tensor(a).shard(mesh, P(("x", "y"))), Tensor(b).shard(mesh, P(("y", "x")))
+    at = Tensor(index).shard(mesh)
+    np.testing.assert_array_equal((rows[at] * others[at]).numpy(), a[index] * b[index])
