@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from tinygrad.device import (
+  HOST_DEVICE,
   Buffer,
   Device,
   Mesh,
@@ -274,7 +275,7 @@ class Tensor(NN, metaclass=_Training):
     """The value as a numpy array of its own; bfloat16 and fp8 come as float32. The tensor itself stays a graph, so that
     it can still be differentiated."""
     if storage.only_stored(self.uop.device):
-      return self.to("NPY").numpy()
+      return self.to(HOST_DEVICE).numpy()
     x = self if self.dtype.fmt is not None else self.float()
     if 0 in x.shape:
       return numpy.empty(x.shape, to_numpy_dtype(x.dtype))
@@ -584,7 +585,7 @@ def _array_of_list(data: Sequence[Any], dtype: DType | None) -> Any:
 
 def _source(u: UOp) -> UOp:
   """What to copy from: host data itself rather than its pending copy to another device."""
-  return u.src[0] if u.op is Ops.MOVE and u.src[0].op is Ops.BUFFER and u.src[0].device == "NPY" else u
+  return u.src[0] if u.op is Ops.MOVE and u.src[0].op is Ops.BUFFER and u.src[0].device == HOST_DEVICE else u
 
 
 def _shape_of_blocks(shapes: Sequence[tuple[int, ...]], placement: Placement) -> tuple[tuple[int, ...], Sequence[int]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from tinygrad.device import Buffer, Device
+from tinygrad.device import HOST_DEVICE, Buffer, Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import JitError
@@ -363,7 +363,7 @@ class TinyJit(Generic[A, R]):
     program_order.settle(-1, ())
     program_order.began = program_order.now
     runs: list[Run] = []
-    earlier = UOp.buffer((0,), dtypes.uint8, "NPY").arg.uid
+    earlier = UOp.buffer((0,), dtypes.uint8, HOST_DEVICE).arg.uid
     recorders.append(runs.append)
     try:
       result = call()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from tinygrad.device import HOST_DEVICE
 from tinygrad.helpers import span
 from tinygrad.sharding.lower_to_local import lower_to_local
 from tinygrad.sharding.place import placed
@@ -18,7 +19,7 @@ def fold_host_copies(sink: UOp) -> UOp:
   for u in sink.toposort():
     if u.op is MOVE and u.src[0].op is MOVE:
       host = mapping.get(u.src[0], u.src[0]).src[0]
-      if host.op is Ops.BUFFER and host.device == "NPY":
+      if host.op is Ops.BUFFER and host.device == HOST_DEVICE:
         mapping[u] = u.replace(src=(host,))
   return substitute(sink, mapping) if mapping else sink
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Buffer, Mesh, Placement, Sharding, check_fits, written_mesh
+from tinygrad.device import HOST_DEVICE, Buffer, Mesh, Placement, Sharding, check_fits, written_mesh
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
 from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, prod, user_frame
 from tinygrad.uop.dims import as_dims, is_int, sint, upper
@@ -277,8 +277,8 @@ class UOp:
     to it, or hold a view of it that does, and kernels that write in place would write to it. (numpy's own large arrays
     lie 16 bytes after a page's start besides, where wide aligned loads are not possible.)
     """
-    memory = Buffer("NPY", tuple(array.shape), from_numpy_dtype(array.dtype)).allocate([array])
-    return UOp.buffer(array.shape, memory.dtype, "NPY", memory)
+    memory = Buffer(HOST_DEVICE, tuple(array.shape), from_numpy_dtype(array.dtype)).allocate([array])
+    return UOp.buffer(array.shape, memory.dtype, HOST_DEVICE, memory)
 
   @staticmethod
   def variable(name: str, min_val: int, max_val: int, dtype: DType | str | None = None) -> UOp:

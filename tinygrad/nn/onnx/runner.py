@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinygrad.device import DeviceError
+from tinygrad.device import HOST_DEVICE, DeviceError
 from tinygrad.dtype import DType, to_numpy_dtype
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.transfer import host_array
@@ -170,7 +170,7 @@ class OnnxRunner:
     kind = _numpy_dtype(inputs[0]) if inputs and "kind" in names else None
     attributes |= {k: v for k, v in {"opset": opset, "outputs": outputs, "kind": kind}.items() if k in names}
     known = bool(inputs) and all(x is None or (isinstance(x, Known) and x.small) for x in inputs)
-    where = "NPY" if known else self.device
+    where = HOST_DEVICE if known else self.device
     numbers = [i < len(names) and names[i] in HOST for i in range(len(inputs))]
     args = [on_host(x) if number else self._place(x, where, fresh=known) for x, number in zip(inputs, numbers)]
     return [self._result(y, known) for y in _several(f(*args, **attributes))]
