@@ -9,7 +9,7 @@ from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, si
 from tinygrad.codegen import loop_clipping
 from tinygrad.codegen.decompose import decompose_alone
 from tinygrad.codegen.loop_clipping import clip_loops, loop_limits
-from tinygrad.codegen.lower import drop_unit_ranges, linearize, lower_kernel, passes
+from tinygrad.codegen.lower import drop_unit_ranges, linearizer, lower_kernel, passes
 from tinygrad.codegen.plan import LoopNest
 from tinygrad.codegen.row_blocks import all_rows, blocks_of_rows, parts_of, shared_rows
 from tinygrad.codegen.scatter import nests_of, with_row_memory
@@ -141,4 +141,4 @@ def test_lowering_is_the_passes_and_then_the_linearizer(threads):
     for lower in passes(CPU, threads):
       kernel = lower(kernel)
       assert kernel.op is Ops.SINK and kernel.src[0].op is Ops.STORE
-    assert linearize(kernel, CPU) == lower_kernel(ast, CPU, threads)
+    assert linearizer(CPU, None)(kernel) == lower_kernel(ast, CPU, threads)

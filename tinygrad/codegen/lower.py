@@ -24,6 +24,7 @@ from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 Pass = Callable[[UOp], UOp]
+Linearizer = Callable[[UOp], list[UOp]]
 
 
 def passes(target: Target, threads: int) -> tuple[Pass, ...]:
@@ -40,15 +41,23 @@ def passes(target: Target, threads: int) -> tuple[Pass, ...]:
   )
 
 
+def linearizer(target: Target, plan_of: PlanOf | None) -> Linearizer:
+  """What makes a list of a kernel: its signature, then its loops with what is computed in them."""
+  if target.threads:
+    return functools.partial(linear_grid, target=target)
+  planner = plan_of or (lambda stores, taken: plan_nest(stores, target, taken))
+  return functools.partial(linear_loops, target=target, planner=planner)
+
+
 def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | None = None) -> list[UOp]:
   """Linear UOps of a kernel: SINK of STOREs over their ranges. The list begins with the kernel's whole signature
   (params, variables). With `threads`, it is what one of them does, if sharing it out pays. `plan_of`
   takes the place of the heuristic, except on a grid of threads."""
   assert ast.op is Ops.SINK, ast.op
-  kernel = ast
+  kernel, linearize = ast, linearizer(target, plan_of)
   for lower in passes(target, threads):
     kernel = lower(kernel)
-  linear = linearize(kernel, target, plan_of)
+  linear = linearize(kernel)
   if SPEC >= 1:
     check_linear(linear)
   if DEBUG >= 4:
@@ -56,16 +65,19 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | N
   return linear
 
 
-def linearize(kernel: UOp, target: Target, plan_of: PlanOf | None = None) -> list[UOp]:
-  """The kernel as a list: its signature, then its loops with what is computed in them."""
+def linear_grid(kernel: UOp, target: Target) -> list[UOp]:
+  """For a grid of threads."""
+  emitter = GridEmitter(target, LoopIds(kernel))
+  put_signature(emitter, kernel)
+  emitter.kernel(kernel.src)
+  return emitter.root.out
+
+
+def linear_loops(kernel: UOp, target: Target, planner: PlanOf) -> list[UOp]:
+  """For one thread."""
   ids = LoopIds(kernel)
-  planner = plan_of or (lambda stores, taken: plan_nest(stores, target, taken))
-  emitter = GridEmitter(target, ids) if target.threads else Emitter(planner, ids)
-  for u in signature(kernel):
-    emitter.node(u.op, u.dtype, (), u.arg)
-  if isinstance(emitter, GridEmitter):
-    emitter.kernel(kernel.src)
-    return emitter.root.out
+  emitter = Emitter(planner, ids)
+  put_signature(emitter, kernel)
   several = len(kernel.src) > 1
   match list(blocks_of_rows(kernel, target, ids) if several else nests_of(LoopNest(kernel.src))):
     case [LoopNest() as alone]:
@@ -74,6 +86,11 @@ def linearize(kernel: UOp, target: Target, plan_of: PlanOf | None = None) -> lis
       emitter.written = {s.src[0].src[0] for s in parts_of(kernel)[0]}
       emitter.nests(nests)
   return emitter.root.out
+
+
+def put_signature(emitter: Emitter, kernel: UOp) -> None:
+  for u in signature(kernel):
+    emitter.node(u.op, u.dtype, (), u.arg)
 
 
 def signature(ast: UOp) -> list[UOp]:
