@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import cores
@@ -68,8 +68,7 @@ class Renderer:
     return {d for d in dtypes.all if d is not dtypes.float64 or self.target.float64}
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(NamedTuple):
   """What a kernel needs to be launched, beside its code: the numbers that are not arguments."""
 
   groups: tuple[int, int, int] = (1, 1, 1)  # of a grid
@@ -80,8 +79,7 @@ class Launch:
   workers: int = 1  # threads of the device that share it out
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(NamedTuple):
   """A kernel as a backend compiles it."""
 
   source: str

@@ -3,11 +3,17 @@ PyTorch."""
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import TRAINING, make_tuple, prod
-from tinygrad.nn import datasets, lr_scheduler, optim, state, utils
+from tinygrad.helpers import TRAINING, LazyModule, make_tuple, prod
+from tinygrad.nn import datasets, optim, state
 from tinygrad.tensor import Tensor
+
+if TYPE_CHECKING:
+  from tinygrad.nn import lr_scheduler, utils
+else:
+  lr_scheduler, utils = LazyModule("tinygrad.nn.lr_scheduler"), LazyModule("tinygrad.nn.utils")
 
 Ints = int | tuple[int, ...]
 __all__ = [
