@@ -13,7 +13,7 @@ pytest.importorskip("onnx", reason="needs the extra [onnx]")
 from extra import fuzz_files
 from extra.fuzz_files import FORMATS, fuzz, main
 from tinygrad import Tensor
-from tinygrad.nn import state
+from tinygrad.nn import files, pickles, state
 from tinygrad.nn.onnx import runner
 
 
@@ -32,10 +32,10 @@ def untyped(monkeypatch):
   """An archive's own errors are let through."""
 
   def contents(source, data):
-    archive = zipfile.ZipFile(state.as_file(data))
+    archive = zipfile.ZipFile(files.as_file(data))
     return {name: memoryview(archive.read(name)) for name in archive.namelist()}
 
-  monkeypatch.setattr(state, "_zip", contents)
+  monkeypatch.setattr(state, "zip_contents", contents)
   return "zip", r"zip: \w+: "
 
 
@@ -47,7 +47,7 @@ def node(monkeypatch):
 
 def trusting(monkeypatch):
   """The unpickler makes room for whatever number it is told."""
-  monkeypatch.setattr(state.Unpickler, "load", pickle.Unpickler.load)
+  monkeypatch.setattr(pickles.Unpickler, "load", pickle.Unpickler.load)
   return "torch zip", r"torch zip: \d+ bytes were allocated for a file of \d+ \(the limit is "
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import difflib
 import functools
 import importlib
 import os
@@ -14,7 +13,7 @@ from collections.abc import Iterator
 
 from tinygrad.device.backend import Backend, Capabilities
 from tinygrad.device.errors import DeviceError, refuse
-from tinygrad.helpers import DEV, GlobalCounters
+from tinygrad.helpers import DEV, GlobalCounters, difflib
 
 
 class _Devices:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from tinygrad.device.mesh import (
   short_devices,
 )
 from tinygrad.device.registry import Device
-from tinygrad.helpers import ceildiv, prod
+from tinygrad.helpers import ceildiv, difflib, prod
 
 _shardings: dict[tuple[Any, ...], Sharding] = {}
 _written: dict[Sharding, Mesh] = {}  # the mesh with which a placement was last written: nodes made of it keep its names

@@ -5,7 +5,7 @@ from tinygrad.helpers.download import cache_dir, fetch
 from tinygrad.helpers.files import atomic_write
 from tinygrad.helpers.formatting import PACKAGE, colored, size_to_str, source_line, user_frame, user_line
 from tinygrad.helpers.interrupts import interruptible, uninterrupted
-from tinygrad.helpers.lazy import LazyModule, json, numpy
+from tinygrad.helpers.lazy import LazyModule, difflib, hashlib, json, numpy
 from tinygrad.helpers.machine import CI, OSX, WIN, cores, processor_model
 from tinygrad.helpers.process import PROCESS
 from tinygrad.helpers.progress import tqdm, trange

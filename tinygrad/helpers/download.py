@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tinygrad.helpers.files import atomic_write
-from tinygrad.helpers.lazy import LazyModule
+from tinygrad.helpers.lazy import LazyModule, hashlib
 from tinygrad.helpers.progress import tqdm
 
-gzip, hashlib, tarfile, tempfile, url_errors, url_requests = map(
-  LazyModule, ("gzip", "hashlib", "tarfile", "tempfile", "urllib.error", "urllib.request")
+gzip, tarfile, tempfile, url_errors, url_requests = map(
+  LazyModule, ("gzip", "tarfile", "tempfile", "urllib.error", "urllib.request")
 )
 
 _caches = os.environ.get("XDG_CACHE_HOME", os.path.join(os.path.expanduser("~"), ".cache"))

@@ -25,4 +25,4 @@ class LazyModule:
     return getattr(module, attribute)
 
 
-json, numpy = map(LazyModule, ("json", "numpy"))
+difflib, hashlib, json, numpy = map(LazyModule, ("difflib", "hashlib", "json", "numpy"))

@@ -1,15 +1,15 @@
 """Data sets: downloaded once (`fetch`), or read from a folder."""
 
-import gzip
 import os
 import struct
 from pathlib import Path
 
-from tinygrad.helpers import fetch, getenv, numpy, prod
+from tinygrad.helpers import LazyModule, fetch, getenv, numpy, prod
 from tinygrad.mixin.base import DeviceLike
 from tinygrad.nn.state import CheckpointError, tar_extract
 from tinygrad.tensor import Tensor
 
+gzip = LazyModule("gzip")
 MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist/"
 FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 CIFAR = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"

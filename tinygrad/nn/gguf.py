@@ -6,18 +6,15 @@ A string is a u64 length and its UTF-8 bytes. Dims are stored with the fastest-m
 """
 
 import math
-import mmap
 import os
 from typing import Any, NamedTuple, TypeVar, cast
 
-from tinygrad.dtype import dtypes
 from tinygrad.helpers import LazyModule, numpy
+from tinygrad.nn.files import PLAIN, File, FilePath, contents
 from tinygrad.tensor import Tensor
 
 ggml: Any = LazyModule("gguf")  # the sizes of the tensor types, and the values of the quantised ones
 T = TypeVar("T")
-FilePath = str | os.PathLike[str]
-File = Tensor | FilePath  # a file's path, or its bytes as a uint8 tensor
 MAX_DIMS = 4  # GGML_MAX_DIMS
 MAX_NESTING = 4  # of arrays within arrays
 Q8_BLOCK = 32  # weights that share one scale
@@ -33,20 +30,8 @@ class GGUFError(ValueError):
     super().__init__(f"GGUF {where}: {problem}\n  fix: {fix}")
 
 
-_NUMBERS = (*dtypes.sints, *dtypes.uints, dtypes.float16, dtypes.float32, dtypes.float64)
-# I8, F32, …, as safetensors files name them too
-PLAIN = {f"{d.name[0].upper()}{d.bitsize}": d for d in _NUMBERS} | {"BF16": dtypes.bfloat16}
 U32, BOOL, STRING, ARRAY, U64 = 4, 7, 8, 9, 10
 SCALARS = {i: f"<{x}" for i, x in enumerate("u1 i1 u2 i2 u4 i4 f4 u1 - - u8 i8 f8".split()) if x != "-"}
-
-
-def contents(fn: File) -> tuple[str, memoryview]:
-  """(what errors call it, its bytes): a mapped file, or the bytes of a uint8 tensor."""
-  if isinstance(fn, Tensor):
-    return "tensor", memoryview(numpy.ascontiguousarray(fn.numpy())).cast("B")
-  with open(fn, "rb") as f:  # an empty file cannot be mapped
-    size = os.fstat(f.fileno()).st_size
-    return os.fspath(fn), memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
 
 
 class TensorInfo(NamedTuple):

@@ -7,38 +7,28 @@ Source: the format section of https://huggingface.co/docs/safetensors.
 """
 
 import io
-import json
 import mmap
 import os
-import pickle
-import pickletools
 import struct
 import sys
-import warnings
-import zlib
-from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from tinygrad.dtype import DType, dtypes, to_numpy_dtype
+from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.realize import host_blocks
-from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, children_of, numpy, prod, tqdm
-from tinygrad.nn.gguf import GGUF, PLAIN, File, FilePath, contents
+from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, children_of, json, numpy, prod, tqdm
+from tinygrad.nn.files import PLAIN, CheckpointError, File, FilePath, contents, zip_contents
 from tinygrad.tensor import Tensor
 from tinygrad.uop import Ops
 
-safetensors, tarfile, zipfile = map(LazyModule, ("safetensors", "tarfile", "zipfile"))
+if TYPE_CHECKING:
+  from tinygrad.nn import gguf, pickles
+else:
+  gguf, pickles = LazyModule("tinygrad.nn.gguf"), LazyModule("tinygrad.nn.pickles")
+safetensors, tarfile = LazyModule("safetensors"), LazyModule("tarfile")
 T = TypeVar("T")
-REFETCH = "the file is damaged or incomplete: download or write it again"
 SAFE_DTYPES = {"BOOL": dtypes.bool, **PLAIN, "F8_E4M3": dtypes.fp8e4m3, "F8_E5M2": dtypes.fp8e5m2}
 SAFE_NAMES = {d: name for name, d in SAFE_DTYPES.items()}
-
-
-class CheckpointError(ValueError):
-  """A file of tensors that cannot be used: names the file, what is wrong, and a fix."""
-
-  def __init__(self, source: str, problem: str, fix: str = REFETCH):
-    super().__init__(f"{source}: {problem}\n  fix: {fix}")
 
 
 class SafetensorsError(CheckpointError):
@@ -162,161 +152,10 @@ def zip_extract(t: File) -> dict[str, Tensor]:
   used. Raises: CheckpointError for what is no zip archive; OSError.
   """
   source, data = contents(t)
-  return {name: _bytes_tensor(content) for name, content in _zip(source, data).items()}
+  return {name: _bytes_tensor(content) for name, content in zip_contents(source, data).items()}
 
 
-def _zip(source: str, data: memoryview) -> dict[str, memoryview]:
-  """The contents of a zip archive; only what is compressed is copied."""
-  out: dict[str, memoryview] = {}
-  try:
-    for i in zipfile.ZipFile(as_file(data)).infolist():
-      # the local header: 26 bytes, the lengths of the name and of the extra field, these two, the content
-      name, extra = struct.unpack_from("<HH", data, i.header_offset + 26)
-      start = i.header_offset + 30 + name + extra
-      content = data[start : start + i.compress_size]
-      if i.compress_type == zipfile.ZIP_DEFLATED:
-        # a byte more than there should be shows that there is more, and is all that a false size costs
-        content = memoryview(zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, i.file_size + 1))
-      if len(content) != i.file_size:
-        raise zipfile.BadZipFile(f"{i.filename} is not {i.file_size} bytes, or compressed in a way not known here")
-      if not i.filename.endswith("/"):  # of a folder
-        out[i.filename] = content
-  except (zipfile.BadZipFile, struct.error, zlib.error, ValueError, OverflowError, NotImplementedError, EOFError) as e:
-    raise CheckpointError(source, f"is no whole zip archive: {e}") from e
-  return out
-
-
-def as_file(data: memoryview) -> Any:
-  """The bytes of `contents` as a file, from its start."""
-  file = data.obj if isinstance(data.obj, mmap.mmap) else io.BytesIO(data)
-  file.seek(0)
-  return file
-
-
-# ---------------------------------------------------------------- PyTorch's files
-
-STORAGES: dict[str, DType] = {
-  "FloatStorage": dtypes.float32, "DoubleStorage": dtypes.float64, "HalfStorage": dtypes.float16,
-  "BFloat16Storage": dtypes.bfloat16, "LongStorage": dtypes.int64, "IntStorage": dtypes.int32,
-  "ShortStorage": dtypes.int16, "CharStorage": dtypes.int8, "ByteStorage": dtypes.uint8, "BoolStorage": dtypes.bool,
-  "UntypedStorage": dtypes.uint8, "uint16": dtypes.uint16, "uint32": dtypes.uint32, "uint64": dtypes.uint64,
-  "float8_e4m3fn": dtypes.fp8e4m3, "float8_e5m2": dtypes.fp8e5m2,
-}  # fmt: skip
-MAGIC = 0x1950A86A20F9469CFC6C  # what a file before PyTorch 1.6 begins with, pickled
-
-
-class _Inert:
-  """Stands for an object of a class that no checkpoint needs; its state is dropped."""
-
-  def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-
-  __setstate__ = __setitem__ = append = __init__
-
-
-class Unpickler(pickle.Unpickler):
-  """Runs no code of the file: tensors are rebuilt, and every other class and function becomes `_Inert`. `storages` maps
-  a storage's key to its bytes."""
-
-  def __init__(self, source: str, file: Any, storages: Mapping[str, memoryview]) -> None:
-    super().__init__(file, encoding="utf-8")
-    self.source, self.file, self.storages = source, file, storages
-
-  def load(self) -> Any:
-    """Looks at the instructions first: Python's unpickler makes room for whatever number one of them names."""
-    start = self.file.tell()
-    with warnings.catch_warnings(action="ignore"):  # of Python's, about strings in damaged files
-      for op, arg, at in pickletools.genops(self.file):  # raises where a string is longer than the file
-        if "PUT" in op.name and arg > at - start:  # more values than there were instructions
-          raise CheckpointError(self.source, f"value number {arg} is kept at byte {at}, where there cannot be as many")
-    self.file.seek(start)
-    return super().load()
-
-  def find_class(self, module: str, name: str) -> Any:
-    if module == "torch._utils" and name.startswith("_rebuild_"):
-      return getattr(self, name, _Inert)
-    if module in ("torch", "torch.storage"):
-      return tuple if name == "Size" else STORAGES.get(name, _Inert)
-    return OrderedDict if (module, name) == ("collections", "OrderedDict") else _Inert
-
-  def persistent_load(self, pid: Any) -> Any:
-    kind, dtype, key = pid[:3]
-    if kind != "storage" or not isinstance(dtype, DType):
-      raise CheckpointError(self.source, f"holds {pid!r}, which is no storage of a known type", "save its state_dict()")
-    return dtype, str(key)
-
-  def _rebuild_tensor(self, storage: Any, offset: int, size: Any, stride: Any, *_: Any) -> Tensor | None:
-    dtype, key = storage
-    if key not in self.storages:
-      raise CheckpointError(self.source, f"has no storage {key!r}")
-    strides = [s * dtype.itemsize for s in stride]
-    try:
-      view = numpy.ndarray(size, to_numpy_dtype(dtype), self.storages[key], offset * dtype.itemsize, strides)
-    except (ValueError, TypeError) as e:
-      raise CheckpointError(self.source, f"a tensor {list(size)} does not lie in its storage {key!r}: {e}") from e
-    return Tensor(view)
-
-  _rebuild_tensor_v2 = _rebuild_tensor
-
-  def _rebuild_tensor_v3(self, at: Any, offset: int, size: Any, stride: Any, _: Any, hooks: Any, dtype: Any) -> Any:
-    return self._rebuild_tensor((dtype, at[1]), offset, size, stride)
-
-  def _rebuild_parameter(self, data: Any, *_: Any) -> Any:
-    return data
-
-  _rebuild_parameter_with_state = _rebuild_parameter
-
-
-class _FirstPass(Unpickler):
-  """Notes the storages' types, and makes no tensors."""
-
-  def __init__(self, source: str, file: Any) -> None:
-    super().__init__(source, file, {})
-    self.seen: dict[str, DType] = {}
-
-  def persistent_load(self, pid: Any) -> Any:
-    dtype, key = super().persistent_load(pid)
-    self.seen[key] = dtype
-    return dtype, key
-
-  def _rebuild_tensor(self, storage: Any, offset: int, size: Any, stride: Any, *_: Any) -> Tensor | None:
-    return None
-
-  _rebuild_tensor_v2 = _rebuild_tensor
-
-
-def _load_pickles(source: str, data: memoryview) -> Any:
-  """A file of PyTorch before 1.6 (or of `_use_new_zipfile_serialization=False`).
-
-  It is three pickles (a magic number, a version, sizes), the object's, that of the storages' keys, and for each of
-  these its number of elements (int64) and its bytes. So the object is read twice: first to learn where they are.
-  """
-  file = as_file(data)
-  if _FirstPass(source, file).load() != MAGIC:
-    fix = "give a file that torch.save has written"
-    raise CheckpointError(source, "is neither a zip archive nor of the format before it", fix)
-  for _ in range(2):
-    _FirstPass(source, file).load()
-  start, first, storages = file.tell(), _FirstPass(source, file), dict[str, memoryview]()
-  first.load()
-  keys, at = _FirstPass(source, file).load(), file.tell()
-  for key in keys:
-    (count,) = struct.unpack_from("<q", data, at)
-    end = at + 8 + count * first.seen[key].itemsize
-    storages[key], at = data[at + 8 : end], end
-  file.seek(start)
-  return Unpickler(source, file, storages).load()
-
-
-def _load_zipped(source: str, data: memoryview) -> Any:
-  """A file of PyTorch since 1.6: a zip archive of one pickle and of each storage's bytes."""
-  files = _zip(source, data)
-  if (main := next((name for name in files if name.endswith("/data.pkl")), None)) is None:
-    raise CheckpointError(source, "is a zip archive without data.pkl", "give a file that torch.save has written")
-  prefix = main[: -len("data.pkl")]
-  if (order := bytes(files.get(f"{prefix}byteorder", b"little"))) != b"little":
-    raise CheckpointError(source, f"its byte order is {order.decode()}", "save it on a little-endian machine")
-  storages = {name[len(prefix) + 5 :]: part for name, part in files.items() if name.startswith(f"{prefix}data/")}
-  return Unpickler(source, io.BytesIO(files[main]), storages).load()
+# ---------------------------------------------------------------- other formats
 
 
 def torch_load(t: File) -> dict[str, Tensor]:
@@ -330,7 +169,7 @@ def torch_load(t: File) -> dict[str, Tensor]:
   source, data = contents(t)
   try:
     zipped = bytes(data[:4]) == b"PK\x03\x04"
-    out: dict[str, Tensor] = _load_zipped(source, data) if zipped else _load_pickles(source, data)
+    out: dict[str, Tensor] = pickles.load_zipped(source, data) if zipped else pickles.load_pickles(source, data)
     return out
   except CheckpointError:
     raise
@@ -345,7 +184,7 @@ def gguf_load(t: File) -> tuple[dict[str, Any], dict[str, Tensor]]:
   other types of the package gguf are computed here.
   Raises: GGUFError for a file that is not as the format says, or of a type that is not supported; OSError.
   """
-  file = GGUF(t)
+  file = gguf.GGUF(t)
   return file.metadata, {name: file.tensor(name) for name in file.tensors}
 
 

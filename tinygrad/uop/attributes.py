@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import operator
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any
 
 from tinygrad.device import Placement
 from tinygrad.dtype import dtypes
+from tinygrad.helpers import hashlib
 from tinygrad.uop.cards import CARDS
 from tinygrad.uop.node import ATTRIBUTES, Hooks, UOp
 from tinygrad.uop.op import GroupOp, Ops

@@ -1,0 +1,63 @@
+"""What files of tensors have in common: their bytes, mapped; the archives they are in; what is said of a broken one."""
+
+import io
+import mmap
+import os
+import struct
+from typing import Any
+
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import LazyModule, numpy
+from tinygrad.tensor import Tensor
+
+zipfile, zlib = LazyModule("zipfile"), LazyModule("zlib")
+FilePath = str | os.PathLike[str]
+File = Tensor | FilePath  # a file's path, or its bytes as a uint8 tensor
+_NUMBERS = (*dtypes.sints, *dtypes.uints, dtypes.float16, dtypes.float32, dtypes.float64)
+# I8, F32, …, as safetensors files name them too
+PLAIN = {f"{d.name[0].upper()}{d.bitsize}": d for d in _NUMBERS} | {"BF16": dtypes.bfloat16}
+REFETCH = "the file is damaged or incomplete: download or write it again"
+
+
+class CheckpointError(ValueError):
+  """A file of tensors that cannot be used: names the file, what is wrong, and a fix."""
+
+  def __init__(self, source: str, problem: str, fix: str = REFETCH):
+    super().__init__(f"{source}: {problem}\n  fix: {fix}")
+
+
+def contents(fn: File) -> tuple[str, memoryview]:
+  """(what errors call it, its bytes): a mapped file, or the bytes of a uint8 tensor."""
+  if isinstance(fn, Tensor):
+    return "tensor", memoryview(numpy.ascontiguousarray(fn.numpy())).cast("B")
+  with open(fn, "rb") as f:  # an empty file cannot be mapped
+    size = os.fstat(f.fileno()).st_size
+    return os.fspath(fn), memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+
+
+def zip_contents(source: str, data: memoryview) -> dict[str, memoryview]:
+  """The contents of a zip archive; only what is compressed is copied."""
+  out: dict[str, memoryview] = {}
+  try:
+    for i in zipfile.ZipFile(as_file(data)).infolist():
+      # the local header: 26 bytes, the lengths of the name and of the extra field, these two, the content
+      name, extra = struct.unpack_from("<HH", data, i.header_offset + 26)
+      start = i.header_offset + 30 + name + extra
+      content = data[start : start + i.compress_size]
+      if i.compress_type == zipfile.ZIP_DEFLATED:
+        # a byte more than there should be shows that there is more, and is all that a false size costs
+        content = memoryview(zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, i.file_size + 1))
+      if len(content) != i.file_size:
+        raise zipfile.BadZipFile(f"{i.filename} is not {i.file_size} bytes, or compressed in a way not known here")
+      if not i.filename.endswith("/"):  # of a folder
+        out[i.filename] = content
+  except (zipfile.BadZipFile, struct.error, zlib.error, ValueError, OverflowError, NotImplementedError, EOFError) as e:
+    raise CheckpointError(source, f"is no whole zip archive: {e}") from e
+  return out
+
+
+def as_file(data: memoryview) -> Any:
+  """The bytes of `contents` as a file, from its start."""
+  file = data.obj if isinstance(data.obj, mmap.mmap) else io.BytesIO(data)
+  file.seek(0)
+  return file
