@@ -10,7 +10,7 @@ import pytest
 
 from tinygrad import dtypes
 from tinygrad.nn import datasets
-from tinygrad.nn.state import CheckpointError
+from tinygrad.nn.files import CheckpointError
 
 
 def numbers(*shape):

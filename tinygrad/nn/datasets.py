@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tinygrad.helpers import LazyModule, fetch, getenv, numpy, prod
 from tinygrad.mixin.base import DeviceLike
-from tinygrad.nn.state import CheckpointError, tar_extract
+from tinygrad.nn.files import CheckpointError
+from tinygrad.nn.state import tar_extract
 from tinygrad.tensor import Tensor
 
 gzip = LazyModule("gzip")
