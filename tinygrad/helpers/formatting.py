@@ -30,10 +30,21 @@ def size_to_str(s: float) -> str:
   return f"{s:.1f} TB"
 
 
+class _Passed(dict[str, bool]):
+  """Whether the user's line is not in a file: it is one of this package or contextlib. Each name is looked at once."""
+
+  def __missing__(self, file: str) -> bool:
+    passed = self[file] = file.startswith((PACKAGE, contextlib.__file__))
+    return passed
+
+
+_passed = _Passed()
+
+
 def user_frame() -> FrameType | None:
   """The innermost frame outside this package, and outside contextlib and what dataclasses generate: the user's line."""
   frame: FrameType | None = sys._getframe(1)
-  while frame is not None and frame.f_globals.get("__file__", "").startswith((PACKAGE, contextlib.__file__)):
+  while frame is not None and _passed[frame.f_globals.get("__file__", "")]:
     frame = frame.f_back
   return None if frame is not None and frame.f_globals.get("__name__") == "runpy" else frame  # which runs this package
 
