@@ -83,7 +83,7 @@ def elementwise(op: Ops, n: int) -> UOp:
 def arities() -> dict[Ops, int]:
   """How many sources an elementwise op has, and those that follow its rule."""
   out = {op: 1 if op in GroupOp.Unary else 2 if op in GroupOp.Binary else 3 for op in GroupOp.Elementwise}
-  return {**out, Ops.CONTIGUOUS: 1, Ops.DETACH: 1, Ops.ASSIGN: 2}
+  return {**out, Ops.CONTIGUOUS: 1, Ops.DETACH: 1, Ops.CONSTRAIN: 1, Ops.ASSIGN: 2}
 
 
 def rule(u: UOp) -> str:

@@ -6,7 +6,7 @@ import ctypes
 import pathlib
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from tinygrad.device import (
@@ -20,6 +20,7 @@ from tinygrad.device import (
   ShardTypeError,
   as_index,
   check_fits,
+  constraint,
   device_set,
   refuse,
   show_placement,
@@ -203,6 +204,30 @@ class Tensor(NN, metaclass=_Training):
     if not isinstance(y, Tensor):
       refuse(f"shard_like: y is a tensor, not {y!r}", "x.to(y)", describe(self.uop), error=ShardTypeError)
     return self._at(y.device)
+
+  def constrain(
+    self,
+    spec: P | None = None,
+    priority: int | Sequence[int] = 0,
+    replicated: Sequence[str] = (),
+    reduced: Sequence[str] = (),
+    group: Hashable = None,
+    propagate: str = "both",
+  ) -> Self:
+    """The value, with a hint of how it is to be placed: `x.constrain(P("dp", None, OPEN))`. It changes nothing before
+    a mesh is there to place values on: `propagate(*outputs, mesh=mesh)`, `TinyJit(f, mesh=mesh)` or `with mesh:`.
+
+    `spec` has for each dim the axes that cut it; `OPEN` alone or behind them: others may cut it further; None, and dims
+    that are not reached: none may. Without a spec all dims are open. `priority`: in which round the hint is propagated,
+    0 first, one number or one for each dim. `replicated`: axes that cut no dim. `reduced`: axes over which a sum is not
+    put off beyond this point. Values of one `group` are placed alike. `propagate`: what passes this point, "both"
+    directions, "forward", "backward" or "none".
+    Raises: ShardError and ShardTypeError for what is no hint for this tensor; for names that are no axes, when a mesh
+    is there.
+    """
+    return self._wrap(
+      self.uop.constrain(constraint(self.ndim, spec, priority, replicated, reduced, group, propagate)), self.follows
+    )
 
   @property
   def shards(self) -> list[Self]:
@@ -630,6 +655,6 @@ def _joined(shapes: Sequence[tuple[int, ...]], placement: Sharding) -> str:
 
 def _without_detach(view: UOp) -> UOp:
   """A view as the target of a write."""
-  if view.op is Ops.DETACH:
+  if view.op is Ops.DETACH or view.op is Ops.CONSTRAIN:
     return _without_detach(view.src[0])
   return view.replace(src=(_without_detach(view.src[0]),)) if view.op in VIEWS else view

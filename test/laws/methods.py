@@ -551,6 +551,7 @@ ROWS: tuple[Row, ...] = (
   Row("tril", EXACT, lambda g, x: (g.rng.randint(-2, 2),), np.tril, ndim=(2, 3)),
   Row("triu", EXACT, lambda g, x: (g.rng.randint(-2, 2),), np.triu, ndim=(2, 3)),
   *[Row(n, EXACT, resharded) for n in ("to", "shard", "to_", "shard_")],
+  Row("constrain", EXACT, lambda g, x: ({"priority": g.rng.randint(0, 2)},)),
   Row("shard_like", EXACT, lambda g, x: (g.leaf(x.shape, x.dtype),)),
   # -------- indexing
   Row("__getitem__", EXACT, lambda g, x: (slices(g, x),), np_get, ndim=(1, 4)),

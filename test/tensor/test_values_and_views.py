@@ -14,7 +14,7 @@ from tinygrad.schedule import schedule
 
 # what shows the memory: later writes are seen
 VIEWS = {
-  "T", "chunk", "detach", "expand", "flatten", "flip", "meshgrid", "permute", "rearrange", "reshape", "shrink",
+  "T", "chunk", "constrain", "detach", "expand", "flatten", "flip", "meshgrid", "permute", "rearrange", "reshape", "shrink",
   "shrink_to", "split", "squeeze", "transpose", "unflatten", "unfold", "unsqueeze", "view",
 }  # fmt: skip
 # what gives the tensor itself if it is as asked

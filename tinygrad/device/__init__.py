@@ -2,6 +2,7 @@
 
 from tinygrad.device.backend import Backend, BoundCall, CallBatch, Capabilities, Computes, Launch, Rendered, Target
 from tinygrad.device.buffer import Buffer
+from tinygrad.device.constraint import OPEN, Constraint, constraint
 from tinygrad.device.errors import DeviceError, ShardError, ShardTypeError, refuse
 from tinygrad.device.mesh import Mesh, SubAxis, as_index, merge_sub_axes, short_devices
 from tinygrad.device.registry import GPUS, HOST_DEVICE, ON_CPU, Device, backends, opened, print_kinds

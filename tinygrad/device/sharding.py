@@ -97,7 +97,7 @@ class Sharding(_Frozen):
         refuse(said, f"Sharding(devices, axis=0)  # or x.shard(devices, axis={number}), which counts from the end")
       dims = [()] * number + [(SubAxis(len(mesh), 1),)]
     elif axis is not None:
-      dims = _dims_of(mesh, as_spec(axis, mesh))
+      dims = cuts_of(mesh, as_spec(axis, mesh))
     made = Sharding.of(mesh, dims)
     if isinstance(made, Sharding):
       _written[made] = mesh
@@ -219,7 +219,7 @@ def _is_whole(n: Any) -> bool:
   return isinstance(n, (bool, float)) and n >= 0 and float(n).is_integer()
 
 
-def _dims_of(mesh: Mesh, spec: P) -> list[tuple[SubAxis, ...]]:
+def cuts_of(mesh: Mesh, spec: P) -> list[tuple[SubAxis, ...]]:
   """The sub-axes that cut each dim. ShardError for what is no axis of the mesh, or is used twice."""
   dims = [tuple(map(mesh._sub_axis, _names_of(entry))) for entry in spec]
   wrong = [d for dim in dims for d in dim if isinstance(d, str)]

@@ -63,7 +63,7 @@ def roots_step(sink: UOp, src: Nodes) -> OpPlacement:
 def step_of(op: Ops, dtype: DType, src: Nodes, arg: Any, later: float | None, under: Settings) -> OpPlacement:
   """How an op runs on sources with these abstract values, under these settings. Cached, for the same decisions come
   again in every layer."""
-  if op is Ops.CONTIGUOUS or op is Ops.DETACH:
+  if op in (Ops.CONTIGUOUS, Ops.DETACH, Ops.CONSTRAIN):
     arg = None
   key = (op, dtype, src, arg, later, under)
   if (found := steps.get(key)) is None:

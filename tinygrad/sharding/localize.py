@@ -8,6 +8,7 @@ from tinygrad.sharding.lower_to_local import lower_to_local
 from tinygrad.sharding.place import placed
 from tinygrad.sharding.view_assigns import lower_view_assigns
 from tinygrad.uop import Ops, UOp, check_graph, substitute
+from tinygrad.uop.rewrite import rewrite
 
 MOVE = Ops.MOVE  # hot: a member of an enum takes longer to look up
 
@@ -24,8 +25,16 @@ def fold_host_copies(sink: UOp) -> UOp:
   return substitute(sink, mapping) if mapping else sink
 
 
+def drop_hints(sink: UOp) -> UOp:
+  """CONSTRAIN(x) -> x: what was to be decided by it is decided."""
+  if not any(u.op is Ops.CONSTRAIN for u in sink.toposort()):
+    return sink
+  return rewrite(sink, {Ops.CONSTRAIN: lambda u: u.src[0]})
+
+
 Pass = Callable[[UOp], UOp]
 COMPLETE: dict[str, Pass] = {  # after these, every move is at its place
+  "drop hints": drop_hints,
   "place": placed,
   "fold host copies": fold_host_copies,
   "lower view assigns": lower_view_assigns,

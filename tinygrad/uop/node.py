@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import HOST_DEVICE, Buffer, Mesh, Placement, Sharding, check_fits, written_mesh
+from tinygrad.device import HOST_DEVICE, Buffer, Constraint, Mesh, Placement, Sharding, check_fits, written_mesh
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
 from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, prod, user_frame
 from tinygrad.uop.dims import as_dims, is_int, sint, upper
@@ -502,6 +502,10 @@ class UOp:
     """The value, whose derivative is the given one (an `OwnGradient`)."""
     return UOp.build(Ops.DETACH, self.dtype, (self,), own)
 
+  def constrain(self, hint: Constraint) -> UOp:
+    """The value, with a hint of how it is to be placed on a mesh."""
+    return UOp.build(Ops.CONSTRAIN, self.dtype, (self,), hint).stamp()
+
   @staticmethod
   def sink(*src: UOp) -> UOp:
     return UOp.new(Ops.SINK, dtypes.void, src)
@@ -555,7 +559,7 @@ class UOp:
 _WITH_FLOATS = frozenset((Ops.CONST, Ops.PAD))  # hot: a member of an enum takes longer to look up than to find here
 _KEEPS_PLACEMENT = GroupOp.KeepsPlacement
 _HALVES = frozenset((dtypes.float16, dtypes.bfloat16))
-_BASED = frozenset((Ops.ASSIGN, Ops.AFTER, Ops.DETACH))
+_BASED = frozenset((Ops.ASSIGN, Ops.AFTER, Ops.DETACH, Ops.CONSTRAIN))
 
 
 def buffer_of(u: UOp) -> Buffer:

@@ -26,7 +26,7 @@ Ops = enum.IntEnum(
   # placement
   "MOVE SHARD COLLECTIVE "
   # effects and structure
-  "ASSIGN AFTER CONTIGUOUS DETACH SINK "
+  "ASSIGN AFTER CONTIGUOUS DETACH CONSTRAIN SINK "
   # kernels
   "PARAM PEER RANGE ENDRANGE INDEX LOAD STORE FOLD ONE_HOT ACC SCRATCH BARRIER VECTORIZE EXTRACT IF ENDIF "
   "DOT",
@@ -45,7 +45,7 @@ class GroupOp:
   View = Movement - {Ops.PAD, Ops.CAT, Ops.SPREAD}  # show a part of one source as it is: no element is computed
   Remapping = frozenset(Ops(i) for i in range(Ops.PAD, Ops.GATHER))  # a dim's index map is not the identity
   Rearranging = Movement - Remapping  # a dim's index map is the identity, up to which dims there are
-  KeepsPlacement = Elementwise | {Ops.CONTIGUOUS, Ops.DETACH}  # sources placed alike: so is the result
+  KeepsPlacement = Elementwise | {Ops.CONTIGUOUS, Ops.DETACH, Ops.CONSTRAIN}  # sources placed alike: so is the result
   Comparison = frozenset((Ops.CMPLT, Ops.CMPEQ, Ops.CMPNE))
   Leaf = frozenset((Ops.UNIQUE, Ops.CONST, Ops.IOTA, Ops.BUFFER, Ops.VARIABLE, Ops.HOLE))
   # in kernels

@@ -9,7 +9,7 @@ from tinygrad.uop.node import UOp
 from tinygrad.uop.op import GroupOp, Ops
 
 EXTREMA = (Ops.MAX, Ops.MIN)
-_PASSED_ON = GroupOp.Movement | {Ops.CONTIGUOUS, Ops.DETACH, Ops.NEG, *EXTREMA}
+_PASSED_ON = GroupOp.Movement | {Ops.CONTIGUOUS, Ops.DETACH, Ops.CONSTRAIN, Ops.NEG, *EXTREMA}
 _READ = frozenset((Ops.SHARD, Ops.AFTER, Ops.BIND))  # besides what has no sources
 _SUMS = (Ops.ADD, Ops.MUL)
 DIRECT, CHOSEN = 1, 2
