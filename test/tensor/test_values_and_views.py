@@ -14,8 +14,8 @@ from tinygrad.schedule import schedule
 
 # what shows the memory: later writes are seen
 VIEWS = {
-  "T", "chunk", "constrain", "detach", "expand", "flatten", "flip", "meshgrid", "permute", "rearrange", "reshape", "shrink",
-  "shrink_to", "split", "squeeze", "transpose", "unflatten", "unfold", "unsqueeze", "view",
+  "T", "chunk", "constrain", "detach", "expand", "flatten", "flip", "meshgrid", "permute", "rearrange", "reshape",
+  "shrink", "shrink_to", "split", "squeeze", "transpose", "unflatten", "unfold", "unsqueeze", "view",
 }  # fmt: skip
 # what gives the tensor itself if it is as asked
 ITSELF = {"cast", "float", "to", "realize", "requires_grad_", "is_param_", "ufix", "int", "sequential"}
