@@ -17,6 +17,7 @@ from tinygrad.sharding.outcomes import CACHED, Nodes, is_partial, outcomes, ways
 from tinygrad.uop import GroupOp, Ops, UOp
 
 AS_GIVEN = having(Trait.IDENTITY) - GroupOp.KeepsPlacement  # their arg or their sources say where they are
+HELD = having(Trait.IDENTITY) & GroupOp.KeepsPlacement  # whose arg says nothing of where they are
 known_costs = Costs(PROCESS.table())  # of abstract values
 
 
@@ -63,7 +64,7 @@ def roots_step(sink: UOp, src: Nodes) -> OpPlacement:
 def step_of(op: Ops, dtype: DType, src: Nodes, arg: Any, later: float | None, under: Settings) -> OpPlacement:
   """How an op runs on sources with these abstract values, under these settings. Cached, for the same decisions come
   again in every layer."""
-  if op in (Ops.CONTIGUOUS, Ops.DETACH, Ops.CONSTRAIN):
+  if op in HELD:
     arg = None
   key = (op, dtype, src, arg, later, under)
   if (found := steps.get(key)) is None:

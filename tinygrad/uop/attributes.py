@@ -91,7 +91,7 @@ ATTRIBUTES.update(
     "device": _result_device,
     "bounds": _bounds_of,
     "key": lambda u: hashlib.blake2b(
-      f"{int(u.op)} {u.dtype!r} {u.arg!r}".encode() + b"".join([s.key for s in u.src]), digest_size=8
+      f"{u.op.name} {u.dtype!r} {u.arg!r}".encode() + b"".join([s.key for s in u.src]), digest_size=8
     ).digest(),
   }
 )
