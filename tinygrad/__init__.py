@@ -1,16 +1,17 @@
 """tinygrad, in which the device carries the sharding: `Tensor`, `TinyJit`, `Device`, `Sharding`, `Mesh`, `P`."""
 
 from tinygrad import nn, ops, sharding  # ops and sharding register the cards and the placement function
-from tinygrad.device import OPEN, Device, DeviceError, Mesh, P, ShardError, Sharding
+from tinygrad.device import OPEN, Device, DeviceError, DeviceMesh, Mesh, P, PartitionSpec, ShardError, Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import TinyJit, function
 from tinygrad.helpers import Context, GlobalCounters, fetch, getenv
 from tinygrad.tensor import Tensor
-from tinygrad.uop import UOp, Variable
+from tinygrad.uop import Ops, UOp, Variable
 
 __version__ = "0.15.0+sharding"
 
 __all__ = [
-  "Context", "Device", "DeviceError", "GlobalCounters", "Mesh", "OPEN", "P", "ShardError", "Sharding",
-  "Tensor", "TinyJit", "UOp", "Variable", "dtypes", "fetch", "function", "getenv", "nn", "ops", "sharding",
+  "Context", "Device", "DeviceError", "DeviceMesh", "GlobalCounters", "Mesh", "OPEN", "Ops", "P", "PartitionSpec",
+  "ShardError", "Sharding", "Tensor", "TinyJit", "UOp", "Variable", "dtypes", "fetch", "function", "getenv", "nn",
+  "ops", "sharding",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Placements: one normal form, blocks, and the errors of the user's mistakes."""
 
 import copy
+import dataclasses
 import pickle
 
 import numpy as np
@@ -10,9 +11,11 @@ from tinygrad import Tensor
 from tinygrad.device import (
   Device,
   DeviceError,
+  DeviceMesh,
   Mesh,
   P,
   Partial,
+  PartitionSpec,
   ShardError,
   Sharding,
   SubAxis,
@@ -61,6 +64,32 @@ def test_what_placements_share_cannot_be_written_to(name):
   assert (Tensor.ones(4, 4).shard(D4, 0) + 1).sum().item() == 32
 
 
+@pytest.mark.parametrize("name", [*THINGS, "spec"])
+def test_frozen(name):
+  """As a frozen dataclass is, whatever the attribute: it may be one that does not exist."""
+  thing = THINGS.get(name, PARTS["spec"])
+  shown = repr(thing), str(thing)
+  for field in ("shape", "names", "devices", "dims", "partial", "mesh", "spec", "axis", "__class__", "a_new_one"):
+    with pytest.raises(dataclasses.FrozenInstanceError, match=rf"is frozen, \.{field} cannot be set\n  fix: make ano"):
+      setattr(thing, field, ())
+    with pytest.raises(dataclasses.FrozenInstanceError, match=f"{field} cannot be deleted"):
+      delattr(thing, field)
+  with pytest.raises(TypeError):
+    dataclasses.replace(thing, shape=(4,))
+  for begin in (thing, getattr(thing, "devices", thing)):
+    with pytest.raises(TypeError):
+      begin[0] = "CPU:3"
+  assert (repr(thing), str(thing)) == shown
+
+
+def test_joined_attributes_are_not_written_back():
+  with pytest.raises(dataclasses.FrozenInstanceError, match="devices cannot be set"):
+    M22.devices += ("CPU:4",)
+  with pytest.raises(dataclasses.FrozenInstanceError, match="dims cannot be set"):
+    THINGS["sharding"].dims += ((),)
+  assert M22.devices == ("CPU", "CPU:1", "CPU:2", "CPU:3") and len(THINGS["sharding"].dims) == 2
+
+
 @pytest.mark.parametrize("name", THINGS)
 def test_copies_are_the_same_object(name):
   thing = THINGS[name]
@@ -85,6 +114,13 @@ def test_a_mesh_as_jax_writes_it():
   grid = np.array(D4).reshape(2, 2)
   assert Mesh(grid, ("dp", "tp")) is M22 and Mesh(grid, names=("dp", "tp")) is M22 and Mesh(grid).shape == (2, 2)
   assert Mesh(D4, ("d",)) is Mesh(D4, (4,), ("d",)) and Mesh(list(D4), np.array([2, 2]), ["dp", "tp"]) is M22
+
+
+def test_names_that_users_of_jax_and_torch_write():
+  assert DeviceMesh is Mesh and PartitionSpec is P
+  mesh = DeviceMesh(np.array(D4).reshape(2, 2), ("dp", "tp"))
+  assert Sharding(mesh, PartitionSpec("dp", None)) is Sharding(M22, P("dp"))
+  assert DeviceMesh(D4, (2, 2), ("dp", "tp")) is M22
 
 
 def test_one_device_is_a_plain_name():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad import Context, Device, DeviceError, Mesh, P, ShardError, Sharding, Tensor
+from tinygrad import Context, Device, DeviceError, Mesh, Ops, P, ShardError, Sharding, Tensor
 from tinygrad.device import ShardTypeError
 from tinygrad.nn.optim import SGD
 from tinygrad.nn.state import load_state_dict
@@ -50,6 +50,14 @@ def shaped(s, shape):
 def named(s, names):
   mesh = Mesh(s.devices, (2, 2)[: len(names)] if len(names) == 2 else (4,), names)
   return s.x.shard(mesh, P(names[-1]))
+
+
+def on_rows(s, mesh):
+  return s.x.shard(mesh, P(mesh.names[0]))
+
+
+def owing(s, partial, disjoint=()):
+  return s.x.to(Sharding(s.mesh, None, partial, disjoint))
 
 
 def both(s, y):
@@ -127,6 +135,44 @@ MISTAKES = {
   "name_as_a_string": Mistake(lambda s: Mesh(s.devices, None, "dp"), "got 'dp'", "('dp',)", named, ShardTypeError),
   "names_are_numbers": Mistake(
     lambda s: Mesh(s.devices, (2, 2), (1, 2)), r"got \(1, 2\)", "('1', '2')", named, ShardTypeError
+  ),
+  # as other frameworks write it
+  "axis_names_of_a_grid": Mistake(
+    lambda s: Mesh(s.devices, axis_names=("dp", "tp")), r"names=, got axis_names=\('dp', 'tp'\)",
+    "Mesh(devices, names=('dp', 'tp'))", on_rows, ShardTypeError, {"devices": np.array(D4).reshape(2, 2)},
+  ),
+  "mesh_dim_names": Mistake(
+    lambda s: Mesh(s.devices, [2, 2], mesh_dim_names=["dp", "tp"]), r"got mesh_dim_names=\['dp', 'tp'\]",
+    "Mesh(devices, shape=(2, 2), names=('dp', 'tp'))", on_rows, ShardTypeError,
+  ),
+  "axis_shapes_and_names": Mistake(
+    lambda s: Mesh(s.devices, axis_shapes=np.array([2, 2]), axis_names=("dp", "tp")), "got axis_shapes=array",
+    "Mesh(devices, shape=(2, 2), names=('dp', 'tp'))", on_rows, ShardTypeError,
+  ),
+  "keyword_misspelled": Mistake(
+    lambda s: Mesh(s.devices, (4,), name=("dp",)), "shape= and names=, got name=", "Mesh(devices, shape=(4,))",
+    lambda s, mesh: s.x.shard(mesh, 0), ShardTypeError,
+  ),
+  # partial
+  "partial_by_a_word": Mistake(
+    lambda s: Sharding(s.mesh, P("dp"), {"tp": "add"}), "reduction is owed, its op", "{'tp': Ops.ADD}", owing,
+    ShardTypeError,
+  ),
+  "partial_of_names": Mistake(
+    lambda s: Sharding(s.mesh, partial=("dp",)), r"partial=\('dp',\): for each", "{'dp': Ops.ADD}", owing,
+    ShardTypeError,
+  ),
+  "partial_over_no_axis": Mistake(
+    lambda s: Sharding(s.mesh, partial={"rows": Ops.MAX}), "'rows' is no axis", "'dp'",
+    lambda s, name: owing(s, {name: Ops.MAX}),
+  ),
+  "disjoint_in_a_string": Mistake(
+    lambda s: Sharding(s.mesh, partial={"tp": Ops.ADD}, disjoint="tp"), "disjoint='tp': a tuple of axes", "('tp',)",
+    lambda s, names: owing(s, {"tp": Ops.ADD}, names), ShardTypeError,
+  ),
+  "disjoint_and_not_owed": Mistake(
+    lambda s: Sharding(s.mesh, partial={"tp": Ops.ADD}, disjoint=("dp", "tp")), "that partial=.* names", "('tp',)",
+    lambda s, names: owing(s, {"tp": Ops.ADD}, names), ShardTypeError,
   ),
   # P
   "spec_of_0": Mistake(lambda s: P(0), r"P\(0\): for each dim", "Sharding(devices, axis=0)", at, ShardTypeError),
@@ -281,7 +327,7 @@ def test_mistake(name):
   assert any(f"in test_placement_mistakes.py:{i}: " in text for i in lines), text
   code = text.partition("  fix: ")[2]
   assert code.partition("  # ")[0] == m.fix, text
-  made = m.use(s, eval(code, {"Tensor": Tensor, "Mesh": Mesh, "Sharding": Sharding, "P": P, **vars(s)}))
+  made = m.use(s, eval(code, {"Tensor": Tensor, "Ops": Ops, "Mesh": Mesh, "Sharding": Sharding, "P": P, **vars(s)}))
   np.testing.assert_array_equal(made.numpy(), s.x.numpy())
 
 

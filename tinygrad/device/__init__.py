@@ -4,10 +4,19 @@ from tinygrad.device.backend import Backend, BoundCall, CallBatch, Capabilities,
 from tinygrad.device.buffer import Buffer
 from tinygrad.device.constraint import OPEN, Constraint, constraint
 from tinygrad.device.errors import DeviceError, ShardError, ShardTypeError, refuse
-from tinygrad.device.mesh import Mesh, SubAxis, as_index, merge_sub_axes, short_devices
+from tinygrad.device.mesh import (
+  DeviceMesh,
+  Mesh,
+  SubAxis,
+  ambient_mesh,
+  as_index,
+  in_short,
+  merge_sub_axes,
+  short_devices,
+)
+from tinygrad.device.partition_spec import P, PartitionSpec
 from tinygrad.device.registry import GPUS, HOST_DEVICE, ON_CPU, Device, backends, opened, print_kinds
 from tinygrad.device.sharding import (
-  P,
   Partial,
   Placement,
   Sharding,
@@ -18,5 +27,4 @@ from tinygrad.device.sharding import (
   same_devices,
   show_placement,
   spelled,
-  written_mesh,
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 from tinygrad.device.errors import ShardTypeError, refuse
 from tinygrad.device.mesh import Mesh, SubAxis, as_index
-from tinygrad.device.sharding import P, cuts_of
+from tinygrad.device.partition_spec import P, cuts_of
 
 OPEN = "?"  # in a P: the dim may be cut further than by the axes before it
 DIRECTIONS = ("both", "forward", "backward", "none")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import FrozenInstanceError, dataclass
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from tinygrad.device.errors import DeviceError, ShardError, ShardTypeError, refuse
 from tinygrad.device.registry import Device
@@ -16,15 +17,16 @@ Names = Sequence[str]
 
 
 class _Frozen:
-  """Equal ones are one object, which all that is placed alike shares: it cannot be written to, and has no copies."""
+  """Equal ones are one object, which all that is placed alike shares: it cannot be written to, and has no copies.
+  `repr` is code that gives the object again, `str` what messages print."""
 
   __slots__ = ()
 
   def __setattr__(self, name: str, value: Any) -> None:
-    raise FrozenInstanceError(f"{self!r} is frozen, .{name} cannot be set\n  fix: make another {type(self).__name__}")
+    raise FrozenInstanceError(f"{self} is frozen, .{name} cannot be set\n  fix: make another {type(self).__name__}")
 
   def __delattr__(self, name: str) -> None:
-    raise FrozenInstanceError(f"{self!r} is frozen, .{name} cannot be deleted")
+    raise FrozenInstanceError(f"{self} is frozen, .{name} cannot be deleted")
 
   def __copy__(self) -> Self:
     return self
@@ -45,9 +47,9 @@ class Mesh(_Frozen):
   """Ordered distinct devices as a row-major grid with named axes: `Mesh(("CPU:0", …, "CPU:3"), (2, 2), ("dp", "tp"))`.
 
   Without a shape the mesh is one axis of all devices, or has the shape of an array of devices; `Mesh(devices, ("d",))`
-  gives names alone. Equal meshes are the same object.
+  gives names alone. Equal meshes are the same object. `with mesh:` makes it the `ambient_mesh`.
   Raises: ShardError for repeated devices, several kinds without MIXED=1, a shape that does not multiply to their
-  number, or names that don't match it.
+  number, or names that don't match it; ShardTypeError for `axis_names=` and other keywords than these three.
   """
 
   __slots__ = ("devices", "home", "kinds", "names", "shape")
@@ -57,7 +59,11 @@ class Mesh(_Frozen):
   shape: tuple[int, ...]
   names: tuple[str, ...]
 
-  def __new__(cls, devices: Names, shape: Sequence[int] | Names | None = None, names: Names | None = None) -> Mesh:
+  def __new__(
+    cls, devices: Names, shape: Sequence[int] | Names | None = None, names: Names | None = None, **others: Any
+  ) -> Mesh:
+    if others:
+      _refuse_keywords(others, shape, names)
     devs, grid = _listed_devices(devices)
     if names is None and isinstance(shape, (tuple, list)) and shape and all(isinstance(n, str) for n in shape):
       shape, names = None, shape
@@ -80,7 +86,22 @@ class Mesh(_Frozen):
   def __reduce__(self) -> tuple[Any, ...]:
     return Mesh, (self.devices, self.shape, self.names)
 
+  def __enter__(self) -> Self:
+    _ambient.set((*_ambient.get(), self))
+    return self
+
+  def __exit__(self, *error: object) -> None:
+    *outer, last = _ambient.get()
+    if last is not self:  # a generator's block may end within another's
+      outer = [*outer, last]
+      del outer[len(outer) - 1 - outer[::-1].index(self)]
+    _ambient.set(tuple(outer))
+
   def __repr__(self) -> str:
+    axes = "" if self.names == ("x",) else f", {self.shape}, {self.names}"
+    return f"Mesh({device_code(self.devices)}{axes})"
+
+  def __str__(self) -> str:
     axes = ", ".join(f"{name}={size}" for name, size in zip(self.names, self.shape, strict=True))
     return f"Mesh({short_devices(self.devices)}, {axes})"
 
@@ -99,14 +120,18 @@ class Mesh(_Frozen):
     return tuple(out)
 
   def sub_axis(self, entry: str) -> SubAxis:
-    """The sub-axis of an axis `"x"`, or of a sub-axis `"x:(p)k"`: view x as [p, k, n/(pk)] and take k. ShardError for
-    any other."""
+    """The sub-axis of an axis `"x"`, of a sub-axis `"x:(p)k"` (view x as [p, k, n/(pk)] and take k), or of one that
+    crosses axes, `"size@stride"`: what `axes_of` gives. ShardError for any other."""
     if isinstance(found := self._sub_axis(entry), str):
       refuse(found, repr(self.names[0]))
     return found
 
   def _sub_axis(self, entry: str) -> SubAxis | str:
     """The sub-axis, or what is wrong."""
+    if (crossing := re.fullmatch(r"(\d+)@(\d+)", entry)) is not None:
+      size, stride = map(int, crossing.groups())
+      divides = size * stride > 0 and len(self) % (size * stride) == 0
+      return SubAxis(size, stride) if divides else f"{entry!r}: {size}*{stride} does not divide {len(self)} devices"
     match = re.fullmatch(r"([^:]+)(?::\((\d+)\)(\d+))?", entry)
     if match is None or match[1] not in self.names:
       return f"{entry!r} is no axis of {self}"
@@ -120,6 +145,26 @@ class Mesh(_Frozen):
     return SubAxis(k, stride * (n // (p * k)))
 
 
+DeviceMesh = Mesh
+
+_ambient: ContextVar[tuple[Mesh, ...]] = ContextVar("ambient meshes", default=())  # the inner one last
+
+
+def ambient_mesh() -> Mesh | None:
+  """The mesh of the innermost `with mesh:` around the caller, in this thread (or task); None outside of any."""
+  return _ambient.get()[-1] if _ambient.get() else None
+
+
+def _refuse_keywords(others: dict[str, Any], shape: Any, names: Any) -> NoReturn:
+  """Keywords of `jax.sharding.Mesh`, `jax.make_mesh` and `torch.distributed.DeviceMesh` have other names here."""
+  here = {"axis_names": "names", "mesh_dim_names": "names", "axis_shapes": "shape", "mesh_shape": "shape"}
+  given = {"shape": shape, "names": names, **{here[k]: v for k, v in others.items() if k in here}}
+  plain = {k: v if isinstance(v, str) else tuple(_flat(v)) for k, v in given.items() if isinstance(v, Iterable)}
+  code = ", ".join(["devices", *(f"{k}={v!r}" for k, v in plain.items())])
+  said = "a mesh is made of devices, shape= and names=, got "
+  refuse(f"{said}{', '.join(f'{k}={v!r}' for k, v in others.items())}", f"Mesh({code})", error=ShardTypeError)
+
+
 def _listed_devices(devices: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
   """(the canonical names of a mesh's devices, the shape of the array that they were given in)."""
   example = "('CPU:0', 'CPU:1')"
@@ -127,7 +172,7 @@ def _listed_devices(devices: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
     refuse(f"a mesh needs a sequence of devices, got the string {devices!r}", f"({devices!r},)", error=ShardTypeError)
   if isinstance(devices, _Frozen):  # a mesh, or a placement
     name = "mesh" if isinstance(devices, Mesh) else "placement"
-    refuse(f"a mesh needs a sequence of devices, got {devices!r}", f"{name}.devices", error=ShardTypeError)
+    refuse(f"a mesh needs a sequence of devices, got {devices}", f"{name}.devices", error=ShardTypeError)
   if isinstance(devices, (set, frozenset, dict)):
     rule = f"a mesh needs devices in an order, got a {type(devices).__name__}"
     refuse(rule, "tuple(sorted(devices))", error=ShardTypeError)
@@ -156,7 +201,7 @@ def _canonical_names(names: tuple[Any, ...]) -> tuple[str, ...] | None:
 
 
 def _flat(devices: Any) -> list[Any]:
-  return list(devices.ravel()) if hasattr(devices, "ravel") else list(devices)
+  return list(devices.ravel().tolist()) if hasattr(devices, "ravel") else list(devices)
 
 
 def _mesh_shape(shape: Any, count: int, rank: int) -> tuple[int, ...]:
@@ -241,8 +286,28 @@ def short_devices(devices: Sequence[str]) -> str:
   """`CPU:0-3` for consecutive devices of one kind, else the names."""
   if len(devices) == 1:
     return devices[0]
-  split = [(name, int(number or 0)) for name, _, number in (d.partition(":") for d in devices)]
-  kind, first = split[0]
-  if all(s == (kind, first + i) for i, s in enumerate(split)):
-    return f"{kind}:{first}-{first + len(split) - 1}"
-  return ", ".join(devices)
+  kind, numbers = _run_of(devices)
+  return f"{kind}:{numbers.start}-{numbers.stop - 1}" if numbers else ", ".join(devices)
+
+
+def device_code(devices: Sequence[str]) -> str:
+  """The names as code: a tuple, or a list over the numbers of many consecutive devices."""
+  kind, numbers = _run_of(devices)
+  return f"[f'{kind}:{{i}}' for i in {numbers}]" if len(numbers) > LISTED else repr(tuple(devices))
+
+
+LISTED = 8
+
+
+def _run_of(devices: Sequence[str]) -> tuple[str, range]:
+  """(kind, the numbers) of consecutive devices of one kind; an empty range for others."""
+  split = [(name, number or "0") for name, _, number in (d.partition(":") for d in devices)]
+  kind, number = split[0]
+  first = int(number) if number.isdigit() else 0
+  whole = all(s == (kind, str(first + i)) for i, s in enumerate(split))
+  return kind, range(first, first + len(split)) if whole else range(0)
+
+
+def in_short(x: Any) -> str:
+  """How messages print what a user gave: its `repr`, but of meshes and placements `str`."""
+  return str(x) if isinstance(x, _Frozen) else repr(x)

@@ -68,7 +68,7 @@ class _Devices:
     if device is None:
       return self.DEFAULT
     if not isinstance(device, str):
-      refuse(f"a device is named by a string, got {device!r} of {type(device)}", "'CPU:1'", error=DeviceError)
+      refuse(f"a device is named by a string, got {device} of {type(device)}", "'CPU:1'", error=DeviceError)
     return self._canonicalize(device)
 
   def _example(self, kind: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,14 @@ from tinygrad.device.mesh import (
   _canonical_names,
   _Frozen,
   as_index,
+  device_code,
   merge_sub_axes,
   overlapping,
   short_devices,
 )
+from tinygrad.device.partition_spec import P, as_spec, cuts_of, spec_of
 from tinygrad.device.registry import Device
-from tinygrad.helpers import ceildiv, difflib, prod
+from tinygrad.helpers import ceildiv, prod
 
 _shardings: dict[tuple[Any, ...], Sharding] = {}
 _written: dict[Sharding, Mesh] = {}  # the mesh with which a placement was last written: nodes made of it keep its names
@@ -36,51 +38,20 @@ class Partial:
   disjoint: bool = False
 
 
-class P(tuple[Any, ...]):
-  """PartitionSpec: for each tensor dim None, a mesh axis name, or a tuple of names (major to minor). `P("dp",
-  None)`. ShardTypeError for anything else.
-  """
-
-  __slots__ = ()
-
-  def __new__(cls, *dims: str | None | Sequence[str]) -> P:
-    entries: tuple[Any, ...] = tuple(tuple(d) if isinstance(d, list) else d for d in dims)
-    wrong = [d for d in entries if not (d is None or _is_name(d) or (isinstance(d, tuple) and all(map(_is_name, d))))]
-    if wrong:
-      given = f"P({', '.join('...' if d is ... else repr(d) for d in entries)})"
-      rule = f"{given}: for each dim of the tensor a P has None, the name of a mesh axis, or a tuple of names"
-      if len(entries) == 1 and (axis := as_index(wrong[0])) is not None and axis >= 0:
-        refuse(rule, f"Sharding(devices, axis={axis})  # a dim by its number", error=ShardTypeError)
-      fixed = cls(
-        *(tuple(filter(_is_name, d)) if isinstance(d, tuple) else d if _is_name(d) else None for d in entries)
-      )
-      refuse(rule, f"{fixed!r}", error=ShardTypeError)
-    return super().__new__(cls, entries)
-
-  def __getnewargs__(self) -> tuple[Any, ...]:
-    return tuple(self)
-
-  def __repr__(self) -> str:
-    return f"P({', '.join(map(repr, self))})"
-
-
-def _is_name(entry: Any) -> bool:
-  return isinstance(entry, str) and entry != ""
-
-
 class Sharding(_Frozen):
   """Where a value lives and how: its devices, for each dim the sub-axes that cut it (major to minor), and reductions
   still owed.
 
   `Sharding(("GPU:0", "GPU:1"), axis=0)` cuts dim 0 in two; `axis=None` replicates; `Sharding(mesh, P("dp", None))` is
   the general form.
+  `partial={"tp": Ops.ADD}` says over which axes a reduction is owed, and which; `disjoint` which of them are disjoint.
   Sub-axes in neither replicate. Frozen and interned in one normal form: equal placements are the same object.
   On one device it is that device's plain name (a `str` is returned).
   Raises: ShardError for an axis used twice, a negative or repeated axis, sub-axes that overlap.
   """
 
-  __slots__ = ("devices", "dims", "mesh", "partial", "parts_", "reduced", "used")
-  mesh: Mesh
+  __slots__ = ("devices", "dims", "home", "partial", "parts_", "reduced", "used")
+  home: Mesh  # the first mesh over its devices
   devices: tuple[str, ...]
   dims: tuple[tuple[SubAxis, ...], ...]
   partial: tuple[Partial, ...]
@@ -88,7 +59,13 @@ class Sharding(_Frozen):
   reduced: Sharding  # not partial: those sub-axes replicate
   used: tuple[SubAxis, ...]  # every sub-axis that cuts, or over which it is partial
 
-  def __new__(cls, devices: Mesh | Sequence[str], axis: int | P | Sequence[Any] | None = None) -> Any:
+  def __new__(
+    cls,
+    devices: Mesh | Sequence[str],
+    axis: int | P | Sequence[Any] | None = None,
+    partial: Mapping[str, Any] | None = None,
+    disjoint: Collection[str] = (),
+  ) -> Any:
     mesh = devices if isinstance(devices, Mesh) else Mesh(devices)
     dims: list[tuple[SubAxis, ...]] = []
     if (number := as_index(axis)) is not None:
@@ -98,7 +75,7 @@ class Sharding(_Frozen):
       dims = [()] * number + [(SubAxis(len(mesh), 1),)]
     elif axis is not None:
       dims = cuts_of(mesh, as_spec(axis, mesh))
-    made = Sharding.of(mesh, dims)
+    made = Sharding.of(mesh, dims, _partials_of(mesh, partial or {}, disjoint))
     if isinstance(made, Sharding):
       _written[made] = mesh
     return made
@@ -128,8 +105,9 @@ class Sharding(_Frozen):
       )
     self = object.__new__(Sharding)
     reduced = Sharding.of(mesh, cut) if partials else self
-    self._fill(mesh=mesh, devices=mesh.devices, dims=tuple(cut), partial=partials, used=used, reduced=reduced)
+    self._fill(home=mesh.home, devices=mesh.devices, dims=tuple(cut), partial=partials, used=used, reduced=reduced)
     self._fill(parts_=tuple(prod(d.size for d in dim) for dim in cut))
+    _written[self] = mesh
     return _shardings.setdefault(key, self)
 
   __hash__ = object.__hash__
@@ -137,6 +115,16 @@ class Sharding(_Frozen):
   def __eq__(self, other: object) -> bool:
     """Itself alone; beside a plain tuple of names it compares as its devices do: `t.device == ("CPU:0", "CPU:1")`."""
     return self is other or (type(other) is tuple and self.devices == _canonical_names(other))
+
+  @property
+  def mesh(self) -> Mesh:
+    """The mesh, and so the names, with which the placement was last written. A node that is made of it keeps them."""
+    return _written[self]
+
+  @property
+  def spec(self) -> P:
+    """How its dims are cut, in the names of its mesh: `Sharding(s.mesh, s.spec) is s.reduced`."""
+    return spec_of(self.mesh, self.dims)
 
   @property
   def axis(self) -> int | None:
@@ -195,7 +183,19 @@ class Sharding(_Frozen):
     return tuple((lo, min(n, lo + size)) for lo, n, size in zip(los, shape, sizes))
 
   def __repr__(self) -> str:
-    mesh = written_mesh(self)
+    mesh, where = self.mesh, "" if self.mesh.names == ("x",) else repr(self.mesh)
+    named = [(name, o) for o in self.partial for d in o.sub_axes for name in mesh.axes_of((d,))]
+    parts = [where or device_code(self.devices)]
+    if self.dims:
+      parts.append(repr(self.spec) if where or self.dims[-1] != (SubAxis(len(mesh), 1),) else f"axis={self.axis}")
+    if named:
+      parts.append(f"partial={{{', '.join(f'{name!r}: Ops.{o.op.name}' for name, o in named)}}}")
+    if disjoint := tuple(name for name, o in named if o.disjoint):
+      parts.append(f"disjoint={disjoint}")
+    return f"Sharding({', '.join(parts)})"
+
+  def __str__(self) -> str:
+    mesh = self.mesh
     parts = ", ".join(_axes(mesh, dim) or "-" for dim in self.dims)
     partial = "".join(f", partial by {o.op.name.lower()} over {_axes(mesh, o.sub_axes)}" for o in self.partial)
     return f"Sharding({short_devices(self.devices)}: {parts or 'replicated'}{partial})"
@@ -204,53 +204,16 @@ class Sharding(_Frozen):
 Placement = str | Sharding
 
 
-def as_spec(axis: Any, mesh: Mesh) -> P:
-  """How dims are cut, given in another way than by the number of one: a `P`, or what one is made of."""
-  if isinstance(axis, P):
-    return axis
-  if isinstance(axis, (tuple, list)):
-    return P(*axis)
-  rule = f"axis={axis!r} of type {type(axis).__name__} is neither the number of a dim nor a P of axis names"
-  named = isinstance(axis, str) and not isinstance(mesh._sub_axis(axis), str)
-  refuse(rule, f"P({axis!r})" if named else f"{int(axis) if _is_whole(axis) else 0}  # the axis", error=ShardTypeError)
-
-
-def _is_whole(n: Any) -> bool:
-  return isinstance(n, (bool, float)) and n >= 0 and float(n).is_integer()
-
-
-def cuts_of(mesh: Mesh, spec: P) -> list[tuple[SubAxis, ...]]:
-  """The sub-axes that cut each dim. ShardError for what is no axis of the mesh, or is used twice."""
-  dims = [tuple(map(mesh._sub_axis, _names_of(entry))) for entry in spec]
-  wrong = [d for dim in dims for d in dim if isinstance(d, str)]
-  good = [tuple(d for d in dim if isinstance(d, SubAxis)) for dim in dims]
-  if wrong:
-    axes = ", ".join(map(repr, mesh.names))
-    refuse(f"{spec!r}: {wrong[0]}", f"{_repaired(mesh, spec)!r}  # axes: {axes}; parts of one: '{mesh.names[0]}:(1)2'")
-  if overlap := overlapping(mesh, [d for dim in good for d in dim]):
-    rule = f"{spec!r}: {overlap} of {mesh} is used twice, or overlaps another part of the same placement"
-    refuse(rule, f"{_repaired(mesh, spec)!r}  # each mesh axis cuts one dim")
-  return good
-
-
-def _names_of(entry: Any) -> tuple[str, ...]:
-  return (entry,) if isinstance(entry, str) else entry or ()
-
-
-def _repaired(mesh: Mesh, spec: P) -> P:
-  """The spec without what cannot be; a name that differs from an axis by little is taken for that."""
-  used: list[SubAxis] = []
-  dims: list[Any] = []
-  for entry in spec:
-    kept: list[str] = []
-    for name in _names_of(entry):
-      near = [name, *difflib.get_close_matches(name.partition(":")[0], mesh.names, 1, 0.5)]
-      fits = (n for n in near if isinstance(d := mesh._sub_axis(n), SubAxis) and not overlapping(mesh, [*used, d]))
-      if (good := next(fits, None)) is not None:
-        used.append(mesh.sub_axis(good))
-        kept.append(good)
-    dims.append(None if not kept else kept[0] if len(kept) == 1 else tuple(kept))
-  return P(*dims)
+def _partials_of(mesh: Mesh, partial: Mapping[str, Any], disjoint: Collection[str]) -> list[Partial]:
+  """The reductions owed over axes of a mesh. ShardError for what is no axis, or no op."""
+  if not isinstance(partial, Mapping) or any(not hasattr(op, "name") for op in partial.values()):
+    names = tuple(partial) if isinstance(partial, Mapping) else mesh.names[:1]
+    rule = f"partial={partial!r}: for each mesh axis over which a reduction is owed, its op"
+    refuse(rule, f"{{{', '.join(f'{name!r}: Ops.ADD' for name in names)}}}", error=ShardTypeError)
+  if isinstance(disjoint, str) or not set(disjoint) <= partial.keys():
+    fits = tuple(name for name in partial if name == disjoint or name in tuple(disjoint))
+    refuse(f"disjoint={disjoint!r}: a tuple of axes that partial={partial!r} names", f"{fits}", error=ShardTypeError)
+  return [Partial((mesh.sub_axis(name),), op, name in disjoint) for name, op in partial.items()]
 
 
 def check_fits(placement: Placement, shape: Sequence[Any]) -> None:
@@ -269,16 +232,12 @@ def spelled(placement: Placement, devices: str = "", mesh: str = "") -> str:
   """The placement as code, in which `devices` and `mesh` stand for its own."""
   if isinstance(placement, str):
     return repr(placement)
-  m = written_mesh(placement)
+  m = placement.mesh
   cut = [i for i, dim in enumerate(placement.dims) if dim]
   if not cut or (len(cut) == 1 and placement.dims[cut[0]] == (SubAxis(len(m), 1),)):
     axis = f", axis={cut[0]}" if cut else ""
     return f"Sharding({devices or repr(m.devices)}{axis})"
-  names = [
-    m.axes_of(dim) if len(dim) == 1 else tuple(n for d in dim for n in m.axes_of((d,))) for dim in placement.dims
-  ]
-  spec = P(*(None if not n else n[0] if len(n) == 1 else n for n in names))
-  return f"Sharding({mesh or f'Mesh({m.devices!r}, {m.shape}, {m.names})'}, {spec!r})"
+  return f"Sharding({mesh or f'Mesh({m.devices!r}, {m.shape}, {m.names})'}, {placement.spec!r})"
 
 
 def device_set(placement: Placement) -> tuple[str, ...]:
@@ -292,20 +251,15 @@ def one_of_each_kind(placement: Placement) -> tuple[str, ...]:
 
 def same_devices(a: Placement, b: Placement) -> bool:
   """Whether two placements are over the same devices in the same order, however many these are."""
-  return a.mesh.home is b.mesh.home if isinstance(a, Sharding) and isinstance(b, Sharding) else a == b
-
-
-def written_mesh(placement: Sharding) -> Mesh:
-  """The mesh, and so the names, with which the placement was last written. A node that is made of it keeps them."""
-  return _written.get(placement, placement.mesh)
+  return a.home is b.home if isinstance(a, Sharding) and isinstance(b, Sharding) else a == b
 
 
 def show_placement(placement: Placement | None, mesh: Mesh | None = None) -> str:
   """How error messages print a placement: `CPU:0-3, dim 0 over "d"`, by the names of `mesh` (as it was written)."""
   if not isinstance(placement, Sharding):
     return "any device" if placement is None else placement
-  if mesh is None or mesh.home is not placement.mesh.home:
-    mesh = written_mesh(placement)
+  if mesh is None or mesh.home is not placement.home:
+    mesh = placement.mesh
   cuts = [f'dim {i} over "{_axes(mesh, dim)}"' for i, dim in enumerate(placement.dims) if dim]
   partial = [f'partial by {o.op.name.lower()} over "{_axes(mesh, o.sub_axes)}"' for o in placement.partial]
   return ", ".join([short_devices(placement.devices), *(cuts or ["replicated"]), *partial])

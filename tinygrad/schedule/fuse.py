@@ -40,8 +40,7 @@ Use = tuple[UOp, int, int]  # kernel, chain of movements (interned), flags
 
 class Cost(NamedTuple):
   """What computing a value takes: the buffers it reads, operations an element, what the slow ones among them add, and
-  whether it holds a reduction, a lookup, or a value whose bits are `compared`.
-  """
+  whether it holds a reduction, a lookup, or a value whose bits are `compared`."""
 
   reads: frozenset[UOp] = frozenset()
   ops: int = 0
@@ -133,8 +132,7 @@ def read_bytes(u: UOp, cost: Cost) -> int:
 
 def cheap(u: UOp, cost: Cost) -> bool:
   """May be computed wherever it is read: loads, movement, casts and little arithmetic that read no more than the
-  stored value would.
-  """
+  stored value would."""
   if cost.reduces or cost.gathers or cost.slow or cost.compared:
     return False
   if not cost.reads:
@@ -144,8 +142,7 @@ def cheap(u: UOp, cost: Cost) -> bool:
 
 def recompute(u: UOp, cost: Cost, uses: int) -> bool:
   """`uses` times computing `u` against computing it once, a store and `uses` loads, in bytes (an operation counts a
-  quarter of a byte).
-  """
+  quarter of a byte)."""
   if cost.reduces or cost.compared or len(cost.reads) > MANY_READS:
     return False
   again = uses * read_bytes(u, cost) + (uses - 1) * elements(u) * (cost.ops // 4 + cost.slow)

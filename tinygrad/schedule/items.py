@@ -29,8 +29,7 @@ Lines = tuple[tuple[str, tuple[str, int] | None], ...]  # ops and the user's lin
 @dataclass(frozen=True, slots=True)
 class ScheduleItem:
   """One kernel or copy. `slots[i]`: the slot behind PARAM i; the first `writes` are written. `peers`: reads the memory
-  of other devices: its sources must be ready on all devices before, and stay as they are until all have read them.
-  """
+  of other devices: its sources must be ready on all devices before, and stay as they are until all have read them."""
 
   kernel: UOp | Transfer
   slots: tuple[int, ...]

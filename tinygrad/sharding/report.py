@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Mesh, Placement, Sharding, device_set, reduced_placement, show_placement, written_mesh
+from tinygrad.device import Mesh, Placement, Sharding, device_set, reduced_placement, show_placement
 from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str
 from tinygrad.ops import Trait, having
 from tinygrad.sharding.localize import COMPLETE, run_passes
@@ -235,7 +235,7 @@ def owners(s: Sharding, shape: tuple[int, ...]) -> Any:
 def names_of(u: UOp, placement: Sharding) -> Mesh:
   """The mesh with whose names a placement of `u` or of its source prints: that of the nearest value which has some."""
   found = (mesh_of(x) for x in (u, *u.src))
-  return next((m for m in found if m is not None and m.home is placement.mesh.home), written_mesh(placement))
+  return next((m for m in found if m is not None and m.home is placement.home), placement.mesh)
 
 
 def shown(u: UOp, placement: Placement | None) -> str:

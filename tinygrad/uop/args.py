@@ -28,8 +28,7 @@ class OwnGradient:
 @dataclass(frozen=True, slots=True)
 class Collective:
   """A communication of the local view: the result is `template` (over HOLE leaves, one a source) placed as `result`,
-  given source i in `placements[i]`; a partial source is reduced. `kind` names it for
-  people."""
+  given source i in `placements[i]`; a partial source is reduced. `kind` is for people."""
 
   kind: str
   template: UOp

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import HOST_DEVICE, Buffer, Constraint, Mesh, Placement, Sharding, check_fits, written_mesh
+from tinygrad.device import HOST_DEVICE, Buffer, Constraint, Mesh, Placement, Sharding, check_fits
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
 from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, prod, user_frame
 from tinygrad.uop.dims import as_dims, is_int, sint, upper
@@ -467,7 +467,7 @@ class UOp:
   def named(self, device: Placement, names: Mesh | None = None) -> UOp:
     """Itself, placed with the names of that mesh (None: those with which `device` was last written)."""
     if isinstance(device, Sharding):
-      self.mesh = names or written_mesh(device)
+      self.mesh = names or device.mesh
     return self
 
   def assign(self, value: UOp) -> UOp:
@@ -649,7 +649,7 @@ def mesh_of(u: UOp) -> Mesh | None:
   nearest, seen = deque([u]), {u}
   while nearest:
     v = nearest.popleft()
-    if knows(v, "mesh") and v.mesh.home is here.mesh.home:
+    if knows(v, "mesh") and v.mesh.home is here.home:
       return v.mesh
     fresh = dict.fromkeys(s for s in v.src if s not in seen)
     seen.update(fresh)

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tinygrad.device import Placement
+from tinygrad.device import Placement, in_short
 
 # Every op, from the tensor level to the kernel level. IntEnum: hashing and comparing are hot.
 Ops = enum.IntEnum(
@@ -75,6 +75,9 @@ class BufferArg(NamedTuple):
   shape: tuple[int, ...]
   device: Placement
 
+  def __repr__(self) -> str:
+    return f"BufferArg(uid={self.uid}, shape={self.shape}, device={in_short(self.device)})"
+
 
 @dataclass(frozen=True, slots=True)
 class ParamArg:
@@ -97,8 +100,10 @@ class PieceArg(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Move:
   """Bring a value to `device`. `pinned`: the user wrote it (shard, to, assign); else a hook inserted it and `place`
-  may decide anew.
-  """
+  may decide anew."""
 
   device: Placement
   pinned: bool
+
+  def __repr__(self) -> str:
+    return f"Move(device={in_short(self.device)}, pinned={self.pinned})"
