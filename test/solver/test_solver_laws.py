@@ -1,0 +1,118 @@
+"""Laws of the solver on random problems: elementwise ops, contractions, transposes and reshapes with random hints."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tinygrad.device import Mesh
+from tinygrad.solver.axes import common, fits, size
+from tinygrad.solver.problem import Edge, Hint, Problem, Rule
+from tinygrad.solver.solve import Settings, solve
+
+MESH = Mesh([f"NULL:{i}" for i in range(24)], (2, 3, 4), ("a", "b", "c"))
+AXES = ("a", "b", "c", "c:(1)2", "c:(2)2")
+IJ, IK, KJ = ((0,), (1,)), ((0,), (2,)), ((2,), (1,))
+N = 24
+
+
+def random_hint(rng, rank, distinct, used=()):
+  """Dims cut by axes that fit beside one another; `distinct`: priorities that no other hint has."""
+  names = [MESH.sub_axis(n) for n in rng.sample(AXES, len(AXES))]
+  dims, taken = [[] for _ in range(rank)], list(used)
+  for d in names[: rng.randint(0, 3)]:
+    if all(fits(d, e) for e in taken):
+      dims[rng.randrange(rank)].append(d)
+      taken.append(d)
+  opened = [rng.random() < 0.6 for _ in dims]
+  return Hint.of(MESH, [tuple(d) for d in dims], opened, [distinct() for _ in dims])
+
+
+def random_problem(seed, distinct=lambda: 0):
+  rng = random.Random(seed)
+  p = Problem(MESH)
+  hint = lambda: random_hint(rng, 2, distinct) if rng.random() < 0.4 else None  # noqa: E731
+  values = [p.value((N, N), hint()) for _ in range(rng.randint(1, 3))]
+  for _ in range(rng.randint(1, 8)):
+    x, y = rng.choice(values), rng.choice(values)
+    out = p.value((N, N), hint())
+    kind = rng.choice(("elementwise", "contraction", "transpose", "elementwise"))
+    if kind == "elementwise":
+      p.edges.append(Edge(Rule((IJ, IJ, IJ), (N, N), 2, elementwise=True), (x, y, out)))
+    elif kind == "contraction":
+      p.edges.append(Edge(Rule((IK, KJ, IJ), (N, N, N), 2, special=frozenset((2,))), (x, y, out)))
+    else:
+      p.edges.append(Edge(Rule((IJ, ((1,), (0,))), (N, N), 1), (x, out)))
+    values.append(out)
+  return p
+
+
+def merged(problem, values):
+  """A reshape of each of these values to one dim and back, so that factors are compound."""
+  for v in values:
+    flat = problem.value((N * N,))
+    problem.edges.append(Edge(Rule((IJ, ((0, 1),)), (N, N), 1), (v, flat)))
+  return problem
+
+
+def filled(hints, shapes):
+  return [h or Hint.anything(len(s)) for h, s in zip(hints, shapes)]
+
+
+@pytest.mark.parametrize("strategy", ("basic", "aggressive", "cost"))
+@pytest.mark.parametrize("seed", range(60))
+def test_what_was_said_stays_and_nothing_is_used_twice(seed, strategy):
+  p = merged(random_problem(seed), (0, 1) if seed % 2 and len(random_problem(seed).shapes) > 1 else ())
+  for given, found in zip(filled(p.hints, p.shapes), filled(solve(p, Settings(strategy)).hints, p.shapes)):
+    for before, after, is_open in zip(given.dims, found.dims, given.opened):
+      assert common(before, after) == before  # no dim loses what cut it
+      assert is_open or before == after  # and a closed one is not cut further
+    cuts = [d for dim in found.dims for d in dim]
+    assert all(fits(d, e) for i, d in enumerate(cuts) for e in cuts[:i])
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_hint_that_says_what_was_decided_changes_nothing(seed):
+  p = merged(random_problem(seed), (0,))
+  found = filled(solve(p).hints, p.shapes)
+  said = Problem(MESH, p.shapes, list(found), p.edges, p.results, p.groups, p.weights)
+  assert filled(solve(said).hints, p.shapes) == found
+  closed = [replace(h, opened=(False,) * len(h.dims)) for h in found]
+  said.hints = list(closed)
+  assert filled(solve(said).hints, p.shapes) == closed
+
+
+def one_hint(seed):
+  """A problem in which one value says something: nothing is in conflict."""
+  p = random_problem(seed)
+  rng = random.Random(seed)
+  p.hints = [None] * len(p.shapes)
+  p.hints[rng.randrange(len(p.shapes))] = random_hint(rng, 2, lambda: 0)
+  return p
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_nothing_depends_on_the_numbers_of_values(seed):
+  """The same problem, its values numbered in another order."""
+  p, rng = merged(random_problem(seed), (0,)), random.Random(seed)
+  to = list(range(len(p.shapes)))
+  rng.shuffle(to)
+  at = lambda listed: [listed[to.index(i)] for i in range(len(to))]  # noqa: E731
+  edges = [Edge(e.rule, tuple(to[v] for v in e.values)) for e in p.edges]
+  other = Problem(MESH, at(p.shapes), at(p.hints), edges, [], [], at(p.weights))
+  assert at(solve(p).hints) == solve(other).hints
+
+
+def test_groups_are_placed_alike_and_refuse_hints_that_disagree():
+  p = Problem(MESH)
+  a = MESH.sub_axis("a")
+  x, y = p.value((N, N), Hint.of(MESH, [(a,), ()], [True, True])), p.value((N, N))
+  p.groups = [(x, y)]
+  assert solve(p).hints[y] == p.hints[x]
+  p.hints[y] = Hint.of(MESH, [(MESH.sub_axis("b"),), ()], [True, True])
+  with pytest.raises(ValueError, match="hints that disagree"):
+    solve(p)
+
+
+def test_sizes_count_parts():
+  assert size((MESH.sub_axis("a"), MESH.sub_axis("c:(1)2"))) == 4
