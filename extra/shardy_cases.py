@@ -17,9 +17,9 @@ from typing import Any
 
 from tinygrad.device import Mesh
 from tinygrad.helpers import prod
-from tinygrad.solver.axes import Axes, normal
+from tinygrad.solver.axes import Axes, within_axes
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
-from tinygrad.solver.solve import Settings, Solution, solve
+from tinygrad.solver.solve import Policy, Solution, solve
 
 FEATURES = ("aggressive", "levels", "rounds", "groups", "barriers", "conservative", "replicated", "unreduced", "closed")
 
@@ -79,7 +79,7 @@ def solved(case: dict[str, Any], without: Sequence[str] = ()) -> tuple[Solution,
   if "groups" not in without:
     problem.groups = [tuple(number[name] for name in group) for group in case.get("groups", ())]
   kind = case["pass"]
-  settings = Settings(
+  settings = Policy(
     "basic" if kind == "basic" or "aggressive" in without else "aggressive",
     rounds=kind == "user_priority" and "rounds" not in without,
     levels=kind in ("op_priority", "user_priority") and "levels" not in without,
@@ -97,7 +97,7 @@ def written(mesh: Mesh, hint: Hint | None) -> str:
     return ",".join(n for d in axes for n in mesh.axes_of((d,)))
 
   dims = [
-    "{" + ",".join(x for x in (name(normal(axes, mesh)), "?" * is_open) if x) + "}"
+    "{" + ",".join(x for x in (name(within_axes(axes, mesh)), "?" * is_open) if x) + "}"
     for axes, is_open in zip(hint.dims, hint.opened)
   ]
   more = [f" {k}={{{name(v)}}}" for k in ("replicated", "unreduced") if (v := getattr(hint, k))]

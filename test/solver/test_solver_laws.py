@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from tinygrad.device import Mesh
-from tinygrad.solver.axes import common, fits, size
+from tinygrad.solver.axes import coexist, common, number_of_parts
 from tinygrad.solver.problem import Edge, Hint, Problem, Rule
-from tinygrad.solver.solve import Settings, solve
+from tinygrad.solver.solve import Policy, solve
 
 MESH = Mesh([f"NULL:{i}" for i in range(24)], (2, 3, 4), ("a", "b", "c"))
 AXES = ("a", "b", "c", "c:(1)2", "c:(2)2")
@@ -21,7 +21,7 @@ def random_hint(rng, rank, distinct, used=()):
   names = [MESH.sub_axis(n) for n in rng.sample(AXES, len(AXES))]
   dims, taken = [[] for _ in range(rank)], list(used)
   for d in names[: rng.randint(0, 3)]:
-    if all(fits(d, e) for e in taken):
+    if all(coexist(d, e) for e in taken):
       dims[rng.randrange(rank)].append(d)
       taken.append(d)
   opened = [rng.random() < 0.6 for _ in dims]
@@ -63,12 +63,12 @@ def filled(hints, shapes):
 @pytest.mark.parametrize("seed", range(60))
 def test_what_was_said_stays_and_nothing_is_used_twice(seed, strategy):
   p = merged(random_problem(seed), (0, 1) if seed % 2 and len(random_problem(seed).shapes) > 1 else ())
-  for given, found in zip(filled(p.hints, p.shapes), filled(solve(p, Settings(strategy)).hints, p.shapes)):
+  for given, found in zip(filled(p.hints, p.shapes), filled(solve(p, Policy(strategy)).hints, p.shapes)):
     for before, after, is_open in zip(given.dims, found.dims, given.opened):
       assert common(before, after) == before  # no dim loses what cut it
       assert is_open or before == after  # and a closed one is not cut further
     cuts = [d for dim in found.dims for d in dim]
-    assert all(fits(d, e) for i, d in enumerate(cuts) for e in cuts[:i])
+    assert all(coexist(d, e) for i, d in enumerate(cuts) for e in cuts[:i])
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -115,4 +115,4 @@ def test_groups_are_placed_alike_and_refuse_hints_that_disagree():
 
 
 def test_sizes_count_parts():
-  assert size((MESH.sub_axis("a"), MESH.sub_axis("c:(1)2"))) == 4
+  assert number_of_parts((MESH.sub_axis("a"), MESH.sub_axis("c:(1)2"))) == 4

@@ -13,7 +13,7 @@ from tinygrad.device import Mesh, SubAxis, merge_sub_axes
 Axes = tuple[SubAxis, ...]
 
 
-def normal(axes: Iterable[SubAxis], mesh: Mesh) -> Axes:
+def within_axes(axes: Iterable[SubAxis], mesh: Mesh) -> Axes:
   """Split where an axis of the mesh ends, joined within."""
   ends = [1]
   for n in reversed(mesh.shape):
@@ -26,7 +26,7 @@ def normal(axes: Iterable[SubAxis], mesh: Mesh) -> Axes:
   return tuple(out)
 
 
-def size(axes: Axes) -> int:
+def number_of_parts(axes: Axes) -> int:
   """Into how many parts they cut."""
   n = 1
   for d in axes:
@@ -65,21 +65,21 @@ def common(x: Axes, y: Axes) -> Axes:
   return tuple(out)
 
 
-def fits(d: SubAxis, e: SubAxis) -> bool:
+def coexist(d: SubAxis, e: SubAxis) -> bool:
   """Whether both can be part of one placement: they share nothing, and form a divisor chain of the device's number."""
   low, high = (d, e) if d.stride < e.stride else (e, d)
   return high.stride % (low.stride * low.size) == 0
 
 
-def beside(axes: Axes, others: Iterable[SubAxis], atomic: bool) -> Axes:
+def prefix_beside(axes: Axes, others: Iterable[SubAxis], atomic: bool) -> Axes:
   """The longest prefix of `axes` that fits beside the others; `atomic`: sub-axes are not split for it."""
   taken, out = list(others), list[SubAxis]()
   for d in axes:
-    if all(fits(d, e) for e in taken):
+    if all(coexist(d, e) for e in taken):
       out.append(d)
       continue
     parts = [] if atomic else [n for n in range(d.size // 2, 1, -1) if d.size % n == 0]
-    found = next((p for n in parts if all(fits(p := major(d, n), e) for e in taken)), None)
+    found = next((p for n in parts if all(coexist(p := major(d, n), e) for e in taken)), None)
     if found is not None:
       out.append(found)
     break

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tinygrad.device import Mesh
-from tinygrad.solver.axes import Axes, normal
+from tinygrad.solver.axes import Axes, within_axes
 from tinygrad.uop import Factors
 
 
@@ -34,8 +34,10 @@ class Hint:
     replicated: Axes = (), unreduced: Axes = (),
   ) -> Hint:  # fmt: skip
     """In normal form: sub-axes within mesh axes, neighbours joined."""
-    kept, gone = normal(replicated, mesh), normal(unreduced, mesh)
-    return Hint(tuple(normal(d, mesh) for d in dims), tuple(opened), tuple(priorities) or (0,) * len(dims), kept, gone)
+    kept, gone = within_axes(replicated, mesh), within_axes(unreduced, mesh)
+    return Hint(
+      tuple(within_axes(d, mesh) for d in dims), tuple(opened), tuple(priorities) or (0,) * len(dims), kept, gone
+    )
 
 
 class Direction(enum.Flag):

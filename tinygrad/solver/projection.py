@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tinygrad.device import Mesh, SubAxis
-from tinygrad.solver.axes import Axes, dividing, normal
+from tinygrad.solver.axes import Axes, dividing, within_axes
 from tinygrad.solver.problem import Hint, Rule
 
 Lists = tuple[tuple[int, ...], ...]
@@ -39,7 +39,7 @@ class Projection:
     return ()
 
 
-def project(hint: Hint, lists: Lists, rule: Rule, round_: int, atomic: bool) -> Projection:
+def projected(hint: Hint, lists: Lists, rule: Rule, round_: int, atomic: bool) -> Projection:
   """Dims to factors. Of a dim of several factors the major ones take what cuts them evenly, the last one all the rest;
   what is left of a factor that is not wholly cut freezes the dim."""
   p = Projection(lists, {}, {}, set(), [*hint.replicated, *hint.unreduced])
@@ -66,5 +66,5 @@ def rewritten(hint: Hint, p: Projection, changed: set[int], mesh: Mesh) -> Hint:
   dims = list(hint.dims)
   for i, inner in enumerate(p.lists):
     if not changed.isdisjoint(inner):
-      dims[i] = normal((d for f in inner for d in p.own[f]), mesh)
+      dims[i] = within_axes((d for f in inner for d in p.own[f]), mesh)
   return replace(hint, dims=tuple(dims))

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tinygrad.solver.axes import common, size
+from tinygrad.helpers import prod
+from tinygrad.solver.axes import common, number_of_parts
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
 from tinygrad.solver.step import Change, Mode, step
 
@@ -15,7 +16,7 @@ ALL_ROUNDS = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Policy:
   """`strategy`: "cost", "aggressive" or "basic"; `rounds`: by the users' priorities; `levels`: by kinds of ops;
   `atomic`: axes are not split into sub-axes."""
 
@@ -34,18 +35,18 @@ class Solution:
   told: list[dict[int, tuple[int | None, int]]] = field(default_factory=list)
 
 
-def solve(problem: Problem, settings: Settings = Settings()) -> Solution:
+def solve(problem: Problem, policy: Policy = Policy()) -> Solution:
   """Cuts every value as its hints and those of the values around it say. Where two claims are equal the order of the
   edges decides.
 
   Raises: ValueError where values of one group have hints that disagree.
   """
-  return Solver(problem, settings).run()
+  return Solver(problem, policy).run()
 
 
 class Solver:
-  def __init__(self, problem: Problem, settings: Settings) -> None:
-    self.problem, self.settings = problem, settings
+  def __init__(self, problem: Problem, policy: Policy) -> None:
+    self.problem, self.policy = problem, policy
     self.slot = list(range(len(problem.shapes)))  # of each value: values of one group share one
     for group in problem.groups:
       first = min(self.slot[v] for v in group)
@@ -56,7 +57,7 @@ class Solver:
     for v, hint in enumerate(problem.hints):
       s = self.slot[v]
       if hint is not None:
-        self.hints[s] = hint if s not in self.hints else both(self.hints[s], hint)
+        self.hints[s] = hint if s not in self.hints else joint_hint(self.hints[s], hint)
         self.silent.discard(s)
     for v, shape in enumerate(problem.shapes):
       self.hints.setdefault(self.slot[v], Hint.anything(len(shape)))
@@ -75,9 +76,9 @@ class Solver:
     self.memo: dict[tuple[object, ...], list[Change]] = {}
 
   def run(self) -> Solution:
-    rounds = sorted({p for h in self.hints.values() for p in h.priorities}) if self.settings.rounds else [ALL_ROUNDS]
+    rounds = sorted({p for h in self.hints.values() for p in h.priorities}) if self.policy.rounds else [ALL_ROUNDS]
     for number in rounds or [0]:
-      for level in range(LEVELS) if self.settings.levels else [LEVELS - 1]:
+      for level in range(LEVELS) if self.policy.levels else [LEVELS - 1]:
         self.exchange_results(number)
         self.settle(number, level)
         self.exchange_results(number)
@@ -101,7 +102,7 @@ class Solver:
 
   def exchange_results(self, number: int) -> None:
     """What the program returns, and how that is wanted, tell each other."""
-    mode = Mode(number, False, Direction.BOTH, self.settings.strategy, self.settings.atomic)
+    mode = Mode(number, False, Direction.BOTH, self.policy.strategy, self.policy.atomic)
     for value, result in self.problem.results:
       shape = self.problem.shapes[value]
       dims = tuple((i,) for i in range(len(shape)))
@@ -132,7 +133,7 @@ class Solver:
     direction &= edge.rule.direction
     if direction is Direction.NONE:
       return None
-    return Mode(number, through, direction, self.settings.strategy, self.settings.atomic)
+    return Mode(number, through, direction, self.policy.strategy, self.policy.atomic)
 
 
 def admitted(edge: Edge, level: int, several: set[int], problem: Problem) -> tuple[bool, Direction]:
@@ -150,7 +151,7 @@ def admitted(edge: Edge, level: int, several: set[int], problem: Problem) -> tup
     cut = [i for i, lists in enumerate(rule.tensors) if lists and values[i] is not None]
     if len(cut) != 2 or not cut[0] < rule.sources <= cut[1]:
       return True, Direction.NONE
-    source, result = (elements(problem.shapes[v]) for i in cut if (v := values[i]) is not None)
+    source, result = (prod(problem.shapes[v]) for i in cut if (v := values[i]) is not None)
     if source != result:
       direction = Direction.FORWARD if source > result else Direction.BACKWARD
   if level == 0 and any(v in several for v in values[: rule.sources]):
@@ -158,19 +159,12 @@ def admitted(edge: Edge, level: int, several: set[int], problem: Problem) -> tup
   return not rule.elementwise, direction
 
 
-def elements(shape: Sequence[int]) -> int:
-  n = 1
-  for k in shape:
-    n *= k
-  return n
-
-
-def both(a: Hint, b: Hint) -> Hint:
+def joint_hint(a: Hint, b: Hint) -> Hint:
   """What two hints of one group say. Raises: ValueError if they disagree."""
   dims = []
   for x, y, closed in zip(a.dims, b.dims, ((not p, not q) for p, q in zip(a.opened, b.opened))):
-    longer = max(x, y, key=size)
-    if common(x, y) != min(x, y, key=size) or (closed[0] and longer != x) or (closed[1] and longer != y):
+    longer = max(x, y, key=number_of_parts)
+    if common(x, y) != min(x, y, key=number_of_parts) or (closed[0] and longer != x) or (closed[1] and longer != y):
       raise ValueError(f"values of one group have hints that disagree: {a.dims} and {b.dims}")
     dims.append(longer)
   opened = tuple(p and q for p, q in zip(a.opened, b.opened))

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinygrad.device import Mesh
-from tinygrad.solver.axes import Axes, beside, common, size
+from tinygrad.solver.axes import Axes, common, number_of_parts, prefix_beside
 from tinygrad.solver.problem import Direction, Hint, Rule
-from tinygrad.solver.projection import Projection, project, rewritten
+from tinygrad.solver.projection import Projection, projected, rewritten
 
 Cuts = dict[int, tuple[Axes, int]]  # by factor: what is to cut it, and the number of the tensor that says so
 
@@ -43,7 +43,7 @@ class Change:
 def step(rule: Rule, hints: Sequence[Hint | None], weights: Sequence[float], mode: Mode, mesh: Mesh) -> list[Change]:
   """What an op changes of its values' hints (None: a value that takes no part)."""
   seen = {
-    i: project(h, lists, rule, mode.round, mode.atomic)
+    i: projected(h, lists, rule, mode.round, mode.atomic)
     for i, (h, lists) in enumerate(zip(hints, rule.tensors))
     if h is not None
   }
@@ -52,7 +52,7 @@ def step(rule: Rule, hints: Sequence[Hint | None], weights: Sequence[float], mod
   takers = [i for i in seen if (backward if i < rule.sources else forward)]
   cuts: Cuts = {}
   for f in range(len(rule.sizes)):
-    if f not in rule.blocked and (not mode.through or passes(f, rule)):
+    if f not in rule.blocked and (not mode.through or is_pass_through(f, rule)):
       axes, giver = agreed({i: p.shown[f] for i, p in seen.items() if f in p.shown}, givers)
       if mode.strategy == "basic":
         axes = undisputed(f, axes, seen, mode.atomic)
@@ -75,7 +75,7 @@ def step(rule: Rule, hints: Sequence[Hint | None], weights: Sequence[float], mod
   return out
 
 
-def passes(f: int, rule: Rule) -> bool:
+def is_pass_through(f: int, rule: Rule) -> bool:
   """Whether a factor is one of sources and of results, along which a cut costs nothing."""
   has = [any(f in inner for inner in lists) for lists in rule.tensors]
   return f not in rule.special and any(has[: rule.sources]) and any(has[rule.sources :])
@@ -84,11 +84,11 @@ def passes(f: int, rule: Rule) -> bool:
 def agreed(said: dict[int, Axes], givers: Sequence[int]) -> tuple[Axes, int]:
   """The longest cut of a factor that one of `givers` says, as far as no value is in conflict with it; and who says it
   first."""
-  giver = max((i for i in givers if i in said), key=lambda i: size(said[i]), default=-1)
+  giver = max((i for i in givers if i in said), key=lambda i: number_of_parts(said[i]), default=-1)
   longest = said.get(giver, ())
   for axes in said.values():
     both = common(longest, axes)
-    if size(both) < min(size(axes), size(longest)):
+    if number_of_parts(both) < min(number_of_parts(axes), number_of_parts(longest)):
       longest = both
   return longest, giver
 
@@ -99,7 +99,7 @@ def undisputed(f: int, axes: Axes, seen: dict[int, Projection], atomic: bool) ->
     if f in p.own:
       if f in p.closed:
         axes = common(axes, p.own[f])
-      axes = beside(axes, p.others(f), atomic)
+      axes = prefix_beside(axes, p.others(f), atomic)
   return axes
 
 
@@ -112,7 +112,7 @@ def ordered(cuts: Cuts, rule: Rule, seen: dict[int, Projection], weights: Sequen
     weight = weights[giver]
     if strategy == "cost":
       weight = sum(weights[i] for i, p in seen.items() if common(p.shown.get(f, ()), axes))
-    return -weight, -size(axes) if rule.elementwise else 0, giver, f
+    return -weight, -number_of_parts(axes) if rule.elementwise else 0, giver, f
 
   return sorted(cuts) if strategy == "basic" else sorted(cuts, key=rank)
 
@@ -123,7 +123,7 @@ def as_far_as_results(cuts: Cuts, seen: dict[int, Projection], rule: Rule, direc
   for f, (axes, giver) in cuts.items():
     results = [p.shown[f] for i, p in seen.items() if i >= rule.sources and f in p.shown]
     if results and giver < rule.sources:
-      axes = max((common(axes, x) for x in results), key=size)
+      axes = max((common(axes, x) for x in results), key=number_of_parts)
     out[f] = axes, giver
   return out
 
@@ -138,10 +138,12 @@ def taken(p: Projection, cuts: Cuts, order: Sequence[int], rule: Rule, mode: Mod
       if f not in p.own or f in p.closed:
         continue
       old = p.own[f]
-      if size(common(old, cuts[f][0])) < size(old) or size(cuts[f][0]) == size(old):
+      if number_of_parts(common(old, cuts[f][0])) < number_of_parts(old) or number_of_parts(
+        cuts[f][0]
+      ) == number_of_parts(old):
         continue
-      new = p.room(f, beside(cuts[f][0], p.others(f), mode.atomic), rule.sizes, mode.atomic)
-      if size(new) > size(old):
+      new = p.room(f, prefix_beside(cuts[f][0], p.others(f), mode.atomic), rule.sizes, mode.atomic)
+      if number_of_parts(new) > number_of_parts(old):
         if p.shown[f] == old:
           p.shown[f] = new
         p.own[f] = new
