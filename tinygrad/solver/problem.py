@@ -30,9 +30,13 @@ class Hint:
 
   @staticmethod
   def of(
-    mesh: Mesh, dims: Sequence[Axes], opened: Sequence[bool], priorities: Sequence[int] = (),
-    replicated: Axes = (), unreduced: Axes = (),
-  ) -> Hint:  # fmt: skip
+    mesh: Mesh,
+    dims: Sequence[Axes],
+    opened: Sequence[bool],
+    priorities: Sequence[int] = (),
+    replicated: Axes = (),
+    unreduced: Axes = (),
+  ) -> Hint:
     """In normal form: sub-axes within mesh axes, neighbours joined."""
     kept, gone = within_axes(replicated, mesh), within_axes(unreduced, mesh)
     return Hint(

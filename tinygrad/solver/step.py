@@ -137,12 +137,10 @@ def taken(p: Projection, cuts: Cuts, order: Sequence[int], rule: Rule, mode: Mod
     for f in order:
       if f not in p.own or f in p.closed:
         continue
-      old = p.own[f]
-      if number_of_parts(common(old, cuts[f][0])) < number_of_parts(old) or number_of_parts(
-        cuts[f][0]
-      ) == number_of_parts(old):
+      old, wanted = p.own[f], cuts[f][0]
+      if number_of_parts(wanted) == number_of_parts(old) or common(old, wanted) != old:
         continue
-      new = p.room(f, prefix_beside(cuts[f][0], p.others(f), mode.atomic), rule.sizes, mode.atomic)
+      new = p.room(f, prefix_beside(wanted, p.others(f), mode.atomic), rule.sizes, mode.atomic)
       if number_of_parts(new) > number_of_parts(old):
         if p.shown[f] == old:
           p.shown[f] = new
