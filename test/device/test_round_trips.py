@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 
 import tinygrad
@@ -123,6 +124,13 @@ def test_repr_of_the_everyday_forms():
   owed = Sharding(M22, P(None, "tp"), partial={"dp": Ops.MAX}, disjoint=("dp",))
   assert repr(owed) == f"Sharding({M22!r}, P(None, 'tp'), partial={{'dp': Ops.MAX}}, disjoint=('dp',))"
   assert owed is Sharding.of(M22, [(), (SubAxis(2, 1),)], [Partial((SubAxis(2, 2),), Ops.MAX, True)])
+
+
+def test_names_of_other_types_of_string():
+  mesh = Mesh(D4, np.array([2, 2]), np.array(["from", "numpy"]))
+  spec = P(np.str_("from"), (np.str_("numpy"),))
+  assert repr(mesh) == f"Mesh({mesh.devices}, (2, 2), ('from', 'numpy'))" and repr(spec) == "P('from', ('numpy',))"
+  assert repr(P(P("nested"))) == "P(('nested',))"
 
 
 def test_what_messages_print_stays_short():

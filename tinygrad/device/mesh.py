@@ -225,7 +225,7 @@ def _axis_names(names: Any, dims: tuple[int, ...], default: Names) -> tuple[str,
   given = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
   good = len(given) == len(dims) == len(set(map(str, given))) and not isinstance(names, str)
   if good and all(isinstance(n, str) and AXIS_NAME.fullmatch(n) for n in given):
-    return tuple(given)
+    return tuple(map(str, given))
   cleaned = list(names) if isinstance(names, str) and len(names) == len(dims) else given
   fixed = list[str]()
   for i in range(len(dims)):
