@@ -149,6 +149,14 @@ MISTAKES = {
     lambda s: Mesh(s.devices, axis_shapes=np.array([2, 2]), axis_names=("dp", "tp")), "got axis_shapes=array",
     "Mesh(devices, shape=(2, 2), names=('dp', 'tp'))", on_rows, ShardTypeError,
   ),
+  "mesh_of_numbers_and_names": Mistake(
+    lambda s: Mesh(s.devices, [[0, 1], [2, 3]], mesh_dim_names=("dp",)), "got mesh_dim_names",
+    "Mesh(devices, names=('dp',))", on_rows, ShardTypeError,
+  ),
+  "mesh_of_a_kind": Mistake(
+    lambda s: Mesh("CPU", (2, 2), ("dp", "tp")), "got the string 'CPU'", "[f'CPU:{i}' for i in range(4)]", over,
+    ShardTypeError,
+  ),
   "keyword_misspelled": Mistake(
     lambda s: Mesh(s.devices, (4,), name=("dp",)), "shape= and names=, got name=", "Mesh(devices, shape=(4,))",
     lambda s, mesh: s.x.shard(mesh, 0), ShardTypeError,

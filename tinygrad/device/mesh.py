@@ -64,7 +64,7 @@ class Mesh(_Frozen):
   ) -> Mesh:
     if others:
       _refuse_keywords(others, shape, names)
-    devs, grid = _listed_devices(devices)
+    devs, grid = _listed_devices(devices, shape)
     if names is None and isinstance(shape, (tuple, list)) and shape and all(isinstance(n, str) for n in shape):
       shape, names = None, shape
     dims = grid if shape is None else _mesh_shape(shape, len(devs), 1 if names is None else len(names))
@@ -160,16 +160,20 @@ def _refuse_keywords(others: dict[str, Any], shape: Any, names: Any) -> NoReturn
   here = {"axis_names": "names", "mesh_dim_names": "names", "axis_shapes": "shape", "mesh_shape": "shape"}
   given = {"shape": shape, "names": names, **{here[k]: v for k, v in others.items() if k in here}}
   plain = {k: v if isinstance(v, str) else tuple(_flat(v)) for k, v in given.items() if isinstance(v, Iterable)}
+  plain = {k: v for k, v in plain.items() if k == "names" or all(as_index(n) is not None for n in v)}
   code = ", ".join(["devices", *(f"{k}={v!r}" for k, v in plain.items())])
   said = "a mesh is made of devices, shape= and names=, got "
   refuse(f"{said}{', '.join(f'{k}={v!r}' for k, v in others.items())}", f"Mesh({code})", error=ShardTypeError)
 
 
-def _listed_devices(devices: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def _listed_devices(devices: Any, shape: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
   """(the canonical names of a mesh's devices, the shape of the array that they were given in)."""
   example = "('CPU:0', 'CPU:1')"
   if isinstance(devices, str):
-    refuse(f"a mesh needs a sequence of devices, got the string {devices!r}", f"({devices!r},)", error=ShardTypeError)
+    sizes = [as_index(n) or 0 for n in shape] if isinstance(shape, (tuple, list)) else []
+    kind = devices.partition(":")[0]
+    fix = f"({devices!r},)" if prod(sizes) < 2 else f"[f'{kind}:{{i}}' for i in range({prod(sizes)})]"
+    refuse(f"a mesh needs a sequence of devices, got the string {devices!r}", fix, error=ShardTypeError)
   if isinstance(devices, _Frozen):  # a mesh, or a placement
     name = "mesh" if isinstance(devices, Mesh) else "placement"
     refuse(f"a mesh needs a sequence of devices, got {devices}", f"{name}.devices", error=ShardTypeError)
