@@ -1,0 +1,158 @@
+"""A graph as a problem of the solver: its values, what is said of them, and the factors of its ops; and the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinygrad.device import Computes, Constraint, Device, Mesh, Placement, ShardError, Sharding, same_devices
+from tinygrad.helpers import prod, source_line
+from tinygrad.ops import Trait, having
+from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
+from tinygrad.solver.solve import Policy, Solution, solve
+from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
+
+ALIKE = GroupOp.Elementwise | having(Trait.IDENTITY)  # each element of the result is of one element of each source
+
+
+@dataclass(slots=True)
+class Asked:
+  """A graph and the problem made of it. `order`: its nodes, sources first; `number`: the value that a node is (the
+  implied moves, which are decided anew, are that of what they move); `leaves`: the nodes that hold what is not placed
+  yet: memory, and what comes from the host or a file."""
+
+  mesh: Mesh
+  order: Sequence[UOp]
+  problem: Problem
+  number: dict[UOp, int]
+  leaves: list[UOp]
+
+
+@dataclass(slots=True)
+class Answer:
+  """Where each value of a graph is to be."""
+
+  asked: Asked
+  solution: Solution
+
+  def __getitem__(self, u: UOp) -> Placement | None:
+    """None for what has no place of its own, or one that is not the solver's to choose."""
+    if (v := self.asked.number.get(u)) is None:
+      return None
+    hint = self.solution.hints[v]
+    placement: Placement = Sharding.of(self.asked.mesh, () if hint is None else hint.dims)
+    return placement
+
+
+def answer(sink: UOp, mesh: Mesh, policy: Policy = Policy()) -> Answer:
+  """Where every value below `sink` is to be on the mesh, by the hints and placements that are there.
+
+  Values on one device are the solver's to place, unless the user has sent them there from another one that computes.
+  Raises: ShardError for a hint that names no axis of the mesh, and for hints of one group that disagree.
+  """
+  asked = ask(sink, mesh)
+  try:
+    return Answer(asked, solve(asked.problem, policy))
+  except ValueError as e:
+    raise ShardError(str(e)) from None
+
+
+def ask(sink: UOp, mesh: Mesh) -> Asked:
+  """The problem of a graph."""
+  return _Asking(sink, mesh).run()
+
+
+class _Asking:
+  def __init__(self, sink: UOp, mesh: Mesh) -> None:
+    sink.shape, sink.device  # noqa: B018 (fills in those of all nodes below)
+    self.mesh, self.order = mesh, sink.toposort()
+    self.whole: Placement = Sharding.of(mesh, ())
+    self.problem = Problem(mesh)
+    self.number: dict[UOp, int] = {}
+    self.leaves: list[UOp] = []
+    self.elsewhere: set[UOp] = set()  # what is where the user has put it, on other devices
+    self.depth: dict[UOp, int] = {}
+    self.rules: dict[tuple[Any, ...], Rule] = {}
+    self.edges: list[tuple[int, bytes, Edge]] = []
+    self.groups: dict[Any, list[int]] = {}
+
+  def run(self) -> Asked:
+    for u in self.order:
+      self.depth[u] = 1 + max((self.depth[s] for s in u.src), default=0)
+      self.see(u)
+    self.problem.edges = [edge for *_, edge in sorted(self.edges, key=lambda e: e[:2])]
+    self.problem.groups = [tuple(values) for values in self.groups.values()]
+    return Asked(self.mesh, self.order, self.problem, self.number, self.leaves)
+
+  def see(self, u: UOp) -> None:
+    """Notes a node as a value, or a part of one, and how it hangs together with its sources."""
+    if u.device is None or u.op is Ops.SINK:
+      return
+    if self.is_elsewhere(u):
+      self.elsewhere.add(u)
+    elif u.op is Ops.MOVE and not u.arg.pinned and u.src[0] in self.number:
+      self.number[u] = self.number[u.src[0]]
+    elif is_arrival(u):
+      self.leaves.append(u)
+      self.value(u, self.said(u))
+    else:
+      self.value(u, self.said(u))
+      if u.src:
+        self.edge(u)
+
+  def is_elsewhere(self, u: UOp) -> bool:
+    """Whether a value is not the solver's to place: on other devices, in a file, or sent to one device by the user."""
+    device = u.device
+    if isinstance(device, Sharding):
+      return not same_devices(device, self.whole)
+    if device == self.whole or is_arrival(u):
+      return False
+    return is_stored(device) or (u.op is Ops.MOVE and u.arg.pinned) or any(s in self.elsewhere for s in u.src)
+
+  def said(self, u: UOp) -> Hint | None:
+    """What the user has said of a value."""
+    if u.op is Ops.CONSTRAIN:
+      return self.constrained(u, u.arg)
+    if isinstance(u.device, Sharding) and (u.op is Ops.BUFFER or (u.op is Ops.MOVE and u.arg.pinned)):
+      return Hint.of(self.mesh, [u.device.cut(i) for i in range(u.ndim)], (False,) * u.ndim)
+    return None
+
+  def constrained(self, u: UOp, hint: Constraint) -> Hint:
+    try:
+      dims, replicated, _ = hint.sub_axes(self.mesh)
+    except ShardError as e:
+      line = f"{e}\n    the hint: {source_line(*u.origin)}" if u.origin else str(e)
+      raise ShardError(line) from None
+    if hint.group is not None:
+      self.groups.setdefault(hint.group, []).append(self.number[u] if u in self.number else len(self.problem.shapes))
+    return Hint.of(self.mesh, dims, hint.opened, hint.priorities, replicated)
+
+  def value(self, u: UOp, hint: Hint | None) -> None:
+    """A value weighs what it takes to move it, which may be done below movement and before it is widened."""
+    weight = float(prod(u.max_shape) * u.dtype.itemsize)
+    if u.src and u.src[0] in self.number and (u.op in GroupOp.Rearranging or u.op is Ops.CAST):
+      weight = min(weight, self.problem.weights[self.number[u.src[0]]])
+    self.number[u] = self.problem.value(tuple(u.max_shape), hint, weight)
+
+  def edge(self, u: UOp) -> None:
+    arg = u.arg.propagate if u.op is Ops.CONSTRAIN else None if u.op in ALIKE else u.arg
+    key = (u.op, arg, *(s.shape for s in u.src))
+    if (rule := self.rules.get(key)) is None:
+      allowed = Direction[u.arg.propagate.upper()] if u.op is Ops.CONSTRAIN else Direction.BOTH
+      rule = self.rules[key] = Rule.of(factor_rule(u), u.op in ALIKE, allowed)
+    values = (*(self.number.get(s) for s in u.src), self.number[u])
+    if any(v is not None for v in values[:-1]):
+      self.edges.append((self.depth[u], u.key, Edge(rule, values)))
+
+
+def is_stored(device: Placement | None) -> bool:
+  """Whether values on a device are computed on others."""
+  return isinstance(device, str) and Device.capabilities(device).computes in (Computes.NOTHING, Computes.ON_HOST)
+
+
+def is_arrival(u: UOp) -> bool:
+  """Whether a node on one device is where a value comes from: memory there, or a copy of what is only stored."""
+  if not isinstance(u.device, str) or is_stored(u.device):
+    return False
+  return u.op is Ops.BUFFER or (u.op is Ops.MOVE and is_stored(u.src[0].device))
