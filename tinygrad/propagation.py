@@ -11,7 +11,7 @@ from tinygrad.engine.program_order import memory_state, program_order, unrecorde
 from tinygrad.engine.realize import random_states, realize
 from tinygrad.helpers import STRATEGY
 from tinygrad.sharding.replacement import Replacement
-from tinygrad.solver.build import build_answer, moved
+from tinygrad.solver.build import build_answer, moved_to
 from tinygrad.solver.graph import Answer, answer
 from tinygrad.solver.solve import Policy
 from tinygrad.uop import Ops, UOp
@@ -39,19 +39,19 @@ def _tensors(x: Any) -> Iterable[Any]:
 
 
 def place_on(mesh: Mesh, roots: Sequence[UOp], inputs: Sequence[UOp] = ()) -> Answer:
-  """Places what `roots` are computed from. `inputs`: memory that stays where it is, and is moved when it is read."""
-  found = answer(UOp.sink(*(memory_state(u, moved=True) or u for u in roots)), mesh, Policy(STRATEGY.value))
+  """Places what `roots` are computed from. `inputs`: memory that stays where it is, and is moved_to when it is read."""
+  found = answer(UOp.sink(*(memory_state(u, moved_to=True) or u for u in roots)), mesh, Policy(STRATEGY.value))
   leaves: dict[UOp, UOp] = {}
   memory: dict[UOp, UOp] = {}
   for u in found.asked.leaves:
     target = found[u]
     assert target is not None
     if u.op is Ops.MOVE:
-      leaves[u] = moved(u.src[0], target, u)
+      leaves[u] = moved_to(u.src[0], target, u)
     elif u in random_states or u in inputs:
-      leaves[u] = moved(u, target, u)
+      leaves[u] = moved_to(u, target, u)
     elif u.device != target:
-      memory[u] = moved(u, target, u)
+      memory[u] = moved_to(u, target, u)
   with unrecorded():
     leaves |= zip(memory, realize(*memory.values()), strict=True)
   made = build_answer(found, leaves)

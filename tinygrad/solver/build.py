@@ -24,7 +24,7 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
     if target is None or u.op is Ops.BUFFER:
       return on_sources(u, src)
     if u.op is Ops.MOVE:
-      return src[0] if droppable(u) or not u.arg.pinned else moved(src[0], u.arg.device, u)
+      return src[0] if droppable(u) or not u.arg.pinned else moved_to(src[0], u.arg.device, u)
     if u.op is Ops.CONSTRAIN:
       return constrained(u, src[0], target)
     if u.op is Ops.ASSIGN:
@@ -40,7 +40,7 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
   return made
 
 
-def moved(x: UOp, target: Placement, why: UOp) -> UOp:
+def moved_to(x: UOp, target: Placement, why: UOp) -> UOp:
   """`x` at a placement, for good; `why`: the node whose line asks for it."""
   if x.device is None or x.device == target:
     return x
@@ -54,7 +54,7 @@ def constrained(u: UOp, x: UOp, target: Placement) -> UOp:
   """A value where a hint wants it. What is partial stays that, unless the hint says that it is whole here."""
   if isinstance(x.device, Sharding) and x.device.reduced == target and not u.arg.reduced:
     return x
-  return moved(x, target, u)
+  return moved_to(x, target, u)
 
 
 def at_target(u: UOp, src: Sources, target: Placement, costs: Costs) -> UOp:
@@ -72,4 +72,4 @@ def _rank(u: UOp, src: Sources, target: Placement, costs: Costs, o: Outcome) -> 
   after = o.partial
   if isinstance(o.result, Sharding) and o.result.reduced != target:
     after = wire(u.shape, u.dtype.itemsize, o.result, target)
-  return costs.moved(src, o) + after + o.mapped, 0 if o.defers else 1, -o.parts
+  return costs.moved_to(src, o) + after + o.mapped, 0 if o.defers else 1, -o.parts
