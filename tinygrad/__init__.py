@@ -5,6 +5,7 @@ from tinygrad.device import OPEN, Device, DeviceError, DeviceMesh, Mesh, P, Part
 from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import TinyJit, function
 from tinygrad.helpers import Context, GlobalCounters, fetch, getenv
+from tinygrad.propagation import propagate
 from tinygrad.tensor import Tensor
 from tinygrad.uop import Ops, UOp, Variable
 
@@ -13,5 +14,5 @@ __version__ = "0.15.0+sharding"
 __all__ = [
   "Context", "Device", "DeviceError", "DeviceMesh", "GlobalCounters", "Mesh", "OPEN", "Ops", "P", "PartitionSpec",
   "ShardError", "Sharding", "Tensor", "TinyJit", "UOp", "Variable", "dtypes", "fetch", "function", "getenv", "nn",
-  "ops", "sharding",
+  "ops", "propagate", "sharding",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tinygrad.device import Mesh, ShardTypeError, refuse
-from tinygrad.engine.program_order import memory_state, program_order, unrecorded
+from tinygrad.engine.program_order import program_order, unrecorded
 from tinygrad.engine.realize import random_states, realize
 from tinygrad.helpers import STRATEGY
 from tinygrad.sharding.replacement import Replacement
@@ -40,7 +40,7 @@ def _tensors(x: Any) -> Iterable[Any]:
 
 def place_on(mesh: Mesh, roots: Sequence[UOp], inputs: Sequence[UOp] = ()) -> Answer:
   """Places what `roots` are computed from. `inputs`: memory that stays where it is, and is moved_to when it is read."""
-  found = answer(UOp.sink(*(memory_state(u, moved_to=True) or u for u in roots)), mesh, Policy(STRATEGY.value))
+  found = answer(UOp.sink(*roots), mesh, Policy(STRATEGY.value))
   leaves: dict[UOp, UOp] = {}
   memory: dict[UOp, UOp] = {}
   for u in found.asked.leaves:

@@ -41,8 +41,10 @@ class Constraint:
 
   def sub_axes(self, mesh: Mesh) -> tuple[tuple[tuple[SubAxis, ...], ...], tuple[SubAxis, ...], tuple[SubAxis, ...]]:
     """(of each dim, replicated, reduced) on a mesh. Raises: ShardError for what is no axis of it, or is used twice."""
-    dims = cuts_of(mesh, P(*self.dims, self.replicated))
-    return tuple(dims[:-1]), dims[-1], cuts_of(mesh, P(self.reduced))[0]
+    written = P(*(None if not d else d[0] if len(d) == 1 else d for d in (*self.dims, self.replicated)))
+    dims = cuts_of(mesh, written if self.replicated else P(*written[:-1]))
+    replicated = dims[len(self.dims)] if self.replicated else ()
+    return tuple(dims[: len(self.dims)]), replicated, cuts_of(mesh, P(self.reduced))[0]
 
   def __repr__(self) -> str:
     said = [repr(self.spec)]

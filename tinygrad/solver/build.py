@@ -72,4 +72,4 @@ def _rank(u: UOp, src: Sources, target: Placement, costs: Costs, o: Outcome) -> 
   after = o.partial
   if isinstance(o.result, Sharding) and o.result.reduced != target:
     after = wire(u.shape, u.dtype.itemsize, o.result, target)
-  return costs.moved_to(src, o) + after + o.mapped, 0 if o.defers else 1, -o.parts
+  return costs.moved(src, o) + after + o.mapped, 0 if o.defers else 1, -o.parts

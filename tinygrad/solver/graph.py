@@ -10,7 +10,7 @@ from tinygrad.device import Computes, Constraint, Device, Mesh, Placement, Shard
 from tinygrad.helpers import prod, source_line
 from tinygrad.ops import Trait, having
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
-from tinygrad.solver.solve import Policy, Solution, solve
+from tinygrad.solver.solve import DEFAULT, Policy, Solution, solve
 from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 ALIKE = GroupOp.Elementwise | having(Trait.IDENTITY)  # each element of the result is of one element of each source
@@ -45,7 +45,7 @@ class Answer:
     return placement
 
 
-def answer(sink: UOp, mesh: Mesh, policy: Policy = Policy()) -> Answer:
+def answer(sink: UOp, mesh: Mesh, policy: Policy = DEFAULT) -> Answer:
   """Where every value below `sink` is to be on the mesh, by the hints and placements that are there.
 
   Values on one device are the solver's to place, unless the user has sent them there from another one that computes.

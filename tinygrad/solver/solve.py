@@ -26,6 +26,9 @@ class Policy:
   atomic: bool = False
 
 
+DEFAULT = Policy()
+
+
 @dataclass(slots=True)
 class Solution:
   """Of each value of a problem: what was decided; and for each dim that another value told, the edge (None: a result of
@@ -35,7 +38,7 @@ class Solution:
   told: list[dict[int, tuple[int | None, int]]] = field(default_factory=list)
 
 
-def solve(problem: Problem, policy: Policy = Policy()) -> Solution:
+def solve(problem: Problem, policy: Policy = DEFAULT) -> Solution:
   """Cuts every value as its hints and those of the values around it say. Where two claims are equal the order of the
   edges decides.
 

@@ -1,0 +1,214 @@
+"""Hints in, placements out: values, placements and bytes of programs whose inputs are annotated and whose weights are
+not."""
+
+import numpy as np
+import pytest
+
+from tinygrad import OPEN, Mesh, P, ShardError, Sharding, Tensor, propagate
+from tinygrad.device import ShardTypeError
+from tinygrad.sharding import explain
+
+D4 = tuple(f"CPU:{i}" for i in range(4))
+M1, M2 = Mesh(D4, names=("x",)), Mesh(D4, (2, 2), ("dp", "tp"))
+RNG = np.random.default_rng(0)
+
+
+def at(mesh, *spec):
+  return Sharding(mesh, P(*spec))
+
+
+def whole(*shape):
+  """Small whole numbers, on one device, and the same as an array of doubles."""
+  array = RNG.integers(-3, 4, shape).astype(np.float32)
+  return Tensor(array).realize(), array
+
+
+def equal(t, want):
+  np.testing.assert_array_equal(t.numpy(), want)
+
+
+# ---------------------------------------------------------------- the examples of the seeds, by hints alone
+
+
+def test_data_parallel():
+  (x, a), (w, b) = whole(8, 16), whole(16, 32)
+  y = x.constrain(P("dp")) @ w
+  propagate(y, mesh=M2)
+  assert x.device == at(M2, "dp") and w.device == at(M2) and y.device == at(M2, "dp")
+  assert not explain(y).rows
+  equal(y, a @ b)
+
+
+def test_tensor_parallel_by_columns():
+  (x, a), (w, b) = whole(8, 16), whole(16, 32)
+  y = (x @ w).constrain(P(None, "tp"))
+  propagate(y, mesh=M2)
+  assert x.device == at(M2) and w.device == at(M2, None, "tp") and y.device == at(M2, None, "tp")
+  assert not explain(y).rows
+  equal(y, a @ b)
+
+
+def test_tensor_parallel_by_rows_owes_one_all_reduce():
+  (x, a), (w1, b), (w2, c) = whole(8, 16), whole(16, 32), whole(32, 16)
+  h = (x @ w1).relu().constrain(P(None, "tp"))
+  y = h @ w2
+  propagate(y, mesh=M2)
+  assert w1.device == at(M2, None, "tp") and w2.device == at(M2, "tp") and y.device == at(M2)
+  (row,) = explain(y).rows
+  assert (row.kind, row.axes, row.payload) == ("all_reduce", ("tp",), 8 * 16 * 4)
+  equal(y, (a @ b).clip(0) @ c)
+
+
+def test_data_and_tensor_parallel_together():
+  (x, a), (w1, b), (w2, c) = whole(8, 16), whole(16, 32), whole(32, 16)
+  y = (x.constrain(P("dp", OPEN)) @ w1).relu().constrain(P(OPEN, "tp")) @ w2
+  propagate(y, mesh=M2)
+  assert [t.device for t in (x, w1, w2, y)] == [at(M2, "dp"), at(M2, None, "tp"), at(M2, "tp"), at(M2, "dp")]
+  (row,) = explain(y).rows
+  assert (row.kind, row.axes, row.payload) == ("all_reduce", ("tp",), 4 * 16 * 4)
+  equal(y, (a @ b).clip(0) @ c)
+
+
+# ---------------------------------------------------------------- backward, and what follows what
+
+
+def test_a_cut_that_is_asked_for_at_the_end_reaches_the_work_before_it():
+  (x, a), (w1, b), (w2, c) = whole(8, 16), whole(16, 32), whole(32, 16)
+  y = ((x @ w1).relu() @ w2).shard(M1, P("x"))
+  propagate(y, mesh=M1)
+  assert x.device == at(M1, "x") and w1.device == at(M1) and w2.device == at(M1)
+  assert not explain(y).rows
+  equal(y, (a @ b).clip(0) @ c)
+
+
+def test_gradients_and_the_optimizers_state_follow_the_weights():
+  (x, a), (w, b) = whole(8, 16), whole(16, 32)
+  w.requires_grad = True
+  m = Tensor.zeros(16, 32).contiguous().realize()
+  h = (x @ w).constrain(P("dp", "tp"))
+  h.sum().backward()
+  m.assign(m * 0.5 + w.grad)
+  w.assign(w - m)
+  propagate(w, m, h, mesh=M2)
+  assert w.device == m.device == w.grad.device == at(M2, None, "tp")
+  w.realize(m)
+  g = a.T @ np.ones((8, 32), np.float32)
+  equal(m, g)
+  equal(w, b - g)
+  assert w.device == m.device == at(M2, None, "tp")
+
+
+def test_nothing_said_nothing_is_cut():
+  (x, a), (w, b) = whole(4, 4), whole(4, 4)
+  y = x @ w
+  propagate(y, mesh=M2)
+  assert x.device == w.device == y.device == at(M2)
+  equal(y, a @ b)
+
+
+def test_a_higher_priority_far_away_comes_before_a_lower_one_close_by():
+  (x, a), (w, b) = whole(8, 8), whole(8, 8)
+  h = x.constrain(P("x"), priority=1)
+  for _ in range(4):
+    h = h + 1
+  y = (h * w).constrain(P(OPEN, OPEN))
+  z = (y + 1).constrain(P(None, "x"), priority=0)
+  propagate(z, mesh=M1)
+  assert w.device == y.device == z.device == at(M1, None, "x") and x.device == at(M1, "x")
+  equal(z, (a + 4) * b + 1)
+
+
+def test_an_axis_that_is_replicated_cuts_nothing_there():
+  (x, a), (w, b) = whole(8, 8), whole(8, 8)
+  h = (x.constrain(P("dp", OPEN)) + w).constrain(P(OPEN, OPEN), replicated=("dp",))
+  propagate(h, mesh=M2)
+  assert x.device == at(M2, "dp") and h.device == at(M2)
+  equal(h, a + b)
+
+
+def test_sub_axes_and_dims_that_are_split_and_joined():
+  mesh = Mesh([f"CPU:{i}" for i in range(8)], names=("x",))
+  x, a = whole(32, 2)
+  y = x.constrain(P("x")).reshape(4, 16).sum(1)
+  z = x.reshape(64)
+  propagate(y, z, mesh=mesh)
+  assert x.device == at(mesh, "x") and y.device == at(mesh, "x:(1)4") and z.device == at(mesh, "x")
+  equal(y, a.reshape(4, 16).sum(1))
+  equal(z, a.reshape(64))
+
+
+def test_a_group_is_placed_alike():
+  (x, a), (k, b), (v, c) = whole(8, 8), whole(8, 8), whole(8, 8)
+  y = (x.constrain(P("dp")) + k.constrain(group="kv")).sum()
+  z = v.constrain(group="kv").sum()
+  propagate(y, z, mesh=M2)
+  assert k.device == v.device == at(M2, "dp")
+  equal(z, c.sum())
+  equal(y, (a + b).sum())
+
+
+def test_a_barrier_stops_cuts():
+  for way, placed in (("both", "dp"), ("backward", "dp"), ("forward", None), ("none", None)):
+    (x, a), (w, b) = whole(8, 8), whole(8, 8)
+    y = x.constrain(propagate=way) + w.constrain(P("dp", OPEN))
+    propagate(y, mesh=M2)
+    assert x.device == at(M2, placed), way
+    equal(y, a + b)
+
+
+def test_a_sum_that_is_reduced_here_is_not_put_off():
+  (x, a), (w, b) = whole(8, 8), whole(8, 8)
+  for reduced, partial in (((), True), (("tp",), False)):
+    y = (x.constrain(P(None, "tp")) @ w).constrain(reduced=reduced)
+    propagate(y, mesh=M2)
+    assert bool(y.uop.device.partial) == partial
+    equal(y, a @ b)
+
+
+def test_views_of_memory_stay_views():
+  x, a = whole(8, 8)
+  v = x[2:4]
+  y = x.constrain(P("dp")) + 1
+  propagate(y, mesh=M2)
+  x.assign(x * 0).realize()
+  equal(v, np.zeros((2, 8)))
+  equal(y, a + 1)
+
+
+def test_a_placement_that_the_user_has_given_stays():
+  (x, a), (w, b) = whole(8, 16), whole(16, 8)
+  w = w.shard(M2, P("tp")).realize()
+  y = x @ w
+  propagate(y, mesh=M2)
+  assert w.device == at(M2, "tp") and x.device == at(M2, None, "tp") and y.device == at(M2)
+  equal(y, a @ b)
+
+
+def test_what_is_sent_to_one_device_stays_there():
+  x, a = whole(8, 8)
+  y = (x.constrain(P("dp")) + 1).sum(1).to("CPU:3")
+  z = y * 2
+  propagate(z, mesh=M2)
+  assert y.device == z.device == "CPU:3" and x.device == at(M2, "dp")
+  equal(z, (a + 1).sum(1) * 2)
+
+
+def test_host_data_goes_where_it_is_used():
+  a = RNG.integers(0, 9, (8, 4)).astype(np.float32)
+  x = Tensor(a)
+  y = x.constrain(P("dp")) + 1
+  propagate(y, mesh=M2)
+  assert x.device == y.device == at(M2, "dp")
+  equal(y, a + 1)
+
+
+def test_what_cannot_be_is_said_with_the_hints_line():
+  x, _ = whole(8, 8)
+  hinted = x.constrain(P("pd"))  # here
+  with pytest.raises(ShardError, match=r"P\('pd', None\): 'pd' is no axis(.|\n)*P\(\"pd\"\)\)  # here"):
+    propagate(hinted + 1, mesh=M2)
+  with pytest.raises(ShardTypeError, match="propagate: mesh=None is no Mesh(.|\n)*fix: "):
+    propagate(x, mesh=None)
+  one, two = x.constrain(P("dp"), group=1), (x + 1).constrain(P(None, "dp"), group=1)
+  with pytest.raises(ShardError, match="hints that disagree"):
+    propagate(one, two, mesh=M2)
