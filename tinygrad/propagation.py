@@ -4,17 +4,20 @@ optimizer's state after the weights."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Mesh, ShardTypeError, refuse
 from tinygrad.engine.program_order import program_order, unrecorded
 from tinygrad.engine.realize import random_states, realize
-from tinygrad.helpers import STRATEGY
+from tinygrad.helpers import STRATEGY, LazyModule
 from tinygrad.sharding.replacement import Replacement
-from tinygrad.solver.build import build_answer, moved_to
-from tinygrad.solver.graph import Answer, answer
-from tinygrad.solver.solve import Policy
 from tinygrad.uop import Ops, UOp
+
+if TYPE_CHECKING:
+  from tinygrad.solver import build, graph, solve
+  from tinygrad.solver.graph import Answer
+else:
+  build, graph, solve = map(LazyModule, ("tinygrad.solver.build", "tinygrad.solver.graph", "tinygrad.solver.solve"))
 
 
 def propagate(*outputs: Any, mesh: Mesh) -> Answer:
@@ -38,25 +41,28 @@ def _tensors(x: Any) -> Iterable[Any]:
   return (x,) if hasattr(x, "uop") else ()
 
 
-def place_on(mesh: Mesh, roots: Sequence[UOp], inputs: Sequence[UOp] = ()) -> Answer:
-  """Places what `roots` are computed from. `inputs`: memory that stays where it is, and is moved_to when it is read."""
-  found = answer(UOp.sink(*roots), mesh, Policy(STRATEGY.value))
+def place_on(mesh: Mesh, roots: Sequence[UOp]) -> Answer:
+  """Places what `roots` are computed from. What a function was given stays where it is, and is moved when it is
+  read."""
+  found = graph.answer(UOp.sink(*roots), mesh, solve.Policy(STRATEGY.value))
   leaves: dict[UOp, UOp] = {}
   memory: dict[UOp, UOp] = {}
   for u in found.asked.leaves:
     target = found[u]
     assert target is not None
     if u.op is Ops.MOVE:
-      leaves[u] = moved_to(u.src[0], target, u)
-    elif u in random_states or u in inputs:
-      leaves[u] = moved_to(u, target, u)
+      leaves[u] = build.moved_to(u.src[0], target, u)
+    elif u in random_states or u in program_order.inputs:
+      leaves[u] = build.moved_to(u, target, u)
     elif u.device != target:
-      memory[u] = moved_to(u, target, u)
+      memory[u] = build.moved_to(u, target, u)
   with unrecorded():
     leaves |= zip(memory, realize(*memory.values()), strict=True)
-  made = build_answer(found, leaves)
-  replaced = Replacement({u: v for u, v in made.items() if u is not v and u.op is not Ops.SINK})
+  made = build.build_answer(found, leaves)
+  replaced = Replacement({u: v for u, v in made.items() if u is not v and u in found.asked.number})
   for t in program_order.live():
+    if t.follows and t.uop.base in program_order.inputs:
+      continue
     if (v := replaced.of(t.uop)) is not t.uop:
       t.uop = v
   return found

@@ -18,6 +18,7 @@ from tinygrad.device import (
   Placement,
   Sharding,
   ShardTypeError,
+  ambient_mesh,
   as_index,
   check_fits,
   constraint,
@@ -45,6 +46,7 @@ from tinygrad.mixin.base import DeviceArg, DTypeArg, broadcast_shape, mismatch, 
 from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
 from tinygrad.ops import Trait, having
+from tinygrad.propagation import place_on
 from tinygrad.transforms.gradient import compute_gradient, occurrences
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
 
@@ -289,6 +291,8 @@ class Tensor(NN, metaclass=_Training):
     tensors: tuple[Tensor, ...] = (self, *lst)
     given = {id(t): t for t in tensors}
     if asked := [t for t in given.values() if t.uop.op is not Ops.BUFFER or not t.follows]:
+      if (mesh := ambient_mesh()) is not None:
+        place_on(mesh, [t.uop for t in asked])
       program_order.own(asked)
       program_order.run(asked)
     if not do_update_stats:
@@ -301,6 +305,8 @@ class Tensor(NN, metaclass=_Training):
     it can still be differentiated."""
     if storage.only_stored(self.uop.device):
       return self.to(HOST_DEVICE).numpy()
+    if (mesh := ambient_mesh()) is not None:
+      place_on(mesh, [self.uop])
     x = self if self.dtype.fmt is not None else self.float()
     if 0 in x.shape:
       return numpy.empty(x.shape, to_numpy_dtype(x.dtype))

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Tensor, TinyJit, nn
+from tinygrad.debug.check_nan import NonFiniteError
 from tinygrad.device import Device, DeviceError, Launch, Rendered
-from tinygrad.engine.check_nan import NonFiniteError
 from tinygrad.runtime import diskcache
 from tinygrad.runtime.cl import CL, DECLARED
 

@@ -11,10 +11,10 @@ from tinygrad.helpers import CHECK_NAN, GlobalCounters, LazyModule, numpy
 from tinygrad.uop import Ops, UOp
 
 if TYPE_CHECKING:
-  from tinygrad.engine import check_nan
+  from tinygrad.debug import check_nan
   from tinygrad.runtime import python
 else:
-  check_nan, python = map(LazyModule, ("tinygrad.engine.check_nan", "tinygrad.runtime.python"))
+  check_nan, python = map(LazyModule, ("tinygrad.debug.check_nan", "tinygrad.runtime.python"))
 
 
 def interpret(local: UOp, memory: Sequence[Buffer], variables: dict[str, int]) -> None:

@@ -2,15 +2,16 @@
 values in their places. `function`: a part of a graph that depends on its arguments alone.
 """
 
+import contextlib
 import functools
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from tinygrad.device import HOST_DEVICE, Buffer, Device
+from tinygrad.device import HOST_DEVICE, Buffer, Device, Mesh, ambient_mesh
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import JitError
@@ -95,7 +96,7 @@ def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, 
   programs.
   """
   names = tuple(sorted(kwargs)) if kwargs else ()
-  settings = names, settings_from("graph")
+  settings = names, ambient_mesh(), settings_from("graph")
   given = (*args, *[kwargs[name] for name in names]) if names else args
   for _ in range(2):
     a = Arguments()
@@ -283,16 +284,17 @@ class TinyJit(Generic[A, R]):
   function stores elsewhere keeps the captured call's value, unless it is assigned to: what the function assigns is
   computed in each call, together with the results. `JIT=0` switches it off, and what
   is interpreted is run anew in every call.
-  `prune` is taken and changes nothing.
+  `mesh`: what the function computes is placed on it as hints say (`Tensor.constrain`), as in `with mesh:`; arguments on
+  one device stay there, and go to where they are used in each call. `prune` is taken and changes nothing.
   Raises: JitError if a value is read inside (`.item()`, `.numpy()`), if the function computes nothing, returns
   something that is no Tensor (a replay could not renew it), or is given an array that is no Tensor.
   """
 
-  def __new__(cls, fxn: Callable[A, R] | None = None, prune: bool = False) -> Any:
-    return functools.partial(cls, prune=prune) if fxn is None else super().__new__(cls)
+  def __new__(cls, fxn: Callable[A, R] | None = None, prune: bool = False, mesh: Mesh | None = None) -> Any:
+    return functools.partial(cls, prune=prune, mesh=mesh) if fxn is None else super().__new__(cls)
 
-  def __init__(self, fxn: Callable[A, R], prune: bool = False) -> None:
-    self.fxn = fxn
+  def __init__(self, fxn: Callable[A, R], prune: bool = False, mesh: Mesh | None = None) -> None:
+    self.fxn, self.mesh = fxn, mesh
     self.reset()
     functools.update_wrapper(self, fxn, updated=())
 
@@ -316,7 +318,8 @@ class TinyJit(Generic[A, R]):
 
   def __call__(self, *args: A.args, **kwargs: A.kwargs) -> R:
     if not JIT.value or recorders:  # inside another capture it is a part of that one
-      return self.fxn(*args, **kwargs)
+      with self.placing():
+        return self.fxn(*args, **kwargs)
     key, inputs, variables = read_arguments(args, kwargs)
     while True:
       if key not in self.states and len(self.states) >= KEPT_STATES:
@@ -329,12 +332,23 @@ class TinyJit(Generic[A, R]):
     state.count += 1
     if captured is not None:
       result: R = captured.replay(inputs, variables)
-    elif state.count > 1:
-      result = self.capture(state, inputs, variables, lambda: self.fxn(*args, **kwargs))
-    else:
+      return result
+    with self.placing(inputs):
+      if state.count > 1:
+        return self.capture(state, inputs, variables, lambda: self.fxn(*args, **kwargs))
       since = program_order.now
       self.realized(result := self.fxn(*args, **kwargs), since)
     return result
+
+  @contextlib.contextmanager
+  def placing(self, inputs: Sequence[UOp] = ()) -> Iterator[None]:
+    """What is computed here goes to the mesh; what is given stays where it is."""
+    outer, program_order.inputs = program_order.inputs, {*program_order.inputs, *inputs}
+    try:
+      with self.mesh or contextlib.nullcontext():
+        yield
+    finally:
+      program_order.inputs = outer
 
   def realized(self, result: R, since: int) -> tuple[Any, list[UOp]]:
     """A result with the types of its Tensors in their places, and the graphs of these, which are realised; together

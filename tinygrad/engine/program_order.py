@@ -56,6 +56,7 @@ class ProgramOrder:
 
   def __init__(self) -> None:
     self.now = 0  # the number of the last change of a tensor
+    self.inputs: set[UOp] = set()  # memory that a function was given, which stays where it is
     self.began = 0  # that at which the capture began that goes on
     self._live: dict[Holder, None] = {}
     # by state of memory the tensors that are or were views of it: to write to one must not look at all that live

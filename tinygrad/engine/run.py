@@ -17,11 +17,12 @@ from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, GlobalCounters, LazyModu
 from tinygrad.uop import DEVICE_NUM, UOp
 
 if TYPE_CHECKING:
-  from tinygrad.engine import check_nan, interpret, profile
+  from tinygrad.debug import check_nan
+  from tinygrad.engine import interpret, profile
   from tinygrad.schedule.items import ScheduleItem
 else:
   check_nan, interpret, profile = map(
-    LazyModule, ("tinygrad.engine.check_nan", "tinygrad.engine.interpret", "tinygrad.engine.profile")
+    LazyModule, ("tinygrad.debug.check_nan", "tinygrad.engine.interpret", "tinygrad.engine.profile")
   )
 
 BRIEF = 1 << 19  # operations and bytes that take less time than waking a thread for them

@@ -10,7 +10,7 @@ from tinygrad.sharding.costs import Costs, at_placement
 from tinygrad.sharding.decisions import droppable
 from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import Outcome, outcomes
-from tinygrad.solver.graph import Answer
+from tinygrad.solver.graph import Answer, is_anywhere
 from tinygrad.uop import Move, Ops, UOp
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
@@ -20,6 +20,8 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
   made, costs = dict(leaves), Costs()
 
   def make(u: UOp, src: Sources) -> UOp:
+    if is_anywhere(u):
+      return src[0]
     target = found[u]
     if target is None or u.op is Ops.BUFFER:
       return on_sources(u, src)

@@ -87,7 +87,7 @@ class _Asking:
 
   def see(self, u: UOp) -> None:
     """Notes a node as a value, or a part of one, and how it hangs together with its sources."""
-    if u.device is None or u.op is Ops.SINK:
+    if u.device is None or u.op is Ops.SINK or is_anywhere(u):
       return
     if self.is_elsewhere(u):
       self.elsewhere.add(u)
@@ -149,6 +149,11 @@ class _Asking:
 def is_stored(device: Placement | None) -> bool:
   """Whether values on a device are computed on others."""
   return isinstance(device, str) and Device.capabilities(device).computes in (Computes.NOTHING, Computes.ON_HOST)
+
+
+def is_anywhere(u: UOp) -> bool:
+  """Whether a node puts what lives anywhere, a constant, on one device: it may as well be made where it is used."""
+  return u.op is Ops.MOVE and u.src[0].device is None and isinstance(u.device, str)
 
 
 def is_arrival(u: UOp) -> bool:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Device, Tensor, TinyJit
-from tinygrad.engine import check_nan as module
-from tinygrad.engine.check_nan import NonFiniteError
+from tinygrad.debug import check_nan as module
+from tinygrad.debug.check_nan import NonFiniteError
 from tinygrad.uop import buffer_of
 
 D2 = ("CPU:1", "CPU:2")
