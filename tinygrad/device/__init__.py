@@ -9,6 +9,7 @@ from tinygrad.device.mesh import (
   Mesh,
   SubAxis,
   ambient_mesh,
+  ambient_meshes,
   as_index,
   in_short,
   merge_sub_axes,

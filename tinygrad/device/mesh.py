@@ -87,15 +87,15 @@ class Mesh(_Frozen):
     return Mesh, (self.devices, self.shape, self.names)
 
   def __enter__(self) -> Self:
-    _ambient.set((*_ambient.get(), self))
+    ambient_meshes.set((*ambient_meshes.get(), self))
     return self
 
   def __exit__(self, *error: object) -> None:
-    *outer, last = _ambient.get()
+    *outer, last = ambient_meshes.get()
     if last is not self:  # a generator's block may end within another's
       outer = [*outer, last]
       del outer[len(outer) - 1 - outer[::-1].index(self)]
-    _ambient.set(tuple(outer))
+    ambient_meshes.set(tuple(outer))
 
   def __repr__(self) -> str:
     axes = "" if self.names == ("x",) else f", {self.shape}, {self.names}"
@@ -147,12 +147,12 @@ class Mesh(_Frozen):
 
 DeviceMesh = Mesh
 
-_ambient: ContextVar[tuple[Mesh, ...]] = ContextVar("ambient meshes", default=())  # the inner one last
+ambient_meshes: ContextVar[tuple[Mesh, ...]] = ContextVar("ambient meshes", default=())  # the inner one last
 
 
 def ambient_mesh() -> Mesh | None:
   """The mesh of the innermost `with mesh:` around the caller, in this thread (or task); None outside of any."""
-  return _ambient.get()[-1] if _ambient.get() else None
+  return ambient_meshes.get()[-1] if ambient_meshes.get() else None
 
 
 def _refuse_keywords(others: dict[str, Any], shape: Any, names: Any) -> NoReturn:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from tinygrad.device import HOST_DEVICE, Buffer, Device, Mesh, ambient_mesh
+from tinygrad.device import HOST_DEVICE, Buffer, Device, Mesh, ambient_meshes
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import JitError
@@ -96,7 +96,7 @@ def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, 
   programs.
   """
   names = tuple(sorted(kwargs)) if kwargs else ()
-  settings = names, ambient_mesh(), settings_from("graph")
+  settings = names, ambient_meshes.get(), settings_from("graph")
   given = (*args, *[kwargs[name] for name in names]) if names else args
   for _ in range(2):
     a = Arguments()
