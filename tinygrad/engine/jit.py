@@ -155,6 +155,7 @@ class Captured:
   def __post_init__(self) -> None:
     """Notes every pointer and variable that a replay may have to change."""
     self.stretches: list[Stretch] = prepare(self.work)
+    self.alone = self.stretches[0] if len(self.stretches) == 1 else None
     self.backends = list(dict.fromkeys(b for s in self.stretches for b in s.backends))
     slots: list[Buffer] = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
     number = {id(m): i for i, m in enumerate(slots)}
@@ -230,8 +231,8 @@ class Captured:
       for name, value in variables.items():
         self.put(name, value)
       self.variables = variables
-    if len(self.stretches) == 1:  # one hand-over, which is made or not
-      self.stretches[0].launch()
+    if self.alone is not None:  # one hand-over, which is made or not
+      self.alone.launch()
     else:
       with uninterrupted():  # a step is done or not
         for stretch in self.stretches:
