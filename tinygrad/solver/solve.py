@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from tinygrad.helpers import prod
 from tinygrad.solver.axes import common, number_of_parts
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
 from tinygrad.solver.step import Change, Mode, step
 
-LEVELS = 4  # of ops, see `admitted`
 ALL_ROUNDS = 1 << 30
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,118 +49,144 @@ def solve(problem: Problem, policy: Policy = DEFAULT) -> Solution:
 
 
 class Solver:
+  """What is known while a problem is solved. Values of one group share a slot. Hints and modes are one object for each
+  that are equal, so that a step is known by the objects that it is made of: equal layers are decided once."""
+
   def __init__(self, problem: Problem, policy: Policy) -> None:
     self.problem, self.policy = problem, policy
-    self.slot = list(range(len(problem.shapes)))  # of each value: values of one group share one
-    for group in problem.groups:
-      first = min(self.slot[v] for v in group)
-      merged = {self.slot[v] for v in group}
-      self.slot = [first if s in merged else s for s in self.slot]
+    self.one: dict[Any, Any] = {}  # the one object of each hint and mode
+    self.steps: dict[tuple[object, ...], list[Change]] = {}
+    self.slot = slots(problem)
     self.hints: dict[int, Hint] = {}
-    self.silent = set(range(len(problem.shapes)))  # values of which nobody has said anything
-    for v, hint in enumerate(problem.hints):
-      s = self.slot[v]
+    self.told: dict[int, dict[int, tuple[int | None, int]]] = {}
+    for s, hint in zip(self.slot, problem.hints):
       if hint is not None:
-        self.hints[s] = hint if s not in self.hints else joint_hint(self.hints[s], hint)
-        self.silent.discard(s)
-    for v, shape in enumerate(problem.shapes):
-      self.hints.setdefault(self.slot[v], Hint.anything(len(shape)))
+        self.hints[s] = self.same(hint if s not in self.hints else joint_hint(self.hints[s], hint))
+    self.spoken = set(self.hints)  # slots of which something is said
+    for s, shape in zip(self.slot, problem.shapes):
+      if s not in self.hints:
+        self.hints[s] = self.same(Hint.anything(len(shape)))
     self.readers: dict[int, list[int]] = {}  # of each slot, the edges that it is part of
-    users: dict[int, set[int]] = {}
     for e, edge in enumerate(problem.edges):
-      for i, value in enumerate(edge.values):
+      for value in edge.values:
         if value is not None:
           self.readers.setdefault(self.slot[value], []).append(e)
-          if i < edge.rule.sources:
-            users.setdefault(value, set()).add(e)
-    for value, _ in problem.results:
-      users.setdefault(value, set()).add(-1)
-    self.several = {v for v, edges in users.items() if len(edges) > 1}
-    self.told: dict[int, dict[int, tuple[int | None, int]]] = {}
-    self.memo: dict[tuple[object, ...], list[Change]] = {}
+
+  def same(self, x: T) -> T:
+    """The one object that is equal to `x`."""
+    found: T = self.one.setdefault(x, x)
+    return found
 
   def run(self) -> Solution:
+    by_level = levels(self.problem) if self.policy.levels else [[(False, e.rule.direction) for e in self.problem.edges]]
     rounds = sorted({p for h in self.hints.values() for p in h.priorities}) if self.policy.rounds else [ALL_ROUNDS]
     for number in rounds or [0]:
-      for level in range(LEVELS) if self.policy.levels else [LEVELS - 1]:
+      for admitted in by_level:
         self.exchange_results(number)
-        self.settle(number, level)
+        self.settle([self.mode(number, *how) for how in admitted])
         self.exchange_results(number)
-    hints = [None if self.slot[v] in self.silent else self.hints[self.slot[v]] for v in range(len(self.slot))]
+    hints = [self.hints[s] if s in self.spoken else None for s in self.slot]
     return Solution(hints, [self.told.get(s, {}) for s in self.slot])
 
-  def settle(self, number: int, level: int) -> None:
+  def mode(self, number: int, through: bool, direction: Direction) -> Mode:
+    key = (number, through, direction)
+    if (found := self.one.get(key)) is None:
+      found = self.one[key] = Mode(number, through, direction, self.policy.strategy, self.policy.atomic)
+    mode: Mode = found
+    return mode
+
+  def settle(self, modes: Sequence[Mode]) -> None:
     """A work list, first in, first out: what touches a value that has changed is looked at again."""
-    found = {e: self.mode(edge, number, level) for e, edge in enumerate(self.problem.edges)}
-    modes = {e: mode for e, mode in found.items() if mode is not None}
-    waiting, queued = deque(modes), set(modes)
+    queued = {e for s in self.spoken for e in self.readers.get(s, ()) if modes[e].direction is not Direction.NONE}
+    waiting = deque(sorted(queued))
     while waiting:
       e = waiting.popleft()
       queued.discard(e)
       edge = self.problem.edges[e]
       for s in self.apply(edge.rule, edge.values, modes[e], e):
         for other in self.readers[s]:
-          if other in modes and other not in queued:
+          if other not in queued and modes[other].direction is not Direction.NONE:
             queued.add(other)
             waiting.append(other)
 
   def exchange_results(self, number: int) -> None:
     """What the program returns, and how that is wanted, tell each other."""
-    mode = Mode(number, False, Direction.BOTH, self.policy.strategy, self.policy.atomic)
+    mode = self.mode(number, False, Direction.BOTH)
     for value, result in self.problem.results:
       shape = self.problem.shapes[value]
       dims = tuple((i,) for i in range(len(shape)))
-      self.apply(Rule((dims, dims), shape, 1, elementwise=True), (value, result), mode, None)
+      self.apply(self.same(Rule((dims, dims), shape, 1, elementwise=True)), (value, result), mode, None)
 
   def apply(self, rule: Rule, values: Sequence[int | None], mode: Mode, e: int | None) -> list[int]:
     """Makes a step; the slots that it has changed."""
-    hints = tuple(None if v is None else self.hints[self.slot[v]] for v in values)
-    weights = tuple(0.0 if v is None else self.problem.weights[v] for v in values)
-    key = (rule, hints, weights, mode)
-    if (changes := self.memo.get(key)) is None:
-      changes = self.memo[key] = step(rule, hints, weights, mode, self.problem.mesh)
+    slot, weights, hints = self.slot, self.problem.weights, self.hints
+    before = [None if v is None else hints[slot[v]] for v in values]
+    weighs = tuple([0.0 if v is None else weights[v] for v in values])
+    key = (id(rule), id(mode), weighs, *map(id, before))
+    if (changes := self.steps.get(key)) is None:
+      changes = self.steps[key] = step(rule, before, weighs, mode, self.problem.mesh)
     out = []
     for c in changes:
       v = values[c.tensor]
       assert v is not None
-      s = self.slot[v]
-      if self.hints[s] is not hints[c.tensor] and self.hints[s] != hints[c.tensor]:
+      if hints[slot[v]] is not before[c.tensor]:
         continue  # a value that stands twice in an op, or another one of its group, has been told already
-      self.hints[s] = c.hint
-      self.silent.discard(s)
-      self.told.setdefault(s, {}).update({d: (e, w) for d, i in c.told if (w := values[i]) is not None})
-      out.append(s)
+      hints[slot[v]] = self.same(c.hint)
+      self.spoken.add(slot[v])
+      self.told.setdefault(slot[v], {}).update({d: (e, w) for d, i in c.told if (w := values[i]) is not None})
+      out.append(slot[v])
     return out
 
-  def mode(self, edge: Edge, number: int, level: int) -> Mode | None:
-    through, direction = admitted(edge, level, self.several, self.problem)
-    direction &= edge.rule.direction
-    if direction is Direction.NONE:
-      return None
-    return Mode(number, through, direction, self.policy.strategy, self.policy.atomic)
+
+def slots(problem: Problem) -> list[int]:
+  """Of each value the first one of its group."""
+  first = list(range(len(problem.shapes)))
+
+  def find(v: int) -> int:
+    while first[v] != v:
+      first[v] = v = first[first[v]]
+    return v
+
+  for group in problem.groups:
+    for v in group[1:]:
+      a, b = find(group[0]), find(v)
+      first[max(a, b)] = min(a, b)
+  return [find(v) for v in first]
 
 
-def admitted(edge: Edge, level: int, several: set[int], problem: Problem) -> tuple[bool, Direction]:
-  """(only through factors that pass, the directions) in which an op takes part at a level: cuts go first where they
+def levels(problem: Problem) -> list[list[tuple[bool, Direction]]]:
+  """How each op takes part at each level (only through factors that pass, the directions): cuts go first where they
   cost nothing.
 
   0: elementwise ops, and those of one source, these from the larger value to the smaller one; forward only where the
   op alone reads the source. 1: the same, but for that. 2: all ops, through factors that pass. 3: all.
   """
-  if level >= 2:
-    return level == 2, Direction.BOTH
-  rule, values = edge.rule, edge.values
-  direction = Direction.BOTH
-  if not rule.elementwise:
-    cut = [i for i, lists in enumerate(rule.tensors) if lists and values[i] is not None]
-    if len(cut) != 2 or not cut[0] < rule.sources <= cut[1]:
-      return True, Direction.NONE
-    source, result = (prod(problem.shapes[v]) for i in cut if (v := values[i]) is not None)
-    if source != result:
-      direction = Direction.FORWARD if source > result else Direction.BACKWARD
-  if level == 0 and any(v in several for v in values[: rule.sources]):
-    direction &= Direction.BACKWARD
-  return not rule.elementwise, direction
+  readers: dict[int, set[int]] = {v: {-1} for v, _ in problem.results}
+  for e, edge in enumerate(problem.edges):
+    for v in edge.values[: edge.rule.sources]:
+      if v is not None:
+        readers.setdefault(v, set()).add(e)
+  out: list[list[tuple[bool, Direction]]] = [[], [], [], []]
+  for edge in problem.edges:
+    allowed = edge.rule.direction
+    early = cheap_direction(edge, problem) & allowed
+    alone = all(v is None or len(readers[v]) == 1 for v in edge.values[: edge.rule.sources])
+    out[0].append((not edge.rule.elementwise, early if alone else early & Direction.BACKWARD))
+    out[1].append((not edge.rule.elementwise, early))
+    out[2].append((True, allowed))
+    out[3].append((False, allowed))
+  return out
+
+
+def cheap_direction(edge: Edge, problem: Problem) -> Direction:
+  """In which directions an op takes part before the others: elementwise ops, and those of one source and result."""
+  if edge.rule.elementwise:
+    return Direction.BOTH
+  cut = [i for i, lists in enumerate(edge.rule.tensors) if lists and edge.values[i] is not None]
+  if len(cut) != 2 or not cut[0] < edge.rule.sources <= cut[1]:
+    return Direction.NONE
+  source, result = (prod(problem.shapes[v]) for i in cut if (v := edge.values[i]) is not None)
+  return Direction.BOTH if source == result else Direction.FORWARD if source > result else Direction.BACKWARD
 
 
 def joint_hint(a: Hint, b: Hint) -> Hint:
