@@ -4,7 +4,7 @@ beside a value's placement and never part of it."""
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tinygrad.device.errors import ShardTypeError, refuse
@@ -45,6 +45,11 @@ class Constraint:
     dims = cuts_of(mesh, written if self.replicated else P(*written[:-1]))
     replicated = dims[len(self.dims)] if self.replicated else ()
     return tuple(dims[: len(self.dims)]), replicated, cuts_of(mesh, P(self.reduced))[0]
+
+  @property
+  def of_gradient(self) -> Constraint:
+    """The hint for the gradient of the value, which is placed as the value is."""
+    return replace(self, reduced=(), group=None)
 
   def __repr__(self) -> str:
     said = [repr(self.spec)]

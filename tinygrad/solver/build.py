@@ -5,26 +5,35 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from tinygrad.device import Placement, Sharding
+from tinygrad.device import Partial, Placement, Sharding, SubAxis
+from tinygrad.helpers import prod
 from tinygrad.sharding.costs import Costs, at_placement
+from tinygrad.sharding.decision_cache import AS_GIVEN
 from tinygrad.sharding.decisions import droppable
+from tinygrad.sharding.factors import collect, legal, project
 from tinygrad.sharding.moves import wire
-from tinygrad.sharding.outcomes import Outcome, outcomes
+from tinygrad.sharding.outcomes import Outcome, is_partial, outcomes
+from tinygrad.solver.axes import coexist
+from tinygrad.solver.contractions import Contraction
 from tinygrad.solver.graph import Answer, is_anywhere
-from tinygrad.uop import Move, Ops, UOp
+from tinygrad.uop import Move, Ops, UOp, factor_rule
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 
 def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
   """What each node of the graph becomes. `leaves`: what is memory on one device, where it is to be."""
-  made, costs = dict(leaves), Costs()
+  made, costs, products = dict(leaves), Costs(), found.asked.contractions.by_mul
 
   def make(u: UOp, src: Sources) -> UOp:
     if is_anywhere(u):
       return src[0]
+    if (c := products.get(u)) is not None:
+      return with_origin(product(c, src, found, costs), u)
     target = found[u]
-    if target is None or u.op is Ops.BUFFER:
+    if u.op is Ops.BUFFER or not any(isinstance(s.device, Sharding) for s in src):
       return on_sources(u, src)
+    if target is None:  # inside of a contraction, or where the user has sent it
+      return on_sources(u, src) if u.op in AS_GIVEN else with_origin(UOp.build(u.op, u.dtype, src, u.arg), u)
     if u.op is Ops.MOVE:
       return src[0] if droppable(u) or not u.arg.pinned else moved_to(src[0], u.arg.device, u)
     if u.op is Ops.CONSTRAIN:
@@ -33,10 +42,7 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
       return on_sources(u, (src[0], at_placement(src[1], src[0].device)))
     if u.op is Ops.AFTER:
       return on_sources(u, src)
-    v = at_target(u, src, target, costs)
-    if v.origin is None:
-      v.origin = u.origin
-    return v
+    return with_origin(at_target(u, src, target, costs), u)
 
   rebuild(found.asked.order[-1], make, made)
   return made
@@ -59,19 +65,71 @@ def constrained(u: UOp, x: UOp, target: Placement) -> UOp:
   return moved_to(x, target, u)
 
 
+def with_origin(v: UOp, u: UOp) -> UOp:
+  """`v`, which takes the place of u, with its line."""
+  if v.origin is None:
+    v.origin = u.origin
+  return v
+
+
 def at_target(u: UOp, src: Sources, target: Placement, costs: Costs) -> UOp:
-  """The op, run in the way of the fewest bytes to have its result at `target`: partial it may be."""
-  if not any(isinstance(s.device, Sharding) for s in src):
-    return at_placement(on_sources(u, src), target)
-  ways = outcomes(u.op, u.dtype, src, u.arg)
-  best = ways[0] if len(ways) == 1 else min(ways, key=functools.partial(_rank, u, src, target, costs))
+  """The op in the way of the fewest bytes; of equal ways the one whose result is at `target`, where nothing moves for
+  it. The result stays partial where it is."""
+  ways = [*outcomes(u.op, u.dtype, src, u.arg), *as_wanted(u, src, target)]
+  best = ways[0] if len(ways) == 1 else min(ways, key=functools.partial(_rank, src, target, costs))
   v = UOp.new(u.op, u.dtype, costs.brought(src, best), u.arg)
-  here = v.device
-  return v if isinstance(here, Sharding) and here.reduced == target else costs.build(v, target)
+  return costs.build(v, target) if costs.cost(v, target) == 0 else v
 
 
-def _rank(u: UOp, src: Sources, target: Placement, costs: Costs, o: Outcome) -> tuple[float, int, int]:
-  after = o.partial
-  if isinstance(o.result, Sharding) and o.result.reduced != target:
-    after = wire(u.shape, u.dtype.itemsize, o.result, target)
-  return costs.moved(src, o) + after + o.mapped, 0 if o.defers else 1, -o.parts
+def _rank(src: Sources, target: Placement, costs: Costs, o: Outcome) -> tuple[float, bool, bool, int]:
+  away = not isinstance(o.result, Sharding) or o.result.reduced != target
+  return costs.moved(src, o) + o.partial + o.mapped, away, not o.defers, -o.parts
+
+
+def as_wanted(u: UOp, src: Sources, target: Placement) -> list[Outcome]:
+  """The way to run an op whose result is at `target`, if there is one: its sources cut for that, and nothing else."""
+  if not isinstance(target, Sharding) or target.replicated:
+    return []
+  f = factor_rule(u)
+  cuts = legal(collect(f.out, f, [target.cut(i) for i in range(u.ndim)]), f)
+  if Sharding.of(target.mesh, project(f.out, cuts)) is not target:
+    return []
+  required = tuple(
+    None if s.device is None else Sharding.of(target.mesh, project(lists, cuts)) for s, lists in zip(src, f.src)
+  )
+  mapped = prod(target.local_shape(u.max_shape)) * u.dtype.itemsize if any(target.cut(i) for i in f.remapped) else 0.0
+  return [Outcome(required, target, len(target), 0.0, mapped, False)]
+
+
+def product(c: Contraction, src: Sources, found: Answer, costs: Costs) -> UOp:
+  """The MUL of a contraction, cut so that its operands, and the sum, if it is partial, travel the fewest bytes: as one
+  of the ways that its sources know, or as the sum is to be cut."""
+  u, target = c.mul, found[c.reduce]
+  if not isinstance(target, Sharding) or not any(isinstance(s.device, Sharding) for s in src):
+    return UOp.build(u.op, u.dtype, src, u.arg)
+  ways = [o for o in outcomes(u.op, u.dtype, src, u.arg) if not is_partial(o.result)]
+  wanted = Sharding.of(target.mesh, as_summed(c, src, target))
+  ways.append(Outcome(tuple(None if s.device is None else wanted for s in src), wanted, 1, 0.0, 0.0, False))
+  shape, itemsize = c.reduce.shape, c.reduce.dtype.itemsize
+
+  def rank(o: Outcome) -> tuple[float, bool, int]:
+    dims = [o.result.cut(i) if isinstance(o.result, Sharding) else () for i in range(u.ndim)]
+    over = tuple(d for i in c.reduce.arg[1] for d in dims[i])
+    kept = [() if i in c.reduce.arg[1] else dim for i, dim in enumerate(dims)]
+    summed = Sharding.of(target.mesh, kept, (Partial(over, Ops.ADD),) if over else ())
+    after = min(wire(shape, itemsize, summed, summed.reduced), wire(shape, itemsize, summed, target)) if over else 0.0
+    return costs.moved(src, o) + after, summed.reduced is not target, -o.parts
+
+  return UOp.new(u.op, u.dtype, costs.brought(src, min(ways, key=rank)), u.arg)
+
+
+def as_summed(c: Contraction, src: Sources, target: Sharding) -> list[tuple[SubAxis, ...]]:
+  """The cuts of the sum, and of what is summed over those that a source has and that fit beside them."""
+  dims = [target.cut(i) for i in range(c.mul.ndim)]
+  used = [d for dim in dims for d in dim]
+  for s in src:
+    for i in c.reduce.arg[1]:
+      if isinstance(s.device, Sharding) and not dims[i] and all(coexist(d, e) for d in s.device.cut(i) for e in used):
+        dims[i] = s.device.cut(i)
+        used += dims[i]
+  return dims

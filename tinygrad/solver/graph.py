@@ -9,6 +9,7 @@ from typing import Any
 from tinygrad.device import Computes, Constraint, Device, Mesh, Placement, ShardError, Sharding, same_devices
 from tinygrad.helpers import prod, source_line
 from tinygrad.ops import Trait, having
+from tinygrad.solver.contractions import Contractions, contractions
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
 from tinygrad.solver.solve import DEFAULT, Policy, Solution, solve
 from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
@@ -27,6 +28,7 @@ class Asked:
   problem: Problem
   number: dict[UOp, int]
   leaves: list[UOp]
+  contractions: Contractions
 
 
 @dataclass(slots=True)
@@ -76,6 +78,7 @@ class _Asking:
     self.rules: dict[tuple[Any, ...], Rule] = {}
     self.edges: list[tuple[int, bytes, Edge]] = []
     self.groups: dict[Any, list[int]] = {}
+    self.contractions = contractions(self.order)
 
   def run(self) -> Asked:
     for u in self.order:
@@ -83,7 +86,7 @@ class _Asking:
       self.see(u)
     self.problem.edges = [edge for *_, edge in sorted(self.edges, key=lambda e: e[:2])]
     self.problem.groups = [tuple(values) for values in self.groups.values()]
-    return Asked(self.mesh, self.order, self.problem, self.number, self.leaves)
+    return Asked(self.mesh, self.order, self.problem, self.number, self.leaves, self.contractions)
 
   def see(self, u: UOp) -> None:
     """Notes a node as a value, or a part of one, and how it hangs together with its sources."""
@@ -96,10 +99,12 @@ class _Asking:
     elif is_arrival(u):
       self.leaves.append(u)
       self.value(u, self.said(u))
-    else:
+    elif u not in self.contractions.inside:
       self.value(u, self.said(u))
-      if u.src:
-        self.edge(u)
+      if (c := self.contractions.by_reduce.get(u)) is not None:
+        self.connect(u, c.rule, c.operands)
+      elif u.src:
+        self.connect(u, self.rule(u), u.src)
 
   def is_elsewhere(self, u: UOp) -> bool:
     """Whether a value is not the solver's to place: on other devices, in a file, or sent to one device by the user."""
@@ -135,14 +140,19 @@ class _Asking:
       weight = min(weight, self.problem.weights[self.number[u.src[0]]])
     self.number[u] = self.problem.value(tuple(u.max_shape), hint, weight)
 
-  def edge(self, u: UOp) -> None:
+  def rule(self, u: UOp) -> Rule:
     arg = u.arg.propagate if u.op is Ops.CONSTRAIN else None if u.op in ALIKE else u.arg
     key = (u.op, arg, *(s.shape for s in u.src))
     if (rule := self.rules.get(key)) is None:
       allowed = Direction[u.arg.propagate.upper()] if u.op is Ops.CONSTRAIN else Direction.BOTH
       rule = self.rules[key] = Rule.of(factor_rule(u), u.op in ALIKE, allowed)
-    values = (*(self.number.get(s) for s in u.src), self.number[u])
+    return rule
+
+  def connect(self, u: UOp, rule: Rule, sources: Sequence[UOp]) -> None:
+    """The edge of an op."""
+    values = (*(self.number.get(s) for s in sources), self.number[u])
     if any(v is not None for v in values[:-1]):
+      rule = self.rules.setdefault((rule,), rule)
       self.edges.append((self.depth[u], u.key, Edge(rule, values)))
 
 

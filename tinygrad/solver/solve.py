@@ -97,12 +97,14 @@ class Solver:
 
   def settle(self, modes: Sequence[Mode]) -> None:
     """A work list, first in, first out: what touches a value that has changed is looked at again."""
-    queued = {e for s in self.spoken for e in self.readers.get(s, ()) if modes[e].direction is not Direction.NONE}
-    waiting = deque(sorted(queued))
+    waiting = deque(e for e, mode in enumerate(modes) if mode.direction is not Direction.NONE)
+    queued, slot, spoken = set(waiting), self.slot, self.spoken
     while waiting:
       e = waiting.popleft()
       queued.discard(e)
       edge = self.problem.edges[e]
+      if not any(v is not None and slot[v] in spoken for v in edge.values):
+        continue
       for s in self.apply(edge.rule, edge.values, modes[e], e):
         for other in self.readers[s]:
           if other not in queued and modes[other].direction is not Direction.NONE:
