@@ -14,13 +14,32 @@ from tinygrad.sharding.replacement import Replacement
 from tinygrad.uop import Ops, UOp
 
 if TYPE_CHECKING:
-  from tinygrad.solver import build, graph, solve
+  from tinygrad.solver import build, graph, reasons, solve
   from tinygrad.solver.graph import Answer
+  from tinygrad.solver.reasons import Reason
 else:
-  build, graph, solve = map(LazyModule, ("tinygrad.solver.build", "tinygrad.solver.graph", "tinygrad.solver.solve"))
+  build, graph, reasons, solve = (LazyModule(f"tinygrad.solver.{n}") for n in ("build", "graph", "reasons", "solve"))
 
 
-def propagate(*outputs: Any, mesh: Mesh) -> Answer:
+class Propagation:
+  """What `propagate` has decided. It prints as a list of inputs, weights and hinted values with their placements, and
+  for each dim that is cut the hint and the user's line that say so, and by way of which ops."""
+
+  def __init__(self, answer: Answer, before: dict[UOp, UOp]) -> None:
+    self.answer, self.before = answer, before  # of each node that was placed, what it was
+
+  def __str__(self) -> str:
+    return reasons.table(self.answer)
+
+  __repr__ = __str__
+
+  def why(self, t: Any) -> list[Reason]:
+    """The reasons for each cut dim of a Tensor that was among the outputs, or that these are computed from."""
+    u = t if isinstance(t, UOp) else t.uop
+    return reasons.reasons(self.answer, self.before.get(u, u))
+
+
+def propagate(*outputs: Any, mesh: Mesh) -> Propagation:
   """Places everything that `outputs` (Tensors, or lists, tuples and dicts of them) are computed from and that is not
   placed yet, on the mesh, as hints (`Tensor.constrain`) and placements (`Tensor.shard`) say: forward from what they are
   said of to what is computed from it, and backward. Weights and other memory on one device move there at once;
@@ -41,7 +60,7 @@ def _tensors(x: Any) -> Iterable[Any]:
   return (x,) if hasattr(x, "uop") else ()
 
 
-def place_on(mesh: Mesh, roots: Sequence[UOp]) -> Answer:
+def place_on(mesh: Mesh, roots: Sequence[UOp]) -> Propagation:
   """Places what `roots` are computed from. What a function was given stays where it is, and is moved when it is
   read."""
   found = graph.answer(UOp.sink(*roots), mesh, solve.Policy(STRATEGY.value))
@@ -65,4 +84,4 @@ def place_on(mesh: Mesh, roots: Sequence[UOp]) -> Answer:
       continue
     if (v := replaced.of(t.uop)) is not t.uop:
       t.uop = v
-  return found
+  return Propagation(found, {v: u for u, v in reversed(made.items())})

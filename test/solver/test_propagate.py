@@ -212,3 +212,40 @@ def test_what_cannot_be_is_said_with_the_hints_line():
   one, two = x.constrain(P("dp"), group=1), (x + 1).constrain(P(None, "dp"), group=1)
   with pytest.raises(ShardError, match="hints that disagree"):
     propagate(one, two, mesh=M2)
+
+
+# ---------------------------------------------------------------- why
+
+
+def test_each_cut_is_explained_by_a_hint_its_line_and_the_ops_between():
+  (x, _), (w1, _), (w2, _) = whole(8, 16), whole(16, 32), whole(32, 16)
+  x = x.constrain(P("dp", OPEN))  # rows
+  h = (x @ w1).relu().constrain(P(OPEN, "tp"))  # hidden
+  y = h @ w2
+  said = propagate(y, mesh=M2)
+  (first,) = said.why(w2)
+  assert first.dim == 0 and first.line.endswith("# hidden") and [u.op.name for u in first.via] == ["REDUCE"]
+  (second,) = said.why(y)
+  assert second.dim == 0 and second.line.endswith("# rows") and len(second.via) > 2
+  text = str(said)
+  assert "dim 0: constrain(P('?', 'tp')) in test_propagate.py:" in text
+  assert "by way of contraction" in text and 'at CPU:0-3, dim 0 over "dp", dim 1 over "tp"' in text
+  assert said.why(whole(2, 2)[0]) == []
+
+
+def test_the_moves_are_explained_by_the_users_lines():
+  (x, _), (w1, _), (w2, _) = whole(8, 16), whole(16, 32), whole(32, 16)
+  h = (x.constrain(P("dp", OPEN)) @ w1).constrain(P(OPEN, "tp"))
+  y = h @ w2
+  propagate(y, mesh=M2)
+  (row,) = explain(y).rows
+  assert "test_propagate.py" in row.where and row.axes == ("tp",)
+
+
+def test_placements_have_the_names_of_the_mesh_they_were_decided_on():
+  x, _ = whole(8, 8)
+  other = Mesh(D4, (2, 2), ("a", "b"))
+  Sharding(other, P("a"))
+  y = x.constrain(P("dp"))
+  propagate(y + 1, mesh=M2)
+  assert x.device.spec == P("dp") and x.device.mesh is M2

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from tinygrad.device import Computes, Constraint, Device, Mesh, Placement, ShardError, Sharding, same_devices
+from tinygrad.device import Computes, Constraint, Device, Mesh, Placement, ShardError, Sharding, same_devices, spec_of
 from tinygrad.helpers import prod, source_line
 from tinygrad.ops import Trait, having
+from tinygrad.solver.axes import Axes
 from tinygrad.solver.contractions import Contractions, contractions
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
 from tinygrad.solver.solve import DEFAULT, Policy, Solution, solve
@@ -29,6 +30,8 @@ class Asked:
   number: dict[UOp, int]
   leaves: list[UOp]
   contractions: Contractions
+  nodes: list[UOp]  # of each value, the first that it is
+  ops: list[UOp]  # of each edge
 
 
 @dataclass(slots=True)
@@ -37,13 +40,16 @@ class Answer:
 
   asked: Asked
   solution: Solution
+  placements: dict[tuple[Axes, ...], Placement] = field(default_factory=dict)
 
   def __getitem__(self, u: UOp) -> Placement | None:
     """None for what has no place of its own, or one that is not the solver's to choose."""
     if (v := self.asked.number.get(u)) is None:
       return None
     hint = self.solution.hints[v]
-    placement: Placement = Sharding.of(self.asked.mesh, () if hint is None else hint.dims)
+    dims = () if hint is None else hint.dims
+    if (placement := self.placements.get(dims)) is None:  # with the names of this mesh
+      placement = self.placements[dims] = Sharding(self.asked.mesh, spec_of(self.asked.mesh, dims))
     return placement
 
 
@@ -76,7 +82,8 @@ class _Asking:
     self.elsewhere: set[UOp] = set()  # what is where the user has put it, on other devices
     self.depth: dict[UOp, int] = {}
     self.rules: dict[tuple[Any, ...], Rule] = {}
-    self.edges: list[tuple[int, bytes, Edge]] = []
+    self.nodes: list[UOp] = []
+    self.edges: list[tuple[int, bytes, Edge, UOp]] = []
     self.groups: dict[Any, list[int]] = {}
     self.contractions = contractions(self.order)
 
@@ -84,9 +91,11 @@ class _Asking:
     for u in self.order:
       self.depth[u] = 1 + max((self.depth[s] for s in u.src), default=0)
       self.see(u)
-    self.problem.edges = [edge for *_, edge in sorted(self.edges, key=lambda e: e[:2])]
+    self.edges.sort(key=lambda e: e[:2])
+    self.problem.edges = [edge for _, _, edge, _ in self.edges]
     self.problem.groups = [tuple(values) for values in self.groups.values()]
-    return Asked(self.mesh, self.order, self.problem, self.number, self.leaves, self.contractions)
+    ops = [u for *_, u in self.edges]
+    return Asked(self.mesh, self.order, self.problem, self.number, self.leaves, self.contractions, self.nodes, ops)
 
   def see(self, u: UOp) -> None:
     """Notes a node as a value, or a part of one, and how it hangs together with its sources."""
@@ -138,6 +147,7 @@ class _Asking:
     weight = float(prod(u.max_shape) * u.dtype.itemsize)
     if u.src and u.src[0] in self.number and (u.op in GroupOp.Rearranging or u.op is Ops.CAST):
       weight = min(weight, self.problem.weights[self.number[u.src[0]]])
+    self.nodes.append(u)
     self.number[u] = self.problem.value(tuple(u.max_shape), hint, weight)
 
   def rule(self, u: UOp) -> Rule:
@@ -153,7 +163,7 @@ class _Asking:
     values = (*(self.number.get(s) for s in sources), self.number[u])
     if any(v is not None for v in values[:-1]):
       rule = self.rules.setdefault((rule,), rule)
-      self.edges.append((self.depth[u], u.key, Edge(rule, values)))
+      self.edges.append((self.depth[u], u.key, Edge(rule, values), u))
 
 
 def is_stored(device: Placement | None) -> bool:

@@ -74,6 +74,7 @@ class Hooks:
   render: Callable[[UOp], str]  # an integer expression as text, by the cards of its ops
   describe: Callable[[UOp], str]  # a value as errors name it
   origin: tuple[str, int] | None = None
+  lines = False  # whether nodes on one device know their line too: there are hints, and explanations name lines
 
 
 # what a node knows of itself, given that its sources know it of themselves: filled in by attributes.py and symbolic.py
@@ -324,7 +325,7 @@ class UOp:
     if not slow and ((one := device is None or type(device) is str) or (op in _KEEPS_PLACEMENT and not device.partial)):
       u = UOp.new(op, dtype, src, arg)
       u.device = device
-      return u if one and not (CHECK_NAN.value or PROFILE.value or DEBUG.value >= 2) else u.stamp()
+      return u if one and not (Hooks.lines or CHECK_NAN.value or PROFILE.value or DEBUG.value >= 2) else u.stamp()
     u = Hooks.build(op, dtype, src, arg).stamp()
     d = u.device
     return u.move(d.reduced, pinned=False) if isinstance(d, Sharding) and d.partial and not DEFER.value else u
@@ -503,7 +504,8 @@ class UOp:
     return UOp.build(Ops.DETACH, self.dtype, (self,), own)
 
   def constrain(self, hint: Constraint) -> UOp:
-    """The value, with a hint of how it is to be placed on a mesh."""
+    """The value, with a hint of how it is to be placed on a mesh. From here on all nodes know the user's line."""
+    Hooks.lines = True
     return UOp.build(Ops.CONSTRAIN, self.dtype, (self,), hint).stamp()
 
   @staticmethod
