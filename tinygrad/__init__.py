@@ -1,6 +1,7 @@
 """tinygrad, in which the device carries the sharding: `Tensor`, `TinyJit`, `Device`, `Sharding`, `Mesh`, `P`."""
 
 from tinygrad import nn, ops, sharding  # ops and sharding register the cards and the placement function
+from tinygrad.custom import custom_op
 from tinygrad.device import OPEN, Device, DeviceError, DeviceMesh, Mesh, P, PartitionSpec, ShardError, Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import TinyJit, function
@@ -13,6 +14,6 @@ __version__ = "0.15.0+sharding"
 
 __all__ = [
   "Context", "Device", "DeviceError", "DeviceMesh", "GlobalCounters", "Mesh", "OPEN", "Ops", "P", "PartitionSpec",
-  "ShardError", "Sharding", "Tensor", "TinyJit", "UOp", "Variable", "dtypes", "fetch", "function", "getenv", "nn",
-  "ops", "propagate", "sharding",
+  "ShardError", "Sharding", "Tensor", "TinyJit", "UOp", "Variable", "custom_op", "dtypes", "fetch", "function",
+  "getenv", "nn", "ops", "propagate", "sharding",
 ]  # fmt: skip

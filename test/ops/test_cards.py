@@ -9,7 +9,7 @@ import pytest
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
-from tinygrad.ops import elementwise, kernel, movement, placement, reduce
+from tinygrad.ops import custom, elementwise, kernel, movement, placement, reduce
 from tinygrad.uop import GroupOp, Ops, UOp
 from tinygrad.uop.cards import CARDS, Card, define
 
@@ -29,7 +29,7 @@ def test_a_card_with_a_field_left_out_is_refused():
 
 def definitions():
   """(module, call): every card's, as it is written."""
-  for module in (elementwise, kernel, movement, placement, reduce):
+  for module in (custom, elementwise, kernel, movement, placement, reduce):
     body = ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body
     for node in (n for statement in body if not isinstance(statement, ast.FunctionDef) for n in ast.walk(statement)):
       if isinstance(node, ast.Call) and getattr(node.func, "id", "").startswith("define"):

@@ -2,7 +2,7 @@
 complete. Which ops share a trait is asked here, where every op has its card.
 """
 
-from tinygrad.ops import elementwise, kernel, movement, placement, reduce
+from tinygrad.ops import custom, elementwise, kernel, movement, placement, reduce
 from tinygrad.uop.cards import Trait, having
 
-__all__ = ["Trait", "elementwise", "having", "kernel", "movement", "placement", "reduce"]
+__all__ = ["Trait", "custom", "elementwise", "having", "kernel", "movement", "placement", "reduce"]

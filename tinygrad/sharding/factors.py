@@ -45,9 +45,10 @@ def collect(lists: Sequence[Sequence[int]], f: Factors, dims: Sequence[SubAxes])
 
 def legal(cuts: Assignment, f: Factors) -> Assignment:
   """Without the cuts that a dim of several factors cannot express: they must be even, and all factors before a cut one
-  fully cut."""
+  fully cut; and without those of an `even` factor that are not."""
   out = dict(cuts)
   compound = [inner for lists in (*f.src, f.out) for inner in lists if len(inner) > 1]
+  compound += [(factor,) for factor in f.even]
   changed = bool(compound)
   while changed:
     changed = False

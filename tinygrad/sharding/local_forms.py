@@ -148,6 +148,8 @@ def op_rule(u: UOp, p: Sharding, f: Factors, cuts: dict[int, SubAxes]) -> Rule |
     case Ops.GATHER if isinstance(table := places[0], Sharding) and table.cut(0):
       first = start(table, 0, u.src[0].shape[0])
       return needs, lambda xs: u.replace(src=(xs[0], shifted(xs[1], first)))
+    case Ops.CUSTOM:
+      return needs, lambda xs: u.arg[1].graph(xs, shape)
     case Ops.RESHAPE | Ops.EXPAND:
       return local(u, p, places, shape)
     case Ops.SHRINK:

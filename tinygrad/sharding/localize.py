@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tinygrad.device import HOST_DEVICE
+from tinygrad.device import HOST_DEVICE, Sharding
 from tinygrad.helpers import span
 from tinygrad.sharding.lower_to_local import lower_to_local
 from tinygrad.sharding.place import placed
@@ -32,10 +32,18 @@ def drop_hints(sink: UOp) -> UOp:
   return rewrite(sink, {Ops.CONSTRAIN: lambda u: u.src[0]})
 
 
+def inline_custom(sink: UOp) -> UOp:
+  """CUSTOM(x) -> its graph on x, where nothing of it is cut: on one device, or anywhere."""
+  if not any(u.op is Ops.CUSTOM for u in sink.toposort()):
+    return sink
+  return rewrite(sink, {Ops.CUSTOM: lambda u: None if isinstance(u.device, Sharding) else u.arg[1].graph(u.src)})
+
+
 Pass = Callable[[UOp], UOp]
 COMPLETE: dict[str, Pass] = {  # after these, every move is at its place
   "drop hints": drop_hints,
   "place": placed,
+  "inline custom ops": inline_custom,
   "fold host copies": fold_host_copies,
   "lower view assigns": lower_view_assigns,
 }

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Placement
+from tinygrad.uop.cards import Factors
 from tinygrad.uop.node import UOp
 from tinygrad.uop.op import Ops
+from tinygrad.uop.rewrite import substitute
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,3 +39,30 @@ class Collective:
 
   def __repr__(self) -> str:
     return f"{self.kind} of {self.template.op.name}"
+
+
+class CustomOp:
+  """What a user's op is; the arg of a CUSTOM is (the op by which it is partial where a reduced factor is cut, this).
+  Equal ones are the same op. It is a function of graphs, so it is evaluated, and localized, as what it makes."""
+
+  __slots__ = ()
+
+  def trace(self, holes: tuple[UOp, ...], shape: tuple[Any, ...] | None) -> UOp:
+    """Its graph over HOLEs; of a device's parts `shape` is what the rule says of the result, held against it."""
+    raise NotImplementedError
+
+  def factors(self, u: UOp) -> Factors:
+    raise NotImplementedError
+
+  def gradient(self, g: UOp, u: UOp) -> Sequence[UOp | None]:
+    raise NotImplementedError
+
+  def graph(self, src: Sequence[UOp], shape: tuple[Any, ...] | None = None) -> UOp:
+    """What it makes of `src`: wholes, or a device's parts."""
+    holes = holes_like(src)
+    return substitute(self.trace(holes, shape), dict(zip(holes, src)))
+
+
+def holes_like(src: Sequence[UOp]) -> tuple[UOp, ...]:
+  """A HOLE for each, by which a graph over them is written."""
+  return tuple([UOp.new(Ops.HOLE, s.dtype, (), (i, s.shape)) for i, s in enumerate(src)])

@@ -22,6 +22,7 @@ class Factors:
   `blocked`: factors that cannot be cut. `contracted`: factors that are reduced away (the result is partial by the
   reduction where they are cut).
   `remapped`: result dims whose index is not the source's (PAD, SHRINK, FLIP, …): a cut there moves data.
+  `even`: factors that are cut into equal parts only.
   """
 
   src: tuple[tuple[tuple[int, ...], ...], ...]
@@ -30,6 +31,7 @@ class Factors:
   blocked: frozenset[int] = frozenset()
   contracted: frozenset[int] = frozenset()
   remapped: frozenset[int] = frozenset()
+  even: frozenset[int] = frozenset()
 
 
 # What an op does with partial operands (the rows of the table in docs/sharding.md); legality only, choice is

@@ -23,6 +23,8 @@ Ops = enum.IntEnum(
   "RESHAPE PERMUTE EXPAND PAD SHRINK FLIP CAT WINDOW SPREAD "
   # indexing and reduction
   "GATHER SCATTER REDUCE "
+  # what a user defines
+  "CUSTOM "
   # placement
   "MOVE SHARD COLLECTIVE "
   # effects and structure

@@ -32,10 +32,10 @@ def check(u: UOp) -> None:
 
 
 TENSOR = GroupOp.Elementwise | GroupOp.Movement | GroupOp.Leaf | {
-  Ops.BIND, Ops.GATHER, Ops.SCATTER, Ops.REDUCE, Ops.MOVE, Ops.ASSIGN, Ops.AFTER, Ops.CONTIGUOUS,
+  Ops.BIND, Ops.GATHER, Ops.SCATTER, Ops.REDUCE, Ops.CUSTOM, Ops.MOVE, Ops.ASSIGN, Ops.AFTER, Ops.CONTIGUOUS,
   Ops.DETACH, Ops.CONSTRAIN, Ops.SINK,
 }  # fmt: skip
-LOCAL = (TENSOR - {Ops.MOVE}) | {Ops.SHARD, Ops.COLLECTIVE}
+LOCAL = (TENSOR - {Ops.MOVE, Ops.CUSTOM}) | {Ops.SHARD, Ops.COLLECTIVE}
 KERNEL = GroupOp.Elementwise | {
   Ops.CONST, Ops.VARIABLE, Ops.PARAM, Ops.PEER, Ops.RANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.FOLD, Ops.ONE_HOT,
   Ops.SINK,
