@@ -42,6 +42,11 @@ def test_readme_code_prints_what_it_says(monkeypatch):
     assert printed == said
 
 
+def test_custom_ops_print_what_the_page_says():
+  for printed, said in run_blocks((ROOT / "docs/custom_ops.md").read_text(encoding="utf-8")):
+    assert said and printed == said
+
+
 def test_a_wrong_comment_would_be_caught():
   ((printed, said),) = run_blocks("```python\nprint(1 + 1)  # -> 3\n```\n")
   assert printed != said

@@ -4,7 +4,7 @@ rule says wrongly is refused."""
 import numpy as np
 import pytest
 
-from tinygrad import Context, Mesh, P, ShardError, Sharding, Tensor, TinyJit, Variable, custom_op, dtypes
+from tinygrad import Context, Mesh, P, ShardError, Sharding, Tensor, TinyJit, Variable, custom_op, dtypes, propagate
 from tinygrad.sharding import explain
 
 D4 = ("CPU:1", "CPU:2", "CPU:3", "CPU:4")
@@ -248,6 +248,30 @@ def test_a_partial_sum_of_halves_keeps_range_and_precision():
 def test_a_sum_runs_on_a_partial_result():
   x, w = put(A, None, "x"), put(W, "x")
   assert [r.payload for r in explain((matmul(x, w) * 2).sum(0))] == [4 * 4], "the reduction is put off"
+
+
+@pytest.mark.parametrize("op", (matmul, lambda x, w: x @ w), ids=("custom", "own"))
+def test_hints_are_propagated_through_it(op):
+  x, w = Tensor(A).realize(), Tensor(W).realize()
+  y = op(x.constrain(P("x", None)), w).constrain(P("x", "y"))
+  propagate(y, mesh=GRID)
+  assert [t.device for t in (x, w, y)] == [Sharding(GRID, P(*d)) for d in (("x",), (None, "y"), ("x", "y"))]
+  np.testing.assert_array_equal(y.numpy(), A @ W)
+
+
+def test_hints_do_not_cut_what_may_not_be_cut():
+  x = Tensor(A).realize()
+  y = custom_op(lambda x: x.cumsum(1), rule="m !k -> m k")(x.constrain(P(None, "x")))
+  propagate(y, mesh=GRID)
+  np.testing.assert_array_equal(y.numpy(), A.cumsum(1))
+
+
+def test_what_a_result_is_not_made_of_is_not_reduced_in_it():
+  op = custom_op(lambda x, w: (x @ w, x * 2), rule="m k, k n -> m n, m k")
+  y, z = op(put(A, "x"), put(W, None, "y"))
+  assert not z.uop.partial
+  np.testing.assert_array_equal(y.numpy(), A @ W)
+  np.testing.assert_array_equal(z.numpy(), A * 2)
 
 
 # ---------------------------------------------------------------- mistakes

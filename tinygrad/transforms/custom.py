@@ -11,7 +11,7 @@ from tinygrad.helpers import PROCESS, REDUCE_DTYPE
 from tinygrad.ops import Trait, having
 from tinygrad.transforms.factor_rule import FactorRule
 from tinygrad.transforms.gradient import compute_gradient
-from tinygrad.uop import CustomOp, Ops, UOp, holes_like, render_shape
+from tinygrad.uop import CustomOp, Factors, Ops, UOp, holes_like, render_shape
 from tinygrad.uop.rewrite import rewrite
 
 Nodes = tuple[UOp, ...]
@@ -49,8 +49,9 @@ class RuledOp(CustomOp):
       self.rule.wrong(f"says that a device's part of the result is {sides}", fix, holes)
     return made
 
-  def factors(self, u: UOp) -> Any:
-    return self.rule.on(u.src, {self.result: u.shape}).factors(self.result, self.by is not None)
+  def factors(self, u: UOp) -> Factors:
+    used = operands_used(self, holes_like(u.src))
+    return self.rule.on(u.src, {self.result: u.shape}).factors(self.result, used, self.by is not None)
 
   def gradient(self, g: UOp, u: UOp) -> Sequence[UOp | None]:
     if self.own is not None:
@@ -97,6 +98,12 @@ def traced(op: RuledOp, holes: Nodes) -> UOp:
     return made
   summed = made.src[0] if made.op is Ops.CAST and made.src[0].dtype is op.wide else made  # before it was rounded
   return summed.cast(op.wide)
+
+
+@PROCESS.cached
+def operands_used(op: RuledOp, holes: Nodes) -> frozenset[int]:
+  """The numbers of the operands on which the result depends."""
+  return frozenset(u.arg[0] for u in traced(op, holes).toposort() if u.op is Ops.HOLE)
 
 
 def first_source(u: UOp) -> UOp:

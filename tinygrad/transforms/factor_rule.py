@@ -2,7 +2,7 @@
 results is made, as an einsum does; and on shapes, the factors that placement knows."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -106,8 +106,9 @@ class BoundRule:
       self.rule.wrong(what, "reshape the operand, or correct the rule", src)
     return True
 
-  def factors(self, result: int, partial: bool) -> Factors:
-    """As placement knows them. `partial`: whether factors that the result does not have may be cut."""
+  def factors(self, result: int, used: Container[int], partial: bool) -> Factors:
+    """As placement knows them. `used`: the operands that the result is made of: what only others have is not reduced in
+    it. `partial`: whether factors that are may be cut."""
     sources = [self.dims(dims) for dims in self.rule.sources]
     out = self.dims(self.rule.results[result])
     number = {name: i for i, name in enumerate(dict.fromkeys(x for dims in (*sources, out) for d in dims for x in d))}
@@ -116,14 +117,15 @@ class BoundRule:
       return tuple(tuple(number[x] for x in d) for d in dims)
 
     here, there = names_in(sources), names_in([out])
+    reduced = names_in([dims for i, dims in enumerate(sources) if i in used]) - there
     symbolic = {x for x in number if not isinstance(self.sizes[x], int)}
-    uncut = (self.rule.uncut & set(number)) | symbolic | (there - here) | (set() if partial else here - there)
+    uncut = (self.rule.uncut & set(number)) | symbolic | (there - here) | (set() if partial else reduced)
     return Factors(
       src=tuple(map(numbered, sources)),
       out=numbered(out),
       sizes=tuple(upper(self.sizes[x]) for x in number),
       blocked=frozenset(number[x] for x in uncut),
-      contracted=frozenset(number[x] for x in here - there),
+      contracted=frozenset(number[x] for x in reduced),
       even=frozenset(number.values()),
     )
 
