@@ -219,3 +219,17 @@ def test_the_programs_notice_a_gradient_that_one_placement_of_a_value_alone_gets
   with Context(DEFER=1, INTERPRET=1), pytest.raises(AssertionError, match="gradient"):
     for seed in range(4 * PROGRAMS):
       check(1000 + seed)
+
+
+@pytest.mark.parametrize("axis", (None, 0, 1))
+def test_what_is_chosen_from_a_realized_value_and_another_is_compared_as_it_was(axis):
+  """The greatest element is realised, then the greater of that and a value that is not is compared with where it comes
+  from. (Mutant: whatever a comparison's side is chosen from is taken for something that was replaced.)"""
+  a, b = np.arange(16, dtype=np.float32).reshape(4, 4) % 7, np.arange(4, dtype=np.float32).reshape(4, 1) * 2
+  x = Tensor(a) if axis is None else Tensor(a).shard(D2, axis)
+  x, other = (x + 1) * 0.5, Tensor(b) if axis is None else Tensor(b).shard(D2)
+  greatest = x.max(1, keepdim=True)
+  mask = greatest.maximum(other + 0.5) == x
+  greatest.realize()
+  a = (a + 1) * 0.5
+  np.testing.assert_array_equal(mask.numpy(), np.maximum(a.max(1, keepdims=True), b + 0.5) == a)

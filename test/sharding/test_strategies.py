@@ -6,7 +6,10 @@ import pytest
 from tinygrad import Mesh, P, Sharding, Tensor
 from tinygrad.helpers import Context
 from tinygrad.sharding import explain
+from tinygrad.sharding.costs import Costs
+from tinygrad.sharding.factors import assignments
 from tinygrad.sharding.outcomes import STRATEGIES
+from tinygrad.uop import Ops, UOp, factor_rule
 
 CPUS = tuple(f"CPU:{i}" for i in range(4))
 MESH = Mesh(CPUS, (4,), ("d",))
@@ -78,3 +81,21 @@ def test_another_strategy_is_an_error():
   says = r"(?s)STRATEGY='greedy': there is no such strategy.*fix: use one of cost, basic, aggressive"
   with Context(STRATEGY="greedy"), pytest.raises(ValueError, match=says):
     x + y
+
+
+def test_a_contested_pair_of_axes_may_go_either_way():
+  """Each operand's cuts as they are, beside all that drops or shifts one. (Mutant: a conflict is not seen.)"""
+  (_, x), (_, y) = leaf(8, 8, cut=("a", "b"), mesh=GRID), leaf(8, 8, cut=("b", "a"), mesh=GRID)
+  rule = factor_rule(UOp.new(Ops.ADD, x.dtype, (x.uop, y.uop)))
+  a, b = GRID.sub_axis("a"), GRID.sub_axis("b")
+  for sources in ((x, y), (y, x)):
+    ways = assignments(rule, [t.device for t in sources], len(GRID))
+    assert {0: (a,), 1: (b,)} in ways and {0: (b,), 1: (a,)} in ways
+
+
+def test_of_two_placements_with_equal_bytes_the_earlier_one_moves():
+  """So nothing has to be moved to the later one. (Mutant: only one of fewer bytes does.)"""
+  x = leaf(8, 8, 8, cut=("d",))[1].uop
+  later, target = (Sharding(MESH, P(*spec)) for spec in ((None, "d"), (None, None, "d")))
+  moved = Costs().build(x.move(later, pinned=False), target)
+  assert moved.src == (x,) and moved.device is target

@@ -39,7 +39,7 @@ class Costs:
       return known
     found = (wire(u.shape, u.dtype.itemsize, u.device, target), "move")
     if found[0] > 0:
-      if u.op is Ops.MOVE and not u.arg.pinned and (c := self.cost(u.src[0], target)) < found[0]:
+      if u.op is Ops.MOVE and not u.arg.pinned and (c := self.cost(u.src[0], target)) <= found[0]:
         found = (c, "earlier")
       if (
         wants_push(u)
