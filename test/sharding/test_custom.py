@@ -4,7 +4,20 @@ rule says wrongly is refused."""
 import numpy as np
 import pytest
 
-from tinygrad import Context, Mesh, P, ShardError, Sharding, Tensor, TinyJit, Variable, custom_op, dtypes, propagate
+from tinygrad import (
+  Context,
+  Mesh,
+  Ops,
+  P,
+  ShardError,
+  Sharding,
+  Tensor,
+  TinyJit,
+  Variable,
+  custom_op,
+  dtypes,
+  propagate,
+)
 from tinygrad.sharding import explain
 
 D4 = ("CPU:1", "CPU:2", "CPU:3", "CPU:4")
@@ -272,6 +285,14 @@ def test_what_a_result_is_not_made_of_is_not_reduced_in_it():
   assert not z.uop.partial
   np.testing.assert_array_equal(y.numpy(), A @ W)
   np.testing.assert_array_equal(z.numpy(), A * 2)
+
+
+def test_what_a_gradient_is_not_made_of_is_not_moved_for_it():
+  x, w = put(A, "x"), put(W)
+  (g,) = (matmul(x, w) * 2).sum().gradient(x)  # of w and the gradient of the result: not of x
+  node = next(u for u in g.uop.toposort() if u.op is Ops.CUSTOM and "gradient" in repr(u.arg[1]))
+  assert x.uop not in node.toposort() and w.uop in node.toposort()
+  np.testing.assert_array_equal(g.numpy(), np.tile(2 * W.sum(1), (8, 1)))
 
 
 # ---------------------------------------------------------------- mistakes

@@ -116,9 +116,12 @@ def plain_constant(u: UOp) -> UOp | None:
 
 
 def build_custom(op: RuledOp, src: Nodes) -> UOp:
-  """The node of the op on its sources. Partial sums of halves are carried in a wider type, so that sharding loses
-  neither range nor precision."""
-  dtype = op.trace(holes_like(src), None).dtype
+  """The node of the op on its sources. What it is not made of has no say in where it runs: zeros, which live anywhere,
+  stand for it. Partial sums of halves are carried in a wider type, so that sharding loses neither range nor
+  precision."""
+  holes = holes_like(src)
+  dtype, used = op.trace(holes, None).dtype, operands_used(op, holes)
+  src = tuple([s if i in used else UOp.const(s.dtype, 0).broadcast_to(s.shape) for i, s in enumerate(src)])
   wide = to_dtype(REDUCE_DTYPE.value)
   if (
     dtype in (dtypes.float16, dtypes.bfloat16)
