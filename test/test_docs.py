@@ -42,8 +42,9 @@ def test_readme_code_prints_what_it_says(monkeypatch):
     assert printed == said
 
 
-def test_custom_ops_print_what_the_page_says():
-  for printed, said in run_blocks((ROOT / "docs/custom_ops.md").read_text(encoding="utf-8")):
+@pytest.mark.parametrize("page", ("custom_ops", "solver"))
+def test_a_page_prints_what_it_says(page):
+  for printed, said in run_blocks((ROOT / f"docs/{page}.md").read_text(encoding="utf-8")):
     assert said and printed == said
 
 

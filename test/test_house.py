@@ -85,6 +85,14 @@ def test_a_function_fits_a_screen():
   assert long_functions(PACKAGE) + long_functions(PACKAGE.parent / "extra") == []
 
 
+CORE = ("uop", "ops", "sharding", "schedule", "codegen", "engine")
+
+
+def test_the_core_rooms_stay_small():
+  lines = sum(len(f.read_text().splitlines()) for room in CORE for f in (PACKAGE / room).rglob("*.py"))
+  assert 10_000 < lines < 14_000
+
+
 def test_only_tables_are_wide():
   assert [x for room in ("tinygrad", "extra", "test") for x in wide_statements(PACKAGE.parent / room)] == []
 

@@ -4,7 +4,8 @@ from tinygrad import nn, ops, sharding  # ops and sharding register the cards an
 from tinygrad.custom import custom_op
 from tinygrad.device import OPEN, Device, DeviceError, DeviceMesh, Mesh, P, PartitionSpec, ShardError, Sharding
 from tinygrad.dtype import dtypes
-from tinygrad.engine.jit import TinyJit, function
+from tinygrad.engine.jit import TinyJit
+from tinygrad.function import function
 from tinygrad.helpers import Context, GlobalCounters, fetch, getenv
 from tinygrad.propagation import propagate
 from tinygrad.rule_check import check_rule

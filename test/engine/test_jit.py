@@ -12,7 +12,7 @@ from tinygrad import Tensor, TinyJit, Variable, function, nn
 from tinygrad.device import Device, Mesh, P, Sharding
 from tinygrad.engine import compile as engine
 from tinygrad.engine.errors import JitError
-from tinygrad.engine.jit import tensors_in
+from tinygrad.function import tensors_in
 from tinygrad.helpers import Context, GlobalCounters
 
 D2 = ("CPU:0", "CPU:1")

@@ -1,5 +1,5 @@
 """`TinyJit`: a step is captured once and then replayed as prepared lists of calls, with other inputs and variable
-values in their places. `function`: a part of a graph that depends on its arguments alone.
+values in their places.
 """
 
 import contextlib
@@ -16,10 +16,9 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import JitError
 from tinygrad.engine.program_order import program_order
-from tinygrad.engine.realize import random_states
 from tinygrad.engine.run import Run, Stretch, Work, prepare, recorders, work_of
-from tinygrad.helpers import DEBUG, JIT, children_of, settings_from, uninterrupted
-from tinygrad.uop import Ops, OwnGradient, UOp, buffer_of, give_memory, substitute
+from tinygrad.helpers import DEBUG, JIT, settings_from, uninterrupted
+from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute
 
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -404,92 +403,3 @@ class TinyJit(Generic[A, R]):
       if DEBUG >= 1:
         print(f"JIT captured {len(work)} kernels and copies, {len(inputs)} inputs")
     return result
-
-
-def tensors_in(given: Any) -> list[Any]:
-  """The Tensors and UOps that arguments hold: in lists, tuples, dicts, and in objects, as `get_state_dict` finds
-  them."""
-  found: list[Any] = []
-  seen: set[int] = set()
-  stack = [given]
-  while stack:
-    x = stack.pop()
-    if id(x) in seen:
-      continue
-    seen.add(id(x))
-    if type(x) is UOp or is_tensor(x):
-      found.append(x)
-    else:
-      stack += reversed([child for _, child in children_of(x)])
-  return found
-
-
-def function(
-  fxn: Any = None,
-  *,
-  precompile: bool = False,
-  precompile_backward: bool = False,
-  allow_implicit: bool = False,
-  grad_fxn: Callable[..., Any] | None = None,
-) -> Any:
-  """`@function` on a function of Tensors that returns a Tensor or a tuple of them, and computes them from its arguments
-  alone: with other memory in its graph (a Tensor made from data) it raises, unless `allow_implicit`. What
-  `get_state_dict` finds in the arguments belongs to them: on a method of a model its weights do; random numbers may be
-  drawn. It stays lazy and is differentiated as if written in place; equal calls share their compiled kernels, so the
-  `precompile` flags change nothing.
-
-  `grad_fxn(*gradients, *inputs)`, of the gradient of each result and the Tensors in the arguments, in their order
-  (a model's weights where the model stands), gives the gradient of each input (a Tensor or a tuple of them; None: 0) in
-  place of the one that follows from what is computed.
-  Raises: RuntimeError for implicit memory and for other results, and where gradients are differentiated that `grad_fxn`
-  does not give one for each input, in its shape.
-  """
-  if fxn is None:
-    return functools.partial(function, allow_implicit=allow_implicit, grad_fxn=grad_fxn)
-
-  @functools.wraps(fxn)
-  def checked(*args: Any, **kwargs: Any) -> Any:
-    inputs = tensors_in((args, kwargs))
-    given = set(UOp.sink(*uops_of(inputs)).toposort())
-    result = fxn(*args, **kwargs)
-    name = getattr(fxn, "__qualname__", type(fxn).__name__)
-    results = result if isinstance(result, tuple) else (result,)
-    if not results or not all(map(is_tensor, results)):
-      fix = "return a Tensor, or a tuple of Tensors"
-      raise RuntimeError(f"function {name} returns {type(result).__name__}\n  fix: {fix}")
-    order = UOp.sink(*uops_of(results)).toposort(lambda u: u not in given)
-    implicit = [u for u in order if u.op is Ops.BUFFER and u not in given and u not in random_states]
-    if implicit and not allow_implicit:
-      shown = "".join(f"\n  {u.dtype.name}{list(u.shape)} on {u.device}" for u in implicit[:5])
-      fix = "pass them as arguments, or @function(allow_implicit=True)"
-      raise RuntimeError(f"function {name} reads {len(implicit)} buffers that are no arguments{shown}\n  fix: {fix}")
-    if grad_fxn is None:
-      return result
-    own = with_gradient(results, [x for x in inputs if is_tensor(x)], grad_fxn, name)
-    return own if isinstance(result, tuple) else own[0]
-
-  return checked
-
-
-def with_gradient(results: tuple[Any, ...], inputs: list[Any], grad_fxn: Callable[..., Any], name: str) -> Any:
-  """The results, differentiated by the inputs as `grad_fxn` says: each result with the others' gradients 0, for a
-  gradient is linear in them."""
-  kept = tuple([x._new(UOp.new(Ops.DETACH, x.dtype, (x.uop,))) for x in inputs])
-
-  def rule_of(i: int) -> Callable[[UOp, tuple[UOp, ...]], list[UOp | None]]:
-    def rule(g: UOp, nodes: tuple[UOp, ...]) -> list[UOp | None]:
-      gradients = [type(y)(g) if k == i else y.zeros_like() for k, y in enumerate(results)]
-      got = grad_fxn(*gradients, *[x._new(u) for x, u in zip(kept, nodes)])
-      parts = got if isinstance(got, (list, tuple)) else (got,)
-      if len(parts) != len(kept) or any(p is not None and p.shape != x.shape for p, x in zip(parts, kept)):
-        problem = f"function {name}: grad_fxn gives {len(parts)} gradients for {len(kept)} inputs"
-        shapes = ", ".join(str(list(x.shape)) for x in kept)
-        raise RuntimeError(f"{problem}, or others than of their shapes\n  fix: return tensors of {shapes}, or None")
-      return [None if p is None else p.cast(x.dtype).uop for p, x in zip(parts, kept)]
-
-    return rule
-
-  made = [type(y)(y.uop.with_gradient(OwnGradient(kept, rule_of(i)))) for i, y in enumerate(results)]
-  for y in made:
-    y.follows = False
-  return tuple(made)
