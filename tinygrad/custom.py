@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Sharding, refuse
+from tinygrad.device import Device, Sharding, refuse
 from tinygrad.helpers import Context
 from tinygrad.helpers.settings import ContextVar
 from tinygrad.tensor import Tensor
@@ -69,9 +70,14 @@ class CustomFunction:
   """A custom op: call it on Tensors."""
 
   def __init__(
-    self, fn: Callable[..., Any], rule: FactorRule, by: Ops | None, gradient: Callable[..., Any] | None
+    self,
+    fn: Callable[..., Any],
+    rule: FactorRule,
+    by: Ops | None,
+    gradient: Callable[..., Any] | None,
+    kernels: tuple[tuple[str, str], ...] = (),
   ) -> None:
-    self.fn, self.rule, self.by, self.gradient = fn, rule, by, gradient
+    self.fn, self.rule, self.by, self.gradient, self.kernels = fn, rule, by, gradient, kernels
     functools.update_wrapper(self, fn, updated=())
 
   def __repr__(self) -> str:
@@ -95,7 +101,7 @@ class CustomFunction:
     for k in range(n):
       fn = TensorFunction(self.fn, k, settings)
       own = None if self.gradient is None else TensorGradient(self.gradient, fn, n)
-      u = build_custom(RuledOp(name_of(self.fn), fn, self.rule, k, self.by, own), src)
+      u = build_custom(RuledOp(name_of(self.fn), fn, self.rule, k, self.by, own, kernels=self.kernels), src)
       check_parts(u)
       made.append(Tensor._wrap(u))
     return made[0] if n == 1 else tuple(made)
@@ -107,6 +113,7 @@ def custom_op(
   rule: str,
   partial: str | None = "sum",
   gradient: Callable[..., Any] | None = None,
+  kernel: Mapping[str, str] | None = None,
   **sizes: int,
 ) -> Any:
   """An op of Tensors that is computed by `fn`, on cut operands on each device's part, by a rule:
@@ -125,10 +132,15 @@ def custom_op(
   `gradient`: of the gradient of each result and the operands, a gradient for each operand (None: there is none), all of
   them whole; without it, the gradient of what fn computes, which runs on parts by the rule turned around.
   `check_rule` compares parts with the whole.
-  Raises: ShardError where rule, shapes and fn disagree; TypeError for what are no Tensors.
+  `kernel`: by kind of backend a source that runs in place of fn: for CPU a C function of fn's name, which returns void.
+  Its arguments are pointers to the result and to each operand, a device's parts, contiguous and row-major (float* for
+  float32, …), which do not overlap, and then as int64_t the dims of the result and of each operand, in order. One
+  thread of the device runs it. All other kinds run fn, and gradients are fn's, or `gradient`'s.
+  Raises: ShardError where rule, shapes and fn disagree; TypeError for what are no Tensors; DeviceError for a kernel
+  that does not compile, when it is run.
   """
   if fn is None:
-    return lambda fn: custom_op(fn, rule=rule, partial=partial, gradient=gradient, **sizes)
+    return lambda fn: custom_op(fn, rule=rule, partial=partial, gradient=gradient, kernel=kernel, **sizes)
   if partial not in REDUCTIONS:
     known = ", ".join(map(repr, REDUCTIONS))
     refuse(f"custom op: there is no partial={partial!r} in the rule {rule!r}", f"one of {known}")
@@ -139,7 +151,21 @@ def custom_op(
         "custom_op(lambda x: x.exp(), rule='n -> n')",
         error=TypeError,
       )
-  return CustomFunction(fn, factor_rule_from(rule, sizes), REDUCTIONS[partial], gradient)
+  read = factor_rule_from(rule, sizes)
+  for kind, source in (kernel or {}).items():
+    check_source(kind, source, name_of(fn), read)
+  return CustomFunction(fn, read, REDUCTIONS[partial], gradient, tuple(sorted((kernel or {}).items())))
+
+
+def check_source(kind: Any, source: Any, name: str, rule: FactorRule) -> None:
+  """Raises: ShardError, DeviceError for what is no kernel of one result."""
+  Device.capabilities(kind)
+  if len(rule.results) > 1:
+    fix = "leave kernel out, or make an op of each result"
+    refuse(f"custom op: a kernel has one result, and the rule {rule.text!r} {len(rule.results)}", fix)
+  if not isinstance(source, str) or not re.search(rf"\b{re.escape(name)}\s*\(", source):
+    fix = f"kernel={{{kind!r}: 'void {name}(float *out, const float *x, …) {{…}}'}} for def {name}(x)"
+    refuse(f"custom op: the source of the kernel for {kind} has no function {name}, as fn is called", fix)
 
 
 def name_of(fn: Any) -> str:

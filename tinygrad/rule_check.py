@@ -184,7 +184,7 @@ class RuleCheck:
     return f"fn does not do with a part along {factors} what it does with the whole", f"!{next(iter(cuts), 'k')}"
 
   def with_partial(self, by: Ops | None) -> CustomFunction:
-    return CustomFunction(self.op.fn, self.op.rule, by, self.op.gradient)
+    return CustomFunction(self.op.fn, self.op.rule, by, self.op.gradient, self.op.kernels)
 
   def mixes(self, i: int, name: str) -> bool:
     """Whether a half of the results along a factor changes where the other half of operand i does."""

@@ -34,12 +34,12 @@ def written(ast: UOp, variables: Mapping[str, int]) -> Any:
 
 def check_kernel(name: str, ast: UOp, computes: Lines, device: str, handle: Any, variables: Mapping[str, int]) -> None:
   """Raises NonFiniteError if what the kernel wrote to `handle` holds NaN or infinity. The device must be idle."""
-  param = ast.src[0].src[0].src[0]
+  param = ast.src[0] if ast.op is Ops.CALL else ast.src[0].src[0].src[0]
   if not dtypes.is_float(param.dtype):
     return
   memory = numpy.empty(param.arg.size, to_numpy_dtype(param.dtype))
   Device[device].copyout(memoryview(memory.view(numpy.uint8)), handle)
-  values = memory[written(ast, variables)]
+  values = memory if ast.op is Ops.CALL else memory[written(ast, variables)]
   if (bad := ~numpy.isfinite(values)).any():
     fail(values[bad], values.size, f"kernel {name}", computes, device)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from tinygrad.device.errors import DeviceError
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import cores
 
@@ -189,6 +190,13 @@ class Backend(Protocol):
   def compile(self, rendered: Rendered, name: str) -> Any:
     """The program. Raises: DeviceError with what the compiler said."""
     ...
+
+  def compile_source(self, source: str, name: str, pointers: int, dims: Sequence[int]) -> Any:
+    """The program of a kernel that a user wrote: function `name`, called with its result, its operands, and dims.
+    Raises: DeviceError where the compiler refuses it, or the backend takes none."""
+    raise DeviceError(
+      f"{self.name} takes no kernels in source\n  fix: leave {self.kind} out of kernel={{…}}; fn is run"
+    )
 
   def bind(self, program: Any, args: Sequence[Any], variables: Sequence[int] = ()) -> BoundCall:
     """A call of `program`: its buffers by slot (a list of every device's for a table of peers), variables by name."""

@@ -64,7 +64,11 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
   """The compiled kernel; once per AST and target. With `threads`, that many of the device's share it out if it pays."""
   backend = Device[device]
   key = (ast, backend.target, threads, settings_from("code"))
-  if (found := _programs.get(key)) is None:
+  if (found := _programs.get(key)) is None and ast.op is Ops.CALL:
+    code = backend.compile_source(dict(ast.arg.sources)[backend.kind], ast.arg.name, len(ast.src), ast.arg.dims)
+    cost = Estimate(ast.arg.name, 0, sum(p.arg.size * p.dtype.itemsize for p in ast.src))
+    found = _programs[key] = CompiledKernel(cost.name, code, cost, frozenset())
+  elif found is None:
     cost = estimate(ast)
     if DEBUG >= 3:
       print(f"# kernel {cost.name}\n{print_graph(ast)}")

@@ -1,8 +1,10 @@
-"""The card of what users define: all of it is said by the node's arg, `(reduce op, CustomOp)`."""
+"""The cards of what users define. All of a CUSTOM is said by its arg, `(reduce op, CustomOp)`; a CALL is a kernel of
+theirs on a device's part, in the local view."""
 
 from typing import Any
 
-from tinygrad.uop import CustomOp, Ops, PartialRule, Trait, UOp, define, evaluate, holes_like
+from tinygrad.ops.common import any_dtype
+from tinygrad.uop import NO_TRAIT, CustomOp, Factors, Ops, PartialRule, Trait, UOp, define, evaluate, holes_like
 
 
 def made_of(u: UOp) -> UOp:
@@ -16,23 +18,40 @@ def check_custom(u: UOp) -> None:
     raise TypeError(f"{u.arg[1]!r} makes {d}, not {u.dtype}")
 
 
-def evaluate_custom(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
+def evaluate_graph(graph: UOp, u: UOp, xs: list[Any]) -> Any:
   values: dict[UOp, Any] = dict(zip(holes_like(u.src), xs))
-  for v in made_of(u).toposort(lambda v: v not in values):
+  for v in graph.toposort(lambda v: v not in values):
     values[v] = evaluate(v, [values[s] for s in v.src], v.shape)
-  return values[made_of(u)]
+  return values[graph]
+
+
+def nothing_cut(u: UOp) -> Factors:
+  return Factors(tuple(((),) * s.ndim for s in u.src), ((),) * u.ndim, ())
 
 
 define(
   Ops.CUSTOM,
   shape=lambda u: made_of(u).shape,
   dtype=check_custom,
-  evaluate=evaluate_custom,
+  evaluate=lambda u, xs, shape: evaluate_graph(made_of(u), u, xs),
   gradient=lambda g, u: u.arg[1].gradient(g, u),
   factors=lambda u: u.arg[1].factors(u),
   partial=PartialRule.REDUCE_FIRST,
   render=None,
   index_map=None,
   traits=Trait.REDUCES,
+  cost=1,
+)
+define(
+  Ops.CALL,
+  shape=lambda u: u.arg.graph.shape,
+  dtype=any_dtype,
+  evaluate=lambda u, xs, shape: evaluate_graph(u.arg.graph, u, xs),
+  gradient=None,
+  factors=nothing_cut,
+  partial=PartialRule.REDUCE_FIRST,
+  render=None,
+  index_map=None,
+  traits=NO_TRAIT,
   cost=1,
 )

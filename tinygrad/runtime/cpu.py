@@ -16,6 +16,8 @@ import functools
 import itertools
 import mmap
 import os
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinygrad.device import Backend, Capabilities, Launch, Rendered, Target
+from tinygrad.device import Backend, Capabilities, DeviceError, Launch, Rendered, Target
 from tinygrad.helpers import LazyModule, getenv, round_up, span, uninterrupted
 from tinygrad.renderer import llvm
 from tinygrad.runtime import diskcache, queues
@@ -245,6 +247,24 @@ def compiler() -> Compiler:
   return _local.compiler  # type: ignore[no-any-return]
 
 
+def compile_c(source: str, name: str, pointers: int, dims: Sequence[int]) -> tuple[int, Any]:
+  """Function `name` of a C source behind an entry that takes its arguments from words, as every kernel here does."""
+  given = [f"(void*)args[{i + 1}]" for i in range(pointers)] + [f"{n}LL" for n in dims]
+  text = f"#include <stdint.h>\n{source}\nvoid entry_(const int64_t *args) {{ {name}({', '.join(given)}); }}\n"
+  with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder) / "kernel.so"
+    flags = getenv("CFLAGS", "-O3 -march=native").split()
+    command = [getenv("CC", "cc"), *flags, "-shared", "-fPIC", "-x", "c", "-", "-o", str(path), "-lm"]
+    try:
+      subprocess.run(command, input=text, text=True, capture_output=True, check=True)
+    except FileNotFoundError as e:
+      raise DeviceError(f"kernel {name}: there is no C compiler {command[0]!r}\n  fix: install one, or set CC") from e
+    except subprocess.CalledProcessError as e:
+      raise DeviceError(f"kernel {name}: {command[0]} refuses its source\n{e.stderr}  fix: correct the source") from e
+    library = ctypes.CDLL(str(path))
+  return int(ctypes.cast(library.entry_, ctypes.c_void_p).value or 0), library
+
+
 def compile_here(source: str, name: str) -> tuple[int, Any]:
   """`Compiler.compile`, by a thread that compiles."""
   return compiler().compile(source, name)
@@ -392,6 +412,11 @@ class CPU(QueueDevice):
   def compile(self, rendered: Rendered, name: str) -> MachineCode:
     """Goes on while the next kernel is lowered; whoever needs the address waits."""
     return MachineCode(name, _compiling().submit(compile_here, rendered.source, name), rendered.launch)
+
+  def compile_source(self, source: str, name: str, pointers: int, dims: Sequence[int]) -> MachineCode:
+    loaded = futures.Future()
+    loaded.set_result(compile_c(source, name, pointers, dims))
+    return MachineCode(name, loaded)
 
   def scratch(self, thread: int) -> int:
     """The address of a thread's scratch memory."""

@@ -98,7 +98,7 @@ def costs(
       made[u] = NOTHING  # folded before it runs
     elif u.op is Ops.IOTA or u.op is Ops.VARIABLE:
       made[u] = INDEX
-    elif u.op in LEAVES or u.op is Ops.AFTER or u.op is Ops.COLLECTIVE:
+    elif u.op in LEAVES or u.op is Ops.AFTER or u.op is Ops.COLLECTIVE or u.op is Ops.CALL:
       made[u] = load(u)
     elif len(parts) == 1 and (u.op in MOVES or u.op in CONVERTS or u.op is Ops.CONTIGUOUS):
       x = u.src[0]  # an expensive value is stored below an EXPAND, so above it only the load counts
@@ -179,7 +179,7 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp], bits: Collection[UOp], 
     if op is Ops.ASSIGN:
       use(u.src[1], {(u, 0, 0)})
       continue
-    if op is Ops.CONTIGUOUS or op is Ops.COLLECTIVE:  # unless it `joins_its_reader`
+    if op is Ops.CONTIGUOUS or op is Ops.COLLECTIVE or op is Ops.CALL:  # unless it `joins_its_reader`
       if u in stored or not joins_its_reader(u, uses.get(u, set())):
         stored.add(u)
       if op is Ops.CONTIGUOUS:

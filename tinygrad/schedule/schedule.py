@@ -20,7 +20,7 @@ from tinygrad.schedule.split import in_parts, in_two_steps, scatter_in_parts
 from tinygrad.schedule.tile_and_fuse import tile_and_fuse
 from tinygrad.schedule.versions import State, Versions
 from tinygrad.schedule.windows import as_windows
-from tinygrad.uop import GroupOp, Ops, UOp, check_graph
+from tinygrad.uop import GroupOp, Ops, ParamArg, UOp, check_graph
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
 
 ANY_TARGET = Target("any")  # what all have in common
@@ -160,6 +160,8 @@ class _Builder:
 
   def kernel(self, value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
     """`lower`, once for kernels that differ in their slots only: as those of a model's layers do."""
+    if value.op is Ops.CALL and homes[value] is target:
+      return self.call(value)
     key, slots = structural_key(value, target, homes)
     if key not in self.kernels:
       new = lower(value, target, homes)
@@ -167,6 +169,12 @@ class _Builder:
       self.kernels[key] = replace(new, slots=tuple(map(slots.index, new.slots)))
     known = self.kernels[key]
     return replace(known, slots=tuple(slots[i] for i in known.slots))
+
+  def call(self, u: UOp) -> Kernel:
+    """A kernel that the user wrote, over the result and the operands."""
+    xs = u, *u.src
+    params = [UOp.new(Ops.PARAM, x.dtype, (), ParamArg(i, fuse.elements(x))) for i, x in enumerate(xs)]
+    return Kernel(UOp.new(Ops.CALL, u.dtype, tuple(params), u.arg), tuple(map(self.slots.slot_of, xs)), False)
 
   def item(self, kernel: Kernel, value: UOp, at: UOp) -> ScheduleItem:
     names = tuple(v.arg[0] for v in kernel.ast.variables())

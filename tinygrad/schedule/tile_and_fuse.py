@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from tinygrad.schedule.items import ScheduleItem, Temp
 from tinygrad.schedule.row_groups import Group, accesses, joined_groups, single, with_slot
 from tinygrad.schedule.row_memory import one_kernel
-from tinygrad.uop import UOp
+from tinygrad.uop import Ops, UOp
 from tinygrad.uop.loop_ids import LoopIds
 
 MOST_MEMBERS = 24
@@ -37,7 +37,7 @@ def tile_and_fuse(items: Sequence[ScheduleItem], temps: dict[int, Temp], cache: 
   out, ids = list[Place](), LoopIds()
   for item in items:
     here = Place([item], None, {item.slots[0]}, {*item.slots})
-    if isinstance(item.kernel, UOp) and not item.peers:
+    if isinstance(item.kernel, UOp) and item.kernel.op is Ops.SINK and not item.peers:
       here.group = single(item.kernel, item.slots, ids)
       out = with_place(out, here, ids, cache)
     else:

@@ -6,23 +6,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tinygrad.device import device_set
 from tinygrad.dtype import DType, dtypes, to_dtype
 from tinygrad.helpers import PROCESS, REDUCE_DTYPE
 from tinygrad.ops import Trait, having
 from tinygrad.transforms.factor_rule import FactorRule
 from tinygrad.transforms.gradient import compute_gradient
-from tinygrad.uop import CustomOp, Factors, Ops, UOp, holes_like, render_shape
+from tinygrad.uop import CustomOp, Factors, Ops, SourceKernel, UOp, holes_like, render_shape
 from tinygrad.uop.rewrite import rewrite
 
 Nodes = tuple[UOp, ...]
-OUTSIDE = having(Trait.MEMORY) | having(Trait.EFFECT)
+MEMORY = having(Trait.MEMORY)
+OUTSIDE = MEMORY | having(Trait.EFFECT)
 
 
 @dataclass(frozen=True, slots=True)
 class RuledOp(CustomOp):
   """One result of a function of graphs with a sharding rule. `by`: what its result is partial by where a reduced factor
   is cut; None: such factors are not cut. `own`: its gradients, of the result's and of the sources; None: what follows
-  from its graph. `wide`: the type in which partial results are carried."""
+  from its graph. `wide`: the type in which partial results are carried. `kernels`: what runs in place of fn, by kind of
+  backend."""
 
   name: str
   fn: Callable[[Nodes], UOp]
@@ -31,6 +34,7 @@ class RuledOp(CustomOp):
   by: Ops | None
   own: Callable[[UOp, Nodes], Sequence[UOp | None]] | None = None
   wide: DType | None = None
+  kernels: tuple[tuple[str, str], ...] = ()
 
   def __repr__(self) -> str:
     return f"{self.name}({self.rule.text})"
@@ -48,6 +52,17 @@ class RuledOp(CustomOp):
       fix = "let fn take sizes from its operands, or write !k for a factor that may not be cut"
       self.rule.wrong(f"says that a device's part of the result is {sides}", fix, holes)
     return made
+
+  def graph(self, src: Sequence[UOp], shape: tuple[Any, ...] | None = None) -> UOp:
+    """The user's kernel on memory of its own, where there is one for every kind of device; else what fn makes."""
+    kinds = {d.partition(":")[0] for s in src if s.device is not None for d in device_set(s.device)}
+    dims = tuple(n for u in (self.trace(holes_like(src), shape), *src) for n in u.shape)
+    if not kinds or not kinds <= dict(self.kernels).keys() or 0 in dims or not all(isinstance(n, int) for n in dims):
+      return CustomOp.graph(self, src, shape)
+    made = dataclasses.replace(self, wide=None).trace(holes_like(src), shape)
+    dense = [s if s.op in MEMORY else UOp.new(Ops.CONTIGUOUS, s.dtype, (s,), "operand") for s in src]
+    call = UOp.new(Ops.CALL, made.dtype, tuple(dense), SourceKernel(self.name, self.kernels, dims, made))
+    return call if self.wide is None else call.cast(self.wide)
 
   def factors(self, u: UOp) -> Factors:
     used = operands_used(self, holes_like(u.src))

@@ -63,6 +63,17 @@ class CustomOp:
     return substitute(self.trace(holes, shape), dict(zip(holes, src)))
 
 
+@dataclass(frozen=True, slots=True)
+class SourceKernel:
+  """The arg of a CALL: a kernel that a user wrote, by the kind of backend; `dims`, with which it is called, those of
+  the result and of each operand; and what it computes, as a graph over HOLEs."""
+
+  name: str
+  sources: tuple[tuple[str, str], ...]
+  dims: tuple[int, ...]
+  graph: UOp
+
+
 def holes_like(src: Sequence[UOp]) -> tuple[UOp, ...]:
   """A HOLE for each, by which a graph over them is written."""
   return tuple([UOp.new(Ops.HOLE, s.dtype, (), (i, s.shape)) for i, s in enumerate(src)])

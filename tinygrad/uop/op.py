@@ -24,7 +24,7 @@ Ops = enum.IntEnum(
   # indexing and reduction
   "GATHER SCATTER REDUCE "
   # what a user defines
-  "CUSTOM "
+  "CUSTOM CALL "
   # placement
   "MOVE SHARD COLLECTIVE "
   # effects and structure

@@ -35,7 +35,7 @@ TENSOR = GroupOp.Elementwise | GroupOp.Movement | GroupOp.Leaf | {
   Ops.BIND, Ops.GATHER, Ops.SCATTER, Ops.REDUCE, Ops.CUSTOM, Ops.MOVE, Ops.ASSIGN, Ops.AFTER, Ops.CONTIGUOUS,
   Ops.DETACH, Ops.CONSTRAIN, Ops.SINK,
 }  # fmt: skip
-LOCAL = (TENSOR - {Ops.MOVE, Ops.CUSTOM}) | {Ops.SHARD, Ops.COLLECTIVE}
+LOCAL = (TENSOR - {Ops.MOVE, Ops.CUSTOM}) | {Ops.SHARD, Ops.COLLECTIVE, Ops.CALL}
 KERNEL = GroupOp.Elementwise | {
   Ops.CONST, Ops.VARIABLE, Ops.PARAM, Ops.PEER, Ops.RANGE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.FOLD, Ops.ONE_HOT,
   Ops.SINK,
