@@ -64,6 +64,14 @@ def test_gradients_run_on_parts():
   assert [r.kind for r in explain(*matmul(x, w).sum().gradient(x, w))] == ["all_reduce"] * 2
 
 
+def test_explain_names_it():
+  def product(x, w):
+    return x @ w
+
+  (row,) = explain(custom_op(product, rule="m k, k n -> m n")(put(A, None, "x"), put(W, "x")))
+  assert row.why.startswith("product over a cut dim is partial (add)") and "test_custom.py" in row.where
+
+
 def test_partial_by_another_reduction():
   a = integers(2, 4, 8)
   for name, by in (("max", np.max), ("min", np.min), ("prod", np.prod), ("sum", np.sum)):

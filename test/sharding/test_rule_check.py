@@ -1,6 +1,7 @@
 """`check_rule` passes what is true of a custom op, and names what is not; and it notices wrong rules of sharding."""
 
 import dataclasses
+import random
 import re
 
 import numpy as np
@@ -153,3 +154,44 @@ def test_a_mutant_is_noticed(monkeypatch, name):
   monkeypatch.setattr(where, attribute, wrong)
   with pytest.raises((ShardError, AssertionError, ValueError)):
     check_rule(custom_op(lambda *xs: fn(*xs), rule=rule, **more), *shapes, mesh=GRID)
+
+
+# ---------------------------------------------------------------- laws: rules by chance, of which einsum is the oracle
+
+
+def rule_by_chance(chance):
+  """(rule, sizes by keyword, einsum's text, shapes, function): products of one to three operands, some dims of two
+  factors, of which the minor one is not cut, others not cut at all."""
+  sizes = {x: chance.choice((1, 2, 3, 4, 6, 8)) for x in "abcde"}
+  sources = ["".join(chance.sample("abcde", chance.randint(1, 3))) for _ in range(chance.randint(1, 3))]
+  named = "".join(dict.fromkeys("".join(sources)))
+  result = "".join(chance.sample(named, chance.randint(0, len(named))))
+  whole = {x for x in named if chance.random() < 0.2}
+  joined = [len(s) > 1 and chance.random() < 0.3 for s in sources]
+  for s, j in zip(sources, joined):
+    whole |= {s[-1]} if j else set()
+
+  def dims(s, j):
+    names = [f"!{x}" if x in whole else x for x in s]
+    return " ".join([*names[:-2], f"({names[-2]} {names[-1]})"] if j else names)
+
+  shapes = [tuple(sizes[x] for x in s) for s in sources]
+  shapes = [(*s[:-2], s[-2] * s[-1]) if j else s for s, j in zip(shapes, joined)]
+  minor = {s[-1] for s, j in zip(sources, joined) if j}
+  lasts = [sizes[s[-1]] for s in sources]
+
+  def fn(*xs):
+    parts = [x.reshape(*x.shape[:-1], -1, n) if j else x for x, j, n in zip(xs, joined, lasts)]
+    return Tensor.einsum(f"{','.join(sources)}->{result}", *parts)
+
+  text = f"{', '.join(map(dims, sources, joined))} -> {dims(result, False)}"
+  return text, {x: sizes[x] for x in minor}, shapes, fn
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_rules_by_chance_hold_of_einsum(seed):
+  text, sizes, shapes, fn = rule_by_chance(random.Random(seed))
+  try:
+    check_rule(custom_op(fn, rule=text, **sizes), *shapes, mesh=GRID, trials=3, seed=seed)
+  except ShardError as e:
+    assert "can be cut over" in str(e), f"{text} {sizes} {shapes}\n{e}"  # nothing was to be compared

@@ -139,12 +139,12 @@ def row_of(u: UOp, step: Step, where: str, made_at: str, reason: str) -> Row:
 def why(u: UOp, step: Step, reader: UOp | None) -> str:
   """One sentence: which op wants the move, by which rule."""
   x = u.src[0]
-  wants = "the result" if reader is None or reader.op is Ops.ASSIGN or reader.op is Ops.SINK else reader.op.name.lower()
+  wants = "the result" if reader is None or reader.op is Ops.ASSIGN or reader.op is Ops.SINK else op_name(reader)
   if step.kind == "copy":
     return f"{device_set(step.a)[0]} is no device of {shown(u, step.b)}: each device receives its part"
   if step.kind in ("all_reduce", "reduce_scatter"):
     ops = "+".join(dict.fromkeys(o.op.name.lower() for o in step.a.partial)) if isinstance(step.a, Sharding) else ""
-    made = unreduced_source(x).op.name.lower()
+    made = op_name(unreduced_source(x))
     return f"{made} over a cut dim is partial ({ops}), and {wants} needs it {VERBS[step.kind]}"
   if (
     x.op is Ops.CAST
@@ -156,6 +156,10 @@ def why(u: UOp, step: Step, reader: UOp | None) -> str:
   if u.arg.pinned:
     return f"the user placed it: {shown(u, u.device)}"
   return f"{wants} wants it at {shown(u, u.device)}: {RESOLVED[STRATEGY.value]}"
+
+
+def op_name(u: UOp) -> str:
+  return u.arg[1].name if u.op is Ops.CUSTOM else u.op.name.lower()
 
 
 def unreduced_source(x: UOp) -> UOp:
