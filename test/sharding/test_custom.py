@@ -367,6 +367,12 @@ def test_a_function_that_does_not_run_on_parts_raises_at_the_call():
     assert said in line_of(e) and "test_custom.py" in line_of(e)
 
 
+@pytest.mark.parametrize("read", (lambda x: x.numpy(), lambda x: x.realize(), lambda x: x.sum().item()))
+def test_nothing_is_read_while_it_is_traced(read):
+  with pytest.raises(ShardError, match=r"(?s)reads or realizes a value while it is traced.*test_custom.py.*fix: do it"):
+    custom_op(lambda x: (read(x), x)[1], rule="m k -> m k")(put(A, "x"))
+
+
 def test_other_mistakes():
   with pytest.raises(ShardError, match="no partial='mean'"):
     custom_op(lambda x: x, rule="m -> m", partial="mean")

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Computes, Device, Target, one_of_each_kind
+from tinygrad.device import Computes, Device, Target, one_of_each_kind, refuse
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import UnboundError
 from tinygrad.engine.estimate import Estimate, estimate
@@ -104,6 +104,8 @@ _renumbered = itertools.count(1)
 
 def make_plan(sink: UOp, first: int = -1) -> Plan:
   """Localizes, schedules and compiles a canonical graph, whose buffers are numbered from `first` down."""
+  if any(u.op is Ops.HOLE for u in sink.toposort()):
+    refuse("custom op: its function reads or realizes a value while it is traced", "do it outside; pass the result in")
   with span("localize"):
     local = sharding.localize(sink)
   for level, what, graph in ((7, "the graph, in the global view", sink), (6, "the program of each device", local)):
