@@ -78,7 +78,9 @@ def place_on(mesh: Mesh, roots: Sequence[UOp]) -> Propagation:
   with unrecorded():
     leaves |= zip(memory, realize(*memory.values()), strict=True)
   made = build.build_answer(found, leaves)
-  replaced = Replacement({u: v for u, v in made.items() if u is not v and u in found.asked.number})
+  placed = {u: v for u, v in made.items() if u in found.asked.number}
+  replaced = Replacement({u: v for u, v in placed.items() if u is not v})
+  replaced.done.update(placed)  # what is as it was stays, whatever becomes of the moves below it
   for t in program_order.live():
     if t.follows and t.uop.base in program_order.inputs:
       continue

@@ -60,9 +60,9 @@ def moved_to(x: UOp, target: Placement, why: UOp) -> UOp:
 
 def constrained(u: UOp, x: UOp, target: Placement) -> UOp:
   """A value where a hint wants it. What is partial stays that, unless the hint says that it is whole here."""
-  if isinstance(x.device, Sharding) and x.device.reduced == target and not u.arg.reduced:
-    return x
-  return moved_to(x, target, u)
+  hinted = on_sources(u, (x,))  # it stays, for another propagation
+  there = isinstance(x.device, Sharding) and x.device.reduced == target and not u.arg.reduced
+  return hinted if there else moved_to(hinted, target, u)
 
 
 def with_origin(v: UOp, u: UOp) -> UOp:
