@@ -280,6 +280,35 @@ def test_hints_are_propagated_through_it(op):
   np.testing.assert_array_equal(y.numpy(), A @ W)
 
 
+def test_a_step_on_a_mesh():
+  w = Tensor(W).realize()
+  step = TinyJit(lambda x: matmul(x.constrain(P("x")), w.constrain(P(None, "y"))).relu(), mesh=GRID)
+  for i in range(4):
+    y = step(Tensor(A + i).realize())
+    assert y.device == Sharding(GRID, P("x", "y"))
+    np.testing.assert_array_equal(y.numpy(), np.maximum((A + i) @ W, 0))
+
+
+def test_attention_on_heads_of_its_own():
+  rule = "b h !s !d, b h !t !d, b h !t !e -> b h s e"
+  op = custom_op(lambda q, k, v: q.scaled_dot_product_attention(k, v), rule=rule)
+  arrays = [integers(i, 4, 4, 6, 8) for i in range(3)]
+  parts, whole = [put(a, "x", "y") for a in arrays], [Tensor(a) for a in arrays]
+  y, want = op(*parts), whole[0].scaled_dot_product_attention(whole[1], whole[2])
+  np.testing.assert_allclose(y.numpy(), want.numpy(), rtol=1e-6, atol=1e-6)
+  grads = (y * y).sum().gradient(*parts)
+  assert y.device == Sharding(GRID, P("x", "y")) and not explain(*grads).wire
+  for g, h in zip(grads, (want * want).sum().gradient(*whole), strict=True):
+    np.testing.assert_allclose(g.numpy(), h.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_function_with_a_gradient_of_its_own_inside():
+  inner = function(lambda x: x * 2, grad_fxn=lambda g, x: g * 7)
+  x = put(A, "x", "y")
+  (g,) = custom_op(lambda x: inner(x) + x, rule="m k -> m k")(x).sum().gradient(x)
+  np.testing.assert_array_equal(g.numpy(), np.full(A.shape, 8))
+
+
 def test_hints_do_not_cut_what_may_not_be_cut():
   x = Tensor(A).realize()
   y = custom_op(lambda x: x.cumsum(1), rule="m !k -> m k")(x.constrain(P(None, "x")))
