@@ -16,6 +16,7 @@ from tinygrad import (
   Variable,
   custom_op,
   dtypes,
+  function,
   propagate,
 )
 from tinygrad.sharding import explain
