@@ -249,3 +249,21 @@ def test_placements_have_the_names_of_the_mesh_they_were_decided_on():
   y = x.constrain(P("dp"))
   propagate(y + 1, mesh=M2)
   assert x.device.spec == P("dp") and x.device.mesh is M2
+
+
+def test_a_constant_with_a_hint_is_made_where_that_wants_it():
+  x = Tensor.ones(8, 8).constrain(P("dp"))
+  y = x + 1
+  propagate(y, mesh=M2)
+  assert x.device == y.device == at(M2, "dp")
+  equal(y, np.full((8, 8), 2.0))
+  with M2:
+    assert Tensor.zeros(8, 8).constrain(P(None, "tp")).realize().device == at(M2, None, "tp")
+
+
+def test_on_a_mesh_of_one_device_everything_goes_there():
+  x, a = whole(4, 4)
+  y = x.constrain(P("x")) + 1
+  propagate(y, mesh=Mesh(("CPU:1",), names=("x",)))
+  assert x.device == y.device == "CPU:1"
+  equal(y, a + 1)

@@ -30,14 +30,14 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
     if (c := products.get(u)) is not None:
       return with_origin(product(c, src, found, costs), u)
     target = found[u]
+    if u.op is Ops.CONSTRAIN and target is not None:
+      return constrained(u, src[0], target)
     if u.op is Ops.BUFFER or not any(isinstance(s.device, Sharding) for s in src):
       return on_sources(u, src)
     if target is None:  # inside of a contraction, or where the user has sent it
       return on_sources(u, src) if u.op in AS_GIVEN else with_origin(UOp.build(u.op, u.dtype, src, u.arg), u)
     if u.op is Ops.MOVE:
       return src[0] if droppable(u) or not u.arg.pinned else moved_to(src[0], u.arg.device, u)
-    if u.op is Ops.CONSTRAIN:
-      return constrained(u, src[0], target)
     if u.op is Ops.ASSIGN:
       return on_sources(u, (src[0], at_placement(src[1], src[0].device)))
     if u.op is Ops.AFTER:
@@ -50,7 +50,7 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
 
 def moved_to(x: UOp, target: Placement, why: UOp) -> UOp:
   """`x` at a placement, for good; `why`: the node whose line asks for it."""
-  if x.device is None or x.device == target:
+  if x.device == target:
     return x
   v = UOp.new(Ops.MOVE, x.dtype, (x,), Move(target, True))
   if v.origin is None:

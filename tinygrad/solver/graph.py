@@ -99,7 +99,7 @@ class _Asking:
 
   def see(self, u: UOp) -> None:
     """Notes a node as a value, or a part of one, and how it hangs together with its sources."""
-    if u.device is None or u.op is Ops.SINK or is_anywhere(u):
+    if u.op is Ops.SINK or is_anywhere(u) or (u.device is None and u.op is not Ops.CONSTRAIN):
       return
     if self.is_elsewhere(u):
       self.elsewhere.add(u)
