@@ -1,11 +1,19 @@
-"""Random programs with random hints, placed by `propagate` on random meshes: their values and gradients are those of
-the same programs without hints, on one device.
+"""Random programs with random hints, placed by `propagate` on random meshes, and what must hold for each of them:
 
-    SPEC=2 python -m extra.fuzz_hints [--first 0] [--programs 1000] [--show SEED]
+  values     values and gradients are those of the same program without hints, on one device
+  cuts       a hinted value has the cuts that it was given, a closed dim no others
+  order      placements do not depend on the order in which outputs are given
+  stated     hints that state what was decided for leaves and outputs change nothing
+  twice      to propagate once more changes nothing
+  unhinted   without hints everything is replicated, and nothing moves
+  bytes      no more bytes move than in the same program with the leaves placed so, hints on leaves alone
 
-A program has 1 to 3 leaves of small whole numbers (lazy, realised, or placed by the user), up to 9 ops with hints on
-some of their results, up to 3 outputs and mostly the gradients of the leaves. What fails is printed by seed; `--show`
-prints one program's hints and graph as they were decided. The exit status is 1 if any failed.
+    SPEC=2 python -m extra.fuzz_hints [--first 0] [--programs 1000] [--laws values,cuts] [--show SEED]
+
+A program has 1 to 3 leaves of small whole numbers (lazy, realised, or placed by the user; some with hints), up to 9 ops
+with hints on some of their results, up to 3 outputs, some placed by the user, and mostly the gradients of the leaves.
+What fails is printed by law and seed; `--show` prints one program's hints and graph as they were decided. The exit
+status is 1 if any failed.
 """
 
 from __future__ import annotations
@@ -14,17 +22,29 @@ import argparse
 import math
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tinygrad import OPEN, Context, Mesh, P, Tensor, propagate
+from tinygrad import OPEN, Context, Mesh, P, Sharding, Tensor, propagate
 from tinygrad.helpers import prod, tqdm
-from tinygrad.uop import UOp, print_graph
+from tinygrad.propagation import Propagation
+from tinygrad.sharding import explain
+from tinygrad.solver.axes import common, within_axes
+from tinygrad.uop import Ops, UOp, print_graph
 
-MESHES = [(2, None, ("a",)), (4, (2, 2), ("a", "b")), (6, (2, 3), ("a", "b")), (4, None, ("a",)), (3, None, ("a",))]
+ONE, TWO = ("a",), ("a", "b")
+MESHES = [
+  (2, None, ONE),
+  (4, (2, 2), TWO),
+  (6, (2, 3), TWO),
+  (4, None, ONE),
+  (3, None, ONE),
+  (6, None, ONE),
+  (5, None, ONE),
+]
 SHAPES = ((8, 8), (8,), (4, 8), (6, 4, 2), (5, 8))
 MOST = 4000  # elements of a value
 
@@ -43,8 +63,11 @@ class Program:
   """What a seed makes: the same with and without hints, but for these."""
 
   seed: int
-  hinted: bool
+  hinted: bool  # with hints and placements
+  on_leaves: bool = False  # with hints on leaves alone, nothing placed by the user
+  places: Sequence[Any] = ()  # where leaves and indices are put, rather than what is said of them
   mesh: Mesh = field(init=False)
+  memory: list[Tensor] = field(default_factory=list)
   leaves: list[Tensor] = field(default_factory=list)
   outputs: list[Tensor] = field(default_factory=list)
   gradients: list[Tensor] = field(default_factory=list)
@@ -54,14 +77,13 @@ class Program:
     self.data = np.random.default_rng(self.seed)
     n, shape, names = self.rng.choice(MESHES)
     self.mesh = Mesh([f"CPU:{i}" for i in range(n)], shape, names)
-    self.values = [self.leaf() for _ in range(self.rng.randint(1, 3))]
-    self.leaves = list(self.values)
+    self.leaves = [self.put(self.leaf()) for _ in range(self.rng.randint(1, 3))]
+    self.values = [self.said(x, 0.3, self.hinted or self.on_leaves) for x in self.leaves]
     for _ in range(self.rng.randint(2, 9)):
       value = self.op(self.rng.choice(self.values))
       if value is not None and prod(value.shape) <= MOST and value.ndim <= 4:
-        said = self.hints.random() < 0.4
-        self.values.append(self.hint(value) if said and self.hinted else value)
-    self.outputs = [self.rng.choice(self.values) for _ in range(self.rng.randint(1, 3))]
+        self.values.append(self.said(value, 0.4, self.hinted))
+    self.outputs = [self.output(self.rng.choice(self.values)) for _ in range(self.rng.randint(1, 3))]
     if self.rng.random() < 0.6:
       loss = sum((y.float().sum() for y in self.outputs), Tensor(0.0))
       for x in self.leaves:
@@ -73,6 +95,12 @@ class Program:
   def tensors(self) -> list[Tensor]:
     return [*self.outputs, *self.gradients, *self.leaves]
 
+  def put(self, x: Tensor) -> Tensor:
+    """A leaf or an index, noted, where it is to be."""
+    at = self.places[len(self.memory)] if self.places else None
+    self.memory.append(x.shard(at).realize() if isinstance(at, Sharding) else x)
+    return self.memory[-1]
+
   def leaf(self) -> Tensor:
     rng = self.rng
     shape, kind = rng.choice(SHAPES), rng.randrange(3)
@@ -80,6 +108,27 @@ class Program:
     if kind == 2 and self.hinted:
       return x.shard(self.mesh, spec).realize()
     return x.realize() if kind else x
+
+  def said(self, x: Tensor, chance: float, wanted: bool) -> Tensor:
+    """A value, by chance with a hint; the same chances are taken where none is wanted."""
+    hinted = self.hint(x) if self.hints.random() < chance else x
+    return hinted if wanted else x
+
+  def output(self, x: Tensor) -> Tensor:
+    spec = self.spec(x.ndim, may_open=False)
+    return x.shard(self.mesh, spec) if self.hints.random() < 0.15 and self.hinted else x
+
+  def propagate(self, turned: bool = False) -> Propagation:
+    """Places the program; `turned`: outputs given in the other order."""
+    given = (self.gradients[::-1], self.outputs[::-1]) if turned else (self.outputs, self.gradients)
+    return propagate(*given, mesh=self.mesh)
+
+  def propagate_stating(self, leaves: Sequence[Any], outputs: Sequence[Any]) -> Propagation:
+    """Places the program with closed hints that say where leaves and outputs are."""
+    said = [
+      t.constrain(at.spec) for t, at in zip(self.leaves + self.outputs, (*leaves, *outputs)) if isinstance(at, Sharding)
+    ]
+    return propagate(self.outputs, self.gradients, said, mesh=self.mesh)
 
   def spec(self, rank: int, may_open: bool = True) -> P:
     rng, names = self.hints, list(self.mesh.names)
@@ -94,14 +143,16 @@ class Program:
     rng = self.hints
     said: dict[str, Any] = {"spec": None if rng.random() < 0.15 else self.spec(x.ndim)}
     if rng.random() < 0.3:
-      said["priority"] = rng.randint(0, 2)
-    if rng.random() < 0.15:
+      said["priority"] = rng.choice((rng.randint(0, 2), [rng.randint(0, 2) for _ in x.shape]))
+    if rng.random() < 0.15 and not self.on_leaves:
       said["propagate"] = rng.choice(("forward", "backward", "none"))
     if rng.random() < 0.15:
       used = {name for entry in said["spec"] or () for name in entry or ()}
       said["replicated"] = [name for name in self.mesh.names if name not in used][:1]
     if rng.random() < 0.15:
       said["reduced"] = self.mesh.names[:1]
+    if rng.random() < 0.15:
+      said = {"spec": None, "group": x.ndim}
     return x.constrain(**said)
 
   def op(self, x: Tensor) -> Tensor | None:
@@ -117,7 +168,7 @@ class Program:
     if not x.ndim:
       return None
     if kind == "take":
-      return x[Tensor(self.data.integers(0, x.shape[0], (4,)).astype(np.int32))]
+      return x[self.put(Tensor(self.data.integers(0, x.shape[0], (4,)).astype(np.int32)))]
     axis = rng.randrange(x.ndim)
     if kind == "cat":
       return Tensor.cat(x, x + 1, dim=axis)
@@ -129,6 +180,8 @@ class Program:
         return x.sum(axis, keepdim=self.rng.random() < 0.5).clip(-50, 50)
       case 1:
         return x.max(axis, keepdim=self.rng.random() < 0.5)
+    if self.on_leaves or self.places:  # the algorithm of a cumsum follows where its source is when it is written
+      return x.min(axis)
     return x.cumsum(axis).clip(-50, 50)
 
   def moved(self, x: Tensor, axis: int) -> Tensor:
@@ -150,24 +203,101 @@ class Program:
     return x.unsqueeze(0).expand(rng.choice((2, 4)), *x.shape)
 
 
-def check(seed: int) -> str:
-  """What is wrong with a program; "" if nothing is."""
+def values(seed: int) -> str:
   want = [t.numpy() for t in Program(seed, False).tensors]
+  p = Program(seed, True)
+  given = [x.device for x in p.leaves]
+  p.propagate()
+  for x, before in zip(p.leaves, given):
+    if before != "CPU" and x.device != before:
+      return f"a leaf that the user placed at {before} is at {x.device}"
+  placed = [t.device for t in p.tensors]
+  for t, there, expected in zip(p.tensors, placed, want, strict=True):
+    np.testing.assert_allclose(t.numpy(), expected, rtol=1e-5, atol=1e-5)  # a gradient of max may be a third
+    if t.device != there:
+      return f"a tensor that showed {there} is at {t.device} when it is read"
+  return ""
+
+
+def cuts(seed: int) -> str:
+  p = Program(seed, True)
+  answer = p.propagate().answer
+  for u in answer.asked.order:
+    placement = answer[u]
+    if u.op is not Ops.CONSTRAIN or not isinstance(placement, Sharding):
+      continue
+    for i, (said, is_open) in enumerate(zip(u.arg.sub_axes(p.mesh)[0], u.arg.opened)):
+      said, found = within_axes(said, p.mesh), within_axes(placement.cut(i), p.mesh)
+      if common(said, found) != said or not (is_open or said == found):
+        return f"{u.arg} is at {placement}"
+  return ""
+
+
+def differing(what: str, before: Sequence[Any], after: Sequence[Any]) -> str:
+  """Which of two lists of placements differ."""
+  return "; ".join(f"{what}: {x} is {y}" for x, y in zip(before, after, strict=True) if x != y)
+
+
+def devices(tensors: Sequence[Tensor]) -> list[Any]:
+  return [t.device for t in tensors]
+
+
+def order(seed: int) -> str:
+  p, turned = Program(seed, True), Program(seed, True)
+  p.propagate()
+  turned.propagate(turned=True)
+  return differing("turned", devices(p.tensors), devices(turned.tensors))
+
+
+def stated(seed: int) -> str:
+  p, again = Program(seed, True), Program(seed, True)
+  p.propagate()
+  again.propagate_stating([x.device for x in p.leaves], [y.device for y in p.outputs])
+  return differing("stated", devices(p.tensors), devices(again.tensors))
+
+
+def twice(seed: int) -> str:
+  p = Program(seed, True)
+  p.propagate()
+  once = devices(p.tensors)
+  p.propagate()
+  return differing("twice", once, devices(p.tensors))
+
+
+def unhinted(seed: int) -> str:
+  p = Program(seed, False)
+  propagate(p.tensors, mesh=p.mesh)
+  if (moved := explain(*p.outputs, *p.gradients).wire) != 0:
+    return f"{moved} bytes move"
+  found = devices([t for t in p.tensors if t.uop.device is not None])  # a gradient may be a constant
+  return differing("unhinted", [Sharding(p.mesh, P())] * len(found), found)
+
+
+def no_more_bytes(seed: int) -> str:
+  p = Program(seed, False, on_leaves=True)
+  p.propagate()
+  by_hooks = Program(seed, False, places=devices(p.memory))
+  y, z = (explain(*[t * 2 for t in q.outputs + q.gradients]).wire for q in (p, by_hooks))  # * 2: views do not move
+  return f"{y} bytes move, by hooks {z}" if y > z else ""
+
+
+LAWS: dict[str, Callable[[int], str]] = {
+  "values": values,
+  "cuts": cuts,
+  "order": order,
+  "stated": stated,
+  "twice": twice,
+  "unhinted": unhinted,
+  "bytes": no_more_bytes,
+}
+
+
+def check(seed: int, law: str = "values") -> str:
+  """What is wrong with a program; "" if nothing is."""
   try:
-    p = Program(seed, True)
-    given = [x.device for x in p.leaves]
-    propagate(p.outputs, p.gradients, mesh=p.mesh)
-    for x, before in zip(p.leaves, given):
-      if before != "CPU" and x.device != before:
-        return f"a leaf that the user placed at {before} is at {x.device}"
-    placed = [t.device for t in p.tensors]
-    for t, there, expected in zip(p.tensors, placed, want, strict=True):
-      np.testing.assert_allclose(t.numpy(), expected, rtol=1e-5, atol=1e-5)  # a gradient of max may be a third
-      if t.device != there:
-        return f"a tensor that showed {there} is at {t.device} when it is read"
+    return LAWS[law](seed)
   except Exception as e:  # whatever it is, it is the finding
     return f"{type(e).__name__}: {' '.join(str(e).split())[:300]}"
-  return ""
 
 
 def main() -> int:
@@ -175,18 +305,24 @@ def main() -> int:
   parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
   parser.add_argument("--programs", type=int, default=1000, help="how many (1000)")
   parser.add_argument("--show", type=int, metavar="SEED", help="print what was decided for one program")
+  parser.add_argument("--laws", default=",".join(LAWS), help="which, with commas between (all)")
   args = parser.parse_args()
+  laws = args.laws.split(",")
+  if wrong := [law for law in laws if law not in LAWS]:
+    parser.error(f"no law: {', '.join(wrong)}; there are {', '.join(LAWS)}")
   with Context(INTERPRET=1):
     if args.show is not None:
       p = Program(args.show, True)
-      print(p.mesh, propagate(p.outputs, p.gradients, mesh=p.mesh), sep="\n")
+      print(p.mesh, p.propagate(), sep="\n")
       print(print_graph(UOp.sink(*[t.uop for t in p.outputs + p.gradients])))
-      return bool(check(args.show))
+      said = [f"{law}: {check(args.show, law) or 'holds'}" for law in laws]
+      print(*said, sep="\n")
+      return any(not line.endswith(": holds") for line in said)
     failed = 0
     for seed in tqdm(range(args.first, args.first + args.programs), desc="programs"):
-      if said := check(seed):
-        failed += 1
-        print(f"\nseed {seed}: {said}")
+      found = [f"\nseed {seed}: {law}: {said}" for law in laws if (said := check(seed, law))]
+      failed += bool(found)
+      print(*found, sep="", end="", flush=True)
   print(f"{args.programs - failed} programs agree, {failed} do not")
   return bool(failed)
 

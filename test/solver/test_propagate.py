@@ -267,3 +267,24 @@ def test_on_a_mesh_of_one_device_everything_goes_there():
   propagate(y, mesh=Mesh(("CPU:1",), names=("x",)))
   assert x.device == y.device == "CPU:1"
   equal(y, a + 1)
+
+
+def test_what_was_placed_by_the_user_stays_when_a_second_propagation_comes():
+  """Even where nothing had to move for it."""
+  x, a = whole(8, 8)
+  y = (x + 1).shard(M2, P("dp"))
+  propagate(y, mesh=M2)
+  assert x.device == y.device == at(M2, "dp")
+  w, b = whole(8, 8)
+  z = w.shard(M2, P()).realize() * 2
+  y = z.shard(M2, P("dp"))
+  propagate(y, mesh=M2)
+  propagate(y, mesh=M2)
+  assert y.device == at(M2, "dp")
+  equal(y, b * 2)
+
+
+def test_values_of_a_group_have_as_many_dims():
+  x, y = whole(8, 8)[0].constrain(group="g"), whole(8)[0].constrain(group="g")
+  with pytest.raises(ShardError, match=r"one group differ in their number of dims: \[8, 8\] and \[8\]"):
+    propagate(x, y, mesh=M2)

@@ -114,5 +114,12 @@ def test_groups_are_placed_alike_and_refuse_hints_that_disagree():
     solve(p)
 
 
+def test_groups_refuse_values_of_another_number_of_dims():
+  p = Problem(MESH)
+  p.groups = [(p.value((N, N)), p.value((N,)))]
+  with pytest.raises(ValueError, match=r"differ in their number of dims: \[24, 24\] and \[24\]"):
+    solve(p)
+
+
 def test_sizes_count_parts():
   assert number_of_parts((MESH.sub_axis("a"), MESH.sub_axis("c:(1)2"))) == 4

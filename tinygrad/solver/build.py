@@ -37,7 +37,7 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
     if target is None:  # inside of a contraction, or where the user has sent it
       return on_sources(u, src) if u.op in AS_GIVEN else with_origin(UOp.build(u.op, u.dtype, src, u.arg), u)
     if u.op is Ops.MOVE:
-      return src[0] if droppable(u) or not u.arg.pinned else moved_to(src[0], u.arg.device, u)
+      return src[0] if droppable(u) or not u.arg.pinned else with_origin(on_sources(u, src), u)  # it is a hint, too
     if u.op is Ops.ASSIGN:
       return on_sources(u, (src[0], at_placement(src[1], src[0].device)))
     if u.op is Ops.AFTER:

@@ -43,7 +43,7 @@ def solve(problem: Problem, policy: Policy = DEFAULT) -> Solution:
   """Cuts every value as its hints and those of the values around it say. Where two claims are equal the order of the
   edges decides.
 
-  Raises: ValueError where values of one group have hints that disagree.
+  Raises: ValueError where values of one group have hints that disagree, or differ in their number of dims.
   """
   return Solver(problem, policy).run()
 
@@ -141,7 +141,10 @@ class Solver:
 
 
 def slots(problem: Problem) -> list[int]:
-  """Of each value the first one of its group."""
+  """Of each value the first one of its group.
+
+  Raises: ValueError if values of a group differ in their number of dims.
+  """
   first = list(range(len(problem.shapes)))
 
   def find(v: int) -> int:
@@ -151,6 +154,9 @@ def slots(problem: Problem) -> list[int]:
 
   for group in problem.groups:
     for v in group[1:]:
+      if len(problem.shapes[v]) != len(problem.shapes[group[0]]):
+        shapes = f"{list(problem.shapes[group[0]])} and {list(problem.shapes[v])}"
+        raise ValueError(f"values of one group differ in their number of dims: {shapes}")
       a, b = find(group[0]), find(v)
       first[max(a, b)] = min(a, b)
   return [find(v) for v in first]
