@@ -133,3 +133,15 @@ def test_a_round_of_what_was_decided_that_is_lost_is_noticed(monkeypatch):
 
   monkeypatch.setattr(Program, "propagate_stating", state)
   assert broken("stated")
+
+
+def test_values_that_are_gathered_after_each_op_are_noticed(monkeypatch):
+  """(Mutant: what is computed is made whole.)"""
+  run = build.at_target
+
+  def whole(u, src, at, costs):
+    v = run(u, src, at, costs)
+    return build.moved_to(v, Sharding(v.device.mesh, P()), u) if isinstance(v.device, Sharding) else v
+
+  monkeypatch.setattr(build, "at_target", whole)
+  assert broken("bytes")
