@@ -65,6 +65,7 @@ class Program:
   seed: int
   hinted: bool  # with hints and placements
   on_leaves: bool = False  # with hints on leaves alone, nothing placed by the user
+  in_rounds: bool = True  # hints have priorities
   places: Sequence[Any] = ()  # where leaves and indices are put, rather than what is said of them
   mesh: Mesh = field(init=False)
   memory: list[Tensor] = field(default_factory=list)
@@ -143,7 +144,8 @@ class Program:
     rng = self.hints
     said: dict[str, Any] = {"spec": None if rng.random() < 0.15 else self.spec(x.ndim)}
     if rng.random() < 0.3:
-      said["priority"] = rng.choice((rng.randint(0, 2), [rng.randint(0, 2) for _ in x.shape]))
+      priority = rng.choice((rng.randint(0, 2), [rng.randint(0, 2) for _ in x.shape]))
+      said |= {"priority": priority} if self.in_rounds else {}
     if rng.random() < 0.15 and not self.on_leaves:
       said["propagate"] = rng.choice(("forward", "backward", "none"))
     if rng.random() < 0.15:
@@ -243,21 +245,25 @@ def devices(tensors: Sequence[Tensor]) -> list[Any]:
 
 
 def order(seed: int) -> str:
-  p, turned = Program(seed, True), Program(seed, True)
+  p = Program(seed, True)
   p.propagate()
+  before = devices(p.tensors)
+  turned = Program(seed, True)  # now: programs share the constants that hints speak of
   turned.propagate(turned=True)
-  return differing("turned", devices(p.tensors), devices(turned.tensors))
+  return differing("turned", before, devices(turned.tensors))
 
 
 def stated(seed: int) -> str:
-  p, again = Program(seed, True), Program(seed, True)
+  p = Program(seed, True)
   p.propagate()
-  again.propagate_stating([x.device for x in p.leaves], [y.device for y in p.outputs])
-  return differing("stated", devices(p.tensors), devices(again.tensors))
+  before, leaves, outputs = devices(p.tensors), devices(p.leaves), devices(p.outputs)
+  again = Program(seed, True)
+  again.propagate_stating(leaves, outputs)
+  return differing("stated", before, devices(again.tensors))
 
 
 def twice(seed: int) -> str:
-  p = Program(seed, True)
+  p = Program(seed, True, in_rounds=False)  # where a hint of a later round has moved a value, that is there from now on
   p.propagate()
   once = devices(p.tensors)
   p.propagate()

@@ -45,6 +45,18 @@ def test_equal_claims_are_settled_alike_whatever_is_asked_for_first():
   assert contended(False) == contended(True) == Sharding(MESH, P("a"))
 
 
+def written_again():
+  """Where w is, which two readers of one depth want cut along different dims."""
+  w, x, y = (Tensor(np.zeros((8, 8), np.float32)).realize() for _ in range(3))
+  propagate(w + x.constrain(P("a")), w + y.constrain(P(None, "a")), mesh=MESH)
+  return w.device
+
+
+def test_a_program_that_is_written_again_is_placed_as_before():
+  """Whatever the numbers of its buffers."""
+  assert len({written_again() for _ in range(16)}) == 1
+
+
 # ---------------------------------------------------------------- mutants
 
 
@@ -145,3 +157,9 @@ def test_values_that_are_gathered_after_each_op_are_noticed(monkeypatch):
 
   monkeypatch.setattr(build, "at_target", whole)
   assert broken("bytes")
+
+
+def test_an_order_by_the_numbers_of_buffers_is_noticed(monkeypatch):
+  """(Mutant: a buffer is known by its number.)"""
+  monkeypatch.setattr(graph._Asking, "key", lambda self, u: u.key)
+  assert len({written_again() for _ in range(16)}) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,6 +82,9 @@ class _Asking:
     self.leaves: list[UOp] = []
     self.elsewhere: set[UOp] = set()  # what is where the user has put it, on other devices
     self.depth: dict[UOp, int] = {}
+    self.keys: dict[UOp, bytes] = {}
+    buffers = sorted((u for u in self.order if u.op is Ops.BUFFER), key=lambda u: u.arg.uid)
+    self.made = {u: i for i, u in enumerate(buffers)}  # which of the graph's buffers came first
     self.rules: dict[tuple[Any, ...], Rule] = {}
     self.nodes: list[UOp] = []
     self.edges: list[tuple[int, bytes, Edge, UOp]] = []
@@ -90,12 +94,20 @@ class _Asking:
   def run(self) -> Asked:
     for u in self.order:
       self.depth[u] = 1 + max((self.depth[s] for s in u.src), default=0)
+      self.keys[u] = self.key(u)
       self.see(u)
     self.edges.sort(key=lambda e: e[:2])
     self.problem.edges = [edge for _, _, edge, _ in self.edges]
     self.problem.groups = [tuple(values) for values in self.groups.values()]
     ops = [u for *_, u in self.edges]
     return Asked(self.mesh, self.order, self.problem, self.number, self.leaves, self.contractions, self.nodes, ops)
+
+  def key(self, u: UOp) -> bytes:
+    """What orders nodes of one depth: alike in each process, and whenever a program is written again; so buffers count
+    by which of the graph's came first, not by their numbers."""
+    arg = (self.made[u], u.shape, u.arg.device) if u.op is Ops.BUFFER else u.arg
+    text = f"{u.op.name} {u.dtype!r} {arg!r}".encode()
+    return hashlib.blake2b(text + b"".join([self.keys[s] for s in u.src]), digest_size=8).digest()
 
   def see(self, u: UOp) -> None:
     """Notes a node as a value, or a part of one, and how it hangs together with its sources."""
@@ -163,7 +175,7 @@ class _Asking:
     values = (*(self.number.get(s) for s in sources), self.number[u])
     if any(v is not None for v in values[:-1]):
       rule = self.rules.setdefault((rule,), rule)
-      self.edges.append((self.depth[u], u.key, Edge(rule, values), u))
+      self.edges.append((self.depth[u], self.keys[u], Edge(rule, values), u))
 
 
 def is_stored(device: Placement | None) -> bool:
