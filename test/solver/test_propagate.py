@@ -4,7 +4,7 @@ not."""
 import numpy as np
 import pytest
 
-from tinygrad import OPEN, Mesh, P, ShardError, Sharding, Tensor, propagate
+from tinygrad import OPEN, Mesh, P, ShardError, Sharding, Tensor, custom_op, propagate
 from tinygrad.device import ShardTypeError
 from tinygrad.sharding import explain
 
@@ -96,6 +96,38 @@ def test_gradients_and_the_optimizers_state_follow_the_weights():
   equal(m, g)
   equal(w, b - g)
   assert w.device == m.device == at(M2, None, "tp")
+
+
+def test_a_sum_of_a_product_that_is_cut_where_it_is_summed_owes_one_reduction():
+  """Not one for the product and one for the sum of it."""
+  (x, a), (w, b) = whole(8, 16), whole(16, 8)
+  total = (x.constrain(P(None, "x")) @ w).sum()
+  propagate(total, mesh=M1)
+  assert w.device == at(M1, "x")
+  (row,) = explain(total).rows
+  assert (row.kind, row.payload) == ("all_reduce", 4)
+  equal(total, (a @ b).sum())
+
+
+def test_the_backward_pass_of_a_cut_product_is_cut():
+  """Columns: the gradient of the weight needs nothing, that of the input one reduction. Nobody holds a whole weight."""
+  (x, a), (w, b) = whole(8, 16), whole(16, 8)
+  y = (x @ w).constrain(P(None, "x"))
+  gx, gw = (y * y).sum().gradient(x, w)
+  propagate(y, gx, gw, mesh=M1)
+  assert w.device == gw.device == at(M1, None, "x")
+  assert [(row.kind, row.payload) for row in explain(gx, gw).rows] == [("all_reduce", 8 * 16 * 4)]
+  equal(gw, a.T @ (2 * (a @ b)))
+  equal(gx, 2 * (a @ b) @ b.T)
+
+
+def test_a_custom_op_takes_part_by_its_rule():
+  product = custom_op(lambda x, y: x @ y, rule="b m k, b k n -> b m n")
+  (x, a), (w, b) = whole(4, 8, 8), whole(4, 8, 8)
+  y = product(x, w).constrain(P("dp", OPEN, "tp"))
+  propagate(y, mesh=M2)
+  assert x.device == at(M2, "dp") and w.device == at(M2, "dp", None, "tp") and not explain(y).rows
+  equal(y, a @ b)
 
 
 def test_nothing_said_nothing_is_cut():
