@@ -17,6 +17,7 @@ TEST = [
   "ruff",
   "mypy",
   "import-linter",
+  "highspy",
   "setuptools>=77",  # the wheel test builds without isolation; 77 reads the SPDX licence field below
   "wheel",
 ]
@@ -41,6 +42,7 @@ setup(
   install_requires=["numpy", "llvmlite>=0.45", "ml-dtypes", "tokenizers", "jinja2", "tqdm", "gguf", "safetensors"],
   extras_require={
     "onnx": ["onnx>=1.19"],
+    "auto": ["highspy"],
     "opencl": OPENCL,
     "cuda": CUDA,
     "metal": METAL,

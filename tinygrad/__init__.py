@@ -7,7 +7,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import TinyJit
 from tinygrad.function import function
 from tinygrad.helpers import Context, GlobalCounters, fetch, getenv
-from tinygrad.propagation import propagate
+from tinygrad.propagation import auto, propagate
 from tinygrad.rule_check import check_rule
 from tinygrad.tensor import Tensor
 from tinygrad.uop import Ops, UOp, Variable
@@ -16,6 +16,6 @@ __version__ = "0.15.0+sharding"
 
 __all__ = [
   "Context", "Device", "DeviceError", "DeviceMesh", "GlobalCounters", "Mesh", "OPEN", "Ops", "P", "PartitionSpec",
-  "ShardError", "Sharding", "Tensor", "TinyJit", "UOp", "Variable", "check_rule", "custom_op", "dtypes", "fetch",
-  "function", "getenv", "nn", "ops", "propagate", "sharding",
+  "ShardError", "Sharding", "Tensor", "TinyJit", "UOp", "Variable", "auto", "check_rule", "custom_op", "dtypes",
+  "fetch", "function", "getenv", "nn", "ops", "propagate", "sharding",
 ]  # fmt: skip

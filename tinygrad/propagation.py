@@ -15,10 +15,17 @@ from tinygrad.uop import Ops, UOp
 
 if TYPE_CHECKING:
   from tinygrad.solver import build, graph, reasons, solve
+  from tinygrad.solver.auto import automatic
+  from tinygrad.solver.auto import machine as machines
+  from tinygrad.solver.auto.automatic import Automatic
+  from tinygrad.solver.auto.machine import Machine
   from tinygrad.solver.graph import Answer
   from tinygrad.solver.reasons import Reason
 else:
-  build, graph, reasons, solve = (LazyModule(f"tinygrad.solver.{n}") for n in ("build", "graph", "reasons", "solve"))
+  build, graph, reasons, solve, automatic, machines = (
+    LazyModule(f"tinygrad.solver.{name}")
+    for name in ("build", "graph", "reasons", "solve", "auto.automatic", "auto.machine")
+  )
 
 
 class Propagation:
@@ -47,9 +54,13 @@ def propagate(*outputs: Any, mesh: Mesh) -> Propagation:
 
   Raises: ShardError for a hint that names no axis of the mesh; ShardTypeError for no mesh.
   """
-  if not isinstance(mesh, Mesh):
-    refuse(f"propagate: mesh={mesh!r} is no Mesh", 'mesh=Mesh(("CPU:0", "CPU:1"), names=("dp",))', error=ShardTypeError)
+  check_mesh("propagate", mesh)
   return place_on(mesh, [t.uop for t in _tensors(outputs)])
+
+
+def check_mesh(name: str, mesh: Any) -> None:
+  if not isinstance(mesh, Mesh):
+    refuse(f"{name}: mesh={mesh!r} is no Mesh", 'mesh=Mesh(("CPU:0", "CPU:1"), names=("dp",))', error=ShardTypeError)
 
 
 def _tensors(x: Any) -> Iterable[Any]:
@@ -60,10 +71,30 @@ def _tensors(x: Any) -> Iterable[Any]:
   return (x,) if hasattr(x, "uop") else ()
 
 
+def auto(*outputs: Any, mesh: Mesh, memory: float | None = None, machine: Machine | None = None) -> Automatic:
+  """`propagate`, with placements chosen by predicted time where hints and placements leave a choice: of inputs, of
+  weights, and so of what is computed between (docs/auto.md). It prints as a table of what was chosen.
+
+  `memory`: bytes that a device has for inputs, weights, the optimizer's state and what lives at once besides (None:
+  enough). `machine`: what a device and its links can do (None: what is assumed of the mesh's first device).
+  Raises: ShardError where no placement fits the memory, and as `propagate`; ModuleNotFoundError without highspy.
+  """
+  check_mesh("auto", mesh)
+  sink = UOp.sink(*(t.uop for t in _tensors(outputs)))
+  found = automatic.automatic(sink, mesh, machine or machines.machine_of(mesh.devices[0]), memory)
+  apply(found.answer)
+  return found
+
+
 def place_on(mesh: Mesh, roots: Sequence[UOp]) -> Propagation:
   """Places what `roots` are computed from. What a function was given stays where it is, and is moved when it is
   read."""
   found = graph.answer(UOp.sink(*roots), mesh, solve.Policy(STRATEGY.value))
+  return Propagation(found, apply(found))
+
+
+def apply(found: Answer) -> dict[UOp, UOp]:
+  """Every live tensor at the placements of an answer; of each node that was placed, what it was."""
   leaves: dict[UOp, UOp] = {}
   memory: dict[UOp, UOp] = {}
   for u in found.asked.leaves:
@@ -86,4 +117,4 @@ def place_on(mesh: Mesh, roots: Sequence[UOp]) -> Propagation:
       continue
     if (v := replaced.of(t.uop)) is not t.uop:
       t.uop = v
-  return Propagation(found, {v: u for u, v in reversed(made.items())})
+  return {v: u for u, v in reversed(made.items())}

@@ -1,0 +1,141 @@
+"""Automatic placement: the linear program against all choices, memory that binds, equal layers, placements by hand."""
+
+import itertools
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from extra.bench.place_cost import training
+from tinygrad import Mesh, P, ShardError, Sharding, Tensor, auto
+from tinygrad.solver.auto import program
+from tinygrad.solver.auto.automatic import automatic
+from tinygrad.solver.auto.machine import H100, Machine
+from tinygrad.uop import UOp
+
+D4 = tuple(f"NULL:{i}" for i in range(4))
+ONE, TWO = Mesh(D4, names=("x",)), Mesh(D4, (2, 2), ("x", "y"))
+
+
+def empty(*shape):
+  return Tensor.empty(*shape, device="NULL:0", requires_grad=True)
+
+
+def mlp(batch, wide, hidden, out, train=False):
+  """The graph of a network of two layers: forward, or a step of gradient descent."""
+  x, w1, w2 = empty(batch, wide), empty(wide, hidden), empty(hidden, out)
+  y = (x @ w1).relu() @ w2
+  if not train:
+    return UOp.sink(y.uop)
+  loss = y.square().mean()
+  grads = loss.gradient(w1, w2)
+  return UOp.sink(loss.uop, *[w.uop.assign((w - g * 0.1).uop) for w, g in zip((w1, w2), grads)])
+
+
+def random_case(seed):
+  rng = random.Random(seed)
+  sizes = [rng.choice((4, 64, 1024)) for _ in range(4)]
+  machine = Machine(10.0 ** rng.randint(10, 15), 10.0 ** rng.randint(9, 12), 10.0 ** rng.randint(8, 12), 1e-6)
+  return mlp(*sizes, train=seed % 3 == 0), (ONE, TWO)[seed % 2], machine
+
+
+def least_of_all(p):
+  """Of all choices, one after the other."""
+  ways = itertools.product(*(range(len(v.cuts)) for v in p.values))
+  return min((p.total(cuts) for cuts in ways if p.fits(cuts)), default=math.inf)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_program_finds_the_least_of_all_choices(seed):
+  sink, mesh, machine = random_case(seed)
+  found = automatic(sink, mesh, machine, None)
+  if math.prod(len(v.cuts) for v in found.program.values) > 20_000:
+    small = automatic(mlp(4, 64, 1024, 4), ONE, machine, None)
+    found = small
+  assert found.seconds == pytest.approx(least_of_all(found.program), rel=1e-6)
+  assert found.chosen.bound <= found.seconds * (1 + 1e-6) and found.gap < 1e-6
+
+
+def test_a_rounding_that_is_not_mended_is_noticed(monkeypatch):
+  """(Mutant: the relaxation's bound is taken for a choice's time.)"""
+  monkeypatch.setattr(program, "relaxed", lambda p, enough: ([[1.0] * len(v.cuts) for v in p.values], 0.0))
+  monkeypatch.setattr(program, "mended", lambda p, chosen: chosen)
+  found = [automatic(*random_case(seed), None) for seed in range(0, 24, 2)]
+  assert any(f.seconds > least_of_all(f.program) * 1.01 for f in found if len(f.program.values) < 9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_memory_binds(seed):
+  sink, mesh, machine = random_case(seed)
+  free = automatic(sink, mesh, machine, None)
+  least = sum(min(v.memory) for v in free.program.values)
+  most = sum(max(v.memory) for v in free.program.values)
+  for memory in (least, (least + most) / 2, most):
+    held = automatic(sink, mesh, machine, memory)
+    assert held.memory <= memory * (1 + 1e-9) and held.seconds >= free.seconds * (1 - 1e-9)
+  with pytest.raises(ShardError, match=rf"no placement fits(.|\n)*fix: memory={math.ceil(least)}"):
+    automatic(sink, mesh, machine, least * 0.99)
+
+
+def test_equal_layers_are_decided_once():
+  found = [automatic(training(layers, "NULL:0", 2)(), ONE, H100, None) for layers in (8, 12)]
+  assert len(found[0].program.values) == len(found[1].program.values)
+  assert found[1].seconds > found[0].seconds
+
+
+@pytest.mark.parametrize("mesh", (ONE, TWO), ids=("1-D", "2-D"))
+@pytest.mark.parametrize("make", (
+  lambda: mlp(4096, 64, 256, 64, True), lambda: mlp(16, 1024, 4096, 1024, True), lambda: training(2, "NULL:0", 4)(),
+), ids=("wide batch", "wide weights", "transformer"))  # fmt: skip
+def test_nothing_by_hand_is_faster(make, mesh):
+  """Inputs and weights placed by hand (all replicated, all cut along one dim or another), the rest as is best then."""
+  found = automatic(make(), mesh, H100, None)
+  p = found.program
+  leaves = sorted({found.classes.value[found.answer.asked.number[u]] for u in found.answer.asked.leaves})
+  for batch, weight in itertools.product((-1, 0), (-1, 0, 1)):
+    values = list(p.values)
+    for k, v in enumerate(leaves):
+      value = values[v]
+      dim = batch if k == 0 else weight
+      want = tuple(dim if dim < len(value.shape) else -1 for _ in mesh.names)
+      if want in value.cuts:
+        i = value.cuts.index(want)
+        values[v] = replace(value, cuts=[want], memory=[value.memory[i]], seconds=[value.seconds[i]])
+    by_hand = program.least_time(replace(p, values=values))
+    assert found.seconds <= by_hand.seconds * (1 + 1e-6)
+
+
+def test_values_are_the_same_and_the_table_says_what_was_chosen():
+  mesh = Mesh(tuple(f"CPU:{i}" for i in range(4)), names=("x",))
+  rng = np.random.default_rng(0)
+  a, b, c = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((8, 64), (64, 512), (512, 64)))
+  x, w1, w2 = (Tensor(t).realize() for t in (a, b, c))
+  y = (x @ w1).relu() @ w2
+  said = auto(y, mesh=mesh, machine=Machine(1e9, 1e9, 1e9, 1e-6), memory=100_000)
+  assert w1.device == Sharding(mesh, P(None, "x")) and w2.device == Sharding(mesh, P("x"))
+  np.testing.assert_array_equal(y.numpy(), (a @ b).clip(0) @ c)
+  text = str(said)
+  assert text.count("next best +") == 3 and "us predicted, at most 0.0% above the least" in text
+  assert "float32[64, 512]" in text and 'CPU:0-3, dim 1 over "x"' in text
+
+
+def test_hints_and_placements_are_kept():
+  mesh = Mesh(tuple(f"CPU:{i}" for i in range(4)), (2, 2), ("dp", "tp"))
+  x, w = Tensor.ones(8, 16).contiguous().realize(), Tensor.ones(16, 8).contiguous().realize()
+  w = w.shard(mesh, P("tp")).realize()
+  y = x.constrain(P("dp", None)) @ w
+  auto(y, mesh=mesh)
+  assert w.device == Sharding(mesh, P("tp")) and x.device.cut(0) == (mesh.sub_axis("dp"),)
+  np.testing.assert_array_equal(y.numpy(), np.full((8, 8), 16.0))
+
+
+def test_without_highspy_it_says_what_to_install(monkeypatch):
+  class Missing:
+    def __getattr__(self, name):
+      raise ModuleNotFoundError("No module named 'highspy'")
+
+  monkeypatch.setattr(program, "highspy", Missing())
+  with pytest.raises(ModuleNotFoundError, match="highspy is not installed\n  fix: pip install highspy"):
+    automatic(mlp(4, 64, 64, 4), ONE, H100, None)

@@ -1,0 +1,159 @@
+"""A graph's placements by predicted time: the linear program of its values and ops, and the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinygrad.device import Mesh, show_placement
+from tinygrad.helpers import prod, size_to_str
+from tinygrad.solver.auto.choices import Choices
+from tinygrad.solver.auto.classes import Classes, classes_of, followers
+from tinygrad.solver.auto.machine import Machine
+from tinygrad.solver.auto.program import Chosen, Op, Program, Value, cost_with, least_time
+from tinygrad.solver.axes import within_axes
+from tinygrad.solver.graph import Answer, Asked, ask
+from tinygrad.solver.problem import Hint
+from tinygrad.solver.solve import Solution
+from tinygrad.uop import GroupOp, UOp, render_shape
+
+LESS = 1e-4  # of equal times the one that holds less memory: so many bytes that are moved weigh one that is held
+
+
+@dataclass(slots=True)
+class Automatic:
+  """What was chosen for a graph. It prints as a table: of each input and weight its placement, the bytes of a device,
+  and what the next best placement would take besides; then the totals."""
+
+  answer: Answer
+  program: Program
+  classes: Classes
+  chosen: Chosen
+
+  @property
+  def seconds(self) -> float:
+    """Predicted, of one run of the graph."""
+    return self.chosen.seconds
+
+  @property
+  def gap(self) -> float:
+    """At most so much of the time could be saved by placements of this model."""
+    return self.chosen.gap
+
+  @property
+  def memory(self) -> float:
+    """Bytes on each device: inputs, weights, the optimizer's state, and what lives when the most does."""
+    return self.program.held(self.chosen.cuts)
+
+  def next_best(self, v: int) -> float:
+    """Seconds that the next best placement of a value's class would take besides, all others as they are."""
+    p, chosen, c = self.program, list(self.chosen.cuts), self.classes.value[v]
+    around = [op for op in p.ops if c in op.values]
+    costs = sorted(cost_with(p, chosen, c, k, around)[1] for k in range(len(p.values[c].cuts)))
+    return costs[1] - costs[0] if len(costs) > 1 else float("inf")
+
+  def __str__(self) -> str:
+    lines = []
+    for u in self.answer.asked.leaves:
+      v = self.answer.asked.number[u]
+      place, after = self.answer[u], self.next_best(v)
+      parts = 1 if place is None or isinstance(place, str) else prod(place.parts(i) for i in range(u.ndim))
+      nbytes = size_to_str(prod(u.max_shape) * u.dtype.itemsize / parts)
+      best = f"next best {after * 1e6:+.1f} us" if after < float("inf") else "no other"
+      lines.append(f"{u.dtype.name}{render_shape(u.shape):20s} {show_placement(place):50s} {nbytes:>9s}  {best}")
+    said = f"{self.seconds * 1e6:.1f} us predicted, at most {self.gap:.1%} above the least"
+    lines.append(f"{said}; {size_to_str(self.memory)} on each device")
+    return "\n".join(lines)
+
+  __repr__ = __str__
+
+
+def automatic(sink: UOp, mesh: Mesh, machine: Machine, memory: float | None) -> Automatic:
+  """The placements of the least predicted time below `sink`. Raises: ShardError where none fits the memory."""
+  asked = ask(sink, mesh)
+  merged, hints = followers(asked.problem)
+  leaves = [asked.number[u] for u in asked.leaves]
+  classes = classes_of(asked.problem, leaves, merged, hints)
+  choices = Choices(mesh, machine)
+  held = held_bytes(asked, merged, set(leaves))
+  values = [class_value(asked, choices, members, merged, hints, held) for members in classes.values]
+  program = Program(choices, values, class_ops(asked, choices, classes, merged), memory)
+  chosen = least_time(program)
+  found: list[Hint | None] = []
+  for shape, c in zip(asked.problem.shapes, classes.value):
+    dims = choices.dims(values[c].cuts[chosen.cuts[c]], len(shape))
+    found.append(Hint(tuple(within_axes(d, mesh) for d in dims), (False,) * len(dims), (0,) * len(dims)))
+  return Automatic(Answer(asked, Solution(found, [{} for _ in merged])), program, classes, chosen)
+
+
+def class_value(
+  asked: Asked,
+  choices: Choices,
+  members: Sequence[int],
+  merged: Sequence[int],
+  hints: Sequence[Hint | None],
+  held: Sequence[float],
+) -> Value:
+  """A class of values, of which the first member stands for all."""
+  first = merged[members[0]]
+  shape = asked.problem.shapes[first]
+  cuts = choices.cuts(shape, hints[first])
+  blocks = [prod(choices.parts(cut, i) for i in range(len(shape))) for cut in cuts]
+  memory = [sum(held[m] for m in members) / n for n in blocks]
+  touched = sum(elementwise_bytes(asked, m) for m in members)
+  seconds = [(touched / n + LESS * m) / choices.machine.bandwidth for n, m in zip(blocks, memory)]
+  return Value(shape, asked.nodes[first].dtype.itemsize, cuts, memory, seconds)
+
+
+def class_ops(asked: Asked, choices: Choices, classes: Classes, merged: Sequence[int]) -> list[Op]:
+  """The classes of ops, but for elementwise ones whose values are placed as one."""
+  ops: list[Op] = []
+  for members in classes.edges:
+    edge = asked.problem.edges[members[0]]
+    given = [v for v in edge.values if v is not None]
+    if edge.rule.elementwise and len({merged[v] for v in given}) == 1:
+      continue
+    itemsize = min(asked.nodes[v].dtype.itemsize for v in given)
+    heavy = not edge.rule.elementwise and asked.ops[members[0]].op not in GroupOp.Rearranging
+    numbers = tuple(None if v is None else classes.value[v] for v in edge.values)
+    ops.append(Op(len(members), numbers, edge.rule.sources, choices.ways(edge.rule, itemsize, heavy)))
+  return ops
+
+
+def elementwise_bytes(asked: Asked, v: int) -> float:
+  """What an elementwise op writes; nothing for other values."""
+  u = asked.nodes[v]
+  return float(prod(u.max_shape) * u.dtype.itemsize) if u.op in GroupOp.Elementwise else 0.0
+
+
+def held_bytes(asked: Asked, merged: Sequence[int], leaves: set[int]) -> list[float]:
+  """Of each value the bytes that it has in memory when the most is held, uncut: leaves always, one copy of what follows
+  one another elementwise from when it is first there until it is last read."""
+  position = {u: i for i, u in enumerate(asked.order)}
+  begins: dict[int, int] = {}
+  ends: dict[int, int] = {}
+  for u in asked.order:
+    for s in u.src:
+      v = asked.number.get(s)
+      if v is not None:
+        ends[merged[v]] = max(ends.get(merged[v], 0), position[u])
+    v = asked.number.get(u)
+    if v is not None:
+      begins.setdefault(merged[v], position[u])
+  nbytes = [float(prod(u.max_shape) * u.dtype.itemsize) for u in asked.nodes]
+  stored = {merged[v] for v in leaves}
+  lives = [(begins[r], ends.get(r, len(position)), r) for r in begins if r not in stored]
+  change = [0.0] * (len(position) + 2)
+  for begin, end, r in lives:
+    change[begin] += nbytes[r]
+    change[end + 1] -= nbytes[r]
+  most, at, now = 0.0, 0, 0.0
+  for i, by in enumerate(change):
+    now += by
+    if now > most:
+      most, at = now, i
+  held = [nbytes[v] if v in leaves else 0.0 for v in range(len(nbytes))]
+  for begin, end, r in lives:
+    if begin <= at <= end:
+      held[r] += nbytes[r]
+  return held
