@@ -139,3 +139,9 @@ def test_without_highspy_it_says_what_to_install(monkeypatch):
   monkeypatch.setattr(program, "highspy", Missing())
   with pytest.raises(ModuleNotFoundError, match="highspy is not installed\n  fix: pip install highspy"):
     automatic(mlp(4, 64, 64, 4), ONE, H100, None)
+
+
+def test_a_mesh_of_three_axes_is_refused_with_a_fix():
+  mesh = Mesh(tuple(f"NULL:{i}" for i in range(8)), (2, 2, 2), ("a", "b", "c"))
+  with pytest.raises(ShardError, match="has 3 axes, and choices are looked at for 2(.|\n)*fix: Mesh\\(mesh.devices"):
+    automatic(mlp(4, 64, 64, 4), mesh, H100, None)

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinygrad.device import Mesh, Partial, Sharding, SubAxis
+from tinygrad.device import Mesh, Partial, Sharding, SubAxis, refuse
 from tinygrad.helpers import prod
 from tinygrad.sharding.moves import plan
 from tinygrad.solver.auto.machine import Machine
@@ -17,6 +17,7 @@ from tinygrad.uop import Ops
 
 Cut = tuple[int, ...]  # by mesh axis the dim, or factor, that it cuts; -1: none
 NONE = -1
+MOST_AXES = 2  # of a mesh: the ways to cut an op grow as the power of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,10 @@ class Choices:
 
   def __init__(self, mesh: Mesh, machine: Machine) -> None:
     self.mesh, self.machine = mesh, machine
-    self.axes = [mesh.sub_axis(name) for name in mesh.names]
+    self.axes = [axis for name in mesh.names if (axis := mesh.sub_axis(name)).size > 1]
+    if len(self.axes) > MOST_AXES:
+      rule = f"auto: {mesh} has {len(self.axes)} axes, and choices are looked at for {MOST_AXES}"
+      refuse(rule, "Mesh(mesh.devices, (a, b), names)  # two of the axes as one")
     self.prices: dict[tuple[object, ...], float] = {}
 
   def dims(self, cut: Cut, rank: int) -> tuple[tuple[SubAxis, ...], ...]:

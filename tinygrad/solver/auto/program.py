@@ -187,11 +187,12 @@ def least_time(p: Program) -> Chosen:
   if p.memory is not None and least > p.memory:
     said = f"auto: no placement fits in {size_to_str(p.memory)} on each of {len(p.choices.mesh)} devices"
     refuse(said, f"memory={math.ceil(least)}  # the least that a placement holds; or more devices")
-  first = mended(p, [min(range(len(v.cuts)), key=v.memory.__getitem__) for v in p.values])
-  shares, bound = relaxed(p, p.total(first))
+  smallest = [min(range(len(v.cuts)), key=v.memory.__getitem__) for v in p.values]
+  shares, bound = relaxed(p, p.total(smallest))
   chosen = mended(p, [max(range(len(one)), key=one.__getitem__) for one in shares])
-  best = min((chosen, first), key=lambda cuts: (not p.fits(cuts), p.total(cuts)))
-  return Chosen(best, seconds := p.total(best), min(bound, seconds))
+  if not p.fits(chosen):  # no change of one value alone has made it fit
+    chosen = mended(p, smallest)
+  return Chosen(chosen, seconds := p.total(chosen), min(bound, seconds))
 
 
 def mended(p: Program, chosen: list[int]) -> list[int]:
