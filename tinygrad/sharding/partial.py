@@ -173,7 +173,8 @@ def _sum(c: Case) -> Kept | None:
 
 
 def _extremum(c: Case) -> Kept | None:
-  """max commutes with max, both may be partial; max(min(x_d), y) = min(max(x_d, y)) where y is not."""
+  """max commutes with max, both may be partial; max(min(x_d), y) = min(max(x_d, y)) where y is not. A partial sum is
+  reduced first: max(sum of x_d, y) is no sum of maxima."""
   return c.stay() if c.extremum and (c.by is c.op or len(c.unreduced) == 1) else None
 
 

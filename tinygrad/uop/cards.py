@@ -34,13 +34,13 @@ class Factors:
   even: frozenset[int] = frozenset()
 
 
-# What an op does with partial operands (the rows of the table in docs/sharding.md); legality only, choice is
-# `place`'s:
+# What an op does with partial operands (the rows of the table in docs/sharding.md); legality only, the choice is
+# `decide`'s, and once more `place`'s:
 #   KEEP: commutes with every reduction: movement without fill
 #   PAD: add keeps a fill of 0, mul of 1, max and min any; else the fill is made partial
 #   SELECT: where: replicated condition; branches are partial or made so
 #   SUM: add, sub: add keeps, the other operand made partial; max/min by a finite replicated float
-#   EXTREMUM: elementwise max, min: the same op keeps
+#   EXTREMUM: elementwise max, min: the same op keeps; of one operand the other extremum too
 #   PRODUCT: mul, numerator of a float division
 #   NEGATE: add keeps, float max <-> min
 #   REDUCE_SAME: a reduction keeps what is partial by its own op
