@@ -111,7 +111,8 @@ def clip_loops(kernel: UOp) -> UOp:
   """A kernel of several stores with, after them, a limit for each loop that may end early: `loop < expression of rows`
   holds in all iterations that have something to do. What passes do with the loops they do with the limits, too.
 
-  Nothing is clipped in a kernel of one store, at a loop's beginning, or for a LOAD under a condition (padded memory)."""
+  Nothing is clipped in a kernel of one store, at a loop's beginning, or for a LOAD under a condition (padded memory).
+  """
   if len(kernel.src) == 1:
     return kernel
   limits = loop_limits(kernel.src, all_rows(kernel.src))

@@ -1,0 +1,41 @@
+"""What automatic placement takes: `auto` of a transformer's training step (extra/bench/place_cost.py) on simulated
+devices, in seconds, with the gap that it certifies.
+
+    python -m extra.bench.auto_time [--layers 80] [--mesh 16,16] [--unit 32]
+
+`--unit` scales the batch and the number of heads, for meshes of more devices than those have parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from extra.bench.place_cost import training
+from tinygrad import Mesh
+from tinygrad.helpers import prod
+from tinygrad.solver.auto.automatic import automatic
+from tinygrad.solver.auto.machine import H100
+
+NAMES = ("dp", "tp")
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--layers", type=int, default=80, help="transformer layers (80)")
+  parser.add_argument("--mesh", default="16,16", help="the mesh, one axis or two (16,16)")
+  parser.add_argument("--unit", type=int, default=32, help="times a batch of 8 and 8 heads (32)")
+  args = parser.parse_args()
+  shape = tuple(map(int, args.mesh.split(",")))
+  mesh = Mesh([f"NULL:{i}" for i in range(prod(shape))], shape, NAMES[: len(shape)])
+  sink = training(args.layers, "NULL:0", args.unit)()
+  nodes, start = len(sink.toposort()), time.perf_counter()
+  found = automatic(sink, mesh, H100, None)
+  seconds = time.perf_counter() - start
+  classes = f"{len(found.program.values)} classes of values, {len(found.program.ops)} of ops"
+  print(f"{args.layers} layers, {nodes} nodes, {mesh}: {seconds:.1f} s, {classes}, gap {found.gap:.3%}")
+  print(str(found).splitlines()[-1])
+
+
+if __name__ == "__main__":
+  main()
