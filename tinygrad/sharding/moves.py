@@ -3,8 +3,8 @@
 Bytes are what each device receives, the largest over the devices, as a ring or a direct exchange needs them: all-reduce
 2(n-1)/n of the local block, reduce-scatter (n-1)/n of it. A change of cuts (all-gather, all-to-all, permute) is one
 exchange (`_exchange`), in which a device receives the part of its new block that it does not hold yet, for an even
-all-gather (n-1)/n of the result: no sequence of steps moves less. What refines a cut in place, or cuts what is replicated, is
-sliced before and costs nothing.
+all-gather (n-1)/n of the result: no sequence of steps moves less. What refines a cut in place, or cuts what is
+replicated, is sliced before and costs nothing.
 """
 
 import itertools
