@@ -85,13 +85,18 @@ def test_equal_layers_are_decided_once():
   assert found[1].seconds > found[0].seconds
 
 
+GRAPHS = {
+  "wide batch": lambda: mlp(4096, 64, 256, 64, True),
+  "wide weights": lambda: mlp(16, 1024, 4096, 1024, True),
+  "transformer": lambda: training(2, "NULL:0", 4)(),
+}
+
+
 @pytest.mark.parametrize("mesh", (ONE, TWO), ids=("1-D", "2-D"))
-@pytest.mark.parametrize("make", (
-  lambda: mlp(4096, 64, 256, 64, True), lambda: mlp(16, 1024, 4096, 1024, True), lambda: training(2, "NULL:0", 4)(),
-), ids=("wide batch", "wide weights", "transformer"))  # fmt: skip
-def test_nothing_by_hand_is_faster(make, mesh):
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_nothing_by_hand_is_faster(graph, mesh):
   """Inputs and weights placed by hand (all replicated, all cut along one dim or another), the rest as is best then."""
-  found = automatic(make(), mesh, H100, None)
+  found = automatic(GRAPHS[graph](), mesh, H100, None)
   p = found.program
   leaves = sorted({found.classes.value[found.answer.asked.number[u]] for u in found.answer.asked.leaves})
   for batch, weight in itertools.product((-1, 0), (-1, 0, 1)):
