@@ -10,7 +10,8 @@ from tinygrad.sharding.view_assigns import lower_view_assigns
 from tinygrad.uop import Ops, UOp, check_graph, substitute
 from tinygrad.uop.rewrite import rewrite
 
-MOVE = Ops.MOVE  # hot: a member of an enum takes longer to look up
+# hot: a member of an enum takes longer to look up
+MOVE, CONSTRAIN, CUSTOM = Ops.MOVE, Ops.CONSTRAIN, Ops.CUSTOM
 
 
 def fold_host_copies(sink: UOp) -> UOp:
@@ -27,16 +28,16 @@ def fold_host_copies(sink: UOp) -> UOp:
 
 def drop_hints(sink: UOp) -> UOp:
   """CONSTRAIN(x) -> x: what was to be decided by it is decided."""
-  if not any(u.op is Ops.CONSTRAIN for u in sink.toposort()):
+  if not any(u.op is CONSTRAIN for u in sink.toposort()):
     return sink
-  return rewrite(sink, {Ops.CONSTRAIN: lambda u: u.src[0]})
+  return rewrite(sink, {CONSTRAIN: lambda u: u.src[0]})
 
 
 def inline_custom(sink: UOp) -> UOp:
   """CUSTOM(x) -> its graph on x, where nothing of it is cut: on one device, or anywhere."""
-  if not any(u.op is Ops.CUSTOM for u in sink.toposort()):
+  if not any(u.op is CUSTOM for u in sink.toposort()):
     return sink
-  return rewrite(sink, {Ops.CUSTOM: lambda u: None if isinstance(u.device, Sharding) else u.arg[1].graph(u.src)})
+  return rewrite(sink, {CUSTOM: lambda u: None if isinstance(u.device, Sharding) else u.arg[1].graph(u.src)})
 
 
 Pass = Callable[[UOp], UOp]
