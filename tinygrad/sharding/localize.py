@@ -11,7 +11,9 @@ from tinygrad.uop import Ops, UOp, check_graph, substitute
 from tinygrad.uop.rewrite import rewrite
 
 # hot: a member of an enum takes longer to look up
-MOVE, CONSTRAIN, CUSTOM = Ops.MOVE, Ops.CONSTRAIN, Ops.CUSTOM
+MOVE = Ops.MOVE
+CONSTRAIN = Ops.CONSTRAIN
+CUSTOM = Ops.CUSTOM
 
 
 def fold_host_copies(sink: UOp) -> UOp:
