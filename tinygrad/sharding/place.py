@@ -16,6 +16,7 @@ from tinygrad.sharding.decision_cache import (
   roots_step,
   settings,
   step_of,
+  steps,
 )
 from tinygrad.sharding.decisions import droppable
 from tinygrad.sharding.moves import wire
@@ -117,7 +118,8 @@ class Placer:
     if u.op in COMPARED:
       src = distinguished(u.op, tuple([self.base.get(s, s) for s in u.src]), src)
     way = u.op, u.dtype, src, u.arg, later, self.under
-    step = roots_step(u, src) if u.op is Ops.SINK else step_of(*way)
+    if (step := steps.get(way)) is None:  # nearly always it is known
+      step = roots_step(u, src) if u.op is Ops.SINK else step_of(*way)
     self.plan[u], self.abstracts[u] = step, step.result
     return step
 
