@@ -128,7 +128,7 @@ def elementwise_bytes(asked: Asked, v: int) -> float:
 
 def held_bytes(asked: Asked, merged: Sequence[int], leaves: set[int]) -> list[float]:
   """Of each value the bytes that it has in memory when the most is held, uncut: leaves always, one copy of what follows
-  one another elementwise from when it is first there until it is last read."""
+  one another elementwise from when it is first there until it is last read. Views take none."""
   position = {u: i for i, u in enumerate(asked.order)}
   begins: dict[int, int] = {}
   ends: dict[int, int] = {}
@@ -141,12 +141,16 @@ def held_bytes(asked: Asked, merged: Sequence[int], leaves: set[int]) -> list[fl
     if v is not None:
       begins.setdefault(merged[v], position[u])
   nbytes = [float(prod(u.max_shape) * u.dtype.itemsize) for u in asked.nodes]
+  copy: dict[int, float] = {}
+  for v, u in enumerate(asked.nodes):
+    if u.op not in GroupOp.Movement:
+      copy[merged[v]] = max(copy.get(merged[v], 0.0), nbytes[v])
   stored = {merged[v] for v in leaves}
   lives = [(begins[r], ends.get(r, len(position)), r) for r in begins if r not in stored]
   change = [0.0] * (len(position) + 2)
   for begin, end, r in lives:
-    change[begin] += nbytes[r]
-    change[end + 1] -= nbytes[r]
+    change[begin] += copy.get(r, 0.0)
+    change[end + 1] -= copy.get(r, 0.0)
   most, at, now = 0.0, 0, 0.0
   for i, by in enumerate(change):
     now += by
@@ -155,5 +159,5 @@ def held_bytes(asked: Asked, merged: Sequence[int], leaves: set[int]) -> list[fl
   held = [nbytes[v] if v in leaves else 0.0 for v in range(len(nbytes))]
   for begin, end, r in lives:
     if begin <= at <= end:
-      held[r] += nbytes[r]
+      held[r] += copy.get(r, 0.0)
   return held
