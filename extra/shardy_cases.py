@@ -21,7 +21,20 @@ from tinygrad.solver.axes import Axes, within_axes
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
 from tinygrad.solver.solve import Policy, Solution, solve
 
-FEATURES = ("aggressive", "levels", "rounds", "groups", "barriers", "conservative", "replicated", "unreduced", "closed")
+FEATURES = (
+  "aggressive", "levels", "rounds", "groups", "barriers", "conservative", "replicated", "unreduced", "closed", "sub-axes",
+)  # fmt: skip
+  "aggressive",
+  "levels",
+  "rounds",
+  "groups",
+  "barriers",
+  "conservative",
+  "replicated",
+  "unreduced",
+  "closed",
+  "sub-axes",
+)
 
 
 def mesh_of(case: dict[str, Any]) -> Mesh:
@@ -83,7 +96,7 @@ def solved(case: dict[str, Any], without: Sequence[str] = ()) -> tuple[Solution,
     "basic" if kind == "basic" or "aggressive" in without else "aggressive",
     rounds=kind == "user_priority" and "rounds" not in without,
     levels=kind in ("op_priority", "user_priority") and "levels" not in without,
-    atomic=case.get("conservative", False) and "conservative" not in without,
+    atomic="sub-axes" in without or (case.get("conservative", False) and "conservative" not in without),
   )
   return solve(problem, settings), number, mesh
 

@@ -19,6 +19,7 @@ NEEDED = {  # a case for each feature, which fails without it
   "replicated": "arg_lower_priority_than_return_value_with_replicated",
   "unreduced": "unreduced_axes_block_bwd_propagation",
   "closed": "closed_dim",
+  "sub-axes": "reshape_split_dim_twice",
 }
 
 

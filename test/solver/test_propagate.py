@@ -320,3 +320,18 @@ def test_values_of_a_group_have_as_many_dims():
   x, y = whole(8, 8)[0].constrain(group="g"), whole(8)[0].constrain(group="g")
   with pytest.raises(ShardError, match=r"one group differ in their number of dims: \[8, 8\] and \[8\]"):
     propagate(x, y, mesh=M2)
+
+
+def test_placing_again_changes_nothing():
+  """A move that was made for a hint is no placement of the user's; a constant with a hint, and a product whose moves are
+  implied, are seen as before."""
+  (x, a), (w, b) = whole(8, 8), whole(8, 8)
+  ones = Tensor.ones(8, 8).constrain(P("dp", "tp"))
+  hinted = (x.constrain(P(None, "dp"), propagate="none") @ x.T).constrain(P("tp"), propagate="backward")
+  y = ((hinted @ w) - ones * 2).T
+  want = ((a @ a.T) @ b - 2).T
+  propagate(y, mesh=M2)
+  once = [t.device for t in (x, w, hinted, y)]
+  propagate(y, mesh=M2)
+  assert [t.device for t in (x, w, hinted, y)] == once
+  equal(y, want)

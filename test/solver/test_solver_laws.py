@@ -16,22 +16,22 @@ IJ, IK, KJ = ((0,), (1,)), ((0,), (2,)), ((2,), (1,))
 N = 24
 
 
-def random_hint(rng, rank, distinct, used=()):
-  """Dims cut by axes that fit beside one another; `distinct`: priorities that no other hint has."""
+def random_hint(rng, rank):
+  """Dims cut by axes that fit beside one another."""
   names = [MESH.sub_axis(n) for n in rng.sample(AXES, len(AXES))]
-  dims, taken = [[] for _ in range(rank)], list(used)
+  dims, taken = [[] for _ in range(rank)], []
   for d in names[: rng.randint(0, 3)]:
     if all(coexist(d, e) for e in taken):
       dims[rng.randrange(rank)].append(d)
       taken.append(d)
   opened = [rng.random() < 0.6 for _ in dims]
-  return Hint.of(MESH, [tuple(d) for d in dims], opened, [distinct() for _ in dims])
+  return Hint.of(MESH, [tuple(d) for d in dims], opened)
 
 
-def random_problem(seed, distinct=lambda: 0):
+def random_problem(seed):
   rng = random.Random(seed)
   p = Problem(MESH)
-  hint = lambda: random_hint(rng, 2, distinct) if rng.random() < 0.4 else None  # noqa: E731
+  hint = lambda: random_hint(rng, 2) if rng.random() < 0.4 else None  # noqa: E731
   values = [p.value((N, N), hint()) for _ in range(rng.randint(1, 3))]
   for _ in range(rng.randint(1, 8)):
     x, y = rng.choice(values), rng.choice(values)
@@ -80,15 +80,6 @@ def test_a_hint_that_says_what_was_decided_changes_nothing(seed):
   closed = [replace(h, opened=(False,) * len(h.dims)) for h in found]
   said.hints = list(closed)
   assert filled(solve(said).hints, p.shapes) == closed
-
-
-def one_hint(seed):
-  """A problem in which one value says something: nothing is in conflict."""
-  p = random_problem(seed)
-  rng = random.Random(seed)
-  p.hints = [None] * len(p.shapes)
-  p.hints[rng.randrange(len(p.shapes))] = random_hint(rng, 2, lambda: 0)
-  return p
 
 
 @pytest.mark.parametrize("seed", range(60))

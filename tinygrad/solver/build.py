@@ -9,7 +9,6 @@ from tinygrad.device import Partial, Placement, Sharding, SubAxis
 from tinygrad.helpers import prod
 from tinygrad.sharding.costs import Costs, at_placement
 from tinygrad.sharding.decision_cache import AS_GIVEN
-from tinygrad.sharding.decisions import droppable
 from tinygrad.sharding.factors import collect, legal, project
 from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import Outcome, is_partial, outcomes
@@ -32,12 +31,14 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
     target = found[u]
     if u.op is Ops.CONSTRAIN and target is not None:
       return constrained(u, src[0], target)
+    if u.op is Ops.MOVE and (not u.arg.pinned or u.arg.hinted):
+      return src[0]  # decided anew, or made with its hint
     if u.op is Ops.BUFFER or not any(isinstance(s.device, Sharding) for s in src):
       return on_sources(u, src)
     if target is None:  # inside of a contraction, or where the user has sent it
       return on_sources(u, src) if u.op in AS_GIVEN else with_origin(UOp.build(u.op, u.dtype, src, u.arg), u)
     if u.op is Ops.MOVE:
-      return src[0] if droppable(u) or not u.arg.pinned else with_origin(on_sources(u, src), u)  # it is a hint, too
+      return with_origin(on_sources(u, src), u)  # it is a hint, too
     if u.op is Ops.ASSIGN:
       return on_sources(u, (src[0], at_placement(src[1], src[0].device)))
     if u.op is Ops.AFTER:
@@ -52,7 +53,7 @@ def moved_to(x: UOp, target: Placement, why: UOp) -> UOp:
   """`x` at a placement, for good; `why`: the node whose line asks for it."""
   if x.device == target:
     return x
-  v = UOp.new(Ops.MOVE, x.dtype, (x,), Move(target, True))
+  v = UOp.new(Ops.MOVE, x.dtype, (x,), Move(target, True, why.op is Ops.CONSTRAIN))
   if v.origin is None:
     v.origin = why.origin
   return v.named(target)

@@ -111,11 +111,13 @@ class _Asking:
 
   def see(self, u: UOp) -> None:
     """Notes a node as a value, or a part of one, and how it hangs together with its sources."""
-    if u.op is Ops.SINK or is_anywhere(u) or (u.device is None and u.op is not Ops.CONSTRAIN):
+    if u.op is Ops.SINK or is_anywhere(u):
       return
+    if u.device is None and u.op is not Ops.CONSTRAIN and not any(s in self.number for s in u.src):
+      return  # nothing says where it is
     if self.is_elsewhere(u):
       self.elsewhere.add(u)
-    elif u.op is Ops.MOVE and not u.arg.pinned and u.src[0] in self.number:
+    elif u.op is Ops.MOVE and (not u.arg.pinned or u.arg.hinted) and u.src[0] in self.number:
       self.number[u] = self.number[u.src[0]]
     elif is_arrival(u):
       self.leaves.append(u)

@@ -102,10 +102,11 @@ class PieceArg(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Move:
   """Bring a value to `device`. `pinned`: the user wrote it (shard, to, assign); else a hook inserted it and `place`
-  may decide anew."""
+  may decide anew. `hinted`: pinned for the hint below it, not for the user."""
 
   device: Placement
   pinned: bool
+  hinted: bool = False
 
   def __repr__(self) -> str:
     return f"Move(device={in_short(self.device)}, pinned={self.pinned})"
