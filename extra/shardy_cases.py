@@ -24,17 +24,6 @@ from tinygrad.solver.solve import Policy, Solution, solve
 FEATURES = (
   "aggressive", "levels", "rounds", "groups", "barriers", "conservative", "replicated", "unreduced", "closed", "sub-axes",
 )  # fmt: skip
-  "aggressive",
-  "levels",
-  "rounds",
-  "groups",
-  "barriers",
-  "conservative",
-  "replicated",
-  "unreduced",
-  "closed",
-  "sub-axes",
-)
 
 
 def mesh_of(case: dict[str, Any]) -> Mesh:

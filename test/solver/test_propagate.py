@@ -323,8 +323,8 @@ def test_values_of_a_group_have_as_many_dims():
 
 
 def test_placing_again_changes_nothing():
-  """A move that was made for a hint is no placement of the user's; a constant with a hint, and a product whose moves are
-  implied, are seen as before."""
+  """A move that was made for a hint is no placement of the user's; a constant with a hint, and a product whose moves
+  are implied, are seen as before."""
   (x, a), (w, b) = whole(8, 8), whole(8, 8)
   ones = Tensor.ones(8, 8).constrain(P("dp", "tp"))
   hinted = (x.constrain(P(None, "dp"), propagate="none") @ x.T).constrain(P("tp"), propagate="backward")
