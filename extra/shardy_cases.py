@@ -22,7 +22,8 @@ from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
 from tinygrad.solver.solve import Policy, Solution, solve
 
 FEATURES = (
-  "aggressive", "levels", "rounds", "groups", "barriers", "conservative", "replicated", "unreduced", "closed", "sub-axes",
+  "aggressive", "levels", "rounds", "groups", "barriers", "conservative", "replicated", "unreduced", "closed",
+  "sub-axes",
 )  # fmt: skip
 
 
