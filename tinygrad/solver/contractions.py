@@ -41,7 +41,7 @@ def contractions(order: Sequence[UOp]) -> Contractions:
   sums = {mul: u for u in order if u.op is Ops.REDUCE and (mul := product_of(u, readers)) is not None}
   inside, summed = set(sums), set(sums.values())
   for u in reversed(order):  # readers before what they read
-    if u.op in GroupOp.Rearranging or is_implied(u) or (u.op is Ops.CAST and below_moves(u.src[0]) in sums):
+    if u.op in GroupOp.Rearranging or nobody_asked(u) or (u.op is Ops.CAST and below_moves(u.src[0]) in sums):
       by = readers.get(u, ())
       if by and all(r in inside or r in summed for r in by):
         inside.add(u)
@@ -59,18 +59,18 @@ def contractions(order: Sequence[UOp]) -> Contractions:
 def product_of(u: UOp, readers: dict[UOp, list[UOp]]) -> UOp | None:
   """The MUL that a REDUCE sums, if nothing else reads it."""
   x = u.src[0]
-  while len(readers[x]) == 1 and (x.op is Ops.CAST or is_implied(x)):
+  while len(readers[x]) == 1 and (x.op is Ops.CAST or nobody_asked(x)):
     x = x.src[0]
   return x if u.arg[0] is Ops.ADD and x.op is Ops.MUL and len(readers[x]) == 1 else None
 
 
-def is_implied(u: UOp) -> bool:
+def nobody_asked(u: UOp) -> bool:
   """A move that nobody asked for, which is decided anew."""
   return u.op is Ops.MOVE and not u.arg.pinned
 
 
 def below_moves(u: UOp) -> UOp:
-  return below_moves(u.src[0]) if is_implied(u) else u
+  return below_moves(u.src[0]) if nobody_asked(u) else u
 
 
 def dims_of(u: UOp) -> Lists:
