@@ -1,9 +1,10 @@
 """What automatic placement takes: `auto` of a transformer's training step (extra/bench/place_cost.py) on simulated
 devices, in seconds, with the gap that it certifies.
 
-    python -m extra.bench.auto_time [--layers 80] [--mesh 16,16] [--unit 32]
+    python -m extra.bench.auto_time [--layers 80] [--mesh 16,16] [--unit 32] [--memory 0]
 
 `--unit` scales the batch and the number of heads, for meshes of more devices than those have parts.
+`--memory` is what a device has, as a share of what the fastest placement takes (0: enough).
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ def main() -> None:
   parser.add_argument("--layers", type=int, default=80, help="transformer layers (80)")
   parser.add_argument("--mesh", default="16,16", help="the mesh, one axis or two (16,16)")
   parser.add_argument("--unit", type=int, default=32, help="times a batch of 8 and 8 heads (32)")
+  parser.add_argument("--memory", type=float, default=0, help="a share of what the fastest takes; 0: enough (0)")
   args = parser.parse_args()
   shape = tuple(map(int, args.mesh.split(",")))
   mesh = Mesh([f"NULL:{i}" for i in range(prod(shape))], shape, NAMES[: len(shape)])
   sink = training(args.layers, "NULL:0", args.unit)()
+  memory = automatic(sink, mesh, H100, None).memory * args.memory if args.memory else None
   nodes, start = len(sink.toposort()), time.perf_counter()
-  found = automatic(sink, mesh, H100, None)
+  found = automatic(sink, mesh, H100, memory)
   seconds = time.perf_counter() - start
   classes = f"{len(found.program.values)} classes of values, {len(found.program.ops)} of ops"
   print(f"{args.layers} layers, {nodes} nodes, {mesh}: {seconds:.1f} s, {classes}, gap {found.gap:.3%}")

@@ -15,7 +15,7 @@ from tinygrad.solver.axes import within_axes
 from tinygrad.solver.graph import Answer, Asked, ask
 from tinygrad.solver.problem import Hint
 from tinygrad.solver.solve import Solution
-from tinygrad.uop import GroupOp, UOp, render_shape
+from tinygrad.uop import GroupOp, Ops, UOp, render_shape
 
 LESS = 1e-4  # of equal times the one that holds less memory: so many bytes that are moved weigh one that is held
 
@@ -75,9 +75,14 @@ def automatic(sink: UOp, mesh: Mesh, machine: Machine, memory: float | None) -> 
   leaves = [asked.number[u] for u in asked.leaves]
   classes = classes_of(asked.problem, leaves, merged, hints)
   choices = Choices(mesh, machine)
-  held = held_bytes(asked, merged, set(leaves))
-  values = [class_value(asked, choices, members, merged, hints, held) for members in classes.values]
-  program = Program(choices, values, class_ops(asked, choices, classes, merged), memory)
+  fused = fused_ones(asked.order)
+  held = held_bytes(asked, merged, set(leaves), fused)
+  written = [
+    float(prod(u.max_shape) * u.dtype.itemsize) if u.op in GroupOp.Elementwise and u not in fused else 0.0
+    for u in asked.nodes
+  ]
+  values = [class_value(asked, choices, members, merged, hints, held, written) for members in classes.values]
+  program = Program(choices, values, class_ops(asked, choices, classes, merged, fused), memory)
   chosen = least_time(program)
   found: list[Hint | None] = []
   for shape, c in zip(asked.problem.shapes, classes.value):
@@ -93,19 +98,21 @@ def class_value(
   merged: Sequence[int],
   hints: Sequence[Hint | None],
   held: Sequence[float],
+  written: Sequence[float],
 ) -> Value:
-  """A class of values, of which the first member stands for all."""
+  """A class of values, of which the first member stands for all. Of each value, uncut: `held`, the bytes that count as
+  memory; `written`, those that an elementwise op writes to memory."""
   first = merged[members[0]]
   shape = asked.problem.shapes[first]
   cuts = choices.cuts(shape, hints[first])
   blocks = [prod(choices.parts(cut, i) for i in range(len(shape))) for cut in cuts]
   memory = [sum(held[m] for m in members) / n for n in blocks]
-  touched = sum(elementwise_bytes(asked, m) for m in members)
+  touched = sum(written[m] for m in members)
   seconds = [(touched / n + LESS * m) / choices.machine.bandwidth for n, m in zip(blocks, memory)]
   return Value(shape, asked.nodes[first].dtype.itemsize, cuts, memory, seconds)
 
 
-def class_ops(asked: Asked, choices: Choices, classes: Classes, merged: Sequence[int]) -> list[Op]:
+def class_ops(asked: Asked, choices: Choices, classes: Classes, merged: Sequence[int], fused: set[UOp]) -> list[Op]:
   """The classes of ops, but for elementwise ones whose values are placed as one."""
   ops: list[Op] = []
   for members in classes.edges:
@@ -116,41 +123,45 @@ def class_ops(asked: Asked, choices: Choices, classes: Classes, merged: Sequence
     itemsize = min(asked.nodes[v].dtype.itemsize for v in given)
     heavy = not edge.rule.elementwise and asked.ops[members[0]].op not in GroupOp.Rearranging
     numbers = tuple(None if v is None else classes.value[v] for v in edge.values)
-    ops.append(Op(len(members), numbers, edge.rule.sources, choices.ways(edge.rule, itemsize, heavy)))
+    stored = tuple(v is None or asked.nodes[v] not in fused or is_view(asked.nodes[v]) for v in edge.values)
+    ops.append(Op(len(members), numbers, edge.rule.sources, choices.ways(edge.rule, itemsize, heavy, stored)))
   return ops
 
 
-def elementwise_bytes(asked: Asked, v: int) -> float:
-  """What an elementwise op writes; nothing for other values."""
-  u = asked.nodes[v]
-  return float(prod(u.max_shape) * u.dtype.itemsize) if u.op in GroupOp.Elementwise else 0.0
-
-
-def held_bytes(asked: Asked, merged: Sequence[int], leaves: set[int]) -> list[float]:
-  """Of each value the bytes that it has in memory when the most is held, uncut: leaves always, one copy of what follows
-  one another elementwise from when it is first there until it is last read. Views take none."""
-  position = {u: i for i, u in enumerate(asked.order)}
-  begins: dict[int, int] = {}
-  ends: dict[int, int] = {}
-  for u in asked.order:
+def fused_ones(order: Sequence[UOp]) -> set[UOp]:
+  """What is never in memory as it is computed where it is read: views, and elementwise ops that only reductions read,
+  be it by way of others of these of the same size."""
+  readers: dict[UOp, list[UOp]] = {}
+  for u in order:
     for s in u.src:
-      v = asked.number.get(s)
-      if v is not None:
-        ends[merged[v]] = max(ends.get(merged[v], 0), position[u])
-    v = asked.number.get(u)
-    if v is not None:
-      begins.setdefault(merged[v], position[u])
+      readers.setdefault(s, []).append(u)
+  summed: set[UOp] = set()  # what only reductions read
+  for u in reversed(order):
+    if u.op in GroupOp.Elementwise or (is_view(u) and u.op is not Ops.EXPAND):
+      if u in readers and all(r.op is Ops.REDUCE or r in summed for r in readers[u]):
+        summed.add(u)
+  return summed | {u for u in order if is_view(u)}
+
+
+def is_view(u: UOp) -> bool:
+  return u.op in GroupOp.Movement
+
+
+def held_bytes(asked: Asked, merged: Sequence[int], leaves: set[int], fused: set[UOp]) -> list[float]:
+  """Of each value the bytes that it has in memory when the most is held, uncut: leaves always, one copy of what follows
+  one another elementwise from when it is first there until it is last read. What is fused takes none; who reads it
+  reads what it is computed from."""
   nbytes = [float(prod(u.max_shape) * u.dtype.itemsize) for u in asked.nodes]
+  stored = {merged[v] for v in leaves}
   copy: dict[int, float] = {}
   for v, u in enumerate(asked.nodes):
-    if u.op not in GroupOp.Movement:
+    if u not in fused and merged[v] not in stored:
       copy[merged[v]] = max(copy.get(merged[v], 0.0), nbytes[v])
-  stored = {merged[v] for v in leaves}
-  lives = [(begins[r], ends.get(r, len(position)), r) for r in begins if r not in stored]
-  change = [0.0] * (len(position) + 2)
+  lives = [(begin, end, r) for r, (begin, end) in lifetimes(asked, merged, fused).items() if r in copy]
+  change = [0.0] * (len(asked.order) + 2)
   for begin, end, r in lives:
-    change[begin] += copy.get(r, 0.0)
-    change[end + 1] -= copy.get(r, 0.0)
+    change[begin] += copy[r]
+    change[end + 1] -= copy[r]
   most, at, now = 0.0, 0, 0.0
   for i, by in enumerate(change):
     now += by
@@ -159,5 +170,19 @@ def held_bytes(asked: Asked, merged: Sequence[int], leaves: set[int]) -> list[fl
   held = [nbytes[v] if v in leaves else 0.0 for v in range(len(nbytes))]
   for begin, end, r in lives:
     if begin <= at <= end:
-      held[r] += copy.get(r, 0.0)
+      held[r] += copy[r]
   return held
+
+
+def lifetimes(asked: Asked, merged: Sequence[int], fused: set[UOp]) -> dict[int, tuple[int, int]]:
+  """When values that are placed as one are first there, and last read: positions in the graph's order."""
+  read: dict[UOp, int] = {}
+  lives: dict[int, tuple[int, int]] = {}
+  for i in range(len(asked.order) - 1, -1, -1):
+    u = asked.order[i]
+    last = read.get(u, len(asked.order))  # an output lives on
+    for s in u.src:
+      read[s] = max(read.get(s, 0), last if u in fused else i)
+    if (v := asked.number.get(u)) is not None and u not in fused:
+      lives[merged[v]] = (i, max(last, lives.get(merged[v], (i, i))[1]))
+  return lives

@@ -67,15 +67,16 @@ class Choices:
       for said, found, is_open in zip(hint.dims, dims, hint.opened)
     ) and not any(a in used for a in hint.replicated)
 
-  def ways(self, rule: Rule, itemsize: int, heavy: bool) -> list[Way]:
-    """How an op may run: each axis cuts a factor that can be cut, or none. `heavy`: it reads and writes memory."""
+  def ways(self, rule: Rule, itemsize: int, heavy: bool, stored: Sequence[bool]) -> list[Way]:
+    """How an op may run: each axis cuts a factor that can be cut, or none. `heavy`: it reads and writes memory, of its
+    tensors those that are `stored`."""
     factors = [f for f in range(len(rule.sizes)) if f not in rule.blocked and rule.sizes[f] > 1]
     out = []
     for cut in itertools.product((NONE, *factors), repeat=len(self.axes)):
       if all(rule.sizes[f] % self.parts(cut, f) == 0 for f in factors):
         dims = [self.of_tensor(cut, lists, rule) for lists in rule.tensors]
         if all(d is not None for d in dims):
-          out.append(self.way(cut, [d for d in dims if d is not None], rule, itemsize, heavy))
+          out.append(self.way(cut, [d for d in dims if d is not None], rule, itemsize, heavy, stored))
     return out
 
   def of_tensor(self, cut: Cut, lists: tuple[tuple[int, ...], ...], rule: Rule) -> Cut | None:
@@ -90,13 +91,13 @@ class Choices:
             return None
     return tuple(place[f][0] if f in place else NONE for f in cut)
 
-  def way(self, cut: Cut, dims: Sequence[Cut], rule: Rule, itemsize: int, heavy: bool) -> Way:
+  def way(self, cut: Cut, dims: Sequence[Cut], rule: Rule, itemsize: int, heavy: bool, stored: Sequence[bool]) -> Way:
     n = rule.sources
     sums = [frozenset(a for a, f in enumerate(cut) if f != NONE and d[a] == NONE and f in rule.special) for d in dims]
     here = [prod(rule.sizes[f] for inner in lists for f in inner) for lists in rule.tensors]
     parts = [prod(self.axes[a].size for a, i in enumerate(d) if i != NONE) for d in dims]
     work = 2.0 * prod(rule.sizes) / prod(self.axes[a].size for a, f in enumerate(cut) if f != NONE)
-    moved = sum(size / part for size, part in zip(here, parts)) * itemsize
+    moved = sum(size / part for size, part, counts in zip(here, parts, stored) if counts) * itemsize
     seconds = max(work / self.machine.flops, moved / self.machine.bandwidth) if heavy else 0.0
     for i in range(n, len(dims)):
       halo = [f for a, f in enumerate(cut) if f in rule.special and dims[i][a] != NONE]

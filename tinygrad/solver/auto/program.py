@@ -13,6 +13,8 @@ from tinygrad.helpers import LazyModule, numpy, size_to_str
 from tinygrad.solver.auto.choices import Choices, Cut, Way
 
 highspy = LazyModule("highspy")
+CLOSE = 0.01  # so near the least of the relaxation a choice is good enough
+MOST_NODES = 500  # of the search for whole placements where the relaxation's are not
 
 
 @dataclass(slots=True)
@@ -90,9 +92,10 @@ class Chosen:
     return (self.seconds - self.bound) / self.seconds if self.seconds > 0 else 0.0
 
 
-def relaxed(p: Program, enough: float) -> tuple[list[list[float]], float]:
-  """(how much of each cut each value has, the seconds) in the best mixture of choices. `enough`: seconds of some
-  choice, so that what alone takes more need not be told apart."""
+def relaxed(p: Program, enough: float, whole: bool = False) -> tuple[list[list[float]], float]:
+  """(how much of each cut each value has, what no choice is below, in seconds): the best mixture of choices; `whole`:
+  the best choice, or the best that is found in `MOST_NODES` steps, and no shares where none is. `enough`: seconds of
+  some choice, so that what alone takes more need not be told apart."""
   rows, columns = Rows(), Columns()
   x = [[columns.new(seconds) for seconds in v.seconds] for v in p.values]
   for one in x:
@@ -107,8 +110,8 @@ def relaxed(p: Program, enough: float) -> tuple[list[list[float]], float]:
     entries = [(j, m) for v, one in zip(p.values, x) for j, m in zip(one, v.memory) if m]
     scale = max((m for _, m in entries), default=1.0)
     rows.new([(j, m / scale) for j, m in entries], -float("inf"), p.memory / scale)
-  found, seconds = minimized(rows, columns, enough)
-  return [[found[j] for j in one] for one in x], seconds
+  found, seconds = minimized(rows, columns, enough, sum(map(len, x)) if whole else 0)
+  return [[found[j] for j in one] for one in x] if len(found) else [], seconds
 
 
 def link(p: Program, op: Op, i: int, v: int, x: Sequence[int], y: Sequence[int], rows: Rows, columns: Columns) -> None:
@@ -155,8 +158,9 @@ class Rows:
     self.high.append(high)
 
 
-def minimized(rows: Rows, columns: Columns, enough: float) -> tuple[Any, float]:
-  """The variables and the cost of the cheapest solution, which there is."""
+def minimized(rows: Rows, columns: Columns, enough: float, whole: int) -> tuple[Any, float]:
+  """The variables and what no solution costs less than. The first `whole` variables are whole numbers; if there are
+  such, the solution may be a dearer one, or none, in which case there are no variables."""
   try:
     highspy.Highs  # noqa: B018
   except ModuleNotFoundError:
@@ -164,7 +168,9 @@ def minimized(rows: Rows, columns: Columns, enough: float) -> tuple[Any, float]:
   n, m = len(columns.costs), len(rows.low)
   scale = enough or 1.0
   h = highspy.Highs()
-  h.setOptionValue("output_flag", False)
+  options = {"output_flag": False, "mip_rel_gap": CLOSE / 2, "mip_max_nodes": MOST_NODES, "parallel": "off"}
+  for name, value in options.items():
+    h.setOptionValue(name, value)
   lp = highspy.HighsLp()
   lp.num_col_, lp.num_row_ = n, m
   lp.col_cost_ = numpy.minimum(numpy.array(columns.costs) / scale, 10.0)
@@ -174,14 +180,22 @@ def minimized(rows: Rows, columns: Columns, enough: float) -> tuple[Any, float]:
   lp.a_matrix_.start_ = numpy.array(rows.starts, dtype=numpy.int32)
   lp.a_matrix_.index_ = numpy.array(rows.index, dtype=numpy.int32)
   lp.a_matrix_.value_ = numpy.array(rows.value)
+  if whole:
+    kinds = highspy.HighsVarType
+    lp.integrality_ = [kinds.kInteger] * whole + [kinds.kContinuous] * (n - whole)
   h.passModel(lp)
   h.run()
-  assert h.getModelStatus() == highspy.HighsModelStatus.kOptimal, h.modelStatusToString(h.getModelStatus())
-  return h.getSolution().col_value, h.getInfo().objective_function_value * scale
+  status, info = h.getModelStatus(), h.getInfo()
+  if whole:
+    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    return h.getSolution().col_value if found else [], info.mip_dual_bound * scale
+  assert status == highspy.HighsModelStatus.kOptimal, h.modelStatusToString(status)
+  return h.getSolution().col_value, info.objective_function_value * scale
 
 
 def least_time(p: Program) -> Chosen:
-  """The placements of the least predicted time: the relaxation, rounded, and mended by changing one value at a time.
+  """The placements of the least predicted time: the relaxation, rounded, and mended by changing one value at a time;
+  where that may be far from the least (mostly where memory binds), the best that a search for whole placements finds.
   Raises: ShardError where none fits the memory."""
   least = sum(min(v.memory) for v in p.values)
   if p.memory is not None and least > p.memory:
@@ -189,10 +203,22 @@ def least_time(p: Program) -> Chosen:
     refuse(said, f"memory={math.ceil(least)}  # the least that a placement holds; or more devices")
   smallest = [min(range(len(v.cuts)), key=v.memory.__getitem__) for v in p.values]
   shares, bound = relaxed(p, p.total(smallest))
-  chosen = mended(p, [max(range(len(one)), key=one.__getitem__) for one in shares])
+  chosen = rounded(p, shares)
   if not p.fits(chosen):  # no change of one value alone has made it fit
     chosen = mended(p, smallest)
-  return Chosen(chosen, seconds := p.total(chosen), min(bound, seconds))
+  found = Chosen(chosen, p.total(chosen), bound)
+  if found.gap > CLOSE:
+    shares, whole_bound = relaxed(p, found.seconds, whole=True)
+    found.bound = max(bound, whole_bound)
+    if shares and p.fits(better := rounded(p, shares)) and p.total(better) < found.seconds:
+      found.cuts, found.seconds = better, p.total(better)
+  found.bound = min(found.bound, found.seconds)
+  return found
+
+
+def rounded(p: Program, shares: Sequence[Sequence[float]]) -> list[int]:
+  """Of each value the cut that has most of it, mended."""
+  return mended(p, [max(range(len(one)), key=one.__getitem__) for one in shares])
 
 
 def mended(p: Program, chosen: list[int]) -> list[int]:
