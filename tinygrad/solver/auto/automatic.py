@@ -10,12 +10,13 @@ from tinygrad.helpers import prod, size_to_str
 from tinygrad.solver.auto.choices import Choices
 from tinygrad.solver.auto.classes import Classes, classes_of, followers
 from tinygrad.solver.auto.machine import Machine
+from tinygrad.solver.auto.memory import fused_ones, held_bytes, is_view
 from tinygrad.solver.auto.program import Chosen, Op, Program, Value, cost_with, least_time
 from tinygrad.solver.axes import within_axes
 from tinygrad.solver.graph import Answer, Asked, ask
 from tinygrad.solver.problem import Hint
 from tinygrad.solver.solve import Solution
-from tinygrad.uop import GroupOp, Ops, UOp, render_shape
+from tinygrad.uop import GroupOp, UOp, render_shape
 
 LESS = 1e-4  # of equal times the one that holds less memory: so many bytes that are moved weigh one that is held
 
@@ -76,7 +77,7 @@ def automatic(sink: UOp, mesh: Mesh, machine: Machine, memory: float | None) -> 
   classes = classes_of(asked.problem, leaves, merged, hints)
   choices = Choices(mesh, machine)
   fused = fused_ones(asked.order)
-  held = held_bytes(asked, merged, set(leaves), fused)
+  held = held_bytes(asked, set(leaves), fused)
   written = [
     float(prod(u.max_shape) * u.dtype.itemsize) if u.op in GroupOp.Elementwise and u not in fused else 0.0
     for u in asked.nodes
@@ -126,63 +127,3 @@ def class_ops(asked: Asked, choices: Choices, classes: Classes, merged: Sequence
     stored = tuple(v is None or asked.nodes[v] not in fused or is_view(asked.nodes[v]) for v in edge.values)
     ops.append(Op(len(members), numbers, edge.rule.sources, choices.ways(edge.rule, itemsize, heavy, stored)))
   return ops
-
-
-def fused_ones(order: Sequence[UOp]) -> set[UOp]:
-  """What is never in memory as it is computed where it is read: views, and elementwise ops that only reductions read,
-  be it by way of others of these of the same size."""
-  readers: dict[UOp, list[UOp]] = {}
-  for u in order:
-    for s in u.src:
-      readers.setdefault(s, []).append(u)
-  summed: set[UOp] = set()  # what only reductions read
-  for u in reversed(order):
-    if u.op in GroupOp.Elementwise or (is_view(u) and u.op is not Ops.EXPAND):
-      if u in readers and all(r.op is Ops.REDUCE or r in summed for r in readers[u]):
-        summed.add(u)
-  return summed | {u for u in order if is_view(u)}
-
-
-def is_view(u: UOp) -> bool:
-  return u.op in GroupOp.Movement
-
-
-def held_bytes(asked: Asked, merged: Sequence[int], leaves: set[int], fused: set[UOp]) -> list[float]:
-  """Of each value the bytes that it has in memory when the most is held, uncut: leaves always, one copy of what follows
-  one another elementwise from when it is first there until it is last read. What is fused takes none; who reads it
-  reads what it is computed from."""
-  nbytes = [float(prod(u.max_shape) * u.dtype.itemsize) for u in asked.nodes]
-  stored = {merged[v] for v in leaves}
-  copy: dict[int, float] = {}
-  for v, u in enumerate(asked.nodes):
-    if u not in fused and merged[v] not in stored:
-      copy[merged[v]] = max(copy.get(merged[v], 0.0), nbytes[v])
-  lives = [(begin, end, r) for r, (begin, end) in lifetimes(asked, merged, fused).items() if r in copy]
-  change = [0.0] * (len(asked.order) + 2)
-  for begin, end, r in lives:
-    change[begin] += copy[r]
-    change[end + 1] -= copy[r]
-  most, at, now = 0.0, 0, 0.0
-  for i, by in enumerate(change):
-    now += by
-    if now > most:
-      most, at = now, i
-  held = [nbytes[v] if v in leaves else 0.0 for v in range(len(nbytes))]
-  for begin, end, r in lives:
-    if begin <= at <= end:
-      held[r] += copy[r]
-  return held
-
-
-def lifetimes(asked: Asked, merged: Sequence[int], fused: set[UOp]) -> dict[int, tuple[int, int]]:
-  """When values that are placed as one are first there, and last read: positions in the graph's order."""
-  read: dict[UOp, int] = {}
-  lives: dict[int, tuple[int, int]] = {}
-  for i in range(len(asked.order) - 1, -1, -1):
-    u = asked.order[i]
-    last = read.get(u, len(asked.order))  # an output lives on
-    for s in u.src:
-      read[s] = max(read.get(s, 0), last if u in fused else i)
-    if (v := asked.number.get(u)) is not None and u not in fused:
-      lives[merged[v]] = (i, max(last, lives.get(merged[v], (i, i))[1]))
-  return lives

@@ -203,20 +203,20 @@ def least_time(p: Program) -> Chosen:
     refuse(said, f"memory={math.ceil(least)}  # the least that a placement holds; or more devices")
   smallest = [min(range(len(v.cuts)), key=v.memory.__getitem__) for v in p.values]
   shares, bound = relaxed(p, p.total(smallest))
-  chosen = rounded(p, shares)
+  chosen = made_whole(p, shares)
   if not p.fits(chosen):  # no change of one value alone has made it fit
     chosen = mended(p, smallest)
   found = Chosen(chosen, p.total(chosen), bound)
   if found.gap > CLOSE:
     shares, whole_bound = relaxed(p, found.seconds, whole=True)
     found.bound = max(bound, whole_bound)
-    if shares and p.fits(better := rounded(p, shares)) and p.total(better) < found.seconds:
+    if shares and p.fits(better := made_whole(p, shares)) and p.total(better) < found.seconds:
       found.cuts, found.seconds = better, p.total(better)
   found.bound = min(found.bound, found.seconds)
   return found
 
 
-def rounded(p: Program, shares: Sequence[Sequence[float]]) -> list[int]:
+def made_whole(p: Program, shares: Sequence[Sequence[float]]) -> list[int]:
   """Of each value the cut that has most of it, mended."""
   return mended(p, [max(range(len(one)), key=one.__getitem__) for one in shares])
 
