@@ -10,6 +10,7 @@ import pytest
 
 from extra.bench.place_cost import training
 from tinygrad import Mesh, P, ShardError, Sharding, Tensor, auto
+from tinygrad.helpers import GlobalCounters
 from tinygrad.solver.auto import program
 from tinygrad.solver.auto.automatic import automatic
 from tinygrad.solver.auto.machine import H100, Machine
@@ -32,6 +33,48 @@ def mlp(batch, wide, hidden, out, train=False):
   loss = y.square().mean()
   grads = loss.gradient(w1, w2)
   return UOp.sink(loss.uop, *[w.uop.assign((w - g * 0.1).uop) for w, g in zip((w1, w2), grads)])
+
+
+def step(loss, weights):
+  """A step of gradient descent."""
+  return UOp.sink(loss.uop, *[w.uop.assign((w - g * 0.1).uop) for w, g in zip(weights, loss.gradient(*weights))])
+
+
+def convnet():
+  x, w = empty(64, 3, 32, 32), [empty(32, 3, 3, 3), empty(64, 32, 3, 3), empty(64 * 7 * 7, 10)]
+  y = x.conv2d(w[0]).relu().conv2d(w[1]).relu().max_pool2d((4, 4)).flatten(1) @ w[2]
+  return step(y.square().mean(), w)
+
+
+def llama():
+  """A layer with fewer heads for keys and values than for queries, and a gate."""
+  batch, context, dim, heads, shared = 8, 128, 256, 8, 2
+  split, wide = (batch, context, -1, dim // heads), 4 * dim
+  x, norm, (q, out) = empty(batch, context, dim), empty(dim), (empty(dim, dim) for _ in range(2))
+  (k, v), (up, gate) = (tuple(empty(dim, n) for _ in range(2)) for n in (dim // heads * shared, wide))
+  down = empty(wide, dim)
+  h = x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * norm
+  a, b, c = ((h @ t).reshape(split).transpose(1, 2) for t in (q, k, v))
+  b, c = (t.repeat_interleave(heads // shared, 1) for t in (b, c))
+  mixed = ((a @ b.transpose(-1, -2) * 0.1).softmax(-1) @ c).transpose(1, 2).reshape(batch, context, dim)
+  y = x + mixed @ out
+  y = y + ((y @ gate).silu() * (y @ up)) @ down
+  return step(y.square().mean(), [q, k, v, out, up, gate, down, norm])
+
+
+def experts():
+  x, route, up, down = empty(64, 128), empty(128, 4), empty(4, 128, 256), empty(4, 256, 128)
+  y = ((x.unsqueeze(0) @ up).relu() @ down * (x @ route).softmax(-1).T.unsqueeze(-1)).sum(0)
+  return step(y.square().mean(), [route, up, down])
+
+
+def vit():
+  image, patch, position, w, head = (
+    empty(16, 3, 32, 32), empty(128, 3, 8, 8), empty(16, 128), empty(128, 128), empty(128, 10),
+  )  # fmt: skip
+  x = image.conv2d(patch, stride=8).flatten(2).transpose(1, 2) + position
+  y = (x + (x @ x.transpose(-1, -2) * 0.1).softmax(-1) @ (x @ w)).mean(1) @ head
+  return step(y.square().mean(), [patch, position, w, head])
 
 
 def random_case(seed):
@@ -85,11 +128,11 @@ def test_a_rounding_that_is_not_mended_is_noticed(monkeypatch):
   assert any(f.seconds > least_of_all(f.program) * 1.01 for f in found)
 
 
-def capped(sink, mesh, machine):
+def capped(sink, mesh, machine, shares=(0.0, 0.25, 0.5, 0.75, 1.0)):
   """(the memory, what is chosen for it), for some that are too little for the fastest placement."""
   free = automatic(sink, mesh, machine, None)
   least = sum(min(v.memory) for v in free.program.values)
-  for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+  for share in shares:
     memory = least + (free.memory - least) * share
     yield free, memory, automatic(sink, mesh, machine, memory)
 
@@ -130,7 +173,30 @@ GRAPHS = {
   "wide batch": lambda: mlp(4096, 64, 256, 64, True),
   "wide weights": lambda: mlp(16, 1024, 4096, 1024, True),
   "transformer": lambda: training(2, "NULL:0", 4)(),
+  "llama": llama,
+  "vit": vit,
+  "experts": experts,
+  "convnet": convnet,
 }
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_memory_is_about_what_one_device_allocates(graph):
+  sink = GRAPHS[graph]()
+  held = sum(v.memory[v.cuts.index((-1,))] for v in automatic(sink, ONE, H100, None).program.values)
+  before = GlobalCounters.mem_used
+  GlobalCounters.peak_on = dict(GlobalCounters.mem_used_per_device)
+  first, *rest = (Tensor(u) for u in sink.src)
+  first.realize(*rest)
+  allocated = GlobalCounters.peak_on["NULL"] - before
+  assert 0.75 * allocated <= held <= 2.0 * allocated
+
+
+@pytest.mark.parametrize("graph", ("llama", "vit", "experts", "convnet"))
+@pytest.mark.parametrize("mesh", (ONE, TWO), ids=("1-D", "2-D"))
+def test_the_gap_is_small_with_and_without_a_limit_of_memory(graph, mesh):
+  for free, _, held in capped(GRAPHS[graph](), mesh, H100, (0.25, 0.75)):
+    assert free.gap <= 0.01 and held.gap <= 0.01
 
 
 @pytest.mark.parametrize("mesh", (ONE, TWO), ids=("1-D", "2-D"))
