@@ -168,7 +168,7 @@ def minimized(rows: Rows, columns: Columns, enough: float, whole: int) -> tuple[
   n, m = len(columns.costs), len(rows.low)
   scale = enough or 1.0
   h = highspy.Highs()
-  options = {"output_flag": False, "mip_rel_gap": CLOSE / 2, "mip_max_nodes": MOST_NODES, "parallel": "off"}
+  options = {"output_flag": False, "mip_rel_gap": CLOSE * 0.9, "mip_max_nodes": MOST_NODES, "parallel": "off"}
   for name, value in options.items():
     h.setOptionValue(name, value)
   lp = highspy.HighsLp()
