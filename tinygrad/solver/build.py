@@ -77,14 +77,18 @@ def at_target(u: UOp, src: Sources, target: Placement, costs: Costs) -> UOp:
   """The op in the way of the fewest bytes; of equal ways the one whose result is at `target`, where nothing moves for
   it. The result stays partial where it is."""
   ways = [*outcomes(u.op, u.dtype, src, u.arg), *as_wanted(u, src, target)]
-  best = ways[0] if len(ways) == 1 else min(ways, key=functools.partial(_rank, src, target, costs))
+  best = ways[0] if len(ways) == 1 else min(ways, key=functools.partial(_rank, u, src, target, costs))
   v = UOp.new(u.op, u.dtype, costs.brought(src, best), u.arg)
   return costs.build(v, target) if costs.cost(v, target) == 0 else v
 
 
-def _rank(src: Sources, target: Placement, costs: Costs, o: Outcome) -> tuple[float, bool, bool, int]:
+def _rank(u: UOp, src: Sources, target: Placement, costs: Costs, o: Outcome) -> tuple[float, bool, bool, int]:
+  """A partial result is charged as its reduction to where it is, or to `target` if that is less."""
   away = not isinstance(o.result, Sharding) or o.result.reduced != target
-  return costs.moved(src, o) + o.partial + o.mapped, away, not o.defers, -o.parts
+  partial = o.partial
+  if isinstance(o.result, Sharding) and o.result.partial:
+    partial = min(partial, wire(u.shape, u.dtype.itemsize, o.result, target))
+  return costs.moved(src, o) + partial + o.mapped, away, not o.defers, -o.parts
 
 
 def as_wanted(u: UOp, src: Sources, target: Placement) -> list[Outcome]:

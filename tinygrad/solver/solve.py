@@ -169,21 +169,30 @@ def levels(problem: Problem) -> list[list[tuple[bool, Direction]]]:
   0: elementwise ops, and those of one source, these from the larger value to the smaller one; forward only where the
   op alone reads the source. 1: the same, but for that. 2: all ops, through factors that pass. 3: all.
   """
-  readers: dict[int, set[int]] = {v: {-1} for v, _ in problem.results}
-  for e, edge in enumerate(problem.edges):
-    for v in edge.values[: edge.rule.sources]:
-      if v is not None:
-        readers.setdefault(v, set()).add(e)
+  readers = edges_that_use(problem)
   out: list[list[tuple[bool, Direction]]] = [[], [], [], []]
   for edge in problem.edges:
     allowed = edge.rule.direction
     early = cheap_direction(edge, problem) & allowed
-    alone = all(v is None or len(readers[v]) == 1 for v in edge.values[: edge.rule.sources])
+    alone = all(v is None or len(readers.get(v, ())) <= 1 for v in edge.values[: edge.rule.sources])
     out[0].append((not edge.rule.elementwise, early if alone else early & Direction.BACKWARD))
     out[1].append((not edge.rule.elementwise, early))
     out[2].append((True, allowed))
     out[3].append((False, allowed))
   return out
+
+
+def edges_that_use(problem: Problem) -> dict[int, set[int]]:
+  """Which edges read each value (-1: a result of the program). One of one source that gives its elements on to nobody
+  does not count: a hint on a value is no use of it, so that what was decided can be said."""
+  readers: dict[int, set[int]] = {v: {-1} for v, _ in problem.results}
+  for e, edge in reversed(list(enumerate(problem.edges))):  # readers before what they read
+    if edge.rule.elementwise and edge.rule.sources == 1 and edge.values[-1] not in readers:
+      continue
+    for v in edge.values[: edge.rule.sources]:
+      if v is not None:
+        readers.setdefault(v, set()).add(e)
+  return readers
 
 
 def cheap_direction(edge: Edge, problem: Problem) -> Direction:

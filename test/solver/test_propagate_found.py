@@ -1,0 +1,56 @@
+"""Small programs that once broke a law of `propagate` (extra/fuzz_hints.py)."""
+
+import numpy as np
+
+from tinygrad import OPEN, Mesh, P, Tensor, propagate
+from tinygrad.sharding import explain
+
+LINE = Mesh([f"CPU:{i}" for i in range(4)], names=("a",))
+SQUARE = Mesh([f"CPU:{i}" for i in range(4)], (2, 2), ("a", "b"))
+
+
+def zeros(*shape):
+  return Tensor(np.zeros(shape, np.float32)).realize()
+
+
+# ---------------------------------------------------------------- hints that state what was decided
+
+
+def test_a_hint_on_memory_is_no_other_use_of_it():
+  """It would keep the memory's cuts from going to what alone reads it before the reader's wishes come back."""
+
+  def placed(stated):
+    x = zeros(6, 4, 2).shard(SQUARE, P(None, None, "b")).realize()
+    h = x.constrain(P(OPEN, OPEN, OPEN))
+    y, z = h.flip(0).shard(SQUARE, P(None, "b", "a")), h.flip(1).constrain(P(None, OPEN, None))
+    propagate(y, z, [x.constrain(P(None, None, "b"))] if stated else [], mesh=SQUARE)
+    return x.device, y.device, z.device
+
+  assert placed(True) == placed(False)
+
+
+def test_a_hint_on_memory_beside_an_op_of_two_sources():
+  def placed(stated):
+    x, y = zeros(8, 8).shard(SQUARE, P("b")).realize(), zeros(8)
+    z = (x + y.constrain(P(OPEN))).flip(0).constrain(P("a", ("b", OPEN)))
+    propagate(z, [x.constrain(P("b", None)), y.constrain(P(None))] if stated else [], mesh=SQUARE)
+    return y.device, z.device
+
+  assert placed(True) == placed(False)
+
+
+# ---------------------------------------------------------------- bytes
+
+
+def test_the_gradient_of_a_matmul_reduces_its_sums_rather_than_move_its_product():
+  """A sum that is partial is charged as what brings it to where it is wanted: a reduce-scatter."""
+
+  def gradient(x):
+    x.requires_grad = True
+    w = (x < x).where(x, x)
+    return (w @ w).clip(-20, 20).sum().gradient(x)[0]
+
+  by_hooks = gradient(zeros(8, 8).shard(LINE, P(None, "a")).realize())
+  g = gradient(zeros(8, 8).constrain(P(OPEN, "a")))
+  propagate(g, mesh=LINE)
+  assert explain(g).wire <= explain(by_hooks).wire
