@@ -54,3 +54,31 @@ def test_the_gradient_of_a_matmul_reduces_its_sums_rather_than_move_its_product(
   g = gradient(zeros(8, 8).constrain(P(OPEN, "a")))
   propagate(g, mesh=LINE)
   assert explain(g).wire <= explain(by_hooks).wire
+
+
+def test_the_gradient_of_a_matmul_reads_its_operands_where_they_were_moved():
+  """A move that is there already is had for nothing; of equal ways the one that puts a sum off is taken."""
+  mesh = Mesh([f"CPU:{i}" for i in range(6)], (2, 3), ("a", "b"))
+
+  def gradient(x):
+    x.requires_grad = True
+    return (x @ x).clip(-20, 20).sum().gradient(x)[0]
+
+  by_hooks = gradient(zeros(8, 8).shard(mesh, P(("b", "a"))).realize())
+  g = gradient(zeros(8, 8).constrain(P(("b", "a"))))
+  propagate(g, mesh=mesh)
+  assert explain(g).wire <= explain(by_hooks).wire
+
+
+# ---------------------------------------------------------------- a second propagation
+
+
+def test_a_value_that_was_built_at_two_placements_is_still_one():
+  """A slice goes below an EXPAND for one of its readers, and not for the other."""
+  mesh = Mesh([f"CPU:{i}" for i in range(6)], (2, 3), ("a", "b"))
+  y = zeros(8).shard(mesh, P()).realize().reshape(1, 8).expand(2, 8)
+  z = y.reshape(16, 1).constrain(P(("a", "b"), None))
+  propagate(y, z, mesh=mesh)
+  placed = y.device, z.device
+  propagate(y, z, mesh=mesh)
+  assert (y.device, z.device) == placed

@@ -14,14 +14,14 @@ from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import Outcome, is_partial, outcomes
 from tinygrad.solver.axes import coexist
 from tinygrad.solver.contractions import Contraction
-from tinygrad.solver.graph import Answer, is_anywhere
+from tinygrad.solver.graph import Answer, is_anywhere, is_decided_anew
 from tinygrad.uop import Move, Ops, UOp, factor_rule
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 
 def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
   """What each node of the graph becomes. `leaves`: what is memory on one device, where it is to be."""
-  made, costs, products = dict(leaves), Costs(), found.asked.contractions.by_mul
+  made, costs, products = dict(leaves), MovesHeld(), found.asked.contractions.by_mul
 
   def make(u: UOp, src: Sources) -> UOp:
     if is_anywhere(u):
@@ -31,8 +31,8 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
     target = found[u]
     if u.op is Ops.CONSTRAIN and target is not None:
       return constrained(u, src[0], target)
-    if u.op is Ops.MOVE and (not u.arg.pinned or u.arg.hinted):
-      return src[0]  # decided anew, or made with its hint
+    if is_decided_anew(u):
+      return src[0]
     if u.op is Ops.BUFFER or not any(isinstance(s.device, Sharding) for s in src):
       return on_sources(u, src)
     if target is None:  # inside of a contraction, or where the user has sent it
@@ -47,6 +47,17 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
 
   rebuild(found.asked.order[-1], make, made)
   return made
+
+
+class MovesHeld(Costs):
+  """Costs at which a move that the graph holds already is had for nothing."""
+
+  __slots__ = ()
+
+  def build(self, u: UOp, target: Placement) -> UOp:
+    v = super().build(u, target)
+    self.memo[u, target] = 0.0, self.best(u, target)[1]
+    return v
 
 
 def moved_to(x: UOp, target: Placement, why: UOp) -> UOp:
@@ -84,10 +95,11 @@ def at_target(u: UOp, src: Sources, target: Placement, costs: Costs) -> UOp:
 
 def _rank(u: UOp, src: Sources, target: Placement, costs: Costs, o: Outcome) -> tuple[float, bool, bool, int]:
   """A partial result is charged as its reduction to where it is, or to `target` if that is less."""
-  away = not isinstance(o.result, Sharding) or o.result.reduced != target
-  partial = o.partial
-  if isinstance(o.result, Sharding) and o.result.partial:
-    partial = min(partial, wire(u.shape, u.dtype.itemsize, o.result, target))
+  partial, away = o.partial, True
+  if isinstance(o.result, Sharding):
+    away = o.result.reduced != target
+    if o.result.partial and (there := wire(u.shape, u.dtype.itemsize, o.result, target)) <= partial:
+      partial, away = there, False
   return costs.moved(src, o) + partial + o.mapped, away, not o.defers, -o.parts
 
 

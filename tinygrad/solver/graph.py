@@ -83,6 +83,8 @@ class _Asking:
     self.elsewhere: set[UOp] = set()  # what is where the user has put it, on other devices
     self.depth: dict[UOp, int] = {}
     self.keys: dict[UOp, bytes] = {}
+    self.same: dict[UOp, UOp] = {}  # of each node the first that is equal to it but for implied moves
+    self.first: dict[tuple[Any, ...], UOp] = {}
     buffers = sorted((u for u in self.order if u.op is Ops.BUFFER), key=lambda u: u.arg.uid)
     self.made = {u: i for i, u in enumerate(buffers)}  # which of the graph's buffers came first
     self.rules: dict[tuple[Any, ...], Rule] = {}
@@ -93,8 +95,13 @@ class _Asking:
 
   def run(self) -> Asked:
     for u in self.order:
-      self.depth[u] = 1 + max((self.depth[s] for s in u.src), default=0)
-      self.keys[u] = self.key(u)
+      if is_decided_anew(u):
+        x = u.src[0]
+        self.depth[u], self.keys[u], self.same[u] = self.depth[x], self.keys[x], self.same[x]
+      else:
+        self.depth[u] = 1 + max((self.depth[s] for s in u.src), default=0)
+        self.keys[u] = self.key(u)
+        self.same[u] = self.first.setdefault((u.op, u.dtype, u.arg, *[self.same[s] for s in u.src]), u)
       self.see(u)
     self.edges.sort(key=lambda e: e[:2])
     self.problem.edges = [edge for _, _, edge, _ in self.edges]
@@ -117,8 +124,8 @@ class _Asking:
       return  # nothing says where it is
     if self.is_elsewhere(u):
       self.elsewhere.add(u)
-    elif u.op is Ops.MOVE and (not u.arg.pinned or u.arg.hinted) and u.src[0] in self.number:
-      self.number[u] = self.number[u.src[0]]
+    elif self.same[u] is not u and self.same[u] in self.number and u not in self.contractions.inside:
+      self.number[u] = self.number[self.same[u]]
     elif is_arrival(u):
       self.leaves.append(u)
       self.value(u, self.said(u))
@@ -183,6 +190,11 @@ class _Asking:
 def is_stored(device: Placement | None) -> bool:
   """Whether values on a device are computed on others."""
   return isinstance(device, str) and Device.capabilities(device).computes in (Computes.NOTHING, Computes.ON_HOST)
+
+
+def is_decided_anew(u: UOp) -> bool:
+  """Whether a node is a move that nobody asked for, or is made with its hint."""
+  return u.op is Ops.MOVE and (not u.arg.pinned or u.arg.hinted)
 
 
 def is_anywhere(u: UOp) -> bool:
