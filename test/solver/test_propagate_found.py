@@ -82,3 +82,21 @@ def test_a_value_that_was_built_at_two_placements_is_still_one():
   placed = y.device, z.device
   propagate(y, z, mesh=mesh)
   assert (y.device, z.device) == placed
+
+
+# ---------------------------------------------------------------- the order of outputs
+
+
+def test_what_was_built_first_does_not_depend_on_what_is_asked_for_first():
+  """A move that is there already is had for nothing, so the order in which nodes are built counts."""
+
+  def placed(turned):
+    x, w = zeros(8, 8).shard(LINE, P("a")).realize(), zeros(8, 8)
+    x.requires_grad = True
+    top = x.max(0)
+    y = (top + w).constrain(P(OPEN, "a"))
+    outputs = [top, y, *(top.sum() + y.sum()).gradient(x)]
+    propagate(*(outputs[::-1] if turned else outputs), mesh=LINE)
+    return [t.device for t in outputs]
+
+  assert placed(True) == placed(False)

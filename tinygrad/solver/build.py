@@ -45,7 +45,8 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
       return on_sources(u, src)
     return with_origin(at_target(u, src, target, costs), u)
 
-  rebuild(found.asked.order[-1], make, made)
+  for u in found.asked.by_depth:
+    rebuild(u, make, made)
   return made
 
 

@@ -21,12 +21,14 @@ ALIKE = GroupOp.Elementwise | having(Trait.IDENTITY)  # each element of the resu
 
 @dataclass(slots=True)
 class Asked:
-  """A graph and the problem made of it. `order`: its nodes, sources first; `number`: the value that a node is (the
+  """A graph and the problem made of it. `order`: its nodes, sources first; `by_depth`: these in an order that does not
+  depend on which outputs were given first; `number`: the value that a node is (the
   implied moves, which are decided anew, are that of what they move); `leaves`: the nodes that hold what is not placed
   yet: memory, and what comes from the host or a file."""
 
   mesh: Mesh
   order: Sequence[UOp]
+  by_depth: Sequence[UOp]
   problem: Problem
   number: dict[UOp, int]
   leaves: list[UOp]
@@ -107,7 +109,10 @@ class _Asking:
     self.problem.edges = [edge for _, _, edge, _ in self.edges]
     self.problem.groups = [tuple(values) for values in self.groups.values()]
     ops = [u for *_, u in self.edges]
-    return Asked(self.mesh, self.order, self.problem, self.number, self.leaves, self.contractions, self.nodes, ops)
+    by_depth = sorted(self.order, key=lambda u: (self.depth[u], self.keys[u]))
+    return Asked(
+      self.mesh, self.order, by_depth, self.problem, self.number, self.leaves, self.contractions, self.nodes, ops
+    )
 
   def key(self, u: UOp) -> bytes:
     """What orders nodes of one depth: alike in each process, and whenever a program is written again; so buffers count
