@@ -14,7 +14,7 @@ from tinygrad.sharding.replacement import Replacement
 from tinygrad.uop import Ops, UOp
 
 if TYPE_CHECKING:
-  from tinygrad.solver import build, graph, reasons, solve
+  from tinygrad.solver import build, decided, graph, reasons, solve
   from tinygrad.solver.auto import automatic
   from tinygrad.solver.auto import machine as machines
   from tinygrad.solver.auto.automatic import Automatic
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
   from tinygrad.solver.graph import Answer
   from tinygrad.solver.reasons import Reason
 else:
-  build, graph, reasons, solve, automatic, machines = (
+  build, decided, graph, reasons, solve, automatic, machines = (
     LazyModule(f"tinygrad.solver.{name}")
-    for name in ("build", "graph", "reasons", "solve", "auto.automatic", "auto.machine")
+    for name in ("build", "decided", "graph", "reasons", "solve", "auto.automatic", "auto.machine")
   )
 
 
@@ -101,11 +101,11 @@ def apply(found: Answer) -> dict[UOp, UOp]:
     target = found[u]
     assert target is not None
     if u.op is Ops.MOVE:
-      leaves[u] = build.moved_to(u.src[0], target, u)
+      leaves[u] = decided.moved_to(u.src[0], target, u)
     elif u in random_states or u in program_order.inputs:
-      leaves[u] = build.moved_to(u, target, u)
+      leaves[u] = decided.moved_to(u, target, u)
     elif u.device != target:
-      memory[u] = build.moved_to(u, target, u)
+      memory[u] = decided.moved_to(u, target, u)
   with unrecorded():
     leaves |= zip(memory, realize(*memory.values()), strict=True)
   made = build.build_answer(found, leaves)

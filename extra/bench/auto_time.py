@@ -18,13 +18,13 @@ from tinygrad.helpers import prod
 from tinygrad.solver.auto.automatic import automatic
 from tinygrad.solver.auto.machine import H100
 
-NAMES = ("dp", "tp")
+NAMES = ("dp", "tp", "sp")
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--layers", type=int, default=80, help="transformer layers (80)")
-  parser.add_argument("--mesh", default="16,16", help="the mesh, one axis or two (16,16)")
+  parser.add_argument("--mesh", default="16,16", help="the mesh, one to three axes (16,16)")
   parser.add_argument("--unit", type=int, default=32, help="times a batch of 8 and 8 heads (32)")
   parser.add_argument("--memory", type=float, default=0, help="a share of what the fastest takes; 0: enough (0)")
   args = parser.parse_args()

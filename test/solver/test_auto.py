@@ -3,21 +3,25 @@
 import itertools
 import math
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from extra.bench.place_cost import training
 from tinygrad import Mesh, P, ShardError, Sharding, Tensor, auto
+from tinygrad.device import Partial
 from tinygrad.helpers import GlobalCounters
-from tinygrad.solver.auto import program
+from tinygrad.sharding import explain
+from tinygrad.sharding.moves import plan
+from tinygrad.solver.auto import bounds, least, linear
 from tinygrad.solver.auto.automatic import automatic
+from tinygrad.solver.auto.choices import Choices
 from tinygrad.solver.auto.machine import H100, Machine
-from tinygrad.uop import UOp
+from tinygrad.uop import Ops, UOp
 
 D4 = tuple(f"NULL:{i}" for i in range(4))
 ONE, TWO = Mesh(D4, names=("x",)), Mesh(D4, (2, 2), ("x", "y"))
+THREE = Mesh(tuple(f"NULL:{i}" for i in range(12)), (2, 3, 2), ("a", "b", "c"))
 
 
 def empty(*shape):
@@ -97,12 +101,12 @@ def least_of_all(p):
   sizes = [len(v.cuts) for v in p.values]
   tables = [((v,), np.array(value.seconds)) for v, value in enumerate(p.values)]
   for op in p.ops:
-    scope = tuple(sorted({v for v in op.values if v is not None}))
+    scope = tuple(sorted({side.value for side in op.sides}))
     table, chosen = np.zeros([sizes[v] for v in scope]), [0] * len(sizes)
     for at in np.ndindex(*table.shape):
       for v, k in zip(scope, at):
         chosen[v] = k
-      table[at] = op.count * p.price(chosen, op)[0]
+      table[at] = op.price(chosen)
     tables.append((scope, table))
   while any(scope for scope, _ in tables):
     around = {v: {u for scope, _ in tables if v in scope for u in scope} for scope, _ in tables for v in scope}
@@ -122,8 +126,9 @@ def test_the_program_finds_the_least_of_all_choices(seed):
 
 def test_a_rounding_that_is_not_mended_is_noticed(monkeypatch):
   """(Mutant: the relaxation's bound is taken for a choice's time.)"""
-  monkeypatch.setattr(program, "relaxed", lambda p, enough, whole=False: ([[1.0] * len(v.cuts) for v in p.values], 0.0))
-  monkeypatch.setattr(program, "mended", lambda p, chosen: chosen)
+  monkeypatch.setattr(least, "relaxed", lambda p, enough, whole=False: ([[1.0] * len(v.cuts) for v in p.values], 0.0))
+  monkeypatch.setattr(least, "mended", lambda p, chosen: chosen)
+  monkeypatch.setattr(least, "searched", least.solved)
   found = [automatic(*random_case(seed), None) for seed in range(0, 24, 2)]
   assert any(f.seconds > least_of_all(f.program) * 1.01 for f in found)
 
@@ -159,7 +164,7 @@ def test_where_memory_binds_the_least_of_all_choices_is_found(seed):
 
 def test_a_rounding_alone_misses_it(monkeypatch):
   """(Mutant: no search for whole placements.)"""
-  monkeypatch.setattr(program, "CLOSE", 2.0)
+  monkeypatch.setattr(least, "CLOSE", 2.0)
   assert any(held.gap > 0.5 for seed in (0, 2) for _, _, held in capped(*random_case(seed)))
 
 
@@ -207,15 +212,14 @@ def test_nothing_by_hand_is_faster(graph, mesh):
   p = found.program
   leaves = sorted({found.classes.value[found.answer.asked.number[u]] for u in found.answer.asked.leaves})
   for batch, weight in itertools.product((-1, 0), (-1, 0, 1)):
-    values = list(p.values)
+    cuts = [range(len(value.cuts)) for value in p.values]
     for k, v in enumerate(leaves):
-      value = values[v]
+      value = p.values[v]
       dim = batch if k == 0 else weight
       want = tuple(dim if dim < len(value.shape) else -1 for _ in mesh.names)
       if want in value.cuts:
-        i = value.cuts.index(want)
-        values[v] = replace(value, cuts=[want], memory=[value.memory[i]], seconds=[value.seconds[i]])
-    by_hand = program.least_time(replace(p, values=values))
+        cuts[v] = [value.cuts.index(want)]
+    by_hand = least.least_time(p.kept(cuts))
     assert found.seconds <= by_hand.seconds * (1 + 1e-6)
 
 
@@ -248,12 +252,90 @@ def test_without_highspy_it_says_what_to_install(monkeypatch):
     def __getattr__(self, name):
       raise ModuleNotFoundError("No module named 'highspy'")
 
-  monkeypatch.setattr(program, "highspy", Missing())
+  monkeypatch.setattr(linear, "highspy", Missing())
   with pytest.raises(ModuleNotFoundError, match="highspy is not installed\n  fix: pip install highspy"):
     automatic(mlp(4, 64, 64, 4), ONE, H100, None)
 
 
-def test_a_mesh_of_three_axes_is_refused_with_a_fix():
-  mesh = Mesh(tuple(f"NULL:{i}" for i in range(8)), (2, 2, 2), ("a", "b", "c"))
-  with pytest.raises(ShardError, match="has 3 axes, and choices are looked at for 2(.|\n)*fix: Mesh\\(mesh.devices"):
+def test_a_mesh_of_four_axes_is_refused_with_a_fix():
+  mesh = Mesh(tuple(f"NULL:{i}" for i in range(16)), (2, 2, 2, 2), ("a", "b", "c", "d"))
+  with pytest.raises(ShardError, match="has 4 axes, and choices are looked at for 3(.|\n)*fix: Mesh\\(mesh.devices"):
     automatic(mlp(4, 64, 64, 4), mesh, H100, None)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_mesh_of_three_axes(seed):
+  """Against elimination, with all choices in one linear program and by bounds."""
+  sink, _, machine = random_case(2 * seed)
+  found = automatic(sink, Mesh(D4 + tuple(f"NULL:{i}" for i in range(4, 8)), (2, 2, 2), ("a", "b", "c")), machine, None)
+  assert found.seconds == pytest.approx(least_of_all(found.program), rel=1e-6)
+  by_bounds = least.searched(found.program)
+  assert by_bounds.bound <= found.seconds * (1 + 1e-6) and by_bounds.seconds <= found.seconds * 1.01
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_bounds_by_messages_are_bounds(seed):
+  """They never exceed the least of all choices, and what they leave out is part of no better one."""
+  p = automatic(*random_case(seed), None).program
+  messages, least_seconds = bounds.converged(p), least_of_all(p)
+  assert messages.bound() <= least_seconds * (1 + 1e-6)
+  part = p.kept(*messages.needed(least_seconds * (1 + 1e-6) - messages.bound()))
+  assert least_of_all(part) == pytest.approx(least_seconds, rel=1e-6)
+  assert least.searched(p).seconds <= least_seconds * 1.01
+
+
+def test_messages_that_count_twice_are_noticed(monkeypatch):
+  """(Mutant: what is counted at a value is counted at the op, too.)"""
+  monkeypatch.setattr(bounds.Star, "least", lambda star, i: star.op.sides[i].costs.min(axis=0))
+  programs = [automatic(*random_case(seed), None).program for seed in range(0, 24, 2)]
+  assert any(bounds.converged(p).bound() > least_of_all(p) * 1.01 for p in programs)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_bounds_hold_where_memory_binds(seed):
+  for _, memory, held in capped(*random_case(seed), shares=(0.25, 0.5)):
+    found = least.searched(held.program)
+    assert held.program.held(found.cuts) <= memory * (1 + 1e-9)
+    assert found.bound <= held.seconds * (1 + 1e-6) and found.seconds >= held.chosen.bound * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("mesh", (ONE, TWO, THREE), ids=("1-D", "2-D", "3-D"))
+def test_moves_are_priced_as_they_are_planned(mesh):
+  choices, rng = Choices(mesh, Machine(1e12, 1e12, 1e9, 1e-6)), random.Random(1)
+  for shape in ((24, 12), (48, 12, 24), (4, 7, 36), (6, 2, 1, 12)):
+    cuts = choices.cuts(shape, None)
+    for _ in range(60):
+      a, b = rng.choice(cuts), rng.choice(cuts)
+      over = frozenset(i for i, d in enumerate(a) if d == -1 and rng.random() < 0.5)
+      partial = (Partial(tuple(choices.axes[i] for i in sorted(over)), Ops.ADD),) if over else ()
+      here = Sharding.of(mesh, choices.dims(a, len(shape)), partial)
+      steps = plan(shape, 2, here, choices.placement(b, len(shape)))
+      seconds = sum(step.nbytes / 1e9 + 1e-6 * (step.nbytes > 0) for step in steps)
+      priced = choices.table(shape, 2, [b], [(a, over)], source=False)[0, 0]
+      assert priced == pytest.approx(seconds, rel=1e-6), (shape, a, b, over)
+
+
+def test_links_of_axes():
+  """One slow axis costs less than two: what is large moves over the other. (Mutant: the slowest link for all.)"""
+  sink, fast, slow = mlp(64, 1024, 1024, 1024, True), 1e12, 1e7
+  links = ({"x": x, "y": y} for x, y in ((fast, fast), (slow, fast), (fast, slow), (slow, slow)))
+  seconds = [automatic(sink, TWO, Machine(1e12, 1e12, link, 0.0), None).seconds for link in links]
+  assert seconds[0] < seconds[1] < seconds[3] and seconds[1] == pytest.approx(seconds[2])
+  with pytest.raises(ShardError, match="says nothing of the mesh axis 'y'"):
+    automatic(sink, TWO, Machine(1e12, 1e12, {"x": fast}, 0.0), None)
+
+
+@pytest.mark.parametrize("mesh", (ONE, TWO), ids=("1-D", "2-D"))
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_no_more_bytes_travel_than_were_counted(graph, mesh):
+  """What was decided is what is built, with and without a limit of memory."""
+  machine = Machine(1e12, 1e11, 1e10, 0.0)
+  for _, memory, _ in capped(GRAPHS[graph](), mesh, machine, (0.5, 1.0)):
+    roots = [Tensor(u) for u in GRAPHS[graph]().src]
+    found = auto(*roots, mesh=mesh, machine=machine, memory=memory)
+    p, chosen = found.program, found.chosen.cuts
+    own = sum(v.seconds[k] for v, k in zip(p.values, chosen)) + sum(
+      op.seconds[op.ways.index(op.best(chosen))] for op in p.ops
+    )
+    counted = (found.seconds - own) * machine.link
+    assert sum(row.wire for row in explain(*roots).rows) <= counted * (1 + 1e-6) + 1

@@ -14,20 +14,22 @@ from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import Outcome, is_partial, outcomes
 from tinygrad.solver.axes import coexist
 from tinygrad.solver.contractions import Contraction
+from tinygrad.solver.decided import Decided, moved_to, with_origin
 from tinygrad.solver.graph import Answer, is_anywhere, is_decided_anew
-from tinygrad.uop import Move, Ops, UOp, factor_rule
+from tinygrad.uop import Ops, UOp, factor_rule
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 
 def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
   """What each node of the graph becomes. `leaves`: what is memory on one device, where it is to be."""
   made, costs, products = dict(leaves), MovesHeld(), found.asked.contractions.by_mul
+  decided = None if found.runs is None else Decided(found, made)
 
   def make(u: UOp, src: Sources) -> UOp:
     if is_anywhere(u):
       return src[0]
     if (c := products.get(u)) is not None:
-      return with_origin(product(c, src, found, costs), u)
+      return with_origin(decided.product(c, src) if decided else product(c, src, found, costs), u)
     target = found[u]
     if u.op is Ops.CONSTRAIN and target is not None:
       return constrained(u, src[0], target)
@@ -43,7 +45,7 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
       return on_sources(u, (src[0], at_placement(src[1], src[0].device)))
     if u.op is Ops.AFTER:
       return on_sources(u, src)
-    return with_origin(at_target(u, src, target, costs), u)
+    return with_origin(decided.op(u, src, target) if decided else at_target(u, src, target, costs), u)
 
   for u in found.asked.by_depth:
     rebuild(u, make, made)
@@ -61,28 +63,11 @@ class MovesHeld(Costs):
     return v
 
 
-def moved_to(x: UOp, target: Placement, why: UOp) -> UOp:
-  """`x` at a placement, for good; `why`: the node whose line asks for it."""
-  if x.device == target:
-    return x
-  v = UOp.new(Ops.MOVE, x.dtype, (x,), Move(target, True, why.op is Ops.CONSTRAIN))
-  if v.origin is None:
-    v.origin = why.origin
-  return v.named(target)
-
-
 def constrained(u: UOp, x: UOp, target: Placement) -> UOp:
   """A value where a hint wants it. What is partial stays that, unless the hint says that it is whole here."""
   hinted = on_sources(u, (x,))  # it stays, for another propagation
   there = isinstance(x.device, Sharding) and x.device.reduced == target and not u.arg.reduced
-  return hinted if there else moved_to(hinted, target, u)
-
-
-def with_origin(v: UOp, u: UOp) -> UOp:
-  """`v`, which takes the place of u, with its line."""
-  if v.origin is None:
-    v.origin = u.origin
-  return v
+  return hinted if there else moved_to(hinted, target, u, hinted=True)
 
 
 def at_target(u: UOp, src: Sources, target: Placement, costs: Costs) -> UOp:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tinygrad.device import Mesh, show_placement
-from tinygrad.helpers import prod, size_to_str
-from tinygrad.solver.auto.choices import Choices
+from tinygrad.helpers import numpy, prod, size_to_str
+from tinygrad.solver.auto.choices import Choices, Want, Way
 from tinygrad.solver.auto.classes import Classes, classes_of, followers
+from tinygrad.solver.auto.least import least_time
 from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.auto.memory import fused_ones, held_bytes, is_view
-from tinygrad.solver.auto.program import Chosen, Op, Program, Value, cost_with, least_time
+from tinygrad.solver.auto.program import Chosen, Op, Program, Side, Value, costs_of
 from tinygrad.solver.axes import within_axes
-from tinygrad.solver.graph import Answer, Asked, ask
+from tinygrad.solver.graph import Answer, Asked, Run, ask
 from tinygrad.solver.problem import Hint
 from tinygrad.solver.solve import Solution
 from tinygrad.uop import GroupOp, UOp, render_shape
@@ -48,9 +49,9 @@ class Automatic:
 
   def next_best(self, v: int) -> float:
     """Seconds that the next best placement of a value's class would take besides, all others as they are."""
-    p, chosen, c = self.program, list(self.chosen.cuts), self.classes.value[v]
-    around = [op for op in p.ops if c in op.values]
-    costs = sorted(cost_with(p, chosen, c, k, around)[1] for k in range(len(p.values[c].cuts)))
+    p, c = self.program, self.classes.value[v]
+    around = [op for op in p.ops if any(side.value == c for side in op.sides)]
+    costs = sorted(seconds for _, seconds in costs_of(p, self.chosen.cuts, c, around))
     return costs[1] - costs[0] if len(costs) > 1 else float("inf")
 
   def __str__(self) -> str:
@@ -83,13 +84,28 @@ def automatic(sink: UOp, mesh: Mesh, machine: Machine, memory: float | None) -> 
     for u in asked.nodes
   ]
   values = [class_value(asked, choices, members, merged, hints, held, written) for members in classes.values]
-  program = Program(choices, values, class_ops(asked, choices, classes, merged, fused), memory)
+  ops = class_ops(asked, choices, classes, merged, fused, values)
+  program = Program(values, list(ops.values()), memory)
   chosen = least_time(program)
   found: list[Hint | None] = []
   for shape, c in zip(asked.problem.shapes, classes.value):
     dims = choices.dims(values[c].cuts[chosen.cuts[c]], len(shape))
     found.append(Hint(tuple(within_axes(d, mesh) for d in dims), (False,) * len(dims), (0,) * len(dims)))
-  return Automatic(Answer(asked, Solution(found, [{} for _ in merged])), program, classes, chosen)
+  answer = Answer(asked, Solution(found, [{} for _ in merged]), runs(asked, choices, classes, ops, chosen))
+  return Automatic(answer, program, classes, chosen)
+
+
+def runs(asked: Asked, choices: Choices, classes: Classes, ops: Mapping[int, Op], chosen: Chosen) -> dict[UOp, Run]:
+  """How each op is to run where values are placed as chosen."""
+  found: dict[UOp, Run] = {}
+  for c, op in ops.items():
+    way, edge = op.best(chosen.cuts), asked.problem.edges[classes.edges[c][0]]
+    sources = zip(edge.values[: edge.rule.sources], way.wants)
+    needs = [None if v is None else choices.placement(cut, len(asked.problem.shapes[v])) for v, (cut, _) in sources]
+    of_sum = asked.ops[classes.edges[c][0]] in asked.contractions.by_reduce
+    run = Run(tuple(needs), choices.placement(way.factors, len(edge.rule.sizes)) if of_sum else None)
+    found |= {asked.ops[e]: run for e in classes.edges[c]}
+  return found
 
 
 def class_value(
@@ -113,17 +129,35 @@ def class_value(
   return Value(shape, asked.nodes[first].dtype.itemsize, cuts, memory, seconds)
 
 
-def class_ops(asked: Asked, choices: Choices, classes: Classes, merged: Sequence[int], fused: set[UOp]) -> list[Op]:
-  """The classes of ops, but for elementwise ones whose values are placed as one."""
-  ops: list[Op] = []
-  for members in classes.edges:
+def class_ops(
+  asked: Asked, choices: Choices, classes: Classes, merged: Sequence[int], fused: set[UOp], values: Sequence[Value]
+) -> dict[int, Op]:
+  """The classes of ops by their numbers, but for elementwise ones whose values are placed as one."""
+  ops: dict[int, Op] = {}
+  for c, members in enumerate(classes.edges):
     edge = asked.problem.edges[members[0]]
     given = [v for v in edge.values if v is not None]
     if edge.rule.elementwise and len({merged[v] for v in given}) == 1:
       continue
     itemsize = min(asked.nodes[v].dtype.itemsize for v in given)
     heavy = not edge.rule.elementwise and asked.ops[members[0]].op not in GroupOp.Rearranging
-    numbers = tuple(None if v is None else classes.value[v] for v in edge.values)
     stored = tuple(v is None or asked.nodes[v] not in fused or is_view(asked.nodes[v]) for v in edge.values)
-    ops.append(Op(len(members), numbers, edge.rule.sources, choices.ways(edge.rule, itemsize, heavy, stored)))
+    ways = choices.ways(edge.rule, itemsize, heavy, stored)
+    seconds = numpy.array([len(members) * way.seconds for way in ways])
+    sides = [
+      side_of(choices, ways, i, i < edge.rule.sources, classes.value[v], values, len(members))
+      for i, v in enumerate(edge.values)
+      if v is not None
+    ]
+    ops[c] = Op(ways, seconds, sides)
   return ops
+
+
+def side_of(
+  choices: Choices, ways: Sequence[Way], i: int, source: bool, v: int, values: Sequence[Value], count: int
+) -> Side:
+  """What the ways of `count` ops want of their i-th value, which is of class v."""
+  numbers: dict[Want, int] = {}
+  want = numpy.array([numbers.setdefault(way.wants[i], len(numbers)) for way in ways])
+  value = values[v]
+  return Side(v, want, count * choices.table(value.shape, value.itemsize, value.cuts, list(numbers), source))

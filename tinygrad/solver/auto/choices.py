@@ -4,29 +4,32 @@ what each takes, in seconds."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from tinygrad.device import Mesh, Partial, Sharding, SubAxis, refuse
-from tinygrad.helpers import prod
-from tinygrad.sharding.moves import plan
+from tinygrad.device import Mesh, Partial, Placement, Sharding, SubAxis, refuse
+from tinygrad.helpers import numpy, prod
+from tinygrad.sharding.moves import Step, overlap, plan
 from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.axes import common, within_axes
 from tinygrad.solver.problem import Hint, Rule
 from tinygrad.uop import Ops
 
 Cut = tuple[int, ...]  # by mesh axis the dim, or factor, that it cuts; -1: none
+Want = tuple[Cut, frozenset[int]]  # how an op wants a source, or gives a result: that is partial over these axes
 NONE = -1
-MOST_AXES = 2  # of a mesh: the ways to cut an op grow as the power of them
+MOST_AXES = 3  # of a mesh: the ways to cut an op grow as the power of them
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-  """How an op runs: `needs`, of each source its cut; `gives`, of each result its cut and the mesh axes over which it is
-  partial; `seconds` on each device."""
+  """How an op runs: `factors`, which of them each axis cuts; `wants`, of each source, then of each result;
+  `seconds` on each device."""
 
-  needs: tuple[Cut, ...]
-  gives: tuple[tuple[Cut, frozenset[int]], ...]
+  factors: Cut
+  wants: tuple[Want, ...]
   seconds: float
 
 
@@ -35,15 +38,21 @@ class Choices:
 
   def __init__(self, mesh: Mesh, machine: Machine) -> None:
     self.mesh, self.machine = mesh, machine
-    self.axes = [axis for name in mesh.names if (axis := mesh.sub_axis(name)).size > 1]
+    names = [name for name in mesh.names if mesh.sub_axis(name).size > 1]
+    self.axes = [mesh.sub_axis(name) for name in names]
+    self.links = machine.links(names)
     if len(self.axes) > MOST_AXES:
       rule = f"auto: {mesh} has {len(self.axes)} axes, and choices are looked at for {MOST_AXES}"
       refuse(rule, "Mesh(mesh.devices, (a, b), names)  # two of the axes as one")
-    self.prices: dict[tuple[object, ...], float] = {}
+    self.units: dict[tuple[Any, ...], tuple[float, float]] = {}
+    self.tables: dict[tuple[Any, ...], Any] = {}
 
   def dims(self, cut: Cut, rank: int) -> tuple[tuple[SubAxis, ...], ...]:
     """The sub-axes that cut each dim, major to minor in the order of the mesh."""
     return tuple(tuple(a for a, d in zip(self.axes, cut) if d == i) for i in range(rank))
+
+  def placement(self, cut: Cut, rank: int) -> Placement:
+    return Sharding.of(self.mesh, self.dims(cut, rank))  # type: ignore[no-any-return]
 
   def parts(self, cut: Cut, i: int) -> int:
     return prod(a.size for a, d in zip(self.axes, cut) if d == i)
@@ -101,18 +110,43 @@ class Choices:
     seconds = max(work / self.machine.flops, moved / self.machine.bandwidth) if heavy else 0.0
     for i in range(n, len(dims)):
       halo = [f for a, f in enumerate(cut) if f in rule.special and dims[i][a] != NONE]
-      seconds += here[i] / parts[i] * itemsize / self.machine.link + self.machine.latency if halo else 0.0
-    return Way(tuple(dims[:n]), tuple(zip(dims[n:], sums[n:])), seconds)
+      seconds += here[i] / parts[i] * itemsize / min(self.links) + self.machine.latency if halo else 0.0
+    return Way(cut, tuple(zip(dims, [frozenset()] * n + sums[n:])), seconds)
 
-  def seconds(self, shape: tuple[int, ...], itemsize: int, a: Cut, b: Cut, over: frozenset[int] = frozenset()) -> float:
-    """To bring a value from one placement, in which it may be partial over mesh axes, to another."""
+  def table(
+    self, shape: tuple[int, ...], itemsize: int, cuts: Sequence[Cut], wants: Sequence[Want], source: bool
+  ) -> Any:
+    """[cuts, wants]: the seconds that bring a value from each of its cuts to each of `wants`, or from those, which may
+    be partial, to the cuts."""
+    parts = prod(a.size for a in self.axes)
+    like = tuple([math.gcd(n, parts) for n in shape])
+    key = tuple(cuts), tuple(wants), source, like
+    if (found := self.tables.get(key)) is None:
+      moves = [[(cut, want, over) if source else (want, cut, over) for want, over in wants] for cut in cuts]
+      priced = [[self.unit(*move, like) for move in row] for row in moves]
+      found = self.tables[key] = numpy.array(priced).reshape(len(cuts), len(wants), 2)
+    return found[..., 0] * (prod(shape) * itemsize) + found[..., 1]
+
+  def link(self, step: Step) -> float:
+    """Bytes a second of a step: of the slowest axis that it goes over."""
+    over = [link for axis, link in zip(self.axes, self.links) if any(overlap(axis, d) for d in step.sub_axes)]
+    return min(over or self.links)
+
+  def unit(self, a: Cut, b: Cut, over: frozenset[int], like: tuple[int, ...]) -> tuple[float, float]:
+    """(seconds for each byte of the whole value, and besides) of one move of a value of a shape in as many parts as
+    that of `like`. Dims are cut evenly, so that it does not matter which they are and how long; of those that are not
+    cut only where a sum may be scattered over them on its way."""
     if a == b and not over:
-      return 0.0
-    key = shape, itemsize, a, b, over
-    if (known := self.prices.get(key)) is None:
+      return 0.0, 0.0
+    names: dict[int, int] = {NONE: NONE}
+    a, b = (tuple([names.setdefault(d, len(names) - 1) for d in cut]) for cut in (a, b))
+    used = [like[d] for d in names if d != NONE]
+    others = {n for i, n in enumerate(like) if i not in names and n > 1} if over else set()
+    key = a, b, over, shape = a, b, over, (*used, *sorted(others))
+    if (known := self.units.get(key)) is None:
       partial = (Partial(tuple(self.axes[i] for i in sorted(over)), Ops.ADD),) if over else ()
       here = Sharding.of(self.mesh, self.dims(a, len(shape)), partial)
-      steps = plan(shape, itemsize, here, Sharding.of(self.mesh, self.dims(b, len(shape))))
-      known = sum(s.nbytes / self.machine.link + self.machine.latency * (s.nbytes > 0) for s in steps)
-      self.prices[key] = known
+      steps = [step for step in plan(shape, 1, here, self.placement(b, len(shape))) if step.nbytes]
+      seconds = sum(step.nbytes / self.link(step) for step in steps) / prod(shape)
+      known = self.units[key] = seconds, self.machine.latency * len(steps)
     return known

@@ -1,0 +1,153 @@
+"""Lower bounds by messages, where the linear program would be large: sequential reweighted message passing between
+values and ops (Kolmogorov, A New Look at Reweighted Message Passing, PAMI 2015). It climbs the relaxation's dual: what
+can be no part of a choice better than one that is known is left out, and a linear program decides among the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from tinygrad.helpers import numpy
+from tinygrad.solver.auto.program import Op, Program
+
+MOST_ROUNDS = 200  # of messages, at most
+LOOKED = 10  # after so many rounds the bound is computed; they end where it has grown by less than
+WEIGHTS = 12  # of memory that are tried
+GROWS = 1e-5  # of itself
+Part = tuple[list[list[int]], list[list[int]]]  # of each value some cuts, of each op some ways
+
+
+class Star:
+  """An op and messages from it to its values: what of its cost is counted there, for each cut of the value. `best`: of
+  each side, for each want, the least that is left there."""
+
+  def __init__(self, op: Op) -> None:
+    self.op = op
+    self.messages = [numpy.zeros(side.costs.shape[0]) for side in op.sides]
+    self.best = [self.least(i) for i in range(len(op.sides))]
+
+  def least(self, i: int) -> Any:
+    return (self.op.sides[i].costs - self.messages[i][:, None]).min(axis=0)
+
+  def give(self, i: int, seconds: Any) -> None:
+    """Counts more of the cost at the i-th value."""
+    self.messages[i] = self.messages[i] + seconds
+    self.best[i] = self.least(i)
+
+  def ways(self, but: int | None = None, chosen: Sequence[int] = (), decided: Collection[int] = ()) -> Any:
+    """What is left of each way's cost, at all sides or all but one; of values that are decided, at their cut."""
+    left = self.op.seconds
+    for i, (side, best) in enumerate(zip(self.op.sides, self.best)):
+      if i != but:
+        if side.value in decided:
+          k = chosen[side.value]
+          best = side.costs[k] - self.messages[i][k]
+        left = left + best[side.want]
+    return left
+
+  def at(self, i: int, chosen: Sequence[int] = (), decided: Collection[int] = ()) -> Any:
+    """What is left of the cost for each cut of the i-th value."""
+    side = self.op.sides[i]
+    wanted = numpy.full(side.costs.shape[1], numpy.inf)
+    numpy.minimum.at(wanted, side.want, self.ways(i, chosen, decided))
+    return (side.costs + wanted).min(axis=1) - self.messages[i]
+
+
+class Messages:
+  """Messages between the values and the ops of a program. `weight`: seconds that a byte of memory is taken to cost."""
+
+  def __init__(self, p: Program) -> None:
+    self.p, self.weight = p, 0.0
+    self.stars = [Star(op) for op in p.ops]
+    self.around: list[list[tuple[Star, int]]] = [[] for _ in p.values]
+    for star in self.stars:
+      for i, side in enumerate(star.op.sides):
+        self.around[side.value].append((star, i))
+    self.order = list(dict.fromkeys(side.value for star in self.stars for side in star.op.sides))
+    place = {v: i for i, v in enumerate(self.order)}
+    spans = [[place[side.value] for side in star.op.sides] for star in self.stars]
+    first = {id(star): min(span) for star, span in zip(self.stars, spans)}
+    last = {id(star): max(span) for star, span in zip(self.stars, spans)}
+    self.after = {v: [(s, i) for s, i in self.around[v] if last[id(s)] > place[v]] for v in self.order}
+    self.before = {v: [(s, i) for s, i in self.around[v] if first[id(s)] < place[v]] for v in self.order}
+
+  def at(self, v: int) -> Any:
+    """What each cut of a value costs, with what ops count there."""
+    value = self.p.values[v]
+    own = numpy.array(value.seconds) + self.weight * numpy.array(value.memory)
+    return own + sum(star.messages[i] for star, i in self.around[v])
+
+  def round(self) -> None:
+    """Each value, one after the other, takes what is left of the costs of its ops, and shares all it has among those
+    that have values after it; then the same backward."""
+    for order, onward in ((self.order, self.after), (self.order[::-1], self.before)):
+      for v in order:
+        for star, i in self.around[v]:
+          star.give(i, star.at(i))
+        if onward[v]:
+          share = self.at(v) / max(len(self.after[v]), len(self.before[v]))
+          for star, i in onward[v]:
+            star.give(i, share.min() - share)
+
+  def run(self, rounds: int = MOST_ROUNDS) -> None:
+    """Rounds, until the bound grows no more."""
+    bound = self.bound()
+    for _ in range(rounds // LOOKED):
+      for _ in range(LOOKED):
+        self.round()
+      before, bound = bound, self.bound()
+      if bound - before < GROWS * abs(bound):
+        break
+
+  def bound(self) -> float:
+    """Seconds that no choice that fits the memory is below."""
+    ends = sum(float(self.at(v).min()) for v in range(len(self.p.values)))
+    free = 0.0 if self.p.memory is None else self.weight * self.p.memory
+    return ends + sum(float(star.ways().min()) for star in self.stars) - free
+
+  def more(self) -> tuple[list[Any], list[Any]]:
+    """Of each value's cuts, and of each op's ways, how far the bound is higher with them, at least."""
+    cuts = []
+    for v in range(len(self.p.values)):
+      parts = [self.at(v), *(star.at(i) for star, i in self.around[v])]
+      cuts.append(sum(part - part.min() for part in parts))
+    ways = [star.ways() for star in self.stars]
+    return cuts, [left - left.min() for left in ways]
+
+  def decoded(self, order: Sequence[int]) -> list[int]:
+    """A choice: of one value after the other the best cut, where those before it are decided."""
+    chosen = [0] * len(self.p.values)
+    decided: set[int] = set()
+    for v in order:
+      costs = self.at(v) + sum(star.at(i, chosen, decided) for star, i in self.around[v])
+      chosen[v] = int(costs.argmin())
+      decided.add(v)
+    return chosen
+
+  def needed(self, spare: float) -> Part:
+    """The cuts and ways with which the bound is no more than `spare` higher; of each at least one."""
+    cuts, ways = self.more()
+    kept = [[[k for k, m in enumerate(one) if m <= max(spare, one.min())] for one in each] for each in (cuts, ways)]
+    return kept[0], kept[1]
+
+
+def converged(p: Program) -> Messages:
+  """Messages at their fixed point; where memory binds, with the weight of it that gives the highest bound, by
+  bisection."""
+  messages = Messages(p)
+  messages.run()
+  if p.memory is None or p.fits(messages.decoded(messages.order)):
+    return messages
+  seconds, low, high = messages.bound(), 0.0, 0.0
+  found = [(seconds, 0.0)]
+  for _ in range(WEIGHTS):
+    messages.weight = (low + high) / 2 if high else 4 * low or seconds / p.memory
+    messages.run(2 * LOOKED)
+    found.append((messages.bound(), messages.weight))
+    if p.fits(messages.decoded(messages.order)):
+      high = messages.weight
+    else:
+      low = messages.weight
+  messages.weight = max(found)[1]
+  messages.run()
+  return messages
