@@ -23,7 +23,7 @@ from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
   """What each node of the graph becomes. `leaves`: what is memory on one device, where it is to be."""
   made, costs, products = dict(leaves), MovesHeld(), found.asked.contractions.by_mul
-  decided = None if found.runs is None else Decided(found, made)
+  decided = None if found.decisions is None else Decided(found, made)
 
   def make(u: UOp, src: Sources) -> UOp:
     if is_anywhere(u):

@@ -37,8 +37,8 @@ class Decided:
   """
 
   def __init__(self, found: Answer, made: Mapping[UOp, UOp]) -> None:
-    assert found.runs is not None
-    self.found, self.runs, self.made = found, found.runs, made
+    assert found.decisions is not None
+    self.found, self.decisions, self.made = found, found.decisions, made
     self.read = Counter(s for u in found.asked.order for s in u.src)
     self.costs = Costs()
 
@@ -55,8 +55,8 @@ class Decided:
     return v if there or not isinstance(v.device, Sharding) else moved_to(with_origin(v, u), target, u, hinted=True)
 
   def needs(self, u: UOp) -> tuple[Placement | None, ...]:
-    run = self.runs.get(u)
-    return run.needs if run is not None else tuple([self.found[s] for s in u.src])
+    decision = self.decisions.get(u)
+    return decision.needs if decision is not None else tuple([self.found[s] for s in u.src])
 
   def source(self, u: UOp, x: UOp, need: Placement | None) -> UOp:
     """A source where the op wants it; one that is only to be reduced there stays partial as long as it may."""
@@ -66,13 +66,13 @@ class Decided:
 
   def product(self, c: Contraction, src: Sources) -> UOp:
     """The MUL of a contraction on its operands, each brought to where it is wanted below all views of it."""
-    run = self.runs.get(c.reduce)
-    if run is None or run.product is None or not any(isinstance(s.device, Sharding) for s in src):
+    decision = self.decisions.get(c.reduce)
+    if decision is None or decision.product is None or not any(isinstance(s.device, Sharding) for s in src):
       return UOp.build(c.mul.op, c.mul.dtype, src, c.mul.arg)
     brought = []
-    for s, operand, need in zip(c.mul.src, c.operands, run.needs):
+    for s, operand, need in zip(c.mul.src, c.operands, decision.needs):
       x = self.viewed(s, operand, self.source(c.reduce, self.made[operand], need))
-      brought.append(self.costs.build(x, run.product) if isinstance(x.device, Sharding) else x)
+      brought.append(self.costs.build(x, decision.product) if isinstance(x.device, Sharding) else x)
     return UOp.build(c.mul.op, c.mul.dtype, tuple(brought), c.mul.arg)
 
   def viewed(self, s: UOp, operand: UOp, x: UOp) -> UOp:

@@ -38,7 +38,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class OpDecision:
   """How an op was decided to run: where it wants each of its sources; and, of a contraction, its MUL."""
 
   needs: tuple[Placement | None, ...]
@@ -47,12 +47,12 @@ class Run:
 
 @dataclass(slots=True)
 class Answer:
-  """Where each value of a graph is to be; `runs`, where that was decided too: of each op how it is to run, unless it
-  runs where its result is. Without, values between those that are stored or hinted are where bytes are fewest."""
+  """Where each value of a graph is to be; `decisions`, where that was decided too: of each op how it is to run, unless
+  it runs where its result is. Without, values between those that are stored or hinted are where bytes are fewest."""
 
   asked: Asked
   solution: Solution
-  runs: dict[UOp, Run] | None = None
+  decisions: dict[UOp, OpDecision] | None = None
   placements: dict[tuple[Axes, ...], Placement] = field(default_factory=dict)
 
   def __getitem__(self, u: UOp) -> Placement | None:

@@ -14,7 +14,7 @@ from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.auto.memory import fused_ones, held_bytes, is_view
 from tinygrad.solver.auto.program import Chosen, Op, Program, Side, Value, costs_of
 from tinygrad.solver.axes import within_axes
-from tinygrad.solver.graph import Answer, Asked, Run, ask
+from tinygrad.solver.graph import Answer, Asked, OpDecision, ask
 from tinygrad.solver.problem import Hint
 from tinygrad.solver.solve import Solution
 from tinygrad.uop import GroupOp, UOp, render_shape
@@ -91,19 +91,21 @@ def automatic(sink: UOp, mesh: Mesh, machine: Machine, memory: float | None) -> 
   for shape, c in zip(asked.problem.shapes, classes.value):
     dims = choices.dims(values[c].cuts[chosen.cuts[c]], len(shape))
     found.append(Hint(tuple(within_axes(d, mesh) for d in dims), (False,) * len(dims), (0,) * len(dims)))
-  answer = Answer(asked, Solution(found, [{} for _ in merged]), runs(asked, choices, classes, ops, chosen))
+  answer = Answer(asked, Solution(found, [{} for _ in merged]), decisions(asked, choices, classes, ops, chosen))
   return Automatic(answer, program, classes, chosen)
 
 
-def runs(asked: Asked, choices: Choices, classes: Classes, ops: Mapping[int, Op], chosen: Chosen) -> dict[UOp, Run]:
+def decisions(
+  asked: Asked, choices: Choices, classes: Classes, ops: Mapping[int, Op], chosen: Chosen
+) -> dict[UOp, OpDecision]:
   """How each op is to run where values are placed as chosen."""
-  found: dict[UOp, Run] = {}
+  found: dict[UOp, OpDecision] = {}
   for c, op in ops.items():
     way, edge = op.best(chosen.cuts), asked.problem.edges[classes.edges[c][0]]
     sources = zip(edge.values[: edge.rule.sources], way.wants)
     needs = [None if v is None else choices.placement(cut, len(asked.problem.shapes[v])) for v, (cut, _) in sources]
     of_sum = asked.ops[classes.edges[c][0]] in asked.contractions.by_reduce
-    run = Run(tuple(needs), choices.placement(way.factors, len(edge.rule.sizes)) if of_sum else None)
+    run = OpDecision(tuple(needs), choices.placement(way.factors, len(edge.rule.sizes)) if of_sum else None)
     found |= {asked.ops[e]: run for e in classes.edges[c]}
   return found
 

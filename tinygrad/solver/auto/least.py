@@ -81,11 +81,11 @@ def solved(p: Program) -> Chosen:
     chosen = mended(p, smallest)
   found = Chosen(chosen, p.total(chosen), bound)
   if found.gap > CLOSE and p.columns() <= MOST_WHOLE:
-    better, bound = whole(p, found.seconds)
+    better, bound = whole_choice(p, found.seconds)
     found.bound = max(found.bound, bound)
   elif found.gap > CLOSE:
     among = [sorted({k, *(k for k, x in enumerate(one) if x > 0)}) for one, k in zip(shares, chosen)]
-    better = [keep[k] for keep, k in zip(among, whole(p.kept(among), found.seconds)[0])]
+    better = [keep[k] for keep, k in zip(among, whole_choice(p.kept(among), found.seconds)[0])]
   else:
     better = []
   if better and p.fits(better) and p.total(better) < found.seconds:
@@ -94,7 +94,7 @@ def solved(p: Program) -> Chosen:
   return found
 
 
-def whole(p: Program, seconds: float) -> tuple[list[int], float]:
+def whole_choice(p: Program, seconds: float) -> tuple[list[int], float]:
   """(the best choice that a search finds, empty if none; what no choice is below). `seconds`: of a known one."""
   shares, bound = relaxed(p, seconds, whole=True)
   return most_of(p, shares) if shares else [], bound
