@@ -18,6 +18,8 @@ from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 ALIKE = GroupOp.Elementwise | having(Trait.IDENTITY)  # each element of the result is of one element of each source
 
+KEY = 8  # bytes of a digest
+
 
 @dataclass(slots=True)
 class Asked:
@@ -125,11 +127,13 @@ class _Asking:
     )
 
   def key(self, u: UOp) -> bytes:
-    """What orders nodes of one depth: alike in each process, and whenever a program is written again; so buffers count
-    by which of the graph's came first, not by their numbers."""
-    arg = (self.made[u], u.shape, u.arg.device) if u.op is Ops.BUFFER else u.arg
-    text = f"{u.op.name} {u.dtype!r} {arg!r}".encode()
-    return hashlib.blake2b(text + b"".join([self.keys[s] for s in u.src]), digest_size=8).digest()
+    """What orders nodes of one depth: alike in each process, whenever a program is written again, and when it has been
+    placed. So it is by what is computed first, and then by memory, of which counts what came first in the graph."""
+    form, memory = (
+      (u.shape, self.made[u]) if u.op is Ops.BUFFER else (None, u.arg) if u.op is Ops.MOVE else (u.arg, None)
+    )
+    text, keys = f"{u.op.name} {u.dtype!r} {form!r}", [self.keys[s] for s in u.src]
+    return digest(text, [k[:KEY] for k in keys]) + digest(repr(memory), [k[KEY:] for k in keys])
 
   def see(self, u: UOp) -> None:
     """Notes a node as a value, or a part of one, and how it hangs together with its sources."""
@@ -200,6 +204,10 @@ class _Asking:
     if any(v is not None for v in values[:-1]):
       rule = self.rules.setdefault((rule,), rule)
       self.edges.append((self.depth[u], self.keys[u], Edge(rule, values), u))
+
+
+def digest(text: str, parts: Sequence[bytes]) -> bytes:
+  return hashlib.blake2b(text.encode() + b"".join(parts), digest_size=KEY).digest()
 
 
 def is_stored(device: Placement | None) -> bool:
