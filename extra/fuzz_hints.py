@@ -3,7 +3,7 @@
   values     values and gradients are those of the same program without hints, on one device
   cuts       a hinted value has the cuts that it was given, a closed dim no others
   order      placements do not depend on the order in which outputs are given
-  stated     hints that state what was decided for leaves and outputs change nothing
+  stated     hints that state what was decided (the answer: between, bytes decide) for leaves and outputs change nothing
   twice      to propagate once more changes nothing
   unhinted   without hints everything is replicated, and nothing moves
   bytes      no more bytes move than in the same program with the leaves placed so, hints on leaves alone
@@ -255,11 +255,11 @@ def order(seed: int) -> str:
 
 def stated(seed: int) -> str:
   p = Program(seed, True)
-  p.propagate()
-  before, leaves, outputs = devices(p.tensors), devices(p.leaves), devices(p.outputs)
+  found = p.propagate()
+  decided = [[found.answer[found.before.get(t.uop, t.uop)] for t in tensors] for tensors in (p.leaves, p.outputs)]
   again = Program(seed, True)
-  again.propagate_stating(leaves, outputs)
-  return differing("stated", before, devices(again.tensors))
+  again.propagate_stating(*decided)
+  return differing("stated", devices(p.tensors), devices(again.tensors))
 
 
 def twice(seed: int) -> str:
