@@ -245,10 +245,9 @@ def devices(tensors: Sequence[Tensor]) -> list[Any]:
 
 
 def order(seed: int) -> str:
-  p = Program(seed, True)
+  p, turned = Program(seed, True), Program(seed, True)
   p.propagate()
   before = devices(p.tensors)
-  turned = Program(seed, True)  # now: programs share the constants that hints speak of
   turned.propagate(turned=True)
   return differing("turned", before, devices(turned.tensors))
 

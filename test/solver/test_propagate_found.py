@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tinygrad import OPEN, Mesh, P, Tensor, propagate
+from tinygrad import OPEN, Mesh, P, Sharding, Tensor, propagate
 from tinygrad.sharding import explain
 
 LINE = Mesh([f"CPU:{i}" for i in range(4)], names=("a",))
@@ -100,3 +100,27 @@ def test_what_was_built_first_does_not_depend_on_what_is_asked_for_first():
     return [t.device for t in outputs]
 
   assert placed(True) == placed(False)
+
+
+# ---------------------------------------------------------------- two programs
+
+
+def test_a_gradient_that_is_a_constant_is_not_placed_for_another_program():
+  """Both gradients are one node, which says nothing of what either program is on."""
+
+  def gradient():
+    x = zeros(8, 8)
+    x.requires_grad = True
+    return x, x.constrain(P("a")).sum().gradient(x)[0]
+
+  (x, mine), (y, other) = gradient(), gradient()
+  propagate(x, mine, mesh=LINE)
+  assert mine.uop is other.uop and (y + other).device == y.device
+  propagate(y + other, mesh=SQUARE)
+  assert (x + mine).device == x.device
+
+
+def test_a_constant_of_a_tensor_is_placed_where_it_is_hinted():
+  c, other = (Tensor.ones(8, 8).constrain(P("a")) for _ in range(2))
+  propagate(c, mesh=LINE)
+  assert c.device == Sharding(LINE, P("a")) and other.device == "CPU"

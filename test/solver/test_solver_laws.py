@@ -94,6 +94,66 @@ def test_nothing_depends_on_the_numbers_of_values(seed):
   assert at(solve(p).hints) == solve(other).hints
 
 
+def random_tree(seed):
+  """Values that are joined by one path each: an op reads a value that there is and a new one. Each hint has a priority
+  of its own."""
+  rng, p = random.Random(seed), Problem(MESH)
+  rounds = iter(range(100))
+
+  def value():
+    if rng.random() < 0.5:
+      return p.value((N, N))
+    return p.value((N, N), replace(random_hint(rng, 2), priorities=(next(rounds),) * 2))
+
+  values = [value()]
+  for _ in range(rng.randint(2, 9)):
+    pair = [rng.choice(values), value()]
+    rng.shuffle(pair)
+    values += [v for v in pair if v not in values] + [out := value()]
+    p.edges.append(
+      rng.choice(
+        (
+          Edge(Rule((IJ, IJ, IJ), (N, N), 2, elementwise=True), (*pair, out)),
+          Edge(Rule((IK, KJ, IJ), (N, N, N), 2, special=frozenset((2,))), (*pair, out)),
+          Edge(Rule((IJ, ((1,), (0,))), (N, N), 1), (pair[0], out)),
+        )
+      )
+    )
+  return p
+
+
+def is_same_in_any_order(problem, seed, policy):
+  """Whether the answer is the same when ops are visited in another order."""
+  edges = list(problem.edges)
+  random.Random(seed).shuffle(edges)
+  other = Problem(MESH, problem.shapes, problem.hints, edges, problem.results, problem.groups, problem.weights)
+  return solve(problem, policy).hints == solve(other, policy).hints
+
+
+@pytest.mark.parametrize("strategy", ("basic", "aggressive", "cost"))
+@pytest.mark.parametrize("seed", range(100))
+def test_the_order_of_ops_is_nothing_where_each_hint_has_its_round_and_one_path_to_each_value(seed, strategy):
+  assert is_same_in_any_order(random_tree(seed), seed, Policy(strategy))
+
+
+def test_the_order_of_ops_decides_between_hints_of_one_round():
+  """(Mutant of the law: rounds are not kept.)"""
+  assert not all(is_same_in_any_order(random_tree(seed), seed, Policy(rounds=False)) for seed in range(100))
+
+
+def test_the_order_of_ops_decides_where_one_hint_comes_by_two_paths():
+  """x says how w is cut, by an op that keeps its dims and by one that turns them: nothing else tells the two apart."""
+
+  def placed(turned):
+    p = Problem(MESH)
+    w, x, t = p.value((N, N)), p.value((N, N), Hint.of(MESH, [(MESH.sub_axis("c"),), ()], [False, False])), ((1,), (0,))
+    edges = [Edge(Rule((IJ, flipped), (N, N), 1, elementwise=True), (x, w)) for flipped in (IJ, t)]
+    p.edges = edges[::-1] if turned else edges
+    return solve(p).hints[w].dims
+
+  assert placed(False) == placed(True)[::-1] != placed(True)
+
+
 def test_groups_are_placed_alike_and_refuse_hints_that_disagree():
   p = Problem(MESH)
   a = MESH.sub_axis("a")

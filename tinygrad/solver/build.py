@@ -64,8 +64,11 @@ class MovesHeld(Costs):
 
 
 def constrained(u: UOp, x: UOp, target: Placement) -> UOp:
-  """A value where a hint wants it. What is partial stays that, unless the hint says that it is whole here."""
+  """A value where a hint wants it. What is partial stays that, unless the hint says that it is whole here; a constant
+  that is no Tensor's own, a gradient, may be another program's too, and lives anywhere."""
   hinted = on_sources(u, (x,))  # it stays, for another propagation
+  if x.device is None and all(v.op is not Ops.UNIQUE for v in x.toposort()):
+    return hinted
   there = isinstance(x.device, Sharding) and x.device.reduced == target and not u.arg.reduced
   return hinted if there else moved_to(hinted, target, u, hinted=True)
 
