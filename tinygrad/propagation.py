@@ -11,7 +11,7 @@ from tinygrad.engine.program_order import program_order, unrecorded
 from tinygrad.engine.realize import random_states, realize
 from tinygrad.helpers import STRATEGY, LazyModule
 from tinygrad.sharding.replacement import Replacement
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import Hooks, Ops, UOp
 
 if TYPE_CHECKING:
   from tinygrad.solver import build, decided, graph, reasons, solve
@@ -95,6 +95,23 @@ def place_on(mesh: Mesh, roots: Sequence[UOp]) -> Propagation:
 
 def apply(found: Answer) -> dict[UOp, UOp]:
   """Every live tensor at the placements of an answer; of each node that was placed, what it was."""
+  leaves, memory = moved_leaves(found)
+  with unrecorded():
+    leaves |= zip(memory, realize(*memory.values()), strict=True)
+  made = placed_nodes(found, leaves)
+  placed = {u: v for u, v in made.items() if u in found.asked.number}
+  replaced = Replacement({u: v for u, v in placed.items() if u is not v})
+  replaced.done.update(placed)  # what is as it was stays, whatever becomes of the moves below it
+  for t in program_order.live():
+    if t.follows and t.uop.base in program_order.inputs:
+      continue
+    if (v := replaced.of(t.uop)) is not t.uop:
+      t.uop = v
+  return {v: u for u, v in reversed(made.items())}
+
+
+def moved_leaves(found: Answer) -> tuple[dict[UOp, UOp], dict[UOp, UOp]]:
+  """What is not placed yet, moved to where an answer says: what is moved when it is read, and memory, moved at once."""
   leaves: dict[UOp, UOp] = {}
   memory: dict[UOp, UOp] = {}
   for u in found.asked.leaves:
@@ -106,15 +123,27 @@ def apply(found: Answer) -> dict[UOp, UOp]:
       leaves[u] = decided.moved_to(u, target, u)
     elif u.device != target:
       memory[u] = decided.moved_to(u, target, u)
-  with unrecorded():
-    leaves |= zip(memory, realize(*memory.values()), strict=True)
+  return leaves, memory
+
+
+def placed_nodes(found: Answer, leaves: dict[UOp, UOp]) -> dict[UOp, UOp]:
+  """What each node becomes, given what the leaves become; each knows why it is there."""
   made = build.build_answer(found, leaves)
-  placed = {u: v for u, v in made.items() if u in found.asked.number}
-  replaced = Replacement({u: v for u, v in placed.items() if u is not v})
-  replaced.done.update(placed)  # what is as it was stays, whatever becomes of the moves below it
-  for t in program_order.live():
-    if t.follows and t.uop.base in program_order.inputs:
-      continue
-    if (v := replaced.of(t.uop)) is not t.uop:
-      t.uop = v
-  return {v: u for u, v in reversed(made.items())}
+  reasons.note_reasons(found, made)
+  return made
+
+
+def as_propagated(roots: Sequence[UOp], mesh: Mesh) -> list[UOp]:
+  """What `propagate` would make of values. Memory that it would move is stood for by buffers that nobody fills; no
+  tensor changes."""
+  check_mesh("explain", mesh)
+  found = graph.answer(UOp.sink(*roots), mesh, solve.Policy(STRATEGY.value))
+  leaves, memory = moved_leaves(found)
+  for u, moved in memory.items():
+    assert moved.device is not None
+    leaves[u] = UOp.buffer(u.max_shape, u.dtype, moved.device, origin=u.origin)
+  made = placed_nodes(found, leaves)
+  return [made[u] for u in roots]
+
+
+Hooks.propagated = as_propagated

@@ -1,11 +1,22 @@
 """What a computation moves between devices: kind, mesh axes, bytes, whose line asked for it, and why. Nothing runs."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Mesh, Placement, Sharding, device_set, reduced_placement, show_placement
-from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str
+from tinygrad.device import (
+  Mesh,
+  PlacedLine,
+  Placement,
+  Sharding,
+  device_set,
+  hint_of,
+  reasons_for,
+  reduced_placement,
+  show_placement,
+)
+from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str, source_line
 from tinygrad.ops import Trait, having
 from tinygrad.sharding.localize import COMPLETE, run_passes
 from tinygrad.sharding.lower_to_local import Localizer
@@ -15,6 +26,7 @@ from tinygrad.uop import Ops, UOp, evaluate, mesh_of, render_shape, stored, view
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
 COUNTED_DEVICES = 256  # of more devices, so many at both ends are looked at
+SEARCHED = 64  # values below a move that are asked for their hints
 EFFECTS = having(Trait.EFFECT)
 # what comes after these wants the move
 PASSED = having(Trait.SEEN_THROUGH) | having(Trait.IDENTITY)
@@ -35,6 +47,7 @@ class Row:
   operand's block (of an all-gather and a copy: of the result's); `wire`: bytes that each device receives on a ring, or
   by a direct exchange. Of uneven parts the largest counts.
   `where`: `file:line` of what forced the move (of a backward pass the forward line); `made_at`: of the moved value.
+  `hints`: the hints that cut what is moved, what was summed, or what reads it over these axes, and on which lines.
   """
 
   kind: str
@@ -48,10 +61,12 @@ class Row:
   value: str
   source: str
   result: str
+  hints: tuple[str, ...] = ()
 
   def __str__(self) -> str:
     what = f"{self.kind:14s} {'+'.join(self.axes) or '-':10s} {self.n:4d} {size_to_str(self.payload):>9s}"
-    return f"{what} {size_to_str(self.wire):>9s}  {self.value}  {os.path.basename(self.where)}  {self.why}"
+    said = f"{what} {size_to_str(self.wire):>9s}  {self.value}  {os.path.basename(self.where)}  {self.why}"
+    return "\n".join([said, *(f"    {hint}" for hint in self.hints)])
 
 
 class Report(tuple[Row, ...]):
@@ -89,6 +104,11 @@ class Report(tuple[Row, ...]):
 
 def report(sink: UOp) -> Report:
   """The moves of a graph on its way through `place` and `localize`."""
+  return Report(row for _, row in rows_of(sink)[1])
+
+
+def rows_of(sink: UOp) -> tuple[list[UOp], list[tuple[UOp, Row]]]:
+  """The nodes of a graph, as they are placed, and its rows, each with the node that moves."""
   graph = run_passes(COMPLETE, sink).toposort()
   localizer = Localizer(graph)
   local = localizer.run()
@@ -99,18 +119,32 @@ def report(sink: UOp) -> Report:
       u, step = localizer.rules.made[c]
       row = remap_row(c, u) if step is None else step_row(u, step, readers)
       if row.wire:
-        rows.append(row)
-  return Report(rows)
+        rows.append((u, row))
+  return graph, rows
 
 
 def as_realized(roots: list[UOp]) -> UOp:
   """The effects that realizing `roots` has: those below them, and each computed value's store into a new buffer."""
-  effects = dict.fromkeys(u for u in UOp.sink(*roots).toposort() if u.op is Ops.ASSIGN)
+  order = UOp.sink(*roots).toposort()
+  note_hints(order)
+  effects = dict.fromkeys(u for u in order if u.op is Ops.ASSIGN)
   for root in roots:
     # constants live anywhere; a view of memory stays one
     if root.device is not None and (base := viewed(root)).op is not Ops.BUFFER and base.op not in EFFECTS:
       effects[stored(root, reduced_placement(root.device))] = None
   return UOp.sink(*effects)
+
+
+def note_hints(order: Sequence[UOp]) -> None:
+  """Notes each hint at the line of the value that it speaks of: passes drop hints, and keep lines."""
+  at = {u.src[0]: u for u in order if u.op is Ops.MOVE and u.arg.hinted}
+  for u in order:
+    if u.op is Ops.CONSTRAIN:
+      x = at[u] if u in at else next(v for v in u.down() if v.op is not Ops.CONSTRAIN)
+      line, said = x.stamp().origin, str(u.arg)
+      if line is not None and said not in hint_of(line):
+        cuts = line.cuts if isinstance(line, PlacedLine) else list
+        x.origin = PlacedLine.of(line, f"{hint_of(line)} {said}".strip(), cuts)
 
 
 # ---------------------------------------------------------------- rows
@@ -123,17 +157,17 @@ def step_row(u: UOp, step: Step, readers: dict[UOp, UOp]) -> Row:
     reader = readers[reader]
   # a hook that reduces, and the user who places, stamp their move; one that `place` puts in is its reader's
   lines = [u.origin, reader.origin if reader is not None else None, x.origin]
-  return row_of(u, step, line(*lines), line(x.origin, u.origin), why(u, step, reader))
+  return row_of(u, step, line(*lines), line(x.origin, u.origin), why(u, step, reader), hints_of(u, step, reader))
 
 
-def row_of(u: UOp, step: Step, where: str, made_at: str, reason: str) -> Row:
+def row_of(u: UOp, step: Step, where: str, made_at: str, reason: str, hints: tuple[str, ...] = ()) -> Row:
   axes = names_of(u, step.b).axes_of(step.sub_axes) if isinstance(step.b, Sharding) else ()
   n, value = (
     size_of(step.sub_axes) if step.sub_axes else len(device_set(step.b)),
     f"{u.dtype.name}{render_shape(u.shape)}",
   )
-  payload, wire, ends = whole_number(step.payload), whole_number(step.nbytes), (shown(u, p) for p in (step.a, step.b))
-  return Row(step.kind, axes, n, payload, wire, where, made_at, reason, value, *ends)
+  payload, wire, (a, b) = whole_number(step.payload), whole_number(step.nbytes), (shown(u, p) for p in (step.a, step.b))
+  return Row(step.kind, axes, n, payload, wire, where, made_at, reason, value, a, b, hints)
 
 
 def why(u: UOp, step: Step, reader: UOp | None) -> str:
@@ -154,8 +188,26 @@ def why(u: UOp, step: Step, reader: UOp | None) -> str:
   ):
     return f"{wants} needs it whole: summed in {summed.dtype.name}, gathered in {x.dtype.name}"
   if u.arg.pinned:
-    return f"the user placed it: {shown(u, u.device)}"
+    return f"{'a hint asks for it' if u.arg.hinted else 'the user placed it'}: {shown(u, u.device)}"
   return f"{wants} wants it at {shown(u, u.device)}: {RESOLVED[STRATEGY.value]}"
+
+
+def hints_of(u: UOp, step: Step, reader: UOp | None) -> tuple[str, ...]:
+  """The hints behind a move: the one that asks for it, and those that cut over its axes the nearest values below (what
+  was summed, or what is moved) and what reads it."""
+  found = [f"{hint_of(u.origin)} in {source_line(*u.origin)}"] if u.arg.hinted and u.origin is not None else []
+  x = unreduced_source(u.src[0]) if partials_of(u.src[0]) else u
+  stack = list(reversed(x.src))
+  for _ in range(SEARCHED):
+    if not stack:
+      break
+    v = stack.pop()
+    reasons = reasons_for(v.origin, v.device, step.sub_axes)
+    found += reasons
+    stack += [] if reasons else reversed(v.src)
+  if reader is not None:
+    found += reasons_for(reader.origin, reader.device, step.sub_axes)
+  return tuple(dict.fromkeys(found))
 
 
 def op_name(u: UOp) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tinygrad.device import Placement, show_placement
+from tinygrad.device import Cut, PlacedLine, Placement, hint_of, show_placement
 from tinygrad.helpers import source_line
 from tinygrad.solver.axes import coexist
 from tinygrad.solver.graph import Answer
+from tinygrad.solver.solve import Solution
 from tinygrad.uop import Ops, UOp, render_shape
 
 SHOWN = 4  # ops of a way, at either end
@@ -25,17 +28,15 @@ class Reason:
   @property
   def line(self) -> str:
     """`file.py:12: x = x.constrain(P("dp"))`, the user's line; "" where there is none."""
-    return source_line(*self.source.origin) if self.source is not None and self.source.origin else ""
+    return _said(self.source)[1] if self.source is not None else ""
 
   def __str__(self) -> str:
-    if self.source is None:
-      return f"dim {self.dim}: nothing cuts it"
-    said = str(self.source.arg) if self.source.op is Ops.CONSTRAIN else "the user placed it"
-    names = ["contraction" if is_contraction(u) else u.op.name.lower() for u in self.via]
-    if len(names) > 2 * SHOWN:
-      names[SHOWN:-SHOWN] = [f"… {len(names) - 2 * SHOWN} more …"]
-    way = f" by way of {', '.join(names)}" if names else ""
-    return f"dim {self.dim}: {said}{f' in {self.line}' if self.line else ''}{way}"
+    said = _said(self.source) if self.source is not None else ("", "")
+    return _sentence(self.dim, *said, [op_word(u) for u in self.via])
+
+
+def op_word(u: UOp) -> str:
+  return "contraction" if is_contraction(u) else u.op.name.lower()
 
 
 def is_contraction(u: UOp) -> bool:
@@ -52,11 +53,16 @@ def reasons(answer: Answer, u: UOp) -> list[Reason]:
 
 
 def _reason(answer: Answer, v: int, dim: int) -> Reason:
-  """Back from a value to the one that told it, and so on to one that nobody told."""
-  asked, solution = answer.asked, answer.solution
-  via: list[UOp] = []
+  asked = answer.asked
+  giver, via = _way(answer.solution, v, dim)
+  source = asked.nodes[giver] if asked.problem.hints[giver] is not None else None
+  return Reason(dim, source, tuple(asked.ops[e] for e in via))
+
+
+def _way(solution: Solution, v: int, dim: int) -> tuple[int, list[int]]:
+  """Back from a value to the one that told it, and so on to one that nobody told: that one, and the edges between."""
+  via: list[int] = []
   seen: set[tuple[int, int]] = set()
-  first = dim
   while (v, dim) not in seen:
     seen.add((v, dim))
     hint, told = solution.hints[v], solution.told[v].get(dim)
@@ -70,10 +76,57 @@ def _reason(answer: Answer, v: int, dim: int) -> Reason:
     if not found:
       break
     if edge is not None:
-      via.append(asked.ops[edge])
+      via.append(edge)
     v, dim = giver, found[0]
-  source = asked.nodes[v] if asked.problem.hints[v] is not None else None
-  return Reason(first, source, tuple(via))
+  return v, via
+
+
+def _said(source: UOp) -> tuple[str, str]:
+  """What the user said of a value, and the line."""
+  said = str(source.arg) if source.op is Ops.CONSTRAIN else "the user placed it"
+  return said, source_line(*source.origin) if source.origin else ""
+
+
+def _sentence(dim: int, said: str, line: str, names: list[str]) -> str:
+  if not said:
+    return f"dim {dim}: nothing cuts it"
+  if len(names) > 2 * SHOWN:
+    names = [*names[:SHOWN], f"… {len(names) - 2 * SHOWN} more …", *names[-SHOWN:]]
+  way = f" by way of {', '.join(names)}" if names else ""
+  return f"dim {dim}: {said}{f' in {line}' if line else ''}{way}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+  """What an answer says of why values are where they are, as long as somebody asks. It holds no node, and so no memory.
+  `names`: of each edge's op; `said`: of the values that somebody spoke of, what, and the line."""
+
+  solution: Solution
+  names: list[str]
+  said: dict[int, tuple[str, str]]
+
+  def cuts(self, v: int) -> list[Cut]:
+    """Of each dim of a value that is cut, by what, and why."""
+    hint = self.solution.hints[v]
+    return [(dim, axes, self.why(v, dim)) for dim, axes in enumerate(hint.dims) if axes] if hint is not None else []
+
+  def why(self, v: int, dim: int) -> str:
+    giver, via = _way(self.solution, v, dim)
+    return _sentence(dim, *self.said.get(giver, ("", "")), [self.names[e] for e in via])
+
+
+def note_reasons(answer: Answer, made: Mapping[UOp, UOp]) -> None:
+  """Notes at the line of each node that was made for an answer why it is there: `explain` and `visualize` tell it."""
+  asked = answer.asked
+  said = {v: _said(u) for v, u in enumerate(asked.nodes) if asked.problem.hints[v] is not None}
+  decided = Decided(answer.solution, [op_word(u) for u in asked.ops], said)
+  for u, x in made.items():
+    if x is u and isinstance(u.origin, PlacedLine) and u.origin.cuts is not list:
+      continue  # it has been placed before, by what was said then
+    line = u.origin if u.op is Ops.BUFFER and u.origin is not None else x.stamp().origin
+    if (v := asked.number.get(u)) is not None and line is not None:
+      hint = str(u.arg) if u.op is Ops.CONSTRAIN else hint_of(line)
+      x.origin = PlacedLine.of(line, hint, functools.partial(decided.cuts, v))
 
 
 def table(answer: Answer) -> str:

@@ -1,11 +1,10 @@
-"""Pictures of placements: which device holds which part of a tensor, as text and as SVG."""
+"""Which device holds which part of a tensor, as text and as SVG."""
 
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 
 from tinygrad.device import Device, Sharding, device_set, short_devices, show_placement
-from tinygrad.helpers import atomic_write
+from tinygrad.drawing.drawing import Drawing
 from tinygrad.uop import UOp, mesh_of, render_shape
 
 CELL_WIDTH, CELL_HEIGHT, MARGIN = 120, 44, 70  # of the SVG, in pixels
@@ -15,7 +14,7 @@ Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class PartGrid(Drawing):
   """A grid of the parts of a tensor: `cells[row][column]` names the devices that hold these ranges of indices."""
 
   title: str
@@ -65,16 +64,8 @@ class Drawing:
           write(left + CELL_WIDTH // 2, middle + round(16 * (k - (len(lines) - 1) / 2)), line)
     return "\n".join([*out, "</svg>\n"])
 
-  def _repr_svg_(self) -> str:
-    return self.svg
 
-  def save(self, file: str | Path) -> None:
-    """Writes the SVG, under a temporary name first."""
-    with atomic_write(file) as f:
-      f.write(self.svg.encode())
-
-
-def draw(u: UOp) -> Drawing:
+def draw_grid(u: UOp) -> PartGrid:
   """The grid of a value's placement."""
   shape = u.shape
   if not all(isinstance(n, int) for n in shape):
@@ -95,7 +86,7 @@ def draw(u: UOp) -> Drawing:
     return named([d for d, box in boxes.items() if all(i is None or box[i] == r for i, r in place)], boxes, others)
 
   left, top = (tuple("" if i is None else range_text(r) for i, r in line) for line in (rows, columns))
-  return Drawing(title, left, top, tuple(tuple(cell(r, c) for c in columns) for r in rows))
+  return PartGrid(title, left, top, tuple(tuple(cell(r, c) for c in columns) for r in rows))
 
 
 def named(holders: list[str], boxes: dict[str, tuple[Range, ...]], others: list[int]) -> str:
