@@ -97,7 +97,7 @@ def _sentence(dim: int, said: str, line: str, names: list[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class WhyCut:
   """What an answer says of why values are where they are, as long as somebody asks. It holds no node, and so no memory.
   `names`: of each edge's op; `said`: of the values that somebody spoke of, what, and the line."""
 
@@ -119,14 +119,14 @@ def note_reasons(answer: Answer, made: Mapping[UOp, UOp]) -> None:
   """Notes at the line of each node that was made for an answer why it is there: `explain` and `visualize` tell it."""
   asked = answer.asked
   said = {v: _said(u) for v, u in enumerate(asked.nodes) if asked.problem.hints[v] is not None}
-  decided = Decided(answer.solution, [op_word(u) for u in asked.ops], said)
+  why_cut = WhyCut(answer.solution, [op_word(u) for u in asked.ops], said)
   for u, x in made.items():
     if x is u and isinstance(u.origin, PlacedLine) and u.origin.cuts is not list:
       continue  # it has been placed before, by what was said then
     line = u.origin if u.op is Ops.BUFFER and u.origin is not None else x.stamp().origin
     if (v := asked.number.get(u)) is not None and line is not None:
       hint = str(u.arg) if u.op is Ops.CONSTRAIN else hint_of(line)
-      x.origin = PlacedLine.of(line, hint, functools.partial(decided.cuts, v))
+      x.origin = PlacedLine.of(line, hint, functools.partial(why_cut.cuts, v))
 
 
 def table(answer: Answer) -> str:
