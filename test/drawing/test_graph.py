@@ -1,15 +1,17 @@
 """`visualize(y, graph=True)`: the placed graph as a picture; its moves are those of `explain`."""
 
 import html
+import os
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tinygrad import OPEN, Mesh, P, Sharding, Tensor, propagate
+from tinygrad import OPEN, Mesh, P, Sharding, Tensor, auto, propagate
 from tinygrad.device import ShardTypeError
 from tinygrad.drawing.layered import GAP, layered
 from tinygrad.sharding import explain, visualize
@@ -141,6 +143,14 @@ def test_text_is_escaped():
   assert ["exp", "float32[8, 4]", f"constrain(P('?', '?'), group={group!r})"] in Parsed(drawing).words
 
 
+def test_what_auto_chose_is_no_hint():
+  pytest.importorskip("highspy")
+  x, w = (Tensor(np.ones(shape, np.float32)).realize() for shape in ((64, 64), (64, 64)))
+  y = (x @ w).relu()
+  auto(y, mesh=M2)
+  assert all(row.hints == () for row in explain(y)) and "nothing cuts it" not in visualize(y, graph=True).svg
+
+
 def test_what_is_only_memory_and_several_outputs():
   x = Tensor.empty(8, 4, device=Sharding(M2, P("dp")))
   assert len(Parsed(visualize(x, graph=True)).groups) == 1
@@ -153,6 +163,13 @@ def test_what_is_only_memory_and_several_outputs():
 def test_the_picture_is_written(tmp_path):
   drawing = visualize(mlp()[0], tmp_path / "g.svg", graph=True)
   assert (tmp_path / "g.svg").read_text() == drawing.svg and [f.name for f in tmp_path.iterdir()] == ["g.svg"]
+
+
+def test_the_picture_of_the_docs_is_what_its_example_draws(tmp_path):
+  root = Path(__file__).parents[2]
+  command = [sys.executable, "examples/placed_graph.py", str(tmp_path / "drawn.svg")]
+  subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, check=True)
+  assert (tmp_path / "drawn.svg").read_text() == (root / "docs/placed_graph.svg").read_text(), "draw it anew"
 
 
 def test_what_is_no_tensor_is_refused():

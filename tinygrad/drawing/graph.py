@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tinygrad.device import Placement, Sharding, hint_of, reasons_for, show_placement, spec_of
 from tinygrad.drawing.drawing import Drawing
-from tinygrad.drawing.layered import layered
+from tinygrad.drawing.layered import BENT, layered
 from tinygrad.helpers import size_to_str, source_line
 from tinygrad.ops import Trait, having
 from tinygrad.uop import GroupOp, Ops, UOp, mesh_of, render_shape
@@ -18,7 +18,7 @@ from tinygrad.uop import GroupOp, Ops, UOp, mesh_of, render_shape
 LAYER, LINE, LETTER, MARGIN = 92, 15, 7.3, 20  # pixels: between layers, between lines, a letter's width, around it all
 # no nodes of their own where nothing moves: their source is drawn
 FOLDED = GroupOp.Rearranging | GroupOp.View | having(Trait.IDENTITY) | GroupOp.Remapping - having(Trait.GATED)
-READ_AS = having(Trait.SEEN_THROUGH) & GroupOp.Rearranging | having(Trait.IDENTITY)
+READ_AS = having(Trait.SEEN_THROUGH) & having(Trait.ONE_TO_ONE) | having(Trait.IDENTITY)
 EFFECTS = having(Trait.EFFECT)
 SUMMED = having(Trait.CONVERTS) | GroupOp.Rearranging | having(Trait.IDENTITY)  # between a product and its sum
 
@@ -105,7 +105,8 @@ class GraphDrawing(Drawing):
 
     for (a, b), way in zip(self.edges, places.ways):
       thick = self.nodes[a].kind == "move" or self.nodes[b].kind == "move"
-      look = 'stroke="#c33" stroke-width="3"' if thick else 'stroke="#888"'
+      is_long = way[-1][1] - way[0][1] > BENT
+      look = 'stroke="#c33" stroke-width="3"' if thick else f'stroke="#{"bbb" if is_long else "666"}"'
       out.append(f'<path d="{curve([point(*p) for p in way])}" fill="none" {look}/>')
     for n, p in zip(self.nodes, places.at):
       out += shape(n, *point(*p), color[n.key])
@@ -165,6 +166,7 @@ class _Picture:
     self.keys: dict[Placement | None, str] = {}
     self.feeds: dict[UOp, tuple[int, ...]] = {}  # the nodes that a reader's edges come from
     self.products = {m: u for u in self.order if (m := self.product(u)) is not None}
+    self.sums = set(self.products.values())
 
   def run(self) -> GraphDrawing:
     for u in self.order:
@@ -204,7 +206,7 @@ class _Picture:
     while u.op is Ops.REDUCE and [x.op in READ_AS for x in self.readers.get(face, ())] == [True]:
       (face,) = self.readers[face]
     value = f"{u.dtype.name}{render_shape(face.shape)}"
-    title = [f"{self.name(u)}: {value}", show_placement(u.device, mesh_of(u))]
+    title = [f"{self.name(u)}: {value}", self.key(u)]
     title += [source_line(*u.origin)] if u.origin is not None else []
     title += dict.fromkeys(reasons_for(face.origin, face.device) or reasons_for(u.origin, u.device))
     hints = [hint] if (hint := hint_of(u.origin)) else []
@@ -218,7 +220,7 @@ class _Picture:
   def name(self, u: UOp) -> str:
     if u.op is Ops.CUSTOM:
       return str(u.arg[1].name)
-    if u in self.products.values():
+    if u in self.sums:
       return "contraction"
     if u.op in EFFECTS:
       return "assign" if u.src[0].base in self.known else "output"

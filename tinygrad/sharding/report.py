@@ -188,14 +188,17 @@ def why(u: UOp, step: Step, reader: UOp | None) -> str:
   ):
     return f"{wants} needs it whole: summed in {summed.dtype.name}, gathered in {x.dtype.name}"
   if u.arg.pinned:
-    return f"{'a hint asks for it' if u.arg.hinted else 'the user placed it'}: {shown(u, u.device)}"
+    return (
+      f"{'a hint asks for it' if u.arg.hinted and hint_of(u.origin) else 'the user placed it'}: {shown(u, u.device)}"
+    )
   return f"{wants} wants it at {shown(u, u.device)}: {RESOLVED[STRATEGY.value]}"
 
 
 def hints_of(u: UOp, step: Step, reader: UOp | None) -> tuple[str, ...]:
   """The hints behind a move: the one that asks for it, and those that cut over its axes the nearest values below (what
   was summed, or what is moved) and what reads it."""
-  found = [f"{hint_of(u.origin)} in {source_line(*u.origin)}"] if u.arg.hinted and u.origin is not None else []
+  asked = hint_of(u.origin) if u.arg.hinted else ""
+  found = [f"{asked} in {source_line(*u.origin)}"] if asked and u.origin is not None else []
   x = unreduced_source(u.src[0]) if partials_of(u.src[0]) else u
   stack = list(reversed(x.src))
   for _ in range(SEARCHED):

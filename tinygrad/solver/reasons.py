@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tinygrad.device import Cut, PlacedLine, Placement, hint_of, show_placement
 from tinygrad.helpers import source_line
@@ -63,22 +63,24 @@ def _way(solution: Solution, v: int, dim: int) -> tuple[int, list[int]]:
   """Back from a value to the one that told it, and so on to one that nobody told: that one, and the edges between."""
   via: list[int] = []
   seen: set[tuple[int, int]] = set()
-  while (v, dim) not in seen:
+  while (v, dim) not in seen and (told := _told(solution, v, dim)) is not None:
     seen.add((v, dim))
-    hint, told = solution.hints[v], solution.told[v].get(dim)
-    if told is None or hint is None:
-      break
-    edge, giver = told
-    there = solution.hints[giver]
-    axes = hint.dims[dim]
-    dims = () if there is None else there.dims
-    found = [i for i, ds in enumerate(dims) if any(not coexist(d, e) for d in ds for e in axes)]
-    if not found:
-      break
+    edge, v, dim = told
     if edge is not None:
       via.append(edge)
-    v, dim = giver, found[0]
   return v, via
+
+
+def _told(solution: Solution, v: int, dim: int) -> tuple[int | None, int, int] | None:
+  """By way of which edge which value, and which dim of it, has told a value how to cut a dim."""
+  hint, told = solution.hints[v], solution.told[v].get(dim)
+  if told is None or hint is None:
+    return None
+  edge, giver = told
+  there, axes = solution.hints[giver], hint.dims[dim]
+  dims = () if there is None else there.dims
+  found = next((i for i, ds in enumerate(dims) if any(not coexist(d, e) for d in ds for e in axes)), None)
+  return None if found is None else (edge, giver, found)
 
 
 def _said(source: UOp) -> tuple[str, str]:
@@ -87,11 +89,13 @@ def _said(source: UOp) -> tuple[str, str]:
   return said, source_line(*source.origin) if source.origin else ""
 
 
-def _sentence(dim: int, said: str, line: str, names: list[str]) -> str:
+def _sentence(dim: int, said: str, line: str, names: Sequence[str], n: int | None = None) -> str:
+  """`n`: how many ops there are, if of a longer way the first and the last ones are given."""
   if not said:
     return f"dim {dim}: nothing cuts it"
-  if len(names) > 2 * SHOWN:
-    names = [*names[:SHOWN], f"… {len(names) - 2 * SHOWN} more …", *names[-SHOWN:]]
+  n = len(names) if n is None else n
+  if n > 2 * SHOWN:
+    names = [*names[:SHOWN], f"… {n - 2 * SHOWN} more …", *names[-SHOWN:]]
   way = f" by way of {', '.join(names)}" if names else ""
   return f"dim {dim}: {said}{f' in {line}' if line else ''}{way}"
 
@@ -104,15 +108,33 @@ class WhyCut:
   solution: Solution
   names: list[str]
   said: dict[int, tuple[str, str]]
+  ways: dict[tuple[int, int], tuple[int, int, tuple[str, ...]]] = field(default_factory=dict)  # what `way` has found
 
   def cuts(self, v: int) -> list[Cut]:
-    """Of each dim of a value that is cut, by what, and why."""
-    hint = self.solution.hints[v]
-    return [(dim, axes, self.why(v, dim)) for dim, axes in enumerate(hint.dims) if axes] if hint is not None else []
+    """Of each dim of a value that is cut because somebody said so, by what, and why."""
+    hint, found = self.solution.hints[v], list[Cut]()
+    for dim, axes in enumerate(hint.dims) if hint is not None else ():
+      giver, n, names = self.way(v, dim) if axes else (v, 0, ())
+      if axes and giver in self.said:
+        found.append((dim, axes, _sentence(dim, *self.said[giver], names, n)))
+    return found
 
-  def why(self, v: int, dim: int) -> str:
-    giver, via = _way(self.solution, v, dim)
-    return _sentence(dim, *self.said.get(giver, ("", "")), [self.names[e] for e in via])
+  def way(self, v: int, dim: int) -> tuple[int, int, tuple[str, ...]]:
+    """As `_way`, over all values linear in their number: the value that told, how many ops there are between, and the
+    names of the first and the last of them."""
+    steps: dict[tuple[int, int], int | None] = {}
+    while (v, dim) not in self.ways and (v, dim) not in steps:
+      if (told := _told(self.solution, v, dim)) is None:
+        self.ways[v, dim] = v, 0, ()
+        break
+      steps[v, dim], v, dim = told
+    giver, n, names = self.ways.get((v, dim), (v, 0, ()))
+    for at, edge in reversed(steps.items()):
+      if edge is not None:
+        n, names = n + 1, (self.names[edge], *names)
+        names = names if n <= 2 * SHOWN else (*names[:SHOWN], *names[-SHOWN:])
+      self.ways[at] = giver, n, names
+    return giver, n, names
 
 
 def note_reasons(answer: Answer, made: Mapping[UOp, UOp]) -> None:
