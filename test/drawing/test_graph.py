@@ -170,6 +170,7 @@ def test_the_picture_of_the_docs_is_what_its_example_draws(tmp_path):
   command = [sys.executable, "examples/placed_graph.py", str(tmp_path / "drawn.svg")]
   subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, check=True)
   assert (tmp_path / "drawn.svg").read_text() == (root / "docs/placed_graph.svg").read_text(), "draw it anew"
+  assert str(root) not in (root / "docs/placed_graph.svg").read_text()
 
 
 def test_what_is_no_tensor_is_refused():

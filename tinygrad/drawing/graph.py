@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -214,7 +215,7 @@ class _Picture:
       kind = "input" if u.op is Ops.BUFFER else "output" if u.op in EFFECTS else "op"
       return Node(kind, [self.name(u), value], self.key(u), title, hints=[] if kind == "output" else hints)
     lines = [f"{m.kind} {'+'.join(m.axes)} {size_to_str(m.wire)}".replace("  ", " ") for m in moves]
-    title = [x for m, said in zip(moves, lines) for x in (said, m.where, m.why, *m.hints)]
+    title = [x for m, said in zip(moves, lines) for x in (said, os.path.basename(m.where), m.why, *m.hints)]
     return Node("move", lines, self.key(u), [*title, value], moves, hints)
 
   def name(self, u: UOp) -> str:
