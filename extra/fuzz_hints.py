@@ -4,6 +4,7 @@
   cuts       a hinted value has the cuts that it was given, a closed dim no others
   order      placements do not depend on the order in which outputs are given
   stated     hints that state what was decided (the answer: between, bytes decide) for leaves and outputs change nothing
+  last       nor do they in a round after all others
   twice      to propagate once more changes nothing
   unhinted   without hints everything is replicated, and nothing moves
   bytes      no more bytes move than in the same program with the leaves placed so, hints on leaves alone
@@ -47,6 +48,7 @@ MESHES = [
 ]
 SHAPES = ((8, 8), (8,), (4, 8), (6, 4, 2), (5, 8))
 MOST = 4000  # elements of a value
+LAST = 3  # a priority after all others
 
 Binary = Callable[[Tensor, Tensor], Tensor]
 BINARY: dict[str, Binary] = {
@@ -124,11 +126,10 @@ class Program:
     given = (self.gradients[::-1], self.outputs[::-1]) if turned else (self.outputs, self.gradients)
     return propagate(*given, mesh=self.mesh)
 
-  def propagate_stating(self, leaves: Sequence[Any], outputs: Sequence[Any]) -> Propagation:
+  def propagate_stating(self, leaves: Sequence[Any], outputs: Sequence[Any], priority: int = 0) -> Propagation:
     """Places the program with closed hints that say where leaves and outputs are."""
-    said = [
-      t.constrain(at.spec) for t, at in zip(self.leaves + self.outputs, (*leaves, *outputs)) if isinstance(at, Sharding)
-    ]
+    placed = zip(self.leaves + self.outputs, (*leaves, *outputs))
+    said = [t.constrain(at.spec, priority=priority) for t, at in placed if isinstance(at, Sharding)]
     return propagate(self.outputs, self.gradients, said, mesh=self.mesh)
 
   def spec(self, rank: int, may_open: bool = True) -> P:
@@ -144,7 +145,7 @@ class Program:
     rng = self.hints
     said: dict[str, Any] = {"spec": None if rng.random() < 0.15 else self.spec(x.ndim)}
     if rng.random() < 0.3:
-      priority = rng.choice((rng.randint(0, 2), [rng.randint(0, 2) for _ in x.shape]))
+      priority = rng.choice((rng.randint(0, LAST - 1), [rng.randint(0, LAST - 1) for _ in x.shape]))
       said |= {"priority": priority} if self.in_rounds else {}
     if rng.random() < 0.15 and not self.on_leaves:
       said["propagate"] = rng.choice(("forward", "backward", "none"))
@@ -252,13 +253,17 @@ def order(seed: int) -> str:
   return differing("turned", before, devices(turned.tensors))
 
 
-def stated(seed: int) -> str:
+def stated(seed: int, priority: int = 0) -> str:
   p = Program(seed, True)
   found = p.propagate()
   decided = [[found.answer[found.before.get(t.uop, t.uop)] for t in tensors] for tensors in (p.leaves, p.outputs)]
   again = Program(seed, True)
-  again.propagate_stating(*decided)
+  again.propagate_stating(*decided, priority)
   return differing("stated", devices(p.tensors), devices(again.tensors))
+
+
+def stated_last(seed: int) -> str:
+  return stated(seed, LAST)
 
 
 def twice(seed: int) -> str:
@@ -291,6 +296,7 @@ LAWS: dict[str, Callable[[int], str]] = {
   "cuts": cuts,
   "order": order,
   "stated": stated,
+  "last": stated_last,
   "twice": twice,
   "unhinted": unhinted,
   "bytes": no_more_bytes,

@@ -70,6 +70,36 @@ def test_the_gradient_of_a_matmul_reads_its_operands_where_they_were_moved():
   assert explain(g).wire <= explain(by_hooks).wire
 
 
+def test_what_is_whole_is_not_cut_to_be_read_by_an_op_that_would_move_it():
+  """A whole value was cut for nothing, and then shrunk along the cut dim."""
+
+  def gradient(x):
+    x.requires_grad = True
+    y = Tensor.cat(x, x + 1, dim=1).reshape(4, 20)
+    z, least = (y * y).clip(-9, 9), x.min(0)
+    return [z, least, *(z.sum() + least.sum()).gradient(x)]
+
+  by_hooks = gradient(zeros(5, 8).shard(LINE, P(None, "a")).realize())
+  outputs = gradient(zeros(5, 8).constrain(P(None, "a")))
+  propagate(outputs, mesh=LINE)
+  assert explain(*[t * 2 for t in outputs]).wire <= explain(*[t * 2 for t in by_hooks]).wire
+
+
+def test_an_index_is_gathered_rather_than_a_sum_reduced():
+  """The gradient of a lookup at a few places: all of them, on each device, or a part of the sum on each."""
+  mesh = Mesh([f"CPU:{i}" for i in range(6)], names=("a",))
+
+  def gradient(x, index):
+    x.requires_grad = True
+    return [y := x[index] + x, *y.sum().gradient(x)]
+
+  index = Tensor(np.zeros(4, np.int32)).realize()
+  by_hooks = gradient(zeros(4, 8).shard(mesh, P("a")).realize(), index.shard(mesh, P("a")).realize())
+  outputs = gradient(zeros(4, 8).constrain(P("a")), index)
+  propagate(outputs, mesh=mesh)
+  assert explain(*outputs).wire <= explain(*by_hooks).wire
+
+
 # ---------------------------------------------------------------- a second propagation
 
 

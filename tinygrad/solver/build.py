@@ -10,7 +10,7 @@ from tinygrad.helpers import prod
 from tinygrad.sharding.costs import Costs, at_placement
 from tinygrad.sharding.decision_cache import AS_GIVEN
 from tinygrad.sharding.factors import collect, legal, project
-from tinygrad.sharding.moves import wire
+from tinygrad.sharding.moves import size_of, wire
 from tinygrad.sharding.outcomes import Outcome, is_partial, outcomes
 from tinygrad.solver.axes import coexist
 from tinygrad.solver.contractions import Contraction
@@ -76,7 +76,7 @@ def constrained(u: UOp, x: UOp, target: Placement) -> UOp:
 def at_target(u: UOp, src: Sources, target: Placement, costs: Costs) -> UOp:
   """The op in the way of the fewest bytes; of equal ways the one whose result is at `target`, where nothing moves for
   it. The result stays partial where it is."""
-  ways = [*outcomes(u.op, u.dtype, src, u.arg), *as_wanted(u, src, target)]
+  ways = [*outcomes(u.op, u.dtype, src, u.arg), *as_wanted(u, src, target, costs)]
   best = ways[0] if len(ways) == 1 else min(ways, key=functools.partial(_rank, u, src, target, costs))
   v = UOp.new(u.op, u.dtype, costs.brought(src, best), u.arg)
   return costs.build(v, target) if costs.cost(v, target) == 0 else v
@@ -92,19 +92,25 @@ def _rank(u: UOp, src: Sources, target: Placement, costs: Costs, o: Outcome) -> 
   return costs.moved(src, o) + partial + o.mapped, away, not o.defers, -o.parts
 
 
-def as_wanted(u: UOp, src: Sources, target: Placement) -> list[Outcome]:
-  """The way to run an op whose result is at `target`, if there is one: its sources cut for that, and nothing else."""
-  if not isinstance(target, Sharding) or target.replicated:
+def as_wanted(u: UOp, src: Sources, target: Placement, costs: Costs) -> list[Outcome]:
+  """The ways to run an op with its sources cut for a result at `target`, if there is one, and with all of them
+  whole. What an index map moves is charged as all that it might, so for one they are whole only if they are already."""
+  if not isinstance(target, Sharding):
     return []
-  f = factor_rule(u)
-  cuts = legal(collect(f.out, f, [target.cut(i) for i in range(u.ndim)]), f)
-  if Sharding.of(target.mesh, project(f.out, cuts)) is not target:
-    return []
-  required = tuple(
-    None if s.device is None else Sharding.of(target.mesh, project(lists, cuts)) for s, lists in zip(src, f.src)
-  )
-  mapped = prod(target.local_shape(u.max_shape)) * u.dtype.itemsize if any(target.cut(i) for i in f.remapped) else 0.0
-  return [Outcome(required, target, len(target), 0.0, mapped, False)]
+  f, found = factor_rule(u), []
+  for wanted in (target, Sharding.of(target.mesh, ())):
+    cuts = legal(collect(f.out, f, [wanted.cut(i) for i in range(u.ndim)]), f)
+    if Sharding.of(target.mesh, project(f.out, cuts)) is wanted:
+      required = tuple(
+        None if s.device is None else Sharding.of(target.mesh, project(lists, cuts)) for s, lists in zip(src, f.src)
+      )
+      is_mapped = any(wanted.cut(i) for i in f.remapped)
+      mapped = prod(wanted.local_shape(u.max_shape)) * u.dtype.itemsize if is_mapped else 0.0
+      parts = size_of(d for axes in cuts.values() for d in axes)
+      found.append(Outcome(required, wanted, parts, 0.0, mapped, False))
+  if f.remapped and found[-1].result is not target and costs.moved(src, found[-1]) > 0:
+    found.pop()
+  return found
 
 
 def product(c: Contraction, src: Sources, found: Answer, costs: Costs) -> UOp:
