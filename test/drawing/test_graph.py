@@ -98,6 +98,18 @@ def test_hints_are_marked_before_they_are_spread():
   assert ["add", "float32[8, 8]", "constrain(P('dp', None))"] in p.words
 
 
+def test_a_gradient_has_the_line_of_its_value_and_not_its_hint():
+  x = Tensor(np.ones((8, 8), np.float32)).realize()
+  y = x.exp().constrain(P("dp"))
+  propagate(y, mesh=M2)
+  (g,) = (y * y).sum().gradient(x)
+  p = Parsed(visualize(g, graph=True))
+  marked = [words[0] for words in p.words if len(words) > 2]
+  assert marked == ["exp", "add"]  # the gradient at the hint is hinted, too
+  told = [words[0] for title, words in zip(p.titles, p.words) if "dim 0: constrain" in title]
+  assert told == ["buffer", "exp"]  # nothing has been spread over the gradient
+
+
 def test_explain_tells_the_hint_behind_a_move_and_its_line():
   y, _ = mlp()
   z = y.constrain(P()) + 1

@@ -26,6 +26,11 @@ class PlacedLine(tuple[str, int]):
     return made
 
 
+def plain_line(origin: tuple[str, int] | None) -> tuple[str, int] | None:
+  """The line alone: for another value that is said to come from there."""
+  return (origin[0], origin[1]) if isinstance(origin, PlacedLine) else origin
+
+
 def hint_of(origin: tuple[str, int] | None) -> str:
   """What was said of a value itself."""
   return origin.hint if isinstance(origin, PlacedLine) else ""

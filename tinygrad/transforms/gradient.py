@@ -4,7 +4,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Sequence
 
-from tinygrad.device import Device, Placement, Sharding, device_set, reduced_placement, same_devices
+from tinygrad.device import Device, Placement, Sharding, device_set, plain_line, reduced_placement, same_devices
 from tinygrad.dtype import dtypes
 from tinygrad.uop import CARDS, Hooks, Ops, UOp
 
@@ -133,7 +133,7 @@ def _accumulate(order: list[UOp], wanted: set[UOp], needed: set[UOp], grads: dic
     rule = CARDS[u.op].gradient if u.op is not Ops.DETACH else _own_gradient
     if rule is None:
       raise RuntimeError(f"no gradient passes {u.op.name}\n  fix: detach() the value before it")
-    Hooks.origin = u.origin
+    Hooks.origin = plain_line(u.origin)
     for s, part in zip(sources(u), rule(g, u), strict=True):
       if part is not None and s in needed:
         grads[s] = grads[s].alu(Ops.ADD, part) if s in grads else part
@@ -151,7 +151,7 @@ def _delivered(wanted: dict[UOp, list[UOp]], grads: dict[UOp, UOp]) -> dict[UOp,
   found: dict[UOp, UOp] = {}
   for t, places in wanted.items():
     if parts := [grads[u] for u in places if u in grads]:
-      Hooks.origin = parts[0].origin
+      Hooks.origin = plain_line(parts[0].origin)
       found[t] = _deliver(functools.reduce(lambda g, part: g.alu(Ops.ADD, part), _gathered(parts, t)), t.device)
   return found
 
