@@ -2,6 +2,7 @@
 it to the last one that reads it.
 """
 
+import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -59,31 +60,29 @@ class Schedule:
 
 
 def plan_memory(uses: Sequence[Sequence[int]], temps: Mapping[int, Temp]) -> tuple[dict[int, int], list[Temp]]:
-  """Assigns the intermediate slots to as little memory as a first fit finds.
+  """Assigns the intermediate slots to memories, large ones first, each to the smallest that is free while it lives
+  (Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020: greedy by size).
 
   `uses[i]`: the slots that item i touches. A read by a peer ends at the barrier after its item, so it counts as a use
   like any other.
   Returns (slot -> number of the memory, the memories). Two slots share one only if no item needs both.
   """
-  last: dict[int, int] = {}
+  lives: dict[int, tuple[int, int]] = {}
   for i, slots in enumerate(uses):
-    last.update((s, i) for s in slots if s in temps)
-  pool, at = list[Temp](), dict[int, int]()
-  free: dict[Placement, list[int]] = {}
-  for i, slots in enumerate(uses):
-    for s in slots:
-      if s not in temps or s in at:
-        continue
-      want = Temp(temps[s].device, round_up(max(temps[s].nbytes, 1), ALIGN))
-      if candidates := free.setdefault(want.device, []):  # the smallest that fits, else the largest
-        m = min(candidates, key=lambda m: (pool[m].nbytes < want.nbytes, abs(pool[m].nbytes - want.nbytes)))
-        candidates.remove(m)
-        pool[m] = max(pool[m], want, key=lambda memory: memory.nbytes)
-      else:
-        m = len(pool)
-        pool.append(want)
-      at[s] = m
-    for s in dict.fromkeys(slots):
-      if s in temps and last[s] == i:
-        free[temps[s].device].append(at[s])
+    lives.update((s, (lives.get(s, (i,))[0], i)) for s in slots if s in temps)
+  wanted = {s: Temp(temps[s].device, round_up(max(temps[s].nbytes, 1), ALIGN)) for s in lives}
+  pool, at, busy = list[Temp](), dict[int, int](), list[list[tuple[int, int]]]()
+  for s in sorted(lives, key=lambda s: (-wanted[s].nbytes, lives[s][0])):
+    for m in range(len(pool) - 1, -1, -1):
+      i = bisect.bisect(busy[m], lives[s])
+      before, after = busy[m][i - 1 : i], busy[m][i : i + 1]
+      free = all(end < lives[s][0] for _, end in before) and all(begin > lives[s][1] for begin, _ in after)
+      if free and pool[m].device == wanted[s].device:
+        break
+    else:
+      m, i = len(pool), 0
+      pool.append(wanted[s])
+      busy.append([])
+    busy[m].insert(i, lives[s])
+    at[s] = m
   return at, pool
