@@ -169,6 +169,28 @@ def test_memory_plan_against_intervals(seed):
 
 
 @pytest.mark.parametrize("seed", range(20))
+def test_memory_is_that_of_a_plain_search(seed):
+  """Large ones first, each in the last memory made in which no other lives at its times."""
+  rng = np.random.default_rng(seed)
+  temps = {i: Temp(("CPU", "CPU:1")[rng.integers(2)], int(rng.integers(1, 9)) * 64) for i in range(40)}
+  uses = [tuple(rng.choice(40, rng.integers(1, 4), replace=False).tolist()) for _ in range(int(rng.integers(30, 70)))]
+  times = {s: [i for i, u in enumerate(uses) if s in u] for u in uses for s in u}
+  memories: list[list[int]] = []
+  for s in sorted(times, key=lambda s: (-temps[s].nbytes, times[s][0])):
+
+    def is_free(m, s=s):
+      return temps[m[0]].device == temps[s].device and all(
+        times[o][-1] < times[s][0] or times[o][0] > times[s][-1] for o in m
+      )
+
+    free = [m for m in memories if is_free(m)]
+    free[-1].append(s) if free else memories.append([s])
+  at, pool = plan_memory(uses, temps)
+  assert at == {s: i for i, m in enumerate(memories) for s in m}
+  assert pool == [temps[m[0]] for m in memories]
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_memory_is_little_more_than_what_is_alive_at_once(seed):
   """(First fit in order, each memory as large as what it ever holds, takes up to three times as much here.)"""
   rng = np.random.default_rng(seed)

@@ -2,13 +2,12 @@
 it to the last one that reads it.
 """
 
-import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tinygrad.device import Placement
 from tinygrad.dtype import DType
-from tinygrad.helpers import round_up
+from tinygrad.helpers import BusyTimes, round_up
 from tinygrad.uop import UOp
 
 ALIGN = 64
@@ -71,18 +70,12 @@ def plan_memory(uses: Sequence[Sequence[int]], temps: Mapping[int, Temp]) -> tup
   for i, slots in enumerate(uses):
     lives.update((s, (lives.get(s, (i,))[0], i)) for s in slots if s in temps)
   wanted = {s: Temp(temps[s].device, round_up(max(temps[s].nbytes, 1), ALIGN)) for s in lives}
-  pool, at, busy = list[Temp](), dict[int, int](), list[list[tuple[int, int]]]()
+  pool, at = list[Temp](), dict[int, int]()
+  busy: dict[Placement, tuple[BusyTimes, list[int]]] = {}
   for s in sorted(lives, key=lambda s: (-wanted[s].nbytes, lives[s][0])):
-    for m in range(len(pool) - 1, -1, -1):
-      i = bisect.bisect(busy[m], lives[s])
-      before, after = busy[m][i - 1 : i], busy[m][i : i + 1]
-      free = all(end < lives[s][0] for _, end in before) and all(begin > lives[s][1] for begin, _ in after)
-      if free and pool[m].device == wanted[s].device:
-        break
-    else:
-      m, i = len(pool), 0
+    times, memories = busy.setdefault(wanted[s].device, (BusyTimes(len(uses)), []))
+    if (n := times.take(*lives[s])) == len(memories):
+      memories.append(len(pool))
       pool.append(wanted[s])
-      busy.append([])
-    busy[m].insert(i, lives[s])
-    at[s] = m
+    at[s] = memories[n]
   return at, pool
