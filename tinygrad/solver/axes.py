@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from math import gcd
 
 from tinygrad.device import Mesh, SubAxis, merge_sub_axes
+from tinygrad.sharding.moves import overlap
 
 Axes = tuple[SubAxis, ...]
 
@@ -67,8 +68,7 @@ def common(x: Axes, y: Axes) -> Axes:
 
 def coexist(d: SubAxis, e: SubAxis) -> bool:
   """Whether both can be part of one placement: they share nothing, and form a divisor chain of the device's number."""
-  low, high = (d, e) if d.stride < e.stride else (e, d)
-  return high.stride % (low.stride * low.size) == 0
+  return not overlap(d, e)
 
 
 def prefix_beside(axes: Axes, others: Iterable[SubAxis], atomic: bool) -> Axes:

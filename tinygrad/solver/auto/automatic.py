@@ -50,8 +50,7 @@ class Automatic:
   def next_best(self, v: int) -> float:
     """Seconds that the next best placement of a value's class would take besides, all others as they are."""
     p, c = self.program, self.classes.value[v]
-    around = [op for op in p.ops if any(side.value == c for side in op.sides)]
-    costs = sorted(seconds for _, seconds in costs_of(p, self.chosen.cuts, c, around))
+    costs = sorted(seconds for _, seconds in costs_of(p, self.chosen.cuts, c, p.around()[c]))
     return costs[1] - costs[0] if len(costs) > 1 else float("inf")
 
   def __str__(self) -> str:
@@ -101,7 +100,7 @@ def decisions(
   """How each op is to run where values are placed as chosen."""
   found: dict[UOp, OpDecision] = {}
   for c, op in ops.items():
-    way, edge = op.best(chosen.cuts), asked.problem.edges[classes.edges[c][0]]
+    way, edge = op.ways[op.best(chosen.cuts)], asked.problem.edges[classes.edges[c][0]]
     sources = zip(edge.values[: edge.rule.sources], way.wants)
     needs = [None if v is None else choices.placement(cut, len(asked.problem.shapes[v])) for v, (cut, _) in sources]
     of_sum = asked.ops[classes.edges[c][0]] in asked.contractions.by_reduce

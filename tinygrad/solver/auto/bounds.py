@@ -65,16 +65,20 @@ class Messages:
         self.around[side.value].append((star, i))
     self.order = list(dict.fromkeys(side.value for star in self.stars for side in star.op.sides))
     place = {v: i for i, v in enumerate(self.order)}
-    spans = [[place[side.value] for side in star.op.sides] for star in self.stars]
-    first = {id(star): min(span) for star, span in zip(self.stars, spans)}
-    last = {id(star): max(span) for star, span in zip(self.stars, spans)}
-    self.after = {v: [(s, i) for s, i in self.around[v] if last[id(s)] > place[v]] for v in self.order}
-    self.before = {v: [(s, i) for s, i in self.around[v] if first[id(s)] < place[v]] for v in self.order}
+    self.after = {
+      v: [(s, i) for s, i in self.around[v] if any(place[side.value] > place[v] for side in s.op.sides)]
+      for v in self.order
+    }
+    self.before = {
+      v: [(s, i) for s, i in self.around[v] if any(place[side.value] < place[v] for side in s.op.sides)]
+      for v in self.order
+    }
+    self.seconds = [numpy.array(v.seconds) for v in p.values]
+    self.memory = [numpy.array(v.memory) for v in p.values]
 
   def at(self, v: int) -> Any:
     """What each cut of a value costs, with what ops count there."""
-    value = self.p.values[v]
-    own = numpy.array(value.seconds) + self.weight * numpy.array(value.memory)
+    own = self.seconds[v] + self.weight * self.memory[v]
     return own + sum(star.messages[i] for star, i in self.around[v])
 
   def round(self) -> None:
@@ -114,11 +118,11 @@ class Messages:
     ways = [star.ways() for star in self.stars]
     return cuts, [left - left.min() for left in ways]
 
-  def decoded(self, order: Sequence[int]) -> list[int]:
+  def decoded(self) -> list[int]:
     """A choice: of one value after the other the best cut, where those before it are decided."""
     chosen = [0] * len(self.p.values)
     decided: set[int] = set()
-    for v in order:
+    for v in self.order:
       costs = self.at(v) + sum(star.at(i, chosen, decided) for star, i in self.around[v])
       chosen[v] = int(costs.argmin())
       decided.add(v)
@@ -136,7 +140,7 @@ def converged(p: Program) -> Messages:
   bisection."""
   messages = Messages(p)
   messages.run()
-  if p.memory is None or p.fits(messages.decoded(messages.order)):
+  if p.memory is None or p.fits(messages.decoded()):
     return messages
   seconds, low, high = messages.bound(), 0.0, 0.0
   found = [(seconds, 0.0)]
@@ -144,7 +148,7 @@ def converged(p: Program) -> Messages:
     messages.weight = (low + high) / 2 if high else 4 * low or seconds / p.memory
     messages.run(2 * LOOKED)
     found.append((messages.bound(), messages.weight))
-    if p.fits(messages.decoded(messages.order)):
+    if p.fits(messages.decoded()):
       high = messages.weight
     else:
       low = messages.weight

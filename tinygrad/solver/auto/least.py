@@ -32,9 +32,8 @@ def searched(p: Program) -> Chosen:
   """From a choice by messages to the best one that differs from it in one mesh axis of each value and each op, then in
   two, until it is close enough to the bound, or all that may be better has been looked at."""
   messages = converged(p)
-  chosen = messages.decoded(messages.order)
-  if not p.fits(chosen := mended(p, chosen)):
-    chosen = mended(p, [min(range(len(v.cuts)), key=v.memory.__getitem__) for v in p.values])
+  if not p.fits(chosen := mended(p, messages.decoded())):
+    chosen = mended(p, p.smallest())
   found = Chosen(chosen, p.total(chosen), messages.bound())
   axes, radius = len(p.values[0].cuts[0]), 1
   while found.gap > CLOSE and radius <= axes:
@@ -64,8 +63,7 @@ def near(p: Program, chosen: Sequence[int], needed: Part, radius: int) -> Part:
   ]
   ways = []
   for op, keep in zip(p.ops, needed[1]):
-    costs = op.priced(chosen)
-    best = int(costs.argmin())
+    best = op.best(chosen)
     ways.append([w for w in sorted({*keep, best}) if close(op.ways[w].factors, op.ways[best].factors)])
   return cuts, ways
 
@@ -74,7 +72,7 @@ def solved(p: Program) -> Chosen:
   """By the relaxation: of each value the cut that has most of it, mended by changing one value at a time. Where that is
   not close to the least (mostly where memory binds), by a search for whole placements, in a large program among those
   that the relaxation has shares of."""
-  smallest = [min(range(len(v.cuts)), key=v.memory.__getitem__) for v in p.values]
+  smallest = p.smallest()
   shares, bound = relaxed(p, p.total(smallest))
   chosen = most_of(p, shares)
   if not p.fits(chosen):  # no change of one value alone has made it fit

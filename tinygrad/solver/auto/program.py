@@ -53,8 +53,9 @@ class Op:
     """The seconds of the best way."""
     return float(self.priced(chosen).min())
 
-  def best(self, chosen: Sequence[int]) -> Way:
-    return self.ways[int(self.priced(chosen).argmin())]
+  def best(self, chosen: Sequence[int]) -> int:
+    """The number of the best way."""
+    return int(self.priced(chosen).argmin())
 
   def prices(self, chosen: Sequence[int], v: int) -> Any:
     """The seconds for each cut of a value, the others placed so."""
@@ -77,6 +78,18 @@ class Program:
   def held(self, chosen: Sequence[int]) -> float:
     """Bytes of memory on each device."""
     return sum(v.memory[c] for v, c in zip(self.values, chosen))
+
+  def smallest(self) -> list[int]:
+    """The cut of each value that holds the least memory."""
+    return [min(range(len(v.cuts)), key=v.memory.__getitem__) for v in self.values]
+
+  def around(self) -> list[list[Op]]:
+    """The ops of each value."""
+    found: list[list[Op]] = [[] for _ in self.values]
+    for op in self.ops:
+      for v in dict.fromkeys(side.value for side in op.sides):
+        found[v].append(op)
+    return found
 
   def columns(self) -> int:
     """Variables of the linear program."""
@@ -117,16 +130,12 @@ class Chosen:
 
 def mended(p: Program, chosen: list[int]) -> list[int]:
   """Changes of one value that save time, or memory where there is too much, until there are none."""
-  at: list[list[Op]] = [[] for _ in p.values]
-  for op in p.ops:
-    for v in dict.fromkeys(side.value for side in op.sides):
-      at[v].append(op)
-  better = True
+  around, better = p.around(), True
   while better:
     better = False
     for v, value in enumerate(p.values):
       if len(value.cuts) > 1:
-        costs = costs_of(p, chosen, v, at[v])
+        costs = costs_of(p, chosen, v, around[v])
         found = min(range(len(costs)), key=costs.__getitem__)
         if costs[found] < costs[chosen[v]]:
           chosen[v], better = found, True
