@@ -337,3 +337,10 @@ def test_no_more_bytes_travel_than_were_counted(graph, mesh):
     own = sum(v.seconds[k] for v, k in zip(p.values, chosen)) + sum(op.seconds[op.best(chosen)] for op in p.ops)
     counted = (found.seconds - own) * machine.link
     assert sum(row.wire for row in explain(*roots).rows) <= counted * (1 + 1e-6) + 1
+
+
+def test_what_auto_has_chosen_is_not_said_to_be_the_users():
+  roots = [Tensor(u) for u in convnet().src]
+  auto(*roots, mesh=ONE, machine=Machine(1e12, 1e11, 1e10, 0.0))
+  why = [row.why for row in explain(*roots).rows if row.kind == "all_gather"]
+  assert why and all(text.startswith("automatic placement chose it: ") for text in why)

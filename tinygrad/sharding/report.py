@@ -188,9 +188,8 @@ def why(u: UOp, step: Step, reader: UOp | None) -> str:
   ):
     return f"{wants} needs it whole: summed in {summed.dtype.name}, gathered in {x.dtype.name}"
   if u.arg.pinned:
-    return (
-      f"{'a hint asks for it' if u.arg.hinted and hint_of(u.origin) else 'the user placed it'}: {shown(u, u.device)}"
-    )
+    by_hint = "a hint asks for it" if hint_of(u.origin) else "automatic placement chose it"
+    return f"{by_hint if u.arg.hinted else 'the user placed it'}: {shown(u, u.device)}"
   return f"{wants} wants it at {shown(u, u.device)}: {RESOLVED[STRATEGY.value]}"
 
 

@@ -102,7 +102,7 @@ class PieceArg(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Move:
   """Bring a value to `device`. `pinned`: the user wrote it (shard, to, assign); else a hook inserted it and `place`
-  may decide anew. `hinted`: pinned for the hint below it, not for the user."""
+  may decide anew. `hinted`: pinned for the hint below it, or by automatic placement, not for the user."""
 
   device: Placement
   pinned: bool
