@@ -23,18 +23,21 @@ def least_time(p: Program) -> Chosen:
   if p.memory is not None and least > p.memory:
     said = f"auto: no placement fits in {size_to_str(p.memory)} on each device"
     refuse(said, f"memory={math.ceil(least)}  # the least that a placement holds; or more devices")
-  if p.columns() <= MOST_COLUMNS and (found := solved(p)).gap <= CLOSE:
-    return found
-  return searched(p)
+  known = solved(p) if p.columns() <= MOST_COLUMNS else None
+  return known if known is not None and known.gap <= CLOSE else searched(p, known)
 
 
-def searched(p: Program) -> Chosen:
-  """From a choice by messages to the best one that differs from it in one mesh axis of each value and each op, then in
-  two, until it is close enough to the bound, or all that may be better has been looked at."""
+def searched(p: Program, known: Chosen | None = None) -> Chosen:
+  """From a choice by messages, or the `known` one if that is better, to the best one that differs from it in one mesh
+  axis of each value and each op, then in two, until it is close enough to the bound, or all that may be better has been
+  looked at."""
   messages = converged(p)
   if not p.fits(chosen := mended(p, messages.decoded())):
     chosen = mended(p, p.smallest())
   found = Chosen(chosen, p.total(chosen), messages.bound())
+  if known is not None:
+    better = known if known.seconds < found.seconds else found
+    found = Chosen(better.cuts, better.seconds, max(found.bound, known.bound))
   axes, radius = len(p.values[0].cuts[0]), 1
   while found.gap > CLOSE and radius <= axes:
     cuts, ways = near(p, found.cuts, messages.needed(found.seconds - found.bound), radius)
