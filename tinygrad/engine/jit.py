@@ -16,7 +16,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import JitError
 from tinygrad.engine.program_order import program_order
-from tinygrad.engine.run import Run, Stretch, Work, prepare, recorders, work_of
+from tinygrad.engine.run import Run, Stretch, Work, prepare, recorders, tracers, work_of
 from tinygrad.helpers import DEBUG, JIT, settings_from, uninterrupted
 from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute
 
@@ -317,7 +317,7 @@ class TinyJit(Generic[A, R]):
     return self if instance is None else functools.partial(self.__call__, instance)
 
   def __call__(self, *args: A.args, **kwargs: A.kwargs) -> R:
-    if not JIT.value or recorders:  # inside another capture it is a part of that one
+    if not JIT.value or recorders or tracers:  # inside another capture, or a transform, it is a part of that one
       with self.placing():
         return self.fxn(*args, **kwargs)
     key, inputs, variables = read_arguments(args, kwargs)

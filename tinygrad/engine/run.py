@@ -38,6 +38,7 @@ class Run:
 
 
 recorders: list[Callable[[Run], None]] = []  # the JIT that captures, if one does: told of every run
+tracers: list[Any] = []  # the transforms whose functions are being called, the innermost last (transforms/tracing.py)
 
 
 def execute(run: Run, starting: Callable[[], object] = lambda: None) -> None:

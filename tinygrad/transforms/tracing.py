@@ -1,0 +1,105 @@
+"""What transforms share: Tensors that stand in for the arguments of a function while it is called, and what takes their
+places in what it returns.
+
+A function is called once, as it is written. What it computes of its arguments is a graph over nodes that nobody else
+has: of `grad` they have the arguments' values, so that Python may look at them; of `vmap` they stand for one element of
+many, and have none. The graph is then rewritten, and the stand-ins are gone.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any
+
+from tinygrad.device import Placement
+from tinygrad.engine.run import tracers
+from tinygrad.transforms.tree import tree_map
+from tinygrad.uop import Move, Ops, OwnGradient, UOp
+from tinygrad.uop.rewrite import on_sources, rebuild
+
+_numbers = itertools.count(1 << 32)  # beyond those of the operands of custom ops
+
+
+@contextlib.contextmanager
+def tracing(transform: Any) -> Iterator[None]:
+  """While a transform calls the function: captured functions are called as they were written, and random numbers ask
+  what they are drawn for."""
+  tracers.append(transform)
+  try:
+    yield
+  finally:
+    tracers.pop()
+
+
+def stand_in(u: UOp) -> UOp:
+  """A node of the value of `u` that differs from every other one: what is computed from it depends on `u` by way of it
+  alone, and a derivative by it goes no further."""
+  return u.with_gradient(OwnGradient((), _no_further))
+
+
+def _no_further(g: UOp, inputs: tuple[UOp, ...]) -> list[UOp | None]:
+  return []
+
+
+def unknown(shape: tuple[Any, ...], u: UOp, device: Placement | None) -> UOp:
+  """A node of that shape, of the dtype of `u`, on `device`, whose value nobody knows yet."""
+  hole = UOp.new(Ops.HOLE, u.dtype, (), (next(_numbers), shape))
+  return hole if device is None else UOp.new(Ops.MOVE, u.dtype, (hole,), Move(device, True))
+
+
+def stand_ins(tree: Any) -> tuple[Any, dict[UOp, UOp]]:
+  """The structure with a Tensor beside each of its Tensors, and what each of these stands for. A Tensor that is there
+  twice has one."""
+  made: dict[int, Any] = {}
+  actual: dict[UOp, UOp] = {}
+
+  def leaf(x: Any) -> Any:
+    if id(x) not in made:
+      made[id(x)] = x._new(stand_in(x.uop))
+      actual[made[id(x)].uop] = x.uop
+    return made[id(x)]
+
+  return tree_map(leaf, tree), actual
+
+
+def replaced(tree: Any, actual: Mapping[UOp, UOp]) -> Any:
+  """The structure with nodes replaced in the graphs of its Tensors, what gradients of their own are taken by
+  included."""
+  memo = dict(actual)
+  return tree_map(lambda x: x._new(with_replaced(x.uop, memo)), tree)
+
+
+def with_replaced(root: UOp, memo: dict[UOp, UOp]) -> UOp:
+  """`root` with nodes replaced by what `memo` says, where it also notes what the others become."""
+
+  def make(u: UOp, src: tuple[UOp, ...]) -> UOp:
+    if u.op is not Ops.DETACH or u.arg is None:
+      return on_sources(u, src)
+    own: OwnGradient = u.arg
+    inputs = [rebuild(x, make, memo) for x in own.inputs]
+    if inputs == list(own.inputs):
+      return on_sources(u, src)
+    return UOp.new(Ops.DETACH, u.dtype, src, OwnGradient(held_like(own.held, inputs), own.rule))
+
+  for below in reversed(inputs_below(root, memo)):  # the last first: no deep recursion
+    rebuild(below, make, memo)
+  return rebuild(root, make, memo)
+
+
+def inputs_below(root: UOp, known: Container[UOp]) -> list[UOp]:
+  """What the gradients are taken by that nodes below `root` have of their own, and those below these."""
+  found: dict[UOp, None] = {}
+  seen: set[UOp] = set()
+  stack = [root]
+  while stack:
+    for u in stack.pop().toposort(lambda u: u not in seen and u not in known):
+      seen.add(u)
+      if u.op is Ops.DETACH and u.arg is not None:
+        stack += u.arg.inputs
+        found.update(dict.fromkeys(u.arg.inputs))
+  return list(found)
+
+
+def held_like(held: Sequence[Any], nodes: Sequence[UOp]) -> tuple[Any, ...]:
+  """Tensors that an `OwnGradient` holds its inputs by."""
+  return tuple([t._new(UOp.new(Ops.DETACH, u.dtype, (u,))) for t, u in zip(held, nodes, strict=True)])
