@@ -94,10 +94,11 @@ define(
 
 
 def gather_shape(u: UOp) -> tuple[Any, ...]:
-  table, index = u.src
-  if table.ndim < 1:
-    raise ValueError("gather from a scalar: the table needs rows")
-  return (*index.shape, *table.shape[1:])
+  (table, index), batch = u.src, u.arg
+  if not 0 <= batch <= index.ndim or table.ndim <= batch or table.shape[:batch] != index.shape[:batch]:
+    fix = f"the table has rows, and {batch} dims before them, as the index does"
+    raise ValueError(f"gather from {render_shape(table.shape)} by {render_shape(index.shape)}: {fix}")
+  return (*index.shape, *table.shape[batch + 1 :])
 
 
 def check_gather(u: UOp) -> None:
@@ -106,28 +107,31 @@ def check_gather(u: UOp) -> None:
 
 
 def evaluate_gather(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
-  table, index = xs
-  inside = (index >= 0) & (index < table.shape[0])
-  if table.shape[0] == 0:
-    return numpy.zeros((*index.shape, *table.shape[1:]), table.dtype)
-  rows = table[numpy.where(inside, index, 0).astype(numpy.int64)]
-  return numpy.where(inside.reshape(inside.shape + (1,) * (table.ndim - 1)), rows, numpy.zeros((), table.dtype))
+  (table, index), batch = xs, u.arg
+  n, rest = table.shape[batch], table.shape[batch + 1 :]
+  if n == 0 or index.size == 0:
+    return numpy.zeros(shape, table.dtype)
+  inside = (index >= 0) & (index < n)
+  at = numpy.where(inside, index, 0).astype(numpy.int64).reshape(math.prod(index.shape[:batch]), -1)
+  rows = table.reshape(len(at) * n, *rest)[at + numpy.arange(len(at)).reshape(-1, 1) * n].reshape(shape)
+  return numpy.where(inside.reshape(inside.shape + (1,) * len(rest)), rows, numpy.zeros((), table.dtype))
 
 
 def gradient_gather(g: UOp, u: UOp) -> Sequence[UOp | None]:
   """Row j of the table gets the sum of the result's rows whose index is j."""
   table, index = u.src
-  return (g.scatter(index, table.shape[0], Ops.ADD), None)
+  return (g.scatter(index, table.shape[u.arg], Ops.ADD, u.arg), None)
 
 
 def factors_gather(u: UOp) -> Factors:
-  """ "n r.., i.. -> i.. r..": where the table's rows are cut, each device finds its own rows and the result is partial
-  by a (disjoint) sum.
+  """ "b.. n r.., b.. i.. -> b.. i.. r..": where the table's rows are cut, each device finds its own rows and the result
+  is partial by a (disjoint) sum.
   """
-  table, index = u.src
-  rest = tuple((i,) for i in range(1, table.ndim))
-  at = tuple((table.ndim + i,) for i in range(index.ndim))
-  return Factors((((0,), *rest), at), (*at, *rest), (*table.max_shape, *index.max_shape), contracted=frozenset((0,)))
+  (table, index), batch = u.src, u.arg
+  own = own_dims(table)
+  at = (*own[:batch], *((table.ndim + i,) for i in range(index.ndim - batch)))
+  sizes = (*table.max_shape, *index.max_shape[batch:])
+  return Factors((own, at), (*at, *own[batch + 1 :]), sizes, contracted=frozenset((batch,)))
 
 
 define(
@@ -182,32 +186,18 @@ def evaluate_scatter(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   return out
 
 
-def gathered(x: UOp, index: UOp, batch: int) -> UOp:
-  """For each element of the index its row of x, whose rows are in dim `batch`; 0 outside. With batch dims, in which a
-  lookup has no part, a row is the sum over all of those that are it."""
-  if batch == 0:
-    return x.gather(index)
-  n, rest, at = x.shape[batch], x.shape[batch + 1 :], index.ndim
-  wide = (*index.shape, n, *rest)
-  one = (1,) * len(rest)
-  row = UOp.iota(n, dtypes.int64).reshape((*(1,) * at, n, *one)).expand(wide)
-  hit = index.cast(dtypes.int64).reshape((*index.shape, 1, *one)).expand(wide).eq(row)
-  rows = x.reshape((*x.shape[:batch], *(1,) * (at - batch), n, *rest)).expand(wide)
-  return hit.where(rows, 0).r(Ops.ADD, (at,)).reshape((*index.shape, *rest))
-
-
 def gradient_scatter(g: UOp, u: UOp) -> Sequence[UOp | None]:
   """As of a reduction: each update gets the gradient of its row; of a product times the product of the others in the
   row; of max and min the updates that attain it share it evenly."""
   (op, n, batch), (index, x) = u.arg, u.src
-  mine = gathered(g, index, batch)
+  mine = g.gather(index, batch)
   if op is Ops.ADD:
     return (None, mine)
   if op is Ops.MUL:
-    return (None, mine * product_of_others(x, lambda y, by: gathered(y.scatter(index, n, by, batch), index, batch)))
-  attained = x.eq(gathered(u, index, batch))
+    return (None, mine * product_of_others(x, lambda y, by: y.scatter(index, n, by, batch).gather(index, batch)))
+  attained = x.eq(u.gather(index, batch))
   count = attained.cast(g.dtype).scatter(index, n, Ops.ADD, batch)
-  return (None, attained.where(mine / gathered(count, index, batch), 0.0))
+  return (None, attained.where(mine / count.gather(index, batch), 0.0))
 
 
 def factors_scatter(u: UOp) -> Factors:

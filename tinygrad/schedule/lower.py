@@ -153,15 +153,15 @@ class Pull:
   def step_gather(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:
     """The row is loaded first: it is part of the index into the table. Outside of the table the value is 0."""
     table, rows = u.src
-    rank = len(rows.shape)
+    rank, batch = len(rows.shape), u.arg
     first: Key = (rows, idx[:rank], valid)
     if first not in self.memo:
       return [first], _same
     row = converted(self.memo[first], dtypes.index)
-    gate = conjunction(at_least(row, 0), below(row, table.shape[0]))
+    gate = conjunction(at_least(row, 0), below(row, table.shape[batch]))
     condition = both(valid, None if is_true(gate) else gate)
     other = UOp.const(u.dtype, 0)
-    needs: list[Key] = [first, (table, (row, *idx[rank:]), condition)]
+    needs: list[Key] = [first, (table, (*idx[:batch], row, *idx[rank:]), condition)]
     return needs, lambda _, x: x if is_true(gate) else _select(gate, x, other, condition)
 
   def step_reduce(self, u: UOp, idx: Index, valid: UOp | None) -> tuple[list[Key], Callable[..., UOp]]:

@@ -84,7 +84,7 @@ def distinguished(op: Ops, src: Nodes, seen: Nodes) -> Nodes:
   lives."""
   if op is Ops.GATHER:
     table = seen[0].device
-    if isinstance(table, Sharding) and table.cut(0) and seen[1] is not src[1]:
+    if isinstance(table, Sharding) and table.dims and seen[1] is not src[1]:
       return seen[0], renamed(seen[1], _indices.of(src[1]))
   elif op is Ops.MUL and seen[0] is seen[1] and src[0] is not src[1] and is_partial(seen[0].device):
     if not _is_disjoint(seen[0]):

@@ -145,8 +145,8 @@ def op_rule(u: UOp, p: Sharding, f: Factors, cuts: dict[int, SubAxes]) -> Rule |
     case Ops.IOTA:
       at = scalar(start(p, 0, u.shape[0]), u.dtype, shape)
       return needs, lambda _: UOp.new(Ops.ADD, u.dtype, (UOp.iota(shape[0], u.dtype), at))
-    case Ops.GATHER if isinstance(table := places[0], Sharding) and table.cut(0):
-      first = start(table, 0, u.src[0].shape[0])
+    case Ops.GATHER if isinstance(table := places[0], Sharding) and table.cut(u.arg):
+      first = start(table, u.arg, u.src[0].shape[u.arg])
       return needs, lambda xs: u.replace(src=(xs[0], shifted(xs[1], first)))
     case Ops.CUSTOM:
       return needs, lambda xs: u.arg[1].graph(xs, shape)

@@ -436,9 +436,10 @@ class UOp:
     """
     return UOp.build(Ops.SPREAD, self.dtype, (self,), (axis, kaxis, stride, dilation, size))
 
-  def gather(self, index: UOp) -> UOp:
-    """Rows of dim 0: shape index.shape + self.shape[1:]; an index outside [0, n) gives 0."""
-    return UOp.build(Ops.GATHER, self.dtype, (self, index))
+  def gather(self, index: UOp, batch: int = 0) -> UOp:
+    """Rows of dim `batch`: shape index.shape + self.shape[batch + 1:]; an index outside [0, n) gives 0. The first
+    `batch` dims of the index and of self are those of the result."""
+    return UOp.build(Ops.GATHER, self.dtype, (self, index), batch)
 
   def scatter(self, index: UOp, n: sint, op: Ops, batch: int = 0) -> UOp:
     """The adjoint of `gather`: shape index.shape[:batch] + (n,) + self.shape[index.ndim:]. Row i is the reduction by
