@@ -63,8 +63,8 @@ def examples() -> dict[Ops, list[UOp]]:
   out[Ops.CAT] = [UOp.new(Ops.CAT, x.dtype, (x, x), 1)]
   out[Ops.WINDOW] = [UOp.new(Ops.WINDOW, x.dtype, (leaf(2, 6, 3),), (1, 2, 1, 1, 4))]
   out[Ops.SPREAD] = [UOp.new(Ops.SPREAD, x.dtype, (leaf(2, 4, 3),), (1, 2, 1, 1, 6))]
-  out[Ops.GATHER] = [UOp.new(Ops.GATHER, x.dtype, (x, leaf(5, dtype=dtypes.int32)), 0)]
   index = leaf(4, 5, dtype=dtypes.int32)
+  out[Ops.GATHER] = [UOp.new(Ops.GATHER, x.dtype, (x, index), batch) for batch in (0, 1)]
   out[Ops.SCATTER] = [UOp.new(Ops.SCATTER, x.dtype, (index, leaf(4, 5, 6)), (Ops.ADD, 3, batch)) for batch in (0, 1)]
   out[Ops.REDUCE] = [UOp.new(Ops.REDUCE, x.dtype, (x,), (Ops.ADD, (1,)))]
   out[Ops.IOTA] = [UOp.iota(4)]

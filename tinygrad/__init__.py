@@ -10,6 +10,7 @@ from tinygrad.helpers import Context, GlobalCounters, fetch, getenv
 from tinygrad.propagation import auto, propagate
 from tinygrad.rule_check import check_rule
 from tinygrad.tensor import Tensor
+from tinygrad.transforms.vmap import vmap
 from tinygrad.uop import Ops, UOp, Variable
 
 __version__ = "0.15.0+sharding"
@@ -17,5 +18,5 @@ __version__ = "0.15.0+sharding"
 __all__ = [
   "Context", "Device", "DeviceError", "DeviceMesh", "GlobalCounters", "Mesh", "OPEN", "Ops", "P", "PartitionSpec",
   "ShardError", "Sharding", "Tensor", "TinyJit", "UOp", "Variable", "auto", "check_rule", "custom_op", "dtypes",
-  "fetch", "function", "getenv", "nn", "ops", "propagate", "sharding",
+  "fetch", "function", "getenv", "nn", "ops", "propagate", "sharding", "vmap",
 ]  # fmt: skip

@@ -48,6 +48,7 @@ from tinygrad.mixin.random import drawn_there
 from tinygrad.ops import Trait, having
 from tinygrad.propagation import place_on
 from tinygrad.transforms.gradient import compute_gradient, occurrences
+from tinygrad.transforms.tracing import check_write
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
 
 ONE_TO_ONE = having(Trait.ONE_TO_ONE)
@@ -454,6 +455,7 @@ class Tensor(NN, metaclass=_Training):
       self.uop = value if here is None or here == value.device else value.copy_to_device(here)
       program_order.reenter(self, assigned=True)
       return
+    check_write(view, value)
     view = _without_detach(view)
     if any(u.op in GroupOp.View and u.op not in ONE_TO_ONE for u in view.toposort(lambda u: u is not state)):
       rule = "several elements of the target share memory"

@@ -105,7 +105,8 @@ _renumbered = itertools.count(1)
 def make_plan(sink: UOp, first: int = -1) -> Plan:
   """Localizes, schedules and compiles a canonical graph, whose buffers are numbered from `first` down."""
   if any(u.op is Ops.HOLE for u in sink.toposort()):
-    refuse("custom op: its function reads or realizes a value while it is traced", "do it outside; pass the result in")
+    rule = "a value is read or realized that has none: its function (of vmap, shard_map, a custom op) is being traced"
+    refuse(rule, "return it and read the result; pass in what is computed outside")
   with span("localize"):
     local = sharding.localize(sink)
   for level, what, graph in ((7, "the graph, in the global view", sink), (6, "the program of each device", local)):

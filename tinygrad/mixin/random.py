@@ -15,6 +15,7 @@ from tinygrad.engine.run import recorders
 from tinygrad.helpers import all_int, ceildiv, numpy, prod
 from tinygrad.mixin.base import DeviceArg, DTypeArg, dim_arguments, mismatch, to_placement
 from tinygrad.mixin.indexing import Indexing
+from tinygrad.transforms.batching import drawn_for
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, substitute
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # table 3 of the paper
@@ -110,12 +111,16 @@ class Random(Indexing):
     where = reduced_placement(to_placement(device))
     check_fits(where, shape)  # before a number is taken
     state = memory = _state((Random._seed, Random._calls, 0), where)
-    Random._calls += max(1, ceildiv(prod(shape), WORD))
+    lane, lanes = drawn_for()
+    size = prod(shape) * lanes
+    Random._calls += max(1, ceildiv(size, WORD))
     if recorders:  # a replay must not repeat the numbers: the last word counts replays, in memory that the step writes
       state = memory.after(memory.assign(memory + UOp.iota(3, dtypes.int32).eq(2).cast(dtypes.uint32)))
     words = [state.shrink(((i, i + 1),)).reshape(()).broadcast_to(shape) for i in range(3)]
-    place = UOp.iota(prod(shape), dtypes.int64 if prod(shape) >= 1 << 31 else dtypes.int32)
-    if prod(shape) > WORD:  # beyond what one word counts it goes on as the next calls would
+    place = UOp.iota(prod(shape), dtypes.int64 if size >= 1 << 31 else dtypes.int32)
+    if lane is not None:  # the numbers that one call for all lanes would draw
+      place = place + (lane.cast(place.dtype) * prod(shape)).broadcast_to(place.shape)
+    if size > WORD:  # beyond what one word counts it goes on as the next calls would
       words[1] = words[1] + place.alu(Ops.SHR, place.const_like(32)).cast(dtypes.uint32).reshape(shape)
     x, y = threefry2x32(words[0], words[1], place.cast(dtypes.uint32).reshape(shape), words[2])
     return (x, y) if x.device == where else (x.copy_to_device(where), y.copy_to_device(where))

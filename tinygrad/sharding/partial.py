@@ -322,7 +322,8 @@ def lookup_of(u: UOp) -> Lookup | None:
         dims = _moved(v, dims)
       cut = u.src[0].device
       assert isinstance(cut, Sharding)
-      return Lookup(u.src[1], (cut.cut(u.arg), u.src[0].shape[u.arg]), tuple((v.op, v.arg) for v in reversed(movement)), dims)
+      rows = cut.cut(u.arg), u.src[0].shape[u.arg]
+      return Lookup(u.src[1], rows, tuple((v.op, v.arg) for v in reversed(movement)), dims)
     if (
       not unreduced
       or u.op is Ops.MOVE

@@ -14,7 +14,7 @@ from typing import Any
 from tinygrad.device import Placement
 from tinygrad.engine.run import tracers
 from tinygrad.transforms.tree import tree_map
-from tinygrad.uop import Move, Ops, OwnGradient, UOp
+from tinygrad.uop import Move, Ops, OwnGradient, UOp, describe
 from tinygrad.uop.rewrite import on_sources, rebuild
 
 _numbers = itertools.count(1 << 32)  # beyond those of the operands of custom ops
@@ -41,10 +41,25 @@ def _no_further(g: UOp, inputs: tuple[UOp, ...]) -> list[UOp | None]:
   return []
 
 
+def next_hole() -> int:
+  """A number that no other HOLE has."""
+  return next(_numbers)
+
+
 def unknown(shape: tuple[Any, ...], u: UOp, device: Placement | None) -> UOp:
   """A node of that shape, of the dtype of `u`, on `device`, whose value nobody knows yet."""
-  hole = UOp.new(Ops.HOLE, u.dtype, (), (next(_numbers), shape))
+  hole = UOp.new(Ops.HOLE, u.dtype, (), (next_hole(), shape))
   return hole if device is None else UOp.new(Ops.MOVE, u.dtype, (hole,), Move(device, True))
+
+
+def check_write(target: UOp, value: UOp) -> None:
+  """RuntimeError where a value that nobody knows yet would be written to memory that is not its own: the elements of a
+  `vmap` would all be written to one place."""
+  if tracers and any(u.op is Ops.HOLE for u in value.toposort()):
+    problem = "assign: the target is memory outside of the function, and its value is one for each of many elements"
+    rows = f"\n    target {describe(target)}\n    value  {describe(value)}"
+    fix = "return the value, and assign it outside; or write to a copy: target.clone()"
+    raise RuntimeError(f"{problem}{rows}\n  fix: {fix}")
 
 
 def stand_ins(tree: Any) -> tuple[Any, dict[UOp, UOp]]:
