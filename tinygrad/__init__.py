@@ -10,6 +10,19 @@ from tinygrad.helpers import Context, GlobalCounters, fetch, getenv
 from tinygrad.propagation import auto, propagate
 from tinygrad.rule_check import check_rule
 from tinygrad.tensor import Tensor
+from tinygrad.transforms.collectives import (
+  all_gather,
+  all_to_all,
+  axis_index,
+  axis_size,
+  pmax,
+  pmean,
+  pmin,
+  ppermute,
+  psum,
+  psum_scatter,
+)
+from tinygrad.transforms.shard_map import shard_map
 from tinygrad.transforms.vmap import vmap
 from tinygrad.uop import Ops, UOp, Variable
 
@@ -17,6 +30,7 @@ __version__ = "0.15.0+sharding"
 
 __all__ = [
   "Context", "Device", "DeviceError", "DeviceMesh", "GlobalCounters", "Mesh", "OPEN", "Ops", "P", "PartitionSpec",
-  "ShardError", "Sharding", "Tensor", "TinyJit", "UOp", "Variable", "auto", "check_rule", "custom_op", "dtypes",
-  "fetch", "function", "getenv", "nn", "ops", "propagate", "sharding", "vmap",
+  "ShardError", "Sharding", "Tensor", "TinyJit", "UOp", "Variable", "all_gather", "all_to_all", "auto", "axis_index",
+  "axis_size", "check_rule", "custom_op", "dtypes", "fetch", "function", "getenv", "nn", "ops", "pmax", "pmean",
+  "pmin", "ppermute", "propagate", "psum", "psum_scatter", "shard_map", "sharding", "vmap",
 ]  # fmt: skip

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tinygrad.device import Placement, Sharding, same_devices
+from tinygrad.device import Mesh, Placement, Sharding, refuse, same_devices
 from tinygrad.device.partition_spec import P, cuts_of
 from tinygrad.engine.run import tracers
 from tinygrad.transforms.custom import RuledOp
 from tinygrad.transforms.factor_rule import FactorRule
 from tinygrad.transforms.gradient import compute_gradient
 from tinygrad.transforms.tracing import held_like, inputs_below, unknown
-from tinygrad.uop import CustomOp, Factors, Move, Ops, OwnGradient, UOp, holes_like, sint
+from tinygrad.uop import CustomOp, Factors, Move, Ops, OwnGradient, UOp, describe, holes_like, sint
 from tinygrad.uop.rewrite import on_sources, rebuild
 
 Nodes = tuple[UOp, ...]
@@ -29,7 +29,8 @@ Shape = tuple[sint, ...]
 class Lanes:
   """The lanes of one transform. Of each of their dims: the name, the size, the number of a lane along it (`index`, a
   scalar without a value), and the mesh axes that cut it where the function places something (`spmd`; None: it stays as
-  it is). `same`: whether all lanes draw the same random numbers. `example`: a Tensor, of which others are made."""
+  it is). `example`: a Tensor, of which others are made. `same`: whether all lanes draw the same random numbers. `mesh`:
+  whose axes the dims are, if they are a mesh's."""
 
   names: tuple[str | None, ...]
   sizes: Shape
@@ -37,6 +38,7 @@ class Lanes:
   spmd: tuple[tuple[str, ...] | None, ...]
   example: Any
   same: bool = False
+  mesh: Mesh | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,9 @@ class Batching:
     here, there = u.src[0].device, u.arg.device
     if not u.arg.pinned and (here is None or same_devices(here, there)):
       return x
+    if self.lanes.mesh is not None:
+      rule = f"shard_map: the function places {describe(u)}, and it is of one device's parts already"
+      refuse(rule, "place it outside; inside, psum, all_gather and the others move it")
     device = self.placed(there, x)
     return UOp.new(Ops.MOVE, u.dtype, (x,), Move(device, u.arg.pinned, u.arg.hinted)) if x.device != device else x
 
