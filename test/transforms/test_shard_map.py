@@ -1,0 +1,278 @@
+"""`shard_map` against a simulation that keeps one numpy array for each device: values, gradients, what travels."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tinygrad import (
+  Mesh,
+  P,
+  Tensor,
+  TinyJit,
+  all_gather,
+  all_to_all,
+  axis_index,
+  axis_size,
+  pmax,
+  pmean,
+  pmin,
+  ppermute,
+  psum,
+  psum_scatter,
+  shard_map,
+  vmap,
+)
+from tinygrad.device import ShardError
+from tinygrad.sharding import explain
+from tinygrad.sharding.report import report
+from tinygrad.uop import UOp
+
+MESH = Mesh(tuple(f"CPU:{i}" for i in range(6)), (3, 2), ("dp", "tp"))
+DEVICES = list(itertools.product(range(3), range(2)))
+rng = np.random.default_rng(0)
+
+
+# ---------------------------------------------------------------- the simulation
+
+
+def group(d, axis):
+  """The devices that differ from d along an axis alone, in its order."""
+  i = MESH.names.index(axis)
+  return [tuple(j if k == i else c for k, c in enumerate(d)) for j in range(MESH.shape[i])]
+
+
+def rank(d, axis):
+  return d[MESH.names.index(axis)]
+
+
+def blocks(x, spec):
+  """Each device's block of an array."""
+  out = {}
+  for d in DEVICES:
+    cut = x
+    for dim, entry in enumerate(spec):
+      for name in (entry,) if isinstance(entry, str) else entry or ():
+        cut = np.split(cut, axis_size_of(name), dim)[rank(d, name)]
+    out[d] = cut
+  return out
+
+
+def axis_size_of(name):
+  return MESH.shape[MESH.names.index(name)]
+
+
+def whole(parts, spec):
+  """The array whose blocks these are; equal ones where the spec does not cut."""
+  out = dict(parts)
+  for dim, entry in reversed(list(enumerate(spec))):
+    for name in reversed((entry,) if isinstance(entry, str) else entry or ()):
+      out = {d: np.concatenate([out[e] for e in group(d, name)], dim) for d in DEVICES}
+  for d in DEVICES:
+    np.testing.assert_allclose(out[d], out[DEVICES[0]], rtol=1e-6)
+  return out[DEVICES[0]]
+
+
+def collective(f):
+  """A collective of arrays: f(the arrays of the group, the device's number in it)."""
+  return lambda parts, axis: {d: f([parts[e] for e in group(d, axis)], rank(d, axis)) for d in DEVICES}
+
+
+def exchanged(arrays, j, split, concat, tiled):
+  if tiled:
+    return np.concatenate([np.split(a, len(arrays), split)[j] for a in arrays], concat)
+  return np.stack([np.take(a, j, split) for a in arrays], concat)
+
+
+RING = {"dp": [(0, 1), (1, 2), (2, 0)], "tp": [(0, 1), (1, 0)]}
+SOME = {"dp": [(2, 0), (0, 1)], "tp": [(1, 0)]}
+
+
+def sent(perm, axis):
+  return lambda arrays, j: next((arrays[s] for s, t in perm[axis] if t == j), np.zeros_like(arrays[0]))
+
+
+# name: (ours, the simulation of one device, what explain calls what travels)
+CASES = {
+  "psum": (psum, lambda a: lambda xs, j: sum(xs), {"all_reduce"}),
+  "pmean": (pmean, lambda a: lambda xs, j: sum(xs) / len(xs), {"all_reduce"}),
+  "pmax": (pmax, lambda a: lambda xs, j: np.max(xs, 0), {"all_reduce"}),
+  "pmin": (pmin, lambda a: lambda xs, j: np.min(xs, 0), {"all_reduce"}),
+  "all_gather": (lambda x, a: all_gather(x, a, 1), lambda a: lambda xs, j: np.stack(xs, 1), {"all_gather"}),
+  "all_gather tiled": (
+    lambda x, a: all_gather(x, a, 1, tiled=True), lambda a: lambda xs, j: np.concatenate(xs, 1), {"all_gather"}),
+  "psum_scatter": (
+    lambda x, a: psum_scatter(x[:, : axis_size(a)], a, 1),
+    lambda a: lambda xs, j: sum(xs)[:, j], {"reduce_scatter"}),
+  "psum_scatter tiled": (
+    lambda x, a: psum_scatter(x, a, 1, tiled=True),
+    lambda a: lambda xs, j: np.split(sum(xs), len(xs), 1)[j], {"reduce_scatter"}),
+  "all_to_all": (
+    lambda x, a: all_to_all(x[:, : axis_size(a)], a, 1, 0),
+    lambda a: lambda xs, j: exchanged(xs, j, 1, 0, False), {"all_to_all"}),
+  "all_to_all tiled": (
+    lambda x, a: all_to_all(x, a, 1, 0, tiled=True), lambda a: lambda xs, j: exchanged(xs, j, 1, 0, True),
+    {"all_to_all"}),
+  "all_to_all tiled in one dim": (
+    lambda x, a: all_to_all(x, a, 1, 1, tiled=True), lambda a: lambda xs, j: exchanged(xs, j, 1, 1, True),
+    {"all_to_all"}),
+  "ppermute ring": (lambda x, a: ppermute(x, a, RING[a]), lambda a: sent(RING, a), {"permute"}),
+  "ppermute some": (lambda x, a: ppermute(x, a, SOME[a]), lambda a: sent(SOME, a), {"permute"}),
+  "axis_index": (lambda x, a: x + axis_index(a), lambda a: lambda xs, j: xs[j] + j, set()),
+  "axis_size": (lambda x, a: x + axis_size(a), lambda a: lambda xs, j: xs[j] + len(xs), set()),
+}  # fmt: skip
+SAME = {"psum", "pmean", "pmax", "pmin", "all_gather", "all_gather tiled"}  # on all devices along the axis
+
+
+def lay(x):
+  """A result of any shape, to be put beside those of others along the last dim."""
+  return x.reshape(1, -1, 1)
+
+
+def kinds(*ts):
+  return {row.kind for row in report(UOp.sink(*[t.uop for t in ts])).rows if row.kind != "copy"}
+
+
+@pytest.mark.parametrize("axis", ["dp", "tp"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_collective_is_what_each_device_would_do(name, axis):
+  ours, simulated, travels = CASES[name]
+  x = rng.normal(size=(6, 12, 2)).astype(np.float32)
+  spec = P(("dp", "tp"))
+  other = "tp" if axis == "dp" else "dp"
+  out = P(None, None, other) if name in SAME else P(None, None, ("dp", "tp"))
+  y = shard_map(lambda a: lay(ours(a, axis)), MESH, spec, out)(Tensor(x).shard(MESH, spec))
+  parts = collective(simulated(axis))(blocks(x, spec), axis)
+  np.testing.assert_allclose(y.numpy(), whole({d: lay(p) for d, p in parts.items()}, out), rtol=1e-5)
+  assert kinds(y) == travels, explain(y)
+  assert y.device.spec == out
+
+
+@pytest.mark.parametrize("axis", ["dp", "tp"])
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_pass_through_collectives(name, axis):
+  """Of a sum over all devices of weights times the results, against finite differences."""
+  ours, simulated, _ = CASES[name]
+  x = rng.normal(size=(6, 6, 1))
+  spec = P(("dp", "tp"))
+
+  def of_device(number, size):
+    return np.cos(np.arange(size) + 7 * number)
+
+  def loss(array):
+    parts = collective(simulated(axis))(blocks(array, spec), axis)
+    return sum((p.ravel() * of_device(d[0] * 2 + d[1], p.size)).sum() for d, p in parts.items())
+
+  def part(a):
+    y = ours(a, axis).flatten()
+    number = axis_index("dp") * 2 + axis_index("tp")
+    return psum((y * (Tensor.arange(y.shape[0]) + 7 * number).cast("float64").cos()).sum(), ("dp", "tp"))
+
+  t = Tensor(x, dtype="float64").shard(MESH, spec)
+  value = shard_map(part, MESH, spec, P())(t)
+  np.testing.assert_allclose(value.item(), loss(x), rtol=1e-9)
+  found = value.gradient(t)[0].numpy()
+  for at in [(0, 0, 0), (3, 2, 0), (5, 5, 0)]:
+    step = np.zeros_like(x)
+    step[at] = 1e-5
+    np.testing.assert_allclose(found[at], (loss(x + step) - loss(x - step)) / 2e-5, rtol=1e-5, atol=1e-7)
+
+
+def test_a_gradient_inside_is_of_the_sum_of_all_losses():
+  x, spec = rng.normal(size=(6, 2)).astype(np.float32), P(("dp", "tp"))
+
+  def part(a):
+    loss = (psum(a, "dp") * (axis_index("dp") + 1)).square().sum()
+    return loss.gradient(a)[0]
+
+  got = shard_map(part, MESH, spec, spec)(Tensor(x).shard(MESH, spec)).numpy()
+  sums = x.reshape(3, 2, 2).sum(0)
+  np.testing.assert_allclose(got, np.tile(sums * 2 * (1 + 4 + 9), (3, 1, 1)).reshape(6, 2), rtol=1e-5)
+
+
+def test_only_collectives_move():
+  x, w = Tensor.rand(6, 8).shard(MESH, P("dp", "tp")), Tensor.rand(8, 4).shard(MESH, P("tp"))
+  y = shard_map(lambda a, b: (a @ b).relu().softmax().sort()[0], MESH, (P("dp", "tp"), P("tp")), P("dp", "tp"))(x, w)
+  assert kinds(y) == set()
+  z = shard_map(lambda a, b: psum(a @ b, "tp").relu(), MESH, (P("dp", "tp"), P("tp")), P("dp"))(x, w)
+  rows = [r for r in report(UOp.sink(z.uop)).rows if r.kind != "copy"]
+  assert [(r.kind, r.axes, r.payload) for r in rows] == [("all_reduce", ("tp",), 2 * 4 * 4)]
+  np.testing.assert_allclose(z.numpy(), np.maximum(x.numpy() @ w.numpy(), 0), rtol=1e-5)
+  gx, gw = z.square().sum().gradient(x, w)
+  assert gx.device == x.device and gw.device == w.device
+  plain = (Tensor(x.numpy()), Tensor(w.numpy()))
+  for g, want in zip((gx, gw), (plain[0] @ plain[1]).relu().square().sum().gradient(*plain)):
+    np.testing.assert_allclose(g.numpy(), want.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_arguments_are_brought_to_their_specs():
+  x = rng.normal(size=(6, 4)).astype(np.float32)
+  for given in (Tensor(x), Tensor(x).shard(MESH, P(None, "tp")), Tensor(x).shard(("CPU:0", "CPU:1"), 0)):
+    y = shard_map(lambda a: a * 2 + a.sum(), MESH, P("dp", "tp"), P("dp", "tp"))(given)
+    want = whole({d: b * 2 + b.sum() for d, b in blocks(x, P("dp", "tp")).items()}, P("dp", "tp"))
+    np.testing.assert_allclose(y.numpy(), want, rtol=1e-5)
+
+
+def test_structures():
+  spec = {"w": P("tp"), "b": [P(), P("dp")]}
+  given = {"w": Tensor.rand(4, 2), "b": [Tensor.rand(3), Tensor.rand(6)]}
+  specs = {"y": P("tp"), "z": (P(), P("dp"))}
+  out = shard_map(lambda d: {"y": d["w"] * 2, "z": (d["b"][0], d["b"][1] + 1)}, MESH, (spec,), specs)(given)
+  np.testing.assert_allclose(out["y"].numpy(), given["w"].numpy() * 2)
+  np.testing.assert_allclose(out["z"][1].numpy(), given["b"][1].numpy() + 1)
+  assert out["z"][0].device.spec == P()
+
+
+def test_inside_a_map_and_a_map_inside():
+  x = rng.normal(size=(4, 6, 2)).astype(np.float32)
+  f = shard_map(lambda a: a * 2 + psum(a, "dp"), MESH, P("dp", "tp"), P("dp", "tp"))
+  want = np.stack([f(Tensor(e)).numpy() for e in x])
+  np.testing.assert_allclose(vmap(f)(Tensor(x)).numpy(), want, rtol=1e-5)
+  inner = shard_map(vmap(lambda a: a * 2 + psum(a, "dp")), MESH, P(None, "dp", "tp"), P(None, "dp", "tp"))
+  np.testing.assert_allclose(inner(Tensor(x)).numpy(), want, rtol=1e-5)
+  gathered = shard_map(vmap(lambda a: all_gather(a, "dp", 1, tiled=True)), MESH, P(None, "dp"), P())(Tensor(x))
+  np.testing.assert_allclose(gathered.numpy(), np.concatenate(np.split(x, 3, 1), 2))
+
+
+def test_over_the_axis_of_a_map():
+  x = rng.normal(size=(4, 3)).astype(np.float32)
+  np.testing.assert_allclose(
+    vmap(lambda a: a - pmean(a, "i"), axis_name="i")(Tensor(x)).numpy(), x - x.mean(0), atol=1e-6
+  )
+  np.testing.assert_array_equal(vmap(lambda a: psum(a, "i"), 0, None, "i")(Tensor(x)).numpy(), x.sum(0))
+  rolled = vmap(lambda a: ppermute(a, "i", [(j, (j + 1) % 4) for j in range(4)]), axis_name="i")(Tensor(x))
+  np.testing.assert_array_equal(rolled.numpy(), np.roll(x, 1, 0))
+  both = vmap(vmap(lambda a: psum(a, ("i", "j")), 0, None, "j"), 0, None, "i")(Tensor(x))
+  np.testing.assert_allclose(both.numpy(), x.sum(), rtol=1e-5)
+
+
+def test_random_numbers_differ_between_devices():
+  y = shard_map(lambda a: a * 0 + Tensor.rand(1), MESH, P(("dp", "tp")), P(("dp", "tp")))(Tensor.zeros(6))
+  assert len(set(y.tolist())) == 6
+
+
+def test_in_a_captured_step():
+  step = TinyJit(shard_map(lambda a: psum(a.square(), ("dp", "tp")), MESH, P(("dp", "tp")), P()))
+  for _ in range(4):
+    x = rng.normal(size=6).astype(np.float32)
+    placed = Tensor(x).shard(MESH, P(("dp", "tp"))).realize()
+    np.testing.assert_allclose(step(placed).numpy(), [np.square(x).sum()], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  "call, error, says",
+  [
+    (lambda x: shard_map(lambda a: a, MESH, P("dp"), P())(x), ValueError, "differs along 'dp'(?s:.*)psum"),
+    (lambda x: shard_map(lambda a: a, MESH, P("dp"), P("dp"))(x[:5]), ValueError, "5 is no multiple of 3(?s:.*)pad"),
+    (lambda x: shard_map(lambda a: psum(a, "pp"), MESH, P("dp"), P())(x), NameError, "'pp'(?s:.*)'dp', 'tp'"),
+    (lambda x: psum(x, "dp"), NameError, "those around are: none"),
+    (lambda x: shard_map(lambda a: a, MESH, P("pp"), P())(x), ShardError, "pp"),
+    (lambda x: shard_map(lambda a: a, MESH, P("dp", None, None), P())(x), ValueError, "3 dims"),
+    (lambda x: shard_map(lambda a: a.shard(MESH, P("tp")), MESH, P("dp"), P("dp"))(x), ShardError, "places"),
+    (lambda x: shard_map(lambda a: psum_scatter(a, "dp"), MESH, P(), P("dp"))(x), ValueError, "tiled=True"),
+    (lambda x: shard_map(lambda a: ppermute(a, "dp", [(0, 1), (2, 1)]), MESH, P("dp"), P("dp"))(x), ValueError, "ring"),
+  ],
+)
+def test_what_is_refused(call, error, says):
+  with pytest.raises(error, match=says):
+    call(Tensor.rand(6, 4))
