@@ -22,6 +22,7 @@ from tinygrad.transforms.collectives import (
   psum,
   psum_scatter,
 )
+from tinygrad.transforms.scan import scan, scan_layers
 from tinygrad.transforms.shard_map import shard_map
 from tinygrad.transforms.vmap import vmap
 from tinygrad.uop import Ops, UOp, Variable
@@ -32,5 +33,5 @@ __all__ = [
   "Context", "Device", "DeviceError", "DeviceMesh", "GlobalCounters", "Mesh", "OPEN", "Ops", "P", "PartitionSpec",
   "ShardError", "Sharding", "Tensor", "TinyJit", "UOp", "Variable", "all_gather", "all_to_all", "auto", "axis_index",
   "axis_size", "check_rule", "custom_op", "dtypes", "fetch", "function", "getenv", "nn", "ops", "pmax", "pmean",
-  "pmin", "ppermute", "propagate", "psum", "psum_scatter", "shard_map", "sharding", "vmap",
+  "pmin", "ppermute", "propagate", "psum", "psum_scatter", "scan", "scan_layers", "shard_map", "sharding", "vmap",
 ]  # fmt: skip

@@ -28,6 +28,8 @@ else:
   moves = LazyModule("tinygrad.sharding.report")
 
 EFFECTS = having(Trait.EFFECT)
+stages: list[Callable[[Sequence[UOp]], Sequence[UOp]]] = []
+"""What runs before a graph is planned, and says what is left of it (transforms/run_loops.py)."""
 random_states: weakref.WeakKeyDictionary[UOp, tuple[int, int, int]] = weakref.WeakKeyDictionary()
 """What random numbers are computed from (mixin/random.py): memory that is nobody's."""
 
@@ -39,6 +41,8 @@ def realize(*roots: UOp, starting: Callable[[], object] = lambda: None) -> list[
   Returns for each root the BUFFER with its value, at the root's placement, not partial; for a view of a buffer that
   view, the effects before it done.
   """
+  for stage in stages:
+    roots = tuple(stage(roots))
   waiting = [base for root in dict.fromkeys(roots) if (base := viewed(root)).op in EFFECTS]
   effects = [u for u in UOp.sink(*waiting).toposort() if u.op is Ops.ASSIGN]
   made = {root: _prepare(root, effects) for root in dict.fromkeys(roots)}

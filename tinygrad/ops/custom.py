@@ -14,7 +14,7 @@ def made_of(u: UOp) -> UOp:
 
 
 def check_custom(u: UOp) -> None:
-  if (d := made_of(u).dtype) is not u.dtype:
+  if (d := u.arg[1].dtype(u)) is not u.dtype:
     raise TypeError(f"{u.arg[1]!r} makes {d}, not {u.dtype}")
 
 
@@ -31,7 +31,7 @@ def nothing_cut(u: UOp) -> Factors:
 
 define(
   Ops.CUSTOM,
-  shape=lambda u: made_of(u).shape,
+  shape=lambda u: u.arg[1].shape(u),
   dtype=check_custom,
   evaluate=lambda u, xs, shape: evaluate_graph(made_of(u), u, xs),
   gradient=lambda g, u: u.arg[1].gradient(g, u),

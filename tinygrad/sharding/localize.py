@@ -36,10 +36,12 @@ def drop_hints(sink: UOp) -> UOp:
 
 
 def inline_custom(sink: UOp) -> UOp:
-  """CUSTOM(x) -> its graph on x, where nothing of it is cut: on one device, or anywhere."""
+  """CUSTOM(x) -> its graph on x, where nothing of it is cut: on one device, or anywhere; and where it has a place of
+  its own."""
   if not any(u.op is CUSTOM for u in sink.toposort()):
     return sink
-  return rewrite(sink, {CUSTOM: lambda u: None if isinstance(u.device, Sharding) else u.arg[1].graph(u.src)})
+  apart = {u for u in sink.toposort() if u.op is CUSTOM and isinstance(u.device, Sharding) and u.arg[1].placed is None}
+  return rewrite(sink, {CUSTOM: lambda u: None if u in apart else u.arg[1].graph(u.src)})
 
 
 Pass = Callable[[UOp], UOp]

@@ -77,6 +77,8 @@ def _find_outcomes(op: Ops, dtype: DType, src: Nodes, arg: Any, kept: Kept | Non
   devices = tuple(s.device for s in src)
   if op is Ops.ASSIGN:
     return [Outcome((devices[0], devices[0]), devices[0], 1, 0.0, 0.0, devices[1] is None or devices[1] == devices[0])]
+  if op is Ops.CUSTOM and arg[1].placed is not None:
+    return [Outcome(devices, arg[1].placed, 1, 0.0, 0.0, True)]
   if op in PLACELESS or op is Ops.AFTER or op is Ops.SINK:
     return [Outcome(devices, devices[0] if op is Ops.AFTER else None, 1, 0.0, 0.0, True)]
   base = next((d for d in devices if isinstance(d, Sharding)), None)

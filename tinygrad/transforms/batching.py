@@ -40,6 +40,18 @@ class Lanes:
   same: bool = False
   mesh: Mesh | None = None
 
+  def cut(self, u: UOp) -> UOp:
+    """`u`, which has the lanes' dims in front, with these over the mesh's axes where they are not 1."""
+    return placed_on(u, self.mesh, [name if m != 1 else None for name, m in zip(self.names, u.shape)])
+
+
+def placed_on(u: UOp, mesh: Mesh | None, names: Sequence[Any]) -> UOp:
+  """`u` with its dims cut over these axes of the mesh, the others whole; itself where there is none."""
+  if mesh is None:
+    return u
+  place = Sharding(mesh, P(*names))
+  return u.copy_to_device(place) if u.device is None else u.move(place, pinned=True)
+
 
 @dataclass(frozen=True, slots=True)
 class LanesOp(CustomOp):
@@ -136,6 +148,7 @@ class Batching:
   def __init__(self, lanes: Lanes, stand_ins: Mapping[UOp, UOp]) -> None:
     self.lanes, self.k = lanes, len(lanes.sizes)
     self.made: dict[UOp, UOp] = dict(stand_ins)
+    self.loops: dict[Any, Any] = {}  # what loops on their sources have become (loop.py)
     self.varies = set(stand_ins)
     for i, (index, n) in enumerate(zip(lanes.index, lanes.sizes)):
       numbers = UOp.iota(n, index.dtype)
@@ -156,6 +169,11 @@ class Batching:
   def lifted(self, u: UOp, lead: Shape) -> UOp:
     """What a source becomes, with dims of these lengths in front."""
     return in_front(self.made[u], self.k, lead, u in self.varies)
+
+  def fronted(self, u: UOp) -> UOp:
+    """What `u` becomes, with dims of lanes in front, of length 1 where it is the same for all."""
+    made = self.of(u)
+    return made if u in self.varies else made.reshape((*(1,) * self.k, *made.shape))
 
   def make(self, u: UOp, src: Nodes) -> UOp:
     if u.op is Ops.CUSTOM and isinstance(u.arg[1], LanesOp) and u.arg[1].lanes is self.lanes:
@@ -233,11 +251,13 @@ class Batching:
 
   def custom(self, u: UOp, lead: Shape) -> UOp:
     by, op = u.arg
+    if not isinstance(op, (LanesOp, RuledOp)):
+      made: UOp = op.batched(self, tuple(map(self.fronted, u.src)))
+      return made
     src = tuple([self.lifted(s, lead) for s in u.src])
     if isinstance(op, LanesOp):  # of lanes around these: theirs stay in front
       new: CustomOp = replace(op, fn=Inside(op.fn, self.lanes, len(op.lanes.sizes)))
     else:
-      assert isinstance(op, RuledOp)
       fn, own = Over(op.fn, self.lanes), None if op.own is None else OverGradient(op.own, self.lanes)
       new = replace(op, fn=fn, own=own, rule=rule_with_lanes(op.rule, u.src, u, op.result, self.k), kernels=())
     return UOp.build(Ops.CUSTOM, u.dtype, src, (by, new))

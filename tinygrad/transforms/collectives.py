@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Mesh, P, Sharding
 from tinygrad.engine.run import tracers
-from tinygrad.transforms.batching import Lanes, lanes_op
+from tinygrad.transforms.batching import Lanes, lanes_op, placed_on
 from tinygrad.transforms.tree import tree_map
 from tinygrad.uop import Ops, UOp, render_shape
 
@@ -37,14 +36,6 @@ def _found(name: str, axis_name: Names) -> list[tuple[Lanes, tuple[int, ...]]]:
 def _one(name: str, axis_name: str) -> tuple[Lanes, int]:
   ((lanes, dims),) = _found(name, axis_name)
   return lanes, dims[0]
-
-
-def placed_on(u: UOp, mesh: Mesh | None, names: Sequence[Any]) -> UOp:
-  """`u` with its dims cut over these axes of the mesh, the others whole; itself where there is none."""
-  if mesh is None:
-    return u
-  place = Sharding(mesh, P(*names))
-  return u.copy_to_device(place) if u.device is None else u.move(place, pinned=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +129,7 @@ def psum_scatter(x: Any, axis_name: str, scatter_dimension: int = 0, tiled: bool
     total = nodes[0].r(Ops.ADD, (i,))
     split = total.reshape((*total.shape[: k + d], n, total.shape[k + d] // n, *total.shape[k + d + 1 :]))
     order = [k + d if j == i else i if j == k + d else j for j in range(split.ndim)]
-    y = _cut(split.permute(order), lanes)
+    y = lanes.cut(split.permute(order))
     return y.reshape((*y.shape[: k + d], *y.shape[k + d + (1 if tiled else 2) :]))
 
   return x._new(lanes_op(f"psum_scatter over {axis_name}", lanes, (i,), fn, (x.uop,)))
@@ -162,7 +153,7 @@ def all_to_all(x: Any, axis_name: str, split_axis: int, concat_axis: int, tiled:
     lead = [k + d if j == i else j for j in range(k)]
     ones = [] if tiled else [k + d + 1]  # of length one
     y = split.permute([*lead, *rest, *ones])
-    y = _cut(y if tiled else y.reshape(y.shape[:-1]), lanes)
+    y = lanes.cut(y if tiled else y.reshape(y.shape[:-1]))
     s = y.shape
     return y.reshape((*s[: k + c], s[k + c] * s[k + c + 1], *s[k + c + 2 :])) if tiled else y
 
@@ -182,7 +173,7 @@ def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
   by_target = dict(zip(targets, sources))
 
   def fn(nodes: tuple[UOp, ...]) -> UOp:
-    return _cut(UOp.cat([_lanes_of(nodes[0], i, run) for run in _runs([by_target.get(t) for t in range(n)])], i), lanes)
+    return lanes.cut(UOp.cat([_lanes_of(nodes[0], i, run) for run in _runs([by_target.get(t) for t in range(n)])], i))
 
   return tree_map(lambda t: t._new(lanes_op(f"ppermute over {axis_name}", lanes, (i,), fn, (t.uop,))), x)
 
@@ -203,11 +194,6 @@ def _lanes_of(u: UOp, i: int, run: tuple[int | None, int]) -> UOp:
   if first is None:
     return UOp.const(u.dtype, 0).broadcast_to([count if j == i else m for j, m in enumerate(u.shape)])
   return u.shrink([(first, first + count) if j == i else (0, m) for j, m in enumerate(u.shape)])
-
-
-def _cut(u: UOp, lanes: Lanes) -> UOp:
-  """`u` with its lanes where they belong: along each dim that is not 1, over its mesh axis."""
-  return placed_on(u, lanes.mesh, [name if m != 1 else None for name, m in zip(lanes.names, u.shape)])
 
 
 def _check_parts(name: str, x: Any, d: int, n: int, tiled: bool) -> None:

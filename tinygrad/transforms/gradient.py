@@ -17,7 +17,15 @@ def compute_gradient(root: UOp, grad: UOp, targets: Iterable[UOp]) -> dict[UOp, 
   almost everywhere (a comparison, a rounding, a sign bit, an index) has derivative 0, as zeros. One that is not among
   what `root` is computed from, or only behind a DETACH, is missing from the result, and so is one that is no float.
   """
-  order = _order(root)
+  return compute_gradients([(root, grad)], targets)
+
+
+def compute_gradients(roots: Sequence[tuple[UOp, UOp]], targets: Iterable[UOp]) -> dict[UOp, UOp]:
+  """`compute_gradient` of several roots, each with its gradient, together: the sum of theirs."""
+  grads: dict[UOp, UOp] = {}
+  for root, grad in roots:
+    grads[root] = grads[root].alu(Ops.ADD, grad) if root in grads else grad
+  order = _order(roots[0][0] if len(roots) == 1 else UOp.sink(*grads))
   wanted = occurrences(order, targets)
   places = set(itertools.chain.from_iterable(wanted.values()))
   needed: set[UOp] = set()
@@ -26,7 +34,7 @@ def compute_gradient(root: UOp, grad: UOp, targets: Iterable[UOp]) -> dict[UOp, 
       needed.add(u)
   caller = Hooks.origin
   try:
-    found = _delivered(wanted, _accumulate(order, places, needed, {root: grad}))
+    found = _delivered(wanted, _accumulate(order, places, needed, grads))
   finally:
     Hooks.origin = caller
   reached = _reached(order)
@@ -128,7 +136,7 @@ def _accumulate(order: list[UOp], wanted: set[UOp], needed: set[UOp], grads: dic
   """From the root's gradient to those of the `wanted`; what is built is said to come from the forward node's line."""
   for u in reversed(order):
     g = grads.get(u) if u in needed else None
-    if g is None or not any(s in needed for s in sources(u)):
+    if g is None or u.op is Ops.SINK or not any(s in needed for s in sources(u)):
       continue
     rule = CARDS[u.op].gradient if u.op is not Ops.DETACH else _own_gradient
     if rule is None:

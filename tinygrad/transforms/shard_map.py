@@ -11,8 +11,7 @@ from typing import Any
 from tinygrad.device import Mesh, P, Sharding, ShardTypeError, refuse
 from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import is_tensor
-from tinygrad.transforms.batching import Batching, Lanes
-from tinygrad.transforms.collectives import placed_on
+from tinygrad.transforms.batching import Batching, Lanes, placed_on
 from tinygrad.transforms.tracing import next_hole, tracing, unknown
 from tinygrad.transforms.tree import tree_leaves, tree_map
 from tinygrad.uop import Ops, UOp, describe
@@ -116,9 +115,8 @@ def in_lanes(u: UOp, axes: Axes, lanes: Lanes) -> UOp:
 def of_lanes(u: UOp, batching: Batching, axes: Axes) -> UOp:
   """What a result for one device is for all: its blocks, put together along the dims that the axes cut."""
   lanes, k = batching.lanes, batching.k
-  made = batching.of(u)
-  lead = made.shape[:k] if u in batching.varies else (1,) * k
-  rest = made.shape[k:] if u in batching.varies else made.shape
+  made = batching.fronted(u)
+  lead, rest = made.shape[:k], made.shape[k:]
   named = {a for dim in axes for a in dim}
   if differs := [lanes.names[a] for a in range(k) if lead[a] != 1 and a not in named]:
     fix = f"name it in out_specs, or reduce it: psum(y, {differs[0]!r}), pmean, all_gather"
@@ -127,7 +125,7 @@ def of_lanes(u: UOp, batching: Batching, axes: Axes) -> UOp:
   if len(axes) > len(rest):
     raise ValueError(f"shard_map: out_specs has {len(axes)} dims for {describe(u)}\n  fix: at most {len(rest)}")
   full = [lanes.sizes[a] if a in named else 1 for a in range(k)]
-  made = made.reshape((*lead, *rest)).expand((*full, *rest))
+  made = made.expand((*full, *rest))
   order: list[int] = [a for a in range(k) if a not in named]
   shape: list[Any] = []
   for d, n in enumerate(rest):

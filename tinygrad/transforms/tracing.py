@@ -13,10 +13,12 @@ from typing import Any
 
 from tinygrad.device import Placement
 from tinygrad.engine.run import tracers
+from tinygrad.ops import Trait, having
 from tinygrad.transforms.tree import tree_map
 from tinygrad.uop import Move, Ops, OwnGradient, UOp, describe
 from tinygrad.uop.rewrite import on_sources, rebuild
 
+EFFECTS = having(Trait.EFFECT)  # are where their first source is
 _numbers = itertools.count(1 << 32)  # beyond those of the operands of custom ops
 
 
@@ -89,16 +91,25 @@ def with_replaced(root: UOp, memo: dict[UOp, UOp]) -> UOp:
 
   def make(u: UOp, src: tuple[UOp, ...]) -> UOp:
     if u.op is not Ops.DETACH or u.arg is None:
-      return on_sources(u, src)
+      return anew(u, src)
     own: OwnGradient = u.arg
     inputs = [rebuild(x, make, memo) for x in own.inputs]
     if inputs == list(own.inputs):
-      return on_sources(u, src)
+      return anew(u, src)
     return UOp.new(Ops.DETACH, u.dtype, src, OwnGradient(held_like(own.held, inputs), own.rule))
 
   for below in reversed(inputs_below(root, memo)):  # the last first: no deep recursion
     rebuild(below, make, memo)
   return rebuild(root, make, memo)
+
+
+def anew(u: UOp, src: tuple[UOp, ...]) -> UOp:
+  """`u` on other sources, which hooks bring to where it runs if they are placed in another way than its own."""
+  if src == u.src or u.op in EFFECTS or u.op is Ops.SINK or all(s.device == t.device for s, t in zip(u.src, src)):
+    return on_sources(u, src)
+  if u.op is Ops.MOVE:
+    return src[0] if src[0].device == u.device else on_sources(u, src)
+  return UOp.build(u.op, u.dtype, src, u.arg)
 
 
 def inputs_below(root: UOp, known: Container[UOp]) -> list[UOp]:

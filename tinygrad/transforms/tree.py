@@ -8,7 +8,7 @@ from typing import Any
 from tinygrad.engine.jit import is_tensor
 from tinygrad.helpers import children_of
 
-Leaf = Callable[[Any], Any]
+Leaf = Callable[..., Any]
 
 
 def tree_leaves(tree: Any) -> list[Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Placement
+from tinygrad.dtype import DType
 from tinygrad.uop.cards import Factors
 from tinygrad.uop.node import UOp
 from tinygrad.uop.op import Ops
@@ -46,6 +47,13 @@ class CustomOp:
   Equal ones are the same op. It is a function of graphs, so it is evaluated, and localized, as what it makes."""
 
   __slots__ = ()
+  placed: Placement | None = None  # where its result is, wherever its operands are; None: as its factors say
+
+  def shape(self, u: UOp) -> tuple[Any, ...]:
+    return self.trace(holes_like(u.src), None).shape
+
+  def dtype(self, u: UOp) -> DType:
+    return self.trace(holes_like(u.src), None).dtype
 
   def trace(self, holes: tuple[UOp, ...], shape: tuple[Any, ...] | None) -> UOp:
     """Its graph over HOLEs; of a device's parts `shape` is what the rule says of the result, held against it."""

@@ -1,0 +1,232 @@
+"""`scan` against the loop that it stands for: values, gradients, placements, what is compiled, what is refused."""
+
+import numpy as np
+import pytest
+
+from tinygrad import Mesh, P, Tensor, TinyJit, nn, psum, scan, scan_layers, shard_map, vmap
+from tinygrad.engine import compile as compiling
+from tinygrad.helpers import Context
+from tinygrad.nn.state import get_state_dict
+from tinygrad.sharding.report import report
+from tinygrad.transforms import run_loops
+from tinygrad.uop import UOp
+
+rng = np.random.default_rng(0)
+W = (rng.normal(size=(6, 4, 4)) / 2).astype(np.float32)
+X, B = rng.normal(size=(6, 4)).astype(np.float32), rng.normal(size=4).astype(np.float32)
+DEVICES = ("CPU:0", "CPU:1")
+
+
+def step(c, w, b=0.0):
+  return (c @ w + b).tanh(), c.sum(1)
+
+
+def loop(x, w, b=0.0, reverse=False):
+  ys = [None] * w.shape[0]
+  for i in reversed(range(w.shape[0])) if reverse else range(w.shape[0]):
+    x, ys[i] = step(x, w[i], b)
+  return x, Tensor.stack(*ys)
+
+
+def close(got, want, tol=1e-4):
+  for a, b in zip(got, want, strict=True):
+    np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=tol, atol=tol / 10)
+
+
+def loss(c, ys):
+  return c.square().sum() + ys.cos().sum()
+
+
+@pytest.mark.parametrize("interpreted", [0, 1])
+@pytest.mark.parametrize("unroll", [1, 2, 4])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_is_a_loop(reverse, unroll, interpreted):
+  x, w, b = Tensor(X), Tensor(W), Tensor(B)
+  with Context(INTERPRET=interpreted):
+    got = scan(lambda c, wi: step(c, wi, b), x, w, reverse=reverse, unroll=unroll)
+    want = loop(x, w, b, reverse)
+    close(got, want)
+    close(loss(*got).gradient(x, w, b), loss(*want).gradient(x, w, b))
+
+
+def test_a_gradient_by_what_a_step_reads_from_outside_is_the_sum_over_steps():
+  x, w, b = Tensor(X), Tensor(W), Tensor(B)
+  scale = b.exp()  # computed once
+  got = scan(lambda c, wi: (c @ wi * scale, None), x, w)[0].sum().gradient(b)[0]
+  y = x
+  for i in range(6):
+    y = y @ w[i] * scale
+  close([got], y.sum().gradient(b))
+
+
+def test_second_and_third_derivatives():
+  def third(f):
+    x = Tensor(X[:1])
+    g = f(x).sum().gradient(x)[0]
+    h = g.square().sum().gradient(x)[0]
+    return g, h, h.square().sum().gradient(x)[0]
+
+  w = Tensor(W[:3])
+  close(third(lambda x: scan(step, x, w)[0]), third(lambda x: loop(x, w)[0]), 1e-3)
+
+
+@pytest.mark.parametrize("cut", [(0, None), (None, 2), (None, 1), (1, None), (1, 2), (0, 0)])
+def test_placements_stay(cut):
+  x, w = Tensor(X), Tensor(W)
+  xs, ws = x.shard(DEVICES, cut[0]), w.shard(DEVICES, cut[1])
+  got, want = scan(step, xs, ws), loop(x, w)
+  assert got[0].device == xs.device
+  close(got, want)
+  found = loss(*got).gradient(xs, ws)
+  assert [g.device for g in found] == [xs.device, ws.device]
+  close(found, loss(*want).gradient(x, w), 1e-3)
+
+
+def test_what_a_loop_moves_is_told_for_every_step():
+  c, _ = scan(step, Tensor(X).shard(DEVICES, 1), Tensor(W).shard(DEVICES))
+  kinds = [row.kind for row in report(UOp.sink(c.uop)).rows if row.kind != "copy"]
+  assert kinds == ["all_reduce"] * 6
+
+
+def test_in_maps_and_maps_in_it():
+  x, w = Tensor(X), Tensor(W)
+  f = lambda row: scan(lambda c, wi: ((c @ wi).tanh(), c.sum()), row, w)  # noqa: E731
+  close(vmap(f, 0, (0, 1))(x), loop(x, w))
+  close([vmap(lambda row: f(row)[0].square().sum().gradient(row)[0])(x)], loop(x, w)[0].square().sum().gradient(x))
+  close(vmap(lambda row: f(row)[0].square().sum())(x).sum().gradient(w), loop(x, w)[0].square().sum().gradient(w))
+  close(scan(lambda c, wi: (vmap(lambda row: (row @ wi).tanh())(c), c.sum(1)), x, w), loop(x, w))
+  each = vmap(lambda v: scan(step, x, v)[0])(Tensor.stack(w, w * 0.5))
+  close([each], [Tensor.stack(loop(x, w)[0], loop(x, w * 0.5)[0])])
+
+
+def test_with_shard_map():
+  x, w, mesh = Tensor(X), Tensor(W), Mesh(DEVICES, names=("dp",))
+  each = lambda c, v: ((c @ v).tanh(), psum(c.sum(), "dp"))  # noqa: E731
+  inner = shard_map(lambda a, v: scan(each, a, v), mesh, (P("dp"), P()), (P("dp"), P()))
+  got, (c, ys) = inner(x, w), loop(x, w)
+  close(got, (c, ys.sum(1)))
+  close(loss(*got).gradient(x, w), loss(c, ys.sum(1)).gradient(x, w), 1e-3)
+  summed = lambda a, v: scan(lambda c, vi: (c + psum((a @ vi).sum(), "dp"), None), Tensor.zeros(()), v)[0]  # noqa: E731
+  total = shard_map(summed, mesh, (P("dp"), P()), P())(x, w)
+  np.testing.assert_allclose(total.item(), (x @ w).sum().item(), rtol=1e-4)
+  part = shard_map(lambda a, v: (a @ v).tanh(), mesh, (P("dp"), P()), P("dp"))
+  close([scan(lambda c, wi: (part(c, wi), None), x.shard(mesh, P("dp")), w)[0]], [c])
+
+
+def test_a_loop_in_a_loop():
+  x, w = Tensor(X), Tensor(W)
+  got = scan(lambda c, wi: (scan(lambda d, _: (d * 0.5 + wi.sum(), None), c, length=3)[0], c.sum()), x, w)
+  y, ys = x, []
+  for i in range(6):
+    ys.append(y.sum())
+    for _ in range(3):
+      y = y * 0.5 + w[i].sum()
+  close(got, (y, Tensor.stack(*ys)))
+
+
+def test_random_numbers_differ_from_step_to_step():
+  Tensor.manual_seed(1)
+  c, ys = scan(lambda c, _: (c + 1, Tensor.rand(3)), Tensor.zeros(3), length=4)
+  got = ys.numpy()
+  Tensor.manual_seed(1)
+  np.testing.assert_array_equal(got, Tensor.rand(4, 3).numpy())
+  assert c.tolist() == [4, 4, 4]
+
+
+def test_no_steps():
+  x = Tensor(X).realize()
+  c, ys = scan(step, x, Tensor.zeros(0, 4, 4))
+  assert ys.shape == (0, 6)
+  close([c], [x])
+  c.realize().assign(c + 1)
+  np.testing.assert_array_equal(x.numpy(), X)
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_between_assignments(apart, monkeypatch):
+  """Steps of gradient descent of which none is realised before the last; the loops apart, and in the graph."""
+  if not apart:
+    monkeypatch.setattr(run_loops, "effects_below", lambda found, order: None)
+  x = Tensor(X)
+
+  def trained(f):
+    w = Tensor(W).realize()
+    for _ in range(3):
+      w.assign(w - 0.1 * f(x, w)[0].square().sum().gradient(w)[0])
+    return w
+
+  close([trained(lambda x, w: scan(step, x, w))], [trained(loop)])
+
+
+def test_what_reads_the_content_before_an_assignment_keeps_it():
+  x, w = Tensor(X), Tensor(W).realize()
+  before = w * 1
+  w.assign(w * 0.5)
+  after = scan(step, x, w)[0]
+  Tensor.realize(after, before)
+  close([before, after], [Tensor(W), loop(x, Tensor(W) * 0.5)[0]])
+
+
+def test_in_a_captured_step():
+  w = Tensor(W).realize()
+  jitted = TinyJit(lambda x: scan(step, x, w)[0].square().sum().gradient(w)[0])
+  for _ in range(4):
+    x = Tensor(rng.normal(size=(6, 4)).astype(np.float32)).realize()
+    close([jitted(x)], loop(x, w)[0].square().sum().gradient(w))
+
+
+class Layer:
+  def __init__(self):
+    self.norm, self.linear = nn.RMSNorm(8), nn.Linear(8, 8)
+
+  def __call__(self, x, scale=1.0):
+    return x + self.linear(self.norm(x)).gelu() * scale
+
+
+def compiled(monkeypatch, f):
+  """What is lowered to code while f runs."""
+  made = []
+  original = compiling.program
+  monkeypatch.setattr(compiling, "program", lambda ast, *a: made.append(ast) or original(ast, *a))
+  f()
+  return len(set(made))
+
+
+def test_layers_are_compiled_once(fresh):
+  def trained(n):
+    model, x = scan_layers([Layer() for _ in range(n)]), Tensor.rand(4, 8)
+    parameters = list(get_state_dict(model).values())
+    return lambda: Tensor.realize(*model(x, scale=0.5).square().sum().gradient(*parameters))
+
+  assert compiled(fresh, trained(3)) == compiled(fresh, trained(12))
+
+
+def test_layers():
+  layers, x = [Layer() for _ in range(5)], Tensor.rand(4, 8)
+  model = scan_layers(layers)
+  assert get_state_dict(model)["layers.linear.weight"].shape == (5, 8, 8)
+  y = x
+  for layer in layers:
+    y = layer(y, 0.5)
+  close([model(x, scale=0.5)], [y])
+  weight, plain = model.layers.linear.weight, [layer.linear.weight for layer in layers]
+  close(model(x, scale=0.5).sum().gradient(weight), [Tensor.stack(*y.sum().gradient(*plain))])
+
+
+@pytest.mark.parametrize(
+  "call, says",
+  [
+    (lambda: scan(lambda c, x: (c.cat(c), None), Tensor(B), Tensor(X)), r"carry is float32\[4\](?s:.*)float32\[8\]"),
+    (lambda: scan(lambda c, x: (c.int(), None), Tensor(B), Tensor(X)), "after a step it is int32"),
+    (lambda: scan(lambda c, x: c + x, Tensor(B), Tensor(X)), "return .carry, y."),
+    (lambda: scan(lambda c, x: (c, None), Tensor(B)), "how many steps(?s:.*)length="),
+    (lambda: scan(lambda c, x: (c, None), Tensor(B), [Tensor(X), Tensor(W[:2])]), "one length(?s:.*)6 by(?s:.*)2 by"),
+    (lambda: scan(lambda c, x: ([c], None), Tensor(B), Tensor(X)), "after a step it is"),
+    (lambda: scan(lambda c, x: (c, None), {"a": Tensor(B)}, Tensor(X), 3), "one length"),
+    (lambda: scan_layers([]), "no layers"),
+    (lambda: scan_layers([nn.Linear(3, 3), nn.Linear(3, 4)]), "layers differ"),
+  ],
+)
+def test_what_is_refused(call, says):
+  with pytest.raises(ValueError, match=says):
+    call()

@@ -1,0 +1,121 @@
+"""Loops at work: before a graph is planned, the loops in it run, and their results are memory.
+
+A body is placed, lowered and compiled as one graph over buffers, which reads an element of each stack at the value of a
+variable; its plan then runs once for each step, with two buffers for each carry, in turn.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tinygrad.device import Buffer, Device
+from tinygrad.dtype import dtypes
+from tinygrad.engine.compile import plan_of
+from tinygrad.engine.realize import realize
+from tinygrad.engine.run import Run, execute
+from tinygrad.transforms.loop import ScanLoop, ScanOp, element
+from tinygrad.transforms.tracing import with_replaced
+from tinygrad.uop import Ops, UOp, buffer_of
+
+Nodes = tuple[UOp, ...]
+STEP = "scan_step"  # the variable that says which element of the stacks it is
+
+
+def loops_run(roots: Sequence[UOp]) -> Sequence[UOp]:
+  """`roots` with memory in the place of the results of loops below them, which have run. A loop of what an assignment
+  makes, whose old content somebody still reads, stays: it is unrolled into the graph."""
+  order = UOp.sink(*roots).toposort()
+  found = [u for u in order if u.op is Ops.CUSTOM and isinstance(u.arg[1], ScanOp)]
+  if not found or (happened := effects_below(found, order)) is None:
+    return roots
+  groups: dict[tuple[ScanLoop, Nodes], list[UOp]] = {}
+  for u in found:
+    groups.setdefault((u.arg[1].loop, u.src), []).append(u)
+  made: dict[UOp, UOp] = {}  # results, and contents that are there by now
+  for (loop, src), nodes in groups.items():
+    made |= run_loop(loop, [with_replaced(x, dict(made)) for x in src], nodes)
+    made |= {u: u.base for u in UOp.sink(*src).toposort() if u in happened}
+  return [with_replaced(u, dict(made)) for u in roots]
+
+
+def effects_below(found: Sequence[UOp], order: Sequence[UOp]) -> list[UOp] | None:
+  """The contents of memory after assignments that loops wait for; None where something else reads the content before
+  one of these."""
+  after = [u for u in UOp.sink(*(s for u in found for s in u.src)).toposort() if u.op is Ops.AFTER]
+  before = {u.src[0] for u in after}
+  if not before:
+    return []
+  own = UOp.sink(*after).toposort()
+  readers = [u for u in order if u not in own and u.op is not Ops.AFTER]
+  return None if any(s in before for u in readers for s in u.src) else after
+
+
+def run_loop(loop: ScanLoop, src: Sequence[UOp], nodes: Iterable[UOp]) -> dict[UOp, UOp]:
+  """Runs a loop on its sources; for each node, the memory that has its value."""
+  wanted = {u: u.arg[1].out for u in nodes}
+  stacks = {out: new_memory(u.shape, u) for u, out in wanted.items() if not isinstance(out, int)}
+  carries = needed_carries(loop, wanted.values())
+  given = in_memory(loop, src, carries)
+  turns = [{i: new_memory(loop.holes[i].shape, given[i]) for i in carries} for _ in range(2)]
+  step = UOp.variable(STEP, 0, max(loop.length - 1, 0)).bind(0)
+  plans: dict[int, Any] = {}
+  for k in range(loop.length):
+    turn = 0 if k == 0 else 1 if k % 2 else 2  # what it reads from and writes to
+    if turn not in plans:
+      here = {**dict(enumerate(given)), **(turns[(k - 1) % 2] if k else {})}
+      plan, buffers, values = plan_of(step_graph(loop, here, turns[k % 2], stacks, step))
+      temps = plans[0][1][len(buffers) :] if k else [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
+      plans[turn] = plan, [*map(buffer_of, buffers), *temps], values
+    plan, memory, values = plans[turn]
+    execute(Run(plan, memory, {**values, STEP: loop.length - 1 - k if loop.reverse else k}))
+  last = turns[(loop.length - 1) % 2] if loop.length else {i: given[i].clone() for i in carries}
+  return {u: last[out] if isinstance(out, int) else stacks[out] for u, out in wanted.items()}
+
+
+def needed_carries(loop: ScanLoop, outs: Iterable[UOp | int]) -> list[int]:
+  """The carries that are asked for, or that what is asked for depends on."""
+  number = {h: i for i, h in enumerate(loop.holes[: len(loop.after)])}
+  needed: set[int] = set()
+  stack = list(outs)
+  while stack:
+    out = stack.pop()
+    if isinstance(out, int) and out in needed:
+      continue
+    if isinstance(out, int):
+      needed.add(out)
+    stack += [number[u] for u in (loop.after[out] if isinstance(out, int) else out).toposort() if u in number]
+  return sorted(needed)
+
+
+def new_memory(shape: Sequence[int], like: UOp) -> UOp:
+  return UOp.buffer(shape, like.dtype, Device.DEFAULT if like.device is None else like.device)
+
+
+def in_memory(loop: ScanLoop, src: Sequence[UOp], carries: Sequence[int]) -> list[UOp]:
+  """The sources where the body expects them, and computed: a carry as memory of its own shape; what has no place is
+  made where it is read."""
+  made: list[UOp] = []
+  for i, x in enumerate(src):
+    there, carry = loop.place(i), i in carries
+    if there is not None and x.device is not None and x.device != there:
+      x = x.copy_to_device(there)
+    elif carry and x.device is None:
+      x = x.copy_to_device(Device.DEFAULT if there is None else there)
+    made.append(x.contiguous() if carry else x)
+  computed = [x for i, x in enumerate(made) if x.device is not None and (i in carries or i >= len(loop.after))]
+  done = dict(zip(computed, realize(*computed)))
+  return [done.get(x, x) for x in made]
+
+
+def step_graph(
+  loop: ScanLoop, here: Mapping[int, UOp], there: Mapping[int, UOp], stacks: Mapping[Any, UOp], step: UOp
+) -> UOp:
+  """One step: reads the carries `here` and an element of each stack, and writes `there` and to the elements of the
+  results."""
+  elements = range(len(loop.after), len(loop.after) + loop.stacks)
+  memo = {h: element(here[i], step) if i in elements else here[i] for i, h in enumerate(loop.holes)}
+  stores = [there[i].assign(with_replaced(loop.after[i], memo)) for i in there]
+  for out, stack in stacks.items():
+    value = with_replaced(out, memo)
+    at = stack.shrink([(step, step + 1)] + [(0, n) for n in stack.shape[1:]])
+    stores.append(at.assign(value.reshape((1, *value.shape))))
+  return UOp.sink(*stores)

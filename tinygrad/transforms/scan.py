@@ -1,0 +1,211 @@
+"""`scan`: a function that is applied to one element after the other, with what it carries; compiled once."""
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinygrad.device import Placement, Sharding, reduced_placement
+from tinygrad.dtype import dtypes
+from tinygrad.engine.jit import is_tensor
+from tinygrad.engine.realize import stages
+from tinygrad.transforms.batching import Lanes, in_dims, one_lane
+from tinygrad.transforms.loop import ScanLoop, canonical_loop
+from tinygrad.transforms.run_loops import loops_run
+from tinygrad.transforms.tracing import inputs_below, next_hole, tracing, unknown, with_replaced
+from tinygrad.transforms.tree import tree_leaves, tree_map
+from tinygrad.uop import CARDS, Ops, UOp, describe
+
+Nodes = Sequence[UOp]
+Step = Callable[[Any, Any], tuple[Any, Any]]
+
+
+def scan(
+  f: Step, init: Any, xs: Any = None, length: int | None = None, reverse: bool = False, unroll: int = 1
+) -> tuple[Any, Any]:
+  """(the last carry, the results of all steps stacked) of `carry, y = f(carry, x)`, which is applied to the elements of
+  `xs` (Tensors in any structure, along dim 0) in order, or from the last one on with `reverse`. `init` is the first
+  carry; shapes, types and placements stay as they are in it. `length`: how many steps, where no `xs` say it. `unroll`:
+  so many steps are compiled as one.
+
+  `f` is called once, on Tensors without values; one step is placed, lowered and compiled, whatever the length.
+  Gradients run the steps from the other end, and read what each step has kept, stacked. Random numbers differ from step
+  to step: those that one call for all steps would draw.
+  Raises: ValueError for lengths that differ, and where the carry changes its structure, shape or type.
+  """
+  if loops_run not in stages:
+    stages.append(loops_run)
+  n = _length(tree_leaves(xs), length)
+  if unroll > 1:
+    return _in_blocks(f, init, xs, n, reverse, unroll)
+  first, stacks = [x.uop for x in tree_leaves(init)], [_whole_first_dim(x.uop) for x in tree_leaves(xs)]
+  body = Body.traced(f, init, xs, first, stacks, n)
+  while unplaced := [i for i, y in enumerate(body.after) if body.holes[i].device is None and y.device is not None]:
+    body = body.placed(unplaced)  # a carry without a place gets that of what it becomes
+  loop, outs = body.loop(n, reverse)
+  src = [*(_at(u, h.device) for u, h in zip(first, loop.holes)), *stacks, UOp.iota(n, dtypes.int32), *body.same]
+  carries = iter([loop.result(i, src) for i in range(len(first))])
+  ys = iter([loop.result(y, src) for y in outs])
+  last = tree_map(lambda x: x._new(next(carries)), init)
+  return last, tree_map(lambda y: y._new(next(ys)), body.results)
+
+
+def _at(u: UOp, place: Placement | None) -> UOp:
+  """A carry where the loop has it."""
+  if place is None:
+    return u
+  if u.device is None:
+    return u.copy_to_device(place)
+  return u.move(reduced_placement(place), pinned=False)
+
+
+def _length(xs: Sequence[Any], length: int | None) -> int:
+  """How many steps there are."""
+  said = [(length, "length")] if length is not None else []
+  for x in xs:
+    if not x.ndim:
+      raise ValueError(
+        f"scan: {describe(x.uop)} has no dim to step along\n  fix: what is the same in all steps is not in xs"
+      )
+    said.append((x.shape[0], f"dim 0 of {describe(x.uop)}"))
+  if not said:
+    raise ValueError("scan: nothing says how many steps there are\n  fix: give xs, or length=…")
+  if any(n != said[0][0] for n, _ in said):
+    rows = "".join(f"\n    {n} by {where}" for n, where in said)
+    raise ValueError(f"scan: all xs must have one length{rows}\n  fix: check dim 0 of each")
+  if not isinstance(said[0][0], int):
+    raise ValueError(f"scan: the number of steps must be known, not {said[0][0]}\n  fix: pad xs, and mask")
+  return said[0][0]
+
+
+def _whole_first_dim(u: UOp) -> UOp:
+  """A stack whose elements are where all of it is."""
+  device = u.device
+  return u.move(in_dims(device.reduced, ((), *device.dims[1:])), pinned=False) if isinstance(device, Sharding) else u
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+  """A function that was called once: the stand-ins, what the carry became, the structure of the results, and the values
+  from outside that every step reads."""
+
+  holes: list[UOp]  # carries, elements, the number of the step
+  after: list[UOp]
+  results: Any
+  same: list[UOp]
+
+  @staticmethod
+  def traced(f: Step, init: Any, xs: Any, first: Nodes, stacks: Nodes, n: int) -> "Body":
+    carries = [unknown(u.shape, u, u.device) for u in first]
+    elements = [unknown(u.shape[1:], u, one_lane(u.device, 1)) for u in stacks]
+    number = UOp.new(Ops.HOLE, dtypes.int32, (), (next_hole(), ()))
+    given = iter([*carries, *elements])
+    carry, x = (tree_map(lambda t: t._new(next(given)), tree) for tree in (init, xs))
+    example = next(iter([*tree_leaves(init), *tree_leaves(xs)]), None)
+    with tracing(Lanes((None,), (n,), (number,), (None,), example)):
+      made = f(carry, x)
+    if not isinstance(made, tuple) or len(made) != 2:
+      raise ValueError(f"scan: the function returns {made!r}\n  fix: return (carry, y); y may be None")
+    tree_map(_check_carry, init, made[0])
+    holes, after = [*carries, *elements, number], [t.uop for t in tree_leaves(made[0])]
+    return Body(holes, after, made[1], outside(after + [t.uop for t in tree_leaves(made[1])], holes))
+
+  def placed(self, carries: Sequence[int]) -> "Body":
+    """With these carries where they are after a step."""
+    holes = list(self.holes)
+    memo: dict[UOp, UOp] = {}
+    for i in carries:
+      at = self.after[i].device
+      holes[i] = memo[self.holes[i]] = unknown(holes[i].shape, holes[i], at.reduced if isinstance(at, Sharding) else at)
+    after = [with_replaced(y, memo) for y in self.after]
+    return Body(holes, after, tree_map(lambda t: t._new(with_replaced(t.uop, memo)), self.results), self.same)
+
+  def loop(self, n: int, reverse: bool) -> tuple[ScanLoop, list[UOp]]:
+    """The loop, and the values of its body that are stacked."""
+    same = [unknown(u.shape, u, u.device) for u in self.same]
+    holes = (*self.holes, *same)
+    stacks = len(self.holes) - len(self.after)
+    loop, memo = canonical_loop(ScanLoop(holes, tuple(self.after), stacks, n, reverse), dict(zip(self.same, same)))
+    return loop, [with_replaced(t.uop, memo) for t in tree_leaves(self.results)]
+
+
+def _check_carry(before: Any, after: Any) -> None:
+  if not is_tensor(after) or before.shape != after.shape or before.dtype is not after.dtype:
+    became = describe(after.uop) if is_tensor(after) else repr(after)
+    fix = "cast or reshape one of the two; what changes from step to step goes into y"
+    raise ValueError(f"scan: the carry is {describe(before.uop)}, and after a step it is {became}\n  fix: {fix}")
+
+
+def outside(roots: Sequence[UOp], holes: Sequence[UOp]) -> list[UOp]:
+  """The values that do not depend on the stand-ins, below those that do, or among `roots`; below views of them.
+  Constants are none."""
+  sink = UOp.sink(*roots)
+  order = UOp.sink(*roots, *inputs_below(sink, ())).toposort()
+  inner, unknown_below = set(holes), set[UOp]()
+  for u in order:
+    if u not in inner and u.op is not Ops.SINK and any(s in inner for s in u.src):
+      inner.add(u)
+    if u.op is Ops.HOLE or any(s in unknown_below for s in u.src):
+      unknown_below.add(u)
+  found: dict[UOp, None] = {}
+  for u in (*(s for v in inner for s in v.src if v not in holes), *roots):
+    if u not in inner and (u.device is not None or u in unknown_below):
+      found[next(v for v in u.down() if CARDS[v.op].index_map is None)] = None
+  return sorted(found, key=order.index)
+
+
+def _in_blocks(f: Step, init: Any, xs: Any, n: int, reverse: bool, block: int) -> tuple[Any, Any]:
+  """Several steps at a time, and those that are left over at the end of the way."""
+  whole = n // block * block
+  rest = (0, n - whole) if reverse else (whole, n)
+  many = (n - whole, n) if reverse else (0, whole)
+
+  def steps(carry: Any, x: Any) -> tuple[Any, Any]:
+    ys: list[Any] = [None] * block
+    for i in reversed(range(block)) if reverse else range(block):
+      carry, ys[i] = f(carry, tree_map(operator.itemgetter(i), x))
+    return carry, tree_map(_stacked, *ys) if block > 1 else ys[0]
+
+  blocks = tree_map(lambda t: t[many[0] : many[1]].reshape(whole // block, block, *t.shape[1:]), xs)
+  carry, ys = scan(steps, init, blocks, whole // block, reverse)
+  ys = tree_map(lambda t: t.reshape(whole, *t.shape[2:]), ys)
+  if whole == n:
+    return carry, ys
+  carry, more = scan(f, carry, tree_map(lambda t: t[rest[0] : rest[1]], xs), n - whole, reverse)
+  first, second = (more, ys) if reverse else (ys, more)
+  return carry, tree_map(_joined, first, second)
+
+
+def _stacked(first: Any, *others: Any) -> Any:
+  return first.stack(*others)
+
+
+def _joined(first: Any, second: Any) -> Any:
+  return first.cat(second)
+
+
+class ScannedLayers:
+  """Equal layers as one: what `scan_layers` makes. `layers` is the first of them with every Tensor stacked, so that
+  `get_state_dict` finds it, and an optimizer trains it."""
+
+  def __init__(self, layers: Sequence[Any]) -> None:
+    if not layers:
+      raise ValueError("scan_layers: there are no layers\n  fix: give at least one")
+    self.layers = tree_map(_stacked_parameter, *layers)
+
+  def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """What the layers make of x, each of what the one before it has made; the other arguments are the same for all."""
+    return scan(lambda carry, layer: (layer(carry, *args, **kwargs), None), x, self.layers)[0]
+
+
+def _stacked_parameter(first: Any, *others: Any) -> Any:
+  if wrong := [t for t in others if t.shape != first.shape or t.dtype is not first.dtype]:
+    rule = f"the layers differ: {describe(first.uop)} in the first, {describe(wrong[0].uop)} in another"
+    raise ValueError(f"scan_layers: {rule}\n  fix: scan those that are equal, and call the others as they are")
+  return first.stack(*others).contiguous().requires_grad_(first.requires_grad)
+
+
+def scan_layers(layers: Sequence[Any]) -> ScannedLayers:
+  """Equal layers (callables that hold Tensors, such as modules), to be called as one: their Tensors are stacked, and a
+  layer is compiled once. Raises: ValueError where they differ in structure, shapes or types."""
+  return ScannedLayers(layers)
