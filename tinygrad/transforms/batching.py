@@ -17,6 +17,7 @@ from tinygrad.engine.run import tracers
 from tinygrad.transforms.custom import RuledOp
 from tinygrad.transforms.factor_rule import FactorRule
 from tinygrad.transforms.gradient import compute_gradient
+from tinygrad.transforms.own_rules import OwnRules
 from tinygrad.transforms.tracing import held_like, inputs_below, unknown
 from tinygrad.uop import CustomOp, Factors, Move, Ops, OwnGradient, UOp, describe, holes_like, sint
 from tinygrad.uop.rewrite import on_sources, rebuild
@@ -270,13 +271,15 @@ class Batching:
       now = tuple([self.made[x] for x in inputs])
       if now == inputs and self.made[u.src[0]] is u.src[0]:
         return u
-      return UOp.new(Ops.DETACH, u.dtype, (self.made[u.src[0]],), OwnGradient(held_like(own.held, now), own.rule))
+      return UOp.new(Ops.DETACH, u.dtype, (self.made[u.src[0]],), replace(own, held=held_like(own.held, now)))
     self.varies.add(u)
     lead = self.lead((*u.src, *inputs))
     varying = tuple([x in self.varies for x in inputs])
-    rule = OverOwnRule(own.rule, self.lanes, varying)
     held = held_like(own.held, [self.made[x] for x in inputs])
-    return self.lifted(u.src[0], lead).with_gradient(OwnGradient(held, rule))
+    new = replace(own, held=held, rule=OverOwnRule(own.rule, self.lanes, varying))
+    if isinstance(new, OwnRules):
+      new = replace(new, forward=OverForward(new.forward, self.lanes, varying))
+    return self.lifted(u.src[0], lead).with_gradient(new)
 
 
 # ---------------------------------------------------------------- functions of graphs, over lanes
@@ -347,6 +350,23 @@ class OverOwnRule:
     for f, x, varies in zip(found, inputs, self.varying):
       parts.append(None if f is None else summed_to(in_front(f[0], k, g.shape[:k], f[1]), x, k, varies))
     return parts
+
+
+@dataclass(frozen=True, slots=True)
+class OverForward:
+  """The rule for tangents of an `OwnRules`, over lanes; `varying`: which inputs have them."""
+
+  forward: Callable[[Nodes, Nodes], UOp]
+  lanes: Lanes
+  varying: tuple[bool, ...]
+
+  def __call__(self, inputs: Nodes, tangents: Nodes) -> UOp:
+    n, k = len(inputs), len(self.lanes.sizes)
+    both, varying = (*inputs, *tangents), self.varying * 2
+    (found,) = batched(lambda xs: [self.forward(xs[:n], xs[n:])], self.lanes, both, varying)
+    assert found is not None
+    lead = next(x.shape[:k] for x, v in zip(both, varying) if v)
+    return in_front(found[0], k, lead, found[1])
 
 
 def summed_to(part: UOp, x: UOp, k: int, varies: bool) -> UOp:

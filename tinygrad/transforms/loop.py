@@ -1,8 +1,8 @@
 """A loop as a value: what `scan` makes, as an op of the graph.
 
 A `ScanLoop` is a body over stand-ins, for the carries, one element of each stack, and what stays the same; it says what
-the carries are afterwards. A node (`ScanOp`) is one result of a loop: a carry at the end, or any value of the body, of all
-steps, as a stack. Nodes of one loop on the same sources run together (`run_loops.py`). So a gradient can ask for
+the carries are afterwards. A node (`ScanOp`) is one result of a loop: a carry at the end, or any value of the body, of
+all steps, as a stack. Nodes of one loop on the same sources run together (`run_loops.py`). So a gradient can ask for
 values of the body that nobody wanted before: they are more results of the loop that computes the others.
 """
 

@@ -9,6 +9,7 @@ many, and have none. The graph is then rewritten, and the stand-ins are gone.
 import contextlib
 import itertools
 from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tinygrad.device import Placement
@@ -96,7 +97,7 @@ def with_replaced(root: UOp, memo: dict[UOp, UOp]) -> UOp:
     inputs = [rebuild(x, make, memo) for x in own.inputs]
     if inputs == list(own.inputs):
       return anew(u, src)
-    return UOp.new(Ops.DETACH, u.dtype, src, OwnGradient(held_like(own.held, inputs), own.rule))
+    return UOp.new(Ops.DETACH, u.dtype, src, replace(own, held=held_like(own.held, inputs)))
 
   for below in reversed(inputs_below(root, memo)):  # the last first: no deep recursion
     rebuild(below, make, memo)

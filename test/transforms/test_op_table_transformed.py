@@ -1,5 +1,6 @@
-"""Every method of the op table over many elements at once: what a loop over the elements gives, with gradients around
-the map and within it."""
+"""Every method of the op table under transforms. Over many elements at once: what a loop over the elements gives, with
+gradients around the map and within it. Forward: the tangent of a number is the product of its gradient with the
+direction."""
 
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinygrad import Tensor
+from tinygrad import Tensor, grad, jvp
 from tinygrad.helpers import Context
 from tinygrad.transforms import batching
 from tinygrad.transforms.vmap import vmap
@@ -81,6 +82,28 @@ def test_a_gradient_of_a_map_is_a_loop(name):
         found = losses.sum().gradient(*[x for x, axis in zip(many, axes) if axis == 0])
         for k, (got, loop) in enumerate(zip(found, zip(*[grads for _, grads in want]), strict=True)):
           close(got, loop, f"{case.key}: gradient {k}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forward_is_reverse_transposed(name):
+  with Context(INTERPRET=1):
+    for case in mapped_cases(name):
+      if not case.grad:
+        continue
+      given = [Tensor(x, dtype=None if g else case.dtype) for x, g in zip(case.arrays, case.given)]
+      leaves = [x for x, g in zip(given, case.given) if not g]
+      directions = [Tensor(np.cos(np.arange(x.numel())).reshape(x.shape), dtype=case.dtype) for x in leaves]
+
+      def loss(*some, case=case, given=given):
+        each = iter(some)
+        found = loss_of(results(case.row.ours(*[x if g else next(each) for x, g in zip(given, case.given)])))
+        return Tensor.zeros(()) if found is None else found
+
+      value, ahead = (t.numpy() for t in jvp(loss, leaves, directions))
+      back = sum((g * v).sum().numpy() for g, v in zip(grad(loss, range(len(leaves)))(*leaves), directions))
+      if np.isfinite(value):  # not the mean of nothing
+        tol = 5e-3 if name in ("half", "bfloat16") else 2e-4  # which round gradients and tangents on their ways
+        np.testing.assert_allclose(ahead, back, rtol=tol, atol=tol / 10, err_msg=case.key)
 
 
 def close(got, loop, where):

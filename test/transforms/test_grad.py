@@ -1,0 +1,300 @@
+"""`grad` and its family: against `Tensor.gradient`, finite differences in float64, and each other."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from tinygrad import (
+  Tensor,
+  TinyJit,
+  custom_jvp,
+  custom_op,
+  custom_vjp,
+  function,
+  grad,
+  hessian,
+  hvp,
+  jacfwd,
+  jacrev,
+  jvp,
+  linearize,
+  nn,
+  scan,
+  stop_gradient,
+  value_and_grad,
+  vjp,
+  vmap,
+)
+
+rng = np.random.default_rng(0)
+
+
+def double(*shape):
+  return Tensor(rng.normal(size=shape), dtype="float64")
+
+
+def close(got, want, tol=1e-6):
+  got, want = (x.numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (got, want))
+  assert got.shape == want.shape
+  np.testing.assert_allclose(got, want, rtol=tol, atol=tol)
+
+
+def f(x):
+  return (x.sin() * x.exp() + x.cumsum(0)).square().sum()
+
+
+def differences(fun, x, step=1e-5):
+  """The derivative of a number by each element of a float64 Tensor."""
+  base, out = x.numpy(), np.zeros(x.shape)
+  for at in np.ndindex(*x.shape):
+    e = np.zeros(x.shape)
+    e[at] = step
+    out[at] = (fun(Tensor(base + e)).item() - fun(Tensor(base - e)).item()) / (2 * step)
+  return out
+
+
+# ---------------------------------------------------------------- reverse
+
+
+def test_a_gradient_is_the_derivative():
+  x = double(3, 2)
+  close(grad(f)(x), differences(f, x), 1e-5)
+  value, g = value_and_grad(f)(x)
+  close(value, f(x))
+  close(g, f(x).gradient(x)[0])
+
+
+def test_to_the_third_order():
+  x = Tensor(1.3, dtype="float64")
+  first = grad(lambda t: t**5)
+  close(first(x), 5 * 1.3**4)
+  close(grad(first)(x), 20 * 1.3**3)
+  close(grad(grad(first))(x), 60 * 1.3**2)
+
+
+def test_a_derivative_inside_knows_its_own_argument():
+  x = Tensor(2.0, dtype="float64")
+  inner = lambda t: grad(lambda y: t * y)(t)  # noqa: E731 (d(t·y)/dy at y = t: t)
+  close(inner(x), 2.0)
+  close(grad(inner)(x), 1.0)  # not 2, as if y and t were one
+  close(grad(lambda t: t * grad(lambda y: t * y * y)(Tensor(3.0, dtype="float64")))(x), 2 * 2.0 * 6)
+
+
+def test_one_tensor_as_two_arguments_has_two_derivatives():
+  x = double(3)
+  gx, gy = grad(lambda a, b: (a * b.square()).sum(), argnums=(0, 1))(x, x)
+  close(gx, x.square())
+  close(gy, 2 * x.square())
+  close(grad(lambda a, b: (a * b.square()).sum(), argnums=-1)(x, x), 2 * x.square())
+
+
+@dataclass(frozen=True)
+class Point:
+  x: Tensor
+  y: Tensor
+  name: str = "p"
+
+
+class Model:
+  def __init__(self):
+    self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+    self.second.weight = self.first.weight
+    self.steps = Tensor([3])
+    self.size = 4
+
+  def __call__(self, x):
+    return self.second(self.first(x).tanh())
+
+
+def test_structures():
+  given = {"a": [double(2), (double(3), 5)], "p": Point(double(2), double(2))}
+  found = grad(lambda d: (d["a"][0] * d["p"].x).sum() + (d["a"][1][0] * d["a"][1][1]).sum())(given)
+  close(found["a"][0], given["p"].x)
+  close(found["a"][1][0], [5.0] * 3)
+  assert found["a"][1][1] == 5 and found["p"].name == "p" and isinstance(found["p"], Point)
+  close(found["p"].y, np.zeros(2))
+
+
+def test_modules():
+  model, x = Model(), Tensor.rand(2, 4)
+  value, g = value_and_grad(lambda m, t: m(t).square().sum())(model, x)
+  want = model(x).square().sum().gradient(model.first.weight, model.first.bias)
+  close(g.first.weight, want[0])
+  assert g.second.weight is g.first.weight or (g.second.weight.numpy() == g.first.weight.numpy()).all()
+  close(g.first.bias, want[1])
+  assert g.steps is None and g.size == 4 and model.steps.tolist() == [3]
+  assert isinstance(g, Model) and g is not model
+
+
+def test_aux_and_values_read_inside():
+  x, seen = double(3), []
+  (value, aux), g = value_and_grad(lambda t: (seen.append(t.sum().item()) or f(t), {"n": t * 2}), has_aux=True)(x)
+  close(value, f(x))
+  close(aux["n"], x * 2)
+  g, aux = grad(lambda t: (f(t), t + 1), has_aux=True)(x)
+  close(g, f(x).gradient(x)[0])
+  close(aux, x + 1)
+  assert seen == [pytest.approx(x.sum().item())]
+
+
+def test_what_passes_no_gradient():
+  x = double(3)
+  close(grad(lambda t: (stop_gradient({"a": t})["a"] * t).sum())(x), x)
+  close(grad(lambda t: (t > 0).where(1.0, 2.0).sum() + 0 * t.sum())(x), np.zeros(3))
+
+
+def test_with_cotangents():
+  x, w = double(2, 3), double(3, 4)
+  out, pullback = vjp(lambda a, b: {"y": a @ b, "n": a.sum()}, x, w)
+  g = double(2, 4)
+  gx, gw = pullback({"y": g, "n": Tensor(2.0, dtype="float64")})
+  close(gx, g.numpy() @ w.numpy().T + 2)
+  close(gw, x.numpy().T @ g.numpy())
+  close(out["y"], x @ w)
+  out, pullback, aux = vjp(lambda a: (a * 2, a + 1), x, has_aux=True)
+  close(aux, x + 1)
+  close(pullback(x)[0], x * 2)
+
+
+# ---------------------------------------------------------------- forward, and Jacobians
+
+
+def test_forward_and_reverse_are_transposes():
+  x, v = double(3, 2), double(3, 2)
+  h = lambda t: t.sin() @ t.exp().T  # noqa: E731
+  out, t = jvp(h, (x,), (v,))
+  g = double(3, 3)
+  close((t * g).sum(), (vjp(h, x)[1](g)[0] * v).sum())
+  close(out, h(x))
+  y, push = linearize(h, x)
+  close(push(v), t)
+  close(push(v * 2), t * 2)
+
+
+def test_jacobians():
+  x = double(3)
+  h = lambda t: (t.reshape(3, 1) * t.exp()).sin()[:2]  # noqa: E731
+  rows, columns = jacrev(h)(x), jacfwd(h)(x)
+  assert rows.shape == (2, 3, 3)
+  close(rows, columns)
+  for at in [(0, 0), (1, 2)]:
+    close(rows[at], differences(lambda t, at=at: h(t)[at], x), 1e-5)
+  both = jacfwd(lambda a, b: {"y": a * b.sum()}, argnums=(0, 1))(x, double(2))
+  close(both["y"][1], np.tile(x.numpy()[:, None], 2))
+  close(hessian(f)(x), jacrev(grad(f))(x))
+  close(hvp(f, (x,), (x,)), hessian(f)(x) @ x)
+
+
+def test_compositions():
+  x, w = double(4, 3), double(3, 3)
+  loss = lambda row: ((row @ w).tanh() * row).sum()  # noqa: E731
+  each = np.stack([grad(loss)(x[i]).numpy() for i in range(4)])
+  close(vmap(grad(loss))(x), each)
+  close(grad(lambda t: vmap(loss)(t).sum())(x), each)
+  jitted = TinyJit(vmap(grad(loss)))
+  for _ in range(3):
+    close(jitted(x.realize()), each)
+  close(grad(lambda t: TinyJit(lambda u: vmap(loss)(u).sum())(t))(x), each)
+  close(vmap(lambda row: jvp(loss, (row,), (row,))[1])(x), (each * x.numpy()).sum(1))
+  close(jvp(vmap(loss), (x,), (x,))[1], (each * x.numpy()).sum(1))
+  zero = Tensor.zeros(3, dtype="float64")
+  total = lambda v: scan(lambda c, row: (c + grad(loss)(row) @ v, None), zero, x)[0].sum()  # noqa: E731
+  close(grad(total)(w), differences(total, w), 1e-4)
+  close(jvp(total, (w,), (w,))[1], (differences(total, w) * w.numpy()).sum(), 1e-4)
+
+
+def test_on_several_devices():
+  x, v = double(4, 3), double(4, 3)
+  sharded, direction = x.shard(("CPU:0", "CPU:1"), 0), v.shard(("CPU:0", "CPU:1"), 0)
+  g = grad(f)(sharded)
+  assert g.device == sharded.device
+  close(g, grad(f)(x))
+  close(jvp(f, (sharded,), (direction,))[1], jvp(f, (x,), (v,))[1])
+
+
+# ---------------------------------------------------------------- rules of one's own
+
+
+def clipped():
+  @custom_vjp
+  def clip(x, most):
+    return x
+
+  clip.defvjp(lambda x, most: (x, {"most": most}), lambda kept, g: (g.clip(-kept["most"], kept["most"]), None))
+  return clip
+
+
+def test_a_reverse_rule():
+  x, most = double(4), Tensor(0.5, dtype="float64")
+  clip = clipped()
+  g = grad(lambda t, m: (clip(t, m).square() * 3).sum(), argnums=(0, 1))(x, most)
+  close(g[0], np.clip(6 * x.numpy(), -0.5, 0.5))
+  close(g[1], 0.0)
+  close(grad(lambda m: grad(lambda t: (clip(t, m) * 3).sum())(x).sum())(most), 4.0)  # the residual has a derivative
+  each = vmap(grad(lambda t: (clip(t, most).square() * 3).sum()))(x.reshape(2, 2))
+  close(each, np.clip(6 * x.numpy(), -0.5, 0.5).reshape(2, 2))
+  around = grad(lambda t: vmap(lambda e: clip(e, most).square() * 3)(t).sum())(x)
+  close(around, np.clip(6 * x.numpy(), -0.5, 0.5))
+  shared = grad(lambda m: vmap(lambda e: grad(lambda t: (clip(t, m) * 3).sum())(e))(x).sum())(most)
+  close(shared, 4.0)
+  with pytest.raises(TypeError, match="says nothing of tangents(?s:.*)custom_jvp"):
+    jvp(lambda t: clip(t, most), (x,), (x,))
+
+
+def test_arguments_that_take_no_derivative():
+  power = custom_vjp(lambda n, x: x**n, nondiff_argnums=(0,))
+  power.defvjp(lambda n, x: (x**n, x), lambda n, x, g: (g * x * 100,))
+  x = double(3)
+  close(grad(lambda t: power(3, t).sum())(x), 100 * x)
+
+
+def test_a_rule_for_tangents_serves_both_ways():
+  @custom_jvp
+  def safe(x, y):
+    return x * y
+
+  safe.defjvp(lambda primals, tangents: (safe(*primals), 7 * tangents[0] * primals[1] + 2 * tangents[1]))
+  x, y, v = double(3), double(3), double(3)
+  close(jvp(safe, (x, y), (v, v))[1], 7 * v * y + 2 * v)
+  gx, gy = grad(lambda a, b: (safe(a, b) * v).sum(), (0, 1))(x, y)
+  close(gx, 7 * v * y)
+  close(gy, 2 * v)
+  close(vmap(grad(lambda a, b: safe(a, b) * 1), 0)(x, y), 7 * y)
+  each = vmap(lambda a: jvp(lambda b: safe(b, y), (a,), (a,))[1])(x)
+  close(each, 7 * np.outer(x.numpy(), y.numpy()))
+  close(jvp(lambda t: vmap(lambda a: safe(a, y))(t), (x,), (v,))[1], 7 * v.numpy()[:, None] * y.numpy())
+
+
+def test_with_custom_ops_and_functions():
+  x = Tensor(rng.normal(size=(4, 3)).astype(np.float32))
+  op = custom_op(lambda a: a.sin() * a, rule="m k -> m k")
+  plain = lambda t: t.sin() * t  # noqa: E731
+  close(jvp(op, (x,), (x,))[1], jvp(plain, (x,), (x,))[1], 1e-5)
+  close(vmap(grad(lambda r: op(r.reshape(1, 3)).sum()))(x), grad(lambda t: plain(t).sum())(x), 1e-5)
+  tripled = function(lambda t: t * 2, grad_fxn=lambda g, t: g * 3)
+  close(vmap(grad(lambda r: tripled(r).sum()))(x), np.full((4, 3), 3.0))
+  with pytest.raises(TypeError, match="says nothing of tangents"):
+    jvp(tripled, (x,), (x,))
+
+
+@pytest.mark.parametrize(
+  "call, error, says",
+  [
+    (lambda x: grad(lambda t: t * 2)(x), ValueError, r"returns float64\[3\](?s:.*)jacrev"),
+    (lambda x: grad(lambda t: 3)(x), ValueError, "returns 3"),
+    (lambda x: grad(lambda t: t.sum().int())(x), TypeError, "only floats"),
+    (lambda x: grad(lambda t: t.sum())(x.int()), TypeError, "argument 0 is int32"),
+    (lambda x: grad(lambda t: t.sum())(3.0), TypeError, r"Tensor\(3.0\)"),
+    (lambda x: grad(lambda t: t.sum(), 1)(x), ValueError, "names argument 1 of 1"),
+    (lambda x: grad(lambda t: t.sum(), has_aux=True)(x), ValueError, r"return \(result, aux\)"),
+    (lambda x: vjp(lambda t: t * 2, x)[1](x[:2]), ValueError, "no cotangent"),
+    (lambda x: jvp(lambda t: t * 2, (x,), (x[:2],)), ValueError, "no tangent"),
+    (lambda x: jvp(lambda t: t * 2, (x,), (x, x)), ValueError, "2 tangents for 1"),
+    (lambda x: custom_vjp(lambda t: t)(x), TypeError, "defvjp"),
+    (lambda x: custom_jvp(lambda t: t)(x), TypeError, "defjvp"),
+  ],
+)
+def test_what_is_refused(call, error, says):
+  with pytest.raises(error, match=says):
+    call(double(3))

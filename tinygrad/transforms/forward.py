@@ -1,0 +1,211 @@
+"""Derivatives of functions, forward: `jvp`, `linearize`, Jacobians column by column, products with the Hessian.
+
+There is no rule for each op. An elementwise op has a diagonal Jacobian, so that what its card says of a gradient holds
+of a tangent too; a linear op (movement, lookups, sums, identities) does to a tangent what it does to the value; any
+other reduction is, in the first order, a sum of its elements' tangents times the derivative by each.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinygrad.dtype import dtypes
+from tinygrad.engine.jit import is_tensor
+from tinygrad.ops import Trait, having
+from tinygrad.transforms.batching import LanesOp, lanes_op
+from tinygrad.transforms.custom import RuledOp
+from tinygrad.transforms.grad import ArgNums, Called, Function, grad, jacrev, one_hots, with_arguments
+from tinygrad.transforms.own_rules import OwnRules
+from tinygrad.transforms.tracing import inputs_below, replaced, unknown
+from tinygrad.transforms.tree import tree_leaves, tree_map
+from tinygrad.transforms.vmap import vmap
+from tinygrad.uop import CARDS, GroupOp, Ops, OwnGradient, UOp, describe
+
+REDUCES = having(Trait.REDUCES)
+
+
+def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> tuple[Any, ...]:
+  """(what `fun` returns of the primals, the derivative of that in the direction of the tangents), both in the structure
+  of the result; tangents have the structure of the primals, and None where these are no floats. With `has_aux` a
+  third: what else `fun` returned.
+  Raises: ValueError for tangents of other shapes, TypeError where a gradient is given that has no forward rule."""
+  called, aux, push = _linear("jvp", fun, primals, has_aux)
+  given = push(tangents)
+  out = called.back(called.split(has_aux)[0])
+  return (out, given, called.back(aux)) if has_aux else (out, given)
+
+
+def linearize(fun: Function, *primals: Any) -> tuple[Any, Callable[..., Any]]:
+  """(what `fun` returns of the primals, the derivative there: a function of tangents). `fun` is called once."""
+  called, _, push = _linear("linearize", fun, primals, False)
+  return called.back(called.out), lambda *tangents: push(tangents)
+
+
+def hvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+  """The Hessian of `fun` times a vector, by all primals: the derivative of `grad` in that direction."""
+  found = jvp(grad(fun, tuple(range(len(primals)))), primals, tangents)[1]
+  return found[0] if len(primals) == 1 else found
+
+
+def jacfwd(fun: Function, argnums: ArgNums = 0) -> Function:
+  """The Jacobian, a column at a time (`vmap` of `jvp`): shaped as that of `jacrev`. For arguments smaller than
+  results."""
+
+  @functools.wraps(fun, updated=())
+  def jacobian(*args: Any, **kwargs: Any) -> Any:
+    of_some, numbers = with_arguments(fun, args, kwargs, argnums)
+    primals = tuple(args[i] for i in numbers)
+    out, push = linearize(of_some, *primals)
+    columns = []
+    for x in tree_leaves(primals):
+      direction = lambda v, x=x: push(*tree_map(lambda t: v if t is x else t.zeros_like(), primals))  # noqa: E731
+      found = vmap(direction, out_axes=-1)(one_hots(x))
+      columns.append(tree_map(lambda t, x=x: t.reshape(*t.shape[:-1], *x.shape), found))
+
+    def at(y: Any, *of_leaves: Any) -> Any:
+      each = iter(of_leaves)
+      shaped = tree_map(lambda _: next(each), primals)
+      return shaped[0] if isinstance(argnums, int) else shaped
+
+    return tree_map(at, out, *columns)
+
+  return jacobian
+
+
+def hessian(fun: Function, argnums: ArgNums = 0) -> Function:
+  """The second derivatives of a function that returns one number: shape (*argument, *argument)."""
+  return jacfwd(jacrev(fun, argnums), argnums)
+
+
+def _linear(name: str, fun: Function, primals: Sequence[Any], has_aux: bool) -> tuple[Called, Any, Any]:
+  """(the function, called; what else it returned; what gives tangents of the result for those of the primals)."""
+  called = Called(name, fun, primals, {}, tuple(range(len(primals))))
+  out, aux = called.split(has_aux)
+  holes = {t.uop: unknown(t.shape, t.uop, t.uop.device) for t in tree_leaves(called.by) if dtypes.is_float(t.dtype)}
+  found = tangents_of([y.uop for y in tree_leaves(out)], holes)
+
+  def push(tangents: Sequence[Any]) -> Any:
+    given: dict[UOp, UOp] = {}
+
+    def note(x: Any, t: Any) -> None:
+      if x.uop in holes:
+        if not is_tensor(t) or t.shape != x.shape:
+          shown = describe(t.uop) if is_tensor(t) else repr(t)
+          raise ValueError(f"{name}: {shown} is no tangent of {describe(x.uop)}\n  fix: give one of its shape")
+        given[holes[x.uop]] = t.uop.cast(x.dtype)
+
+    if len(tangents) != len(primals):
+      raise ValueError(f"{name}: {len(tangents)} tangents for {len(primals)} primals\n  fix: give one for each")
+    for x, t in zip(called.by, tangents):
+      tree_map(note, x, t)
+    actual = called.actual | given
+
+    def leaf(y: Any) -> Any:
+      return y._new(found[y.uop]) if y.uop in found else y.zeros_like()
+
+    return replaced(tree_map(leaf, out), actual)
+
+  return called, aux, push
+
+
+# ---------------------------------------------------------------- on graphs
+
+
+def tangents_of(roots: Sequence[UOp], seeds: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
+  """The tangents of nodes, given those of some; what does not depend on these is missing."""
+  found: dict[UOp, UOp] = dict(seeds)
+  sink = UOp.sink(*roots)
+  for root in (*reversed(inputs_below(sink, ())), sink):
+    for u in root.toposort():
+      if u not in found and dtypes.is_float(u.dtype) and (t := tangent_of(u, found)) is not None:
+        found[u] = t
+  return found
+
+
+def tangent_of(u: UOp, found: dict[UOp, UOp]) -> UOp | None:
+  """Of a node, given those of the nodes below it: None for 0."""
+  if u.op is Ops.DETACH and u.arg is not None:
+    return own_tangent(u.arg, found)
+  if not any(s in found for s in u.src):
+    return None
+  if u.op is Ops.CUSTOM and not isinstance(u.arg[1], LanesOp):
+    inner = opened(u)
+    found |= tangents_of([inner], {s: found[s] for s in u.src if s in found})
+    return found.get(inner)
+  return tangent(u, [found.get(s) for s in u.src])
+
+
+def opened(u: UOp) -> UOp:
+  """The graph of what a user has defined."""
+  op = u.arg[1]
+  if isinstance(op, RuledOp) and op.own is not None:
+    fix = "custom_jvp, which serves both ways, or reverse mode (grad, vjp)"
+    raise TypeError(f"jvp: {op!r} has a gradient of its own, which says nothing of tangents\n  fix: {fix}")
+  graph: UOp = op.graph(u.src)
+  return graph
+
+
+def tangent(u: UOp, ts: Sequence[UOp | None]) -> UOp | None:
+  """Of a node, given those of its sources."""
+  op = u.op
+  if op is Ops.CAST:
+    return None if ts[0] is None else ts[0].cast(u.dtype)
+  if op in GroupOp.Elementwise:
+    return total([CARDS[op].gradient(t, u)[i] for i, t in enumerate(ts) if t is not None])  # type: ignore[misc]
+  if op is Ops.CUSTOM:
+    fn = u.arg[1]
+    src = (*u.src, *(t for t in ts if t is not None))
+    inner = Tangent(fn.fn, tuple(t is not None for t in ts))
+    return lanes_op(f"tangent of {fn.name}", fn.lanes, fn.dims, inner, src)
+  if op is Ops.CAT:
+    return UOp.cat([s.const_like(0.0) if t is None else t for s, t in zip(u.src, ts)], u.arg)
+  t = ts[1 if op is Ops.SCATTER or op is Ops.ASSIGN else 0]
+  if t is None or op is Ops.DETACH:
+    return None
+  if op in REDUCES and u.arg[0] is not Ops.ADD:
+    each = CARDS[op].gradient(u.const_like(1.0), u)[-1]  # type: ignore[misc]
+    assert each is not None
+    t = each * t
+  match op:
+    case Ops.REDUCE:
+      return t.r(Ops.ADD, u.arg[1])
+    case Ops.SCATTER:
+      return t.scatter(u.src[0], u.arg[1], Ops.ADD, u.arg[2])
+    case Ops.GATHER:
+      return t.gather(u.src[1], u.arg)
+    case Ops.PAD:
+      return t.pad(u.arg[0])
+    case Ops.MOVE if u.arg.pinned:
+      return t.copy_to_device(u.arg.device)
+  return UOp.build(op, u.dtype, (t,), u.arg) if op in GroupOp.Movement else t
+
+
+def total(parts: Sequence[UOp | None]) -> UOp | None:
+  found = [p for p in parts if p is not None]
+  return functools.reduce(lambda a, b: a.alu(Ops.ADD, b), found) if found else None
+
+
+def own_tangent(own: OwnGradient, found: Mapping[UOp, UOp]) -> UOp | None:
+  """Of what has a gradient of its own: by the rule that was given for tangents."""
+  inputs = own.inputs
+  if not any(x in found for x in inputs):
+    return None
+  if isinstance(own, OwnRules):
+    return own.forward(inputs, tuple([found[x] if x in found else x.const_like(0) for x in inputs]))
+  fix = "custom_jvp, which serves both ways, or reverse mode (grad, vjp)"
+  raise TypeError(f"jvp: a value has a gradient of its own, which says nothing of tangents\n  fix: {fix}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tangent:
+  """A function of nodes -> one of these and of the tangents of those for which `by` says so: the tangent."""
+
+  fn: Callable[[tuple[UOp, ...]], UOp]
+  by: tuple[bool, ...]
+
+  def __call__(self, nodes: tuple[UOp, ...]) -> UOp:
+    src, given = nodes[: len(self.by)], iter(nodes[len(self.by) :])
+    made = self.fn(src)
+    found = tangents_of([made], {x: next(given) for x, has in zip(src, self.by) if has})
+    return found[made] if made in found else made.const_like(0.0)
