@@ -10,6 +10,8 @@ from tinygrad.helpers import Context, GlobalCounters, fetch, getenv
 from tinygrad.propagation import auto, propagate
 from tinygrad.rule_check import check_rule
 from tinygrad.tensor import Tensor
+from tinygrad.transforms import checkpoint_policies
+from tinygrad.transforms.checkpoint import checkpoint
 from tinygrad.transforms.collectives import (
   all_gather,
   all_to_all,
@@ -35,8 +37,8 @@ __version__ = "0.15.0+sharding"
 __all__ = [
   "Context", "Device", "DeviceError", "DeviceMesh", "GlobalCounters", "Mesh", "OPEN", "Ops", "P", "PartitionSpec",
   "ShardError", "Sharding", "Tensor", "TinyJit", "UOp", "Variable", "all_gather", "all_to_all", "auto", "axis_index",
-  "axis_size", "check_rule", "custom_jvp", "custom_op", "custom_vjp", "dtypes", "fetch", "function", "getenv", "grad",
-  "hessian", "hvp", "jacfwd", "jacrev", "jvp", "linearize", "nn", "ops", "pmax", "pmean", "pmin", "ppermute",
-  "propagate", "psum", "psum_scatter", "scan", "scan_layers", "shard_map", "sharding", "stop_gradient",
-  "value_and_grad", "vjp", "vmap",
+  "axis_size", "check_rule", "checkpoint", "checkpoint_policies", "custom_jvp", "custom_op", "custom_vjp", "dtypes",
+  "fetch", "function", "getenv", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jvp", "linearize", "nn", "ops",
+  "pmax", "pmean", "pmin", "ppermute", "propagate", "psum", "psum_scatter", "scan", "scan_layers", "shard_map",
+  "sharding", "stop_gradient", "value_and_grad", "vjp", "vmap",
 ]  # fmt: skip

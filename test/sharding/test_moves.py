@@ -11,8 +11,9 @@ import pytest
 from extra import reshard_cases
 from tinygrad import Context, Device, Tensor
 from tinygrad.device import Mesh, P, Partial, Sharding, SubAxis
+from tinygrad.device.sub_axes import atoms, boundaries, size_of
 from tinygrad.sharding import explain
-from tinygrad.sharding.moves import atoms, boundaries, nests, plan, size_of, wire
+from tinygrad.sharding.moves import nests, plan, wire
 from tinygrad.uop import Ops
 
 M = Mesh([f"NULL:{i}" for i in range(12)], (2, 2, 3), ("a", "b", "c"))

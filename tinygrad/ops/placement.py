@@ -177,19 +177,23 @@ define(
   traits=Trait.EFFECT,
   cost=0,
 )
-define(
-  Ops.AFTER,
-  shape=first_shape,
-  dtype=keeps_dtype,
-  evaluate=identity,
-  gradient=lambda g, u: (None,) * len(u.src),
-  factors=factors_first,
-  partial=PartialRule.REDUCE_FIRST,
-  render=None,
-  index_map=None,
-  traits=Trait.IDENTITY | Trait.EFFECT,
-  cost=0,
-)
+for _op, _gradient, _traits in (
+  (Ops.AFTER, lambda g, u: (None,) * len(u.src), Trait.EFFECT),
+  (Ops.WAIT, lambda g, u: (g, *(None,) * (len(u.src) - 1)), Trait.VIEW),
+):
+  define(
+    _op,
+    shape=first_shape,
+    dtype=keeps_dtype,
+    evaluate=identity,
+    gradient=_gradient,
+    factors=factors_first,
+    partial=PartialRule.REDUCE_FIRST,
+    render=None,
+    index_map=None,
+    traits=Trait.IDENTITY | _traits,
+    cost=0,
+  )
 define_structure(Ops.SINK, shape=scalar_shape, dtype=any_dtype, traits=NO_TRAIT)
 
 

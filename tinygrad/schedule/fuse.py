@@ -93,7 +93,7 @@ def costs(
   for u in nodes:
     if u.op is Ops.ASSIGN or u.op is Ops.SINK:
       continue
-    parts = [read[s] for s in u.src if s in read]
+    parts = [read[s] for s in computed_from(u) if s in read]
     if u.op is Ops.CONST or (u.op in GroupOp.Elementwise and all(p is NOTHING for p in parts)):
       made[u] = NOTHING  # folded before it runs
     elif u.op is Ops.IOTA or u.op is Ops.VARIABLE:
@@ -161,8 +161,13 @@ def choose(sink: UOp, few_rows: int | None = None) -> list[UOp]:
   return [u for u in nodes if u in stored]
 
 
+def computed_from(u: UOp) -> Sequence[UOp]:
+  """Its sources, but for what it only waits for."""
+  return u.src[:1] if u.op is Ops.WAIT else u.src
+
+
 def _walk(nodes: Sequence[UOp], before: Collection[UOp], bits: Collection[UOp], apart: Collection[UOp]) -> set[UOp]:
-  readers = Counter(s for u in nodes for s in u.src)
+  readers = Counter(s for u in nodes for s in computed_from(u))
   cost = costs(nodes, before, readers, bits)
   uses: dict[UOp, set[Use]] = {}
   chains: dict[tuple[object, ...], int] = {}
@@ -185,7 +190,7 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp], bits: Collection[UOp], 
       if op is Ops.CONTIGUOUS:
         use(u.src[0], {(u, 0, 0)})
       else:
-        stored |= {s for s in u.src if beneath(s, TRANSPARENT).op not in MEMORY}
+        stored |= {beneath(s, (Ops.WAIT,)) for s in u.src if beneath(s, TRANSPARENT).op not in MEMORY}
       continue
     here = uses.get(u, set())
     if u not in stored and op not in MOVES and _wants_buffer(u, here, cost, readers):
@@ -203,7 +208,7 @@ def _walk(nodes: Sequence[UOp], before: Collection[UOp], bits: Collection[UOp], 
       read = (beneath(x, ORDERING) for x in cost[u].reads)
       stored.update(x for x in read if x.op not in LEAVES and x.op is not Ops.AFTER)
       continue
-    for n, s in enumerate(u.src):
+    for n, s in enumerate(computed_from(u)):
       use(s, _below(u, n, here, chains, loops))
   return stored
 

@@ -39,6 +39,7 @@ class ScheduleItem:
   computes: Lines = ()  # where kernels are `watched`
   writes: int = 1
   constants: tuple[tuple[str, int], ...] = ()  # variables that tell this item from others with its kernel
+  after: tuple[int, ...] = ()  # slots of values that are to be computed before it (WAIT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.versions import State, Version
@@ -24,19 +24,21 @@ class KernelToBe:
   reads: list[tuple[int, Version]]
   writes: int
   item: ScheduleItem | None = None
+  waits: list[int] = field(default_factory=list)  # the slots of what it waits for, and does not read
 
 
 class Order:
-  """Orders `steps`; `made`: stored value or ASSIGN -> its step."""
+  """Orders `steps`; `made`: stored value or ASSIGN -> its step; `nbytes`: of intermediate values, by
+  slot, where steps wait for the sake of memory."""
 
-  def __init__(self, steps: Sequence[KernelToBe], made: Mapping[UOp, int]) -> None:
-    self.steps, self.made = steps, made
+  def __init__(self, steps: Sequence[KernelToBe], made: Mapping[UOp, int], nbytes: Mapping[int, int]) -> None:
+    self.steps, self.made, self.nbytes = steps, made, nbytes
     self.copies: set[State] = set()  # contents that no order of the steps keeps for all who read them
 
   def run(self) -> list[KernelToBe]:
-    """Sources first, and who reads a buffer's old content before who overwrites it; otherwise as the graph lists
-    them. Content that is needed after it must be overwritten goes to `copies`; the order then holds once these exist.
-    """
+    """Sources first, and who reads a buffer's old content before who overwrites it; otherwise first what leaves most
+    memory, then as the graph lists them. Content that is needed after it must be overwritten goes to `copies`; the
+    order then holds once these exist."""
     readers: dict[int, list[tuple[int, Version]]] = {}
     for i, s in enumerate(self.steps):
       for slot, version in s.reads:
@@ -49,18 +51,33 @@ class Order:
     for i, before in enumerate(waiting):
       for j in before:
         then.setdefault(j, []).append(i)
-    ready = [i for i, before in enumerate(waiting) if not before]
+    users = [{j for j in then.get(i, ()) if i in self.steps[j].after} for i in range(len(self.steps))]
+    ready = [(self.takes(i, users), i) for i, before in enumerate(waiting) if not before]
     heapq.heapify(ready)
-    out: list[int] = []
+    out: dict[int, None] = {}
     while len(out) < len(self.steps):
-      i = heapq.heappop(ready) if ready else self.unblock(waiting, readers)
-      out.append(i)
+      i = heapq.heappop(ready)[1] if ready else self.unblock(waiting, readers)
+      if i in out:
+        continue
+      out[i] = None
       for j in then.get(i, ()):
         if i in waiting[j]:
           waiting[j].remove(i)
           if not waiting[j]:
-            heapq.heappush(ready, j)
+            heapq.heappush(ready, (self.takes(j, users), j))
+      for j in self.steps[i].after if self.nbytes else ():
+        users[j].discard(i)
+        for k in users[j] if len(users[j]) == 1 else ():  # the last one
+          if not waiting[k]:
+            heapq.heappush(ready, (self.takes(k, users), k))
     return [self.steps[i] for i in out]
+
+  def takes(self, i: int, users: Sequence[set[int]]) -> int:
+    """The bytes that a step takes less those that it leaves, of what it is the last to read; 1 if it leaves fewer."""
+    step = self.steps[i]
+    freed = sum(self.nbytes.get(self.steps[j].writes, 0) for j in step.after if users[j] == {i})
+    taken = self.nbytes.get(step.writes, 0)
+    return taken - freed if 0 < freed >= taken else 1
 
   def unblock(self, waiting: Sequence[set[int]], readers: Mapping[int, Sequence[tuple[int, Version]]]) -> int:
     """An ASSIGN that can run now if what is still to be read of the old content is copied first; notes the copies.

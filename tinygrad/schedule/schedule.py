@@ -102,7 +102,8 @@ class _Builder:
     for u in self.nodes:
       if u.op is Ops.ASSIGN or (u in self.slots.homes and u.op not in fuse.MEMORY):
         self.add_step(u)
-    order = Order(self.steps, self.made)
+    sizes = {slot: t.nbytes for slot, t in self.slots.temps.items()} if any(s.waits for s in self.steps) else {}
+    order = Order(self.steps, self.made, sizes)
     steps, self.copies = order.run(), order.copies
     return None if self.copies else self.finish([step.item for step in steps if step.item is not None])
 
@@ -141,12 +142,15 @@ class _Builder:
       if (transfer := self.transfer(value)) is not None and isinstance(target, Home):
         slots = slot, self.slots.slot_of(value.src[0])
         lines = computed(value, self.slots.homes) if watched() else ()
-        step.item = ScheduleItem(transfer, slots, device_set(transfer.result), (), False, lines)
+        step.item = ScheduleItem(
+          transfer, slots, device_set(transfer.result), (), False, lines, after=tuple(step.waits)
+        )
       else:
         kernel = self.kernel(value, target, self.slots.homes)
         if not isinstance(target, Home) and overwrites_what_it_reads(kernel):
           kernel = self.through_temp(step, value, target)
-        step.item = self.item(kernel, value, value if isinstance(target, Home) else target)
+        item = self.item(kernel, value, value if isinstance(target, Home) else target)
+        step.item = replace(item, after=tuple(step.waits)) if step.waits else item
     self.made[u] = len(self.steps)
     self.steps.append(step)
 
@@ -209,7 +213,12 @@ class _Builder:
       elif u in self.made:
         step.after.add(self.made[u])
       else:
-        stack += u.src
+        stack += fuse.computed_from(u)
+      if u.op is Ops.WAIT:
+        below = UOp.sink(*u.src[1:]).toposort(lambda u: u not in self.made)
+        waits = {self.made[s] for v in below for s in v.src if s in self.made}
+        step.after |= waits
+        step.waits += [self.steps[i].writes for i in waits]
 
   def finish(self, items: Sequence[ScheduleItem]) -> Schedule:
     placements = [*(b.arg.device for b in self.slots.buffers), *(t.device for t in self.slots.temps.values())]

@@ -36,7 +36,7 @@ def tile_and_fuse(items: Sequence[ScheduleItem], temps: dict[int, Temp], cache: 
   """The items, in an order as good, with those joined that share rows. What a row touches fits `cache` bytes."""
   out, ids = list[Place](), LoopIds()
   for item in items:
-    here = Place([item], None, {item.slots[0]}, {*item.slots})
+    here = Place([item], None, {item.slots[0]}, {*item.slots, *item.after})
     if isinstance(item.kernel, UOp) and item.kernel.op is Ops.SINK and not item.peers:
       here.group = single(item.kernel, item.slots, ids)
       out = with_place(out, here, ids, cache)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tinygrad.device import Placement, Sharding, same_devices
+from tinygrad.device.sub_axes import size_of
 from tinygrad.sharding.costs import PUSHED
 from tinygrad.sharding.factors import source_placement
-from tinygrad.sharding.moves import ints, size_of, wire
+from tinygrad.sharding.moves import ints, wire
 from tinygrad.uop import Move, Ops, UOp, substitute
 
 CAST = Ops.CAST  # hot: a member of an enum takes longer to look up

@@ -8,11 +8,12 @@ import itertools
 from typing import Any
 
 from tinygrad.device import Sharding, same_devices, show_placement, spelled
+from tinygrad.device.sub_axes import size_of
 from tinygrad.dtype import DType
 from tinygrad.helpers import DEFER, RESHARD, STRATEGY, prod
 from tinygrad.sharding.costs import PUSHED, Costs
 from tinygrad.sharding.factors import carried
-from tinygrad.sharding.moves import ints, size_of
+from tinygrad.sharding.moves import ints
 from tinygrad.sharding.outcomes import Nodes, Outcome, is_partial, operand, outcomes, shard_error
 from tinygrad.uop import Ops, UOp, mesh_of
 

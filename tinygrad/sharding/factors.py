@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tinygrad.device import Placement, Sharding, SubAxis
+from tinygrad.device.sub_axes import SubAxes, atoms, boundaries, overlap, size_of
 from tinygrad.helpers import prod
-from tinygrad.sharding.moves import SubAxes, atoms, boundaries, overlap, size_of
 from tinygrad.sharding.partial import partials_of
 from tinygrad.uop import Factors, UOp, factor_rule
 

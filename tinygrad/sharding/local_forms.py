@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Placement, Sharding
+from tinygrad.device.sub_axes import SubAxes
 from tinygrad.helpers import PROCESS
 from tinygrad.ops import Trait, having
 from tinygrad.sharding.factors import collect, legal, project
 from tinygrad.sharding.index_maps import is_cut, is_remap, template_of, touched
 from tinygrad.sharding.local_values import apply_step, communicate, cut_out, scalar, shifted, unreduce
-from tinygrad.sharding.moves import Step, SubAxes, ints, plan
+from tinygrad.sharding.moves import Step, ints, plan
 from tinygrad.sharding.outcomes import CACHED
 from tinygrad.sharding.partial import partials_of
 from tinygrad.uop import Factors, GroupOp, Ops, UOp, factor_rule, lengths, sint, start
@@ -74,7 +75,7 @@ class LocalForms:
 
   def find(self, u: UOp, p: Placement | None) -> Rule | Local:
     own = [(s, s.device) for s in u.src]
-    if u.op is Ops.SINK or (u.op is Ops.AFTER and u.device == p):
+    if u.op is Ops.SINK or ((u.op is Ops.AFTER or u.op is Ops.WAIT) and u.device == p):
       return own, lambda xs: u.replace(src=tuple(xs))
     assert p is not None
     if u.op is Ops.BUFFER and u.device == p:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from tinygrad.device import Placement, Sharding
+from tinygrad.device.sub_axes import atoms, boundaries
 from tinygrad.dtype import DType, dtypes
-from tinygrad.sharding.moves import Step, atoms, boundaries
+from tinygrad.sharding.moves import Step
 
 # isort: off
 from tinygrad.ops.elementwise import MIRROR

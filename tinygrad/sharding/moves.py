@@ -8,14 +8,13 @@ replicated, is sliced before and costs nothing.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Partial, Placement, Sharding, SubAxis, device_set, reduced_placement, same_devices
+from tinygrad.device.sub_axes import SubAxes, atoms, boundaries, overlap, size_of
 from tinygrad.helpers import PROCESS, numpy, partition, prod
-
-SubAxes = tuple[SubAxis, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +34,7 @@ class Step:
   nbytes: float
 
 
-def boundaries(n: int, sub_axis_lists: Iterable[Iterable[SubAxis]]) -> tuple[int, ...]:
-  """The strides at which sub-axes begin and end, as one divisor chain of n. One that fits no chain with earlier ones
-  is left out."""
-  chain = [1, n] if n > 1 else [1]
-  for sub_axes in sub_axis_lists:
-    for d in sub_axes:
-      if d.stride in chain and d.stride * d.size in chain:
-        continue
-      wider = sorted({*chain, d.stride, d.stride * d.size})
-      if all(y % x == 0 for x, y in zip(wider, wider[1:])):
-        chain = wider
-  return tuple(chain)
-
-
 @PROCESS.cached
-def atoms(sub_axes: SubAxes, chain: tuple[int, ...]) -> SubAxes | None:
-  """The sub-axes refined at the chain's boundaries, major to minor; None if one does not fit the chain."""
-  out: list[SubAxis] = []
-  for d in sub_axes:
-    if d.stride not in chain or d.stride * d.size not in chain:
-      return None
-    inner = [b for b in chain if d.stride <= b <= d.stride * d.size]
-    out += [SubAxis(hi // lo, lo) for lo, hi in zip(reversed(inner[:-1]), reversed(inner[1:]))]
-  return tuple(out)
-
-
-def size_of(sub_axes: Iterable[SubAxis]) -> int:
-  return int(prod(d.size for d in sub_axes))
-
-
 def ints(shape: Sequence[Any]) -> tuple[int, ...]:
   """The shape with symbolic dims at their upper bounds."""
   for n in shape:
@@ -145,13 +115,6 @@ def _sliced(shape: tuple[int, ...], a: Sharding, b: Sharding) -> Sharding:
   used = {d for x in (*refined[0], *(atoms(o.sub_axes, chain) or o.sub_axes for o in a.partial)) for d in x}
   dims = [(*have, *_more(n, have, to, lambda d: d not in used)) for n, have, to in zip(shape, *refined)]
   return Sharding.of(a.mesh, dims, a.partial)  # type: ignore[no-any-return]
-
-
-def overlap(a: SubAxis, b: SubAxis) -> bool:
-  """Whether two sub-axes cannot be part of one placement: they share a part of the device's number, or form no divisor
-  chain."""
-  low, high = (a, b) if a.stride < b.stride else (b, a)
-  return high.stride % (low.stride * low.size) != 0
 
 
 def _between_sets(shape: tuple[int, ...], itemsize: int, a: Placement, b: Placement) -> tuple[Step, ...]:

@@ -19,17 +19,18 @@ from tinygrad.device import (
   same_devices,
   show_placement,
 )
+from tinygrad.device.sub_axes import size_of
 from tinygrad.dtype import DType
 from tinygrad.helpers import PROCESS, prod, user_line
 from tinygrad.ops import Trait, having
 from tinygrad.sharding.factors import Assignment, beside, project, resolved
-from tinygrad.sharding.moves import size_of, wire
+from tinygrad.sharding.moves import wire
 from tinygrad.sharding.partial import Kept, keep, partials_of
 from tinygrad.uop import Ops, UOp, factor_rule, mesh_of
 
 Nodes = tuple[UOp, ...]
 STRATEGIES = ("cost", "basic", "aggressive")
-PLACELESS, REDUCES = having(Trait.PLACELESS), having(Trait.REDUCES)
+PLACELESS, REDUCES, IDENTITY = having(Trait.PLACELESS), having(Trait.REDUCES), having(Trait.IDENTITY)
 CACHED = 100_000  # entries of a table, which is then emptied
 
 
@@ -79,8 +80,8 @@ def _find_outcomes(op: Ops, dtype: DType, src: Nodes, arg: Any, kept: Kept | Non
     return [Outcome((devices[0], devices[0]), devices[0], 1, 0.0, 0.0, devices[1] is None or devices[1] == devices[0])]
   if op is Ops.CUSTOM and arg[1].placed is not None:
     return [Outcome(devices, arg[1].placed, 1, 0.0, 0.0, True)]
-  if op in PLACELESS or op is Ops.AFTER or op is Ops.SINK:
-    return [Outcome(devices, devices[0] if op is Ops.AFTER else None, 1, 0.0, 0.0, True)]
+  if op in PLACELESS or op is Ops.AFTER or op is Ops.WAIT or op is Ops.SINK:
+    return [Outcome(devices, devices[0] if op in IDENTITY else None, 1, 0.0, 0.0, True)]
   base = next((d for d in devices if isinstance(d, Sharding)), None)
   if base is None:
     return [Outcome(devices, one_device(op, src), 1, 0.0, 0.0, True)]

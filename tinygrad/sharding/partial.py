@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Partial, Sharding, SubAxis, merge_sub_axes
+from tinygrad.device.sub_axes import overlap
 from tinygrad.dtype import DType, dtypes
 from tinygrad.ops import Trait, having
 from tinygrad.ops.elementwise import MIRROR
-from tinygrad.sharding.moves import overlap
 from tinygrad.uop import CARDS, GroupOp, Ops, PartialRule, UOp, factor_rule, upper
 
 Partials = tuple[Partial, ...]

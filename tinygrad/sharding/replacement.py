@@ -81,7 +81,7 @@ def decided_anew(u: UOp, src: Nodes, arg: Any) -> UOp:
       return src[0] if droppable(u) else UOp.new(Ops.MOVE, u.dtype, src, arg)
     case Ops.ASSIGN:
       return UOp.new(Ops.ASSIGN, u.dtype, (src[0], at_placement(src[1], src[0].device)), arg)
-    case Ops.AFTER | Ops.SINK:
+    case Ops.AFTER | Ops.WAIT | Ops.SINK:
       return UOp.new(u.op, u.dtype, src, arg)
   unmoved = tuple([reachable_source(u, s, t.src[0] if droppable(t) else t) for s, t in zip(u.src, src)])
   with Context(RESHARD=1):  # where that forbids a move, the hooks have said so

@@ -16,11 +16,12 @@ from tinygrad.device import (
   reduced_placement,
   show_placement,
 )
+from tinygrad.device.sub_axes import SubAxes, atoms, boundaries, size_of
 from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str, source_line
 from tinygrad.ops import Trait, having
 from tinygrad.sharding.localize import COMPLETE, run_passes
 from tinygrad.sharding.lower_to_local import Localizer
-from tinygrad.sharding.moves import Step, SubAxes, atoms, boundaries, ints, size_of
+from tinygrad.sharding.moves import Step, ints
 from tinygrad.sharding.partial import partials_of
 from tinygrad.uop import Ops, UOp, evaluate, mesh_of, render_shape, stored, viewed
 

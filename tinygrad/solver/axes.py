@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from math import gcd
 
 from tinygrad.device import Mesh, SubAxis, merge_sub_axes
-from tinygrad.sharding.moves import overlap
+from tinygrad.device.sub_axes import overlap
 
 Axes = tuple[SubAxis, ...]
 

@@ -6,11 +6,12 @@ import functools
 from collections.abc import Mapping
 
 from tinygrad.device import Partial, Placement, Sharding, SubAxis
+from tinygrad.device.sub_axes import size_of
 from tinygrad.helpers import prod
 from tinygrad.sharding.costs import Costs, at_placement
 from tinygrad.sharding.decision_cache import AS_GIVEN
 from tinygrad.sharding.factors import collect, legal, project
-from tinygrad.sharding.moves import size_of, wire
+from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import Outcome, is_partial, outcomes
 from tinygrad.solver.axes import coexist
 from tinygrad.solver.contractions import Contraction

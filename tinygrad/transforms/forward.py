@@ -192,7 +192,7 @@ def own_tangent(own: OwnGradient, found: Mapping[UOp, UOp]) -> UOp | None:
   if not any(x in found for x in inputs):
     return None
   if isinstance(own, OwnRules):
-    return own.forward(inputs, tuple([found[x] if x in found else x.const_like(0) for x in inputs]))
+    return own.forward(inputs, tuple([found.get(x, x.const_like(0)) for x in inputs]))
   fix = "custom_jvp, which serves both ways, or reverse mode (grad, vjp)"
   raise TypeError(f"jvp: a value has a gradient of its own, which says nothing of tangents\n  fix: {fix}")
 

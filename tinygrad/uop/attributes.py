@@ -16,7 +16,7 @@ from tinygrad.uop.op import GroupOp, Ops
 
 _PLACED_BY_ARG = frozenset((Ops.BUFFER, Ops.MOVE))  # hot: a member of an enum takes longer to look up
 _LOCAL = frozenset((Ops.SHARD, Ops.COLLECTIVE))
-_WRITES = frozenset((Ops.AFTER, Ops.ASSIGN))
+_AS_FIRST = frozenset((Ops.AFTER, Ops.ASSIGN, Ops.WAIT))
 
 
 def _result_device(u: UOp) -> Placement | None:
@@ -28,7 +28,7 @@ def _result_device(u: UOp) -> Placement | None:
     return u.arg.device  # type: ignore[no-any-return]
   if op in _LOCAL:
     return Hooks.result(u)  # the local view: on every device of the placement, without cuts
-  if op in _WRITES:
+  if op in _AS_FIRST:
     return u.src[0].device
   device: Placement | None = None
   alike = True

@@ -487,6 +487,10 @@ class UOp:
     """This buffer's content once `effects` have happened."""
     return UOp.new(Ops.AFTER, self.dtype, (self, *effects))
 
+  def wait(self, *others: UOp) -> UOp:
+    """This value, which nothing reads before the others are computed: what is computed from it is computed anew."""
+    return UOp.new(Ops.WAIT, self.dtype, (self, *others))
+
   def contiguous(self) -> UOp:
     """A value that gets a buffer of its own: each call makes another one, for what is written to one must not show in
     the other.

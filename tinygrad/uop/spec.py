@@ -32,8 +32,8 @@ def check(u: UOp) -> None:
 
 
 TENSOR = GroupOp.Elementwise | GroupOp.Movement | GroupOp.Leaf | {
-  Ops.BIND, Ops.GATHER, Ops.SCATTER, Ops.REDUCE, Ops.CUSTOM, Ops.MOVE, Ops.ASSIGN, Ops.AFTER, Ops.CONTIGUOUS,
-  Ops.DETACH, Ops.CONSTRAIN, Ops.SINK,
+  Ops.BIND, Ops.GATHER, Ops.SCATTER, Ops.REDUCE, Ops.CUSTOM, Ops.MOVE, Ops.ASSIGN, Ops.AFTER, Ops.WAIT,
+  Ops.CONTIGUOUS, Ops.DETACH, Ops.CONSTRAIN, Ops.SINK,
 }  # fmt: skip
 LOCAL = (TENSOR - {Ops.MOVE, Ops.CUSTOM}) | {Ops.SHARD, Ops.COLLECTIVE, Ops.CALL}
 KERNEL = GroupOp.Elementwise | {

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.device import Mesh, Partial, Placement, Sharding, SubAxis, refuse
+from tinygrad.device.sub_axes import overlap
 from tinygrad.helpers import numpy, prod
-from tinygrad.sharding.moves import Step, overlap, plan
+from tinygrad.sharding.moves import Step, plan
 from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.axes import common, within_axes
 from tinygrad.solver.problem import Hint, Rule
