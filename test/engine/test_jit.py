@@ -550,7 +550,7 @@ def test_reading_a_value_inside_is_an_error():
 
 
 def test_nothing_captured_is_an_error():
-  f = TinyJit(lambda x: x)
+  f = TinyJit(lambda x: None)
   f(Tensor([1.0]))
   with pytest.raises(JitError, match="nothing was computed"):
     f(Tensor([1.0]))
@@ -720,3 +720,13 @@ def test_running_statistics_of_a_captured_step():
       for name, t in nn.state.get_state_dict(models[0]).items():
         np.testing.assert_allclose(t.numpy(), nn.state.get_state_dict(models[1])[name].numpy(), rtol=1e-5, atol=1e-6)
   assert models[0].num_batches_tracked.item() == 5
+
+
+def test_a_view_is_a_step_too():
+  turned = TinyJit(lambda x, y: (x.reshape(2, 3).T, y, x[1:3]))
+  for k in range(4):
+    x, y = (Tensor((np.arange(6) + k * n).astype(np.float32)).realize() for n in (1, 10))
+    a, b, c = turned(x, y)
+    np.testing.assert_array_equal(a.numpy(), (np.arange(6) + k).reshape(2, 3).T)
+    np.testing.assert_array_equal(b.numpy(), np.arange(6) + 10 * k)
+    np.testing.assert_array_equal(c.numpy(), np.arange(6)[1:3] + k)

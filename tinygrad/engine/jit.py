@@ -384,7 +384,7 @@ class TinyJit(Generic[A, R]):
       structure, results = self.realized(result, program_order.began)
     finally:
       recorders.pop()
-    if not runs:
+    if not runs and not results:
       fix = "return the Tensor that it computes, or call .realize() on it inside"
       raise JitError(f"{self.name}: nothing was computed, so there is nothing to replay\n  fix: {fix}")
     for run in runs:
