@@ -26,7 +26,7 @@ OPENCL_DRIVERS = ["intel-opencl-rt", "intel-cmplr-lib-rt", "pocl-binary-distribu
 OPENCL = ["pyopencl", *(f"{name}; {ON_X86}" for name in OPENCL_DRIVERS)]
 CUDA = ["cuda-bindings", "nvidia-cuda-nvrtc"]
 METAL = ["pyobjc-framework-Metal; sys_platform == 'darwin'"]
-ORACLE = ["torch==2.13.0", "transformers"]
+ORACLE = ["torch==2.13.0", "transformers", "jax"]
 
 setup(
   name="tinygrad",
