@@ -22,7 +22,7 @@ from tinygrad.uop.cards import CARDS, Factors, PartialRule
 DOCUMENT = Path(__file__).parents[1] / "docs" / "sharding.md"
 BEGIN, END = "<!-- made by extra/op_table.py -->", "<!-- end of the table -->"
 WITHOUT = frozenset((Ops.BUFFER, Ops.CONST, Ops.VARIABLE, Ops.BIND, Ops.HOLE, Ops.MOVE, Ops.AFTER))  # not run on cuts
-WITHOUT |= {Ops.CUSTOM, Ops.CALL}  # whose rule the user says; which is on parts already
+WITHOUT |= {Ops.WAIT, Ops.CUSTOM, Ops.CALL}  # which is as its value; whose rule the user says; on parts already
 
 INTEGER = frozenset((Ops.NOT, Ops.IDIV, Ops.MOD, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tinygrad.device import Mesh, Placement, Sharding, refuse, same_devices
-from tinygrad.device.partition_spec import P, cuts_of
+from tinygrad.device.partition_spec import P, cuts_of, spec_of
 from tinygrad.engine.run import tracers
 from tinygrad.transforms.custom import RuledOp
 from tinygrad.transforms.factor_rule import FactorRule
@@ -226,7 +226,10 @@ class Batching:
       else:
         kept = isinstance(x.device, Sharding) and same_devices(x.device, device)
         front.append(tuple(d for d in x.device.cut(i) if d not in taken) if kept else ())  # type: ignore[union-attr]
-    return in_dims(device, (*front, *device.dims))
+    dims = (*front, *device.dims)
+    if not device.partial:
+      Sharding(device.mesh, spec_of(device.mesh, dims))  # in the names with which the user has placed it
+    return in_dims(device, dims)
 
   def hint(self, u: UOp) -> Any:
     """A hint with dims in front: cut as `spmd` says, else open."""

@@ -5,7 +5,7 @@ import importlib.util
 
 import numpy as np
 import pytest
-from programs import ANSWERS, PROGRAMS, Common, function, inputs, jax_library, made
+from nested_programs import ANSWERS, PROGRAMS, Common, function, inputs, jax_library, made
 
 from tinygrad import Tensor, checkpoint, grad, jacfwd, jacrev, jvp, scan, vjp, vmap
 from tinygrad.helpers import Context

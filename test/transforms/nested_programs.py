@@ -1,7 +1,7 @@
 """Random programs of transforms, the same for every library: functions of a vector and a matrix that give a vector, and
 transforms that make such functions of such functions, nested.
 
-    python test/transforms/programs.py   # with JAX installed: writes its answers to test/data/jax_programs.npz
+    python test/transforms/nested_programs.py   # with JAX installed: writes its answers to test/data/jax_programs.npz
 """
 
 import pathlib
@@ -137,13 +137,14 @@ def jax_library():
   import jax.numpy as jnp
 
   jax.config.update("jax_enable_x64", True)
-  return Common(
-    array=jnp.asarray, sin=jnp.sin, cos=jnp.cos, tanh=jnp.tanh, exp=lambda x: jnp.exp(x * 0.3), cumsum=jnp.cumsum,
-    reverse=lambda x: x[::-1], sort=jnp.sort, pad=lambda x: jnp.pad(x, (0, 1)), where=jnp.where, maximum=jnp.maximum,
-    stack=jnp.stack, grad=jax.grad, jvp=jax.jvp, vjp=jax.vjp, vmap=lambda f, i, o=0: jax.vmap(f, i, o),
-    scan=lambda f, c, xs, back: jax.lax.scan(f, c, xs, reverse=back), checkpoint=jax.checkpoint, jacfwd=jax.jacfwd,
-    jacrev=jax.jacrev,
-  )  # fmt: skip
+  names = {
+    "array": jnp.asarray, "sin": jnp.sin, "cos": jnp.cos, "tanh": jnp.tanh, "exp": lambda x: jnp.exp(x * 0.3),
+    "cumsum": jnp.cumsum, "reverse": lambda x: x[::-1], "sort": jnp.sort, "pad": lambda x: jnp.pad(x, (0, 1)),
+    "where": jnp.where, "maximum": jnp.maximum, "stack": jnp.stack, "grad": jax.grad, "jvp": jax.jvp, "vjp": jax.vjp,
+    "vmap": lambda f, i, o=0: jax.vmap(f, i, o), "scan": lambda f, c, xs, back: jax.lax.scan(f, c, xs, reverse=back),
+    "checkpoint": jax.checkpoint, "jacfwd": jax.jacfwd, "jacrev": jax.jacrev,
+  }  # fmt: skip
+  return Common(**names)
 
 
 if __name__ == "__main__":
