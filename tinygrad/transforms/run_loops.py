@@ -5,13 +5,15 @@ variable; its plan then runs once for each step, with two buffers for each carry
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tinygrad.device import Buffer, Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import plan_of
 from tinygrad.engine.realize import realize
-from tinygrad.engine.run import Run, execute
+from tinygrad.engine.run import Run, execute, prepare, recorders, work_of
+from tinygrad.helpers import uninterrupted
 from tinygrad.transforms.loop import ScanLoop, ScanOp, element
 from tinygrad.transforms.tracing import with_replaced
 from tinygrad.uop import Ops, UOp, buffer_of
@@ -57,18 +59,55 @@ def run_loop(loop: ScanLoop, src: Sequence[UOp], nodes: Iterable[UOp]) -> dict[U
   given = in_memory(loop, src, carries)
   turns = [{i: new_memory(loop.holes[i].shape, given[i]) for i in carries} for _ in range(2)]
   step = UOp.variable(STEP, 0, max(loop.length - 1, 0)).bind(0)
-  plans: dict[int, Any] = {}
+  runs: dict[int, Run] = {}
+  prepared: dict[int, Prepared] = {}
   for k in range(loop.length):
     turn = 0 if k == 0 else 1 if k % 2 else 2  # what it reads from and writes to
-    if turn not in plans:
+    if turn not in runs:
       here = {**dict(enumerate(given)), **(turns[(k - 1) % 2] if k else {})}
       plan, buffers, values = plan_of(step_graph(loop, here, turns[k % 2], stacks, step))
-      temps = plans[0][1][len(buffers) :] if k else [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
-      plans[turn] = plan, [*map(buffer_of, buffers), *temps], values
-    plan, memory, values = plans[turn]
-    execute(Run(plan, memory, {**values, STEP: loop.length - 1 - k if loop.reverse else k}))
+      temps = runs[0].memory[len(buffers) :] if k else [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
+      runs[turn] = Run(plan, [*map(buffer_of, buffers), *temps], values)
+    at = loop.length - 1 - k if loop.reverse else k
+    if recorders or runs[turn].plan.local is not None:  # each step is told of by itself
+      execute(replace(runs[turn], variables={**runs[turn].variables, STEP: at}))
+    else:
+      if turn not in prepared:
+        prepared[turn] = Prepared(runs[turn])
+      prepared[turn].launch(at)
   last = turns[(loop.length - 1) % 2] if loop.length else {i: given[i].clone() for i in carries}
   return {u: last[out] if isinstance(out, int) else stacks[out] for u, out in wanted.items()}
+
+
+class Prepared:
+  """A step whose calls are bound once, and told which step it is."""
+
+  def __init__(self, run: Run) -> None:
+    self.work = work_of(run)
+    self.stretches = prepare(self.work)
+    self.backends = dict.fromkeys(b for s in self.stretches for b in s.backends)
+    self.cells: list[tuple[Any, int]] = []  # where compiled code reads the number of the step
+    self.calls: list[tuple[Any, int]] = []  # calls that have to be told, and which of their variables it is
+    for w, d, call in (b for s in self.stretches for b in s.bound):
+      for i, name in enumerate(w.item.variables):
+        if name == STEP and Device.capabilities(w.item.devices[d]).cells and not w.apart:
+          self.cells += [(array, at) for array, at, _ in call.cells(len(w.memory) + i, d)]
+        elif name == STEP:
+          self.calls.append((call, i))
+
+  def launch(self, step: int) -> None:
+    """A call changes only when it is done."""
+    for backend in self.backends:
+      backend.synchronize()
+    for w in self.work:
+      w.variables[STEP] = step
+    for array, at in self.cells:
+      array[at] = step
+    for call, i in self.calls:
+      call.set_variable(i, step)
+    with uninterrupted():  # a step is done or not
+      for stretch in self.stretches:
+        stretch.launch()
 
 
 def needed_carries(loop: ScanLoop, outs: Iterable[UOp | int]) -> list[int]:
