@@ -144,6 +144,14 @@ def test_what_passes_no_gradient():
   close(grad(lambda t: (t > 0).where(1.0, 2.0).sum() + 0 * t.sum())(x), np.zeros(3))
 
 
+def test_what_the_function_assigns_to_its_argument_stays_inside():
+  x = double(3).realize()
+  before = x.numpy()
+  close(grad(lambda t: t.assign(t * 2).square().sum())(x), 8 * x)
+  close(jvp(lambda t: t.assign(t * 2).square(), (x,), (x,))[1], 8 * x * x)
+  close(x, before)
+
+
 def test_with_cotangents():
   x, w = double(2, 3), double(3, 4)
   out, pullback = vjp(lambda a, b: {"y": a @ b, "n": a.sum()}, x, w)

@@ -152,8 +152,9 @@ class Called:
       inner, actual = stand_ins(args[i])
       self.by.append(inner)
       self.actual |= actual
+    mine: dict[int, Any] = {}  # the function may assign to what it is given
     with tracing(name):
-      self.out = of_some(*self.by)
+      self.out = of_some(*tree_map(lambda t: mine.setdefault(id(t), t._new(t.uop)), self.by))
 
   def split(self, has_aux: bool) -> tuple[Any, Any]:
     """(the result, what else was returned)."""
