@@ -1,0 +1,86 @@
+"""`cond`: one of two functions, by a condition that is known only when it runs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinygrad.dtype import dtypes
+from tinygrad.engine.jit import is_tensor
+from tinygrad.transforms.forward import tangents_of
+from tinygrad.transforms.gradient import compute_gradient
+from tinygrad.transforms.own_rules import OwnRules
+from tinygrad.transforms.scan import outside
+from tinygrad.transforms.tracing import held_like, replaced, stand_ins, tracing, unknown, with_replaced
+from tinygrad.transforms.tree import tree_leaves, tree_map
+from tinygrad.uop import UOp, describe
+
+Nodes = tuple[UOp, ...]
+
+
+def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
+  """`true_fun(*operands)` where `pred`, a bool Tensor of one element, holds, else `false_fun(*operands)`: results of
+  one structure, with the same shapes and types. Inside `TinyJit` each replay looks anew. Both are computed, and one is
+  chosen; so is one of the two derivatives, so that what is not finite in the other does not show.
+  Raises: ValueError for results that differ, TypeError for a condition that is no bool."""
+  if not is_tensor(pred) or not dtypes.is_bool(pred.dtype) or pred.numel() != 1:
+    given = describe(pred.uop) if is_tensor(pred) else repr(pred)
+    fix = "compare: (x.sum() > 0); of many elements, x.where(…)"
+    raise TypeError(f"cond: the condition is one bool, not {given}\n  fix: {fix}")
+  inner, actual = stand_ins(operands)
+  with tracing("cond"):
+    ways = true_fun(*inner), false_fun(*inner)
+  tree_map(_check_alike, *ways)
+  values = replaced(ways, actual)
+  roots = [t.uop for t in tree_leaves(ways)]
+  boundary = [*actual, *outside(roots, list(actual))]
+  inputs = [*(actual.get(u, u) for u in boundary), pred.reshape(()).uop]
+
+  def leaf(yes: Any, no: Any, y: Any, n: Any) -> Any:
+    choice = Choice.of(yes.uop, no.uop, boundary)
+    held = held_like([pred] * len(inputs), inputs)
+    return y._new(pred.reshape(()).where(y, n).uop.with_gradient(OwnRules(held, choice.gradient, choice.tangent)))
+
+  return tree_map(leaf, *ways, *values)
+
+
+def _check_alike(yes: Any, no: Any) -> None:
+  if not is_tensor(no) or yes.shape != no.shape or yes.dtype is not no.dtype:
+    other = describe(no.uop) if is_tensor(no) else repr(no)
+    fix = "cast or reshape one of the two"
+    raise ValueError(f"cond: one function returns {describe(yes.uop)}, the other {other}\n  fix: {fix}")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+  """One of two graphs over `holes`, and their derivatives; the last input is the condition."""
+
+  ways: tuple[UOp, UOp]
+  holes: Nodes
+
+  @staticmethod
+  def of(yes: UOp, no: UOp, boundary: Sequence[UOp]) -> "Choice":
+    holes = tuple([unknown(u.shape, u, u.device) for u in boundary])
+    memo = dict(zip(boundary, holes))
+    return Choice((with_replaced(yes, memo), with_replaced(no, memo)), holes)
+
+  def gradient(self, g: UOp, inputs: Nodes) -> list[UOp | None]:
+    *given, pred = inputs
+    at = unknown(g.shape, g, g.device)
+    found = [compute_gradient(way, at, self.holes) for way in self.ways]
+    parts = [[f.get(h) for f in found] for h in self.holes]
+    return [*(self.chosen(pred, pair, given, {at: g}) for pair in parts), None]
+
+  def tangent(self, inputs: Nodes, tangents: Nodes) -> UOp:
+    *given, pred = inputs
+    directions = {h: unknown(h.shape, h, h.device) for h in self.holes}
+    found: list[UOp | None] = [tangents_of([way], directions).get(way) for way in self.ways]
+    made = self.chosen(pred, found, given, dict(zip(directions.values(), tangents)))
+    return self.ways[0].const_like(0) if made is None else made
+
+  def chosen(self, pred: UOp, pair: Sequence[UOp | None], given: Sequence[UOp], memo: dict[UOp, UOp]) -> UOp | None:
+    """One of two nodes (None: zeros) over the inputs."""
+    like = next((u for u in pair if u is not None), None)
+    if like is None:
+      return None
+    made = [with_replaced(like.const_like(0) if u is None else u, memo | dict(zip(self.holes, given))) for u in pair]
+    return pred.broadcast_to(like.shape).where(made[0], made[1])
