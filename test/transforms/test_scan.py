@@ -88,6 +88,39 @@ def test_what_a_loop_moves_is_told_for_every_step():
   assert kinds == ["all_reduce"] * 6
 
 
+SUMS = Tensor(np.arange(48, dtype=np.float32).reshape(2, 3, 4, 2))
+
+
+@pytest.mark.parametrize("what", ["of a loop in a loop", "between assignments"])
+def test_a_stack_of_partial_sums_owes_nothing_where_the_loop_is_unrolled(what):
+  """Memory that holds the parts of a sum would be read as its sum."""
+  x, zero = SUMS.shard(DEVICES, 2).realize(), Tensor.zeros(()).shard(DEVICES)
+  inner = lambda a: scan(lambda c, e: (c, e.sum(0)), zero, a)[1]  # noqa: E731
+  if what == "of a loop in a loop":
+    close([scan(lambda c, a: (c, inner(a)), zero, x)[1]], [SUMS.sum(2)])
+    return
+  w = Tensor.zeros(3, 2).shard(DEVICES).realize()
+  before = w + 0
+  for i in range(2):
+    w.assign(w + inner(x[i] * (1 + w[0, 0])))
+  Tensor.realize(before, w)
+  first = SUMS[0].sum(1)
+  close([before, w], [Tensor.zeros(3, 2), first + (SUMS[1] * (1 + first[0, 0])).sum(1)])
+
+
+@pytest.mark.parametrize("f", [lambda t: t.relu(), lambda t: t * 2, lambda t: t.softmax()])
+@pytest.mark.parametrize("result", [0, 1])
+def test_a_loop_moves_in_every_step_what_is_told(f, result, monkeypatch):
+  ran = []
+  planned = run_loops.plan_of
+  monkeypatch.setattr(run_loops, "plan_of", lambda sink: ran.extend(report(sink).rows) or planned(sink))
+  x, zero = SUMS[0].shard(DEVICES, 1).realize(), Tensor.zeros(()).shard(DEVICES).realize()
+  y = scan(lambda c, e: (c + f(e.sum(0)).square().sum(), f(e.sum(0))), zero, x)[result]
+  told = [(r.kind, r.payload) for r in report(UOp.sink(y.uop)).rows]
+  y.realize()
+  assert len(told) == 3 and told == [(r.kind, r.payload) for r in ran]  # three steps, each of which has a plan
+
+
 def test_in_maps_and_maps_in_it():
   x, w = Tensor(X), Tensor(W)
   f = lambda row: scan(lambda c, wi: ((c @ wi).tanh(), c.sum()), row, w)  # noqa: E731

@@ -46,9 +46,9 @@ def inline_custom(sink: UOp) -> UOp:
 
 Pass = Callable[[UOp], UOp]
 COMPLETE: dict[str, Pass] = {  # after these, every move is at its place
+  "inline custom ops": inline_custom,
   "drop hints": drop_hints,
   "place": placed,
-  "inline custom ops": inline_custom,
   "fold host copies": fold_host_copies,
   "lower view assigns": lower_view_assigns,
 }

@@ -100,7 +100,7 @@ class ScanOp(CustomOp):
     for i in reversed(range(loop.length)) if loop.reverse else range(loop.length):
       here = dict(zip(loop.holes, (*carries, *(element(s, i) for s in stacks), *same)))
       if not isinstance(self.out, int):
-        outs.append(with_replaced(self.out, here))
+        outs.append(settled(with_replaced(self.out, here)))
       carries = [with_replaced(y, here) for y in loop.after]
     if isinstance(self.out, int):
       return carries[self.out]
@@ -152,6 +152,12 @@ def joint_lead(x: UOp, y: UOp, k: int) -> tuple[Any, ...]:
 def stacked_placement(device: Placement | None) -> Placement | None:
   """Where a stack is of what is on `device`: its first dim is whole."""
   return in_dims(device.reduced, ((), *device.dims)) if isinstance(device, Sharding) else device
+
+
+def settled(y: UOp) -> UOp:
+  """A value of a step that owes no reduction: the step runs it, whatever reads the stack, unrolled or not."""
+  at = y.device
+  return y.copy_to_device(at.reduced) if isinstance(at, Sharding) and at.partial else y
 
 
 def element(stack: UOp, i: Any) -> UOp:
