@@ -98,6 +98,7 @@ def apply(found: Answer) -> dict[UOp, UOp]:
   leaves, memory = moved_leaves(found)
   with unrecorded():
     leaves |= zip(memory, realize(*memory.values()), strict=True)
+  graph.first_uid.update({leaves[u].base: graph.first_uid.get(u, u.arg.uid) for u in memory})
   made = placed_nodes(found, leaves)
   placed = {u: v for u, v in made.items() if u in found.asked.number}
   replaced = Replacement({u: v for u, v in placed.items() if u is not v})

@@ -1,9 +1,12 @@
 """Small programs that once broke a law of `propagate` (extra/fuzz_hints.py)."""
 
 import numpy as np
+import pytest
 
 from tinygrad import OPEN, Mesh, P, Sharding, Tensor, propagate
 from tinygrad.sharding import explain
+from tinygrad.solver.graph import ask
+from tinygrad.uop import UOp
 
 LINE = Mesh([f"CPU:{i}" for i in range(4)], names=("a",))
 SQUARE = Mesh([f"CPU:{i}" for i in range(4)], (2, 2), ("a", "b"))
@@ -112,6 +115,65 @@ def test_a_value_that_was_built_at_two_placements_is_still_one():
   placed = y.device, z.device
   propagate(y, z, mesh=mesh)
   assert (y.device, z.device) == placed
+
+
+def test_memory_that_was_placed_late_says_no_more_when_it_is_stated():
+  """The sum tells its source, and that the memory, after all else; then both dims of the product are cut by memory."""
+  x = zeros(8, 8)
+  y = x @ x.T
+  z = y.sum(0).constrain(P("a"))
+  propagate(y, z, mesh=LINE)
+  placed = y.device, z.device
+  propagate(y, z, mesh=LINE)
+  assert (y.device, z.device) == placed
+
+
+def memory_in_turn():
+  x, y = zeros(8), zeros(8)
+  return [y.exp().constrain(P("a")), x.exp()]
+
+
+def memory_beside_what_the_user_placed():
+  x, y = zeros(8), zeros(8).shard(LINE, P("a")).realize()
+  return [x.exp(), y.exp()]
+
+
+def memory_on_the_host():
+  x, y = (Tensor(np.full(8, i, np.float32)) for i in range(2))
+  return [x.exp(), y.exp().constrain(P("a"))]
+
+
+def a_constant_moved_to_where_it_is_partial():
+  x = zeros(8, 8).shard(LINE, P("a")).realize()
+  return [x.sum(0).clip(-50, 50).constrain(P("a"))]
+
+
+def a_view_read_by_a_contraction_and_elsewhere():
+  x = zeros(8, 8)
+  return [x.constrain(P("a")), x @ x.T, x.T + 1]
+
+
+PROGRAMS = [
+  memory_in_turn,
+  memory_beside_what_the_user_placed,
+  memory_on_the_host,
+  a_constant_moved_to_where_it_is_partial,
+  a_view_read_by_a_contraction_and_elsewhere,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_was_placed_is_the_same_problem(program):
+  """The same values and edges in the same order, whatever moves there are and whichever memory is newer."""
+
+  def asked():
+    p = ask(UOp.sink(*[t.uop for t in outputs]), LINE).problem
+    return p.shapes, p.weights, p.edges
+
+  outputs = program()
+  before = asked()
+  propagate(outputs, mesh=LINE)
+  assert asked() == before
 
 
 # ---------------------------------------------------------------- the order of outputs

@@ -4,7 +4,7 @@ stands between its operands and its result has no placement that anybody would a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tinygrad.solver.problem import Rule
@@ -32,19 +32,21 @@ class Contractions:
   inside: set[UOp]
 
 
-def contractions(order: Sequence[UOp]) -> Contractions:
-  """The contractions of a graph, its nodes sources first."""
-  readers: dict[UOp, list[UOp]] = {}
+def contractions(order: Sequence[UOp], same: Mapping[UOp, UOp]) -> Contractions:
+  """The contractions of a graph, its nodes by depth. `same`: one node for all that are one value, of which
+  each reader counts: a view is built anew where it is read elsewhere."""
+  readers: dict[UOp, set[UOp]] = {}
   for u in order:
     for s in u.src:
-      readers.setdefault(s, []).append(u)
-  sums = {mul: u for u in order if u.op is Ops.REDUCE and (mul := product_of(u, readers)) is not None}
-  inside, summed = set(sums), set(sums.values())
+      if same[s] is not same[u]:
+        readers.setdefault(same[s], set()).add(same[u])
+  sums = {mul: u for u in order if u.op is Ops.REDUCE and (mul := product_of(u, same, readers)) is not None}
+  within, summed = {same[mul] for mul in sums}, {same[u] for u in sums.values()}
   for u in reversed(order):  # readers before what they read
-    if u.op in GroupOp.Rearranging or nobody_asked(u) or (u.op is Ops.CAST and below_moves(u.src[0]) in sums):
-      by = readers.get(u, ())
-      if by and all(r in inside or r in summed for r in by):
-        inside.add(u)
+    if u.op in GroupOp.Rearranging or (u.op is Ops.CAST and same[u.src[0]] in within):
+      if (by := readers.get(same[u])) and by <= within | summed:
+        within.add(same[u])
+  inside = {u for u in order if same[u] in within}
   found = Contractions({}, {}, inside)
   for mul, reduce in sums.items():
     ends = [end(s, dims_of(mul), inside) for s in mul.src]
@@ -56,21 +58,12 @@ def contractions(order: Sequence[UOp]) -> Contractions:
   return found
 
 
-def product_of(u: UOp, readers: dict[UOp, list[UOp]]) -> UOp | None:
+def product_of(u: UOp, same: Mapping[UOp, UOp], readers: Mapping[UOp, set[UOp]]) -> UOp | None:
   """The MUL that a REDUCE sums, if nothing else reads it."""
   x = u.src[0]
-  while len(readers[x]) == 1 and (x.op is Ops.CAST or nobody_asked(x)):
+  while len(readers[same[x]]) == 1 and (x.op is Ops.CAST or (x.src and same[x] is same[x.src[0]])):
     x = x.src[0]
-  return x if u.arg[0] is Ops.ADD and x.op is Ops.MUL and len(readers[x]) == 1 else None
-
-
-def nobody_asked(u: UOp) -> bool:
-  """A move that nobody asked for, which is decided anew."""
-  return u.op is Ops.MOVE and not u.arg.pinned
-
-
-def below_moves(u: UOp) -> UOp:
-  return below_moves(u.src[0]) if nobody_asked(u) else u
+  return x if u.arg[0] is Ops.ADD and x.op is Ops.MUL and len(readers[same[x]]) == 1 else None
 
 
 def dims_of(u: UOp) -> Lists:

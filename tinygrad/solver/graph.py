@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,8 @@ from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 ALIKE = GroupOp.Elementwise | having(Trait.IDENTITY)  # each element of the result is of one element of each source
 
 KEY = 8  # bytes of a digest
+first_uid: weakref.WeakKeyDictionary[UOp, int] = weakref.WeakKeyDictionary()
+"""Of memory that was moved to where an answer says, the uid of what it was at first: it keeps its place in order."""
 
 
 @dataclass(slots=True)
@@ -99,47 +102,59 @@ class _Asking:
     self.keys: dict[UOp, bytes] = {}
     self.same: dict[UOp, UOp] = {}  # of each node the first that is equal to it but for implied moves
     self.first: dict[tuple[Any, ...], UOp] = {}
-    buffers = sorted((u for u in self.order if u.op is Ops.BUFFER), key=lambda u: u.arg.uid)
+    buffers = sorted((u for u in self.order if u.op is Ops.BUFFER), key=lambda u: first_uid.get(u, u.arg.uid))
     self.made = {u: i for i, u in enumerate(buffers)}  # which of the graph's buffers came first
     self.rules: dict[tuple[Any, ...], Rule] = {}
     self.nodes: list[UOp] = []
     self.edges: list[tuple[int, bytes, Edge, UOp]] = []
     self.groups: dict[Any, list[int]] = {}
-    self.contractions = contractions(self.order)
+    for u in self.order:
+      self.identify(u)
+    self.by_depth = sorted(self.order, key=lambda u: (self.depth[u], self.keys[u]))
+    self.contractions = contractions(self.by_depth, self.same)
+
+  def identify(self, u: UOp) -> None:
+    """Which value a node is, and where it stands in the order."""
+    if is_decided_anew(u):
+      x = u.src[0]
+      self.depth[u], self.keys[u], self.same[u] = self.depth[x], self.keys[x], self.same[x]
+    else:
+      self.depth[u] = 1 + max((self.depth[s] for s in u.src), default=0)
+      self.keys[u] = self.key(u)
+      self.same[u] = self.first.setdefault((u.op, u.dtype, u.arg, *[self.same[s] for s in u.src]), u)
 
   def run(self) -> Asked:
     for u in self.order:
-      if is_decided_anew(u):
-        x = u.src[0]
-        self.depth[u], self.keys[u], self.same[u] = self.depth[x], self.keys[x], self.same[x]
-      else:
-        self.depth[u] = 1 + max((self.depth[s] for s in u.src), default=0)
-        self.keys[u] = self.key(u)
-        self.same[u] = self.first.setdefault((u.op, u.dtype, u.arg, *[self.same[s] for s in u.src]), u)
       self.see(u)
     self.edges.sort(key=lambda e: e[:2])
     self.problem.edges = [edge for _, _, edge, _ in self.edges]
+    self.problem.memory = [self.number[u] for u in self.leaves]
     self.problem.groups = [tuple(values) for values in self.groups.values()]
     ops = [u for *_, u in self.edges]
-    by_depth = sorted(self.order, key=lambda u: (self.depth[u], self.keys[u]))
     return Asked(
-      self.mesh, self.order, by_depth, self.problem, self.number, self.leaves, self.contractions, self.nodes, ops
+      self.mesh, self.order, self.by_depth, self.problem, self.number, self.leaves, self.contractions, self.nodes, ops
     )
 
   def key(self, u: UOp) -> bytes:
     """What orders nodes of one depth: alike in each process, whenever a program is written again, and when it has been
-    placed. So it is by what is computed first, and then by memory, of which counts what came first in the graph."""
-    form, memory = (
-      (u.shape, self.made[u]) if u.op is Ops.BUFFER else (None, u.arg) if u.op is Ops.MOVE else (u.arg, None)
-    )
-    text, keys = f"{u.op.name} {u.dtype!r} {form!r}", [self.keys[s] for s in u.src]
-    return digest(text, [k[:KEY] for k in keys]) + digest(repr(memory), [k[KEY:] for k in keys])
+    placed. So it is by what is computed first, then by memory, of which counts what came first in the graph, and only
+    then by where values are moved."""
+    form, memory, moved, arrived = u.arg, None, None, None
+    if u.op is Ops.BUFFER:
+      form, memory = u.shape, self.made[u]
+    elif u.op is Ops.MOVE and is_stored(u.src[0].device):
+      form, arrived = None, u.arg  # this has not been decided yet
+    elif u.op is Ops.MOVE:
+      form, moved = None, u.arg
+    texts, keys = (f"{u.op.name} {u.dtype!r} {form!r}", repr(memory), repr(moved), repr(arrived)), self.keys
+    return b"".join(digest(t, [keys[s][i * KEY : (i + 1) * KEY] for s in u.src]) for i, t in enumerate(texts))
 
   def see(self, u: UOp) -> None:
     """Notes a node as a value, or a part of one, and how it hangs together with its sources."""
     if u.op is Ops.SINK or is_anywhere(u):
       return
-    if u.device is None and u.op is not Ops.CONSTRAIN and not any(s in self.number for s in u.src):
+    is_unsaid = is_decided_anew(u) or (u.device is None and u.op is not Ops.CONSTRAIN)
+    if is_unsaid and not any(s in self.number for s in u.src):
       return  # nothing says where it is
     if self.is_elsewhere(u):
       self.elsewhere.add(u)

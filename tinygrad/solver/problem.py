@@ -90,7 +90,8 @@ class Problem:
   """Values are numbers. `shapes` and `hints` (None: nothing is said) of each; `edges` in program order; `results`:
   pairs of values that are one outside of the program (what it returns, and how that is wanted), which hand cuts to one
   another before and after each fixed point only; `groups` of values that are placed alike; `weights`: what moving
-  a value costs, bytes, by which conflicts are resolved (its number of elements unless given)."""
+  a value costs, bytes, by which conflicts are resolved (its number of elements unless given); `memory`: values that are
+  decided first, and all others anew with these as they are."""
 
   mesh: Mesh
   shapes: list[tuple[int, ...]] = field(default_factory=list)
@@ -99,6 +100,7 @@ class Problem:
   results: list[tuple[int, int]] = field(default_factory=list)
   groups: list[tuple[int, ...]] = field(default_factory=list)
   weights: list[float] = field(default_factory=list)
+  memory: list[int] = field(default_factory=list)
 
   def value(self, shape: tuple[int, ...], hint: Hint | None = None, weight: float | None = None) -> int:
     """The number of a new value."""

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from tinygrad.device import Cut, PlacedLine, Placement, hint_of, show_placement
 from tinygrad.helpers import source_line
-from tinygrad.solver.axes import coexist
 from tinygrad.solver.graph import Answer
-from tinygrad.solver.solve import Solution
+from tinygrad.solver.solve import Solution, Told
 from tinygrad.uop import Ops, UOp, render_shape
 
 SHOWN = 4  # ops of a way, at either end
@@ -62,25 +61,12 @@ def _reason(answer: Answer, v: int, dim: int) -> Reason:
 def _way(solution: Solution, v: int, dim: int) -> tuple[int, list[int]]:
   """Back from a value to the one that told it, and so on to one that nobody told: that one, and the edges between."""
   via: list[int] = []
-  seen: set[tuple[int, int]] = set()
-  while (v, dim) not in seen and (told := _told(solution, v, dim)) is not None:
-    seen.add((v, dim))
-    edge, v, dim = told
-    if edge is not None:
-      via.append(edge)
+  told = solution.told[v].get(dim)
+  while told is not None:
+    if told.edge is not None:
+      via.append(told.edge)
+    v, told = told.giver, told.before
   return v, via
-
-
-def _told(solution: Solution, v: int, dim: int) -> tuple[int | None, int, int] | None:
-  """By way of which edge which value, and which dim of it, has told a value how to cut a dim."""
-  hint, told = solution.hints[v], solution.told[v].get(dim)
-  if told is None or hint is None:
-    return None
-  edge, giver = told
-  there, axes = solution.hints[giver], hint.dims[dim]
-  dims = () if there is None else there.dims
-  found = next((i for i, ds in enumerate(dims) if any(not coexist(d, e) for d in ds for e in axes)), None)
-  return None if found is None else (edge, giver, found)
 
 
 def _said(source: UOp) -> tuple[str, str]:
@@ -108,7 +94,7 @@ class WhyCut:
   solution: Solution
   names: list[str]
   said: dict[int, tuple[str, str]]
-  ways: dict[tuple[int, int], tuple[int, int, tuple[str, ...]]] = field(default_factory=dict)  # what `way` has found
+  ways: dict[Told, tuple[int, int, tuple[str, ...]]] = field(default_factory=dict)  # what `way` has found
 
   def cuts(self, v: int) -> list[Cut]:
     """Of each dim of a value that is cut because somebody said so, by what, and why."""
@@ -122,16 +108,15 @@ class WhyCut:
   def way(self, v: int, dim: int) -> tuple[int, int, tuple[str, ...]]:
     """As `_way`, over all values linear in their number: the value that told, how many ops there are between, and the
     names of the first and the last of them."""
-    steps: dict[tuple[int, int], int | None] = {}
-    while (v, dim) not in self.ways and (v, dim) not in steps:
-      if (told := _told(self.solution, v, dim)) is None:
-        self.ways[v, dim] = v, 0, ()
-        break
-      steps[v, dim], v, dim = told
-    giver, n, names = self.ways.get((v, dim), (v, 0, ()))
-    for at, edge in reversed(steps.items()):
-      if edge is not None:
-        n, names = n + 1, (self.names[edge], *names)
+    steps: list[Told] = []
+    told = self.solution.told[v].get(dim)
+    while told is not None and told not in self.ways:
+      steps.append(told)
+      v, told = told.giver, told.before
+    giver, n, names = (v, 0, ()) if told is None else self.ways[told]
+    for at in reversed(steps):
+      if at.edge is not None:
+        n, names = n + 1, (self.names[at.edge], *names)
         names = names if n <= 2 * SHOWN else (*names[:SHOWN], *names[-SHOWN:])
       self.ways[at] = giver, n, names
     return giver, n, names

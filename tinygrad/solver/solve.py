@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from tinygrad.helpers import prod
-from tinygrad.solver.axes import common, number_of_parts
+from tinygrad.solver.axes import Axes, coexist, common, number_of_parts
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
 from tinygrad.solver.step import Change, Mode, step
 
 ALL_ROUNDS = 1 << 30
+Levelled = Sequence[tuple[bool, Direction]]  # how each op takes part at a level
 T = TypeVar("T")
 
 
@@ -30,13 +31,22 @@ class Policy:
 DEFAULT = Policy()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Told:
+  """By way of which edge (None: a result of the program) which value has told another how to cut a dim, and what had
+  told that one (None: its hint)."""
+
+  edge: int | None
+  giver: int
+  before: Told | None
+
+
 @dataclass(slots=True)
 class Solution:
-  """Of each value of a problem: what was decided; and for each dim that another value told, the edge (None: a result of
-  the program) and that value."""
+  """Of each value of a problem: what was decided, and for each dim that another value told, by whom."""
 
   hints: list[Hint | None]
-  told: list[dict[int, tuple[int | None, int]]] = field(default_factory=list)
+  told: list[dict[int, Told]] = field(default_factory=list)
 
 
 def solve(problem: Problem, policy: Policy = DEFAULT) -> Solution:
@@ -58,7 +68,7 @@ class Solver:
     self.steps: dict[tuple[object, ...], list[Change]] = {}
     self.slot = slots(problem)
     self.hints: dict[int, Hint] = {}
-    self.told: dict[int, dict[int, tuple[int | None, int]]] = {}
+    self.told: dict[int, dict[int, Told]] = {}
     for s, hint in zip(self.slot, problem.hints):
       if hint is not None:
         self.hints[s] = self.same(hint if s not in self.hints else joint_hint(self.hints[s], hint))
@@ -81,12 +91,30 @@ class Solver:
     by_level = levels(self.problem) if self.policy.levels else [[(False, e.rule.direction) for e in self.problem.edges]]
     rounds = sorted({p for h in self.hints.values() for p in h.priorities}) if self.policy.rounds else [ALL_ROUNDS]
     for number in rounds or [0]:
-      for admitted in by_level:
-        self.exchange_results(number)
-        self.settle([self.mode(number, *how) for how in admitted])
-        self.exchange_results(number)
+      self.round(number, by_level)
     hints = [self.hints[s] if s in self.spoken else None for s in self.slot]
     return Solution(hints, [self.told.get(s, {}) for s in self.slot])
+
+  def round(self, number: int, by_level: Sequence[Levelled]) -> None:
+    """Where there is memory to place, a round is made for that alone, and again for the rest, with the memory as it was
+    found: so a second propagation will find it, and what is computed from it must not move then."""
+    memory = {s for v in self.problem.memory if any(self.hints[s := self.slot[v]].opened)}
+    if memory:
+      hints, told, spoken = dict(self.hints), {s: dict(dims) for s, dims in self.told.items()}, set(self.spoken)
+      self.all_levels(number, by_level)
+      found = {s: self.hints[s] for s in memory}
+      self.hints = hints | {s: self.same(replace(h, opened=(False,) * len(h.dims))) for s, h in found.items()}
+      self.told = told | {s: self.told[s] for s in memory if s in self.told}
+      self.spoken = spoken | memory
+    self.all_levels(number, by_level)
+    if memory:
+      self.hints |= found  # a later round may cut it further
+
+  def all_levels(self, number: int, by_level: Sequence[Levelled]) -> None:
+    for admitted in by_level:
+      self.exchange_results(number)
+      self.settle([self.mode(number, *how) for how in admitted])
+      self.exchange_results(number)
 
   def mode(self, number: int, through: bool, direction: Direction) -> Mode:
     key = (number, through, direction)
@@ -135,9 +163,17 @@ class Solver:
         continue  # a value that stands twice in an op, or another one of its group, has been told already
       hints[slot[v]] = self.same(c.hint)
       self.spoken.add(slot[v])
-      self.told.setdefault(slot[v], {}).update({d: (e, w) for d, i in c.told if (w := values[i]) is not None})
+      for d, i in c.told:
+        if (w := values[i]) is not None and (h := before[i]) is not None:
+          told = self.told.get(slot[w], {}).get(dim_over(h, c.hint.dims[d]))
+          self.told.setdefault(slot[v], {})[d] = Told(e, w, told)
       out.append(slot[v])
     return out
+
+
+def dim_over(hint: Hint, axes: Axes) -> int:
+  """The first dim that is cut over some of these axes; -1 if none is."""
+  return next((i for i, ds in enumerate(hint.dims) if any(not coexist(d, e) for d in ds for e in axes)), -1)
 
 
 def slots(problem: Problem) -> list[int]:
