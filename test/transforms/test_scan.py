@@ -108,14 +108,16 @@ def test_a_stack_of_partial_sums_owes_nothing_where_the_loop_is_unrolled(what):
   close([before, w], [Tensor.zeros(3, 2), first + (SUMS[1] * (1 + first[0, 0])).sum(1)])
 
 
-@pytest.mark.parametrize("f", [lambda t: t.relu(), lambda t: t * 2, lambda t: t.softmax()])
+@pytest.mark.parametrize("f", [lambda t: t.relu(), lambda t: t * 2, lambda t: t.softmax(), lambda t: t.pad((1, 0))])
+@pytest.mark.parametrize("linear", [True, False])
 @pytest.mark.parametrize("result", [0, 1])
-def test_a_loop_moves_in_every_step_what_is_told(f, result, monkeypatch):
+def test_a_loop_moves_in_every_step_what_is_told(f, result, linear, monkeypatch):
   ran = []
   planned = run_loops.plan_of
   monkeypatch.setattr(run_loops, "plan_of", lambda sink: ran.extend(report(sink).rows) or planned(sink))
   x, zero = SUMS[0].shard(DEVICES, 1).realize(), Tensor.zeros(()).shard(DEVICES).realize()
-  y = scan(lambda c, e: (c + f(e.sum(0)).square().sum(), f(e.sum(0))), zero, x)[result]
+  carry = (lambda t: f(t).sum()) if linear else lambda t: f(t).square().sum()
+  y = scan(lambda c, e: (c + carry(e.sum(0)), f(e.sum(0))), zero, x)[result]
   told = [(r.kind, r.payload) for r in report(UOp.sink(y.uop)).rows]
   y.realize()
   assert len(told) == 3 and told == [(r.kind, r.payload) for r in ran]  # three steps, each of which has a plan

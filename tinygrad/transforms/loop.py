@@ -101,7 +101,7 @@ class ScanOp(CustomOp):
       here = dict(zip(loop.holes, (*carries, *(element(s, i) for s in stacks), *same)))
       if not isinstance(self.out, int):
         outs.append(settled(with_replaced(self.out, here)))
-      carries = [with_replaced(y, here) for y in loop.after]
+      carries = [settled(with_replaced(y, here)) for y in loop.after]
     if isinstance(self.out, int):
       return carries[self.out]
     outs = outs[::-1] if loop.reverse else outs
@@ -155,9 +155,9 @@ def stacked_placement(device: Placement | None) -> Placement | None:
 
 
 def settled(y: UOp) -> UOp:
-  """A value of a step that owes no reduction: the step runs it, whatever reads the stack, unrolled or not."""
+  """What a step leaves: it owes no reduction, and no later one is to wait for what comes after the step."""
   at = y.device
-  return y.copy_to_device(at.reduced) if isinstance(at, Sharding) and at.partial else y
+  return UOp.new(Ops.MOVE, y.dtype, (y,), Move(at.reduced, True)) if isinstance(at, Sharding) else y
 
 
 def element(stack: UOp, i: Any) -> UOp:

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tinygrad.device import Placement
+from tinygrad.device import Placement, Sharding
 from tinygrad.engine.run import tracers
 from tinygrad.ops import Trait, having
 from tinygrad.transforms.tree import tree_map
@@ -105,12 +105,20 @@ def with_replaced(root: UOp, memo: dict[UOp, UOp]) -> UOp:
 
 
 def anew(u: UOp, src: tuple[UOp, ...]) -> UOp:
-  """`u` on other sources, which hooks bring to where it runs if they are placed in another way than its own."""
-  if src == u.src or u.op in EFFECTS or u.op is Ops.SINK or all(s.device == t.device for s, t in zip(u.src, src)):
+  """`u` on other sources, which hooks bring to where it runs if they are placed in another way than its own; or if they
+  are found by a lookup, for then it matters by which one."""
+  if src == u.src or u.op in EFFECTS or u.op is Ops.SINK:
+    return on_sources(u, src)
+  if all(s is t or (s.device == t.device and not is_disjoint(t.device)) for s, t in zip(u.src, src)):
     return on_sources(u, src)
   if u.op is Ops.MOVE:
     return src[0] if src[0].device == u.device else on_sources(u, src)
   return UOp.build(u.op, u.dtype, src, u.arg)
+
+
+def is_disjoint(device: Placement | None) -> bool:
+  """Whether each element is on one device of several, and the others hold zeros."""
+  return isinstance(device, Sharding) and any(o.disjoint for o in device.partial)
 
 
 def inputs_below(root: UOp, known: Container[UOp]) -> list[UOp]:
