@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Mesh, ShardTypeError, refuse
+from tinygrad.engine.compile import planned_bytes
 from tinygrad.engine.program_order import program_order, unrecorded
 from tinygrad.engine.realize import random_states, realize
 from tinygrad.helpers import STRATEGY, LazyModule
@@ -14,18 +15,21 @@ from tinygrad.sharding.replacement import Replacement
 from tinygrad.uop import Hooks, Ops, UOp
 
 if TYPE_CHECKING:
+  from tinygrad.sharding import report as reports
   from tinygrad.solver import build, decided, graph, reasons, solve
-  from tinygrad.solver.auto import automatic
+  from tinygrad.solver.auto import automatic, fit
   from tinygrad.solver.auto import machine as machines
   from tinygrad.solver.auto.automatic import Automatic
   from tinygrad.solver.auto.machine import Machine
+  from tinygrad.solver.auto.recompute import Recomputation
   from tinygrad.solver.graph import Answer
   from tinygrad.solver.reasons import Reason
 else:
-  build, decided, graph, reasons, solve, automatic, machines = (
+  build, decided, graph, reasons, solve, automatic, fit, machines = (
     LazyModule(f"tinygrad.solver.{name}")
-    for name in ("build", "decided", "graph", "reasons", "solve", "auto.automatic", "auto.machine")
+    for name in ("build", "decided", "graph", "reasons", "solve", "auto.automatic", "auto.fit", "auto.machine")
   )
+  reports = LazyModule("tinygrad.sharding.report")
 
 
 class Propagation:
@@ -76,13 +80,24 @@ def auto(*outputs: Any, mesh: Mesh, memory: float | None = None, machine: Machin
   weights, and so of what is computed between (docs/auto.md). It prints as a table of what was chosen.
 
   `memory`: bytes that a device has for inputs, weights, the optimizer's state and what lives at once besides (None:
-  enough). `machine`: what a device and its links can do (None: what is assumed of the mesh's first device).
-  Raises: ShardError where no placement fits the memory, and as `propagate`; ModuleNotFoundError without highspy.
+  enough); where that is less than the fastest placement takes, values may be computed again. `machine`: what a device
+  and its links can do (None: what is assumed of the mesh's first device).
+  Raises: ShardError where nothing fits the memory, and as `propagate`; ModuleNotFoundError without highspy.
   """
   check_mesh("auto", mesh)
-  sink = UOp.sink(*(t.uop for t in _tensors(outputs)))
-  found = automatic.automatic(sink, mesh, machine or machines.machine_of(mesh.devices[0]), memory)
-  apply(found.answer)
+  roots, on = [t.uop for t in _tensors(outputs)], machine or machines.machine_of(mesh.devices[0])
+  sink = UOp.sink(*roots)
+  if memory is None:
+    found = automatic.automatic(sink, mesh, on, None)
+  else:
+    found = fit.fitted(
+      lambda limit: automatic.automatic(sink, mesh, on, limit),
+      lambda chosen: as_placed(chosen.answer, roots),
+      lambda placed: planned_bytes(reports.as_realized(list(placed))),
+      on,
+      memory,
+    )
+  apply(found.answer, roots, found.again)
   return found
 
 
@@ -93,13 +108,17 @@ def place_on(mesh: Mesh, roots: Sequence[UOp]) -> Propagation:
   return Propagation(found, apply(found))
 
 
-def apply(found: Answer) -> dict[UOp, UOp]:
-  """Every live tensor at the placements of an answer; of each node that was placed, what it was."""
+def apply(found: Answer, roots: Sequence[UOp] = (), again: Recomputation | None = None) -> dict[UOp, UOp]:
+  """Every live tensor at the placements of an answer, and what is read late below `roots` computed `again`; of each
+  node that was placed, what it was."""
   leaves, memory = moved_leaves(found)
   with unrecorded():
     leaves |= zip(memory, realize(*memory.values()), strict=True)
   graph.first_uid.update({leaves[u].base: graph.first_uid.get(u, u.arg.uid) for u in memory})
   made = placed_nodes(found, leaves)
+  if again is not None:
+    late = again.applied([made[u] for u in roots])
+    made = {u: late.get(v, v) for u, v in made.items()}
   placed = {u: v for u, v in made.items() if u in found.asked.number}
   replaced = Replacement({u: v for u, v in placed.items() if u is not v})
   replaced.done.update(placed)  # what is as it was stays, whatever becomes of the moves below it
@@ -135,10 +154,14 @@ def placed_nodes(found: Answer, leaves: dict[UOp, UOp]) -> dict[UOp, UOp]:
 
 
 def as_propagated(roots: Sequence[UOp], mesh: Mesh) -> list[UOp]:
-  """What `propagate` would make of values. Memory that it would move is stood for by buffers that nobody fills; no
-  tensor changes."""
+  """What `propagate` would make of values."""
   check_mesh("explain", mesh)
-  found = graph.answer(UOp.sink(*roots), mesh, solve.Policy(STRATEGY.value))
+  return as_placed(graph.answer(UOp.sink(*roots), mesh, solve.Policy(STRATEGY.value)), roots)
+
+
+def as_placed(found: Answer, roots: Sequence[UOp]) -> list[UOp]:
+  """What `apply` would make of values. Memory that it would move is stood for by buffers that nobody fills; no tensor
+  changes."""
   leaves, memory = moved_leaves(found)
   for u, moved in memory.items():
     assert moved.device is not None

@@ -11,6 +11,7 @@ from extra.bench.place_cost import training
 from tinygrad import Mesh, P, ShardError, Sharding, Tensor, auto
 from tinygrad.device import Partial
 from tinygrad.helpers import GlobalCounters
+from tinygrad.propagation import apply
 from tinygrad.sharding import explain
 from tinygrad.sharding.moves import plan
 from tinygrad.solver.auto import bounds, least, linear
@@ -331,8 +332,10 @@ def test_no_more_bytes_travel_than_were_counted(graph, mesh):
   """What was decided is what is built, with and without a limit of memory."""
   machine = Machine(1e12, 1e11, 1e10, 0.0)
   for _, memory, _ in capped(GRAPHS[graph](), mesh, machine, (0.5, 1.0)):
-    roots = [Tensor(u) for u in GRAPHS[graph]().src]
-    found = auto(*roots, mesh=mesh, machine=machine, memory=memory)
+    sink = GRAPHS[graph]()
+    roots = [Tensor(u) for u in sink.src]
+    found = automatic(sink, mesh, machine, memory)
+    apply(found.answer)
     p, chosen = found.program, found.chosen.cuts
     own = sum(v.seconds[k] for v, k in zip(p.values, chosen)) + sum(op.seconds[op.best(chosen)] for op in p.ops)
     counted = (found.seconds - own) * machine.link

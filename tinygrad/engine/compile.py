@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import itertools
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Computes, Device, Target, one_of_each_kind, refuse
+from tinygrad.device import Buffer, Computes, Device, Target, device_set, one_of_each_kind, refuse
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import UnboundError
 from tinygrad.engine.estimate import Estimate, estimate
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
   from tinygrad import codegen
   from tinygrad.engine import search
   from tinygrad.schedule import schedule as scheduling
-  from tinygrad.schedule.items import ScheduleItem, Temp
+  from tinygrad.schedule.items import Schedule, ScheduleItem, Temp
   from tinygrad.sharding import localize as sharding
 else:  # the stages, imported by the first realize: a script that only imports the package does not wait for them
   codegen, search, scheduling, sharding = map(
@@ -117,14 +119,12 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
   if INTERPRET or Computes.INTERPRETED in how or how == {Computes.ON_HOST}:
     buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
     return Plan((), (), tuple(first - u.arg.uid for u in buffers), (), local=local)
-  together = bool(TILE_AND_FUSE) and not CHECK_NAN and all(Device[d].target.shares for d in set(devices))
-  targets = [Device[d].target for d in devices if Device.capabilities(d).computes is Computes.KERNELS]
   before, collects = sys.getswitchinterval(), gc.isenabled()
   sys.setswitchinterval(TURN)  # a backend's thread that compiles needs the interpreter often and briefly
   gc.disable()  # what is made here is no garbage that only the collector finds
   try:
     with span("schedule"):
-      schedule = scheduling.create_schedule(local, together, (*targets, scheduling.ANY_TARGET)[0])
+      schedule = schedule_of(local, devices)
     mine = {d for i in schedule.items for d in i.devices if Device.capabilities(d).processor}
     threads = CPU_THREADS.value or max(cores() // max(len(mine), 1), 1)  # of each of them, for one kernel
     kernels = ((i.kernel, i.devices[0]) for i in schedule.items)
@@ -136,6 +136,25 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
   names = frozenset(name for i in schedule.items for name in {*i.variables} - dict(i.constants).keys())
   slots = tuple(first - u.arg.uid for u in schedule.buffers)
   return Plan(schedule.items, programs, slots, schedule.temps, names - {DEVICE_NUM})
+
+
+def schedule_of(local: UOp, devices: Sequence[str]) -> Schedule:
+  """The schedule of a local graph whose memory is on devices of these kinds."""
+  together = bool(TILE_AND_FUSE) and not CHECK_NAN and all(Device[d].target.shares for d in set(devices))
+  targets = [Device[d].target for d in devices if Device.capabilities(d).computes is Computes.KERNELS]
+  return scheduling.create_schedule(local, together, (*targets, scheduling.ANY_TARGET)[0])
+
+
+def planned_bytes(sink: UOp) -> float:
+  """The bytes that the device with most of them holds while a graph runs; no kernel is compiled."""
+  local = sharding.localize(canonical(sink)[0])
+  buffers = [Buffer(u.arg.device, u.arg.shape, u.dtype) for u in local.toposort() if u.op is Ops.BUFFER]
+  schedule = schedule_of(local, [d for b in buffers for d in one_of_each_kind(b.device)])
+  memory = [(b.device, b.nbytes_per_device) for b in buffers] + [(t.device, t.nbytes) for t in schedule.temps]
+  held = Counter[str]()
+  for at, nbytes in memory:
+    held.update(dict.fromkeys(device_set(at), nbytes))
+  return max((n for d, n in held.items() if Device.capabilities(d).computes is Computes.KERNELS), default=0)
 
 
 def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:

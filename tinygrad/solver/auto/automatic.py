@@ -13,6 +13,7 @@ from tinygrad.solver.auto.least import least_time
 from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.auto.memory import fused_ones, held_bytes, is_view
 from tinygrad.solver.auto.program import Chosen, Op, Program, Side, Value, costs_of
+from tinygrad.solver.auto.recompute import Recomputation
 from tinygrad.solver.axes import within_axes
 from tinygrad.solver.graph import Answer, Asked, OpDecision, ask
 from tinygrad.solver.problem import Hint
@@ -31,21 +32,24 @@ class Automatic:
   program: Program
   classes: Classes
   chosen: Chosen
+  again: Recomputation | None = None  # values that are computed again, for want of memory
+  nbytes: float | None = None  # that each device holds, by the plan of what is built
 
   @property
   def seconds(self) -> float:
     """Predicted, of one run of the graph."""
-    return self.chosen.seconds
+    return self.chosen.seconds + (self.again.seconds if self.again else 0.0)
 
   @property
   def gap(self) -> float:
-    """At most so much of the time could be saved by placements of this model."""
-    return self.chosen.gap
+    """At most so much of the time could be saved by other choices of this model."""
+    return (self.seconds - self.chosen.bound) / self.seconds if self.seconds > 0 else 0.0
 
   @property
   def memory(self) -> float:
-    """Bytes on each device: inputs, weights, the optimizer's state, and what lives when the most does."""
-    return self.program.held(self.chosen.cuts)
+    """Bytes on each device: inputs, weights, the optimizer's state, and what lives when the most does; as the model has
+    them, where no limit asked for a plan."""
+    return self.program.held(self.chosen.cuts) if self.nbytes is None else self.nbytes
 
   def next_best(self, v: int) -> float:
     """Seconds that the next best placement of a value's class would take besides, all others as they are."""
@@ -64,6 +68,8 @@ class Automatic:
       lines.append(f"{u.dtype.name}{render_shape(u.shape):20s} {show_placement(place):50s} {nbytes:>9s}  {best}")
     said = f"{self.seconds * 1e6:.1f} us predicted, at most {self.gap:.1%} above the least"
     lines.append(f"{said}; {size_to_str(self.memory)} on each device")
+    if (again := self.again) and again.dropped:
+      lines.append(f"{len(again.dropped)} values are computed again, which takes {again.seconds * 1e6:.1f} us of these")
     return "\n".join(lines)
 
   __repr__ = __str__

@@ -1,0 +1,149 @@
+"""What `auto` computes again where memory binds: values that are kept are not, plans that fit, never slower than by
+placements alone."""
+
+import functools
+import random
+
+import numpy as np
+import pytest
+
+from extra.bench.place_cost import training
+from tinygrad import Mesh, ShardError, Tensor, auto
+from tinygrad.engine.compile import planned_bytes
+from tinygrad.propagation import as_placed
+from tinygrad.sharding import explain
+from tinygrad.sharding.report import as_realized
+from tinygrad.solver.auto import fit
+from tinygrad.solver.auto.automatic import automatic
+from tinygrad.solver.auto.machine import Machine
+from tinygrad.solver.auto.recompute import Dropping
+from tinygrad.uop import Ops, UOp
+
+D4 = tuple(f"NULL:{i}" for i in range(4))
+MESHES = {"1-D": Mesh(D4, names=("x",)), "2-D": Mesh(D4, (2, 2), ("x", "y"))}
+MACHINE = Machine(1e12, 1e11, 1e10, 0.0)
+LAYERS, ROWS, WIDTH = 6, 32, 16
+
+
+def network(seed=0, layers=LAYERS, rows=ROWS, width=WIDTH):
+  """(loss, gradients) of layers with a stream through them."""
+  rng = np.random.default_rng(seed)
+  leaf = lambda *shape: Tensor(rng.normal(size=shape).astype(np.float32) / 4).realize()  # noqa: E731
+  weights = [[leaf(width, 4 * width), leaf(4 * width, width)] for _ in range(layers)]
+  h = x = leaf(rows, width)
+  for a, b in weights:
+    h = h + (h @ a).gelu() @ b
+  loss = h.square().mean()
+  return [loss, *loss.gradient(x, *[w for pair in weights for w in pair])]
+
+
+def planned(roots):
+  return planned_bytes(as_realized(list(roots)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_values_are_the_same_whatever_is_dropped(seed):
+  rng = random.Random(seed)
+  outs = network(seed, layers=3)
+  want = [t.numpy() for t in outs]
+  roots = [t.uop for t in network(seed, layers=3)]
+  dropping = Dropping(roots, MACHINE, planned)
+  for share in (0.2, 0.5, 1.0):
+    dropped = {u for u in dropping.alive if rng.random() < share}
+    again = dropping.again(dropped)
+    made = again.replaced()
+    got = [Tensor(made.get(u, u)) for u in roots]
+    assert not dropped or made
+    waits = [u for u in UOp.sink(*(t.uop for t in got)).toposort() if u.op is Ops.WAIT]
+    assert bool(waits) == bool(made)
+    for a, b in zip(got, want, strict=True):
+      np.testing.assert_allclose(a.numpy(), b, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_dropped_is_read_by_nobody_late():
+  roots = [t.uop for t in network()]
+  dropping = Dropping(roots, MACHINE, planned)
+  group = max(dropping.groups(), key=len)
+  made = dropping.again(group).replaced()
+  late = set(made.values())
+  assert not any(s in group for u in UOp.sink(*[made.get(u, u) for u in roots]).toposort() if u in late for s in u.src)
+
+
+@functools.cache
+def enough(mesh):
+  """The bytes that the fastest placement of a transformer's step takes."""
+  sink = training(3, "NULL:0")()
+  return planned(as_placed(automatic(sink, mesh, MACHINE, None).answer, sink.src))
+
+
+@pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
+def test_it_fits_where_placements_alone_do_not(mesh):
+  """The plan of what is built holds what was said, and no more than there is."""
+  memory = 0.55 * enough(mesh)
+  sink = training(3, "NULL:0")()
+  roots = [Tensor(u) for u in sink.src]
+
+  def built(found):
+    return as_placed(found.answer, sink.src)
+
+  choose = lambda limit: automatic(sink, mesh, MACHINE, limit)  # noqa: E731
+  assert fit.by_placement(choose, built, planned, memory, 1.0) is None
+  found = auto(*roots, mesh=mesh, machine=MACHINE, memory=memory)
+  assert found.again.dropped and planned([t.uop for t in roots]) == found.memory <= memory
+  assert f"{len(found.again.dropped)} values are computed again" in str(found)
+  assert not any(row.why.startswith("the user") for row in explain(*roots).rows)
+
+
+def test_it_is_no_slower_than_by_placements_alone():
+  mesh = MESHES["1-D"]
+  memory = 0.9 * enough(mesh)
+  sink = training(3, "NULL:0")()
+  choose = lambda limit: automatic(sink, mesh, MACHINE, limit)  # noqa: E731
+  built = lambda found: as_placed(found.answer, sink.src)  # noqa: E731
+  alone = fit.by_placement(choose, built, planned, memory, 1.0)
+  found = fit.fitted(choose, built, planned, MACHINE, memory)
+  assert found.again.dropped and found.memory <= memory
+  assert found.seconds < alone.seconds and choose(None).seconds < found.seconds
+
+
+def test_nothing_waits_and_it_does_not_fit(monkeypatch):
+  """(Mutant: what is computed again does not wait for the gradients.)"""
+  mesh = MESHES["1-D"]
+  memory = 0.55 * enough(mesh)
+  monkeypatch.setattr(UOp, "wait", lambda u, *others: u.contiguous())
+  roots = [Tensor(u) for u in training(3, "NULL:0")().src]
+  with pytest.raises(
+    ShardError, match="nothing fits in .* on each device, values computed again included(.|\n)*fix: memory="
+  ):
+    auto(*roots, mesh=mesh, machine=MACHINE, memory=memory)
+
+
+def test_a_gathered_weight_is_gathered_again():
+  """FSDP's way: a weight that is kept in parts is brought together for the forward pass and again for the backward."""
+  mesh = MESHES["1-D"]
+
+  def step():
+    weights = [Tensor.empty(256, 256, device="NULL:0", requires_grad=True) for _ in range(8)]
+    h = x = Tensor.empty(512, 256, device="NULL:0")
+    for w in weights:
+      h = (h @ w).relu()
+    loss = h.square().mean()
+    return [loss, *[w.assign(w - g * 0.1) for w, g in zip(weights, loss.gradient(*weights))]], weights, x
+
+  free = auto(*step()[0], mesh=mesh, machine=MACHINE, memory=1e12)
+  roots, weights, _ = step()
+  found = auto(*roots, mesh=mesh, machine=MACHINE, memory=0.5 * free.memory)
+  assert planned([t.uop for t in roots]) <= 0.5 * free.memory
+  assert len(found.again.dropped) >= len(weights) - 1
+  assert sum(row.kind == "all_gather" for row in explain(*roots).rows) == 2 * len(found.again.dropped)
+
+
+def test_values_on_processors():
+  mesh = Mesh(("CPU:0", "CPU:1"), names=("x",))
+  want = [t.numpy() for t in network()]
+  free = auto(*network(), mesh=mesh, machine=MACHINE, memory=1e12)
+  outs = network()
+  found = auto(*outs, mesh=mesh, machine=MACHINE, memory=0.75 * free.memory)
+  assert found.again.dropped
+  for a, b in zip(outs, want, strict=True):
+    np.testing.assert_allclose(a.numpy(), b, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,190 @@
+"""Values that are not kept until they are read last: they are computed again (Chen et al., Training Deep Nets with
+Sublinear Memory Cost, 2016), those first that take the fewest seconds for each byte.
+
+What is looked at are the values that are stored when most memory is held, and read later. A value that is dropped is
+computed anew for its late readers, once for all of them, from values that are kept. These computations wait for what
+the first of the late readers reads besides: a gradient that arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
+
+from tinygrad.device import Sharding
+from tinygrad.helpers import prod
+from tinygrad.sharding.moves import plan
+from tinygrad.solver.auto.classes import numbered
+from tinygrad.solver.auto.machine import Machine
+from tinygrad.solver.auto.memory import fused_ones, is_placed_view, lifetimes, moment_of_most
+from tinygrad.uop import Ops, UOp
+
+ALIKE = 3  # values are dropped together if they look the same for so many ops below them
+LEAST = 0.01  # of the memory, that is to be saved by dropping values which look the same
+
+
+def bytes_here(u: UOp) -> float:
+  """Of a value, on each device."""
+  shape = u.device.local_shape(u.max_shape) if isinstance(u.device, Sharding) else u.max_shape
+  return float(prod(shape) * u.dtype.itemsize)
+
+
+def seconds_of(u: UOp, machine: Machine, stored: bool) -> float:
+  """Of one node on each device: a sum takes its operations, a move its bytes, what is stored is written and read."""
+  here = u.src[0].device if u.op is Ops.MOVE else None
+  if here is not None and isinstance(u.device, Sharding):
+    link = min(machine.links(u.device.mesh.names))
+    steps = [s for s in plan(u.max_shape, u.dtype.itemsize, here, u.device) if s.nbytes]
+    return sum(s.nbytes / link + machine.latency for s in steps)
+  touched = 2 * bytes_here(u) / machine.bandwidth if stored else 0.0
+  if u.op is not Ops.REDUCE:
+    return touched
+  return max(2 * bytes_here(u.src[0]) / u.src[0].dtype.itemsize / machine.flops, touched)
+
+
+def is_effect(u: UOp) -> bool:
+  return u.op is Ops.AFTER or u.op is Ops.ASSIGN
+
+
+def begins(u: UOp) -> bool:
+  """Whether a node counts as late by its place alone; others do by what they read."""
+  return u.op is Ops.REDUCE or u.op is Ops.SINK or is_effect(u)
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+  """What is computed again: places in the order of a graph's nodes, which is the same for all graphs of one form.
+  `moment`: what comes after it is late; `kept`: what it is computed from; `seconds` that it takes; `nbytes` that each
+  device holds with it."""
+
+  moment: int
+  dropped: frozenset[int]
+  kept: frozenset[int]
+  seconds: float
+  nbytes: float
+
+  def applied(self, roots: Sequence[UOp]) -> dict[UOp, UOp]:
+    """What takes the place of nodes below `roots` that read what is dropped."""
+    order = UOp.sink(*roots).toposort()
+    again = Again(order, self.moment, {order[i] for i in self.dropped}, {order[i] for i in self.kept})
+    return again.replaced()
+
+
+class Again:
+  """The late readers of dropped values, and what is computed for them.
+
+  `first[x]`: of each node that is computed again, or read for that, the place of what it waits for: the earliest of
+  what its late readers read besides. That lies before each of them, so it cannot depend on what waits for it.
+  """
+
+  def __init__(self, order: Sequence[UOp], moment: int, dropped: Collection[UOp], kept: Collection[UOp]) -> None:
+    self.order, self.kept = order, kept
+    self.place = {u: i for i, u in enumerate(order)}
+    self.late: set[UOp] = set()  # what cannot be computed when most memory is held
+    self.lost: set[UOp] = set()  # what is dropped, or computed from that without anything kept in between
+    for i, u in enumerate(order):
+      if any(s in self.late for s in u.src) or (i > moment and begins(u)):
+        self.late.add(u)
+      elif u in dropped or (not self.is_there(u) and any(s in self.lost for s in u.src)):
+        self.lost.add(u)
+    self.first: dict[UOp, int] = {}
+    for u in reversed(order):
+      wait = self.waits_for(u) if u in self.late else None if self.is_there(u) else self.first.get(u)
+      if wait is not None:
+        read = [s for s in u.src if s in self.lost] if u in self.late else u.src
+        self.first |= {s: min(self.first.get(s, wait), wait) for s in read}
+
+  def is_there(self, u: UOp) -> bool:
+    """Whether a value is in memory, or anywhere, when it is needed again."""
+    return u in self.kept or is_effect(u) or not u.src
+
+  def waits_for(self, u: UOp) -> int | None:
+    """The place of the earliest late source."""
+    return min((self.place[s] for s in u.src if s in self.late and not is_effect(s)), default=None)
+
+  def computed(self) -> list[UOp]:
+    """The nodes that are computed again."""
+    return [u for u in self.order if u in self.first and not self.is_there(u)]
+
+  def replaced(self) -> dict[UOp, UOp]:
+    """What takes the place of late nodes."""
+    waiting: dict[int, list[UOp]] = {}
+    for u in sorted(self.first, key=self.place.__getitem__):
+      waiting.setdefault(self.first[u], []).append(u)
+    made, again = dict[UOp, UOp](), dict[UOp, UOp]()
+    for i, u in enumerate(self.order):
+      if u in self.late:
+        known = self.waits_for(u) is not None
+        src = tuple([again[s] if known and s in self.lost else made.get(s, s) for s in u.src])
+        made[u] = u if src == u.src else self.like(u, src)
+      for x in waiting.get(i, ()):
+        if not self.is_there(x):
+          again[x] = self.like(x, tuple([again[s] for s in x.src]))
+        else:
+          again[x] = x if x.device is None else x.wait(made.get(u, u))
+    return {u: v for u, v in made.items() if u is not v}
+
+  def like(self, u: UOp, src: tuple[UOp, ...]) -> UOp:
+    v = UOp.new(u.op, u.dtype, src, u.arg)
+    v.origin = u.origin
+    return v
+
+
+class Dropping:
+  """Which values to drop so that the plan of a graph fits the memory. `planned`: the bytes that a device holds."""
+
+  def __init__(self, roots: Sequence[UOp], machine: Machine, planned: Callable[[Sequence[UOp]], float]) -> None:
+    self.roots, self.machine, self.planned = roots, machine, planned
+    self.order = UOp.sink(*roots).toposort()
+    self.place = {u: i for i, u in enumerate(self.order)}
+    fused = fused_ones(self.order, is_placed_view)
+    lives = {u: span for u, span in lifetimes(self.order, fused).items() if u.src and u.device is not None}
+    self.stored = set(lives)
+    self.moment = moment_of_most([(*span, bytes_here(u)) for u, span in lives.items()], len(self.order))
+    self.alive = [u for u, (begin, end) in lives.items() if begin <= self.moment < end and not is_effect(u)]
+
+  def groups(self) -> list[list[UOp]]:
+    """What is alive when most memory is held, those together that look the same below."""
+    colors: dict[Hashable, int] = {}
+    color = dict.fromkeys(self.order, 0)
+    for _ in range(ALIKE):
+      color = {
+        u: colors.setdefault((u.op, u.dtype, u.shape, u.device, *[color[s] for s in u.src]), len(colors))
+        for u in self.order
+      }
+    return [[self.alive[i] for i in members] for members in numbered([color[u] for u in self.alive])[1]]
+
+  def again(self, dropped: Collection[UOp]) -> Again:
+    return Again(self.order, self.moment, dropped, set(self.alive).difference(dropped))
+
+  def seconds(self, dropped: Collection[UOp]) -> float:
+    return sum(seconds_of(u, self.machine, u in self.stored) for u in self.again(dropped).computed())
+
+  def nbytes(self, dropped: Collection[UOp]) -> float:
+    made = self.again(dropped).replaced()
+    return self.planned([made.get(u, u) for u in self.roots])
+
+  def fitted(self, memory: float) -> Recomputation:
+    """Drops values, the fewest seconds a byte first, those that save any, until the plan fits; then takes back those
+    that need not be dropped. What holds least, if nothing fits."""
+    chosen: list[list[UOp]] = []
+    least = self.nbytes(())
+    groups = [group for group in self.groups() if sum(map(bytes_here, group)) > least * LEAST]
+    cost = [self.seconds(group) / sum(map(bytes_here, group)) for group in groups]
+    for _, group in sorted(zip(cost, groups), key=lambda found: found[0]):
+      if least <= memory:
+        break
+      if (nbytes := self.nbytes(values_of([*chosen, group]))) < least * (1 - LEAST):
+        chosen, least = [*chosen, group], nbytes
+    for group in reversed(chosen[:-1]) if least <= memory else ():
+      fewer = [other for other in chosen if other is not group]
+      if (nbytes := self.nbytes(values_of(fewer))) <= memory:
+        chosen, least = fewer, nbytes
+    dropped = values_of(chosen)
+    kept = set(self.alive).difference(dropped)
+    gone, there = (frozenset(self.place[u] for u in nodes) for nodes in (dropped, kept))
+    return Recomputation(self.moment, gone, there, self.seconds(dropped), least)
+
+
+def values_of(groups: Sequence[Sequence[UOp]]) -> set[UOp]:
+  return {u for group in groups for u in group}
