@@ -103,6 +103,25 @@ def test_an_index_is_gathered_rather_than_a_sum_reduced():
   assert explain(*outputs).wire <= explain(*by_hooks).wire
 
 
+def test_what_is_whole_is_not_cut_where_an_op_further_on_would_move_it():
+  """The gradient of a lookup is whole; it was cut to be added to a constant, and the sum then shrunk along the cut."""
+
+  def gradient(leaf, x, index):
+    y = x.pad(((0, 0), (0, 1)))
+    return [y, *(y[index].sum() + y.sum()).gradient(leaf)]
+
+  index, placed, x = (
+    Tensor(np.zeros(4, np.int32)).realize(),
+    zeros(5, 8).shard(LINE, P(None, "a")).realize(),
+    zeros(5, 8),
+  )
+  placed.requires_grad = x.requires_grad = True
+  by_hooks = gradient(placed, placed, index.shard(LINE, P()).realize())
+  outputs = gradient(x, x.constrain(P(None, "a")), index)
+  propagate(outputs, mesh=LINE)
+  assert explain(*[t * 2 for t in outputs]).wire <= explain(*[t * 2 for t in by_hooks]).wire
+
+
 # ---------------------------------------------------------------- a second propagation
 
 

@@ -25,10 +25,13 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
   """What each node of the graph becomes. `leaves`: what is memory on one device, where it is to be."""
   made, costs, products = dict(leaves), MovesHeld(), found.asked.contractions.by_mul
   decided = None if found.decisions is None else Decided(found, made)
+  stays_whole = whole_for_readers(found) if decided is None else set()
 
   def make(u: UOp, src: Sources) -> UOp:
     if is_anywhere(u):
       return src[0]
+    if u in stays_whole and all(s.device is None or is_whole(s.device) for s in src):
+      return with_origin(UOp.new(u.op, u.dtype, src, u.arg), u)
     if (c := products.get(u)) is not None:
       return with_origin(decided.product(c, src) if decided else product(c, src, found, costs), u)
     target = found[u]
@@ -51,6 +54,49 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
   for u in found.asked.by_depth:
     rebuild(u, make, made)
   return made
+
+
+def is_whole(placement: Placement | None) -> bool:
+  return isinstance(placement, Sharding) and placement is Sharding.of(placement.mesh, ())
+
+
+def whole_for_readers(found: Answer) -> set[UOp]:
+  """What each device can compute for itself, and would have to be moved if it were cut, for an op that reads it or what
+  is computed from it. Behind that op it is cut for nothing."""
+  asked, could, out = found.asked, set[UOp](), set[UOp]()
+  leaves = set(asked.leaves)
+  for u in asked.by_depth:
+    is_said = u.op is Ops.CONSTRAIN or (u.op is Ops.MOVE and not is_decided_anew(u))
+    if not u.src or is_said or u in leaves:
+      able = is_whole(found[u])
+    else:
+      able = all(s in could or s.device is None for s in u.src)
+    if able:
+      could.add(u)
+  for u in reversed(asked.by_depth):
+    if u in could and (u in out or would_move(u, found)):
+      out.update(s for s in u.src if s in could)
+  return out
+
+
+def would_move(u: UOp, found: Answer) -> bool:
+  """Whether bytes move for an op if its sources and its result are where the answer says."""
+  target = found[u]
+  if not isinstance(target, Sharding) or u.op is Ops.CONSTRAIN or is_decided_anew(u):
+    return False
+  dims = [target.cut(i) for i in range(u.ndim)]
+  if (c := found.asked.contractions.by_reduce.get(u)) is not None:
+    operands, tensors, cuts = c.operands, c.rule.tensors, dict(enumerate(dims))
+  else:
+    f = factor_rule(u)
+    if any(dims[i] for i in f.remapped):
+      return True
+    operands, tensors, cuts = u.src, f.src, legal(collect(f.out, f, dims), f)
+  for s, lists in zip(operands, tensors):
+    here, need = found[s], Sharding.of(target.mesh, project(lists, cuts))
+    if isinstance(here, Sharding) and wire(s.shape, s.dtype.itemsize, here, need) > 0:
+      return True
+  return False
 
 
 class MovesHeld(Costs):
