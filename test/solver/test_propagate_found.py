@@ -122,6 +122,19 @@ def test_what_is_whole_is_not_cut_where_an_op_further_on_would_move_it():
   assert explain(*[t * 2 for t in outputs]).wire <= explain(*[t * 2 for t in by_hooks]).wire
 
 
+def test_a_lookup_stays_partial_where_its_sum_is_reduced():
+  """To gather the table is less than to reduce the rows that are read, and more than to reduce their sums."""
+
+  def sums(x, index):
+    return x[index].sum(1)
+
+  index = Tensor(np.zeros(4, np.int32)).realize()
+  by_hooks = sums(zeros(5, 8).shard(LINE, P("a")).realize(), index.shard(LINE, P()).realize())
+  y = sums(zeros(5, 8).constrain(P("a", OPEN)), index)
+  propagate(y, mesh=LINE)
+  assert explain(y * 2).wire <= explain(by_hooks * 2).wire
+
+
 # ---------------------------------------------------------------- a second propagation
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 
 from tinygrad.device import Partial, Placement, Sharding, SubAxis
@@ -26,6 +27,7 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
   made, costs, products = dict(leaves), MovesHeld(), found.asked.contractions.by_mul
   decided = None if found.decisions is None else Decided(found, made)
   stays_whole = whole_for_readers(found) if decided is None else set()
+  ahead = Ahead(found, made)
 
   def make(u: UOp, src: Sources) -> UOp:
     if is_anywhere(u):
@@ -49,7 +51,7 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
       return on_sources(u, (src[0], at_placement(src[1], src[0].device)))
     if u.op is Ops.AFTER:
       return on_sources(u, src)
-    return with_origin(decided.op(u, src, target) if decided else at_target(u, src, target, costs), u)
+    return with_origin(decided.op(u, src, target) if decided else at_target(u, src, target, costs, ahead), u)
 
   for u in found.asked.by_depth:
     rebuild(u, make, made)
@@ -120,22 +122,54 @@ def constrained(u: UOp, x: UOp, target: Placement) -> UOp:
   return hinted if there else moved_to(hinted, target, u, hinted=True)
 
 
-def at_target(u: UOp, src: Sources, target: Placement, costs: Costs) -> UOp:
+class Ahead:
+  """What reads each value, if that is one op. `made`: what nodes have become."""
+
+  def __init__(self, found: Answer, made: Mapping[UOp, UOp]) -> None:
+    self.made, self.number, nodes = made, found.asked.number, found.asked.nodes
+    readers: dict[int, set[UOp]] = {}
+    for u in found.asked.order:
+      for v in () if is_decided_anew(u) else [self.number[s] for s in u.src if s in self.number]:
+        readers.setdefault(v, set()).add(nodes[self.number[u]] if u in self.number else u)
+    self.only = {v: next(iter(by)) for v, by in readers.items() if len(by) == 1}
+
+  def reduction(self, u: UOp, v: UOp) -> float:
+    """The fewest bytes of reducing u, built as `v`: there, or behind ops that let it be partial where it is."""
+    least = math.inf
+    while isinstance(v.device, Sharding) and v.device.partial:
+      least = min(least, wire(v.shape, v.dtype.itemsize, v.device, v.device.reduced))
+      n = self.number.get(u, -1)
+      r = self.only.get(n)
+      if r is None or r.op in AS_GIVEN or (r.op is Ops.CONSTRAIN and r.arg.reduced):
+        break
+      src = tuple([v if self.number.get(s) == n else self.made.get(s, s) for s in r.src])
+      if not any(o.stays and o.defers for o in outcomes(r.op, r.dtype, src, r.arg)):
+        break
+      u, v = r, UOp.new(r.op, r.dtype, src, r.arg)
+    return least
+
+
+def at_target(u: UOp, src: Sources, target: Placement, costs: Costs, ahead: Ahead) -> UOp:
   """The op in the way of the fewest bytes; of equal ways the one whose result is at `target`, where nothing moves for
   it. The result stays partial where it is."""
   ways = [*outcomes(u.op, u.dtype, src, u.arg), *as_wanted(u, src, target, costs)]
-  best = ways[0] if len(ways) == 1 else min(ways, key=functools.partial(_rank, u, src, target, costs))
+  best = ways[0] if len(ways) == 1 else min(ways, key=functools.partial(_rank, u, src, target, costs, ahead))
   v = UOp.new(u.op, u.dtype, costs.brought(src, best), u.arg)
   return costs.build(v, target) if costs.cost(v, target) == 0 else v
 
 
-def _rank(u: UOp, src: Sources, target: Placement, costs: Costs, o: Outcome) -> tuple[float, bool, bool, int]:
-  """A partial result is charged as its reduction to where it is, or to `target` if that is less."""
+def _rank(
+  u: UOp, src: Sources, target: Placement, costs: Costs, ahead: Ahead, o: Outcome
+) -> tuple[float, bool, bool, int]:
+  """A partial result is charged as its reduction to where it is, to `target`, or further on, if that is less."""
   partial, away = o.partial, True
   if isinstance(o.result, Sharding):
     away = o.result.reduced != target
     if o.result.partial and (there := wire(u.shape, u.dtype.itemsize, o.result, target)) <= partial:
       partial, away = there, False
+    if o.result.partial:
+      v = UOp.new(u.op, u.dtype, Costs().brought(src, o), u.arg)  # for a look ahead: it holds no moves
+      partial = min(partial, ahead.reduction(u, v))
   return costs.moved(src, o) + partial + o.mapped, away, not o.defers, -o.parts
 
 
