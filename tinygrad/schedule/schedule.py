@@ -30,6 +30,8 @@ def reduction(u: UOp) -> UOp | None:
   return in_parts(u) if (v := as_windows(u)) is None else v
 
 
+FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
+
 # what one kernel does badly
 STEPS = {Ops.COLLECTIVE: in_two_steps, Ops.REDUCE: reduction, Ops.SCATTER: scatter_in_parts}
 
@@ -38,10 +40,19 @@ def create_schedule(sink: UOp, rows: bool = False, target: Target = ANY_TARGET) 
   """Kernels for SINK of ASSIGN(view of BUFFER | SHARD, value) in the local view; with `rows`, those that work on the
   same rows as one, as far as the target's cache goes. Raises ScheduleError if no order of the effects exists.
   """
-  builder = _Builder(written_apart(rewrite(sink, STEPS)), rows, target)
+  builder = _Builder(written_apart(rewrite(nearest_first(sink), STEPS)), rows, target)
   while (schedule := builder.build()) is None:
     builder = _Builder(builder.sets.with_own(builder.shared) if builder.shared else builder.with_copies(), rows, target)
   return schedule
+
+
+def nearest_first(sink: UOp) -> UOp:
+  """`sink` with the effects first that take the fewest steps to compute: in the order of the graph, a weight is then
+  updated as soon as its gradient can be, and what that is computed from need not be kept any longer."""
+  depth: dict[UOp, int] = {}
+  for u in sink.toposort():
+    depth[u] = 1 + max((depth[s] for s in u.src), default=0)
+  return sink.replace(src=tuple(sorted(sink.src, key=lambda u: depth[u] // FAR)))
 
 
 def written_apart(sink: UOp) -> UOp:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tinygrad.device import Sharding
 from tinygrad.helpers import prod
+from tinygrad.schedule.schedule import nearest_first
 from tinygrad.sharding.moves import plan
 from tinygrad.solver.auto.classes import numbered
 from tinygrad.solver.auto.machine import Machine
@@ -65,7 +66,7 @@ class Recomputation:
 
   def applied(self, roots: Sequence[UOp]) -> dict[UOp, UOp]:
     """What takes the place of nodes below `roots` that read what is dropped."""
-    order = UOp.sink(*roots).toposort()
+    order = nearest_first(UOp.sink(*roots)).toposort()
     again = Again(order, self.moment, {order[i] for i in self.dropped}, {order[i] for i in self.kept})
     return again.replaced()
 
@@ -135,7 +136,7 @@ class Dropping:
 
   def __init__(self, roots: Sequence[UOp], machine: Machine, planned: Callable[[Sequence[UOp]], float]) -> None:
     self.roots, self.machine, self.planned = roots, machine, planned
-    self.order = UOp.sink(*roots).toposort()
+    self.order = nearest_first(UOp.sink(*roots)).toposort()
     self.place = {u: i for i, u in enumerate(self.order)}
     fused = fused_ones(self.order, is_placed_view)
     lives = {u: span for u, span in lifetimes(self.order, fused).items() if u.src and u.device is not None}
