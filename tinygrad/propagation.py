@@ -3,11 +3,13 @@ optimizer's state after the weights."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Mesh, ShardTypeError, refuse
-from tinygrad.engine.compile import planned_bytes
+from tinygrad.device import Buffer, Computes, Device, Mesh, ShardTypeError, device_set, one_of_each_kind, refuse
+from tinygrad.engine.canonical import canonical
+from tinygrad.engine.compile import schedule_of
 from tinygrad.engine.program_order import program_order, unrecorded
 from tinygrad.engine.realize import random_states, realize
 from tinygrad.helpers import STRATEGY, LazyModule
@@ -15,6 +17,7 @@ from tinygrad.sharding.replacement import Replacement
 from tinygrad.uop import Hooks, Ops, UOp
 
 if TYPE_CHECKING:
+  from tinygrad.sharding import localize as localizing
   from tinygrad.sharding import report as reports
   from tinygrad.solver import build, decided, graph, reasons, solve
   from tinygrad.solver.auto import automatic, fit
@@ -29,7 +32,7 @@ else:
     LazyModule(f"tinygrad.solver.{name}")
     for name in ("build", "decided", "graph", "reasons", "solve", "auto.automatic", "auto.fit", "auto.machine")
   )
-  reports = LazyModule("tinygrad.sharding.report")
+  localizing, reports = (LazyModule(f"tinygrad.sharding.{name}") for name in ("localize", "report"))
 
 
 class Propagation:
@@ -106,6 +109,18 @@ def place_on(mesh: Mesh, roots: Sequence[UOp]) -> Propagation:
   read."""
   found = graph.answer(UOp.sink(*roots), mesh, solve.Policy(STRATEGY.value))
   return Propagation(found, apply(found))
+
+
+def planned_bytes(sink: UOp) -> float:
+  """The bytes that the device with most of them holds while a graph runs; no kernel is compiled."""
+  local = localizing.localize(canonical(sink)[0])
+  buffers = [Buffer(u.arg.device, u.arg.shape, u.dtype) for u in local.toposort() if u.op is Ops.BUFFER]
+  schedule = schedule_of(local, [d for b in buffers for d in one_of_each_kind(b.device)])
+  memory = [(b.device, b.nbytes_per_device) for b in buffers] + [(t.device, t.nbytes) for t in schedule.temps]
+  held = Counter[str]()
+  for at, nbytes in memory:
+    held.update(dict.fromkeys(device_set(at), nbytes))
+  return max((n for d, n in held.items() if Device.capabilities(d).computes is Computes.KERNELS), default=0)
 
 
 def apply(found: Answer, roots: Sequence[UOp] = (), again: Recomputation | None = None) -> dict[UOp, UOp]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import gc
 import itertools
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Buffer, Computes, Device, Target, device_set, one_of_each_kind, refuse
+from tinygrad.device import Computes, Device, Target, one_of_each_kind, refuse
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import UnboundError
 from tinygrad.engine.estimate import Estimate, estimate
@@ -143,18 +142,6 @@ def schedule_of(local: UOp, devices: Sequence[str]) -> Schedule:
   together = bool(TILE_AND_FUSE) and not CHECK_NAN and all(Device[d].target.shares for d in set(devices))
   targets = [Device[d].target for d in devices if Device.capabilities(d).computes is Computes.KERNELS]
   return scheduling.create_schedule(local, together, (*targets, scheduling.ANY_TARGET)[0])
-
-
-def planned_bytes(sink: UOp) -> float:
-  """The bytes that the device with most of them holds while a graph runs; no kernel is compiled."""
-  local = sharding.localize(canonical(sink)[0])
-  buffers = [Buffer(u.arg.device, u.arg.shape, u.dtype) for u in local.toposort() if u.op is Ops.BUFFER]
-  schedule = schedule_of(local, [d for b in buffers for d in one_of_each_kind(b.device)])
-  memory = [(b.device, b.nbytes_per_device) for b in buffers] + [(t.device, t.nbytes) for t in schedule.temps]
-  held = Counter[str]()
-  for at, nbytes in memory:
-    held.update(dict.fromkeys(device_set(at), nbytes))
-  return max((n for d, n in held.items() if Device.capabilities(d).computes is Computes.KERNELS), default=0)
 
 
 def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
