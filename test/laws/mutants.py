@@ -30,9 +30,11 @@ from tinygrad.sharding import (
   place,
   view_assigns,
 )
+from tinygrad.transforms import batching, collectives, loop, tracing
 from tinygrad.uop import Ops, UOp, simplify_sint, upper
 from tinygrad.uop.cards import PartialRule
 from tinygrad.uop.local import length
+from tinygrad.uop.rewrite import on_sources
 
 Patch = Callable[[Any, str, Any], None]
 MUTANTS: dict[str, Callable[[Patch], None]] = {}
@@ -337,6 +339,54 @@ def everything_else_keeps(patch: Patch) -> None:
 def roots_still_partial(patch: Patch) -> None:
   for module in (decision_cache, place):
     patch(module, "at_placement", lambda x, device: x)
+
+
+# ---------------------------------------------------------------- transforms
+
+OF_TRANSFORMS: set[str] = set()
+"""Of MUTANTS those that show in programs with transforms alone."""
+
+
+def transform_mutant(f: Callable[[Patch], None]) -> Callable[[Patch], None]:
+  OF_TRANSFORMS.add(f.__name__)
+  return mutant(f)
+
+
+@transform_mutant
+def lanes_reduce_by_sums(patch: Patch) -> None:
+  """A map forgets by which reduction its elements owe."""
+  arg = batching.ARGS[Ops.REDUCE]
+  patch(batching, "ARGS", {**batching.ARGS, Ops.REDUCE: lambda a, k, lead: arg((Ops.ADD, a[1]), k, lead)})
+
+
+@transform_mutant
+def own_gradients_of_one_lane(patch: Patch) -> None:
+  """The gradient by what is the same for all lanes is that of the first."""
+
+  def first(part: UOp, x: UOp, k: int, varies: bool) -> UOp:
+    one = part if varies else part.shrink([(0, 1)] * k + [(0, n) for n in part.shape[k:]])
+    return one.reshape(x.shape)
+
+  patch(batching, "summed_to", first)
+
+
+@transform_mutant
+def a_loop_is_where_its_sources_are(patch: Patch) -> None:
+  """What is carried and stacked is not brought to where the body has it."""
+  patch(loop.ScanOp, "graph", lambda self, src, shape=None: self.unrolled(tuple(src)))
+
+
+@transform_mutant
+def what_stands_in_is_placed_as_what_it_stands_for(patch: Patch) -> None:
+  patch(tracing, "anew", on_sources)
+
+
+@transform_mutant
+def collectives_of_one_lane(patch: Patch) -> None:
+  def first(self: collectives.Reduced, nodes: tuple[UOp, ...]) -> UOp:
+    return nodes[0].shrink([(0, 1 if i in self.dims else n) for i, n in enumerate(nodes[0].shape)])
+
+  patch(collectives.Reduced, "__call__", first)
 
 
 # ---------------------------------------------------------------- what scripts notice (test_scripts.py)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import transformed
 from methods import ROWS as METHODS
 from methods import At, Kind, Row, call, expected, filled, values_in
 
@@ -189,6 +190,7 @@ class Generator:
     self.methods = methods  # how many of the steps are methods of Tensor
     self.p = Program(seed, mesh(rng.choice(MESHES), kind), rng.randint(1, 6), methods=methods > 0, backward=backward)
     self.single = f"{kind}:8"  # a device beside the mesh
+    self.transforms = 6 if seed % 4 == 3 and not self.methods else 0  # how many of the steps' draws
     self.unreduced = 0.6 if seed % 2 else 0.1  # how often a leaf is partial, mostly over the same
     self.partial = random_partial(rng, self.p.mesh)
     for _ in range(rng.randint(1, 2)):
@@ -350,7 +352,7 @@ class Generator:
     x = self.p.pool[-1] if self.rng.random() < 0.75 else self.rng.choice(self.p.pool)
     if self.methods and self.rng.random() < self.methods:
       return self.method(x) is not None
-    kind = self.rng.choice(STEPS)
+    kind = self.rng.choice(STEPS + [Generator.transform] * self.transforms)
     return (x.exact or kind in CONTINUOUS) and kind(self, x) is not None
 
   def binary(self, x: Value) -> Value | None:
@@ -599,6 +601,23 @@ class Generator:
       return buffer.after(view.assign(value))
 
     return self.apply(f"ASSIGN({target.text} from {lo}, flipped {flips}, {self.name(x)})", write, target, x)
+
+  def transform(self, x: Value) -> Value | None:
+    """A part of the program goes through transforms, one of each fourth program; on one device it is a loop."""
+    if not x.fixed or x.dtype is dtypes.bool:
+      return None
+    through = transformed.draw(self.rng, x.shape, x.dtype in FLOATS, self.backward, self.p.mesh)
+    if through is None:
+      return None
+    others = [self.input(shape, x.dtype) for shape in through.others]
+
+    def step(*operands: UOp) -> UOp:
+      f = through.loop if operands[0] is x.plain else through.transform
+      found: UOp = f(*map(Tensor._wrap, operands)).uop
+      return found
+
+    self.transforms = 0  # one part of a program
+    return self.apply(f"{through.text} of {self.name(x)}, {', '.join(map(self.name, others))}", step, x, *others)
 
   # ---- methods of Tensor (methods.py)
 

@@ -5,6 +5,7 @@ import itertools
 import methods
 import mutants
 import pytest
+import transformed
 from harness import check, compiled, pairs
 from programs import make
 
@@ -102,6 +103,12 @@ def test_the_programs_hold_every_op_forward_and_backward():
   } <= differentiated
 
 
+@interpreted
+def test_the_programs_hold_every_transform():
+  text = "\n".join(v.text for seed in range(3, 2000, 4) for v in make(seed).made)
+  assert [name for name in transformed.NAMES if name not in text] == []
+
+
 def clear_caches():
   PROCESS.forget()
 
@@ -112,9 +119,10 @@ def test_mutant_dies_by_an_assertion(name, monkeypatch):
   clear_caches()
   mutants.MUTANTS[name](lambda where, attribute, value: monkeypatch.setattr(where, attribute, value))
   killed = None
-  for seed in range(BOUND):
+  for k in range(BOUND):
+    seed = 4 * k + 3 if name in mutants.OF_TRANSFORMS else k
     try:
-      with Context(DEFER=1 - seed % 4 // 3):  # mostly 1
+      with Context(DEFER=1 - k % 4 // 3):  # mostly 1
         check(seed)
     except AssertionError as e:
       killed = seed, str(e)

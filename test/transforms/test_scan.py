@@ -7,6 +7,7 @@ from tinygrad import Mesh, P, Tensor, TinyJit, nn, psum, scan, scan_layers, shar
 from tinygrad.engine import compile as compiling
 from tinygrad.helpers import Context
 from tinygrad.nn.state import get_state_dict
+from tinygrad.sharding.localize import inline_custom
 from tinygrad.sharding.report import report
 from tinygrad.transforms import run_loops
 from tinygrad.uop import UOp
@@ -106,6 +107,18 @@ def test_a_stack_of_partial_sums_owes_nothing_where_the_loop_is_unrolled(what):
   Tensor.realize(before, w)
   first = SUMS[0].sum(1)
   close([before, w], [Tensor.zeros(3, 2), first + (SUMS[1] * (1 + first[0, 0])).sum(1)])
+
+
+@pytest.mark.parametrize("steps, unroll", [(1, 2), (3, 1), (3, 2)])
+@pytest.mark.parametrize("cut", [None, 0, 1, 2])
+def test_where_it_is_unrolled_placements_are_those_of_the_loop(cut, steps, unroll):
+  """Also of no steps, of dims that are cut unevenly, and of gradients that start from constants."""
+  x = Tensor(rng.normal(size=(steps, 1, 5)).astype(np.float32)).shard(DEVICES, cut).realize()
+  zero = Tensor.zeros(1, 5).shard(DEVICES, None if cut is None else cut % 2)
+  last, ys = scan(lambda c, e: (c.maximum(e), e - c), zero, x.maximum(x), unroll=unroll)
+  roots = [last.uop, ys.uop, ys.sum().gradient(x)[0].uop, last.sum().gradient(x)[0].uop]
+  unrolled = inline_custom(UOp.sink(*roots))
+  assert [u.device for u in unrolled.src] == [u.device for u in roots]
 
 
 @pytest.mark.parametrize("f", [lambda t: t.relu(), lambda t: t * 2, lambda t: t.softmax(), lambda t: t.pad((1, 0))])

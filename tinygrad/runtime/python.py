@@ -55,7 +55,8 @@ class Interpreter:
     nodes = [u for u in sink.toposort() if u.op is not Ops.SINK]
     for u in nodes:
       where = u.arg.device if u.op is Ops.BUFFER else u.arg.result if u.op is Ops.COLLECTIVE else None
-      self.devices[u] = len(device_set(where)) if where else max((self.devices[s] for s in u.src), default=0)
+      src = u.src[:1] if u.op is Ops.WAIT else u.src  # what it waits for may be elsewhere
+      self.devices[u] = len(device_set(where)) if where else max((self.devices[s] for s in src), default=0)
     given = [p for u in nodes if u.op is Ops.COLLECTIVE for p in u.arg.placements]  # of constants, nobody else tells
     most = max([1, *self.devices.values(), *(len(device_set(p)) for p in given)])
     for u in nodes:
@@ -94,6 +95,8 @@ class Interpreter:
         return numpy.array(self.memory(u.src[0])[d][tuple(map(slice, self.shape(u, d)))])  # an array, of 0-d ones too
       case Ops.AFTER:
         return self.after(u, d)
+      case Ops.WAIT:
+        return self.values[u.src[0]][d]
     return self.evaluate(u, [self.values[s][d] for s in u.src], d)
 
   def evaluate(self, u: UOp, xs: list[Array], d: int, dtype: DType | None = None) -> Array:

@@ -53,6 +53,8 @@ class ScanLoop:
   def result(self, out: UOp | int, src: Sequence[UOp]) -> UOp:
     """A node of the loop on these sources: the number of a carry, or a value of the body, stacked."""
     made = self.after[out] if isinstance(out, int) else out
+    if all(x.device is None for x in src):  # a node of constants would be anywhere, and its body is not
+      src = [x if (at := self.place(i)) is None else x.copy_to_device(at) for i, x in enumerate(src)]
     return UOp.build(Ops.CUSTOM, made.dtype, tuple(src), (Ops.ADD, ScanOp(self, out)))
 
 
@@ -84,7 +86,8 @@ class ScanOp(CustomOp):
     for i, x in enumerate(src):
       there = self.loop.place(i)
       placed.append(x if there is None or x.device == there else x.copy_to_device(there))
-    return self.unrolled(tuple(placed))
+    made, here = self.unrolled(tuple(placed)), self.placed  # a dim of 1 more or less may have lost an uneven cut
+    return made if here is None or made.device == here else made.copy_to_device(here)
 
   def factors(self, u: UOp) -> Factors:
     return Factors(tuple(((),) * s.ndim for s in u.src), ((),) * u.ndim, ())
@@ -104,6 +107,8 @@ class ScanOp(CustomOp):
       carries = [settled(with_replaced(y, here)) for y in loop.after]
     if isinstance(self.out, int):
       return carries[self.out]
+    if not outs:
+      return UOp.const(self.out.dtype, 0).broadcast_to((0, *self.out.shape))
     outs = outs[::-1] if loop.reverse else outs
     return UOp.cat([y.reshape((1, *y.shape)) for y in outs], 0)
 
