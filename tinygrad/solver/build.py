@@ -35,7 +35,7 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
     if u in stays_whole and all(s.device is None or is_whole(s.device) for s in src):
       return with_origin(UOp.new(u.op, u.dtype, src, u.arg), u)
     if (c := products.get(u)) is not None:
-      return with_origin(decided.product(c, src) if decided else product(c, src, found, costs), u)
+      return with_origin(decided.product(u, c, src) if decided else product(u, c, src, found, costs), u)
     target = found[u]
     if u.op is Ops.CONSTRAIN and target is not None:
       return constrained(u, src[0], target)
@@ -194,10 +194,10 @@ def as_wanted(u: UOp, src: Sources, target: Placement, costs: Costs) -> list[Out
   return found
 
 
-def product(c: Contraction, src: Sources, found: Answer, costs: Costs) -> UOp:
-  """The MUL of a contraction, cut so that its operands, and the sum, if it is partial, travel the fewest bytes: as one
+def product(u: UOp, c: Contraction, src: Sources, found: Answer, costs: Costs) -> UOp:
+  """A MUL of a contraction, cut so that its operands, and the sum, if it is partial, travel the fewest bytes: as one
   of the ways that its sources know, or as the sum is to be cut."""
-  u, target = c.mul, found[c.reduce]
+  target = found[c.reduce]
   if not isinstance(target, Sharding) or not any(isinstance(s.device, Sharding) for s in src):
     return UOp.build(u.op, u.dtype, src, u.arg)
   ways = [o for o in outcomes(u.op, u.dtype, src, u.arg) if not is_partial(o.result)]
@@ -218,7 +218,7 @@ def product(c: Contraction, src: Sources, found: Answer, costs: Costs) -> UOp:
 
 def as_summed(c: Contraction, src: Sources, target: Sharding) -> list[tuple[SubAxis, ...]]:
   """The cuts of the sum, and of what is summed over those that a source has and that fit beside them."""
-  dims = [target.cut(i) for i in range(c.mul.ndim)]
+  dims = [target.cut(i) for i in range(c.reduce.ndim)]
   used = [d for dim in dims for d in dim]
   for s in src:
     for i in c.reduce.arg[1]:

@@ -1,5 +1,6 @@
-"""Sums of products, as ops of their own: a matmul is a RESHAPE and an EXPAND of each operand, a MUL and a REDUCE. What
-stands between its operands and its result has no placement that anybody would ask for; the factors are the MUL's dims.
+"""Sums of products, as ops of their own: a matmul is a RESHAPE and an EXPAND of each operand, a MUL and a REDUCE; where
+several are added before the REDUCE, as the gradient of what several matmuls read is, they are one op. What stands
+between its operands and its result has no placement that anybody would ask for; the factors are the MUL's dims.
 """
 
 from __future__ import annotations
@@ -15,12 +16,19 @@ Lists = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-  """`reduce` of `mul` (perhaps cast between) is a sum of products of `operands`, by `rule`."""
+  """`reduce` of `muls`, added, is a sum of products of `operands`, two of each MUL, by `rule`. `between`: the nodes
+  from there to the MULs, with these."""
 
   reduce: UOp
-  mul: UOp
+  muls: tuple[UOp, ...]
   operands: tuple[UOp, ...]
   rule: Rule
+  between: tuple[UOp, ...]
+
+  def of(self, mul: UOp) -> slice:
+    """Which of the operands are those of a MUL."""
+    i = 2 * self.muls.index(mul)
+    return slice(i, i + 2)
 
 
 @dataclass(slots=True)
@@ -40,30 +48,37 @@ def contractions(order: Sequence[UOp], same: Mapping[UOp, UOp]) -> Contractions:
     for s in u.src:
       if same[s] is not same[u]:
         readers.setdefault(same[s], set()).add(same[u])
-  sums = {mul: u for u in order if u.op is Ops.REDUCE and (mul := product_of(u, same, readers)) is not None}
-  within, summed = {same[mul] for mul in sums}, {same[u] for u in sums.values()}
+  summed = {u: nodes for u in order if u.op is Ops.REDUCE and (nodes := products_of(u, same, readers))}
+  within = {same[v] for nodes in summed.values() for v in nodes}
   for u in reversed(order):  # readers before what they read
-    if u.op in GroupOp.Rearranging or (u.op is Ops.CAST and same[u.src[0]] in within):
-      if (by := readers.get(same[u])) and by <= within | summed:
-        within.add(same[u])
+    if u.op in GroupOp.Rearranging and (by := readers.get(same[u])) and by <= within:
+      within.add(same[u])
   inside = {u for u in order if same[u] in within}
   found = Contractions({}, {}, inside)
-  for mul, reduce in sums.items():
-    ends = [end(s, dims_of(mul), inside) for s in mul.src]
-    out = tuple(() if i in reduce.arg[1] else (i,) for i in range(mul.ndim))
-    rule = Rule((*(lists for _, lists in ends), out), mul.max_shape, len(ends), special=frozenset(reduce.arg[1]))
-    c = Contraction(reduce, mul, tuple(u for u, _ in ends), rule)
-    found.by_reduce[reduce] = found.by_mul[mul] = c
-  found.inside = {u for c in found.by_mul.values() for u in between(c)}
+  for reduce, nodes in summed.items():
+    muls = tuple(v for v in nodes if v.op is Ops.MUL)
+    first = muls[0]
+    ends = [end(s, dims_of(first), inside) for mul in muls for s in mul.src]
+    out = tuple(() if i in reduce.arg[1] else (i,) for i in range(first.ndim))
+    rule = Rule((*(lists for _, lists in ends), out), first.max_shape, len(ends), special=frozenset(reduce.arg[1]))
+    c = found.by_reduce[reduce] = Contraction(reduce, muls, tuple(u for u, _ in ends), rule, tuple(nodes))
+    found.by_mul |= dict.fromkeys(muls, c)
+  found.inside = {u for c in found.by_reduce.values() for u in all_between(c)}
   return found
 
 
-def product_of(u: UOp, same: Mapping[UOp, UOp], readers: Mapping[UOp, set[UOp]]) -> UOp | None:
-  """The MUL that a REDUCE sums, if nothing else reads it."""
-  x = u.src[0]
-  while len(readers[same[x]]) == 1 and (x.op is Ops.CAST or (x.src and same[x] is same[x.src[0]])):
-    x = x.src[0]
-  return x if u.arg[0] is Ops.ADD and x.op is Ops.MUL and len(readers[same[x]]) == 1 else None
+def products_of(u: UOp, same: Mapping[UOp, UOp], readers: Mapping[UOp, set[UOp]]) -> list[UOp]:
+  """The MULs that a REDUCE sums, and what is between; none, if anything else reads one of them."""
+  todo, found = [u.src[0]] if u.arg[0] is Ops.ADD else [], list[UOp]()
+  while todo:
+    x = todo.pop()
+    is_move = bool(x.src) and same[x] is same[x.src[0]]
+    if len(readers[same[x]]) > 1 or not (x.op is Ops.MUL or x.op is Ops.ADD or x.op is Ops.CAST or is_move):
+      return []
+    found.append(x)
+    if x.op is not Ops.MUL:
+      todo += x.src
+  return found
 
 
 def dims_of(u: UOp) -> Lists:
@@ -91,14 +106,10 @@ def source_lists(u: UOp, lists: Lists) -> Lists | None:
   return tuple(tuple(g for factor in inner for g in names.get(factor, ())) for inner in f.src[0])
 
 
-def between(c: Contraction) -> Iterator[UOp]:
+def all_between(c: Contraction) -> Iterator[UOp]:
   """The nodes of a contraction below its REDUCE and above its operands."""
-  u = c.reduce.src[0]
-  while u is not c.mul:
-    yield u
-    u = u.src[0]
-  yield u
-  for s, operand in zip(c.mul.src, c.operands):
+  yield from c.between
+  for s, operand in zip((s for mul in c.muls for s in mul.src), c.operands):
     while s is not operand:
       yield s
       s = s.src[0]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from tinygrad.device import Placement, Sharding
 from tinygrad.sharding.costs import Costs
+from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import is_partial, outcomes
 from tinygrad.solver.contractions import Contraction
 from tinygrad.solver.graph import Answer
@@ -38,7 +39,8 @@ class Decided:
 
   def __init__(self, found: Answer, made: Mapping[UOp, UOp]) -> None:
     assert found.decisions is not None
-    self.found, self.decisions, self.made = found, found.decisions, made
+    self.found, self.decisions, self.made = found, found.decisions.ops, made
+    self.copies = found.decisions.copies
     self.read = Counter(s for u in found.asked.order for s in u.src)
     self.costs = Costs()
 
@@ -47,7 +49,7 @@ class Decided:
     if (partial := self.unreduced(u, src)) is not None:
       return self.result(partial, u, target)
     if u not in self.found.asked.contractions.by_reduce:
-      src = tuple([self.source(u, x, need) for x, need in zip(src, self.needs(u))])
+      src = tuple([self.source(u, s, x, need) for s, x, need in zip(u.src, src, self.needs(u))])
     return self.result(as_sources(u, src), u, target)
 
   def result(self, v: UOp, u: UOp, target: Placement) -> UOp:
@@ -58,22 +60,27 @@ class Decided:
     decision = self.decisions.get(u)
     return decision.needs if decision is not None else tuple([self.found[s] for s in u.src])
 
-  def source(self, u: UOp, x: UOp, need: Placement | None) -> UOp:
-    """A source where the op wants it; one that is only to be reduced there stays partial as long as it may."""
+  def source(self, u: UOp, s: UOp, x: UOp, need: Placement | None) -> UOp:
+    """A source, which was s, where the op wants it; one that is only to be reduced there stays partial as long as it
+    may. It comes by way of its copy where that saves bytes."""
     if need is None or not isinstance(x.device, Sharding) or x.device.reduced == need:
       return x
+    copy = self.copies.get(self.found.asked.number.get(s, -1))
+    size = x.shape, x.dtype.itemsize
+    if copy is not None and (copy == need or wire(*size, copy, need) < wire(*size, x.device, need)):
+      x = moved_to(x, copy, s, hinted=True)
     return moved_to(x, need, u, hinted=True)
 
-  def product(self, c: Contraction, src: Sources) -> UOp:
-    """The MUL of a contraction on its operands, each brought to where it is wanted below all views of it."""
+  def product(self, mul: UOp, c: Contraction, src: Sources) -> UOp:
+    """A MUL of a contraction on its operands, each brought to where it is wanted below all views of it."""
     decision = self.decisions.get(c.reduce)
     if decision is None or decision.product is None or not any(isinstance(s.device, Sharding) for s in src):
-      return UOp.build(c.mul.op, c.mul.dtype, src, c.mul.arg)
-    brought = []
-    for s, operand, need in zip(c.mul.src, c.operands, decision.needs):
-      x = self.viewed(s, operand, self.source(c.reduce, self.made[operand], need))
+      return UOp.build(mul.op, mul.dtype, src, mul.arg)
+    brought, mine = list[UOp](), c.of(mul)
+    for s, operand, need in zip(mul.src, c.operands[mine], decision.needs[mine]):
+      x = self.viewed(s, operand, self.source(c.reduce, operand, self.made[operand], need))
       brought.append(self.costs.build(x, decision.product) if isinstance(x.device, Sharding) else x)
-    return UOp.build(c.mul.op, c.mul.dtype, tuple(brought), c.mul.arg)
+    return UOp.build(mul.op, mul.dtype, tuple(brought), mul.arg)
 
   def viewed(self, s: UOp, operand: UOp, x: UOp) -> UOp:
     """The views that lie between an operand and a product, over what the operand has become."""

@@ -41,6 +41,10 @@ class Asked:
   nodes: list[UOp]  # of each value, the first that it is
   ops: list[UOp]  # of each edge
 
+  def sources(self, u: UOp) -> Sequence[UOp]:
+    """Of an op of an edge; of a contraction its operands."""
+    return c.operands if (c := self.contractions.by_reduce.get(u)) is not None else u.src
+
 
 @dataclass(frozen=True, slots=True)
 class OpDecision:
@@ -50,14 +54,23 @@ class OpDecision:
   product: Placement | None
 
 
+@dataclass(frozen=True, slots=True)
+class Decisions:
+  """`ops`: how each is to run, unless it runs where its result is; `copies`: of values by their numbers where they are
+  moved, beside where they are held, for those who read them."""
+
+  ops: dict[UOp, OpDecision]
+  copies: dict[int, Placement]
+
+
 @dataclass(slots=True)
 class Answer:
-  """Where each value of a graph is to be; `decisions`, where that was decided too: of each op how it is to run, unless
-  it runs where its result is. Without, values between those that are stored or hinted are where bytes are fewest."""
+  """Where each value of a graph is to be; `decisions`, where that was decided too: how ops are to run. Without, values
+  between those that are stored or hinted are where bytes are fewest."""
 
   asked: Asked
   solution: Solution
-  decisions: dict[UOp, OpDecision] | None = None
+  decisions: Decisions | None = None
   placements: dict[tuple[Axes, ...], Placement] = field(default_factory=dict)
 
   def __getitem__(self, u: UOp) -> Placement | None:

@@ -45,7 +45,7 @@ class Choices:
     if len(self.axes) > MOST_AXES:
       rule = f"auto: {mesh} has {len(self.axes)} axes, and choices are looked at for {MOST_AXES}"
       refuse(rule, "Mesh(mesh.devices, (a, b), names)  # two of the axes as one")
-    self.units: dict[tuple[Any, ...], tuple[float, float]] = {}
+    self.units: dict[tuple[Any, ...], tuple[float, ...]] = {}
     self.tables: dict[tuple[Any, ...], Any] = {}
 
   def dims(self, cut: Cut, rank: int) -> tuple[tuple[SubAxis, ...], ...]:
@@ -77,16 +77,16 @@ class Choices:
       for said, found, is_open in zip(hint.dims, dims, hint.opened)
     ) and not any(a in used for a in hint.replicated)
 
-  def ways(self, rule: Rule, itemsize: int, heavy: bool, stored: Sequence[bool]) -> list[Way]:
-    """How an op may run: each axis cuts a factor that can be cut, or none. `heavy`: it reads and writes memory, of its
-    tensors those that are `stored`."""
+  def ways(self, rule: Rule, itemsize: int, touched: Sequence[float] | None) -> list[Way]:
+    """How an op may run: each axis cuts a factor that can be cut, or none. `touched`: the bytes that it reads of each
+    source and writes of each result, uncut; None: it takes no time itself."""
     factors = [f for f in range(len(rule.sizes)) if f not in rule.blocked and rule.sizes[f] > 1]
     out = []
     for cut in itertools.product((NONE, *factors), repeat=len(self.axes)):
       if all(rule.sizes[f] % self.parts(cut, f) == 0 for f in factors):
         dims = [self.of_tensor(cut, lists, rule) for lists in rule.tensors]
         if all(d is not None for d in dims):
-          out.append(self.way(cut, [d for d in dims if d is not None], rule, itemsize, heavy, stored))
+          out.append(self.way(cut, [d for d in dims if d is not None], rule, itemsize, touched))
     return out
 
   def of_tensor(self, cut: Cut, lists: tuple[tuple[int, ...], ...], rule: Rule) -> Cut | None:
@@ -101,44 +101,54 @@ class Choices:
             return None
     return tuple(place[f][0] if f in place else NONE for f in cut)
 
-  def way(self, cut: Cut, dims: Sequence[Cut], rule: Rule, itemsize: int, heavy: bool, stored: Sequence[bool]) -> Way:
+  def way(self, cut: Cut, dims: Sequence[Cut], rule: Rule, itemsize: int, touched: Sequence[float] | None) -> Way:
     n = rule.sources
     sums = [frozenset(a for a, f in enumerate(cut) if f != NONE and d[a] == NONE and f in rule.special) for d in dims]
     here = [prod(rule.sizes[f] for inner in lists for f in inner) for lists in rule.tensors]
     parts = [prod(self.axes[a].size for a, i in enumerate(d) if i != NONE) for d in dims]
-    work = 2.0 * prod(rule.sizes) / prod(self.axes[a].size for a, f in enumerate(cut) if f != NONE)
-    moved = sum(size / part for size, part, counts in zip(here, parts, stored) if counts) * itemsize
-    seconds = max(work / self.machine.flops, moved / self.machine.bandwidth) if heavy else 0.0
+    seconds = 0.0
+    if touched is not None:
+      work = 2.0 * prod(rule.sizes) / prod(self.axes[a].size for a, f in enumerate(cut) if f != NONE)
+      moved = sum(nbytes / part for nbytes, part in zip(touched, parts))
+      seconds = max(max(1, n // 2) * work / self.machine.flops, moved / self.machine.bandwidth)
     for i in range(n, len(dims)):
       halo = [f for a, f in enumerate(cut) if f in rule.special and dims[i][a] != NONE]
       seconds += here[i] / parts[i] * itemsize / min(self.links) + self.machine.latency if halo else 0.0
     return Way(cut, tuple(zip(dims, [frozenset()] * n + sums[n:])), seconds)
 
   def table(
-    self, shape: tuple[int, ...], itemsize: int, cuts: Sequence[Cut], wants: Sequence[Want], source: bool
+    self,
+    shape: tuple[int, ...],
+    itemsize: int,
+    cuts: Sequence[Cut],
+    wants: Sequence[Want],
+    source: bool,
+    reads: int = 0,
   ) -> Any:
     """[cuts, wants]: the seconds that bring a value from each of its cuts to each of `wants`, or from those, which may
-    be partial, to the cuts."""
+    be partial, to the cuts. `reads`: of one that would not be in memory otherwise, how often it is read, after it has
+    been written."""
     parts = prod(a.size for a in self.axes)
     like = tuple([math.gcd(n, parts) for n in shape])
     key = tuple(cuts), tuple(wants), source, like
     if (found := self.tables.get(key)) is None:
       moves = [[(cut, want, over) if source else (want, cut, over) for want, over in wants] for cut in cuts]
       priced = [[self.unit(*move, like) for move in row] for row in moves]
-      found = self.tables[key] = numpy.array(priced).reshape(len(cuts), len(wants), 2)
-    return found[..., 0] * (prod(shape) * itemsize) + found[..., 1]
+      found = self.tables[key] = numpy.array(priced).reshape(len(cuts), len(wants), 4)
+    here = (found[..., 2] + reads * found[..., 3]) / self.machine.bandwidth if reads else 0.0
+    return (found[..., 0] + here) * (prod(shape) * itemsize) + found[..., 1]
 
   def link(self, step: Step) -> float:
     """Bytes a second of a step: of the slowest axis that it goes over."""
     over = [link for axis, link in zip(self.axes, self.links) if any(overlap(axis, d) for d in step.sub_axes)]
     return min(over or self.links)
 
-  def unit(self, a: Cut, b: Cut, over: frozenset[int], like: tuple[int, ...]) -> tuple[float, float]:
-    """(seconds for each byte of the whole value, and besides) of one move of a value of a shape in as many parts as
-    that of `like`. Dims are cut evenly, so that it does not matter which they are and how long; of those that are not
-    cut only where a sum may be scattered over them on its way."""
+  def unit(self, a: Cut, b: Cut, over: frozenset[int], like: tuple[int, ...]) -> tuple[float, ...]:
+    """(seconds for each byte of the whole value, and besides, the share of it that a device holds before, and after) of
+    one move of a value of a shape in as many parts as that of `like`. Dims are cut evenly, so that it does not matter
+    which they are and how long; of those that are not cut only where a sum may be scattered over them on its way."""
     if a == b and not over:
-      return 0.0, 0.0
+      return 0.0, 0.0, 0.0, 0.0
     names: dict[int, int] = {NONE: NONE}
     a, b = (tuple([names.setdefault(d, len(names) - 1) for d in cut]) for cut in (a, b))
     used = [like[d] for d in names if d != NONE]
@@ -149,5 +159,6 @@ class Choices:
       here = Sharding.of(self.mesh, self.dims(a, len(shape)), partial)
       steps = [step for step in plan(shape, 1, here, self.placement(b, len(shape))) if step.nbytes]
       seconds = sum(step.nbytes / self.link(step) for step in steps) / prod(shape)
-      known = self.units[key] = seconds, self.machine.latency * len(steps)
+      shares = (1 / prod(x.size for x, d in zip(self.axes, cut) if d != NONE) for cut in (a, b))
+      known = self.units[key] = (seconds, self.machine.latency * len(steps), *(n if steps else 0.0 for n in shares))
     return known

@@ -36,7 +36,7 @@ def fitted(
   alone = by_placement(choose, built, planned, memory, scale)
   limits = [math.sqrt(memory * free.memory) * scale] + ([memory * scale] if alone is None else [])
   others = [in_plan(choose(max(limit, least)), built, planned) for limit in limits]
-  found = [] if alone is None else [alone]
+  found = [a for a in (alone, *others) if a is not None and a.memory <= memory]
   for i, start in enumerate(starts := [free, *others]):
     if start.memory > memory and all(start.chosen.cuts != other.chosen.cuts for other in starts[:i]):
       again = Dropping(built(start), machine, planned).fitted(memory)

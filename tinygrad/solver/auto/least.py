@@ -13,7 +13,7 @@ from tinygrad.solver.auto.linear import CLOSE, relaxed
 from tinygrad.solver.auto.program import Chosen, Program, mended
 
 MOST_COLUMNS = 200_000  # of a linear program for all choices; in a larger one these are looked for by bounds
-MOST_WHOLE = 50_000  # of one in which whole placements are searched for
+MOST_WHOLE = 150_000  # of one in which whole placements are searched for
 MOST_LEFT = 500_000  # of one among which the best choice certainly is, or those near a known one
 
 

@@ -41,12 +41,12 @@ def relaxed(p: Program, enough: float, whole: bool = False) -> tuple[list[list[f
 
 def link(side: Side, x: Sequence[int], y: Sequence[int], rows: Rows, columns: Columns) -> None:
   """What of a value goes from each of its cuts to each that the ways of an op want, and costs that."""
-  moves = [[columns.new(cost) for cost in row] for row in side.costs.tolist()]
+  moves = [{j: columns.new(cost) for j, cost in enumerate(row) if cost < float("inf")} for row in side.costs.tolist()]
   for j in range(side.costs.shape[1]):
     ways = [(y[w], -1.0) for w, want in enumerate(side.want) if want == j]
-    rows.new([*((row[j], 1.0) for row in moves), *ways], 0.0, 0.0)
+    rows.new([*((row[j], 1.0) for row in moves if j in row), *ways], 0.0, 0.0)
   for row, k in zip(moves, x):
-    rows.new([*((j, 1.0) for j in row), (k, -1.0)], 0.0, 0.0)
+    rows.new([*((m, 1.0) for m in row.values()), (k, -1.0)], 0.0, 0.0)
 
 
 class Columns:

@@ -26,7 +26,8 @@ class Value:
 @dataclass(slots=True)
 class Side:
   """One of the values of a class of ops. `want`: of each way of the op the number of what it wants of the value;
-  `costs` [cuts, wants]: seconds from each cut of the value to each of those, of all ops of the class together."""
+  `costs` [cuts, wants]: seconds from each cut of the value to each of those, of all ops of the class together; infinite
+  where it may not be moved so."""
 
   value: int
   want: Any
@@ -93,7 +94,7 @@ class Program:
 
   def columns(self) -> int:
     """Variables of the linear program."""
-    return sum(sum(side.costs.size for side in op.sides) + len(op.ways) for op in self.ops)
+    return sum(sum(int(numpy.isfinite(side.costs).sum()) for side in op.sides) + len(op.ways) for op in self.ops)
 
   def fits(self, chosen: Sequence[int]) -> bool:
     return self.memory is None or self.held(chosen) <= self.memory

@@ -1,0 +1,80 @@
+"""What auto chooses is never slower than what people write by hand, by the price of what is built: six small models."""
+
+import pytest
+
+from extra.bench.auto_recipes import Contest, brief, meshes
+from extra.recipes import MODELS, PAIRS, RECIPES, placements, reason, training
+from extra.roofline import roofline
+from tinygrad import P, Sharding, auto
+from tinygrad.sharding import explain
+from tinygrad.solver.auto import automatic, copies
+from tinygrad.solver.auto.choices import Choices
+from tinygrad.solver.auto.machine import H100, Machine
+from tinygrad.solver.auto.program import Chosen
+
+# of what models of scale 2 take, kernels and moves have shares as in large ones
+SMALL = Machine(flops=1e13, bandwidth=5e10, link=2e10, latency=2e-7)
+ONE, TWO = meshes(4)
+
+
+def slower(model, scale=2, machine=SMALL, plan=False):
+  return [str(row) for row in Contest(model, scale, machine, plan).rows(4) if row.faster]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_auto_is_never_slower_than_by_hand(model):
+  assert not slower(model)
+
+
+def test_auto_is_never_slower_than_what_fits():
+  rows = list(Contest("MLP", 2, SMALL).rows(4))
+  limited = next(row for row in rows if " in " in row.recipe)
+  held = {row.recipe: row.memory for row in rows}
+  assert not any(row.faster for row in rows) and limited.memory <= limited.limit < held["DP"]
+  assert str(limited).startswith("| MLP | auto in ") and str(rows[3]).endswith("| its rows are examples |")
+  assert brief(rows).startswith(f"| MLP | {rows[0].us} | {rows[1].us} | {rows[2].us} |  | {rows[4].us} | ")
+
+
+def replicated(p):
+  cuts = [v.cuts.index((-1,) * len(v.cuts[0])) for v in p.values]
+  return Chosen(cuts, p.total(cuts), 0.0)
+
+
+MUTANTS = {
+  "everything replicated": (automatic, "least_time", replicated, "MLP", 2, SMALL),
+  "moves are free": (Choices, "unit", lambda *_: (0.0, 0.0, 0.0, 0.0), "MLP", 2, SMALL),
+  "weights of one shape are placed alike": (
+    copies, "without_uniform", lambda asked: asked.problem, "transformer", 8, H100,
+  ),
+  "each reader moves what it reads": (copies, "is_heavy", lambda u: False, "transformer", 2, SMALL),
+  "elementwise ops read and write for nothing": (
+    automatic, "by_elementwise", lambda asked, fused: [0.0] * len(asked.nodes), "transformer", 8, H100,
+  ),
+  "what is moved is in memory anyway": (copies.Posed, "reads", lambda *_: 0, "ViT", 2, SMALL),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_model_that_misses_what_counts_is_noticed(mutant, monkeypatch):
+  owner, name, otherwise, *case = MUTANTS[mutant]
+  monkeypatch.setattr(owner, name, otherwise)
+  assert slower(*case)
+
+
+@pytest.mark.parametrize("mesh", (ONE, TWO), ids=("1-D", "2-D"))
+@pytest.mark.parametrize("model", MODELS)
+def test_what_was_predicted_is_about_what_is_built(model, mesh):
+  outputs = training(model, 2, None, mesh)
+  found = auto(*outputs, mesh=mesh, machine=SMALL)
+  price = roofline(outputs, SMALL)
+  assert found.seconds == pytest.approx(price.seconds, rel=0.06)
+  assert price.wire == explain(*outputs).wire
+
+
+def test_recipes_say_where_names_are():
+  where = placements("FSDP+TP", TWO)
+  assert where("down0", 2) == Sharding(TWO, P(("y", "x"))) and where("down0.use", 2) == Sharding(TWO, P("y"))
+  assert where("up0", 2) == Sharding(TWO, P("x", "y")) and where("stream", 3) == Sharding(TWO, P("x"))
+  assert placements("TP", ONE)("loss", 0) is None
+  assert len(PAIRS) == 6 and all(reason("transformer", r) is None for r in (*RECIPES, *PAIRS))
+  assert reason("MLP", "DP+SP") == "its rows are examples"
