@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tinygrad import Tensor
-from tinygrad.engine.compile import planned_bytes
 from tinygrad.helpers import prod
+from tinygrad.propagation import planned_bytes
 from tinygrad.sharding.localize import COMPLETE, run_passes
 from tinygrad.sharding.lower_to_local import Localizer
 from tinygrad.sharding.report import Row, as_realized, rows_of

@@ -95,7 +95,7 @@ def test_it_fits_where_placements_alone_do_not(mesh):
 
 
 def test_it_is_no_slower_than_by_placements_alone():
-  machine = replace(MACHINE, latency=4e-6)  # so that the fastest placement does not cut all that it may
+  machine = replace(MACHINE, latency=1e-5)  # so that the fastest placement does not cut all that it may
   sink = training(3, "NULL:0")()
   choose = lambda limit: automatic(sink, MESHES["1-D"], machine, limit)  # noqa: E731
   built = lambda found: as_placed(found.answer, sink.src)  # noqa: E731
@@ -132,8 +132,8 @@ def test_a_gathered_weight_is_gathered_again():
 
   free = auto(*step()[0], mesh=mesh, machine=MACHINE, memory=1e12)
   roots, weights, _ = step()
-  found = auto(*roots, mesh=mesh, machine=MACHINE, memory=0.5 * free.memory)
-  assert planned([t.uop for t in roots]) <= 0.5 * free.memory
+  found = auto(*roots, mesh=mesh, machine=MACHINE, memory=0.6 * free.memory)
+  assert planned([t.uop for t in roots]) <= 0.6 * free.memory
   assert len(found.again.dropped) >= len(weights) - 1
   assert sum(row.kind == "all_gather" for row in explain(*roots).rows) == 2 * len(found.again.dropped)
 

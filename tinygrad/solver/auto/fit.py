@@ -36,11 +36,13 @@ def fitted(
   alone = by_placement(choose, built, planned, memory, scale)
   limits = [math.sqrt(memory * free.memory) * scale] + ([memory * scale] if alone is None else [])
   others = [in_plan(choose(max(limit, least)), built, planned) for limit in limits]
-  found = [a for a in (alone, *others) if a is not None and a.memory <= memory]
+  found = [] if alone is None else [alone]
   for i, start in enumerate(starts := [free, *others]):
-    if start.memory > memory and all(start.chosen.cuts != other.chosen.cuts for other in starts[:i]):
+    chosen = replace(start.chosen, bound=free.chosen.bound)
+    if start.memory <= memory:
+      found.append(replace(start, chosen=chosen))
+    elif all(start.chosen.cuts != other.chosen.cuts for other in starts[:i]):
       again = Dropping(built(start), machine, planned).fitted(memory)
-      chosen = replace(start.chosen, bound=free.chosen.bound)
       found.append(replace(start, chosen=chosen, again=again, nbytes=again.nbytes))
   fits = [a for a in found if a.memory <= memory]
   if not fits:
