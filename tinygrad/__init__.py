@@ -31,6 +31,7 @@ from tinygrad.transforms.own_rules import custom_jvp, custom_vjp
 from tinygrad.transforms.scan import scan, scan_layers
 from tinygrad.transforms.shard_map import shard_map
 from tinygrad.transforms.vmap import vmap
+from tinygrad.transforms.while_loop import while_loop
 from tinygrad.uop import Ops, UOp, Variable
 
 __version__ = "0.15.0+sharding"
@@ -41,5 +42,5 @@ __all__ = [
   "axis_size", "check_rule", "checkpoint", "checkpoint_policies", "cond", "custom_jvp", "custom_op", "custom_vjp",
   "dtypes", "fetch", "function", "getenv", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jvp", "linearize", "nn",
   "ops", "pmax", "pmean", "pmin", "ppermute", "propagate", "psum", "psum_scatter", "scan", "scan_layers", "shard_map",
-  "sharding", "stop_gradient", "value_and_grad", "vjp", "vmap",
+  "sharding", "stop_gradient", "value_and_grad", "vjp", "vmap", "while_loop",
 ]  # fmt: skip

@@ -35,6 +35,7 @@ class Run:
   plan: Plan
   memory: list[Buffer]
   variables: dict[str, int]
+  within: Any = None  # what makes one of its stretches (transforms/run_loops.py: Repeat)
 
 
 recorders: list[Callable[[Run], None]] = []  # the JIT that captures, if one does: told of every run
@@ -65,6 +66,7 @@ class Work:
   memory: list[Buffer]
   variables: dict[str, int]
   copies: dict[tuple[int, int, int], Buffer] = field(default_factory=dict)  # (argument, whose part, on which device)
+  within: Any = None  # as of its run
 
   @property
   def written(self) -> list[Buffer]:
@@ -113,8 +115,8 @@ class Work:
 
 def work_of(run: Run) -> list[Work]:
   plan = run.plan
-  each = zip(plan.items, plan.programs)
-  return [Work(i, p, [run.memory[s] for s in i.slots], {**run.variables, **dict(i.constants)}) for i, p in each]
+  each = ((i, p, [run.memory[s] for s in i.slots]) for i, p in zip(plan.items, plan.programs))
+  return [Work(i, p, memory, {**run.variables, **dict(i.constants)}, within=run.within) for i, p, memory in each]
 
 
 @dataclass(slots=True, eq=False)
@@ -238,8 +240,8 @@ class Stretch:
 
 def prepare(work: Iterable[Work]) -> list[Stretch]:
   """Stretches between copies, one hand-over a device each."""
-  groups = itertools.groupby(work, lambda w: w if w.program is None or w.apart else None)
-  return [Stretch([*ws]) for _, ws in groups]
+  groups = itertools.groupby(work, lambda w: w.within or (w if w.program is None or w.apart else None))
+  return [key([*ws]) if callable(key) else Stretch([*ws]) for key, ws in groups]
 
 
 @functools.cache

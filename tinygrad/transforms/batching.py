@@ -120,7 +120,10 @@ def drawn_for() -> tuple[UOp | None, int]:
     if isinstance(t, Lanes) and not t.same:
       for index, n in zip(t.index, t.sizes):
         if not isinstance(n, int):
-          raise ValueError(f"vmap: random numbers for {n} elements\n  fix: randomness='same', or draw them outside")
+          raise ValueError(
+            f"random numbers for {n} elements or steps, of which nobody knows yet how many there are\n"
+            "  fix: draw them outside; in vmap, randomness='same'"
+          )
         number, count = index if number is None else number * n + index, count * n
   return number, count
 

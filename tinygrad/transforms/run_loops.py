@@ -5,15 +5,17 @@ variable; its plan then runs once for each step, with two buffers for each carry
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tinygrad.device import Buffer, Device
+from tinygrad.device import Backend, BoundCall, Buffer, CallBatch, Device, reduced_placement
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import plan_of
 from tinygrad.engine.realize import realize
-from tinygrad.engine.run import Run, execute, prepare, recorders, work_of
+from tinygrad.engine.run import Run, Stretch, Work, execute, prepare, recorders, work_of
+from tinygrad.engine.transfer import host_array
 from tinygrad.helpers import uninterrupted
+from tinygrad.transforms.conditional_loop import WhileLoop, WhileOp
 from tinygrad.transforms.loop import ScanLoop, ScanOp, element
 from tinygrad.transforms.tracing import with_replaced
 from tinygrad.uop import Ops, UOp, buffer_of
@@ -26,15 +28,16 @@ def loops_run(roots: Sequence[UOp]) -> Sequence[UOp]:
   """`roots` with memory in the place of the results of loops below them, which have run. A loop of what an assignment
   makes, whose old content somebody still reads, stays: it is unrolled into the graph."""
   order = UOp.sink(*roots).toposort()
-  found = [u for u in order if u.op is Ops.CUSTOM and isinstance(u.arg[1], ScanOp)]
+  found = [u for u in order if u.op is Ops.CUSTOM and isinstance(u.arg[1], (ScanOp, WhileOp))]
   if not found or (happened := effects_below(found, order)) is None:
     return roots
-  groups: dict[tuple[ScanLoop, Nodes], list[UOp]] = {}
+  groups: dict[tuple[Any, Nodes], list[UOp]] = {}
   for u in found:
     groups.setdefault((u.arg[1].loop, u.src), []).append(u)
   made: dict[UOp, UOp] = {}  # results, and contents that are there by now
   for (loop, src), nodes in groups.items():
-    made |= run_loop(loop, [with_replaced(x, dict(made)) for x in src], nodes)
+    run = run_loop if isinstance(loop, ScanLoop) else run_while
+    made |= run(loop, [with_replaced(x, dict(made)) for x in src], nodes)
     made |= {u: u.base for u in UOp.sink(*src).toposort() if u in happened}
   return [with_replaced(u, dict(made)) for u in roots]
 
@@ -110,6 +113,75 @@ class Prepared:
         stretch.launch()
 
 
+def run_while(loop: WhileLoop, src: Sequence[UOp], nodes: Iterable[UOp]) -> dict[UOp, UOp]:
+  """Runs a loop for as long as its condition holds; for each node, the memory that has its value."""
+  step, n = loop.body, len(loop.body.after)
+  given = in_memory(step, src, range(n))
+  state = [new_memory(h.shape, x) for h, x in zip(step.holes, given[:n])]
+
+  def over(carries: Sequence[UOp]) -> dict[UOp, UOp]:
+    return dict(zip(step.holes, [*carries, *given[n:]]))
+
+  def run_to(carries: Sequence[UOp]) -> Run:
+    """These become the state."""
+    test = with_replaced(loop.test, over(carries))
+    plan, buffers, values = plan_of(UOp.sink(*(s.assign(x) for s, x in zip(state, carries)), holds.assign(test)))
+    temps = [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
+    return Run(plan, [*map(buffer_of, buffers), *temps], values)
+
+  holds = new_memory((), with_replaced(loop.test, over(given[:n])))
+  execute(run_to(given[:n]))
+  again = run_to([with_replaced(y, over(state)) for y in step.after])
+  repeat = Repeat(buffer_of(holds))
+  if again.plan.local is None:
+    execute(replace(again, within=repeat))
+  else:
+    while repeat.wanted():
+      execute(again)
+  return {u: state[u.arg[1].out] for u in nodes}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repeat:
+  """A stretch that is repeated while `holds`, one bool, is true in memory."""
+
+  holds: Buffer
+
+  def __call__(self, work: Sequence[Work]) -> "Repeated":
+    return Repeated(self, prepare([replace(w, within=None) for w in work]))
+
+  def wanted(self) -> bool:
+    for device in self.holds.devices:
+      Device[device].synchronize()
+    return bool(host_array(self.holds, 0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repeated:
+  """Stretches that run again and again; to who binds them to other memory they are like one."""
+
+  again: Repeat
+  stretches: list[Stretch]
+
+  @property
+  def backends(self) -> list[Backend]:
+    return [b for s in self.stretches for b in s.backends]
+
+  @property
+  def batches(self) -> list[tuple[list[Backend], list[CallBatch]]]:
+    return [b for s in self.stretches for b in s.batches]
+
+  @property
+  def bound(self) -> list[tuple[Work, int, BoundCall]]:
+    return [b for s in self.stretches for b in s.bound]
+
+  def launch(self) -> None:
+    while self.again.wanted():
+      with uninterrupted():  # a step is done or not
+        for stretch in self.stretches:
+          stretch.launch()
+
+
 def needed_carries(loop: ScanLoop, outs: Iterable[UOp | int]) -> list[int]:
   """The carries that are asked for, or that what is asked for depends on."""
   number = {h: i for i, h in enumerate(loop.holes[: len(loop.after)])}
@@ -126,7 +198,7 @@ def needed_carries(loop: ScanLoop, outs: Iterable[UOp | int]) -> list[int]:
 
 
 def new_memory(shape: Sequence[int], like: UOp) -> UOp:
-  return UOp.buffer(shape, like.dtype, Device.DEFAULT if like.device is None else like.device)
+  return UOp.buffer(shape, like.dtype, Device.DEFAULT if like.device is None else reduced_placement(like.device))
 
 
 def in_memory(loop: ScanLoop, src: Sequence[UOp], carries: Sequence[int]) -> list[UOp]:

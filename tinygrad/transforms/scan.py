@@ -43,14 +43,14 @@ def scan(
   while unplaced := [i for i, y in enumerate(body.after) if body.holes[i].device is None and y.device is not None]:
     body = body.placed(unplaced)  # a carry without a place gets that of what it becomes
   loop, outs = body.loop(n, reverse)
-  src = [*(_at(u, h.device) for u, h in zip(first, loop.holes)), *stacks, UOp.iota(n, dtypes.int32), *body.same]
+  src = [*(carried_at(u, h.device) for u, h in zip(first, loop.holes)), *stacks, UOp.iota(n, dtypes.int32), *body.same]
   carries = iter([loop.result(i, src) for i in range(len(first))])
   ys = iter([loop.result(y, src) for y in outs])
   last = tree_map(lambda x: x._new(next(carries)), init)
   return last, tree_map(lambda y: y._new(next(ys)), body.results)
 
 
-def _at(u: UOp, place: Placement | None) -> UOp:
+def carried_at(u: UOp, place: Placement | None) -> UOp:
   """A carry where the loop has it."""
   if place is None:
     return u
@@ -106,7 +106,7 @@ class Body:
       made = f(carry, x)
     if not isinstance(made, tuple) or len(made) != 2:
       raise ValueError(f"scan: the function returns {made!r}\n  fix: return (carry, y); y may be None")
-    tree_map(_check_carry, init, made[0])
+    tree_map(lambda x, y: check_carry("scan", x, y), init, made[0])
     holes, after = [*carries, *elements, number], [t.uop for t in tree_leaves(made[0])]
     return Body(holes, after, made[1], outside(after + [t.uop for t in tree_leaves(made[1])], holes))
 
@@ -129,11 +129,11 @@ class Body:
     return loop, [with_replaced(t.uop, memo) for t in tree_leaves(self.results)]
 
 
-def _check_carry(before: Any, after: Any) -> None:
+def check_carry(name: str, before: Any, after: Any) -> None:
   if not is_tensor(after) or before.shape != after.shape or before.dtype is not after.dtype:
     became = describe(after.uop) if is_tensor(after) else repr(after)
-    fix = "cast or reshape one of the two; what changes from step to step goes into y"
-    raise ValueError(f"scan: the carry is {describe(before.uop)}, and after a step it is {became}\n  fix: {fix}")
+    fix = "cast or reshape one of the two" + ("; what changes from step to step goes into y" if name == "scan" else "")
+    raise ValueError(f"{name}: the carry is {describe(before.uop)}, and after a step it is {became}\n  fix: {fix}")
 
 
 def outside(roots: Sequence[UOp], holes: Sequence[UOp]) -> list[UOp]:
@@ -149,7 +149,7 @@ def outside(roots: Sequence[UOp], holes: Sequence[UOp]) -> list[UOp]:
       unknown_below.add(u)
   found: dict[UOp, None] = {}
   for u in (*(s for v in inner for s in v.src if v not in holes), *roots):
-    if u not in inner and (u.device is not None or u in unknown_below):
+    if u not in inner and (u.device is not None or u in unknown_below or u.op is Ops.CUSTOM):
       found[next(v for v in u.down() if CARDS[v.op].index_map is None)] = None
   return sorted(found, key=order.index)
 

@@ -1,0 +1,147 @@
+"""`while_loop`: Python's loop is the oracle; eager, captured, mapped, placed."""
+
+import numpy as np
+import pytest
+
+from tinygrad import Context, Mesh, P, Tensor, TinyJit, grad, jvp, scan, shard_map, vmap, while_loop
+from tinygrad.helpers import GlobalCounters
+from tinygrad.transforms import run_loops
+
+MESH = Mesh(("CPU:0", "CPU:1"), names=("x",))
+
+
+def steps(n):
+  """How many steps of Collatz' map lead from n to 1."""
+  half = lambda k: (k % 2 == 0).where(k // 2, 3 * k + 1)  # noqa: E731
+  return while_loop(lambda c: c["n"] != 1, lambda c: {"n": half(c["n"]), "k": c["k"] + 1}, {"n": n, "k": n * 0})["k"]
+
+
+def counted(n):
+  k = 0
+  while n != 1:
+    n, k = n // 2 if n % 2 == 0 else 3 * n + 1, k + 1
+  return k
+
+
+def root(a):
+  """Newton's iteration until every element is near."""
+  done = lambda x: ((x * x - a).abs() > 1e-4 * a).any()  # noqa: E731
+  return while_loop(done, lambda x: (x + a / x) / 2, a.ones_like())
+
+
+@pytest.mark.parametrize("n", (1, 2, 7, 27))
+def test_as_many_steps_as_python_takes(n):
+  assert steps(Tensor(n)).item() == counted(n)
+
+
+def test_the_argument_stays():
+  x = Tensor([9.0, 16.0]).realize()
+  assert while_loop(lambda y: y.sum() > 1, lambda y: y / 2, x).sum().item() <= 1
+  np.testing.assert_array_equal(x.numpy(), [9, 16])
+
+
+def test_each_replay_runs_as_long_as_its_argument_asks_for():
+  f = TinyJit(steps)
+  for n in (7, 3, 27, 1, 97, 6):
+    assert f(Tensor(n).realize()).item() == counted(n)
+
+
+def test_results_that_are_held_stay():
+  f = TinyJit(lambda n: (steps(n), n + 1))
+  held = [f(Tensor(n).realize()) for n in (7, 3, 27, 1, 97)]
+  assert [(a.item(), b.item()) for a, b in held] == [(counted(n), n + 1) for n in (7, 3, 27, 1, 97)]
+
+
+def test_the_step_is_compiled_once_and_a_loop_takes_kernels_by_its_steps():
+  f = TinyJit(steps)
+  for n in (2, 2):
+    f(Tensor(n).realize())
+  counts = []
+  for n in (2, 8, 1):  # 1, 3 and no steps
+    x = Tensor(n).realize()
+    before = GlobalCounters.kernel_count
+    f(x)
+    counts.append(GlobalCounters.kernel_count - before)
+  assert counts[1] - counts[0] == 2 * (counts[0] - counts[2]) > 0
+
+
+def test_a_condition_that_is_not_read_again_is_noticed(monkeypatch):
+  """(Mutant: one step.)"""
+  asked = iter((True, False))
+  monkeypatch.setattr(run_loops.Repeat, "wanted", lambda self: next(asked))
+  assert steps(Tensor(7)).item() == 1
+
+
+@pytest.mark.parametrize("device", (None, (MESH, P("x")), (MESH, P())), ids=("one", "cut", "replicated"))
+def test_on_several_devices(device):
+  values = np.array([2.0, 9.0, 1e4, 0.25], np.float32)
+  a = Tensor(values) if device is None else Tensor(values).shard(*device)
+  got = root(a)
+  assert got.device == a.device
+  np.testing.assert_allclose(got.numpy(), np.sqrt(values), rtol=1e-3)
+  f = TinyJit(root)
+  for scale in (1.0, 3.0, 100.0, 1e-3):
+    np.testing.assert_allclose(f((a * scale).realize()).numpy(), np.sqrt(values * scale), rtol=1e-3)
+
+
+def test_under_a_map_each_element_stops_by_itself():
+  values = [1, 2, 7, 27, 6, 97]
+  np.testing.assert_array_equal(vmap(steps)(Tensor(values)).numpy(), [counted(n) for n in values])
+  grid = np.array(values).reshape(2, 3)
+  want = np.vectorize(counted)(grid)
+  np.testing.assert_array_equal(vmap(vmap(steps))(Tensor(grid)).numpy(), want)
+  f = TinyJit(vmap(vmap(steps)))
+  for turn in range(4):
+    np.testing.assert_array_equal(f(Tensor(np.roll(grid, turn)).realize()).numpy(), np.roll(want, turn))
+
+
+def test_what_is_the_same_for_all_elements():
+  """The condition has no lanes, a carry gets them, another never does."""
+  c = Tensor([1.0, 2.0, 3.0])
+  f = lambda x: while_loop(lambda s: s[0] < 4, lambda s: (s[0] + 1, s[1] + x), (Tensor(0), Tensor(0.0)))  # noqa: E731
+  count, total = vmap(f, out_axes=(None, 0))(c)
+  assert count.item() == 4
+  np.testing.assert_array_equal(total.numpy(), 4 * c.numpy())
+
+
+def test_in_a_map_over_the_mesh():
+  values = np.array([1, 2, 7, 27], np.int32)
+  f = shard_map(vmap(steps), MESH, P("x"), P("x"))
+  np.testing.assert_array_equal(f(Tensor(values).shard(MESH, P("x"))).numpy(), [counted(n) for n in values])
+
+
+def test_on_what_is_interpreted():
+  assert steps(Tensor(7, device="PYTHON")).item() == counted(7)
+  with Context(INTERPRET=1):
+    assert steps(Tensor(6)).item() == counted(6)
+
+
+def test_two_loops_one_after_the_other():
+  x = while_loop(lambda y: y < 100, lambda y: y * 2, Tensor(3))
+  assert while_loop(lambda y: y > 10, lambda y: y - x, x * 5).item() == 0
+
+
+ONE, TWO = Tensor([1.0]), Tensor([1.0, 2.0])
+REFUSED = {
+  "no bool": (lambda: while_loop(lambda x: x.sum(), lambda x: x, ONE), TypeError, "is one bool, not float"),
+  "many": (lambda: while_loop(lambda x: x > 0, lambda x: x, TWO), TypeError, "one bool, not bool\\[2\\]"),
+  "shape": (lambda: while_loop(lambda x: x.sum() > 0, lambda x: x.cat(x), ONE), ValueError, "while_loop: the carry is"),
+  "type": (lambda: while_loop(lambda x: x.sum() > 0, lambda x: x.int(), ONE), ValueError, "after a step it is int32"),
+  "nothing": (lambda: while_loop(lambda x: Tensor(True), lambda x: x, ()), ValueError, "no Tensor in init"),
+  "random": (lambda: while_loop(lambda x: x < 1, lambda x: x + Tensor.rand(()), Tensor(0.0)), ValueError, "draw them"),
+  "gradient": (lambda: grad(lambda x: root(x).sum())(ONE), TypeError, "while_loop: there is no gradient(.|\n)*scan"),
+  "tangent": (lambda: jvp(root, (ONE,), (ONE,)), TypeError, "without the loop is asked for"),
+  "in a scan": (lambda: in_a_scan().realize(), TypeError, "inside another loop"),
+}
+
+
+def in_a_scan():
+  return scan(lambda c, x: (c + steps(x), None), Tensor(0), Tensor([3, 5]))[0]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_a_fix(name):
+  call, error, text = REFUSED[name]
+  with pytest.raises(error, match=text) as e:
+    call()
+  assert "fix:" in str(e.value)

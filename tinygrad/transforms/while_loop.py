@@ -1,0 +1,69 @@
+"""`while_loop`: a function that is applied as long as a condition holds, which only its results tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tinygrad.dtype import dtypes
+from tinygrad.engine.jit import is_tensor
+from tinygrad.engine.realize import stages
+from tinygrad.transforms.batching import Lanes
+from tinygrad.transforms.conditional_loop import WhileLoop
+from tinygrad.transforms.loop import ScanLoop, canonical_loop
+from tinygrad.transforms.run_loops import loops_run
+from tinygrad.transforms.scan import Body, carried_at, check_carry, outside
+from tinygrad.transforms.tracing import next_hole, tracing, unknown, with_replaced
+from tinygrad.transforms.tree import tree_leaves, tree_map
+from tinygrad.uop import Ops, UOp, describe
+
+
+def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any) -> Any:
+  """What becomes of `init` (Tensors in any structure) when `body_fun` is applied to it, again and again, while
+  `cond_fun` of it, a bool Tensor of one element, holds. Shapes, types and placements stay as they are in `init`.
+
+  Both functions are called once, on Tensors without values; a step is placed, lowered and compiled once. After each
+  step the host reads whether there is another one. Inside `TinyJit` each replay runs as many steps as its arguments ask
+  for; under `vmap` as many as the element with most of them, the others staying as they are. There is no derivative:
+  nothing says how much a backward pass would have to keep (`scan` has one, over a known number of steps).
+  Raises: TypeError for a condition that is no bool, ValueError where the carry changes its structure, shape or type,
+  or random numbers are drawn.
+  """
+  if loops_run not in stages:
+    stages.append(loops_run)
+  leaves = tree_leaves(init)
+  if not leaves:
+    raise ValueError("while_loop: there is no Tensor in init\n  fix: give what the condition depends on")
+  first = [x.uop for x in leaves]
+  body = body_of(cond_fun, body_fun, init, first)
+  while unplaced := [i for i, y in enumerate(body.after) if body.holes[i].device is None and y.device is not None]:
+    body = body.placed(unplaced)
+  loop = loop_of(body)
+  src = (*(carried_at(u, h.device) for u, h in zip(first, loop.body.holes)), *body.same)
+  last = iter([loop.result(i, src) for i in range(len(first))])
+  return tree_map(lambda x: x._new(next(last)), init)
+
+
+def body_of(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any, first: Sequence[UOp]) -> Body:
+  """Both functions, called once; the result is the condition."""
+  holes = [unknown(u.shape, u, u.device) for u in first]
+  given = iter(holes)
+  carry = tree_map(lambda t: t._new(next(given)), init)
+  steps, number = UOp.variable("steps", 0, 1 << 30), UOp.new(Ops.HOLE, dtypes.int32, (), (next_hole(), ()))
+  with tracing(Lanes((None,), (steps,), (number,), (None,), tree_leaves(init)[0])):
+    test, made = cond_fun(carry), body_fun(carry)
+  if not is_tensor(test) or not dtypes.is_bool(test.dtype) or test.numel() != 1:
+    given_test = describe(test.uop) if is_tensor(test) else repr(test)
+    raise TypeError(f"while_loop: the condition is one bool, not {given_test}\n  fix: compare: (x.sum() > 0)")
+  tree_map(lambda x, y: check_carry("while_loop", x, y), init, made)
+  after = [t.uop for t in tree_leaves(made)]
+  test = test.reshape(())
+  return Body(holes, after, test, outside([*after, test.uop], holes))
+
+
+def loop_of(body: Body) -> WhileLoop:
+  """The loop of a body whose result is the condition."""
+  same = [unknown(u.shape, u, u.device) for u in body.same]
+  step = ScanLoop((*body.holes, *same), tuple(body.after), 0, 1, False)
+  loop, memo = canonical_loop(step, dict(zip(body.same, same)))
+  return WhileLoop(loop, with_replaced(body.results.uop, memo))
