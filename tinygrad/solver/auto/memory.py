@@ -66,14 +66,26 @@ def held_bytes(asked: Asked, leaves: set[int], fused: set[UOp]) -> list[float]:
   return [n if v in alive else 0.0 for v, n in enumerate(nbytes)]
 
 
-def moment_of_most(lives: Sequence[tuple[int, int, float]], moments: int) -> int:
-  """When the most bytes are held, of what has them from when until when."""
+Lives = Sequence[tuple[int, int, float]]  # from when until when, and how many bytes
+
+
+def held_at(lives: Lives, moments: int) -> list[float]:
+  """The bytes that are held at each moment."""
   change = [0.0] * (moments + 2)
   for begin, end, nbytes in lives:
     change[begin] += nbytes
     change[end + 1] -= nbytes
-  held = list(itertools.accumulate(change))
+  return list(itertools.accumulate(change))
+
+
+def moment_of_most(lives: Lives, moments: int) -> int:
+  """When the most bytes are held."""
+  held = held_at(lives, moments)
   return max(range(len(held)), key=held.__getitem__)
+
+
+def most_bytes(lives: Lives, moments: int) -> float:
+  return max(held_at(lives, moments))
 
 
 def lifetimes(order: Sequence[UOp], fused: set[UOp]) -> dict[UOp, tuple[int, int]]:

@@ -17,10 +17,11 @@ from tinygrad.schedule.schedule import nearest_first
 from tinygrad.sharding.moves import plan
 from tinygrad.solver.auto.classes import numbered
 from tinygrad.solver.auto.machine import Machine
-from tinygrad.solver.auto.memory import fused_ones, is_placed_view, lifetimes, moment_of_most
+from tinygrad.solver.auto.memory import fused_ones, is_placed_view, lifetimes, moment_of_most, most_bytes
 from tinygrad.uop import Ops, UOp
 
 ALIKE = 3  # values are dropped together if they look the same for so many ops below them
+TRIES = 4  # at what the model must come to so that the plan fits
 LEAST = 0.01  # of the memory, that is to be saved by dropping values which look the same
 
 
@@ -132,17 +133,20 @@ class Again:
 
 
 class Dropping:
-  """Which values to drop so that the plan of a graph fits the memory. `planned`: the bytes that a device holds."""
+  """Which values to drop so that the plan of a graph fits the memory. `planned`: the bytes that a device holds. Values
+  are compared by a model of it, lifetimes in the order of the nodes; what they come to is planned."""
 
   def __init__(self, roots: Sequence[UOp], machine: Machine, planned: Callable[[Sequence[UOp]], float]) -> None:
     self.roots, self.machine, self.planned = roots, machine, planned
     self.order = nearest_first(UOp.sink(*roots)).toposort()
     self.place = {u: i for i, u in enumerate(self.order)}
     fused = fused_ones(self.order, is_placed_view)
-    lives = {u: span for u, span in lifetimes(self.order, fused).items() if u.src and u.device is not None}
-    self.stored = set(lives)
-    self.moment = moment_of_most([(*span, bytes_here(u)) for u, span in lives.items()], len(self.order))
-    self.alive = [u for u, (begin, end) in lives.items() if begin <= self.moment < end and not is_effect(u)]
+    self.lives = {u: span for u, span in lifetimes(self.order, fused).items() if u.src and u.device is not None}
+    self.moment = moment_of_most([(*span, bytes_here(u)) for u, span in self.lives.items()], len(self.order))
+    self.alive = [u for u, (begin, end) in self.lives.items() if begin <= self.moment < end and not is_effect(u)]
+    late = self.again(()).late
+    early = [u for u in self.order if u not in late]
+    self.until = {u: self.place[early[end]] for u, (_, end) in lifetimes(early, fused).items()}  # by early readers
 
   def groups(self) -> list[list[UOp]]:
     """What is alive when most memory is held, those together that look the same below."""
@@ -159,32 +163,56 @@ class Dropping:
     return Again(self.order, self.moment, dropped, set(self.alive).difference(dropped))
 
   def seconds(self, dropped: Collection[UOp]) -> float:
-    return sum(seconds_of(u, self.machine, u in self.stored) for u in self.again(dropped).computed())
+    return sum(seconds_of(u, self.machine, u in self.lives) for u in self.again(dropped).computed())
 
   def nbytes(self, dropped: Collection[UOp]) -> float:
     made = self.again(dropped).replaced()
     return self.planned([made.get(u, u) for u in self.roots])
 
-  def fitted(self, memory: float) -> Recomputation:
-    """Drops values, the fewest seconds a byte first, those that save any, until the plan fits; then takes back those
-    that need not be dropped. What holds least, if nothing fits."""
-    chosen: list[list[UOp]] = []
-    least = self.nbytes(())
+  def modelled(self, dropped: Collection[UOp]) -> float:
+    """The most bytes of intermediate values at once: what is dropped lives until its last early reader, and from what
+    its late ones wait for."""
+    again = self.again(dropped).first
+    spans = []
+    for u, (begin, end) in self.lives.items():
+      if u in dropped and u in again:
+        spans += [(begin, self.until[u], bytes_here(u)), (again[u], end, bytes_here(u))]
+      else:
+        spans.append((begin, end, bytes_here(u)))
+    return most_bytes(spans, len(self.order))
+
+  def chosen(self, limit: float) -> list[list[UOp]]:
+    """Drops values, the fewest seconds a byte first, those that save any, until the model is within the limit; then
+    takes back those that need not be dropped."""
+    least, chosen = self.modelled(()), list[list[UOp]]()
     groups = [group for group in self.groups() if sum(map(bytes_here, group)) > least * LEAST]
     cost = [self.seconds(group) / sum(map(bytes_here, group)) for group in groups]
     for _, group in sorted(zip(cost, groups), key=lambda found: found[0]):
-      if least <= memory:
+      if least <= limit:
         break
-      if (nbytes := self.nbytes(values_of([*chosen, group]))) < least * (1 - LEAST):
+      if (nbytes := self.modelled(values_of([*chosen, group]))) < least * (1 - LEAST):
         chosen, least = [*chosen, group], nbytes
-    for group in reversed(chosen[:-1]) if least <= memory else ():
+    for group in reversed(chosen[:-1]) if least <= limit else ():
       fewer = [other for other in chosen if other is not group]
-      if (nbytes := self.nbytes(values_of(fewer))) <= memory:
-        chosen, least = fewer, nbytes
-    dropped = values_of(chosen)
+      if self.modelled(values_of(fewer)) <= limit:
+        chosen = fewer
+    return chosen
+
+  def fitted(self, memory: float) -> Recomputation:
+    """What the model says must be dropped so that the plan fits; its limit is lowered until that is so. What holds
+    least, if nothing fits."""
+    limit = memory - (self.nbytes(()) - self.modelled(()))
+    tried: list[tuple[float, set[UOp]]] = []
+    while not tried or (tried[-1][0] > memory and len(tried) < TRIES):
+      dropped = values_of(self.chosen(limit))
+      if any(dropped == before for _, before in tried):
+        break
+      tried.append((self.nbytes(dropped), dropped))
+      limit -= 1.1 * (tried[-1][0] - memory)
+    nbytes, dropped = min(tried, key=lambda found: found[0])
     kept = set(self.alive).difference(dropped)
     gone, there = (frozenset(self.place[u] for u in nodes) for nodes in (dropped, kept))
-    return Recomputation(self.moment, gone, there, self.seconds(dropped), least)
+    return Recomputation(self.moment, gone, there, self.seconds(dropped), nbytes)
 
 
 def values_of(groups: Sequence[Sequence[UOp]]) -> set[UOp]:
