@@ -181,34 +181,37 @@ class Dropping:
         spans.append((begin, end, bytes_here(u)))
     return most_bytes(spans, len(self.order))
 
-  def chosen(self, limit: float) -> list[list[UOp]]:
-    """Drops values, the fewest seconds a byte first, those that save any, until the model is within the limit; then
-    takes back those that need not be dropped."""
-    least, chosen = self.modelled(()), list[list[UOp]]()
+  def chosen(self, limit: float, measured: Callable[[Collection[UOp]], float]) -> set[UOp]:
+    """Drops values, the fewest seconds a byte first, those that save any, until what is `measured` is within the limit;
+    then takes back those that need not be dropped."""
+    least, chosen = measured(()), list[list[UOp]]()
     groups = [group for group in self.groups() if sum(map(bytes_here, group)) > least * LEAST]
     cost = [self.seconds(group) / sum(map(bytes_here, group)) for group in groups]
     for _, group in sorted(zip(cost, groups), key=lambda found: found[0]):
       if least <= limit:
         break
-      if (nbytes := self.modelled(values_of([*chosen, group]))) < least * (1 - LEAST):
+      if (nbytes := measured(values_of([*chosen, group]))) < least * (1 - LEAST):
         chosen, least = [*chosen, group], nbytes
     for group in reversed(chosen[:-1]) if least <= limit else ():
       fewer = [other for other in chosen if other is not group]
-      if self.modelled(values_of(fewer)) <= limit:
+      if measured(values_of(fewer)) <= limit:
         chosen = fewer
-    return chosen
+    return values_of(chosen)
 
   def fitted(self, memory: float) -> Recomputation:
-    """What the model says must be dropped so that the plan fits; its limit is lowered until that is so. What holds
-    least, if nothing fits."""
+    """What the model says must be dropped so that the plan fits; its limit is lowered until that is so. If it never is,
+    each choice is planned. What holds least, if nothing fits."""
     limit = memory - (self.nbytes(()) - self.modelled(()))
     tried: list[tuple[float, set[UOp]]] = []
     while not tried or (tried[-1][0] > memory and len(tried) < TRIES):
-      dropped = values_of(self.chosen(limit))
+      dropped = self.chosen(limit, self.modelled)
       if any(dropped == before for _, before in tried):
         break
       tried.append((self.nbytes(dropped), dropped))
       limit -= 1.1 * (tried[-1][0] - memory)
+    if tried[-1][0] > memory:
+      dropped = self.chosen(memory, self.nbytes)
+      tried.append((self.nbytes(dropped), dropped))
     nbytes, dropped = min(tried, key=lambda found: found[0])
     kept = set(self.alive).difference(dropped)
     gone, there = (frozenset(self.place[u] for u in nodes) for nodes in (dropped, kept))
