@@ -26,6 +26,11 @@ def test_auto_is_never_slower_than_by_hand(model):
   assert not slower(model)
 
 
+def test_a_maximum_is_reduced_before_it_is_repeated():
+  """Where a cross-entropy over a cut vocabulary is what tensor parallel has of it."""
+  assert not slower("transformer", 16, H100)
+
+
 def test_auto_is_never_slower_than_what_fits():
   rows = list(Contest("MLP", 2, SMALL).rows(4))
   limited = next(row for row in rows if " in " in row.recipe)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from tinygrad.device import Placement, Sharding
+from tinygrad.device import Placement, Sharding, reduced_placement
 from tinygrad.sharding.costs import Costs
 from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import is_partial, outcomes
@@ -50,7 +50,12 @@ class Decided:
       return self.result(partial, u, target)
     if u not in self.found.asked.contractions.by_reduce:
       src = tuple([self.source(u, s, x, need) for s, x, need in zip(u.src, src, self.needs(u))])
-    return self.result(as_sources(u, src), u, target)
+    v = as_sources(u, src)
+    if is_partial(v.device) and reduced_placement(v.device) != target:
+      whole = tuple([moved_to(x, reduced_placement(x.device), u, hinted=True) if x.device else x for x in src])
+      if nbytes_to(v, target) > sum(nbytes_to(x, y.device) for x, y in zip(src, whole)):
+        v = as_sources(u, whole)  # a number for each row is reduced before it is repeated along it
+    return self.result(v, u, target)
 
   def result(self, v: UOp, u: UOp, target: Placement) -> UOp:
     there = isinstance(v.device, Sharding) and v.device.reduced == target
@@ -105,6 +110,11 @@ class Decided:
       return None
     ways = outcomes(u.op, u.dtype, tuple(partial), u.arg)
     return UOp.new(u.op, u.dtype, tuple(partial), u.arg) if any(o.stays and o.defers for o in ways) else None
+
+
+def nbytes_to(x: UOp, target: Placement | None) -> float:
+  """What a device receives where x is moved."""
+  return 0.0 if x.device is None or target is None else wire(x.shape, x.dtype.itemsize, x.device, target)
 
 
 def as_sources(u: UOp, src: Sources) -> UOp:
