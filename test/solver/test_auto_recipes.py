@@ -1,5 +1,7 @@
 """What auto chooses is never slower than what people write by hand, by the price of what is built: six small models."""
 
+from dataclasses import replace
+
 import pytest
 
 from extra.bench.auto_recipes import Contest, brief, meshes
@@ -14,6 +16,7 @@ from tinygrad.solver.auto.program import Chosen
 
 # of what models of scale 2 take, kernels and moves have shares as in large ones
 SMALL = Machine(flops=1e13, bandwidth=5e10, link=2e10, latency=2e-7)
+SLOW_LINKS = replace(SMALL, link=5e9)
 ONE, TWO = meshes(4)
 
 
@@ -24,6 +27,10 @@ def slower(model, scale=2, machine=SMALL, plan=False):
 @pytest.mark.parametrize("model", MODELS)
 def test_auto_is_never_slower_than_by_hand(model):
   assert not slower(model)
+
+
+def test_auto_is_never_slower_where_links_are_slow():
+  assert not slower("transformer", 2, SLOW_LINKS)
 
 
 def test_a_maximum_is_reduced_before_it_is_repeated():
@@ -51,7 +58,7 @@ MUTANTS = {
   "weights of one shape are placed alike": (
     copies, "without_uniform", lambda asked: asked.problem, "transformer", 8, H100,
   ),
-  "each reader moves what it reads": (copies, "is_heavy", lambda u: False, "transformer", 2, SMALL),
+  "each reader moves what it reads": (copies, "is_heavy", lambda u: False, "transformer", 2, SLOW_LINKS),
   "elementwise ops read and write for nothing": (
     automatic, "by_elementwise", lambda asked, fused: [0.0] * len(asked.nodes), "transformer", 8, H100,
   ),
