@@ -38,15 +38,19 @@ def readers_of(order: Sequence[UOp], views: Callable[[UOp], bool]) -> dict[UOp, 
 
 def fused_ones(order: Sequence[UOp], views: Callable[[UOp], bool] = is_view) -> set[UOp]:
   """What has no memory of its own: views; what one elementwise op alone reads, in whose kernel it is computed, or only
-  reductions, if need be by way of elementwise ops; and what is assigned, which lies where it is assigned to."""
+  reductions, if need be by way of elementwise ops; what a sum alone reads that spreads windows, as the gradient of a
+  convolution in its input is one kernel; and what is assigned, which lies where it is assigned to."""
   fused: set[UOp] = set()
   summed: set[UOp] = set()
+  spread: set[UOp] = set()  # what lies below sums that spread windows
   readers = readers_of(order, views)
   for u in reversed(order):
     by = list(readers[u])
     if u.op in GroupOp.Elementwise and by and all(r.op is Ops.REDUCE or r in summed for r in by):
       summed.add(u)
-    alone = len(by) == 1 and by[0].op in GroupOp.Elementwise
+    if u.op is Ops.SPREAD:
+      spread.add(next(v for v in u.src[0].down() if not views(v)))
+    alone = len(by) == 1 and (by[0].op in GroupOp.Elementwise or u in spread)
     if u in summed or views(u) or (u.op is not Ops.BUFFER and (alone or any(r.op is Ops.ASSIGN for r in by))):
       fused.add(u)
   return fused
