@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tinygrad import Mesh, P, Tensor, TinyJit, nn, psum, scan, scan_layers, shard_map, vmap
+from tinygrad import Mesh, P, Tensor, TinyJit, grad, nn, psum, scan, scan_layers, shard_map, vmap
 from tinygrad.engine import compile as compiling
 from tinygrad.helpers import Context
 from tinygrad.nn.state import get_state_dict
@@ -170,6 +170,57 @@ def test_a_loop_in_a_loop():
     for _ in range(3):
       y = y * 0.5 + w[i].sum()
   close(got, (y, Tensor.stack(*ys)))
+
+
+def nested(w, first, xs):
+  def inner(c, x):
+    return (c @ w).tanh() + x, c.sum()
+
+  def outer(c, rows):
+    c, sums = scan(inner, c, rows)
+    return c * 0.5, sums
+
+  return scan(outer, first, xs)
+
+
+def nested_by_hand(w, c, xs):
+  sums = []
+  for rows in xs:
+    sums.append([])
+    for x in rows:
+      sums[-1].append(c.sum())
+      c = np.tanh(c @ w) + x
+    c = c * 0.5
+  return c, np.array(sums)
+
+
+@pytest.mark.parametrize("captured", (False, True), ids=("eager", "captured"))
+def test_loops_in_a_loop_run_as_loops(captured):
+  w, xs = (rng.normal(size=s).astype(np.float32) / 3 for s in ((4, 4), (5, 7, 4)))
+  f = lambda x: nested(Tensor(w), Tensor.ones(4), x)  # noqa: E731
+  f = TinyJit(f) if captured else f
+  for scale in (1, 2, -1, 0.5):
+    want = nested_by_hand(w, np.ones(4, np.float32), xs * scale)
+    close(f(Tensor(xs * np.float32(scale)).realize()), [Tensor(a.astype(np.float32)) for a in want])
+
+
+def test_the_gradient_of_loops_in_a_loop():
+  w, xs = rng.normal(size=(4, 4)) / 3, rng.normal(size=(3, 4, 4))
+  loss = lambda w, xs: nested(w, Tensor.ones(4, dtype="float64"), xs)[0].square().sum()  # noqa: E731
+  got = [t.numpy() for t in grad(loss, (0, 1))(Tensor(w), Tensor(xs))]
+  by_hand = lambda w, xs: np.square(nested_by_hand(w, np.ones(4), xs)[0]).sum()  # noqa: E731
+  for k, x in enumerate((w, xs)):
+    d = rng.normal(size=x.shape)
+    ends = [by_hand(*((a + e * d) if i == k else a for i, a in enumerate((w, xs)))) for e in (1e-6, -1e-6)]
+    np.testing.assert_allclose((got[k] * d).sum(), (ends[0] - ends[1]) / 2e-6, rtol=1e-5)
+
+
+def test_loops_in_a_loop_are_compiled_once(fresh):
+  def run(n, m):
+    w, xs = Tensor.rand(4, 4), Tensor.rand(n, m, 4)
+    return lambda: Tensor.realize(*nested(w, Tensor.ones(4), xs))
+
+  assert compiled(fresh, run(3, 4)) == compiled(fresh, run(8, 9))
 
 
 def test_random_numbers_differ_from_step_to_step():

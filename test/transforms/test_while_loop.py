@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Mesh, P, Tensor, TinyJit, grad, jvp, scan, shard_map, vmap, while_loop
+from tinygrad.engine.jit import JitError
 from tinygrad.helpers import GlobalCounters
 from tinygrad.transforms import run_loops
 
@@ -121,6 +122,32 @@ def test_two_loops_one_after_the_other():
   assert while_loop(lambda y: y > 10, lambda y: y - x, x * 5).item() == 0
 
 
+def test_in_a_scan():
+  f = lambda v: scan(lambda c, x: (c + steps(x), steps(x)), Tensor(0), v)  # noqa: E731
+  jitted = TinyJit(f)
+  for values in ([3, 7], [27, 1], [6, 9], [2, 97]):
+    want = [counted(n) for n in values]
+    for total, each in (f(Tensor(values)), jitted(Tensor(values).realize())):
+      assert total.item() == sum(want) and each.tolist() == want
+  mapped = vmap(lambda n: f(Tensor([1, 2]) + n)[0])(Tensor([1, 5]))
+  assert mapped.tolist() == [counted(2) + counted(3), counted(6) + counted(7)]
+
+
+def test_with_loops_in_it():
+  add = lambda c: scan(lambda a, x: (a + x, None), c, Tensor([1.0, 2.0, 3.0]))[0]  # noqa: E731
+  assert while_loop(lambda c: c < 100, add, Tensor(0.0)).item() == 102
+  up_to = lambda x, limit: while_loop(lambda y: y < limit, lambda y: y + 4, x)  # noqa: E731
+  outer = while_loop(lambda c: c[1] < 3, lambda c: (up_to(c[0], 10 * c[1]), c[1] + 1), (Tensor(0), Tensor(1)))
+  assert outer[0].item() == 20  # to 12, then to 20
+
+
+def captured():
+  add = lambda c, x: (c + x, None)  # noqa: E731
+  f = TinyJit(lambda n: while_loop(lambda c: c < n, lambda c: scan(add, c, n.reshape(1))[0], n * 0))
+  for _ in range(2):
+    f(Tensor(3).realize())
+
+
 ONE, TWO = Tensor([1.0]), Tensor([1.0, 2.0])
 REFUSED = {
   "no bool": (lambda: while_loop(lambda x: x.sum(), lambda x: x, ONE), TypeError, "is one bool, not float"),
@@ -131,12 +158,8 @@ REFUSED = {
   "random": (lambda: while_loop(lambda x: x < 1, lambda x: x + Tensor.rand(()), Tensor(0.0)), ValueError, "draw them"),
   "gradient": (lambda: grad(lambda x: root(x).sum())(ONE), TypeError, "while_loop: there is no gradient(.|\n)*scan"),
   "tangent": (lambda: jvp(root, (ONE,), (ONE,)), TypeError, "without the loop is asked for"),
-  "in a scan": (lambda: in_a_scan().realize(), TypeError, "inside another loop"),
+  "captured with a loop in it": (captured, JitError, "a loop within it cannot be captured"),
 }
-
-
-def in_a_scan():
-  return scan(lambda c, x: (c + steps(x), None), Tensor(0), Tensor([3, 5]))[0]
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -63,7 +63,7 @@ class WhileOp(CustomOp):
 
   def graph(self, src: Sequence[UOp], shape: tuple[Any, ...] | None = None) -> UOp:
     rule = "while_loop: how many steps there are is known when they run, and a graph without the loop is asked for"
-    raise TypeError(f"{rule}\n  fix: realize its result first; inside another loop, a scan with a known length")
+    raise TypeError(f"{rule}\n  fix: realize its result first")
 
   def trace(self, holes: Nodes, shape: tuple[Any, ...] | None) -> UOp:
     return self.graph(holes)

@@ -1,16 +1,18 @@
 """Loops at work: before a graph is planned, the loops in it run, and their results are memory.
 
 A body is placed, lowered and compiled as one graph over buffers, which reads an element of each stack at the value of a
-variable; its plan then runs once for each step, with two buffers for each carry, in turn.
+variable; its plan then runs once for each step, with two buffers for each carry, in turn. A body with loops of its own
+is realized step by step: its loops run, and what is left is a plan again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinygrad.device import Backend, BoundCall, Buffer, CallBatch, Device, reduced_placement
 from tinygrad.dtype import dtypes
-from tinygrad.engine.compile import plan_of
+from tinygrad.engine.compile import Plan, plan_of
+from tinygrad.engine.errors import JitError
 from tinygrad.engine.realize import realize
 from tinygrad.engine.run import Run, Stretch, Work, execute, prepare, recorders, work_of
 from tinygrad.engine.transfer import host_array
@@ -21,14 +23,19 @@ from tinygrad.transforms.tracing import with_replaced
 from tinygrad.uop import Ops, UOp, buffer_of
 
 Nodes = tuple[UOp, ...]
-STEP = "scan_step"  # the variable that says which element of the stacks it is
+STEP = "scan_step"  # the variable that says which element of the stacks it is; behind it how many loops run around it
+running: list[str] = []
+
+
+def is_loop(u: UOp) -> bool:
+  return u.op is Ops.CUSTOM and isinstance(u.arg[1], (ScanOp, WhileOp))
 
 
 def loops_run(roots: Sequence[UOp]) -> Sequence[UOp]:
   """`roots` with memory in the place of the results of loops below them, which have run. A loop of what an assignment
   makes, whose old content somebody still reads, stays: it is unrolled into the graph."""
   order = UOp.sink(*roots).toposort()
-  found = [u for u in order if u.op is Ops.CUSTOM and isinstance(u.arg[1], (ScanOp, WhileOp))]
+  found = [u for u in order if is_loop(u)]
   if not found or (happened := effects_below(found, order)) is None:
     return roots
   groups: dict[tuple[Any, Nodes], list[UOp]] = {}
@@ -61,41 +68,75 @@ def run_loop(loop: ScanLoop, src: Sequence[UOp], nodes: Iterable[UOp]) -> dict[U
   carries = needed_carries(loop, wanted.values())
   given = in_memory(loop, src, carries)
   turns = [{i: new_memory(loop.holes[i].shape, given[i]) for i in carries} for _ in range(2)]
-  step = UOp.variable(STEP, 0, max(loop.length - 1, 0)).bind(0)
-  runs: dict[int, Run] = {}
-  prepared: dict[int, Prepared] = {}
-  for k in range(loop.length):
-    turn = 0 if k == 0 else 1 if k % 2 else 2  # what it reads from and writes to
-    if turn not in runs:
-      here = {**dict(enumerate(given)), **(turns[(k - 1) % 2] if k else {})}
-      plan, buffers, values = plan_of(step_graph(loop, here, turns[k % 2], stacks, step))
-      temps = runs[0].memory[len(buffers) :] if k else [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
-      runs[turn] = Run(plan, [*map(buffer_of, buffers), *temps], values)
-    at = loop.length - 1 - k if loop.reverse else k
-    if recorders or runs[turn].plan.local is not None:  # each step is told of by itself
-      execute(replace(runs[turn], variables={**runs[turn].variables, STEP: at}))
-    else:
-      if turn not in prepared:
-        prepared[turn] = Prepared(runs[turn])
-      prepared[turn].launch(at)
+  name = f"{STEP}{len(running)}"
+  running.append(name)
+  try:
+    steps = Steps(loop, given, turns, stacks, UOp.variable(name, 0, max(loop.length - 1, 0)))
+    run = steps.run_with_loops if any(is_loop(u) for u in steps.graph(0).toposort()) else steps.run
+    for k in range(loop.length):
+      run(k)
+  finally:
+    running.pop()
   last = turns[(loop.length - 1) % 2] if loop.length else {i: given[i].clone() for i in carries}
   return {u: last[out] if isinstance(out, int) else stacks[out] for u, out in wanted.items()}
+
+
+@dataclass(slots=True, eq=False)
+class Steps:
+  """The steps of a loop on memory: `given` are its sources, `turns` its carries after every other step."""
+
+  loop: ScanLoop
+  given: Sequence[UOp]
+  turns: Sequence[Mapping[int, UOp]]
+  stacks: Mapping[Any, UOp]
+  variable: UOp
+  runs: dict[int, Run] = field(default_factory=dict)
+  prepared: dict[int, "Prepared"] = field(default_factory=dict)
+
+  def number(self, k: int) -> int:
+    """Which element of the stacks is that of the k-th step."""
+    return self.loop.length - 1 - k if self.loop.reverse else k
+
+  def graph(self, k: int) -> UOp:
+    here = {**dict(enumerate(self.given)), **(self.turns[(k - 1) % 2] if k else {})}
+    return step_graph(self.loop, here, self.turns[k % 2], self.stacks, self.variable.bind(self.number(k)))
+
+  def run_with_loops(self, k: int) -> None:
+    """A step that runs loops of its own."""
+    realize(*self.graph(k).src)
+
+  def run(self, k: int) -> None:
+    turn = 0 if k == 0 else 1 if k % 2 else 2  # what it reads from and writes to
+    if turn not in self.runs:
+      plan, buffers, values = plan_of(self.graph(k))
+      first = self.runs.get(0)
+      temps = (
+        first.memory[len(buffers) :] if first else [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
+      )
+      self.runs[turn] = Run(plan, [*map(buffer_of, buffers), *temps], values)
+    run, name, at = self.runs[turn], self.variable.arg[0], self.number(k)
+    if recorders or run.plan.local is not None:  # each step is told of by itself
+      execute(replace(run, variables={**run.variables, name: at}))
+    else:
+      if turn not in self.prepared:
+        self.prepared[turn] = Prepared(run, name)
+      self.prepared[turn].launch(at)
 
 
 class Prepared:
   """A step whose calls are bound once, and told which step it is."""
 
-  def __init__(self, run: Run) -> None:
-    self.work = work_of(run)
+  def __init__(self, run: Run, name: str) -> None:
+    self.work, self.name = work_of(run), name
     self.stretches = prepare(self.work)
     self.backends = dict.fromkeys(b for s in self.stretches for b in s.backends)
     self.cells: list[tuple[Any, int]] = []  # where compiled code reads the number of the step
     self.calls: list[tuple[Any, int]] = []  # calls that have to be told, and which of their variables it is
     for w, d, call in (b for s in self.stretches for b in s.bound):
-      for i, name in enumerate(w.item.variables):
-        if name == STEP and Device.capabilities(w.item.devices[d]).cells and not w.apart:
+      for i, variable in enumerate(w.item.variables):
+        if variable == self.name and Device.capabilities(w.item.devices[d]).cells and not w.apart:
           self.cells += [(array, at) for array, at, _ in call.cells(len(w.memory) + i, d)]
-        elif name == STEP:
+        elif variable == self.name:
           self.calls.append((call, i))
 
   def launch(self, step: int) -> None:
@@ -103,7 +144,7 @@ class Prepared:
     for backend in self.backends:
       backend.synchronize()
     for w in self.work:
-      w.variables[STEP] = step
+      w.variables[self.name] = step
     for array, at in self.cells:
       array[at] = step
     for call, i in self.calls:
@@ -122,22 +163,31 @@ def run_while(loop: WhileLoop, src: Sequence[UOp], nodes: Iterable[UOp]) -> dict
   def over(carries: Sequence[UOp]) -> dict[UOp, UOp]:
     return dict(zip(step.holes, [*carries, *given[n:]]))
 
-  def run_to(carries: Sequence[UOp]) -> Run:
-    """These become the state."""
-    test = with_replaced(loop.test, over(carries))
-    plan, buffers, values = plan_of(UOp.sink(*(s.assign(x) for s, x in zip(state, carries)), holds.assign(test)))
-    temps = [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
-    return Run(plan, [*map(buffer_of, buffers), *temps], values)
+  def become(carries: Sequence[UOp]) -> UOp:
+    """What makes these the state."""
+    return UOp.sink(
+      *(s.assign(x) for s, x in zip(state, carries)), holds.assign(with_replaced(loop.test, over(carries)))
+    )
 
   holds = new_memory((), with_replaced(loop.test, over(given[:n])))
-  execute(run_to(given[:n]))
-  again = run_to([with_replaced(y, over(state)) for y in step.after])
-  repeat = Repeat(buffer_of(holds))
-  if again.plan.local is None:
-    execute(replace(again, within=repeat))
+  realize(*become(given[:n]).src)
+  again, repeat = become([with_replaced(y, over(state)) for y in step.after]), Repeat(buffer_of(holds))
+  if any(is_loop(u) for u in again.toposort()):
+    if recorders:
+      rule = "while_loop: a loop within it cannot be captured, for nothing says how often its steps are to be replayed"
+      raise JitError(f"{rule}\n  fix: a scan with a known length around the inner one, or call it outside of TinyJit")
+    while repeat.wanted():
+      realize(*again.src)
+    return {u: state[u.arg[1].out] for u in nodes}
+  plan, buffers, values = plan_of(again)
+  run = Run(
+    plan, [*map(buffer_of, buffers), *(Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps)], values
+  )
+  if plan.local is None:
+    execute(replace(run, within=repeat))
   else:
     while repeat.wanted():
-      execute(again)
+      execute(run)
   return {u: state[u.arg[1].out] for u in nodes}
 
 
@@ -195,6 +245,10 @@ def needed_carries(loop: ScanLoop, outs: Iterable[UOp | int]) -> list[int]:
       needed.add(out)
     stack += [number[u] for u in (loop.after[out] if isinstance(out, int) else out).toposort() if u in number]
   return sorted(needed)
+
+
+def new_temps(plan: Plan) -> list[Buffer]:
+  return [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
 
 
 def new_memory(shape: Sequence[int], like: UOp) -> UOp:
