@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import os
+import random
 import sys
 
 import numpy as np
@@ -100,6 +101,27 @@ def test_a_replay_that_is_interrupted_leaves_nothing_half_changed(monkeypatch):
       monkeypatch.undo()
       assert f(*following).item() == following[0].item() * 10 + following[1].item()
       assert held.item() == 12
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_results_that_are_held_are_never_written_again(seed):
+  """Whichever are dropped before and between, and given back as arguments."""
+  rng = random.Random(seed)
+  f = TinyJit(lambda x, y: (x * 10 + y, x - y))
+  values = {k: Tensor([float(k)]).realize() for k in range(4)}
+  held = []  # (result, its value)
+  for _ in range(40):
+    given = [rng.choice([*values.items()]) for _ in range(2)]
+    if held and rng.random() < 0.3:
+      t, value = rng.choice(held)
+      given[rng.randrange(2)] = value, t
+    (x, tx), (y, ty) = given
+    results = list(zip(f(tx, ty), (x * 10 + y, x - y)))
+    held += [r for r in results if rng.random() < 0.4 and abs(r[1]) < 1e4]
+    results = None
+    held = [h for h in held if rng.random() < 0.8]
+    for t, value in held:
+      assert t.item() == value
 
 
 def test_a_variable_whose_replacement_is_interrupted(monkeypatch):

@@ -88,8 +88,7 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
   """A schedule with its programs. `programs[i]` is None for a Transfer. With `local`, the localized graph, it is
-  interpreted instead.
-  """
+  interpreted instead."""
 
   items: tuple[ScheduleItem, ...]
   programs: tuple[CompiledKernel | None, ...]
@@ -146,8 +145,7 @@ def schedule_of(local: UOp, devices: Sequence[str]) -> Schedule:
 
 def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
   """The plan of a graph, from the cache if an equal one has been made, with its buffers by slot and its variables'
-  values.
-  """
+  values."""
   key_sink, buffers, values = canonical(sink)
   key: tuple[Any, ...] = (key_sink, settings_from("placement"))
   first = -1

@@ -1,6 +1,5 @@
 """`TinyJit`: a step is captured once and then replayed as prepared lists of calls, with other inputs and variable
-values in their places.
-"""
+values in their places."""
 
 import contextlib
 import functools
@@ -53,8 +52,7 @@ def realize_all(found: Iterable[Any]) -> None:
 
 class Arguments:
   """What a replay finds in arguments: their Tensors and UOps, the buffers in the order in which they are first met, and
-  the values of variables; and those that are neither buffer nor bound variable.
-  """
+  the values of variables; and those that are neither buffer nor bound variable."""
 
   def __init__(self) -> None:
     self.found: list[Any] = []
@@ -64,8 +62,7 @@ class Arguments:
 
   def signature(self, x: Any) -> Any:
     """What is left of nested tuples, lists and dicts without their memory and variables' values; it can be hashed.
-    Shapes, dtypes, placements with their device order, and which share a buffer, are a part of it.
-    """
+    Shapes, dtypes, placements with their device order, and which share a buffer, are a part of it."""
     kind = type(x)
     if kind is UOp or hasattr(kind, "uop"):
       self.found += (x,)
@@ -92,8 +89,7 @@ class Arguments:
 def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[UOp], dict[str, int]]:
   """(key, buffers, the variables' values) of a call, whose lazy Tensors are realised. The key holds the signature of
   the arguments, of views their graph with buffers numbered and variables unbound, and every setting that shapes
-  programs.
-  """
+  programs."""
   names = tuple(sorted(kwargs)) if kwargs else ()
   settings = names, ambient_meshes.get(), settings_from("graph")
   given = (*args, *[kwargs[name] for name in names]) if names else args
@@ -109,8 +105,7 @@ def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, 
 
 class Made:
   """Memory that the step fills for the caller. What the caller still holds of an earlier call is never written again:
-  the next replay then gets other memory.
-  """
+  the next replay then gets other memory."""
 
   def __init__(self, u: UOp) -> None:
     self.memory = self.spare = buffer_of(u)
@@ -128,8 +123,8 @@ class Made:
   def another(self) -> Buffer:
     """The memory of the replay before the last, if that is free again, as where each result takes the last one's place;
     else fresh."""
-    m, free = self.memory, self.spare
-    if self.shown_spare() is not None:
+    m, free = self.memory, self.spare  # one memory until there is another
+    if free is m or self.shown_spare() is not None:
       free = Buffer(m.device, m.shape, m.dtype).allocate()
     self.spare, self.shown_spare, self.memory = m, self.shown, free
     return free
@@ -206,25 +201,32 @@ class Captured:
     """Which inputs are memory that the step has of its own, so that it orders its work for other calls than this."""
     return tuple([(i, buffer_of(u)) for i, u in enumerate(inputs) if id(buffer_of(u)) in self.own])
 
+  def renew(self, given: Sequence[Any], first: int) -> None:
+    """Replaces memory, from number `first` on, where other is given."""
+    for backend in self.backends:
+      backend.synchronize()
+    for i, x in enumerate(given, first):
+      if x is not self.given[i]:
+        self.given[i] = None  # until it is in all its places, whatever interrupts
+        if type(x) is UOp:
+          self.inputs[i] = x
+        self.put(i, buffer_of(x).allocate() if type(x) is UOp else x)
+        self.given[i] = x
+
   def replay(self, inputs: Sequence[UOp], variables: dict[str, int]) -> Any:
     """Runs the step on other inputs of the same key; what it makes, as fresh Tensors. A call changes only when the last
-    replay is done.
-    """
+    replay is done."""
     if self.settled != program_order.now:  # some Tensor has changed
       taken = {id(buffer_of(u)) for u in inputs} if self.writes_inputs else set()
       program_order.settle(self.settled, self.state | taken)
       self.settled = program_order.now
-    given: list[Any] = [*inputs, *[m.memory if m.shown() is None else m.another() for m in self.made]]
-    moved = [i for i, x in enumerate(given) if x is not self.given[i]]
-    if moved or variables != self.variables:
-      for backend in self.backends:
-        backend.synchronize()
-    for i in moved:
-      x, self.given[i] = given[i], None  # until it is in all its places, whatever interrupts
-      if type(x) is UOp:
-        self.inputs[i] = x
-      self.put(i, buffer_of(x).allocate() if type(x) is UOp else x)
-      self.given[i] = given[i]
+    n = len(inputs)
+    if inputs != self.given[:n]:
+      self.renew(inputs, 0)
+    # then, for memory that the last inputs alone held is free now
+    made = [m.memory if m.shown() is None else m.another() for m in self.made]
+    if made != self.given[n:] or variables != self.variables:
+      self.renew(made, n)
     if variables != self.variables:
       self.variables = {}
       for name, value in variables.items():
@@ -287,8 +289,7 @@ class TinyJit(Generic[A, R]):
   `mesh`: what the function computes is placed on it as hints say (`Tensor.constrain`), as in `with mesh:`; arguments on
   one device stay there, and go to where they are used in each call. `prune` is taken and changes nothing.
   Raises: JitError if a value is read inside (`.item()`, `.numpy()`), if the function computes nothing, returns
-  something that is no Tensor (a replay could not renew it), or is given an array that is no Tensor.
-  """
+  something that is no Tensor (a replay could not renew it), or is given an array that is no Tensor."""
 
   def __new__(cls, fxn: Callable[A, R] | None = None, prune: bool = False, mesh: Mesh | None = None) -> Any:
     return functools.partial(cls, prune=prune, mesh=mesh) if fxn is None else super().__new__(cls)

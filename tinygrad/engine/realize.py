@@ -2,8 +2,7 @@
 
 `realize` gives each root a buffer, then: canonical graph (buffers numbered, variables unbound) → `localize` →
 `create_schedule` → a compiled `Plan`, cached under the canonical graph → `run`. Nothing here loops over the devices
-of a simulated backend.
-"""
+of a simulated backend."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ def realize(*roots: UOp, starting: Callable[[], object] = lambda: None) -> list[
   compiled, before anything runs.
 
   Returns for each root the BUFFER with its value, at the root's placement, not partial; for a view of a buffer that
-  view, the effects before it done.
-  """
+  view, the effects before it done."""
   for stage in stages:
     roots = tuple(stage(roots))
   waiting = [base for root in dict.fromkeys(roots) if (base := viewed(root)).op in EFFECTS]
@@ -99,8 +97,7 @@ class Held:
 
 def to_numpy_once(u: UOp) -> Any:
   """The value of a BUFFER that nobody else has, as a numpy array. On one device whose memory the host can address it is
-  not copied: the buffer is the array's alone.
-  """
+  not copied: the buffer is the array's alone."""
   if recorders or not isinstance(u.device, str) or Device[u.device].capabilities.simulated:
     return to_numpy(u)
   return numpy.asarray(Held(buffer_of(u)))
@@ -124,8 +121,7 @@ def readable(u: UOp) -> Buffer:
 
 def host_blocks(u: UOp) -> dict[Box, Any]:
   """The distinct blocks of a BUFFER as numpy arrays over its memory, valid part only, by where they lie in the whole.
-  What simulated devices hold reads as zeros. Raises JitError inside a function that is being captured.
-  """
+  What simulated devices hold reads as zeros. Raises JitError inside a function that is being captured."""
   buffer = readable(u)
   out: dict[Box, Any] = {}
   for i in range(len(buffer.devices)):
@@ -137,8 +133,7 @@ def host_blocks(u: UOp) -> dict[Box, Any]:
 
 def join(parts: Sequence[UOp], placement: Sharding, shape: tuple[int, ...]) -> UOp:
   """A BUFFER of `shape` whose block on device i is `parts[i]`, a BUFFER: its very memory if that lies there and the
-  block is full, else a copy.
-  """
+  block is full, else a copy."""
   whole = Buffer(placement, shape, parts[0].dtype)
   blocks: list[Buffer] = []
   for name, part in zip(placement.devices, parts, strict=True):

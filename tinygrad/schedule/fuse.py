@@ -4,8 +4,7 @@ One walk from the roots down. Every value carries its *uses*: in which kernel, t
 how: several times an element (MANY: through an EXPAND), inside a reduction's loop (INNER), under a condition (GATED).
 A value with one plain use is fused. Otherwise it is stored, unless computing it anew reads no more bytes than reading
 it back, and costs little else. A reduction is never computed twice, nor is a value that is compared with what is chosen
-from it (its maximum): two kernels may round it differently.
-"""
+from it (its maximum): two kernels may round it differently."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

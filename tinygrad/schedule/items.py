@@ -1,6 +1,5 @@
 """What a schedule is, as data, and which of its intermediate values share memory: each lives from the item that writes
-it to the last one that reads it.
-"""
+it to the last one that reads it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,8 +64,7 @@ def plan_memory(uses: Sequence[Sequence[int]], temps: Mapping[int, Temp]) -> tup
 
   `uses[i]`: the slots that item i touches. A read by a peer ends at the barrier after its item, so it counts as a use
   like any other.
-  Returns (slot -> number of the memory, the memories). Two slots share one only if no item needs both.
-  """
+  Returns (slot -> number of the memory, the memories). Two slots share one only if no item needs both."""
   lives: dict[int, tuple[int, int]] = {}
   for i, slots in enumerate(uses):
     lives.update((s, (lives.get(s, (i,))[0], i)) for s in slots if s in temps)

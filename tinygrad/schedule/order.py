@@ -16,8 +16,7 @@ class ScheduleError(RuntimeError):
 @dataclass(slots=True)
 class KernelToBe:
   """A kernel to be: the value `root` (or the ASSIGN `root`), what it waits for, what it reads and writes, in which
-  version.
-  """
+  version."""
 
   root: UOp
   after: set[int]
@@ -83,8 +82,7 @@ class Order:
     """An ASSIGN that can run now if what is still to be read of the old content is copied first; notes the copies.
 
     Of the steps that wait, the first in the order of data waits for readers only. What these read is complete, unless
-    it is after an ASSIGN that is not before this one.
-    """
+    it is after an ASSIGN that is not before this one."""
     diverging: list[UOp] = []
     for i, s in enumerate(self.steps):
       if not waiting[i] or any(j in waiting[i] for j in s.after):

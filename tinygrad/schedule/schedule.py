@@ -38,8 +38,7 @@ STEPS = {Ops.COLLECTIVE: in_two_steps, Ops.REDUCE: reduction, Ops.SCATTER: scatt
 
 def create_schedule(sink: UOp, rows: bool = False, target: Target = ANY_TARGET) -> Schedule:
   """Kernels for SINK of ASSIGN(view of BUFFER | SHARD, value) in the local view; with `rows`, those that work on the
-  same rows as one, as far as the target's cache goes. Raises ScheduleError if no order of the effects exists.
-  """
+  same rows as one, as far as the target's cache goes. Raises ScheduleError if no order of the effects exists."""
   builder = _Builder(written_apart(rewrite(nearest_first(sink), STEPS)), rows, target)
   while (schedule := builder.build()) is None:
     builder = _Builder(builder.sets.with_own(builder.shared) if builder.shared else builder.with_copies(), rows, target)
