@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import HOST_DEVICE, Buffer, Device, Sharding, reduced_placement
-from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import plan_of
 from tinygrad.engine.errors import JitError, UnboundError
-from tinygrad.engine.run import Run, execute, recorders
+from tinygrad.engine.run import execute, recorders, run_of
 from tinygrad.engine.transfer import Box, box_of, copy_blocks, host_array
 from tinygrad.helpers import DEBUG, LazyModule, numpy, span
 from tinygrad.ops import Trait, having
@@ -49,9 +48,8 @@ def realize(*roots: UOp, starting: Callable[[], object] = lambda: None) -> list[
     if DEBUG >= 2 and (found := moves.report(sink)).rows:
       print(found)
     with span("plan"):
-      plan, buffers, values = plan_of(sink)
-    temps = [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
-    execute(Run(plan, [*map(buffer_of, buffers), *temps], values), starting)
+      planned = plan_of(sink)
+    execute(run_of(*planned), starting)
   return [made[root] for root in roots]
 
 

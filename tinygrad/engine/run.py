@@ -14,7 +14,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import CompiledKernel, Plan, program
 from tinygrad.engine.transfer import copy, copy_blocks
 from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, GlobalCounters, LazyModule, note, prod, source_line, span
-from tinygrad.uop import DEVICE_NUM, UOp
+from tinygrad.uop import DEVICE_NUM, UOp, buffer_of
 
 if TYPE_CHECKING:
   from tinygrad.debug import check_nan
@@ -36,6 +36,13 @@ class Run:
   memory: list[Buffer]
   variables: dict[str, int]
   within: Any = None  # what makes one of its stretches (transforms/run_loops.py: Repeat)
+
+
+def run_of(plan: Plan, buffers: Sequence[UOp], values: dict[str, int], temps: Sequence[Buffer] | None = None) -> Run:
+  """What `plan_of` gives, as one execution, with memory of its own for intermediate values, or `temps`."""
+  if temps is None:
+    temps = [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
+  return Run(plan, [*map(buffer_of, buffers), *temps], values)
 
 
 recorders: list[Callable[[Run], None]] = []  # the JIT that captures, if one does: told of every run

@@ -22,10 +22,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
   one structure, with the same shapes and types. Inside `TinyJit` each replay looks anew. Both are computed, and one is
   chosen; so is one of the two derivatives, so that what is not finite in the other does not show.
   Raises: ValueError for results that differ, TypeError for a condition that is no bool."""
-  if not is_tensor(pred) or not dtypes.is_bool(pred.dtype) or pred.numel() != 1:
-    given = describe(pred.uop) if is_tensor(pred) else repr(pred)
-    fix = "compare: (x.sum() > 0); of many elements, x.where(…)"
-    raise TypeError(f"cond: the condition is one bool, not {given}\n  fix: {fix}")
+  check_condition("cond", pred)
   inner, actual = stand_ins(operands)
   with tracing("cond"):
     ways = true_fun(*inner), false_fun(*inner)
@@ -41,6 +38,13 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     return y._new(pred.reshape(()).where(y, n).uop.with_gradient(OwnRules(held, choice.gradient, choice.tangent)))
 
   return tree_map(leaf, *ways, *values)
+
+
+def check_condition(name: str, pred: Any) -> None:
+  if not is_tensor(pred) or not dtypes.is_bool(pred.dtype) or pred.numel() != 1:
+    given = describe(pred.uop) if is_tensor(pred) else repr(pred)
+    fix = "compare: (x.sum() > 0)" + ("; of many elements, x.where(…)" if name == "cond" else "; of many, x.any()")
+    raise TypeError(f"{name}: the condition is one bool, not {given}\n  fix: {fix}")
 
 
 def _check_alike(yes: Any, no: Any) -> None:

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinygrad.device import Backend, BoundCall, Buffer, CallBatch, Device, reduced_placement
-from tinygrad.dtype import dtypes
-from tinygrad.engine.compile import Plan, plan_of
+from tinygrad.engine.compile import plan_of
 from tinygrad.engine.errors import JitError
 from tinygrad.engine.realize import realize
-from tinygrad.engine.run import Run, Stretch, Work, execute, prepare, recorders, work_of
+from tinygrad.engine.run import Run, Stretch, Work, execute, prepare, recorders, run_of, work_of
 from tinygrad.engine.transfer import host_array
 from tinygrad.helpers import uninterrupted
 from tinygrad.transforms.conditional_loop import WhileLoop, WhileOp
@@ -109,11 +108,8 @@ class Steps:
     turn = 0 if k == 0 else 1 if k % 2 else 2  # what it reads from and writes to
     if turn not in self.runs:
       plan, buffers, values = plan_of(self.graph(k))
-      first = self.runs.get(0)
-      temps = (
-        first.memory[len(buffers) :] if first else [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
-      )
-      self.runs[turn] = Run(plan, [*map(buffer_of, buffers), *temps], values)
+      temps = self.runs[0].memory[len(buffers) :] if k else None  # one memory for all turns
+      self.runs[turn] = run_of(plan, buffers, values, temps)
     run, name, at = self.runs[turn], self.variable.arg[0], self.number(k)
     if recorders or run.plan.local is not None:  # each step is told of by itself
       execute(replace(run, variables={**run.variables, name: at}))
@@ -179,11 +175,8 @@ def run_while(loop: WhileLoop, src: Sequence[UOp], nodes: Iterable[UOp]) -> dict
     while repeat.wanted():
       realize(*again.src)
     return {u: state[u.arg[1].out] for u in nodes}
-  plan, buffers, values = plan_of(again)
-  run = Run(
-    plan, [*map(buffer_of, buffers), *(Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps)], values
-  )
-  if plan.local is None:
+  run = run_of(*plan_of(again))
+  if run.plan.local is None:
     execute(replace(run, within=repeat))
   else:
     while repeat.wanted():
@@ -245,10 +238,6 @@ def needed_carries(loop: ScanLoop, outs: Iterable[UOp | int]) -> list[int]:
       needed.add(out)
     stack += [number[u] for u in (loop.after[out] if isinstance(out, int) else out).toposort() if u in number]
   return sorted(needed)
-
-
-def new_temps(plan: Plan) -> list[Buffer]:
-  return [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
 
 
 def new_memory(shape: Sequence[int], like: UOp) -> UOp:

@@ -40,8 +40,7 @@ def scan(
     return _in_blocks(f, init, xs, n, reverse, unroll)
   first, stacks = [x.uop for x in tree_leaves(init)], [_whole_first_dim(x.uop) for x in tree_leaves(xs)]
   body = Body.traced(f, init, xs, first, stacks, n)
-  while unplaced := [i for i, y in enumerate(body.after) if body.holes[i].device is None and y.device is not None]:
-    body = body.placed(unplaced)  # a carry without a place gets that of what it becomes
+  body = body.settled()
   loop, outs = body.loop(n, reverse)
   src = [*(carried_at(u, h.device) for u, h in zip(first, loop.holes)), *stacks, UOp.iota(n, dtypes.int32), *body.same]
   carries = iter([loop.result(i, src) for i in range(len(first))])
@@ -109,6 +108,13 @@ class Body:
     tree_map(lambda x, y: check_carry("scan", x, y), init, made[0])
     holes, after = [*carries, *elements, number], [t.uop for t in tree_leaves(made[0])]
     return Body(holes, after, made[1], outside(after + [t.uop for t in tree_leaves(made[1])], holes))
+
+  def settled(self) -> "Body":
+    """With carries that have no place where what they become is."""
+    body = self
+    while unplaced := [i for i, y in enumerate(body.after) if body.holes[i].device is None and y.device is not None]:
+      body = body.placed(unplaced)
+    return body
 
   def placed(self, carries: Sequence[int]) -> "Body":
     """With these carries where they are after a step."""

@@ -6,16 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinygrad.dtype import dtypes
-from tinygrad.engine.jit import is_tensor
 from tinygrad.engine.realize import stages
 from tinygrad.transforms.batching import Lanes
+from tinygrad.transforms.cond import check_condition
 from tinygrad.transforms.conditional_loop import WhileLoop
-from tinygrad.transforms.loop import ScanLoop, canonical_loop
 from tinygrad.transforms.run_loops import loops_run
 from tinygrad.transforms.scan import Body, carried_at, check_carry, outside
-from tinygrad.transforms.tracing import next_hole, tracing, unknown, with_replaced
+from tinygrad.transforms.tracing import next_hole, tracing, unknown
 from tinygrad.transforms.tree import tree_leaves, tree_map
-from tinygrad.uop import Ops, UOp, describe
+from tinygrad.uop import Ops, UOp
 
 
 def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any) -> Any:
@@ -35,10 +34,9 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
   if not leaves:
     raise ValueError("while_loop: there is no Tensor in init\n  fix: give what the condition depends on")
   first = [x.uop for x in leaves]
-  body = body_of(cond_fun, body_fun, init, first)
-  while unplaced := [i for i, y in enumerate(body.after) if body.holes[i].device is None and y.device is not None]:
-    body = body.placed(unplaced)
-  loop = loop_of(body)
+  body = body_of(cond_fun, body_fun, init, first).settled()
+  step, (test,) = body.loop(1, False)
+  loop = WhileLoop(step, test)
   src = (*(carried_at(u, h.device) for u, h in zip(first, loop.body.holes)), *body.same)
   last = iter([loop.result(i, src) for i in range(len(first))])
   return tree_map(lambda x: x._new(next(last)), init)
@@ -52,18 +50,8 @@ def body_of(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init
   steps, number = UOp.variable("steps", 0, 1 << 30), UOp.new(Ops.HOLE, dtypes.int32, (), (next_hole(), ()))
   with tracing(Lanes((None,), (steps,), (number,), (None,), tree_leaves(init)[0])):
     test, made = cond_fun(carry), body_fun(carry)
-  if not is_tensor(test) or not dtypes.is_bool(test.dtype) or test.numel() != 1:
-    given_test = describe(test.uop) if is_tensor(test) else repr(test)
-    raise TypeError(f"while_loop: the condition is one bool, not {given_test}\n  fix: compare: (x.sum() > 0)")
+  check_condition("while_loop", test)
   tree_map(lambda x, y: check_carry("while_loop", x, y), init, made)
   after = [t.uop for t in tree_leaves(made)]
   test = test.reshape(())
   return Body(holes, after, test, outside([*after, test.uop], holes))
-
-
-def loop_of(body: Body) -> WhileLoop:
-  """The loop of a body whose result is the condition."""
-  same = [unknown(u.shape, u, u.device) for u in body.same]
-  step = ScanLoop((*body.holes, *same), tuple(body.after), 0, 1, False)
-  loop, memo = canonical_loop(step, dict(zip(body.same, same)))
-  return WhileLoop(loop, with_replaced(body.results.uop, memo))
