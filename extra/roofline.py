@@ -49,7 +49,7 @@ def roofline(outputs: Sequence[Tensor], machine: Machine) -> Price:
 
 def memory_of(outputs: Sequence[Tensor]) -> float:
   """Bytes that each device holds, by the plan of its memory."""
-  return planned_bytes(as_realized([t.uop for t in outputs]))
+  return planned_bytes([t.uop for t in outputs])
 
 
 def move_seconds(row: Row, machine: Machine) -> float:

@@ -96,7 +96,7 @@ def auto(*outputs: Any, mesh: Mesh, memory: float | None = None, machine: Machin
     found = fit.fitted(
       lambda limit: automatic.automatic(sink, mesh, on, limit),
       lambda chosen: as_placed(chosen.answer, roots),
-      lambda placed: planned_bytes(reports.as_realized(list(placed))),
+      planned_bytes,
       on,
       memory,
     )
@@ -111,9 +111,9 @@ def place_on(mesh: Mesh, roots: Sequence[UOp]) -> Propagation:
   return Propagation(found, apply(found))
 
 
-def planned_bytes(sink: UOp) -> float:
-  """The bytes that the device with most of them holds while a graph runs; no kernel is compiled."""
-  local = localizing.localize(canonical(sink)[0])
+def planned_bytes(roots: Sequence[UOp]) -> float:
+  """The bytes that the device with most of them holds while placed values are realized; no kernel is compiled."""
+  local = localizing.localize(canonical(reports.as_realized(list(roots)))[0])
   buffers = [Buffer(u.arg.device, u.arg.shape, u.dtype) for u in local.toposort() if u.op is Ops.BUFFER]
   schedule = schedule_of(local, [d for b in buffers for d in one_of_each_kind(b.device)])
   memory = [(b.device, b.nbytes_per_device) for b in buffers] + [(t.device, t.nbytes) for t in schedule.temps]

@@ -18,7 +18,6 @@ from extra.bench.place_cost import training
 from tinygrad import Mesh, Tensor, auto
 from tinygrad.helpers import prod
 from tinygrad.propagation import as_placed, planned_bytes
-from tinygrad.sharding.report import as_realized
 from tinygrad.solver.auto.automatic import automatic
 from tinygrad.solver.auto.machine import H100
 
@@ -37,7 +36,7 @@ def main() -> None:
   mesh = Mesh([f"NULL:{i}" for i in range(prod(shape))], shape, NAMES[: len(shape)])
   sink = training(args.layers, "NULL:0", args.unit)()
   free = automatic(sink, mesh, H100, None)
-  fastest = planned_bytes(as_realized(as_placed(free.answer, sink.src))) if args.planned else free.memory
+  fastest = planned_bytes(as_placed(free.answer, sink.src)) if args.planned else free.memory
   memory = fastest * args.memory if args.memory else None
   nodes, start = len(sink.toposort()), time.perf_counter()
   if args.planned:

@@ -12,7 +12,6 @@ from extra.bench.place_cost import training
 from tinygrad import Mesh, ShardError, Tensor, auto
 from tinygrad.propagation import as_placed, planned_bytes
 from tinygrad.sharding import explain
-from tinygrad.sharding.report import as_realized
 from tinygrad.solver.auto import fit
 from tinygrad.solver.auto.automatic import automatic
 from tinygrad.solver.auto.machine import Machine
@@ -37,17 +36,13 @@ def network(seed=0, layers=LAYERS, rows=ROWS, width=WIDTH):
   return [loss, *loss.gradient(x, *[w for pair in weights for w in pair])]
 
 
-def planned(roots):
-  return planned_bytes(as_realized(list(roots)))
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_values_are_the_same_whatever_is_dropped(seed):
   rng = random.Random(seed)
   outs = network(seed, layers=3)
   want = [t.numpy() for t in outs]
   roots = [t.uop for t in network(seed, layers=3)]
-  dropping = Dropping(roots, MACHINE, planned)
+  dropping = Dropping(roots, MACHINE, planned_bytes)
   for share in (0.2, 0.5, 1.0):
     dropped = {u for u in dropping.alive if rng.random() < share}
     again = dropping.again(dropped)
@@ -62,7 +57,7 @@ def test_values_are_the_same_whatever_is_dropped(seed):
 
 def test_what_is_dropped_is_read_by_nobody_late():
   roots = [t.uop for t in network()]
-  dropping = Dropping(roots, MACHINE, planned)
+  dropping = Dropping(roots, MACHINE, planned_bytes)
   group = max(dropping.groups(), key=len)
   made = dropping.again(group).replaced()
   late = set(made.values())
@@ -73,7 +68,7 @@ def test_what_is_dropped_is_read_by_nobody_late():
 def enough(mesh):
   """The bytes that the fastest placement of a transformer's step takes."""
   sink = training(3, "NULL:0")()
-  return planned(as_placed(automatic(sink, mesh, MACHINE, None).answer, sink.src))
+  return planned_bytes(as_placed(automatic(sink, mesh, MACHINE, None).answer, sink.src))
 
 
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
@@ -87,9 +82,9 @@ def test_it_fits_where_placements_alone_do_not(mesh):
     return as_placed(found.answer, sink.src)
 
   choose = lambda limit: automatic(sink, mesh, MACHINE, limit)  # noqa: E731
-  assert fit.by_placement(choose, built, planned, memory, 1.0) is None
+  assert fit.by_placement(choose, built, planned_bytes, memory, 1.0) is None
   found = auto(*roots, mesh=mesh, machine=MACHINE, memory=memory)
-  assert found.again.dropped and planned([t.uop for t in roots]) == found.memory <= memory
+  assert found.again.dropped and planned_bytes([t.uop for t in roots]) == found.memory <= memory
   assert f"{len(found.again.dropped)} values are computed again" in str(found)
   assert not any(row.why.startswith("the user") for row in explain(*roots).rows)
 
@@ -99,9 +94,9 @@ def test_it_is_no_slower_than_by_placements_alone():
   sink = training(3, "NULL:0")()
   choose = lambda limit: automatic(sink, MESHES["1-D"], machine, limit)  # noqa: E731
   built = lambda found: as_placed(found.answer, sink.src)  # noqa: E731
-  memory = 0.9 * planned(built(choose(None)))
-  alone = fit.by_placement(choose, built, planned, memory, 1.0)
-  found = fit.fitted(choose, built, planned, machine, memory)
+  memory = 0.9 * planned_bytes(built(choose(None)))
+  alone = fit.by_placement(choose, built, planned_bytes, memory, 1.0)
+  found = fit.fitted(choose, built, planned_bytes, machine, memory)
   assert found.again.dropped and found.memory <= memory
   assert found.seconds < alone.seconds and choose(None).seconds < found.seconds
 
@@ -133,7 +128,7 @@ def test_a_gathered_weight_is_gathered_again():
   free = auto(*step()[0], mesh=mesh, machine=MACHINE, memory=1e12)
   roots, weights, _ = step()
   found = auto(*roots, mesh=mesh, machine=MACHINE, memory=0.6 * free.memory)
-  assert planned([t.uop for t in roots]) <= 0.6 * free.memory
+  assert planned_bytes([t.uop for t in roots]) <= 0.6 * free.memory
   assert len(found.again.dropped) >= len(weights) - 1
   assert sum(row.kind == "all_gather" for row in explain(*roots).rows) == 2 * len(found.again.dropped)
 

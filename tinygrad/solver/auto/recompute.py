@@ -13,13 +13,16 @@ from dataclasses import dataclass
 
 from tinygrad.device import Sharding
 from tinygrad.helpers import prod
+from tinygrad.ops import Trait, having
 from tinygrad.schedule.schedule import nearest_first
 from tinygrad.sharding.moves import plan
 from tinygrad.solver.auto.classes import numbered
 from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.auto.memory import fused_ones, is_placed_view, lifetimes, moment_of_most, most_bytes
 from tinygrad.uop import Ops, UOp
+from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
+EFFECTS = having(Trait.EFFECT)
 ALIKE = 3  # values are dropped together if they look the same for so many ops below them
 TRIES = 4  # at what the model must come to so that the plan fits
 LEAST = 0.01  # of the memory, that is to be saved by dropping values which look the same
@@ -44,13 +47,20 @@ def seconds_of(u: UOp, machine: Machine, stored: bool) -> float:
   return max(2 * bytes_here(u.src[0]) / u.src[0].dtype.itemsize / machine.flops, touched)
 
 
-def is_effect(u: UOp) -> bool:
-  return u.op is Ops.AFTER or u.op is Ops.ASSIGN
-
-
 def begins(u: UOp) -> bool:
   """Whether a node counts as late by its place alone; others do by what they read."""
-  return u.op is Ops.REDUCE or u.op is Ops.SINK or is_effect(u)
+  return u.op is Ops.REDUCE or u.op is Ops.SINK or u.op in EFFECTS
+
+
+class Timeline:
+  """The order of a graph's nodes: `late` is what cannot be computed at `moment`, when most memory is held."""
+
+  def __init__(self, order: Sequence[UOp], moment: int) -> None:
+    self.order, self.place = order, {u: i for i, u in enumerate(order)}
+    self.late: set[UOp] = set()
+    for i, u in enumerate(order):
+      if any(s in self.late for s in u.src) or (i > moment and begins(u)):
+        self.late.add(u)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +78,8 @@ class Recomputation:
   def applied(self, roots: Sequence[UOp]) -> dict[UOp, UOp]:
     """What takes the place of nodes below `roots` that read what is dropped."""
     order = nearest_first(UOp.sink(*roots)).toposort()
-    again = Again(order, self.moment, {order[i] for i in self.dropped}, {order[i] for i in self.kept})
-    return again.replaced()
+    dropped, kept = ({order[i] for i in places} for places in (self.dropped, self.kept))
+    return Again(Timeline(order, self.moment), dropped, kept).replaced()
 
 
 class Again:
@@ -79,18 +89,15 @@ class Again:
   what its late readers read besides. That lies before each of them, so it cannot depend on what waits for it.
   """
 
-  def __init__(self, order: Sequence[UOp], moment: int, dropped: Collection[UOp], kept: Collection[UOp]) -> None:
-    self.order, self.kept = order, kept
-    self.place = {u: i for i, u in enumerate(order)}
-    self.late: set[UOp] = set()  # what cannot be computed when most memory is held
+  def __init__(self, timeline: Timeline, dropped: Collection[UOp], kept: Collection[UOp]) -> None:
+    self.order, self.place, self.late, self.kept = timeline.order, timeline.place, timeline.late, kept
     self.lost: set[UOp] = set()  # what is dropped, or computed from that without anything kept in between
-    for i, u in enumerate(order):
-      if any(s in self.late for s in u.src) or (i > moment and begins(u)):
-        self.late.add(u)
-      elif u in dropped or (not self.is_there(u) and any(s in self.lost for s in u.src)):
+    for u in self.order:
+      from_lost = not self.is_there(u) and any(s in self.lost for s in u.src)
+      if u not in self.late and (u in dropped or from_lost):
         self.lost.add(u)
     self.first: dict[UOp, int] = {}
-    for u in reversed(order):
+    for u in reversed(self.order):
       wait = self.waits_for(u) if u in self.late else None if self.is_there(u) else self.first.get(u)
       if wait is not None:
         read = [s for s in u.src if s in self.lost] if u in self.late else u.src
@@ -98,11 +105,11 @@ class Again:
 
   def is_there(self, u: UOp) -> bool:
     """Whether a value is in memory, or anywhere, when it is needed again."""
-    return u in self.kept or is_effect(u) or not u.src
+    return u in self.kept or u.op in EFFECTS or not u.src
 
   def waits_for(self, u: UOp) -> int | None:
     """The place of the earliest late source."""
-    return min((self.place[s] for s in u.src if s in self.late and not is_effect(s)), default=None)
+    return min((self.place[s] for s in u.src if s in self.late and s.op not in EFFECTS), default=None)
 
   def computed(self) -> list[UOp]:
     """The nodes that are computed again."""
@@ -113,54 +120,53 @@ class Again:
     waiting: dict[int, list[UOp]] = {}
     for u in sorted(self.first, key=self.place.__getitem__):
       waiting.setdefault(self.first[u], []).append(u)
-    made, again = dict[UOp, UOp](), dict[UOp, UOp]()
-    for i, u in enumerate(self.order):
-      if u in self.late:
-        known = self.waits_for(u) is not None
-        src = tuple([again[s] if known and s in self.lost else made.get(s, s) for s in u.src])
-        made[u] = u if src == u.src else self.like(u, src)
-      for x in waiting.get(i, ()):
-        if not self.is_there(x):
-          again[x] = self.like(x, tuple([again[s] for s in x.src]))
-        else:
-          again[x] = x if x.device is None else x.wait(made.get(u, u))
-    return {u: v for u, v in made.items() if u is not v}
+    made, again = {u: u for u in self.order if u not in self.late}, dict[UOp, UOp]()
 
-  def like(self, u: UOp, src: tuple[UOp, ...]) -> UOp:
-    v = UOp.new(u.op, u.dtype, src, u.arg)
-    v.origin = u.origin
-    return v
+    def make(u: UOp, src: Sources) -> UOp:
+      known = self.waits_for(u) is not None
+      return on_sources(u, tuple([again[s] if known and s in self.lost else t for s, t in zip(u.src, src)]))
+
+    for i, u in enumerate(self.order):
+      v = rebuild(u, make, made)
+      for x in waiting.get(i, ()):
+        if self.is_there(x):
+          again[x] = x if x.device is None else x.wait(v)
+        else:
+          rebuild(x, on_sources, again)
+    return {u: v for u, v in made.items() if u is not v}
 
 
 class Dropping:
   """Which values to drop so that the plan of a graph fits the memory. `planned`: the bytes that a device holds. Values
-  are compared by a model of it, lifetimes in the order of the nodes; what they come to is planned."""
+  are compared by a model of it, lifetimes in the order of the nodes; what they come to is planned.
+
+  `lives`: from when until when each stored value is held, and its bytes; `until`: the same end by early readers."""
 
   def __init__(self, roots: Sequence[UOp], machine: Machine, planned: Callable[[Sequence[UOp]], float]) -> None:
     self.roots, self.machine, self.planned = roots, machine, planned
-    self.order = nearest_first(UOp.sink(*roots)).toposort()
-    self.place = {u: i for i, u in enumerate(self.order)}
-    fused = fused_ones(self.order, is_placed_view)
-    self.lives = {u: span for u, span in lifetimes(self.order, fused).items() if u.src and u.device is not None}
-    self.moment = moment_of_most([(*span, bytes_here(u)) for u, span in self.lives.items()], len(self.order))
-    self.alive = [u for u, (begin, end) in self.lives.items() if begin <= self.moment < end and not is_effect(u)]
-    late = self.again(()).late
-    early = [u for u in self.order if u not in late]
-    self.until = {u: self.place[early[end]] for u, (_, end) in lifetimes(early, fused).items()}  # by early readers
+    order = nearest_first(UOp.sink(*roots)).toposort()
+    fused = fused_ones(order, is_placed_view)
+    stored = {u: span for u, span in lifetimes(order, fused).items() if u.src and u.device is not None}
+    self.lives = {u: (*span, bytes_here(u)) for u, span in stored.items()}
+    self.moment = moment_of_most([*self.lives.values()], len(order))
+    self.alive = [u for u, (begin, end, _) in self.lives.items() if begin <= self.moment < end and u.op not in EFFECTS]
+    self.timeline = Timeline(order, self.moment)
+    early = [u for u in order if u not in self.timeline.late]
+    self.until = {u: self.timeline.place[early[end]] for u, (_, end) in lifetimes(early, fused).items()}
 
   def groups(self) -> list[list[UOp]]:
     """What is alive when most memory is held, those together that look the same below."""
     colors: dict[Hashable, int] = {}
-    color = dict.fromkeys(self.order, 0)
+    color = dict.fromkeys(self.timeline.order, 0)
     for _ in range(ALIKE):
       color = {
         u: colors.setdefault((u.op, u.dtype, u.shape, u.device, *[color[s] for s in u.src]), len(colors))
-        for u in self.order
+        for u in self.timeline.order
       }
     return [[self.alive[i] for i in members] for members in numbered([color[u] for u in self.alive])[1]]
 
   def again(self, dropped: Collection[UOp]) -> Again:
-    return Again(self.order, self.moment, dropped, set(self.alive).difference(dropped))
+    return Again(self.timeline, dropped, set(self.alive).difference(dropped))
 
   def seconds(self, dropped: Collection[UOp]) -> float:
     return sum(seconds_of(u, self.machine, u in self.lives) for u in self.again(dropped).computed())
@@ -174,12 +180,12 @@ class Dropping:
     its late ones wait for."""
     again = self.again(dropped).first
     spans = []
-    for u, (begin, end) in self.lives.items():
+    for u, (begin, end, nbytes) in self.lives.items():
       if u in dropped and u in again:
-        spans += [(begin, self.until[u], bytes_here(u)), (again[u], end, bytes_here(u))]
+        spans += [(begin, self.until[u], nbytes), (again[u], end, nbytes)]
       else:
-        spans.append((begin, end, bytes_here(u)))
-    return most_bytes(spans, len(self.order))
+        spans.append((begin, end, nbytes))
+    return most_bytes(spans, len(self.timeline.order))
 
   def chosen(self, limit: float, measured: Callable[[Collection[UOp]], float]) -> set[UOp]:
     """Drops values, the fewest seconds a byte first, those that save any, until what is `measured` is within the limit;
@@ -214,7 +220,7 @@ class Dropping:
       tried.append((self.nbytes(dropped), dropped))
     nbytes, dropped = min(tried, key=lambda found: found[0])
     kept = set(self.alive).difference(dropped)
-    gone, there = (frozenset(self.place[u] for u in nodes) for nodes in (dropped, kept))
+    gone, there = (frozenset(self.timeline.place[u] for u in nodes) for nodes in (dropped, kept))
     return Recomputation(self.moment, gone, there, self.seconds(dropped), nbytes)
 
 
