@@ -41,6 +41,7 @@ from tinygrad.helpers import (
   fetch,
   numpy,
   prod,
+  uninterrupted,
 )
 from tinygrad.mixin.base import DeviceArg, DTypeArg, broadcast_shape, mismatch, to_placement
 from tinygrad.mixin.nn import NN
@@ -107,10 +108,10 @@ class Tensor(NN, metaclass=_Training):
 
   @uop.setter
   def uop(self, u: UOp) -> None:
+    program_order.sees(self, u)
     self._uop = u
     if u.dtype is dtypes.float64 and (bad := [d for d in device_set(self.device) if not Device[d].target.float64]):
       mismatch("float64", f"{bad[0]} has no float64", [u], "use float32 there, or compute in float64 on CPU", TypeError)
-    program_order.sees(self)
 
   @property
   def is_param(self) -> bool:
@@ -465,10 +466,11 @@ class Tensor(NN, metaclass=_Training):
       view, value = state, view_assigns.overlaid(views, value, state)
     # a copy from other devices lands in memory of its own before it is laid into a part
     after = state.after(view.assign(value.contiguous() if value.op is Ops.MOVE and view is not state else value))
-    for t in program_order.views(state):
-      if t.follows and memory_state(t.uop, moved=True) is state:
-        t.uop = substitute(t.uop, {state: after})
-        program_order.reenter(t, assigned=True)
+    with uninterrupted():  # all views, or none
+      for t in program_order.views(state):
+        if t.follows and memory_state(t.uop, moved=True) is state:
+          t.uop = substitute(t.uop, {state: after})
+          program_order.reenter(t, assigned=True)
 
   # ---- differentiation
 

@@ -69,18 +69,20 @@ class ProgramOrder:
   def enter(self, t: Live, assigned: bool = False) -> None:
     """Notes that a tensor is new."""
     t._holder = holder = Holder(t, self._live.pop)
-    holder.assigned = assigned
-    holder.number = self.now = self.now + 1
     self._live[holder] = None
+    self.reenter(t, assigned)
 
   def reenter(self, t: Live, assigned: bool = False) -> None:
     """Notes that a tensor stands for something new."""
-    del self._live[t._holder]
-    self.enter(t, assigned)
+    holder, live = t._holder, self._live
+    holder.assigned = assigned
+    holder.number = self.now = self.now + 1
+    del live[holder]  # nothing is called until it is the last one, so that no Ctrl-C comes between
+    live[holder] = None
 
-  def sees(self, t: Live) -> None:
-    """Notes of what memory a tensor is a view."""
-    if (state := memory_state(t.uop, moved=True)) is not None:
+  def sees(self, t: Live, u: UOp) -> None:
+    """Notes of what memory a tensor is a view that is to stand for `u`."""
+    if (state := memory_state(u, moved=True)) is not None:
       views = self._views.setdefault(state.ref, {})
       views[Holder(t, views.pop)] = None
 

@@ -37,10 +37,10 @@ def side_table() -> dict[Ref, Any]:
   return _side_tables[-1]
 
 
-def _forget(ref: Ref) -> None:
-  if _table.get(ref.key) is ref:
-    del _table[ref.key]
-  for table in _side_tables:
+def _forget(ref: Ref, nodes: dict[Any, Ref] = _table, tables: list[dict[Ref, Any]] = _side_tables) -> None:
+  if nodes.get(ref.key) is ref:  # by names of its own: at the end of the process the module's are gone first
+    del nodes[ref.key]
+  for table in tables:
     table.pop(ref, None)
 
 
