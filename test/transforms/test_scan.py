@@ -232,11 +232,24 @@ def test_random_numbers_differ_from_step_to_step():
   assert c.tolist() == [4, 4, 4]
 
 
-def test_no_steps():
-  x = Tensor(X).realize()
-  c, ys = scan(step, x, Tensor.zeros(0, 4, 4))
-  assert ys.shape == (0, 6)
-  close([c], [x])
+@pytest.mark.parametrize("loops", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("steps, unroll", [(0, 1), (0, 3), (1, 3)])
+def test_no_steps(steps, unroll, reverse, loops):
+  """Also of a loop over blocks that are longer than all there is, of loops in it, and of its gradient."""
+
+  def body(c, w):
+    return scan(lambda d, v: (d * v, d[0]), *step(c, w)[:1], w, reverse=reverse) if loops else step(c, w)
+
+  x, w = Tensor(X).realize(), Tensor(W[:steps]).realize()
+  c, ys = scan(body, x, w, reverse=reverse, unroll=unroll)
+  assert ys.shape == (steps, *((4, 4) if loops else (6,)))
+  want = [x, Tensor.zeros(*ys.shape)]
+  if steps:
+    last, y = body(x, w[0])
+    want = [last, y.reshape(ys.shape)]
+  close([c, ys], want)
+  close(loss(c, ys).gradient(x, w), loss(*want).gradient(x, w) if steps else [2 * x, w])
   c.realize().assign(c + 1)
   np.testing.assert_array_equal(x.numpy(), X)
 

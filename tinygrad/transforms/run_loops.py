@@ -67,16 +67,19 @@ def run_loop(loop: ScanLoop, src: Sequence[UOp], nodes: Iterable[UOp]) -> dict[U
   carries = needed_carries(loop, wanted.values())
   given = in_memory(loop, src, carries)
   turns = [{i: new_memory(loop.holes[i].shape, given[i]) for i in carries} for _ in range(2)]
-  name = f"{STEP}{len(running)}"
-  running.append(name)
-  try:
-    steps = Steps(loop, given, turns, stacks, UOp.variable(name, 0, max(loop.length - 1, 0)))
-    run = steps.run_with_loops if any(is_loop(u) for u in steps.graph(0).toposort()) else steps.run
-    for k in range(loop.length):
-      run(k)
-  finally:
-    running.pop()
-  last = turns[(loop.length - 1) % 2] if loop.length else {i: given[i].clone() for i in carries}
+  if not loop.length:
+    turns = [{i: given[i].clone() for i in carries}]
+  else:
+    name = f"{STEP}{len(running)}"
+    running.append(name)
+    try:
+      steps = Steps(loop, given, turns, stacks, UOp.variable(name, 0, loop.length - 1))
+      run = steps.run_with_loops if any(is_loop(u) for u in steps.graph(0).toposort()) else steps.run
+      for k in range(loop.length):
+        run(k)
+    finally:
+      running.pop()
+  last = turns[(loop.length - 1) % len(turns)]
   return {u: last[out] if isinstance(out, int) else stacks[out] for u, out in wanted.items()}
 
 
