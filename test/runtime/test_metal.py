@@ -79,6 +79,9 @@ class Commands:
     for c in self.queue.committed[: self.queue.committed.index(self) + 1]:
       c.completed = True
 
+  def status(self):
+    return (5 if self.failure else 4) if self.completed else 3 if self.committed else 0
+
   def error(self):
     return self.failure
 
@@ -88,7 +91,7 @@ class Encoder:
     self.commands, self.bound, self.used, self.pipeline = commands, {}, [], None
 
   def setComputePipelineState_(self, pipeline):
-    self.pipeline, self.bound, self.used = pipeline, {}, []
+    self.pipeline, self.bound = pipeline, {}
 
   def setBuffer_offset_atIndex_(self, buffer, offset, i):
     assert isinstance(buffer, Buffer) and offset == 0
@@ -99,7 +102,7 @@ class Encoder:
     self.bound[i] = struct.unpack("<q", data)[0]
 
   def useResource_usage_(self, buffer, usage):
-    assert usage == 1
+    assert usage == 1 and buffer not in self.used, "it stays declared until the encoder ends"
     self.used.append(buffer)
 
   def dispatchThreadgroups_threadsPerThreadgroup_(self, groups, threads):
@@ -113,7 +116,7 @@ class Encoder:
       assert isinstance(value, int if kind.startswith("constant") else Buffer), (kind, value)
       if "ulong" in kind:
         entries = struct.unpack(f"<{len(value.data) // 8}Q", value.data)
-        assert [value.gpu.buffers[a] for a in entries] == self.used
+        assert all(value.gpu.buffers[a] in self.used for a in entries)
     for b in [*self.bound.values(), *self.used]:
       if isinstance(b, Buffer):
         assert b.gpu is self.commands.queue.gpu, "memory of another GPU"
@@ -130,6 +133,8 @@ class Queue:
     self.gpu, self.committed = gpu, []
 
   def commandBuffer(self):
+    for c in self.committed[:-64]:  # it waits until fewer are under way
+      c.completed = True
     return Commands(self)
 
 
@@ -157,7 +162,7 @@ class GPU:
     return Buffer(self, data)
 
   def newLibraryWithSource_options_error_(self, source, options, error):
-    assert options.fast is False and error is None
+    assert options.strict and options.version == 0x30000 and error is None
     if "syntax error" in source:
       return None, "program_source:3:1: error: expected ';'\nprogram_source:4:1: note: here"
     self.compiled.append(source)
@@ -177,8 +182,22 @@ class Options:
   def init(self):
     return self
 
+  def respondsToSelector_(self, name):
+    assert name == "setMathMode:"
+    return self.modes
+
+  modes = True  # as from macOS 15 on
+
+  def setLanguageVersion_(self, version):
+    self.version = version
+
+  def setMathMode_(self, mode):
+    assert self.modes
+    self.strict = mode == 0
+
   def setFastMathEnabled_(self, on):
-    self.fast = on
+    assert not self.modes, "deprecated"
+    self.strict = not on
 
 
 @pytest.fixture
@@ -235,8 +254,9 @@ def test_signals_are_committed_before_any_queue_waits(devices):
   """The rule that `Commands` checks is broken by the obvious order: each device signals and waits in turn."""
   first, second = devices
   first.meet(devices)
-  assert [e[0] for e in first.queue.committed[0].log] == ["signal"]
-  assert [e[0] for e in first.open().log] == ["wait"]
+  assert [e[0] for e in second.queue.committed[0].log] == ["signal"]
+  assert [e[0] for e in first.queue.committed[0].log] == ["wait", "signal"]
+  assert [e[0] for e in second.open().log] == ["wait"]
   with pytest.raises(AssertionError, match="not been committed"):
     first.open().encodeWaitForEvent_value_(second.event, second.reached + 1)
 
@@ -276,6 +296,49 @@ def test_a_table_that_queued_work_reads_is_not_overwritten(devices):
   d.submit_all([d], [d.batch([call])])
   tables = [entry[2][1] for _, entry in kernels(d)]
   assert [struct.unpack("<2Q", t.data) for t in tables] == [(a.address, b.address), (b.address, a.address)]
+
+
+def test_devices_meet_at_two_waits_each(gpus):
+  made = [metal.open_device(f"METAL:{i}") for i in range(4)]
+  made[1].meet(made)
+  for d in made:
+    d.flush()
+  logs = [[e[0] for c in d.queue.committed for e in c.log] for d in made]
+  assert logs == [["wait"] * 3 + ["signal"]] + [["signal", "wait"]] * 3
+
+
+def test_what_is_done_is_not_kept(devices):
+  """Thousands of hand-overs between waits; an error among the first of them is told all the same."""
+  d = devices[0]
+  source = "[[max_total_threads_per_threadgroup(1)]] kernel void k(device float* p0 [[buffer(0)]]) {}"
+  call = d.bind(d.compile(Rendered(source), "k"), [d.alloc(64)])
+  batch = d.batch([call])
+  for i in range(1000):
+    d.submit_all([d], [batch])
+    assert len(d.committed) <= 66
+    if i == 3:
+      d.queue.committed[-1].failure = "Caused GPU Hang Error"
+  with pytest.raises(DeviceError, match=r"work that was queued failed: Caused GPU Hang Error\n  among"):
+    d.synchronize()
+  d.synchronize()
+  assert not d.committed
+
+
+def test_memory_behind_a_table_is_declared_once_in_an_encoder(devices):
+  """The double refuses a second time; a new encoder has to be told again."""
+  d = devices[0]
+  a, b = d.alloc(64), d.alloc(64)
+  source = "[[max_total_threads_per_threadgroup(1)]] kernel void k("
+  source += "device float* p0 [[buffer(0)]], device const ulong* p1 [[buffer(1)]]) {}"
+  call = d.bind(d.compile(Rendered(source), "k"), [a, [a, b]])
+  for _ in range(2):
+    d.submit_all([d], [d.batch([call] * 3)])
+  assert len(kernels(d)) == 6
+
+
+def test_before_macos_15_options_know_no_math_modes(devices, monkeypatch):
+  monkeypatch.setattr(Options, "modes", False)
+  devices[0].compile(Rendered("[[max_total_threads_per_threadgroup(1)]] kernel void k() {"), "k")
 
 
 def test_faults_are_typed_and_the_device_goes_on(devices):

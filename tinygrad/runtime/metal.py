@@ -8,10 +8,10 @@ each physical one, with queues of their own.
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import platform
 import struct
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +22,9 @@ from tinygrad.runtime.queues import LESS, Call, GridKernel, QueueDevice, errors_
 
 metal, objc = map(LazyModule, ("Metal", "objc"))
 SHARED, READ = 0, 1  # MTLResourceStorageModeShared, MTLResourceUsageRead
+COMPLETED = 4  # MTLCommandBufferStatusCompleted; what is greater has failed
+METAL_3_0 = 3 << 16  # MTLLanguageVersion3_0: that of macOS 13, the first where memory has addresses
+SAFE = 0  # MTLMathModeSafe
 
 
 @functools.cache
@@ -48,7 +51,9 @@ class METAL(QueueDevice):
     self.reached = 0  # how often the event has been signalled
     self.commands: Any = None  # command buffer
     self.encoder: Any = None  # of kernels, into it
-    self.committed: list[Any] = []  # since the last wait
+    self.declared: set[Any] = set()  # memory behind tables that the encoder's kernels may read, each told once
+    self.committed: deque[Any] = deque()  # that may still run: at most as many as the queue takes, 64
+    self.failed: list[str] = []  # what went wrong in others since the last wait
     self.description = f"{len(gpus()) * several} of {self.gpu.name()}"
 
   def reaches(self, other: METAL) -> bool:
@@ -57,12 +62,19 @@ class METAL(QueueDevice):
 
   def wait(self) -> None:
     self.flush()
-    committed, self.committed = self.committed, []
-    for commands in committed:
-      commands.waitUntilCompleted()
-    if failed := [str(e) for commands in committed if (e := commands.error()) is not None]:
+    while self.committed:
+      self.committed[0].waitUntilCompleted()
+      self.forget()
+    failed, self.failed = self.failed, []
+    if failed:
       told = "\n    ".join(failed[:5]) + "\n  among" + self.suspects()
       raise DeviceError(f"{self.name} ({self.gpu.name()}): work that was queued failed: {told}")
+
+  def forget(self) -> None:
+    """Lets go of the command buffers that are done, in their order, once what they say of errors is known."""
+    while self.committed and self.committed[0].status() >= COMPLETED:
+      if (error := self.committed.popleft().error()) is not None:
+        self.failed.append(str(error))
 
   # ---- memory
 
@@ -84,7 +96,11 @@ class METAL(QueueDevice):
   def build(self, program: GridKernel) -> Any:
     found = None
     options = metal.MTLCompileOptions.alloc().init()
-    options.setFastMathEnabled_(False)  # NaN, infinities and the order of operations are as written
+    options.setLanguageVersion_(METAL_3_0)  # the same language whatever system compiles it
+    if options.respondsToSelector_("setMathMode:"):  # NaN, infinities and the order of operations are as written
+      options.setMathMode_(SAFE)
+    else:  # before macOS 15
+      options.setFastMathEnabled_(False)
     library, error = self.gpu.newLibraryWithSource_options_error_(program.source, options, None)
     if library is not None:
       function = library.newFunctionWithName_(program.name)
@@ -106,7 +122,9 @@ class METAL(QueueDevice):
           into.setBuffer_offset_atIndex_(word, 0, i)
       for peers in call.memory:
         for reached in peers[1] if isinstance(peers, tuple) else ():
-          into.useResource_usage_(reached, READ)
+          if reached not in self.declared:  # it stays declared until the encoder ends
+            self.declared.add(reached)
+            into.useResource_usage_(reached, READ)
       groups, threads = (metal.MTLSizeMake(*n) for n in (call.program.launch.groups, call.program.launch.threads))
       into.dispatchThreadgroups_threadsPerThreadgroup_(groups, threads)
 
@@ -121,16 +139,22 @@ class METAL(QueueDevice):
     if self.encoder is not None:
       self.encoder.endEncoding()
       self.encoder = None
+      self.declared.clear()
 
   def meet(self, devices: Sequence[METAL]) -> None:
+    """The first waits for all others, and these for it. What is waited for has been committed before, so that no queue
+    waits for what never comes."""
     with objc.autorelease_pool():
-      for d in devices:  # all signals are committed before the first wait, so that no queue waits for what never comes
+      first, *others = devices
+      for d in (*others, first):
         d.close()
+        for other in others if d is first else ():
+          d.open().encodeWaitForEvent_value_(other.event, other.reached)
         d.reached += 1
         d.open().encodeSignalEvent_value_(d.event, d.reached)
         d.flush()
-      for d, other in itertools.permutations(devices, 2):
-        d.open().encodeWaitForEvent_value_(other.event, other.reached)
+      for d in others:
+        d.open().encodeWaitForEvent_value_(first.event, first.reached)
 
   def flush(self) -> None:
     if self.commands is not None:
@@ -138,6 +162,7 @@ class METAL(QueueDevice):
       self.commands.commit()
       self.committed.append(self.commands)
       self.commands = None
+      self.forget()
 
 
 open_device: type[Backend] = METAL
