@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from c_kernels import GRID, KERNELS, fold, kernel, load, ranged, vectors
 
+from tinygrad import Tensor, Variable
 from tinygrad.codegen import lower_kernel
 from tinygrad.codegen.check import check_linear
 from tinygrad.device import Device, Rendered
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import cuda
-from tinygrad.uop import AxisKind, Ops
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 
 GOLDEN = Path(__file__).parent.parent / "data" / "metal"
 GRIDS = {  # groups, and threads of each
@@ -44,7 +45,7 @@ def test_metal_sources_are_what_they_were(name):
 
 
 @pytest.mark.skipif(not has_nvrtc, reason="compiling for CUDA needs the extra [cuda]: cuda-bindings and NVRTC")
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_cuda_sources_compile(name, arch):
   assert cuda.compile_source(source(name, cstyle.CUDA), name, arch)[:4] == b"\x7fELF"
@@ -160,3 +161,73 @@ def test_metal_has_no_double():
     assert "double" not in (GOLDEN / f"{name}.metal").read_text()
   with pytest.raises(KeyError):
     cstyle.ctype(dtypes.float64, cstyle.METAL)
+
+
+# ---------------------------------------------------------------- names
+
+# Words of C, C++, OpenCL C and Metal; what sources call their own things; what is no name in C at all.
+WORDS = (
+  """int float double bool char short long half void if for while return static const struct union register volatile
+  class template typename namespace new this using auto kernel device constant threadgroup thread group thread_ grid
+  global local private read_only vec float4 uint3 size_t ushort asm inline restrict main printf NULL true false nullptr
+  threadIdx blockIdx barrier as_type metal scratch turn turn_at p0 p1 p2 n0 n1 n0_at v1 v2 r1 a1 s1 w1
+  bits_of_float float_of_bits sqrt floor max min""".split()
+  + ["two words", "π", "x-1", "9", "a.b", "名前", "//", '"', ""]
+)
+NAMES = [tuple(WORDS[i : i + 4]) for i in range(0, len(WORDS), 4)]
+
+
+def named(names: tuple[str, ...]) -> list[UOp]:
+  """p0[i] = p1[i] + Σ 10^k * variable k, in the order of the names"""
+  i = ranged(50, 0)
+  value = load(1, dtypes.int32, 50, i)
+  for k, name in enumerate(names):
+    value = value + Variable(name, 0, 9).cast(dtypes.int32) * 10**k
+  return lower_kernel(kernel(50, i, value, i), GRID)
+
+
+@pytest.mark.parametrize("names", NAMES)
+def test_a_variable_may_have_any_name(names):
+  """No name of a user's is a word of a source: it is the same for all of them."""
+  own = sorted(range(len(names)), key=lambda k: names[k])
+  for dialect in DIALECTS.values():
+    text = cstyle.render(named(names), "named", dialect).source
+    plain = tuple(f"x{own.index(k)}" for k in range(len(names)))
+    assert text == cstyle.render(named(plain), "named", dialect).source
+
+
+@pytest.mark.needs("CL")
+@pytest.mark.parametrize("names", NAMES)
+def test_variables_of_any_name_have_their_values(names):
+  out = Tensor(np.arange(50, dtype=np.int32), device="CL")
+  for k, name in enumerate(names):
+    out = out + Variable(name, 0, 9).bind(k + 1) * 10**k
+  want = np.arange(50) + sum((k + 1) * 10**k for k in range(len(names)))
+  np.testing.assert_array_equal(out.numpy(), want)
+
+
+@pytest.mark.skipif(not has_nvrtc, reason="compiling for CUDA needs the extra [cuda]: cuda-bindings and NVRTC")
+def test_variables_compile_for_cuda():
+  text = cstyle.render(named(WORDS[:2]), "named", cstyle.CUDA).source
+  assert cuda.compile_source(text, "named", "sm_90a")[:4] == b"\x7fELF"
+
+
+# ---------------------------------------------------------------- parts of peers
+
+
+def gather(devices: int, each: int) -> UOp:
+  """p0[k * each + i] = p1[k][i]: what every device holds, on each"""
+  k, i = ranged(devices, 0), ranged(each, 1)
+  table = UOp.new(Ops.PARAM, dtypes.float32, (), ParamArg(1, each, peers=True))
+  peer = UOp.new(Ops.PEER, dtypes.float32, (table, k))
+  value = UOp.new(Ops.LOAD, dtypes.float32, (UOp.new(Ops.INDEX, dtypes.float32, (peer, i)),))
+  return kernel(devices * each, k * each + i, value, k, i)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_each_device_begins_with_its_own_part(dialect):
+  found = cstyle.render(lower_kernel(gather(4, 1 << 14), GRID), "gather", DIALECTS[dialect])
+  groups = found.launch.groups[0]
+  assert found.launch.turned == groups > 4
+  assert re.search(rf"r\d+ = \(\w[\w ]*\)\(.* \+ .*turn.*\) % {groups}U", found.source), found.source
+  assert rendered("softmax", DIALECTS[dialect]).launch.turned == 0

@@ -184,7 +184,9 @@ class Driver:
     self.random = random.Random(0)
     self.reach = {(i, k) for i in range(devices) for k in range(devices) if i != k}
     self.enabled = set()
-    self.current = None
+    self.current, self.stack = None, []
+    self.version, self.capability = 13000, (9, 0)
+    self.unknown, self.loaded = set(), []  # architectures whose code is refused; those of the modules, in order
     self.memory = {}  # address -> (context, nbytes, what keeps it)
     self.used = [0] * devices
     self.streams = []
@@ -206,7 +208,7 @@ class Driver:
       self.calls.append(name)
       if (status := self.refuse.pop(name, None)) is not None:
         return (status, None)
-      if self.current in self.broken and name != "cuCtxSetCurrent":
+      if self.current in self.broken and not name.startswith("cuCtx"):
         return (self.broken[self.current], None)
       out = found(*args)
       if isinstance(out, CUresult):
@@ -246,7 +248,7 @@ class Driver:
       return
     self.launched.append(function.name)
     for parameter, word in zip(function.parameters, words):
-      if "*" in parameter:
+      if "*" in parameter and (word.value or not parameter.endswith("_at")):  # a variable need not lie in memory
         self.touch(function, stream, word.value)
         if "const unsigned long long*" in parameter:
           table = (ctypes.c_uint64 * (self.memory[word.value][1] // 8)).from_address(word.value)
@@ -259,9 +261,10 @@ class Driver:
   table_length = 0  # entries of a table of peers that are looked at: as many as there are devices in use
 
   def touch(self, function, stream, address, peer=False):
-    if address not in self.memory:
+    owner = next((of for a, (of, n, _) in self.memory.items() if a <= address < a + n), None)
+    if owner is None:
       self.faults.append(f"{function.name} uses memory that has been freed")
-    elif (owner := self.memory[address][0]) != stream.context and (stream.context, owner) not in self.enabled:
+    elif owner != stream.context and (stream.context, owner) not in self.enabled:
       self.faults.append(f"{function.name} reads device {owner} from device {stream.context}")
 
   # ---- devices
@@ -281,8 +284,18 @@ class Driver:
   def cuCtxSetCurrent(self, context):
     self.current = context
 
+  def cuCtxPushCurrent(self, context):
+    self.stack.append(self.current)
+    self.current = context
+
+  def cuCtxPopCurrent(self):
+    self.current = self.stack.pop()
+
+  def cuDriverGetVersion(self):
+    return self.version
+
   def cuDeviceGetAttribute(self, kind, device):
-    return 9 if kind == 75 else 0
+    return self.capability[kind - 75]
 
   def cuDeviceTotalMem(self, device):
     return self.capacity
@@ -365,7 +378,11 @@ class Driver:
   # ---- kernels
 
   def cuModuleLoadData(self, code):
-    return Function(self.current, code.decode())
+    arch, _, source = code.decode().partition("\n")
+    if (arch := arch.removeprefix("//")) in self.unknown:
+      return CUresult.CUDA_ERROR_INVALID_IMAGE
+    self.loaded.append(arch)
+    return Function(self.current, source)
 
   def cuModuleGetFunction(self, module, name):
     assert module.name == name.decode()
@@ -457,7 +474,8 @@ def install(name="emulated", **settings):
   sys.modules[spec.name] = module
   spec.loader.exec_module(module)
   module.driver = Driver(**settings)
-  module.compile_source = lambda source, name, arch: source.encode()
+  module.compile_source = lambda source, name, arch: f"//{arch}\n{source}".encode()
+  module.toolchain = lambda: ((13, 0), (75, 80, 90, 100))
   if name.upper() not in (known := registry.backends()):
     registry.backends = lambda: (*known, name.upper())
   return module

@@ -4,10 +4,12 @@ allow and notes what a GPU would do silently; and what NVRTC says. A machine wit
 import contextlib
 import importlib.util
 import re
+from types import SimpleNamespace
 
 import cuda_emulator
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
 from tinygrad import Tensor, TinyJit, Variable
 from tinygrad.device import Device, DeviceError
@@ -53,7 +55,7 @@ def lazy(module):
   driver.order = "lazy"
   driver.calls.clear(), driver.faults.clear()
   yield driver
-  driver.broken.clear(), driver.refuse.clear(), module.lost.clear()
+  driver.broken.clear(), driver.refuse.clear(), driver.unknown.clear(), module.lost.clear()
   driver.capacity = 1 << 30
   for name in FOUR:
     Device[name].synchronize()
@@ -129,6 +131,64 @@ def test_a_replayed_step_is_one_launch_with_its_arguments_changed(driver):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
   assert driver.calls.count("cuGraphLaunch") == 1
   assert driver.calls.count("cuGraphInstantiate") == 0 < driver.calls.count("cuGraphExecKernelNodeSetParams")
+
+
+def test_devices_meet_at_two_waits_each(lazy):
+  devices = [Device[name] for name in FOUR]
+  lazy.calls.clear()
+  devices[2].meet(devices)
+  assert lazy.calls.count("cuStreamWaitEvent") == 6  # all pairs would be 12
+
+
+def test_each_device_begins_to_gather_with_its_own_part(lazy, monkeypatch):
+  turns, run_kernel = {}, cuda_emulator.Driver.kernel
+
+  def kernel(self, stream, function, grid, block, words):
+    if any("turn" in p for p in function.parameters):
+      turns[self.streams.index(stream)] = words[-2].value, grid[0]
+    run_kernel(self, stream, function, grid, block, words)
+
+  monkeypatch.setattr(cuda_emulator.Driver, "kernel", kernel)
+  x = normal(1, 64, 512)
+  np.testing.assert_array_equal(Tensor(x).shard(FOUR, axis=0).realize().shard(FOUR).numpy(), x)
+  groups = {g for _, g in turns.values()}
+  assert len(groups) == 1 and groups.pop() > 4
+  assert sorted(t for t, _ in turns.values()) == [d * g // 4 for d, (_, g) in enumerate(turns.values())]
+
+
+def test_what_changes_between_launches_lies_in_memory_and_no_node_is_told(driver):
+  """A position, say, in many kernels of a step: one copy, and nothing that the host waits for."""
+  x, w = normal(1, 8, 12), normal(2, 12, 12)
+  there, weight = (Tensor(v).shard(FOUR, axis=0).realize() for v in (x, w))
+
+  @TinyJit
+  def f(t, n):
+    y = (t @ weight) * n
+    return ((y.relu() @ weight).sum(0) + n).realize()
+
+  for i in range(9):
+    driver.calls.clear()
+    out = f(there, Variable("n", 1, 99).bind(3 * i + 1))
+    called, n = list(driver.calls), 3 * i + 1
+    want = (np.maximum(x @ w * n, 0) @ w).sum(0) + n
+    np.testing.assert_allclose(out.numpy(), want, rtol=1e-4)
+    del out  # else the next call fills other memory, of which the graph has to be told
+    if i > 4:  # run, captured, replayed, made a graph; then the variable has moved
+      assert called.count("cuMemcpyHtoDAsync") == 4 and called.count("cuGraphLaunch") == 1
+      assert not {"cuGraphExecKernelNodeSetParams", "cuStreamSynchronize", "cuLaunchKernel"} & set(called)
+
+
+def test_a_replay_with_other_inputs_waits_for_nothing(driver):
+  jit = TinyJit(lambda x: (x.sum(0) * 2 + x).realize())
+  given = [Tensor(normal(i, 8, 4)).shard(FOUR, axis=0).realize() for i in range(8)]
+  out = []
+  for i, x in enumerate(given):
+    if i == 5:
+      driver.calls.clear()
+    out.append(jit(x))
+  assert not {"cuStreamSynchronize", "cuEventSynchronize"} & set(driver.calls)
+  for i, y in enumerate(out):
+    np.testing.assert_allclose(y.numpy(), normal(i, 8, 4).sum(0) * 2 + normal(i, 8, 4), rtol=1e-5, atol=1e-5)
 
 
 def test_a_graph_without_its_barriers_is_wrong(module, lazy):
@@ -230,6 +290,21 @@ def test_out_of_memory_gives_back_what_all_virtual_devices_keep_and_tries_again(
   np.testing.assert_array_equal((Tensor(normal(5, 5), device=FOUR[0]) + 1).numpy(), normal(5, 5) + 1)
 
 
+def test_memory_is_freed_in_its_context_and_the_caller_goes_on_in_its_own(module, lazy):
+  """A finalizer may run between the choice of a context and the allocation for which it was made."""
+  dropped = [Device[FOUR[2]].new_memory(512)]  # of the other physical device
+  choose = object.__getattribute__(lazy, "cuCtxSetCurrent")
+
+  def interrupted(context):
+    choose(context)
+    dropped.clear()
+
+  used = list(lazy.used)
+  with replaced(lazy, "cuCtxSetCurrent", interrupted):
+    memory = Device[FOUR[0]].new_memory(1024)
+  assert lazy.memory[memory.address][0] == 0 and lazy.used == [used[0] + 1024, used[1] - 512]
+
+
 # ---------------------------------------------------------------- peers
 
 
@@ -280,22 +355,20 @@ def test_what_fails_at_the_launch_names_its_kernel(lazy):
   with pytest.raises(DeviceError, match=r"EMULATED: launching E_\w+ \(\d+ threads a group\): cuLaunchKernel failed"):
     (x * 5).numpy()
   np.testing.assert_array_equal((x * 5).numpy(), normal(1, 30) * 5)
-  lazy.refuse["cuModuleLoadData"] = cuda_emulator.CUresult.CUDA_ERROR_INVALID_IMAGE
-  with pytest.raises(
-    DeviceError, match=r"the driver does not take \w+ \(cuModuleLoadData .*\n  fix: update the NVIDIA"
-  ):
+  lazy.unknown = {"sm_90a", "compute_90"}
+  with pytest.raises(DeviceError, match=r"does not take \w+ of NVRTC 13.0 \(sm_90a: cuModuleLoadData .*; compute_90: "):
     (x * 5 - 17).numpy()
+  lazy.unknown = set()
   np.testing.assert_array_equal((x * 5 - 17).numpy(), normal(1, 30) * 5 - 17)
 
 
 def test_the_first_kernel_shows_whether_a_driver_works(module, lazy, monkeypatch):
   device, first = Device[FOUR[0]], r"EMULATED: the first kernel "
   monkeypatch.setattr(queues, "_checked", set())
-  lazy.refuse["cuModuleLoadData"] = cuda_emulator.CUresult.CUDA_ERROR_INVALID_IMAGE
-  with pytest.raises(
-    DeviceError, match=rf"(?s){first}failed: EMULATED: the driver does not take .*fix: update the NVIDIA"
-  ):
-    device.check()
+  with monkeypatch.context() as m:
+    m.setattr(lazy, "unknown", {"sm_90a", "compute_90"})
+    with pytest.raises(DeviceError, match=rf"(?s){first}failed: EMULATED: the driver, .*fix: update the NVIDIA"):
+      device.check()
   with monkeypatch.context() as m:
     m.setattr(module, "compile_source", lambda *_: (_ for _ in ()).throw(RuntimeError("no libnvrtc.so")))
     with pytest.raises(DeviceError, match=rf"{first}failed: RuntimeError: no libnvrtc.so\n  fix: update the driver"):
@@ -320,6 +393,75 @@ def test_devices_that_are_not_there(module, lazy, monkeypatch):
   none.driver.refuse["cuInit"] = cuda_emulator.CUresult.CUDA_ERROR_NO_DEVICE
   with pytest.raises(DeviceError, match=r"no NVIDIA driver works here \(cuInit failed: CUDA_ERROR_NO_DEVICE\)"):
     none.open_device("NOTHING")
+
+
+# ---------------------------------------------------------------- architectures
+
+
+def requirements(text):
+  """The packages that a fix asks for, each of which pip can read."""
+  return [Requirement(r) for r in re.findall(r"'([^']+)'", text.partition("fix: ")[2])]
+
+
+ARCHS = [((8, 0), "sm_80"), ((9, 0), "sm_90a"), ((10, 0), "sm_100a"), ((12, 1), "compute_100"), ((8, 9), "compute_80")]
+
+
+@pytest.mark.parametrize(("capability", "arch"), ARCHS)
+def test_what_is_compiled_for_a_capability(module, capability, arch):
+  """All instructions of what the compiler knows, and the newest PTX for what it does not."""
+  assert module.arch_of(capability) == arch
+
+
+def test_a_device_that_is_too_old_for_the_compiler_is_told_of_an_older_one(module):
+  with pytest.raises(DeviceError, match=r"NVRTC 13.0 compiles for capability 7.5 and newer, this device has 7.0") as e:
+    module.arch_of((7, 0))
+  binding, compiler = requirements(str(e.value))
+  assert (binding.name, compiler.name) == ("cuda-bindings", "nvidia-cuda-nvrtc-cu12")
+  assert "12.9.1" in binding.specifier and "13.0" not in binding.specifier
+
+
+def test_a_driver_that_does_not_take_machine_code_is_given_ptx(lazy):
+  x = Tensor(normal(1, 30), device=FOUR[0]).realize()
+  lazy.unknown.add("sm_90a")
+  np.testing.assert_array_equal((x * 6 - 19).numpy(), normal(1, 30) * 6 - 19)
+  assert lazy.loaded[-1] == "compute_90"
+  lazy.unknown.clear()
+  np.testing.assert_array_equal((x * 6 - 20).numpy(), normal(1, 30) * 6 - 20)
+  assert lazy.loaded[-1] == "sm_90a"
+
+
+def test_an_old_driver_is_told_of_the_compiler_that_it_takes(lazy, monkeypatch):
+  monkeypatch.setattr(lazy, "version", 12040)
+  lazy.unknown |= {"sm_90a", "compute_90"}
+  said = (
+    r"EMULATED: the driver, of CUDA 12.4, does not take \w+ of NVRTC 13.0 \(.*\n  fix: update the NVIDIA driver, or p"
+  )
+  with pytest.raises(DeviceError, match=said) as e:
+    (Tensor(normal(1, 30), device=FOUR[0]) * 6 - 21).numpy()
+  _, compiler = requirements(str(e.value))
+  assert compiler.name == "nvidia-cuda-nvrtc-cu12"
+  assert "12.4.127" in compiler.specifier and not {"12.5.40", "13.0.48"} & {*compiler.specifier.filter(["12.5.40"])}
+
+
+def test_without_nvrtc_the_error_says_what_to_install(monkeypatch):
+  def missing():
+    raise RuntimeError("Failure finding libnvrtc.so.13")
+
+  monkeypatch.setattr(cuda, "nvrtc", SimpleNamespace(nvrtcVersion=missing))
+  cuda.toolchain.cache_clear()
+  monkeypatch.setattr(cuda.importlib.metadata, "version", lambda package: {"cuda-bindings": "13.0.1"}[package])
+  with pytest.raises(DeviceError, match=r"CUDA: NVRTC, .*\(Failure finding libnvrtc.so.13\)\n  fix: pip install") as e:
+    cuda.compile_source("", "k", "sm_90a")
+  assert [r.name for r in requirements(str(e.value))] == ["cuda-bindings", "nvidia-cuda-nvrtc"]
+
+
+@pytest.mark.skipif(not has_nvrtc, reason="compiling for CUDA needs the extra [cuda]: cuda-bindings and NVRTC")
+def test_ptx_for_what_a_compiler_does_not_know():
+  (major, minor), known = cuda.toolchain()
+  assert major >= 12 and 90 in known
+  newer = (known[-1] + 10) // 10, 0
+  code = cuda.compile_source('extern "C" __global__ void k() { }', "k", cuda.arch_of(newer))
+  assert f".target sm_{known[-1]}".encode() in code and b".entry k(" in code
 
 
 @pytest.mark.skipif(not has_nvrtc, reason="compiling for CUDA needs the extra [cuda]: cuda-bindings and NVRTC")

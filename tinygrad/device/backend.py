@@ -78,6 +78,7 @@ class Launch(NamedTuple):
   pieces: int = 1  # in which it is done
   word: int = 0  # of the arguments that tells which
   workers: int = 1  # threads of the device that share it out
+  turned: int = 0  # groups of the grid of which each device begins with others, by a variable that comes last; 0: none
 
 
 class Rendered(NamedTuple):
@@ -198,8 +199,9 @@ class Backend(Protocol):
       f"{self.name} takes no kernels in source\n  fix: leave {self.kind} out of kernel={{…}}; fn is run"
     )
 
-  def bind(self, program: Any, args: Sequence[Any], variables: Sequence[int] = ()) -> BoundCall:
-    """A call of `program`: its buffers by slot (a list of every device's for a table of peers), variables by name."""
+  def bind(self, program: Any, args: Sequence[Any], variables: Sequence[int] = (), number: int = 0) -> BoundCall:
+    """A call of `program`: its buffers by slot (a list of every device's for a table of peers), variables by name.
+    `number`: the device's among those peers."""
     ...
 
   # ---- work

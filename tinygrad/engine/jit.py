@@ -204,7 +204,8 @@ class Captured:
   def renew(self, given: Sequence[Any], first: int) -> None:
     """Replaces memory, from number `first` on, where other is given."""
     for backend in self.backends:
-      backend.synchronize()
+      if backend.capabilities.cells:  # else what is queued has its arguments
+        backend.synchronize()
     for i, x in enumerate(given, first):
       if x is not self.given[i]:
         self.given[i] = None  # until it is in all its places, whatever interrupts
@@ -214,8 +215,7 @@ class Captured:
         self.given[i] = x
 
   def replay(self, inputs: Sequence[UOp], variables: dict[str, int]) -> Any:
-    """Runs the step on other inputs of the same key; what it makes, as fresh Tensors. A call changes only when the last
-    replay is done."""
+    """Runs the step on other inputs of the same key; what it makes, as fresh Tensors."""
     if self.settled != program_order.now:  # some Tensor has changed
       taken = {id(buffer_of(u)) for u in inputs} if self.writes_inputs else set()
       program_order.settle(self.settled, self.state | taken)

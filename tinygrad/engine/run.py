@@ -177,7 +177,7 @@ class Stretch:
         values = [d if name == DEVICE_NUM else w.variables[name] for name in w.item.variables]
         backend = Device[device]
         code = w.program.code if backend.kind == kind else program(w.item.kernel, device).code
-        call = backend.bind(code, args, values)
+        call = backend.bind(code, args, values, d)
         lists.setdefault(device, []).append(call)
         self.bound.append((w, d, call))
       if devices in met:

@@ -1,6 +1,10 @@
 """Linear UOps to C: OpenCL C, CUDA C++ and Metal differ by a table of spellings (`Dialect`).
 
-A kernel takes the buffers (or tables of peers' addresses) by slot, then its variables by name, as 64-bit integers.
+A kernel takes the buffers (or tables of peers' addresses) `p0`, `p1` by slot, then its variables `n0`, `n1` in the
+order of their names, as 64-bit integers: what a user calls a variable is never a word of the source. In CUDA a variable
+is a value, or where one lies in the device's memory: a graph of kernels is launched with other values, and no node of
+it is changed.
+
 Every value is scalar in the source: one of a vector dtype is an expression for each lane; memory is read and written
 as vectors where lanes are neighbours, and aligned. bool is a byte in memory; float16, bfloat16 and fp8 are carried as
 their bits, since arithmetic on them has been decomposed. Indices have 32 bits where all of a kernel's fit. A RANGE over
@@ -23,6 +27,7 @@ _BITS = {dtypes.float16: dtypes.uint16, dtypes.bfloat16: dtypes.uint16} | dict.f
 _UNSIGNED = dict(zip(dtypes.sints, (dtypes.uint32, dtypes.uint32, dtypes.uint32, dtypes.uint64)))
 _WRAPS = having(Trait.WRAPS)  # signed overflow is undefined in C: computed unsigned
 _VECTOR_BYTES = 16  # the widest access to memory
+TURN = "turn"  # the variable by which the numbers of work groups are turned
 _BOOLEAN = {Ops.ADD: "|", Ops.MUL: "&", Ops.MAX: "|", Ops.MIN: "&"}
 
 
@@ -43,6 +48,7 @@ class Dialect:
   vector: str  # of {T}, the type, and {xs}
   peer: str = "(({pointer}){table}[{i}])"  # entry {i} of {table}, a {pointer} to {T}
   variable: str = "const {T} {name}"
+  value: str = "{name}"  # of a variable
   parameter: str = "{T} {name}"  # {i}: its position
   long: str = "L"  # suffix of a 64-bit literal
   index: DType = dtypes.int64
@@ -83,30 +89,36 @@ class CRenderer:
     self.names: dict[UOp, tuple[str, ...]] = {}
     self.vectors: dict[UOp, list[str]] = {}  # what an aligned INDEX of neighbours points at
     self.body, self.depth, self.count = list[str](), 1, 0
-    self.taken = {u.arg[0] for u in linear if u.op is Ops.VARIABLE}
+    self.params = [u for u in linear if u.op is Ops.PARAM]
+    variables = [u for u in linear if u.op is Ops.VARIABLE]
+    self.numbers: dict[UOp, str] = {u: f"n{i}" for i, u in enumerate(variables)}
+    self.turned = turned_range(linear)
     self.dims, self.shared = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}, 0
 
   def render(self) -> Rendered:
     for u in self.linear:
       self.one(u)
-    d, params = self.d, [u for u in self.linear if u.op is Ops.PARAM]
-    variables = [u for u in self.linear if u.op is Ops.VARIABLE]
+    d, params = self.d, self.params
     kinds = [d.table if u.arg.peers else d.pointer.format(T=ctype(u.dtype, d, True)) for u in params]
     spelled = [d.parameter.format(T=T, name=f"p{u.arg.slot}", i=i) for i, (T, u) in enumerate(zip(kinds, params))]
-    long = ctype(dtypes.int64, d)
-    spelled += [d.variable.format(T=long, name=u.arg[0], i=i) for i, u in enumerate(variables, len(params))]
+    names, long = [*self.numbers.values()], ctype(dtypes.int64, d)
+    if self.turned is not None:
+      names.append(TURN)
+    spelled += [d.variable.format(T=long, name=name, i=i) for i, name in enumerate(names, len(params))]
     groups, threads = (grid(self.linear, kind) for kind in self.dims)
     head = d.kernel.format(name=self.name, params=", ".join(spelled), threads=math.prod(threads), shape=threads)
     local = [f"  {d.shared} uint4 scratch[{ceildiv(self.shared, 16)}];"] if self.shared else []
     source = "\n".join([d.prelude + head + " {", *local, *self.body, "}"]) + "\n"
-    return Rendered(source, Launch(groups, threads))
+    stored = [u.src[0].src[0] for u in self.linear if u.op is Ops.STORE and u.src[0].op is Ops.INDEX]
+    writes = 1 + max((u.arg.slot for u in stored if u.op is Ops.PARAM), default=0)
+    turned = 0 if self.turned is None else int(self.turned.src[0].vmax)
+    return Rendered(source, Launch(groups, threads, writes=writes, turned=turned))
 
   # ---- text
 
   def fresh(self, prefix: str) -> str:
     self.count += 1
-    name = f"{prefix}{self.count}"
-    return self.fresh(prefix) if name in self.taken else name
+    return f"{prefix}{self.count}"
 
   def line(self, text: str) -> None:
     self.body.append("  " * self.depth + text)
@@ -130,7 +142,7 @@ class CRenderer:
       case Ops.PARAM:
         self.names[u] = (f"p{u.arg.slot}",)
       case Ops.VARIABLE:
-        self.names[u] = (f"(({ctype(dtypes.index, self.d)}){u.arg[0]})",)
+        self.declare(u, [f"({ctype(dtypes.index, self.d)}){self.d.value.format(name=self.numbers[u])}"])
       case Ops.SCRATCH:
         assert u.arg[0] % u.dtype.itemsize == 0, u.arg
         self.names[u] = (self.fresh("s"),)
@@ -170,6 +182,11 @@ class CRenderer:
       i = self.dims[kind]
       self.dims[kind] += 1
       number = (self.d.group if kind is AxisKind.GLOBAL else self.d.thread).format(d="xyz"[i], i=i)
+      if u is self.turned:
+        word = ctype(dtypes.uint32, self.d)
+        number = (
+          f"({word})({number} + {self.d.value.format(name=TURN)}) % {literal(u.src[0].vmax, dtypes.uint32, self.d)}"
+        )
       self.line(f"{{ const {long} {r} = {number};")
     else:
       self.line(f"for ({long} {r} = 0; {r} < {self.lanes(u.src[0])[0]}; {r}++) {{")
@@ -316,6 +333,18 @@ def divisor(u: UOp) -> int:
   return 1
 
 
+def turned_range(linear: Sequence[UOp]) -> UOp | None:
+  """The RANGE over work groups that says whose memory is read, if there is one: every device is to begin with its own
+  part, and not all of them with the first one's."""
+  seen: set[UOp] = set()
+  waiting = [u.src[1] for u in linear if u.op is Ops.PEER]
+  while waiting:
+    if (u := waiting.pop()) not in seen:
+      seen.add(u)
+      waiting += u.src
+  return next((u for u in linear if u in seen and u.op is Ops.RANGE and u.arg[1] is AxisKind.GLOBAL), None)
+
+
 def grid(linear: Sequence[UOp], kind: AxisKind) -> tuple[int, int, int]:
   """The grid's extent in three dimensions, by the greatest lengths of the RANGEs of a kind; 1 where there is none."""
   sizes = [int(u.src[0].vmax) for u in linear if u.op is Ops.RANGE and u.arg[1] is kind]
@@ -398,6 +427,7 @@ static __device__ inline unsigned short half_of_float(float x) {
   kernel='extern "C" __global__ void __launch_bounds__({threads}) {name}({params})',
   pointer="{T}*", table="const unsigned long long*", shared="__shared__", local="{T}*", barrier="__syncthreads();",
   group="blockIdx.{d}", thread="threadIdx.{d}", vector="make_{T}({xs})", long="LL",
+  variable="const {T} {name}, const {T}* {name}_at", value="({name}_at ? *{name}_at : {name})",
 )  # fmt: skip
 
 METAL = Dialect(

@@ -179,6 +179,7 @@ class CL(QueueDevice):
   @contextlib.contextmanager
   def telling(self, what: str, queued: bool = False) -> Iterator[None]:
     """The driver's errors as ours, with what has been `queued` where it may be that which failed."""
+    self.check_process()
     try:
       yield
     except cl.Error as e:

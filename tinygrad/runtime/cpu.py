@@ -358,6 +358,7 @@ class CPU(QueueDevice):
   """One device: a queue and the threads that empty it."""
 
   capabilities = Capabilities(processor=True, wraps=True, cells=True)
+  forks = True
 
   def __init__(self, name: str) -> None:
     super().__init__(name)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.metadata
 import itertools
 import os
 import sys
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,13 +55,50 @@ def call(function: str, *args: Any) -> Any:
   return rest[0] if len(rest) == 1 else tuple(rest) if rest else None
 
 
+def toolkit(major: int, minor: int | None = None) -> str:
+  """What installs the compiler of CUDA `major`, of a release up to `minor`, and its binding."""
+  release = f"=={major}.*" if minor is None else f">={major},<{major}.{minor + 1}"
+  package = "nvidia-cuda-nvrtc" if major > 12 else f"nvidia-cuda-nvrtc-cu{major}"
+  return f"pip install 'cuda-bindings=={major}.*' '{package}{release}'"
+
+
+@functools.cache
+def toolchain() -> tuple[tuple[int, int], tuple[int, ...]]:
+  """(NVRTC's version, the capabilities that it compiles for, e.g. 90), in order.
+
+  Raises: DeviceError where it is missing, or too old to say.
+  """
+  try:
+    _, major, minor = nvrtc.nvrtcVersion()
+    return (major, minor), tuple(sorted(nvrtc.nvrtcGetSupportedArchs()[1]))
+  except RuntimeError as e:  # of the binding, which looks for the library now
+    major = int(importlib.metadata.version("cuda-bindings").partition(".")[0])
+    raise DeviceError(f"CUDA: NVRTC, which compiles the kernels, does not load ({e})\n  fix: {toolkit(major)}") from e
+
+
+def arch_of(capability: tuple[int, int]) -> str:
+  """What is compiled for a device: from 9.0 on the machine code of this capability and no other ("sm_90a"), which
+  alone may use all of its instructions; PTX ("compute_100") for a device that is newer than the compiler.
+
+  Raises: DeviceError where the device is too old for the compiler.
+  """
+  (major, minor), known = toolchain()
+  number = capability[0] * 10 + capability[1]
+  if number in known:
+    return f"sm_{number}{'a' if number >= 90 else ''}"
+  if older := [k for k in known if k < number]:
+    return f"compute_{older[-1]}"
+  what = f"NVRTC {major}.{minor} compiles for capability {known[0] / 10} and newer, this device has {number / 10}"
+  raise DeviceError(f"CUDA: {what}\n  fix: {toolkit(major - 1)}")
+
+
 def compile_source(source: str, name: str, arch: str) -> bytes:
-  """The machine code of a kernel for an architecture, e.g. "sm_90"; from the disk cache where it is there. Needs no
-  device.
+  """A kernel for an architecture: machine code for "sm_90a", PTX, which the driver compiles, for "compute_90"; from the
+  disk cache where it is there. Needs no device.
 
   Raises: DeviceError with what the compiler said.
   """
-  _, major, minor = nvrtc.nvrtcVersion()
+  (major, minor), _ = toolchain()
   key = diskcache.key_of(source, arch, f"nvrtc {major}.{minor}")
   if (code := diskcache.get(key)) is not None:
     return code
@@ -72,8 +111,9 @@ def compile_source(source: str, name: str, arch: str) -> bytes:
       nvrtc.nvrtcGetProgramLog(program, log)
       said = errors_of(log.decode().rstrip("\0")) or status.name
       raise DeviceError(f"CUDA: compiling {name} for {arch} failed: {said}")
-    code = bytes(nvrtc.nvrtcGetCUBINSize(program)[1])
-    nvrtc.nvrtcGetCUBIN(program, code)
+    kind = "PTX" if arch.startswith("compute") else "CUBIN"
+    code = bytes(getattr(nvrtc, f"nvrtcGet{kind}Size")(program)[1])
+    getattr(nvrtc, f"nvrtcGet{kind}")(program, code)
   finally:
     nvrtc.nvrtcDestroyProgram(program)
   diskcache.put(key, code)
@@ -88,15 +128,17 @@ class Memory:
   address: int
 
   def __del__(self) -> None:
-    if not sys.is_finalizing():  # the driver may be gone
-      driver.cuCtxSetCurrent(self.device.context)
+    if not (sys.is_finalizing() or self.device.inherited):  # the driver may be gone
+      driver.cuCtxPushCurrent(self.device.context)  # whoever is interrupted by this goes on in the context that was
       driver.cuMemFree(self.address)
+      driver.cuCtxPopCurrent()
 
 
 @dataclass(slots=True, eq=False)
 class Call(queues.Call):
-  """A kernel with its arguments in place: 8-byte words, and pointers to them. In a graph it is a `node`; where its
-  arguments are changed, the graph has to be told."""
+  """A kernel with its arguments in place: 8-byte words, and pointers to them; two of a variable, its value and, if it
+  is not 0, the address where that lies instead. In a graph it is a `node`, and where other memory is given, the graph
+  has to be told."""
 
   pointers: Any
   node: Any = None
@@ -107,6 +149,17 @@ class Call(queues.Call):
     if self.graph is not None:
       self.graph.changed.append(self)
 
+  def set_variable(self, number: int, value: int) -> None:
+    """In a graph a variable moves to memory when its value changes for the first time."""
+    i = len(self.memory) + 2 * number
+    if self.graph is None:
+      self.words[i] = value
+    else:
+      cells = self.graph.cells[self.device]
+      if not self.words[i + 1]:
+        self.set_word(i + 1, cells.next())
+      cells.put(self.words[i + 1], value)
+
   def launch(self) -> Any:
     """As the parameters of a graph's node."""
     launch, out = self.program.launch, driver.CUDA_KERNEL_NODE_PARAMS()
@@ -116,6 +169,36 @@ class Call(queues.Call):
     return out
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Cells:
+  """The variables of a graph that change, in one device's memory: they are written on its stream before a launch."""
+
+  device: CUDA
+  values: Any  # 8-byte words
+  memory: Memory | None = None  # once there is one
+  used: int = 0
+  changed: bool = False
+
+  def next(self) -> int:
+    """The address of one more."""
+    if self.memory is None:
+      nbytes = ctypes.sizeof(self.values)
+      self.memory = self.device.alloc(nbytes)
+      weakref.finalize(self, self.device.free, self.memory, nbytes)
+    self.used += 1
+    return self.memory.address + 8 * (self.used - 1)
+
+  def put(self, address: int, value: int) -> None:
+    assert self.memory is not None
+    self.values[(address - self.memory.address) // 8] = value
+    self.changed = True
+
+  def write(self) -> None:
+    if self.memory is not None and self.changed:
+      self.device.copyin(self.memory, memoryview(self.values))
+      self.changed = False
+
+
 class Graph:
   """What is queued again and again, as one launch: the kernels of several devices, each after what its device did
   before; a barrier is a node without work."""
@@ -123,6 +206,7 @@ class Graph:
   def __init__(self, devices: Sequence[CUDA], lists: Sequence[Batch]) -> None:
     self.devices, self.first = devices, devices[0]
     self.changed: list[Call] = []
+    self.cells = {d: Cells(d, (ctypes.c_int64 * variables_of(calls))()) for d, calls in zip(devices, lists)}
     self.graph = self.first.do("cuGraphCreate", 0)
     last: dict[Any, dict[int, Any]] = {d: {} for d in devices}  # what each device's next call comes after, by identity
     for d, item in in_order(devices, lists):
@@ -140,14 +224,20 @@ class Graph:
     for c in dict.fromkeys(self.changed):
       self.first.do("cuGraphExecKernelNodeSetParams", self.executable, c.node, c.launch())
     self.changed.clear()
+    for cells in self.cells.values():
+      cells.write()
     self.first.meet(self.devices)
     self.first.do("cuGraphLaunch", self.executable, self.first.stream)
     self.first.meet(self.devices)
 
   def __del__(self) -> None:
-    if not sys.is_finalizing() and hasattr(self, "executable"):
+    if hasattr(self, "executable") and not (sys.is_finalizing() or self.first.inherited):
       driver.cuGraphExecDestroy(self.executable)  # after what it still runs
       driver.cuGraphDestroy(self.graph)
+
+
+def variables_of(calls: Batch) -> int:
+  return sum((len(c.words) - len(c.memory)) // 2 for c in calls if isinstance(c, Call))
 
 
 @functools.cache
@@ -194,15 +284,17 @@ class CUDA(QueueDevice):
     self.halves: list[Any] = events  # of the staging memory, once there is one: (memory, its address, event)
     device, kind = call("cuDeviceGet", self.number), "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_"
     parts = [getattr(driver.CUdevice_attribute, kind + part) for part in ("MAJOR", "MINOR")]
-    self.arch = "sm_" + "".join(str(call("cuDeviceGetAttribute", part, device)) for part in parts)
+    major, minor = (call("cuDeviceGetAttribute", part, device) for part in parts)
+    self.capability = int(major), int(minor)
     self.kept = call("cuDeviceTotalMem", device) // (2 * several)
-    self.description = f"{len(contexts()) * several} of {self.arch}"
+    self.description = f"{len(contexts()) * several} of sm_{major}{minor}"
 
   def do(self, function: str, *args: Any) -> Any:
     """A function of the driver for this device. What went wrong in queued work shows in whichever comes next.
 
     Raises: what `call` does; DeviceError that tells the suspects if the device is lost, and that it is from then on.
     """
+    self.check_process()
     if self.number in lost:
       raise DeviceError(f"{self.name} was lost earlier ({lost[self.number]})\n  fix: start a new process")
     driver.cuCtxSetCurrent(self.context)
@@ -220,7 +312,7 @@ class CUDA(QueueDevice):
 
   @property
   def lost(self) -> bool:
-    return self.number in lost
+    return self.inherited or self.number in lost
 
   def reaches(self, other: CUDA) -> bool:
     return reaches(self.number, other.number)
@@ -274,16 +366,22 @@ class CUDA(QueueDevice):
   # ---- kernels
 
   def build(self, program: GridKernel) -> Any:
-    code = compile_source(program.source, program.name, self.arch)
-    try:
-      module = self.do("cuModuleLoadData", code)
-    except DriverError as e:
-      fix = "update the NVIDIA driver, or install an older nvidia-cuda-nvrtc"
-      raise DeviceError(f"{self.name}: the driver does not take {program.name} ({e})\n  fix: {fix}") from e
-    return self.do("cuModuleGetFunction", module, program.name.encode())
+    """Machine code, or where the driver does not take that PTX, which it compiles itself."""
+    own, refused = arch_of(self.capability), list[str]()
+    for arch in dict.fromkeys((own, f"compute_{own.partition('_')[2].removesuffix('a')}")):
+      try:
+        module = self.do("cuModuleLoadData", compile_source(program.source, program.name, arch))
+        return self.do("cuModuleGetFunction", module, program.name.encode())
+      except DriverError as e:
+        refused.append(f"{arch}: {e}")
+    knows, (major, minor) = call("cuDriverGetVersion"), toolchain()[0]
+    old = (knows // 1000, knows % 1000 // 10)
+    said = f"the driver, of CUDA {old[0]}.{old[1]}, does not take {program.name} of NVRTC {major}.{minor}"
+    fix = "update the NVIDIA driver" + (f", or {toolkit(*old)}" if old < (major, minor) else "")
+    raise DeviceError(f"{self.name}: {said} ({'; '.join(refused)})\n  fix: {fix}")
 
   def new_call(self, program: GridKernel, buffers: int, variables: int) -> Call:
-    n = buffers + variables
+    n = buffers + 2 * variables
     words = (ctypes.c_int64 * n)()
     pointers = (ctypes.c_void_p * n)(*(ctypes.addressof(words) + 8 * i for i in range(n)))
     return Call(self, program, self.built(program), [None] * buffers, words, pointers)
@@ -297,11 +395,15 @@ class CUDA(QueueDevice):
       raise DeviceError(f"{self.name}: {what}: {e}") from e
 
   def meet(self, devices: Sequence[CUDA]) -> None:
-    if len(devices) > 1:
-      for d in devices:
-        d.do("cuEventRecord", d.reached, d.stream)
-      for d, other in itertools.permutations(devices, 2):
-        d.do("cuStreamWaitEvent", d.stream, other.reached, 0)
+    """The first waits for all others, and these for it."""
+    first, *others = devices
+    for d in others:
+      d.do("cuEventRecord", d.reached, d.stream)
+      first.do("cuStreamWaitEvent", first.stream, d.reached, 0)
+    if others:
+      first.do("cuEventRecord", first.reached, first.stream)
+    for d in others:
+      d.do("cuStreamWaitEvent", d.stream, first.reached, 0)
 
   @staticmethod
   def hand_over(devices: Sequence[CUDA], lists: Sequence[Batch]) -> None:

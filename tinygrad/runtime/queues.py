@@ -4,6 +4,7 @@ devices wait for one another."""
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import weakref
 from collections import deque
@@ -20,6 +21,7 @@ else:
   cstyle = LazyModule("tinygrad.renderer.cstyle")
 
 BROKEN = "fix: update the driver, or run on the CPU: DEV=CPU, GPU=CPU in the environment"
+SPAWN = "fix: multiprocessing.set_start_method('spawn'), or use the device in the new process only"
 LESS = "fix: smaller batches, or free what is no longer needed"
 PROBED = 8  # threads of the kernel that shows whether a driver works
 REMEMBERED = 64  # hand-overs since the last wait, of which a fault tells
@@ -94,6 +96,8 @@ class QueueDevice(Backend):
   pointer = "address"  # the attribute of memory which kernels take
   number = 0  # of the physical device
   available = 1  # devices that there are, virtual ones counted
+  forks = False  # whether its devices go on in a process that is forked
+  inherited = False  # of a kind: opened in the process from which this one was forked
   new_memory: Callable[..., Any]
   build: Callable[..., Any]
   enqueue: Callable[..., None]
@@ -102,10 +106,22 @@ class QueueDevice(Backend):
 
   def __init__(self, name: str) -> None:
     super().__init__(name)
+    self.check_process()
+    _kinds.add(type(self))
     self.pool: dict[int, list[Any]] = {}
     self.pooled = 0
     self.queued: deque[tuple[Any, tuple[str, ...]]] = deque(maxlen=REMEMBERED)  # since the last wait, and by which line
     self.leaving: list[Any] = []  # freed beyond what is kept: let go of when the queue has been waited for
+
+  def check_process(self) -> None:
+    """Raises: DeviceError in a process that was forked after a device of this kind was opened, for a driver works in
+    the process that has started it, and in no copy of that."""
+    if self.inherited:
+      raise DeviceError(f"{self.name}: {self.kind} was opened before this process was forked from another\n  {SPAWN}")
+
+  @property
+  def lost(self) -> bool:
+    return self.inherited
 
   def choose(self, found: Sequence[Any], kind: str, fix: str, several: int = 1) -> Any:
     """The physical device of which this is one; `several` are made of each."""
@@ -154,6 +170,7 @@ class QueueDevice(Backend):
     return nbytes
 
   def alloc(self, nbytes: int) -> Any:
+    self.check_process()
     size = self.size_of(nbytes)
     try:
       handle = self.pool[size].pop()
@@ -221,6 +238,7 @@ class QueueDevice(Backend):
     return program
 
   def built(self, program: GridKernel) -> Any:
+    self.check_process()
     if self.number not in program.built:
       program.built[self.number] = self.build(program)
     return program.built[self.number]
@@ -228,9 +246,13 @@ class QueueDevice(Backend):
   def new_call(self, program: Any, buffers: int, variables: int) -> Any:
     return Call(self, program, self.built(program), [None] * buffers, [None] * (buffers + variables))
 
-  def bind(self, program: Any, args: Sequence[Any], variables: Sequence[int] = ()) -> Any:
+  def bind(self, program: Any, args: Sequence[Any], variables: Sequence[int] = (), number: int = 0) -> Any:
     """A call of `program` on this device. `args[slot]`: the memory, or the list of all devices' memory for a `peers`
-    parameter; `variables`: the values of the kernel's variables, in the order of their names."""
+    parameter; `variables`: the values of the kernel's variables, in the order of their names. `number`: the device's
+    among its peers, of which each begins with its own part (`Launch.turned`)."""
+    if program.launch.turned:
+      peers = next(len(memory) for memory in args if isinstance(memory, list))
+      variables = (*variables, number * program.launch.turned // peers)
     call = self.new_call(program, len(args), len(variables))
     for slot, memory in enumerate(args):
       call.set_buffer(slot, memory)
@@ -239,6 +261,7 @@ class QueueDevice(Backend):
     return call
 
   def synchronize(self) -> None:
+    self.check_process()
     leaving = len(self.leaving)
     try:
       self.wait()
@@ -264,6 +287,8 @@ class QueueDevice(Backend):
   @classmethod
   def submit_all(cls, devices: Sequence[Any], lists: Sequence[Batch]) -> None:
     """Queues one list on each device."""
+    for d in devices:
+      d.check_process()
     frame = user_frame()
     line = None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
     with uninterrupted(), _submitting:  # half a hand-over would be waited for without end
@@ -302,5 +327,13 @@ def in_order(devices: Sequence[Any], lists: Sequence[Any]) -> Iterator[tuple[Any
       break
 
 
+def _after_fork() -> None:
+  """In the new process, before anything else."""
+  for kind in _kinds:
+    kind.inherited = not kind.forks
+
+
+os.register_at_fork(after_in_child=_after_fork)
+_kinds: set[type[QueueDevice]] = set()  # of which there are devices
 _submitting = threading.Lock()
 _checked: set[tuple[type, int]] = set()  # the backends' physical devices that have run a kernel and given right values

@@ -139,9 +139,9 @@ class Prepared:
           self.calls.append((call, i))
 
   def launch(self, step: int) -> None:
-    """A call changes only when it is done."""
     for backend in self.backends:
-      backend.synchronize()
+      if backend.capabilities.cells:  # else what is queued has its arguments
+        backend.synchronize()
     for w in self.work:
       w.variables[self.name] = step
     for array, at in self.cells:
