@@ -333,6 +333,9 @@ class Driver:
     self.pinned = [*getattr(self, "pinned", []), keep]
     return ctypes.addressof(keep)
 
+  def holds(self, address, at):
+    return address <= at < address + self.memory[address][1]
+
   def inside(self, address, nbytes):
     return any(a <= address and address + nbytes <= a + n for a, (_, n, _) in self.memory.items())
 
@@ -346,6 +349,14 @@ class Driver:
     if not self.inside(here, nbytes):
       return CUresult.CUDA_ERROR_INVALID_VALUE
     self.add(Op(stream, lambda: ctypes.memmove(there, here, nbytes), what="out"))
+    return None
+
+  def cuMemcpyPeerAsync(self, there, to, here, of, nbytes, stream):
+    if not all(self.memory[a][0] == c for p, c in ((there, to), (here, of)) for a in self.memory if self.holds(a, p)):
+      return CUresult.CUDA_ERROR_INVALID_CONTEXT
+    if not (self.inside(there, nbytes) and self.inside(here, nbytes)):
+      return CUresult.CUDA_ERROR_INVALID_VALUE
+    self.add(Op(stream, lambda: ctypes.memmove(there, here, nbytes), what="peer"))
     return None
 
   # ---- streams and events

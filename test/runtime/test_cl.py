@@ -74,6 +74,18 @@ def test_data_parallel_training_is_the_same_as_on_cpu_devices():
   np.testing.assert_allclose(train(TWO), train(("CPU:0", "CPU:1")), rtol=1e-4)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_devices_copy_from_one_another(axis, monkeypatch):
+  """By the driver: no byte comes to the host."""
+  x, three = normal(10, 6), ("CL:1", "CL:2", "CL:3")
+  there = (Tensor(x).shard(TWO, axis=0) * 2).realize()
+  with monkeypatch.context() as m:
+    m.setattr(CL, "copy", None)
+    moved = [(there.shard(three, axis=axis) + 1).realize() for _ in range(3)]
+  for t in moved:
+    np.testing.assert_array_equal(t.numpy(), x * 2 + 1)
+
+
 def test_a_move_between_kinds_of_devices():
   x = normal(10, 6)
   there = Tensor(x, device="CPU").shard(("CPU:0", "CPU:1"), axis=0).to("CL:1")

@@ -93,7 +93,7 @@ def test_sharded_programs_in_every_order(driver):
   np.testing.assert_allclose(got.relu().numpy(), np.maximum(a @ b, 0), rtol=1e-4, atol=1e-5)
   moved = Tensor(a).shard(FOUR, axis=0).shard(FOUR, axis=1) + 1  # all to all
   np.testing.assert_array_equal(moved.numpy(), a + 1)
-  assert ("cuStreamWaitEvent" in driver.calls) == bool(driver.reach)
+  assert "cuStreamWaitEvent" in driver.calls and ("cuMemcpyPeerAsync" in driver.calls) != bool(driver.reach)
 
 
 def test_devices_that_do_not_meet_read_what_is_not_there_yet(module, lazy, monkeypatch):
@@ -317,7 +317,7 @@ def test_devices_that_cannot_read_each_other_are_brought_what_they_read(module, 
     test_sharded_programs_in_every_order(driver)
     for ours, theirs in zip(step(FOUR, driver), step(("CPU:0", "CPU:1", "CPU:2", "CPU:3"))):
       np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-    assert "cuCtxEnablePeerAccess" not in driver.calls
+    assert "cuCtxEnablePeerAccess" not in driver.calls and "cuMemcpyPeerAsync" in driver.calls
     driver.reach |= {(0, 1), (1, 0)}
     module.reaches.cache_clear()
     driver.refuse["cuCtxEnablePeerAccess"] = cuda_emulator.CUresult.CUDA_ERROR_INVALID_VALUE  # too many peers, say
@@ -327,6 +327,68 @@ def test_devices_that_cannot_read_each_other_are_brought_what_they_read(module, 
     module.reaches.cache_clear(), within.cache_clear()
     driver.enabled |= {(0, 1), (1, 0)}
   assert within(FOUR)
+
+
+THROUGH_HOST = {"cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuStreamSynchronize", "cuEventSynchronize"}
+MOVES = [  # (devices, cut dim)
+  ((FOUR[:1], None), (FOUR[3:], None)),
+  ((FOUR[:2], None), (FOUR[2:], None)),
+  ((FOUR[:3], 0), (FOUR[1:], 0)),
+  ((FOUR[:2], 0), (FOUR[2:], 1)),
+  ((FOUR[:3], 1), (FOUR[3:], None)),
+  ((FOUR[1:2], None), (FOUR[2:], 1)),
+]
+
+
+@pytest.mark.parametrize(("source", "target"), MOVES)
+def test_devices_copy_from_one_another_and_the_host_waits_for_nothing(driver, source, target):
+  """The value has only been queued where it comes from, and what is copied is used at once."""
+  x = normal(1, 11, 7)
+  there = Tensor(x).shard(*source).realize()
+  warm = ((there * 2).realize().shard(*target) + 1).realize()
+  driver.calls.clear()
+  out = ((there * 2).realize().shard(*target) + 1).realize()
+  assert "cuMemcpyPeerAsync" in driver.calls and not THROUGH_HOST & set(driver.calls)
+  np.testing.assert_array_equal(out.numpy(), x * 2 + 1)
+  np.testing.assert_array_equal(warm.numpy(), x * 2 + 1)
+
+
+def test_a_copy_before_its_source_is_there_would_be_noticed(module, lazy, monkeypatch):
+  x = normal(1, 11, 7)
+  there = Tensor(x, device=FOUR[0]).realize()
+  monkeypatch.setattr(module.CUDA, "meet", lambda self, devices: None)
+  assert not np.array_equal((there * 3).realize().to(FOUR[3]).numpy(), x * 3)
+
+
+def test_what_falls_into_many_pieces_goes_through_the_host(driver):
+  x = normal(1, 300, 6)
+  there = Tensor(x).shard(FOUR[:2], axis=1).realize()
+  driver.calls.clear()
+  np.testing.assert_array_equal(there.shard(FOUR[2:], axis=0).numpy(), x)
+  assert "cuMemcpyPeerAsync" not in driver.calls and "cuMemcpyDtoHAsync" in driver.calls
+
+
+def test_a_copy_that_is_timed_is_waited_for(lazy, capsys):
+  there = Tensor(normal(1, 11, 7), device=FOUR[0]).realize()
+  with Context(DEBUG=2):
+    moved = there.to(FOUR[3]).realize()
+  assert not Device[FOUR[3]].stream.ops and "copy" in capsys.readouterr().out
+  del moved
+
+
+def test_a_captured_step_over_two_device_sets_waits_for_nothing(driver):
+  """A pipeline of two stages."""
+  w = [Tensor(normal(k, 6, 6), device=FOUR[2 * k]).realize() for k in (0, 1)]
+  jit = TinyJit(lambda x: ((x @ w[0]).relu().to(FOUR[2]) @ w[1]).realize())
+  out = []
+  for i in range(6):
+    x = Tensor(normal(i, 4, 6), device=FOUR[0]).realize()
+    driver.calls.clear()
+    out.append(jit(x))
+  assert "cuMemcpyPeerAsync" in driver.calls and not THROUGH_HOST & set(driver.calls)
+  for i, y in enumerate(out):
+    want = np.maximum(normal(i, 4, 6) @ normal(0, 6, 6), 0) @ normal(1, 6, 6)
+    np.testing.assert_allclose(y.numpy(), want, rtol=1e-4, atol=1e-5)
 
 
 # ---------------------------------------------------------------- faults

@@ -1,6 +1,17 @@
 """Where values live: device names, meshes, placements (`Sharding`), buffers, and what a backend has to offer."""
 
-from tinygrad.device.backend import Backend, BoundCall, CallBatch, Capabilities, Computes, Launch, Rendered, Target
+from tinygrad.device.backend import (
+  Backend,
+  BoundCall,
+  CallBatch,
+  Capabilities,
+  Computes,
+  Launch,
+  PeerCopy,
+  Rendered,
+  Target,
+)
+from tinygrad.device.block import Box, box_of, meet, peer_copies
 from tinygrad.device.buffer import Buffer
 from tinygrad.device.constraint import OPEN, Constraint, constraint
 from tinygrad.device.errors import DeviceError, ShardError, ShardTypeError, refuse

@@ -50,6 +50,7 @@ class Capabilities:
   arrays: bool = False  # its memory is numpy arrays: `Backend.array` gives one as it is
   wraps: bool = False  # it works on memory of the host that others have allocated: `Backend.wrap`
   cells: bool = False  # arguments of its calls are words in memory, which a replay overwrites: `BoundCall.cells`
+  copies: bool = False  # its devices copy memory from one another: `Backend.copy_all`
   files: bool = False  # what follows its name and a colon is no number but a file's path (DISK)
 
   @property
@@ -86,6 +87,18 @@ class Rendered(NamedTuple):
 
   source: str
   launch: Launch = Launch()
+
+
+class PeerCopy(NamedTuple):
+  """Bytes that one device has from another of its kind."""
+
+  target: Any  # a backend
+  handle: Any  # its memory
+  offset: int
+  source: Any
+  source_handle: Any
+  source_offset: int
+  nbytes: int
 
 
 class BoundCall(Protocol):
@@ -168,6 +181,12 @@ class Backend(Protocol):
   def copyout(self, data: memoryview, handle: Any, offset: int = 0) -> None:
     """Reads memory from byte `offset` on, which is 0 where there is a `view`."""
     ...
+
+  @staticmethod
+  def copy_all(copies: Sequence[PeerCopy]) -> None:
+    """Queues copies between devices of this kind, behind what is queued there and before what follows, if they can
+    (`Capabilities.copies`)."""
+    raise TypeError("the devices do not copy from one another")
 
   def view(self, handle: Any) -> memoryview | None:
     """The memory itself, where the host can address it (synchronize first)."""

@@ -10,11 +10,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import HOST_DEVICE, Buffer, Device, Sharding, reduced_placement
+from tinygrad.device import HOST_DEVICE, Box, Buffer, Device, Sharding, box_of, reduced_placement
 from tinygrad.engine.compile import plan_of
 from tinygrad.engine.errors import JitError, UnboundError
 from tinygrad.engine.run import execute, recorders, run_of
-from tinygrad.engine.transfer import Box, box_of, copy_blocks, host_array
+from tinygrad.engine.transfer import copy_blocks, host_array
 from tinygrad.helpers import DEBUG, LazyModule, numpy, span
 from tinygrad.ops import Trait, having
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, simplify, substitute

@@ -108,8 +108,6 @@ class Work:
     if not isinstance(self.item.kernel, UOp):
       copy(self.item.kernel, self.memory[1], self.memory[0])
       return
-    for device in self.item.devices:
-      Device[device].synchronize()
     for (i, k, _), here in self.copies.items():
       part = Buffer(self.item.devices[k], here.shape, here.dtype).allocate([self.memory[i].handle(k)])
       box = tuple((0, n) for n in here.shape)
@@ -186,10 +184,11 @@ class Stretch:
     for devices, (_, read) in list(met.items()):
       if read:
         meet(devices)
-    self.backends = [Device[d] for d in lists]
+    copying = [d for w in self.work if w.program is None and not w.simulated for d in w.item.devices]
+    self.backends = [Device[d] for d in (*lists, *copying)]
     brief = len(lists) == 1 and self.ops + self.nbytes < BRIEF
-    for kind in dict.fromkeys(b.kind for b in self.backends):
-      backends = [b for b in self.backends if b.kind == kind]
+    for kind in dict.fromkeys(Device[d].kind for d in lists):
+      backends = [b for d in lists if (b := Device[d]).kind == kind]
       self.batches.append((backends, [b.batch(lists[b.name], brief) for b in backends]))
 
   def synchronize(self) -> float:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Buffer, Device, Placement, device_set
+from tinygrad.device import Box, Buffer, Device, Placement, box_of, device_set, meet, peer_copies
 from tinygrad.dtype import to_numpy_dtype
 from tinygrad.helpers import numpy, prod
 
 if TYPE_CHECKING:
   from tinygrad.schedule.items import Transfer
 
-Box = tuple[tuple[int, int], ...]  # for each dim a half-open range
 STAGED = 16 << 20  # bytes of a copy that pass through the host at once
 
 
@@ -65,10 +64,14 @@ def copy(transfer: Transfer, source: Buffer, target: Buffer) -> None:
 def copy_blocks(shape: Sequence[int], ins: dict[Box, tuple[Buffer, int]], outs: list[tuple[Box, Buffer, int]]) -> None:
   """Fills the blocks `outs` (what box of a value of `shape`, on which device of which buffer) from the blocks `ins`.
 
-  What the host cannot address passes through it in pieces of at most STAGED bytes or one row, each of them whole
-  along the last dims, so that it is contiguous in every block; elements beyond a block's box become undefined.
+  Devices of one kind that can do so copy from one another, behind what is queued, if that takes few copies. Else what
+  the host cannot address passes through it in pieces of at most STAGED bytes or one row, each of them whole along the
+  last dims, so that it is contiguous in every block; elements beyond a block's box become undefined.
   """
   itemsize = next(iter(ins.values()))[0].dtype.itemsize
+  if copies := peer_copies(ins, outs):
+    copies[0].target.copy_all(copies)
+    return
   k = next((k for k in range(len(shape)) if prod(shape[k + 1 :]) * itemsize <= STAGED), 0)  # the dim of the pieces
   rows = max(STAGED // max(prod(shape[k + 1 :]) * itemsize, 1), 1)
   for buffer, i in ins.values():
@@ -102,13 +105,3 @@ def copy_blocks(shape: Sequence[int], ins: dict[Box, tuple[Buffer, int]], outs: 
           array[there] = values[here]
       if memory[id(buffer), d] is None:
         Device[buffer.devices[d]].copyin(buffer.handle(d), as_bytes(array), offset)
-
-
-def meet(*boxes: Box) -> Box | None:
-  """What is in all boxes; None if nothing is."""
-  both = tuple((max(lo for lo, _ in dims), min(hi for _, hi in dims)) for dims in zip(*boxes))
-  return both if all(lo < hi for lo, hi in both) else None
-
-
-def box_of(p: Placement, d: int, shape: Sequence[int]) -> Box:
-  return tuple((0, n) for n in shape) if isinstance(p, str) else p.box(d, shape)

@@ -22,7 +22,7 @@ from operator import mul
 from pathlib import Path
 from typing import Any
 
-from tinygrad.device import Backend, DeviceError, Target
+from tinygrad.device import Backend, Capabilities, DeviceError, PeerCopy, Target
 from tinygrad.helpers import LazyModule, numpy, user_line
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache, queues
@@ -153,6 +153,7 @@ class CL(QueueDevice):
 
   pointer = "svm_ptr"
   dialect = cstyle.OPENCL
+  capabilities = Capabilities(copies=True)
 
   def __init__(self, name: str, of: Platform | None = None) -> None:
     super().__init__(name)
@@ -207,6 +208,11 @@ class CL(QueueDevice):
       ends = part_of(handle, offset, data.nbytes), numpy.frombuffer(data, numpy.uint8)
       with self.telling(f"a copy of {data.nbytes} bytes, or a kernel of these,", queued=True):
         cl.enqueue_copy(self.queue, *(ends if inward else ends[::-1]), is_blocking=True)
+
+  def copy_from(self, c: PeerCopy) -> None:
+    ends = (part_of(h, at, c.nbytes) for h, at in ((c.handle, c.offset), (c.source_handle, c.source_offset)))
+    with self.telling(f"a copy of {c.nbytes} bytes from {c.source.name}"):
+      cl.enqueue_copy(self.queue, *ends, is_blocking=False)
 
   # ---- kernels
 

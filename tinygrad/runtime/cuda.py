@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import ON_CPU, Backend, DeviceError, Target, opened
+from tinygrad.device import ON_CPU, Backend, Capabilities, DeviceError, PeerCopy, Target, opened
 from tinygrad.helpers import LazyModule, prod, round_up
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache, queues
@@ -274,6 +274,7 @@ class CUDA(QueueDevice):
   """One device and its stream."""
 
   target, dialect = TARGET, cstyle.CUDA
+  capabilities = Capabilities(copies=True)
 
   def __init__(self, name: str) -> None:
     super().__init__(name)
@@ -362,6 +363,11 @@ class CUDA(QueueDevice):
         self.do("cuEventSynchronize", event)
         data[at : at + len(pinned)] = pinned
       before = piece
+
+  def copy_from(self, c: PeerCopy) -> None:
+    """Straight over the link between two GPUs, or by way of the host where the driver knows none."""
+    to, at = c.handle.address + c.offset, c.source_handle.address + c.source_offset
+    self.do("cuMemcpyPeerAsync", to, self.context, at, c.source.context, c.nbytes, self.stream)
 
   # ---- kernels
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Backend, Capabilities, DeviceError, Launch, Rendered, opened
+from tinygrad.device import Backend, Capabilities, DeviceError, Launch, PeerCopy, Rendered, opened
 from tinygrad.helpers import LazyModule, numpy, source_line, uninterrupted, user_frame
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ class QueueDevice(Backend):
   enqueue: Callable[..., None]
   meet: Callable[..., None]
   wait: Callable[..., None]
+  copy_from: Callable[..., None]  # of a PeerCopy to this device, if its kind has `Capabilities.copies`
 
   def __init__(self, name: str) -> None:
     super().__init__(name)
@@ -158,6 +159,18 @@ class QueueDevice(Backend):
     self.synchronize()
     if data.nbytes:
       data.cast("B")[:] = self.addressed(handle)[offset : offset + data.nbytes]
+
+  @staticmethod
+  def copy_all(copies: Sequence[PeerCopy]) -> None:
+    """The devices meet, copy (`copy_from`) and meet again, and the host waits for none of it."""
+    devices = [*dict.fromkeys(d for c in copies for d in (c.source, c.target))]
+    with uninterrupted(), _submitting:
+      devices[0].meet(devices)
+      for c in copies:
+        c.target.copy_from(c)
+      devices[0].meet(devices)
+      for d in devices:
+        d.flush()
 
   def addressed(self, handle: Any) -> memoryview:
     """The memory itself: a backend whose memory the host cannot address has copies of its own."""

@@ -1,0 +1,66 @@
+"""Blocks: the box of a value that a device's memory holds, what two of them share, and how devices copy that."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from tinygrad.device.backend import PeerCopy
+from tinygrad.device.buffer import Buffer
+from tinygrad.device.registry import Device
+from tinygrad.device.sharding import Placement
+from tinygrad.helpers import prod
+
+Box = tuple[tuple[int, int], ...]  # for each dim a half-open range
+MOST_COPIES = 256  # that devices make in the place of the host
+
+
+def box_of(p: Placement, d: int, shape: Sequence[int]) -> Box:
+  return tuple((0, n) for n in shape) if isinstance(p, str) else p.box(d, shape)
+
+
+def meet(*boxes: Box) -> Box | None:
+  """What is in all boxes; None if nothing is."""
+  both = tuple((max(lo for lo, _ in dims), min(hi for _, hi in dims)) for dims in zip(*boxes))
+  return both if all(lo < hi for lo, hi in both) else None
+
+
+def runs(a: Box, a_shape: Sequence[int], b: Box, b_shape: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+  """What two boxes share, as runs of neighbours in the blocks of memory that hold them: (where in a's block, where in
+  b's, how many), in elements. A block has `shape` elements, of which the box's are the first of every dim."""
+  if (both := meet(a, b)) is None:
+    return
+  sizes = [hi - lo for lo, hi in both]
+  k = len(sizes)  # the dims from k - 1 on are one run
+  while k > 1 and sizes[k - 1] == a_shape[k - 1] == b_shape[k - 1]:
+    k -= 1
+  first, count = max(k - 1, 0), prod(sizes[max(k - 1, 0) :])
+  for steps in itertools.product(*map(range, sizes[:first])):
+    at = [lo + n for (lo, _), n in zip(both, (*steps, *(0 for _ in both)))]
+    yield offset(at, a, a_shape), offset(at, b, b_shape), count
+
+
+def offset(at: Sequence[int], box: Box, shape: Sequence[int]) -> int:
+  """Where an element of the value lies in the block of a box."""
+  flat = 0
+  for x, (lo, _), n in zip(at, box, shape):
+    flat = flat * n + x - lo
+  return flat
+
+
+def peer_copies(ins: dict[Box, tuple[Buffer, int]], outs: Sequence[tuple[Box, Buffer, int]]) -> list[PeerCopy]:
+  """The copies that fill the blocks `outs` (what box, on which device of which buffer) from the blocks `ins`, if these
+  devices are of one kind that can make them, and they are few; else none."""
+  names = {b.devices[i] for b, i in ins.values()} | {b.devices[i] for _, b, i in outs}
+  found: list[PeerCopy] = []
+  if len({Device[name].kind for name in names}) > 1 or not Device[names.pop()].capabilities.copies:
+    return found
+  for there, out, i in outs:
+    for here, (source, k) in ins.items():
+      size, own = out.dtype.itemsize, (Device[out.devices[i]], out.handle(i))
+      theirs = Device[source.devices[k]], source.handle(k)
+      pieces = itertools.islice(runs(there, out.local_shape, here, source.local_shape), MOST_COPIES + 1)
+      found += [PeerCopy(*own, to * size, *theirs, at * size, n * size) for to, at, n in pieces]
+      if len(found) > MOST_COPIES:
+        return []
+  return found
