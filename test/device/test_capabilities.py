@@ -9,7 +9,8 @@ from tinygrad.device import Capabilities, Computes, Device, backends
 
 KINDS = {
   "CPU": Capabilities(processor=True, wraps=True, cells=True),
-  **dict.fromkeys(("CL", "CUDA", "METAL"), Capabilities()),
+  **dict.fromkeys(("CL", "CUDA"), Capabilities(copies=True)),
+  "METAL": Capabilities(),
   "NULL": Capabilities(simulated=True),
   "PYTHON": Capabilities(Computes.INTERPRETED, arrays=True),
   "NPY": Capabilities(Computes.ON_HOST, arrays=True),
@@ -22,6 +23,11 @@ def test_every_kind_says_what_it_can_do():
   assert [kind for kind in backends() if KINDS[kind].ordinary] == ["CL", "CPU", "CUDA", "METAL"]
   assert Device.capabilities("DISK:/a/path") is Device.capabilities("DISK")
   assert Device["CPU:1"].kind == "CPU" and not Device["CPU:1"].lost
+
+
+def test_devices_that_do_not_copy_say_so():
+  with pytest.raises(TypeError, match="the devices do not copy from one another"):
+    Device["NPY"].copy_all([])
 
 
 def test_a_backend_with_a_method_left_out_is_a_type_error(tmp_path):
