@@ -166,3 +166,21 @@ def test_views_and_arithmetic_of_host_arrays():
   v = to_numpy(u)
   v[:] = 0
   assert a.any()
+
+
+def test_a_step_does_not_look_into_values_that_are_older_than_what_it_writes(monkeypatch):
+  """As the parameters of layers that were stacked: they live on, and nobody asks for them."""
+
+  def visited(bystanders):
+    older = [Tensor.rand(8) * i + 1 for i in range(bystanders)]
+    w = Tensor.ones(8).contiguous().realize()
+    newer = w * 3
+    seen, toposort = [], UOp.toposort
+    with monkeypatch.context() as m:
+      m.setattr(UOp, "toposort", lambda *args: seen.append(found := toposort(*args)) or found)
+      w.assign(w * 2 + 1).realize()
+    assert w.tolist() == [3] * 8 and newer.tolist() == [3] * 8 and len(older) == bystanders
+    return sum(map(len, seen))
+
+  visited(1)
+  assert visited(50) == visited(1)

@@ -69,8 +69,9 @@ class ProgramOrder:
   def enter(self, t: Live, assigned: bool = False) -> None:
     """Notes that a tensor is new."""
     t._holder = holder = Holder(t, self._live.pop)
+    holder.assigned = assigned
+    holder.number = self.now = self.now + 1
     self._live[holder] = None
-    self.reenter(t, assigned)
 
   def reenter(self, t: Live, assigned: bool = False) -> None:
     """Notes that a tensor stands for something new."""
@@ -172,16 +173,16 @@ class ProgramOrder:
         reads[state] = True
     if not reads:
       return []
+    waiting, first = [], min(u.number for u in reads)  # what was made before it does not contain it
     for u in order:  # what happens now, happens in order
       if u.op is Ops.AFTER or u.op is Ops.ASSIGN:
         reads.setdefault(u, False)
-    waiting = []
     for t in self.live():
       state = memory_state(t.uop, moved=True) if t.follows else None
       if state is None or (state.op is Ops.AFTER and state not in reads):  # views of memory follow it
-        for u in t.uop.toposort(lambda u: u not in reads):
-          reads[u] = any(reads[s] for s in u.src)
-        if reads[t.uop] and id(t) not in known:
+        for u in t.uop.toposort(lambda u: u.number >= first and u not in reads):
+          reads[u] = any(reads.get(s) for s in u.src)
+        if reads.get(t.uop) and id(t) not in known:
           waiting.append(t)
     return waiting
 
@@ -196,10 +197,10 @@ class ProgramOrder:
     done.update((u, v) for u, v in made.items() if u is not v)
     if not done:
       return
-    replacement, holders = Replacement(done), {id(t) for t in asked}
+    replacement, holders, first = Replacement(done), {id(t) for t in asked}, min(u.number for u in done)
     for t in self.live():
       u = t.uop
-      if u.op is Ops.BUFFER or u.op is Ops.CONST:
+      if u.op is Ops.BUFFER or u.op is Ops.CONST or u.number < first:
         continue
       shown = u not in made or id(t) in holders or u.op is Ops.AFTER
       v = (replacement if shown else Replacement({x: y for x, y in done.items() if x is not u})).of(u)

@@ -16,7 +16,7 @@ from tinygrad.uop.dims import as_dims, is_int, sint, upper
 from tinygrad.uop.op import BufferArg, GroupOp, Move, Ops
 
 _table: dict[tuple[Any, ...], Ref] = {}
-_uids = itertools.count()
+_uids, _numbers = itertools.count(), itertools.count()
 
 
 class Ref(weakref.ref["UOp"]):
@@ -91,8 +91,8 @@ class UOp:
   """
 
   __slots__ = (
-    "__weakref__", "abstract", "arg", "bounds", "device", "dtype", "key", "mesh", "op", "order", "origin", "ref",
-    "shape", "simplified", "src",
+    "__weakref__", "abstract", "arg", "bounds", "device", "dtype", "key", "mesh", "number", "op", "order", "origin",
+    "ref", "shape", "simplified", "src",
   )  # fmt: skip
   op: Ops
   dtype: DType
@@ -101,6 +101,7 @@ class UOp:
   origin: tuple[str, int] | None  # the user's line; outside every key
   mesh: Mesh  # of a BUFFER or MOVE: the one with whose names the user placed it; outside every key
   ref: Ref
+  number: int  # of the node in the order in which they were made: more than those of its sources
   abstract: UOp  # what placement can see of it (sharding/abstract_values.py)
   order: list[UOp]  # of a SINK, for which every stage asks: what is below it, sources first
   # filled in when first asked for, by the functions in ATTRIBUTES
@@ -119,7 +120,7 @@ class UOp:
       return found
     self = object.__new__(UOp)
     self.op, self.dtype, self.src, self.arg, self.origin = op, dtype, src, arg, None
-    self.ref = ref = Ref(self, _forget)
+    self.number, self.ref = next(_numbers), (ref := Ref(self, _forget))
     ref.key = key
     _table[key] = ref
     if SPEC.value >= 2:
