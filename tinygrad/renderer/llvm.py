@@ -11,6 +11,7 @@ import itertools
 import operator
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tinygrad.device import Launch, Rendered
@@ -26,8 +27,8 @@ Typed = tuple[str, str]  # an operand: its type, and what it is
 _ZEROS = 512  # bytes that a load whose condition is false reads instead: the widest vector
 # the instruction, or the reduction of lanes, of floats, signed and unsigned integers, and bools
 _CODES = {
-  Ops.ADD: ("fadd contract", "add", "add", "or"), Ops.SUB: ("fsub contract", "sub", "sub", ""),
-  Ops.MUL: ("fmul contract", "mul", "mul", "and"), Ops.FDIV: ("fdiv contract", "", "", ""),
+  Ops.ADD: ("fadd", "add", "add", "or"), Ops.SUB: ("fsub", "sub", "sub", ""),
+  Ops.MUL: ("fmul", "mul", "mul", "and"), Ops.FDIV: ("fdiv", "", "", ""),
   Ops.MAX: ("fmaximum", "smax", "umax", "or"), Ops.MIN: ("fminimum", "smin", "umin", "and"),
   Ops.AND: ("", "and", "and", "and"), Ops.OR: ("", "or", "or", "or"), Ops.XOR: ("", "xor", "xor", "xor"),
   Ops.SHL: ("", "shl", "shl", ""), Ops.SHR: ("", "ashr", "lshr", ""),
@@ -71,11 +72,29 @@ def _literal(value: object, dtype: DType) -> str:
   return f"0x{struct.pack('>d', value).hex().upper()}" if dtypes.is_float(dtype) else str(int(value))
 
 
+def fused_products(linear: Sequence[UOp]) -> dict[UOp, int]:
+  """Which sums and differences of floats take a product in, and as which operand: the first that nothing else reads and
+  that is computed in the same loop. It is rounded once (where the processor has such an instruction), and whatever
+  LLVM makes of the kernel, in a hurry or not, has the same bits."""
+  uses = Counter(s for u in linear for s in u.src)
+  block, number = dict[UOp, int](), 0
+  fused: dict[UOp, int] = {}
+  for u in linear:
+    number += u.op is Ops.RANGE or u.op is Ops.ENDRANGE
+    block[u] = number
+    if (u.op is Ops.ADD or u.op is Ops.SUB) and dtypes.is_float(u.dtype):
+      mine = [i for i, s in enumerate(u.src) if s.op is Ops.MUL and uses[s] == 1 and block[s] == number]
+      if mine:
+        fused[u] = mine[0]
+  return fused
+
+
 class LLVMRenderer:
-  """Renders one kernel; `contract` lets a multiplication and an addition become one fused operation."""
+  """Renders one kernel."""
 
   def __init__(self, linear: Sequence[UOp], name: str) -> None:
-    self.linear, self.name = linear, name
+    self.linear, self.name, self.fused = linear, name, fused_products(linear)
+    self.within = {u.src[i] for u, i in self.fused.items()}
     self.names, self.declared = dict[UOp, str](), dict[str, None]()
     self.bytes: dict[UOp, str] = {}  # bools as they lie in memory: lanes of single bits are slow to bring into order
     self.known: dict[UOp, list[int] | None] = {}  # lanes of constants
@@ -85,7 +104,11 @@ class LLVMRenderer:
     words = argument_words([u for u in self.linear if u.op in GroupOp.Argument])
     values = dict.fromkeys(_CODES, self.alu) | {Ops.INDEX: self.index, Ops.LOAD: self.load}
     for u in self.linear:
-      if (value := values.get(u.op)) is not None:
+      if u in self.within:
+        continue
+      if u in self.fused:
+        self.names[u] = self.multiply_add(u, self.fused[u])
+      elif (value := values.get(u.op)) is not None:
         self.names[u] = value(u)
       else:
         self.one(u, words)
@@ -299,6 +322,16 @@ class LLVMRenderer:
     if len(u.src) > 1:
       return out
     return self.ins(f"shufflevector {kind} {out}, {kind} poison, <{u.dtype.count} x i32> zeroinitializer")
+
+  def multiply_add(self, u: UOp, product: int) -> str:
+    """A sum or difference one operand of which is a product."""
+    kind, (a, b), c = ir_type(u.dtype), u.src[product].src, self.operand(u.src[1 - product])
+    x = self.operand(a)
+    if u.op is Ops.SUB and product:
+      x = self.ins(f"fneg {kind} {x}")
+    elif u.op is Ops.SUB:
+      c = self.ins(f"fneg {kind} {c}")
+    return self.call(kind, f"llvm.fmuladd.{self.suffix(u.dtype)}", [(kind, y) for y in (x, self.operand(b), c)])
 
   def alu(self, u: UOp) -> str:
     dtype, kind, of = u.dtype, ir_type(u.dtype), u.src[0].dtype
