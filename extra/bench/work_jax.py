@@ -18,6 +18,7 @@ from collections.abc import Callable  # noqa: E402
 from functools import partial  # noqa: E402
 from typing import Any  # noqa: E402
 
+import expressions  # noqa: E402
 import numpy as np  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
@@ -102,6 +103,12 @@ def small20() -> Work:
     return x
 
   return jitted(f, array(16, 16))
+
+
+def eager100() -> Work:
+  given = [(jnp.asarray(a), jnp.asarray(b)) for a, b in expressions.inputs()]
+  run = lambda: expressions.evaluate(jnp, given, jax.block_until_ready)  # noqa: E731
+  return Work(run, error=lambda: expressions.error([np.asarray(x) for x in run()]))
 
 
 def gpt_init(vocab: int = 512, dim: int = 256, layers: int = 4) -> dict[str, Any]:
@@ -206,6 +213,7 @@ def matmul2048_two(a: P, b: P) -> Work:
 WORKLOADS: dict[str, Callable[[], Work]] = {
   **{n: lambda n=n: solved(PROBLEMS[n](), SOLUTIONS.get(n, jnp.matmul)) for n in PROBLEMS},
   "small20": small20,
+  "eager100": eager100,
   "conv_train": conv_train,
   "gpt1_train": lambda: gpt_train(1),
   "gpt4_train": lambda: gpt_train(4),

@@ -12,6 +12,7 @@ import_s = time.perf_counter() - start
 from collections.abc import Callable, Sequence  # noqa: E402
 from typing import Any  # noqa: E402
 
+import expressions  # noqa: E402
 import numpy as np  # noqa: E402
 from problems import PROBLEMS, Problem  # noqa: E402
 from workload import Work, main  # noqa: E402
@@ -114,6 +115,18 @@ def small20() -> Work:
     return x
 
   return jitted(f, tensor(array(16, 16)))
+
+
+def eager100() -> Work:
+  given = [(tensor(a), tensor(b)) for a, b in expressions.inputs()]
+
+  def ready(x: Tensor) -> Tensor:
+    x.realize()
+    synchronize()
+    return x
+
+  run = lambda: expressions.evaluate(Tensor, given, ready)  # noqa: E731
+  return Work(run, error=lambda: expressions.error([x.numpy() for x in run()]))
 
 
 class Conv:
@@ -220,6 +233,7 @@ def matmul2048_two(axis_a: int, axis_b: int | None) -> Work:
 WORKLOADS: dict[str, Callable[[], Work]] = {
   **{n: lambda n=n: solved(PROBLEMS[n](), SOLUTIONS.get(n, lambda a, b: a @ b)) for n in PROBLEMS},
   "small20": small20,
+  "eager100": eager100,
   "conv_train": conv_train,
   "gpt1_train": lambda: gpt_train(1),
   "gpt4_train": lambda: gpt_train(4),

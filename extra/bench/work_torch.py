@@ -15,6 +15,7 @@ import os  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from typing import Any  # noqa: E402
 
+import expressions  # noqa: E402
 import numpy as np  # noqa: E402
 from problems import PROBLEMS, Problem  # noqa: E402
 from workload import Work, main  # noqa: E402
@@ -132,6 +133,12 @@ class GPT(nn.Module):
     return self.f(x)
 
 
+def eager100() -> Work:
+  given = [(torch.from_numpy(a), torch.from_numpy(b)) for a, b in expressions.inputs()]
+  run = lambda: expressions.evaluate(torch, given, lambda x: x)  # noqa: E731
+  return Work(run, error=lambda: expressions.error([x.numpy() for x in run()]))
+
+
 def training(optimizer: torch.optim.Optimizer, loss_of: Callable[[], torch.Tensor]) -> Work:
   def run() -> None:
     optimizer.zero_grad()
@@ -161,6 +168,7 @@ def inference(tokens: int) -> Work:
 WORKLOADS: dict[str, Callable[[], Work]] = {
   **{n: lambda n=n: solved(PROBLEMS[n](), SOLUTIONS.get(n, torch.matmul)) for n in PROBLEMS},
   "small20": small20,
+  "eager100": eager100,
   "conv_train": conv_train,
   "gpt1_train": lambda: gpt_train(1),
   "gpt4_train": lambda: gpt_train(4),

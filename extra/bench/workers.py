@@ -16,6 +16,14 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
+# by the kind of framework, a first result as a user at the prompt sees it
+FIRST_RESULT = {
+  "tinygrad": "from tinygrad import Tensor; print((Tensor([1, 2, 3]) + 1).tolist())",
+  "torch": "import torch; print((torch.tensor([1, 2, 3]) + 1).tolist())",
+  "jax": "import jax.numpy as jnp; print((jnp.array([1, 2, 3]) + 1).tolist())",
+}
+
+
 class BenchError(RuntimeError):
   """A measured process stopped; its last lines say why."""
 
@@ -50,6 +58,17 @@ class Environment:
       if process.returncode:
         raise BenchError(f"{self.name}: {' '.join(args)} failed\n{last_lines(err)}")
       return out
+
+  def first_result(self, cache: Path) -> float:
+    """Seconds that FIRST_RESULT takes, import included, in a fresh process."""
+    line = FIRST_RESULT[self.script.stem.removeprefix("work_")]
+    code = f"import time; start = time.perf_counter(); {line}; print(time.perf_counter() - start)"
+    command, env = [str(self.python), "-c", code], self.variables(cache)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cache, env=env)
+    shown, _, took = done.stdout.partition("\n")
+    if done.returncode or shown != "[2, 3, 4]":
+      raise BenchError(f"{self.name}: repl1 failed\n{last_lines(done.stdout + done.stderr)}")
+    return float(took)
 
   def packages(self) -> dict[str, str]:
     """Versions of what is measured, as the environment's package metadata has them."""
