@@ -18,6 +18,11 @@ settings.register_profile(
 )
 settings.load_profile("derandomized")
 
+# Tests change how plans are made and look at how, and the code that stays is the one to be tested: what is kept on disk
+# of plans, and what is compiled in a hurry, have tests of their own.
+os.environ.setdefault("PLAN_CACHE", "0")
+os.environ.setdefault("QUICK_CODE", "0")
+
 # OpenCL devices are made of the processor's cores, as many as are asked for: the laws' largest meshes have nine.
 os.environ.setdefault("CL_VIRTUAL", "9")
 

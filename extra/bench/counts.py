@@ -95,7 +95,7 @@ def of_runs(runs: Sequence[Run]) -> Counts:
         assert not isinstance(item.kernel, UOp)
         total["bytes"] += 2 * int(prod(item.kernel.shape)) * item.kernel.dtype.itemsize
       else:
-        total["bytes"] += program.cost.nbytes
+        total["bytes"] += program.nbytes
         total.update(program.code)
   return {kind: total[kind] for kind in KINDS}
 

@@ -16,7 +16,8 @@ import pytest
 
 from tinygrad import Tensor, TinyJit
 from tinygrad.device import Device, Launch, Rendered
-from tinygrad.runtime import cpu, diskcache
+from tinygrad.helpers import PROCESS
+from tinygrad.runtime import cpu, diskcache, native
 
 ADD_ONE = """
 define void @add_one(ptr %args) {
@@ -382,11 +383,13 @@ def cache(tmp_path, monkeypatch):
 
 def test_objects_are_cached_and_damaged_entries_are_made_anew(cache, monkeypatch):
   made = []
-  plain = cpu.Compiler.object_code
-  monkeypatch.setattr(cpu.Compiler, "object_code", lambda self, source: made.append(source) or plain(self, source))
+  plain = native.Compiler.object_code
+  record = lambda self, source, hurry=False: made.append(source) or plain(self, source, hurry)  # noqa: E731
+  monkeypatch.setattr(native.Compiler, "object_code", record)
   source = ADD_ONE.replace("STEP", "41")
   for _ in range(2):
-    cpu.compiler().compile(source, "add_one")
+    with PROCESS.anew():
+      assert native.compile_kernel(Rendered(source), "add_one").address
   assert len(made) == 1 and len(list(cache.iterdir())) == 1
   entry = next(cache.iterdir())
   whole = entry.read_bytes()
@@ -394,7 +397,8 @@ def test_objects_are_cached_and_damaged_entries_are_made_anew(cache, monkeypatch
     entry.write_bytes(damaged)
     made.clear()
     device = Device["CPU"]
-    program = compiled(device, source, "add_one")
+    with PROCESS.anew():
+      program = compiled(device, source, "add_one")
     x = number(device)
     device.submit([device.bind(program, [x])])
     assert read(device, x) == 41
@@ -425,7 +429,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
   monkeypatch.setenv("CACHEDIR", str(blocked))
   diskcache.put("key", b"data")
   assert diskcache.get("key") is None
-  cpu.compiler().compile(ADD_ONE.replace("STEP", "7"), "add_one")
+  assert native.compile_here(ADD_ONE.replace("STEP", "7"), "add_one")[0]
 
 
 def test_processes_share_the_cache_at_the_same_time(cache):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tinygrad.runtime import cpu
+from tinygrad.runtime import native
 
 ROOT = Path(__file__).parents[2]
 WIDTH = {"avx2": 32, "sse4.2": 16}
@@ -29,10 +29,10 @@ def python(level, *args):
 
 
 def has(level):
-  return all(map(cpu.binding.get_host_cpu_features().get, cpu.LEVELS[level][1]))
+  return all(map(native.binding.get_host_cpu_features().get, native.LEVELS[level][1]))
 
 
-@pytest.mark.parametrize("level", cpu.LEVELS)
+@pytest.mark.parametrize("level", native.LEVELS)
 def test_a_part_of_the_suite(level):
   if not has(level):
     pytest.skip(f"this processor has no {level}")
@@ -40,20 +40,20 @@ def test_a_part_of_the_suite(level):
   assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
 
 
-@pytest.mark.parametrize("level", cpu.LEVELS)
+@pytest.mark.parametrize("level", native.LEVELS)
 def test_what_is_compiled_keeps_to_the_level(level):
   if not has(level):
     pytest.skip(f"this processor has no {level}")
   code = """
 import numpy as np
 from tinygrad import Device, Tensor
-from tinygrad.runtime import cpu
+from tinygrad.runtime import native
 made, target = [], Device["CPU"].target
-code = cpu.Compiler.object_code
-cpu.Compiler.object_code = lambda self, source: made.append(assembly(self, source)) or code(self, source)
-cpu.diskcache.get = lambda key: None
+code = native.Compiler.object_code
+native.Compiler.object_code = lambda self, source, hurry: made.append(assembly(self, source)) or code(self, source)
+native.diskcache.get = lambda key: None
 def assembly(self, source):
-  return self.machine.emit_assembly(cpu.binding.parse_assembly(source, self.context))
+  return self.machine.emit_assembly(native.binding.parse_assembly(source, self.context))
 x = np.linspace(-9, 9, 999, dtype=np.float16).reshape(27, 37)
 y = (Tensor(x).realize() * 2 + 1).exp2().sum(1).numpy()
 np.testing.assert_allclose(y, np.exp2(x * 2.0 + 1).sum(1), rtol=0.02)

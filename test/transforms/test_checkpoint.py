@@ -100,7 +100,7 @@ def test_what_is_computed_again_is_the_forward_pass_and_no_more(model):
   def operations(f):
     with Context(TILE_AND_FUSE=0):
       made = plan(gradients(f, model))
-    return sum(p.cost.ops for p in made.programs), len(made.items)
+    return sum(p.ops for p in made.programs), len(made.items)
 
   plain, less, kept = (operations(f) for f in (block, checkpoint(block), checkpoint(block, POLICIES["everything"])))
   first = 2 * ROWS * WIDTH * 4 * WIDTH  # of a layer's products the second is not needed again

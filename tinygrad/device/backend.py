@@ -87,6 +87,7 @@ class Rendered(NamedTuple):
 
   source: str
   launch: Launch = Launch()
+  work: int = 0  # operations of one run; 0: it is not said
 
 
 class PeerCopy(NamedTuple):
@@ -217,6 +218,18 @@ class Backend(Protocol):
     raise DeviceError(
       f"{self.name} takes no kernels in source\n  fix: leave {self.kind} out of kernel={{…}}; fn is run"
     )
+
+  def settle(self, programs: Sequence[Any]) -> None:
+    """Programs that are to run again and again: what was compiled in a hurry is compiled well."""
+    return
+
+  def stored(self, program: Any) -> Any:
+    """What brings a program back in another process, as JSON knows it; None where nothing does."""
+    return None
+
+  def restore(self, name: str, stored: Any) -> Any:
+    """The program that another process has `stored`; None if it is gone. Raises: what garbled data makes it raise."""
+    return None
 
   def bind(self, program: Any, args: Sequence[Any], variables: Sequence[int] = (), number: int = 0) -> BoundCall:
     """A call of `program`: its buffers by slot (a list of every device's for a table of peers), variables by name.

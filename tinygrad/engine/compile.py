@@ -6,7 +6,6 @@ import gc
 import itertools
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Computes, Device, Target, one_of_each_kind, refuse
@@ -18,7 +17,9 @@ from tinygrad.helpers import (
   CHECK_NAN,
   CPU_THREADS,
   DEBUG,
+  PLAN_CACHE,
   PROCESS,
+  SPEC,
   TILE_AND_FUSE,
   ContextVar,
   LazyModule,
@@ -33,29 +34,20 @@ from tinygrad.uop import DEVICE_NUM, Ops, UOp, print_graph
 if TYPE_CHECKING:
   from tinygrad import codegen
   from tinygrad.engine import search
+  from tinygrad.runtime import plans
+  from tinygrad.runtime.plans import CompiledKernel, Plan
   from tinygrad.schedule import schedule as scheduling
-  from tinygrad.schedule.items import Schedule, ScheduleItem, Temp
+  from tinygrad.schedule.items import Schedule
   from tinygrad.sharding import localize as sharding
 else:  # the stages, imported by the first realize: a script that only imports the package does not wait for them
-  codegen, search, scheduling, sharding = map(
-    LazyModule,
-    ("tinygrad.codegen", "tinygrad.engine.search", "tinygrad.schedule.schedule", "tinygrad.sharding.localize"),
-  )
+  of = "codegen", "engine.search", "runtime.plans", "schedule.schedule", "sharding.localize"
+  codegen, search, plans, scheduling, sharding = (LazyModule(f"tinygrad.{name}") for name in of)
 
 INTERPRET = ContextVar("INTERPRET", 0, "schedule")  # 1: evaluate the localized graph in numpy instead of compiling it
 CACHED_PLANS = 1024
 TURN = 2e-4  # seconds
+BYTES_OF_WORK = 16  # that take as long as an operation
 MOST_BUFFERS = 1 << 40  # of one graph
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CompiledKernel:
-  """A kernel, compiled for one kind of device."""
-
-  name: str
-  code: Any
-  cost: Estimate
-  peers: frozenset[int]  # the parameters that are tables of every device's memory
 
 
 _programs: dict[tuple[UOp, Target, int, Settings], CompiledKernel] = PROCESS.table()
@@ -68,7 +60,7 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
   if (found := _programs.get(key)) is None and ast.op is Ops.CALL:
     code = backend.compile_source(dict(ast.arg.sources)[backend.kind], ast.arg.name, len(ast.src), ast.arg.dims)
     cost = Estimate(ast.arg.name, 0, sum(p.arg.size * p.dtype.itemsize for p in ast.src))
-    found = _programs[key] = CompiledKernel(cost.name, code, cost, frozenset())
+    found = _programs[key] = plans.CompiledKernel(cost.name, code, cost.ops, cost.nbytes, frozenset())
   elif found is None:
     cost = estimate(ast)
     if DEBUG >= 3:
@@ -80,22 +72,12 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
       rendered = backend.render(linear, cost.name)
     if DEBUG >= 5:
       print(f"# {rendered.launch}\n{rendered.source}")
+    if not watched():  # then what is measured is the code that stays
+      rendered = rendered._replace(work=cost.ops + cost.nbytes // BYTES_OF_WORK)
     peers = frozenset(u.arg.slot for u in ast.toposort() if u.op is Ops.PARAM and u.arg.peers)
-    found = _programs[key] = CompiledKernel(cost.name, backend.compile(rendered, cost.name), cost, peers)
+    code = backend.compile(rendered, cost.name)
+    found = _programs[key] = plans.CompiledKernel(cost.name, code, cost.ops, cost.nbytes, peers)
   return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Plan:
-  """A schedule with its programs. `programs[i]` is None for a Transfer. With `local`, the localized graph, it is
-  interpreted instead."""
-
-  items: tuple[ScheduleItem, ...]
-  programs: tuple[CompiledKernel | None, ...]
-  buffers: tuple[int, ...]  # slot -> which of the canonical graph's buffers
-  temps: tuple[Temp, ...]
-  variables: frozenset[str] = frozenset()
-  local: UOp | None = None
 
 
 _plans: dict[tuple[Any, ...], Plan] = PROCESS.table()
@@ -116,7 +98,7 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
   how = {Device.capabilities(d).computes for d in devices}
   if INTERPRET or Computes.INTERPRETED in how or how == {Computes.ON_HOST}:
     buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
-    return Plan((), (), tuple(first - u.arg.uid for u in buffers), (), local=local)
+    return plans.Plan((), (), tuple(first - u.arg.uid for u in buffers), (), local=local)
   before, collects = sys.getswitchinterval(), gc.isenabled()
   sys.setswitchinterval(TURN)  # a backend's thread that compiles needs the interpreter often and briefly
   gc.disable()  # what is made here is no garbage that only the collector finds
@@ -133,7 +115,19 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
       gc.enable()
   names = frozenset(name for i in schedule.items for name in {*i.variables} - dict(i.constants).keys())
   slots = tuple(first - u.arg.uid for u in schedule.buffers)
-  return Plan(schedule.items, programs, slots, schedule.temps, names - {DEVICE_NUM})
+  return plans.Plan(schedule.items, programs, slots, schedule.temps, names - {DEVICE_NUM})
+
+
+def kept_plan(sink: UOp) -> Plan:
+  """The plan of a canonical graph: from disk, if a process has left it there, else made, and left there."""
+  devices = dict.fromkeys(d for u in sink.toposort() if u.op is Ops.BUFFER for d in one_of_each_kind(u.arg.device))
+  if INTERPRET or SPEC >= 2 or not PLAN_CACHE or (key := plans.plan_key(sink, devices)) is None:
+    return make_plan(sink)
+  if (plan := plans.stored_plan(key)) is None:
+    plan = make_plan(sink)
+    if plan.local is None:
+      plans.store_plan(key, plan)
+  return plan
 
 
 def schedule_of(local: UOp, devices: Sequence[str]) -> Schedule:
@@ -153,7 +147,7 @@ def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
     key += (tuple(u.origin for u in sink.toposort()),)
     first -= next(_renumbered) * MOST_BUFFERS
   if (plan := _plans.get(key)) is None:
-    plan = make_plan(key_sink if first == -1 else canonical(sink, first)[0], first)
+    plan = kept_plan(key_sink) if first == -1 else make_plan(canonical(sink, first)[0], first)
     while len(_plans) >= CACHED_PLANS:
       del _plans[next(iter(_plans))]
     _plans[key] = plan

@@ -26,7 +26,7 @@ from tinygrad.helpers import (
   source_line,
 )
 from tinygrad.runtime import diskcache
-from tinygrad.schedule.items import ScheduleItem
+from tinygrad.schedule.items import ScheduleItem, Transfer
 from tinygrad.uop import DEVICE_NUM, Ops, UOp, buffer_of
 
 MATMUL, SUM = 1024, 1 << 25
@@ -46,7 +46,7 @@ def profile_line(item: ScheduleItem, name: str, ops: int, nbytes: int, seconds: 
   text += f" {ops / seconds * 1e-9:8.1f} GFLOP/s {size_to_str(nbytes):>8s} {nbytes / seconds * 1e-9:7.1f} GB/s"
   kind = item.devices[0].partition(":")[0]
   # a copy is the host's work, and may be to where nothing is computed (NPY, a disk)
-  if isinstance(item.kernel, UOp) and not Device[item.devices[0]].capabilities.simulated:
+  if not isinstance(item.kernel, Transfer) and not Device[item.devices[0]].capabilities.simulated:
     most_ops, most_bytes = peaks(kind)
     machines = 1 if Device[kind].capabilities.processor else len(item.devices)
     text += f" {max(ops / most_ops, nbytes / most_bytes) / seconds / machines:5.0%}"
@@ -81,6 +81,7 @@ def fastest(value: UOp, device: str) -> float:
     plan, buffers, _ = plan_of(UOp.sink(UOp.buffer(value.shape, value.dtype, device).assign(value)))
     memory = [*map(buffer_of, buffers), *(Buffer(device, (t.nbytes,), dtypes.uint8) for t in plan.temps)]
     backend, calls = Device[device], list[Any]()
+    backend.settle([kernel.code for kernel in plan.programs if kernel is not None])
     for item, kernel in zip(plan.items, plan.programs, strict=True):
       assert kernel is not None
       known = {DEVICE_NUM: 0, **dict(item.constants)}

@@ -5,21 +5,22 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Backend, BoundCall, Buffer, CallBatch, Device
 from tinygrad.dtype import dtypes
-from tinygrad.engine.compile import CompiledKernel, Plan, program
+from tinygrad.engine.compile import program
 from tinygrad.engine.transfer import copy, copy_blocks
 from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, GlobalCounters, LazyModule, note, prod, source_line, span
+from tinygrad.schedule.items import ScheduleItem, Transfer
 from tinygrad.uop import DEVICE_NUM, UOp, buffer_of
 
 if TYPE_CHECKING:
   from tinygrad.debug import check_nan
   from tinygrad.engine import interpret, profile
-  from tinygrad.schedule.items import ScheduleItem
+  from tinygrad.runtime.plans import CompiledKernel, Plan
 else:
   check_nan, interpret, profile = map(
     LazyModule, ("tinygrad.debug.check_nan", "tinygrad.engine.interpret", "tinygrad.engine.profile")
@@ -58,7 +59,7 @@ def execute(run: Run, starting: Callable[[], object] = lambda: None) -> None:
     with span("interpret"):
       interpret.interpret(run.plan.local, run.memory, run.variables)
     return
-  stretches = prepare(work_of(run))  # waits for what still compiles
+  stretches = prepare(work_of(run), once=True)  # waits for what still compiles
   starting()
   for stretch in stretches:
     stretch.launch()
@@ -105,7 +106,7 @@ class Work:
 
   def bring(self) -> None:
     """What the host does before: the transfer between device sets that it is, or filling the copies."""
-    if not isinstance(self.item.kernel, UOp):
+    if isinstance(self.item.kernel, Transfer):
       copy(self.item.kernel, self.memory[1], self.memory[0])
       return
     for (i, k, _), here in self.copies.items():
@@ -140,10 +141,10 @@ class Stretch:
   def __post_init__(self) -> None:
     for w in self.work:
       if w.program is not None:
-        self.ops += w.program.cost.ops * len(w.item.devices)
-        self.nbytes += w.program.cost.nbytes * len(w.item.devices)
+        self.ops += w.program.ops * len(w.item.devices)
+        self.nbytes += w.program.nbytes * len(w.item.devices)
       else:
-        assert not isinstance(w.item.kernel, UOp)
+        assert isinstance(w.item.kernel, Transfer)
         self.nbytes += prod(w.item.kernel.shape) * w.item.kernel.dtype.itemsize
     for memory in (m for w in self.work for m in w.memory):
       memory.allocate()  # counted on simulated devices too
@@ -163,7 +164,7 @@ class Stretch:
       met[devices] = set(), set()
 
     for w in work:
-      assert w.program is not None and isinstance(w.item.kernel, UOp)
+      assert w.program is not None
       devices, kind = w.item.devices, Device[w.item.devices[0]].kind
       targets = {id(m) for m in w.written}
       from_peers = set() if w.apart else {id(w.memory[i]) for i in w.program.peers}
@@ -174,7 +175,7 @@ class Stretch:
         args = [w.pointers(i, d) for i in range(len(w.memory))]
         values = [d if name == DEVICE_NUM else w.variables[name] for name in w.item.variables]
         backend = Device[device]
-        code = w.program.code if backend.kind == kind else program(w.item.kernel, device).code
+        code = w.program.code if backend.kind == kind else another_kind(w.item.kernel, device)
         call = backend.bind(code, args, values, d)
         lists.setdefault(device, []).append(call)
         self.bound.append((w, d, call))
@@ -244,8 +245,17 @@ class Stretch:
       check_nan.check_kernel(w.name, w.item.kernel, w.item.computes, *args)
 
 
-def prepare(work: Iterable[Work]) -> list[Stretch]:
-  """Stretches between copies, one hand-over a device each."""
+def another_kind(kernel: UOp | Transfer | None, device: str) -> Any:
+  """A kernel's code for a device that is not of the first one's kind."""
+  assert isinstance(kernel, UOp)
+  return program(kernel, device).code
+
+
+def prepare(work: Sequence[Work], once: bool = False) -> list[Stretch]:
+  """Stretches between copies, one hand-over a device each; unless it is for `once`, of the best code there is."""
+  codes = [(w.item.devices[0], w.program.code) for w in work if w.program is not None and not (once or w.simulated)]
+  for device in dict.fromkeys(d for d, _ in codes):
+    Device[device].settle([code for d, code in codes if d == device])
   groups = itertools.groupby(work, lambda w: w.within or (w if w.program is None or w.apart else None))
   return [key([*ws]) if callable(key) else Stretch([*ws]) for key, ws in groups]
 

@@ -3,11 +3,11 @@
 from tinygrad.helpers.busy_times import BusyTimes
 from tinygrad.helpers.counters import GlobalCounters
 from tinygrad.helpers.download import cache_dir, fetch
-from tinygrad.helpers.files import atomic_write
+from tinygrad.helpers.files import atomic_write, stamp
 from tinygrad.helpers.formatting import PACKAGE, colored, size_to_str, source_line, user_frame, user_line
 from tinygrad.helpers.interrupts import interruptible, uninterrupted
 from tinygrad.helpers.lazy import LazyModule, difflib, hashlib, json, numpy
-from tinygrad.helpers.machine import CI, OSX, WIN, cores, processor_model
+from tinygrad.helpers.machine import CI, OSX, WIN, cores, processor_model, processor_traits
 from tinygrad.helpers.process import PROCESS
 from tinygrad.helpers.progress import tqdm, trange
 from tinygrad.helpers.sequences import (
@@ -39,8 +39,10 @@ from tinygrad.helpers.settings import (
   NO_COLOR,
   NO_GRAD,
   NOOPT,
+  PLAN_CACHE,
   PROFILE,
   PROFILE_FILE,
+  QUICK_CODE,
   REDUCE_DTYPE,
   RESHARD,
   SPEC,

@@ -141,6 +141,8 @@ NOOPT = ContextVar("NOOPT", 0, "code")
 TILE_AND_FUSE = ContextVar("TILE_AND_FUSE", 1, "schedule")  # kernels that work on the same rows run as one (CPU)
 # plans of a kernel that a search goes on from at each step; 0: the heuristic's is taken
 BEAM = ContextVar("BEAM", 0, "code")
+QUICK_CODE = ContextVar("QUICK_CODE", 1, None)  # 1: LLVM compiles small work in a hurry at first, to the same bits
+PLAN_CACHE = ContextVar("PLAN_CACHE", 1, None)  # 1: plans are kept on disk, too
 BEAM_SECONDS = ContextVar("BEAM_SECONDS", 10.0, "code")  # that the search for one kernel may take
 # of one device for one kernel; 0: the cores over the devices at work
 CPU_THREADS = ContextVar("CPU_THREADS", 0, "schedule")

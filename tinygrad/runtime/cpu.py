@@ -16,41 +16,26 @@ import functools
 import itertools
 import mmap
 import os
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Backend, Capabilities, DeviceError, Launch, Rendered, Target
-from tinygrad.helpers import LazyModule, getenv, round_up, span, uninterrupted
-from tinygrad.renderer import llvm
-from tinygrad.runtime import diskcache, queues
+from tinygrad.device import Backend, Capabilities, Launch, Rendered, Target
+from tinygrad.helpers import LazyModule, round_up, uninterrupted
+from tinygrad.runtime import native, queues
+from tinygrad.runtime.native import MachineCode
 from tinygrad.runtime.queues import QueueDevice
 from tinygrad.uop import UOp
 
-binding: Any = LazyModule("llvmlite.binding")
-futures: Any = LazyModule("concurrent.futures")
-llvmlite: Any = LazyModule("llvmlite")
-CODE_VERSION = "1"  # of what compile() does to IR
+if TYPE_CHECKING:
+  from tinygrad.renderer import llvm
+else:
+  llvm = LazyModule("tinygrad.renderer.llvm")
 ALIGNMENT = 64
 LINE = 8  # words that a core's cache holds together
-
-
-@dataclass(frozen=True, slots=True)
-class MachineCode:
-  """Machine code of one kernel, loaded."""
-
-  name: str
-  loaded: Any  # the Future of its address, and of what keeps the code in memory
-  launch: Launch = Launch()
-
-  @property
-  def address(self) -> int:
-    return int(self.loaded.result()[0])
 
 
 @dataclass(slots=True, eq=False)
@@ -171,112 +156,7 @@ def deal_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table
   return rows
 
 
-# ---------------------------------------------------------------- compiling
-
-
-# what processors of less than the host's features have, by CPU_FEATURES: LLVM's name of them, and what matters here
-LEVELS = {"avx2": ("x86-64-v3", ("sse4.2", "avx", "avx2", "f16c", "fma")), "sse4.2": ("x86-64-v2", ("sse4.2",))}
-
-
-@functools.cache
-def processor() -> tuple[str, str, dict[str, bool]]:
-  """What is compiled for: LLVM's name of the processor, its features as LLVM takes them, and by name."""
-  level, host = getenv("CPU_FEATURES", "native"), binding.get_host_cpu_features()
-  if level == "native":
-    return binding.get_host_cpu_name(), host.flatten(), dict(host)
-  cpu, names = LEVELS.get(level, ("", ()))
-  if not cpu or not all(map(host.get, names)):
-    has = ("native", *(k for k, (_, names) in LEVELS.items() if all(map(host.get, names))))
-    raise ValueError(
-      f"CPU_FEATURES={level}: this processor has {', '.join(has)}\n  fix: set one of these, or leave it out"
-    )
-  return cpu, "", dict.fromkeys(names, True)
-
-
-class Compiler:
-  """LLVM for `processor()`, with a context of its own: used by one thread."""
-
-  ids = itertools.count()
-
-  def __init__(self) -> None:
-    with _starting:
-      binding.initialize_native_target()
-      binding.initialize_native_asmprinter()
-      # llvmlite lets one thread at a time into LLVM, which itself asks for no more than a context for each
-      for long in ("LLVMPY_RunNewModulePassManager", "LLVMPY_TargetMachineEmitToMemory"):
-        with contextlib.suppress(AttributeError):
-          getattr(binding.ffi.lib, long)._lock = contextlib.nullcontext()
-    self.context = binding.create_context()
-    self.cpu, self.features, _ = processor()
-    target = binding.Target.from_default_triple()
-    new_machine = functools.partial(target.create_target_machine, self.cpu, self.features, opt=2, jit=True)
-    self.machine = new_machine()
-    self.linker = binding.create_lljit_compiler(new_machine())  # which owns it, for emitting code uses the other
-    self.version = f"{llvmlite.__version__}/{'.'.join(map(str, binding.llvm_version_info))}/{CODE_VERSION}"
-
-  def object_code(self, source: str) -> bytes:
-    """LLVM IR to an object file."""
-    module = binding.parse_assembly(source, self.context)
-    passes = binding.create_new_module_pass_manager()
-    passes.add_sroa_pass()
-    passes.add_simplify_cfg_pass()
-    passes.run(module, binding.create_pass_builder(self.machine, binding.create_pipeline_tuning_options()))
-    return bytes(self.machine.emit_object(module))
-
-  def compile(self, source: str, name: str) -> tuple[int, Any]:
-    """Function `name`, loaded: its address, and what keeps it in memory. The object comes from the disk cache where it
-    is there."""
-    key = diskcache.key_of(source, self.cpu, self.features, self.version)
-    if (code := diskcache.get(key)) is None:
-      with span("compile", kernel=name):
-        code = self.object_code(source)
-      diskcache.put(key, code)
-    library = binding.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(name)
-    tracker = library.link(self.linker, f"kernel{next(self.ids)}")
-    return int(tracker[name]), tracker
-
-
-_local = threading.local()
-_starting = threading.Lock()
-
-
-def compiler() -> Compiler:
-  """This thread's."""
-  if not hasattr(_local, "compiler"):
-    _local.compiler = Compiler()
-  return _local.compiler  # type: ignore[no-any-return]
-
-
-def compile_c(source: str, name: str, pointers: int, dims: Sequence[int]) -> tuple[int, Any]:
-  """Function `name` of a C source behind an entry that takes its arguments from words, as every kernel here does."""
-  given = [f"(void*)args[{i + 1}]" for i in range(pointers)] + [f"{n}LL" for n in dims]
-  text = f"#include <stdint.h>\n{source}\nvoid entry_(const int64_t *args) {{ {name}({', '.join(given)}); }}\n"
-  with tempfile.TemporaryDirectory() as folder:
-    path = Path(folder) / "kernel.so"
-    flags = getenv("CFLAGS", "-O3 -march=native").split()
-    command = [getenv("CC", "cc"), *flags, "-shared", "-fPIC", "-x", "c", "-", "-o", str(path), "-lm"]
-    try:
-      subprocess.run(command, input=text, text=True, capture_output=True, check=True)
-    except FileNotFoundError as e:
-      raise DeviceError(f"kernel {name}: there is no C compiler {command[0]!r}\n  fix: install one, or set CC") from e
-    except subprocess.CalledProcessError as e:
-      raise DeviceError(f"kernel {name}: {command[0]} refuses its source\n{e.stderr}  fix: correct the source") from e
-    library = ctypes.CDLL(str(path))
-  return int(ctypes.cast(library.entry_, ctypes.c_void_p).value or 0), library
-
-
-def compile_here(source: str, name: str) -> tuple[int, Any]:
-  """`Compiler.compile`, by a thread that compiles."""
-  return compiler().compile(source, name)
-
-
-@functools.cache
-def _compiling() -> Any:
-  """The threads that compile. They begin with what every program needs, while the caller is still making its inputs."""
-  threads = futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8), "compiling")
-  threads.submit(_load_runtime)
-  return threads
-
+# ---------------------------------------------------------------- the runtime
 
 # The native code, and what keeps it in memory.
 # run(table) calls f(words) for each pair (f, words) of a table, up to a null. Two functions stand in tables:
@@ -289,18 +169,24 @@ def _compiling() -> Any:
 # wait(queue, parts, time) returns when so many are done, or when it is late. Whoever waits takes parts: the device's
 # threads, which wait for ever, and the caller, so that short work need not wait for a thread to wake. Waiting is a
 # little yielding, then sleep. `look` tells them what there is: 2 if all is done, 1 if there is a part to be taken.
-Runtime = collections.namedtuple("Runtime", "run push wait meet share programs")
+Runtime = collections.namedtuple("Runtime", "run push wait meet share memory")
+
+
+@functools.cache
+def _loading() -> Any:
+  """The Future of the functions, each with what keeps it in memory: what is not on disk is compiled while the caller
+  still makes its inputs."""
+  source = Path(__file__).with_suffix(".ll").read_text(encoding="utf-8").replace("ETIMEDOUT", str(errno.ETIMEDOUT))
+  names = [f"tg_{name}" for name in Runtime._fields[:-1]]
+  found = [there[0] for name in names if (there := native.kept(native.object_key(source), name)) is not None]
+  if len(found) == len(names):
+    return native.Loaded(found)
+  return native.compiling().submit(lambda: [native.compile_here(source, name) for name in names])
 
 
 @functools.cache
 def _runtime() -> Runtime:
-  return _compiling().submit(_load_runtime).result()  # type: ignore[no-any-return]
-
-
-@functools.cache
-def _load_runtime() -> Runtime:
-  source = Path(__file__).with_suffix(".ll").read_text(encoding="utf-8").replace("ETIMEDOUT", str(errno.ETIMEDOUT))
-  programs = [compile_here(source, f"tg_{name}") for name in ("run", "push", "wait", "meet", "share")]
+  programs = _loading().result()
   run, push, wait, meet, share = [address for address, _ in programs]
   one, three = (ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * n) for n in (1, 3))
   return Runtime(one(run), three(push), three(wait), meet, share, programs)
@@ -309,7 +195,7 @@ def _load_runtime() -> Runtime:
 @functools.cache
 def host_target() -> Target:
   """What codegen has to know of this processor."""
-  features = processor()[2]
+  features = native.processor()[2]
   kinds = {"avx512f": (64, 32), "avx": (32, 16), "neon": (16, 32)}
   width, registers = next((size for name, size in kinds.items() if features.get(name)), (16, 16))
   names = tuple(sorted(k for k, v in features.items() if v))
@@ -363,7 +249,7 @@ class CPU(QueueDevice):
   def __init__(self, name: str) -> None:
     super().__init__(name)
     self.target = host_target()
-    _compiling()
+    _loading()
     self.arenas: list[Memory] = []  # scratch memory, by thread
     self._start_over()
     _live.append(self)
@@ -411,13 +297,20 @@ class CPU(QueueDevice):
     return llvm.render(linear, name)
 
   def compile(self, rendered: Rendered, name: str) -> MachineCode:
-    """Goes on while the next kernel is lowered; whoever needs the address waits."""
-    return MachineCode(name, _compiling().submit(compile_here, rendered.source, name), rendered.launch)
+    return native.compile_kernel(rendered, name)
 
   def compile_source(self, source: str, name: str, pointers: int, dims: Sequence[int]) -> MachineCode:
-    loaded = futures.Future()
-    loaded.set_result(compile_c(source, name, pointers, dims))
-    return MachineCode(name, loaded)
+    return native.compile_c(source, name, pointers, dims)
+
+  def settle(self, programs: Sequence[MachineCode]) -> None:
+    native.settle(programs)
+
+  def stored(self, program: MachineCode) -> Any:
+    return [program.keys, program.launch] if program.keys else None
+
+  def restore(self, name: str, stored: Any) -> MachineCode | None:
+    keys, (groups, threads, *numbers) = stored
+    return native.restore(name, tuple(map(str, keys)), Launch(tuple(groups), tuple(threads), *map(int, numbers)))
 
   def scratch(self, thread: int) -> int:
     """The address of a thread's scratch memory."""
@@ -430,7 +323,7 @@ class CPU(QueueDevice):
     first, *others = [words() for _ in range(program.launch.workers)]
     for thread, mine in enumerate((first, *others)):
       mine[0] = self.scratch(thread)
-    return Call(self, program, program.address, [None] * buffers, first, tuple(others))
+    return Call(self, program, program.use(), [None] * buffers, first, tuple(others))
 
   def table(self, call: Any, slot: int, memory: Sequence[Memory]) -> Memory:
     table = (ctypes.c_uint64 * len(memory))(*(m.address for m in memory))
@@ -522,9 +415,9 @@ _live: list[CPU] = []
 
 def _after_fork() -> None:
   """Threads of the parent do not exist in the child: neither devices' nor whoever held a lock."""
-  global _submitting, _starting
-  _submitting, _starting = threading.Lock(), threading.Lock()
-  _compiling.cache_clear()
+  global _submitting
+  _submitting = threading.Lock()
+  _loading.cache_clear()
   for device in _live:
     device._start_over()
 

@@ -27,10 +27,11 @@ Lines = tuple[tuple[str, tuple[str, int] | None], ...]  # ops and the user's lin
 
 @dataclass(frozen=True, slots=True)
 class ScheduleItem:
-  """One kernel or copy. `slots[i]`: the slot behind PARAM i; the first `writes` are written. `peers`: reads the memory
-  of other devices: its sources must be ready on all devices before, and stay as they are until all have read them."""
+  """One kernel (None: another process has scheduled it) or copy. `slots[i]`: the slot behind PARAM i; the first
+  `writes` are written. `peers`: reads the memory of other devices: its sources must be ready on all devices before, and
+  stay as they are until all have read them."""
 
-  kernel: UOp | Transfer
+  kernel: UOp | Transfer | None
   slots: tuple[int, ...]
   devices: tuple[str, ...]
   variables: tuple[str, ...]
