@@ -219,6 +219,10 @@ class Backend(Protocol):
       f"{self.name} takes no kernels in source\n  fix: leave {self.kind} out of kernel={{…}}; fn is run"
     )
 
+  def expect(self) -> None:
+    """Programs are going to be compiled: what loads a compiler may begin."""
+    return
+
   def settle(self, programs: Sequence[Any]) -> None:
     """Programs that are to run again and again: what was compiled in a hurry is compiled well."""
     return

@@ -48,9 +48,9 @@ CACHED_PLANS = 1024
 TURN = 2e-4  # seconds
 BYTES_OF_WORK = 16  # that take as long as an operation
 MOST_BUFFERS = 1 << 40  # of one graph
-
-
 _programs: dict[tuple[UOp, Target, int, Settings], CompiledKernel] = PROCESS.table()
+_plans: dict[tuple[Any, ...], Plan] = PROCESS.table()
+_renumbered = itertools.count(1)
 
 
 def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
@@ -78,10 +78,6 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
     code = backend.compile(rendered, cost.name)
     found = _programs[key] = plans.CompiledKernel(cost.name, code, cost.ops, cost.nbytes, peers)
   return found
-
-
-_plans: dict[tuple[Any, ...], Plan] = PROCESS.table()
-_renumbered = itertools.count(1)
 
 
 def make_plan(sink: UOp, first: int = -1) -> Plan:
@@ -124,6 +120,7 @@ def kept_plan(sink: UOp) -> Plan:
   if INTERPRET or SPEC >= 2 or not PLAN_CACHE or (key := plans.plan_key(sink, devices)) is None:
     return make_plan(sink)
   if (plan := plans.stored_plan(key)) is None:
+    plans.expect(tuple(devices))
     plan = make_plan(sink)
     if plan.local is None:
       plans.store_plan(key, plan)

@@ -181,7 +181,12 @@ def _loading() -> Any:
   found = [there[0] for name in names if (there := native.kept(native.object_key(source), name)) is not None]
   if len(found) == len(names):
     return native.Loaded(found)
-  return native.compiling().submit(lambda: [native.compile_here(source, name) for name in names])
+
+  def load() -> list[tuple[int, Any]]:
+    code = native.compile_object(source, "runtime")
+    return [native.loaded(code, name) for name in names]
+
+  return native.compiling().submit(load)
 
 
 @functools.cache
@@ -301,6 +306,9 @@ class CPU(QueueDevice):
 
   def compile_source(self, source: str, name: str, pointers: int, dims: Sequence[int]) -> MachineCode:
     return native.compile_c(source, name, pointers, dims)
+
+  def expect(self) -> None:
+    native.compiling().submit(native.compiler)
 
   def settle(self, programs: Sequence[MachineCode]) -> None:
     native.settle(programs)

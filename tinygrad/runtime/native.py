@@ -151,17 +151,22 @@ def object_key(source: str, hurry: bool = False) -> str:
 _WORD = 8  # bytes of the length of a source
 
 
-def compile_here(source: str, name: str, hurry: bool = False) -> tuple[int, Any]:
-  """Compiles function `name`, keeps its object on disk (made in a hurry, behind its source), and loads it."""
+def compile_object(source: str, name: str, hurry: bool = False) -> bytes:
+  """An object file, which is kept on disk (made in a hurry, behind its source)."""
   with span("compile", kernel=name):
     code = compiler().object_code(source, hurry)
   text = source.encode() if hurry else b""
   diskcache.put(object_key(source, hurry), len(text).to_bytes(_WORD, "little") + text + code)
-  return loaded(code, name)
+  return code
+
+
+def compile_here(source: str, name: str, hurry: bool = False) -> tuple[int, Any]:
+  """Function `name`, compiled and loaded."""
+  return loaded(compile_object(source, name, hurry), name)
 
 
 def kept(key: str, name: str) -> tuple[tuple[int, Any], str] | None:
-  """What `compile_here` has left on disk, loaded, and the source of what was made in a hurry."""
+  """What `compile_object` has left on disk, loaded, and the source of what was made in a hurry."""
   if (data := diskcache.get(key)) is None:
     return None
   start = _WORD + int.from_bytes(data[:_WORD], "little")

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import enum
 import functools
+import importlib
+import os
 import struct
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -162,6 +165,21 @@ def stored_plan(key: str) -> Plan | None:
     return _read(json.loads(data))
   except GARBLED:  # not what `store_plan` writes
     return None
+
+
+@functools.cache
+def expect(devices: Sequence[str]) -> None:
+  """A plan that is not on disk foretells others: what makes them is loaded while the caller still makes its inputs."""
+  for device in devices:
+    Device[device].expect()
+  if not _loaders:
+    _loaders.append(threading.Thread(target=lambda: [importlib.import_module(name) for name in STAGES], name="loading"))
+    _loaders[0].start()
+    os.register_at_fork(before=_loaders[0].join)  # a child would wait for ever for what is half imported
+
+
+_loaders: list[threading.Thread] = []
+STAGES = "tinygrad.schedule.schedule", "tinygrad.codegen", "tinygrad.renderer.llvm"
 
 
 def transfer_data(kernel: Any) -> Any:
