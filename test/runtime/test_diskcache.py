@@ -138,10 +138,10 @@ def test_a_full_disk_is_told_once_and_kernels_are_right(tmp_path, room):
 
 
 READ_ONLY = """
-import builtins, errno, os, pathlib, tempfile
+import builtins, errno, os, pathlib
 def refuse(*args, **settings):
   raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(args[0]) if args else "")
-os.utime = os.unlink = os.replace = os.mkdir = tempfile.mkstemp = refuse
+os.utime = os.unlink = os.replace = os.mkdir = os.open = refuse
 pathlib.Path.unlink = refuse
 """  # root may write anywhere, so that permissions show nothing here
 

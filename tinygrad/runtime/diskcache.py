@@ -1,7 +1,7 @@
 """Compiled objects on disk, shared by processes: `CACHEDIR` (default ~/.cache/tinygrad), at most `CACHE_MB` megabytes
-(default 512). Each backend makes its key where it compiles (`cpu.py`, `cl.py`, `cuda.py`): of the source, the processor
-or device, and the compiler's version. BEAM's plans and the roofline's peaks lie here, too. Where nothing can
-be stored, a process keeps what it compiles for itself, and says so once."""
+(default 512). Each backend makes its key where it compiles (`native.py`, `cl.py`, `cuda.py`): of the source, the
+processor or device, and the compiler's version. Plans (`plans.py`), what BEAM chose and the roofline's peaks lie here,
+too. Where nothing can be stored, a process keeps what it compiles for itself, and says so once."""
 
 import contextlib
 import hashlib
