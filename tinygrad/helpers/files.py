@@ -6,17 +6,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tinygrad.helpers.lazy import LazyModule
-
-tempfile: Any = LazyModule("tempfile")
-
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Any]:
   """Opens a binary file beside `path` and renames it to `path` when the block ends well; removes it otherwise."""
   target = Path(path)
   target.parent.mkdir(parents=True, exist_ok=True)
-  handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+  name = target.with_name(f".{target.name}.{os.urandom(8).hex()}")
+  handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o644)
   try:
     with os.fdopen(handle, "wb") as f:
       yield f
