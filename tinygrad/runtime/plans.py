@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import enum
 import functools
-import importlib
 import os
 import struct
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Device, DeviceError, Mesh, Placement, ShardError, Sharding, SubAxis
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import PACKAGE, cores, json, settings_from, stamp
+from tinygrad.helpers import PACKAGE, LazyModule, cores, json, settings_from, stamp
 from tinygrad.runtime import diskcache
 from tinygrad.schedule.items import ScheduleItem, Temp, Transfer
 from tinygrad.uop import UOp
+
+if TYPE_CHECKING:
+  from tinygrad import codegen
+  from tinygrad.renderer import llvm
+  from tinygrad.schedule import schedule as scheduling
+else:
+  codegen, llvm, scheduling = map(
+    LazyModule, ("tinygrad.codegen", "tinygrad.renderer.llvm", "tinygrad.schedule.schedule")
+  )
 
 
 class Unwritten(Exception):
@@ -173,13 +181,13 @@ def expect(devices: Sequence[str]) -> None:
   for device in devices:
     Device[device].expect()
   if not _loaders:
-    _loaders.append(threading.Thread(target=lambda: [importlib.import_module(name) for name in STAGES], name="loading"))
+    stages = lambda: (scheduling.create_schedule, codegen.lower_kernel, llvm.render)  # noqa: E731
+    _loaders.append(threading.Thread(target=stages, name="loading"))
     _loaders[0].start()
     os.register_at_fork(before=_loaders[0].join)  # a child would wait for ever for what is half imported
 
 
 _loaders: list[threading.Thread] = []
-STAGES = "tinygrad.schedule.schedule", "tinygrad.codegen", "tinygrad.renderer.llvm"
 
 
 def transfer_data(kernel: Any) -> Any:
