@@ -191,19 +191,105 @@ def test_a_replay_with_other_inputs_waits_for_nothing(driver):
     np.testing.assert_allclose(y.numpy(), normal(i, 8, 4).sum(0) * 2 + normal(i, 8, 4), rtol=1e-5, atol=1e-5)
 
 
-def test_a_graph_without_its_barriers_is_wrong(module, lazy):
+def reductions(i, w):
+  """What is written elsewhere is read: sums over all devices, behind them what is computed on each."""
+  x = normal(i, 8, 4) + 3
+  t = Tensor(x).shard(FOUR, axis=0).realize()
+
+  def step(t):
+    z = (t * 2) @ w
+    u = ((t + 1).sum(0).relu() * 2).shard(FOUR, axis=0)
+    return ((u.sum() + z.sum(0)) * (u + z.sum(0))).realize()
+
+  y, z = np.maximum((x + 1).sum(0), 0) * 2, (x * 2) @ normal(8, 4, 4)
+  return step, t, (y.sum() + z.sum(0)) * (y + z.sum(0))
+
+
+def updates(i, w):
+  """What others read is written: a state that is gathered, and then a step further."""
+  x = normal(i, 4, 4)
+
+  def step(t):
+    y = (w.shard(FOUR) * t).realize()
+    w.assign(w + 1).realize()
+    return y
+
+  return step, Tensor(x).shard(FOUR).realize(), x * (normal(8, 4, 4) + i)
+
+
+@pytest.mark.parametrize(("program", "edges"), [(reductions, "writer"), (updates, "readers")])
+def test_a_graph_without_its_edges_is_wrong(module, driver, program, edges, monkeypatch):
   """The emulator runs a graph's nodes in the worst order that its edges allow."""
-  got, want = [], []
-  add = object.__getattribute__(lazy, "cuGraphAddEmptyNode")
-  for barrier in (add, lambda graph, before, n: add(graph, [], 0)):
-    jit = TinyJit(lambda x: ((x + 1).sum(0).relu() * 2).sum().realize())
-    with replaced(lazy, "cuGraphAddEmptyNode", barrier):
-      for i in range(5):
-        x = normal(i, 8, 4) + 3
-        got.append(float(jit(Tensor(x).shard(FOUR, axis=0).realize()).item()))
-        want.append(float(np.maximum((x + 1).sum(0), 0).sum() * 2))
-  np.testing.assert_allclose(got[:5], want[:5], rtol=1e-4)
-  assert not np.allclose(got[5:], want[5:], rtol=1e-3)
+  right, real = {}, module.Graph.behind
+
+  def behind(self, chain, nodes):
+    kind = self.writer.values() if edges == "writer" else [n for of in self.readers.values() for n in of]
+    return real(self, chain, [n for n in nodes if all(n is not x for x in kind)])
+
+  for whole in (True, False):
+    if not whole:
+      monkeypatch.setattr(module.Graph, "behind", behind)
+    w, jit = Tensor(normal(8, 4, 4)).shard(FOUR, axis=0).realize(), None
+    for i in range(7):
+      step, t, want = program(i, w)
+      jit = jit or TinyJit(step)
+      right[whole, i] = np.allclose(jit(t).numpy(), want, rtol=1e-3, atol=1e-3)
+  assert all(right[True, i] for i in range(7)), right
+  assert driver.order != "lazy" or not all(right[False, i] for i in range(3, 7)), right
+
+
+def ancestors(node):
+  seen, waiting = {}, list(node.before)
+  while waiting:
+    if id(n := waiting.pop()) not in seen:
+      seen[id(n)] = n
+      waiting += n.before
+  return seen
+
+
+def test_devices_move_values_while_they_compute_what_does_not_need_them(lazy, monkeypatch):
+  graphs, instantiate = [], cuda_emulator.Driver.cuGraphInstantiate
+  monkeypatch.setattr(
+    cuda_emulator.Driver, "cuGraphInstantiate", lambda self, g, flags: graphs.append(g) or instantiate(self, g, flags)
+  )
+  a, b = (Tensor(normal(k, 8, 8)).shard(FOUR, axis=0).realize() for k in (1, 2))
+
+  @TinyJit
+  def f(x, y):
+    first = (x * 3 - 1).sum(0)  # is reduced while
+    second = (y.exp() * 2).sin()  # this is computed
+    Tensor.realize(first, second)
+    return first, second
+
+  for _ in range(5):
+    first, second = f(a, b)
+  np.testing.assert_allclose(first.numpy(), (normal(1, 8, 8) * 3 - 1).sum(0), rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(second.numpy(), np.sin(np.exp(normal(2, 8, 8)) * 2), rtol=1e-4, atol=1e-4)
+  (graph,) = graphs
+  kernels = [n for n in graph if n.params is not None]
+  moves = [n for n in kernels if any("const unsigned long long*" in p for p in n.params[0].parameters)]
+  compute = [n for n in kernels if n not in moves]
+  assert len(moves) == 4 and len(compute) >= 8
+  for move in moves:  # each behind the sums of all devices
+    assert len([n for n in compute if id(n) in ancestors(move)]) >= 4
+    assert not [n for n in compute if id(move) in ancestors(n)]
+  free = [n for n in compute if not any(id(n) in ancestors(move) for move in moves)]
+  assert len(free) >= 4, "some of the computation has nothing to do with the move"
+  assert sum(len(n.before) for n in graph) <= 2 * len(graph)
+
+
+def test_the_kernels_of_one_device_are_one_chain(lazy, monkeypatch):
+  """No edge says what another says."""
+  graphs, instantiate = [], cuda_emulator.Driver.cuGraphInstantiate
+  monkeypatch.setattr(
+    cuda_emulator.Driver, "cuGraphInstantiate", lambda self, g, flags: graphs.append(g) or instantiate(self, g, flags)
+  )
+  w = Tensor(normal(1, 8, 8), device=FOUR[1]).realize()
+  jit = TinyJit(lambda x: ((x @ w).relu() @ w + x.sum(0) @ w).softmax().realize())
+  for i in range(4):
+    jit(Tensor(normal(i, 8, 8), device=FOUR[1]).realize())
+  (graph,) = graphs
+  assert len(graph) > 4 and [len(n.before) for n in graph] == [0] + [1] * (len(graph) - 1)
 
 
 def test_replays_neither_leak_memory_nor_wait_for_the_host(lazy):

@@ -22,7 +22,7 @@ from tinygrad.device import ON_CPU, Backend, Capabilities, DeviceError, PeerCopy
 from tinygrad.helpers import LazyModule, prod, round_up
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache, queues
-from tinygrad.runtime.queues import LESS, Barrier, Batch, GridKernel, QueueDevice, errors_of, in_order
+from tinygrad.runtime.queues import LESS, Batch, GridKernel, QueueDevice, errors_of, in_order
 
 driver, nvrtc = map(LazyModule, ("cuda.bindings.driver", "cuda.bindings.nvrtc"))
 TARGET = Target("CUDA", vector_registers=96, scratch=48 << 10, threads=True)
@@ -199,26 +199,60 @@ class Cells:
       self.changed = False
 
 
+Chain = tuple[
+  "CUDA", bool
+]  # of kernels that run one after another: the device, and whether they read its peers' memory
+
+
 class Graph:
-  """What is queued again and again, as one launch: the kernels of several devices, each after what its device did
-  before; a barrier is a node without work."""
+  """What is queued again and again, as one launch.
+
+  Each device has two chains of kernels: those that read its peers' memory, and all others. A kernel comes after the one
+  before it in its chain, and of the other chain and other devices after those that wrote what it reads or writes, and
+  that read what it writes. So devices need no barriers, and move values while they compute what does not ask for them.
+  """
 
   def __init__(self, devices: Sequence[CUDA], lists: Sequence[Batch]) -> None:
     self.devices, self.first = devices, devices[0]
     self.changed: list[Call] = []
     self.cells = {d: Cells(d, (ctypes.c_int64 * variables_of(calls))()) for d, calls in zip(devices, lists)}
     self.graph = self.first.do("cuGraphCreate", 0)
-    last: dict[Any, dict[int, Any]] = {d: {} for d in devices}  # what each device's next call comes after, by identity
-    for d, item in in_order(devices, lists):
-      if isinstance(item, Barrier):
-        before = {i: node for other in item.devices for i, node in last[other].items()}
-        node = d.do("cuGraphAddEmptyNode", self.graph, [*before.values()], len(before))
-        last.update(dict.fromkeys(item.devices, {id(node): node}))
-      else:
-        node = d.do("cuGraphAddKernelNode", self.graph, [*last[d].values()], len(last[d]), item.launch())
-        last[d] = {id(node): node}
-        item.node, item.graph = node, self
+    self.last: dict[Chain, Any] = {}
+    self.chain: dict[int, Chain] = {}  # of a node, by identity
+    self.writer: dict[Memory, Any] = {}
+    self.readers: dict[Memory, list[Any]] = {}  # since it was written
+    self.joined: dict[frozenset[int], Any] = {}  # a node behind several, by identity
+    for d, call in in_order(devices, lists):
+      if isinstance(call, Call):
+        self.add(d, call)
     self.executable = self.first.do("cuGraphInstantiate", self.graph, 0)
+
+  def add(self, d: CUDA, call: Call) -> None:
+    arguments = [kept[1] if isinstance(kept, tuple) else [kept] for kept in call.memory]
+    written, read = arguments[: call.program.launch.writes], arguments[call.program.launch.writes :]
+    chain = d, any(isinstance(kept, tuple) for kept in call.memory)
+    before = {id(node): node for node in [self.last.get(chain)] if node is not None}
+    for memory in arguments:
+      before.update(self.behind(chain, [self.writer[m] for m in memory if m in self.writer]))
+    for memory in written:
+      before.update(self.behind(chain, [node for m in memory for node in self.readers.get(m, ())]))
+    call.node = d.do("cuGraphAddKernelNode", self.graph, [*before.values()], len(before), call.launch())
+    call.graph, self.last[chain], self.chain[id(call.node)] = self, call.node, chain
+    for m in itertools.chain(*read):
+      self.readers.setdefault(m, []).append(call.node)
+    for m in itertools.chain(*written):
+      self.writer[m], self.readers[m] = call.node, []
+
+  def behind(self, chain: Chain, nodes: Sequence[Any]) -> dict[int, Any]:
+    """What a kernel comes after beside the one before it in its chain, by identity: of several nodes, one behind them
+    which the kernels of all devices share that wait for these."""
+    found = {id(node): node for node in nodes}
+    others = {i: node for i, node in found.items() if self.chain[i] != chain}
+    if len(others) <= 1:
+      return others
+    if (key := frozenset(found)) not in self.joined:
+      self.joined[key] = chain[0].do("cuGraphAddEmptyNode", self.graph, [*found.values()], len(found))
+    return {id(self.joined[key]): self.joined[key]}
 
   def launch(self) -> None:
     for c in dict.fromkeys(self.changed):
