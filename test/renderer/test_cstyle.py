@@ -231,3 +231,26 @@ def test_each_device_begins_with_its_own_part(dialect):
   assert found.launch.turned == groups > 4
   assert re.search(rf"r\d+ = \(\w[\w ]*\)\(.* \+ .*turn.*\) % {groups}U", found.source), found.source
   assert rendered("softmax", DIALECTS[dialect]).launch.turned == 0
+
+
+# ---------------------------------------------------------------- what compilers are told
+
+
+def test_pointers_are_alone_where_no_table_leads_to_the_same_memory():
+  for name, word in (("cuda", " __restrict__ p"), ("opencl", " restrict p")):
+    for of in KERNELS:
+      head = re.search(rf"{of}\((.*?)\) {{", source(of, DIALECTS[name]))[1]
+      pointers = len(re.findall(r"\* ?\w* ?p\d", head))
+      assert pointers and head.count(word) == (0 if of == "all_reduce" else pointers), head
+
+
+def test_short_loops_with_none_within_are_written_out():
+  for of in KERNELS:
+    lines = source(of, cstyle.CUDA).splitlines()
+    for i, line in enumerate(lines):
+      if (loop := re.match(r"( *)for \(.* < (\w+);", line)) is not None:
+        end = next(k for k in range(i, len(lines)) if lines[k] == loop[1] + "}")
+        outer = any("for (" in inside for inside in lines[i + 1 : end])
+        short = loop[2].isdigit() and int(loop[2]) <= cstyle.UNROLLED and not outer
+        assert (lines[i - 1].strip() == "#pragma unroll") == short, line
+  assert "#pragma unroll" in source("softmax", cstyle.CUDA)

@@ -247,6 +247,7 @@ class Driver:
       self.broken[stream.context], self.fault_in = self.fault_in[1], None
       return
     self.launched.append(function.name)
+    self.alone(function, words)
     for parameter, word in zip(function.parameters, words):
       if "*" in parameter and (word.value or not parameter.endswith("_at")):  # a variable need not lie in memory
         self.touch(function, stream, word.value)
@@ -257,6 +258,14 @@ class Driver:
     pointers = (ctypes.c_void_p * len(words))(*(ctypes.addressof(w) for w in words))
     if host_code(function.source).run(pointers, (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block)):
       self.faults.append(f"{function.name}: not every thread comes to its barriers")
+
+  def alone(self, function, words):
+    """What is written by way of a pointer that is declared to lead there alone is named by no other argument."""
+    given = [(p.rpartition(" ")[2], w.value) for p, w in zip(function.parameters, words) if "__restrict__" in p]
+    for name, address in given:
+      written = re.search(rf"(^|[ )]){name}\[[^=;]*\] = |\({name} \+ [^=;]*\) = ", function.source, re.M)
+      if written and [a for _, a in given].count(address) > 1:
+        self.faults.append(f"{function.name} is given {name} twice")
 
   table_length = 0  # entries of a table of peers that are looked at: as many as there are devices in use
 
