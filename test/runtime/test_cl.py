@@ -9,7 +9,7 @@ import pytest
 from tinygrad import Context, Tensor, TinyJit, nn
 from tinygrad.debug.check_nan import NonFiniteError
 from tinygrad.device import Device, DeviceError, Launch, Rendered
-from tinygrad.runtime import diskcache
+from tinygrad.runtime import cl, diskcache
 from tinygrad.runtime.cl import CL, DECLARED
 
 pytestmark = pytest.mark.needs("CL")
@@ -225,3 +225,38 @@ def test_functions_that_are_not_declared_come_from_the_drivers_declarations(monk
   device.submit_all([device], [device.batch([device.bind(program, [memory])])])
   device.copyout(memoryview(got.view(np.uint8)), memory)
   assert got.tolist() == [5.0] * 4
+
+
+USES = {  # of a group of 8 threads with their numbers: a kernel, and what it computes
+  "half": ("half x = (half)i; x = x * x + (half)0.5f; p0[i] = (float)x;", lambda i: i * i + 0.5),
+  "sub_groups": ("p0[8 + i] = get_sub_group_id(); p0[i] = sub_group_reduce_add((float)i);", None),
+  "shuffle": ("p0[i] = sub_group_shuffle((float)i, get_sub_group_local_id());", lambda i: i),
+}
+
+
+@pytest.mark.parametrize("feature", USES)
+def test_what_a_target_says_of_its_device_is_true(feature):
+  device = Device["CL"]
+  if feature not in device.target.features:
+    pytest.skip(f"{device.device.platform.name} offers no {feature}")
+  body, value = USES[feature]
+  names = {name: extension for extension, name in cl.FEATURES.items()}
+  source = f"""#ifdef {names[feature]}
+#pragma OPENCL EXTENSION {names[feature]} : enable
+#endif
+__kernel __attribute__((reqd_work_group_size(8, 1, 1))) void k(__global float* p0) {{
+  int i = get_local_id(0); {body}
+}}"""
+  memory, got = device.alloc(64), np.zeros(16, np.float32)
+  program = device.compile(Rendered(source, Launch(threads=(8, 1, 1))), "k")
+  device.submit_all([device], [device.batch([device.bind(program, [memory])])])
+  device.copyout(memoryview(got.view(np.uint8)), memory)
+  if value is None:
+    assert sum(dict(zip(got[8:].tolist(), got[:8].tolist())).values()) == sum(range(8)), got
+  else:
+    np.testing.assert_array_equal(got[:8], value(np.arange(8, dtype=np.float32)))
+
+
+def test_kernels_are_opencl_c_3_where_the_driver_offers_it():
+  device = Device["CL"]
+  assert ("-cl-std=CL3.0" in device.options) == device.device.version.startswith(("OpenCL 3", "OpenCL 4"))

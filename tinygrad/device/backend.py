@@ -23,7 +23,7 @@ class Target:
   threads: bool = False  # grid of threads (GPU) rather than loops
   cooperates: bool = True  # threads of a group gain by copying to scratch memory what they share
   shares: bool = False  # threads of the device may share a kernel out (CPU)
-  features: tuple[str, ...] = ()
+  features: tuple[str, ...] = ()  # a processor's as LLVM names them; of OpenCL half, sub_groups, shuffle
   float64: bool = True
   halves: bool = True  # it converts between half and float32
   vendor: str = ""  # of a processor, where its instructions differ in speed from what others call the same

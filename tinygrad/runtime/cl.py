@@ -40,6 +40,9 @@ __attribute__((overloadable, convergent)) void barrier(cl_mem_fence_flags);
 __attribute__((overloadable)) float vload_half(size_t, const half*);
 __attribute__((overloadable)) void vstore_half_rte(float, size_t, half*);
 """
+# what a device may offer beside the core of the language, by its extension: arithmetic on half, and sums, shuffles of
+# the threads that run in step
+FEATURES = {"cl_khr_fp16": "half", "cl_khr_subgroups": "sub_groups", "cl_khr_subgroup_shuffle": "shuffle"}
 _SVM_PTRS = 0x11B6  # CL_KERNEL_EXEC_INFO_SVM_PTRS, which pyopencl does not wrap
 
 
@@ -165,13 +168,24 @@ class CL(QueueDevice):
     self.description = f"{count} of {names} ({of.devices[0].platform.name})"
     self.queue = cl.CommandQueue(self.context, self.device)
     scratch, gpu = min(self.device.local_mem_size, 48 << 10), bool(self.device.type & cl.device_type.GPU)
-    double = "cl_khr_fp64" in self.device.extensions
+    offered = self.device.extensions.split()
+    features = {name for extension, name in FEATURES.items() if extension in offered}
+    if self.device.version >= "OpenCL 3" and self.device.max_num_sub_groups:  # no extension there
+      features.add("sub_groups")
     self.options = ["-cl-std=CL3.0" if self.device.version >= "OpenCL 3" else "-cl-std=CL2.0"]
     if not gpu and "Intel" in self.device.platform.name:  # its optimiser (2026.2) gives wrong values: see test_cl.py
       self.options.append("-cl-opt-disable")
     if self.device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT:
       self.options.append("-cl-fp32-correctly-rounded-divide-sqrt")
-    self.target = Target("CL", vector_registers=64, scratch=scratch, threads=True, cooperates=gpu, float64=double)
+    self.target = Target(
+      "CL",
+      vector_registers=64,
+      scratch=scratch,
+      threads=True,
+      cooperates=gpu,
+      features=tuple(sorted(features)),
+      float64="cl_khr_fp64" in offered,
+    )
 
   def wait(self) -> None:
     with self.telling("a kernel of these", queued=True):
