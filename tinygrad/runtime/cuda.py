@@ -145,9 +145,10 @@ class Call(queues.Call):
   graph: Graph | None = None
 
   def set_word(self, i: int, value: Any) -> None:
-    self.words[i] = value if isinstance(value, int) else value.address
-    if self.graph is not None:
+    word = value if isinstance(value, int) else value.address
+    if self.graph is not None and self.words[i] != word:  # a table stays where it is, whatever it leads to
       self.graph.changed.append(self)
+    self.words[i] = word
 
   def set_variable(self, number: int, value: int) -> None:
     """In a graph a variable moves to memory when its value changes for the first time."""
@@ -317,6 +318,7 @@ class CUDA(QueueDevice):
     self.stream = self.do("cuStreamCreate", driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
     self.reached, *events = (self.do("cuEventCreate", driver.CUevent_flags.CU_EVENT_DISABLE_TIMING) for _ in range(3))
     self.halves: list[Any] = events  # of the staging memory, once there is one: (memory, its address, event)
+    self.filled = 0  # bytes of the first half
     device, kind = call("cuDeviceGet", self.number), "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_"
     parts = [getattr(driver.CUdevice_attribute, kind + part) for part in ("MAJOR", "MINOR")]
     major, minor = (call("cuDeviceGetAttribute", part, device) for part in parts)
@@ -366,16 +368,20 @@ class CUDA(QueueDevice):
 
   def staged(self, nbytes: int) -> Iterator[tuple[int, memoryview, int, Any]]:
     """The pieces of a copy: (offset, pinned memory, its address, the event to record behind its use). The halves of
-    the staging memory take turns, each when its event has come."""
+    the staging memory are filled in turn, each again when its event has come: small copies wait for nothing."""
     if not isinstance(self.halves[0], tuple):
       address = int(self.do("cuMemHostAlloc", 2 * HALF, 0))
       memory = memoryview((ctypes.c_char * (2 * HALF)).from_address(address)).cast("B")
       self.halves = [(memory[i * HALF :][:HALF], address + i * HALF, event) for i, event in enumerate(self.halves)]
     for at in range(0, nbytes, HALF):
-      self.halves.reverse()
-      memory, address, event = self.halves[0]
-      self.do("cuEventSynchronize", event)
-      yield at, memory[: nbytes - at], address, event
+      size = min(nbytes - at, HALF)
+      if self.filled + size > HALF:
+        self.halves.reverse()
+        self.filled = 0
+        self.do("cuEventSynchronize", self.halves[0][2])
+      (memory, address, event), begin = self.halves[0], self.filled
+      self.filled = round_up(begin + size, 64)
+      yield at, memory[begin : begin + size], address + begin, event
 
   def copyin(self, handle: Memory, data: memoryview, offset: int = 0) -> None:
     data = data.cast("B") if data.nbytes else data
