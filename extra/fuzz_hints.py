@@ -3,11 +3,13 @@
   values     values and gradients are those of the same program without hints, on one device
   cuts       a hinted value has the cuts that it was given, a closed dim no others
   order      placements do not depend on the order in which outputs are given
-  stated     hints that state what was decided (the answer: between, bytes decide) for leaves and outputs change nothing
-  last       nor do they in a round after all others
+  stated     to state where values are (leaves, outputs, gradients: all of them, and one) changes no placement, no bytes
+  last       nor does it in a round after all others
   twice      to propagate once more changes nothing
   unhinted   without hints everything is replicated, and nothing moves
   bytes      no more bytes move than in the same program with the leaves placed so, hints on leaves alone
+  between    (only where it is asked for: docs/solver.md) `stated`, of one value after the other, where that is read;
+             without gradients
 
     SPEC=2 python -m extra.fuzz_hints [--first 0] [--programs 1000] [--laws values,cuts] [--show SEED]
 
@@ -23,13 +25,14 @@ import argparse
 import math
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tinygrad import OPEN, Context, Mesh, P, Sharding, Tensor, propagate
+from tinygrad.device import spec_of
 from tinygrad.helpers import prod, tqdm
 from tinygrad.propagation import Propagation
 from tinygrad.sharding import explain
@@ -69,11 +72,14 @@ class Program:
   on_leaves: bool = False  # with hints on leaves alone, nothing placed by the user
   in_rounds: bool = True  # hints have priorities
   places: Sequence[Any] = ()  # where leaves and indices are put, rather than what is said of them
+  differentiated: bool = True  # with gradients, by chance
+  stated: Mapping[int, Any] = field(default_factory=dict)  # of some values, by their numbers, where they are
   mesh: Mesh = field(init=False)
   memory: list[Tensor] = field(default_factory=list)
   leaves: list[Tensor] = field(default_factory=list)
   outputs: list[Tensor] = field(default_factory=list)
   gradients: list[Tensor] = field(default_factory=list)
+  said_of: int = 0  # how many values there are so far
 
   def __post_init__(self) -> None:
     self.rng, self.hints = random.Random(self.seed), random.Random(self.seed)
@@ -87,7 +93,7 @@ class Program:
       if value is not None and prod(value.shape) <= MOST and value.ndim <= 4:
         self.values.append(self.said(value, 0.4, self.hinted))
     self.outputs = [self.output(self.rng.choice(self.values)) for _ in range(self.rng.randint(1, 3))]
-    if self.rng.random() < 0.6:
+    if self.rng.random() < 0.6 and self.differentiated:
       loss = sum((y.float().sum() for y in self.outputs), Tensor(0.0))
       for x in self.leaves:
         x.requires_grad = True
@@ -115,7 +121,8 @@ class Program:
   def said(self, x: Tensor, chance: float, wanted: bool) -> Tensor:
     """A value, by chance with a hint; the same chances are taken where none is wanted."""
     hinted = self.hint(x) if self.hints.random() < chance else x
-    return hinted if wanted else x
+    x, at, self.said_of = hinted if wanted else x, self.stated.get(self.said_of), self.said_of + 1
+    return x.constrain(spec_of(self.mesh, at.dims)) if isinstance(at, Sharding) else x
 
   def output(self, x: Tensor) -> Tensor:
     spec = self.spec(x.ndim, may_open=False)
@@ -126,11 +133,19 @@ class Program:
     given = (self.gradients[::-1], self.outputs[::-1]) if turned else (self.outputs, self.gradients)
     return propagate(*given, mesh=self.mesh)
 
-  def propagate_stating(self, leaves: Sequence[Any], outputs: Sequence[Any], priority: int = 0) -> Propagation:
-    """Places the program with closed hints that say where leaves and outputs are."""
-    placed = zip(self.leaves + self.outputs, (*leaves, *outputs))
-    said = [t.constrain(at.spec, priority=priority) for t, at in placed if isinstance(at, Sharding)]
+  def propagate_stating(self, at: Mapping[int, Any], priority: int = 0) -> Propagation:
+    """Places the program with closed hints that say where some of its tensors are, by their numbers."""
+    said = [
+      self.tensors[i].constrain(spec_of(self.mesh, placement.dims), priority=priority)
+      for i, placement in at.items()
+      if isinstance(placement, Sharding)
+    ]
     return propagate(self.outputs, self.gradients, said, mesh=self.mesh)
+
+  @property
+  def wire(self) -> float:
+    """The bytes that move for outputs and gradients, as placed. (* 2: views do not move.)"""
+    return explain(*[t * 2 for t in self.outputs + self.gradients]).wire
 
   def spec(self, rank: int, may_open: bool = True) -> P:
     rng, names = self.hints, list(self.mesh.names)
@@ -224,15 +239,16 @@ def values(seed: int) -> str:
 
 def cuts(seed: int) -> str:
   p = Program(seed, True)
-  answer = p.propagate().answer
-  for u in answer.asked.order:
-    placement = answer[u]
-    if u.op is not Ops.CONSTRAIN or not isinstance(placement, Sharding):
+  found = p.propagate()
+  for u, at in [(u, found.answer[u]) for u in found.answer.asked.order] + [
+    (u, v.device) for v, u in found.before.items()
+  ]:
+    if u.op is not Ops.CONSTRAIN or not isinstance(at, Sharding):
       continue
     for i, (said, is_open) in enumerate(zip(u.arg.sub_axes(p.mesh)[0], u.arg.opened)):
-      said, found = within_axes(said, p.mesh), within_axes(placement.cut(i), p.mesh)
-      if common(said, found) != said or not (is_open or said == found):
-        return f"{u.arg} is at {placement}"
+      said, there = within_axes(said, p.mesh), within_axes(at.cut(i), p.mesh)
+      if common(said, there) != said or not (is_open or said == there):
+        return f"{u.arg} is at {at}"
   return ""
 
 
@@ -255,15 +271,36 @@ def order(seed: int) -> str:
 
 def stated(seed: int, priority: int = 0) -> str:
   p = Program(seed, True)
-  found = p.propagate()
-  decided = [[found.answer[found.before.get(t.uop, t.uop)] for t in tensors] for tensors in (p.leaves, p.outputs)]
-  again = Program(seed, True)
-  again.propagate_stating(*decided, priority)
-  return differing("stated", devices(p.tensors), devices(again.tensors))
+  p.propagate()
+  placed, wire = dict(enumerate(devices(p.tensors))), p.wire  # a constant is another program's, too
+  one = random.Random(seed).choice(list(placed))
+  for at in (placed, {one: placed[one]}):
+    again = Program(seed, True)
+    again.propagate_stating(at, priority)
+    if said := differing("stated", devices(p.tensors), devices(again.tensors)):
+      return said
+    if again.wire != wire:
+      return f"stated: {again.wire} bytes move, not {wire}"
+  return ""
 
 
 def stated_last(seed: int) -> str:
   return stated(seed, LAST)
+
+
+def between(seed: int) -> str:
+  p = Program(seed, True, differentiated=False)
+  p.propagate()
+  read, wire = UOp.sink(*[t.uop for t in p.outputs]).toposort(), p.wire
+  for i, x in enumerate(p.values):
+    if x.uop in read:
+      again = Program(seed, True, differentiated=False, stated={i: x.device})
+      again.propagate()
+      if said := differing(f"value {i} stated", devices(p.tensors), devices(again.tensors)):
+        return said
+      if again.wire != wire:
+        return f"value {i} stated: {again.wire} bytes move, not {wire}"
+  return ""
 
 
 def twice(seed: int) -> str:
@@ -287,8 +324,7 @@ def no_more_bytes(seed: int) -> str:
   p = Program(seed, False, on_leaves=True)
   p.propagate()
   by_hooks = Program(seed, False, places=devices(p.memory))
-  y, z = (explain(*[t * 2 for t in q.outputs + q.gradients]).wire for q in (p, by_hooks))  # * 2: views do not move
-  return f"{y} bytes move, by hooks {z}" if y > z else ""
+  return f"{p.wire} bytes move, by hooks {by_hooks.wire}" if p.wire > by_hooks.wire else ""
 
 
 LAWS: dict[str, Callable[[int], str]] = {
@@ -301,12 +337,13 @@ LAWS: dict[str, Callable[[int], str]] = {
   "unhinted": unhinted,
   "bytes": no_more_bytes,
 }
+ALL_LAWS = LAWS | {"between": between}
 
 
 def check(seed: int, law: str = "values") -> str:
   """What is wrong with a program; "" if nothing is."""
   try:
-    return LAWS[law](seed)
+    return ALL_LAWS[law](seed)
   except Exception as e:  # whatever it is, it is the finding
     return f"{type(e).__name__}: {' '.join(str(e).split())[:300]}"
 
@@ -316,11 +353,11 @@ def main() -> int:
   parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
   parser.add_argument("--programs", type=int, default=1000, help="how many (1000)")
   parser.add_argument("--show", type=int, metavar="SEED", help="print what was decided for one program")
-  parser.add_argument("--laws", default=",".join(LAWS), help="which, with commas between (all)")
+  parser.add_argument("--laws", default=",".join(LAWS), help="which, with commas between (all but the last)")
   args = parser.parse_args()
   laws = args.laws.split(",")
-  if wrong := [law for law in laws if law not in LAWS]:
-    parser.error(f"no law: {', '.join(wrong)}; there are {', '.join(LAWS)}")
+  if wrong := [law for law in laws if law not in ALL_LAWS]:
+    parser.error(f"no law: {', '.join(wrong)}; there are {', '.join(ALL_LAWS)}")
   with Context(INTERPRET=1):
     if args.show is not None:
       p = Program(args.show, True)

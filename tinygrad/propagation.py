@@ -14,7 +14,7 @@ from tinygrad.engine.program_order import program_order, unrecorded
 from tinygrad.engine.realize import random_states, realize
 from tinygrad.helpers import STRATEGY, LazyModule
 from tinygrad.sharding.replacement import Replacement
-from tinygrad.uop import Hooks, Ops, UOp
+from tinygrad.uop import Hooks, Ops, UOp, stored
 
 if TYPE_CHECKING:
   from tinygrad.sharding import localize as localizing
@@ -100,15 +100,15 @@ def auto(*outputs: Any, mesh: Mesh, memory: float | None = None, machine: Machin
       on,
       memory,
     )
-  apply(found.answer, roots, found.again)
+  apply(Placing(found.answer), roots, found.again)
   return found
 
 
 def place_on(mesh: Mesh, roots: Sequence[UOp]) -> Propagation:
   """Places what `roots` are computed from. What a function was given stays where it is, and is moved when it is
   read."""
-  found = graph.answer(UOp.sink(*roots), mesh, solve.Policy(STRATEGY.value))
-  return Propagation(found, apply(found))
+  placing = place_by_hints(roots, mesh)
+  return Propagation(placing.found, apply(placing))
 
 
 def planned_bytes(roots: Sequence[UOp]) -> float:
@@ -123,14 +123,51 @@ def planned_bytes(roots: Sequence[UOp]) -> float:
   return max((n for d, n in held.items() if Device.capabilities(d).computes is Computes.KERNELS), default=0)
 
 
-def apply(found: Answer, roots: Sequence[UOp] = (), again: Recomputation | None = None) -> dict[UOp, UOp]:
+class Placing:
+  """An answer, built. `leaves`: what is not placed yet, where it is to be; `stores`: what fills those that are memory,
+  which moves at once; `made`: what each node becomes."""
+
+  def __init__(self, found: Answer) -> None:
+    self.found = found
+    self.leaves: dict[UOp, UOp] = {}
+    self.stores: dict[UOp, UOp] = {}
+    for u in found.asked.leaves:
+      target = found[u]
+      assert target is not None
+      if u.op is Ops.MOVE:
+        self.leaves[u] = decided.moved_to(u.src[0], target, u)
+      elif u in random_states or u in program_order.inputs:
+        self.leaves[u] = decided.moved_to(u, target, u)
+      elif u.device != target:
+        self.stores[u] = stored(decided.moved_to(u, target, u), target)
+        self.leaves[u] = self.stores[u].src[0]
+    self.made = build.build_answer(found, self.leaves)
+
+
+def place_by_hints(roots: Sequence[UOp], mesh: Mesh) -> Placing:
+  """What `propagate` makes of values. A hint that nobody reads says where a result is to be. One that is met without it
+  is inert: so what was decided can be said of any result, and nothing changes. Of those that are not, the ones of the
+  earliest round come to count; others may then be met."""
+  sink, policy = UOp.sink(*roots), solve.Policy(STRATEGY.value)
+  inert = graph.unread_hints(sink)
+  while True:
+    placing = Placing(graph.answer(sink, mesh, policy, inert))
+    placing.found.met.update(graph.met(inert, placing.made, mesh))
+    if not (unmet := inert - placing.found.met.keys()):
+      return placing
+    inert = inert - graph.earliest(unmet)
+
+
+def apply(placing: Placing, roots: Sequence[UOp] = (), again: Recomputation | None = None) -> dict[UOp, UOp]:
   """Every live tensor at the placements of an answer, and what is read late below `roots` computed `again`; of each
   node that was placed, what it was."""
-  leaves, memory = moved_leaves(found)
+  found, made, leaves = placing.found, placing.made, placing.leaves
   with unrecorded():
-    leaves |= zip(memory, realize(*memory.values()), strict=True)
-  graph.first_uid.update({leaves[u].base: graph.first_uid.get(u, u.arg.uid) for u in memory})
-  made = placed_nodes(found, leaves)
+    realize(*placing.stores.values())
+  graph.first_uid.update({leaves[u].base: graph.first_uid.get(u, u.arg.uid) for u in placing.stores})
+  hints = (u for u in found.asked.order if u.op is Ops.CONSTRAIN and u not in found.asked.inert)
+  graph.counted.update(graph.before_moves(made[u]) for u in hints)
+  reasons.note_reasons(found, made)
   if again is not None:
     late = again.applied([made[u] for u in roots])
     made = {u: late.get(v, v) for u, v in made.items()}
@@ -145,44 +182,22 @@ def apply(found: Answer, roots: Sequence[UOp] = (), again: Recomputation | None 
   return {v: u for u, v in reversed(made.items())}
 
 
-def moved_leaves(found: Answer) -> tuple[dict[UOp, UOp], dict[UOp, UOp]]:
-  """What is not placed yet, moved to where an answer says: what is moved when it is read, and memory, moved at once."""
-  leaves: dict[UOp, UOp] = {}
-  memory: dict[UOp, UOp] = {}
-  for u in found.asked.leaves:
-    target = found[u]
-    assert target is not None
-    if u.op is Ops.MOVE:
-      leaves[u] = decided.moved_to(u.src[0], target, u)
-    elif u in random_states or u in program_order.inputs:
-      leaves[u] = decided.moved_to(u, target, u)
-    elif u.device != target:
-      memory[u] = decided.moved_to(u, target, u)
-  return leaves, memory
-
-
-def placed_nodes(found: Answer, leaves: dict[UOp, UOp]) -> dict[UOp, UOp]:
-  """What each node becomes, given what the leaves become; each knows why it is there."""
-  made = build.build_answer(found, leaves)
-  reasons.note_reasons(found, made)
-  return made
-
-
 def as_propagated(roots: Sequence[UOp], mesh: Mesh) -> list[UOp]:
   """What `propagate` would make of values."""
   check_mesh("explain", mesh)
-  return as_placed(graph.answer(UOp.sink(*roots), mesh, solve.Policy(STRATEGY.value)), roots)
+  return noted(place_by_hints(roots, mesh), roots)
 
 
 def as_placed(found: Answer, roots: Sequence[UOp]) -> list[UOp]:
   """What `apply` would make of values. Memory that it would move is stood for by buffers that nobody fills; no tensor
   changes."""
-  leaves, memory = moved_leaves(found)
-  for u, moved in memory.items():
-    assert moved.device is not None
-    leaves[u] = UOp.buffer(u.max_shape, u.dtype, moved.device, origin=u.origin)
-  made = placed_nodes(found, leaves)
-  return [made[u] for u in roots]
+  return noted(Placing(found), roots)
+
+
+def noted(placing: Placing, roots: Sequence[UOp]) -> list[UOp]:
+  """What values become, each with its reasons."""
+  reasons.note_reasons(placing.found, placing.made)
+  return [placing.made[u] for u in roots]
 
 
 Hooks.propagated = as_propagated

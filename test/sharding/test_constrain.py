@@ -68,6 +68,12 @@ def test_a_hint_is_a_view_of_memory_that_is_written_through_it():
   np.testing.assert_array_equal(x.numpy(), X + 1)
 
 
+def test_a_view_of_memory_with_a_hint_moves_no_more_than_the_view():
+  x = Tensor(X).shard(D2, axis=1).realize()
+  assert explain(x.flip(1).constrain(P())).wire == explain(x.flip(1)).wire == 0
+  assert explain(x.flip(1).constrain(P()) * 2).wire > 0
+
+
 def test_a_step_on_hinted_arguments_is_captured_apart():
   @TinyJit
   def step(x):

@@ -11,7 +11,7 @@ from extra.bench.place_cost import training
 from tinygrad import Mesh, P, ShardError, Sharding, Tensor, auto
 from tinygrad.device import Partial
 from tinygrad.helpers import GlobalCounters
-from tinygrad.propagation import apply
+from tinygrad.propagation import Placing, apply
 from tinygrad.sharding import explain
 from tinygrad.sharding.moves import plan
 from tinygrad.solver.auto import bounds, least, linear
@@ -335,7 +335,7 @@ def test_no_more_bytes_travel_than_were_counted(graph, mesh):
     sink = GRAPHS[graph]()
     roots = [Tensor(u) for u in sink.src]
     found = automatic(sink, mesh, machine, memory)
-    apply(found.answer)
+    apply(Placing(found.answer))
     p, chosen = found.program, found.chosen.cuts
     own = sum(v.seconds[k] for v, k in zip(p.values, chosen)) + sum(op.seconds[op.best(chosen)] for op in p.ops)
     counted = (found.seconds - own) * machine.link

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from tinygrad import OPEN, Mesh, P, Sharding, Tensor, propagate
+from extra.fuzz_hints import check
+from tinygrad import OPEN, Context, Mesh, P, ShardError, Sharding, Tensor, propagate
 from tinygrad.sharding import explain
+from tinygrad.solver import graph
 from tinygrad.solver.graph import ask
 from tinygrad.uop import UOp
 
@@ -40,6 +42,110 @@ def test_a_hint_on_memory_beside_an_op_of_two_sources():
     return y.device, z.device
 
   assert placed(True) == placed(False)
+
+
+def of_a_later_round(stated):
+  """w, which a hint of the first round reaches late, and one of the next round as soon as it is stated in the first."""
+  x, w, y = zeros(8, 8), zeros(8, 8), zeros(8, 8)
+  u = x.constrain(P("a"), priority=1) + 1
+  outputs = [w.exp() + u, w + y.constrain(P(None, "a"))]
+  propagate(outputs, [u.constrain(P("a"))] if stated else [], mesh=LINE)
+  return [t.device for t in (x, w, y, u, *outputs)]
+
+
+def of_the_last_round(stated):
+  """Where a result asks for a cut, what is stated of others in a later round follows from it."""
+  x, y = zeros(8, 8), zeros(8, 8)
+  z = (x + y).T.constrain(P("a"))
+  said = [t.constrain(P(None, "a"), priority=1) for t in (x, y)] if stated else []
+  propagate(z, said, mesh=LINE)
+  return x.device, y.device, z.device
+
+
+def over_one_that_nothing_passes(stated):
+  """The hint on the hint is of an earlier round, and would tell the memory."""
+  x = zeros(8, 8)
+  y = (x + 1).constrain(P("a"), propagate="none", priority=1)
+  y = y.constrain(P("a")) if stated else y
+  propagate(y, mesh=LINE)
+  return x.device, y.device
+
+
+STATED = (of_a_later_round, of_the_last_round, over_one_that_nothing_passes)
+
+
+@pytest.mark.parametrize("program", STATED)
+def test_a_result_is_told_where_it_is(program):
+  assert program(True) == program(False)
+
+
+def test_what_a_result_is_told_that_counts_is_noticed(monkeypatch):
+  """(Mutant: a hint that nobody reads is one as any other.)"""
+  before = of_a_later_round(False)
+  monkeypatch.setattr(graph, "unread_hints", lambda sink: set())
+  assert of_a_later_round(True) != before
+
+
+def test_what_is_told_late_counts_late(monkeypatch):
+  """Only what the results of the first round leave open. (Mutant: all that is not met comes to count at once.)"""
+  counted = []
+  monkeypatch.setattr(graph, "ask", lambda *given: counted.append(given[2]) or ask(*given))
+  of_the_last_round(True)
+  assert [len(inert) for inert in counted] == [3, 2]
+  monkeypatch.setattr(graph, "earliest", set)
+  of_the_last_round(True)
+  assert [len(inert) for inert in counted[2:]] == [3, 0]
+
+
+def test_a_hint_on_another_waits_for_that(monkeypatch):
+  """(Mutant: the earliest round goes first, whatever is said of what.)"""
+  before = over_one_that_nothing_passes(False)
+  first = lambda hints: {u for u in hints if u.arg.priorities == (0, 0)} or set(hints)  # noqa: E731
+  monkeypatch.setattr(graph, "earliest", first)
+  assert over_one_that_nothing_passes(True) != before
+
+
+def test_a_hint_that_has_counted_counts_again(monkeypatch):
+  """It has had memory moved to where it is met without it then. (Mutant: that is not known.)"""
+
+  def counts_twice():
+    with Context(INTERPRET=1):
+      return check(430119, "twice") == ""
+
+  assert counts_twice()
+  monkeypatch.setattr(graph, "counted", Forgetful())
+  assert not counts_twice()
+
+
+class Forgetful:
+  def update(self, nodes):
+    pass
+
+  def __contains__(self, node):
+    return False
+
+
+def test_a_hint_that_is_met_says_where_its_value_is_and_why():
+  x = zeros(8, 8).constrain(P("a"))
+  y = x.exp().constrain(P("a"))
+  said = propagate(y, mesh=LINE)
+  (reason,) = said.why(y)
+  assert reason.source.arg == x.uop.arg and y.device == Sharding(LINE, P("a"))
+  assert str(said).count('at CPU:0-3, dim 0 over "a"') == 3
+
+
+def test_a_hint_on_a_result_that_says_how_it_is_summed_counts():
+  """It is no cut that it asks for, but that nothing is put off."""
+  x = zeros(8, 8).constrain(P(None, "a"))
+  y = x.sum(1).constrain(P(OPEN), reduced=("a",))
+  propagate(y, mesh=LINE)
+  assert not y.uop.device.partial
+
+
+def test_a_hint_on_a_result_tells_the_axis_that_there_is_not():
+  x = zeros(8, 8)
+  with pytest.raises(ShardError, match=r"'b' is no axis of .*\n(.*\n)*    the hint: .*constrain\(P\(\"b\"\)\)"):
+    propagate((x + 1).constrain(P("b")), mesh=LINE)
 
 
 # ---------------------------------------------------------------- bytes

@@ -32,6 +32,8 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
   def make(u: UOp, src: Sources) -> UOp:
     if is_anywhere(u):
       return src[0]
+    if u in found.asked.inert:
+      return on_sources(u, src)
     if u in stays_whole and all(s.device is None or is_whole(s.device) for s in src):
       return with_origin(UOp.new(u.op, u.dtype, src, u.arg), u)
     if (c := products.get(u)) is not None:
@@ -68,7 +70,7 @@ def whole_for_readers(found: Answer) -> set[UOp]:
   asked, could, out = found.asked, set[UOp](), set[UOp]()
   leaves = set(asked.leaves)
   for u in asked.by_depth:
-    is_said = u.op is Ops.CONSTRAIN or (u.op is Ops.MOVE and not is_decided_anew(u))
+    is_said = (u.op is Ops.CONSTRAIN or u.op is Ops.MOVE) and not asked.is_no_value(u)
     if not u.src or is_said or u in leaves:
       able = is_whole(found[u])
     else:
@@ -129,7 +131,7 @@ class Ahead:
     self.made, self.number, nodes = made, found.asked.number, found.asked.nodes
     readers: dict[int, set[UOp]] = {}
     for u in found.asked.order:
-      for v in () if is_decided_anew(u) else [self.number[s] for s in u.src if s in self.number]:
+      for v in () if found.asked.is_no_value(u) else [self.number[s] for s in u.src if s in self.number]:
         readers.setdefault(v, set()).add(nodes[self.number[u]] if u in self.number else u)
     self.only = {v: next(iter(by)) for v, by in readers.items() if len(by) == 1}
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from tinygrad.device import Computes, Constraint, Device, Mesh, Placement, ShardError, Sharding, same_devices, spec_of
 from tinygrad.helpers import prod, source_line
 from tinygrad.ops import Trait, having
-from tinygrad.solver.axes import Axes
+from tinygrad.solver.axes import Axes, coexist, common, within_axes
 from tinygrad.solver.contractions import Contractions, contractions
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
 from tinygrad.solver.solve import DEFAULT, Policy, Solution, solve
@@ -22,6 +22,10 @@ ALIKE = GroupOp.Elementwise | having(Trait.IDENTITY)  # each element of the resu
 KEY = 8  # bytes of a digest
 first_uid: weakref.WeakKeyDictionary[UOp, int] = weakref.WeakKeyDictionary()
 """Of memory that was moved to where an answer says, the uid of what it was at first: it keeps its place in order."""
+
+
+counted: weakref.WeakSet[UOp] = weakref.WeakSet()
+"""Hints that were not inert. They count again, when memory is where they have had it moved to."""
 
 
 @dataclass(slots=True)
@@ -40,10 +44,15 @@ class Asked:
   contractions: Contractions
   nodes: list[UOp]  # of each value, the first that it is
   ops: list[UOp]  # of each edge
+  inert: Set[UOp]  # hints that are met without them
 
   def sources(self, u: UOp) -> Sequence[UOp]:
     """Of an op of an edge; of a contraction its operands."""
     return c.operands if (c := self.contractions.by_reduce.get(u)) is not None else u.src
+
+  def is_no_value(self, u: UOp) -> bool:
+    """Whether a node only stands for its source: a move that is decided anew, or a hint that is met without it."""
+    return is_decided_anew(u) or u in self.inert
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,46 +75,49 @@ class Decisions:
 @dataclass(slots=True)
 class Answer:
   """Where each value of a graph is to be; `decisions`, where that was decided too: how ops are to run. Without, values
-  between those that are stored or hinted are where bytes are fewest."""
+  between those that are stored or hinted are where bytes are fewest. `met`: how what inert hints
+  speak of is cut."""
 
   asked: Asked
   solution: Solution
   decisions: Decisions | None = None
   placements: dict[tuple[Axes, ...], Placement] = field(default_factory=dict)
+  met: dict[UOp, tuple[Axes, ...]] = field(default_factory=dict)
 
   def __getitem__(self, u: UOp) -> Placement | None:
     """None for what has no place of its own, or one that is not the solver's to choose."""
     if (v := self.asked.number.get(u)) is None:
       return None
     hint = self.solution.hints[v]
-    dims = () if hint is None else hint.dims
+    dims = self.met.get(u, () if hint is None else hint.dims)
     if (placement := self.placements.get(dims)) is None:  # with the names of this mesh
       placement = self.placements[dims] = Sharding(self.asked.mesh, spec_of(self.asked.mesh, dims))
     return placement
 
 
-def answer(sink: UOp, mesh: Mesh, policy: Policy = DEFAULT) -> Answer:
-  """Where every value below `sink` is to be on the mesh, by the hints and placements that are there.
+def answer(sink: UOp, mesh: Mesh, policy: Policy = DEFAULT, inert: Set[UOp] = frozenset()) -> Answer:
+  """Where every value below `sink` is to be on the mesh, by the hints, but for those `inert`, and placements that are
+  there.
 
   Values on one device are the solver's to place, unless the user has sent them there from another one that computes.
   Raises: ShardError for a hint that names no axis of the mesh, and for hints of one group that disagree.
   """
-  asked = ask(sink, mesh)
+  asked = ask(sink, mesh, inert)
   try:
     return Answer(asked, solve(asked.problem, policy))
   except ValueError as e:
     raise ShardError(str(e)) from None
 
 
-def ask(sink: UOp, mesh: Mesh) -> Asked:
-  """The problem of a graph."""
-  return _Asking(sink, mesh).run()
+def ask(sink: UOp, mesh: Mesh, inert: Set[UOp] = frozenset()) -> Asked:
+  """The problem of a graph, its hints but for those `inert`."""
+  return _Asking(sink, mesh, inert).run()
 
 
 class _Asking:
-  def __init__(self, sink: UOp, mesh: Mesh) -> None:
+  def __init__(self, sink: UOp, mesh: Mesh, inert: Set[UOp] = frozenset()) -> None:
     sink.shape, sink.device  # noqa: B018 (fills in those of all nodes below)
-    self.mesh, self.order = mesh, sink.toposort()
+    self.mesh, self.order, self.inert = mesh, sink.toposort(), inert
     self.whole: Placement = Sharding.of(mesh, ())
     self.problem = Problem(mesh)
     self.number: dict[UOp, int] = {}
@@ -128,7 +140,7 @@ class _Asking:
 
   def identify(self, u: UOp) -> None:
     """Which value a node is, and where it stands in the order."""
-    if is_decided_anew(u):
+    if is_decided_anew(u) or u in self.inert:
       x = u.src[0]
       self.depth[u], self.keys[u], self.same[u] = self.depth[x], self.keys[x], self.same[x]
     else:
@@ -145,7 +157,16 @@ class _Asking:
     self.problem.groups = [tuple(values) for values in self.groups.values()]
     ops = [u for *_, u in self.edges]
     return Asked(
-      self.mesh, self.order, self.by_depth, self.problem, self.number, self.leaves, self.contractions, self.nodes, ops
+      self.mesh,
+      self.order,
+      self.by_depth,
+      self.problem,
+      self.number,
+      self.leaves,
+      self.contractions,
+      self.nodes,
+      ops,
+      self.inert,
     )
 
   def key(self, u: UOp) -> bytes:
@@ -166,7 +187,7 @@ class _Asking:
     """Notes a node as a value, or a part of one, and how it hangs together with its sources."""
     if u.op is Ops.SINK or is_anywhere(u):
       return
-    is_unsaid = is_decided_anew(u) or (u.device is None and u.op is not Ops.CONSTRAIN)
+    is_unsaid = is_decided_anew(u) or u in self.inert or (u.device is None and u.op is not Ops.CONSTRAIN)
     if is_unsaid and not any(s in self.number for s in u.src):
       return  # nothing says where it is
     if self.is_elsewhere(u):
@@ -201,14 +222,10 @@ class _Asking:
     return None
 
   def constrained(self, u: UOp, hint: Constraint) -> Hint:
-    try:
-      dims, replicated, _ = hint.sub_axes(self.mesh)
-    except ShardError as e:
-      line = f"{e}\n    the hint: {source_line(*u.origin)}" if u.origin else str(e)
-      raise ShardError(line) from None
+    said = hint_on(u, self.mesh)
     if hint.group is not None:
       self.groups.setdefault(hint.group, []).append(self.number[u] if u in self.number else len(self.problem.shapes))
-    return Hint.of(self.mesh, dims, hint.opened, hint.priorities, replicated)
+    return said
 
   def value(self, u: UOp, hint: Hint | None) -> None:
     """A value weighs what it takes to move it, which may be done below movement and before it is widened."""
@@ -232,6 +249,59 @@ class _Asking:
     if any(v is not None for v in values[:-1]):
       rule = self.rules.setdefault((rule,), rule)
       self.edges.append((self.depth[u], self.keys[u], Edge(rule, values), u))
+
+
+def hint_on(u: UOp, mesh: Mesh) -> Hint:
+  """What a CONSTRAIN says. Raises: ShardError for what is no axis of the mesh."""
+  hint: Constraint = u.arg
+  try:
+    dims, replicated, _ = hint.sub_axes(mesh)
+  except ShardError as e:
+    line = f"{e}\n    the hint: {source_line(*u.origin)}" if u.origin else str(e)
+    raise ShardError(line) from None
+  return Hint.of(mesh, dims, hint.opened, hint.priorities, replicated)
+
+
+def unread_hints(sink: UOp) -> set[UOp]:
+  """The hints that nobody reads, but for others of them; without those that say more than how a value is cut, and those
+  that have counted before."""
+  found, read = set[UOp](), set[UOp]()
+  for u in reversed(sink.toposort()):  # readers before what they read
+    if u.op is Ops.CONSTRAIN and u not in read and not u.arg.reduced and u.arg.group is None and u not in counted:
+      found.add(u)
+    elif u.op is not Ops.SINK and (not is_decided_anew(u) or u in read):
+      read.update(u.src)
+  return found
+
+
+def before_moves(u: UOp) -> UOp:
+  """What a value was before moves that nobody asked for, or that were made with a hint."""
+  return next(v for v in u.down() if not is_decided_anew(v))
+
+
+def met(hints: Set[UOp], made: Mapping[UOp, UOp], mesh: Mesh) -> dict[UOp, tuple[Axes, ...]]:
+  """The hints that say how what their values became is placed, and how each of these is cut."""
+  out = {}
+  for u in hints:
+    said, at = hint_on(u, mesh), made[u.src[0]].device
+    if isinstance(at, Sharding) and same_devices(at, Sharding.of(mesh, ())):
+      dims = tuple([within_axes(at.cut(i), mesh) for i in range(u.ndim)])
+      if is_met(said, dims):
+        out[u] = dims
+  return out
+
+
+def earliest(hints: Set[UOp]) -> set[UOp]:
+  """Those of the earliest round, of which none is said of another one."""
+  rounds = {u: min(u.arg.priorities, default=0) for u in hints if before_moves(u.src[0]) not in hints}
+  return {u for u, number in rounds.items() if number == min(rounds.values())}
+
+
+def is_met(said: Hint, dims: Sequence[Axes]) -> bool:
+  """Whether a value that is cut so is as a hint says."""
+  if not all(coexist(d, e) for dim in dims for d in dim for e in said.replicated):
+    return False
+  return all(common(x, y) == x and (is_open or x == y) for x, y, is_open in zip(said.dims, dims, said.opened))
 
 
 def digest(text: str, parts: Sequence[bytes]) -> bytes:

@@ -44,7 +44,7 @@ class GroupOp:
   Binary = frozenset(Ops(i) for i in range(Ops.ADD, Ops.WHERE))
   Elementwise = Unary | Binary | {Ops.WHERE}
   Movement = frozenset(Ops(i) for i in range(Ops.RESHAPE, Ops.GATHER))
-  View = Movement - {Ops.PAD, Ops.CAT, Ops.SPREAD}  # show a part of one source as it is: no element is computed
+  View = (Movement - {Ops.PAD, Ops.CAT, Ops.SPREAD}) | {Ops.CONSTRAIN}  # a part of one source: nothing is computed
   Remapping = frozenset(Ops(i) for i in range(Ops.PAD, Ops.GATHER))  # a dim's index map is not the identity
   Rearranging = Movement - Remapping  # a dim's index map is the identity, up to which dims there are
   KeepsPlacement = Elementwise | {Ops.CONTIGUOUS, Ops.DETACH, Ops.CONSTRAIN}  # sources placed alike: so is the result
