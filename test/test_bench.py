@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extra.bench import schedule_cost, sweep
-from extra.bench.__main__ import accuracy, behind, environments, measure, measure_import, table
+from extra.bench import expressions, schedule_cost, sweep
+from extra.bench.__main__ import accuracy, behind, environments, measure, measure_first, measure_import, table
 from extra.bench.problems import PROBLEMS, Problem
 from extra.bench.workers import HERE, ROOT, BenchError, Environment, Worker
 
@@ -67,6 +67,24 @@ def test_import_is_measured_in_fresh_processes(tmp_path: Path):
   got = measure_import([known_speed(tmp_path, "here")], rounds=2)
   assert got["here"]["median_s"] == 0.125
   assert got["here"]["calls"] == 2
+
+
+def test_a_first_result_is_measured_with_an_empty_cache_and_with_a_full_one():
+  ours = Environment("here", Path(sys.executable), HERE / "work_tinygrad.py", ours=True)
+  got = measure_first([ours], rounds=2, cold_rounds=1)["here"]
+  assert got["calls"] == 2 and 0 < got["best_s"] <= got["median_s"] == got["cached_s"] and got["cold_s"] > 0
+
+
+def test_a_framework_that_is_not_there_has_no_first_result(tmp_path: Path):
+  with pytest.raises(BenchError, match=r"torch: repl1 failed\n[^$]*No module named 'torch'"):
+    Environment("torch", Path(sys.executable), HERE / "work_torch.py").first_result(tmp_path)
+
+
+def test_a_hundred_expressions_differ_and_are_held_to_float64():
+  got = expressions.evaluate(np, expressions.inputs(), lambda x: x)
+  assert len({x.shape for x, _ in expressions.inputs()}) == len(got) == 100
+  assert expressions.error(got) < 1e-6
+  assert expressions.error([*got[:-1], got[-1] + 1]) > 1e-3
 
 
 def test_a_failing_workload_says_why_and_leaves_the_others(tmp_path: Path):

@@ -16,7 +16,7 @@ from tinygrad.device import Sharding
 from tinygrad.engine import compile as compiling
 from tinygrad.engine.canonical import canonical
 from tinygrad.helpers import PROCESS
-from tinygrad.runtime import diskcache, plans
+from tinygrad.runtime import diskcache, native, plans
 from tinygrad.uop import Ops, UOp
 
 TWO = ("CPU:0", "CPU:1")
@@ -223,6 +223,21 @@ def test_processor_and_cores_are_a_part_of_the_key(monkeypatch):
   assert len(set(keys)) == 3
 
 
+def test_another_llvm_s_code_is_not_taken(monkeypatch, made):
+  example().numpy()
+  monkeypatch.setattr(native, "llvm_stamp", lambda: "another")
+  for f in (native.compiled_for, native.processor):
+    f.cache_clear()
+  try:
+    made.clear()
+    with PROCESS.anew():
+      example().numpy()
+    assert made
+  finally:
+    for f in (native.compiled_for, native.processor):
+      f.cache_clear()
+
+
 # ---- what is not stored, and what is no plan
 
 
@@ -306,6 +321,13 @@ def test_entries_that_are_cut_off_are_made_anew(cut, cache, made):
   with PROCESS.anew():
     example().numpy()
   assert not made, "and stored anew"
+
+
+def test_programs_that_no_other_process_finds_are_not_stored(cache, made):
+  for _ in range(2):
+    with PROCESS.anew():
+      (Tensor.ones(4, 4, device="NULL").contiguous().realize() + 1).realize()
+  assert len(made) == 4 and not (cache.exists() and stored(cache))
 
 
 def test_a_functions_own_op_is_not_stored():

@@ -24,7 +24,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Any]:
     raise
 
 
-def stamp(paths: Iterable[Path]) -> str:
+def stamp(paths: Iterable[str | os.PathLike[str]]) -> str:
   """What changes when one of the files does: their names, sizes and times, by which Python, too, knows whether its
   bytecode is of a file."""
-  return "\n".join(f"{path} {(s := path.stat()).st_size} {s.st_mtime_ns}" for path in paths)
+  return "\n".join(f"{path} {(s := os.stat(path)).st_size} {s.st_mtime_ns}" for path in paths)

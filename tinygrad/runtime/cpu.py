@@ -314,10 +314,12 @@ class CPU(QueueDevice):
     native.settle(programs)
 
   def stored(self, program: MachineCode) -> Any:
-    return [program.keys, program.launch] if program.keys else None
+    return [native.compiled_for(), program.keys, program.launch] if program.keys else None
 
   def restore(self, name: str, stored: Any) -> MachineCode | None:
-    keys, (groups, threads, *numbers) = stored
+    compiled_for, keys, (groups, threads, *numbers) = stored
+    if compiled_for != native.compiled_for():  # another LLVM, or for another processor
+      return None
     return native.restore(name, tuple(map(str, keys)), Launch(tuple(groups), tuple(threads), *map(int, numbers)))
 
   def scratch(self, thread: int) -> int:

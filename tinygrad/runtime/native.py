@@ -143,9 +143,15 @@ def compiling() -> Any:
   return futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8), "compiling")
 
 
+@functools.cache
+def compiled_for() -> str:
+  """The processor, and what makes code for it."""
+  return diskcache.key_of(*processor()[:2], llvm_stamp(), CODE_VERSION)
+
+
 def object_key(source: str, hurry: bool = False) -> str:
   """What an object is kept by: all that it depends on."""
-  return diskcache.key_of(source, *processor()[:2], llvm_stamp(), CODE_VERSION, *["in a hurry"] * hurry)
+  return diskcache.key_of(source, compiled_for(), *["in a hurry"] * hurry)
 
 
 _WORD = 8  # bytes of the length of a source

@@ -13,7 +13,6 @@ import struct
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Device, DeviceError, Mesh, Placement, ShardError, Sharding, SubAxis
@@ -71,7 +70,9 @@ class Plan:
 @functools.cache
 def code_stamp() -> str:
   """This package's files. Raises Unwritten where it is not a folder of files."""
-  files = sorted(p for p in Path(PACKAGE).rglob("*") if p.suffix in (".py", ".ll"))
+  files = sorted(
+    os.path.join(folder, f) for folder, _, fs in os.walk(PACKAGE) for f in fs if f.endswith((".py", ".ll"))
+  )
   if not files:
     raise Unwritten
   return stamp(files)
