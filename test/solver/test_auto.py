@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,10 +15,13 @@ from tinygrad.helpers import GlobalCounters
 from tinygrad.propagation import Placing, apply
 from tinygrad.sharding import explain
 from tinygrad.sharding.moves import plan
-from tinygrad.solver.auto import bounds, least, linear
+from tinygrad.solver.auto import bounds, hull, least, linear, search
 from tinygrad.solver.auto.automatic import automatic
 from tinygrad.solver.auto.choices import Choices
+from tinygrad.solver.auto.classes import Classes, numbered
 from tinygrad.solver.auto.machine import H100, Machine
+from tinygrad.solver.auto.model import Model
+from tinygrad.solver.auto.search import Search
 from tinygrad.uop import Ops, UOp
 
 D4 = tuple(f"NULL:{i}" for i in range(4))
@@ -127,9 +131,9 @@ def test_the_program_finds_the_least_of_all_choices(seed):
 
 def test_a_rounding_that_is_not_mended_is_noticed(monkeypatch):
   """(Mutant: the relaxation's bound is taken for a choice's time.)"""
-  monkeypatch.setattr(least, "relaxed", lambda p, enough, whole=False: ([[1.0] * len(v.cuts) for v in p.values], 0.0))
-  monkeypatch.setattr(least, "mended", lambda p, chosen: chosen)
-  monkeypatch.setattr(least, "searched", lambda p, known: known)
+  monkeypatch.setattr(linear.Relaxation, "at", lambda r, weight: ([[1.0] * len(one) for one in r.cuts], 0.0))
+  monkeypatch.setattr(hull, "mended", lambda p, chosen: chosen)
+  monkeypatch.setattr(search, "refined", lambda p, chosen, known: chosen)
   found = [automatic(*random_case(seed), None) for seed in range(0, 24, 2)]
   assert any(f.seconds > least_of_all(f.program) * 1.01 for f in found)
 
@@ -164,9 +168,45 @@ def test_where_memory_binds_the_least_of_all_choices_is_found(seed):
 
 
 def test_a_rounding_alone_misses_it(monkeypatch):
-  """(Mutant: no search for whole placements.)"""
-  monkeypatch.setattr(least, "CLOSE", 2.0)
+  """(Mutant: no branches, and no search for whole placements.)"""
+  monkeypatch.setattr(search, "refined", lambda p, chosen, known: chosen)
+  assert all(held.gap < 0.01 for seed in (0, 2) for _, _, held in capped(*random_case(seed)))
+  monkeypatch.setattr(search.Search, "halves", lambda *_: [])
   assert any(held.gap > 0.5 for seed in (0, 2) for _, _, held in capped(*random_case(seed)))
+
+
+def layered(layers, share):
+  """(a model of equal layers, a limit that is a share of the way to what the fastest takes)"""
+  model = Model(training(layers, "NULL:0")(), ONE, H100)
+  free, least = Search(model).within(None), sum(min(v.memory) for v in model.program.values)
+  return model, least + (free.held - least) * share
+
+
+@pytest.mark.parametrize("share", (0.3, 0.7))
+def test_some_of_equal_layers_are_placed_otherwise(share, monkeypatch):
+  """So that what a limit allows is used, but for a part of one layer."""
+  model, memory = layered(12, share)
+  found = Search(model).within(memory)
+  assert found.held <= memory and found.chosen.gap <= 0.01
+  assert len(found.program.values) > len(model.program.values)
+  monkeypatch.setattr(Search, "mixed", lambda *_: iter(()))  # (mutant: all alike)
+  alike = Search(model).within(memory)
+  assert alike.chosen.seconds > found.chosen.seconds * 1.1
+
+
+def test_no_choice_for_each_single_layer_is_below_the_bound():
+  """Against a search in which nothing is decided as one; a layer apart from the others costs what it does there."""
+  model, memory = layered(3, 0.5)
+  found = Search(model).within(memory)
+  value, values = numbered(model.posed.merged)
+  alone = Classes(
+    value, list(range(len(model.posed.problem.edges))), values, [[e] for e in range(len(model.posed.ops))]
+  )
+  p = replace(model.program_of(alone), memory=memory)
+  cuts = [found.chosen.cuts[found.classes.value[members[0]]] for members in values]
+  assert p.total(cuts) == pytest.approx(found.chosen.seconds) and p.held(cuts) == pytest.approx(found.held)
+  best, bound = linear.whole_choice(p, cuts)
+  assert found.chosen.bound <= p.total(best) * (1 + 1e-6) and found.chosen.seconds >= bound * (1 - 1e-6)
 
 
 def test_equal_layers_are_decided_once():
@@ -274,11 +314,17 @@ def test_a_mesh_of_three_axes(seed):
   assert by_bounds.bound <= found.seconds * (1 + 1e-6) and by_bounds.seconds <= found.seconds * 1.01
 
 
+def converged(p):
+  messages = bounds.Messages(p)
+  messages.run()
+  return messages
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_bounds_by_messages_are_bounds(seed):
   """They never exceed the least of all choices, and what they leave out is part of no better one."""
   p = automatic(*random_case(seed), None).program
-  messages, least_seconds = bounds.converged(p), least_of_all(p)
+  messages, least_seconds = converged(p), least_of_all(p)
   assert messages.bound() <= least_seconds * (1 + 1e-6)
   part = p.kept(*messages.needed(least_seconds * (1 + 1e-6) - messages.bound()))
   assert least_of_all(part) == pytest.approx(least_seconds, rel=1e-6)
@@ -289,7 +335,7 @@ def test_messages_that_count_twice_are_noticed(monkeypatch):
   """(Mutant: what is counted at a value is counted at the op, too.)"""
   monkeypatch.setattr(bounds.Star, "least", lambda star, i: star.op.sides[i].costs.min(axis=0))
   programs = [automatic(*random_case(seed), None).program for seed in range(0, 24, 2)]
-  assert any(bounds.converged(p).bound() > least_of_all(p) * 1.01 for p in programs)
+  assert any(converged(p).bound() > least_of_all(p) * 1.01 for p in programs)
 
 
 @pytest.mark.parametrize("seed", range(12))

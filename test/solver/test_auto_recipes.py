@@ -9,7 +9,8 @@ from extra.recipes import MODELS, PAIRS, RECIPES, placements, reason, training
 from extra.roofline import roofline
 from tinygrad import P, Sharding, auto
 from tinygrad.sharding import explain
-from tinygrad.solver.auto import automatic, copies
+from tinygrad.solver.auto import copies, search
+from tinygrad.solver.auto import model as models
 from tinygrad.solver.auto.choices import Choices
 from tinygrad.solver.auto.machine import H100, Machine
 from tinygrad.solver.auto.program import Chosen
@@ -53,14 +54,14 @@ def replicated(p):
 
 
 MUTANTS = {
-  "everything replicated": (automatic, "least_time", replicated, "MLP", 2, SMALL),
+  "everything replicated": (search, "refined", lambda p, *_: replicated(p), "MLP", 2, SMALL),
   "moves are free": (Choices, "unit", lambda *_: (0.0, 0.0, 0.0, 0.0), "MLP", 2, SMALL),
   "weights of one shape are placed alike": (
     copies, "without_uniform", lambda asked: asked.problem, "transformer", 8, H100,
   ),
   "each reader moves what it reads": (copies, "is_heavy", lambda u: False, "transformer", 2, SLOW_LINKS),
   "elementwise ops read and write for nothing": (
-    automatic, "by_elementwise", lambda asked, fused: [0.0] * len(asked.nodes), "transformer", 8, H100,
+    models, "by_elementwise", lambda asked, fused: [0.0] * len(asked.nodes), "transformer", 8, H100,
   ),
   "what is moved is in memory anyway": (copies.Posed, "reads", lambda *_: 0, "ViT", 2, SMALL),
 }  # fmt: skip

@@ -8,13 +8,11 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from tinygrad.helpers import numpy
-from tinygrad.solver.auto.program import Op, Program
+from tinygrad.solver.auto.program import Op, Part, Program
 
 MOST_ROUNDS = 200  # of messages, at most
 LOOKED = 10  # after so many rounds the bound is computed; they end where it has grown by less than
-WEIGHTS = 12  # of memory that are tried
 GROWS = 1e-5  # of itself
-Part = tuple[list[list[int]], list[list[int]]]  # of each value some cuts, of each op some ways
 
 
 class Star:
@@ -104,10 +102,9 @@ class Messages:
         break
 
   def bound(self) -> float:
-    """Seconds that no choice that fits the memory is below."""
+    """Seconds, and weighted bytes, that no choice is below."""
     ends = sum(float(self.at(v).min()) for v in range(len(self.p.values)))
-    free = 0.0 if self.p.memory is None else self.weight * self.p.memory
-    return ends + sum(float(star.ways().min()) for star in self.stars) - free
+    return ends + sum(float(star.ways().min()) for star in self.stars)
 
   def more(self) -> tuple[list[Any], list[Any]]:
     """Of each value's cuts, and of each op's ways, how far the bound is higher with them, at least."""
@@ -133,25 +130,3 @@ class Messages:
     cuts, ways = self.more()
     kept = [[[k for k, m in enumerate(one) if m <= max(spare, one.min())] for one in each] for each in (cuts, ways)]
     return kept[0], kept[1]
-
-
-def converged(p: Program) -> Messages:
-  """Messages at their fixed point; where memory binds, with the weight of it that gives the highest bound, by
-  bisection."""
-  messages = Messages(p)
-  messages.run()
-  if p.memory is None or p.fits(messages.decoded()):
-    return messages
-  seconds, low, high = messages.bound(), 0.0, 0.0
-  found = [(seconds, 0.0)]
-  for _ in range(WEIGHTS):
-    messages.weight = (low + high) / 2 if high else 4 * low or seconds / p.memory
-    messages.run(2 * LOOKED)
-    found.append((messages.bound(), messages.weight))
-    if p.fits(messages.decoded()):
-      high = messages.weight
-    else:
-      low = messages.weight
-  messages.weight = max(found)[1]
-  messages.run()
-  return messages

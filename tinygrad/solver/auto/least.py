@@ -7,48 +7,64 @@ from collections.abc import Sequence
 
 from tinygrad.device import refuse
 from tinygrad.helpers import size_to_str
-from tinygrad.solver.auto.bounds import Part, converged
 from tinygrad.solver.auto.choices import Cut
-from tinygrad.solver.auto.linear import CLOSE, relaxed
-from tinygrad.solver.auto.program import Chosen, Program, mended
+from tinygrad.solver.auto.hull import Hull
+from tinygrad.solver.auto.linear import CLOSE, whole_choice
+from tinygrad.solver.auto.program import Chosen, Part, Program, mended
 
-MOST_COLUMNS = 200_000  # of a linear program for all choices; in a larger one these are looked for by bounds
-MOST_WHOLE = 150_000  # of one in which whole placements are searched for
+MOST_WHOLE = 100_000  # columns of a linear program in which whole placements are searched for
 MOST_LEFT = 500_000  # of one among which the best choice certainly is, or those near a known one
 
 
-def least_time(p: Program) -> Chosen:
-  """The placements of the least predicted time. Raises: ShardError where none fits the memory."""
+def check_memory(p: Program) -> None:
+  """Raises: ShardError where no placement fits the memory."""
   least = sum(min(v.memory) for v in p.values)
   if p.memory is not None and least > p.memory:
     said = f"auto: no placement fits in {size_to_str(p.memory)} on each device"
     refuse(said, f"memory={math.ceil(least)}  # the least that a placement holds; or more devices")
-  known = solved(p) if p.columns() <= MOST_COLUMNS else None
-  return known if known is not None and known.gap <= CLOSE else searched(p, known)
 
 
-def searched(p: Program, known: Chosen | None = None) -> Chosen:
+def least_time(p: Program, hull: Hull | None = None) -> Chosen:
+  """The placements of the least predicted time. `hull`: of the same program, if there is one. Raises: ShardError where
+  none fits the memory."""
+  check_memory(p)
+  hull = hull or Hull(p)
+  return refined(p, hull.chosen(p.memory), hull)
+
+
+def refined(p: Program, found: Chosen, hull: Hull | None = None) -> Chosen:
+  """A choice that is close enough to the bound, or the best that is found."""
+  if found.gap <= CLOSE:
+    return found
+  hull = hull or Hull(p)
+  return searched(p, found, hull) if hull.messages is not None else solved(p, found, hull)
+
+
+def better(a: Chosen, b: Chosen) -> Chosen:
+  """The faster one of two choices, with the higher of their bounds."""
+  faster = b if b.seconds < a.seconds else a
+  return Chosen(faster.cuts, faster.seconds, min(faster.seconds, max(a.bound, b.bound)), faster.edge)
+
+
+def searched(p: Program, known: Chosen | None = None, hull: Hull | None = None) -> Chosen:
   """From a choice by messages, or the `known` one if that is better, to the best one that differs from it in one mesh
   axis of each value and each op, then in two, until it is close enough to the bound, or all that may be better has been
   looked at."""
-  messages = converged(p)
-  if not p.fits(chosen := mended(p, messages.decoded())):
-    chosen = mended(p, p.smallest())
-  found = Chosen(chosen, p.total(chosen), messages.bound())
-  if known is not None:
-    better = known if known.seconds < found.seconds else found
-    found = Chosen(better.cuts, better.seconds, max(found.bound, known.bound))
-  axes, radius = len(p.values[0].cuts[0]), 1
+  if hull is None or hull.messages is None:
+    hull = Hull(p, by_messages=True)
+  found = hull.chosen(p.memory)
+  found = found if known is None else better(found, known)
+  radius, axes = 1, len(p.values[0].cuts[0])
   while found.gap > CLOSE and radius <= axes:
-    cuts, ways = near(p, found.cuts, messages.needed(found.seconds - found.bound), radius)
+    cuts, ways = near(p, found.cuts, hull.needed(p.memory, found.seconds), radius)
     part = p.kept(cuts, ways)
     if part.columns() > MOST_LEFT:
       break
-    better = solved(part)
+    among = solved(part)
     if radius == axes:
-      found.bound = max(found.bound, min(found.seconds, better.bound))
-    if better.seconds < found.seconds * (1 - CLOSE / 10):
-      found = Chosen([keep[k] for keep, k in zip(cuts, better.cuts)], better.seconds, found.bound)
+      found.bound = max(found.bound, min(found.seconds, among.bound))
+    if among.seconds < found.seconds * (1 - CLOSE / 10):
+      found = Chosen([keep[k] for keep, k in zip(cuts, among.cuts)], among.seconds, found.bound, found.edge)
     else:
       radius += 1
   found.bound = min(found.bound, found.seconds)
@@ -71,35 +87,18 @@ def near(p: Program, chosen: Sequence[int], needed: Part, radius: int) -> Part:
   return cuts, ways
 
 
-def solved(p: Program) -> Chosen:
-  """By the relaxation: of each value the cut that has most of it, mended by changing one value at a time. Where that is
-  not close to the least (mostly where memory binds), by a search for whole placements, in a large program among those
-  that the relaxation has shares of."""
-  smallest = p.smallest()
-  shares, bound = relaxed(p, p.total(smallest))
-  chosen = most_of(p, shares)
-  if not p.fits(chosen):  # no change of one value alone has made it fit
-    chosen = mended(p, smallest)
-  found = Chosen(chosen, p.total(chosen), bound)
-  if found.gap > CLOSE and p.columns() <= MOST_WHOLE:
-    better, bound = whole_choice(p, found.seconds)
-    found.bound = max(found.bound, bound)
-  elif found.gap > CLOSE:
-    among = [sorted({k, *(k for k, x in enumerate(one) if x > 0)}) for one, k in zip(shares, chosen)]
-    better = [keep[k] for keep, k in zip(among, whole_choice(p.kept(among), found.seconds)[0])]
-  else:
-    better = []
-  if better and p.fits(better) and p.total(better) < found.seconds:
-    found.cuts, found.seconds = better, p.total(better)
-  found.bound = min(found.bound, found.seconds)
-  return found
-
-
-def whole_choice(p: Program, seconds: float) -> tuple[list[int], float]:
-  """(the best choice that a search finds, empty if none; what no choice is below). `seconds`: of a known one."""
-  shares, bound = relaxed(p, seconds, whole=True)
-  return most_of(p, shares) if shares else [], bound
-
-
-def most_of(p: Program, shares: Sequence[Sequence[float]]) -> list[int]:
-  return mended(p, [max(range(len(one)), key=one.__getitem__) for one in shares])
+def solved(p: Program, known: Chosen | None = None, hull: Hull | None = None) -> Chosen:
+  """By the relaxation; where that is not close to the least (mostly where memory binds), by a search for whole
+  placements among those that may be part of a better choice."""
+  hull = hull or Hull(p, by_messages=False)
+  found = hull.chosen(p.memory)
+  found = found if known is None else better(found, known)
+  if found.gap <= CLOSE:
+    return found
+  cuts, ways = near(p, found.cuts, hull.needed(p.memory, found.seconds), len(p.values[0].cuts[0]))
+  part = p.kept(cuts, ways)
+  if part.columns() > MOST_WHOLE:
+    return found
+  chosen, bound = whole_choice(part, [keep.index(k) for keep, k in zip(cuts, found.cuts)])
+  chosen = mended(p, [keep[k] for keep, k in zip(cuts, chosen)])
+  return better(found, Chosen(chosen, p.total(chosen) if p.fits(chosen) else math.inf, bound, found.edge))

@@ -5,38 +5,85 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.helpers import LazyModule, numpy
 
 if TYPE_CHECKING:
-  from tinygrad.solver.auto.program import Program, Side
+  from tinygrad.solver.auto.program import Part, Program, Side
 
 highspy = LazyModule("highspy")
 CLOSE = 0.01  # so near the least of the relaxation a choice is good enough
 MOST_NODES = 500  # of the search for whole placements where the relaxation's are not
+MOST_COST = 10.0  # of a variable, times what a known choice takes
 
 
-def relaxed(p: Program, enough: float, whole: bool = False) -> tuple[list[list[float]], float]:
-  """(how much of each cut each value has, what no choice is below, in seconds): the best mixture of choices; `whole`:
-  the best choice, or the best that is found in `MOST_NODES` steps, and no shares where none is. `enough`: seconds of
-  some choice, so that what alone takes more need not be told apart."""
-  rows, columns = Rows(), Columns()
+class Relaxation:
+  """The best mixture of choices, where a byte of memory costs a `weight` of seconds; each is looked for from the one
+  before. `enough`: some choice of `p`, so that what alone takes more need not be told apart."""
+
+  def __init__(self, p: Program, enough: Sequence[int]) -> None:
+    columns, rows, self.cuts, self.ways = variables(p)
+    self.seconds, self.memory = numpy.array(columns.costs), numpy.zeros(len(columns.costs))
+    for v, one in zip(p.values, self.cuts):
+      self.memory[one] = v.memory
+    self.enough = p.total(enough), p.held(enough)
+    self.solver = solver_of(rows, columns, {})
+
+  def at(self, weight: float) -> tuple[list[list[float]], float]:
+    """(how much of each cut each value has, the seconds and weighted bytes that no choice is below)."""
+    scale, h = self.enough[0] + weight * self.enough[1] or 1.0, self.solver
+    self.scale = scale
+    costs = numpy.minimum((self.seconds + weight * self.memory) / scale, MOST_COST)
+    h.changeColsCost(len(costs), numpy.arange(len(costs), dtype=numpy.int32), costs)
+    h.run()
+    status, info = h.getModelStatus(), h.getInfo()
+    assert status == highspy.HighsModelStatus.kOptimal, h.modelStatusToString(status)
+    found = h.getSolution().col_value
+    return [[found[j] for j in one] for one in self.cuts], info.objective_function_value * scale
+
+  def needed(self, spare: float) -> Part:
+    """The cuts and ways with which the least that was found last is no more than `spare` higher."""
+    more = numpy.array(self.solver.getSolution().col_dual) * self.scale
+    low = [[[k for k, j in enumerate(one) if more[j] <= spare] for one in each] for each in (self.cuts, self.ways)]
+    return low[0], low[1]
+
+
+def whole_choice(p: Program, known: Sequence[int]) -> tuple[list[int], float]:
+  """(the best choice that fits the memory, or the best that is found in `MOST_NODES` steps; what no choice is below).
+  `known`: one that fits."""
+  columns, rows, cuts, _ = variables(p)
+  if p.memory is not None:
+    entries = [(j, m) for v, one in zip(p.values, cuts) for j, m in zip(one, v.memory) if m]
+    scale = max((m for _, m in entries), default=1.0)
+    rows.new([(j, m / scale) for j, m in entries], -float("inf"), p.memory / scale)
+  options = {"mip_rel_gap": CLOSE * 0.9, "mip_max_nodes": MOST_NODES, "parallel": "off"}
+  h = solver_of(rows, columns, options, whole=sum(map(len, cuts)))
+  scale = p.total(known) or 1.0
+  costs = numpy.minimum(numpy.array(columns.costs) / scale, MOST_COST)
+  h.changeColsCost(len(costs), numpy.arange(len(costs), dtype=numpy.int32), costs)
+  start = {j: float(k == chosen) for one, chosen in zip(cuts, known) for k, j in enumerate(one)}
+  h.setSolution(len(start), numpy.array(list(start), dtype=numpy.int32), numpy.array(list(start.values())))
+  h.run()
+  found = h.getSolution().col_value
+  return [max(range(len(one)), key=lambda k: found[one[k]]) for one in cuts], h.getInfo().mip_dual_bound * scale
+
+
+def variables(p: Program) -> tuple[Columns, Rows, list[list[int]], list[list[int]]]:
+  """The variables, the constraints but for memory, and the variables of each value's cuts, which come first, and of
+  each op's ways."""
+  rows, columns, ways = Rows(), Columns(), list[list[int]]()
   x = [[columns.new(seconds) for seconds in v.seconds] for v in p.values]
   for one in x:
     rows.new([(j, 1.0) for j in one], 1.0, 1.0)
   for op in p.ops:
     y = [columns.new(seconds) for seconds in op.seconds]
+    ways.append(y)
     rows.new([(j, 1.0) for j in y], 1.0, 1.0)
     for side in op.sides:
       link(side, x[side.value], y, rows, columns)
-  if p.memory is not None:
-    entries = [(j, m) for v, one in zip(p.values, x) for j, m in zip(one, v.memory) if m]
-    scale = max((m for _, m in entries), default=1.0)
-    rows.new([(j, m / scale) for j, m in entries], -float("inf"), p.memory / scale)
-  found, seconds = minimized(rows, columns, enough, sum(map(len, x)) if whole else 0)
-  return [[found[j] for j in one] for one in x] if len(found) else [], seconds
+  return columns, rows, x, ways
 
 
 def link(side: Side, x: Sequence[int], y: Sequence[int], rows: Rows, columns: Columns) -> None:
@@ -88,23 +135,20 @@ def quiet_solver() -> Any:
     os.close(nothing)
 
 
-def minimized(rows: Rows, columns: Columns, enough: float, whole: int) -> tuple[Any, float]:
-  """The variables and what no solution costs less than. The first `whole` variables are whole numbers; if there are
-  such, the solution may be a dearer one, or none, in which case there are no variables."""
+def solver_of(rows: Rows, columns: Columns, options: Mapping[str, Any], whole: int = 0) -> Any:
+  """A solver of a linear program; the first `whole` variables are whole numbers."""
   try:
     highspy.Highs  # noqa: B018
   except ModuleNotFoundError:
     raise ModuleNotFoundError("auto: highspy is not installed\n  fix: pip install highspy", name="highspy") from None
   n, m = len(columns.costs), len(rows.low)
-  scale = enough or 1.0
   h = quiet_solver()
-  options = {"output_flag": False, "mip_rel_gap": CLOSE * 0.9, "mip_max_nodes": MOST_NODES, "parallel": "off"}
-  for name, value in options.items():
+  for name, value in {"output_flag": False, **options}.items():
     h.setOptionValue(name, value)
   lp = highspy.HighsLp()
   lp.num_col_, lp.num_row_ = n, m
-  lp.col_cost_ = numpy.minimum(numpy.array(columns.costs) / scale, 10.0)
-  lp.col_lower_, lp.col_upper_ = numpy.zeros(n), numpy.full(n, highspy.kHighsInf)
+  lp.col_cost_, lp.col_lower_ = numpy.zeros(n), numpy.zeros(n)
+  lp.col_upper_ = numpy.full(n, highspy.kHighsInf)
   lp.row_lower_, lp.row_upper_ = numpy.array(rows.low), numpy.array(rows.high)
   lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
   lp.a_matrix_.start_ = numpy.array(rows.starts, dtype=numpy.int32)
@@ -114,10 +158,4 @@ def minimized(rows: Rows, columns: Columns, enough: float, whole: int) -> tuple[
     kinds = highspy.HighsVarType
     lp.integrality_ = [kinds.kInteger] * whole + [kinds.kContinuous] * (n - whole)
   h.passModel(lp)
-  h.run()
-  status, info = h.getModelStatus(), h.getInfo()
-  if whole:
-    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    return h.getSolution().col_value if found else [], info.mip_dual_bound * scale
-  assert status == highspy.HighsModelStatus.kOptimal, h.modelStatusToString(status)
-  return h.getSolution().col_value, info.objective_function_value * scale
+  return h

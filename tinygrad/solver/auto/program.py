@@ -4,7 +4,7 @@ from where they are to where ops want them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tinygrad.helpers import numpy
@@ -99,6 +99,11 @@ class Program:
   def fits(self, chosen: Sequence[int]) -> bool:
     return self.memory is None or self.held(chosen) <= self.memory
 
+  def priced(self, weight: float) -> Program:
+    """The same without a limit of memory, of which each byte costs `weight` seconds."""
+    values = [replace(v, seconds=[s + weight * m for s, m in zip(v.seconds, v.memory)]) for v in self.values]
+    return Program(values, self.ops, None)
+
   def kept(self, cuts: Sequence[Sequence[int]], ways: Sequence[Sequence[int]] | None = None) -> Program:
     """The same with these cuts of each value, and these ways of each op, alone."""
     values = []
@@ -116,13 +121,19 @@ class Program:
     return Program(values, ops, self.memory)
 
 
+Part = tuple[list[list[int]], list[list[int]]]  # of each value some cuts, of each op some ways
+Edge = tuple[list[int], list[int]]  # two choices between which a limit of memory is; the first does not fit
+
+
 @dataclass(slots=True)
 class Chosen:
-  """A choice for each value, its predicted seconds, and what no choice is below."""
+  """A choice for each value, its predicted seconds, and what no choice is below. `edge`: where memory binds, those
+  of which mixtures would be the fastest."""
 
   cuts: list[int]
   seconds: float
   bound: float
+  edge: Edge | None = None
 
   @property
   def gap(self) -> float:

@@ -1,0 +1,144 @@
+"""The placements of the least predicted time under a limit of memory, of which equal layers may have different ones."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tinygrad.solver.auto.classes import Classes
+from tinygrad.solver.auto.hull import Hull
+from tinygrad.solver.auto.layers import Layers, equal_layers
+from tinygrad.solver.auto.least import check_memory, refined
+from tinygrad.solver.auto.linear import CLOSE
+from tinygrad.solver.auto.model import Model
+from tinygrad.solver.auto.program import Chosen, Edge, Program, mended
+
+APART = CLOSE / 10  # above the bound: so near a choice is good enough that places equal layers alike
+MOST_BRANCHES = 8  # of what lies between layers, that are looked at for one limit
+
+Keep = tuple[tuple[int, ...], ...]  # of each value the cuts that are left
+
+
+@dataclass(slots=True)
+class Selection:
+  """What is chosen for the classes of a program."""
+
+  classes: Classes
+  program: Program
+  chosen: Chosen
+
+  def gap(self, bound: float) -> float:
+    return (self.chosen.seconds - bound) / self.chosen.seconds if self.chosen.seconds > 0 else 0.0
+
+  @property
+  def held(self) -> float:
+    return self.program.held(self.chosen.cuts)
+
+
+class Search:
+  """The fastest placements of a model, for one limit of memory after another.
+
+  What a limit allows lies between two choices of the hull. Where these agree in what is between layers, as many layers
+  as fit are placed as the faster one has them: that is as fast as any mixture, but for the rest of one layer. Where
+  not, a value between layers is bounded from above, or from below, as in any search by branch and bound.
+  """
+
+  def __init__(self, model: Model) -> None:
+    self.model, self.hulls = model, dict[Keep, Hull]()
+    self.all: Keep = tuple([tuple(range(len(v.cuts))) for v in model.program.values])
+    self.equal: Layers | None = None
+
+  @property
+  def layers(self) -> Layers:
+    if self.equal is None:
+      self.equal = equal_layers(self.model.posed.problem, self.model.posed.merged, self.model.classes)
+    return self.equal
+
+  def hull(self, keep: Keep) -> Hull:
+    if (found := self.hulls.get(keep)) is None:
+      large = None if keep is self.all else self.hulls[self.all].messages is not None
+      found = self.hulls[keep] = Hull(self.model.program.kept(keep), large)
+    return found
+
+  def chosen(self, keep: Keep, memory: float | None) -> Chosen | None:
+    """Of what is left; None where nothing fits."""
+    p = self.model.program
+    if memory is not None and sum(min(v.memory[k] for k in cuts) for v, cuts in zip(p.values, keep)) > memory:
+      return None
+    found = self.hull(keep).chosen(memory)
+    within = [[cuts[k] for cuts, k in zip(keep, chosen)] for chosen in (found.cuts, *(found.edge or ()))]
+    return Chosen(within[0], found.seconds, found.bound, (within[1], within[2]) if found.edge else None)
+
+  def within(self, memory: float | None, exactly: bool = True) -> Selection:
+    """The placements of the least predicted time, or, if not `exactly`, what is found of them without branches, and
+    without a search for whole placements. Raises: ShardError where none fits the memory."""
+    p = replace(self.model.program, memory=memory)
+    check_memory(p)
+    first = self.chosen(self.all, memory)
+    assert first is not None
+    best, branches = Selection(self.model.classes, p, first), [(first, self.all)]
+    for _ in range(MOST_BRANCHES):
+      found, keep = branch = min(branches, key=lambda branch: branch[0].bound)
+      if memory is None or found.edge is None or best.gap(found.bound) <= APART:
+        break
+      best = min((best, *self.mixed(memory, keep, found.edge)), key=lambda choice: choice.chosen.seconds)
+      if not exactly or best.gap(found.bound) <= CLOSE or not (halves := self.halves(keep, found.edge)):
+        break
+      branches.remove(branch)
+      inside = ((self.chosen(half, memory), half) for half in halves)
+      branches += [(chosen, half) for chosen, half in inside if chosen is not None]
+    bound = min(best.chosen.seconds, max(first.bound, min(found.bound for found, _ in branches)))
+    chosen, known = replace(best.chosen, bound=bound), self.hulls[self.all] if best.program is p else None
+    return replace(best, chosen=refined(best.program, chosen, known) if exactly else chosen)
+
+  def halves(self, keep: Keep, edge: Edge) -> list[Keep]:
+    """Two halves of the cuts of the value between layers whose bytes differ most on an edge; none where none differ."""
+    values = self.model.program.values
+
+    def differs(c: int) -> float:
+      return abs(values[c].memory[edge[0][c]] - values[c].memory[edge[1][c]])
+
+    c = max(self.layers.between, key=differs, default=None)
+    if c is None or differs(c) == 0.0:
+      return []
+    memory = values[c].memory
+    most = min(memory[cuts[c]] for cuts in edge)
+    parts = ([k for k in keep[c] if (memory[k] <= most) is is_less] for is_less in (True, False))
+    return [(*keep[:c], tuple(part), *keep[c + 1 :]) for part in parts]
+
+  def mixed(self, memory: float, keep: Keep, edge: Edge) -> Iterator[Selection]:
+    """What lies between the ends of an edge: the second one's values between layers, and as many layers as fit placed
+    as is faster."""
+    between = set(self.layers.between)
+    if any(edge[0][c] != edge[1][c] for c in between):
+      agreed = self.chosen(tuple([(edge[1][c],) if c in between else k for c, k in enumerate(keep)]), memory)
+      assert agreed is not None
+      yield Selection(self.model.classes, replace(self.model.program, memory=memory), agreed)
+      edge = agreed.edge or (agreed.cuts, agreed.cuts)
+    yield self.mixture(memory, edge[1], edge[0])
+
+  def mixture(self, memory: float, cuts: Sequence[int], others: Sequence[int]) -> Selection:
+    """As many layers as fit at `others`, which hold more there, the rest and what is between at `cuts`."""
+    model, layers, apart = self.model, self.layers, set[int]()
+    here, there = (self.bytes_of(way) for way in (cuts, others))
+    free = memory - model.program.held(cuts)
+    for part in sorted(here, key=lambda part: here[part] - there[part]):
+      if 0.0 < (more := there[part] - here[part]) <= free:
+        apart.add(part)
+        free -= more
+    classes = layers.split(model.posed.problem, model.classes, apart)
+    p = replace(model.program_of(classes), memory=memory)
+    ways = [others if layers.of[members[0]] in apart else cuts for members in classes.values]
+    chosen = mended(p, [way[model.classes.value[members[0]]] for way, members in zip(ways, classes.values)])
+    return Selection(classes, p, Chosen(chosen, p.total(chosen) if p.fits(chosen) else math.inf, 0.0))
+
+  def bytes_of(self, cuts: Sequence[int]) -> dict[int, float]:
+    """What each of the layers holds where its values are at these cuts."""
+    model, found = self.model, defaultdict[int, float](float)
+    blocks = [model.blocks(v.cuts[k], len(v.shape)) for v, k in zip(model.program.values, cuts)]
+    for part, c, nbytes in zip(self.layers.of, model.classes.value, model.held):
+      if part is not None:
+        found[part] += nbytes / blocks[c]
+    return found
