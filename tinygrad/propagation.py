@@ -20,7 +20,7 @@ if TYPE_CHECKING:
   from tinygrad.sharding import localize as localizing
   from tinygrad.sharding import report as reports
   from tinygrad.solver import build, decided, graph, reasons, solve
-  from tinygrad.solver.auto import automatic, fit
+  from tinygrad.solver.auto import automatic, fit, model, search
   from tinygrad.solver.auto import machine as machines
   from tinygrad.solver.auto.automatic import Automatic
   from tinygrad.solver.auto.machine import Machine
@@ -28,9 +28,20 @@ if TYPE_CHECKING:
   from tinygrad.solver.graph import Answer
   from tinygrad.solver.reasons import Reason
 else:
-  build, decided, graph, reasons, solve, automatic, fit, machines = (
+  build, decided, graph, reasons, solve, automatic, fit, model, search, machines = (
     LazyModule(f"tinygrad.solver.{name}")
-    for name in ("build", "decided", "graph", "reasons", "solve", "auto.automatic", "auto.fit", "auto.machine")
+    for name in (
+      "build",
+      "decided",
+      "graph",
+      "reasons",
+      "solve",
+      "auto.automatic",
+      "auto.fit",
+      "auto.model",
+      "auto.search",
+      "auto.machine",
+    )
   )
   localizing, reports = (LazyModule(f"tinygrad.sharding.{name}") for name in ("localize", "report"))
 
@@ -89,17 +100,11 @@ def auto(*outputs: Any, mesh: Mesh, memory: float | None = None, machine: Machin
   """
   check_mesh("auto", mesh)
   roots, on = [t.uop for t in _tensors(outputs)], machine or machines.machine_of(mesh.devices[0])
-  sink = UOp.sink(*roots)
+  looked = search.Search(model.Model(UOp.sink(*roots), mesh, on))
   if memory is None:
-    found = automatic.automatic(sink, mesh, on, None)
+    found = automatic.answered(looked.model, looked.within(None))
   else:
-    found = fit.fitted(
-      lambda limit: automatic.automatic(sink, mesh, on, limit),
-      lambda chosen: as_placed(chosen.answer, roots),
-      planned_bytes,
-      on,
-      memory,
-    )
+    found = fit.Fitting(looked, lambda chosen: as_placed(chosen.answer, roots), planned_bytes, on, memory).fitted()
   apply(Placing(found.answer), roots, found.again)
   return found
 

@@ -3,75 +3,134 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
-from tinygrad.device import ShardError, refuse
+from tinygrad.device import refuse
 from tinygrad.helpers import size_to_str
-from tinygrad.solver.auto.automatic import Automatic
+from tinygrad.solver.auto.automatic import Automatic, answered
 from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.auto.recompute import Dropping
+from tinygrad.solver.auto.search import Search
 from tinygrad.uop import UOp
 
-TRIES = 3  # to find the limit of the model under which the plan fits
+MOST_PLANS = 8  # of what is looked at; else drafts are compared by lifetimes
+TRIES = 3  # to find the limit of the model under which a draft fits
 
 Roots = Sequence[UOp]
 
 
-def fitted(
-  choose: Callable[[float | None], Automatic],
-  built: Callable[[Automatic], Roots],
-  planned: Callable[[Roots], float],
-  machine: Machine,
-  memory: float,
-) -> Automatic:
-  """What `choose` finds under a limit of the model's memory (None: without), such that each device holds at most
-  `memory` bytes by the plan of what is `built`: by placements alone, or by values that are computed again, where that
-  takes less time. Raises: ShardError where nothing fits."""
-  free = in_plan(choose(None), built, planned)
-  if free.memory <= memory:
-    return free
-  scale = free.program.held(free.chosen.cuts) / free.memory  # of the model's bytes to the plan's
-  least = sum(min(v.memory) for v in free.program.values)
-  alone = by_placement(choose, built, planned, memory, scale)
-  limits = [math.sqrt(memory * free.memory) * scale] + ([memory * scale] if alone is None else [])
-  others = [in_plan(choose(max(limit, least)), built, planned) for limit in limits]
-  found = [] if alone is None else [alone]
-  for i, start in enumerate(starts := [free, *others]):
-    chosen = replace(start.chosen, bound=free.chosen.bound)
-    if start.memory <= memory:
-      found.append(replace(start, chosen=chosen))
-    elif all(start.chosen.cuts != other.chosen.cuts for other in starts[:i]):
-      again = Dropping(built(start), machine, planned).fitted(memory)
-      found.append(replace(start, chosen=chosen, again=again, nbytes=again.nbytes))
-  fits = [a for a in found if a.memory <= memory]
-  if not fits:
-    smallest = math.ceil(min(a.memory for a in found))
-    said = f"auto: nothing fits in {size_to_str(memory)} on each device, values computed again included"
-    refuse(said, f"memory={smallest}  # the least that was found; or more devices")
-  return min(fits, key=lambda a: a.seconds)
+@dataclass(frozen=True, slots=True)
+class Draft:
+  """Placements, as they are built, and which of their values are dropped: the `seconds` of both, the most bytes that
+  are `alive` at once, and the `rest` that a plan holds besides, as far as that is known."""
+
+  found: Automatic
+  dropping: Dropping
+  rest: float
+  dropped: frozenset[UOp]
+  seconds: float
+  alive: float
+
+  @staticmethod
+  def of(found: Automatic, dropping: Dropping, rest: float, dropped: Collection[UOp] = ()) -> Draft:
+    seconds = found.chosen.seconds + dropping.seconds(dropped)
+    return Draft(found, dropping, rest, frozenset(dropped), seconds, dropping.modelled(dropped))
+
+  @property
+  def expected(self) -> float:
+    """The bytes of its plan."""
+    return self.rest + self.alive
+
+  def within(self, memory: float) -> Draft:
+    """The same where so much is dropped that it is expected to fit, if it can be."""
+    dropped = self.dropping.chosen(memory - self.rest, self.dropping.modelled)
+    return Draft.of(self.found, self.dropping, self.rest, dropped)
 
 
-def in_plan(found: Automatic, built: Callable[[Automatic], Roots], planned: Callable[[Roots], float]) -> Automatic:
-  """A choice with the bytes that its plan holds."""
-  return replace(found, nbytes=planned(built(found)))
+class Fitting:
+  """The fastest of a search's choices whose plan holds at most `memory` bytes on each device: by placements alone, or
+  by values that are computed again, where that takes less time. Drafts are compared by the lifetimes of their values,
+  and planned, the fastest first, until one fits. `build`: the graph of a choice; `plan`: the bytes of its plan."""
 
+  def __init__(
+    self,
+    search: Search,
+    build: Callable[[Automatic], Roots],
+    plan: Callable[[Roots], float],
+    machine: Machine,
+    memory: float,
+  ) -> None:
+    self.search, self.build, self.plan, self.machine, self.memory = search, build, plan, machine, memory
+    self.smallest = math.inf  # of all plans
+    self.drafts: list[Draft] = []
 
-def by_placement(
-  choose: Callable[[float | None], Automatic],
-  built: Callable[[Automatic], Roots],
-  planned: Callable[[Roots], float],
-  memory: float,
-  scale: float,
-) -> Automatic | None:
-  """A choice whose plan fits without anything computed again."""
-  limit = memory * scale
-  for _ in range(TRIES):
-    try:
-      found = in_plan(choose(limit), built, planned)
-    except ShardError:
+  def fitted(self) -> Automatic:
+    """Raises: ShardError where nothing fits."""
+    first = self.draft(None)
+    assert first is not None
+    free = self.planned(first)
+    if free.expected <= self.memory:
+      return self.answer(free)
+    scale = free.found.memory / free.expected  # of the model's bytes to the plan's
+    self.drafts = [free]
+    self.alone(self.memory * scale)
+    self.draft(math.sqrt(self.memory * free.expected) * scale)
+    waiting = [draft.within(self.memory) for draft in self.drafts]
+    for _ in range(MOST_PLANS):
+      if not waiting:
+        break
+      waiting.remove(draft := min(waiting, key=lambda draft: (draft.expected > self.memory, draft.seconds)))
+      known = self.planned(draft)
+      if known.expected <= self.memory:
+        return self.answer(known)
+      again = known.within(self.memory - (known.expected - self.memory) / 10)
+      waiting += [again] if again.dropped != draft.dropped else []
+      limit = draft.found.program.memory
+      if limit is not None and (lower := self.draft(limit * self.memory / known.expected)) is not None:
+        waiting.append(lower.within(self.memory))
+    return self.by_plans()
+
+  def draft(self, limit: float | None) -> Draft | None:
+    """One more draft, under a limit of the model; None where it is one of those before."""
+    least = sum(min(v.memory) for v in self.search.model.program.values)
+    choice = self.search.within(None if limit is None else max(limit, least), exactly=limit is None)
+    found = answered(self.search.model, choice)
+    if any(found.answer.solution.hints == other.found.answer.solution.hints for other in self.drafts):
       return None
-    if found.memory <= memory:
-      return found
-    limit *= memory / found.memory
-  return None
+    dropping = Dropping(self.build(found), self.machine, self.plan)
+    rest = self.drafts[0].rest + dropping.leaves - self.drafts[0].dropping.leaves if self.drafts else 0.0
+    self.drafts.append(Draft.of(found, dropping, rest))
+    return self.drafts[-1]
+
+  def alone(self, limit: float) -> None:
+    """Drafts under lower and lower limits, until one is expected to fit with nothing dropped."""
+    for _ in range(TRIES):
+      draft = self.draft(limit)
+      if draft is None or draft.expected <= self.memory:
+        break
+      limit *= self.memory / draft.expected
+
+  def planned(self, draft: Draft) -> Draft:
+    """The same where its plan tells the rest."""
+    nbytes = draft.dropping.nbytes(draft.dropped)
+    self.smallest = min(self.smallest, nbytes)
+    return replace(draft, rest=nbytes - draft.alive)
+
+  def by_plans(self) -> Automatic:
+    """What is dropped is chosen by plans, where lifetimes do not lead to what fits."""
+    for draft in sorted(self.drafts, key=lambda draft: draft.found.chosen.seconds):
+      dropped = draft.dropping.chosen(self.memory, draft.dropping.nbytes)
+      known = self.planned(Draft.of(draft.found, draft.dropping, draft.rest, dropped))
+      if known.expected <= self.memory:
+        return self.answer(known)
+    said = f"auto: nothing fits in {size_to_str(self.memory)} on each device, values computed again included"
+    refuse(said, f"memory={math.ceil(self.smallest)}  # the least that was found; or more devices")
+
+  def answer(self, draft: Draft) -> Automatic:
+    """The gap of what computes values again is counted from the bound without a limit."""
+    nbytes, dropped = draft.expected, draft.dropped
+    if not dropped:
+      return replace(draft.found, nbytes=nbytes)
+    chosen = replace(draft.found.chosen, bound=self.drafts[0].found.chosen.bound)
+    return replace(draft.found, chosen=chosen, nbytes=nbytes, again=draft.dropping.recomputation(dropped))

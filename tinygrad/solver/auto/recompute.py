@@ -8,6 +8,7 @@ the first of the late readers reads besides: a gradient that arrives.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,6 @@ from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 EFFECTS = having(Trait.EFFECT)
 ALIKE = 3  # values are dropped together if they look the same for so many ops below them
-TRIES = 4  # at what the model must come to so that the plan fits
 LEAST = 0.01  # of the memory, that is to be saved by dropping values which look the same
 
 
@@ -53,7 +53,8 @@ def begins(u: UOp) -> bool:
 
 
 class Timeline:
-  """The order of a graph's nodes: `late` is what cannot be computed at `moment`, when most memory is held."""
+  """The order of a graph's nodes, and who reads each: `late` is what cannot be computed at `moment`, when most memory
+  is held; `waits`: of each late node the place of its earliest late source."""
 
   def __init__(self, order: Sequence[UOp], moment: int) -> None:
     self.order, self.place = order, {u: i for i, u in enumerate(order)}
@@ -61,19 +62,25 @@ class Timeline:
     for i, u in enumerate(order):
       if any(s in self.late for s in u.src) or (i > moment and begins(u)):
         self.late.add(u)
+    self.readers: dict[UOp, list[UOp]] = {}
+    for u in order:
+      for s in u.src:
+        self.readers.setdefault(s, []).append(u)
+    self.waits = {u: self.earliest(u) for u in self.late}
+
+  def earliest(self, u: UOp) -> int | None:
+    return min((self.place[s] for s in u.src if s in self.late and s.op not in EFFECTS), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
   """What is computed again: places in the order of a graph's nodes, which is the same for all graphs of one form.
-  `moment`: what comes after it is late; `kept`: what it is computed from; `seconds` that it takes; `nbytes` that each
-  device holds with it."""
+  `moment`: what comes after it is late; `kept`: what it is computed from; `seconds` that it takes."""
 
   moment: int
   dropped: frozenset[int]
   kept: frozenset[int]
   seconds: float
-  nbytes: float
 
   def applied(self, roots: Sequence[UOp]) -> dict[UOp, UOp]:
     """What takes the place of nodes below `roots` that read what is dropped."""
@@ -90,43 +97,52 @@ class Again:
   """
 
   def __init__(self, timeline: Timeline, dropped: Collection[UOp], kept: Collection[UOp]) -> None:
-    self.order, self.place, self.late, self.kept = timeline.order, timeline.place, timeline.late, kept
-    self.lost: set[UOp] = set()  # what is dropped, or computed from that without anything kept in between
-    for u in self.order:
-      from_lost = not self.is_there(u) and any(s in self.lost for s in u.src)
-      if u not in self.late and (u in dropped or from_lost):
-        self.lost.add(u)
+    self.timeline, self.kept = timeline, kept
+    self.lost = {u for u in dropped if u not in timeline.late}
+    todo = list(self.lost)  # what is dropped, or computed from that without anything kept in between
+    while todo:
+      for u in timeline.readers.get(todo.pop(), ()):
+        if u not in timeline.late and u not in self.lost and not self.is_there(u):
+          self.lost.add(u)
+          todo.append(u)
     self.first: dict[UOp, int] = {}
-    for u in reversed(self.order):
-      wait = self.waits_for(u) if u in self.late else None if self.is_there(u) else self.first.get(u)
-      if wait is not None:
-        read = [s for s in u.src if s in self.lost] if u in self.late else u.src
-        self.first |= {s: min(self.first.get(s, wait), wait) for s in read}
+    for s in self.lost:
+      for u in timeline.readers.get(s, ()):
+        if u in timeline.late and (wait := timeline.waits[u]) is not None:
+          self.first[s] = min(self.first.get(s, wait), wait)
+    self.wait_for_sources()
+
+  def wait_for_sources(self) -> None:
+    """What is computed again waits no longer than what reads it; the last ones in the order first."""
+    places = [-self.timeline.place[u] for u in self.first]
+    heapq.heapify(places)
+    while places:
+      u = self.timeline.order[-heapq.heappop(places)]
+      for s in () if self.is_there(u) else u.src:
+        if s not in self.first:
+          heapq.heappush(places, -self.timeline.place[s])
+        self.first[s] = min(self.first.get(s, self.first[u]), self.first[u])
 
   def is_there(self, u: UOp) -> bool:
     """Whether a value is in memory, or anywhere, when it is needed again."""
     return u in self.kept or u.op in EFFECTS or not u.src
 
-  def waits_for(self, u: UOp) -> int | None:
-    """The place of the earliest late source."""
-    return min((self.place[s] for s in u.src if s in self.late and s.op not in EFFECTS), default=None)
-
   def computed(self) -> list[UOp]:
     """The nodes that are computed again."""
-    return [u for u in self.order if u in self.first and not self.is_there(u)]
+    return sorted((u for u in self.first if not self.is_there(u)), key=self.timeline.place.__getitem__)
 
   def replaced(self) -> dict[UOp, UOp]:
     """What takes the place of late nodes."""
-    waiting: dict[int, list[UOp]] = {}
-    for u in sorted(self.first, key=self.place.__getitem__):
+    order, late, waiting = self.timeline.order, self.timeline.late, dict[int, list[UOp]]()
+    for u in sorted(self.first, key=self.timeline.place.__getitem__):
       waiting.setdefault(self.first[u], []).append(u)
-    made, again = {u: u for u in self.order if u not in self.late}, dict[UOp, UOp]()
+    made, again = {u: u for u in order if u not in late}, dict[UOp, UOp]()
 
     def make(u: UOp, src: Sources) -> UOp:
-      known = self.waits_for(u) is not None
+      known = self.timeline.waits[u] is not None
       return on_sources(u, tuple([again[s] if known and s in self.lost else t for s, t in zip(u.src, src)]))
 
-    for i, u in enumerate(self.order):
+    for i, u in enumerate(order):
       v = rebuild(u, make, made)
       for x in waiting.get(i, ()):
         if self.is_there(x):
@@ -137,15 +153,17 @@ class Again:
 
 
 class Dropping:
-  """Which values to drop so that the plan of a graph fits the memory. `planned`: the bytes that a device holds. Values
-  are compared by a model of it, lifetimes in the order of the nodes; what they come to is planned.
+  """Which values to drop so that less memory is held, by lifetimes in the order of the nodes, or by plans. `planned`:
+  the bytes that a device holds.
 
-  `lives`: from when until when each stored value is held, and its bytes; `until`: the same end by early readers."""
+  `leaves`: the bytes of inputs, weights and the optimizer's state; `lives`: from when until when each other value that
+  is stored is held, and its bytes; `until`: the same end by early readers."""
 
   def __init__(self, roots: Sequence[UOp], machine: Machine, planned: Callable[[Sequence[UOp]], float]) -> None:
     self.roots, self.machine, self.planned = roots, machine, planned
     order = nearest_first(UOp.sink(*roots)).toposort()
     fused = fused_ones(order, is_placed_view)
+    self.leaves = sum(bytes_here(u) for u in order if u.op is Ops.BUFFER)
     stored = {u: span for u, span in lifetimes(order, fused).items() if u.src and u.device is not None}
     self.lives = {u: (*span, bytes_here(u)) for u, span in stored.items()}
     self.moment = moment_of_most([*self.lives.values()], len(order))
@@ -204,24 +222,10 @@ class Dropping:
         chosen = fewer
     return values_of(chosen)
 
-  def fitted(self, memory: float) -> Recomputation:
-    """What the model says must be dropped so that the plan fits; its limit is lowered until that is so. If it never is,
-    each choice is planned. What holds least, if nothing fits."""
-    limit = memory - (self.nbytes(()) - self.modelled(()))
-    tried: list[tuple[float, set[UOp]]] = []
-    while not tried or (tried[-1][0] > memory and len(tried) < TRIES):
-      dropped = self.chosen(limit, self.modelled)
-      if any(dropped == before for _, before in tried):
-        break
-      tried.append((self.nbytes(dropped), dropped))
-      limit -= 1.1 * (tried[-1][0] - memory)
-    if tried[-1][0] > memory:
-      dropped = self.chosen(memory, self.nbytes)
-      tried.append((self.nbytes(dropped), dropped))
-    nbytes, dropped = min(tried, key=lambda found: found[0])
+  def recomputation(self, dropped: Collection[UOp]) -> Recomputation:
     kept = set(self.alive).difference(dropped)
     gone, there = (frozenset(self.timeline.place[u] for u in nodes) for nodes in (dropped, kept))
-    return Recomputation(self.moment, gone, there, self.seconds(dropped), nbytes)
+    return Recomputation(self.moment, gone, there, self.seconds(dropped))
 
 
 def values_of(groups: Sequence[Sequence[UOp]]) -> set[UOp]:
