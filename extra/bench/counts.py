@@ -37,8 +37,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tinygrad import Context, Device, Tensor, dtypes, nn
+from tinygrad.debug.estimate import COUNTED
 from tinygrad.device import Rendered, Target
-from tinygrad.engine.estimate import COUNTED
 from tinygrad.engine.run import Run, recorders
 from tinygrad.helpers import prod, tqdm
 from tinygrad.runtime import null

@@ -8,9 +8,9 @@ import pytest
 from codegen_kernels import elementwise, load, loop, sink, store
 
 from tinygrad.codegen import lower_kernel
-from tinygrad.codegen.decompose import decompose
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
+from tinygrad.numerics.decompose import decompose
 from tinygrad.uop import Ops, ParamArg, UOp
 
 # bounds are those of processors that round a product and a sum once

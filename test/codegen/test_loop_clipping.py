@@ -6,9 +6,9 @@ import pytest
 from tinygrad import Tensor
 from tinygrad.codegen import loop_clipping as module
 from tinygrad.codegen import row_blocks
-from tinygrad.codegen.emit import Emitter
+from tinygrad.codegen.primitives import split
 from tinygrad.helpers import PROCESS, Context
-from tinygrad.uop import AxisKind
+from tinygrad.uop import AxisKind, Ops
 
 RNG = np.random.default_rng(3)
 
@@ -137,10 +137,14 @@ def test_mutant_everything_adds_nothing(fresh):
 def test_laws_kill_mutants(mutant, fresh):
   if mutant == "a chunk less":
     chunks = row_blocks.chunks
-    fresh.setattr(row_blocks, "chunks", lambda limit, at, inside: chunks(limit.plus(module.Affine(-64)), at, inside))
+    fresh.setattr(row_blocks, "chunks", lambda r, limit, *at: chunks(r, limit.plus(module.Affine(-64)), *at))
   else:  # what is stored ends early, and what is summed does not
-    trips = Emitter.trips
-    fresh.setattr(
-      Emitter, "trips", lambda self, r, n, *at: n if r.arg[1] is AxisKind.REDUCE else trips(self, r, n, *at)
-    )
+    limit_of = split.limit_of
+    fresh.setattr(split, "limit_of", lambda k, r: None if r.arg[1] is AxisKind.REDUCE else limit_of(k, r))
+    clip = split.clip
+
+    def of_parallel(k):
+      return k.replace(src=tuple(x for x in k.src if x.op is not Ops.CMPLT or x.src[0].arg[1] is not AxisKind.REDUCE))
+
+    fresh.setattr(split, "clip", lambda k, ids: clip(of_parallel(k), ids))
   assert not deviation(arrays(450), CAUSAL, np.tril(np.ones((450, 450), bool))) < 1e-3

@@ -1,4 +1,5 @@
-"""The passes of codegen/lower.py, one by one: those that no file of their own tests (decompose, dots, share)."""
+"""The passes of codegen/lower.py, one by one: those that no file of their own tests (decompose, dots, share, the
+primitives)."""
 
 from dataclasses import replace
 
@@ -7,18 +8,17 @@ import pytest
 from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, sink, store
 
 from tinygrad.codegen import loop_clipping
-from tinygrad.codegen.decompose import decompose_alone
+from tinygrad.codegen.heuristics.cpu import CHUNK, schedule_cpu
+from tinygrad.codegen.linearize import linear_code
 from tinygrad.codegen.loop_clipping import clip_loops, loop_limits
-from tinygrad.codegen.lower import drop_unit_ranges, linearizer, lower_kernel, passes
-from tinygrad.codegen.plan import LoopNest
-from tinygrad.codegen.row_blocks import all_rows, blocks_of_rows, parts_of, shared_rows
-from tinygrad.codegen.scatter import nests_of, with_row_memory
+from tinygrad.codegen.lower import decompose_stores, drop_unit_ranges, lower_kernel, passes
+from tinygrad.codegen.row_blocks import all_rows, block_rows, parts_of, shared_rows
+from tinygrad.codegen.scatter import step_scatters, with_row_memory
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
-from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
+from tinygrad.uop import Ops, ParamArg, UOp
 from tinygrad.uop.affine import affine
-from tinygrad.uop.loop_ids import LoopIds
 
 X = np.random.default_rng(0).standard_normal((64, 96)).astype(np.float32)
 CPU = Target("CPU", 64, 32, 1 << 20, shares=True)
@@ -104,41 +104,85 @@ def test_scatters_are_set_apart():
     assert with_row_memory(ast, target) is ast
 
 
-def test_only_a_kernel_of_one_store_is_decomposed_whole():
-  ast, _ = masked_rows()
-  assert decompose_alone(ast, True) is ast
+def test_stores_are_decomposed_and_limits_stay():
+  """Functions of every store are taken apart; conditions of where a loop ends are none of it."""
+  ast, (_, j, _) = masked_rows()
+  first, second = ast.src
+  kernel = clip_loops(sink(first, second.replace(src=(second.src[0], op(Ops.EXP, second.src[1]), *second.src[2:]))))
+  out = decompose_stores(kernel, True)
+  assert out.src[0] is first and out.src[2:] == kernel.src[2:] and len(out.src) == 4
+  assert not any(u.op is Ops.EXP for u in out.toposort())
+  x = X[:, 0].copy()
   i = loop(64, 0)
-  alone = sink(store(i, UOp.new(Ops.EXP, dtypes.float32, (load(1, X[:, 0], i),)), i, size=64))
-  assert not any(u.op is Ops.EXP for u in decompose_alone(alone, True).toposort())
+  alone = sink(store(i, op(Ops.EXP, load(1, x, i)), i, size=64))
+  got = evaluate(decompose_stores(alone, True), [x])
+  np.testing.assert_allclose(got, np.exp(x), rtol=1e-6)
 
 
-def test_rows_are_nests_in_loops():
-  """A loop over blocks of rows: in it a nest for each store, whose loops end by the block's last row."""
-  ast, (i, j, k) = masked_rows()
-  ids = LoopIds(ast)
-  (around,) = blocks_of_rows(clip_loops(ast), replace(CPU, cache=1 << 14), ids)
-  counter = ids.loop(around.count, AxisKind.LOOP)
-  first, second = around.body(counter)
-  assert first.ends.keys() == second.ends.keys() == {j, k} and counter in first.ends[j].toposort()
-  assert first.memory == second.memory and first.stores[0].src[0].src[0] in first.memory
-  assert first.taken * around.count.arg == 64 * 64 * 4  # the masked row is memory of the block's rows
-  assert i not in first.stores[0].toposort()
+def test_rows_are_stores_in_loops():
+  """A loop over blocks of rows, the same of both stores; in it the loops over a block's rows and what is in them are
+  each store's own, and end by the block's last row."""
+  ast, (i, j, k) = masked_rows(256)
+  stores, limits = parts_of(block_rows(clip_loops(ast), replace(CPU, cache=1 << 16)))
+  first, second = stores
+  (counter,) = shared_rows(stores)
+  assert first.src[2] is second.src[2] is counter
+  assert i not in UOp.sink(*stores).toposort()
+  assert len(limits) == 2 and {x.src[0].src[0].arg for x in limits} == {256}
+  for x in limits:  # in chunks, as far as the last row of the block may reach
+    assert counter in x.src[1].toposort() and x.src[0] in first.toposort() + second.toposort()
+    form = affine(x.src[1], {})
+    assert form.const == 0 and set(form.terms.values()) == {CHUNK}
+  (memory,) = {u for u in UOp.sink(*stores).toposort() if u.op is Ops.SCRATCH}
+  assert first.src[0].src[0] is memory and memory in second.toposort()
+  assert memory.arg[2] * counter.src[0].arg == 256 * 256 * 4  # the masked row is memory of the block's rows
+  assert not any(u.op is Ops.PARAM and u.arg.slot < 0 for u in UOp.sink(*stores).toposort())
 
 
-def test_scatters_are_nests_in_loops():
-  """Each place begins, then each update adds to its own; inside of a loop that ends early they are compared."""
-  sums = added_by_index(1).src
-  begin, around = nests_of(LoopNest(sums))
-  assert begin.stores[0].src[1].op is Ops.CONST and around.count.arg == 100
-  (dense,) = nests_of(LoopNest(sums, ends={loop(1, 99): num(1)}))
-  assert not any(u.op is Ops.ONE_HOT for u in dense.stores[0].toposort())
+@pytest.mark.parametrize("cache, rows", [(1 << 13, 60), (1 << 14, 61), (1 << 14, 7), (1 << 22, 64)])
+def test_every_row_is_in_one_block(cache, rows):
+  """Where the size of a block does not divide the number of rows, the rest is one of its own."""
+  ast, _ = masked_rows(rows)
+  stores, _ = parts_of(block_rows(clip_loops(ast), replace(CPU, cache=cache)))
+  written = list[int]()
+  for s in stores:
+    if s.src[0].src[0].op is Ops.PARAM:
+      form, loops = affine(s.src[0].src[1], {}), s.src[2:]
+      assert set(form.terms) <= set(loops)
+      for numbers in np.ndindex(*(r.src[0].arg for r in loops)):
+        written.append(form.const + sum(form.terms[r] * n for r, n in zip(loops, numbers)))
+  assert sorted(written) == list(range(rows))
+
+
+def test_a_kernel_of_one_store_has_no_blocks():
+  alone = sink(masked_rows()[0].src[1])
+  assert block_rows(alone, CPU) is alone
+
+
+def test_scatters_are_stores_in_loops():
+  """Each place begins, then each update adds to its own, if it has one; in a loop that ends early they are compared."""
+  ast = added_by_index(1)
+  i = ast.src[0].src[2]
+  begin, update = step_scatters(ast, CPU).src
+  assert begin.src[1].op is Ops.CONST and begin.src[2:] == ast.src[0].src[2:]
+  each, once, *columns = update.src[2:]
+  assert each.src[0].arg == 100 and once.src[0].op is Ops.WHERE and [r.src[0].arg for r in columns] == [8]
+  assert update.src[1].op is Ops.ADD and update.src[1].src[0].src[0] is update.src[0]  # to what is there
+  early = UOp.new(Ops.CMPLT, dtypes.bool, (i, num(1)))
+  dense, limit = step_scatters(sink(*ast.src, early), CPU).src
+  assert limit is early and dense.src[2:] == ast.src[0].src[2:]
+  assert not any(u.op is Ops.ONE_HOT for u in dense.toposort())
+  updates = np.random.default_rng(0).standard_normal(800).astype(np.float32)
+  at = np.arange(100, dtype=np.int32) * 7 % 40
+  np.testing.assert_array_equal(evaluate(ast, [at, updates]), evaluate(sink(dense), [at, updates]))
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_lowering_is_the_passes_and_then_the_linearizer(threads):
+def test_lowering_is_the_passes_and_then_linearize(threads):
   for ast in (masked_rows()[0], added_by_index()):
     kernel = ast
-    for lower in passes(CPU, threads):
+    for lower in passes(CPU, threads, schedule_cpu):
       kernel = lower(kernel)
       assert kernel.op is Ops.SINK and kernel.src[0].op is Ops.STORE
-    assert linearizer(CPU, None)(kernel) == lower_kernel(ast, CPU, threads)
+    assert all(s.op is Ops.STORE for s in kernel.src)  # every loop ends where it has nothing left to do
+    assert linear_code(kernel, CPU) == lower_kernel(ast, CPU, threads)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, run, sink, store
 
-from tinygrad.codegen import heuristic
+from tinygrad.codegen.heuristics import cpu as heuristic
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes
 from tinygrad.uop import Ops, UOp

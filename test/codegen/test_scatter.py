@@ -9,7 +9,7 @@ from test_grid import GRID, check
 from test_kernels import WIDE, normal
 
 from tinygrad import Tensor
-from tinygrad.codegen import grid_plan, lower_kernel, scatter
+from tinygrad.codegen import lower_kernel, scatter
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
@@ -144,7 +144,7 @@ def test_a_mutant_is_seen(name, monkeypatch):
 @pytest.mark.parametrize("threads", [1, 100])
 @pytest.mark.parametrize("name", ["rows", "elements", "maxima", "turned", "added to", "what the place has", "from 3"])
 def test_threads_of_a_grid_share_out_columns_and_rows(name, threads, monkeypatch):
-  monkeypatch.setattr(grid_plan, "ENOUGH", threads)
+  monkeypatch.setattr(scatter, "ENOUGH", threads)
   linear = check(*KERNELS[name], target=replace(GRID, few_rows=-N))
   assert not any(u.op is Ops.ACC for u in linear)  # nothing is summed over all there is
 
@@ -156,12 +156,12 @@ def test_a_grid_has_no_more_steps_for_more_rows():
     value = scattered(load(1, AT, j), load(2, normal(M, columns), dot((j, columns), (d, 1))), place=i, over=j)
     linear = lower_kernel(sink(store(dot((i, columns), (d, 1)), value, i, d, size=n * columns)), GRID)
     ends = [(u.arg[1], u.src[0].vmax) for u in linear if u.op is Ops.RANGE]
-    threads = np.prod([end for kind, end in ends if kind is not AxisKind.LOOP])
+    threads = np.prod([end for kind, end in ends if kind in (AxisKind.GLOBAL, AxisKind.LOCAL)])
     return threads, [end for kind, end in ends if end == M]
 
   assert updates(4000, 768) == updates(64000, 768)
   threads, each = updates(4000, 768)
-  assert threads < 2 * grid_plan.ENOUGH and each == [M]
+  assert threads < 2 * scatter.ENOUGH and each == [M]
   with_few, _ = updates(GRID.few_rows, 768)
   assert with_few > threads  # each row looks at all of them
 

@@ -16,8 +16,8 @@ from tinygrad import Tensor, Variable
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Capabilities, Device, Target
 from tinygrad.dtype import dtypes
-from tinygrad.engine import search
 from tinygrad.helpers import Context, ContextVar
+from tinygrad.tuning import search
 from tinygrad.uop import Ops, UOp
 
 CPU = Device["CPU"]
@@ -368,7 +368,7 @@ def test_nothing_is_searched_where_there_is_nothing_to_time_or_to_choose(monkeyp
 
 def test_without_beam_nothing_of_it_is_imported():
   code = "import sys; from tinygrad import Tensor; (Tensor.ones(3, 3) @ Tensor.ones(3, 3)).numpy()"
-  code += "; print('tinygrad.engine.search' in sys.modules)"
+  code += "; print('tinygrad.tuning.search' in sys.modules)"
   for beam, want in (("0", "False"), ("1", "True")):
     env = {**os.environ, "BEAM": beam, "BEAM_SECONDS": "0.1"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, TinyJit, Variable, dtypes
+from tinygrad.debug.estimate import estimate
 from tinygrad.device import Sharding
 from tinygrad.engine.compile import _programs
 from tinygrad.engine.errors import UnboundError
-from tinygrad.engine.estimate import estimate
 from tinygrad.engine.realize import realize, to_numpy
 from tinygrad.engine.transfer import host_array
 from tinygrad.helpers import Context, GlobalCounters

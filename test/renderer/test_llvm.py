@@ -20,7 +20,7 @@ from codegen_kernels import load, loop, op, sink, store
 
 NARROWING = [(a, b) for a, b in itertools.permutations((dtypes.int64, dtypes.int32, dtypes.int16, dtypes.int8), 2)]
 NARROWING = [(a, b) for a, b in NARROWING if a.itemsize > b.itemsize]
-LENGTHS = (1, 5, 9, 17, 33, 65, 129)
+LENGTHS = (1, 5, 9, 17, 33, 41, 43, 65, 81, 129)
 
 
 def folded(source):

@@ -10,7 +10,7 @@ from tinygrad import Device, Tensor, dtypes, nn
 from tinygrad.codegen import row_blocks as blocks
 from tinygrad.codegen import share
 from tinygrad.codegen.dots import use_dots
-from tinygrad.codegen.emit import Emitter
+from tinygrad.codegen.expressions import Values
 from tinygrad.dtype import to_numpy_dtype
 from tinygrad.engine import compile as engine
 from tinygrad.helpers import PROCESS, Context
@@ -193,7 +193,7 @@ def test_values_written_by_a_block_are_read_anew(fresh):
     return [(y * 2).contiguous(), y]
 
   same(f)
-  fresh.setattr(Emitter, "forget_memory", lambda self: None)
+  fresh.setattr(Values, "forget_memory", lambda self, written: None)
   PROCESS.forget()
   apart, together = both(f)
   assert any(np.abs(x - y).max() > 0.5 for x, y in zip(apart, together))
@@ -214,7 +214,7 @@ def test_sums_over_rows_are_read_where_they_stand(fresh):
     def __contains__(self, x):
       return False
 
-  fresh.setattr(Emitter, "written", property(lambda self: Nothing(), lambda self, value: None), raising=False)
+  fresh.setattr(Values, "written", property(lambda self: Nothing(), lambda self, value: None), raising=False)
   PROCESS.forget()
   apart, together = both(f)
   assert max(np.abs(x - y).max() for x, y in zip(apart, together)) > 1e-2

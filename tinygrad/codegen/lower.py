@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 
 from tinygrad.codegen.check import check_linear
-from tinygrad.codegen.decompose import decompose_alone
 from tinygrad.codegen.dots import use_dots
-from tinygrad.codegen.emit import Emitter, PlanOf
-from tinygrad.codegen.grid import GridEmitter
-from tinygrad.codegen.heuristic import plan_nest
+from tinygrad.codegen.heuristics.cpu import schedule_cpu
+from tinygrad.codegen.heuristics.gpu import schedule_gpu
+from tinygrad.codegen.linearize import linear_code
 from tinygrad.codegen.loop_clipping import clip_loops
-from tinygrad.codegen.plan import LoopNest
-from tinygrad.codegen.row_blocks import blocks_of_rows, parts_of
-from tinygrad.codegen.scatter import nests_of, with_row_memory
+from tinygrad.codegen.nests import Heuristic, NestSchedule, Room
+from tinygrad.codegen.row_blocks import block_rows
+from tinygrad.codegen.scatter import step_scatters, with_row_memory
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, NOOPT, SPEC
+from tinygrad.numerics.decompose import decompose
 from tinygrad.uop import RANGES_FROM, Ops, UOp
 from tinygrad.uop.affine import index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 Pass = Callable[[UOp], UOp]
-Linearizer = Callable[[UOp], list[UOp]]
 
 
-def passes(target: Target, threads: int) -> tuple[Pass, ...]:
+def passes(target: Target, threads: int, heuristic: Heuristic) -> tuple[Pass, ...]:
   """In their order. Each takes a kernel, a SINK of STOREs over their ranges (and of limits: `clip_loops`), and gives
   one that stores the same values in the same memory."""
   sharers = threads if target.shares and not NOOPT else 1
@@ -36,28 +36,23 @@ def passes(target: Target, threads: int) -> tuple[Pass, ...]:
     functools.partial(share_out, threads=sharers, lanes=target.vector_bytes // 4),
     drop_unit_ranges,
     functools.partial(use_dots, target=target),
-    functools.partial(decompose_alone, halves=target.halves),
     functools.partial(with_row_memory, target=target),
+    functools.partial(block_rows, target=target),
+    functools.partial(decompose_stores, halves=target.halves),
+    functools.partial(step_scatters, target=target),
+    functools.partial(schedule_nests, target=target, heuristic=heuristic),
   )
 
 
-def linearizer(target: Target, plan_of: PlanOf | None) -> Linearizer:
-  """What makes a list of a kernel: its signature, then its loops with what is computed in them."""
-  if target.threads:
-    return functools.partial(linear_grid, target=target)
-  planner = plan_of or (lambda stores, taken: plan_nest(stores, target, taken))
-  return functools.partial(linear_loops, target=target, planner=planner)
-
-
-def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | None = None) -> list[UOp]:
+def lower_kernel(ast: UOp, target: Target, threads: int = 1, heuristic: Heuristic | None = None) -> list[UOp]:
   """Linear UOps of a kernel: SINK of STOREs over their ranges. The list begins with the kernel's whole signature
-  (params, variables). With `threads`, it is what one of them does, if sharing it out pays. `plan_of`
-  takes the place of the heuristic, except on a grid of threads."""
+  (params, variables). With `threads`, it is what one of them does, if sharing it out pays. `heuristic` takes the place
+  of the target's."""
   assert ast.op is Ops.SINK, ast.op
-  kernel, linearize = ast, linearizer(target, plan_of)
-  for lower in passes(target, threads):
+  kernel, heuristic = ast, heuristic or (schedule_gpu if target.threads else schedule_cpu)
+  for lower in passes(target, threads, heuristic):
     kernel = lower(kernel)
-  linear = linearize(kernel)
+  linear = linear_code(kernel, target)
   if SPEC >= 1:
     check_linear(linear)
   if DEBUG >= 4:
@@ -65,39 +60,28 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, plan_of: PlanOf | N
   return linear
 
 
-def linear_grid(kernel: UOp, target: Target) -> list[UOp]:
-  """For a grid of threads."""
-  emitter = GridEmitter(target, LoopIds(kernel))
-  put_signature(emitter, kernel)
-  emitter.kernel(kernel.src)
-  return emitter.root.out
+def decompose_stores(kernel: UOp, halves: bool) -> UOp:
+  """Functions and narrow floats taken apart, store by store."""
+  return kernel.replace(src=tuple(decompose(s, halves) if s.op is Ops.STORE else s for s in kernel.src))
 
 
-def linear_loops(kernel: UOp, target: Target, planner: PlanOf) -> list[UOp]:
-  """For one thread."""
-  ids = LoopIds(kernel)
-  emitter = Emitter(planner, ids)
-  put_signature(emitter, kernel)
-  several = len(kernel.src) > 1
-  match list(blocks_of_rows(kernel, target, ids) if several else nests_of(LoopNest(kernel.src))):
-    case [LoopNest() as alone]:
-      emitter.loop_nest(alone)
-    case nests:
-      emitter.written = {s.src[0].src[0] for s in parts_of(kernel)[0]}
-      emitter.nests(nests)
-  return emitter.root.out
-
-
-def put_signature(emitter: Emitter, kernel: UOp) -> None:
-  for u in signature(kernel):
-    emitter.node(u.op, u.dtype, (), u.arg)
-
-
-def signature(ast: UOp) -> list[UOp]:
-  """What a kernel is called with: the PARAMs by slot, then the VARIABLEs by name, `_device_num` among them."""
-  nodes = ast.toposort()
-  params = sorted((u for u in nodes if u.op is Ops.PARAM and u.arg.slot >= 0), key=lambda u: u.arg.slot)
-  return params + sorted((u for u in nodes if u.op is Ops.VARIABLE), key=lambda u: u.arg)
+def schedule_nests(kernel: UOp, target: Target, heuristic: Heuristic) -> UOp:
+  """Each nest as it is to be computed."""
+  written = {s.src[0].src[0] for s in kernel.src if s.op is Ops.STORE}
+  room = Room(target, LoopIds(kernel), heuristic, {}, [], written)
+  taken = max((u.arg[0] + u.arg[2] for u in kernel.toposort() if u.op is Ops.SCRATCH), default=0)
+  limits = {x.src[0]: x for x in kernel.src if x.op is not Ops.STORE}
+  stores, out = tuple(s for s in kernel.src if s.op is Ops.STORE), list[UOp]()
+  nests = [stores] if target.threads else [(s,) for s in stores]
+  users = Counter(r for s in stores for r in s.src[2:])
+  around = {r for r, n in users.items() if n > 1 and not target.threads}  # loops that nests share
+  for i, nest in enumerate(nests):
+    loops = [r for s in nest for r in s.toposort() if r.op is Ops.RANGE] if limits else ()
+    mine = tuple(limits[r] for r in dict.fromkeys(loops) if r in limits)
+    out += NestSchedule(str(i), nest, around, mine, room, taken).scheduled_stores()
+  if DEBUG >= 3:
+    print("\n".join(f"# nest {label}: {', '.join(map(str, steps))}" for label, steps in room.steps.items()))
+  return UOp.sink(*out)
 
 
 def drop_unit_ranges(sink: UOp) -> UOp:

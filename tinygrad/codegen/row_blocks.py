@@ -5,14 +5,12 @@ Memory that is a row's own (a PARAM whose slot is below 0) is scratch memory for
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import replace
 
-from tinygrad.codegen.decompose import decompose
-from tinygrad.codegen.heuristic import LINE, size
-from tinygrad.codegen.plan import CHUNK, LoopAround, LoopNest, Nests, Region, Tile, regions
-from tinygrad.codegen.scatter import by_index, nests_of
+from tinygrad.codegen.analysis.accesses import size
+from tinygrad.codegen.heuristics.cpu import CHUNK
+from tinygrad.codegen.primitives.stage import LINE
+from tinygrad.codegen.scatter import by_index
 from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import ceildiv, prod, round_up
@@ -20,11 +18,12 @@ from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index, row_major
 from tinygrad.uop.loop_ids import LoopIds
-from tinygrad.uop.rewrite import substitute_free
+from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
 BLOCK_PARTS = 4  # of the cache, of which the rows of a block may touch one
 LEAST = 32  # rows of a block in which something is contracted: its other operand is read once a block
 MOST = 1 << 12
+Ranges = tuple[UOp, ...]
 
 
 def parts_of(kernel: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
@@ -86,58 +85,58 @@ def rows_a_block(stores: Sequence[UOp], rows: Sequence[UOp], cache: int) -> int:
   return min(max(cache // BLOCK_PARTS // max(sum(touched.values()), 1), least), MOST)
 
 
-def blocks_of_rows(kernel: UOp, target: Target, ids: LoopIds) -> Iterator[LoopNest | LoopAround]:
-  """Blocks of the innermost loops, sized for the target's cache; where their number does not divide a loop's, the rest
+def block_rows(kernel: UOp, target: Target) -> UOp:
+  """Blocks of the innermost rows, sized for the target's cache; where their number does not divide a loop's, the rest
   is a smaller block. There may be no loops left: a thread's share is one row."""
   stores, clipped = parts_of(kernel)
-  rows = all_rows(stores)
+  if len(stores) == 1:
+    return kernel
+  rows, ids = all_rows(stores), LoopIds(kernel)
   limits = {x.src[0]: affine(x.src[1], {}) for x in clipped if x.src[0].op is Ops.RANGE}
-  left, tiles = rows_a_block(stores, rows, target.cache), dict[UOp, Tile]()
+  left, sizes = rows_a_block(stores, rows, target.cache), dict[UOp, int]()
   for r in reversed(rows):
     take = min(left, size(r))
-    even = next((d for d in range(take, max(take // 2, 1), -1) if size(r) % d == 0), take)
-    tiles[r], left = Tile(even), max(left // even, 1)
+    sizes[r] = next((d for d in range(take, max(take // 2, 1), -1) if size(r) % d == 0), take)
+    left = max(left // sizes[r], 1)
+  out, ends = list[UOp](), list[UOp]()
 
-  def blocks(rest: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp]) -> Iterator[LoopNest | LoopAround]:
-    """`at`: what is known of rows: the block's counter plus the loop within the block, which is among `inside`."""
+  def blocks(rest: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: Ranges) -> None:
+    """`at`: what is known of rows: the block's counter, of the loops `around`, plus the loop within the block, which is
+    among `inside`."""
     if not rest:
-      ends = {r: chunks(limit, at, inside) for r, limit in limits.items()}
-      for nest in members(stores, at, inside, ids):
-        yield from decomposed(replace(nest, ends=ends), target)
+      for store in members(stores, at, around, inside, ids):
+        mine = {x: own for x, own in ids.copies(store).items() if x not in around}
+        out.append(rebuild(store, on_sources, dict(mine)))
+        ends.extend(chunks(mine[x], limits[x], at, inside) for x in limits if x in mine)
       return
     r = rest[0]
     for s in stores:
       if r in fold_ranges(s) and at.keys().isdisjoint(fold_ranges(s)):  # its sums begin: r is the outermost of theirs
         start = UOp.const(s.src[1].dtype, identity_element(s.src[1].arg, s.src[1].dtype))
-        loops = (*inside, *(x for x in s.src[2:] if x not in at))
-        begin = UOp.new(Ops.STORE, dtypes.void, (substitute_free(s.src[0], at), start, *loops))
-        yield from decomposed(LoopNest((begin,)), target)
-    for region in regions(r.src[0], tiles[r]):
-      yield LoopAround(region.count, functools.partial(block, rest, at, inside, region))
+        own = {x: ids.loop(x.src[0], x.arg[1]) for x in (*inside, *(x for x in s.src[2:] if x not in at))}
+        where = substitute_free(substitute_free(s.src[0], at), own)
+        out.append(UOp.new(Ops.STORE, dtypes.void, (where, start, *around, *own.values())))
+    number, last = divmod(size(r), sizes[r])
+    for count, base, block in ((number, 0, sizes[r]), (1, number * sizes[r], last)):
+      if count and block:
+        counter = (ids.loop(index(count), AxisKind.LOOP),) if count > 1 else ()
+        within = (ids.loop(index(block), AxisKind.LOOP),) if block > 1 else ()
+        here = Affine(base, {**dict.fromkeys(counter, block), **dict.fromkeys(within, 1)})
+        blocks(rest[1:], {**at, r: here.uop()}, (*around, *counter), (*inside, *within))
 
-  def block(rest: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp], region: Region, counter: UOp) -> Nests:
-    copies, more = region.tile.size, list(inside)
-    here = affine(counter, {}).scaled(copies).plus(affine(region.base, {}))
-    if copies > 1:
-      more.append(ids.loop(index(copies), AxisKind.LOOP))
-      here = here.plus(Affine(0, {more[-1]: 1}))
-    return blocks(rest[1:], {**at, rest[0]: here.uop()}, more)
-
-  yield from blocks(rows, {}, [])
+  blocks(rows, {}, (), ())
+  return UOp.sink(*out, *ends)
 
 
-def decomposed(nest: LoopNest, target: Target) -> Nests:
-  return nests_of(replace(nest, stores=tuple(decompose(s, target.halves) for s in nest.stores)))
-
-
-def chunks(limit: Affine, at: Mapping[UOp, UOp], inside: Sequence[UOp]) -> UOp:
-  """How many CHUNKs reach the greatest value of an expression of rows within the block."""
+def chunks(r: UOp, limit: Affine, at: Mapping[UOp, UOp], inside: Sequence[UOp]) -> UOp:
+  """That r ends with the CHUNK that reaches the greatest value of an expression of rows within the block."""
   out = Affine(limit.const + CHUNK - 1)
   for atom, c in limit.terms.items():
     out = out.plus(affine(at.get(atom, atom), {}), c)
   most = sum(max(c * (size(r) - 1), 0) for r, c in out.terms.items() if r in inside)
   out = Affine(out.const + most, {r: c for r, c in out.terms.items() if r not in inside})
-  return UOp.new(Ops.IDIV, dtypes.index, (UOp.new(Ops.MAX, dtypes.index, (out.uop(), index(0))), index(CHUNK)))
+  whole = UOp.new(Ops.IDIV, dtypes.index, (UOp.new(Ops.MAX, dtypes.index, (out.uop(), index(0))), index(CHUNK)))
+  return UOp.new(Ops.CMPLT, dtypes.bool, (r, UOp.new(Ops.MUL, dtypes.index, (whole, index(CHUNK)))))
 
 
 def takes_over(where: UOp, here: Sequence[UOp], later: Container[UOp], q: UOp) -> bool:
@@ -149,7 +148,7 @@ def takes_over(where: UOp, here: Sequence[UOp], later: Container[UOp], q: UOp) -
   return all(u.src[1] is where.src[1] for u in here if u.src[0] is q)
 
 
-def members(stores: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp], ids: LoopIds) -> Iterator[LoopNest]:
+def members(stores: Sequence[UOp], at: dict[UOp, UOp], around: Ranges, inside: Ranges, ids: LoopIds) -> Iterator[UOp]:
   """The stores of one block."""
   block = int(prod(size(r) for r in inside))
   row = affine(row_major((r, size(r)) for r in inside), {})
@@ -166,8 +165,9 @@ def members(stores: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp], ids: L
       same = [(m, q) for m, q in tenants.items() if columns[p] == columns[q]]
       free = (m for m, q in same if takes_over(where, accessed[i], later, q))
       if (scratch := next(free, None)) is None:
-        scratch = UOp.new(Ops.SCRATCH, p.dtype, (), (offset, ids.next(), 0))
-        offset += round_up(block * p.arg.size * p.dtype.itemsize, LINE)
+        nbytes = round_up(block * p.arg.size * p.dtype.itemsize, LINE)
+        scratch = UOp.new(Ops.SCRATCH, p.dtype, (), (offset, ids.next(), nbytes))
+        offset += nbytes
       memory[p], tenants[scratch] = scratch, p
   for s, of in zip(stores, accessed):
     moved: dict[UOp, UOp] = {}
@@ -189,5 +189,4 @@ def members(stores: Sequence[UOp], at: dict[UOp, UOp], inside: list[UOp], ids: L
       part = UOp.new(Ops.FOLD, value.dtype, (value.src[0], *ranges), value.arg) if ranges else value.src[0]
       value = UOp.new(value.arg, value.dtype, (UOp.new(Ops.LOAD, value.dtype, (where,)), part))
     store = substitute_free(substitute_free(UOp.new(Ops.STORE, dtypes.void, (where, value)), moved), at)
-    store = UOp.new(Ops.STORE, dtypes.void, (*store.src, *loops))
-    yield LoopNest((store,), memory=tuple(tenants), taken=offset)
+    yield store.replace(src=(*store.src, *around, *loops))

@@ -8,23 +8,21 @@ added to; other sums get memory of the row first (`with_row_memory`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
-from tinygrad.codegen.heuristic import size, static
-from tinygrad.codegen.plan import LoopAround, LoopNest, Nests
+from tinygrad.codegen.analysis.accesses import size, static
+from tinygrad.codegen.primitives.rebind import gated
 from tinygrad.device import Target
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import NOOPT, prod
+from tinygrad.helpers import NOOPT, ceildiv, prod
 from tinygrad.ops.reduce import nothing
-from tinygrad.uop import Ops, ParamArg, UOp
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 from tinygrad.uop.affine import Affine, affine, index, row_major
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import rewrite, substitute_free
 
+ENOUGH = 1 << 15  # threads that keep a device busy
 LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than one element at a time
-
-
 Known = Mapping[UOp, UOp]  # ranges and their values
 # A SCATTER as (place, chosen, inside, value, none): `place` is a loop of the store on which `chosen`, where on it a
 # value goes, does not depend; `inside`: whether it goes anywhere; none: what a place begins with
@@ -77,33 +75,69 @@ def scattered(store: UOp) -> tuple[UOp, ByIndex, UOp] | None:
   return None
 
 
-def nests_of(nest: LoopNest) -> Nests:
-  """What a nest of loops does, its reductions by index step by step where that pays."""
-  found = None if NOOPT or nest.ends or len(nest.stores) > 1 else scattered(nest.stores[0])
-  if found is None:
-    return (replace(nest, stores=tuple(rewrite(s, DENSE) for s in nest.stores)),)
+def step_scatters(kernel: UOp, target: Target) -> UOp:
+  """The kernel with its reductions by index step by step where that pays; elsewhere places are compared. A loop that
+  may end early has none of the former."""
+  ids, out = LoopIds(kernel), list[UOp]()
+  limited = {x.src[0] for x in kernel.src if x.op is not Ops.STORE}
+  stores = [s for s in kernel.src if s.op is Ops.STORE]
+  if target.threads and not NOOPT and (found := scattered(stores[0])) is not None:
+    if workers := sharers(stores[0], found[1][0], target):
+      return UOp.sink(*by_workers(stores[0], found, workers, ids))
+  for s in stores:
+    around = [r for r in s.src[2:] if any(r in x.src[2:] for x in stores if x is not s)]
+    whole = NOOPT or target.threads or not limited.isdisjoint(s.toposort())
+    out += [rewrite(s, DENSE)] if whole else in_steps(s, around, ids)
+  return UOp.sink(*out, *kernel.src[len(stores) :])
+
+
+def in_steps(s: UOp, around: Sequence[UOp], ids: LoopIds) -> list[UOp]:
+  """A store as one of what the sums begin with, and one for each update, in loops that keep their order; they end with
+  one of one iteration, or of none where the update goes nowhere."""
+  where, value, *loops = s.replace(src=(*s.src[:2], *(r for r in s.src[2:] if r not in around))).src
+  if (found := scattered(UOp.new(Ops.STORE, dtypes.void, (where, value, *loops)))) is None:
+    return [rewrite(s, DENSE)]
   f, (place, chosen, inside, value, _), start = found
-  where, _, *loops = nest.stores[0].src
-  begin = replace(nest, stores=(UOp.new(Ops.STORE, dtypes.void, (where, start, *loops)),))
   step = {r: abs(c) for r, c in affine(where.src[1], {}).terms.items()}
   wider = [r for r in loops if step.get(r, 0) > step.get(place, 0)]
   narrower = [r for r in loops if r not in wider and r is not place]
   deciding = [r for r in narrower if r in inside.toposort()]
+  at = {r: ids.loop(r.src[0], AxisKind.REDUCE) for r in (*wider, *f.src[1:], *deciding)}
+  once = UOp.new(Ops.WHERE, dtypes.index, (substitute_free(inside, at), index(1), index(0)))
+  steps = (*at.values(), ids.loop(once, AxisKind.REDUCE))
+  inner = {r: ids.loop(r.src[0], r.arg[1]) for r in narrower if r not in deciding}
+  at |= inner
+  update = added(f, where, value, {**at, place: substitute_free(chosen, at)})
+  begin = UOp.new(Ops.STORE, dtypes.void, (where, start, *around, *loops))
+  return [*in_steps(begin, around, ids), update.replace(src=(*update.src, *around, *steps, *inner.values()))]
 
-  def one(at: Known) -> Nests:
-    store = added(f, where, value, {**at, place: substitute_free(chosen, at)})
-    inner = [r for r in narrower if r not in deciding]
-    return (replace(nest, stores=(UOp.new(Ops.STORE, dtypes.void, (*store.src, *inner)),)),)
 
-  return (*nests_of(begin), updates((*wider, *f.src[1:], *deciding), {}, inside, one))
+def sharers(store: UOp, place: UOp, target: Target) -> int:
+  """How many threads share out the rows of a SCATTER, with one for each column or more; 0 where each row rather looks
+  at every update: there are few, or hardly more than threads."""
+  columns = int(prod(size(r) for r in store.src[2:] if r is not place))
+  workers = 1 << max(ENOUGH // max(columns, 1), 1).bit_length() - 1
+  return workers if size(place) > target.few_rows + 2 * workers else 0
 
 
-def updates(loops: Sequence[UOp], known: Known, inside: UOp, each: Callable[[Known], Nests]) -> LoopAround:
-  """These loops, and in them what `each` gives for the values of ranges where `inside` holds."""
-  if loops:
-    return LoopAround(loops[0].src[0], lambda n: (updates(loops[1:], {**known, loops[0]: n}, inside, each),))
-  once = UOp.new(Ops.WHERE, dtypes.index, (substitute_free(inside, known), index(1), index(0)))
-  return LoopAround(once, lambda _: each(known))
+def by_workers(s: UOp, found: tuple[UOp, ByIndex, UOp], workers: int, ids: LoopIds) -> list[UOp]:
+  """For a grid of threads: each has what some rows hold in some columns, every `workers`-th row. It goes through all
+  updates, in order, and adds those of its rows, so that the sum has the same bits in every run."""
+  f, (place, chosen, inside, value, _), start = found
+  where, _, *loops = s.src
+  start, value = (rewrite(x, DENSE) for x in (start, value))
+  worker, row = ids.loop(index(workers), AxisKind.LOOP), ids.loop(index(ceildiv(size(place), workers)), AxisKind.REDUCE)
+  columns = sorted((r for r in loops if r is not place), key=lambda r: affine(where.src[1], {}).terms.get(r, 0) == 1)
+  at = Affine(0, {worker: 1, row: workers}).uop()
+  exists = UOp.new(Ops.CMPLT, dtypes.bool, (at, place.src[0]))
+  there, first = (substitute_free(x, {place: at}) for x in (where, start))
+  begin = UOp.new(Ops.STORE, dtypes.void, (gated(there, exists), first, worker, *columns, row))
+  mine = UOp.new(Ops.CMPEQ, dtypes.bool, (UOp.new(Ops.MOD, dtypes.index, (chosen, index(workers))), worker))
+  mine = UOp.new(Ops.AND, dtypes.bool, (inside, mine)) if workers > 1 else inside
+  known = {r: ids.loop(r.src[0], AxisKind.REDUCE) for r in f.src[1:]}
+  once = ids.loop(UOp.new(Ops.WHERE, dtypes.index, (substitute_free(mine, known), index(1), index(0))), AxisKind.REDUCE)
+  update = added(f, where, value, {**known, place: substitute_free(chosen, known)})
+  return [begin, update.replace(src=(*update.src, worker, *columns, *known.values(), once))]
 
 
 def added(f: UOp, where: UOp, value: UOp, at: Known) -> UOp:

@@ -7,7 +7,7 @@ twice. Of more pieces than threads, a thread that comes early or has less to do 
 
 from __future__ import annotations
 
-from tinygrad.codegen.heuristic import OPERATION, Analysis, size, static
+from tinygrad.codegen.analysis.accesses import OPERATION, Analysis, size, static
 from tinygrad.codegen.row_blocks import parts_of, shared_rows
 from tinygrad.codegen.scatter import by_index
 from tinygrad.dtype import dtypes
@@ -30,7 +30,7 @@ def share_out(ast: UOp, threads: int, lanes: int = 16) -> UOp:
   if threads == 1:
     return ast
   stores, limits = parts_of(ast)
-  items = [i for s in stores for i in Analysis((s,)).items]
+  items = [i for s in stores for i in Analysis((s,), s.src[2:]).items]
   work = sum(i.work * (len(i.accesses) + OPERATION * i.operations) for i in items) / lanes
   if work < WORTHWHILE:
     return ast

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tinygrad.debug.estimate import Estimate, estimate
 from tinygrad.device import Computes, Device, Target, one_of_each_kind, refuse
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import UnboundError
-from tinygrad.engine.estimate import Estimate, estimate
 from tinygrad.helpers import (
   BEAM,
   CHECK_NAN,
@@ -33,14 +33,14 @@ from tinygrad.uop import DEVICE_NUM, Ops, UOp, print_graph
 
 if TYPE_CHECKING:
   from tinygrad import codegen
-  from tinygrad.engine import search
   from tinygrad.runtime import plans
   from tinygrad.runtime.plans import CompiledKernel, Plan
   from tinygrad.schedule import schedule as scheduling
   from tinygrad.schedule.items import Schedule
   from tinygrad.sharding import localize as sharding
+  from tinygrad.tuning import search
 else:  # the stages, imported by the first realize: a script that only imports the package does not wait for them
-  of = "codegen", "engine.search", "runtime.plans", "schedule.schedule", "sharding.localize"
+  of = "codegen", "tuning.search", "runtime.plans", "schedule.schedule", "sharding.localize"
   codegen, search, plans, scheduling, sharding = (LazyModule(f"tinygrad.{name}") for name in of)
 
 INTERPRET = ContextVar("INTERPRET", 0, "schedule")  # 1: evaluate the localized graph in numpy instead of compiling it

@@ -42,7 +42,7 @@ GARBLED = (ValueError, TypeError, KeyError, IndexError, ArithmeticError, DeviceE
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledKernel:
-  """A kernel, compiled for one kind of device, and what a run of it costs (engine/estimate.py)."""
+  """A kernel, compiled for one kind of device, and what a run of it costs (debug/estimate.py)."""
 
   name: str
   code: Any

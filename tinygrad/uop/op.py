@@ -53,6 +53,7 @@ class GroupOp:
   # in kernels
   Argument = frozenset((Ops.PARAM, Ops.VARIABLE))  # what a kernel is called with
   Memory = frozenset((Ops.PARAM, Ops.SCRATCH, Ops.PEER))  # what an INDEX points into
+  Ordering = frozenset((Ops.SINK, Ops.AFTER))  # have stores among their sources, which run in order
   Place = frozenset((Ops.INDEX, Ops.ACC))  # what is loaded from and stored to
   Linear = (  # what linear code is made of
     Elementwise | Argument | Memory | Place

@@ -30,9 +30,9 @@ static inline ushort half_of_float(float x) { return as_type<ushort>(half(x)); }
           int v20 = (v18 < 299 ? v18 : 299);
           int v21 = (v14 + v20);
           float v22 = p1[v21];
-          float v23 = a15;
-          float v24 = ((v23 > v22 || v23 != v23) ? v23 : v22);
-          float v25 = (v19 ? v24 : v23);
+          float v23 = (v19 ? v22 : float_of_bits(4286578688U));
+          float v24 = a15;
+          float v25 = ((v24 > v23 || v24 != v24) ? v24 : v23);
           a15 = v25;
         }
         float v26 = a15;
@@ -124,9 +124,9 @@ static inline ushort half_of_float(float x) { return as_type<ushort>(half(x)); }
           float v96 = (v62 * float_of_bits(2139095040U));
           float v97 = (v64 ? v95 : v96);
           float v98 = (v63 ? (0.0f) : v97);
-          float v99 = a54;
-          float v100 = (v99 + v98);
-          float v101 = (v58 ? v100 : v99);
+          float v99 = (v58 ? v98 : (-0.0f));
+          float v100 = a54;
+          float v101 = (v100 + v99);
           a54 = v101;
         }
         float v102 = a54;

@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 from tinygrad.codegen import lower_kernel, signature
-from tinygrad.codegen.heuristic import Analysis, Stages, block_of, complete, lanes_for, plan_nest, size, static
-from tinygrad.codegen.plan import LoopPlan, Tile
+from tinygrad.codegen.analysis.accesses import lanes_for, operands_of, size
+from tinygrad.codegen.heuristics.cpu import Stages, Tile, carry_out, complete, plan_nest, sums_fit
+from tinygrad.codegen.nests import NestSchedule
 from tinygrad.device import Backend, Buffer, Rendered, Target
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import BEAM, BEAM_SECONDS, NOOPT, Context, ceildiv, json, numpy, processor_model, prod, tqdm
@@ -40,16 +41,15 @@ class Nest:
   """A nest that is planned: by the heuristic, and with changes. `sizes`, those of its parallel ranges and of how
   many its main reduction is, tells it from others; where that runs in blocks, a block has the sizes of the whole."""
 
-  def __init__(self, stores: tuple[UOp, ...], target: Target, taken: int) -> None:
-    self.target, self.taken, self.plan, self.a = target, taken, plan_nest(stores, target, taken), Analysis(stores)
-    self.main = max((i for i in self.a.items if i.fold is not None), key=lambda i: i.work, default=None)
+  def __init__(self, nest: NestSchedule) -> None:
+    self.nest, self.target, self.plan = nest, nest.room.target, plan_nest(nest)
+    self.a, self.main = nest.analyse(), nest.main
     self.over = () if self.main is None else self.main.over
     self.sizes = (*map(size, self.a.parallel), -len(self.over))
-    self.stages, self.operands, self.may_block = Stages(self.a, target, taken), list[UOp](), False
+    self.stages, self.operands, self.may_block = Stages(self.a, self.target, nest.taken), list[UOp](), False
     if self.main is not None and self.stages.at_top(self.main):
-      self.operands = [x for x in self.stages.operands(self.main) if self.stages.packable(self.main, x)]
-      sums = block_of(self.main, None, 1, taken)
-      self.may_block = all(map(static, self.main.ranges)) and sums.offset + sums.nbytes <= target.scratch // 4
+      self.operands = [x for x in operands_of(self.a, self.main) if self.stages.packable(self.main, x)]
+      self.may_block = not nest.blocked and sums_fit(self.main, self.stages)
 
   def settings(self) -> dict[str, tuple[Any, list[Any]]]:
     """The plan: what it has of each kind of change, and what is next to that."""
@@ -66,10 +66,10 @@ class Nest:
       next_to = [c for c in COPIES if c < now][-1:] + [c for c in COPIES if c > now][:1]
       found[what] = now, [c for c in next_to if c <= max(now * room, now)]
     for i, x in enumerate(self.operands):
-      found[f"stage{i}"] = (staged := any(s.operand is x for s in plan.stages)), [not staged]
+      found[f"stage{i}"] = (staged := any(p.operand is x for p in plan.panels)), [not staged]
     if self.may_block:
       whole = size(self.over[0])
-      now = plan.block.length if plan.block else whole
+      now = plan.block or whole
       lengths = [x for x in (ceildiv(now, 2), 2 * now) if x >= LEAST_BLOCK]
       found["block"] = now % max(whole, 1), [x if x < whole else 0 for x in lengths]
     return found
@@ -81,31 +81,30 @@ class Nest:
     ranges, most, new = self.a.parallel, max(self.target.vector_bytes // self.a.itemsize, 1), want()
     v = [*ranges, None][new["vector"]]
     tiles = {r: Tile(new[f"copies{i}"], lanes_for(r, most) if r is v else 1) for i, r in enumerate(ranges)}
-    self.plan = complete(self.a, self.main, v, tiles, self.target, self.taken)
+    self.plan = complete(self.nest, self.stages, v, tiles)
     new = want()
     self.plan = plan = replace(self.plan, order=tuple(ranges[i] for i in new["order"]))
     if self.main is not None:
       order, tile = plan.folds[self.over]
       folds = {**plan.folds, self.over: (order, Tile(new["accumulators"], tile.lanes))}
       staged = [x for i, x in enumerate(self.operands) if new[f"stage{i}"]]
-      stages = self.stages.packed(self.main, staged, plan.order, tiles)[0]
-      block = block_of(self.main, v, new["block"], self.taken) if new.get("block") else None
-      self.plan = replace(plan, folds=folds, stages=stages, block=block)
+      panels = self.stages.panels(self.main, staged, plan.order, tiles)
+      self.plan = replace(plan, folds=folds, panels=panels, block=new.get("block", 0))
 
 
 class Planner:
-  """Plans for `lower_kernel`: the heuristic's, with `changes` in the nests of these sizes. It keeps the nests."""
+  """The heuristic of `lower_kernel`, with `changes` in the nests of these sizes. It keeps the nests."""
 
   def __init__(self, target: Target, changes: Changes, sizes: tuple[int, ...] = ()) -> None:
     self.target, self.changes, self.sizes = target, changes, sizes
     self.nests: list[Nest] = []
 
-  def __call__(self, stores: tuple[UOp, ...], taken: int) -> LoopPlan:
-    nest = Nest(stores, self.target, taken)
-    self.nests.append(nest)
-    if self.changes and nest.sizes == self.sizes:
-      nest.change(self.changes)
-    return nest.plan
+  def __call__(self, nest: NestSchedule) -> None:
+    planned = Nest(nest)
+    self.nests.append(planned)
+    if self.changes and planned.sizes == self.sizes:
+      planned.change(self.changes)
+    carry_out(nest, planned.plan)
 
   def with_changes(self, changes: Changes) -> Planner:
     """For the nests of the same sizes as that with the most work, of those that this one has planned."""

@@ -1,5 +1,5 @@
-"""Emission of values: each once, in the outermost loop in which it is known; what they depend on, addresses, loads and
-stores.
+"""Values of a kernel in linear code: each once, in the outermost loop in which it is known; what they depend on,
+addresses, loads and stores.
 
 The scalar expressions are not copied for the elements of a tile: a value is emitted under an environment that gives
 each UPCAST range a number, and the memo is keyed by the part of the environment the value depends on. Values that
@@ -12,17 +12,18 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tinygrad.codegen.plan import usual_sources
 from tinygrad.dtype import DType, dtypes
 from tinygrad.ops import Trait, having
 from tinygrad.ops.elementwise import OF_BOOLS
-from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
+from tinygrad.uop import RANGES_FROM, AxisKind, GroupOp, Ops, UOp
 from tinygrad.uop.affine import Affine, affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
 Env = dict[UOp, int]
+Key = UOp | tuple[UOp, tuple[int, ...]]  # a value, and of what it depends on the numbers in its environment
 DIVIDES = having(Trait.DIVIDES)
+VECTOR = 16  # bytes of neighbours that are loaded or stored at once, where there are no other vectors
 # lanes from which, and step up to which, a strided load is contiguous loads and shuffles
 MIN_SHUFFLED, MAX_SHUFFLED = 4, 4
 LEAST_TRANSPOSED = 4  # neighbours in memory for which vectors that lie across them are turned before they are stored
@@ -30,36 +31,46 @@ LEAST_TRANSPOSED = 4  # neighbours in memory for which vectors that lie across t
 
 @dataclass(slots=True, eq=False)
 class LoopScope:
-  """An open loop (or the kernel) and the code emitted into it so far."""
+  """An open loop (or the kernel) and the code emitted into it so far; `bit`: of the kernel's loop that it is of."""
 
   depth: int
+  bit: int = 0
   out: list[UOp] = field(default_factory=list)
   open: bool = True
+  done: bool = False  # closed, and not only for what belongs outside of it
+
+
+def usual_sources(u: UOp) -> tuple[UOp, ...]:
+  """What is always computed for `u`: of a WHERE with an arg all but what it unlikely chooses."""
+  return u.src if u.op is not Ops.WHERE or u.arg is None else u.src[::2]
 
 
 class Values:
-  """Emits values into the open loops; `Emitter` opens these and adds reductions."""
+  """Emits values into the open loops. `fold` emits a reduction for all elements of its tile, `fill` what an AFTER waits
+  for: both are the linearizer's. `scalars`: there are no vectors but of neighbours in memory, for loads and stores."""
 
-  def __init__(self, ids: LoopIds) -> None:
+  def __init__(
+    self, ids: LoopIds, fold: Callable[[UOp, Env], None], fill: Callable[[UOp], None], scalars: bool = False
+  ) -> None:
+    self.fold, self.fill, self.scalars = fold, fill, scalars
     self.root = self.least = LoopScope(0)  # least: where what belongs beside it is emitted
     self.stack = [self.root]
     self.ids = ids
     self.home: dict[UOp, LoopScope] = {}  # where an emitted value was emitted
-    self.memo: dict[object, tuple[UOp, LoopScope]] = {}  # (node, its environment) -> emitted value
+    self.memo: dict[Key, tuple[UOp, LoopScope]] = {}  # (node, its environment) -> emitted value
     self.bits: dict[UOp, int] = {}  # by range
     self.numbered: list[UOp] = []  # the ranges by the number of their bit
     self.deps_memo: dict[UOp, int] = {}
+    self.read_memo: dict[UOp, frozenset[UOp]] = {}
     self.affine_memo: dict[UOp, Affine] = {}
     self.resolved: dict[tuple[object, ...], Affine] = {}
-    self.unrolled: list[UOp] = []  # UPCAST ranges
+    self.iteration: dict[
+      UOp, Affine
+    ] = {}  # open loops of the kernel -> the number of the iteration, of emitted counters
+    self.unrolled: list[UOp] = []  # UPCAST ranges, in the order in which the elements of a tile follow one another
     self.unrolled_bits = self.vector_bits = 0
-    self.limits: dict[UOp, UOp] = {}  # VECTOR range of a masked region -> which lanes exist
     self.order_memo: dict[UOp, list[UOp]] = {}
     self.written: set[UOp] = set()  # parameters that another nest of the kernel may have written
-
-  def fold(self, f: UOp, env: Env) -> None:
-    """Emits a reduction for all elements of its tile."""
-    raise NotImplementedError
 
   # ---- what a value depends on
 
@@ -81,16 +92,13 @@ class Values:
       d = 0
       for s in v.src:
         d |= memo[s]
-      if v.op is Ops.FOLD:
-        for r in v.src[1:]:
+      if (first := RANGES_FROM.get(v.op)) is not None:
+        for r in v.src[first:]:
+          d |= memo[r.src[0]] if r.src else 0
+        for r in v.src[first:]:
           d &= ~self.bit(r)
       memo[v] = d
     return memo[u]
-
-  def along(self, u: UOp, ranges: dict[UOp, UOp]) -> UOp:
-    """`u` with these ranges replaced; what does not depend on them is passed over."""
-    bits = sum(map(self.bit, ranges))
-    return substitute_free(u, ranges, lambda v: not self.deps(v) & bits)
 
   def ups(self, deps: int) -> list[UOp]:
     return [r for r in self.unrolled if self.bits[r] & deps] if deps & self.unrolled_bits else []
@@ -155,16 +163,26 @@ class Values:
     self.home[u] = self.stack[-1]
     return u
 
-  def forget_memory(self) -> None:
-    """What was read from memory may have been written since: nothing of it is known any more."""
-    self.memo.clear()
-    self.order_memo.clear()
-    known = {u: s for u, s in self.home.items() if s.open}
+  def forget_memory(self, written: set[UOp]) -> None:
+    """What was read from this memory may have been written since: nothing of it is known any more."""
+    self.home = {u: s for u, s in self.home.items() if not s.done}
     read: set[UOp] = set()
-    for u in UOp.new(Ops.SINK, dtypes.void, tuple(known)).toposort():
-      if u.op is Ops.LOAD or not read.isdisjoint(u.src):
+    for u in self.home:  # sources first
+      if (u.op is Ops.LOAD and u.src[0].op is Ops.INDEX and u.src[0].src[0] in written) or not read.isdisjoint(u.src):
         read.add(u)
-    self.home = {u: s for u, s in known.items() if u not in read}
+    for u in read & self.home.keys():
+      del self.home[u]
+    known = ((key, hit) for key, hit in self.memo.items() if not hit[1].done)
+    self.memo = {k: hit for k, hit in known if self.reads(k if isinstance(k, UOp) else k[0]).isdisjoint(written)}
+    self.order_memo.clear()
+
+  def reads(self, root: UOp) -> frozenset[UOp]:
+    """The memory that a value is computed from."""
+    memo = self.read_memo
+    for u in () if root in memo else root.toposort(lambda u: u not in memo):
+      found = frozenset[UOp]().union(*(memo[s] for s in u.src))
+      memo[u] = found | {u.src[0]} if u.op is Ops.INDEX else found
+    return memo[root]
 
   def broadcast(self, u: UOp, lanes: int) -> UOp:
     """A scalar as a vector of equal lanes."""
@@ -181,7 +199,7 @@ class Values:
         self.emit(u, env)
     return self.emit(root, env)
 
-  def key_of(self, u: UOp, env: Env) -> object:
+  def key_of(self, u: UOp, env: Env) -> Key:
     """The node and the part of the environment that it depends on."""
     d = self.deps(u) & self.unrolled_bits
     return u if not d else (u, tuple([env[r] for r in self.ups(d)]))
@@ -278,12 +296,16 @@ class Values:
 
   # ---- integers and addresses
 
+  def form(self, u: UOp) -> Affine:
+    return affine(u, self.affine_memo)
+
   def resolve(self, a: Affine, env: Env) -> Affine:
     """`a` with unrolled ranges as numbers, which may make divisions affine: (2·r + 1) // 2 is r."""
     out = Affine(a.const)
     for atom, c in a.terms.items():
       if atom.op is Ops.RANGE:
-        out = out.plus(Affine(env[atom]) if atom in env else Affine(0, {atom: 1}), c)
+        known = Affine(env[atom]) if atom in env else self.iteration.get(atom)
+        out = out.plus(Affine(0, {atom: 1}) if known is None else known, c)
         continue
       rs = self.ups(self.deps(atom)) if atom.op in DIVIDES else []
       if not rs:
@@ -292,7 +314,7 @@ class Values:
       key = (atom, *(env[r] for r in rs))
       if (found := self.resolved.get(key)) is None:
         found = self.resolved[key] = affine(substitute_free(atom, {r: index(env[r]) for r in rs}), self.affine_memo)
-      out = out.plus(found, c)
+      out = out.plus(self.resolve(found, env), c)
     return out
 
   def parts(self, a: Affine, env: Env) -> tuple[UOp, int]:
@@ -369,23 +391,19 @@ class Values:
       return UOp.const(dtypes.bool, no if u.op is Ops.CMPNE else yes)
     return self.apply(u, [self.emit(s, env) for s in u.src])
 
-  def mask(self, u: UOp, valid: UOp | None, env: Env) -> UOp | None:
-    """The condition of the access `u`: its own, and that its lanes exist; None where it always holds."""
-    out: UOp | None = self.value(valid, env) if valid is not None else None
-    for r, limit in self.limits.items():
-      if self.bits[r] & self.deps(u):
-        cond = self.emit(limit, env)
-        out = cond if out is None else self.apply(UOp.new(Ops.AND, dtypes.bool, (limit, limit)), [cond, out])
-    return None if out is None or (out.op is Ops.CONST and out.arg) else out
-
   def reach(self, access: UOp, env: Env) -> tuple[UOp, UOp, int, UOp | None, bool]:
     """(memory, offset on lane 0 or vector of offsets, step per lane, mask, whether it is sure to be in bounds) of an
     INDEX."""
     param, offset = access.src[0], access.src[1]
+    if param.op is Ops.AFTER:
+      self.fill(param)
+      param = param.src[0]
     size = param.arg.size if param.op is Ops.PARAM else param.src[0].arg.size if param.op is Ops.PEER else 1 << 62
     a = self.resolve(affine(offset, self.affine_memo), env)
     lo, hi = a.bounds()
-    mask = self.mask(access, access.src[2] if len(access.src) > 2 else None, env)
+    mask = self.value(access.src[2], env) if len(access.src) > 2 else None
+    if mask is not None and mask.op is Ops.CONST and mask.arg:
+      mask = None
     base, step = self.parts(a, env)
     if param.op is Ops.PEER:
       number = self.emit(param.src[1], env)
@@ -403,6 +421,9 @@ class Values:
     return self.node(Ops.INDEX, dtype.vec(lanes), src)
 
   def load(self, u: UOp, env: Env) -> UOp:
+    if self.scalars and (found := self.beside(u.src[0], env, u.src[1:])) is not None:
+      if (out := self.load_beside(u, env, *found)) is not None:
+        return out
     memory, base, step, mask, safe = self.reach(u.src[0], env)
     if mask is not None and mask.op is Ops.CONST:  # never
       return self.emit(u.src[1], env) if len(u.src) > 1 else UOp.const(u.dtype, 0)
@@ -485,6 +506,9 @@ class Values:
     return out
 
   def store(self, u: UOp, env: Env) -> None:
+    if self.scalars and (found := self.beside(u.src[0], env)) is not None:
+      self.store_beside(u, env, *found)
+      return
     value = self.value(u.src[1], env)
     memory, base, step, mask, _ = self.reach(u.src[0], env)
     if mask is not None and mask.op is Ops.CONST:
@@ -509,24 +533,77 @@ class Values:
         where = self.place(x.dtype.scalar(), n, memory, self.moved(base, (first + i) * step), 1, None)
         self.put(UOp.new(Ops.STORE, dtypes.void, (where, row)))
 
+  # ---- vectors of neighbours in memory
+
+  def beside(self, where: UOp, env: Env, other: Sequence[UOp] = ()) -> tuple[UOp, int] | None:
+    """(UPCAST range, elements) along which the access is an aligned vector, under one condition for all of it."""
+    form = affine(where.src[1], self.affine_memo)
+    for lane in self.ups(self.deps(where.src[1])):
+      count, bit = int(lane.src[0].arg), self.bits[lane]
+      n = min(count, VECTOR // where.dtype.itemsize)
+      if (
+        lane not in env or n < 2 or count % n or any(self.deps(x) & bit for x in (where.src[0], *where.src[2:], *other))
+      ):
+        continue
+      if form.terms.get(lane) != 1 or any(x is not lane and self.deps(x) & bit for x in form.terms):
+        continue
+      rest = self.resolve(Affine(form.const, {x: c for x, c in form.terms.items() if x is not lane}), env)
+      if rest.const % n == 0 and all(c % n == 0 for c in rest.terms.values()):
+        return lane, n
+    return None
+
+  def load_beside(self, u: UOp, env: Env, lane: UOp, n: int) -> UOp | None:
+    first = {**env, lane: env[lane] // n * n}
+    memory, base, _, mask, safe = self.reach(u.src[0], first)
+    if mask is not None and mask.op is Ops.CONST:
+      return None
+    src = [self.place(u.dtype, n, memory, base, 1, mask)]
+    if mask is not None and len(u.src) > 1:
+      src.append(self.broadcast(self.emit(u.src[1], first), n))
+    here = self.stack[-1] if not safe or memory.op is Ops.SCRATCH or memory in self.written else None
+    whole = self.node(Ops.LOAD, src[0].dtype, tuple(src), None, here)
+    return self.node(Ops.EXTRACT, u.dtype, (whole,), (env[lane] % n,))
+
+  def store_beside(self, u: UOp, env: Env, lane: UOp, n: int) -> None:
+    """A vector is stored with its last element."""
+    if (env[lane] + 1) % n:
+      return
+    first = {**env, lane: env[lane] + 1 - n}
+    values = [self.value(u.src[1], {**env, lane: first[lane] + i}) for i in range(n)]
+    memory, base, _, mask, _ = self.reach(u.src[0], first)
+    if mask is None or mask.op is not Ops.CONST:
+      where = self.place(values[0].dtype, n, memory, base, 1, mask)
+      self.put(UOp.new(Ops.STORE, dtypes.void, (where, self.node(Ops.VECTORIZE, where.dtype, tuple(values)))))
+
   # ---- scopes
 
   @contextlib.contextmanager
-  def loop(self, count: UOp, kind: AxisKind) -> Iterator[UOp]:
+  def loop(self, count: UOp, kind: AxisKind, bit: int = 0) -> Iterator[UOp]:
     """Opens a loop and gives its counter; nothing is opened where there is one iteration."""
     end = self.emit(count, {})
     if end.op is Ops.CONST and end.arg == 1:
       yield index(0)
       return
     counter = self.ids.loop(end, kind)
-    self.bit(counter)
-    scope = LoopScope(self.stack[-1].depth + 1, [counter])
+    scope = LoopScope(self.stack[-1].depth + 1, bit, [counter])
     self.home[counter] = scope
     self.stack.append(scope)
     yield counter
     assert self.stack.pop() is scope
-    scope.open = False
+    scope.open, scope.done = False, True
     self.stack[-1].out.extend([*scope.out, UOp.new(Ops.ENDRANGE, dtypes.void, (counter,))])
+
+  @contextlib.contextmanager
+  def iterations(self, r: UOp) -> Iterator[UOp]:
+    """Opens a loop of the kernel."""
+    with self.loop(r.src[0], r.arg[1], self.bit(r)) as counter:
+      self.iteration[r] = self.form(counter)
+      yield counter
+      del self.iteration[r]
+
+  def level_of(self, deps: int) -> int:
+    """The depth of the outermost scope in which what depends on these loops is known."""
+    return max((i for i, s in enumerate(self.stack) if s.bit & deps), default=0)
 
   @contextlib.contextmanager
   def outside(self, level: int) -> Iterator[None]:

@@ -428,11 +428,6 @@ def _function(u: UOp) -> UOp:
   return u if lowered is None else lowered(*u.src)
 
 
-def decompose_alone(kernel: UOp, halves: bool) -> UOp:
-  """A kernel of one store, decomposed. One of several finds its rows by what was scheduled; then each is decomposed."""
-  return decompose(kernel, halves) if len(kernel.src) == 1 else kernel
-
-
 def decompose(sink: UOp, halves: bool = True) -> UOp:
   """The kernel with functions and narrow floats taken apart; `halves`: the processor converts half."""
   as_bits = _AS_BITS if halves else _NARROW

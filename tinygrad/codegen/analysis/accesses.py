@@ -1,0 +1,265 @@
+"""What every load and store of a nest does along every loop: its stride, or that it does not depend on it; how much
+work there is, and what that costs in vector instructions. Nothing here knows what a kernel computes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tinygrad.codegen.expressions import LEAST_TRANSPOSED, MAX_SHUFFLED, MIN_SHUFFLED, usual_sources
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import ceildiv, prod
+from tinygrad.ops import Trait, having
+from tinygrad.uop import CARDS, Ops, UOp
+from tinygrad.uop.affine import Affine, affine
+
+GATHER = 3.0  # cost of one lane of an access that is not contiguous
+TURN = 5.0  # cost of a vector that comes from transposing a square of as many; twice that to store one
+MOST_TRANSPOSED = 16  # lanes of such
+BROADCAST = 0.5  # cost of a load that all lanes share
+OPERATION = 0.5  # cost of arithmetic, next to that of a load
+DIVIDES = having(Trait.DIVIDES)
+MAX_ROWS = 8  # unrolled copies along one range: more rows at a power of two apart fall into one set of the first cache
+INLINE = 9  # iterations of a reduction that is written out
+INLINE_NODES = 60  # of what it adds up
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+  """A load or a store: its step in elements along each range; None where it is not a multiple of the range's number."""
+
+  strides: dict[UOp, int | None]
+  itemsize: int
+  masked: frozenset[UOp]  # ranges on which its condition depends
+  stored: bool = False
+
+  def cost(self, v: UOp | None, lanes: float) -> float:
+    """Instructions for `lanes` neighbours along v."""
+    if v is None or (step := self.strides.get(v, 0)) == 1:
+      return 1.0
+    if step == 0:  # all lanes share it, unless each has a condition of its own
+      return lanes if v in self.masked else BROADCAST
+    shuffled = MIN_SHUFFLED <= lanes <= size(v) and v not in self.masked and not self.stored
+    if not shuffled or step is None or not -1 <= step <= MAX_SHUFFLED:
+      return GATHER * lanes
+    return 2.0 * step - 1 if step > 0 else 2.0
+
+  def across(self, v: UOp | None, lanes: int) -> UOp | None:
+    """The range along which an access that steps over rows along v is contiguous: a square of it can be transposed in
+    registers."""
+    if v is None or (step := self.strides.get(v)) is None or self.masked or lanes > MOST_TRANSPOSED or size(v) < lanes:
+      return None
+    found = (r for r, s in self.strides.items() if s == 1 and static(r) and size(r) >= LEAST_TRANSPOSED)
+    return next(found, None) if abs(step) >= max(lanes, 2) else None
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+  """A FOLD, or the stored values outside of FOLDs (fold None): the accesses and operations of one iteration."""
+
+  fold: UOp | None
+  ranges: tuple[UOp, ...]  # all that one iteration depends on
+  accesses: list[Access]
+  operations: int
+
+  @property
+  def work(self) -> float:
+    return float(prod(size(r) for r in self.ranges))
+
+  @property
+  def over(self) -> tuple[UOp, ...]:
+    """The ranges of the FOLD."""
+    return () if self.fold is None else self.fold.src[1:]
+
+  def cost(self, cut: UOp | None = None, part: float = 1.0) -> float:
+    """Iterations and elements of memory that are read, where only this part of a range is taken."""
+    over = [self.ranges, *(x.strides for x in self.accesses)]
+    return sum(float(prod(size(r) for r in rs)) * (part if cut in rs else 1.0) for rs in over)
+
+
+def size(r: UOp) -> int:
+  """The (greatest) number of iterations."""
+  return int(r.src[0].vmax)
+
+
+def static(r: UOp) -> bool:
+  return r.src[0].op is Ops.CONST
+
+
+def folds_of(stores: Sequence[UOp]) -> list[UOp]:
+  """The reductions of a nest, not those of nests that fill memory for it."""
+  return [u for u in UOp.sink(*stores).toposort(lambda u: u.op is not Ops.AFTER) if u.op is Ops.FOLD]
+
+
+def is_inlined(fold: UOp) -> bool:
+  """Whether a FOLD is so short that it becomes a chain of operations."""
+  if not all(r.src[0].op is Ops.CONST for r in fold.src[1:]) or prod(int(r.src[0].arg) for r in fold.src[1:]) > INLINE:
+    return False
+  seen, stack = {fold.src[0]}, [fold.src[0]]
+  while stack and len(seen) <= INLINE_NODES:
+    u = stack.pop()
+    if u.op is Ops.FOLD:
+      return False
+    more = [s for s in dict.fromkeys(u.src) if s not in seen]
+    seen.update(more)
+    stack += more
+  return len(seen) <= INLINE_NODES
+
+
+class Analysis:
+  """Dependences and strides of one nest, the stores of which share the loops `parallel`."""
+
+  def __init__(self, stores: Sequence[UOp], parallel: tuple[UOp, ...]) -> None:
+    self.deps: dict[UOp, frozenset[UOp]] = {}
+    self.forms: dict[UOp, Affine] = {}
+    self.parallel = parallel
+    # loops that are open around the nest are none of its own: to it their counters are constants
+    self.own = {*self.parallel, *(r for f in folds_of(stores) for r in f.src[1:])}
+    self.reducing: set[UOp] = set()  # what has a FOLD below it, or is one
+    self.varies: dict[UOp, frozenset[UOp]] = {}
+    self.loaded: dict[UOp, frozenset[UOp]] = {}
+    self.itemsize = 1
+    self.items: list[Item] = []
+    self.collected: set[UOp] = set()  # FOLDs
+    self.residues: dict[UOp, int] = {}  # range -> copies with which a division by a constant becomes affine
+    values = [s.src[1] for s in stores]
+    for root in (*values, *(s.src[0] for s in stores)):
+      self.scan(root)
+    outer = frozenset(self.parallel)
+    self.collect(None, values, outer, [self.access(s.src[0], s.src[1].dtype.itemsize, True) for s in stores])
+
+  def scan(self, root: UOp) -> frozenset[UOp]:
+    """The ranges that `root` depends on."""
+    for u in root.toposort(lambda u: u not in self.deps):
+      if u.op is Ops.AFTER:  # memory that is filled before the nest
+        self.deps[u] = frozenset()
+        continue
+      if u.op is Ops.RANGE:
+        self.deps[u] = frozenset((u,)) & self.own
+        continue
+      d: frozenset[UOp] = frozenset().union(*(self.deps[s] for s in u.src)) if u.src else frozenset()
+      self.deps[u] = d - frozenset(u.src[1:]) if u.op is Ops.FOLD else d
+      if u.op is Ops.FOLD or not self.reducing.isdisjoint(u.src):
+        self.reducing.add(u)
+      if u.op is Ops.CMPLT and u.src[0].op is Ops.RANGE and u.src[1].op is Ops.CONST and size(u.src[0]) == 2:
+        self.residues[u.src[0]] = 2  # a choice of two values that share their operands
+      if u.dtype is dtypes.index and u.op in DIVIDES and u.src[1].op is Ops.CONST and u.src[1].arg > 0:
+        for r, c in affine(u.src[0], self.forms).terms.items():
+          copies = u.src[1].arg // math.gcd(c, u.src[1].arg)
+          if r.op is Ops.RANGE and 1 < copies <= MAX_ROWS:
+            self.residues[r] = math.lcm(self.residues.get(r, 1), copies)
+    return self.deps[root]
+
+  def access(self, where: UOp, itemsize: int, stored: bool = False) -> Access:
+    strides: dict[UOp, int | None] = {}
+    for atom, c in affine(where.src[1], self.forms).terms.items():
+      for r in self.scan(atom):
+        step = self.step(atom, r)
+        strides[r] = None if r in strides or step is None else c * step
+    strides.update(dict.fromkeys(self.deps[where.src[0]]))  # the pointer itself: a peer's
+    masked = self.varying(where.src[2]) & self.scan(where.src[2]) if where.src[2:] else frozenset[UOp]()
+    return Access(strides, itemsize, masked, stored)
+
+  def varying(self, condition: UOp) -> frozenset[UOp]:
+    """The ranges on which a condition depends, but by more than the number of the vector."""
+    for u in condition.toposort(lambda u: u not in self.varies):
+      below: Iterable[UOp] = () if u.op is Ops.IDIV and self.aligned(u) is not None else u.src
+      self.varies[u] = frozenset((u,) if u.op is Ops.RANGE else ()).union(*(self.varies[s] for s in below))
+    return self.varies[condition]
+
+  def loads(self, root: UOp) -> frozenset[UOp]:
+    """The LOADs below `root`."""
+    for u in root.toposort(lambda u: u not in self.loaded):
+      self.loaded[u] = frozenset((u,) if u.op is Ops.LOAD else ()).union(*(self.loaded[s] for s in u.src))
+    return self.loaded[root]
+
+  def step(self, atom: UOp, r: UOp) -> int | None:
+    """What an atom grows by along r, within vectors that begin at multiples of their length."""
+    return int(atom.op is Ops.MOD) if self.aligned(atom) is r else 1 if atom is r else None
+
+  def aligned(self, u: UOp) -> UOp | None:
+    """The range r of r // c or r % c where such vectors do not reach from one multiple of c to the next."""
+    if u.op not in DIVIDES or u.src[1].op is not Ops.CONST or u.src[1].arg % MOST_TRANSPOSED:
+      return None
+    const, terms = affine(u.src[0], self.forms).split(MOST_TRANSPOSED)[1]
+    return next((r for r, step in terms.items() if step == 1 and not const and len(terms) == 1), None)
+
+  def collect(self, fold: UOp | None, roots: Sequence[UOp], ranges: frozenset[UOp], accesses: list[Access]) -> None:
+    """Adds the item of `roots` and, first, those of the FOLDs below; what is in a FOLD that is written out counts
+    here."""
+    stack, seen, operations = [(u, 1) for u in roots], set[UOp](), 0
+    while stack:
+      u, times = stack.pop()
+      if u in seen:
+        continue
+      seen.add(u)
+      if u.dtype not in (dtypes.index, dtypes.void):
+        self.itemsize = max(self.itemsize, u.dtype.itemsize)
+      if u.op is Ops.FOLD and is_inlined(u):
+        times *= int(prod(size(r) for r in u.src[1:]))
+        operations += times
+        stack.append((u.src[0], times))
+      elif u.op is Ops.FOLD:
+        if u not in self.collected:
+          self.collected.add(u)
+          self.collect(u, u.src[:1], self.deps[u] | frozenset(u.src[1:]), [])
+      elif u.op is Ops.LOAD:
+        accesses.extend([self.access(u.src[0], u.dtype.itemsize)] * times)
+        stack.extend((s, times) for s in (*u.src[1:], *u.src[0].src[1:]))
+      else:
+        operations += times * (0 if u.dtype is dtypes.index else CARDS[u.op].cost)
+        stack.extend((s, times) for s in usual_sources(u))
+    mine = tuple(r for r in self.parallel if r in ranges) + tuple(r for r in ranges if r not in self.parallel)
+    self.items.append(Item(fold, mine, accesses, operations))
+
+
+def lanes_for(r: UOp, most: int) -> int:
+  """The vector length along r: the longest, or what covers the range."""
+  n = size(r)
+  return most if n >= most else 1 << max(n - 1, 0).bit_length()
+
+
+def efficiency(n: int, step: int) -> float:
+  """The used part of n iterations in steps of `step`."""
+  return n / (ceildiv(n, step) * step) if n else 1.0
+
+
+def lane_cost(item: Item, r: UOp | None, most: int) -> float:
+  """Instructions per iteration of an item that is vectorised along r (None: not); lanes of a reduction are reduced at
+  its end."""
+  if r is None:
+    return len(item.accesses) + OPERATION * item.operations
+  lanes = lanes_for(r, most)
+  used = lanes * efficiency(size(r), lanes)
+  costs = [
+    a.cost(r, lanes) if item.over or a.across(r, lanes) is None else TURN * (1 + a.stored) for a in item.accesses
+  ]
+  finish = 2.0 * lanes.bit_length() / max(int(prod(map(size, item.over))), 1) if r in item.over else 0.0
+  return (sum(costs) + OPERATION * item.operations) / used + finish
+
+
+def item_cost(item: Item, v: UOp | None, most: int) -> float:
+  """Instructions per iteration where the nest is vectorised along v; a reduction that is not, along a range of its
+  own."""
+  return min(lane_cost(item, r, most) for r in ((v,) if v in item.ranges else (None, *item.over)))
+
+
+def operands_of(a: Analysis, item: Item) -> list[UOp]:
+  """The largest values below the FOLD that do not depend on all of its ranges."""
+  assert item.fold is not None
+  every, out, stack, seen = frozenset(item.ranges), [], [item.fold.src[0]], set[UOp]()
+  while stack:
+    u = stack.pop()
+    if u in seen:
+      continue
+    seen.add(u)
+    computed = u.dtype is dtypes.index or (u.dtype is dtypes.bool and u.op is not Ops.LOAD)
+    if not a.deps[u] or u.op is Ops.FOLD or u.op is Ops.CONST or computed:
+      continue
+    if a.deps[u] != every:
+      out.append(u)
+    elif u.op is not Ops.LOAD:
+      stack.extend(u.src)
+  return out

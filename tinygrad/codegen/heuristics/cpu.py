@@ -1,0 +1,417 @@
+"""How a nest runs on a processor: vectors, a tile in registers, the order of the loops, operands in scratch memory.
+
+Costs are in vector instructions per element of work; nothing here knows what the kernel computes. An operand that does
+not depend on a loop is reused along it: by registers within a tile, by scratch memory across the loops inside.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from tinygrad.codegen.analysis.accesses import (
+  MAX_ROWS,
+  OPERATION,
+  TURN,
+  Analysis,
+  Item,
+  efficiency,
+  item_cost,
+  lane_cost,
+  lanes_for,
+  operands_of,
+  size,
+  static,
+)
+from tinygrad.codegen.expressions import MIN_SHUFFLED
+from tinygrad.codegen.nests import NestSchedule, Staged
+from tinygrad.codegen.primitives.stage import LINE
+from tinygrad.device import Target
+from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
+from tinygrad.uop import Ops, UOp
+
+ACCUMULATORS = 8  # that hide the latency of an addition
+EPILOGUE = 700  # operations on the reduced values that a tile may unroll to
+COPIES = tuple(range(MAX_ROWS, 1, -1))  # of loops that share a tile: rather more of the first
+PANEL_PARTS = 2  # of the cache, of which staged operands may fill one
+STAGE_REUSE = 8  # reads of a staged element that pay for its copying
+MOST_STAGED = 8  # operands of one reduction: more streams than that contend for places in the cache
+STAGE_WORK = 1 << 15  # iterations of a reduction below which nothing is staged
+BLOCK_STEPS = 128  # least iterations of a reduction between two writes of its sums so far
+FAR = 16  # steps of a reduction from page to page of memory that are taken together, at least
+FAR_REUSE = 4  # times that such memory is read by the loops inside, at most
+BLOCK_OUTPUTS = 256  # least outputs for which a reduction runs row by row
+CHUNK = 64  # iterations: loops that end early, where the rest is idle, do so at multiples of it
+
+Ranges = tuple[UOp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+  """So many neighbours of a loop are one vector, and of such so many copies in registers."""
+
+  copies: int = 1
+  lanes: int = 1
+
+  @property
+  def size(self) -> int:
+    return self.copies * self.lanes
+
+  def part_of_chunk(self) -> Tile:
+    return Tile(min(1 << (self.copies.bit_length() - 1), CHUNK // self.lanes), self.lanes)
+
+
+Tiles = dict[UOp, Tile]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedOperand:
+  """An operand to be staged, with these loops (or their parts) as its dims, the outermost first."""
+
+  operand: UOp
+  dims: tuple[tuple[UOp, str], ...]  # a loop and its part: "" the whole, ".o", ".i"
+  open_before: int  # how many parallel loops are open around it
+  nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NestPlan:
+  """What the heuristic has decided. `order`: the parallel loops, the outermost first. `folds`: by the loops of a
+  reduction, their order and the tile of the last (its lanes are reduced at the end, its copies are accumulators).
+  `block`: how many iterations of its first loop the main reduction takes at a time, or 0 for all."""
+
+  order: Ranges
+  tiles: Tiles = field(default_factory=dict)
+  folds: dict[Ranges, tuple[Ranges, Tile]] = field(default_factory=dict)
+  panels: tuple[StagedOperand, ...] = ()
+  block: int = 0
+
+
+def schedule_cpu(nest: NestSchedule) -> None:
+  """Schedules a nest by the heuristic's plan; with NOOPT in plain loops."""
+  if NOOPT:
+    nest.write_out()
+  else:
+    carry_out(nest, plan_nest(nest))
+
+
+def carry_out(nest: NestSchedule, plan: NestPlan) -> None:
+  """Schedules a nest by a plan; what is left of it where its reduction is one of blocks, by the heuristic's."""
+  if plan.block:
+    main = nest.main
+    assert main is not None
+    v = next((r for r, t in plan.tiles.items() if t.lanes > 1), None)
+    dims = sorted(parallel_dims(main), key=lambda r: r is v)
+    nest.accumulate(nest.name_of(main.over[0]), plan.block, *map(nest.name_of, dims))
+    plan = plan_nest(nest)
+  realise(nest, plan)
+
+
+def parallel_dims(main: Item) -> list[UOp]:
+  """The parallel loops of a reduction."""
+  return [r for r in main.ranges if r not in main.over]
+
+
+def sums_fit(main: Item, stages: Stages) -> bool:
+  """Whether there is room for what the blocks of a reduction add up to."""
+  assert main.fold is not None
+  nbytes = round_up(int(prod(map(size, parallel_dims(main)))) * main.fold.dtype.itemsize, LINE)
+  return all(map(static, main.ranges)) and stages.taken + nbytes <= stages.target.scratch // 4
+
+
+def realise(nest: NestSchedule, plan: NestPlan) -> None:
+  """The plan, in primitives."""
+  plan = in_chunks(plan, nest.limited)
+  names = {r: nest.name_of(r) for r in (*plan.order, *(r for over in plan.folds for r in over))}
+  panels = [(nest.number_of(p.operand), p.dims) for p in plan.panels]
+  tiled = [r for r in plan.order if plan.tiles.get(r, Tile()).size > 1]
+  for r in tiled:
+    nest.split(names[r], plan.tiles[r].size)
+  # copies of a vector vary fastest: what is broadcast for a row is in use for a moment only
+  registers = [r for lanes in (False, True) for r in tiled[::-1] if (plan.tiles[r].lanes > 1) is lanes]
+  loops = [names[r] + part for r in plan.order for part in ((".o", ".w") if r in tiled else ("",))]
+  nest.reorder(*loops, *(names[r] + part for r in registers for part in (".i", ".t")))
+  for number, dims in panels:
+    nest.stage(Staged(number, tuple(names[r] + part for r, part in dims)))
+  for over, (order, tile) in plan.folds.items():
+    if order != over:
+      nest.reorder(*(names[r] for r in order))
+    if tile.size > 1 and names[order[-1]] in nest.names:
+      nest.split(names[order[-1]], tile.size)
+      in_registers(nest, names[order[-1]], tile)
+  for r in tiled:
+    in_registers(nest, names[r], plan.tiles[r])
+  nest.write_out()
+
+
+def in_registers(nest: NestSchedule, name: str, tile: Tile) -> None:
+  """The parts of a split loop as copies of vectors; of the rest as many as there are, the last with idle lanes."""
+  for part in (f"{name}.i", f"{name}.t"):
+    if part not in nest.names:
+      continue
+    if tile.lanes == 1:
+      unroll(nest, part)
+    elif part.endswith("i") and tile.copies == 1:
+      nest.vectorize(part)
+    else:
+      nest.split(part, tile.lanes, "mask")
+      unroll(nest, f"{part}.o")
+      nest.vectorize(f"{part}.i")
+
+
+def unroll(nest: NestSchedule, name: str) -> None:
+  """The copies that there are; those of a rest that is not known before it runs stay a loop."""
+  if name in nest.names and static(nest.names[name]):
+    nest.unroll(name)
+
+
+def in_chunks(plan: NestPlan, limited: set[UOp]) -> NestPlan:
+  """With tiles that divide a CHUNK of the loops that may end early."""
+  tiles = {r: t.part_of_chunk() if r in limited else t for r, t in plan.tiles.items()}
+  folds = {k: (order, t.part_of_chunk() if order[-1] in limited else t) for k, (order, t) in plan.folds.items()}
+  return replace(plan, tiles=tiles, folds=folds)
+
+
+def plan_nest(nest: NestSchedule) -> NestPlan:
+  """What the strides of a nest suggest."""
+  a, target, main = nest.analyse(), nest.room.target, nest.main
+  most = max(target.vector_bytes // a.itemsize, 1)
+  stages = Stages(a, target, nest.taken)
+
+  def total(v: UOp | None) -> float:
+    return sum(i.work * stages.discount(i, v, most) for i in a.items)
+
+  # a range whose copies make divisions affine is better unrolled than divided lane by lane
+  lanes = [r for r in a.parallel if size(r) >= min(MIN_SHUFFLED, most) and r not in a.residues]
+  v = min((None, *lanes), key=total)
+  tiles = {} if v is None else {v: Tile(1, lanes_for(v, most))}
+  if main is not None and main.work >= 4 * prod(size(r) for r in a.parallel):
+    most_copies = max(EPILOGUE // max(a.items[-1].operations, 1), ACCUMULATORS)
+    tiles.update(tile_for(main, v, most, a.parallel, target, most_copies))
+  else:
+    tiles.update(tile_elementwise(a, v, most))
+    for r, copies in a.residues.items():
+      all_copies = copies * prod(t.copies for t in tiles.values())
+      if r in a.parallel and r not in tiles and copies <= size(r) and all_copies <= 2 * MAX_ROWS:
+        tiles[r] = Tile(copies)
+  return complete(nest, stages, v, tiles)
+
+
+def complete(nest: NestSchedule, stages: Stages, v: UOp | None, tiles: Tiles) -> NestPlan:
+  """The plan that follows from the vector's loop and the tiles."""
+  a, main = stages.a, nest.main
+  most = max(stages.target.vector_bytes // a.itemsize, 1)
+  folds: dict[Ranges, tuple[Ranges, Tile]] = {}
+  for i in sorted((i for i in a.items if i.fold is not None), key=lambda i: v in i.ranges):
+    folds[i.over] = fold_plan(i, v, most, tiles)  # of those in one loop, for what gives vectors
+  order = loop_order(a, main, v)
+  if main is None or not stages.at_top(main):
+    return NestPlan(order, tiles, folds)
+  panels = stages.choose(main, order, tiles, v)
+  return NestPlan(order, tiles, folds, panels, 0 if nest.blocked else block_for(main, v, tiles, panels, stages))
+
+
+def block_for(main: Item, v: UOp | None, tiles: Tiles, panels: Sequence[StagedOperand], stages: Stages) -> int:
+  """How many iterations of the reduction are a block, where its panels would not fit the cache, or where every step
+  jumps to another page of memory; else 0."""
+  assert main.fold is not None
+  target, dims = stages.target, parallel_dims(main)
+  nbytes = round_up(int(prod(map(size, dims))) * main.fold.dtype.itemsize, LINE)
+  if v not in dims or not sums_fit(main, stages):
+    return 0
+  panel = max((p.nbytes for p in panels if p.open_before > 0), default=0)
+  first, last = main.over[0], main.over[-1]
+  room = target.cache // PANEL_PARTS
+  if panel > room:
+    length = size(first) * room // (2 * panel)
+    if length == 0 or length * prod(size(r) for r in main.over[1:]) < BLOCK_STEPS:
+      return 0
+    length = max((d for d in range(max(length // 3, 1), length + 1) if size(first) % d == 0), default=length)
+  else:
+    times = {r: ceildiv(size(r), tiles.get(r, Tile()).size) for r in main.ranges}
+    streams = [x for x in main.accesses if x.strides.get(v) == 1]
+    streams = [x for x in streams if prod(n for r, n in times.items() if r not in x.strides) <= FAR_REUSE]
+    far = any((s := x.strides.get(last)) is not None and abs(s) * x.itemsize >= 1024 for x in streams)
+    few = size(last) < 64 or prod(map(size, dims)) < BLOCK_OUTPUTS
+    if first is not last or not far or few or nbytes > room // 2:
+      return 0
+    length = max(FAR, 1 << (size(last).bit_length() // 2))
+  return length
+
+
+def tile_elementwise(a: Analysis, v: UOp | None, most: int) -> dict[UOp, Tile]:
+  """Without a reduction: a few vectors at a time; where nothing is contiguous, one cache line of what is read
+  across."""
+  item = a.items[-1]
+  if v is not None:
+    lanes = lanes_for(v, most)
+    if (rows := next((r for x in item.accesses if (r := x.across(v, lanes)) in a.parallel), None)) is not None:
+      return {v: Tile(1, lanes), rows: Tile(lanes)}
+    wanted = 4 if item.operations < 8 and size(v) >= 4 * lanes else 2
+    return {v: Tile(wanted if item.operations < 24 and size(v) >= 2 * lanes else 1, lanes)}
+  if not a.parallel:
+    return {}
+  inner = a.parallel[-1]
+  for access in item.accesses:
+    for r in a.parallel:
+      if r is not inner and access.strides.get(r) == 1 and size(r) > 1:
+        return {r: Tile(min(MAX_ROWS, size(r)))}
+  few = item.operations < 64 and static(inner)
+  return {inner: Tile(max(size(inner), 1) if size(inner) <= MAX_ROWS else 4)} if few else {}
+
+
+def tile_for(item: Item, v: UOp | None, most: int, parallel: Ranges, target: Target, most_copies: int) -> Tiles:
+  """The register tile: copies along v and up to two more ranges, so that every operand loaded is used often, within the
+  registers."""
+  lane = v if v in item.ranges else min((None, *item.over), key=lambda r: lane_cost(item, r, most))
+  lanes = lanes_for(lane, most) if lane is not None else 1
+  axes = [r for r in parallel if r in item.ranges and size(r) > 1]
+  # near each other first
+  near = sorted(
+    axes, key=lambda r: min((abs(s) for x in item.accesses if (s := x.strides.get(r)) is not None), default=0)
+  )
+  others = [r for r in near if r is not v]
+  free = [r for r in others if any(r not in x.strides for x in item.accesses)]
+  if not free and v in axes and size(v) <= lanes:  # there are no copies of v: neighbours take their place
+    free = others[:1]
+  best: tuple[float, Tiles] = (math.inf, {})
+  pairs: list[tuple[UOp, ...]] = [(), *((r,) for r in free), *itertools.combinations(free, 2)]
+  own = [n for n in (2, 3, 4, 6, 8, 12) if v is not None and v in item.ranges and n * lanes <= size(v)]
+  # operands that are not contiguous count as if staged, for otherwise another lane range was chosen
+  steps = [(min(x.cost(lane, lanes), 2.0), x.strides) for x in item.accesses]
+  for mine in (1, *own):
+    for pair in pairs:
+      for counts in itertools.product(*([c for c in COPIES if c <= size(r)] for r in pair)):
+        tile = mine * prod(counts)
+        if tile > min(target.vector_registers, most_copies):
+          continue
+        loads, vectors = 0.0, 0
+        for step, strides in steps:
+          copies = prod(c for r, c in zip(pair, counts, strict=True) if r in strides) * (mine if v in strides else 1)
+          loads += copies * step
+          vectors = max(vectors, min(copies, mine if v in strides else 1))
+        if tile + vectors + 1 > target.vector_registers:
+          continue
+        cost = (loads + tile * max(item.operations, 1)) / tile
+        cost *= max(1.0, 1 + 0.5 * (1 - tile / ACCUMULATORS))
+        for r, c in zip(pair, counts, strict=True):
+          cost /= efficiency(size(r), c) * (1.0 if size(r) % c == 0 else 0.97)
+        if v is not None and mine > 1:
+          cost /= efficiency(size(v), mine * lanes)
+        if cost < best[0] * 0.999:
+          best = (cost, {r: Tile(c) for r, c in zip(pair, counts, strict=True)})
+          if v is not None and v in item.ranges:
+            best[1][v] = Tile(mine, lanes)
+  return best[1]
+
+
+def fold_plan(item: Item, v: UOp | None, most: int, tiles: Tiles) -> tuple[Ranges, Tile]:
+  """Order of a reduction's ranges (the last is split), and the split: lanes unless the parallel ranges give them, and
+  accumulators."""
+  ranges = item.over
+  held = int(prod(t.copies for r, t in tiles.items() if r in item.ranges))
+  wanted = max(ACCUMULATORS // max(held, 1), 1)
+  if v is not None and v in item.ranges:
+    copies = min(wanted, 4, max(size(ranges[-1]) // 4, 1))
+    if size(ranges[-1]) * held <= 2 * MAX_ROWS and any(ranges[-1] in x.masked for x in item.accesses):
+      copies = size(ranges[-1])  # which makes the conditions constants
+    return ranges, Tile(copies, 1)
+  if (lane := min((None, *ranges), key=lambda r: lane_cost(item, r, most))) is None:
+    return ranges, Tile(1, 1)
+  lanes = lanes_for(lane, most)
+  return (*(r for r in ranges if r is not lane), lane), Tile(max(min(wanted, size(lane) // lanes), 1), lanes)
+
+
+def loop_order(a: Analysis, main: Item | None, v: UOp | None) -> tuple[UOp, ...]:
+  """Without a reduction the vectors run innermost. With one: first ranges along which nothing is reused, then v (its
+  panel of operands is used by all loops inside), then the others as written."""
+  if main is None or v is None or v not in main.ranges:
+    return (*(r for r in a.parallel if r is not v), *((v,) if v is not None else ()))
+  shared = [r for r in a.parallel if r is not v and r in main.ranges and all(r in x.strides for x in main.accesses)]
+  return (*shared, v, *(r for r in a.parallel if r is not v and r not in shared))
+
+
+class Stages:
+  """Which operands are worth copying into scratch memory, packed in the order in which they are read."""
+
+  def __init__(self, a: Analysis, target: Target, taken: int) -> None:
+    self.a, self.target, self.taken = a, target, taken
+
+  def at_top(self, item: Item) -> bool:
+    """Its operands are known within the parallel loops: no range of another reduction is among its own."""
+    return set(item.ranges) <= {*self.a.parallel, *item.over}
+
+  def packable(self, item: Item, operand: UOp) -> bool:
+    """It is known per iteration of the reduction, and every range has a fixed length."""
+    d = self.a.deps[operand]
+    return d >= set(item.over) and all(map(static, d)) and operand not in self.a.reducing
+
+  def discount(self, item: Item, v: UOp | None, most: int) -> float:
+    """The item's cost if operands that are not contiguous along v may be staged where they are reused enough."""
+    if item.fold is None or v is None or v not in item.ranges:
+      return item_cost(item, v, most)
+    lanes = lanes_for(v, most)
+    used = lanes * efficiency(size(v), lanes)
+    cost = OPERATION * item.operations
+    staged: set[UOp] = set()  # and what is below: what several operands read counts once
+    for operand in operands_of(self.a, item):
+      d = self.a.deps[operand]
+      reuse = prod(size(r) for r in self.a.parallel if r in item.ranges and r not in d)
+      if v in d and self.packable(item, operand) and reuse >= STAGE_REUSE * MAX_ROWS:
+        below = operand.toposort(lambda u: u not in staged)
+        staged.update(below)
+        read = [self.a.access(u.src[0], 1) for u in below if u.op is Ops.LOAD]
+        packed = sum(3.0 * lanes if x.across(v, lanes) is None else TURN for x in read)
+        cost += min(1.0 + packed / reuse, sum(x.cost(v, lanes) for x in read))
+    for u in item.fold.src[0].toposort(lambda u: u is item.fold or u.op is not Ops.FOLD):
+      if u.op is Ops.LOAD and u not in staged:
+        x = self.a.access(u.src[0], 1)
+        # what all lanes share is a line of memory at each step, if the reduction goes across its lines
+        cost += max(x.cost(v, lanes), 1.0 if (x.strides.get(item.over[-1]) or 0) * u.dtype.itemsize >= LINE else 0.0)
+    return cost / used
+
+  def choose(self, item: Item, order: Ranges, tiles: Tiles, v: UOp | None) -> tuple[StagedOperand, ...]:
+    """The operands that are read across a line at every step of the innermost reduction, or computed, and read
+    often, as far as there is room."""
+    if item.fold is None or item.work < STAGE_WORK or not self.at_top(item):
+      return ()
+
+    def reuse(d: frozenset[UOp]) -> int:
+      inside = itertools.dropwhile(d.__contains__, order)
+      return int(prod(ceildiv(size(r), tiles.get(r, Tile()).size) for r in inside if r not in d))
+
+    together = dict.fromkeys(x for i in self.a.items if i.over == item.over for x in operands_of(self.a, i))
+    often = [x for x in together if self.packable(item, x) and reuse(self.a.deps[x]) >= STAGE_REUSE]
+    return self.panels(item, [x for x in often if self.worthwhile(x, item.fold.src[-1], v)], order, tiles)
+
+  def panels(self, item: Item, wanted: Sequence[UOp], order: Ranges, tiles: Tiles) -> tuple[StagedOperand, ...]:
+    """These operands, as far as there is room."""
+    out, offset = list[StagedOperand](), self.taken
+    for x in wanted[:MOST_STAGED]:
+      panel = self.panel(item, x, order, tiles)
+      rests = [r for r in self.a.deps[x] if size(r) % tiles.get(r, Tile()).size]
+      if offset + panel.nbytes * (1 + len(rests)) <= self.target.scratch:
+        out.append(panel)
+        offset += panel.nbytes * (1 + len(rests))
+    return tuple(out)
+
+  def worthwhile(self, operand: UOp, inner: UOp, v: UOp | None) -> bool:
+    if operand.op is not Ops.LOAD:
+      return True
+    x = self.a.access(operand.src[0], operand.dtype.itemsize)
+    far = (step := x.strides.get(inner, 0)) is None or abs(step) * x.itemsize > LINE
+    return bool(x.masked) or far or (v in x.strides and x.strides[v] != 1)
+
+  def panel(self, item: Item, operand: UOp, order: Ranges, tiles: Tiles) -> StagedOperand:
+    """Tiles outermost, then the reduction, then what is in a tile."""
+    d = self.a.deps[operand]
+    level = next((i for i, r in enumerate(order) if r not in d), len(order))
+    later = [r for r in order[level:] if r in d]
+    dims = [(r, ".o" if tiles.get(r, Tile()).size > 1 else "") for r in later] + [(r, "") for r in item.over]
+    within = [r for r in order if r in d and tiles.get(r, Tile()).size > 1]
+    dims += [(r, ".i") for r in sorted(within, key=lambda r: tiles[r].lanes)]
+    blocks = {r: tiles.get(r, Tile()).size for r in (*d, *item.over)}
+    elements = int(prod({"": size(r), ".o": ceildiv(size(r), blocks[r])}.get(part, blocks[r]) for r, part in dims))
+    return StagedOperand(operand, tuple(dims), level, round_up(elements * operand.dtype.itemsize, LINE))

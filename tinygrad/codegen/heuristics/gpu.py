@@ -1,0 +1,373 @@
+"""How a kernel runs on a grid of threads: which loops its threads and groups share out, how many lanes share a
+reduction, and what a group copies to local memory.
+
+Lanes share reductions, and the parallel loops inside of which nothing is reduced (the columns of a softmax). What many
+threads of a group use (a contraction's operands) the group copies, a block of the reduction at a time. A thread whose
+share reaches beyond a loop's end reads the last element again and stores nothing, so that all reach every barrier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tinygrad.codegen.analysis.accesses import (
+  MAX_ROWS,
+  Analysis,
+  Item,
+  efficiency,
+  is_inlined,
+  operands_of,
+  size,
+  static,
+)
+from tinygrad.codegen.heuristics.cpu import EPILOGUE, Tile, fold_plan, unroll
+from tinygrad.codegen.nests import Fill, NestSchedule, Staged
+from tinygrad.codegen.scatter import ENOUGH
+from tinygrad.helpers import NOOPT, prod, round_up
+from tinygrad.uop import UOp
+
+GROUP = 256  # threads of a work group
+TOGETHER = 64  # iterations of a reduction from which several threads share it
+SHARED = 4  # threads that use an element, from which copying it to local memory pays
+STEPS = 32  # most iterations of a reduction between two barriers
+Counts = Mapping[UOp, int]  # by loop
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPanel:
+  """What a group copies of operand number `operand` for one block of a reduction. `order`: the loops it depends on, by
+  their step in device memory, least first; neighbouring threads copy neighbours along the first, `vector` elements
+  each. `rows`: the same loops as they lie in local memory, innermost first, where a row has `row` elements."""
+
+  operand: int
+  order: tuple[UOp, ...]
+  vector: int
+  rows: tuple[UOp, ...]
+  row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+  """A reduction in blocks: `length` iterations of its loop `cut`, and all of those of its loops after that. A group
+  copies the `panels` of a block."""
+
+  cut: UOp
+  length: int
+  panels: tuple[GroupPanel, ...]
+  nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+  """`shared`: the parallel loops that groups and threads share out, outermost first, with the threads along each, and
+  `copies` of a thread. `rest`: the other parallel loops. `folds`: by the loops of a reduction, their order and the tile
+  of the last. `lanes_first`: lanes are neighbouring threads, for it is the reduction that reads along memory."""
+
+  shared: tuple[tuple[UOp, int], ...]
+  copies: Mapping[UOp, int] = field(default_factory=dict)
+  lanes: int = 1
+  lanes_first: bool = False
+  rest: tuple[UOp, ...] = ()
+  folds: Mapping[tuple[UOp, ...], tuple[tuple[UOp, ...], Tile]] = field(default_factory=dict)
+  stagings: Mapping[tuple[UOp, ...], Staging] = field(default_factory=dict)
+
+  @property
+  def threads(self) -> int:
+    return int(prod(n for _, n in self.shared))
+
+
+def power_of_two(n: int) -> int:
+  """The greatest that is at most n."""
+  return 1 << max(n, 1).bit_length() - 1
+
+
+def schedule_gpu(nest: NestSchedule) -> None:
+  """Schedules a kernel by the heuristic's grid, or what a group copies to local memory."""
+  if nest.fill is not None:
+    schedule_fill(nest, nest.fill)
+  else:
+    Primitives(nest, plan_grid(nest)).make()
+
+
+class Primitives:
+  """The grid, in primitives: blocks of loops for groups, which threads and lanes share out, and copies of a thread."""
+
+  def __init__(self, nest: NestSchedule, grid: Grid) -> None:
+    self.nest, self.grid = nest, grid
+    self.names = {r: name for name, r in nest.names.items()}
+    self.threads, self.lanes, self.unrolled = list[str](), list[str](), list[str]()
+
+  def make(self) -> None:
+    nest, grid = self.nest, self.grid
+    nest.launch(grid.threads, grid.lanes)
+    shared = {r: self.blocks(r, n, grid.copies[r]) for r, n in grid.shared}
+    parts: dict[UOp, list[str]] = {r: [within, f"{self.names[r]}.i"] for r, (_, within) in shared.items()}
+    for over, (order, tile) in grid.folds.items():
+      if (staging := grid.stagings.get(over)) is not None:
+        parts |= {r: [self.names[r]] for r in over}
+        nest.split(self.names[staging.cut], staging.length)
+        parts[staging.cut] = [f"{self.names[staging.cut]}.i"]
+      elif order:
+        self.reduction(over, order, tile)
+    for r in grid.rest[-1:]:
+      self.inner_loop(r, grid.copies.get(r, 1))
+    for staging in grid.stagings.values():
+      stage_operands(nest, staging, {r: list(dict.fromkeys(x)) for r, x in parts.items()})
+    for r, n in grid.shared:
+      self.workers(shared[r][1], n, grid.copies[r] // aligned_copies(r, grid.copies[r]), self.threads)
+    nest.bind("groups", *(shared[r][0] for r, _ in grid.shared))
+    nest.bind("threads", *self.threads)
+    nest.bind("lanes", *self.lanes)
+    for name in self.unrolled:
+      unroll(nest, name)
+    nest.within("groups", *(("lanes", "threads") if grid.lanes_first else ("threads", "lanes")))
+    nest.write_out()
+
+  def blocks(self, r: UOp, number: int, copies: int) -> tuple[str, str]:
+    """(the loop over blocks, that within one) of `number` workers' shares. Of a worker's copies those side by side lie
+    beside each other, the others `number` shares apart."""
+    name, vector = self.names[r], aligned_copies(r, copies)
+    if vector > 1:
+      self.nest.split(name, vector)
+      self.unrolled.append(f"{name}.i")
+      name = f"{name}.o"
+    if name not in self.nest.names or number * copies == vector:  # it is as long as a vector, or so are the blocks
+      return name, ""
+    self.nest.split(name, number * copies // vector, "clamp")
+    return f"{name}.o", f"{name}.i"
+
+  def workers(self, block: str, number: int, copies: int, to: list[str]) -> None:
+    """Shares out a block of number·copies iterations."""
+    if block in self.nest.names and number == 1:
+      self.unrolled.append(block)
+    elif block in self.nest.names and copies == 1:
+      to.append(block)
+    elif block in self.nest.names:
+      self.nest.split(block, number)
+      self.unrolled.append(f"{block}.o")
+      to.append(f"{block}.i")
+
+  def copies(self, name: str, number: int) -> None:
+    if number > 1:
+      self.nest.split(name, number)
+      self.unrolled += [f"{name}.i", f"{name}.t"]
+
+  def reduction(self, over: tuple[UOp, ...], order: tuple[UOp, ...], tile: Tile) -> None:
+    """Its last loop, among the lanes if these come to it together: if it is of nothing that they share out already."""
+    if order != over:
+      self.nest.reorder(*(self.names[r] for r in order))
+    last, lanes = self.names[order[-1]], self.grid.lanes
+    if lanes > 1 and all(set(i.ranges).isdisjoint(self.grid.rest) for i in self.nest.items if i.over == over):
+      self.nest.split(last, tile.copies * lanes, "clamp")
+      self.workers(f"{last}.i", lanes, tile.copies, self.lanes)
+    else:
+      self.copies(last, tile.copies)
+
+  def inner_loop(self, r: UOp, copies: int) -> None:
+    """The innermost of the loops that groups do not share out."""
+    if self.grid.lanes > 1:
+      _, block = self.blocks(r, self.grid.lanes, copies)
+      self.workers(block, self.grid.lanes, copies // aligned_copies(r, copies), self.lanes)
+    else:
+      self.copies(self.names[r], copies)
+
+
+def plan_grid(nest: NestSchedule) -> Grid:
+  """The grid of stores that share their loops. Neighbouring threads take neighbouring elements: of the loop along which
+  most accesses are contiguous, or, where that is a reduction's, of the reduction. With NOOPT: a thread an element."""
+  ranges, target = nest.parallel, nest.room.target
+  a = nest.analyse()
+  if NOOPT:
+    return Grid(tuple((r, 1) for r in ranges), dict.fromkeys(ranges, 1))
+  folds = [i for i in a.items if i.fold is not None and not is_inlined(i.fold)]
+  outer = [r for r in ranges if not folds or any(r in i.ranges for i in folds)]
+  main = max(folds, key=lambda i: i.work, default=None)
+  copies: dict[UOp, int] = {}
+  lanes, lanes_first = 1, False
+  outputs = int(prod(size(r) for r in outer))
+  along = contiguous(a.items, outer) if outer else None
+  axes = sorted(outer, key=lambda r: (r is not along, -ranges.index(r)))
+  stagings: dict[tuple[UOp, ...], Staging] = {}
+  if main is not None:
+    held = sum(i.over == main.over for i in folds)
+    most = min((target.vector_registers - MAX_ROWS - 1) // held, EPILOGUE // max(a.items[-1].operations, 1))
+    most = min(most, 2 * EPILOGUE // max(main.operations, 1), max(outputs // ENOUGH, 4))
+    copies = shares(main, axes, {}, most, MAX_ROWS)
+    workers = outputs // max(int(prod(copies.values())), 1)
+    lanes = lanes_of(main, workers, len(outer) < len(ranges), prod(copies.values()) > SHARED)
+    lanes_first = lanes > 1 and reads_along(main)
+    if target.cooperates and len(outer) == len(ranges) and workers >= ENOUGH // 8:
+      group = max(min(GROUP, power_of_two(workers // 128)), 64)
+      threads = shares(main, axes, copies, group, group)
+      for own in dict.fromkeys(i.over for i in folds):
+        room = target.scratch - sum(s.nbytes for s in stagings.values())
+        if (staging := stage([i for i in folds if i.over == own], nest, a, threads, copies, room)) is not None:
+          stagings[own] = staging
+  elif ranges and outputs >= 8 * ENOUGH:
+    assert along is not None
+    copies = {along: min(4, power_of_two(size(along) // 64))}
+  if stagings:
+    lanes, lanes_first = 1, False
+  else:
+    threads = shares(None, axes, copies, GROUP // lanes, GROUP)
+  fold_plans = {i.over: plan_of_fold(i, copies, lanes, stagings.get(i.over)) for i in folds}
+  shared = tuple((r, threads[r]) for r in sorted(threads, key=lambda r: (r is along, ranges.index(r))))
+  rest = [r for r in ranges if r not in outer]
+  last = contiguous(a.items, rest) if rest else None
+  if last is not None:
+    copies[last] = aligned_copies(last, 4)
+  every = {r: copies.get(r, 1) for r in ranges}
+  in_order = tuple(sorted(rest, key=lambda r: r is last))
+  return Grid(shared, every, lanes, lanes_first, in_order, fold_plans, stagings)
+
+
+def plan_of_fold(
+  i: Item, copies: Mapping[UOp, int], lanes: int, staged: Staging | None
+) -> tuple[tuple[UOp, ...], Tile]:
+  """The order of a reduction's loops, the lanes' last; and of which the last is unrolled."""
+  if staged is not None:
+    return i.over[: i.over.index(staged.cut) + 1], Tile()
+  order, tile = fold_plan(i, None, 1, {r: Tile(n) for r, n in copies.items()})
+  return tuple(sorted(order, key=lambda r: (least_step(i, r) == 1, size(r)))) if lanes > 1 else order, tile
+
+
+def aligned_copies(r: UOp, n: int) -> int:
+  """How many of n copies along r may lie side by side, so that none of them is beyond the end if the first is not."""
+  return math.gcd(n, 4, size(r)) if static(r) else 1
+
+
+def shares(item: Item | None, axes: Sequence[UOp], start: Mapping[UOp, int], limit: int, most: int) -> dict[UOp, int]:
+  """Powers of two by range, of which the product is at most `limit` and each at most `most`: from `start`, the range is
+  doubled that saves most loads (an operand is loaded once for all iterations along the ranges on which it does not
+  depend), if any does or `start` is given; the first range where it makes little difference."""
+  out = dict.fromkeys(axes, 1)
+
+  def loads(more: UOp | None) -> float:
+    extents = {r: n * start.get(r, 1) * (1 + (r is more)) for r, n in out.items()}
+    used = prod(efficiency(size(r), n) for r, n in extents.items())
+    each = [1 / prod(n for r, n in extents.items() if r not in x.strides) for x in item.accesses] if item else [used]
+    return float(sum(each) / used)
+
+  while 2 * prod(out.values()) <= limit:
+    open_axes = [r for r in axes if out[r] < most and out[r] * start.get(r, 1) < size(r)]
+    best = min(open_axes, key=lambda r: loads(r) * (0.9 if r is axes[0] else 1), default=None)
+    if best is None or (most == MAX_ROWS and loads(best) > 0.99 * loads(None)):
+      break
+    out[best] *= 2
+  return out
+
+
+def stage(
+  items: Sequence[Item], nest: NestSchedule, a: Analysis, threads: Counts, copies: Counts, room: int
+) -> Staging | None:
+  """How the group reduces `items`, which share their own ranges, through local memory of at most `room` bytes, if an
+  operand is used by enough of its threads."""
+  own, known = items[0].over, {*threads, *items[0].over}
+  operands = dict.fromkeys(x for i in items if known >= set(i.ranges) for x in operands_of(a, i))
+  used, extents = {}, {r: n * copies.get(r, 1) for r, n in threads.items()}
+  for x in operands:
+    loads = [a.access(u.src[0], u.dtype.itemsize) for u in a.loads(x)]
+    users = prod(n for r, n in threads.items() if r not in a.deps[x])
+    spans = not a.deps[x].isdisjoint(own) and not a.deps[x].isdisjoint(threads)
+    if loads and spans and users >= SHARED and x not in a.reducing:
+      used[x] = loads
+  row = sum(x.dtype.itemsize * int(prod(extents.get(r, 1) for r in a.deps[x])) for x in used)
+  left = min(STEPS, room // 2 // row) if row else 0
+  cut, length = own[0], 0
+  for cut in reversed(own):
+    length = size(cut) if static(cut) and size(cut) <= left else power_of_two(left)
+    extents[cut] = length
+    left //= max(length, 1)
+    if length < size(cut) or not static(cut):
+      break
+  if not used or prod(size(r) for r in own) == 0 or prod(extents.get(r, 1) for r in own) < SHARED:
+    return None
+  panels, offset = [], 0
+  for x, loads in used.items():
+    d = [r for r in (*threads, *own[own.index(cut) :]) if r in a.deps[x]]
+    steps = {r: min((abs(y.strides[r] or math.inf) for y in loads if r in y.strides), default=math.inf) for r in d}
+    order = sorted(d, key=steps.__getitem__)
+    # innermost what a thread reads as a vector, else what most threads read side by side
+    rows = sorted(d, key=lambda r: (r in own, -aligned_copies(r, copies.get(r, 1)), -threads.get(r, 1)))
+    vector = aligned_copies(order[0], extents[order[0]])
+    for y in loads:
+      others = [s or 1 for r, s in y.strides.items() if r is not order[0]]
+      vector = math.gcd(vector, *others) if y.strides.get(order[0]) == 1 and order[0] not in y.masked else 1
+    # where rows are written across, they are longer by 4, so that the writes meet in fewer banks of the memory
+    wide = round_up(extents[rows[0]], 4) + 4 * (rows[0] is not order[0])
+    offset += round_up(wide * int(prod(extents[r] for r in rows[1:])) * x.dtype.itemsize, 64)
+    panels.append(GroupPanel(nest.number_of(x), tuple(order), vector, tuple(rows), wide))
+  offset += 64 * len(panels) + offset * (size(cut) % length if static(cut) else 1) // length  # what a block leaves over
+  return Staging(cut, length, tuple(panels), offset) if offset <= room else None
+
+
+def stage_operands(nest: NestSchedule, staging: Staging, parts: Mapping[UOp, Sequence[str]]) -> None:
+  """`parts`: the loops within a block, and those of elements side by side."""
+
+  def names(loops: Sequence[UOp]) -> tuple[str, ...]:
+    return tuple(name for r in loops for name in parts[r])
+
+  panels = []
+  for p in staging.panels:
+    order = tuple(tuple(parts[r]) for r in p.order)
+    panels.append(Staged(p.operand, names(p.rows[:0:-1]), names(p.rows[:1]), p.row, order, p.vector))
+  nest.stage(*panels)
+
+
+def schedule_fill(nest: NestSchedule, fill: Fill) -> None:
+  """The group's threads copy a panel together, in vectors of neighbours."""
+  (order, aligned), shared, threads = fill, list[str](), list[str]()
+  for i, (block, *beside) in enumerate(x for x in order if x):
+    if i == 0 and beside and aligned > 1:
+      nest.unroll(beside[0])
+    elif beside:
+      shared.append(beside[0])
+    elif i == 0 and (vector := math.gcd(aligned, size(nest.names[block]))) > 1:
+      nest.split(block, vector)
+      nest.unroll(f"{block}.i")
+      block += ".o"
+    if block in nest.names:
+      shared.append(block)
+  left = size(nest.grid["threads"]) if "threads" in nest.grid else 1
+  for name in shared:
+    many = size(nest.names[name])
+    mine = left if name is shared[-1] else min(left, power_of_two(2 * many - 1))
+    left //= mine
+    nest.split(name, mine, "clamp")
+    if f"{name}.o" in nest.names:
+      nest.unroll(f"{name}.o")
+    threads.insert(0, f"{name}.i")
+  nest.bind("threads", *threads)
+
+
+def least_step(item: Item, r: UOp) -> int | None:
+  """The least step along r of an access that is read once: the one whose neighbours should be neighbouring threads'."""
+  return min((abs(s) for x in item.accesses if (s := x.strides.get(r))), default=None)
+
+
+def contiguous(items: Sequence[Item], ranges: Sequence[UOp]) -> UOp:
+  """The range along which the most accesses go in steps of one, weighted by how often they are done."""
+
+  def weight(r: UOp) -> float:
+    return sum(i.work for i in items for x in i.accesses if x.strides.get(r) == 1)
+
+  return max(reversed(ranges), key=weight)
+
+
+def lanes_of(main: Item, workers: int, inner: bool, reused: bool) -> int:
+  """How many threads share each reduction: where rows are computed with their reductions, where a reduction reads
+  along memory what is used once, or where there are too few outputs for as many threads."""
+  length = int(prod(map(size, main.over)))
+  if length < TOGETHER or not all(map(static, main.over)):
+    return 1
+  if inner or workers < ENOUGH // 8 or (reads_along(main) and not reused):
+    return min(GROUP, power_of_two(length // 4), max(power_of_two(4 * ENOUGH // max(workers, 1)), 32))
+  return 1
+
+
+def reads_along(item: Item) -> bool:
+  """Whether the elements that a reduction adds up are neighbours, and those of neighbouring results are not."""
+  outside = any(x.strides.get(r) == 1 for x in item.accesses for r in item.ranges if r not in item.over)
+  return not outside and any(least_step(item, r) == 1 for r in item.over)

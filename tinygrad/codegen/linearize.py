@@ -1,0 +1,412 @@
+"""Linear code of a kernel: a list of stores, each in its loops. Stores beside each other whose loops begin alike share
+these. Nothing is decided here: the kinds of loops, their order and what is staged stand in the kernel.
+
+Linear form: RANGE … ENDRANGE enclose loop bodies; `INDEX(pointer, offset[, mask])` of a vector dtype is contiguous
+where the offset is scalar, a gather where the offset is a vector; ACC is a register, set by STORE and read by LOAD;
+FOLD without ranges reduces the lanes of a vector; IDIV and MOD truncate, by what is never 0, and have arg True where
+both operands are known to be non-negative.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tinygrad.codegen.expressions import Env, Key, LoopScope, Values
+from tinygrad.codegen.primitives.rebind import IN_REGISTERS, effects_of
+from tinygrad.codegen.primitives.stage import carries_rest, fast_two_sum, of_products, scratch
+from tinygrad.device import Target
+from tinygrad.dtype import DType, dtypes
+from tinygrad.helpers import prod
+from tinygrad.ops.reduce import identity_element
+from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop.affine import Affine, index
+from tinygrad.uop.loop_ids import LoopIds
+
+# iterations of one accumulator after which a long sum of floats goes on in another, and one of products, whose many
+# accumulators take longer to change
+SUM_BLOCK, PRODUCTS_BLOCK = 48, 384
+Pending = tuple[UOp, tuple[UOp, ...]]  # a store, and its loops that are not open yet
+Result = tuple[UOp, list[Key], UOp]  # a FOLD, what its result is known as, and that
+Totals = dict[UOp, UOp]  # accumulator -> the one that takes its blocks
+THREADS = (AxisKind.GLOBAL, AxisKind.LOCAL)
+Element = tuple[Env, Env]  # of a tile: of what is around a reduction, and of what is unrolled of itself
+
+
+def linear_code(kernel: UOp, target: Target) -> list[UOp]:
+  """The list begins with the kernel's whole signature (params, variables)."""
+  out = Linearizer(kernel, target)
+  for u in signature(kernel):
+    out.values.node(u.op, u.dtype, (), u.arg)
+  out.effects([(s, s.src[2:]) for s in kernel.src])
+  return out.values.root.out
+
+
+def signature(ast: UOp) -> list[UOp]:
+  """What a kernel is called with: the PARAMs by slot, then the VARIABLEs by name, `_device_num` among them."""
+  nodes = ast.toposort()
+  params = sorted((u for u in nodes if u.op is Ops.PARAM and u.arg.slot >= 0), key=lambda u: u.arg.slot)
+  return params + sorted((u for u in nodes if u.op is Ops.VARIABLE), key=lambda u: u.arg)
+
+
+def rests(nodes: Sequence[UOp]) -> dict[UOp, tuple[UOp, UOp]]:
+  """By a reduction, or what it amounts to with those that it goes on in: the next that it goes on in, and what both
+  amount to. (A split loop makes op(FOLD, FOLD).)"""
+  users = Counter(s for u in nodes for s in u.src)
+  out: dict[UOp, tuple[UOp, UOp]] = {}
+  amounts: set[UOp] = set()
+  for u in nodes:
+    if len(u.src) == 2 and u.src[1].op is Ops.FOLD and u.src[1].arg is u.op and users[u.src[0]] == users[u.src[1]] == 1:
+      x, y = u.src
+      if u.dtype is y.dtype and ((x in amounts and x.op is u.op) or (x.op is Ops.FOLD and x.arg is u.op)):
+        out[x] = y, u
+        amounts.add(u)
+  return out
+
+
+class Sums(NamedTuple):
+  """The reductions that share their loops, and their accumulators: of each, by element of the tile."""
+
+  group: list[UOp]
+  elements: list[Element]
+  accumulators: list[list[UOp]]
+  home: LoopScope
+  totals: Totals
+
+
+class Linearizer:
+  """Opens a kernel's loops, and emits what is stored and reduced in them."""
+
+  def __init__(self, kernel: UOp, target: Target) -> None:
+    self.ids, self.target = LoopIds(kernel), target
+    self.values = v = Values(self.ids, self.fold, self.fill, target.threads)
+    self.floor = 0  # how many of the open scopes are those of a grid, which no thread leaves
+    self.folds: dict[tuple[UOp, ...], list[UOp]] = {}  # of the stores that are being emitted, by their ranges
+    self.fold_numbers: dict[UOp, int] = {}
+    self.folds_memo: dict[UOp, int] = {}
+    self.beside = 0  # depth of the innermost scope in which stores without a common loop follow one another
+    # effects that something read waits for -> where they were emitted, and of which memory they are made
+    self.filled: dict[tuple[UOp, ...], tuple[LoopScope, frozenset[UOp]]] = {}
+    nodes = kernel.toposort()
+    stored = [s for stores in effects_of(kernel) for s in stores]
+    folds = [u for u in nodes if u.op is Ops.FOLD]
+    loops = [r for u in (*folds, *stored) for r in u.src if r.op is Ops.RANGE]
+    self.rest_of = rests(nodes)
+    v.unrolled = list(dict.fromkeys(r for r in loops if r.arg[1] is AxisKind.UPCAST))
+    v.unrolled_bits = sum(map(v.bit, v.unrolled))
+    v.vector_bits = sum(v.bit(r) for r in dict.fromkeys(loops) if r.arg[1] is AxisKind.VECTOR)
+    if len(kernel.src) > 1:
+      v.written = {s.src[0].src[0] for s in kernel.src}
+
+  # ---- loops
+
+  def effects(self, stores: Sequence[Pending]) -> None:
+    """Stores in their order; neighbours share the loops that they have next in common."""
+    v = self.values
+    groups = [(r, list(group)) for r, group in itertools.groupby(stores, self.next_loop)]
+    before, self.beside = self.beside, len(v.stack) - 1 if len(groups) > 1 else self.beside
+    touched = [v.reads(UOp.sink(*(s for s, _ in group))) for _, group in groups]
+    users = Counter(memory for some in touched for memory in some)
+    for r, group in groups:
+      written = {s.src[0].src[0] for s, _ in group}
+      for memory in (m for m in written if m.op is Ops.SCRATCH and users[m] > 1):
+        v.deps_memo.setdefault(memory, self.opened())  # filled anew in each iteration of the loops that are open
+      if isinstance(r, tuple):
+        self.leaf([s for s, _ in group])
+      else:
+        with v.iterations(r):
+          self.floor += r.arg[1] in THREADS
+          self.effects([(s, loops[1:]) for s, loops in group])
+          self.floor -= r.arg[1] in THREADS
+      if len(groups) > 1:
+        v.forget_memory(written)
+        self.filled = {key: f for key, f in self.filled.items() if f[1].isdisjoint(written)}
+    self.beside = before
+
+  def next_loop(self, pending: Pending) -> UOp | tuple[UOp, ...]:
+    """The next loop; where there is none, what tells those that are computed together from others."""
+    store, loops = pending
+    return loops[0] if loops and loops[0].arg[1] not in IN_REGISTERS else loops or (store,)
+
+  def opened(self) -> int:
+    """The loops that are open now, as bits."""
+    return sum(s.bit for s in self.values.stack[1:])
+
+  def environments(self, ranges: Sequence[UOp]) -> Iterator[Env]:
+    for numbers in itertools.product(*(range(int(r.src[0].arg)) for r in ranges)):
+      yield dict(zip(ranges, numbers, strict=True))
+
+  def leaf(self, stores: Sequence[UOp]) -> None:
+    """Stores of the same tile, without loops around them but those that are open."""
+    v, before = self.values, self.folds
+    self.folds = {}
+    for f in dict.fromkeys(u for s in stores for u in v.value_order(s.src[1]) if u.op is Ops.FOLD):
+      self.folds.setdefault(f.src[1:], []).append(f)
+    for env in self.environments([r for r in stores[0].src[2:] if r.arg[1] is AxisKind.UPCAST]):
+      for s in stores:
+        v.store(s, env)
+    self.folds = before
+
+  def fill(self, after: UOp) -> None:
+    """Emits what an AFTER waits for, in the outermost loop that knows it, if it is not known."""
+    v, stores = self.values, after.src[1:]
+    if (found := self.filled.get(stores)) is not None and found[0].open:
+      return
+    memory = v.reads(UOp.sink(*stores)).difference(s.src[0].src[0] for s in stores)
+    level = max(v.level_of(v.deps(after)), self.floor)
+    with v.outside(level if memory.isdisjoint(v.written) else max(level, self.beside)):
+      together = any(r in v.iteration and r.arg[1] in THREADS for s in stores for r in s.src[2:])
+      if together:  # what others may still read of it, and then what they have written
+        self.barrier()
+      self.effects([(s, tuple(r for r in s.src[2:] if r.arg[1] not in THREADS)) for s in stores])
+      if together:
+        self.barrier()
+      self.filled[stores] = v.stack[-1], memory
+
+  def barrier(self) -> None:
+    self.values.put(UOp.new(Ops.BARRIER, dtypes.void))
+
+  # ---- reductions
+
+  def together(self, f: UOp) -> list[UOp]:
+    """`f` and the FOLDs over the same ranges that can share its loop: none needs another's result."""
+    v, group, members, below = self.values, [f], self.fold_bit(f), self.folds_in(f)
+    for g in self.folds.get(f.src[1:], ()):
+      if below & self.fold_bit(g) or v.deps(g) != v.deps(f):
+        continue
+      if not self.folds_in(g) & members:
+        group.append(g)
+        members |= self.fold_bit(g)
+        below |= self.folds_in(g)
+    return group
+
+  def fold_bit(self, f: UOp) -> int:
+    return 1 << self.fold_numbers.setdefault(f, len(self.fold_numbers))
+
+  def folds_in(self, u: UOp) -> int:
+    """The FOLDs that a value is made of, itself included, as bits."""
+    for v in () if u in self.folds_memo else u.toposort(lambda v: v not in self.folds_memo):
+      found = self.fold_bit(v) if v.op is Ops.FOLD else 0
+      for s in v.src:
+        found |= self.folds_memo[s]
+      self.folds_memo[v] = found
+    return self.folds_memo[u]
+
+  def fold(self, f: UOp, env: Env) -> None:
+    """Emits the reduction `f`, in the outermost loop that knows its operands: written out where it has no loops, else
+    for all elements of its tile."""
+    v = self.values
+    with v.outside(max(v.level_of(v.deps(f)), self.floor)):
+      if any(r.arg[1] not in IN_REGISTERS for r in f.src[1:]):
+        self.reduce(self.together(f))
+      else:
+        self.written_out(f, env)
+
+  def written_out(self, f: UOp, env: Env) -> None:
+    v = self.values
+    out: UOp | None = None
+    for own in self.environments([r for r in f.src[1:] if r.arg[1] is AxisKind.UPCAST]):
+      if (found := self.term(f, {**env, **own})) is None:
+        continue
+      op, terms, mask, arg = found
+      if out is None and op is not Ops.DOT:
+        out = terms[0]
+        continue
+      start = UOp.const(f.dtype, identity_element(f.arg, f.dtype)) if out is None else out
+      before = v.broadcast(start, max(x.dtype.count for x in (start, *terms, *([] if mask is None else [mask]))))
+      out = v.apply(UOp.new(op, f.dtype, (f,) * (1 + len(terms)), arg), [before, *terms])
+      if mask is not None:
+        out = v.node(Ops.WHERE, out.dtype, (v.broadcast(mask, out.dtype.count), out, before))
+    out = UOp.const(f.dtype, identity_element(f.arg, f.dtype)) if out is None else out
+    if any(r.arg[1] is AxisKind.VECTOR for r in f.src[1:]):
+      out = v.node(Ops.FOLD, f.dtype, (v.broadcast(out, self.lanes(f)),), f.arg)
+    v.memo[v.key_of(f, env)] = out, v.home.get(out, v.root)
+
+  def term(self, f: UOp, here: Env) -> tuple[Ops, list[UOp], UOp | None, object] | None:
+    """What one step adds: the operation, its operands, in which lanes, if not in all; None where it adds nothing."""
+    v, x, mask = self.values, f.src[0], None
+    nothing = UOp.const(f.dtype, identity_element(f.arg, f.dtype))
+    if x.op is Ops.WHERE and x.src[2] is nothing and x.arg is None:
+      condition = v.value(x.src[0], here)
+      if condition.op is Ops.CONST and not condition.arg:
+        return None
+      if condition.op is Ops.CONST or x.src[1].op is Ops.DOT:
+        mask, x = None if condition.op is Ops.CONST else condition, x.src[1]
+    if x.op is Ops.DOT:
+      return Ops.DOT, [v.value(s, here) for s in x.src], mask, x.arg
+    return f.arg, [v.value(x, here)], mask, None
+
+  def lanes(self, f: UOp) -> int:
+    """Of the accumulators of `f`: its own, or those of the vectors that it gives."""
+    own = [int(r.src[0].arg) for r in f.src[1:] if r.arg[1] is AxisKind.VECTOR]
+    return own[0] if own else self.values.lanes_of(f)
+
+  def register(self, f: UOp, dtype: DType, home: LoopScope) -> UOp:
+    """An accumulator of the reduction `f`, which starts in `home`."""
+    acc = UOp.new(Ops.ACC, dtype, (), self.ids.next())
+    home.out.extend((acc, UOp.new(Ops.STORE, dtypes.void, (acc, UOp.const(f.dtype, identity_element(f.arg, f.dtype))))))
+    return acc
+
+  def reduce(self, group: list[UOp]) -> None:
+    """Reductions, and those that go on with the rest of a split loop in the same accumulators."""
+    v, ranges = self.values, group[0].src[1:]
+    around = list(self.environments(v.ups(v.deps(group[0]))))
+    own = list(self.environments([r for r in ranges if r.arg[1] is AxisKind.UPCAST]))
+    elements, home = [(env, up) for env in around for up in own], v.stack[-1]
+    registers = [[self.register(f, f.dtype.vec(self.lanes(f)), home) for _ in elements] for f in group]
+    sums = Sums(group, elements, registers, home, {})
+    self.reduction_loops(sums, self.loops_of(ranges))
+    names, ends = [[f] for f in group], list(group)  # what each is known as, and as what it has ended
+    while rest := self.continued(ends, around, len(own)):
+      fewer = list(self.environments([r for r in rest[0].src[1:] if r.arg[1] is AxisKind.UPCAST]))
+      some = [i for i in range(len(elements)) if i % len(own) < len(fewer)]
+      accumulators = [[a[i] for i in some] for a in registers]
+      less = Sums(rest, [(elements[i][0], fewer[i % len(own)]) for i in some], accumulators, home, sums.totals)
+      self.reduction_loops(less, self.loops_of(rest[0].src[1:]))
+      ends = [self.rest_of[x][1] for x in ends]
+      for known, *more in zip(names, rest, ends):
+        known += more
+    results: list[Result] = []
+    for g, f in enumerate(group):
+      for e, env in enumerate(around):
+        used = registers[g][e * len(own) : (e + 1) * len(own)]
+        used = [*used, *(sums.totals[a] for a in used if a in sums.totals)]
+        read = [v.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in used]
+        while len(read) > 1:  # pairwise
+          pairs = [read[i : i + 2] for i in range(0, len(read), 2)]
+          read = [v.node(f.arg, p[0].dtype, tuple(p), None, home) if len(p) > 1 else p[0] for p in pairs]
+        vector = any(r.arg[1] is AxisKind.VECTOR for r in ranges)
+        out = v.node(Ops.FOLD, f.dtype, (read[0],), f.arg, home) if vector else read[0]
+        results.append((f, [v.key_of(x, env) for x in names[g]], out))
+    across = [r for r in ranges if r.arg[1] in THREADS]
+    for _, keys, out in self.across_lanes(results, across[0]) if across else results:
+      for key in keys:
+        v.memo[key] = out, home
+
+  def loops_of(self, ranges: Sequence[UOp]) -> list[UOp]:
+    return [r for r in ranges if r.arg[1] not in IN_REGISTERS and r.arg[1] not in THREADS]
+
+  def continued(self, ends: Sequence[UOp], around: Sequence[Env], copies: int) -> list[UOp]:
+    """The reductions that go on where these have ended, if all do, in loops that they share."""
+    v, out = self.values, list[UOp]()
+    for f in ends:
+      if f not in self.rest_of or any(v.emitted(self.rest_of[f][0], env) is not None for env in around):
+        return []
+      out.append(self.rest_of[f][0])
+    first = ends[0]
+    while first.op is not Ops.FOLD:
+      first = first.src[0]
+    ups = prod(int(r.src[0].arg) for r in out[0].src[1:] if r.arg[1] is AxisKind.UPCAST)
+    vectors = {any(r.arg[1] is AxisKind.VECTOR for r in g.src[1:]) for g in (*out, first)}
+    alike = all(
+      g.src[1:] == out[0].src[1:] and v.deps(g) == v.deps(f) and self.lanes(g) == self.lanes(first)
+      for f, g in zip(ends, out)
+    )
+    return out if alike and ups <= copies and len(vectors) == 1 else []
+
+  def across_lanes(self, results: Sequence[Result], lane: UOp) -> Iterator[Result]:
+    """What reductions amount to, given what each thread has: by halves, in scratch memory."""
+    v = self.values
+    counts = {r: int(r.src[0].arg) for r in v.iteration if r.arg[1] is AxisKind.LOCAL}
+    number, lanes, workers = Affine(0), counts[lane], prod(counts.values())
+    for r, n in counts.items():  # the number of the thread among those that have the same lane
+      number = number if r is lane else number.scaled(n).plus(v.iteration[r])
+    threads, here = workers // lanes, v.iteration[lane]
+    most = max(self.target.scratch // (workers * 8), 1)
+    for first in range(0, len(results), most):
+      some = results[first : first + most]
+      memory = [v.put(scratch(f.dtype, 8 * workers * i, self.ids, 8 * workers)) for i, (f, _, _) in enumerate(some)]
+
+      def at(m: UOp, lane: int, mask: UOp | None = None) -> UOp:
+        """The entry `lane` lanes beyond this thread's."""
+        place = v.parts(here.scaled(threads).plus(number).plus(Affine(lane * threads)), {})[0]
+        return v.put(UOp.new(Ops.INDEX, m.dtype, (m, place) if mask is None else (m, place, mask)))
+
+      def read(where: UOp) -> UOp:
+        return v.put(UOp.new(Ops.LOAD, where.dtype, (where,)))
+
+      self.barrier()
+      for m, (_, _, value) in zip(memory, some):
+        v.put(UOp.new(Ops.STORE, dtypes.void, (at(m, 0), value)))
+      half = lanes // 2
+      while half:
+        self.barrier()
+        mask = v.emit(UOp.new(Ops.CMPLT, dtypes.bool, (lane, index(half))), {})
+        for m, (f, _, _) in zip(memory, some):
+          total = v.put(UOp.new(f.arg, f.dtype, (read(at(m, 0)), read(at(m, half, mask)))))
+          v.put(UOp.new(Ops.STORE, dtypes.void, (at(m, 0, mask), total)))
+        half //= 2
+      self.barrier()
+      for m, (f, keys, _) in zip(memory, some):
+        yield f, keys, read(v.put(UOp.new(Ops.INDEX, m.dtype, (m, v.parts(number, {})[0]))))
+
+  def reduction_loops(self, sums: Sums, loops: Sequence[UOp]) -> None:
+    if not loops:
+      self.step(sums)
+    elif len(loops) > 1:
+      with self.values.iterations(loops[0]):
+        if loops[0].src[0].op is not Ops.CONST or loops[0].src[0].arg > 0:
+          self.reduction_loops(sums, loops[1:])
+    else:
+      for _ in self.blocks(sums, loops[0]):
+        self.step(sums)
+
+  def blocks(self, sums: Sums, r: UOp) -> Iterator[None]:
+    """Opens the innermost loop of a reduction; a long sum of floats is one of blocks."""
+    v, n = self.values, int(r.src[0].arg) if r.src[0].op is Ops.CONST else 0
+    floats = any(f.arg is Ops.ADD and f.dtype in (dtypes.float32, dtypes.float16) for f in sums.group)
+    length = PRODUCTS_BLOCK if of_products(sums.group[0]) else SUM_BLOCK
+    if not floats or n < 2 * length:
+      with v.iterations(r):
+        yield
+      return
+    bit = v.bit(r)
+    with v.loop(index(n // length), r.arg[1], bit) as block:
+      with v.loop(index(length), r.arg[1], bit) as counter:
+        v.iteration[r] = v.form(block).scaled(length).plus(v.form(counter))
+        yield
+      self.flush(sums)
+    if n % length:
+      with v.loop(index(n % length), r.arg[1], bit) as counter:
+        v.iteration[r] = v.form(index(n // length * length)).plus(v.form(counter))
+        yield
+    del v.iteration[r]
+
+  def step(self, sums: Sums) -> None:
+    """One step of the reductions, for all of their tile."""
+    of_own = sorted(
+      range(len(sums.elements)), key=lambda i: tuple(sums.elements[i][1].values())
+    )  # the elements of a copy together
+    for i in of_own:
+      here = {**sums.elements[i][0], **sums.elements[i][1]}
+      for f, accumulators in zip(sums.group, sums.accumulators, strict=True):
+        if (found := self.term(f, here)) is not None:
+          self.accumulate(accumulators[i], *found)
+
+  def accumulate(self, acc: UOp, op: Ops, terms: Sequence[UOp], mask: UOp | None, arg: object) -> None:
+    """acc = op(acc, *terms), in the lanes of the mask."""
+    v = self.values
+    terms = [v.broadcast(x, acc.dtype.count) for x in terms]
+    old = v.put(UOp.new(Ops.LOAD, acc.dtype, (acc,)))
+    new = v.put(UOp.new(op, acc.dtype, (old, *terms), arg))
+    if mask is not None:
+      new = v.put(UOp.new(Ops.WHERE, acc.dtype, (v.broadcast(mask, acc.dtype.count), new, old)))
+    v.put(UOp.new(Ops.STORE, dtypes.void, (acc, new)))
+
+  def flush(self, sums: Sums) -> None:
+    """Adds the accumulators of a block to totals. They start anew: a sum that carries one, with the rest."""
+    v = self.values
+    for f, accumulators in zip(sums.group, sums.accumulators, strict=True):
+      for acc in accumulators:
+        if (total := sums.totals.get(acc)) is None:
+          total = sums.totals[acc] = self.register(f, acc.dtype, sums.home)
+        old, x = (v.put(UOp.new(Ops.LOAD, acc.dtype, (a,))) for a in (total, acc))
+        rest = v.broadcast(UOp.const(f.dtype, identity_element(f.arg, f.dtype)), acc.dtype.count)
+        if carries_rest(f):
+          new, rest = fast_two_sum(old, x, rest, lambda op, dtype, src: v.put(UOp.new(op, dtype, src)))
+        else:
+          new = v.put(UOp.new(f.arg, acc.dtype, (old, x)))
+        v.put(UOp.new(Ops.STORE, dtypes.void, (total, new)))
+        v.put(UOp.new(Ops.STORE, dtypes.void, (acc, rest)))

@@ -1,0 +1,309 @@
+"""A nest, stores that share their own loops, and how it is computed: a list of primitives.
+
+Loops have names: `i0`, `i1`, … the parallel ones, `k0`, … those of reductions, as they are met; a split of `x` makes
+`x.o` (outer), `x.i` (inner) and `x.t` (what is left). A step is plain data, which `NestSchedule.run` reads back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from tinygrad.codegen.analysis.accesses import Analysis, Item, folds_of, is_inlined, operands_of
+from tinygrad.codegen.primitives import IllegalStep, bind, split
+from tinygrad.codegen.primitives.rebind import IN_REGISTERS, Rebinding, Version
+from tinygrad.codegen.primitives.stage import (
+  Panel,
+  Scheduled,
+  Totals,
+  accumulate,
+  carries_rest,
+  iterations_of,
+  stage_panels,
+)
+from tinygrad.device import Target
+from tinygrad.helpers import prod
+from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp
+from tinygrad.uop.affine import index
+from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.rewrite import on_sources, rebuild
+
+Stores = tuple[UOp, ...]
+WRITTEN_OUT = 64  # steps of a short reduction, over all of its tile, beyond which it is a loop
+
+
+class ScheduleStep(NamedTuple):
+  """One primitive with its arguments."""
+
+  name: str
+  args: tuple[Any, ...]
+
+  def __str__(self) -> str:
+    return f"{self.name}({', '.join(map(str, self.args))})"
+
+
+Heuristic = Callable[["NestSchedule"], None]
+
+
+class Staged(NamedTuple):
+  """Operand number `operand` in memory: with the loops `outer` as its dims, the outermost first, and then those of a
+  row, `inner`, which has `row` elements, or as many as there are. `order`: in which loops threads copy it, what is
+  nearest in the memory that it comes from first; there `vector` neighbours are aligned."""
+
+  operand: int
+  outer: tuple[str, ...]
+  inner: tuple[str, ...] = ()
+  row: int = 0
+  order: tuple[tuple[str, ...], ...] = ()
+  vector: int = 1
+
+
+Fill = tuple[list[list[str]], int]  # how threads fill memory together: `Staged`'s order, in names of its own; vectors
+
+
+class Room(NamedTuple):
+  """What the nests of a kernel have in common. `steps`: by nest, what was done with it; `outside`: bytes of scratch
+  memory that are filled outside of all nests."""
+
+  target: Target
+  ids: LoopIds
+  heuristic: Heuristic
+  steps: dict[str, list[ScheduleStep]]
+  outside: list[int]
+  written: set[UOp]  # memory that the kernel stores in
+
+
+class NestSchedule:
+  """A nest and its loops by name. Each primitive makes of it one that computes the same, or raises IllegalStep."""
+
+  def __init__(
+    self, label: str, stores: Stores, around: Collection[UOp], limits: Stores, room: Room, taken: int
+  ) -> None:
+    self.label, self.room, self.taken = label, room, taken
+    self.around = tuple(r for r in stores[0].src[2:] if r in around)  # the outermost first
+    own = [r for r in stores[0].src[2:] if r not in around and r.arg[1] is AxisKind.LOOP]
+    parallel = [r for r in own if all(r in s.src[2:] for s in stores)]
+    self.kernel = UOp.sink(*stores, *limits)
+    self.parallel = tuple(parallel)
+    self.names = {f"i{n}": r for n, r in enumerate(parallel)}
+    self.grid: dict[str, UOp] = {}  # the numbers of groups, threads and lanes, if they are threads of a grid
+    self.versions: dict[UOp, list[Version]] = {}  # what is to take the place of loops,
+    self.orders: list[dict[UOp, int]] = []  # and how they are to be nested
+    self.operands: list[list[UOp]] = []  # what may be staged, each with its images in the parts of split loops
+    self.items: list[Item] = []
+    self.main: Item | None = None  # the reduction with the most work
+    self.fill: Fill | None = None  # if it is one
+    self.blocked = False  # its reduction is one of blocks already
+    self.steps = room.steps[label] = []
+    self.name_reductions()
+
+  @property
+  def stores(self) -> Stores:
+    return tuple(s for s in self.kernel.src if s.op is Ops.STORE)
+
+  @property
+  def limited(self) -> set[UOp]:
+    """The loops that may end early."""
+    return {x.src[0] for x in self.kernel.src if x.op is not Ops.STORE}
+
+  def analyse(self) -> Analysis:
+    """Strides and dependences. What may be staged is numbered by it."""
+    a = Analysis(self.stores, self.parallel)
+    self.items, folds = a.items, [i for i in a.items if i.fold is not None]
+    self.main = max(folds, key=lambda i: i.work, default=None)
+    self.operands = [[x] for x in dict.fromkeys(x for i in folds for x in operands_of(a, i))]
+    return a
+
+  def number_of(self, operand: UOp) -> int:
+    """Of what `analyse` has found that may be staged."""
+    return next(i for i, images in enumerate(self.operands) if images[0] is operand)
+
+  def name_of(self, r: UOp) -> str:
+    return next(name for name, x in self.names.items() if x is r)
+
+  def name_reductions(self) -> None:
+    known, n = set(self.names.values()), sum(name.startswith("k") for name in self.names)
+    for r in dict.fromkeys(r for f in folds_of(self.stores) for r in f.src[1:] if r not in known):
+      self.names[f"k{n}"] = r
+      n += 1
+
+  def loop(self, name: str) -> UOp:
+    if name not in self.names:
+      raise IllegalStep(f"there is no loop {name}", f"one of {', '.join(self.names)}")
+    return self.names[name]
+
+  def note(self, name: str, *args: Any) -> None:
+    self.steps.append(ScheduleStep(name, args))
+
+  def run(self, steps: Sequence[ScheduleStep]) -> None:
+    """Does what another has noted."""
+    self.analyse()
+    for step in steps:
+      getattr(self, step.name)(*step.args)
+
+  def settle(self) -> None:
+    """Makes the kernel of which the steps so far have spoken."""
+    if self.versions or self.orders:
+      made = Rebinding(self.kernel, self.versions, self.orders)
+      self.kernel, self.versions, self.orders = made.kernel, {}, []
+      if wrong := {r for u in self.kernel.toposort() if u.op is Ops.AFTER for r in waits_for(u)}:
+        rule = f"loop {min(r.arg[0] for r in wrong)} is one of registers, so what is staged has to span it"
+        raise IllegalStep(rule, "stage it with that loop among its dims")
+      self.operands = [list(dict.fromkeys(y for x in images for y in made.images(x))) for images in self.operands]
+
+  # ---- primitives
+
+  def split(self, name: str, size: int, tail: split.Tail = "peel") -> None:
+    """`name` -> name.o, name.i and, where a last block is not whole and is to be peeled, name.t."""
+    self.note("split", name, size, tail)
+    r = self.loop(name)
+    self.versions[r], parts = split.split_loop(r, size, split.limit_of(self.kernel, r), self.room.ids, tail)
+    del self.names[name]
+    self.names |= {f"{name}.{part}": r for part, r in parts.items() if r is not None}
+
+  def unroll(self, name: str) -> None:
+    self.mark("unroll", name, AxisKind.UPCAST)
+
+  def vectorize(self, name: str) -> None:
+    self.mark("vectorize", name, AxisKind.VECTOR)
+
+  def mark(self, step: str, name: str, kind: AxisKind) -> None:
+    self.note(step, name)
+    r = self.loop(name)
+    self.versions[r], self.names[name] = split.mark(r, kind)
+
+  def reorder(self, *names: str) -> None:
+    """Loops nested in this order, wherever several of them are nested; the others keep their places. Parallel loops may
+    run in any order, and so may those of one reduction. Names that there are none of are passed over."""
+    if len(order := [self.names[n] for n in names if n in self.names]) > 1:
+      self.note("reorder", *names)
+      self.orders.append({r: i for i, r in enumerate(order)})
+
+  def launch(self, threads: int, lanes: int = 1) -> None:
+    """A group of the grid has so many threads, times lanes."""
+    self.note("launch", threads, lanes)
+    for to, n in (("threads", threads), ("lanes", lanes)):
+      if n > 1:
+        self.grid[to] = self.room.ids.loop(index(n), AxisKind.LOCAL)
+
+  def bind(self, to: str, *names: str) -> None:
+    """Parallel loops to the `groups` of a grid, or to the `threads` of a group; to `lanes`, loops of reductions and
+    those in which their results are used. Those of the names that there are."""
+    if loops := [self.names.pop(n) for n in names if n in self.names]:
+      self.note("bind", to, *names)
+      if to == "groups":
+        self.grid[to] = self.room.ids.loop(index(int(prod(map(bind.most_iterations, loops)))), AxisKind.GLOBAL)
+      if to not in self.grid:
+        raise IllegalStep(f"the group has no {to}", "launch it with some")
+      self.versions |= (bind.among_lanes if to == "lanes" else bind.bind)(loops, self.grid[to])
+
+  def within(self, *grid: str) -> None:
+    """The stores are computed by these of the grid."""
+    self.note("within", *grid)
+    self.settle()
+    self.kernel = bind.with_threads(self.kernel, [self.grid[to] for to in grid if to in self.grid])
+
+  def stage(self, *panels: Staged) -> None:
+    """Operands in scratch memory, filled together. In what is left of a split loop x, x.t stands for x.i."""
+    self.note("stage", *panels)
+    self.settle()
+    together: dict[frozenset[UOp], list[Panel]] = {}
+    reducing = {r for f in folds_of(self.stores) for r in f.src[1:]}
+    for spec in map(Staged._make, panels):
+      for n, image in enumerate(self.operands[spec.operand]):
+        panel = self.panel(spec, image, f"{self.label}.panel{spec.operand}" + (f".{n}" if n else ""))
+        free = frozenset(r for r in image.toposort() if r.op is Ops.RANGE).difference(panel.loops)
+        within = free & reducing  # a reduction: it is filled anew, by threads with others that are then
+        offset = self.place(panel.nbytes, bool(within) or self.inside(image))
+        key = within if spec.order else frozenset((image,))
+        together.setdefault(key, []).append(replace(panel, offset=offset))
+    for some in together.values():
+      self.kernel = stage_panels(self.kernel, some, self.room.ids)
+
+  def panel(self, spec: Staged, image: UOp, label: str) -> Panel:
+    over = {r for r in image.toposort() if r.op is Ops.RANGE}
+
+    def loops(names: Sequence[str]) -> list[UOp]:
+      """Of this image, and of a length that is known: along others it is filled for each iteration."""
+      rest = {n: n.removesuffix("i") + "t" for n in names if n.endswith(".i")}
+      found = [r for name in names for part in (name, rest.get(name)) if (r := self.names.get(part or "")) in over]
+      return [r for r in found if r.src[0].op is Ops.CONST]
+
+    outer, inner = loops(spec.outer), loops(spec.inner)
+    number = {r: f"i{n}" for n, r in enumerate((*outer, *inner))}
+    fill = [[number[r] for r in loops(group)] for group in spec.order], spec.vector
+    scheduled = self.scheduled(label, 1 << 62, fill=fill)
+    return Panel(image, (*outer, *inner), len(inner), spec.row, 0, scheduled)
+
+  def inside(self, image: UOp) -> bool:
+    """Whether it has to be filled within the innermost of the loops that nests share."""
+    below = image.toposort()
+    written = any(u.op is Ops.INDEX and u.src[0] in self.room.written for u in below)
+    return not self.around or self.around[-1] in below or written
+
+  def place(self, nbytes: int, inside: bool) -> int:
+    """Where in scratch memory there is room. What is filled outside of a loop that nests share stays there for all of
+    its iterations, at the end of the memory; panels inside follow one another in time."""
+    size, before = self.room.target.scratch, sum(self.room.outside)
+    if self.taken + nbytes + before > size:
+      raise IllegalStep(f"{nbytes} bytes do not fit in scratch memory", "stage fewer loops of the operand")
+    if not inside:
+      self.room.outside.append(nbytes)
+      return size - before - nbytes
+    self.taken += nbytes
+    return self.taken - nbytes
+
+  def accumulate(self, name: str, size: int, *dims: str) -> None:
+    """The reduction over loop `name` in blocks of `size`; what they add up to is in memory with `dims`."""
+    self.note("accumulate", name, size, *dims)
+    self.settle()
+    r, totals = self.loop(name), Totals(tuple(map(self.loop, dims)), self.taken)
+    if any(x.src[0].op is not Ops.CONST for x in (*totals.dims, r)):
+      raise IllegalStep("sums so far lie in memory of a fixed size, and a loop has none", "accumulate in registers")
+    f = next(f for f in folds_of(self.stores) if r in f.src[1:])
+    self.taken += totals.nbytes(f) * (1 + carries_rest(f))
+    how = [self.scheduled(f"{self.label}.{part}", self.taken, True) for part in ("begin", "block", "rest")]
+    self.kernel = accumulate(self.kernel, f, r, size, totals, self.room.ids, how)
+    self.blocked, self.operands = True, []
+    self.names = {n: x for n, x in self.names.items() if x in self.parallel}
+    self.name_reductions()
+
+  def write_out(self) -> None:
+    """Short reductions as chains of operations."""
+    self.settle()
+    made: dict[UOp, UOp] = {}
+    for f in folds_of(self.stores):
+      if is_inlined(f) and not any(r.arg[1] in IN_REGISTERS for r in f.src[1:]):
+        tile = {r for r in f.toposort() if r.op is Ops.RANGE and r.arg[1] is AxisKind.UPCAST}
+        if prod(iterations_of(r) for r in (*tile, *f.src[1:])) <= WRITTEN_OUT:
+          own = {r: self.room.ids.loop(r.src[0], AxisKind.UPCAST) for r in f.src[1:]}
+          made[f] = f.replace(src=(rebuild(f.src[0], on_sources, dict(own)), *own.values()))
+    if made:
+      self.note("write_out")
+      self.kernel = rebuild(self.kernel, on_sources, made)
+
+  # ---- what is done with nests
+
+  def scheduled(self, label: str, taken: int, blocked: bool = False, fill: Fill | None = None) -> Scheduled:
+    """How a nest is computed that this one makes, beside memory that is taken."""
+
+    def stores_of(stores: Stores) -> Stores:
+      nest = NestSchedule(label, stores, (), (), self.room, taken)
+      nest.blocked, nest.grid, nest.fill = blocked, dict(self.grid), fill
+      return nest.scheduled_stores()
+
+    return stores_of
+
+  def scheduled_stores(self) -> Stores:
+    """The stores as they are to be computed."""
+    self.room.heuristic(self)
+    self.settle()
+    return split.clip(self.kernel, self.room.ids).src
+
+
+def waits_for(after: UOp) -> set[UOp]:
+  """The loops of registers that would have to be open where memory is filled."""
+  below = after.toposort()
+  bound = {r for u in below if (first := RANGES_FROM.get(u.op)) is not None for r in u.src[first:]}
+  return {u for u in below if u.op is Ops.RANGE and u.arg[1] in IN_REGISTERS} - bound

@@ -1,0 +1,66 @@
+"""`bind`: loops are shared out among the threads of a grid, which has one number for its groups, one for the threads of
+a group, and one for lanes, threads that share reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinygrad.codegen.primitives import IllegalStep
+from tinygrad.codegen.primitives.rebind import Version, gated
+from tinygrad.codegen.primitives.split import within_bounds
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import prod
+from tinygrad.uop import Ops, UOp
+from tinygrad.uop.affine import index
+
+
+def digit(x: UOp, stride: int, count: int) -> UOp:
+  """x // stride % count, for x below stride · count · …"""
+  if stride > 1:
+    x = UOp.new(Ops.IDIV, dtypes.index, (x, index(stride)))
+  return UOp.new(Ops.MOD, dtypes.index, (x, index(count))) if count > 1 else index(0)
+
+
+def bind(loops: Sequence[UOp], number: UOp) -> dict[UOp, list[Version]]:
+  """Parallel loops as one of the grid's: each is a digit of its number, the last the lowest. Threads run in any order,
+  and so do iterations of parallel loops."""
+  sizes, stride = [most_iterations(r) for r in loops], int(number.src[0].arg)
+  if int(prod(sizes)) != stride:
+    raise IllegalStep(f"loops of {' times '.join(map(str, sizes))} iterations, for {stride} threads", "split them")
+  versions = {}
+  for r, n in zip(loops, sizes):
+    stride //= n
+    here = digit(number, stride, n) if len(loops) > 1 else number
+    if r.src[0].op is Ops.CONST:
+      versions[r] = [Version(here, (number,))]
+    else:
+      versions[r] = [
+        Version(within_bounds(here, r.src[0]), (number,), None, UOp.new(Ops.CMPLT, dtypes.bool, (here, r.src[0])))
+      ]
+  return versions
+
+
+def most_iterations(r: UOp) -> int:
+  """As many iterations as a loop may have; those beyond its end do nothing."""
+  return max(int(r.src[0].vmax), 1)
+
+
+def among_lanes(loops: Sequence[UOp], lanes: UOp) -> dict[UOp, list[Version]]:
+  """Loops, of reductions or of what is computed with their results, each as the lanes: as many, and in each another."""
+  if wrong := [r for r in loops if r.src[0] is not lanes.src[0]]:
+    raise IllegalStep(f"loop {wrong[0].arg[0]} has another number of iterations than there are lanes", "split it")
+  return {r: [Version(lanes, (lanes,))] for r in loops}
+
+
+def with_threads(kernel: UOp, threads: Sequence[UOp]) -> UOp:
+  """The kernel's stores within all of these loops. Where lanes are nothing to a store, the first of them has it."""
+  stores = []
+  for s in kernel.src:
+    if s.op is Ops.STORE:
+      where = s.src[0]
+      for r in threads:
+        if r not in s.src[2:]:
+          where = gated(where, UOp.new(Ops.CMPEQ, dtypes.bool, (r, index(0))))
+      s = s.replace(src=(where, s.src[1], *threads, *(r for r in s.src[2:] if r not in threads)))
+    stores.append(s)
+  return kernel.replace(src=tuple(stores))

@@ -1,0 +1,105 @@
+"""`split`: a loop as two, one in the other; `mark`: how its iterations are computed; `clip`: where a loop ends that has
+nothing left to do."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tinygrad.codegen.primitives import IllegalStep
+from tinygrad.codegen.primitives.rebind import Rebinding, Version
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import ceildiv
+from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop.affine import Affine, affine, index
+from tinygrad.uop.loop_ids import LoopIds
+
+
+def limit_of(kernel: UOp, r: UOp) -> UOp | None:
+  """From which iteration of r on nothing is left to do, if that is known (`clip_loops`)."""
+  return next((x.src[1] for x in kernel.src if x.op is Ops.CMPLT and x.src[0] is r), None)
+
+
+def trips(limit: UOp | None, count: UOp, base: UOp, step: int) -> UOp:
+  """So many iterations of `step` of a loop's from `base` on, or less, as far as its limit goes."""
+  if limit is None:
+    return count
+  left = affine(limit, {}).plus(affine(base, {}), -1).plus(Affine(step - 1)).uop()
+  left = UOp.new(Ops.MAX, dtypes.index, (left, index(0)))
+  return UOp.new(Ops.MIN, dtypes.index, (UOp.new(Ops.IDIV, dtypes.index, (left, index(step))), count))
+
+
+def loop(ids: LoopIds, like: UOp, end: UOp) -> UOp | None:
+  """A new loop of the kind of another; None for one of one iteration."""
+  return None if end.op is Ops.CONST and end.arg == 1 else ids.loop(end, like.arg[1])
+
+
+def at(base: UOp, *terms: tuple[UOp | None, int]) -> UOp:
+  out = affine(base, {})
+  for r, c in terms:
+    out = out if r is None else out.plus(Affine(0, {r: 1}), c)
+  return out.uop()
+
+
+# what a split makes: the loops over blocks (o), within one (i), over the rest where these do not divide it (t), and,
+# around that of a loop with a limit, one of one iteration or none (w); None for one of one iteration
+Parts = dict[str, UOp | None]
+Tail = Literal["peel", "mask", "clamp"]  # what becomes of a last block that is not whole
+
+
+def split_loop(r: UOp, size: int, limit: UOp | None, ids: LoopIds, tail: Tail = "peel") -> tuple[list[Version], Parts]:
+  """r -> outer·size + inner. Where `size` does not divide the iterations, those of the last block that there are follow
+  as a loop of their own (peel), or the block is a whole one, and its other iterations do nothing (mask), or are the
+  last one once more, in all but what they store or add (clamp). `limit`: from which iteration on nothing is left to do.
+
+  The order of iterations stays as it is, so it is always legal."""
+  assert size > 0, f"a block of {size} iterations"
+  n, zero = r.src[0], index(0)
+  if n.op is Ops.CONST:
+    number, left = divmod(int(n.arg), size)
+    whole, rest, base = index(number), index(left), index(number * size)
+    up = index(ceildiv(int(n.arg), size))
+  else:
+    whole, rest = n // size, n % size
+    base, up, left = whole * size, (n + (size - 1)) // size, size
+  versions, outer, inner, last, once = list[Version](), None, None, None, None
+  peeled = tail == "peel" or not left
+  if not peeled or whole.op is not Ops.CONST or whole.arg:
+    outer = loop(ids, r, trips(limit, whole if peeled else up, zero, size))
+    inner = loop(ids, r, index(size))
+    value = at(zero, (outer, size), (inner, 1))
+    exists = None if peeled else UOp.new(Ops.CMPLT, dtypes.bool, (value, n))
+    loops = tuple(x for x in (outer, inner) if x is not None)
+    if tail == "clamp" and not peeled:
+      versions.append(Version(within_bounds(value, n), loops, None, exists))
+    else:
+      versions.append(Version(value, loops, exists))
+  if left and peeled:
+    once = None if limit is None else loop(ids, r, trips(limit, index(1), base, left))
+    last = loop(ids, r, rest)
+    versions.append(Version(at(base, (last, 1)), tuple(x for x in (once, last) if x is not None)))
+  return versions, {"o": outer, "i": inner, "w": once, "t": last}
+
+
+def within_bounds(x: UOp, end: UOp) -> UOp:
+  """x, or the last of `end`; 0 where there is none."""
+  last = affine(end, {}).plus(Affine(-1)).uop()
+  out = UOp.new(Ops.MIN, dtypes.index, (x, last))
+  return UOp.new(Ops.MAX, dtypes.index, (out, index(0))) if last.vmin < 0 else out
+
+
+def mark(r: UOp, kind: AxisKind) -> tuple[list[Version], UOp]:
+  """The loop as one of another kind: UPCAST, iterations that are copies in registers, of a reduction an accumulator
+  each; VECTOR, the lanes of a vector."""
+  if r.src[0].op is not Ops.CONST:
+    raise IllegalStep(f"a loop of {r.src[0].op.name} iterations has no fixed length", "split it first")
+  new = r.replace(arg=(r.arg[0], kind))
+  return [Version(new, (new,))], new
+
+
+def clip(kernel: UOp, ids: LoopIds) -> UOp:
+  """The kernel without limits: each loop that has one ends there."""
+  shorter: dict[UOp, list[Version]] = {}
+  for r, limit in (x.src for x in kernel.src if x.op is Ops.CMPLT):
+    new = ids.loop(trips(limit, r.src[0], index(0), 1), r.arg[1])
+    shorter[r] = [Version(new, (new,))]
+  return Rebinding(kernel, shorter).kernel if shorter else kernel

@@ -1,0 +1,160 @@
+"""`stage`: an operand is computed once for all that read it, into memory; `accumulate`: a reduction in blocks, whose
+sums so far are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tinygrad.codegen.primitives import IllegalStep
+from tinygrad.codegen.primitives.rebind import IN_REGISTERS
+from tinygrad.dtype import DType, dtypes
+from tinygrad.helpers import prod, round_up
+from tinygrad.ops.reduce import identity_element
+from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop.affine import Affine, affine, index, row_major
+from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
+
+LINE = 64  # bytes, of which panels in memory are multiples
+Stores = tuple[UOp, ...]
+Scheduled = Callable[[Stores], Stores]  # how stores of their own loops are computed
+
+
+def iterations_of(r: UOp) -> int:
+  return int(r.src[0].arg)
+
+
+def own_loops(loops: Sequence[UOp], ids: LoopIds) -> dict[UOp, UOp]:
+  """Loops that run as these do, but for themselves."""
+  return {r: ids.loop(r.src[0], AxisKind.LOOP) for r in loops}
+
+
+def scratch(dtype: DType, offset: int, ids: LoopIds, nbytes: int = 0) -> UOp:
+  """Memory `offset` bytes from the start of a worker's own."""
+  return UOp.new(Ops.SCRATCH, dtype, (), (offset, ids.next(), nbytes))
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+  """What is to be staged: `operand`, with `loops` as the dims of its memory, the outermost first, of which the last
+  `within` are a row, of `row` elements if that is more than they have; `offset` bytes from the start of scratch memory.
+  `scheduled`: how it is filled."""
+
+  operand: UOp
+  loops: tuple[UOp, ...]
+  within: int
+  row: int
+  offset: int
+  scheduled: Scheduled
+
+  @property
+  def rows(self) -> tuple[tuple[UOp, ...], tuple[UOp, ...], int]:
+    """(the dims of rows, those within one, its elements)"""
+    outer, inner = (self.loops[: len(self.loops) - self.within], self.loops[len(self.loops) - self.within :])
+    return outer, inner, max(int(prod(map(iterations_of, inner))), self.row)
+
+  @property
+  def place(self) -> UOp:
+    outer, inner, row = self.rows
+    at = affine(row_major((r, iterations_of(r)) for r in outer), {}).scaled(row)
+    return at.plus(affine(row_major((r, iterations_of(r)) for r in inner), {})).uop()
+
+  @property
+  def nbytes(self) -> int:
+    outer, _, row = self.rows
+    return round_up(int(prod(map(iterations_of, outer))) * row * self.operand.dtype.itemsize, LINE)
+
+
+def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
+  """In the place of operands loads from scratch memory, into which each is computed for all of its loops at once, in
+  loops of its own, wherever the other loops that it depends on are open; of several together."""
+  effects, memories, made = list[UOp](), list[UOp](), dict[UOp, UOp]()
+  for p in panels:
+    free = {r for r in p.operand.toposort() if r.op is Ops.RANGE} - set(p.loops)
+    if wrong := [r for r in free if r.arg[1] in IN_REGISTERS]:
+      raise IllegalStep(
+        f"loop {wrong[0].arg[0]} is one of registers, so what is staged has to span it", "stage it first"
+      )
+    if any(r.src[0].op is not Ops.CONST for r in p.loops):
+      raise IllegalStep("memory has a fixed size, and a loop that it is to span has none", "split that loop first")
+    own = own_loops(p.loops, ids)
+    memory = scratch(p.operand.dtype, p.offset, ids, p.nbytes)
+    where = UOp.new(Ops.INDEX, p.operand.dtype, (memory, p.place))
+    there, value = (substitute_free(x, own) for x in (where, p.operand))
+    effects += p.scheduled((UOp.new(Ops.STORE, dtypes.void, (there, value, *own.values())),))
+    memories.append(where)
+  for p, where in zip(panels, memories):
+    filled = UOp.new(Ops.AFTER, p.operand.dtype, (where.src[0], *effects))
+    made[p.operand] = UOp.new(Ops.LOAD, p.operand.dtype, (where.replace(src=(filled, where.src[1])),))
+  return rebuild(kernel, on_sources, made)
+
+
+def carries_rest(f: UOp) -> bool:
+  """Whether what the additions of blocks lose is kept: of a sum of floats, if not of products."""
+  return f.arg is Ops.ADD and dtypes.is_float(f.dtype) and not of_products(f)
+
+
+def of_products(f: UOp) -> bool:
+  return f.src[0].op is Ops.MUL or f.src[0].op is Ops.DOT
+
+
+def fast_two_sum(total: UOp, x: UOp, zero: UOp, new: Callable[[Ops, DType, Stores], UOp]) -> tuple[UOp, UOp]:
+  """total + x, and what that has lost, if it is finite, else `zero` (T. Dekker). `new` makes the nodes."""
+  both = new(Ops.ADD, x.dtype, (total, x))
+  lost = new(Ops.SUB, x.dtype, (x, new(Ops.SUB, x.dtype, (both, total))))
+  finite = new(Ops.CMPEQ, dtypes.bool.vec(x.dtype.count), (lost, lost))
+  return both, new(Ops.WHERE, x.dtype, (finite, lost, zero))
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+  """Where in scratch memory sums so far lie: `dims`, the loops on which they depend, the outermost first."""
+
+  dims: tuple[UOp, ...]
+  offset: int
+
+  def nbytes(self, f: UOp) -> int:
+    return round_up(int(prod(map(iterations_of, self.dims))) * f.dtype.itemsize, LINE)
+
+
+def accumulate(
+  kernel: UOp, f: UOp, r: UOp, size: int, totals: Totals, ids: LoopIds, scheduled: Sequence[Scheduled]
+) -> UOp:
+  """The reduction `f` in blocks of `size` iterations of its loop r, which is taken out of all loops on which f depends:
+  in it a block adds to what there is in memory. `scheduled`: how it is begun, what a block adds, and the rest."""
+  dtype, careful = f.dtype, carries_rest(f)
+  place = row_major((x, iterations_of(x)) for x in totals.dims)
+  zero = UOp.const(dtype, 0)
+
+  def places(own: dict[UOp, UOp]) -> list[UOp]:
+    """Of the sums, and of what additions have lost."""
+    offsets = [totals.offset + i * totals.nbytes(f) for i in range(1 + careful)]
+    return [UOp.new(Ops.INDEX, dtype, (scratch(dtype, o, ids), substitute_free(place, own))) for o in offsets]
+
+  def stores(values: Sequence[UOp], own: dict[UOp, UOp], *around: UOp) -> Stores:
+    to = zip(places(own), values)
+    return tuple(UOp.new(Ops.STORE, dtypes.void, (w, v, *around, *own.values())) for w, v in to)[::-1]
+
+  own = own_loops(totals.dims, ids)
+  effects = [*scheduled[0](stores([UOp.const(dtype, identity_element(f.arg, dtype)), zero][: 1 + careful], own))]
+  whole, rest = divmod(iterations_of(r), size)
+  for count, base, n, how in ((whole, 0, size, scheduled[1]), (1, whole * size, rest, scheduled[2])):
+    if n == 0 or count == 0:
+      continue
+    own, block = own_loops(totals.dims, ids), ids.loop(index(count), AxisKind.REDUCE) if count > 1 else None
+    inner = {x: ids.loop(index(n) if x is r else x.src[0], AxisKind.REDUCE) for x in f.src[1:]}
+    at = Affine(base, {inner[r]: 1} if block is None else {inner[r]: 1, block: n}).uop()
+    part = substitute_free(f.src[0], {**inner, r: at, **own})
+    part = UOp.new(Ops.FOLD, dtype, (part, *inner.values()), f.arg)
+    old = [UOp.new(Ops.LOAD, dtype, (w,)) for w in places(own)]
+    values: Stores
+    if careful:
+      values = fast_two_sum(old[0], UOp.new(Ops.ADD, dtype, (part, old[1])), zero, UOp.new)
+    else:
+      values = (UOp.new(f.arg, dtype, (old[0], part)),)
+    effects += how(stores(values, own, *(() if block is None else (block,))))
+  filled = [w.replace(src=(UOp.new(Ops.AFTER, dtype, (w.src[0], *effects)), w.src[1])) for w in places({})]
+  reads = [UOp.new(Ops.LOAD, dtype, (w,)) for w in filled]
+  total = reads[0] if len(reads) == 1 else UOp.new(Ops.ADD, dtype, tuple(reads))
+  return rebuild(kernel, on_sources, {f: total})

@@ -1,0 +1,1 @@
+"""Functions and narrow floats in terms of arithmetic that every processor has."""
