@@ -25,6 +25,7 @@ from tinygrad.transforms.collectives import (
   psum_scatter,
 )
 from tinygrad.transforms.cond import cond
+from tinygrad.transforms.donate import donate
 from tinygrad.transforms.forward import hessian, hvp, jacfwd, jvp, linearize
 from tinygrad.transforms.grad import grad, jacrev, stop_gradient, value_and_grad, vjp
 from tinygrad.transforms.own_rules import custom_jvp, custom_vjp
@@ -40,7 +41,7 @@ __all__ = [
   "Context", "Device", "DeviceError", "DeviceMesh", "GlobalCounters", "Mesh", "OPEN", "Ops", "P", "PartitionSpec",
   "ShardError", "Sharding", "Tensor", "TinyJit", "UOp", "Variable", "all_gather", "all_to_all", "auto", "axis_index",
   "axis_size", "check_rule", "checkpoint", "checkpoint_policies", "cond", "custom_jvp", "custom_op", "custom_vjp",
-  "dtypes", "fetch", "function", "getenv", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jvp", "linearize", "nn",
-  "ops", "pmax", "pmean", "pmin", "ppermute", "propagate", "psum", "psum_scatter", "scan", "scan_layers", "shard_map",
-  "sharding", "stop_gradient", "value_and_grad", "vjp", "vmap", "while_loop",
+  "donate", "dtypes", "fetch", "function", "getenv", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jvp", "linearize",
+  "nn", "ops", "pmax", "pmean", "pmin", "ppermute", "propagate", "psum", "psum_scatter", "scan", "scan_layers",
+  "shard_map", "sharding", "stop_gradient", "value_and_grad", "vjp", "vmap", "while_loop",
 ]  # fmt: skip
