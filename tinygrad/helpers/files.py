@@ -13,7 +13,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Any]:
   target = Path(path)
   target.parent.mkdir(parents=True, exist_ok=True)
   name = target.with_name(f".{target.name}.{os.urandom(8).hex()}")
-  handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o644)
+  handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0), 0o644)
   try:
     with os.fdopen(handle, "wb") as f:
       yield f
