@@ -25,7 +25,7 @@ TWO = ("CPU:0", "CPU:1")
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
   monkeypatch.setenv("CACHEDIR", str(tmp_path))
-  with PROCESS.anew(), Context(PLAN_CACHE=1, QUICK_CODE=1):
+  with PROCESS.anew(), Context(PLAN_CACHE=1, QUICK_CODE=1, SPEC=1):  # with SPEC=2 all stages are seen
     yield tmp_path / "objects"
 
 
@@ -101,7 +101,7 @@ def test_what_comes_from_disk_is_what_was_made(name, made):
 
 
 def run(cache, script, **settings):
-  env = os.environ | {"CACHEDIR": str(cache.parent), "PLAN_CACHE": "1", "QUICK_CODE": "1"} | settings
+  env = os.environ | {"CACHEDIR": str(cache.parent), "PLAN_CACHE": "1", "QUICK_CODE": "1", "SPEC": "1"} | settings
   return subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=120)
 
 
