@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad import Mesh, P, Sharding, Tensor, dtypes
+from tinygrad.debug.report import Report
 from tinygrad.sharding import explain
-from tinygrad.sharding.report import Report
 
 DATA = Path(__file__).parents[1] / "test" / "data" / "collectives.json"
 LINE = Mesh([f"NULL:{i}" for i in range(8)], (8,), ("x",))

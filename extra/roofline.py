@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tinygrad import Tensor
+from tinygrad.debug.report import Row, as_realized, rows_of
 from tinygrad.helpers import prod
 from tinygrad.propagation import planned_bytes
 from tinygrad.sharding.localize import COMPLETE, run_passes
 from tinygrad.sharding.lower_to_local import Localizer
-from tinygrad.sharding.report import Row, as_realized, rows_of
 from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.auto.memory import fused_ones
 from tinygrad.uop import Ops, UOp

@@ -17,8 +17,8 @@ from tinygrad.sharding.replacement import Replacement
 from tinygrad.uop import Hooks, Ops, UOp, stored
 
 if TYPE_CHECKING:
+  from tinygrad.debug import report as reports
   from tinygrad.sharding import localize as localizing
-  from tinygrad.sharding import report as reports
   from tinygrad.solver import build, decided, graph, reasons, solve
   from tinygrad.solver.auto import automatic, fit, model, search
   from tinygrad.solver.auto import machine as machines
@@ -43,7 +43,7 @@ else:
       "auto.machine",
     )
   )
-  localizing, reports = (LazyModule(f"tinygrad.sharding.{name}") for name in ("localize", "report"))
+  localizing, reports = LazyModule("tinygrad.sharding.localize"), LazyModule("tinygrad.debug.report")
 
 
 class Propagation:
@@ -205,4 +205,4 @@ def noted(placing: Placing, roots: Sequence[UOp]) -> list[UOp]:
   return [placing.made[u] for u in roots]
 
 
-Hooks.propagated = as_propagated
+Hooks.propagated, Hooks.reports = as_propagated, reports

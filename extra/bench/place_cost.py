@@ -32,10 +32,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad import Mesh, P, Sharding, Tensor, dtypes, nn
+from tinygrad.debug.report import as_realized
 from tinygrad.engine.canonical import canonical
 from tinygrad.sharding.localize import PASSES, run_passes
 from tinygrad.sharding.place import placed
-from tinygrad.sharding.report import as_realized
 from tinygrad.uop import UOp
 
 BATCH, CONTEXT, DIM, HEADS, VOCAB = 8, 64, 64, 8, 256

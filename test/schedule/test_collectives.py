@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, nn
+from tinygrad.debug.report import as_realized
 from tinygrad.device import Buffer, Device, Mesh, P, Partial, Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import _plans
@@ -15,7 +16,6 @@ from tinygrad.helpers import Context
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding import explain
 from tinygrad.sharding.localize import localize
-from tinygrad.sharding.report import as_realized
 from tinygrad.uop import Ops, UOp, buffer_of
 
 RNG = np.random.default_rng(11)

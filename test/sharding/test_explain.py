@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Mesh, P, Sharding, Tensor, Variable
+from tinygrad.debug.report import as_realized
 from tinygrad.engine.compile import make_plan
 from tinygrad.nn.optim import SGD
 from tinygrad.sharding import explain, visualize
-from tinygrad.sharding.report import as_realized
 from tinygrad.uop import Ops
 
 EIGHT = [f"NULL:{i}" for i in range(8)]

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor
+from tinygrad.debug.report import as_realized
 from tinygrad.device import Mesh, P
 from tinygrad.sharding import localize
 from tinygrad.sharding.index_maps import is_remap
 from tinygrad.sharding.local_forms import LocalForms
 from tinygrad.sharding.localize import COMPLETE, fold_host_copies, run_passes
 from tinygrad.sharding.lower_to_local import lower_to_local
-from tinygrad.sharding.report import as_realized
 from tinygrad.sharding.view_assigns import lower_view_assigns
 from tinygrad.uop import GroupOp, Ops
 

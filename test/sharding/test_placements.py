@@ -4,12 +4,12 @@ built from it holds that."""
 import pytest
 
 from tinygrad import Tensor, dtypes
+from tinygrad.debug.report import as_realized
 from tinygrad.device import Mesh, P
 from tinygrad.helpers import Context
 from tinygrad.sharding import cast_sinking
 from tinygrad.sharding.place import Placer, bytes_of, place
 from tinygrad.sharding.placements import Placements, build_placed
-from tinygrad.sharding.report import as_realized
 from tinygrad.uop import Ops
 
 MESH = Mesh(tuple(f"NULL:{i}" for i in range(4)), (4,), ("d",))

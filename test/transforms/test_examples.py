@@ -7,7 +7,7 @@ import pytest
 
 from examples import experts, pipeline, ring_attention
 from tinygrad import Mesh, P, Tensor, TinyJit, shard_map
-from tinygrad.sharding.report import report
+from tinygrad.debug.report import report
 from tinygrad.uop import UOp
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

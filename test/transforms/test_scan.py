@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from tinygrad import Mesh, P, Tensor, TinyJit, grad, nn, psum, scan, scan_layers, shard_map, vmap
+from tinygrad.debug.report import report
 from tinygrad.engine import compile as compiling
 from tinygrad.helpers import Context
 from tinygrad.nn.state import get_state_dict
 from tinygrad.sharding.localize import inline_custom
-from tinygrad.sharding.report import report
 from tinygrad.transforms import run_loops
 from tinygrad.uop import UOp
 

@@ -23,9 +23,9 @@ from tinygrad import (
   shard_map,
   vmap,
 )
+from tinygrad.debug.report import report
 from tinygrad.device import ShardError
 from tinygrad.sharding import explain
-from tinygrad.sharding.report import report
 from tinygrad.uop import UOp
 
 MESH = Mesh(tuple(f"CPU:{i}" for i in range(6)), (3, 2), ("dp", "tp"))

@@ -21,9 +21,9 @@ from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, simplify, substitute
 from tinygrad.uop.node import stored, viewed
 
 if TYPE_CHECKING:
-  from tinygrad.sharding import report as moves
+  from tinygrad.debug import report as moves
 else:
-  moves = LazyModule("tinygrad.sharding.report")
+  moves = LazyModule("tinygrad.debug.report")
 
 EFFECTS = having(Trait.EFFECT)
 stages: list[Callable[[Sequence[UOp]], Sequence[UOp]]] = []

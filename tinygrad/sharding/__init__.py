@@ -18,16 +18,13 @@ from tinygrad.uop import UOp as _UOp
 if TYPE_CHECKING:
   from pathlib import Path
 
+  from tinygrad.debug.report import Report
   from tinygrad.device import Mesh
   from tinygrad.drawing import graph as _graph
   from tinygrad.drawing import grid as _grid
   from tinygrad.drawing.drawing import Drawing
-  from tinygrad.sharding import report as _report
-  from tinygrad.sharding.report import Report
-else:  # a script that does not ask for a report does not wait for it
-  _report, _grid, _graph = map(
-    LazyModule, ("tinygrad.sharding.report", "tinygrad.drawing.grid", "tinygrad.drawing.graph")
-  )
+else:  # a script that does not ask for a picture does not wait for it
+  _grid, _graph = map(LazyModule, ("tinygrad.drawing.grid", "tinygrad.drawing.graph"))
 _Hooks.build, _Hooks.result, _Hooks.deliver = _decision_cache.build, _outcomes.result, _costs.deliver
 
 
@@ -40,7 +37,9 @@ def explain(*ys: Any, mesh: Mesh | None = None) -> Report:
   `propagate(*ys, mesh=mesh)`, which is not done; memory that it would move at once counts as moved.
   """
   roots = _nodes("explain", ys)
-  return _report.report(_report.as_realized(roots if mesh is None else _Hooks.propagated(roots, mesh)))
+  reports = _Hooks.reports
+  found: Report = reports.report(reports.as_realized(roots if mesh is None else _Hooks.propagated(roots, mesh)))
+  return found
 
 
 def visualize(t: Any, file: str | Path | None = None, *, graph: bool = False) -> Drawing:
@@ -61,7 +60,7 @@ def visualize(t: Any, file: str | Path | None = None, *, graph: bool = False) ->
 
 
 def _drawn(roots: list[_UOp]) -> Drawing:
-  order, rows = _report.rows_of(_report.as_realized(roots))
+  order, rows = _Hooks.reports.rows_of(_Hooks.reports.as_realized(roots))
   return _graph.draw_graph(roots, order, rows)
 
 

@@ -74,6 +74,7 @@ class Hooks:
   render: Callable[[UOp], str]  # an integer expression as text, by the cards of its ops
   describe: Callable[[UOp], str]  # a value as errors name it
   propagated: Callable[[Sequence[UOp], Mesh], list[UOp]]  # what values become where hints are spread over a mesh
+  reports: Any  # debug/report.py, which tells what a program moves
   origin: tuple[str, int] | None = None
   lines = False  # whether nodes on one device know their line too: there are hints, and explanations name lines
 
