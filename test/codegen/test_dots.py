@@ -7,9 +7,9 @@ from codegen_kernels import dot, evaluate, fold, load, loop, op, reduce, run, si
 
 from tinygrad import Tensor
 from tinygrad.codegen import lower_kernel
-from tinygrad.codegen.dots import use_dots
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes
+from tinygrad.numerics.dots import use_dots
 from tinygrad.uop import Ops
 
 TARGET = Target("CPU", 64, 32, features=("avx512bf16", "avx512vnni"), scratch=1 << 20, vendor="AMD")
@@ -99,5 +99,5 @@ def test_matrices_of_bytes_whose_dims_are_too_short_for_vectors():
 
 def test_a_wrong_bias_would_be_seen(monkeypatch):
   ast, arrays = product(KINDS["signed"], 16, 64, 16)
-  monkeypatch.setattr("tinygrad.codegen.dots.BIAS", 0x80808000)
+  monkeypatch.setattr("tinygrad.numerics.dots.BIAS", 0x80808000)
   assert (evaluate(use_dots(ast, TARGET), arrays) != evaluate(ast, arrays)).any()

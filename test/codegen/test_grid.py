@@ -46,6 +46,9 @@ BINARY: dict[Ops, Any] = {
 }
 
 
+BARRIER = "barrier"
+
+
 class Race(Exception):
   """Two threads met at one place of local memory between two barriers, and one of them wrote."""
 
@@ -57,6 +60,7 @@ class Group:
     self.memory: dict[int, Any] = {}
     self.readers: dict[int, set[int]] = {}
     self.writers: dict[int, set[int]] = {}
+    self.given: dict[int, tuple[tuple[Any, ...], ...]] = {}  # by thread: what others of its warp read of it
 
   def next_phase(self) -> None:
     self.readers, self.writers = {}, {}
@@ -105,13 +109,15 @@ class Thread:
     xs = (u.arg,) * u.dtype.count if u.op is Ops.CONST else self.values[u]
     return xs * count if len(xs) == 1 else xs
 
-  def run(self, first: int = 0, last: int | None = None, left: int | None = None) -> Iterator[None]:
+  def run(self, first: int = 0, last: int | None = None, left: int | None = None) -> Iterator[str]:
     """From one op to another; `left`: what LOCAL ranges further in have to tell of this thread's number."""
     i, left = first, self.thread if left is None else left
     while i < (len(self.linear) if last is None else last):
       u = self.linear[i]
       if u.op is Ops.BARRIER:
-        yield
+        yield BARRIER
+      elif u.op is Ops.MMA:
+        yield from self.product(u)
       elif u.op is Ops.RANGE:
         end = self.lanes(u.src[0])[0]
         numbers: Sequence[int] = range(end)
@@ -127,6 +133,20 @@ class Thread:
       else:
         self.one(u)
       i += 1
+
+  def product(self, u: UOp) -> Iterator[str]:
+    """What this lane has of a product on a core, from what all lanes of its warp have of the operands."""
+    core, warp = u.arg, self.thread // u.arg.lanes * u.arg.lanes
+    self.group.given[self.thread] = tuple(self.lanes(s) for s in u.src[1:])
+    yield u.op.name
+    of_a, of_b, out = core.a.places(), core.b.places(), list(self.lanes(u.src[0]))
+    for r in range(len(out)):
+      row, column = core.d.at(self.thread - warp, r)
+      for k in range(core.k):
+        (p, i), (q, j) = of_a[row, k], of_b[k, column]
+        out[r] += float(self.group.given[warp + p][0][i]) * float(self.group.given[warp + q][1][j])
+    self.values[u] = tuple(out)
+    yield u.op.name
 
   def one(self, u: UOp) -> None:
     n = u.dtype.count
@@ -198,10 +218,11 @@ def simulate(linear: Sequence[UOp], arrays: Sequence[np.ndarray], out: np.ndarra
       threads.append(Thread(linear, [out, *arrays], group, (number, t), variables).run())
     while threads:
       rng.shuffle(threads)
-      still = [t for t in threads if next(t, "end") is None]
-      assert len(still) in (0, len(threads)), "all threads of a group come to a barrier"
-      threads = still
-      group.next_phase()
+      here = {next(t, "end") for t in threads}
+      assert len(here) == 1, "all threads of a group come to a barrier"
+      threads = [] if here == {"end"} else threads
+      if here == {BARRIER}:
+        group.next_phase()
   return out
 
 

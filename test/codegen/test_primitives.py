@@ -29,7 +29,7 @@ from tinygrad.codegen.nests import Heuristic, NestSchedule, Room, ScheduleStep, 
 from tinygrad.codegen.primitives import IllegalStep, rebind, split, stage
 from tinygrad.device import Device, Target
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
-from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 
@@ -112,7 +112,7 @@ class Machine:
     """The loops whose iteration a value depends on."""
     for u in root.toposort(lambda u: u not in self.frees):
       found = dict.fromkeys(r for s in u.src for r in self.frees[s])
-      bound = u.src[1:] if u.op is Ops.FOLD else u.src[2:] if u.op is Ops.STORE else ()
+      bound = u.src[RANGES_FROM[u.op] :] if u.op in RANGES_FROM else ()
       self.frees[u] = (u,) if u.op is Ops.RANGE else tuple(r for r in found if r not in bound)
     return self.frees[root]
 
@@ -137,6 +137,8 @@ class Machine:
         return self.variables[u.arg[0]]
       case Ops.FOLD:
         return self.fold(u, env)
+      case Ops.MMA:
+        return self.product(u, env, memo)
       case Ops.LOAD:
         if (at := self.place(u.src[0], env, memo)) is None:
           return self.value(u.src[1], env, memo) if len(u.src) > 1 else kind_of(u.dtype)(0)
@@ -150,6 +152,23 @@ class Machine:
         return x if condition else y
     with np.errstate(all="ignore"):
       return FUNCTIONS[u.op](*(self.value(s, env, memo) for s in u.src))
+
+  def product(self, u: UOp, env: Env, memo: dict[UOp, object]):
+    """An element of a product on a core: what it is made of, other lanes have."""
+    core, (a, b, lane, element) = u.arg, u.src[:4]
+    (thread,) = {r for r in lane.toposort() if r.op is Ops.RANGE}
+    here = self.value(lane, env, memo)
+    row, column = core.d.at(here, self.value(element, env, memo))
+    loops = u.src[4:][: len(core.a.registers)], u.src[4:][len(core.a.registers) :]
+    of_a, of_b, total = core.a.places(), core.b.places(), np.float64(0)
+    for k in range(core.k):
+      product = np.float64(1)
+      for x, own, (where, register) in zip((a, b), loops, (of_a[row, k], of_b[k, column])):
+        digits = dict(zip(own, np.unravel_index(register, [int(r.src[0].arg) for r in own])))
+        there = {**env, thread: env[thread] - here + where, **{r: int(n) for r, n in digits.items()}}
+        product *= np.float64(self.value(x, there, {}))
+      total += product
+    return kind_of(u.dtype)(total)
 
   def fold(self, u: UOp, env: Env):
     kind = np.float64 if u.dtype is dtypes.float32 else kind_of(u.dtype)

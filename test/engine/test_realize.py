@@ -9,9 +9,9 @@ from tinygrad.device import Sharding
 from tinygrad.engine.compile import _programs
 from tinygrad.engine.errors import UnboundError
 from tinygrad.engine.realize import realize, to_numpy
-from tinygrad.engine.transfer import host_array
 from tinygrad.helpers import Context, GlobalCounters
 from tinygrad.runtime.python import assemble
+from tinygrad.runtime.transfer import host_array
 from tinygrad.uop import Ops, UOp, buffer_of
 
 D2, P2 = ("CPU:0", "CPU:1"), ("PYTHON:0", "PYTHON:1")

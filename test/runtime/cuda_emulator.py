@@ -25,6 +25,10 @@ from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 
+from tinygrad.device import cores
+from tinygrad.dtype import dtypes
+from tinygrad.renderer import mma
+
 CUresult = enum.Enum(
   "CUresult",
   "CUDA_SUCCESS CUDA_ERROR_INVALID_VALUE CUDA_ERROR_OUT_OF_MEMORY CUDA_ERROR_INVALID_HANDLE CUDA_ERROR_ILLEGAL_ADDRESS"
@@ -59,6 +63,13 @@ static char stacks[1024][65536];
 static bool at_barrier[1024], ended[1024];
 static int me;
 static void __syncthreads() { at_barrier[me] = true; swapcontext(&fiber[me], &home); }
+static unsigned words[1024][16];  // what each thread has given
+static float value(const unsigned* w, int i, int kind) {  // element i of bfloat16, float16, tf32
+  if (kind == 2) { float y; memcpy(&y, w + i, 4); return y; }
+  unsigned short h; memcpy(&h, (const char*)w + 2 * i, 2);
+  if (kind == 0) return __uint_as_float((unsigned)h << 16);
+  _Float16 y; memcpy(&y, &h, 2); return y;
+}
 """
 RUN = """
 static long long** args;
@@ -94,6 +105,40 @@ _folder = tempfile.mkdtemp()
 _compiled: dict[str, ctypes.CDLL] = {}
 
 
+def of_core(found: re.Match[str]) -> str:
+  """A core's function, for lanes that come to it together."""
+  core = next(c for c in cores.cuda_cores((9, 0)) if mma.core_name(c) == found[1])
+  given, results = (
+    re.findall(r"unsigned (\w+)", found[2]),
+    re.sub(r"float(& \w+)", r"\1", found[2].partition(", unsigned")[0]),
+  )
+  kind = (dtypes.bfloat16, dtypes.float16, dtypes.float32).index(core.operand)
+  rounded = "mine[i] = mine[i] + 0x1000 & ~0x1fff;" if kind == 2 else ""
+  of_a, of_b, first = core.a.places(), core.b.places(), core.a.length // core.word
+  terms = {}
+  for lane in range(core.lanes):
+    for r in range(core.d.length):
+      row, column = core.d.at(lane, r)
+      terms[lane, r] = [(*of_a[row, k], *of_b[k, column]) for k in range(core.k)]
+  table = ", ".join(str(x) for some in terms.values() for t in some for x in t)
+  return f"""static inline void {found[1]}({found[2]}) {{
+  static const unsigned char table[{core.lanes}][{core.d.length}][{core.k}][4] = {{{table}}};
+  unsigned mine[] = {{{", ".join(given)}}};
+  for (int i = 0; i < {len(given)}; i++) {{ {rounded} words[me][i] = mine[i]; }}
+  __syncthreads();
+  float* d[] = {{{results}}};
+  for (int r = 0; r < {core.d.length}; r++) {{
+    double sum = *d[r];
+    for (auto& t : table[me % {core.lanes}][r]) {{
+      int warp = me / {core.lanes} * {core.lanes};
+      sum += (double)value(words[warp + t[0]], t[1], {kind}) * value(words[warp + t[2]] + {first}, t[3], {kind});
+    }}
+    *d[r] = sum;
+  }}
+  __syncthreads();
+}}"""
+
+
 def has_compiler() -> bool:
   return shutil.which("g++") is not None
 
@@ -109,8 +154,10 @@ def host_code(source: str) -> ctypes.CDLL:
   if source not in _compiled:
     name, parameters = signature(source)
     body = re.sub(r"^(\s*)__shared__ (?=.*\];)", r"\1static ", source, flags=re.M)
-    body = re.sub(r'asm\("cvt.f32.f16.*', "_Float16 h; memcpy(&h, &x, 2); y = (float)h;", body)
-    body = re.sub(r'asm\("cvt.rn.f16.f32.*', "_Float16 h = (_Float16)x; memcpy(&y, &h, 2);", body)
+    body = re.sub(r'asm\("cvt.f32.f16.*', "_Float16 h; memcpy(&h, &x, 2); y = (float)h; return y;", body)
+    body = re.sub(r'asm\("cvt.rn.f16.f32.*', "_Float16 h = (_Float16)x; memcpy(&y, &h, 2); return y;", body)
+    body = re.sub(r"static __device__ inline void (mma_\w+)\(([^)]*)\) \{.*?^\}", of_core, body, flags=re.M | re.S)
+    body = re.sub(r"extern __shared__ uint4 scratch\[\];", "static uint4 scratch[1 << 14];", body)
     given = [f"*({p.rsplit(' ', 1)[0]}*)args[{i}]" for i, p in enumerate(parameters)]
     run = RUN.replace("CALL", f"{name}({', '.join(given)})").replace("BARRIERS", str(int("__syncthreads" in body)))
     path = Path(_folder, hashlib.sha256(source.encode()).hexdigest()[:20])
@@ -155,6 +202,7 @@ class Function:
   def __init__(self, context, source):
     self.context, self.source = context, source
     self.name, self.parameters = signature(source)
+    self.shared = 48 << 10  # bytes that a launch may give
 
 
 class Node:
@@ -176,8 +224,10 @@ class Driver:
   CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
   CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
   CUdevice_attribute = SimpleNamespace(
-    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76
-  )
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76,
+    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=16, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=97,
+  )  # fmt: skip
+  CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
 
   def __init__(self, devices=2, capacity=1 << 30, order="lazy"):
     self.devices, self.capacity, self.order = devices, capacity, order
@@ -186,6 +236,7 @@ class Driver:
     self.enabled = set()
     self.current, self.stack = None, []
     self.version, self.capability = 13000, (9, 0)
+    self.units, self.shared = 2, 200 << 10  # multiprocessors; bytes of a group's memory
     self.unknown, self.loaded = set(), []  # architectures whose code is refused; those of the modules, in order
     self.memory = {}  # address -> (context, nbytes, what keeps it)
     self.used = [0] * devices
@@ -304,7 +355,7 @@ class Driver:
     return self.version
 
   def cuDeviceGetAttribute(self, kind, device):
-    return self.capability[kind - 75]
+    return {16: self.units, 97: self.shared, 75: self.capability[0], 76: self.capability[1]}[kind]
 
   def cuDeviceTotalMem(self, device):
     return self.capacity
@@ -408,6 +459,12 @@ class Driver:
     assert module.name == name.decode()
     return module
 
+  def cuFuncSetAttribute(self, function, kind, value):
+    if kind != 8 or value > self.shared:
+      return CUresult.CUDA_ERROR_INVALID_VALUE
+    function.shared = value
+    return None
+
   def words(self, function, params):
     """The arguments, copied as they are now."""
     pointers = (ctypes.c_void_p * len(function.parameters)).from_address(params)
@@ -421,7 +478,7 @@ class Driver:
     if function.context != stream.context or self.current != stream.context:
       return CUresult.CUDA_ERROR_INVALID_CONTEXT
     grid, block = (gx, gy, gz), (bx, by, bz)
-    if not self.fits(grid, block):
+    if not self.fits(grid, block) or shared > function.shared:
       return CUresult.CUDA_ERROR_INVALID_VALUE
     words = self.words(function, params)
     self.add(Op(stream, lambda: self.kernel(stream, function, grid, block, words), what=function.name))

@@ -681,3 +681,25 @@ def test_a_mesh_of_two_kinds_where_it_is_asked_for(driver, devices):
     for i in range(5):
       got = jit(Tensor(a + i).shard(devices, axis=1).realize(), Tensor(b).shard(devices, axis=0).realize())
       np.testing.assert_allclose(got.numpy(), np.maximum((a + i) @ b, 0), rtol=1e-4, atol=1e-4)
+
+
+# ---------------------------------------------------------------- matrix cores
+
+
+@pytest.mark.parametrize("sizes", [(64, 48, 96), (100, 72, 100), (33, 17, 40)])
+@pytest.mark.parametrize(("kind", "bits"), [("bfloat16", 8), ("float16", 11), ("float32", 11)])
+def test_products_on_cores(module, lazy, kind, bits, sizes):
+  """Float32 only where it is asked for; operands of a few bits, so that all but the last rounding is exact."""
+  m, n, k = sizes
+  x, y = (np.random.default_rng(m).integers(-8, 9, s).astype(np.float32) for s in ((m, k), (n, k)))
+  a, b = (Tensor(v, device="EMULATED").cast(kind).realize() for v in (x, y))
+  before = len(cuda_emulator._compiled)
+  with Context(ALLOW_TF32=1):
+    got = (a @ b.T).float().numpy()
+  assert any("mma.sync" in source for source in [*cuda_emulator._compiled][before:])
+  np.testing.assert_allclose(got, x @ y.T, rtol=2.0**-bits)
+
+
+def test_a_product_of_float32_is_exact(module, lazy):
+  x = np.random.default_rng(0).integers(-(1 << 11), 1 << 11, (32, 32)).astype(np.float32)
+  np.testing.assert_array_equal((Tensor(x, device="EMULATED") @ Tensor(x, device="EMULATED")).numpy(), x @ x)

@@ -6,8 +6,8 @@ import pytest
 
 from tinygrad import Tensor, TinyJit
 from tinygrad.device import Device, Mesh, ShardError
-from tinygrad.engine import transfer
 from tinygrad.helpers import Context
+from tinygrad.runtime import transfer
 
 
 def normal(seed, *shape):

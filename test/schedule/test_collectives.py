@@ -11,8 +11,8 @@ from tinygrad.device import Buffer, Device, Mesh, P, Partial, Sharding
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import _plans
 from tinygrad.engine.realize import realize, to_numpy
-from tinygrad.engine.transfer import host_array
 from tinygrad.helpers import Context
+from tinygrad.runtime.transfer import host_array
 from tinygrad.schedule.schedule import create_schedule
 from tinygrad.sharding import explain
 from tinygrad.sharding.localize import localize

@@ -9,11 +9,11 @@ import pytest
 from tinygrad import Device, Tensor, dtypes, nn
 from tinygrad.codegen import row_blocks as blocks
 from tinygrad.codegen import share
-from tinygrad.codegen.dots import use_dots
 from tinygrad.codegen.expressions import Values
 from tinygrad.dtype import to_numpy_dtype
 from tinygrad.engine import compile as engine
 from tinygrad.helpers import PROCESS, Context
+from tinygrad.numerics.dots import use_dots
 from tinygrad.schedule import row_groups, row_memory, split, tile_and_fuse
 from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 

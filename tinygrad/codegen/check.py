@@ -80,7 +80,13 @@ def _fault_of_dot(u: UOp) -> str | None:
   return None if sound else "words are added to a number of the result's type"
 
 
+def _fault_of_mma(u: UOp) -> str | None:
+  core = u.arg
+  want = (core.result.vec(core.d.length), core.operand.vec(core.a.length), core.operand.vec(core.b.length))
+  return None if u.dtype is want[0] and tuple(s.dtype for s in u.src) == want else "fragments are as long as its core's"
+
+
 _FAULTS = {
   Ops.INDEX: _fault_of_index, Ops.LOAD: _fault_of_load, Ops.STORE: _fault_of_store, Ops.FOLD: _fault_of_fold,
-  Ops.DOT: _fault_of_dot,
+  Ops.DOT: _fault_of_dot, Ops.MMA: _fault_of_mma,
 }  # fmt: skip

@@ -92,7 +92,8 @@ class Linearizer:
     nodes = kernel.toposort()
     stored = [s for stores in effects_of(kernel) for s in stores]
     folds = [u for u in nodes if u.op is Ops.FOLD]
-    loops = [r for u in (*folds, *stored) for r in u.src if r.op is Ops.RANGE]
+    products = [u for u in nodes if u.op is Ops.MMA]
+    loops = [r for u in (*folds, *stored, *products) for r in u.src if r.op is Ops.RANGE]
     self.rest_of = rests(nodes)
     v.unrolled = list(dict.fromkeys(r for r in loops if r.arg[1] is AxisKind.UPCAST))
     v.unrolled_bits = sum(map(v.bit, v.unrolled))
@@ -382,8 +383,32 @@ class Linearizer:
     for i in of_own:
       here = {**sums.elements[i][0], **sums.elements[i][1]}
       for f, accumulators in zip(sums.group, sums.accumulators, strict=True):
-        if (found := self.term(f, here)) is not None:
+        if f.src[0].op is Ops.MMA:
+          self.multiply(f.src[0], here, sums, accumulators)
+        elif (found := self.term(f, here)) is not None:
           self.accumulate(accumulators[i], *found)
+
+  def multiply(self, u: UOp, here: Env, sums: Sums, accumulators: Sequence[UOp]) -> None:
+    """One product of a core for all the elements of its result that a lane holds, with the first of them."""
+    v, core, (x, y, _, element) = self.values, u.arg, u.src[:4]
+    digits = v.ups(v.deps(element))
+    if any(here[r] for r in digits):
+      return
+
+    def number(e: Env) -> int:
+      return v.resolve(v.form(element), e).const
+
+    numbers = {tuple(env.items()): i for i, (env, _) in enumerate(sums.elements)}
+    mine = [accumulators[numbers[tuple((here | e).items())]] for e in sorted(self.environments(digits), key=number)]
+    of_a, of_b = u.src[4:][: len(core.a.registers)], u.src[4:][len(core.a.registers) :]
+    old = [v.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in mine]
+    src = [v.put(UOp.new(Ops.VECTORIZE, u.dtype.vec(len(old)), tuple(old)))]
+    for value, loops in ((x, of_a), (y, of_b)):
+      values = tuple(v.value(value, {**here, **e}) for e in self.environments(loops))
+      src.append(v.node(Ops.VECTORIZE, value.dtype.vec(len(values)), values))
+    new = v.put(UOp.new(Ops.MMA, src[0].dtype, tuple(src), core))
+    for i, a in enumerate(mine):
+      v.put(UOp.new(Ops.STORE, dtypes.void, (a, v.put(UOp.new(Ops.EXTRACT, a.dtype, (new,), (i,))))))
 
   def accumulate(self, acc: UOp, op: Ops, terms: Sequence[UOp], mask: UOp | None, arg: object) -> None:
     """acc = op(acc, *terms), in the lanes of the mask."""

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 
 from tinygrad.codegen.check import check_linear
-from tinygrad.codegen.dots import use_dots
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.heuristics.gpu import schedule_gpu
 from tinygrad.codegen.linearize import linear_code
@@ -19,6 +18,7 @@ from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, NOOPT, SPEC
 from tinygrad.numerics.decompose import decompose
+from tinygrad.numerics.dots import use_dots
 from tinygrad.uop import RANGES_FROM, Ops, UOp
 from tinygrad.uop.affine import index
 from tinygrad.uop.loop_ids import LoopIds

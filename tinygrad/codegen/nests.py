@@ -22,7 +22,9 @@ from tinygrad.codegen.primitives.stage import (
   iterations_of,
   stage_panels,
 )
+from tinygrad.codegen.primitives.tensorize import narrowed, tensorize
 from tinygrad.device import Target
+from tinygrad.device.cores import Core
 from tinygrad.helpers import prod
 from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp
 from tinygrad.uop.affine import index
@@ -147,10 +149,18 @@ class NestSchedule:
     if self.versions or self.orders:
       made = Rebinding(self.kernel, self.versions, self.orders)
       self.kernel, self.versions, self.orders = made.kernel, {}, []
-      if wrong := {r for u in self.kernel.toposort() if u.op is Ops.AFTER for r in waits_for(u)}:
-        rule = f"loop {min(r.arg[0] for r in wrong)} is one of registers, so what is staged has to span it"
-        raise IllegalStep(rule, "stage it with that loop among its dims")
+      self.check_fills()
       self.operands = [list(dict.fromkeys(y for x in images for y in made.images(x))) for images in self.operands]
+
+  def check_fills(self) -> None:
+    if wrong := {r for u in self.kernel.toposort() if u.op is Ops.AFTER for r in waits_for(u)}:
+      rule = f"loop {min(r.arg[0] for r in wrong)} is one of registers, so what is staged has to span it"
+      raise IllegalStep(rule, "stage it with that loop among its dims")
+
+  def core(self, name: str) -> Core:
+    if (found := next((c for c in self.room.target.cores if c.name == name), None)) is None:
+      raise IllegalStep(f"{self.room.target.name} has no core {name}", "one of its Target.cores")
+    return found
 
   # ---- primitives
 
@@ -202,7 +212,13 @@ class NestSchedule:
     """The stores are computed by these of the grid."""
     self.note("within", *grid)
     self.settle()
-    self.kernel = bind.with_threads(self.kernel, [self.grid[to] for to in grid if to in self.grid])
+    threads = [self.grid[to] for to in grid if to in self.grid]
+    for u in self.kernel.toposort():
+      if u.op is Ops.MMA and not bind.is_lane(u.src[2], threads, u.arg.lanes):
+        raise IllegalStep(
+          f"the lanes of core {u.arg} are not threads side by side", "bind them last, to the first threads"
+        )
+    self.kernel = bind.with_threads(self.kernel, threads)
 
   def stage(self, *panels: Staged) -> None:
     """Operands in scratch memory, filled together. In what is left of a split loop x, x.t stands for x.i."""
@@ -254,6 +270,24 @@ class NestSchedule:
     self.taken += nbytes
     return self.taken - nbytes
 
+  def narrow(self, core: str) -> None:
+    """What is widened alone is staged as it is, where it is what the core takes."""
+    self.note("narrow", core)
+    kind = self.core(core).operand
+    found = [[narrowed(x, kind) for x in images] for images in self.operands]
+    self.operands = [[x if y is None else y for x, y in zip(*pair)] for pair in zip(self.operands, found)]
+
+  def tensorize(self, core: str, m: str, n: str, k: str) -> None:
+    """The sums of products over loop k by a core; `m`.lane, among whose iterations its rows and columns, loops m and n,
+    are shared out, is to be threads side by side."""
+    self.note("tensorize", core, m, n, k)
+    self.settle()
+    loops = [self.loop(name) for name in (m, n, k)]
+    self.kernel, lane = tensorize(self.kernel, self.core(core), (loops[0], loops[1], loops[2]), self.room.ids)
+    self.operands = []
+    self.check_fills()
+    self.names = {name: r for name, r in self.names.items() if r not in loops} | {f"{m}.lane": lane}
+
   def accumulate(self, name: str, size: int, *dims: str) -> None:
     """The reduction over loop `name` in blocks of `size`; what they add up to is in memory with `dims`."""
     self.note("accumulate", name, size, *dims)
@@ -274,7 +308,7 @@ class NestSchedule:
     self.settle()
     made: dict[UOp, UOp] = {}
     for f in folds_of(self.stores):
-      if is_inlined(f) and not any(r.arg[1] in IN_REGISTERS for r in f.src[1:]):
+      if f.src[0].op is not Ops.MMA and is_inlined(f) and not any(r.arg[1] in IN_REGISTERS for r in f.src[1:]):
         tile = {r for r in f.toposort() if r.op is Ops.RANGE and r.arg[1] is AxisKind.UPCAST}
         if prod(iterations_of(r) for r in (*tile, *f.src[1:])) <= WRITTEN_OUT:
           own = {r: self.room.ids.loop(r.src[0], AxisKind.UPCAST) for r in f.src[1:]}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from tinygrad.device.cores import Core
 from tinygrad.device.errors import DeviceError
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import cores
@@ -27,6 +28,8 @@ class Target:
   float64: bool = True
   halves: bool = True  # it converts between half and float32
   vendor: str = ""  # of a processor, where its instructions differ in speed from what others call the same
+  cores: tuple[Core, ...] = ()  # matrix products that it has instructions for
+  units: int = 32  # multiprocessors
   few_rows: int = 256  # of a SCATTER: up to so many, of many threads each looks at every update
   cache: int = 1 << 20  # that a core has for itself. Not read from the machine: everybody's sums are in one order
 
@@ -79,6 +82,7 @@ class Launch(NamedTuple):
   pieces: int = 1  # in which it is done
   word: int = 0  # of the arguments that tells which
   workers: int = 1  # threads of the device that share it out
+  local: int = 0  # bytes of a group's memory, where it is given at the launch
   turned: int = 0  # groups of the grid of which each device begins with others, by a variable that comes last; 0: none
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tinygrad.device import Buffer, Device, device_set, reduced_placement
-from tinygrad.engine.transfer import addressed, as_bytes, host_array
 from tinygrad.helpers import CHECK_NAN, GlobalCounters, LazyModule, numpy
+from tinygrad.runtime.transfer import addressed, as_bytes, host_array
 from tinygrad.uop import Ops, UOp
 
 if TYPE_CHECKING:

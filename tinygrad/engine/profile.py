@@ -13,7 +13,6 @@ from typing import Any
 from tinygrad.device import Buffer, Device, short_devices
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import plan_of
-from tinygrad.engine.transfer import as_bytes
 from tinygrad.helpers import (
   Context,
   GlobalCounters,
@@ -26,6 +25,7 @@ from tinygrad.helpers import (
   source_line,
 )
 from tinygrad.runtime import diskcache
+from tinygrad.runtime.transfer import as_bytes
 from tinygrad.schedule.items import ScheduleItem, Transfer
 from tinygrad.uop import DEVICE_NUM, Ops, UOp, buffer_of
 

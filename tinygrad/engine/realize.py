@@ -14,9 +14,9 @@ from tinygrad.device import HOST_DEVICE, Box, Buffer, Device, Sharding, box_of, 
 from tinygrad.engine.compile import plan_of
 from tinygrad.engine.errors import JitError, UnboundError
 from tinygrad.engine.run import execute, recorders, run_of
-from tinygrad.engine.transfer import copy_blocks, host_array
 from tinygrad.helpers import DEBUG, LazyModule, numpy, span
 from tinygrad.ops import Trait, having
+from tinygrad.runtime.transfer import copy_blocks, host_array
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, simplify, substitute
 from tinygrad.uop.node import stored, viewed
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.device import Backend, BoundCall, Buffer, CallBatch, Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import program
-from tinygrad.engine.transfer import copy, copy_blocks
 from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, GlobalCounters, LazyModule, note, prod, source_line, span
+from tinygrad.runtime.transfer import copy, copy_blocks
 from tinygrad.schedule.items import ScheduleItem, Transfer
 from tinygrad.uop import DEVICE_NUM, UOp, buffer_of
 

@@ -25,6 +25,7 @@ from tinygrad.helpers.sequences import (
   round_up,
 )
 from tinygrad.helpers.settings import (
+  ALLOW_TF32,
   BEAM,
   BEAM_SECONDS,
   CHECK_NAN,

@@ -137,6 +137,7 @@ RESHARD = ContextVar("RESHARD", 1, "placement")  # 0: an implied move is an erro
 # who gets a contested axis: cost (the fewest bytes), basic, aggressive
 STRATEGY = ContextVar("STRATEGY", "cost", "placement")
 JIT = ContextVar("JIT", 1, None)
+ALLOW_TF32 = ContextVar("ALLOW_TF32", 0, "code")  # 1: products of float32 by cores that round operands to 11 bits
 NOOPT = ContextVar("NOOPT", 0, "code")
 TILE_AND_FUSE = ContextVar("TILE_AND_FUSE", 1, "schedule")  # kernels that work on the same rows run as one (CPU)
 # plans of a kernel that a search goes on from at each step; 0: the heuristic's is taken
@@ -160,7 +161,7 @@ REDUCE_DTYPE = ContextVar("REDUCE_DTYPE", "float32", "graph")  # what partial su
 # Settings of tinygrad's own compiler and runtime that scripts hold: they can be set and read, and change nothing here
 # (docs/compatibility.md says what takes their place).
 ACCEPTED = {
-  "ALL2ALL": 0, "ALLOW_DEVICE_USAGE": 1, "ALLOW_TF32": 0, "ALLREDUCE_CAST": 1, "CACHELEVEL": 2, "CAPTURING": 1,
+  "ALL2ALL": 0, "ALLOW_DEVICE_USAGE": 1, "ALLREDUCE_CAST": 1, "CACHELEVEL": 2, "CAPTURING": 1,
   "CCACHE": 1, "CHECK_OOB": 0, "DISABLE_FAST_IDIV": 1, "FLOAT16": 0, "FUSE_OPTIM": 0, "IGNORE_BEAM_CACHE": 0,
   "IMAGE": 0, "JIT_BATCH_SIZE": 32, "LRU": 1, "MAX_BUFFER_SIZE": 0, "MAX_KERNEL_BUFFERS": 0, "NOLOCALS": 0,
   "NO_MEMORY_PLANNER": 0, "PARALLEL": 0, "PCONTIG": 0, "RING": 1, "SCACHE": 1, "SPLIT_REDUCEOP": 1,

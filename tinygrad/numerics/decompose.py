@@ -392,6 +392,11 @@ def _convert(x: UOp, dtype: DType, as_bits: Types) -> UOp:
   return cast(x, dtype)
 
 
+def widened(x: UOp) -> UOp:
+  """A float as float32, where the processor converts half."""
+  return _convert(x, dtypes.float32, _AS_BITS)
+
+
 def _round_to_odd(x: UOp) -> UOp:
   """float64 to float32 such that rounding again to a narrower type equals rounding once: towards zero, with the last
   bit set where something was lost (Boldo and Melquiond: Emulation of a FMA and correctly rounded sums, 2008)."""

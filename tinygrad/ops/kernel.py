@@ -49,5 +49,5 @@ CHECKS = {
   Ops.PARAM: check_param, Ops.RANGE: check_range, Ops.INDEX: check_pointer, Ops.LOAD: check_load,
   Ops.STORE: check_store, Ops.FOLD: check_fold, Ops.ONE_HOT: check_one_hot,
 }  # fmt: skip
-for _op in map(Ops, range(Ops.PARAM, Ops.DOT + 1)):
+for _op in map(Ops, range(Ops.PARAM, Ops.MMA + 1)):
   define_kernel_op(_op, dtype=CHECKS.get(_op, any_dtype))

@@ -14,20 +14,24 @@ dimension of the grid.
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.device import Launch, Rendered
+from tinygrad.device.cores import Core
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import ceildiv
 from tinygrad.ops import Trait, having
+from tinygrad.renderer.mma import core_name, mma_sync
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp
 
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.bfloat16: dtypes.uint16} | dict.fromkeys(dtypes.fp8s, dtypes.uint8)
 _UNSIGNED = dict(zip(dtypes.sints, (dtypes.uint32, dtypes.uint32, dtypes.uint32, dtypes.uint64)))
+_UNSIGNED_OF = {1: dtypes.uint8, 2: dtypes.uint16}
 _WRAPS = having(Trait.WRAPS)  # signed overflow is undefined in C: computed unsigned
 _VECTOR_BYTES = 16  # the widest access to memory
 UNROLLED = 16
+STATIC = 48 << 10  # bytes of local memory
 TURN = "turn"  # the variable by which the numbers of work groups are turned
 _BOOLEAN = {Ops.ADD: "|", Ops.MUL: "&", Ops.MAX: "|", Ops.MIN: "&"}
 
@@ -55,6 +59,8 @@ class Dialect:
   parameter: str = "{T} {name}"  # {i}: its position
   long: str = "L"  # suffix of a 64-bit literal
   index: DType = dtypes.int64
+  given: str = ""  # local memory of more than STATIC bytes, which the launch gives
+  core: Callable[[Core], str] | None = None  # a function of the elements of D and the words of A and B: D += A·B
 
 
 def ctype(dtype: DType, d: Dialect, memory: bool = False) -> str:
@@ -96,6 +102,7 @@ class CRenderer:
     variables = [u for u in linear if u.op is Ops.VARIABLE]
     self.numbers: dict[UOp, str] = {u: f"n{i}" for i, u in enumerate(variables)}
     self.turned, self.short = turned_range(linear), short_loops(linear)
+    self.cores: dict[Core, str] = {}  # their functions
     self.dims, self.shared = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}, 0
 
   def render(self) -> Rendered:
@@ -111,12 +118,13 @@ class CRenderer:
     spelled += [d.variable.format(T=long, name=name, i=i) for i, name in enumerate(names, len(params))]
     groups, threads = (grid(self.linear, kind) for kind in self.dims)
     head = d.kernel.format(name=self.name, params=", ".join(spelled), threads=math.prod(threads), shape=threads)
-    local = [f"  {d.shared} uint4 scratch[{ceildiv(self.shared, 16)}];"] if self.shared else []
-    source = "\n".join([d.prelude + head + " {", *local, *self.body, "}"]) + "\n"
+    given = self.shared if d.given and self.shared > STATIC else 0
+    local = [d.given if given else f"  {d.shared} uint4 scratch[{ceildiv(self.shared, 16)}];"] if self.shared else []
+    source = "\n".join([d.prelude + "".join(self.cores.values()) + head + " {", *local, *self.body, "}"]) + "\n"
     stored = [u.src[0].src[0] for u in self.linear if u.op is Ops.STORE and u.src[0].op is Ops.INDEX]
     writes = 1 + max((u.arg.slot for u in stored if u.op is Ops.PARAM), default=0)
     turned = 0 if self.turned is None else int(self.turned.src[0].vmax)
-    return Rendered(source, Launch(groups, threads, writes=writes, turned=turned))
+    return Rendered(source, Launch(groups, threads, writes=writes, local=given, turned=turned))
 
   # ---- text
 
@@ -169,6 +177,8 @@ class CRenderer:
         xs = tuple(x for s in u.src for x in self.lanes(s))
         xs = tuple(xs[i] for i in u.arg) if u.op is Ops.EXTRACT else xs
         self.names[u] = xs if len(xs) == u.dtype.count else xs * u.dtype.count
+      case Ops.MMA:
+        self.product(u)
       case Ops.FOLD:
         xs = self.lanes(u.src[0])
         while len(xs) > 1:  # pairwise
@@ -178,6 +188,30 @@ class CRenderer:
       case op if op is not Ops.CONST:
         own = {Ops.RANGE: self.range, Ops.INDEX: self.index, Ops.LOAD: self.load, Ops.STORE: self.store}
         own.get(op, self.alu)(u)
+
+  def product(self, u: UOp) -> None:
+    core: Core = u.arg
+    assert self.d.core is not None, core
+    self.cores[core] = self.d.core(core)
+    self.declare(u, self.lanes(u.src[0]))
+    words = [x for s in u.src[1:] for x in self.words(self.lanes(s), core.operand)]
+    self.line(f"{core_name(core)}({', '.join((*self.names[u], *words))});")
+
+  def words(self, xs: Sequence[str], dtype: DType) -> list[str]:
+    """Neighbours in words of 32 bits, the first in the lowest."""
+    if dtypes.is_float(dtype) and dtype not in _BITS:
+      return [f"bits_of_float({x})" for x in xs]
+    word, narrow = ctype(dtypes.uint32, self.d), ctype(_UNSIGNED_OF[dtype.itemsize], self.d)
+    n = 4 // dtype.itemsize
+    parts = [
+      f"(({word})({narrow}){x}{f' << {8 * dtype.itemsize * (i % n)}' if i % n else ''})" for i, x in enumerate(xs)
+    ]
+    return [" | ".join(parts[i : i + n]) for i in range(0, len(xs), n)]
+
+  def parts(self, name: str, n: int, dtype: DType) -> list[str]:
+    """The elements of a vector of words."""
+    per, kind = 4 // dtype.itemsize, ctype(dtype, self.d, True)
+    return [f"({kind})({name}.{'xyzw'[i // per]} >> {8 * dtype.itemsize * (i % per)})" for i in range(n)]
 
   def range(self, u: UOp) -> None:
     kind, r, long = u.arg[1], self.fresh("r"), ctype(dtypes.index, self.d)
@@ -199,7 +233,9 @@ class CRenderer:
     self.depth += 1
 
   def vector(self, dtype: DType) -> str:
-    """The type of several elements in memory: uchar4, longlong2."""
+    """The type of several elements in memory: uchar4, longlong2; of more than four, that of as many words."""
+    if dtype.count > 4:
+      dtype = dtypes.uint32.vec(dtype.count * dtype.itemsize // 4)
     kind = ctype(dtype, self.d, True).replace("unsigned ", "u").replace("signed ", "").replace(" ", "")
     return f"{kind}{dtype.count}"
 
@@ -211,7 +247,7 @@ class CRenderer:
     pointers, offsets = self.lanes(memory, n), self.lanes(u.src[1])
     if len(offsets) == 1:  # neighbours
       offsets = tuple(f"{offsets[0]} + {i}" if i else offsets[0] for i in range(n))
-      width = math.gcd(n, divisor(u.src[1]), min(_VECTOR_BYTES // u.dtype.scalar().itemsize, 4))
+      width = math.gcd(n, divisor(u.src[1]), _VECTOR_BYTES // u.dtype.scalar().itemsize)
       if width > 1 and len(set(pointers)) == 1:
         kind = self.pointer(memory, self.vector(u.dtype.scalar().vec(width)))
         self.vectors[u] = [f"*({kind})({pointers[0]} + {o})" for o in offsets[::width]]
@@ -223,6 +259,8 @@ class CRenderer:
     return self.vectors.get(u, ()) if len(set(masks)) <= 1 else (), masks
 
   def packed(self, dtype: DType, xs: Sequence[str]) -> str:
+    if len(xs) > 4:
+      dtype, xs = dtypes.uint32.vec(len(xs) * dtype.scalar().itemsize // 4), self.words(xs, dtype.scalar())
     kind = f"({ctype(dtype, self.d, True)})" if dtypes.is_bool(dtype) else ""
     return self.d.vector.format(T=self.vector(dtype.scalar().vec(len(xs))), xs=", ".join(kind + x for x in xs))
 
@@ -241,7 +279,7 @@ class CRenderer:
         name, kind = self.fresh("w"), self.vector(u.dtype.scalar().vec(n))
         guarded = f"{self.packed(u.dtype, others[i * n : (i + 1) * n])}; if ({masks[0]}) {name} = {v}" if masks else v
         self.line(f"{kind} {name} = {guarded};")
-        values += [f"{name}.{c}" for c in "xyzw"[:n]]
+        values += [f"{name}.{c}" for c in "xyzw"[:n]] if n <= 4 else self.parts(name, n, u.dtype.scalar())
     if dtypes.is_bool(u.dtype):
       values = [f"({x} != 0)" for x in values]
     if masks and not vectors:
@@ -450,7 +488,8 @@ static __device__ inline unsigned short half_of_float(float x) {
   pointer="{T}*", table="const unsigned long long*", shared="__shared__", local="{T}*", barrier="__syncthreads();",
   group="blockIdx.{d}", thread="threadIdx.{d}", vector="make_{T}({xs})", long="LL",
   alone=" __restrict__", unroll="#pragma unroll",
-  variable="const {T} {name}, const {T}* {name}_at", value="({name}_at ? *{name}_at : {name})",
+  variable="const {T} {name}, const {T}* {name}_at", value="({name}_at ? *{name}_at : {name})", core=mma_sync,
+  given="  extern __shared__ uint4 scratch[];",
 )  # fmt: skip
 
 METAL = Dialect(

@@ -15,10 +15,11 @@ import os
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tinygrad.device import ON_CPU, Backend, Capabilities, DeviceError, PeerCopy, Target, opened
+from tinygrad.device.cores import cuda_cores
 from tinygrad.helpers import LazyModule, prod, round_up
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache, queues
@@ -32,6 +33,11 @@ FATAL = frozenset(  # the driver's documentation says that nothing works in the 
   " HARDWARE_STACK_ERROR TENSOR_MEMORY_LEAK EXTERNAL_DEVICE ASSERT ECC_UNCORRECTABLE NVLINK_UNCORRECTABLE".split()
 )
 lost: dict[int, str] = {}  # physical devices after such an error
+
+
+def target_of(capability: tuple[int, int], units: int, scratch: int) -> Target:
+  """A device of so many multiprocessors, a group of which may have `scratch` bytes of local memory."""
+  return replace(TARGET, cores=tuple(cuda_cores(capability)), units=units, scratch=max(scratch, TARGET.scratch))
 
 
 class DriverError(DeviceError):
@@ -167,6 +173,7 @@ class Call(queues.Call):
     out.func, out.kernelParams = self.built, ctypes.addressof(self.pointers)
     out.gridDimX, out.gridDimY, out.gridDimZ = launch.groups
     out.blockDimX, out.blockDimY, out.blockDimZ = launch.threads
+    out.sharedMemBytes = launch.local
     return out
 
 
@@ -323,6 +330,10 @@ class CUDA(QueueDevice):
     parts = [getattr(driver.CUdevice_attribute, kind + part) for part in ("MAJOR", "MINOR")]
     major, minor = (call("cuDeviceGetAttribute", part, device) for part in parts)
     self.capability = int(major), int(minor)
+    kinds = ("MULTIPROCESSOR_COUNT", "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+    of = (getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{k}") for k in kinds)
+    units, scratch = (int(call("cuDeviceGetAttribute", k, device)) for k in of)
+    self.target = target_of(self.capability, units, scratch)
     self.kept = call("cuDeviceTotalMem", device) // (2 * several)
     self.description = f"{len(contexts()) * several} of sm_{major}{minor}"
 
@@ -417,7 +428,11 @@ class CUDA(QueueDevice):
     for arch in dict.fromkeys((own, f"compute_{own.partition('_')[2].removesuffix('a')}")):
       try:
         module = self.do("cuModuleLoadData", compile_source(program.source, program.name, arch))
-        return self.do("cuModuleGetFunction", module, program.name.encode())
+        function = self.do("cuModuleGetFunction", module, program.name.encode())
+        if program.launch.local:
+          kind = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+          self.do("cuFuncSetAttribute", function, kind, program.launch.local)
+        return function
       except DriverError as e:
         refused.append(f"{arch}: {e}")
     knows, (major, minor) = call("cuDriverGetVersion"), toolchain()[0]
@@ -435,7 +450,7 @@ class CUDA(QueueDevice):
   def enqueue(self, bound: Call) -> None:
     launch, arguments = bound.program.launch, ctypes.addressof(bound.pointers)
     try:
-      self.do("cuLaunchKernel", bound.built, *launch.groups, *launch.threads, 0, self.stream, arguments, 0)
+      self.do("cuLaunchKernel", bound.built, *launch.groups, *launch.threads, launch.local, self.stream, arguments, 0)
     except DriverError as e:
       what = f"launching {bound.program.name} ({prod(launch.threads)} threads a group)"
       raise DeviceError(f"{self.name}: {what}: {e}") from e

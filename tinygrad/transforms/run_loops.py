@@ -14,8 +14,8 @@ from tinygrad.engine.compile import plan_of
 from tinygrad.engine.errors import JitError
 from tinygrad.engine.realize import realize
 from tinygrad.engine.run import Run, Stretch, Work, execute, prepare, recorders, run_of, work_of
-from tinygrad.engine.transfer import host_array
 from tinygrad.helpers import uninterrupted
+from tinygrad.runtime.transfer import host_array
 from tinygrad.transforms.conditional_loop import WhileLoop, WhileOp
 from tinygrad.transforms.loop import ScanLoop, ScanOp, element
 from tinygrad.transforms.tracing import with_replaced

@@ -30,8 +30,8 @@ Ops = enum.IntEnum(
   # effects and structure
   "ASSIGN AFTER WAIT CONTIGUOUS DETACH CONSTRAIN SINK "
   # kernels
-  "PARAM PEER RANGE ENDRANGE INDEX LOAD STORE FOLD ONE_HOT ACC SCRATCH BARRIER VECTORIZE EXTRACT IF ENDIF "
-  "DOT",
+  "PARAM PEER RANGE ENDRANGE INDEX LOAD STORE FOLD ONE_HOT ACC SCRATCH BARRIER VECTORIZE EXTRACT DOT "
+  "MMA",
   module=__name__,
 )
 Ops.__repr__ = lambda op: f"Ops.{op.name}"  # type: ignore[method-assign, attr-defined]
@@ -57,12 +57,13 @@ class GroupOp:
   Place = frozenset((Ops.INDEX, Ops.ACC))  # what is loaded from and stored to
   Linear = (  # what linear code is made of
     Elementwise | Argument | Memory | Place
-    | {Ops.DOT, Ops.VECTORIZE, Ops.EXTRACT, Ops.FOLD, Ops.LOAD, Ops.STORE, Ops.RANGE, Ops.ENDRANGE, Ops.BARRIER}
+    | {Ops.DOT, Ops.MMA, Ops.VECTORIZE, Ops.EXTRACT, Ops.FOLD, Ops.LOAD, Ops.STORE, Ops.RANGE, Ops.ENDRANGE}
+    | {Ops.BARRIER}
   )  # fmt: skip
 
 
 # ops that hold ranges, and where these begin among their sources
-RANGES_FROM = {Ops.STORE: 2, Ops.FOLD: 1}
+RANGES_FROM = {Ops.STORE: 2, Ops.FOLD: 1, Ops.MMA: 4}
 
 
 # What a RANGE of a kernel is: an index of the result (LOOP), or one that is reduced; codegen adds how it runs: unrolled

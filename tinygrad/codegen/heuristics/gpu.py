@@ -22,6 +22,7 @@ from tinygrad.codegen.analysis.accesses import (
   size,
   static,
 )
+from tinygrad.codegen.heuristics.cores import plan_product, schedule_product
 from tinygrad.codegen.heuristics.cpu import EPILOGUE, Tile, fold_plan, unroll
 from tinygrad.codegen.nests import Fill, NestSchedule, Staged
 from tinygrad.codegen.scatter import ENOUGH
@@ -31,6 +32,7 @@ from tinygrad.uop import UOp
 GROUP = 256  # threads of a work group
 TOGETHER = 64  # iterations of a reduction from which several threads share it
 SHARED = 4  # threads that use an element, from which copying it to local memory pays
+PLAIN = 48 << 10  # bytes of local memory, at most, for operands as they are computed
 STEPS = 32  # most iterations of a reduction between two barriers
 Counts = Mapping[UOp, int]  # by loop
 
@@ -87,6 +89,8 @@ def schedule_gpu(nest: NestSchedule) -> None:
   """Schedules a kernel by the heuristic's grid, or what a group copies to local memory."""
   if nest.fill is not None:
     schedule_fill(nest, nest.fill)
+  elif nest.room.target.cores and (product := plan_product(nest, nest.analyse())) is not None:
+    schedule_product(nest, product)
   else:
     Primitives(nest, plan_grid(nest)).make()
 
@@ -202,7 +206,7 @@ def plan_grid(nest: NestSchedule) -> Grid:
       group = max(min(GROUP, power_of_two(workers // 128)), 64)
       threads = shares(main, axes, copies, group, group)
       for own in dict.fromkeys(i.over for i in folds):
-        room = target.scratch - sum(s.nbytes for s in stagings.values())
+        room = min(target.scratch, PLAIN) - sum(s.nbytes for s in stagings.values())
         if (staging := stage([i for i in folds if i.over == own], nest, a, threads, copies, room)) is not None:
           stagings[own] = staging
   elif ranges and outputs >= 8 * ENOUGH:

@@ -10,7 +10,7 @@ from tinygrad.codegen.primitives.rebind import Version, gated
 from tinygrad.codegen.primitives.split import within_bounds
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import index
 
 
@@ -50,6 +50,12 @@ def among_lanes(loops: Sequence[UOp], lanes: UOp) -> dict[UOp, list[Version]]:
   if wrong := [r for r in loops if r.src[0] is not lanes.src[0]]:
     raise IllegalStep(f"loop {wrong[0].arg[0]} has another number of iterations than there are lanes", "split it")
   return {r: [Version(lanes, (lanes,))] for r in loops}
+
+
+def is_lane(u: UOp, grid: Sequence[UOp], lanes: int) -> bool:
+  """Whether it is the number of a thread among so many that come one after the other."""
+  threads = next((r for r in grid if r.arg[1] is AxisKind.LOCAL), None)
+  return u is threads and u.src[0] is index(lanes) or threads is not None and u is digit(threads, 1, lanes)
 
 
 def with_threads(kernel: UOp, threads: Sequence[UOp]) -> UOp:

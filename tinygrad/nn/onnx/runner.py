@@ -26,7 +26,6 @@ from typing import Any
 from tinygrad.device import HOST_DEVICE, DeviceError
 from tinygrad.dtype import DType, to_numpy_dtype
 from tinygrad.engine.canonical import canonical
-from tinygrad.engine.transfer import host_array
 from tinygrad.helpers import DEBUG, LazyModule, numpy
 from tinygrad.mixin.base import DeviceLike
 from tinygrad.nn.onnx.values import (
@@ -42,6 +41,7 @@ from tinygrad.nn.onnx.values import (
   unsupported,
 )
 from tinygrad.runtime.python import Interpreter
+from tinygrad.runtime.transfer import host_array
 from tinygrad.tensor import Tensor
 from tinygrad.uop import UOp, buffer_of
 

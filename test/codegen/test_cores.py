@@ -1,0 +1,290 @@
+"""Matrix cores: whatever product a core can do, by whatever legal steps, it computes the same; fragments are what PTX
+says; and what the heuristic makes of a product.
+
+The oracles: the numpy interpreter of codegen_kernels.py. `Machine` does what a scheduled kernel says, lane by lane, and
+`simulate` runs the linear code's threads, which have of one another what a warp shares.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, sink, store
+from test_grid import count, simulate
+from test_primitives import Machine, close, nest_of, scheduled
+
+from tinygrad.codegen import lower_kernel
+from tinygrad.codegen.heuristics.gpu import schedule_fill, schedule_gpu
+from tinygrad.codegen.nests import NestSchedule, Staged
+from tinygrad.codegen.primitives import IllegalStep, tensorize
+from tinygrad.device import Target
+from tinygrad.device.cores import BF16, F16, TF32, Core, Fragment, cuda_cores
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import Context
+from tinygrad.uop import Ops, UOp
+
+CORES = Target("CORES", vector_registers=96, scratch=100 << 10, threads=True, cores=(F16, TF32))
+
+
+# ---- cores as data
+
+
+@pytest.mark.parametrize("core", [BF16, F16, TF32], ids=str)
+def test_the_lanes_of_a_warp_have_each_element_once(core):
+  for fragment, rows, columns in ((core.a, core.m, core.k), (core.b, core.k, core.n), (core.d, core.m, core.n)):
+    assert set(fragment.places()) == {(i, j) for i in range(rows) for j in range(columns)}
+    assert core.lanes * fragment.length == rows * columns
+
+
+def test_fragments_are_those_of_the_ptx_isa():
+  """The formulas of its tables, with groupID = lane >> 2 and threadID_in_group = lane % 4."""
+  for lane in range(32):
+    group, within = lane >> 2, lane % 4
+    for i in range(8):  # m16n8k16, a0 … a7
+      row = group if i in (0, 1, 4, 5) else group + 8
+      assert F16.a.at(lane, i) == (row, within * 2 + (i & 1) + (0 if i < 4 else 8))
+    for i in range(4):
+      assert F16.b.at(lane, i) == (within * 2 + (i & 1) + (0 if i < 2 else 8), group)
+      assert F16.d.at(lane, i) == TF32.d.at(lane, i) == (group if i < 2 else group + 8, within * 2 + (i & 1))
+      assert TF32.a.at(lane, i) == (group if i in (0, 2) else group + 8, within if i < 2 else within + 4)
+    for i in range(2):
+      assert TF32.b.at(lane, i) == (within if i == 0 else within + 4, group)
+
+
+def test_what_a_capability_has():
+  assert cuda_cores((7, 5)) == () and cuda_cores((8, 0)) == cuda_cores((9, 0)) == (BF16, F16, TF32)
+
+
+# ---- kernels and steps that are drawn
+
+
+class Product:
+  """Σ f(x[i, k])·g(y[k, j]), with what comes before and after it drawn, of any layout."""
+
+  def __init__(self, seed: int, core: Core) -> None:
+    rng = self.rng = random.Random(seed)
+    m, n, k = rng.randint(2, 20), rng.randint(2, 12), rng.randint(10, 36)
+    self.i, self.j, self.k = loop(m, 0), loop(n, 1), reduce(k, 2)
+    kind = np.float16 if core is F16 else np.float32
+    numbers = np.random.default_rng(seed)
+    self.arrays = [numbers.integers(-4, 5, size).astype(kind) for size in ((m, k), (k, n), (m, n))]
+    x, y = (
+      self.operand(slot, rows, columns)
+      for slot, rows, columns in ((1, (self.i, m), (self.k, k)), (2, (self.k, k), (self.j, n)))
+    )
+    if rng.random() < 0.5:
+      x, y = y, x
+    value = fold(Ops.ADD, op(Ops.MUL, x, y), self.k)
+    if rng.random() < 0.5:
+      value = op(Ops.ADD, value, self.wide(load(3, self.arrays[2], dot((self.i, n), (self.j, 1)))))
+    self.ast = sink(store(dot((self.i, n), (self.j, 1)), value, self.i, self.j, size=m * n))
+
+  @staticmethod
+  def wide(x: UOp) -> UOp:
+    return x if x.dtype is dtypes.float32 else UOp.new(Ops.CAST, dtypes.float32, (x,))
+
+  def operand(self, slot: int, rows: tuple[UOp, int], columns: tuple[UOp, int]) -> UOp:
+    (r, many), (c, across), rng = rows, columns, self.rng
+    at = dot((r, across), (c, 1)) if rng.random() < 0.5 else dot((c, many), (r, 1))
+    valid = op(Ops.CMPLT, op(Ops.ADD, r, c), num(rng.randint(1, many + across))) if rng.random() < 0.3 else None
+    return self.wide(load(slot, self.arrays[slot - 1], at, valid))
+
+
+class Steps:
+  """A heuristic: legal steps that lead to a core, in any sizes, with operands staged or not."""
+
+  def __init__(self, seed: int, core: Core) -> None:
+    self.rng, self.core = random.Random(seed), core
+
+  def __call__(self, nest: NestSchedule) -> None:
+    if nest.fill is not None:
+      schedule_fill(nest, nest.fill)
+      return
+    rng, core = self.rng, self.core
+    a = nest.analyse()
+    (item,) = (i for i in a.items if i.fold is not None)
+    x, y = (tensorize.narrowed(s, core.operand) for s in item.fold.src[0].src)
+    x, y = (x, y) if nest.names["i0"] in a.deps[x] else (y, x)
+    nest.narrow(core.name)
+    numbers = [next(i for i, (u, *_) in enumerate(nest.operands) if u is s) for s in (x, y)]
+    rows, columns = ("i0", "i1") if rng.random() < 0.5 else ("i1", "i0")
+    warps, tiles = rng.choice((1, 2)), (rng.choice((1, 2)), rng.choice((1, 2)))
+    nest.launch(core.lanes * warps)
+    nest.split(rows, core.m * tiles[0] * warps, "clamp")
+    nest.split(columns, core.n * tiles[1], "clamp")
+    nest.split("k0", core.k * rng.choice((1, 2)), "peel")
+    if "k0.i" in nest.names:
+      self.stage(nest, numbers)
+      self.on_core(nest, rows, columns)
+    nest.bind("groups", f"{rows}.o", f"{columns}.o")
+    last = f"{rows}.i.i.lane" if f"{rows}.i.i.lane" in nest.names else ""
+    if last:
+      nest.bind("threads", f"{rows}.i.o.i", last)
+    else:
+      nest.split(f"{rows}.i", core.lanes * warps, "clamp")
+      nest.bind("threads", f"{rows}.i.i")
+    nest.within("groups", "threads")
+
+  def stage(self, nest: NestSchedule, numbers: Sequence[int]) -> None:
+    for name, number in zip(("i0.i", "i1.i"), numbers):
+      if self.rng.random() < 0.7:
+        o, i = self.rng.sample(((name,), ("k0.i",)), 2)
+        nest.stage(Staged(number, o, i, self.rng.choice((0, 40)), (i, o)))
+
+  def on_core(self, nest: NestSchedule, rows: str, columns: str) -> None:
+    nest.split(f"{rows}.i", self.core.m)
+    nest.split(f"{columns}.i", self.core.n)
+    nest.split("k0.i", self.core.k)
+    nest.tensorize(self.core.name, f"{rows}.i.i", f"{columns}.i.i", "k0.i.i")
+    if f"{rows}.i.o" in nest.names:
+      nest.split(f"{rows}.i.o", len_of(nest.grid["threads"]) // self.core.lanes)
+    for name in (f"{rows}.i.o.o", f"{columns}.i.o"):
+      if name in nest.names and self.rng.random() < 0.7:
+        nest.unroll(name)
+
+
+def len_of(r: UOp) -> int:
+  return int(r.src[0].arg)
+
+
+# ---- the law
+
+
+@pytest.mark.parametrize("core", [F16, TF32], ids=str)
+@pytest.mark.parametrize("seed", [0, 2, 3, 4])
+def test_a_product_on_a_core_says_what_it_said(core, seed):
+  case = Product(seed, core)
+  close(Machine(scheduled(case.ast, Steps(seed, core), CORES), case.arrays, {}).out, evaluate(case.ast, case.arrays))
+
+
+def ran(case: Product, core: Core, seed: int) -> np.ndarray:
+  out = np.full(case.ast.src[0].src[0].src[0].arg.size, 77, np.float32)
+  return simulate(lower_kernel(case.ast, CORES, 1, Steps(seed, core)), case.arrays, out, {})
+
+
+@pytest.mark.parametrize("core", [F16, TF32], ids=str)
+@pytest.mark.parametrize("seed", range(20))
+def test_the_threads_of_a_product_on_a_core_do_what_it_said(core, seed):
+  case = Product(seed, core)
+  close(ran(case, core, seed), evaluate(case.ast, case.arrays))
+
+
+def turned(fragment: Fragment) -> Fragment:
+  return replace(fragment, lanes=fragment.lanes[::-1])
+
+
+@pytest.mark.parametrize("part", ["a", "b", "d"])
+def test_lanes_that_hold_other_elements_are_seen(part, monkeypatch):
+  """The kernel lays a fragment out otherwise than the core does."""
+  case, real = Product(3, F16), tensorize.elements_of_lane
+  wrong = getattr(F16, part)
+  close(ran(case, F16, 3), want := evaluate(case.ast, case.arrays))
+  monkeypatch.setattr(tensorize, "elements_of_lane", lambda f, *more: real(turned(f) if f is wrong else f, *more))
+  with pytest.raises(AssertionError, match="Not equal to tolerance"):
+    close(ran(case, F16, 3), want)
+
+
+# ---- what is refused
+
+
+def on(core: str, m: str = "i0", n: str = "i1"):
+  def steps(nest: NestSchedule) -> None:
+    for name, size in ((m, 16), (n, 8), ("k0", 16)):
+      nest.split(name, size, "clamp")
+    nest.tensorize(core, f"{m}.i", f"{n}.i", "k0.i")
+
+  return steps
+
+
+def lanes_apart(nest: NestSchedule) -> None:
+  on(F16.name)(nest)
+  nest.launch(64)
+  nest.bind("groups", "i0.o", "i1.o")
+  nest.split("k0.o", 2)
+  nest.split("i0.i.lane", 16)
+  nest.bind("threads", "i0.i.lane.i", "i0.i.lane.o")
+
+
+def unsplit(nest: NestSchedule) -> None:
+  nest.tensorize(F16.name, "i0", "i1", "k0")
+
+
+def not_summed(nest: NestSchedule) -> None:
+  for name, size in (("i0", 16), ("i1", 8), ("k0", 16)):
+    nest.split(name, size)
+  nest.tensorize(F16.name, "i0.i", "i1.i", "i0.i")
+
+
+def halves(k: int = 32, kind: type = np.float16) -> UOp:
+  i, j, r = loop(32, 0), loop(16, 1), reduce(k, 2)
+  arrays = [np.zeros((32, k), kind), np.zeros((k, 16), kind)]
+  x, y = load(1, arrays[0], dot((i, k), (r, 1))), load(2, arrays[1], dot((r, 16), (j, 1)))
+  value = fold(Ops.ADD, op(Ops.MUL, Product.wide(x), Product.wide(y)), r)
+  return sink(store(dot((i, 16), (j, 1)), value, i, j, size=512))
+
+
+REFUSED = {
+  "no core": (halves(), on("m8n8k4.none"), r"CORES has no core m8n8k4\.none\n  fix: one of its Target"),
+  "sizes": (halves(), unsplit, r"loop \d+ has not the 16 iterations of core m16n8k16\.float16\n  fix: split it by 16"),
+  "type": (halves(kind=np.float32), on(F16.name), r"core m16n8k16\.float16 sums products of float16s.*\n  fix: stage"),
+  "a condition": (halves(40), on(F16.name), r"sums products of .*\n  fix: stage its operands without a condition"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_core_cannot_do_is_refused(name):
+  ast, steps, message = REFUSED[name]
+  with pytest.raises(IllegalStep, match=message):
+    steps(nest_of(ast, CORES))
+
+
+def test_lanes_are_threads_side_by_side():
+  nest = nest_of(halves(), CORES)
+  on(F16.name)(nest)
+  nest.launch(64)
+  nest.bind("groups", "i1.o")
+  nest.bind("threads", "i0.i.lane", "i0.o")
+  with pytest.raises(IllegalStep, match=r"the lanes of core .* are not threads side by side\n  fix: bind them last"):
+    nest.within("groups", "threads")
+
+
+def test_a_core_sums_over_a_loop_of_a_reduction():
+  nest = nest_of(halves(), CORES)
+  for name, size in (("i0", 16), ("i1", 8), ("k0", 16)):
+    nest.split(name, size)
+  ast = nest.kernel
+  with pytest.raises(IllegalStep, match=r"nothing is summed over loop \d+\n  fix: name a reduction's loop"):
+    nest.settle()
+    loops = [nest.loop(name) for name in ("i0.i", "i1.i", "i0.i")]
+    tensorize.tensorize(nest.kernel, F16, tuple(loops), nest.room.ids)
+  assert ast is not nest.kernel
+
+
+# ---- what the heuristic makes of it
+
+
+def test_operands_stay_narrow_and_f32_stays_exact():
+  linear = lower_kernel(halves(), CORES)
+  assert count(linear, Ops.MMA) > 0 and {u.dtype for u in linear if u.op is Ops.SCRATCH} == {dtypes.float16}
+  single = halves(kind=np.float32)
+  assert count(lower_kernel(single, CORES), Ops.MMA) == 0
+  with Context(ALLOW_TF32=1):
+    assert count(lower_kernel(single, CORES), Ops.MMA) > 0
+
+
+@pytest.mark.parametrize("sizes", [(32, 16, 32), (48, 20, 45), (17, 33, 64)])
+def test_the_heuristic_keeps_the_meaning(sizes):
+  m, n, k = sizes
+  i, j, r = loop(m, 0), loop(n, 1), reduce(k, 2)
+  arrays = [np.random.default_rng(m).integers(-4, 5, s).astype(np.float16) for s in ((m, k), (k, n))]
+  x, y = load(1, arrays[0], dot((i, k), (r, 1))), load(2, arrays[1], dot((r, n), (j, 1)))
+  value = fold(Ops.ADD, op(Ops.MUL, Product.wide(x), Product.wide(y)), r)
+  ast = sink(store(dot((i, n), (j, 1)), value, i, j, size=m * n))
+  linear = lower_kernel(ast, CORES)
+  assert count(linear, Ops.MMA) > 0
+  close(simulate(linear, arrays, np.full(m * n, 77, np.float32), {}), evaluate(ast, arrays))
+  close(Machine(scheduled(ast, schedule_gpu, CORES), arrays, {}).out, evaluate(ast, arrays)) if m == 32 else None

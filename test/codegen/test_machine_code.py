@@ -1,0 +1,57 @@
+"""What a GPU is given: PTX and machine instructions of kernels as the heuristics make them, for three architectures."""
+
+from __future__ import annotations
+
+import pytest
+from codegen_kernels import dot, fold, loop, op, reduce, sink, store
+from sass import ARCHS, has, machine_code, needs_nvdisasm, needs_nvrtc, ptx
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.helpers import Context
+from tinygrad.uop import Ops, ParamArg, UOp
+
+KINDS = {"bf16": dtypes.bfloat16, "f16": dtypes.float16, "tf32": dtypes.float32}
+
+
+def read(slot: int, dtype: DType, size: int, at: UOp) -> UOp:
+  """Of memory that is only named, as a float32."""
+  param = UOp.new(Ops.PARAM, dtype, (), ParamArg(slot, size))
+  x = UOp.new(Ops.LOAD, dtype, (UOp.new(Ops.INDEX, dtype, (param, at)),))
+  return x if dtype is dtypes.float32 else UOp.new(Ops.CAST, dtypes.float32, (x,))
+
+
+def matmul(n: int, dtype: DType, layout: str = "kn") -> UOp:
+  i, j, k = loop(n, 0), loop(n, 1), reduce(n, 2)
+  y = dot((k, n), (j, 1)) if layout == "kn" else dot((j, n), (k, 1))
+  value = fold(Ops.ADD, op(Ops.MUL, read(1, dtype, n * n, dot((i, n), (k, 1))), read(2, dtype, n * n, y)), k)
+  return sink(store(dot((i, n), (j, 1)), value, i, j, size=n * n))
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ptx_of_a_product_is_that_of_cores(kind, arch):
+  with Context(ALLOW_TF32=1):
+    code = ptx(matmul(1024, KINDS[kind]), arch)
+  shape = "m16n8k8" if kind == "tf32" else "m16n8k16"
+  assert f"mma.sync.aligned.{shape}.row.col.f32.{kind}.{kind}.f32" in code
+  assert "ld.local" not in code and "st.local" not in code
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("layout", ["kn", "nk"])
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_product_runs_on_cores_with_wide_loads_and_no_spills(kind, arch, layout, tmp_path):
+  with Context(ALLOW_TF32=1):
+    code = machine_code(matmul(4096, KINDS[kind], layout), arch, tmp_path)
+  assert has(code, {"bf16": "HMMA.16816.F32.BF16", "f16": "HMMA.16816.F32", "tf32": "HMMA.1688.F32.TF32"}[kind])
+  assert has(code, "LDG", ".128") and has(code, "STS", ".128")
+  assert not has(code, "FFMA") and code.local == 0
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_product_of_float32_is_exact_unless_it_is_asked_otherwise(arch, tmp_path):
+  code = machine_code(matmul(4096, dtypes.float32), arch, tmp_path)
+  assert has(code, "FFMA") and not has(code, "HMMA") and code.local == 0

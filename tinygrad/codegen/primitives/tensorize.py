@@ -1,0 +1,100 @@
+"""`tensorize`: sums of products on a matrix core, whose lanes hold fragments of operands and results in registers;
+`narrowed`: what such a core takes as it is, where it is widened alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinygrad.codegen.primitives import IllegalStep
+from tinygrad.codegen.primitives.rebind import Rebinding, Version
+from tinygrad.device.cores import Core, Digit, Fragment
+from tinygrad.dtype import DType, dtypes
+from tinygrad.numerics.decompose import widened
+from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop.affine import Affine, index
+from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
+
+WIDENING = 5  # nodes, at most, by which a narrow float is widened
+
+
+def narrowed(wide: UOp, dtype: DType) -> UOp | None:
+  """The value of this dtype of which `wide` is the float32."""
+  u = wide
+  for _ in range(WIDENING):
+    if u.dtype is dtype:
+      return u if widened(u) is wide else None
+    if not u.src:
+      return None
+    u = u.src[0]
+  return None
+
+
+def loops_below(u: UOp) -> set[UOp]:
+  return {r for r in u.toposort() if r.op is Ops.RANGE}
+
+
+def operands(f: UOp, core: Core, m: UOp, n: UOp) -> tuple[UOp, UOp] | None:
+  """(A, B) of a sum of products as the core takes them: A does not depend on n, nor B on m."""
+  if f.op is not Ops.FOLD or f.arg is not Ops.ADD or f.dtype is not core.result or f.src[0].op is not Ops.MUL:
+    return None
+  for x, y in (f.src[0].src, f.src[0].src[::-1]):
+    a, b = narrowed(x, core.operand), narrowed(y, core.operand)
+    if a is not None and b is not None and n not in loops_below(a) and m not in loops_below(b):
+      return a, b
+  return None
+
+
+def number(digits: Sequence[Digit], parts: Sequence[UOp], step: int) -> Affine:
+  """The row (step 1) or column (2) of these digits."""
+  out = Affine(0)
+  for digit, u in zip(digits, parts):
+    out = out.plus(Affine(0, {u: 1}), digit[step]) if digit[step] else out
+  return out
+
+
+def lane_digits(lane: UOp, digits: Sequence[Digit]) -> list[UOp]:
+  out, left = list[UOp](), 1
+  for count, _, _ in digits[::-1]:
+    x = UOp.new(Ops.IDIV, dtypes.index, (lane, index(left))) if left > 1 else lane
+    left *= count
+    out.append(UOp.new(Ops.MOD, dtypes.index, (x, index(count))) if left < int(lane.vmax) + 1 else x)
+  return out[::-1]
+
+
+def elements_of_lane(fragment: Fragment, lane: UOp, ids: LoopIds) -> tuple[UOp, UOp, tuple[UOp, ...]]:
+  """(row, column, the loops over registers) of a lane's elements."""
+  loops = tuple(ids.loop(index(count), AxisKind.UPCAST) for count, _, _ in fragment.registers)
+  digits, parts = (*fragment.lanes, *fragment.registers), (*lane_digits(lane, fragment.lanes), *loops)
+  row, column = (number(digits, parts, step).uop() for step in (1, 2))
+  return row, column, loops
+
+
+def tensorize(kernel: UOp, core: Core, loops: tuple[UOp, UOp, UOp], ids: LoopIds) -> tuple[UOp, UOp]:
+  """(The kernel with the loops m and n shared out among the lanes and their registers, and each reduction over k one of
+  the core's products; the loop over lanes, which is to be one of threads of a group that come one after the other.)
+
+  MMA is what the elements of D gain that a lane holds: A and B at its registers' loops, the lane, the number of the
+  element's register; then these loops, A's first, which it binds."""
+  m, n, k = loops
+  if wrong := [(r, x) for r, x in ((m, core.m), (n, core.n), (k, core.k)) if r.src[0] is not index(x)]:
+    r, x = wrong[0]
+    raise IllegalStep(f"loop {r.arg[0]} has not the {x} iterations of core {core}", f"split it by {x}")
+  lane = ids.loop(index(core.lanes), AxisKind.LOOP)
+  row, column, registers = elements_of_lane(core.d, lane, ids)
+  element, made = Affine(0), dict[UOp, UOp]()
+  for r in registers:
+    element = element.scaled(int(r.src[0].arg)).plus(Affine(0, {r: 1}))
+  for f in (u for u in kernel.toposort() if u.op is Ops.FOLD and k in u.src[1:]):
+    if (found := operands(f, core, m, n)) is None:
+      rule = f"core {core} sums products of {core.operand.name}s in float32, one of each row and one of each column"
+      raise IllegalStep(rule, "stage its operands without a condition of their own, or leave it to the threads")
+    (i, j, of_a), (p, q, of_b) = elements_of_lane(core.a, lane, ids), elements_of_lane(core.b, lane, ids)
+    a, b = substitute_free(found[0], {m: i, k: j}), substitute_free(found[1], {k: p, n: q})
+    value = UOp.new(Ops.MMA, f.dtype, (a, b, lane, element.uop(), *of_a, *of_b), core)
+    over = tuple(r for r in f.src[1:] if r is not k) or (ids.loop(index(1), AxisKind.REDUCE),)
+    made[f] = f.replace(src=(value, *over))
+  if not made:
+    raise IllegalStep(f"nothing is summed over loop {k.arg[0]}", "name a reduction's loop")
+  sites = {r: [Version(x, (lane, *(d for d in registers if d in x.toposort())))] for r, x in ((m, row), (n, column))}
+  return Rebinding(rebuild(kernel, on_sources, made), sites).kernel, lane
