@@ -97,6 +97,9 @@ class Thread:
     self.values: dict[UOp, tuple[Any, ...]] = {}
     self.registers: dict[UOp, tuple[Any, ...]] = {}
     self.variables = variables
+    self.begun: list[UOp] = []  # copies, in the places that they had when they began
+    self.under_way: list[list[Any]] = []
+    self.rng = random.Random(self.thread)
     self.ends: dict[int, int] = {}
     opened = []
     for i, u in enumerate(linear):
@@ -115,7 +118,12 @@ class Thread:
     while i < (len(self.linear) if last is None else last):
       u = self.linear[i]
       if u.op is Ops.BARRIER:
+        while isinstance(u.arg, int) and len(self.under_way) > u.arg:
+          self.arrive(self.under_way.pop(0))
         yield BARRIER
+      elif u.op is Ops.COMMIT:
+        self.under_way.append(self.begun)
+        self.begun = []
       elif u.op is Ops.MMA:
         yield from self.product(u)
       elif u.op is Ops.RANGE:
@@ -148,6 +156,19 @@ class Thread:
     self.values[u] = tuple(out)
     yield u.op.name
 
+  def copy(self, to: UOp, source: UOp) -> None:
+    copies = [(to.src[0], self.values[to], source.src[0], self.values[source])]
+    if self.rng.random() < 0.5:
+      self.arrive(copies)
+    else:
+      self.begun += copies
+
+  def arrive(self, copies: Sequence[tuple[UOp, Any, UOp, Any]]) -> None:
+    for memory, places, source, sources in copies:
+      for (at, valid), (there, exists) in zip(places, sources, strict=True):
+        if valid:
+          self.write(memory, at, self.read(source, there) if exists else 0)
+
   def one(self, u: UOp) -> None:
     n = u.dtype.count
     match u.op:
@@ -175,12 +196,12 @@ class Thread:
         for (at, valid), x in zip(self.values[u.src[0]], self.lanes(u.src[1]), strict=True):
           if valid:
             self.write(u.src[0].src[0], at, x)
-      case Ops.VECTORIZE:
+      case Ops.COPY:  # takes place at any time until it is waited for
+        self.copy(*u.src)
+      case Ops.VECTORIZE | Ops.EXTRACT:
         xs = tuple(x for s in u.src for x in self.lanes(s))
+        xs = tuple(xs[i] for i in u.arg) if u.op is Ops.EXTRACT else xs
         self.values[u] = xs if len(xs) == n else xs * n
-      case Ops.EXTRACT:
-        xs = tuple(x for s in u.src for x in self.lanes(s))
-        self.values[u] = tuple(xs[i] for i in u.arg)
       case Ops.WHERE:
         self.values[u] = tuple(x if c else y for c, x, y in zip(*(self.lanes(s, n) for s in u.src), strict=True))
       case Ops.CAST:

@@ -46,8 +46,9 @@ def test_a_product_runs_on_cores_with_wide_loads_and_no_spills(kind, arch, layou
   with Context(ALLOW_TF32=1):
     code = machine_code(matmul(4096, KINDS[kind], layout), arch, tmp_path)
   assert has(code, {"bf16": "HMMA.16816.F32.BF16", "f16": "HMMA.16816.F32", "tf32": "HMMA.1688.F32.TF32"}[kind])
-  assert has(code, "LDG", ".128") and has(code, "STS", ".128")
+  assert has(code, "LDGSTS", ".128") and not any(name.startswith(("STS", "LDG.")) for name in code.names)
   assert not has(code, "FFMA") and code.local == 0
+  assert 48 << 10 < code.shared <= 227 << 9  # two groups on a multiprocessor
 
 
 @needs_nvdisasm

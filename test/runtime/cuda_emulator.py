@@ -63,6 +63,20 @@ static char stacks[1024][65536];
 static bool at_barrier[1024], ended[1024];
 static int me;
 static void __syncthreads() { at_barrier[me] = true; swapcontext(&fiber[me], &home); }
+struct Copy { void* to; const void* from; int length; bool some; };
+static Copy copies[1024][4096];  // of each thread: those that have been begun,
+static int begun[1024], done[1024], ends[1024][4096], groups[1024], arrived[1024];  // in groups
+static void copy_later(void* to, const void* from, int length, bool some) {
+  copies[me][begun[me]++ % 4096] = {to, from, length, some};
+}
+static void commit() { ends[me][groups[me]++ % 4096] = begun[me]; }
+static void arrive(int left) {
+  for (; arrived[me] < groups[me] - left; arrived[me]++)
+    for (; done[me] < ends[me][arrived[me] % 4096]; done[me]++) {
+      Copy& c = copies[me][done[me] % 4096];
+      if (c.some) memcpy(c.to, c.from, c.length); else memset(c.to, 0, c.length);
+    }
+}
 static unsigned words[1024][16];  // what each thread has given
 static float value(const unsigned* w, int i, int kind) {  // element i of bfloat16, float16, tf32
   if (kind == 2) { float y; memcpy(&y, w + i, 4); return y; }
@@ -88,6 +102,7 @@ extern "C" int run(long long** given, const unsigned* g, const unsigned* b) {
       fiber[i].uc_stack.ss_sp = stacks[i]; fiber[i].uc_stack.ss_size = sizeof stacks[i]; fiber[i].uc_link = &home;
       makecontext(&fiber[i], strand, 0);
       ended[i] = false;
+      begun[i] = done[i] = groups[i] = arrived[i] = 0;
     }
     for (int left = n; left;) {
       int stopped = 0;
@@ -157,6 +172,10 @@ def host_code(source: str) -> ctypes.CDLL:
     body = re.sub(r'asm\("cvt.f32.f16.*', "_Float16 h; memcpy(&h, &x, 2); y = (float)h; return y;", body)
     body = re.sub(r'asm\("cvt.rn.f16.f32.*', "_Float16 h = (_Float16)x; memcpy(&y, &h, 2); return y;", body)
     body = re.sub(r"static __device__ inline void (mma_\w+)\(([^)]*)\) \{.*?^\}", of_core, body, flags=re.M | re.S)
+    body = re.sub(r"^template <int N> .*?^\}", "", body, flags=re.M | re.S)
+    body = re.sub(r"copy_later<(\d+)>\((.*), (.*?)\);", r"copy_later(\2, \1, \3);", body)
+    body = re.sub(r'asm volatile\("cp.async.commit_group.*', "commit();", body)
+    body = re.sub(r'asm volatile\("cp.async.wait_group (\d+).*', r"arrive(\1);", body)
     body = re.sub(r"extern __shared__ uint4 scratch\[\];", "static uint4 scratch[1 << 14];", body)
     given = [f"*({p.rsplit(' ', 1)[0]}*)args[{i}]" for i, p in enumerate(parameters)]
     run = RUN.replace("CALL", f"{name}({', '.join(given)})").replace("BARRIERS", str(int("__syncthreads" in body)))

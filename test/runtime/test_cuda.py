@@ -700,6 +700,16 @@ def test_products_on_cores(module, lazy, kind, bits, sizes):
   np.testing.assert_allclose(got, x @ y.T, rtol=2.0**-bits)
 
 
+def test_a_product_in_more_local_memory_than_every_kernel_has(module, lazy):
+  x, y = (
+    np.random.default_rng(i).integers(-4, 5, s).astype(np.float16) for i, s in enumerate(((256, 160), (160, 256)))
+  )
+  a, b = (Tensor(v, device="EMULATED").realize() for v in (x, y))
+  lazy.calls.clear()
+  np.testing.assert_array_equal((a @ b).numpy(), x @ y)
+  assert "cuFuncSetAttribute" in lazy.calls
+
+
 def test_a_product_of_float32_is_exact(module, lazy):
   x = np.random.default_rng(0).integers(-(1 << 11), 1 << 11, (32, 32)).astype(np.float32)
   np.testing.assert_array_equal((Tensor(x, device="EMULATED") @ Tensor(x, device="EMULATED")).numpy(), x @ x)

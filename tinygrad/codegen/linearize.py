@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tinygrad.codegen.expressions import Env, Key, LoopScope, Values
-from tinygrad.codegen.primitives.rebind import IN_REGISTERS, effects_of
+from tinygrad.codegen.primitives.rebind import IN_REGISTERS, effects_of, gated
+from tinygrad.codegen.primitives.split import within_bounds
 from tinygrad.codegen.primitives.stage import carries_rest, fast_two_sum, of_products, scratch
 from tinygrad.device import Target
 from tinygrad.dtype import DType, dtypes
@@ -24,6 +25,7 @@ from tinygrad.ops.reduce import identity_element
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.rewrite import substitute_free
 
 # iterations of one accumulator after which a long sum of floats goes on in another, and one of products, whose many
 # accumulators take longer to change
@@ -64,6 +66,26 @@ def rests(nodes: Sequence[UOp]) -> dict[UOp, tuple[UOp, UOp]]:
         out[x] = y, u
         amounts.add(u)
   return out
+
+
+def as_copy(u: UOp) -> UOp:
+  """A store of 4, 8 or 16 bytes that were loaded together, as one that takes place later."""
+  if u.op is not Ops.STORE or u.src[1].dtype.count * u.src[1].dtype.itemsize not in (4, 8, 16):
+    return u
+  parts = u.src[1].src if u.src[1].op is Ops.VECTORIZE else u.src[1:]
+  whole = parts[0].src[0] if parts[0].op is Ops.EXTRACT else parts[0]
+  if parts != (whole,) and [x.src for x in parts if x.op is Ops.EXTRACT and x.arg == (parts.index(x),)] != [
+    (whole,)
+  ] * len(parts):
+    return u
+  if (
+    whole.op is not Ops.LOAD
+    or whole.dtype is not u.src[1].dtype
+    or whole.src[0].src[0].op is not Ops.PARAM
+    or len(whole.src) > 1
+  ):
+    return u
+  return UOp.new(Ops.COPY, dtypes.void, (u.src[0], whole.src[0]))
 
 
 class Sums(NamedTuple):
@@ -157,6 +179,10 @@ class Linearizer:
       return
     memory = v.reads(UOp.sink(*stores)).difference(s.src[0].src[0] for s in stores)
     level = max(v.level_of(v.deps(after)), self.floor)
+    if after.arg and (r := next((r for r in v.iteration if v.bit(r) == v.stack[level].bit), None)) is not None:
+      self.fill_ahead(stores, r, level, after.arg)
+      self.filled[stores] = v.stack[level], memory
+      return
     with v.outside(level if memory.isdisjoint(v.written) else max(level, self.beside)):
       together = any(r in v.iteration and r.arg[1] in THREADS for s in stores for r in s.src[2:])
       if together:  # what others may still read of it, and then what they have written
@@ -166,8 +192,32 @@ class Linearizer:
         self.barrier()
       self.filled[stores] = v.stack[-1], memory
 
-  def barrier(self) -> None:
-    self.values.put(UOp.new(Ops.BARRIER, dtypes.void))
+  def fill_ahead(self, stores: Sequence[UOp], r: UOp, level: int, ahead: int) -> None:
+    """Memory in blocks that iterations of r take in turn: the first are filled before the loop, and in each iteration,
+    when what it needs has come and no thread is still at the one before, that of `ahead` iterations later."""
+    v, count = self.values, int(r.src[0].arg)
+    with v.outside(level - 1):
+      self.barrier()
+      for n in range(ahead):
+        self.begin([substitute_free(s, {r: index(n)}) for s in stores] if n < count else [])
+    with v.outside(level):
+      self.barrier(ahead - 1)
+      later = UOp.new(Ops.ADD, dtypes.index, (r, index(ahead)))
+      there = UOp.new(Ops.CMPLT, dtypes.bool, (later, index(count)))
+      moved = [substitute_free(s, {r: within_bounds(later, r.src[0])}) for s in stores]
+      self.begin([s.replace(src=(gated(s.src[0], there), *s.src[1:])) for s in moved])
+
+  def begin(self, stores: Sequence[UOp]) -> None:
+    """Stores, of which those that copy from a kernel's arguments need not have come before they are waited for."""
+    out = self.values.stack[-1].out
+    first = len(out)
+    self.effects([(s, tuple(r for r in s.src[2:] if r.arg[1] not in THREADS)) for s in stores])
+    out[first:] = [as_copy(u) for u in out[first:]]
+    self.values.put(UOp.new(Ops.COMMIT, dtypes.void, (), self.ids.next()))
+
+  def barrier(self, of: int | None = None) -> None:
+    """`of`: of copies that have been begun, as many groups may still be under way."""
+    self.values.put(UOp.new(Ops.BARRIER, dtypes.void, (), of))
 
   # ---- reductions
 

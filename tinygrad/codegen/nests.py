@@ -96,6 +96,7 @@ class NestSchedule:
     self.items: list[Item] = []
     self.main: Item | None = None  # the reduction with the most work
     self.fill: Fill | None = None  # if it is one
+    self.stages = 1  # blocks of memory for what is staged within a reduction
     self.blocked = False  # its reduction is one of blocks already
     self.steps = room.steps[label] = []
     self.name_reductions()
@@ -231,7 +232,8 @@ class NestSchedule:
         panel = self.panel(spec, image, f"{self.label}.panel{spec.operand}" + (f".{n}" if n else ""))
         free = frozenset(r for r in image.toposort() if r.op is Ops.RANGE).difference(panel.loops)
         within = free & reducing  # a reduction: it is filled anew, by threads with others that are then
-        offset = self.place(panel.nbytes, bool(within) or self.inside(image))
+        panel = replace(panel, stages=self.stages if within else 1)
+        offset = self.place(panel.nbytes * panel.stages, bool(within) or self.inside(image))
         key = within if spec.order else frozenset((image,))
         together.setdefault(key, []).append(replace(panel, offset=offset))
     for some in together.values():
@@ -287,6 +289,11 @@ class NestSchedule:
     self.operands = []
     self.check_fills()
     self.names = {name: r for name, r in self.names.items() if r not in loops} | {f"{m}.lane": lane}
+
+  def pipeline(self, stages: int) -> None:
+    """What is staged from now on within a reduction is filled `stages` - 1 of its iterations ahead."""
+    self.note("pipeline", stages)
+    self.stages = stages
 
   def accumulate(self, name: str, size: int, *dims: str) -> None:
     """The reduction over loop `name` in blocks of `size`; what they add up to is in memory with `dims`."""

@@ -22,7 +22,7 @@ from tinygrad.device.cores import Core
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import ceildiv
 from tinygrad.ops import Trait, having
-from tinygrad.renderer.mma import core_name, mma_sync
+from tinygrad.renderer.mma import COPY, core_name, mma_sync
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp
 
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.bfloat16: dtypes.uint16} | dict.fromkeys(dtypes.fp8s, dtypes.uint8)
@@ -60,6 +60,9 @@ class Dialect:
   long: str = "L"  # suffix of a 64-bit literal
   index: DType = dtypes.int64
   given: str = ""  # local memory of more than STATIC bytes, which the launch gives
+  copies: str = ""  # the function by which memory is copied to local memory while others compute
+  commit: str = ""  # of copies that have been begun, these are a group
+  arrived: str = ""  # waits until no more than {n} groups are under way
   core: Callable[[Core], str] | None = None  # a function of the elements of D and the words of A and B: D += A·B
 
 
@@ -102,6 +105,7 @@ class CRenderer:
     variables = [u for u in linear if u.op is Ops.VARIABLE]
     self.numbers: dict[UOp, str] = {u: f"n{i}" for i, u in enumerate(variables)}
     self.turned, self.short = turned_range(linear), short_loops(linear)
+    self.later = False  # whether something is copied while others compute
     self.cores: dict[Core, str] = {}  # their functions
     self.dims, self.shared = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}, 0
 
@@ -120,7 +124,17 @@ class CRenderer:
     head = d.kernel.format(name=self.name, params=", ".join(spelled), threads=math.prod(threads), shape=threads)
     given = self.shared if d.given and self.shared > STATIC else 0
     local = [d.given if given else f"  {d.shared} uint4 scratch[{ceildiv(self.shared, 16)}];"] if self.shared else []
-    source = "\n".join([d.prelude + "".join(self.cores.values()) + head + " {", *local, *self.body, "}"]) + "\n"
+    source = (
+      "\n".join(
+        [
+          d.prelude + (d.copies if self.later else "") + "".join(self.cores.values()) + head + " {",
+          *local,
+          *self.body,
+          "}",
+        ]
+      )
+      + "\n"
+    )
     stored = [u.src[0].src[0] for u in self.linear if u.op is Ops.STORE and u.src[0].op is Ops.INDEX]
     writes = 1 + max((u.arg.slot for u in stored if u.op is Ops.PARAM), default=0)
     turned = 0 if self.turned is None else int(self.turned.src[0].vmax)
@@ -164,8 +178,6 @@ class CRenderer:
       case Ops.ENDRANGE:
         self.depth -= 1
         self.line("}")
-      case Ops.BARRIER:
-        self.line(self.d.barrier)
       case Ops.ACC:
         self.names[u] = names = tuple(self.fresh("a") for _ in range(u.dtype.count))
         self.line(f"{ctype(u.dtype, self.d)} {', '.join(names)};")
@@ -177,8 +189,6 @@ class CRenderer:
         xs = tuple(x for s in u.src for x in self.lanes(s))
         xs = tuple(xs[i] for i in u.arg) if u.op is Ops.EXTRACT else xs
         self.names[u] = xs if len(xs) == u.dtype.count else xs * u.dtype.count
-      case Ops.MMA:
-        self.product(u)
       case Ops.FOLD:
         xs = self.lanes(u.src[0])
         while len(xs) > 1:  # pairwise
@@ -187,7 +197,23 @@ class CRenderer:
         self.declare(u, xs)
       case op if op is not Ops.CONST:
         own = {Ops.RANGE: self.range, Ops.INDEX: self.index, Ops.LOAD: self.load, Ops.STORE: self.store}
+        own |= {Ops.MMA: self.product, Ops.COPY: self.copy, Ops.BARRIER: self.barrier, Ops.COMMIT: self.barrier}
         own.get(op, self.alu)(u)
+
+  def barrier(self, u: UOp) -> None:
+    if isinstance(u.arg, int) and u.op is Ops.BARRIER:
+      self.line(self.d.arrived.format(n=u.arg))
+    self.line(self.d.barrier if u.op is Ops.BARRIER else self.d.commit)
+
+  def copy(self, u: UOp) -> None:
+    """Memory to local memory, in its own time."""
+    assert self.d.copies, u
+    self.later = True
+    to, at = u.src
+    (target, *_), (source, *_) = self.names[to], self.names[at]
+    exists = self.lanes(at.src[2])[0] if len(at.src) > 2 else "true"
+    begun = f"copy_later<{to.dtype.count * to.dtype.itemsize}>(&{target}, &{source}, {exists});"
+    self.line(f"if ({self.lanes(to.src[2])[0]}) {begun}" if len(to.src) > 2 else begun)
 
   def product(self, u: UOp) -> None:
     core: Core = u.arg
@@ -489,6 +515,8 @@ static __device__ inline unsigned short half_of_float(float x) {
   group="blockIdx.{d}", thread="threadIdx.{d}", vector="make_{T}({xs})", long="LL",
   alone=" __restrict__", unroll="#pragma unroll",
   variable="const {T} {name}, const {T}* {name}_at", value="({name}_at ? *{name}_at : {name})", core=mma_sync,
+  copies=COPY, commit='asm volatile("cp.async.commit_group;" ::: "memory");',
+  arrived='asm volatile("cp.async.wait_group {n};" ::: "memory");',
   given="  extern __shared__ uint4 scratch[];",
 )  # fmt: skip
 

@@ -10,6 +10,17 @@ def core_name(core: Core) -> str:
   return f"mma_{core.name.replace('.', '_')}"
 
 
+COPY = """template <int N> static __device__ inline void copy_later(void* to, const void* from, bool some) {
+  unsigned at = (unsigned)__cvta_generic_to_shared(to);
+  int length = some ? N : 0;  // of nothing are zeros
+  if (N == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(at), "l"(from), "r"(length) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" :: "r"(at), "l"(from), "n"(N), "r"(length) : "memory");
+}
+"""  # PTX ISA, "cp.async"
+
+
 def mma_sync(core: Core) -> str:
   """PTX's instruction for a core. A float32 is rounded to what the core takes of it."""
   kind, wide = _TYPES[core.operand], core.operand is dtypes.float32

@@ -19,6 +19,7 @@ from tinygrad.uop import Ops, UOp
 BLOCK = 128  # most rows, and columns, of a group's part of the result
 TILE = 64 * 32  # most elements of a warp's
 LEAST = 16  # rows and columns from which a core is worth its while
+STAGES = 4  # blocks of an operand at most, of which all but one are under way
 ROW = 64  # bytes of the reduction in a block of an operand
 
 
@@ -46,6 +47,7 @@ class Product:
   depth: int
   operands: tuple[Operand, Operand]
   others: tuple[UOp, ...]
+  stages: int
 
 
 def plan_product(nest: NestSchedule, a: Analysis) -> Product | None:
@@ -98,7 +100,9 @@ def tiled_product(
     placed.append(
       Operand(numbers[x], outer, inner, row, neighbours(loads, inner, math.gcd(whole, 16 // core.operand.itemsize)))
     )
-  return Product(core, loops, block, tile, depth, (placed[0], placed[1]), others)
+  nbytes = sum(x.row * (depth if x.inner is not k else b) for x, b in zip(placed, block)) * core.operand.itemsize
+  stages = max(min(STAGES, nest.room.target.scratch // (2 * nbytes), size(k) // depth), 1)
+  return Product(core, loops, block, tile, depth, (placed[0], placed[1]), others, stages)
 
 
 def blocks(m: int, n: int, others: int, units: int, core: Core) -> tuple[int, int]:
@@ -128,6 +132,7 @@ def schedule_product(nest: NestSchedule, p: Product) -> None:
   nest.split(k, p.depth)
   inside = {r: f"{names[r]}.i" for r in p.loops}
   parts = [((inside[x.outer],), (inside[x.inner],)) for x in p.operands]
+  nest.pipeline(p.stages)
   nest.stage(*(Staged(x.number, o, i, x.row, (i, o), x.vector) for x, (o, i) in zip(p.operands, parts)))
   for name, tile, many in ((f"{m}.i", rows, core.m), (f"{n}.i", columns, core.n)):
     nest.split(name, tile)

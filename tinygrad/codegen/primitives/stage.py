@@ -47,6 +47,13 @@ class Panel:
   row: int
   offset: int
   scheduled: Scheduled
+  stages: int = 1  # blocks of memory, which iterations of the reduction around it take in turn
+
+  @property
+  def around(self) -> list[UOp]:
+    """The loops of reductions, of a length that is known, in which it is filled."""
+    below = [r for r in self.operand.toposort() if r.op is Ops.RANGE and r not in self.loops]
+    return [r for r in below if r.arg[1] is AxisKind.REDUCE and r.src[0].op is Ops.CONST]
 
   @property
   def rows(self) -> tuple[tuple[UOp, ...], tuple[UOp, ...], int]:
@@ -79,13 +86,18 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
     if any(r.src[0].op is not Ops.CONST for r in p.loops):
       raise IllegalStep("memory has a fixed size, and a loop that it is to span has none", "split that loop first")
     own = own_loops(p.loops, ids)
-    memory = scratch(p.operand.dtype, p.offset, ids, p.nbytes)
-    where = UOp.new(Ops.INDEX, p.operand.dtype, (memory, p.place))
+    stages, at = p.stages if len(p.around) == 1 else 1, p.place
+    memory = scratch(p.operand.dtype, p.offset, ids, p.nbytes * stages)
+    if stages > 1:
+      turn = UOp.new(Ops.MOD, dtypes.index, (p.around[0], index(stages)))
+      at = affine(at, {}).plus(Affine(0, {turn: 1}), p.nbytes // p.operand.dtype.itemsize).uop()
+    where = UOp.new(Ops.INDEX, p.operand.dtype, (memory, at))
     there, value = (substitute_free(x, own) for x in (where, p.operand))
     effects += p.scheduled((UOp.new(Ops.STORE, dtypes.void, (there, value, *own.values())),))
     memories.append(where)
   for p, where in zip(panels, memories):
-    filled = UOp.new(Ops.AFTER, p.operand.dtype, (where.src[0], *effects))
+    ahead = min(p.stages if len(p.around) == 1 else 1 for p in panels) - 1
+    filled = UOp.new(Ops.AFTER, p.operand.dtype, (where.src[0], *effects), ahead or None)
     made[p.operand] = UOp.new(Ops.LOAD, p.operand.dtype, (where.replace(src=(filled, where.src[1])),))
   return rebuild(kernel, on_sources, made)
 
