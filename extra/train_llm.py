@@ -408,14 +408,7 @@ def export(path: Path, s: Sizes, weights: dict[str, NDArray[np.float32]], tokeni
 def read_weights(path: Path) -> dict[str, NDArray[np.float32]]:
   """Every weight of a GGUF file in float32, as the app computes with it."""
   g = GGUF(path)
-
-  def dense(name: str) -> NDArray[np.float32]:
-    if g.info(name).type.name != "Q8_0":
-      return np.asarray(g.floats(name), np.float32)
-    quants, scales = g.quants(name)
-    return (quants.astype(np.float32) * scales.astype(np.float32)).reshape(g.info(name).shape)
-
-  return {name: dense(name) for name in g.tensors}
+  return {name: g.tensor(name).float().numpy() for name in g.tensors}
 
 
 def write_text(path: Path, text: str) -> None:

@@ -15,8 +15,9 @@ from tiny_llama import CASES, PROMPTS, TOKENS, Tiny
 from tokenizers import models, pre_tokenizers, trainers
 
 from extra.write_gguf import write_gguf
+from tinygrad.apps.checkpoint import GGUFCheckpoint
 from tinygrad.apps.llm import EMBEDDED
-from tinygrad.apps.model import Layout, Llama
+from tinygrad.apps.model import LanguageModel, Layout
 from tinygrad.apps.tokenizer import SPLITS, Tokenizer
 from tinygrad.nn.gguf import GGUF
 
@@ -31,7 +32,7 @@ def test_logits_of_other_weights(name: str, shard: str, tmp_path: Path, monkeypa
   from make_golden_logits import logits
 
   t = replace(CASES[name], seed=CASES[name].seed + 100)
-  m, want = Llama(GGUF(t.write(tmp_path / "t.gguf")), Layout.parse(shard)), logits(t, TOKENS)
+  m, want = LanguageModel(GGUFCheckpoint(GGUF(t.write(tmp_path / "t.gguf"))), Layout.parse(shard)), logits(t, TOKENS)
   np.testing.assert_allclose(m.prefill(TOKENS[:40]), want[39], atol=1e-3, rtol=0)
   for pos in range(40, len(TOKENS)):
     np.testing.assert_allclose(m.decode(TOKENS[pos], pos), want[pos], atol=1e-3, rtol=0)
@@ -53,7 +54,7 @@ def same_greedy_tokens(path: Path, prompts: list[str], **options: int) -> list[i
   llama_cpp = pytest.importorskip("llama_cpp", reason="needs llama-cpp-python")
   peer = llama_cpp.Llama(str(path), n_ctx=160, verbose=False, seed=0, **options)
   g = GGUF(path)
-  tokenizer, m = Tokenizer.from_gguf(g), Llama(g, Layout.parse("1"), 160)
+  tokenizer, m = Tokenizer.from_gguf(g), LanguageModel(GGUFCheckpoint(g), Layout.parse("1"), 160)
   out = []
   for prompt in prompts:
     ids = tokenizer.encode(prompt)
@@ -86,14 +87,7 @@ def test_same_greedy_tokens_as_llama_cpp_from_the_embedded_weights_in_float32(tm
   """The file's weights, written as F32 and with llama.cpp's cache in F32 (type 0), so that it rounds nothing: every
   token of every prompt."""
   g = GGUF(EMBEDDED)
-  tensors = {}
-  for name, info in g.tensors.items():
-    if info.type.name == "Q8_0":
-      quants, scales = g.quants(name)
-      blocks = quants.reshape(*scales.shape, -1).astype(np.float32) * scales[..., None].astype(np.float32)
-      tensors[name] = blocks.reshape(info.shape)
-    else:
-      tensors[name] = np.array(g.floats(name), np.float32)
+  tensors = {name: g.tensor(name).float().numpy() for name in g.tensors}
   write_gguf(tmp_path / "f32.gguf", g.metadata, tensors)
   assert same_greedy_tokens(tmp_path / "f32.gguf", PROMPTS, type_k=0, type_v=0) == [64] * len(PROMPTS)
 

@@ -1,6 +1,7 @@
 """The tokenizer of a GGUF file: round trips, control tokens, partial characters, and what it refuses."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,39 @@ def test_chat_template(tok: Tokenizer, tmp_path: Path):
     load(tmp_path, chat_template="{{ ''.__class__.__mro__ }}").chat(messages)
   with pytest.raises(AppError, match="fails on this conversation: Encountered unknown tag"):
     load(tmp_path, chat_template="{% no %}").chat(messages)
+
+
+@pytest.mark.parametrize(
+  ("template", "match"),
+  [
+    ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "more than 5 s"),
+    ("{{ 'a' * 999999999999 }}", "more than 512 MB"),
+    ("{% for i in range(99999) %}{{ 'a' * 99 }}{% endfor %}", "more than 4194304 characters"),
+    ("{{ messages.append(1) }}", "unsafe|not safely callable"),
+    ("{{ messages.__class__.__base__.__subclasses__() }}", "unsafe"),
+    ("{{ ().__reduce__() }}", "unsafe"),
+    ("{{ lipsum.__globals__ }}", "unsafe"),
+    ("{{ cycler.__init__.__globals__.os.popen('id').read() }}", "unsafe"),
+    ("{{ '{0.__class__}'.format(1) }}", "unsafe|has no attribute"),
+    ("{% include '/etc/passwd' %}", "no loader"),
+    ("{{ messages | attr('__class__') | string }}", "unsafe|undefined"),
+  ],
+)
+def test_templates_reach_nothing_and_take_little(tmp_path: Path, template: str, match: str):
+  t = load(tmp_path, chat_template=template)
+  try:
+    text = t.chat([{"role": "user", "content": "hi"}])
+  except AppError as e:
+    assert re.search(match, str(e)), str(e)
+  else:
+    assert text == "", text  # what the sandbox refuses may read as undefined
+
+
+def test_what_templates_may_use(tmp_path: Path):
+  chat = [{"role": "user", "content": "größe"}]
+  used = "{{ messages | tojson }}{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}"
+  assert load(tmp_path, chat_template=used).chat(chat) == '[{"role": "user", "content": "größe"}]01'
+  assert len(load(tmp_path, chat_template="{{ strftime_now('%Y') }}").chat(chat)) == 4
 
 
 @pytest.mark.parametrize("token", [-1, 302, 1 << 40])

@@ -12,8 +12,9 @@ import pytest
 from extra import train_llm
 from extra.train_llm import Batches, Corpus, Layout, Recipe, Sizes, Trainer
 from tinygrad import Tensor, nn
+from tinygrad.apps.checkpoint import GGUFCheckpoint
+from tinygrad.apps.model import LanguageModel as AppModel
 from tinygrad.apps.model import Layout as AppLayout
-from tinygrad.apps.model import Llama as AppLlama
 from tinygrad.nn.gguf import GGUF
 
 DATA = Path(__file__).parents[1] / "data"
@@ -202,7 +203,7 @@ def test_the_app_reads_the_model_as_trained(library, tmp_path):
   ids = tokens[:20].astype(np.int32)
   padded = np.pad(ids, (0, s.context - len(ids)))
   want = trainer.model.logits(Tensor(padded[None])).numpy()[0, len(ids) - 1]
-  got = AppLlama(GGUF(path), AppLayout.parse("1")).prefill(ids.tolist())
+  got = AppModel(GGUFCheckpoint(GGUF(path)), AppLayout.parse("1")).prefill(ids.tolist())
   np.testing.assert_allclose(got, want, atol=1e-3)
   assert np.abs(want).max() > 0.1
 

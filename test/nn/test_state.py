@@ -403,7 +403,8 @@ def file_of_blocks(path: Path, kind: gguf.GGMLQuantizationType, blocks: np.ndarr
   return path
 
 
-KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "TQ2_0", "IQ4_XS"]
+KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "TQ2_0", "IQ4_XS",
+         "IQ4_NL"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KINDS)

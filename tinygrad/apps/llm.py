@@ -1,4 +1,4 @@
-"""Generate text with a llama-architecture GGUF model, its weights cut over one or several devices.
+"""Generate text with a language model, its weights cut over one or several devices.
 
 Run as `python tinygrad/apps/llm.py` or `python -m tinygrad.apps.llm`; --help shows what follows.
 
@@ -9,7 +9,7 @@ examples:
   %(prog)s --model llama.gguf --shard 2x2 --temperature 0 --prompt "Once upon a time"
   DEBUG=1 %(prog)s --prompt "class A:" --max-tokens 8     with what the compiler and the devices do
 
-models: a .gguf file of the llama architecture with F32, F16 or Q8_0 weights and a byte-level BPE tokenizer.
+models: a .gguf file, or a folder of Hugging Face (config.json, safetensors, tokenizer.json); docs/llm.md says which.
 The text goes to standard output, everything else to standard error. Ctrl-C ends the text.
 """
 
@@ -29,9 +29,12 @@ from numpy.typing import NDArray
 
 from tinygrad import DeviceError, ShardError
 from tinygrad.apps import AppError
-from tinygrad.apps.model import Layout, Llama
+from tinygrad.apps.checkpoint import Checkpoint, GGUFCheckpoint
+from tinygrad.apps.hugging_face import Folder
+from tinygrad.apps.model import LanguageModel, Layout
 from tinygrad.apps.tokenizer import Tokenizer
 from tinygrad.helpers import interruptible, size_to_str, tqdm
+from tinygrad.nn.files import CheckpointError
 from tinygrad.nn.gguf import GGUF, GGUFError
 
 EMBEDDED = Path(__file__).with_name("model.gguf")
@@ -41,7 +44,12 @@ def arguments() -> argparse.ArgumentParser:
   description, _, epilog = (__doc__ or "\n" * 4).split("\n\n", 2)
   raw = argparse.RawDescriptionHelpFormatter
   p = argparse.ArgumentParser(description=description, epilog=epilog, formatter_class=raw)
-  p.add_argument("--model", type=Path, metavar="PATH", help="a GGUF file (default: the model in the package)")
+  p.add_argument(
+    "--model",
+    type=Path,
+    metavar="PATH",
+    help="a GGUF file or a Hugging Face folder (default: the model in the package)",
+  )
   p.add_argument("--prompt", help="default: standard input, whole if it is no terminal, else line by line")
   p.add_argument("--shard", default="1", metavar="N", help="devices to cut the weights over: 2, or a mesh such as 2x2")
   p.add_argument("--temperature", type=float, default=0.7, metavar="T", help="0: the likeliest token (default: 0.7)")
@@ -76,7 +84,7 @@ class Statistics:
   tokens: int = 0
   seconds: float = 0.0
 
-  def lines(self, model: Llama) -> list[str]:
+  def lines(self, model: LanguageModel) -> list[str]:
     whole, most = model.weight_bytes
     rate = f"{self.tokens / self.seconds:.1f} tokens/s" if self.seconds else "no rate"
     moves = ", ".join(f"{n} {kind}" for kind, n in sorted(model.collectives_of_step().items()))
@@ -88,7 +96,7 @@ class Statistics:
 
 
 def generate(
-  model: Llama, ids: list[int], limit: int, sample: Sampler, ends: frozenset[int], stats: Statistics
+  model: LanguageModel, ids: list[int], limit: int, sample: Sampler, ends: frozenset[int], stats: Statistics
 ) -> Iterator[int]:
   """Tokens that follow the prompt `ids`, until one of `ends`, or `limit` tokens, or the end of the context."""
   start = time.perf_counter()
@@ -129,16 +137,19 @@ def print_tokens(ids: Iterator[int], tokenizer: Tokenizer) -> list[int]:
   return out
 
 
-def load_model(args: argparse.Namespace) -> tuple[Llama, Tokenizer]:
+def load_model(args: argparse.Namespace) -> tuple[LanguageModel, Tokenizer]:
   path = args.model or EMBEDDED
   if args.model is None and not path.exists():
     fix = "python extra/train_llm.py trains it; or name one with --model PATH"
     raise AppError(f"this package holds no model ({path.name} is not there)\n  fix: {fix}")
-  g = GGUF(path)
-  tokenizer = Tokenizer.from_gguf(g)
-  total = sum(t.nbytes for t in g.tensors.values())
+  if path.is_dir():
+    source: Checkpoint = Folder(path)
+    tokenizer, total = Tokenizer.from_folder(path), sum(f.stat().st_size for f in path.glob("*.safetensors"))
+  else:
+    g = GGUF(path)
+    source, tokenizer, total = GGUFCheckpoint(g), Tokenizer.from_gguf(g), sum(t.nbytes for t in g.tensors.values())
   with tqdm(desc="loading weights", total=total, unit="B", unit_scale=True, leave=False) as bar:
-    return Llama(g, Layout.parse(args.shard), args.ctx, bar.update), tokenizer
+    return LanguageModel(source, Layout.parse(args.shard), args.ctx, bar.update), tokenizer
 
 
 def prompts(args: argparse.Namespace) -> Iterator[str]:
@@ -155,7 +166,7 @@ def prompts(args: argparse.Namespace) -> Iterator[str]:
         return
 
 
-def converse(args: argparse.Namespace, model: Llama, tokenizer: Tokenizer, stats: Statistics) -> None:
+def converse(args: argparse.Namespace, model: LanguageModel, tokenizer: Tokenizer, stats: Statistics) -> None:
   sample = Sampler(args.temperature, np.random.default_rng(args.seed))
   messages: list[dict[str, str]] = []
   for prompt in prompts(args):
@@ -185,7 +196,7 @@ def main(argv: list[str] | None = None) -> int:
     converse(args, model, tokenizer, stats)
   except KeyboardInterrupt:
     status = 130
-  except (AppError, GGUFError, ShardError, DeviceError, OSError) as e:
+  except (AppError, GGUFError, CheckpointError, ShardError, DeviceError, OSError) as e:
     print(f"error: {e}", file=sys.stderr)
     return 2
   if model is not None and stats.prompt_tokens:

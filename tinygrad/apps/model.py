@@ -1,4 +1,4 @@
-"""The llama architecture over the public `Tensor` API, from a GGUF file, on one device or cut over several.
+"""One block for every family (`apps/models/`) over the public `Tensor` API, on one device or cut over several.
 
 Tensor parallel: q, k, v, gate and up are cut by their output rows, attn_output and down by their input columns, the
 embedding and the output matrix by vocabulary, and the KV cache by kv head. So a layer reduces two sums: after
@@ -7,11 +7,10 @@ attn_output and after down. Activations between layers are replicated; everythin
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,13 +18,42 @@ from numpy.typing import NDArray
 
 from tinygrad import Device, Mesh, P, Sharding, Tensor, TinyJit, UOp, Variable
 from tinygrad.apps import AppError
+from tinygrad.apps.checkpoint import Checkpoint, Stored
+from tinygrad.apps.config import Config, Experts, Weight
+from tinygrad.apps.models.family import Router
+from tinygrad.apps.rope import Rope
 from tinygrad.apps.tokenizer import TokenError, check_tokens
-from tinygrad.nn.gguf import GGUF
+from tinygrad.nn.block_formats import BlockFormat
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, buffer_of
 
 CHUNK = 32  # tokens of a prompt that one prefill step takes; the last chunk is padded
-DEFAULT_CONTEXT = 4096  # tokens; a model made for more takes them if asked to
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+  """A weight on its devices, in the blocks of its file.
+
+  What uses it computes it as it reads: `dense` is an expression of the whole, `rows` of some along dim 0, for which
+  rows of blocks are looked up, since a table that is looked up lies in memory.
+  """
+
+  format: BlockFormat
+  blocks: Tensor
+  shape: tuple[int, ...]
+
+  @property
+  def dense(self) -> Tensor:
+    return self.format.tensor(self.blocks).reshape(self.shape)
+
+  def rows(self, index: Tensor, layout: Layout | None = None) -> Tensor:
+    """[*index.shape, *shape[1:]]. Of a table that is cut by rows each lies on one device: to every device of `layout`
+    it is brought as blocks, which are the fewest bytes, and by one collective."""
+    blocks = self.blocks[index] if layout is None else layout.put(self.blocks[index])
+    return self.format.tensor(blocks).reshape(*index.shape, *self.shape[1:])
+
+
+Mask = Tensor | None  # [T, seen positions], True where one sees the other; None: all of them
 
 
 class ShardSpecError(AppError):
@@ -61,77 +89,15 @@ class Layout:
     return t.shard(Sharding(self.where, P() if axis is None else P(*[None] * axis, tuple(self.where.names))))
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
-  """Sizes of a llama; `rope_dim` leading dims of each head rotate, at frequencies `rope_base ** (-2i / rope_dim)`."""
+def _clamped(gate: Tensor, up: Tensor) -> Tensor:
+  """gpt-oss's SwiGLU: gate and up are limited to 7, the sigmoid is steeper, and up is shifted by 1."""
+  gate, up = gate.clamp(max_=7.0), up.clamp(-7.0, 7.0)
+  return gate * (gate * 1.702).sigmoid() * (up + 1)
 
-  dim: int
-  layers: int
-  heads: int
-  kv_heads: int
-  head_dim: int
-  ffn: int
-  vocab: int
-  context: int
-  eps: float
-  rope_base: float
-  rope_dim: int
-  rope_scale: float
 
-  @staticmethod
-  def from_gguf(g: GGUF, context: int | None = None) -> Config:
-    """`context` tokens, at most the file's own length; without it, at most 4096.
-
-    Raises GGUFError for what is not a llama, or does not fit together.
-    """
-    arch = g.get("general.architecture", str)
-    fix = "use a model of the llama architecture"
-    g.check(arch == "llama", "'general.architecture'", f"{arch!r} is not supported", fix)
-
-    def size(key: str, default: int | None = None) -> int:
-      n = g.get(f"llama.{key}", int, default)
-      g.check(1 <= n <= 1 << 24, f"'llama.{key}'", f"{n} is not possible")
-      return n
-
-    embedding = g.info("token_embd.weight")
-    dim, heads, longest = size("embedding_length"), size("attention.head_count"), size("context_length")
-    head_dim = size("attention.key_length", max(dim // heads, 1))
-    scaling = g.get("llama.rope.scaling.type", str, "none")
-    problem = f"{scaling!r} is not supported; supported are none, linear, and rope_freqs.weight"
-    g.check(scaling in ("none", "linear"), "'llama.rope.scaling.type'", problem, "use a model without it")
-    dense = not g.metadata.get("llama.expert_count")
-    g.check(dense, "'llama.expert_count'", "mixtures of experts are not supported", "use a dense model")
-    c = Config(
-      dim=dim, layers=size("block_count"), heads=heads, kv_heads=size("attention.head_count_kv", heads),
-      head_dim=head_dim, ffn=size("feed_forward_length"), vocab=embedding.shape[0],
-      context=min(longest, context or DEFAULT_CONTEXT), eps=g.get("llama.attention.layer_norm_rms_epsilon", float),
-      rope_base=g.get("llama.rope.freq_base", float, 10000.0), rope_dim=size("rope.dimension_count", head_dim),
-      rope_scale=g.get("llama.rope.scaling.factor", float, 1.0) if scaling == "linear" else 1.0,
-    )  # fmt: skip
-    problem = f"{c.heads} heads are no multiple of {c.kv_heads} kv heads"
-    g.check(c.heads % c.kv_heads == 0, "'llama.attention.head_count_kv'", problem)
-    g.check(0 < c.eps < 1, "'llama.attention.layer_norm_rms_epsilon'", f"{c.eps} is not possible")
-    finite = all(0 < x < math.inf for x in (c.rope_base, c.rope_scale))
-    problem = f"{c.rope_dim} of {head_dim} dims, base {c.rope_base}, scale {c.rope_scale} cannot rotate"
-    g.check(finite and c.rope_dim <= head_dim and c.rope_dim % 2 == 0, "'llama.rope.*'", problem)
-    fix = "use a model in which it equals attention.key_length"
-    same = size("attention.value_length", head_dim) == head_dim
-    g.check(same, "'llama.attention.value_length'", f"is not {head_dim}", fix)
-    return c
-
-  def weights(self) -> Iterator[tuple[str, tuple[int, ...], int | None]]:
-    """Every weight's name, shape and cut dim; `output.weight` is the embedding itself where the file has none."""
-    q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-    yield "token_embd.weight", (self.vocab, self.dim), 0
-    yield "output.weight", (self.vocab, self.dim), 0
-    yield "output_norm.weight", (self.dim,), None
-    for i in range(self.layers):
-      for kind in ("attn", "ffn"):
-        yield f"blk.{i}.{kind}_norm.weight", (self.dim,), None
-      for name, rows in {"attn_q": q, "attn_k": kv, "attn_v": kv, "ffn_gate": self.ffn, "ffn_up": self.ffn}.items():
-        yield f"blk.{i}.{name}.weight", (rows, self.dim), 0
-      for name, columns in {"attn_output": q, "ffn_down": self.ffn}.items():
-        yield f"blk.{i}.{name}.weight", (self.dim, columns), 1
+ACTIVATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+  "silu": lambda gate, up: gate.silu() * up, "gelu": lambda gate, up: gate.gelu("tanh") * up, "clamped": _clamped,
+}  # fmt: skip
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -139,81 +105,151 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
   return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
 
 
-def rope_tables(c: Config, length: int, factors: NDArray[np.float32] | None) -> tuple[NDArray[np.float32], ...]:
-  """cos [length, rope_dim/2, 1], and sin [length, rope_dim/2, 2] with the first of the pair negated.
+def capped(x: Tensor, cap: float) -> Tensor:
+  """cap · tanh(x / cap); 0: as it is."""
+  return (x / cap).tanh() * cap if cap else x
 
-  A pair (a, b) at position p turns by p * base^(-2i/rope_dim): (a cos - b sin, b cos + a sin), which is
-  pair * cos + flipped pair * (-sin, sin). Pairs are neighbours: GGUF files have the rows of q and k in that order.
-  """
-  frequency = c.rope_base ** (-np.arange(0, c.rope_dim, 2) / c.rope_dim) / c.rope_scale
-  if factors is not None:
-    frequency = frequency / factors
-  angle = np.arange(length)[:, None] * frequency
-  sin = np.stack([-np.sin(angle), np.sin(angle)], -1)
-  return np.cos(angle)[..., None].astype(np.float32), sin.astype(np.float32)
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+  """What the positions of a step's tokens mean: the first, and each rope's tables and each window's mask for them."""
+
+  pos: UOp
+  turns: dict[Rope, tuple[Tensor, Tensor]]
+  masks: dict[int | None, Mask]
 
 
 class Layer:
   """One block of the model with its KV cache, [1, kv_heads, length, head_dim] each for keys and values."""
 
-  def __init__(self, c: Config, weights: dict[str, Tensor], i: int, layout: Layout, length: int):
-    self.c = c
+  def __init__(self, c: Config, weights: dict[str, Matrix], i: int, layout: Layout, length: int):
+    self.c, self.kind = c, c.kinds[i]
     prefix = f"blk.{i}."
-    self.w = {k.removeprefix(prefix).removesuffix(".weight"): w for k, w in weights.items() if k.startswith(prefix)}
+    found = {k.removeprefix(prefix).removesuffix(".weight"): w for k, w in weights.items() if k.startswith(prefix)}
+    self.matrices, self.w = found, {k: w.dense for k, w in found.items()}
     shape = (1, c.kv_heads, length, c.head_dim)
     self.keys, self.values = (layout.put(Tensor.zeros(*shape), 1).contiguous().realize() for _ in range(2))
 
   def linear(self, x: Tensor, name: str) -> Tensor:
-    return x @ self.w[name].transpose(0, 1)
+    y = x @ self.w[name].transpose(0, 1)
+    return y + self.w[f"{name}.bias"] if name in self.c.biases else y
 
-  def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE of x [.., T, head_dim] by tables of these T positions."""
-    turning, rest = x[..., : self.c.rope_dim], x[..., self.c.rope_dim :]
-    pairs = turning.reshape(*x.shape[:-1], self.c.rope_dim // 2, 2)
-    turned = (pairs * cos + pairs.flip(-1) * sin).reshape(*x.shape[:-1], self.c.rope_dim)
-    return turned if self.c.rope_dim == self.c.head_dim else turned.cat(rest, dim=-1)
+  def norm(self, x: Tensor, name: str) -> Tensor:
+    """By the weight `name`, where the family has it."""
+    return rms_norm(x, self.w[name], self.c.eps) if name in self.w else x
 
-  def attention(self, x: Tensor, pos: UOp, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-    c, t = self.c, x.shape[1]
-    q = self.linear(x, "attn_q").reshape(1, t, c.kv_heads, c.heads // c.kv_heads, c.head_dim).permute(0, 2, 3, 1, 4)
-    k = self.linear(x, "attn_k").reshape(1, t, c.kv_heads, c.head_dim).permute(0, 2, 1, 3)
-    v = self.linear(x, "attn_v").reshape(1, t, c.kv_heads, c.head_dim).permute(0, 2, 1, 3)
-    self.keys[:, :, pos : pos + t] = self.rotate(k, cos, sin)
-    self.values[:, :, pos : pos + t] = v
+  def heads(self, x: Tensor, name: str, count: int) -> Tensor:
+    """q, k or v of x [1, T, dim]: [1, count, T, head_dim]."""
+    y, whole = self.linear(x, name), self.c.family.query_norm == "all"
+    y = self.norm(y, f"{name}_norm") if whole else y
+    y = y.reshape(1, x.shape[1], count, self.c.head_dim)
+    return (y if whole else self.norm(y, f"{name}_norm")).permute(0, 2, 1, 3)
+
+  def rotate(self, x: Tensor, place: Positions) -> Tensor:
+    """RoPE of x [.., T, head_dim], where this layer has one."""
+    if self.kind.rope is None:
+      return x
+    cos, sin = place.turns[self.kind.rope]
+    dims = cos.shape[-1]
+    turning, half = x[..., :dims], dims // 2
+    if self.c.neighbours:
+      swapped = turning.reshape(*x.shape[:-1], half, 2).flip(-1)
+    else:
+      swapped = turning.reshape(*x.shape[:-1], 2, half).flip(-2)
+    turned = turning * cos + swapped.reshape(*x.shape[:-1], dims) * sin
+    return turned if dims == self.c.head_dim else turned.cat(x[..., dims:], dim=-1)
+
+  def scores_to_shares(self, scores: Tensor) -> Tensor:
+    """Softmax over the last dim of [1, kv_heads, heads of one, T, seen]; a sink takes a share, which is dropped."""
+    if not self.c.family.sinks:
+      return scores.softmax(-1)
+    sink = self.w["attn_sinks"].reshape(1, self.c.kv_heads, -1, 1, 1)
+    top = scores.max(-1, keepdim=True).maximum(sink)
+    e = (scores - top).exp()
+    return e / (e.sum(-1, keepdim=True) + (sink - top).exp())
+
+  def attention(self, x: Tensor, place: Positions) -> Tensor:
+    c, t, pos = self.c, x.shape[1], place.pos
+    q = self.rotate(self.heads(x, "attn_q", c.heads), place)
+    self.keys[:, :, pos : pos + t] = self.rotate(self.heads(x, "attn_k", c.kv_heads), place)
+    self.values[:, :, pos : pos + t] = self.heads(x, "attn_v", c.kv_heads)
     # [1, kv_heads, heads of one kv head, T, seen positions]
     keys, values = (x[:, :, : pos + t].unsqueeze(2) for x in (self.keys, self.values))
-    y = self.rotate(q, cos, sin).scaled_dot_product_attention(keys, values, mask)
+    q = q.reshape(1, c.kv_heads, c.heads // c.kv_heads, t, c.head_dim)
+    scores = capped(q @ keys.transpose(-2, -1) * c.score_scale, c.score_cap)
+    mask = place.masks[self.kind.window]
+    if mask is not None:
+      scores = mask.where(scores, -math.inf)
+    y = self.scores_to_shares(scores) @ values
     return self.linear(y.permute(0, 3, 1, 2, 4).reshape(1, t, c.heads * c.head_dim), "attn_output")
 
-  def __call__(self, x: Tensor, pos: UOp, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-    """x [1, T, dim], replicated, at positions pos to pos + T - 1; the mask [T, pos + T] says who sees whom."""
-    x = x + self.attention(rms_norm(x, self.w["attn_norm"], self.c.eps), pos, cos, sin, mask)
-    h = rms_norm(x, self.w["ffn_norm"], self.c.eps)
-    return x + self.linear(self.linear(h, "ffn_gate").silu() * self.linear(h, "ffn_up"), "ffn_down")
+  def gated(self, x: Tensor, end: str = "") -> Tensor:
+    """down(activation(gate(x), up(x))) of the matrices whose names end so."""
+    act = ACTIVATIONS[self.c.family.activation]
+    return self.linear(act(self.linear(x, f"ffn_gate{end}"), self.linear(x, f"ffn_up{end}")), f"ffn_down{end}")
+
+  def experts(self, x: Tensor, e: Experts) -> Tensor:
+    """Each token's sum over its experts, of which only the matrices are read that were chosen."""
+    scores = self.linear(x, "ffn_gate_inp")
+    if e.router != Router.CHOSEN:
+      scores = scores.softmax(-1)
+    share, which = scores.topk(e.used)  # [1, T, used]
+    if e.router == Router.CHOSEN:
+      share = share.softmax(-1)
+    elif e.normalised:
+      share = share / share.sum(-1, keepdim=True)
+
+    def product(x: Tensor, name: str) -> Tensor:
+      """x [1, T, 1 or used, columns] -> [1, T, used, rows]"""
+      y = (x.unsqueeze(-2) @ self.matrices[name].rows(which).transpose(-2, -1)).squeeze(-2)
+      return y + self.matrices[f"{name}.bias"].rows(which) if name in self.c.biases else y
+
+    x = x.unsqueeze(2)
+    hidden = ACTIVATIONS[self.c.family.activation](product(x, "ffn_gate_exps"), product(x, "ffn_up_exps"))
+    return (product(hidden, "ffn_down_exps") * (share * e.scale).unsqueeze(-1)).sum(2)
+
+  def feed_forward(self, x: Tensor) -> Tensor:
+    e = self.c.experts
+    if e is None:
+      return self.gated(x)
+    y = self.experts(x, e)
+    if not e.shared:
+      return y
+    gate = (x @ self.w["ffn_gate_inp_shexp"].unsqueeze(-1)).sigmoid() if self.c.family.shared_gate else 1.0
+    return y + self.gated(x, "_shexp") * gate
+
+  def __call__(self, x: Tensor, place: Positions) -> Tensor:
+    """x [1, T, dim], replicated."""
+    y = self.attention(self.norm(x, "attn_norm"), place)
+    x = x + self.norm(y, "post_attention_norm") * self.c.residual_scale
+    y = self.feed_forward(self.norm(x, "ffn_norm"))
+    return x + self.norm(y, "post_ffw_norm") * self.c.residual_scale
 
 
-class Llama:
+class LanguageModel:
   """A model in memory: `prefill` a prompt, then `decode` token by token; both give logits [vocab] on the host.
 
   A step is compiled once for prompts (chunks of 32, the last one padded) and once for decoding: the position is a
-  symbolic variable. Raises GGUFError, TokenError for tokens out of range, ContextError where the context is full.
+  symbolic variable. Raises GGUFError or FolderError, TokenError for tokens out of range, ContextError where the
+  context is full.
   """
 
-  def __init__(self, g: GGUF, layout: Layout, context: int | None = None, track: Callable[[int], None] | None = None):
-    self.c = c = Config.from_gguf(g, context)
+  def __init__(
+    self, source: Checkpoint, layout: Layout, context: int | None = None, track: Callable[[int], None] | None = None
+  ):
+    self.c = c = Config.read(source, context)
     self.layout = layout
     if c.kv_heads % layout.count:
       fix = f"--shard with one of {[n for n in range(1, c.kv_heads + 1) if c.kv_heads % n == 0]} devices"
       raise ShardSpecError(f"{layout.count} devices cannot share {c.kv_heads} kv heads evenly\n  fix: {fix}")
-    self.weights = load_weights(g, c, layout, track)
+    self.weights = load_weights(source, c, layout, track)
     # A padded chunk that begins within the context may reach beyond it.
     length = c.context + CHUNK
-    factors = g.floats("rope_freqs.weight").astype(np.float32) if "rope_freqs.weight" in g.tensors else None
-    if factors is not None:
-      problem = f"is {list(factors.shape)}, not {[c.rope_dim // 2]}"
-      g.check(factors.shape == (c.rope_dim // 2,), "tensor 'rope_freqs.weight'", problem)
-    self.cos, self.sin = (layout.put(x).realize() for x in rope_tables(c, length, factors))
-    # seen[i, j]: may position i look at position j?
+    self.turns: dict[Rope, tuple[Tensor, Tensor]] = {}
+    for rope in (kind.rope for kind in c.kinds):
+      if rope is not None and rope not in self.turns:
+        cos, sin = (layout.put(x).realize() for x in rope.tables(length, c.neighbours))
+        self.turns[rope] = (cos, sin)
     self.positions = layout.put(np.arange(length, dtype=np.int32)).realize()
     self.layers = [Layer(c, self.weights, i, layout, length) for i in range(c.layers)]
     self.pos, self.last = Variable("pos", 0, c.context - 1), Variable("last", 0, CHUNK - 1)
@@ -223,24 +259,38 @@ class Llama:
   @property
   def weight_bytes(self) -> tuple[int, int]:
     """(bytes of the whole model, bytes that the fullest device holds)."""
-    parts = {buffer_of(u) for w in self.weights.values() for u in w.uop.toposort() if u.op is Ops.BUFFER}
+    parts = {buffer_of(u) for w in self.weights.values() for u in w.blocks.uop.toposort() if u.op is Ops.BUFFER}
     return sum(math.prod(b.shape) * b.dtype.itemsize for b in parts), sum(b.nbytes_per_device for b in parts)
+
+  def place(self, pos: UOp, t: int) -> Positions:
+    """Of `t` tokens from position `pos` on."""
+    here = slice(pos, pos + t)
+    keys, queries = self.positions[: pos + t].unsqueeze(0), self.positions[here].unsqueeze(1)
+
+    def mask(window: int | None) -> Mask:
+      seen = None if t == 1 else keys <= queries
+      if window is None:
+        return seen
+      near = keys > queries - window
+      return near if seen is None else seen & near
+
+    windows = {kind.window: None for kind in self.c.kinds}
+    turns = {rope: (cos[here], sin[here]) for rope, (cos, sin) in self.turns.items()}
+    return Positions(pos, turns, {window: mask(window) for window in windows})
 
   def hidden(self, tokens: Tensor, pos: UOp) -> Tensor:
     """tokens [1, T] at positions pos to pos + T - 1 -> the last layer's output [1, T, dim]; fills the KV cache."""
-    t = int(tokens.shape[1])
-    here = slice(pos, pos + t)
-    cos, sin = self.cos[here], self.sin[here]
-    mask = None if t == 1 else self.positions[: pos + t].unsqueeze(0) <= self.positions[here].unsqueeze(1)
-    x = self.weights["token_embd.weight"][tokens]
+    place = self.place(pos, int(tokens.shape[1]))
+    x = self.weights["token_embd.weight"].rows(tokens, self.layout) * self.c.embedding_scale
     for layer in self.layers:
-      x = layer(x, pos, cos, sin, mask)
+      x = layer(x, place)
     return x
 
   def project(self, x: Tensor) -> Tensor:
     """x [1, 1, dim] -> logits [vocab]."""
-    x = rms_norm(x, self.weights["output_norm.weight"], self.c.eps)
-    return (x @ self.weights["output.weight"].transpose(0, 1)).reshape(self.c.vocab)
+    x = rms_norm(x, self.weights["output_norm.weight"].dense, self.c.eps)
+    logits = (x @ self.weights["output.weight"].dense.transpose(0, 1)).reshape(self.c.vocab)
+    return capped(logits / self.c.logit_scale, self.c.logit_cap)
 
   def collectives_of_step(self) -> Counter[str]:
     """How often a decoding step communicates, by kind: the collectives in the program that every device runs."""
@@ -282,28 +332,57 @@ class ContextError(AppError):
   """More tokens than the context holds: names both numbers and a fix."""
 
 
-def load_weights(g: GGUF, c: Config, layout: Layout, track: Callable[[int], None] | None = None) -> dict[str, Tensor]:
-  """Every weight as float32, an expression over what lies on its devices in the file's own precision: the kernel that
-  uses it, or some rows of it, dequantises what it reads. `track` is told the bytes of each as it arrives.
+def stored_weight(source: Checkpoint, c: Config, w: Weight) -> Stored:
+  """A weight as it lies in the source: by its name, by another that the family has for it, or as rows of several.
 
-  Raises GGUFError for a weight that is missing, of another shape than the metadata say, or unknown.
+  Raises: GGUFError or FolderError where it is missing, or of another shape than the metadata say.
   """
-  plan = {name: (shape, axis) for name, shape, axis in c.weights()}
-  fix = "use a plain llama; biases and mixtures of experts are not supported"
-  for name in g.tensors:
-    known = name in plan or name == "rope_freqs.weight"
-    g.check(known, f"tensor {name!r}", f"is no part of a llama of {c.layers} layers", fix)
-  weights: dict[str, Tensor] = {}
-  for name, (shape, axis) in plan.items():
-    if name == "output.weight" and name not in g.tensors:
-      weights[name] = weights["token_embd.weight"]
+  shapes = {other.name: other.shape for other in c.weights()}
+  name, rows = w.name, None
+  *layer, short, kind = w.name.split(".")
+  for fused, parts in c.family.fused.items():
+    if short in parts and (whole := ".".join((*layer, fused, kind))) in source.shapes:
+      ends = np.cumsum([0, *(shapes[".".join((*layer, part, kind))][0] for part in parts)])
+      if source.shapes[whole][0] == ends[-1]:
+        at = parts.index(short)
+        name, rows = whole, slice(int(ends[at]), int(ends[at + 1]))
+  if name not in source.shapes and short in c.family.aliases:
+    name = ".".join((*layer, c.family.aliases[short], kind))
+  source.check(name in source.shapes, f"tensor {name!r}", "is missing")
+  stored = source.stored(name)
+  part = stored if rows is None else stored.rows(rows)
+  problem = f"is {list(part.shape)}, and the metadata make it {list(w.shape)}"
+  source.check(part.shape == w.shape, f"tensor {name!r}", problem, at=source.place(name))
+  return part
+
+
+def check_known(source: Checkpoint, c: Config) -> None:
+  """Raises GGUFError or FolderError for a weight that no layer has a place for: the model is of another kind."""
+  plan = {w.name for w in c.weights()} | {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
+  for name in source.shapes:
+    *layer, short, kind = name.split(".")
+    known = name in plan or short in c.family.fused or short in c.family.aliases.values()
+    fix = "use a plain model of its family; what this weight is for is not supported"
+    problem = f"is no part of a {c.family.names[0]} of {c.layers} layers"
+    source.check(known, f"tensor {name!r}", problem, fix)
+
+
+def load_weights(
+  source: Checkpoint, c: Config, layout: Layout, track: Callable[[int], None] | None = None
+) -> dict[str, Matrix]:
+  """Every weight on its devices, of which each receives its own slice only. `track` is told the bytes as they arrive.
+
+  Raises: as `stored_weight` and `check_known`.
+  """
+  check_known(source, c)
+  weights: dict[str, Matrix] = {}
+  for w in c.weights():
+    if w.name == "output.weight" and w.name not in source.shapes:
+      weights[w.name] = weights["token_embd.weight"]
       continue
-    info = g.info(name)
-    problem = f"is {list(info.shape)}, and the metadata make it {list(shape)}"
-    g.check(info.shape == shape, f"tensor {name!r}", problem, at=info.offset)
-    arrays = g.quants(name) if info.type.name == "Q8_0" else (g.floats(name),)
-    # In Q8_0 the cut dim 1, columns, is the dim of blocks: a block [.., 32] and its scale [.., 1] stay together.
-    weights[name] = functools.reduce(Tensor.mul, [layout.put(x, axis).realize().float() for x in arrays]).reshape(shape)
+    stored = stored_weight(source, c, w)
+    # The cut dim of columns is the dim of blocks: a block stays whole.
+    weights[w.name] = Matrix(stored.format, layout.put(stored.blocks, w.axis).realize(), w.shape)
     if track is not None:
-      track(info.nbytes)
+      track(stored.blocks.nbytes)
   return weights

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tinygrad.apps import AppError
+from tinygrad.apps.template import rendered
 from tinygrad.nn.gguf import GGUF
 
 CONTROL, USER_DEFINED = 3, 4  # of tokenizer.ggml.token_type
@@ -68,6 +71,30 @@ class Tokenizer:
     ends = frozenset(ids[k] for k in ("eos", "eot", "eom") if ids[k] >= 0)
     return Tokenizer(tuple(names), encoder, bos, ends, add_bos, g.metadata.get("tokenizer.chat_template"))
 
+  @staticmethod
+  def from_folder(folder: Path) -> Tokenizer:
+    """By tokenizer.json, and what tokenizer_config.json and generation_config.json say of control tokens.
+
+    Raises: AppError where one of them cannot be read.
+    """
+    import tokenizers
+
+    file = folder / "tokenizer.json"
+    try:
+      encoder: Any = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as e:  # the package raises nothing narrower
+      raise AppError(f"{file}: cannot be read: {e}\n  fix: download the folder again, with its tokenizer.json") from e
+    vocabulary: dict[str, int] = encoder.get_vocab(with_added_tokens=True)
+    names = [""] * (max(vocabulary.values(), default=-1) + 1)
+    for name, i in vocabulary.items():
+      names[i] = name
+    said, stops = _json(folder / "tokenizer_config.json"), _json(folder / "generation_config.json")
+    bos, eos = (vocabulary.get(_content(said.get(f"{k}_token"))) for k in ("bos", "eos"))
+    ends = stops.get("eos_token_id")
+    listed = [i for i in (ends if isinstance(ends, list) else [ends, eos]) if type(i) is int and 0 <= i < len(names)]
+    add_bos = bos is not None and encoder.encode("").ids[:1] == [bos]
+    return Tokenizer(tuple(names), encoder, bos, frozenset(listed), add_bos, _template(folder, said))
+
   def encode(self, text: str, bos: bool | None = None) -> list[int]:
     """Token numbers of `text`; spelled-out control tokens count as such. `bos` overrides the file's habit."""
     ids: list[int] = self.encoder.encode(text, add_special_tokens=False).ids
@@ -95,20 +122,38 @@ class Tokenizer:
     """The conversation as the file's chat template writes it, up to where the assistant's answer begins."""
     if self.template is None:
       raise AppError("the model's file has no chat template (tokenizer.chat_template)\n  fix: leave out --chat")
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    def raise_exception(message: str) -> None:
-      raise TemplateError(message)
-
-    # A file from anywhere brings its own program here, hence the sandbox.
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     bos, eos = ("" if i is None else self.names[i] for i in (self.bos, min(self.ends, default=None)))
-    special = {"bos_token": bos, "eos_token": eos, "raise_exception": raise_exception}
-    try:
-      return env.from_string(self.template).render(messages=messages, add_generation_prompt=True, **special)
-    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as e:
-      raise AppError(f"the model's chat template fails on this conversation: {e}\n  fix: leave out --chat") from e
+    given = {"messages": list(messages), "add_generation_prompt": True, "bos_token": bos, "eos_token": eos}
+    text, problem = rendered(self.template, given)
+    if text is None:
+      raise AppError(f"the model's chat template fails on this conversation: {problem}\n  fix: leave out --chat")
+    return text
+
+
+def _json(file: Path) -> dict[str, Any]:
+  """The object in a file, empty where there is no file."""
+  try:
+    found = json.loads(file.read_bytes()) if file.exists() else {}
+  except (ValueError, RecursionError) as e:
+    raise AppError(f"{file}: cannot be read: {e}\n  fix: download the folder again") from e
+  if not isinstance(found, dict):
+    raise AppError(f"{file}: is no JSON object\n  fix: download the folder again")
+  return found
+
+
+def _content(token: Any) -> str:
+  """The spelling of a token of tokenizer_config.json, which is a string or an object."""
+  content = token.get("content") if isinstance(token, dict) else token
+  return content if isinstance(content, str) else ""
+
+
+def _template(folder: Path, said: dict[str, Any]) -> str | None:
+  file, found = folder / "chat_template.jinja", said.get("chat_template")
+  if file.exists():
+    return file.read_text(encoding="utf-8")
+  if isinstance(found, list):  # several by name
+    found = next((t.get("template") for t in found if isinstance(t, dict) and t.get("name") == "default"), None)
+  return found if isinstance(found, str) else None
 
 
 def _vocabulary(g: GGUF) -> tuple[list[str], list[tuple[str, str]], list[int]]:

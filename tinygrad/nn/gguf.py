@@ -10,6 +10,7 @@ import os
 from typing import Any, NamedTuple, TypeVar, cast
 
 from tinygrad.helpers import LazyModule, numpy
+from tinygrad.nn.block_formats import FORMATS, BlockFormat
 from tinygrad.nn.files import PLAIN, File, FilePath, contents
 from tinygrad.tensor import Tensor
 
@@ -17,9 +18,8 @@ ggml: Any = LazyModule("gguf")  # the sizes of the tensor types, and the values 
 T = TypeVar("T")
 MAX_DIMS = 4  # GGML_MAX_DIMS
 MAX_NESTING = 4  # of arrays within arrays
-Q8_BLOCK = 32  # weights that share one scale
 REFETCH = "the file is damaged or incomplete: download or convert it again"
-SMALLER = "use a file with F32, F16 and Q8_0 tensors (llama-quantize MODEL OUT Q8_0 makes one)"
+SMALLER = "use a file with tensors of another type (llama-quantize MODEL OUT Q4_K_M makes one)"
 
 
 class GGUFError(ValueError):
@@ -159,18 +159,28 @@ class GGUF:
     return cast(T, value)
 
   def tensor(self, name: str) -> Tensor:
-    """Any tensor; a quantised one as float32: Q8_0 is computed from its blocks where it is used, others here."""
+    """Any tensor; a quantised one as float32, computed from its blocks where it is used, if its format is known here,
+    else here by the package gguf.
+    """
     t = self.info(name)
-    if t.type.name == "Q8_0":
-      quants, scales = map(Tensor, self.quants(name))
-      return (quants.float() * scales.float()).reshape(t.shape)
     raw = numpy.frombuffer(self.data, numpy.uint8, t.nbytes, t.offset)
     if (dtype := PLAIN.get(t.type.name)) is not None:
       return Tensor(raw).bitcast(dtype).reshape(t.shape)
+    if t.type.name in FORMATS:
+      form, blocks = self.blocks(name)
+      return form.tensor(Tensor(blocks)).reshape(t.shape)
     try:
       return Tensor(ggml.quants.dequantize(raw.reshape(*t.shape[:-1], -1), t.type))
     except NotImplementedError as e:
       raise GGUFError(self.path, f"tensor {name!r}", f"is {t.type.name}, a type without values", SMALLER) from e
+
+  def blocks(self, name: str) -> tuple[BlockFormat, Any]:
+    """The format of a tensor, and its blocks [.., blocks, nbytes] as a view of the file."""
+    t = self.info(name)
+    problem = f"is {t.type.name}, not one of {', '.join(FORMATS)}"
+    self.check(t.type.name in FORMATS, f"tensor {name!r}", problem, SMALLER, t.offset)
+    form = FORMATS[t.type.name]
+    return form, form.view(self.data, t.offset, t.shape)
 
   def info(self, name: str) -> TensorInfo:
     self.check(name in self.tensors, f"tensor {name!r}", "is missing")
@@ -182,14 +192,3 @@ class GGUF:
     problem = f"is {t.type.name}, not F32 or F16"
     self.check(t.type.name in ("F32", "F16"), f"tensor {name!r}", problem, SMALLER, t.offset)
     return numpy.ndarray(t.shape, "<f4" if t.type.name == "F32" else "<f2", self.data, t.offset)
-
-  def quants(self, name: str) -> tuple[Any, Any]:
-    """The Q8_0 tensor `name` [.., cols] as views: quants [.., cols/32, 32] and scales [.., cols/32, 1].
-
-    A weight is quant * scale; in the file a block is its float16 scale and its 32 int8 quants, hence the strides.
-    """
-    t = self.info(name)
-    self.check(t.type.name == "Q8_0", f"tensor {name!r}", f"is {t.type.name}", "read it with `floats`", t.offset)
-    block = numpy.dtype([("scale", "<f2", (1,)), ("quant", "<i1", (Q8_BLOCK,))])
-    x = numpy.ndarray((*t.shape[:-1], t.shape[-1] // Q8_BLOCK), block, self.data, t.offset)
-    return x["quant"], x["scale"]

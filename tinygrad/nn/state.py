@@ -79,13 +79,18 @@ def safe_load(fn: File) -> dict[str, Tensor]:
   The file is mapped: a tensor's bytes are read when it is used, and a device that takes a slice receives only that.
   Raises: SafetensorsError for a file that is not as the format says; OSError where it cannot be opened.
   """
+  return {name: Tensor(view) for name, view in safe_views(fn).items()}
+
+
+def safe_views(fn: File) -> dict[str, Any]:
+  """The tensors of a safetensors file as read-only arrays that lie in the mapped file; raises as `safe_load` does."""
   data, start, header = _header(fn)
   header.pop("__metadata__", None)
-  out: dict[str, Tensor] = {}
+  out: dict[str, Any] = {}
   for name, entry in header.items():
     begin, end = entry["data_offsets"]
     view = numpy.frombuffer(data[start + begin : start + end], to_numpy_dtype(SAFE_DTYPES[entry["dtype"]]))
-    out[name] = Tensor(view.reshape(entry["shape"]))
+    out[name] = view.reshape(entry["shape"])
   return out
 
 
@@ -180,8 +185,8 @@ def torch_load(t: File) -> dict[str, Tensor]:
 def gguf_load(t: File) -> tuple[dict[str, Any], dict[str, Tensor]]:
   """(metadata by key, tensors by name) of a GGUF file: a path, or its bytes as a uint8 tensor.
 
-  The file is mapped. Quantised tensors come as float32: Q8_0 is computed from its blocks where it is used, the
-  other types of the package gguf are computed here.
+  The file is mapped. Quantised tensors come as float32: those of the formats in `nn/block_formats.py` are computed from
+  their blocks where they are used, other types of the package gguf are computed here.
   Raises: GGUFError for a file that is not as the format says, or of a type that is not supported; OSError.
   """
   file = gguf.GGUF(t)

@@ -1,0 +1,103 @@
+"""Formats of blocks: the sizes and, bit by bit, the values of the package gguf; cut over devices; views, not copies."""
+
+import gguf
+import numpy as np
+import pytest
+
+from tinygrad import GlobalCounters, Sharding, Tensor
+from tinygrad.nn.block_formats import E2M1, FORMATS, NONLINEAR
+from tinygrad.sharding.localize import localize
+from tinygrad.uop import Ops, UOp
+
+OWN = ("MXFP4_PAIRS",)  # not of GGUF
+NAMES = [name for name in FORMATS if name not in OWN]
+
+
+def blocks(name: str, rows: int, columns: int) -> np.ndarray:
+  """Random bytes: every scale, infinite ones and none among them."""
+  form = FORMATS[name]
+  shape = (rows, columns // form.weights * form.nbytes)
+  return np.random.RandomState(0).randint(0, 256, shape).astype(np.uint8)
+
+
+def values(name: str, raw: np.ndarray) -> np.ndarray:
+  with np.errstate(all="ignore"):
+    return gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[name]).astype(np.float32)
+
+
+def decoded(name: str, raw: np.ndarray, columns: int) -> Tensor:
+  return FORMATS[name].tensor(Tensor(FORMATS[name].view(memoryview(raw).cast("B"), 0, (len(raw), columns))))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_bit_is_that_of_the_gguf_package(name: str):
+  assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]] == (FORMATS[name].weights, FORMATS[name].nbytes)
+  raw = blocks(name, 16, 1024)
+  got, want = decoded(name, raw, 1024).numpy(), values(name, raw)
+  same = (got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))
+  assert same.all(), (got[~same][:3], want[~same][:3])
+  assert len(np.unique(want[np.isfinite(want)])) > 200
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_product_decodes_what_it_reads(name: str):
+  """[3, 1024] @ [1024, 16]: the same as with the floats, and no float copy of them is made."""
+  rng, form = np.random.RandomState(1), FORMATS[name]
+  floats = rng.standard_normal((16, 1024)).astype(np.float32)
+  try:
+    raw = gguf.quants.quantize(floats, gguf.GGMLQuantizationType[name]).view(np.uint8)
+  except NotImplementedError:  # the package reads this one only: small bytes are small finite scales
+    raw = np.random.RandomState(0).randint(0, 60, (16, 1024 // form.weights * form.nbytes)).astype(np.uint8)
+  w = values(name, raw)
+  x = rng.standard_normal((3, 1024)).astype(np.float32)
+  stored = Tensor(form.view(memoryview(raw).cast("B"), 0, w.shape)).contiguous().realize()
+  a = Tensor(x).contiguous().realize()
+  before = GlobalCounters.mem_used
+  got = (a @ form.tensor(stored).transpose(0, 1)).realize()
+  assert GlobalCounters.mem_used - before < w.nbytes / 4
+  np.testing.assert_allclose(got.numpy(), x @ w.T, rtol=1e-4, atol=1e-4 * np.abs(w).max() * 32)
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K", "MXFP4"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_cut_by_rows_or_by_blocks(name: str, axis: int):
+  raw = blocks(name, 8, 1024)
+  two = Sharding(("CPU:0", "CPU:1"), axis=axis)
+  whole = FORMATS[name].tensor(Tensor(FORMATS[name].view(memoryview(raw).cast("B"), 0, (8, 1024))).shard(two))
+  assert whole.device.axis == axis
+  np.testing.assert_array_equal(whole.numpy(), values(name, raw))
+
+
+def test_pairs_are_the_same_values_in_another_order():
+  raw = blocks("MXFP4", 4, 64)
+  got = decoded("MXFP4_PAIRS", raw, 64).numpy().reshape(-1, 16, 2)
+  want = values("MXFP4", raw).reshape(-1, 2, 16).swapaxes(1, 2)
+  np.testing.assert_array_equal(got, want)
+
+
+def test_tables_by_hand():
+  assert len(NONLINEAR) == len(E2M1) == 16
+  # E2M1: sign, two bits of exponent with bias 1, one of mantissa; twice its value
+  for i, v in enumerate(E2M1):
+    e, m = (i >> 1) & 3, i & 1
+    size = m * 0.5 if e == 0 else 2.0 ** (e - 1) * (1 + m * 0.5)
+    assert v == 2 * size * (-1 if i & 8 else 1)
+
+
+def test_views_share_the_bytes():
+  raw = blocks("Q4_K", 2, 512)
+  assert np.shares_memory(FORMATS["Q4_K"].view(memoryview(raw).cast("B"), 0, (2, 512)), raw)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_are_looked_up_as_one(name: str):
+  """A table cut by rows: the blocks of a row come with one collective, whatever fields they have."""
+  raw = blocks(name, 8, 1024)
+  form = FORMATS[name]
+  two = Sharding(("CPU:0", "CPU:1"), axis=0)
+  table = Tensor(form.view(memoryview(raw).cast("B"), 0, (8, 1024))).shard(two).realize()
+  every = Sharding(two.devices)
+  y = form.tensor(table[Tensor([[5, 2]]).shard(every).realize()].shard(every))
+  kinds = [u.arg.kind for u in localize(UOp.sink(y.uop)).toposort() if u.op is Ops.COLLECTIVE]
+  assert kinds == ["all_reduce"]
+  np.testing.assert_array_equal(y.numpy(), values(name, raw)[None, [5, 2]])
