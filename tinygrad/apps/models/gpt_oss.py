@@ -33,6 +33,7 @@ GPT_OSS = Family(
     "mlp.experts.down_proj_bias": (("ffn_down_exps.bias", lambda x: x),),
     "self_attn.sinks": (("attn_sinks.weight", lambda x: x),),
   },
+  config={"intermediate_size": "expert_feed_forward_length"},
   defaults=lambda m: {
     "expert_gating_func": Router.CHOSEN,
     "attention.sliding_window_pattern": 2,
