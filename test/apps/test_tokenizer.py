@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Peer
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from extra.write_gguf import write_gguf
 from tinygrad.apps import AppError
@@ -183,7 +183,7 @@ def test_a_token_out_of_range_is_a_typed_error(tok: Tokenizer, token: int):
   [
     ({"model": "llama"}, r"a 'llama' tokenizer is not supported\n  fix: use a model with a byte-level BPE"),
     ({"model": None}, r"'tokenizer.ggml.model': is missing"),
-    ({"pre": "tekken"}, r"'tekken' is not supported\n  fix: .*llama-bpe"),
+    ({"pre": "odd"}, r"'odd' is not supported\n  fix: .*llama-bpe"),
     ({"tokens": ["a", "b", "a"]}, "is no list of distinct strings"),
     ({"tokens": [1, 2]}, "is no list of distinct strings"),
     ({"token_type": [1, 1]}, r"has 2 entries for 302 tokens"),
@@ -196,3 +196,80 @@ def test_a_token_out_of_range_is_a_typed_error(tok: Tokenizer, token: int):
 def test_what_it_refuses(tmp_path: Path, changes: dict[str, object], match: str):
   with pytest.raises(GGUFError, match=match):
     load(tmp_path, **changes)
+
+
+# ---------------------------------------------------------------- llama.cpp's tokens
+
+PRE = json.loads((Path(__file__).parents[1] / "data" / "pre_tokens.json").read_text(encoding="utf-8"))
+
+
+def by_pre(pre: str, path: Path) -> Tokenizer:
+  names = PRE["names"]
+  changes = {"tokens": [*names, "<|begin|>", "<|end|>"], "token_type": [1] * len(names) + [3, 3]}
+  ends = {"bos_token_id": len(names), "eos_token_id": len(names) + 1}
+  return load(path, pre=pre, merges=PRE["merges"], **changes, **ends)
+
+
+def test_every_split_is_llama_cpps(tmp_path: Path):
+  """The merges of this vocabulary cross boundaries: but for default and falcon, groups of names give other tokens."""
+  assert sorted(pre for case in PRE["cases"] for pre in case["pre"]) == sorted(SPLITS)
+  assert len(PRE["cases"]) == 15
+  for case in PRE["cases"]:
+    for pre in case["pre"]:
+      t = by_pre(pre, tmp_path)
+      for text, ids in case["tokens"]:
+        assert t.encode(text) == ids, (pre, text)
+
+
+# ---------------------------------------------------------------- folders
+
+
+def write_tokenizer(folder: Path, peer: Peer, **config: object) -> Path:
+  peer.save(str(folder / "tokenizer.json"))
+  (folder / "tokenizer_config.json").write_text(json.dumps(config))
+  return folder
+
+
+def test_a_folder(tmp_path: Path):
+  peer = trained()
+  peer.add_special_tokens(["<s>", "</s>"])
+  n = peer.get_vocab_size()
+  write_tokenizer(tmp_path, peer, bos_token={"content": "<s>"}, eos_token="</s>", chat_template="{{ eos_token }}!")
+  t = Tokenizer.from_folder(tmp_path)
+  assert (t.bos, t.ends, t.add_bos) == (n - 2, {n - 1}, False)
+  for text in TEXT:
+    assert t.encode(text) == peer.encode(text).ids and t.decode(t.encode(text)) == text
+  assert t.chat([]) == "</s>!"
+  (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [3, n - 1, 1 << 40]}))
+  assert Tokenizer.from_folder(tmp_path).ends == {3, n - 1}
+  (tmp_path / "chat_template.jinja").write_text("file")
+  assert Tokenizer.from_folder(tmp_path).chat([]) == "file"
+  peer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", n - 2)])
+  write_tokenizer(tmp_path, peer, bos_token="<s>")
+  t = Tokenizer.from_folder(tmp_path)
+  assert t.encode("a") == [n - 2, *peer.encode("a", add_special_tokens=False).ids]
+
+
+def test_several_templates(tmp_path: Path):
+  several = [{"name": "tools", "template": "no"}, {"name": "default", "template": "yes"}]
+  assert Tokenizer.from_folder(write_tokenizer(tmp_path, trained(), chat_template=several)).chat([]) == "yes"
+
+
+def test_streams_keep_spaces_that_a_decoder_drops_at_the_start(tmp_path: Path):
+  words = {"▁a": 0, "▁b": 1, "<unk>": 2}
+  peer = Peer(models.WordLevel(words, "<unk>"))
+  peer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+  t = Tokenizer.from_folder(write_tokenizer(tmp_path, peer))
+  assert list(t.stream([0, 1, 0])) == ["a", " b", " a", ""]
+
+
+def test_folders_that_it_refuses(tmp_path: Path):
+  with pytest.raises(AppError, match="tokenizer.json: cannot be read"):
+    Tokenizer.from_folder(tmp_path)
+  write_tokenizer(tmp_path, trained())
+  (tmp_path / "tokenizer_config.json").write_text("{")
+  with pytest.raises(AppError, match="tokenizer_config.json: cannot be read"):
+    Tokenizer.from_folder(tmp_path)
+  (tmp_path / "tokenizer_config.json").write_text("[]")
+  with pytest.raises(AppError, match="tokenizer_config.json: is no JSON object"):
+    Tokenizer.from_folder(tmp_path)

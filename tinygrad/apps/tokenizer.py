@@ -14,17 +14,47 @@ from tinygrad.nn.gguf import GGUF
 
 CONTROL, USER_DEFINED = 3, 4  # of tokenizer.ggml.token_type
 SPACES = r"\s+(?!\S)|\s+"
+LINES = rf"\s*[\r\n]+|{SPACES}"
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+WORD = r"[^\r\n\p{L}\p{N}]?"  # and what begins one
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 SIGNS = r" ?[^\s\p{L}\p{N}]+"
 GPT2 = rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+|{SIGNS}|{SPACES}"
-LLAMA3 = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{SIGNS}[\r\n]*|\s*[\r\n]+|{SPACES}"
+LLAMA3 = rf"{CONTRACTIONS}|{WORD}\p{{L}}+|\p{{N}}{{1,3}}|{SIGNS}[\r\n]*|{LINES}"
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-LLAMA3_LIKE = ("llama-bpe", "llama3", "llama-v3")  # begin with BOS, and take a word that is a token as it is
+QWEN35 = rf"{CONTRACTIONS}|{WORD}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{LINES}"
+SEED = QWEN2.replace(rf"{SIGNS}[\r\n]*", r" ?[^\s\p{L}\p{N}\r\n]+")
+CASED = rf"{WORD}{UPPER}*{LOWER}+|{WORD}{UPPER}+{LOWER}*|\p{{N}}|{SIGNS}[\r\n/]*|{LINES}"
+O200K = rf"{WORD}{UPPER}*{LOWER}+{CONTRACTIONS}?|{WORD}{UPPER}+{LOWER}*{CONTRACTIONS}?|" + (
+  rf"\p{{N}}{{1,3}}|{SIGNS}[\r\n/]*|{LINES}"
+)
+DEEPSEEK3 = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|""" + (
+  rf" ?[\p{{P}}\p{{S}}]+[\r\n]*|{LINES}"
+)
+BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
+# Those that begin with BOS and take a word that is a token as it is.
+LLAMA3_LIKE = ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken")
 
-# How text is split before merging, by tokenizer.ggml.pre: regexes in order, each applied to the pieces of the last.
+# How text is split before merging, by the names that tokenizer.ggml.pre has for it: regexes in order, each applied to
+# the pieces of the last.
 SPLITS: dict[str, tuple[str, ...]] = {
   "default": (r"[\p{P}\$\+<=>\^~\|]+", GPT2.removesuffix(r"|\s+"), r"\p{N}+", "[0-9][0-9][0-9]"),
-  "gpt-2": (GPT2,), **dict.fromkeys(LLAMA3_LIKE, (LLAMA3,)), "qwen2": (QWEN2,), "smollm": (r"\p{N}", GPT2),
+  **dict.fromkeys((*LLAMA3_LIKE, "dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), (LLAMA3,)),
+  **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "jina-es", "jina-de", "jina-v1-en", "jina-v2-es",
+                   "jina-v2-de", "jina-v2-code", "gigachat", "roberta-bpe", "exaone4", "trillion", "granite-docling",
+                   "a.x-4.0", "mellum", "modern-bert"), (GPT2,)),
+  **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"),
+                  (r"\p{N}", GPT2)),
+  **dict.fromkeys(("qwen2", "stablelm2", "hunyuan", "megrez", "deepseek-r1-qwen", "bailingmoe", "bailingmoe2",
+                   "llada-moe", "grok-2", "solar-open"), (QWEN2,)),
+  **dict.fromkeys(("bloom", "gpt3-finnish", "poro-chat"), (BLOOM,)),
+  **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"),
+                  (r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+", DEEPSEEK3)),
+  **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), (O200K,)),
+  "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\ud7ff]+", r"\p{N}"),
+  "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"),
+  "viking": (BLOOM, r"\p{N}"), "tekken": (CASED,), "superbpe": (r"\p{N}+", r"(?=(\d{3})+(?!\d))"),
+  "qwen35": (QWEN35,), "seed-coder": (SEED,),
 }  # fmt: skip
 
 
@@ -109,14 +139,18 @@ class Tokenizer:
     """The text of each token as they come; a character spread over several tokens waits for its last byte, or for the
     end.
     """
+    before: list[int] = []  # decoded with what follows: a tokenizer may drop the space that begins a text
     waiting: list[int] = []
     for token in ids:
       waiting.append(token)
-      text = self.decode(waiting)
-      if whole := not text.endswith("\N{REPLACEMENT CHARACTER}"):
-        waiting.clear()
-      yield text if whole else ""
-    yield self.decode(waiting)
+      text = self.decode([*before, *waiting])
+      if text.endswith("\N{REPLACEMENT CHARACTER}"):
+        yield ""
+        continue
+      new = text[len(self.decode(before)) :]
+      before, waiting = waiting if new else [*before, *waiting], []
+      yield new
+    yield self.decode([*before, *waiting])[len(self.decode(before)) :]
 
   def chat(self, messages: Sequence[dict[str, str]]) -> str:
     """The conversation as the file's chat template writes it, up to where the assistant's answer begins."""
