@@ -27,7 +27,6 @@ from tinygrad.device import (
   show_placement,
 )
 from tinygrad.dtype import DType, _from_torch_dtype, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
-from tinygrad.engine import storage
 from tinygrad.engine.program_order import VIEWS, Holder, memory_state, program_order
 from tinygrad.engine.realize import READ_OUTSIDE, Held, check_outside, join, to_numpy, to_numpy_once
 from tinygrad.helpers import (
@@ -48,6 +47,7 @@ from tinygrad.mixin.nn import NN
 from tinygrad.mixin.random import drawn_there
 from tinygrad.ops import Trait, having
 from tinygrad.propagation import place_on
+from tinygrad.runtime import storage
 from tinygrad.transforms.gradient import compute_gradient, occurrences
 from tinygrad.transforms.tracing import check_write
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute

@@ -126,6 +126,11 @@ class Thread:
         self.begun = []
       elif u.op is Ops.MMA:
         yield from self.product(u)
+      elif u.op is Ops.SHUFFLE:
+        self.group.given[self.thread] = (self.lanes(u.src[0]),)
+        yield u.op.name
+        self.values[u] = self.group.given[self.thread ^ u.arg][0]
+        yield u.op.name
       elif u.op is Ops.RANGE:
         end = self.lanes(u.src[0])[0]
         numbers: Sequence[int] = range(end)
@@ -345,6 +350,41 @@ def test_lanes_that_share_a_row(columns):
   for number in range(1, barriers - 1):  # the first has nothing before it
     with pytest.raises(Race):
       runs(without(linear, number), arrays, 3 * columns)
+
+
+WARPS = replace(GRID, name="WARPS", warp=32)
+
+
+def row_sums(rows, columns, code=Ops.ADD):
+  x = normal(rows, columns)
+  i, k = loop(rows, 0), reduce(columns, 1)
+  value = fold(code, load(1, x, dot((i, columns), (k, 1))), k)
+  return sink(store(i, value, i, size=rows)), [x]
+
+
+@pytest.mark.parametrize("code", [Ops.ADD, Ops.MAX])
+@pytest.mark.parametrize(("rows", "columns"), [(3, 64), (2, 1024), (5, 300), (1, 4100)])
+def test_lanes_of_a_warp_read_each_other_s_registers(rows, columns, code):
+  """One exchange between warps is left, where there are several: two barriers."""
+  ast, arrays = row_sums(rows, columns, code)
+  linear = check(ast, arrays, target=WARPS)
+  lanes = next(u.src[0].arg for u in linear if u.op is Ops.RANGE and u.arg[1] is AxisKind.LOCAL)
+  assert count(linear, Ops.SHUFFLE) == math.gcd(lanes, 32).bit_length() - 1 > 0
+  assert count(linear, Ops.BARRIER) == (2 if lanes > 32 else 0) < count(lower_kernel(ast, GRID), Ops.BARRIER)
+
+
+@pytest.mark.parametrize("columns", [64, 70, 101, 700])
+def test_rows_that_lanes_normalise_by_shuffles(columns):
+  check(*normalised(3, columns), target=WARPS)
+
+
+def test_a_lane_that_reads_a_wrong_register_is_seen():
+  ast, arrays = row_sums(3, 64)
+  linear = [u.replace(arg=1) if u.op is Ops.SHUFFLE else u for u in lower_kernel(ast, WARPS)]
+  known = dict(zip(lower_kernel(ast, WARPS), linear))
+  wrong = [u.replace(src=tuple(known.get(s, s) for s in u.src)) for u in linear]
+  with pytest.raises((AssertionError, KeyError)):
+    np.testing.assert_allclose(runs(wrong, arrays, 3), evaluate(ast, arrays), rtol=1e-4, atol=1e-4)
 
 
 def test_a_thread_that_skips_a_barrier_is_caught(eager):

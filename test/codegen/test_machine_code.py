@@ -53,6 +53,17 @@ def test_a_product_runs_on_cores_with_wide_loads_and_no_spills(kind, arch, layou
 
 @needs_nvdisasm
 @pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16])
+def test_rows_are_summed_by_shuffles(dtype, arch, tmp_path):
+  i, k = loop(4096, 0), reduce(4096, 1)
+  value = fold(Ops.ADD, read(1, dtype, 1 << 24, dot((i, 4096), (k, 1))), k)
+  code = machine_code(sink(store(i, value, i, size=4096)), arch, tmp_path)
+  assert has(code, "SHFL.BFLY") and code.local == 0
+  assert has(code, "LDG", ".128")
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("arch", ARCHS)
 def test_a_product_of_float32_is_exact_unless_it_is_asked_otherwise(arch, tmp_path):
   code = machine_code(matmul(4096, dtypes.float32), arch, tmp_path)
   assert has(code, "FFMA") and not has(code, "HMMA") and code.local == 0

@@ -69,6 +69,14 @@ static int begun[1024], done[1024], ends[1024][4096], groups[1024], arrived[1024
 static void copy_later(void* to, const void* from, int length, bool some) {
   copies[me][begun[me]++ % 4096] = {to, from, length, some};
 }
+static double given[1024];
+template <typename T> static T __shfl_xor_sync(unsigned, T x, int n) {
+  memcpy(given + me, &x, sizeof x);
+  __syncthreads();
+  T y; memcpy(&y, given + (me ^ n), sizeof y);
+  __syncthreads();
+  return y;
+}
 static void commit() { ends[me][groups[me]++ % 4096] = begun[me]; }
 static void arrive(int left) {
   for (; arrived[me] < groups[me] - left; arrived[me]++)

@@ -10,6 +10,7 @@ both operands are known to be non-negative.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -358,9 +359,16 @@ class Linearizer:
     return out if alike and ups <= copies and len(vectors) == 1 else []
 
   def across_lanes(self, results: Sequence[Result], lane: UOp) -> Iterator[Result]:
-    """What reductions amount to, given what each thread has: by halves, in scratch memory."""
+    """What reductions amount to, given what each thread has: within a warp by its registers, by halves; of warps, and
+    where lanes lie apart, in scratch memory."""
     v = self.values
     counts = {r: int(r.src[0].arg) for r in v.iteration if r.arg[1] is AxisKind.LOCAL}
+    beside = math.gcd(counts[lane], max(self.target.warp, 1)) if next(iter(counts)) is lane else 1
+    for half in (1 << i for i in range(beside.bit_length() - 1)):
+      results = [(f, keys, self.with_lane(f, x, half)) for f, keys, x in results]
+    if beside == counts[lane]:
+      yield from results
+      return
     number, lanes, workers = Affine(0), counts[lane], prod(counts.values())
     for r, n in counts.items():  # the number of the thread among those that have the same lane
       number = number if r is lane else number.scaled(n).plus(v.iteration[r])
@@ -381,7 +389,7 @@ class Linearizer:
       self.barrier()
       for m, (_, _, value) in zip(memory, some):
         v.put(UOp.new(Ops.STORE, dtypes.void, (at(m, 0), value)))
-      half = lanes // 2
+      half = lanes // 2 if beside == 1 else 0
       while half:
         self.barrier()
         mask = v.emit(UOp.new(Ops.CMPLT, dtypes.bool, (lane, index(half))), {})
@@ -391,7 +399,17 @@ class Linearizer:
         half //= 2
       self.barrier()
       for m, (f, keys, _) in zip(memory, some):
-        yield f, keys, read(v.put(UOp.new(Ops.INDEX, m.dtype, (m, v.parts(number, {})[0]))))
+        warps = range(0, lanes, beside) if beside > 1 else (0,)
+        places = [v.parts(number.plus(Affine(threads * w)), {})[0] for w in warps]
+        total, *others = [read(v.put(UOp.new(Ops.INDEX, m.dtype, (m, place)))) for place in places]
+        for x in others:
+          total = v.put(UOp.new(f.arg, f.dtype, (total, x)))
+        yield f, keys, total
+
+  def with_lane(self, f: UOp, x: UOp, distance: int) -> UOp:
+    """What this lane and the one so far away, by the exclusive or of their numbers, have together."""
+    other = self.values.put(UOp.new(Ops.SHUFFLE, x.dtype, (x,), distance))
+    return self.values.put(UOp.new(f.arg, x.dtype, (x, other)))
 
   def reduction_loops(self, sums: Sums, loops: Sequence[UOp]) -> None:
     if not loops:

@@ -30,6 +30,7 @@ class Target:
   vendor: str = ""  # of a processor, where its instructions differ in speed from what others call the same
   cores: tuple[Core, ...] = ()  # matrix products that it has instructions for
   units: int = 32  # multiprocessors
+  warp: int = 0  # threads side by side that read one another's registers; 0: none do
   few_rows: int = 256  # of a SCATTER: up to so many, of many threads each looks at every update
   cache: int = 1 << 20  # that a core has for itself. Not read from the machine: everybody's sums are in one order
 

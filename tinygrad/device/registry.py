@@ -150,7 +150,8 @@ ON_CPU = "fix: GPU=CPU in the environment runs GPU examples on the CPU"
 HOST_DEVICE = "NPY"  # the device of numpy arrays, by way of which values come from the host and go there
 GPUS = ("CUDA", "METAL", "CL")  # GPU is the first of these that works here
 EXTRAS = {"CUDA": "cuda", "METAL": "metal", "CL": "opencl"}  # what brings a backend's packages
-SHARED = ("diskcache", "elf", "native", "plans", "queues", "transfer")  # modules of the runtime that are no backend
+# modules of the runtime that are no backend
+SHARED = ("diskcache", "elf", "native", "plans", "queues", "storage", "transfer")
 opened: dict[str, Backend] = {}  # the backends in use
 Device = _Devices()
 

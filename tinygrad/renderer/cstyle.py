@@ -63,6 +63,7 @@ class Dialect:
   copies: str = ""  # the function by which memory is copied to local memory while others compute
   commit: str = ""  # of copies that have been begun, these are a group
   arrived: str = ""  # waits until no more than {n} groups are under way
+  shuffle: str = ""  # {x} of the thread whose number is this one's exclusive or {n}
   core: Callable[[Core], str] | None = None  # a function of the elements of D and the words of A and B: D += A·B
 
 
@@ -197,13 +198,22 @@ class CRenderer:
         self.declare(u, xs)
       case op if op is not Ops.CONST:
         own = {Ops.RANGE: self.range, Ops.INDEX: self.index, Ops.LOAD: self.load, Ops.STORE: self.store}
-        own |= {Ops.MMA: self.product, Ops.COPY: self.copy, Ops.BARRIER: self.barrier, Ops.COMMIT: self.barrier}
+        own |= {
+          Ops.SHUFFLE: self.shuffle,
+          Ops.MMA: self.product,
+          Ops.COPY: self.copy,
+          Ops.BARRIER: self.barrier,
+          Ops.COMMIT: self.barrier,
+        }
         own.get(op, self.alu)(u)
 
   def barrier(self, u: UOp) -> None:
     if isinstance(u.arg, int) and u.op is Ops.BARRIER:
       self.line(self.d.arrived.format(n=u.arg))
     self.line(self.d.barrier if u.op is Ops.BARRIER else self.d.commit)
+
+  def shuffle(self, u: UOp) -> None:
+    self.declare(u, [self.d.shuffle.format(x=x, n=u.arg) for x in self.lanes(u.src[0])])
 
   def copy(self, u: UOp) -> None:
     """Memory to local memory, in its own time."""
@@ -514,7 +524,8 @@ static __device__ inline unsigned short half_of_float(float x) {
   pointer="{T}*", table="const unsigned long long*", shared="__shared__", local="{T}*", barrier="__syncthreads();",
   group="blockIdx.{d}", thread="threadIdx.{d}", vector="make_{T}({xs})", long="LL",
   alone=" __restrict__", unroll="#pragma unroll",
-  variable="const {T} {name}, const {T}* {name}_at", value="({name}_at ? *{name}_at : {name})", core=mma_sync,
+  variable="const {T} {name}, const {T}* {name}_at", value="({name}_at ? *{name}_at : {name})",
+  core=mma_sync, shuffle="__shfl_xor_sync(0xffffffffu, {x}, {n})",
   copies=COPY, commit='asm volatile("cp.async.commit_group;" ::: "memory");',
   arrived='asm volatile("cp.async.wait_group {n};" ::: "memory");',
   given="  extern __shared__ uint4 scratch[];",

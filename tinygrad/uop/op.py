@@ -31,7 +31,7 @@ Ops = enum.IntEnum(
   "ASSIGN AFTER WAIT CONTIGUOUS DETACH CONSTRAIN SINK "
   # kernels
   "PARAM PEER RANGE ENDRANGE INDEX LOAD STORE FOLD ONE_HOT ACC SCRATCH BARRIER VECTORIZE EXTRACT DOT "
-  "COPY COMMIT MMA",
+  "COPY COMMIT SHUFFLE MMA",
   module=__name__,
 )
 Ops.__repr__ = lambda op: f"Ops.{op.name}"  # type: ignore[method-assign, attr-defined]
@@ -58,7 +58,7 @@ class GroupOp:
   Linear = (  # what linear code is made of
     Elementwise | Argument | Memory | Place
     | {Ops.DOT, Ops.MMA, Ops.VECTORIZE, Ops.EXTRACT, Ops.FOLD, Ops.LOAD, Ops.STORE, Ops.RANGE, Ops.ENDRANGE}
-    | {Ops.BARRIER, Ops.COPY, Ops.COMMIT}
+    | {Ops.BARRIER, Ops.COPY, Ops.COMMIT, Ops.SHUFFLE}
   )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from tinygrad.codegen.analysis.accesses import (
   size,
   static,
 )
+from tinygrad.codegen.expressions import VECTOR
 from tinygrad.codegen.heuristics.cores import plan_product, schedule_product
 from tinygrad.codegen.heuristics.cpu import EPILOGUE, Tile, fold_plan, unroll
 from tinygrad.codegen.nests import Fill, NestSchedule, Staged
@@ -164,8 +165,14 @@ class Primitives:
       self.nest.reorder(*(self.names[r] for r in order))
     last, lanes = self.names[order[-1]], self.grid.lanes
     if lanes > 1 and all(set(i.ranges).isdisjoint(self.grid.rest) for i in self.nest.items if i.over == over):
-      self.nest.split(last, tile.copies * lanes, "clamp")
-      self.workers(f"{last}.i", lanes, tile.copies, self.lanes)
+      vector = neighbours_of(order[-1], [i for i in self.nest.items if i.over == over])
+      copies = max(tile.copies, vector)
+      if vector > 1:
+        self.nest.split(last, vector)
+        self.unrolled.append(f"{last}.i")
+        last = f"{last}.o"
+      self.nest.split(last, copies // vector * lanes, "clamp")
+      self.workers(f"{last}.i", lanes, copies // vector, self.lanes)
     else:
       self.copies(last, tile.copies)
 
@@ -235,6 +242,16 @@ def plan_of_fold(
     return i.over[: i.over.index(staged.cut) + 1], Tile()
   order, tile = fold_plan(i, None, 1, {r: Tile(n) for r, n in copies.items()})
   return tuple(sorted(order, key=lambda r: (least_step(i, r) == 1, size(r)))) if lanes > 1 else order, tile
+
+
+def neighbours_of(r: UOp, items: Sequence[Item]) -> int:
+  """How many iterations of a reduction's loop a lane takes side by side: as many as are read at once."""
+  loads = [x for i in items for x in i.accesses if x.strides.get(r) == 1]
+  if not loads or not static(r):
+    return 1
+  most = math.gcd(size(r), VECTOR // min(x.itemsize for x in loads))
+  most = math.gcd(most, *(s or 1 for x in loads for k, s in x.strides.items() if k is not r))
+  return most if most < size(r) else 1
 
 
 def aligned_copies(r: UOp, n: int) -> int:
