@@ -4,13 +4,17 @@
 A kernel computes what is stored, and all that only it reads; it takes the longer of its operations at `machine.flops`
 and the bytes of its inputs and result at `machine.bandwidth`. A move takes the bytes that a device receives at
 `machine.link`, and `machine.latency`. Nothing overlaps.
+
+`python -m extra.roofline --arch sm_90a` is about one GPU, kernel by kernel (`gpu_model.py`).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from extra import gpu_model
 from tinygrad import Tensor
 from tinygrad.debug.report import Row, as_realized, rows_of
 from tinygrad.helpers import prod
@@ -111,3 +115,7 @@ def kernel_seconds(root: UOp, reads: dict[UOp, float], stored: dict[UOp, dict[UO
 def products(u: UOp) -> int:
   """How many are added before they are summed."""
   return sum(map(products, u.src)) if u.op is Ops.ADD else 1
+
+
+if __name__ == "__main__":
+  gpu_model.main(sys.argv[1:])

@@ -1,0 +1,44 @@
+"""The static model of kernels on a GPU: what it reads off machine code, and that it tells one kernel from another."""
+
+import pytest
+from sass import needs_nvdisasm
+
+from extra import gpu_model
+from tinygrad.device import DeviceError
+
+LISTING = """
+	//----- nvinfo : EIATTR_REGCOUNT
+        /*0004*/ 	.word	index@(k)
+        /*0008*/ 	.word	0x0000005e
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+.L_x_1:
+        /*0010*/                   HMMA.16816.F32.BF16 R4, R8, R2, R4 ;
+        /*0020*/                   HMMA.16816.F32.BF16 R4, R8, R2, R4 ;
+        /*0030*/              @!P0 BRA `(.L_x_1) ;
+        /*0040*/                   EXIT ;
+"""
+
+
+def test_the_loop_with_the_work_is_found():
+  assert gpu_model.read_code(LISTING) == gpu_model.Code(0x5E, 3, 2 * 2 * 16 * 8 * 16, True)
+  straight = LISTING.replace("BRA `(.L_x_1)", "NOP")
+  assert gpu_model.read_code(straight) == gpu_model.Code(0x5E, 4, 2 * 2 * 16 * 8 * 16, False)
+
+
+def test_without_nvdisasm_the_error_says_what_to_install(monkeypatch):
+  monkeypatch.setattr(gpu_model.sys, "path", [])
+  monkeypatch.setenv("PATH", "")
+  with pytest.raises(DeviceError, match=r"no nvdisasm.*\n  fix: pip install nvidia-cuda-nvdisasm"):
+    gpu_model.nvdisasm()
+
+
+@needs_nvdisasm
+def test_a_product_is_bound_by_arithmetic_and_a_copy_by_memory():
+  work = dict(gpu_model.workloads())
+  judged = {}
+  for name in ("matmul bfloat16", "add"):
+    with gpu_model.as_null(gpu_model.GPUS["sm_90a"]):
+      (ast,) = gpu_model.kernels_of(work[name])
+    judged[name] = gpu_model.judge(name, ast, "sm_90a")
+  assert judged["matmul bfloat16"].bound == "arithmetic" and judged["add"].bound == "memory"
+  assert all(0 < v.share <= 1 for v in judged.values())
