@@ -752,3 +752,21 @@ def test_a_view_is_a_step_too():
     np.testing.assert_array_equal(a.numpy(), (np.arange(6) + k).reshape(2, 3).T)
     np.testing.assert_array_equal(b.numpy(), np.arange(6) + 10 * k)
     np.testing.assert_array_equal(c.numpy(), np.arange(6)[1:3] + k)
+
+
+def test_an_argument_that_is_given_back_is_that_tensor():
+  """As without TinyJit: assigned to, or as it was; a view of it, and what it has been made to stand for, are others."""
+
+  def step(x, y, z):
+    z.replace(z + 1)
+    return {"x": x.assign(x + y), "y": [y, y], "view": y.reshape(2, 1), "z": z}
+
+  f = TinyJit(step)
+  x, want = Tensor([1.0, 2.0]).realize(), np.array([1.0, 2.0])
+  for i in range(5):
+    y, z = Tensor([float(i), 1.0]).realize(), Tensor([3.0, 4.0]).realize()
+    out = f(x, y, z)
+    want = want + [i, 1]
+    assert out["x"] is x and out["y"][0] is y and out["y"][1] is y and out["view"] is not y
+    assert (out["z"] is z) == (i < 2) and out["z"].tolist() == [4, 5] and out["view"].tolist() == [[i], [1]]
+    np.testing.assert_array_equal(x.numpy(), want)

@@ -68,6 +68,48 @@ def test_it_takes_no_more_memory():
   assert peak(donate(f)) == 0 and peak(f) >= 4 << 16
 
 
+def test_what_follows_from_a_donated_result_is_read_where_that_lies():
+  """Mutant: each value is computed beside the memory, and laid there."""
+
+  def step(w, momentum, x):
+    momentum = momentum * 0.5 + x.T @ (x @ w)
+    return w - 0.1 * momentum, momentum, (momentum * 2).exp()
+
+  x = Tensor(rng.normal(size=(8, 16)).astype(np.float32)).realize()
+  plain = Tensor.ones(16, 16).contiguous().realize(), Tensor.zeros(16, 16).contiguous().realize()
+  own = tuple(t.clone().realize() for t in plain)
+  train = TinyJit(donate(step, (0, 1)))
+  for _ in range(4):
+    *plain, want = step(*plain, x)
+    *own, got = train(*own, x)
+    for a, b in zip((*own, got), (*plain, want), strict=True):
+      np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4)
+  memory = {id(m) for w in train.captured.work for m in w.memory}
+  assert len(memory) == 4  # the arguments, and the exponential; the product is a kernel's own
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_what_reads_both_contents_of_donated_memory_has_both(captured):
+  """Mutant: a result that also reads what was there before reads the new content of the memory."""
+
+  def step(x, y, z):
+    a = x * 2 + y.flip(0)
+    b = a.flip(0) + x + y
+    return a, b, b * 3 + y - a + z
+
+  f = TinyJit(donate(step, (0, 1, 2))) if captured else donate(step, (0, 1, 2))
+  own = tuple(Tensor([1.0 + i, 2.0 * i, 3.0]).realize() for i in range(3))
+  arrays = [t.numpy() for t in own]
+  for _ in range(4):
+    own = f(*own)
+    x, y, z = arrays
+    a = x * 2 + y[::-1]
+    b = a[::-1] + x + y
+    arrays = [a, b, b * 3 + y - a + z]
+    for t, want in zip(own, arrays, strict=True):
+      np.testing.assert_array_equal(t.numpy(), want)
+
+
 def test_each_reads_what_was_there_before():
   """Mutant: a result is read where the other was."""
   x, y = Tensor([1.0, 2.0]).realize(), Tensor([3.0, 4.0]).realize()

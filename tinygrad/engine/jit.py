@@ -21,6 +21,7 @@ from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute
 
 A = ParamSpec("A")
 R = TypeVar("R")
+Values = dict[str, int]  # of variables
 KEPT_STATES = 256  # kinds of arguments that one function remembers
 
 
@@ -58,7 +59,7 @@ class Arguments:
     self.found: list[Any] = []
     self.others: list[UOp] = []
     self.buffers: dict[UOp, int] = {}
-    self.variables: dict[str, int] = {}
+    self.variables: Values = {}
 
   def signature(self, x: Any) -> Any:
     """What is left of nested tuples, lists and dicts without their memory and variables' values; it can be hashed.
@@ -86,10 +87,10 @@ class Arguments:
     return kind, x
 
 
-def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[UOp], dict[str, int]]:
-  """(key, buffers, the variables' values) of a call, whose lazy Tensors are realised. The key holds the signature of
-  the arguments, of views their graph with buffers numbered and variables unbound, and every setting that shapes
-  programs."""
+def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[UOp], Values, list[Any]]:
+  """(key, buffers, the variables' values, the Tensors and UOps) of a call, whose lazy Tensors are realised. The key
+  holds the signature of the arguments, of views their graph with buffers numbered and variables unbound, and every
+  setting that shapes programs."""
   names = tuple(sorted(kwargs)) if kwargs else ()
   settings = names, ambient_meshes.get(), settings_from("graph")
   given = (*args, *[kwargs[name] for name in names]) if names else args
@@ -97,10 +98,10 @@ def read_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, 
     a = Arguments()
     found = [a.signature(x) for x in given]
     if not a.others:
-      return (None, settings, *found), list(a.buffers), a.variables
+      return (None, settings, *found), list(a.buffers), a.variables, a.found
     realize_all(a.found)
   sink, buffers, variables = canonical(UOp.sink(*uops_of(a.found)))
-  return (sink, settings, *found), buffers, variables
+  return (sink, settings, *found), buffers, variables, a.found
 
 
 class Made:
@@ -141,8 +142,8 @@ class Captured:
   work: list[Work]
   inputs: list[UOp]
   made: list[Made]
-  variables: dict[str, int]
-  structure: Any  # the result, with the type of a Tensor in its place
+  variables: Values
+  structure: Any  # the result, with the type of a Tensor in its place, or its number if it is an argument
   graph: UOp  # a SINK of its Tensors, over numbered buffers and unbound variables
   buffers: list[UOp | int | Made]  # of that graph: a BUFFER, the number of an input, or what the step has made
 
@@ -150,7 +151,8 @@ class Captured:
     """Notes every pointer and variable that a replay may have to change."""
     self.stretches: list[Stretch] = prepare(self.work)
     self.alone = self.stretches[0] if len(self.stretches) == 1 else None
-    self.backends = list(dict.fromkeys(b for s in self.stretches for b in s.backends))
+    # those that have queued work whose arguments a replay would change
+    self.queues = dict.fromkeys(b for s in self.stretches for b in s.backends if b.capabilities.cells)
     slots: list[Buffer] = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
     number = {id(m): i for i, m in enumerate(slots)}
     for batch in (b for s in self.stretches for _, batches in s.batches for b in batches):
@@ -180,8 +182,6 @@ class Captured:
             self.places[key][1].extend(call.cells(i, d))
           else:
             self.places[key][2].append((call, w, i, d))
-    # one result, which is no view
-    self.single = isinstance(self.structure, type) and self.graph.src[0].op is Ops.BUFFER
 
   def put(self, key: Any, x: Any) -> None:
     """Replaces memory, or a variable's value. No call for each kernel where these have `cells`."""
@@ -199,13 +199,13 @@ class Captured:
 
   def shared(self, inputs: Sequence[UOp]) -> tuple[tuple[int, Buffer], ...]:
     """Which inputs are memory that the step has of its own, so that it orders its work for other calls than this."""
-    return tuple([(i, buffer_of(u)) for i, u in enumerate(inputs) if id(buffer_of(u)) in self.own])
+    changed = [(i, buffer_of(u)) for i, (u, v) in enumerate(zip(inputs, self.inputs)) if u is not v]
+    return tuple([(i, m) for i, m in changed if id(m) in self.own])
 
   def renew(self, given: Sequence[Any], first: int) -> None:
     """Replaces memory, from number `first` on, where other is given."""
-    for backend in self.backends:
-      if backend.capabilities.cells:  # else what is queued has its arguments
-        backend.synchronize()
+    for backend in self.queues:
+      backend.synchronize()
     for i, x in enumerate(given, first):
       if x is not self.given[i]:
         self.given[i] = None  # until it is in all its places, whatever interrupts
@@ -214,15 +214,15 @@ class Captured:
         self.put(i, buffer_of(x).allocate() if type(x) is UOp else x)
         self.given[i] = x
 
-  def replay(self, inputs: Sequence[UOp], variables: dict[str, int]) -> Any:
-    """Runs the step on other inputs of the same key; what it makes, as fresh Tensors."""
-    if self.settled != program_order.now:  # some Tensor has changed
-      taken = {id(buffer_of(u)) for u in inputs} if self.writes_inputs else set()
-      program_order.settle(self.settled, self.state | taken)
-      self.settled = program_order.now
+  def replay(self, inputs: Sequence[UOp], variables: Values, given: Sequence[Any]) -> Any:
+    """Runs the step on other inputs of the same key; what it makes, as fresh Tensors beside those of `given`."""
     n = len(inputs)
     if inputs != self.given[:n]:
       self.renew(inputs, 0)
+    if self.settled != program_order.now:  # some Tensor has changed
+      taken = inputs if self.writes_inputs else ()
+      program_order.settle(self.settled, lambda m: id(m) in self.state or any(m is buffer_of(u) for u in taken))
+      self.settled = program_order.now
     # then, for memory that the last inputs alone held is free now
     made = [m.memory if m.shown() is None else m.another() for m in self.made]
     if made != self.given[n:] or variables != self.variables:
@@ -238,23 +238,22 @@ class Captured:
       with uninterrupted():  # a step is done or not
         for stretch in self.stretches:
           stretch.launch()
-    results, self.settled = self.results(), program_order.now
+    results, self.settled = self.results(given), program_order.now
     return results
 
-  def results(self) -> Any:
-    """What the last replay has made, as fresh Tensors over its memory."""
-    shown = {m: m.show() for m in self.made}
-    actual = [self.inputs[b] if type(b) is int else shown[b] if type(b) is Made else b for b in self.buffers]
-    if self.single:
-      return self.structure(actual[0])
+  def results(self, given: Sequence[Any]) -> Any:
+    """What the last replay has made, as fresh Tensors over its memory; what it was given is that very Tensor."""
+    actual = [self.inputs[b] if type(b) is int else b.show() if type(b) is Made else b for b in self.buffers]
     sources = self.graph.src
+    if isinstance(self.structure, type) and sources[0].op is Ops.BUFFER:  # one result, which is no view
+      return self.structure(actual[0])
     mapping = {u: actual[-1 - u.arg.uid] for u in sources if u.op is Ops.BUFFER}
     if len(mapping) < len(sources):  # views
       mapping = {u: actual[-1 - u.arg.uid] for u in self.graph.toposort() if u.op is Ops.BUFFER}
       mapping |= {v: v.bind(self.variables[v.arg[0]]) for v in self.graph.variables() if v.arg[0] in self.variables}
       sources = substitute(self.graph, mapping).src
     tensors = (mapping.get(u, u) for u in sources)
-    return walk(self.structure, lambda kind: kind and kind(next(tensors)))
+    return walk(self.structure, lambda x: given[x] if type(x) is int else x and x(next(tensors)))
 
 
 def filled(work: Sequence[Work], memory: Buffer) -> bool:
@@ -281,11 +280,11 @@ class TinyJit(Generic[A, R]):
   `Tensor.training`, the default types and device, DEFER, …) are part of the key: other kinds are captured apart. So is
   a call whose argument is memory that the captured step keeps itself (`step(w)` where the step assigns to w); but what
   was captured with w as its argument takes that for an argument alone: give other arguments first.
-  A result that is still held is not written again: the replay after it fills fresh memory. Results may be arguments
-  of the next call. Nothing but computation is replayed: Python side effects happen twice, and a Tensor that the
-  function stores elsewhere keeps the captured call's value, unless it is assigned to: what the function assigns is
-  computed in each call, together with the results. `JIT=0` switches it off, and what
-  is interpreted is run anew in every call.
+  A result that is still held is not written again: the replay after it fills fresh memory. An argument that the
+  function returns is that Tensor; results may be the next arguments. Nothing but computation is replayed: Python side
+  effects happen twice, and a Tensor that the function stores elsewhere keeps the captured call's value, unless it is
+  assigned to: what the function assigns is computed in each call, together with the results. `JIT=0` switches it off,
+  and what is interpreted is run anew in every call.
   `mesh`: what the function computes is placed on it as hints say (`Tensor.constrain`), as in `with mesh:`; arguments on
   one device stay there, and go to where they are used in each call. `prune` is taken and changes nothing.
   Raises: JitError if a value is read inside (`.item()`, `.numpy()`), if the function computes nothing, returns
@@ -321,7 +320,7 @@ class TinyJit(Generic[A, R]):
     if not JIT.value or recorders or tracers:  # inside another capture, or a transform, it is a part of that one
       with self.placing():
         return self.fxn(*args, **kwargs)
-    key, inputs, variables = read_arguments(args, kwargs)
+    key, inputs, variables, given = read_arguments(args, kwargs)
     while True:
       if key not in self.states and len(self.states) >= KEPT_STATES:
         del self.states[next(iter(self.states))]
@@ -332,11 +331,11 @@ class TinyJit(Generic[A, R]):
       key = *key, shared  # inputs that are memory which the captured step has of its own
     state.count += 1
     if captured is not None:
-      result: R = captured.replay(inputs, variables)
+      result: R = captured.replay(inputs, variables, given)
       return result
     with self.placing(inputs):
       if state.count > 1:
-        return self.capture(state, inputs, variables, lambda: self.fxn(*args, **kwargs))
+        return self.capture(state, inputs, variables, given, lambda: self.fxn(*args, **kwargs))
       since = program_order.now
       self.realized(result := self.fxn(*args, **kwargs), since)
     return result
@@ -351,41 +350,40 @@ class TinyJit(Generic[A, R]):
     finally:
       program_order.inputs = outer
 
-  def realized(self, result: R, since: int) -> tuple[Any, list[UOp]]:
-    """A result with the types of its Tensors in their places, and the graphs of these, which are realised; together
-    with what has been assigned after change number `since`."""
+  def realized(self, result: R, since: int) -> list[Any]:
+    """The Tensors of a result, which are realised together with what has been assigned after change number `since`."""
     found: list[Any] = []
 
-    def leaf(x: Any) -> Any:
+    def leaf(x: Any) -> None:
       if x is None:
-        return None
+        return
       if not is_tensor(x):
         problem = f"{self.name} returns {x!r} of type {type(x).__name__}, which a replay would repeat unchanged"
         raise JitError(f"{problem}\n  fix: return Tensors (in tuples, lists, dicts) and None; compute the rest outside")
       found.append(x)
-      return type(x)
 
-    structure = walk(result, leaf)
+    walk(result, leaf)
     realize_all([*found, *program_order.assigned(since)])
-    return structure, uops_of(found)
+    return found
 
   @property
   def name(self) -> str:
     return str(getattr(self.fxn, "__name__", type(self.fxn).__name__))
 
-  def capture(self, state: State, inputs: list[UOp], variables: dict[str, int], call: Callable[[], R]) -> R:
+  def capture(self, state: State, inputs: list[UOp], variables: Values, given: list[Any], call: Callable[[], R]) -> R:
     """Runs the function once more, and notes every run of the engine; nothing is kept where a run is interpreted."""
-    program_order.settle(-1, ())
+    program_order.settle(-1, lambda _: False)
     program_order.began = program_order.now
     runs: list[Run] = []
+    shown = {id(x): (i, x.uop) for i, x in enumerate(given) if is_tensor(x)}
     earlier = UOp.buffer((0,), dtypes.uint8, HOST_DEVICE).arg.uid
     recorders.append(runs.append)
     try:
       result = call()
-      structure, results = self.realized(result, program_order.began)
+      found = self.realized(result, program_order.began)
     finally:
       recorders.pop()
-    if not runs and not results:
+    if not runs and not found:
       fix = "return the Tensor that it computes, or call .realize() on it inside"
       raise JitError(f"{self.name}: nothing was computed, so there is nothing to replay\n  fix: {fix}")
     for run in runs:
@@ -396,6 +394,9 @@ class TinyJit(Generic[A, R]):
     if all(run.plan.local is None for run in runs):
       work = [w for run in runs for w in work_of(run)]
       targets = {id(m) for w in work for m in w.written}
+      same = {id(x): shown[id(x)][0] for x in found if id(x) in shown and shown[id(x)][1] is x.uop}
+      results = uops_of(x for x in found if id(x) not in same)
+      structure = walk(result, lambda x: None if x is None else same.get(id(x), type(x)))
       fresh = [u for u in UOp.sink(*results).toposort() if u.op is Ops.BUFFER and u.arg.uid > earlier]
       made = {u: Made(u) for u in fresh if id(m := buffer_of(u)) in targets and filled(work, m)}
       graph, buffers, _ = canonical(UOp.sink(*results))

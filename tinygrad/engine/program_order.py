@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import weakref
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from tinygrad.device import reduced_placement
+from tinygrad.device import Buffer, reduced_placement
 from tinygrad.engine.realize import realize
 from tinygrad.engine.run import recorders
 from tinygrad.helpers import dedup, uninterrupted
@@ -142,9 +142,9 @@ class ProgramOrder:
         t.follows = True
     return [made[u] for u in read]
 
-  def settle(self, since: int, written: Container[int]) -> None:
-    """Before memory is written (Buffers by id) that no graph tells of: what was assigned happens, and values that read
-    the memory are computed, as far as their tensors have changed after number `since`."""
+  def settle(self, since: int, written: Callable[[Buffer], bool]) -> None:
+    """Before memory is written that no graph tells of: what was assigned happens, and values that read the memory are
+    computed, as far as their tensors have changed after number `since`."""
     due: list[Live] = []
     for t in self.changed(since):
       if t.uop.op is Ops.BUFFER and t.follows:
@@ -152,7 +152,7 @@ class ProgramOrder:
       if t.follows:
         if (state := memory_state(t.uop, moved=True)) is not None and state.op is Ops.AFTER:
           due.append(t)
-      elif any(u.op is Ops.AFTER or (u.op is Ops.BUFFER and id(buffer_of(u)) in written) for u in t.uop.toposort()):
+      elif any(u.op is Ops.AFTER or (u.op is Ops.BUFFER and written(buffer_of(u))) for u in t.uop.toposort()):
         due.append(t)
     if due:
       self._due_now(due)
