@@ -40,8 +40,8 @@ class Steps:
 
   def called(self, frame: FrameType, event: str, arg: object) -> Any:
     code = frame.f_code
-    if (ours := self.known.get(code)) is None:
-      ours = self.known[code] = code.co_filename.startswith(self.files)
+    if (ours := self.known.get(code)) is None:  # what is freed, is so whenever that happens: no part of a walk
+      ours = self.known[code] = code.co_filename.startswith(self.files) and code.co_name != "_forget"
     return self.line if ours else None
 
   def line(self, frame: FrameType, event: str, arg: object) -> Any:

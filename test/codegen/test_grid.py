@@ -233,7 +233,9 @@ class Thread:
     self.buffers[memory.arg.slot][at] = value
 
 
-def simulate(linear: Sequence[UOp], arrays: Sequence[np.ndarray], out: np.ndarray, variables: dict[str, int], seed=0):
+def simulate(
+  linear: Sequence[UOp], arrays: Sequence[np.ndarray], out: np.ndarray, variables: dict[str, int], seed=0, kind=Thread
+):
   """Slot 0 after the kernel: the groups one after the other, the threads of a group in any order from barrier to
   barrier. Raises Race; and AssertionError where a thread is at another barrier than the rest."""
   rng = random.Random(seed)
@@ -241,7 +243,7 @@ def simulate(linear: Sequence[UOp], arrays: Sequence[np.ndarray], out: np.ndarra
   for number in range(math.prod(sizes[AxisKind.GLOBAL])):
     group, threads = Group(), []
     for t in range(math.prod(sizes[AxisKind.LOCAL])):
-      threads.append(Thread(linear, [out, *arrays], group, (number, t), variables).run())
+      threads.append(kind(linear, [out, *arrays], group, (number, t), variables).run())
     while threads:
       rng.shuffle(threads)
       here = {next(t, "end") for t in threads}

@@ -354,9 +354,6 @@ def renderer(target: str) -> Callable[[list[UOp], str], Rendered]:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels(name, target):
-  if target == "grid" and name in ("several_stores", "many_stores"):
-    pytest.skip("kernels of several stores are for processors")
-
   def lower(n: int) -> None:
     threads = 4 if target == "CPU" else 1
     ast = tidy(KERNELS[name](n + FROM.get(name, 0)))

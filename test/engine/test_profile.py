@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Tensor, TinyJit
+from tinygrad.debug import profile
 from tinygrad.dtype import dtypes
-from tinygrad.engine import profile
+from tinygrad.engine.compile import plan_of
 from tinygrad.engine.run import Run, recorders
 from tinygrad.helpers import PROFILE, GlobalCounters, Profile, note, processor_model, write_trace
 from tinygrad.uop import Ops, UOp
@@ -29,7 +30,7 @@ LINE = re.compile(
 @pytest.fixture
 def roofline(monkeypatch):
   """10 GFLOP/s and 2 GB/s, whatever the machine."""
-  monkeypatch.setattr(profile, "peaks", lambda kind: (10e9, 2e9))
+  monkeypatch.setattr(profile, "peaks", lambda kind, plan_of: (10e9, 2e9))
 
 
 def array(*shape: int) -> np.ndarray:
@@ -71,9 +72,9 @@ def test_the_roofline_is_measured_once_and_kept(capsys, monkeypatch, tmp_path):
   monkeypatch.setenv("CACHEDIR", str(tmp_path))
   monkeypatch.setattr(profile.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
   measured = []
-  monkeypatch.setattr(profile, "fastest", lambda value, device: measured.append(value.shape) or 0.01)
+  monkeypatch.setattr(profile, "fastest", lambda value, device, plan_of: measured.append(value.shape) or 0.01)
   for _ in range(2):  # as two processes would
-    ops, nbytes = profile.peaks.__wrapped__("CPU")
+    ops, nbytes = profile.peaks.__wrapped__("CPU", plan_of)
     assert (ops, nbytes) == (pytest.approx(2 * 1024**3 / 0.01), pytest.approx(4 * 2**25 / 0.01))
   assert measured == [(1024, 1024, 1), (1,)]
   header = capsys.readouterr().out.splitlines()[0]
@@ -84,15 +85,15 @@ def test_a_busy_machine_s_roofline_is_not_kept(monkeypatch, tmp_path):
   monkeypatch.setenv("CACHEDIR", str(tmp_path))
   monkeypatch.setattr(profile.os, "getloadavg", lambda: (100.0, 100.0, 100.0))
   times = iter((0.02, 0.02, 0.01, 0.01))
-  monkeypatch.setattr(profile, "fastest", lambda value, device: next(times))
-  first, second = profile.peaks.__wrapped__("CPU"), profile.peaks.__wrapped__("CPU")
+  monkeypatch.setattr(profile, "fastest", lambda value, device, plan_of: next(times))
+  first, second = profile.peaks.__wrapped__("CPU", plan_of), profile.peaks.__wrapped__("CPU", plan_of)
   assert second[0] == pytest.approx(2 * first[0])
 
 
 def test_fastest_runs_the_kernels_of_a_value():
   before = GlobalCounters.kernel_count
   x = UOp.buffer((1 << 14,), dtypes.float32, "CPU")
-  assert 0 < profile.fastest(x.r(Ops.ADD, (0,)), "CPU") < 1
+  assert 0 < profile.fastest(x.r(Ops.ADD, (0,)), "CPU", plan_of) < 1
   assert GlobalCounters.kernel_count == before
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Tensor, TinyJit, Variable, nn
-from tinygrad.engine import profile
+from tinygrad.debug import profile
 
 D4 = tuple(f"CPU:{i}" for i in range(4))
 SETTINGS = [{"DEBUG": level} for level in range(1, 8)]

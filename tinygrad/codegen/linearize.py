@@ -43,7 +43,7 @@ def linear_code(kernel: UOp, target: Target) -> list[UOp]:
   out = Linearizer(kernel, target)
   for u in signature(kernel):
     out.values.node(u.op, u.dtype, (), u.arg)
-  out.effects([(s, s.src[2:]) for s in kernel.src])
+  out.effects([(s, s.src[2:] if s.op is Ops.STORE else s.src) for s in kernel.src])
   return out.values.root.out
 
 
@@ -122,7 +122,8 @@ class Linearizer:
     v.unrolled_bits = sum(map(v.bit, v.unrolled))
     v.vector_bits = sum(v.bit(r) for r in dict.fromkeys(loops) if r.arg[1] is AxisKind.VECTOR)
     if len(kernel.src) > 1:
-      v.written = {s.src[0].src[0] for s in kernel.src}
+      v.written = {s.src[0].src[0] for s in kernel.src if s.op is Ops.STORE}
+    self.taken = max((u.arg[0] + u.arg[2] for u in nodes if u.op is Ops.SCRATCH), default=0)  # bytes of scratch memory
 
   # ---- loops
 
@@ -134,10 +135,12 @@ class Linearizer:
     touched = [v.reads(UOp.sink(*(s for s, _ in group))) for _, group in groups]
     users = Counter(memory for some in touched for memory in some)
     for r, group in groups:
-      written = {s.src[0].src[0] for s, _ in group}
+      written = {s.src[0].src[0] for s, _ in group if s.op is Ops.STORE}
       for memory in (m for m in written if m.op is Ops.SCRATCH and users[m] > 1):
         v.deps_memo.setdefault(memory, self.opened())  # filled anew in each iteration of the loops that are open
-      if isinstance(r, tuple):
+      if isinstance(r, tuple) and r[0].op is Ops.BARRIER:
+        self.barrier("memory")
+      elif isinstance(r, tuple):
         self.leaf([s for s, _ in group])
       else:
         with v.iterations(r):
@@ -216,8 +219,8 @@ class Linearizer:
     out[first:] = [as_copy(u) for u in out[first:]]
     self.values.put(UOp.new(Ops.COMMIT, dtypes.void, (), self.ids.next()))
 
-  def barrier(self, of: int | None = None) -> None:
-    """`of`: of copies that have been begun, as many groups may still be under way."""
+  def barrier(self, of: int | str | None = None) -> None:
+    """`of`: of copies that have been begun, as many groups may still be under way; or "memory", the device's too."""
     self.values.put(UOp.new(Ops.BARRIER, dtypes.void, (), of))
 
   # ---- reductions
@@ -373,10 +376,12 @@ class Linearizer:
     for r, n in counts.items():  # the number of the thread among those that have the same lane
       number = number if r is lane else number.scaled(n).plus(v.iteration[r])
     threads, here = workers // lanes, v.iteration[lane]
-    most = max(self.target.scratch // (workers * 8), 1)
+    most = max((self.target.scratch - self.taken) // (workers * 8), 1)
     for first in range(0, len(results), most):
       some = results[first : first + most]
-      memory = [v.put(scratch(f.dtype, 8 * workers * i, self.ids, 8 * workers)) for i, (f, _, _) in enumerate(some)]
+      memory = [
+        v.put(scratch(f.dtype, self.taken + 8 * workers * i, self.ids, 8 * workers)) for i, (f, _, _) in enumerate(some)
+      ]
 
       def at(m: UOp, lane: int, mask: UOp | None = None) -> UOp:
         """The entry `lane` lanes beyond this thread's."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tinygrad.codegen.check import check_linear
+from tinygrad.codegen.group_rows import have_nests, in_groups, with_barriers
 from tinygrad.codegen.heuristics.cpu import schedule_cpu
 from tinygrad.codegen.heuristics.gpu import schedule_gpu
 from tinygrad.codegen.linearize import linear_code
@@ -19,7 +21,7 @@ from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, NOOPT, SPEC
 from tinygrad.numerics.decompose import decompose
 from tinygrad.numerics.dots import use_dots
-from tinygrad.uop import RANGES_FROM, Ops, UOp
+from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp
 from tinygrad.uop.affine import index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
@@ -67,21 +69,27 @@ def decompose_stores(kernel: UOp, halves: bool) -> UOp:
 
 def schedule_nests(kernel: UOp, target: Target, heuristic: Heuristic) -> UOp:
   """Each nest as it is to be computed."""
-  written = {s.src[0].src[0] for s in kernel.src if s.op is Ops.STORE}
-  room = Room(target, LoopIds(kernel), heuristic, {}, [], written)
-  taken = max((u.arg[0] + u.arg[2] for u in kernel.toposort() if u.op is Ops.SCRATCH), default=0)
+  ids, grid, row = LoopIds(kernel), dict[str, UOp](), None
   limits = {x.src[0]: x for x in kernel.src if x.op is not Ops.STORE}
-  stores, out = tuple(s for s in kernel.src if s.op is Ops.STORE), list[UOp]()
-  nests = [stores] if target.threads else [(s,) for s in stores]
-  users = Counter(r for s in stores for r in s.src[2:])
-  around = {r for r, n in users.items() if n > 1 and not target.threads}  # loops that nests share
+  stores = tuple(s for s in kernel.src if s.op is Ops.STORE)
+  if target.threads and have_nests(stores):
+    kernel, grid, row = in_groups(stores, target, ids)
+    limits = {}
+  written = {s.src[0].src[0] for s in stores}
+  room = Room(target, ids, heuristic, {}, [], written, grid, row)
+  taken = max((u.arg[0] + u.arg[2] for u in kernel.toposort() if u.op is Ops.SCRATCH), default=0)
+  nests = [stores] if target.threads and not grid else [(s,) for s in kernel.src]
+  users = Counter(r for nest in nests for s in nest for r in s.src[2:])
+  # loops that nests share: on a grid, those that keep their order
+  around = {r for r, n in users.items() if n > 1 and (not target.threads or (grid and r.arg[1] is AxisKind.REDUCE))}
+  out = list[Sequence[UOp]]()
   for i, nest in enumerate(nests):
     loops = [r for s in nest for r in s.toposort() if r.op is Ops.RANGE] if limits else ()
     mine = tuple(limits[r] for r in dict.fromkeys(loops) if r in limits)
-    out += NestSchedule(str(i), nest, around, mine, room, taken).scheduled_stores()
+    out.append(NestSchedule(str(i), nest, around, mine, room, taken).scheduled_stores())
   if DEBUG >= 3:
     print("\n".join(f"# nest {label}: {', '.join(map(str, steps))}" for label, steps in room.steps.items()))
-  return UOp.sink(*out)
+  return UOp.sink(*with_barriers(out, grid) if grid else itertools.chain.from_iterable(out))
 
 
 def drop_unit_ranges(sink: UOp) -> UOp:

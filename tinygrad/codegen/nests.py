@@ -74,6 +74,8 @@ class Room(NamedTuple):
   steps: dict[str, list[ScheduleStep]]
   outside: list[int]
   written: set[UOp]  # memory that the kernel stores in
+  grid: dict[str, UOp] = {}  # that the nests of a group of threads have in common,
+  row: UOp | None = None  # and the loop over the rows that it has
 
 
 class NestSchedule:
@@ -89,7 +91,7 @@ class NestSchedule:
     self.kernel = UOp.sink(*stores, *limits)
     self.parallel = tuple(parallel)
     self.names = {f"i{n}": r for n, r in enumerate(parallel)}
-    self.grid: dict[str, UOp] = {}  # the numbers of groups, threads and lanes, if they are threads of a grid
+    self.grid = {**room.grid}  # the numbers of groups, threads and lanes, if they are threads of a grid
     self.versions: dict[UOp, list[Version]] = {}  # what is to take the place of loops,
     self.orders: list[dict[UOp, int]] = []  # and how they are to be nested
     self.operands: list[list[UOp]] = []  # what may be staged, each with its images in the parts of split loops
@@ -199,15 +201,17 @@ class NestSchedule:
         self.grid[to] = self.room.ids.loop(index(n), AxisKind.LOCAL)
 
   def bind(self, to: str, *names: str) -> None:
-    """Parallel loops to the `groups` of a grid, or to the `threads` of a group; to `lanes`, loops of reductions and
-    those in which their results are used. Those of the names that there are."""
+    """Parallel loops to the `groups` of a grid, to the `threads` of a group, or its whole `team`, with the lanes of
+    each; to `lanes`, loops of reductions and those in which their results are used. Those of the names that there are.
+    """
     if loops := [self.names.pop(n) for n in names if n in self.names]:
       self.note("bind", to, *names)
       if to == "groups":
         self.grid[to] = self.room.ids.loop(index(int(prod(map(bind.most_iterations, loops)))), AxisKind.GLOBAL)
-      if to not in self.grid:
+      numbers = [self.grid[n] for n in (("threads", "lanes") if to == "team" else (to,)) if n in self.grid]
+      if not numbers:
         raise IllegalStep(f"the group has no {to}", "launch it with some")
-      self.versions |= (bind.among_lanes if to == "lanes" else bind.bind)(loops, self.grid[to])
+      self.versions |= bind.among_lanes(loops, *numbers) if to == "lanes" else bind.bind(loops, *numbers)
 
   def within(self, *grid: str) -> None:
     """The stores are computed by these of the grid."""

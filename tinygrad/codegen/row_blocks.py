@@ -89,7 +89,7 @@ def block_rows(kernel: UOp, target: Target) -> UOp:
   """Blocks of the innermost rows, sized for the target's cache; where their number does not divide a loop's, the rest
   is a smaller block. There may be no loops left: a thread's share is one row."""
   stores, clipped = parts_of(kernel)
-  if len(stores) == 1:
+  if len(stores) == 1 or target.threads:
     return kernel
   rows, ids = all_rows(stores), LoopIds(kernel)
   limits = {x.src[0]: affine(x.src[1], {}) for x in clipped if x.src[0].op is Ops.RANGE}

@@ -81,7 +81,7 @@ def step_scatters(kernel: UOp, target: Target) -> UOp:
   ids, out = LoopIds(kernel), list[UOp]()
   limited = {x.src[0] for x in kernel.src if x.op is not Ops.STORE}
   stores = [s for s in kernel.src if s.op is Ops.STORE]
-  if target.threads and not NOOPT and (found := scattered(stores[0])) is not None:
+  if target.threads and len(stores) == 1 and not NOOPT and (found := scattered(stores[0])) is not None:
     if workers := sharers(stores[0], found[1][0], target):
       return UOp.sink(*by_workers(stores[0], found, workers, ids))
   for s in stores:

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Backend, BoundCall, Buffer, CallBatch, Device
 from tinygrad.dtype import dtypes
-from tinygrad.engine.compile import program
+from tinygrad.engine.compile import plan_of, program
 from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, GlobalCounters, LazyModule, note, prod, source_line, span
 from tinygrad.runtime.transfer import copy, copy_blocks
 from tinygrad.schedule.items import ScheduleItem, Transfer
 from tinygrad.uop import DEVICE_NUM, UOp, buffer_of
 
 if TYPE_CHECKING:
-  from tinygrad.debug import check_nan
-  from tinygrad.engine import interpret, profile
+  from tinygrad.debug import check_nan, profile
+  from tinygrad.engine import interpret
   from tinygrad.runtime.plans import CompiledKernel, Plan
 else:
   check_nan, interpret, profile = map(
-    LazyModule, ("tinygrad.debug.check_nan", "tinygrad.engine.interpret", "tinygrad.engine.profile")
+    LazyModule, ("tinygrad.debug.check_nan", "tinygrad.engine.interpret", "tinygrad.debug.profile")
   )
 
 BRIEF = 1 << 19  # operations and bytes that take less time than waking a thread for them
@@ -228,7 +228,7 @@ class Stretch:
     w, seconds = self.work[0], end - start
     GlobalCounters.time_sum_s += seconds
     if DEBUG >= 2:
-      print(profile.profile_line(w.item, w.name, self.ops, self.nbytes, seconds))
+      print(profile.profile_line(w.item, w.name, self.ops, self.nbytes, seconds, plan_of))
     if PROFILE and not w.simulated:
       rates = {"GFLOP/s": self.ops / seconds * 1e-9, "GB/s": self.nbytes / seconds * 1e-9}
       computes = [f"{op} at {source_line(*origin)}" if origin else op for op, origin in w.item.computes]

@@ -139,7 +139,7 @@ STRATEGY = ContextVar("STRATEGY", "cost", "placement")
 JIT = ContextVar("JIT", 1, None)
 ALLOW_TF32 = ContextVar("ALLOW_TF32", 0, "code")  # 1: products of float32 by cores that round operands to 11 bits
 NOOPT = ContextVar("NOOPT", 0, "code")
-TILE_AND_FUSE = ContextVar("TILE_AND_FUSE", 1, "schedule")  # kernels that work on the same rows run as one (CPU)
+TILE_AND_FUSE = ContextVar("TILE_AND_FUSE", 1, "schedule")  # kernels that work on the same rows run as one
 # plans of a kernel that a search goes on from at each step; 0: the heuristic's is taken
 BEAM = ContextVar("BEAM", 0, "code")
 QUICK_CODE = ContextVar("QUICK_CODE", 1, None)  # 1: LLVM compiles small work in a hurry at first, to the same bits

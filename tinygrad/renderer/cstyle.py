@@ -23,6 +23,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import ceildiv
 from tinygrad.ops import Trait, having
 from tinygrad.renderer.mma import COPY, core_name, mma_sync
+from tinygrad.renderer.scoped_names import ScopedNames
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp
 
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.bfloat16: dtypes.uint16} | dict.fromkeys(dtypes.fp8s, dtypes.uint8)
@@ -47,7 +48,8 @@ class Dialect:
   table: str  # parameter: the addresses of every device's buffer
   shared: str  # storage class of local memory
   local: str  # pointer to {T} there
-  barrier: str
+  barrier: str  # of a group's threads, after which they know what is in its local memory
+  meeting: str  # and in the device's
   group: str  # number of the work group along dimension {d} ("x", "y", "z"), or {i}
   thread: str
   vector: str  # of {T}, the type, and {xs}
@@ -99,8 +101,8 @@ class CRenderer:
   def __init__(self, linear: Sequence[UOp], name: str, dialect: Dialect) -> None:
     self.linear, self.name = linear, name
     self.d = replace(dialect, index=dtypes.int32) if all(map(fits_32_bits, linear)) else dialect
-    self.names: dict[UOp, tuple[str, ...]] = {}
-    self.vectors: dict[UOp, list[str]] = {}  # what an aligned INDEX of neighbours points at
+    self.names = ScopedNames[tuple[str, ...]]()
+    self.vectors = ScopedNames[list[str]]()  # what an aligned INDEX of neighbours points at
     self.body, self.depth, self.count = list[str](), 1, 0
     self.params = [u for u in linear if u.op is Ops.PARAM]
     variables = [u for u in linear if u.op is Ops.VARIABLE]
@@ -178,6 +180,8 @@ class CRenderer:
         self.shared = max(self.shared, u.arg[0] + u.arg[2])
       case Ops.ENDRANGE:
         self.depth -= 1
+        self.names.close()
+        self.vectors.close()
         self.line("}")
       case Ops.ACC:
         self.names[u] = names = tuple(self.fresh("a") for _ in range(u.dtype.count))
@@ -210,7 +214,7 @@ class CRenderer:
   def barrier(self, u: UOp) -> None:
     if isinstance(u.arg, int) and u.op is Ops.BARRIER:
       self.line(self.d.arrived.format(n=u.arg))
-    self.line(self.d.barrier if u.op is Ops.BARRIER else self.d.commit)
+    self.line(self.d.commit if u.op is Ops.COMMIT else self.d.meeting if u.arg == "memory" else self.d.barrier)
 
   def shuffle(self, u: UOp) -> None:
     self.declare(u, [self.d.shuffle.format(x=x, n=u.arg) for x in self.lanes(u.src[0])])
@@ -267,6 +271,8 @@ class CRenderer:
         self.line(self.d.unroll)
       self.line(f"for ({long} {r} = 0; {r} < {self.lanes(u.src[0])[0]}; {r}++) {{")
     self.depth += 1
+    self.names.open()
+    self.vectors.open()
 
   def vector(self, dtype: DType) -> str:
     """The type of several elements in memory: uchar4, longlong2; of more than four, that of as many words."""
@@ -499,7 +505,9 @@ static inline ushort half_of_float(float x) {
 """,
   kernel="__kernel __attribute__((reqd_work_group_size{shape})) void {name}({params})",
   pointer="__global {T}*", table="__global const ulong*", shared="__local", local="__local {T}*",
-  barrier="barrier(CLK_LOCAL_MEM_FENCE);", group="get_group_id({i})", thread="get_local_id({i})", vector="({T})({xs})",
+  barrier="barrier(CLK_LOCAL_MEM_FENCE);",
+  meeting="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
+  group="get_group_id({i})", thread="get_local_id({i})", vector="({T})({xs})",
   alone=" restrict",
 )  # fmt: skip
 
@@ -522,6 +530,7 @@ static __device__ inline unsigned short half_of_float(float x) {
 """,
   kernel='extern "C" __global__ void __launch_bounds__({threads}) {name}({params})',
   pointer="{T}*", table="const unsigned long long*", shared="__shared__", local="{T}*", barrier="__syncthreads();",
+  meeting="__syncthreads();",
   group="blockIdx.{d}", thread="threadIdx.{d}", vector="make_{T}({xs})", long="LL",
   alone=" __restrict__", unroll="#pragma unroll",
   variable="const {T} {name}, const {T}* {name}_at", value="({name}_at ? *{name}_at : {name})",
@@ -544,7 +553,9 @@ static inline ushort half_of_float(float x) { return as_type<ushort>(half(x)); }
   kernel="[[max_total_threads_per_threadgroup({threads})]] kernel void {name}({params},"
   " uint3 group [[threadgroup_position_in_grid]], uint3 thread_ [[thread_position_in_threadgroup]])",
   pointer="device {T}*", table="device const ulong*", shared="threadgroup", local="threadgroup {T}*",
-  barrier="threadgroup_barrier(mem_flags::mem_threadgroup);", group="group.{d}", thread="thread_.{d}",
+  barrier="threadgroup_barrier(mem_flags::mem_threadgroup);",
+  meeting="threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device);",
+  group="group.{d}", thread="thread_.{d}",
   vector="{T}({xs})", peer="((device const Peer<{T}>*){table})[{i}].at",
   variable="constant const {T}& {name} [[buffer({i})]]", parameter="{T} {name} [[buffer({i})]]",
 )  # fmt: skip

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from tinygrad.device import Launch, Rendered
 from tinygrad.dtype import DType, dtypes
 from tinygrad.ops.elementwise import MIRROR
+from tinygrad.renderer.scoped_names import ScopedNames
 from tinygrad.uop import CARDS, GroupOp, Ops, PieceArg, UOp
 
 _TYPES = {
@@ -95,8 +96,8 @@ class LLVMRenderer:
   def __init__(self, linear: Sequence[UOp], name: str) -> None:
     self.linear, self.name, self.fused = linear, name, fused_products(linear)
     self.within = {u.src[i] for u, i in self.fused.items()}
-    self.names, self.declared = dict[UOp, str](), dict[str, None]()
-    self.bytes: dict[UOp, str] = {}  # bools as they lie in memory: lanes of single bits are slow to bring into order
+    self.names, self.declared = ScopedNames[str](), dict[str, None]()
+    self.bytes = ScopedNames[str]()  # bools as they lie in memory: lanes of single bits are slow to bring into order
     self.known: dict[UOp, list[int] | None] = {}  # lanes of constants
     self.body, self.entry, self.count = list[str](), list[str](), 0
 
@@ -177,6 +178,8 @@ class LLVMRenderer:
         self.body += [f"  br label %latch{tag}", f"latch{tag}:", f"  {r}.next = add nuw nsw i64 {r}, 1"]
         self.body += [f"  {r}.more = icmp ult i64 {r}.next, {end}"]
         self.body += [f"  br i1 {r}.more, label %body{tag}, label %exit{tag}", f"exit{tag}:"]
+        self.names.close()
+        self.bytes.close()
       case Ops.ACC:
         self.names[u] = out = self.fresh()
         self.entry.append(f"  {out} = alloca {ir_type(u.dtype)}, align 64")
@@ -203,6 +206,8 @@ class LLVMRenderer:
       self.body.append(f"  br i1 {some}, label %pre{tag}, label %exit{tag}")
     self.body += [f"pre{tag}:", f"  br label %body{tag}", f"body{tag}:"]
     self.body.append(f"  {r} = phi i64 [ 0, %pre{tag} ], [ {r}.next, %latch{tag} ]")
+    self.names.open()
+    self.bytes.open()
 
   def peer(self, u: UOp) -> str:
     """The pointer of one device's buffer, from the table."""

@@ -182,6 +182,7 @@ class CL(QueueDevice):
       vector_registers=64,
       scratch=scratch,
       threads=True,
+      intensity=8,
       cooperates=gpu,
       features=tuple(sorted(features)),
       float64="cl_khr_fp64" in offered,

@@ -26,7 +26,7 @@ from tinygrad.runtime import diskcache, queues
 from tinygrad.runtime.queues import LESS, Batch, GridKernel, QueueDevice, errors_of, in_order
 
 driver, nvrtc = map(LazyModule, ("cuda.bindings.driver", "cuda.bindings.nvrtc"))
-TARGET = Target("CUDA", vector_registers=96, scratch=48 << 10, threads=True, warp=32)
+TARGET = Target("CUDA", vector_registers=96, scratch=48 << 10, threads=True, warp=32, intensity=8)
 HALF = 8 << 20  # bytes of each half of the pinned host memory through which copies go
 FATAL = frozenset(  # the driver's documentation says that nothing works in the process's context after them
   "ILLEGAL_ADDRESS LAUNCH_FAILED LAUNCH_TIMEOUT ILLEGAL_INSTRUCTION MISALIGNED_ADDRESS INVALID_ADDRESS_SPACE INVALID_PC"

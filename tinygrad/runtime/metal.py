@@ -41,7 +41,7 @@ class METAL(QueueDevice):
   """One device and its queue. What is encoded is committed where devices meet, and at the end of a hand-over."""
 
   dialect = cstyle.METAL
-  target = Target("METAL", vector_registers=96, scratch=32 << 10, threads=True, float64=False)
+  target = Target("METAL", vector_registers=96, scratch=32 << 10, threads=True, intensity=8, float64=False)
 
   def __init__(self, name: str) -> None:
     super().__init__(name)

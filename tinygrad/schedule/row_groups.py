@@ -9,6 +9,7 @@ optimizer's kernels run as one, and the scores of an attention exist for a few r
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
 from tinygrad.ops.elementwise import MIRROR
@@ -20,7 +21,10 @@ from tinygrad.uop.loop_ids import LoopIds
 LEAST_ROWS = 8
 LEAST_PARALLEL = 2  # of these at least as many must be independent, if a reduction over rows is among the kernels
 SMALL = 1 << 18  # bytes of memory in which it does not matter how rows lie
-INTENSITY = 80  # operations for each byte of traffic that is saved, beyond which a kernel is better tiled as a whole
+STREAMED = 160  # operations for each byte that is never stored, where a grid contracts block by block
+FEW = 1 << 16  # elements that a grid computes in less time than it takes to launch a kernel
+GROUPS = 128  # of threads, one a row, that keep a grid busy
+ROW_WORK = 1 << 18  # operations that a group does in about the time that it takes to launch a kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class Group:
   rows: tuple[UOp, ...]
   accesses: tuple[RowAccess, ...]
   totals: frozenset[int] = frozenset()  # slots
+  tiled: bool = False  # it is not to be one of several stores that each row waits for
+  streams: bool = False  # it pays only if a row's elements come block by block (numerics/streaming.py)
 
   @property
   def touched(self) -> set[int]:
@@ -78,6 +84,13 @@ def single(ast: UOp, slots: Sequence[int] | Mapping[int, int], ids: LoopIds) -> 
   store = substitute(ast, new | ids.copies(ast)).src[0]
   rows = tuple(r for r in store.src[2:] if r.src[0].op is Ops.CONST)
   return Group((store,), rows, accesses((store,))) if rows else None
+
+
+def on_cores(ast: UOp, target: Target) -> bool:
+  """Whether it sums products that the target has cores for: of narrow values, or such as were widened."""
+  kinds = {c.operand for c in target.cores if c.operand.itemsize < 4}
+  products = (u.src[0] for u in (ast.toposort() if kinds else ()) if u.op is Ops.FOLD and u.src[0].op is Ops.MUL)
+  return any(all(not kinds.isdisjoint((s.dtype, *(x.dtype for x in s.src))) for s in p.src) for p in products)
 
 
 def with_slot(group: Group, old: int, new: int) -> Group:
@@ -144,16 +157,19 @@ def matched(a: Group, b: Group, loops: Sequence[UOp]) -> dict[UOp, UOp]:
   return pairs
 
 
-def joined_groups(a: Group, b: Group, ids: LoopIds, cache: int) -> Group | None:
+def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | None:
   """The kernels of `a` and then `b` in one; None where they have no rows in common, or it would not pay. A reduction is
   over what is inside of a row, if possible, else over rows."""
-  if not a.touched & b.touched or a.totals & b.touched:
+  if a.totals & b.touched:
+    return None
+  if not a.touched & b.touched and not target.threads:
     return None
   while (at := cut(a, b)) is not None:
     b = split(b, *at, ids)
   while (at := cut(b, a)) is not None:
     a = split(a, *at, ids)
-  for loops in (b.rows, (*b.rows, *reduction_loops(b))):
+  # a grid's groups do not wait for one another: what sums over rows stays a kernel of its own
+  for loops in (b.rows,) if target.threads else (b.rows, (*b.rows, *reduction_loops(b))):
     pairs = matched(a, b, loops)
     rows = tuple(r for r in a.rows if r in pairs.values())
     if prod(map(loop_length, rows)) < LEAST_ROWS:
@@ -163,9 +179,30 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, cache: int) -> Group | None:
     out = Group((*a.stores, *stores), rows, (*a.accesses, *accesses(stores)), totals)
     size = {x.slot: x.nbytes for x in out.accesses}
     saved = sum(size[slot] for slot in a.touched & b.touched)
-    if fits(out, cache) and all(work(g.stores[0]) <= INTENSITY * saved for g in (a, b) if len(g.stores) == 1):
-      return out
-  return None
+    pays = keeps_busy(out) if target.threads else fits(out, target.cache)
+    most = max((work(g.stores[0]) for g in (a, b) if len(g.stores) == 1), default=0)
+    if pays and most <= target.intensity * saved:
+      return replace(out, streams=a.streams or b.streams)
+    if pays and target.threads and most <= STREAMED * saved and not (a.tiled or b.tiled):
+      return replace(out, streams=True)
+  return side_by_side(a, b) if target.threads else None
+
+
+def side_by_side(a: Group, b: Group) -> Group | None:
+  """Kernels that do not need one another, of as many elements, which are few: what a launch takes is paid once."""
+  lengths, stores = [[*map(loop_length, g.rows)] for g in (a, b)], (*a.stores, *b.stores)
+  own = any(u.op is Ops.RANGE and u not in (*a.rows, *b.rows) for u in UOp.sink(*stores).toposort())
+  if own or a.written & b.touched or b.written & a.touched or lengths[0] != lengths[1] or prod(lengths[0]) > FEW:
+    return None
+  pairs = dict(zip(b.rows, a.rows))
+  stores = with_loops(UOp.sink(*b.stores), {s: (r,) for s, r in pairs.items()}, pairs).src
+  return replace(a, stores=(*a.stores, *stores), accesses=(*a.accesses, *accesses(stores)))
+
+
+def keeps_busy(group: Group) -> bool:
+  """Whether a group of threads a row makes use of a grid, or the kernel is over before that matters."""
+  rows = int(prod(map(loop_length, group.rows)))
+  return rows >= GROUPS or sum(map(work, group.stores)) <= rows * ROW_WORK
 
 
 def fits(group: Group, cache: int) -> bool:

@@ -2,9 +2,10 @@
 values of slow functions that several of its stores take.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from tinygrad.device import Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
 from tinygrad.schedule.loops import tidy
@@ -12,6 +13,7 @@ from tinygrad.schedule.row_groups import Group, loop_length
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp, simplify, substitute
 from tinygrad.uop.affine import Affine, affine, row_major
 
+Joined = tuple[UOp, tuple[int, ...], int]  # AST, slots, how many of them are written
 SLOW = 16  # instructions an element from which on a function is read from memory rather than computed again
 
 
@@ -28,23 +30,61 @@ def inner_offset(offset: Affine, rows: Mapping[UOp, int]) -> Affine | None:
   return out if offset.const == 0 else None
 
 
-def one_kernel(group: Group, temps: Iterable[int]) -> tuple[UOp, tuple[int, ...], int]:
-  """(AST, slots, how many of them are written): memory of `temps`, which nobody else reads, becomes a row's own."""
+def held_in_registers(group: Group, temps: Collection[int]) -> Group:
+  """The group in which who reads what was stored for the row that it is in knows the value itself; memory of `temps`
+  for these is none at all. It computes it anew, or knows it still where the stores share all of their loops: if nothing
+  that it is computed from is written meanwhile, and, of stores with other loops, if it is the only one."""
+  stores, rows = group.stores, {*group.rows}
+  written = [s.src[0].src[0].arg.slot for s in stores]
+  read = [{u.src[0].src[0].arg.slot for u in s.toposort() if u.op is Ops.LOAD} for s in stores]
+  of_rows = [{*s.src[2:]} == rows for s in stores]
+  places = [{u for u in s.toposort() if u.op is Ops.INDEX} for s in stores]
+  lasts = list[bool]()  # of the stores, the last one first, whether its value can be computed anew later on
+  readers: dict[int, set[int]] = {}  # of a store, those that are left and read what it has written
+  for i in reversed(range(len(stores))):
+    found = [readers.get(j, {j}) for j in range(i + 1, len(stores)) if written[i] in read[j]]
+    there = {u for some in places for u in some if u.src[0].arg.slot == written[i]} == {stores[i].src[0]}
+    lasts.append(of_rows[i] and read[i].isdisjoint(written[i:]))
+    if lasts[-1] and there and written[i] in temps and (all(of_rows) or len(set().union(*found)) == 1):
+      readers[i] = set().union(*found)
+  values, out = dict[UOp, UOp](), list[UOp]()  # by INDEX
+  for i, s in enumerate(stores):
+    known = {u: values[u.src[0]] for u in s.toposort() if u.op is Ops.LOAD and u.src[0] in values and len(u.src) == 1}
+    s = substitute(s, known)
+    if i in readers or (all(of_rows) and lasts[-1 - i]):
+      values[s.src[0]] = s.src[1]
+    if i not in readers:
+      out.append(s)
+  return replace(group, stores=tuple(out))
+
+
+def one_kernel(group: Group, temps: Collection[int], target: Target, room: int) -> tuple[UOp, tuple[int, ...], int]:
+  """Memory of `temps`, which nobody else reads, becomes a row's own, as far as `room` bytes go."""
+  if target.threads:
+    group = held_in_registers(group, temps)
+    # threads of a group that have no columns of their own do not meet: they would have nothing to share
+    temps = temps if any({*s.src[2:]} != {*group.rows} for s in group.stores) else ()
   own, mapping, memo = dict[int, int](), dict[UOp, UOp](), dict[UOp, Affine]()
   everything = UOp.sink(*group.stores).toposort()
   for slot in temps:
-    found = [u for u in everything if u.op is Ops.INDEX and u.src[0].arg.slot == slot]
+    if not (found := [u for u in everything if u.op is Ops.INDEX and u.src[0].arg.slot == slot]):
+      continue
     steps = {r: c for r, c in affine(found[0].src[1], memo).terms.items() if r in group.rows}
     inner = [inner_offset(affine(u.src[1], memo), steps) for u in found]
+    size = found[0].src[0].arg.size // prod(map(loop_length, group.rows))
     if len(steps) < len(group.rows) or any(x is None for x in inner):
       continue
+    if (room := room - size * found[0].dtype.itemsize) < 0:
+      break
     own[slot] = -1 - len(own)
     for u, x in zip(found, inner):
       assert x is not None
       p = u.src[0]
-      arg = replace(p.arg, slot=own[slot], size=p.arg.size // prod(map(loop_length, group.rows)))
+      arg = replace(p.arg, slot=own[slot], size=size)
       mapping[u] = u.replace(src=(p.replace(arg=arg), x.uop(), *u.src[2:]))
-  stores = computed_once(substitute(UOp.sink(*group.stores), mapping).src, group.rows, len(own))
+  stores = substitute(UOp.sink(*group.stores), mapping).src
+  if not target.threads:
+    stores = computed_once(stores, group.rows, len(own))
   written = dict.fromkeys(s.src[0].src[0].arg.slot for s in stores)
   slots = [s for s in written if s >= 0]
   writes = len(slots)

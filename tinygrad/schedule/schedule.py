@@ -235,7 +235,7 @@ class _Builder:
     for i in items:
       if isinstance(i.kernel, UOp):  # devices meet where they read each other's parts, and nowhere else
         assert all(device_set(placements[s]) == i.devices for s in i.slots), "a kernel reads what other devices compute"
-    items = shared_by_place(tile_and_fuse(items, self.slots.temps, self.target.cache) if self.rows else items)
+    items = shared_by_place(tile_and_fuse(items, self.slots.temps, self.target) if self.rows else items)
     at, pool = plan_memory([i.slots for i in items], self.slots.temps)
     first = len(self.slots.buffers)
     slots = [tuple(s if s < first else first + at[s] for s in i.slots) for i in items]

@@ -26,9 +26,10 @@ from tinygrad.codegen.expressions import VECTOR
 from tinygrad.codegen.heuristics.cores import plan_product, schedule_product
 from tinygrad.codegen.heuristics.cpu import EPILOGUE, Tile, fold_plan, unroll
 from tinygrad.codegen.nests import Fill, NestSchedule, Staged
+from tinygrad.codegen.primitives.split import Tail
 from tinygrad.codegen.scatter import ENOUGH
 from tinygrad.helpers import NOOPT, prod, round_up
-from tinygrad.uop import UOp
+from tinygrad.uop import Ops, UOp
 
 GROUP = 256  # threads of a work group
 TOGETHER = 64  # iterations of a reduction from which several threads share it
@@ -93,7 +94,7 @@ def schedule_gpu(nest: NestSchedule) -> None:
   elif nest.room.target.cores and (product := plan_product(nest, nest.analyse())) is not None:
     schedule_product(nest, product)
   else:
-    Primitives(nest, plan_grid(nest)).make()
+    Primitives(nest, plan_member(nest) if nest.grid else plan_grid(nest)).make()
 
 
 class Primitives:
@@ -103,10 +104,14 @@ class Primitives:
     self.nest, self.grid = nest, grid
     self.names = {r: name for name, r in nest.names.items()}
     self.threads, self.lanes, self.unrolled = list[str](), list[str](), list[str]()
+    # who reads the last element again is not to meet there who writes it
+    reads = [{u.src[0].src[0] for u in s.src[1].toposort() if u.op is Ops.LOAD} for s in nest.stores if nest.grid]
+    self.tail: Tail = "mask" if any(s.src[0].src[0] in r for s, r in zip(nest.stores, reads)) else "clamp"
 
   def make(self) -> None:
     nest, grid = self.nest, self.grid
-    nest.launch(grid.threads, grid.lanes)
+    if not nest.grid:
+      nest.launch(grid.threads, grid.lanes)
     shared = {r: self.blocks(r, n, grid.copies[r]) for r, n in grid.shared}
     parts: dict[UOp, list[str]] = {r: [within, f"{self.names[r]}.i"] for r, (_, within) in shared.items()}
     for over, (order, tile) in grid.folds.items():
@@ -117,7 +122,7 @@ class Primitives:
       elif order:
         self.reduction(over, order, tile)
     for r in grid.rest[-1:]:
-      self.inner_loop(r, grid.copies.get(r, 1))
+      parts[r] = [self.inner_loop(r, grid.copies.get(r, 1)), f"{self.names[r]}.i"]
     for staging in grid.stagings.values():
       stage_operands(nest, staging, {r: list(dict.fromkeys(x)) for r, x in parts.items()})
     for r, n in grid.shared:
@@ -140,7 +145,7 @@ class Primitives:
       name = f"{name}.o"
     if name not in self.nest.names or number * copies == vector:  # it is as long as a vector, or so are the blocks
       return name, ""
-    self.nest.split(name, number * copies // vector, "clamp")
+    self.nest.split(name, number * copies // vector, self.tail)
     return f"{name}.o", f"{name}.i"
 
   def workers(self, block: str, number: int, copies: int, to: list[str]) -> None:
@@ -176,13 +181,14 @@ class Primitives:
     else:
       self.copies(last, tile.copies)
 
-  def inner_loop(self, r: UOp, copies: int) -> None:
-    """The innermost of the loops that groups do not share out."""
-    if self.grid.lanes > 1:
-      _, block = self.blocks(r, self.grid.lanes, copies)
-      self.workers(block, self.grid.lanes, copies // aligned_copies(r, copies), self.lanes)
-    else:
+  def inner_loop(self, r: UOp, copies: int) -> str:
+    """The innermost of the loops that groups do not share out; the part of it that lanes do."""
+    if self.grid.lanes == 1:
       self.copies(self.names[r], copies)
+      return ""
+    _, block = self.blocks(r, self.grid.lanes, copies)
+    self.workers(block, self.grid.lanes, copies // aligned_copies(r, copies), self.lanes)
+    return block
 
 
 def plan_grid(nest: NestSchedule) -> Grid:
@@ -232,6 +238,28 @@ def plan_grid(nest: NestSchedule) -> Grid:
   every = {r: copies.get(r, 1) for r in ranges}
   in_order = tuple(sorted(rest, key=lambda r: r is last))
   return Grid(shared, every, lanes, lanes_first, in_order, fold_plans, stagings)
+
+
+def plan_member(nest: NestSchedule) -> Grid:
+  """What a group's threads do of a nest that is one of several (group_rows.py): rows are theirs, the rest lanes'."""
+  a, numbers = nest.analyse(), {name: size(r) for name, r in nest.grid.items()}
+  threads, lanes = numbers.get("threads", 1), numbers.get("lanes", 1)
+  rows = tuple(r for r in nest.parallel if r is nest.room.row)
+  own = tuple(r for r in nest.parallel if r not in rows)
+  folds = [i for i in a.items if i.fold is not None and not is_inlined(i.fold)]
+  last = contiguous(a.items, own) if own else None
+  copies = {r: size(r) // threads for r in rows} | dict.fromkeys(own, 1)
+  shared, stagings = dict.fromkeys(rows, threads), dict[tuple[UOp, ...], Staging]()
+  if last is not None and static(last):
+    copies[last] = aligned_copies(last, max(min(size(last) // lanes, 4), 1))
+    contracted = dict.fromkeys(i.over for i in folds if set(i.ranges) >= {last, *i.over})
+    for over in contracted if nest.room.target.cooperates else ():
+      room = nest.room.target.scratch - nest.taken - sum(s.nbytes for s in stagings.values())
+      if staging := stage([i for i in folds if i.over == over], nest, a, shared | {last: lanes}, copies, room):
+        stagings[over] = staging
+  plans = {i.over: plan_of_fold(i, copies, lanes, stagings.get(i.over)) for i in folds}
+  rest = tuple(sorted(own, key=lambda r: r is last))
+  return Grid(tuple(shared.items()), copies, lanes, True, rest, plans, stagings)
 
 
 def plan_of_fold(
@@ -292,7 +320,8 @@ def stage(
     loads = [a.access(u.src[0], u.dtype.itemsize) for u in a.loads(x)]
     users = prod(n for r, n in threads.items() if r not in a.deps[x])
     spans = not a.deps[x].isdisjoint(own) and not a.deps[x].isdisjoint(threads)
-    if loads and spans and users >= SHARED and x not in a.reducing:
+    local = any(u.src[0].src[0].op is Ops.SCRATCH for u in a.loads(x))
+    if loads and spans and users >= SHARED and x not in a.reducing and not local:
       used[x] = loads
   row = sum(x.dtype.itemsize * int(prod(extents.get(r, 1) for r in a.deps[x])) for x in used)
   left = min(STEPS, room // 2 // row) if row else 0
@@ -339,7 +368,7 @@ def stage_operands(nest: NestSchedule, staging: Staging, parts: Mapping[UOp, Seq
 
 def schedule_fill(nest: NestSchedule, fill: Fill) -> None:
   """The group's threads copy a panel together, in vectors of neighbours."""
-  (order, aligned), shared, threads = fill, list[str](), list[str]()
+  (order, aligned), shared = fill, list[str]()
   for i, (block, *beside) in enumerate(x for x in order if x):
     if i == 0 and beside and aligned > 1:
       nest.unroll(beside[0])
@@ -351,7 +380,8 @@ def schedule_fill(nest: NestSchedule, fill: Fill) -> None:
       block += ".o"
     if block in nest.names:
       shared.append(block)
-  left = size(nest.grid["threads"]) if "threads" in nest.grid else 1
+  left = int(prod(size(nest.grid[to]) for to in ("threads", "lanes") if to in nest.grid))
+  threads = list[str]()
   for name in shared:
     many = size(nest.names[name])
     mine = left if name is shared[-1] else min(left, power_of_two(2 * many - 1))
@@ -360,7 +390,7 @@ def schedule_fill(nest: NestSchedule, fill: Fill) -> None:
     if f"{name}.o" in nest.names:
       nest.unroll(f"{name}.o")
     threads.insert(0, f"{name}.i")
-  nest.bind("threads", *threads)
+  nest.bind("team", *threads)
 
 
 def least_step(item: Item, r: UOp) -> int | None:

@@ -11,7 +11,7 @@ from tinygrad.codegen.primitives.split import within_bounds
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
 from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.affine import index
+from tinygrad.uop.affine import Affine, index
 
 
 def digit(x: UOp, stride: int, count: int) -> UOp:
@@ -21,22 +21,23 @@ def digit(x: UOp, stride: int, count: int) -> UOp:
   return UOp.new(Ops.MOD, dtypes.index, (x, index(count))) if count > 1 else index(0)
 
 
-def bind(loops: Sequence[UOp], number: UOp) -> dict[UOp, list[Version]]:
-  """Parallel loops as one of the grid's: each is a digit of its number, the last the lowest. Threads run in any order,
-  and so do iterations of parallel loops."""
-  sizes, stride = [most_iterations(r) for r in loops], int(number.src[0].arg)
+def bind(loops: Sequence[UOp], *numbers: UOp) -> dict[UOp, list[Version]]:
+  """Parallel loops as one of the grid's, or several together: each is a digit of the number, the last the lowest.
+  Threads run in any order, and so do iterations of parallel loops."""
+  sizes, stride, flat = [most_iterations(r) for r in loops], 1, Affine(0)
+  for number in numbers:
+    stride, flat = stride * int(number.src[0].arg), flat.scaled(int(number.src[0].arg)).plus(Affine(0, {number: 1}))
   if int(prod(sizes)) != stride:
     raise IllegalStep(f"loops of {' times '.join(map(str, sizes))} iterations, for {stride} threads", "split them")
   versions = {}
   for r, n in zip(loops, sizes):
     stride //= n
-    here = digit(number, stride, n) if len(loops) > 1 else number
+    here = digit(flat.uop(), stride, n) if len(loops) > 1 else flat.uop()
     if r.src[0].op is Ops.CONST:
-      versions[r] = [Version(here, (number,))]
+      versions[r] = [Version(here, numbers)]
     else:
-      versions[r] = [
-        Version(within_bounds(here, r.src[0]), (number,), None, UOp.new(Ops.CMPLT, dtypes.bool, (here, r.src[0])))
-      ]
+      exists = UOp.new(Ops.CMPLT, dtypes.bool, (here, r.src[0]))
+      versions[r] = [Version(within_bounds(here, r.src[0]), numbers, None, exists)]
   return versions
 
 

@@ -8,11 +8,11 @@ than float32, may exceed it.
 import functools
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tinygrad.device import Buffer, Device, short_devices
 from tinygrad.dtype import dtypes
-from tinygrad.engine.compile import plan_of
 from tinygrad.helpers import (
   Context,
   GlobalCounters,
@@ -25,7 +25,6 @@ from tinygrad.helpers import (
   source_line,
 )
 from tinygrad.runtime import diskcache
-from tinygrad.runtime.transfer import as_bytes
 from tinygrad.schedule.items import ScheduleItem, Transfer
 from tinygrad.uop import DEVICE_NUM, Ops, UOp, buffer_of
 
@@ -34,20 +33,23 @@ RUNS, ENOUGH = 12, 0.5  # at most so many, and no more after so many seconds
 VERSION = "1"  # of what is measured
 
 
+PlanOf = Callable[[UOp], tuple[Any, list[UOp], dict[str, int]]]  # the engine's: the plan of a graph, and its buffers
+
+
 def label(item: ScheduleItem, name: str, number: str = "") -> str:
   """Where an item runs, its name (yellow if it reads from other devices), and the memory in use."""
   shown = colored(f"{name:28s}", "yellow" if item.peers else None)
   return f"*** {short_devices(item.devices):10s} {number}{shown} mem {size_to_str(GlobalCounters.mem_used):>8s}"
 
 
-def profile_line(item: ScheduleItem, name: str, ops: int, nbytes: int, seconds: float) -> str:
+def profile_line(item: ScheduleItem, name: str, ops: int, nbytes: int, seconds: float, plan_of: PlanOf) -> str:
   """The label with time, rates, share of the roofline and the user's line."""
   text = f"{label(item, name, f'{GlobalCounters.kernel_count:5d} ')} {seconds * 1e6:9.1f} us"
   text += f" {ops / seconds * 1e-9:8.1f} GFLOP/s {size_to_str(nbytes):>8s} {nbytes / seconds * 1e-9:7.1f} GB/s"
   kind = item.devices[0].partition(":")[0]
   # a copy is the host's work, and may be to where nothing is computed (NPY, a disk)
   if not isinstance(item.kernel, Transfer) and not Device[item.devices[0]].capabilities.simulated:
-    most_ops, most_bytes = peaks(kind)
+    most_ops, most_bytes = peaks(kind, plan_of)
     machines = 1 if Device[kind].capabilities.processor else len(item.devices)
     text += f" {max(ops / most_ops, nbytes / most_bytes) / seconds / machines:5.0%}"
   origin = next((origin for _, origin in item.computes if origin), None)
@@ -55,7 +57,7 @@ def profile_line(item: ScheduleItem, name: str, ops: int, nbytes: int, seconds: 
 
 
 @functools.cache
-def peaks(kind: str) -> tuple[float, float]:
+def peaks(kind: str, plan_of: PlanOf) -> tuple[float, float]:
   """(operations, bytes) a second that kernels of ours reach: on the CPU with all cores, else on one device. Of a CPU
   that has nothing else to do they are kept on disk, by its model. Prints them."""
   target, processor, model = Device[kind].target, Device[kind].capabilities.processor, processor_model()
@@ -66,7 +68,8 @@ def peaks(kind: str) -> tuple[float, float]:
     a, b = (UOp.buffer((MATMUL, MATMUL), dtypes.float32, kind) for _ in range(2))
     n, x = MATMUL, UOp.buffer((SUM,), dtypes.float32, kind)
     product = a.reshape((n, 1, n)).expand((n, n, n)).alu(Ops.MUL, b.reshape((1, n, n)).expand((n, n, n)))
-    ops, nbytes = 2 * n**3 / fastest(product.r(Ops.ADD, (2,)), kind), 4 * SUM / fastest(x.r(Ops.ADD, (0,)), kind)
+    seconds = [fastest(value, kind, plan_of) for value in (product.r(Ops.ADD, (2,)), x.r(Ops.ADD, (0,)))]
+    ops, nbytes = 2 * n**3 / seconds[0], 4 * SUM / seconds[1]
     if processor and os.getloadavg()[0] < cores() / 2:
       diskcache.put(key, json.dumps((ops, nbytes)).encode())
   where = f"{model}, {cores()} cores" if processor else "one device"
@@ -75,7 +78,7 @@ def peaks(kind: str) -> tuple[float, float]:
   return ops, nbytes
 
 
-def fastest(value: UOp, device: str) -> float:
+def fastest(value: UOp, device: str, plan_of: PlanOf) -> float:
   """Seconds of the best of some runs of the kernels for a value of buffers, which are filled with ones."""
   with Context(DEBUG=0, PROFILE=0, CHECK_NAN=0, NOOPT=0, BEAM=0, CPU_THREADS=0):
     plan, buffers, _ = plan_of(UOp.sink(UOp.buffer(value.shape, value.dtype, device).assign(value)))
@@ -89,7 +92,7 @@ def fastest(value: UOp, device: str) -> float:
       calls.append(backend.bind(kernel.code, handles, [known[name] for name in item.variables]))
     batch = backend.batch(calls)
     for m in memory[: len(buffers)]:
-      backend.copyin(m.handle(), as_bytes(numpy.ones(m.shape, numpy.float32)))
+      backend.copyin(m.handle(), memoryview(numpy.ones(m.shape, numpy.float32)).cast("B"))
     times: list[float] = []
     # the first may wait for a driver's compiler
     while len(times) < 2 or (len(times) < RUNS and sum(times[1:]) < ENOUGH):

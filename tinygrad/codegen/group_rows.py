@@ -1,0 +1,115 @@
+"""Kernels of several stores that share rows, on a grid: a group of threads has a few rows, and shares out each store in
+turn: rows among `threads`; what is within a row, columns or the steps of a reduction, among `lanes`. Memory that is a
+row's own (a PARAM whose slot is below 0) is the group's local memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from tinygrad.codegen.analysis.accesses import size
+from tinygrad.codegen.heuristics.gpu import GROUP, power_of_two
+from tinygrad.codegen.primitives.bind import bind
+from tinygrad.codegen.primitives.rebind import Rebinding, gated
+from tinygrad.codegen.primitives.split import split_loop
+from tinygrad.codegen.primitives.stage import LINE, scratch
+from tinygrad.codegen.row_blocks import indices, shared_rows
+from tinygrad.device import Target
+from tinygrad.dtype import dtypes
+from tinygrad.helpers import NOOPT, prod, round_up
+from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop.affine import affine, index
+from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.rewrite import substitute_free
+
+GROUPS = 128  # that keep a grid busy
+SQUARE, MOST_COPIES = 16, 4  # threads, and rows of each
+Ranges = tuple[UOp, ...]
+Grid = dict[str, UOp]  # the numbers of groups, threads and lanes
+
+
+class Team(NamedTuple):
+  """What a group's threads are: so many `threads` and, of each, `lanes`. A group has so many `rows`."""
+
+  rows: int = 1
+  threads: int = 1
+  lanes: int = 1
+
+
+def have_nests(stores: Sequence[UOp]) -> bool:
+  """Whether stores have loops of their own, or memory of a row between them; else they are one nest."""
+  loops = {tuple(r for r in s.src[2:] if r.arg[1] is AxisKind.LOOP) for s in stores}
+  return len(loops) > 1 or any(s.src[0].src[0].arg.slot < 0 for s in stores)
+
+
+def in_groups(stores: Sequence[UOp], target: Target, ids: LoopIds) -> tuple[UOp, Grid, UOp | None]:
+  """The kernel of a group, its grid, and the loop over the rows that it has, if there are several."""
+  rows = shared_rows(stores)
+  team = team_for(stores, rows, target)
+  (block,), parts = split_loop(rows[-1], team.rows, None, ids, "clamp")
+  outer, row = parts["o"], parts["i"]
+  # what is beyond the last row has memory of its own to write to, as it is read; but no other
+  kernel = Rebinding(UOp.sink(*in_local_memory(stores, row, team.rows, ids)), {rows[-1]: [replace(block, guard=None)]})
+  stores = kernel.kernel.src
+  if (exists := block.guard) is not None:
+    stores = tuple(s.replace(src=(gated(s.src[0], exists), *s.src[1:])) if is_kept(s) else s for s in stores)
+  grid = Grid()
+  if blocks := tuple(r for r in (*rows[:-1], outer) if r is not None):
+    grid["groups"] = ids.loop(index(int(prod(map(size, blocks)))), AxisKind.GLOBAL)
+  for name, n in (("lanes", team.lanes), ("threads", team.threads)):
+    if n > 1:
+      grid[name] = ids.loop(index(n), AxisKind.LOCAL)
+  return Rebinding(UOp.sink(*stores), bind(blocks, grid["groups"]) if blocks else {}).kernel, grid, row
+
+
+def is_kept(store: UOp) -> bool:
+  """Whether it writes what is there after the kernel."""
+  return store.src[0].src[0].op is not Ops.SCRATCH
+
+
+def team_for(stores: Sequence[UOp], rows: Ranges, target: Target) -> Team:
+  """The team of a group: lanes as a row has work for, and rows as there are then threads for; where elements come block
+  by block, a square of threads with a few rows each, as far as local memory goes."""
+  if NOOPT:
+    return Team()
+  most = power_of_two(min(size(rows[-1]), max(int(prod(map(size, rows))) // GROUPS, 1)))
+  if any(r.arg[1] is AxisKind.REDUCE for s in stores for r in s.src[2:]):
+    memory = {p: p.arg.size * p.dtype.itemsize for p in (s.src[0].src[0] for s in stores) if p.arg.slot < 0}
+    most = min(most, power_of_two(target.scratch // 2 // sum(memory.values())), SQUARE * MOST_COPIES)
+    return Team(most, min(most, SQUARE), SQUARE)
+  widths = [int(prod(size(r) for r in s.src[2:] if r not in rows)) for s in stores]
+  widths += [int(prod(map(size, u.src[1:]))) for u in UOp.sink(*stores).toposort() if u.op is Ops.FOLD]
+  lanes = min(power_of_two(max(widths) // 2), GROUP)
+  return Team(threads := min(GROUP // lanes, most), threads, lanes)
+
+
+def in_local_memory(stores: Sequence[UOp], row: UOp | None, rows: int, ids: LoopIds) -> list[UOp]:
+  """The stores, with memory of rows, of which `row` says which of the group's it is, in local memory."""
+  memory, moved, taken = dict[UOp, UOp](), dict[UOp, UOp](), 0
+  for u in indices(stores):
+    p = u.src[0]
+    if p.op is Ops.PARAM and p.arg.slot < 0:
+      if p not in memory:
+        nbytes = round_up(rows * p.arg.size * p.dtype.itemsize, LINE)
+        memory[p], taken = scratch(p.dtype, taken, ids, nbytes), taken + nbytes
+      at = affine(u.src[1], {})
+      at = at if row is None else at.plus(affine(row, {}), p.arg.size)
+      moved[u] = u.replace(src=(memory[p], at.uop(), *u.src[2:]))
+  return [substitute_free(s, moved) for s in stores]
+
+
+def with_barriers(nests: Sequence[Sequence[UOp]], grid: Grid) -> Iterator[UOp]:
+  """The stores of nests, and where one touches what threads have written or read in those before it, a barrier; in a
+  loop that nests share, also where the next iteration begins."""
+  written, touched, around = set[UOp](), set[UOp](), Ranges()
+  for nest in nests:
+    here = {u.src[0] for u in UOp.sink(*nest).toposort() if u.op is Ops.INDEX}
+    mine, before = {s.src[0].src[0] for s in nest}, around
+    around = tuple(r for r in nest[0].src[2:] if r.arg[1] is AxisKind.REDUCE)
+    if around != before or not written.isdisjoint(here) or not touched.isdisjoint(mine):
+      yield UOp.new(Ops.BARRIER, dtypes.void, (*grid.values(), *before), "memory")
+      written, touched = set(), set()
+    written, touched = written | mine, touched | here
+    yield from nest

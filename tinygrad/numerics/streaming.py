@@ -1,0 +1,253 @@
+"""Streaming reductions: a kernel of rows that goes once, block by block, through what its reductions are over, so that
+memory of a row for a value of each element holds those of a block.
+
+The law, for a function f with f(x, t') = f(x, t) · r(t, t'), as exp(x - t') = exp(x - t) · exp(t - t'): a sum of such
+over the elements so far, relative to a pivot t, is brought to another one by a product, Σf(x, t') = r(t, t') · Σf(x, t)
+– so t may be a total of these elements, too, as their maximum, which later ones change (Milakov, Gimelshein: Online
+normalizer calculation for softmax, 2018). What a term has as a factor that is the same for all elements is multiplied
+with the total (a softmax's denominator).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.helpers import prod
+from tinygrad.ops.reduce import identity_element
+from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
+from tinygrad.uop.affine import Affine, index, row_major
+from tinygrad.uop.loop_ids import LoopIds
+from tinygrad.uop.rewrite import substitute_free
+
+Rates = dict[UOp, float]  # pivot -> c: a value grows by exp(c · (t' - t)) where a pivot t becomes t'
+BLOCKS = (64, 32, 16)  # elements
+
+
+class Unstreamable(Exception):
+  """A reduction needs what another has only when all elements have been seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Factored:
+  """A value as `core`, which is known for an element when the totals so far are, and grows with these by `rates`, times
+  `post`, which is the same for all elements and known at the end."""
+
+  core: UOp
+  rates: Rates = field(default_factory=dict)
+  post: tuple[UOp, ...] = ()
+
+
+class Stream:
+  """The stores of a row in the order in which they are to run: `begin`, those of a block, `end`."""
+
+  def __init__(self, kernel: UOp, block: int) -> None:
+    self.stores, self.ids = kernel.src, LoopIds(kernel)
+    self.rows = tuple(r for r in kernel.src[0].src[2:] if all(r in s.src[2:] for s in kernel.src))
+    self.memories = self.streamed_memories()
+    length = next(iter(self.memories)).arg.size
+    if length % block or length == block:
+      raise Unstreamable
+    self.block = self.ids.loop(index(length // block), AxisKind.REDUCE)
+    self.step = self.ids.loop(index(block), AxisKind.LOOP)
+    self.size, self.own = block, min(u.arg.slot for u in kernel.toposort() if u.op is Ops.PARAM)
+    self.at = Affine(0, {self.block: block, self.step: 1}).uop()  # the element
+    self.begin, self.within, self.end = list[UOp](), list[UOp](), list[UOp]()
+    self.maps: dict[UOp, Factored] = {}  # memory -> what it holds for an element
+    self.sums: dict[UOp, Factored] = {}  # reduction -> what it is at the end
+    self.before: dict[UOp, UOp] = {}  # a total so far -> as it was before the block; those of one element a row
+    self.depends: dict[UOp, bool] = {}
+
+  def streamed_memories(self) -> dict[UOp, None]:
+    """Memory of a row that holds an element for each of those that reductions are over."""
+    written = (s.src[0].src[0] for s in self.stores)
+    found = dict.fromkeys(p for p in written if p.arg.slot < 0 and p.arg.size > 1)
+    if len({p.arg.size for p in found}) != 1:
+      raise Unstreamable
+    return found
+
+  # ---- loops
+
+  def loop_of(self, nodes: Iterable[UOp], loops: Sequence[UOp]) -> UOp | None:
+    """The one of `loops` that goes through the elements; None if none does."""
+    places = {u.src[1] for u in nodes if u.op is Ops.INDEX and u.src[0] in self.memories}
+    mine = [r for r in loops if r in places]
+    if len(mine) > 1:
+      raise Unstreamable
+    return mine[0] if mine else None
+
+  def memory(self, dtype: DType, size: int) -> UOp:
+    self.own -= 1
+    return UOp.new(Ops.PARAM, dtype, (), ParamArg(self.own, size))
+
+  def store(self, where: UOp, value: UOp, *loops: UOp) -> UOp:
+    return UOp.new(Ops.STORE, dtypes.void, (where, value, *self.rows, *loops))
+
+  # ---- values
+
+  def run(self) -> UOp:
+    for s in self.stores:
+      where, value, *loops = s.src
+      own = [r for r in loops if r not in self.rows]
+      if where.src[0] in self.memories:
+        if own != [where.src[1]]:
+          raise Unstreamable
+        self.map(where, value, own[0])
+      else:
+        value = self.final(value)
+        if any(u.op is Ops.INDEX and u.src[0] in self.memories for u in value.toposort()):
+          raise Unstreamable
+        self.end.append(s.replace(src=(where, value, *loops)))
+    kept = {s.src[0].src[0] for s in self.end}
+    if not self.begin or any(u.op is Ops.INDEX and u.src[0] in kept for u in UOp.sink(*self.within).toposort()):
+      raise Unstreamable
+    every = (*self.begin, *self.within, *self.end)
+    read = {u.src[0].src[0] for s in every for u in s.src[1].toposort() if u.op is Ops.LOAD}
+    return UOp.sink(*(s for s in every if s.src[0].src[0] in read or s.src[0].src[0].arg.slot >= 0))
+
+  def map(self, where: UOp, value: UOp, loop: UOp) -> None:
+    f = self.factored(substitute_free(value, {loop: self.at}))
+    block = self.memory(value.dtype, self.size)
+    at = UOp.new(Ops.INDEX, value.dtype, (block, self.step))
+    self.within.append(self.store(at, f.core, self.block, self.step))
+    self.maps[where.src[0]] = Factored(UOp.new(Ops.LOAD, value.dtype, (at,)), f.rates, f.post)
+
+  def factored(self, u: UOp) -> Factored:
+    """A value for the element `self.at`."""
+    if u.op is Ops.LOAD and u.src[0].src[0] in self.memories:
+      if u.src[0].src[1] is not self.at or u.src[0].src[0] not in self.maps or len(u.src[0].src) > 2:
+        raise Unstreamable
+      return self.maps[u.src[0].src[0]]
+    if u.op is Ops.FOLD and self.loop_of(u.src[0].toposort(), u.src[1:]) is not None:
+      return Factored(UOp.const(u.dtype, 1), {}, (self.final(u),))
+    if not self.involved(u):
+      return Factored(u)
+    if self.same_for_all(u):
+      return Factored(UOp.const(u.dtype, 1), {}, (self.final(u),))
+    if u.op is Ops.MUL:
+      a, b = map(self.factored, u.src)
+      rates = {t: a.rates.get(t, 0) + b.rates.get(t, 0) for t in a.rates | b.rates}
+      return Factored(u.replace(src=(a.core, b.core)), rates, (*a.post, *b.post))
+    if u.op is Ops.CAST and dtypes.is_float(u.dtype) and dtypes.is_float(u.src[0].dtype):
+      f = self.factored(u.src[0])  # as far as rounding goes: what is rounded is relative to the pivot
+      return Factored(u.replace(src=(f.core,)), f.rates, tuple(u.replace(src=(p,)) for p in f.post))
+    if u.op is Ops.EXP:
+      base, rates = self.exponent(u.src[0], 1.0)
+      return Factored(u.replace(src=(base,)), rates)
+    made = [self.factored(s) for s in u.src]
+    if any(f.rates or f.post for f in made):
+      raise Unstreamable
+    return Factored(u.replace(src=tuple(f.core for f in made)))
+
+  def same_for_all(self, u: UOp) -> bool:
+    return self.step not in u.toposort()
+
+  def involved(self, u: UOp) -> bool:
+    """Whether a value has to do with the elements, or with totals of them."""
+    for x in u.toposort(lambda x: x not in self.depends):
+      own = x.op is Ops.INDEX and x.src[0] in self.memories
+      self.depends[x] = own or any(self.depends[s] for s in x.src)
+    return self.depends[u]
+
+  def exponent(self, u: UOp, c: float) -> tuple[UOp, Rates]:
+    """An exponent with totals so far in the place of totals, and the pivots in it, times c."""
+    if self.involved(u) and self.same_for_all(u):
+      p = pivot(self.final(u))
+      return p, {p: c}
+    if u.op is Ops.ADD or u.op is Ops.SUB:
+      (x, a), (y, b) = self.exponent(u.src[0], c), self.exponent(u.src[1], -c if u.op is Ops.SUB else c)
+      return u.replace(src=(x, y)), {t: a.get(t, 0) + b.get(t, 0) for t in a | b}
+    if u.op is Ops.MUL and u.src[1].op is Ops.CONST:
+      x, a = self.exponent(u.src[0], c * u.src[1].arg)
+      return u.replace(src=(x, u.src[1])), a
+    f = self.factored(u)
+    if f.rates or f.post:
+      raise Unstreamable
+    return f.core, {}
+
+  # ---- totals
+
+  def final(self, u: UOp) -> UOp:
+    """A value that is the same for all elements, from totals when these are complete."""
+    made: dict[UOp, UOp] = {}
+    for f in u.toposort():
+      if f.op is Ops.FOLD and self.involved(f):
+        total = self.total(f)
+        value = total
+        for p in self.sums[f].post:
+          value = UOp.new(Ops.MUL, f.dtype, (value, p))
+        made[f] = value
+    return substitute_free(u, made)
+
+  def total(self, f: UOp) -> UOp:
+    """A LOAD of what a reduction over the elements amounts to so far."""
+    if (found := self.sums.get(f)) is not None:
+      return found.core
+    nodes = f.src[0].toposort()
+    if (loop := self.loop_of(nodes, f.src[1:])) is None:
+      raise Unstreamable
+    term = self.factored(substitute_free(f.src[0], {loop: self.at}))
+    if (term.rates or term.post) and f.arg is not Ops.ADD:
+      raise Unstreamable
+    free = [r for r in self.open_loops(f) if r is not loop and r not in f.src[1:]]
+    if any(r.src[0].op is not Ops.CONST for r in free):
+      raise Unstreamable
+    own = {r: self.ids.loop(r.src[0], AxisKind.LOOP) for r in free}
+    memory = self.memory(f.dtype, int(prod(r.src[0].arg for r in free)))
+    place = row_major((r, int(r.src[0].arg)) for r in free) if free else index(0)
+    there = UOp.new(Ops.INDEX, f.dtype, (memory, place))
+    here = substitute_free(there, own)
+    self.begin.append(self.store(here, UOp.const(f.dtype, identity_element(f.arg, f.dtype)), *own.values()))
+    old = UOp.new(Ops.LOAD, f.dtype, (here,))
+    inner = {r: self.ids.loop(r.src[0], AxisKind.REDUCE) for r in f.src[1:] if r is not loop}
+    step = self.ids.loop(self.step.src[0], AxisKind.REDUCE)
+    core = substitute_free(term.core, {self.step: step, **inner, **own})
+    part = UOp.new(Ops.FOLD, f.dtype, (core, step, *inner.values()), f.arg)
+    for t, c in term.rates.items():
+      old = UOp.new(Ops.MUL, f.dtype, (old, UOp.new(Ops.CAST, f.dtype, (self.growth(t, c),))))
+    both = UOp.new(f.arg, f.dtype, (old, part))
+    total = UOp.new(Ops.LOAD, f.dtype, (there,))
+    self.sums[f] = Factored(total, term.rates, term.post)
+    if not free:
+      # what grows with it needs the one before, too
+      before = UOp.new(Ops.INDEX, f.dtype, (self.memory(f.dtype, 1), index(0)))
+      self.within.append(self.store(before, UOp.new(Ops.LOAD, f.dtype, (here,)), self.block))
+      self.before[total] = UOp.new(Ops.LOAD, f.dtype, (before,))
+    self.within.append(self.store(here, both, self.block, *own.values()))
+    return total
+
+  def open_loops(self, f: UOp) -> list[UOp]:
+    """The loops that a reduction depends on, but rows and its own."""
+    free: dict[UOp, dict[UOp, None]] = {}
+    for u in f.toposort():
+      free[u] = dict.fromkeys(r for s in u.src for r in free[s])
+      if u.op is Ops.RANGE:
+        free[u] = {u: None}
+      elif u.op is Ops.FOLD:
+        free[u] = {r: None for r in free[u] if r not in u.src[1:]}
+    return [r for r in free[f] if r not in self.rows and r is not self.step and r is not self.block]
+
+  def growth(self, p: UOp, c: float) -> UOp:
+    """exp(c · (p' - p)) of a pivot before a block and after it."""
+    so_far = {f.core for f in self.sums.values()}
+    if not {u for u in p.toposort() if u in so_far} <= self.before.keys():
+      raise Unstreamable
+    more = UOp.new(Ops.SUB, p.dtype, (p, substitute_free(p, self.before)))
+    return UOp.new(Ops.EXP, p.dtype, (UOp.new(Ops.MUL, p.dtype, (more, UOp.const(p.dtype, c))),))
+
+
+def pivot(x: UOp) -> UOp:
+  """What makes of totals a pivot: 0 where that is not finite, as a maximum of nothing is not."""
+  nothing, zero = UOp.new(Ops.SUB, x.dtype, (x, x)), UOp.const(x.dtype, 0)
+  return UOp.new(Ops.WHERE, x.dtype, (UOp.new(Ops.CMPEQ, dtypes.bool, (nothing, zero)), x, zero))
+
+
+def streamed(kernel: UOp) -> UOp | None:
+  """The kernel of rows in blocks of elements; None if that cannot be."""
+  for block in BLOCKS:
+    try:
+      return Stream(kernel, block).run()
+    except Unstreamable:
+      pass
+  return None
