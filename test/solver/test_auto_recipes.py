@@ -91,3 +91,9 @@ def test_recipes_say_where_names_are():
   assert placements("TP", ONE)("loss", 0) is None
   assert len(PAIRS) == 6 and all(reason("transformer", r) is None for r in (*RECIPES, *PAIRS))
   assert reason("MLP", "DP+SP") == "its rows are examples"
+
+
+def test_weights_are_held_in_parts_where_no_other_placement_fits():
+  """A convolution's padded gradient, which the model does not count, is in the plan of each choice for a lower limit;
+  that of the fastest which nearly fits holds whole weights. (Mutant: no draft of it with weights in parts.)"""
+  assert not slower("convnet", 32, H100, plan=True)

@@ -144,3 +144,38 @@ def test_values_on_processors():
   assert found.again.dropped
   for a, b in zip(outs, want, strict=True):
     np.testing.assert_allclose(a.numpy(), b, rtol=1e-4, atol=1e-5)
+
+
+def fitting(memory, planned=planned_bytes, mesh=MESHES["1-D"]):
+  sink = training(3, "NULL:0")()
+  return fit.Fitting(
+    Search(Model(sink, mesh, MACHINE)), lambda found: as_placed(found.answer, sink.src), planned, MACHINE, memory
+  )
+
+
+def test_drafts_are_made_under_lower_limits_until_one_needs_nothing_dropped(monkeypatch):
+  """What a draft holds too much is taken off its limit. (Mutants: it is not; one draft alone.)"""
+  tried = fitting(0.8 * enough(MESHES["1-D"]))
+  drafts = [tried.planned(tried.draft(None))]
+  made = tried.draft
+  tried.drafts, asked = drafts[:], []
+
+  def noted(limit):
+    asked.append(limit)
+    drafts.append(made(limit))
+    return drafts[-1]
+
+  monkeypatch.setattr(tried, "draft", noted)
+  tried.alone(1.1 * drafts[0].found.memory * tried.memory / drafts[0].expected)
+  assert 2 <= len(asked) <= fit.TRIES
+  for before, after, draft in zip(asked, asked[1:], drafts[1:]):
+    assert draft.expected > tried.memory and after == pytest.approx(before * tried.memory / draft.expected)
+
+
+def test_few_drafts_are_planned(monkeypatch):
+  """(Mutant: all that are made.)"""
+  plans = []
+  tried = fitting(0.5 * enough(MESHES["1-D"]), lambda roots: plans.append(roots) or 2 * planned_bytes(roots))
+  monkeypatch.setattr(fit, "MOST_PLANS", 1)
+  monkeypatch.setattr(fit.Fitting, "by_leaves", lambda self: len(plans))
+  assert tried.fitted() == 1 + fit.MOST_PLANS

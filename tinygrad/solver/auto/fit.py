@@ -11,7 +11,7 @@ from tinygrad.helpers import size_to_str
 from tinygrad.solver.auto.automatic import Automatic, answered
 from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.auto.recompute import Dropping
-from tinygrad.solver.auto.search import Search
+from tinygrad.solver.auto.search import Search, Selection
 from tinygrad.uop import UOp
 
 MOST_PLANS = 8  # of what is looked at; else drafts are compared by lifetimes
@@ -89,12 +89,15 @@ class Fitting:
       limit = draft.found.program.memory
       if limit is not None and (lower := self.draft(limit * self.memory / known.expected)) is not None:
         waiting.append(lower.within(self.memory))
-    return self.by_plans()
+    return self.by_leaves() or self.by_plans()
 
   def draft(self, limit: float | None) -> Draft | None:
     """One more draft, under a limit of the model; None where it is one of those before."""
     least = sum(min(v.memory) for v in self.search.model.program.values)
-    choice = self.search.within(None if limit is None else max(limit, least), exactly=limit is None)
+    return self.drafted(self.search.within(None if limit is None else max(limit, least), exactly=limit is None))
+
+  def drafted(self, choice: Selection) -> Draft | None:
+    """A choice as a draft; None where it is one of those before."""
     found = answered(self.search.model, choice)
     if any(found.answer.solution.hints == other.found.answer.solution.hints for other in self.drafts):
       return None
@@ -116,6 +119,23 @@ class Fitting:
     nbytes = draft.dropping.nbytes(draft.dropped)
     self.smallest = min(self.smallest, nbytes)
     return replace(draft, rest=nbytes - draft.alive)
+
+  def by_leaves(self) -> Automatic | None:
+    """The smallest of the drafts with inputs and weights held in more parts. Half of what is too much at a time: their
+    gradients may follow, which the model need not count. None where that does not fit either."""
+    draft = min((self.planned(draft) for draft in self.drafts), key=lambda draft: draft.expected)
+    choice = Selection(draft.found.classes, draft.found.program, draft.found.chosen)
+    nbytes, limit = draft.expected, draft.found.memory
+    for _ in range(TRIES):
+      limit -= (nbytes - self.memory) / 2
+      cut = self.search.with_leaves_cut(choice, limit)
+      if cut is None or (found := self.drafted(cut)) is None:
+        break
+      known = self.planned(found)
+      if known.expected <= self.memory:
+        return self.answer(known)
+      nbytes, limit = known.expected, known.found.memory
+    return None
 
   def by_plans(self) -> Automatic:
     """What is dropped is chosen by plans, where lifetimes do not lead to what fits."""

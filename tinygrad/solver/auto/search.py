@@ -93,6 +93,20 @@ class Search:
     chosen, known = replace(best.chosen, bound=bound), self.hulls[self.all] if best.program is p else None
     return replace(best, chosen=refined(best.program, chosen, known) if exactly else chosen)
 
+  def with_leaves_cut(self, choice: Selection, memory: float) -> Selection | None:
+    """A choice whose inputs and weights are held in more parts, with all else placed as it is, so that it holds so many
+    bytes; None where that is not enough. Its bound is that of the choice."""
+    leaves = {choice.classes.value[self.model.asked.number[u]] for u in self.model.asked.leaves}
+    values, cuts = choice.program.values, choice.chosen.cuts
+    keep = [range(len(v.cuts)) if c in leaves else (k,) for c, (v, k) in enumerate(zip(values, cuts))]
+    p = replace(choice.program.kept(keep), memory=memory)
+    if p.held(p.smallest()) > memory:
+      return None
+    found = Hull(p).chosen(memory)
+    within = [of[k] for of, k in zip(keep, found.cuts)]
+    chosen = Chosen(within, found.seconds, min(found.seconds, choice.chosen.bound))
+    return replace(choice, program=replace(choice.program, memory=memory), chosen=chosen)
+
   def halves(self, keep: Keep, edge: Edge) -> list[Keep]:
     """Two halves of the cuts of the value between layers whose bytes differ most on an edge; none where none differ."""
     values = self.model.program.values
