@@ -35,11 +35,6 @@ class Target:
   few_rows: int = 256  # of a SCATTER: up to so many, of many threads each looks at every update
   cache: int = 1 << 20  # that a core has for itself. Not read from the machine: everybody's sums are in one order
 
-  @property
-  def fuses(self) -> bool:
-    """Whether kernels that share rows gain by being one."""
-    return self.shares or self.threads
-
 
 class Computes(enum.Enum):
   """How what is computed on a device comes about."""
