@@ -32,24 +32,29 @@ def opened(name: str, kind: str, path: Path) -> Checkpoint:
   return Folder(folder) if kind == "folder" else GGUFCheckpoint(GGUF(write_family_gguf(folder, path / "m.gguf")))
 
 
+def whole(source: Checkpoint, shard: str = "1") -> LanguageModel:
+  """With a cache of float32."""
+  return LanguageModel(source, Layout.parse(shard), cache="f32")
+
+
 def worst(m: LanguageModel, want: np.ndarray) -> float:
   """The greatest difference from logits at SEEN, as a part of the greatest logit: prompts of one chunk and of two, and
   decoding; a token in a window's first layer is out of sight of the second token after the window."""
   off = [np.abs(m.prefill(TOKENS[: n + 1]) - want[SEEN.index(n)]).max() for n in SEEN if n < 40]
   for pos in range(40, len(TOKENS)):
-    last = m.decode(TOKENS[pos], pos)
+    last = m.decode([TOKENS[pos]], [pos])[0]
   return float(max(*off, np.abs(last - want[-1]).max()) / np.abs(want).max())
 
 
 @pytest.mark.parametrize("kind", ["folder", "gguf"])
 @pytest.mark.parametrize("name", list(CASES))
 def test_logits_of_every_family(name: str, kind: str, tmp_path: Path):
-  assert worst(LanguageModel(opened(name, kind, tmp_path), Layout.parse("1")), GOLDEN[name]) < 1e-4
+  assert worst(whole(opened(name, kind, tmp_path)), GOLDEN[name]) < 1e-4
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "gemma3_text", "phi3", "gpt_oss", "olmo2", "qwen2_moe"])
 def test_logits_of_families_on_two_devices(name: str, tmp_path: Path):
-  m = LanguageModel(opened(name, "gguf", tmp_path), Layout.parse("2"))
+  m = whole(opened(name, "gguf", tmp_path), "2")
   assert worst(m, GOLDEN[name]) < 1e-4
   assert m.weight_bytes[1] < 0.62 * m.weight_bytes[0]
 
@@ -99,7 +104,7 @@ def test_golden_logits_know_what_config_says(name: str, fields: dict[str, Any], 
   if "original_max_position_embeddings" in fields:
     rope = CASES[name]["rope_parameters"] | fields
     fields = {**fields, "rope_parameters": rope}
-  assert worst(LanguageModel(changed(name, tmp_path, **fields), Layout.parse("1")), GOLDEN[name]) > 1e-3
+  assert worst(whole(changed(name, tmp_path, **fields)), GOLDEN[name]) > 1e-3
 
 
 def test_older_fields_mean_the_same(tmp_path: Path):
@@ -108,7 +113,7 @@ def test_older_fields_mean_the_same(tmp_path: Path):
     "rope_parameters": None, "layer_types": None, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
     "rope_scaling": {"type": "linear", "factor": 8.0}, "sliding_window_pattern": 3,
   }  # fmt: skip
-  assert worst(LanguageModel(changed("gemma3_text", tmp_path, **old), Layout.parse("1")), GOLDEN["gemma3_text"]) < 1e-4
+  assert worst(whole(changed("gemma3_text", tmp_path, **old)), GOLDEN["gemma3_text"]) < 1e-4
 
 
 def test_the_part_of_a_seeing_model_that_reads(tmp_path: Path):
@@ -119,7 +124,7 @@ def test_the_part_of_a_seeing_model_that_reads(tmp_path: Path):
     f.unlink()
   seeing = {f"language_model.{k}": Tensor(x) for k, x in weights("gemma3_text").items()}
   safe_save(seeing | {"vision_tower.w": Tensor([1.0])}, folder / "model.safetensors")
-  assert worst(LanguageModel(Folder(folder), Layout.parse("1")), GOLDEN["gemma3_text"]) < 1e-4
+  assert worst(whole(Folder(folder)), GOLDEN["gemma3_text"]) < 1e-4
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -169,18 +174,18 @@ def quantised(name: str, kind: str, path: Path) -> tuple[GGUFCheckpoint, dict[st
 def test_quantised_weights_are_their_floats(name: str, kind: str, tmp_path: Path):
   source, values = quantised(name, kind, tmp_path)
   write_gguf(tmp_path / "f.gguf", source.metadata, values)
-  want = LanguageModel(GGUFCheckpoint(GGUF(tmp_path / "f.gguf")), Layout.parse("1")).prefill(TOKENS)
-  m = LanguageModel(source, Layout.parse("1"))
+  want = whole(GGUFCheckpoint(GGUF(tmp_path / "f.gguf"))).prefill(TOKENS)
+  m = whole(source)
   np.testing.assert_allclose(m.prefill(TOKENS), want, atol=1e-4 * np.abs(want).max())
   assert m.weight_bytes[0] == sum(t.nbytes for t in source.g.tensors.values())
 
 
 def test_a_step_makes_no_float_copy_of_a_weight(tmp_path: Path):
   source, values = quantised("mixtral", "Q4_0", tmp_path)
-  m = LanguageModel(source, Layout.parse("1"))
+  m = whole(source)
   before = GlobalCounters.mem_used
-  m.decode(1, 0)
-  m.decode(1, 1)
+  m.decode([1], [0])[0]
+  m.decode([1], [1])[0]
   largest = max(x.nbytes for x in values.values() if x.ndim > 1)
   made = GlobalCounters.mem_used - before
   assert made < largest / 2, (made, largest)
@@ -216,13 +221,13 @@ def test_a_step_makes_no_float_copy_of_a_weight(tmp_path: Path):
 )
 def test_configs_that_it_refuses(name: str, fields: dict[str, Any], match: str, tmp_path: Path):
   with pytest.raises(FolderError, match=match):
-    LanguageModel(changed(name, tmp_path, **fields), Layout.parse("1"))
+    whole(changed(name, tmp_path, **fields))
 
 
 def test_folders_that_it_refuses(tmp_path: Path):
   def refused(match: str) -> None:
     with pytest.raises(FolderError, match=match):
-      LanguageModel(Folder(tmp_path / "model"), Layout.parse("1"))
+      whole(Folder(tmp_path / "model"))
 
   folder = write_folder("qwen3", tmp_path / "model")
   index = folder / "model.safetensors.index.json"
@@ -244,7 +249,7 @@ def test_folders_that_it_refuses(tmp_path: Path):
 
 def test_weights_that_it_refuses(tmp_path: Path):
   with pytest.raises(FolderError, match="tensor 'output_norm.weight': is missing"):
-    LanguageModel(changed("qwen3", tmp_path, "model.norm.weight"), Layout.parse("1"))
+    whole(changed("qwen3", tmp_path, "model.norm.weight"))
   safe_save({"model.layers.0.odd.weight": Tensor([1.0])}, tmp_path / "model" / "odd.safetensors")
   with pytest.raises(FolderError, match="'model.layers.0.odd.weight': is no part of this family"):
     Folder(tmp_path / "model")
@@ -255,7 +260,7 @@ def test_weights_that_it_refuses(tmp_path: Path):
   found = {k: Tensor(x) for k, x in weights("qwen3").items()}
   safe_save(found | {"model.norm.weight": Tensor.ones(64).cast("int32")}, tmp_path / "model" / "m.safetensors")
   with pytest.raises(FolderError, match="'output_norm.weight': is int32\n  fix: convert it to float32"):
-    LanguageModel(Folder(tmp_path / "model"), Layout.parse("1"))
+    whole(Folder(tmp_path / "model"))
 
 
 def test_experts_that_are_missing(tmp_path: Path):

@@ -112,9 +112,9 @@ def test_text_ends_at_an_end_token_the_limit_and_the_context():
     def prefill(self, ids: list[int], pos: int) -> np.ndarray:
       return np.eye(8)[1]
 
-    def decode(self, token: int, pos: int) -> np.ndarray:
-      assert pos < 10
-      return np.eye(8)[token + 1 if token < 7 else 7]
+    def decode(self, tokens: list[int], positions: list[int]) -> np.ndarray:
+      assert positions[0] < 10
+      return np.eye(8)[[token + 1 if token < 7 else 7 for token in tokens]]
 
   def out(prompt: int, limit: int, ends: set[int]) -> list[int]:
     sample = Sampler(0, np.random.default_rng(0))

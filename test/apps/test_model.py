@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 from tiny_llama import CASES, PROMPTS, TOKENS, Tiny
+from tiny_models import write_family_gguf, write_folder
 
 from extra.write_gguf import write_gguf
 from tinygrad import Device, GlobalCounters, Mesh
 from tinygrad.apps import AppError
 from tinygrad.apps.checkpoint import GGUFCheckpoint
 from tinygrad.apps.config import Config
+from tinygrad.apps.kv_cache import CacheError
 from tinygrad.apps.llm import EMBEDDED
-from tinygrad.apps.model import CHUNK, ContextError, LanguageModel, Layout, Matrix, ShardSpecError, load_weights
+from tinygrad.apps.model import ContextError, LanguageModel, Layout, Matrix, ShardSpecError, load_weights
 from tinygrad.apps.tokenizer import TokenError, Tokenizer
 from tinygrad.device import Buffer
 from tinygrad.nn.gguf import GGUF, GGUFError
@@ -34,8 +36,9 @@ def opened(path: Path) -> GGUFCheckpoint:
   return GGUFCheckpoint(GGUF(path))
 
 
-def load(t: Tiny, path: Path, shard: str = "1") -> LanguageModel:
-  return LanguageModel(opened(t.write(path / f"{t.name}.gguf")), Layout.parse(shard))
+def load(t: Tiny, path: Path, shard: str = "1", **how: Any) -> LanguageModel:
+  """With a cache of float32, unless told otherwise."""
+  return LanguageModel(opened(t.write(path / f"{t.name}.gguf")), Layout.parse(shard), **{"cache": "f32"} | how)
 
 
 def changed(t: Tiny, path: Path, tensors: dict[str, Any] | None = None, **metadata: Any) -> GGUFCheckpoint:
@@ -57,7 +60,7 @@ def greedy(m: LanguageModel, ids: list[int], count: int) -> Iterator[tuple[int, 
   for pos in range(len(ids), len(ids) + count):
     token = int(logits.argmax())
     yield token, logits
-    logits = m.decode(token, pos)
+    logits = m.decode([token], [pos])[0]
 
 
 # ---------------------------------------------------------------- logits
@@ -66,10 +69,10 @@ def greedy(m: LanguageModel, ids: list[int], count: int) -> Iterator[tuple[int, 
 @pytest.mark.parametrize("name", list(CASES))
 def test_logits_agree_with_transformers(name: str, tmp_path: Path):
   m, want = load(CASES[name], tmp_path), GOLDEN[name]
-  for n in (1, 5, CHUNK, CHUNK + 1, 40):  # within a chunk, a whole one, beyond one
+  for n in (1, 5, 32, 33, 40):  # within a chunk, a whole one, beyond one
     np.testing.assert_allclose(m.prefill(TOKENS[:n]), want[n - 1], atol=1e-3, rtol=0)
   for pos in range(40, len(TOKENS)):
-    np.testing.assert_allclose(m.decode(TOKENS[pos], pos), want[pos], atol=1e-3, rtol=0)
+    np.testing.assert_allclose(m.decode([TOKENS[pos]], [pos])[0], want[pos], atol=1e-3, rtol=0)
 
 
 def test_golden_logits_know_the_row_order_the_scaling_and_the_mask(tmp_path: Path):
@@ -77,7 +80,7 @@ def test_golden_logits_know_the_row_order_the_scaling_and_the_mask(tmp_path: Pat
   want = GOLDEN[t.name][n]
 
   def off(g: GGUFCheckpoint) -> float:
-    return float(np.abs(LanguageModel(g, Layout.parse("1")).prefill(TOKENS) - want).max())
+    return float(np.abs(LanguageModel(g, Layout.parse("1"), cache="f32").prefill(TOKENS) - want).max())
 
   halves = {}
   for k, x in t.tensors().items():
@@ -111,12 +114,85 @@ def test_a_prompt_in_two_parts_is_the_prompt(tmp_path: Path):
 def test_rotation_of_a_part_of_each_head(tmp_path: Path):
   """The dims beyond rope_dim stay as they are: with all positions equal they alone must give the same scores."""
   whole = load(SMALL, tmp_path).prefill(TOKENS[:9])
-  part = LanguageModel(changed(SMALL, tmp_path, llama__rope__dimension_count=4), Layout.parse("1")).prefill(TOKENS[:9])
+  part = LanguageModel(
+    changed(SMALL, tmp_path, llama__rope__dimension_count=4), Layout.parse("1"), cache="f32"
+  ).prefill(TOKENS[:9])
   assert np.abs(whole - part).max() > 1e-3
   # one position: nothing turns, so the sizes of what turns do not matter
   a = load(SMALL, tmp_path).prefill(TOKENS[:1])
-  b = LanguageModel(changed(SMALL, tmp_path, llama__rope__dimension_count=4), Layout.parse("1")).prefill(TOKENS[:1])
+  b = LanguageModel(changed(SMALL, tmp_path, llama__rope__dimension_count=4), Layout.parse("1"), cache="f32").prefill(
+    TOKENS[:1]
+  )
   np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+# ---------------------------------------------------------------- slots, and the cache
+
+
+@pytest.mark.parametrize(("shard", "cache"), [("1", "f32"), ("2", "f16"), ("2", "q8_0")])
+def test_sequences_side_by_side_are_each_alone(shard: str, cache: str, tmp_path: Path):
+  """Prompts in any order, decoded together at their own positions, some idle: what each says alone."""
+  alone = load(SMALL, tmp_path, shard, cache=cache)
+  m = load(SMALL, tmp_path, shard, cache=cache, slots=3)
+  lengths, at = {0: 7, 2: 35, 1: 1}, {0: 20, 2: 8, 1: 30}
+  said = {slot: TOKENS[at[slot] :] for slot in lengths}
+  for slot, n in lengths.items():
+    np.testing.assert_allclose(m.prefill(said[slot][:n], 0, slot), alone.prefill(said[slot][:n]), atol=1e-5)
+  for busy in ((1,), (0,), (0, 1, 2)):
+    tokens = [said[i][lengths[i]] if i in busy else 0 for i in range(3)]
+    got = m.decode(tokens, [lengths[i] if i in busy else -1 for i in range(3)])
+    assert got.shape == (3, SMALL.vocab) and got.dtype == np.float32
+    for i in busy:
+      alone.prefill(said[i][: lengths[i]])
+      np.testing.assert_allclose(got[i], alone.decode([tokens[i]], [lengths[i]])[0], atol=1e-4)
+      lengths[i] += 1
+  m.prefill(said[2][:9], 0, 1)
+  (other,) = m.decode([0, 0, said[2][lengths[2]]], [-1, -1, lengths[2]])[2:]
+  alone.prefill(said[2][: lengths[2]])
+  np.testing.assert_allclose(other, alone.decode([said[2][lengths[2]]], [lengths[2]])[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "gemma2"])
+def test_windows_and_sinks_of_sequences_side_by_side(name: str, tmp_path: Path):
+  tokens = [token % 128 for token in TOKENS]
+  path = write_family_gguf(write_folder(name, tmp_path / name), tmp_path / f"{name}.gguf")
+  alone, m = (LanguageModel(opened(path), Layout.parse("1"), cache="f32", slots=n) for n in (1, 2))
+  for slot, n in ((0, 30), (1, 3)):
+    m.prefill(tokens[:n], 0, slot)
+  got = m.decode([tokens[30], tokens[3]], [30, 3])
+  for row, n in zip(got, (30, 3)):
+    alone.prefill(tokens[:n])
+    np.testing.assert_allclose(row, alone.decode([tokens[n]], [n])[0], atol=1e-4)
+
+
+def test_what_a_cache_keeps(tmp_path: Path):
+  """f16 and q8_0 are smaller and a little off, each by what its numbers are rounded by."""
+  t = CASES["q8_0_gqa_tied"]
+  off, size = {}, {}
+  for kind in ("f32", "f16", "q8_0"):
+    m = load(t, tmp_path, cache=kind)
+    want = GOLDEN[t.name][len(TOKENS) - 1]
+    off[kind] = float(np.abs(m.prefill(TOKENS) - want).max() / np.abs(want).max())
+    size[kind] = m.layers[0].keys.nbytes
+  assert off["f32"] < 1e-5 < off["f16"] < 0.005 < off["q8_0"] < 0.1, off
+  assert size["f16"] == size["f32"] / 2 and size["q8_0"] == size["f32"] * (16 + 2) / (16 * 4)
+  with pytest.raises(CacheError, match=r"a cache of 'q4' is not known\n  fix: one of f16, f32, q8_0"):
+    load(SMALL, tmp_path, cache="q4")
+
+
+def test_a_long_prompt_in_chunks_of_all_sizes(tmp_path: Path):
+  t = replace(SMALL, context=700)
+  m = load(t, tmp_path)
+  ids = [int(x) for x in np.random.RandomState(3).randint(0, SMALL.vocab, 700)]
+  chunks = {32: (1, 32, 33, 64), 128: (65, 128, 200), 512: (257, 511, 512, 700)}
+  assert all(m.chunk(n, 0) == size for size, counts in chunks.items() for n in counts)
+  assert m.chunk(300, 400) == 128 and m.chunk(100, 650) == 32  # none reaches beyond the cache
+  want = m.prefill(ids[:512])
+  for i in range(0, 512, 32):
+    got = m.prefill(ids[i : i + 32], i)
+  np.testing.assert_allclose(got, want, atol=1e-4)
+  want = m.prefill(ids)
+  np.testing.assert_allclose(m.prefill(ids[512:], 512), want, atol=1e-4)
 
 
 # ---------------------------------------------------------------- several devices
@@ -128,14 +204,14 @@ def test_sharded_logits_agree_with_transformers(name: str, shard: str, tmp_path:
   m, want = load(CASES[name], tmp_path, shard), GOLDEN[name]
   np.testing.assert_allclose(m.prefill(TOKENS[:40]), want[39], atol=1e-3, rtol=0)
   for pos in range(40, len(TOKENS)):
-    np.testing.assert_allclose(m.decode(TOKENS[pos], pos), want[pos], atol=1e-3, rtol=0)
+    np.testing.assert_allclose(m.decode([TOKENS[pos]], [pos])[0], want[pos], atol=1e-3, rtol=0)
 
 
 def assert_same_text_everywhere(path: Path) -> None:
   """20 prompts of 64 greedy tokens on 1, 2, 4 and 2x2 devices: other tokens only where two logits are within 1e-4."""
   g = opened(path)
   tokenizer = Tokenizer.from_gguf(g.g)
-  models = {s: LanguageModel(g, Layout.parse(s), 160) for s in ["1", *SHARDED]}
+  models = {s: LanguageModel(g, Layout.parse(s), 160, cache="f32") for s in ["1", *SHARDED]}
   lengths, texts = [], set()
   for prompt in PROMPTS:
     ids = tokenizer.encode(prompt)
@@ -188,7 +264,7 @@ def test_weights_and_cache_are_cut_as_said(tmp_path: Path):
   cut = {n.split(".")[-2]: b.device.axis for n, w in m.weights.items() for b in memory(w)}
   rows = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")
   assert {n: a for n, a in cut.items() if a is not None} == dict.fromkeys(rows, 0) | {"attn_output": 1, "ffn_down": 1}
-  assert m.layers[0].keys.device.axis == m.layers[0].values.device.axis == 1
+  assert m.layers[0].keys.parts[0].device.axis == m.layers[0].values.parts[0].device.axis == 1
   assert m.weights["output.weight"] is m.weights["token_embd.weight"]
   w = m.weights["blk.0.ffn_down.weight"]
   (blocks,) = memory(w)
@@ -234,7 +310,7 @@ def test_tokens_out_of_range(tmp_path: Path):
     ):
       m.prefill([1, bad])
     with pytest.raises(TokenError, match=f"token {bad} is not in"):
-      m.decode(bad, 0)
+      m.decode([bad], [0])[0]
   with pytest.raises(TokenError, match=r"the prompt has no tokens\n  fix: "):
     m.prefill([])
 
@@ -245,7 +321,7 @@ def test_a_full_context(tmp_path: Path):
   with pytest.raises(ContextError, match=r"65 tokens do not fit into the context of 64\n  fix: a shorter prompt"):
     m.prefill([1] * 65)
   with pytest.raises(ContextError, match="65 tokens do not fit"):
-    m.decode(1, 64)
+    m.decode([1], [64])[0]
   small = LanguageModel(opened(tmp_path / "small.gguf"), Layout.parse("1"), 8)
   assert small.c.context == 8 and Config.read(opened(tmp_path / "small.gguf"), 1000).context == 64
   with pytest.raises(ContextError, match="9 tokens do not fit into the context of 8"):
@@ -370,7 +446,7 @@ def test_loading_tells_how_far_it_is(tmp_path: Path):
   t = replace(SMALL, name="q", kind="Q8_0")
   seen: list[int] = []
   g = opened(t.write(tmp_path / "q.gguf"))
-  LanguageModel(g, Layout.parse("1"), track=seen.append)
+  LanguageModel(g, Layout.parse("1"), progress=seen.append)
   assert sum(seen) == sum(info.nbytes for info in g.g.tensors.values())
 
 

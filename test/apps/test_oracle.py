@@ -32,10 +32,13 @@ def test_logits_of_other_weights(name: str, shard: str, tmp_path: Path, monkeypa
   from make_golden_logits import logits
 
   t = replace(CASES[name], seed=CASES[name].seed + 100)
-  m, want = LanguageModel(GGUFCheckpoint(GGUF(t.write(tmp_path / "t.gguf"))), Layout.parse(shard)), logits(t, TOKENS)
+  m, want = (
+    LanguageModel(GGUFCheckpoint(GGUF(t.write(tmp_path / "t.gguf"))), Layout.parse(shard), cache="f32"),
+    logits(t, TOKENS),
+  )
   np.testing.assert_allclose(m.prefill(TOKENS[:40]), want[39], atol=1e-3, rtol=0)
   for pos in range(40, len(TOKENS)):
-    np.testing.assert_allclose(m.decode(TOKENS[pos], pos), want[pos], atol=1e-3, rtol=0)
+    np.testing.assert_allclose(m.decode([TOKENS[pos]], [pos])[0], want[pos], atol=1e-3, rtol=0)
 
 
 def test_golden_logits_are_those_of_transformers(monkeypatch: pytest.MonkeyPatch):
@@ -68,7 +71,7 @@ def same_greedy_tokens(path: Path, prompts: list[str], **options: int) -> list[i
         assert logits[ours] - logits[theirs] < 0.05 * (logits.max() - logits.mean()), (prompt, same)
         break
       same += 1
-      logits = m.decode(ours, pos)
+      logits = m.decode([ours], [pos])[0]
     out.append(same)
   return out
 

@@ -111,7 +111,7 @@ def generate(
     if i == limit - 1 or pos == model.c.context:
       return
     start = time.perf_counter()
-    logits = model.decode(token, pos)
+    logits = model.decode([token], [pos])[0]
     pos += 1
     stats.tokens += 1
     stats.seconds += time.perf_counter() - start

@@ -20,6 +20,7 @@ from tinygrad import Device, Mesh, P, Sharding, Tensor, TinyJit, UOp, Variable
 from tinygrad.apps import AppError
 from tinygrad.apps.checkpoint import Checkpoint, Stored
 from tinygrad.apps.config import Config, Experts, Weight
+from tinygrad.apps.kv_cache import Cache, sint
 from tinygrad.apps.models.family import Router
 from tinygrad.apps.rope import Rope
 from tinygrad.apps.tokenizer import TokenError, check_tokens
@@ -27,7 +28,7 @@ from tinygrad.nn.block_formats import BlockFormat
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, buffer_of
 
-CHUNK = 32  # tokens of a prompt that one prefill step takes; the last chunk is padded
+CHUNKS = (32, 128, 512)  # tokens of a prompt that one prefill step takes; the last of a prompt is padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Matrix:
     return self.format.tensor(blocks).reshape(*index.shape, *self.shape[1:])
 
 
-Mask = Tensor | None  # [T, seen positions], True where one sees the other; None: all of them
+Mask = Tensor | None  # [rows or 1, 1, 1, T, seen positions], True where one sees the other; None: all of them
 
 
 class ShardSpecError(AppError):
@@ -112,23 +113,28 @@ def capped(x: Tensor, cap: float) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-  """What the positions of a step's tokens mean: the first, and each rope's tables and each window's mask for them."""
+  """Where the tokens of a step [rows, T] are, and what that means.
 
-  pos: UOp
+  `starts`: of each row its slot and its first position; `slot`: the first of these slots, which lie side by side.
+  Positions before `end` are looked at. `turns`: each rope's tables for them, `masks`: each window's mask.
+  """
+
+  starts: tuple[tuple[sint, sint], ...]
+  slot: sint
+  end: sint
   turns: dict[Rope, tuple[Tensor, Tensor]]
   masks: dict[int | None, Mask]
 
 
 class Layer:
-  """One block of the model with its KV cache, [1, kv_heads, length, head_dim] each for keys and values."""
+  """One block of the model with its KV cache, [slots, kv_heads, length, head_dim] each for keys and values."""
 
-  def __init__(self, c: Config, weights: dict[str, Matrix], i: int, layout: Layout, length: int):
+  def __init__(self, c: Config, weights: dict[str, Matrix], i: int, caches: tuple[Cache, Cache]):
     self.c, self.kind = c, c.kinds[i]
     prefix = f"blk.{i}."
     found = {k.removeprefix(prefix).removesuffix(".weight"): w for k, w in weights.items() if k.startswith(prefix)}
     self.matrices, self.w = found, {k: w.dense for k, w in found.items()}
-    shape = (1, c.kv_heads, length, c.head_dim)
-    self.keys, self.values = (layout.put(Tensor.zeros(*shape), 1).contiguous().realize() for _ in range(2))
+    self.keys, self.values = caches
 
   def linear(self, x: Tensor, name: str) -> Tensor:
     y = x @ self.w[name].transpose(0, 1)
@@ -139,10 +145,10 @@ class Layer:
     return rms_norm(x, self.w[name], self.c.eps) if name in self.w else x
 
   def heads(self, x: Tensor, name: str, count: int) -> Tensor:
-    """q, k or v of x [1, T, dim]: [1, count, T, head_dim]."""
+    """q, k or v of x [rows, T, dim]: [rows, count, T, head_dim]."""
     y, whole = self.linear(x, name), self.c.family.query_norm == "all"
     y = self.norm(y, f"{name}_norm") if whole else y
-    y = y.reshape(1, x.shape[1], count, self.c.head_dim)
+    y = y.reshape(*x.shape[:2], count, self.c.head_dim)
     return (y if whole else self.norm(y, f"{name}_norm")).permute(0, 2, 1, 3)
 
   def rotate(self, x: Tensor, place: Positions) -> Tensor:
@@ -160,7 +166,7 @@ class Layer:
     return turned if dims == self.c.head_dim else turned.cat(x[..., dims:], dim=-1)
 
   def scores_to_shares(self, scores: Tensor) -> Tensor:
-    """Softmax over the last dim of [1, kv_heads, heads of one, T, seen]; a sink takes a share, which is dropped."""
+    """Softmax over the last dim of [rows, kv_heads, heads of one, T, seen]; a sink takes a share, which is dropped."""
     if not self.c.family.sinks:
       return scores.softmax(-1)
     sink = self.w["attn_sinks"].reshape(1, self.c.kv_heads, -1, 1, 1)
@@ -169,19 +175,19 @@ class Layer:
     return e / (e.sum(-1, keepdim=True) + (sink - top).exp())
 
   def attention(self, x: Tensor, place: Positions) -> Tensor:
-    c, t, pos = self.c, x.shape[1], place.pos
+    c, (rows, t, _) = self.c, x.shape
     q = self.rotate(self.heads(x, "attn_q", c.heads), place)
-    self.keys[:, :, pos : pos + t] = self.rotate(self.heads(x, "attn_k", c.kv_heads), place)
-    self.values[:, :, pos : pos + t] = self.heads(x, "attn_v", c.kv_heads)
-    # [1, kv_heads, heads of one kv head, T, seen positions]
-    keys, values = (x[:, :, : pos + t].unsqueeze(2) for x in (self.keys, self.values))
-    q = q.reshape(1, c.kv_heads, c.heads // c.kv_heads, t, c.head_dim)
+    self.keys.write(place.starts, self.rotate(self.heads(x, "attn_k", c.kv_heads), place))
+    self.values.write(place.starts, self.heads(x, "attn_v", c.kv_heads))
+    # [rows, kv_heads, heads of one kv head, T, seen positions]
+    keys, values = (y.read(place.slot, len(place.starts), place.end).unsqueeze(2) for y in (self.keys, self.values))
+    q = q.reshape(rows, c.kv_heads, c.heads // c.kv_heads, t, c.head_dim)
     scores = capped(q @ keys.transpose(-2, -1) * c.score_scale, c.score_cap)
     mask = place.masks[self.kind.window]
     if mask is not None:
       scores = mask.where(scores, -math.inf)
     y = self.scores_to_shares(scores) @ values
-    return self.linear(y.permute(0, 3, 1, 2, 4).reshape(1, t, c.heads * c.head_dim), "attn_output")
+    return self.linear(y.permute(0, 3, 1, 2, 4).reshape(rows, t, c.heads * c.head_dim), "attn_output")
 
   def gated(self, x: Tensor, end: str = "") -> Tensor:
     """down(activation(gate(x), up(x))) of the matrices whose names end so."""
@@ -193,14 +199,14 @@ class Layer:
     scores = self.linear(x, "ffn_gate_inp")
     if e.router != Router.CHOSEN:
       scores = scores.softmax(-1)
-    share, which = scores.topk(e.used)  # [1, T, used]
+    share, which = scores.topk(e.used)  # [rows, T, used]
     if e.router == Router.CHOSEN:
       share = share.softmax(-1)
     elif e.normalised:
       share = share / share.sum(-1, keepdim=True)
 
     def product(x: Tensor, name: str) -> Tensor:
-      """x [1, T, 1 or used, columns] -> [1, T, used, rows]"""
+      """x [rows, T, 1 or used, columns] -> [rows, T, used, rows of the matrix]"""
       y = (x.unsqueeze(-2) @ self.matrices[name].rows(which).transpose(-2, -1)).squeeze(-2)
       return y + self.matrices[f"{name}.bias"].rows(which) if name in self.c.biases else y
 
@@ -219,7 +225,7 @@ class Layer:
     return y + self.gated(x, "_shexp") * gate
 
   def __call__(self, x: Tensor, place: Positions) -> Tensor:
-    """x [1, T, dim], replicated."""
+    """x [rows, T, dim], replicated."""
     y = self.attention(self.norm(x, "attn_norm"), place)
     x = x + self.norm(y, "post_attention_norm") * self.c.residual_scale
     y = self.feed_forward(self.norm(x, "ffn_norm"))
@@ -227,34 +233,48 @@ class Layer:
 
 
 class LanguageModel:
-  """A model in memory: `prefill` a prompt, then `decode` token by token; both give logits [vocab] on the host.
+  """A model in memory, and what up to `slots` sequences have said so far: `prefill` one, then `decode` all together.
 
-  A step is compiled once for prompts (chunks of 32, the last one padded) and once for decoding: the position is a
-  symbolic variable. Raises GGUFError or FolderError, TokenError for tokens out of range, ContextError where the
-  context is full.
+  The positions are symbolic: a step is compiled once for each size of chunk of a prompt (the last one is padded), and
+  once for each number of rows that are decoded at once (1, 2, 4, .. `slots`: as far as the last one that is not idle).
+  `cache`: how keys and values are kept, f16, f32 or q8_0. `progress` is told the bytes of weights as they arrive.
+  Raises GGUFError or FolderError, TokenError for tokens out of range, ContextError where the context is full.
   """
 
   def __init__(
-    self, source: Checkpoint, layout: Layout, context: int | None = None, track: Callable[[int], None] | None = None
+    self,
+    source: Checkpoint,
+    layout: Layout,
+    context: int | None = None,
+    progress: Callable[[int], None] | None = None,
+    slots: int = 1,
+    cache: str = "f16",
   ):
     self.c = c = Config.read(source, context)
-    self.layout = layout
+    self.layout, self.slots = layout, slots
     if c.kv_heads % layout.count:
       fix = f"--shard with one of {[n for n in range(1, c.kv_heads + 1) if c.kv_heads % n == 0]} devices"
       raise ShardSpecError(f"{layout.count} devices cannot share {c.kv_heads} kv heads evenly\n  fix: {fix}")
-    self.weights = load_weights(source, c, layout, track)
-    # A padded chunk that begins within the context may reach beyond it.
-    length = c.context + CHUNK
+    self.weights = load_weights(source, c, layout, progress)
+    # A padded chunk that begins within the context may reach beyond it; what idle slots write goes there, too.
+    self.length = c.context + CHUNKS[0]
     self.turns: dict[Rope, tuple[Tensor, Tensor]] = {}
     for rope in (kind.rope for kind in c.kinds):
       if rope is not None and rope not in self.turns:
-        cos, sin = (layout.put(x).realize() for x in rope.tables(length, c.neighbours))
+        cos, sin = (layout.put(x).realize() for x in rope.tables(self.length, c.neighbours))
         self.turns[rope] = (cos, sin)
-    self.positions = layout.put(np.arange(length, dtype=np.int32)).realize()
-    self.layers = [Layer(c, self.weights, i, layout, length) for i in range(c.layers)]
-    self.pos, self.last = Variable("pos", 0, c.context - 1), Variable("last", 0, CHUNK - 1)
-    self.decode_step = TinyJit(lambda tokens, pos: self.project(self.hidden(tokens, pos)).realize())
-    self.prefill_step = TinyJit(lambda ids, pos, at: self.project(self.hidden(ids, pos)[:, at : at + 1]).realize())
+    self.positions = layout.put(np.arange(self.length, dtype=np.int32)).realize()
+    shape = (slots, c.kv_heads, self.length, c.head_dim)
+
+    def room() -> Cache:
+      return Cache(cache, shape, lambda x: layout.put(x, 1))
+
+    self.layers = [Layer(c, self.weights, i, (room(), room())) for i in range(c.layers)]
+    self.slot, self.last = Variable("slot", 0, max(slots - 1, 1)), Variable("last", 0, CHUNKS[-1] - 1)
+    self.starts = [Variable(f"pos{i}", 0, c.context) for i in range(slots)]
+    self.seen = Variable("seen", 1, c.context)
+    self.decode_step = TinyJit(self.next_logits)
+    self.prefill_step = TinyJit(self.last_logits)
 
   @property
   def weight_bytes(self) -> tuple[int, int]:
@@ -262,70 +282,121 @@ class LanguageModel:
     parts = {buffer_of(u) for w in self.weights.values() for u in w.blocks.uop.toposort() if u.op is Ops.BUFFER}
     return sum(math.prod(b.shape) * b.dtype.itemsize for b in parts), sum(b.nbytes_per_device for b in parts)
 
-  def place(self, pos: UOp, t: int) -> Positions:
-    """Of `t` tokens from position `pos` on."""
+  def prompt_places(self, slot: sint, pos: UOp, t: int) -> Positions:
+    """Of `t` tokens of one sequence from position `pos` on."""
     here = slice(pos, pos + t)
     keys, queries = self.positions[: pos + t].unsqueeze(0), self.positions[here].unsqueeze(1)
+    turns = {rope: (cos[here], sin[here]) for rope, (cos, sin) in self.turns.items()}
+    return Positions(((slot, pos),), slot, pos + t, turns, self.masks(keys, queries, t > 1))
 
+  def decoding_places(self, starts: Sequence[UOp], seen: UOp, at: Tensor) -> Positions:
+    """Of one token of each of the first slots; `at` [rows]: their positions, all of which are below `seen`."""
+    turns = {rope: (cos[at][:, None, None], sin[at][:, None, None]) for rope, (cos, sin) in self.turns.items()}
+    masks = self.masks(self.positions[:seen].reshape(1, 1, 1, 1, seen), at.reshape(-1, 1, 1, 1, 1), True)
+    return Positions(tuple(enumerate(starts)), 0, seen, turns, masks)
+
+  def masks(self, keys: Tensor, queries: Tensor, causal: bool) -> dict[int | None, Mask]:
     def mask(window: int | None) -> Mask:
-      seen = None if t == 1 else keys <= queries
+      seen = keys <= queries if causal else None
       if window is None:
         return seen
       near = keys > queries - window
       return near if seen is None else seen & near
 
-    windows = {kind.window: None for kind in self.c.kinds}
-    turns = {rope: (cos[here], sin[here]) for rope, (cos, sin) in self.turns.items()}
-    return Positions(pos, turns, {window: mask(window) for window in windows})
+    return {window: mask(window) for window in {kind.window: None for kind in self.c.kinds}}
 
-  def hidden(self, tokens: Tensor, pos: UOp) -> Tensor:
-    """tokens [1, T] at positions pos to pos + T - 1 -> the last layer's output [1, T, dim]; fills the KV cache."""
-    place = self.place(pos, int(tokens.shape[1]))
+  def hidden(self, tokens: Tensor, place: Positions) -> Tensor:
+    """tokens [rows, T] -> the last layer's output [rows, T, dim]; fills the KV cache."""
     x = self.weights["token_embd.weight"].rows(tokens, self.layout) * self.c.embedding_scale
     for layer in self.layers:
       x = layer(x, place)
     return x
 
   def project(self, x: Tensor) -> Tensor:
-    """x [1, 1, dim] -> logits [vocab]."""
+    """x [rows, 1, dim] -> logits [rows, vocab]."""
     x = rms_norm(x, self.weights["output_norm.weight"].dense, self.c.eps)
-    logits = (x @ self.weights["output.weight"].dense.transpose(0, 1)).reshape(self.c.vocab)
+    logits = (x @ self.weights["output.weight"].dense.transpose(0, 1)).squeeze(1)
     return capped(logits / self.c.logit_scale, self.c.logit_cap)
+
+  def last_logits(self, ids: Tensor, slot: sint, pos: UOp, last: UOp) -> Tensor:
+    """A step of a prompt: ids [1, T] of a slot, from position `pos` on; the logits [vocab] after the token `last`."""
+    x = self.hidden(ids, self.prompt_places(slot, pos, int(ids.shape[1])))
+    return self.project(x[:, last : last + 1]).squeeze(0).realize()
+
+  def next_logits(self, tokens: Tensor, starts: Sequence[UOp], seen: UOp | None, at: Tensor | None) -> Tensor:
+    """A step of decoding: tokens [rows, 1] of the first slots; the logits [rows, vocab]."""
+    if seen is None or at is None:
+      place = self.prompt_places(0, starts[0], 1)
+    else:
+      place = self.decoding_places(starts, seen, at)
+    return self.project(self.hidden(tokens, place)).realize()
 
   def collectives_of_step(self) -> Counter[str]:
     """How often a decoding step communicates, by kind: the collectives in the program that every device runs."""
-    caches = [t for layer in self.layers for t in (layer.keys, layer.values)]
+    caches = [t for layer in self.layers for cache in (layer.keys, layer.values) for t in cache.parts]
     before = [t.uop for t in caches]
-    local = localize(UOp.sink(self.project(self.hidden(self.tokens([0]), self.pos.bind(0))).uop))
+    place = self.prompt_places(0, self.starts[0].bind(0), 1)
+    local = localize(UOp.sink(self.project(self.hidden(self.tokens([[0]]), place)).uop))
     for t, uop in zip(caches, before):
       t.uop = uop  # the step is looked at, not taken
     return Counter(u.arg.kind for u in local.toposort() if u.op is Ops.COLLECTIVE)
 
-  def tokens(self, ids: Sequence[int]) -> Tensor:
-    check_tokens(ids, self.c.vocab)
-    return self.layout.put(np.array([ids], np.int32)).realize()
+  def tokens(self, ids: Sequence[Sequence[int]]) -> Tensor:
+    for row in ids:
+      check_tokens(row, self.c.vocab)
+    return self.layout.put(np.array(ids, np.int32)).realize()
 
   def check_room(self, pos: int, count: int) -> None:
     if pos + count > self.c.context:
       fix = "a shorter prompt, or a larger --ctx, up to the model's own context length"
       raise ContextError(f"{pos + count} tokens do not fit into the context of {self.c.context}\n  fix: {fix}")
 
-  def prefill(self, ids: Sequence[int], pos: int = 0) -> NDArray[np.float32]:
-    """Take in the prompt `ids` at positions from `pos` on; the logits after its last token."""
+  def chunk(self, left: int, pos: int) -> int:
+    """How many tokens the next step of a prompt takes: few paddings, few steps, and none beyond the cache."""
+    fits = [n for n in CHUNKS if pos + n <= self.length]
+    return next((n for n in fits if left <= n < 2 * left), max((n for n in fits if n <= left), default=CHUNKS[0]))
+
+  def prefill(self, ids: Sequence[int], pos: int = 0, slot: int = 0) -> NDArray[np.float32]:
+    """Take in the prompt `ids` at positions from `pos` on of a slot; the logits [vocab] after its last token."""
     if not ids:
       raise TokenError("the prompt has no tokens\n  fix: pass at least one token, such as the tokenizer's `bos`")
+    check_tokens(ids, self.c.vocab)
     self.check_room(pos, len(ids))
-    for i in range(0, len(ids), CHUNK):
-      part = list(ids[i : i + CHUNK])
+    where = self.slot.bind(slot) if self.slots > 1 else 0
+    done = 0
+    while done < len(ids):
+      size = self.chunk(len(ids) - done, pos + done)
+      part = list(ids[done : done + size])
       # What the padding leaves in the cache lies after the prompt; each later token overwrites its place first.
-      padded = self.tokens(part + [0] * (CHUNK - len(part)))
-      out = self.prefill_step(padded, self.pos.bind(pos + i), self.last.bind(len(part) - 1))
+      padded = self.tokens([part + [0] * (size - len(part))])
+      out = self.prefill_step(padded, where, self.starts[0].bind(pos + done), self.last.bind(len(part) - 1))
+      done += size
     return np.asarray(out.numpy(), np.float32)
 
-  def decode(self, token: int, pos: int) -> NDArray[np.float32]:
-    """Take in one token at position `pos`; the logits after it."""
-    self.check_room(pos, 1)
-    return np.asarray(self.decode_step(self.tokens([token]), self.pos.bind(pos)).numpy(), np.float32)
+  def decode(self, tokens: Sequence[int], positions: Sequence[int]) -> NDArray[np.float32]:
+    """Take in one token of every slot at its position; the logits [slots, vocab] after each.
+
+    A slot at position -1 is idle: its cache stays as it is, its row means nothing. Rows up to the last one that is not
+    idle are computed, so it is the first slots that are to be used first.
+    """
+    rows = 1
+    for i, pos in enumerate(positions):
+      if pos >= 0:
+        self.check_room(pos, 1)
+        rows = max(rows, i + 1)
+    rows = min(1 << (rows - 1).bit_length(), self.slots)
+    busy = [pos >= 0 for pos in positions[:rows]]
+    ids = self.tokens([[token if on else 0] for token, on in zip(tokens, busy)])
+    # What an idle slot writes lies beyond the context.
+    starts = [v.bind(pos if on else self.c.context) for v, pos, on in zip(self.starts, positions, busy)]
+    out = np.zeros((self.slots, self.c.vocab), np.float32)
+    if rows == 1:
+      step = self.decode_step(ids, starts, None, None)
+    else:
+      at = np.maximum(np.array(positions[:rows], np.int32), 0)
+      step = self.decode_step(ids, starts, self.seen.bind(int(at.max()) + 1), self.layout.put(at).realize())
+    out[:rows] = step.numpy()
+    return out
 
 
 class ContextError(AppError):
@@ -368,9 +439,10 @@ def check_known(source: Checkpoint, c: Config) -> None:
 
 
 def load_weights(
-  source: Checkpoint, c: Config, layout: Layout, track: Callable[[int], None] | None = None
+  source: Checkpoint, c: Config, layout: Layout, progress: Callable[[int], None] | None = None
 ) -> dict[str, Matrix]:
-  """Every weight on its devices, of which each receives its own slice only. `track` is told the bytes as they arrive.
+  """Every weight on its devices, of which each receives its own slice only. `progress` is told the bytes
+  as they arrive.
 
   Raises: as `stored_weight` and `check_known`.
   """
@@ -383,6 +455,6 @@ def load_weights(
     stored = stored_weight(source, c, w)
     # The cut dim of columns is the dim of blocks: a block stays whole.
     weights[w.name] = Matrix(stored.format, layout.put(stored.blocks, w.axis).realize(), w.shape)
-    if track is not None:
-      track(stored.blocks.nbytes)
+    if progress is not None:
+      progress(stored.blocks.nbytes)
   return weights
