@@ -17,7 +17,8 @@ from tiny_llama import CASES, Tiny
 from extra.write_gguf import write_gguf
 from tinygrad import Context
 from tinygrad.apps import llm
-from tinygrad.apps.llm import Sampler, Statistics, generate
+from tinygrad.apps.llm import Statistics, generate
+from tinygrad.apps.sampling import Sampler, Sampling
 
 ROOT = Path(__file__).parents[2]
 TINY = Tiny("tiny", kind="Q8_0", dim=64, heads=4, kv_heads=4, head_dim=16, ffn=64, layers=2, vocab=288, context=256)
@@ -95,15 +96,6 @@ def test_statistics(model: Path, capsys: pytest.CaptureFixture[str]):
   assert "2 tokens read in " in err and "4 decoded at " in err and "(5" in err and "%) on 2" in err
 
 
-def test_sampling():
-  logits = np.log(np.array([0.1, 0.2, 0.7], np.float32))
-  assert Sampler(0, np.random.default_rng(0))(logits) == 2
-  for temperature, want in ((1.0, [0.1, 0.2, 0.7]), (0.5, [0.01 / 0.54, 0.04 / 0.54, 0.49 / 0.54])):
-    s = Sampler(temperature, np.random.default_rng(0))
-    counts = np.bincount([s(logits) for _ in range(20000)], minlength=3) / 20000
-    np.testing.assert_allclose(counts, want, atol=0.02)
-
-
 def test_text_ends_at_an_end_token_the_limit_and_the_context():
   class Fixed:
     class c:
@@ -117,7 +109,7 @@ def test_text_ends_at_an_end_token_the_limit_and_the_context():
       return np.eye(8)[[token + 1 if token < 7 else 7 for token in tokens]]
 
   def out(prompt: int, limit: int, ends: set[int]) -> list[int]:
-    sample = Sampler(0, np.random.default_rng(0))
+    sample = Sampler(Sampling(temperature=0))
     return list(generate(Fixed(), [0] * prompt, limit, sample, frozenset(ends), Statistics()))
 
   assert out(2, 3, set()) == [1, 2, 3]

@@ -12,7 +12,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from extra.write_gguf import write_gguf
 from tinygrad.apps import AppError
-from tinygrad.apps.tokenizer import SPLITS, TokenError, Tokenizer
+from tinygrad.apps.tokenizer import SPLITS, TextStream, TokenError, Tokenizer
 from tinygrad.nn.gguf import GGUF, GGUFError
 
 TEXT = ["def f(x):\n  return x + 1\n" * 8, "the quick brown fox doesn't jump 12345 times\n\n" * 8, "größe 漢字 🙂 " * 8]
@@ -113,15 +113,18 @@ def test_bos_by_the_files_habit(tmp_path: Path):
   assert load(tmp_path, pre="llama-bpe", bos_token_id=None).bos is None
 
 
+def streamed(t: Tokenizer, ids: list[int], after: int | None = None) -> list[str]:
+  text = TextStream(t, after)
+  return [*(text.push(i) for i in ids), text.rest()]
+
+
 def test_a_character_spread_over_tokens_waits_for_its_last_byte(tok: Tokenizer):
   ((chars, _),) = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str("é🙂")
   ids = [tok.names.index(c) for c in chars]  # one for each byte
   assert len(ids) == 6
-  assert list(tok.stream(ids)) == ["", "é", "", "", "", "🙂", ""]
-  assert list(tok.stream(ids[:4])) == ["", "é", "", "", "\N{REPLACEMENT CHARACTER}"]
-  asked = iter(ids)
-  assert [text for text, _ in zip(tok.stream(asked), range(2))] == ["", "é"]
-  assert len(list(asked)) == 4 - 1  # zip has asked for one more; a token is not taken before the last one's text is out
+  assert streamed(tok, ids) == ["", "é", "", "", "", "🙂", ""]
+  assert streamed(tok, ids[:4]) == ["", "é", "", "", "\N{REPLACEMENT CHARACTER}"]
+  assert streamed(tok, [ids[2], *ids[:2]]) == ["", "\N{REPLACEMENT CHARACTER}", "é", ""]
 
 
 def test_chat_template(tok: Tokenizer, tmp_path: Path):
@@ -260,7 +263,35 @@ def test_streams_keep_spaces_that_a_decoder_drops_at_the_start(tmp_path: Path):
   peer = Peer(models.WordLevel(words, "<unk>"))
   peer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
   t = Tokenizer.from_folder(write_tokenizer(tmp_path, peer))
-  assert list(t.stream([0, 1, 0])) == ["a", " b", " a", ""]
+  assert streamed(t, [0, 1, 0]) == ["a", " b", " a", ""]
+  assert streamed(t, [0, 1], after=1) == [" a", " b", ""]  # which goes on with a text
+
+
+def test_the_text_of_a_token_is_what_the_decoder_of_its_folder_makes_of_it(tmp_path: Path):
+  words = {"▁a": 0, "b": 1, "<unk>": 2, "<0xE4>": 3, "<0xBD>": 4, "<0xA0>": 5, "▁▁": 6, "ü": 7}
+  peer = Peer(models.WordLevel(words, "<unk>"))
+  peer.add_special_tokens(["<s>"])
+  peer.add_tokens(["▁x "])
+  steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+  for decoder in (decoders.Sequence(steps), decoders.Sequence(steps[:3])):
+    peer.decoder = decoder
+    t = Tokenizer.from_folder(write_tokenizer(tmp_path, peer))
+    for ids in ([0, 1, 6, 7], [3, 4, 5, 0], [8, 0, 8, 1], [6, 0], [1, 0, 3, 4, 5, 7]):
+      assert t.decode(ids) == peer.decode(ids), ids
+  assert t.pieces[9] == "▁x ".encode()  # an added token is text as it stands
+  peer.decoder = decoders.Metaspace()
+  t = Tokenizer.from_folder(write_tokenizer(tmp_path, peer))
+  assert t.decode([0, 1, 0]) == peer.decode([0, 1, 0]) == "ab a"
+
+
+@pytest.mark.parametrize("decoder", [decoders.WordPiece(), decoders.Replace("_", " "), None])
+def test_decoders_that_it_refuses(tmp_path: Path, decoder: object):
+  peer = Peer(models.WordLevel({"a": 0, "<unk>": 1}, "<unk>"))
+  if decoder is not None:
+    peer.decoder = decoder
+  name = "null" if decoder is None else type(decoder).__name__
+  with pytest.raises(AppError, match=f"tokenizer.json: a decoder '{name}' is not supported\n  fix: "):
+    Tokenizer.from_folder(write_tokenizer(tmp_path, peer))
 
 
 def test_folders_that_it_refuses(tmp_path: Path):

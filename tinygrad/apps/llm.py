@@ -24,15 +24,13 @@ if not __package__:
   # Run as a script, the search path begins with this folder, whose modules could hide others of the same name.
   sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tinygrad import DeviceError, ShardError
 from tinygrad.apps import AppError
 from tinygrad.apps.checkpoint import Checkpoint, GGUFCheckpoint
 from tinygrad.apps.hugging_face import Folder
 from tinygrad.apps.model import LanguageModel, Layout
-from tinygrad.apps.tokenizer import Tokenizer
+from tinygrad.apps.sampling import Sampler, Sampling
+from tinygrad.apps.tokenizer import TextStream, Tokenizer
 from tinygrad.helpers import interruptible, size_to_str, tqdm
 from tinygrad.nn.files import CheckpointError
 from tinygrad.nn.gguf import GGUF, GGUFError
@@ -58,23 +56,6 @@ def arguments() -> argparse.ArgumentParser:
   p.add_argument("--ctx", type=int, metavar="N", help="tokens of memory (default: the model's own, at most 4096)")
   p.add_argument("--chat", action="store_true", help="put the prompt into the model's chat template")
   return p
-
-
-@dataclass(frozen=True, slots=True)
-class Sampler:
-  """Picks a token from logits: the likeliest at temperature 0, else at random by softmax(logits / temperature).
-
-  The largest of logits / T + Gumbel noise is distributed as that softmax. The noise is drawn on the host from one
-  seed, so that the text does not depend on the devices.
-  """
-
-  temperature: float
-  rng: np.random.Generator
-
-  def __call__(self, logits: NDArray[np.float32]) -> int:
-    if self.temperature == 0:
-      return int(logits.argmax())
-    return int((logits / self.temperature + self.rng.gumbel(size=logits.shape)).argmax())
 
 
 @dataclass(slots=True)
@@ -104,7 +85,7 @@ def generate(
   stats.prompt_tokens += len(ids)
   stats.prompt_seconds += time.perf_counter() - start
   for i in range(limit):
-    token = sample(logits)
+    token = sample(logits).token
     if token in ends:
       return
     yield token
@@ -119,19 +100,14 @@ def generate(
 
 def print_tokens(ids: Iterator[int], tokenizer: Tokenizer) -> list[int]:
   """Print tokens as they come; returns them. Ctrl-C ends the text after a token, then raises KeyboardInterrupt."""
-  out: list[int] = []
+  out, text = list[int](), TextStream(tokenizer)
   with interruptible() as interrupted:
-
-    def taken() -> Iterator[int]:
-      for token in ids:
-        out.append(token)
-        yield token
-        if interrupted():
-          return
-
-    for text in tokenizer.stream(taken()):
-      print(text, end="", flush=True)
-    print(flush=True)
+    for token in ids:
+      out.append(token)
+      print(text.push(token), end="", flush=True)
+      if interrupted():
+        break
+    print(text.rest(), flush=True)
     if interrupted():
       raise KeyboardInterrupt
   return out
@@ -167,7 +143,7 @@ def prompts(args: argparse.Namespace) -> Iterator[str]:
 
 
 def converse(args: argparse.Namespace, model: LanguageModel, tokenizer: Tokenizer, stats: Statistics) -> None:
-  sample = Sampler(args.temperature, np.random.default_rng(args.seed))
+  sample = Sampler(Sampling(args.temperature, seed=args.seed))
   messages: list[dict[str, str]] = []
   for prompt in prompts(args):
     if args.chat:

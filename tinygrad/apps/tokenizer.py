@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,9 +74,10 @@ def check_tokens(ids: Sequence[int], vocab: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-  """`encode` text to token numbers, `decode` numbers to text, `stream` for text as it is generated.
+  """`encode` text to token numbers, `decode` numbers to text; `TextStream` for text as it is generated.
 
-  `names[i]` is the spelling of token i in the file; control tokens are no text.
+  `names[i]` is the spelling of token i in the file, `pieces[i]` the bytes of its text; control tokens have none.
+  `drops_space`: a space that begins a text is the tokenizer's own.
   """
 
   names: tuple[str, ...]
@@ -83,6 +86,8 @@ class Tokenizer:
   ends: frozenset[int]
   add_bos: bool
   template: str | None
+  pieces: tuple[bytes, ...]
+  drops_space: bool = False
 
   @staticmethod
   def from_gguf(g: GGUF) -> Tokenizer:
@@ -99,7 +104,8 @@ class Tokenizer:
     bos = ids["bos"] if ids["bos"] >= 0 else None
     add_bos = bos is not None and g.get("tokenizer.ggml.add_bos_token", bool, pre in LLAMA3_LIKE)
     ends = frozenset(ids[k] for k in ("eos", "eot", "eom") if ids[k] >= 0)
-    return Tokenizer(tuple(names), encoder, bos, ends, add_bos, g.metadata.get("tokenizer.chat_template"))
+    template = g.metadata.get("tokenizer.chat_template")
+    return Tokenizer(tuple(names), encoder, bos, ends, add_bos, template, *_pieces(names, encoder))
 
   @staticmethod
   def from_folder(folder: Path) -> Tokenizer:
@@ -123,7 +129,13 @@ class Tokenizer:
     ends = stops.get("eos_token_id")
     listed = [i for i in (ends if isinstance(ends, list) else [ends, eos]) if type(i) is int and 0 <= i < len(names)]
     add_bos = bos is not None and encoder.encode("").ids[:1] == [bos]
-    return Tokenizer(tuple(names), encoder, bos, frozenset(listed), add_bos, _template(folder, said))
+    try:
+      pieces, drops_space = _pieces(names, encoder)
+    except ValueError as e:
+      raise AppError(f"{file}: {e}\n  fix: use a model of a family that docs/llm.md lists") from e
+    return Tokenizer(
+      tuple(names), encoder, bos, frozenset(listed), add_bos, _template(folder, said), pieces, drops_space
+    )
 
   def encode(self, text: str, bos: bool | None = None) -> list[int]:
     """Token numbers of `text`; spelled-out control tokens count as such. `bos` overrides the file's habit."""
@@ -131,26 +143,9 @@ class Tokenizer:
     return [self.bos, *ids] if self.bos is not None and (self.add_bos if bos is None else bos) else ids
 
   def decode(self, ids: Iterable[int]) -> str:
-    tokens = list(ids)
-    check_tokens(tokens, len(self.names))
-    return str(self.encoder.decode(tokens, skip_special_tokens=True))
-
-  def stream(self, ids: Iterable[int]) -> Iterator[str]:
-    """The text of each token as they come; a character spread over several tokens waits for its last byte, or for the
-    end.
-    """
-    before: list[int] = []  # decoded with what follows: a tokenizer may drop the space that begins a text
-    waiting: list[int] = []
-    for token in ids:
-      waiting.append(token)
-      text = self.decode([*before, *waiting])
-      if text.endswith("\N{REPLACEMENT CHARACTER}"):
-        yield ""
-        continue
-      new = text[len(self.decode(before)) :]
-      before, waiting = waiting if new else [*before, *waiting], []
-      yield new
-    yield self.decode([*before, *waiting])[len(self.decode(before)) :]
+    """The text of tokens; what is no UTF-8 becomes U+FFFD."""
+    text = TextStream(self)
+    return "".join(text.push(i) for i in ids) + text.rest()
 
   def chat(self, messages: Sequence[dict[str, str]]) -> str:
     """The conversation as the file's chat template writes it, up to where the assistant's answer begins."""
@@ -162,6 +157,29 @@ class Tokenizer:
     if text is None:
       raise AppError(f"the model's chat template fails on this conversation: {problem}\n  fix: leave out --chat")
     return text
+
+
+class TextStream:
+  """The text of tokens as they come, without control tokens; a character spread over several waits for its last byte.
+
+  `after` is the token before the first: after text, a space is one.
+  """
+
+  def __init__(self, tokenizer: Tokenizer, after: int | None = None):
+    self.pieces, self.utf8 = tokenizer.pieces, codecs.getincrementaldecoder("utf-8")("replace")
+    self.begins = tokenizer.drops_space and (after is None or not self.pieces[after])
+
+  def push(self, token: int) -> str:
+    """Raises TokenError where the vocabulary does not hold it."""
+    check_tokens((token,), len(self.pieces))
+    piece = self.pieces[token]
+    if self.begins and piece:
+      self.begins, piece = False, piece.removeprefix(b" ")
+    return self.utf8.decode(piece)
+
+  def rest(self) -> str:
+    """U+FFFD for a character that was not finished."""
+    return self.utf8.decode(b"", final=True)
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -205,6 +223,44 @@ def _vocabulary(g: GGUF) -> tuple[list[str], list[tuple[str, str]], list[int]]:
     if len(pair) != 2 or not known.issuperset((*pair, "".join(pair))):
       g.check(False, f"'tokenizer.ggml.merges'[{i}]", f"{merges[i]!r} does not join two tokens to a third")
   return names, pairs, types
+
+
+# The bytes that characters of a byte-level token stand for: printable ones for themselves, the others from U+0100 on.
+_PRINTABLE = [b for b in range(256) if 0x21 <= b <= 0x7E or 0xA1 <= b <= 0xAC or 0xAE <= b <= 0xFF]
+_OTHERS = [b for b in range(256) if b not in _PRINTABLE]
+BYTE_OF = {chr(b): b for b in _PRINTABLE} | {chr(256 + i): b for i, b in enumerate(_OTHERS)}
+SPACE = "\u2581"  # what SentencePiece writes for a space
+
+
+def _decoders(encoder: Any) -> list[dict[str, Any]]:
+  """What a tokenizer's decoder does in turn, as tokenizer.json writes it."""
+  state = None if encoder.decoder is None else json.loads(encoder.decoder.__getstate__())
+  return [] if state is None else state.get("decoders", [state])
+
+
+def _pieces(names: Sequence[str], encoder: Any) -> tuple[tuple[bytes, ...], bool]:
+  """The bytes of every token's text, and whether a space that begins a text is dropped.
+
+  Raises: ValueError for a decoder that does anything else than SentencePiece's and byte-level ones do.
+  """
+  steps = {step["type"]: step for step in _decoders(encoder)}
+  known = {"ByteLevel", "ByteFallback", "Replace", "Metaspace", "Fuse", "Strip"}
+  space = steps.get("Replace", steps.get("Metaspace", {}))
+  written = space.get("replacement") if "Metaspace" in steps else space.get("pattern", {}).get("String")
+  odd = [kind for kind in steps if kind not in known] or ([] if written in (None, SPACE) else ["Replace"])
+  if odd or not steps:
+    raise ValueError(f"a decoder {odd[0] if odd else 'null'!r} is not supported")
+  added = {i: b"" if t.special else t.content.encode() for i, t in encoder.get_added_tokens_decoder().items()}
+
+  def piece(name: str) -> bytes:
+    if "ByteLevel" in steps and all(c in BYTE_OF for c in name):
+      return bytes(BYTE_OF[c] for c in name)
+    if "ByteFallback" in steps and re.fullmatch("<0x[0-9A-F]{2}>", name):
+      return bytes([int(name[3:5], 16)])
+    return (name if written is None else name.replace(SPACE, " ")).encode()
+
+  drops_space = "Strip" in steps or space.get("prepend_scheme", "never") != "never"
+  return tuple(added[i] if i in added else piece(name) for i, name in enumerate(names)), drops_space
 
 
 def _encoder(names: list[str], merges: list[tuple[str, str]], types: list[int], pre: str) -> Any:

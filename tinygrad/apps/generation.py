@@ -1,0 +1,389 @@
+"""Text for many requests at once, over the slots of one model's KV cache (docs/serve.md).
+
+An `Engine` takes requests from any thread; one thread, that which calls `step` or the one that `start` makes, owns the
+model. A step gives waiting requests to free slots, reads one piece of a prompt, and decodes one token of every text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinygrad.apps import AppError
+from tinygrad.apps.sampling import Drawn, Sampler, Sampling
+from tinygrad.apps.tokenizer import TextStream, Tokenizer, check_tokens
+
+PIECE, WHOLE = 128, 512  # tokens of a prompt that one step reads, while texts of others wait and while none does
+
+
+class Sized(Protocol):
+  @property
+  def context(self) -> int: ...
+
+
+class SlotModel(Protocol):
+  """What an engine needs of `apps.model.LanguageModel`. Each slot has a KV cache of its own."""
+
+  @property
+  def slots(self) -> int: ...
+  @property
+  def c(self) -> Sized: ...
+  def prefill(self, ids: Sequence[int], pos: int, slot: int) -> NDArray[np.float32]:
+    """Writes `ids` at positions from `pos` on; logits [vocab] after the last."""
+
+  def decode(self, tokens: Sequence[int], positions: Sequence[int]) -> NDArray[np.float32]:
+    """One token a slot; -1 is the position of an idle one. Logits [slots, vocab]."""
+
+
+class Grammar(Protocol):
+  """What a text may be; it is told each token and serves one text."""
+
+  def allowed(self) -> NDArray[np.bool_]:
+    """[at most vocab]: the tokens that may come next, an end token among them where the text may end."""
+
+  def take(self, token: int) -> bool:
+    """The text goes on with `token`; whether it may go on after it."""
+
+
+class Finish(StrEnum):
+  """Why a text ended: at an end token, a stop string or the end of its grammar; at its limit or the end of the
+  context; by `Job.cancel`; by an error, which the last event names."""
+
+  STOP = "stop"
+  LENGTH = "length"
+  CANCELLED = "cancelled"
+  ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+  """`ids`: the prompt. `max_tokens` None: up to the end of the context. `stop`: the text ends before any of these."""
+
+  ids: Sequence[int]
+  max_tokens: int | None = None
+  sampling: Sampling = Sampling()
+  stop: tuple[str, ...] = ()
+  grammar: Grammar | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+  """Some text, the token that was drawn (whose text may come later, or with it), and in the last event why."""
+
+  text: str = ""
+  drawn: Drawn | None = None
+  finish: Finish | None = None
+  error: str = ""
+
+
+Listener = Callable[[Event], None]
+
+
+class QueueFull(AppError):
+  """As many requests wait as may."""
+
+
+class PromptError(AppError):
+  """A prompt that has no tokens, or more than the context holds: names the numbers and a fix."""
+
+
+class StopStrings:
+  """Text as it comes, up to the first stop string that is complete; what may be the beginning of one waits."""
+
+  def __init__(self, stops: Sequence[str]):
+    self.stops, self.held = [s for s in stops if s], ""
+
+  def push(self, text: str) -> tuple[str, bool]:
+    """(what may be shown, whether a stop string has come)"""
+    self.held += text
+    found = [(at + len(s), at) for s in self.stops if (at := self.held.find(s)) >= 0]
+    if found:
+      return self.held[: min(found)[1]], True
+    longest = max((len(s) - 1 for s in self.stops), default=0)
+    waits = next(n for n in range(min(longest, len(self.held)), -1, -1) if self.begins(self.held[len(self.held) - n :]))
+    shown, self.held = self.held[: len(self.held) - waits], self.held[len(self.held) - waits :]
+    return shown, False
+
+  def begins(self, end: str) -> bool:
+    return not end or any(s.startswith(end) for s in self.stops)
+
+
+@dataclass(slots=True)
+class Job:
+  """A request on its way. `cancel` may be called from any thread; the others are for reading."""
+
+  request: Request
+  listener: Listener
+  cancel: Callable[[], None] = field(init=False)
+  reused: int = 0  # tokens of the prompt that were in the slot's cache
+  tokens: int = 0  # drawn
+  cancelled: bool = False
+  finished: Finish | None = None
+
+
+@dataclass(slots=True)
+class Text:
+  """What a job needs while it has a slot. `unread`: the rest of its prompt. `next`: drawn, and not yet in the cache."""
+
+  job: Job
+  unread: deque[int]
+  sampler: Sampler
+  stream: TextStream
+  stops: StopStrings
+  next: int = -1
+
+
+@dataclass(slots=True)
+class Slot:
+  """`cached[i]` is the token at position i of this slot's KV cache; `used`: when it was last given to a request."""
+
+  number: int
+  cached: list[int] = field(default_factory=list)
+  text: Text | None = None
+  used: int = 0
+
+  def shared(self, ids: Sequence[int]) -> int:
+    """How many tokens of a prompt lie here; its last one is read in any case, for its logits."""
+    end = min(len(self.cached), len(ids) - 1)
+    return next((i for i in range(end) if self.cached[i] != ids[i]), end)
+
+
+@dataclass(slots=True)
+class Counts:
+  """What an engine has done: tokens of prompts read and reused, tokens decoded, steps of decoding, seconds of both,
+  requests by how they ended."""
+
+  read: int = 0
+  reused: int = 0
+  read_seconds: float = 0.0
+  decoded: int = 0
+  steps: int = 0
+  decode_seconds: float = 0.0
+  finished: dict[Finish, int] = field(default_factory=lambda: dict.fromkeys(Finish, 0))
+
+
+class Engine:
+  """`submit` requests from any thread; their events come from the thread that owns the model.
+
+  The tokens of a request depend on its prompt, sampling and seed, not on what runs beside it.
+  """
+
+  def __init__(self, model: SlotModel, tokenizer: Tokenizer, queue: int = 64, piece: int | None = None):
+    self.model, self.tokenizer, self.limit = model, tokenizer, queue
+    self.piece, self.whole = piece or PIECE, piece or WHOLE
+    self.slots = [Slot(i) for i in range(model.slots)]
+    self.counts, self.clock, self.turn = Counts(), itertools.count(1), 0
+    self.waiting: deque[Job] = deque()
+    self.changed = threading.Condition()  # guards `waiting` and `closed`
+    self.closed, self.thread = False, threading.Thread(target=self.run, name="engine", daemon=True)
+
+  # ---------------------------------------------------------------- any thread
+
+  def submit(self, request: Request, listener: Listener) -> Job:
+    """`listener` is called with each event and must not raise. Raises PromptError, TokenError, QueueFull."""
+    room = self.model.c.context
+    if not request.ids:
+      raise PromptError("the prompt is empty\n  fix: at least one token, such as the tokenizer's `bos`")
+    if len(request.ids) > room:
+      fix = "a shorter prompt, or a larger --ctx, up to the model's own context length"
+      raise PromptError(f"{len(request.ids)} tokens do not fit into the context of {room}\n  fix: {fix}")
+    check_tokens(request.ids, len(self.tokenizer.names))
+    job = Job(request, listener)
+    job.cancel = lambda: self.cancel(job)
+    with self.changed:
+      if self.closed or len(self.waiting) >= self.limit:
+        problem = "the engine is closed" if self.closed else f"{self.limit} requests wait already"
+        raise QueueFull(f"{problem}\n  fix: ask again later, or a larger --queue")
+      self.waiting.append(job)
+      self.changed.notify()
+    return job
+
+  def cancel(self, job: Job) -> None:
+    job.cancelled = True
+    with self.changed:
+      self.changed.notify()
+
+  def start(self) -> None:
+    self.thread.start()
+
+  def close(self) -> None:
+    """Cancels every request, and ends the thread."""
+    with self.changed:
+      self.closed = True
+      self.changed.notify()
+    if self.thread.is_alive():
+      self.thread.join()
+    else:
+      self.cancel_all()
+
+  def stream(self, request: Request) -> Iterator[Event]:
+    """The events of a request. Where no thread was started, the caller's takes the steps; leaving it cancels."""
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    job = self.submit(request, events.put)
+    try:
+      finished = None
+      while finished is None:
+        while events.empty() and not self.thread.is_alive():
+          self.step()
+        event = events.get()
+        finished = event.finish
+        yield event
+    finally:
+      job.cancel()
+      if not self.thread.is_alive():
+        self.drop_cancelled()
+
+  @property
+  def busy(self) -> int:
+    return sum(slot.text is not None for slot in self.slots)
+
+  # ---------------------------------------------------------------- the thread that owns the model
+
+  def run(self) -> None:
+    """Steps until `close`."""
+    try:
+      while True:
+        with self.changed:
+          self.changed.wait_for(lambda: self.closed or self.waiting or self.busy)
+          if self.closed:
+            return
+        self.step()
+    finally:  # also after an error of our own: nobody waits for ever
+      self.closed = True
+      self.cancel_all()
+
+  def step(self) -> None:
+    self.drop_cancelled()
+    self.admit()
+    self.read()
+    self.decode()
+
+  def cancel_all(self) -> None:
+    with self.changed:
+      for job in [*self.waiting, *(slot.text.job for slot in self.slots if slot.text)]:
+        job.cancelled = True
+    self.drop_cancelled()
+
+  def drop_cancelled(self) -> None:
+    with self.changed:
+      gone = [job for job in self.waiting if job.cancelled]
+      self.waiting = deque(job for job in self.waiting if not job.cancelled)
+    for job in gone:
+      self.end(job, Event(finish=Finish.CANCELLED))
+    for slot in self.slots:
+      if slot.text is not None and slot.text.job.cancelled:
+        self.free(slot, Event(finish=Finish.CANCELLED))
+
+  def end(self, job: Job, last: Event) -> None:
+    assert last.finish is not None
+    self.counts.finished[last.finish] += 1
+    job.finished = last.finish
+    job.listener(last)
+
+  def free(self, slot: Slot, last: Event) -> None:
+    text, slot.text = slot.text, None
+    assert text is not None
+    self.end(text.job, last)
+
+  def admit(self) -> None:
+    """Waiting requests, in their order, each to the free slot that has most of its prompt, or was unused longest."""
+    while free := [slot for slot in self.slots if slot.text is None]:
+      with self.changed:
+        if not self.waiting:
+          return
+        job = self.waiting.popleft()
+      ids = job.request.ids
+      slot = max(free, key=lambda slot: (slot.shared(ids), -slot.used))
+      job.reused = slot.shared(ids)
+      self.counts.reused += job.reused
+      del slot.cached[job.reused :]
+      slot.used = next(self.clock)
+      sampler, stream = Sampler(job.request.sampling, ids), TextStream(self.tokenizer, ids[-1])
+      slot.text = Text(job, deque(ids[job.reused :]), sampler, stream, StopStrings(job.request.stop))
+
+  def read(self) -> None:
+    """One piece of one prompt; of several, each in its turn."""
+    unread = [slot for slot in self.slots if slot.text and slot.text.unread]
+    if not unread:
+      return
+    slot = min(unread, key=lambda slot: (slot.number - self.turn) % len(self.slots))
+    text, self.turn = slot.text, slot.number + 1
+    assert text is not None
+    most = self.whole if len(unread) == self.busy else self.piece
+    piece = [text.unread.popleft() for _ in range(min(most, len(text.unread)))]
+    start = time.perf_counter()
+    try:
+      logits = self.model.prefill(piece, len(slot.cached), slot.number)
+    except Exception as e:
+      slot.cached.clear()
+      self.free(slot, Event(finish=Finish.ERROR, error=str(e)))
+      return
+    slot.cached += piece
+    self.counts.read += len(piece)
+    self.counts.read_seconds += time.perf_counter() - start
+    if not text.unread:
+      self.draw(slot, text, logits)
+
+  def decode(self) -> None:
+    """One token more for every text that has one."""
+    texts = [(slot, slot.text) for slot in self.slots if slot.text and not slot.text.unread]
+    if not texts:
+      return
+    tokens, positions = [0] * len(self.slots), [-1] * len(self.slots)
+    for slot, text in texts:
+      tokens[slot.number], positions[slot.number] = text.next, len(slot.cached)
+    start = time.perf_counter()
+    try:
+      logits = self.model.decode(tokens, positions)
+    except Exception as e:
+      for slot, _ in texts:
+        slot.cached.clear()
+        self.free(slot, Event(finish=Finish.ERROR, error=str(e)))
+      return
+    self.counts.decode_seconds += time.perf_counter() - start
+    self.counts.steps += 1
+    for slot, text in texts:
+      slot.cached.append(text.next)
+      self.draw(slot, text, logits[slot.number])
+    self.counts.decoded += len(texts)
+
+  def draw(self, slot: Slot, text: Text, logits: NDArray[np.float32]) -> None:
+    """The next token of a text, and its event."""
+    request, logits = text.job.request, logits[: len(self.tokenizer.names)]  # a model may have more, that mean nothing
+    try:
+      drawn = text.sampler(logits, allowed(request.grammar, len(logits)))
+      goes_on = request.grammar is None or request.grammar.take(drawn.token)
+    except AppError as e:
+      self.free(slot, Event(finish=Finish.ERROR, error=str(e)))
+      return
+    text.job.tokens += 1
+    text.next = drawn.token
+    if drawn.token in self.tokenizer.ends:
+      self.free(slot, Event(text.stops.held, drawn, Finish.STOP))
+      return
+    shown, stopped = text.stops.push(text.stream.push(drawn.token))
+    full = text.job.tokens == request.max_tokens or len(slot.cached) == self.model.c.context
+    if stopped:
+      self.free(slot, Event(shown, drawn, Finish.STOP))
+    elif not goes_on or full:
+      self.free(slot, Event(shown + text.stops.held, drawn, Finish.LENGTH if goes_on else Finish.STOP))
+    else:
+      text.job.listener(Event(shown, drawn))
+
+
+def allowed(grammar: Grammar | None, vocab: int) -> NDArray[np.bool_] | None:
+  """[vocab] of what a grammar knows."""
+  if grammar is None:
+    return None
+  known = grammar.allowed()[:vocab]
+  return np.concatenate((known, np.zeros(vocab - len(known), bool)))

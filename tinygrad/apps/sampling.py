@@ -1,0 +1,152 @@
+"""How the next token is drawn from logits, on the host, so that a text does not depend on the devices.
+
+The order is Hugging Face's: bias and penalties, which change logits; then temperature, top-k, top-p, min-p, each of
+which sees what the one before it left; then the draw. Log-probabilities that are reported are the model's own, of its
+logits before any of that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinygrad.apps import AppError
+
+MOST_LOGPROBS = 20
+
+
+class SamplingError(AppError):
+  """A setting out of its range, or logits from which nothing can be drawn; `setting` is its name."""
+
+  def __init__(self, setting: str, problem: str, fix: str):
+    super().__init__(f"{setting} {problem}\n  fix: {fix}")
+    self.setting = setting
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+  """As it stands, tokens are drawn by the model's own probabilities.
+
+  temperature: logits are divided by it; 0 takes the likeliest token. top_k: so many of the likeliest stay (and those
+  as likely as the last), 0: all. top_p: the likeliest stay whose probabilities reach it. min_p: those stay that have
+  this share of the likeliest's probability. repetition: logits of tokens in the prompt or the text are divided by it
+  if positive, else multiplied. presence, frequency: are taken off the logits of tokens in the text, once, and by how
+  often they are there. bias: is added to the logits of tokens. seed: the same one draws the same tokens; None: another
+  each time. logprobs: how many of the likeliest tokens are reported beside each, None: nothing is.
+
+  Raises: SamplingError
+  """
+
+  temperature: float = 1.0
+  top_k: int = 0
+  top_p: float = 1.0
+  min_p: float = 0.0
+  repetition: float = 1.0
+  presence: float = 0.0
+  frequency: float = 0.0
+  bias: tuple[tuple[int, float], ...] = ()
+  seed: int | None = None
+  logprobs: int | None = None
+
+  def __post_init__(self) -> None:
+    for field in fields(self):
+      if field.name in RANGES:
+        low, high = RANGES[field.name]
+        value = getattr(self, field.name)
+        if value is not None and not low <= value <= high:  # NaN is in no range
+          raise SamplingError(field.name, f"is {value}", f"a number from {low:g} to {high:g}")
+    for token, change in self.bias:
+      if token < 0 or not -100 <= change <= 100:
+        raise SamplingError("bias", f"of token {token} is {change}", "a token's number, and a change from -100 to 100")
+
+
+RANGES: dict[str, tuple[float, float]] = {
+  "temperature": (0, 100), "top_k": (0, 1 << 31), "top_p": (0, 1), "min_p": (0, 1), "repetition": (0.01, 100),
+  "presence": (-2, 2), "frequency": (-2, 2), "seed": (0, (1 << 64) - 1), "logprobs": (0, MOST_LOGPROBS),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+  """A token; where they were asked for, its log-probability and the likeliest tokens with theirs."""
+
+  token: int
+  logprob: float = math.nan
+  likeliest: tuple[tuple[int, float], ...] = ()
+
+
+class Sampler:
+  """Draws the tokens of one text after `prompt`, each from logits [vocab]."""
+
+  def __init__(self, sampling: Sampling, prompt: Iterable[int] = ()):
+    self.sampling, self.rng = sampling, np.random.default_rng(sampling.seed)
+    self.seen, self.counts = set(prompt), Counter[int]()
+
+  def __call__(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None = None) -> Drawn:
+    """`allowed` [vocab]: which tokens may be drawn. Raises SamplingError for NaN, or where no token may."""
+    changed = penalised(logits.astype(np.float64), self.sampling, self.seen, self.counts)
+    if allowed is not None:
+      changed[~allowed] = -math.inf
+    if not np.isfinite(changed.max()):
+      raise SamplingError("logits", "hold NaN, or no token may be drawn", "a model in F32; a wider grammar")
+    if self.sampling.temperature == 0:
+      token = int(changed.argmax())
+    else:
+      tokens, p = candidates(changed, self.sampling)
+      ends = p.cumsum()
+      token = int(tokens[np.searchsorted(ends, self.rng.random() * ends[-1], "right")])
+    self.seen.add(token)
+    self.counts[token] += 1
+    return reported(logits, token, self.sampling.logprobs)
+
+
+def penalised(x: NDArray[np.float64], s: Sampling, seen: set[int], counts: Counter[int]) -> NDArray[np.float64]:
+  """`x` after bias and penalties, in its place."""
+  for token, change in s.bias:
+    if token < len(x):
+      x[token] += change
+  if s.repetition != 1 and seen:
+    at = np.fromiter(seen, np.int64, len(seen))
+    x[at] = np.where(x[at] > 0, x[at] / s.repetition, x[at] * s.repetition)
+  if counts and (s.presence or s.frequency):
+    at, many = np.fromiter(counts, np.int64), np.fromiter(counts.values(), np.float64)
+    x[at] -= s.presence + s.frequency * many
+  return x
+
+
+def candidates(x: NDArray[np.float64], s: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+  """The tokens that may be drawn, the likeliest first, and their probabilities, which sum to the share that stayed."""
+  x = x / s.temperature
+  least = -math.inf
+  if 0 < s.top_k < len(x):
+    least = np.partition(x, -s.top_k)[-s.top_k]
+  tokens = np.flatnonzero((x >= least) & (x > -math.inf))
+  p = np.exp(x[tokens] - x.max())
+  p /= p.sum()
+  if s.top_p < 1:
+    # The rarest tokens, each below its part of 1 - top_p, sum to less than that: none of them stays, none is sorted.
+    common = p >= min((1 - s.top_p) / len(p), p.max())
+    tokens, p = tokens[common], p[common]
+  order = np.argsort(-p, kind="stable")
+  tokens, p = tokens[order], p[order]
+  if s.top_p < 1:
+    stay = int(np.searchsorted(p.cumsum(), s.top_p)) + 1
+    tokens, p = tokens[:stay], p[:stay]
+  enough = p >= s.min_p * p[0]
+  return tokens[enough], p[enough]
+
+
+def reported(logits: NDArray[np.float32], token: int, most: int | None) -> Drawn:
+  if most is None:
+    return Drawn(token)
+  x = logits.astype(np.float64)
+  x -= x.max()
+  x -= math.log(np.exp(x).sum())
+  top = np.argpartition(-x, min(most, len(x) - 1))[:most]
+  top = top[np.lexsort((top, -x[top]))]
+  return Drawn(token, float(x[token]), tuple((int(i), float(x[i])) for i in top))
