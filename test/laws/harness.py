@@ -15,6 +15,7 @@ import numpy as np
 from methods import Row
 from programs import MAGNITUDE, VARIABLE, Program, Value, make, random_states, same, tolerance_of
 
+from tinygrad import Tensor, TinyJit
 from tinygrad.device import Device, Placement, Sharding, device_set
 from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import realize, to_numpy
@@ -151,19 +152,45 @@ def pairs(p: Program) -> list[Value]:
   return out
 
 
-def compiled(p: Program, roots: Sequence[UOp]) -> list[np.ndarray]:
-  """The roots' global values by schedule, codegen and the backend of the program's devices; memory behind valid parts
-  is poisoned."""
+def fill(p: Program) -> None:
+  """Writes the contents of a program to memory, poisoned behind valid parts."""
   for u, value in p.content.items():
     buffer = buffer_of(u)
     for device, handle, block in zip(
       buffer.devices, buffer.allocate().handles, blocks(value, u.arg.device, p.seed), strict=True
     ):
       Device[device].copyin(handle, memoryview(np.ascontiguousarray(block).reshape(-1).view(np.uint8)))
+
+
+def compiled(p: Program, roots: Sequence[UOp]) -> list[np.ndarray]:
+  """The roots' global values by schedule, codegen and the backend of the program's devices."""
+  fill(p)
   bound = {VARIABLE: VARIABLE.bind(p.variable)}
   # a root that is a buffer may be assigned to by another
   copies = [UOp.new(Ops.CONTIGUOUS, u.dtype, (u.move(reduced(u.device), pinned=False),)) for u in roots]
   return [to_numpy(u) for u in realize(*[substitute(u, bound) for u in copies])]
+
+
+def check_captured(seed: int, kind: str) -> bool:
+  """The part of a program that goes through transforms, captured: on other values in each call it equals its loops on
+  these; False where there is no such part, or values are too large to tell."""
+  p = make(seed, 9, kind)
+  if p.through is None:
+    return False
+  through, operands = p.through
+  replayed, bound = TinyJit(through.transform), {VARIABLE: VARIABLE.bind(p.variable)}
+  for k in range(1, 5):  # the first runs it, the second captures it
+    want = through.loop(*(Tensor._wrap(v.plain) + k for v in operands)).uop
+    if too_large(p, [want]):
+      return False
+    fill(p)
+    got = replayed(*(Tensor._wrap(substitute(v.placed, bound)) + k for v in operands)).numpy()
+    exact = all(v.exact for v in operands)
+    assert same(got, p.value(want), exact, tolerance_of(want)), (
+      f"call {k} of {through.text}: captured\n{got}\nlooped\n{p.value(want)}\n{p.listing()}"
+    )
+  assert replayed.captured is not None
+  return True
 
 
 def check(

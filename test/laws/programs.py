@@ -163,6 +163,7 @@ class Program:
   exact_gradient: bool = True
   methods: bool = False  # some steps are methods of Tensor
   backward: bool = False
+  through: tuple[transformed.Through, list[Value]] | None = None  # the step that goes through transforms, its operands
 
   def value(self, u: UOp) -> np.ndarray:
     return reference_value(u, self.content, self.memo, self.variable)
@@ -617,7 +618,10 @@ class Generator:
       return found
 
     self.transforms = 0  # one part of a program
-    return self.apply(f"{through.text} of {self.name(x)}, {', '.join(map(self.name, others))}", step, x, *others)
+    made = self.apply(f"{through.text} of {self.name(x)}, {', '.join(map(self.name, others))}", step, x, *others)
+    if made is not None:
+      self.p.through = through, [x, *others]
+    return made
 
   # ---- methods of Tensor (methods.py)
 

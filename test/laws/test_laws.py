@@ -6,10 +6,11 @@ import methods
 import mutants
 import pytest
 import transformed
-from harness import check, compiled, pairs
+from harness import check, check_captured, compiled, pairs
 from programs import make
 
 from tinygrad.device import Device
+from tinygrad.engine import jit
 from tinygrad.helpers import PROCESS, Context
 from tinygrad.sharding.outcomes import STRATEGIES
 from tinygrad.uop import GroupOp, Ops
@@ -38,6 +39,23 @@ def test_sharded_equals_unsharded_compiled(first):
   with Context(DEFER=first // 20 % 2):
     told = sum(check(seed, compiled, 9, KIND, first % 40 > 0) for seed in range(10_000 + first, 10_000 + first + 20))
   assert told > 0.7 * 20
+
+
+OF_TRANSFORMS = range(10_003, 10_800, 4)  # the seeds of programs with a part that goes through transforms
+
+
+@pytest.mark.parametrize("first", range(0, len(OF_TRANSFORMS), 10))
+def test_a_transformed_part_is_replayed_on_other_values(first):
+  with Context(DEFER=first // 10 % 2):
+    told = sum(check_captured(seed, KIND) for seed in OF_TRANSFORMS[first : first + 10])
+  assert told
+
+
+def test_arguments_that_stay_those_of_the_first_call_are_seen(monkeypatch):
+  monkeypatch.setattr(jit.Captured, "renew", lambda self, given, first: None)
+  with pytest.raises(AssertionError, match="call 3"):
+    for seed in OF_TRANSFORMS:
+      check_captured(seed, KIND)
 
 
 def test_every_public_method_has_a_row_or_a_reason():

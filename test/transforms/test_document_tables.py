@@ -36,6 +36,7 @@ from tinygrad import (
 )
 from tinygrad.device import Sharding, SubAxis
 from tinygrad.dtype import dtypes
+from tinygrad.helpers import DEFER, Context
 from tinygrad.sharding import explain
 from tinygrad.uop import Ops
 
@@ -170,6 +171,8 @@ class Law:
 
   def after(self, place: str) -> set[str]:
     """What is owed in the end, and over which axes."""
+    if not DEFER.value:  # what is summed is reduced at once
+      return set()
     if place == "grid" and self.grid is not None:
       return set(self.grid.split())
     if self.owes == SETTLED:
@@ -497,7 +500,7 @@ def plain(case: Case) -> None:
   assert differs(case.wrong(x), case.value(x), tol) != case.law.commutes, "a wrong schedule would not be seen"
   if case.place == "line" and case.law.kind != "step":
     one, debt = y.dtype.itemsize, 8 * t.dtype.itemsize
-    travels = one if case.law.one_number else debt
+    travels = one if case.law.one_number and DEFER.value else debt
     assert moved(case.tail(t)) == [("all_reduce", travels)]
 
 
@@ -733,3 +736,13 @@ def test_law(law: Law, name: str) -> None:
   for place in PLACES:
     if without(law, name, place) is None:
       PROGRAMS[name](Case(law, place))
+
+
+AT_ONCE = [row for i, row in enumerate(RUN) if i % 3 == 0]  # each row in a third of the programs
+
+
+@pytest.mark.parametrize("law, name", AT_ONCE, ids=[f"{law.debt}: {law.name}-{name}" for law, name in AT_ONCE])
+def test_law_where_nothing_is_deferred(law: Law, name: str) -> None:
+  places = [p for p in PLACES if without(law, name, p) is None]
+  with Context(DEFER=0):
+    PROGRAMS[name](Case(law, places[LAWS.index(law) // 2 % len(places)]))

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from tinygrad import Mesh, P, Tensor, TinyJit, grad, nn, psum, scan, scan_layers, shard_map, vmap
+from tinygrad import Mesh, P, Tensor, TinyJit, grad, jvp, nn, psum, scan, scan_layers, shard_map, vmap
 from tinygrad.debug.report import report
 from tinygrad.engine import compile as compiling
-from tinygrad.helpers import Context
+from tinygrad.helpers import Context, GlobalCounters
 from tinygrad.nn.state import get_state_dict
 from tinygrad.sharding.localize import inline_custom
 from tinygrad.transforms import run_loops
+from tinygrad.transforms.run_loops import is_loop
 from tinygrad.uop import UOp
 
 rng = np.random.default_rng(0)
@@ -342,3 +343,62 @@ def test_layers():
 def test_what_is_refused(call, says):
   with pytest.raises(ValueError, match=says):
     call()
+
+
+def values(seed, shape):
+  return np.random.default_rng(seed).normal(size=shape)
+
+
+def loops_in(*results):
+  """The loops below results, each with the sources that it runs on."""
+  order = UOp.sink(*(t.uop for t in results)).toposort()
+  return {(u.arg[1].loop, u.src) for u in order if is_loop(u)}
+
+
+def recurrent(w, x, c):
+  """The last state of a recurrent network, and something of every step."""
+  return scan(lambda c, x: ((y := (c @ w + x).tanh()), (y * c).sum()), c, x)
+
+
+def test_one_loop_back_for_carries_and_stacks():
+  w, x, c = Tensor(values(0, (3, 3))), Tensor(values(1, (5, 3))), Tensor(values(2, (3,)))
+
+  def loss(w, x, c):
+    last, sums = recurrent(w, x, c)
+    return last.square().sum() + (sums * Tensor.arange(5)).sum()
+
+  found = grad(loss, (0, 1, 2))(w, x, c)
+  assert len(loops_in(*found)) == 2
+  for g, (y, at) in zip(found, ((w, (1, 2)), (x, (4, 0)), (c, (1,)))):
+    step = np.zeros(y.shape)
+    step[at] = 1e-6
+    moved = [loss(*(Tensor(t.numpy() + sign * step) if t is y else t for t in (w, x, c))).item() for sign in (1, -1)]
+    np.testing.assert_allclose(g.numpy()[at], (moved[0] - moved[1]) / 2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("by", [(0,), (1,), (2,), (0, 1, 2)])
+def test_the_tangent_of_a_loop_is_a_loop(by):
+  given = [Tensor(values(i, s)) for i, s in enumerate(((3, 3), (5, 3), (3,)))]
+  along = [Tensor(values(7 + i, t.shape)) for i, t in enumerate(given)]
+
+  def of(*some):
+    each = iter(some)
+    return recurrent(*(next(each) if i in by else t for i, t in enumerate(given)))
+
+  primals, tangents = [given[i] for i in by], [along[i] for i in by]
+  found = jvp(of, primals, tangents)[1]
+  assert len(loops_in(*found)) == 2
+  for k in range(2):
+    ends = [of(*(p + sign * 1e-6 * t for p, t in zip(primals, tangents)))[k].numpy() for sign in (1, -1)]
+    np.testing.assert_allclose(found[k].numpy(), (ends[0] - ends[1]) / 2e-6, rtol=1e-6, atol=1e-8)
+
+
+def test_the_tangent_of_a_loop_of_any_length_has_as_many_kernels():
+  def kernels(n):
+    x, c = Tensor(values(1, (n, 3))).realize(), Tensor(values(2, (3,))).realize()
+    f = lambda x: scan(lambda c, x: ((c * x).sin(), c), c, x)[0]  # noqa: E731
+    out, before = jvp(f, (x,), (x,))[1], GlobalCounters.kernel_count
+    out.realize()
+    return GlobalCounters.kernel_count - before
+
+  assert kernels(9) - kernels(7) == kernels(7) - kernels(5)

@@ -2,10 +2,12 @@
 
 There is no rule for each op. An elementwise op has a diagonal Jacobian, so that what its card says of a gradient holds
 of a tangent too; a linear op (movement, lookups, sums, identities) does to a tangent what it does to the value; any
-other reduction is, in the first order, a sum of its elements' tangents times the derivative by each.
+other reduction is, in the first order, a sum of its elements' tangents times the derivative by each. Of a loop it is a
+loop.
 """
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +18,9 @@ from tinygrad.ops import Trait, having
 from tinygrad.transforms.batching import LanesOp, lanes_op
 from tinygrad.transforms.custom import RuledOp
 from tinygrad.transforms.grad import ArgNums, Called, Function, grad, jacrev, one_hots, with_arguments
+from tinygrad.transforms.loop import ScanLoop, ScanOp, canonical_loop, residuals
 from tinygrad.transforms.own_rules import OwnRules
-from tinygrad.transforms.tracing import inputs_below, replaced, unknown
+from tinygrad.transforms.tracing import inputs_below, replaced, unknown, with_replaced
 from tinygrad.transforms.tree import tree_leaves, tree_map
 from tinygrad.transforms.vmap import vmap
 from tinygrad.uop import CARDS, GroupOp, Ops, OwnGradient, UOp, describe
@@ -117,8 +120,14 @@ def tangents_of(roots: Sequence[UOp], seeds: Mapping[UOp, UOp]) -> dict[UOp, UOp
   found: dict[UOp, UOp] = dict(seeds)
   sink = UOp.sink(*roots)
   for root in (*reversed(inputs_below(sink, ())), sink):
-    for u in root.toposort():
-      if u not in found and dtypes.is_float(u.dtype) and (t := tangent_of(u, found)) is not None:
+    loops: dict[Any, list[UOp]] = defaultdict(list)
+    for u in (order := root.toposort()):
+      if u.op is Ops.CUSTOM and isinstance(u.arg[1], ScanOp):
+        loops[u.arg[1].together(u)].append(u)
+    for u in order:
+      if u.op is Ops.CUSTOM and isinstance(u.arg[1], ScanOp):
+        found |= tangents_of_loop(loops.pop(u.arg[1].together(u), []), found)
+      elif u not in found and dtypes.is_float(u.dtype) and (t := tangent_of(u, found)) is not None:
         found[u] = t
   return found
 
@@ -134,6 +143,38 @@ def tangent_of(u: UOp, found: dict[UOp, UOp]) -> UOp | None:
     found |= tangents_of([inner], {s: found[s] for s in u.src if s in found})
     return found.get(inner)
   return tangent(u, [found.get(s) for s in u.src])
+
+
+def tangents_of_loop(results: Sequence[UOp], found: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
+  """Of the results of a loop: a loop over tangents, which reads of each step what the loop has kept for it, stacked. A
+  carry has a tangent if it is given one, or becomes one that has."""
+  if not results or not any(x in found for x in results[0].src):
+    return {}
+  loop, src, results = results[0].arg[1].loop, results[0].src, [u for u in results if u not in found]
+  outs = [y for u in results if not isinstance(y := u.arg[1].out, int)]
+  given = {h: found[x] for h, x in zip(loop.holes, src) if x in found}
+  zero = {h: UOp.const(h.dtype, 0.0).broadcast_to(h.shape) for h in loop.holes[: len(loop.after)]}
+  while True:
+    seeds = {h: unknown(h.shape, h, h.device) for h in loop.holes if h in given}
+    ts = tangents_of([*loop.after, *outs], seeds)
+    if not (more := [h for h, y in zip(loop.holes, loop.after) if y in ts and h not in given]):
+      break
+    given |= {h: zero[h] for h in more}
+  after = {i: ts.get(y, zero[h]) for i, (h, y) in enumerate(zip(loop.holes, loop.after)) if h in seeds}
+  read = residuals(loop, outs, [*after.values(), *(ts[y] for y in outs if y in ts)], src)
+  carried = [(seeds[loop.holes[i]], given[loop.holes[i]]) for i in after]
+  stacked = [(seeds[h], given[h]) for h in loop.elements if h in seeds] + [p for p in read if p[0] not in loop.same]
+  same = [(seeds[h], given[h]) for h in loop.same if h in seeds] + [p for p in read if p[0] in loop.same]
+  holes, sources = zip(*carried, *stacked, *same)
+  new, memo = canonical_loop(ScanLoop(holes, tuple(after.values()), len(stacked), loop.length, loop.reverse))
+  made: dict[UOp, UOp] = {}
+  for u in results:
+    out = u.arg[1].out
+    if out in after:
+      made[u] = new.result([*after].index(out), sources)
+    elif out in ts:
+      made[u] = new.result(with_replaced(ts[out], memo), sources)
+  return made
 
 
 def opened(u: UOp) -> UOp:

@@ -3,10 +3,25 @@
 import functools
 import itertools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tinygrad.device import Device, Placement, Sharding, device_set, plain_line, reduced_placement, same_devices
 from tinygrad.dtype import dtypes
-from tinygrad.uop import CARDS, Hooks, Ops, UOp
+from tinygrad.uop import CARDS, CustomOp, Hooks, Ops, UOp
+
+
+class JointOp(CustomOp):
+  """An op whose results are computed together, each a node of its own; so are their gradients."""
+
+  __slots__ = ()
+
+  def together(self, u: UOp) -> Any:
+    """Equal for the results of one computation, which have the same sources."""
+    raise NotImplementedError
+
+  def joint_gradient(self, parts: Sequence[tuple[UOp, UOp]]) -> Sequence[UOp | None]:
+    """By each source, of some results and their gradients."""
+    raise NotImplementedError
 
 
 def compute_gradient(root: UOp, grad: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
@@ -133,21 +148,36 @@ def _plain(u: UOp, plain: dict[UOp, UOp]) -> UOp:
 
 
 def _accumulate(order: list[UOp], wanted: set[UOp], needed: set[UOp], grads: dict[UOp, UOp]) -> dict[UOp, UOp]:
-  """From the root's gradient to those of the `wanted`; what is built is said to come from the forward node's line."""
+  """From the root's gradient to those of the `wanted`; what is built is said to come from the forward node's line. What
+  was computed together waits for the first of it: none of it depends on another, and all on the same."""
+  joint = {u: u.arg[1].together(u) for u in order if u.op is Ops.CUSTOM and isinstance(u.arg[1], JointOp)}
+  first = {key: u for u, key in reversed(joint.items())}
+  waiting: dict[Any, list[tuple[UOp, UOp]]] = {key: [] for key in first}
   for u in reversed(order):
     g = grads.get(u) if u in needed else None
-    if g is None or u.op is Ops.SINK or not any(s in needed for s in sources(u)):
-      continue
-    rule = CARDS[u.op].gradient if u.op is not Ops.DETACH else _own_gradient
-    if rule is None:
-      raise RuntimeError(f"no gradient passes {u.op.name}\n  fix: detach() the value before it")
-    Hooks.origin = plain_line(u.origin)
-    for s, part in zip(sources(u), rule(g, u), strict=True):
-      if part is not None and s in needed:
-        grads[s] = grads[s].alu(Ops.ADD, part) if s in grads else part
-    if u not in wanted:
-      del grads[u]
+    if u in joint and g is not None:
+      waiting[joint[u]].append((u, g))
+    ready = g is not None if u not in joint else u is first[joint[u]] and waiting[joint[u]]
+    if ready and u.op is not Ops.SINK and any(s in needed for s in sources(u)):
+      Hooks.origin = plain_line(u.origin)
+      for s, part in zip(sources(u), _parts(u, g, waiting[joint[u]] if u in joint else []), strict=True):
+        if part is not None and s in needed:
+          grads[s] = grads[s].alu(Ops.ADD, part) if s in grads else part
+      if u not in wanted:
+        grads.pop(u, None)
   return grads
+
+
+def _parts(u: UOp, g: UOp | None, together: Sequence[tuple[UOp, UOp]]) -> Sequence[UOp | None]:
+  """The gradient by each source of a node; of what was computed together, of all of it."""
+  if together:
+    op: JointOp = u.arg[1]
+    return op.joint_gradient(together)
+  assert g is not None
+  rule = CARDS[u.op].gradient if u.op is not Ops.DETACH else _own_gradient
+  if rule is None:
+    raise RuntimeError(f"no gradient passes {u.op.name}\n  fix: detach() the value before it")
+  return rule(g, u)
 
 
 def _own_gradient(g: UOp, u: UOp) -> tuple[UOp | None, ...]:

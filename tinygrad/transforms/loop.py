@@ -16,9 +16,9 @@ from tinygrad.device import Placement, Sharding
 from tinygrad.dtype import DType, dtypes
 from tinygrad.ops import Trait, having
 from tinygrad.transforms.batching import Batching, Lanes, in_dims, in_front, one_lane
-from tinygrad.transforms.gradient import compute_gradients
+from tinygrad.transforms.gradient import JointOp, compute_gradients
 from tinygrad.transforms.tracing import unknown, with_replaced
-from tinygrad.uop import CustomOp, Factors, GroupOp, Move, Ops, UOp
+from tinygrad.uop import Factors, GroupOp, Move, Ops, UOp
 
 Nodes = tuple[UOp, ...]
 FIRST = 1 << 40  # the number of the first stand-in of every body, so that equal loops are equal
@@ -59,7 +59,7 @@ class ScanLoop:
 
 
 @dataclass(frozen=True, slots=True)
-class ScanOp(CustomOp):
+class ScanOp(JointOp):
   """One result of a loop: carry number `out` at the end, or the value `out` of the body of every step."""
 
   loop: ScanLoop
@@ -96,7 +96,7 @@ class ScanOp(CustomOp):
     return self.unrolled(holes)
 
   def unrolled(self, src: Nodes) -> UOp:
-    """The same without a loop: for who evaluates, explains or differentiates forward."""
+    """The same without a loop: for who evaluates or explains."""
     loop, n = self.loop, len(self.loop.after)
     carries, stacks, same = list(src[:n]), src[n : n + loop.stacks], src[n + loop.stacks :]
     outs: list[UOp] = []
@@ -113,7 +113,13 @@ class ScanOp(CustomOp):
     return UOp.cat([y.reshape((1, *y.shape)) for y in outs], 0)
 
   def gradient(self, g: UOp, u: UOp) -> Sequence[UOp | None]:
-    return Backward(self.loop).of(self.out, g, u.src)
+    return self.joint_gradient([(u, g)])
+
+  def together(self, u: UOp) -> Any:
+    return self.loop, u.src
+
+  def joint_gradient(self, parts: Sequence[tuple[UOp, UOp]]) -> Sequence[UOp | None]:
+    return Backward(self.loop).of({u.arg[1].out: g for u, g in parts}, parts[0][0].src)
 
   def batched(self, batching: Batching, src: Nodes) -> UOp:
     """With lanes in front of every source, each as long as it is: a loop whose body has them."""
@@ -199,30 +205,25 @@ class Backward:
 
   def __init__(self, loop: ScanLoop) -> None:
     self.loop = loop
-    self.forward = set(UOp.sink(*loop.after, *loop.holes).toposort())
     self.wanted = [h for h in loop.holes if dtypes.is_float(h.dtype)]
 
-  def of(self, out: UOp | int, g: UOp, src: Nodes) -> list[UOp | None]:
-    """By each source: None for what is no float, or has no part in the result."""
+  def of(self, given: Mapping[UOp | int, UOp], src: Nodes) -> list[UOp | None]:
+    """By each source, of results with these gradients: None for what is no float, or has no part in them."""
     loop, n = self.loop, len(self.loop.after)
     carried = [i for i in range(n) if dtypes.is_float(loop.after[i].dtype)]
     seeds = {i: unknown(loop.holes[i].shape, loop.holes[i], loop.holes[i].device) for i in carried}
-    roots: list[tuple[UOp, UOp]] = [(loop.after[i], seeds[i]) for i in carried]
-    stacks: list[tuple[UOp, UOp]] = []  # the stand-in of an element, and the stack
-    if not isinstance(out, int):
-      stacks.append((unknown(out.shape, out, out.device), g))
-      roots.append((out, stacks[0][0]))
-    self.forward |= set(UOp.sink(*[y for y, _ in roots]).toposort())
+    stacked = {y: (unknown(y.shape, y, y.device), g) for y, g in given.items() if not isinstance(y, int)}
+    roots = [(loop.after[i], seeds[i]) for i in carried] + [(y, h) for y, (h, _) in stacked.items()]
     found = compute_gradients(roots, self.wanted)
-    read = self.residuals(list(found.values()), src)
-    stacks += [pair for pair in read if pair[0] not in loop.same]
+    read = residuals(loop, [y for y, _ in roots], list(found.values()), src)
+    stacks = [*stacked.values(), *(pair for pair in read if pair[0] not in loop.same)]
     totals = {h: unknown(h.shape, h, h.device) for h in loop.same if h in found}
     same = [h for h in loop.same if h in {x for x, _ in read}]
     zero = {i: UOp.const(h.dtype, 0.0).broadcast_to(h.shape) for i, h in enumerate(loop.holes)}
     after = [found.get(loop.holes[i], zero[i]) for i in carried] + [t.alu(Ops.ADD, found[h]) for h, t in totals.items()]
     holes = (*seeds.values(), *totals.values(), *(h for h, _ in stacks), *same)
     back, memo = canonical_loop(ScanLoop(holes, tuple(after), len(stacks), loop.length, not loop.reverse))
-    first = [g if i == out else zero[i] for i in carried]
+    first = [given.get(i, zero[i]) for i in carried]
     number = {h: i for i, h in enumerate(loop.holes)}
     sources = [*first, *(zero[number[h]] for h in totals), *(s for _, s in stacks), *(src[number[h]] for h in same)]
     parts: list[UOp | None] = [None] * len(src)
@@ -235,27 +236,30 @@ class Backward:
       parts[number[h]] = back.result(len(carried) + j, sources)
     return parts
 
-  def residuals(self, backward: Sequence[UOp], src: Nodes) -> list[tuple[UOp, UOp]]:
-    """What the gradient of a step reads of the step itself: (the value, its stack), and what is the same in all."""
-    loop, n = self.loop, len(self.loop.after)
-    of_steps = set(loop.holes[: n + loop.stacks])
-    varying: set[UOp] = set()
-    for u in UOp.sink(*self.forward).toposort():
-      if u in of_steps or any(s in varying for s in u.src):
-        varying.add(u)
-    kept: dict[UOp, UOp] = {}
-    seen: set[UOp] = set()
-    stack = list(backward)
-    while stack:
-      u = stack.pop()
-      if u in seen:
-        continue
-      seen.add(u)
-      if u in loop.holes:
-        i = loop.holes.index(u)
-        kept[u] = src[i] if i >= n else loop.result(u, src)
-      elif u in varying and u in self.forward and u.op not in CHEAP:
-        kept[u] = loop.result(u, src)
-      else:
-        stack += u.src
-    return list(kept.items())
+
+def residuals(loop: ScanLoop, outs: Sequence[UOp], derived: Sequence[UOp], src: Nodes) -> list[tuple[UOp, UOp]]:
+  """What a derivative of a step (`derived`) reads of the step itself, whose results are `outs`: (the value, its stack),
+  and what is the same in all steps."""
+  n = len(loop.after)
+  forward = UOp.sink(*loop.after, *loop.holes, *outs).toposort()
+  of_steps = set(loop.holes[: n + loop.stacks])
+  varying: set[UOp] = set()
+  for u in forward:
+    if u in of_steps or any(s in varying for s in u.src):
+      varying.add(u)
+  kept: dict[UOp, UOp] = {}
+  seen: set[UOp] = set()
+  stack = list(derived)
+  while stack:
+    u = stack.pop()
+    if u in seen:
+      continue
+    seen.add(u)
+    if u in loop.holes:
+      i = loop.holes.index(u)
+      kept[u] = src[i] if i >= n else loop.result(u, src)
+    elif u in varying and u.op not in CHEAP:
+      kept[u] = loop.result(u, src)
+    else:
+      stack += u.src
+  return list(kept.items())
