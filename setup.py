@@ -25,6 +25,7 @@ ON_X86 = "sys_platform == 'linux' and platform_machine == 'x86_64'"
 OPENCL_DRIVERS = ["intel-opencl-rt", "intel-cmplr-lib-rt", "pocl-binary-distribution"]  # of the processor
 OPENCL = ["pyopencl", *(f"{name}; {ON_X86}" for name in OPENCL_DRIVERS)]
 CUDA = ["cuda-bindings", "nvidia-cuda-nvrtc"]
+SASS = ["nvidia-cuda-nvdisasm"]
 METAL = ["pyobjc-framework-Metal; sys_platform == 'darwin'"]
 ORACLE = ["torch==2.13.0", "transformers", "jax"]
 

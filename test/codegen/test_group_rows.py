@@ -103,7 +103,7 @@ def small(monkeypatch):
 @pytest.mark.parametrize("seed", range(40))
 def test_random_programs_of_rows(seed, target, small, monkeypatch):
   if seed % 2:
-    monkeypatch.setattr(group_rows, "GROUPS", 1)  # several rows a group
+    monkeypatch.setattr(Target, "busy", 256)  # several rows a group
   check(seed, target)
 
 
@@ -123,7 +123,7 @@ def test_without_barriers_threads_race(small, monkeypatch):
 
 
 def test_rows_beyond_the_last_are_written_before_they_are_read(small, monkeypatch):
-  monkeypatch.setattr(group_rows, "GROUPS", 1)
+  monkeypatch.setattr(Target, "busy", 256)
   monkeypatch.setattr(group_rows, "is_kept", lambda store: True)
   assert seen(Race) is not None
 

@@ -11,7 +11,7 @@ from test_kernels import WIDE, normal
 from tinygrad import Tensor
 from tinygrad.codegen import lower_kernel, scatter
 from tinygrad.codegen.share import share_out
-from tinygrad.device import Device
+from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
 from tinygrad.uop import AxisKind, Ops, UOp
@@ -144,7 +144,7 @@ def test_a_mutant_is_seen(name, monkeypatch):
 @pytest.mark.parametrize("threads", [1, 100])
 @pytest.mark.parametrize("name", ["rows", "elements", "maxima", "turned", "added to", "what the place has", "from 3"])
 def test_threads_of_a_grid_share_out_columns_and_rows(name, threads, monkeypatch):
-  monkeypatch.setattr(scatter, "ENOUGH", threads)
+  monkeypatch.setattr(Target, "busy", threads)
   linear = check(*KERNELS[name], target=replace(GRID, few_rows=-N))
   assert not any(u.op is Ops.ACC for u in linear)  # nothing is summed over all there is
 
@@ -161,7 +161,7 @@ def test_a_grid_has_no_more_steps_for_more_rows():
 
   assert updates(4000, 768) == updates(64000, 768)
   threads, each = updates(4000, 768)
-  assert threads < 2 * scatter.ENOUGH and each == [M]
+  assert threads < 2 * GRID.busy and each == [M]
   with_few, _ = updates(GRID.few_rows, 768)
   assert with_few > threads  # each row looks at all of them
 

@@ -39,7 +39,7 @@ def kernels(part: int) -> Iterator[tuple[str, UOp]]:
       _prepare(t.uop, effects)
     effects += [u for u in UOp.sink(*(t.uop for t in tensors)).toposort() if u.op is Ops.ASSIGN]
     if effects:
-      for item in create_schedule(localize(canonical(UOp.sink(*dict.fromkeys(effects)))[0])).items:
+      for item in create_schedule(localize(canonical(UOp.sink(*dict.fromkeys(effects)))[0]), True, cuda.TARGET).items:
         if isinstance(item.kernel, UOp) and item.kernel not in seen:
           seen.add(item.kernel)
           yield r.name, item.kernel

@@ -24,7 +24,6 @@ from tinygrad.uop.affine import affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
-GROUPS = 128  # that keep a grid busy
 SQUARE, MOST_COPIES = 16, 4  # threads, and rows of each
 Ranges = tuple[UOp, ...]
 Grid = dict[str, UOp]  # the numbers of groups, threads and lanes
@@ -74,7 +73,7 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target) -> Team:
   by block, a square of threads with a few rows each, as far as local memory goes."""
   if NOOPT:
     return Team()
-  most = power_of_two(min(size(rows[-1]), max(int(prod(map(size, rows))) // GROUPS, 1)))
+  most = power_of_two(min(size(rows[-1]), max(int(prod(map(size, rows))) * GROUP // target.busy, 1)))
   if any(r.arg[1] is AxisKind.REDUCE for s in stores for r in s.src[2:]):
     memory = {p: p.arg.size * p.dtype.itemsize for p in (s.src[0].src[0] for s in stores) if p.arg.slot < 0}
     most = min(most, power_of_two(target.scratch // 2 // sum(memory.values())), SQUARE * MOST_COPIES)

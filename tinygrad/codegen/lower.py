@@ -70,11 +70,10 @@ def decompose_stores(kernel: UOp, halves: bool) -> UOp:
 def schedule_nests(kernel: UOp, target: Target, heuristic: Heuristic) -> UOp:
   """Each nest as it is to be computed."""
   ids, grid, row = LoopIds(kernel), dict[str, UOp](), None
-  limits = {x.src[0]: x for x in kernel.src if x.op is not Ops.STORE}
+  limits = {} if target.threads else {x.src[0]: x for x in kernel.src if x.op is not Ops.STORE}
   stores = tuple(s for s in kernel.src if s.op is Ops.STORE)
   if target.threads and have_nests(stores):
     kernel, grid, row = in_groups(stores, target, ids)
-    limits = {}
   written = {s.src[0].src[0] for s in stores}
   room = Room(target, ids, heuristic, {}, [], written, grid, row)
   taken = max((u.arg[0] + u.arg[2] for u in kernel.toposort() if u.op is Ops.SCRATCH), default=0)

@@ -21,7 +21,6 @@ from tinygrad.uop.affine import Affine, affine, index, row_major
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import rewrite, substitute_free
 
-ENOUGH = 1 << 15  # threads that keep a device busy
 LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than one element at a time
 Known = Mapping[UOp, UOp]  # ranges and their values
 # A SCATTER as (place, chosen, inside, value, none): `place` is a loop of the store on which `chosen`, where on it a
@@ -116,7 +115,7 @@ def sharers(store: UOp, place: UOp, target: Target) -> int:
   """How many threads share out the rows of a SCATTER, with one for each column or more; 0 where each row rather looks
   at every update: there are few, or hardly more than threads."""
   columns = int(prod(size(r) for r in store.src[2:] if r is not place))
-  workers = 1 << max(ENOUGH // max(columns, 1), 1).bit_length() - 1
+  workers = 1 << max(target.busy // max(columns, 1), 1).bit_length() - 1
   return workers if size(place) > target.few_rows + 2 * workers else 0
 
 

@@ -29,11 +29,21 @@ class Target:
   halves: bool = True  # it converts between half and float32
   vendor: str = ""  # of a processor, where its instructions differ in speed from what others call the same
   cores: tuple[Core, ...] = ()  # matrix products that it has instructions for
-  units: int = 32  # multiprocessors
+  units: int = 32  # multiprocessors of a grid
   warp: int = 0  # threads side by side that read one another's registers; 0: none do
   intensity: int = 80  # operations for each byte that is not read again, beyond which a kernel is better one of its own
   few_rows: int = 256  # of a SCATTER: up to so many, of many threads each looks at every update
   cache: int = 1 << 20  # that a core has for itself. Not read from the machine: everybody's sums are in one order
+
+  @property
+  def busy(self) -> int:
+    """How many threads a grid has to have for the latency of its memory to be hidden."""
+    return self.units << 10
+
+  @property
+  def fuses(self) -> bool:
+    """Whether kernels that share rows gain by being one."""
+    return self.shares or self.threads
 
 
 class Computes(enum.Enum):

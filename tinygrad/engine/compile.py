@@ -129,9 +129,9 @@ def kept_plan(sink: UOp) -> Plan:
 
 def schedule_of(local: UOp, devices: Sequence[str]) -> Schedule:
   """The schedule of a local graph whose memory is on devices of these kinds."""
-  together = bool(TILE_AND_FUSE) and not CHECK_NAN and all(Device[d].target.shares for d in set(devices))
-  targets = [Device[d].target for d in devices if Device.capabilities(d).computes is Computes.KERNELS]
-  return scheduling.create_schedule(local, together, (*targets, scheduling.ANY_TARGET)[0])
+  targets = {Device[d].target for d in devices if Device.capabilities(d).computes is Computes.KERNELS}
+  target = targets.pop() if len(targets) == 1 else scheduling.ANY_TARGET
+  return scheduling.create_schedule(local, bool(TILE_AND_FUSE) and not CHECK_NAN and target.fuses, target)
 
 
 def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:

@@ -23,7 +23,7 @@ LEAST_PARALLEL = 2  # of these at least as many must be independent, if a reduct
 SMALL = 1 << 18  # bytes of memory in which it does not matter how rows lie
 STREAMED = 160  # operations for each byte that is never stored, where a grid contracts block by block
 FEW = 1 << 16  # elements that a grid computes in less time than it takes to launch a kernel
-GROUPS = 128  # of threads, one a row, that keep a grid busy
+GROUP = 256  # threads that have a row, or a few
 ROW_WORK = 1 << 18  # operations that a group does in about the time that it takes to launch a kernel
 
 
@@ -179,7 +179,7 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
     out = Group((*a.stores, *stores), rows, (*a.accesses, *accesses(stores)), totals)
     size = {x.slot: x.nbytes for x in out.accesses}
     saved = sum(size[slot] for slot in a.touched & b.touched)
-    pays = keeps_busy(out) if target.threads else fits(out, target.cache)
+    pays = keeps_busy(out, target) if target.threads else fits(out, target.cache)
     most = max((work(g.stores[0]) for g in (a, b) if len(g.stores) == 1), default=0)
     if pays and most <= target.intensity * saved:
       return replace(out, streams=a.streams or b.streams)
@@ -199,10 +199,10 @@ def side_by_side(a: Group, b: Group) -> Group | None:
   return replace(a, stores=(*a.stores, *stores), accesses=(*a.accesses, *accesses(stores)))
 
 
-def keeps_busy(group: Group) -> bool:
+def keeps_busy(group: Group, target: Target) -> bool:
   """Whether a group of threads a row makes use of a grid, or the kernel is over before that matters."""
   rows = int(prod(map(loop_length, group.rows)))
-  return rows >= GROUPS or sum(map(work, group.stores)) <= rows * ROW_WORK
+  return rows * GROUP >= target.busy or sum(map(work, group.stores)) <= rows * ROW_WORK
 
 
 def fits(group: Group, cache: int) -> bool:

@@ -27,7 +27,6 @@ from tinygrad.codegen.heuristics.cores import plan_product, schedule_product
 from tinygrad.codegen.heuristics.cpu import EPILOGUE, Tile, fold_plan, unroll
 from tinygrad.codegen.nests import Fill, NestSchedule, Staged
 from tinygrad.codegen.primitives.split import Tail
-from tinygrad.codegen.scatter import ENOUGH
 from tinygrad.helpers import NOOPT, prod, round_up
 from tinygrad.uop import Ops, UOp
 
@@ -210,19 +209,19 @@ def plan_grid(nest: NestSchedule) -> Grid:
   if main is not None:
     held = sum(i.over == main.over for i in folds)
     most = min((target.vector_registers - MAX_ROWS - 1) // held, EPILOGUE // max(a.items[-1].operations, 1))
-    most = min(most, 2 * EPILOGUE // max(main.operations, 1), max(outputs // ENOUGH, 4))
+    most = min(most, 2 * EPILOGUE // max(main.operations, 1), max(outputs // target.busy, 4))
     copies = shares(main, axes, {}, most, MAX_ROWS)
     workers = outputs // max(int(prod(copies.values())), 1)
-    lanes = lanes_of(main, workers, len(outer) < len(ranges), prod(copies.values()) > SHARED)
+    lanes = lanes_of(main, workers, len(outer) < len(ranges), prod(copies.values()) > SHARED, target.busy)
     lanes_first = lanes > 1 and reads_along(main)
-    if target.cooperates and len(outer) == len(ranges) and workers >= ENOUGH // 8:
+    if target.cooperates and len(outer) == len(ranges) and workers >= target.busy // 32:
       group = max(min(GROUP, power_of_two(workers // 128)), 64)
       threads = shares(main, axes, copies, group, group)
       for own in dict.fromkeys(i.over for i in folds):
         room = min(target.scratch, PLAIN) - sum(s.nbytes for s in stagings.values())
         if (staging := stage([i for i in folds if i.over == own], nest, a, threads, copies, room)) is not None:
           stagings[own] = staging
-  elif ranges and outputs >= 8 * ENOUGH:
+  elif ranges and outputs >= 8 * target.busy:
     assert along is not None
     copies = {along: min(4, power_of_two(size(along) // 64))}
   if stagings:
@@ -407,14 +406,14 @@ def contiguous(items: Sequence[Item], ranges: Sequence[UOp]) -> UOp:
   return max(reversed(ranges), key=weight)
 
 
-def lanes_of(main: Item, workers: int, inner: bool, reused: bool) -> int:
+def lanes_of(main: Item, workers: int, inner: bool, reused: bool, busy: int) -> int:
   """How many threads share each reduction: where rows are computed with their reductions, where a reduction reads
   along memory what is used once, or where there are too few outputs for as many threads."""
   length = int(prod(map(size, main.over)))
   if length < TOGETHER or not all(map(static, main.over)):
     return 1
-  if inner or workers < ENOUGH // 8 or (reads_along(main) and not reused):
-    return min(GROUP, power_of_two(length // 4), max(power_of_two(4 * ENOUGH // max(workers, 1)), 32))
+  if inner or workers < busy // (32 if reused else 8) or (reads_along(main) and not reused):
+    return min(GROUP, power_of_two(length // 4), max(power_of_two(busy // max(workers, 1)), 32))
   return 1
 
 
