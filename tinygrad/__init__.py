@@ -33,6 +33,7 @@ from tinygrad.transforms.scan import scan, scan_layers
 from tinygrad.transforms.shard_map import shard_map
 from tinygrad.transforms.vmap import vmap
 from tinygrad.transforms.while_loop import while_loop
+from tinygrad.tuning.by_hand import kernel_schedule
 from tinygrad.uop import Ops, UOp, Variable
 
 __version__ = "0.15.0+sharding"
@@ -41,7 +42,8 @@ __all__ = [
   "Context", "Device", "DeviceError", "DeviceMesh", "GlobalCounters", "Mesh", "OPEN", "Ops", "P", "PartitionSpec",
   "ShardError", "Sharding", "Tensor", "TinyJit", "UOp", "Variable", "all_gather", "all_to_all", "auto", "axis_index",
   "axis_size", "check_rule", "checkpoint", "checkpoint_policies", "cond", "custom_jvp", "custom_op", "custom_vjp",
-  "donate", "dtypes", "fetch", "function", "getenv", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jvp", "linearize",
-  "nn", "ops", "pmax", "pmean", "pmin", "ppermute", "propagate", "psum", "psum_scatter", "scan", "scan_layers",
-  "shard_map", "sharding", "stop_gradient", "value_and_grad", "vjp", "vmap", "while_loop",
+  "donate", "dtypes", "fetch", "function", "getenv", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jvp",
+  "kernel_schedule", "linearize", "nn", "ops", "pmax", "pmean", "pmin", "ppermute", "propagate", "psum",
+  "psum_scatter", "scan", "scan_layers", "shard_map", "sharding", "stop_gradient", "value_and_grad", "vjp", "vmap",
+  "while_loop",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from tinygrad.helpers import (
   CHECK_NAN,
   CPU_THREADS,
   DEBUG,
+  KERNEL_SCHEDULES,
   PLAN_CACHE,
   PROCESS,
   SPEC,
@@ -38,10 +39,10 @@ if TYPE_CHECKING:
   from tinygrad.schedule import schedule as scheduling
   from tinygrad.schedule.items import Schedule
   from tinygrad.sharding import localize as sharding
-  from tinygrad.tuning import search
+  from tinygrad.tuning import by_hand, search
 else:  # the stages, imported by the first realize: a script that only imports the package does not wait for them
-  of = "codegen", "tuning.search", "runtime.plans", "schedule.schedule", "sharding.localize"
-  codegen, search, plans, scheduling, sharding = (LazyModule(f"tinygrad.{name}") for name in of)
+  of = "codegen", "tuning.by_hand", "tuning.search", "runtime.plans", "schedule.schedule", "sharding.localize"
+  codegen, by_hand, search, plans, scheduling, sharding = (LazyModule(f"tinygrad.{name}") for name in of)
 
 INTERPRET = ContextVar("INTERPRET", 0, "schedule")  # 1: evaluate the localized graph in numpy instead of compiling it
 CACHED_PLANS = 1024
@@ -66,7 +67,8 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
     if DEBUG >= 3:
       print(f"# kernel {cost.name}\n{print_graph(ast)}")
     with span("codegen", kernel=cost.name):
-      planner = search.planner(ast, backend, threads, cost.name) if BEAM else None
+      given = by_hand.given(cost.name, backend.target) if KERNEL_SCHEDULES else None
+      planner = given or (search.planner(ast, backend, threads, cost.name) if BEAM else None)
       linear = codegen.lower_kernel(ast, backend.target, threads, planner)
     with span("render", kernel=cost.name):
       rendered = backend.render(linear, cost.name)

@@ -36,6 +36,7 @@ from tinygrad.helpers.settings import (
   DEFER,
   DEV,
   JIT,
+  KERNEL_SCHEDULES,
   MIXED,
   NO_COLOR,
   NO_GRAD,

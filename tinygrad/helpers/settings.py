@@ -142,6 +142,7 @@ NOOPT = ContextVar("NOOPT", 0, "code")
 TILE_AND_FUSE = ContextVar("TILE_AND_FUSE", 1, "schedule")  # kernels that work on the same rows run as one
 # plans of a kernel that a search goes on from at each step; 0: the heuristic's is taken
 BEAM = ContextVar("BEAM", 0, "code")
+KERNEL_SCHEDULES = ContextVar("KERNEL_SCHEDULES", (), "code")  # users' own steps (tuning/by_hand.py)
 QUICK_CODE = ContextVar("QUICK_CODE", 1, None)  # 1: LLVM compiles small work in a hurry at first, to the same bits
 PLAN_CACHE = ContextVar("PLAN_CACHE", 1, None)  # 1: plans are kept on disk, too
 BEAM_SECONDS = ContextVar("BEAM_SECONDS", 10.0, "code")  # that the search for one kernel may take

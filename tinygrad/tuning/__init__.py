@@ -1,1 +1,1 @@
-"""The search for better schedules of kernels, on the device that is to run them."""
+"""Other schedules of kernels than the heuristic's: a user's (`by_hand.py`), and what a search on the device finds."""
