@@ -19,6 +19,7 @@ from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import cuda
+from tinygrad.tuning import search
 from tinygrad.uop import AxisKind, Ops, UOp
 
 has_nvrtc = importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("nvidia") is not None
@@ -561,6 +562,29 @@ def test_a_vector_is_loaded_under_one_condition_or_not_at_all(eager):
     value = load(1, x, dot((i, 256), (j, 1)), inside, UOp.const(dtypes.float32, 2.5))
     linear = check(sink(store(dot((i, 256), (j, 1)), value, i, j, size=512)), [x])
     assert counts(linear) == {(Ops.LOAD, want), (Ops.STORE, 4)}
+
+
+SEARCHED = {
+  "product": matmul(13, 12, 24),
+  "turned": matmul(12, 9, 20, "km", "nk"),
+  "sums of rows": row_sums(5, 83),
+  "softmax": normalised(5, 70),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_every_grid_that_a_search_may_try_gives_the_same_results(eager, name):
+  """Threads in any order, with races seen."""
+  (ast, arrays), rng = SEARCHED[name], random.Random(name)
+  want, start = evaluate(ast, arrays), search.Planner(GRID, {})
+  here, seen = start, set()
+  for _ in range(6):
+    linear = lower_kernel(ast, GRID, 1, here)
+    got = simulate(linear, arrays, np.full(want.size, 77, np.float32), {})
+    np.testing.assert_allclose(got, want.reshape(-1), rtol=1e-4, atol=1e-4, err_msg=str(here.changes))
+    seen.add(tuple(here.changes.items()))
+    here = start.with_changes(rng.choice([*here.variations()]))
+  assert len(seen) > 3
 
 
 # ---------------------------------------------------------------- on a device

@@ -15,6 +15,7 @@ from test_kernels import WIDE, matmul, normal
 from tinygrad import Tensor, Variable
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Capabilities, Device, Target
+from tinygrad.device.cores import cuda_cores
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context, ContextVar
 from tinygrad.tuning import search
@@ -240,12 +241,16 @@ KERNELS = {
 }
 
 
+ON = ["CPU", pytest.param("CL", marks=pytest.mark.needs("CL"))]
+
+
+@pytest.mark.parametrize("kind", ON)
 @pytest.mark.parametrize("name", KERNELS)
-def test_every_plan_that_is_a_few_random_changes_away_gives_the_same_results(name):
+def test_every_plan_that_is_a_few_random_changes_away_gives_the_same_results(name, kind):
   """The oracle is the heuristic's plan, which other tests hold against numpy; the cost raises if results differ."""
-  ast, rng, tried = KERNELS[name], random.Random(name), 0
-  cost = search.measuring(ast, CPU, 1)
-  start = here = search.Planner(CPU.target, {})
+  ast, rng, tried, device = KERNELS[name], random.Random(name), 0, Device[kind]
+  cost = search.measuring(ast, device, 1)
+  start = here = search.Planner(device.target, {})
   assert 0 < cost(start) < np.inf
   for _ in range(4):
     changes = list(here.variations())
@@ -361,8 +366,14 @@ def test_nothing_is_searched_where_there_is_nothing_to_time_or_to_choose(monkeyp
     assert search.planner(LARGE, Device["NULL"], 1, "kernel") is None
     with Context(NOOPT=1):
       assert found() is None
-    grid = type("Grid", (), {"capabilities": Capabilities(), "target": Target("grid", threads=True)})
-    assert search.planner(LARGE, grid, 1, "kernel") is None
+    # a product on cores goes the heuristic's way
+    target = Target("grid", scratch=48 << 10, vector_registers=96, threads=True, cores=cuda_cores((8, 0)))
+    lowered = []
+    grid = type(
+      "Grid", (), {"capabilities": Capabilities(), "target": target, "render": lambda *code: lowered.append(1)}
+    )
+    with Context(ALLOW_TF32=1):
+      assert search.planner(LARGE, grid, 1, "kernel") is None and lowered
   assert measured.searches == 0
 
 

@@ -2,7 +2,9 @@
 
 A change is plain data, by what it is of: `copies0` (of the first parallel range), `vector` (which parallel range gives
 the lanes; -1: none), `order` (of the parallel ranges), `accumulators` (of the main reduction), `stage0` (whether its
-first operand is staged), `block` (its iterations in a block; 0: no blocks). All else follows as by the heuristic.
+first operand is staged), `block` (its iterations in a block; 0: no blocks); on a grid `threads0` (of a group, along the
+first parallel range), `copies0` (elements of a thread), `lanes` (threads that share a reduction), `staged` (whether
+groups copy operands). All else follows as by the heuristic.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ from typing import Any
 
 from tinygrad.codegen import lower_kernel, signature
 from tinygrad.codegen.analysis.accesses import lanes_for, operands_of, size
+from tinygrad.codegen.heuristics.cores import plan_product
 from tinygrad.codegen.heuristics.cpu import Stages, Tile, carry_out, complete, plan_nest, sums_fit
+from tinygrad.codegen.heuristics.gpu import GROUP, Primitives, grid_of, plan_grid, schedule_gpu, staged
 from tinygrad.codegen.nests import NestSchedule
-from tinygrad.device import Backend, Buffer, Rendered, Target
+from tinygrad.codegen.primitives import IllegalStep
+from tinygrad.device import Backend, Buffer, DeviceError, Rendered, Target
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import BEAM, BEAM_SECONDS, NOOPT, Context, ceildiv, json, numpy, processor_model, prod, tqdm
 from tinygrad.runtime import diskcache
@@ -87,9 +92,54 @@ class Nest:
     if self.main is not None:
       order, tile = plan.folds[self.over]
       folds = {**plan.folds, self.over: (order, Tile(new["accumulators"], tile.lanes))}
-      staged = [x for i, x in enumerate(self.operands) if new[f"stage{i}"]]
-      panels = self.stages.panels(self.main, staged, plan.order, tiles)
+      copied = [x for i, x in enumerate(self.operands) if new[f"stage{i}"]]
+      panels = self.stages.panels(self.main, copied, plan.order, tiles)
       self.plan = replace(plan, folds=folds, panels=panels, block=new.get("block", 0))
+
+  def carry_out(self) -> None:
+    carry_out(self.nest, self.plan)
+
+
+class GridNest:
+  """The same of a kernel whose stores a grid of threads shares out."""
+
+  def __init__(self, nest: NestSchedule) -> None:
+    self.nest, self.plan = nest, plan_grid(nest)
+    self.a, self.main = nest.analyse(), nest.main
+    self.sizes = (*map(size, nest.parallel), 0 if self.main is None else -len(self.main.over))
+
+  def settings(self) -> dict[str, tuple[Any, list[Any]]]:
+    plan, found = self.plan, dict[str, Any]()
+    most = GROUP // (plan.threads * plan.lanes)
+    room = 2 * self.nest.room.target.vector_registers / prod(plan.copies.values())
+    for i, (r, n) in enumerate(plan.shared):
+      found[f"threads{i}"] = n, [x for x in (n // 2, 2 * n) if 1 <= x <= n * most and x < 2 * size(r)]
+      now = plan.copies[r]
+      next_to = [c for c in COPIES if c < now][-1:] + [c for c in COPIES if c > now][:1]
+      found[f"copies{i}"] = now, [c for c in next_to if c <= min(max(now * room, now), size(r))]
+    if self.main is not None:
+      n, length = plan.lanes, size(self.main.over[-1])
+      found["lanes"] = n, [x for x in (n // 2, 2 * n) if 1 <= x <= n * most and x < 2 * length]
+      found["staged"] = bool(plan.stagings), [not plan.stagings]
+    return found
+
+  def change(self, changes: Changes) -> None:
+    new = {what: changes.get(what, now) for what, (now, _) in self.settings().items()}
+    ranges = [r for r, _ in self.plan.shared]
+    threads, copies = ({r: new[f"{of}{i}"] for i, r in enumerate(ranges)} for of in ("threads", "copies"))
+    panels = staged(self.nest, self.a, threads, copies) if new.get("staged") else {}
+    self.plan = grid_of(self.nest, self.a, threads, copies, new.get("lanes", 1), panels)
+
+  def carry_out(self) -> None:
+    Primitives(self.nest, self.plan).make()
+
+
+def searched(nest: NestSchedule) -> Nest | GridNest | None:
+  """None for what goes the heuristic's way: of a grid what threads copy, one nest of several, products on cores."""
+  if not nest.room.target.threads:
+    return Nest(nest)
+  whole = nest.fill is None and not nest.grid
+  return GridNest(nest) if whole and plan_product(nest, nest.analyse()) is None else None
 
 
 class Planner:
@@ -97,14 +147,15 @@ class Planner:
 
   def __init__(self, target: Target, changes: Changes, sizes: tuple[int, ...] = ()) -> None:
     self.target, self.changes, self.sizes = target, changes, sizes
-    self.nests: list[Nest] = []
+    self.nests: list[Nest | GridNest] = []
 
   def __call__(self, nest: NestSchedule) -> None:
-    planned = Nest(nest)
+    if (planned := searched(nest)) is None:
+      return schedule_gpu(nest)
     self.nests.append(planned)
     if self.changes and planned.sizes == self.sizes:
       planned.change(self.changes)
-    carry_out(nest, planned.plan)
+    planned.carry_out()
 
   def with_changes(self, changes: Changes) -> Planner:
     """For the nests of the same sizes as that with the most work, of those that this one has planned."""
@@ -168,10 +219,15 @@ def measuring(ast: UOp, backend: Backend, threads: int) -> Cost:
 
   def cost(planner: Planner) -> float:
     nonlocal best
-    rendered = backend.render(lower_kernel(ast, backend.target, threads, planner), "candidate")
-    if codes.setdefault(rendered, planner) is not planner:
-      return math.inf
-    call = backend.bind(backend.compile(rendered, "candidate"), handles, variables)
+    try:
+      rendered = backend.render(lower_kernel(ast, backend.target, threads, planner), "candidate")
+      if codes.setdefault(rendered, planner) is not planner:
+        return math.inf
+      call = backend.bind(backend.compile(rendered, "candidate"), handles, variables)
+    except (IllegalStep, DeviceError):  # more memory or threads than a group may have
+      if planner.changes:
+        return math.inf
+      raise
     for slot in written:
       backend.copyin(buffers[slot].handle(), memoryview(numbers[slot].view(numpy.uint8)))
     times, got = [run([call])], [numpy.empty_like(numbers[slot]) for slot in written]
@@ -202,11 +258,13 @@ def planner(ast: UOp, backend: Backend, threads: int, name: str) -> Planner | No
 
   It is kept on disk by the code that the heuristic leads to; when Ctrl-C ends the search, if it is better than that.
   """
-  if NOOPT or backend.capabilities.simulated or backend.target.threads:
+  if NOOPT or backend.capabilities.simulated:
     return None
   start, found = Planner(backend.target, {}), Changes()
   with Context(DEBUG=0, PROFILE=0):
     rendered = backend.render(lower_kernel(ast, backend.target, threads, start), "candidate")
+    if not start.nests:
+      return None
     settings = backend.target, processor_model(), BEAM.value, BEAM_SECONDS.value
     key = diskcache.key_of("plan", rendered.source, str(rendered.launch), *map(str, settings))
     if (kept := diskcache.get(key)) is not None:

@@ -263,3 +263,11 @@ def operands_of(a: Analysis, item: Item) -> list[UOp]:
     elif u.op is not Ops.LOAD:
       stack.extend(u.src)
   return out
+
+
+def neighbours(loads: Iterable[Access], along: UOp, most: int) -> int:
+  """How many elements beside each other, and aligned, all of them may read at once."""
+  for x in loads:
+    steps = [s or 1 for r, s in x.strides.items() if r is not along]
+    most = math.gcd(most, *steps) if x.strides.get(along) == 1 and along not in x.masked else 1
+  return most

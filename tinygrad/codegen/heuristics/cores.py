@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.analysis.accesses import Access, Analysis, is_inlined, size, static
+from tinygrad.codegen.analysis.accesses import Analysis, is_inlined, neighbours, size, static
 from tinygrad.codegen.heuristics.cpu import unroll
 from tinygrad.codegen.nests import NestSchedule, Staged
 from tinygrad.codegen.primitives.tensorize import narrowed
@@ -111,14 +111,6 @@ def blocks(m: int, n: int, others: int, units: int, core: Core) -> tuple[int, in
   while ceildiv(m, rows) * ceildiv(n, columns) * others < units and max(rows, columns) > 32:
     rows, columns = (rows // 2, columns) if rows >= columns else (rows, columns // 2)
   return rows, columns
-
-
-def neighbours(loads: Sequence[Access], along: UOp, most: int) -> int:
-  """How many elements beside each other, and aligned, may be read at once."""
-  for x in loads:
-    steps = [s or 1 for r, s in x.strides.items() if r is not along]
-    most = math.gcd(most, *steps) if x.strides.get(along) == 1 and along not in x.masked else 1
-  return most
 
 
 def schedule_product(nest: NestSchedule, p: Product) -> None:

@@ -18,6 +18,7 @@ from tinygrad.codegen.analysis.accesses import (
   Item,
   efficiency,
   is_inlined,
+  neighbours,
   operands_of,
   size,
   static,
@@ -197,11 +198,11 @@ def plan_grid(nest: NestSchedule) -> Grid:
   a = nest.analyse()
   if NOOPT:
     return Grid(tuple((r, 1) for r in ranges), dict.fromkeys(ranges, 1))
-  folds = [i for i in a.items if i.fold is not None and not is_inlined(i.fold)]
+  folds = reductions(a)
   outer = [r for r in ranges if not folds or any(r in i.ranges for i in folds)]
   main = max(folds, key=lambda i: i.work, default=None)
   copies: dict[UOp, int] = {}
-  lanes, lanes_first = 1, False
+  lanes = 1
   outputs = int(prod(size(r) for r in outer))
   along = contiguous(a.items, outer) if outer else None
   axes = sorted(outer, key=lambda r: (r is not along, -ranges.index(r)))
@@ -213,29 +214,54 @@ def plan_grid(nest: NestSchedule) -> Grid:
     copies = shares(main, axes, {}, most, MAX_ROWS)
     workers = outputs // max(int(prod(copies.values())), 1)
     lanes = lanes_of(main, workers, len(outer) < len(ranges), prod(copies.values()) > SHARED, target.busy)
-    lanes_first = lanes > 1 and reads_along(main)
     if target.cooperates and len(outer) == len(ranges) and workers >= target.busy // 32:
       group = max(min(GROUP, power_of_two(workers // 128)), 64)
       threads = shares(main, axes, copies, group, group)
-      for own in dict.fromkeys(i.over for i in folds):
-        room = min(target.scratch, PLAIN) - sum(s.nbytes for s in stagings.values())
-        if (staging := stage([i for i in folds if i.over == own], nest, a, threads, copies, room)) is not None:
-          stagings[own] = staging
+      stagings = staged(nest, a, threads, copies)
   elif ranges and outputs >= 8 * target.busy:
     assert along is not None
     copies = {along: min(4, power_of_two(size(along) // 64))}
-  if stagings:
-    lanes, lanes_first = 1, False
-  else:
+  if not stagings:
     threads = shares(None, axes, copies, GROUP // lanes, GROUP)
+  return grid_of(nest, a, threads, copies, lanes, stagings)
+
+
+def reductions(a: Analysis) -> list[Item]:
+  return [i for i in a.items if i.fold is not None and not is_inlined(i.fold)]
+
+
+def staged(nest: NestSchedule, a: Analysis, threads: Counts, copies: Counts) -> dict[tuple[UOp, ...], Staging]:
+  """What groups of these threads copy to local memory, by the loops of the reductions that use it."""
+  out: dict[tuple[UOp, ...], Staging] = {}
+  for own in dict.fromkeys(i.over for i in reductions(a)):
+    room = min(nest.room.target.scratch, PLAIN) - sum(s.nbytes for s in out.values())
+    if (found := stage([i for i in reductions(a) if i.over == own], nest, a, threads, copies, room)) is not None:
+      out[own] = found
+  return out
+
+
+def grid_of(
+  nest: NestSchedule,
+  a: Analysis,
+  threads: Counts,
+  copies: Counts,
+  lanes: int,
+  stagings: Mapping[tuple[UOp, ...], Staging],
+) -> Grid:
+  """The grid of so many threads and copies along each loop that threads share out. All else follows."""
+  ranges, folds = nest.parallel, reductions(a)
+  main = max(folds, key=lambda i: i.work, default=None)
+  lanes = 1 if stagings or main is None else lanes
+  along = contiguous(a.items, tuple(threads)) if threads else None
   fold_plans = {i.over: plan_of_fold(i, copies, lanes, stagings.get(i.over)) for i in folds}
   shared = tuple((r, threads[r]) for r in sorted(threads, key=lambda r: (r is along, ranges.index(r))))
-  rest = [r for r in ranges if r not in outer]
+  rest, copies = [r for r in ranges if r not in threads], dict(copies)
   last = contiguous(a.items, rest) if rest else None
   if last is not None:
     copies[last] = aligned_copies(last, 4)
   every = {r: copies.get(r, 1) for r in ranges}
   in_order = tuple(sorted(rest, key=lambda r: r is last))
+  lanes_first = main is not None and lanes > 1 and reads_along(main)
   return Grid(shared, every, lanes, lanes_first, in_order, fold_plans, stagings)
 
 
@@ -245,7 +271,7 @@ def plan_member(nest: NestSchedule) -> Grid:
   threads, lanes = numbers.get("threads", 1), numbers.get("lanes", 1)
   rows = tuple(r for r in nest.parallel if r is nest.room.row)
   own = tuple(r for r in nest.parallel if r not in rows)
-  folds = [i for i in a.items if i.fold is not None and not is_inlined(i.fold)]
+  folds = reductions(a)
   last = contiguous(a.items, own) if own else None
   copies = {r: size(r) // threads for r in rows} | dict.fromkeys(own, 1)
   shared, stagings = dict.fromkeys(rows, threads), dict[tuple[UOp, ...], Staging]()
@@ -276,8 +302,7 @@ def neighbours_of(r: UOp, items: Sequence[Item]) -> int:
   loads = [x for i in items for x in i.accesses if x.strides.get(r) == 1]
   if not loads or not static(r):
     return 1
-  most = math.gcd(size(r), VECTOR // min(x.itemsize for x in loads))
-  most = math.gcd(most, *(s or 1 for x in loads for k, s in x.strides.items() if k is not r))
+  most = neighbours(loads, r, math.gcd(size(r), VECTOR // min(x.itemsize for x in loads)))
   return most if most < size(r) else 1
 
 
@@ -340,10 +365,7 @@ def stage(
     order = sorted(d, key=steps.__getitem__)
     # innermost what a thread reads as a vector, else what most threads read side by side
     rows = sorted(d, key=lambda r: (r in own, -aligned_copies(r, copies.get(r, 1)), -threads.get(r, 1)))
-    vector = aligned_copies(order[0], extents[order[0]])
-    for y in loads:
-      others = [s or 1 for r, s in y.strides.items() if r is not order[0]]
-      vector = math.gcd(vector, *others) if y.strides.get(order[0]) == 1 and order[0] not in y.masked else 1
+    vector = neighbours(loads, order[0], aligned_copies(order[0], extents[order[0]]))
     # where rows are written across, they are longer by 4, so that the writes meet in fewer banks of the memory
     wide = round_up(extents[rows[0]], 4) + 4 * (rows[0] is not order[0])
     offset += round_up(wide * int(prod(extents[r] for r in rows[1:])) * x.dtype.itemsize, 64)
