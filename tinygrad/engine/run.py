@@ -18,12 +18,11 @@ from tinygrad.schedule.items import ScheduleItem, Transfer
 from tinygrad.uop import DEVICE_NUM, UOp, buffer_of
 
 if TYPE_CHECKING:
-  from tinygrad.debug import check_nan, profile
-  from tinygrad.engine import interpret
+  from tinygrad.debug import check_nan, interpret, profile
   from tinygrad.runtime.plans import CompiledKernel, Plan
 else:
   check_nan, interpret, profile = map(
-    LazyModule, ("tinygrad.debug.check_nan", "tinygrad.engine.interpret", "tinygrad.debug.profile")
+    LazyModule, ("tinygrad.debug.check_nan", "tinygrad.debug.interpret", "tinygrad.debug.profile")
   )
 
 BRIEF = 1 << 19  # operations and bytes that take less time than waking a thread for them

@@ -19,10 +19,20 @@ from tinygrad.codegen import lower_kernel, signature
 from tinygrad.codegen.analysis.accesses import lanes_for, operands_of, size
 from tinygrad.codegen.heuristics.cores import plan_product
 from tinygrad.codegen.heuristics.cpu import Stages, Tile, carry_out, complete, plan_nest, sums_fit
-from tinygrad.codegen.heuristics.gpu import GROUP, Primitives, grid_of, plan_grid, schedule_gpu, staged
+from tinygrad.codegen.heuristics.gpu import (
+  GROUP,
+  PLAIN,
+  Primitives,
+  Stagings,
+  grid_of,
+  plan_grid,
+  reductions,
+  schedule_gpu,
+  staged,
+)
 from tinygrad.codegen.nests import NestSchedule
 from tinygrad.codegen.primitives import IllegalStep
-from tinygrad.device import Backend, Buffer, DeviceError, Rendered, Target
+from tinygrad.device import Backend, Buffer, Rendered, Target
 from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import BEAM, BEAM_SECONDS, NOOPT, Context, ceildiv, json, numpy, processor_model, prod, tqdm
 from tinygrad.runtime import diskcache
@@ -127,14 +137,18 @@ class GridNest:
     new = {what: changes.get(what, now) for what, (now, _) in self.settings().items()}
     ranges = [r for r, _ in self.plan.shared]
     threads, copies = ({r: new[f"{of}{i}"] for i, r in enumerate(ranges)} for of in ("threads", "copies"))
-    panels = staged(self.nest, self.a, threads, copies) if new.get("staged") else {}
+    panels = self.panels(threads, copies) if new.get("staged") else {}
     self.plan = grid_of(self.nest, self.a, threads, copies, new.get("lanes", 1), panels)
+
+  def panels(self, threads: dict[UOp, int], copies: dict[UOp, int]) -> Stagings:
+    room = min(self.nest.room.target.scratch, PLAIN)
+    return staged(self.nest, reductions(self.a), self.a, threads, copies, room)
 
   def carry_out(self) -> None:
     Primitives(self.nest, self.plan).make()
 
 
-def searched(nest: NestSchedule) -> Nest | GridNest | None:
+def varied(nest: NestSchedule) -> Nest | GridNest | None:
   """None for what goes the heuristic's way: of a grid what threads copy, one nest of several, products on cores."""
   if not nest.room.target.threads:
     return Nest(nest)
@@ -150,7 +164,7 @@ class Planner:
     self.nests: list[Nest | GridNest] = []
 
   def __call__(self, nest: NestSchedule) -> None:
-    if (planned := searched(nest)) is None:
+    if (planned := varied(nest)) is None:
       return schedule_gpu(nest)
     self.nests.append(planned)
     if self.changes and planned.sizes == self.sizes:
@@ -219,15 +233,11 @@ def measuring(ast: UOp, backend: Backend, threads: int) -> Cost:
 
   def cost(planner: Planner) -> float:
     nonlocal best
-    try:
-      rendered = backend.render(lower_kernel(ast, backend.target, threads, planner), "candidate")
-      if codes.setdefault(rendered, planner) is not planner:
-        return math.inf
-      call = backend.bind(backend.compile(rendered, "candidate"), handles, variables)
-    except (IllegalStep, DeviceError):  # more memory or threads than a group may have
-      if planner.changes:
-        return math.inf
-      raise
+    if (rendered := candidate(ast, backend, threads, planner)) is None or codes.setdefault(
+      rendered, planner
+    ) != planner:
+      return math.inf
+    call = backend.bind(backend.compile(rendered, "candidate"), handles, variables)
     for slot in written:
       backend.copyin(buffers[slot].handle(), memoryview(numbers[slot].view(numpy.uint8)))
     times, got = [run([call])], [numpy.empty_like(numbers[slot]) for slot in written]
@@ -244,6 +254,16 @@ def measuring(ast: UOp, backend: Backend, threads: int) -> Cost:
     return min(times)
 
   return cost
+
+
+def candidate(ast: UOp, backend: Backend, threads: int, planner: Planner) -> Rendered | None:
+  """The kernel by a planner; None for changes with which it cannot be made."""
+  try:
+    return backend.render(lower_kernel(ast, backend.target, threads, planner), "candidate")
+  except IllegalStep:
+    if planner.changes:
+      return None
+    raise
 
 
 def close(x: Any, y: Any, tolerance: float) -> bool:

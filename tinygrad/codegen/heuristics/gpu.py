@@ -63,6 +63,9 @@ class Staging:
   nbytes: int
 
 
+Stagings = dict[tuple[UOp, ...], Staging]  # by the loops of reductions
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
   """`shared`: the parallel loops that groups and threads share out, outermost first, with the threads along each, and
@@ -206,7 +209,7 @@ def plan_grid(nest: NestSchedule) -> Grid:
   outputs = int(prod(size(r) for r in outer))
   along = contiguous(a.items, outer) if outer else None
   axes = sorted(outer, key=lambda r: (r is not along, -ranges.index(r)))
-  stagings: dict[tuple[UOp, ...], Staging] = {}
+  stagings = Stagings()
   if main is not None:
     held = sum(i.over == main.over for i in folds)
     most = min((target.vector_registers - MAX_ROWS - 1) // held, EPILOGUE // max(a.items[-1].operations, 1))
@@ -217,7 +220,7 @@ def plan_grid(nest: NestSchedule) -> Grid:
     if target.cooperates and len(outer) == len(ranges) and workers >= target.busy // 32:
       group = max(min(GROUP, power_of_two(workers // 128)), 64)
       threads = shares(main, axes, copies, group, group)
-      stagings = staged(nest, a, threads, copies)
+      stagings = staged(nest, folds, a, threads, copies, min(target.scratch, PLAIN))
   elif ranges and outputs >= 8 * target.busy:
     assert along is not None
     copies = {along: min(4, power_of_two(size(along) // 64))}
@@ -230,24 +233,19 @@ def reductions(a: Analysis) -> list[Item]:
   return [i for i in a.items if i.fold is not None and not is_inlined(i.fold)]
 
 
-def staged(nest: NestSchedule, a: Analysis, threads: Counts, copies: Counts) -> dict[tuple[UOp, ...], Staging]:
+def staged(
+  nest: NestSchedule, items: Sequence[Item], a: Analysis, threads: Counts, copies: Counts, room: int
+) -> Stagings:
   """What groups of these threads copy to local memory, by the loops of the reductions that use it."""
-  out: dict[tuple[UOp, ...], Staging] = {}
-  for own in dict.fromkeys(i.over for i in reductions(a)):
-    room = min(nest.room.target.scratch, PLAIN) - sum(s.nbytes for s in out.values())
-    if (found := stage([i for i in reductions(a) if i.over == own], nest, a, threads, copies, room)) is not None:
+  out = Stagings()
+  for own in dict.fromkeys(i.over for i in items):
+    left = room - sum(s.nbytes for s in out.values())
+    if (found := stage([i for i in items if i.over == own], nest, a, threads, copies, left)) is not None:
       out[own] = found
   return out
 
 
-def grid_of(
-  nest: NestSchedule,
-  a: Analysis,
-  threads: Counts,
-  copies: Counts,
-  lanes: int,
-  stagings: Mapping[tuple[UOp, ...], Staging],
-) -> Grid:
+def grid_of(nest: NestSchedule, a: Analysis, threads: Counts, copies: Counts, lanes: int, stagings: Stagings) -> Grid:
   """The grid of so many threads and copies along each loop that threads share out. All else follows."""
   ranges, folds = nest.parallel, reductions(a)
   main = max(folds, key=lambda i: i.work, default=None)
@@ -274,14 +272,12 @@ def plan_member(nest: NestSchedule) -> Grid:
   folds = reductions(a)
   last = contiguous(a.items, own) if own else None
   copies = {r: size(r) // threads for r in rows} | dict.fromkeys(own, 1)
-  shared, stagings = dict.fromkeys(rows, threads), dict[tuple[UOp, ...], Staging]()
+  shared, stagings = dict.fromkeys(rows, threads), Stagings()
   if last is not None and static(last):
     copies[last] = aligned_copies(last, max(min(size(last) // lanes, 4), 1))
-    contracted = dict.fromkeys(i.over for i in folds if set(i.ranges) >= {last, *i.over})
-    for over in contracted if nest.room.target.cooperates else ():
-      room = nest.room.target.scratch - nest.taken - sum(s.nbytes for s in stagings.values())
-      if staging := stage([i for i in folds if i.over == over], nest, a, shared | {last: lanes}, copies, room):
-        stagings[over] = staging
+    overs = {i.over for i in folds if set(i.ranges) >= {last, *i.over} and nest.room.target.cooperates}
+    contracted, room = [i for i in folds if i.over in overs], nest.room.target.scratch - nest.taken
+    stagings = staged(nest, contracted, a, shared | {last: lanes}, copies, room)
   plans = {i.over: plan_of_fold(i, copies, lanes, stagings.get(i.over)) for i in folds}
   rest = tuple(sorted(own, key=lambda r: r is last))
   return Grid(tuple(shared.items()), copies, lanes, True, rest, plans, stagings)
