@@ -47,7 +47,7 @@ setup(
     "opencl": OPENCL,
     "cuda": CUDA,
     "metal": METAL,
-    "test": TEST + OPENCL + CUDA,
+    "test": TEST + OPENCL + CUDA + SASS,
     "oracle": ORACLE,
   },
   classifiers=["Programming Language :: Python :: 3", "Operating System :: POSIX :: Linux"],

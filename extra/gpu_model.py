@@ -25,7 +25,7 @@ from typing import Any
 from tinygrad import Tensor, codegen, dtypes
 from tinygrad.debug.estimate import estimate
 from tinygrad.device import Device, DeviceError, Launch, Target
-from tinygrad.helpers import Context, ceildiv, prod
+from tinygrad.helpers import PROCESS, Context, ceildiv, prod
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import cuda
 from tinygrad.uop import Ops, UOp
@@ -170,6 +170,11 @@ def empty(*shape: int, dtype: Any = dtypes.float32) -> Tensor:
   return Tensor.empty(*shape, device="NULL", dtype=dtype).realize()
 
 
+def attention(kind: Any) -> Tensor:
+  q, k, v = (empty(8, 16, 4096, 64, dtype=kind) for _ in range(3))
+  return q.scaled_dot_product_attention(k, v)
+
+
 def workloads() -> Iterator[tuple[str, Callable[[], Tensor]]]:
   big, n = (8192, 8192), 4096
   yield "add", lambda: empty(*big) + empty(*big)
@@ -184,6 +189,8 @@ def workloads() -> Iterator[tuple[str, Callable[[], Tensor]]]:
     yield f"matmul {kind.name}", lambda kind=kind: empty(n, n, dtype=kind) @ empty(n, n, dtype=kind)
     yield f"matmul {kind.name} NT", lambda kind=kind: empty(n, n, dtype=kind) @ empty(n, n, dtype=kind).T
   yield "matmul bf16 8192", lambda: empty(*big, dtype=dtypes.bfloat16) @ empty(*big, dtype=dtypes.bfloat16)
+  yield "attention float32", lambda: attention(dtypes.float32)
+  yield "attention bf16", lambda: attention(dtypes.bfloat16)
   yield "matvec bf16", lambda: empty(*big, dtype=dtypes.bfloat16) @ empty(8192, dtype=dtypes.bfloat16)
 
 
@@ -205,11 +212,12 @@ def kernels_of(work: Callable[[], Tensor]) -> list[UOp]:
 
 @contextlib.contextmanager
 def as_null(gpu: Gpu) -> Iterator[None]:
-  """The simulated device is like this one."""
+  """The simulated device is like this one, and nothing has been planned for it."""
   device: Any = Device["NULL"]
   device.target = target_of(gpu)
   device.render = lambda linear, name: cstyle.render(linear, name, cstyle.CUDA)
-  yield
+  with PROCESS.anew():
+    yield
   del device.target, device.render
 
 

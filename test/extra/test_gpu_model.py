@@ -42,3 +42,13 @@ def test_a_product_is_bound_by_arithmetic_and_a_copy_by_memory():
     judged[name] = gpu_model.judge(name, ast, "sm_90a")
   assert judged["matmul bfloat16"].bound == "arithmetic" and judged["add"].bound == "memory"
   assert all(0 < v.share <= 1 for v in judged.values())
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", ["sum of rows", "sum of columns", "softmax", "layernorm", "matvec bf16"])
+def test_what_memory_bounds_keeps_memory_busy_in_one_kernel(name, arch):
+  with gpu_model.as_null(gpu_model.GPUS[arch]):
+    (ast,) = gpu_model.kernels_of(dict(gpu_model.workloads())[name])
+  judged = gpu_model.judge(name, ast, arch)
+  assert judged.bound == "memory" and judged.share >= 0.8
