@@ -1,118 +1,125 @@
-"""`python -m extra.gpu_check`: the op table, the sharding laws and benchmarks on a GPU, in one command of under ten
-minutes that ends with one table.
+"""`python -m extra.gpu_check`: the ten minutes that tell most about a GPU.
 
-  --device CUDA   the kind of device (CL runs anywhere that PoCL or Intel's driver does)
-  --quick         a few tests and small sizes: whether the command works, not how fast the device is
-  --torch PYTHON  an interpreter that has PyTorch, for the comparison of matmuls (default: this one)
+Each section is a process of its own, which prints a line of JSON for each result at once; what does not fit into the
+time is stopped, and said to be. At the end there is one table.
 
-Shares are of the bandwidth at which a kernel of the same run copies memory. The exit status is 0 if every test passed
-and every figure reached its aim (with --quick: if every test passed).
+  --device CUDA      the kind of device (CL runs wherever Intel's driver or PoCL does)
+  --section NAME     one of them, or several: products rows attention gradients copies tests laws
+  --quick            small sizes and few tests: whether the command works, not how fast the device is
+  --torch PYTHON     an interpreter that has PyTorch with CUDA, whose times stand beside (default: this one)
+  --compile-only     compiles all kernels for --arch into CACHEDIR, and judges them by a model; needs no GPU
+
+Results are compared with float64 at the sizes that are timed, in memory that held NaN before, three times over, with
+the same bits each time. Times are of replays of captured steps. The exit status is 0 if every result is right, every
+test passed and every figure reached its aim (with --quick: without the figures).
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tinygrad import Tensor, TinyJit
+from extra import gpu_model
+from extra.gpu_work import Work, all_work
+from tinygrad import Tensor, TinyJit, dtypes
 from tinygrad.device import Device, DeviceError
 
 ROOT = Path(__file__).parents[1]
-LIMIT = 540  # seconds for all of it; what does not fit is stopped, and said to be
-Row = tuple[str, str, str, str]  # what, figure, aim, verdict
+LIMIT = 540  # seconds for all of it
+WORST = 10  # kernels that --compile-only shows
+Row = dict[str, Any]  # what, figure, and where there are: aim, ok
 TORCH = """
 import time, torch
 torch.backends.cuda.matmul.allow_tf32 = False
-x, y = (torch.rand({n}, {n}, device="cuda") for _ in range(2))
+kind = torch.{kind}
+a, b, c = ([torch.randn(s, device="cuda", dtype=kind) for s in {shapes}] * 3)[:3]
+step = lambda: {step}
+for _ in range(3): step()
 times = []
-for i in range(12):
+for _ in range(7):
   torch.cuda.synchronize(); start = time.perf_counter()
-  for _ in range(5): x @ y
+  for _ in range(5): step()
   torch.cuda.synchronize(); times.append((time.perf_counter() - start) / 5)
-print(sorted(times[2:])[5])
+print(sorted(times)[3])
 """
 
 
-def tests(name: str, paths: list[str], environment: dict[str, str], seconds: float, more: list[str]) -> Row:
-  """A run of pytest, which counts as failed if it does not end in time."""
-  command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *more, *paths]
-  start = time.perf_counter()
-  with subprocess.Popen(
-    command, cwd=ROOT, env={**os.environ, **environment}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-  ) as run:
-    try:
-      out, _ = run.communicate(timeout=max(seconds, 1))
-    except subprocess.TimeoutExpired:
-      run.kill()
-      out, _ = run.communicate()
-      return name, f"stopped after {seconds:.0f} s", "all pass", "FAILED"
-  found = re.findall(r"^(?:=+ )?(\d+ (?:passed|failed|error|skipped|deselected|warning).*?)(?: =+)?$", out, re.M)
-  if run.returncode:
-    print(out[-4000:])
-  verdict = "ok" if run.returncode == 0 else "FAILED"
-  return name, f"{found[-1] if found else 'no summary'}, {time.perf_counter() - start:.0f} s", "all pass", verdict
-
-
-def seconds_of(step: Callable[..., Tensor], *args: Tensor, repeat: int) -> float:
-  """Seconds of one replay of a captured step: the median of several rounds."""
-  jit, device = TinyJit(step), Device[str(args[0].device)]
-  for _ in range(4):
-    jit(*args)
-  rounds = []
-  for _ in range(7):
-    device.synchronize()
+def seconds_of(jit: Callable[..., Tensor], args: list[Tensor], device: str) -> float:
+  """Seconds of one replay of a captured step: the median of several rounds, each of about 20 ms or more."""
+  backend, rounds, repeat = Device[device], list[float](), 1
+  while len(rounds) < 7:
+    backend.synchronize()
     start = time.perf_counter()
     for _ in range(repeat):
       jit(*args)
-    device.synchronize()
+    backend.synchronize()
     rounds.append((time.perf_counter() - start) / repeat)
+    if len(rounds) == 1 and rounds[0] * repeat < 0.02 and repeat < 1000:
+      repeat, rounds = repeat * 4, []
   return statistics.median(rounds)
 
 
-def bandwidths(device: str, rows: int, columns: int, repeat: int) -> list[Row]:
-  """Kernels that should move memory as fast as a copy does: (bytes that have to move) / time, as a share of it."""
-  n = rows * columns
-  x, y = (Tensor.rand(rows, columns, device=device).realize() for _ in range(2))
-  workloads: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], int]] = {
-    "copy": (lambda x: x.clone().realize(), (x,), 2 * n),
-    "elementwise x*2+y": (lambda x, y: (x * 2 + y).realize(), (x, y), 3 * n),
-    "softmax of rows": (lambda x: x.softmax(-1).realize(), (x,), 2 * n),
-    "layernorm of rows": (lambda x: x.layernorm().realize(), (x,), 2 * n),
-    "sum of all": (lambda x: x.sum().realize(), (x,), n),
-    "sum of rows": (lambda x: x.sum(1).realize(), (x,), n + rows),
-    "sum of columns": (lambda x: x.sum(0).realize(), (x,), n + columns),
-    "max of rows": (lambda x: x.max(1).realize(), (x,), n + rows),
-  }
-  out: list[Row] = []
+def run(work: Work, device: str, python: str, copied: float) -> Row:
+  """One workload: right, the same three times over, and how fast."""
+  args, arrays = work.inputs(device, np.random.default_rng(0))
+  jit = TinyJit(lambda *args: work.step(*args).realize())
+  want, found = work.want(*arrays), list[np.ndarray]()
+  for _ in range(3):
+    out = jit(*args).cast(dtypes.float32).numpy()
+    found.append(out)
+    Tensor.full(out.shape, float("nan"), device=device).contiguous().realize()  # what is freed holds NaN
+  got = found[0][: work.rows] if work.rows else found[0]
+  error = float(np.abs(got - want).max() / max(np.abs(want).max(), 1e-30))
+  right, same = error <= work.tolerance, all(np.array_equal(found[0], x) for x in found)
+  seconds = seconds_of(jit, args, device)
+  rates = f"{work.flops / seconds / 1e12:.3f} TFLOP/s, {work.nbytes / seconds / 1e9:.1f} GB/s"
+  row: Row = {"what": work.name, "error": error, "seconds": seconds, "figure": f"{seconds * 1e3:.3f} ms, {rates}"}
+  if not right or not same:
+    return row | {"ok": False, "figure": f"off by {error:.1e} of the largest" if not right else "not the same bits"}
+  if theirs := torch_seconds(work, python):
+    row |= {"figure": f"{row['figure']}, {theirs / seconds:.2f} of PyTorch", "torch": theirs / seconds}
+  if copied and (share := work.nbytes / seconds / copied) and not theirs:
+    row |= {"figure": f"{row['figure']}, {share:.2f} of the copy", "aim": 0.8, "reached": share >= 0.8}
+  return row | {"ok": True}
+
+
+def torch_seconds(work: Work, python: str) -> float:
+  """0 where there is no PyTorch, or the workload is not written for it."""
+  if not work.torch:
+    return 0.0
+  code = TORCH.format(kind=work.dtype.name, shapes=[*map(list, work.shapes)], step=work.torch)
+  theirs = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+  return float(theirs.stdout) if theirs.returncode == 0 else 0.0
+
+
+def timed(section: str, given: Any) -> Iterator[Row]:
   copied = 0.0
-  for name, (step, args, floats) in workloads.items():
-    rate = 4 * floats / seconds_of(step, *args, repeat=repeat) / 1e9
-    copied = copied or rate
-    share = rate / copied
-    name = f"{name}, float32[{rows}, {columns}]"
-    if name.startswith("copy"):
-      out.append((name, f"{rate:.1f} GB/s", "", ""))
-    else:
-      out.append((name, f"{rate:.1f} GB/s, {share:.2f} of the copy", "0.80", "ok" if share >= 0.8 else "BELOW"))
-  return out
+  for work in all_work(given.quick)[section]:
+    copies = work.name.startswith("copy")
+    row = run(work, given.device, given.torch, 0.0 if copies else copied)
+    if copies:
+      copied = work.nbytes / row["seconds"]
+    yield row
 
 
-def host_copies(device: str, nbytes: int) -> list[Row]:
+def host_copies(given: Any) -> Iterator[Row]:
   """Through the staging memory, there and back."""
-  host, back = np.ones(nbytes, np.uint8), np.empty(nbytes, np.uint8)
-  backend = Device[device]
+  nbytes = (8 if given.quick else 512) << 20
+  host, back, backend = np.arange(nbytes, dtype=np.uint8), np.empty(nbytes, np.uint8), Device[given.device]
   memory = backend.alloc(nbytes)
-  out: list[Row] = []
   for name, copy in (
     ("host to device", lambda: backend.copyin(memory, memoryview(host))),
     ("device to host", lambda: backend.copyout(memoryview(back), memory)),
@@ -124,70 +131,128 @@ def host_copies(device: str, nbytes: int) -> list[Row]:
       copy()
       backend.synchronize()
       rounds.append(time.perf_counter() - start)
-    out.append((f"{name}, {nbytes >> 20} MiB", f"{nbytes / statistics.median(rounds) / 1e9:.1f} GB/s", "", ""))
+    rate = nbytes / statistics.median(rounds) / 1e9
+    yield {"what": f"{name}, {nbytes >> 20} MiB", "figure": f"{rate:.1f} GB/s", "ok": True}
   backend.free(memory, nbytes)
-  if not np.array_equal(host, back):
-    out.append(("host copies", "what comes back differs", "equal", "FAILED"))
-  return out
+  yield {"what": "what comes back", "figure": "compared", "ok": np.array_equal(host, back)}
 
 
-def matmul(device: str, n: int, repeat: int, python: str) -> Row:
-  x, y = (Tensor.rand(n, n, device=device).realize() for _ in range(2))
-  ours = seconds_of(lambda x, y: (x @ y).realize(), x, y, repeat=repeat)
-  figure = f"{2 * n**3 / ours / 1e12:.3f} TFLOP/s"
-  name = f"matmul float32 {n}"
-  theirs = subprocess.run([python, "-c", TORCH.format(n=n)], capture_output=True, text=True, check=False)
-  if theirs.returncode:
-    why = (theirs.stderr.strip().splitlines() or ["it failed"])[-1]
-    return name, f"{figure}; no PyTorch to compare with ({why})", "0.50", ""
-  share = float(theirs.stdout) / ours
-  return name, f"{figure}, {share:.2f} of PyTorch's", "0.50", "ok" if share >= 0.5 else "BELOW"
+def tests(path: str, few: str, environment: dict[str, str], given: Any) -> Iterator[Row]:
+  """A run of pytest."""
+  command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path, "-k", few]
+  command += ["-n", str(min(os.cpu_count() or 1, 8))]
+  done = subprocess.run(
+    command,
+    cwd=ROOT,
+    env={**os.environ, "DEV": given.device, **environment},
+    text=True,
+    capture_output=True,
+    check=False,
+  )
+  found = re.findall(
+    r"^(?:=+ )?(\d+ (?:passed|failed|error|skipped|deselected|warning).*?)(?: =+)?$", done.stdout, re.M
+  )
+  if done.returncode:
+    print(done.stdout[-4000:], file=sys.stderr)
+  yield {"what": path, "figure": found[-1] if found else "no summary", "ok": done.returncode == 0}
 
 
-def several(kind: str) -> dict[str, str]:
-  """The environment in which there are the nine devices that the laws' largest meshes have."""
-  return {"DEV": kind, "CUDA_VIRTUAL": "9", "METAL_VIRTUAL": "9", "CL_VIRTUAL": "9"}
+def op_table(given: Any) -> Iterator[Row]:
+  return tests("test/ops/test_op_table.py", "softmax" if given.quick else "", {}, given)
+
+
+def laws(given: Any) -> Iterator[Row]:
+  """On nine devices, as the laws' largest meshes have."""
+  several = {f"{kind}_VIRTUAL": "9" for kind in ("CUDA", "METAL", "CL")}
+  return tests("test/laws/test_laws.py", "compiled and 20" if given.quick else "compiled", several, given)
+
+
+SECTIONS: dict[str, Callable[[Any], Iterator[Row]]] = {
+  "copies": host_copies,
+  **{s: functools.partial(timed, s) for s in ("products", "rows", "attention", "gradients")},
+  "tests": op_table,
+  "laws": laws,
+}
+
+
+def in_processes(given: Any) -> list[Row]:
+  """Each section in one; what it prints is passed on at once."""
+  rows, until = list[Row](), time.monotonic() + LIMIT
+  options = ["--device", given.device, "--torch", given.torch, *["--quick"] * given.quick]
+  for section in given.section or SECTIONS:
+    command = [sys.executable, "-m", "extra.gpu_check", "--here", "--section", section, *options]
+    left = max(until - time.monotonic(), 1)
+    try:
+      with subprocess.Popen(
+        ["timeout", str(int(left)), *command], cwd=ROOT, stdout=subprocess.PIPE, text=True
+      ) as child:
+        for line in child.stdout or ():
+          print(line, end="", flush=True)
+          rows.append({"section": section, **json.loads(line)})
+    finally:
+      child.kill()
+    if child.returncode:
+      why = "stopped: the time is over" if child.returncode == 124 else f"ended with {child.returncode}"
+      rows.append({"section": section, "what": "the section", "figure": why, "ok": False})
+      print(json.dumps(rows[-1]), flush=True)
+  return rows
 
 
 def show(rows: list[Row]) -> None:
-  widths = [max(len(r[i]) for r in rows) for i in range(4)]
+  print()
   for r in rows:
-    print("  ".join(cell.ljust(w) for cell, w in zip(r, widths)).rstrip())
+    verdict = "FAILED" if not r["ok"] else "" if r.get("reached", True) else f"BELOW {r['aim']}"
+    print(f"{r.get('section', ''):10s} {r['what']:36s} {r['figure']}  {verdict}".rstrip())
+
+
+def compile_only(given: Any) -> int:
+  """Kernels of all sections, into the cache in which a process on that GPU looks; the worst by the model's share."""
+  verdicts = list[gpu_model.Verdict]()
+  gpu = gpu_model.GPUS[given.arch]
+  with gpu_model.as_null(gpu, given.arch):
+    for section in given.section or all_work(given.quick):
+      for work in all_work(given.quick)[section]:
+        args = [gpu_model.empty(*s, dtype=work.dtype) for s in work.shapes]
+        for ast in gpu_model.kernels_of(lambda work=work, args=args: work.step(*args)):
+          verdicts.append(v := gpu_model.judge(work.name, ast, given.arch))
+          print(
+            json.dumps({"what": v.name, "registers": v.registers, "share": round(v.share, 2), "bound": v.bound}),
+            flush=True,
+          )
+  print()
+  for v in sorted(verdicts, key=lambda v: v.share)[:WORST]:
+    print(f"{v.name:36s} {v.registers:4d} registers, {v.groups}x{v.warps} warps  {v.bound:>10s} {v.share:.2f}")
+  return 0
 
 
 def main(args: list[str] | None = None) -> int:
-  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+  head, _, rest = (__doc__ or "\n\n").partition("\n\n")
+  raw = argparse.RawDescriptionHelpFormatter
+  parser = argparse.ArgumentParser("python -m extra.gpu_check", description=head, epilog=rest, formatter_class=raw)
   parser.add_argument("--device", default="CUDA")
+  parser.add_argument("--section", nargs="*", choices=[*SECTIONS])
   parser.add_argument("--quick", action="store_true")
   parser.add_argument("--torch", default=sys.executable)
+  parser.add_argument("--compile-only", action="store_true")
+  parser.add_argument("--arch", choices=[*gpu_model.GPUS], default="sm_90a")
+  parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # a section's own process
   given: Any = parser.parse_args(args)
-  start = time.perf_counter()
+  if shutil.which(given.torch) is None:
+    parser.error(f"there is no interpreter {given.torch!r}; fix: --torch /path/to/python")
   try:
+    if given.compile_only:
+      return compile_only(given)
     backend = Device[given.device]
   except DeviceError as e:
-    print(
-      f"no device {given.device} works here: {e}\n  `python -m extra.gpu_check --device CL --quick` shows what it does"
-    )
+    print(f"{e}\n  or: `python -m extra.gpu_check --device CL --quick` shows what it does", file=sys.stderr)
     return 2
-  print(f"{given.device}: {backend.description}")
-  rows: list[Row] = [("what", "here", "aim", "")]
-  size = (256, 1024, 2) if given.quick else (16384, 4096, 20)
-  rows += host_copies(given.device, (8 if given.quick else 512) << 20)
-  rows += bandwidths(given.device, *size)
-  rows.append(matmul(given.device, 256 if given.quick else 4096, size[2], given.torch))
-  workers = ["-n", str(min(os.cpu_count() or 1, 8))]
-  few = ["-k", "softmax"] if given.quick else []
-  one = {"DEV": given.device}
-  left = LIMIT - (time.perf_counter() - start)
-  rows.append(tests("op table, one device", ["test/ops/test_op_table.py"], one, left / 2, workers + few))
-  few = ["-k", "compiled and 20" if given.quick else "compiled"]
-  left = LIMIT - (time.perf_counter() - start)
-  rows.append(
-    tests("sharding laws, nine devices", ["test/laws/test_laws.py"], several(given.device), left, workers + few)
-  )
-  rows.append(("all", f"{time.perf_counter() - start:.0f} s", "600 s", ""))
-  show(rows)
-  return int(any(r[3] == "FAILED" or (r[3] == "BELOW" and not given.quick) for r in rows))
+  if given.here:
+    for row in SECTIONS[given.section[0]](given):
+      print(json.dumps(row), flush=True)
+    return 0
+  print(f"{given.device}: {backend.description}", file=sys.stderr)
+  show(rows := in_processes(given))
+  return int(any(not r["ok"] or not (given.quick or r.get("reached", True)) for r in rows))
 
 
 if __name__ == "__main__":

@@ -211,14 +211,20 @@ def kernels_of(work: Callable[[], Tensor]) -> list[UOp]:
 
 
 @contextlib.contextmanager
-def as_null(gpu: Gpu) -> Iterator[None]:
-  """The simulated device is like this one, and nothing has been planned for it."""
+def as_null(gpu: Gpu, compiles: str = "") -> Iterator[None]:
+  """The simulated device is like this one, and nothing has been planned for it. What runs on it is compiled for the
+  architecture `compiles`, into the cache where a process on that device finds it."""
   device: Any = Device["NULL"]
   device.target = target_of(gpu)
   device.render = lambda linear, name: cstyle.render(linear, name, cstyle.CUDA)
-  with PROCESS.anew():
-    yield
-  del device.target, device.render
+  if compiles:
+    device.compile = lambda rendered, name: cuda.compile_source(rendered.source, name, compiles)
+  try:
+    with PROCESS.anew():
+      yield
+  finally:
+    for name in {"target", "render", "compile"} & vars(device).keys():
+      delattr(device, name)
 
 
 def report(arch: str, tf32: bool) -> None:
