@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from extra.fuzz_hints import check
-from tinygrad import OPEN, Context, Mesh, P, ShardError, Sharding, Tensor, propagate
-from tinygrad.sharding import explain
-from tinygrad.solver import graph
+from tinygrad import OPEN, Context, Mesh, P, ShardError, Sharding, Tensor, propagate, propagation
+from tinygrad.debug import report as reports
+from tinygrad.sharding import explain, index_maps
+from tinygrad.solver import build, graph
 from tinygrad.solver.graph import ask
 from tinygrad.uop import UOp
 
@@ -239,6 +240,91 @@ def test_a_lookup_stays_partial_where_its_sum_is_reduced():
   y = sums(zeros(5, 8).constrain(P("a", OPEN)), index)
   propagate(y, mesh=LINE)
   assert explain(y * 2).wire <= explain(by_hooks * 2).wire
+
+
+def of_a_cut_that_a_cat_would_move(x, y):
+  """To cut y + y for the reader behind the CAT costs nothing, and then the CAT moves it."""
+  y = y + y
+  z = Tensor.cat(y, y + 1)
+  return (x < z).where(z, x)
+
+
+def of_a_product_of_two_cuts(x, y):
+  """Either of x and y may move, for as many bytes; what is shrunk, and the gradients, are then elsewhere."""
+  return (x * y).clip(-9, 9)[1:, :4].sum(1).clip(-50, 50)
+
+
+def of_a_cat_along_a_cut_dim(x, y):
+  """What moves for a CAT is less than a block of it, which is charged."""
+  z = x.maximum(y)
+  return Tensor.cat(z, z + 1, dim=1)
+
+
+def of_a_square(x):
+  """A reduce-scatter is less than an all-reduce, after which the gradient would move less."""
+  return (x @ x).clip(-20, 20).pad(((1, 2), (0, 0)))
+
+
+FIVE, PAIR = (Mesh([f"CPU:{i}" for i in range(n)], names=("a",)) for n in (5, 2))
+WHOLE_GRAPHS = (
+  (of_a_cut_that_a_cat_would_move, SQUARE, [((8, 8), P("a", "b")), ((4, 8), P(None, "b"))], {}),
+  (of_a_product_of_two_cuts, PAIR, [((4, 8), P("a")), ((4, 8), P(None, "a"))], {}),
+  (of_a_cat_along_a_cut_dim, SQUARE, [((4, 8), P("a")), ((8,), P(("a", "b")))], {}),
+  (of_a_square, FIVE, [((8, 8), P("a"))], {}),
+)
+
+
+def bytes_with_gradients(program, mesh, placed, hint):
+  """(by hints on the leaves alone, by the hooks)."""
+  found = []
+  for hinted in (True, False):
+    leaves = [zeros(*shape) if hinted else zeros(*shape).shard(mesh, spec).realize() for shape, spec in placed]
+    for x in leaves:
+      x.requires_grad = True
+    y = program(*[x.constrain(spec, **hint) if hinted else x for x, (_, spec) in zip(leaves, placed)])
+    outputs = [y, *y.sum().gradient(*leaves)]
+    if hinted:
+      propagate(outputs, mesh=mesh)
+    found.append(explain(*[t * 2 for t in outputs]).wire)
+  return found
+
+
+@pytest.mark.parametrize("case", WHOLE_GRAPHS, ids=lambda case: case[0].__name__)
+def test_what_an_op_costs_further_on_is_known_of_the_whole_graph(case, monkeypatch):
+  """(Mutant: the graph that is wished for, whatever moves in the other.)"""
+  by_hints, by_hooks = bytes_with_gradients(*case)
+  assert by_hints <= by_hooks
+  monkeypatch.setattr(propagation, "fewer_bytes", lambda sink, wished, other: wished)
+  assert bytes_with_gradients(*case)[0] > by_hooks
+
+
+def test_what_is_the_same_in_both_graphs_is_not_priced(monkeypatch):
+  monkeypatch.setattr(reports, "bytes_moved", lambda sink: pytest.fail("priced"))
+  propagate(zeros(8, 8).constrain(P("a")).exp(), mesh=LINE)
+
+
+def test_a_gradient_reads_what_was_moved_for_its_op(monkeypatch):
+  """As it does where it is written on what is placed. (Mutant: that such a move is there is not known.)"""
+  case = of_a_cat_along_a_cut_dim, SQUARE, [((4, 8), P("a")), ((8,), P(("a", "b")))], {}
+  by_hints, by_hooks = bytes_with_gradients(*case)
+  assert by_hints == by_hooks
+  monkeypatch.setattr(build.MovesHeld, "knows", lambda costs, x: False)
+  assert bytes_with_gradients(*case)[0] > by_hooks
+
+
+def test_what_is_repeated_is_cut_after_it_has_moved(monkeypatch):
+  """A cut of what is repeated was part of the index map below it, and each copy of an element travelled.
+
+  (Mutant: any move may be part of one.)"""
+
+  def moved():
+    y = zeros(8, 8).shard(SQUARE, P("a")).pad(((0, 2), (0, 0)))
+    return explain(y.reshape(10, 1, 8).expand(10, 4, 8).shard(SQUARE, P("a", "b"))).wire, explain(y * 2).wire
+
+  repeated, once = moved()
+  assert repeated == once == 2 * 8 * 4 - 32
+  monkeypatch.setattr(index_maps, "moves_freely", lambda u: True)
+  assert moved()[0] > once
 
 
 # ---------------------------------------------------------------- a second propagation

@@ -1,6 +1,8 @@
 """What a computation moves between devices: kind, mesh axes, bytes, whose line asked for it, and why. Nothing runs."""
 
+import math
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +21,12 @@ from tinygrad.device import (
 from tinygrad.device.sub_axes import SubAxes, atoms, boundaries, size_of
 from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str, source_line
 from tinygrad.ops import Trait, having
-from tinygrad.sharding.localize import COMPLETE, run_passes
+from tinygrad.sharding.index_maps import is_remap, template_of
+from tinygrad.sharding.localize import COMPLETE, drop_hints, run_passes
 from tinygrad.sharding.lower_to_local import Localizer
-from tinygrad.sharding.moves import Step, ints
+from tinygrad.sharding.moves import Step, ints, wire
 from tinygrad.sharding.partial import partials_of
+from tinygrad.sharding.place import placed
 from tinygrad.uop import Ops, UOp, evaluate, mesh_of, render_shape, stored, viewed
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
@@ -122,6 +126,23 @@ def rows_of(sink: UOp) -> tuple[list[UOp], list[tuple[UOp, Row]]]:
       if row.wire:
         rows.append((u, row))
   return graph, rows
+
+
+def bytes_moved(sink: UOp) -> float:
+  """The bytes that each device receives in all moves of a graph, once it is placed. Index maps in a row are counted one
+  by one."""
+  return math.fsum(map(bytes_of, placed(drop_hints(sink)).toposort()))  # in whatever order
+
+
+def bytes_of(u: UOp) -> float:
+  """What a device receives for a node of a placed graph."""
+  if u.op is Ops.MOVE and u.device is not None and u.src[0].device is not None:
+    return wire(u.shape, u.dtype.itemsize, u.src[0].device, u.device)
+  if not is_remap(u):
+    return 0.0
+  template, filled = template_of(u, Counter())
+  at = tuple([reduced_placement(x.device) for x in filled if x.device is not None])
+  return float(remap_traffic(template, at, reduced_placement(u.device))[0] * u.dtype.itemsize)
 
 
 def as_realized(roots: list[UOp]) -> UOp:

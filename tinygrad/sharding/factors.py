@@ -8,7 +8,7 @@ from typing import Any
 
 from tinygrad.device import Placement, Sharding, SubAxis
 from tinygrad.device.sub_axes import SubAxes, atoms, boundaries, overlap, size_of
-from tinygrad.helpers import prod
+from tinygrad.helpers import PROCESS, prod
 from tinygrad.sharding.partial import partials_of
 from tinygrad.uop import Factors, UOp, factor_rule
 
@@ -180,9 +180,11 @@ def common_prefixes(f: Factors, placements: Sequence[Sharding | None], n: int) -
 def carried(u: UOp, placement: Placement, up: bool) -> Placement | None:
   """The placement of u, a rearrangement of its one source, on that source at `placement`, or if not `up` the reverse:
   of the source from which u has every part that is wanted. None where not all of the cuts carry over."""
-  if isinstance(placement, str):
-    return placement
-  f = factor_rule(u)
+  return placement if isinstance(placement, str) else _carried(factor_rule(u), placement, up)
+
+
+@PROCESS.cached
+def _carried(f: Factors, placement: Sharding, up: bool) -> Placement | None:
   here, there = (f.src[0], f.out) if up else (f.out, f.src[0])
   cuts = legal(collect(here, f, [placement.cut(i) for i in range(len(here))]), f)
   return placement.with_dims(project(there, cuts)) if placement.with_dims(project(here, cuts)) is placement else None

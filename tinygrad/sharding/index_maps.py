@@ -54,9 +54,9 @@ def is_remap(u: UOp) -> bool:
 
 
 def moves_freely(u: UOp) -> bool:
-  """Whether a MOVE stays on one device set and reduces nothing, so that it may be part of an index map."""
+  """Whether a MOVE of what is not repeated stays on one device set and reduces nothing: part of an index map."""
   x = u.src[0]
-  if x.device is None or u.device is None or partials_of(x) or partials_of(u):
+  if x.device is None or u.device is None or partials_of(x) or partials_of(u) or x.op is Ops.EXPAND:
     return False
   return same_devices(x.device, u.device)
 

@@ -102,9 +102,7 @@ class Placer:
     self.summed: dict[UOp, UOp] = {}  # abstract values of what only feeds a contraction, as that has placed it
     self.contracted: set[UOp] = set()
     self.unsummed: dict[UOp, UOp] = {}  # and as they were before
-    self.partial_values: list[
-      UOp
-    ] = []  # values that are partial or have partial sources, in order; if twice, the last counts
+    self.partial_values: list[UOp] = []  # or with partial sources, in order; if twice, the last counts
     self.paid: dict[UOp, tuple[UOp, UOp]] = {}  # what is reduced where it arises: its abstract value, before and after
 
   def run(self) -> Placements:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tinygrad.device import Partial, Placement, Sharding, SubAxis
 from tinygrad.device.sub_axes import size_of
 from tinygrad.helpers import prod
-from tinygrad.sharding.costs import Costs, at_placement
+from tinygrad.sharding.costs import Costs, at_placement, wants_push
 from tinygrad.sharding.decision_cache import AS_GIVEN
+from tinygrad.sharding.decisions import decide
 from tinygrad.sharding.factors import collect, legal, project
 from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import Outcome, is_partial, outcomes
@@ -22,11 +23,12 @@ from tinygrad.uop import Ops, UOp, factor_rule
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 
-def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
-  """What each node of the graph becomes. `leaves`: what is memory on one device, where it is to be."""
-  made, costs, products = dict(leaves), MovesHeld(), found.asked.contractions.by_mul
+def build_answer(found: Answer, leaves: Mapping[UOp, UOp], wished: bool = True) -> dict[UOp, UOp]:
+  """What each node of the graph becomes. `leaves`: what is memory on one device, where it is to be. What is between
+  these and hinted values is placed as if it were written now, if the answer is not wished for."""
+  made, costs, products = dict(leaves), MovesHeld(), found.asked.contractions.by_mul if wished else {}
   decided = None if found.decisions is None else Decided(found, made)
-  stays_whole = whole_for_readers(found) if decided is None else set()
+  stays_whole = whole_for_readers(found) if decided is None and wished else set()
   ahead = Ahead(found, made)
 
   def make(u: UOp, src: Sources) -> UOp:
@@ -45,6 +47,8 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
       return src[0]
     if u.op is Ops.BUFFER or not any(isinstance(s.device, Sharding) for s in src):
       return on_sources(u, src)
+    if not wished and u.op not in AS_GIVEN:
+      return with_origin(as_written_now(u, src, costs), u)
     if target is None:  # inside of a contraction, or where the user has sent it
       return on_sources(u, src) if u.op in AS_GIVEN else with_origin(UOp.build(u.op, u.dtype, src, u.arg), u)
     if u.op is Ops.MOVE:
@@ -104,14 +108,50 @@ def would_move(u: UOp, found: Answer) -> bool:
 
 
 class MovesHeld(Costs):
-  """Costs at which a move that the graph holds already is had for nothing."""
+  """Costs at which a move that the graph holds already is had for nothing. `held`: what is moved."""
 
-  __slots__ = ()
+  __slots__ = ("held",)
+
+  def __init__(self) -> None:
+    super().__init__()
+    self.held: set[UOp] = set()
+
+  def hold(self, x: UOp) -> None:
+    """Notes the moves that nobody asked for of which x is a view."""
+    for u in views(x):
+      if u.op is Ops.MOVE and not u.arg.pinned:
+        self.held.add(u.src[0])
+        self.memo[u.src[0], u.arg.device] = 0.0, "move"
+
+  def knows(self, x: UOp) -> bool:
+    """Whether x is a view of something that is held at another placement, too."""
+    return any(u in self.held for u in views(x))
 
   def build(self, u: UOp, target: Placement) -> UOp:
     v = super().build(u, target)
     self.memo[u, target] = 0.0, self.best(u, target)[1]
     return v
+
+
+def as_written_now(u: UOp, src: Sources, costs: MovesHeld) -> UOp:
+  """The op as the hooks run it on sources that are placed. A gradient that was written then would read what the op had
+  moved; so a move that is held is no cost."""
+  if any(map(costs.knows, src)):
+    v = UOp.new(u.op, u.dtype, decide(u.op, u.dtype, src, u.arg, None, costs), u.arg)
+  else:
+    v = UOp.build(u.op, u.dtype, src, u.arg)
+  for s, x in zip(src, v.src):
+    if x is not s:
+      costs.hold(x)
+  return v
+
+
+def views(x: UOp) -> Iterator[UOp]:
+  """A value and those below it that might be moved in its place."""
+  for u in x.down():
+    yield u
+    if not (wants_push(u) or (u.op is Ops.MOVE and not u.arg.pinned)):
+      return
 
 
 def constrained(u: UOp, x: UOp, target: Placement) -> UOp:
