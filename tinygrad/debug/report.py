@@ -131,10 +131,10 @@ def rows_of(sink: UOp) -> tuple[list[UOp], list[tuple[UOp, Row]]]:
 def bytes_moved(sink: UOp) -> float:
   """The bytes that each device receives in all moves of a graph, once it is placed. Index maps in a row are counted one
   by one."""
-  return math.fsum(map(bytes_of, placed(drop_hints(sink)).toposort()))  # in whatever order
+  return math.fsum(map(received_for, placed(drop_hints(sink)).toposort()))  # in whatever order
 
 
-def bytes_of(u: UOp) -> float:
+def received_for(u: UOp) -> float:
   """What a device receives for a node of a placed graph."""
   if u.op is Ops.MOVE and u.device is not None and u.src[0].device is not None:
     return wire(u.shape, u.dtype.itemsize, u.src[0].device, u.device)
