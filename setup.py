@@ -21,6 +21,10 @@ TEST = [
   "setuptools>=77",  # the wheel test builds without isolation; 77 reads the SPDX licence field below
   "wheel",
 ]
+SERVE = ["starlette", "uvicorn", "llguidance", "prometheus_client"]
+CHAT = ["prompt_toolkit"]
+HUB = ["huggingface_hub"]
+TEST += [*SERVE, *CHAT, *HUB, "openai", "httpx2", "playwright"]  # the clients of the server's tests
 ON_X86 = "sys_platform == 'linux' and platform_machine == 'x86_64'"
 OPENCL_DRIVERS = ["intel-opencl-rt", "intel-cmplr-lib-rt", "pocl-binary-distribution"]  # of the processor
 OPENCL = ["pyopencl", *(f"{name}; {ON_X86}" for name in OPENCL_DRIVERS)]
@@ -39,7 +43,12 @@ setup(
   license_files=["LICENSE"],
   python_requires=">=3.11",
   packages=find_packages(include=["tinygrad", "tinygrad.*"]),
-  package_data={"tinygrad": ["py.typed"], "tinygrad.runtime": ["*.ll"], "tinygrad.apps": ["*.gguf"]},
+  package_data={
+    "tinygrad": ["py.typed"],
+    "tinygrad.runtime": ["*.ll"],
+    "tinygrad.apps": ["*.gguf"],
+    "tinygrad.apps.server": ["*.html"],
+  },
   install_requires=["numpy", "llvmlite>=0.45", "ml-dtypes", "tokenizers", "jinja2", "tqdm", "gguf", "safetensors"],
   extras_require={
     "onnx": ["onnx>=1.19"],
@@ -47,6 +56,9 @@ setup(
     "opencl": OPENCL,
     "cuda": CUDA,
     "metal": METAL,
+    "serve": SERVE,
+    "chat": CHAT,
+    "hub": HUB,
     "test": TEST + OPENCL + CUDA + SASS,
     "oracle": ORACLE,
   },

@@ -76,7 +76,9 @@ def test_the_wheel_holds_every_module_and_file(wheel: Path):
     held = set(archive.namelist())
     metadata = archive.read(next(n for n in held if n.endswith(".dist-info/METADATA"))).decode()
   tree = {
-    p.relative_to(ROOT).as_posix() for p in (ROOT / "tinygrad").rglob("*") if p.suffix in (".py", ".gguf", ".typed")
+    p.relative_to(ROOT).as_posix()
+    for p in (ROOT / "tinygrad").rglob("*")
+    if p.suffix in (".py", ".gguf", ".html", ".typed")
   }
   assert "tinygrad/py.typed" in tree
   assert any(name.endswith(".gguf") for name in tree), "the model of the app is part of the package"

@@ -10,15 +10,12 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tiny_llama import CASES, Tiny
 
 from extra.write_gguf import write_gguf
 from tinygrad import Context
 from tinygrad.apps import llm
-from tinygrad.apps.llm import Statistics, generate
-from tinygrad.apps.sampling import Sampler, Sampling
 
 ROOT = Path(__file__).parents[2]
 TINY = Tiny("tiny", kind="Q8_0", dim=64, heads=4, kv_heads=4, head_dim=16, ffn=64, layers=2, vocab=288, context=256)
@@ -90,32 +87,21 @@ def test_same_seed_same_text(model: Path, capsys: pytest.CaptureFixture[str]):
   assert text("--temperature", "0", "--seed", "1") == text("--temperature", "0", "--seed", "2")
 
 
+def test_options_of_a_text(model: Path, capsys: pytest.CaptureFixture[str]):
+  def text(*args: str) -> str:
+    return say(model, "--prompt", "hello", "--max-tokens", "12", "--temperature", "3", *args, capsys=capsys)[1]
+
+  plain = text()
+  greedy = say(model, "--prompt", "hello", "--max-tokens", "12", "--temperature", "0", capsys=capsys)[1]
+  assert text("--top-k", "1") == text("--top-p", "0") == text("--min-p", "1") == greedy != plain
+  assert text("--stop", plain[7:9]) == plain[:7] + "\n"
+  assert len({plain, text("--repetition-penalty", "9"), text("--presence-penalty", "2"), text("--seed", "1")}) > 2
+
+
 def test_statistics(model: Path, capsys: pytest.CaptureFixture[str]):
   status, out, err = say(model, "--prompt", "hello world", "--max-tokens", "5", "--shard", "2", capsys=capsys)
   assert status == 0
   assert "2 tokens read in " in err and "4 decoded at " in err and "(5" in err and "%) on 2" in err
-
-
-def test_text_ends_at_an_end_token_the_limit_and_the_context():
-  class Fixed:
-    class c:
-      context = 10
-
-    def prefill(self, ids: list[int], pos: int) -> np.ndarray:
-      return np.eye(8)[1]
-
-    def decode(self, tokens: list[int], positions: list[int]) -> np.ndarray:
-      assert positions[0] < 10
-      return np.eye(8)[[token + 1 if token < 7 else 7 for token in tokens]]
-
-  def out(prompt: int, limit: int, ends: set[int]) -> list[int]:
-    sample = Sampler(Sampling(temperature=0))
-    return list(generate(Fixed(), [0] * prompt, limit, sample, frozenset(ends), Statistics()))
-
-  assert out(2, 3, set()) == [1, 2, 3]
-  assert out(2, 100, {4}) == [1, 2, 3]
-  assert out(2, 100, {1}) == []
-  assert out(6, 100, set()) == [1, 2, 3, 4, 5]  # the last token needs no place of its own
 
 
 def test_no_model_in_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
@@ -131,6 +117,7 @@ def test_no_model_in_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     (["--shard", "3"], "3 devices cannot share 4 kv heads evenly"),
     (["--chat"], "has no chat template"),
     (["--prompt", "hello" * 200, "--ctx", "16"], "do not fit into the context of 16"),
+    (["--top-p", "2"], "top_p is 2.0"),
   ],
 )
 def test_mistakes_are_one_message_and_status_2(
@@ -161,7 +148,9 @@ def test_an_unknown_device(model: Path):
   assert r.returncode == 2 and "unknown device 'NONSENSE'" in r.stderr and "Traceback" not in r.stderr
 
 
-@pytest.mark.parametrize("args", [["--temperature", "-1"], ["--max-tokens", "0"], ["--ctx", "0"], ["--nonsense"]])
+@pytest.mark.parametrize(
+  "args", [["--temperature", "-1"], ["--max-tokens", "0"], ["--ctx", "0"], ["--slots", "0"], ["--nonsense"]]
+)
 def test_options_out_of_range(args: list[str], capsys: pytest.CaptureFixture[str]):
   with pytest.raises(SystemExit) as e:
     llm.main(args)

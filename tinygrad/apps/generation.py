@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -226,7 +226,7 @@ class Engine:
     else:
       self.cancel_all()
 
-  def stream(self, request: Request) -> Iterator[Event]:
+  def stream(self, request: Request) -> Generator[Event, None, None]:
     """The events of a request. Where no thread was started, the caller's takes the steps; leaving it cancels."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     job = self.submit(request, events.put)

@@ -1,4 +1,4 @@
-"""Generate text with a language model, its weights cut over one or several devices.
+"""Generate text with a language model, its weights cut over one or several devices; chat with it, or serve it.
 
 Run as `python tinygrad/apps/llm.py` or `python -m tinygrad.apps.llm`; --help shows what follows.
 
@@ -6,6 +6,7 @@ examples:
   %(prog)s --prompt "def main():"                         the model in the package
   echo "import os" | %(prog)s --shard 2                   prompt from a pipe; weights cut over two devices
   %(prog)s --model llama.gguf --chat                      a conversation, by the model's chat template
+  %(prog)s --model llama.gguf --serve --slots 8           OpenAI's interface at http://127.0.0.1:8000/v1, a page at /
   %(prog)s --model llama.gguf --shard 2x2 --temperature 0 --prompt "Once upon a time"
   DEBUG=1 %(prog)s --prompt "class A:" --max-tokens 8     with what the compiler and the devices do
 
@@ -14,10 +15,10 @@ The text goes to standard output, everything else to standard error. Ctrl-C ends
 """
 
 import argparse
+import contextlib
 import sys
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 if not __package__:
@@ -26,12 +27,16 @@ if not __package__:
 
 from tinygrad import DeviceError, ShardError
 from tinygrad.apps import AppError
+from tinygrad.apps.chat import Conversation, Screen, converse, typed_lines
 from tinygrad.apps.checkpoint import Checkpoint, GGUFCheckpoint
+from tinygrad.apps.generation import Counts, Engine, Finish, Request
 from tinygrad.apps.hugging_face import Folder
 from tinygrad.apps.model import LanguageModel, Layout
-from tinygrad.apps.sampling import Sampler, Sampling
-from tinygrad.apps.tokenizer import TextStream, Tokenizer
-from tinygrad.helpers import interruptible, size_to_str, tqdm
+from tinygrad.apps.sampling import Sampling
+from tinygrad.apps.server.app import Served, Server
+from tinygrad.apps.server.run import serve
+from tinygrad.apps.tokenizer import Tokenizer
+from tinygrad.helpers import size_to_str, tqdm
 from tinygrad.nn.files import CheckpointError
 from tinygrad.nn.gguf import GGUF, GGUFError
 
@@ -49,68 +54,62 @@ def arguments() -> argparse.ArgumentParser:
     help="a GGUF file or a Hugging Face folder (default: the model in the package)",
   )
   p.add_argument("--prompt", help="default: standard input, whole if it is no terminal, else line by line")
+  p.add_argument("--chat", action="store_true", help="by the model's chat template; /help in a terminal")
   p.add_argument("--shard", default="1", metavar="N", help="devices to cut the weights over: 2, or a mesh such as 2x2")
-  p.add_argument("--temperature", type=float, default=0.7, metavar="T", help="0: the likeliest token (default: 0.7)")
-  p.add_argument("--seed", type=int, default=0, help="same seed, same text (default: 0)")
-  p.add_argument("--max-tokens", type=int, default=128, metavar="N", help="tokens of text at most (default: 128)")
   p.add_argument("--ctx", type=int, metavar="N", help="tokens of memory (default: the model's own, at most 4096)")
-  p.add_argument("--chat", action="store_true", help="put the prompt into the model's chat template")
+  p.add_argument("--cache", default="f16", choices=("f16", "f32", "q8_0"), help="keys and values (default: f16)")
+  text = p.add_argument_group("text")
+  text.add_argument("--max-tokens", type=int, metavar="N", help="at most (default: 128; with --chat the context's end)")
+  text.add_argument("--temperature", type=float, default=0.7, metavar="T", help="0: the likeliest token (default: 0.7)")
+  text.add_argument("--top-k", type=int, default=0, metavar="K", help="of the K likeliest tokens (default: 0, all)")
+  text.add_argument("--top-p", type=float, default=1.0, metavar="P", help="of the likeliest that reach P (default: 1)")
+  text.add_argument(
+    "--min-p", type=float, default=0.0, metavar="P", help="of those this near to the likeliest (default: 0)"
+  )
+  text.add_argument(
+    "--repetition-penalty", type=float, default=1.0, metavar="R", help="above 1: less of it (default: 1)"
+  )
+  text.add_argument(
+    "--presence-penalty", type=float, default=0.0, metavar="X", help="less of what was there (default: 0)"
+  )
+  text.add_argument("--frequency-penalty", type=float, default=0.0, metavar="X", help="for each time (default: 0)")
+  text.add_argument("--seed", type=int, default=0, help="same seed, same text (default: 0)")
+  text.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this; may be given again")
+  text.add_argument("--system", default="", metavar="TEXT", help="what --chat tells the model first")
+  server = p.add_argument_group("server")
+  server.add_argument("--serve", action="store_true", help="OpenAI's HTTP interface, and a page to chat")
+  server.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1, this machine)")
+  server.add_argument("--port", type=int, default=8000, help="default: 8000")
+  server.add_argument("--api-key", metavar="KEY", help="that clients have to send")
+  server.add_argument("--slots", type=int, metavar="N", help="texts at once (default: 4 with --serve)")
+  server.add_argument("--queue", type=int, default=64, metavar="N", help="requests that may wait (default: 64)")
+  server.add_argument("--name", help="of the model, for clients (default: its file's)")
   return p
 
 
-@dataclass(slots=True)
-class Statistics:
-  prompt_tokens: int = 0
-  prompt_seconds: float = 0.0
-  tokens: int = 0
-  seconds: float = 0.0
-
-  def lines(self, model: LanguageModel) -> list[str]:
-    whole, most = model.weight_bytes
-    rate = f"{self.tokens / self.seconds:.1f} tokens/s" if self.seconds else "no rate"
-    moves = ", ".join(f"{n} {kind}" for kind, n in sorted(model.collectives_of_step().items()))
-    return [
-      f"{self.prompt_tokens} tokens read in {self.prompt_seconds:.2f} s, {self.tokens} decoded at {rate}",
-      f"weights: {size_to_str(whole)}, per device {size_to_str(most)} ({most / whole:.0%}) on {model.layout.count}",
-      f"collectives of a step: {moves or 'none'}",
-    ]
+def sampling_of(args: argparse.Namespace) -> Sampling:
+  """Raises SamplingError."""
+  return Sampling(
+    temperature=args.temperature,
+    top_k=args.top_k,
+    top_p=args.top_p,
+    min_p=args.min_p,
+    repetition=args.repetition_penalty,
+    presence=args.presence_penalty,
+    frequency=args.frequency_penalty,
+    seed=args.seed,
+  )
 
 
-def generate(
-  model: LanguageModel, ids: list[int], limit: int, sample: Sampler, ends: frozenset[int], stats: Statistics
-) -> Iterator[int]:
-  """Tokens that follow the prompt `ids`, until one of `ends`, or `limit` tokens, or the end of the context."""
-  start = time.perf_counter()
-  logits, pos = model.prefill(ids, 0), len(ids)
-  stats.prompt_tokens += len(ids)
-  stats.prompt_seconds += time.perf_counter() - start
-  for i in range(limit):
-    token = sample(logits).token
-    if token in ends:
-      return
-    yield token
-    if i == limit - 1 or pos == model.c.context:
-      return
-    start = time.perf_counter()
-    logits = model.decode([token], [pos])[0]
-    pos += 1
-    stats.tokens += 1
-    stats.seconds += time.perf_counter() - start
-
-
-def print_tokens(ids: Iterator[int], tokenizer: Tokenizer) -> list[int]:
-  """Print tokens as they come; returns them. Ctrl-C ends the text after a token, then raises KeyboardInterrupt."""
-  out, text = list[int](), TextStream(tokenizer)
-  with interruptible() as interrupted:
-    for token in ids:
-      out.append(token)
-      print(text.push(token), end="", flush=True)
-      if interrupted():
-        break
-    print(text.rest(), flush=True)
-    if interrupted():
-      raise KeyboardInterrupt
-  return out
+def statistics(model: LanguageModel, counts: Counts) -> list[str]:
+  whole, most = model.weight_bytes
+  rate = f"{counts.decoded / counts.decode_seconds:.1f} tokens/s" if counts.decoded else "no rate"
+  moves = ", ".join(f"{n} {kind}" for kind, n in sorted(model.collectives_of_step().items()))
+  return [
+    f"{counts.read} tokens read in {counts.read_seconds:.2f} s, {counts.decoded} decoded at {rate}",
+    f"weights: {size_to_str(whole)}, per device {size_to_str(most)} ({most / whole:.0%}) on {model.layout.count}",
+    f"collectives of a step: {moves or 'none'}",
+  ]
 
 
 def load_model(args: argparse.Namespace) -> tuple[LanguageModel, Tokenizer]:
@@ -125,7 +124,9 @@ def load_model(args: argparse.Namespace) -> tuple[LanguageModel, Tokenizer]:
     g = GGUF(path)
     source, tokenizer, total = GGUFCheckpoint(g), Tokenizer.from_gguf(g), sum(t.nbytes for t in g.tensors.values())
   with tqdm(desc="loading weights", total=total, unit="B", unit_scale=True, leave=False) as bar:
-    return LanguageModel(source, Layout.parse(args.shard), args.ctx, bar.update), tokenizer
+    slots = args.slots or (4 if args.serve else 1)
+    model = LanguageModel(source, Layout.parse(args.shard), args.ctx, bar.update, slots, args.cache)
+  return model, tokenizer
 
 
 def prompts(args: argparse.Namespace) -> Iterator[str]:
@@ -135,48 +136,71 @@ def prompts(args: argparse.Namespace) -> Iterator[str]:
   elif not sys.stdin.isatty():
     yield sys.stdin.read().removesuffix("\n")  # which `echo` adds
   else:
-    while True:
-      try:
-        yield input("> ")
-      except EOFError:
-        return
+    yield from typed_lines()
 
 
-def converse(args: argparse.Namespace, model: LanguageModel, tokenizer: Tokenizer, stats: Statistics) -> None:
-  sample = Sampler(Sampling(args.temperature, seed=args.seed))
-  messages: list[dict[str, str]] = []
+def go_on(args: argparse.Namespace, engine: Engine, screen: Screen) -> bool:
+  """Prints each prompt and what follows it. Whether Ctrl-C ended it. Raises AppError."""
+
+  def parts(prompt: str, ids: list[int]) -> Generator[tuple[str, bool], None, None]:
+    yield prompt, False
+    request = Request(ids, args.max_tokens or 128, sampling_of(args), tuple(args.stop))
+    with contextlib.closing(engine.stream(request)) as events:
+      for event in events:
+        if event.finish == Finish.ERROR:
+          raise AppError(event.error)
+        yield event.text, False
+
   for prompt in prompts(args):
-    if args.chat:
-      messages.append({"role": "user", "content": prompt})
-      ids = tokenizer.encode(tokenizer.chat(messages), bos=False)
-    else:
-      ids = tokenizer.encode(prompt)
-      print(prompt, end="", flush=True)
+    ids = engine.tokenizer.encode(prompt)
     if not ids:
-      if tokenizer.bos is None:
+      if engine.tokenizer.bos is None:
         raise AppError("the prompt is empty\n  fix: --prompt 'some text'")
-      ids = [tokenizer.bos]
-    answer = print_tokens(generate(model, ids, args.max_tokens, sample, tokenizer.ends, stats), tokenizer)
-    messages.append({"role": "assistant", "content": tokenizer.decode(answer)})
+      ids = [engine.tokenizer.bos]
+    if screen.show(parts(prompt, ids)):
+      return True
+  return False
+
+
+def run(args: argparse.Namespace, engine: Engine) -> int:
+  """The exit status. Raises AppError, OSError."""
+  if args.serve:
+    name = args.name or (args.model or EMBEDDED).resolve().name.removesuffix(".gguf")
+    local = args.host in ("127.0.0.1", "localhost", "::1")
+    if not local and args.api_key is None:
+      print(f"whoever reaches {args.host} can use this server: --api-key KEY keeps them out", file=sys.stderr)
+    served = Served(name, replace(sampling_of(args), seed=None), args.api_key, local)
+    serve(Server(engine, served), args.host, args.port)
+    return 0
+  screen = Screen.here()
+  if not args.chat:
+    return 130 if go_on(args, engine, screen) else 0
+  there = args.prompt is None and sys.stdin.isatty()
+  limit = args.max_tokens or (None if there else 128)
+  conversation = Conversation(engine, sampling_of(args), limit, tuple(args.stop), args.system)
+  return 130 if converse(conversation, prompts(args), screen, there) else 0
 
 
 def main(argv: list[str] | None = None) -> int:
   """Returns the exit status: 0, 2 for a mistake of the user's, 130 after Ctrl-C."""
   parser = arguments()
   args = parser.parse_args(argv)
-  if args.temperature < 0 or args.max_tokens < 1 or (args.ctx is not None and args.ctx < 1):
-    parser.error("--temperature must not be negative; --max-tokens and --ctx must be positive")
-  stats, model, status = Statistics(), None, 0
+  positive = [args.max_tokens, args.ctx, args.slots, args.queue]
+  if args.temperature < 0 or any(n is not None and n < 1 for n in positive):
+    parser.error("--temperature must not be negative; --max-tokens, --ctx, --slots and --queue must be positive")
+  engine, status = None, 0
   try:
+    sampling_of(args)
     model, tokenizer = load_model(args)
-    converse(args, model, tokenizer, stats)
+    engine = Engine(model, tokenizer, args.queue)
+    status = run(args, engine)
   except KeyboardInterrupt:
     status = 130
   except (AppError, GGUFError, CheckpointError, ShardError, DeviceError, OSError) as e:
     print(f"error: {e}", file=sys.stderr)
     return 2
-  if model is not None and stats.prompt_tokens:
-    print("\n".join(stats.lines(model)), file=sys.stderr)
+  if engine is not None and engine.counts.read:
+    print("\n".join(statistics(model, engine.counts)), file=sys.stderr)
   return status
 
 

@@ -147,12 +147,14 @@ class Tokenizer:
     text = TextStream(self)
     return "".join(text.push(i) for i in ids) + text.rest()
 
-  def chat(self, messages: Sequence[dict[str, str]]) -> str:
-    """The conversation as the file's chat template writes it, up to where the assistant's answer begins."""
+  def chat(self, messages: Sequence[dict[str, Any]], **more: Any) -> str:
+    """The conversation as the file's chat template writes it, up to where the assistant's answer begins. `more`: what
+    else the template is told, such as `tools`.
+    """
     if self.template is None:
       raise AppError("the model's file has no chat template (tokenizer.chat_template)\n  fix: leave out --chat")
     bos, eos = ("" if i is None else self.names[i] for i in (self.bos, min(self.ends, default=None)))
-    given = {"messages": list(messages), "add_generation_prompt": True, "bos_token": bos, "eos_token": eos}
+    given = {"messages": list(messages), "add_generation_prompt": True, "bos_token": bos, "eos_token": eos} | more
     text, problem = rendered(self.template, given)
     if text is None:
       raise AppError(f"the model's chat template fails on this conversation: {problem}\n  fix: leave out --chat")

@@ -1,0 +1,74 @@
+"""The page to chat, in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra test)")
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+if BROWSER is None:
+  pytest.skip("needs a Chromium on this machine (Debian: apt-get install chromium)", allow_module_level=True)
+
+from says import Says  # noqa: E402
+from test_generation import VOCAB  # noqa: E402
+from test_server import Served, Server, listening, tok, until  # noqa: E402, F401
+
+from tinygrad.apps.generation import Engine, Finish  # noqa: E402
+from tinygrad.apps.tokenizer import Tokenizer  # noqa: E402
+
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+  with playwright.sync_playwright() as p:
+    browser = p.chromium.launch(executable_path=BROWSER, args=QUIET)
+    yield browser
+    browser.close()
+
+
+def test_a_chat_in_a_browser(browser: Any, tok: Tokenizer):  # noqa: F811
+  model = Says(VOCAB, context=3000)
+  model.script = (*tok.encode("<think>hm</think><b>größe</b>", bos=False), *tok.ends)
+  engine = Engine(model, tok)
+  with listening(Server(engine, Served("tiny", key="secret"))) as url:
+    page = browser.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda e: problems.append(str(e)))
+    page.on("request", lambda r: problems.append(r.url) if not r.url.startswith(url) else None)
+    page.goto(url)
+    page.wait_for_selector(".problem")  # the key is missing
+    assert "API key is missing" in page.inner_text(".problem")
+    page.click("#options")
+    page.fill("#key", "secret")
+    page.fill("#temperature", "0")
+    page.fill("#text", "hi")
+    page.press("#text", "Enter")
+    page.wait_for_selector(".rate")
+    assert page.inner_text(".assistant") == "<b>größe</b>", "text, and no markup"
+    assert page.inner_text(".thought") == "hm" and page.inner_text(".user") == "hi" and page.title() == "tiny"
+    page.fill("#text", "again")
+    page.press("#text", "Shift+Enter")
+    page.press("#text", "x")
+    page.click("#send")
+    page.locator(".rate").nth(1).wait_for()
+    assert page.locator(".user").nth(1).inner_text() == "again\nx"
+    model.script, model.seconds = (5,), 0.002  # without an end
+    page.fill("#text", "more")
+    page.click("#send")
+    page.wait_for_selector("#stop:visible")
+    until(lambda: engine.busy == 1)
+    page.locator(".assistant").nth(2).wait_for()
+    page.click("#stop")
+    page.wait_for_selector("#stop", state="hidden")
+    until(lambda: engine.busy == 0)
+    assert engine.counts.finished[Finish.CANCELLED] == 1
+    page.click("#clear")
+    assert page.locator(".message").count() == 0
+    assert problems == []
+    page.close()

@@ -1,0 +1,485 @@
+"""The server: the openai client unchanged, streams and clients that vanish, limits, and what is malformed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_model import FakeModel
+from says import Says
+from test_generation import VOCAB, Heard, plain
+from tiny_llama import Tiny, tokenizer_metadata
+
+from extra.write_gguf import write_gguf
+from tinygrad.apps import AppError
+from tinygrad.apps.generation import Engine, Finish, Request
+from tinygrad.apps.sampling import Sampling
+from tinygrad.apps.tokenizer import Tokenizer
+from tinygrad.nn.gguf import GGUF
+
+NEEDS = "needs starlette, uvicorn, llguidance, prometheus_client, openai (the extra test)"
+for package in ("starlette", "uvicorn", "llguidance", "prometheus_client", "openai"):
+  pytest.importorskip(package, reason=NEEDS)
+import httpx2 as httpx  # noqa: E402
+import openai  # noqa: E402
+
+from tinygrad.apps.server import run  # noqa: E402
+from tinygrad.apps.server.app import Served, Server  # noqa: E402
+from tinygrad.apps.server.run import listening, serve  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+
+TEMPLATE = (
+  "{% if tools %}<tool_call>{{ tools | tojson }}\n{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+  "{% for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.arguments.city }}){% endfor %}{{ '\\n' }}"
+  "{% endfor %}<assistant>"
+)
+HI = [{"role": "user", "content": "hi"}]
+WEATHER = {
+  "type": "function",
+  "function": {
+    "name": "weather",
+    "description": "of a city",
+    "parameters": {
+      "type": "object",
+      "properties": {"city": {"enum": ["Rom", "Köln"]}},
+      "required": ["city"],
+      "additionalProperties": False,
+    },
+  },
+}
+
+
+@pytest.fixture(scope="module")
+def tok(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+  file = tmp_path_factory.mktemp("tok") / "t.gguf"
+  write_gguf(file, tokenizer_metadata(VOCAB) | {"tokenizer.chat_template": TEMPLATE}, {})
+  return Tokenizer.from_gguf(GGUF(file))
+
+
+@pytest.fixture(scope="module")
+def engine(tok: Tokenizer) -> Engine:
+  return Engine(Says(VOCAB, slots=4, context=2000), tok, queue=70)
+
+
+@pytest.fixture(scope="module")
+def url(engine: Engine) -> Iterator[str]:
+  with listening(Server(engine, Served("tiny", Sampling(seed=None)))) as url:
+    yield url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[openai.OpenAI]:
+  with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=20) as client:
+    yield client
+
+
+@pytest.fixture
+def say(engine: Engine, tok: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Any:
+  def say(text: str) -> None:
+    monkeypatch.setattr(engine.model, "script", (*tok.encode(text, bos=False), *tok.ends))
+
+  return say
+
+
+def prompt_of(tok: Tokenizer, messages: list[dict[str, Any]]) -> list[int]:
+  return tok.encode("".join(f"<{m['role']}>{m['content']}\n" for m in messages) + "<assistant>", bos=False)
+
+
+# ---------------------------------------------------------------- the openai client
+
+
+def test_models(client: openai.OpenAI):
+  assert [m.id for m in client.models.list()] == ["tiny"] and client.models.retrieve("tiny").owned_by == "tinygrad"
+  with pytest.raises(openai.NotFoundError, match="the model 'other/x' does not exist; this server has 'tiny'"):
+    client.models.retrieve("other/x")
+
+
+def test_a_chat_is_what_the_engine_makes(client: openai.OpenAI, tok: Tokenizer):
+  want = plain(tok, Request(prompt_of(tok, HI), 12, Sampling(seed=3)), 2000, 2.0)
+  answer = client.chat.completions.create(model="tiny", messages=HI, seed=3, max_tokens=12)
+  (choice,) = answer.choices
+  assert choice.message.content == want[1] and choice.message.role == "assistant"
+  assert choice.finish_reason == want[2].value
+  assert answer.usage.prompt_tokens == len(prompt_of(tok, HI)) and answer.usage.completion_tokens == len(want[0])
+  assert answer.usage.total_tokens == len(prompt_of(tok, HI)) + len(want[0])
+
+
+def test_a_stream_is_the_same_text(client: openai.OpenAI):
+  asked = {"model": "tiny", "messages": HI, "seed": 3, "max_completion_tokens": 12}
+  whole = client.chat.completions.create(**asked)
+  chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+  *texts, last = chunks
+  assert texts[0].choices[0].delta.role == "assistant" and len({c.id for c in chunks}) == 1
+  assert "".join(c.choices[0].delta.content or "" for c in texts) == whole.choices[0].message.content
+  assert [c.choices[0].finish_reason for c in texts if c.choices[0].finish_reason] == [whole.choices[0].finish_reason]
+  assert last.choices == [] and last.usage.total_tokens == whole.usage.total_tokens
+  assert all(c.usage is None for c in texts)
+  assert last.usage.prompt_tokens_details.cached_tokens > 0, "the prompt lay in a slot"
+
+
+def test_several_texts(client: openai.OpenAI, tok: Tokenizer):
+  answer = client.chat.completions.create(model="tiny", messages=HI, seed=3, max_tokens=8, n=3)
+  want = [plain(tok, Request(prompt_of(tok, HI), 8, Sampling(seed=3 + i)), 2000, 2.0)[1] for i in range(3)]
+  assert [c.message.content for c in answer.choices] == want and len(set(want)) == 3
+  streams = {0: "", 1: "", 2: ""}
+  for chunk in client.chat.completions.create(model="tiny", messages=HI, seed=3, max_tokens=8, n=3, stream=True):
+    streams[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+  assert list(streams.values()) == want
+
+
+def test_content_in_parts_and_roles(client: openai.OpenAI, tok: Tokenizer):
+  parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
+  asked = {"model": "tiny", "seed": 1, "max_tokens": 6}
+  plain_, in_parts, developer, system = (
+    client.chat.completions.create(messages=m, **asked).choices[0].message.content
+    for m in (
+      HI,
+      [{"role": "user", "content": parts}],
+      [{"role": "developer", "content": "x"}, *HI],
+      [{"role": "system", "content": "x"}, *HI],
+    )
+  )
+  assert plain_ == in_parts and developer == system != plain_
+
+
+def test_stop_strings(client: openai.OpenAI, say: Any):
+  say("one world, two worlds")
+  asked = {"model": "tiny", "messages": HI, "stop": [", tw", "zzz"]}
+  (choice,) = client.chat.completions.create(**asked).choices
+  assert (choice.message.content, choice.finish_reason) == ("one world", "stop")
+  shown = [c.choices[0].delta.content or "" for c in client.chat.completions.create(**asked, stream=True)]
+  assert "".join(shown) == "one world"
+  assert (
+    client.chat.completions.create(model="tiny", messages=HI, stop="two").choices[0].message.content == "one world, "
+  )
+
+
+def test_logprobs(client: openai.OpenAI, tok: Tokenizer, say: Any):
+  say("größe")
+  asked = {"model": "tiny", "messages": HI, "logprobs": True, "top_logprobs": 2, "temperature": 0}
+  found = client.chat.completions.create(**asked).choices[0].logprobs.content
+  assert bytes(b for t in found[:-1] for b in t.bytes).decode() == "größe"
+  assert all(-1e-3 < t.logprob == t.top_logprobs[0].logprob for t in found)
+  assert all(len(t.top_logprobs) == 2 and t.top_logprobs[1].logprob < -40 for t in found)
+  chunks = [c.choices[0] for c in client.chat.completions.create(**asked, stream=True)]
+  assert [t for c in chunks if c.logprobs for t in c.logprobs.content] == found
+  old = client.completions.create(model="tiny", prompt="x", logprobs=1, temperature=0).choices[0]
+  assert "".join(old.logprobs.tokens[:2]) == "gr" and old.logprobs.text_offset[:3] == [0, 1, 2]
+  assert old.logprobs.token_logprobs[0] == old.logprobs.top_logprobs[0]["g"]
+
+
+def test_completions(client: openai.OpenAI, tok: Tokenizer):
+  want = plain(tok, Request(tok.encode("def f"), 16, Sampling(seed=9)), 2000, 2.0)
+  answer = client.completions.create(model="tiny", prompt="def f", seed=9)
+  assert answer.choices[0].text == want[1] and answer.usage.completion_tokens == len(want[0]) <= 16
+  chunks = client.completions.create(model="tiny", prompt="def f", seed=9, stream=True, echo=True)
+  assert "".join(c.choices[0].text for c in chunks) == "def f" + want[1]
+  several = client.completions.create(model="tiny", prompt=["def f", tok.encode("def f")], seed=9, n=2, echo=True)
+  texts = [c.text for c in several.choices]
+  assert texts[0] == texts[2] == "def f" + want[1] and texts[1] == texts[3] != texts[0]
+  tokens = client.completions.create(model="tiny", prompt=tok.encode("def f"), seed=9)
+  assert tokens.choices[0].text == want[1]
+  assert client.completions.create(model="tiny", prompt="", max_tokens=1).usage.prompt_tokens == 1
+
+
+def test_json_by_a_schema(client: openai.OpenAI):
+  schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["n"],
+            "additionalProperties": False}  # fmt: skip
+  for i in range(3):
+    answer = client.chat.completions.create(
+      model="tiny", messages=HI, seed=i,
+      response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}},
+    )  # fmt: skip
+    assert 1 <= json.loads(answer.choices[0].message.content)["n"] <= 9 and answer.choices[0].finish_reason == "stop"
+  answer = client.chat.completions.create(
+    model="tiny", messages=HI, seed=0, response_format={"type": "json_object"}, max_tokens=300
+  )
+  assert answer.choices[0].message.content.startswith("{")
+  with pytest.raises(openai.BadRequestError, match="Invalid type"):
+    client.chat.completions.create(
+      model="tiny", messages=HI,
+      response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_tool_that_has_to_be_called(client: openai.OpenAI, choice: Any):
+  answer = client.chat.completions.create(model="tiny", messages=HI, tools=[WEATHER], tool_choice=choice, seed=1)
+  (call,) = answer.choices[0].message.tool_calls
+  assert call.function.name == "weather" and json.loads(call.function.arguments)["city"] in ("Rom", "Köln")
+  assert answer.choices[0].finish_reason == "tool_calls" and answer.choices[0].message.content is None
+
+
+def test_a_tool_that_may_be_called(client: openai.OpenAI, say: Any):
+  say('Let me see.<tool_call>\n{"name": "weather", "arguments": {"city": "Rom"}}\n</tool_call>')
+  asked = {"model": "tiny", "messages": HI, "tools": [WEATHER]}
+  (choice,) = client.chat.completions.create(**asked).choices
+  assert choice.message.content == "Let me see." and choice.finish_reason == "tool_calls"
+  (call,) = choice.message.tool_calls
+  assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Rom"})
+  deltas = [c.choices[0].delta for c in client.chat.completions.create(**asked, stream=True)]
+  assert "".join(d.content or "" for d in deltas) == "Let me see."
+  (found,) = [t for d in deltas for t in d.tool_calls or []]
+  assert (
+    found.index == 0 and found.function.name == "weather" and json.loads(found.function.arguments) == {"city": "Rom"}
+  )
+  turn = [
+    *HI,
+    choice.message.model_dump(exclude_none=True),
+    {"role": "tool", "tool_call_id": call.id, "content": "sun"},
+  ]
+  say("It is sunny.")
+  assert client.chat.completions.create(**asked | {"messages": turn}).choices[0].message.content == "It is sunny."
+  for told in ('<tool_call>{"name": "other", "arguments": {}}</tool_call>', "<tool_call>{", "a <tool"):
+    say(told)
+    (choice,) = client.chat.completions.create(**asked).choices
+    assert choice.message.content == told and choice.message.tool_calls is None and choice.finish_reason == "stop"
+  say('<tool_call>{"name": "weather", "arguments": {}}</tool_call>')
+  assert client.chat.completions.create(**asked, tool_choice="none").choices[0].message.tool_calls is None
+
+
+def test_thoughts_are_apart(client: openai.OpenAI, say: Any):
+  say("<think>\nwhy\n</think>\n\nbecause")
+  message = client.chat.completions.create(model="tiny", messages=HI).choices[0].message
+  assert message.content == "because" and message.reasoning_content == "why\n"
+
+
+def test_errors_have_openais_shape(client: openai.OpenAI, tok: Tokenizer):
+  with pytest.raises(openai.BadRequestError) as e:
+    client.chat.completions.create(model="tiny", messages=HI, temperature=-1)
+  assert e.value.param == "temperature" and "temperature is -1" in str(e.value)
+  assert e.value.type == "invalid_request_error"
+  with pytest.raises(openai.NotFoundError) as e:
+    client.chat.completions.create(model="gpt-4o", messages=HI)
+  assert e.value.code == "model_not_found"
+  with pytest.raises(openai.BadRequestError, match="do not fit into the context of 2000") as e:
+    client.completions.create(model="tiny", prompt="hm " * 1500)
+  assert e.value.code == "context_length_exceeded"
+  with pytest.raises(openai.BadRequestError, match="has no embeddings"):
+    client.embeddings.create(model="tiny", input="x")
+  with pytest.raises(openai.BadRequestError, match=r"token 300 is not in the vocabulary of 300 tokens; fix: "):
+    client.completions.create(model="tiny", prompt=[300])
+
+
+def test_an_error_of_the_model(client: openai.OpenAI, engine: Engine, monkeypatch: pytest.MonkeyPatch):
+  def fails(*_: Any) -> np.ndarray:
+    raise RuntimeError("the device is gone")
+
+  monkeypatch.setattr(engine.model, "decode", fails)
+  with pytest.raises(openai.InternalServerError, match="the device is gone"):
+    client.chat.completions.create(model="tiny", messages=HI, seed=0)
+  for create, asked in (
+    (client.chat.completions.create, {"messages": HI}),
+    (client.completions.create, {"prompt": "x"}),
+  ):
+    with pytest.raises(openai.APIError, match="the device is gone"):
+      list(create(model="tiny", stream=True, seed=0, **asked))
+
+
+# ---------------------------------------------------------------- many, and those that leave
+
+
+def until(true: Any, seconds: float = 5.0) -> None:
+  end = time.monotonic() + seconds
+  while not true():
+    assert time.monotonic() < end, "it never came"
+    time.sleep(0.002)
+
+
+@pytest.fixture
+def endless(engine: Engine, tok: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+  """A model that takes its time and never ends a text."""
+  monkeypatch.setattr(engine.model, "script", (5,))
+  monkeypatch.setattr(engine.model, "seconds", 0.002)
+
+
+@pytest.mark.usefixtures("endless")
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_slot(url: str, engine: Engine, stream: bool):
+  body = json.dumps({"model": "tiny", "messages": HI, "stream": stream}).encode()
+  host, port = url.removeprefix("http://").split(":")
+  with socket.create_connection((host, int(port))) as s:
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+    s.sendall(f"{head}{len(body)}\r\n\r\n".encode() + body)
+    until(lambda: engine.busy == 1)
+    before = engine.counts.finished[Finish.CANCELLED]
+    if stream:
+      assert s.recv(15) == b"HTTP/1.1 200 OK"
+  until(lambda: engine.busy == 0)
+  assert engine.counts.finished[Finish.CANCELLED] == before + 1
+
+
+@pytest.mark.usefixtures("endless")
+def test_a_full_queue(client: openai.OpenAI, url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch):
+  jobs = [engine.submit(Request([1]), Heard()) for _ in range(4)]
+  until(lambda: engine.busy == 4)
+  monkeypatch.setattr(engine, "limit", 2)
+  jobs.append(engine.submit(Request([1]), Heard()))
+  with pytest.raises(openai.RateLimitError, match="2 requests wait already") as e:
+    client.chat.completions.create(model="tiny", messages=HI, n=2)
+  assert e.value.code == "queue_full" and e.value.response.headers["retry-after"] == "1"
+  for job in jobs:
+    job.cancel()
+  until(lambda: engine.busy == 0 and not engine.waiting)
+
+
+def test_64_streams_of_which_some_vanish(url: str, engine: Engine, tok: Tokenizer):
+  """None is lost, none holds another's text, and every slot is free in the end."""
+  before = dict(engine.counts.finished)
+  found: dict[int, str] = {}
+  left: list[int] = []
+
+  def ask(i: int) -> None:
+    with httpx.Client(base_url=url, timeout=30) as c:
+      asked = {"model": "tiny", "prompt": f"stream {i}", "seed": i, "max_tokens": 24, "stream": True}
+      with c.stream("POST", "/v1/completions", json=asked) as answer:
+        assert answer.status_code == 200
+        text = ""
+        for n, line in enumerate(answer.iter_lines()):
+          if line.startswith("data: {"):
+            text += json.loads(line[6:])["choices"][0]["text"]
+          if i % 4 == 3 and n > 6:
+            left.append(i)
+            return
+        assert line == "" or line == "data: [DONE]"
+        found[i] = text
+
+  threads = [threading.Thread(target=ask, args=(i,)) for i in range(64)]
+  for t in threads:
+    t.start()
+  for t in threads:
+    t.join()
+  until(lambda: engine.busy == 0 and not engine.waiting)
+  assert len(found) + len(left) == 64 and len(left) >= 8
+  for i, text in found.items():
+    assert text == plain(tok, Request(tok.encode(f"stream {i}"), 24, Sampling(seed=i)), 2000, 2.0)[1]
+  ended = {k: engine.counts.finished[k] - before[k] for k in before}
+  assert sum(ended.values()) == 64 and ended[Finish.ERROR] == 0 and ended[Finish.CANCELLED] <= len(left)
+
+
+# ---------------------------------------------------------------- guards
+
+
+def test_health_and_metrics(url: str, client: openai.OpenAI):
+  client.completions.create(model="tiny", prompt="x", max_tokens=2)
+  assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+  text = httpx.get(f"{url}/metrics").text
+  for line in (
+    "tinygrad_slots 4.0",
+    'tinygrad_answers_total{path="/v1/completions",status="200"}',
+    'tinygrad_texts_total{finish="length"}',
+    "tinygrad_tokens_decoded_total",
+    "tinygrad_waiting 0.0",
+    "tinygrad_first_token_seconds_count",
+  ):
+    assert line in text, line
+
+
+def test_a_key(tok: Tokenizer):
+  engine = Engine(FakeModel(VOCAB), tok)
+  with listening(Server(engine, Served("tiny", key="secret"))) as url:
+    for key, status in ((None, 401), ("wrong", 401), ("sécret", 401), ("secret", 200)):
+      headers = {"Authorization": f"Bearer {key}".encode()} if key else {}
+      answer = httpx.get(f"{url}/v1/models", headers=headers)
+      assert answer.status_code == status
+      assert status == 200 or answer.json()["error"]["code"] == "invalid_api_key"
+    assert httpx.post(f"{url}/v1/completions", json={"model": "tiny", "prompt": "x"}).status_code == 401
+    assert httpx.get(f"{url}/health").status_code == 200
+    with pytest.raises(openai.AuthenticationError):
+      openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0).models.list()
+    assert openai.OpenAI(base_url=f"{url}/v1", api_key="secret").models.list().data[0].id == "tiny"
+
+
+def test_pages_of_other_sites_reach_nothing(url: str):
+  body = b'{"model": "tiny", "prompt": "x"}'
+  answer = httpx.post(f"{url}/v1/completions", content=body, headers={"Content-Type": "text/plain"})
+  assert answer.status_code == 415 and answer.json()["error"]["code"] == "wrong_content_type"
+  answer = httpx.get(f"{url}/v1/models", headers={"Host": "evil.example:80"})
+  assert answer.status_code == 403 and answer.json()["error"]["code"] == "wrong_host"
+  assert httpx.get(f"{url}/v1/models", headers={"Host": "localhost:1"}).status_code == 200
+  assert "access-control-allow-origin" not in httpx.get(f"{url}/v1/models", headers={"Origin": "http://x"}).headers
+
+
+def test_a_body_that_is_too_long(tok: Tokenizer):
+  with listening(Server(Engine(FakeModel(VOCAB), tok), Served("tiny", body_limit=1000))) as url:
+    json_ = {"Content-Type": "application/json"}
+    answer = httpx.post(f"{url}/v1/completions", content=b" " * 1001, headers=json_)
+    assert answer.status_code == 413 and answer.json()["error"]["code"] == "body_too_long"
+    answer = httpx.post(f"{url}/v1/completions", content=iter([b" " * 600] * 2), headers=json_)
+    assert answer.status_code == 413, "also where no length is told"
+
+
+def test_what_is_not_there(url: str):
+  for method, path, status in (("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405), ("PUT", "/", 405)):
+    answer = httpx.request(method, url + path)
+    assert answer.status_code == status and set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_fault_of_the_server(url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+  monkeypatch.setattr(Server, "completion_requests", lambda *_: 1 / 0)
+  answer = httpx.post(f"{url}/v1/completions", json={"model": "tiny", "prompt": "x"})
+  assert answer.status_code == 500 and answer.json()["error"]["message"] == "the server failed"
+  assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # uvicorn's exit
+def test_an_address_that_is_none(tok: Tokenizer):
+  engine = Engine(FakeModel(VOCAB), tok)
+  with (
+    pytest.raises(OSError, match="no server can listen at 192.0.2.1"),
+    listening(Server(engine, Served("x")), "192.0.2.1"),
+  ):
+    pass
+
+
+def test_the_end_of_the_server_ends_its_texts(tok: Tokenizer):
+  model = Says(VOCAB, context=5000, seconds=0.001)
+  model.script = (5,)
+  engine = Engine(model, tok)
+  found: list[httpx.Response] = []
+  with listening(Server(engine, Served("tiny"))) as url:
+    asked = {"model": "tiny", "prompt": "x", "max_tokens": 4000}
+    t = threading.Thread(target=lambda: found.append(httpx.post(f"{url}/v1/completions", json=asked, timeout=20)))
+    t.start()
+    until(lambda: engine.busy == 1)
+  t.join()
+  assert found[0].status_code == 503 and not engine.thread.is_alive()
+
+
+# ---------------------------------------------------------------- the program
+
+
+def test_the_program_serves_a_model(tmp_path: Path):
+  file = Tiny("tiny").write(tmp_path / "tiny.gguf")
+  script = [sys.executable, "-m", "tinygrad.apps.llm", "--model", str(file), "--serve", "--port", "0", "--slots", "2"]
+  p = subprocess.Popen(script, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+  assert p.stderr is not None
+  said = next(line for line in p.stderr if " at http" in line)
+  url = said.split("a page at ")[1].strip().rstrip("/")
+  client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+  answer = client.completions.create(model="tiny", prompt="hello", max_tokens=3, temperature=0)
+  assert answer.usage.completion_tokens == 3
+  p.send_signal(signal.SIGINT)
+  _, rest = p.communicate(timeout=20)
+  assert p.returncode == 130 and "tokens read in" in rest and "Traceback" not in rest, rest
+
+
+def test_mistakes_of_who_serves(tok: Tokenizer, monkeypatch: pytest.MonkeyPatch):
+  server = Server(Engine(FakeModel(VOCAB), tok), Served("tiny"))
+  with pytest.raises(AppError, match=r"nobody can listen at 192.0.2.1:1: .*\n  fix: another --host or --port"):
+    serve(server, "192.0.2.1", 1)
+  monkeypatch.setattr(run, "PACKAGES", ("starlette", "nowhere"))
+  with pytest.raises(AppError, match=r"--serve needs nowhere\n  fix: pip install 'tinygrad\[serve\]'"):
+    serve(server, "127.0.0.1", 0)

@@ -1,0 +1,82 @@
+"""Between the engine's thread and the server's loop: a call's texts, streams of their events, clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+from tinygrad.apps.generation import Engine, Event, Job, Listener, Request
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class Texts:
+  """The texts of one call, submitted together. Raises what `Engine.submit` does."""
+
+  def __init__(self, engine: Engine, requests: Sequence[Request]):
+    self.loop, self.queue = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Event]]()
+    self.jobs: list[Job] = []
+    try:
+      for i, request in enumerate(requests):
+        self.jobs.append(engine.submit(request, self.listener(i)))
+    except BaseException:
+      self.cancel()
+      raise
+
+  def listener(self, i: int) -> Listener:
+    def heard(event: Event) -> None:
+      self.loop.call_soon_threadsafe(self.queue.put_nowait, (i, event))
+
+    return heard
+
+  def cancel(self) -> None:
+    for job in self.jobs:
+      if job.finished is None:
+        job.cancel()
+
+  async def events(self) -> AsyncIterator[tuple[int, Event]]:
+    """(which text, its event), until all have ended."""
+    left = len(self.jobs)
+    while left:
+      i, event = await self.queue.get()
+      left -= event.finish is not None
+      yield i, event
+
+  @property
+  def usage(self) -> dict[str, Any]:
+    """Of prompts that are asked for several times each time counts."""
+    read, made = sum(len(job.request.ids) for job in self.jobs), sum(job.tokens for job in self.jobs)
+    reused = {"cached_tokens": sum(job.reused for job in self.jobs)}
+    counts = {"prompt_tokens": read, "completion_tokens": made, "total_tokens": read + made}
+    return counts | {"prompt_tokens_details": reused}
+
+
+async def leaving(receive: Receive, cancel: Callable[[], None]) -> None:
+  """Waits until the client has left."""
+  while (await receive())["type"] != "http.disconnect":
+    pass
+  cancel()
+
+
+class EventStream:
+  """An answer of server-sent events, each with one JSON value; a client that leaves cancels its texts."""
+
+  def __init__(self, values: AsyncIterator[Any], texts: Texts):
+    self.values, self.texts = values, texts
+
+  async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    watcher = asyncio.create_task(leaving(receive, self.texts.cancel))
+    kind = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
+    try:
+      await send({"type": "http.response.start", "status": 200, "headers": [*kind, (b"x-accel-buffering", b"no")]})
+      async for value in self.values:
+        data = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})
+      await send({"type": "http.response.body", "body": b""})
+    finally:
+      watcher.cancel()
+      self.texts.cancel()
