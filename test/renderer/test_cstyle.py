@@ -20,7 +20,7 @@ from tinygrad.uop import AxisKind, Ops, ParamArg, UOp
 
 GOLDEN = Path(__file__).parent.parent / "data" / "metal"
 GRIDS = {  # groups, and threads of each
-  "all_reduce": (1, (64, 1, 1)), "integers": (1, (128, 1, 1)), "matmul": (17, (256, 1, 1)),
+  "all_reduce": (1, (64, 1, 1)), "integers": (1, (128, 1, 1)), "matmul": (45, (64, 1, 1)),
   "narrow_floats": (4, (256, 1, 1)), "softmax": (10, (64, 4, 1)), "window": (1, (64, 1, 1)),
 }  # fmt: skip
 DIALECTS = {"opencl": cstyle.OPENCL, "cuda": cstyle.CUDA, "metal": cstyle.METAL}
