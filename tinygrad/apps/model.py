@@ -36,12 +36,13 @@ class Matrix:
   """A weight on its devices, in the blocks of its file.
 
   What uses it computes it as it reads: `dense` is an expression of the whole, `rows` of some along dim 0, for which
-  rows of blocks are looked up, since a table that is looked up lies in memory.
+  rows of blocks are looked up, since a table that is looked up lies in memory. `memory`: in which the blocks may lie.
   """
 
   format: BlockFormat
   blocks: Tensor
   shape: tuple[int, ...]
+  memory: NDArray[np.generic]
 
   @property
   def dense(self) -> Tensor:
@@ -84,10 +85,31 @@ class Layout:
 
   def put(self, x: Tensor | NDArray[np.generic], axis: int | None = None) -> Tensor:
     """`x` on these devices, cut along `axis`, or replicated. Of a host array each device receives its slice only."""
-    t = x if isinstance(x, Tensor) else Tensor(x)
+    t, where = x if isinstance(x, Tensor) else Tensor(x), self.placement(axis)
+    return t.to(where) if isinstance(where, str) else t.shard(where)
+
+  def placement(self, axis: int | None = None) -> str | Sharding:
     if isinstance(self.where, str):
-      return t.to(self.where)
-    return t.shard(Sharding(self.where, P() if axis is None else P(*[None] * axis, tuple(self.where.names))))
+      return self.where
+    cut: Sharding = Sharding(self.where, P() if axis is None else P(*[None] * axis, tuple(self.where.names)))
+    return cut
+
+  def over(self, x: NDArray[np.generic], axis: int | None = None) -> Tensor:
+    """As `put`, of memory that is never written and outlives the tensor: a processor's devices whose parts lie in one
+    piece use them where they lie."""
+    if isinstance(self.where, str):
+      return _viewed(x, self.where)
+    where = self.placement(axis)
+    if axis != 0 or isinstance(where, str):
+      return self.put(x, axis)
+    rows = [where.box(i, x.shape)[0] for i in range(self.count)]
+    return Tensor.from_shards([_viewed(x[slice(*r)], name) for r, name in zip(rows, where.devices)], where)
+
+
+def _viewed(x: NDArray[np.generic], device: str) -> Tensor:
+  if not (Device[device].capabilities.wraps and x.flags.c_contiguous and x.flags.aligned and x.size):
+    return Tensor(x, device=device)
+  return Tensor.from_blob(x.ctypes.data, x.shape, x.dtype.name, device)
 
 
 def _clamped(gate: Tensor, up: Tensor) -> Tensor:
@@ -272,6 +294,7 @@ class LanguageModel:
     self.layers = [Layer(c, self.weights, i, (room(), room())) for i in range(c.layers)]
     self.slot, self.last = Variable("slot", 0, max(slots - 1, 1)), Variable("last", 0, CHUNKS[-1] - 1)
     self.starts = [Variable(f"pos{i}", 0, c.context) for i in range(slots)]
+    self.said = [Variable(f"token{i}", 0, c.vocab - 1) for i in range(slots)]
     self.seen = Variable("seen", 1, c.context)
     self.decode_step = TinyJit(self.next_logits)
     self.prefill_step = TinyJit(self.last_logits)
@@ -289,9 +312,10 @@ class LanguageModel:
     turns = {rope: (cos[here], sin[here]) for rope, (cos, sin) in self.turns.items()}
     return Positions(((slot, pos),), slot, pos + t, turns, self.masks(keys, queries, t > 1))
 
-  def decoding_places(self, starts: Sequence[UOp], seen: UOp, at: Tensor) -> Positions:
-    """Of one token of each of the first slots; `at` [rows]: their positions, all of which are below `seen`."""
-    turns = {rope: (cos[at][:, None, None], sin[at][:, None, None]) for rope, (cos, sin) in self.turns.items()}
+  def decoding_places(self, starts: Sequence[UOp], seen: UOp) -> Positions:
+    """Of one token of each of the first slots; their positions are below `seen` (but those of idle slots)."""
+    at = column(starts)
+    turns = {rope: (cos[at].unsqueeze(1), sin[at].unsqueeze(1)) for rope, (cos, sin) in self.turns.items()}
     masks = self.masks(self.positions[:seen].reshape(1, 1, 1, 1, seen), at.reshape(-1, 1, 1, 1, 1), True)
     return Positions(tuple(enumerate(starts)), 0, seen, turns, masks)
 
@@ -323,28 +347,20 @@ class LanguageModel:
     x = self.hidden(ids, self.prompt_places(slot, pos, int(ids.shape[1])))
     return self.project(x[:, last : last + 1]).squeeze(0).realize()
 
-  def next_logits(self, tokens: Tensor, starts: Sequence[UOp], seen: UOp | None, at: Tensor | None) -> Tensor:
-    """A step of decoding: tokens [rows, 1] of the first slots; the logits [rows, vocab]."""
-    if seen is None or at is None:
-      place = self.prompt_places(0, starts[0], 1)
-    else:
-      place = self.decoding_places(starts, seen, at)
-    return self.project(self.hidden(tokens, place)).realize()
+  def next_logits(self, tokens: Sequence[UOp], starts: Sequence[UOp], seen: UOp | None) -> Tensor:
+    """A step of decoding: a token of each of the first slots; the logits [rows, vocab]."""
+    place = self.prompt_places(0, starts[0], 1) if seen is None else self.decoding_places(starts, seen)
+    return self.project(self.hidden(column(tokens), place)).realize()
 
   def collectives_of_step(self) -> Counter[str]:
     """How often a decoding step communicates, by kind: the collectives in the program that every device runs."""
     caches = [t for layer in self.layers for cache in (layer.keys, layer.values) for t in cache.parts]
     before = [t.uop for t in caches]
     place = self.prompt_places(0, self.starts[0].bind(0), 1)
-    local = localize(UOp.sink(self.project(self.hidden(self.tokens([[0]]), place)).uop))
+    local = localize(UOp.sink(self.project(self.hidden(column([self.said[0].bind(0)]), place)).uop))
     for t, uop in zip(caches, before):
       t.uop = uop  # the step is looked at, not taken
     return Counter(u.arg.kind for u in local.toposort() if u.op is Ops.COLLECTIVE)
-
-  def tokens(self, ids: Sequence[Sequence[int]]) -> Tensor:
-    for row in ids:
-      check_tokens(row, self.c.vocab)
-    return self.layout.put(np.array(ids, np.int32)).realize()
 
   def check_room(self, pos: int, count: int) -> None:
     if pos + count > self.c.context:
@@ -368,7 +384,7 @@ class LanguageModel:
       size = self.chunk(len(ids) - done, pos + done)
       part = list(ids[done : done + size])
       # What the padding leaves in the cache lies after the prompt; each later token overwrites its place first.
-      padded = self.tokens([part + [0] * (size - len(part))])
+      padded = self.layout.put(np.array([part + [0] * (size - len(part))], np.int32)).realize()
       out = self.prefill_step(padded, where, self.starts[0].bind(pos + done), self.last.bind(len(part) - 1))
       done += size
     return np.asarray(out.numpy(), np.float32)
@@ -379,24 +395,24 @@ class LanguageModel:
     A slot at position -1 is idle: its cache stays as it is, its row means nothing. Rows up to the last one that is not
     idle are computed, so it is the first slots that are to be used first.
     """
-    rows = 1
-    for i, pos in enumerate(positions):
-      if pos >= 0:
-        self.check_room(pos, 1)
-        rows = max(rows, i + 1)
-    rows = min(1 << (rows - 1).bit_length(), self.slots)
-    busy = [pos >= 0 for pos in positions[:rows]]
-    ids = self.tokens([[token if on else 0] for token, on in zip(tokens, busy)])
+    busy = [i for i, pos in enumerate(positions) if pos >= 0]
+    check_tokens([tokens[i] for i in busy], self.c.vocab)
+    for i in busy:
+      self.check_room(positions[i], 1)
+    rows = min(1 << max(busy, default=0).bit_length(), self.slots)
     # What an idle slot writes lies beyond the context.
-    starts = [v.bind(pos if on else self.c.context) for v, pos, on in zip(self.starts, positions, busy)]
+    on = [(0, self.c.context) if pos < 0 else (tokens[i], pos) for i, pos in enumerate(positions[:rows])]
+    said, starts = ([v.bind(x) for v, x in zip(vs, xs)] for vs, xs in zip((self.said, self.starts), zip(*on)))
+    seen = None if rows == 1 else self.seen.bind(max(positions) + 1)
     out = np.zeros((self.slots, self.c.vocab), np.float32)
-    if rows == 1:
-      step = self.decode_step(ids, starts, None, None)
-    else:
-      at = np.maximum(np.array(positions[:rows], np.int32), 0)
-      step = self.decode_step(ids, starts, self.seen.bind(int(at.max()) + 1), self.layout.put(at).realize())
-    out[:rows] = step.numpy()
+    out[:rows] = self.decode_step(said, starts, seen).numpy()
     return out
+
+
+def column(numbers: Sequence[UOp]) -> Tensor:
+  """[numbers, 1], int32."""
+  first, *others = (Tensor.full((1, 1), x) for x in numbers)
+  return first.cat(*others).contiguous() if others else first
 
 
 class ContextError(AppError):
@@ -454,7 +470,7 @@ def load_weights(
       continue
     stored = stored_weight(source, c, w)
     # The cut dim of columns is the dim of blocks: a block stays whole.
-    weights[w.name] = Matrix(stored.format, layout.put(stored.blocks, w.axis).realize(), w.shape)
+    weights[w.name] = Matrix(stored.format, layout.over(stored.blocks, w.axis).realize(), w.shape, stored.blocks)
     if progress is not None:
       progress(stored.blocks.nbytes)
   return weights
