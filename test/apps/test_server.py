@@ -464,16 +464,20 @@ def test_the_end_of_the_server_ends_its_texts(tok: Tokenizer):
 def test_the_program_serves_a_model(tmp_path: Path):
   file = Tiny("tiny").write(tmp_path / "tiny.gguf")
   script = [sys.executable, "-m", "tinygrad.apps.llm", "--model", str(file), "--serve", "--port", "0", "--slots", "2"]
-  p = subprocess.Popen(script, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
-  assert p.stderr is not None
-  said = next(line for line in p.stderr if " at http" in line)
-  url = said.split("a page at ")[1].strip().rstrip("/")
-  client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-  answer = client.completions.create(model="tiny", prompt="hello", max_tokens=3, temperature=0)
-  assert answer.usage.completion_tokens == 3
-  p.send_signal(signal.SIGINT)
-  _, rest = p.communicate(timeout=20)
-  assert p.returncode == 130 and "tokens read in" in rest and "Traceback" not in rest, rest
+  env = os.environ | {"PYTHONPATH": str(ROOT)}
+  with subprocess.Popen(script, stderr=subprocess.PIPE, text=True, env=env) as p:
+    try:
+      assert p.stderr is not None
+      said = next(line for line in p.stderr if " at http" in line)
+      url = said.split("a page at ")[1].strip().rstrip("/")
+      client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+      answer = client.completions.create(model="tiny", prompt="hello", max_tokens=3, temperature=0)
+      assert answer.usage.completion_tokens == 3
+      p.send_signal(signal.SIGINT)
+      _, rest = p.communicate(timeout=20)
+      assert p.returncode == 130 and "tokens read in" in rest and "Traceback" not in rest, rest
+    finally:
+      p.kill()  # where something failed before; it would serve for ever
 
 
 def test_mistakes_of_who_serves(tok: Tokenizer, monkeypatch: pytest.MonkeyPatch):
