@@ -438,7 +438,8 @@ def settings_are_no_part_of_a_captures_key(patch: Patch) -> bool:
 @script_mutant
 def a_replay_keeps_its_first_arguments(patch: Patch) -> bool:
   replay = jit.Captured.replay
-  patch(jit.Captured, "replay", lambda self, inputs, variables: replay(self, list(self.inputs), variables))
+  first = lambda self, inputs, *rest: replay(self, self.given[: len(inputs)], *rest)  # noqa: E731
+  patch(jit.Captured, "replay", first)
   return True
 
 
