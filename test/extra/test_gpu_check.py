@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sass import needs_nvdisasm
 
@@ -70,5 +71,5 @@ def test_kernels_are_compiled_where_there_is_no_gpu(capsys, tmp_path, monkeypatc
 
 def test_inputs_are_what_the_device_has():
   work = gpu_work.matmul(8, dtypes.bfloat16, "NT")
-  (x, y), (a, _) = work.inputs("CPU", __import__("numpy").random.default_rng(0))
+  (x, y), (a, _) = work.inputs("CPU", np.random.default_rng(0))
   assert x.dtype is y.dtype is dtypes.bfloat16 and (x.float().numpy() == a).all()

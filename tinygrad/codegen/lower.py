@@ -46,12 +46,16 @@ def passes(target: Target, threads: int, heuristic: Heuristic) -> tuple[Pass, ..
   )
 
 
+def heuristic_of(target: Target) -> Heuristic:
+  return schedule_gpu if target.threads else schedule_cpu
+
+
 def lower_kernel(ast: UOp, target: Target, threads: int = 1, heuristic: Heuristic | None = None) -> list[UOp]:
   """Linear UOps of a kernel: SINK of STOREs over their ranges. The list begins with the kernel's whole signature
   (params, variables). With `threads`, it is what one of them does, if sharing it out pays. `heuristic` takes the place
   of the target's."""
   assert ast.op is Ops.SINK, ast.op
-  kernel, heuristic = ast, heuristic or (schedule_gpu if target.threads else schedule_cpu)
+  kernel, heuristic = ast, heuristic or heuristic_of(target)
   for lower in passes(target, threads, heuristic):
     kernel = lower(kernel)
   linear = linear_code(kernel, target)

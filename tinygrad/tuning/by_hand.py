@@ -22,12 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tinygrad.helpers import KERNEL_SCHEDULES, Context, LazyModule
 
 if TYPE_CHECKING:
-  from tinygrad.codegen import nests, primitives
-  from tinygrad.codegen.heuristics import cpu, gpu
+  from tinygrad.codegen import lower, nests, primitives
   from tinygrad.device import Target
 else:  # a script that only imports the package does not wait for the compiler
-  of = "nests", "primitives", "heuristics.cpu", "heuristics.gpu"
-  nests, primitives, cpu, gpu = (LazyModule(f"tinygrad.codegen.{name}") for name in of)
+  lower, primitives = (LazyModule(f"tinygrad.codegen.{name}") for name in ("lower", "primitives"))
 
 PRIMITIVES = (
   "split",
@@ -104,7 +102,7 @@ def given(kernel: str, target: Target) -> nests.Heuristic | None:
 
   def schedule(nest: nests.NestSchedule) -> None:
     if nest.label not in mine:
-      return (gpu.schedule_gpu if target.threads else cpu.schedule_cpu)(nest)
+      return lower.heuristic_of(target)(nest)
     where = f"kernel {kernel}, nest {nest.label}"
     nest.analyse()
     for name, args in mine[nest.label]:

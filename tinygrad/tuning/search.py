@@ -52,6 +52,11 @@ Changes = dict[str, Any]
 Cost = Callable[["Planner"], float]  # lowers a kernel with a planner, and gives its seconds
 
 
+def next_copies(now: int, most: float) -> list[int]:
+  """The numbers of copies beside this one, up to `most`."""
+  return [c for c in [c for c in COPIES if c < now][-1:] + [c for c in COPIES if c > now][:1] if c <= most]
+
+
 class Nest:
   """A nest that is planned: by the heuristic, and with changes. `sizes`, those of its parallel ranges and of how
   many its main reduction is, tells it from others; where that runs in blocks, a block has the sizes of the whole."""
@@ -78,8 +83,7 @@ class Nest:
       copies["accumulators"] = plan.folds[self.over][1].copies
     room = 2 * self.target.vector_registers / prod(copies.values())
     for what, now in copies.items():
-      next_to = [c for c in COPIES if c < now][-1:] + [c for c in COPIES if c > now][:1]
-      found[what] = now, [c for c in next_to if c <= max(now * room, now)]
+      found[what] = now, next_copies(now, max(now * room, now))
     for i, x in enumerate(self.operands):
       found[f"stage{i}"] = (staged := any(p.operand is x for p in plan.panels)), [not staged]
     if self.may_block:
@@ -125,8 +129,7 @@ class GridNest:
     for i, (r, n) in enumerate(plan.shared):
       found[f"threads{i}"] = n, [x for x in (n // 2, 2 * n) if 1 <= x <= n * most and x < 2 * size(r)]
       now = plan.copies[r]
-      next_to = [c for c in COPIES if c < now][-1:] + [c for c in COPIES if c > now][:1]
-      found[f"copies{i}"] = now, [c for c in next_to if c <= min(max(now * room, now), size(r))]
+      found[f"copies{i}"] = now, next_copies(now, min(max(now * room, now), size(r)))
     if self.main is not None:
       n, length = plan.lanes, size(self.main.over[-1])
       found["lanes"] = n, [x for x in (n // 2, 2 * n) if 1 <= x <= n * most and x < 2 * length]
@@ -233,9 +236,8 @@ def measuring(ast: UOp, backend: Backend, threads: int) -> Cost:
 
   def cost(planner: Planner) -> float:
     nonlocal best
-    if (rendered := candidate(ast, backend, threads, planner)) is None or codes.setdefault(
-      rendered, planner
-    ) != planner:
+    rendered = candidate(ast, backend, threads, planner)
+    if rendered is None or codes.setdefault(rendered, planner) is not planner:
       return math.inf
     call = backend.bind(backend.compile(rendered, "candidate"), handles, variables)
     for slot in written:
