@@ -157,6 +157,12 @@ def test_context_variables():
     Context(NOPE=1)
 
 
+def test_what_no_word_can_say_is_refused_in_the_environment(monkeypatch):
+  monkeypatch.setenv("TEST_TUPLE", "1")
+  with pytest.raises(ValueError, match=r"TEST_TUPLE is no word .*\n  fix: unset TEST_TUPLE; `with Context"):
+    ContextVar("TEST_TUPLE", ())
+
+
 def test_default_types():
   x = Tensor([5])
   with Context(DEFAULT_INT="int64", DEFAULT_FLOAT="HALF"):

@@ -8,7 +8,7 @@ import pytest
 from codegen_kernels import elementwise, load, loop, sink, store
 
 from tinygrad.codegen import lower_kernel
-from tinygrad.device import Device
+from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes
 from tinygrad.numerics.decompose import decompose
 from tinygrad.uop import Ops, ParamArg, UOp
@@ -137,7 +137,7 @@ def test_what_is_unlikely_to_be_needed_is_in_a_branch_of_its_own():
 def test_no_function_needs_float64(op, dtype):
   """A device without float64 computes the same."""
   x = UOp.new(Ops.PARAM, dtype, (), ParamArg(0, 1))
-  found = decompose(UOp.new(op, dtype, (x,) * (2 if op is Ops.POW else 1))).toposort()
+  found = decompose(UOp.new(op, dtype, (x,) * (2 if op is Ops.POW else 1)), Target("any")).toposort()
   assert found and not [u for u in found if u.dtype is dtypes.float64]
   assert op is Ops.SQRT or op not in {u.op for u in found}
 
@@ -181,9 +181,9 @@ def test_narrow_floats_round_once(narrow):
 def test_half_conversions(halves, monkeypatch):
   """All halves; what lies between neighbours, and beside that; by the processor, and by their bits."""
   device = Device["CPU"]
-  if halves and not device.target.halves:
+  if halves and dtypes.float16 not in device.target.converts:
     pytest.skip("this processor, or CPU_FEATURES, has no conversion of half")
-  monkeypatch.setattr(device, "target", replace(device.target, halves=halves))
+  monkeypatch.setattr(device, "target", replace(device.target, converts=(dtypes.float16,) if halves else ()))
   every = np.arange(1 << 16).astype(np.uint16).view(np.float16)
   wide = every.astype(np.float32)
   np.testing.assert_array_equal(elementwise(Ops.CAST, every, dtype=dtypes.float32), wide)

@@ -215,7 +215,7 @@ def test_values_that_pass_between_threads_are_in_local_memory_as_far_as_that_goe
 @pytest.fixture
 def whole(monkeypatch):
   """Functions are as they stand in the kernel."""
-  monkeypatch.setattr(lower, "decompose_stores", lambda kernel, halves: kernel)
+  monkeypatch.setattr(lower, "decompose_stores", lambda kernel, target: kernel)
 
 
 def softmax(x):

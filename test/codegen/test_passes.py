@@ -109,13 +109,13 @@ def test_stores_are_decomposed_and_limits_stay():
   ast, (_, j, _) = masked_rows()
   first, second = ast.src
   kernel = clip_loops(sink(first, second.replace(src=(second.src[0], op(Ops.EXP, second.src[1]), *second.src[2:]))))
-  out = decompose_stores(kernel, True)
+  out = decompose_stores(kernel, CPU)
   assert out.src[0] is first and out.src[2:] == kernel.src[2:] and len(out.src) == 4
   assert not any(u.op is Ops.EXP for u in out.toposort())
   x = X[:, 0].copy()
   i = loop(64, 0)
   alone = sink(store(i, op(Ops.EXP, load(1, x, i)), i, size=64))
-  got = evaluate(decompose_stores(alone, True), [x])
+  got = evaluate(decompose_stores(alone, CPU), [x])
   np.testing.assert_allclose(got, np.exp(x), rtol=1e-6)
 
 

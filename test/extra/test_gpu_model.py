@@ -46,7 +46,7 @@ def test_a_product_is_bound_by_arithmetic_and_a_copy_by_memory():
 
 @needs_nvdisasm
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("name", ["sum of rows", "sum of columns", "softmax", "layernorm", "matvec bf16"])
+@pytest.mark.parametrize("name", ["sum of rows", "sum of columns", "softmax", "layernorm", "matvec bf16", "gelu bf16"])
 def test_what_memory_bounds_keeps_memory_busy_in_one_kernel(name, arch):
   with gpu_model.as_null(gpu_model.GPUS[arch]):
     (ast,) = gpu_model.kernels_of(dict(gpu_model.workloads())[name])

@@ -162,6 +162,12 @@ def of_core(found: re.Match[str]) -> str:
 }}"""
 
 
+# the nearest, the even one of two; of NaN all bits but the sign
+BFLOAT16 = (
+  "unsigned b = __float_as_uint(x); return x != x ? 0x7fff : (unsigned short)((b + 0x7fff + (b >> 16 & 1)) >> 16);"
+)
+
+
 def has_compiler() -> bool:
   return shutil.which("g++") is not None
 
@@ -178,6 +184,7 @@ def host_code(source: str) -> ctypes.CDLL:
     name, parameters = signature(source)
     body = re.sub(r"^(\s*)__shared__ (?=.*\];)", r"\1static ", source, flags=re.M)
     body = re.sub(r'asm\("cvt.f32.f16.*', "_Float16 h; memcpy(&h, &x, 2); y = (float)h; return y;", body)
+    body = re.sub(r'asm\("cvt.rn.bf16.f32.*', BFLOAT16, body)
     body = re.sub(r'asm\("cvt.rn.f16.f32.*', "_Float16 h = (_Float16)x; memcpy(&y, &h, 2); return y;", body)
     body = re.sub(r"static __device__ inline void (mma_\w+)\(([^)]*)\) \{.*?^\}", of_core, body, flags=re.M | re.S)
     body = re.sub(r"^template <int N> .*?^\}", "", body, flags=re.M | re.S)

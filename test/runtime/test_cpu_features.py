@@ -58,7 +58,7 @@ x = np.linspace(-9, 9, 999, dtype=np.float16).reshape(27, 37)
 y = (Tensor(x).realize() * 2 + 1).exp2().sum(1).numpy()
 np.testing.assert_allclose(y, np.exp2(x * 2.0 + 1).sum(1), rtol=0.02)
 text = "\\n".join(made)
-print(target.vector_bytes, target.halves, "%zmm" in text, "%ymm" in text, "vfmadd" in text, "hf" in text)
+print(target.vector_bytes, bool(target.converts), "%zmm" in text, "%ymm" in text, "vfmadd" in text, "hf" in text)
 """
   ran = python(level, "-c", code)
   wide = level == "avx2"

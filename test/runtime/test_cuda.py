@@ -7,12 +7,14 @@ import re
 from types import SimpleNamespace
 
 import cuda_emulator
+import ml_dtypes
 import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
 from tinygrad import Tensor, TinyJit, Variable
 from tinygrad.device import Device, DeviceError
+from tinygrad.dtype import dtypes
 from tinygrad.engine import run
 from tinygrad.helpers import Context
 from tinygrad.runtime import cuda, queues
@@ -94,6 +96,26 @@ def test_sharded_programs_in_every_order(driver):
   moved = Tensor(a).shard(FOUR, axis=0).shard(FOUR, axis=1) + 1  # all to all
   np.testing.assert_array_equal(moved.numpy(), a + 1)
   assert "cuStreamWaitEvent" in driver.calls and ("cuMemcpyPeerAsync" in driver.calls) != bool(driver.reach)
+
+
+def test_bfloat16_is_converted_by_the_processor_and_functions_are_its_library_s(module, lazy, monkeypatch):
+  """Every bfloat16 and what lies about the middle of two, and the infinities, by the instruction; from sm_80 on."""
+  wide = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
+  x = np.concatenate([(wide.view(np.uint32) + n).view(np.float32) for n in (0, 1, 0x7FFF, 0x8000, 0x8001)])
+  found, compile_source = [], module.compile_source
+  monkeypatch.setattr(module, "compile_source", lambda x, *rest: found.append(x) or compile_source(x, *rest))
+  with np.errstate(invalid="ignore"):
+    want = x.astype(ml_dtypes.bfloat16).astype(np.float32)
+  got = Tensor(x, device=FOUR[0]).cast("bfloat16").cast("float32").numpy()
+  np.testing.assert_array_equal(got, want)
+  assert np.signbit(got[~np.isnan(x)]).tolist() == np.signbit(want[~np.isnan(x)]).tolist()
+  assert any("= bfloat16_of_float(" in source for source in found)
+  assert cuda.target_of((7, 5), 40, 0).converts == (dtypes.float16,)
+  a = np.linspace(-3, 3, 1000).astype(np.float32)
+  for name in ("exp", "tanh", "erf", "log"):
+    y = getattr(Tensor(np.abs(a) if name == "log" else a, device=FOUR[0]), name)().numpy()
+    assert np.allclose(y, getattr(Tensor(np.abs(a) if name == "log" else a), name)().numpy(), rtol=3e-7, atol=3e-7)
+    assert f"= {name}(" in found[-1]
 
 
 def test_devices_that_do_not_meet_read_what_is_not_there_yet(module, lazy, monkeypatch):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tinygrad.codegen.analysis.accesses import size
-from tinygrad.codegen.heuristics.gpu import GROUP, power_of_two
+from tinygrad.codegen.heuristics.gpu import power_of_two
 from tinygrad.codegen.primitives.bind import bind
 from tinygrad.codegen.primitives.rebind import Rebinding, gated
 from tinygrad.codegen.primitives.split import split_loop
@@ -73,15 +73,15 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target) -> Team:
   by block, a square of threads with a few rows each, as far as local memory goes."""
   if NOOPT:
     return Team()
-  most = power_of_two(min(size(rows[-1]), max(int(prod(map(size, rows))) * GROUP // target.busy, 1)))
+  most = power_of_two(min(size(rows[-1]), max(int(prod(map(size, rows))) * target.group // target.busy, 1)))
   if any(r.arg[1] is AxisKind.REDUCE for s in stores for r in s.src[2:]):
     memory = {p: p.arg.size * p.dtype.itemsize for p in (s.src[0].src[0] for s in stores) if p.arg.slot < 0}
     most = min(most, power_of_two(target.scratch // 2 // sum(memory.values())), SQUARE * MOST_COPIES)
     return Team(most, min(most, SQUARE), SQUARE)
   widths = [int(prod(size(r) for r in s.src[2:] if r not in rows)) for s in stores]
   widths += [int(prod(map(size, u.src[1:]))) for u in UOp.sink(*stores).toposort() if u.op is Ops.FOLD]
-  lanes = min(power_of_two(max(widths) // 2), GROUP)
-  return Team(threads := min(GROUP // lanes, most), threads, lanes)
+  lanes = min(power_of_two(max(widths) // 2), target.group)
+  return Team(threads := min(target.group // lanes, most), threads, lanes)
 
 
 def in_local_memory(stores: Sequence[UOp], row: UOp | None, rows: int, ids: LoopIds) -> list[UOp]:

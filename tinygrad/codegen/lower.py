@@ -40,7 +40,7 @@ def passes(target: Target, threads: int, heuristic: Heuristic) -> tuple[Pass, ..
     functools.partial(use_dots, target=target),
     functools.partial(with_row_memory, target=target),
     functools.partial(block_rows, target=target),
-    functools.partial(decompose_stores, halves=target.halves),
+    functools.partial(decompose_stores, target=target),
     functools.partial(step_scatters, target=target),
     functools.partial(schedule_nests, target=target, heuristic=heuristic),
   )
@@ -66,9 +66,9 @@ def lower_kernel(ast: UOp, target: Target, threads: int = 1, heuristic: Heuristi
   return linear
 
 
-def decompose_stores(kernel: UOp, halves: bool) -> UOp:
+def decompose_stores(kernel: UOp, target: Target) -> UOp:
   """Functions and narrow floats taken apart, store by store."""
-  return kernel.replace(src=tuple(decompose(s, halves) if s.op is Ops.STORE else s for s in kernel.src))
+  return kernel.replace(src=tuple(decompose(s, target) if s.op is Ops.STORE else s for s in kernel.src))
 
 
 def schedule_nests(kernel: UOp, target: Target, heuristic: Heuristic) -> UOp:

@@ -26,10 +26,12 @@ class Target:
   shares: bool = False  # threads of the device may share a kernel out (CPU)
   features: tuple[str, ...] = ()  # a processor's as LLVM names them; of OpenCL half, sub_groups, shuffle
   float64: bool = True
-  halves: bool = True  # it converts between half and float32
+  converts: tuple[DType, ...] = (dtypes.float16,)  # narrow floats that it converts to and from float32
+  functions: frozenset[str] = frozenset()  # of float32, by op, that it has within 2 units in the last place
   vendor: str = ""  # of a processor, where its instructions differ in speed from what others call the same
   cores: tuple[Core, ...] = ()  # matrix products that it has instructions for
   units: int = 32  # multiprocessors of a grid
+  group: int = 256  # threads of a work group, at most
   warp: int = 0  # threads side by side that read one another's registers; 0: none do
   intensity: int = 80  # operations for each byte that is not read again, beyond which a kernel is better one of its own
   few_rows: int = 256  # of a SCATTER: up to so many, of many threads each looks at every update

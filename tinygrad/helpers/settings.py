@@ -41,6 +41,8 @@ class ContextVar:
     if key in ContextVar.all:
       raise ValueError(f"context variable {key} exists already")
     assert shapes is None or shapes in STAGES, shapes
+    if isinstance(default_value, tuple) and key in os.environ:
+      raise ValueError(f"{key} is no word that the environment can say\n  fix: unset {key}; `with Context({key}=…)`")
     self.key, self.shapes, self.value = key, shapes, getenv(key, default_value)
     ContextVar.all[key] = self
 

@@ -8,9 +8,10 @@ ERF, POW and the SIN and COS of large numbers are calls of the C library for flo
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial, reduce
 
+from tinygrad.device import Target
 from tinygrad.dtype import ConstType, DType, dtypes, to_dtype, to_numpy_dtype
 from tinygrad.helpers import numpy
 from tinygrad.uop import GroupOp, Ops, UOp
@@ -47,8 +48,7 @@ _EXPM1 = {dtypes.float32: (0.49999994, 0.1666652, 0.041668385, 0.008368794, 0.00
 _EXP_ENDS = {dtypes.float32: (-105.0, -86.0, 88.7228394), dtypes.float64: (-750.0, -707.0, 709.7827128933841)}
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.float32: dtypes.uint32, dtypes.float64: dtypes.uint64}
 _SIGNED = {dtypes.float32: dtypes.int32, dtypes.float64: dtypes.int64}
-_AS_BITS = (dtypes.bfloat16, *dtypes.fp8s)  # no renderer knows them but as their bits
-_NARROW = (dtypes.float16, *_AS_BITS)
+_NARROW = (dtypes.float16, dtypes.bfloat16, *dtypes.fp8s)
 # The bits of 2/pi after the point, in words of 32
 _TWO_OVER_PI = (0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
 Pair = tuple[UOp, UOp]
@@ -392,9 +392,9 @@ def _convert(x: UOp, dtype: DType, as_bits: Types) -> UOp:
   return cast(x, dtype)
 
 
-def widened(x: UOp) -> UOp:
-  """A float as float32, where the processor converts half."""
-  return _convert(x, dtypes.float32, _AS_BITS)
+def widens(wide: UOp, x: UOp) -> bool:
+  """Whether a float32 is x, by the processor's conversion or another."""
+  return any(_convert(x, dtypes.float32, as_bits) is wide for as_bits in ((), _NARROW))
 
 
 def _round_to_odd(x: UOp) -> UOp:
@@ -407,12 +407,12 @@ def _round_to_odd(x: UOp) -> UOp:
   return bitcast(where(alu(Ops.CMPNE, back, x), alu(Ops.OR, bits, one), bits), dtypes.float32)
 
 
-def _widened(u: UOp, src: tuple[UOp, ...], as_bits: Types) -> UOp:
+def _widened(u: UOp, src: tuple[UOp, ...], as_bits: Types, own: Container[str]) -> UOp:
   """An op on narrow floats, computed in float32 and rounded once."""
   wide = tuple(_convert(s, dtypes.float32, as_bits) if s.dtype in _NARROW else s for s in src)
   if u.dtype not in _NARROW:
-    return _function(UOp.new(u.op, u.dtype, wide, u.arg))
-  return _convert(_function(UOp.new(u.op, dtypes.float32, wide, u.arg)), u.dtype, as_bits)
+    return _function(UOp.new(u.op, u.dtype, wide, u.arg), own)
+  return _convert(_function(UOp.new(u.op, dtypes.float32, wide, u.arg), own), u.dtype, as_bits)
 
 
 def lower_shift(op: Ops, x: UOp, y: UOp) -> UOp:
@@ -426,16 +426,17 @@ def lower_shift(op: Ops, x: UOp, y: UOp) -> UOp:
   return where(inside, alu(op, x, alu(Ops.AND, y, width - 1)), const(x.dtype, 0))
 
 
-def _function(u: UOp) -> UOp:
+def _function(u: UOp, own: Container[str]) -> UOp:
   if (u.op is Ops.SHL or u.op is Ops.SHR) and u.dtype in dtypes.ints:
     return lower_shift(u.op, *u.src)
-  lowered = (_FLOAT32 if u.dtype is dtypes.float32 else _FUNCTIONS).get(u.op)
+  single = u.dtype is dtypes.float32
+  lowered = None if single and u.op.name in own else (_FLOAT32 if single else _FUNCTIONS).get(u.op)
   return u if lowered is None else lowered(*u.src)
 
 
-def decompose(sink: UOp, halves: bool = True) -> UOp:
-  """The kernel with functions and narrow floats taken apart; `halves`: the processor converts half."""
-  as_bits = _AS_BITS if halves else _NARROW
+def decompose(sink: UOp, target: Target) -> UOp:
+  """The kernel with functions and narrow floats taken apart, but for what the target has itself."""
+  as_bits, own = tuple(d for d in _NARROW if d not in target.converts), target.functions
 
   def make(u: UOp, src: Sources) -> UOp:
     if u.op is Ops.CONST and u.dtype in as_bits:
@@ -445,7 +446,7 @@ def decompose(sink: UOp, halves: bool = True) -> UOp:
       return _convert(src[0], u.dtype, as_bits)
     if u.op is Ops.FOLD or (u.op in GroupOp.Elementwise and u.op is not Ops.WHERE and u.op is not Ops.BITCAST):
       narrow = u.dtype in _NARROW or src[0].dtype in _NARROW
-      return _widened(u, src, as_bits) if narrow else _function(on_sources(u, src))
+      return _widened(u, src, as_bits, own) if narrow else _function(on_sources(u, src), own)
     return on_sources(u, src)
 
   return rebuild(sink, make)

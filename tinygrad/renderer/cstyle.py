@@ -19,14 +19,15 @@ from dataclasses import dataclass, replace
 
 from tinygrad.device import Launch, Rendered
 from tinygrad.device.cores import Core
-from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import ceildiv
+from tinygrad.dtype import DType, dtypes, to_numpy_dtype
+from tinygrad.helpers import ceildiv, numpy
 from tinygrad.ops import Trait, having
 from tinygrad.renderer.mma import COPY, core_name, mma_sync
 from tinygrad.renderer.scoped_names import ScopedNames
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp
 
 _BITS = {dtypes.float16: dtypes.uint16, dtypes.bfloat16: dtypes.uint16} | dict.fromkeys(dtypes.fp8s, dtypes.uint8)
+_CONVERTED = {dtypes.float16: "half", dtypes.bfloat16: "bfloat16"}  # by functions of the prelude
 _UNSIGNED = dict(zip(dtypes.sints, (dtypes.uint32, dtypes.uint32, dtypes.uint32, dtypes.uint64)))
 _UNSIGNED_OF = {1: dtypes.uint8, 2: dtypes.uint16}
 _WRAPS = having(Trait.WRAPS)  # signed overflow is undefined in C: computed unsigned
@@ -42,7 +43,7 @@ class Dialect:
   """How one language of the family spells what they do not share."""
 
   types: dict[DType, str]
-  prelude: str  # bits_of_float, float_of_bits (for double too), float_of_half, half_of_float
+  prelude: str  # bits_of_float, float_of_bits (double too), float_of_half, half_of_float (whatever else it converts)
   kernel: str  # of {name}, {params} and {threads}, the threads of a work group
   pointer: str  # to {T} in device memory
   table: str  # parameter: the addresses of every device's buffer
@@ -77,8 +78,8 @@ def ctype(dtype: DType, d: Dialect, memory: bool = False) -> str:
 def literal(value: float, dtype: DType, d: Dialect) -> str:
   """A constant of a scalar dtype, exact."""
   dtype = d.index if dtype is dtypes.index else dtype
-  if dtype is dtypes.float16:
-    return str(struct.unpack("<H", struct.pack("<e", value))[0])
+  if dtype in _CONVERTED:
+    return str(int(numpy.array(value, to_numpy_dtype(dtype)).view("uint16")))
   if dtypes.is_bool(dtype):
     return "true" if value else "false"
   if dtypes.is_float(dtype):
@@ -380,10 +381,10 @@ class CRenderer:
     """Float to a narrow integer goes through 32 bits, so that it wraps; to bool is `!= 0`."""
     if a is b:
       return x
-    if a is dtypes.float16:
-      return self.cast(f"float_of_half({x})", dtypes.float32, b)
-    if b is dtypes.float16:
-      return f"half_of_float({self.cast(x, a, dtypes.float32)})"
+    if a in _CONVERTED:
+      return self.cast(f"float_of_{_CONVERTED[a]}({x})", dtypes.float32, b)
+    if b in _CONVERTED:
+      return f"{_CONVERTED[b]}_of_float({self.cast(x, a, dtypes.float32)})"
     if dtypes.is_bool(b):
       return f"({x} != 0)"
     if dtypes.is_float(a) and dtypes.is_int(b) and b.itemsize < 8:
@@ -526,6 +527,10 @@ static __device__ inline float float_of_half(unsigned short x) {
 }
 static __device__ inline unsigned short half_of_float(float x) {
   unsigned short y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y;
+}
+#define float_of_bfloat16(x) __uint_as_float((unsigned int)(x) << 16)
+static __device__ inline unsigned short bfloat16_of_float(float x) {
+  unsigned short y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y;
 }
 """,
   kernel='extern "C" __global__ void __launch_bounds__({threads}) {name}({params})',

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Backend, Capabilities, Launch, Rendered, Target
+from tinygrad.dtype import dtypes
 from tinygrad.helpers import LazyModule, round_up, uninterrupted
 from tinygrad.runtime import native, queues
 from tinygrad.runtime.native import MachineCode
@@ -204,9 +205,9 @@ def host_target() -> Target:
   kinds = {"avx512f": (64, 32), "avx": (32, 16), "neon": (16, 32)}
   width, registers = next((size for name, size in kinds.items() if features.get(name)), (16, 16))
   names = tuple(sorted(k for k, v in features.items() if v))
-  halves = bool(features.get("f16c") or features.get("neon"))
+  converts = (dtypes.float16,) if features.get("f16c") or features.get("neon") else ()
   vendor = "AMD" if features.get("sse4a") else ""  # which nobody else has taken up
-  return Target("CPU", width, registers, 64 << 20, shares=True, features=names, halves=halves, vendor=vendor)
+  return Target("CPU", width, registers, 64 << 20, shares=True, features=names, converts=converts, vendor=vendor)
 
 
 # ---------------------------------------------------------------- memory

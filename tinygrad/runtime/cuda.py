@@ -20,13 +20,15 @@ from typing import Any
 
 from tinygrad.device import ON_CPU, Backend, Capabilities, DeviceError, PeerCopy, Target, opened
 from tinygrad.device.cores import cuda_cores
+from tinygrad.dtype import dtypes
 from tinygrad.helpers import LazyModule, prod, round_up
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import diskcache, queues
 from tinygrad.runtime.queues import LESS, Batch, GridKernel, QueueDevice, errors_of, in_order
 
 driver, nvrtc = map(LazyModule, ("cuda.bindings.driver", "cuda.bindings.nvrtc"))
-TARGET = Target("CUDA", vector_registers=96, scratch=48 << 10, threads=True, warp=32, intensity=8)
+FUNCTIONS = frozenset(("EXP", "LOG", "TANH", "ERF"))  # of its library, of which CUDA's documentation tells the errors
+TARGET = Target("CUDA", vector_registers=96, scratch=48 << 10, threads=True, warp=32, intensity=8, functions=FUNCTIONS)
 HALF = 8 << 20  # bytes of each half of the pinned host memory through which copies go
 FATAL = frozenset(  # the driver's documentation says that nothing works in the process's context after them
   "ILLEGAL_ADDRESS LAUNCH_FAILED LAUNCH_TIMEOUT ILLEGAL_INSTRUCTION MISALIGNED_ADDRESS INVALID_ADDRESS_SPACE INVALID_PC"
@@ -37,7 +39,9 @@ lost: dict[int, str] = {}  # physical devices after such an error
 
 def target_of(capability: tuple[int, int], units: int, scratch: int) -> Target:
   """A device of so many multiprocessors, a group of which may have `scratch` bytes of local memory."""
-  return replace(TARGET, cores=tuple(cuda_cores(capability)), units=units, scratch=max(scratch, TARGET.scratch))
+  converts = (dtypes.float16, dtypes.bfloat16) if capability >= (8, 0) else TARGET.converts
+  cores, scratch = tuple(cuda_cores(capability)), max(scratch, TARGET.scratch)
+  return replace(TARGET, cores=cores, units=units, scratch=scratch, converts=converts)
 
 
 class DriverError(DeviceError):

@@ -23,7 +23,6 @@ LEAST_PARALLEL = 2  # of these at least as many must be independent, if a reduct
 SMALL = 1 << 18  # bytes of memory in which it does not matter how rows lie
 STREAMED = 160  # operations for each byte that is never stored, where a grid contracts block by block
 FEW = 1 << 16  # elements that a grid computes in less time than it takes to launch a kernel
-GROUP = 256  # threads that have a row, or a few
 ROW_WORK = 1 << 18  # operations that a group does in about the time that it takes to launch a kernel
 
 
@@ -202,7 +201,7 @@ def side_by_side(a: Group, b: Group) -> Group | None:
 def keeps_busy(group: Group, target: Target) -> bool:
   """Whether a group of threads a row makes use of a grid, or the kernel is over before that matters."""
   rows = int(prod(map(loop_length, group.rows)))
-  return rows * GROUP >= target.busy or sum(map(work, group.stores)) <= rows * ROW_WORK
+  return rows * target.group >= target.busy or sum(map(work, group.stores)) <= rows * ROW_WORK
 
 
 def fits(group: Group, cache: int) -> bool:

@@ -20,7 +20,6 @@ from tinygrad.codegen.analysis.accesses import lanes_for, operands_of, size
 from tinygrad.codegen.heuristics.cores import plan_product
 from tinygrad.codegen.heuristics.cpu import Stages, Tile, carry_out, complete, plan_nest, sums_fit
 from tinygrad.codegen.heuristics.gpu import (
-  GROUP,
   PLAIN,
   Primitives,
   Stagings,
@@ -124,7 +123,7 @@ class GridNest:
 
   def settings(self) -> dict[str, tuple[Any, list[Any]]]:
     plan, found = self.plan, dict[str, Any]()
-    most = GROUP // (plan.threads * plan.lanes)
+    most = self.nest.room.target.group // (plan.threads * plan.lanes)
     room = 2 * self.nest.room.target.vector_registers / prod(plan.copies.values())
     for i, (r, n) in enumerate(plan.shared):
       found[f"threads{i}"] = n, [x for x in (n // 2, 2 * n) if 1 <= x <= n * most and x < 2 * size(r)]

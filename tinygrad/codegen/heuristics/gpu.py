@@ -28,10 +28,10 @@ from tinygrad.codegen.heuristics.cores import plan_product, schedule_product
 from tinygrad.codegen.heuristics.cpu import EPILOGUE, Tile, fold_plan, unroll
 from tinygrad.codegen.nests import Fill, NestSchedule, Staged
 from tinygrad.codegen.primitives.split import Tail
+from tinygrad.device import Target
 from tinygrad.helpers import NOOPT, prod, round_up
 from tinygrad.uop import Ops, UOp
 
-GROUP = 256  # threads of a work group
 TOGETHER = 64  # iterations of a reduction from which several threads share it
 SHARED = 4  # threads that use an element, from which copying it to local memory pays
 PLAIN = 48 << 10  # bytes of local memory, at most, for operands as they are computed
@@ -216,16 +216,16 @@ def plan_grid(nest: NestSchedule) -> Grid:
     most = min(most, 2 * EPILOGUE // max(main.operations, 1), max(outputs // target.busy, 4))
     copies = shares(main, axes, {}, most, MAX_ROWS)
     workers = outputs // max(int(prod(copies.values())), 1)
-    lanes = lanes_of(main, workers, len(outer) < len(ranges), prod(copies.values()) > SHARED, target.busy)
+    lanes = lanes_of(main, workers, len(outer) < len(ranges), prod(copies.values()) > SHARED, target)
     if target.cooperates and len(outer) == len(ranges) and workers >= target.busy // 32:
-      group = max(min(GROUP, power_of_two(workers // 128)), 64)
+      group = max(min(target.group, power_of_two(workers // 128)), 64)
       threads = shares(main, axes, copies, group, group)
       stagings = staged(nest, folds, a, threads, copies, min(target.scratch, PLAIN))
   elif ranges and outputs >= 8 * target.busy:
     assert along is not None
     copies = {along: min(4, power_of_two(size(along) // 64))}
   if not stagings:
-    threads = shares(None, axes, copies, GROUP // lanes, GROUP)
+    threads = shares(None, axes, copies, target.group // lanes, target.group)
   return grid_of(nest, a, threads, copies, lanes, stagings)
 
 
@@ -424,14 +424,14 @@ def contiguous(items: Sequence[Item], ranges: Sequence[UOp]) -> UOp:
   return max(reversed(ranges), key=weight)
 
 
-def lanes_of(main: Item, workers: int, inner: bool, reused: bool, busy: int) -> int:
+def lanes_of(main: Item, workers: int, inner: bool, reused: bool, target: Target) -> int:
   """How many threads share each reduction: where rows are computed with their reductions, where a reduction reads
   along memory what is used once, or where there are too few outputs for as many threads."""
-  length = int(prod(map(size, main.over)))
+  length, busy = int(prod(map(size, main.over))), target.busy
   if length < TOGETHER or not all(map(static, main.over)):
     return 1
   if inner or workers < busy // (32 if reused else 8) or (reads_along(main) and not reused):
-    return min(GROUP, power_of_two(length // 4), max(power_of_two(busy // max(workers, 1)), 32))
+    return min(target.group, power_of_two(length // 4), max(power_of_two(busy // max(workers, 1)), 32))
   return 1
 
 

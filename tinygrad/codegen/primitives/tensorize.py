@@ -9,7 +9,7 @@ from tinygrad.codegen.primitives import IllegalStep
 from tinygrad.codegen.primitives.rebind import Rebinding, Version
 from tinygrad.device.cores import Core, Digit, Fragment
 from tinygrad.dtype import DType, dtypes
-from tinygrad.numerics.decompose import widened
+from tinygrad.numerics.decompose import widens
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, index
 from tinygrad.uop.loop_ids import LoopIds
@@ -23,7 +23,7 @@ def narrowed(wide: UOp, dtype: DType) -> UOp | None:
   u = wide
   for _ in range(WIDENING):
     if u.dtype is dtype:
-      return u if widened(u) is wide else None
+      return u if widens(wide, u) else None
     if not u.src:
       return None
     u = u.src[0]
