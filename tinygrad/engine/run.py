@@ -124,6 +124,9 @@ def work_of(run: Run) -> list[Work]:
   return [Work(i, p, memory, {**run.variables, **dict(i.constants)}, within=run.within) for i, p, memory in each]
 
 
+watchers: list[Callable[[Sequence[Work]], None]] = []  # told of all that is handed over (simulation/)
+
+
 @dataclass(slots=True, eq=False)
 class Stretch:
   """Items between two copies: the backends, and one batch of calls for each; `bound` says which call is which (work,
@@ -205,6 +208,8 @@ class Stretch:
         for w in self.work:
           Stretch([w]).launch()
       return
+    for tell in watchers:
+      tell(self.work)
     start = self.synchronize() if alone else 0.0  # what is still queued is not a part of the time
     first = self.work[0]
     if first.program is None or first.copies:
