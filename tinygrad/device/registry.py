@@ -117,6 +117,7 @@ class _Devices:
     return GlobalCounters.peak_on.get(self.canonicalize(name), 0)
 
 
+@functools.cache
 def backends() -> tuple[str, ...]:
   """The kinds of device: the modules of the runtime."""
   runtime = importlib.import_module("tinygrad.runtime")

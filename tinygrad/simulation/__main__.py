@@ -18,8 +18,8 @@ from tinygrad.simulation.pictures import duration
 from tinygrad.simulation.report import check_ending
 from tinygrad.simulation.session import simulate, standing_for
 
-HELP = """Simulates one training step on a cluster: the schedule that each device would run becomes a timeline of kernels
-and communications. Nothing is compiled and nothing computed, so this takes seconds on any machine.
+HELP = """Simulates one training step on a cluster: the schedule that each device would run becomes a timeline of
+kernels and communications. Nothing is compiled and nothing computed, so this takes seconds on any machine.
 
   python -m tinygrad.simulation --cluster h100x8:4 --model transformer --layers 8 --mesh dp=4,tp=8
   python -m tinygrad.simulation --cluster h100x8:512 --layers 80 --mesh dp=512,tp=8 --out step.html

@@ -35,7 +35,7 @@ def label(e: Entry, s: Span) -> str:
   """What a span is, in the user's words where they are known."""
   line = next((f" {os.path.basename(at[0])}:{at[1]}" for _, at in e.item.computes if at), "")
   what = s.kind if s.kind != "kernel" else next((op for op, _ in e.item.computes), e.name)
-  return f"{what}{line}"
+  return f"{what}{line or f' {e.name}'}"
 
 
 def color(s: Span) -> str:
