@@ -93,11 +93,13 @@ class Cluster:
     return min([level for level, n in zip(self.levels, counts) if n > 1] or self.levels[:1], key=lambda x: x.bandwidth)
 
   def machine(self, mesh: Mesh) -> Machine:
-    """What the cluster is to a mesh. A collective's latency is that of the outermost level that an axis crosses."""
+    """What the cluster is to a mesh: operations of the type that the chip names first, and as latency the longest of a
+    level that an axis crosses."""
     over = {name: self.slowest(self.spans(mesh.devices, (mesh.sub_axis(name),))) for name in mesh.names}
     link = {name: level.bandwidth for name, level in over.items()}
     latency = max(level.latency for level in over.values())
-    return Machine(max(rate for _, rate in self.chip.flops), self.chip.bandwidth, link, latency)
+    rates = [rate for _, rate in self.chip.flops] or [self.chip.vector]
+    return Machine(rates[0], self.chip.bandwidth, link, latency)
 
 
 def numbers(devices: Sequence[str]) -> tuple[int, ...]:

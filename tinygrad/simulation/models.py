@@ -1,5 +1,5 @@
-"""Training steps to simulate, on a mesh with the axes "dp" (the batch is cut), "fsdp" (so are the weights, too, which are
-gathered where they are used) and "tp" (Megatron's cuts of matrices and heads); each of them may be missing."""
+"""Training steps to simulate, on a mesh with the axes "dp" (the batch is cut), "fsdp" (so are the weights, too, which
+are gathered where they are used) and "tp" (Megatron's cuts of matrices and heads); each of them may be missing."""
 
 from __future__ import annotations
 

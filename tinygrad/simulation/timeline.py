@@ -9,10 +9,11 @@ which is not so where a scheduler picks what is ready (Graham: Bounds on Multipr
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tinygrad.device.machine import Cluster
+from tinygrad.schedule.items import ScheduleItem
 from tinygrad.simulation.cost import Cost, cost_of
 from tinygrad.simulation.program import Entry, Program
 
@@ -122,17 +123,20 @@ def parts_of(entries: Sequence[Entry]) -> tuple[tuple[DeviceClass, ...], dict[tu
   return tuple(DeviceClass(tuple(devices)) for devices in parts.values()), within
 
 
-def timeline(program: Program, cluster: Cluster) -> Timeline:
+Price = Callable[[ScheduleItem, Cluster], Cost]
+
+
+def timeline(program: Program, cluster: Cluster, price: Price = cost_of) -> Timeline:
   """The items of a program, each as early as streams, memory and what it waits for allow."""
   classes, sets = parts_of(program.entries)
-  return Timeline(cluster, classes, tuple(_Clock(cluster, sets).spans(program.entries)))
+  return Timeline(cluster, classes, tuple(Clock(cluster, sets, price).spans(program.entries)))
 
 
-class _Clock:
+class Clock:
   """When streams are free, and memory written and read, as the items of a program pass."""
 
-  def __init__(self, cluster: Cluster, sets: dict[tuple[str, ...], tuple[int, ...]]) -> None:
-    self.cluster, self.sets = cluster, sets
+  def __init__(self, cluster: Cluster, sets: dict[tuple[str, ...], tuple[int, ...]], price: Price) -> None:
+    self.cluster, self.sets, self.price = cluster, sets, price
     self.free: dict[tuple[int, str], float] = {}
     self.written: dict[int, float] = {}
     self.read: dict[int, float] = {}
@@ -141,7 +145,7 @@ class _Clock:
     for i, e in enumerate(entries):
       now = max((self.written.get(m, 0.0) for m in (*e.reads, *e.writes, *e.waits)), default=0.0)
       now = max([now, *(self.read.get(m, 0.0) for m in e.writes)])
-      cost, classes = cost_of(e.item, self.cluster), self.sets[e.devices]
+      cost, classes = self.price(e.item, self.cluster), self.sets[e.devices]
       for span in self.parts(i, e, cost, classes, now):
         yield span
         now = span.end
