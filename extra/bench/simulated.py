@@ -21,7 +21,7 @@ from collections.abc import Callable
 from tinygrad import Mesh, P, Sharding, Tensor
 from tinygrad.simulation import __main__ as program
 from tinygrad.simulation import simulate
-from tinygrad.simulation.calibrate import Probe, fastest, measured
+from tinygrad.simulation.calibrate import Probe, fastest_of, measured
 
 OFF = 0.25  # of the measured time
 WIDE, HEADS, CONTEXT = 256, 4, 64
@@ -93,7 +93,7 @@ def compare(devices: int, rounds: int) -> int:
   for _ in range(rounds):
     cluster = measured([f"CPU:{i}" for i in range(devices)])
     for name, make in STEPS.items():
-      (seconds,), on = fastest([make(On("CPU", devices))]), make(On("NULL", devices))
+      (seconds,), on = fastest_of([make(On("CPU", devices))]), make(On("NULL", devices))
       found[name].append((simulate(on.step, *on.inputs, cluster=cluster).seconds, seconds))
   for name, pairs in found.items():
     predicted, seconds = (statistics.median(x) for x in zip(*pairs))
@@ -106,7 +106,7 @@ def compare(devices: int, rounds: int) -> int:
 def large(layers: int, out: list[str]) -> int:
   size = ["--layers", str(layers), "--width", "8192", "--heads", "64"]
   start, work = time.perf_counter(), time.process_time()
-  status = program.main(
+  status = program.simulate_model(
     ["--cluster", "h100x8:512", "--mesh", "dp=512,tp=8", *size, *(x for f in out for x in ("--out", f))]
   )
   seconds, work = time.perf_counter() - start, time.process_time() - work

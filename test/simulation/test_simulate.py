@@ -16,7 +16,7 @@ from tinygrad.helpers import SIM
 from tinygrad.propagation import planned_bytes
 from tinygrad.runtime import null
 from tinygrad.simulation import ClusterError, cluster_of, simulate
-from tinygrad.simulation.__main__ import main
+from tinygrad.simulation.__main__ import simulate_model
 from tinygrad.simulation.calibrate import measured
 from tinygrad.simulation.session import standing_for
 from tinygrad.simulation.timeline import KERNELS, MOVES
@@ -203,7 +203,7 @@ SMALL = ["--layers", "1", "--width", "64", "--heads", "4", "--vocabulary", "64",
 @pytest.mark.parametrize("model", ["transformer", "mlp"])
 def test_the_program_simulates_a_model(tmp_path, capsys, mesh, model):
   file = tmp_path / "s.html"
-  assert main([*SMALL, "--cluster", "h100x2:2", "--model", model, "--mesh", mesh, "--out", str(file)]) == 0
+  assert simulate_model([*SMALL, "--cluster", "h100x2:2", "--model", model, "--mesh", mesh, "--out", str(file)]) == 0
   said = capsys.readouterr().out
   assert "h100x2:2: " in said and "planned in" in said and file.exists()
   assert ("over InfiniBand" in said) and ("tokens a second" in said) == (model == "transformer")
@@ -225,7 +225,7 @@ def test_the_program_simulates_a_model(tmp_path, capsys, mesh, model):
   ],
 )
 def test_what_is_wrong_with_arguments_is_said(capsys, args, said):
-  assert main([*SMALL, *args]) == 2
+  assert simulate_model([*SMALL, *args]) == 2
   assert said in capsys.readouterr().err
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from tinygrad.simulation import cluster_of
 from tinygrad.simulation import timeline as module
-from tinygrad.simulation.cost import Cost, Phase
-from tinygrad.simulation.memory import in_use, lives, peaks
-from tinygrad.simulation.program import Entry, Memory, Program
+from tinygrad.simulation.cost import ItemCost, Phase
+from tinygrad.simulation.memory import held_at_most, in_use, lives
+from tinygrad.simulation.program import Entry, StepProgram, UsedMemory
 from tinygrad.simulation.timeline import KERNELS, MOVES, Clock, timeline
 
 CLUSTER = cluster_of("h100x8:2")
@@ -20,11 +20,13 @@ BOTH = (*A, *B)
 def entry(kernel, move, reads=(), writes=(), devices=A, waits=()):
   """An item of so many seconds of a kernel and of a communication: made-up items are their costs."""
   phases = (Phase("all_reduce", "NVLink", 10.0 * move, move),) if move else ()
-  return Entry(Cost(phases, kernel, "memory"), f"{kernel}+{move}", devices, tuple(reads), tuple(writes), tuple(waits))
+  return Entry(
+    ItemCost(phases, kernel, "memory"), f"{kernel}+{move}", devices, tuple(reads), tuple(writes), tuple(waits)
+  )
 
 
 def run(entries, cluster=CLUSTER):
-  return timeline(Program(list(entries), []), cluster, lambda item, _: item)
+  return timeline(StepProgram(list(entries), []), cluster, lambda item, _: item)
 
 
 def times(t):
@@ -140,7 +142,7 @@ def test_what_gets_faster_makes_nothing_slower(seed):
   quicker = [
     replace(
       e,
-      item=Cost(
+      item=ItemCost(
         tuple(replace(p, seconds=p.seconds * rng.random()) for p in e.item.phases), e.item.seconds * rng.random(), ""
       ),
     )
@@ -202,8 +204,8 @@ def test_memory_in_use():
   """0 is read first, so it is there from the beginning; 1 is written at 0 and read last by 3, which ends at 6; nothing
   reads 2 and 3: they are results."""
   entries = [entry(2, 0, [0], [1]), entry(2, 0, [0], [2]), entry(2, 0, [1], [3])]
-  program = Program(entries, [Memory(A, n) for n in (100, 10, 1, 1000)], {A: 1111, B: 5})
+  program = StepProgram(entries, [UsedMemory(A, n) for n in (100, 10, 1, 1000)], {A: 1111, B: 5})
   t = timeline(program, CLUSTER, lambda item, _: item)
   assert lives(t, program) == {0: (0, 4), 1: (0, 6), 2: (2, 6), 3: (4, 6)}
   assert in_use(t, program, 0) == [(0, 110), (2, 111), (4, 1011), (6, 0)]
-  assert peaks(t, program) == [1111]
+  assert held_at_most(t, program) == [1111]

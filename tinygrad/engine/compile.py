@@ -62,11 +62,10 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
   if (found := _programs.get(key)) is not None:
     return found
   cost, code, peers = estimate(ast), None, frozenset[int]()
-  if SIM and backend.capabilities.simulated:  # what it costs is all that anybody asks
-    pass
-  elif ast.op is Ops.CALL:
+  simulated = SIM and backend.capabilities.simulated  # what it costs is all that anybody asks
+  if ast.op is Ops.CALL and not simulated:
     code = backend.compile_source(dict(ast.arg.sources)[backend.kind], ast.arg.name, len(ast.src), ast.arg.dims)
-  else:
+  elif not simulated:
     if DEBUG >= 3:
       print(f"# kernel {cost.name}\n{print_graph(ast)}")
     with span("codegen", kernel=cost.name):

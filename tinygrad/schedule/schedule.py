@@ -26,14 +26,14 @@ from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
 ANY_TARGET = Target("any")  # what all have in common
 
 
-def reduction(u: UOp) -> UOp | None:
-  return in_parts(u) if (v := as_windows(u)) is None else v
-
-
 FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
 
 # what one kernel does badly
-STEPS = {Ops.COLLECTIVE: in_two_steps, Ops.REDUCE: reduction, Ops.SCATTER: scatter_in_parts}
+STEPS = {
+  Ops.COLLECTIVE: in_two_steps,
+  Ops.REDUCE: lambda u: as_windows(u) or in_parts(u),
+  Ops.SCATTER: scatter_in_parts,
+}
 
 
 def create_schedule(sink: UOp, rows: bool = False, target: Target = ANY_TARGET) -> Schedule:
@@ -151,10 +151,8 @@ class _Builder:
     if 0 not in layout(value.shape):
       if (transfer := self.transfer(value)) is not None and isinstance(target, Home):
         slots = slot, self.slots.slot_of(value.src[0])
-        lines = computed(value, self.slots.homes) if watched() else ()
-        step.item = ScheduleItem(
-          transfer, slots, device_set(transfer.result), (), False, lines, after=tuple(step.waits)
-        )
+        ops = computed(value, self.slots.homes) if watched() else ()
+        step.item = ScheduleItem(transfer, slots, device_set(transfer.result), (), False, ops, after=tuple(step.waits))
       else:
         kernel = self.kernel(value, target, self.slots.homes)
         if not isinstance(target, Home) and overwrites_what_it_reads(kernel):
@@ -234,9 +232,8 @@ class _Builder:
 
   def finish(self, items: Sequence[ScheduleItem]) -> Schedule:
     placements = [*(b.arg.device for b in self.slots.buffers), *(t.device for t in self.slots.temps.values())]
-    for i in items:
-      if isinstance(i.kernel, UOp):  # devices meet where they read each other's parts, and nowhere else
-        assert all(device_set(placements[s]) == i.devices for s in i.slots), "a kernel reads what other devices compute"
+    for i in (i for i in items if isinstance(i.kernel, UOp)):  # devices meet where they read each other's parts alone
+      assert all(device_set(placements[s]) == i.devices for s in i.slots), "a kernel reads what other devices compute"
     items = shared_by_place(tile_and_fuse(items, self.slots.temps, self.target) if self.rows else items)
     at, pool = plan_memory([i.slots for i in items], self.slots.temps)
     first = len(self.slots.buffers)

@@ -60,7 +60,7 @@ def parsed(args: list[str] | None) -> argparse.Namespace:
   return parser.parse_args(args)
 
 
-def mesh_of(text: str, devices: int) -> Mesh:
+def mesh_from(text: str, devices: int) -> Mesh:
   """The mesh of simulated devices that a text says. Raises: ClusterError."""
   axes = [part.partition("=") for part in (text or f"dp={devices}").split(",")]
   for name, _, n in axes:
@@ -86,11 +86,11 @@ def size_of_model(args: argparse.Namespace, mesh: Mesh) -> Size:
   return Size(args.layers, args.width, args.heads, args.vocabulary, batch, args.context, dtype)
 
 
-def main(args: list[str] | None = None) -> int:
+def simulate_model(args: list[str] | None = None) -> int:
   options = parsed(args)
   try:
     cluster = cluster_of(options.cluster)
-    mesh = mesh_of(options.mesh, len(cluster))
+    mesh = mesh_from(options.mesh, len(cluster))
     size = size_of_model(options, mesh)
     for file in options.out:
       check_ending(file)
@@ -115,4 +115,4 @@ def main(args: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  sys.exit(simulate_model())

@@ -40,7 +40,7 @@ class Probe:
     )
 
 
-def fastest(probes: Sequence[Probe], runs: int = RUNS) -> list[float]:
+def fastest_of(probes: Sequence[Probe], runs: int = RUNS) -> list[float]:
   """Seconds of the fastest of some runs of each; they take turns, so that what disturbs one disturbs all."""
   steps = [TinyJit(lambda *xs, step=p.step: step(*xs).realize()) for p in probes]
   best = [float("inf")] * len(probes)
@@ -83,7 +83,7 @@ def measured(devices: Sequence[str], runs: int = RUNS) -> Cluster:
   """What `devices`, of one kind and of this process, can do while all of them work."""
   n, kind = len(devices), devices[0].partition(":")[0]
   with Context(DEBUG=0, PROFILE=0, BEAM=0):
-    product, add, exps, one, many, small, large = fastest(probes_on(Mesh(devices, names=("d",))), runs)
+    product, add, exps, one, many, small, large = fastest_of(probes_on(Mesh(devices, names=("d",))), runs)
   overhead = max((many - one) / CHAIN, LEAST)
   # what any call takes is not a kernel's
   product, add, exps, small, large = (max(t - one, LEAST) for t in (product, add, exps, small, large))

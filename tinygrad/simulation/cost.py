@@ -37,7 +37,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class ItemCost:
   """Of an item on each of its devices: the communications first, then `seconds` of the kernel, which are by `bound`:
   "operations", "memory", or "overhead"."""
 
@@ -48,17 +48,17 @@ class Cost:
   nbytes: int = 0
 
 
-def cost_of(item: ScheduleItem, cluster: Cluster) -> Cost:
+def cost_of(item: ScheduleItem, cluster: Cluster) -> ItemCost:
   """What an item takes. A kernel that only brings together what it reads of other devices is its communication."""
   if isinstance(item.kernel, Transfer):
-    return Cost((transfer(item.kernel, cluster),), 0.0, "overhead")
+    return ItemCost((transfer(item.kernel, cluster),), 0.0, "overhead")
   assert isinstance(item.kernel, UOp)
   phases = tuple([phase for c in item.moves for phase in communication(c, cluster)])
   if phases and only_moves(item.kernel):
-    return Cost(phases, 0.0, "overhead")
+    return ItemCost(phases, 0.0, "overhead")
   known = estimated(item.kernel)
   seconds, bound = roofline(known, cluster.chip)
-  return Cost(phases, seconds, bound, known.ops, known.nbytes)
+  return ItemCost(phases, seconds, bound, known.ops, known.nbytes)
 
 
 # ---------------------------------------------------------------- kernels

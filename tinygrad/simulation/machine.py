@@ -105,7 +105,7 @@ def read_cluster(path: Path) -> Cluster:
     raise ClusterError(f"{path}: {e.strerror}\n  fix: SIM=h100x8:64, or the path of a file that is there") from e
   except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
     raise ClusterError(f"{path}: no TOML: {e}\n  fix: {EXAMPLE}") from e
-  r = _Reader(path, data, "")
+  r = TableReader(path, data, "")
   chip, levels = r.table("device"), r.tables("level")
   r.known("name", "overlap", "device", "level")
   found = _chip(chip)
@@ -117,7 +117,7 @@ EXAMPLE = "[device] flops = 1e14, bandwidth = 1e12, memory = 8e10; [[level]] siz
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class TableReader:
   """A table of a file: reads what it should hold, and says what is wrong with it."""
 
   path: Path
@@ -151,37 +151,43 @@ class _Reader:
       raise self.wrong(key, f"= {x!r} is neither true nor false", f"{key} = true")
     return x
 
-  def table(self, key: str) -> _Reader:
+  def table(self, key: str) -> TableReader:
     if not isinstance(x := self.data.get(key), Mapping):
       raise self.wrong(key, "is missing" if x is None else "is no table", f"{EXAMPLE}")
-    return _Reader(self.path, x, f"{key}.")
+    return TableReader(self.path, x, f"{key}.")
 
-  def tables(self, key: str) -> list[_Reader]:
+  def tables(self, key: str) -> list[TableReader]:
     x = self.data.get(key)
     if not isinstance(x, list) or not x or not all(isinstance(y, Mapping) for y in x):
       raise self.wrong(
         key, "is missing" if x is None else "is no list of tables", f"[[{key}]], once for each: {EXAMPLE}"
       )
-    return [_Reader(self.path, y, f"{key}[{i}].") for i, y in enumerate(x)]
+    return [TableReader(self.path, y, f"{key}[{i}].") for i, y in enumerate(x)]
 
 
 EXAMPLES = {"flops": 1e14, "vector": 1e13, "bandwidth": 1e11, "memory": 8e10, "size": 8, "latency": 2e-6, "host": 3e10}
 
 
-def _chip(r: _Reader) -> Chip:
+def _chip(r: TableReader) -> Chip:
   r.known(*(f.name for f in fields(Chip)))
   flops: tuple[tuple[str, float], ...] = ()
   if isinstance(table := r.data.get("flops"), Mapping):
-    rates = _Reader(r.path, table, f"{r.where}flops.")
+    rates = TableReader(r.path, table, f"{r.where}flops.")
     flops = tuple((key, rates.number(key)) for key in table)
   most = max((rate for _, rate in flops), default=0.0) or r.number("flops")
   return Chip(
-    r.text("name", "device"), flops, r.number("vector", most), r.number("bandwidth"), r.number("memory"),
-    r.number("host", 32e9), r.number("overhead", 0.0, 0.0), r.text("target", ""),
-  )  # fmt: skip
+    name=r.text("name", "device"),
+    flops=flops,
+    vector=r.number("vector", most),
+    bandwidth=r.number("bandwidth"),
+    memory=r.number("memory"),
+    host=r.number("host", 32e9),
+    overhead=r.number("overhead", 0.0, 0.0),
+    target=r.text("target", ""),
+  )
 
 
-def _level(r: _Reader) -> Level:
+def _level(r: TableReader) -> Level:
   r.known(*(f.name for f in fields(Level)))
   size, topology = r.number("size"), r.text("topology", "switch")
   if size != int(size):

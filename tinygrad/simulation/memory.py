@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinygrad.simulation.program import Program
-from tinygrad.simulation.timeline import Timeline
+from tinygrad.simulation.program import StepProgram
+from tinygrad.simulation.timeline import StepTimeline
 
 
-def peaks(t: Timeline, program: Program) -> list[int]:
+def held_at_most(t: StepTimeline, program: StepProgram) -> list[int]:
   """The most bytes that each device of each class holds: buffers, and what the plans take for intermediate values."""
   firsts = [c.devices[0] for c in t.classes]
   sets = [(set(devices), nbytes) for devices, nbytes in program.held.items()]
   return [sum(nbytes for devices, nbytes in sets if first in devices) for first in firsts]
 
 
-def in_use(t: Timeline, program: Program, c: int) -> list[tuple[float, int]]:
+def in_use(t: StepTimeline, program: StepProgram, c: int) -> list[tuple[float, int]]:
   """(second, bytes from then on) of a device of a class: memory counts from the first item that touches it to the last;
   what is read before it is written, or is not written at all, from the beginning; what nothing reads, to the end."""
   changes: dict[float, int] = {0.0: 0}
@@ -30,9 +30,9 @@ def in_use(t: Timeline, program: Program, c: int) -> list[tuple[float, int]]:
   return out
 
 
-def lives(t: Timeline, program: Program) -> dict[int, tuple[float, float]]:
+def lives(t: StepTimeline, program: StepProgram) -> dict[int, tuple[float, float]]:
   """From when to when each memory is in use."""
-  starts, ends = times(t, len(program.entries))
+  starts, ends = item_times(t, len(program.entries))
   first: dict[int, float] = {}
   last: dict[int, float] = {}
   for i, e in enumerate(program.entries):
@@ -46,7 +46,7 @@ def lives(t: Timeline, program: Program) -> dict[int, tuple[float, float]]:
   return {m: (first[m], last[m] if m in read else t.seconds) for m in first}
 
 
-def times(t: Timeline, n: int) -> tuple[Sequence[float], Sequence[float]]:
+def item_times(t: StepTimeline, n: int) -> tuple[Sequence[float], Sequence[float]]:
   """When each item of a program begins, and when it is done."""
   starts, ends = [t.seconds] * n, [0.0] * n
   for s in t.spans:

@@ -64,7 +64,7 @@ def norm(x: Tensor, scale: Tensor) -> Tensor:
   return (y * (y.square().mean(-1, keepdim=True) + 1e-5).rsqrt()).cast(x.dtype) * scale
 
 
-class Layer:
+class DecoderLayer:
   """A layer of a transformer with normalization before attention and before the feed-forward part."""
 
   def __init__(self, parts: Parts) -> None:
@@ -89,7 +89,7 @@ def transformer(mesh: Mesh, size: Size) -> Step:
   """A decoder: embedding, layers, the loss of the next token; a step of Adam."""
   parts = Parts(mesh, size)
   embed, head = parts.weight(size.vocabulary, size.width, 0), parts.weight(size.width, size.vocabulary, 1)
-  layers, last = [Layer(parts) for _ in range(size.layers)], parts.scale()
+  layers, last = [DecoderLayer(parts) for _ in range(size.layers)], parts.scale()
   tokens, targets = parts.tokens(), parts.tokens()
 
   def loss() -> Tensor:

@@ -15,7 +15,7 @@ from tinygrad.simulation.machine import ClusterError
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class UsedMemory:
   """A value's memory: on which devices, and its bytes on each."""
 
   devices: tuple[str, ...]
@@ -35,21 +35,21 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Program:
+class StepProgram:
   """Items in the order in which they are handed over. `memory`, by number; `held`, by device set: the most bytes of it
   that each device held at once."""
 
   entries: list[Entry] = field(default_factory=list)
-  memory: list[Memory] = field(default_factory=list)
+  memory: list[UsedMemory] = field(default_factory=list)
   held: dict[tuple[str, ...], int] = field(default_factory=dict)
   times: int = 1  # that it ran
 
 
-class Recorder:
+class WorkRecorder:
   """Notes what is handed over to simulated devices as one program (engine/run.py: watchers)."""
 
   def __init__(self, cluster: Cluster) -> None:
-    self.cluster, self.program = cluster, Program()
+    self.cluster, self.program = cluster, StepProgram()
     self.number: weakref.WeakKeyDictionary[Buffer, int] = weakref.WeakKeyDictionary()
     self.checked: set[tuple[str, ...]] = set()
 
@@ -74,7 +74,7 @@ class Recorder:
     if m not in self.number:
       self.check(m.devices)
       self.number[m] = len(self.program.memory)
-      self.program.memory.append(Memory(m.devices, m.nbytes_per_device))
+      self.program.memory.append(UsedMemory(m.devices, m.nbytes_per_device))
     return self.number[m]
 
   def check(self, devices: tuple[str, ...]) -> None:

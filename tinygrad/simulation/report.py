@@ -10,12 +10,12 @@ from pathlib import Path
 from tinygrad.device.machine import Cluster
 from tinygrad.helpers import atomic_write, size_to_str
 from tinygrad.simulation import pictures, trace
-from tinygrad.simulation.memory import peaks
-from tinygrad.simulation.program import Program
-from tinygrad.simulation.timeline import Timeline
+from tinygrad.simulation.memory import held_at_most
+from tinygrad.simulation.program import StepProgram
+from tinygrad.simulation.timeline import StepTimeline
 
 SHOWN = 8  # lines of the table that say what takes the time
-WRITERS: dict[str, Callable[[Timeline, Program], str]] = {
+WRITERS: dict[str, Callable[[StepTimeline, StepProgram], str]] = {
   ".svg": pictures.svg, ".html": pictures.html, ".json": trace.trace,
 }  # fmt: skip
 
@@ -24,8 +24,8 @@ WRITERS: dict[str, Callable[[Timeline, Program], str]] = {
 class Simulation:
   """A program on a cluster. It prints as a table."""
 
-  program: Program
-  timeline: Timeline
+  program: StepProgram
+  timeline: StepTimeline
 
   @property
   def seconds(self) -> float:
@@ -39,7 +39,7 @@ class Simulation:
   @property
   def memory(self) -> int:
     """The most bytes that a device holds, by the plan."""
-    return max(peaks(self.timeline, self.program), default=0)
+    return max(held_at_most(self.timeline, self.program), default=0)
 
   @property
   def wire(self) -> float:
@@ -57,7 +57,7 @@ class Simulation:
   def __str__(self) -> str:
     t = self.timeline
     head = f"{t.cluster.name}: {pictures.duration(t.seconds)}, {len(self.program.entries):,} items"
-    lines = [head, *(class_line(t, c, held) for c, held in enumerate(peaks(t, self.program)))]
+    lines = [head, *(class_line(t, c, held) for c, held in enumerate(held_at_most(t, self.program)))]
     return "\n".join([*lines, *most(t, self.program)])
 
   __repr__ = __str__
@@ -68,7 +68,7 @@ def check_ending(file: str | Path) -> None:
     raise ValueError(f"{file}: a simulation has no {ending or 'file without an ending'}\n  fix: {Path(file).stem}.html")
 
 
-def class_line(t: Timeline, c: int, held: int) -> str:
+def class_line(t: StepTimeline, c: int, held: int) -> str:
   """A class: how long it computes, communicates, and waits for that, what it receives and holds."""
   kernels, whole = sum(s.seconds for s in t.of(c) if s.kind == "kernel"), t.seconds or 1.0
   moves, exposed = sum(s.seconds for s in t.of(c) if s.kind != "kernel"), t.exposed(c)
@@ -79,12 +79,12 @@ def class_line(t: Timeline, c: int, held: int) -> str:
   return f"  {t.classes[c]}: {said}; {f'receives {wire}; ' if wire else ''}holds {size_to_str(held)} {fits}"
 
 
-def most(t: Timeline, program: Program) -> Sequence[str]:
+def most(t: StepTimeline, program: StepProgram) -> Sequence[str]:
   """Where the time goes: items that come from the same lines are added up."""
   seconds: defaultdict[str, float] = defaultdict(float)
   count, bound = Counter[str](), dict[str, str]()
   for s in t.spans:
-    label = pictures.label(program.entries[s.item], s)
+    label = pictures.span_label(program.entries[s.item], s)
     seconds[label] += s.seconds
     count[label] += 1
     bound[label] = f"{s.bound}" if s.kind == "kernel" else f"over {s.level}"

@@ -19,7 +19,7 @@ from tinygrad.helpers import SIM, Context, ContextVar
 from tinygrad.runtime import cuda, null
 from tinygrad.simulation.machine import ClusterError, cluster_of
 from tinygrad.simulation.pictures import duration
-from tinygrad.simulation.program import Program, Recorder
+from tinygrad.simulation.program import StepProgram, WorkRecorder
 from tinygrad.simulation.report import Simulation, check_ending
 from tinygrad.simulation.timeline import timeline
 
@@ -41,7 +41,7 @@ def simulate(step: Callable[..., Any], *args: Any, cluster: str | Cluster = "", 
   return simulation(recorder.program, recorder.cluster)
 
 
-def simulation(program: Program, cluster: Cluster) -> Simulation:
+def simulation(program: StepProgram, cluster: Cluster) -> Simulation:
   """Raises: ClusterError for a program of nothing."""
   if not program.entries:
     rule = "nothing has run on simulated devices"
@@ -52,9 +52,9 @@ def simulation(program: Program, cluster: Cluster) -> Simulation:
 
 
 @contextlib.contextmanager
-def recording(cluster: Cluster) -> Iterator[Recorder]:
+def recording(cluster: Cluster) -> Iterator[WorkRecorder]:
   """A block in which simulated devices are those of a cluster, and what they are given is noted."""
-  recorder = Recorder(cluster)
+  recorder = WorkRecorder(cluster)
   with standing_for(cluster), Context(SIM=cluster):
     watchers.append(recorder)
     try:
@@ -95,14 +95,14 @@ class Session:
   """A whole program on a cluster: each distinct stretch of work is noted once, and counted."""
 
   def __init__(self, cluster: Cluster) -> None:
-    self.cluster, self.programs = cluster, dict[tuple[int, ...], Program]()
+    self.cluster, self.programs = cluster, dict[tuple[int, ...], StepProgram]()
 
   def __call__(self, work: Sequence[Work]) -> None:
     key = tuple([id(w.item) for w in work])
     if (known := self.programs.get(key)) is not None:
       known.times += 1
       return
-    recorder = Recorder(self.cluster)
+    recorder = WorkRecorder(self.cluster)
     recorder(work)
     if recorder.program.entries:
       self.programs[key] = recorder.program  # its items stay alive, so that no other has their ids

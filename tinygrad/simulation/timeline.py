@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from tinygrad.device.machine import Cluster
 from tinygrad.schedule.items import ScheduleItem
-from tinygrad.simulation.cost import Cost, cost_of
-from tinygrad.simulation.program import Entry, Program
+from tinygrad.simulation.cost import ItemCost, cost_of
+from tinygrad.simulation.program import Entry, StepProgram
 
 KERNELS, MOVES = "kernels", "communication"  # the streams of a class
 
@@ -53,7 +53,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class StepTimeline:
   """When what runs, on which class of devices."""
 
   cluster: Cluster
@@ -79,7 +79,7 @@ class Timeline:
     """Seconds in which a class communicates and computes nothing."""
     kernels = [(s.start, s.end) for s in self.of(c) if s.kind == "kernel"]
     moves = [(s.start, s.end) for s in self.of(c) if s.kind != "kernel"]
-    return length(moves) - length(overlaps(moves, kernels))
+    return total_length(moves) - total_length(overlaps(moves, kernels))
 
   def received(self, c: int) -> dict[str, float]:
     """Bytes that each device of a class receives, by level."""
@@ -90,7 +90,7 @@ class Timeline:
     return dict(out)
 
 
-def length(parts: Sequence[tuple[float, float]]) -> float:
+def total_length(parts: Sequence[tuple[float, float]]) -> float:
   """Of intervals in order that do not meet."""
   return sum(b - a for a, b in parts)
 
@@ -109,7 +109,7 @@ def overlaps(xs: Sequence[tuple[float, float]], ys: Sequence[tuple[float, float]
   return out
 
 
-def parts_of(entries: Sequence[Entry]) -> tuple[tuple[DeviceClass, ...], dict[tuple[str, ...], tuple[int, ...]]]:
+def device_classes(entries: Sequence[Entry]) -> tuple[tuple[DeviceClass, ...], dict[tuple[str, ...], tuple[int, ...]]]:
   """The classes, the parts into which the device sets of items cut all devices; and of each set those that it is."""
   sets = list(dict.fromkeys(e.devices for e in entries))
   member: dict[str, tuple[int, ...]] = {}
@@ -123,13 +123,13 @@ def parts_of(entries: Sequence[Entry]) -> tuple[tuple[DeviceClass, ...], dict[tu
   return tuple(DeviceClass(tuple(devices)) for devices in parts.values()), within
 
 
-Price = Callable[[ScheduleItem, Cluster], Cost]
+Price = Callable[[ScheduleItem, Cluster], ItemCost]
 
 
-def timeline(program: Program, cluster: Cluster, price: Price = cost_of) -> Timeline:
+def timeline(program: StepProgram, cluster: Cluster, price: Price = cost_of) -> StepTimeline:
   """The items of a program, each as early as streams, memory and what it waits for allow."""
-  classes, sets = parts_of(program.entries)
-  return Timeline(cluster, classes, tuple(Clock(cluster, sets, price).spans(program.entries)))
+  classes, sets = device_classes(program.entries)
+  return StepTimeline(cluster, classes, tuple(Clock(cluster, sets, price).spans(program.entries)))
 
 
 class Clock:
@@ -153,7 +153,7 @@ class Clock:
       for m in e.reads:
         self.read[m] = max(self.read.get(m, 0.0), now)
 
-  def parts(self, i: int, e: Entry, cost: Cost, classes: tuple[int, ...], ready: float) -> Iterator[Span]:
+  def parts(self, i: int, e: Entry, cost: ItemCost, classes: tuple[int, ...], ready: float) -> Iterator[Span]:
     """The communications of an item, then its kernel; none before `ready`."""
     stream = MOVES if self.cluster.overlap else KERNELS
     for phase in cost.phases:

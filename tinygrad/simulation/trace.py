@@ -7,14 +7,14 @@ from typing import Any
 
 from tinygrad.helpers import json
 from tinygrad.simulation.memory import in_use
-from tinygrad.simulation.pictures import label
-from tinygrad.simulation.program import Program
-from tinygrad.simulation.timeline import KERNELS, MOVES, Timeline
+from tinygrad.simulation.pictures import span_label
+from tinygrad.simulation.program import StepProgram
+from tinygrad.simulation.timeline import KERNELS, MOVES, StepTimeline
 
 THREADS = {KERNELS: 1, MOVES: 2}
 
 
-def trace(t: Timeline, program: Program) -> str:
+def trace(t: StepTimeline, program: StepProgram) -> str:
   """The events as JSON; times in microseconds."""
   rows: list[dict[str, Any]] = []
   for c, devices in enumerate(t.classes):
@@ -27,7 +27,7 @@ def trace(t: Timeline, program: Program) -> str:
       more = {"item": s.item, "kernel": e.name, "computes": lines}
       more |= {"bound by": s.bound} if s.kind == "kernel" else {"level": s.level, "bytes": s.nbytes}
       at = {"pid": c + 1, "tid": THREADS[s.stream], "ts": s.start * 1e6, "dur": s.seconds * 1e6}
-      rows.append({"name": label(e, s), "cat": s.kind, "ph": "X", **at, "args": more})
+      rows.append({"name": span_label(e, s), "cat": s.kind, "ph": "X", **at, "args": more})
     for second, nbytes in in_use(t, program, c):
       rows.append({"name": "memory", "ph": "C", "pid": c + 1, "ts": second * 1e6, "args": {"bytes": nbytes}})
   return str(json.dumps({"traceEvents": rows, "displayTimeUnit": "ms"}))
