@@ -97,8 +97,8 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
   devices = [d for u in local.toposort() if u.op is Ops.BUFFER for d in one_of_each_kind(u.arg.device)]
   how = {Device.capabilities(d).computes for d in devices}
   if INTERPRET or Computes.INTERPRETED in how or how == {Computes.ON_HOST}:
-    buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
-    return plans.Plan((), (), tuple(first - u.arg.uid for u in buffers), (), local=local)
+    slots = tuple(first - u.arg.uid for u in local.toposort() if u.op is Ops.BUFFER)
+    return plans.Plan((), (), slots, (), local=local)
   before, collects = sys.getswitchinterval(), gc.isenabled()
   sys.setswitchinterval(TURN)  # a backend's thread that compiles needs the interpreter often and briefly
   gc.disable()  # what is made here is no garbage that only the collector finds

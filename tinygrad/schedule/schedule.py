@@ -29,11 +29,8 @@ ANY_TARGET = Target("any")  # what all have in common
 FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
 
 # what one kernel does badly
-STEPS = {
-  Ops.COLLECTIVE: in_two_steps,
-  Ops.REDUCE: lambda u: as_windows(u) or in_parts(u),
-  Ops.SCATTER: scatter_in_parts,
-}
+STEPS = {Ops.COLLECTIVE: in_two_steps, Ops.SCATTER: scatter_in_parts}
+STEPS[Ops.REDUCE] = lambda u: in_parts(u) if (v := as_windows(u)) is None else v
 
 
 def create_schedule(sink: UOp, rows: bool = False, target: Target = ANY_TARGET) -> Schedule:
