@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinygrad import Device, Mesh, P, Sharding, Tensor, TinyJit, auto
+from tinygrad import Device, Mesh, P, Sharding, Tensor, TinyJit, auto, scan
 from tinygrad.engine.run import watchers
 from tinygrad.helpers import SIM
 from tinygrad.propagation import planned_bytes
@@ -74,7 +74,13 @@ def test_nothing_is_left_of_it():
   simulate(step, *made(), cluster="h100x8:2")
   with pytest.raises(ZeroDivisionError):
     simulate(lambda: 1 / 0)
-  assert not SIM and not watchers and null.NullDevice.target is before and Device["NULL:3"].target is before
+  assert (
+    not SIM
+    and not watchers
+    and null.NullDevice.devices == 0
+    and null.NullDevice.target is before
+    and Device["NULL:3"].target is before
+  )
   np.testing.assert_array_equal((Tensor.ones(4).contiguous() + 1).numpy(), 2)
 
 
@@ -110,6 +116,13 @@ def test_auto_is_by_the_cluster():
       x, w = (Tensor.empty(n, 1024, device="NULL") for n in (64, 1024))
       times.append(auto(x @ w, mesh=MESH).seconds)
   assert times[0] < times[1]
+
+
+def test_a_loop_is_simulated_step_by_step():
+  rows = Mesh([f"NULL:{i}" for i in range(8)], names=("d",))
+  weights, x = value(6, 64, 64, mesh=rows), value(64, 64, at=P("d"), mesh=rows)
+  last = lambda: scan(lambda h, w: (h @ w, None), x, weights)[0]  # noqa: E731
+  assert len(simulate(last, cluster="h100x8:1").program.entries) >= 6
 
 
 # ---------------------------------------------------------------- files
@@ -168,7 +181,7 @@ def step(x):
   return (x @ w).relu().sum().realize()
 for i in range(5):
   out = step(Tensor.ones(8, 64).contiguous().shard(devices, axis=0).realize())
-print(w.device, out.item(), Device.DEFAULT, Tensor.ones(2, device="GPU:1").contiguous().realize().device)
+print(w.device, out.item(), Device.count("GPU"), Device["GPU"].target.name, Tensor.ones(2, device="GPU:1").device)
 """
 
 
@@ -177,7 +190,7 @@ def test_a_script_is_simulated_as_it_stands(tmp_path):
   done = run(tmp_path / "train.py", SIM="h100x8:1", SIM_FILE=str(tmp_path / "t.json"))
   assert done.returncode == 0, done.stderr
   first, said, *rest = done.stdout.splitlines()
-  assert first == "Sharding(NULL:0-1: replicated) 0.0 NULL NULL:1"
+  assert first == "Sharding(NULL:0-1: replicated) 0.0 8 CUDA NULL:1"
   assert said.startswith("SIM=h100x8:1: ") and "times this one" in said and "train.py:" in "".join(rest)
   assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
 

@@ -137,8 +137,15 @@ def transfer(t: Transfer, cluster: Cluster) -> Phase:
   nbytes = wire(t.shape, t.dtype.itemsize, t.source, t.result)
   if not all(Device.capabilities(d[0]).simulated for d in (here, there)):
     return Phase("copy", HOST, nbytes, nbytes / cluster.chip.host)
-  level, units = cluster.levels[0], {*numbers(here), *numbers(there)}
-  for x in cluster.levels:
-    level = x if len(units) > 1 else level
-    units = {u // x.size for u in units}
+  level = cluster.levels[outermost(tuple(level.size for level in cluster.levels), here, there)]
   return Phase("copy", level.name, nbytes, nbytes / level.bandwidth + level.latency)
+
+
+@PROCESS.cached
+def outermost(sizes: tuple[int, ...], here: tuple[str, ...], there: tuple[str, ...]) -> int:
+  """The number of the outermost level that has devices of two sets in several of its units."""
+  found, units = 0, {*numbers(here), *numbers(there)}
+  for i, size in enumerate(sizes):
+    found = i if len(units) > 1 else found
+    units = {u // size for u in units}
+  return found

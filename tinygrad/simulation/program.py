@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from tinygrad.device import Buffer, Device
 from tinygrad.device.machine import Cluster, numbers
 from tinygrad.engine.run import Work
+from tinygrad.helpers import PROCESS
 from tinygrad.schedule.items import ScheduleItem, Transfer
 from tinygrad.simulation.machine import ClusterError
 
@@ -107,4 +108,9 @@ def devices_of(w: Work) -> tuple[str, ...]:
   """The simulated devices that an item keeps busy: of a copy those at both ends."""
   if not isinstance(w.item.kernel, Transfer):
     return w.item.devices
-  return tuple(dict.fromkeys(d for m in w.memory if is_simulated(m.devices) for d in m.devices))
+  return union(*dict.fromkeys(m.devices for m in w.memory if is_simulated(m.devices)))
+
+
+@PROCESS.cached
+def union(*sets: tuple[str, ...]) -> tuple[str, ...]:
+  return tuple(dict.fromkeys(d for devices in sets for d in devices))

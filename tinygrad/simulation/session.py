@@ -66,13 +66,15 @@ def recording(cluster: Cluster) -> Iterator[WorkRecorder]:
 @contextlib.contextmanager
 def standing_for(cluster: Cluster) -> Iterator[None]:
   """A block in which schedules are made as for a cluster's devices, and `auto` knows what these can do."""
-  before, null.NullDevice.target = null.NullDevice.target, target_named(cluster.chip.target)
+  kind = null.NullDevice
+  before = kind.target, kind.devices
+  kind.target, kind.devices = target_named(cluster.chip.target), len(cluster)
   simulated.append(cluster)
   try:
     yield
   finally:
     simulated.pop()
-    null.NullDevice.target = before
+    kind.target, kind.devices = before
 
 
 @functools.cache
@@ -96,6 +98,7 @@ class Session:
 
   def __init__(self, cluster: Cluster) -> None:
     self.cluster, self.programs = cluster, dict[tuple[int, ...], StepProgram]()
+    self.held = contextlib.ExitStack()  # what lasts as long as the process
 
   def __call__(self, work: Sequence[Work]) -> None:
     key = tuple([id(w.item) for w in work])
@@ -125,11 +128,11 @@ class Session:
 
 def begin(text: str) -> Session:
   """The rest of the process runs on a cluster; what that took is printed at its end. Raises: ClusterError."""
-  cluster, held = cluster_of(text), contextlib.ExitStack()
+  cluster = cluster_of(text)
   if SIM_FILE.value:
     check_ending(SIM_FILE.value)
   session = Session(cluster)
-  held.enter_context(standing_for(cluster))
+  session.held.enter_context(standing_for(cluster))
   SIM.value = cluster
   watchers.append(session)
   atexit.register(session.finish)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tinygrad.device.machine import Cluster
+from tinygrad.device.machine import Cluster, numbers
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.simulation.cost import ItemCost, cost_of
 from tinygrad.simulation.program import Entry, StepProgram
@@ -27,8 +27,8 @@ class DeviceClass:
   devices: tuple[str, ...]
 
   def __str__(self) -> str:
-    from_, to = self.devices[0], self.devices[-1]
-    return from_ if from_ == to else f"{from_} … {to} ({len(self.devices):,})"
+    first, last = numbers((self.devices[0], self.devices[-1]))
+    return f"device {first}" if first == last else f"devices {first} … {last} ({len(self.devices):,})"
 
 
 @dataclass(frozen=True, slots=True)
