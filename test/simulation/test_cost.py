@@ -12,7 +12,7 @@ from tinygrad.device import SubAxis
 from tinygrad.device.machine import Chip, Cluster, Level
 from tinygrad.sharding import explain
 from tinygrad.sharding.moves import Step
-from tinygrad.simulation import cluster_of, simulate
+from tinygrad.simulation import cluster_of, cost, simulate
 from tinygrad.simulation.cost import phases, roofline
 
 CHIP = Chip("c", (("bfloat16", 100.0), ("float32", 10.0)), 5.0, 20.0, 1e12, 4.0, 0.5)
@@ -124,6 +124,26 @@ def test_each_device_receives_what_explain_says(name, cluster):
   assert wire > 0 and found.wire == pytest.approx(wire, rel=1e-9)
   levels = found.timeline.received(0)
   assert set(levels) <= {level.name for level in cluster_of(cluster).levels if level.size > 1}
+
+
+def innermost_only(step, devices, cluster):
+  return phases(step, devices, cluster)[:1]
+
+
+def all_on_each(step, devices, cluster):
+  return [replace(p, nbytes=step.nbytes) for p in phases(step, devices, cluster)]
+
+
+def half_an_all_reduce(step, devices, cluster):
+  found = phases(step, devices, cluster)
+  return [replace(p, nbytes=p.nbytes / 2) for p in found] if step.kind == "all_reduce" else found
+
+
+@pytest.mark.parametrize("mutant", [innermost_only, all_on_each, half_an_all_reduce])
+def test_wrong_bytes_are_noticed(monkeypatch, mutant):
+  wire = {name: explain(*PROGRAMS[name]()).wire for name in ("dp", "dp and tp", "fsdp")}
+  monkeypatch.setattr(cost, "phases", mutant)
+  assert any(simulate(PROGRAMS[n], cluster="h100x2:4").wire != pytest.approx(wire[n], rel=1e-9) for n in wire)
 
 
 @pytest.mark.parametrize("name", ["dp and tp", "fsdp"])
