@@ -108,9 +108,9 @@ def devices_of(w: Work) -> tuple[str, ...]:
   """The simulated devices that an item keeps busy: of a copy those at both ends."""
   if not isinstance(w.item.kernel, Transfer):
     return w.item.devices
-  return union(*dict.fromkeys(m.devices for m in w.memory if is_simulated(m.devices)))
+  return devices_in(*dict.fromkeys(m.devices for m in w.memory if is_simulated(m.devices)))
 
 
 @PROCESS.cached
-def union(*sets: tuple[str, ...]) -> tuple[str, ...]:
+def devices_in(*sets: tuple[str, ...]) -> tuple[str, ...]:
   return tuple(dict.fromkeys(d for devices in sets for d in devices))
