@@ -42,7 +42,7 @@ def test_readme_code_prints_what_it_says(monkeypatch):
     assert printed == said
 
 
-@pytest.mark.parametrize("page", ("auto", "custom_ops", "solver"))
+@pytest.mark.parametrize("page", ("auto", "custom_ops", "simulation", "solver"))
 def test_a_page_prints_what_it_says(page):
   for printed, said in run_blocks((ROOT / f"docs/{page}.md").read_text(encoding="utf-8")):
     assert said and printed == said

@@ -6,7 +6,7 @@ from tinygrad.device import OPEN, Device, DeviceError, DeviceMesh, Mesh, P, Part
 from tinygrad.dtype import dtypes
 from tinygrad.engine.jit import TinyJit
 from tinygrad.function import function
-from tinygrad.helpers import Context, GlobalCounters, fetch, getenv
+from tinygrad.helpers import SIM, Context, GlobalCounters, fetch, getenv
 from tinygrad.propagation import auto, propagate
 from tinygrad.rule_check import check_rule
 from tinygrad.tensor import Tensor
@@ -37,6 +37,11 @@ from tinygrad.tuning.by_hand import kernel_schedule
 from tinygrad.uop import Ops, UOp, Variable
 
 __version__ = "0.15.0+sharding"
+
+if SIM:  # the program runs on the devices of a cluster
+  from tinygrad.simulation import session
+
+  session.begin(SIM.value)
 
 __all__ = [
   "Context", "Device", "DeviceError", "DeviceMesh", "GlobalCounters", "Mesh", "OPEN", "Ops", "P", "PartitionSpec",

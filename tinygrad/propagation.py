@@ -95,11 +95,11 @@ def auto(*outputs: Any, mesh: Mesh, memory: float | None = None, machine: Machin
 
   `memory`: bytes that a device has for inputs, weights, the optimizer's state and what lives at once besides (None:
   enough); where that is less than the fastest placement takes, values may be computed again. `machine`: what a device
-  and its links can do (None: what is assumed of the mesh's first device).
+  and its links can do (None: what is assumed of the mesh's devices).
   Raises: ShardError where nothing fits the memory, and as `propagate`; ModuleNotFoundError without highspy.
   """
   check_mesh("auto", mesh)
-  roots, on = [t.uop for t in _tensors(outputs)], machine or machines.machine_of(mesh.devices[0])
+  roots, on = [t.uop for t in _tensors(outputs)], machine or machines.machine_for(mesh)
   looked = search.Search(model.Model(UOp.sink(*roots), mesh, on))
   if memory is None:
     found = automatic.answered(looked.model, looked.within(None))

@@ -1,50 +1,76 @@
 """What a kernel is called and what it costs, from its AST."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
 from tinygrad.ops import Trait, having
-from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop import CARDS, AxisKind, Ops, UOp
 
 COUNTED = having(Trait.FLOP)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-  """`name`: kind and loop lengths. `ops`: arithmetic operations; `nbytes`: memory that is touched at least once. Both
-  by upper bounds, for one device.
+  """`name`: kind and loop lengths. `ops`: arithmetic operations; `nbytes`: memory that is touched at least once;
+  `products`: those of the operations that sums of products are, by the type of the operands; `instructions`: what the
+  others take, by their cards. All by upper bounds, for one device.
   """
 
   name: str
   ops: int
   nbytes: int
+  products: tuple[tuple[str, int], ...] = ()
+  instructions: int = 0
 
 
 def estimate(ast: UOp) -> Estimate:
   """Each value counts once for every combination of the ranges that it depends on; a FOLD adds one operation for each
-  of its values.
+  of its values. Of a kernel that a user wrote only the memory is known.
   """
+  if ast.op is Ops.CALL:
+    return Estimate(ast.arg.name, 0, sum(p.arg.size * p.dtype.itemsize for p in ast.src))
   inside: dict[UOp, frozenset[UOp]] = {}
   ops = 0
   touched: dict[UOp, int] = {}
+  products, instructions = Counter[str](), 0
   for u in ast.toposort():
     if u.op is Ops.RANGE:
       inside[u] = frozenset((u,))
       continue
     ranges = frozenset().union(*(inside[s] for s in u.src))
     if u.op is Ops.FOLD:
-      ops += iterations(inside[u.src[0]] | frozenset(u.src[1:]))
+      n = iterations(inside[u.src[0]] | frozenset(u.src[1:]))
+      ops += n
+      if (product := uncast(u.src[0])).op is Ops.MUL and u.arg is Ops.ADD:
+        products[operand_type(product)] += 2 * n
+        instructions -= iterations(inside[product])
+      else:
+        instructions += n
       ranges -= frozenset(u.src[1:])
     elif u.op in COUNTED and u.dtype is not dtypes.index and u.dtype is not dtypes.bool:
       ops += iterations(ranges)
+      instructions += iterations(ranges) * max(CARDS[u.op].cost, 1)
     elif u.op is Ops.INDEX:
       touched[u.src[0]] = max(touched.get(u.src[0], 0), iterations(ranges))
     inside[u] = ranges
   nbytes = sum(min(n, [*p.down()][-1].arg.size * iterations(inside[p])) * p.dtype.itemsize for p, n in touched.items())
   loops = sorted((u for u in inside if u.op is Ops.RANGE), key=lambda r: r.arg[0])
   kind = "r" if any(r.arg[1] is AxisKind.REDUCE for r in loops) else "E"
-  return Estimate("_".join([kind, *(str(r.src[0].vmax) for r in loops)]), ops, nbytes)
+  name = "_".join([kind, *(str(r.src[0].vmax) for r in loops)])
+  return Estimate(name, ops, nbytes, tuple(products.items()), max(instructions, 0))
+
+
+def uncast(u: UOp) -> UOp:
+  while u.op is Ops.CAST:
+    u = u.src[0]
+  return u
+
+
+def operand_type(product: UOp) -> str:
+  """The name of the wider type of two factors, as they were before they were converted for the product."""
+  return max((uncast(s).dtype for s in product.src), key=lambda d: d.itemsize).name
 
 
 def iterations(ranges: frozenset[UOp]) -> int:

@@ -27,7 +27,7 @@ from tinygrad.sharding.lower_to_local import Localizer
 from tinygrad.sharding.moves import Step, ints, wire
 from tinygrad.sharding.partial import partials_of
 from tinygrad.sharding.place import placed
-from tinygrad.uop import Ops, UOp, evaluate, mesh_of, render_shape, stored, viewed
+from tinygrad.uop import Collective, Ops, UOp, evaluate, mesh_of, render_shape, stored, viewed
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
 COUNTED_DEVICES = 256  # of more devices, so many at both ends are looked at
@@ -247,14 +247,17 @@ def unreduced_source(x: UOp) -> UOp:
 
 def remap_row(c: UOp, u: UOp) -> Row:
   """The row of an index map along a cut dim."""
-  elements, sub_axes, peers = remap_traffic(c.arg.template, c.arg.placements, c.arg.result)
-  nbytes, result = float(elements * c.dtype.itemsize), c.arg.result
-  parts = prod(result.parts_) if isinstance(result, Sharding) else 1
-  grows = all(isinstance(p, Sharding) and prod(p.parts_) > parts for p in c.arg.placements)
-  kind = "all_gather" if grows else "permute" if peers <= 2 else "all_to_all"
-  step = Step(kind, c.arg.placements[0], result, sub_axes, nbytes, nbytes)
   lines, reason = [s.origin for s in u.src], f"{u.op.name.lower()} along a cut dim: its elements change owner"
-  return row_of(u, step, line(u.origin, *lines), line(*lines, u.origin), reason)
+  return row_of(u, remap_step(c.arg, c.dtype.itemsize), line(u.origin, *lines), line(*lines, u.origin), reason)
+
+
+def remap_step(c: Collective, itemsize: int) -> Step:
+  """An index map along a cut dim as a step: the bytes whose owner changes."""
+  elements, sub_axes, peers = remap_traffic(c.template, c.placements, c.result)
+  nbytes, parts = float(elements * itemsize), prod(c.result.parts_) if isinstance(c.result, Sharding) else 1
+  grows = all(isinstance(p, Sharding) and prod(p.parts_) > parts for p in c.placements)
+  kind = "all_gather" if grows else "permute" if peers <= 2 else "all_to_all"
+  return Step(kind, c.placements[0], c.result, sub_axes, nbytes, nbytes)
 
 
 def remap_traffic(template: UOp, sources: tuple[Placement, ...], result: Placement) -> tuple[int, SubAxes, int]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tinygrad.device.backend import Backend, Capabilities
 from tinygrad.device.errors import DeviceError, refuse
-from tinygrad.helpers import DEV, GlobalCounters, difflib
+from tinygrad.helpers import DEV, GlobalCounters, difflib, getenv
 
 
 class _Devices:
@@ -61,6 +61,8 @@ class _Devices:
       near = difflib.get_close_matches(kind, backends(), 1) or ["CPU"]
       fix = f"'{self._example(near[0])}'  # one of {', '.join(backends())}"
       refuse(f"unknown device {name!r}: there is no backend {kind!r}", fix, error=DeviceError)
+    if SIMULATED and self.capabilities(kind).ordinary:
+      kind = SIMULATED
     return kind if int(number or 0) == 0 else f"{kind}:{int(number)}"
 
   def canonicalize(self, device: str | None) -> str:
@@ -75,7 +77,7 @@ class _Devices:
     return f"{kind if kind in backends() else 'CPU'}:1"
 
   def _resolve_gpu(self) -> str:
-    if (named := os.environ.get("GPU", "1")) != "1":  # GPU=1 makes it the default, as do CPU=1, …
+    if (named := SIMULATED or os.environ.get("GPU", "1")) != "1":  # GPU=1 makes it the default, as do CPU=1, …
       return named.upper()
     faults = []
     for kind in GPUS:
@@ -115,6 +117,7 @@ class _Devices:
     return GlobalCounters.peak_on.get(self.canonicalize(name), 0)
 
 
+@functools.cache
 def backends() -> tuple[str, ...]:
   """The kinds of device: the modules of the runtime."""
   runtime = importlib.import_module("tinygrad.runtime")
@@ -152,6 +155,9 @@ GPUS = ("CUDA", "METAL", "CL")  # GPU is the first of these that works here
 EXTRAS = {"CUDA": "cuda", "METAL": "metal", "CL": "opencl"}  # what brings a backend's packages
 # modules of the runtime that are no backend
 SHARED = ("diskcache", "elf", "native", "plans", "queues", "storage", "transfer")
+SIMULATED = (
+  "NULL" if getenv("SIM", "") else ""
+)  # what stands for all devices that compute, where a cluster is simulated
 opened: dict[str, Backend] = {}  # the backends in use
 Device = _Devices()
 

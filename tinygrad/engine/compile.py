@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.debug.estimate import Estimate, estimate
+from tinygrad.debug.estimate import estimate
 from tinygrad.device import Computes, Device, Target, one_of_each_kind, refuse
 from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import UnboundError
@@ -20,6 +20,7 @@ from tinygrad.helpers import (
   KERNEL_SCHEDULES,
   PLAN_CACHE,
   PROCESS,
+  SIM,
   SPEC,
   TILE_AND_FUSE,
   ContextVar,
@@ -58,12 +59,13 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
   """The compiled kernel; once per AST and target. With `threads`, that many of the device's share it out if it pays."""
   backend = Device[device]
   key = (ast, backend.target, threads, settings_from("code"))
-  if (found := _programs.get(key)) is None and ast.op is Ops.CALL:
+  if (found := _programs.get(key)) is not None:
+    return found
+  cost, code, peers = estimate(ast), None, frozenset[int]()
+  simulated = SIM and backend.capabilities.simulated  # what it costs is all that anybody asks
+  if ast.op is Ops.CALL and not simulated:
     code = backend.compile_source(dict(ast.arg.sources)[backend.kind], ast.arg.name, len(ast.src), ast.arg.dims)
-    cost = Estimate(ast.arg.name, 0, sum(p.arg.size * p.dtype.itemsize for p in ast.src))
-    found = _programs[key] = plans.CompiledKernel(cost.name, code, cost.ops, cost.nbytes, frozenset())
-  elif found is None:
-    cost = estimate(ast)
+  elif not simulated:
     if DEBUG >= 3:
       print(f"# kernel {cost.name}\n{print_graph(ast)}")
     with span("codegen", kernel=cost.name):
@@ -78,7 +80,7 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
       rendered = rendered._replace(work=cost.ops + cost.nbytes // BYTES_OF_WORK)
     peers = frozenset(u.arg.slot for u in ast.toposort() if u.op is Ops.PARAM and u.arg.peers)
     code = backend.compile(rendered, cost.name)
-    found = _programs[key] = plans.CompiledKernel(cost.name, code, cost.ops, cost.nbytes, peers)
+  found = _programs[key] = plans.CompiledKernel(cost.name, code, cost.ops, cost.nbytes, peers)
   return found
 
 
@@ -95,8 +97,8 @@ def make_plan(sink: UOp, first: int = -1) -> Plan:
   devices = [d for u in local.toposort() if u.op is Ops.BUFFER for d in one_of_each_kind(u.arg.device)]
   how = {Device.capabilities(d).computes for d in devices}
   if INTERPRET or Computes.INTERPRETED in how or how == {Computes.ON_HOST}:
-    buffers = [u for u in local.toposort() if u.op is Ops.BUFFER]
-    return plans.Plan((), (), tuple(first - u.arg.uid for u in buffers), (), local=local)
+    slots = tuple(first - u.arg.uid for u in local.toposort() if u.op is Ops.BUFFER)
+    return plans.Plan((), (), slots, (), local=local)
   before, collects = sys.getswitchinterval(), gc.isenabled()
   sys.setswitchinterval(TURN)  # a backend's thread that compiles needs the interpreter often and briefly
   gc.disable()  # what is made here is no garbage that only the collector finds

@@ -46,6 +46,7 @@ def run_of(plan: Plan, buffers: Sequence[UOp], values: dict[str, int], temps: Se
 
 
 recorders: list[Callable[[Run], None]] = []  # the JIT that captures, if one does: told of every run
+watchers: list[Callable[[Sequence[Work]], None]] = []  # told of all that is handed over (simulation/)
 tracers: list[Any] = []  # the transforms whose functions are being called, the innermost last (transforms/tracing.py)
 
 
@@ -119,8 +120,7 @@ class Work:
 
 
 def work_of(run: Run) -> list[Work]:
-  plan = run.plan
-  each = ((i, p, [run.memory[s] for s in i.slots]) for i, p in zip(plan.items, plan.programs))
+  each = ((i, p, [run.memory[s] for s in i.slots]) for i, p in zip(run.plan.items, run.plan.programs))
   return [Work(i, p, memory, {**run.variables, **dict(i.constants)}, within=run.within) for i, p, memory in each]
 
 
@@ -205,6 +205,8 @@ class Stretch:
         for w in self.work:
           Stretch([w]).launch()
       return
+    for tell in watchers:
+      tell(self.work)
     start = self.synchronize() if alone else 0.0  # what is still queued is not a part of the time
     first = self.work[0]
     if first.program is None or first.copies:

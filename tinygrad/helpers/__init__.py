@@ -47,6 +47,7 @@ from tinygrad.helpers.settings import (
   QUICK_CODE,
   REDUCE_DTYPE,
   RESHARD,
+  SIM,
   SPEC,
   STAGES,
   STRATEGY,

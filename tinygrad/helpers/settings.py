@@ -150,6 +150,7 @@ PLAN_CACHE = ContextVar("PLAN_CACHE", 1, None)  # 1: plans are kept on disk, too
 BEAM_SECONDS = ContextVar("BEAM_SECONDS", 10.0, "code")  # that the search for one kernel may take
 # of one device for one kernel; 0: the cores over the devices at work
 CPU_THREADS = ContextVar("CPU_THREADS", 0, "schedule")
+SIM = ContextVar("SIM", "", "code")  # the cluster that simulated devices stand for (docs/simulation.md)
 TRAINING = ContextVar("TRAINING", 0, "graph")
 NO_GRAD = ContextVar("NO_GRAD", 0, "graph")  # 1: no gradient flows through what is computed
 CHECK_NAN = ContextVar("CHECK_NAN", 0, "schedule")
@@ -176,5 +177,5 @@ for _name, _default in ACCEPTED.items():
 
 
 def watched() -> bool:
-  """Whether kernels run one by one, to be timed or looked at, and tell the user's lines."""
-  return DEBUG >= 2 or bool(PROFILE) or bool(CHECK_NAN)
+  """Whether kernels tell the user's lines: they run one by one, to be timed or looked at, or are simulated."""
+  return DEBUG >= 2 or bool(PROFILE) or bool(CHECK_NAN) or bool(SIM)

@@ -1,6 +1,8 @@
-"""`NULL:i`: a simulated device. Everything but memory and work: kernels are lowered, never compiled or run."""
+"""`NULL:i`: a simulated device. Everything but memory and work: kernels are lowered, never compiled or run.
 
-from typing import Any
+`target` and `devices` are those of what it stands for (simulation/session.py)."""
+
+from typing import Any, ClassVar
 
 from tinygrad.device import Backend, Capabilities, Rendered, Target
 from tinygrad.renderer import llvm
@@ -14,11 +16,15 @@ class NullDevice(Backend):
 
   capabilities = Capabilities(simulated=True)
   target = TARGET
+  devices: ClassVar[int] = 0  # how many there are; 0: as many as cores
 
   def nothing(self, *args: Any, **more: Any) -> Any:
     """No memory, no code, and nothing is ever pending."""
 
   alloc = free = copyin = compile = bind = barrier = batch = submit_all = synchronize = nothing
+
+  def count(self) -> int:
+    return self.devices or super().count()
 
   def copyout(self, data: memoryview, handle: None, offset: int = 0) -> None:
     """Reads as zeros."""

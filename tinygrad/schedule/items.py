@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tinygrad.device import Placement
 from tinygrad.dtype import DType
 from tinygrad.helpers import BusyTimes, round_up
-from tinygrad.uop import UOp
+from tinygrad.uop import Collective, UOp
 
 ALIGN = 64
 
@@ -40,6 +40,7 @@ class ScheduleItem:
   writes: int = 1
   constants: tuple[tuple[str, int], ...] = ()  # variables that tell this item from others with its kernel
   after: tuple[int, ...] = ()  # slots of values that are to be computed before it (WAIT)
+  moves: tuple[Collective, ...] = ()  # the communications that it is, or reads the results of
 
 
 @dataclass(frozen=True, slots=True)

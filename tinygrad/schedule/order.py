@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.versions import State, Version
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import Collective, Ops, UOp
 
 
 class ScheduleError(RuntimeError):
@@ -24,6 +24,7 @@ class KernelToBe:
   writes: int
   item: ScheduleItem | None = None
   waits: list[int] = field(default_factory=list)  # the slots of what it waits for, and does not read
+  moves: list[Collective] = field(default_factory=list)
 
 
 class Order:

@@ -174,24 +174,25 @@ def joined_groups(a: Group, b: Group, ids: LoopIds, target: Target) -> Group | N
     if prod(map(loop_length, rows)) < LEAST_ROWS:
       continue
     totals = a.totals | b.totals | (b.written if any(s in pairs for s in loops[len(b.rows) :]) else set())
+    size = {x.slot: x.nbytes for x in (*a.accesses, *b.accesses)}
+    saved = sum(size[slot] for slot in a.touched & b.touched)
+    most = max((work(g.stores[0]) for g in (a, b) if len(g.stores) == 1), default=0)
+    streams = most > target.intensity * saved
+    if streams and (not target.threads or most > STREAMED * saved or a.tiled or b.tiled):
+      continue
     stores = with_loops(UOp.sink(*b.stores), {s: (r,) for s, r in pairs.items()}, pairs).src
     out = Group((*a.stores, *stores), rows, (*a.accesses, *accesses(stores)), totals)
-    size = {x.slot: x.nbytes for x in out.accesses}
-    saved = sum(size[slot] for slot in a.touched & b.touched)
-    pays = keeps_busy(out, target) if target.threads else fits(out, target.cache)
-    most = max((work(g.stores[0]) for g in (a, b) if len(g.stores) == 1), default=0)
-    if pays and most <= target.intensity * saved:
-      return replace(out, streams=a.streams or b.streams)
-    if pays and target.threads and most <= STREAMED * saved and not (a.tiled or b.tiled):
-      return replace(out, streams=True)
+    if keeps_busy(out, target) if target.threads else fits(out, target.cache):
+      return replace(out, streams=a.streams or b.streams or streams)
   return side_by_side(a, b) if target.threads else None
 
 
 def side_by_side(a: Group, b: Group) -> Group | None:
   """Kernels that do not need one another, of as many elements, which are few: what a launch takes is paid once."""
   lengths, stores = [[*map(loop_length, g.rows)] for g in (a, b)], (*a.stores, *b.stores)
-  own = any(u.op is Ops.RANGE and u not in (*a.rows, *b.rows) for u in UOp.sink(*stores).toposort())
-  if own or a.written & b.touched or b.written & a.touched or lengths[0] != lengths[1] or prod(lengths[0]) > FEW:
+  if a.written & b.touched or b.written & a.touched or lengths[0] != lengths[1] or prod(lengths[0]) > FEW:
+    return None
+  if any(u.op is Ops.RANGE and u not in (*a.rows, *b.rows) for u in UOp.sink(*stores).toposort()):
     return None
   pairs = dict(zip(b.rows, a.rows))
   stores = with_loops(UOp.sink(*b.stores), {s: (r,) for s, r in pairs.items()}, pairs).src

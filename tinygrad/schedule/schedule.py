@@ -26,14 +26,11 @@ from tinygrad.uop.rewrite import Sources, on_sources, rebuild, rewrite
 ANY_TARGET = Target("any")  # what all have in common
 
 
-def reduction(u: UOp) -> UOp | None:
-  return in_parts(u) if (v := as_windows(u)) is None else v
-
-
 FAR = 64  # nodes: effects that are no further apart keep their order, in which they may share a kernel
 
 # what one kernel does badly
-STEPS = {Ops.COLLECTIVE: in_two_steps, Ops.REDUCE: reduction, Ops.SCATTER: scatter_in_parts}
+STEPS = {Ops.COLLECTIVE: in_two_steps, Ops.SCATTER: scatter_in_parts}
+STEPS[Ops.REDUCE] = lambda u: in_parts(u) if (v := as_windows(u)) is None else v
 
 
 def create_schedule(sink: UOp, rows: bool = False, target: Target = ANY_TARGET) -> Schedule:
@@ -151,23 +148,20 @@ class _Builder:
     if 0 not in layout(value.shape):
       if (transfer := self.transfer(value)) is not None and isinstance(target, Home):
         slots = slot, self.slots.slot_of(value.src[0])
-        lines = computed(value, self.slots.homes) if watched() else ()
-        step.item = ScheduleItem(
-          transfer, slots, device_set(transfer.result), (), False, lines, after=tuple(step.waits)
-        )
+        ops = computed(value, self.slots.homes) if watched() else ()
+        step.item = ScheduleItem(transfer, slots, device_set(transfer.result), (), False, ops, after=tuple(step.waits))
       else:
         kernel = self.kernel(value, target, self.slots.homes)
         if not isinstance(target, Home) and overwrites_what_it_reads(kernel):
           kernel = self.through_temp(step, value, target)
-        item = self.item(kernel, value, value if isinstance(target, Home) else target)
-        step.item = replace(item, after=tuple(step.waits)) if step.waits else item
+        step.item = self.item(step, kernel, value, value if isinstance(target, Home) else target)
     self.made[u] = len(self.steps)
     self.steps.append(step)
 
   def through_temp(self, step: KernelToBe, value: UOp, target: UOp) -> Kernel:
     """The value goes to a temporary first: the kernel would read elements of its target that it has written already."""
     home = Home(self.slots.new_temp(value), layout(value.shape))
-    item = self.item(self.kernel(value, home, self.slots.homes), value, value)
+    item = self.item(step, self.kernel(value, home, self.slots.homes), value, value)
     self.steps.append(KernelToBe(value, step.after, step.reads, home.slot, item))
     step.after, step.reads = {len(self.steps) - 1}, []
     return self.kernel(value, target, {**self.slots.homes, value: home})
@@ -190,10 +184,11 @@ class _Builder:
     params = [UOp.new(Ops.PARAM, x.dtype, (), ParamArg(i, fuse.elements(x))) for i, x in enumerate(xs)]
     return Kernel(UOp.new(Ops.CALL, u.dtype, tuple(params), u.arg), tuple(map(self.slots.slot_of, xs)), False)
 
-  def item(self, kernel: Kernel, value: UOp, at: UOp) -> ScheduleItem:
+  def item(self, step: KernelToBe, kernel: Kernel, value: UOp, at: UOp) -> ScheduleItem:
     names = tuple(v.arg[0] for v in kernel.ast.variables())
     ops = computed(value, self.slots.homes) if watched() else ()
-    return ScheduleItem(kernel.ast, kernel.slots, device_set(self.sets.where[at]), names, kernel.peers, ops)
+    made, moves = (device_set(self.sets.where[at]), names, kernel.peers, ops), tuple(step.moves)
+    return ScheduleItem(kernel.ast, kernel.slots, *made, after=tuple(step.waits), moves=moves if kernel.peers else ())
 
   def transfer(self, u: UOp) -> Transfer | None:
     """A move to other devices, which no kernel can do."""
@@ -205,6 +200,7 @@ class _Builder:
   def walk(self, step: KernelToBe, value: UOp, target: Home | UOp) -> None:
     """Reads and dependencies: everything down to stored values."""
     seen, stack = set[UOp](), list(value.src) if isinstance(target, Home) else [value]
+    step.moves += [value.arg] if value.op is Ops.COLLECTIVE and isinstance(target, Home) else []
     if not isinstance(target, Home):
       view = target
       while view.op not in fuse.MEMORY and view.op is not Ops.AFTER:
@@ -224,6 +220,7 @@ class _Builder:
         step.after.add(self.made[u])
       else:
         stack += fuse.computed_from(u)
+        step.moves += [u.arg] if u.op is Ops.COLLECTIVE else []
       if u.op is Ops.WAIT:
         below = UOp.sink(*u.src[1:]).toposort(lambda u: u not in self.made)
         waits = {self.made[s] for v in below for s in v.src if s in self.made}
@@ -232,9 +229,8 @@ class _Builder:
 
   def finish(self, items: Sequence[ScheduleItem]) -> Schedule:
     placements = [*(b.arg.device for b in self.slots.buffers), *(t.device for t in self.slots.temps.values())]
-    for i in items:
-      if isinstance(i.kernel, UOp):  # devices meet where they read each other's parts, and nowhere else
-        assert all(device_set(placements[s]) == i.devices for s in i.slots), "a kernel reads what other devices compute"
+    for i in (i for i in items if isinstance(i.kernel, UOp)):  # devices meet where they read each other's parts alone
+      assert all(device_set(placements[s]) == i.devices for s in i.slots), "a kernel reads what other devices compute"
     items = shared_by_place(tile_and_fuse(items, self.slots.temps, self.target) if self.rows else items)
     at, pool = plan_memory([i.slots for i in items], self.slots.temps)
     first = len(self.slots.buffers)
