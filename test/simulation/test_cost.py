@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tinygrad import Mesh, P, Sharding, Tensor
+from tinygrad import Context, Mesh, P, Sharding, Tensor
 from tinygrad.debug.estimate import Estimate
 from tinygrad.device import SubAxis
 from tinygrad.device.machine import Chip, Cluster, Level
@@ -25,6 +25,13 @@ def test_a_kernel_takes_the_longer_of_its_work_and_its_bytes():
   assert roofline(products, CHIP) == (1000 / 100 + 20 / 10 + 10 / 5 + 0.5, "operations")
   assert roofline(replace(products, nbytes=600), CHIP) == (600 / 20 + 0.5, "memory")
   assert roofline(Estimate("E", 0, 4), CHIP) == (4 / 20 + 0.5, "overhead")
+
+
+def test_float32_on_matrix_cores_is_asked_for():
+  chip, work = replace(CHIP, flops=(*CHIP.flops, ("tf32", 50.0))), Estimate("r", 0, 0, (("float32", 100),))
+  assert roofline(work, chip)[0] == 100 / 10 + 0.5
+  with Context(ALLOW_TF32=1):
+    assert (roofline(work, chip)[0], roofline(work, CHIP)[0]) == (100 / 50 + 0.5, 100 / 10 + 0.5)
 
 
 def taken(kind, axis, nbytes, cluster=TWO, devices=EIGHT):

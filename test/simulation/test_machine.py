@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +64,14 @@ def test_a_file_is_a_cluster(tmp_path):
   levels = Level("board", 4, 3e11, 1e-6, "ring"), Level("level[1]", 16, 2.5e10, 0.0, "switch")
   assert found == Cluster("ours", chip, levels, overlap=False)
   assert (chip.rate("bfloat16"), chip.rate("float32"), chip.rate("int8")) == (4e14, 1e14, 5e13)
+
+
+def test_the_file_of_the_documentation_is_a_cluster(tmp_path):
+  page = (Path(__file__).parents[2] / "docs/simulation.md").read_text(encoding="utf-8")
+  (text,) = re.findall(r"```toml\n(.*?)```", page, re.S)
+  found = cluster_of(written(tmp_path, text))
+  assert (len(found), found.chip.rate("bfloat16"), found.overlap) == (512, 7e14, True)
+  assert target_named(found.chip.target).cores
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tinygrad.runtime import null
 from tinygrad.simulation import ClusterError, cluster_of, simulate
 from tinygrad.simulation.__main__ import simulate_model
 from tinygrad.simulation.calibrate import measured
+from tinygrad.simulation.memory import in_use
 from tinygrad.simulation.session import standing_for
 from tinygrad.simulation.timeline import KERNELS, MOVES
 
@@ -52,6 +53,7 @@ def test_what_a_step_assigns_and_returns_is_simulated():
   kinds = {s.kind for s in found.timeline.spans}
   assert {"kernel", "all_reduce"} <= kinds and {s.level for s in found.timeline.spans} == {"", "NVLink", "InfiniBand"}
   assert [len(c.devices) for c in found.timeline.classes] == [16]
+  assert found.timeline.device("NULL:7") == list(found.timeline.spans)
   assert "test_simulate.py:" in str(found) and "holds" in str(found)
   assert found.memory > 2 * 4 * 256 * 1024 / 8
 
@@ -62,6 +64,7 @@ def test_memory_is_that_of_the_plan(target):
   found = simulate(outputs, cluster=target)
   with standing_for(cluster_of(target)):
     assert found.memory == planned_bytes([t.uop for t in outputs()])
+  assert 0 < max(n for _, n in in_use(found.timeline, found.program, 0)) <= found.memory
 
 
 def test_a_jitted_step_is_the_step():

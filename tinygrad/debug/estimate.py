@@ -1,6 +1,8 @@
 """What a kernel is called and what it costs, from its AST."""
 
+import itertools
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tinygrad.dtype import dtypes
@@ -63,14 +65,17 @@ def estimate(ast: UOp) -> Estimate:
 
 
 def uncast(u: UOp) -> UOp:
-  while u.op is Ops.CAST:
-    u = u.src[0]
-  return u
+  return next(v for v in u.down() if v.op is not Ops.CAST)
 
 
 def operand_type(product: UOp) -> str:
-  """The name of the wider type of two factors, as they were before they were converted for the product."""
-  return max((uncast(s).dtype for s in product.src), key=lambda d: d.itemsize).name
+  """The name of the wider type of two factors; a factor is of the narrowest type that it is converted to or from."""
+  widths = [min((v.dtype for v in (*casts(s), uncast(s))), key=lambda d: d.itemsize) for s in product.src]
+  return max(widths, key=lambda d: d.itemsize).name
+
+
+def casts(u: UOp) -> Iterator[UOp]:
+  return itertools.takewhile(lambda v: v.op is Ops.CAST, u.down())
 
 
 def iterations(ranges: frozenset[UOp]) -> int:

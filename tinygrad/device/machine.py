@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tinygrad.device.errors import refuse
 from tinygrad.device.mesh import Mesh, SubAxis
 from tinygrad.device.registry import Device
-from tinygrad.helpers import PROCESS, numpy, prod
+from tinygrad.helpers import ALLOW_TF32, PROCESS, numpy, prod
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-  """One device. `flops`: operations a second of sums of products, by the type of the operands; `vector`: of all others.
+  """One device. `flops`: operations a second of sums of products, by the type of the operands ("tf32": of float32 with
+  ALLOW_TF32); `vector`: of all others.
   `bandwidth`: of its memory; `memory`: bytes; `host`: bytes a second from and to the host; `overhead`: seconds that a
   kernel takes besides; `target`: for what schedules are made ("": any; "CPU"; "sm_90x132", an architecture of CUDA and
   its multiprocessors)."""
@@ -54,7 +55,10 @@ class Chip:
 
   def rate(self, dtype: str) -> float:
     """Of sums of products; what is not said of a type is done by the units for all other operations."""
-    return dict(self.flops).get(dtype, self.vector)
+    rates = dict(self.flops)
+    if dtype == "float32" and ALLOW_TF32 and "tf32" in rates:
+      return rates["tf32"]
+    return rates.get(dtype, self.vector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ CPU = Machine(1e11, 2e10, 1e10, 2e-5)  # a share of a server's cores; devices of
 H100_SXM = Chip(
   name="H100 SXM",
   flops=(("bfloat16", 989e12), ("float16", 989e12), ("fp8e4m3", 1979e12), ("fp8e5m2", 1979e12), ("int8", 1979e12),
-         ("float64", 67e12)),
+         ("tf32", 494.7e12), ("float64", 67e12)),
   vector=67e12, bandwidth=3.35e12, memory=80e9, host=64e9, overhead=2e-6, target="sm_90x132",
 )  # fmt: skip
 NVLINK_4 = Level("NVLink", 8, 450e9, 2e-6)

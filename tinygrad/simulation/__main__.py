@@ -7,11 +7,9 @@ import os
 import sys
 import time
 
-os.environ.setdefault("DEV", "NULL")  # nothing is computed, optimizers' counters neither
-
 from tinygrad.device import DeviceError, Mesh, ShardError
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import difflib, prod, size_to_str
+from tinygrad.helpers import Context, difflib, prod, size_to_str
 from tinygrad.simulation.machine import PRESETS, ClusterError, cluster_of
 from tinygrad.simulation.models import AXES, MODELS, Size, operations
 from tinygrad.simulation.pictures import duration
@@ -95,7 +93,7 @@ def simulate_model(args: list[str] | None = None) -> int:
     for file in options.out:
       check_ending(file)
     start = time.perf_counter()
-    with standing_for(cluster):
+    with standing_for(cluster), Context(DEV="NULL"):  # nothing is computed, optimizers' counters neither
       found = simulate(MODELS[options.model](mesh, size), cluster=cluster)
   except (ClusterError, ShardError, DeviceError, ValueError) as problem:
     print(problem, file=sys.stderr)

@@ -38,19 +38,19 @@ def infiniband(bandwidth: float) -> Level:
 
 A100 = Chip(
   name="A100 SXM 80GB",
-  flops=(("bfloat16", 312e12), ("float16", 312e12), ("int8", 624e12), ("float64", 19.5e12)),
+  flops=(("bfloat16", 312e12), ("float16", 312e12), ("int8", 624e12), ("tf32", 156e12), ("float64", 19.5e12)),
   vector=19.5e12, bandwidth=2.039e12, memory=80e9, host=32e9, overhead=2e-6, target="sm_80x108",
 )  # fmt: skip
 B200 = Chip(
   name="B200",
   flops=(("bfloat16", 2.25e15), ("float16", 2.25e15), ("fp8e4m3", 4.5e15), ("fp8e5m2", 4.5e15), ("int8", 4.5e15),
          ("float64", 37e12)),
-  vector=75e12, bandwidth=8e12, memory=180e9, host=64e9, overhead=2e-6, target="sm_90x148",
+  vector=75e12, bandwidth=8e12, memory=180e9, host=64e9, overhead=2e-6, target="sm_100x148",
 )  # fmt: skip
 MI300X = Chip(
   name="MI300X",
   flops=(("bfloat16", 1307.4e12), ("float16", 1307.4e12), ("fp8e4m3", 2614.9e12), ("fp8e5m2", 2614.9e12),
-         ("int8", 2614.9e12), ("float32", 163.4e12), ("float64", 163.4e12)),
+         ("int8", 2614.9e12), ("tf32", 653.7e12), ("float32", 163.4e12), ("float64", 163.4e12)),
   vector=163.4e12, bandwidth=5.3e12, memory=192e9, host=64e9, overhead=2e-6,
 )  # fmt: skip
 PRESETS = {

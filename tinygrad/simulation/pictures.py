@@ -94,41 +94,47 @@ def lanes(t: StepTimeline, program: StepProgram, c: int, devices: str, top: floa
   """What a class does, from `top` down."""
   scale = WIDTH / (t.seconds or 1.0)
   yield text_at(LEFT, top + 12, devices)
+  yield f'<g class="time" transform="translate({LEFT} 0)">'
   for k, stream in enumerate((KERNELS, MOVES)):
     y = top + 20 + k * (LANE + GAP)
-    yield f'<rect x="{LEFT}" y="{y:.1f}" width="{WIDTH}" height="{LANE}" fill="#f4f4f4"/>'
+    yield f'<rect x="0" y="{y:.1f}" width="{WIDTH}" height="{LANE}" fill="#f4f4f4"/>'
     for s, start, end, n in as_drawn(t.of(c, stream), scale):
-      x, w = LEFT + start * scale, max((end - start) * scale, 0.1)
+      x, w = start * scale, max((end - start) * scale, 0.1)
       many = f", the longest of {n}" if n > 1 else ""
       moved = f", {size_to_str(s.nbytes)} over {s.level}" if s.level else ""
       said = f"{span_label(program.entries[s.item], s)}: {duration(s.seconds)} from {duration(s.start)}{moved}{many}"
       at = f'x="{x:.2f}" y="{y:.1f}" width="{w:.2f}" height="{LANE}" fill="{color(s)}"'
       yield f"<rect {at}><title>{escape(said)}</title></rect>"
-  yield from memory_curve(t, program, c, top + 20 + 2 * (LANE + GAP))
+  held, y = held_at_most(t, program)[c], top + 20 + 2 * (LANE + GAP)
+  yield from memory_curve(t, program, c, held, y)
+  yield "</g>"
+  yield text_at(LEFT + 4, y + 14, f"memory in use; the plan takes {size_to_str(held)}")
 
 
-def memory_curve(t: StepTimeline, program: StepProgram, c: int, top: float) -> Iterator[str]:
+def memory_curve(t: StepTimeline, program: StepProgram, c: int, held: int, top: float) -> Iterator[str]:
   """The memory in use, under a line at what the plan takes."""
-  held, use = held_at_most(t, program)[c], in_use(t, program, c)
+  use, thin = in_use(t, program, c), 'vector-effect="non-scaling-stroke"'
   most, scale = max([held, *(n for _, n in use)], default=0) or 1, WIDTH / (t.seconds or 1.0)
-  path, last = [f"M{LEFT:.2f} {top + CURVE:.2f}"], -1.0
+  path, last = [f"M0 {top + CURVE:.2f}"], -1.0
   for second, nbytes in use:
-    if (x := LEFT + second * scale) - last >= NARROW or second >= t.seconds:
+    if (x := second * scale) - last >= NARROW or second >= t.seconds:
       path.append(f"H{x:.2f}V{top + CURVE * (1 - nbytes / most):.2f}")
       last = x
-  yield f'<path d="{"".join(path)}H{LEFT + WIDTH:.2f}V{top + CURVE:.2f}Z" fill="#cfe3cf" stroke="#5a9"/>'
+  yield f'<path d="{"".join(path)}H{WIDTH:.2f}V{top + CURVE:.2f}Z" fill="#cfe3cf" stroke="#5a9" {thin}/>'
   y = top + CURVE * (1 - held / most)
-  yield f'<path d="M{LEFT} {y:.2f}H{LEFT + WIDTH}" stroke="#484" stroke-dasharray="4 3"/>'
-  yield text_at(LEFT + 4, top + 14, f"memory in use; the plan takes {size_to_str(held)}")
+  yield f'<path d="M0 {y:.2f}H{WIDTH}" stroke="#484" stroke-dasharray="4 3" {thin}/>'
 
 
 STYLE = """body{font:14px sans-serif;margin:1.5em}table{border-collapse:collapse}td,th{padding:.2em .8em}
 th{border-bottom:1px solid #888;text-align:left}#p{overflow-x:auto;border:1px solid #ccc}"""
-SCRIPT = """const p=document.getElementById('p'),s=p.firstElementChild,w=s.viewBox.baseVal.width;let z=1;
-s.setAttribute('preserveAspectRatio','none');
-p.addEventListener('wheel',e=>{if(!e.ctrlKey)return;e.preventDefault();const r=p.getBoundingClientRect(),
-x=(p.scrollLeft+e.clientX-r.left)/z;z=Math.min(500,Math.max(1,z*(e.deltaY<0?1.25:.8)));s.setAttribute('width',w*z);
-p.scrollLeft=x*z-e.clientX+r.left;},{passive:false});"""
+SCRIPT = """const p=document.getElementById('p'),s=p.firstElementChild,w=s.viewBox.baseVal.width;
+const h=s.viewBox.baseVal.height,left=LEFT,groups=s.querySelectorAll('g.time');let z=1;
+p.addEventListener('wheel',e=>{if(!e.ctrlKey)return;e.preventDefault();
+const at=e.clientX-p.getBoundingClientRect().left,x=(p.scrollLeft+at-left)/z;
+z=Math.min(1000,Math.max(1,z*(e.deltaY<0?1.25:.8)));const wide=2*left+(w-2*left)*z;
+s.setAttribute('width',wide);s.setAttribute('viewBox',`0 0 ${wide} ${h}`);
+groups.forEach(g=>g.setAttribute('transform',`translate(${left} 0) scale(${z} 1)`));
+p.scrollLeft=x*z+left-at;},{passive:false});""".replace("LEFT", str(LEFT))
 
 
 def html(t: StepTimeline, program: StepProgram) -> str:

@@ -25,7 +25,11 @@ from tinygrad.simulation.timeline import timeline
 
 # where the report of a program under SIM is written besides; .svg, .html or .json
 SIM_FILE = ContextVar("SIM_FILE", "", None)
-GROUP_MEMORY = {80: 163 << 10, 90: 227 << 10}  # bytes that a group of threads may have (CUDA programming guide)
+GROUP_MEMORY = {
+  80: 163 << 10,
+  90: 227 << 10,
+  100: 227 << 10,
+}  # bytes that a group of threads may have (CUDA programming guide)
 
 
 def simulate(step: Callable[..., Any], *args: Any, cluster: str | Cluster = "", **kwargs: Any) -> Simulation:

@@ -72,6 +72,10 @@ class StepTimeline:
     """The class of a device. Raises: KeyError where it runs nothing."""
     return {d: i for i, c in enumerate(self.classes) for d in c.devices}[device]
 
+  def device(self, name: str) -> list[Span]:
+    """What a device runs, in order. Raises: KeyError where it runs nothing."""
+    return self.of(self.number(name))
+
   def busy(self, c: int, stream: str) -> float:
     return sum(s.seconds for s in self.of(c, stream))
 
