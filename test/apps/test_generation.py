@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -183,9 +184,25 @@ def test_a_prompt_that_lies_in_a_cache_is_not_read_again(tok: Tokenizer):
 
 def test_a_free_slot_that_was_unused_longest_is_taken(tok: Tokenizer):
   engine = Engine(FakeModel(VOCAB, slots=3), tok)
-  for ids in ([1, 1], [2, 2], [3, 3], [4, 4]):
-    run(engine, Request(ids, 1))
+  for pair in (([1, 1], [2, 2]), ([3, 3], [4, 4])):
+    for ids in pair:
+      engine.submit(Request(ids, 1), Heard())
+    while engine.busy or engine.waiting:
+      engine.step()
   assert [slot.cached[0] for slot in engine.slots] == [4, 2, 3]
+
+
+def test_who_is_alone_has_the_first_slot(tok: Tokenizer):
+  """Unless the conversation lies elsewhere."""
+  engine = Engine(FakeModel(VOCAB, slots=3), tok)
+  for ids in ([1, 1], [2, 2]):
+    engine.submit(Request(ids, 1), Heard())
+  while engine.busy or engine.waiting:
+    engine.step()
+  run(engine, Request([3, 3], 1))
+  assert [slot.cached[:1] for slot in engine.slots] == [[3], [2], []]
+  run(engine, Request([2, 2, 2], 1))
+  assert [slot.cached[:3] for slot in engine.slots] == [[3, 3], [2, 2, 2], []]
 
 
 def test_long_prompts_are_read_in_pieces_while_others_go_on(tok: Tokenizer):
@@ -375,3 +392,28 @@ def test_the_fake_model_notices_what_it_is_for():
   with pytest.raises(AssertionError, match="never written"):
     model.prefill([1], 3)
   assert (model.prefill([1, 2], 0) != FakeModel(VOCAB).prefill([2, 1], 0)).any()
+
+
+# ---------------------------------------------------------------- embeddings
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_embeddings_beside_texts(tok: Tokenizer, pooling: str):
+  """Of every token of a prompt, piece by piece, though most of it lies in a slot; the texts beside it stay the same."""
+  model = FakeModel(VOCAB, slots=2)
+  model.c = replace(model.c, pooling=pooling)
+  engine, ids = Engine(model, tok, piece=8), [7, 8, 9, 10] * 6
+  want = plain(tok, Request(ids, 6, Sampling(seed=1)), 200, 2.0)
+  alone = FakeModel(VOCAB)
+  states = alone.embed(ids, 0)
+  pooled = states[-1] if pooling == "last" else states.astype(np.float64).mean(0)
+  for _ in range(2):
+    text, vector = Heard(), Heard()
+    engine.submit(Request(ids, 6, Sampling(seed=1)), text)
+    job = engine.submit(Request(ids, embed=True), vector)
+    while engine.busy or engine.waiting:
+      engine.step()
+    (event,) = vector.events
+    assert event.finish == Finish.STOP and job.reused == 0 and event.embedding is not None
+    np.testing.assert_allclose(event.embedding, pooled / np.linalg.norm(pooled), rtol=1e-5, atol=1e-6)
+    assert text.text == want[1]

@@ -29,6 +29,8 @@ PIECE, WHOLE = 128, 512  # tokens of a prompt that one step reads, while texts o
 class Sized(Protocol):
   @property
   def context(self) -> int: ...
+  @property
+  def pooling(self) -> str: ...
 
 
 class SlotModel(Protocol):
@@ -40,6 +42,9 @@ class SlotModel(Protocol):
   def c(self) -> Sized: ...
   def prefill(self, ids: Sequence[int], pos: int, slot: int) -> NDArray[np.float32]:
     """Writes `ids` at positions from `pos` on; logits [vocab] after the last."""
+
+  def embed(self, ids: Sequence[int], pos: int, slot: int) -> NDArray[np.float32]:
+    """Writes as `prefill` does; the states [tokens, dim] after each."""
 
   def decode(self, tokens: Sequence[int], positions: Sequence[int]) -> NDArray[np.float32]:
     """One token a slot; -1 is the position of an idle one. Logits [slots, vocab]."""
@@ -67,23 +72,30 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-  """`ids`: the prompt. `max_tokens` None: up to the end of the context. `stop`: the text ends before any of these."""
+  """`ids`: the prompt. `max_tokens` None: up to the end of the context. `stop`: the text ends before any of these.
+  `embed`: nothing is said; the one event has the prompt's embedding. `shown`: control tokens whose spelling is text.
+  `ends`: where it ends, if that is not the tokenizer's."""
 
   ids: Sequence[int]
   max_tokens: int | None = None
   sampling: Sampling = Sampling()
   stop: tuple[str, ...] = ()
   grammar: Grammar | None = None
+  embed: bool = False
+  shown: frozenset[int] = frozenset()
+  ends: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-  """Some text, the token that was drawn (whose text may come later, or with it), and in the last event why."""
+  """Some text, the token that was drawn (whose text may come later, or with it), and in the last event why.
+  `embedding`: [dim], of length 1."""
 
   text: str = ""
   drawn: Drawn | None = None
   finish: Finish | None = None
   error: str = ""
+  embedding: NDArray[np.float32] | None = None
 
 
 Listener = Callable[[Event], None]
@@ -141,6 +153,7 @@ class Text:
   stream: TextStream
   stops: StopStrings
   next: int = -1
+  pooled: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))  # of an embedding, so far
 
 
 @dataclass(slots=True)
@@ -296,19 +309,21 @@ class Engine:
     self.end(text.job, last)
 
   def admit(self) -> None:
-    """Waiting requests, in their order, each to the free slot that has most of its prompt, or was unused longest."""
+    """Waiting requests, in their order, each to the free slot that has most of its prompt, or was unused longest; where
+    nobody else is there to the first, since the rows of the slots before it are decoded with a slot's."""
     while free := [slot for slot in self.slots if slot.text is None]:
       with self.changed:
         if not self.waiting:
           return
         job = self.waiting.popleft()
+        alone = len(free) == len(self.slots) and not self.waiting
       ids = job.request.ids
-      slot = max(free, key=lambda slot: (slot.shared(ids), -slot.used))
-      job.reused = slot.shared(ids)
+      slot = max(free, key=lambda slot: (slot.shared(ids), 0 if alone else -slot.used, -slot.number))
+      job.reused = 0 if job.request.embed else slot.shared(ids)  # each state counts in an embedding
       self.counts.reused += job.reused
       del slot.cached[job.reused :]
       slot.used = next(self.clock)
-      sampler, stream = Sampler(job.request.sampling, ids), TextStream(self.tokenizer, ids[-1])
+      sampler, stream = Sampler(job.request.sampling, ids), TextStream(self.tokenizer, ids[-1], job.request.shown)
       slot.text = Text(job, deque(ids[job.reused :]), sampler, stream, StopStrings(job.request.stop))
 
   def read(self) -> None:
@@ -323,7 +338,8 @@ class Engine:
     piece = [text.unread.popleft() for _ in range(min(most, len(text.unread)))]
     start = time.perf_counter()
     try:
-      logits = self.model.prefill(piece, len(slot.cached), slot.number)
+      take = self.model.embed if text.job.request.embed else self.model.prefill
+      found = take(piece, len(slot.cached), slot.number)
     except Exception as e:
       slot.cached.clear()
       self.free(slot, Event(finish=Finish.ERROR, error=str(e)))
@@ -331,8 +347,17 @@ class Engine:
     slot.cached += piece
     self.counts.read += len(piece)
     self.counts.read_seconds += time.perf_counter() - start
+    if text.job.request.embed:
+      self.pool(slot, text, found.astype(np.float64))
+    elif not text.unread:
+      self.draw(slot, text, found)
+
+  def pool(self, slot: Slot, text: Text, states: NDArray[np.float64]) -> None:
+    """Notes the states of a piece, and at the end of the text the embedding: their mean, or the last, of length 1."""
+    text.pooled = states[-1] if self.model.c.pooling == "last" else text.pooled + states.sum(0)
     if not text.unread:
-      self.draw(slot, text, logits)
+      length = float(np.sqrt(np.square(text.pooled).sum())) or 1.0
+      self.free(slot, Event(finish=Finish.STOP, embedding=(text.pooled / length).astype(np.float32)))
 
   def decode(self) -> None:
     """One token more for every text that has one."""
@@ -368,7 +393,7 @@ class Engine:
       return
     text.job.tokens += 1
     text.next = drawn.token
-    if drawn.token in self.tokenizer.ends:
+    if drawn.token in (self.tokenizer.ends if request.ends is None else request.ends):
       self.free(slot, Event(text.stops.held, drawn, Finish.STOP))
       return
     shown, stopped = text.stops.push(text.stream.push(drawn.token))

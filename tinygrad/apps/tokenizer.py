@@ -1,4 +1,5 @@
-"""Text to tokens and back by the tokenizer that a GGUF file carries: byte-level BPE ("gpt2") through `tokenizers`."""
+"""Text to tokens and back by the tokenizer that a file carries: byte-level BPE ("gpt2") and those of folders through
+`tokenizers`, SentencePiece ("llama", "t5") by `apps/pieces.py`."""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad.apps import AppError
+from tinygrad.apps.pieces import BPE, SPACE, Charsmap, Habits, Pieces, TokenType, Unigram
 from tinygrad.apps.template import rendered
 from tinygrad.nn.gguf import GGUF
 
-CONTROL, USER_DEFINED = 3, 4  # of tokenizer.ggml.token_type
+KINDS: dict[str, type[Pieces]] = {"llama": BPE, "t5": Unigram}  # of SentencePiece, by tokenizer.ggml.model
+UNKNOWN_TEXT = " \u2047 ".encode()  # SentencePiece's text of what it does not know
 SPACES = r"\s+(?!\S)|\s+"
 LINES = rf"\s*[\r\n]+|{SPACES}"
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -33,29 +36,65 @@ O200K = rf"{WORD}{UPPER}*{LOWER}+{CONTRACTIONS}?|{WORD}{UPPER}+{LOWER}*{CONTRACT
 DEEPSEEK3 = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|""" + (
   rf" ?[\p{{P}}\p{{S}}]+[\r\n]*|{LINES}"
 )
+# Kimi's: letters but Han's, by case, and Han's apart.
+UPPER_KIMI, LOWER_KIMI = (rf"{x[:-1]}&&[^\p{{Han}}]]" for x in (UPPER, LOWER))
+KIMI = (
+  rf"[\p{{Han}}]+|{WORD}{UPPER_KIMI}*{LOWER_KIMI}+{CONTRACTIONS}?|{WORD}{UPPER_KIMI}+{LOWER_KIMI}*{CONTRACTIONS}?|"
+  + (rf"\p{{N}}{{1,3}}|{SIGNS}[\r\n]*|{LINES}")
+)
+JAIS2 = LLAMA3.replace(SPACES, "|".join(rf"\s{{{1 << i}}}(?!\S)" for i in range(9, -1, -1)))
+WORDS = r"(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+"  # in a row
+EXAONE_MOE = rf"{CONTRACTIONS}|{WORD}{WORDS}|\p{{N}}|{SIGNS}[\r\n/]?|{LINES}"
+AYA = rf"{WORD}[\p{{L}}\p{{M}}]+{CONTRACTIONS}?|\p{{N}}{{1,3}}|{SIGNS}[\r\n/]*|{LINES}"
+THOUSANDS = r"\d{1,3}(?=(?:\d{3})*\b)"
+YOUTU = "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u3040-ゟ゠-ヿ]+"
+AFMOE = ("[一-鿿㐀-䶿豈-\ufaff\u3040-ゟ゠-ヿ･-ﾟ⼀-⿟\u0e00-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f"
+         "\uaa60-\uaa7f\ua9e0-\ua9ff가-\ud7af\u1100-\u11ff]+")  # fmt: skip
+DEEPSEEK_LLM = (r"[\r\n]", r"\s?[\p{Lu}\p{Ll}\p{Lt}]+", "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+", r"\s+$",
+                "[一-龥ࠀ-一가-\ud7ff]+", r"\p{N}+")  # fmt: skip
+CHAMELEON = (r"<sentinel:[0-9]+>", r"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}",
+             r"[\p{P}!-/:-@\[-`{-~]", GPT2)  # fmt: skip
 BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 # Those that begin with BOS and take a word that is a token as it is.
-LLAMA3_LIKE = ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken")
+LLAMA3_LIKE = (
+  "llama-bpe",
+  "llama3",
+  "llama-v3",
+  "falcon3",
+  "falcon-h1",
+  "pixtral",
+  "midm-2.0",
+  "lfm2",
+  "tekken",
+  "jina-v5-nano",
+)
+WITH_BOS = (*LLAMA3_LIKE, "chameleon")
 
 # How text is split before merging, by the names that tokenizer.ggml.pre has for it: regexes in order, each applied to
 # the pieces of the last.
 SPLITS: dict[str, tuple[str, ...]] = {
   "default": (r"[\p{P}\$\+<=>\^~\|]+", GPT2.removesuffix(r"|\s+"), r"\p{N}+", "[0-9][0-9][0-9]"),
-  **dict.fromkeys((*LLAMA3_LIKE, "dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), (LLAMA3,)),
+  **dict.fromkeys((*LLAMA3_LIKE, "dbrx", "smaug-bpe", "glm4", "chatglm-bpe", "minicpm5"), (LLAMA3,)),
   **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "jina-es", "jina-de", "jina-v1-en", "jina-v2-es",
                    "jina-v2-de", "jina-v2-code", "gigachat", "roberta-bpe", "exaone4", "trillion", "granite-docling",
                    "a.x-4.0", "mellum", "modern-bert"), (GPT2,)),
-  **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"),
+  **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b",
+                   "mellum2"),
                   (r"\p{N}", GPT2)),
   **dict.fromkeys(("qwen2", "stablelm2", "hunyuan", "megrez", "deepseek-r1-qwen", "bailingmoe", "bailingmoe2",
-                   "llada-moe", "grok-2", "solar-open"), (QWEN2,)),
+                   "llada-moe", "grok-2", "solar-open", "kormo", "f2llmv2"), (QWEN2,)),
   **dict.fromkeys(("bloom", "gpt3-finnish", "poro-chat"), (BLOOM,)),
   **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"),
                   (r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+", DEEPSEEK3)),
-  **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), (O200K,)),
+  **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2", "talkie",
+                   "granite-embed-multi-97m"), (O200K,)),
   "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\ud7ff]+", r"\p{N}"),
   "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"),
   "viking": (BLOOM, r"\p{N}"), "tekken": (CASED,), "superbpe": (r"\p{N}+", r"(?=(\d{3})+(?!\d))"),
+  **dict.fromkeys(("tiny_aya", "cohere2moe"), (THOUSANDS, AYA)),
+  "deepseek-llm": DEEPSEEK_LLM, "chameleon": CHAMELEON, "kimi-k2": (KIMI,), "jais-2": (JAIS2,),
+  "exaone-moe": (EXAONE_MOE,), "youtu": (YOUTU, AYA.replace(r"\p{N}{1,3}", r"\p{N}")), "laguna": (r"\n+", SEED),
+  "afmoe": (r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", AFMOE, DEEPSEEK3),
   "qwen35": (QWEN35,), "seed-coder": (SEED,),
 }  # fmt: skip
 
@@ -81,7 +120,7 @@ class Tokenizer:
   """
 
   names: tuple[str, ...]
-  encoder: Any  # tokenizers.Tokenizer
+  encoder: Any  # tokenizers.Tokenizer, or Pieces
   bos: int | None
   ends: frozenset[int]
   add_bos: bool
@@ -92,20 +131,25 @@ class Tokenizer:
   @staticmethod
   def from_gguf(g: GGUF) -> Tokenizer:
     """Raises GGUFError for a tokenizer of another kind, or one whose parts do not fit together."""
-    names, merges, types = _vocabulary(g)
+    model, names, types = _vocabulary(g)
     pre = g.get("tokenizer.ggml.pre", str, "default")
-    fix = f"use a model whose tokenizer.ggml.pre is one of {', '.join(SPLITS)}"
-    g.check(pre in SPLITS, "'tokenizer.ggml.pre'", f"{pre!r} is not supported", fix)
-    encoder = _encoder(names, merges, types, pre)
+    if model in KINDS:
+      encoder: Any = _sentencepiece(g, KINDS[model], names, types)
+      pieces = _sentencepiece_texts(names, types), encoder.habits.before
+    else:
+      fix = f"use a model whose tokenizer.ggml.pre is one of {', '.join(SPLITS)}"
+      g.check(pre in SPLITS, "'tokenizer.ggml.pre'", f"{pre!r} is not supported", fix)
+      encoder = _encoder(names, _merges(g, names), types, pre)
+      pieces = _pieces(names, encoder)
     ids = {k: g.get(f"tokenizer.ggml.{k}_token_id", int, -1) for k in ("bos", "eos", "eot", "eom")}
     for k, i in ids.items():
       problem = f"{i} is not below the {len(names)} tokens of the vocabulary"
       g.check(i < len(names), f"'tokenizer.ggml.{k}_token_id'", problem)
     bos = ids["bos"] if ids["bos"] >= 0 else None
-    add_bos = bos is not None and g.get("tokenizer.ggml.add_bos_token", bool, pre in LLAMA3_LIKE)
+    add_bos = bos is not None and g.get("tokenizer.ggml.add_bos_token", bool, pre in WITH_BOS or model == "llama")
     ends = frozenset(ids[k] for k in ("eos", "eot", "eom") if ids[k] >= 0)
     template = g.metadata.get("tokenizer.chat_template")
-    return Tokenizer(tuple(names), encoder, bos, ends, add_bos, template, *_pieces(names, encoder))
+    return Tokenizer(tuple(names), encoder, bos, ends, add_bos, template, *pieces)
 
   @staticmethod
   def from_folder(folder: Path) -> Tokenizer:
@@ -139,7 +183,10 @@ class Tokenizer:
 
   def encode(self, text: str, bos: bool | None = None) -> list[int]:
     """Token numbers of `text`; spelled-out control tokens count as such. `bos` overrides the file's habit."""
-    ids: list[int] = self.encoder.encode(text, add_special_tokens=False).ids
+    if isinstance(self.encoder, Pieces):
+      ids = self.encoder.encode(text)
+    else:
+      ids = self.encoder.encode(text, add_special_tokens=False).ids
     return [self.bos, *ids] if self.bos is not None and (self.add_bos if bos is None else bos) else ids
 
   def decode(self, ids: Iterable[int]) -> str:
@@ -164,17 +211,18 @@ class Tokenizer:
 class TextStream:
   """The text of tokens as they come, without control tokens; a character spread over several waits for its last byte.
 
-  `after` is the token before the first: after text, a space is one.
+  `after` is the token before the first: after text, a space is one. `shown`: control tokens whose spelling is text.
   """
 
-  def __init__(self, tokenizer: Tokenizer, after: int | None = None):
+  def __init__(self, tokenizer: Tokenizer, after: int | None = None, shown: frozenset[int] = frozenset()):
+    self.marks = {i: tokenizer.names[i].encode() for i in shown}
     self.pieces, self.utf8 = tokenizer.pieces, codecs.getincrementaldecoder("utf-8")("replace")
     self.begins = tokenizer.drops_space and (after is None or not self.pieces[after])
 
   def push(self, token: int) -> str:
     """Raises TokenError where the vocabulary does not hold it."""
     check_tokens((token,), len(self.pieces))
-    piece = self.pieces[token]
+    piece = self.marks.get(token, self.pieces[token])
     if self.begins and piece:
       self.begins, piece = False, piece.removeprefix(b" ")
     return self.utf8.decode(piece)
@@ -210,28 +258,70 @@ def _template(folder: Path, said: dict[str, Any]) -> str | None:
   return found if isinstance(found, str) else None
 
 
-def _vocabulary(g: GGUF) -> tuple[list[str], list[tuple[str, str]], list[int]]:
+def _vocabulary(g: GGUF) -> tuple[str, list[str], list[int]]:
+  """(kind of tokenizer, spellings, types)"""
   model = g.get("tokenizer.ggml.model", str)
-  fix = "use a model with a byte-level BPE tokenizer ('gpt2'), such as the Llama 3 family"
-  g.check(model == "gpt2", "'tokenizer.ggml.model'", f"a {model!r} tokenizer is not supported", fix)
+  fix = "use a model with a byte-level BPE tokenizer ('gpt2') or one of SentencePiece's ('llama', 't5')"
+  g.check(model == "gpt2" or model in KINDS, "'tokenizer.ggml.model'", f"a {model!r} tokenizer is not supported", fix)
   names: list[str] = g.get("tokenizer.ggml.tokens", list)
-  types: list[int] = g.get("tokenizer.ggml.token_type", list, [1] * len(names))
+  types: list[int] = g.get("tokenizer.ggml.token_type", list, [TokenType.NORMAL] * len(names))
   distinct = names and all(isinstance(n, str) for n in names) and len(set(names)) == len(names)
   g.check(bool(distinct), "'tokenizer.ggml.tokens'", "is no list of distinct strings")
   g.check(len(types) == len(names), "'tokenizer.ggml.token_type'", f"has {len(types)} entries for {len(names)} tokens")
+  return model, names, types
+
+
+def _merges(g: GGUF, names: list[str]) -> list[tuple[str, str]]:
   known, merges = set(names), g.get("tokenizer.ggml.merges", list)
   pairs: list[Any] = [tuple(merge.split(" ")) if isinstance(merge, str) else () for merge in merges]
   for i, pair in enumerate(pairs):
     if len(pair) != 2 or not known.issuperset((*pair, "".join(pair))):
       g.check(False, f"'tokenizer.ggml.merges'[{i}]", f"{merges[i]!r} does not join two tokens to a third")
-  return names, pairs, types
+  return pairs
+
+
+def _sentencepiece(g: GGUF, kind: type[Pieces], names: list[str], types: list[int]) -> Pieces:
+  scores: list[Any] = g.get("tokenizer.ggml.scores", list)
+  fits = len(scores) == len(names) and all(type(x) is float for x in scores)
+  g.check(fits, "'tokenizer.ggml.scores'", f"are no {len(names)} numbers, one for each token")
+  by_byte = {names[i].upper(): i for i, t in enumerate(types) if t == TokenType.BYTE}
+  spelled = [f"<0X{b:02X}>" for b in range(256)]
+  problem = "has tokens for some bytes, and not for all"
+  g.check(not by_byte or set(by_byte) == set(spelled), "'tokenizer.ggml.token_type'", problem)
+  raw, charsmap = g.get("tokenizer.ggml.precompiled_charsmap", list, []), None
+  if raw:
+    fits = all(type(x) is int and -128 <= x < 256 for x in raw)
+    g.check(fits, "'tokenizer.ggml.precompiled_charsmap'", "are no bytes")
+    charsmap = Charsmap(bytes(x & 255 for x in raw))
+  before = g.get("tokenizer.ggml.add_space_prefix", bool, True)
+  habits = Habits(charsmap, before, g.get("tokenizer.ggml.remove_extra_whitespaces", bool, False))
+  normal = [i for i, t in enumerate(types) if t == TokenType.NORMAL]
+  always = (TokenType.CONTROL, TokenType.USER_DEFINED)
+  return kind(
+    ids={names[i]: i for i in normal},
+    scores={names[i]: scores[i] for i in normal},
+    bytes=[by_byte[name] for name in spelled if by_byte],
+    unknown=next((i for i, t in enumerate(types) if t == TokenType.UNKNOWN), None),
+    fixed={n.replace(SPACE, " "): i for i, n in enumerate(names) if types[i] in always and n},
+    habits=habits,
+  )
+
+
+def _sentencepiece_texts(names: list[str], types: list[int]) -> tuple[bytes, ...]:
+  """The bytes of every token's text."""
+  own = {TokenType.CONTROL: b"", TokenType.UNKNOWN: UNKNOWN_TEXT}
+
+  def text(name: str, kind: int) -> bytes:
+    is_byte = kind == TokenType.BYTE
+    return bytes([int(name[3:5], 16)]) if is_byte else own.get(kind, name.replace(SPACE, " ").encode())
+
+  return tuple(map(text, names, types))
 
 
 # The bytes that characters of a byte-level token stand for: printable ones for themselves, the others from U+0100 on.
 _PRINTABLE = [b for b in range(256) if 0x21 <= b <= 0x7E or 0xA1 <= b <= 0xAC or 0xAE <= b <= 0xFF]
 _OTHERS = [b for b in range(256) if b not in _PRINTABLE]
 BYTE_OF = {chr(b): b for b in _PRINTABLE} | {chr(256 + i): b for i, b in enumerate(_OTHERS)}
-SPACE = "\u2581"  # what SentencePiece writes for a space
 
 
 def _decoders(encoder: Any) -> list[dict[str, Any]]:
@@ -276,6 +366,7 @@ def _encoder(names: list[str], merges: list[tuple[str, str]], types: list[int], 
   byte_level: Any = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
   encoder.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
   encoder.decoder = decoders.ByteLevel()
-  added = [(n, kind == CONTROL) for n, kind in zip(names, types) if kind in (CONTROL, USER_DEFINED)]
+  always = (TokenType.CONTROL, TokenType.USER_DEFINED)
+  added = [(n, kind == TokenType.CONTROL) for n, kind in zip(names, types) if kind in always]
   encoder.add_tokens([AddedToken(name, special=special, normalized=False) for name, special in added])
   return encoder

@@ -21,14 +21,14 @@ from typing import Any
 from tinygrad.apps import AppError
 from tinygrad.apps.generation import Engine, Event, Finish, PromptError, QueueFull, Request
 from tinygrad.apps.grammar import Grammars
-from tinygrad.apps.reasoning import Reasoning
+from tinygrad.apps.reasoning import Marks, reasoning
 from tinygrad.apps.sampling import Drawn, Sampling
 from tinygrad.apps.server.answers import ChatText, chat_logprobs, completion_logprobs, message_of
-from tinygrad.apps.server.calls import ChatCall, CompletionCall, TextCall, read_chat, read_completion, read_texts
+from tinygrad.apps.server.calls import ChatCall, CompletionCall, TextCall, read_chat, read_completion, read_embedding
 from tinygrad.apps.server.fields import ApiError, Fields, parse_json
 from tinygrad.apps.server.metrics import Metrics
 from tinygrad.apps.server.texts import EventStream, Texts, leaving
-from tinygrad.apps.server.tools import call_grammar, call_syntax, tools_in_words
+from tinygrad.apps.server.tools import call_grammar, call_syntax, in_lark, tools_in_words
 from tinygrad.helpers.lazy import LazyModule
 
 applications, exceptions, responses, routing = (
@@ -59,7 +59,7 @@ class Server:
   def __init__(self, engine: Engine, served: Served):
     self.engine, self.served, self.created = engine, served, int(time.time())
     self.tokenizer, self.grammars = engine.tokenizer, Grammars(engine.tokenizer)
-    self.syntax = call_syntax(engine.tokenizer.template)
+    self.syntax, self.marks = call_syntax(engine.tokenizer.template), Marks.of(engine.tokenizer)
     self.metrics = Metrics(engine)
     self.page, self.policy = chat_page()
 
@@ -181,10 +181,24 @@ class Server:
     return responses.HTMLResponse(self.page, headers={"Content-Security-Policy": self.policy})
 
   async def embeddings(self, f: Fields, request: Any) -> Any:
-    f.only({"model", "input", "encoding_format", "dimensions", "user"})
-    self.model(f.text("model"))
-    read_texts(f, "input")
-    raise ApiError("this server has no embeddings: the model gives logits, and no hidden states", code="no_embeddings")
+    c = read_embedding(f)
+    self.model(c.model)
+    requests = await asyncio.to_thread(lambda: [Request(self.ids_of(text), embed=True) for text in c.texts])
+    texts = Texts(self.engine, requests)
+    found = [events[-1].embedding for events in await self.whole(texts, request)]
+    data: list[dict[str, Any]] = []
+    for i, x in enumerate(found):
+      assert x is not None
+      if c.dimensions not in (None, len(x)):
+        raise f.wrong("dimensions", f"is not {len(x)}, what this model has", "unsupported_parameter")
+      shown = x.tolist() if c.floats else base64.b64encode(x.astype("<f4").tobytes()).decode()
+      data.append({"object": "embedding", "index": i, "embedding": shown})
+    usage = {k: texts.usage[k] for k in ("prompt_tokens", "total_tokens")}
+    return {"object": "list", "data": data, "model": self.served.name, "usage": usage}
+
+  def ids_of(self, prompt: str | list[int]) -> list[int]:
+    ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    return ids or ([] if self.tokenizer.bos is None else [self.tokenizer.bos])
 
   # ---------------------------------------------------------------- chat
 
@@ -193,7 +207,7 @@ class Server:
     self.model(c.call.model)
     prompt, requests = await asyncio.to_thread(self.chat_requests, c)
     texts = Texts(self.engine, requests)
-    views = [ChatText(c.tools, self.syntax, Reasoning(prompt)) for _ in requests]
+    views = [ChatText(c.tools, self.syntax, reasoning(self.tokenizer, prompt)) for _ in requests]
     head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.served.name}
     if c.call.stream:
       return EventStream(self.chat_chunks(texts, views, head, c.call), texts)
@@ -205,6 +219,12 @@ class Server:
       why = view.finish(events[-1].finish or Finish.STOP)
       choices.append({"index": i, "message": message, "logprobs": logprobs, "finish_reason": why})
     return head | {"object": "chat.completion", "choices": choices, "usage": texts.usage}
+
+  def number_of(self, name: str) -> int:
+    """Of a token. Raises ApiError where the model has none of that name."""
+    if name not in self.tokenizer.names:
+      raise ApiError(f"the model's template writes {name}, and its tokenizer has no such token", code="no_such_token")
+    return self.tokenizer.names.index(name)
 
   def chat_requests(self, c: ChatCall) -> tuple[str, list[Request]]:
     """(the prompt, a request for each text); takes a moment."""
@@ -220,10 +240,11 @@ class Server:
     for i in range(c.call.count):
       grammar = None
       if c.forced:
-        grammar = self.grammars.lark(call_grammar(c.forced, self.syntax))
+        grammar = self.grammars.lark(call_grammar(c.forced, self.syntax, self.number_of))
       elif c.schema is not None:
-        grammar = self.grammars.json(c.schema)
-      requests.append(replace(self.request(c.call, ids, i), grammar=grammar))
+        grammar = self.grammars.json(c.schema, in_lark(self.syntax.answer, self.number_of))
+      request = self.request(c.call, ids, i)
+      requests.append(replace(request, grammar=grammar, shown=self.marks.shown, ends=self.marks.ends))
     return prompt, requests
 
   def request(self, call: TextCall, ids: list[int], i: int) -> Request:
@@ -279,9 +300,7 @@ class Server:
     """(what comes before each text, a request for each); takes a moment."""
     before, requests = [], []
     for prompt in c.prompts:
-      ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-      if not ids and self.tokenizer.bos is not None:
-        ids = [self.tokenizer.bos]
+      ids = self.ids_of(prompt)
       requests += [self.request(c.call, ids, i) for i in range(c.call.count)]
       before += [prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)] * c.call.count
     return before if c.echo else [""] * len(before), requests
