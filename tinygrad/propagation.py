@@ -4,7 +4,7 @@ optimizer's state after the weights."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Buffer, Computes, Device, Mesh, ShardTypeError, device_set, one_of_each_kind, refuse
@@ -15,6 +15,9 @@ from tinygrad.engine.realize import random_states, realize
 from tinygrad.helpers import STRATEGY, Context, LazyModule
 from tinygrad.sharding.replacement import Replacement
 from tinygrad.uop import Hooks, Ops, UOp, stored
+
+HINTS_TRIED = 4  # of hints that are not met, how many are placed with, each, for the one to count
+MANY_HINTS = 8
 
 if TYPE_CHECKING:
   from tinygrad.debug import report as reports
@@ -162,16 +165,24 @@ def fewer_bytes(sink: UOp, made: dict[UOp, UOp], other: dict[UOp, UOp]) -> dict[
 
 def place_by_hints(roots: Sequence[UOp], mesh: Mesh) -> Placing:
   """What `propagate` makes of values. A hint that nobody reads says where a result is to be. One that is met without it
-  is inert: so what was decided can be said of any result, and nothing changes. Of those that are not, the ones of the
-  earliest round come to count; others may then be met."""
+  is inert: so what was decided can be said of any result, and nothing changes. Of those that are not, one of the
+  earliest round comes to count, that by which the most others are met, and so on; of many half of them at once."""
   sink, policy = UOp.sink(*roots), solve.Policy(STRATEGY.value)
-  inert = graph.unread_hints(sink)
-  while True:
+
+  def placing_without(inert: Set[UOp]) -> tuple[Placing, Set[UOp]]:
+    """Placed without some hints; those of them that are not met by that."""
     placing = Placing(graph.answer(sink, mesh, policy, inert))
     placing.found.met.update(graph.met(inert, placing.made, mesh))
-    if not (unmet := inert - placing.found.met.keys()):
-      return placing
-    inert = inert - graph.earliest(unmet)
+    return placing, inert - placing.found.met.keys()
+
+  inert = graph.unread_hints(sink)
+  placing, unmet = placing_without(inert)
+  while unmet:
+    first = graph.earliest(unmet, placing.found.asked.by_depth)
+    half = [set(first[: len(first) // 2])] if len(first) > MANY_HINTS else []
+    tried = [(*placing_without(inert - some), inert - some) for some in half or [{u} for u in first[:HINTS_TRIED]]]
+    placing, unmet, inert = min(tried, key=lambda found: len(found[1]))  # of equal ones the first
+  return placing
 
 
 def apply(placing: Placing, roots: Sequence[UOp] = (), again: Recomputation | None = None) -> dict[UOp, UOp]:

@@ -291,10 +291,16 @@ def met(hints: Set[UOp], made: Mapping[UOp, UOp], mesh: Mesh) -> dict[UOp, tuple
   return out
 
 
-def earliest(hints: Set[UOp]) -> set[UOp]:
-  """Those of the earliest round, of which none is said of another one."""
+def earliest(hints: Set[UOp], by_depth: Sequence[UOp]) -> list[UOp]:
+  """Those of the earliest round, of which none is said of another one: what says less comes first, by the dims that it
+  closes and the axes that it names; then by depth."""
   rounds = {u: min(u.arg.priorities, default=0) for u in hints if before_moves(u.src[0]) not in hints}
-  return {u for u, number in rounds.items() if number == min(rounds.values())}
+  place, round_ = {u: i for i, u in enumerate(by_depth)}, min(rounds.values(), default=0)
+  found = [u for u, number in rounds.items() if number == round_]
+  return sorted(
+    found,
+    key=lambda u: (u.ndim - sum(u.arg.opened), sum(map(len, u.arg.dims)), place[before_moves(u.src[0])], repr(u.arg)),
+  )
 
 
 def is_met(said: Hint, dims: Sequence[Axes]) -> bool:
