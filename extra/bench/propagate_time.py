@@ -55,9 +55,9 @@ def main() -> None:
   mesh = Mesh([f"NULL:{i}" for i in range(prod(shape))], shape, ("dp", "tp"))
   for layers in map(int, args.layers.split(",")):
     calls = [measure(layers, mesh, None) for _ in range(args.rounds)]
-    nodes, least = calls[0][0], min(seconds for _, seconds in calls)
-    first = calls[0][1]
-    print(f"{layers:4d} layers {nodes:6d} nodes   first {first:6.2f} s   least {least:6.2f} s   {least / nodes * 1e6:.0f} us")
+    (nodes, first), least = calls[0], min(seconds for _, seconds in calls)
+    each = least / nodes * 1e6
+    print(f"{layers:4d} layers {nodes:6d} nodes   first {first:6.2f} s   least {least:6.2f} s   {each:4.0f} us a node")
   if args.profile:
     profile = cProfile.Profile()
     measure(layers, mesh, profile)

@@ -13,6 +13,7 @@ from tinygrad.helpers import prod, source_line
 from tinygrad.ops import Trait, having
 from tinygrad.solver.axes import Axes, coexist, common, within_axes
 from tinygrad.solver.contractions import Contractions, contractions
+from tinygrad.solver.handed import before_moves, gradient_targets, is_decided_anew
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
 from tinygrad.solver.solve import DEFAULT, Policy, Solution, solve
 from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
@@ -45,6 +46,7 @@ class Asked:
   nodes: list[UOp]  # of each value, the first that it is
   ops: list[UOp]  # of each edge
   inert: Set[UOp]  # hints that are met without them
+  gradients: Mapping[UOp, UOp]  # of what is a gradient, what it is by
 
   def sources(self, u: UOp) -> Sequence[UOp]:
     """Of an op of an edge; of a contraction its operands."""
@@ -167,6 +169,7 @@ class _Asking:
       self.nodes,
       ops,
       self.inert,
+      gradient_targets(self.order),
     )
 
   def key(self, u: UOp) -> bytes:
@@ -274,11 +277,6 @@ def unread_hints(sink: UOp) -> set[UOp]:
   return found
 
 
-def before_moves(u: UOp) -> UOp:
-  """What a value was before moves that nobody asked for, or that were made with a hint."""
-  return next(v for v in u.down() if not is_decided_anew(v))
-
-
 def met(hints: Set[UOp], made: Mapping[UOp, UOp], mesh: Mesh) -> dict[UOp, tuple[Axes, ...]]:
   """The hints that say how what their values became is placed, and how each of these is cut."""
   out = {}
@@ -291,16 +289,16 @@ def met(hints: Set[UOp], made: Mapping[UOp, UOp], mesh: Mesh) -> dict[UOp, tuple
   return out
 
 
-def earliest(hints: Set[UOp], by_depth: Sequence[UOp]) -> list[UOp]:
-  """Those of the earliest round, of which none is said of another one: what says less comes first, by the dims that it
-  closes and the axes that it names; then by depth."""
+def earliest(hints: Set[UOp], by_depth: Sequence[UOp]) -> set[UOp]:
+  """Half of those of the earliest round, of which none is said of another one. What says less goes first, by the dims
+  that it closes and the axes that it names, then by depth: what says more may follow from it."""
   rounds = {u: min(u.arg.priorities, default=0) for u in hints if before_moves(u.src[0]) not in hints}
-  place, round_ = {u: i for i, u in enumerate(by_depth)}, min(rounds.values(), default=0)
-  found = [u for u, number in rounds.items() if number == round_]
-  return sorted(
-    found,
+  place = {u: i for i, u in enumerate(by_depth)}
+  first = sorted(
+    [u for u, number in rounds.items() if number == min(rounds.values())],
     key=lambda u: (u.ndim - sum(u.arg.opened), sum(map(len, u.arg.dims)), place[before_moves(u.src[0])], repr(u.arg)),
   )
+  return set(first[: max(len(first) // 2, 1)])
 
 
 def is_met(said: Hint, dims: Sequence[Axes]) -> bool:
@@ -317,11 +315,6 @@ def digest(text: str, parts: Sequence[bytes]) -> bytes:
 def is_stored(device: Placement | None) -> bool:
   """Whether values on a device are computed on others."""
   return isinstance(device, str) and Device.capabilities(device).computes in (Computes.NOTHING, Computes.ON_HOST)
-
-
-def is_decided_anew(u: UOp) -> bool:
-  """Whether a node is a move that nobody asked for, or is made with its hint."""
-  return u.op is Ops.MOVE and (not u.arg.pinned or u.arg.hinted)
 
 
 def is_anywhere(u: UOp) -> bool:
