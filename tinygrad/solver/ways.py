@@ -3,6 +3,7 @@ ways are equal. What looks alike is decided once, and so equal layers are."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class MovesHeld(Costs):
 
   def knows(self, x: UOp) -> bool:
     """Whether x is a view of something that is held at another placement, too."""
-    return any(u in self.held for u in views(x))
+    return bool(self.held) and any(u in self.held for u in views(x))
 
   def build(self, u: UOp, target: Placement) -> UOp:
     if (form := self.best(u, target)[1]) != "keep":
@@ -160,13 +161,17 @@ class Ahead:
   """What reads each value, if that is one op. `made`: what nodes have become."""
 
   def __init__(self, found: Answer, made: Mapping[UOp, UOp]) -> None:
-    self.made, self.number, nodes = made, found.asked.number, found.asked.nodes
-    readers: dict[int, set[UOp]] = {}
-    for u in found.asked.order:
-      for v in () if found.asked.is_no_value(u) else [self.number[s] for s in u.src if s in self.number]:
-        readers.setdefault(v, set()).add(nodes[self.number[u]] if u in self.number else u)
-    self.only = {v: next(iter(by)) for v, by in readers.items() if len(by) == 1}
+    self.found, self.made, self.number = found, made, found.asked.number
     self.passed: dict[Key, UOp | None] = {}
+
+  @functools.cached_property
+  def only(self) -> dict[int, UOp]:
+    """The reader of each value that has one."""
+    asked, readers = self.found.asked, dict[int, set[UOp]]()
+    for u in asked.order:
+      for v in () if asked.is_no_value(u) else [self.number[s] for s in u.src if s in self.number]:
+        readers.setdefault(v, set()).add(asked.nodes[self.number[u]] if u in self.number else u)
+    return {v: next(iter(by)) for v, by in readers.items() if len(by) == 1}
 
   def reduction(self, u: UOp, v: UOp) -> float:
     """The fewest bytes of reducing u, of which `v` is the abstract value: there, or behind ops that let it be partial
