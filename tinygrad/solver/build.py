@@ -52,10 +52,8 @@ def build_answer(found: Answer, leaves: Mapping[UOp, UOp], wished: bool = True) 
       return on_sources(u, (src[0], at_placement(src[1], src[0].device)))
     return with_origin(decided.op(u, src, target) if decided else ways.at_target(u, src, target), u)
 
-  for u in found.asked.by_depth:  # sources first
-    if u not in made:
-      made[u] = make(u, tuple([made[s] for s in u.src]))
-    made[u] = handed_out(u, made[u], found)
+  for u in found.asked.by_depth:
+    rebuild(u, lambda u, src: handed_out(u, make(u, src), found), made)
   return made
 
 

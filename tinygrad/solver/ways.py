@@ -73,7 +73,7 @@ def views(x: UOp) -> Iterator[UOp]:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class PricedWay:
   """A way to run an op: `nbytes` move for it, besides `partial` for reducing its result, which is then `away` from
   where it is wanted. `summed`: the abstract value of a partial result, of which the ops behind it may know better."""
 
@@ -89,7 +89,7 @@ class OpWays:
 
   def __init__(self, found: Answer, made: Mapping[UOp, UOp]) -> None:
     self.found, self.costs, self.ahead = found, MovesHeld(), Ahead(found, made)
-    self.known: dict[Key, list[Way]] = {}
+    self.known: dict[Key, list[PricedWay]] = {}
     self.products: dict[Key, Outcome] = {}
     self.results: dict[int, UOp] = {}  # abstract values, by the ids of ways for which nothing moves
 
@@ -123,13 +123,13 @@ class OpWays:
       else self.costs.brought(src, o)
     )
 
-  def ways(self, u: UOp, src: Sources, seen: Sources, target: Placement) -> list[Way]:
+  def ways(self, u: UOp, src: Sources, seen: Sources, target: Placement) -> list[PricedWay]:
     """The ways of an op, or the best of them if no op behind it has to be asked."""
     found = [*outcomes(u.op, u.dtype, src, u.arg), *as_wanted(u, src, target, self.costs)]
     ways = [self.way(u, src, seen, target, o) for o in found]
     return ways if any(way.summed is not None for way in ways) else [min(ways, key=lambda way: self.rank(u, way))]
 
-  def way(self, u: UOp, src: Sources, seen: Sources, target: Placement, o: Outcome) -> Way:
+  def way(self, u: UOp, src: Sources, seen: Sources, target: Placement, o: Outcome) -> PricedWay:
     """A partial result is charged as its reduction to where it is, or to `target`, if that is less."""
     partial, away, summed = o.partial, True, None
     if isinstance(o.result, Sharding):
@@ -138,9 +138,9 @@ class OpWays:
         if (there := wire(u.shape, u.dtype.itemsize, o.result, target)) <= partial:
           partial, away = there, False
         summed = abstract_of(UOp.new(u.op, u.dtype, Costs().brought(seen, o), u.arg))  # it holds no moves
-    return Way(o, self.costs.moved(src, o) + o.mapped, partial, away, summed)
+    return PricedWay(o, self.costs.moved(src, o) + o.mapped, partial, away, summed)
 
-  def rank(self, u: UOp, way: Way) -> tuple[float, bool, bool, int]:
+  def rank(self, u: UOp, way: PricedWay) -> tuple[float, bool, bool, int]:
     """By bytes, those of a reduction further on if that is less."""
     partial = way.partial if way.summed is None else min(way.partial, self.ahead.reduction(u, way.summed))
     return way.nbytes + partial, way.away, not way.outcome.defers, -way.outcome.parts
