@@ -12,14 +12,14 @@ from tinygrad.engine.canonical import canonical
 from tinygrad.engine.compile import schedule_of
 from tinygrad.engine.program_order import program_order, unrecorded
 from tinygrad.engine.realize import random_states, realize
-from tinygrad.helpers import STRATEGY, Context, LazyModule
+from tinygrad.helpers import STRATEGY, Context, LazyModule, uncollected
 from tinygrad.sharding.replacement import Replacement
 from tinygrad.uop import Hooks, Ops, UOp, stored
 
 if TYPE_CHECKING:
   from tinygrad.debug import report as reports
   from tinygrad.sharding import localize as localizing
-  from tinygrad.solver import build, decided, graph, reasons, solve
+  from tinygrad.solver import build, decided, graph, handed, reasons, solve
   from tinygrad.solver.auto import automatic, fit, model, search
   from tinygrad.solver.auto import machine as machines
   from tinygrad.solver.auto.automatic import Automatic
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
   from tinygrad.solver.graph import Answer
   from tinygrad.solver.reasons import Reason
 else:
-  build, decided, graph, reasons, solve, automatic, fit, model, search, machines = (
+  build, decided, graph, handed, reasons, solve, automatic, fit, model, search, machines = (
     LazyModule(f"tinygrad.solver.{name}")
     for name in (
       "build",
       "decided",
       "graph",
+      "handed",
       "reasons",
       "solve",
       "auto.automatic",
@@ -155,15 +156,15 @@ class Placing:
 def fewer_bytes(sink: UOp, made: dict[UOp, UOp], other: dict[UOp, UOp]) -> dict[UOp, UOp]:
   """Of two graphs the one for which fewer bytes move, the first one if as many do. An op is run in the way of its own
   fewest bytes, in either: what that costs further on is only known of a whole graph."""
-  if made[sink] is other[sink] or reports.bytes_moved(made[sink]) <= reports.bytes_moved(other[sink]):
-    return made
-  return other
+  one, two = (build.without_hints(way[sink]) for way in (made, other))
+  return made if one is two or reports.bytes_moved(one) <= reports.bytes_moved(two) else other
 
 
+@uncollected()
 def place_by_hints(roots: Sequence[UOp], mesh: Mesh) -> Placing:
   """What `propagate` makes of values. A hint that nobody reads says where a result is to be. One that is met without it
-  is inert: so what was decided can be said of any result, and nothing changes. Of those that are not, the ones of the
-  earliest round come to count; others may then be met."""
+  is inert: so what was decided can be said of any result, and nothing changes. Of those that are not, half of the
+  earliest round come to count, those that say less first; others may then be met."""
   sink, policy = UOp.sink(*roots), solve.Policy(STRATEGY.value)
   inert = graph.unread_hints(sink)
   while True:
@@ -171,9 +172,10 @@ def place_by_hints(roots: Sequence[UOp], mesh: Mesh) -> Placing:
     placing.found.met.update(graph.met(inert, placing.made, mesh))
     if not (unmet := inert - placing.found.met.keys()):
       return placing
-    inert = inert - graph.earliest(unmet)
+    inert = inert - graph.earliest(unmet, placing.found.asked.by_depth)
 
 
+@uncollected()
 def apply(placing: Placing, roots: Sequence[UOp] = (), again: Recomputation | None = None) -> dict[UOp, UOp]:
   """Every live tensor at the placements of an answer, and what is read late below `roots` computed `again`; of each
   node that was placed, what it was."""
@@ -182,7 +184,8 @@ def apply(placing: Placing, roots: Sequence[UOp] = (), again: Recomputation | No
     realize(*placing.stores.values())
   graph.first_uid.update({leaves[u].base: graph.first_uid.get(u, u.arg.uid) for u in placing.stores})
   hints = (u for u in found.asked.order if u.op is Ops.CONSTRAIN and u not in found.asked.inert)
-  graph.counted.update(graph.before_moves(made[u]) for u in hints)
+  graph.counted.update(handed.before_moves(made[u]) for u in hints)
+  handed.follow_gradients(made, found.asked.gradients)
   reasons.note_reasons(found, made)
   if again is not None:
     late = again.applied([made[u] for u in roots])

@@ -70,6 +70,10 @@ class Transformer:
   def split(self, x: Tensor) -> Tensor:
     return x.reshape(self.batch, CONTEXT, self.heads, self.dim // self.heads).transpose(1, 2)
 
+  def hidden(self, x: Tensor) -> Tensor:
+    """What is between the two matmuls of a layer."""
+    return x
+
   def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
     w = self.weights
     x = w["embed"][tokens]
@@ -80,7 +84,7 @@ class Transformer:
       scores = seen.where(q @ k.transpose(-1, -2) * (self.dim // self.heads) ** -0.5, -math.inf)
       mixed = (scores.softmax(-1) @ v).transpose(1, 2).reshape(self.batch, CONTEXT, self.dim)
       x = x + mixed @ w[f"out{i}"]
-      x = x + (self.norm(x, f"norm_{i}") @ w[f"up{i}"]).relu() @ w[f"down{i}"]
+      x = x + self.hidden((self.norm(x, f"norm_{i}") @ w[f"up{i}"]).relu()) @ w[f"down{i}"]
     return (x @ w["head"]).sparse_categorical_crossentropy(targets)
 
 
@@ -95,7 +99,11 @@ def training(layers: int, mesh: Mesh | str, unit: int = 1) -> Callable[[], UOp]:
   """A function that builds the graph of one training step, not its first: the effects on the loss, all weights and the
   optimizer's state. `unit` scales the batch and the number of heads, for meshes of more devices than those have
   parts."""
-  model = Transformer(layers, mesh, unit)
+  return training_of(Transformer(layers, mesh, unit))
+
+
+def training_of(model: Transformer) -> Callable[[], UOp]:
+  """The same of a model."""
   optimizer = nn.optim.Adam(list(model.weights.values()))
   tokens, targets = (model.leaf(model.batch, CONTEXT, cut=("dp",), dtype=dtypes.int32) for _ in range(2))
   optimizer.lr.realize(optimizer.b1_t, optimizer.b2_t, *optimizer.m, *optimizer.v)

@@ -93,7 +93,7 @@ def test_what_is_told_late_counts_late(monkeypatch):
   monkeypatch.setattr(graph, "ask", lambda *given: counted.append(given[2]) or ask(*given))
   of_the_last_round(True)
   assert [len(inert) for inert in counted] == [3, 2]
-  monkeypatch.setattr(graph, "earliest", set)
+  monkeypatch.setattr(graph, "earliest", lambda hints, order: hints)
   of_the_last_round(True)
   assert [len(inert) for inert in counted[2:]] == [3, 0]
 
@@ -101,13 +101,15 @@ def test_what_is_told_late_counts_late(monkeypatch):
 def test_a_hint_on_another_waits_for_that(monkeypatch):
   """(Mutant: the earliest round goes first, whatever is said of what.)"""
   before = over_one_that_nothing_passes(False)
-  first = lambda hints: {u for u in hints if u.arg.priorities == (0, 0)} or set(hints)  # noqa: E731
+  first = lambda hints, order: {u for u in hints if u.arg.priorities == (0, 0)} or hints  # noqa: E731
   monkeypatch.setattr(graph, "earliest", first)
   assert over_one_that_nothing_passes(True) != before
 
 
 def test_a_hint_that_has_counted_counts_again(monkeypatch):
-  """It has had memory moved to where it is met without it then. (Mutant: that is not known.)"""
+  """It has had memory moved to where it is met without it then. (Mutant: that is not known.) As it was found: with
+  gradients that do not follow their tensors."""
+  monkeypatch.setattr(build, "handed_out", lambda u, g, found: g)
 
   def counts_twice():
     with Context(INTERPRET=1):

@@ -3,13 +3,23 @@
 import numpy as np
 import pytest
 
-from extra.fuzz_hints import LAWS, check
-from tinygrad import Context, Mesh, P, Sharding, Tensor, propagate
-from tinygrad.solver import build, graph, step
-from tinygrad.uop import Ops
+from extra.fuzz_hints import LAWS, Program, check
+from tinygrad import Context, Mesh, P, Sharding, Tensor, propagate, propagation
+from tinygrad.solver import build, decided, graph, solve, step, ways
+from tinygrad.uop import Ops, UOp
 
 SEEDS = range(150)
-STATED = (101449, 104148, 205759, 208388, 50780, 300241)  # what was stated of these once changed what it was of
+STATED = (
+  101449,
+  104148,
+  205759,
+  208388,
+  50780,
+  300241,
+  454011,
+  457676,
+  311394,
+)  # what was stated of these once changed what it was of
 
 
 @pytest.fixture(autouse=True)
@@ -29,11 +39,23 @@ def test_what_was_decided_can_be_stated(seed):
   assert check(seed, "stated") == ""
 
 
+@pytest.mark.parametrize("seed", (201554, 501771))
+def test_a_gradient_is_handed_out_where_its_tensor_is(seed, monkeypatch):
+  """Wherever that has come to be by then. (Mutant: what it is by is not known.)"""
+  assert check(seed, "bytes") == check(seed, "cuts") == ""
+  monkeypatch.setattr(build, "handed_out", lambda u, g, found: g)
+  assert check(seed, "bytes")
+
+
 def broken(law, seeds=SEEDS):
   return any(check(seed, law) for seed in seeds)
 
 
 MESH = Mesh(("CPU:0", "CPU:1"), names=("a",))
+
+
+def zeros(*shape):
+  return Tensor(np.zeros(shape, np.float32)).realize()
 
 
 def contended(turned):
@@ -66,7 +88,7 @@ def test_a_program_that_is_written_again_is_placed_as_before():
 
 def test_a_move_that_forgets_its_placement_is_noticed(monkeypatch):
   """(Mutant: an op's sources are not brought to where it runs.)"""
-  monkeypatch.setattr(build.Costs, "brought", lambda self, src, o: tuple(src))
+  monkeypatch.setattr(ways.Costs, "brought", lambda self, src, o: tuple(src))
   assert broken("values")
 
 
@@ -147,17 +169,78 @@ def test_a_hint_that_is_not_met_and_taken_as_met_is_noticed(monkeypatch):
 
 def test_values_that_are_gathered_after_each_op_are_noticed(monkeypatch):
   """(Mutant: what is computed is made whole.)"""
-  run = build.at_target
+  run = ways.OpWays.at_target
 
-  def whole(u, src, at, costs):
-    v = run(u, src, at, costs)
+  def whole(self, u, src, at):
+    v = run(self, u, src, at)
     return build.moved_to(v, Sharding(v.device.mesh, P()), u) if isinstance(v.device, Sharding) else v
 
-  monkeypatch.setattr(build, "at_target", whole)
+  monkeypatch.setattr(ways.OpWays, "at_target", whole)
+  monkeypatch.setattr(propagation, "fewer_bytes", lambda sink, wished, other: wished)
   assert broken("bytes")
+
+
+def test_hints_that_come_to_count_together_are_noticed(monkeypatch):
+  """(Mutant: all of the earliest round at once, what was needed and what follows from that alone.)"""
+  monkeypatch.setattr(graph, "earliest", lambda hints, order: {u for u in hints if u.src[0] not in hints})
+  assert broken("stated", (454011,))
+
+
+def asked(seed):
+  p = Program(seed, True)
+  return UOp.sink(*[t.uop for t in p.outputs + p.gradients]), p.mesh
+
+
+def built(found):
+  """The graph of an answer, with the placements that are wished for."""
+  leaves = {u: decided.moved_to(u, found[u], u) for u in found.asked.leaves}
+  return build.build_answer(found, leaves)[found.asked.order[-1]]
+
+
+ALIKE = range(600, 700)
+
+
+def test_what_looks_alike_is_decided_alike(monkeypatch):
+  """All that the way of an op depends on is in its key. (Mutant: what its sources look like is not.)"""
+  found = [graph.answer(*asked(seed)) for seed in ALIKE]
+  want, looks = list(map(built, found)), ways.OpWays.looks
+  monkeypatch.setattr(ways.OpWays, "looks", lambda self, *op: (*looks(self, *op), object()))
+  assert [seed for seed, x, y in zip(ALIKE, map(built, found), want) if x is not y] == []
+  monkeypatch.setattr(ways.OpWays, "looks", lambda self, u, src, at: (u.op, u.dtype, u.arg, at, src and src[0].shape))
+  with pytest.raises((AssertionError, TypeError, AttributeError)):
+    assert [built(f) for f in found] == want
+
+
+def test_what_has_been_moved_looks_like_that():
+  """A move that the graph holds is had for nothing, whatever it is that reads a view of it."""
+  x, y = (zeros(8, 8).shard(MESH, P("a")).uop for _ in range(2))
+  costs = ways.MovesHeld()
+  costs.build(x, Sharding(MESH, P(None, "a")))
+  assert costs.where(x) != costs.where(y) == costs.where(zeros(8, 8).uop)
+  assert costs.where(x.reshape((4, 2, 8))) != costs.where(y.reshape((4, 2, 8)))
+
+
+def test_an_edge_that_changes_nothing_rests(monkeypatch):
+  """Until one of its values changes. (Mutant: it is not woken then.)"""
+  problems = [graph.ask(*asked(seed)).problem for seed in ALIKE]
+  want = [solve.solve(problem).hints for problem in problems]
+
+  class Restless(list):
+    def __setitem__(self, e, mode):
+      pass
+
+  monkeypatch.setattr(solve, "AtRest", Restless)
+  assert [solve.solve(problem).hints for problem in problems] == want
+
+  class Asleep(list):
+    def __setitem__(self, e, mode):
+      super().__setitem__(e, mode or self[e])
+
+  monkeypatch.setattr(solve, "AtRest", Asleep)
+  assert [solve.solve(problem).hints for problem in problems] != want
 
 
 def test_an_order_by_the_numbers_of_buffers_is_noticed(monkeypatch):
   """(Mutant: a buffer is known by its number.)"""
-  monkeypatch.setattr(graph._Asking, "key", lambda self, u: u.key)
+  monkeypatch.setattr(graph._Asking, "text", lambda self, u, number: repr(u.arg))
   assert len({written_again() for _ in range(16)}) == 2

@@ -1,6 +1,7 @@
 """Small things that every stage uses, a file a noun; programs import them from here."""
 
 from tinygrad.helpers.busy_times import BusyTimes
+from tinygrad.helpers.collector import uncollected
 from tinygrad.helpers.counters import GlobalCounters
 from tinygrad.helpers.download import cache_dir, fetch
 from tinygrad.helpers.files import atomic_write, stamp

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import weakref
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -13,13 +14,14 @@ from tinygrad.helpers import prod, source_line
 from tinygrad.ops import Trait, having
 from tinygrad.solver.axes import Axes, coexist, common, within_axes
 from tinygrad.solver.contractions import Contractions, contractions
+from tinygrad.solver.handed import before_moves, gradient_targets, is_decided_anew
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
 from tinygrad.solver.solve import DEFAULT, Policy, Solution, solve
 from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 ALIKE = GroupOp.Elementwise | having(Trait.IDENTITY)  # each element of the result is of one element of each source
 
-KEY = 8  # bytes of a digest
+KEY = 8  # bytes of a digest, the part of a key
 first_uid: weakref.WeakKeyDictionary[UOp, int] = weakref.WeakKeyDictionary()
 """Of memory that was moved to where an answer says, the uid of what it was at first: it keeps its place in order."""
 
@@ -45,6 +47,7 @@ class Asked:
   nodes: list[UOp]  # of each value, the first that it is
   ops: list[UOp]  # of each edge
   inert: Set[UOp]  # hints that are met without them
+  gradients: Mapping[UOp, UOp]  # of what is a gradient, what it is by
 
   def sources(self, u: UOp) -> Sequence[UOp]:
     """Of an op of an edge; of a contraction its operands."""
@@ -124,7 +127,7 @@ class _Asking:
     self.leaves: list[UOp] = []
     self.elsewhere: set[UOp] = set()  # what is where the user has put it, on other devices
     self.depth: dict[UOp, int] = {}
-    self.keys: dict[UOp, bytes] = {}
+    self.keys: dict[UOp, bytes] = dict.fromkeys(self.order, b"")
     self.same: dict[UOp, UOp] = {}  # of each node the first that is equal to it but for implied moves
     self.first: dict[tuple[Any, ...], UOp] = {}
     buffers = sorted((u for u in self.order if u.op is Ops.BUFFER), key=lambda u: first_uid.get(u, u.arg.uid))
@@ -135,17 +138,19 @@ class _Asking:
     self.groups: dict[Any, list[int]] = {}
     for u in self.order:
       self.identify(u)
-    self.by_depth = sorted(self.order, key=lambda u: (self.depth[u], self.keys[u]))
+    self.by_depth = self.order
+    for number in range(4):
+      if number == 0 or not self.is_ordered():
+        self.refine(number)
     self.contractions = contractions(self.by_depth, self.same)
 
   def identify(self, u: UOp) -> None:
     """Which value a node is, and where it stands in the order."""
     if is_decided_anew(u) or u in self.inert:
       x = u.src[0]
-      self.depth[u], self.keys[u], self.same[u] = self.depth[x], self.keys[x], self.same[x]
+      self.depth[u], self.same[u] = self.depth[x], self.same[x]
     else:
       self.depth[u] = 1 + max((self.depth[s] for s in u.src), default=0)
-      self.keys[u] = self.key(u)
       self.same[u] = self.first.setdefault((u.op, u.dtype, u.arg, *[self.same[s] for s in u.src]), u)
 
   def run(self) -> Asked:
@@ -167,21 +172,36 @@ class _Asking:
       self.nodes,
       ops,
       self.inert,
+      gradient_targets(self.order),
     )
 
-  def key(self, u: UOp) -> bytes:
+  def refine(self, number: int) -> None:
+    """Adds a part to the keys, by which nodes of one depth are ordered: a digest of a text of each node below."""
+    part: dict[UOp, bytes] = {}
+    for u in self.order:
+      if is_decided_anew(u) or u in self.inert:
+        part[u] = part[u.src[0]]
+      else:
+        part[u] = digest(self.text(u, number), [part[s] for s in u.src])
+      self.keys[u] += part[u]
+    self.by_depth = sorted(self.order, key=lambda u: (self.depth[u], self.keys[u]))
+
+  def text(self, u: UOp, number: int) -> str:
     """What orders nodes of one depth: alike in each process, whenever a program is written again, and when it has been
     placed. So it is by what is computed first, then by memory, of which counts what came first in the graph, and only
-    then by where values are moved."""
-    form, memory, moved, arrived = u.arg, None, None, None
-    if u.op is Ops.BUFFER:
-      form, memory = u.shape, self.made[u]
-    elif u.op is Ops.MOVE and is_stored(u.src[0].device):
-      form, arrived = None, u.arg  # this has not been decided yet
-    elif u.op is Ops.MOVE:
-      form, moved = None, u.arg
-    texts, keys = (f"{u.op.name} {u.dtype!r} {form!r}", repr(memory), repr(moved), repr(arrived)), self.keys
-    return b"".join(digest(t, [keys[s][i * KEY : (i + 1) * KEY] for s in u.src]) for i, t in enumerate(texts))
+    then by where values are moved; last by where what is stored arrives, which has not been decided yet."""
+    if number == 0:
+      return f"{u.op.name} {u.dtype!r} {u.shape if u.op is Ops.BUFFER else None if u.op is Ops.MOVE else u.arg!r}"
+    if number == 1 or u.op is not Ops.MOVE:
+      return str(self.made.get(u)) if number == 1 else ""
+    return repr(u.arg) if is_stored(u.src[0].device) == (number == 3) else ""
+
+  def is_ordered(self) -> bool:
+    """Whether there are no two values of one depth and key."""
+    return all(
+      self.same[u] is self.same[v] or self.keys[u] != self.keys[v] or self.depth[u] != self.depth[v]
+      for u, v in itertools.pairwise(self.by_depth)
+    )
 
   def see(self, u: UOp) -> None:
     """Notes a node as a value, or a part of one, and how it hangs together with its sources."""
@@ -274,11 +294,6 @@ def unread_hints(sink: UOp) -> set[UOp]:
   return found
 
 
-def before_moves(u: UOp) -> UOp:
-  """What a value was before moves that nobody asked for, or that were made with a hint."""
-  return next(v for v in u.down() if not is_decided_anew(v))
-
-
 def met(hints: Set[UOp], made: Mapping[UOp, UOp], mesh: Mesh) -> dict[UOp, tuple[Axes, ...]]:
   """The hints that say how what their values became is placed, and how each of these is cut."""
   out = {}
@@ -291,10 +306,16 @@ def met(hints: Set[UOp], made: Mapping[UOp, UOp], mesh: Mesh) -> dict[UOp, tuple
   return out
 
 
-def earliest(hints: Set[UOp]) -> set[UOp]:
-  """Those of the earliest round, of which none is said of another one."""
+def earliest(hints: Set[UOp], by_depth: Sequence[UOp]) -> set[UOp]:
+  """Half of those of the earliest round, of which none is said of another one. What says less goes first, by the dims
+  that it closes and the axes that it names, then by depth: what says more may follow from it."""
   rounds = {u: min(u.arg.priorities, default=0) for u in hints if before_moves(u.src[0]) not in hints}
-  return {u for u, number in rounds.items() if number == min(rounds.values())}
+  place = {u: i for i, u in enumerate(by_depth)}
+  first = sorted(
+    [u for u, number in rounds.items() if number == min(rounds.values())],
+    key=lambda u: (u.ndim - sum(u.arg.opened), sum(map(len, u.arg.dims)), place[before_moves(u.src[0])], repr(u.arg)),
+  )
+  return set(first[: max(len(first) // 2, 1)])
 
 
 def is_met(said: Hint, dims: Sequence[Axes]) -> bool:
@@ -311,11 +332,6 @@ def digest(text: str, parts: Sequence[bytes]) -> bytes:
 def is_stored(device: Placement | None) -> bool:
   """Whether values on a device are computed on others."""
   return isinstance(device, str) and Device.capabilities(device).computes in (Computes.NOTHING, Computes.ON_HOST)
-
-
-def is_decided_anew(u: UOp) -> bool:
-  """Whether a node is a move that nobody asked for, or is made with its hint."""
-  return u.op is Ops.MOVE and (not u.arg.pinned or u.arg.hinted)
 
 
 def is_anywhere(u: UOp) -> bool:

@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 from tinygrad.helpers import prod
 from tinygrad.solver.axes import Axes, coexist, common, number_of_parts
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
-from tinygrad.solver.step import Change, Mode, step
+from tinygrad.solver.step import Change, Mode, is_pass_through, step
 
 ALL_ROUNDS = 1 << 30
 Levelled = Sequence[tuple[bool, Direction]]  # how each op takes part at a level
 T = TypeVar("T")
+AtRest = list[Mode | None]  # of each edge, the mode in which it changes nothing, as its values are now
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,16 @@ def solve(problem: Problem, policy: Policy = DEFAULT) -> Solution:
   return Solver(problem, policy).run()
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+  """An edge, with the slots of its values, and what these weigh."""
+
+  rule: Rule
+  values: Sequence[int | None]
+  slots: Sequence[int | None]
+  weighs: tuple[float, ...]
+
+
 class Solver:
   """What is known while a problem is solved. Values of one group share a slot. Hints and modes are one object for each
   that are equal, so that a step is known by the objects that it is made of: equal layers are decided once."""
@@ -77,15 +88,21 @@ class Solver:
       if s not in self.hints:
         self.hints[s] = self.same(Hint.anything(len(shape)))
     self.readers: dict[int, list[int]] = {}  # of each slot, the edges that it is part of
-    for e, edge in enumerate(problem.edges):
-      for value in edge.values:
-        if value is not None:
-          self.readers.setdefault(self.slot[value], []).append(e)
+    self.parts = [self.part(edge.rule, edge.values) for edge in problem.edges]
+    for e, part in enumerate(self.parts):
+      for of in part.slots:
+        if of is not None:
+          self.readers.setdefault(of, []).append(e)
+    self.at_rest = AtRest()
 
   def same(self, x: T) -> T:
     """The one object that is equal to `x`."""
     found: T = self.one.setdefault(x, x)
     return found
+
+  def part(self, rule: Rule, values: Sequence[int | None]) -> Part:
+    weighs = self.same(tuple([0.0 if v is None else self.problem.weights[v] for v in values]))
+    return Part(rule, values, [None if v is None else self.slot[v] for v in values], weighs)
 
   def run(self) -> Solution:
     by_level = levels(self.problem) if self.policy.levels else [[(False, e.rule.direction) for e in self.problem.edges]]
@@ -111,9 +128,11 @@ class Solver:
       self.hints |= found  # a later round may cut it further
 
   def all_levels(self, number: int, by_level: Sequence[Levelled]) -> None:
+    self.at_rest = AtRest([None] * len(self.problem.edges))
     for admitted in by_level:
       self.exchange_results(number)
-      self.settle([self.mode(number, *how) for how in admitted])
+      modes = {how: self.mode(number, *how) for how in set(admitted)}
+      self.settle([modes[how] for how in admitted])
       self.exchange_results(number)
 
   def mode(self, number: int, through: bool, direction: Direction) -> Mode:
@@ -126,14 +145,15 @@ class Solver:
   def settle(self, modes: Sequence[Mode]) -> None:
     """A work list, first in, first out: what touches a value that has changed is looked at again."""
     waiting = deque(e for e, mode in enumerate(modes) if mode.direction is not Direction.NONE)
-    queued, slot, spoken = set(waiting), self.slot, self.spoken
+    queued, at_rest, parts = set(waiting), self.at_rest, self.parts
     while waiting:
       e = waiting.popleft()
       queued.discard(e)
-      edge = self.problem.edges[e]
-      if not any(v is not None and slot[v] in spoken for v in edge.values):
+      mode = modes[e]
+      if at_rest[e] is mode:
         continue
-      for s in self.apply(edge.rule, edge.values, modes[e], e):
+      at_rest[e] = mode
+      for s in self.apply(parts[e], mode, e):
         for other in self.readers[s]:
           if other not in queued and modes[other].direction is not Direction.NONE:
             queued.add(other)
@@ -145,34 +165,40 @@ class Solver:
     for value, result in self.problem.results:
       shape = self.problem.shapes[value]
       dims = tuple((i,) for i in range(len(shape)))
-      self.apply(self.same(Rule((dims, dims), shape, 1, elementwise=True)), (value, result), mode, None)
+      rule = self.same(Rule((dims, dims), shape, 1, elementwise=True))
+      self.apply(self.part(rule, (value, result)), mode, None)
 
-  def apply(self, rule: Rule, values: Sequence[int | None], mode: Mode, e: int | None) -> list[int]:
-    """Makes a step; the slots that it has changed."""
-    slot, weights, hints = self.slot, self.problem.weights, self.hints
-    before = [None if v is None else hints[slot[v]] for v in values]
-    weighs = tuple([0.0 if v is None else weights[v] for v in values])
-    key = (id(rule), id(mode), weighs, *map(id, before))
+  def apply(self, part: Part, mode: Mode, e: int | None) -> list[int]:
+    """Makes a step, if anything is said of one of the values; the slots that it has changed."""
+    hints, slots = self.hints, part.slots
+    if self.spoken.isdisjoint(slots):
+      return []
+    before = [None if s is None else hints[s] for s in slots]
+    key = (id(part.rule), id(part.weighs), id(mode), *map(id, before))
     if (changes := self.steps.get(key)) is None:
-      changes = self.steps[key] = step(rule, before, weighs, mode, self.problem.mesh)
+      changes = self.steps[key] = step(part.rule, before, part.weighs, mode, self.problem.mesh)
     out = []
     for c in changes:
-      v = values[c.tensor]
-      assert v is not None
-      if hints[slot[v]] is not before[c.tensor]:
+      s = slots[c.tensor]
+      assert s is not None
+      if hints[s] is not before[c.tensor]:
         continue  # a value that stands twice in an op, or another one of its group, has been told already
-      hints[slot[v]] = self.same(c.hint)
-      self.spoken.add(slot[v])
+      hints[s] = self.same(c.hint)
+      self.spoken.add(s)
       for d, i in c.told:
-        if (w := values[i]) is not None and (h := before[i]) is not None:
-          told = self.told.get(slot[w], {}).get(dim_over(h, c.hint.dims[d]))
-          self.told.setdefault(slot[v], {})[d] = Told(e, w, told)
-      out.append(slot[v])
+        if (w := part.values[i]) is not None and (h := before[i]) is not None:
+          told = self.told.get(self.slot[w], {}).get(dim_over(h, c.hint.dims[d]))
+          self.told.setdefault(s, {})[d] = Told(e, w, told)
+      out.append(s)
+      for other in self.readers.get(s, ()):
+        self.at_rest[other] = None
     return out
 
 
 def dim_over(hint: Hint, axes: Axes) -> int:
   """The first dim that is cut over some of these axes; -1 if none is."""
+  if axes in hint.dims:
+    return hint.dims.index(axes)
   return next((i for i, ds in enumerate(hint.dims) if any(not coexist(d, e) for d in ds for e in axes)), -1)
 
 
@@ -207,13 +233,17 @@ def levels(problem: Problem) -> list[list[tuple[bool, Direction]]]:
   """
   readers = edges_that_use(problem)
   out: list[list[tuple[bool, Direction]]] = [[], [], [], []]
+  costly: dict[int, bool] = {}  # whether there is a factor that does not pass, by the rules' ids
   for edge in problem.edges:
-    allowed = edge.rule.direction
+    rule, allowed = edge.rule, edge.rule.direction
     early = cheap_direction(edge, problem) & allowed
-    alone = all(v is None or len(readers.get(v, ())) <= 1 for v in edge.values[: edge.rule.sources])
-    out[0].append((not edge.rule.elementwise, early if alone else early & Direction.BACKWARD))
-    out[1].append((not edge.rule.elementwise, early))
-    out[2].append((True, allowed))
+    alone = all(v is None or len(readers.get(v, ())) <= 1 for v in edge.values[: rule.sources])
+    if (some_cost := costly.get(id(rule))) is None:
+      free = (is_pass_through(f, rule) for f in range(len(rule.sizes)) if f not in rule.blocked)
+      some_cost = costly[id(rule)] = not all(free)
+    out[0].append((not rule.elementwise and some_cost, early if alone else early & Direction.BACKWARD))
+    out[1].append((not rule.elementwise and some_cost, early))
+    out[2].append((some_cost, allowed))
     out[3].append((False, allowed))
   return out
 

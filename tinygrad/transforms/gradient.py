@@ -7,6 +7,7 @@ from typing import Any
 
 from tinygrad.device import Device, Placement, Sharding, device_set, plain_line, reduced_placement, same_devices
 from tinygrad.dtype import dtypes
+from tinygrad.solver.handed import note_gradient
 from tinygrad.uop import CARDS, CustomOp, Hooks, Ops, UOp
 
 
@@ -190,7 +191,9 @@ def _delivered(wanted: dict[UOp, list[UOp]], grads: dict[UOp, UOp]) -> dict[UOp,
   for t, places in wanted.items():
     if parts := [grads[u] for u in places if u in grads]:
       Hooks.origin = plain_line(parts[0].origin)
-      found[t] = _deliver(functools.reduce(lambda g, part: g.alu(Ops.ADD, part), _gathered(parts, t)), t.device)
+      g = functools.reduce(lambda g, part: g.alu(Ops.ADD, part), _gathered(parts, t))
+      note_gradient(g, t)
+      found[t] = _deliver(g, t.device)
   return found
 
 
