@@ -23,7 +23,8 @@ TEST = [
 ]
 SERVE = ["starlette", "uvicorn", "llguidance", "prometheus_client"]
 CHAT = ["prompt_toolkit"]
-TEST += [*SERVE, *CHAT, "openai", "httpx2", "playwright"]  # the clients of the server's tests
+HUB = ["huggingface_hub"]
+TEST += [*SERVE, *CHAT, *HUB, "openai", "httpx2", "playwright"]  # the clients of the server's tests
 ON_X86 = "sys_platform == 'linux' and platform_machine == 'x86_64'"
 OPENCL_DRIVERS = ["intel-opencl-rt", "intel-cmplr-lib-rt", "pocl-binary-distribution"]  # of the processor
 OPENCL = ["pyopencl", *(f"{name}; {ON_X86}" for name in OPENCL_DRIVERS)]
@@ -57,6 +58,7 @@ setup(
     "metal": METAL,
     "serve": SERVE,
     "chat": CHAT,
+    "hub": HUB,
     "test": TEST + OPENCL + CUDA + SASS,
     "oracle": ORACLE,
   },

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 import pytest
-from tiny_models import CASES, SEEN, TOKENS, gguf_of, weights, write_family_gguf, write_folder
+from tiny_models import CASES, SEEN, TOKENS, gguf_of, random_sizes, weights, write_family_gguf, write_folder
 
 from extra.write_gguf import write_gguf
 from tinygrad import GlobalCounters, Tensor
@@ -57,6 +58,25 @@ def test_logits_of_families_on_two_devices(name: str, tmp_path: Path):
   m = whole(opened(name, "gguf", tmp_path), "2")
   assert worst(m, GOLDEN[name]) < 1e-4
   assert m.weight_bytes[1] < 0.62 * m.weight_bytes[0]
+
+
+def greedy(m: LanguageModel, count: int) -> list[int]:
+  """So many of the likeliest tokens after a prompt that is longer than the windows. What is told next is each moved on
+  by its place, since a model whose embedding is its output matrix would else say one for ever."""
+  prompt = [t % m.c.vocab for t in TOKENS[:20]]
+  said = [int(m.prefill(prompt).argmax())]
+  while (n := len(said)) < count:
+    said.append(int(m.decode([(said[-1] + n) % m.c.vocab], [len(prompt) + n - 1])[0].argmax()))
+  return said
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_same_tokens_on_1_2_4_and_2x2_devices(name: str, tmp_path: Path):
+  """Models of random sizes, which do not all divide by the devices."""
+  source = Folder(write_folder(name, tmp_path / "model", **random_sizes(name)))
+  one, two, four, mesh = (greedy(whole(source, shard), 16) for shard in ("1", "2", "4", "2x2"))
+  assert one == two == four == mesh
+  assert len(set(one)) > 4, "a text of one token would hide what differs"
 
 
 def test_cases_have_every_family():
@@ -145,9 +165,33 @@ def test_gguf_names_are_those_of_the_gguf_package(name: str, tmp_path: Path):
 # ---------------------------------------------------------------- quantised weights
 
 
-def quantised(name: str, kind: str, path: Path) -> tuple[GGUFCheckpoint, dict[str, np.ndarray]]:
+QUANTISED = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16")  # what the gguf package makes
+OTHERS = {"Q2_K": 1.5, "Q3_K": 0, "Q4_K": 7.5, "Q5_K": 15.5, "Q6_K": 0, "IQ4_NL": 0, "IQ4_XS": 0, "MXFP4": 0}
+WIDE = {"hidden_size": 512, "intermediate_size": 512, "head_dim": 64, "num_attention_heads": 8}
+
+
+def random_blocks(t: str, kind: str, x: np.ndarray) -> np.ndarray:
+  """Random bytes, with scales by which the values are as large as those of x, and about as often below 0 as above:
+  a minimum that is taken away is the middle of the numbers, `OTHERS`, times the scale."""
+  form, number, random = FORMATS[kind], gguf.GGMLQuantizationType[kind], np.random.RandomState(zlib.crc32(t.encode()))
+  blocks = random.randint(0, 256, (*x.shape[:-1], x.shape[-1] // form.weights, form.nbytes)).astype(np.uint8)
+  fields = np.dtype([(str(i), kind, (n,)) for i, (kind, n) in enumerate(form.fields)])
+  scales = [str(i) for i, (kind, n) in enumerate(form.fields) if (kind, n) == ("<f2", 1)]
+  if kind == "MXFP4":
+    blocks[..., 0] = random.randint(122, 126, blocks.shape[:-1])
+
+  def with_scale(d: float) -> np.ndarray:
+    for i, name in enumerate(scales):
+      blocks.view(fields)[name] = d * (OTHERS[kind] if i else 1)
+    return blocks.reshape(*x.shape[:-1], -1)
+
+  size = gguf.quants.dequantize(with_scale(1.0), number).std()
+  return with_scale(float(x.std() / size))
+
+
+def quantised(name: str, kind: str, path: Path, **sizes: Any) -> tuple[GGUFCheckpoint, dict[str, np.ndarray]]:
   """A file whose matrices are random blocks of a format, and their values by the gguf package."""
-  metadata, tensors = gguf_of(write_folder(name, path / "model"))
+  metadata, tensors = gguf_of(write_folder(name, path / "model", **sizes))
   form, number = FORMATS[kind], gguf.GGMLQuantizationType[kind]
   writer = gguf.GGUFWriter(path / "q.gguf", metadata.pop("general.architecture"))
   kinds = {int: "UINT32", float: "FLOAT32", bool: "BOOL", list: "ARRAY"}
@@ -156,7 +200,7 @@ def quantised(name: str, kind: str, path: Path) -> tuple[GGUFCheckpoint, dict[st
   values = {}
   for t, x in tensors.items():
     if x.ndim > 1 and x.shape[-1] % form.weights == 0:
-      raw = gguf.quants.quantize(x, number)
+      raw = gguf.quants.quantize(x, number) if kind in QUANTISED else random_blocks(t, kind, x)
       writer.add_tensor(t, raw, raw_dtype=number)
       values[t] = gguf.quants.dequantize(raw, number)
     else:
@@ -169,7 +213,7 @@ def quantised(name: str, kind: str, path: Path) -> tuple[GGUFCheckpoint, dict[st
   return GGUFCheckpoint(GGUF(path / "q.gguf")), values
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16"])
+@pytest.mark.parametrize("kind", QUANTISED)
 @pytest.mark.parametrize("name", ["qwen3", "mixtral", "phi3"])
 def test_quantised_weights_are_their_floats(name: str, kind: str, tmp_path: Path):
   source, values = quantised(name, kind, tmp_path)
@@ -177,6 +221,23 @@ def test_quantised_weights_are_their_floats(name: str, kind: str, tmp_path: Path
   want = whole(GGUFCheckpoint(GGUF(tmp_path / "f.gguf"))).prefill(TOKENS)
   m = whole(source)
   np.testing.assert_allclose(m.prefill(TOKENS), want, atol=1e-4 * np.abs(want).max())
+  assert m.weight_bytes[0] == sum(t.nbytes for t in source.g.tensors.values())
+
+
+@pytest.mark.parametrize("kind", list(OTHERS))
+@pytest.mark.parametrize(("name", "shard"), [("qwen3", "2"), ("mixtral", "1")])
+def test_weights_in_larger_blocks_are_their_floats(name: str, shard: str, kind: str, tmp_path: Path):
+  """Blocks of 256 weights, and of 16 values that are no even steps: prompt and decoding."""
+  source, values = quantised(name, kind, tmp_path, **WIDE)
+  assert {t.type.name for t in source.g.tensors.values()} == {kind, "F32"}
+  write_gguf(tmp_path / "f.gguf", source.metadata, values)
+  floats, m = whole(GGUFCheckpoint(GGUF(tmp_path / "f.gguf"))), whole(source, shard)
+  for want, got in (
+    (floats.prefill(TOKENS[:40]), m.prefill(TOKENS[:40])),
+    (floats.decode([5], [40]), m.decode([5], [40])),
+  ):
+    assert np.abs(want).max() > 1
+    np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
   assert m.weight_bytes[0] == sum(t.nbytes for t in source.g.tensors.values())
 
 

@@ -108,7 +108,8 @@ def test_statistics(model: Path, capsys: pytest.CaptureFixture[str]):
 def test_no_model_in_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
   monkeypatch.setattr(llm, "EMBEDDED", tmp_path / "model.gguf")
   assert llm.main(["--prompt", "x"]) == 2
-  assert "this package holds no model" in (err := capsys.readouterr().err) and "extra/train_llm.py trains it" in err
+  err = capsys.readouterr().err
+  assert "this package holds no model" in err and "python -m tinygrad.apps.train makes one" in err
 
 
 @pytest.mark.parametrize(

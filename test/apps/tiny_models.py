@@ -67,8 +67,27 @@ TOKENS = [int(x) for x in np.random.RandomState(7).randint(0, 128, 48)]
 SEEN = (0, 8, 31, 32, 39, 47)  # positions whose logits are kept
 
 
-def config(name: str) -> dict[str, Any]:
-  return {**BASE, "model_type": name.split("-")[0], **CASES[name]}
+def config(name: str, **sizes: Any) -> dict[str, Any]:
+  return {**BASE, "model_type": name.split("-")[0], **CASES[name], **sizes}
+
+
+def random_sizes(name: str) -> dict[str, Any]:
+  """Sizes of a model of the case, which 4 devices can share though not all of them divide, drawn by its name."""
+  draw = np.random.RandomState(zlib.crc32(f"sizes of {name}".encode())).choice
+  kv, group, head_dim = int(draw([4, 8])), int(draw([1, 2])), int(draw([8, 12, 16]))
+  sizes: dict[str, Any] = {
+    "num_key_value_heads": kv, "num_attention_heads": kv * group, "head_dim": head_dim,
+    "hidden_size": kv * group * head_dim, "intermediate_size": int(draw([36, 50, 68])),
+    "vocab_size": int(draw([101, 128, 130])),
+  }  # fmt: skip
+  if "short_factor" in CASES[name].get("rope_parameters", {}):  # of which there is one for each pair
+    sizes |= {"head_dim": 16, "hidden_size": kv * group * 16}
+  if "moe_intermediate_size" in CASES[name]:
+    sizes["moe_intermediate_size"] = int(draw([20, 22]))
+  if "num_experts" in CASES[name] or "num_local_experts" in CASES[name]:
+    count = int(draw([5, 8]))
+    sizes |= {k: count for k in ("num_experts", "num_local_experts") if k in CASES[name]}
+  return sizes
 
 
 def shapes(c: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -152,10 +171,10 @@ def gated(prefix: str, names: tuple[str, ...], dim: int, ffn: int) -> Iterator[t
   yield f"{prefix}.{down}.weight", (dim, ffn)
 
 
-def weights(name: str) -> dict[str, np.ndarray]:
+def weights(name: str, **sizes: Any) -> dict[str, np.ndarray]:
   """By their names in a folder. Twice the usual scale makes attention sharp, so that a wrong rotation or mask shows."""
   out = {}
-  c = config(name)
+  c = config(name, **sizes)
   for key, shape in shapes(c):
     x = np.random.RandomState(zlib.crc32(f"{name} {key}".encode())).standard_normal(shape)
     if "norm" in key:
@@ -167,11 +186,11 @@ def weights(name: str) -> dict[str, np.ndarray]:
   return out
 
 
-def write_folder(name: str, path: Path) -> Path:
+def write_folder(name: str, path: Path, **sizes: Any) -> Path:
   """Two shards, with their index."""
   path.mkdir()
-  (path / "config.json").write_text(json.dumps(config(name)))
-  found = weights(name)
+  (path / "config.json").write_text(json.dumps(config(name, **sizes)))
+  found = weights(name, **sizes)
   halves = [dict(list(found.items())[i::2]) for i in range(2)]
   files = [f"model-0000{i + 1}-of-00002.safetensors" for i in range(2)]
   for file, half in zip(files, halves):

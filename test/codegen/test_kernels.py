@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from codegen_kernels import dot, elementwise, evaluate, fold, launch, load, loop, num, op, reduce, run, sink, store
 
+from tinygrad import Tensor
 from tinygrad.codegen import lower_kernel, signature
 from tinygrad.codegen.expressions import Values
 from tinygrad.device import Device, Target
@@ -610,3 +611,11 @@ def test_a_short_reduction_beside_a_large_tile_is_a_loop():
   accumulators = sum(u.op is Ops.ACC for u in linear)
   reads = [u for u in linear if u.op is Ops.LOAD and u.src[0].op is Ops.INDEX and u.src[0].src[0].op is Ops.PARAM]
   assert sum(u.src[0].src[0].arg.slot == 3 for u in reads) <= 4 * accumulators // 2
+
+
+def test_a_rest_that_is_empty_on_every_device():
+  """Rows of 13 or 11 on each device, of 64: one loop over both, of which whole vectors leave nothing, as known only
+  after the length's expression is simplified."""
+  x = np.arange(5 * 50 * 64, dtype=np.float32).reshape(5, 50, 64)
+  got = (Tensor(x).shard([f"CPU:{i}" for i in range(4)], axis=1) + 1).numpy()
+  np.testing.assert_array_equal(got, x + 1)

@@ -5,12 +5,13 @@ Run as `python tinygrad/apps/llm.py` or `python -m tinygrad.apps.llm`; --help sh
 examples:
   %(prog)s --prompt "def main():"                         the model in the package
   echo "import os" | %(prog)s --shard 2                   prompt from a pipe; weights cut over two devices
-  %(prog)s --model llama.gguf --chat                      a conversation, by the model's chat template
+  %(prog)s --model qwen3:0.6b --chat                      a conversation, by the model's chat template
   %(prog)s --model llama.gguf --serve --slots 8           OpenAI's interface at http://127.0.0.1:8000/v1, a page at /
   %(prog)s --model llama.gguf --shard 2x2 --temperature 0 --prompt "Once upon a time"
   DEBUG=1 %(prog)s --prompt "class A:" --max-tokens 8     with what the compiler and the devices do
 
-models: a .gguf file, or a folder of Hugging Face (config.json, safetensors, tokenizer.json); docs/llm.md says which.
+models: a .gguf file, a folder of Hugging Face (config.json, safetensors, tokenizer.json), or a name of one at
+huggingface.co, which is downloaded once: qwen3:0.6b and others, or org/repo[:file]; docs/llm.md says which.
 The text goes to standard output, everything else to standard error. Ctrl-C ends the text.
 """
 
@@ -30,6 +31,7 @@ from tinygrad.apps import AppError
 from tinygrad.apps.chat import Conversation, Screen, converse, typed_lines
 from tinygrad.apps.checkpoint import Checkpoint, GGUFCheckpoint
 from tinygrad.apps.generation import Counts, Engine, Finish, Request
+from tinygrad.apps.hub import find_model, is_path
 from tinygrad.apps.hugging_face import Folder
 from tinygrad.apps.model import LanguageModel, Layout
 from tinygrad.apps.sampling import Sampling
@@ -49,9 +51,8 @@ def arguments() -> argparse.ArgumentParser:
   p = argparse.ArgumentParser(description=description, epilog=epilog, formatter_class=raw)
   p.add_argument(
     "--model",
-    type=Path,
-    metavar="PATH",
-    help="a GGUF file or a Hugging Face folder (default: the model in the package)",
+    metavar="MODEL",
+    help="a GGUF file, a Hugging Face folder, or a name (default: the model in the package)",
   )
   p.add_argument("--prompt", help="default: standard input, whole if it is no terminal, else line by line")
   p.add_argument("--chat", action="store_true", help="by the model's chat template; /help in a terminal")
@@ -112,11 +113,20 @@ def statistics(model: LanguageModel, counts: Counts) -> list[str]:
   ]
 
 
+def model_path(args: argparse.Namespace) -> Path:
+  """Where the model lies, in the end. Raises AppError."""
+  if args.model is None and not EMBEDDED.exists():
+    fix = "python -m tinygrad.apps.train makes one; or name one with --model"
+    raise AppError(f"this package holds no model ({EMBEDDED.name} is not there)\n  fix: {fix}")
+  if args.model is None or is_path(args.model):
+    return EMBEDDED if args.model is None else Path(args.model).expanduser()
+  return find_model(args.model)
+
+
 def load_model(args: argparse.Namespace) -> tuple[LanguageModel, Tokenizer]:
-  path = args.model or EMBEDDED
-  if args.model is None and not path.exists():
-    fix = "python extra/train_llm.py trains it; or name one with --model PATH"
-    raise AppError(f"this package holds no model ({path.name} is not there)\n  fix: {fix}")
+  path = model_path(args)
+  named = args.model is not None and not is_path(args.model)
+  args.name = args.name or (args.model if named else path.resolve().name.removesuffix(".gguf"))
   if path.is_dir():
     source: Checkpoint = Folder(path)
     tokenizer, total = Tokenizer.from_folder(path), sum(f.stat().st_size for f in path.glob("*.safetensors"))
@@ -165,11 +175,10 @@ def go_on(args: argparse.Namespace, engine: Engine, screen: Screen) -> bool:
 def run(args: argparse.Namespace, engine: Engine) -> int:
   """The exit status. Raises AppError, OSError."""
   if args.serve:
-    name = args.name or (args.model or EMBEDDED).resolve().name.removesuffix(".gguf")
     local = args.host in ("127.0.0.1", "localhost", "::1")
     if not local and args.api_key is None:
       print(f"whoever reaches {args.host} can use this server: --api-key KEY keeps them out", file=sys.stderr)
-    served = Served(name, replace(sampling_of(args), seed=None), args.api_key, local)
+    served = Served(args.name, replace(sampling_of(args), seed=None), args.api_key, local)
     serve(Server(engine, served), args.host, args.port)
     return 0
   screen = Screen.here()

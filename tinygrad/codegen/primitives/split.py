@@ -60,7 +60,7 @@ def split_loop(r: UOp, size: int, limit: UOp | None, ids: LoopIds, tail: Tail = 
     up = index(ceildiv(int(n.arg), size))
   else:
     whole, rest = n // size, n % size
-    base, up, left = whole * size, (n + (size - 1)) // size, size
+    base, up, left = whole * size, (n + (size - 1)) // size, int(rest.vmax)
   versions, outer, inner, last, once = list[Version](), None, None, None, None
   peeled = tail == "peel" or not left
   if not peeled or whole.op is not Ops.CONST or whole.arg:
