@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import zlib
@@ -239,6 +240,19 @@ def test_weights_in_larger_blocks_are_their_floats(name: str, shard: str, kind: 
     assert np.abs(want).max() > 1
     np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
   assert m.weight_bytes[0] == sum(t.nbytes for t in source.g.tensors.values())
+
+
+@pytest.mark.parametrize("kind", ["MXFP4", "IQ4_NL"])
+def test_steps_leave_no_tensors_to_the_garbage_collector(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+  """A tensor in a circle of references lives on, and what it reads is computed before the cache is written again."""
+  m = whole(quantised("mixtral", kind, tmp_path, **WIDE)[0])
+  monkeypatch.setattr(gc, "collect", lambda *_: 0)
+  gc.disable()
+  try:
+    m.prefill(TOKENS[:40])  # chunks at two positions
+    m.decode([5], [40])
+  finally:
+    gc.enable()
 
 
 def test_a_step_makes_no_float_copy_of_a_weight(tmp_path: Path):

@@ -67,18 +67,11 @@ def _unpack(x: Tensor, bits: int, group: int) -> Tensor:
   return parts.flatten(-3)
 
 
-def _chosen(index: Tensor, values: Sequence[int], bits: int = 4) -> Tensor:
-  """values[index] as float32, by a tree of selections: no table in memory that each device would need."""
-
-  def choose(low: int, bit: int) -> Tensor | float:
-    if bit < 0:
-      return float(values[low])
-    upper, lower = choose(low + (1 << bit), bit - 1), choose(low, bit - 1)
-    return index.bitwise_and(1 << bit).ne(0).where(upper, lower).float()
-
-  out = choose(0, bits - 1)
-  assert isinstance(out, Tensor)
-  return out
+def _chosen(index: Tensor, values: Sequence[int]) -> Tensor:
+  """values[index] of 2^n as float32, by a tree of selections: no table in memory that each device would need."""
+  half = len(values) // 2
+  lower, upper = (_chosen(index, x) if half > 1 else float(x[0]) for x in (values[:half], values[half:]))
+  return index.bitwise_and(half).ne(0).where(upper, lower).float()
 
 
 def _scaled(numbers: Tensor, scales: Tensor, less: Tensor | None = None) -> Tensor:
