@@ -1,5 +1,6 @@
 """The tokenizer of a GGUF file: round trips, control tokens, partial characters, and what it refuses."""
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from extra.write_gguf import write_gguf
 from tinygrad.apps import AppError
+from tinygrad.apps.pieces import SPACE
 from tinygrad.apps.tokenizer import SPLITS, TextStream, TokenError, Tokenizer
 from tinygrad.nn.gguf import GGUF, GGUFError
 
@@ -184,7 +186,7 @@ def test_a_token_out_of_range_is_a_typed_error(tok: Tokenizer, token: int):
 @pytest.mark.parametrize(
   ("changes", "match"),
   [
-    ({"model": "llama"}, r"a 'llama' tokenizer is not supported\n  fix: use a model with a byte-level BPE"),
+    ({"model": "rwkv"}, r"a 'rwkv' tokenizer is not supported\n  fix: use a model with a byte-level BPE"),
     ({"model": None}, r"'tokenizer.ggml.model': is missing"),
     ({"pre": "odd"}, r"'odd' is not supported\n  fix: .*llama-bpe"),
     ({"tokens": ["a", "b", "a"]}, "is no list of distinct strings"),
@@ -222,6 +224,124 @@ def test_every_split_is_llama_cpps(tmp_path: Path):
       t = by_pre(pre, tmp_path)
       for text, ids in case["tokens"]:
         assert t.encode(text) == ids, (pre, text)
+
+
+# ---------------------------------------------------------------- SentencePiece
+
+SENTENCEPIECES = json.loads((Path(__file__).parents[1] / "data" / "sentencepieces.json").read_text(encoding="utf-8"))
+
+
+def write_sentencepiece(path: Path, name: str, **changes: object) -> Path:
+  s = SENTENCEPIECES[name]
+  m: dict[str, object] = {
+    "model": "llama" if s["kind"] == "bpe" else "t5", "tokens": s["names"], "token_type": s["types"],
+    "scores": s["scores"], "add_space_prefix": s["before"], "remove_extra_whitespaces": s["squeeze"],
+    "bos_token_id": s["names"].index("<s>"), "eos_token_id": s["names"].index("</s>"),
+  }  # fmt: skip
+  if s["charsmap"]:
+    m["precompiled_charsmap"] = list(base64.b64decode(s["charsmap"]))
+  write_gguf(path, {f"tokenizer.ggml.{k}": v for k, v in (m | changes).items() if v is not None}, {})
+  return path
+
+
+def sentencepiece(path: Path, name: str, **changes: object) -> Tokenizer:
+  return Tokenizer.from_gguf(GGUF(write_sentencepiece(path / "s.gguf", name, **changes)))
+
+
+@pytest.mark.parametrize("name", list(SENTENCEPIECES))
+def test_tokens_are_sentencepieces(name: str, tmp_path: Path):
+  """test/data/make_sentencepieces.py wrote them: pieces by score, bytes, a map of characters, spaces in a row."""
+  t = sentencepiece(tmp_path, name)
+  for text, ids, back in SENTENCEPIECES[name]["tokens"]:
+    assert t.encode(text, bos=False) == ids, text
+    if SPACE not in text:  # which is a space afterwards; of several in a row at the beginning it is not told which
+      assert t.decode(ids) == back, text
+  assert t.encode("a")[0] == t.bos if "bpe" in name else t.encode("a")[0] != t.bos
+
+
+def test_what_the_cases_of_sentencepiece_have():
+  """Each habit of a tokenizer shows in some text."""
+  tokens = {name: {text: ids for text, ids, _ in s["tokens"]} for name, s in SENTENCEPIECES.items()}
+  assert len(tokens["unigram-bytes"]["   "]) > len(tokens["unigram"]["   "]) == 0
+  assert tokens["bpe"]["e\u0301"] != tokens["unigram"]["e\u0301"]
+  assert SENTENCEPIECES["unigram"]["charsmap"] and not SENTENCEPIECES["bpe"]["charsmap"]
+  unknown = SENTENCEPIECES["unigram"]["types"].index(2)
+  assert tokens["unigram"]["unknown 𝔘𝔫 ⟦x⟧⟦⟧ known"].count(unknown) >= 2
+  assert any("▁" in n.lstrip("▁") for n in SENTENCEPIECES["bpe-no-prefix"]["names"]), "a piece crosses words"
+
+
+def test_scores_decide(tmp_path: Path):
+  """Other scores give other tokens: the order of the list does not do."""
+  scores = [-x for x in SENTENCEPIECES["bpe"]["scores"]]
+  other, own = sentencepiece(tmp_path, "bpe", scores=scores), SENTENCEPIECES["bpe"]["tokens"]
+  assert any(other.encode(text, bos=False) != ids for text, ids, _ in own)
+
+
+def test_control_tokens_and_those_of_the_user_among_pieces(tmp_path: Path):
+  s = SENTENCEPIECES["bpe-no-prefix"]
+  n = len(s["names"])
+  more = {"tokens": [*s["names"], "<start>", "▁▁▁▁", "<tool>"], "token_type": [*s["types"], 3, 4, 4],
+          "scores": [*s["scores"], 0.0, 0.0, 0.0]}  # fmt: skip
+  t = sentencepiece(tmp_path, "bpe-no-prefix", **more)
+  hello = t.encode("hello", bos=False)
+  assert t.encode("<start>hello<tool>    hello", bos=False) == [n, *hello, n + 2, n + 1, *hello]
+  assert t.decode([n, *hello, n + 2, n + 1, *hello]) == "hello<tool>    hello"
+  with_prefix = sentencepiece(tmp_path, "bpe")
+  start = with_prefix.encode("<s>hello", bos=False)
+  assert start == [with_prefix.bos, *with_prefix.encode("hello", bos=False)]
+
+
+@given(text=st.text())
+def test_any_text_comes_back_through_bytes(by_bytes: Tokenizer, text: str):
+  if not any(name in text for name in ("<s>", "</s>", "▁")):
+    assert by_bytes.decode(by_bytes.encode(text)) == text
+
+
+@pytest.fixture(scope="module")
+def by_bytes(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+  return sentencepiece(tmp_path_factory.mktemp("pieces"), "bpe")
+
+
+def test_streams_of_sentencepiece_never_break_a_character(by_bytes: Tokenizer):
+  ids = by_bytes.encode("🙂 漢", bos=False)
+  assert len(ids) > 6 and "\ufffd" not in "".join(streamed(by_bytes, ids)) and streamed(by_bytes, ids)[-1] == ""
+
+
+def test_a_long_text_takes_no_time_of_its_square(by_bytes: Tokenizer):
+  assert len(by_bytes.encode("a" * 200_000)) > 1000
+
+
+@pytest.mark.parametrize(
+  ("changes", "match"),
+  [
+    ({"scores": None}, "'tokenizer.ggml.scores': is missing"),
+    ({"scores": [0.5]}, "'tokenizer.ggml.scores': are no .* numbers, one for each token"),
+    ({"model": "bert"}, r"a 'bert' tokenizer is not supported\n  fix: use a model with a byte-level BPE"),
+    ({"precompiled_charsmap": [4000]}, "'tokenizer.ggml.precompiled_charsmap': are no bytes"),
+    ({"token_type": [1] * 3}, "has 3 entries for"),
+  ],
+)
+def test_files_of_sentencepiece_that_it_refuses(tmp_path: Path, changes: dict[str, object], match: str):
+  with pytest.raises(GGUFError, match=match):
+    sentencepiece(tmp_path, "bpe", **changes)
+
+
+def test_bytes_that_are_missing(tmp_path: Path):
+  types = list(SENTENCEPIECES["bpe"]["types"])
+  types[types.index(6)] = 1
+  with pytest.raises(GGUFError, match="has tokens for some bytes, and not for all"):
+    sentencepiece(tmp_path, "bpe", token_type=types)
+
+
+def test_a_damaged_map_of_characters(tmp_path: Path):
+  raw = base64.b64decode(SENTENCEPIECES["unigram"]["charsmap"])
+  for bad in (b"\1\0\0\0", raw[:3], raw[:500]):
+    with pytest.raises(AppError, match=r"its trie has \d+ bytes, and \d+ are there\n  fix: download"):
+      sentencepiece(tmp_path, "unigram", precompiled_charsmap=list(bad))
+  size = 8
+  cut = size.to_bytes(4, "little") + raw[4 : 4 + size] + b"\0"
+  with pytest.raises(AppError, match=r"its trie has 2 units, and leads to number \d+\n  fix: "):
+    sentencepiece(tmp_path, "unigram", precompiled_charsmap=list(cut)).encode("abc")
 
 
 # ---------------------------------------------------------------- folders

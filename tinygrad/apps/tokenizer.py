@@ -1,4 +1,5 @@
-"""Text to tokens and back by the tokenizer that a GGUF file carries: byte-level BPE ("gpt2") through `tokenizers`."""
+"""Text to tokens and back by the tokenizer that a file carries: byte-level BPE ("gpt2") and those of folders through
+`tokenizers`, SentencePiece ("llama", "t5") by `apps/pieces.py`."""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad.apps import AppError
+from tinygrad.apps.pieces import BPE, SPACE, Charsmap, Habits, Pieces, TokenType, Unigram
 from tinygrad.apps.template import rendered
 from tinygrad.nn.gguf import GGUF
 
-CONTROL, USER_DEFINED = 3, 4  # of tokenizer.ggml.token_type
+KINDS: dict[str, type[Pieces]] = {"llama": BPE, "t5": Unigram}  # of SentencePiece, by tokenizer.ggml.model
+UNKNOWN_TEXT = " \u2047 ".encode()  # SentencePiece's text of what it does not know
 SPACES = r"\s+(?!\S)|\s+"
 LINES = rf"\s*[\r\n]+|{SPACES}"
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -81,7 +84,7 @@ class Tokenizer:
   """
 
   names: tuple[str, ...]
-  encoder: Any  # tokenizers.Tokenizer
+  encoder: Any  # tokenizers.Tokenizer, or Pieces
   bos: int | None
   ends: frozenset[int]
   add_bos: bool
@@ -92,20 +95,25 @@ class Tokenizer:
   @staticmethod
   def from_gguf(g: GGUF) -> Tokenizer:
     """Raises GGUFError for a tokenizer of another kind, or one whose parts do not fit together."""
-    names, merges, types = _vocabulary(g)
+    model, names, types = _vocabulary(g)
     pre = g.get("tokenizer.ggml.pre", str, "default")
-    fix = f"use a model whose tokenizer.ggml.pre is one of {', '.join(SPLITS)}"
-    g.check(pre in SPLITS, "'tokenizer.ggml.pre'", f"{pre!r} is not supported", fix)
-    encoder = _encoder(names, merges, types, pre)
+    if model in KINDS:
+      encoder: Any = _sentencepiece(g, KINDS[model], names, types)
+      pieces = _sentencepiece_texts(names, types), encoder.habits.before
+    else:
+      fix = f"use a model whose tokenizer.ggml.pre is one of {', '.join(SPLITS)}"
+      g.check(pre in SPLITS, "'tokenizer.ggml.pre'", f"{pre!r} is not supported", fix)
+      encoder = _encoder(names, _merges(g, names), types, pre)
+      pieces = _pieces(names, encoder)
     ids = {k: g.get(f"tokenizer.ggml.{k}_token_id", int, -1) for k in ("bos", "eos", "eot", "eom")}
     for k, i in ids.items():
       problem = f"{i} is not below the {len(names)} tokens of the vocabulary"
       g.check(i < len(names), f"'tokenizer.ggml.{k}_token_id'", problem)
     bos = ids["bos"] if ids["bos"] >= 0 else None
-    add_bos = bos is not None and g.get("tokenizer.ggml.add_bos_token", bool, pre in LLAMA3_LIKE)
+    add_bos = bos is not None and g.get("tokenizer.ggml.add_bos_token", bool, pre in LLAMA3_LIKE or model == "llama")
     ends = frozenset(ids[k] for k in ("eos", "eot", "eom") if ids[k] >= 0)
     template = g.metadata.get("tokenizer.chat_template")
-    return Tokenizer(tuple(names), encoder, bos, ends, add_bos, template, *_pieces(names, encoder))
+    return Tokenizer(tuple(names), encoder, bos, ends, add_bos, template, *pieces)
 
   @staticmethod
   def from_folder(folder: Path) -> Tokenizer:
@@ -139,7 +147,10 @@ class Tokenizer:
 
   def encode(self, text: str, bos: bool | None = None) -> list[int]:
     """Token numbers of `text`; spelled-out control tokens count as such. `bos` overrides the file's habit."""
-    ids: list[int] = self.encoder.encode(text, add_special_tokens=False).ids
+    if isinstance(self.encoder, Pieces):
+      ids = self.encoder.encode(text)
+    else:
+      ids = self.encoder.encode(text, add_special_tokens=False).ids
     return [self.bos, *ids] if self.bos is not None and (self.add_bos if bos is None else bos) else ids
 
   def decode(self, ids: Iterable[int]) -> str:
@@ -210,28 +221,70 @@ def _template(folder: Path, said: dict[str, Any]) -> str | None:
   return found if isinstance(found, str) else None
 
 
-def _vocabulary(g: GGUF) -> tuple[list[str], list[tuple[str, str]], list[int]]:
+def _vocabulary(g: GGUF) -> tuple[str, list[str], list[int]]:
+  """(kind of tokenizer, spellings, types)"""
   model = g.get("tokenizer.ggml.model", str)
-  fix = "use a model with a byte-level BPE tokenizer ('gpt2'), such as the Llama 3 family"
-  g.check(model == "gpt2", "'tokenizer.ggml.model'", f"a {model!r} tokenizer is not supported", fix)
+  fix = "use a model with a byte-level BPE tokenizer ('gpt2') or one of SentencePiece's ('llama', 't5')"
+  g.check(model == "gpt2" or model in KINDS, "'tokenizer.ggml.model'", f"a {model!r} tokenizer is not supported", fix)
   names: list[str] = g.get("tokenizer.ggml.tokens", list)
-  types: list[int] = g.get("tokenizer.ggml.token_type", list, [1] * len(names))
+  types: list[int] = g.get("tokenizer.ggml.token_type", list, [TokenType.NORMAL] * len(names))
   distinct = names and all(isinstance(n, str) for n in names) and len(set(names)) == len(names)
   g.check(bool(distinct), "'tokenizer.ggml.tokens'", "is no list of distinct strings")
   g.check(len(types) == len(names), "'tokenizer.ggml.token_type'", f"has {len(types)} entries for {len(names)} tokens")
+  return model, names, types
+
+
+def _merges(g: GGUF, names: list[str]) -> list[tuple[str, str]]:
   known, merges = set(names), g.get("tokenizer.ggml.merges", list)
   pairs: list[Any] = [tuple(merge.split(" ")) if isinstance(merge, str) else () for merge in merges]
   for i, pair in enumerate(pairs):
     if len(pair) != 2 or not known.issuperset((*pair, "".join(pair))):
       g.check(False, f"'tokenizer.ggml.merges'[{i}]", f"{merges[i]!r} does not join two tokens to a third")
-  return names, pairs, types
+  return pairs
+
+
+def _sentencepiece(g: GGUF, kind: type[Pieces], names: list[str], types: list[int]) -> Pieces:
+  scores: list[Any] = g.get("tokenizer.ggml.scores", list)
+  fits = len(scores) == len(names) and all(type(x) is float for x in scores)
+  g.check(fits, "'tokenizer.ggml.scores'", f"are no {len(names)} numbers, one for each token")
+  by_byte = {names[i].upper(): i for i, t in enumerate(types) if t == TokenType.BYTE}
+  spelled = [f"<0X{b:02X}>" for b in range(256)]
+  problem = "has tokens for some bytes, and not for all"
+  g.check(not by_byte or set(by_byte) == set(spelled), "'tokenizer.ggml.token_type'", problem)
+  raw, charsmap = g.get("tokenizer.ggml.precompiled_charsmap", list, []), None
+  if raw:
+    fits = all(type(x) is int and -128 <= x < 256 for x in raw)
+    g.check(fits, "'tokenizer.ggml.precompiled_charsmap'", "are no bytes")
+    charsmap = Charsmap(bytes(x & 255 for x in raw))
+  before = g.get("tokenizer.ggml.add_space_prefix", bool, True)
+  habits = Habits(charsmap, before, g.get("tokenizer.ggml.remove_extra_whitespaces", bool, False))
+  normal = [i for i, t in enumerate(types) if t == TokenType.NORMAL]
+  always = (TokenType.CONTROL, TokenType.USER_DEFINED)
+  return kind(
+    ids={names[i]: i for i in normal},
+    scores={names[i]: scores[i] for i in normal},
+    bytes=[by_byte[name] for name in spelled if by_byte],
+    unknown=next((i for i, t in enumerate(types) if t == TokenType.UNKNOWN), None),
+    fixed={n.replace(SPACE, " "): i for i, n in enumerate(names) if types[i] in always and n},
+    habits=habits,
+  )
+
+
+def _sentencepiece_texts(names: list[str], types: list[int]) -> tuple[bytes, ...]:
+  """The bytes of every token's text."""
+  own = {TokenType.CONTROL: b"", TokenType.UNKNOWN: UNKNOWN_TEXT}
+
+  def text(name: str, kind: int) -> bytes:
+    is_byte = kind == TokenType.BYTE
+    return bytes([int(name[3:5], 16)]) if is_byte else own.get(kind, name.replace(SPACE, " ").encode())
+
+  return tuple(map(text, names, types))
 
 
 # The bytes that characters of a byte-level token stand for: printable ones for themselves, the others from U+0100 on.
 _PRINTABLE = [b for b in range(256) if 0x21 <= b <= 0x7E or 0xA1 <= b <= 0xAC or 0xAE <= b <= 0xFF]
 _OTHERS = [b for b in range(256) if b not in _PRINTABLE]
 BYTE_OF = {chr(b): b for b in _PRINTABLE} | {chr(256 + i): b for i, b in enumerate(_OTHERS)}
-SPACE = "\u2581"  # what SentencePiece writes for a space
 
 
 def _decoders(encoder: Any) -> list[dict[str, Any]]:
@@ -276,6 +329,7 @@ def _encoder(names: list[str], merges: list[tuple[str, str]], types: list[int], 
   byte_level: Any = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
   encoder.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
   encoder.decoder = decoders.ByteLevel()
-  added = [(n, kind == CONTROL) for n, kind in zip(names, types) if kind in (CONTROL, USER_DEFINED)]
+  always = (TokenType.CONTROL, TokenType.USER_DEFINED)
+  added = [(n, kind == TokenType.CONTROL) for n, kind in zip(names, types) if kind in always]
   encoder.add_tokens([AddedToken(name, special=special, normalized=False) for name, special in added])
   return encoder
