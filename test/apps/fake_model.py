@@ -16,6 +16,7 @@ import numpy as np
 class Sizes:
   context: int
   vocab: int
+  pooling: str = "mean"
 
 
 class FakeModel:
@@ -38,6 +39,10 @@ class FakeModel:
     self.caches[slot][pos : pos + len(ids)] = ids
     self.caches[slot][pos + len(ids) :] = -1
     return self.logits(slot, pos + len(ids))
+
+  def embed(self, ids: Sequence[int], pos: int, slot: int = 0) -> np.ndarray:
+    self.prefill(ids, pos, slot)
+    return np.stack([self.logits(slot, pos + i + 1) for i in range(len(ids))])
 
   def decode(self, tokens: Sequence[int], positions: Sequence[int]) -> np.ndarray:
     assert len(tokens) == len(positions) == self.slots

@@ -80,6 +80,20 @@ def test_same_tokens_on_1_2_4_and_2x2_devices(name: str, tmp_path: Path):
   assert len(set(one)) > 4, "a text of one token would hide what differs"
 
 
+@pytest.mark.parametrize(("name", "shard"), [("qwen3", "1"), ("mistral", "2"), ("gpt_oss", "1")])
+def test_states_are_those_that_transformers_makes_logits_of(name: str, shard: str, tmp_path: Path):
+  """In one chunk and in two, in a slot that is not the first, which a text held before."""
+  source = Folder(write_folder(name, tmp_path / "model"))
+  m = LanguageModel(source, Layout.parse(shard), slots=2, cache="f32")
+  m.prefill([1, 2, 3], 0, 1)
+  output = weights(name)["lm_head.weight"]
+  pieces = np.concatenate([m.embed(TOKENS[:20], 0, 1), m.embed(TOKENS[20:], 20, 1)])
+  for states in (m.embed(TOKENS), pieces):
+    assert states.shape == (len(TOKENS), 64)
+    off = np.abs(states[list(SEEN)] @ output.T - GOLDEN[name]).max()
+    assert off < 1e-4 * np.abs(GOLDEN[name]).max()
+
+
 def test_cases_have_every_family():
   types = {name.split("-")[0] for name in CASES}
   for family in FAMILIES.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -375,3 +376,28 @@ def test_the_fake_model_notices_what_it_is_for():
   with pytest.raises(AssertionError, match="never written"):
     model.prefill([1], 3)
   assert (model.prefill([1, 2], 0) != FakeModel(VOCAB).prefill([2, 1], 0)).any()
+
+
+# ---------------------------------------------------------------- embeddings
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_embeddings_beside_texts(tok: Tokenizer, pooling: str):
+  """Of every token of a prompt, piece by piece, though most of it lies in a slot; the texts beside it stay the same."""
+  model = FakeModel(VOCAB, slots=2)
+  model.c = replace(model.c, pooling=pooling)
+  engine, ids = Engine(model, tok, piece=8), [7, 8, 9, 10] * 6
+  want = plain(tok, Request(ids, 6, Sampling(seed=1)), 200, 2.0)
+  alone = FakeModel(VOCAB)
+  states = alone.embed(ids, 0)
+  pooled = states[-1] if pooling == "last" else states.astype(np.float64).mean(0)
+  for _ in range(2):
+    text, vector = Heard(), Heard()
+    engine.submit(Request(ids, 6, Sampling(seed=1)), text)
+    job = engine.submit(Request(ids, embed=True), vector)
+    while engine.busy or engine.waiting:
+      engine.step()
+    (event,) = vector.events
+    assert event.finish == Finish.STOP and job.reused == 0 and event.embedding is not None
+    np.testing.assert_allclose(event.embedding, pooled / np.linalg.norm(pooled), rtol=1e-5, atol=1e-6)
+    assert text.text == want[1]

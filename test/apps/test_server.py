@@ -256,6 +256,25 @@ def test_thoughts_are_apart(client: openai.OpenAI, say: Any):
   assert message.content == "because" and message.reasoning_content == "why\n"
 
 
+def test_embeddings(client: openai.OpenAI, tok: Tokenizer):
+  """The client asks for base64 unless it is told otherwise, and gives numbers."""
+  texts = ["def f", "hello world"]
+  answer = client.embeddings.create(model="tiny", input=texts)
+  assert [e.index for e in answer.data] == [0, 1] and answer.model == "tiny"
+  assert answer.usage.prompt_tokens == answer.usage.total_tokens == sum(len(tok.encode(t)) for t in texts)
+  for text, found in zip(texts, answer.data):
+    mean = FakeModel(VOCAB, context=2000).embed(tok.encode(text), 0).astype(np.float64).mean(0)
+    np.testing.assert_allclose(found.embedding, mean / np.linalg.norm(mean), atol=1e-6)
+  (numbers,) = client.embeddings.create(model="tiny", input=tok.encode(texts[0]), encoding_format="float").data
+  np.testing.assert_allclose(numbers.embedding, answer.data[0].embedding, atol=1e-7)
+  several = client.embeddings.create(model="tiny", input=[tok.encode(t) for t in texts], dimensions=VOCAB)
+  np.testing.assert_allclose([e.embedding for e in several.data], [e.embedding for e in answer.data], atol=1e-6)
+  with pytest.raises(openai.BadRequestError, match="input holds something else than texts"):
+    client.embeddings.create(model="tiny", input=[""] + [{}])
+  with pytest.raises(openai.BadRequestError, match="encoding_format is none of 'float', 'base64'"):
+    client.embeddings.create(model="tiny", input="x", encoding_format="int8")
+
+
 def test_errors_have_openais_shape(client: openai.OpenAI, tok: Tokenizer):
   with pytest.raises(openai.BadRequestError) as e:
     client.chat.completions.create(model="tiny", messages=HI, temperature=-1)
@@ -267,8 +286,8 @@ def test_errors_have_openais_shape(client: openai.OpenAI, tok: Tokenizer):
   with pytest.raises(openai.BadRequestError, match="do not fit into the context of 2000") as e:
     client.completions.create(model="tiny", prompt="hm " * 1500)
   assert e.value.code == "context_length_exceeded"
-  with pytest.raises(openai.BadRequestError, match="has no embeddings"):
-    client.embeddings.create(model="tiny", input="x")
+  with pytest.raises(openai.BadRequestError, match=f"dimensions is not {VOCAB}, what this model has"):
+    client.embeddings.create(model="tiny", input="x", dimensions=8)
   with pytest.raises(openai.BadRequestError, match=r"token 300 is not in the vocabulary of 300 tokens; fix: "):
     client.completions.create(model="tiny", prompt=[300])
 

@@ -88,12 +88,14 @@ def paths(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
   return [at, *(p for k, v in inner for p in paths(v, (*at, k)))]
 
 
-BODIES = (("chat/completions", CHAT), ("completions", COMPLETION))
+EMBEDDING = {"model": "tiny", "input": ["a", [1, 2]], "encoding_format": "float", "dimensions": VOCAB, "user": "x"}
+BODIES = (("chat/completions", CHAT), ("completions", COMPLETION), ("embeddings", EMBEDDING))
 PLACES = [(path, body, place) for path, body in BODIES for place in paths(body)]
 
 
 def test_the_bodies_that_are_changed_are_well_formed(http: Any):
   assert http.post("/v1/completions", json=COMPLETION).status_code == 200
+  assert http.post("/v1/embeddings", json=EMBEDDING).status_code == 200
   assert http.post("/v1/chat/completions", json=CHAT).status_code == 200
 
 

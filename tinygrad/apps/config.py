@@ -15,6 +15,7 @@ from tinygrad.apps.models.family import Family, Router
 from tinygrad.apps.rope import Rope, Yarn, divided, long_rope_amplitude, plain_frequencies
 
 DEFAULT_CONTEXT = 4096  # tokens; a model made for more takes them if asked to
+LAST_POOLED = 3  # of GGUF's pooling_type
 T = TypeVar("T")
 
 
@@ -71,6 +72,7 @@ class Config:
   residual_scale: float
   logit_scale: float  # logits are divided by it
   biases: frozenset[str]
+  pooling: str = "mean"  # of the states of a text, for its embedding; or "last"
 
   @property
   def layers(self) -> int:
@@ -196,6 +198,7 @@ class _Reader:
       score_cap=self.number("attn_logit_softcapping", 0.0), logit_cap=self.number("final_logit_softcapping", 0.0),
       embedding_scale=self.factor("embedding_scale"), residual_scale=self.factor("residual_scale"),
       logit_scale=self.factor("logit_scale"), biases=frozenset(f.biases) | free,
+      pooling="last" if self.get("pooling_type", int, 0) == LAST_POOLED else "mean",
     )  # fmt: skip
     return c
 

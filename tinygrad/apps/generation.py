@@ -29,6 +29,8 @@ PIECE, WHOLE = 128, 512  # tokens of a prompt that one step reads, while texts o
 class Sized(Protocol):
   @property
   def context(self) -> int: ...
+  @property
+  def pooling(self) -> str: ...
 
 
 class SlotModel(Protocol):
@@ -40,6 +42,9 @@ class SlotModel(Protocol):
   def c(self) -> Sized: ...
   def prefill(self, ids: Sequence[int], pos: int, slot: int) -> NDArray[np.float32]:
     """Writes `ids` at positions from `pos` on; logits [vocab] after the last."""
+
+  def embed(self, ids: Sequence[int], pos: int, slot: int) -> NDArray[np.float32]:
+    """Writes as `prefill` does; the states [tokens, dim] after each."""
 
   def decode(self, tokens: Sequence[int], positions: Sequence[int]) -> NDArray[np.float32]:
     """One token a slot; -1 is the position of an idle one. Logits [slots, vocab]."""
@@ -67,23 +72,27 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-  """`ids`: the prompt. `max_tokens` None: up to the end of the context. `stop`: the text ends before any of these."""
+  """`ids`: the prompt. `max_tokens` None: up to the end of the context. `stop`: the text ends before any of these.
+  `embed`: nothing is said; the one event has the prompt's embedding."""
 
   ids: Sequence[int]
   max_tokens: int | None = None
   sampling: Sampling = Sampling()
   stop: tuple[str, ...] = ()
   grammar: Grammar | None = None
+  embed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-  """Some text, the token that was drawn (whose text may come later, or with it), and in the last event why."""
+  """Some text, the token that was drawn (whose text may come later, or with it), and in the last event why.
+  `embedding`: [dim], of length 1."""
 
   text: str = ""
   drawn: Drawn | None = None
   finish: Finish | None = None
   error: str = ""
+  embedding: NDArray[np.float32] | None = None
 
 
 Listener = Callable[[Event], None]
@@ -141,6 +150,7 @@ class Text:
   stream: TextStream
   stops: StopStrings
   next: int = -1
+  pooled: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))  # of an embedding, so far
 
 
 @dataclass(slots=True)
@@ -304,7 +314,7 @@ class Engine:
         job = self.waiting.popleft()
       ids = job.request.ids
       slot = max(free, key=lambda slot: (slot.shared(ids), -slot.used))
-      job.reused = slot.shared(ids)
+      job.reused = 0 if job.request.embed else slot.shared(ids)  # each state counts in an embedding
       self.counts.reused += job.reused
       del slot.cached[job.reused :]
       slot.used = next(self.clock)
@@ -323,7 +333,8 @@ class Engine:
     piece = [text.unread.popleft() for _ in range(min(most, len(text.unread)))]
     start = time.perf_counter()
     try:
-      logits = self.model.prefill(piece, len(slot.cached), slot.number)
+      take = self.model.embed if text.job.request.embed else self.model.prefill
+      found = take(piece, len(slot.cached), slot.number)
     except Exception as e:
       slot.cached.clear()
       self.free(slot, Event(finish=Finish.ERROR, error=str(e)))
@@ -331,8 +342,17 @@ class Engine:
     slot.cached += piece
     self.counts.read += len(piece)
     self.counts.read_seconds += time.perf_counter() - start
+    if text.job.request.embed:
+      self.pool(slot, text, found.astype(np.float64))
+    elif not text.unread:
+      self.draw(slot, text, found)
+
+  def pool(self, slot: Slot, text: Text, states: NDArray[np.float64]) -> None:
+    """Notes the states of a piece, and at the end of the text the embedding: their mean, or the last, of length 1."""
+    text.pooled = states[-1] if self.model.c.pooling == "last" else text.pooled + states.sum(0)
     if not text.unread:
-      self.draw(slot, text, logits)
+      length = float(np.sqrt(np.square(text.pooled).sum())) or 1.0
+      self.free(slot, Event(finish=Finish.STOP, embedding=(text.pooled / length).astype(np.float32)))
 
   def decode(self) -> None:
     """One token more for every text that has one."""

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -388,6 +389,27 @@ class LanguageModel:
       out = self.prefill_step(padded, where, self.starts[0].bind(pos + done), self.last.bind(len(part) - 1))
       done += size
     return np.asarray(out.numpy(), np.float32)
+
+  def states(self, ids: Tensor, slot: sint, pos: UOp) -> Tensor:
+    """A step of a prompt, as `last_logits`; of which logits are made [T, dim]."""
+    x = self.hidden(ids, self.prompt_places(slot, pos, int(ids.shape[1])))
+    return rms_norm(x, self.weights["output_norm.weight"].dense, self.c.eps).squeeze(0).realize()
+
+  @cached_property
+  def states_step(self) -> TinyJit[..., Tensor]:
+    return TinyJit(self.states)
+
+  def embed(self, ids: Sequence[int], pos: int = 0, slot: int = 0) -> NDArray[np.float32]:
+    """Take in a text as `prefill` does; the state [tokens, dim] after each of its tokens, normed."""
+    check_tokens(ids, self.c.vocab)
+    self.check_room(pos, len(ids))
+    where, found = self.slot.bind(slot) if self.slots > 1 else 0, [np.zeros((0, self.c.dim), np.float32)]
+    while (done := sum(map(len, found))) < len(ids):
+      size = self.chunk(len(ids) - done, pos + done)
+      part = list(ids[done : done + size])
+      padded = self.layout.put(np.array([part + [0] * (size - len(part))], np.int32)).realize()
+      found.append(self.states_step(padded, where, self.starts[0].bind(pos + done)).numpy()[: len(part)])
+    return np.concatenate(found)
 
   def decode(self, tokens: Sequence[int], positions: Sequence[int]) -> NDArray[np.float32]:
     """Take in one token of every slot at its position; the logits [slots, vocab] after each.

@@ -24,7 +24,7 @@ from tinygrad.apps.grammar import Grammars
 from tinygrad.apps.reasoning import Reasoning
 from tinygrad.apps.sampling import Drawn, Sampling
 from tinygrad.apps.server.answers import ChatText, chat_logprobs, completion_logprobs, message_of
-from tinygrad.apps.server.calls import ChatCall, CompletionCall, TextCall, read_chat, read_completion, read_texts
+from tinygrad.apps.server.calls import ChatCall, CompletionCall, TextCall, read_chat, read_completion, read_embedding
 from tinygrad.apps.server.fields import ApiError, Fields, parse_json
 from tinygrad.apps.server.metrics import Metrics
 from tinygrad.apps.server.texts import EventStream, Texts, leaving
@@ -181,10 +181,24 @@ class Server:
     return responses.HTMLResponse(self.page, headers={"Content-Security-Policy": self.policy})
 
   async def embeddings(self, f: Fields, request: Any) -> Any:
-    f.only({"model", "input", "encoding_format", "dimensions", "user"})
-    self.model(f.text("model"))
-    read_texts(f, "input")
-    raise ApiError("this server has no embeddings: the model gives logits, and no hidden states", code="no_embeddings")
+    c = read_embedding(f)
+    self.model(c.model)
+    requests = await asyncio.to_thread(lambda: [Request(self.ids_of(text), embed=True) for text in c.texts])
+    texts = Texts(self.engine, requests)
+    found = [events[-1].embedding for events in await self.whole(texts, request)]
+    data: list[dict[str, Any]] = []
+    for i, x in enumerate(found):
+      assert x is not None
+      if c.dimensions not in (None, len(x)):
+        raise f.wrong("dimensions", f"is not {len(x)}, what this model has", "unsupported_parameter")
+      shown = x.tolist() if c.floats else base64.b64encode(x.astype("<f4").tobytes()).decode()
+      data.append({"object": "embedding", "index": i, "embedding": shown})
+    usage = {k: texts.usage[k] for k in ("prompt_tokens", "total_tokens")}
+    return {"object": "list", "data": data, "model": self.served.name, "usage": usage}
+
+  def ids_of(self, prompt: str | list[int]) -> list[int]:
+    ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    return ids or ([] if self.tokenizer.bos is None else [self.tokenizer.bos])
 
   # ---------------------------------------------------------------- chat
 
@@ -279,9 +293,7 @@ class Server:
     """(what comes before each text, a request for each); takes a moment."""
     before, requests = [], []
     for prompt in c.prompts:
-      ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-      if not ids and self.tokenizer.bos is not None:
-        ids = [self.tokenizer.bos]
+      ids = self.ids_of(prompt)
       requests += [self.request(c.call, ids, i) for i in range(c.call.count)]
       before += [prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)] * c.call.count
     return before if c.echo else [""] * len(before), requests

@@ -60,6 +60,16 @@ class CompletionCall:
   echo: bool
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddingCall:
+  """`floats`: as numbers, rather than their bytes in base64."""
+
+  model: str
+  texts: list[str | list[int]]
+  floats: bool
+  dimensions: int | None
+
+
 def read_call(f: Fields, defaults: Sampling, max_tokens: int | None, logprobs: int | None) -> TextCall:
   stop = f.values.get("stop")
   stops = [] if stop is None else [stop] if isinstance(stop, str) else f.items("stop", MOST_STOPS)
@@ -218,6 +228,13 @@ def read_completion(f: Fields, defaults: Sampling) -> CompletionCall:
   if f.integer("best_of", call.count, 1, MOST_TEXTS) != call.count:
     raise f.wrong("best_of", "other than n is not supported", "unsupported_parameter")
   return CompletionCall(call, read_texts(f, "prompt"), f.flag("echo"))
+
+
+def read_embedding(f: Fields) -> EmbeddingCall:
+  f.only({"model", "input", "encoding_format", "dimensions", "user"})
+  form = f.text("encoding_format", ("float", "base64")) if f.has("encoding_format") else "float"
+  dimensions = f.integer("dimensions", None, 1, 1 << 24)
+  return EmbeddingCall(f.text("model"), read_texts(f, "input"), form == "float", dimensions)
 
 
 def read_texts(f: Fields, name: str) -> list[str | list[int]]:
