@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 import sysconfig
@@ -11,13 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tokenizers
-from tiny_llama import CASES, PROMPTS, TOKENS, Tiny
+from tiny_llama import CASES, PROMPTS, TOKENS, Tiny, tokenizer_metadata
+from tiny_models import CASES as FAMILY_CASES
+from tiny_models import gguf_of, write_folder
 from tokenizers import models, pre_tokenizers, trainers
 
 from extra.write_gguf import write_gguf
 from tinygrad.apps.checkpoint import GGUFCheckpoint
 from tinygrad.apps.llm import EMBEDDED
 from tinygrad.apps.model import LanguageModel, Layout
+from tinygrad.apps.rope import long_rope_amplitude
 from tinygrad.apps.tokenizer import SPLITS, Tokenizer
 from tinygrad.nn.gguf import GGUF
 
@@ -93,6 +97,82 @@ def test_same_greedy_tokens_as_llama_cpp_from_the_embedded_weights_in_float32(tm
   tensors = {name: g.tensor(name).float().numpy() for name in g.tensors}
   write_gguf(tmp_path / "f32.gguf", g.metadata, tensors)
   assert same_greedy_tokens(tmp_path / "f32.gguf", PROMPTS, type_k=0, type_v=0) == [64] * len(PROMPTS)
+
+
+# Where llama.cpp is another model than transformers: llamas and Phi-3 have no windows in it, and YaRN's first and last
+# blended pair are whole numbers. It has no LongRoPE amplitude but the file's, which its converter writes.
+LLAMA_CPPS: dict[str, dict[str, object]] = {
+  "mistral": {"sliding_window": None}, "phi3": {"sliding_window": None}, "phi3-long": {"sliding_window": None},
+}  # fmt: skip
+ITS_KEYS: dict[str, dict[str, object]] = {
+  "gpt_oss": {"gpt-oss.rope.scaling.truncate": True},
+  "phi3-long": {"phi3.rope.scaling.attn_factor": long_rope_amplitude(160, 40)},
+}
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16"])
+@pytest.mark.parametrize("name", list(FAMILY_CASES))
+def test_same_greedy_tokens_of_every_family_as_llama_cpp(name: str, kind: str, tmp_path: Path):
+  """Random weights, a prompt longer than the windows. F16: both round what they multiply, so near ties may differ."""
+  llama_cpp = pytest.importorskip("llama_cpp", reason="needs llama-cpp-python")
+  metadata, tensors = gguf_of(write_folder(name, tmp_path / "model", **{"vocab_size": 320} | LLAMA_CPPS.get(name, {})))
+  metadata |= ITS_KEYS.get(name, {})
+  types = {n: kind for n, x in tensors.items() if x.ndim > 1 and not n.endswith("ffn_gate_inp.weight")}
+  types |= {n: "F32" for n in types if n.endswith(".bias")}
+  write_gguf(tmp_path / "m.gguf", metadata | tokenizer_metadata(320), tensors, types)
+  g = GGUF(tmp_path / "m.gguf")
+  m = LanguageModel(GGUFCheckpoint(g), Layout.parse("1"), 128, cache="f32")
+  peer = llama_cpp.Llama(str(tmp_path / "m.gguf"), n_ctx=128, verbose=False, type_k=0, type_v=0, swa_full=True)
+  logits, same = m.prefill(TOKENS[:40]), 0
+  for theirs, pos in zip(peer.generate(TOKENS[:40], temp=0.0, repeat_penalty=1.0), range(40, 72)):
+    if theirs != int(logits.argmax()):
+      near = 0.0 if kind == "F32" else 0.05 * (logits.max() - logits.mean())
+      assert logits.max() - logits[theirs] <= near, (same, logits.max(), logits[theirs])
+      break
+    same += 1
+    logits = m.decode([theirs], [pos])[0]
+  assert same == 32 or kind == "F16" and same > 3, same
+
+
+# llama.cpp's numbers of what a file holds mostly (llama_ftype), by the format of its matrices
+FILES_OF = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10, "Q3_K": 12, "Q4_K": 15,
+            "Q5_K": 17, "Q6_K": 18, "IQ4_NL": 25, "IQ4_XS": 30, "BF16": 32}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", list(FILES_OF))
+def test_same_perplexity_as_llama_cpp(kind: str, tmp_path: Path):
+  """The embedded model as llama.cpp quantises it, on a text of Python's: within 1%."""
+  llama_cpp = pytest.importorskip("llama_cpp", reason="needs llama-cpp-python")
+  g = GGUF(EMBEDDED)
+  write_gguf(tmp_path / "f32.gguf", g.metadata, {name: g.tensor(name).float().numpy() for name in g.tensors})
+  params = llama_cpp.llama_model_quantize_default_params()
+  params.ftype, params.pure, params.allow_requantize = FILES_OF[kind], True, True
+  whole, made = str(tmp_path / "f32.gguf").encode(), str(tmp_path / "q.gguf").encode()
+  assert llama_cpp.llama_model_quantize(whole, made, ctypes.byref(params)) == 0
+  g = GGUF(tmp_path / "q.gguf")
+  assert {t.type.name for t in g.tensors.values()} == {kind, "F32"}
+  text = (Path(sysconfig.get_paths()["stdlib"]) / "this.py").read_text() * 2
+  text += (Path(sysconfig.get_paths()["stdlib"]) / "bisect.py").read_text()
+  ids = Tokenizer.from_gguf(g).encode(text, bos=False)[:1020]
+  rows = [[0, *ids[i : i + 255]] for i in range(0, len(ids), 255)]
+  m = LanguageModel(GGUFCheckpoint(g), Layout.parse("1"), cache="f32")
+  peer = llama_cpp.Llama(str(tmp_path / "q.gguf"), n_ctx=256, n_batch=256, logits_all=True, verbose=False)
+  output = g.tensor("token_embd.weight").float().numpy()
+  ours = theirs = 0.0
+  for row in rows:
+    peer.reset()
+    peer.eval(row)
+    ours, theirs = ours + surprise(m.embed(row) @ output.T, row), theirs + surprise(peer.scores[: len(row)], row)
+  count = len(ids)
+  assert np.exp(ours / count) == pytest.approx(np.exp(theirs / count), rel=0.01)
+  assert 1 < theirs / count < 6, "a model that has learned nothing could not tell"
+
+
+def surprise(logits: np.ndarray, row: list[int]) -> float:
+  """-ln p of each token after the first, added up."""
+  x = logits[: len(row) - 1].astype(np.float64)
+  x = x - x.max(-1, keepdims=True)
+  return float((np.log(np.exp(x).sum(-1)) - x[np.arange(len(row) - 1), row[1:]]).sum())
 
 
 @pytest.mark.parametrize("pre", list(SPLITS))

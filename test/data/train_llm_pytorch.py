@@ -1,8 +1,8 @@
-"""Write train_llm_pytorch.json: the losses that test/extra/test_train_llm.py expects, by PyTorch's own operations.
+"""Write train_llm_pytorch.json: the losses that test/apps/test_train.py expects, by PyTorch's own operations.
 
-Nothing here comes from extra/train_llm.py but the recipe. "small": ten steps of a small model on made-up tokens.
+Nothing here comes from tinygrad/apps/train.py but the recipe. "small": ten steps of a small model on made-up tokens.
 "first_30": the first 30 steps of the embedded model, on the token windows in train_llm_batches.npz (written by
-`python -m extra.train_llm --steps 30 --batches`, CPython 3.11.7). Needs torch and numpy:
+`python -m tinygrad.apps.train --data stdlib --mesh 2x2 --steps 30 --batches`, CPython 3.11.7). Needs torch and numpy:
 
   python test/data/train_llm_pytorch.py
 """

@@ -1,20 +1,25 @@
-"""The training script of the embedded model against PyTorch, against itself resumed, and against the app."""
+"""The training program against PyTorch, against itself resumed on other devices, and against the app."""
 
 import json
 import math
+import re
 import signal
 import xml.etree.ElementTree as ElementTree
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from extra import train_llm
-from extra.train_llm import Batches, Corpus, Layout, Recipe, Sizes, Trainer
 from tinygrad import Tensor, nn
+from tinygrad.apps import train as program
 from tinygrad.apps.checkpoint import GGUFCheckpoint
 from tinygrad.apps.model import LanguageModel as AppModel
 from tinygrad.apps.model import Layout as AppLayout
+from tinygrad.apps.tokenizer import Tokenizer
+from tinygrad.apps.train_data import Batches, Corpus, TrainError, encode_documents, train_tokenizer
+from tinygrad.apps.train_files import export_model, loss_curve, read_weights
+from tinygrad.apps.train_model import Recipe, Sizes, Trainer, TrainLayout
 from tinygrad.nn.gguf import GGUF
 
 DATA = Path(__file__).parents[1] / "data"
@@ -40,14 +45,14 @@ def test_losses_are_those_of_pytorch(mesh):
   """test/data/train_llm_pytorch.py wrote them: model and optimizer in PyTorch, from the same weights and tokens."""
   want = json.loads((DATA / "train_llm_pytorch.json").read_text())["small"]
   assert want[0] - want[-1] > 2, "nothing is learned: the losses could not tell a wrong step from a right one"
-  got = train(Trainer(SMALL, TEN_STEPS, Layout.parse(mesh)), windows())
+  got = train(Trainer(SMALL, TEN_STEPS, TrainLayout.parse(mesh)), windows())
   np.testing.assert_allclose(got, want, atol=5e-3, rtol=0)
   np.testing.assert_allclose(got[:3], want[:3], atol=1e-4, rtol=0)
 
 
 def test_a_constant_rate_would_be_noticed():
   want = json.loads((DATA / "train_llm_pytorch.json").read_text())["small"]
-  trainer = Trainer(SMALL, TEN_STEPS, Layout.parse("1"))
+  trainer = Trainer(SMALL, TEN_STEPS, TrainLayout.parse("1"))
   trainer.steps = 10**9  # the rate then never leaves its rise
   assert np.abs(np.array(train(trainer, windows())) - want).max() > 0.1
 
@@ -55,14 +60,14 @@ def test_a_constant_rate_would_be_noticed():
 def test_first_30_losses_of_the_run():
   """The batches of the first 30 steps of the run, on its mesh: the losses that PyTorch has, and that the run had."""
   batches = np.load(DATA / "train_llm_batches.npz")["batches"].astype(np.int32)
-  trainer = Trainer(Sizes(), Recipe(), Layout.parse("2x2"))
+  trainer = Trainer(Sizes(), Recipe(), TrainLayout.parse("2x2"))
   got = train(trainer, batches)
   pytorch = json.loads((DATA / "train_llm_pytorch.json").read_text())["first_30"]
   assert pytorch[0] - pytorch[-1] > 1 and len(batches) == len(pytorch) == 30
   # Sums in another order differ by 1e-6 at first; each step of AdamW, which divides by small roots, widens that.
   np.testing.assert_allclose(got, pytorch, atol=2e-3, rtol=0)
   run = json.loads((DATA / "train_llm_losses.json").read_text())
-  assert run["recipe"] == train_llm.asdict(Recipe()) and run["sizes"] == train_llm.asdict(Sizes())
+  assert run["recipe"] == asdict(Recipe()) and run["sizes"] == asdict(Sizes())
   np.testing.assert_allclose(got, run["losses"][:30], atol=2e-3, rtol=0)
 
 
@@ -100,31 +105,31 @@ def test_corpus_holds_out_by_name_and_hashes_all(library):
 def test_tokenizer_is_deterministic_and_exact(library):
   c = Corpus.of_stdlib()
   texts = [text for _, text in c.train]
-  first, second = (train_llm.train_tokenizer(texts, 300) for _ in range(2))
+  first, second = (train_tokenizer(texts, 300) for _ in range(2))
   assert first.to_str() == second.to_str()
-  ids = train_llm.encode(first, [text for _, text in c.held_out])
+  ids = encode_documents(first, [text for _, text in c.held_out])
   assert (ids == 0).sum() == (ids == 1).sum() == len(c.held_out) and ids[0] == 0 and ids[-1] == 1
   from tokenizers import decoders
 
   first.decoder = decoders.ByteLevel()
   assert first.decode(ids.tolist()) == "".join(text for _, text in c.held_out)
-  with pytest.raises(ValueError, match="these texts give .* tokens, not 100000"):
-    train_llm.train_tokenizer(texts, 100_000)
+  with pytest.raises(TrainError, match="these texts give .* tokens, not 100000"):
+    train_tokenizer(texts, 100_000)
 
 
 def test_batches_cover_each_epoch_once():
-  s, r = Sizes(context=4), Recipe(tokens=2 * 10 * 4, batch=2)
+  steps = Recipe(tokens=2 * 10 * 4, batch=2).steps(4)
   tokens = np.arange(10 * 4 + 1).astype(np.uint16)
-  batches = Batches(tokens, s, r)
-  seen = np.concatenate([batches[i] for i in range(r.steps(4))])
+  batches = Batches(tokens, 4, 2, steps, 0)
+  seen = np.concatenate([batches[i] for i in range(steps)])
   assert seen.shape == (20, 5)
   for epoch in (seen[:10], seen[10:]):
     assert sorted(epoch[:, 0]) == list(range(0, 40, 4))
   assert (seen == seen[:, :1] + np.arange(5)).all()
   with pytest.raises(IndexError, match="the schedule has no step 10"):
     batches[10]
-  with pytest.raises(ValueError, match="do not fill one window"):
-    Batches(tokens[:4], s, r)
+  with pytest.raises(TrainError, match="do not fill one window of 4\n  fix: more text, or a smaller --context"):
+    Batches(tokens[:4], 4, 2, steps, 0)
 
 
 def test_rate_rises_then_falls_to_nothing():
@@ -138,7 +143,7 @@ def test_rate_rises_then_falls_to_nothing():
 
 
 def test_bits_per_byte_of_a_uniform_model():
-  trainer = Trainer(SMALL, TEN_STEPS, Layout.parse("1"))
+  trainer = Trainer(SMALL, TEN_STEPS, TrainLayout.parse("1"))
   trainer.set_weights({k: np.zeros_like(w) for k, w in trainer.arrays().items()})
   tokens = np.random.RandomState(0).randint(0, 512, 301).astype(np.uint16)  # 300 targets: the last window is not full
   assert trainer.bits_per_byte(tokens, 1000) == pytest.approx(300 * math.log2(512) / 1000, rel=1e-6)
@@ -146,7 +151,7 @@ def test_bits_per_byte_of_a_uniform_model():
 
 def test_bits_per_byte_counts_real_targets_only():
   """Against numpy on the model's own logits, window by window."""
-  trainer = Trainer(SMALL, TEN_STEPS, Layout.parse("1"))
+  trainer = Trainer(SMALL, TEN_STEPS, TrainLayout.parse("1"))
   train(trainer, windows(2))
   tokens = windows(1).reshape(-1)[:110].astype(np.uint16)
   total = 0.0
@@ -159,12 +164,12 @@ def test_bits_per_byte_counts_real_targets_only():
 
 
 def test_resumed_run_has_the_very_losses(tmp_path):
-  straight = Trainer(SMALL, TEN_STEPS, Layout.parse("2x2"))
+  straight = Trainer(SMALL, TEN_STEPS, TrainLayout.parse("2x2"))
   want = train(straight, windows())
-  first = Trainer(SMALL, TEN_STEPS, Layout.parse("2x2"))
+  first = Trainer(SMALL, TEN_STEPS, TrainLayout.parse("2x2"))
   train(first, windows()[:4])
   first.save(tmp_path / "c.safetensors", "corpus")
-  second = Trainer(SMALL, TEN_STEPS, Layout.parse("2x2"))
+  second = Trainer(SMALL, TEN_STEPS, TrainLayout.parse("2x2"))
   second.load(tmp_path / "c.safetensors", "corpus")
   train(second, windows()[4:])
   assert second.losses == want
@@ -173,14 +178,14 @@ def test_resumed_run_has_the_very_losses(tmp_path):
 
 
 def test_checkpoint_of_another_run_is_refused(tmp_path):
-  trainer = Trainer(SMALL, TEN_STEPS, Layout.parse("1"))
+  trainer = Trainer(SMALL, TEN_STEPS, TrainLayout.parse("1"))
   trainer.save(tmp_path / "c.safetensors", "corpus")
-  with pytest.raises(ValueError, match="is of another run"):
+  with pytest.raises(TrainError, match="is of another run:\n  there: .*\n  here: .*\n  fix: the same options"):
     trainer.load(tmp_path / "c.safetensors", "another corpus")
-  with pytest.raises(ValueError, match="is of another run"):
-    Trainer(SMALL, Recipe(seed=1), Layout.parse("1")).load(tmp_path / "c.safetensors", "corpus")
+  with pytest.raises(TrainError, match="is of another run:\n  there: .*\n  here: .*\n  fix: the same options"):
+    Trainer(SMALL, Recipe(seed=1), TrainLayout.parse("1")).load(tmp_path / "c.safetensors", "corpus")
   nn.state.safe_save({"x": Tensor([1.0])}, tmp_path / "foreign.safetensors")
-  with pytest.raises(ValueError, match="is of another run"):
+  with pytest.raises(TrainError, match="is of another run:\n  there: .*\n  here: .*\n  fix: the same options"):
     trainer.load(tmp_path / "foreign.safetensors", "corpus")
 
 
@@ -188,15 +193,15 @@ def test_the_app_reads_the_model_as_trained(library, tmp_path):
   """The app on the written file against the training model with the same weights: row order, names, metadata."""
   c = Corpus.of_stdlib()
   s = Sizes(dim=64, layers=2, heads=4, kv_heads=2, ffn=128, vocab=300, context=32)
-  tokenizer = train_llm.train_tokenizer([text for _, text in c.train], s.vocab)
-  tokens = train_llm.encode(tokenizer, [text for _, text in c.train])
+  tokenizer = train_tokenizer([text for _, text in c.train], s.vocab)
+  tokens = encode_documents(tokenizer, [text for _, text in c.train])
   recipe = Recipe(tokens=6 * 4 * 32, batch=4, lr=1e-2)
-  trainer, batches = Trainer(s, recipe, Layout.parse("1")), Batches(tokens, s, recipe)
+  trainer, batches = Trainer(s, recipe, TrainLayout.parse("1")), Batches(tokens, 32, 4, 6, 0)
   for i in range(6):
     trainer.step(batches[i])
   path = tmp_path / "model.gguf"
-  train_llm.export(path, s, trainer.arrays(), tokenizer, "a test")
-  read = train_llm.read_weights(path)
+  export_model(path, s, trainer.arrays(), tokenizer, "small", "a test")
+  read = read_weights(path)
   for name, w in trainer.arrays().items():
     assert np.abs(read[name] - w).max() <= np.abs(w).max() / 127, name
   trainer.set_weights(read)
@@ -213,12 +218,12 @@ def test_the_app_reads_the_model_as_trained(library, tmp_path):
 
 @pytest.fixture
 def tiny(library, monkeypatch):
-  monkeypatch.setattr(train_llm, "TINY", Sizes(dim=32, layers=1, heads=4, kv_heads=4, ffn=64, vocab=300, context=16))
-  return ["--tiny", "--mesh", "1", "--tokens", str(6 * 8 * 16)]
+  monkeypatch.setattr(program, "TINY", Sizes(dim=32, layers=1, heads=4, kv_heads=4, ffn=64, vocab=300, context=16))
+  return ["--data", "stdlib", "--tiny", "--mesh", "1", "--tokens", str(6 * 8 * 16)]
 
 
 def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tiny, tmp_path, monkeypatch):
-  assert train_llm.main([*tiny, "--losses", str(tmp_path / "straight.json")]) == 0
+  assert program.main([*tiny, "--losses", str(tmp_path / "straight.json")]) == 0
   step = Trainer.step
 
   def interrupted_in_the_third(self, batch):
@@ -227,11 +232,11 @@ def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tiny, tmp_path, monkeypatch):
     return step(self, batch)
 
   monkeypatch.setattr(Trainer, "step", interrupted_in_the_third)
-  assert train_llm.main([*tiny, "--checkpoint-dir", str(tmp_path)]) == 130
+  assert program.main([*tiny, "--checkpoint-dir", str(tmp_path)]) == 130
   monkeypatch.setattr(Trainer, "step", step)
   files = [tmp_path / name for name in ("resumed.json", "model.gguf", "curve.svg", "batches.npz")]
   options = [x for pair in zip(("--losses", "--out", "--plot", "--batches"), map(str, files)) for x in pair]
-  assert train_llm.main([*tiny, "--checkpoint-dir", str(tmp_path), "--resume", *options]) == 0
+  assert program.main([*tiny, "--checkpoint-dir", str(tmp_path), "--resume", *options]) == 0
   resumed, straight = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("resumed", "straight"))
   assert resumed["losses"] == straight["losses"] and len(straight["losses"]) == 6
   assert resumed["held_out"] == straight["held_out"]
@@ -242,28 +247,25 @@ def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tiny, tmp_path, monkeypatch):
 
 def test_options_that_cannot_be(tiny, capsys):
   with pytest.raises(SystemExit):
-    train_llm.main(["--resume"])
+    program.main(["--data", "x", "--resume"])
   assert "--resume needs --checkpoint-dir" in capsys.readouterr().err
   with pytest.raises(SystemExit):
-    train_llm.main(["--mesh", "2x"])
-  assert "'2x' is no mesh; fix: DPxTP" in capsys.readouterr().err
-  with pytest.raises(SystemExit):
-    train_llm.main(["--tokens", "0"])
+    program.main(["--data", "x", "--tokens", "0"])
   assert "count from 1" in capsys.readouterr().err
   with pytest.raises(SystemExit):
-    train_llm.main(["--out", "no/such/folder/model.gguf"])
+    program.main(["--data", "x", "--out", "no/such/folder/model.gguf"])
   assert "there is no folder no/such/folder; fix: mkdir -p" in capsys.readouterr().err
 
 
 def test_a_loss_that_is_no_number_ends_the_run():
-  trainer = Trainer(SMALL, TEN_STEPS, Layout.parse("1"))
+  trainer = Trainer(SMALL, TEN_STEPS, TrainLayout.parse("1"))
   trainer.set_weights({k: np.full_like(w, np.nan) for k, w in trainer.arrays().items()})
-  with pytest.raises(FloatingPointError, match="the loss of step 1 is nan"):
+  with pytest.raises(TrainError, match="the loss of step 1 is nan\n  fix: a lower --lr"):
     trainer.step(windows(1)[0])
 
 
 def test_loss_curve_is_a_picture_of_the_numbers():
-  svg = ElementTree.fromstring(train_llm.loss_curve([6.0, 3.0, 2.0], [(3, 1.5)], 1.0))
+  svg = ElementTree.fromstring(loss_curve([6.0, 3.0, 2.0], [(3, 1.5)], 1.0))
   ns = "{http://www.w3.org/2000/svg}"
   points = [
     [tuple(map(float, p.split(","))) for p in line.get("points").split()] for line in svg.findall(f"{ns}polyline")
@@ -273,3 +275,96 @@ def test_loss_curve_is_a_picture_of_the_numbers():
   assert xs[0] < xs[1] < xs[2] and ys[0] < ys[1] < ys[2]  # y grows downwards
   assert (ys[1] - ys[0]) / (ys[2] - ys[1]) == pytest.approx(3, rel=0.01)
   assert len(svg.findall(f"{ns}circle")) == 1
+
+
+# ---------------------------------------------------------------- any folder, any devices
+
+
+@pytest.fixture
+def texts(tmp_path):
+  """A folder of texts, and of what is none."""
+  root = tmp_path / "texts"
+  for i in range(40):
+    path = root / ("deep" if i % 3 else ".") / f"text{i}.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"# Text {i}, größe\n" + f"line {i} of the text and another line of it\n" * 12)
+  (root / "picture.png").write_bytes(bytes(range(256)))
+  (root / "zeros").write_bytes(b"a\0b")
+  (root / "empty.txt").write_text(" \n")
+  (root / ".git").mkdir()
+  (root / ".git" / "config").write_text("hidden")
+  return root
+
+
+def test_a_folder_of_texts(texts, tmp_path):
+  c = Corpus.of_folder(texts)
+  names = [name for name, _ in c.train + c.held_out]
+  assert len(names) == 40 and all(name.endswith(".md") for name in names) and c.held_out
+  assert Corpus.of_folder(texts) == c
+  one = tmp_path / "one"
+  one.mkdir()
+  (one / "a.txt").write_text("a line\n" * 100)
+  c = Corpus.of_folder(one)
+  assert c.train[0][1] + c.held_out[0][1] == "a line\n" * 100 and c.held_out[0][1].startswith("a line\n")
+  (one / "b.txt").write_text("b")
+  c = Corpus.of_folder(one)
+  assert len(c.train) == len(c.held_out) == 1
+  (tmp_path / "none").mkdir()
+  with pytest.raises(TrainError, match="has no text in it\n  fix: --data with a folder of text files in UTF-8"):
+    Corpus.of_folder(tmp_path / "none")
+  with pytest.raises(TrainError, match="is no folder\n  fix: --data with a folder"):
+    Corpus.of_folder(tmp_path / "nowhere")
+
+
+def test_a_run_goes_on_on_other_devices(tmp_path):
+  """Sums in another order, so no longer bit by bit."""
+  want = train(Trainer(SMALL, TEN_STEPS, TrainLayout.parse("1")), windows())
+  trainer = Trainer(SMALL, TEN_STEPS, TrainLayout.parse("1"))
+  for mesh, part in (("2x2", slice(2, 4)), ("2", slice(4, 6)), ("4x1", slice(6, 7))):
+    train(trainer, windows()[len(trainer.losses) : part.start])
+    trainer.save(tmp_path / "c.safetensors", "corpus")
+    trainer = Trainer(SMALL, TEN_STEPS, TrainLayout.parse(mesh))
+    trainer.load(tmp_path / "c.safetensors", "corpus")
+    assert len(trainer.losses) == part.start
+    train(trainer, windows()[part])
+  np.testing.assert_allclose(trainer.losses, want[:7], atol=2e-3, rtol=0)
+
+
+def test_the_program_from_texts_to_a_text(texts, tmp_path, capsys):
+  """Trained on a mesh, gone on with on one device, and the file says what the last weights say."""
+  sizes = ["--dim", "32", "--layers", "1", "--heads", "4", "--kv-heads", "2", "--ffn", "64", "--vocab", "300"]
+  asked = ["--data", str(texts), *sizes, "--context", "16", "--tokens", "1600", "--batch", "4", "--lr", "0.01"]
+  kept = ["--checkpoint-dir", str(tmp_path / "run")]
+  assert program.main([*asked, *kept, "--mesh", "2x2", "--steps", "12"]) == 0
+  out, plot = tmp_path / "model.gguf", tmp_path / "loss.svg"
+  record = tmp_path / "losses.json"
+  more = ["--out", str(out), "--plot", str(plot), "--losses", str(record)]
+  assert program.main([*asked, *kept, "--resume", "--mesh", "1", *more]) == 0
+  found = json.loads(record.read_text())
+  assert found["steps"] == len(found["losses"]) == 25 and found["losses"][0] - found["losses"][-1] > 1
+  assert found["held_out_q8_0"] == pytest.approx(found["held_out"][-1][1], rel=0.02)
+  assert plot.read_text().startswith("<svg") and "going on after 12 steps" in capsys.readouterr().err
+  g = GGUF(out)
+  tokenizer = Tokenizer.from_gguf(g)
+  ids = tokenizer.encode("line 5 of the ")
+  assert ids[0] == 0 and tokenizer.decode(ids) == "line 5 of the "
+  said = AppModel(GGUFCheckpoint(g), AppLayout.parse("1")).prefill(ids)
+  assert tokenizer.pieces[int(said.argmax())].strip().isalpha()
+
+
+@pytest.mark.parametrize(
+  ("options", "match"),
+  [
+    (["--mesh", "2x"], "--mesh '2x' is no mesh\n  fix: DPxTP such as 2x2"),
+    (["--dim", "100"], "--dim 100 is no multiple of 2 · 8 heads\n  fix: --dim 256"),
+    (["--kv-heads", "3"], "8 heads cannot share 3 kv heads\n  fix: --kv-heads 8"),
+    (["--mesh", "8"], "4 kv heads cannot be cut in 8\n  fix: --kv-heads 8"),
+    (["--mesh", "3x1"], "--batch 8 cannot be cut in 3\n  fix: --batch 3"),
+    (["--vocab", "100"], "--vocab 100 has no room for 256 bytes and 2 marks\n  fix: --vocab 512"),
+    (["--layers", "0"], "a size is less than 1\n  fix: sizes from 1 on"),
+    (["--vocab", "90000"], "these texts give .* tokens, not 90000\n  fix: more text, or a smaller --vocab"),
+  ],
+)
+def test_mistakes_are_one_message_and_status_2(texts, options, match, capsys):
+  assert program.main(["--data", str(texts), *options]) == 2
+  assert re.search(match, capsys.readouterr().err)
