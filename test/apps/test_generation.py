@@ -184,9 +184,25 @@ def test_a_prompt_that_lies_in_a_cache_is_not_read_again(tok: Tokenizer):
 
 def test_a_free_slot_that_was_unused_longest_is_taken(tok: Tokenizer):
   engine = Engine(FakeModel(VOCAB, slots=3), tok)
-  for ids in ([1, 1], [2, 2], [3, 3], [4, 4]):
-    run(engine, Request(ids, 1))
+  for pair in (([1, 1], [2, 2]), ([3, 3], [4, 4])):
+    for ids in pair:
+      engine.submit(Request(ids, 1), Heard())
+    while engine.busy or engine.waiting:
+      engine.step()
   assert [slot.cached[0] for slot in engine.slots] == [4, 2, 3]
+
+
+def test_who_is_alone_has_the_first_slot(tok: Tokenizer):
+  """Unless the conversation lies elsewhere."""
+  engine = Engine(FakeModel(VOCAB, slots=3), tok)
+  for ids in ([1, 1], [2, 2]):
+    engine.submit(Request(ids, 1), Heard())
+  while engine.busy or engine.waiting:
+    engine.step()
+  run(engine, Request([3, 3], 1))
+  assert [slot.cached[:1] for slot in engine.slots] == [[3], [2], []]
+  run(engine, Request([2, 2, 2], 1))
+  assert [slot.cached[:3] for slot in engine.slots] == [[3, 3], [2, 2, 2], []]
 
 
 def test_long_prompts_are_read_in_pieces_while_others_go_on(tok: Tokenizer):

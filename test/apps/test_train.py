@@ -223,7 +223,7 @@ def tiny(library, monkeypatch):
 
 
 def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tiny, tmp_path, monkeypatch):
-  assert program.main([*tiny, "--losses", str(tmp_path / "straight.json")]) == 0
+  assert program.train_command([*tiny, "--losses", str(tmp_path / "straight.json")]) == 0
   step = Trainer.step
 
   def interrupted_in_the_third(self, batch):
@@ -232,11 +232,11 @@ def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tiny, tmp_path, monkeypatch):
     return step(self, batch)
 
   monkeypatch.setattr(Trainer, "step", interrupted_in_the_third)
-  assert program.main([*tiny, "--checkpoint-dir", str(tmp_path)]) == 130
+  assert program.train_command([*tiny, "--checkpoint-dir", str(tmp_path)]) == 130
   monkeypatch.setattr(Trainer, "step", step)
   files = [tmp_path / name for name in ("resumed.json", "model.gguf", "curve.svg", "batches.npz")]
   options = [x for pair in zip(("--losses", "--out", "--plot", "--batches"), map(str, files)) for x in pair]
-  assert program.main([*tiny, "--checkpoint-dir", str(tmp_path), "--resume", *options]) == 0
+  assert program.train_command([*tiny, "--checkpoint-dir", str(tmp_path), "--resume", *options]) == 0
   resumed, straight = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("resumed", "straight"))
   assert resumed["losses"] == straight["losses"] and len(straight["losses"]) == 6
   assert resumed["held_out"] == straight["held_out"]
@@ -247,13 +247,13 @@ def test_ctrl_c_leaves_a_checkpoint_to_go_on_from(tiny, tmp_path, monkeypatch):
 
 def test_options_that_cannot_be(tiny, capsys):
   with pytest.raises(SystemExit):
-    program.main(["--data", "x", "--resume"])
+    program.train_command(["--data", "x", "--resume"])
   assert "--resume needs --checkpoint-dir" in capsys.readouterr().err
   with pytest.raises(SystemExit):
-    program.main(["--data", "x", "--tokens", "0"])
+    program.train_command(["--data", "x", "--tokens", "0"])
   assert "count from 1" in capsys.readouterr().err
   with pytest.raises(SystemExit):
-    program.main(["--data", "x", "--out", "no/such/folder/model.gguf"])
+    program.train_command(["--data", "x", "--out", "no/such/folder/model.gguf"])
   assert "there is no folder no/such/folder; fix: mkdir -p" in capsys.readouterr().err
 
 
@@ -335,11 +335,11 @@ def test_the_program_from_texts_to_a_text(texts, tmp_path, capsys):
   sizes = ["--dim", "32", "--layers", "1", "--heads", "4", "--kv-heads", "2", "--ffn", "64", "--vocab", "300"]
   asked = ["--data", str(texts), *sizes, "--context", "16", "--tokens", "1600", "--batch", "4", "--lr", "0.01"]
   kept = ["--checkpoint-dir", str(tmp_path / "run")]
-  assert program.main([*asked, *kept, "--mesh", "2x2", "--steps", "12"]) == 0
+  assert program.train_command([*asked, *kept, "--mesh", "2x2", "--steps", "12"]) == 0
   out, plot = tmp_path / "model.gguf", tmp_path / "loss.svg"
   record = tmp_path / "losses.json"
   more = ["--out", str(out), "--plot", str(plot), "--losses", str(record)]
-  assert program.main([*asked, *kept, "--resume", "--mesh", "1", *more]) == 0
+  assert program.train_command([*asked, *kept, "--resume", "--mesh", "1", *more]) == 0
   found = json.loads(record.read_text())
   assert found["steps"] == len(found["losses"]) == 25 and found["losses"][0] - found["losses"][-1] > 1
   assert found["held_out_q8_0"] == pytest.approx(found["held_out"][-1][1], rel=0.02)
@@ -366,5 +366,5 @@ def test_the_program_from_texts_to_a_text(texts, tmp_path, capsys):
   ],
 )
 def test_mistakes_are_one_message_and_status_2(texts, options, match, capsys):
-  assert program.main(["--data", str(texts), *options]) == 2
+  assert program.train_command(["--data", str(texts), *options]) == 2
   assert re.search(match, capsys.readouterr().err)

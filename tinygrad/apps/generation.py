@@ -306,14 +306,16 @@ class Engine:
     self.end(text.job, last)
 
   def admit(self) -> None:
-    """Waiting requests, in their order, each to the free slot that has most of its prompt, or was unused longest."""
+    """Waiting requests, in their order, each to the free slot that has most of its prompt, or was unused longest; where
+    nobody else is there to the first, since the rows of the slots before it are decoded with a slot's."""
     while free := [slot for slot in self.slots if slot.text is None]:
       with self.changed:
         if not self.waiting:
           return
         job = self.waiting.popleft()
+        alone = len(free) == len(self.slots) and not self.waiting
       ids = job.request.ids
-      slot = max(free, key=lambda slot: (slot.shared(ids), -slot.used))
+      slot = max(free, key=lambda slot: (slot.shared(ids), 0 if alone else -slot.used, -slot.number))
       job.reused = 0 if job.request.embed else slot.shared(ids)  # each state counts in an embedding
       self.counts.reused += job.reused
       del slot.cached[job.reused :]

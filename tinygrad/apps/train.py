@@ -29,7 +29,7 @@ import numpy as np
 
 from tinygrad import DeviceError, ShardError
 from tinygrad.apps import AppError
-from tinygrad.apps.train_data import Batches, Corpus, TrainError, bytes_of, encode_documents, train_tokenizer
+from tinygrad.apps.train_data import Batches, Corpus, TrainError, document_bytes, encode_documents, train_tokenizer
 from tinygrad.apps.train_files import export_model, loss_curve, read_weights, write_text
 from tinygrad.apps.train_model import TINY, Recipe, Sizes, Trainer, TrainLayout
 from tinygrad.helpers import interruptible, tqdm
@@ -100,7 +100,7 @@ class Training:
     self.tokens, self.held_out = (
       encode_documents(self.tokenizer, [t for _, t in docs]) for docs in (corpus.train, corpus.held_out)
     )
-    self.train_bytes, self.held_bytes = bytes_of(corpus.train), bytes_of(corpus.held_out)
+    self.train_bytes, self.held_bytes = document_bytes(corpus.train), document_bytes(corpus.held_out)
     say(f"corpus: Python {platform.python_version()}, sha256 {corpus.hash}")
     size = f"{self.train_bytes} bytes, {len(self.tokens)} tokens of {self.sizes.vocab}"
     say(f"  train: {len(corpus.train)} documents, {size}")
@@ -204,7 +204,7 @@ def trained(a: argparse.Namespace, say: Callable[[str], None]) -> int:
   return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def train_command(argv: Sequence[str] | None = None) -> int:
   """Returns the exit status: 0, 2 for a mistake of the user's, 130 after Ctrl-C."""
   p = training_options()
   a = p.parse_args(argv)
@@ -223,4 +223,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  sys.exit(train_command())

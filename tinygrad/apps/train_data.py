@@ -66,7 +66,7 @@ class Corpus:
     digest = hashlib.sha256()
     for path in sorted(files, key=lambda p: p.relative_to(root).as_posix()):
       name, raw = path.relative_to(root).as_posix(), path.read_bytes()
-      if (text := readable(raw)) is not None:
+      if (text := document_text(raw)) is not None:
         digest.update(f"{name} {hashlib.sha256(raw).hexdigest()}\n".encode())
         documents.append((name, text))
     if not documents:
@@ -82,7 +82,7 @@ class Corpus:
     return Corpus(train, tuple(held_out), digest.hexdigest())
 
 
-def readable(raw: bytes) -> str | None:
+def document_text(raw: bytes) -> str | None:
   """The text of a file, where it is one."""
   try:
     return raw.decode() if raw.strip() and b"\0" not in raw else None
@@ -95,7 +95,7 @@ def of_name(document: tuple[str, str]) -> bytes:
   return hashlib.sha256(document[0].encode()).digest()
 
 
-def bytes_of(documents: Sequence[tuple[str, str]]) -> int:
+def document_bytes(documents: Sequence[tuple[str, str]]) -> int:
   return sum(len(text.encode()) for _, text in documents)
 
 
