@@ -3,7 +3,8 @@
 Files of each format that the package reads (GGUF, safetensors, PyTorch's two, zip, tar, ONNX) are damaged at random:
 bits and bytes changed, lengths and counts replaced by extreme ones, parts cut, repeated, zeroed, or taken from another
 file. What is read from each must be a typed error, or tensors that
-- are the bytes that the file says they are, where another reader can tell (safetensors), and
+- are the bytes that the file says they are, or the gguf package's values of them, where another reader can tell
+  (safetensors, and GGUF's blocks of every format), and
 - need no more memory than a small multiple of the file's size, measured as Python and numpy allocate.
 
 A crash or a hang ends the process; the seed was printed before (`--verbose`), `--seed N --count 1` runs it again.
@@ -28,12 +29,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 
 from extra.write_gguf import write_gguf
 from tinygrad import Tensor
 from tinygrad.nn import state
-from tinygrad.nn.gguf import GGUFError
+from tinygrad.nn.block_formats import FORMATS as BLOCK_FORMATS
+from tinygrad.nn.gguf import GGUF, GGUFError
 from tinygrad.nn.onnx import OnnxError, OnnxRunner
 
 ROOT = Path(__file__).parents[1]
@@ -70,6 +73,21 @@ def make_gguf(folder: Path) -> bytes:
   tensors = {"w.weight": some((6, 8)), "half": some((3, 5)), "q.weight": some((4, 64))}
   write_gguf(folder / "x.gguf", metadata, tensors, {"half": "F16", "q.weight": "Q8_0"})
   return (folder / "x.gguf").read_bytes()
+
+
+def make_gguf_blocks(folder: Path) -> bytes:
+  """A tensor of every format of blocks: random ones, as any bytes are."""
+  path, random = folder / "blocks.gguf", np.random.RandomState(0)
+  writer = gguf.GGUFWriter(path, "llama")
+  for name in BLOCKS:
+    form = BLOCK_FORMATS[name]
+    raw = random.randint(0, 256, (2, 256 // form.weights * form.nbytes)).astype(np.uint8)
+    writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType[name])
+  writer.write_header_to_file()
+  writer.write_kv_data_to_file()
+  writer.write_tensors_to_file()
+  writer.close()
+  return path.read_bytes()
 
 
 def make_safetensors(folder: Path) -> bytes:
@@ -127,6 +145,9 @@ def run_onnx(path: Path) -> Arrays:
   return {name: y.numpy() for name, y in model(inputs).items() if isinstance(y, Tensor)}
 
 
+BLOCKS = [
+  name for name in BLOCK_FORMATS if name in gguf.GGMLQuantizationType.__members__ and name not in ("F32", "F16")
+]
 CHECKPOINT = (state.CheckpointError,)
 FORMATS = [
   Format("gguf", make_gguf, lambda p: arrays_of(state.gguf_load(p)[1]), (GGUFError,)),
@@ -138,6 +159,7 @@ FORMATS = [
   Format("zip", make_zip, lambda p: arrays_of(state.zip_extract(p)), CHECKPOINT),
   Format("tar", make_tar, lambda p: arrays_of(state.tar_extract(p)), CHECKPOINT),
   Format("onnx", make_onnx, run_onnx, (OnnxError,)),
+  Format("gguf blocks", make_gguf_blocks, lambda p: arrays_of(state.gguf_load(p)[1]), (GGUFError,)),
 ]  # fmt: skip
 
 
@@ -228,6 +250,8 @@ class Fuzzer:
 
   def compare(self, form: Format, data: bytes, found: Arrays) -> None:
     """Raises: Wrong where another reader of the format finds other tensors."""
+    if found and form.name.startswith("gguf"):
+      compare_blocks(self.folder / "damaged", form.name, found)
     if not found or form.name != "safetensors":
       return
     header = int.from_bytes(data[:8], "little")
@@ -236,6 +260,18 @@ class Fuzzer:
         lo, hi = entry["data_offsets"]
         if found[name].tobytes() != data[8 + header + lo : 8 + header + hi]:
           raise Wrong(f"{form.name}: {name} has other bytes than the file")
+
+
+def compare_blocks(path: Path, form: str, found: Arrays) -> None:
+  """Raises: Wrong where the gguf package has other values of the blocks of a file."""
+  g = GGUF(path)
+  for name, t in g.tensors.items():
+    if t.type.name in BLOCKS:
+      raw = np.frombuffer(g.data, np.uint8, t.nbytes, t.offset).reshape(*t.shape[:-1], -1)
+      with np.errstate(all="ignore"):
+        want = gguf.quants.dequantize(raw, t.type)
+      if not np.array_equal(want.reshape(t.shape), found[name], equal_nan=True):
+        raise Wrong(f"{form}: {name} ({t.type.name}) has other values than the gguf package's")
 
 
 def hangs(number: int, frame: Any) -> None:

@@ -51,7 +51,7 @@ def test_a_call_that_has_to_be(tok: Tokenizer, syntax: Any):  # noqa: F811
   )
   grammars = Grammars(tok)
   for some in (tools, tools[:1]):
-    for text in texts(tok, lambda some=some: grammars.lark(call_grammar(some, syntax)), 4):
+    for text in texts(tok, lambda some=some: grammars.lark(call_grammar(some, syntax, tok.names.index)), 4):
       (call,) = calls_in(text, some, syntax)
       assert call.name in [tool.name for tool in some] and isinstance(json.loads(call.arguments), dict)
 

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinygrad.apps.reasoning import Reasoning
+from tinygrad.apps.reasoning import Channels, Reasoning
 
 
 def slow_split(text: str, begun: bool) -> tuple[str, str]:
@@ -48,3 +48,34 @@ def test_what_may_be_a_mark_waits():
   ]
   r = Reasoning()
   assert r.push(" <thin") == [] and r.rest() == [(" <thin", False)]
+
+
+# ---------------------------------------------------------------- gpt-oss's channels
+
+CASES = [
+  ("<|channel|>analysis<|message|>why<|end|><|start|>assistant<|channel|>final<|message|>so", "why", "so"),
+  ("<|channel|>final<|message|>so", "", "so"),
+  ("<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant<|channel|>commentary to=functions.f "
+   '<|constrain|>json<|message|>{"a": 1}<|call|>', "",
+   'Let me see.<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'),
+  (" to=functions.f<|channel|>commentary json<|message|>{}", "",
+   '<tool_call>{"name": "f", "arguments": {}}</tool_call>'),
+  (" to", "", " to"), (" tomorrow", "", " tomorrow"),
+  ("<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>analysis<|message|>b", "ab", ""),
+  ("no marks at all", "", "no marks at all"), ('{"a": 1}', "", '{"a": 1}'), ("", "", ""),
+]  # fmt: skip
+
+
+@given(case=st.sampled_from(CASES), cuts=st.lists(st.integers(0, 200)))
+def test_channels_in_pieces(case: tuple[str, str, str], cuts: list[int]):
+  """A mark is a token, and comes as a whole."""
+  text, thought, answer = case
+  tokens = re.findall(r"<\|\w+\|>|.", text, re.S)
+  ends = sorted({min(c, len(tokens)) for c in cuts} | {len(tokens)})
+  r, out, at = Channels(), [], 0
+  for end in ends:
+    out += r.push("".join(tokens[at:end]))
+    at = end
+  out += r.rest()
+  assert "".join(t for t, kind in out if kind) == thought
+  assert "".join(t for t, kind in out if not kind) == answer

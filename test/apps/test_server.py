@@ -250,6 +250,69 @@ def test_a_tool_that_may_be_called(client: openai.OpenAI, say: Any):
   assert client.chat.completions.create(**asked, tool_choice="none").choices[0].message.tool_calls is None
 
 
+LISTED_TEMPLATE = "[AVAILABLE_TOOLS]{{ tools }}[INST]{{ messages[0].content }}[/INST]{# [TOOL_CALLS] #}"
+MARKED = {  # by the template: the control tokens, what the model says, and the arguments of what it calls
+  "mistral": (LISTED_TEMPLATE, ["[TOOL_CALLS]"], '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Rom"}}]'),
+  "mistral-named": (LISTED_TEMPLATE + "{# [ARGS] #}", ["[TOOL_CALLS]", "[ARGS]"],
+                    '[TOOL_CALLS]weather[ARGS]{"city": "Rom"}'),
+  "gpt-oss": ("{{ tools }}<|start|>assistant{# <|channel|> #}",
+              ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>", "<|call|>", "<|end|>", "<|return|>"],
+              "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.weather "
+              '<|constrain|>json<|message|>{"city": "Rom"}<|call|>'),
+}  # fmt: skip
+
+
+@pytest.fixture(params=list(MARKED))
+def marked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, openai.OpenAI, Engine, str]]:
+  template, marks, said = MARKED[request.param]
+  m = tokenizer_metadata(VOCAB - len(marks)) | {"tokenizer.chat_template": template}
+  m["tokenizer.ggml.tokens"] = [*m["tokenizer.ggml.tokens"], *marks]
+  m["tokenizer.ggml.token_type"] = [*m["tokenizer.ggml.token_type"], *[3] * len(marks)]
+  write_gguf(tmp_path / "t.gguf", m, {})
+  engine = Engine(Says(VOCAB, slots=2, context=2000), Tokenizer.from_gguf(GGUF(tmp_path / "t.gguf")))
+  with (
+    listening(Server(engine, Served("tiny", Sampling(seed=None)))) as url,
+    openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=20) as client,
+  ):
+    yield request.param, client, engine, said
+
+
+def test_calls_with_control_tokens(marked: tuple[str, openai.OpenAI, Engine, str]):
+  """As Mistral and gpt-oss write them; nothing of the marks is shown, and gpt-oss's <|call|> ends a text."""
+  name, client, engine, said = marked
+  engine.model.script = (*engine.tokenizer.encode(said, bos=False), *engine.tokenizer.ends)
+  asked = {"model": "tiny", "messages": HI, "tools": [WEATHER]}
+  (choice,) = client.chat.completions.create(**asked).choices
+  (call,) = choice.message.tool_calls
+  assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Rom"})
+  assert choice.finish_reason == "tool_calls" and choice.message.content is None
+  assert getattr(choice.message, "reasoning_content", None) == ("hm" if name == "gpt-oss" else None)
+  deltas = [c.choices[0].delta for c in client.chat.completions.create(**asked, stream=True)]
+  assert [t.function.name for d in deltas for t in d.tool_calls or []] == ["weather"]
+  plain = "<|channel|>final<|message|>Hello." if name == "gpt-oss" else "Hello."
+  engine.model.script = (*engine.tokenizer.encode(plain, bos=False), *engine.tokenizer.ends)
+  (choice,) = client.chat.completions.create(**asked).choices
+  assert choice.message.content == "Hello." and choice.message.tool_calls is None
+
+
+def test_calls_with_control_tokens_that_have_to_be(marked: tuple[str, openai.OpenAI, Engine, str]):
+  name, client, engine, _ = marked
+  engine.model.script = ()
+  asked = {"model": "tiny", "messages": HI, "seed": 1}
+  (choice,) = client.chat.completions.create(**asked, tools=[WEATHER], tool_choice="required").choices
+  (call,) = choice.message.tool_calls
+  assert call.function.name == "weather" and json.loads(call.function.arguments)["city"] in ("Rom", "Köln")
+  schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+  form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+  (choice,) = client.chat.completions.create(**asked, response_format=form).choices
+  assert json.loads(choice.message.content)["n"] in (1, 2)
+  if name == "gpt-oss":
+    names = engine.tokenizer.names
+    object.__setattr__(engine.tokenizer, "names", tuple("x" if n == "<|constrain|>" else n for n in names))
+    with pytest.raises(openai.BadRequestError, match=r"template writes <\|constrain\|>, and its tokenizer has no such"):
+      client.chat.completions.create(**asked, tools=[WEATHER], tool_choice="required")
+
+
 def test_thoughts_are_apart(client: openai.OpenAI, say: Any):
   say("<think>\nwhy\n</think>\n\nbecause")
   message = client.chat.completions.create(model="tiny", messages=HI).choices[0].message

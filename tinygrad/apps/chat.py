@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from tinygrad.apps import AppError
 from tinygrad.apps.generation import Engine, Finish, Request
-from tinygrad.apps.reasoning import Reasoning
+from tinygrad.apps.reasoning import Marks, reasoning
 from tinygrad.apps.sampling import Sampling
 from tinygrad.helpers import interruptible
 
@@ -52,15 +52,16 @@ class Conversation:
     said: list[str] = []
     try:
       prompt = self.engine.tokenizer.chat([*told, *self.messages])
-      reasoning = Reasoning(prompt)
+      thinker, marks = reasoning(self.engine.tokenizer, prompt), Marks.of(self.engine.tokenizer)
       ids = self.engine.tokenizer.encode(prompt, bos=False)
       seed = self.sampling.seed  # another one for each answer
       sampling = replace(self.sampling, seed=None if seed is None else seed + len(self.messages) - 1)
-      with contextlib.closing(self.engine.stream(Request(ids, self.max_tokens, sampling, self.stop))) as events:
+      request = Request(ids, self.max_tokens, sampling, self.stop, shown=marks.shown, ends=marks.ends)
+      with contextlib.closing(self.engine.stream(request)) as events:
         for event in events:
           if event.finish == Finish.ERROR:
             raise AppError(event.error)
-          parts = reasoning.push(event.text) + (reasoning.rest() if event.finish else [])
+          parts = thinker.push(event.text) + (thinker.rest() if event.finish else [])
           said += [part for part, thought in parts if not thought]
           yield from parts
     except AppError:

@@ -73,7 +73,8 @@ class Finish(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Request:
   """`ids`: the prompt. `max_tokens` None: up to the end of the context. `stop`: the text ends before any of these.
-  `embed`: nothing is said; the one event has the prompt's embedding."""
+  `embed`: nothing is said; the one event has the prompt's embedding. `shown`: control tokens whose spelling is text.
+  `ends`: where it ends, if that is not the tokenizer's."""
 
   ids: Sequence[int]
   max_tokens: int | None = None
@@ -81,6 +82,8 @@ class Request:
   stop: tuple[str, ...] = ()
   grammar: Grammar | None = None
   embed: bool = False
+  shown: frozenset[int] = frozenset()
+  ends: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +323,7 @@ class Engine:
       self.counts.reused += job.reused
       del slot.cached[job.reused :]
       slot.used = next(self.clock)
-      sampler, stream = Sampler(job.request.sampling, ids), TextStream(self.tokenizer, ids[-1])
+      sampler, stream = Sampler(job.request.sampling, ids), TextStream(self.tokenizer, ids[-1], job.request.shown)
       slot.text = Text(job, deque(ids[job.reused :]), sampler, stream, StopStrings(job.request.stop))
 
   def read(self) -> None:
@@ -390,7 +393,7 @@ class Engine:
       return
     text.job.tokens += 1
     text.next = drawn.token
-    if drawn.token in self.tokenizer.ends:
+    if drawn.token in (self.tokenizer.ends if request.ends is None else request.ends):
       self.free(slot, Event(text.stops.held, drawn, Finish.STOP))
       return
     shown, stopped = text.stops.push(text.stream.push(drawn.token))

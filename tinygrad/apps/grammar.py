@@ -52,9 +52,9 @@ class Grammars:
         self.made = llguidance.LLTokenizer(wrapped, eos_token=sorted(self.tokenizer.ends))
       return self.made
 
-  def json(self, schema: dict[str, Any]) -> MatchedGrammar:
-    """JSON that a schema allows. Raises GrammarError."""
-    return self.lark(f"start: {json_rule(schema)}")
+  def json(self, schema: dict[str, Any], before: str = "") -> MatchedGrammar:
+    """JSON that a schema allows, after what is written in Lark. Raises GrammarError."""
+    return self.lark(f"start: {before} answer\nanswer: {json_rule(schema)}")
 
   def lark(self, text: str) -> MatchedGrammar:
     """A text by a grammar in llguidance's Lark syntax. Raises GrammarError."""

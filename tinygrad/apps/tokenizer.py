@@ -175,17 +175,18 @@ class Tokenizer:
 class TextStream:
   """The text of tokens as they come, without control tokens; a character spread over several waits for its last byte.
 
-  `after` is the token before the first: after text, a space is one.
+  `after` is the token before the first: after text, a space is one. `shown`: control tokens whose spelling is text.
   """
 
-  def __init__(self, tokenizer: Tokenizer, after: int | None = None):
+  def __init__(self, tokenizer: Tokenizer, after: int | None = None, shown: frozenset[int] = frozenset()):
+    self.marks = {i: tokenizer.names[i].encode() for i in shown}
     self.pieces, self.utf8 = tokenizer.pieces, codecs.getincrementaldecoder("utf-8")("replace")
     self.begins = tokenizer.drops_space and (after is None or not self.pieces[after])
 
   def push(self, token: int) -> str:
     """Raises TokenError where the vocabulary does not hold it."""
     check_tokens((token,), len(self.pieces))
-    piece = self.pieces[token]
+    piece = self.marks.get(token, self.pieces[token])
     if self.begins and piece:
       self.begins, piece = False, piece.removeprefix(b" ")
     return self.utf8.decode(piece)

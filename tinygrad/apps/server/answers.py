@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tinygrad.apps.generation import Event, Finish, StopStrings
-from tinygrad.apps.reasoning import Reasoning
+from tinygrad.apps.reasoning import Thinker
 from tinygrad.apps.sampling import Drawn
 from tinygrad.apps.server.tools import CallSyntax, Tool, calls_in
 from tinygrad.apps.tokenizer import Tokenizer
@@ -18,7 +18,7 @@ class ChatText:
 
   tools: tuple[Tool, ...]
   syntax: CallSyntax
-  reasoning: Reasoning
+  reasoning: Thinker
   gate: StopStrings = field(init=False)
   call: str | None = None  # the text from where a call may have begun
   blank: str = ""  # and what came before it is clear whether one has

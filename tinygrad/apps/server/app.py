@@ -21,14 +21,14 @@ from typing import Any
 from tinygrad.apps import AppError
 from tinygrad.apps.generation import Engine, Event, Finish, PromptError, QueueFull, Request
 from tinygrad.apps.grammar import Grammars
-from tinygrad.apps.reasoning import Reasoning
+from tinygrad.apps.reasoning import Marks, reasoning
 from tinygrad.apps.sampling import Drawn, Sampling
 from tinygrad.apps.server.answers import ChatText, chat_logprobs, completion_logprobs, message_of
 from tinygrad.apps.server.calls import ChatCall, CompletionCall, TextCall, read_chat, read_completion, read_embedding
 from tinygrad.apps.server.fields import ApiError, Fields, parse_json
 from tinygrad.apps.server.metrics import Metrics
 from tinygrad.apps.server.texts import EventStream, Texts, leaving
-from tinygrad.apps.server.tools import call_grammar, call_syntax, tools_in_words
+from tinygrad.apps.server.tools import call_grammar, call_syntax, in_lark, tools_in_words
 from tinygrad.helpers.lazy import LazyModule
 
 applications, exceptions, responses, routing = (
@@ -59,7 +59,7 @@ class Server:
   def __init__(self, engine: Engine, served: Served):
     self.engine, self.served, self.created = engine, served, int(time.time())
     self.tokenizer, self.grammars = engine.tokenizer, Grammars(engine.tokenizer)
-    self.syntax = call_syntax(engine.tokenizer.template)
+    self.syntax, self.marks = call_syntax(engine.tokenizer.template), Marks.of(engine.tokenizer)
     self.metrics = Metrics(engine)
     self.page, self.policy = chat_page()
 
@@ -207,7 +207,7 @@ class Server:
     self.model(c.call.model)
     prompt, requests = await asyncio.to_thread(self.chat_requests, c)
     texts = Texts(self.engine, requests)
-    views = [ChatText(c.tools, self.syntax, Reasoning(prompt)) for _ in requests]
+    views = [ChatText(c.tools, self.syntax, reasoning(self.tokenizer, prompt)) for _ in requests]
     head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.served.name}
     if c.call.stream:
       return EventStream(self.chat_chunks(texts, views, head, c.call), texts)
@@ -219,6 +219,12 @@ class Server:
       why = view.finish(events[-1].finish or Finish.STOP)
       choices.append({"index": i, "message": message, "logprobs": logprobs, "finish_reason": why})
     return head | {"object": "chat.completion", "choices": choices, "usage": texts.usage}
+
+  def number_of(self, name: str) -> int:
+    """Of a token. Raises ApiError where the model has none of that name."""
+    if name not in self.tokenizer.names:
+      raise ApiError(f"the model's template writes {name}, and its tokenizer has no such token", code="no_such_token")
+    return self.tokenizer.names.index(name)
 
   def chat_requests(self, c: ChatCall) -> tuple[str, list[Request]]:
     """(the prompt, a request for each text); takes a moment."""
@@ -234,10 +240,11 @@ class Server:
     for i in range(c.call.count):
       grammar = None
       if c.forced:
-        grammar = self.grammars.lark(call_grammar(c.forced, self.syntax))
+        grammar = self.grammars.lark(call_grammar(c.forced, self.syntax, self.number_of))
       elif c.schema is not None:
-        grammar = self.grammars.json(c.schema)
-      requests.append(replace(self.request(c.call, ids, i), grammar=grammar))
+        grammar = self.grammars.json(c.schema, in_lark(self.syntax.answer, self.number_of))
+      request = self.request(c.call, ids, i)
+      requests.append(replace(request, grammar=grammar, shown=self.marks.shown, ends=self.marks.ends))
     return prompt, requests
 
   def request(self, call: TextCall, ids: list[int], i: int) -> Request:
