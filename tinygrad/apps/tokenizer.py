@@ -36,29 +36,65 @@ O200K = rf"{WORD}{UPPER}*{LOWER}+{CONTRACTIONS}?|{WORD}{UPPER}+{LOWER}*{CONTRACT
 DEEPSEEK3 = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|""" + (
   rf" ?[\p{{P}}\p{{S}}]+[\r\n]*|{LINES}"
 )
+# Kimi's: letters but Han's, by case, and Han's apart.
+UPPER_KIMI, LOWER_KIMI = (rf"{x[:-1]}&&[^\p{{Han}}]]" for x in (UPPER, LOWER))
+KIMI = (
+  rf"[\p{{Han}}]+|{WORD}{UPPER_KIMI}*{LOWER_KIMI}+{CONTRACTIONS}?|{WORD}{UPPER_KIMI}+{LOWER_KIMI}*{CONTRACTIONS}?|"
+  + (rf"\p{{N}}{{1,3}}|{SIGNS}[\r\n]*|{LINES}")
+)
+JAIS2 = LLAMA3.replace(SPACES, "|".join(rf"\s{{{1 << i}}}(?!\S)" for i in range(9, -1, -1)))
+WORDS = r"(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+"  # in a row
+EXAONE_MOE = rf"{CONTRACTIONS}|{WORD}{WORDS}|\p{{N}}|{SIGNS}[\r\n/]?|{LINES}"
+AYA = rf"{WORD}[\p{{L}}\p{{M}}]+{CONTRACTIONS}?|\p{{N}}{{1,3}}|{SIGNS}[\r\n/]*|{LINES}"
+THOUSANDS = r"\d{1,3}(?=(?:\d{3})*\b)"
+YOUTU = "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u3040-ゟ゠-ヿ]+"
+AFMOE = ("[一-鿿㐀-䶿豈-\ufaff\u3040-ゟ゠-ヿ･-ﾟ⼀-⿟\u0e00-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f"
+         "\uaa60-\uaa7f\ua9e0-\ua9ff가-\ud7af\u1100-\u11ff]+")  # fmt: skip
+DEEPSEEK_LLM = (r"[\r\n]", r"\s?[\p{Lu}\p{Ll}\p{Lt}]+", "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+", r"\s+$",
+                "[一-龥ࠀ-一가-\ud7ff]+", r"\p{N}+")  # fmt: skip
+CHAMELEON = (r"<sentinel:[0-9]+>", r"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}",
+             r"[\p{P}!-/:-@\[-`{-~]", GPT2)  # fmt: skip
 BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 # Those that begin with BOS and take a word that is a token as it is.
-LLAMA3_LIKE = ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken")
+LLAMA3_LIKE = (
+  "llama-bpe",
+  "llama3",
+  "llama-v3",
+  "falcon3",
+  "falcon-h1",
+  "pixtral",
+  "midm-2.0",
+  "lfm2",
+  "tekken",
+  "jina-v5-nano",
+)
+WITH_BOS = (*LLAMA3_LIKE, "chameleon")
 
 # How text is split before merging, by the names that tokenizer.ggml.pre has for it: regexes in order, each applied to
 # the pieces of the last.
 SPLITS: dict[str, tuple[str, ...]] = {
   "default": (r"[\p{P}\$\+<=>\^~\|]+", GPT2.removesuffix(r"|\s+"), r"\p{N}+", "[0-9][0-9][0-9]"),
-  **dict.fromkeys((*LLAMA3_LIKE, "dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), (LLAMA3,)),
+  **dict.fromkeys((*LLAMA3_LIKE, "dbrx", "smaug-bpe", "glm4", "chatglm-bpe", "minicpm5"), (LLAMA3,)),
   **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "jina-es", "jina-de", "jina-v1-en", "jina-v2-es",
                    "jina-v2-de", "jina-v2-code", "gigachat", "roberta-bpe", "exaone4", "trillion", "granite-docling",
                    "a.x-4.0", "mellum", "modern-bert"), (GPT2,)),
-  **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"),
+  **dict.fromkeys(("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b",
+                   "mellum2"),
                   (r"\p{N}", GPT2)),
   **dict.fromkeys(("qwen2", "stablelm2", "hunyuan", "megrez", "deepseek-r1-qwen", "bailingmoe", "bailingmoe2",
-                   "llada-moe", "grok-2", "solar-open"), (QWEN2,)),
+                   "llada-moe", "grok-2", "solar-open", "kormo", "f2llmv2"), (QWEN2,)),
   **dict.fromkeys(("bloom", "gpt3-finnish", "poro-chat"), (BLOOM,)),
   **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"),
                   (r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+", DEEPSEEK3)),
-  **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), (O200K,)),
+  **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2", "talkie",
+                   "granite-embed-multi-97m"), (O200K,)),
   "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\ud7ff]+", r"\p{N}"),
   "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"),
   "viking": (BLOOM, r"\p{N}"), "tekken": (CASED,), "superbpe": (r"\p{N}+", r"(?=(\d{3})+(?!\d))"),
+  **dict.fromkeys(("tiny_aya", "cohere2moe"), (THOUSANDS, AYA)),
+  "deepseek-llm": DEEPSEEK_LLM, "chameleon": CHAMELEON, "kimi-k2": (KIMI,), "jais-2": (JAIS2,),
+  "exaone-moe": (EXAONE_MOE,), "youtu": (YOUTU, AYA.replace(r"\p{N}{1,3}", r"\p{N}")), "laguna": (r"\n+", SEED),
+  "afmoe": (r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", AFMOE, DEEPSEEK3),
   "qwen35": (QWEN35,), "seed-coder": (SEED,),
 }  # fmt: skip
 
@@ -110,7 +146,7 @@ class Tokenizer:
       problem = f"{i} is not below the {len(names)} tokens of the vocabulary"
       g.check(i < len(names), f"'tokenizer.ggml.{k}_token_id'", problem)
     bos = ids["bos"] if ids["bos"] >= 0 else None
-    add_bos = bos is not None and g.get("tokenizer.ggml.add_bos_token", bool, pre in LLAMA3_LIKE or model == "llama")
+    add_bos = bos is not None and g.get("tokenizer.ggml.add_bos_token", bool, pre in WITH_BOS or model == "llama")
     ends = frozenset(ids[k] for k in ("eos", "eot", "eom") if ids[k] >= 0)
     template = g.metadata.get("tokenizer.chat_template")
     return Tokenizer(tuple(names), encoder, bos, ends, add_bos, template, *pieces)
