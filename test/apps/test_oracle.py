@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tokenizers
+from test_tokenizer import SENTENCEPIECES, write_sentencepiece
 from tiny_llama import CASES, PROMPTS, TOKENS, Tiny, tokenizer_metadata
 from tiny_models import CASES as FAMILY_CASES
 from tiny_models import gguf_of, write_folder
@@ -23,6 +24,7 @@ from tinygrad.apps.llm import EMBEDDED
 from tinygrad.apps.model import LanguageModel, Layout
 from tinygrad.apps.rope import long_rope_amplitude
 from tinygrad.apps.tokenizer import SPLITS, Tokenizer
+from tinygrad.apps.train import train_command
 from tinygrad.nn.gguf import GGUF
 
 DATA = Path(__file__).parents[1] / "data"
@@ -61,7 +63,8 @@ def same_greedy_tokens(path: Path, prompts: list[str], **options: int) -> list[i
   llama_cpp = pytest.importorskip("llama_cpp", reason="needs llama-cpp-python")
   peer = llama_cpp.Llama(str(path), n_ctx=160, verbose=False, seed=0, **options)
   g = GGUF(path)
-  tokenizer, m = Tokenizer.from_gguf(g), LanguageModel(GGUFCheckpoint(g), Layout.parse("1"), 160)
+  cache = "f32" if options.get("type_k") == 0 else "f16"
+  tokenizer, m = Tokenizer.from_gguf(g), LanguageModel(GGUFCheckpoint(g), Layout.parse("1"), 160, cache=cache)
   out = []
   for prompt in prompts:
     ids = tokenizer.encode(prompt)
@@ -134,6 +137,40 @@ def test_same_greedy_tokens_of_every_family_as_llama_cpp(name: str, kind: str, t
     same += 1
     logits = m.decode([theirs], [pos])[0]
   assert same == 32 or kind == "F16" and same > 3, same
+
+
+@pytest.mark.parametrize("name", ["bpe", "bpe-no-prefix"])
+def test_same_tokens_of_sentencepiece_as_llama_cpp(name: str, tmp_path: Path):
+  """Control tokens and the user's among text, too, after which a text begins anew."""
+  llama_cpp = pytest.importorskip("llama_cpp", reason="needs llama-cpp-python")
+  s = SENTENCEPIECES[name]
+  more = {
+    "tokens": [*s["names"], "<start>", "<tool>"],
+    "token_type": [*s["types"], 3, 4],
+    "scores": [*s["scores"], 0.0, 0.0],
+  }
+  own = GGUF(write_sentencepiece(tmp_path / "s.gguf", name, **more)).metadata
+  model = {k: v for k, v in Tiny("t").metadata().items() if not k.startswith("tokenizer")}
+  write_gguf(tmp_path / "t.gguf", model | own, {})
+  ours = Tokenizer.from_gguf(GGUF(tmp_path / "t.gguf"))
+  peer = llama_cpp.Llama(str(tmp_path / "t.gguf"), vocab_only=True, verbose=False)
+  marked = ["<start>hello<tool>world", "a <start> b", "<tool> x<tool>y", "hello<start>", "  <start>  hi"]
+  for text in [*PROMPTS, *(text for text, *_ in s["tokens"]), *marked]:
+    assert ours.encode(text) == peer.tokenize(text.encode(), add_bos=True, special=True), text
+
+
+def test_llama_cpp_loads_what_was_trained(tmp_path: Path):
+  """And says what this program says, of a model of a moment's training."""
+  (tmp_path / "texts").mkdir()
+  for i in range(8):
+    (tmp_path / "texts" / f"{i}.txt").write_text(f"def f{i}(x):\n  return x + {i}\n" * 40)
+  out = tmp_path / "m.gguf"
+  sizes = (
+    "--dim 64 --layers 1 --heads 4 --kv-heads 4 --ffn 64 --vocab 266 --context 160 --tokens 5000 --batch 4 --lr 0.01"
+  )
+  asked = [*sizes.split(), "--data", str(tmp_path / "texts"), "--out", str(out)]
+  assert train_command(asked) == 0
+  assert np.mean(same_greedy_tokens(out, ["def f3(x):", "  return"], type_k=0, type_v=0)) > 32
 
 
 # llama.cpp's numbers of what a file holds mostly (llama_ftype), by the format of its matrices

@@ -48,12 +48,27 @@ EXAONE_MOE = rf"{CONTRACTIONS}|{WORD}{WORDS}|\p{{N}}|{SIGNS}[\r\n/]?|{LINES}"
 AYA = rf"{WORD}[\p{{L}}\p{{M}}]+{CONTRACTIONS}?|\p{{N}}{{1,3}}|{SIGNS}[\r\n/]*|{LINES}"
 THOUSANDS = r"\d{1,3}(?=(?:\d{3})*\b)"
 YOUTU = "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u3040-ゟ゠-ヿ]+"
-AFMOE = ("[一-鿿㐀-䶿豈-\ufaff\u3040-ゟ゠-ヿ･-ﾟ⼀-⿟\u0e00-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f"
-         "\uaa60-\uaa7f\ua9e0-\ua9ff가-\ud7af\u1100-\u11ff]+")  # fmt: skip
-DEEPSEEK_LLM = (r"[\r\n]", r"\s?[\p{Lu}\p{Ll}\p{Lt}]+", "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+", r"\s+$",
-                "[一-龥ࠀ-一가-\ud7ff]+", r"\p{N}+")  # fmt: skip
-CHAMELEON = (r"<sentinel:[0-9]+>", r"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}",
-             r"[\p{P}!-/:-@\[-`{-~]", GPT2)  # fmt: skip
+AFMOE = (
+  "[一-鿿㐀-䶿豈-\ufaff\u3040-ゟ゠-ヿ･-ﾟ⼀-⿟"
+  "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\ua9e0-\ua9ff\uaa60-\uaa7f가-\ud7af\u1100-\u11ff]+"
+)
+DEEPSEEK_SIGNS = "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+"
+DEEPSEEK_LLM = (
+  r"[\r\n]",
+  r"\s?[\p{Lu}\p{Ll}\p{Lt}]+",
+  DEEPSEEK_SIGNS,
+  r"\s+$",
+  "[一-龥ࠀ-一가-\ud7ff]+",
+  r"\p{N}+",
+)
+CHAMELEON = (
+  r"<sentinel:[0-9]+>",
+  r"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z",
+  r"([\t\n]|    |  )",
+  r"\p{N}",
+  r"[\p{P}!-/:-@\[-`{-~]",
+  GPT2,
+)
 BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 # Those that begin with BOS and take a word that is a token as it is.
 LLAMA3_LIKE = (

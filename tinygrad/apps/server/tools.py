@@ -50,9 +50,13 @@ WHOLE = CallSyntax("", "", "parameters")  # Llama 3
 LISTED = CallSyntax("[TOOL_CALLS]", "", "arguments", before='<[TOOL_CALLS]> "["', after='"]"')  # Mistral
 NAMED = CallSyntax("[TOOL_CALLS]", "", "arguments", before="<[TOOL_CALLS]>", named="<[ARGS]>")  # Mistral, from v11 on
 CHANNELS = CallSyntax(  # gpt-oss; `Channels` makes tags of it
-  "<tool_call>", "</tool_call>", "arguments", before='<<|channel|>> "commentary to=functions."',
-  named='" " <<|constrain|>> "json" <<|message|>>', answer='<<|channel|>> "final" <<|message|>>',
-)  # fmt: skip
+  "<tool_call>",
+  "</tool_call>",
+  "arguments",
+  before='<<|channel|>> "commentary to=functions."',
+  named='" " <<|constrain|>> "json" <<|message|>>',
+  answer='<<|channel|>> "final" <<|message|>>',
+)
 
 
 def call_syntax(template: str | None) -> CallSyntax:
