@@ -73,7 +73,7 @@ def differing(page: str, there: dict[str, object]) -> tuple[list[str], int]:
 
 def of_torch():
   torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'tinygrad[oracle]'")
-  arrays = {name: torch.from_numpy(a) for name, a in {"x": X, "w": W, "i": I, "mask": MASK}.items()}
+  arrays = {name: torch.from_numpy(a) for name, a in {"x": X, "w": W, "i": I.astype(np.int64), "mask": MASK}.items()}
   return {"torch": torch, **arrays, "X": X}
 
 

@@ -103,7 +103,12 @@ class Tensor(NN, metaclass=_Training):
 
   @property
   def uop(self) -> UOp:
-    """The node that this tensor stands for."""
+    """The node that this tensor stands for.
+
+    Examples:
+      >>> Tensor([1.0]).uop.shape
+      (1,)
+    """
     return self._uop
 
   @uop.setter
@@ -115,11 +120,21 @@ class Tensor(NN, metaclass=_Training):
 
   @property
   def is_param(self) -> bool:
-    """Whether `backward` may fill `.grad` here."""
+    """Whether `backward` may fill `.grad` here.
+
+    Examples:
+      >>> Tensor([1.0]).is_param, Tensor([1.0], requires_grad=False).is_param
+      (True, False)
+    """
     return self.requires_grad is not False
 
   def is_param_(self, is_param: bool = True) -> Self:
-    """`requires_grad_`."""
+    """`requires_grad_`.
+
+    Examples:
+      >>> Tensor([1.0]).is_param_(False).is_param
+      False
+    """
     return self.requires_grad_(is_param)
 
   # ---- what it shows
@@ -149,7 +164,12 @@ class Tensor(NN, metaclass=_Training):
   # ---- placement
 
   def to(self, device: DeviceArg) -> Self:
-    """The value on another device (None: the default one) or placement; itself if it is there."""
+    """The value on another device (None: the default one) or placement; itself if it is there.
+
+    Examples:
+      >>> Tensor([1]).to("CPU:1").device
+      'CPU:1'
+    """
     return self._at(to_placement(device))
 
   def _at(self, placement: Placement) -> Self:
@@ -164,7 +184,12 @@ class Tensor(NN, metaclass=_Training):
     return t
 
   def to_(self, device: DeviceArg) -> Self:
-    """`to` in place."""
+    """`to` in place.
+
+    Examples:
+      >>> Tensor([1]).to_("CPU:1").device
+      'CPU:1'
+    """
     return self._become(self.to(device))
 
   def _become(self, x: Self) -> Self:
@@ -181,6 +206,13 @@ class Tensor(NN, metaclass=_Training):
     warning.
 
     Raises: ShardError for a dim that is not there and for a placement that cannot be.
+
+    Examples:
+      >>> x = Tensor.arange(5).shard(("CPU:0", "CPU:1"), axis=0)
+      >>> x.shape, [part.tolist() for part in x.shards]
+      ((5,), [[0, 1, 2], [3, 4]])
+      >>> Tensor.ones(4, 4).shard(Mesh(("CPU:0", "CPU:1"), names=("d",)), P(None, "d")).device.axis
+      1
     """
     if isinstance(devices, Sharding):
       if axis is not None:
@@ -200,11 +232,23 @@ class Tensor(NN, metaclass=_Training):
     return self._at(Sharding(devices, axis if number is None else number % self.ndim))
 
   def shard_(self, devices: Sequence[str] | Mesh | Sharding, axis: int | P | None = None) -> Self:
-    """`shard` in place."""
+    """`shard` in place.
+
+    Examples:
+      >>> x = Tensor.ones(4)
+      >>> x.shard_(("CPU:0", "CPU:1"), axis=0).device.axis
+      0
+    """
     return self._become(self.shard(devices, axis))
 
   def shard_like(self, y: Tensor) -> Self:
-    """The value at y's placement."""
+    """The value at y's placement.
+
+    Examples:
+      >>> x = Tensor.ones(4).shard(("CPU:0", "CPU:1"), axis=0)
+      >>> Tensor.zeros(4).shard_like(x).device == x.device
+      True
+    """
     if not isinstance(y, Tensor):
       refuse(f"shard_like: y is a tensor, not {y!r}", "x.to(y)", describe(self.uop), error=ShardTypeError)
     return self._at(y.device)
@@ -228,6 +272,12 @@ class Tensor(NN, metaclass=_Training):
     directions, "forward", "backward" or "none".
     Raises: ShardError and ShardTypeError for what is no hint for this tensor; for names that are no axes, when a mesh
     is there.
+
+    Examples:
+      >>> x = Tensor.ones(4, 2).constrain(P("d"))
+      >>> said = propagate(x, mesh=Mesh(("CPU:0", "CPU:1"), names=("d",)))
+      >>> x.device.axis
+      0
     """
     return self._wrap(
       self.uop.constrain(constraint(self.ndim, spec, priority, replicated, reduced, group, propagate)), self.follows
@@ -235,7 +285,12 @@ class Tensor(NN, metaclass=_Training):
 
   @property
   def shards(self) -> list[Self]:
-    """The part of each device, there; a list of one where the tensor is on one device."""
+    """The part of each device, there; a list of one where the tensor is on one device.
+
+    Examples:
+      >>> [part.shape for part in Tensor.ones(5).shard(("CPU:0", "CPU:1"), axis=0).shards]
+      [(3,), (2,)]
+    """
     where = self.device
     if isinstance(where, str):
       return [self]
@@ -251,6 +306,10 @@ class Tensor(NN, metaclass=_Training):
     from there from now on; any other is copied once. The result is a leaf: no gradient flows to the parts.
     Raises: ShardError for another number of parts, for shapes that are not the placement's blocks of one shape, and
     for a partial placement; TypeError if the dtypes differ.
+
+    Examples:
+      >>> Tensor.from_shards([[1, 2], [3, 4]], Sharding(("CPU:0", "CPU:1"), axis=0)).shape
+      (4,)
     """
     placement = to_placement(placement)
     tensors = [p if isinstance(p, Tensor) else Tensor(p) for p in parts]
@@ -279,7 +338,14 @@ class Tensor(NN, metaclass=_Training):
 
   def bitcast(self, dtype: DType | str) -> Self:
     """The same bits read as another type; between widths the last dim grows or shrinks. ValueError if it does not
-    divide. What is only stored stays where it is."""
+    divide. What is only stored stays where it is.
+
+    Examples:
+      >>> Tensor([1.0]).bitcast(dtypes.int32).tolist()
+      [1065353216]
+      >>> Tensor([1.0]).bitcast(dtypes.uint8).shape
+      (4,)
+    """
     if storage.only_stored(self.uop.device):
       return self._wrap(storage.bitcast_stored(self.uop, to_dtype(dtype)))
     return super().bitcast(dtype)
@@ -288,7 +354,13 @@ class Tensor(NN, metaclass=_Training):
 
   def realize(self, *lst: Tensor, do_update_stats: bool = True) -> Self:
     """Computes this tensor and `lst` in one go; each then has memory of its own, if it is no view of another's.
-    `GlobalCounters` count it or don't."""
+    `GlobalCounters` count it or don't.
+
+    Examples:
+      >>> x = Tensor.ones(2) + 1
+      >>> x.realize().tolist()
+      [2.0, 2.0]
+    """
     counted = [(k, getattr(GlobalCounters, k)) for k in ("global_ops", "global_mem", "time_sum_s", "kernel_count")]
     tensors: tuple[Tensor, ...] = (self, *lst)
     given = {id(t): t for t in tensors}
@@ -304,7 +376,12 @@ class Tensor(NN, metaclass=_Training):
 
   def numpy(self) -> Any:
     """The value as a numpy array of its own; bfloat16 and fp8 come as float32. The tensor itself stays a graph, so that
-    it can still be differentiated."""
+    it can still be differentiated.
+
+    Examples:
+      >>> Tensor([1, 2]).numpy()
+      array([1, 2], dtype=int32)
+    """
     if storage.only_stored(self.uop.device):
       return self.to(HOST_DEVICE).numpy()
     if (mesh := ambient_mesh()) is not None:
@@ -348,7 +425,12 @@ class Tensor(NN, metaclass=_Training):
   @classmethod
   def from_dlpack(cls, x: Any, device: str | None = None) -> Self:
     """A tensor over the memory of a torch, numpy, … array of the host (any with `__dlpack__`): no copy if it is
-    contiguous and may be written."""
+    contiguous and may be written.
+
+    Examples:
+      >>> Tensor.from_dlpack(np.array([1.0, 2.0], np.float32)).tolist()
+      [1.0, 2.0]
+    """
     array = numpy.from_dlpack(x)
     where = Device.canonicalize(device or Device.DEFAULT)
     shared = _share(array, where) if array.flags.c_contiguous and array.flags.writeable else None
@@ -357,7 +439,13 @@ class Tensor(NN, metaclass=_Training):
   @classmethod
   def from_blob(cls, ptr: int, shape: Sequence[int], dtype: DTypeArg = None, device: str | None = None) -> Self:
     """A tensor over the memory at the address `ptr` (row-major, float32 unless given), which must outlive it; what is
-    assigned to the tensor is written there. ValueError where the device cannot use the host's memory."""
+    assigned to the tensor is written there. ValueError where the device cannot use the host's memory.
+
+    Examples:
+      >>> a = np.array([1.0, 2.0], np.float32)
+      >>> Tensor.from_blob(a.ctypes.data, (2,), device="CPU").tolist()
+      [1.0, 2.0]
+    """
     d = dtypes.default_float if dtype is None else to_dtype(dtype)
     nbytes = prod(shape) * d.itemsize
     array = numpy.frombuffer((ctypes.c_char * nbytes).from_address(ptr), to_numpy_dtype(d)).reshape(shape)
@@ -369,7 +457,15 @@ class Tensor(NN, metaclass=_Training):
 
   @classmethod
   def from_url(cls, url: str, gunzip: bool = False, **kwargs: Any) -> Self:
-    """The bytes behind a URL (uint8), unpacked if `gunzip`; downloaded once (`fetch`). Keywords: those of Tensor."""
+    """The bytes behind a URL (uint8), unpacked if `gunzip`; downloaded once (`fetch`). Keywords: those of Tensor.
+
+    Examples:
+      >>> path = pathlib.Path("bytes")
+      >>> path.write_bytes(b"abc")
+      3
+      >>> Tensor.from_url(path.resolve().as_uri()).tolist()
+      [97, 98, 99]
+    """
     return cls(fetch(url, gunzip=gunzip), **kwargs)
 
   def __reduce__(self) -> tuple[Any, ...]:
@@ -379,13 +475,23 @@ class Tensor(NN, metaclass=_Training):
     return _restore, (bits.numpy(), kind, self.device, self.requires_grad, self.grad)
 
   def data(self) -> memoryview:
-    """The value as a memoryview with its format and shape."""
+    """The value as a memoryview with its format and shape.
+
+    Examples:
+      >>> Tensor([[1, 2]]).data().tolist()
+      [[1, 2]]
+    """
     if self.dtype.fmt is None:
       raise TypeError(f"data: {self.dtype} has no buffer format\n  fix: cast it, e.g. x.float().data(), or use numpy()")
     return memoryview(self.numpy())
 
   def item(self) -> float | int | bool:
-    """The one element as a Python number. ValueError if there are several."""
+    """The one element as a Python number. ValueError if there are several.
+
+    Examples:
+      >>> Tensor([[2.5]]).item()
+      2.5
+    """
     if self.numel() != 1:
       fix = "reduce or index it first, or use tolist()"
       raise ValueError(f"item: needs one element, the shape is {self.shape}\n  fix: {fix}")
@@ -393,7 +499,12 @@ class Tensor(NN, metaclass=_Training):
     return result
 
   def tolist(self) -> Any:
-    """The elements as (nested lists of) Python numbers."""
+    """The elements as (nested lists of) Python numbers.
+
+    Examples:
+      >>> Tensor([[1, 2], [3, 4]]).tolist()
+      [[1, 2], [3, 4]]
+    """
     return self.numpy().tolist()
 
   def __float__(self) -> float:
@@ -410,7 +521,14 @@ class Tensor(NN, metaclass=_Training):
 
   def clone(self, device: DeviceArg = None) -> Self:
     """A copy in memory of its own, through which gradients flow to this tensor; it takes gradients if this one does,
-    and a copy of `.grad` goes with it."""
+    and a copy of `.grad` goes with it.
+
+    Examples:
+      >>> x = Tensor([1.0]).realize()
+      >>> y = x.clone()
+      >>> x.assign([2.0]).tolist(), y.tolist()
+      ([2.0], [1.0])
+    """
     t = self._wrap(self.uop.clone())
     t = (t if device is None else t.to(device)).requires_grad_(self.requires_grad)
     t.grad = None if self.grad is None else self.grad.clone(device)
@@ -419,7 +537,13 @@ class Tensor(NN, metaclass=_Training):
   # ---- assignment
 
   def replace(self, x: Tensor) -> Self:
-    """This tensor now stands for x's value, whose type it takes; the shapes must agree."""
+    """This tensor now stands for x's value, whose type it takes; the shapes must agree.
+
+    Examples:
+      >>> x = Tensor([1.0])
+      >>> x.replace(Tensor([2.0])).tolist()
+      [2.0]
+    """
     if x.shape != self.shape:
       mismatch("replace", "the shapes must be equal", (self.uop, x.uop), "reshape the new value")
     self.uop, self.follows = x.uop, x.follows
@@ -434,6 +558,11 @@ class Tensor(NN, metaclass=_Training):
     new value; what was computed from it before keeps the old one, and is realised before the memory is written
     (docs/assignment.md). The placement stays; x moves. Raises TypeError if the dtypes differ, ValueError if x does not
     broadcast.
+
+    Examples:
+      >>> x = Tensor.zeros(2).contiguous().realize()
+      >>> x.assign([1.0, 2.0]).tolist()
+      [1.0, 2.0]
     """
     v = x if isinstance(x, Tensor) else self._wrap(_from_data(x, None, self.dtype))
     if v.dtype is not self.dtype:
@@ -476,17 +605,38 @@ class Tensor(NN, metaclass=_Training):
 
   @staticmethod
   def train(mode: bool = True) -> Context:
-    """`with Tensor.train(): ...` — dropout drops and batch norm updates its statistics."""
+    """`with Tensor.train(): ...` — dropout drops and batch norm updates its statistics.
+
+    Examples:
+      >>> with Tensor.train():
+      ...  y = Tensor.ones(1000).dropout(0.5)
+      >>> y.max().item()
+      2.0
+    """
     return Context(TRAINING=int(mode))
 
   @staticmethod
   def test(mode: bool = True) -> Context:
-    """`with Tensor.test(): ...` — the opposite of `train`."""
+    """`with Tensor.test(): ...` — the opposite of `train`.
+
+    Examples:
+      >>> with Tensor.test():
+      ...  y = Tensor.ones(4).dropout(0.5)
+      >>> y.tolist()
+      [1.0, 1.0, 1.0, 1.0]
+    """
     return Context(TRAINING=int(not mode))
 
   @staticmethod
   def no_grad() -> Context:
-    """`with Tensor.no_grad(): ...` — no gradient flows through what is computed inside."""
+    """`with Tensor.no_grad(): ...` — no gradient flows through what is computed inside.
+
+    Examples:
+      >>> x = Tensor([1.0])
+      >>> with Tensor.no_grad():
+      ...  y = x * 2
+      >>> y.requires_grad
+    """
     return Context(NO_GRAD=1)
 
   def _seed_gradient(self, gradient: Tensor | None, name: str) -> UOp:
@@ -507,6 +657,11 @@ class Tensor(NN, metaclass=_Training):
 
     Zeros where it depends on a target only by what is constant almost everywhere: comparisons, signs, rounding.
     Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError for a target it does not depend on.
+
+    Examples:
+      >>> x = Tensor([1.0, 2.0])
+      >>> (x**3).sum().gradient(x)[0].tolist()
+      [3.0, 12.0]
     """
     found = compute_gradient(self.uop, self._seed_gradient(gradient, "gradient"), [t.uop for t in targets])
     for i, t in enumerate(targets):
@@ -524,6 +679,12 @@ class Tensor(NN, metaclass=_Training):
     Of those with requires_grad=True (an optimizer sets it on its parameters); if there are none, of all but those with
     False. Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError if it depends on no such
     tensor.
+
+    Examples:
+      >>> x = Tensor([3.0])
+      >>> loss = (x * x).sum().backward()
+      >>> x.grad.tolist()
+      [6.0]
     """
     seed = self._seed_gradient(gradient, "backward")
     live = [t for t in program_order.live() if t.is_param and t.is_floating_point()]

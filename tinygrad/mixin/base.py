@@ -146,40 +146,90 @@ class Base:
 
   @property
   def device(self) -> Placement:
-    """Where the value is once it is realised: a device name or a `Sharding` that is not partial."""
+    """Where the value is once it is realised: a device name or a `Sharding` that is not partial.
+
+    Examples:
+      >>> Tensor([1], device="CPU:1").device
+      'CPU:1'
+      >>> Tensor([1, 2]).shard(("CPU:0", "CPU:1"), axis=0).device
+      Sharding(('CPU', 'CPU:1'), axis=0)
+    """
     return reduced_placement(self.uop.device)
 
   @property
   def shape(self) -> tuple[sint, ...]:
-    """The global shape; a dim is an int, or an expression of bound variables."""
+    """The global shape; a dim is an int, or an expression of bound variables.
+
+    Examples:
+      >>> Tensor.ones(2, 3).shard(("CPU:0", "CPU:1"), axis=0).shape
+      (2, 3)
+    """
     return self.uop.shape
 
   @property
   def dtype(self) -> DType:
+    """The type of the elements.
+
+    Examples:
+      >>> Tensor([1.0]).dtype
+      dtypes.float32
+    """
     return self.uop.dtype
 
   @property
   def ndim(self) -> int:
+    """The number of dims.
+
+    Examples:
+      >>> Tensor.ones(2, 3).ndim
+      2
+    """
     return len(self.uop.shape)
 
   @property
   def max_shape(self) -> tuple[int, ...]:
-    """The shape with every symbolic dim at its upper bound."""
+    """The shape with every symbolic dim at its upper bound.
+
+    Examples:
+      >>> Tensor.ones(8)[: Variable("n", 1, 8).bind(3)].max_shape
+      (8,)
+    """
     return tuple(s if isinstance(s, int) else int(s.vmax) for s in self.shape)
 
   def numel(self) -> sint:
-    """The number of elements."""
+    """The number of elements.
+
+    Examples:
+      >>> Tensor.ones(2, 3).numel()
+      6
+    """
     return prod(self.shape)
 
   def max_numel(self) -> int:
+    """The number of elements, of a symbolic shape its upper bound.
+
+    Examples:
+      >>> Tensor.ones(8)[: Variable("n", 1, 8).bind(3)].max_numel()
+      8
+    """
     return int(prod(self.max_shape))
 
   def element_size(self) -> int:
-    """Bytes of one element."""
+    """Bytes of one element.
+
+    Examples:
+      >>> Tensor([1.0]).element_size()
+      4
+    """
     return self.dtype.itemsize
 
   def nbytes(self) -> int:
-    """Bytes of all elements (of the upper bound of a symbolic shape)."""
+    """Bytes of all elements (of the upper bound of a symbolic shape).
+
+    Examples:
+      >>> Tensor.ones(2, 3).nbytes()
+      24
+    """
     return self.max_numel() * self.dtype.itemsize
 
   def _wide(self) -> DType:
@@ -188,10 +238,21 @@ class Base:
     return dtypes.float64 if self.dtype is dtypes.float32 and target.float64 else sum_acc_dtype(self.dtype)
 
   def is_floating_point(self) -> bool:
+    """Whether the elements are floats.
+
+    Examples:
+      >>> Tensor([1.0]).is_floating_point(), Tensor([1]).is_floating_point()
+      (True, False)
+    """
     return bool(dtypes.is_float(self.dtype))
 
   def size(self, dim: int | None = None) -> sint | tuple[sint, ...]:
-    """The shape, or the length of one dim."""
+    """The shape, or the length of one dim.
+
+    Examples:
+      >>> Tensor.ones(2, 3).size(), Tensor.ones(2, 3).size(1)
+      ((2, 3), 3)
+    """
     return self.shape if dim is None else self.shape[self._dim(dim)]
 
   def _dim(self, dim: int, extra: bool = False) -> int:
@@ -240,23 +301,43 @@ class Base:
 
   def cast(self, dtype: DType | str) -> Self:
     """Elements converted to `dtype`, itself if they have it; floats to integers truncate toward zero, anything to bool
-    is `!= 0`."""
+    is `!= 0`.
+
+    Examples:
+      >>> Tensor([1.9, -1.9]).cast(dtypes.int32).tolist()
+      [1, -1]
+    """
     d, u = to_dtype(dtype), self.uop
     if u.dtype is d:
       return self
     return self._new(u.cast(d) if d is not dtypes.bool else u.alu(Ops.CMPNE, u.const_like(0)))
 
   def numpy(self) -> Any:
-    """The value as a numpy array."""
+    """The value as a numpy array.
+
+    Examples:
+      >>> Tensor([1, 2]).numpy()
+      array([1, 2], dtype=int32)
+    """
     raise NotImplementedError
 
   def requires_grad_(self, requires_grad: bool | None = True) -> Self:
-    """Says whether `backward` fills `.grad` here. Unset (None), it does for floats."""
+    """Says whether `backward` fills `.grad` here. Unset (None), it does for floats.
+
+    Examples:
+      >>> Tensor([1.0]).requires_grad_(False).requires_grad
+      False
+    """
     self.requires_grad = requires_grad
     return self
 
   def numpy_shape(self) -> tuple[int, ...]:
-    """The shape, all of it known. ValueError if a dim is symbolic."""
+    """The shape, all of it known. ValueError if a dim is symbolic.
+
+    Examples:
+      >>> Tensor.ones(2, 3).numpy_shape()
+      (2, 3)
+    """
     if not all_int(self.shape):
       fix = "reduce over it, or pad to its upper bound first"
       raise ValueError(f"the shape {self.shape} has a symbolic dim\n  fix: {fix}")

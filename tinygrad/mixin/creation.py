@@ -41,7 +41,12 @@ class Creation(Math):
     cls, shape: Any, fill_value: Any, dtype: DTypeArg = None, device: DeviceArg = None, buffer: bool = True, **more: Any
   ) -> Self:
     """`fill_value` in every place; the type is that of the value unless given. `buffer=False`: an operand without
-    memory of its own, which an assignment cannot write to."""
+    memory of its own, which an assignment cannot write to.
+
+    Examples:
+      >>> Tensor.full((2, 2), 7).tolist()
+      [[7, 7], [7, 7]]
+    """
     symbolic = isinstance(fill_value, UOp)
     d = to_dtype(dtype or (dtypes.default_int if symbolic else dtypes.from_py(fill_value)))
     scalar = fill_value.cast(d) if symbolic else UOp.const(d, fill_value, unique=buffer)
@@ -49,20 +54,44 @@ class Creation(Math):
 
   @classmethod
   def const(cls, b: Scalar, dtype: DTypeArg = None) -> Self:
-    """A number as a tensor of shape () that lives wherever it is used."""
+    """A number as a tensor of shape () that lives wherever it is used.
+
+    Examples:
+      >>> Tensor.const(2.5).shape
+      ()
+    """
     return cls.full((), b, dtype, buffer=False)
 
   @classmethod
   def zeros(cls, *shape: Any, dtype: DTypeArg = None, **kwargs: Any) -> Self:
+    """0 in every place, float32 unless given.
+
+    Examples:
+      >>> Tensor.zeros(2).tolist()
+      [0.0, 0.0]
+    """
     return cls.full(dim_arguments(*shape), 0.0, dtype or dtypes.default_float, **kwargs)
 
   @classmethod
   def ones(cls, *shape: Any, dtype: DTypeArg = None, **kwargs: Any) -> Self:
+    """1 in every place, float32 unless given.
+
+    Examples:
+      >>> Tensor.ones(2).tolist()
+      [1.0, 1.0]
+      >>> Tensor.ones(2, 3, dtype=dtypes.int32).dtype
+      dtypes.int32
+    """
     return cls.full(dim_arguments(*shape), 1.0, dtype or dtypes.default_float, **kwargs)
 
   @classmethod
   def empty(cls, *shape: Any, device: DeviceArg = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:
-    """Memory that is not initialised."""
+    """Memory that is not initialised.
+
+    Examples:
+      >>> Tensor.empty(2, 3).shape
+      (2, 3)
+    """
     where, d = reduced_placement(to_placement(device)), to_dtype(dtype or dtypes.default_float)
     return cls._make(UOp.buffer(new_shape("empty", *shape), d, where), **kwargs)
 
@@ -71,16 +100,39 @@ class Creation(Math):
   def full_like(
     self, fill_value: Scalar, dtype: DTypeArg = None, device: DeviceArg = None, buffer: bool = True, **kwargs: Any
   ) -> Self:
-    """A constant of this shape; type and placement too unless given."""
+    """A constant of this shape; type and placement too unless given.
+
+    Examples:
+      >>> Tensor([1.0, 2.0]).full_like(7).tolist()
+      [7.0, 7.0]
+    """
     return self.full(self.shape, fill_value, dtype or self.dtype, self._beside(device), buffer, **kwargs)
 
   def zeros_like(self, **kwargs: Any) -> Self:
+    """0 in every place of this shape, type and placement unless given.
+
+    Examples:
+      >>> Tensor([5, 6]).zeros_like().tolist()
+      [0, 0]
+    """
     return self.full_like(0, **kwargs)
 
   def ones_like(self, **kwargs: Any) -> Self:
+    """1 in every place of this shape, type and placement unless given.
+
+    Examples:
+      >>> Tensor([5, 6]).ones_like().tolist()
+      [1, 1]
+    """
     return self.full_like(1, **kwargs)
 
   def empty_like(self, dtype: DTypeArg = None, device: DeviceArg = None, **kwargs: Any) -> Self:
+    """Memory of this shape, type and placement that is not initialised.
+
+    Examples:
+      >>> Tensor.zeros(2, 3).empty_like().shape
+      (2, 3)
+    """
     return self.empty(self.shape, dtype=dtype or self.dtype, device=self._beside(device), **kwargs)
 
   # ---- ranges
@@ -88,7 +140,14 @@ class Creation(Math):
   @classmethod
   def arange(cls, start: Any, stop: Any = None, step: Any = 1, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """start, start + step, … up to and without stop. Integers unless an argument or `dtype` is a float. Tensors of one
-    element as arguments are read at once, for the length depends on them. ValueError for a step of 0."""
+    element as arguments are read at once, for the length depends on them. ValueError for a step of 0.
+
+    Examples:
+      >>> Tensor.arange(3).tolist()
+      [0, 1, 2]
+      >>> Tensor.arange(1, 2, 0.25).tolist()
+      [1.0, 1.25, 1.5, 1.75]
+    """
     if stop is None:
       start, stop = 0, start
     start, stop, step = map(_number, (start, stop, step))
@@ -103,7 +162,12 @@ class Creation(Math):
   @classmethod
   def linspace(cls, start: Any, stop: Any, steps: Any, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """`steps` evenly spaced numbers, both ends included. The ends may be tensors of one element, read when the result
-    is; a tensor that gives `steps` is read at once."""
+    is; a tensor that gives `steps` is read at once.
+
+    Examples:
+      >>> Tensor.linspace(0, 1, 5).tolist()
+      [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
     steps = _number(steps)
     if steps < 0:
       raise ValueError(f"linspace: the number of steps must not be negative, got {steps}")
@@ -116,7 +180,14 @@ class Creation(Math):
 
   @classmethod
   def eye(cls, n: int, m: int | None = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:
-    """Ones on the main diagonal of an (n, m) matrix."""
+    """Ones on the main diagonal of an (n, m) matrix.
+
+    Examples:
+      >>> Tensor.eye(2).tolist()
+      [[1.0, 0.0], [0.0, 1.0]]
+      >>> Tensor.eye(2, 3).shape
+      (2, 3)
+    """
     m = n if m is None else m
     if n < 0 or m < 0:
       raise ValueError(f"eye: the dims must not be negative, got ({n}, {m})")
@@ -128,15 +199,31 @@ class Creation(Math):
     return cls.arange(rows).add(diagonal).reshape(rows, 1).le(cls.arange(cols))
 
   def triu(self, diagonal: sint = 0) -> Self:
-    """The upper triangle of the last two dims from `diagonal` on, zeros below."""
+    """The upper triangle of the last two dims from `diagonal` on, zeros below.
+
+    Examples:
+      >>> Tensor.ones(2, 2).triu().tolist()
+      [[1.0, 1.0], [0.0, 1.0]]
+    """
     return self._tri(self.shape[-2], self.shape[-1], diagonal).where(self, False)
 
   def tril(self, diagonal: sint = 0) -> Self:
-    """The lower triangle of the last two dims up to `diagonal`, zeros above."""
+    """The lower triangle of the last two dims up to `diagonal`, zeros above.
+
+    Examples:
+      >>> Tensor.ones(2, 2).tril().tolist()
+      [[1.0, 0.0], [1.0, 1.0]]
+    """
     return self._tri(self.shape[-2], self.shape[-1], diagonal + 1).where(False, self)
 
   def meshgrid(self, *args: Self, indexing: str = "ij") -> tuple[Self, ...]:
-    """Vectors as coordinates of a grid: tensor i varies along dim i ("ij"), the first two exchanged for "xy"."""
+    """Vectors as coordinates of a grid: tensor i varies along dim i ("ij"), the first two exchanged for "xy".
+
+    Examples:
+      >>> rows, columns = Tensor([1, 2]).meshgrid(Tensor([3, 4, 5]))
+      >>> rows.shape, columns[0].tolist()
+      ((2, 3), [3, 4, 5])
+    """
     check_choice("meshgrid", "indexing", indexing, "ij", "xy")
     n = len(args) + 1
     order = (1, 0, *range(2, n)) if indexing == "xy" and n > 1 else range(n)

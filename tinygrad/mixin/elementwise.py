@@ -18,21 +18,9 @@ T = TypeVar("T", bound="Elementwise")
 Operator: TypeAlias = Callable[[T, Any], T]
 
 
-def casting(dtype: DType) -> Callable[[T], T]:
-  """The method that casts to `dtype`."""
-  return lambda self: self.cast(dtype)
-
-
-def unary(op: Ops, whole: bool = False) -> Callable[[T], T]:
-  """The method of a primitive of floats. Integers are taken as floats, or stay as they are if the result is `whole`."""
-  return lambda self: (
-    self._value() if whole and not dtypes.is_float(self.dtype) else self._new(self._float().uop.alu(op))
-  )
-
-
-def binary(op: Ops, name: str, reverse: bool = False) -> Callable[[T, Any], T]:
-  """The method of a primitive of two operands."""
-  return lambda self, x: self._binary(op, x, name, reverse)
+def unary(op: Ops) -> Callable[[T], T]:
+  """The method of a primitive of floats."""
+  return lambda self: self._unary(op)
 
 
 def operators(method: Callable[[T, Any, bool], T]) -> tuple[Operator[T], ...]:
@@ -51,7 +39,14 @@ class Elementwise(Movement):
 
   def bitcast(self, dtype: DType | str) -> Self:
     """The same bits read as another type; between widths the last dim grows or shrinks. ValueError if it does not
-    divide."""
+    divide.
+
+    Examples:
+      >>> Tensor([1.0]).bitcast(dtypes.int32).tolist()
+      [1065353216]
+      >>> Tensor([1.0]).bitcast(dtypes.uint8).shape
+      (4,)
+    """
     d = to_dtype(dtype)
     old, new = self.dtype.itemsize, d.itemsize
     if old == new:
@@ -72,25 +67,118 @@ class Elementwise(Movement):
   def _bits(self, dtype: DType) -> Self:
     return self._new(self.uop.bitcast(dtype))
 
-  half, bfloat16, float, double = map(casting, (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64))
-  bool, short, int, long = map(casting, (dtypes.bool, dtypes.int16, dtypes.int32, dtypes.int64))
+  def half(self) -> Self:
+    """Cast to float16: 11 bits of precision, at most 65504.
+
+    Examples:
+      >>> Tensor([1.0, 70000.0]).half().tolist()
+      [1.0, inf]
+    """
+    return self.cast(dtypes.float16)
+
+  def bfloat16(self) -> Self:
+    """Cast to bfloat16: the range of float32, 8 bits of precision.
+
+    Examples:
+      >>> Tensor([1.00390625]).bfloat16().float().tolist()
+      [1.0]
+    """
+    return self.cast(dtypes.bfloat16)
+
+  def float(self) -> Self:
+    """Cast to float32.
+
+    Examples:
+      >>> Tensor([1, 2]).float().tolist()
+      [1.0, 2.0]
+    """
+    return self.cast(dtypes.float32)
+
+  def double(self) -> Self:
+    """Cast to float64. TypeError on a device that has none.
+
+    Examples:
+      >>> Tensor([1, 2], device="CPU").double().tolist()
+      [1.0, 2.0]
+    """
+    return self.cast(dtypes.float64)
+
+  def bool(self) -> Self:
+    """Cast to bool: whether each element is not 0.
+
+    Examples:
+      >>> Tensor([0.0, 0.5]).bool().tolist()
+      [False, True]
+    """
+    return self.cast(dtypes.bool)
+
+  def short(self) -> Self:
+    """Cast to int16, floats toward zero.
+
+    Examples:
+      >>> Tensor([1.9, -1.9]).short().tolist()
+      [1, -1]
+    """
+    return self.cast(dtypes.int16)
+
+  def int(self) -> Self:
+    """Cast to int32, floats toward zero.
+
+    Examples:
+      >>> Tensor([1.9, -1.9]).int().tolist()
+      [1, -1]
+    """
+    return self.cast(dtypes.int32)
+
+  def long(self) -> Self:
+    """Cast to int64, floats toward zero.
+
+    Examples:
+      >>> Tensor([1.9, -1.9]).long().tolist()
+      [1, -1]
+    """
+    return self.cast(dtypes.int64)
 
   # ---- how ops are applied
 
   def alu(self, op: Ops, *src: Self) -> Self:
-    """An elementwise primitive of this and other tensors, whose shapes and types must be the ones it takes."""
+    """An elementwise primitive of this and other tensors, whose shapes and types must be the ones it takes.
+
+    Examples:
+      >>> Tensor([1, 2]).alu(Ops.MUL, Tensor([3, 4])).tolist()
+      [3, 8]
+    """
     return self._new(self.uop.alu(op, *(s.uop for s in src)))
 
   def ufix(self, x: Any) -> Self:
-    """An operand as a tensor: a number takes the type that it has beside this one."""
+    """An operand as a tensor: a number takes the type that it has beside this one.
+
+    Examples:
+      >>> Tensor([1.0]).ufix(2).dtype
+      dtypes.float32
+    """
     return x if isinstance(x, type(self)) else self._wrap(self._lift(x, "ufix"))
 
   def assign(self, x: Any) -> Self:
-    """Writes x into this tensor's memory."""
+    """Writes x into this tensor's memory.
+
+    Examples:
+      >>> x = Tensor.zeros(2).contiguous().realize()
+      >>> x.assign([1.0, 2.0]).tolist()
+      [1.0, 2.0]
+    """
     raise NotImplementedError
 
   def _float(self) -> Self:
     return self.cast(least_upper_float(self.dtype))
+
+  def _unary(self, op: Ops) -> Self:
+    """A primitive of floats; integers are taken as floats."""
+    return self._new(self._float().uop.alu(op))
+
+  def _whole(self, op: Ops) -> Self:
+    """A primitive that gives whole numbers; integers stay as they are."""
+    return self._unary(op) if dtypes.is_float(self.dtype) else self._value()
 
   def _binary(self, op: Ops, x: Any, name: str, reverse: _bool = False) -> Self:
     a, b = self._operands(x, name, reverse)
@@ -104,7 +192,12 @@ class Elementwise(Movement):
     return self._new(a.alu(op, b))
 
   def const_like(self, b: Scalar, dtype: DType | None = None) -> Self:
-    """A constant of this shape, in this type unless given."""
+    """A constant of this shape, in this type unless given.
+
+    Examples:
+      >>> Tensor([1.0, 2.0]).const_like(7).tolist()
+      [7.0, 7.0]
+    """
     return self._wrap(UOp.const(dtype or self.dtype, b).broadcast_to(self.shape))
 
   def _always(self, value: Scalar) -> Self:
@@ -114,26 +207,55 @@ class Elementwise(Movement):
   # ---- arithmetic
 
   def neg(self) -> Self:
-    """-x; of a bool its negation."""
+    """-x; of a bool its negation.
+
+    Examples:
+      >>> Tensor([1.0, -2.0]).neg().tolist()
+      [-1.0, 2.0]
+    """
     return self.alu(Ops.NOT if self.dtype is dtypes.bool else Ops.NEG)
 
   def add(self, x: Any, reverse: _bool = False) -> Self:
-    """x + y; of bools their or."""
+    """x + y; of bools their or.
+
+    Examples:
+      >>> Tensor([1, 2]).add(10).tolist()
+      [11, 12]
+      >>> (Tensor([1, 2]) + 0.5).tolist()
+      [1.5, 2.5]
+    """
     return self._binary(Ops.ADD, x, "add", reverse)
 
   def sub(self, x: Any, reverse: _bool = False) -> Self:
-    """x - y. TypeError for bools."""
+    """x - y. TypeError for bools.
+
+    Examples:
+      >>> Tensor([5, 7]).sub(2).tolist()
+      [3, 5]
+    """
     a, b = self._operands(x, "sub", reverse)
     if a.dtype is dtypes.bool:
       mismatch("sub", "bools cannot be subtracted", (a, b), "use ^ for their difference, or cast to int", TypeError)
     return self._new(a.alu(Ops.SUB, b))
 
   def mul(self, x: Any, reverse: _bool = False) -> Self:
-    """x * y; of bools their and."""
+    """x * y; of bools their and.
+
+    Examples:
+      >>> Tensor([1, 2]).mul(Tensor([3, 4])).tolist()
+      [3, 8]
+    """
     return self._binary(Ops.MUL, x, "mul", reverse)
 
   def div(self, x: Any, reverse: _bool = False, rounding_mode: Literal["trunc", "floor"] | None = None) -> Self:
-    """x / y as a float; with `rounding_mode` the quotient rounded toward zero or down, integers staying integers."""
+    """x / y as a float; with `rounding_mode` the quotient rounded toward zero or down, integers staying integers.
+
+    Examples:
+      >>> Tensor([3, 4]).div(2).tolist()
+      [1.5, 2.0]
+      >>> Tensor([-7]).div(2, rounding_mode="trunc").tolist()
+      [-3]
+    """
     a, b = self._operands(x, "div", reverse)
     if rounding_mode is None:
       dtype = least_upper_float(a.dtype)
@@ -152,7 +274,12 @@ class Elementwise(Movement):
     return q.add(rounded_down.cast(q.dtype))
 
   def mod(self, x: Any, reverse: _bool = False) -> Self:
-    """x - y*floor(x/y): the remainder with the sign of the divisor, as Python's %."""
+    """x - y*floor(x/y): the remainder with the sign of the divisor, as Python's %.
+
+    Examples:
+      >>> Tensor([-7, 7]).mod(3).tolist()
+      [2, 1]
+    """
     a, b = self._operands(x, "mod", reverse)
     if not dtypes.is_float(a.dtype):
       return self._integer_binary(Ops.MOD, x, "mod", reverse)
@@ -160,16 +287,44 @@ class Elementwise(Movement):
     return rest.ne(0).bitwise_and(rest.lt(0).ne(divisor.lt(0))).where(rest.add(divisor), rest)
 
   def fmod(self, x: Any) -> Self:
-    """The remainder with the sign of the dividend, as C's fmod."""
+    """The remainder with the sign of the dividend, as C's fmod.
+
+    Examples:
+      >>> Tensor([-7.0, 7.0]).fmod(3).tolist()
+      [-1.0, 1.0]
+    """
     a, b = self._both(x, "fmod")
     quotient = a.div(b, rounding_mode="trunc")
     return quotient.eq(0).where(a, a.sub(quotient.mul(b)))  # 0 * inf is nan
 
-  maximum, minimum = binary(Ops.MAX, "maximum"), binary(Ops.MIN, "minimum")
+  def maximum(self, x: Any) -> Self:
+    """The greater of x and y, nan if one is; where they are equal each has half of the derivative.
+
+    Examples:
+      >>> Tensor([1, 5]).maximum(3).tolist()
+      [3, 5]
+    """
+    return self._binary(Ops.MAX, x, "maximum")
+
+  def minimum(self, x: Any) -> Self:
+    """The lesser of x and y, nan if one is; where they are equal each has half of the derivative.
+
+    Examples:
+      >>> Tensor([1, 5]).minimum(3).tolist()
+      [1, 3]
+    """
+    return self._binary(Ops.MIN, x, "minimum")
 
   def pow(self, x: Any, reverse: _bool = False) -> Self:
     """x ** y. Integers to a negative number raise TypeError; a constant whole exponent is multiplications, 0.5 a square
-    root."""
+    root.
+
+    Examples:
+      >>> Tensor([2.0, 3.0]).pow(2).tolist()
+      [4.0, 9.0]
+      >>> (2 ** Tensor([1.0, 3.0])).tolist()
+      [2.0, 8.0]
+    """
     if not reverse and isinstance(x, (int, float)) and not isinstance(x, bool):
       base = self if dtypes.is_float(self.dtype) or isinstance(x, int) else self.cast(dtypes.default_float)
       if x < 0 and not dtypes.is_float(base.dtype):
@@ -196,33 +351,180 @@ class Elementwise(Movement):
     return (below & ~unit).where(0, out)
 
   # unary functions without a line here are methods too (below), which type checkers do not see
-  exp, log, sqrt, reciprocal = unary(Ops.EXP), unary(Ops.LOG), unary(Ops.SQRT), unary(Ops.RECIP)
-  sin, cos, tanh, erf = unary(Ops.SIN), unary(Ops.COS), unary(Ops.TANH), unary(Ops.ERF)
+  def exp(self) -> Self:
+    """e to the power of x.
+
+    Examples:
+      >>> print(Tensor([0.0, 1.0]).exp().numpy().round(3))
+      [1.    2.718]
+    """
+    return self._unary(Ops.EXP)
+
+  def log(self) -> Self:
+    """The natural logarithm; nan below 0, -inf at 0.
+
+    Examples:
+      >>> print(Tensor([1.0, 2.0]).log().numpy().round(3))
+      [0.    0.693]
+    """
+    return self._unary(Ops.LOG)
+
+  def sqrt(self) -> Self:
+    """The square root; nan below 0.
+
+    Examples:
+      >>> Tensor([4.0, 9.0]).sqrt().tolist()
+      [2.0, 3.0]
+    """
+    return self._unary(Ops.SQRT)
+
+  def reciprocal(self) -> Self:
+    """1 / x.
+
+    Examples:
+      >>> Tensor([2.0, 4.0]).reciprocal().tolist()
+      [0.5, 0.25]
+    """
+    return self._unary(Ops.RECIP)
+
+  def sin(self) -> Self:
+    """The sine of angles in radians.
+
+    Examples:
+      >>> print(Tensor([0.0, 1.0]).sin().numpy().round(3))
+      [0.    0.841]
+    """
+    return self._unary(Ops.SIN)
+
+  def cos(self) -> Self:
+    """The cosine of angles in radians.
+
+    Examples:
+      >>> print(Tensor([0.0, 1.0]).cos().numpy().round(3))
+      [1.   0.54]
+    """
+    return self._unary(Ops.COS)
+
+  def tanh(self) -> Self:
+    """The hyperbolic tangent.
+
+    Examples:
+      >>> print(Tensor([-1.0, 0.0, 1.0]).tanh().numpy().round(3))
+      [-0.762  0.     0.762]
+    """
+    return self._unary(Ops.TANH)
+
+  def erf(self) -> Self:
+    """The error function.
+
+    Examples:
+      >>> print(Tensor([-1.0, 0.0, 1.0]).erf().numpy().round(3))
+      [-0.843  0.     0.843]
+    """
+    return self._unary(Ops.ERF)
 
   def square(self) -> Self:
+    """x * x.
+
+    Examples:
+      >>> Tensor([-2.0, 3.0]).square().tolist()
+      [4.0, 9.0]
+    """
     return self.mul(self)
 
   def usum(self, *xs: Self) -> Self:
-    """self + xs[0] + …"""
+    """self + xs[0] + …
+
+    Examples:
+      >>> Tensor([2]).usum(Tensor([3]), Tensor([4])).tolist()
+      [9]
+    """
     return functools.reduce(lambda a, b: a.add(b), xs, self._value())
 
   def uprod(self, *xs: Self) -> Self:
-    """self * xs[0] * …"""
+    """self * xs[0] * …
+
+    Examples:
+      >>> Tensor([2]).uprod(Tensor([3]), Tensor([4])).tolist()
+      [24]
+    """
     return functools.reduce(lambda a, b: a.mul(b), xs, self._value())
 
   # ---- rounding
 
-  floor, ceil = unary(Ops.FLOOR, whole=True), unary(Ops.CEIL, whole=True)
-  round = unary(Ops.ROUND, whole=True)  # to the nearest whole number, halves to the even one
+  def floor(self) -> Self:
+    """The greatest whole number that is not above x; integers stay.
+
+    Examples:
+      >>> Tensor([-1.5, 1.5]).floor().tolist()
+      [-2.0, 1.0]
+    """
+    return self._whole(Ops.FLOOR)
+
+  def ceil(self) -> Self:
+    """The least whole number that is not below x; integers stay.
+
+    Examples:
+      >>> Tensor([-1.5, 1.5]).ceil().tolist()
+      [-1.0, 2.0]
+    """
+    return self._whole(Ops.CEIL)
+
+  def round(self) -> Self:
+    """The nearest whole number, of halves the even one; integers stay.
+
+    Examples:
+      >>> Tensor([0.5, 1.5, 2.6]).round().tolist()
+      [0.0, 2.0, 3.0]
+    """
+    return self._whole(Ops.ROUND)
 
   def trunc(self) -> Self:
-    """Toward zero."""
+    """Toward zero.
+
+    Examples:
+      >>> Tensor([-1.5, 1.5]).trunc().tolist()
+      [-1.0, 1.0]
+    """
     return self.lt(0).where(self.ceil(), self.floor()) if dtypes.is_float(self.dtype) else self._value()
 
   # ---- comparison and choice
 
-  lt, gt = binary(Ops.CMPLT, "lt"), binary(Ops.CMPLT, "gt", reverse=True)
-  eq, ne = binary(Ops.CMPEQ, "eq"), binary(Ops.CMPNE, "ne")
+  def lt(self, x: Any) -> Self:
+    """x < y, as bools.
+
+    Examples:
+      >>> Tensor([1, 2, 3]).lt(2).tolist()
+      [True, False, False]
+    """
+    return self._binary(Ops.CMPLT, x, "lt")
+
+  def gt(self, x: Any) -> Self:
+    """x > y, as bools.
+
+    Examples:
+      >>> Tensor([1, 2, 3]).gt(2).tolist()
+      [False, False, True]
+    """
+    return self._binary(Ops.CMPLT, x, "gt", True)
+
+  def eq(self, x: Any) -> Self:
+    """x == y, as bools; nan equals nothing.
+
+    Examples:
+      >>> Tensor([1, 2]).eq(2).tolist()
+      [False, True]
+    """
+    return self._binary(Ops.CMPEQ, x, "eq")
+
+  def ne(self, x: Any) -> Self:
+    """x != y, as bools.
+
+    Examples:
+      >>> Tensor([1, 2]).ne(2).tolist()
+      [True, False]
+    """
+    return self._binary(Ops.CMPNE, x, "ne")
 
   def _or_equal(self, x: Any, name: str, reverse: _bool) -> Self:
     a, b = self._operands(x, name, reverse)
@@ -231,13 +533,30 @@ class Elementwise(Movement):
     return self._new(b.alu(Ops.CMPLT, a).alu(Ops.NOT))
 
   def le(self, x: Any) -> Self:
+    """x <= y, as bools.
+
+    Examples:
+      >>> Tensor([1, 2, 3]).le(2).tolist()
+      [True, True, False]
+    """
     return self._or_equal(x, "le", False)
 
   def ge(self, x: Any) -> Self:
+    """x >= y, as bools.
+
+    Examples:
+      >>> Tensor([1, 2, 3]).ge(2).tolist()
+      [False, True, True]
+    """
     return self._or_equal(x, "ge", True)
 
   def where(self, x: Any, y: Any) -> Self:
-    """x where this bool tensor is True, else y; both broadcast. TypeError if this is no bool tensor."""
+    """x where this bool tensor is True, else y; both broadcast. TypeError if this is no bool tensor.
+
+    Examples:
+      >>> Tensor([True, False]).where(Tensor([1, 2]), 0).tolist()
+      [1, 0]
+    """
     if self.dtype is not dtypes.bool:
       fix = "compare first, e.g. (c != 0).where(x, y)"
       mismatch("where", "the condition must be a bool tensor", [self.uop], fix, TypeError)
@@ -250,36 +569,79 @@ class Elementwise(Movement):
     return self._new(self.uop.broadcast_to(shape).alu(Ops.WHERE, x, y))
 
   def masked_fill(self, mask: Self, value: Any) -> Self:
-    """`value` where `mask` is True."""
+    """`value` where `mask` is True.
+
+    Examples:
+      >>> Tensor([1, 2, 3]).masked_fill(Tensor([True, False, True]), 0).tolist()
+      [0, 2, 0]
+    """
     return mask.where(value, self)
 
   # ---- bits
 
   def bitwise_and(self, x: Any, reverse: _bool = False) -> Self:
+    """x & y of integers or bools. TypeError for floats.
+
+    Examples:
+      >>> Tensor([6, 3]).bitwise_and(2).tolist()
+      [2, 2]
+    """
     return self._integer_binary(Ops.AND, x, "bitwise_and", reverse, boolean=True)
 
   def bitwise_or(self, x: Any, reverse: _bool = False) -> Self:
+    """x | y of integers or bools. TypeError for floats.
+
+    Examples:
+      >>> Tensor([4, 3]).bitwise_or(2).tolist()
+      [6, 3]
+    """
     return self._integer_binary(Ops.OR, x, "bitwise_or", reverse, boolean=True)
 
   def bitwise_xor(self, x: Any, reverse: _bool = False) -> Self:
+    """x ^ y of integers or bools. TypeError for floats.
+
+    Examples:
+      >>> Tensor([6, 3]).bitwise_xor(2).tolist()
+      [4, 1]
+    """
     return self._integer_binary(Ops.XOR, x, "bitwise_xor", reverse, boolean=True)
 
   def bitwise_not(self) -> Self:
-    """~x; of a bool its negation. TypeError for floats."""
+    """~x; of a bool its negation. TypeError for floats.
+
+    Examples:
+      >>> Tensor([0, 5]).bitwise_not().tolist()
+      [-1, -6]
+    """
     if dtypes.is_float(self.dtype):
       mismatch("bitwise_not", "works on integers or bools", [self.uop], "cast first, e.g. x.int()", TypeError)
     return self.alu(Ops.NOT)
 
   def logical_not(self) -> Self:
-    """x == 0."""
+    """x == 0.
+
+    Examples:
+      >>> Tensor([0, 5]).logical_not().tolist()
+      [True, False]
+    """
     return self.bool().alu(Ops.NOT)
 
   def lshift(self, x: Any, reverse: _bool = False) -> Self:
-    """x << y; 0 where y is the type's width or more, or negative."""
+    """x << y; 0 where y is the type's width or more, or negative.
+
+    Examples:
+      >>> Tensor([1, 2]).lshift(3).tolist()
+      [8, 16]
+    """
     return self._integer_binary(Ops.SHL, x, "lshift", reverse)
 
   def rshift(self, x: Any, reverse: _bool = False) -> Self:
-    """x >> y; arithmetic for signed types. Where y is the type's width or more, or negative, only the sign is left."""
+    """x >> y; arithmetic for signed types. Where y is the type's width or more, or negative, only the sign is left.
+
+    Examples:
+      >>> Tensor([-8, 9]).rshift(1).tolist()
+      [-4, 4]
+    """
     return self._integer_binary(Ops.SHR, x, "rshift", reverse)
 
   # ---- operators

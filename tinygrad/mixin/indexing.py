@@ -157,7 +157,12 @@ class Indexing(Reduce):
 
   def gather(self, dim: int, index: Self) -> Self:
     """out[i][j] = x[index[i][j]][j] for dim 0, and so on: the shape of `index`, which is at most this one in the other
-    dims."""
+    dims.
+
+    Examples:
+      >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[0], [1]])).tolist()
+      [[1], [4]]
+    """
     d = self._dim(dim)
     self._check_index("gather", d, index)
     if not self.ndim:
@@ -174,7 +179,12 @@ class Indexing(Reduce):
       mismatch(name, "the index must hold integers", (self.uop, index.uop), "cast it: index.int()", TypeError)
 
   def one_hot(self, num_classes: int) -> Self:
-    """int32 (*shape, num_classes): 1 where the class is the element, so a row of zeros for an element outside."""
+    """int32 (*shape, num_classes): 1 where the class is the element, so a row of zeros for an element outside.
+
+    Examples:
+      >>> Tensor([0, 2]).one_hot(3).tolist()
+      [[1, 0, 0], [0, 0, 1]]
+    """
     if num_classes <= 0:
       raise ValueError(f"one_hot: the number of classes must be positive, got {num_classes}")
     if dtypes.is_float(self.dtype):
@@ -187,7 +197,12 @@ class Indexing(Reduce):
 
   def masked_select(self, mask: Self, size: int | None = None, fill_value: Any = 0) -> Self:
     """The elements where `mask` is True, in order, as a vector. With `size` cut or filled to it; without, the mask is
-    realised first."""
+    realised first.
+
+    Examples:
+      >>> Tensor([1, 2, 3]).masked_select(Tensor([True, False, True])).tolist()
+      [1, 3]
+    """
     shape = common_shape("masked_select", (self.uop, mask.uop))
     flat, keep = self._expand_to(shape).flatten(), mask._expand_to(shape).flatten().bool()
     places = keep.nonzero(size, -1).reshape(-1)
@@ -196,7 +211,12 @@ class Indexing(Reduce):
 
   def nonzero(self, size: int | None = None, fill_value: Any = 0) -> Self:
     """int32 (count, ndim): where the elements are not 0, in row-major order. With `size` cut or filled; without, it is
-    realised first."""
+    realised first.
+
+    Examples:
+      >>> Tensor([[0, 5], [6, 0]]).nonzero().tolist()
+      [[0, 1], [1, 0]]
+    """
     if size is None:
       here = self.device.with_dims(()) if isinstance(self.device, Sharding) else self.device
       return type(self)(numpy.argwhere(self.bool().numpy()).astype(numpy.int32), here)
@@ -262,6 +282,10 @@ class Indexing(Reduce):
     what is there.
 
     Of several values for one place the last stays.
+
+    Examples:
+      >>> Tensor.zeros(3).scatter(0, Tensor([2, 0]), Tensor([1.0, 5.0])).tolist()
+      [5.0, 0.0, 1.0]
     """
     check_choice("scatter", "reduce", reduce, None, "add", "multiply")
     d = self._dim(dim)
@@ -298,7 +322,12 @@ class Indexing(Reduce):
     return wrapped._pad_pairs(grow, -1), src._pad_pairs(grow, 0)
 
   def scatter_reduce(self, dim: int, index: Self, src: Self, reduce: Reduction, include_self: bool = True) -> Self:
-    """x with the reduction of all src elements that go to a place, and of what is there if `include_self`."""
+    """x with the reduction of all src elements that go to a place, and of what is there if `include_self`.
+
+    Examples:
+      >>> Tensor.zeros(2).scatter_reduce(0, Tensor([1, 1]), Tensor([3.0, 4.0]), reduce="sum").tolist()
+      [0.0, 7.0]
+    """
     t, d = type(self), self._dim(dim)
     # the reduction, and how what is there joins it
     ways: dict[str, Any] = {"amax": (Ops.MAX, t.maximum), "amin": (Ops.MIN, t.minimum)}
@@ -322,7 +351,13 @@ class Indexing(Reduce):
 
   def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
     """(the elements in order along `dim`, their positions as int32); equal elements keep their order, nan is greater
-    than all. Cost: log²(n) exchanges an element, on each device for whole rows."""
+    than all. Cost: log²(n) exchanges an element, on each device for whole rows.
+
+    Examples:
+      >>> values, places = Tensor([3, 1, 2]).sort()
+      >>> values.tolist(), places.tolist()
+      ([1, 2, 3], [1, 2, 0])
+    """
     d = self._dim(dim)
     if not self.ndim:
       return self._value(), self._wrap(UOp.const(dtypes.int32, 0))
@@ -387,11 +422,22 @@ class Indexing(Reduce):
     return self.mul(1 << 32).add(self.arange(self.shape[-1]))
 
   def argsort(self, dim: int = -1, descending: bool = False) -> Self:
-    """The positions that sort the elements along `dim`, int32."""
+    """The positions that sort the elements along `dim`, int32.
+
+    Examples:
+      >>> Tensor([3, 1, 2]).argsort().tolist()
+      [1, 2, 0]
+    """
     return self.sort(dim, descending)[1]
 
   def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> tuple[Self, Self]:
-    """(the k greatest or least elements along `dim`, their positions as int32). ValueError if k is too great."""
+    """(the k greatest or least elements along `dim`, their positions as int32). ValueError if k is too great.
+
+    Examples:
+      >>> values, places = Tensor([3, 1, 2]).topk(2)
+      >>> values.tolist(), places.tolist()
+      ([3, 2], [0, 2])
+    """
     d = self._dim(dim)
     if isinstance(self.shape[d], int) and not 0 <= k <= self.shape[d]:
       raise ValueError(f"topk: k = {k} is not within dim {d} of {self.shape}\n  fix: take min(k, x.shape[{d}])")

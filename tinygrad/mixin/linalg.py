@@ -32,6 +32,12 @@ class Linalg(Random):
     right.
 
     Types are promoted; half types accumulate in float32; `dtype` is that of the result. ValueError unless the k agree.
+
+    Examples:
+      >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).dot(Tensor([1.0, 1.0])).tolist()
+      [3.0, 7.0]
+      >>> (Tensor.ones(5, 2, 3) @ Tensor.ones(3, 4)).shape
+      (5, 2, 4)
     """
     if not isinstance(w, Base):
       raise TypeError(f"dot: needs a tensor, got {type(w).__name__}\n  fix: Tensor(w), or * for a number")
@@ -54,21 +60,36 @@ class Linalg(Random):
     return self._new(contract(x, y, wide, (len(wide) - 1,), dtype).reshape((*lead, *m, *n)))
 
   def matmul(self, x: Any, reverse: bool = False, dtype: DTypeArg = None) -> Self:
-    """`dot`."""
+    """`dot`.
+
+    Examples:
+      >>> Tensor.ones(2, 3).matmul(Tensor.ones(3, 4)).shape
+      (2, 4)
+    """
     a, b = (x, self) if reverse else (self, x)
     return a.dot(b, dtype)
 
   __matmul__, __rmatmul__, __imatmul__ = operators(matmul)
 
   def linear(self, weight: Self, bias: Self | None = None, dtype: DTypeArg = None) -> Self:
-    """x · weight + bias; `weight` (in, out), or (out,) for an elementwise product."""
+    """x · weight + bias; `weight` (in, out), or (out,) for an elementwise product.
+
+    Examples:
+      >>> Tensor.ones(5, 3).linear(Tensor.ones(3, 4), Tensor.zeros(4)).shape
+      (5, 4)
+    """
     x, w = (self, weight) if dtype is None else (self.cast(dtype), weight.cast(dtype))
     y = x.mul(w) if w.ndim == 1 else x.dot(w)
     return y if bias is None else y.add(bias if dtype is None else bias.cast(dtype))
 
   @classmethod
   def einsum(cls, formula: str, *operands: Self | Sequence[Self], dtype: DTypeArg = None) -> Self:
-    """Sums of products by named dims, as numpy's: `einsum("bik,bkj->bij", x, y)`; `...`: dims that broadcast."""
+    """Sums of products by named dims, as numpy's: `einsum("bik,bkj->bij", x, y)`; `...`: dims that broadcast.
+
+    Examples:
+      >>> Tensor.einsum("ij,j->i", Tensor([[1.0, 2.0], [3.0, 4.0]]), Tensor([1.0, 1.0])).tolist()
+      [3.0, 7.0]
+    """
     if not operands:
       raise ValueError(f"einsum: {formula!r} has no operands\n  fix: give a tensor for each")
     xs: list[Any] = list(operands if isinstance(operands[0], cls) else operands[0])  # type: ignore[arg-type]
@@ -119,7 +140,13 @@ class Linalg(Random):
 
   def qr(self) -> tuple[Self, Self]:
     """(Q, R) of matrices (.., m, n): Q (.., m, m) orthogonal, R (.., m, n) upper triangular, Q R = x. Householder's
-    reflections with LAPACK's signs; a column that is 0 below the diagonal is left as it is."""
+    reflections with LAPACK's signs; a column that is 0 below the diagonal is left as it is.
+
+    Examples:
+      >>> q, r = Tensor([[1.0, 2.0], [3.0, 4.0]]).qr()
+      >>> (q @ r).allclose(Tensor([[1.0, 2.0], [3.0, 4.0]]), atol=1e-5).item()
+      True
+    """
     if self.ndim < 2:
       mismatch("qr", "needs matrices", [self.uop], "reshape it to at least 2 dims")
     r = self._float()
@@ -144,6 +171,11 @@ class Linalg(Random):
 
     One-sided Jacobi rotations of all column pairs, a fixed number of sweeps (G. Golub, C. Van Loan: Matrix
     Computations, 8.6.3); the rounds of a sweep are those of a round-robin tournament.
+
+    Examples:
+      >>> u, s, v = Tensor([[3.0, 0.0], [0.0, 2.0]]).svd()
+      >>> print(s.numpy().round(3))
+      [3. 2.]
     """
     if self.ndim < 2:
       mismatch("svd", "needs matrices", [self.uop], "reshape it to at least 2 dims")
@@ -187,7 +219,12 @@ class Linalg(Random):
 
   def newton_schulz(self, steps: int, params: tuple[float, ...], eps: float = 1e-7) -> Self:
     """The orthogonal factor of (a batch of) matrices, approximately: G <- aG + b(GGᵀ)G + c(GGᵀ)²G + … from G/|G|
-    (https://kellerjordan.github.io/posts/muon/)."""
+    (https://kellerjordan.github.io/posts/muon/).
+
+    Examples:
+      >>> Tensor.ones(3, 2).newton_schulz(5, (3.4445, -4.775, 2.0315)).shape
+      (3, 2)
+    """
     if self.ndim < 2:
       raise ValueError(f"newton_schulz: needs matrices, got shape {self.shape}")
     tall = self.max_shape[-2] > self.max_shape[-1]

@@ -47,6 +47,10 @@ class Movement(Base):
     """The same elements in row-major order under another shape. -1 (once) is what is left, None keeps that dim.
 
     Raises ValueError if the number of elements differs.
+
+    Examples:
+      >>> Tensor.arange(6).reshape(2, -1).shape
+      (2, 3)
     """
     if (dims := dim_arguments(shape, *args)) == self.shape:
       return self._seen(self.uop)
@@ -66,17 +70,34 @@ class Movement(Base):
   view = reshape
 
   def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
-    """Dims start..end (inclusive) become one."""
+    """Dims start..end (inclusive) become one.
+
+    Examples:
+      >>> Tensor.zeros(2, 3, 4).flatten(1).shape
+      (2, 12)
+    """
     start, end = self._dim(start_dim), self._dim(end_dim)
     return self.reshape((*self.shape[:start], prod(self.shape[start : end + 1]), *self.shape[end + 1 :]))
 
   def unflatten(self, dim: int, sizes: Sequence[sint]) -> Self:
-    """One dim becomes `sizes` (one of which may be -1)."""
+    """One dim becomes `sizes` (one of which may be -1).
+
+    Examples:
+      >>> Tensor.zeros(2, 12).unflatten(1, (3, 4)).shape
+      (2, 3, 4)
+    """
     d = self._dim(dim)
     return self.reshape((*self.shape[:d], *sizes, *self.shape[d + 1 :]))
 
   def squeeze(self, dim: int | None = None) -> Self:
-    """Drops dim `dim` if its length is 1; without a dim, all such."""
+    """Drops dim `dim` if its length is 1; without a dim, all such.
+
+    Examples:
+      >>> Tensor.zeros(1, 3, 1).squeeze().shape
+      (3,)
+      >>> Tensor.zeros(1, 3, 1).squeeze(0).shape
+      (3, 1)
+    """
     if dim is None:
       return self.reshape(tuple(s for s in self.shape if not (isinstance(s, int) and s == 1)))
     d = self._dim(dim)
@@ -84,13 +105,23 @@ class Movement(Base):
     return self.reshape((*self.shape[:d], *self.shape[d + 1 :])) if drop else self._seen(self.uop)
 
   def unsqueeze(self, dim: int) -> Self:
-    """A dim of 1 before position `dim`."""
+    """A dim of 1 before position `dim`.
+
+    Examples:
+      >>> Tensor.zeros(2, 3).unsqueeze(1).shape
+      (2, 1, 3)
+    """
     d = self._dim(dim, extra=True)
     return self.reshape((*self.shape[:d], 1, *self.shape[d:]))
 
   def expand(self, shape: Any, *args: Any) -> Self:
     """Dims of 1 repeated to `shape`, aligned at the last; -1 and None keep a dim. ValueError if a dim is neither 1 nor
-    kept."""
+    kept.
+
+    Examples:
+      >>> Tensor([[1], [2]]).expand(2, 3).tolist()
+      [[1, 1, 1], [2, 2, 2]]
+    """
     dims = dim_arguments(shape, *args)
     old = (1,) * (len(dims) - self.ndim) + self.shape
     new = tuple(o if s is None or (isinstance(s, int) and s == -1) else s for s, o in zip(dims, old))
@@ -105,7 +136,12 @@ class Movement(Base):
   # ---- order
 
   def permute(self, order: Any, *args: Any) -> Self:
-    """Dim i of the result is dim order[i]. ValueError unless `order` names every dim once."""
+    """Dim i of the result is dim order[i]. ValueError unless `order` names every dim once.
+
+    Examples:
+      >>> Tensor.zeros(2, 3, 4).permute(2, 0, 1).shape
+      (4, 2, 3)
+    """
     given = dim_arguments(order, *args)
     dims = tuple(self._dim(d) for d in given)
     if sorted(dims) != list(range(self.ndim)):
@@ -114,14 +150,24 @@ class Movement(Base):
     return self._seen(self.uop.permute(dims))
 
   def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
-    """Two dims exchanged."""
+    """Two dims exchanged.
+
+    Examples:
+      >>> Tensor.zeros(2, 3, 4).transpose(1, 2).shape
+      (2, 4, 3)
+    """
     order, a, b = list(range(self.ndim)), self._dim(dim0), self._dim(dim1)
     order[a], order[b] = order[b], order[a]
     return self._seen(self.uop.permute(order))
 
   @property
   def T(self) -> Self:
-    """Dims 0 and 1 exchanged."""
+    """Dims 0 and 1 exchanged.
+
+    Examples:
+      >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).T.tolist()
+      [[1.0, 3.0], [2.0, 4.0]]
+    """
     return self.transpose()
 
   def _move_last(self, dims: Sequence[int]) -> Self:
@@ -133,7 +179,12 @@ class Movement(Base):
     return self.reshape(tuple(-1 if i == dim else 1 for i in range(ndim)))
 
   def flip(self, axis: Any, *args: Any) -> Self:
-    """The order of elements reversed along the axes."""
+    """The order of elements reversed along the axes.
+
+    Examples:
+      >>> Tensor([1, 2, 3]).flip(0).tolist()
+      [3, 2, 1]
+    """
     axes = tuple(self._dim(a) for a in dim_arguments(axis, *args))
     if len(set(axes)) != len(axes):
       raise ValueError(f"flip: axis {axes} names a dim twice")
@@ -146,7 +197,12 @@ class Movement(Base):
       raise ValueError(f"{name}: {count} {what} for the {self.ndim} dims of {self.shape}\n  fix: give {fix} a dim")
 
   def shrink(self, arg: Sequence[tuple[sint, sint] | None]) -> Self:
-    """Per dim the half-open range to keep; None keeps all. ValueError outside [0, n]."""
+    """Per dim the half-open range to keep; None keeps all. ValueError outside [0, n].
+
+    Examples:
+      >>> Tensor([[1, 2, 3], [4, 5, 6]]).shrink(((0, 1), (1, 3))).tolist()
+      [[2, 3]]
+    """
     self._check_count("shrink", len(arg), "ranges", "one pair or None")
     pairs: Pairs = tuple((0, n) if p is None else (p[0], p[1]) for p, n in zip(arg, self.shape))
     for (a, b), n in zip(pairs, self.shape):
@@ -155,7 +211,12 @@ class Movement(Base):
     return self._seen(self.uop.shrink(pairs))
 
   def shrink_to(self, shape: Any, *args: Any) -> Self:
-    """The first `shape[i]` elements of each dim; None keeps a dim."""
+    """The first `shape[i]` elements of each dim; None keeps a dim.
+
+    Examples:
+      >>> Tensor([[1, 2, 3], [4, 5, 6]]).shrink_to(1, 2).tolist()
+      [[1, 2]]
+    """
     return self.shrink([None if s is None else (0, s) for s in dim_arguments(shape, *args)])
 
   def _pad_pairs(self, pairs: Pairs, value: Scalar) -> Self:
@@ -172,6 +233,12 @@ class Movement(Base):
     `mode`: "constant" (`value`), "reflect", "replicate" or "circular". Negative amounts cut. The type follows from a
     `value` other than 0 as it does from `x + value`: integers padded with -inf become floats. ValueError for amounts
     a mode cannot serve.
+
+    Examples:
+      >>> Tensor([1, 2]).pad((1, 2)).tolist()
+      [0, 1, 2, 0, 0]
+      >>> Tensor.zeros(2, 3).pad(((0, 0), (1, 1))).shape
+      (2, 5)
     """
     check_choice("pad", "mode", mode, "constant", "reflect", "replicate", "circular")
     if all(isinstance(p, (int, UOp)) for p in padding):
@@ -216,7 +283,12 @@ class Movement(Base):
     return self.shrink([(start, stop) if i == dim else None for i in range(self.ndim)])
 
   def pad_to(self, shape: Any, *args: Any, value: Scalar = 0) -> Self:
-    """Elements of `value` added at the end of dims up to `shape`; None keeps a dim."""
+    """Elements of `value` added at the end of dims up to `shape`; None keeps a dim.
+
+    Examples:
+      >>> Tensor([1, 2]).pad_to(4).tolist()
+      [1, 2, 0, 0]
+    """
     dims = dim_arguments(shape, *args)
     self._check_count("pad_to", len(dims), "lengths", "one length or None")
     return self.pad([None if s is None else (0, s - n) for s, n in zip(dims, self.shape)], value=value)
@@ -224,7 +296,14 @@ class Movement(Base):
   # ---- several tensors
 
   def cat(self, *args: Self, dim: int = 0) -> Self:
-    """Tensors one after the other along `dim`; the other dims must agree. Types are promoted."""
+    """Tensors one after the other along `dim`; the other dims must agree. Types are promoted.
+
+    Examples:
+      >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
+      [1, 2, 3]
+      >>> Tensor.zeros(2, 3).cat(Tensor.zeros(2, 4), dim=1).shape
+      (2, 7)
+    """
     d, xs = self._dim(dim), (self, *args)
     for x in args:
       if not isinstance(x, Base):
@@ -240,7 +319,12 @@ class Movement(Base):
     return self._new(UOp.cat([x.uop if x.dtype is dtype else x.cast(dtype).uop for x in xs], d))
 
   def stack(self, *args: Self, dim: int = 0) -> Self:
-    """Tensors of one shape along a new dim."""
+    """Tensors of one shape along a new dim.
+
+    Examples:
+      >>> Tensor([1, 2]).stack(Tensor([3, 4])).tolist()
+      [[1, 2], [3, 4]]
+    """
     xs = (self, *args) if isinstance(self, Base) else (*self, *args)
     if any(x.shape != xs[0].shape for x in xs):
       mismatch("stack", "all shapes must be equal", [x.uop for x in xs], "to join along a dim that is there use cat")
@@ -248,7 +332,14 @@ class Movement(Base):
     return rows[0].cat(*rows[1:], dim=rows[0]._dim(dim))
 
   def repeat(self, repeats: Any, *args: Any) -> Self:
-    """The tensor laid out `repeats[i]` times along each dim; more repeats than dims add dims in front."""
+    """The tensor laid out `repeats[i]` times along each dim; more repeats than dims add dims in front.
+
+    Examples:
+      >>> Tensor([1, 2]).repeat(2).tolist()
+      [1, 2, 1, 2]
+      >>> Tensor.zeros(2, 3).repeat(2, 1, 1).shape
+      (2, 2, 3)
+    """
     counts = dim_arguments(repeats, *args)
     self._check_count("repeat", min(len(counts), self.ndim), "counts", "one")
     shape = (1,) * (len(counts) - self.ndim) + self.shape
@@ -257,14 +348,26 @@ class Movement(Base):
     return self.reshape(split).expand(wide).reshape(tuple(r * n for r, n in zip(counts, shape)))._value()
 
   def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
-    """Every element `repeats` times in a row along `dim`; without a dim, of the flattened tensor."""
+    """Every element `repeats` times in a row along `dim`; without a dim, of the flattened tensor.
+
+    Examples:
+      >>> Tensor([1, 2]).repeat_interleave(2).tolist()
+      [1, 1, 2, 2]
+    """
     x, d = (self.flatten(), 0) if dim is None else (self, self._dim(dim))
     s = x.shape
     wide = x.reshape((*s[: d + 1], 1, *s[d + 1 :])).expand((*s[: d + 1], repeats, *s[d + 1 :]))
     return wide.reshape((*s[:d], s[d] * repeats, *s[d + 1 :]))._value()
 
   def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
-    """Parts of length `sizes` (the last may be shorter), or of the given lengths."""
+    """Parts of length `sizes` (the last may be shorter), or of the given lengths.
+
+    Examples:
+      >>> [t.shape for t in Tensor.zeros(5).split(2)]
+      [(2,), (2,), (1,)]
+      >>> [t.shape for t in Tensor.zeros(5).split([1, 4])]
+      [(1,), (4,)]
+    """
     d = self._dim(dim)
     n = self.shape[d]
     if isinstance(sizes, int):
@@ -279,14 +382,24 @@ class Movement(Base):
     return tuple(self._slice(d, e - s, e) for s, e in zip(sizes, ends))
 
   def chunk(self, chunks: int, dim: int = 0) -> list[Self]:
-    """At most `chunks` parts of equal length (the last may be shorter)."""
+    """At most `chunks` parts of equal length (the last may be shorter).
+
+    Examples:
+      >>> [t.tolist() for t in Tensor.arange(5).chunk(2)]
+      [[0, 1, 2], [3, 4]]
+    """
     if chunks <= 0:
       raise ValueError(f"chunk: the number of parts must be positive, got {chunks}")
     n = self.shape[self._dim(dim)]
     return list(self.split(ceildiv(n, chunks) if n else [0] * chunks, dim=dim))
 
   def roll(self, shifts: int | tuple[int, ...], dims: int | tuple[int, ...] | None = None) -> Self:
-    """Elements moved on by `shifts` along `dims`, those past the end coming back at the start."""
+    """Elements moved on by `shifts` along `dims`, those past the end coming back at the start.
+
+    Examples:
+      >>> Tensor([1, 2, 3]).roll(1).tolist()
+      [3, 1, 2]
+    """
     if dims is None:
       if not isinstance(shifts, int):
         raise ValueError(f"roll: shifts {shifts} need dims")
@@ -320,7 +433,12 @@ class Movement(Base):
     return self._seen(u)
 
   def unfold(self, dim: int, size: int, step: int) -> Self:
-    """Windows of `size` every `step` along `dim`; the index inside the window is a new last dim."""
+    """Windows of `size` every `step` along `dim`; the index inside the window is a new last dim.
+
+    Examples:
+      >>> Tensor([1, 2, 3, 4, 5]).unfold(0, 3, 2).tolist()
+      [[1, 2, 3], [3, 4, 5]]
+    """
     d = self._dim(dim)
     if size < 0 or step <= 0 or (self.ndim and size > self.shape[d]):
       rule = f"size {size}, step {step} do not fit dim {d} of {self.shape}"
@@ -329,7 +447,14 @@ class Movement(Base):
     return x.permute((*range(d), self.ndim - 1, *range(d, self.ndim - 1), self.ndim))
 
   def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
-    """The diagonal of the matrices of dims dim1, dim2 as a new last dim; offset > 0 is above it."""
+    """The diagonal of the matrices of dims dim1, dim2 as a new last dim; offset > 0 is above it.
+
+    Examples:
+      >>> Tensor.arange(9).reshape(3, 3).diagonal().tolist()
+      [0, 4, 8]
+      >>> Tensor.arange(9).reshape(3, 3).diagonal(offset=1).tolist()
+      [1, 5]
+    """
     a, b = self._dim(dim1), self._dim(dim2)
     if a == b:
       raise ValueError(f"diagonal: dim1 and dim2 are both {a}")
@@ -341,14 +466,24 @@ class Movement(Base):
     return x.pad((0, n)).reshape((*lead, n, n + 1)).shrink_to((*[None] * len(lead), n, 1)).reshape((*lead, n))
 
   def diag(self) -> Self:
-    """The square matrix with this vector on its diagonal."""
+    """The square matrix with this vector on its diagonal.
+
+    Examples:
+      >>> Tensor([1, 2]).diag().tolist()
+      [[1, 0], [0, 2]]
+    """
     if self.ndim != 1:
       raise ValueError(f"diag: needs a vector, got shape {self.shape}")
     n = self.shape[0]
     return self.reshape(n, 1).pad((0, n)).flatten().shrink(((0, n * n),)).reshape(n, n)
 
   def rearrange(self, formula: str, **sizes: int) -> Self:
-    """Reorders dims as in einops: `x.rearrange("b (h d) -> h b d", h=4)`. ValueError if the formula does not fit."""
+    """Reorders dims as in einops: `x.rearrange("b (h d) -> h b d", h=4)`. ValueError if the formula does not fit.
+
+    Examples:
+      >>> Tensor.zeros(2, 12).rearrange("b (h d) -> h b d", h=4).shape
+      (4, 2, 3)
+    """
     extra = self.ndim - len(_parse_axes(formula.partition("->")[0].replace("...", "")))
     dots = " ".join(f"...{k}" for k in range(extra))
     left, right = (_parse_axes(side.replace("...", dots)) for side in formula.split("->"))

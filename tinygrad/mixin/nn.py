@@ -38,7 +38,12 @@ class NN(Linalg):
   __slots__ = ()
 
   def sequential(self, ll: list[Callable[[Self], Self]]) -> Self:
-    """The functions applied one after the other."""
+    """The functions applied one after the other.
+
+    Examples:
+      >>> Tensor([-1.0, 2.0]).sequential([Tensor.relu, Tensor.square]).tolist()
+      [0.0, 4.0]
+    """
     return functools.reduce(lambda x, f: f(x), ll, self)
 
   # ---- convolution
@@ -57,6 +62,10 @@ class NN(Linalg):
     *positions).
 
     Half types accumulate in float32. ValueError if the channels do not agree.
+
+    Examples:
+      >>> Tensor.ones(1, 3, 8, 8).conv2d(Tensor.ones(4, 3, 3, 3), padding=1).shape
+      (1, 4, 8, 8)
     """
     rank = weight.ndim - 2
     if rank < 1 or self.ndim != weight.ndim or (bias is not None and bias.shape != weight.shape[:1]):
@@ -100,6 +109,10 @@ class NN(Linalg):
 
     What lands at the positions r, r + stride, … comes of every stride-th weight alone: a convolution of its own. They
     are computed as channels of one, between which the positions then alternate (https://arxiv.org/abs/1609.05158).
+
+    Examples:
+      >>> Tensor.ones(1, 4, 4, 4).conv_transpose2d(Tensor.ones(4, 3, 2, 2), stride=2).shape
+      (1, 3, 8, 8)
     """
     rank = weight.ndim - 2
     if rank < 1 or self.ndim != weight.ndim or self.shape[1] != weight.shape[0] or self.shape[1] % groups:
@@ -160,6 +173,10 @@ class NN(Linalg):
     """The greatest element of each window of the last dims; the stride is the window unless given.
 
     With `return_indices` also the (first) place of it in the flattened dims, int32.
+
+    Examples:
+      >>> Tensor.arange(16).reshape(1, 1, 4, 4).max_pool2d().tolist()
+      [[[[5, 7], [13, 15]]]]
     """
     kernel, least = make_tuple(kernel_size, 2), dtypes.min(self.dtype)
     how, axes = (kernel, stride, dilation, padding, ceil_mode), tuple(range(-len(kernel), 0))
@@ -181,7 +198,13 @@ class NN(Linalg):
     output_size: Sequence[int] | None = None,
   ) -> Self:
     """Zeros with each element at the place that `max_pool2d` tells; the length of the last dims is what a pool of these
-    windows has unless `output_size` says it."""
+    windows has unless `output_size` says it.
+
+    Examples:
+      >>> x, places = Tensor.arange(4).reshape(1, 1, 2, 2).max_pool2d(return_indices=True)
+      >>> x.max_unpool2d(places).tolist()
+      [[[[0, 0], [0, 3]]]]
+    """
     kernel = make_tuple(kernel_size, 2)
     rank = len(kernel)
     if indices.shape != self.shape or self.ndim < rank:
@@ -205,7 +228,12 @@ class NN(Linalg):
     count_include_pad: bool = True,
   ) -> Self:
     """The mean of each window of the last dims; the padding counts as zeros unless told otherwise (that of ceil_mode
-    never counts)."""
+    never counts).
+
+    Examples:
+      >>> Tensor.arange(16).float().reshape(1, 1, 4, 4).avg_pool2d().tolist()
+      [[[[2.5, 4.5], [10.5, 12.5]]]]
+    """
     kernel = make_tuple(kernel_size, 2)
     how, axes = (kernel, stride, dilation, padding, ceil_mode), tuple(range(-len(kernel), 0))
     windows = self._windows(*how, 0, 0)
@@ -216,7 +244,12 @@ class NN(Linalg):
 
   def interpolate(self, size: tuple[int, ...], mode: str = "linear", align_corners: bool = False) -> Self:
     """The last dims resampled to `size`: "nearest", "nearest-exact" or "linear" (bilinear, …), as PyTorch does, with
-    any number of dims before them. Integers are rounded to the nearest."""
+    any number of dims before them. Integers are rounded to the nearest.
+
+    Examples:
+      >>> Tensor([[[0.0, 2.0]]]).interpolate((4,)).tolist()
+      [[[0.0, 0.5, 1.5, 2.0]]]
+    """
     check_choice("interpolate", "mode", mode, "nearest", "nearest-exact", "linear")
     lengths = list(size) if isinstance(size, (tuple, list)) else []
     if not 0 < len(lengths) <= self.ndim or not all(isinstance(s, int) and s > 0 for s in lengths):
@@ -245,12 +278,23 @@ class NN(Linalg):
   # ---- normalisation
 
   def layernorm(self, axis: int | tuple[int, ...] = -1, eps: float = 1e-5) -> Self:
-    """(x - mean) / sqrt(var + eps) along `axis` (https://arxiv.org/abs/1607.06450)."""
+    """(x - mean) / sqrt(var + eps) along `axis` (https://arxiv.org/abs/1607.06450).
+
+    Examples:
+      >>> print(Tensor([[1.0, 3.0]]).layernorm().numpy().round(3))
+      [[-1.  1.]]
+    """
     y = self.sub(self.mean(axis, keepdim=True))
     return y.mul(y.square().mean(axis, keepdim=True).add(eps).rsqrt())
 
   def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: Ints = 1) -> Self:
-    """(x - mean) * weight * invstd + bias, the parameters along `axis` (https://arxiv.org/abs/1502.03167)."""
+    """(x - mean) * weight * invstd + bias, the parameters along `axis` (https://arxiv.org/abs/1502.03167).
+
+    Examples:
+      >>> x = Tensor([[1.0], [3.0]])
+      >>> x.batchnorm(None, None, Tensor([2.0]), Tensor([1.0])).tolist()
+      [[-1.0], [1.0]]
+    """
     axes = self._dims(axis)
     shape = tuple(n if i in axes else 1 for i, n in enumerate(self.shape))
     x = self.sub(mean.reshape(shape))
@@ -259,7 +303,13 @@ class NN(Linalg):
     return y if bias is None else y.add(bias.reshape(shape))
 
   def dropout(self, p: float = 0.5) -> Self:
-    """While training, zeros with probability p and the rest scaled by 1/(1-p) (https://jmlr.org/papers/v15/srivastava14a.html)."""
+    """While training, zeros with probability p and the rest scaled by 1/(1-p)
+    (https://jmlr.org/papers/v15/srivastava14a.html).
+
+    Examples:
+      >>> Tensor.ones(4).dropout(0.5).tolist()  # outside of training
+      [1.0, 1.0, 1.0, 1.0]
+    """
     if not 0 <= p <= 1:
       raise ValueError(f"dropout: the probability must be within [0, 1], got {p}")
     if not TRAINING.value or p == 0:
@@ -283,6 +333,11 @@ class NN(Linalg):
     `attn_mask`: bool (True attends) or added to the scores; `is_causal`: query i sees keys up to i, of those that the
     mask leaves. With `enable_gqa` several heads of q share one of k and v. ValueError for head counts that do not
     divide.
+
+    Examples:
+      >>> q = Tensor.ones(2, 4, 8)
+      >>> q.scaled_dot_product_attention(q, q, is_causal=True).shape
+      (2, 4, 8)
     """
     q, k, v = self, key, value
     if enable_gqa and q.shape[-3] != k.shape[-3]:
@@ -312,12 +367,22 @@ class NN(Linalg):
     return self.sum() if reduction == "sum" else self._value()
 
   def binary_crossentropy(self, Y: Self, reduction: Reduction = "mean") -> Self:
-    """-(y log p + (1-y) log(1-p)) of probabilities p, where 0 log 0 is 0."""
+    """-(y log p + (1-y) log(1-p)) of probabilities p, where 0 log 0 is 0.
+
+    Examples:
+      >>> print(Tensor([0.9, 0.2]).binary_crossentropy(Tensor([1.0, 0.0])).numpy().round(3))
+      0.164
+    """
     negative = Y.eq(1).where(0.0, Y.sub(1, reverse=True).mul(self.sub(1, reverse=True).log()))
     return Y.eq(0).where(0.0, Y.mul(self.log())).add(negative).neg()._do_reduction(reduction)
 
   def binary_crossentropy_logits(self, Y: Self, reduction: Reduction = "mean", pos_weight: Self | None = None) -> Self:
-    """The binary cross entropy of sigmoid(x), without overflow; `pos_weight` scales the positive part."""
+    """The binary cross entropy of sigmoid(x), without overflow; `pos_weight` scales the positive part.
+
+    Examples:
+      >>> print(Tensor([2.0, -1.0]).binary_crossentropy_logits(Tensor([1.0, 0.0])).numpy().round(3))
+      0.22
+    """
     positive = Y if pos_weight is None else Y.mul(pos_weight)
     loss = positive.mul(self.logsigmoid()).add(Y.sub(1, reverse=True).mul(self.neg().logsigmoid())).neg()
     return loss._do_reduction(reduction)
@@ -328,6 +393,10 @@ class NN(Linalg):
     """Cross entropy of logits (.., classes) and class numbers Y (..); elements equal to `ignore_index` do not count.
 
     ValueError unless Y has the shape of the logits without the last dim.
+
+    Examples:
+      >>> print(Tensor([[2.0, 0.0], [0.0, 3.0]]).sparse_categorical_crossentropy(Tensor([0, -1])).numpy().round(3))
+      0.127
     """
     if Y.shape != self.shape[:-1]:
       rule = "the labels must have the logits' shape without the last dim"
@@ -339,7 +408,12 @@ class NN(Linalg):
 
   def cross_entropy(self, Y: Self, reduction: Reduction = "mean", label_smoothing: float = 0.0) -> Self:
     """Cross entropy of logits (b, classes, *dims) and either class numbers (b, *dims) or probabilities of the logits'
-    shape."""
+    shape.
+
+    Examples:
+      >>> print(Tensor([[2.0, 0.0], [0.0, 3.0]]).cross_entropy(Tensor([0, 1])).numpy().round(3))
+      0.088
+    """
     classes_dim = 0 if self.ndim == 1 else 1
     logs = self.log_softmax(classes_dim)
     if Y.ndim < self.ndim:
@@ -368,7 +442,12 @@ class NN(Linalg):
     self, Y: Self, weight: Self | None = None, ignore_index: int | None = None, reduction: Reduction = "mean"
   ) -> Self:
     """-log p of the class Y, of log probabilities (b, classes, *dims); `weight` (classes,) scales classes and counts in
-    the mean."""
+    the mean.
+
+    Examples:
+      >>> print(Tensor([[0.25, 0.75]]).log().nll_loss(Tensor([1])).numpy().round(3))
+      0.288
+    """
     scale: Any = self.ones_like().float()._slice(1, 0, 1).squeeze(1) if weight is None else weight[Y]
     if ignore_index is not None:
       scale = Y.ne(ignore_index).where(scale, 0)

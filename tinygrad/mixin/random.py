@@ -100,7 +100,15 @@ class Random(Indexing):
 
   @classmethod
   def manual_seed(cls, seed: int = 0) -> None:
-    """Sets the seed (its lower 32 bits) and starts the counter anew."""
+    """Sets the seed (its lower 32 bits) and starts the counter anew.
+
+    Examples:
+      >>> Tensor.manual_seed(1)
+      >>> a = Tensor.rand(3).realize()
+      >>> Tensor.manual_seed(1)
+      >>> (Tensor.rand(3) == a).all().item()
+      True
+    """
     Random._seed, Random._calls = seed & 0xFFFFFFFF, 0
 
   @classmethod
@@ -135,7 +143,12 @@ class Random(Indexing):
     return cls._wrap(word).rshift(32 - bits).cast(dtypes.float32).mul(2.0**-bits).cast(dtype)
 
   def threefry(self, seed: Self) -> Self:
-    """Threefry-2x32 of uint64 counters under uint64 keys: 64 random bits each."""
+    """Threefry-2x32 of uint64 counters under uint64 keys: 64 random bits each.
+
+    Examples:
+      >>> Tensor([0], dtype=dtypes.uint64).threefry(Tensor([0], dtype=dtypes.uint64)).tolist()
+      [11077253088097075545]
+    """
     counter, key = ((t, t.rshift(32)) for t in (self.cast(dtypes.uint64), seed.cast(dtypes.uint64)))
     words = [t._expand_to(self.shape).cast(dtypes.uint32).uop for t in (*key, *counter)]
     low, high = (self._wrap(u).cast(dtypes.uint64) for u in threefry2x32(*words))
@@ -143,7 +156,13 @@ class Random(Indexing):
 
   @classmethod
   def random_bits(cls, key: Self, counter: Self, num: int) -> Self:
-    """`num` random uint32 (num < 2**32) of a key and a counter, each two uint32: those at counter, counter + 1, …"""
+    """`num` random uint32 (num < 2**32) of a key and a counter, each two uint32: those at counter, counter + 1, …
+
+    Examples:
+      >>> key, counter = Tensor([1, 2], dtype=dtypes.uint32), Tensor([0, 0], dtype=dtypes.uint32)
+      >>> Tensor.random_bits(key, counter, 4).dtype
+      dtypes.uint32
+    """
     place = counter.bitcast(dtypes.uint64).add(cls.arange((num + 1) // 2, dtype=dtypes.uint64))
     return place.threefry(key.bitcast(dtypes.uint64)).bitcast(dtypes.uint32)._slice(0, 0, num)
 
@@ -151,7 +170,12 @@ class Random(Indexing):
   def rand(
     cls, *shape: Any, device: DeviceArg = None, dtype: DTypeArg = None, contiguous: bool = True, **kwargs: Any
   ) -> Self:
-    """Uniform in [0, 1). TypeError if `dtype` is no float."""
+    """Uniform in [0, 1). TypeError if `dtype` is no float.
+
+    Examples:
+      >>> Tensor.rand(2, 3).shape
+      (2, 3)
+    """
     d = _float_type("rand", dtype)
     return cls._make(cls._uniform(*cls._random_words(dim_arguments(*shape), device), d).uop, **kwargs)
 
@@ -159,7 +183,12 @@ class Random(Indexing):
   def randn(
     cls, *shape: Any, dtype: DTypeArg = None, device: DeviceArg = None, contiguous: bool = True, **kwargs: Any
   ) -> Self:
-    """Normal with mean 0 and variance 1, by the method of Box and Muller (1958); of another type than a float, cast."""
+    """Normal with mean 0 and variance 1, by the method of Box and Muller (1958); of another type than a float, cast.
+
+    Examples:
+      >>> Tensor.randn(2, 3).shape
+      (2, 3)
+    """
     d = to_dtype(dtype or dtypes.default_float)
     first, second = cls._random_words(dim_arguments(*shape), device)
     u, v = cls._uniform(first, second, dtypes.float32), cls._uniform(second, first, dtypes.float32)
@@ -171,7 +200,12 @@ class Random(Indexing):
   def randint(
     cls, *shape: Any, low: int = 0, high: int = 10, dtype: DTypeArg = None, device: DeviceArg = None, **kwargs: Any
   ) -> Self:
-    """Integers in [low, high), int32 unless given: floor(r * (high - low) / 2**32) of 32 random bits r."""
+    """Integers in [low, high), int32 unless given: floor(r * (high - low) / 2**32) of 32 random bits r.
+
+    Examples:
+      >>> Tensor.randint(2, 3, low=5, high=6).tolist()
+      [[5, 5, 5], [5, 5, 5]]
+    """
     if not isinstance(low, int) or not isinstance(high, int):
       raise TypeError(f"randint: low and high must be integers, got {low!r} and {high!r}")
     d = to_dtype(dtype or dtypes.default_int)
@@ -185,55 +219,100 @@ class Random(Indexing):
 
   @classmethod
   def uniform(cls, *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DTypeArg = None, **kwargs: Any) -> Self:
-    """Uniform in [low, high)."""
+    """Uniform in [low, high).
+
+    Examples:
+      >>> Tensor.uniform(1000, low=2, high=3).min().item() >= 2
+      True
+    """
     d = to_dtype(dtype or dtypes.default_float)
     t = cls.rand(*shape, dtype=d if dtypes.is_float(d) else None, **kwargs)
     return t.mul(high - low).add(low).cast(d).requires_grad_(t.requires_grad)
 
   @classmethod
   def normal(cls, *shape: Any, mean: float = 0.0, std: float = 1.0, dtype: DTypeArg = None, **kwargs: Any) -> Self:
-    """Normal with that mean and standard deviation; of another type than a float, cast."""
+    """Normal with that mean and standard deviation; of another type than a float, cast.
+
+    Examples:
+      >>> Tensor.normal(2, 3, mean=1.0, std=0.1).shape
+      (2, 3)
+    """
     d = to_dtype(dtype or dtypes.default_float)
     t = cls.randn(*shape, dtype=d if dtypes.is_float(d) else None, **kwargs)
     return t.mul(std).add(mean).cast(d).requires_grad_(t.requires_grad)
 
   @classmethod
   def scaled_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
-    """Uniform in [-1, 1) over sqrt(number of elements)."""
+    """Uniform in [-1, 1) over sqrt(number of elements).
+
+    Examples:
+      >>> Tensor.scaled_uniform(2, 3).shape
+      (2, 3)
+    """
     bound = prod(dim_arguments(*shape)) ** -0.5
     return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
 
   @classmethod
   def glorot_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
-    """Uniform within sqrt(6 / (fan in + fan out)) (https://proceedings.mlr.press/v9/glorot10a.html)."""
+    """Uniform within sqrt(6 / (fan in + fan out)) (https://proceedings.mlr.press/v9/glorot10a.html).
+
+    Examples:
+      >>> Tensor.glorot_uniform(2, 3).shape
+      (2, 3)
+    """
     dims = dim_arguments(*shape)
     bound = (6 / (dims[0] + prod(dims[1:]))) ** 0.5
     return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
 
   @classmethod
   def kaiming_uniform(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
-    """Uniform within sqrt(6 / (1 + a²) / fan in) (https://arxiv.org/abs/1502.01852)."""
+    """Uniform within sqrt(6 / (1 + a²) / fan in) (https://arxiv.org/abs/1502.01852).
+
+    Examples:
+      >>> Tensor.kaiming_uniform(2, 3).shape
+      (2, 3)
+    """
     bound = math.sqrt(3.0) * _kaiming_std(dim_arguments(*shape), a)
     return cls.uniform(*shape, low=-bound, high=bound, **kwargs)
 
   @classmethod
   def kaiming_normal(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
-    """Normal with variance 2 / (1 + a²) / fan in (https://arxiv.org/abs/1502.01852)."""
+    """Normal with variance 2 / (1 + a²) / fan in (https://arxiv.org/abs/1502.01852).
+
+    Examples:
+      >>> Tensor.kaiming_normal(2, 3).shape
+      (2, 3)
+    """
     return cls.normal(*shape, mean=0.0, std=_kaiming_std(dim_arguments(*shape), a), **kwargs)
 
   @classmethod
   def randperm(cls, n: int, device: DeviceArg = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:
-    """The numbers 0 … n-1 in random order."""
+    """The numbers 0 … n-1 in random order.
+
+    Examples:
+      >>> Tensor.randperm(4).sort()[0].tolist()
+      [0, 1, 2, 3]
+    """
     words = cls._wrap(cls._random_words((n,), device)[0])  # whole: of floats more would be equal, and stay in order
     order = cls._make(words.argsort().cast(dtype or dtypes.default_int).uop, **kwargs)
     return order if device is None else order._new(order.uop.copy_to_device(reduced_placement(to_placement(device))))
 
   def rand_like(self, dtype: DTypeArg = None, device: DeviceArg = None, **kwargs: Any) -> Self:
-    """`rand` of this shape, type and placement."""
+    """`rand` of this shape, type and placement.
+
+    Examples:
+      >>> Tensor.zeros(2, 3).rand_like().shape
+      (2, 3)
+    """
     return self.rand(self.shape, dtype=dtype or self.dtype, device=self._beside(device), **kwargs)
 
   def randn_like(self, dtype: DTypeArg = None, device: DeviceArg = None, **kwargs: Any) -> Self:
-    """`randn` of this shape, type and placement."""
+    """`randn` of this shape, type and placement.
+
+    Examples:
+      >>> Tensor.zeros(2, 3).randn_like().shape
+      (2, 3)
+    """
     return self.randn(self.shape, dtype=dtype or self.dtype, device=self._beside(device), **kwargs)
 
   def multinomial(self, num_samples: int = 1, replacement: bool = False) -> Self:
@@ -241,6 +320,10 @@ class Random(Indexing):
     is a row of one.
 
     Without replacement by the exponential race: the k least of -log(u)/p.
+
+    Examples:
+      >>> Tensor([0.0, 1.0]).multinomial(3, replacement=True).tolist()
+      [1, 1, 1]
     """
     if not self.ndim:
       return self.reshape(1).multinomial(num_samples, replacement)
@@ -266,7 +349,12 @@ class Random(Indexing):
 
   def keccak(self, cfg: str | tuple[int, int] = "sha3_256") -> Self:
     """The hash of each row of bytes (.., n) -> (.., digest): "sha3_224", "sha3_256", "shake_128" (16 bytes), or (rate
-    in bytes, suffix) with a digest of half the capacity, e.g. (136, 1) for Ethereum's. TypeError unless uint8."""
+    in bytes, suffix) with a digest of half the capacity, e.g. (136, 1) for Ethereum's. TypeError unless uint8.
+
+    Examples:
+      >>> Tensor([1, 2], dtype=dtypes.uint8).keccak().shape
+      (32,)
+    """
     if self.dtype is not dtypes.uint8 or not self.ndim:
       mismatch("keccak", "works on rows of uint8", [self.uop], "x.flatten().bitcast(dtypes.uint8)", TypeError)
     if isinstance(cfg, str) and cfg not in CONFIGURATIONS:
@@ -305,7 +393,12 @@ class Random(Indexing):
 
   def hash(self) -> Self:
     """16 bytes that tell the elements' bytes apart from others: shake_128 of each 156 (zeros behind the last) and the
-    number of all, of these digests again, and so on, up to one."""
+    number of all, of these digests again, and so on, up to one.
+
+    Examples:
+      >>> Tensor([1, 2]).hash().shape
+      (16,)
+    """
     data = self.contiguous().flatten().bitcast(dtypes.uint8)
     while True:
       n = int(data.numel())

@@ -41,31 +41,74 @@ class Reduce(Creation):
     return result.cast(self.dtype) if dtype is None and dtypes.is_float(self.dtype) else result
 
   def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DTypeArg = None) -> Self:
-    """The sum, carried in at least 32 bits; half types come back as they were, small integers as 32 bits."""
+    """The sum, carried in at least 32 bits; half types come back as they were, small integers as 32 bits.
+
+    Examples:
+      >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).sum().item()
+      10.0
+      >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).sum(axis=0).tolist()
+      [4.0, 6.0]
+    """
     return self._in_wide(lambda x: x._reduce(Ops.ADD, axis, keepdim), dtype)
 
   def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DTypeArg = None) -> Self:
-    """The product, in the types of `sum`."""
+    """The product, in the types of `sum`.
+
+    Examples:
+      >>> Tensor([2, 3, 4]).prod().item()
+      24
+    """
     return self._in_wide(lambda x: x._reduce(Ops.MUL, axis, keepdim), dtype)
 
   def max(self, axis: Axis = None, keepdim: bool = False) -> Self:
-    """The greatest element; of none, the least value of the type."""
+    """The greatest element; of none, the least value of the type.
+
+    Examples:
+      >>> Tensor([1, 3, 2]).max().item()
+      3
+      >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).max(axis=1).tolist()
+      [2.0, 4.0]
+    """
     return self._reduce(Ops.MAX, axis, keepdim)
 
   def min(self, axis: Axis = None, keepdim: bool = False) -> Self:
-    """The least element; of none, the greatest value of the type."""
+    """The least element; of none, the greatest value of the type.
+
+    Examples:
+      >>> Tensor([2, 1, 3]).min().item()
+      1
+    """
     return self._reduce(Ops.MIN, axis, keepdim)
 
   def any(self, axis: Axis = None, keepdim: bool = False) -> Self:
-    """Whether an element is not 0."""
+    """Whether an element is not 0.
+
+    Examples:
+      >>> Tensor([1, 0]).any().item()
+      True
+      >>> Tensor([[0, 0], [1, 1]]).any(axis=1).tolist()
+      [False, True]
+    """
     return self.bool().max(axis, keepdim)
 
   def all(self, axis: Axis = None, keepdim: bool = False) -> Self:
-    """Whether no element is 0."""
+    """Whether no element is 0.
+
+    Examples:
+      >>> Tensor([1, 0]).all().item()
+      False
+      >>> Tensor([[1, 0], [1, 1]]).all(axis=1).tolist()
+      [False, True]
+    """
     return self.bool().min(axis, keepdim)
 
   def allclose(self, other: Self, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
-    """Whether all elements are close (`isclose`), as a bool tensor."""
+    """Whether all elements are close (`isclose`), as a bool tensor.
+
+    Examples:
+      >>> Tensor([1.0]).allclose(Tensor([1.0 + 1e-9])).item()
+      True
+    """
     return self.isclose(other, rtol, atol, equal_nan).all()
 
   # ---- statistics
@@ -74,14 +117,28 @@ class Reduce(Creation):
     return prod(self.shape[d] for d in self._dims(axis))
 
   def mean(self, axis: Axis = None, keepdim: bool = False) -> Self:
-    """The sum over the number of elements, as a float; nan of none."""
+    """The sum over the number of elements, as a float; nan of none.
+
+    Examples:
+      >>> Tensor([1, 2]).mean().item()
+      1.5
+      >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).mean(0, keepdim=True).shape
+      (1, 2)
+    """
     dtype = least_upper_float(self.dtype)
     total = self.cast(sum_acc_dtype(dtype)).sum(axis, keepdim)
     n = self._count(axis)
     return (total.mul(1 / n) if isinstance(n, int) and n else total.div(n)).cast(dtype)
 
   def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
-    """The mean of the squared distances to the mean, over n - correction; nan where that is 0 of equal elements."""
+    """The mean of the squared distances to the mean, over n - correction; nan where that is 0 of equal elements.
+
+    Examples:
+      >>> Tensor([1.0, 2.0, 3.0]).var().item()
+      1.0
+      >>> Tensor([1.0, 3.0]).var(correction=0).item()
+      1.0
+    """
     x = (x := self._float()).cast(x._wide())
     squares = x.sub(x.mean(axis, keepdim=True)).square().sum(axis, keepdim)
     n = self._count(axis)
@@ -89,18 +146,40 @@ class Reduce(Creation):
     return squares.div(rest).cast(least_upper_float(self.dtype))
 
   def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
-    """sqrt of `var`; its derivative is 0 where all elements are equal, as in PyTorch."""
+    """sqrt of `var`; its derivative is 0 where all elements are equal, as in PyTorch.
+
+    Examples:
+      >>> Tensor([1.0, 2.0, 3.0]).std().item()
+      1.0
+    """
     v = self.var(axis, keepdim, correction)
     return v.eq(0).where(v.detach(), v.eq(0).where(1.0, v).sqrt())
 
   def var_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
+    """(`var`, `mean`) along `axis`.
+
+    Examples:
+      >>> [t.item() for t in Tensor([1.0, 2.0, 3.0]).var_mean()]
+      [1.0, 2.0]
+    """
     return self.var(axis, keepdim, correction), self.mean(axis, keepdim)
 
   def std_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
+    """(`std`, `mean`) along `axis`.
+
+    Examples:
+      >>> [t.item() for t in Tensor([1.0, 2.0, 3.0]).std_mean()]
+      [1.0, 2.0]
+    """
     return self.std(axis, keepdim, correction), self.mean(axis, keepdim)
 
   def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
-    """x over its p-norm along `dim` (at least eps)."""
+    """x over its p-norm along `dim` (at least eps).
+
+    Examples:
+      >>> print(Tensor([[3.0, 4.0]]).normalize().numpy().round(3))
+      [[0.6 0.8]]
+    """
     sizes = self.abs().pow(p) if p else self.ne(0).cast(self.dtype)
     norm = sizes.sum(dim, keepdim=True)
     return self.div((norm.pow(1 / p) if p else norm).maximum(eps))
@@ -114,21 +193,42 @@ class Reduce(Creation):
     return x.sub(x.detach().max(axis, keepdim=True)), out
 
   def softmax(self, axis: Axis = -1, dtype: DTypeArg = None) -> Self:
-    """exp(x) over its sum along `axis`."""
+    """exp(x) over its sum along `axis`.
+
+    Examples:
+      >>> print(Tensor([1.0, 2.0]).softmax().numpy().round(3))
+      [0.269 0.731]
+    """
     x, out = self._shifted(axis, dtype)
     e = x.exp()
     return e.mul(e.sum(axis, keepdim=True).reciprocal()).cast(out)
 
   def softmin(self, axis: Axis = -1, dtype: DTypeArg = None) -> Self:
+    """exp(-x) over its sum along `axis`.
+
+    Examples:
+      >>> print(Tensor([1.0, 2.0]).softmin().numpy().round(3))
+      [0.731 0.269]
+    """
     return self.neg().softmax(axis, dtype)
 
   def log_softmax(self, axis: Axis = -1, dtype: DTypeArg = None) -> Self:
-    """log of softmax."""
+    """log of softmax.
+
+    Examples:
+      >>> print(Tensor([1.0, 2.0]).log_softmax().numpy().round(3))
+      [-1.313 -0.313]
+    """
     x, out = self._shifted(axis, dtype)
     return x.sub(x.exp().sum(axis, keepdim=True).log()).cast(out)
 
   def logsumexp(self, axis: Axis = None, keepdim: bool = False) -> Self:
-    """log of the sum of exp(x), without overflow."""
+    """log of the sum of exp(x), without overflow.
+
+    Examples:
+      >>> print(Tensor([1000.0, 1000.0]).logsumexp().numpy().round(3))
+      1000.693
+    """
     m = self.detach().max(axis, keepdim=True)
     m = m.isinf().where(0, m) if dtypes.is_float(m.dtype) else m  # inf - inf is nan
     total = self.sub(m).exp().sum(axis, keepdim).log()
@@ -137,7 +237,14 @@ class Reduce(Creation):
   # ---- searches
 
   def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
-    """The position of the (first) greatest element, int32; without an axis in the flattened tensor."""
+    """The position of the (first) greatest element, int32; without an axis in the flattened tensor.
+
+    Examples:
+      >>> Tensor([1, 9, 9]).argmax().item()
+      1
+      >>> Tensor([[1, 2], [4, 3]]).argmax(axis=1).tolist()
+      [1, 0]
+    """
     self._check_some("argmax", axis)
     if axis is None:
       return self.flatten().argmax(0).reshape((1,) * self.ndim if keepdim else ())
@@ -156,7 +263,12 @@ class Reduce(Creation):
       mismatch(name, "there is no element to find", [self.uop], "check that the dim is not empty first")
 
   def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
-    """The position of the (first) least element, int32."""
+    """The position of the (first) least element, int32.
+
+    Examples:
+      >>> Tensor([4, 1, 9]).argmin().item()
+      1
+    """
     self._check_some("argmin", axis)
     if dtypes.is_float(self.dtype):
       return self.neg().argmax(axis, keepdim)
@@ -216,18 +328,34 @@ class Reduce(Creation):
     return hit.where(place, 0).max(-1, keepdim=True).eq(place).where(self, -0.0).sum(-1)
 
   def cumsum(self, axis: int = 0) -> Self:
-    """The sum of the elements up to and including each one along `axis`."""
+    """The sum of the elements up to and including each one along `axis`.
+
+    Examples:
+      >>> Tensor([1, 2, 3]).cumsum().tolist()
+      [1, 3, 6]
+    """
     return self._in_wide(
       lambda x: summed(x._levels(axis, lambda w: w.sum(-1), 0, x._wide() if x.dtype is dtypes.float32 else None))
     )
 
   def cumprod(self, axis: int = 0) -> Self:
-    """The product of the elements up to and including each one along `axis`."""
+    """The product of the elements up to and including each one along `axis`.
+
+    Examples:
+      >>> Tensor([1, 2, 3]).cumprod(0).tolist()
+      [1, 2, 6]
+    """
     return self._in_wide(lambda x: x._running(axis, Ops.MUL, 1))
 
   def cummax(self, axis: int = 0) -> tuple[Self, Self]:
     """The greatest element so far along `axis`, and where it stands (the last one of equals, which also takes the
-    gradient), int32."""
+    gradient), int32.
+
+    Examples:
+      >>> values, places = Tensor([1, 3, 2]).cummax()
+      >>> values.tolist(), places.tolist()
+      ([1, 3, 3], [0, 1, 1])
+    """
     if dtypes.is_float(self.dtype):  # one of equals takes the gradient: the last, whatever the blocks
       values = self._cumulate(axis, Reduce._last_greatest, lambda x, y: y.ge(x).bitwise_or(y.isnan()).where(y, x))
     else:
@@ -239,7 +367,13 @@ class Reduce(Creation):
     return values, hit.where(self.arange(self.shape[dim])._lined(dim, self.ndim), 0)._running(dim, Ops.MAX, 0)
 
   def cummin(self, axis: int = 0) -> tuple[Self, Self]:
-    """The least element so far along `axis`, and where it stands (as in `cummax`), int32."""
+    """The least element so far along `axis`, and where it stands (as in `cummax`), int32.
+
+    Examples:
+      >>> values, places = Tensor([3, 1, 2]).cummin()
+      >>> values.tolist(), places.tolist()
+      ([3, 1, 1], [0, 1, 1])
+    """
     if not dtypes.is_float(self.dtype):
       values, places = self.bitwise_not().cummax(axis)
       return values.bitwise_not(), places
@@ -247,5 +381,10 @@ class Reduce(Creation):
     return values.neg(), places
 
   def logcumsumexp(self, axis: int = 0) -> Self:
-    """log of the running sum of exp(x) along `axis`, without overflow."""
+    """log of the running sum of exp(x) along `axis`, without overflow.
+
+    Examples:
+      >>> print(Tensor([0.0, 0.0, 1.0]).logcumsumexp().numpy().round(3))
+      [0.    0.693 1.551]
+    """
     return self._float()._cumulate(axis, lambda w: w.logsumexp(-1), lambda x, y: x.logaddexp(y))
