@@ -30,7 +30,10 @@ def of_here() -> dict[str, object]:
   mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))
   model = nn.Linear(3, 4)
   values = {"x": Tensor(X), "w": Tensor(W), "i": Tensor(I), "mask": Tensor(MASK), "X": X}
-  f = lambda t: (t * t).sum()
+
+  def f(t: Tensor) -> Tensor:
+    return (t * t).sum()
+
   tools = {"explain": explain, "visualize": visualize, "tree_map": tree_map}
   return {**names, **values, **tools, "mesh": mesh, "model": model, "f": f, "step": f}
 

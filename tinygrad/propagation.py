@@ -72,6 +72,13 @@ def propagate(*outputs: Any, mesh: Mesh) -> Propagation:
   tensors that read them show their new placements. Nothing else is computed.
 
   Raises: ShardError for a hint that names no axis of the mesh; ShardTypeError for no mesh.
+
+  Examples:
+    >>> x, w = Tensor.ones(4, 8).contiguous().realize(), Tensor.ones(8, 2).contiguous().realize()
+    >>> y = x.constrain(P("d")) @ w
+    >>> said = propagate(y, mesh=Mesh(("CPU:0", "CPU:1"), names=("d",)))
+    >>> x.device.spec, w.device.spec, y.device.spec
+    (P('d'), P(), P('d'))
   """
   check_mesh("propagate", mesh)
   return place_on(mesh, [t.uop for t in _tensors(outputs)])
@@ -98,6 +105,13 @@ def auto(*outputs: Any, mesh: Mesh, memory: float | None = None, machine: Machin
   enough); where that is less than the fastest placement takes, values may be computed again. `machine`: what a device
   and its links can do (None: what is assumed of the mesh's devices).
   Raises: ShardError where nothing fits the memory, and as `propagate`; ModuleNotFoundError without highspy.
+
+  Examples:
+    >>> x, w = Tensor.ones(4, 8).contiguous().realize(), Tensor.ones(8, 2).contiguous().realize()
+    >>> y = x @ w
+    >>> said = auto(y, mesh=Mesh(("CPU:0", "CPU:1"), names=("d",)))
+    >>> 0 <= said.gap < 1
+    True
   """
   check_mesh("auto", mesh)
   roots, on = [t.uop for t in _tensors(outputs)], machine or machines.machine_for(mesh)

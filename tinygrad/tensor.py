@@ -74,6 +74,13 @@ class Tensor(NN, metaclass=_Training):
 
   `Tensor(data, device, dtype)` takes numbers, nested lists, bytes (uint8), a path (its bytes), numpy arrays, a bound
   variable or nothing (an empty tensor). Nothing is computed before `realize`, `numpy`, `item`, …
+  `grad` is what `backward` has left; `requires_grad` says whether it does (None: as the optimizer likes).
+
+  Examples:
+    >>> Tensor([[1, 2], [3, 4]])
+    <Tensor int32[2, 2] on CPU>
+    >>> (Tensor([1.0, 2.0]) * Tensor([[10.0], [20.0]])).tolist()
+    [[10.0, 20.0], [20.0, 40.0]]
   """
 
   __slots__ = ("__weakref__", "_holder", "_uop", "grad")
@@ -609,7 +616,7 @@ class Tensor(NN, metaclass=_Training):
 
     Examples:
       >>> with Tensor.train():
-      ...  y = Tensor.ones(1000).dropout(0.5)
+      ...   y = Tensor.ones(1000).dropout(0.5)
       >>> y.max().item()
       2.0
     """
@@ -621,7 +628,7 @@ class Tensor(NN, metaclass=_Training):
 
     Examples:
       >>> with Tensor.test():
-      ...  y = Tensor.ones(4).dropout(0.5)
+      ...   y = Tensor.ones(4).dropout(0.5)
       >>> y.tolist()
       [1.0, 1.0, 1.0, 1.0]
     """
@@ -634,7 +641,7 @@ class Tensor(NN, metaclass=_Training):
     Examples:
       >>> x = Tensor([1.0])
       >>> with Tensor.no_grad():
-      ...  y = x * 2
+      ...   y = x * 2
       >>> y.requires_grad
     """
     return Context(NO_GRAD=1)

@@ -8,11 +8,27 @@ from tinygrad.helpers import user_frame, user_line
 
 
 class DeviceError(RuntimeError):
-  """A device that does not exist here, cannot be opened, or failed while it ran."""
+  """A device that does not exist here, cannot be opened, or failed while it ran.
+
+  Examples:
+    >>> try:
+    ...   Tensor([1.0], device='CPUU')
+    ... except DeviceError as error:
+    ...   print(str(error).splitlines()[0])
+    unknown device 'CPUU': there is no backend 'CPUU'
+  """
 
 
 class ShardError(RuntimeError, ValueError):
-  """A placement that cannot be, or operands whose placements do not go together."""
+  """A placement that cannot be, or operands whose placements do not go together.
+
+  Examples:
+    >>> try:
+    ...   Tensor.ones(4).shard(('CPU:0', 'CPU:1'), axis=1)
+    ... except ShardError as error:
+    ...   print(str(error).splitlines()[-1].strip())
+    fix: x.shard(devices, axis=0)
+  """
 
 
 class ShardTypeError(ShardError, TypeError):

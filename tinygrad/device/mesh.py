@@ -50,6 +50,13 @@ class Mesh(_Frozen):
   gives names alone. Equal meshes are the same object. `with mesh:` makes it the `ambient_mesh`.
   Raises: ShardError for repeated devices, several kinds without MIXED=1, a shape that does not multiply to their
   number, or names that don't match it; ShardTypeError for `axis_names=` and other keywords than these three.
+
+  Examples:
+    >>> mesh = Mesh([f"CPU:{i}" for i in range(4)], (2, 2), ("data", "model"))
+    >>> len(mesh), mesh.shape, mesh.names
+    (4, (2, 2), ('data', 'model'))
+    >>> Mesh(('CPU:0', 'CPU:1')) is Mesh(['CPU', 'CPU:1'])
+    True
   """
 
   __slots__ = ("devices", "home", "kinds", "names", "shape")
@@ -106,7 +113,13 @@ class Mesh(_Frozen):
     return f"Mesh({short_devices(self.devices)}, {axes})"
 
   def axes_of(self, sub_axes: Sequence[SubAxis]) -> tuple[str, ...]:
-    """The axes and sub-axes that the sub-axes are, major to minor; `size@stride` for one that crosses them."""
+    """The axes and sub-axes that the sub-axes are, major to minor; `size@stride` for one that crosses them.
+
+    Examples:
+      >>> mesh = Mesh([f"CPU:{i}" for i in range(4)], (2, 2), ("data", "model"))
+      >>> mesh.axes_of([mesh.sub_axis("model")])
+      ('model',)
+    """
     out: list[str] = []
     for d in merge_sub_axes(sorted(sub_axes, key=lambda d: -d.stride)):
       parts, covered = list[str](), 1
@@ -121,7 +134,15 @@ class Mesh(_Frozen):
 
   def sub_axis(self, entry: str) -> SubAxis:
     """The sub-axis of an axis `"x"`, of a sub-axis `"x:(p)k"` (view x as [p, k, n/(pk)] and take k), or of one that
-    crosses axes, `"size@stride"`: what `axes_of` gives. ShardError for any other."""
+    crosses axes, `"size@stride"`: what `axes_of` gives. ShardError for any other.
+
+    Examples:
+      >>> mesh = Mesh([f"CPU:{i}" for i in range(4)], (2, 2), ("data", "model"))
+      >>> mesh.sub_axis('data')
+      SubAxis(size=2, stride=2)
+      >>> mesh.sub_axis('model')
+      SubAxis(size=2, stride=1)
+    """
     if isinstance(found := self._sub_axis(entry), str):
       refuse(found, repr(self.names[0]))
     return found

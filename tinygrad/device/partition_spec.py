@@ -15,6 +15,15 @@ _specs: dict[tuple[Any, ...], P] = {}
 class P(_Frozen, tuple[Any, ...]):
   """PartitionSpec: for each tensor dim None, a mesh axis name, or a tuple of names (major to minor). `P("dp",
   None)`. Equal ones are the same object. ShardTypeError for anything else.
+
+  Examples:
+    >>> P("data", None)
+    P('data', None)
+    >>> P(("data", "model"), None) == P(["data", "model"], None)
+    True
+    >>> mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))
+    >>> Tensor.ones(4, 2).shard(mesh, P('d')).device.spec
+    P('d')
   """
 
   __slots__ = ()

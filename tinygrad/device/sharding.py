@@ -48,6 +48,16 @@ class Sharding(_Frozen):
   Sub-axes in neither replicate. Frozen and interned in one normal form: equal placements are the same object.
   On one device it is that device's plain name (a `str` is returned).
   Raises: ShardError for an axis used twice, a negative or repeated axis, sub-axes that overlap.
+
+  Examples:
+    >>> Sharding(("CPU:0", "CPU:1"), axis=0).axis
+    0
+    >>> mesh = Mesh([f"CPU:{i}" for i in range(4)], (2, 2), ("data", "model"))
+    >>> placement = Sharding(mesh, P(None, 'model'))
+    >>> placement.local_shape((4, 6)), placement.spec
+    ((4, 3), P(None, 'model'))
+    >>> Sharding(("CPU:1",))
+    'CPU:1'
   """
 
   __slots__ = ("devices", "dims", "home", "partial", "parts_", "reduced", "used")
@@ -82,7 +92,13 @@ class Sharding(_Frozen):
 
   @staticmethod
   def of(mesh: Mesh, dims: Sequence[Sequence[SubAxis]], partial: Sequence[Partial] = ()) -> Any:
-    """The interned normal form of the given sub-axes; the mesh's only device as a `str` if it has one."""
+    """The interned normal form of the given sub-axes; the mesh's only device as a `str` if it has one.
+
+    Examples:
+      >>> mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))
+      >>> Sharding.of(mesh, [[mesh.sub_axis('d')]]) is Sharding(mesh, P('d'))
+      True
+    """
     if len(mesh) == 1:
       return mesh.devices[0]
     cut = [merge_sub_axes(d) for d in dims]
@@ -118,17 +134,35 @@ class Sharding(_Frozen):
 
   @property
   def mesh(self) -> Mesh:
-    """The mesh, and so the names, with which the placement was last written. A node that is made of it keeps them."""
+    """The mesh, and so the names, with which the placement was last written. A node that is made of it keeps them.
+
+    Examples:
+      >>> mesh = Mesh([f"CPU:{i}" for i in range(4)], (2, 2), ("data", "model"))
+      >>> str(Sharding(mesh, P('data')).mesh)
+      'Mesh(CPU:0-3, data=2, model=2)'
+    """
     return _written[self]
 
   @property
   def spec(self) -> P:
-    """How its dims are cut, in the names of its mesh: `Sharding(s.mesh, s.spec) is s.reduced`."""
+    """How its dims are cut, in the names of its mesh: `Sharding(s.mesh, s.spec) is s.reduced`.
+
+    Examples:
+      >>> mesh = Mesh([f"CPU:{i}" for i in range(4)], (2, 2), ("data", "model"))
+      >>> Sharding(mesh, P(None, ('data', 'model'))).spec
+      P(None, ('data', 'model'))
+    """
     return spec_of(self.mesh, self.dims)
 
   @property
   def axis(self) -> int | None:
-    """The one cut dim; None if replicated. Raises ShardError if several dims are cut."""
+    """The one cut dim; None if replicated. Raises ShardError if several dims are cut.
+
+    Examples:
+      >>> mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))
+      >>> Sharding(mesh, P(None, 'd')).axis
+      1
+    """
     cut = [i for i, d in enumerate(self.dims) if d]
     if len(cut) > 1:
       refuse(f"{self} cuts dims {cut}; .axis exists only where one is cut", "placement.dims")
@@ -148,36 +182,80 @@ class Sharding(_Frozen):
 
   @property
   def replicated(self) -> bool:
-    """No dim is cut (partial or not)."""
+    """No dim is cut (partial or not).
+
+    Examples:
+      >>> mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))
+      >>> Sharding(mesh).replicated, Sharding(mesh, P('d')).replicated
+      (True, False)
+    """
     return not self.dims
 
   def with_dims(self, dims: Sequence[Sequence[SubAxis]]) -> Any:
+    """The same devices, cut as `dims` says: for each dim its sub-axes, major to minor.
+
+    Examples:
+      >>> mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))
+      >>> cut = Sharding(mesh, P('d'))
+      >>> cut.with_dims([(), *cut.dims]).axis
+      1
+    """
     return Sharding.of(self.mesh, dims, self.partial)
 
   def cut(self, i: int) -> tuple[SubAxis, ...]:
-    """The sub-axes that cut dim i."""
+    """The sub-axes that cut dim i.
+
+    Examples:
+      >>> mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))
+      >>> Sharding(mesh, P('d')).cut(0), Sharding(mesh, P('d')).cut(1)
+      ((SubAxis(size=2, stride=1),), ())
+    """
     return self.dims[i] if i < len(self.dims) else ()
 
   def parts(self, i: int) -> int:
-    """Into how many blocks dim i is cut."""
+    """Into how many blocks dim i is cut.
+
+    Examples:
+      >>> mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))
+      >>> Sharding(mesh, P('d')).parts(0), Sharding(mesh, P('d')).parts(1)
+      (2, 1)
+    """
     return self.parts_[i] if i < len(self.parts_) else 1
 
   def block(self, i: int, number: Any) -> Any:
-    """The block of dim i that device `number` (an int, or an integer expression) holds."""
+    """The block of dim i that device `number` (an int, or an integer expression) holds.
+
+    Examples:
+      >>> mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))
+      >>> [Sharding(mesh, P('d')).block(0, i) for i in range(2)]
+      [0, 1]
+    """
     b: Any = 0
     for d in self.cut(i):
       b = b * d.size + number // d.stride % d.size
     return b
 
   def local_shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
-    """The block's shape: ceil(n / parts); a symbolic dim is cut by its upper bound, and stays as it is where uncut."""
+    """The block's shape: ceil(n / parts); a symbolic dim is cut by its upper bound, and stays as it is where uncut.
+
+    Examples:
+      >>> mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))
+      >>> Sharding(mesh, P('d')).local_shape((5, 3))
+      (3, 3)
+    """
     check_fits(self, shape)
     sizes = ((n, self.parts(i)) for i, n in enumerate(shape))
     return tuple(n if k == 1 else ceildiv(n if isinstance(n, int) else n.vmax, k) for n, k in sizes)
 
   def box(self, number: int, shape: Sequence[int], upper: Sequence[int] | None = None) -> tuple[tuple[int, int], ...]:
     """The half-open range of global indices that device `number` holds, for each dim (possibly empty): blocks of an
-    upper bound of the shape, cut off at the shape."""
+    upper bound of the shape, cut off at the shape.
+
+    Examples:
+      >>> mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))
+      >>> [Sharding(mesh, P('d')).box(i, (5, 3)) for i in range(2)]
+      [((0, 3), (0, 3)), ((3, 5), (0, 3))]
+    """
     sizes = self.local_shape(upper or shape)
     los = [min(n, self.block(i, number) * size) for i, (n, size) in enumerate(zip(shape, sizes, strict=True))]
     return tuple((lo, min(n, lo + size)) for lo, n, size in zip(los, shape, sizes))

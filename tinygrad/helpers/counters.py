@@ -6,6 +6,13 @@ from typing import ClassVar
 class GlobalCounters:
   """What ran since `reset()`: floating-point operations, bytes of memory traffic, seconds (DEBUG>=2), kernels, the most
   bytes in use on each device; and the bytes in use now.
+
+  Examples:
+    >>> x = Tensor([1.0, 2.0]).realize()
+    >>> GlobalCounters.reset()
+    >>> y = (x * 2).realize()
+    >>> GlobalCounters.kernel_count
+    1
   """
 
   global_ops: ClassVar[int] = 0

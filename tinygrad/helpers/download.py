@@ -31,6 +31,13 @@ def fetch(
 
   A file in the cache whose `sha256` differs is downloaded again.
   Raises: ConnectionError offline or where the server has no such file; RuntimeError where what comes is not the file.
+
+  Examples:
+    >>> path = pathlib.Path("here.bin")
+    >>> path.write_bytes(b"abc")
+    3
+    >>> fetch(str(path.resolve())).read_bytes()  # a local path is that path
+    b'abc'
   """
   if url.startswith(("/", ".")):
     return Path(url)

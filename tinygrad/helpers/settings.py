@@ -14,7 +14,12 @@ T = TypeVar("T")
 
 @functools.cache
 def getenv(key: str, default: Any = 0) -> Any:
-  """The environment's value of `key`, with the type of `default`."""
+  """The environment's value of `key`, with the type of `default`.
+
+  Examples:
+    >>> getenv("NOT_SET", 3)
+    3
+  """
   value = os.environ.get(key)
   return default if value is None else type(default)(value)
 
@@ -102,7 +107,14 @@ class Setting(Generic[T]):
 
 class Context(contextlib.ContextDecorator):
   """`with Context(DEBUG=2): ...` sets context variables for a block; unknown names raise. With PROFILE=1, the block's
-  trace is written when it ends."""
+  trace is written when it ends.
+
+  Examples:
+    >>> with Context(RESHARD=0):
+    ...   y = Tensor([1.0]) + 1
+    >>> y.item()
+    2.0
+  """
 
   # by setting: what its value in a block begins, and gives what is to be done at the block's end
   begins: ClassVar[dict[str, Callable[[Any], Callable[[], None]]]] = {}

@@ -36,7 +36,13 @@ def _weight_and_bias(shape: tuple[int, ...], given: bool) -> tuple[Tensor | None
 
 
 class Linear:
-  """x (.., in) -> x · weightᵀ + bias (.., out); weight (out, in)."""
+  """x (.., in) -> x · weightᵀ + bias (.., out); weight (out, in).
+
+  Examples:
+    >>> layer = nn.Linear(3, 4)
+    >>> layer(Tensor.ones(5, 3)).shape, layer.weight.shape, layer.bias.shape
+    ((5, 4), (4, 3), (4,))
+  """
 
   def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
     self.weight, self.bias = _uniform((out_features, in_features), in_features, out_features, bias)
@@ -49,6 +55,10 @@ class Conv2d:
   """x (b, in, *dims) -> (b, out, *positions); weight (out, in/groups, *kernel). `padding` may be "same".
 
   `kernel_size`: an int is a square; a tuple gives the rank.
+
+  Examples:
+    >>> nn.Conv2d(3, 8, 3, padding=1)(Tensor.ones(2, 3, 16, 16)).shape
+    (2, 8, 16, 16)
   """
 
   def __init__(
@@ -91,12 +101,22 @@ def Conv1d(
   groups: int = 1,
   bias: bool = True,
 ) -> Conv2d:
-  """x (b, in, n) -> (b, out, positions)."""
+  """x (b, in, n) -> (b, out, positions).
+
+  Examples:
+    >>> nn.Conv1d(3, 8, 3)(Tensor.ones(2, 3, 16)).shape
+    (2, 8, 14)
+  """
   return Conv2d(in_channels, out_channels, (kernel_size,), stride, padding, dilation, groups, bias)
 
 
 class ConvTranspose2d:
-  """The adjoint of `Conv2d` in its input; weight (in, out/groups, *kernel)."""
+  """The adjoint of `Conv2d` in its input; weight (in, out/groups, *kernel).
+
+  Examples:
+    >>> nn.ConvTranspose2d(3, 8, 2, stride=2)(Tensor.ones(2, 3, 4, 4)).shape
+    (2, 8, 8, 8)
+  """
 
   def __init__(
     self,
@@ -131,13 +151,23 @@ def ConvTranspose1d(
   groups: int = 1,
   bias: bool = True,
 ) -> ConvTranspose2d:
-  """The adjoint of `Conv1d` in its input."""
+  """The adjoint of `Conv1d` in its input.
+
+  Examples:
+    >>> nn.ConvTranspose1d(3, 8, 2, stride=2)(Tensor.ones(2, 3, 4)).shape
+    (2, 8, 8)
+  """
   sizes = in_channels, out_channels, (kernel_size,)
   return ConvTranspose2d(*sizes, stride, padding, output_padding, dilation, groups, bias)
 
 
 class Embedding:
-  """Integers (..) -> rows of weight (.., embed_size); a number outside [0, vocab_size) gives zeros."""
+  """Integers (..) -> rows of weight (.., embed_size); a number outside [0, vocab_size) gives zeros.
+
+  Examples:
+    >>> nn.Embedding(10, 4)(Tensor([[1, 2, 3]])).shape
+    (1, 3, 4)
+  """
 
   def __init__(self, vocab_size: int, embed_size: int) -> None:
     self.vocab_sz, self.embed_sz = vocab_size, embed_size
@@ -150,7 +180,13 @@ class Embedding:
 
 
 class LayerNorm:
-  """Zero mean and unit variance over the last dims `normalized_shape`, then scale and shift (https://arxiv.org/abs/1607.06450)."""
+  """Zero mean and unit variance over the last dims `normalized_shape`, then scale and shift
+  (https://arxiv.org/abs/1607.06450).
+
+  Examples:
+    >>> print(nn.LayerNorm(2)(Tensor([[1.0, 3.0]])).numpy().round(3))
+    [[-1.  1.]]
+  """
 
   def __init__(self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True) -> None:
     self.normalized_shape = make_tuple(normalized_shape, 1)
@@ -167,14 +203,24 @@ class LayerNorm:
 
 
 class LayerNorm2d(LayerNorm):
-  """LayerNorm over the channels of (b, c, h, w)."""
+  """LayerNorm over the channels of (b, c, h, w).
+
+  Examples:
+    >>> nn.LayerNorm2d(3)(Tensor.ones(2, 3, 4, 4)).shape
+    (2, 3, 4, 4)
+  """
 
   def __call__(self, x: Tensor) -> Tensor:
     return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 class RMSNorm:
-  """x / sqrt(mean(x²) + eps) * weight over the last dim, in at least float32 (https://arxiv.org/abs/1910.07467)."""
+  """x / sqrt(mean(x²) + eps) * weight over the last dim, in at least float32 (https://arxiv.org/abs/1910.07467).
+
+  Examples:
+    >>> print(nn.RMSNorm(2)(Tensor([[3.0, 4.0]])).numpy().round(3))
+    [[0.849 1.131]]
+  """
 
   def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
     self.eps = eps
@@ -187,7 +233,12 @@ class RMSNorm:
 
 
 class GroupNorm:
-  """LayerNorm over each of `num_groups` groups of channels of (b, c, *dims) (https://arxiv.org/abs/1803.08494)."""
+  """LayerNorm over each of `num_groups` groups of channels of (b, c, *dims) (https://arxiv.org/abs/1803.08494).
+
+  Examples:
+    >>> nn.GroupNorm(2, 4)(Tensor.ones(2, 4, 8)).shape
+    (2, 4, 8)
+  """
 
   def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
     if num_channels % num_groups:
@@ -203,7 +254,12 @@ class GroupNorm:
 
 
 class InstanceNorm(GroupNorm):
-  """Each channel of each element of the batch by itself (https://arxiv.org/abs/1607.08022)."""
+  """Each channel of each element of the batch by itself (https://arxiv.org/abs/1607.08022).
+
+  Examples:
+    >>> nn.InstanceNorm(4)(Tensor.ones(2, 4, 8)).shape
+    (2, 4, 8)
+  """
 
   def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True) -> None:
     super().__init__(num_features, num_features, eps, affine)
@@ -214,6 +270,11 @@ class BatchNorm:
   """Zero mean and unit variance of each channel over the batch (https://arxiv.org/abs/1502.03167).
 
   While training (`Tensor.train()`) with the batch's statistics, which running ones follow; else with the running ones.
+
+  Examples:
+    >>> norm = nn.BatchNorm(3)
+    >>> norm(Tensor.ones(2, 3, 4, 4)).shape, norm.running_mean.shape
+    ((2, 3, 4, 4), (3,))
   """
 
   def __init__(
@@ -226,7 +287,12 @@ class BatchNorm:
       self.running_mean, self.running_var = Tensor.zeros(sz, requires_grad=False), Tensor.ones(sz, requires_grad=False)
 
   def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
-    """(mean, biased variance) of each channel: of the batch while training, else the running ones."""
+    """(mean, biased variance) of each channel: of the batch while training, else the running ones.
+
+    Examples:
+      >>> nn.BatchNorm(3).calc_stats(Tensor.ones(2, 3, 4, 4))[0].shape
+      (3,)
+    """
     if self.track_running_stats and not TRAINING.value:
       return self.running_mean, self.running_var
     axes = tuple(i for i in range(x.ndim) if i != 1)
@@ -248,7 +314,13 @@ BatchNorm2d = BatchNorm3d = BatchNorm
 
 
 class LSTMCell:
-  """One step: x (b, input), (h, c) each (b, hidden) -> new (h, c); gates in the order input, forget, cell, output."""
+  """One step: x (b, input), (h, c) each (b, hidden) -> new (h, c); gates in the order input, forget, cell, output.
+
+  Examples:
+    >>> h, c = nn.LSTMCell(3, 5)(Tensor.ones(2, 3))
+    >>> h.shape, c.shape
+    ((2, 5), (2, 5))
+  """
 
   def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
     bound, gates, sizes = 1 / math.sqrt(hidden_size), 4 * hidden_size, (input_size, hidden_size)

@@ -15,7 +15,18 @@ from tinygrad.tensor import Tensor
 
 
 class LR_Scheduler:
-  """`get_lr` gives the rate (float32, shape (1,)) from `epoch_counter`, the number of steps taken."""
+  """`get_lr` gives the rate (float32, shape (1,)) from `epoch_counter`, the number of steps taken.
+
+  Examples:
+    >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = nn.lr_scheduler.LambdaLR(optimizer, lambda n: 0.5**n)
+    >>> rates = []
+    >>> for _ in range(3):
+    ...   rates.append(round(optimizer.lr.item(), 3))
+    ...   schedule.step()
+    >>> rates
+    [1.0, 0.5, 0.25]
+  """
 
   def __init__(self, optimizer: Optimizer) -> None:
     self.optimizer, where = optimizer, optimizer.lr.device
@@ -37,7 +48,15 @@ class LR_Scheduler:
 
 
 class LRSchedulerGroup:
-  """Several schedules that step together."""
+  """Several schedules that step together.
+
+  Examples:
+    >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = nn.lr_scheduler.LRSchedulerGroup(nn.lr_scheduler.MultiStepLR(optimizer, [1]))
+    >>> schedule.step()
+    >>> round(optimizer.lr.item(), 3)
+    0.1
+  """
 
   def __init__(self, *schedulers: LR_Scheduler) -> None:
     self.schedulers = schedulers
@@ -51,7 +70,18 @@ class LRSchedulerGroup:
 
 
 class LambdaLR(LR_Scheduler):
-  """base_lr * f(steps taken)."""
+  """base_lr * f(steps taken).
+
+  Examples:
+    >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = nn.lr_scheduler.LambdaLR(optimizer, lambda n: 0.5**n)
+    >>> rates = []
+    >>> for _ in range(3):
+    ...   rates.append(round(optimizer.lr.item(), 3))
+    ...   schedule.step()
+    >>> rates
+    [1.0, 0.5, 0.25]
+  """
 
   def __init__(self, optimizer: Optimizer, lr_lambda) -> None:  # type: ignore[no-untyped-def]
     super().__init__(optimizer)
@@ -63,7 +93,18 @@ class LambdaLR(LR_Scheduler):
 
 
 class MultiStepLR(LR_Scheduler):
-  """The rate times `gamma` at each milestone."""
+  """The rate times `gamma` at each milestone.
+
+  Examples:
+    >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = nn.lr_scheduler.MultiStepLR(optimizer, [2])
+    >>> rates = []
+    >>> for _ in range(3):
+    ...   rates.append(round(optimizer.lr.item(), 3))
+    ...   schedule.step()
+    >>> rates
+    [1.0, 1.0, 0.1]
+  """
 
   def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1) -> None:
     super().__init__(optimizer)
@@ -77,7 +118,18 @@ class MultiStepLR(LR_Scheduler):
 
 
 class CosineAnnealingLR(LR_Scheduler):
-  """Half a period of a cosine from the rate to `eta_min` in `T_max` steps."""
+  """Half a period of a cosine from the rate to `eta_min` in `T_max` steps.
+
+  Examples:
+    >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = nn.lr_scheduler.CosineAnnealingLR(optimizer, 2)
+    >>> rates = []
+    >>> for _ in range(3):
+    ...   rates.append(round(optimizer.lr.item(), 3))
+    ...   schedule.step()
+    >>> rates
+    [1.0, 0.5, 0.0]
+  """
 
   def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
     super().__init__(optimizer)
@@ -89,7 +141,18 @@ class CosineAnnealingLR(LR_Scheduler):
 
 
 class CosineAnnealingLRWithWarmup(LR_Scheduler):
-  """A line from 0 to `base_lr` in `warmup_steps`, then half a period of a cosine to `end_lr` in `decay_steps`."""
+  """A line from 0 to `base_lr` in `warmup_steps`, then half a period of a cosine to `end_lr` in `decay_steps`.
+
+  Examples:
+    >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = nn.lr_scheduler.CosineAnnealingLRWithWarmup(optimizer, 1.0, 0.0, 2, 2)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...   rates.append(round(optimizer.lr.item(), 3))
+    ...   schedule.step()
+    >>> rates
+    [0.5, 1.0, 0.5, 0.0]
+  """
 
   def __init__(self, optimizer: Optimizer, base_lr: float, end_lr: float, warmup_steps: int, decay_steps: int) -> None:
     super().__init__(optimizer)
@@ -106,6 +169,16 @@ class CosineAnnealingLRWithWarmup(LR_Scheduler):
 class OneCycleLR(LR_Scheduler):
   """Up from max_lr/div_factor to max_lr for a part `pct_start` of the steps, then down to the least rate, which is the
   first over `final_div_factor`; along lines, or cosines (`anneal_strategy="cos"`).
+
+  Examples:
+    >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = nn.lr_scheduler.OneCycleLR(optimizer, 1.0, 10, 10, 4, 0.5)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...   rates.append(round(optimizer.lr.item(), 3))
+    ...   schedule.step()
+    >>> rates
+    [0.1, 1.0, 0.505, 0.01]
   """
 
   def __init__(
@@ -138,7 +211,16 @@ class OneCycleLR(LR_Scheduler):
 
 
 class ReduceLROnPlateau:
-  """The rate times `factor` once `step(metric)` has seen no better metric for more than `patience` steps."""
+  """The rate times `factor` once `step(metric)` has seen no better metric for more than `patience` steps.
+
+  Examples:
+    >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=1.0)
+    >>> schedule = nn.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
+    >>> for loss in (1.0, 1.0, 1.0):
+    ...   schedule.step(loss)
+    >>> round(optimizer.lr.item(), 3)
+    0.1
+  """
 
   def __init__(
     self,

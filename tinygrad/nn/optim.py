@@ -17,6 +17,16 @@ class Optimizer:
   too. `device`: where the optimizer's state is and its arithmetic is done; beside each parameter unless given.
   Parameters may live on several device sets (the stages of a pipeline): what they share is sent to each. `fused` is
   accepted and has no effect: the scheduler decides which updates share a kernel.
+
+  Examples:
+    >>> w = Tensor([1.0]).realize()
+    >>> optimizer = nn.optim.SGD([w], lr=0.1)
+    >>> optimizer.lr = 0.5
+    >>> with Tensor.train():
+    ...   loss = (w * w).sum().backward()
+    ...   optimizer.step()
+    >>> w.tolist()
+    [0.0]
   """
 
   def __init__(self, params: list[Tensor], lr: float, device: DeviceLike | None = None, fused: Any = False) -> None:
@@ -31,7 +41,13 @@ class Optimizer:
 
   @property
   def lr(self) -> Tensor:
-    """The learning rate. What is set is written into its memory, which a captured step reads."""
+    """The learning rate. What is set is written into its memory, which a captured step reads.
+
+    Examples:
+      >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=0.5)
+      >>> optimizer.lr.item()
+      0.5
+    """
     rate: Tensor = vars(self)["lr"]
     return rate
 
@@ -51,17 +67,46 @@ class Optimizer:
     return [Tensor.zeros(p.shape, device=self.device or p.device, **kind) for p in self.params]
 
   def zero_grad(self) -> None:
-    """Forgets the gradients; call it before `backward`."""
+    """Forgets the gradients; call it before `backward`.
+
+    Examples:
+      >>> w = Tensor([1.0])
+      >>> optimizer = nn.optim.SGD([w])
+      >>> loss = (w * w).sum().backward()
+      >>> optimizer.zero_grad()
+      >>> w.grad is None
+      True
+    """
     for p in self.params:
       p.grad = None
 
   def step(self) -> None:
-    """Updates the parameters from their gradients, in one realise. RuntimeError if not training or one is missing."""
+    """Updates the parameters from their gradients, in one realise. RuntimeError if not training or one is missing.
+
+    Examples:
+      >>> w = Tensor([1.0, 2.0]).realize()
+      >>> optimizer = nn.optim.SGD([w], lr=0.25)
+      >>> with Tensor.train():
+      ...   loss = (w * w).sum().backward()
+      ...   optimizer.step()
+      >>> print(w.numpy().round(3))
+      [0.5 1. ]
+    """
     waiting = self.schedule_step()
     waiting[0].realize(*waiting[1:])
 
   def schedule_step(self) -> list[Tensor]:
-    """Assigns the update and returns every tensor that it changes, none of them realised yet."""
+    """Assigns the update and returns every tensor that it changes, none of them realised yet.
+
+    Examples:
+      >>> w = Tensor([1.0])
+      >>> optimizer = nn.optim.SGD([w])
+      >>> with Tensor.train():
+      ...   loss = (w * w).sum().backward()
+      ...   changed = optimizer.schedule_step()
+      >>> loss.realize(*changed).item(), w.numpy().round(3).tolist()
+      (1.0, [0.9980000257492065])
+    """
     if not TRAINING.value:
       raise RuntimeError("the optimizer steps outside of training\n  fix: wrap the loop in `with Tensor.train():`")
     values, grads = [], []
@@ -95,7 +140,14 @@ def scalar_beside(scalar: Tensor, x: Tensor) -> Tensor:
 
 
 class OptimizerGroup(Optimizer):
-  """Several optimizers that step together."""
+  """Several optimizers that step together.
+
+  Examples:
+    >>> a, b = Tensor([1.0]), Tensor([1.0])
+    >>> both = nn.optim.OptimizerGroup(nn.optim.SGD([a]), nn.optim.Adam([b]))
+    >>> len(both.params)
+    2
+  """
 
   def __init__(self, *optimizers: Optimizer) -> None:
     self.optimizers = optimizers
@@ -124,6 +176,15 @@ class LARS(Optimizer):
   `tcoef` 0 turns that off. `classic`: the rate scales what enters the momentum; else what leaves it. `pre_wd`: weight
   decay is part of the gradient; else it is subtracted from the weight by itself. `ns_steps` > 0 orthogonalises the
   update as a matrix (rows: dim 0).
+
+  Examples:
+    >>> w = Tensor([1.0, 2.0]).realize()
+    >>> optimizer = nn.optim.LARS([w], lr=0.5)
+    >>> with Tensor.train():
+    ...   loss = (w * w).sum().backward()
+    ...   optimizer.step()
+    >>> print(w.numpy().round(3))
+    [1.    1.999]
   """
 
   def __init__(
@@ -182,6 +243,15 @@ def SGD(
   """w -= lr * b with b = momentum*b + g (https://pytorch.org/docs/stable/generated/torch.optim.SGD.html).
 
   `classic`: b = momentum*b + lr*g and w -= b.
+
+  Examples:
+    >>> w = Tensor([1.0, 2.0]).realize()
+    >>> optimizer = nn.optim.SGD([w], lr=0.25)
+    >>> with Tensor.train():
+    ...   loss = (w * w).sum().backward()
+    ...   optimizer.step()
+    >>> print(w.numpy().round(3))
+    [0.5 1. ]
   """
   return LARS(params, lr, momentum, weight_decay, 0, None, nesterov, classic, True, 0.0, device, fused)
 
@@ -197,13 +267,34 @@ def Muon(
   device: DeviceLike | None = None,
   fused: Any = False,
 ) -> LARS:
-  """Momentum whose update of a matrix is orthogonalised by Newton-Schulz steps (https://kellerjordan.github.io/posts/muon/)."""
+  """Momentum whose update of a matrix is orthogonalised by Newton-Schulz steps
+  (https://kellerjordan.github.io/posts/muon/).
+
+  Examples:
+    >>> w = Tensor.eye(2).contiguous().realize()
+    >>> optimizer = nn.optim.Muon([w], lr=0.1)
+    >>> with Tensor.train():
+    ...   loss = (w * w).sum().backward()
+    ...   optimizer.step()
+    >>> w.shape
+    (2, 2)
+  """
   return LARS(params, lr, momentum, weight_decay, ns_steps, ns_coefficients, nesterov, False, False, 0.0, device, fused)
 
 
 class LAMB(Optimizer):
   """Adam's update with a rate for each layer, |w| / |update| (https://arxiv.org/abs/1904.00962); `adam` leaves that
-  out."""
+  out.
+
+  Examples:
+    >>> w = Tensor([1.0, 2.0]).realize()
+    >>> optimizer = nn.optim.LAMB([w], lr=0.1)
+    >>> with Tensor.train():
+    ...   loss = (w * w).sum().backward()
+    ...   optimizer.step()
+    >>> print(w.numpy().round(3))
+    [0.842 1.842]
+  """
 
   def __init__(
     self,
@@ -253,7 +344,17 @@ def AdamW(
   device: DeviceLike | None = None,
   fused: Any = False,
 ) -> LAMB:
-  """Adam with decoupled weight decay (https://arxiv.org/abs/1711.05101)."""
+  """Adam with decoupled weight decay (https://arxiv.org/abs/1711.05101).
+
+  Examples:
+    >>> w = Tensor([1.0, 2.0]).realize()
+    >>> optimizer = nn.optim.AdamW([w], lr=0.1)
+    >>> with Tensor.train():
+    ...   loss = (w * w).sum().backward()
+    ...   optimizer.step()
+    >>> print(w.numpy().round(3))
+    [0.899 1.898]
+  """
   return LAMB(params, lr, b1, b2, eps, weight_decay, True, device, fused)
 
 
@@ -266,5 +367,15 @@ def Adam(
   device: DeviceLike | None = None,
   fused: Any = False,
 ) -> LAMB:
-  """Moments of the gradient, corrected for their start at zero (https://arxiv.org/abs/1412.6980)."""
+  """Moments of the gradient, corrected for their start at zero (https://arxiv.org/abs/1412.6980).
+
+  Examples:
+    >>> w = Tensor([1.0, 2.0]).realize()
+    >>> optimizer = nn.optim.Adam([w], lr=0.1)
+    >>> with Tensor.train():
+    ...   loss = (w * w).sum().backward()
+    ...   optimizer.step()
+    >>> print(w.numpy().round(3))
+    [0.9 1.9]
+  """
   return LAMB(params, lr, b1, b2, eps, 0.0, True, device, fused)

@@ -68,6 +68,11 @@ def safe_load_metadata(t: File) -> tuple[Tensor, int, dict[str, Any]]:
   """(the file's bytes as a uint8 tensor, where the tensors' data begin in it, the header).
 
   `t` is a path or a uint8 tensor. Raises: SafetensorsError for a file that is not as the format says; OSError.
+
+  Examples:
+    >>> nn.state.safe_save({"w": Tensor([1.0])}, "w.safetensors", {"step": 7})
+    >>> nn.state.safe_load_metadata("w.safetensors")[2]["__metadata__"]
+    {'step': '7'}
   """
   data, start, header = _header(t)
   return t if isinstance(t, Tensor) else _bytes_tensor(data), start, header
@@ -78,12 +83,23 @@ def safe_load(fn: File) -> dict[str, Tensor]:
 
   The file is mapped: a tensor's bytes are read when it is used, and a device that takes a slice receives only that.
   Raises: SafetensorsError for a file that is not as the format says; OSError where it cannot be opened.
+
+  Examples:
+    >>> nn.state.safe_save({"w": Tensor([1.0, 2.0])}, "w.safetensors")
+    >>> sorted(nn.state.safe_load("w.safetensors"))
+    ['w']
   """
   return {name: Tensor(view) for name, view in safe_views(fn).items()}
 
 
 def safe_views(fn: File) -> dict[str, Any]:
-  """The tensors of a safetensors file as read-only arrays that lie in the mapped file; raises as `safe_load` does."""
+  """The tensors of a safetensors file as read-only arrays that lie in the mapped file; raises as `safe_load` does.
+
+  Examples:
+    >>> nn.state.safe_save({"w": Tensor([1.0, 2.0])}, "w.safetensors")
+    >>> nn.state.safe_views("w.safetensors")["w"].sum()
+    np.float32(3.0)
+  """
   data, start, header = _header(fn)
   header.pop("__metadata__", None)
   out: dict[str, Any] = {}
@@ -98,6 +114,11 @@ def safe_save(tensors: Mapping[str, Tensor], fn: FilePath, metadata: Mapping[str
   """Write `tensors` by name to the safetensors file `fn`, whole or not at all; `metadata` values are kept as strings.
 
   A sharded tensor is written as the one tensor it is, from the devices' own memory: it is on no device as a whole.
+
+  Examples:
+    >>> nn.state.safe_save({"w": Tensor([1.0, 2.0])}, "w.safetensors")
+    >>> nn.state.safe_load("w.safetensors")["w"].tolist()
+    [1.0, 2.0]
   """
   header: dict[str, Any] = {"__metadata__": {str(k): str(v) for k, v in metadata.items()}} if metadata else {}
   offset = 0
@@ -142,7 +163,15 @@ def _bytes_tensor(data: memoryview) -> Tensor:
 
 
 def tar_extract(t: File) -> dict[str, Tensor]:
-  """The files of a tar archive (compressed or not) by name, as uint8 tensors. Raises: CheckpointError; OSError."""
+  """The files of a tar archive (compressed or not) by name, as uint8 tensors. Raises: CheckpointError; OSError.
+
+  Examples:
+    >>> import io, tarfile
+    >>> with tarfile.open("a.tar", "w") as archive:
+    ...   archive.addfile(tarfile.TarInfo("empty"), io.BytesIO())
+    >>> list(nn.state.tar_extract("a.tar"))
+    ['empty']
+  """
   source, data = contents(t)
   try:
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
@@ -155,6 +184,13 @@ def tar_extract(t: File) -> dict[str, Tensor]:
 def zip_extract(t: File) -> dict[str, Tensor]:
   """The files of a zip archive by name, as uint8 tensors; those stored as they are are mapped, and read where they are
   used. Raises: CheckpointError for what is no zip archive; OSError.
+
+  Examples:
+    >>> import zipfile
+    >>> with zipfile.ZipFile("a.zip", "w") as archive:
+    ...   archive.writestr("letters", b"abc")
+    >>> nn.state.zip_extract("a.zip")["letters"].tolist()
+    [97, 98, 99]
   """
   source, data = contents(t)
   return {name: _bytes_tensor(content) for name, content in zip_contents(source, data).items()}
@@ -200,6 +236,10 @@ def get_state_dict(obj: Any, prefix: str = "", tensor_type: type[T] = Tensor) ->
   """Every tensor reachable from `obj` through attributes, lists, tuples and dicts, by its dotted path.
 
   A tensor reachable by two paths has two names. `tensor_type` collects values of another type instead.
+
+  Examples:
+    >>> sorted(nn.state.get_state_dict({'layer': nn.Linear(2, 3)}))
+    ['layer.bias', 'layer.weight']
   """
   found: dict[str, T] = {}
 
@@ -216,7 +256,12 @@ def get_state_dict(obj: Any, prefix: str = "", tensor_type: type[T] = Tensor) ->
 
 
 def get_parameters(obj: Any) -> list[Tensor]:
-  """The tensors of `get_state_dict(obj)`, in order."""
+  """The tensors of `get_state_dict(obj)`, in order.
+
+  Examples:
+    >>> [p.shape for p in nn.state.get_parameters(nn.Linear(2, 3))]
+    [(3, 2), (3,)]
+  """
   return list(get_state_dict(obj).values())
 
 
@@ -235,6 +280,12 @@ def load_state_dict(
   model has no place for are only reported at DEBUG>=1. `verbose`: a progress bar on a terminal. `consume`: remove
   entries from `state_dict` as they are loaded, to save memory. Returns the tensors that were loaded.
   Raises: StateError for a missing key or another shape, before anything is changed.
+
+  Examples:
+    >>> layer = nn.Linear(1, 1, bias=False)
+    >>> loaded = nn.state.load_state_dict(layer, {"weight": Tensor([[5.0]])}, verbose=False)
+    >>> layer.weight.item()
+    5.0
   """
   wanted: dict[str, Tensor] = get_state_dict(model)
   if strict and (missing := [k for k in wanted if k not in state_dict]):

@@ -14,6 +14,13 @@ def clip_grad_norm_(params: Iterable[Tensor], max_norm: float, eps: float = 1e-6
   lazy), where the first of them lives. They may be on several device sets.
 
   Raises ValueError if no parameter has a gradient.
+
+  Examples:
+    >>> w = Tensor([3.0, 4.0])
+    >>> loss = (w * w).sum().backward()
+    >>> norm = nn.utils.clip_grad_norm_([w], 1.0)
+    >>> print(norm.item(), w.grad.numpy().round(3))
+    10.0 [0.6 0.8]
   """
   grads = [(p, p.grad) for p in params if p.grad is not None]
   squares = [g.float().square().sum() for _, g in grads]
@@ -39,6 +46,9 @@ def check_gradient(f: Callable[..., Tensor], *tensors: Tensor, eps: float = 1e-5
   within tol * max(1, |difference|). Keep away from kinks such as relu's.
   Raises: GradientError for the first element that differs; TypeError for tensors that are no floats; ValueError if f
   does not depend on one of them.
+
+  Examples:
+    >>> nn.utils.check_gradient(lambda x: (x**2).sum(), Tensor([1.0, 2.0]))  # raises GradientError if not
   """
   for i, t in enumerate(tensors):
     if not t.is_floating_point():

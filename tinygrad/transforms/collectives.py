@@ -61,28 +61,53 @@ def _reduced(name: str, x: Any, axis_name: Names, op: Ops) -> Any:
 
 def psum(x: Any, axis_name: Names) -> Any:
   """The sum over the lanes of one axis or several: of a Tensor, or of each in a structure. Of a number: so many times
-  it. Over mesh axes an all-reduce."""
+  it. Over mesh axes an all-reduce.
+
+  Examples:
+    >>> vmap(lambda x: x / psum(x, "i"), axis_name="i")(Tensor([1.0, 3.0])).tolist()
+    [0.25, 0.75]
+  """
   return x * axis_size(axis_name) if isinstance(x, (int, float)) else _reduced("psum", x, axis_name, Ops.ADD)
 
 
 def pmean(x: Any, axis_name: Names) -> Any:
-  """The mean over the lanes."""
+  """The mean over the lanes.
+
+  Examples:
+    >>> vmap(lambda x: x - pmean(x, "i"), axis_name="i")(Tensor([1.0, 3.0])).tolist()
+    [-1.0, 1.0]
+  """
   n = axis_size(axis_name)
   return tree_map(lambda t: t / n, _reduced("pmean", x, axis_name, Ops.ADD))
 
 
 def pmax(x: Any, axis_name: Names) -> Any:
-  """The greatest over the lanes, element by element."""
+  """The greatest over the lanes, element by element.
+
+  Examples:
+    >>> vmap(lambda x: x / pmax(x, "i"), axis_name="i")(Tensor([1.0, 4.0])).tolist()
+    [0.25, 1.0]
+  """
   return _reduced("pmax", x, axis_name, Ops.MAX)
 
 
 def pmin(x: Any, axis_name: Names) -> Any:
-  """The least over the lanes, element by element."""
+  """The least over the lanes, element by element.
+
+  Examples:
+    >>> vmap(lambda x: x - pmin(x, "i"), axis_name="i")(Tensor([1.0, 4.0])).tolist()
+    [0.0, 3.0]
+  """
   return _reduced("pmin", x, axis_name, Ops.MIN)
 
 
 def axis_size(axis_name: Names) -> Any:
-  """How many lanes there are along an axis, or along several together."""
+  """How many lanes there are along an axis, or along several together.
+
+  Examples:
+    >>> vmap(lambda x: x * axis_size("i"), axis_name="i")(Tensor([1, 2, 3])).tolist()
+    [3, 6, 9]
+  """
   size: Any = 1
   for lanes, dims in _found("axis_size", axis_name):
     for i in dims:
@@ -91,14 +116,24 @@ def axis_size(axis_name: Names) -> Any:
 
 
 def axis_index(axis_name: str) -> Any:
-  """The number of the lane along an axis, a scalar int32 Tensor."""
+  """The number of the lane along an axis, a scalar int32 Tensor.
+
+  Examples:
+    >>> vmap(lambda x: x + axis_index("i"), axis_name="i")(Tensor([10, 10])).tolist()
+    [10, 11]
+  """
   lanes, i = _one("axis_index", axis_name)
   return lanes.example._new(lanes.index[i])
 
 
 def all_gather(x: Any, axis_name: str, axis: int = 0, tiled: bool = False) -> Any:
   """What all lanes have, in a new dim `axis`; `tiled`: one after the other in dim `axis`, which is there already. Every
-  lane has the same result."""
+  lane has the same result.
+
+  Examples:
+    >>> vmap(lambda x: all_gather(x, "i"), axis_name="i")(Tensor([1, 4])).tolist()
+    [[1, 4], [1, 4]]
+  """
   lanes, i = _one("all_gather", axis_name)
   k, n, at = len(lanes.sizes), lanes.sizes[i], axis % (x.ndim + (0 if tiled else 1))
 
@@ -120,7 +155,12 @@ def all_gather(x: Any, axis_name: str, axis: int = 0, tiled: bool = False) -> An
 def psum_scatter(x: Any, axis_name: str, scatter_dimension: int = 0, tiled: bool = False) -> Any:
   """The sum over the lanes, of which each gets its part of dim `scatter_dimension`: lane i the i-th index (the dim is
   as long as there are lanes, and goes), `tiled`: the i-th block. Over a mesh axis a reduce-scatter.
-  Raises: ValueError where the dim has not as many parts."""
+  Raises: ValueError where the dim has not as many parts.
+
+  Examples:
+    >>> vmap(lambda x: psum_scatter(x, "i"), axis_name="i")(Tensor([[1, 2], [3, 4]])).tolist()
+    [4, 6]
+  """
   lanes, i = _one("psum_scatter", axis_name)
   k, n, d = len(lanes.sizes), lanes.sizes[i], scatter_dimension % x.ndim
   _check_parts("psum_scatter", x, d, n, tiled)
@@ -139,7 +179,12 @@ def all_to_all(x: Any, axis_name: str, split_axis: int, concat_axis: int, tiled:
   """Lane i gets the i-th part of dim `split_axis` of every lane. Without `tiled` that dim is as long as there are lanes
   and goes, and a new dim `concat_axis` has what comes from each; `tiled`: the parts are blocks, and stand one after the
   other in dim `concat_axis`.
-  Raises: ValueError where the dim has not as many parts."""
+  Raises: ValueError where the dim has not as many parts.
+
+  Examples:
+    >>> vmap(lambda x: all_to_all(x, "i", 0, 0), axis_name="i")(Tensor([[1, 2], [3, 4]])).tolist()
+    [[1, 3], [2, 4]]
+  """
   lanes, i = _one("all_to_all", axis_name)
   k, n, d = len(lanes.sizes), lanes.sizes[i], split_axis % x.ndim
   c = concat_axis % x.ndim
@@ -162,7 +207,12 @@ def all_to_all(x: Any, axis_name: str, split_axis: int, concat_axis: int, tiled:
 
 def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
   """Each pair (source, destination) sends the value of one lane to another; who gets nothing has zeros.
-  Raises: ValueError for lanes that are not there, or that send or get twice."""
+  Raises: ValueError for lanes that are not there, or that send or get twice.
+
+  Examples:
+    >>> vmap(lambda x: ppermute(x, "i", [(0, 1), (1, 0)]), axis_name="i")(Tensor([1, 4])).tolist()
+    [4, 1]
+  """
   lanes, i = _one("ppermute", axis_name)
   n = lanes.sizes[i]
   sources = [s for s, _ in perm]

@@ -21,7 +21,13 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
   """`true_fun(*operands)` where `pred`, a bool Tensor of one element, holds, else `false_fun(*operands)`: results of
   one structure, with the same shapes and types. Inside `TinyJit` each replay looks anew. Both are computed, and one is
   chosen; so is one of the two derivatives, so that what is not finite in the other does not show.
-  Raises: ValueError for results that differ, TypeError for a condition that is no bool."""
+  Raises: ValueError for results that differ, TypeError for a condition that is no bool.
+
+  Examples:
+    >>> f = lambda x: cond(x > 0, lambda t: t.log(), lambda t: t * 2, x)
+    >>> f(Tensor(1.0)).item(), f(Tensor(-1.0)).item()
+    (0.0, -2.0)
+  """
   check_condition("cond", pred)
   inner, actual = stand_ins(operands)
   with tracing("cond"):

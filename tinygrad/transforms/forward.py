@@ -32,7 +32,13 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
   """(what `fun` returns of the primals, the derivative of that in the direction of the tangents), both in the structure
   of the result; tangents have the structure of the primals, and None where these are no floats. With `has_aux` a
   third: what else `fun` returned.
-  Raises: ValueError for tangents of other shapes, TypeError where a gradient is given that has no forward rule."""
+  Raises: ValueError for tangents of other shapes, TypeError where a gradient is given that has no forward rule.
+
+  Examples:
+    >>> y, dy = jvp(lambda x: x**2, (Tensor([3.0]),), (Tensor([1.0]),))
+    >>> y.tolist(), dy.tolist()
+    ([9.0], [6.0])
+  """
   called, aux, push = _linear("jvp", fun, primals, has_aux)
   given = push(tangents)
   out = called.back(called.split(has_aux)[0])
@@ -40,20 +46,36 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
 
 
 def linearize(fun: Function, *primals: Any) -> tuple[Any, Callable[..., Any]]:
-  """(what `fun` returns of the primals, the derivative there: a function of tangents). `fun` is called once."""
+  """(what `fun` returns of the primals, the derivative there: a function of tangents). `fun` is called once.
+
+  Examples:
+    >>> y, push = linearize(lambda x: x**2, Tensor([3.0]))
+    >>> push(Tensor([1.0])).tolist(), push(Tensor([2.0])).tolist()
+    ([6.0], [12.0])
+  """
   called, _, push = _linear("linearize", fun, primals, False)
   return called.back(called.out), lambda *tangents: push(tangents)
 
 
 def hvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
-  """The Hessian of `fun` times a vector, by all primals: the derivative of `grad` in that direction."""
+  """The Hessian of `fun` times a vector, by all primals: the derivative of `grad` in that direction.
+
+  Examples:
+    >>> hvp(lambda x: (x**3).sum(), (Tensor([1.0, 2.0]),), (Tensor([1.0, 0.0]),)).tolist()
+    [6.0, 0.0]
+  """
   found = jvp(grad(fun, tuple(range(len(primals)))), primals, tangents)[1]
   return found[0] if len(primals) == 1 else found
 
 
 def jacfwd(fun: Function, argnums: ArgNums = 0) -> Function:
   """The Jacobian, a column at a time (`vmap` of `jvp`): shaped as that of `jacrev`. For arguments smaller than
-  results."""
+  results.
+
+  Examples:
+    >>> jacfwd(lambda x: x * x.sum())(Tensor([1.0, 2.0])).tolist()
+    [[4.0, 1.0], [2.0, 5.0]]
+  """
 
   @functools.wraps(fun, updated=())
   def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -77,7 +99,12 @@ def jacfwd(fun: Function, argnums: ArgNums = 0) -> Function:
 
 
 def hessian(fun: Function, argnums: ArgNums = 0) -> Function:
-  """The second derivatives of a function that returns one number: shape (*argument, *argument)."""
+  """The second derivatives of a function that returns one number: shape (*argument, *argument).
+
+  Examples:
+    >>> hessian(lambda x: (x**3).sum())(Tensor([1.0, 2.0])).tolist()
+    [[6.0, 0.0], [0.0, 12.0]]
+  """
   return jacfwd(jacrev(fun, argnums), argnums)
 
 

@@ -29,6 +29,11 @@ def value_and_grad(fun: Function, argnums: ArgNums = 0, has_aux: bool = False) -
   which it is a copy with derivatives in the places of Tensors; None for what is no float. For several `argnums` it is a
   tuple. Zeros for what the result does not depend on.
   Raises: ValueError for a result of another shape, TypeError for one, or an argument, that is no float.
+
+  Examples:
+    >>> value, g = value_and_grad(lambda x: (x**2).sum())(Tensor([1.0, 2.0]))
+    >>> value.item(), g.tolist()
+    (5.0, [2.0, 4.0])
   """
 
   @functools.wraps(fun, updated=())
@@ -48,7 +53,12 @@ def value_and_grad(fun: Function, argnums: ArgNums = 0, has_aux: bool = False) -
 
 
 def grad(fun: Function, argnums: ArgNums = 0, has_aux: bool = False) -> Function:
-  """The derivative of `fun` alone, with `has_aux` together with what else it returns: see `value_and_grad`."""
+  """The derivative of `fun` alone, with `has_aux` together with what else it returns: see `value_and_grad`.
+
+  Examples:
+    >>> grad(lambda x: (x**3).sum())(Tensor([1.0, 2.0])).tolist()
+    [3.0, 12.0]
+  """
   both = value_and_grad(fun, argnums, has_aux)
 
   @functools.wraps(fun, updated=())
@@ -63,7 +73,13 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
   """(what `fun` returns of the primals, a function of cotangents): that gives, for a structure like the result, the
   tuple of the derivatives of the sum of it times the result by each primal. With `has_aux` a third: what else `fun`
   returned.
-  Raises: ValueError for cotangents of another structure or other shapes."""
+  Raises: ValueError for cotangents of another structure or other shapes.
+
+  Examples:
+    >>> y, pull = vjp(lambda x: x**2, Tensor([1.0, 2.0]))
+    >>> y.tolist(), pull(Tensor([1.0, 10.0]))[0].tolist()
+    ([1.0, 4.0], [2.0, 40.0])
+  """
   called = Called("vjp", fun, primals, {}, tuple(range(len(primals))))
   out, aux = called.split(has_aux)
 
@@ -87,7 +103,12 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
 
 def jacrev(fun: Function, argnums: ArgNums = 0) -> Function:
   """The Jacobian, a row at a time (`vmap` of `vjp`): in the structure of the result, for each Tensor there in the
-  structure of the argument, of shape (*result, *argument). For results smaller than arguments."""
+  structure of the argument, of shape (*result, *argument). For results smaller than arguments.
+
+  Examples:
+    >>> jacrev(lambda x: x * x.sum())(Tensor([1.0, 2.0])).tolist()
+    [[4.0, 1.0], [2.0, 5.0]]
+  """
 
   @functools.wraps(fun, updated=())
   def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -107,7 +128,12 @@ def jacrev(fun: Function, argnums: ArgNums = 0) -> Function:
 
 
 def stop_gradient(x: Any) -> Any:
-  """The same values, as constants to every derivative: of a Tensor, or of each in a structure."""
+  """The same values, as constants to every derivative: of a Tensor, or of each in a structure.
+
+  Examples:
+    >>> grad(lambda x: (x * stop_gradient(x)).sum())(Tensor([3.0])).tolist()
+    [3.0]
+  """
   return tree_map(lambda t: t.detach(), x)
 
 

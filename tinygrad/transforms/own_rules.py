@@ -25,7 +25,17 @@ class custom_vjp:
   """`@custom_vjp` on a function, with the derivative that `f.defvjp(fwd, bwd)` gives: `fwd(*args)` returns (what the
   function returns, residuals), `bwd(residuals, cotangents)` a tuple with the derivative by each argument (None: zeros).
   Arguments in `nondiff_argnums` take no derivative; `bwd` has them first. Residuals: Tensors in any structure.
-  Raises: TypeError where it is called without a rule, ValueError for another number of derivatives."""
+  Raises: TypeError where it is called without a rule, ValueError for another number of derivatives.
+
+  Examples:
+    >>> @custom_vjp
+    ... def clip_gradient(x):
+    ...   return x
+    ...
+    >>> clip_gradient.defvjp(lambda x: (x, None), lambda kept, g: (g.clip(-1, 1),))
+    >>> grad(lambda x: (clip_gradient(x) * 5).sum())(Tensor([2.0])).tolist()
+    [1.0]
+  """
 
   def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
     functools.update_wrapper(self, fun, updated=())
@@ -79,7 +89,17 @@ class custom_jvp:
   """`@custom_jvp` on a function, with the derivative that `f.defjvp(rule)` gives: `rule(primals, tangents)` returns
   (what the function returns, its tangent), which is linear in the tangents; those of what is constant are zeros.
   Reverse mode follows from it. Arguments in `nondiff_argnums` come first, and not among the primals.
-  Raises: TypeError where it is called without a rule."""
+  Raises: TypeError where it is called without a rule.
+
+  Examples:
+    >>> @custom_jvp
+    ... def log1pexp(x):
+    ...   return (1 + x.exp()).log()
+    ...
+    >>> log1pexp.defjvp(lambda primals, tangents: (log1pexp(*primals), tangents[0] * primals[0].sigmoid()))
+    >>> grad(log1pexp)(Tensor(100.0)).item()
+    1.0
+  """
 
   def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
     functools.update_wrapper(self, fun, updated=())

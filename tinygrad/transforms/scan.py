@@ -32,6 +32,11 @@ def scan(
   Gradients run the steps from the other end, and read what each step has kept, stacked. Random numbers differ from step
   to step: those that one call for all steps would draw.
   Raises: ValueError for lengths that differ, and where the carry changes its structure, shape or type.
+
+  Examples:
+    >>> last, sums = scan(lambda c, x: (c + x, c + x), Tensor(0.0), Tensor([1.0, 2.0, 3.0]))
+    >>> last.item(), sums.tolist()
+    (6.0, [1.0, 3.0, 6.0])
   """
   if loops_run not in stages:
     stages.append(loops_run)
@@ -213,5 +218,11 @@ def _stacked_parameter(first: Any, *others: Any) -> Any:
 
 def scan_layers(layers: Sequence[Any]) -> ScannedLayers:
   """Equal layers (callables that hold Tensors, such as modules), to be called as one: their Tensors are stacked, and a
-  layer is compiled once. Raises: ValueError where they differ in structure, shapes or types."""
+  layer is compiled once. Raises: ValueError where they differ in structure, shapes or types.
+
+  Examples:
+    >>> model = scan_layers([nn.Linear(4, 4) for _ in range(8)])
+    >>> model(Tensor.ones(2, 4)).shape, model.layers.weight.shape
+    ((2, 4), (8, 4, 4))
+  """
   return ScannedLayers(layers)

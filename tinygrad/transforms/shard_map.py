@@ -29,6 +29,12 @@ def shard_map(fun: Callable[..., Any], mesh: Any, in_specs: Specs, out_specs: Sp
 
   Raises: ValueError for dims that the axes do not divide, and for results that differ along an axis which `out_specs`
   does not name; ShardError for names that are no axes of the mesh.
+
+  Examples:
+    >>> mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))
+    >>> total = shard_map(lambda x: psum(x.sum(), "d"), mesh, (P("d"),), P())
+    >>> total(Tensor([1.0, 2.0, 3.0, 4.0])).item()
+    10.0
   """
   if not isinstance(mesh, Mesh):
     fix = 'shard_map(f, Mesh(("CPU:0", "CPU:1"), names=("dp",)), P("dp"), P("dp"))'
@@ -78,7 +84,13 @@ def _spread(specs: Specs, x: Any, name: str) -> Iterator[P]:
 
 
 def axes_of(mesh: Mesh, spec: P) -> Axes:
-  """The numbers of the axes that a spec names. Raises: ShardError for what is no whole axis of the mesh."""
+  """The numbers of the axes that a spec names. Raises: ShardError for what is no whole axis of the mesh.
+
+  Examples:
+    >>> mesh = Mesh([f"CPU:{i}" for i in range(4)], (2, 2), ("data", "model"))
+    >>> mesh.axes_of([mesh.sub_axis("model")])
+    ('model',)
+  """
   Sharding(mesh, spec)  # says what is wrong with it
   names = [(entry,) if isinstance(entry, str) else entry or () for entry in spec]
   for name in (n for dim in names for n in dim):

@@ -35,6 +35,10 @@ def vmap(
   for each element, those that `Tensor.rand(n, ...)` would draw, or the "same".
   Raises: ValueError for dims that are not there or differ in length, RuntimeError where memory that is not the
   element's own is written.
+
+  Examples:
+    >>> vmap(lambda x: x / x.sum())(Tensor([[1.0, 3.0], [2.0, 2.0]])).tolist()
+    [[0.25, 0.75], [0.5, 0.5]]
   """
   if randomness not in ("different", "same"):
     raise ValueError(f"vmap: unknown randomness {randomness!r}\n  fix: use 'different' or 'same'")

@@ -27,6 +27,10 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
   nothing says how much a backward pass would have to keep (`scan` has one, over a known number of steps).
   Raises: TypeError for a condition that is no bool, ValueError where the carry changes its structure, shape or type,
   or random numbers are drawn.
+
+  Examples:
+    >>> while_loop(lambda c: c < 100, lambda c: c * 2, Tensor(3)).item()
+    192
   """
   if loops_run not in stages:
     stages.append(loops_run)

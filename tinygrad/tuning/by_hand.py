@@ -87,6 +87,18 @@ def kernel_schedule(kernel: str, nest: str = "0") -> Callable[[Callable[[Any], N
   the others are computed as before. What steps compute is what the kernel computes: sums may add up in another order.
 
   Raises, where a kernel of this name is made: IllegalStep for a step that cannot be taken, with kernel, nest and step.
+
+  Examples:
+    >>> @kernel_schedule("r_64_64_64")
+    ... def tiled(nest):
+    ...   nest.split("i1", 16)
+    ...   nest.vectorize("i1.i")
+    ...
+    >>> a = Tensor.ones(64, 64).contiguous().realize()
+    >>> with tiled:
+    ...   y = (a @ a).realize()
+    >>> y.sum().item()
+    262144.0
   """
 
   def made(function: Callable[[Any], None]) -> KernelSchedule:
