@@ -156,8 +156,8 @@ class Indexing(Reduce):
     return self._new(self.uop.gather(index.uop))
 
   def gather(self, dim: int, index: Self) -> Self:
-    """`out[i][j] = x[index[i][j]][j]` for dim 0, and so on: the shape of `index`, which is at most this one in the other
-    dims.
+    """`out[i][j] = x[index[i][j]][j]` for dim 0, and so on: the shape of `index`, which is at most this one in the
+    other dims.
 
     Examples:
       >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[0], [1]])).tolist()
@@ -278,8 +278,8 @@ class Indexing(Reduce):
     return last.lt(0).where(self, values._rows(last))
 
   def scatter(self, dim: int, index: Self, src: Any, reduce: Literal["multiply", "add"] | None = None) -> Self:
-    """x with `x[index[i][j]][j] = src[i][j]` for dim 0, and so on; with `reduce` the values are added or multiplied to
-    what is there.
+    """x with `x[index[i][j]][j] = src[i][j]` for dim 0, and so on; with `reduce` the values are added or multiplied
+    to what is there.
 
     Of several values for one place the last stays.
 
