@@ -25,6 +25,9 @@ SERVE = ["starlette", "uvicorn", "llguidance", "prometheus_client"]
 CHAT = ["prompt_toolkit"]
 HUB = ["huggingface_hub"]
 TEST += [*SERVE, *CHAT, *HUB, "openai", "httpx2", "playwright"]  # the clients of the server's tests
+NOTEBOOKS = ["nbclient", "ipykernel"]  # which run the notebooks of docs/
+DOCS = ["mkdocs-material", "mkdocstrings[python]", "mkdocs-jupyter", "ruff"]
+TEST += [*NOTEBOOKS, "basedpyright"]
 ON_X86 = "sys_platform == 'linux' and platform_machine == 'x86_64'"
 OPENCL_DRIVERS = ["intel-opencl-rt", "intel-cmplr-lib-rt", "pocl-binary-distribution"]  # of the processor
 OPENCL = ["pyopencl", *(f"{name}; {ON_X86}" for name in OPENCL_DRIVERS)]
@@ -59,6 +62,7 @@ setup(
     "serve": SERVE,
     "chat": CHAT,
     "hub": HUB,
+    "docs": DOCS + NOTEBOOKS,
     "test": TEST + OPENCL + CUDA + SASS,
     "oracle": ORACLE,
   },

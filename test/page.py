@@ -4,13 +4,15 @@ In the order of the page, and in one namespace:
   ```python                    runs; the lines that it prints are those after its `# ->`
   ```python title="train.py"   is written to that file, for the commands that follow
   ```sh                        runs in bash; what it prints on standard output likewise, where it has a `# ->`
-`pip install` is left out: the environment has what it would bring. Ends with status 1 and the difference.
+`pip install` is left out: the environment has what it would bring; port 8000 is one that is free. Ends with status 1
+and the difference.
 """
 
 import contextlib
 import io
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +48,12 @@ def commands(block: Block) -> str:
   return "\n".join(x for x in block.code.splitlines() if not x.startswith("pip install"))
 
 
+def free_port() -> int:
+  with contextlib.closing(socket.socket()) as s:
+    s.bind(("127.0.0.1", 0))
+    return int(s.getsockname()[1])
+
+
 def run_block(block: Block, namespace: dict[str, object], name: str) -> list[str]:
   """The lines that a block of Python or of commands prints."""
   if block.language == "sh":
@@ -76,7 +84,8 @@ def run_page(text: str, name: str, skipped: tuple[str, ...] = ()) -> list[str]:
 def main() -> None:
   page, *skipped = sys.argv[1:]
   sys.path[0] = ""  # the folder of the reader, not that of the tests
-  wrong = run_page(Path(page).read_text(encoding="utf-8"), os.path.basename(page), tuple(skipped))
+  text = re.sub(r"\b8000\b", str(free_port()), Path(page).read_text(encoding="utf-8"))
+  wrong = run_page(text, os.path.basename(page), tuple(skipped))
   print(*wrong, sep="\n")
   sys.exit(bool(wrong))
 
