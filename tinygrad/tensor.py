@@ -36,8 +36,12 @@ from tinygrad.helpers import (
   GlobalCounters,
   LazyModule,
   Setting,
+  all_int,
   dedup,
   fetch,
+  html_block,
+  html_cell,
+  html_rows,
   numpy,
   prod,
   uninterrupted,
@@ -55,8 +59,10 @@ from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
 ONE_TO_ONE = having(Trait.ONE_TO_ONE)
 
 if TYPE_CHECKING:
+  from tinygrad.drawing import grid
   from tinygrad.sharding import view_assigns
 else:
+  grid = LazyModule("tinygrad.drawing.grid")
   view_assigns = LazyModule("tinygrad.sharding.view_assigns")
 
 
@@ -148,6 +154,28 @@ class Tensor(NN, metaclass=_Training):
 
   def __repr__(self) -> str:
     return f"<Tensor {describe(self.uop)}{'' if self.grad is None else ', with grad'}>"
+
+  def _repr_html_(self) -> str:
+    """Shape, type, placement in colour, and the first values where they are in memory; nothing is computed for it but
+    the copy of those."""
+    parts = grid.draw_grid(self.uop).svg if isinstance(self.device, Sharding) and all_int(self.shape) else ""
+    said = "" if self._in_memory() else "<div>not computed yet</div>"
+    return html_block(f"Tensor {describe(self.uop)}", self._first_values() if not said else said, parts)
+
+  def _in_memory(self) -> bool:
+    """Whether it is memory, or a view of some, that holds values."""
+    base = memory_state(self.uop)
+    if base is None or base.op is not Ops.BUFFER or not all_int(self.shape):
+      return False
+    return bool(buffer_of(base).handles) and not any(Device[d].capabilities.simulated for d in device_set(self.device))
+
+  def _first_values(self) -> str:
+    """The first rows and columns of the last two dims, as HTML."""
+    first = self[(0,) * max(0, self.ndim - 2)]
+    values = first.shrink(tuple((0, min(n, k)) for n, k in zip(first.shape, (6, 10)[-first.ndim :]))).numpy()
+    more = "…" if values.size < self.numel() else ""
+    rows = values.reshape(-1, values.shape[-1] if values.ndim else 1)
+    return html_rows([html_cell(f"{x:.4g}" if x.dtype.kind == "f" else x) for x in row] for row in rows) + more
 
   def __hash__(self) -> int:
     return id(self)

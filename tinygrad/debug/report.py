@@ -19,7 +19,7 @@ from tinygrad.device import (
   show_placement,
 )
 from tinygrad.device.sub_axes import SubAxes, atoms, boundaries, size_of
-from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str, source_line
+from tinygrad.helpers import STRATEGY, html_table, numpy, prod, size_to_str, source_line
 from tinygrad.ops import Trait, having
 from tinygrad.sharding.index_maps import is_remap, template_of
 from tinygrad.sharding.localize import COMPLETE, drop_hints, run_passes
@@ -105,6 +105,25 @@ class Report(tuple[Row, ...]):
     return "\n".join([head, *map(str, self), total + copied])
 
   __repr__ = __str__
+
+  def _repr_html_(self) -> str:
+    columns = ("move", "axes", "n", "each receives", "value", "from", "to", "line", "why")
+    rows = [
+      (
+        r.kind,
+        "+".join(r.axes),
+        r.n,
+        size_to_str(r.wire),
+        r.value,
+        r.source,
+        r.result,
+        os.path.basename(r.where),
+        r.why,
+      )
+      for r in self
+    ]
+    said = f"{size_to_str(self.wire)} travel to each device" if self.wire else "nothing moves between devices"
+    return html_table(said + (f", {size_to_str(self.copied)} are copied" if self.copied else ""), columns, rows)
 
 
 def report(sink: UOp) -> Report:

@@ -11,9 +11,10 @@ from typing import Any, NoReturn, Self
 
 from tinygrad.device.errors import DeviceError, ShardError, ShardTypeError, refuse
 from tinygrad.device.registry import Device
-from tinygrad.helpers import MIXED, prod
+from tinygrad.helpers import MIXED, html_block, html_cell, html_rows, hue, prod
 
 Names = Sequence[str]
+SHOWN_IN_HTML = 64  # devices of a mesh
 
 
 class _Frozen:
@@ -111,6 +112,17 @@ class Mesh(_Frozen):
   def __str__(self) -> str:
     axes = ", ".join(f"{name}={size}" for name, size in zip(self.names, self.shape, strict=True))
     return f"Mesh({short_devices(self.devices)}, {axes})"
+
+  def grid_html(self, title: str, colors: Sequence[str], notes: Sequence[str] = ()) -> str:
+    """The devices as a grid: a line for each index of the first axis, each in its colour, a note beside its name."""
+    width, shown = len(self) // self.shape[0], min(len(self), SHOWN_IN_HTML)
+    cells = [html_cell(" ".join(x), color) for x, color in zip(zip(self.devices, notes or [""] * len(self)), colors)]
+    lines = [cells[i : min(i + width, shown)] for i in range(0, shown, width)]
+    rest = f"<div>and {len(self) - shown} more</div>" if shown < len(self) else ""
+    return html_block(title, html_rows(lines), rest)
+
+  def _repr_html_(self) -> str:
+    return self.grid_html(str(self), [hue(i, len(self)) for i in range(len(self))])
 
   def axes_of(self, sub_axes: Sequence[SubAxis]) -> tuple[str, ...]:
     """The axes and sub-axes that the sub-axes are, major to minor; `size@stride` for one that crosses them.

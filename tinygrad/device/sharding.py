@@ -22,7 +22,7 @@ from tinygrad.device.mesh import (
 )
 from tinygrad.device.partition_spec import P, as_spec, cuts_of, spec_of
 from tinygrad.device.registry import Device
-from tinygrad.helpers import ceildiv, prod
+from tinygrad.helpers import ceildiv, hue, prod
 
 _shardings: dict[tuple[Any, ...], Sharding] = {}
 _written: dict[Sharding, Mesh] = {}  # the mesh with which a placement was last written: nodes made of it keep its names
@@ -271,6 +271,15 @@ class Sharding(_Frozen):
     if disjoint := tuple(name for name, o in named if o.disjoint):
       parts.append(f"disjoint={disjoint}")
     return f"Sharding({', '.join(parts)})"
+
+  def _repr_html_(self) -> str:
+    """The mesh, in a colour for each block, with the block's number in each dim that is cut."""
+    cut = [i for i, d in enumerate(self.dims) if d]
+    blocks = [tuple(self.block(i, number) for i in cut) for number in range(len(self))]
+    distinct = list(dict.fromkeys(blocks))
+    colors = [hue(distinct.index(b), len(distinct)) for b in blocks]
+    notes = [", ".join(f"dim {i}: {k + 1}/{self.parts(i)}" for i, k in zip(cut, b)) for b in blocks]
+    return self.mesh.grid_html(str(self), colors, notes)
 
   def __str__(self) -> str:
     mesh = self.mesh

@@ -16,7 +16,7 @@ from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import JitError
 from tinygrad.engine.program_order import program_order
 from tinygrad.engine.run import Run, Stretch, Work, prepare, recorders, tracers, work_of
-from tinygrad.helpers import DEBUG, JIT, settings_from, uninterrupted
+from tinygrad.helpers import DEBUG, JIT, html_table, settings_from, uninterrupted
 from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute
 
 A = ParamSpec("A")
@@ -302,6 +302,10 @@ class TinyJit(Generic[A, R]):
     """Forgets every capture."""
     self.states: dict[tuple[Any, ...], State] = defaultdict(State)
     self.last: State | None = None
+
+  def _repr_html_(self) -> str:
+    rows = [(s.count, "-" if s.captured is None else len(s.captured.work)) for s in self.states.values()]
+    return html_table(f"TinyJit of {self.name}", ("calls of a kind", "kernels and copies captured"), rows)
 
   @property
   def cnt(self) -> int:

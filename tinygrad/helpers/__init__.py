@@ -6,6 +6,7 @@ from tinygrad.helpers.counters import GlobalCounters
 from tinygrad.helpers.download import cache_dir, fetch
 from tinygrad.helpers.files import atomic_write, stamp
 from tinygrad.helpers.formatting import PACKAGE, colored, size_to_str, source_line, user_frame, user_line
+from tinygrad.helpers.html import html_block, html_cell, html_rows, html_table, hue
 from tinygrad.helpers.interrupts import interruptible, uninterrupted
 from tinygrad.helpers.lazy import LazyModule, difflib, hashlib, json, numpy
 from tinygrad.helpers.machine import CI, OSX, WIN, cores, processor_model, processor_traits

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
   from tinygrad.helpers import logbar
 else:
   logbar = LazyModule("tinygrad.helpers.logbar")
+NOTEBOOK_PAUSE = 0.2  # seconds between two lines: each is a message to the page
 progress: Any = LazyModule("tqdm")
 
 
@@ -33,7 +34,10 @@ class tqdm:
     **kwargs: Any,
   ) -> Any:
     settings = {"disable": bool(disable), "unit": unit, "unit_scale": unit_scale, "total": total, **kwargs}
-    if not getattr(kwargs.get("file") or sys.stderr, "isatty", bool)():
+    file = kwargs.get("file") or sys.stderr
+    if type(file).__module__.startswith("ipykernel"):  # a notebook: a line that is written over, as in a terminal
+      return progress.tqdm(iterable, desc, mininterval=NOTEBOOK_PAUSE, ncols=80, **settings)
+    if not getattr(file, "isatty", bool)():
       return logbar.LogBar(iterable, desc, **settings)
     return progress.tqdm(iterable, desc, mininterval=1 / rate, **settings)
 
