@@ -124,7 +124,7 @@ class RuleCheck:
 
   def placed(self, i: int, cuts: Cuts) -> Sharding:
     """Operand i with these factors cut."""
-    return Sharding(self.mesh, P(*(tuple(a for x in d for a in cuts.get(x, ())) or None for d in self.sources[i])))  # type: ignore[no-any-return]
+    return Sharding(self.mesh, P(*(tuple(a for x in d for a in cuts.get(x, ())) or None for d in self.sources[i])))
 
   def anyhow(self, i: int, chance: random.Random) -> Sharding:
     """Operand i cut without regard to the rule: it is moved."""
@@ -133,7 +133,7 @@ class RuleCheck:
       if dims and chance.random() < 0.6:
         j = chance.randrange(len(dims))
         dims[j] = (*dims[j], axis)
-    return Sharding(self.mesh, P(*(d or None for d in dims)))  # type: ignore[no-any-return]
+    return Sharding(self.mesh, P(*(d or None for d in dims)))
 
   # ---- what they give
 

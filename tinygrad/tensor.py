@@ -7,12 +7,13 @@ import pathlib
 import sys
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from tinygrad.device import (
   HOST_DEVICE,
   Buffer,
   Device,
+  DeviceNames,
   Mesh,
   P,
   Placement,
@@ -235,7 +236,11 @@ class Tensor(NN, metaclass=_Training):
     program_order.reenter(self)
     return self
 
-  def shard(self, devices: Sequence[str] | Mesh | Sharding, axis: int | P | None = None) -> Self:
+  @overload
+  def shard(self, devices: Sharding) -> Self: ...
+  @overload
+  def shard(self, devices: DeviceNames | Mesh, axis: int | P | None = None) -> Self: ...
+  def shard(self, devices: Any, axis: int | P | None = None) -> Self:
     """The value over several devices: `shard(names, axis)` cuts one dim (None: a copy on each), `shard(mesh, P(...))`
     by mesh axes, or `shard(sharding)`. On a sharded tensor it reshards. Names of one device are that device, with a
     warning.
@@ -266,7 +271,11 @@ class Tensor(NN, metaclass=_Training):
       return self.to(devices[0])
     return self._at(Sharding(devices, axis if number is None else number % self.ndim))
 
-  def shard_(self, devices: Sequence[str] | Mesh | Sharding, axis: int | P | None = None) -> Self:
+  @overload
+  def shard_(self, devices: Sharding) -> Self: ...
+  @overload
+  def shard_(self, devices: DeviceNames | Mesh, axis: int | P | None = None) -> Self: ...
+  def shard_(self, devices: Any, axis: int | P | None = None) -> Self:
     """`shard` in place.
 
     Examples:

@@ -30,6 +30,7 @@ from tinygrad.device.origin import Cut, PlacedLine, hint_of, plain_line, reasons
 from tinygrad.device.partition_spec import P, PartitionSpec, spec_of
 from tinygrad.device.registry import GPUS, HOST_DEVICE, ON_CPU, Device, backends, opened, print_kinds
 from tinygrad.device.sharding import (
+  DeviceNames,
   Partial,
   Placement,
   Sharding,

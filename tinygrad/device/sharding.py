@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from tinygrad.device.errors import ShardTypeError, refuse
 from tinygrad.device.mesh import (
@@ -23,6 +23,9 @@ from tinygrad.device.mesh import (
 from tinygrad.device.partition_spec import P, as_spec, cuts_of, spec_of
 from tinygrad.device.registry import Device
 from tinygrad.helpers import ceildiv, hue, prod
+
+DeviceNames = tuple[str, ...] | list[str]  # of devices; a `str` alone is no sequence of them
+Entry = str | None | tuple[str, ...] | list[str]  # of a P
 
 _shardings: dict[tuple[Any, ...], Sharding] = {}
 _written: dict[Sharding, Mesh] = {}  # the mesh with which a placement was last written: nodes made of it keep its names
@@ -69,13 +72,14 @@ class Sharding(_Frozen):
   reduced: Sharding  # not partial: those sub-axes replicate
   used: tuple[SubAxis, ...]  # every sub-axis that cuts, or over which it is partial
 
+  # typed as what it nearly always is: of one device it is a `str`, and how many there are no type tells
   def __new__(
     cls,
-    devices: Mesh | Sequence[str],
-    axis: int | P | Sequence[Any] | None = None,
+    devices: Mesh | DeviceNames,
+    axis: int | P | tuple[Entry, ...] | list[Entry] | None = None,
     partial: Mapping[str, Any] | None = None,
     disjoint: Collection[str] = (),
-  ) -> Any:
+  ) -> Self:
     mesh = devices if isinstance(devices, Mesh) else Mesh(devices)
     dims: list[tuple[SubAxis, ...]] = []
     if (number := as_index(axis)) is not None:
@@ -88,7 +92,7 @@ class Sharding(_Frozen):
     made = Sharding.of(mesh, dims, _partials_of(mesh, partial or {}, disjoint))
     if isinstance(made, Sharding):
       _written[made] = mesh
-    return made
+    return made  # type: ignore[no-any-return]
 
   @staticmethod
   def of(mesh: Mesh, dims: Sequence[Sequence[SubAxis]], partial: Sequence[Partial] = ()) -> Any:

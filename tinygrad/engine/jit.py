@@ -1,6 +1,8 @@
 """`TinyJit`: a step is captured once and then replayed as prepared lists of calls, with other inputs and variable
 values in their places."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import weakref
@@ -8,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
 from tinygrad.device import HOST_DEVICE, Buffer, Device, Mesh, ambient_meshes
 from tinygrad.dtype import dtypes
@@ -290,11 +292,17 @@ class TinyJit(Generic[A, R]):
   Raises: JitError if a value is read inside (`.item()`, `.numpy()`), if the function computes nothing, returns
   something that is no Tensor (a replay could not renew it), or is given an array that is no Tensor."""
 
-  def __new__(cls, fxn: Callable[A, R] | None = None, prune: bool = False, mesh: Mesh | None = None) -> Any:
-    return functools.partial(cls, prune=prune, mesh=mesh) if fxn is None else super().__new__(cls)
+  def __new__(cls, fxn: Callable[A, R] | None = None, prune: bool = False, mesh: Mesh | None = None) -> Self:
+    made: Any = functools.partial(cls, prune=prune, mesh=mesh) if fxn is None else super().__new__(cls)
+    return made  # type: ignore[no-any-return]
 
-  def __init__(self, fxn: Callable[A, R], prune: bool = False, mesh: Mesh | None = None) -> None:
-    self.fxn, self.mesh = fxn, mesh
+  @overload
+  def __init__(self, fxn: Callable[A, R], prune: bool = False, mesh: Mesh | None = None) -> None: ...
+  @overload
+  def __init__(self: TinyJit[[Callable[..., Any]], Any], *, prune: bool = False, mesh: Mesh | None = None) -> None: ...
+  def __init__(self, fxn: Any = None, prune: bool = False, mesh: Mesh | None = None) -> None:
+    self.fxn: Callable[A, R] = fxn
+    self.mesh = mesh
     self.reset()
     functools.update_wrapper(self, fxn, updated=())
 

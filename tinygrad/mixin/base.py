@@ -59,7 +59,7 @@ def to_placement(device: DeviceArg) -> Placement:
     fix = repr(Device.DEFAULT if number is None or number < 0 else f"{kind}:{number}")
     rule = f"a device is a name, a Sharding or a sequence of names, got {device!r} of type"
     refuse(f"{rule} {type(device).__name__}", fix, error=ShardTypeError)
-  return Sharding(device)  # type: ignore[no-any-return]
+  return Sharding(device)  # type: ignore[arg-type]  # any sequence or array
 
 
 def mismatch(name: str, rule: str, operands: Iterable[UOp], fix: str, error: type[Exception] = ValueError) -> NoReturn:

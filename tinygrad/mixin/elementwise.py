@@ -663,8 +663,13 @@ class Elementwise(Movement):
   __lshift__, __rlshift__, __ilshift__ = operators(lshift)
   __rshift__, __rrshift__, __irshift__ = operators(rshift)
   __lt__, __gt__, __le__, __ge__ = lt, gt, le, ge
-  __eq__, __ne__ = eq, ne  # type: ignore[assignment]
   __hash__ = object.__hash__
+
+  def __eq__(self, x: Any) -> Self:  # type: ignore[override]
+    return self.eq(x)
+
+  def __ne__(self, x: Any) -> Self:  # type: ignore[override]
+    return self.ne(x)
 
 
 for _op in GroupOp.Unary - having(Trait.CONVERTS):
