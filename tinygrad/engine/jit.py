@@ -1,8 +1,6 @@
 """`TinyJit`: a step is captured once and then replayed as prepared lists of calls, with other inputs and variable
 values in their places."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import weakref
@@ -293,13 +291,14 @@ class TinyJit(Generic[A, R]):
   something that is no Tensor (a replay could not renew it), or is given an array that is no Tensor."""
 
   def __new__(cls, fxn: Callable[A, R] | None = None, prune: bool = False, mesh: Mesh | None = None) -> Self:
-    made: Any = functools.partial(cls, prune=prune, mesh=mesh) if fxn is None else super().__new__(cls)
-    return made  # type: ignore[no-any-return]
+    return functools.partial(cls, prune=prune, mesh=mesh) if fxn is None else super().__new__(cls)  # type: ignore[return-value]
 
   @overload
   def __init__(self, fxn: Callable[A, R], prune: bool = False, mesh: Mesh | None = None) -> None: ...
   @overload
-  def __init__(self: TinyJit[[Callable[..., Any]], Any], *, prune: bool = False, mesh: Mesh | None = None) -> None: ...
+  def __init__(
+    self: "TinyJit[[Callable[..., Any]], Any]", *, prune: bool = False, mesh: Mesh | None = None
+  ) -> None: ...
   def __init__(self, fxn: Any = None, prune: bool = False, mesh: Mesh | None = None) -> None:
     self.fxn: Callable[A, R] = fxn
     self.mesh = mesh

@@ -10,15 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import (
-  Partial,
-  Placement,
-  ShardError,
-  Sharding,
-  device_set,
-  same_devices,
-  show_placement,
-)
+from tinygrad.device import Partial, Placement, ShardError, Sharding, device_set, same_devices, show_placement
 from tinygrad.device.sub_axes import size_of
 from tinygrad.dtype import DType
 from tinygrad.helpers import PROCESS, prod, user_line

@@ -9,15 +9,7 @@ from tinygrad.helpers import DEFER, SPEC, Context, prod
 from tinygrad.sharding.abstract_values import COMPARED, SEEN, abstract_of, distinguished, leaf
 from tinygrad.sharding.cast_sinking import sink_casts
 from tinygrad.sharding.costs import at_placement
-from tinygrad.sharding.decision_cache import (
-  AS_GIVEN,
-  OpPlacement,
-  known_costs,
-  roots_step,
-  settings,
-  step_of,
-  steps,
-)
+from tinygrad.sharding.decision_cache import AS_GIVEN, OpPlacement, known_costs, roots_step, settings, step_of, steps
 from tinygrad.sharding.decisions import droppable
 from tinygrad.sharding.moves import wire
 from tinygrad.sharding.outcomes import is_partial, result
