@@ -159,7 +159,8 @@ class Tensor(NN, metaclass=_Training):
   def _repr_html_(self) -> str:
     """Shape, type, placement in colour, and the first values where they are in memory; nothing is computed for it but
     the copy of those."""
-    parts = grid.draw_grid(self.uop).svg if isinstance(self.device, Sharding) and all_int(self.shape) else ""
+    drawn = isinstance(self.device, Sharding) and all_int(self.shape)
+    parts = f'<div style="background:#fff;width:max-content">{grid.draw_grid(self.uop).svg}</div>' if drawn else ""
     said = "" if self._in_memory() else "<div>not computed yet</div>"
     return html_block(f"Tensor {describe(self.uop)}", self._first_values() if not said else said, parts)
 

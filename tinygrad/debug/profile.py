@@ -30,30 +30,40 @@ from tinygrad.uop import DEVICE_NUM, Ops, UOp, buffer_of
 
 MATMUL, SUM = 1024, 1 << 25
 RUNS, ENOUGH = 12, 0.5  # at most so many, and no more after so many seconds
+WIDTH = 100  # columns of a line
 VERSION = "1"  # of what is measured
 
 
 PlanOf = Callable[[UOp], tuple[Any, list[UOp], dict[str, int]]]  # the engine's: the plan of a graph, and its buffers
 
 
-def label(item: ScheduleItem, name: str, number: str = "") -> str:
-  """Where an item runs, its name (yellow if it reads from other devices), and the memory in use."""
-  shown = colored(f"{name:28s}", "yellow" if item.peers else None)
-  return f"*** {short_devices(item.devices):10s} {number}{shown} mem {size_to_str(GlobalCounters.mem_used):>8s}"
+def named(item: ScheduleItem, name: str, number: str = "") -> str:
+  """Where an item runs, and its name (yellow if it reads from other devices)."""
+  return f"*** {short_devices(item.devices):7s} {number}{colored(f'{name:20s}', 'yellow' if item.peers else None)}"
+
+
+def label(item: ScheduleItem, name: str) -> str:
+  """The same with the memory in use."""
+  return f"{named(item, name)} mem {size_to_str(GlobalCounters.mem_used):>8s}"
 
 
 def profile_line(item: ScheduleItem, name: str, ops: int, nbytes: int, seconds: float, plan_of: PlanOf) -> str:
-  """The label with time, rates, share of the roofline and the user's line."""
-  text = f"{label(item, name, f'{GlobalCounters.kernel_count:5d} ')} {seconds * 1e6:9.1f} us"
-  text += f" {ops / seconds * 1e-9:8.1f} GFLOP/s {size_to_str(nbytes):>8s} {nbytes / seconds * 1e-9:7.1f} GB/s"
+  """Where it runs, its number and name, its time, rates, share of the roofline, the memory in use and the user's line:
+  in 100 columns, of which long names take those of the memory."""
+  text = f"{named(item, name, f'{GlobalCounters.kernel_count:4d} ')} {seconds * 1e6:8.1f} us"
+  text += f" {ops / seconds * 1e-9:5.1f} GFLOP/s {nbytes / seconds * 1e-9:5.1f} GB/s"
   kind = item.devices[0].partition(":")[0]
   # a copy is the host's work, and may be to where nothing is computed (NPY, a disk)
+  share = ""
   if not isinstance(item.kernel, Transfer) and not Device[item.devices[0]].capabilities.simulated:
     most_ops, most_bytes = peaks(kind, plan_of)
     machines = 1 if Device[kind].capabilities.processor else len(item.devices)
-    text += f" {max(ops / most_ops, nbytes / most_bytes) / seconds / machines:5.0%}"
+    share = f"{max(ops / most_ops, nbytes / most_bytes) / seconds / machines:4.0%}"
   origin = next((origin for _, origin in item.computes if origin), None)
-  return f"{text} {source_line(*origin).partition(': ')[0]}" if origin else text
+  line = f" {source_line(*origin).partition(': ')[0]}" if origin else ""
+  memory = f" {size_to_str(GlobalCounters.mem_used):>8s}"
+  visible = len(text) + 5 + len(memory) + len(line)
+  return f"{text} {share:4s}{memory if visible <= WIDTH or not line else ''}{line}"
 
 
 @functools.cache
@@ -69,8 +79,8 @@ def peaks(kind: str, plan_of: PlanOf) -> tuple[float, float]:
     if processor and os.getloadavg()[0] < cores() / 2:
       diskcache.put(key, json.dumps((ops, nbytes)).encode())
   where = f"{model}, {cores()} cores" if processor else "one device"
-  bounds = f"{ops * 1e-9:.0f} GFLOP/s (a float32 matmul), {nbytes * 1e-9:.0f} GB/s (a sum)"
-  print(f"*** {kind}: % is of the nearer of {bounds}, measured on {where}")
+  print(f"*** {kind}: % is of the nearer of two bounds, measured on {where}:")
+  print(f"*** {kind}: {ops * 1e-9:.0f} GFLOP/s (a float32 matmul), {nbytes * 1e-9:.0f} GB/s (a sum)")
   return ops, nbytes
 
 

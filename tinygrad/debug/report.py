@@ -2,6 +2,7 @@
 
 import math
 import os
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from tinygrad.uop import Collective, Ops, UOp, evaluate, mesh_of, render_shape, 
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
 COUNTED_DEVICES = 256  # of more devices, so many at both ends are looked at
+WIDTH = 100  # columns of a line
 SEARCHED = 64  # values below a move that are asked for their hints
 EFFECTS = having(Trait.EFFECT)
 # what comes after these wants the move
@@ -70,8 +72,9 @@ class Row:
 
   def __str__(self) -> str:
     what = f"{self.kind:14s} {'+'.join(self.axes) or '-':10s} {self.n:4d} {size_to_str(self.payload):>9s}"
-    said = f"{what} {size_to_str(self.wire):>9s}  {self.value}  {os.path.basename(self.where)}  {self.why}"
-    return "\n".join([said, *(f"    {hint}" for hint in self.hints)])
+    said = f"{what} {size_to_str(self.wire):>9s}  {self.value}  {os.path.basename(self.where)}"
+    why = textwrap.wrap(self.why, WIDTH, initial_indent="  ", subsequent_indent="  ", break_long_words=False)
+    return "\n".join([said, *why, *(f"    {hint}" for hint in self.hints)])
 
 
 class Report(tuple[Row, ...]):
@@ -99,7 +102,7 @@ class Report(tuple[Row, ...]):
   def __str__(self) -> str:
     if not self:
       return "nothing moves"
-    head = f"{'move':14s} {'axes':10s} {'n':>4s} {'payload':>9s} {'wire':>9s}  value, line, why"
+    head = f"{'move':14s} {'axes':10s} {'n':>4s} {'payload':>9s} {'wire':>9s}  value, line; why"
     total = f"{'total':14s} {'':15s} {size_to_str(self.payload):>9s} {size_to_str(self.wire):>9s}"
     copied = f"  and {size_to_str(self.copied)} copied" if self.copied else ""
     return "\n".join([head, *map(str, self), total + copied])
