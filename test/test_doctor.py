@@ -20,8 +20,8 @@ from tinygrad.doctor import (
   look_at_settings,
   look_at_speed,
   look_at_versions,
-  main,
   print_plain,
+  run_doctor,
   verdict,
 )
 
@@ -148,7 +148,7 @@ def test_the_verdict_names_faults_first():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a terminal is made by pty, which Windows has not")
 def test_a_terminal_has_tables_and_a_file_has_none(capsys):
-  assert main(["--quick"]) == 0
+  assert run_doctor(["--quick"]) == 0
   assert "─" not in capsys.readouterr().out
   leader, follower = pty.openpty()
   environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100"}

@@ -42,6 +42,7 @@ MORE = {
   "prompt_toolkit": "chat",
 }  # fmt: skip
 BLAS_SIDE, READ_BYTES = 1024, 128 << 20  # of what numpy is measured by: as large as what ours is
+KINDS = ("CPU", *GPUS)  # the first works everywhere
 PLACES = ("CACHEDIR", "CACHE_MB", "CPU_FEATURES", "GPU")  # settings that are read where they are used
 SLOWING = {
   "NOOPT": "kernels are plain loops",
@@ -111,14 +112,14 @@ def look_at_devices() -> Finding:
   except DeviceError as e:
     default = ""
     found.faults.append(f"the default device: {one_line(e)}")
-  for kind in ("CPU", *GPUS):
+  for kind in KINDS:
     tried = Device._attempt(kind)
     chosen = kind == default
     if not isinstance(tried, str):
       found.rows.append((kind, "yes, the default" if chosen else "yes", tried.description))
       continue
     found.rows.append((kind, "no", tried))
-    if chosen or kind == "CPU":
+    if chosen or kind == KINDS[0]:
       found.faults.append(f"{kind} does not work: {tried}")
   named = os.environ.get("GPU", "1")
   found.rows.append(("GPU", "", named if named != "1" else f"the first that works of {', '.join(GPUS)}"))
@@ -337,7 +338,7 @@ def doctor_options() -> argparse.ArgumentParser:
   return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def run_doctor(arguments: Sequence[str] | None = None) -> int:
   options = doctor_options().parse_args(arguments)
   found = examine(options.quick, options.seconds)
   with contextlib.suppress(BrokenPipeError):  # a reader that has seen enough, as `head`
@@ -349,4 +350,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  sys.exit(run_doctor())

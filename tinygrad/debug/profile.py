@@ -37,20 +37,20 @@ VERSION = "1"  # of what is measured
 PlanOf = Callable[[UOp], tuple[Any, list[UOp], dict[str, int]]]  # the engine's: the plan of a graph, and its buffers
 
 
-def named(item: ScheduleItem, name: str, number: str = "") -> str:
+def item_name(item: ScheduleItem, name: str, number: str = "") -> str:
   """Where an item runs, and its name (yellow if it reads from other devices)."""
   return f"*** {short_devices(item.devices):7s} {number}{colored(f'{name:20s}', 'yellow' if item.peers else None)}"
 
 
 def label(item: ScheduleItem, name: str) -> str:
   """The same with the memory in use."""
-  return f"{named(item, name)} mem {size_to_str(GlobalCounters.mem_used):>8s}"
+  return f"{item_name(item, name)} mem {size_to_str(GlobalCounters.mem_used):>8s}"
 
 
 def profile_line(item: ScheduleItem, name: str, ops: int, nbytes: int, seconds: float, plan_of: PlanOf) -> str:
   """Where it runs, its number and name, its time, rates, share of the roofline, the memory in use and the user's line:
   in 100 columns, of which long names take those of the memory."""
-  text = f"{named(item, name, f'{GlobalCounters.kernel_count:4d} ')} {seconds * 1e6:8.1f} us"
+  text = f"{item_name(item, name, f'{GlobalCounters.kernel_count:4d} ')} {seconds * 1e6:8.1f} us"
   text += f" {ops / seconds * 1e-9:5.1f} GFLOP/s {nbytes / seconds * 1e-9:5.1f} GB/s"
   kind = item.devices[0].partition(":")[0]
   # a copy is the host's work, and may be to where nothing is computed (NPY, a disk)

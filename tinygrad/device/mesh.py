@@ -113,7 +113,7 @@ class Mesh(_Frozen):
     axes = ", ".join(f"{name}={size}" for name, size in zip(self.names, self.shape, strict=True))
     return f"Mesh({short_devices(self.devices)}, {axes})"
 
-  def grid_html(self, title: str, colors: Sequence[str], notes: Sequence[str] = ()) -> str:
+  def _grid_html(self, title: str, colors: Sequence[str], notes: Sequence[str] = ()) -> str:
     """The devices as a grid: a line for each index of the first axis, each in its colour, a note beside its name."""
     width, shown = len(self) // self.shape[0], min(len(self), SHOWN_IN_HTML)
     cells = [html_cell(" ".join(x), color) for x, color in zip(zip(self.devices, notes or [""] * len(self)), colors)]
@@ -122,7 +122,7 @@ class Mesh(_Frozen):
     return html_block(title, html_rows(lines), rest)
 
   def _repr_html_(self) -> str:
-    return self.grid_html(str(self), [hue(i, len(self)) for i in range(len(self))])
+    return self._grid_html(str(self), [hue(i, len(self)) for i in range(len(self))])
 
   def axes_of(self, sub_axes: Sequence[SubAxis]) -> tuple[str, ...]:
     """The axes and sub-axes that the sub-axes are, major to minor; `size@stride` for one that crosses them.

@@ -283,7 +283,7 @@ class Sharding(_Frozen):
     distinct = list(dict.fromkeys(blocks))
     colors = [hue(distinct.index(b), len(distinct)) for b in blocks]
     notes = [", ".join(f"dim {i}: {k + 1}/{self.parts(i)}" for i, k in zip(cut, b)) for b in blocks]
-    return self.mesh.grid_html(str(self), colors, notes)
+    return self.mesh._grid_html(str(self), colors, notes)
 
   def __str__(self) -> str:
     mesh = self.mesh
