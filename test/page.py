@@ -2,7 +2,7 @@
 
 In the order of the page, and in one namespace:
   ```python                    runs; the lines that it prints are those after its `# ->`
-  ```python title="train.py"   is written to that file, for the commands that follow
+  ```python title="train.py"   is written to that file, before anything runs; so is any other language
   ```sh                        runs in bash; what it prints on standard output likewise, where it has a `# ->`
 `pip install` is left out: the environment has what it would bring; port 8000 is one that is free. Ends with status 1
 and the difference.
@@ -74,7 +74,8 @@ def run_page(text: str, name: str, skipped: tuple[str, ...] = ()) -> list[str]:
   for block in blocks(text):
     if block.file is not None:
       Path(block.file).write_text(block.code, encoding="utf-8")
-    elif block.language in ("python", "sh") and not (skipped and block.code.startswith(skipped)):
+  for block in blocks(text):
+    if block.file is None and block.language in ("python", "sh") and not (skipped and block.code.startswith(skipped)):
       printed = run_block(block, namespace, name)
       if printed != block.said and (block.language == "python" or block.said):
         wrong.append(f"{name}:\n{block.code}printed:\n" + "".join(f"# -> {x}\n" for x in printed))
