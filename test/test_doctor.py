@@ -122,7 +122,7 @@ def test_a_busy_machine_is_told(monkeypatch):
 
 
 def test_speed_stands_beside_the_machines(monkeypatch):
-  monkeypatch.setattr(doctor.profile, "measured", lambda kind, plan_of: (2e10, 1e9))
+  monkeypatch.setattr(doctor.profile, "rates_now", lambda kind, plan_of: (2e10, 1e9))
   monkeypatch.setattr(doctor, "numpy_rates", lambda budget: (4e10, 1e10))
   monkeypatch.setenv("DEV", "CPU")
   found = look_at_speed(5.0)
@@ -132,7 +132,7 @@ def test_speed_stands_beside_the_machines(monkeypatch):
 
 def test_speed_is_measured_in_the_time_given():
   rates = doctor.numpy_rates(0.01)
-  assert all(rate > 0 for rate in (*rates, *doctor.profile.measured("CPU", doctor.plan_of)))
+  assert all(rate > 0 for rate in (*rates, *doctor.profile.rates_now("CPU", doctor.plan_of)))
 
 
 def test_plain_text_has_a_hundred_columns(capsys):

@@ -245,7 +245,7 @@ def look_at_speed(seconds: float) -> Finding:
   """What kernels of ours reach, beside numpy's on the same processor; of a GPU ours alone."""
   found = Finding("speed", ("what", "here", "the machine", "share"))
   kind = default_kind()
-  ours = profile.measured(kind, plan_of)
+  ours = profile.rates_now(kind, plan_of)
   units = (("float32 matmul of 1024", 1e-9, "GFLOP/s"), ("reading 128 MB", 1e-9, "GB/s"))
   theirs = numpy_rates(seconds / 2) if Device[kind].capabilities.processor else (None, None)
   for (name, factor, unit), mine, other in zip(units, ours, theirs, strict=True):

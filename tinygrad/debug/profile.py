@@ -75,7 +75,7 @@ def peaks(kind: str, plan_of: PlanOf) -> tuple[float, float]:
   if processor and (found := diskcache.get(key)):
     ops, nbytes = json.loads(found)
   else:
-    ops, nbytes = measured(kind, plan_of)
+    ops, nbytes = rates_now(kind, plan_of)
     if processor and os.getloadavg()[0] < cores() / 2:
       diskcache.put(key, json.dumps((ops, nbytes)).encode())
   where = f"{model}, {cores()} cores" if processor else "one device"
@@ -84,7 +84,7 @@ def peaks(kind: str, plan_of: PlanOf) -> tuple[float, float]:
   return ops, nbytes
 
 
-def measured(kind: str, plan_of: PlanOf) -> tuple[float, float]:
+def rates_now(kind: str, plan_of: PlanOf) -> tuple[float, float]:
   """(operations, bytes) a second of a float32 matmul and of a sum, now: in at most some seconds, nothing is printed."""
   a, b = (UOp.buffer((MATMUL, MATMUL), dtypes.float32, kind) for _ in range(2))
   n, x = MATMUL, UOp.buffer((SUM,), dtypes.float32, kind)
