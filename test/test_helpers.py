@@ -1,6 +1,7 @@
 """What scripts import from tinygrad.helpers."""
 
 import functools
+import gc
 import gzip
 import hashlib
 import http.server
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tinygrad import Tensor, dtypes, helpers
-from tinygrad.helpers import Context, ContextVar, LazyModule, Timing, fetch, tqdm, trange
+from tinygrad.helpers import Context, ContextVar, LazyModule, Timing, fetch, tqdm, trange, uncollected
 
 ROOT = Path(__file__).parents[1]
 
@@ -245,3 +246,23 @@ def test_a_folder_that_an_uninstalled_package_has_left_is_no_module(tmp_path, mo
   module = LazyModule("left_behind")
   with pytest.raises(ModuleNotFoundError, match="No module named 'left_behind'"):
     module.anything  # noqa: B018
+
+
+def test_the_collector_is_kept_out_and_goes_on():
+  """Where it went on before, whatever happens within."""
+
+  @uncollected()
+  def fails():
+    assert not gc.isenabled()
+    raise ValueError("within")
+
+  with pytest.raises(ValueError, match="within"):
+    fails()
+  assert gc.isenabled()
+  gc.disable()
+  try:
+    with uncollected():
+      pass
+    assert not gc.isenabled()
+  finally:
+    gc.enable()

@@ -97,6 +97,7 @@ def _tensors(x: Any) -> Iterable[Any]:
   return (x,) if hasattr(x, "uop") else ()
 
 
+@uncollected()
 def auto(*outputs: Any, mesh: Mesh, memory: float | None = None, machine: Machine | None = None) -> Automatic:
   """`propagate`, with placements chosen by predicted time where hints and placements leave a choice: of inputs, of
   weights, and so of what is computed between (docs/auto.md). It prints as a table of what was chosen.
