@@ -1,6 +1,6 @@
 """tinygrad, in which the device carries the sharding: `Tensor`, `TinyJit`, `Device`, `Sharding`, `Mesh`, `P`."""
 
-from tinygrad import nn, ops, sharding  # ops and sharding register the cards and the placement function
+from tinygrad import distributed, nn, ops, sharding  # ops and sharding register the cards and the placement function
 from tinygrad.custom import custom_op
 from tinygrad.device import OPEN, Device, DeviceError, DeviceMesh, Mesh, P, PartitionSpec, ShardError, Sharding
 from tinygrad.dtype import dtypes

@@ -41,3 +41,4 @@ from tinygrad.device.sharding import (
   show_placement,
   spelled,
 )
+from tinygrad.device.world import World

@@ -145,8 +145,9 @@ class Stretch:
       else:
         assert isinstance(w.item.kernel, Transfer)
         self.nbytes += prod(w.item.kernel.shape) * w.item.kernel.dtype.itemsize
-    for memory in (m for w in self.work for m in w.memory):
-      memory.allocate()  # counted on simulated devices too
+    memory = {id(m): m.allocate() for w in self.work for m in w.memory}  # counted on simulated devices too
+    if Device.world is not None:
+      Device.world.exchange(self.text, [*memory.values()])
     self.bind([w for w in self.work if w.program is not None and not w.simulated])
 
   def bind(self, work: Sequence[Work]) -> None:
@@ -159,7 +160,8 @@ class Stretch:
     def meet(devices: tuple[str, ...]) -> None:
       if len(devices) > 1:
         for d, call in zip(devices, Device[devices[0]].barrier([Device[d] for d in devices])):
-          lists.setdefault(d, []).append(call)
+          if Device.here(d):
+            lists.setdefault(d, []).append(call)
       met[devices] = set(), set()
 
     for w in work:
@@ -170,7 +172,7 @@ class Stretch:
       since = met.get(devices)
       if from_peers if since is None else since[0] & from_peers or targets & since[1]:
         meet(devices)
-      for d, device in enumerate(devices):
+      for d, device in [(d, device) for d, device in enumerate(devices) if Device.here(device)]:
         args = [w.pointers(i, d) for i in range(len(w.memory))]
         values = [d if name == DEVICE_NUM else w.variables[name] for name in w.item.variables]
         backend = Device[device]
@@ -190,6 +192,12 @@ class Stretch:
     for kind in dict.fromkeys(Device[d].kind for d in lists):
       backends = [b for d in lists if (b := Device[d]).kind == kind]
       self.batches.append((backends, [b.batch(lists[b.name], brief) for b in backends]))
+
+  @property
+  def text(self) -> str:
+    """What it does, which every process does alike."""
+    each = (f"{w.name} {w.item.slots} of {w.memory} with {w.variables}" for w in self.work)
+    return f"{len(self.work)} kernels and copies, the last of them " + "; ".join(reversed([*each]))
 
   def synchronize(self) -> float:
     """The second at which nothing is queued."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Box, Buffer, Device, Placement, box_of, device_set, meet, peer_copies
@@ -43,6 +44,20 @@ def as_bytes(array: Any) -> memoryview:
   return memoryview(array.reshape(-1).view(numpy.uint8))
 
 
+@contextlib.contextmanager
+def settled(*buffers: Buffer) -> Iterator[None]:
+  """Within, the host reads buffers, be they in this process or in another: what is queued is done, and nobody writes
+  them. A collective, if any of them is in one process only."""
+  if (world := Device.world) is None or all(world.owner(d) is None for b in buffers for d in b.devices):
+    yield
+    return
+  for device in {d: 0 for b in buffers for d in b.devices if world.here(d)}:
+    Device[device].synchronize()
+  world.exchange(what := f"reading {[*buffers]}", buffers)
+  yield
+  world.exchange(f"end of {what}")
+
+
 def typed(memory: Buffer, transfer: Transfer, device: Placement) -> Buffer:
   """The memory of a temporary as a buffer of the transfer's value."""
   if memory.dtype is transfer.dtype and memory.shape == transfer.shape:
@@ -61,14 +76,28 @@ def copy(transfer: Transfer, source: Buffer, target: Buffer) -> None:
   copy_blocks(transfer.shape, ins, outs)
 
 
-def copy_blocks(shape: Sequence[int], ins: dict[Box, tuple[Buffer, int]], outs: list[tuple[Box, Buffer, int]]) -> None:
-  """Fills the blocks `outs` (what box of a value of `shape`, on which device of which buffer) from the blocks `ins`.
+Blocks = dict[Box, tuple[Buffer, int]]  # by box of a value: which buffer, on which of its devices
+
+
+def copy_blocks(shape: Sequence[int], ins: Blocks, outs: list[tuple[Box, Buffer, int]]) -> None:
+  """Fills the blocks `outs` (what box of a value of `shape`, on which device of which buffer) from the blocks `ins`, be
+  they in this process or in another."""
+  if Device.world is None:
+    fill_blocks(shape, ins, outs)
+  else:
+    Device.world.carry(shape, ins, outs, fill_blocks)
+
+
+def fill_blocks(shape: Sequence[int], ins: Blocks, outs: Sequence[tuple[Box, Buffer, int]]) -> None:
+  """`copy_blocks` of what this process can reach.
 
   Devices of one kind that can do so copy from one another, behind what is queued, if that takes few copies. Else what
   the host cannot address passes through it in pieces of at most STAGED bytes or one row, each of them whole along the
   last dims, so that it is contiguous in every block; elements beyond a block's box become undefined.
   """
-  itemsize = next(iter(ins.values()))[0].dtype.itemsize
+  if not outs:
+    return
+  itemsize = outs[0][1].dtype.itemsize
   if copies := peer_copies(ins, outs):
     copies[0].target.copy_all(copies)
     return
