@@ -25,6 +25,8 @@ SERVE = ["starlette", "uvicorn", "llguidance", "prometheus_client"]
 CHAT = ["prompt_toolkit"]
 HUB = ["huggingface_hub"]
 TEST += [*SERVE, *CHAT, *HUB, "openai", "httpx2", "playwright"]  # the clients of the server's tests
+MPI = ["mpi4py", "mpich"]
+TEST += MPI
 ON_X86 = "sys_platform == 'linux' and platform_machine == 'x86_64'"
 OPENCL_DRIVERS = ["intel-opencl-rt", "intel-cmplr-lib-rt", "pocl-binary-distribution"]  # of the processor
 OPENCL = ["pyopencl", *(f"{name}; {ON_X86}" for name in OPENCL_DRIVERS)]
@@ -56,6 +58,7 @@ setup(
     "opencl": OPENCL,
     "cuda": CUDA,
     "metal": METAL,
+    "mpi": MPI,
     "serve": SERVE,
     "chat": CHAT,
     "hub": HUB,

@@ -1,5 +1,6 @@
-"""A plugin of pytest (`-p test.distributed.ranks`) under which every process that mpiexec has started runs the same
-tests on devices that they have together. The first one reports; a failure in any of them is a failure of the run."""
+"""A plugin of pytest under which every process that mpiexec has started runs the same tests, on devices that they have
+together: `PYTHONPATH=test/distributed mpiexec -n 2 python -m pytest -p ranks test/laws`. The first one reports; a
+failure in any of them is a failure of the run."""
 
 import os
 import sys
@@ -7,7 +8,7 @@ import sys
 RANK, COUNT = (int(os.environ.get(f"PMI_{name}", default)) for name, default in (("RANK", 0), ("SIZE", 1)))
 DEVICES = -(-9 // COUNT)  # of each process: the laws' largest meshes have nine
 if RANK:
-  sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+  sys.stdout = open(os.devnull, "w")
 
 
 def pytest_configure(config):
@@ -16,3 +17,8 @@ def pytest_configure(config):
   distributed.initialize(DEVICES)
   if RANK and (reporter := config.pluginmanager.get_plugin("terminalreporter")):
     config.pluginmanager.unregister(reporter)
+
+
+def pytest_runtest_logreport(report):
+  if RANK and report.failed:
+    print(f"process {RANK}: {report.nodeid}\n{report.longreprtext}", file=sys.stderr)

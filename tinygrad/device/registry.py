@@ -125,7 +125,11 @@ class _Devices:
   def join(self, world: World | None) -> None:
     """From here on devices are spread over several processes (None: over one again). Raises: DeviceError if some are in
     use already."""
-    if used := [name for name, backend in opened.items() if world is not None and world.backend(type(backend)) is not type(backend)]:
+    if used := [
+      name
+      for name, backend in opened.items()
+      if world is not None and world.backend(type(backend)) is not type(backend)
+    ]:
       rule = f"{', '.join(used)} is in use already, as a device of this process alone"
       refuse(rule, "call tinygrad.distributed.initialize() before the first tensor is realized", error=DeviceError)
     self.world = world

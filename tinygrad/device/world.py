@@ -37,6 +37,10 @@ class World(Protocol):
     process does something else than `what`, or is gone."""
     ...
 
+  def learn(self, what: str, memory: Sequence[Any], changed: bool = True) -> list[int]:
+    """`exchange`, unless all of the memory is in one process, whose own affair it is then: nobody waits."""
+    ...
+
   def carry(self, shape: Sequence[int], ins: dict[Any, Any], outs: Sequence[Any], fill: Callable[..., None]) -> None:
     """Copies blocks between devices of several processes: `fill(shape, ins, outs)` does what is left to do here."""
     ...

@@ -6,7 +6,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import Device, DeviceError, World
+from tinygrad.device import Device
 from tinygrad.distributed.errors import DistributedError, DivergedError, LostProcessError
 from tinygrad.helpers import LazyModule
 
@@ -16,7 +16,12 @@ else:
   processes = LazyModule("tinygrad.distributed.world")
 
 __all__ = ["DistributedError", "DivergedError", "LostProcessError", "initialize", "process_count", "process_index"]
-STARTED_BY = ("PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")  # what a starter leaves in the environment
+STARTED_BY = (
+  "PMI_SIZE",
+  "PMIX_RANK",
+  "OMPI_COMM_WORLD_SIZE",
+  "SLURM_NTASKS",
+)  # what a starter leaves in the environment
 
 
 def initialize(devices: int = 1) -> None:
@@ -32,7 +37,6 @@ def initialize(devices: int = 1) -> None:
   if Device.world is not None or (mpi := _mpi()) is None:
     return
   world = processes.Processes(mpi, devices)
-  processes.SharedCPU.world = world
   Device.join(world)
   world.watch_errors()
 

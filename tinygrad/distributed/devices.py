@@ -68,7 +68,7 @@ class SharedCPU(CPU):
   def barrier(devices: Sequence[Any]) -> list[Call]:
     """One call for each device. Where they are in several processes they count in memory that all see, and the call is
     always the same: a counter is never used for anything else, as nobody knows when the last one has seen it."""
-    if all(d.local for d in devices):
+    if len({d.rank for d in devices}) == 1:
       return CPU.barrier(devices)
     calls = _meeting(tuple(sorted(d.name for d in devices)))
     return [calls[d.name] for d in devices]

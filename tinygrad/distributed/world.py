@@ -38,6 +38,7 @@ class Processes:
     self.mpi, self.comm = mpi, mpi.COMM_WORLD.Dup()
     self.index, self.count = self.comm.Get_rank(), self.comm.Get_size()
     self.failed: str | None = None
+    SharedCPU.world = self
     self.devices = self.comm.allgather(devices)
     if len({*self.devices}) > 1:
       raise DistributedError(f"initialize: processes ask for {self.devices} devices\n  fix: the same number in each")
@@ -91,7 +92,8 @@ class Processes:
       return None
     n, rank = self.per_process, int(number or 0) // self.per_process
     if rank >= self.count:
-      rule = f"{device}: {self.count} processes with {n} device{'s' * (n > 1)} each have {kind}:0 to {kind}:{n * self.count - 1}"
+      have = f"{self.count} processes with {n} device{'s' * (n > 1)} each"
+      rule = f"there is no {device}: {have} have {kind}:0 to {kind}:{n * self.count - 1}"
       fix = f"more processes, or distributed.initialize(devices={-(-(int(number) + 1) // self.count)})"
       refuse(rule, fix, error=DeviceError)
     return rank
@@ -131,6 +133,10 @@ class Processes:
       return []
     offsets = [self.got[r, HEAD:].tolist() for r in range(self.count)] if inline else self._all(mine, sizes, what)
     return self._learn(parts, offsets)
+
+  def learn(self, what: str, memory: Sequence[Buffer], changed: bool = True) -> list[int]:
+    owners = {rank for b in memory for rank in self.owners(b.devices)} - {None}
+    return self.exchange(what, memory, changed) if len(owners) > 1 else []
 
   def _parts(self, memory: Sequence[Buffer]) -> Iterator[tuple[int, int, Any]]:
     """(number of the buffer, whose, the handle) of each part that is somebody's."""
@@ -185,7 +191,7 @@ class Processes:
     """Raises what each process does where they differ; all of them come here."""
     lines = self.comm.allgather((what, user_line()))
     rows = "".join(f"\n    process {r} in {line}: {text[:SHOWN]}" for r, (text, line) in enumerate(lines))
-    fix = "every process runs the same script and reads the same values; what only one does (print, save) needs them before"
+    fix = "every process runs the same script and reads the same values; one alone may print what is read"
     raise DivergedError(f"the processes do not do the same:{rows}\n  fix: {fix}")
 
   # ---- copies

@@ -219,7 +219,7 @@ class Captured:
     assert Device.world is not None
     buffers = [buffer_of(x) if type(x) is UOp else x for x in given]
     what = f"replay of {len(self.work)} kernels and copies, {variables}: {', '.join({w.name: 0 for w in self.work})}"
-    if moved := Device.world.exchange(what, buffers, changed):
+    if moved := Device.world.learn(what, buffers, changed):
       self.given = [None if i in moved else x for i, x in enumerate(self.given)]
       self.renew(given, 0)
 

@@ -147,7 +147,7 @@ class Stretch:
         self.nbytes += prod(w.item.kernel.shape) * w.item.kernel.dtype.itemsize
     memory = {id(m): m.allocate() for w in self.work for m in w.memory}  # counted on simulated devices too
     if Device.world is not None:
-      Device.world.exchange(self.text, [*memory.values()])
+      Device.world.learn(self.text, [*memory.values()])
     self.bind([w for w in self.work if w.program is not None and not w.simulated])
 
   def bind(self, work: Sequence[Work]) -> None:

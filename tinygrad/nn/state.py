@@ -15,9 +15,9 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.device import Device
 from tinygrad.distributed import process_index
+from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.realize import host_blocks, readable
 from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, children_of, json, numpy, prod, tqdm
 from tinygrad.nn.files import PLAIN, CheckpointError, File, FilePath, contents, zip_contents

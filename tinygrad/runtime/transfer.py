@@ -58,6 +58,14 @@ def settled(*buffers: Buffer) -> Iterator[None]:
   world.exchange(f"end of {what}")
 
 
+def own_parts(buffer: Buffer) -> list[Any]:
+  """Copies of the valid parts of this process's devices."""
+  with settled(buffer):
+    own = [i for i, name in enumerate(buffer.devices) if Device.here(name)]
+    boxes = [box_of(buffer.device, i, buffer.shape) for i in own]
+    return [numpy.array(host_array(buffer, i)[tuple(slice(hi - lo) for lo, hi in b)]) for i, b in zip(own, boxes)]
+
+
 def typed(memory: Buffer, transfer: Transfer, device: Placement) -> Buffer:
   """The memory of a temporary as a buffer of the transfer's value."""
   if memory.dtype is transfer.dtype and memory.shape == transfer.shape:
