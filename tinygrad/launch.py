@@ -29,7 +29,7 @@ TRACEBACK = "Traceback (most recent call last):"
 FOLLOWS = "LostProcessError"  # the error of a process that another one has led to
 
 
-def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+def launch_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
   parser = argparse.ArgumentParser("python -m tinygrad.launch", description="Runs a script in several processes.")
   parser.add_argument("-n", type=int, default=0, help="how many processes (default: one for each host)")
   parser.add_argument("--hosts", default="", help="names of machines, with commas; they see the same files")
@@ -104,7 +104,7 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
 # ---------------------------------------------------------------- the launcher
 
 
-class Run:
+class Start:
   """One start of all processes."""
 
   def __init__(self, a: argparse.Namespace, attempt: int) -> None:
@@ -214,16 +214,16 @@ class Run:
 MODULE = "-m"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-  a = arguments(argv)
+def launch(argv: Sequence[str] | None = None) -> int:
+  a = launch_arguments(argv)
   if a.process:
     return run_process([sys.executable, a.script, *a.args])
   for attempt in range(a.restarts + 1):
-    run = Run(a, attempt)
+    start = Start(a, attempt)
     try:
-      code = run.wait()
+      code = start.wait()
     except KeyboardInterrupt:
-      run.stop()
+      start.stop()
       return 130
     if code == 0:
       return 0
@@ -233,4 +233,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  sys.exit(launch())

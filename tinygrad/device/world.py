@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -39,6 +40,10 @@ class World(Protocol):
 
   def learn(self, what: str, memory: Sequence[Any], changed: bool = True) -> list[int]:
     """`exchange`, unless all of the memory is in one process, whose own affair it is then: nobody waits."""
+    ...
+
+  def at_rest(self, buffers: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+    """Within, this process may read all parts of buffers, and nobody writes them."""
     ...
 
   def carry(self, shape: Sequence[int], ins: dict[Any, Any], outs: Sequence[Any], fill: Callable[..., None]) -> None:

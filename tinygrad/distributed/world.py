@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import socket
@@ -14,13 +15,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tinygrad.device import Box, Buffer, Device, DeviceError, meet, refuse
+from tinygrad.device import HOST_DEVICE, Box, Buffer, Device, DeviceError, meet, refuse
 from tinygrad.distributed.arena import COUNTERS, Arena
 from tinygrad.distributed.devices import SharedCPU
 from tinygrad.distributed.errors import DistributedError, DivergedError, LostProcessError
 from tinygrad.distributed.faults import ENDED, FAILED, FAULT_AT, LINE_AT, RUNNING, Status, Watch
 from tinygrad.distributed.settings import HOSTS, SHARED_MEMORY
+from tinygrad.dtype import to_numpy_dtype
 from tinygrad.helpers import PACKAGE, hashlib, numpy, source_line, user_line
+from tinygrad.runtime.transfer import addressed, as_bytes
 
 WORDS = 128  # of the message of an exchange: two of a fingerprint, whether anything changed, how many offsets, these
 HEAD = 4
@@ -28,6 +31,8 @@ PATIENT = 200  # looks at a request before it sleeps in between
 LOOK = 0.1  # seconds between looks at the other processes
 FAREWELL = 3.0  # seconds that a process that has failed waits for the others to have noticed
 SHOWN = 200  # letters of what a process does
+TAGS = 1 << 15  # of messages: what every MPI has
+Blocks = dict[Box, tuple[Buffer, int]]  # by box of a value: which buffer, on which of its devices
 THE_END = "the end of the script"
 
 
@@ -43,7 +48,7 @@ class Processes:
     if len({*self.devices}) > 1:
       raise DistributedError(f"initialize: processes ask for {self.devices} devices\n  fix: the same number in each")
     self.per_process = devices
-    self.exchanges = 0
+    self.exchanges = self.bytes_sent = 0  # of bytes those to other hosts, beside what exchanges say
     self.counters: dict[int, int] = {}  # by process: how many of its counters are in use
     self._map_memory()
     self.send, self.got = (numpy.zeros(n, numpy.uint64) for n in (WORDS, (self.count, WORDS)))
@@ -106,11 +111,10 @@ class Processes:
     return tuple(map(self.owner, devices))
 
   def counter(self, rank: int) -> int:
-    """The address of the next counter in a process's arena."""
+    """The address of the next counter in a process's arena; 0 on another host."""
     number = self.counters[rank] = self.counters.get(rank, -1) + 1
     arena = self.arenas[rank]
-    assert arena is not None, "devices of two hosts do not meet in memory"
-    return arena.counter(number)
+    return 0 if arena is None else arena.counter(number)
 
   # ---- meeting
 
@@ -199,7 +203,7 @@ class Processes:
   def carry(
     self,
     shape: Sequence[int],
-    ins: dict[Box, tuple[Buffer, int]],
+    ins: Blocks,
     outs: Sequence[tuple[Box, Buffer, int]],
     fill: Callable[..., None],
   ) -> None:
@@ -212,10 +216,79 @@ class Processes:
         Device[name].synchronize()
     what = f"copy of {[*shape]}"
     self.exchange(what, [*{id(b): b for b, _ in ins.values()}.values()])
-    fill(shape, ins, mine)
+    fill(shape, self._brought(ins, outs, what), mine)
     self.exchange(f"end of a {what}")  # then what was read may be written again
 
-  def _crosses(self, ins: dict[Box, tuple[Buffer, int]], out: tuple[Box, Buffer, int]) -> bool:
+  def _brought(self, ins: Blocks, outs: Sequence[tuple[Box, Buffer, int]], what: str) -> Blocks:
+    """The blocks that this process reaches, and what it needs of others, which come from other hosts. Only what is
+    needed travels, once for each process; the receivers, and the order of messages, are known to all."""
+    near = {box: (b, i) for box, (b, i) in ins.items() if self._same_host(self.owner(b.devices[i]), self.index)}
+    wanted: dict[tuple[int, Box, Box], None] = {}
+    for there, target, d in outs:
+      owner = self.owner(target.devices[d])
+      for rank in range(self.count) if owner is None else (owner,):
+        for box, (b, i) in ins.items():
+          if not self._same_host(self.owner(b.devices[i]), rank) and (both := meet(box, there)) is not None:
+            wanted[rank, box, both] = None
+    messages: list[tuple[int, int, Any]] = []
+    for rank, box, both in wanted:
+      b, i = ins[box]
+      source, array = self.owner(b.devices[i]), None
+      if source == self.index:
+        own = addressed(b, i)[tuple(slice(lo - at, hi - at) for (lo, hi), (at, _) in zip(both, box))]
+        array = numpy.ascontiguousarray(own)
+      elif rank == self.index:
+        sizes = tuple(hi - lo for lo, hi in both)
+        array = numpy.empty(sizes, to_numpy_dtype(b.dtype))
+        near.setdefault(both, (Buffer(HOST_DEVICE, sizes, b.dtype).allocate([array]), 0))
+      messages.append((source or 0, rank, array))
+    self._pass_on(messages, what)
+    return near
+
+  def _same_host(self, source: int | None, target: int) -> bool:
+    return source is None or self.hosts[source] == self.hosts[target]
+
+  def _pass_on(self, messages: Sequence[tuple[int, int, Any]], what: str) -> None:
+    """Sends and receives (from whom, to whom, the bytes): all are on their way before the first is waited for."""
+    requests = []
+    for number, (source, target, array) in enumerate(messages):
+      if array is None:
+        continue
+      data = [as_bytes(array), self.mpi.BYTE]
+      if source == self.index:
+        requests.append(self.comm.Isend(data, target, number % TAGS))
+        self.bytes_sent += array.nbytes
+      else:
+        requests.append(self.comm.Irecv(data, source, number % TAGS))
+    for request in requests:
+      self.wait(request, what)
+
+  @contextlib.contextmanager
+  def at_rest(self, buffers: Sequence[Buffer]) -> Iterator[None]:
+    for name in {d: 0 for b in buffers for d in b.devices if self.here(d)}:
+      Device[name].synchronize()
+    what = f"reading {[*buffers]}"
+    self.exchange(what, buffers)
+    visitors = []  # memory of other hosts, whose bytes are here for a while
+    messages: list[tuple[int, int, Any]] = []
+    for k, source, handle in self._parts(buffers):
+      nbytes = buffers[k].nbytes_per_device
+      for target in (r for r in range(self.count) if not self._same_host(source, r)):
+        array = None
+        if source == self.index:
+          array = numpy.frombuffer(Device[buffers[k].devices[0]].view(handle), numpy.uint8, nbytes)
+        elif target == self.index:
+          array = numpy.empty(nbytes, numpy.uint8)
+          visitors.append((handle, array))
+          handle.address = array.ctypes.data
+        messages.append((source, target, array))
+    self._pass_on(messages, what)
+    yield
+    for handle, _ in visitors:
+      handle.address = 0
+    self.exchange(f"end of {what}")
+
+  def _crosses(self, ins: Blocks, out: tuple[Box, Buffer, int]) -> bool:
     """Whether a block has parts of another process's memory."""
     box, target, d = out
     owner = self.owner(target.devices[d])

@@ -21,7 +21,7 @@ from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.engine.realize import host_blocks, readable
 from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, children_of, json, numpy, prod, tqdm
 from tinygrad.nn.files import PLAIN, CheckpointError, File, FilePath, contents, zip_contents
-from tinygrad.runtime.transfer import settled
+from tinygrad.runtime.transfer import at_rest
 from tinygrad.tensor import Tensor
 from tinygrad.uop import Ops
 
@@ -131,7 +131,7 @@ def _write_blocks(f: BinaryIO | None, t: Tensor) -> None:
     with Context(NO_GRAD=0):
       t = t.contiguous().realize()
   shape = t.numpy_shape()
-  with settled(readable(t.uop)) if 0 not in shape else contextlib.nullcontext():
+  with at_rest(readable(t.uop)) if 0 not in shape else contextlib.nullcontext():
     if f is not None:
       _write_here(f, t, shape)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,21 @@ if TYPE_CHECKING:
   from tinygrad.schedule.items import Transfer
 
 STAGED = 16 << 20  # bytes of a copy that pass through the host at once
+
+
+@functools.cache
+def within_reach(devices: tuple[str, ...]) -> list[list[int]]:
+  """The devices, by number, in groups: kernels on any of a group can read the memory of all of it."""
+  backends, groups = [Device[d] for d in devices], list[list[int]]()
+  for i, b in enumerate(backends):
+    for group in groups:
+      others = [backends[k] for k in group]
+      if all(o.kind == b.kind and b.reaches(o) and o.reaches(b) for o in others):
+        group.append(i)
+        break
+    else:
+      groups.append([i])
+  return groups
 
 
 def addressed(buffer: Buffer, i: int) -> Any:
@@ -45,22 +61,18 @@ def as_bytes(array: Any) -> memoryview:
 
 
 @contextlib.contextmanager
-def settled(*buffers: Buffer) -> Iterator[None]:
+def at_rest(*buffers: Buffer) -> Iterator[None]:
   """Within, the host reads buffers, be they in this process or in another: what is queued is done, and nobody writes
   them. A collective, if any of them is in one process only."""
-  if (world := Device.world) is None or all(world.owner(d) is None for b in buffers for d in b.devices):
+  world = Device.world
+  shared = world is not None and any(world.owner(d) is not None for b in buffers for d in b.devices)
+  with world.at_rest(buffers) if world is not None and shared else contextlib.nullcontext():
     yield
-    return
-  for device in {d: 0 for b in buffers for d in b.devices if world.here(d)}:
-    Device[device].synchronize()
-  world.exchange(what := f"reading {[*buffers]}", buffers)
-  yield
-  world.exchange(f"end of {what}")
 
 
 def own_parts(buffer: Buffer) -> list[Any]:
   """Copies of the valid parts of this process's devices."""
-  with settled(buffer):
+  with at_rest(buffer):
     own = [i for i, name in enumerate(buffer.devices) if Device.here(name)]
     boxes = [box_of(buffer.device, i, buffer.shape) for i in own]
     return [numpy.array(host_array(buffer, i)[tuple(slice(hi - lo) for lo, hi in b)]) for i, b in zip(own, boxes)]
@@ -87,7 +99,7 @@ def copy(transfer: Transfer, source: Buffer, target: Buffer) -> None:
 Blocks = dict[Box, tuple[Buffer, int]]  # by box of a value: which buffer, on which of its devices
 
 
-def copy_blocks(shape: Sequence[int], ins: Blocks, outs: list[tuple[Box, Buffer, int]]) -> None:
+def copy_blocks(shape: Sequence[int], ins: Blocks, outs: Sequence[tuple[Box, Buffer, int]]) -> None:
   """Fills the blocks `outs` (what box of a value of `shape`, on which device of which buffer) from the blocks `ins`, be
   they in this process or in another."""
   if Device.world is None:
