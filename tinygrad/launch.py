@@ -65,7 +65,7 @@ def run_process(command: Sequence[str]) -> int:
   child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, close_fds=False, process_group=0)
   for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, lambda *_: end_group(child))
-  signal.signal(signal.SIGUSR1, lambda *_: None)  # by which MPICH tells of processes that are gone
+  signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # by which MPICH tells of processes that are gone
   forward(child, rank)
   code = child.wait()
   end_group(child)  # what the script has started itself

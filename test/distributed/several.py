@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -39,8 +40,9 @@ def launched(n, *args, options=(), **env):
 
 
 def printed(n, script, *args, **env):
-  """What the processes print, a list of lines for each, which begin with its number and a colon."""
-  code, out, err = run_in(n, script, *args, **env)
-  assert code == 0, out + err
-  lines = [line.partition(":") for line in out.splitlines() if line.partition(":")[0].isdigit()]
-  return [[text for rank, _, text in lines if int(rank) == r] for r in range(n)]
+  """What the processes print, a list of lines for each."""
+  with tempfile.TemporaryDirectory() as folder:
+    start = [MPIEXEC, f"-outfile-pattern={folder}/%r", "-n", n] if n > 1 else []
+    code, out, err = command_output([*start, sys.executable, script, *args], env)
+    assert code == 0, out + err
+    return [out.splitlines()] if n == 1 else [(Path(folder) / str(r)).read_text().splitlines() for r in range(n)]

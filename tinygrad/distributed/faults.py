@@ -90,7 +90,9 @@ def process_state(pid: int) -> str:
 def line_of(thread: int) -> str:
   """Where in the user's program a thread is."""
   frame = user_frame(sys._current_frames().get(thread))
-  return "" if frame is None else source_line(frame.f_code.co_filename, frame.f_lineno)
+  while frame is not None and frame.f_code.co_filename.startswith("<"):  # what imports
+    frame = frame.f_back and user_frame(frame.f_back)
+  return "" if frame is None else source_line(frame.f_code.co_filename, frame.f_lineno or 0)
 
 
 class Watch(threading.Thread):
