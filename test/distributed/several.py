@@ -22,9 +22,13 @@ def command_output(command, env=None, seconds=120):
   paths = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
   alone = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "HYDRA", "MPI", "PYTEST"))}
   done = subprocess.run(
-    [*map(str, command)], capture_output=True, text=True, timeout=seconds, cwd=ROOT,
+    [*map(str, command)],
+    capture_output=True,
+    text=True,
+    timeout=seconds,
+    cwd=ROOT,
     env={**alone, "PYTHONPATH": paths, "PLAN_CACHE": "0", **(env or {})},
-  )  # fmt: skip
+  )
   return done.returncode, done.stdout, done.stderr
 
 

@@ -102,12 +102,14 @@ def test_mistakes_at_the_start(monkeypatch):
 
 def test_mistakes_of_several_processes(tmp_path):
   script = tmp_path / "late.py"
-  script.write_text("from tinygrad import Tensor, distributed\nTensor.ones(3).contiguous().realize()\n"
-                    "distributed.initialize()\n")  # fmt: skip
+  script.write_text(
+    "from tinygrad import Tensor, distributed\nTensor.ones(3).contiguous().realize()\ndistributed.initialize()\n"
+  )
   code, _, err = run_in(2, script)
   assert code and "CPU is in use already, as a device of this process alone" in err and "late.py:3" in err
-  script.write_text("import os\nfrom tinygrad import distributed\n"
-                    "distributed.initialize(1 + int(os.environ['PMI_RANK']))\n")  # fmt: skip
+  script.write_text(
+    "import os\nfrom tinygrad import distributed\ndistributed.initialize(1 + int(os.environ['PMI_RANK']))\n"
+  )
   code, _, err = run_in(2, script)
   assert code and "processes ask for [1, 2] devices" in err
 
@@ -150,16 +152,20 @@ def test_who_waits_in_native_code_is_ended_too():
 
 
 def test_output_begins_with_the_number_of_the_process(tmp_path):
-  (tmp_path / "hello.py").write_text("import sys\nfrom tinygrad import distributed\ndistributed.initialize()\n"
-                                     "print('hello', distributed.process_index(), *sys.argv[1:])\n")  # fmt: skip
+  (tmp_path / "hello.py").write_text(
+    "import sys\nfrom tinygrad import distributed\ndistributed.initialize()\n"
+    "print('hello', distributed.process_index(), *sys.argv[1:])\n"
+  )
   code, out, err = launched(2, tmp_path / "hello.py", "-n", "x")
   assert (code, sorted(out.splitlines()), err) == (0, ["0| hello 0 -n x", "1| hello 1 -n x"], "")
 
 
 def test_restarts_and_exit_codes(tmp_path):
-  (tmp_path / "twice.py").write_text("import os, sys\nfrom tinygrad import distributed\ndistributed.initialize()\n"
-                                     "n = int(os.environ['TINYGRAD_RESTART'])\nprint('start', n)\n"
-                                     "sys.exit(7 if n < 2 and distributed.process_index() else 0)\n")  # fmt: skip
+  (tmp_path / "twice.py").write_text(
+    "import os, sys\nfrom tinygrad import distributed\ndistributed.initialize()\n"
+    "n = int(os.environ['TINYGRAD_RESTART'])\nprint('start', n)\n"
+    "sys.exit(7 if n < 2 and distributed.process_index() else 0)\n"
+  )
   code, out, err = launched(2, tmp_path / "twice.py", options=("--restarts", 2))
   assert code == 0 and [out.count(f"start {n}") for n in range(3)] == [2, 2, 2] and "start 3 of 3" in err
   code, out, err = launched(2, tmp_path / "twice.py", options=("--restarts", 1))
