@@ -34,6 +34,7 @@ def launch_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
   parser.add_argument("-n", type=int, default=0, help="how many processes (default: one for each host)")
   parser.add_argument("--hosts", default="", help="names of machines, with commas; they see the same files")
   parser.add_argument("--restarts", type=int, default=0, help="how often all start again when one has failed")
+  parser.add_argument("--devices", type=int, default=1, help="devices of each process, where the script does not say")
   parser.add_argument("--mpiexec", default="", help="the program that starts processes (default: MPICH's)")
   parser.add_argument("--process", action="store_true", help=argparse.SUPPRESS)
   parser.add_argument("-m", action="store_true", dest="module", help="the script is a module")
@@ -114,18 +115,11 @@ class Start:
     self.told: dict[str, list[str]] = {}
     self.said: list[str] = []  # by mpiexec itself
     self.last = 0.0  # until when the others may speak
-    script = [*(["-m"] if a.module else []), a.script, *a.args]
+    script = [*["-m"][: a.module], a.script, *a.args]
     options = ["-disable-auto-cleanup", *(["-hosts", ",".join(a.hosts)] if a.hosts else [])]
-    again = [
-      sys.executable,
-      "-m",
-      "tinygrad.launch",
-      "--process",
-      "--",
-      *([MODULE] if a.module else []),
-      *script[a.module :],
-    ]
+    again = [sys.executable, "-P", __file__, "--process", *script]  # as a file: it imports nothing of the package
     env = {**os.environ, "TINYGRAD_RESTART": str(attempt), "PYTHONUNBUFFERED": "1"}
+    env.setdefault("TINYGRAD_DEVICES", str(a.devices))
     self.width = len(str(a.n - 1))
     command = [find_mpiexec(a.mpiexec), *options, "-n", str(a.n), *again]
     self.starter = subprocess.Popen(
@@ -211,13 +205,10 @@ class Start:
     self.starter.wait()
 
 
-MODULE = "-m"
-
-
 def launch(argv: Sequence[str] | None = None) -> int:
   a = launch_arguments(argv)
   if a.process:
-    return run_process([sys.executable, a.script, *a.args])
+    return run_process([sys.executable, *["-m"][: a.module], a.script, *a.args])
   for attempt in range(a.restarts + 1):
     start = Start(a, attempt)
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Device
 from tinygrad.distributed.errors import DistributedError, DivergedError, LostProcessError
-from tinygrad.helpers import LazyModule
+from tinygrad.helpers import LazyModule, getenv
 
 if TYPE_CHECKING:
   from tinygrad.distributed import world as processes
@@ -24,14 +24,16 @@ STARTED_BY = (
 )  # what a starter leaves in the environment
 
 
-def initialize(devices: int = 1) -> None:
+def initialize(devices: int | None = None) -> None:
   """Joins the processes that mpiexec, srun or `tinygrad.launch` have started: from here on `CPU:0` to `CPU:n-1` are
-  the devices of all, `devices` in each, in the order of the processes. Call it first, in every process. In a process
-  that was started alone it does nothing, and `CPU:i` are devices of its own.
+  the devices of all, `devices` in each (None: TINYGRAD_DEVICES in the environment, else one), in the order of the
+  processes. Call it first, in every process. In a process that was started alone it does nothing, and `CPU:i` are
+  devices of its own.
 
   Raises: DeviceError where devices are in use already; DistributedError where MPI is missing, or sees other processes
   than the starter; ValueError for no devices.
   """
+  devices = getenv("TINYGRAD_DEVICES", 1) if devices is None else devices
   if devices < 1:
     raise ValueError(f"initialize: a process has at least one device, not {devices}\n  fix: initialize(devices=1)")
   if Device.world is not None or (mpi := _mpi()) is None:
