@@ -172,6 +172,17 @@ def test_restarts_and_exit_codes(tmp_path):
   assert code == 7 and "1| ended by exit code 7" in err
 
 
+def test_a_run_that_is_interrupted_ends_as_one_that_is_not(tmp_path):
+  """On another number of processes, too: the losses and the files' values are those of one process."""
+  ((*want, last),) = printed(1, own("trains"), tmp_path / "alone", 4, 2)
+  code, out, err = launched(2, own("trains"), tmp_path / "two", 3, 2, "kill:1:2", options=("--restarts", 1))
+  assert code == 0 and "start 2 of 2" in err, out + err
+  assert [line[3:] for line in out.splitlines() if line.startswith("0|")][-1:] == want[-1:]
+  assert printed(1, own("trains"), tmp_path / "two", 4, 2) == [[last]]
+  assert not [path for path in (tmp_path / "two").iterdir() if path.name not in ("3", "4")]
+  assert len([*(tmp_path / "two" / "3").iterdir()]) == 3 and len([*(tmp_path / "two" / "4").iterdir()]) == 2
+
+
 def test_mistakes_of_the_launcher(tmp_path):
   code, _, err = launched(0, own("fails"), options=("--restarts", -1))
   assert code == 2 and "at least one process, and no fewer than 0 restarts" in err

@@ -32,6 +32,10 @@ class World(Protocol):
     """Whether a device is in this process, or in each."""
     ...
 
+  def lost(self, rank: int) -> bool:
+    """Whether a process is known to be gone, or to have failed."""
+    ...
+
   def exchange(self, what: str, memory: Sequence[Any] = (), changed: bool = True) -> list[int]:
     """Waits for all processes, and learns where the buffers lie in theirs, if that has `changed` for any of them.
     Returns the numbers of those buffers that lie elsewhere than was known. Raises: DistributedError where another

@@ -191,6 +191,9 @@ class Processes:
       waits = f"process {self.index} waits for it: {what[:SHOWN]}"
       raise LostProcessError(f"{faults[0][1]}\n    {waits}\n    in {user_line()}")
 
+  def lost(self, rank: int) -> bool:
+    return any(s.rank == rank and (s.state == ENDED or s.fault() is not None) for s in self.others)
+
   def diverged(self, what: str) -> None:
     """Raises what each process does where they differ; all of them come here."""
     lines = self.comm.allgather((what, user_line()))
@@ -304,7 +307,7 @@ class Processes:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
       before(kind, error, trace)
       said, last = str(error).splitlines() or [""], traceback.extract_tb(trace)
-      frames = [f for f in last if not f.filename.startswith(PACKAGE)] or last
+      frames = [f for f in last if not f.filename.startswith((PACKAGE, "<"))] or last
       self.fail(f"{kind.__name__}: {said[0]}", *(source_line(f.filename, f.lineno or 0) for f in frames[-1:]))
 
     sys.excepthook = hook
