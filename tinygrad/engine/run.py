@@ -138,6 +138,7 @@ class Stretch:
   bound: list[tuple[Work, int, BoundCall]] = field(default_factory=list)
   ops: int = 0
   nbytes: int = 0
+  brings: bool = False  # whether its one item is a copy, or has parts brought to it before
 
   def __post_init__(self) -> None:
     for w in self.work:
@@ -150,6 +151,7 @@ class Stretch:
     memory = {id(m): m.allocate() for w in self.work for m in w.memory}  # counted on simulated devices too
     if Device.world is not None:
       Device.world.learn(self.text, [*memory.values()])
+    self.brings = self.work[0].program is None or self.work[0].apart
     self.bind([w for w in self.work if w.program is not None and not w.simulated])
 
   def bind(self, work: Sequence[Work]) -> None:
@@ -219,9 +221,8 @@ class Stretch:
     for tell in watchers:
       tell(self.work)
     start = self.synchronize() if alone else 0.0  # what is still queued is not a part of the time
-    first = self.work[0]
-    if first.program is None or first.apart:
-      first.bring()
+    if self.brings:
+      self.work[0].bring()
     for backends, batches in self.batches:
       backends[0].submit_all(backends, batches)
     if CHECK_NAN.value:
