@@ -169,6 +169,7 @@ class Processes:
 
   def gather(self, own: Any, out: Any, what: str) -> None:
     self.exchanges += 1
+    self.own.write(LINE_AT, user_line())  # where it was last, should it come no further
     self.wait(self.comm.Iallgather([own, self.mpi.BYTE], [out, self.mpi.BYTE]), what)
 
   def wait(self, request: Any, what: str) -> None:
