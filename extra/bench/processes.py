@@ -1,6 +1,6 @@
 """Collectives between processes, beside bare MPI on buffers of the same size, in one run.
 
-    mpiexec -n 2 python -m extra.bench.processes
+    mpiexec -n 2 python -m extra.bench.processes          # about two minutes
 
 For each size: the median time of an all-reduce, an all-gather and a reduce-scatter of float32, captured by TinyJit, and
 of mpi4py's on the same bytes; ours over theirs is a speed-up, in the same process and at the same time. CPU_THREADS=1
