@@ -28,6 +28,8 @@ TEST += [*SERVE, *CHAT, *HUB, "openai", "httpx2", "playwright"]  # the clients o
 NOTEBOOKS = ["nbclient", "ipykernel"]  # which run the notebooks of docs/
 DOCS = ["mkdocs-material", "mkdocstrings[python]", "mkdocs-jupyter", "ruff"]
 TEST += [*NOTEBOOKS, "basedpyright"]
+MPI = ["mpi4py", "mpich"]
+TEST += MPI
 ON_X86 = "sys_platform == 'linux' and platform_machine == 'x86_64'"
 OPENCL_DRIVERS = ["intel-opencl-rt", "intel-cmplr-lib-rt", "pocl-binary-distribution"]  # of the processor
 OPENCL = ["pyopencl", *(f"{name}; {ON_X86}" for name in OPENCL_DRIVERS)]
@@ -59,6 +61,7 @@ setup(
     "opencl": OPENCL,
     "cuda": CUDA,
     "metal": METAL,
+    "mpi": MPI,
     "serve": SERVE,
     "chat": CHAT,
     "hub": HUB,

@@ -7,7 +7,7 @@ brings the results back (D. Lepikhin et al.: GShard. 2020). A box holds `capacit
 by.
 """
 
-from tinygrad import Mesh, P, Tensor, all_to_all, shard_map
+from tinygrad import Mesh, P, Tensor, all_to_all, distributed, shard_map
 from tinygrad.sharding import explain
 
 
@@ -46,6 +46,7 @@ def parallel_mixture(capacity: int):
 
 
 def main() -> None:
+  distributed.initialize()  # in processes of their own, if such run: python -m tinygrad.launch -n 4
   mesh = Mesh(tuple(f"CPU:{i}" for i in range(4)), names=("ep",))
   x, router = Tensor.randn(64, 16), Tensor.randn(16, 8)
   up, down = Tensor.randn(8, 16, 32) * 0.2, Tensor.randn(8, 32, 16) * 0.2

@@ -7,6 +7,7 @@ optimizer) follows from them.
     pip install -e '.[test]'          # scikit-learn, which brings the data
     python examples/mlp_digits.py     # two devices, a few seconds
     python examples/mlp_digits.py --devices 4 --epochs 10
+    python -m tinygrad.launch -n 4 examples/mlp_digits.py --devices 4   # the same in four processes (docs/hosts.md)
 """
 
 import argparse
@@ -16,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 from sklearn.datasets import load_digits
 
-from tinygrad import Device, Tensor, TinyJit, nn
+from tinygrad import Device, Tensor, TinyJit, distributed, nn
 
 BATCH = 128
 HELD_OUT = 5  # every fifth picture is kept for the test
@@ -86,6 +87,7 @@ def main() -> None:
   parser.add_argument("--seed", type=int, default=0, help="of the weights and of the order of the pictures (0)")
   args = parser.parse_args()
 
+  distributed.initialize()
   devices = tuple(f"{Device.DEFAULT}:{i}" for i in range(args.devices))
   start = time.perf_counter()
   model, accuracy, _ = train(

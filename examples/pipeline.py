@@ -6,7 +6,7 @@ At every tick each stage works on another microbatch and hands its result on (Y.
 backward pass is the gradient of the loop: it goes through the stages from the last one.
 """
 
-from tinygrad import Mesh, P, Tensor, axis_index, axis_size, ppermute, psum, scan, shard_map
+from tinygrad import Mesh, P, Tensor, axis_index, axis_size, distributed, ppermute, psum, scan, shard_map
 from tinygrad.sharding import explain
 
 
@@ -37,6 +37,7 @@ def pipeline(ws: Tensor, xs: Tensor) -> Tensor:
 
 
 def main() -> None:
+  distributed.initialize()  # in processes of their own, if such run: python -m tinygrad.launch -n 4
   mesh = Mesh(tuple(f"CPU:{i}" for i in range(4)), names=("pp",))
   ws = (Tensor.randn(4, 16, 16) * 0.2).shard(mesh, P("pp")).realize()
   xs = Tensor.randn(8, 2, 16).shard(mesh, P()).realize()

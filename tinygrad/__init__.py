@@ -1,6 +1,6 @@
 """tinygrad, in which the device carries the sharding: `Tensor`, `TinyJit`, `Device`, `Sharding`, `Mesh`, `P`."""
 
-from tinygrad import nn, ops, sharding  # ops and sharding register the cards and the placement function
+from tinygrad import distributed, nn, ops, sharding  # ops and sharding register the cards and the placement function
 from tinygrad.custom import custom_op
 from tinygrad.device import OPEN, Device, DeviceError, DeviceMesh, Mesh, P, PartitionSpec, ShardError, Sharding
 from tinygrad.dtype import dtypes
@@ -47,7 +47,7 @@ __all__ = [
   "Context", "Device", "DeviceError", "DeviceMesh", "GlobalCounters", "Mesh", "OPEN", "Ops", "P", "PartitionSpec",
   "ShardError", "Sharding", "Tensor", "TinyJit", "UOp", "Variable", "all_gather", "all_to_all", "auto", "axis_index",
   "axis_size", "check_rule", "checkpoint", "checkpoint_policies", "cond", "custom_jvp", "custom_op", "custom_vjp",
-  "donate", "dtypes", "fetch", "function", "getenv", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jvp",
+  "distributed", "donate", "dtypes", "fetch", "function", "getenv", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jvp",
   "kernel_schedule", "linearize", "nn", "ops", "pmax", "pmean", "pmin", "ppermute", "propagate", "psum",
   "psum_scatter", "scan", "scan_layers", "shard_map", "sharding", "stop_gradient", "value_and_grad", "vjp", "vmap",
   "while_loop",

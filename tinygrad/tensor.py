@@ -20,6 +20,7 @@ from tinygrad.device import (
   Sharding,
   ShardTypeError,
   ambient_mesh,
+  around,
   as_index,
   check_fits,
   constraint,
@@ -53,6 +54,7 @@ from tinygrad.mixin.random import drawn_there
 from tinygrad.ops import Trait, having
 from tinygrad.propagation import place_on
 from tinygrad.runtime import storage
+from tinygrad.runtime.transfer import copy_blocks, own_parts
 from tinygrad.transforms.gradient import compute_gradient, occurrences
 from tinygrad.transforms.tracing import check_write
 from tinygrad.uop import GroupOp, Ops, UOp, buffer_of, describe, substitute
@@ -330,13 +332,16 @@ class Tensor(NN, metaclass=_Training):
 
   @property
   def shards(self) -> list[Self]:
-    """The part of each device, there; a list of one where the tensor is on one device.
+    """The part of each device, there; a list of one where the tensor is on one device. Where devices are spread over
+    processes, those of this one, realized, as host data: what is done with them is this process's own affair.
 
     Examples:
       >>> [part.shape for part in Tensor.ones(5).shard(("CPU:0", "CPU:1"), axis=0).shards]
       [(3,), (2,)]
     """
     where = self.device
+    if Device.world is not None:
+      return [self._wrap(UOp.from_numpy(array)) for array in own_parts(buffer_of(self.contiguous().realize().uop))]
     if isinstance(where, str):
       return [self]
     shape = self.numpy_shape()
@@ -380,6 +385,38 @@ class Tensor(NN, metaclass=_Training):
         t.uop = substitute(t.uop, given, memo)
         t.follows = t.follows and memory_state(t.uop, moved=True) is not None
     return cls._wrap(whole, True)
+
+  @classmethod
+  def from_process_local(cls, array: Any, placement: Placement, shape: Sequence[int] | None = None) -> Self:
+    """The tensor of which this process gives `array`: the smallest box that holds the blocks of its devices. So no
+    process has to have the whole; in one process alone the array is the whole. `shape` of the whole is needed where
+    blocks are not all of one size.
+
+    Raises: ShardError if the array is not that box.
+
+    Examples:
+      >>> mesh = Mesh(("CPU:0", "CPU:1"), names=("dp",))
+      >>> batch = Tensor.from_process_local(np.arange(4), Sharding(mesh, P("dp")))
+      >>> batch.shape, batch.sum().item()
+      ((4,), 6)
+    """
+    array = numpy.ascontiguousarray(array)
+    if isinstance(placement := to_placement(placement), str):
+      return cls(array, device=placement)
+    blocks = tuple(placement.parts(i) for i in range(array.ndim))
+    own = [i for i, name in enumerate(placement.devices) if Device.here(name)]
+    if shape is None:  # even blocks
+      held = around([placement.box(i, blocks) for i in own])
+      shape = [n * k // max(hi - lo, 1) for n, k, (lo, hi) in zip(array.shape, blocks, held)]
+    check_fits(placement, shape)
+    box = around([placement.box(i, shape) for i in own])
+    if array.shape != tuple(hi - lo for lo, hi in box):
+      rule = f"from_process_local: this process's part of {[*shape]} is {[*box]}, the array has shape {array.shape}"
+      refuse(rule, "array[tuple(slice(lo, hi) for lo, hi in part)], and shape= of the whole", show_placement(placement))
+    whole = Buffer(placement, tuple(shape), from_numpy_dtype(array.dtype)).allocate()
+    source = {box: (buffer_of(UOp.from_numpy(array)), 0)}
+    copy_blocks(shape, source, [(placement.box(i, shape), whole, i) for i in own])
+    return cls._wrap(UOp.buffer(whole.shape, whole.dtype, placement, whole), True)
 
   def bitcast(self, dtype: DType | str) -> Self:
     """The same bits read as another type; between widths the last dim grows or shrinks. ValueError if it does not

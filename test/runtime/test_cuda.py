@@ -449,11 +449,11 @@ def test_memory_is_freed_in_its_context_and_the_caller_goes_on_in_its_own(module
 
 
 def test_devices_that_cannot_read_each_other_are_brought_what_they_read(module, driver):
-  within = run.within_reach
+  groups = run.within_reach
   driver.reach.clear()
   try:
-    module.reaches.cache_clear(), within.cache_clear(), driver.enabled.clear()
-    assert not within(FOUR) and within(FOUR[:2]) and not module.reaches(0, 1)
+    module.reaches.cache_clear(), groups.cache_clear(), driver.enabled.clear()
+    assert groups(FOUR) == [[0, 1], [2, 3]] and groups(FOUR[:2]) == [[0, 1]] and not module.reaches(0, 1)
     test_sharded_programs_in_every_order(driver)
     for ours, theirs in zip(step(FOUR, driver), step(("CPU:0", "CPU:1", "CPU:2", "CPU:3"))):
       np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
@@ -464,9 +464,9 @@ def test_devices_that_cannot_read_each_other_are_brought_what_they_read(module, 
     assert not module.reaches(0, 1) and module.reaches(1, 0)
   finally:
     driver.reach |= {(0, 1), (1, 0)}
-    module.reaches.cache_clear(), within.cache_clear()
+    module.reaches.cache_clear(), groups.cache_clear()
     driver.enabled |= {(0, 1), (1, 0)}
-  assert within(FOUR)
+  assert groups(FOUR) == [[0, 1, 2, 3]]
 
 
 THROUGH_HOST = {"cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync", "cuStreamSynchronize", "cuEventSynchronize"}

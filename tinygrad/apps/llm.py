@@ -17,6 +17,7 @@ The text goes to standard output, everything else to standard error. Ctrl-C ends
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Generator, Iterator
 from dataclasses import replace
@@ -26,7 +27,7 @@ if not __package__:
   # Run as a script, the search path begins with this folder, whose modules could hide others of the same name.
   sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from tinygrad import DeviceError, ShardError
+from tinygrad import DeviceError, ShardError, distributed
 from tinygrad.apps import AppError
 from tinygrad.apps.chat import Conversation, Screen, converse, typed_lines
 from tinygrad.apps.checkpoint import Checkpoint, GGUFCheckpoint
@@ -199,6 +200,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.error("--temperature must not be negative; --max-tokens, --ctx, --slots and --queue must be positive")
   engine, status = None, 0
   try:
+    distributed.initialize()
+    if distributed.process_index():  # the first process writes
+      sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")
     sampling_of(args)
     model, tokenizer = load_model(args)
     engine = Engine(model, tokenizer, args.queue)

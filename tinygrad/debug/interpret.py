@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tinygrad.device import Buffer, Device, device_set, reduced_placement
 from tinygrad.helpers import CHECK_NAN, GlobalCounters, LazyModule, numpy
-from tinygrad.runtime.transfer import addressed, as_bytes, host_array
+from tinygrad.runtime.transfer import addressed, as_bytes, at_rest, host_array
 from tinygrad.uop import Ops, UOp
 
 if TYPE_CHECKING:
@@ -23,14 +23,15 @@ def interpret(local: UOp, memory: Sequence[Buffer], variables: dict[str, int]) -
   if all(Device[d].capabilities.simulated for b in memory for d in b.devices):  # they compute nothing
     GlobalCounters.kernel_count += 1
     return
-  arrays = {u: [host_array(b, i) for i in range(len(b.devices))] for u, b in zip(order, memory)}
-  for of in arrays.values():  # what is written to simulated memory is dropped
-    of[:] = [a if a.flags.writeable else numpy.array(a) for a in of]
+  with at_rest(*memory):
+    arrays = {u: [host_array(b, i) for i in range(len(b.devices))] for u, b in zip(order, memory)}
+    for of, b in zip(arrays.values(), memory):  # what is written to simulated or other processes' memory is dropped
+      of[:] = [a if a.flags.writeable and Device.here(d) else numpy.array(a) for a, d in zip(of, b.devices)]
   machine = python.Interpreter(arrays.__getitem__, variables)
   machine.run(local)
   for u, b in zip(order, memory):
     for i, array in enumerate(arrays[u]):
-      if addressed(b, i) is None:  # computed on a copy
+      if Device.here(b.devices[i]) and addressed(b, i) is None:  # computed on a copy
         Device[b.devices[i]].copyin(b.handle(i), as_bytes(array))
   if CHECK_NAN:
     for u in local.toposort():

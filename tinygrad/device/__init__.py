@@ -11,7 +11,7 @@ from tinygrad.device.backend import (
   Rendered,
   Target,
 )
-from tinygrad.device.block import Box, box_of, meet, peer_copies
+from tinygrad.device.block import Box, around, box_of, meet, peer_copies
 from tinygrad.device.buffer import Buffer
 from tinygrad.device.constraint import OPEN, Constraint, constraint
 from tinygrad.device.errors import DeviceError, ShardError, ShardTypeError, refuse
@@ -42,3 +42,4 @@ from tinygrad.device.sharding import (
   show_placement,
   spelled,
 )
+from tinygrad.device.world import World

@@ -25,6 +25,12 @@ def meet(*boxes: Box) -> Box | None:
   return both if all(lo < hi for lo, hi in both) else None
 
 
+def around(boxes: Sequence[Box]) -> Box:
+  """The smallest box that holds them all; those that are empty hold nothing."""
+  full = [box for box in boxes if all(lo < hi for lo, hi in box)] or boxes[:1]
+  return tuple((min(lo for lo, _ in dims), max(hi for _, hi in dims)) for dims in zip(*full))
+
+
 def runs(a: Box, a_shape: Sequence[int], b: Box, b_shape: Sequence[int]) -> Iterator[tuple[int, int, int]]:
   """What two boxes share, as runs of neighbours in the blocks of memory that hold them: (where in a's block, where in
   b's, how many), in elements. A block has `shape` elements, of which the box's are the first of every dim."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from tinygrad.device.backend import Backend, Capabilities
 from tinygrad.device.errors import DeviceError, refuse
+from tinygrad.device.world import World
 from tinygrad.helpers import DEV, GlobalCounters, difflib, getenv
 
 
@@ -20,6 +21,8 @@ class _Devices:
   """`Device["CPU:1"]` opens a device; `Device.DEFAULT` is where new tensors go: what was assigned to it, the context
   variable DEV (`DEV=CPU:1` in the environment, `with Context(DEV="CPU:1")`), a kind set to 1 in the environment, CPU.
   """
+
+  world: World | None = None  # the processes over which the devices are spread, once `distributed.initialize` has run
 
   @property
   def DEFAULT(self) -> str:
@@ -108,6 +111,30 @@ class _Devices:
     """How many devices of a kind, the default one's unless given, may work side by side: `Device.count("GPU")`."""
     return int(self[name or self.DEFAULT].count())
 
+  def local(self, kind: str | None = None) -> tuple[str, ...]:
+    """The devices of a kind, the default one's unless given, that are in this process."""
+    kind = self.canonicalize(kind or self.DEFAULT).partition(":")[0]
+    if self.world is not None:
+      return self.world.names(kind, self.world.index)
+    return tuple(self.canonicalize(f"{kind}:{i}") for i in range(self.count(kind)))
+
+  def here(self, name: str) -> bool:
+    """Whether a device, by its canonical name, is in this process."""
+    return self.world is None or self.world.here(name)
+
+  def join(self, world: World | None) -> None:
+    """From here on devices are spread over several processes (None: over one again). Raises: DeviceError if some are in
+    use already."""
+    if used := [
+      name
+      for name, backend in opened.items()
+      if world is not None and world.backend(type(backend)) is not type(backend)
+    ]:
+      rule = f"{', '.join(used)} is in use already, as a device of this process alone"
+      refuse(rule, "call tinygrad.distributed.initialize() before the first tensor is realized", error=DeviceError)
+    self.world = world
+    _Devices.capabilities.cache_clear()
+
   def mem_used(self, name: str) -> int:
     """Bytes that buffers hold on a device now. Of simulated devices the first of a mesh stands for all."""
     return GlobalCounters.mem_used_per_device.get(self.canonicalize(name), 0)
@@ -127,7 +154,7 @@ def backends() -> tuple[str, ...]:
 def _backend_class(name: str) -> type[Backend]:
   module = importlib.import_module(f"tinygrad.runtime.{name.partition(':')[0].lower()}")
   found: type[Backend] = module.open_device
-  return found
+  return found if Device.world is None else Device.world.backend(found)
 
 
 @contextlib.contextmanager

@@ -214,10 +214,19 @@ class Captured:
         self.put(i, buffer_of(x).allocate() if type(x) is UOp else x)
         self.given[i] = x
 
+  def tell(self, given: Sequence[Any], changed: bool, variables: Values) -> None:
+    """Learns where inputs and results lie in other processes. What one of them still holds, others may not."""
+    assert Device.world is not None
+    buffers = [buffer_of(x) if type(x) is UOp else x for x in given]
+    what = f"replay of {len(self.work)} kernels and copies, {variables}: {', '.join({w.name: 0 for w in self.work})}"
+    if moved := Device.world.learn(what, buffers, changed):
+      self.given = [None if i in moved else x for i, x in enumerate(self.given)]
+      self.renew(given, 0)
+
   def replay(self, inputs: Sequence[UOp], variables: Values, given: Sequence[Any]) -> Any:
     """Runs the step on other inputs of the same key; what it makes, as fresh Tensors beside those of `given`."""
     n = len(inputs)
-    if inputs != self.given[:n]:
+    if changed := inputs != self.given[:n]:
       self.renew(inputs, 0)
     if self.settled != program_order.now:  # some Tensor has changed
       taken = inputs if self.writes_inputs else ()
@@ -225,6 +234,8 @@ class Captured:
       self.settled = program_order.now
     # then, for memory that the last inputs alone held is free now
     made = [m.memory if m.shown() is None else m.another() for m in self.made]
+    if Device.world is not None:
+      self.tell([*inputs, *made], changed or made != self.given[n:], variables)
     if made != self.given[n:] or variables != self.variables:
       self.renew(made, n)
     if variables != self.variables:

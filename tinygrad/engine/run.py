@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from tinygrad.device import Backend, BoundCall, Buffer, CallBatch, Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import plan_of, program
 from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, GlobalCounters, LazyModule, note, prod, source_line, span
-from tinygrad.runtime.transfer import copy, copy_blocks
+from tinygrad.runtime.transfer import copy, copy_blocks, within_reach
 from tinygrad.schedule.items import ScheduleItem, Transfer
 from tinygrad.uop import DEVICE_NUM, UOp, buffer_of
 
@@ -88,31 +87,34 @@ class Work:
   def apart(self) -> bool:
     """Whether its devices cannot read one another's memory, as it would: their parts are brought to each before."""
     assert self.program is not None
-    return bool(self.program.peers) and not self.simulated and not within_reach(self.item.devices)
+    return bool(self.program.peers) and not self.simulated and len(within_reach(self.item.devices)) > 1
 
   def pointers(self, i: int, d: int) -> Any:
     """Argument i of the kernel on device number d: its memory, or everybody's."""
     assert self.program is not None
     if i not in self.program.peers:
       return self.memory[i].handle(d)
-    out, own, apart = [], self.memory[i], self.apart
-    for k in range(len(self.item.devices)):
-      if apart and k != d:
-        here = self.copies.setdefault((i, k, d), Buffer(self.item.devices[d], (own.nbytes_per_device,), dtypes.uint8))
-        out.append(here.handle())
-      else:
-        out.append(own.handle(k))
-    return out
+    own, near = self.memory[i], next(group for group in within_reach(self.item.devices) if d in group)
+    return [own.handle(k) if k in near else self.brought(i, k, d).handle() for k in range(len(self.item.devices))]
+
+  def brought(self, i: int, k: int, d: int) -> Buffer:
+    """The memory on device d for what device k has of argument i."""
+    row = 1, self.memory[i].nbytes_per_device
+    return self.copies.setdefault((i, k, d), Buffer(self.item.devices[d], row, dtypes.uint8))
 
   def bring(self) -> None:
     """What the host does before: the transfer between device sets that it is, or filling the copies."""
     if isinstance(self.item.kernel, Transfer):
       copy(self.item.kernel, self.memory[1], self.memory[0])
       return
-    for (i, k, _), here in self.copies.items():
-      part = Buffer(self.item.devices[k], here.shape, here.dtype).allocate([self.memory[i].handle(k)])
-      box = tuple((0, n) for n in here.shape)
-      copy_blocks(here.shape, {box: (part, 0)}, [(box, here, 0)])
+    assert self.program is not None
+    groups, devices = within_reach(self.item.devices), self.item.devices
+    for i in self.program.peers:
+      row = 1, self.memory[i].nbytes_per_device
+      boxes = [((k, k + 1), (0, row[1])) for k in range(len(devices))]
+      parts = [Buffer(d, row, dtypes.uint8).allocate([self.memory[i].handle(k)]) for k, d in enumerate(devices)]
+      outs = [(boxes[k], self.brought(i, k, d), 0) for g in groups for d in g for k in range(len(boxes)) if k not in g]
+      copy_blocks((len(devices), row[1]), {box: (part, 0) for box, part in zip(boxes, parts)}, outs)
 
   @property
   def name(self) -> str:
@@ -136,6 +138,7 @@ class Stretch:
   bound: list[tuple[Work, int, BoundCall]] = field(default_factory=list)
   ops: int = 0
   nbytes: int = 0
+  brings: bool = False  # whether its one item is a copy, or has parts brought to it before
 
   def __post_init__(self) -> None:
     for w in self.work:
@@ -145,8 +148,10 @@ class Stretch:
       else:
         assert isinstance(w.item.kernel, Transfer)
         self.nbytes += prod(w.item.kernel.shape) * w.item.kernel.dtype.itemsize
-    for memory in (m for w in self.work for m in w.memory):
-      memory.allocate()  # counted on simulated devices too
+    memory = {id(m): m.allocate() for w in self.work for m in w.memory}  # counted on simulated devices too
+    if Device.world is not None:
+      Device.world.learn(self.text, [*memory.values()])
+    self.brings = self.work[0].program is None or self.work[0].apart
     self.bind([w for w in self.work if w.program is not None and not w.simulated])
 
   def bind(self, work: Sequence[Work]) -> None:
@@ -157,20 +162,22 @@ class Stretch:
     met: dict[tuple[str, ...], tuple[set[int], set[int]]] = {}  # by device set: memory written and read by peers since
 
     def meet(devices: tuple[str, ...]) -> None:
-      if len(devices) > 1:
-        for d, call in zip(devices, Device[devices[0]].barrier([Device[d] for d in devices])):
-          lists.setdefault(d, []).append(call)
+      for group in within_reach(devices):
+        backends = [Device[devices[i]] for i in group]
+        for b, call in zip(backends, backends[0].barrier(backends) if len(group) > 1 else ()):
+          if Device.here(b.name):
+            lists.setdefault(b.name, []).append(call)
       met[devices] = set(), set()
 
     for w in work:
       assert w.program is not None
       devices, kind = w.item.devices, Device[w.item.devices[0]].kind
       targets = {id(m) for m in w.written}
-      from_peers = set() if w.apart else {id(w.memory[i]) for i in w.program.peers}
+      from_peers = {id(w.memory[i]) for i in w.program.peers}
       since = met.get(devices)
       if from_peers if since is None else since[0] & from_peers or targets & since[1]:
         meet(devices)
-      for d, device in enumerate(devices):
+      for d, device in [(d, device) for d, device in enumerate(devices) if Device.here(device)]:
         args = [w.pointers(i, d) for i in range(len(w.memory))]
         values = [d if name == DEVICE_NUM else w.variables[name] for name in w.item.variables]
         backend = Device[device]
@@ -191,6 +198,12 @@ class Stretch:
       backends = [b for d in lists if (b := Device[d]).kind == kind]
       self.batches.append((backends, [b.batch(lists[b.name], brief) for b in backends]))
 
+  @property
+  def text(self) -> str:
+    """What it does, which every process does alike."""
+    each = (f"{w.name} {w.item.slots} of {w.memory} with {w.variables}" for w in self.work)
+    return f"{len(self.work)} kernels and copies, the last of them " + "; ".join(reversed([*each]))
+
   def synchronize(self) -> float:
     """The second at which nothing is queued."""
     for backend in self.backends:
@@ -208,9 +221,8 @@ class Stretch:
     for tell in watchers:
       tell(self.work)
     start = self.synchronize() if alone else 0.0  # what is still queued is not a part of the time
-    first = self.work[0]
-    if first.program is None or first.copies:
-      first.bring()
+    if self.brings:
+      self.work[0].bring()
     for backends, batches in self.batches:
       backends[0].submit_all(backends, batches)
     if CHECK_NAN.value:
@@ -259,10 +271,3 @@ def prepare(work: Sequence[Work], once: bool = False) -> list[Stretch]:
     Device[device].settle([code for d, code in codes if d == device])
   groups = itertools.groupby(work, lambda w: w.within or (w if w.program is None or w.apart else None))
   return [key([*ws]) if callable(key) else Stretch([*ws]) for key, ws in groups]
-
-
-@functools.cache
-def within_reach(devices: tuple[str, ...]) -> bool:
-  """Whether a kernel on any of the devices can read the memory of all."""
-  backends = [Device[d] for d in devices]
-  return len({b.kind for b in backends}) == 1 and all(b.reaches(other) for b in backends for other in backends)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import TRAINING, LazyModule, make_tuple, prod
-from tinygrad.nn import datasets, optim, state
+from tinygrad.nn import checkpoints, datasets, optim, state
 from tinygrad.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ else:
 Ints = int | tuple[int, ...]
 __all__ = [
   "BatchNorm", "BatchNorm2d", "BatchNorm3d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "Embedding",
-  "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "LayerNorm2d", "Linear", "RMSNorm", "datasets", "lr_scheduler",
-  "optim", "state", "utils",
+  "GroupNorm", "InstanceNorm", "LSTMCell", "LayerNorm", "LayerNorm2d", "Linear", "RMSNorm", "checkpoints", "datasets",
+  "lr_scheduler", "optim", "state", "utils",
 ]  # fmt: skip
 
 

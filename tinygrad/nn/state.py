@@ -6,6 +6,7 @@ Offsets count from the end of the header, and the tensors cover the rest of the 
 Source: the format section of https://huggingface.co/docs/safetensors.
 """
 
+import contextlib
 import io
 import mmap
 import os
@@ -14,10 +15,13 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
+from tinygrad.device import Device
+from tinygrad.distributed import process_index
 from tinygrad.dtype import dtypes, to_numpy_dtype
-from tinygrad.engine.realize import host_blocks
+from tinygrad.engine.realize import host_blocks, readable
 from tinygrad.helpers import DEBUG, Context, LazyModule, atomic_write, children_of, json, numpy, prod, tqdm
 from tinygrad.nn.files import PLAIN, CheckpointError, File, FilePath, contents, zip_contents
+from tinygrad.runtime.transfer import at_rest
 from tinygrad.tensor import Tensor
 from tinygrad.uop import Ops
 
@@ -132,18 +136,29 @@ def safe_save(tensors: Mapping[str, Tensor], fn: FilePath, metadata: Mapping[str
     offset += nbytes
   text = json.dumps(header, separators=(",", ":")).encode()
   text += b" " * (-len(text) % 8)  # so that the data begin aligned
-  with atomic_write(fn) as f:
-    f.write(struct.pack("<Q", len(text)) + text)
+  with atomic_write(fn) if process_index() == 0 else contextlib.nullcontext() as f:
+    if f is not None:
+      f.write(struct.pack("<Q", len(text)) + text)
     for t in tensors.values():
       _write_blocks(f, t)
+  if Device.world is not None:
+    Device.world.exchange(f"{os.fspath(fn)} is written")
 
 
-def _write_blocks(f: BinaryIO, t: Tensor) -> None:
-  """The elements of `t` in row-major order, from the memory of the devices that hold them to the pages of the file."""
+def _write_blocks(f: BinaryIO | None, t: Tensor) -> None:
+  """The elements of `t` in row-major order, from the memory of the devices that hold them to the pages of the file; of
+  several processes the first writes it."""
   if t.uop.op is not Ops.BUFFER and 0 not in t.shape:
     with Context(NO_GRAD=0):
       t = t.contiguous().realize()
-  start, shape = f.tell(), t.numpy_shape()
+  shape = t.numpy_shape()
+  with at_rest(readable(t.uop)) if 0 not in shape else contextlib.nullcontext():
+    if f is not None:
+      _write_here(f, t, shape)
+
+
+def _write_here(f: BinaryIO, t: Tensor, shape: tuple[int, ...]) -> None:
+  start = f.tell()
   end = f.seek(prod(shape) * t.dtype.itemsize, os.SEEK_CUR)
   if start == end:
     return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import Box, Buffer, Device, Placement, box_of, device_set, meet, peer_copies
@@ -13,6 +15,21 @@ if TYPE_CHECKING:
   from tinygrad.schedule.items import Transfer
 
 STAGED = 16 << 20  # bytes of a copy that pass through the host at once
+
+
+@functools.cache
+def within_reach(devices: tuple[str, ...]) -> list[list[int]]:
+  """The devices, by number, in groups: kernels on any of a group can read the memory of all of it."""
+  backends, groups = [Device[d] for d in devices], list[list[int]]()
+  for i, b in enumerate(backends):
+    for group in groups:
+      others = [backends[k] for k in group]
+      if all(o.kind == b.kind and b.reaches(o) and o.reaches(b) for o in others):
+        group.append(i)
+        break
+    else:
+      groups.append([i])
+  return groups
 
 
 def addressed(buffer: Buffer, i: int) -> Any:
@@ -43,6 +60,24 @@ def as_bytes(array: Any) -> memoryview:
   return memoryview(array.reshape(-1).view(numpy.uint8))
 
 
+@contextlib.contextmanager
+def at_rest(*buffers: Buffer) -> Iterator[None]:
+  """Within, the host reads buffers, be they in this process or in another: what is queued is done, and nobody writes
+  them. A collective, if any of them is in one process only."""
+  world = Device.world
+  shared = world is not None and any(world.owner(d) is not None for b in buffers for d in b.devices)
+  with world.at_rest(buffers) if world is not None and shared else contextlib.nullcontext():
+    yield
+
+
+def own_parts(buffer: Buffer) -> list[Any]:
+  """Copies of the valid parts of this process's devices."""
+  with at_rest(buffer):
+    own = [i for i, name in enumerate(buffer.devices) if Device.here(name)]
+    boxes = [box_of(buffer.device, i, buffer.shape) for i in own]
+    return [numpy.array(host_array(buffer, i)[tuple(slice(hi - lo) for lo, hi in b)]) for i, b in zip(own, boxes)]
+
+
 def typed(memory: Buffer, transfer: Transfer, device: Placement) -> Buffer:
   """The memory of a temporary as a buffer of the transfer's value."""
   if memory.dtype is transfer.dtype and memory.shape == transfer.shape:
@@ -61,14 +96,28 @@ def copy(transfer: Transfer, source: Buffer, target: Buffer) -> None:
   copy_blocks(transfer.shape, ins, outs)
 
 
-def copy_blocks(shape: Sequence[int], ins: dict[Box, tuple[Buffer, int]], outs: list[tuple[Box, Buffer, int]]) -> None:
-  """Fills the blocks `outs` (what box of a value of `shape`, on which device of which buffer) from the blocks `ins`.
+Blocks = dict[Box, tuple[Buffer, int]]  # by box of a value: which buffer, on which of its devices
+
+
+def copy_blocks(shape: Sequence[int], ins: Blocks, outs: Sequence[tuple[Box, Buffer, int]]) -> None:
+  """Fills the blocks `outs` (what box of a value of `shape`, on which device of which buffer) from the blocks `ins`, be
+  they in this process or in another."""
+  if Device.world is None:
+    fill_blocks(shape, ins, outs)
+  else:
+    Device.world.carry(shape, ins, outs, fill_blocks)
+
+
+def fill_blocks(shape: Sequence[int], ins: Blocks, outs: Sequence[tuple[Box, Buffer, int]]) -> None:
+  """`copy_blocks` of what this process can reach.
 
   Devices of one kind that can do so copy from one another, behind what is queued, if that takes few copies. Else what
   the host cannot address passes through it in pieces of at most STAGED bytes or one row, each of them whole along the
   last dims, so that it is contiguous in every block; elements beyond a block's box become undefined.
   """
-  itemsize = next(iter(ins.values()))[0].dtype.itemsize
+  if not outs:
+    return
+  itemsize = outs[0][1].dtype.itemsize
   if copies := peer_copies(ins, outs):
     copies[0].target.copy_all(copies)
     return

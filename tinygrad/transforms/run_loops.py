@@ -15,7 +15,7 @@ from tinygrad.engine.errors import JitError
 from tinygrad.engine.realize import realize
 from tinygrad.engine.run import Run, Stretch, Work, execute, prepare, recorders, run_of, work_of
 from tinygrad.helpers import uninterrupted
-from tinygrad.runtime.transfer import host_array
+from tinygrad.runtime.transfer import at_rest, host_array
 from tinygrad.transforms.conditional_loop import WhileLoop, WhileOp
 from tinygrad.transforms.loop import ScanLoop, ScanOp, element
 from tinygrad.transforms.tracing import with_replaced
@@ -199,7 +199,8 @@ class Repeat:
   def wanted(self) -> bool:
     for device in self.holds.devices:
       Device[device].synchronize()
-    return bool(host_array(self.holds, 0))
+    with at_rest(self.holds):
+      return bool(host_array(self.holds, 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

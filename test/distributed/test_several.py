@@ -1,0 +1,195 @@
+"""Scripts in several processes, beside the same scripts in one; and one process that does something else."""
+
+import functools
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from several import MPIEXEC, command_output, launched, needs_mpi, printed, run_in
+
+from tinygrad import Device, DeviceError, Mesh, P, ShardError, Sharding, Tensor, distributed
+
+HERE = Path(__file__).parent
+pytestmark = needs_mpi
+
+
+def own(name):
+  """A script of this folder."""
+  return HERE / f"{name}.py"
+
+
+@functools.cache
+def alone(**setting):
+  (lines,) = printed(1, own("values"), 4, **setting)
+  assert len(lines) == 18 and len({line.split()[-1] for line in lines}) > 16, "the values are not all the same"
+  return lines
+
+
+@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("setting", [{}, {"INTERPRET": "1"}])
+def test_values_have_the_bits_of_one_process(n, setting):
+  assert printed(n, own("values"), 4, **setting) == [alone(**setting)] * n
+
+
+@pytest.mark.parametrize("apart", [{"HOSTS": "2"}, {"SHARED_MEMORY": "0"}])
+def test_values_are_those_bits_between_hosts_too(apart):
+  assert printed(4, own("values"), 4, **apart) == [alone()] * 4
+
+
+LAW = {
+  2: "test_laws.py::test_sharded_equals_unsharded_compiled",
+  4: "test_scripts.py::test_scripts_show_what_numpy_does_compiled",
+}
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_a_law_holds_in_several_processes(n):
+  """All of them: `.ci/run`."""
+  tests = sys.executable, "-m", "pytest", "-q", "-p", "ranks", "-p", "no:cacheprovider", f"test/laws/{LAW[n]}[40]"
+  code, out, err = command_output([MPIEXEC, "-n", n, *tests])
+  assert code == 0 and "1 passed" in out, out + err
+
+
+def test_a_test_that_fails_in_one_process_is_a_failure(tmp_path):
+  (tmp_path / "test_one.py").write_text("import os\n\ndef test_first():\n  assert os.environ['PMI_RANK'] == '0'\n")
+  tests = sys.executable, "-m", "pytest", "-q", "-p", "ranks", "-p", "no:cacheprovider", "--rootdir", tmp_path
+  code, out, err = command_output([MPIEXEC, "-n", 2, *tests, tmp_path])
+  assert code != 0 and "process 1: test_one.py::test_first" in err, out + err
+
+
+# ---------------------------------------------------------------- names and parts
+
+
+def test_names_are_global_and_each_process_has_its_part():
+  first, second = printed(2, own("names"))
+  assert first == ["0 of 2", "CPU CPU:1", "4 devices", "part [[0.0, 1.0], [2.0, 3.0]]", "its own 6.0", *first[5:]]
+  assert second == ["1 of 2", "CPU:2 CPU:3", "4 devices", "part [[4.0, 5.0], [6.0, 7.0]]", "its own 22.0", *first[5:]]
+  assert first[5:] == ["sum 28.0", "saved [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]", *first[7:]]
+  errors = "\n".join(first[7:])
+  assert "there is no CPU:4: 2 processes with 2 devices each have CPU:0 to CPU:3" in errors
+  assert "initialize(devices=3)" in errors
+  assert "this process's part of [8, 2] is [(0, 4), (0, 2)], the array has shape (3, 2)" in errors
+  assert "devices of kind NULL are not spread over processes: each has its own" in errors
+
+
+def test_in_one_process_nothing_changes():
+  distributed.initialize(2)
+  assert Device.world is None and (distributed.process_index(), distributed.process_count()) == (0, 1)
+  assert Device.local("CPU")[:1] == ("CPU",) and len(Device.local("CPU")) == Device.count("CPU")
+  mesh = Mesh(("CPU:0", "CPU:1", "CPU:2", "CPU:3"), (2, 2), ("a", "b"))
+  array = np.arange(12, dtype=np.float32).reshape(4, 3)
+  t = Tensor.from_process_local(array, Sharding(mesh, P("a", None)))
+  assert (t.numpy() == array).all() and t.device == Sharding(mesh, P("a", None))
+  assert (Tensor.from_process_local(array, "CPU:1").numpy() == array).all()
+  with pytest.raises(ShardError, match=r"this process's part of \[5, 3\] is \[\(0, 5\), \(0, 3\)\], the array has"):
+    Tensor.from_process_local(array, Sharding(mesh, P("a", None)), shape=(5, 3))
+
+
+def test_mistakes_at_the_start(monkeypatch):
+  with pytest.raises(ValueError, match="a process has at least one device, not 0"):
+    distributed.initialize(0)
+  monkeypatch.setenv("SLURM_NTASKS", "4")
+  with pytest.raises(distributed.DistributedError, match="4 processes were started, and MPI sees 1"):
+    distributed.initialize()
+  monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
+  with pytest.raises(
+    distributed.DistributedError, match=r"several processes need MPI[^$]*pip install 'tinygrad\[mpi\]'"
+  ):
+    distributed.initialize()
+
+
+def test_mistakes_of_several_processes(tmp_path):
+  script = tmp_path / "late.py"
+  script.write_text(
+    "from tinygrad import Tensor, distributed\nTensor.ones(3).contiguous().realize()\ndistributed.initialize()\n"
+  )
+  code, _, err = run_in(2, script)
+  assert code and "CPU is in use already, as a device of this process alone" in err and "late.py:3" in err
+  script.write_text(
+    "import os\nfrom tinygrad import distributed\ndistributed.initialize(1 + int(os.environ['PMI_RANK']))\n"
+  )
+  code, _, err = run_in(2, script)
+  assert code and "processes ask for [1, 2] devices" in err
+
+
+# ---------------------------------------------------------------- faults
+
+
+def test_a_process_that_reads_alone_is_named():
+  code, out, err = launched(3, own("fails"), "reads")
+  assert code == 1 and "DivergedError: the processes do not do the same:" in err
+  assert re.search(r"process 2 in fails.py:\d+: loss.item\(\): 1 kernels and copies", err)
+  assert re.search(r"process 0 in fails.py:\d+: loss = step", err) and "process 1 in" in err
+  assert err.count("Traceback") == 1 and "loss" not in out
+
+
+@pytest.mark.parametrize(
+  ("what", "code", "said"),
+  [
+    ("raises", 1, r"process 2 failed in fails.py:\d+: raise ValueError\(\"a bad batch\"\): ValueError: a bad batch"),
+    ("dies", 137, r"process 2 \(pid \d+\) is dead; it was last in fails.py"),
+    ("stops", 1, r"process 2 \(pid \d+\) is stopped in fails.py"),
+  ],
+)
+def test_every_process_tells_which_one_it_lacks(what, code, said):
+  got, out, err = launched(3, own("fails"), what)
+  assert got == code, out + err
+  for rank in (0, 1):
+    assert re.search(rf"(?m)^{rank}\| .*LostProcessError: {said}", err), err
+  assert err.count("Traceback") == (what != "dies") and "loss" not in out
+  if what == "raises":
+    assert re.search(r"(?m)^2\| ValueError: a bad batch$", err)
+
+
+def test_who_waits_in_native_code_is_ended_too():
+  code, _, err = launched(2, own("fails"), "waits natively")
+  assert code and re.search(r"1\| .*LostProcessError: process 1 ends.*: process 0 \(pid \d+\) is dead", err), err
+
+
+# ---------------------------------------------------------------- the launcher
+
+
+def test_output_begins_with_the_number_of_the_process(tmp_path):
+  (tmp_path / "hello.py").write_text(
+    "import sys\nfrom tinygrad import distributed\ndistributed.initialize()\n"
+    "print('hello', distributed.process_index(), *sys.argv[1:])\n"
+  )
+  code, out, err = launched(2, tmp_path / "hello.py", "-n", "x")
+  assert (code, sorted(out.splitlines()), err) == (0, ["0| hello 0 -n x", "1| hello 1 -n x"], "")
+
+
+def test_restarts_and_exit_codes(tmp_path):
+  (tmp_path / "twice.py").write_text(
+    "import os, sys\nfrom tinygrad import distributed\ndistributed.initialize()\n"
+    "n = int(os.environ['TINYGRAD_RESTART'])\nprint('start', n)\n"
+    "sys.exit(7 if n < 2 and distributed.process_index() else 0)\n"
+  )
+  code, out, err = launched(2, tmp_path / "twice.py", options=("--restarts", 2))
+  assert code == 0 and [out.count(f"start {n}") for n in range(3)] == [2, 2, 2] and "start 3 of 3" in err
+  code, out, err = launched(2, tmp_path / "twice.py", options=("--restarts", 1))
+  assert code == 7 and "1| ended by exit code 7" in err
+
+
+def test_a_run_that_is_interrupted_ends_as_one_that_is_not(tmp_path):
+  """On another number of processes, too: the losses and the files' values are those of one process."""
+  ((*want, last),) = printed(1, own("trains"), tmp_path / "alone", 4, 2)
+  code, out, err = launched(2, own("trains"), tmp_path / "two", 3, 2, "kill:1:2", options=("--restarts", 1))
+  assert code == 0 and "start 2 of 2" in err, out + err
+  assert [line[3:] for line in out.splitlines() if line.startswith("0|")][-1:] == want[-1:]
+  assert printed(1, own("trains"), tmp_path / "two", 4, 2) == [[last]]
+  assert not [path for path in (tmp_path / "two").iterdir() if path.name not in ("3", "4")]
+  assert len([*(tmp_path / "two" / "3").iterdir()]) == 3 and len([*(tmp_path / "two" / "4").iterdir()]) == 2
+
+
+def test_mistakes_of_the_launcher(tmp_path):
+  code, _, err = launched(0, own("fails"), options=("--restarts", -1))
+  assert code == 2 and "at least one process, and no fewer than 0 restarts" in err
+  code, _, err = launched(2, own("fails"), options=("--mpiexec", "no-such-mpiexec"))
+  assert code == 1 and "there is no no-such-mpiexec here" in err and "pip install 'tinygrad[mpi]'" in err
+
+
+def test_a_name_is_no_device_of_several_kinds():
+  assert issubclass(distributed.LostProcessError, distributed.DistributedError)
+  assert issubclass(distributed.DivergedError, DeviceError)

@@ -1,0 +1,69 @@
+"""One program, many processes: `initialize()` makes the devices of all of them one set of names (docs/hosts.md)."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from tinygrad.device import Device
+from tinygrad.distributed.errors import DistributedError, DivergedError, LostProcessError
+from tinygrad.helpers import LazyModule, getenv
+
+if TYPE_CHECKING:
+  from tinygrad.distributed import world as processes
+else:
+  processes = LazyModule("tinygrad.distributed.world")
+
+__all__ = ["DistributedError", "DivergedError", "LostProcessError", "initialize", "process_count", "process_index"]
+STARTED_BY = (
+  "PMI_SIZE",
+  "PMIX_RANK",
+  "OMPI_COMM_WORLD_SIZE",
+  "SLURM_NTASKS",
+)  # what a starter leaves in the environment
+
+
+def initialize(devices: int | None = None) -> None:
+  """Joins the processes that mpiexec, srun or `tinygrad.launch` have started: from here on `CPU:0` to `CPU:n-1` are
+  the devices of all, `devices` in each (None: TINYGRAD_DEVICES in the environment, else one), in the order of the
+  processes. Call it first, in every process. In a process that was started alone it does nothing, and `CPU:i` are
+  devices of its own.
+
+  Raises: DeviceError where devices are in use already; DistributedError where MPI is missing, or sees other processes
+  than the starter; ValueError for no devices.
+  """
+  devices = getenv("TINYGRAD_DEVICES", 1) if devices is None else devices
+  if devices < 1:
+    raise ValueError(f"initialize: a process has at least one device, not {devices}\n  fix: initialize(devices=1)")
+  if Device.world is not None or (mpi := _mpi()) is None:
+    return
+  world = processes.Processes(mpi, devices)
+  Device.join(world)
+  world.watch_errors()
+
+
+def _mpi() -> Any:
+  """MPI, if more than one process runs; None if this one runs alone."""
+  started = {name: os.environ[name] for name in STARTED_BY if name in os.environ}
+  if not started:
+    return None
+  try:
+    mpi: Any = importlib.import_module("mpi4py.MPI")
+  except ImportError as e:
+    raise DistributedError(f"several processes need MPI ({e})\n  fix: pip install 'tinygrad[mpi]'") from e
+  wanted = max((int(n) for name, n in started.items() if name != "PMIX_RANK"), default=1)
+  if (size := mpi.COMM_WORLD.Get_size()) < wanted:
+    rule = f"{wanted} processes were started, and MPI sees {size}: it does not know who has started them"
+    raise DistributedError(f"{rule}\n  fix: that MPI's own mpiexec; srun --mpi=pmi2 or --mpi=pmix")
+  return mpi if size > 1 else None
+
+
+def process_index() -> int:
+  """The number of this process, from 0."""
+  return 0 if Device.world is None else Device.world.index
+
+
+def process_count() -> int:
+  """How many processes there are."""
+  return 1 if Device.world is None else Device.world.count

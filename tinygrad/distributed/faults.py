@@ -1,0 +1,124 @@
+"""What each process says of itself, in memory that the others see, and who watches it.
+
+A page holds: its state, how many exchanges it has been in, its line in the user's program, what has failed. A thread
+writes the line, several times a second, and looks at the others: one that is dead, stopped or has failed is told of by
+every other process, each in its own words, and ends it, even where it waits in native code that cannot raise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tinygrad.helpers import source_line, user_frame
+
+RUNNING, ENDED, FAILED = range(3)
+LINE_AT, FAULT_AT, TEXT = 64, 1024, 512  # bytes of the page
+BEAT = 0.25  # seconds
+STOPPED = 2.0  # seconds for which a process is stopped before that is a fault
+GRACE = 1.5  # seconds in which the main thread may still raise by itself
+
+
+@dataclass(slots=True, eq=False)
+class Status:
+  """The page of one process of this host."""
+
+  rank: int
+  pid: int
+  page: Any  # a writable buffer
+  stopped_since: float = 0.0
+
+  def say(self, state: int, exchanges: int = 0) -> None:
+    struct.pack_into("<QQ", self.page, 0, state, exchanges)
+
+  def write(self, at: int, text: str) -> None:
+    data = text.encode()[: TEXT - 8]
+    self.page[at + 8 : at + 8 + len(data)] = data
+    struct.pack_into("<Q", self.page, at, len(data))
+
+  def read(self, at: int) -> str:
+    (size,) = struct.unpack_from("<Q", self.page, at)
+    return bytes(self.page[at + 8 : at + 8 + min(size, TEXT)]).decode(errors="replace")
+
+  @property
+  def state(self) -> int:
+    return int(struct.unpack_from("<Q", self.page, 0)[0])
+
+  @property
+  def where(self) -> str:
+    line = self.read(LINE_AT)
+    return f" in {line}" if line else ""
+
+  @property
+  def follows(self) -> bool:
+    """Whether it has failed because another has."""
+    return self.state == FAILED and self.read(FAULT_AT).startswith("LostProcessError")
+
+  def fault(self) -> str | None:
+    """What is wrong with the process, in a line; None if nothing is."""
+    if self.state == FAILED:
+      return f"process {self.rank} failed{self.where}: {self.read(FAULT_AT)}"
+    if self.state == ENDED:
+      return None
+    kind = process_state(self.pid)
+    if kind in "ZX":
+      return f"process {self.rank} (pid {self.pid}) is dead; it was last{self.where}"
+    if kind not in "tT":
+      self.stopped_since = 0.0
+      return None
+    self.stopped_since = self.stopped_since or time.monotonic()
+    if time.monotonic() - self.stopped_since < STOPPED:
+      return None
+    return f"process {self.rank} (pid {self.pid}) is stopped{self.where}"
+
+
+def process_state(pid: int) -> str:
+  """The letter by which the system says what a process does; X if it is gone."""
+  try:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+  except OSError:
+    return "X"
+
+
+def line_of(thread: int) -> str:
+  """Where in the user's program a thread is."""
+  frame = user_frame(sys._current_frames().get(thread))
+  while frame is not None and frame.f_code.co_filename.startswith("<"):  # what imports
+    frame = frame.f_back and user_frame(frame.f_back)
+  return "" if frame is None else source_line(frame.f_code.co_filename, frame.f_lineno or 0)
+
+
+class Watch(threading.Thread):
+  """The thread that writes this process's line and looks after the others."""
+
+  def __init__(self, own: Status, others: list[Status]) -> None:
+    super().__init__(name="processes", daemon=True)
+    self.own, self.others = own, others
+    self.main = threading.main_thread().ident or 0
+    self.over = threading.Event()
+
+  def run(self) -> None:
+    found, since = "", 0.0
+    while not self.over.wait(BEAT):
+      if self.own.state == RUNNING:
+        with contextlib.suppress(RuntimeError):  # a file's lines are read anew just now
+          self.own.write(LINE_AT, line_of(self.main))
+      faults = [fault for other in self.others if (fault := other.fault()) is not None]
+      found, since = (faults[0], since or time.monotonic()) if faults else ("", 0.0)
+      if faults and time.monotonic() - since > GRACE and self.own.state == RUNNING:
+        self.end(found)
+
+  def end(self, fault: str) -> None:
+    """The main thread waits where nothing can be raised, or is at work that nobody needs any more."""
+    self.own.write(FAULT_AT, f"LostProcessError: {fault}")
+    self.own.say(FAILED)
+    print(f"LostProcessError: process {self.own.rank} ends{self.own.where}: {fault}", file=sys.stderr, flush=True)
+    time.sleep(BEAT * 2)  # others see it
+    os._exit(1)

@@ -1,0 +1,6 @@
+"""Settings of several processes."""
+
+from tinygrad.helpers import ContextVar
+
+SHARED_MEMORY = ContextVar("SHARED_MEMORY", 1, None)  # 0: the processes of a host send each other messages, too
+HOSTS = ContextVar("HOSTS", 0, None)  # n: the processes act as if they were on so many hosts

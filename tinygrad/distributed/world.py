@@ -1,0 +1,340 @@
+"""The processes that run one script, from the view of one of them, over MPI and memory that those of a host share."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tinygrad.device import HOST_DEVICE, Box, Buffer, Device, DeviceError, meet, refuse
+from tinygrad.distributed.arena import COUNTERS, Arena
+from tinygrad.distributed.devices import SharedCPU
+from tinygrad.distributed.errors import DistributedError, DivergedError, LostProcessError
+from tinygrad.distributed.faults import ENDED, FAILED, FAULT_AT, LINE_AT, RUNNING, Status, Watch
+from tinygrad.distributed.settings import HOSTS, SHARED_MEMORY
+from tinygrad.dtype import to_numpy_dtype
+from tinygrad.helpers import PACKAGE, hashlib, numpy, source_line, user_line
+from tinygrad.runtime.transfer import addressed, as_bytes
+
+WORDS = 128  # of the message of an exchange: two of a fingerprint, whether anything changed, how many offsets, these
+HEAD = 4
+PATIENT = 200  # looks at a request before it sleeps in between
+LOOK = 0.1  # seconds between looks at the other processes
+FAREWELL = 3.0  # seconds that a process that has failed waits for the others to have noticed
+SHOWN = 200  # letters of what a process does
+TAGS = 1 << 15  # of messages: what every MPI has
+Blocks = dict[Box, tuple[Buffer, int]]  # by box of a value: which buffer, on which of its devices
+THE_END = "the end of the script"
+
+
+class Processes:
+  """The `World` of this process (device/world.py)."""
+
+  def __init__(self, mpi: Any, devices: int) -> None:
+    self.mpi, self.comm = mpi, mpi.COMM_WORLD.Dup()
+    self.index, self.count = self.comm.Get_rank(), self.comm.Get_size()
+    self.failed: str | None = None
+    SharedCPU.world = self
+    self.devices = self.comm.allgather(devices)
+    if len({*self.devices}) > 1:
+      raise DistributedError(f"initialize: processes ask for {self.devices} devices\n  fix: the same number in each")
+    self.per_process = devices
+    self.exchanges = self.bytes_sent = 0  # of bytes those to other hosts, beside what exchanges say
+    self.counters: dict[int, int] = {}  # by process: how many of its counters are in use
+    self._map_memory()
+    self.send, self.got = (numpy.zeros(n, numpy.uint64) for n in (WORDS, (self.count, WORDS)))
+    own, *others = sorted(self.statuses, key=lambda s: s.rank != self.index)
+    self.watch = Watch(own, others)
+    self.own, self.others = own, others
+    own.say(RUNNING)
+    self.comm.Barrier()
+    self.watch.start()
+
+  def _map_memory(self) -> None:
+    """An arena for each process of this host, and who is on which host: those whose memory cannot be mapped are on
+    another, as it were."""
+    self.arena = Arena.new()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")
+    host = f"{socket.gethostname()} {boot}" if SHARED_MEMORY else f"{self.index}"
+    if HOSTS:
+      host += f" {self.index * HOSTS.value // self.count}"
+    found = self.comm.allgather((host, os.getpid(), self.arena.fd, self.arena.size))
+    self.hosts = [host for host, *_ in found]
+    self.arenas: list[Arena | None] = [None] * self.count
+    self.statuses: list[Status] = []
+    for rank, (where, pid, fd, size) in enumerate(found):
+      if where == host:
+        arena = self.arenas[rank] = self.arena if rank == self.index else Arena.of(pid, fd, size)
+        self.statuses.append(Status(rank, pid, memoryview(arena.map)[:COUNTERS]))
+    self.bases = [0 if arena is None else arena.base for arena in self.arenas]
+
+  # ---- names
+
+  def backend(self, kind: type[Any]) -> type[Any]:
+    return SharedCPU if kind.capabilities.processor else kind
+
+  def names(self, kind: str, rank: int | None = None) -> tuple[str, ...]:
+    if not Device.capabilities(kind).processor:
+      rule = f"devices of kind {kind} are not spread over processes: each has its own"
+      refuse(rule, "Device.count('CPU'), Device.local('CPU')", error=DeviceError)
+    n = self.per_process
+    first, last = (0, n * self.count) if rank is None else (rank * n, (rank + 1) * n)
+    return tuple(Device.canonicalize(f"{kind}:{i}") for i in range(first, last))
+
+  @functools.cache  # noqa: B019 (one instance for the process)
+  def owner(self, device: str) -> int | None:
+    kind, _, number = device.partition(":")
+    if not Device.capabilities(kind).processor:
+      return None
+    n, rank = self.per_process, int(number or 0) // self.per_process
+    if rank >= self.count:
+      have = f"{self.count} processes with {n} device{'s' * (n > 1)} each"
+      rule = f"there is no {device}: {have} have {kind}:0 to {kind}:{n * self.count - 1}"
+      fix = f"more processes, or distributed.initialize(devices={-(-(int(number) + 1) // self.count)})"
+      refuse(rule, fix, error=DeviceError)
+    return rank
+
+  def here(self, device: str) -> bool:
+    return self.owner(device) in (None, self.index)
+
+  @functools.cache  # noqa: B019 (one instance for the process)
+  def owners(self, devices: tuple[str, ...]) -> tuple[int | None, ...]:
+    return tuple(map(self.owner, devices))
+
+  def counter(self, rank: int) -> int:
+    """The address of the next counter in a process's arena; 0 on another host."""
+    number = self.counters[rank] = self.counters.get(rank, -1) + 1
+    arena = self.arenas[rank]
+    return 0 if arena is None else arena.counter(number)
+
+  # ---- meeting
+
+  def exchange(self, what: str, memory: Sequence[Buffer] = (), changed: bool = True) -> list[int]:
+    parts = [*self._parts(memory)]
+    mine = [handle.address - self.arena.base for _, rank, handle in parts if rank == self.index]
+    sizes = [0] * self.count
+    for _, rank, _ in parts:
+      sizes[rank] += 1
+    message, room = self.send, WORDS - HEAD
+    message[:2] = numpy.frombuffer(hashlib.blake2b(what.encode(), digest_size=16).digest(), numpy.uint64)
+    message[2], message[3] = changed, len(mine)
+    inline = max(sizes) <= room
+    if inline:
+      message[HEAD : HEAD + len(mine)] = mine
+    self.gather(message, self.got, what)
+    if (self.got[:, :2] != message[:2]).any():
+      self.diverged(what)
+    if not parts or not self.got[:, 2].any():
+      return []
+    offsets = [self.got[r, HEAD:].tolist() for r in range(self.count)] if inline else self._all(mine, sizes, what)
+    return self._learn(parts, offsets)
+
+  def learn(self, what: str, memory: Sequence[Buffer], changed: bool = True) -> list[int]:
+    owners = {rank for b in memory for rank in self.owners(b.devices)} - {None}
+    return self.exchange(what, memory, changed) if len(owners) > 1 else []
+
+  def _parts(self, memory: Sequence[Buffer]) -> Iterator[tuple[int, int, Any]]:
+    """(number of the buffer, whose, the handle) of each part that is somebody's."""
+    for k, b in enumerate(memory):
+      for i, rank in enumerate(self.owners(b.devices)):
+        if rank is not None:
+          yield k, rank, b.handle(i)
+
+  def _all(self, mine: Sequence[int], sizes: Sequence[int], what: str) -> list[list[int]]:
+    """Everybody's offsets, where one message is too short for them."""
+    most = max(sizes)
+    own, out = numpy.zeros(most, numpy.uint64), numpy.zeros((self.count, most), numpy.uint64)
+    own[: len(mine)] = mine
+    self.gather(own, out, what)
+    found: list[list[int]] = out.tolist()
+    return found
+
+  def _learn(self, parts: Sequence[tuple[int, int, Any]], offsets: Sequence[Sequence[int]]) -> list[int]:
+    moved: dict[int, None] = {}
+    told = [iter(of_one) for of_one in offsets]
+    for k, rank, handle in parts:
+      offset = int(next(told[rank]))
+      if rank != self.index and self.bases[rank] and handle.address != (address := self.bases[rank] + offset):
+        handle.address, moved[k] = address, None
+    return list(moved)
+
+  def gather(self, own: Any, out: Any, what: str) -> None:
+    self.exchanges += 1
+    self.own.write(LINE_AT, user_line())  # where it was last, should it come no further
+    self.wait(self.comm.Iallgather([own, self.mpi.BYTE], [out, self.mpi.BYTE]), what)
+
+  def wait(self, request: Any, what: str) -> None:
+    """Until a request is done. Looks at the other processes meanwhile. Raises: LostProcessError."""
+    looks, looked = 0, time.monotonic()
+    while not request.Test():
+      looks += 1
+      if looks < PATIENT:
+        os.sched_yield()
+        continue
+      time.sleep(min(looks - PATIENT, 100) * 1e-5)
+      if (now := time.monotonic()) - looked > LOOK:
+        looked = now
+        self.check(what)
+
+  def check(self, what: str) -> None:
+    """Raises: LostProcessError if another process is gone."""
+    faults = sorted((other.follows, fault) for other in self.others if (fault := other.fault()) is not None)
+    if faults:  # first those that no other has led to
+      waits = f"process {self.index} waits for it: {what[:SHOWN]}"
+      raise LostProcessError(f"{faults[0][1]}\n    {waits}\n    in {user_line()}")
+
+  def lost(self, rank: int) -> bool:
+    return any(s.rank == rank and (s.state == ENDED or s.fault() is not None) for s in self.others)
+
+  def diverged(self, what: str) -> None:
+    """Raises what each process does where they differ; all of them come here."""
+    lines = self.comm.allgather((what, user_line()))
+    rows = "".join(f"\n    process {r} in {line}: {text[:SHOWN]}" for r, (text, line) in enumerate(lines))
+    fix = "every process runs the same script and reads the same values; one alone may print what is read"
+    raise DivergedError(f"the processes do not do the same:{rows}\n  fix: {fix}")
+
+  # ---- copies
+
+  def carry(
+    self,
+    shape: Sequence[int],
+    ins: Blocks,
+    outs: Sequence[tuple[Box, Buffer, int]],
+    fill: Callable[..., None],
+  ) -> None:
+    mine = [(box, b, d) for box, b, d in outs if self.here(b.devices[d])]
+    if not any(self._crosses(ins, out) for out in outs):
+      fill(shape, {box: (b, i) for box, (b, i) in ins.items() if self.here(b.devices[i])}, mine)
+      return
+    for b, i in ins.values():
+      if self.here(name := b.devices[i]):
+        Device[name].synchronize()
+    what = f"copy of {[*shape]}"
+    self.exchange(what, [*{id(b): b for b, _ in ins.values()}.values()])
+    fill(shape, self._brought(ins, outs, what), mine)
+    self.exchange(f"end of a {what}")  # then what was read may be written again
+
+  def _brought(self, ins: Blocks, outs: Sequence[tuple[Box, Buffer, int]], what: str) -> Blocks:
+    """The blocks that this process reaches, and what it needs of others, which come from other hosts. Only what is
+    needed travels, once for each process; the receivers, and the order of messages, are known to all."""
+    near = {box: (b, i) for box, (b, i) in ins.items() if self._same_host(self.owner(b.devices[i]), self.index)}
+    wanted: dict[tuple[int, Box, Box], None] = {}
+    for there, target, d in outs:
+      owner = self.owner(target.devices[d])
+      for rank in range(self.count) if owner is None else (owner,):
+        for box, (b, i) in ins.items():
+          if not self._same_host(self.owner(b.devices[i]), rank) and (both := meet(box, there)) is not None:
+            wanted[rank, box, both] = None
+    messages: list[tuple[int, int, Any]] = []
+    for rank, box, both in wanted:
+      b, i = ins[box]
+      source, array = self.owner(b.devices[i]), None
+      if source == self.index:
+        own = addressed(b, i)[tuple(slice(lo - at, hi - at) for (lo, hi), (at, _) in zip(both, box))]
+        array = numpy.ascontiguousarray(own)
+      elif rank == self.index:
+        sizes = tuple(hi - lo for lo, hi in both)
+        array = numpy.empty(sizes, to_numpy_dtype(b.dtype))
+        near.setdefault(both, (Buffer(HOST_DEVICE, sizes, b.dtype).allocate([array]), 0))
+      messages.append((source or 0, rank, array))
+    self._pass_on(messages, what)
+    return near
+
+  def _same_host(self, source: int | None, target: int) -> bool:
+    return source is None or self.hosts[source] == self.hosts[target]
+
+  def _pass_on(self, messages: Sequence[tuple[int, int, Any]], what: str) -> None:
+    """Sends and receives (from whom, to whom, the bytes): all are on their way before the first is waited for."""
+    requests = []
+    for number, (source, target, array) in enumerate(messages):
+      if array is None:
+        continue
+      data = [as_bytes(array), self.mpi.BYTE]
+      if source == self.index:
+        requests.append(self.comm.Isend(data, target, number % TAGS))
+        self.bytes_sent += array.nbytes
+      else:
+        requests.append(self.comm.Irecv(data, source, number % TAGS))
+    for request in requests:
+      self.wait(request, what)
+
+  @contextlib.contextmanager
+  def at_rest(self, buffers: Sequence[Buffer]) -> Iterator[None]:
+    for name in {d: 0 for b in buffers for d in b.devices if self.here(d)}:
+      Device[name].synchronize()
+    what = f"reading {[*buffers]}"
+    self.exchange(what, buffers)
+    visitors = []  # memory of other hosts, whose bytes are here for a while
+    messages: list[tuple[int, int, Any]] = []
+    for k, source, handle in self._parts(buffers):
+      nbytes = buffers[k].nbytes_per_device
+      for target in (r for r in range(self.count) if not self._same_host(source, r)):
+        array = None
+        if source == self.index:
+          array = numpy.frombuffer(Device[buffers[k].devices[0]].view(handle), numpy.uint8, nbytes)
+        elif target == self.index:
+          array = numpy.empty(nbytes, numpy.uint8)
+          visitors.append((handle, array))
+          handle.address = array.ctypes.data
+        messages.append((source, target, array))
+    self._pass_on(messages, what)
+    yield
+    for handle, _ in visitors:
+      handle.address = 0
+    self.exchange(f"end of {what}")
+
+  def _crosses(self, ins: Blocks, out: tuple[Box, Buffer, int]) -> bool:
+    """Whether a block has parts of another process's memory."""
+    box, target, d = out
+    owner = self.owner(target.devices[d])
+    sources = (self.owner(b.devices[i]) for there, (b, i) in ins.items() if meet(there, box) is not None)
+    return any(source is not None and source != owner for source in sources)
+
+  # ---- the end
+
+  def watch_errors(self) -> None:
+    """An error that ends this process is told to the others; a script that ends waits for the others' ends."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+      before(kind, error, trace)
+      said, last = str(error).splitlines() or [""], traceback.extract_tb(trace)
+      frames = [f for f in last if not f.filename.startswith((PACKAGE, "<"))] or last
+      self.fail(f"{kind.__name__}: {said[0]}", *(source_line(f.filename, f.lineno or 0) for f in frames[-1:]))
+
+    sys.excepthook = hook
+    atexit.register(self.end)
+
+  def fail(self, said: str, line: str = "") -> None:
+    self.failed = said
+    self.own.write(FAULT_AT, said)
+    self.own.write(LINE_AT, line)
+    self.own.say(FAILED)
+
+  def end(self) -> None:
+    if self.failed is None:
+      try:
+        self.exchange(THE_END)
+      except DistributedError as e:
+        print(f"{type(e).__name__}: {e}", file=sys.stderr)
+        self.fail(f"{type(e).__name__}: {str(e).splitlines()[0]}")
+    if self.failed is None:
+      self.own.say(ENDED)
+      self.watch.over.set()
+      return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    last = time.monotonic() + FAREWELL
+    while time.monotonic() < last and any(s.state == RUNNING and s.fault() is None for s in self.others):
+      time.sleep(0.05)
+    time.sleep(LOOK)  # what they say is still on its way
+    os._exit(1)
