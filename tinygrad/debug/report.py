@@ -114,18 +114,25 @@ def report(sink: UOp) -> Report:
 
 def rows_of(sink: UOp) -> tuple[list[UOp], list[tuple[UOp, Row]]]:
   """The nodes of a graph, as they are placed, and its rows, each with the node that moves."""
+  graph, _, found = moves_of(sink)
+  return graph, [(u, row) for u, _, row in found]
+
+
+def moves_of(sink: UOp) -> tuple[list[UOp], list[UOp], list[tuple[UOp, UOp, Row]]]:
+  """The nodes of a graph as they are placed, those of its local view, and its rows, each with the node that moves in
+  both."""
   graph = run_passes(COMPLETE, sink).toposort()
   localizer = Localizer(graph)
   local = localizer.run()
   readers = {s: u for u in reversed(graph) for s in u.src}  # the first of each
   rows = []
-  for c in local.toposort():
+  for c in (nodes := local.toposort()):
     if c.op is Ops.COLLECTIVE and c in localizer.rules.made:
       u, step = localizer.rules.made[c]
       row = remap_row(c, u) if step is None else step_row(u, step, readers)
       if row.wire:
-        rows.append((u, row))
-  return graph, rows
+        rows.append((u, c, row))
+  return graph, nodes, rows
 
 
 def bytes_moved(sink: UOp) -> float:

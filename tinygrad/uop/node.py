@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import HOST_DEVICE, Buffer, Constraint, Mesh, Placement, Sharding, check_fits
+from tinygrad.device import HOST_DEVICE, Buffer, Constraint, Mesh, Placement, Sharding, check_fits, line_at
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
 from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, prod, user_frame
 from tinygrad.uop.dims import as_dims, is_int, sint, upper
@@ -145,7 +145,7 @@ class UOp:
       if Hooks.origin is not None:
         self.origin = Hooks.origin
       elif (frame := user_frame()) is not None:
-        self.origin = (frame.f_code.co_filename, frame.f_lineno)
+        self.origin = line_at(frame)
     return self
 
   # ---- properties
