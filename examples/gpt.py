@@ -1,7 +1,7 @@
 """Trains a small GPT on four devices, a 2×2 mesh: the batch is cut over "data", the weights of each layer over "model".
 
-  python examples/gpt.py
-  VIZ=1 python examples/gpt.py     # writes viz.html: what moves, what is slow, what holds the memory
+python examples/gpt.py
+VIZ=1 python examples/gpt.py     # writes viz.html: what moves, what is slow, what holds the memory
 """
 
 import argparse

@@ -49,6 +49,6 @@ __all__ = [
   "axis_size", "check_rule", "checkpoint", "checkpoint_policies", "cond", "custom_jvp", "custom_op", "custom_vjp",
   "donate", "dtypes", "fetch", "function", "getenv", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jvp",
   "kernel_schedule", "linearize", "nn", "ops", "pmax", "pmean", "pmin", "ppermute", "propagate", "psum",
-  "psum_scatter", "scan", "scan_layers", "shard_map", "sharding", "stop_gradient", "value_and_grad", "viz", "vjp", "vmap",
-  "while_loop",
+  "psum_scatter", "scan", "scan_layers", "shard_map", "sharding", "stop_gradient", "value_and_grad", "vjp", "viz",
+  "vmap", "while_loop",
 ]  # fmt: skip

@@ -42,7 +42,9 @@ def main() -> None:
   made = subprocess.run([command, HERE / "src" / "main.js", *flags], check=True, capture_output=True, text=True).stdout
   if "</script" in made:
     raise SystemExit("the bundle would end the script that it stands in")
-  (BUNDLE / "viewer.js").write_text(f"// {digest()}, made by extra/viewer/build.py; licences: LICENSES.txt\n{made}", encoding="utf-8")
+  (BUNDLE / "viewer.js").write_text(
+    f"// {digest()}, made by extra/viewer/build.py; licences: LICENSES.txt\n{made}", encoding="utf-8"
+  )
   (BUNDLE / "viewer.css").write_text((HERE / "src" / "viewer.css").read_text(encoding="utf-8"), encoding="utf-8")
   (BUNDLE / "LICENSES.txt").write_text(licences(), encoding="utf-8")
   print(f"{BUNDLE}: {sum(f.stat().st_size for f in BUNDLE.iterdir())} bytes")

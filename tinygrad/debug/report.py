@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import (
   Mesh,
@@ -19,7 +19,7 @@ from tinygrad.device import (
   show_placement,
 )
 from tinygrad.device.sub_axes import SubAxes, atoms, boundaries, size_of
-from tinygrad.helpers import STRATEGY, numpy, prod, size_to_str, source_line
+from tinygrad.helpers import STRATEGY, LazyModule, atomic_write, numpy, prod, size_to_str, source_line
 from tinygrad.ops import Trait, having
 from tinygrad.sharding.index_maps import is_remap, template_of
 from tinygrad.sharding.localize import COMPLETE, drop_hints, run_passes
@@ -28,6 +28,11 @@ from tinygrad.sharding.moves import Step, ints, wire
 from tinygrad.sharding.partial import partials_of
 from tinygrad.sharding.place import placed
 from tinygrad.uop import Collective, Ops, UOp, evaluate, mesh_of, render_shape, stored, viewed
+
+if TYPE_CHECKING:
+  from tinygrad.viz import page, trace
+else:
+  page, trace = map(LazyModule, ("tinygrad.viz.page", "tinygrad.viz.trace"))
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
 COUNTED_DEVICES = 256  # of more devices, so many at both ends are looked at
@@ -76,9 +81,20 @@ class Row:
 
 class Report(tuple[Row, ...]):
   """The communications of a computation, in order. `payload` and `wire` add up those between the devices of one set;
-  `copied` is what is copied between sets and from the host. It prints as a table."""
+  `copied` is what is copied between sets and from the host. It prints as a table; `html()` is a page that shows it
+  together with the graph (docs/howto/viewer.md), and `save` writes that."""
 
-  __slots__ = ()
+  found: tuple[UOp, list[UOp], list[UOp], list[tuple[UOp, UOp, Row]]]  # the graph, and `moves_of` it
+
+  def html(self) -> str:
+    """A page of its own: the moves, and the graph with them."""
+    sink, graph, local, rows = self.found
+    return page.page_of(trace.planned_moves("explain", sink.toposort(), (graph, local, rows)))
+
+  def save(self, file: str | os.PathLike[str]) -> None:
+    """Writes `html()`, under a temporary name first."""
+    with atomic_write(file) as f:
+      f.write(self.html().encode())
 
   @property
   def rows(self) -> tuple[Row, ...]:
@@ -109,7 +125,10 @@ class Report(tuple[Row, ...]):
 
 def report(sink: UOp) -> Report:
   """The moves of a graph on its way through `place` and `localize`."""
-  return Report(row for _, row in rows_of(sink)[1])
+  graph, local, rows = moves_of(sink)
+  made = Report(row for *_, row in rows)
+  made.found = sink, graph, local, rows
+  return made
 
 
 def rows_of(sink: UOp) -> tuple[list[UOp], list[tuple[UOp, Row]]]:

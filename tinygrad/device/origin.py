@@ -9,7 +9,7 @@ from typing import Any
 
 from tinygrad.device.mesh import SubAxis
 from tinygrad.device.sharding import Sharding
-from tinygrad.helpers import VIZ, Scope, scope_at
+from tinygrad.helpers import VIZ, UserScope, scope_at
 
 Cut = tuple[int, tuple[SubAxis, ...], str]  # a dim, what was decided to cut it, and why
 
@@ -22,7 +22,7 @@ class PlacedLine(tuple[str, int]):
 
   hint: str = ""
   cuts: Callable[[], list[Cut]] = list
-  scope: Scope | None = None
+  scope: UserScope | None = None
   backward: bool = False
 
   @staticmethod

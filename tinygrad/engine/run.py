@@ -223,7 +223,8 @@ class Stretch:
     for backends, batches in self.batches:
       backends[0].submit_all(backends, batches)
     if CHECK_NAN.value:
-      self.check_nan()
+      self.synchronize()
+      check_nan.check_stretch(self.bound)
     GlobalCounters.kernel_count += len(self.work)
     GlobalCounters.global_ops += self.ops
     GlobalCounters.global_mem += self.nbytes
@@ -232,15 +233,6 @@ class Stretch:
     elif DEBUG.value:
       for w in self.work:
         print(profile.label(w.item, w.name))
-
-  def check_nan(self) -> None:
-    """Raises NonFiniteError if what is left of the kernels' results holds NaN or infinity."""
-    self.synchronize()
-    last = {id(w.memory[0]): w for w in self.work}
-    for w, d in [(w, d) for w, d, _ in self.bound if last[id(w.memory[0])] is w]:
-      args = w.item.devices[d], w.memory[0].handle(d), {**w.variables, DEVICE_NUM: d}
-      assert isinstance(w.item.kernel, UOp)
-      check_nan.check_kernel(w.name, w.item.kernel, w.item.computes, *args)
 
 
 def another_kind(kernel: UOp | Transfer | None, device: str) -> Any:

@@ -12,7 +12,7 @@ from tinygrad.helpers.machine import CI, OSX, WIN, cores, processor_model, proce
 from tinygrad.helpers.memory_log import MEMORY
 from tinygrad.helpers.process import PROCESS
 from tinygrad.helpers.progress import tqdm, trange
-from tinygrad.helpers.scopes import Scope, scope_at
+from tinygrad.helpers.scopes import UserScope, scope_at
 from tinygrad.helpers.sequences import (
   all_int,
   argfix,

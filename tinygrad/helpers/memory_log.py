@@ -23,8 +23,8 @@ class Taken:
 
 
 class MemoryLog:
-  """The memory that buffers have taken while VIZ is on, by a number each. A buffer is known by its number for as long as
-  it lives, and is not kept alive."""
+  """The memory that buffers have taken while VIZ is on, by a number each; a buffer has its number for as long
+  as it lives, and is not kept alive."""
 
   def __init__(self) -> None:
     self.all: dict[int, Taken] = {}

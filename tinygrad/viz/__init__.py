@@ -22,7 +22,7 @@ else:  # a script that is not recorded does not wait for them
 def finish(first: int = 0, since: float = 0.0) -> None:
   """Writes what has been recorded after event number `first` to VIZ_FILE, and opens the page on a desktop."""
   file = os.path.abspath(VIZ_FILE.value)
-  page.write(trace.trace_of(first, since), file)
+  page.write_recording(trace.trace_of(first, since), file)
   opened = VIZ == 1 and on_a_desktop() and file.endswith(".html") and webbrowser.open(f"file://{file}")
   print(f"VIZ: {'opened' if opened else 'wrote'} {file}", file=sys.stderr)
 

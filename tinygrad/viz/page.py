@@ -25,23 +25,24 @@ def _bundled(name: str) -> str:
   return (BUNDLE / name).read_text(encoding="utf-8")
 
 
-def page_of(trace: dict[str, Any]) -> str:
-  """The page of a recording, as HTML. The recording is in it compressed: a browser takes it apart."""
+def page_of(trace: dict[str, Any], tab: str = "overview") -> str:
+  """The page of a recording, as HTML, which opens with a tab. The recording is in it compressed: a browser takes it
+  apart."""
   packed = base64.b64encode(gzip.compress(json.dumps(trace, separators=(",", ":")).encode(), mtime=0)).decode()
-  head = f"<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{escape(trace['program'])}</title>"
+  head = f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(trace["program"])}</title>'
   look = f"<style>{_bundled('viewer.css')}</style></head><body>"
-  data = f'<script id="recording" type="application/gzip">{packed}</script>'
+  data = f'<script id="recording" type="application/gzip" data-tab="{tab}">{packed}</script>'
   return f"{head}{look}{data}<script>{_bundled('viewer.js')}</script></body></html>\n"
 
 
-def write(trace: dict[str, Any], file: str | os.PathLike[str]) -> None:
+def write_recording(trace: dict[str, Any], file: str | os.PathLike[str]) -> None:
   """Writes the page, or, to a name that ends in .json, the recording itself."""
   text = json.dumps(trace, separators=(",", ":")) if os.fspath(file).endswith(".json") else page_of(trace)
   with atomic_write(file) as f:
     f.write(text.encode())
 
 
-def read(file: str | os.PathLike[str]) -> dict[str, Any]:
+def read_recording(file: str | os.PathLike[str]) -> dict[str, Any]:
   """A recording, or the trace of PROFILE=1, from its file. Raises TraceError for other files, and OSError."""
   rule = f"{file} is no recording of VIZ=1, and no trace of PROFILE=1"
   try:
@@ -54,7 +55,7 @@ def read(file: str | os.PathLike[str]) -> dict[str, Any]:
     raise TraceError(f"{rule}\n  fix: VIZ=1 VIZ_FILE=trace.json python train.py")
   if found.get("version") != VERSION:
     problem = f"{file} is a recording of version {found.get('version')}, and this package reads version {VERSION}"
-    raise TraceError(f"{problem}\n  fix: record it again, or read it with the package that wrote it")
+    raise TraceError(f"{problem}\n  fix: record it again, or read_recording it with the package that wrote it")
   return found
 
 
@@ -68,5 +69,5 @@ def from_events(rows: list[Any], name: str) -> dict[str, Any]:
     events = [[r["name"], r["ts"] - zero, r["dur"], -1, -1] for r in spans if r["tid"] == tid]
     tracks.append({"name": track, "python": track.startswith("Python"), "events": sorted(events, key=lambda e: e[1])})
   about = {"format": FORMAT, "version": VERSION, "program": name, "plans": [], "kernels": [], "peaks": {}}
-  memory = {"before": {}, "rows": []}
-  return about | {"tracks": tracks, "memory": memory, "strings": [], "lines": [], "scopes": [], "around": 0}
+  empty = {"before": dict[str, int](), "rows": list[Any]()}
+  return about | {"tracks": tracks, "memory": empty, "strings": [], "lines": [], "scopes": [], "around": 0}

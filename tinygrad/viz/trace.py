@@ -1,6 +1,6 @@
 """A recording as data: a JSON document with a version, which the page reads (docs/howto/viewer.md says what is in it).
 
-Texts, lines and scopes are numbers in tables. Equal runs give equal documents but for the times in them.
+TextTables, lines and scopes are numbers in tables. Equal runs give equal documents but for the times in them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tinygrad.device import PlacedLine, Sharding, hint_of, reasons_for, show_placement
-from tinygrad.helpers import MEMORY, Event, Scope, events_since
+from tinygrad.helpers import MEMORY, Event, UserScope, events_since
 from tinygrad.ops import Trait, having
 from tinygrad.uop import GroupOp, Ops, UOp, mesh_of, print_graph, render_shape
 from tinygrad.viz import recorder
@@ -26,16 +26,17 @@ VIEWS = GroupOp.Movement | GroupOp.View | having(Trait.IDENTITY)
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 Table = dict[str, Any]
+Moves = tuple[Sequence[UOp], Sequence[UOp], Sequence[tuple[UOp, UOp, Any]]]  # placed, local, what moves in both
 
 
-class Texts:
+class TextTables:
   """The tables of a document: each text, line and scope once."""
 
   def __init__(self) -> None:
     self.strings: dict[str, int] = {}
     self.lines: dict[tuple[str, int], int] = {}
-    self.scopes: dict[Scope, int] = {}
-    self.places = Placements()
+    self.scopes: dict[UserScope, int] = {}
+    self.places = PlacementTexts()
 
   def string(self, text: str) -> int:
     return self.strings.setdefault(text, len(self.strings))
@@ -49,7 +50,7 @@ class Texts:
     file, _, number = where.rpartition(":")
     return self.line((file, int(number))) if file and number.isdigit() else -1
 
-  def scope(self, scope: Scope | None) -> int:
+  def scope(self, scope: UserScope | None) -> int:
     if scope is None:
       return -1
     if scope not in self.scopes:
@@ -59,7 +60,9 @@ class Texts:
 
   def tables(self) -> Table:
     here = os.getcwd() + os.sep
-    lines = [[f.removeprefix(here), n, [linecache.getline(f, k).rstrip("\n") for k in around(n)]] for f, n in self.lines]
+    lines = [
+      [f.removeprefix(here), n, [linecache.getline(f, k).rstrip("\n") for k in around(n)]] for f, n in self.lines
+    ]
     scopes = [[str(s), self.scope(s.above)] for s in self.scopes]
     return {"strings": list(self.strings), "lines": lines, "scopes": scopes, "around": AROUND}
 
@@ -68,8 +71,8 @@ def around(line: int) -> range:
   return range(line - AROUND, line + AROUND + 1)
 
 
-class Placements:
-  """Placements as text, each once: with the names of the mesh of the first value that has it."""
+class PlacementTexts:
+  """PlacementTexts as text, each once: with the names of the mesh of the first value that has it."""
 
   def __init__(self) -> None:
     self.known: dict[Any, str] = {}
@@ -83,7 +86,7 @@ class Placements:
     return self.known[at]
 
 
-def graph(name: str, order: Sequence[UOp], moves: Sequence[tuple[UOp, int]], texts: Texts) -> Table:
+def told_graph(name: str, order: Sequence[UOp], moves: Sequence[tuple[UOp, int]], texts: TextTables) -> Table:
   """The nodes of a graph, sources first, in columns; `moves`: which of them are rows of the list of moves."""
   number = {u: i for i, u in enumerate(order)}
   rows = dict[int, list[int]]()
@@ -91,7 +94,7 @@ def graph(name: str, order: Sequence[UOp], moves: Sequence[tuple[UOp, int]], tex
     if u in number:
       rows.setdefault(number[u], []).append(row)
   table: Table = {"name": name, "moves": rows}
-  table["op"] = [texts.string(name_of(u)) for u in order]
+  table["op"] = [texts.string(shown_op(u)) for u in order]
   table["kind"] = [kind_of(u) for u in order]
   table["src"] = [[number[s] for s in dict.fromkeys(u.src)] for u in order]
   table["value"] = [texts.string("" if u.op is Ops.SINK else f"{u.dtype.name}{render_shape(u.shape)}") for u in order]
@@ -104,7 +107,7 @@ def graph(name: str, order: Sequence[UOp], moves: Sequence[tuple[UOp, int]], tex
   return table
 
 
-def name_of(u: UOp) -> str:
+def shown_op(u: UOp) -> str:
   return str(u.arg[1].name) if u.op is Ops.CUSTOM else u.op.name.lower()
 
 
@@ -129,13 +132,12 @@ def notes(u: UOp) -> Iterable[str]:
 # ---------------------------------------------------------------- plans
 
 
-def move_of(row: Any, texts: Texts) -> Table:
+def told_move(row: Any, texts: TextTables) -> Table:
   words = {name: getattr(row, name) for name in ("kind", "axes", "n", "payload", "wire", "why", "value", "source")}
-  lines = {"line": texts.line_of(row.where), "made_at": texts.line_of(row.made_at)}
-  return words | lines | {"result": row.result, "hints": row.hints}
+  return words | {"line": texts.line_of(row.where), "result": row.result, "hints": row.hints}
 
 
-def item_of(item: Any, program: Any, kernels: dict[int, int], texts: Texts) -> Table:
+def told_item(item: Any, program: Any, kernels: dict[int, int], texts: TextTables) -> Table:
   """A kernel or copy of a plan. `lines`: of what it computes, the last one first."""
   computes = [[texts.string(op), texts.line(origin)] for op, origin in item.computes]
   scopes = [origin for _, origin in item.computes if isinstance(origin, PlacedLine)]
@@ -144,24 +146,26 @@ def item_of(item: Any, program: Any, kernels: dict[int, int], texts: Texts) -> T
     params = {u.arg.slot: u.arg.size * u.dtype.itemsize for u in item.kernel.toposort() if u.op is Ops.PARAM}
     sizes = [params.get(i, 0) for i in range(len(item.slots))]
   name = "copy" if program is None else program.name
-  return {
-    "name": name, "kernel": -1 if program is None else kernels[id(program)], "slots": item.slots, "sizes": sizes,
-    "writes": item.writes, "devices": item.devices, "peers": item.peers, "computes": computes,
-    "scope": texts.scope(scopes[0].scope) if scopes else -1, "backward": bool(scopes) and scopes[0].backward,
-  }  # fmt: skip
+  told: Table = {"name": name, "kernel": -1 if program is None else kernels[id(program)], "devices": item.devices}
+  told |= {"slots": item.slots, "sizes": sizes, "writes": item.writes, "peers": item.peers, "computes": computes}
+  scope, backward = (scopes[0].scope, scopes[0].backward) if scopes else (None, False)
+  return told | {"scope": texts.scope(scope), "backward": backward}
 
 
-def plan_of(record: recorder.PlanRecord, kernels: dict[int, int], texts: Texts) -> Table:
+def graphs_of(
+  placed: Sequence[UOp], local: Sequence[UOp], rows: Sequence[tuple[UOp, UOp, Any]], texts: TextTables
+) -> list[Table]:
+  at = [[(nodes[k], i) for i, nodes in enumerate(rows)] for k in (0, 1)]
+  return [told_graph("placed", placed, at[0], texts), told_graph("local", local, at[1], texts)]
+
+
+def told_plan(record: recorder.PlanRecord, kernels: dict[int, int], texts: TextTables) -> Table:
   """A plan: its graph after each stage, its moves, its items, and the memory that these work on."""
-  rows = [move_of(row, texts) for _, _, row in record.moves]
-  placed, local = ([(nodes[k], i) for i, nodes in enumerate(record.moves)] for k in (0, 1))
-  stages = [
-    graph("global", record.sink.toposort(), [], texts),
-    graph("placed", record.placed, placed, texts),
-    graph("local", record.local, local, texts),
-  ]
+  rows = [told_move(row, texts) for _, _, row in record.moves]
+  stages = [told_graph("global", record.sink.toposort(), [], texts)]
+  stages += graphs_of(record.placed, record.local, record.moves, texts)
   plan = record.plan
-  items = [item_of(i, p, kernels, texts) for i, p in zip(plan.items, plan.programs)]
+  items = [told_item(i, p, kernels, texts) for i, p in zip(plan.items, plan.programs)]
   buffers = {u.arg.uid: u for u in record.sink.toposort() if u.op is Ops.BUFFER}
   numbered = [buffers[uid] for uid in sorted(buffers, reverse=True)]
   lines = dict(record.slots.values())
@@ -175,7 +179,48 @@ def plan_of(record: recorder.PlanRecord, kernels: dict[int, int], texts: Texts) 
   return {"line": first, "stages": stages, "moves": rows, "items": items, "slots": slots, "temps": temps}
 
 
-def kernel_of(program: Any, kernel: Any) -> Table:
+def planned_moves(name: str, order: Sequence[UOp], moves: Moves) -> Table:
+  """A document of a graph alone: as it is written, as it is placed, and its local view; `moves` is what
+  debug/report.py finds: `moves_of`."""
+  texts = TextTables()
+  placed, local, rows = moves
+  stages = [told_graph("global", order, [], texts)]
+  stages += graphs_of(placed, local, rows, texts)
+  plan = {"line": -1, "stages": stages, "moves": [told_move(row, texts) for *_, row in rows]}
+  return document(name, [plan | {"items": [], "slots": [], "temps": []}], texts)
+
+
+def drawn(name: str, nodes: Sequence[Any], edges: Iterable[tuple[int, int]]) -> Table:
+  """A document of a picture (drawing/graph.py)."""
+  texts, sources = TextTables(), dict[int, list[int]]()
+  for a, b in edges:
+    sources.setdefault(b, []).append(a)
+  rows: list[Table] = []
+  moves: dict[int, list[int]] = {}
+  for i, n in enumerate(nodes):
+    for m in n.moves:
+      moves.setdefault(i, []).append(len(rows))
+      rows.append(told_move(m, texts))
+  table: Table = {"name": "placed", "moves": moves, "backward": [], "scope": [-1] * len(nodes)}
+  table["op"] = [texts.string(n.lines[0]) for n in nodes]
+  table["kind"] = [{"input": 3, "output": 4}.get(n.kind, 0) for n in nodes]
+  table["src"] = [sources.get(i, []) for i in range(len(nodes))]
+  table["value"] = [texts.string(" ".join(n.lines[1:])) for n in nodes]
+  table["place"] = [texts.string(n.key) for n in nodes]
+  table["line"] = [texts.line(n.origin) for n in nodes]
+  table["note"] = [texts.string("\n".join([*n.title, *n.hints])) for n in nodes]
+  plan = {"line": -1, "stages": [table], "moves": rows, "items": [], "slots": [], "temps": []}
+  return document(name, [plan], texts)
+
+
+def document(name: str, plans: list[Table], texts: TextTables, **more: Any) -> Table:
+  """What every document has; without times and memory, unless there is `more`."""
+  about: Table = {"format": FORMAT, "version": VERSION, "program": name, "plans": plans}
+  empty: Table = {"kernels": [], "peaks": {}, "tracks": [], "memory": {"before": {}, "rows": []}}
+  return about | empty | more | texts.tables()
+
+
+def told_kernel(program: Any, kernel: Any) -> Table:
   """A compiled kernel; what has been compiled before the recording began has no source."""
   record = recorder.KERNELS.get(id(program))
   steps = {} if record is None else {label: [str(s) for s in steps] for label, steps in record.steps.items()}
@@ -190,9 +235,9 @@ def kernel_of(program: Any, kernel: Any) -> Table:
 
 
 def trace_of(first: int = 0, since: float = 0.0) -> Table:
-  """The recording: plans, kernels, what has been noted after event number `first`, and the memory in use after second
-  `since`."""
-  texts, kernels, shown = Texts(), dict[int, int](), list[Table]()
+  """The recording: plans, kernels, what has been noted after event number `first`, and the memory that was in use
+  after second `since`."""
+  texts, kernels, shown = TextTables(), dict[int, int](), list[Table]()
   events = events_since(first)
   ran = {more["item"][0] for _, _, _, _, more in events if "item" in more}
   numbers = [i for i in range(len(recorder.PLANS)) if not first or i in ran]
@@ -200,16 +245,16 @@ def trace_of(first: int = 0, since: float = 0.0) -> Table:
     for item, program in zip(record.plan.items, record.plan.programs):
       if program is not None and id(program) not in kernels:
         kernels[id(program)] = len(kernels)
-        shown.append(kernel_of(program, item.kernel))
-  plans = [plan_of(recorder.PLANS[i], kernels, texts) for i in numbers]
+        shown.append(told_kernel(program, item.kernel))
+  plans = [told_plan(recorder.PLANS[i], kernels, texts) for i in numbers]
   starts = [start for _, _, start, _, _ in events] + [m.start for m in MEMORY.all.values() if m.end is None]
   zero = since or min(starts, default=0.0)
-  about = {"format": FORMAT, "version": VERSION, "program": os.path.basename(sys.argv[0]) or "python"}
-  tables = {"plans": plans, "kernels": shown, "peaks": recorder.PEAKS, "tracks": tracks(events, numbers, zero)}
-  return about | tables | {"memory": memory(numbers, zero, texts)} | texts.tables()
+  more = {"kernels": shown, "peaks": recorder.PEAKS, "tracks": told_tracks(events, numbers, zero)}
+  name = os.path.basename(sys.argv[0]) or "python"
+  return document(name, plans, texts, **more, memory=told_memory(numbers, zero, texts))
 
 
-def tracks(events: Iterable[Event], plans: Sequence[int], zero: float) -> list[Table]:
+def told_tracks(events: Iterable[Event], plans: Sequence[int], zero: float) -> list[Table]:
   """What ran on each device and in each thread of Python: [name, from, microseconds, plan, item]."""
   found: dict[str, list[list[Any]]] = {}
   place = {n: i for i, n in enumerate(plans)}
@@ -222,7 +267,7 @@ def tracks(events: Iterable[Event], plans: Sequence[int], zero: float) -> list[T
   return [{"name": t, "python": t.startswith("Python"), "events": sorted(found[t], key=lambda e: e[1])} for t in names]
 
 
-def memory(plans: Sequence[int], zero: float, texts: Texts) -> Table:
+def told_memory(plans: Sequence[int], zero: float, texts: TextTables) -> Table:
   """The memory of buffers: on which devices, how many bytes on each, from when to when, what it holds: the plans
   that run over it, with its slot in each, and the line of its value, or -1."""
   holds: dict[int, list[tuple[int, int]]] = {}

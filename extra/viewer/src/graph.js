@@ -7,7 +7,8 @@ import { code, element, facts, Surface } from "./dom.js";
 import { Folding, nodesOf, STAGES } from "./stage.js";
 import { duration, size } from "./recording.js";
 
-const LAYER = 64, HEIGHT = 36, LETTER = 6.6, READABLE = 0.42, DETAILED = 0.12, MOST_LINES = 5000;
+const LAYER = 64, HEIGHT = 36, LETTER = 6.6, READABLE = 0.42, DETAILED = 0.12, MOST_LINES = 5000, FAR = 4 * LAYER;
+const LARGE = 3000, REST = 120, MARGIN = 0.3; // boxes; milliseconds; of the window
 const MEMORY = "#e3e6ea";
 
 export class GraphView {
@@ -42,8 +43,10 @@ export class GraphView {
     this.view = zoomIdentity;
     this.zoom = zoom().scaleExtent([0.005, 4]).on("zoom", (e) => {
       this.view = e.transform;
+      if (e.sourceEvent) this.moved = performance.now();
       this.surface.paint();
     });
+    this.moved = -1e9;
     select(this.surface.canvas).call(this.zoom).on("dblclick.zoom", null)
       .on("mousemove", (e) => this.hover(e)).on("mouseleave", () => this.tip.hide())
       .on("click", (e) => this.click(e)).on("dblclick", (e) => this.doubleClick(e));
@@ -85,6 +88,7 @@ export class GraphView {
     Object.assign(this, { boxes, box, rows: places.rows });
     this.thin = edges.filter((e) => !e.moves.length).sort((a, b) => a.top - b.top);
     this.thick = edges.filter((e) => e.moves.length);
+    this.most = this.thick.reduce((m, e) => Math.max(m, e.bytes), 1);
     this.longest = this.thin.reduce((m, e) => Math.max(m, e.bottom - e.top), 0);
     this.byColor = [...boxes].sort((a, b) => (a.color < b.color ? -1 : a.color > b.color ? 1 : 0));
     this.right = boxes.reduce((m, b) => Math.max(m, b.x + b.width / 2), 0);
@@ -384,22 +388,58 @@ export class GraphView {
 
   // ---- drawing
 
+  // A large graph is drawn as a picture that reaches beyond the window; while it is being moved, that picture is, for as
+  // long as it covers the window and is not blurred.
   draw(c, width, height) {
     if (!this.boxes) return;
-    const { x, y, k } = this.view, left = -x / k, top = -y / k, right = left + width / k, bottom = top + height / k;
+    if (this.boxes.length < LARGE) return this.drawAll(c, width, height);
+    const moving = performance.now() - this.moved < REST;
+    if (!moving || !this.covers(width, height)) this.takePicture(width, height);
+    const p = this.picture, { x, y, k } = this.view, s = k / p.view.k;
+    c.imageSmoothingEnabled = false;
+    c.drawImage(p.canvas, x - (p.view.x + p.left) * s, y - (p.view.y + p.top) * s, p.canvas.width * s, p.canvas.height * s);
+    if (!moving) return;
+    clearTimeout(this.later);
+    this.later = setTimeout(() => this.surface.paint(), REST + 20);
+  }
+
+  covers(width, height) {
+    const p = this.picture;
+    if (!p || p.boxes !== this.boxes || p.marks !== this.matches || p.selected !== this.selected) return false;
+    const { x, y, k } = this.view, s = k / p.view.k, left = x - (p.view.x + p.left) * s, top = y - (p.view.y + p.top) * s;
+    return s < 2 && left <= 0 && top <= 0 && left + p.canvas.width * s >= width && top + p.canvas.height * s >= height;
+  }
+
+  takePicture(width, height) {
+    const left = Math.round(width * MARGIN), top = Math.round(height * MARGIN), wide = width + 2 * left, tall = height + 2 * top;
+    let canvas = this.picture?.canvas;
+    if (canvas?.width !== wide || canvas?.height !== tall) canvas = new OffscreenCanvas(wide, tall);
+    const d = canvas.getContext("2d", { alpha: false });
+    d.setTransform(1, 0, 0, 1, 0, 0);
+    d.fillStyle = "#fff";
+    d.fillRect(0, 0, wide, tall);
+    d.translate(left, top);
+    this.drawAll(d, wide, tall, left, top);
+    this.picture = { canvas, view: this.view, left, top, boxes: this.boxes, marks: this.matches, selected: this.selected };
+  }
+
+  // what lies in a rectangle around the window: `wide` and `tall`, which begins so far before it
+  drawAll(c, width, height, before = 0, above = 0) {
+    const { x, y, k } = this.view, left = (-x - before) / k, top = (-y - above) / k, right = left + width / k, bottom = top + height / k;
     c.translate(x, y);
     c.scale(k, k);
     this.drawThin(c, k, left, top, right, bottom);
-    if (k < DETAILED) this.drawSpots(c, k, left, top, right, bottom);
+    this.drawThick(c, k, top, bottom);
+    if (k < (this.boxes.length < LARGE ? DETAILED : READABLE)) this.drawSpots(c, k, left, top, right, bottom);
     else this.drawBoxes(c, k, left, top, right, bottom);
-    this.drawThick(c, k, left, top, right, bottom);
+    if (k >= READABLE) this.drawLabels(c, left, top, right, bottom);
   }
 
   // thin edges, as many as can be told apart
   drawThin(c, k, left, top, right, bottom) {
     const all = this.thin;
     let from = lower(all, top - this.longest), to = lower(all, bottom);
-    const step = Math.max(1, Math.ceil((to - from) / MOST_LINES));
+    const step = Math.max(1, Math.ceil((to - from) / (k < DETAILED ? MOST_LINES / 4 : MOST_LINES)));
     c.strokeStyle = step > 1 ? "#d5d9de" : "#a9b0b8";
     c.lineWidth = Math.min(1 / k, 3);
     c.beginPath();
@@ -432,7 +472,7 @@ export class GraphView {
   drawBoxes(c, k, left, top, right, bottom) {
     c.textAlign = "center";
     c.textBaseline = "middle";
-    const first = Math.max(0, Math.floor((top - HEIGHT * 1.5) / LAYER)), last = Math.min(this.rows.length - 1, Math.ceil((bottom - HEIGHT / 2) / LAYER));
+    const seen = [], first = Math.max(0, Math.floor((top - HEIGHT * 1.5) / LAYER)), last = Math.min(this.rows.length - 1, Math.ceil((bottom - HEIGHT / 2) / LAYER));
     for (let layer = first; layer <= last; layer++) {
       for (const i of this.rows[layer]) {
         const b = this.boxes[i], w = b.width;
@@ -444,14 +484,14 @@ export class GraphView {
         c.roundRect(b.x - w / 2, b.y - HEIGHT / 2, w, HEIGHT, b.group ? 2 : 8);
         c.fill();
         c.stroke();
-        if (k < READABLE) continue;
-        c.fillStyle = "#1d232a";
-        c.font = "600 11px ui-monospace, monospace";
-        c.fillText(b.lines[0], b.x, b.y - 8);
-        c.font = "10px ui-monospace, monospace";
-        c.fillText(b.lines[1], b.x, b.y + 8);
+        if (k >= READABLE) seen.push(b);
       }
     }
+    c.fillStyle = "#1d232a"; // a font is set once
+    c.font = "600 11px ui-monospace, monospace";
+    for (const b of seen) c.fillText(b.lines[0], b.x, b.y - 8);
+    c.font = "10px ui-monospace, monospace";
+    for (const b of seen) c.fillText(b.lines[1], b.x, b.y + 8);
     this.drawMarks(c, k);
   }
 
@@ -473,23 +513,28 @@ export class GraphView {
     c.strokeRect(b.x - w / 2, b.y - h / 2, w, h);
   }
 
-  drawThick(c, k, left, top, right, bottom) {
-    c.textAlign = "center";
-    c.textBaseline = "middle";
-    const most = this.thick.reduce((m, e) => Math.max(m, e.bytes), 1);
+  // moves; those that pass many layers are paler
+  drawThick(c, k, top, bottom) {
     for (const e of this.thick) {
       if (e.bottom < top || e.top > bottom) continue;
-      const wide = 2 + 7 * Math.sqrt(e.bytes / most);
-      c.strokeStyle = e === this.selected ? "#7a0f0f" : "rgb(200 44 44 / 0.78)";
+      const wide = 2 + 7 * Math.sqrt(e.bytes / this.most), far = e.bottom - e.top > FAR;
+      c.strokeStyle = e === this.selected ? "#7a0f0f" : far ? "rgb(200 44 44 / 0.28)" : "rgb(200 44 44 / 0.8)";
       c.lineWidth = Math.max(wide, Math.min(wide, 1.2) / k);
       c.beginPath();
       curve(c, e.points);
       c.stroke();
-      if (k < READABLE) continue;
+    }
+  }
+
+  drawLabels(c, left, top, right, bottom) {
+    c.textAlign = "center";
+    c.textBaseline = "middle";
+    c.font = "600 10px ui-monospace, monospace";
+    for (const e of this.thick) {
+      if (e.bottom < top || e.top > bottom || (e.bottom - e.top > FAR && e !== this.selected)) continue;
       const [x, y] = middle(e), m = this.plan.moves[e.moves[0]];
       if (x < left || x > right) continue;
       const text = e.moves.length > 1 ? `${e.moves.length} moves ${size(e.bytes)}` : `${m.kind} ${m.axes.join("+")} ${size(m.wire)}`;
-      c.font = "600 10px ui-monospace, monospace";
       const w = text.length * 6.1 + 8;
       c.fillStyle = "#fff3f2";
       c.strokeStyle = "#c02a2a";
@@ -535,8 +580,7 @@ function curve(c, points) {
 }
 
 function middle(e) {
-  const n = e.points.length, a = e.points[Math.floor((n - 1) / 2)], b = e.points[Math.ceil((n - 1) / 2)];
-  if (n % 2) return a;
+  const n = e.points.length, k = Math.max(Math.ceil((n - 1) / 2), 1), a = e.points[k - 1], b = e.points[k]; // between layers
   return [(a[0] + b[0]) / 2, (a[1] + b[1]) / 2];
 }
 

@@ -61,7 +61,7 @@ function pathsOf(recording, scope, backward) {
   if (some.length) {
     while (some.every((p) => p.names.length > common && p.names[common] === some[0].names[common])) common++;
   }
-  return paths.map((p) => (p.known ? [...(backward.size ? [p.backward ? "backward" : "forward"] : []), ...p.names.slice(common)] : null));
+  return paths.map((p) => (p.known ? [...(p.backward ? ["backward"] : []), ...p.names.slice(common)] : null));
 }
 
 export class Folding {
@@ -166,7 +166,14 @@ export class Folding {
       box[i] = number.get(key);
       if (g) boxes[box[i]].members.push(i);
     }
+    // a group stands where most of it does
+    const when = (b) => (b.group ? b.members[b.members.length >> 1] : b.node), rank = new Int32Array(boxes.length);
+    const inOrder = boxes.map((b, k) => [when(b), k]).sort((x, y) => x[0] - y[0]).map((x) => x[1]);
+    inOrder.forEach((k, place) => (rank[k] = place));
     const edges = new Map();
+    for (let i = 0; i < nodes.count; i++) {
+      if (box[i] >= 0) box[i] = rank[box[i]];
+    }
     for (let i = 0; i < nodes.count; i++) {
       if (!shown[i]) continue;
       for (const [s, m] of feeds[i]) {
@@ -178,6 +185,6 @@ export class Folding {
         for (const k of m) if (!e.moves.includes(k)) e.moves.push(k);
       }
     }
-    return { boxes, edges: [...edges.values()], box };
+    return { boxes: inOrder.map((k) => boxes[k]), edges: [...edges.values()], box };
   }
 }
