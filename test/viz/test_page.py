@@ -189,8 +189,8 @@ def test_memory_shows_who_holds_it_at_the_peak(shown):
   assert "at the peak" in shown.inner_text(".list h3") and "train.py:" in shown.inner_text(".holders")
   shown.click(".holders tbody tr >> nth=0")
   assert "buffers" in shown.inner_text("aside h3 >> nth=0")
-  value = shown.locator(".what option").last.get_attribute("value")
-  shown.select_option(".what", value)
+  value = shown.locator(".view.memory .what option").last.get_attribute("value")
+  shown.select_option(".view.memory .what", value)
   assert "the peak, at kernel" in shown.inner_text(".list h3")
 
 

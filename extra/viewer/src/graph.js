@@ -50,7 +50,7 @@ export class GraphView {
     select(this.surface.canvas).call(this.zoom).on("dblclick.zoom", null)
       .on("mousemove", (e) => this.hover(e)).on("mouseleave", () => this.tip.hide())
       .on("click", (e) => this.click(e)).on("dblclick", (e) => this.doubleClick(e));
-    const best = recording.plans.reduce((a, b) => (b.total > a.total || (b.total === a.total && b.moves.length > a.moves.length) ? b : a), recording.plans[0]);
+    const best = recording.main;
     if (best) this.show(best.number, best.stages.length ? "placed" : "kernels");
   }
 
@@ -83,6 +83,7 @@ export class GraphView {
       e.points = places.chains[i].map((k) => [places.x[k], places.layer[k] * LAYER + HEIGHT]);
       e.top = Math.min(e.points[0][1], e.points[e.points.length - 1][1]);
       e.bottom = Math.max(e.points[0][1], e.points[e.points.length - 1][1]);
+      e.moves.sort((a, b) => this.plan.moves[b].wire - this.plan.moves[a].wire);
       e.bytes = sum(e.moves, (k) => this.plan.moves[k].wire);
     });
     Object.assign(this, { boxes, box, rows: places.rows });
@@ -226,6 +227,7 @@ export class GraphView {
       edge = this.thick.find((e) => e.moves.includes(number));
     }
     if (!edge) return;
+    edge.moves.sort((a, b) => (b === number) - (a === number));
     const [x, y] = middle(edge);
     this.center(x, y, 0.9);
     this.selectMove(edge);
@@ -293,8 +295,8 @@ export class GraphView {
     this.surface.canvas.style.cursor = box || edge ? "pointer" : "grab";
     if (edge) {
       this.tip.show(event, (t) => {
-        for (const k of edge.moves.slice(0, 4)) this.tellMove(t, this.plan.moves[k]);
-        if (edge.moves.length > 4) element(t, "div", "dim", `and ${edge.moves.length - 4} more`);
+        for (const k of edge.moves.slice(0, 2)) this.tellMove(t, this.plan.moves[k]);
+        if (edge.moves.length > 2) element(t, "div", "dim", `and ${edge.moves.length - 2} more`);
       });
     } else if (box) {
       this.tip.show(event, (t) => {

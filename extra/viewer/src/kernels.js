@@ -79,7 +79,7 @@ export class Kernels {
     const all = this.all.filter((x) => x.share && x.kind === k.kind && x.ops), w = 430, h = 210;
     const xs = all.map((x) => x.intensity), ridge = peaks[0] / peaks[1];
     const x = scaleLog([Math.min(min(xs) ?? 1, 0.05), Math.max(max(xs) ?? 1, ridge * 4)], [54, w - 10]);
-    const y = scaleLog([Math.min(min(all, (q) => q.flops) ?? 1e8, peaks[0] / 1e3), peaks[0] * 2], [h - 34, 8]);
+    const y = scaleLog([peaks[0] / 1e4, (max(all, (q) => q.flops) > peaks[0] ? 4 : 2) * peaks[0]], [h - 34, 8]).clamp(true);
     const svg = element(p, "svg", "roof").attr("width", w).attr("height", h);
     const tick = (n) => (n >= 1e9 ? `${n / 1e9}G` : n >= 1e6 ? `${n / 1e6}M` : `${n}`);
     svg.append("g").attr("transform", `translate(0 ${h - 34})`).call(axisBottom(x).ticks(5, "~g"));
@@ -93,6 +93,6 @@ export class Kernels {
         element(t, "b", "", q.name);
         element(t, "div", "", `${percent(q.share)} of the roof, ${duration(q.median)}`);
       })).on("mouseleave", () => this.tip.hide());
-    svg.append("text").attr("x", w - 12).attr("y", y(peaks[0]) - 5).attr("text-anchor", "end").text(`${(peaks[0] / 1e9).toFixed(0)} GFLOP/s, ${(peaks[1] / 1e9).toFixed(0)} GB/s`);
+    svg.append("text").attr("x", 60).attr("y", y(peaks[0]) - 3).text(`${(peaks[0] / 1e9).toFixed(0)} GFLOP/s, ${(peaks[1] / 1e9).toFixed(0)} GB/s`);
   }
 }

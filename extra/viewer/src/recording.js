@@ -56,6 +56,12 @@ export class Recording {
     return `${i + 1}. ${where.slice(0, 70)}`;
   }
 
+  // the program that takes the most time
+  get main() {
+    const busy = (p) => [p.typical, p.moves.length];
+    return this.plans.reduce((a, b) => (!a || busy(b)[0] > busy(a)[0] || (busy(b)[0] === busy(a)[0] && busy(b)[1] > busy(a)[1]) ? b : a), null);
+  }
+
   isMove(item) { return item.peers || item.kernel < 0; }
 
   // ---- times
@@ -94,6 +100,7 @@ export class Recording {
       }
       plan.runs = max(plan.items, (i) => i.runs) ?? 0;
       plan.total = sum(plan.items, (i) => i.total);
+      plan.typical = sum(plan.items, (i) => i.median * i.runs); // without what happens once
     }
     this.total = sum(this.plans, (p) => p.total);
     for (const k of this.kernels) {

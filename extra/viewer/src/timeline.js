@@ -56,7 +56,7 @@ export class Timeline {
   }
 
   lastRun() {
-    const best = this.recording.plans.reduce((a, b) => (b.total > (a?.total ?? 0) ? b : a), null);
+    const best = this.recording.main;
     if (!best) return this.fit(this.from, this.to);
     let from = Infinity, to = 0;
     for (const { track } of this.lanes.filter((l) => !l.track.python)) {
