@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from recorded import MODEL, run
 
-from tinygrad import Context, Mesh, P, Tensor, TinyJit
+from tinygrad import Context, Mesh, P, Tensor, TinyJit, scan
 from tinygrad.helpers import MEMORY, VIZ, GlobalCounters
 from tinygrad.sharding import explain, visualize
 from tinygrad.viz import page
@@ -158,6 +158,40 @@ def test_a_program_that_ends_early_leaves_its_page(tmp_path, end):
   assert ended.returncode != 0 and ("mine" in ended.stderr or "KeyboardInterrupt" in ended.stderr)
   assert (tmp_path / "viz.html").read_text().startswith("<!doctype html>")
   assert sorted(f.name for f in tmp_path.iterdir()) == ["train.py", "viz.html"], "no temporary file is left"
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path):
+  (tmp_path / "file").write_text("")
+  ended = run(tmp_path, "from tinygrad import Tensor\nprint(Tensor([1.0]).numpy())\n", file="file/viz.html")
+  assert ended.returncode == 0 and ended.stdout == "[1.]\n"
+  assert (
+    "VIZ: nothing is written" in ended.stderr and "fix: VIZ_FILE=" in ended.stderr and "Traceback" not in ended.stderr
+  )
+
+
+def test_loops_and_simulated_devices_are_recorded(tmp_path):
+  file = tmp_path / "t.json"
+  with Context(VIZ=1, VIZ_FILE=str(file)):
+    _, ys = scan(lambda c, x: (c + x, c * x), Tensor.ones(4).contiguous(), Tensor.ones(6, 4).contiguous())
+    ys.realize()
+    a = Tensor.ones(8, 8).contiguous().shard(("NULL:0", "NULL:1"), axis=0)
+    a.sum(0).realize()
+  found = json.loads(file.read_text())
+  moves = [m["kind"] for p in found["plans"] for m in p["moves"]]
+  assert "all_reduce" in moves
+  assert {d for r in found["memory"]["rows"] for d in r[0]} >= {"CPU", "NULL", "NULL:1"}
+  events = [e for t in found["tracks"] if t["name"] == "CPU" for e in t["events"]]
+  assert len(events) >= 6 and page.page_of(found)
+
+
+def test_recursion_is_one_scope(tmp_path):
+  def deeper(x, n):
+    return deeper(x + 1, n - 1) if n else x
+
+  file = tmp_path / "t.json"
+  with Context(VIZ=1, VIZ_FILE=str(file)):
+    deeper(Tensor.ones(2).contiguous(), 50).realize()
+  assert [s[0] for s in json.loads(file.read_text())["scopes"]].count("deeper") == 1
 
 
 def test_a_block_is_recorded_alone(tmp_path):

@@ -42,8 +42,12 @@ def _recording(value: Any) -> Callable[[], None]:
 
 
 def _at_exit() -> None:
-  if VIZ:
+  if not VIZ:
+    return
+  try:
     finish()
+  except OSError as e:
+    print(f"VIZ: nothing is written: {e}\n  fix: VIZ_FILE=/a/folder/that/can/be/written/viz.html", file=sys.stderr)
 
 
 Context.begins["VIZ"] = _recording

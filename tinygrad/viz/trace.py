@@ -51,12 +51,13 @@ class TextTables:
     return self.line((file, int(number))) if file and number.isdigit() else -1
 
   def scope(self, scope: UserScope | None) -> int:
-    if scope is None:
-      return -1
-    if scope not in self.scopes:
-      self.scope(scope.above)
-      self.scopes[scope] = len(self.scopes)
-    return self.scopes[scope]
+    chain, s = list[UserScope](), scope
+    while s is not None and s not in self.scopes:
+      chain.append(s)
+      s = s.above
+    for s in reversed(chain):
+      self.scopes[s] = len(self.scopes)
+    return -1 if scope is None else self.scopes[scope]
 
   def tables(self) -> Table:
     here = os.getcwd() + os.sep
