@@ -103,7 +103,7 @@ def peaks(kind: str, plan_of: PlanOf) -> tuple[float, float]:
     ops, nbytes = 2 * n**3 / seconds[0], 4 * SUM / seconds[1]
     if processor and os.getloadavg()[0] < cores() / 2:
       diskcache.put(key, json.dumps((ops, nbytes)).encode())
-  if DEBUG < 2:
+  if VIZ and DEBUG < 2:
     return ops, nbytes
   where = f"{model}, {cores()} cores" if processor else "one device"
   bounds = f"{ops * 1e-9:.0f} GFLOP/s (a float32 matmul), {nbytes * 1e-9:.0f} GB/s (a sum)"

@@ -328,11 +328,8 @@ class UOp:
     if not slow and ((one := device is None or type(device) is str) or (op in _KEEPS_PLACEMENT and not device.partial)):
       u = UOp.new(op, dtype, src, arg)
       u.device = device
-      return (
-        u
-        if one and not (Hooks.lines or VIZ.value or CHECK_NAN.value or PROFILE.value or DEBUG.value >= 2)
-        else u.stamp()
-      )
+      told = Hooks.lines or VIZ.value or CHECK_NAN.value or PROFILE.value or DEBUG.value >= 2
+      return u if one and not told else u.stamp()
     u = Hooks.build(op, dtype, src, arg).stamp()
     d = u.device
     return u.move(d.reduced, pinned=False) if isinstance(d, Sharding) and d.partial and not DEFER.value else u
