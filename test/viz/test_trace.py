@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from recorded import MODEL, run
 
-from tinygrad import Context, Mesh, P, Tensor, TinyJit, scan
+from tinygrad import Context, Mesh, P, Tensor, TinyJit, scan, viz
 from tinygrad.helpers import MEMORY, VIZ, GlobalCounters
 from tinygrad.sharding import explain, visualize
 from tinygrad.viz import page
@@ -254,6 +254,23 @@ def test_off_nothing_is_recorded():
   environment = {k: v for k, v in os.environ.items() if k not in ("VIZ", "PROFILE")}
   out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
   assert out.stdout == "0 0 False\n", out.stderr
+
+
+@pytest.mark.parametrize("value, screen, opens", [(1, True, True), (2, True, False), (1, False, False)])
+def test_on_a_desktop_the_page_opens(tmp_path, monkeypatch, capsys, value, screen, opens):
+  asked = []
+  monkeypatch.setattr("webbrowser.open", lambda url: bool(asked.append(url)) or True)
+  monkeypatch.setattr(viz, "CI", False)
+  monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+  for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+    monkeypatch.delenv(name, raising=False)
+  if screen:
+    monkeypatch.setenv("DISPLAY", ":0")
+  file = tmp_path / "viz.html"
+  with Context(VIZ=value, VIZ_FILE=str(file)):
+    (Tensor.ones(2).contiguous() + 1).realize()
+  assert asked == ([f"file://{file}"] if opens else [])
+  assert capsys.readouterr().err == f"VIZ: {'opened' if opens else 'wrote'} {file}\n"
 
 
 # ---------------------------------------------------------------- files

@@ -14,15 +14,16 @@ from tinygrad.helpers import CI, OSX, VIZ, VIZ_FILE, WIN, Context, LazyModule, e
 if TYPE_CHECKING:
   import webbrowser
 
-  from tinygrad.viz import page, trace
+  from tinygrad.viz import page, recorder, trace
 else:  # a script that is not recorded does not wait for them
-  page, trace, webbrowser = map(LazyModule, ("tinygrad.viz.page", "tinygrad.viz.trace", "webbrowser"))
+  page, recorder, trace = (LazyModule(f"tinygrad.viz.{name}") for name in ("page", "recorder", "trace"))
+  webbrowser = LazyModule("webbrowser")
 
 
-def finish(first: int = 0, since: float = 0.0) -> None:
-  """Writes what has been recorded after event number `first` to VIZ_FILE, and opens the page on a desktop."""
+def finish(first: int = 0, run: int = 0, since: float = 0.0) -> None:
+  """Writes what has been recorded since (trace.py: trace_of) to VIZ_FILE, and opens the page on a desktop."""
   file = os.path.abspath(VIZ_FILE.value)
-  page.write_recording(trace.trace_of(first, since), file)
+  page.write_recording(trace.trace_of(first, run, since), file)
   opened = VIZ == 1 and on_a_desktop() and file.endswith(".html") and webbrowser.open(f"file://{file}")
   print(f"VIZ: {'opened' if opened else 'wrote'} {file}", file=sys.stderr)
 
@@ -37,8 +38,8 @@ def _recording(value: Any) -> Callable[[], None]:
   """A block under VIZ=1 begins: at its end the page of what ran in it is written."""
   if not value:
     return lambda: None
-  first, since = len(events_since(0)), time.perf_counter()
-  return lambda: finish(first, since)
+  begun = len(events_since(0)), len(recorder.RUNS), time.perf_counter()
+  return lambda: finish(*begun)
 
 
 def _at_exit() -> None:

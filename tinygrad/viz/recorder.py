@@ -42,8 +42,10 @@ class PlanRecord:
 
 
 PLANS: list[PlanRecord] = []
+RUNS: list[int] = []  # the numbers of the plans that have been given memory, in order
 KERNELS: dict[int, KernelRecord] = {}  # by the id of the compiled kernel, which the record keeps
 PEAKS: dict[str, tuple[float, float, bool]] = {}  # of kinds: operations and bytes a second; whether of all devices
+_plans: dict[int, int] = {}  # by id of a plan, which its record keeps: its number
 _items: dict[int, tuple[int, int]] = {}  # by id of an item, which its plan keeps: number of the plan, of the item in it
 _steps: Steps = {}  # of the kernel that is being compiled
 
@@ -62,6 +64,7 @@ def compiled(kernel: Any, ast: UOp, rendered: Any) -> None:
 def planned(plan: Any, sink: UOp, moves: tuple[Sequence[UOp], Sequence[UOp], Sequence[tuple[UOp, UOp, Any]]]) -> None:
   """The engine has made the plan of a graph."""
   _items.update((id(item), (len(PLANS), i)) for i, item in enumerate(plan.items))
+  _plans[id(plan)] = len(PLANS)
   PLANS.append(PlanRecord(plan, sink, *moves))
 
 
@@ -72,7 +75,7 @@ def item_of(item: Any) -> dict[str, Any]:
 
 def bound(plan: Any, buffers: Sequence[UOp], memory: Sequence[Any]) -> None:
   """A plan is going to run over this memory: of `buffers`, then of its temporary values."""
-  record = next((r for r in reversed(PLANS) if r.plan is plan), None)
-  if record is not None:
+  if id(plan) in _plans:
+    RUNS.append(_plans[id(plan)])
     for slot, m in enumerate(memory):
-      record.slots[MEMORY.number_of(m)] = slot, (buffers[slot].origin if slot < len(buffers) else None)
+      PLANS[RUNS[-1]].slots[MEMORY.number_of(m)] = slot, (buffers[slot].origin if slot < len(buffers) else None)

@@ -109,7 +109,9 @@ def told_graph(name: str, order: Sequence[UOp], moves: Sequence[tuple[UOp, int]]
 
 
 def shown_op(u: UOp) -> str:
-  return str(u.arg[1].name) if u.op is Ops.CUSTOM else u.op.name.lower()
+  if u.op is not Ops.CUSTOM:
+    return u.op.name.lower()
+  return str(getattr(u.arg[1], "name", type(u.arg[1]).__name__))
 
 
 def kind_of(u: UOp) -> int:
@@ -235,13 +237,12 @@ def told_kernel(program: Any, kernel: Any) -> Table:
 # ---------------------------------------------------------------- the document
 
 
-def trace_of(first: int = 0, since: float = 0.0) -> Table:
-  """The recording: plans, kernels, what has been noted after event number `first`, and the memory that was in use
-  after second `since`."""
+def trace_of(first: int = 0, run: int = 0, since: float = 0.0) -> Table:
+  """The recording: plans, kernels, what has been noted after event number `first` and run number `run`, and the memory
+  that was in use after second `since`."""
   texts, kernels, shown = TextTables(), dict[int, int](), list[Table]()
   events = events_since(first)
-  ran = {more["item"][0] for _, _, _, _, more in events if "item" in more}
-  numbers = [i for i in range(len(recorder.PLANS)) if not first or i in ran]
+  numbers = sorted({more["item"][0] for _, _, _, _, more in events if "item" in more}.union(recorder.RUNS[run:]))
   for record in (recorder.PLANS[i] for i in numbers):
     for item, program in zip(record.plan.items, record.plan.programs):
       if program is not None and id(program) not in kernels:
