@@ -61,7 +61,7 @@ def profile_line(item: ScheduleItem, name: str, ops: int, nbytes: int, seconds: 
   return f"{text} {source_line(*origin).partition(': ')[0]}" if origin else text
 
 
-def measured(stretch: Any, start: float, end: float, plan_of: PlanOf) -> None:
+def tell_times(stretch: Any, start: float, end: float, plan_of: PlanOf) -> None:
   """What is told of work (engine/run.py: Stretch) that ran between these seconds: DEBUG's line of the one item, and the
   events of traces; those of a stretch with stamps have the times of each kernel on each device."""
   first, seconds = stretch.work[0], end - start

@@ -229,7 +229,7 @@ class Stretch:
     GlobalCounters.global_ops += self.ops
     GlobalCounters.global_mem += self.nbytes
     if timed:
-      profile.measured(self, start, self.synchronize(), plan_of)
+      profile.tell_times(self, start, self.synchronize(), plan_of)
     elif DEBUG.value:
       for w in self.work:
         print(profile.label(w.item, w.name))

@@ -13,7 +13,7 @@ from typing import Any
 from tinygrad.helpers import atomic_write, json
 from tinygrad.viz.trace import FORMAT, VERSION
 
-BUNDLE = Path(__file__).with_name("bundle")  # docs/architecture.md, 9
+BUNDLE = Path(__file__).with_name("bundle")  # docs/architecture.md, 10
 
 
 class TraceError(ValueError):

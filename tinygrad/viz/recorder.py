@@ -19,9 +19,9 @@ Steps = Mapping[str, Sequence[Any]]  # of a kernel's nests, the primitives by wh
 
 @dataclass(slots=True, eq=False)
 class KernelRecord:
-  """A compiled kernel (runtime/plans.py: CompiledKernel), its AST, how its nests are computed, and its source."""
+  """The code of a kernel (as its backend knows it), its AST, how its nests are computed, and its source."""
 
-  compiled: Any
+  code: Any
   ast: UOp
   steps: Steps
   source: str
@@ -43,7 +43,7 @@ class PlanRecord:
 
 PLANS: list[PlanRecord] = []
 RUNS: list[int] = []  # the numbers of the plans that have been given memory, in order
-KERNELS: dict[int, KernelRecord] = {}  # by the id of the compiled kernel, which the record keeps
+KERNELS: dict[int, KernelRecord] = {}  # by the id of the code, which the record keeps
 PEAKS: dict[str, tuple[float, float, bool]] = {}  # of kinds: operations and bytes a second; whether of all devices
 _plans: dict[int, int] = {}  # by id of a plan, which its record keeps: its number
 _items: dict[int, tuple[int, int]] = {}  # by id of an item, which its plan keeps: number of the plan, of the item in it
@@ -56,9 +56,9 @@ def scheduled(steps: Steps) -> None:
   _steps = steps
 
 
-def compiled(kernel: Any, ast: UOp, rendered: Any) -> None:
+def compiled(code: Any, ast: UOp, rendered: Any) -> None:
   """The engine has compiled a kernel."""
-  KERNELS[id(kernel)] = KernelRecord(kernel, ast, _steps, rendered.source, str(rendered.launch))
+  KERNELS[id(code)] = KernelRecord(code, ast, _steps, rendered.source, str(rendered.launch))
 
 
 def planned(plan: Any, sink: UOp, moves: tuple[Sequence[UOp], Sequence[UOp], Sequence[tuple[UOp, UOp, Any]]]) -> None:

@@ -225,7 +225,7 @@ def document(name: str, plans: list[Table], texts: TextTables, **more: Any) -> T
 
 def told_kernel(program: Any, kernel: Any) -> Table:
   """A compiled kernel; what has been compiled before the recording began has no source."""
-  record = recorder.KERNELS.get(id(program))
+  record = recorder.KERNELS.get(id(program.code))
   steps = {} if record is None else {label: [str(s) for s in steps] for label, steps in record.steps.items()}
   source, launch = ("", "") if record is None else (record.source, record.launch)
   if record is None and kernel.op is Ops.CALL:
