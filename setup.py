@@ -53,6 +53,7 @@ setup(
     "tinygrad.runtime": ["*.ll"],
     "tinygrad.apps": ["*.gguf"],
     "tinygrad.apps.server": ["*.html"],
+    "tinygrad.viz": ["bundle/*"],
   },
   install_requires=["numpy", "llvmlite>=0.45", "ml-dtypes", "tokenizers", "jinja2", "tqdm", "gguf", "safetensors"],
   extras_require={

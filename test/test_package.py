@@ -19,6 +19,7 @@ import importlib, pathlib, pkgutil
 import numpy as np
 import tinygrad
 from tinygrad import Sharding, Tensor
+from tinygrad.sharding import explain
 
 home = pathlib.Path(tinygrad.__file__).parent
 assert "site-packages" in home.parts, f"imported {home}, which is not the installed wheel"
@@ -31,6 +32,7 @@ x, w = np.arange(24, dtype=np.float32).reshape(4, 6), np.arange(30, dtype=np.flo
 y = Tensor(x).shard(devices, axis=1) @ Tensor(w).shard(devices, axis=0)
 assert y.device == Sharding(devices), y.device
 assert (y.numpy() == x @ w).all()
+assert explain(y + 1).html().startswith("<!doctype html>"), "the viewer's bundle is there"
 print(*names, sep="\\n")
 """
 

@@ -1,6 +1,6 @@
 """tinygrad, in which the device carries the sharding: `Tensor`, `TinyJit`, `Device`, `Sharding`, `Mesh`, `P`."""
 
-from tinygrad import distributed, nn, ops, sharding  # ops and sharding register the cards and the placement function
+from tinygrad import distributed, nn, ops, sharding, viz  # ops and sharding register cards and placement, viz what VIZ=1 does
 from tinygrad.custom import custom_op
 from tinygrad.device import OPEN, Device, DeviceError, DeviceMesh, Mesh, P, PartitionSpec, ShardError, Sharding
 from tinygrad.dtype import dtypes
@@ -49,6 +49,6 @@ __all__ = [
   "axis_size", "check_rule", "checkpoint", "checkpoint_policies", "cond", "custom_jvp", "custom_op", "custom_vjp",
   "distributed", "donate", "dtypes", "fetch", "function", "getenv", "grad", "hessian", "hvp", "jacfwd", "jacrev", "jvp",
   "kernel_schedule", "linearize", "nn", "ops", "pmax", "pmean", "pmin", "ppermute", "propagate", "psum",
-  "psum_scatter", "scan", "scan_layers", "shard_map", "sharding", "stop_gradient", "value_and_grad", "vjp", "vmap",
-  "while_loop",
+  "psum_scatter", "scan", "scan_layers", "shard_map", "sharding", "stop_gradient", "value_and_grad", "vjp", "viz",
+  "vmap", "while_loop",
 ]  # fmt: skip

@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 
 from tinygrad.device import Capabilities, Computes, Device, backends
 
 KINDS = {
-  "CPU": Capabilities(processor=True, wraps=True, cells=True),
+  "CPU": Capabilities(processor=True, wraps=True, cells=True, stamps=True),
   **dict.fromkeys(("CL", "CUDA"), Capabilities(copies=True)),
   "METAL": Capabilities(),
   "NULL": Capabilities(simulated=True),
@@ -28,6 +29,18 @@ def test_every_kind_says_what_it_can_do():
 def test_devices_that_do_not_copy_say_so():
   with pytest.raises(TypeError, match="the devices do not copy from one another"):
     Device["NPY"].copy_all([])
+
+
+def test_a_stamp_is_between_what_is_before_and_after_it_in_a_list():
+  with pytest.raises(TypeError, match="NPY notes no times"):
+    Device["NPY"].stamp()
+  device = Device["CPU:1"]
+  stamps = [device.stamp() for _ in range(3)]
+  start = time.perf_counter()
+  device.submit_all([device], [device.batch(stamps)])
+  device.synchronize()
+  times = [start, *(s.seconds for s in stamps), time.perf_counter()]
+  assert times == sorted(times), "by the clock of time.perf_counter"
 
 
 def test_a_backend_with_a_method_left_out_is_a_type_error(tmp_path):

@@ -18,13 +18,14 @@ from tinygrad.codegen.row_blocks import block_rows
 from tinygrad.codegen.scatter import step_scatters, with_row_memory
 from tinygrad.codegen.share import share_out
 from tinygrad.device import Target
-from tinygrad.helpers import DEBUG, NOOPT, SPEC
+from tinygrad.helpers import DEBUG, NOOPT, SPEC, VIZ
 from tinygrad.numerics.decompose import decompose
 from tinygrad.numerics.dots import use_dots
 from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp
 from tinygrad.uop.affine import index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
+from tinygrad.viz import recorder
 
 Pass = Callable[[UOp], UOp]
 
@@ -92,6 +93,8 @@ def schedule_nests(kernel: UOp, target: Target, heuristic: Heuristic) -> UOp:
     out.append(NestSchedule(str(i), nest, around, mine, room, taken).scheduled_stores())
   if DEBUG >= 3:
     print("\n".join(f"# nest {label}: {', '.join(map(str, steps))}" for label, steps in room.steps.items()))
+  if VIZ:
+    recorder.scheduled(room.steps)
   return UOp.sink(*with_barriers(out, grid) if grid else itertools.chain.from_iterable(out))
 
 

@@ -8,7 +8,7 @@ from tinygrad.dtype import dtypes, to_numpy_dtype
 from tinygrad.helpers import numpy, source_line, user_line
 from tinygrad.schedule.items import Lines
 from tinygrad.schedule.schedule import computed
-from tinygrad.uop import Ops, UOp, evaluate, substitute
+from tinygrad.uop import DEVICE_NUM, Ops, UOp, evaluate, substitute
 
 SHOWN = 8
 
@@ -42,6 +42,14 @@ def check_kernel(name: str, ast: UOp, computes: Lines, device: str, handle: Any,
   values = memory if ast.op is Ops.CALL else memory[written(ast, variables)]
   if (bad := ~numpy.isfinite(values)).any():
     fail(values[bad], values.size, f"kernel {name}", computes, device)
+
+
+def check_stretch(calls: Sequence[tuple[Any, int, Any]]) -> None:
+  """The same for what is left of the results of calls (engine/run.py: Stretch.bound) on devices that are idle."""
+  last = {id(w.memory[0]): w for w, _, _ in calls}
+  for w, d in [(w, d) for w, d, _ in calls if last[id(w.memory[0])] is w]:
+    where = w.item.devices[d], w.memory[0].handle(d), {**w.variables, DEVICE_NUM: d}
+    check_kernel(w.name, w.item.kernel, w.item.computes, *where)
 
 
 def check_values(value: UOp, values: Mapping[UOp, Sequence[Any]], devices: Sequence[str]) -> None:

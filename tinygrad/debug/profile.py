@@ -14,11 +14,15 @@ from typing import Any
 from tinygrad.device import Buffer, Device, short_devices
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import (
+  DEBUG,
+  PROFILE,
+  VIZ,
   Context,
   GlobalCounters,
   colored,
   cores,
   json,
+  note,
   numpy,
   processor_model,
   size_to_str,
@@ -27,6 +31,7 @@ from tinygrad.helpers import (
 from tinygrad.runtime import diskcache
 from tinygrad.schedule.items import ScheduleItem, Transfer
 from tinygrad.uop import DEVICE_NUM, Ops, UOp, buffer_of
+from tinygrad.viz import recorder
 
 MATMUL, SUM = 1024, 1 << 25
 RUNS, ENOUGH = 12, 0.5  # at most so many, and no more after so many seconds
@@ -66,6 +71,32 @@ def profile_line(item: ScheduleItem, name: str, ops: int, nbytes: int, seconds: 
   return f"{text} {share:4s}{memory if visible <= WIDTH or not line else ''}{line}"
 
 
+def tell_times(stretch: Any, start: float, end: float, plan_of: PlanOf) -> None:
+  """What is told of work (engine/run.py: Stretch) that ran between these seconds: DEBUG's line of the one item, and the
+  events of traces; those of a stretch with stamps have the times of each kernel on each device."""
+  first, seconds = stretch.work[0], end - start
+  GlobalCounters.time_sum_s += seconds
+  if DEBUG >= 2:
+    print(profile_line(first.item, first.name, stretch.ops, stretch.nbytes, seconds, plan_of))
+  if PROFILE.value and not first.simulated:
+    rates = {"GFLOP/s": stretch.ops / seconds * 1e-9, "GB/s": stretch.nbytes / seconds * 1e-9}
+    computes = [f"{op} at {source_line(*origin)}" if origin else op for op, origin in first.item.computes]
+    said = {"flops": stretch.ops, "bytes": stretch.nbytes, **rates, "computes": computes}
+    for device in first.item.devices:
+      note(device, first.name, start, end, said | recorder.item_of(first.item))
+  elif VIZ.value and stretch.stamps:
+    for w, d, before, after in stretch.stamps:
+      note(w.item.devices[d], w.name, before.seconds, after.seconds, recorder.item_of(w.item))
+  elif VIZ.value and not first.simulated:
+    for device in first.item.devices:
+      note(device, first.name, start, end, recorder.item_of(first.item))
+  if VIZ.value:
+    for w in stretch.work:
+      kind = w.item.devices[0].partition(":")[0]
+      if w.program is not None and not w.simulated and kind not in recorder.PEAKS:
+        recorder.PEAKS[kind] = (*peaks(kind, plan_of), Device[kind].capabilities.processor)
+
+
 @functools.cache
 def peaks(kind: str, plan_of: PlanOf) -> tuple[float, float]:
   """(operations, bytes) a second that kernels of ours reach: on the CPU with all cores, else on one device. Of a CPU
@@ -78,6 +109,8 @@ def peaks(kind: str, plan_of: PlanOf) -> tuple[float, float]:
     ops, nbytes = rates_now(kind, plan_of)
     if processor and os.getloadavg()[0] < cores() / 2:
       diskcache.put(key, json.dumps((ops, nbytes)).encode())
+  if VIZ and DEBUG < 2:
+    return ops, nbytes
   where = f"{model}, {cores()} cores" if processor else "one device"
   print(f"*** {kind}: % is of the nearer of two bounds, measured on {where}:")
   print(f"*** {kind}: {ops * 1e-9:.0f} GFLOP/s (a float32 matmul), {nbytes * 1e-9:.0f} GB/s (a sum)")
@@ -95,7 +128,7 @@ def rates_now(kind: str, plan_of: PlanOf) -> tuple[float, float]:
 
 def fastest(value: UOp, device: str, plan_of: PlanOf) -> float:
   """Seconds of the best of some runs of the kernels for a value of buffers, which are filled with ones."""
-  with Context(DEBUG=0, PROFILE=0, CHECK_NAN=0, NOOPT=0, BEAM=0, CPU_THREADS=0):
+  with Context(DEBUG=0, PROFILE=0, VIZ=0, CHECK_NAN=0, NOOPT=0, BEAM=0, CPU_THREADS=0):
     plan, buffers, _ = plan_of(UOp.sink(UOp.buffer(value.shape, value.dtype, device).assign(value)))
     memory = [*map(buffer_of, buffers), *(Buffer(device, (t.nbytes,), dtypes.uint8) for t in plan.temps)]
     backend, calls = Device[device], list[Any]()

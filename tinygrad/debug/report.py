@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinygrad.device import (
   Mesh,
@@ -20,7 +20,7 @@ from tinygrad.device import (
   show_placement,
 )
 from tinygrad.device.sub_axes import SubAxes, atoms, boundaries, size_of
-from tinygrad.helpers import STRATEGY, html_table, numpy, prod, size_to_str, source_line
+from tinygrad.helpers import STRATEGY, LazyModule, atomic_write, html_table, numpy, prod, size_to_str, source_line
 from tinygrad.ops import Trait, having
 from tinygrad.sharding.index_maps import is_remap, template_of
 from tinygrad.sharding.localize import COMPLETE, drop_hints, run_passes
@@ -29,6 +29,11 @@ from tinygrad.sharding.moves import Step, ints, wire
 from tinygrad.sharding.partial import partials_of
 from tinygrad.sharding.place import placed
 from tinygrad.uop import Collective, Ops, UOp, evaluate, mesh_of, render_shape, stored, viewed
+
+if TYPE_CHECKING:
+  from tinygrad.viz import page, trace
+else:
+  page, trace = map(LazyModule, ("tinygrad.viz.page", "tinygrad.viz.trace"))
 
 COUNTED_ELEMENTS = 1 << 22  # an index map of more elements is charged as the whole local result
 COUNTED_DEVICES = 256  # of more devices, so many at both ends are looked at
@@ -79,9 +84,20 @@ class Row:
 
 class Report(tuple[Row, ...]):
   """The communications of a computation, in order. `payload` and `wire` add up those between the devices of one set;
-  `copied` is what is copied between sets and from the host. It prints as a table."""
+  `copied` is what is copied between sets and from the host. It prints as a table; `html()` is a page that shows it
+  together with the graph (docs/howto/viewer.md), and `save` writes that."""
 
-  __slots__ = ()
+  found: tuple[UOp, list[UOp], list[UOp], list[tuple[UOp, UOp, Row]]]  # the graph, and `moves_of` it
+
+  def html(self) -> str:
+    """A page of its own: the moves, and the graph with them."""
+    sink, graph, local, rows = self.found
+    return page.page_of(trace.planned_moves("explain", sink.toposort(), (graph, local, rows)))
+
+  def save(self, file: str | os.PathLike[str]) -> None:
+    """Writes `html()`, under a temporary name first."""
+    with atomic_write(file) as f:
+      f.write(self.html().encode())
 
   @property
   def rows(self) -> tuple[Row, ...]:
@@ -131,23 +147,33 @@ class Report(tuple[Row, ...]):
 
 def report(sink: UOp) -> Report:
   """The moves of a graph on its way through `place` and `localize`."""
-  return Report(row for _, row in rows_of(sink)[1])
+  graph, local, rows = moves_of(sink)
+  made = Report(row for *_, row in rows)
+  made.found = sink, graph, local, rows
+  return made
 
 
 def rows_of(sink: UOp) -> tuple[list[UOp], list[tuple[UOp, Row]]]:
   """The nodes of a graph, as they are placed, and its rows, each with the node that moves."""
+  graph, _, found = moves_of(sink)
+  return graph, [(u, row) for u, _, row in found]
+
+
+def moves_of(sink: UOp) -> tuple[list[UOp], list[UOp], list[tuple[UOp, UOp, Row]]]:
+  """The nodes of a graph as they are placed, those of its local view, and its rows, each with the node that moves in
+  both."""
   graph = run_passes(COMPLETE, sink).toposort()
   localizer = Localizer(graph)
   local = localizer.run()
   readers = {s: u for u in reversed(graph) for s in u.src}  # the first of each
   rows = []
-  for c in local.toposort():
+  for c in (nodes := local.toposort()):
     if c.op is Ops.COLLECTIVE and c in localizer.rules.made:
       u, step = localizer.rules.made[c]
       row = remap_row(c, u) if step is None else step_row(u, step, readers)
       if row.wire:
-        rows.append((u, row))
-  return graph, rows
+        rows.append((u, c, row))
+  return graph, nodes, rows
 
 
 def bytes_moved(sink: UOp) -> float:

@@ -26,7 +26,7 @@ from tinygrad.device.mesh import (
   merge_sub_axes,
   short_devices,
 )
-from tinygrad.device.origin import Cut, PlacedLine, hint_of, plain_line, reasons_for
+from tinygrad.device.origin import Cut, PlacedLine, hint_of, line_at, plain_line, reasons_for
 from tinygrad.device.partition_spec import P, PartitionSpec, spec_of
 from tinygrad.device.registry import GPUS, HOST_DEVICE, ON_CPU, Device, backends, opened, print_kinds
 from tinygrad.device.sharding import (

@@ -68,6 +68,7 @@ class Capabilities:
   wraps: bool = False  # it works on memory of the host that others have allocated: `Backend.wrap`
   cells: bool = False  # arguments of its calls are words in memory, which a replay overwrites: `BoundCall.cells`
   copies: bool = False  # its devices copy memory from one another: `Backend.copy_all`
+  stamps: bool = False  # its lists of calls can tell when they come to a point: `Backend.stamp`
   files: bool = False  # what follows its name and a colon is no number but a file's path (DISK)
 
   @property
@@ -263,6 +264,10 @@ class Backend(Protocol):
   def barrier(self, devices: Sequence[Any]) -> Sequence[BoundCall]:
     """One call for each device; none returns before all have come so far."""
     ...
+
+  def stamp(self) -> Any:
+    """A call whose `seconds`, after it has run, are when that was, by time.perf_counter (`Capabilities.stamps`)."""
+    raise TypeError(f"{self.name} notes no times")
 
   def batch(self, calls: Sequence[Any], brief: bool = False) -> CallBatch:
     """Calls as one hand-over. What is `brief` takes less time than waking a thread for it."""

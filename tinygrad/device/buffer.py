@@ -10,7 +10,7 @@ from typing import Any
 from tinygrad.device.registry import Device
 from tinygrad.device.sharding import Placement, device_set, show_placement
 from tinygrad.dtype import DType
-from tinygrad.helpers import GlobalCounters, prod
+from tinygrad.helpers import MEMORY, VIZ, GlobalCounters, prod
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -63,7 +63,8 @@ class Buffer:
     GlobalCounters.mem_used += total
     for b in backends:
       GlobalCounters.allocated(b.name, nbytes)
-    weakref.finalize(self, _release, backends, list(self.handles), nbytes, total).atexit = False
+    number = MEMORY.taken(self, self.devices, nbytes) if VIZ.value else 0
+    weakref.finalize(self, _release, backends, list(self.handles), nbytes, total, number).atexit = False
     return self
 
   def handle(self, i: int = 0) -> Any:
@@ -76,8 +77,10 @@ class Buffer:
     return f"Buffer({show_placement(self.device)}, {self.dtype.name}{list(self.shape)})"
 
 
-def _release(backends: list[Any], handles: list[Any], nbytes: int, total: int) -> None:
+def _release(backends: list[Any], handles: list[Any], nbytes: int, total: int, number: int) -> None:
   GlobalCounters.mem_used -= total
+  if number:
+    MEMORY.given_back(number)
   for backend, handle in zip(backends, handles, strict=True):
     GlobalCounters.allocated(backend.name, -nbytes)
     backend.free(handle, nbytes)

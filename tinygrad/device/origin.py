@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from tinygrad.device.mesh import SubAxis
 from tinygrad.device.sharding import Sharding
+from tinygrad.helpers import VIZ, UserScope, scope_at
 
 Cut = tuple[int, tuple[SubAxis, ...], str]  # a dim, what was decided to cut it, and why
 
 
 class PlacedLine(tuple[str, int]):
-  """The user's line (file, number) of a value that hints speak of. `hint`: what was said of the value itself, or "";
-  `cuts()`: what was decided of its dims. It equals the plain line, and is inherited as that is: by what a pass makes
-  of the value."""
+  """The user's line (file, number) of a value that hints speak of, or that is recorded. `hint`: what was said of the
+  value itself, or ""; `cuts()`: what was decided of its dims; `scope`: the module that computes it, where that is
+  recorded (VIZ), and `backward`, whether for the sake of a gradient. It equals the plain line, and is inherited as that
+  is: by what a pass makes of the value."""
 
-  hint: str
-  cuts: Callable[[], list[Cut]]
+  hint: str = ""
+  cuts: Callable[[], list[Cut]] = list
+  scope: UserScope | None = None
+  backward: bool = False
 
   @staticmethod
   def of(line: tuple[str, int], hint: str = "", cuts: Callable[[], list[Cut]] = list) -> PlacedLine:
     made = PlacedLine(line)
     made.hint, made.cuts = hint, cuts
+    if isinstance(line, PlacedLine):
+      made.scope, made.backward = line.scope, line.backward
     return made
 
 
+def line_at(frame: FrameType) -> tuple[str, int]:
+  """The line that a frame is at."""
+  line = frame.f_code.co_filename, frame.f_lineno
+  if not VIZ.value:
+    return line
+  placed = PlacedLine(line)
+  placed.scope = scope_at(sys._getframe(1))
+  return placed
+
+
 def plain_line(origin: tuple[str, int] | None) -> tuple[str, int] | None:
-  """The line alone: for another value that is said to come from there."""
-  return (origin[0], origin[1]) if isinstance(origin, PlacedLine) else origin
+  """The line alone: for a gradient, another value that is said to come from there."""
+  if not isinstance(origin, PlacedLine):
+    return origin
+  if origin.scope is None:
+    return origin[0], origin[1]
+  placed = PlacedLine(origin)
+  placed.scope, placed.backward = origin.scope, True
+  return placed
 
 
 def hint_of(origin: tuple[str, int] | None) -> str:

@@ -6,7 +6,7 @@ from tinygrad.helpers import atomic_write
 
 
 class Drawing:
-  """A picture: `svg` is the document, `save` writes it, notebooks show it, and it prints as text."""
+  """A picture: `svg` is the document, `save` writes it, notebooks show it, `html` is a page, and it prints as text."""
 
   __slots__ = ()
 
@@ -14,6 +14,10 @@ class Drawing:
   def svg(self) -> str:
     """The picture as an SVG document."""
     raise NotImplementedError
+
+  def html(self) -> str:
+    """A page of its own."""
+    return f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><body>{self.svg}</body></html>\n'
 
   def _repr_svg_(self) -> str:
     return self.svg

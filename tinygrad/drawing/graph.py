@@ -15,6 +15,7 @@ from tinygrad.drawing.layered import BENT, layered
 from tinygrad.helpers import size_to_str, source_line
 from tinygrad.ops import Trait, having
 from tinygrad.uop import GroupOp, Ops, UOp, mesh_of, render_shape
+from tinygrad.viz import page, trace
 
 LAYER, LINE, LETTER, MARGIN = 92, 15, 7.3, 20  # pixels: between layers, between lines, a letter's width, around it all
 # no nodes of their own where nothing moves: their source is drawn
@@ -52,6 +53,7 @@ class Node:
   title: list[str]
   moves: list[Communication] = field(default_factory=list)
   hints: list[str] = field(default_factory=list)
+  origin: tuple[str, int] | None = None
 
   @property
   def text(self) -> list[str]:
@@ -84,6 +86,10 @@ class GraphDrawing(Drawing):
     )
 
   __repr__ = __str__
+
+  def html(self) -> str:
+    """The picture as a page in which one can search and read why values move (docs/howto/viewer.md)."""
+    return page.page_of(trace.drawn("visualize", self.nodes, self.edges), "graph")
 
   @property
   def svg(self) -> str:
@@ -213,10 +219,11 @@ class _Picture:
     hints = [hint] if (hint := hint_of(u.origin)) else []
     if (moves := self.moves.get(u)) is None:
       kind = "input" if u.op is Ops.BUFFER else "output" if u.op in EFFECTS else "op"
-      return Node(kind, [self.name(u), value], self.key(u), title, hints=[] if kind == "output" else hints)
+      said = [] if kind == "output" else hints
+      return Node(kind, [self.name(u), value], self.key(u), title, hints=said, origin=u.origin)
     lines = [f"{m.kind} {'+'.join(m.axes)} {size_to_str(m.wire)}".replace("  ", " ") for m in moves]
     title = [x for m, said in zip(moves, lines) for x in (said, os.path.basename(m.where), m.why, *m.hints)]
-    return Node("move", lines, self.key(u), [*title, value], moves, hints)
+    return Node("move", lines, self.key(u), [*title, value], moves, hints, u.origin)
 
   def name(self, u: UOp) -> str:
     if u.op is Ops.CUSTOM:

@@ -23,6 +23,7 @@ from tinygrad.helpers import (
   SIM,
   SPEC,
   TILE_AND_FUSE,
+  VIZ,
   ContextVar,
   LazyModule,
   Settings,
@@ -35,15 +36,18 @@ from tinygrad.uop import DEVICE_NUM, Ops, UOp, print_graph
 
 if TYPE_CHECKING:
   from tinygrad import codegen
+  from tinygrad.debug import report as moves
   from tinygrad.runtime import plans
   from tinygrad.runtime.plans import CompiledKernel, Plan
   from tinygrad.schedule import schedule as scheduling
   from tinygrad.schedule.items import Schedule
   from tinygrad.sharding import localize as sharding
   from tinygrad.tuning import by_hand, search
+  from tinygrad.viz import recorder
 else:  # the stages, imported by the first realize: a script that only imports the package does not wait for them
   of = "codegen", "tuning.by_hand", "tuning.search", "runtime.plans", "schedule.schedule", "sharding.localize"
   codegen, by_hand, search, plans, scheduling, sharding = (LazyModule(f"tinygrad.{name}") for name in of)
+  moves, recorder = LazyModule("tinygrad.debug.report"), LazyModule("tinygrad.viz.recorder")
 
 INTERPRET = ContextVar("INTERPRET", 0, "schedule")  # 1: evaluate the localized graph in numpy instead of compiling it
 CACHED_PLANS = 1024
@@ -80,6 +84,8 @@ def program(ast: UOp, device: str, threads: int = 1) -> CompiledKernel:
       rendered = rendered._replace(work=cost.ops + cost.nbytes // BYTES_OF_WORK)
     peers = frozenset(u.arg.slot for u in ast.toposort() if u.op is Ops.PARAM and u.arg.peers)
     code = backend.compile(rendered, cost.name)
+    if VIZ:
+      recorder.compiled(code, ast, rendered)
   found = _programs[key] = plans.CompiledKernel(cost.name, code, cost.ops, cost.nbytes, peers)
   return found
 
@@ -148,7 +154,11 @@ def plan_of(sink: UOp) -> tuple[Plan, list[UOp], dict[str, int]]:
     key += (tuple(u.origin for u in sink.toposort()),)
     first -= next(_renumbered) * MOST_BUFFERS
   if (plan := _plans.get(key)) is None:
-    plan = kept_plan(key_sink) if first == -1 else make_plan(canonical(sink, first)[0], first)
+    if first != -1:
+      key_sink = canonical(sink, first)[0]
+    plan = kept_plan(key_sink) if first == -1 else make_plan(key_sink, first)
+    if VIZ:
+      recorder.planned(plan, key_sink, moves.moves_of(key_sink))
     while len(_plans) >= CACHED_PLANS:
       del _plans[next(iter(_plans))]
     _plans[key] = plan

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.device import Backend, BoundCall, Buffer, CallBatch, Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import plan_of, program
-from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, GlobalCounters, LazyModule, note, prod, source_line, span
+from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, VIZ, GlobalCounters, LazyModule, prod, span
 from tinygrad.runtime.transfer import copy, copy_blocks, within_reach
 from tinygrad.schedule.items import ScheduleItem, Transfer
 from tinygrad.uop import DEVICE_NUM, UOp, buffer_of
@@ -19,10 +19,10 @@ from tinygrad.uop import DEVICE_NUM, UOp, buffer_of
 if TYPE_CHECKING:
   from tinygrad.debug import check_nan, interpret, profile
   from tinygrad.runtime.plans import CompiledKernel, Plan
+  from tinygrad.viz import recorder
 else:
-  check_nan, interpret, profile = map(
-    LazyModule, ("tinygrad.debug.check_nan", "tinygrad.debug.interpret", "tinygrad.debug.profile")
-  )
+  of = "debug.check_nan", "debug.interpret", "debug.profile", "viz.recorder"
+  check_nan, interpret, profile, recorder = (LazyModule(f"tinygrad.{name}") for name in of)
 
 BRIEF = 1 << 19  # operations and bytes that take less time than waking a thread for them
 
@@ -41,7 +41,10 @@ def run_of(plan: Plan, buffers: Sequence[UOp], values: dict[str, int], temps: Se
   """What `plan_of` gives, as one execution, with memory of its own for intermediate values, or `temps`."""
   if temps is None:
     temps = [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
-  return Run(plan, [*map(buffer_of, buffers), *temps], values)
+  run = Run(plan, [*map(buffer_of, buffers), *temps], values)
+  if VIZ.value:
+    recorder.bound(plan, buffers, run.memory)
+  return run
 
 
 recorders: list[Callable[[Run], None]] = []  # the JIT that captures, if one does: told of every run
@@ -136,6 +139,7 @@ class Stretch:
   backends: list[Backend] = field(default_factory=list)
   batches: list[tuple[list[Backend], list[CallBatch]]] = field(default_factory=list)  # for backends of one kind
   bound: list[tuple[Work, int, BoundCall]] = field(default_factory=list)
+  stamps: list[tuple[Work, int, Any, Any]] = field(default_factory=list)  # beside them, where a recording needs those
   ops: int = 0
   nbytes: int = 0
   brings: bool = False  # whether its one item is a copy, or has parts brought to it before
@@ -183,7 +187,11 @@ class Stretch:
         backend = Device[device]
         code = w.program.code if backend.kind == kind else another_kind(w.item.kernel, device)
         call = backend.bind(code, args, values, d)
-        lists.setdefault(device, []).append(call)
+        calls = [call]
+        if VIZ.value and backend.capabilities.stamps:
+          self.stamps.append((w, d, before := backend.stamp(), after := backend.stamp()))
+          calls = [before, call, after]
+        lists.setdefault(device, []).extend(calls)
         self.bound.append((w, d, call))
       if devices in met:
         met[devices][0].update(targets)
@@ -212,7 +220,8 @@ class Stretch:
 
   def launch(self) -> None:
     """Hands the work over, one by one where that is watched; a copy between device sets is done here."""
-    alone = DEBUG.value >= 2 or PROFILE.value or CHECK_NAN.value
+    timed = DEBUG.value >= 2 or PROFILE.value or VIZ.value
+    alone = DEBUG.value >= 2 or PROFILE.value or CHECK_NAN.value or (timed and len(self.stamps) < len(self.bound))
     if alone and len(self.work) > 1:
       with span("run", kernels=len(self.work)):
         for w in self.work:
@@ -220,42 +229,22 @@ class Stretch:
       return
     for tell in watchers:
       tell(self.work)
-    start = self.synchronize() if alone else 0.0  # what is still queued is not a part of the time
+    start = self.synchronize() if alone or timed else 0.0  # what is still queued is not a part of the time
     if self.brings:
       self.work[0].bring()
     for backends, batches in self.batches:
       backends[0].submit_all(backends, batches)
     if CHECK_NAN.value:
-      self.check_nan()
+      self.synchronize()
+      check_nan.check_stretch(self.bound)
     GlobalCounters.kernel_count += len(self.work)
     GlobalCounters.global_ops += self.ops
     GlobalCounters.global_mem += self.nbytes
-    if DEBUG.value >= 2 or PROFILE.value:
-      self.measured(start, self.synchronize())
+    if timed:
+      profile.tell_times(self, start, self.synchronize(), plan_of)
     elif DEBUG.value:
       for w in self.work:
         print(profile.label(w.item, w.name))
-
-  def measured(self, start: float, end: float) -> None:
-    """DEBUG's line and the trace's event for the one item of a stretch."""
-    w, seconds = self.work[0], end - start
-    GlobalCounters.time_sum_s += seconds
-    if DEBUG >= 2:
-      print(profile.profile_line(w.item, w.name, self.ops, self.nbytes, seconds, plan_of))
-    if PROFILE and not w.simulated:
-      rates = {"GFLOP/s": self.ops / seconds * 1e-9, "GB/s": self.nbytes / seconds * 1e-9}
-      computes = [f"{op} at {source_line(*origin)}" if origin else op for op, origin in w.item.computes]
-      for device in w.item.devices:
-        note(device, w.name, start, end, {"flops": self.ops, "bytes": self.nbytes, **rates, "computes": computes})
-
-  def check_nan(self) -> None:
-    """Raises NonFiniteError if what is left of the kernels' results holds NaN or infinity."""
-    self.synchronize()
-    last = {id(w.memory[0]): w for w in self.work}
-    for w, d in [(w, d) for w, d, _ in self.bound if last[id(w.memory[0])] is w]:
-      args = w.item.devices[d], w.memory[0].handle(d), {**w.variables, DEVICE_NUM: d}
-      assert isinstance(w.item.kernel, UOp)
-      check_nan.check_kernel(w.name, w.item.kernel, w.item.computes, *args)
 
 
 def another_kind(kernel: UOp | Transfer | None, device: str) -> Any:

@@ -10,8 +10,10 @@ from tinygrad.helpers.html import html_block, html_cell, html_rows, html_table, 
 from tinygrad.helpers.interrupts import interruptible, uninterrupted
 from tinygrad.helpers.lazy import LazyModule, difflib, hashlib, json, numpy
 from tinygrad.helpers.machine import CI, OSX, WIN, cores, processor_model, processor_traits
+from tinygrad.helpers.memory_log import MEMORY
 from tinygrad.helpers.process import PROCESS
 from tinygrad.helpers.progress import tqdm, trange
+from tinygrad.helpers.scopes import UserScope, scope_at
 from tinygrad.helpers.sequences import (
   all_int,
   argfix,
@@ -55,6 +57,8 @@ from tinygrad.helpers.settings import (
   STRATEGY,
   TILE_AND_FUSE,
   TRAINING,
+  VIZ,
+  VIZ_FILE,
   Context,
   ContextVar,
   Setting,
@@ -69,6 +73,7 @@ from tinygrad.helpers.tracing import (
   Profile,
   Profiling,
   Timing,
+  events_since,
   note,
   profile_marker,
   span,

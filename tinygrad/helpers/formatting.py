@@ -41,6 +41,11 @@ class _Passed(dict[str, bool]):
 _passed = _Passed()
 
 
+def is_passed(frame: FrameType) -> bool:
+  """Whether a frame is none of the user's."""
+  return _passed[frame.f_globals.get("__file__", "")]
+
+
 def user_frame(within: FrameType | None = None) -> FrameType | None:
   """The innermost frame outside this package, and outside contextlib and what dataclasses generate: the user's line;
   of another thread that of what it is `within`."""

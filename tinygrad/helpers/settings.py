@@ -168,6 +168,9 @@ NO_GRAD = ContextVar("NO_GRAD", 0, "graph")  # 1: no gradient flows through what
 CHECK_NAN = ContextVar("CHECK_NAN", 0, "schedule")
 PROFILE = ContextVar("PROFILE", 0, None)
 PROFILE_FILE = ContextVar("PROFILE_FILE", "trace.json", None)
+# 1: what is computed is recorded, and a page shows it (tinygrad/viz/); of "code", for what is compiled is shown as well
+VIZ = ContextVar("VIZ", 0, "code")
+VIZ_FILE = ContextVar("VIZ_FILE", "viz.html", None)
 DEFAULT_FLOAT = ContextVar("DEFAULT_FLOAT", "float32", "graph")
 DEFAULT_INT = ContextVar("DEFAULT_INT", "int32", "graph")
 DEV = ContextVar("DEV", "", "graph")  # where new tensors go (Device.DEFAULT)
@@ -182,12 +185,12 @@ ACCEPTED = {
   "IMAGE": 0, "JIT_BATCH_SIZE": 32, "LRU": 1, "MAX_BUFFER_SIZE": 0, "MAX_KERNEL_BUFFERS": 0, "NOLOCALS": 0,
   "NO_MEMORY_PLANNER": 0, "PARALLEL": 0, "PCONTIG": 0, "RING": 1, "SCACHE": 1, "SPLIT_REDUCEOP": 1,
   "TC_OPT": 0, "TC_SELECT": -1, "TRACEMETA": 1, "TRANSCENDENTAL": 1, "USE_ATOMICS": 0, "USE_TC": 1,
-  "VALIDATE_WITH_CPU": 0, "VIZ": 0, "WINO": 0,
+  "VALIDATE_WITH_CPU": 0, "WINO": 0,
 }  # fmt: skip
 for _name, _default in ACCEPTED.items():
   ContextVar(_name, _default, None)
 
 
 def watched() -> bool:
-  """Whether kernels tell the user's lines: they run one by one, to be timed or looked at, or are simulated."""
-  return DEBUG >= 2 or bool(PROFILE) or bool(CHECK_NAN) or bool(SIM)
+  """Whether kernels tell the user's lines: they are timed or looked at, or are simulated."""
+  return DEBUG >= 2 or bool(PROFILE) or bool(CHECK_NAN) or bool(SIM) or bool(VIZ)

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from tinygrad.helpers.files import atomic_write
 from tinygrad.helpers.lazy import LazyModule, json
-from tinygrad.helpers.settings import PROFILE, PROFILE_FILE, Context
+from tinygrad.helpers.settings import PROFILE, PROFILE_FILE, VIZ, Context
 
 profiling, pstats = map(LazyModule, ("cProfile", "pstats"))
 
@@ -23,8 +23,8 @@ _events: list[Event] = []
 
 
 def note(track: str, name: str, start: float, end: float, more: dict[str, Any]) -> None:
-  """An event for the trace of PROFILE=1; what comes after MOST_EVENTS is left out."""
-  if PROFILE and len(_events) < MOST_EVENTS:
+  """An event for the traces of PROFILE=1 and VIZ=1; what comes after MOST_EVENTS is left out."""
+  if (PROFILE.value or VIZ.value) and len(_events) < MOST_EVENTS:
     _events.append((track, name, start, end, more))
 
 
@@ -36,6 +36,11 @@ def span(name: str, **more: Any) -> Iterator[None]:
     yield
   finally:
     note(f"Python {threading.current_thread().name}", name, start, time.perf_counter(), more)
+
+
+def events_since(first: int) -> list[Event]:
+  """What has been noted after so many events."""
+  return _events[first:]
 
 
 def profile_marker(name: str, color: str = "gray") -> None:
@@ -96,7 +101,7 @@ def write_trace(events: Sequence[Event], file: str) -> None:
 
 def _traced(value: Any) -> Callable[[], None]:
   """A block under PROFILE=1 begins: at its end its events are written; they stay for a trace around it."""
-  first, inner = len(_events), not PROFILE
+  first, inner = len(_events), not (PROFILE or VIZ)
 
   def write() -> None:
     events = _events[first:]

@@ -1,9 +1,10 @@
-; Native code of the CPU backend: runtime/cpu.py compiles it, and says what it does. ETIMEDOUT: the system's number.
+; Native code of the CPU backend: runtime/cpu.py compiles it, and says what it does. ETIMEDOUT and CLOCK: the system's numbers.
 declare i32 @sched_yield()
 declare i32 @pthread_mutex_lock(ptr)
 declare i32 @pthread_mutex_unlock(ptr)
 declare i32 @pthread_cond_timedwait(ptr, ptr, ptr)
 declare i32 @pthread_cond_broadcast(ptr)
+declare i32 @clock_gettime(i32, ptr)
 define void @tg_run(ptr %table) {
 entry:
   br label %next
@@ -85,6 +86,10 @@ yield:
   %r = call i32 @sched_yield()
   br label %look
 exit:
+  ret void
+}
+define void @tg_stamp(ptr %time) {
+  %r = call i32 @clock_gettime(i32 CLOCK, ptr %time)
   ret void
 }
 define internal void @wake(ptr %queue) {

@@ -37,6 +37,7 @@ else:
   llvm = LazyModule("tinygrad.renderer.llvm")
 ALIGNMENT = 64
 LINE = 8  # words that a core's cache holds together
+CLOCK = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)  # of time.perf_counter
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +86,14 @@ class Call(queues.Call):
     memory = [[id(m) for m in ((kept,) if isinstance(kept, Memory) else kept[1])] for kept in self.memory]
     n = 1 if self.program is None else self.program.launch.writes
     return [m for of_one in memory[:n] for m in of_one], [m for of_one in memory[n:] for m in of_one]
+
+
+class Stamp(Call):
+  """A call that notes when it runs: after what is before it in its list, and before what follows."""
+
+  @property
+  def seconds(self) -> float:
+    return float(self.words[0] + self.words[1] * 1e-9)
 
 
 Table = list[tuple[int, int]]  # (function, address of its words)
@@ -170,14 +179,16 @@ def deal_out(calls: Sequence[Call], threads: int, keep: list[Any]) -> list[Table
 # wait(queue, parts, time) returns when so many are done, or when it is late. Whoever waits takes parts: the device's
 # threads, which wait for ever, and the caller, so that short work need not wait for a thread to wake. Waiting is a
 # little yielding, then sleep. `look` tells them what there is: 2 if all is done, 1 if there is a part to be taken.
-Runtime = collections.namedtuple("Runtime", "run push wait meet share memory")
+Runtime = collections.namedtuple("Runtime", "run push wait meet share stamp memory")
 
 
 @functools.cache
 def _loading() -> Any:
   """The Future of the functions, each with what keeps it in memory: what is not on disk is compiled while the caller
   still makes its inputs."""
-  source = Path(__file__).with_suffix(".ll").read_text(encoding="utf-8").replace("ETIMEDOUT", str(errno.ETIMEDOUT))
+  source = Path(__file__).with_suffix(".ll").read_text(encoding="utf-8")
+  for name, number in (("ETIMEDOUT", errno.ETIMEDOUT), ("CLOCK", CLOCK)):
+    source = source.replace(name, str(number))
   names = [f"tg_{name}" for name in Runtime._fields[:-1]]
   found = [there[0] for name in names if (there := native.kept(native.object_key(source), name)) is not None]
   if len(found) == len(names):
@@ -193,9 +204,9 @@ def _loading() -> Any:
 @functools.cache
 def _runtime() -> Runtime:
   programs = _loading().result()
-  run, push, wait, meet, share = [address for address, _ in programs]
+  run, push, wait, meet, share, stamp = [address for address, _ in programs]
   one, three = (ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * n) for n in (1, 3))
-  return Runtime(one(run), three(push), three(wait), meet, share, programs)
+  return Runtime(one(run), three(push), three(wait), meet, share, stamp, programs)
 
 
 @functools.cache
@@ -249,7 +260,7 @@ _submitting = threading.Lock()
 class CPU(QueueDevice):
   """One device: a queue and the threads that empty it."""
 
-  capabilities = Capabilities(processor=True, wraps=True, cells=True)
+  capabilities = Capabilities(processor=True, wraps=True, cells=True, stamps=True)
   forks = True
 
   def __init__(self, name: str) -> None:
@@ -400,6 +411,10 @@ class CPU(QueueDevice):
 
   def batch(self, calls: Sequence[Call], brief: bool = False) -> Batch:
     return Batch(calls, brief)
+
+  def stamp(self) -> Stamp:
+    words = (ctypes.c_int64 * 2)()
+    return Stamp(self, None, _runtime().stamp, [], words)
 
   # ---- several devices
 

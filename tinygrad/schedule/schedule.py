@@ -83,7 +83,9 @@ def computed(value: UOp, stored: Container[UOp]) -> Lines:
   value itself where there are none."""
   order = value.toposort(lambda u: u is value or u not in stored)
   mine = [u for u in reversed(order) if computes(u.op) and dtypes.is_float(u.dtype) and (u is value or u not in stored)]
-  return tuple(dict.fromkeys((u.op.name.lower(), u.origin) for u in mine or [value]))
+  # a move that a pass has put in is of the line of what moves
+  lines = ((u, next((v.origin for v in u.down() if v.origin is not None), None)) for u in mine or [value])
+  return tuple(dict.fromkeys((u.op.name.lower(), line) for u, line in lines))
 
 
 class _Builder:

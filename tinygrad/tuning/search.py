@@ -282,7 +282,7 @@ def planner(ast: UOp, backend: Backend, threads: int, name: str) -> Planner | No
   if NOOPT or backend.capabilities.simulated:
     return None
   start, found = Planner(backend.target, {}), Changes()
-  with Context(DEBUG=0, PROFILE=0):
+  with Context(DEBUG=0, PROFILE=0, VIZ=0):
     rendered = backend.render(lower_kernel(ast, backend.target, threads, start), "candidate")
     if not start.nests:
       return None

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.device import HOST_DEVICE, Buffer, Constraint, Mesh, Placement, Sharding, check_fits
+from tinygrad.device import HOST_DEVICE, Buffer, Constraint, Mesh, Placement, Sharding, check_fits, line_at
 from tinygrad.dtype import ConstType, DType, as_const, dtypes, from_numpy_dtype, to_dtype
-from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, prod, user_frame
+from tinygrad.helpers import CHECK_NAN, DEBUG, DEFER, PROFILE, REDUCE_DTYPE, SPEC, VIZ, prod, user_frame
 from tinygrad.uop.dims import as_dims, is_int, sint, upper
 from tinygrad.uop.op import BufferArg, GroupOp, Move, Ops
 
@@ -145,7 +145,7 @@ class UOp:
       if Hooks.origin is not None:
         self.origin = Hooks.origin
       elif (frame := user_frame()) is not None:
-        self.origin = (frame.f_code.co_filename, frame.f_lineno)
+        self.origin = line_at(frame)
     return self
 
   # ---- properties
@@ -328,7 +328,8 @@ class UOp:
     if not slow and ((one := device is None or type(device) is str) or (op in _KEEPS_PLACEMENT and not device.partial)):
       u = UOp.new(op, dtype, src, arg)
       u.device = device
-      return u if one and not (Hooks.lines or CHECK_NAN.value or PROFILE.value or DEBUG.value >= 2) else u.stamp()
+      told = Hooks.lines or VIZ.value or CHECK_NAN.value or PROFILE.value or DEBUG.value >= 2
+      return u if one and not told else u.stamp()
     u = Hooks.build(op, dtype, src, arg).stamp()
     d = u.device
     return u.move(d.reduced, pinned=False) if isinstance(d, Sharding) and d.partial and not DEFER.value else u
