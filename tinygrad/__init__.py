@@ -1,6 +1,6 @@
 """tinygrad, in which the device carries the sharding: `Tensor`, `TinyJit`, `Device`, `Sharding`, `Mesh`, `P`."""
 
-from tinygrad import distributed, nn, ops, sharding, viz  # ops and sharding register cards and placement, viz what VIZ=1 does
+from tinygrad import distributed, nn, ops, sharding, viz  # ops, sharding: cards and placement; viz: what VIZ=1 does
 from tinygrad.custom import custom_op
 from tinygrad.device import OPEN, Device, DeviceError, DeviceMesh, Mesh, P, PartitionSpec, ShardError, Sharding
 from tinygrad.dtype import dtypes
