@@ -38,7 +38,9 @@ def opened(path: Path) -> GGUFCheckpoint:
 
 def load(t: Tiny, path: Path, shard: str = "1", **how: Any) -> LanguageModel:
   """With a cache of float32, unless told otherwise."""
-  return LanguageModel(opened(t.write(path / f"{t.name}.gguf")), Layout.parse(shard), **{"cache": "f32"} | how)
+  return LanguageModel(
+    opened(t.write(path / f"{t.name}.gguf")), Layout.parse(shard), **{"cache": "f32", "exact": True} | how
+  )
 
 
 def changed(t: Tiny, path: Path, tensors: dict[str, Any] | None = None, **metadata: Any) -> GGUFCheckpoint:
