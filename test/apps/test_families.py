@@ -15,7 +15,7 @@ import pytest
 from tiny_models import CASES, SEEN, TOKENS, gguf_of, random_sizes, weights, write_family_gguf, write_folder
 
 from extra.write_gguf import write_gguf
-from tinygrad import GlobalCounters, Tensor
+from tinygrad import Device, GlobalCounters, Tensor
 from tinygrad.apps.checkpoint import Checkpoint, GGUFCheckpoint
 from tinygrad.apps.config import Config
 from tinygrad.apps.hugging_face import Folder, FolderError
@@ -24,6 +24,7 @@ from tinygrad.apps.models import FAMILIES
 from tinygrad.nn.block_formats import FORMATS
 from tinygrad.nn.gguf import GGUF
 from tinygrad.nn.state import safe_save
+from tinygrad.numerics.dots import multiplies_bytes
 
 DATA = Path(__file__).parents[1] / "data"
 GOLDEN = np.load(DATA / "family_logits.npz")
@@ -269,6 +270,7 @@ def test_steps_leave_no_tensors_to_the_garbage_collector(kind: str, tmp_path: Pa
     gc.enable()
 
 
+@pytest.mark.skipif(not multiplies_bytes(Device["CPU"].target), reason="this processor has no products of bytes (VNNI)")
 @pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
 def test_rounded_activations_change_less_than_rounded_weights(kind: str, tmp_path: Path):
   """Decoding: beside what a format does to the logits, activations of 8 bits do little; with `exact` nothing."""

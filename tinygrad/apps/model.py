@@ -26,6 +26,7 @@ from tinygrad.apps.models.family import Router
 from tinygrad.apps.rope import Rope
 from tinygrad.apps.tokenizer import TokenError, check_tokens
 from tinygrad.nn.block_formats import BlockFormat
+from tinygrad.numerics.dots import multiplies_bytes
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, buffer_of
 
@@ -87,6 +88,10 @@ class Layout:
       return Layout(Device.DEFAULT)
     devices = tuple(f"{Device.DEFAULT}:{i}" for i in range(math.prod(shape)))
     return Layout(Mesh(devices, shape, ("tp",) if len(shape) == 1 else ("dp", "tp")))
+
+  @property
+  def devices(self) -> tuple[str, ...]:
+    return (self.where,) if isinstance(self.where, str) else tuple(self.where.devices)
 
   @property
   def count(self) -> int:
@@ -284,7 +289,9 @@ class LanguageModel:
     exact: bool = False,
   ):
     self.c = c = Config.read(source, context)
-    self.layout, self.slots, self.exact = layout, slots, exact
+    self.layout, self.slots = layout, slots
+    # where bytes are not multiplied four at a time, floats are faster
+    self.exact = exact or not all(multiplies_bytes(Device[name].target) for name in layout.devices)
     if c.kv_heads % layout.count:
       fix = f"--shard with one of {[n for n in range(1, c.kv_heads + 1) if c.kv_heads % n == 0]} devices"
       raise ShardSpecError(f"{layout.count} devices cannot share {c.kv_heads} kv heads evenly\n  fix: {fix}")
@@ -302,7 +309,7 @@ class LanguageModel:
     def room() -> Cache:
       return Cache(cache, shape, lambda x: layout.put(x, 1))
 
-    self.layers = [Layer(c, self.weights, i, (room(), room()), exact) for i in range(c.layers)]
+    self.layers = [Layer(c, self.weights, i, (room(), room()), self.exact) for i in range(c.layers)]
     self.slot, self.last = Variable("slot", 0, max(slots - 1, 1)), Variable("last", 0, CHUNKS[-1] - 1)
     self.starts = [Variable(f"pos{i}", 0, c.context) for i in range(slots)]
     self.said = [Variable(f"token{i}", 0, c.vocab - 1) for i in range(slots)]

@@ -23,12 +23,16 @@ REUSE = 16  # least times that a word is used, and length of the reduction in wo
 BIAS = 0x80808080  # in each byte, the difference of what it is as a signed and as an unsigned number
 
 
+def multiplies_bytes(target: Target) -> bool:
+  """Whether it has an instruction for words of four."""
+  return bool({"avx512vnni", "avxvnni"} & set(target.features))
+
+
 def use_dots(sink: UOp, target: Target) -> UOp:
   """The kernel with the FOLDs of products that the target has an instruction for."""
-  features = set(target.features)
   # Intel's for bfloat16 does half of what multiplications of float32 do (Sapphire Rapids: a quarter of their rate)
-  bytewise = bool(features & {"avx512vnni", "avxvnni"})
-  bf16 = "avx512bf16" in features and target.vendor == "AMD"
+  bytewise = multiplies_bytes(target)
+  bf16 = "avx512bf16" in target.features and target.vendor == "AMD"
   if not bytewise and not bf16:
     return sink
   parallel, made = sink.src[0].src[2:], dict[UOp, UOp]()
