@@ -26,7 +26,7 @@ HALF, BYTE, SIGNED, WORD = "<f2", "u1", "i1", "<u2"
 TYPES = {HALF: dtypes.float16, BYTE: dtypes.uint8, SIGNED: dtypes.int8, WORD: dtypes.uint16}
 
 
-class Parts(NamedTuple):
+class BlockParts(NamedTuple):
   """Blocks whose weights are numbers [.., blocks, weights] · scales [.., blocks, s] - less [.., blocks, s]: each scale
   is that of weights / s numbers in a row. Without scales the numbers are the weights."""
 
@@ -65,7 +65,7 @@ class BlockFormat:
   name: str
   weights: int
   fields: tuple[tuple[str, int], ...]
-  decode: Callable[..., Parts]
+  decode: Callable[..., BlockParts]
   words: bool = True  # four of its integers are computed as one word, and `times` is there
 
   @property
@@ -99,7 +99,7 @@ class BlockFormat:
     total = (ours.sum((-1, -2)).float() * by).contiguous()  # of each group of activations
     return y - (less * total).sum((-1, -2))
 
-  def parts(self, blocks: Tensor) -> Parts:
+  def parts(self, blocks: Tensor) -> BlockParts:
     parts, at = [blocks], 0
     if len(self.fields) > 1:
       parts = []
@@ -145,31 +145,31 @@ def _six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
   return scales.float(), minima.float()
 
 
-def _q3_k(high: Tensor, low: Tensor, packed: Tensor, d: Tensor) -> Parts:
+def _q3_k(high: Tensor, low: Tensor, packed: Tensor, d: Tensor) -> BlockParts:
   scales = _unpack(packed[..., :8], 4, 8) | (_unpack(packed[..., 8:], 2, 4) << 4)
   numbers = _unpack(low, 2, 32) | (_unpack(high, 1, 32) << 2)
-  return Parts(_signed(numbers, 4), d * (scales.float() - 32))
+  return BlockParts(_signed(numbers, 4), d * (scales.float() - 32))
 
 
-def _q4_k(d: Tensor, least: Tensor, packed: Tensor, low: Tensor) -> Parts:
+def _q4_k(d: Tensor, least: Tensor, packed: Tensor, low: Tensor) -> BlockParts:
   scales, minima = _six_bits(packed)
-  return Parts(_unpack(low, 4, 32), d * scales, least * minima)
+  return BlockParts(_unpack(low, 4, 32), d * scales, least * minima)
 
 
-def _q5_k(d: Tensor, least: Tensor, packed: Tensor, high: Tensor, low: Tensor) -> Parts:
+def _q5_k(d: Tensor, least: Tensor, packed: Tensor, high: Tensor, low: Tensor) -> BlockParts:
   scales, minima = _six_bits(packed)
-  return Parts(_unpack(low, 4, 32) | (_unpack(high, 1, 32) << 4), d * scales, least * minima)
+  return BlockParts(_unpack(low, 4, 32) | (_unpack(high, 1, 32) << 4), d * scales, least * minima)
 
 
-def _q6_k(low: Tensor, high: Tensor, scales: Tensor, d: Tensor) -> Parts:
+def _q6_k(low: Tensor, high: Tensor, scales: Tensor, d: Tensor) -> BlockParts:
   numbers = _unpack(low, 4, 64) | (_unpack(high, 2, 32) << 4)
-  return Parts(_signed(numbers, 32), d * scales.float())
+  return BlockParts(_signed(numbers, 32), d * scales.float())
 
 
-def _iq4_xs(d: Tensor, high: Tensor, low: Tensor, numbers: Tensor) -> Parts:
+def _iq4_xs(d: Tensor, high: Tensor, low: Tensor, numbers: Tensor) -> BlockParts:
   shifts = (Tensor.arange(8) * 2).cast(dtypes.uint16)
   scales = _unpack(low, 4, 1) | (((high >> shifts) & 3) << 4).cast(dtypes.uint8)
-  return Parts(_chosen(_unpack(numbers, 4, 16), NONLINEAR), d * (scales.float() - 32))
+  return BlockParts(_chosen(_unpack(numbers, 4, 16), NONLINEAR), d * (scales.float() - 32))
 
 
 def _five_bits(low: Tensor, high: Tensor) -> Tensor:
@@ -183,35 +183,35 @@ def _half_power(e: Tensor) -> Tensor:
 
 
 _ALL = (
-  BlockFormat("F32", 1, (("<f4", 1),), Parts, False),
-  BlockFormat("F16", 1, ((HALF, 1),), Parts, False),
-  BlockFormat("BF16", 1, ((WORD, 1),), lambda x: Parts(x.bitcast(dtypes.bfloat16)), False),
-  BlockFormat("Q4_0", 32, ((HALF, 1), (BYTE, 16)), lambda d, q: Parts(_signed(_unpack(q, 4, 16), 8), d)),
-  BlockFormat("Q4_1", 32, ((HALF, 1), (HALF, 1), (BYTE, 16)), lambda d, m, q: Parts(_unpack(q, 4, 16), d, -m)),
+  BlockFormat("F32", 1, (("<f4", 1),), BlockParts, False),
+  BlockFormat("F16", 1, ((HALF, 1),), BlockParts, False),
+  BlockFormat("BF16", 1, ((WORD, 1),), lambda x: BlockParts(x.bitcast(dtypes.bfloat16)), False),
+  BlockFormat("Q4_0", 32, ((HALF, 1), (BYTE, 16)), lambda d, q: BlockParts(_signed(_unpack(q, 4, 16), 8), d)),
+  BlockFormat("Q4_1", 32, ((HALF, 1), (HALF, 1), (BYTE, 16)), lambda d, m, q: BlockParts(_unpack(q, 4, 16), d, -m)),
   BlockFormat(
-    "Q5_0", 32, ((HALF, 1), (BYTE, 4), (BYTE, 16)), lambda d, high, q: Parts(_signed(_five_bits(q, high), 16), d),
+    "Q5_0", 32, ((HALF, 1), (BYTE, 4), (BYTE, 16)), lambda d, high, q: BlockParts(_signed(_five_bits(q, high), 16), d),
     words=False,
   ),
   BlockFormat(
-    "Q5_1", 32, ((HALF, 1), (HALF, 1), (BYTE, 4), (BYTE, 16)), lambda d, m, high, q: Parts(_five_bits(q, high), d, -m),
+    "Q5_1", 32, ((HALF, 1), (HALF, 1), (BYTE, 4), (BYTE, 16)), lambda d, m, high, q: BlockParts(_five_bits(q, high), d, -m),
     words=False,
   ),
-  BlockFormat("Q8_0", 32, ((HALF, 1), (SIGNED, 32)), lambda d, q: Parts(q, d)),
+  BlockFormat("Q8_0", 32, ((HALF, 1), (SIGNED, 32)), lambda d, q: BlockParts(q, d)),
   BlockFormat(
     "Q2_K", SUPER, ((BYTE, 16), (BYTE, 64), (HALF, 1), (HALF, 1)),
-    lambda s, q, d, least: Parts(_unpack(q, 2, 32), d * (s & 15).float(), least * (s >> 4).float()),
+    lambda s, q, d, least: BlockParts(_unpack(q, 2, 32), d * (s & 15).float(), least * (s >> 4).float()),
   ),
   BlockFormat("Q3_K", SUPER, ((BYTE, 32), (BYTE, 64), (BYTE, 12), (HALF, 1)), _q3_k),
   BlockFormat("Q4_K", SUPER, ((HALF, 1), (HALF, 1), (BYTE, 12), (BYTE, 128)), _q4_k),
   BlockFormat("Q5_K", SUPER, ((HALF, 1), (HALF, 1), (BYTE, 12), (BYTE, 32), (BYTE, 128)), _q5_k),
   BlockFormat("Q6_K", SUPER, ((BYTE, 128), (BYTE, 64), (SIGNED, 16), (HALF, 1)), _q6_k),
-  BlockFormat("IQ4_NL", 32, ((HALF, 1), (BYTE, 16)), lambda d, q: Parts(_chosen(_unpack(q, 4, 16), NONLINEAR), d)),
+  BlockFormat("IQ4_NL", 32, ((HALF, 1), (BYTE, 16)), lambda d, q: BlockParts(_chosen(_unpack(q, 4, 16), NONLINEAR), d)),
   BlockFormat("IQ4_XS", SUPER, ((HALF, 1), (WORD, 1), (BYTE, 4), (BYTE, 128)), _iq4_xs),
   BlockFormat(
-    "MXFP4", 32, ((BYTE, 1), (BYTE, 16)), lambda e, q: Parts(_chosen(_unpack(q, 4, 16), E2M1), _half_power(e))
+    "MXFP4", 32, ((BYTE, 1), (BYTE, 16)), lambda e, q: BlockParts(_chosen(_unpack(q, 4, 16), E2M1), _half_power(e))
   ),
   BlockFormat(  # as Hugging Face folders have it: the two weights of a byte are neighbours
-    "MXFP4_PAIRS", 32, ((BYTE, 1), (BYTE, 16)), lambda e, q: Parts(_chosen(_unpack(q, 4, 1), E2M1), _half_power(e))
+    "MXFP4_PAIRS", 32, ((BYTE, 1), (BYTE, 16)), lambda e, q: BlockParts(_chosen(_unpack(q, 4, 1), E2M1), _half_power(e))
   ),
 )  # fmt: skip
 FORMATS: dict[str, BlockFormat] = {f.name: f for f in _ALL}

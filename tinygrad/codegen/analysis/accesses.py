@@ -52,10 +52,8 @@ class Access:
     registers."""
     if v is None or (step := self.strides.get(v)) is None or self.masked or self.word > 1:
       return None
-    if lanes > min(MOST_TRANSPOSED, size(v)):
-      return None
     found = (r for r, s in self.strides.items() if s == 1 and static(r) and size(r) >= LEAST_TRANSPOSED)
-    return next(found, None) if abs(step) >= max(lanes, 2) else None
+    return next(found, None) if min(MOST_TRANSPOSED, size(v)) >= lanes <= abs(step) >= 2 else None
 
 
 @dataclass(slots=True, eq=False)
