@@ -193,8 +193,8 @@ _ALL = (
     words=False,
   ),
   BlockFormat(
-    "Q5_1", 32, ((HALF, 1), (HALF, 1), (BYTE, 4), (BYTE, 16)), lambda d, m, high, q: BlockParts(_five_bits(q, high), d, -m),
-    words=False,
+    "Q5_1", 32, ((HALF, 1), (HALF, 1), (BYTE, 4), (BYTE, 16)),
+    lambda d, m, high, q: BlockParts(_five_bits(q, high), d, -m), words=False,
   ),
   BlockFormat("Q8_0", 32, ((HALF, 1), (SIGNED, 32)), lambda d, q: BlockParts(q, d)),
   BlockFormat(
