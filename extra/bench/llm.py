@@ -9,7 +9,8 @@ alternate, and of each kind of work the fastest is what counts, so that whatever
   decode      tokens/s, one token at a time, at positions from 64 on
   prefill     tokens/s of a prompt of 512
   first       seconds from the start of a process to the first token after a prompt of 8: nothing compiled before; all
-  memory      resident MiB less an idle interpreter's with the package imported, over the file's and the KV cache's
+  memory      resident MiB less an idle interpreter's with the package imported, over the file's and the KV cache's: of
+              the process that compiled (with the compiler in memory), and of one that found all compiled
   2 devices   decode on two devices of one thread each, over decode on one device of two
 """
 
@@ -221,6 +222,8 @@ def measure(kind: str, path: Path, peer: str | None, rounds: int, threads: int, 
   warm = []
   for _ in range(2):
     again = Side.start("ours", sys.executable, path, "1", cache, threads)
+    again.ask("decode"), again.ask("prefill")
+    later, _ = again.ask("memory")
     again.end()
     warm.append(again.first)
   two = Side.start("ours", sys.executable, path, str(threads), cache, 1)
@@ -245,7 +248,9 @@ def measure(kind: str, path: Path, peer: str | None, rounds: int, threads: int, 
     row.append(f"{order} {rate[order]['ours']:7.1f}")
     row.append(f"{theirs:7.1f} {rate[order]['ours'] / theirs:5.2f}" if theirs else f"{'-':>13}")
   row.append(f"first {cold:5.2f} {min(warm):5.2f}")
-  row.append(f"memory {used:6.1f} / {file + kv:6.1f} = {used / (file + kv):4.2f}")
+  row.append(
+    f"memory {used:6.1f} {later:6.1f} / {file + kv:6.1f} = {used / (file + kv):4.2f} {later / (file + kv):4.2f}"
+  )
   row.append(f"{threads} devices {rate['decode']['cut'] / rate['decode']['ours']:4.2f}")
   print("  ".join(row), flush=True)
 

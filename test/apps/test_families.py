@@ -15,7 +15,7 @@ import pytest
 from tiny_models import CASES, SEEN, TOKENS, gguf_of, random_sizes, weights, write_family_gguf, write_folder
 
 from extra.write_gguf import write_gguf
-from tinygrad import GlobalCounters, Tensor
+from tinygrad import Device, GlobalCounters, Tensor
 from tinygrad.apps.checkpoint import Checkpoint, GGUFCheckpoint
 from tinygrad.apps.config import Config
 from tinygrad.apps.hugging_face import Folder, FolderError
@@ -24,6 +24,7 @@ from tinygrad.apps.models import FAMILIES
 from tinygrad.nn.block_formats import FORMATS
 from tinygrad.nn.gguf import GGUF
 from tinygrad.nn.state import safe_save
+from tinygrad.numerics.dots import multiplies_bytes
 
 DATA = Path(__file__).parents[1] / "data"
 GOLDEN = np.load(DATA / "family_logits.npz")
@@ -35,8 +36,8 @@ def opened(name: str, kind: str, path: Path) -> Checkpoint:
 
 
 def whole(source: Checkpoint, shard: str = "1") -> LanguageModel:
-  """With a cache of float32."""
-  return LanguageModel(source, Layout.parse(shard), cache="f32")
+  """With a cache of float32, and nothing rounded."""
+  return LanguageModel(source, Layout.parse(shard), cache="f32", exact=True)
 
 
 def worst(m: LanguageModel, want: np.ndarray) -> float:
@@ -269,9 +270,25 @@ def test_steps_leave_no_tensors_to_the_garbage_collector(kind: str, tmp_path: Pa
     gc.enable()
 
 
-def test_a_step_makes_no_float_copy_of_a_weight(tmp_path: Path):
+@pytest.mark.skipif(not multiplies_bytes(Device["CPU"].target), reason="this processor has no products of bytes (VNNI)")
+@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
+def test_rounded_activations_change_less_than_rounded_weights(kind: str, tmp_path: Path):
+  """Decoding: beside what a format does to the logits, activations of 8 bits do little; with `exact` nothing."""
+  source, _ = quantised("qwen3", kind, tmp_path)
+  folder = whole(Folder(write_folder("qwen3", tmp_path / "floats")))
+  exact, rounded = whole(source), LanguageModel(source, Layout.parse("1"), cache="f32")
+  floats, want, got = (
+    np.concatenate([m.decode([t], [i]) for i, t in enumerate(TOKENS[:6])]) for m in (folder, exact, rounded)
+  )
+  assert 0 < (got - want).std() < {"Q4_0": 0.3, "Q8_0": 1.5}[kind] * (want - floats).std()
+  again = whole(source)
+  np.testing.assert_array_equal(again.decode([TOKENS[0]], [0])[0], want[0])
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_step_makes_no_float_copy_of_a_weight(exact: bool, tmp_path: Path):
   source, values = quantised("mixtral", "Q4_0", tmp_path)
-  m = whole(source)
+  m = LanguageModel(source, Layout.parse("1"), exact=exact)
   before = GlobalCounters.mem_used
   m.decode([1], [0])[0]
   m.decode([1], [1])[0]

@@ -38,7 +38,9 @@ def opened(path: Path) -> GGUFCheckpoint:
 
 def load(t: Tiny, path: Path, shard: str = "1", **how: Any) -> LanguageModel:
   """With a cache of float32, unless told otherwise."""
-  return LanguageModel(opened(t.write(path / f"{t.name}.gguf")), Layout.parse(shard), **{"cache": "f32"} | how)
+  return LanguageModel(
+    opened(t.write(path / f"{t.name}.gguf")), Layout.parse(shard), **{"cache": "f32", "exact": True} | how
+  )
 
 
 def changed(t: Tiny, path: Path, tensors: dict[str, Any] | None = None, **metadata: Any) -> GGUFCheckpoint:
@@ -211,7 +213,7 @@ def assert_same_text_everywhere(path: Path) -> None:
   """20 prompts of 64 greedy tokens on 1, 2, 4 and 2x2 devices: other tokens only where two logits are within 1e-4."""
   g = opened(path)
   tokenizer = Tokenizer.from_gguf(g.g)
-  models = {s: LanguageModel(g, Layout.parse(s), 160, cache="f32") for s in ["1", *SHARDED]}
+  models = {s: LanguageModel(g, Layout.parse(s), 160, cache="f32", exact=True) for s in ["1", *SHARDED]}
   lengths, texts = [], set()
   for prompt in PROMPTS:
     ids = tokenizer.encode(prompt)

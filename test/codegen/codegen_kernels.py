@@ -64,13 +64,16 @@ def launch(device: Any, program: Any, args: Sequence[Any], variables: Sequence[i
   device.submit_all([device], [device.batch([device.bind(program, args, variables)])])
 
 
-def run(ast: UOp, arrays: Sequence[np.ndarray], variables: Sequence[int] = (), fill: float = 77) -> np.ndarray:
+def run(
+  ast: UOp, arrays: Sequence[np.ndarray], variables: Sequence[int] = (), fill: float = 77, heuristic: Any = None
+) -> np.ndarray:
   """Runs the kernel on the default device with `arrays` as slots 1, 2, …; gives slot 0, which starts as `fill` (so that
   what is not stored shows)."""
   device = Device[Device.DEFAULT]
   target = ast.src[0].src[0].src[0]
   out = np.full(target.arg.size, fill).astype(to_numpy_dtype(target.dtype))
-  program = device.compile(device.render(lower_kernel(ast, device.target), "kernel_under_test"), "kernel_under_test")
+  linear = lower_kernel(ast, device.target, **({} if heuristic is None else {"heuristic": heuristic}))
+  program = device.compile(device.render(linear, "kernel_under_test"), "kernel_under_test")
   handles = []
   for array in (out, *arrays):
     handles.append(device.alloc(array.nbytes))
@@ -109,7 +112,8 @@ FUNCTIONS = {
   Ops.ADD: np.add, Ops.SUB: np.subtract, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.MIN: np.minimum,
   Ops.IDIV: np.floor_divide, Ops.MOD: np.mod, Ops.CMPLT: np.less, Ops.CMPEQ: np.equal, Ops.CMPNE: np.not_equal,
   Ops.AND: np.bitwise_and, Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor, Ops.SHL: np.left_shift, Ops.WHERE: np.where,
-  Ops.NEG: np.negative, Ops.NOT: np.invert, Ops.EXP: np.exp, Ops.SQRT: np.sqrt, Ops.FDIV: np.divide,
+  Ops.SHR: np.right_shift, Ops.NEG: np.negative, Ops.NOT: np.invert, Ops.EXP: np.exp, Ops.SQRT: np.sqrt,
+  Ops.FDIV: np.divide,
 }  # fmt: skip
 
 
@@ -166,6 +170,9 @@ class Interpreter:
   def load(self, u: UOp) -> np.ndarray:
     where, kind = u.src[0], to_numpy_dtype(u.dtype)
     offset, memory = self.value(where.src[1]), self.arrays[where.src[0].arg.slot - 1].ravel()
+    if u.dtype.itemsize > where.src[0].dtype.itemsize:  # neighbours as one number
+      parts = memory[offset[..., None] + np.arange(u.dtype.itemsize // memory.itemsize)]
+      return np.ascontiguousarray(parts).view(kind)[..., 0]
     if len(where.src) < 3:
       return memory[offset]
     valid, offset = np.broadcast_arrays(self.value(where.src[2]), offset)

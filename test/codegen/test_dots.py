@@ -9,8 +9,9 @@ from tinygrad import Tensor
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes
+from tinygrad.numerics import dots
 from tinygrad.numerics.dots import use_dots
-from tinygrad.uop import Ops
+from tinygrad.uop import Ops, UOp
 
 TARGET = Target("CPU", 64, 32, features=("avx512bf16", "avx512vnni"), scratch=1 << 20, vendor="AMD")
 KINDS = {"signed": (np.int8, np.int8), "unsigned": (np.uint8, np.int8), "swapped": (np.int8, np.uint8)}
@@ -101,3 +102,129 @@ def test_a_wrong_bias_would_be_seen(monkeypatch):
   ast, arrays = product(KINDS["signed"], 16, 64, 16)
   monkeypatch.setattr("tinygrad.numerics.dots.BIAS", 0x80808000)
   assert (evaluate(use_dots(ast, TARGET), arrays) != evaluate(ast, arrays)).any()
+
+
+# ---- four neighbours as one word
+
+
+def cast(dtype, x):
+  return op(Ops.CAST, x, dtype=dtype)
+
+
+def nibble(x, half):
+  """One of the two numbers of a byte, by a loop of two."""
+  shift = cast(dtypes.uint8, op(Ops.MUL, cast(dtypes.int32, half), UOp.const(dtypes.int32, 4)))
+  return op(Ops.AND, op(Ops.SHR, x, shift), UOp.const(dtypes.uint8, 15))
+
+
+def byte(n, dtype=dtypes.uint8):
+  return UOp.const(dtype, n)
+
+
+def less(x, n):
+  return op(Ops.SUB, cast(dtypes.int8, x), byte(n, dtypes.int8))
+
+
+def six_bits(a, b, half):
+  return op(Ops.OR, nibble(a, half), op(Ops.SHL, op(Ops.AND, b, byte(3)), byte(4)))
+
+
+def by_a_bit(a, b, half):
+  bit = op(Ops.CMPNE, op(Ops.AND, a, byte(4)), byte(0))
+  return op(Ops.WHERE, bit, byte(-100, dtypes.int8), op(Ops.BITCAST, b, dtype=dtypes.int8))
+
+
+# x as a function of a byte of each of two arrays and of a loop of two
+OF_BYTES = {
+  "plain": lambda a, b, half: a,
+  "signed": lambda a, b, half: op(Ops.BITCAST, a, dtype=dtypes.int8),
+  "nibbles": lambda a, b, half: nibble(a, half),
+  "less": lambda a, b, half: less(nibble(a, half), 8),
+  "six bits": lambda a, b, half: less(six_bits(a, b, half), 32),
+  "shifted out": lambda a, b, half: op(Ops.SHL, op(Ops.XOR, a, b), byte(3)),
+  "chosen": by_a_bit,
+}
+
+
+def short_product(kind, rows=5, blocks=3, stride=33):
+  """(kernel: for each row the sum over blocks and 2·4 words of scale · Σ x·y over four neighbours, its operands). The
+  bytes of a block do not lie at multiples of 4."""
+  a, b = (numbers(np.uint8, rows * blocks * stride + 32, seed=s) for s in (0, 1))
+  y = numbers(np.int8, blocks * 32, seed=2)
+  scales = np.array([2.0, -0.5, 1.0], np.float32)
+  i, block, half, w, r = loop(rows, 0), reduce(blocks, 1), reduce(2, 2), reduce(4, 3), reduce(4, 4)
+  at = dot((i, blocks * stride), (block, stride), (w, 4), (r, 1))
+  x = OF_BYTES[kind](load(1, a, at), load(2, b, at), half)
+  z = load(3, y, dot((block, 32), (half, 16), (w, 4), (r, 1)))
+  total = fold(Ops.ADD, op(Ops.MUL, cast(dtypes.int32, x), cast(dtypes.int32, z)), r)
+  value = op(Ops.MUL, cast(dtypes.float32, total), load(4, scales, block))
+  return sink(store(i, fold(Ops.ADD, value, block, half, w), i, size=rows)), [a, b, y, scales]
+
+
+@pytest.mark.parametrize("kind", OF_BYTES)
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_four_neighbours_are_one_word(kind, rows):
+  ast, arrays = short_product(kind, rows)
+  words = use_dots(ast, TARGET)
+  assert uses(words) and not any(u.op is Ops.LOAD and u.dtype.itemsize == 1 for u in words.toposort())
+  want = evaluate(ast, arrays)
+  np.testing.assert_array_equal(evaluate(words, arrays), want)  # sums of integers and halves: exact in float32
+  np.testing.assert_array_equal(run(ast, arrays), want)
+  assert any(u.op is Ops.DOT for u in lower_kernel(ast, TARGET))
+
+
+@pytest.mark.parametrize("change", ["carries", "zero", "bits"])
+def test_words_whose_bytes_run_into_each_other_would_be_seen(change, monkeypatch):
+  """Mutants: nothing is masked after a shift; the zero of unsigned bytes is forgotten; a bit chooses for its place."""
+  kind = {"carries": "nibbles", "zero": "less", "bits": "chosen"}[change]
+  ast, arrays = short_product(kind)
+  want = evaluate(ast, arrays)
+  if change == "zero":
+    right = dots.unsigned_word
+    monkeypatch.setattr(dots, "unsigned_word", lambda x, r: (right(x, r)[0], 0))
+  else:
+    in_each = dots.in_each_byte
+    monkeypatch.setattr(dots, "in_each_byte", lambda n: in_each(255 if n in (1, 4) or n == 15 else n))
+  assert (evaluate(use_dots(ast, TARGET), arrays) != want).any()
+
+
+def test_bytes_apart_or_under_a_condition_are_no_word():
+  a, y = numbers(np.uint8, 256), numbers(np.int8, 256)
+  for step, valid in ((2, False), (1, True)):
+    i, r = loop(16, 0), reduce(4, 1)
+    at = dot((i, 4), (r, step))
+    x = load(1, a, at, op(Ops.CMPLT, r, UOp.const(dtypes.index, 3)), byte(0)) if valid else load(1, a, at)
+    z = load(2, y, dot((r, 1)))
+    value = fold(Ops.ADD, op(Ops.MUL, cast(dtypes.int32, x), cast(dtypes.int32, z)), r)
+    ast = sink(store(i, value, i, size=16))
+    assert use_dots(ast, TARGET) is ast
+    np.testing.assert_array_equal(run(ast, [a, y]), evaluate(ast, [a, y]))
+
+
+def test_words_along_lanes_that_lie_apart():
+  """Each lane's word is put together where they are not neighbours."""
+  a, y = numbers(np.uint8, 16 * 7 + 4), numbers(np.int8, 4)
+  i, r = loop(16, 0), reduce(4, 1)
+  x, z = load(1, a, dot((i, 7), (r, 1))), load(2, y, dot((r, 1)))
+  ast = sink(store(i, fold(Ops.ADD, op(Ops.MUL, cast(dtypes.int32, x), cast(dtypes.int32, z)), r), i, size=16))
+  assert uses(use_dots(ast, TARGET))
+
+  def rows_as_lanes(nest):
+    nest.vectorize("i0")
+
+  linear = lower_kernel(ast, Device["CPU"].target, heuristic=rows_as_lanes)
+  assert any(u.dtype.count == 16 for u in linear)
+  np.testing.assert_array_equal(run(ast, [a, y], heuristic=rows_as_lanes), evaluate(ast, [a, y]))
+
+
+def test_a_reduction_within_one_of_lanes_has_no_lanes_of_its_own():
+  """Both would be vectors along different loops, and the operands of the inner one lay along the two at once."""
+  rng = np.random.default_rng(0)
+  x, y = (rng.integers(-9, 9, shape).astype(np.int16) for shape in ((8 * 64 * 16,), (64 * 16,)))
+  i, outer, inner = loop(8, 0), reduce(64, 1), reduce(16, 2)
+  a = load(1, x, dot((i, 1024), (outer, 16), (inner, 1)))
+  b = load(2, y, dot((outer, 16), (inner, 1)))
+  total = fold(Ops.ADD, op(Ops.MUL, cast(dtypes.int32, a), cast(dtypes.int32, b)), inner)
+  value = fold(Ops.ADD, op(Ops.MUL, cast(dtypes.float32, total), UOp.const(dtypes.float32, 0.5)), outer)
+  ast = sink(store(i, value, i, size=8))
+  np.testing.assert_array_equal(run(ast, [x, y]), evaluate(ast, [x, y]))

@@ -101,3 +101,80 @@ def test_rows_are_looked_up_as_one(name: str):
   kinds = [u.arg.kind for u in localize(UOp.sink(y.uop)).toposort() if u.op is Ops.COLLECTIVE]
   assert kinds == ["all_reduce"]
   np.testing.assert_array_equal(y.numpy(), values(name, raw)[None, [5, 2]])
+
+
+# ---- rounded activations
+
+
+WORDS = [name for name, form in FORMATS.items() if form.words]
+
+
+def coarse(x: np.ndarray, block: int) -> np.ndarray:
+  """The activations as they are after rounding: whole numbers of up to 127 of the block's largest, in float64."""
+  parts = x.reshape(*x.shape[:-1], -1, block).astype(np.float32)
+  scales = np.abs(parts).max(-1, keepdims=True) / np.float32(127)
+  with np.errstate(divide="ignore", invalid="ignore"):
+    numbers = np.where(scales == 0, 0, np.rint(parts * (np.float32(1) / scales)))
+  assert np.abs(numbers).max() <= 127
+  return (numbers.astype(np.float64) * scales.astype(np.float64)).reshape(x.shape)
+
+
+def small(name: str, rows: int, columns: int) -> np.ndarray:
+  """Blocks of random integers; each 16-bit scale is a small power of two, those of 8 bits are small."""
+  form, rng = FORMATS[name], np.random.RandomState(3)
+  raw = rng.randint(0, 256, (rows, columns // form.weights, form.nbytes)).astype(np.uint8)
+  at = 0
+  for kind, n in form.fields:
+    size = np.dtype(kind).itemsize * n
+    if kind == "<f2":
+      raw[..., at : at + size] = np.array([2.0**e for e in range(-4, 0)], "<f2")[
+        rng.randint(0, 4, (*raw.shape[:2], n))
+      ].view(np.uint8)
+    elif name.startswith("MXFP4") and n == 1:
+      raw[..., at] = rng.randint(120, 128, raw.shape[:2])
+    at += size
+  return raw
+
+
+@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rounded_products_are_numpys_of_the_rounded_numbers(name: str, rows: int):
+  """Activations that are whole numbers, the largest of each block 127: nothing is rounded, all sums are exact."""
+  form, columns = FORMATS[name], 768
+  raw, rng = small(name, 24, columns), np.random.RandomState(4)
+  x = rng.randint(-7, 8, (rows, columns)).astype(np.float32)
+  x[:, :: form.weights] = 127
+  oracle = form.tensor(Tensor(raw)).numpy().astype(np.float64)
+  want = x.astype(np.float64) @ oracle.T
+  assert np.array_equal(want, want.astype(np.float32)) and np.abs(want).max() < 2**22
+  np.testing.assert_array_equal(form.times(Tensor(raw), Tensor(x)).numpy(), want)
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_activations_are_rounded_per_block(name: str):
+  """Within float32 of the product with rounded activations; with whole ones it differs by what rounding loses."""
+  form, columns = FORMATS[name], 768
+  raw, rng = small(name, 24, columns), np.random.RandomState(5)
+  x = (rng.standard_normal((2, columns)) * np.repeat(10.0 ** rng.randint(-3, 3, (2, 3)), 256, axis=-1)).astype(
+    np.float32
+  )
+  x[0, :256] = 0
+  w = form.tensor(Tensor(raw)).numpy().astype(np.float64)
+  got = form.times(Tensor(raw), Tensor(x)).numpy()
+  size = np.abs(coarse(x, form.weights)) @ np.abs(w).T
+  assert (np.abs(got - coarse(x, form.weights) @ w.T) < 1e-5 * size).all()
+  lost = np.abs(got - x @ w.T)
+  step = np.abs(x).reshape(2, -1, form.weights).max(-1).repeat(form.weights, -1) / 254
+  assert (lost < step @ np.abs(w).T + 1e-5 * size).all() and lost.max() > 1e-4 * size.max()
+  other = coarse(x, columns)  # one scale for a row: what a wrong block would give
+  assert (np.abs(got - other @ w.T) > 1e-5 * size).any()
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K", "Q8_0"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_rounded_products_on_two_devices(name: str, axis: int):
+  form, two = FORMATS[name], Sharding(("CPU:0", "CPU:1"), axis=axis)
+  raw, x = small(name, 8, 1024), np.random.RandomState(6).standard_normal((1, 1024)).astype(np.float32)
+  given = Tensor(x).shard(two.devices) if axis == 0 else Tensor(x).shard(two.devices, axis=1)
+  got = form.times(Tensor(raw).shard(two), given)
+  np.testing.assert_allclose(got.numpy(), form.times(Tensor(raw), Tensor(x)).numpy(), rtol=1e-5, atol=1e-4)

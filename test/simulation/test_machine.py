@@ -68,7 +68,7 @@ def test_a_file_is_a_cluster(tmp_path):
 
 def test_the_file_of_the_documentation_is_a_cluster(tmp_path):
   page = (Path(__file__).parents[2] / "docs/simulation.md").read_text(encoding="utf-8")
-  (text,) = re.findall(r"```toml\n(.*?)```", page, re.S)
+  (text,) = re.findall(r"```toml.*?\n(.*?)```", page, re.S)
   found = cluster_of(written(tmp_path, text))
   assert (len(found), found.chip.rate("bfloat16"), found.overlap) == (512, 7e14, True)
   assert target_named(found.chip.target).cores

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from tinygrad import Tensor, UOp, dtypes
 from tinygrad.apps import AppError
+from tinygrad.nn.block_formats import Rounded
 
 CacheKind = Literal["f16", "f32", "q8_0"]
 BLOCK = 32  # elements of a head that share a scale in q8_0; a head of no whole number of blocks is one block
@@ -44,10 +45,8 @@ class Cache:
     """x [.., head_dim] as the parts hold it."""
     if len(self.parts) == 1:
       return (x.cast(self.parts[0].dtype),)
-    blocks = x.reshape(*x.shape[:-1], x.shape[-1] // self.block, self.block)
-    scales = blocks.abs().max(-1) / 127
-    inverse = (scales == 0).where(0, 1 / scales)
-    return (blocks * inverse.unsqueeze(-1)).round().cast(dtypes.int8).flatten(-2), scales.cast(dtypes.float16)
+    numbers, scales = Rounded.of(x, self.block)
+    return numbers.flatten(-2), scales.squeeze(-1).cast(dtypes.float16)
 
   def write(self, starts: Sequence[tuple[sint, sint]], x: Tensor) -> None:
     """x [B, kv_heads, T, head_dim]; the rows of B go to the slots, from the positions on, that `starts` names."""

@@ -60,6 +60,7 @@ def arguments() -> argparse.ArgumentParser:
   p.add_argument("--shard", default="1", metavar="N", help="devices to cut the weights over: 2, or a mesh such as 2x2")
   p.add_argument("--ctx", type=int, metavar="N", help="tokens of memory (default: the model's own, at most 4096)")
   p.add_argument("--cache", default="f16", choices=("f16", "f32", "q8_0"), help="keys and values (default: f16)")
+  p.add_argument("--exact", action="store_true", help="round no activations where weights are quantised: slower")
   text = p.add_argument_group("text")
   text.add_argument("--max-tokens", type=int, metavar="N", help="at most (default: 128; with --chat the context's end)")
   text.add_argument("--temperature", type=float, default=0.7, metavar="T", help="0: the likeliest token (default: 0.7)")
@@ -136,7 +137,7 @@ def load_model(args: argparse.Namespace) -> tuple[LanguageModel, Tokenizer]:
     source, tokenizer, total = GGUFCheckpoint(g), Tokenizer.from_gguf(g), sum(t.nbytes for t in g.tensors.values())
   with tqdm(desc="loading weights", total=total, unit="B", unit_scale=True, leave=False) as bar:
     slots = args.slots or (4 if args.serve else 1)
-    model = LanguageModel(source, Layout.parse(args.shard), args.ctx, bar.update, slots, args.cache)
+    model = LanguageModel(source, Layout.parse(args.shard), args.ctx, bar.update, slots, args.cache, args.exact)
   return model, tokenizer
 
 

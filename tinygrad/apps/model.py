@@ -26,6 +26,7 @@ from tinygrad.apps.models.family import Router
 from tinygrad.apps.rope import Rope
 from tinygrad.apps.tokenizer import TokenError, check_tokens
 from tinygrad.nn.block_formats import BlockFormat
+from tinygrad.numerics.dots import multiplies_bytes
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, buffer_of
 
@@ -55,7 +56,15 @@ class Matrix:
     blocks = self.blocks[index] if layout is None else layout.put(self.blocks[index])
     return self.format.tensor(blocks).reshape(*index.shape, *self.shape[1:])
 
+  def times(self, x: Tensor, exact: bool) -> Tensor:
+    """x [.., columns] by each row: [.., rows]. Few rows of x are rounded where the weights are, unless it has to be
+    `exact`; with many it is reading the weights as floats that is done once for all."""
+    if exact or not self.format.words or math.prod(x.shape[:-1]) > FEW:
+      return x @ self.dense.transpose(0, 1)
+    return self.format.times(self.blocks, x)
 
+
+FEW = 8  # rows
 Mask = Tensor | None  # [rows or 1, 1, 1, T, seen positions], True where one sees the other; None: all of them
 
 
@@ -79,6 +88,10 @@ class Layout:
       return Layout(Device.DEFAULT)
     devices = tuple(f"{Device.DEFAULT}:{i}" for i in range(math.prod(shape)))
     return Layout(Mesh(devices, shape, ("tp",) if len(shape) == 1 else ("dp", "tp")))
+
+  @property
+  def devices(self) -> tuple[str, ...]:
+    return (self.where,) if isinstance(self.where, str) else tuple(self.where.devices)
 
   @property
   def count(self) -> int:
@@ -152,15 +165,15 @@ class Positions:
 class Layer:
   """One block of the model with its KV cache, [slots, kv_heads, length, head_dim] each for keys and values."""
 
-  def __init__(self, c: Config, weights: dict[str, Matrix], i: int, caches: tuple[Cache, Cache]):
-    self.c, self.kind = c, c.kinds[i]
+  def __init__(self, c: Config, weights: dict[str, Matrix], i: int, caches: tuple[Cache, Cache], exact: bool = False):
+    self.c, self.kind, self.exact = c, c.kinds[i], exact
     prefix = f"blk.{i}."
     found = {k.removeprefix(prefix).removesuffix(".weight"): w for k, w in weights.items() if k.startswith(prefix)}
     self.matrices, self.w = found, {k: w.dense for k, w in found.items()}
     self.keys, self.values = caches
 
   def linear(self, x: Tensor, name: str) -> Tensor:
-    y = x @ self.w[name].transpose(0, 1)
+    y = self.matrices[name].times(x, self.exact)
     return y + self.w[f"{name}.bias"] if name in self.c.biases else y
 
   def norm(self, x: Tensor, name: str) -> Tensor:
@@ -260,7 +273,8 @@ class LanguageModel:
 
   The positions are symbolic: a step is compiled once for each size of chunk of a prompt (the last one is padded), and
   once for each number of rows that are decoded at once (1, 2, 4, .. `slots`: as far as the last one that is not idle).
-  `cache`: how keys and values are kept, f16, f32 or q8_0. `progress` is told the bytes of weights as they arrive.
+  `cache`: how keys and values are kept, f16, f32 or q8_0. `exact`: no activations are rounded. `progress` is told
+  the bytes of weights as they arrive.
   Raises GGUFError or FolderError, TokenError for tokens out of range, ContextError where the context is full.
   """
 
@@ -272,9 +286,12 @@ class LanguageModel:
     progress: Callable[[int], None] | None = None,
     slots: int = 1,
     cache: str = "f16",
+    exact: bool = False,
   ):
     self.c = c = Config.read(source, context)
     self.layout, self.slots = layout, slots
+    # where bytes are not multiplied four at a time, floats are faster
+    self.exact = exact or not all(multiplies_bytes(Device[name].target) for name in layout.devices)
     if c.kv_heads % layout.count:
       fix = f"--shard with one of {[n for n in range(1, c.kv_heads + 1) if c.kv_heads % n == 0]} devices"
       raise ShardSpecError(f"{layout.count} devices cannot share {c.kv_heads} kv heads evenly\n  fix: {fix}")
@@ -292,7 +309,7 @@ class LanguageModel:
     def room() -> Cache:
       return Cache(cache, shape, lambda x: layout.put(x, 1))
 
-    self.layers = [Layer(c, self.weights, i, (room(), room())) for i in range(c.layers)]
+    self.layers = [Layer(c, self.weights, i, (room(), room()), self.exact) for i in range(c.layers)]
     self.slot, self.last = Variable("slot", 0, max(slots - 1, 1)), Variable("last", 0, CHUNKS[-1] - 1)
     self.starts = [Variable(f"pos{i}", 0, c.context) for i in range(slots)]
     self.said = [Variable(f"token{i}", 0, c.vocab - 1) for i in range(slots)]
@@ -340,7 +357,7 @@ class LanguageModel:
   def project(self, x: Tensor) -> Tensor:
     """x [rows, 1, dim] -> logits [rows, vocab]."""
     x = rms_norm(x, self.weights["output_norm.weight"].dense, self.c.eps)
-    logits = (x @ self.weights["output.weight"].dense.transpose(0, 1)).squeeze(1)
+    logits = self.weights["output.weight"].times(x, self.exact).squeeze(1)
     return capped(logits / self.c.logit_scale, self.c.logit_cap)
 
   def last_logits(self, ids: Tensor, slot: sint, pos: UOp, last: UOp) -> Tensor:

@@ -41,7 +41,7 @@ def _fault(u: UOp) -> str | None:
     return "no op of linear code"
   if (of := _FAULTS.get(u.op)) is not None:
     return of(u)
-  if u.op in GroupOp.Elementwise and any(s.dtype.count != u.dtype.count for s in u.src):
+  if u.op in GroupOp.Elementwise and u.op is not Ops.BITCAST and {s.dtype.count for s in u.src} != {u.dtype.count}:
     return "operands have as many lanes as the result"
   return None
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.numerics.dots import put_together
 from tinygrad.ops import Trait, having
 from tinygrad.ops.elementwise import OF_BOOLS
 from tinygrad.uop import RANGES_FROM, AxisKind, GroupOp, Ops, UOp
@@ -64,9 +65,7 @@ class Values:
     self.read_memo: dict[UOp, frozenset[UOp]] = {}
     self.affine_memo: dict[UOp, Affine] = {}
     self.resolved: dict[tuple[object, ...], Affine] = {}
-    self.iteration: dict[
-      UOp, Affine
-    ] = {}  # open loops of the kernel -> the number of the iteration, of emitted counters
+    self.iteration = dict[UOp, Affine]()  # open loops of the kernel -> the iteration's number, of emitted counters
     self.unrolled: list[UOp] = []  # UPCAST ranges, in the order in which the elements of a tile follow one another
     self.unrolled_bits = self.vector_bits = 0
     self.order_memo: dict[UOp, list[UOp]] = {}
@@ -421,6 +420,8 @@ class Values:
     return self.node(Ops.INDEX, dtype.vec(lanes), src)
 
   def load(self, u: UOp, env: Env) -> UOp:
+    if u.dtype is not u.src[0].src[0].dtype:
+      return self.load_words(u, env)
     if self.scalars and (found := self.beside(u.src[0], env, u.src[1:])) is not None:
       if (out := self.load_beside(u, env, *found)) is not None:
         return out
@@ -448,6 +449,16 @@ class Values:
       key = tuple(i if r is copies else env[r] for r in self.ups(self.deps(u)))
       self.memo[u, key] = x, self.home[x]
     return self.memo[u, tuple(env[r] for r in self.ups(self.deps(u)))][0]
+
+  def load_words(self, u: UOp, env: Env) -> UOp:
+    """Neighbours in memory as one number, where lanes are neighbours too, or share it; else put together."""
+    memory, base, step, _, _ = self.reach(u.src[0], env)
+    kind, n = memory.dtype.scalar(), u.dtype.itemsize // memory.dtype.itemsize
+    if base.dtype.count > 1 or step not in (0, n) or memory.dtype.count > 1:
+      return self.value(put_together(u), env)
+    lanes, here = self.lanes_of(u.src[0].src[1]) if step else 1, self.stack[-1] if memory in self.written else None
+    where = self.place(kind, n * lanes, memory, base, 1, None)
+    return self.node(Ops.BITCAST, u.dtype.vec(lanes), (self.node(Ops.LOAD, where.dtype, (where,), None, here),))
 
   def transposed_reads(self, row: Callable[[int], UOp], lanes: int, n: int) -> list[UOp]:
     """What `row` gives for each lane, n elements, as n vectors of so many lanes."""
@@ -541,9 +552,8 @@ class Values:
     for lane in self.ups(self.deps(where.src[1])):
       count, bit = int(lane.src[0].arg), self.bits[lane]
       n = min(count, VECTOR // where.dtype.itemsize)
-      if (
-        lane not in env or n < 2 or count % n or any(self.deps(x) & bit for x in (where.src[0], *where.src[2:], *other))
-      ):
+      apart = any(self.deps(x) & bit for x in (where.src[0], *where.src[2:], *other))
+      if lane not in env or n < 2 or count % n or apart:
         continue
       if form.terms.get(lane) != 1 or any(x is not lane and self.deps(x) & bit for x in form.terms):
         continue

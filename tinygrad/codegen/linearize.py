@@ -75,16 +75,11 @@ def as_copy(u: UOp) -> UOp:
     return u
   parts = u.src[1].src if u.src[1].op is Ops.VECTORIZE else u.src[1:]
   whole = parts[0].src[0] if parts[0].op is Ops.EXTRACT else parts[0]
-  if parts != (whole,) and [x.src for x in parts if x.op is Ops.EXTRACT and x.arg == (parts.index(x),)] != [
-    (whole,)
-  ] * len(parts):
+  picks = [x.src for x in parts if x.op is Ops.EXTRACT and x.arg == (parts.index(x),)]
+  if parts != (whole,) and picks != [(whole,)] * len(parts):
     return u
-  if (
-    whole.op is not Ops.LOAD
-    or whole.dtype is not u.src[1].dtype
-    or whole.src[0].src[0].op is not Ops.PARAM
-    or len(whole.src) > 1
-  ):
+  loaded = whole.op is Ops.LOAD and whole.dtype is u.src[1].dtype and len(whole.src) == 1
+  if not loaded or whole.src[0].src[0].op is not Ops.PARAM:
     return u
   return UOp.new(Ops.COPY, dtypes.void, (u.src[0], whole.src[0]))
 

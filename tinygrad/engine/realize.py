@@ -77,9 +77,8 @@ READ_OUTSIDE = "read it outside (.item(), .numpy(), .tolist())"
 def to_numpy(u: UOp) -> Any:
   """The value as a numpy array of its own. Raises JitError inside a function that is being captured."""
   check_outside(u, "value", READ_OUTSIDE)
-  (done,) = realize(
-    UOp.new(Ops.CONTIGUOUS, u.dtype, (u,)) if u.device == HOST_DEVICE else u.copy_to_device(HOST_DEVICE)
-  )
+  here = u.device == HOST_DEVICE
+  (done,) = realize(UOp.new(Ops.CONTIGUOUS, u.dtype, (u,)) if here else u.copy_to_device(HOST_DEVICE))
   host = host_array(buffer_of(viewed(done)), 0)
   static = all(isinstance(n, int) for n in u.shape)
   return host if static else host[tuple(slice(value_of(n)) for n in u.shape)]

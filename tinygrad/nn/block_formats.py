@@ -1,8 +1,9 @@
-"""Formats of quantised weights, as data: which fields a block has, and its weights as an expression over them.
+"""Formats of quantised weights, as data: which fields a block has, and its weights as expressions over them.
 
 A row of a matrix is a row of blocks; each holds its weights as small integers and what these are multiplied by. A
-format names the fields in the order in which they lie in a file, and `decode` is ordinary tensor arithmetic, so a
-kernel that uses a weight computes it from the fields that it reads, and no float copy is made.
+format names the fields in the order in which they lie in a file, and how they make integers, scales and what is less:
+ordinary tensor arithmetic, so a kernel that uses a weight computes it from the fields that it reads, and no float copy
+is made. A product is one of floats (`tensor`), or of integers with activations that are rounded, too (`Rounded`).
 
 Layouts: ggml's formats as the GGUF specification names them; E8M0 and E2M1 of MXFP4 are the OCP Microscaling Formats'.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import numpy
@@ -25,19 +26,47 @@ HALF, BYTE, SIGNED, WORD = "<f2", "u1", "i1", "<u2"
 TYPES = {HALF: dtypes.float16, BYTE: dtypes.uint8, SIGNED: dtypes.int8, WORD: dtypes.uint16}
 
 
+class BlockParts(NamedTuple):
+  """Blocks whose weights are numbers [.., blocks, weights] · scales [.., blocks, s] - less [.., blocks, s]: each scale
+  is that of weights / s numbers in a row. Without scales the numbers are the weights."""
+
+  numbers: Tensor
+  scales: Tensor | None = None
+  less: Tensor | None = None
+
+  def tensor(self) -> Tensor:
+    """[.., blocks, weights], float32."""
+    return self.numbers.float() if self.scales is None else _scaled(self.numbers, self.scales, self.less)
+
+
+class Rounded(NamedTuple):
+  """Activations as whole numbers of -127 to 127 [.., blocks, n] and a scale for each block [.., blocks, 1]."""
+
+  numbers: Tensor
+  scales: Tensor
+
+  @staticmethod
+  def of(x: Tensor, block: int) -> Rounded:
+    """x [.., columns], to the nearest; the largest of a block is 127 of its scale."""
+    blocks = x.reshape(*x.shape[:-1], x.shape[-1] // block, block)
+    scales = blocks.abs().max(-1, keepdim=True) / 127
+    inverse = (scales == 0).where(0, 1 / scales)
+    return Rounded((blocks * inverse).round().cast(dtypes.int8), scales)
+
+
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
   """Blocks of `weights` weights; `fields` are (numpy type, elements), packed.
 
   A tensor's blocks are bytes [.., blocks, nbytes], so that a row of them is looked up or sent as one; where a block is
-  one number, [.., blocks, 1] of its type. `decode` takes each field [.., blocks, elements], float16 already as float32,
-  and gives [.., blocks, weights], float32.
+  one number, [.., blocks, 1] of its type. `decode` takes each field [.., blocks, elements], float16 already as float32.
   """
 
   name: str
   weights: int
   fields: tuple[tuple[str, int], ...]
-  decode: Callable[..., Tensor]
+  decode: Callable[..., BlockParts]
+  words: bool = True  # four of its integers are computed as one word, and `times` is there
 
   @property
   def nbytes(self) -> int:
@@ -50,6 +79,27 @@ class BlockFormat:
 
   def tensor(self, blocks: Tensor) -> Tensor:
     """The weights [.., columns] as an expression over the blocks."""
+    return self.parts(blocks).tensor().flatten(-2)
+
+  def times(self, blocks: Tensor, x: Tensor) -> Tensor:
+    """x [.., columns] by the weights [.., rows, columns] of blocks [.., rows, blocks, nbytes]: [.., rows]. The
+    activations of a block are rounded; products of integers are added up four at a time, and these sums as floats.
+    """
+    numbers, scales, less = self.parts(blocks)
+    assert scales is not None and self.words, self.name
+    groups = int(scales.shape[-1])
+    rounded = Rounded.of(x, self.weights)
+    of_x, by = rounded.numbers.contiguous(), rounded.scales.contiguous().unsqueeze(-3)
+    fours = (groups, self.weights // groups // 4, 4)
+    ours, theirs = (n.reshape(*n.shape[:-1], *fours).cast(dtypes.int32) for n in (of_x.unsqueeze(-3), numbers))
+    sums = (theirs * ours).sum(-1).float()  # [.., rows, blocks, groups, weights / groups / 4]
+    y = (sums * (scales * by).unsqueeze(-1)).sum((-1, -2, -3))
+    if less is None:
+      return y
+    total = (ours.sum((-1, -2)).float() * by).contiguous()  # of each group of activations
+    return y - (less * total).sum((-1, -2))
+
+  def parts(self, blocks: Tensor) -> BlockParts:
     parts, at = [blocks], 0
     if len(self.fields) > 1:
       parts = []
@@ -57,7 +107,7 @@ class BlockFormat:
         end = at + n * TYPES[kind].itemsize
         parts.append(blocks[..., at:end].bitcast(TYPES[kind]))
         at = end
-    return self.decode(*(x.float() if x.dtype is dtypes.float16 else x for x in parts)).flatten(-2)
+    return self.decode(*(x.float() if x.dtype is dtypes.float16 else x for x in parts))
 
 
 def _unpack(x: Tensor, bits: int, group: int) -> Tensor:
@@ -68,10 +118,16 @@ def _unpack(x: Tensor, bits: int, group: int) -> Tensor:
 
 
 def _chosen(index: Tensor, values: Sequence[int]) -> Tensor:
-  """values[index] of 2^n as float32, by a tree of selections: no table in memory that each device would need."""
+  """values[index] of 2^n as int8, by a tree of selections: no table in memory that each device would need."""
   half = len(values) // 2
-  lower, upper = (_chosen(index, x) if half > 1 else float(x[0]) for x in (values[:half], values[half:]))
-  return index.bitwise_and(half).ne(0).where(upper, lower).float()
+  lower, upper = (
+    _chosen(index, x) if half > 1 else Tensor(x[0], dtype=dtypes.int8) for x in (values[:half], values[half:])
+  )
+  return index.bitwise_and(half).ne(0).where(upper, lower)
+
+
+def _signed(numbers: Tensor, zero: int) -> Tensor:
+  return numbers.cast(dtypes.int8) - zero
 
 
 def _scaled(numbers: Tensor, scales: Tensor, less: Tensor | None = None) -> Tensor:
@@ -89,31 +145,35 @@ def _six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
   return scales.float(), minima.float()
 
 
-def _q3_k(high: Tensor, low: Tensor, packed: Tensor, d: Tensor) -> Tensor:
+def _q3_k(high: Tensor, low: Tensor, packed: Tensor, d: Tensor) -> BlockParts:
   scales = _unpack(packed[..., :8], 4, 8) | (_unpack(packed[..., 8:], 2, 4) << 4)
   numbers = _unpack(low, 2, 32) | (_unpack(high, 1, 32) << 2)
-  return _scaled(numbers.float() - 4, d * (scales.float() - 32))
+  return BlockParts(_signed(numbers, 4), d * (scales.float() - 32))
 
 
-def _q4_k(d: Tensor, least: Tensor, packed: Tensor, low: Tensor) -> Tensor:
+def _q4_k(d: Tensor, least: Tensor, packed: Tensor, low: Tensor) -> BlockParts:
   scales, minima = _six_bits(packed)
-  return _scaled(_unpack(low, 4, 32), d * scales, least * minima)
+  return BlockParts(_unpack(low, 4, 32), d * scales, least * minima)
 
 
-def _q5_k(d: Tensor, least: Tensor, packed: Tensor, high: Tensor, low: Tensor) -> Tensor:
+def _q5_k(d: Tensor, least: Tensor, packed: Tensor, high: Tensor, low: Tensor) -> BlockParts:
   scales, minima = _six_bits(packed)
-  return _scaled(_unpack(low, 4, 32) | (_unpack(high, 1, 32) << 4), d * scales, least * minima)
+  return BlockParts(_unpack(low, 4, 32) | (_unpack(high, 1, 32) << 4), d * scales, least * minima)
 
 
-def _q6_k(low: Tensor, high: Tensor, scales: Tensor, d: Tensor) -> Tensor:
+def _q6_k(low: Tensor, high: Tensor, scales: Tensor, d: Tensor) -> BlockParts:
   numbers = _unpack(low, 4, 64) | (_unpack(high, 2, 32) << 4)
-  return _scaled(numbers.float() - 32, d * scales.float())
+  return BlockParts(_signed(numbers, 32), d * scales.float())
 
 
-def _iq4_xs(d: Tensor, high: Tensor, low: Tensor, numbers: Tensor) -> Tensor:
+def _iq4_xs(d: Tensor, high: Tensor, low: Tensor, numbers: Tensor) -> BlockParts:
   shifts = (Tensor.arange(8) * 2).cast(dtypes.uint16)
   scales = _unpack(low, 4, 1) | (((high >> shifts) & 3) << 4).cast(dtypes.uint8)
-  return _scaled(_chosen(_unpack(numbers, 4, 16), NONLINEAR), d * (scales.float() - 32))
+  return BlockParts(_chosen(_unpack(numbers, 4, 16), NONLINEAR), d * (scales.float() - 32))
+
+
+def _five_bits(low: Tensor, high: Tensor) -> Tensor:
+  return _unpack(low, 4, 16) | (_unpack(high, 1, 1) << 4)
 
 
 def _half_power(e: Tensor) -> Tensor:
@@ -123,35 +183,35 @@ def _half_power(e: Tensor) -> Tensor:
 
 
 _ALL = (
-  BlockFormat("F32", 1, (("<f4", 1),), lambda x: x),
-  BlockFormat("F16", 1, ((HALF, 1),), lambda x: x),
-  BlockFormat("BF16", 1, ((WORD, 1),), lambda x: x.bitcast(dtypes.bfloat16).float()),
-  BlockFormat("Q4_0", 32, ((HALF, 1), (BYTE, 16)), lambda d, q: d * (_unpack(q, 4, 16).float() - 8)),
+  BlockFormat("F32", 1, (("<f4", 1),), BlockParts, False),
+  BlockFormat("F16", 1, ((HALF, 1),), BlockParts, False),
+  BlockFormat("BF16", 1, ((WORD, 1),), lambda x: BlockParts(x.bitcast(dtypes.bfloat16)), False),
+  BlockFormat("Q4_0", 32, ((HALF, 1), (BYTE, 16)), lambda d, q: BlockParts(_signed(_unpack(q, 4, 16), 8), d)),
+  BlockFormat("Q4_1", 32, ((HALF, 1), (HALF, 1), (BYTE, 16)), lambda d, m, q: BlockParts(_unpack(q, 4, 16), d, -m)),
   BlockFormat(
-    "Q4_1", 32, ((HALF, 1), (HALF, 1), (BYTE, 16)), lambda d, least, q: d * _unpack(q, 4, 16).float() + least
-  ),
-  BlockFormat(
-    "Q5_0", 32, ((HALF, 1), (BYTE, 4), (BYTE, 16)),
-    lambda d, high, q: d * ((_unpack(q, 4, 16) | (_unpack(high, 1, 1) << 4)).float() - 16),
+    "Q5_0", 32, ((HALF, 1), (BYTE, 4), (BYTE, 16)), lambda d, high, q: BlockParts(_signed(_five_bits(q, high), 16), d),
+    words=False,
   ),
   BlockFormat(
     "Q5_1", 32, ((HALF, 1), (HALF, 1), (BYTE, 4), (BYTE, 16)),
-    lambda d, least, high, q: d * (_unpack(q, 4, 16) | (_unpack(high, 1, 1) << 4)).float() + least,
+    lambda d, m, high, q: BlockParts(_five_bits(q, high), d, -m), words=False,
   ),
-  BlockFormat("Q8_0", 32, ((HALF, 1), (SIGNED, 32)), lambda d, q: q.float() * d),
+  BlockFormat("Q8_0", 32, ((HALF, 1), (SIGNED, 32)), lambda d, q: BlockParts(q, d)),
   BlockFormat(
     "Q2_K", SUPER, ((BYTE, 16), (BYTE, 64), (HALF, 1), (HALF, 1)),
-    lambda s, q, d, least: _scaled(_unpack(q, 2, 32), d * (s & 15).float(), least * (s >> 4).float()),
+    lambda s, q, d, least: BlockParts(_unpack(q, 2, 32), d * (s & 15).float(), least * (s >> 4).float()),
   ),
   BlockFormat("Q3_K", SUPER, ((BYTE, 32), (BYTE, 64), (BYTE, 12), (HALF, 1)), _q3_k),
   BlockFormat("Q4_K", SUPER, ((HALF, 1), (HALF, 1), (BYTE, 12), (BYTE, 128)), _q4_k),
   BlockFormat("Q5_K", SUPER, ((HALF, 1), (HALF, 1), (BYTE, 12), (BYTE, 32), (BYTE, 128)), _q5_k),
   BlockFormat("Q6_K", SUPER, ((BYTE, 128), (BYTE, 64), (SIGNED, 16), (HALF, 1)), _q6_k),
-  BlockFormat("IQ4_NL", 32, ((HALF, 1), (BYTE, 16)), lambda d, q: d * _chosen(_unpack(q, 4, 16), NONLINEAR)),
+  BlockFormat("IQ4_NL", 32, ((HALF, 1), (BYTE, 16)), lambda d, q: BlockParts(_chosen(_unpack(q, 4, 16), NONLINEAR), d)),
   BlockFormat("IQ4_XS", SUPER, ((HALF, 1), (WORD, 1), (BYTE, 4), (BYTE, 128)), _iq4_xs),
-  BlockFormat("MXFP4", 32, ((BYTE, 1), (BYTE, 16)), lambda e, q: _half_power(e) * _chosen(_unpack(q, 4, 16), E2M1)),
+  BlockFormat(
+    "MXFP4", 32, ((BYTE, 1), (BYTE, 16)), lambda e, q: BlockParts(_chosen(_unpack(q, 4, 16), E2M1), _half_power(e))
+  ),
   BlockFormat(  # as Hugging Face folders have it: the two weights of a byte are neighbours
-    "MXFP4_PAIRS", 32, ((BYTE, 1), (BYTE, 16)), lambda e, q: _half_power(e) * _chosen(_unpack(q, 4, 1), E2M1)
+    "MXFP4_PAIRS", 32, ((BYTE, 1), (BYTE, 16)), lambda e, q: BlockParts(_chosen(_unpack(q, 4, 1), E2M1), _half_power(e))
   ),
 )  # fmt: skip
 FORMATS: dict[str, BlockFormat] = {f.name: f for f in _ALL}

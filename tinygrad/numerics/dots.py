@@ -3,6 +3,10 @@
 Such an instruction (VNNI, AVX512-BF16) multiplies the parts of two words of 32 bits, pair by pair, and adds the
 products to a number of 32 bits. So the operands become words of neighbours along the reduction: values like any other,
 which codegen stages in scratch memory where they are used often. DOT of two words is what the accumulator gains.
+
+A sum over four bytes that lie side by side is one word times another, however rarely each is used: nothing has to be
+put in order for it. What is computed of the bytes (the nibbles of quantised weights) is computed of the word, in a
+register.
 """
 
 from __future__ import annotations
@@ -10,8 +14,8 @@ from __future__ import annotations
 from tinygrad.device import Target
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
-from tinygrad.uop import AxisKind, Ops, UOp
-from tinygrad.uop.affine import index
+from tinygrad.uop import AxisKind, GroupOp, Ops, UOp
+from tinygrad.uop.affine import affine, index, plain
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
@@ -19,12 +23,16 @@ REUSE = 16  # least times that a word is used, and length of the reduction in wo
 BIAS = 0x80808080  # in each byte, the difference of what it is as a signed and as an unsigned number
 
 
+def multiplies_bytes(target: Target) -> bool:
+  """Whether it has an instruction for words of four."""
+  return bool({"avx512vnni", "avxvnni"} & set(target.features))
+
+
 def use_dots(sink: UOp, target: Target) -> UOp:
   """The kernel with the FOLDs of products that the target has an instruction for."""
-  features = set(target.features)
   # Intel's for bfloat16 does half of what multiplications of float32 do (Sapphire Rapids: a quarter of their rate)
-  bytewise = bool(features & {"avx512vnni", "avxvnni"})
-  bf16 = "avx512bf16" in features and target.vendor == "AMD"
+  bytewise = multiplies_bytes(target)
+  bf16 = "avx512bf16" in target.features and target.vendor == "AMD"
   if not bytewise and not bf16:
     return sink
   parallel, made = sink.src[0].src[2:], dict[UOp, UOp]()
@@ -34,6 +42,9 @@ def use_dots(sink: UOp, target: Target) -> UOp:
     if (pair := narrow_product(f)) is None or not (bf16 if pair[0].dtype is dtypes.bfloat16 else bytewise):
       continue
     if not rows.isdisjoint(f.src[1:]):
+      continue
+    if bytewise and (short := dot_of_neighbours(f, pair, ids)) is not None:
+      made[f] = short
       continue
     reached = [{u for u in x.toposort() if u.op is Ops.RANGE} for x in pair]
     length = 4 // pair[0].dtype.itemsize
@@ -90,4 +101,124 @@ def word(value: UOp, r: UOp, steps: UOp, length: int) -> UOp:
     part = UOp.new(Ops.SHL, dtypes.uint32, (part, UOp.const(dtypes.uint32, i * 32 // length))) if i else part
     out = part if out is None else UOp.new(Ops.OR, dtypes.uint32, (out, part))
   assert out is not None
+  return out
+
+
+def dot_of_neighbours(f: UOp, pair: tuple[UOp, UOp], ids: LoopIds) -> UOp | None:
+  """The FOLD of x·y over four neighbours in memory, as one DOT."""
+  r = f.src[1]
+  if len(f.src) != 2 or r.src[0] is not index(4) or pair[0].dtype.itemsize != 1:
+    return None
+  (x, less), second = unsigned_word(pair[0], r), word_of_bytes(pair[1], r)
+  if x is None or second is None:
+    return None
+  y, _ = second
+
+  def total(x: UOp) -> UOp:
+    dot = UOp.new(Ops.DOT, f.dtype, (x, y), dtypes.int8)
+    return UOp.new(Ops.FOLD, f.dtype, (dot, ids.loop(index(1), AxisKind.UPCAST)), Ops.ADD)
+
+  return UOp.new(Ops.SUB, f.dtype, (total(x), total(in_each_byte(less)))) if less else total(x)
+
+
+def in_each_byte(n: int) -> UOp:
+  return UOp.const(dtypes.uint32, n * 0x01010101)
+
+
+def unsigned_word(x: UOp, r: UOp) -> tuple[UOp | None, int]:
+  """(A word of unsigned bytes, what each of them is more than x), x with r = 0, 1, 2, 3 in its bytes."""
+  if x.op is Ops.SUB and x.dtype is dtypes.int8 and x.src[1].op is Ops.CONST and 0 <= x.src[1].arg:
+    word, less = word_of_bytes(x.src[0], r), int(x.src[1].arg)
+    if word is not None and word[1] <= dtypes.max(dtypes.int8):
+      return word[0], less
+  if (found := word_of_bytes(x, r)) is None:
+    return None, 0
+  if x.dtype is dtypes.uint8 or found[1] <= dtypes.max(dtypes.int8):
+    return found[0], 0
+  return UOp.new(Ops.XOR, dtypes.uint32, (found[0], in_each_byte(128))), 128
+
+
+def word_of_bytes(x: UOp, r: UOp) -> tuple[UOp, int] | None:
+  """(The word of the bytes x with r = 0, 1, 2, 3, the greatest that a byte is, taken as unsigned), where these lie side
+  by side in memory, or are computed of such without carries from one to the next."""
+  if dtypes.is_bool(x.dtype) or x.dtype.itemsize > 1:
+    return None
+  if x.op is Ops.CONST:
+    return in_each_byte(int(x.arg) & 255), int(x.arg) & 255
+  if x.op is Ops.LOAD and len(x.src) == 1:
+    return word_in_memory(x.src[0], r)
+  if x.op is Ops.CAST or x.op is Ops.BITCAST:
+    return word_of_bytes(x.src[0], r)
+  if x.op is Ops.WHERE:
+    return chosen_by_bit(x, r)
+  shifts = x.op is Ops.SHL or x.op is Ops.SHR
+  if not shifts and x.op is not Ops.AND and x.op is not Ops.OR and x.op is not Ops.XOR:
+    return None
+  if (a := word_of_bytes(x.src[0], r)) is None:
+    return None
+  if shifts:
+    return shifted_bytes(x, *a)
+  if (b := word_of_bytes(x.src[1], r)) is None:
+    return None
+  most = min(a[1], b[1]) if x.op is Ops.AND else (1 << max(a[1], b[1]).bit_length()) - 1
+  return UOp.new(x.op, dtypes.uint32, (a[0], b[0])), most
+
+
+def chosen_by_bit(x: UOp, r: UOp) -> tuple[UOp, int] | None:
+  """By a bit of each byte, one byte or another: b ^ ((a ^ b) & (255, where the bit is set))."""
+  condition, *either = x.src
+  if condition.op is not Ops.CMPNE or condition.src[1].op is not Ops.CONST or condition.src[1].arg != 0:
+    return None
+  one = condition.src[0]
+  if one.op is not Ops.AND or one.src[1].op is not Ops.CONST or int(one.src[1].arg).bit_count() != 1:
+    return None
+  word, a, b = word_of_bytes(one, r), *(word_of_bytes(s, r) for s in either)
+  if word is None or a is None or b is None:
+    return None
+
+  def new(op: Ops, *src: UOp) -> UOp:
+    return UOp.new(op, dtypes.uint32, src)
+
+  ones = new(Ops.SHR, word[0], UOp.const(dtypes.uint32, int(one.src[1].arg).bit_length() - 1))
+  every = new(Ops.SUB, new(Ops.SHL, ones, UOp.const(dtypes.uint32, 8)), ones)
+  return new(Ops.XOR, b[0], new(Ops.AND, new(Ops.XOR, a[0], b[0]), every)), a[1] | b[1]
+
+
+def shifted_bytes(x: UOp, word: UOp, most: int) -> tuple[UOp, int] | None:
+  """Of bytes shifted by as many bits each: what a byte loses does not come into the next."""
+  by = plain(x.src[1])
+  if x.dtype is not dtypes.uint8 or by is None or by.vmin < 0 or by.vmax > 7:
+    return None
+  amount = UOp.new(Ops.CAST, dtypes.uint32, (by,)) if by.op is not Ops.CONST else UOp.const(dtypes.uint32, by.vmin)
+
+  def new(op: Ops, *src: UOp) -> UOp:
+    return UOp.new(op, dtypes.uint32, src)
+
+  kept = new(Ops.MUL, new(Ops.SHR, UOp.const(dtypes.uint32, 255), amount), in_each_byte(1))
+  if x.op is Ops.SHR:
+    return new(Ops.AND, new(Ops.SHR, word, amount), kept), most >> by.vmin
+  return new(Ops.SHL, word if most << by.vmax < 256 else new(Ops.AND, word, kept), amount), min(most << by.vmax, 255)
+
+
+def word_in_memory(where: UOp, r: UOp) -> tuple[UOp, int] | None:
+  """Four bytes beside each other as they lie."""
+  at = affine(where.src[1], {})
+  if len(where.src) > 2 or at.terms.get(r) != 1 or where.src[0].op not in GroupOp.Memory:
+    return None
+  if r in where.src[0].toposort() or any(atom is not r and r in atom.toposort() for atom in at.terms):
+    return None
+  first = substitute_free(where.src[1], {r: index(0)})
+  place = UOp.new(Ops.INDEX, dtypes.uint32, (where.src[0], first))
+  return UOp.new(Ops.LOAD, dtypes.uint32, (place,)), 255
+
+
+def put_together(u: UOp) -> UOp:
+  """A LOAD of neighbours as one number, the first in its lowest bits, of loads of each."""
+  param, offset = u.src[0].src
+  out = UOp.const(u.dtype, 0)
+  for i in range(u.dtype.itemsize // param.dtype.itemsize):
+    where = UOp.new(Ops.INDEX, param.dtype, (param, UOp.new(Ops.ADD, dtypes.index, (offset, index(i)))))
+    part = UOp.new(Ops.CAST, u.dtype, (UOp.new(Ops.LOAD, param.dtype, (where,)),))
+    part = UOp.new(Ops.SHL, u.dtype, (part, UOp.const(u.dtype, 8 * i * param.dtype.itemsize)))
+    out = UOp.new(Ops.OR, u.dtype, (out, part))
   return out

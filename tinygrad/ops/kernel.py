@@ -18,7 +18,7 @@ def check_range(u: UOp) -> None:
 def check_pointer(u: UOp) -> None:
   if u.src[0].op not in (Ops.PARAM, Ops.PEER, Ops.SCRATCH, Ops.ACC, Ops.AFTER):
     raise TypeError(f"INDEX into {u.src[0].op.name}")
-  if u.src[0].op in (Ops.PARAM, Ops.PEER) and u.dtype.scalar() is not u.src[0].dtype.scalar():
+  if u.src[0].op in (Ops.PARAM, Ops.PEER) and u.dtype.scalar() not in (u.src[0].dtype.scalar(), dtypes.uint32):
     raise TypeError(f"INDEX of {u.dtype} into {u.src[0].dtype}")
 
 

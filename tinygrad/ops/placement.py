@@ -50,15 +50,7 @@ def check_index_dtype(u: UOp) -> None:
     raise TypeError(f"{u.op.name} has dtype index, not {u.dtype}")
 
 
-define_leaf(
-  Ops.UNIQUE,
-  shape=scalar_shape,
-  dtype=any_dtype,
-  evaluate=None,
-  factors=None,
-  render=None,
-  traits=NO_TRAIT,
-)
+define_leaf(Ops.UNIQUE, shape=scalar_shape, dtype=any_dtype, evaluate=None, factors=None, render=None, traits=NO_TRAIT)
 define_leaf(
   Ops.CONST,
   shape=scalar_shape,

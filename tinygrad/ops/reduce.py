@@ -34,9 +34,8 @@ def evaluate_reduce(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
   op, axes = u.arg
   dtype = to_numpy_dtype(u.dtype)
   start = numpy.array(identity_element(op, u.dtype), dtype)
-  return numpy.asarray(
-    getattr(numpy, REDUCE_OPS[op]).reduce(xs[0], axis=axes, dtype=dtype, keepdims=True, initial=start)
-  )
+  reduce = getattr(numpy, REDUCE_OPS[op]).reduce
+  return numpy.asarray(reduce(xs[0], axis=axes, dtype=dtype, keepdims=True, initial=start))
 
 
 def gradient_reduce(g: UOp, u: UOp) -> Sequence[UOp | None]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from tinygrad.device import device_set
+from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
 from tinygrad.ops import Trait, having
 from tinygrad.schedule.homes import TRANSPARENT, layout
@@ -29,9 +30,7 @@ INSTRUCTIONS_A_BYTE = 8  # that a vector processor runs while a byte comes from 
 CHEAP_OPS = 4  # operations an element that may be repeated wherever it is read
 CHEAP_MASK_OPS = 24  # the same for what reads no memory at all
 MANY_READS = 12  # with more distinct inputs a value is stored rather than counted
-MANY_WAYS = (
-  32  # in which one kernel may read a value: its expression holds the value as often, and what is below it too
-)
+MANY_WAYS = 32  # in which one kernel may read a value: its expression holds it, and what is below it, as often
 GATED_READS = 64  # reads of an element, each under a condition, for which the padded value is stored
 
 Use = tuple[UOp, int, int]  # kernel, chain of movements (interned), flags
@@ -105,11 +104,12 @@ def costs(
       if u.op in GATED_OPS and parts[0] is not NOTHING:
         made[u] = made[u]._replace(ops=made[u].ops + 1)  # a select
     else:
+      adds_words = u.op is Ops.REDUCE and u.dtype is dtypes.int32 and steps(u) == 4 * elements(u)  # nothing is rounded
       made[u] = Cost(
         frozenset().union(*(p.reads for p in parts)),
-        sum(p.ops for p in parts) + (u.op in GroupOp.Elementwise and u.op not in CONVERTS),
+        sum(p.ops for p in parts) + (u.op in GroupOp.Elementwise and u.op not in CONVERTS) + 3 * adds_words,
         sum(p.slow for p in parts) + CARDS[u.op].cost // INSTRUCTIONS_A_BYTE,
-        u.op in REDUCES or any(p.reduces for p in parts),
+        (u.op in REDUCES and not adds_words) or any(p.reduces for p in parts),
         u.op is Ops.GATHER or any(p.gathers for p in parts),
         any(p.compared for p in parts),
       )

@@ -95,7 +95,7 @@ def affine(u: UOp, memo: dict[UOp, Affine]) -> Affine:
 
 
 _TAKEN_APART = frozenset((Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL, Ops.IDIV, Ops.MOD))
-_PLAIN = frozenset((Ops.CONST, Ops.CAST, Ops.ADD, Ops.SUB))
+_PLAIN = frozenset((Ops.CONST, Ops.CAST, Ops.ADD, Ops.SUB, Ops.MUL))
 
 
 def _affine(u: UOp, memo: dict[UOp, Affine]) -> Affine:

@@ -62,13 +62,13 @@ class TextTables:
   def tables(self) -> Table:
     here = os.getcwd() + os.sep
     lines = [
-      [f.removeprefix(here), n, [linecache.getline(f, k).rstrip("\n") for k in around(n)]] for f, n in self.lines
+      [f.removeprefix(here), n, [linecache.getline(f, k).rstrip("\n") for k in lines_about(n)]] for f, n in self.lines
     ]
     scopes = [[str(s), self.scope(s.above)] for s in self.scopes]
     return {"strings": list(self.strings), "lines": lines, "scopes": scopes, "around": AROUND}
 
 
-def around(line: int) -> range:
+def lines_about(line: int) -> range:
   return range(line - AROUND, line + AROUND + 1)
 
 

@@ -34,6 +34,7 @@ class Access:
   itemsize: int
   masked: frozenset[UOp]  # ranges on which its condition depends
   stored: bool = False
+  word: int = 1  # elements that are read as one
 
   def cost(self, v: UOp | None, lanes: float) -> float:
     """Instructions for `lanes` neighbours along v."""
@@ -49,10 +50,10 @@ class Access:
   def across(self, v: UOp | None, lanes: int) -> UOp | None:
     """The range along which an access that steps over rows along v is contiguous: a square of it can be transposed in
     registers."""
-    if v is None or (step := self.strides.get(v)) is None or self.masked or lanes > MOST_TRANSPOSED or size(v) < lanes:
+    if v is None or (step := self.strides.get(v)) is None or self.masked or self.word > 1:
       return None
     found = (r for r, s in self.strides.items() if s == 1 and static(r) and size(r) >= LEAST_TRANSPOSED)
-    return next(found, None) if abs(step) >= max(lanes, 2) else None
+    return next(found, None) if min(MOST_TRANSPOSED, size(v)) >= lanes <= abs(step) >= 2 else None
 
 
 @dataclass(slots=True, eq=False)
@@ -95,10 +96,10 @@ def folds_of(stores: Sequence[UOp]) -> list[UOp]:
 
 def is_inlined(fold: UOp) -> bool:
   """Whether a FOLD is so short that it becomes a chain of operations."""
-  if not all(r.src[0].op is Ops.CONST for r in fold.src[1:]) or prod(int(r.src[0].arg) for r in fold.src[1:]) > INLINE:
+  if not all(map(static, fold.src[1:])) or (times := prod(map(size, fold.src[1:]))) > INLINE:
     return False
   seen, stack = {fold.src[0]}, [fold.src[0]]
-  while stack and len(seen) <= INLINE_NODES:
+  while times > 1 and stack and len(seen) <= INLINE_NODES:
     u = stack.pop()
     if u.op is Ops.FOLD:
       return False
@@ -158,9 +159,11 @@ class Analysis:
       for r in self.scan(atom):
         step = self.step(atom, r)
         strides[r] = None if r in strides or step is None else c * step
+    word = where.dtype.itemsize // where.src[0].dtype.itemsize
+    strides = {r: 1 if step == word else step for r, step in strides.items()}
     strides.update(dict.fromkeys(self.deps[where.src[0]]))  # the pointer itself: a peer's
     masked = self.varying(where.src[2]) & self.scan(where.src[2]) if where.src[2:] else frozenset[UOp]()
-    return Access(strides, itemsize, masked, stored)
+    return Access(strides, itemsize, masked, stored, word)
 
   def varying(self, condition: UOp) -> frozenset[UOp]:
     """The ranges on which a condition depends, but by more than the number of the vector."""

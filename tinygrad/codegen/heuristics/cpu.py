@@ -18,6 +18,7 @@ from tinygrad.codegen.analysis.accesses import (
   Analysis,
   Item,
   efficiency,
+  is_inlined,
   item_cost,
   lane_cost,
   lanes_for,
@@ -203,9 +204,11 @@ def complete(nest: NestSchedule, stages: Stages, v: UOp | None, tiles: Tiles) ->
   """The plan that follows from the vector's loop and the tiles."""
   a, main = stages.a, nest.main
   most = max(stages.target.vector_bytes // a.itemsize, 1)
-  folds: dict[Ranges, tuple[Ranges, Tile]] = {}
-  for i in sorted((i for i in a.items if i.fold is not None), key=lambda i: v in i.ranges):
-    folds[i.over] = fold_plan(i, v, most, tiles)  # of those in one loop, for what gives vectors
+  folds, lanes = dict[Ranges, tuple[Ranges, Tile]](), [v]
+  for i in sorted((i for i in a.items[::-1] if i.fold is not None), key=lambda i: v in i.ranges):
+    along = next((r for r in lanes if r in i.ranges), v)  # that of a reduction around it is its own, too
+    folds[i.over] = fold_plan(i, along, most, tiles)  # of those in one loop, for what gives vectors
+    lanes += folds[i.over][0][-1:] if folds[i.over][1].lanes > 1 else []
   order = loop_order(a, main, v)
   if main is None or not stages.at_top(main):
     return NestPlan(order, tiles, folds)
@@ -365,7 +368,7 @@ class Stages:
         read = [self.a.access(u.src[0], 1) for u in below if u.op is Ops.LOAD]
         packed = sum(3.0 * lanes if x.across(v, lanes) is None else TURN for x in read)
         cost += min(1.0 + packed / reuse, sum(x.cost(v, lanes) for x in read))
-    for u in item.fold.src[0].toposort(lambda u: u is item.fold or u.op is not Ops.FOLD):
+    for u in item.fold.src[0].toposort(lambda u: u.op is not Ops.FOLD or is_inlined(u)):
       if u.op is Ops.LOAD and u not in staged:
         x = self.a.access(u.src[0], 1)
         # what all lanes share is a line of memory at each step, if the reduction goes across its lines

@@ -73,9 +73,8 @@ class Rebinding:
     for v in self.versions[r]:
       for parts in itertools.product(*map(self.expansions, v.loops)):
         values = {x: p.value for x, p in zip(v.loops, parts)}
-        value, *conditions = (
-          None if x is None else rebuild(x, on_sources, dict(values)) for x in (v.value, v.gate, v.guard)
-        )
+        parts_of_it = v.value, v.gate, v.guard
+        value, *conditions = (None if x is None else rebuild(x, on_sources, dict(values)) for x in parts_of_it)
         assert value is not None
         gate, guard = (all_of(x, *xs) for x, xs in zip(conditions, ([p.gate for p in parts], [p.guard for p in parts])))
         loops = tuple(x for p in parts for x in p.loops)

@@ -80,9 +80,8 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
   for p in panels:
     free = {r for r in p.operand.toposort() if r.op is Ops.RANGE} - set(p.loops)
     if wrong := [r for r in free if r.arg[1] in IN_REGISTERS]:
-      raise IllegalStep(
-        f"loop {wrong[0].arg[0]} is one of registers, so what is staged has to span it", "stage it first"
-      )
+      rule = f"loop {wrong[0].arg[0]} is one of registers, so what is staged has to span it"
+      raise IllegalStep(rule, "stage it first")
     if any(r.src[0].op is not Ops.CONST for r in p.loops):
       raise IllegalStep("memory has a fixed size, and a loop that it is to span has none", "split that loop first")
     own = own_loops(p.loops, ids)
