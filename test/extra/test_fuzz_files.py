@@ -78,7 +78,12 @@ def test_other_bytes_than_the_files_are_found(monkeypatch):
 
 def test_other_values_than_the_gguf_packages_are_found(monkeypatch):
   form = block_formats.FORMATS["Q5_K"]
-  wrong_form = replace(form, decode=lambda *fields: form.decode(*fields).flip(-1))
+
+  def flipped(*fields):
+    parts = form.decode(*fields)
+    return parts._replace(numbers=parts.numbers.flip(-1))
+
+  wrong_form = replace(form, decode=flipped)
   monkeypatch.setitem(block_formats.FORMATS, "Q5_K", wrong_form)
   _, wrong, _ = fuzz(only("gguf blocks"))
   assert re.match(r"gguf blocks: Q5_K \(Q5_K\) has other values than the gguf package's", wrong[0][1])
