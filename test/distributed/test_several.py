@@ -52,6 +52,14 @@ def test_a_law_holds_in_several_processes(n):
   assert code == 0 and "1 passed" in out, out + err
 
 
+def test_garbage_is_collected_at_the_same_places():
+  """What a Tensor in a cycle still has to write is performed with what else is realized, as long as it is alive."""
+  code, out, err = run_in(2, own("garbage"), 0, 60)
+  assert code == 0 and out.count("all agree") == 2, out + err
+  code, out, _ = run_in(2, own("garbage"), 0, 120, "--automatic")
+  assert code != 0 and "DivergedError" in out, "nothing would have been noticed"
+
+
 def test_a_test_that_fails_in_one_process_is_a_failure(tmp_path):
   (tmp_path / "test_one.py").write_text("import os\n\ndef test_first():\n  assert os.environ['PMI_RANK'] == '0'\n")
   tests = sys.executable, "-m", "pytest", "-q", "-p", "ranks", "-p", "no:cacheprovider", "--rootdir", tmp_path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import os
 import socket
 import sys
@@ -31,6 +32,7 @@ PATIENT = 200  # looks at a request before it sleeps in between
 LOOK = 0.1  # seconds between looks at the other processes
 FAREWELL = 3.0  # seconds that a process that has failed waits for the others to have noticed
 SHOWN = 200  # letters of what a process does
+YOUNG, ALL = 32, 1024  # exchanges after which garbage of the youngest, and of all generations is collected
 TAGS = 1 << 15  # of messages: what every MPI has
 Blocks = dict[Box, tuple[Buffer, int]]  # by box of a value: which buffer, on which of its devices
 THE_END = "the end of the script"
@@ -48,7 +50,8 @@ class Processes:
     if len({*self.devices}) > 1:
       raise DistributedError(f"initialize: processes ask for {self.devices} devices\n  fix: the same number in each")
     self.per_process = devices
-    self.exchanges = self.bytes_sent = 0  # of bytes those to other hosts, beside what exchanges say
+    gc.disable()  # `collect` does
+    self.exchanges = self.collected = self.bytes_sent = 0  # of bytes those to other hosts, beside what exchanges say
     self.counters: dict[int, int] = {}  # by process: how many of its counters are in use
     self._map_memory()
     self.send, self.got = (numpy.zeros(n, numpy.uint64) for n in (WORDS, (self.count, WORDS)))
@@ -133,10 +136,18 @@ class Processes:
     self.gather(message, self.got, what)
     if (self.got[:, :2] != message[:2]).any():
       self.diverged(what)
+    self.collect()
     if not parts or not self.got[:, 2].any():
       return []
     offsets = [self.got[r, HEAD:].tolist() for r in range(self.count)] if inline else self._all(mine, sizes, what)
     return self._learn(parts, offsets)
+
+  def collect(self) -> None:
+    """Collects garbage, from time to time: at the same places in every process, for what a garbage Tensor still has to
+    write is performed with what else is realized, and would be in some processes only."""
+    self.collected += 1
+    if self.collected % YOUNG == 0:
+      gc.collect(2 if self.collected % ALL == 0 else 1)
 
   def learn(self, what: str, memory: Sequence[Buffer], changed: bool = True) -> list[int]:
     owners = {rank for b in memory for rank in self.owners(b.devices)} - {None}
