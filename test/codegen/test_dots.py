@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from codegen_kernels import dot, evaluate, fold, load, loop, op, reduce, run, sink, store
+from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, run, sink, store
 
 from tinygrad import Tensor
 from tinygrad.codegen import lower_kernel
@@ -228,3 +228,18 @@ def test_a_reduction_within_one_of_lanes_has_no_lanes_of_its_own():
   value = fold(Ops.ADD, op(Ops.MUL, cast(dtypes.float32, total), UOp.const(dtypes.float32, 0.5)), outer)
   ast = sink(store(i, value, i, size=8))
   np.testing.assert_array_equal(run(ast, [x, y]), evaluate(ast, [x, y]))
+
+
+@pytest.mark.parametrize("limit", [0, 5, 8])
+@pytest.mark.parametrize("other", [None, 7])
+def test_a_word_under_a_condition_reads_nothing_beyond(limit, other):
+  """Four bytes as one number where the condition holds, else what is said for the others, or 0."""
+  x = np.random.default_rng(limit).integers(0, 256, 32).astype(np.uint8)
+  i = loop(8, 0)
+  where = load(1, x[: 4 * limit], op(Ops.MUL, i, num(4)), op(Ops.CMPLT, i, num(limit))).src[0]
+  alternative = () if other is None else (UOp.const(dtypes.uint32, other),)
+  word = UOp.new(Ops.LOAD, dtypes.uint32, (where, *alternative))
+  want = np.where(np.arange(8) < limit, x.view("<u4"), other or 0)
+  if limit:
+    np.testing.assert_array_equal(run(sink(store(i, word, i, size=8)), [x[: 4 * limit]]), want)
+  assert Ops.CMPLT in {u.op for u in dots.put_together(word).toposort()}, "each byte has the condition"

@@ -632,6 +632,7 @@ REASONS: dict[str, str] = {
   **dict.fromkeys(("train", "test", "no_grad", "manual_seed", "training"), "sets a mode; programs run in each"),
   **dict.fromkeys(("empty", "empty_like", "invalids"), "its content is not defined"),
   **dict.fromkeys(("from_blob", "from_dlpack", "from_url", "__array__", "__dlpack__", "__dlpack_device__"), _IO),
+  "from_process_local": "what each of several processes has: test/distributed",
   **dict.fromkeys(("shards", "from_shards"), "between tensors of different devices: test/sharding/test_shards.py"),
   **dict.fromkeys(("keccak", "hash"), "thousands of ops: test/sharding/test_every_op.py"),
   **dict.fromkeys(("qr", "svd"), "their branches depend on the last bits: test/sharding/test_every_op.py"),

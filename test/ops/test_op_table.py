@@ -108,6 +108,7 @@ ELSEWHERE = {  # no functions of values: the files of test/tensor and test/shard
   "test_tensor_gradient": ("backward gradient grad requires_grad requires_grad_ no_grad"),
   "test_tensor_hashing": ("hash keccak"),
   "test_shards": ("from_shards"),
+  "test_several": ("from_process_local"),
   "test_constrain": ("constrain"),
   "test_names_of_programs": ("__float__ __int__"),
   "test_values_and_views": ("follows"),

@@ -454,7 +454,7 @@ class Values:
     """Neighbours in memory as one number, where lanes are neighbours too, or share it; else put together."""
     memory, base, step, _, _ = self.reach(u.src[0], env)
     kind, n = memory.dtype.scalar(), u.dtype.itemsize // memory.dtype.itemsize
-    if base.dtype.count > 1 or step not in (0, n) or memory.dtype.count > 1:
+    if base.dtype.count > 1 or step not in (0, n) or memory.dtype.count > 1 or len(u.src[0].src) > 2:
       return self.value(put_together(u), env)
     lanes, here = self.lanes_of(u.src[0].src[1]) if step else 1, self.stack[-1] if memory in self.written else None
     where = self.place(kind, n * lanes, memory, base, 1, None)

@@ -28,6 +28,14 @@ def multiplies_bytes(target: Target) -> bool:
   return bool({"avx512vnni", "avxvnni"} & set(target.features))
 
 
+def is_product_of_bytes(u: UOp) -> bool:
+  """Whether integers of 32 bits are multiplied that come from bytes: of four the sum is one instruction, and exact."""
+  if u.op is not Ops.MUL or u.dtype is not dtypes.int32:
+    return False
+  sources = [next(v for v in s.down() if v.op not in GroupOp.Movement) for s in u.src]
+  return [s.src[0].dtype.itemsize for s in sources if s.op is Ops.CAST] == [1, 1]
+
+
 def use_dots(sink: UOp, target: Target) -> UOp:
   """The kernel with the FOLDs of products that the target has an instruction for."""
   # Intel's for bfloat16 does half of what multiplications of float32 do (Sapphire Rapids: a quarter of their rate)
@@ -214,11 +222,12 @@ def word_in_memory(where: UOp, r: UOp) -> tuple[UOp, int] | None:
 
 def put_together(u: UOp) -> UOp:
   """A LOAD of neighbours as one number, the first in its lowest bits, of loads of each."""
-  param, offset = u.src[0].src
+  param, offset, *valid = u.src[0].src
   out = UOp.const(u.dtype, 0)
   for i in range(u.dtype.itemsize // param.dtype.itemsize):
-    where = UOp.new(Ops.INDEX, param.dtype, (param, UOp.new(Ops.ADD, dtypes.index, (offset, index(i)))))
-    part = UOp.new(Ops.CAST, u.dtype, (UOp.new(Ops.LOAD, param.dtype, (where,)),))
+    where = UOp.new(Ops.INDEX, param.dtype, (param, UOp.new(Ops.ADD, dtypes.index, (offset, index(i))), *valid))
+    zero = (UOp.const(param.dtype, 0),) if valid else ()
+    part = UOp.new(Ops.CAST, u.dtype, (UOp.new(Ops.LOAD, param.dtype, (where, *zero)),))
     part = UOp.new(Ops.SHL, u.dtype, (part, UOp.const(u.dtype, 8 * i * param.dtype.itemsize)))
     out = UOp.new(Ops.OR, u.dtype, (out, part))
-  return out
+  return UOp.new(Ops.WHERE, u.dtype, (*valid, out, u.src[1])) if valid and len(u.src) > 1 else out

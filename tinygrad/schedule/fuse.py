@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from tinygrad.device import device_set
-from tinygrad.dtype import dtypes
 from tinygrad.helpers import prod
+from tinygrad.numerics.dots import is_product_of_bytes
 from tinygrad.ops import Trait, having
 from tinygrad.schedule.homes import TRANSPARENT, layout
 from tinygrad.uop import CARDS, GroupOp, Ops, UOp, upper
@@ -104,7 +104,7 @@ def costs(
       if u.op in GATED_OPS and parts[0] is not NOTHING:
         made[u] = made[u]._replace(ops=made[u].ops + 1)  # a select
     else:
-      adds_words = u.op is Ops.REDUCE and u.dtype is dtypes.int32 and steps(u) == 4 * elements(u)  # nothing is rounded
+      adds_words = u.op is Ops.REDUCE and steps(u) == 4 * elements(u) and is_product_of_bytes(u.src[0])
       made[u] = Cost(
         frozenset().union(*(p.reads for p in parts)),
         sum(p.ops for p in parts) + (u.op in GroupOp.Elementwise and u.op not in CONVERTS) + 3 * adds_words,
