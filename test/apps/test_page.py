@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from chromium import chromium
+from says import Says
+from test_generation import VOCAB
+from test_server import Served, Server, listening, tok, until  # noqa: F401
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra test)")
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-if BROWSER is None:
-  pytest.skip("needs a Chromium on this machine (Debian: apt-get install chromium)", allow_module_level=True)
-
-from says import Says  # noqa: E402
-from test_generation import VOCAB  # noqa: E402
-from test_server import Served, Server, listening, tok, until  # noqa: E402, F401
-
-from tinygrad.apps.generation import Engine, Finish  # noqa: E402
-from tinygrad.apps.tokenizer import Tokenizer  # noqa: E402
-
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
+from tinygrad.apps.generation import Engine, Finish
+from tinygrad.apps.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-  with playwright.sync_playwright() as p:
-    browser = p.chromium.launch(executable_path=BROWSER, args=QUIET)
-    yield browser
-    browser.close()
+  with chromium() as found:
+    yield found
 
 
 def test_a_chat_in_a_browser(browser: Any, tok: Tokenizer):  # noqa: F811

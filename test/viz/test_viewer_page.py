@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
+from chromium import chromium
+from recorded import run
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra test)")
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-if BROWSER is None:
-  pytest.skip("needs a Chromium on this machine (Debian: apt-get install chromium)", allow_module_level=True)
+from extra.viewer.frames import recording as large
+from tinygrad import Tensor
+from tinygrad.sharding import explain, visualize
+from tinygrad.viz import page as pages
 
-from recorded import run  # noqa: E402
-
-from extra.viewer.frames import recording as large  # noqa: E402
-from tinygrad import Tensor  # noqa: E402
-from tinygrad.sharding import explain, visualize  # noqa: E402
-from tinygrad.viz import page as pages  # noqa: E402
-
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
 GRAPH = "viewer.view('graph')"
 
 
 @pytest.fixture(scope="module")
 def browser():
-  with playwright.sync_playwright() as p:
-    browser = p.chromium.launch(executable_path=BROWSER, args=QUIET)
-    yield browser
-    browser.close()
+  with chromium() as found:
+    yield found
 
 
 @pytest.fixture(scope="module")
