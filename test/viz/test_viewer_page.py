@@ -50,6 +50,11 @@ def shown(browser, recording):
   page.close()
 
 
+def painted(page):
+  """After what is drawn anew has been drawn: the second of two frames begins."""
+  page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def tab(page, name):
   page.click(f"button[data-tab={name}]")
   page.wait_for_selector(f".view.{name}")
@@ -80,7 +85,7 @@ def test_every_stage_is_drawn_and_coloured(shown):
   drawn = {}
   for stage in ("global", "placed", "local", "kernels"):
     shown.click(f"button[data-stage={stage}]")
-    shown.wait_for_timeout(100)
+    painted(shown)
     drawn[stage] = shown.evaluate(
       f"""() => {{ const g = {GRAPH}, c = g.surface.canvas;
         const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data, seen = new Set();
@@ -130,7 +135,7 @@ def test_a_move_tells_its_bytes_and_its_reason_where_one_points(shown):
   tab(shown, "graph")
   number = shown.evaluate(f"{GRAPH}.plan.moves.reduce((a, m, i, all) => m.wire > all[a].wire ? i : a, 0)")
   shown.evaluate(f"{GRAPH}.focusMove({GRAPH}.plan.number, {number})")
-  shown.wait_for_timeout(100)
+  painted(shown)
   x, y = shown.evaluate(f"{GRAPH}.pointOfMove({number})")
   shown.mouse.move(x, y + 1)
   said = shown.inner_text(".tip")
@@ -166,7 +171,7 @@ def test_the_timeline_shows_what_ran_on_each_device(shown):
     t.look(e[1] - e[2], e[1] + 2 * e[2]);
     t.surface.now();
     return [r.left + t.x(e[1] + e[2] / 2), r.top + lane.y + 8]; }"""
-  shown.wait_for_timeout(100)  # the table beside it takes room
+  painted(shown)  # the table beside it takes room
   x, y = shown.evaluate(place)
   shown.mouse.move(x, y)
   assert "s" in shown.inner_text(".tip b") and "CPU:1" in shown.inner_text(".tip")
@@ -174,8 +179,7 @@ def test_the_timeline_shows_what_ran_on_each_device(shown):
   assert "takes" in shown.inner_text("aside")
   wide = shown.evaluate(f"{view}.domain[1] - {view}.domain[0]")
   shown.mouse.wheel(0, -400)
-  shown.wait_for_timeout(200)
-  assert shown.evaluate(f"{view}.domain[1] - {view}.domain[0]") < wide
+  shown.wait_for_function(f"{view}.domain[1] - {view}.domain[0] < {wide}", timeout=10_000)
 
 
 def test_memory_shows_who_holds_it_at_the_peak(shown):
@@ -194,7 +198,7 @@ def test_memory_shows_who_holds_it_at_the_peak(shown):
 def test_screenshots_are_of_something(shown):
   for name in ("overview", "graph", "kernels", "timeline", "memory"):
     tab(shown, name)
-    shown.wait_for_timeout(100)
+    painted(shown)
     assert len(shown.screenshot()) > 20_000, name
 
 

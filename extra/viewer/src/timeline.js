@@ -7,6 +7,7 @@ import { code, element, facts, Surface, table } from "./dom.js";
 import { duration, percent } from "./recording.js";
 
 const LANE = 34, LEFT = 130, TOP = 26, MOVES = "#d9542b", SPAN = "#b9c4d0";
+const NEAREST = 0.001; // no view is of fewer microseconds
 const after = bisector((e) => e[1] + e[2]).left;
 
 export class Timeline {
@@ -36,7 +37,8 @@ export class Timeline {
     this.surface = new Surface(this.place, (c, w, h) => this.draw(c, w, h));
     this.surface.resized = () => this.domain && this.look(...this.domain);
     this.view = zoomIdentity;
-    this.zoom = zoom().scaleExtent([0.5, 5e6]).on("zoom", (e) => {
+    const closest = (this.to - this.from) / NEAREST;
+    this.zoom = zoom().scaleExtent([0.5, Math.max(closest, 1)]).on("zoom", (e) => {
       this.view = e.transform;
       this.domain = this.view.rescaleX(this.scale).domain();
       this.surface.paint();
@@ -74,7 +76,7 @@ export class Timeline {
   // shows these times, whatever the width
   look(from, to) {
     this.scale.range([LEFT, Math.max(this.surface.width || 1000, LEFT + 60) - 10]);
-    const k = (this.to - this.from) / Math.max(to - from, 0.01);
+    const k = (this.to - this.from) / Math.max(to - from, 10 * NEAREST);
     select(this.surface.canvas).call(this.zoom.transform, zoomIdentity.translate(LEFT - this.scale(from) * k, 0).scale(k));
   }
 
