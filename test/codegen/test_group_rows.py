@@ -13,7 +13,8 @@ from test_grid import Race, Thread, simulate
 from tinygrad import Tensor
 from tinygrad.codegen import group_rows, lower, lower_kernel
 from tinygrad.device import Target
-from tinygrad.device.cores import cuda_cores
+from tinygrad.codegen.primitives import tensorize
+from tinygrad.device.cores import F16
 from tinygrad.dtype import dtypes
 from tinygrad.engine.canonical import canonical
 from tinygrad.numerics import streaming
@@ -286,11 +287,66 @@ def test_maxima_that_change_on_the_way(number, whole):
   agrees(scores.softmax() @ v, softmax(s) @ w, given)
 
 
-def test_products_that_cores_have_are_tiled_as_a_whole():
-  q, k, v = (tensor(64, 64).half() for _ in range(3))
-  target = replace(GRID, cores=tuple(cuda_cores((9, 0))))
-  out = (q @ k.transpose(-2, -1)).float().softmax().half() @ v
-  assert len(kernels_of(out)) < len(kernels_of(out, target=target))
+ON_CORES = replace(EAGER, scratch=100 << 10, cores=(F16,))
+
+
+def weighted(rows, keys, wide, heads=1):
+  """softmax(q kᵀ) v of halves: (it, what numpy makes of it, the memory given)"""
+  rng = np.random.default_rng(keys + wide)
+  shapes = (heads, rows, wide), (heads, keys, wide), (heads, keys, wide)
+  q, k, v = (rng.standard_normal(s).astype(np.float16) for s in shapes)
+  tensors = [Tensor(x).to("CPU").realize() for x in (q, k, v)]
+  scores = tensors[0].dot(tensors[1].transpose(-2, -1), dtype=dtypes.float32) / 4
+  out = scores.softmax().half().dot(tensors[2], dtype=dtypes.float32)
+  want = softmax(q.astype(np.float64) @ k.swapaxes(-1, -2).astype(np.float64) / 4) @ v
+  return out, want, {t.uop.base: x for t, x in zip(tensors, (q, k, v))}
+
+
+@pytest.mark.parametrize(("rows", "keys", "wide", "products"), [(32, 64, 32, 2), (40, 128, 64, 4)])
+def test_products_of_a_group_run_on_cores(rows, keys, wide, products, whole, monkeypatch):
+  """Both of them, in one kernel; of rows that are not there, too."""
+  monkeypatch.setattr(Target, "busy", 256)
+  out, want, given = weighted(rows, keys, wide)
+  (got,), (kernel,) = run([out], ON_CORES, given)
+  assert sum(u.op is Ops.MMA for u in lower_kernel(kernel, ON_CORES)) == products
+  np.testing.assert_allclose(got.reshape(want.shape), want, rtol=2e-3, atol=2e-3)
+
+
+def test_what_cores_take_is_kept_as_narrow_as_it_is(whole):
+  """The weights of a block, between exp and the product."""
+  kernel = kernels_of(weighted(64, 128, 32)[0], target=ON_CORES)[0]
+  kinds = [u.dtype for u in kernel.toposort() if u.op is Ops.PARAM and u.arg.slot < 0 and u.arg.size > 1]
+  assert kinds.count(dtypes.float16) == 1
+
+
+def test_what_a_lane_writes_the_others_have_read(whole, monkeypatch):
+  """Of a row's total so far, when they have met to add to it."""
+  monkeypatch.setattr(Target, "busy", 256)
+  out, _, given = weighted(64, 128, 32)
+  monkeypatch.setattr(linearize, "THREADS", ())
+  with pytest.raises((Race, AssertionError, KeyError)):
+    run([out], ON_CORES, given)
+
+
+def test_fragments_of_another_core_are_seen_in_a_group(whole, monkeypatch):
+  monkeypatch.setattr(Target, "busy", 256)
+  out, want, given = weighted(32, 64, 32)
+  real = tensorize.elements_of_lane
+  turned = replace(F16.a, lanes=F16.a.lanes[::-1])
+  monkeypatch.setattr(tensorize, "elements_of_lane", lambda f, *more: real(turned if f is F16.a else f, *more))
+  (got,), _ = run([out], ON_CORES, given)
+  assert np.abs(got.reshape(want.shape) - want).max() > 0.1
+
+
+def test_what_stays_in_local_memory_lies_right_behind_the_rest(whole, monkeypatch):
+  """A group takes what it needs, however much there is."""
+  monkeypatch.setattr(Target, "busy", 256)
+  (kernel,) = kernels_of(weighted(64, 128, 32)[0], target=ON_CORES)
+  ends = {
+    max(u.arg[0] + u.arg[2] for u in lower_kernel(kernel, replace(ON_CORES, scratch=n << 10)) if u.op is Ops.SCRATCH)
+    for n in (100, 200)
+  }
+  assert len(ends) == 1 and ends.pop() < 64 << 10
 
 
 def test_what_comes_of_the_same_law(whole):

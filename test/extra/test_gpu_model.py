@@ -1,9 +1,10 @@
 """The static model of kernels on a GPU: what it reads off machine code, and that it tells one kernel from another."""
 
 import pytest
-from sass import needs_nvdisasm
+from sass import has, machine_code, needs_nvdisasm
 
 from extra import gpu_model
+from tinygrad import dtypes
 from tinygrad.device import DeviceError
 
 LISTING = """
@@ -52,3 +53,16 @@ def test_what_memory_bounds_keeps_memory_busy_in_one_kernel(name, arch):
     (ast,) = gpu_model.kernels_of(dict(gpu_model.workloads())[name])
   judged = gpu_model.judge(name, ast, arch)
   assert judged.bound == "memory" and judged.share >= 0.8
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("kind", [dtypes.bfloat16, dtypes.float16])
+def test_attention_is_one_kernel_on_cores_without_spills(kind, arch, tmp_path):
+  with gpu_model.as_null(gpu_model.GPUS[arch]):
+    (ast,) = gpu_model.kernels_of(lambda: gpu_model.attention(kind))
+  code = machine_code(ast, arch, tmp_path)
+  assert has(code, "HMMA.16816.F32.BF16" if kind is dtypes.bfloat16 else "HMMA.16816.F32")
+  assert code.local == 0 and has(code, "LDG", ".128") and has(code, "SHFL.BFLY")
+  assert code.shared < 80 << 10  # two groups on a multiprocessor
+  assert gpu_model.judge("attention", ast, arch).share > 0.12

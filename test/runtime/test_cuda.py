@@ -722,6 +722,22 @@ def test_products_on_cores(module, lazy, kind, bits, sizes):
   np.testing.assert_allclose(got, x @ y.T, rtol=2.0**-bits)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("kind", "bits"), [("bfloat16", 8), ("float16", 11)])
+def test_attention_on_cores_is_one_kernel(module, lazy, kind, bits, causal):
+  numbers = np.random.default_rng(bits)
+  q, k, v = (Tensor(numbers.standard_normal((16, 128, 32)), device="EMULATED").cast(kind).realize() for _ in range(3))
+  before = len(cuda_emulator._compiled)
+  got = q.scaled_dot_product_attention(k, v, is_causal=causal).float().numpy()
+  (source,) = [s for s in [*cuda_emulator._compiled][before:] if "mma.sync" in s]
+  assert source.count("mma_m16n8k16") > 2 and "exp" in source
+  a, b, c = (x.float().numpy().astype(np.float64) for x in (q, k, v))
+  scores = a @ b.swapaxes(-1, -2) / np.sqrt(32)
+  scores = np.where(np.tri(128, dtype=bool), scores, -np.inf) if causal else scores
+  weights = np.exp(scores - scores.max(-1, keepdims=True))
+  np.testing.assert_allclose(got, weights @ c / weights.sum(-1, keepdims=True), rtol=2.0**-bits, atol=4 * 2.0**-bits)
+
+
 def test_a_product_in_more_local_memory_than_every_kernel_has(module, lazy):
   x, y = (
     np.random.default_rng(i).integers(-4, 5, s).astype(np.float16) for i, s in enumerate(((256, 160), (160, 256)))

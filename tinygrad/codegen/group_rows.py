@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tinygrad.codegen.analysis.accesses import size
+from tinygrad.codegen.analysis.accesses import folds_of, size
+from tinygrad.codegen.heuristics.cores import on_core
 from tinygrad.codegen.heuristics.gpu import power_of_two
 from tinygrad.codegen.primitives.bind import bind
 from tinygrad.codegen.primitives.rebind import Rebinding, gated
@@ -24,6 +25,7 @@ from tinygrad.uop.affine import affine, index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
+PAD = 16  # bytes
 SQUARE, MOST_COPIES = 16, 4  # threads, and rows of each
 Ranges = tuple[UOp, ...]
 Grid = dict[str, UOp]  # the numbers of groups, threads and lanes
@@ -77,7 +79,9 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target) -> Team:
   if any(r.arg[1] is AxisKind.REDUCE for s in stores for r in s.src[2:]):
     memory = {p: p.arg.size * p.dtype.itemsize for p in (s.src[0].src[0] for s in stores) if p.arg.slot < 0}
     most = min(most, power_of_two(target.scratch // 2 // sum(memory.values())), SQUARE * MOST_COPIES)
-    return Team(most, min(most, SQUARE), SQUARE)
+    cores = (core for f in folds_of(stores) for core, _, _ in on_core(f, target))
+    lanes = next((core.lanes for core in cores), SQUARE)
+    return Team(most, min(most, SQUARE * SQUARE // lanes), lanes)
   widths = [int(prod(size(r) for r in s.src[2:] if r not in rows)) for s in stores]
   widths += [int(prod(map(size, u.src[1:]))) for u in UOp.sink(*stores).toposort() if u.op is Ops.FOLD]
   lanes = min(power_of_two(max(widths) // 2), target.group)
@@ -86,15 +90,17 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target) -> Team:
 
 def in_local_memory(stores: Sequence[UOp], row: UOp | None, rows: int, ids: LoopIds) -> list[UOp]:
   """The stores, with memory of rows, of which `row` says which of the group's it is, in local memory."""
-  memory, moved, taken = dict[UOp, UOp](), dict[UOp, UOp](), 0
+  memory, moved, steps, taken = dict[UOp, UOp](), dict[UOp, UOp](), dict[UOp, int](), 0
   for u in indices(stores):
     p = u.src[0]
     if p.op is Ops.PARAM and p.arg.slot < 0:
       if p not in memory:
-        nbytes = round_up(rows * p.arg.size * p.dtype.itemsize, LINE)
+        # rows of vectors are longer by one, so that threads with one row each meet in fewer banks of the memory
+        steps[p] = p.arg.size + PAD // p.dtype.itemsize * (p.arg.size * p.dtype.itemsize % LINE == 0)
+        nbytes = round_up(rows * steps[p] * p.dtype.itemsize, LINE)
         memory[p], taken = scratch(p.dtype, taken, ids, nbytes), taken + nbytes
       at = affine(u.src[1], {})
-      at = at if row is None else at.plus(affine(row, {}), p.arg.size)
+      at = at if row is None else at.plus(affine(row, {}), steps[p])
       moved[u] = u.replace(src=(memory[p], at.uop(), *u.src[2:]))
   return [substitute_free(s, moved) for s in stores]
 

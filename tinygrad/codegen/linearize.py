@@ -166,9 +166,13 @@ class Linearizer:
     self.folds = {}
     for f in dict.fromkeys(u for s in stores for u in v.value_order(s.src[1]) if u.op is Ops.FOLD):
       self.folds.setdefault(f.src[1:], []).append(f)
-    for env in self.environments([r for r in stores[0].src[2:] if r.arg[1] is AxisKind.UPCAST]):
-      for s in stores:
-        v.store(s, env)
+    tile = list(self.environments([r for r in stores[0].src[2:] if r.arg[1] is AxisKind.UPCAST]))
+    if any(r.arg[1] in THREADS for ranges in self.folds for r in ranges):  # lanes go on apart when they have met:
+      for s, env in itertools.product(stores, tile):  # what one of them writes, the others have read before
+        for u in (u for u in v.value_order(s.src[1]) if u.op is Ops.LOAD and u.src[0].src[0] is s.src[0].src[0]):
+          v.value(u, env)
+    for env, s in itertools.product(tile, stores):
+      v.store(s, env)
     self.folds = before
 
   def fill(self, after: UOp) -> None:

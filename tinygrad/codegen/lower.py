@@ -21,7 +21,7 @@ from tinygrad.device import Target
 from tinygrad.helpers import DEBUG, NOOPT, SPEC, VIZ
 from tinygrad.numerics.decompose import decompose
 from tinygrad.numerics.dots import use_dots
-from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp
+from tinygrad.uop import RANGES_FROM, AxisKind, Ops, UOp, substitute
 from tinygrad.uop.affine import index
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
@@ -95,7 +95,15 @@ def schedule_nests(kernel: UOp, target: Target, heuristic: Heuristic) -> UOp:
     print("\n".join(f"# nest {label}: {', '.join(map(str, steps))}" for label, steps in room.steps.items()))
   if VIZ:
     recorder.scheduled(room.steps)
-  return UOp.sink(*with_barriers(out, grid) if grid else itertools.chain.from_iterable(out))
+  kernel = UOp.sink(*with_barriers(out, grid) if grid else itertools.chain.from_iterable(out))
+  return closed_up(kernel, target.scratch - sum(room.outside)) if grid and room.outside else kernel
+
+
+def closed_up(kernel: UOp, end: int) -> UOp:
+  """What lies at the end of local memory, right behind the rest: more groups then have room beside each other."""
+  memory = [u for u in kernel.toposort() if u.op is Ops.SCRATCH]
+  used = max(u.arg[0] + u.arg[2] for u in memory if u.arg[0] < end)
+  return substitute(kernel, {u: u.replace(arg=(u.arg[0] - end + used, *u.arg[1:])) for u in memory if u.arg[0] >= end})
 
 
 def drop_unit_ranges(sink: UOp) -> UOp:

@@ -10,18 +10,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tinygrad.codegen.analysis.accesses import Analysis, Item, folds_of, is_inlined, operands_of
+from tinygrad.codegen.analysis.accesses import Analysis, Item, folds_of, is_inlined, operands_of, size
 from tinygrad.codegen.primitives import IllegalStep, bind, split
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS, Rebinding, Version
-from tinygrad.codegen.primitives.stage import (
-  Panel,
-  Scheduled,
-  Totals,
-  accumulate,
-  carries_rest,
-  iterations_of,
-  stage_panels,
-)
+from tinygrad.codegen.primitives.stage import Panel, Scheduled, Totals, accumulate, carries_rest, stage_panels
 from tinygrad.codegen.primitives.tensorize import narrowed, tensorize
 from tinygrad.device import Target
 from tinygrad.device.cores import Core
@@ -207,7 +199,7 @@ class NestSchedule:
     if loops := [self.names.pop(n) for n in names if n in self.names]:
       self.note("bind", to, *names)
       if to == "groups":
-        self.grid[to] = self.room.ids.loop(index(int(prod(map(bind.most_iterations, loops)))), AxisKind.GLOBAL)
+        self.grid[to] = self.room.ids.loop(index(int(prod(max(size(r), 1) for r in loops))), AxisKind.GLOBAL)
       numbers = [self.grid[n] for n in (("threads", "lanes") if to == "team" else (to,)) if n in self.grid]
       if not numbers:
         raise IllegalStep(f"the group has no {to}", "launch it with some")
@@ -321,7 +313,7 @@ class NestSchedule:
     for f in folds_of(self.stores):
       if f.src[0].op is not Ops.MMA and is_inlined(f) and not any(r.arg[1] in IN_REGISTERS for r in f.src[1:]):
         tile = {r for r in f.toposort() if r.op is Ops.RANGE and r.arg[1] is AxisKind.UPCAST}
-        if prod(iterations_of(r) for r in (*tile, *f.src[1:])) <= WRITTEN_OUT:
+        if prod(size(r) for r in (*tile, *f.src[1:])) <= WRITTEN_OUT:
           own = {r: self.room.ids.loop(r.src[0], AxisKind.UPCAST) for r in f.src[1:]}
           made[f] = f.replace(src=(rebuild(f.src[0], on_sources, dict(own)), *own.values()))
     if made:

@@ -108,10 +108,12 @@ class Stream:
 
   def map(self, where: UOp, value: UOp, loop: UOp) -> None:
     f = self.factored(substitute_free(value, {loop: self.at}))
-    block = self.memory(value.dtype, self.size)
-    at = UOp.new(Ops.INDEX, value.dtype, (block, self.step))
-    self.within.append(self.store(at, f.core, self.block, self.step))
-    self.maps[where.src[0]] = Factored(UOp.new(Ops.LOAD, value.dtype, (at,)), f.rates, f.post)
+    # what is narrow is kept as narrow as it is: matrix cores take it so
+    core = f.core.src[0] if is_widened(f.core) else f.core
+    at = UOp.new(Ops.INDEX, core.dtype, (self.memory(core.dtype, self.size), self.step))
+    self.within.append(self.store(at, core, self.block, self.step))
+    kept = UOp.new(Ops.LOAD, core.dtype, (at,))
+    self.maps[where.src[0]] = Factored(f.core.replace(src=(kept,)) if core is not f.core else kept, f.rates, f.post)
 
   def factored(self, u: UOp) -> Factored:
     """A value for the element `self.at`."""
@@ -131,7 +133,7 @@ class Stream:
       return Factored(u.replace(src=(a.core, b.core)), rates, (*a.post, *b.post))
     if u.op is Ops.CAST and dtypes.is_float(u.dtype) and dtypes.is_float(u.src[0].dtype):
       f = self.factored(u.src[0])  # as far as rounding goes: what is rounded is relative to the pivot
-      return Factored(u.replace(src=(f.core,)), f.rates, tuple(u.replace(src=(p,)) for p in f.post))
+      return Factored(u.replace(src=(f.core,)), f.rates, f.post)
     if u.op is Ops.EXP:
       base, rates = self.exponent(u.src[0], 1.0)
       return Factored(u.replace(src=(base,)), rates)
@@ -176,7 +178,7 @@ class Stream:
         total = self.total(f)
         value = total
         for p in self.sums[f].post:
-          value = UOp.new(Ops.MUL, f.dtype, (value, p))
+          value = UOp.new(Ops.MUL, f.dtype, (value, UOp.new(Ops.CAST, f.dtype, (p,)) if p.dtype is not f.dtype else p))
         made[f] = value
     return substitute_free(u, made)
 
@@ -235,6 +237,12 @@ class Stream:
       raise Unstreamable
     more = UOp.new(Ops.SUB, p.dtype, (p, substitute_free(p, self.before)))
     return UOp.new(Ops.EXP, p.dtype, (UOp.new(Ops.MUL, p.dtype, (more, UOp.const(p.dtype, c))),))
+
+
+def is_widened(u: UOp) -> bool:
+  """Whether it is a narrower float, as it is."""
+  floats = u.op is Ops.CAST and dtypes.is_float(u.dtype) and dtypes.is_float(u.src[0].dtype)
+  return floats and u.src[0].dtype.itemsize < u.dtype.itemsize
 
 
 def pivot(x: UOp) -> UOp:

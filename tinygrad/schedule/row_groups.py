@@ -85,13 +85,6 @@ def single(ast: UOp, slots: Sequence[int] | Mapping[int, int], ids: LoopIds) -> 
   return Group((store,), rows, accesses((store,))) if rows else None
 
 
-def on_cores(ast: UOp, target: Target) -> bool:
-  """Whether it sums products that the target has cores for: of narrow values, or such as were widened."""
-  kinds = {c.operand for c in target.cores if c.operand.itemsize < 4}
-  products = (u.src[0] for u in (ast.toposort() if kinds else ()) if u.op is Ops.FOLD and u.src[0].op is Ops.MUL)
-  return any(all(not kinds.isdisjoint((s.dtype, *(x.dtype for x in s.src))) for s in p.src) for p in products)
-
-
 def with_slot(group: Group, old: int, new: int) -> Group:
   params = {u for s in group.stores for u in s.toposort() if u.op is Ops.PARAM and u.arg.slot == old}
   stores = substitute(UOp.sink(*group.stores), {u: u.replace(arg=replace(u.arg, slot=new)) for u in params}).src

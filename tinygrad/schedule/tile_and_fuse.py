@@ -11,7 +11,7 @@ from tinygrad.device import Target
 from tinygrad.numerics.streaming import streamed
 from tinygrad.schedule.items import ScheduleItem, Temp
 from tinygrad.schedule.loops import tidy
-from tinygrad.schedule.row_groups import Group, accesses, joined_groups, on_cores, single, with_slot
+from tinygrad.schedule.row_groups import Group, accesses, joined_groups, single, with_slot
 from tinygrad.schedule.row_memory import one_kernel
 from tinygrad.uop import Ops, UOp
 from tinygrad.uop.loop_ids import LoopIds
@@ -46,7 +46,7 @@ def tile_and_fuse(
     here = Place([item], None, {item.slots[0]}, {*item.slots, *item.after})
     if isinstance(item.kernel, UOp) and item.kernel.op is Ops.SINK and not item.peers:
       group = single(item.kernel, item.slots, ids)
-      here.group = None if group is None else replace(group, tiled=item in tiled or on_cores(item.kernel, target))
+      here.group = None if group is None else replace(group, tiled=item in tiled)
       out = with_place(out, here, ids, target)
     else:
       out.append(here)

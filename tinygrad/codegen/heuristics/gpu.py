@@ -29,7 +29,7 @@ from tinygrad.codegen.heuristics.cpu import EPILOGUE, Tile, fold_plan, unroll
 from tinygrad.codegen.nests import Fill, NestSchedule, Staged
 from tinygrad.codegen.primitives.split import Tail
 from tinygrad.device import Target
-from tinygrad.helpers import NOOPT, prod, round_up
+from tinygrad.helpers import NOOPT, ceildiv, prod, round_up
 from tinygrad.uop import Ops, UOp
 
 TOGETHER = 64  # iterations of a reduction from which several threads share it
@@ -94,7 +94,7 @@ def schedule_gpu(nest: NestSchedule) -> None:
   """Schedules a kernel by the heuristic's grid, or what a group copies to local memory."""
   if nest.fill is not None:
     schedule_fill(nest, nest.fill)
-  elif not nest.grid and nest.room.target.cores and (product := plan_product(nest, nest.analyse())) is not None:
+  elif nest.room.target.cores and (product := plan_product(nest, nest.analyse())) is not None:
     schedule_product(nest, product)
   else:
     Primitives(nest, plan_member(nest) if nest.grid else plan_grid(nest)).make()
@@ -173,7 +173,7 @@ class Primitives:
       self.nest.reorder(*(self.names[r] for r in order))
     last, lanes = self.names[order[-1]], self.grid.lanes
     if lanes > 1 and all(set(i.ranges).isdisjoint(self.grid.rest) for i in self.nest.items if i.over == over):
-      vector = neighbours_of(order[-1], [i for i in self.nest.items if i.over == over])
+      vector = neighbours_of(order[-1], [i for i in self.nest.items if i.over == over], lanes)
       copies = max(tile.copies, vector)
       if vector > 1:
         self.nest.split(last, vector)
@@ -293,13 +293,14 @@ def plan_of_fold(
   return tuple(sorted(order, key=lambda r: (least_step(i, r) == 1, size(r)))) if lanes > 1 else order, tile
 
 
-def neighbours_of(r: UOp, items: Sequence[Item]) -> int:
-  """How many iterations of a reduction's loop a lane takes side by side: as many as are read at once."""
+def neighbours_of(r: UOp, items: Sequence[Item], lanes: int) -> int:
+  """How many iterations of a reduction's loop a lane takes side by side: as many as are read at once, if there are as
+  many for each."""
   loads = [x for i in items for x in i.accesses if x.strides.get(r) == 1]
   if not loads or not static(r):
     return 1
-  most = neighbours(loads, r, math.gcd(size(r), VECTOR // min(x.itemsize for x in loads)))
-  return most if most < size(r) else 1
+  most = math.gcd(size(r), VECTOR // min(x.itemsize for x in loads), power_of_two(ceildiv(size(r), lanes)))
+  return most if (most := neighbours(loads, r, most)) < size(r) else 1
 
 
 def aligned_copies(r: UOp, n: int) -> int:

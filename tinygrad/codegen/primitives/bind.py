@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tinygrad.codegen.analysis.accesses import size
 from tinygrad.codegen.primitives import IllegalStep
 from tinygrad.codegen.primitives.rebind import Version, gated
 from tinygrad.codegen.primitives.split import within_bounds
@@ -16,15 +17,14 @@ from tinygrad.uop.affine import Affine, index
 
 def digit(x: UOp, stride: int, count: int) -> UOp:
   """x // stride % count, for x below stride · count · …"""
-  if stride > 1:
-    x = UOp.new(Ops.IDIV, dtypes.index, (x, index(stride)))
-  return UOp.new(Ops.MOD, dtypes.index, (x, index(count))) if count > 1 else index(0)
+  most, x = int(x.vmax), UOp.new(Ops.IDIV, dtypes.index, (x, index(stride))) if stride > 1 else x
+  return index(0) if count == 1 else x if most < stride * count else UOp.new(Ops.MOD, dtypes.index, (x, index(count)))
 
 
 def bind(loops: Sequence[UOp], *numbers: UOp) -> dict[UOp, list[Version]]:
   """Parallel loops as one of the grid's, or several together: each is a digit of the number, the last the lowest.
-  Threads run in any order, and so do iterations of parallel loops."""
-  sizes, stride, flat = [most_iterations(r) for r in loops], 1, Affine(0)
+  Threads run in any order, and so do iterations of parallel loops; those beyond a loop's end do nothing."""
+  sizes, stride, flat = [max(size(r), 1) for r in loops], 1, Affine(0)
   for number in numbers:
     stride, flat = stride * int(number.src[0].arg), flat.scaled(int(number.src[0].arg)).plus(Affine(0, {number: 1}))
   if int(prod(sizes)) != stride:
@@ -32,18 +32,13 @@ def bind(loops: Sequence[UOp], *numbers: UOp) -> dict[UOp, list[Version]]:
   versions = {}
   for r, n in zip(loops, sizes):
     stride //= n
-    here = digit(flat.uop(), stride, n) if len(loops) > 1 else flat.uop()
+    here = digit(flat.uop(), stride, n)
     if r.src[0].op is Ops.CONST:
       versions[r] = [Version(here, numbers)]
     else:
       exists = UOp.new(Ops.CMPLT, dtypes.bool, (here, r.src[0]))
       versions[r] = [Version(within_bounds(here, r.src[0]), numbers, None, exists)]
   return versions
-
-
-def most_iterations(r: UOp) -> int:
-  """As many iterations as a loop may have; those beyond its end do nothing."""
-  return max(int(r.src[0].vmax), 1)
 
 
 def among_lanes(loops: Sequence[UOp], lanes: UOp) -> dict[UOp, list[Version]]:
@@ -56,7 +51,7 @@ def among_lanes(loops: Sequence[UOp], lanes: UOp) -> dict[UOp, list[Version]]:
 def is_lane(u: UOp, grid: Sequence[UOp], lanes: int) -> bool:
   """Whether it is the number of a thread among so many that come one after the other."""
   threads = next((r for r in grid if r.arg[1] is AxisKind.LOCAL), None)
-  return u is threads and u.src[0] is index(lanes) or threads is not None and u is digit(threads, 1, lanes)
+  return threads is not None and u is digit(threads, 1, lanes) and threads.vmax + 1 >= lanes
 
 
 def with_threads(kernel: UOp, threads: Sequence[UOp]) -> UOp:

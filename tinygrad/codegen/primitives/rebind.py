@@ -20,23 +20,13 @@ IN_REGISTERS = {AxisKind.UPCAST: 1, AxisKind.VECTOR: 2}  # kinds of loops that a
 class Version:
   """What takes the place of a loop: the value of its variable, the loops that make it, and the condition under which
   the iteration exists, if some do not: `gate`, or `guard` where the value is in bounds all the same, so that what it
-  leads to may be read."""
+  leads to may be read. `lineage`, where the loops are those that stay: for each what it is a part of, and itself."""
 
   value: UOp
   loops: Loops
   gate: UOp | None = None
   guard: UOp | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Expansion:
-  """A version down to loops that stay. `lineage`: for each of these the loops that it is a part of, and itself."""
-
-  value: UOp
-  loops: Loops
-  lineage: tuple[Loops, ...]
-  gate: UOp | None = None
-  guard: UOp | None = None
+  lineage: tuple[Loops, ...] = ()
 
 
 Known = tuple[tuple[UOp, int], ...]  # of the loops that something depends on, which expansion of each
@@ -48,7 +38,7 @@ class Rebinding:
 
   def __init__(self, kernel: UOp, versions: Mapping[UOp, Sequence[Version]], orders: Sequence[Order] = ()) -> None:
     self.versions, self.orders = versions, orders
-    self.expanded: dict[UOp, list[Expansion]] = {}
+    self.expanded: dict[UOp, list[Version]] = {}
     self.free: dict[UOp, frozenset[UOp]] = {}  # of a node, the loops that are replaced in it
     self.memos: dict[Known, dict[UOp, UOp]] = {}
     self.kernel = self.image(kernel, ())
@@ -61,14 +51,14 @@ class Rebinding:
 
   # ---- loops
 
-  def expansions(self, r: UOp) -> list[Expansion]:
+  def expansions(self, r: UOp) -> list[Version]:
     if (found := self.expanded.get(r)) is None:
       found = self.expanded[r] = list(self.expand(r))
     return found
 
-  def expand(self, r: UOp) -> Iterator[Expansion]:
+  def expand(self, r: UOp) -> Iterator[Version]:
     if r not in self.versions:
-      yield Expansion(r, (r,), ((r,),))
+      yield Version(r, (r,), lineage=((r,),))
       return
     for v in self.versions[r]:
       for parts in itertools.product(*map(self.expansions, v.loops)):
@@ -79,7 +69,7 @@ class Rebinding:
         gate, guard = (all_of(x, *xs) for x, xs in zip(conditions, ([p.gate for p in parts], [p.guard for p in parts])))
         loops = tuple(x for p in parts for x in p.loops)
         lineage = tuple((r, *x) for p in parts for x in p.lineage)
-        yield Expansion(value, loops, lineage, gate, guard)
+        yield Version(value, loops, gate, guard, lineage)
 
   def nested(self, loops: Loops) -> list[UOp]:
     """Loops that are replaced, the outermost first."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tinygrad.codegen.analysis.accesses import size
 from tinygrad.codegen.primitives import IllegalStep
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS
 from tinygrad.dtype import DType, dtypes
@@ -19,10 +20,6 @@ from tinygrad.uop.rewrite import on_sources, rebuild, substitute_free
 LINE = 64  # bytes, of which panels in memory are multiples
 Stores = tuple[UOp, ...]
 Scheduled = Callable[[Stores], Stores]  # how stores of their own loops are computed
-
-
-def iterations_of(r: UOp) -> int:
-  return int(r.src[0].arg)
 
 
 def own_loops(loops: Sequence[UOp], ids: LoopIds) -> dict[UOp, UOp]:
@@ -59,18 +56,18 @@ class Panel:
   def rows(self) -> tuple[tuple[UOp, ...], tuple[UOp, ...], int]:
     """(the dims of rows, those within one, its elements)"""
     outer, inner = (self.loops[: len(self.loops) - self.within], self.loops[len(self.loops) - self.within :])
-    return outer, inner, max(int(prod(map(iterations_of, inner))), self.row)
+    return outer, inner, max(int(prod(map(size, inner))), self.row)
 
   @property
   def place(self) -> UOp:
     outer, inner, row = self.rows
-    at = affine(row_major((r, iterations_of(r)) for r in outer), {}).scaled(row)
-    return at.plus(affine(row_major((r, iterations_of(r)) for r in inner), {})).uop()
+    at = affine(row_major((r, size(r)) for r in outer), {}).scaled(row)
+    return at.plus(affine(row_major((r, size(r)) for r in inner), {})).uop()
 
   @property
   def nbytes(self) -> int:
     outer, _, row = self.rows
-    return round_up(int(prod(map(iterations_of, outer))) * row * self.operand.dtype.itemsize, LINE)
+    return round_up(int(prod(map(size, outer))) * row * self.operand.dtype.itemsize, LINE)
 
 
 def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
@@ -126,16 +123,16 @@ class Totals:
   offset: int
 
   def nbytes(self, f: UOp) -> int:
-    return round_up(int(prod(map(iterations_of, self.dims))) * f.dtype.itemsize, LINE)
+    return round_up(int(prod(map(size, self.dims))) * f.dtype.itemsize, LINE)
 
 
 def accumulate(
-  kernel: UOp, f: UOp, r: UOp, size: int, totals: Totals, ids: LoopIds, scheduled: Sequence[Scheduled]
+  kernel: UOp, f: UOp, r: UOp, length: int, totals: Totals, ids: LoopIds, scheduled: Sequence[Scheduled]
 ) -> UOp:
-  """The reduction `f` in blocks of `size` iterations of its loop r, which is taken out of all loops on which f depends:
-  in it a block adds to what there is in memory. `scheduled`: how it is begun, what a block adds, and the rest."""
+  """The reduction `f` in blocks of `length` iterations of its loop r, which is taken out of all that f depends on: in
+  it a block adds to what there is in memory. `scheduled`: how it is begun, what a block adds, and the rest."""
   dtype, careful = f.dtype, carries_rest(f)
-  place = row_major((x, iterations_of(x)) for x in totals.dims)
+  place = row_major((x, size(x)) for x in totals.dims)
   zero = UOp.const(dtype, 0)
 
   def places(own: dict[UOp, UOp]) -> list[UOp]:
@@ -149,8 +146,8 @@ def accumulate(
 
   own = own_loops(totals.dims, ids)
   effects = [*scheduled[0](stores([UOp.const(dtype, identity_element(f.arg, dtype)), zero][: 1 + careful], own))]
-  whole, rest = divmod(iterations_of(r), size)
-  for count, base, n, how in ((whole, 0, size, scheduled[1]), (1, whole * size, rest, scheduled[2])):
+  whole, rest = divmod(size(r), length)
+  for count, base, n, how in ((whole, 0, length, scheduled[1]), (1, whole * length, rest, scheduled[2])):
     if n == 0 or count == 0:
       continue
     own, block = own_loops(totals.dims, ids), ids.loop(index(count), AxisKind.REDUCE) if count > 1 else None

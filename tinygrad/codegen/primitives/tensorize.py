@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinygrad.codegen.primitives import IllegalStep
+from tinygrad.codegen.primitives.bind import digit
 from tinygrad.codegen.primitives.rebind import Rebinding, Version
 from tinygrad.device.cores import Core, Digit, Fragment
-from tinygrad.dtype import DType, dtypes
+from tinygrad.dtype import DType
+from tinygrad.helpers import prod
 from tinygrad.numerics.decompose import widens
 from tinygrad.uop import AxisKind, Ops, UOp
 from tinygrad.uop.affine import Affine, index
@@ -53,19 +55,12 @@ def number(digits: Sequence[Digit], parts: Sequence[UOp], step: int) -> Affine:
   return out
 
 
-def lane_digits(lane: UOp, digits: Sequence[Digit]) -> list[UOp]:
-  out, left = list[UOp](), 1
-  for count, _, _ in digits[::-1]:
-    x = UOp.new(Ops.IDIV, dtypes.index, (lane, index(left))) if left > 1 else lane
-    left *= count
-    out.append(UOp.new(Ops.MOD, dtypes.index, (x, index(count))) if left < int(lane.vmax) + 1 else x)
-  return out[::-1]
-
-
 def elements_of_lane(fragment: Fragment, lane: UOp, ids: LoopIds) -> tuple[UOp, UOp, tuple[UOp, ...]]:
   """(row, column, the loops over registers) of a lane's elements."""
   loops = tuple(ids.loop(index(count), AxisKind.UPCAST) for count, _, _ in fragment.registers)
-  digits, parts = (*fragment.lanes, *fragment.registers), (*lane_digits(lane, fragment.lanes), *loops)
+  strides = [int(prod(count for count, _, _ in fragment.lanes[i + 1 :])) for i in range(len(fragment.lanes))]
+  own = [digit(lane, stride, count) for stride, (count, _, _) in zip(strides, fragment.lanes)]
+  digits, parts = (*fragment.lanes, *fragment.registers), (*own, *loops)
   row, column = (number(digits, parts, step).uop() for step in (1, 2))
   return row, column, loops
 
