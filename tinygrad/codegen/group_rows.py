@@ -79,8 +79,7 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target) -> Team:
   if any(r.arg[1] is AxisKind.REDUCE for s in stores for r in s.src[2:]):
     memory = {p: p.arg.size * p.dtype.itemsize for p in (s.src[0].src[0] for s in stores) if p.arg.slot < 0}
     most = min(most, power_of_two(target.scratch // 2 // sum(memory.values())), SQUARE * MOST_COPIES)
-    cores = (core for f in folds_of(stores) for core, _, _ in on_core(f, target))
-    lanes = next((core.lanes for core in cores), SQUARE)
+    lanes = next((core.lanes for f in folds_of(stores) for core, _, _ in on_core(f, target)), SQUARE)
     return Team(most, min(most, SQUARE * SQUARE // lanes), lanes)
   widths = [int(prod(size(r) for r in s.src[2:] if r not in rows)) for s in stores]
   widths += [int(prod(map(size, u.src[1:]))) for u in UOp.sink(*stores).toposort() if u.op is Ops.FOLD]

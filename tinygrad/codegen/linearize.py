@@ -167,13 +167,18 @@ class Linearizer:
     for f in dict.fromkeys(u for s in stores for u in v.value_order(s.src[1]) if u.op is Ops.FOLD):
       self.folds.setdefault(f.src[1:], []).append(f)
     tile = list(self.environments([r for r in stores[0].src[2:] if r.arg[1] is AxisKind.UPCAST]))
-    if any(r.arg[1] in THREADS for ranges in self.folds for r in ranges):  # lanes go on apart when they have met:
-      for s, env in itertools.product(stores, tile):  # what one of them writes, the others have read before
-        for u in (u for u in v.value_order(s.src[1]) if u.op is Ops.LOAD and u.src[0].src[0] is s.src[0].src[0]):
-          v.value(u, env)
+    self.read_first(stores, tile)
     for env, s in itertools.product(tile, stores):
       v.store(s, env)
     self.folds = before
+
+  def read_first(self, stores: Sequence[UOp], tile: Sequence[Env]) -> None:
+    """When lanes have met they go on apart: of the memory that one of them writes, all have read what they need."""
+    if any(r.arg[1] in THREADS for ranges in self.folds for r in ranges):
+      for s, env in itertools.product(stores, tile):
+        for u in self.values.value_order(s.src[1]):
+          if u.op is Ops.LOAD and u.src[0].src[0] is s.src[0].src[0]:
+            self.values.value(u, env)
 
   def fill(self, after: UOp) -> None:
     """Emits what an AFTER waits for, in the outermost loop that knows it, if it is not known."""

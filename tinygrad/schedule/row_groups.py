@@ -77,12 +77,12 @@ def accesses(stores: Iterable[UOp]) -> tuple[RowAccess, ...]:
   return tuple(RowAccess(p.arg.slot, affine(u.src[1], memo), w, p.arg.size * p.dtype.itemsize) for u, p, w in found)
 
 
-def single(ast: UOp, slots: Sequence[int] | Mapping[int, int], ids: LoopIds) -> Group | None:
+def single(ast: UOp, slots: Sequence[int] | Mapping[int, int], ids: LoopIds, tiled: bool = False) -> Group | None:
   """The group of one kernel, over loops of its own; None if these cannot be shared."""
   new = {u: u.replace(arg=replace(u.arg, slot=slots[u.arg.slot])) for u in ast.toposort() if u.op is Ops.PARAM}
   store = substitute(ast, new | ids.copies(ast)).src[0]
   rows = tuple(r for r in store.src[2:] if r.src[0].op is Ops.CONST)
-  return Group((store,), rows, accesses((store,))) if rows else None
+  return Group((store,), rows, accesses((store,)), tiled=tiled) if rows else None
 
 
 def with_slot(group: Group, old: int, new: int) -> Group:

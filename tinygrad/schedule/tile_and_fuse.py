@@ -45,8 +45,7 @@ def tile_and_fuse(
   for item in items:
     here = Place([item], None, {item.slots[0]}, {*item.slots, *item.after})
     if isinstance(item.kernel, UOp) and item.kernel.op is Ops.SINK and not item.peers:
-      group = single(item.kernel, item.slots, ids)
-      here.group = None if group is None else replace(group, tiled=item in tiled)
+      here.group = single(item.kernel, item.slots, ids, item in tiled)
       out = with_place(out, here, ids, target)
     else:
       out.append(here)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from tinygrad.codegen.analysis.accesses import Analysis, is_inlined, neighbours, size, static
 from tinygrad.codegen.heuristics.cpu import unroll
 from tinygrad.codegen.nests import NestSchedule, Staged
-from tinygrad.codegen.primitives.tensorize import narrowed
 from tinygrad.codegen.primitives.stage import LINE
+from tinygrad.codegen.primitives.tensorize import narrowed
 from tinygrad.device import Target
 from tinygrad.device.cores import Core
 from tinygrad.helpers import ALLOW_TF32, NOOPT, ceildiv, prod, round_up
@@ -24,7 +24,7 @@ LEAST = 16  # rows and columns from which a core is worth its while
 STAGES = 4  # blocks of an operand at most, of which all but one are under way
 ROW = 64  # bytes of the reduction in a block of an operand
 DEPTH = 128  # iterations of it at once, at most, in a nest that is one of several
-Pair = tuple[UOp, UOp]
+Triple = tuple[UOp, UOp, UOp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Product:
   of k at once. `operands`: those that are copied. `others`: parallel loops beside m and n."""
 
   core: Core
-  loops: tuple[UOp, UOp, UOp]
+  loops: Triple
   block: tuple[int, int]
   tile: tuple[int, int]
   depth: int
@@ -74,7 +74,7 @@ def longest(loops: Sequence[UOp]) -> UOp | None:
   return max((r for r in loops if static(r)), key=size, default=None)
 
 
-def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Pair, loops: tuple[UOp, UOp, UOp]) -> Product:
+def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Product:
   m, n, k = loops
   others = tuple(r for r in nest.parallel if r is not m and r is not n)
   block = blocks(size(m), size(n), int(prod(map(size, others))), nest.room.target.units)
@@ -87,9 +87,7 @@ def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Pair, loops
   return Product(core, loops, block, tile, depth, placed, others, stages)
 
 
-def tiled_member(
-  nest: NestSchedule, a: Analysis, core: Core, pair: Pair, loops: tuple[UOp, UOp, UOp]
-) -> Product | None:
+def tiled_member(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Product | None:
   """One of several nests of a group, whose warps have a tile of the result each, if it has such for all."""
   (m, n, k), grid = loops, {name: size(r) for name, r in nest.grid.items()}
   block, warps = (size(m), size(n)), grid.get("threads", 1)
@@ -101,11 +99,11 @@ def tiled_member(
   placed, nbytes = staged_operands(nest, a, pair, loops, block, depths[-1])
   if nest.taken + sum(nest.room.outside) + nbytes > nest.room.target.scratch:
     return None
-  return Product(core, loops, block, min(whole, key=sum), depths[-1], placed, (), 1)
+  return Product(core, loops, block, min(whole, key=lambda t: t[0] + t[1]), depths[-1], placed, (), 1)
 
 
 def staged_operands(
-  nest: NestSchedule, a: Analysis, pair: Pair, loops: tuple[UOp, UOp, UOp], block: tuple[int, int], depth: int
+  nest: NestSchedule, a: Analysis, pair: Sequence[UOp], loops: Triple, block: tuple[int, int], depth: int
 ) -> tuple[tuple[Staged, ...], int]:
   """How the operands that are in device memory lie in a group's, and in how many bytes."""
   numbers = {narrowed(x, pair[0].dtype): i for i, (x, *_) in enumerate(nest.operands)}

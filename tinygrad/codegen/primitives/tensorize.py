@@ -50,8 +50,8 @@ def operands(f: UOp, core: Core, m: UOp, n: UOp) -> tuple[UOp, UOp] | None:
 def number(digits: Sequence[Digit], parts: Sequence[UOp], step: int) -> Affine:
   """The row (step 1) or column (2) of these digits."""
   out = Affine(0)
-  for digit, u in zip(digits, parts):
-    out = out.plus(Affine(0, {u: 1}), digit[step]) if digit[step] else out
+  for moves, u in zip(digits, parts):
+    out = out.plus(Affine(0, {u: 1}), moves[step]) if moves[step] else out
   return out
 
 
