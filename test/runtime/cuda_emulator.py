@@ -193,7 +193,8 @@ def host_code(source: str) -> ctypes.CDLL:
     body = re.sub(r'asm volatile\("cp.async.wait_group (\d+).*', r"arrive(\1);", body)
     body = re.sub(r"extern __shared__ uint4 scratch\[\];", "static uint4 scratch[1 << 14];", body)
     given = [f"*({p.rsplit(' ', 1)[0]}*)args[{i}]" for i, p in enumerate(parameters)]
-    run = RUN.replace("CALL", f"{name}({', '.join(given)})").replace("BARRIERS", str(int("__syncthreads" in body)))
+    meets = "__syncthreads" in body or "__shfl" in body  # or else one thread after the other
+    run = RUN.replace("CALL", f"{name}({', '.join(given)})").replace("BARRIERS", str(int(meets)))
     path = Path(_folder, hashlib.sha256(source.encode()).hexdigest()[:20])
     path.with_suffix(".cpp").write_text(HOST + body + run)
     subprocess.run(

@@ -738,6 +738,19 @@ def test_attention_on_cores_is_one_kernel(module, lazy, kind, bits, causal):
   np.testing.assert_allclose(got, weights @ c / weights.sum(-1, keepdims=True), rtol=2.0**-bits, atol=4 * 2.0**-bits)
 
 
+def test_gradients_of_attention_with_products_on_cores(module, lazy):
+  numbers = np.random.default_rng(0)
+  q, k, v, g = (Tensor(numbers.standard_normal((16, 64, 32)), device="EMULATED").half().realize() for _ in range(4))
+  a, b, c, d = (x.float().numpy().astype(np.float64) for x in (q, k, v, g))
+  got = (q.scaled_dot_product_attention(k, v) * g).float().sum().gradient(q, k, v)
+  weights = np.exp(a @ b.swapaxes(-1, -2) / np.sqrt(32))
+  weights /= weights.sum(-1, keepdims=True)
+  up = d @ c.swapaxes(-1, -2)
+  inner = weights * (up - (up * weights).sum(-1, keepdims=True)) / np.sqrt(32)
+  for have, want in zip(got, (inner @ b, inner.swapaxes(-1, -2) @ a, weights.swapaxes(-1, -2) @ d), strict=True):
+    np.testing.assert_allclose(have.float().numpy(), want, rtol=2e-2, atol=2e-2)
+
+
 def test_a_product_in_more_local_memory_than_every_kernel_has(module, lazy):
   x, y = (
     np.random.default_rng(i).integers(-4, 5, s).astype(np.float16) for i, s in enumerate(((256, 160), (160, 256)))
