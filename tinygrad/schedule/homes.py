@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tinygrad.helpers import prod
 from tinygrad.ops import Trait, having
 from tinygrad.uop import Ops, UOp, is_int, sint, upper
+from tinygrad.uop.indexing import Index, flat_index
+from tinygrad.uop.node import sint_to_uop as number
 
 TRANSPARENT = having(Trait.IDENTITY)
 
@@ -14,11 +17,22 @@ TRANSPARENT = having(Trait.IDENTITY)
 @dataclass(frozen=True, slots=True)
 class Home:
   """Where a stored value lies: its slot, and the shape by which it is laid out (row-major, upper bounds of symbolic
-  dims).
+  dims); in a part of larger memory also where that begins, and how many elements the memory has.
   """
 
   slot: int
   shape: tuple[int, ...]
+  start: UOp | None = None
+  among: int | None = None
+
+  @property
+  def size(self) -> int:
+    return prod(self.shape) if self.among is None else self.among
+
+  def place(self, idx: Index) -> UOp:
+    """Of an element, in the memory."""
+    flat = flat_index(idx, self.shape)
+    return flat if self.start is None else flat + self.start
 
 
 def layout(shape: Sequence[sint]) -> tuple[int, ...]:
@@ -44,3 +58,15 @@ def whole(view: UOp) -> UOp:
       break
     view = view.src[0]
   return view
+
+
+def stretch(view: UOp) -> tuple[UOp, UOp | None]:
+  """(memory, where the view begins in it) of a view whose elements lie side by side there."""
+  view = whole(peel(view))
+  if view.op is not Ops.SHRINK or not all(isinstance(n, int) for n in (*view.shape, *view.src[0].shape)):
+    return view, None
+  cut = [i for i, (n, m) in enumerate(zip(view.shape, view.src[0].shape)) if n != m]
+  below = whole(view.src[0])
+  if any(view.shape[i] != 1 for i in range(max(cut, default=0))):
+    return view, None
+  return below, flat_index([number(lo) for lo, _ in view.arg], layout(below.shape))

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from tinygrad.device import Sharding
 from tinygrad.dtype import DType, dtypes
-from tinygrad.helpers import prod
 from tinygrad.ops.reduce import identity_element, nothing
 from tinygrad.schedule.homes import TRANSPARENT, Home, keeps_order, layout
 from tinygrad.schedule.loops import tidy
@@ -32,7 +31,7 @@ from tinygrad.uop import (
   substitute,
   upper,
 )
-from tinygrad.uop.indexing import Index, at_least, below, both, conjunction, flat_index, is_false, is_true
+from tinygrad.uop.indexing import Index, at_least, below, both, conjunction, is_false, is_true
 from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.node import sint_to_uop as number
 
@@ -198,7 +197,7 @@ class Pull:
     return loops
 
   def load(self, dtype: DType, home: Home, idx: Index, valid: UOp | None) -> UOp:
-    return _load(self.param(home.slot, dtype, prod(home.shape)), flat_index(idx, home.shape), valid)
+    return _load(self.param(home.slot, dtype, home.size), home.place(idx), valid)
 
   def load_hole(self, u: UOp, idx: Index, valid: UOp | None) -> UOp:
     """The element of a collective's source at a global index: from whoever owns it; owed sums are folded over the
@@ -211,8 +210,9 @@ class Pull:
     home = self.homes[source]
     assert isinstance(placement, Sharding)  # between device sets there are Transfers
     at = element_of(placement, c.result, u.arg[1], idx, self.new_range)
-    param = self.param(home.slot, source.dtype, prod(home.shape), peers=True)
-    x = _load(UOp.new(Ops.PEER, source.dtype, (param, at.owner)), flat_index(at.inner, at.sizes), valid)
+    param = self.param(home.slot, source.dtype, home.size, peers=True)
+    place = replace(home, shape=layout(at.sizes)).place(at.inner)
+    x = _load(UOp.new(Ops.PEER, source.dtype, (param, at.owner)), place, valid)
     for op, loops in at.folds.items():
       if loops:
         x = _fold_wide(op, x, loops)
@@ -271,7 +271,7 @@ def structural_key(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) ->
   slots, number = dict[int, int](), dict[UOp, int]()
   out, stack = list[object](), [value]
   if isinstance(target, Home):
-    out.append((slots.setdefault(target.slot, 0), target.shape))
+    out.append((slots.setdefault(target.slot, 0), replace(target, slot=0)))
   else:
     stack.append(target)
   while stack:
@@ -286,7 +286,7 @@ def structural_key(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) ->
       continue
     number[u] = len(number)
     if home is not None:
-      out.append((u.dtype, u.shape, slots.setdefault(home.slot, len(slots)), home.shape))
+      out.append((u.dtype, u.shape, slots.setdefault(home.slot, len(slots)), replace(home, slot=0)))
     elif not src:
       out.append(u)
     else:
@@ -300,11 +300,11 @@ def lower(value: UOp, target: Home | UOp, homes: Mapping[UOp, Home]) -> Kernel:
   """
   pull, dtype = Pull(homes, value if isinstance(target, Home) else None), value.dtype
   if isinstance(target, Home):
-    out = pull.param(target.slot, dtype, prod(target.shape))
+    out = pull.param(target.slot, dtype, target.size)
     while keeps_order(value) and (value is pull.root or value not in homes):
       value = value.src[0]  # the same flat order; loops over the dims below need no division
     ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in valid_shape(value))
-    index = UOp.new(Ops.INDEX, dtype, (out, flat_index(ranges, layout(value.shape))))
+    index = UOp.new(Ops.INDEX, dtype, (out, replace(target, shape=layout(value.shape)).place(ranges)))
   else:
     ranges = tuple(pull.new_range(n, AxisKind.LOOP) for n in value.shape)
     index = pull.value(target, ranges).src[0]

@@ -28,7 +28,8 @@ ROW_WORK = 1 << 18  # operations that a group does in about the time that it tak
 
 @dataclass(frozen=True, slots=True)
 class RowAccess:
-  """An access to the memory of a slot: its offset, and of how many elements of what size the memory is."""
+  """An access to the memory of a slot: its offset, and how many bytes of the memory there are to it: where a variable
+  says which part, those of a part."""
 
   slot: int
   offset: Affine
@@ -74,7 +75,15 @@ def is_row_index(offset: Affine, r: UOp, step: int, n: int) -> bool:
 def accesses(stores: Iterable[UOp]) -> tuple[RowAccess, ...]:
   memo: dict[UOp, Affine] = {}
   found = ((u, u.src[0], u is s.src[0]) for s in stores for u in s.toposort() if u.op is Ops.INDEX)
-  return tuple(RowAccess(p.arg.slot, affine(u.src[1], memo), w, p.arg.size * p.dtype.itemsize) for u, p, w in found)
+  out = []
+  for u, p, written in found:
+    at, size = affine(u.src[1], memo), p.arg.size
+    inner = {a: c for a, c in at.terms.items() if a.op is not Ops.VARIABLE}
+    if len(inner) < len(at.terms):
+      lo, hi = Affine(0, inner).bounds()
+      size = min(size, hi - lo + 1)
+    out.append(RowAccess(p.arg.slot, at, written, size * p.dtype.itemsize))
+  return tuple(out)
 
 
 def single(ast: UOp, slots: Sequence[int] | Mapping[int, int], ids: LoopIds, tiled: bool = False) -> Group | None:
@@ -207,7 +216,7 @@ def fits(group: Group, cache: int) -> bool:
   last = [*independent, *(r for r in group.rows if r not in independent)][-1]
   for x in group.accesses:
     if x.nbytes > SMALL and (step := x.offset.terms.get(last)) is not None:
-      inner = [c for r, c in x.offset.terms.items() if r not in group.rows]
+      inner = [c for r, c in x.offset.terms.items() if r not in group.rows and r.op is not Ops.VARIABLE]
       if max(inner, default=0) > step or min(inner, default=step) > min(x.offset.terms.values()):
         return False
   return row_bytes(group) <= cache  # more would not stay there from one kernel to the next

@@ -2,13 +2,16 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tinygrad.device import Placement, Sharding
 from tinygrad.helpers import prod
 from tinygrad.schedule import fuse
-from tinygrad.schedule.homes import Home, layout, peel, whole
+from tinygrad.schedule.homes import Home, layout, peel, stretch
 from tinygrad.schedule.items import Temp
 from tinygrad.uop import Ops, UOp
+
+WHOLE = (Ops.COLLECTIVE, Ops.CALL)  # may be written by a copy or a user's kernel, which know no part of a memory
 
 
 class Slots:
@@ -36,14 +39,17 @@ class Slots:
     for u in self.nodes:
       if u.op is not Ops.ASSIGN or any(readers[x] > 1 for x in u.src[0].down()):
         continue
-      buffer, value = whole(u.src[0]), peel(u.src[1])
-      if buffer in self.homes and value not in self.homes and value.op not in fuse.LEAVES and value.op is not Ops.AFTER:
-        self.homes[value] = Home(self.homes[buffer].slot, layout(value.shape))
+      (buffer, start), value = stretch(u.src[0]), peel(u.src[1])
+      if buffer not in self.homes or value in self.homes or value.op in fuse.LEAVES or value.op is Ops.AFTER:
+        continue
+      if start is None or value.op not in WHOLE:
+        memory = self.homes[buffer]
+        self.homes[value] = Home(memory.slot, layout(value.shape), start, None if start is None else memory.size)
     for u in stored:
       if u not in self.homes:
         below = peel(u.src[0]) if u.op is Ops.CONTIGUOUS else u
-        there = below in self.homes and below.op not in fuse.MEMORY
-        self.homes[u] = Home(self.homes[below].slot if there else self.new_temp(u), layout(u.shape))
+        there = None if below.op in fuse.MEMORY else self.homes.get(below)
+        self.homes[u] = replace(there or Home(self.new_temp(u), ()), shape=layout(u.shape))
 
   def new_temp(self, u: UOp) -> int:
     slot, device = len(self.buffers) + len(self.temps), self.where[u]
