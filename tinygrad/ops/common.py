@@ -72,10 +72,10 @@ def define_leaf(
   *,
   shape: Callable[[UOp], tuple[Any, ...]],
   dtype: Callable[[UOp], None],
-  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None,
-  factors: Callable[[UOp], Factors] | None,
-  render: str | None,
   traits: Trait,
+  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None = None,
+  factors: Callable[[UOp], Factors] | None = None,
+  render: str | None = None,
 ) -> None:
   """The card of a leaf: nothing is computed of operands, so no derivative passes and nothing partial is met."""
   define(
@@ -108,7 +108,7 @@ def define_structure(
 ) -> None:
   """The card of what holds a graph together, or stands in the local view, where placement is over: no value by itself,
   no derivative, no factors."""
-  define_leaf(op, shape=shape, dtype=dtype, evaluate=None, factors=None, render=None, traits=traits)
+  define_leaf(op, shape=shape, dtype=dtype, traits=traits)
 
 
 def define_kernel_op(op: Ops, *, dtype: Callable[[UOp], None]) -> None:

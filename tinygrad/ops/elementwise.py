@@ -35,7 +35,7 @@ def define_elementwise(
   partial: PartialRule,
   render: str,
   traits: Trait,
-  cost: int,
+  cost: int = 1,
 ) -> None:
   """The card of an elementwise op: sources and result have one shape, and each dim is a factor. `evaluate`: a
   function, or the name of one of numpy's."""
@@ -78,7 +78,6 @@ define_elementwise(
   partial=PartialRule.NEGATE,
   render="-{0}",
   traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
-  cost=1,
 )
 define_elementwise(
   Ops.RECIP,
@@ -134,7 +133,6 @@ for _op, _name in ((Ops.FLOOR, "floor"), (Ops.CEIL, "ceil"), (Ops.ROUND, "rint")
     partial=PartialRule.MONOTONE,
     render=f"{_name}({{0}})",
     traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
-    cost=1,
   )
 
 
@@ -146,7 +144,6 @@ define_elementwise(
   partial=PartialRule.REDUCE_FIRST,
   render="!{0}",
   traits=NO_TRAIT,
-  cost=1,
 )
 
 
@@ -164,7 +161,6 @@ define_elementwise(
   partial=PartialRule.CAST,
   render="cast({0})",
   traits=Trait.CONVERTS | Trait.SEEN_THROUGH,
-  cost=1,
 )
 
 
@@ -203,7 +199,6 @@ define_elementwise(
   partial=PartialRule.SUM,
   render="({0} + {1})",
   traits=Trait.WRAPS | Trait.FLOP,
-  cost=1,
 )
 define_elementwise(
   Ops.SUB,
@@ -213,7 +208,6 @@ define_elementwise(
   partial=PartialRule.SUM,
   render="({0} - {1})",
   traits=Trait.WRAPS | Trait.FLOP,
-  cost=1,
 )
 define_elementwise(
   Ops.MUL,
@@ -223,7 +217,6 @@ define_elementwise(
   partial=PartialRule.PRODUCT,
   render="({0} * {1})",
   traits=Trait.ZERO_AT_ZERO | Trait.WRAPS | Trait.FLOP | Trait.SEEN | Trait.PAIRED,
-  cost=1,
 )
 
 
@@ -265,7 +258,6 @@ define_elementwise(
   partial=PartialRule.REDUCE_FIRST,
   render="({0} // {1})",
   traits=Trait.DIVIDES | Trait.FLOP,
-  cost=1,
 )
 define_elementwise(
   Ops.MOD,
@@ -275,7 +267,6 @@ define_elementwise(
   partial=PartialRule.REDUCE_FIRST,
   render="({0} % {1})",
   traits=Trait.DIVIDES | Trait.FLOP,
-  cost=1,
 )
 
 
@@ -296,7 +287,6 @@ for _op, _name in ((Ops.MAX, "max"), (Ops.MIN, "min")):
     partial=PartialRule.EXTREMUM,
     render=f"{_name}({{0}}, {{1}})",
     traits=Trait.IDEMPOTENT | Trait.FLOP,
-    cost=1,
   )
 
 
@@ -336,7 +326,6 @@ for _op, _name, _sign, _dtype, _traits in (
     partial=PartialRule.REDUCE_FIRST,
     render=f"({{0}} {_sign} {{1}})",
     traits=_traits,
-    cost=1,
   )
 
 # ---------------------------------------------------------------- ternary
@@ -360,5 +349,4 @@ define_elementwise(
   partial=PartialRule.SELECT,
   render="({0} ? {1} : {2})",
   traits=NO_TRAIT,
-  cost=1,
 )

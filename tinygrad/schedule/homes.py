@@ -49,24 +49,18 @@ def peel(u: UOp) -> UOp:
   return next(v for v in u.down() if not keeps_order(v))
 
 
-def whole(view: UOp) -> UOp:
-  """Below shrinks to a symbolic length: the elements stay where they are in memory, which is laid out by upper
-  bounds.
-  """
-  while view.op is Ops.SHRINK and all(is_int(lo, 0) for lo, _ in view.arg):
-    if layout(view.shape) != layout(view.src[0].shape):
-      break
-    view = view.src[0]
-  return view
-
-
 def stretch(view: UOp) -> tuple[UOp, UOp | None]:
-  """(memory, where the view begins in it) of a view whose elements lie side by side there."""
-  view = whole(peel(view))
-  if view.op is not Ops.SHRINK or not all(isinstance(n, int) for n in (*view.shape, *view.src[0].shape)):
-    return view, None
-  cut = [i for i, (n, m) in enumerate(zip(view.shape, view.src[0].shape)) if n != m]
-  below = whole(view.src[0])
-  if any(view.shape[i] != 1 for i in range(max(cut, default=0))):
-    return view, None
-  return below, flat_index([number(lo) for lo, _ in view.arg], layout(below.shape))
+  """(memory, where the view begins in it; None: it is all of it, or only shorter by a symbol) of a view whose elements
+  lie side by side there. Memory is laid out by upper bounds, so that a shrink to a symbolic length moves nothing."""
+  view, start = peel(view), None
+  while view.op is Ops.SHRINK:
+    below, sizes = view.src[0], layout(view.src[0].shape)
+    cut = [i for i, (n, m) in enumerate(zip(layout(view.shape), sizes)) if n != m]
+    if cut or not all(is_int(lo, 0) for lo, _ in view.arg):
+      if start is not None or any(not is_int(n, 1) for n in view.shape[: max(cut, default=0)]):
+        break
+      if not all(isinstance(n, int) for n in (*view.shape, *below.shape)):
+        break
+      start = flat_index([number(lo) for lo, _ in view.arg], sizes)
+    view = below
+  return view, start
