@@ -22,6 +22,7 @@ status is 1 if any failed.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import random
 import sys
@@ -221,25 +222,49 @@ class Program:
     return x.unsqueeze(0).expand(rng.choice((2, 4)), *x.shape)
 
 
-def values(seed: int) -> str:
-  want = [t.numpy() for t in Program(seed, False).tensors]
-  p = Program(seed, True)
-  given = [x.device for x in p.leaves]
-  p.propagate()
-  for x, before in zip(p.leaves, given):
+class Case:
+  """A seed's program as laws look at it: it is placed once for all of them."""
+
+  def __init__(self, seed: int) -> None:
+    self.seed = seed
+
+  @functools.cached_property
+  def placed(self) -> Placed:
+    return Placed(Program(self.seed, True))
+
+  def again(self, at: Mapping[int, Any], priority: int) -> str:
+    """What to state where some values are changes."""
+    again = Program(self.seed, True)
+    again.propagate_stating(at, priority)
+    if said := differing("stated", self.placed.devices, devices(again.tensors)):
+      return said
+    return "" if again.wire == self.placed.wire else f"stated: {again.wire} bytes move, not {self.placed.wire}"
+
+
+class Placed:
+  """A program, placed; `given`: where leaves were; `devices`: where all tensors are before anything is computed."""
+
+  def __init__(self, program: Program) -> None:
+    self.program, self.given = program, devices(program.leaves)
+    self.found = program.propagate()
+    self.devices, self.wire = devices(program.tensors), program.wire
+
+
+def values(case: Case) -> str:
+  want = [t.numpy() for t in Program(case.seed, False).tensors]
+  p = case.placed.program
+  for x, before in zip(p.leaves, case.placed.given):
     if before != "CPU" and x.device != before:
       return f"a leaf that the user placed at {before} is at {x.device}"
-  placed = [t.device for t in p.tensors]
-  for t, there, expected in zip(p.tensors, placed, want, strict=True):
+  for t, there, expected in zip(p.tensors, case.placed.devices, want, strict=True):
     np.testing.assert_allclose(t.numpy(), expected, rtol=1e-5, atol=1e-5)  # a gradient of max may be a third
     if t.device != there:
       return f"a tensor that showed {there} is at {t.device} when it is read"
   return ""
 
 
-def cuts(seed: int) -> str:
-  p = Program(seed, True)
-  found = p.propagate()
+def cuts(case: Case) -> str:
+  p, found = case.placed.program, case.placed.found
   for u, at in [(u, found.answer[u]) for u in found.answer.asked.order] + [
     (u, v.device) for v, u in found.before.items()
   ]:
@@ -261,40 +286,29 @@ def devices(tensors: Sequence[Tensor]) -> list[Any]:
   return [t.device for t in tensors]
 
 
-def order(seed: int) -> str:
-  p, turned = Program(seed, True), Program(seed, True)
-  p.propagate()
-  before = devices(p.tensors)
+def order(case: Case) -> str:
+  turned = Program(case.seed, True)
   turned.propagate(turned=True)
-  return differing("turned", before, devices(turned.tensors))
+  return differing("turned", case.placed.devices, devices(turned.tensors))
 
 
-def stated(seed: int, priority: int = 0) -> str:
-  p = Program(seed, True)
-  p.propagate()
-  placed, wire = dict(enumerate(devices(p.tensors))), p.wire  # a constant is another program's, too
-  one = random.Random(seed).choice(list(placed))
-  for at in (placed, {one: placed[one]}):
-    again = Program(seed, True)
-    again.propagate_stating(at, priority)
-    if said := differing("stated", devices(p.tensors), devices(again.tensors)):
-      return said
-    if again.wire != wire:
-      return f"stated: {again.wire} bytes move, not {wire}"
-  return ""
+def stated(case: Case, priority: int = 0) -> str:
+  placed = dict(enumerate(case.placed.devices))  # a constant is another program's, too
+  one = random.Random(case.seed).choice(list(placed))
+  return case.again(placed, priority) or case.again({one: placed[one]}, priority)
 
 
-def stated_last(seed: int) -> str:
-  return stated(seed, LAST)
+def stated_last(case: Case) -> str:
+  return stated(case, LAST)
 
 
-def between(seed: int) -> str:
-  p = Program(seed, True, differentiated=False)
+def between(case: Case) -> str:
+  p = Program(case.seed, True, differentiated=False)
   p.propagate()
   read, wire = UOp.sink(*[t.uop for t in p.outputs]).toposort(), p.wire
   for i, x in enumerate(p.values):
     if x.uop in read:
-      again = Program(seed, True, differentiated=False, stated={i: x.device})
+      again = Program(case.seed, True, differentiated=False, stated={i: x.device})
       again.propagate()
       if said := differing(f"value {i} stated", devices(p.tensors), devices(again.tensors)):
         return said
@@ -303,16 +317,16 @@ def between(seed: int) -> str:
   return ""
 
 
-def twice(seed: int) -> str:
-  p = Program(seed, True, in_rounds=False)  # where a hint of a later round has moved a value, that is there from now on
+def twice(case: Case) -> str:
+  p = Program(case.seed, True, in_rounds=False)  # where a hint of a later round has moved a value, it is there then
   p.propagate()
   once = devices(p.tensors)
   p.propagate()
   return differing("twice", once, devices(p.tensors))
 
 
-def unhinted(seed: int) -> str:
-  p = Program(seed, False)
+def unhinted(case: Case) -> str:
+  p = Program(case.seed, False)
   propagate(p.tensors, mesh=p.mesh)
   if (moved := explain(*p.outputs, *p.gradients).wire) != 0:
     return f"{moved} bytes move"
@@ -320,14 +334,14 @@ def unhinted(seed: int) -> str:
   return differing("unhinted", [Sharding(p.mesh, P())] * len(found), found)
 
 
-def no_more_bytes(seed: int) -> str:
-  p = Program(seed, False, on_leaves=True)
+def no_more_bytes(case: Case) -> str:
+  p = Program(case.seed, False, on_leaves=True)
   p.propagate()
-  by_hooks = Program(seed, False, places=devices(p.memory))
+  by_hooks = Program(case.seed, False, places=devices(p.memory))
   return f"{p.wire} bytes move, by hooks {by_hooks.wire}" if p.wire > by_hooks.wire else ""
 
 
-LAWS: dict[str, Callable[[int], str]] = {
+LAWS: dict[str, Callable[[Case], str]] = {
   "values": values,
   "cuts": cuts,
   "order": order,
@@ -342,8 +356,12 @@ ALL_LAWS = LAWS | {"between": between}
 
 def check(seed: int, law: str = "values") -> str:
   """What is wrong with a program; "" if nothing is."""
+  return checked(Case(seed), law)
+
+
+def checked(case: Case, law: str) -> str:
   try:
-    return ALL_LAWS[law](seed)
+    return ALL_LAWS[law](case)
   except Exception as e:  # whatever it is, it is the finding
     return f"{type(e).__name__}: {' '.join(str(e).split())[:300]}"
 
@@ -368,7 +386,8 @@ def main() -> int:
       return any(not line.endswith(": holds") for line in said)
     failed = 0
     for seed in tqdm(range(args.first, args.first + args.programs), desc="programs"):
-      found = [f"\nseed {seed}: {law}: {said}" for law in laws if (said := check(seed, law))]
+      case = Case(seed)
+      found = [f"\nseed {seed}: {law}: {said}" for law in laws if (said := checked(case, law))]
       failed += bool(found)
       print(*found, sep="", end="", flush=True)
   print(f"{args.programs - failed} programs agree, {failed} do not")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
   from tinygrad.solver.auto.recompute import Recomputation
   from tinygrad.solver.graph import Answer
   from tinygrad.solver.reasons import Reason
+  from tinygrad.solver.solve import Policy
 else:
   build, decided, graph, handed, reasons, solve, automatic, fit, model, search, machines = (
     LazyModule(f"tinygrad.solver.{name}")
@@ -179,15 +180,25 @@ def fewer_bytes(sink: UOp, made: dict[UOp, UOp], other: dict[UOp, UOp]) -> dict[
 def place_by_hints(roots: Sequence[UOp], mesh: Mesh) -> Placing:
   """What `propagate` makes of values. A hint that nobody reads says where a result is to be. One that is met without it
   is inert: so what was decided can be said of any result, and nothing changes. Of those that are not, half of the
-  earliest round come to count, those that say less first; others may then be met."""
+  earliest round come to count, those that say less first; others may then be met. Where any counts, which of them
+  these are is no matter in the end."""
   sink, policy = UOp.sink(*roots), solve.Policy(STRATEGY.value)
   inert = graph.unread_hints(sink)
   while True:
     placing = Placing(graph.answer(sink, mesh, policy, inert))
     placing.found.met.update(graph.met(inert, placing.made, mesh))
     if not (unmet := inert - placing.found.met.keys()):
-      return placing
+      break
     inert = inert - graph.earliest(unmet, placing.found.asked.by_depth)
+  return placing if inert == graph.unread_hints(sink, True) else with_results_stated(placing, policy)
+
+
+def with_results_stated(placing: Placing, policy: Policy) -> Placing:
+  """The same leaves and results, with what is between decided from these alone: as it was, if they can't be had so."""
+  asked = placing.found.asked
+  again = Placing(graph.restated(placing.found, placing.made, policy))
+  cuts = ([graph.cuts_on(way.made[u], asked.mesh) for u in asked.order[-1].src] for way in (placing, again))
+  return again if next(cuts) == next(cuts) else placing
 
 
 @uncollected()

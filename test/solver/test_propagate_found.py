@@ -8,7 +8,7 @@ from tinygrad import OPEN, Context, Mesh, P, ShardError, Sharding, Tensor, propa
 from tinygrad.debug import report as reports
 from tinygrad.sharding import explain, index_maps
 from tinygrad.solver import build, graph
-from tinygrad.solver.graph import ask
+from tinygrad.solver.graph import ask, restated
 from tinygrad.uop import UOp
 
 LINE = Mesh([f"CPU:{i}" for i in range(4)], names=("a",))
@@ -83,7 +83,7 @@ def test_a_result_is_told_where_it_is(program):
 def test_what_a_result_is_told_that_counts_is_noticed(monkeypatch):
   """(Mutant: a hint that nobody reads is one as any other.)"""
   before = of_a_later_round(False)
-  monkeypatch.setattr(graph, "unread_hints", lambda sink: set())
+  monkeypatch.setattr(graph, "unread_hints", lambda sink, counting=False: set())
   assert of_a_later_round(True) != before
 
 
@@ -118,6 +118,45 @@ def test_a_hint_that_has_counted_counts_again(monkeypatch):
   assert counts_twice()
   monkeypatch.setattr(graph, "counted", Forgetful())
   assert not counts_twice()
+
+
+def of_equal_results(stated):
+  """The gradient's hint counts, and a result is where it is because of that; or the other way round."""
+  x = zeros(8, 8)
+  x.requires_grad = True
+  h = x.constrain(P(None, "a"), priority=(2, 1))
+  y, z = (h.T < h).where(h, h.T), h.T.max(1, keepdim=True).constrain(P(OPEN, OPEN))
+  g = (y.sum() + z.sum()).gradient(x)[0]
+  propagate(y, z, g, [y.constrain(P(None, "a"))] if stated else [], mesh=LINE)
+  return [t.device for t in (x, y, z, g)], explain(*[t * 2 for t in (y, z, g)]).wire
+
+
+def test_what_is_between_results_follows_from_where_these_are(monkeypatch):
+  """(Mutant: from which hint of several came to count.)"""
+  assert of_equal_results(True) == of_equal_results(False)
+  monkeypatch.setattr(propagation, "with_results_stated", lambda placing, policy: placing)
+  assert of_equal_results(True) != of_equal_results(False)
+
+
+def test_results_that_are_stated_keep_their_reasons(monkeypatch):
+  """A result that is said to be where it has come to be is so by the hint that said it."""
+  stated = []
+  monkeypatch.setattr(graph, "restated", lambda *given: stated.append(1) or restated(*given))
+  x = zeros(8, 8)
+  y = x.exp()
+  z = (y + 1).constrain(P("a"))
+  said = propagate(y, z, mesh=LINE)
+  assert stated
+  for t in (x, y, z):
+    (reason,) = said.why(t)
+    assert reason.source.arg == z.uop.arg
+
+
+def test_a_result_of_which_something_is_said_is_priced_once():
+  y = zeros(8, 8).shard(LINE, P(None, "a")).sum(1)
+  sink = build.without_hints(UOp.sink(y.uop, y.constrain(P(None)).uop))
+  (result,) = sink.src
+  assert result.device == y.device and not result.device.partial and y.uop.device.partial
 
 
 class Forgetful:
@@ -306,7 +345,9 @@ def test_what_is_the_same_in_both_graphs_is_not_priced(monkeypatch):
 
 
 def test_a_gradient_reads_what_was_moved_for_its_op(monkeypatch):
-  """As it does where it is written on what is placed. (Mutant: that such a move is there is not known.)"""
+  """As it does where it is written on what is placed. (Mutant: that such a move is there is not known.) As it was
+  found: with what is between decided by the hints that came to count."""
+  monkeypatch.setattr(propagation, "with_results_stated", lambda placing, policy: placing)
   case = of_a_cat_along_a_cut_dim, SQUARE, [((4, 8), P("a")), ((8,), P(("a", "b")))], {}
   by_hints, by_hooks = bytes_with_gradients(*case)
   assert by_hints == by_hooks

@@ -19,6 +19,9 @@ STATED = (
   454011,
   457676,
   311394,
+  510332,
+  704143,
+  705236,
 )  # what was stated of these once changed what it was of
 
 
@@ -157,7 +160,7 @@ def cut_everywhere(answer, u):
 
 def test_hints_that_are_met_anyway_and_go_backward_are_noticed(monkeypatch):
   """(Mutant: a hint counts whether it is met without it or not.)"""
-  monkeypatch.setattr(graph, "unread_hints", lambda sink: set())
+  monkeypatch.setattr(graph, "unread_hints", lambda sink, counting=False: set())
   assert broken("stated", STATED)
 
 
@@ -184,6 +187,18 @@ def test_hints_that_come_to_count_together_are_noticed(monkeypatch):
   """(Mutant: all of the earliest round at once, what was needed and what follows from that alone.)"""
   monkeypatch.setattr(graph, "earliest", lambda hints, order: {u for u in hints if u.src[0] not in hints})
   assert broken("stated", (454011,))
+
+
+def test_what_follows_from_which_hint_counts_is_noticed(monkeypatch):
+  """(Mutant: what is between is as it was found when the last hint came to count.)"""
+  monkeypatch.setattr(propagation, "with_results_stated", lambda placing, policy: placing)
+  assert broken("stated", (510332, 704143))
+
+
+def test_a_result_that_is_priced_where_nobody_wants_it_is_noticed(monkeypatch):
+  """(Mutant: what is partial is no result that has to be reduced.)"""
+  monkeypatch.setattr(build, "where_shown", lambda x: x)
+  assert broken("stated", (705236,))
 
 
 def asked(seed):

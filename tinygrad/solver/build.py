@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tinygrad.device import Placement, Sharding
+from tinygrad.ops import Trait, having
 from tinygrad.sharding.costs import at_placement
 from tinygrad.sharding.decision_cache import AS_GIVEN
 from tinygrad.sharding.decisions import decide
@@ -16,6 +17,8 @@ from tinygrad.solver.handed import is_decided_anew
 from tinygrad.solver.ways import MovesHeld, OpWays
 from tinygrad.uop import Move, Ops, UOp, factor_rule
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
+
+EFFECTS = having(Trait.EFFECT)
 
 
 def build_answer(found: Answer, leaves: Mapping[UOp, UOp], wished: bool = True) -> dict[UOp, UOp]:
@@ -70,17 +73,25 @@ def handed_out(u: UOp, g: UOp, found: Answer) -> UOp:
 
 
 def without_hints(sink: UOp) -> UOp:
-  """A graph without its CONSTRAINs: what was to be decided by them is decided. Shapes and placements are kept."""
+  """A graph without its CONSTRAINs: what was to be decided by them is decided. Shapes and placements are kept; each
+  result is asked for once, where its Tensor shows it."""
 
   def make(u: UOp, src: Sources) -> UOp:
     if u.op is Ops.CONSTRAIN:
       return src[0]
-    v = on_sources(u, src)
+    v = on_sources(u, tuple(dict.fromkeys(map(where_shown, src))) if u.op is Ops.SINK else src)
     if v is not u and u.op is not Ops.SINK and all(s is t or s.device is t.device for s, t in zip(u.src, src)):
       v.shape, v.device = u.shape, u.device
     return v
 
   return rebuild(sink, make)
+
+
+def where_shown(x: UOp) -> UOp:
+  """A result where its Tensor shows it, reduced, whatever its readers want."""
+  if not isinstance(x.device, Sharding) or x.op in EFFECTS or x.op is Ops.BUFFER:
+    return x
+  return UOp.new(Ops.MOVE, x.dtype, (x,), Move(x.device.reduced, True))
 
 
 def is_whole(placement: Placement | None) -> bool:

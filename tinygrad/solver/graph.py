@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import weakref
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinygrad.device import Computes, Constraint, Device, Mesh, Placement, ShardError, Sharding, same_devices, spec_of
@@ -16,7 +16,7 @@ from tinygrad.solver.axes import Axes, coexist, common, within_axes
 from tinygrad.solver.contractions import Contractions, contractions
 from tinygrad.solver.handed import before_moves, gradient_targets, is_decided_anew
 from tinygrad.solver.problem import Direction, Edge, Hint, Problem, Rule
-from tinygrad.solver.solve import DEFAULT, Policy, Solution, solve
+from tinygrad.solver.solve import DEFAULT, Policy, Solution, Told, solve
 from tinygrad.uop import GroupOp, Ops, UOp, factor_rule
 
 ALIKE = GroupOp.Elementwise | having(Trait.IDENTITY)  # each element of the result is of one element of each source
@@ -110,6 +110,30 @@ def answer(sink: UOp, mesh: Mesh, policy: Policy = DEFAULT, inert: Set[UOp] = fr
     return Answer(asked, solve(asked.problem, policy))
   except ValueError as e:
     raise ShardError(str(e)) from None
+
+
+def restated(found: Answer, made: Mapping[UOp, UOp], policy: Policy = DEFAULT) -> Answer:
+  """The answer with leaves and results said to be where they have come to be, before all else: what is between follows
+  from that alone, and not from which of several hints was needed for it."""
+  asked, first = found.asked, found.solution
+  hints, told = list(asked.problem.hints), dict[int, dict[int, Told]]()
+  grouped = {v for group in asked.problem.groups for v in group}
+  for u in (*asked.leaves, *asked.order[-1].src):
+    if (
+      (v := asked.number.get(u)) is not None and v not in grouped and (dims := cuts_on(made[u], asked.mesh)) is not None
+    ):
+      hints[v] = Hint.of(asked.mesh, dims, (False,) * len(dims))
+      known = first.hints[v]
+      told[v] = first.told[v] if known is not None and known.dims == dims else {}
+  return Answer(asked, solve(replace(asked.problem, hints=hints), policy, told), met=found.met)
+
+
+def cuts_on(u: UOp, mesh: Mesh) -> tuple[Axes, ...] | None:
+  """How each dim of what is on the mesh is cut."""
+  at = u.device
+  if not isinstance(at, Sharding) or not same_devices(at, Sharding.of(mesh, ())):
+    return None
+  return tuple([within_axes(at.cut(i), mesh) for i in range(u.ndim)])
 
 
 def ask(sink: UOp, mesh: Mesh, inert: Set[UOp] = frozenset()) -> Asked:
@@ -282,12 +306,13 @@ def hint_on(u: UOp, mesh: Mesh) -> Hint:
   return Hint.of(mesh, dims, hint.opened, hint.priorities, replicated)
 
 
-def unread_hints(sink: UOp) -> set[UOp]:
-  """The hints that nobody reads, but for others of them; without those that say more than how a value is cut, and those
-  that have counted before."""
+def unread_hints(sink: UOp, counting: bool = False) -> set[UOp]:
+  """The hints that nobody reads, but for others of them; without those that say more than how a value is cut, and,
+  unless `counting`, those that have counted before."""
   found, read = set[UOp](), set[UOp]()
   for u in reversed(sink.toposort()):  # readers before what they read
-    if u.op is Ops.CONSTRAIN and u not in read and not u.arg.reduced and u.arg.group is None and u not in counted:
+    is_cut = u.op is Ops.CONSTRAIN and u not in read and not u.arg.reduced and u.arg.group is None
+    if is_cut and (counting or u not in counted):
       found.add(u)
     elif u.op is not Ops.SINK and (not is_decided_anew(u) or u in read):
       read.update(u.src)
@@ -298,11 +323,9 @@ def met(hints: Set[UOp], made: Mapping[UOp, UOp], mesh: Mesh) -> dict[UOp, tuple
   """The hints that say how what their values became is placed, and how each of these is cut."""
   out = {}
   for u in hints:
-    said, at = hint_on(u, mesh), made[u.src[0]].device
-    if isinstance(at, Sharding) and same_devices(at, Sharding.of(mesh, ())):
-      dims = tuple([within_axes(at.cut(i), mesh) for i in range(u.ndim)])
-      if is_met(said, dims):
-        out[u] = dims
+    said, dims = hint_on(u, mesh), cuts_on(made[u.src[0]], mesh)
+    if dims is not None and is_met(said, dims):
+      out[u] = dims
   return out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -50,13 +50,13 @@ class Solution:
   told: list[dict[int, Told]] = field(default_factory=list)
 
 
-def solve(problem: Problem, policy: Policy = DEFAULT) -> Solution:
+def solve(problem: Problem, policy: Policy = DEFAULT, told: Mapping[int, dict[int, Told]] | None = None) -> Solution:
   """Cuts every value as its hints and those of the values around it say. Where two claims are equal the order of the
-  edges decides.
+  edges decides. `told`: of values whose hints were found before, by whom.
 
   Raises: ValueError where values of one group have hints that disagree, or differ in their number of dims.
   """
-  return Solver(problem, policy).run()
+  return Solver(problem, policy, told or {}).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,13 @@ class Solver:
   """What is known while a problem is solved. Values of one group share a slot. Hints and modes are one object for each
   that are equal, so that a step is known by the objects that it is made of: equal layers are decided once."""
 
-  def __init__(self, problem: Problem, policy: Policy) -> None:
+  def __init__(self, problem: Problem, policy: Policy, told: Mapping[int, dict[int, Told]]) -> None:
     self.problem, self.policy = problem, policy
     self.one: dict[Any, Any] = {}  # the one object of each hint and mode
     self.steps: dict[tuple[object, ...], list[Change]] = {}
     self.slot = slots(problem)
     self.hints: dict[int, Hint] = {}
-    self.told: dict[int, dict[int, Told]] = {}
+    self.told: dict[int, dict[int, Told]] = {self.slot[v]: dict(dims) for v, dims in told.items()}
     for s, hint in zip(self.slot, problem.hints):
       if hint is not None:
         self.hints[s] = self.same(hint if s not in self.hints else joint_hint(self.hints[s], hint))
