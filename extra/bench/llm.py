@@ -111,7 +111,8 @@ def resident() -> float:
 class Ours:
   def __init__(self, path: str, shard: str):
     from tinygrad.apps.checkpoint import GGUFCheckpoint
-    from tinygrad.apps.model import LanguageModel, Layout
+    from tinygrad.apps.layout import Layout
+    from tinygrad.apps.model import LanguageModel
     from tinygrad.nn.gguf import GGUF
 
     self.idle = resident()

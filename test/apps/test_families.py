@@ -19,7 +19,8 @@ from tinygrad import Device, GlobalCounters, Tensor
 from tinygrad.apps.checkpoint import Checkpoint, GGUFCheckpoint
 from tinygrad.apps.config import Config
 from tinygrad.apps.hugging_face import Folder, FolderError
-from tinygrad.apps.model import LanguageModel, Layout
+from tinygrad.apps.layout import Layout
+from tinygrad.apps.model import LanguageModel
 from tinygrad.apps.models import FAMILIES
 from tinygrad.nn.block_formats import FORMATS
 from tinygrad.nn.gguf import GGUF
@@ -79,6 +80,29 @@ def test_same_tokens_on_1_2_4_and_2x2_devices(name: str, tmp_path: Path):
   one, two, four, mesh = (greedy(whole(source, shard), 16) for shard in ("1", "2", "4", "2x2"))
   assert one == two == four == mesh
   assert len(set(one)) > 4, "a text of one token would hide what differs"
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_same_tokens_where_devices_share_kv_heads(name: str, tmp_path: Path):
+  """Fewer kv heads than devices: one or two, by the family's place in the list. No more is reduced than with enough."""
+  kv = 1 + list(CASES).index(name) % 2
+  sizes = random_sizes(name) | {"num_key_value_heads": kv, "num_attention_heads": 4}
+  source = Folder(write_folder(name, tmp_path / "model", **sizes))
+  one = whole(source)
+  want = greedy(one, 12)
+  for shard in ("2", "4", "2x2") if kv == 1 else ("4", "2x2"):
+    m = whole(source, shard)
+    assert greedy(m, 12) == want, shard
+    assert m.layout.copies == m.layout.count // kv
+    norms = kv if m.c.family.query_norm == "all" else 0  # of q, and of k where that is cut
+    assert m.collectives_of_step() == {"all_reduce": (2 + norms) * m.c.layers + 1}
+
+
+@pytest.mark.parametrize(("kv", "heads", "shard"), [(3, 3, "2"), (2, 6, "4"), (3, 6, "2x2"), (1, 3, "2"), (6, 6, "4")])
+def test_same_tokens_where_heads_do_not_divide(kv: int, heads: int, shard: str, tmp_path: Path):
+  sizes = {"num_key_value_heads": kv, "num_attention_heads": heads}
+  source = Folder(write_folder("qwen3", tmp_path / "model", **sizes))
+  assert greedy(whole(source, shard), 12) == greedy(whole(source), 12)
 
 
 @pytest.mark.parametrize(("name", "shard"), [("qwen3", "1"), ("mistral", "2"), ("gpt_oss", "1")])

@@ -15,13 +15,14 @@ from tiny_llama import CASES, PROMPTS, TOKENS, Tiny
 from tiny_models import write_family_gguf, write_folder
 
 from extra.write_gguf import write_gguf
-from tinygrad import Device, GlobalCounters, Mesh
+from tinygrad import GlobalCounters
 from tinygrad.apps import AppError
 from tinygrad.apps.checkpoint import GGUFCheckpoint
 from tinygrad.apps.config import Config
 from tinygrad.apps.kv_cache import CacheError
+from tinygrad.apps.layout import Layout
 from tinygrad.apps.llm import EMBEDDED
-from tinygrad.apps.model import ContextError, LanguageModel, Layout, Matrix, ShardSpecError, load_weights
+from tinygrad.apps.model import ContextError, LanguageModel, Matrix, load_weights
 from tinygrad.apps.tokenizer import TokenError, Tokenizer
 from tinygrad.device import Buffer
 from tinygrad.nn.gguf import GGUF, GGUFError
@@ -290,17 +291,6 @@ def test_one_device_needs_no_collective(tmp_path: Path):
   assert not load(SMALL, tmp_path).collectives_of_step()
 
 
-def test_layouts():
-  name = Device.DEFAULT
-  assert Layout.parse("1") == Layout(name) and Layout.parse("1x1") == Layout(name)
-  two = tuple(f"{name}:{i}" for i in range(2))
-  assert Layout.parse("2") == Layout(Mesh(two, (2,), ("tp",))) and Layout.parse("2").count == 2
-  assert Layout.parse("2x3").where.shape == (2, 3) and Layout.parse("2x3").count == 6
-  for bad in ("0", "-1", "2x", "x2", "2x2x2", "two", "", "1.5", "9999"):
-    with pytest.raises(ShardSpecError, match=f"--shard '{bad}' is no number of devices\n  fix: --shard 2"):
-      Layout.parse(bad)
-
-
 # ---------------------------------------------------------------- what it refuses
 
 
@@ -328,13 +318,6 @@ def test_a_full_context(tmp_path: Path):
   assert small.c.context == 8 and Config.read(opened(tmp_path / "small.gguf"), 1000).context == 64
   with pytest.raises(ContextError, match="9 tokens do not fit into the context of 8"):
     small.prefill([1] * 9)
-
-
-def test_heads_that_the_devices_cannot_share(tmp_path: Path):
-  with pytest.raises(
-    ShardSpecError, match=r"4 devices cannot share 2 kv heads evenly\n  fix: --shard with one of \[1, 2\]"
-  ):
-    load(SMALL, tmp_path, "4")
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from extra.write_gguf import write_gguf
 from tinygrad.apps.checkpoint import GGUFCheckpoint
+from tinygrad.apps.layout import Layout
 from tinygrad.apps.llm import EMBEDDED
-from tinygrad.apps.model import LanguageModel, Layout
+from tinygrad.apps.model import LanguageModel
 from tinygrad.apps.rope import long_rope_amplitude
 from tinygrad.apps.tokenizer import SPLITS, Tokenizer
 from tinygrad.apps.train import train_command

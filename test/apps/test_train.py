@@ -14,8 +14,8 @@ import pytest
 from tinygrad import Tensor, nn
 from tinygrad.apps import train as program
 from tinygrad.apps.checkpoint import GGUFCheckpoint
+from tinygrad.apps.layout import Layout as AppLayout
 from tinygrad.apps.model import LanguageModel as AppModel
-from tinygrad.apps.model import Layout as AppLayout
 from tinygrad.apps.tokenizer import Tokenizer
 from tinygrad.apps.train_data import Batches, Corpus, TrainError, encode_documents, train_tokenizer
 from tinygrad.apps.train_files import export_model, loss_curve, read_weights
@@ -355,7 +355,8 @@ def test_the_program_from_texts_to_a_text(texts, tmp_path, capsys):
 @pytest.mark.parametrize(
   ("options", "match"),
   [
-    (["--mesh", "2x"], "--mesh '2x' is no mesh\n  fix: DPxTP such as 2x2"),
+    (["--mesh", "2x"], "--mesh '2x' is no number of devices\n  fix: --mesh 2, or a mesh as --mesh 2x2"),
+    (["--mesh", "pp=2"], "--mesh 'pp=2' has other axes than dp and tp\n  fix: --mesh dp=2,tp=2"),
     (["--dim", "100"], "--dim 100 is no multiple of 2 · 8 heads\n  fix: --dim 256"),
     (["--kv-heads", "3"], "8 heads cannot share 3 kv heads\n  fix: --kv-heads 8"),
     (["--mesh", "8"], "4 kv heads cannot be cut in 8\n  fix: --kv-heads 8"),

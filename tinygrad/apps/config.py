@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -42,11 +42,12 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-  """`axis`: the dim that is cut over devices; None where each has all of it."""
+  """`axis`: the dim that is cut over devices; None where each has all of it. `kv`: it is cut by kv heads."""
 
   name: str
   shape: tuple[int, ...]
   axis: int | None = None
+  kv: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,9 @@ class Config:
     yield Weight("output_norm.weight", (self.dim,))
     for i in range(self.layers):
       for w in self._attention():
-        yield Weight(f"blk.{i}.{w.name}", w.shape, w.axis)
+        yield replace(w, name=f"blk.{i}.{w.name}")
       for w in self._feed_forward():
-        yield Weight(f"blk.{i}.{w.name}", w.shape, w.axis)
+        yield replace(w, name=f"blk.{i}.{w.name}")
 
   def _attention(self) -> Iterator[Weight]:
     f, q, kv = self.family, self.heads * self.head_dim, self.kv_heads * self.head_dim
@@ -106,7 +107,7 @@ class Config:
     yield from self._norms(("attn_norm", "ffn_norm") if before else (), self.dim)
     yield from self._norms(("post_attention_norm", "post_ffw_norm") if after else (), self.dim)
     for name, rows in {"attn_q": q, "attn_k": kv, "attn_v": kv}.items():
-      yield from self._matrix(name, (rows, self.dim), 0)
+      yield from self._matrix(name, (rows, self.dim), 0, name != "attn_q")
       if f.query_norm != "none" and name != "attn_v":
         yield Weight(f"{name}_norm.weight", (self.head_dim if f.query_norm == "head" else rows,))
     yield from self._matrix("attn_output", (self.dim, q), 1)
@@ -130,10 +131,10 @@ class Config:
     yield from self._matrix(f"ffn_up{end}", (*lead, ffn, self.dim), len(lead))
     yield from self._matrix(f"ffn_down{end}", (*lead, self.dim, ffn), len(lead) + 1)
 
-  def _matrix(self, name: str, shape: tuple[int, ...], axis: int | None) -> Iterator[Weight]:
-    yield Weight(f"{name}.weight", shape, axis)
+  def _matrix(self, name: str, shape: tuple[int, ...], axis: int | None, kv: bool = False) -> Iterator[Weight]:
+    yield Weight(f"{name}.weight", shape, axis, kv)
     if name in self.biases:
-      yield Weight(f"{name}.bias", shape[:-1], axis if axis == len(shape) - 2 else None)
+      yield Weight(f"{name}.bias", shape[:-1], axis if axis == len(shape) - 2 else None, kv)
 
   def _norms(self, names: tuple[str, ...], size: int) -> Iterator[Weight]:
     return (Weight(f"{name}.weight", (size,)) for name in names)

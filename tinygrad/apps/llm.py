@@ -34,7 +34,8 @@ from tinygrad.apps.checkpoint import Checkpoint, GGUFCheckpoint
 from tinygrad.apps.generation import Counts, Engine, Finish, Request
 from tinygrad.apps.hub import find_model, is_path
 from tinygrad.apps.hugging_face import Folder
-from tinygrad.apps.model import LanguageModel, Layout
+from tinygrad.apps.layout import Layout
+from tinygrad.apps.model import LanguageModel
 from tinygrad.apps.sampling import Sampling
 from tinygrad.apps.server.app import Served, Server
 from tinygrad.apps.server.run import serve
@@ -42,6 +43,7 @@ from tinygrad.apps.tokenizer import Tokenizer
 from tinygrad.helpers import size_to_str, tqdm
 from tinygrad.nn.files import CheckpointError
 from tinygrad.nn.gguf import GGUF, GGUFError
+from tinygrad.sharding import explain
 
 EMBEDDED = Path(__file__).with_name("model.gguf")
 
@@ -57,7 +59,9 @@ def arguments() -> argparse.ArgumentParser:
   )
   p.add_argument("--prompt", help="default: standard input, whole if it is no terminal, else line by line")
   p.add_argument("--chat", action="store_true", help="by the model's chat template; /help in a terminal")
-  p.add_argument("--shard", default="1", metavar="N", help="devices to cut the weights over: 2, or a mesh such as 2x2")
+  p.add_argument("--shard", "--mesh", metavar="N", help="devices to cut the weights over: 2, or a mesh: 2x2, dp=2,tp=2")
+  p.add_argument("--devices", metavar="NAMES", help="which: GPU:0,GPU:1 (default: the first of the default kind)")
+  p.add_argument("--explain", action="store_true", help="print what a decoding step sends between devices, and exit")
   p.add_argument("--ctx", type=int, metavar="N", help="tokens of memory (default: the model's own, at most 4096)")
   p.add_argument("--cache", default="f16", choices=("f16", "f32", "q8_0"), help="keys and values (default: f16)")
   p.add_argument("--exact", action="store_true", help="round no activations where weights are quantised: slower")
@@ -137,7 +141,10 @@ def load_model(args: argparse.Namespace) -> tuple[LanguageModel, Tokenizer]:
     source, tokenizer, total = GGUFCheckpoint(g), Tokenizer.from_gguf(g), sum(t.nbytes for t in g.tensors.values())
   with tqdm(desc="loading weights", total=total, unit="B", unit_scale=True, leave=False) as bar:
     slots = args.slots or (4 if args.serve else 1)
-    model = LanguageModel(source, Layout.parse(args.shard), args.ctx, bar.update, slots, args.cache, args.exact)
+    layout = Layout.parse(args.shard, args.devices)
+    model = LanguageModel(source, layout, args.ctx, bar.update, slots, args.cache, args.exact)
+  if (copies := model.layout.copies) > 1:
+    print(f"{model.c.kv_heads} kv heads on {layout.count} devices: each is kept by {copies}", file=sys.stderr)
   return model, tokenizer
 
 
@@ -206,6 +213,9 @@ def main(argv: list[str] | None = None) -> int:
       sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")
     sampling_of(args)
     model, tokenizer = load_model(args)
+    if args.explain:
+      print(model.of_a_step(explain))
+      return 0
     engine = Engine(model, tokenizer, args.queue)
     status = run(args, engine)
   except KeyboardInterrupt:

@@ -1,27 +1,29 @@
 """One block for every family (`apps/models/`) over the public `Tensor` API, on one device or cut over several.
 
 Tensor parallel: q, k, v, gate and up are cut by their output rows, attn_output and down by their input columns, the
-embedding and the output matrix by vocabulary, and the KV cache by kv head. So a layer reduces two sums: after
-attn_output and after down. Activations between layers are replicated; everything between is placed by propagation.
+embedding and the output matrix by vocabulary, and the KV cache by kv head, of which devices may share one. So a layer
+reduces two sums: after attn_output and after down. Activations between layers are replicated; everything between is
+placed by propagation.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tinygrad import Device, Mesh, P, Sharding, Tensor, TinyJit, UOp, Variable
+from tinygrad import Device, Tensor, TinyJit, UOp, Variable
 from tinygrad.apps import AppError
 from tinygrad.apps.checkpoint import Checkpoint, Stored
 from tinygrad.apps.config import Config, Experts, Weight
 from tinygrad.apps.kv_cache import Cache, sint
+from tinygrad.apps.layout import Layout
 from tinygrad.apps.models.family import Router
 from tinygrad.apps.rope import Rope
 from tinygrad.apps.tokenizer import TokenError, check_tokens
@@ -64,66 +66,9 @@ class Matrix:
     return self.format.times(self.blocks, x)
 
 
+T = TypeVar("T")
 FEW = 8  # rows
 Mask = Tensor | None  # [rows or 1, 1, 1, T, seen positions], True where one sees the other; None: all of them
-
-
-class ShardSpecError(AppError):
-  """A --shard that cannot be: names the value and a fix."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-  """Where weights go: one device, or a mesh over all of whose axes they are cut."""
-
-  where: str | Mesh
-
-  @staticmethod
-  def parse(spec: str) -> Layout:
-    """ "2": two devices in a row; "2x2": a mesh with the axes dp and tp; "1": the default device."""
-    if not re.fullmatch(r"[1-9][0-9]{0,2}(x[1-9][0-9]{0,2})?", spec):
-      raise ShardSpecError(f"--shard {spec!r} is no number of devices\n  fix: --shard 2, or a mesh as --shard 2x2")
-    shape = tuple(int(n) for n in spec.split("x"))
-    if math.prod(shape) == 1:
-      return Layout(Device.DEFAULT)
-    devices = tuple(f"{Device.DEFAULT}:{i}" for i in range(math.prod(shape)))
-    return Layout(Mesh(devices, shape, ("tp",) if len(shape) == 1 else ("dp", "tp")))
-
-  @property
-  def devices(self) -> tuple[str, ...]:
-    return (self.where,) if isinstance(self.where, str) else tuple(self.where.devices)
-
-  @property
-  def count(self) -> int:
-    return 1 if isinstance(self.where, str) else math.prod(self.where.shape)
-
-  def put(self, x: Tensor | NDArray[np.generic], axis: int | None = None) -> Tensor:
-    """`x` on these devices, cut along `axis`, or replicated. Of a host array each device receives its slice only."""
-    t, where = x if isinstance(x, Tensor) else Tensor(x), self.placement(axis)
-    return t.to(where) if isinstance(where, str) else t.shard(where)
-
-  def placement(self, axis: int | None = None) -> str | Sharding:
-    if isinstance(self.where, str):
-      return self.where
-    cut: Sharding = Sharding(self.where, P() if axis is None else P(*[None] * axis, tuple(self.where.names)))
-    return cut
-
-  def over(self, x: NDArray[np.generic], axis: int | None = None) -> Tensor:
-    """As `put`, of memory that is never written and outlives the tensor: a processor's devices whose parts lie in one
-    piece use them where they lie."""
-    if isinstance(self.where, str):
-      return _viewed(x, self.where)
-    where = self.placement(axis)
-    if axis != 0 or isinstance(where, str):
-      return self.put(x, axis)
-    rows = [where.box(i, x.shape)[0] for i in range(self.count)]
-    return Tensor.from_shards([_viewed(x[slice(*r)], name) for r, name in zip(rows, where.devices)], where)
-
-
-def _viewed(x: NDArray[np.generic], device: str) -> Tensor:
-  if not (Device[device].capabilities.wraps and x.flags.c_contiguous and x.flags.aligned and x.size):
-    return Tensor(x, device=device)
-  return Tensor.from_blob(x.ctypes.data, x.shape, x.dtype.name, device)
 
 
 def _clamped(gate: Tensor, up: Tensor) -> Tensor:
@@ -289,12 +234,10 @@ class LanguageModel:
     exact: bool = False,
   ):
     self.c = c = Config.read(source, context)
-    self.layout, self.slots = layout, slots
+    self.layout = layout = layout.for_heads(c.kv_heads)
+    self.slots = slots
     # where bytes are not multiplied four at a time, floats are faster
     self.exact = exact or not all(multiplies_bytes(Device[name].target) for name in layout.devices)
-    if c.kv_heads % layout.count:
-      fix = f"--shard with one of {[n for n in range(1, c.kv_heads + 1) if c.kv_heads % n == 0]} devices"
-      raise ShardSpecError(f"{layout.count} devices cannot share {c.kv_heads} kv heads evenly\n  fix: {fix}")
     self.weights = load_weights(source, c, layout, progress)
     # A padded chunk that begins within the context may reach beyond it; what idle slots write goes there, too.
     self.length = c.context + CHUNKS[0]
@@ -307,7 +250,7 @@ class LanguageModel:
     shape = (slots, c.kv_heads, self.length, c.head_dim)
 
     def room() -> Cache:
-      return Cache(cache, shape, lambda x: layout.put(x, 1))
+      return Cache(cache, shape, lambda x: layout.put(x, 1, kv=True))
 
     self.layers = [Layer(c, self.weights, i, (room(), room()), self.exact) for i in range(c.layers)]
     self.slot, self.last = Variable("slot", 0, max(slots - 1, 1)), Variable("last", 0, CHUNKS[-1] - 1)
@@ -370,14 +313,20 @@ class LanguageModel:
     place = self.prompt_places(0, starts[0], 1) if seen is None else self.decoding_places(starts, seen)
     return self.project(self.hidden(column(tokens), place)).realize()
 
-  def collectives_of_step(self) -> Counter[str]:
-    """How often a decoding step communicates, by kind: the collectives in the program that every device runs."""
+  def of_a_step(self, look: Callable[[Tensor], T]) -> T:
+    """What `look` finds in a decoding step, which is not taken."""
     caches = [t for layer in self.layers for cache in (layer.keys, layer.values) for t in cache.parts]
     before = [t.uop for t in caches]
     place = self.prompt_places(0, self.starts[0].bind(0), 1)
-    local = localize(UOp.sink(self.project(self.hidden(column([self.said[0].bind(0)]), place)).uop))
-    for t, uop in zip(caches, before):
-      t.uop = uop  # the step is looked at, not taken
+    try:
+      return look(self.project(self.hidden(column([self.said[0].bind(0)]), place)))
+    finally:
+      for t, uop in zip(caches, before):
+        t.uop = uop
+
+  def collectives_of_step(self) -> Counter[str]:
+    """How often a decoding step communicates, by kind: the collectives in the program that every device runs."""
+    local = self.of_a_step(lambda y: localize(UOp.sink(y.uop)))
     return Counter(u.arg.kind for u in local.toposort() if u.op is Ops.COLLECTIVE)
 
   def check_room(self, pos: int, count: int) -> None:
@@ -509,7 +458,7 @@ def load_weights(
       continue
     stored = stored_weight(source, c, w)
     # The cut dim of columns is the dim of blocks: a block stays whole.
-    weights[w.name] = Matrix(stored.format, layout.over(stored.blocks, w.axis).realize(), w.shape, stored.blocks)
+    weights[w.name] = Matrix(stored.format, layout.over(stored.blocks, w.axis, w.kv).realize(), w.shape, stored.blocks)
     if progress is not None:
       progress(stored.blocks.nbytes)
   return weights

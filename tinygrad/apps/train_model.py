@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tinygrad import Device, Mesh, P, Tensor, TinyJit, nn
+from tinygrad import Mesh, P, Tensor, TinyJit, nn
+from tinygrad.apps.layout import mesh_of, parse_axes
 from tinygrad.apps.train_data import Tokens, TrainError
 
 
@@ -76,14 +76,14 @@ class TrainLayout:
 
   @staticmethod
   def parse(spec: str) -> TrainLayout:
-    """ "2x2": batch cut in 2, weights cut in 2; "4": weights cut in 4; "1": the default device."""
-    if not re.fullmatch(r"[1-9][0-9]?(x[1-9][0-9]?)?", spec):
-      raise TrainError(f"--mesh {spec!r} is no mesh\n  fix: DPxTP such as 2x2, or a number of devices")
-    shape = tuple(int(n) for n in spec.split("x"))
-    if math.prod(shape) == 1:
-      return TrainLayout(Device.DEFAULT)
-    dp, tp = shape if len(shape) == 2 else (1, shape[0])
-    return TrainLayout(Mesh(tuple(f"{Device.DEFAULT}:{i}" for i in range(dp * tp)), (dp, tp), ("dp", "tp")))
+    """ "2x2" or "dp=2,tp=2": batch cut in 2, weights cut in 2; "4": weights cut in 4; "1": the default device.
+
+    Raises: ShardSpecError, TrainError.
+    """
+    axes = parse_axes(spec, "--mesh")
+    if not set(axes) <= {"dp", "tp"}:
+      raise TrainError(f"--mesh {spec!r} has other axes than dp and tp\n  fix: --mesh dp=2,tp=2")
+    return TrainLayout(mesh_of({name: axes.get(name, 1) for name in ("dp", "tp")}))
 
   @property
   def shape(self) -> tuple[int, int]:
