@@ -105,6 +105,29 @@ def test_statistics(model: Path, capsys: pytest.CaptureFixture[str]):
   assert "2 tokens read in " in err and "4 decoded at " in err and "(5" in err and "%) on 2" in err
 
 
+def test_devices_by_name_and_a_mesh_by_its_axes(model: Path, capsys: pytest.CaptureFixture[str]):
+  args = ("--prompt", "hello world", "--max-tokens", "5", "--temperature", "0")
+  _, want, _ = say(model, *args, capsys=capsys)
+  for where in (("--devices", "CPU:2,CPU:5"), ("--mesh", "dp=2,tp=2")):
+    status, got, err = say(model, *args, *where, capsys=capsys)
+    assert status == 0 and got == want and "is kept by" not in err
+
+
+@pytest.mark.parametrize(("shard", "copies"), [("3", 3), ("8", 2)])
+def test_devices_that_share_kv_heads_are_told(shard: str, copies: int, model: Path, capsys: pytest.CaptureFixture[str]):
+  args = ("--prompt", "hello world", "--max-tokens", "5", "--temperature", "0")
+  _, want, _ = say(model, *args, capsys=capsys)
+  status, got, err = say(model, *args, "--shard", shard, capsys=capsys)
+  assert status == 0 and got == want
+  assert f"4 kv heads on {shard} devices: each is kept by {copies}\n" in err
+
+
+def test_what_a_step_sends_is_explained(model: Path, capsys: pytest.CaptureFixture[str]):
+  status, out, _ = say(model, "--shard", "2", "--explain", capsys=capsys)
+  assert status == 0 and out.count("all_reduce") == 5 and "apps/model.py" in out
+  assert "all_reduce" not in say(model, "--explain", capsys=capsys)[1]
+
+
 def test_no_model_in_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
   monkeypatch.setattr(llm, "EMBEDDED", tmp_path / "model.gguf")
   assert llm.main(["--prompt", "x"]) == 2
@@ -116,7 +139,9 @@ def test_no_model_in_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest
   ("args", "match"),
   [
     (["--shard", "3x"], "--shard '3x' is no number of devices"),
-    (["--shard", "3"], "3 devices cannot share 4 kv heads evenly"),
+    (["--devices", "CPU:0,CPU:0"], "--devices 'CPU:0,CPU:0' names one twice"),
+    (["--shard", "4", "--devices", "CPU:0,CPU:1"], "are 2, and the mesh has 4"),
+    (["--devices", "XPU:0,XPU:1"], "XPU"),
     (["--chat"], "has no chat template"),
     (["--prompt", "hello" * 200, "--ctx", "16"], "do not fit into the context of 16"),
     (["--top-p", "2"], "top_p is 2.0"),

@@ -173,7 +173,8 @@ class Layer:
   def gated(self, x: Tensor, end: str = "") -> Tensor:
     """down(activation(gate(x), up(x))) of the matrices whose names end so."""
     act = ACTIVATIONS[self.c.family.activation]
-    return self.linear(act(self.linear(x, f"ffn_gate{end}"), self.linear(x, f"ffn_up{end}")), f"ffn_down{end}")
+    up = self.linear(x, f"ffn_up{end}").contiguous()  # a kernel of one product takes several numbers at a time
+    return self.linear(act(self.linear(x, f"ffn_gate{end}"), up), f"ffn_down{end}")
 
   def experts(self, x: Tensor, e: Experts) -> Tensor:
     """Each token's sum over its experts, of which only the matrices are read that were chosen."""
@@ -192,7 +193,8 @@ class Layer:
       return y + self.matrices[f"{name}.bias"].rows(which) if name in self.c.biases else y
 
     x = x.unsqueeze(2)
-    hidden = ACTIVATIONS[self.c.family.activation](product(x, "ffn_gate_exps"), product(x, "ffn_up_exps"))
+    up = product(x, "ffn_up_exps").contiguous()
+    hidden = ACTIVATIONS[self.c.family.activation](product(x, "ffn_gate_exps"), up)
     return (product(hidden, "ffn_down_exps") * (share * e.scale).unsqueeze(-1)).sum(2)
 
   def feed_forward(self, x: Tensor) -> Tensor:

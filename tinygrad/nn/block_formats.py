@@ -67,6 +67,7 @@ class BlockFormat:
   fields: tuple[tuple[str, int], ...]
   decode: Callable[..., BlockParts]
   words: bool = True  # four of its integers are computed as one word, and `times` is there
+  beside: int = 32  # integers in a row that are made of bytes in a row
 
   @property
   def nbytes(self) -> int:
@@ -90,13 +91,15 @@ class BlockFormat:
     groups = int(scales.shape[-1])
     rounded = Rounded.of(x, self.weights)
     of_x, by = rounded.numbers.contiguous(), rounded.scales.contiguous().unsqueeze(-3)
-    fours = (groups, self.weights // groups // 4, 4)
+    beside = min(self.beside, self.weights // groups)
+    fours = (groups, self.weights // groups // beside, beside // 4, 4)
     ours, theirs = (n.reshape(*n.shape[:-1], *fours).cast(dtypes.int32) for n in (of_x.unsqueeze(-3), numbers))
-    sums = (theirs * ours).sum(-1).float()  # [.., rows, blocks, groups, weights / groups / 4]
-    y = (sums * (scales * by).unsqueeze(-1)).sum((-1, -2, -3))
+    sums = (theirs * ours).sum(-1)  # [.., rows, blocks, groups, parts, beside / 4]
+    whole = sum((sums[..., i, :] for i in range(1, fours[1])), sums[..., 0, :]).float()
+    y = (whole * (scales * by).unsqueeze(-1)).sum((-1, -2, -3))
     if less is None:
       return y
-    total = (ours.sum((-1, -2)).float() * by).contiguous()  # of each group of activations
+    total = (ours.sum((-1, -2, -3)).float() * by).contiguous()  # of each group of activations
     return y - (less * total).sum((-1, -2))
 
   def parts(self, blocks: Tensor) -> BlockParts:
@@ -186,8 +189,12 @@ _ALL = (
   BlockFormat("F32", 1, (("<f4", 1),), BlockParts, False),
   BlockFormat("F16", 1, ((HALF, 1),), BlockParts, False),
   BlockFormat("BF16", 1, ((WORD, 1),), lambda x: BlockParts(x.bitcast(dtypes.bfloat16)), False),
-  BlockFormat("Q4_0", 32, ((HALF, 1), (BYTE, 16)), lambda d, q: BlockParts(_signed(_unpack(q, 4, 16), 8), d)),
-  BlockFormat("Q4_1", 32, ((HALF, 1), (HALF, 1), (BYTE, 16)), lambda d, m, q: BlockParts(_unpack(q, 4, 16), d, -m)),
+  BlockFormat(
+    "Q4_0", 32, ((HALF, 1), (BYTE, 16)), lambda d, q: BlockParts(_signed(_unpack(q, 4, 16), 8), d), beside=16
+  ),
+  BlockFormat(
+    "Q4_1", 32, ((HALF, 1), (HALF, 1), (BYTE, 16)), lambda d, m, q: BlockParts(_unpack(q, 4, 16), d, -m), beside=16
+  ),
   BlockFormat(
     "Q5_0", 32, ((HALF, 1), (BYTE, 4), (BYTE, 16)), lambda d, high, q: BlockParts(_signed(_five_bits(q, high), 16), d),
     words=False,
@@ -205,10 +212,13 @@ _ALL = (
   BlockFormat("Q4_K", SUPER, ((HALF, 1), (HALF, 1), (BYTE, 12), (BYTE, 128)), _q4_k),
   BlockFormat("Q5_K", SUPER, ((HALF, 1), (HALF, 1), (BYTE, 12), (BYTE, 32), (BYTE, 128)), _q5_k),
   BlockFormat("Q6_K", SUPER, ((BYTE, 128), (BYTE, 64), (SIGNED, 16), (HALF, 1)), _q6_k),
-  BlockFormat("IQ4_NL", 32, ((HALF, 1), (BYTE, 16)), lambda d, q: BlockParts(_chosen(_unpack(q, 4, 16), NONLINEAR), d)),
+  BlockFormat(
+    "IQ4_NL", 32, ((HALF, 1), (BYTE, 16)), lambda d, q: BlockParts(_chosen(_unpack(q, 4, 16), NONLINEAR), d), beside=16
+  ),
   BlockFormat("IQ4_XS", SUPER, ((HALF, 1), (WORD, 1), (BYTE, 4), (BYTE, 128)), _iq4_xs),
   BlockFormat(
-    "MXFP4", 32, ((BYTE, 1), (BYTE, 16)), lambda e, q: BlockParts(_chosen(_unpack(q, 4, 16), E2M1), _half_power(e))
+    "MXFP4", 32, ((BYTE, 1), (BYTE, 16)), lambda e, q: BlockParts(_chosen(_unpack(q, 4, 16), E2M1), _half_power(e)),
+    beside=16,
   ),
   BlockFormat(  # as Hugging Face folders have it: the two weights of a byte are neighbours
     "MXFP4_PAIRS", 32, ((BYTE, 1), (BYTE, 16)), lambda e, q: BlockParts(_chosen(_unpack(q, 4, 1), E2M1), _half_power(e))
