@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Device, Mesh
-from tinygrad.apps.layout import Layout, ShardSpecError, mesh_of, parse_axes
+from tinygrad.apps.layout import Layout, ShardSpecError, mesh_over, parse_axes
 
 NAME = Device.DEFAULT
 
@@ -28,7 +28,7 @@ def test_named_devices():
   assert Layout.parse(None, "cpu:3, CPU:1") == Layout.parse("2", "CPU:3,CPU:1") == Layout(Mesh(named, (2,), ("tp",)))
   assert Layout.parse(None, "CPU:2") == Layout("CPU:2")
   assert Layout.parse("dp=2,tp=1", "CPU:3,CPU:1").where == Mesh(named, (2, 1), ("dp", "tp"))
-  assert mesh_of({"dp": 1, "tp": 1}) == NAME
+  assert mesh_over({"dp": 1, "tp": 1}) == NAME
 
 
 @pytest.mark.parametrize("bad", ["0", "-1", "2x", "x2", "2x2x2", "two", "", "1.5", "9999", "tp=0", "tp=2,", "tp"])

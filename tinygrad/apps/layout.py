@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tinygrad import Device, Mesh, P, Sharding, Tensor
 from tinygrad.apps import AppError
 
-MOST = 999  # parts of an axis
+PARTS = 999  # of an axis, at most
 
 
 class ShardSpecError(AppError):
@@ -33,7 +33,7 @@ def parse_axes(spec: str, option: str) -> dict[str, int]:
     found = {name: int(n) for name, n in pairs}
     if len(found) < len(pairs):
       raise ShardSpecError(f"{option} {spec!r} names an axis twice\n  fix: {option} dp=2,tp=2")
-  if not found or not all(1 <= n <= MOST for n in found.values()):
+  if not found or not all(1 <= n <= PARTS for n in found.values()):
     fix = f"{option} 2, or a mesh as {option} 2x2 or {option} dp=2,tp=2"
     raise ShardSpecError(f"{option} {spec!r} is no number of devices\n  fix: {fix}")
   return found
@@ -53,7 +53,7 @@ def parse_devices(names: str, count: int | None = None) -> tuple[str, ...]:
   return found
 
 
-def mesh_of(axes: dict[str, int], devices: tuple[str, ...] | None = None) -> str | Mesh:
+def mesh_over(axes: dict[str, int], devices: tuple[str, ...] | None = None) -> str | Mesh:
   """`devices`, else the first of the default kind; a mesh of one is its device."""
   count = math.prod(axes.values())
   if count == 1:
@@ -82,7 +82,7 @@ class Layout:
     """
     axes = None if spec is None else parse_axes(spec, option)
     named = None if devices is None else parse_devices(devices, None if axes is None else math.prod(axes.values()))
-    return Layout(mesh_of(axes or {"tp": len(named or ("",))}, named))
+    return Layout(mesh_over(axes or {"tp": len(named or ("",))}, named))
 
   def for_heads(self, kv_heads: int) -> Layout:
     """These devices, of which as many as can have kv heads of their own: an axis that is longer is taken apart.

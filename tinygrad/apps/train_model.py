@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinygrad import Mesh, P, Tensor, TinyJit, nn
-from tinygrad.apps.layout import mesh_of, parse_axes
+from tinygrad.apps.layout import mesh_over, parse_axes
 from tinygrad.apps.train_data import Tokens, TrainError
 
 
@@ -83,7 +83,7 @@ class TrainLayout:
     axes = parse_axes(spec, "--mesh")
     if not set(axes) <= {"dp", "tp"}:
       raise TrainError(f"--mesh {spec!r} has other axes than dp and tp\n  fix: --mesh dp=2,tp=2")
-    return TrainLayout(mesh_of({name: axes.get(name, 1) for name in ("dp", "tp")}))
+    return TrainLayout(mesh_over({name: axes.get(name, 1) for name in ("dp", "tp")}))
 
   @property
   def shape(self) -> tuple[int, int]:
