@@ -46,6 +46,10 @@ class World(Protocol):
     """`exchange`, unless all of the memory is in one process, whose own affair it is then: nobody waits."""
     ...
 
+  def so_anywhere(self, so: bool) -> bool:
+    """Whether it is so in any process."""
+    ...
+
   def at_rest(self, buffers: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
     """Within, this process may read all parts of buffers, and nobody writes them."""
     ...

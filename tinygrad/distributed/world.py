@@ -203,6 +203,10 @@ class Processes:
       waits = f"process {self.index} waits for it: {what[:SHOWN]}"
       raise LostProcessError(f"{faults[0][1]}\n    {waits}\n    in {user_line()}")
 
+  def so_anywhere(self, so: bool) -> bool:
+    self.exchange("whether something is so anywhere", changed=so)
+    return bool(self.got[:, 2].any())
+
   def lost(self, rank: int) -> bool:
     return any(s.rank == rank and (s.state == ENDED or s.fault() is not None) for s in self.others)
 
