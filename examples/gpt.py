@@ -1,6 +1,6 @@
 """Trains a small GPT on four devices, a 2×2 mesh: the batch is cut over "data", the weights of each layer over "model".
-With a third axis, "fsdp", the batch is cut over that, too, and so is the other dim of the weights and of the optimizer's
-state: each layer's are gathered where they are used, and its gradients are reduced to where they are kept.
+With a third axis, "fsdp", the batch is cut over that, too, and so is the other dim of the weights and of what the
+optimizer keeps: weights are gathered where they are used, and gradients are reduced to where they are kept.
 
 python examples/gpt.py
 python examples/gpt.py --mesh 1x2x2     # data, fsdp, model

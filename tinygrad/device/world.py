@@ -57,3 +57,7 @@ class World(Protocol):
   def carry(self, shape: Sequence[int], ins: dict[Any, Any], outs: Sequence[Any], fill: Callable[..., None]) -> None:
     """Copies blocks between devices of several processes: `fill(shape, ins, outs)` does what is left to do here."""
     ...
+
+  def bring(self, parts: Sequence[Any]) -> None:
+    """Copies what kernels read of devices of other hosts (runtime/peer_reads.py: Part) to memory of theirs."""
+    ...
