@@ -284,8 +284,6 @@ class Processes:
       self.wait(request, what)
 
   def bring(self, parts: Sequence[Part]) -> None:
-    for name in dict.fromkeys(d for p in parts for d in (*p.source.devices, *p.target.devices) if self.here(d)):
-      Device[name].synchronize()
     what = f"parts of {len(parts)} devices of other hosts"
     self.exchange(what)  # nobody reads what was brought before
     messages, spread = list[tuple[int, int, Any]](), list[tuple[Any, Part, Any]]()

@@ -12,7 +12,7 @@ from tinygrad.device import Backend, BoundCall, Buffer, CallBatch, Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import plan_of, program
 from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, VIZ, GlobalCounters, LazyModule, prod, span
-from tinygrad.runtime.peer_reads import Part, bring_parts, elements_read
+from tinygrad.runtime.peer_reads import bring_parts, parts_read
 from tinygrad.runtime.transfer import copy, within_reach
 from tinygrad.schedule.items import ScheduleItem, Transfer
 from tinygrad.uop import DEVICE_NUM, UOp, buffer_of
@@ -115,12 +115,8 @@ class Work:
     """What the host does before: the transfer between device sets that it is, or filling the copies."""
     if isinstance(self.item.kernel, Transfer):
       copy(self.item.kernel, self.memory[1], self.memory[0])
-      return
-    parts, n = list[Part](), len(self.item.devices)
-    for near in within_reach(self.item.devices):
-      found = elements_read(self.item.kernel, self.item.constants, tuple(near), n)
-      parts += [Part(self.memory[i], k, self.brought(i, k, near), *what) for (i, k), what in found.items()]
-    bring_parts(parts)
+    else:
+      bring_parts(parts_read(self.item, self.memory, self.brought))
 
   @property
   def name(self) -> str:

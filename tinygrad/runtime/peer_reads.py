@@ -16,7 +16,8 @@ from typing import Any
 from tinygrad.device import Buffer, Device
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import numpy, prod
-from tinygrad.runtime.transfer import as_bytes, host_array
+from tinygrad.runtime.transfer import as_bytes, host_array, within_reach
+from tinygrad.schedule.items import ScheduleItem
 from tinygrad.uop import DEVICE_NUM, Ops, UOp, evaluate
 
 Bounds = dict[UOp, tuple[int, int]]  # least and greatest value
@@ -57,11 +58,25 @@ class Part:
 
 
 def bring_parts(parts: Sequence[Part]) -> None:
+  """When the devices have written what is read, and read what was brought before."""
+  for name in dict.fromkeys(d for p in parts for d in p.source.devices if Device.here(d)):
+    Device[name].synchronize()
   if Device.world is not None:
     Device.world.bring(parts)
   else:
     for part in parts:
       part.copy()
+
+
+def parts_read(item: ScheduleItem, memory: Sequence[Buffer], target: Callable[..., Buffer]) -> list[Part]:
+  """What the devices of a kernel, with its memory, read of those that they do not reach; `target(parameter, number,
+  group)` is where it goes for a group of devices."""
+  assert isinstance(item.kernel, UOp), "plans from disk have none (runtime/plans.py)"
+  parts, n = list[Part](), len(item.devices)
+  for group in within_reach(item.devices):
+    found = elements_read(item.kernel, item.constants, tuple(group), n)
+    parts += [Part(memory[i], k, target(i, k, group), *what) for (i, k), what in found.items()]
+  return parts
 
 
 @functools.cache
