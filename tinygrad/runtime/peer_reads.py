@@ -97,9 +97,8 @@ def elements_read(
   out = {}
   for slot, mark in marks.items():
     for k in (k for k in range(count) if k not in group and mark[k].any()):
-      at = numpy.flatnonzero(mark[k])
-      whole = int(at[-1]) - int(at[0]) + 1 == len(at)
-      out[slot, k] = slice(int(at[0]), int(at[-1]) + 1) if whole else at, sizes[slot]
+      lo, hi = int(mark[k].argmax()), mark.shape[1] - int(mark[k][::-1].argmax())
+      out[slot, k] = slice(lo, hi) if mark[k, lo:hi].all() else numpy.flatnonzero(mark[k]), sizes[slot]
   return out
 
 
