@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad.device import Buffer, Device
+from tinygrad.device import Buffer, Device, PeerCopy
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import numpy, prod
 from tinygrad.runtime.transfer import as_bytes, host_array, within_reach
@@ -42,6 +42,15 @@ class Part:
     nbytes = self.source.nbytes_per_device
     return numpy.frombuffer(memory, numpy.uint8, nbytes).reshape(-1, self.itemsize)
 
+  def peer_copy(self) -> PeerCopy:
+    """By the devices; of elements that do not lie side by side what lies between goes with them."""
+    at = self.elements
+    first, end = (at.start, at.stop) if isinstance(at, slice) else (int(at[0]), int(at[-1]) + 1)
+    target = Device[self.target.devices[0]], self.target.handle()
+    source = Device[self.source.devices[self.number]], self.source.handle(self.number)
+    offset, nbytes = first * self.itemsize, (end - first) * self.itemsize
+    return PeerCopy(*target, offset, *source, offset, nbytes)
+
   def copy(self) -> None:
     """Through the host of this process, which has both ends."""
     name = self.source.devices[self.number]
@@ -58,9 +67,16 @@ class Part:
 
 
 def bring_parts(parts: Sequence[Part]) -> None:
-  """When the devices have written what is read, and read what was brought before."""
-  for name in dict.fromkeys(d for p in parts for d in p.source.devices if Device.here(d)):
-    Device[name].synchronize()
+  """Devices that can do so copy from one another, behind what is queued; else all is waited for: what is read has to be
+  written, and what was brought before to be read."""
+  names = dict.fromkeys(d for p in parts for d in p.source.devices)
+  if Device.world is None and len({Device[d].kind for d in names}) == 1 and Device[next(iter(names))].capabilities.copies:
+    copies = [part.peer_copy() for part in parts]
+    copies[0].target.copy_all(copies)
+    return
+  for name in names:
+    if Device.here(name):
+      Device[name].synchronize()
   if Device.world is not None:
     Device.world.bring(parts)
   else:
