@@ -70,7 +70,8 @@ def bring_parts(parts: Sequence[Part]) -> None:
   """Devices that can do so copy from one another, behind what is queued; else all is waited for: what is read has to be
   written, and what was brought before to be read."""
   names = dict.fromkeys(d for p in parts for d in p.source.devices)
-  if Device.world is None and len({Device[d].kind for d in names}) == 1 and Device[next(iter(names))].capabilities.copies:
+  kinds = {Device[d].kind: Device[d].capabilities for d in names}
+  if Device.world is None and [c.copies for c in kinds.values()] == [True]:
     copies = [part.peer_copy() for part in parts]
     copies[0].target.copy_all(copies)
     return
