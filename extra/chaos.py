@@ -3,8 +3,9 @@
     python -m extra.chaos --runs 100 -n 4
 
 Each run trains a small network with checkpoints under `tinygrad.launch --restarts`; something happens to one of its
-processes at a random moment: kill -9, SIGSTOP, an exception, a full disk (files that do not grow). It has to end with the losses of the run to which nothing
-happened; every checkpoint that has a name has to be readable, and no process may be left. Needs `tinygrad[mpi]`.
+processes at a random moment: kill -9, SIGSTOP, an exception, a full disk (files that do not grow). It has to end with
+the losses of the run to which nothing happened; every checkpoint that has a name has to be readable, and no process may
+be left. Needs `tinygrad[mpi]`.
 """
 
 import argparse

@@ -22,7 +22,7 @@ class Counting:
   def __getattr__(self, name):
     return getattr(self.comm, name)
 
-  def Isend(self, data, *to):  # noqa: N802
+  def Isend(self, data, *to):
     self.sent += memoryview(data[0]).nbytes
     return self.comm.Isend(data, *to)
 

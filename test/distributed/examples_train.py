@@ -8,7 +8,7 @@ from pathlib import Path
 from tinygrad import Tensor, distributed
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from examples import experts, gpt, mlp_digits, pipeline  # noqa: E402
+from examples import experts, gpt, mlp_digits, pipeline
 
 name, *mesh = sys.argv[1].split("-")
 COUNT = int(sys.argv[2])
