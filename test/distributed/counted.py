@@ -28,8 +28,8 @@ class Counting:
 
 
 if "--whole" in sys.argv:
-  mark = peer_reads.Access.mark
-  peer_reads.Access.mark = lambda self, marks: (mark(self, marks), marks.__setitem__(marks.any(1), True))
+  mark = peer_reads.PeerIndex.mark
+  peer_reads.PeerIndex.mark = lambda self, marks: (mark(self, marks), marks.__setitem__(marks.any(1), True))
 world = Device.world
 counting = world.comm = Counting(world.comm)
 mesh = Mesh([f"CPU:{i}" for i in range(n)], names=("x",))

@@ -59,5 +59,5 @@ class World(Protocol):
     ...
 
   def bring(self, parts: Sequence[Any]) -> None:
-    """Copies what kernels read of devices of other hosts (runtime/peer_reads.py: Part) to memory of theirs."""
+    """Copies what kernels read of devices of other hosts (runtime/peer_reads.py: PeerPart) to memory of theirs."""
     ...

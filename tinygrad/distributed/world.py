@@ -24,7 +24,7 @@ from tinygrad.distributed.faults import ENDED, FAILED, FAULT_AT, LINE_AT, RUNNIN
 from tinygrad.distributed.settings import HOSTS, SHARED_MEMORY
 from tinygrad.dtype import to_numpy_dtype
 from tinygrad.helpers import PACKAGE, hashlib, numpy, source_line, user_line
-from tinygrad.runtime.peer_reads import Part
+from tinygrad.runtime.peer_reads import PeerPart
 from tinygrad.runtime.transfer import addressed, as_bytes
 
 WORDS = 128  # of the message of an exchange: two of a fingerprint, whether anything changed, how many offsets, these
@@ -283,10 +283,10 @@ class Processes:
     for request in requests:
       self.wait(request, what)
 
-  def bring(self, parts: Sequence[Part]) -> None:
+  def bring(self, parts: Sequence[PeerPart]) -> None:
     what = f"parts of {len(parts)} devices of other hosts"
     self.exchange(what)  # nobody reads what was brought before
-    messages, spread = list[tuple[int, int, Any]](), list[tuple[Any, Part, Any]]()
+    messages, spread = list[tuple[int, int, Any]](), list[tuple[Any, PeerPart, Any]]()
     for p in parts:
       ends = self.owner(p.source.devices[p.number]) or 0, self.owner(p.target.devices[0]) or 0
       array = None

@@ -26,7 +26,7 @@ MOST = 1 << 12  # parts of a kernel's iterations that are looked at
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class PeerPart:
   """What devices elsewhere read of the memory of device `number` of a buffer: elements of `itemsize` bytes, for memory
   of one of these devices that has the same layout."""
 
@@ -66,7 +66,7 @@ class Part:
     backend.copyin(self.target.handle(), as_bytes(numpy.ascontiguousarray(values)), first)
 
 
-def bring_parts(parts: Sequence[Part]) -> None:
+def bring_parts(parts: Sequence[PeerPart]) -> None:
   """Devices that can do so copy from one another, behind what is queued; else all is waited for: what is read has to be
   written, and what was brought before to be read."""
   names = dict.fromkeys(d for p in parts for d in p.source.devices)
@@ -85,14 +85,14 @@ def bring_parts(parts: Sequence[Part]) -> None:
       part.copy()
 
 
-def parts_read(item: ScheduleItem, memory: Sequence[Buffer], target: Callable[..., Buffer]) -> list[Part]:
+def parts_read(item: ScheduleItem, memory: Sequence[Buffer], target: Callable[..., Buffer]) -> list[PeerPart]:
   """What the devices of a kernel, with its memory, read of those that they do not reach; `target(parameter, number,
   group)` is where it goes for a group of devices."""
   assert isinstance(item.kernel, UOp), "plans from disk have none (runtime/plans.py)"
-  parts, n = list[Part](), len(item.devices)
+  parts, n = list[PeerPart](), len(item.devices)
   for group in within_reach(item.devices):
     found = elements_read(item.kernel, item.constants, tuple(group), n)
-    parts += [Part(memory[i], k, target(i, k, group), *what) for (i, k), what in found.items()]
+    parts += [PeerPart(memory[i], k, target(i, k, group), *what) for (i, k), what in found.items()]
   return parts
 
 
@@ -110,7 +110,7 @@ def elements_read(
       sizes[param.slot] = u.src[0].dtype.itemsize
       mark = marks.setdefault(param.slot, numpy.zeros((count, param.size), numpy.bool_))
       for d in group:
-        Access(u, {**dict(known), DEVICE_NUM: d}).mark(mark)
+        PeerIndex(u, {**dict(known), DEVICE_NUM: d}).mark(mark)
   out = {}
   for slot, mark in marks.items():
     for k in (k for k in range(count) if k not in group and mark[k].any()):
@@ -119,7 +119,7 @@ def elements_read(
   return out
 
 
-class Access:
+class PeerIndex:
   """An INDEX into the memory of peers: whose, where, and on what condition."""
 
   def __init__(self, u: UOp, variables: Mapping[str, int]) -> None:
@@ -127,7 +127,7 @@ class Access:
     self.gate = gate[0] if gate else UOp.const(dtypes.bool, True)
     self.nodes, self.variables = UOp.sink(self.owner, self.place, self.gate).toposort()[:-1], variables
     self.exact = all(u.arg[0] in variables for u in self.nodes if u.op is Ops.VARIABLE)
-    self.understood = all(rule_of(u) is not None or u.op in LEAVES for u in self.nodes)
+    self.understood = all(rule_of(u) is not None or not u.src or u.op is Ops.RANGE for u in self.nodes)
     self.loops = [u for u in self.nodes if u.op is Ops.RANGE]
     self.inner = [r for r in self.loops if r in self.place.toposort()]
 
@@ -167,7 +167,7 @@ class Access:
       elif self.exact and prod(part[r][1] - part[r][0] + 1 for r in several) <= FEW:
         self.mark_each(part, several, marks)
       else:
-        rest += min([halves(part, r) for r in several], key=self.spread)
+        rest += min([in_halves(part, r) for r in several], key=self.spread)
 
   def spread(self, parts: Iterable[Bounds]) -> tuple[int, int]:
     """How far apart what is read in parts lies: in how many devices, and in how many elements."""
@@ -191,7 +191,7 @@ class Access:
     marks[owner[gate], place[gate]] = True
 
 
-def halves(part: Bounds, r: UOp) -> list[Bounds]:
+def in_halves(part: Bounds, r: UOp) -> list[Bounds]:
   a, b = part[r]
   return [{**part, r: (a, (a + b) // 2)}, {**part, r: ((a + b) // 2 + 1, b)}]
 
@@ -226,7 +226,7 @@ def equal(x: Bound, y: Bound) -> Bound:
   return int(x[0] == x[1] == y[0] == y[1]), int(x[0] <= y[1] and y[0] <= x[1])
 
 
-def chosen(on: Bound, x: Bound, y: Bound) -> Bound:
+def either(on: Bound, x: Bound, y: Bound) -> Bound:
   return x if on[0] else y if not on[1] else (min(x[0], y[0]), max(x[1], y[1]))
 
 
@@ -242,7 +242,7 @@ BOUNDS: dict[Ops, Callable[..., Bound]] = {
   Ops.CMPLT: lambda x, y: (int(x[1] < y[0]), int(x[0] < y[1])),
   Ops.CMPEQ: equal,
   Ops.CMPNE: lambda x, y: (1 - equal(x, y)[1], 1 - equal(x, y)[0]),
-  Ops.WHERE: chosen,
+  Ops.WHERE: either,
   Ops.CAST: lambda x: x,
 }
 LOGIC: dict[Ops, Callable[..., Bound]] = {
@@ -250,7 +250,6 @@ LOGIC: dict[Ops, Callable[..., Bound]] = {
   Ops.OR: of_corners(max),
   Ops.NOT: lambda x: (1 - x[1], 1 - x[0]),
 }
-LEAVES = (Ops.CONST, Ops.RANGE, Ops.VARIABLE)
 
 
 def rule_of(u: UOp) -> Callable[..., Bound] | None:
