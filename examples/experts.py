@@ -65,11 +65,10 @@ def train(steps: int) -> list[float]:
 
 def main() -> None:
   distributed.initialize()  # in processes of their own, if such run: python -m tinygrad.launch -n 4
-  mesh = Mesh(tuple(f"CPU:{i}" for i in range(4)), names=("ep",))
+  mesh, specs = Mesh(tuple(f"CPU:{i}" for i in range(4)), names=("ep",)), (P("ep"), P(), P("ep"), P("ep"))
   x, router = Tensor.randn(64, 16), Tensor.randn(16, 8)
   up, down = Tensor.randn(8, 16, 32) * 0.2, Tensor.randn(8, 32, 16) * 0.2
   given = [t.realize() for t in (x, router, up, down)]
-  specs = P("ep"), P(), P("ep"), P("ep")
   y = shard_map(parallel_mixture(capacity=16), mesh, specs, P("ep"))(*(t.shard(mesh, s) for t, s in zip(given, specs)))
   print(explain(y))
   print(f"greatest difference from experts in one place: {abs(y.numpy() - mixture(*given).numpy()).max():.1e}")
