@@ -7,7 +7,7 @@ brings the results back (D. Lepikhin et al.: GShard. 2020). A box holds `capacit
 by.
 """
 
-from tinygrad import Mesh, P, Tensor, all_to_all, distributed, shard_map
+from tinygrad import Mesh, P, Tensor, TinyJit, all_to_all, distributed, nn, shard_map
 from tinygrad.sharding import explain
 
 
@@ -45,16 +45,34 @@ def parallel_mixture(capacity: int):
   return of_part
 
 
+def train(steps: int) -> list[float]:
+  """Trains router and experts to give back their tokens; the loss of each step."""
+  mesh, specs = Mesh(tuple(f"CPU:{i}" for i in range(4)), names=("ep",)), (P("ep"), P(), P("ep"), P("ep"))
+  sizes = (64, 16), (16, 8), (8, 16, 32), (8, 32, 16)
+  x, *weights = [(Tensor.randn(*s) * 0.2).shard(mesh, spec).realize() for s, spec in zip(sizes, specs)]
+  mixed, adam = shard_map(parallel_mixture(capacity=16), mesh, specs, P("ep")), nn.optim.Adam(weights, lr=0.01)
+
+  @TinyJit
+  def step() -> Tensor:
+    adam.zero_grad()
+    loss = (mixed(x, *weights) - x).square().mean()
+    loss.backward()
+    return loss.realize(*adam.schedule_step())
+
+  with Tensor.train():
+    return [step().item() for _ in range(steps)]
+
+
 def main() -> None:
   distributed.initialize()  # in processes of their own, if such run: python -m tinygrad.launch -n 4
-  mesh = Mesh(tuple(f"CPU:{i}" for i in range(4)), names=("ep",))
+  mesh, specs = Mesh(tuple(f"CPU:{i}" for i in range(4)), names=("ep",)), (P("ep"), P(), P("ep"), P("ep"))
   x, router = Tensor.randn(64, 16), Tensor.randn(16, 8)
   up, down = Tensor.randn(8, 16, 32) * 0.2, Tensor.randn(8, 32, 16) * 0.2
   given = [t.realize() for t in (x, router, up, down)]
-  specs = P("ep"), P(), P("ep"), P("ep")
   y = shard_map(parallel_mixture(capacity=16), mesh, specs, P("ep"))(*(t.shard(mesh, s) for t, s in zip(given, specs)))
   print(explain(y))
   print(f"greatest difference from experts in one place: {abs(y.numpy() - mixture(*given).numpy()).max():.1e}")
+  print("losses", *(f"{loss:.4f}" for loss in train(5)))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
     python -m extra.chaos --runs 100 -n 4
 
 Each run trains a small network with checkpoints under `tinygrad.launch --restarts`; something happens to one of its
-processes at a random moment: kill -9, SIGSTOP, an exception. It has to end with the losses of the run to which nothing
-happened; every checkpoint that has a name has to be readable, and no process may be left. Needs `tinygrad[mpi]`.
+processes at a random moment: kill -9, SIGSTOP, an exception, a full disk (files that do not grow). It has to end with
+the losses of the run to which nothing happened; every checkpoint that has a name has to be readable, and no process may
+be left. Needs `tinygrad[mpi]`.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from tinygrad.nn.state import safe_load
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "test/distributed/trains.py"
-KINDS = ("kill", "stop", "raise")
+KINDS = ("kill", "stop", "raise", "full")
 
 
 def left() -> list[int]:

@@ -38,6 +38,24 @@ def test_values_are_those_bits_between_hosts_too(apart):
   assert printed(4, own("values"), 4, **apart) == [alone()] * 4
 
 
+@pytest.mark.parametrize("n", [2, 3])
+def test_between_hosts_travel_the_bytes_that_explain_tells(n):
+  """Counted by what MPI is given. (A device at an edge receives no halo: `explain` has the largest part.)"""
+  found = [line.split() for line in printed(n, own("counted"), SHARED_MEMORY="0")[0]]
+  assert [name for name, *_ in found] == ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "halo"]
+  assert all(line[3] == "True" for line in found)
+  assert [sent for _, sent, *_ in found[:4]] == [predicted for *_, predicted, _ in found[:4]]
+  assert 0 < int(found[4][1]) <= int(found[4][2])
+  whole = [line.split() for line in printed(n, own("counted"), "--whole", SHARED_MEMORY="0")[0]]
+  assert all(int(sent) > int(predicted) for name, sent, predicted, _ in whole if name in ("all_to_all", "halo"))
+
+
+def test_a_host_receives_what_its_devices_read_once():
+  """Of four devices on two hosts: each half of what is gathered goes to the other host."""
+  found = {name: int(sent) for name, sent, *_ in map(str.split, printed(4, own("counted"), HOSTS="2")[0])}
+  assert found["all_gather"] == 4 * 48 * 1024 * 4
+
+
 LAW = {
   2: "test_laws.py::test_sharded_equals_unsharded_compiled",
   4: "test_scripts.py::test_scripts_show_what_numpy_does_compiled",
@@ -189,6 +207,13 @@ def test_a_run_that_is_interrupted_ends_as_one_that_is_not(tmp_path):
   assert printed(1, own("trains"), tmp_path / "two", 4, 2) == [[last]]
   assert not [path for path in (tmp_path / "two").iterdir() if path.name not in ("3", "4")]
   assert len([*(tmp_path / "two" / "3").iterdir()]) == 3 and len([*(tmp_path / "two" / "4").iterdir()]) == 2
+
+
+def test_a_full_disk_is_told_and_no_checkpoint_is_broken(tmp_path):
+  ((*want, last),) = printed(1, own("trains"), tmp_path / "alone", 4, 2)
+  code, out, err = launched(2, own("trains"), tmp_path / "two", 4, 2, "full:1:1", options=("--restarts", 1))
+  assert code == 0 and "start 2 of 2" in err and re.search(r"1\| OSError: .*File too large", err), out + err
+  assert {line[3:] for line in out.splitlines() if line.startswith("0|")} == {*want, last}
 
 
 def test_mistakes_of_the_launcher(tmp_path):

@@ -2,6 +2,7 @@
 many steps, how many devices in all, and what goes wrong: `kind:process:step`, in the first start only."""
 
 import os
+import resource
 import signal
 import sys
 
@@ -36,6 +37,9 @@ def go_wrong(at):
     if (int(process), int(when)) == (distributed.process_index(), at):
       if kind == "raise":
         raise ValueError("a bad batch")
+      if kind == "full":  # as of a disk: no file grows beyond some bytes
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+        return
       os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[kind])
 
 

@@ -6,6 +6,7 @@ examples:
   %(prog)s --data texts/ --out model.gguf --checkpoint-dir run --resume --mesh 4  go on, on other devices
   %(prog)s --data texts/ --out tiny.gguf --tiny --tokens 20000                    seconds, to see that it works
   %(prog)s --data stdlib --mesh 2x2 --out model.gguf                              the model in the package
+  python -m tinygrad.launch -n 4 -m tinygrad.apps.train --data texts/ --mesh 2x2 --out model.gguf    in 4 processes
   python -m tinygrad.apps.llm --model model.gguf --prompt "def "                  write text with the result
 
 Ctrl-C finishes the step, writes a checkpoint and says how to go on; a second Ctrl-C ends at once, and the last
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import platform
 import sys
 import time
@@ -27,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad import DeviceError, ShardError
+from tinygrad import DeviceError, ShardError, distributed
 from tinygrad.apps import AppError
 from tinygrad.apps.train_data import Batches, Corpus, TrainError, document_bytes, encode_documents, train_tokenizer
 from tinygrad.apps.train_files import export_model, loss_curve, read_weights, write_text
@@ -139,7 +141,7 @@ class Training:
     """Up to step `last`; whether it got there, rather than being interrupted. The checkpoint is written either way."""
     a, start, begun = self.a, time.perf_counter(), self.done
     with interruptible() as interrupted, tqdm(desc="train", total=last, initial=begun) as bar:
-      while self.done < last and not interrupted():
+      while self.done < last and not distributed.so_anywhere(interrupted()):
         loss = self.trainer.step(self.batches[self.done])
         bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
         bar.update()
@@ -168,24 +170,27 @@ class Training:
     }
 
   def write(self) -> None:
-    """The files that were asked for."""
-    a, record = self.a, self.record()
+    """The files that were asked for, by the first process."""
+    a, record, first = self.a, self.record(), distributed.process_index() == 0
     if a.out:
       stdlib = a.data == "stdlib"
       text = f"Python {platform.python_version()}'s standard library" if stdlib else f"{len(self.corpus.train)} texts"
       about = f"Trained by tinygrad.apps.train on {self.done * self.recipe.batch * self.sizes.context} tokens of {text}"
       name = "stdlib-llama" if stdlib else a.out.name.removesuffix(".gguf")
-      export_model(a.out, self.sizes, self.trainer.arrays(), self.tokenizer, name, about)
+      arrays = self.trainer.arrays()
+      if first:
+        export_model(a.out, self.sizes, arrays, self.tokenizer, name, about)
+      distributed.so_anywhere(first)  # then the file is there
       self.trainer.set_weights(read_weights(a.out))
       record["held_out_q8_0"] = bits = self.trainer.bits_per_byte(self.held_out, self.held_bytes)
       self.say(f"{a.out}: {a.out.stat().st_size} bytes, held out {bits:.4f} bits per byte as written")
-    if a.losses:
+    if a.losses and first:
       write_text(a.losses, json.dumps(record, indent=1) + "\n")
-    if a.batches:
+    if a.batches and first:
       with a.batches.with_name(f"{a.batches.name}.tmp").open("wb") as f:
         np.savez_compressed(f, batches=np.stack([self.batches[i] for i in range(self.done)]).astype(np.int32))
       a.batches.with_name(f"{a.batches.name}.tmp").replace(a.batches)
-    if a.plot:
+    if a.plot and first:
       bits_per_nat_byte = len(self.tokens) / self.train_bytes / math.log(2)
       write_text(a.plot, loss_curve(self.trainer.losses, self.trainer.held_out, bits_per_nat_byte))
 
@@ -216,6 +221,9 @@ def train_command(argv: Sequence[str] | None = None) -> int:
     if path and not path.parent.is_dir():  # better now than after an hour
       p.error(f"{path}: there is no folder {path.parent}; fix: mkdir -p {path.parent}")
   try:
+    distributed.initialize()
+    if distributed.process_index():  # the first process tells
+      sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")
     return trained(a, tqdm.write)
   except (AppError, CheckpointError, DeviceError, ShardError, OSError) as e:
     print(f"error: {e}", file=sys.stderr)

@@ -46,10 +46,18 @@ class World(Protocol):
     """`exchange`, unless all of the memory is in one process, whose own affair it is then: nobody waits."""
     ...
 
+  def so_anywhere(self, so: bool) -> bool:
+    """Whether it is so in any process."""
+    ...
+
   def at_rest(self, buffers: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
     """Within, this process may read all parts of buffers, and nobody writes them."""
     ...
 
   def carry(self, shape: Sequence[int], ins: dict[Any, Any], outs: Sequence[Any], fill: Callable[..., None]) -> None:
     """Copies blocks between devices of several processes: `fill(shape, ins, outs)` does what is left to do here."""
+    ...
+
+  def bring(self, parts: Sequence[Any]) -> None:
+    """Copies what kernels read of devices of other hosts (runtime/peer_reads.py: PeerPart) to memory of theirs."""
     ...

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 else:
   processes = LazyModule("tinygrad.distributed.world")
 
-__all__ = ["DistributedError", "DivergedError", "LostProcessError", "initialize", "process_count", "process_index"]
+__all__ = [
+  "DistributedError",
+  "DivergedError",
+  "LostProcessError",
+  "initialize",
+  "process_count",
+  "process_index",
+  "so_anywhere",
+]
 STARTED_BY = (
   "PMI_SIZE",
   "PMIX_RANK",
@@ -67,3 +75,9 @@ def process_index() -> int:
 def process_count() -> int:
   """How many processes there are."""
   return 1 if Device.world is None else Device.world.count
+
+
+def so_anywhere(so: bool) -> bool:
+  """Whether it is so in any process: what one alone may have seen (Ctrl-C, a clock) is then acted on by all. Every
+  process asks."""
+  return so if Device.world is None else Device.world.so_anywhere(so)

@@ -24,6 +24,7 @@ from tinygrad.distributed.faults import ENDED, FAILED, FAULT_AT, LINE_AT, RUNNIN
 from tinygrad.distributed.settings import HOSTS, SHARED_MEMORY
 from tinygrad.dtype import to_numpy_dtype
 from tinygrad.helpers import PACKAGE, hashlib, numpy, source_line, user_line
+from tinygrad.runtime.peer_reads import PeerPart
 from tinygrad.runtime.transfer import addressed, as_bytes
 
 WORDS = 128  # of the message of an exchange: two of a fingerprint, whether anything changed, how many offsets, these
@@ -203,6 +204,10 @@ class Processes:
       waits = f"process {self.index} waits for it: {what[:SHOWN]}"
       raise LostProcessError(f"{faults[0][1]}\n    {waits}\n    in {user_line()}")
 
+  def so_anywhere(self, so: bool) -> bool:
+    self.exchange("whether something is so anywhere", changed=so)
+    return bool(self.got[:, 2].any())
+
   def lost(self, rank: int) -> bool:
     return any(s.rank == rank and (s.state == ENDED or s.fault() is not None) for s in self.others)
 
@@ -277,6 +282,26 @@ class Processes:
         requests.append(self.comm.Irecv(data, source, number % TAGS))
     for request in requests:
       self.wait(request, what)
+
+  def bring(self, parts: Sequence[PeerPart]) -> None:
+    what = f"parts of {len(parts)} devices of other hosts"
+    self.exchange(what)  # nobody reads what was brought before
+    messages, spread = list[tuple[int, int, Any]](), list[tuple[Any, PeerPart, Any]]()
+    for p in parts:
+      ends = self.owner(p.source.devices[p.number]) or 0, self.owner(p.target.devices[0]) or 0
+      array = None
+      if ends[0] == self.index:
+        row = p.view(Device[p.source.devices[p.number]].view(p.source.handle(p.number)))
+        array = numpy.ascontiguousarray(row[p.elements])
+      elif ends[1] == self.index:
+        row = p.view(Device[p.target.devices[0]].view(p.target.handle()))
+        array = row[p.elements]  # of elements that do not lie side by side a copy
+        spread += [] if isinstance(p.elements, slice) else [(row, p, array)]
+      messages.append((*ends, array))
+    self._pass_on(messages, what)
+    for row, p, array in spread:
+      row[p.elements] = array
+    self.exchange(f"end of {what}")
 
   @contextlib.contextmanager
   def at_rest(self, buffers: Sequence[Buffer]) -> Iterator[None]:

@@ -12,7 +12,8 @@ from tinygrad.device import Backend, BoundCall, Buffer, CallBatch, Device
 from tinygrad.dtype import dtypes
 from tinygrad.engine.compile import plan_of, program
 from tinygrad.helpers import CHECK_NAN, DEBUG, PROFILE, VIZ, GlobalCounters, LazyModule, prod, span
-from tinygrad.runtime.transfer import copy, copy_blocks, within_reach
+from tinygrad.runtime.peer_reads import bring_parts, parts_read
+from tinygrad.runtime.transfer import copy, within_reach
 from tinygrad.schedule.items import ScheduleItem, Transfer
 from tinygrad.uop import DEVICE_NUM, UOp, buffer_of
 
@@ -97,27 +98,25 @@ class Work:
     assert self.program is not None
     if i not in self.program.peers:
       return self.memory[i].handle(d)
-    own, near = self.memory[i], next(group for group in within_reach(self.item.devices) if d in group)
-    return [own.handle(k) if k in near else self.brought(i, k, d).handle() for k in range(len(self.item.devices))]
+    near, every = next(g for g in within_reach(self.item.devices) if d in g), range(len(self.item.devices))
+    return [(self.memory[i].handle(k) if k in near else self.brought(i, k, near).handle()) for k in every]
 
-  def brought(self, i: int, k: int, d: int) -> Buffer:
-    """The memory on device d for what device k has of argument i."""
-    row = 1, self.memory[i].nbytes_per_device
-    return self.copies.setdefault((i, k, d), Buffer(self.item.devices[d], row, dtypes.uint8))
+  def brought(self, i: int, k: int, near: Sequence[int]) -> Buffer:
+    """The memory on one of the devices `near`, for all of them, for what they read of device k's argument i."""
+    row, device = (self.memory[i].nbytes_per_device,), self.item.devices[near[k % len(near)]]
+    return self.copies.setdefault((i, k, near[0]), Buffer(device, row, dtypes.uint8)).allocate()
+
+  def all_brought(self) -> list[Buffer]:
+    given, every = () if self.program is None else sorted(self.program.peers), range(len(self.item.devices))
+    groups = within_reach(self.item.devices)
+    return [self.brought(i, k, near) for i in given for near in groups for k in every if k not in near]
 
   def bring(self) -> None:
     """What the host does before: the transfer between device sets that it is, or filling the copies."""
     if isinstance(self.item.kernel, Transfer):
       copy(self.item.kernel, self.memory[1], self.memory[0])
-      return
-    assert self.program is not None
-    groups, devices = within_reach(self.item.devices), self.item.devices
-    for i in self.program.peers:
-      row = 1, self.memory[i].nbytes_per_device
-      boxes = [((k, k + 1), (0, row[1])) for k in range(len(devices))]
-      parts = [Buffer(d, row, dtypes.uint8).allocate([self.memory[i].handle(k)]) for k, d in enumerate(devices)]
-      outs = [(boxes[k], self.brought(i, k, d), 0) for g in groups for d in g for k in range(len(boxes)) if k not in g]
-      copy_blocks((len(devices), row[1]), {box: (part, 0) for box, part in zip(boxes, parts)}, outs)
+    else:
+      bring_parts(parts_read(self.item, self.memory, self.brought))
 
   @property
   def name(self) -> str:
@@ -153,9 +152,9 @@ class Stretch:
         assert isinstance(w.item.kernel, Transfer)
         self.nbytes += prod(w.item.kernel.shape) * w.item.kernel.dtype.itemsize
     memory = {id(m): m.allocate() for w in self.work for m in w.memory}  # counted on simulated devices too
-    if Device.world is not None:
-      Device.world.learn(self.text, [*memory.values()])
     self.brings = self.work[0].program is None or self.work[0].apart
+    if Device.world is not None:
+      Device.world.learn(self.text, [*memory.values(), *(self.work[0].all_brought() if self.brings else ())])
     self.bind([w for w in self.work if w.program is not None and not w.simulated])
 
   def bind(self, work: Sequence[Work]) -> None:

@@ -19,6 +19,7 @@ from tinygrad.device import Device, DeviceError, Mesh, Placement, ShardError, Sh
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import PACKAGE, LazyModule, cores, json, settings_from, stamp
 from tinygrad.runtime import diskcache
+from tinygrad.runtime.transfer import within_reach
 from tinygrad.schedule.items import ScheduleItem, Temp, Transfer
 from tinygrad.uop import UOp
 
@@ -151,6 +152,8 @@ def store_plan(key: str, plan: Plan) -> None:
   """Stores a plan, if another process will find the code of all its programs."""
   numbers: dict[CompiledKernel, int] = {}
   programs, items = list[Any](), list[Any]()
+  if any(is_apart(item) for item in plan.items):
+    return
   for item, p in zip(plan.items, plan.programs):
     if p is not None and p not in numbers:
       backend = Device[item.devices[0]]
@@ -191,6 +194,11 @@ def expect(devices: Sequence[str]) -> None:
 _loaders: list[threading.Thread] = []
 
 
+def is_apart(item: ScheduleItem) -> bool:
+  """Whether it reads of devices that its own do not reach: the kernel itself, which no entry has, tells what."""
+  return item.peers and len(within_reach(item.devices)) > 1
+
+
 def transfer_data(kernel: Any) -> Any:
   assert isinstance(kernel, Transfer), kernel
   return [list(kernel.shape), kernel.dtype.name, placement_data(kernel.source), placement_data(kernel.result)]
@@ -215,6 +223,8 @@ def _read(data: Any) -> Plan | None:
       users[int(what)] = where[0]
   if any(not 0 <= s < len(buffers) + len(temps) for item in items for s in (*item.slots, *item.after)):
     raise ValueError("a slot that nothing is in")
+  if any(is_apart(item) for item in items):
+    return None
   programs = [_program(users[i], *fields) for i, fields in enumerate(data["programs"])]
   if any(p.code is None for p in programs):
     return None

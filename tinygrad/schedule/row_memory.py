@@ -23,7 +23,7 @@ def inner_offset(offset: Affine, rows: Mapping[UOp, int]) -> Affine | None:
   for atom, c in offset.terms.items():
     if atom in rows:
       continue
-    below = [r for r, step in rows.items() if c >= step * loop_length(r)]
+    below = [r for r, step in rows.items() if abs(c) >= step * loop_length(r)]
     if any(c % (rows[r] * loop_length(r)) for r in below):
       return None
     out = out.plus(Affine(0, {atom: c // prod(map(loop_length, below))}))

@@ -11,8 +11,6 @@ from tinygrad.schedule.homes import Home, layout, peel, stretch
 from tinygrad.schedule.items import Temp
 from tinygrad.uop import Ops, UOp
 
-WHOLE = (Ops.COLLECTIVE, Ops.CALL)  # may be written by a copy or a user's kernel, which know no part of a memory
-
 
 class Slots:
   """`homes` of what is stored, and `temps`, the intermediate memory by slot; the buffers' slots are the first.
@@ -42,7 +40,8 @@ class Slots:
       (buffer, start), value = stretch(u.src[0]), peel(u.src[1])
       if buffer not in self.homes or value in self.homes or value.op in fuse.LEAVES or value.op is Ops.AFTER:
         continue
-      if start is None or value.op not in WHOLE:
+      # a copy between devices and a user's kernel know no part of a memory
+      if start is None or (value.op is not Ops.COLLECTIVE and value.op is not Ops.CALL):
         memory = self.homes[buffer]
         self.homes[value] = Home(memory.slot, layout(value.shape), start, None if start is None else memory.size)
     for u in stored:
