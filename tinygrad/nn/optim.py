@@ -97,6 +97,7 @@ class Optimizer:
 
   def schedule_step(self) -> list[Tensor]:
     """Assigns the update and returns every tensor that it changes, none of them realised yet.
+    Raises as `step` does: RuntimeError.
 
     Examples:
       >>> w = Tensor([1.0])
