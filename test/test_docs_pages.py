@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from page import blocks, run_page
 
+from extra.howtos import INSTALL
+from extra.howtos import PAGES as HOWTOS
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 # pages whose blocks are changes to a copy of the package, which test_house.py applies and runs
@@ -77,3 +80,9 @@ def test_pictures_are_what_the_code_draws(tmp_path):
   assert drawn == {file.name: file.read_text(encoding="utf-8") for file in (DOCS / "pictures").glob("*.svg")}
   used = {x for page in PAGES for x in re.findall(r"pictures/(\w+\.svg)", page.read_text(encoding="utf-8"))}
   assert used == set(drawn)
+
+
+def test_every_how_to_says_what_to_install():
+  """`extra/howtos.py` makes an environment by these lines, and runs the page in it."""
+  assert len(HOWTOS) >= 17
+  assert [name for name, page in HOWTOS.items() if not INSTALL.search(page.read_text(encoding="utf-8"))] == []

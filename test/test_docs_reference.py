@@ -1,15 +1,19 @@
 """The reference is whole and true: every public name is on a page, has an example in its docstring or in a block of a
-page, and every example of a docstring prints what it says."""
+page, and every example of a docstring prints what it says. What gives Tensors tells their shapes, and its examples have
+them; what raises names its errors; what counts in units names them."""
 
+import ast
 import doctest
 import inspect
 import pathlib
 import re
+import textwrap
 import types
 from pathlib import Path
 
 import numpy as np
 import pytest
+from shapes_told import Calls, holds, told
 
 import tinygrad
 from tinygrad import Mesh, Sharding, Tensor, nn
@@ -21,6 +25,9 @@ HEADING = re.compile(r"^## `?(\w+)`?$", re.MULTILINE)
 # of the reference's modules, what is no part of what users call
 INNER = ("T", "everywhere", "scalar_beside")
 ALIASES = {"DeviceMesh": "Mesh", "PartitionSpec": "P", "BatchNorm2d": "BatchNorm", "BatchNorm3d": "BatchNorm"}
+# groups in which Tensors come back as they are in what is given: a model, a file, an optimizer
+OF_STATES = ("tinygrad.nn.state", "tinygrad.nn.optim", "tinygrad.nn.lr_scheduler", "optimizers", "placement")
+RAISES = {"mismatch": "ValueError", "refuse": "ShardError"}  # unless another is given
 Names = dict[str, object]
 
 
@@ -129,3 +136,133 @@ def test_a_wrong_example_is_noticed():
     """
 
   assert "[2, 4]" in "".join(failures("doubled", doubled))
+
+
+# ---------------------------------------------------------------- shapes, errors, units
+
+
+def watched(raw: object, calls: Calls) -> object:
+  """A member of a class, noting its calls."""
+  if isinstance(raw, property):
+    return property(calls.of(raw.fget), raw.fset)
+  return type(raw)(calls.of(raw.__func__)) if isinstance(raw, (classmethod, staticmethod)) else calls.of(raw)
+
+
+def calls_in_examples(name: str, x: object, monkeypatch: pytest.MonkeyPatch) -> Calls:
+  """What is called by that name while its examples run, and of a layer its calls."""
+  calls, last = Calls(), name.rpartition(".")[2]
+  with monkeypatch.context() as patch:
+    if name.startswith("Tensor."):
+      for alias in [key for key in dir(Tensor) if getattr(Tensor, key) == x]:
+        patch.setattr(Tensor, alias, watched(inspect.getattr_static(Tensor, alias), calls))
+    if vars(nn).get(last) is x:
+      for layer in {cls for cls in vars(nn).values() if isinstance(cls, type) and "__call__" in vars(cls)}:
+        patch.setattr(layer, "__init__", calls.layer(layer.__init__))
+        patch.setattr(layer, "__call__", calls.of(layer.__call__))
+    for home in (tinygrad, nn.utils):
+      if vars(home).get(last) is x and isinstance(x, types.FunctionType):
+        patch.setattr(home, last, calls.of(x))
+    failures(name, x)
+  return calls
+
+
+def wrong_shapes(name: str, x: object, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+  """Where Tensors come back in the examples and nothing is said of their shapes, or they have others."""
+  said, seen = told(documentation(x)), calls_in_examples(name, x, monkeypatch).seen
+  if said is None or not seen:
+    return [f"{name}: says no shape"] * bool(seen) + [f"{name}: no example shows {said}"] * (said is not None)
+  shapes = [([t.shape for t in given], [t.shape for t in made]) for given, made, _ in seen]
+  return [f"{name}: {x} is not {said}" for x, call in zip(shapes, seen) if not holds(said, *call)]
+
+
+@pytest.mark.parametrize("group", [name for name in GROUPS if name not in OF_STATES])
+def test_what_gives_tensors_tells_their_shapes(group, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  assert [line for name, x in GROUPS[group].items() for line in wrong_shapes(name, x, monkeypatch)] == []
+
+
+@pytest.mark.parametrize(
+  ("wrong", "method"),
+  [
+    ("(..) -> (..)", "sum"),
+    ("(*a, n, *b) -> (*a, n, *b)", "repeat_interleave"),
+    ("(.., m, k), (.., k, n) -> (.., n, m)", "matmul"),
+    ("(n, m, ..) -> (n, m)", "permute"),
+    ("(..) -> (..) without axis", "cumsum"),
+    ("(*a, n, *b) -> (*a, k, *b)", "topk"),
+    ("(..), (..) -> (..)", "stack"),
+    ("-> (n)", "zeros"),
+  ],
+)
+def test_a_wrong_shape_is_noticed(wrong, method, monkeypatch):
+  examples = re.search(r"Examples:.*", documentation(getattr(Tensor, method)), re.DOTALL)
+  f = inspect.getattr_static(Tensor, method)
+  f = getattr(f, "__func__", f)
+  if method == "zeros":
+    examples = ["Examples:\n  >>> Tensor.zeros(2, 3).shape\n  (2, 3)"]
+  monkeypatch.setattr(f, "__doc__", f"It does.\nShape: `{wrong}`.\n\n{examples[0]}")
+  assert "is not" in wrong_shapes(f"Tensor.{method}", getattr(Tensor, method), monkeypatch)[0]
+
+
+def raised(x: object) -> set[str]:
+  """The errors that a function raises itself: by `raise`, or by what this package's functions raise through."""
+  f = getattr(x.fget if isinstance(x, property) else x, "__func__", x.fget if isinstance(x, property) else x)
+  if not isinstance(f, types.FunctionType):
+    return set()
+  found = set()
+  for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(f)))):
+    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name):
+      found.add(node.exc.func.id)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("mismatch", "refuse"):
+      kinds = [a.id for a in node.args if isinstance(a, ast.Name) and a.id.endswith("Error")]
+      found.add(kinds[0] if kinds else RAISES[node.func.id])
+  return {name for name in found if name.endswith("Error")}
+
+
+def unnamed_errors(name: str, x: object) -> list[str]:
+  return [f"{name}: {error}" for error in sorted(raised(x)) if error not in documentation(x)]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_what_raises_names_its_errors(group):
+  assert [line for name, x in GROUPS[group].items() for line in unnamed_errors(name, x)] == []
+
+
+def test_an_error_that_is_not_named_is_noticed():
+  def refused(x):
+    """It does."""
+    if x:
+      raise ValueError("no")
+
+  assert unnamed_errors("refused", refused) == ["refused: ValueError"]
+
+
+# by what a name or the name of an argument has in it, the word of which one has to be in its docstring
+UNITS = {
+  r"bytes|memory|^mem_|element_size": r"[Bb]ytes",
+  r"seconds|timeout|^time": r"seconds|[Ss]econd",
+  r"^a?(sin|cos|tan)$": r"radians",
+}
+
+
+def unit_not_named(name: str, x: object) -> list[str]:
+  f = getattr(x.fget if isinstance(x, property) else x, "__func__", x.fget if isinstance(x, property) else x)
+  arguments = inspect.signature(f).parameters if isinstance(f, types.FunctionType) else ()
+  names = (name.rpartition(".")[2], *arguments)
+  return [
+    f"{name}: {unit}"
+    for pattern, unit in UNITS.items()
+    if any(re.search(pattern, y) for y in names) and not re.search(unit, documentation(x))
+  ]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_what_counts_in_units_names_them(group):
+  assert [line for name, x in GROUPS[group].items() for line in unit_not_named(name, x)] == []
+
+
+def test_a_unit_that_is_not_named_is_noticed():
+  def plan(memory):
+    """As much as there is."""
+
+  assert unit_not_named("plan", plan) == ["plan: [Bb]ytes"]

@@ -146,6 +146,7 @@ class Tensor(NN, metaclass=_Training):
 
   def is_param_(self, is_param: bool = True) -> Self:
     """`requires_grad_`.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1.0]).is_param_(False).is_param
@@ -204,6 +205,7 @@ class Tensor(NN, metaclass=_Training):
 
   def to(self, device: DeviceArg) -> Self:
     """The value on another device (None: the default one) or placement; itself if it is there.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1]).to("CPU:1").device
@@ -224,6 +226,7 @@ class Tensor(NN, metaclass=_Training):
 
   def to_(self, device: DeviceArg) -> Self:
     """`to` in place.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1]).to_("CPU:1").device
@@ -249,6 +252,7 @@ class Tensor(NN, metaclass=_Training):
     warning.
 
     Raises: ShardError for a dim that is not there and for a placement that cannot be.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> x = Tensor.arange(5).shard(("CPU:0", "CPU:1"), axis=0)
@@ -280,6 +284,7 @@ class Tensor(NN, metaclass=_Training):
   def shard_(self, devices: DeviceNames | Mesh, axis: int | P | None = None) -> Self: ...
   def shard_(self, devices: Any, axis: int | P | None = None) -> Self:
     """`shard` in place.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> x = Tensor.ones(4)
@@ -289,7 +294,8 @@ class Tensor(NN, metaclass=_Training):
     return self._become(self.shard(devices, axis))
 
   def shard_like(self, y: Tensor) -> Self:
-    """The value at y's placement.
+    """The value at y's placement. ShardTypeError (a ShardError) if y is no tensor.
+    Shape: `(*dims), (*other) -> (*dims)`.
 
     Examples:
       >>> x = Tensor.ones(4).shard(("CPU:0", "CPU:1"), axis=0)
@@ -319,6 +325,7 @@ class Tensor(NN, metaclass=_Training):
     directions, "forward", "backward" or "none".
     Raises: ShardError and ShardTypeError for what is no hint for this tensor; for names that are no axes, when a mesh
     is there.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> x = Tensor.ones(4, 2).constrain(P("d"))
@@ -334,6 +341,7 @@ class Tensor(NN, metaclass=_Training):
   def shards(self) -> list[Self]:
     """The part of each device, there; a list of one where the tensor is on one device. Where devices are spread over
     processes, those of this one, realized, as host data: what is done with them is this process's own affair.
+    Shape: `(*dims) -> (*block), …`.
 
     Examples:
       >>> [part.shape for part in Tensor.ones(5).shard(("CPU:0", "CPU:1"), axis=0).shards]
@@ -356,6 +364,7 @@ class Tensor(NN, metaclass=_Training):
     from there from now on; any other is copied once. The result is a leaf: no gradient flows to the parts.
     Raises: ShardError for another number of parts, for shapes that are not the placement's blocks of one shape, and
     for a partial placement; TypeError if the dtypes differ.
+    Shape: `(*block), … -> (*dims)`.
 
     Examples:
       >>> Tensor.from_shards([[1, 2], [3, 4]], Sharding(("CPU:0", "CPU:1"), axis=0)).shape
@@ -393,6 +402,7 @@ class Tensor(NN, metaclass=_Training):
     blocks are not all of one size.
 
     Raises: ShardError if the array is not that box.
+    Shape: `-> (*shape)`.
 
     Examples:
       >>> mesh = Mesh(("CPU:0", "CPU:1"), names=("dp",))
@@ -421,6 +431,7 @@ class Tensor(NN, metaclass=_Training):
   def bitcast(self, dtype: DType | str) -> Self:
     """The same bits read as another type; between widths the last dim grows or shrinks. ValueError if it does not
     divide. What is only stored stays where it is.
+    Shape: `(.., n) -> (.., m)`; n and m have the same bits.
 
     Examples:
       >>> Tensor([1.0]).bitcast(dtypes.int32).tolist()
@@ -437,6 +448,7 @@ class Tensor(NN, metaclass=_Training):
   def realize(self, *lst: Tensor, do_update_stats: bool = True) -> Self:
     """Computes this tensor and `lst` in one go; each then has memory of its own, if it is no view of another's.
     `GlobalCounters` count it or don't.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> x = Tensor.ones(2) + 1
@@ -508,6 +520,7 @@ class Tensor(NN, metaclass=_Training):
   def from_dlpack(cls, x: Any, device: str | None = None) -> Self:
     """A tensor over the memory of a torch, numpy, … array of the host (any with `__dlpack__`): no copy if it is
     contiguous and may be written.
+    Shape: `-> (*dims)`, as the array.
 
     Examples:
       >>> Tensor.from_dlpack(np.array([1.0, 2.0], np.float32)).tolist()
@@ -522,6 +535,7 @@ class Tensor(NN, metaclass=_Training):
   def from_blob(cls, ptr: int, shape: Sequence[int], dtype: DTypeArg = None, device: str | None = None) -> Self:
     """A tensor over the memory at the address `ptr` (row-major, float32 unless given), which must outlive it; what is
     assigned to the tensor is written there. ValueError where the device cannot use the host's memory.
+    Shape: `-> (*shape)`.
 
     Examples:
       >>> a = np.array([1.0, 2.0], np.float32)
@@ -540,6 +554,7 @@ class Tensor(NN, metaclass=_Training):
   @classmethod
   def from_url(cls, url: str, gunzip: bool = False, **kwargs: Any) -> Self:
     """The bytes behind a URL (uint8), unpacked if `gunzip`; downloaded once (`fetch`). Keywords: those of Tensor.
+    Shape: `-> (n)`.
 
     Examples:
       >>> path = pathlib.Path("bytes")
@@ -557,7 +572,7 @@ class Tensor(NN, metaclass=_Training):
     return _restore, (bits.numpy(), kind, self.device, self.requires_grad, self.grad)
 
   def data(self) -> memoryview:
-    """The value as a memoryview with its format and shape.
+    """The value as a memoryview with its format and shape. TypeError for types of which a memoryview has none.
 
     Examples:
       >>> Tensor([[1, 2]]).data().tolist()
@@ -604,6 +619,7 @@ class Tensor(NN, metaclass=_Training):
   def clone(self, device: DeviceArg = None) -> Self:
     """A copy in memory of its own, through which gradients flow to this tensor; it takes gradients if this one does,
     and a copy of `.grad` goes with it.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> x = Tensor([1.0]).realize()
@@ -619,7 +635,8 @@ class Tensor(NN, metaclass=_Training):
   # ---- assignment
 
   def replace(self, x: Tensor) -> Self:
-    """This tensor now stands for x's value, whose type it takes; the shapes must agree.
+    """This tensor now stands for x's value, whose type it takes; the shapes must agree. ValueError for another shape.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> x = Tensor([1.0])
@@ -640,6 +657,7 @@ class Tensor(NN, metaclass=_Training):
     new value; what was computed from it before keeps the old one, and is realised before the memory is written
     (docs/assignment.md). The placement stays; x moves. Raises TypeError if the dtypes differ, ValueError if x does not
     broadcast.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> x = Tensor.zeros(2).contiguous().realize()
@@ -739,6 +757,7 @@ class Tensor(NN, metaclass=_Training):
 
     Zeros where it depends on a target only by what is constant almost everywhere: comparisons, signs, rounding.
     Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError for a target it does not depend on.
+    Shape: `(..), (*target), … -> (*target), …`.
 
     Examples:
       >>> x = Tensor([1.0, 2.0])
@@ -761,6 +780,7 @@ class Tensor(NN, metaclass=_Training):
     Of those with requires_grad=True (an optimizer sets it on its parameters); if there are none, of all but those with
     False. Raises ValueError if this is no scalar and no `gradient` is given, RuntimeError if it depends on no such
     tensor.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> x = Tensor([3.0])

@@ -24,7 +24,9 @@ def picture(page: Any, name: str) -> None:
   file = PICTURES / f"{name}.png"
   page.wait_for_timeout(400)
   page.screenshot(path=file)
-  Image.open(file).convert("RGB").quantize(200).save(file, optimize=True)
+  Image.open(file).convert("RGB").quantize(255, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+    file, optimize=True
+  )
   print(f"{file.name}: {file.stat().st_size} bytes")
   assert file.stat().st_size < MOST
 

@@ -171,7 +171,7 @@ def test_state_lives_beside_its_parameter():
 @pytest.mark.parametrize("make", [lambda p: SGD(p, 0.1, 0.9, device="CPU:1"), lambda p: Adam(p, 0.1, device="CPU:1")])
 def test_state_on_a_device_of_its_own(make):
   w, alone = Tensor([1.0, 2.0]), Tensor([1.0, 2.0])
-  opt, plain = make([w]), (SGD([alone], 0.1, 0.9) if make([w]).__class__ is LARS else Adam([alone], 0.1))
+  opt, plain = make([w]), (SGD([alone], 0.1, 0.9) if isinstance(make([w]), LARS) else Adam([alone], 0.1))
   with Tensor.train():
     for _ in range(3):
       for o, x in ((opt, w), (plain, alone)):

@@ -96,7 +96,8 @@ class Sharding(_Frozen):
 
   @staticmethod
   def of(mesh: Mesh, dims: Sequence[Sequence[SubAxis]], partial: Sequence[Partial] = ()) -> Any:
-    """The interned normal form of the given sub-axes; the mesh's only device as a `str` if it has one.
+    """The interned normal form of the given sub-axes; the mesh's only device as a `str` if it has one. ShardError for
+    sub-axes that overlap.
 
     Examples:
       >>> mesh = Mesh(("CPU:0", "CPU:1"), names=("d",))

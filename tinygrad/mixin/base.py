@@ -302,6 +302,7 @@ class Base:
   def cast(self, dtype: DType | str) -> Self:
     """Elements converted to `dtype`, itself if they have it; floats to integers truncate toward zero, anything to bool
     is `!= 0`.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1.9, -1.9]).cast(dtypes.int32).tolist()
@@ -323,6 +324,7 @@ class Base:
 
   def requires_grad_(self, requires_grad: bool | None = True) -> Self:
     """Says whether `backward` fills `.grad` here. Unset (None), it does for floats.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1.0]).requires_grad_(False).requires_grad

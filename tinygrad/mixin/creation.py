@@ -42,6 +42,7 @@ class Creation(Math):
   ) -> Self:
     """`fill_value` in every place; the type is that of the value unless given. `buffer=False`: an operand without
     memory of its own, which an assignment cannot write to.
+    Shape: `-> (*shape)`.
 
     Examples:
       >>> Tensor.full((2, 2), 7).tolist()
@@ -55,6 +56,7 @@ class Creation(Math):
   @classmethod
   def const(cls, b: Scalar, dtype: DTypeArg = None) -> Self:
     """A number as a tensor of shape () that lives wherever it is used.
+    Shape: `-> ()`.
 
     Examples:
       >>> Tensor.const(2.5).shape
@@ -65,6 +67,7 @@ class Creation(Math):
   @classmethod
   def zeros(cls, *shape: Any, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """0 in every place, float32 unless given.
+    Shape: `-> (*shape)`.
 
     Examples:
       >>> Tensor.zeros(2).tolist()
@@ -75,6 +78,7 @@ class Creation(Math):
   @classmethod
   def ones(cls, *shape: Any, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """1 in every place, float32 unless given.
+    Shape: `-> (*shape)`.
 
     Examples:
       >>> Tensor.ones(2).tolist()
@@ -87,6 +91,7 @@ class Creation(Math):
   @classmethod
   def empty(cls, *shape: Any, device: DeviceArg = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """Memory that is not initialised.
+    Shape: `-> (*shape)`.
 
     Examples:
       >>> Tensor.empty(2, 3).shape
@@ -101,6 +106,7 @@ class Creation(Math):
     self, fill_value: Scalar, dtype: DTypeArg = None, device: DeviceArg = None, buffer: bool = True, **kwargs: Any
   ) -> Self:
     """A constant of this shape; type and placement too unless given.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1.0, 2.0]).full_like(7).tolist()
@@ -110,6 +116,7 @@ class Creation(Math):
 
   def zeros_like(self, **kwargs: Any) -> Self:
     """0 in every place of this shape, type and placement unless given.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([5, 6]).zeros_like().tolist()
@@ -119,6 +126,7 @@ class Creation(Math):
 
   def ones_like(self, **kwargs: Any) -> Self:
     """1 in every place of this shape, type and placement unless given.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([5, 6]).ones_like().tolist()
@@ -128,6 +136,7 @@ class Creation(Math):
 
   def empty_like(self, dtype: DTypeArg = None, device: DeviceArg = None, **kwargs: Any) -> Self:
     """Memory of this shape, type and placement that is not initialised.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor.zeros(2, 3).empty_like().shape
@@ -141,6 +150,7 @@ class Creation(Math):
   def arange(cls, start: Any, stop: Any = None, step: Any = 1, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """start, start + step, … up to and without stop. Integers unless an argument or `dtype` is a float. Tensors of one
     element as arguments are read at once, for the length depends on them. ValueError for a step of 0.
+    Shape: `-> (n)`.
 
     Examples:
       >>> Tensor.arange(3).tolist()
@@ -162,7 +172,8 @@ class Creation(Math):
   @classmethod
   def linspace(cls, start: Any, stop: Any, steps: Any, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """`steps` evenly spaced numbers, both ends included. The ends may be tensors of one element, read when the result
-    is; a tensor that gives `steps` is read at once.
+    is; a tensor that gives `steps` is read at once. ValueError for a negative number of steps, TypeError for bools.
+    Shape: `-> (steps)`.
 
     Examples:
       >>> Tensor.linspace(0, 1, 5).tolist()
@@ -180,7 +191,8 @@ class Creation(Math):
 
   @classmethod
   def eye(cls, n: int, m: int | None = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:
-    """Ones on the main diagonal of an (n, m) matrix.
+    """Ones on the main diagonal of an (n, m) matrix. ValueError for a negative length.
+    Shape: `-> (n, m)`.
 
     Examples:
       >>> Tensor.eye(2).tolist()
@@ -200,6 +212,7 @@ class Creation(Math):
 
   def triu(self, diagonal: sint = 0) -> Self:
     """The upper triangle of the last two dims from `diagonal` on, zeros below.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor.ones(2, 2).triu().tolist()
@@ -209,6 +222,7 @@ class Creation(Math):
 
   def tril(self, diagonal: sint = 0) -> Self:
     """The lower triangle of the last two dims up to `diagonal`, zeros above.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor.ones(2, 2).tril().tolist()
@@ -218,6 +232,7 @@ class Creation(Math):
 
   def meshgrid(self, *args: Self, indexing: str = "ij") -> tuple[Self, ...]:
     """Vectors as coordinates of a grid: tensor i varies along dim i ("ij"), the first two exchanged for "xy".
+    Shape: `(n), (m), … -> (n, m, *more), …`; with "xy" the first two exchanged.
 
     Examples:
       >>> rows, columns = Tensor([1, 2]).meshgrid(Tensor([3, 4, 5]))

@@ -69,6 +69,7 @@ class Elementwise(Movement):
 
   def half(self) -> Self:
     """Cast to float16: 11 bits of precision, at most 65504.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1.0, 70000.0]).half().tolist()
@@ -78,6 +79,7 @@ class Elementwise(Movement):
 
   def bfloat16(self) -> Self:
     """Cast to bfloat16: the range of float32, 8 bits of precision.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1.00390625]).bfloat16().float().tolist()
@@ -87,6 +89,7 @@ class Elementwise(Movement):
 
   def float(self) -> Self:
     """Cast to float32.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 2]).float().tolist()
@@ -96,6 +99,7 @@ class Elementwise(Movement):
 
   def double(self) -> Self:
     """Cast to float64. TypeError on a device that has none.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 2], device="CPU").double().tolist()
@@ -105,6 +109,7 @@ class Elementwise(Movement):
 
   def bool(self) -> Self:
     """Cast to bool: whether each element is not 0.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([0.0, 0.5]).bool().tolist()
@@ -114,6 +119,7 @@ class Elementwise(Movement):
 
   def short(self) -> Self:
     """Cast to int16, floats toward zero.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1.9, -1.9]).short().tolist()
@@ -123,6 +129,7 @@ class Elementwise(Movement):
 
   def int(self) -> Self:
     """Cast to int32, floats toward zero.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1.9, -1.9]).int().tolist()
@@ -132,6 +139,7 @@ class Elementwise(Movement):
 
   def long(self) -> Self:
     """Cast to int64, floats toward zero.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1.9, -1.9]).long().tolist()
@@ -143,6 +151,7 @@ class Elementwise(Movement):
 
   def alu(self, op: Ops, *src: Self) -> Self:
     """An elementwise primitive of this and other tensors, whose shapes and types must be the ones it takes.
+    Shape: `(..), … -> (..)`.
 
     Examples:
       >>> Tensor([1, 2]).alu(Ops.MUL, Tensor([3, 4])).tolist()
@@ -152,6 +161,7 @@ class Elementwise(Movement):
 
   def ufix(self, x: Any) -> Self:
     """An operand as a tensor: a number takes the type that it has beside this one.
+    Shape: `(*dims) -> ()`; of a tensor its own.
 
     Examples:
       >>> Tensor([1.0]).ufix(2).dtype
@@ -193,6 +203,7 @@ class Elementwise(Movement):
 
   def const_like(self, b: Scalar, dtype: DType | None = None) -> Self:
     """A constant of this shape, in this type unless given.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1.0, 2.0]).const_like(7).tolist()
@@ -208,6 +219,7 @@ class Elementwise(Movement):
 
   def neg(self) -> Self:
     """-x; of a bool its negation.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1.0, -2.0]).neg().tolist()
@@ -217,6 +229,7 @@ class Elementwise(Movement):
 
   def add(self, x: Any, reverse: _bool = False) -> Self:
     """x + y; of bools their or.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 2]).add(10).tolist()
@@ -228,6 +241,7 @@ class Elementwise(Movement):
 
   def sub(self, x: Any, reverse: _bool = False) -> Self:
     """x - y. TypeError for bools.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([5, 7]).sub(2).tolist()
@@ -240,6 +254,7 @@ class Elementwise(Movement):
 
   def mul(self, x: Any, reverse: _bool = False) -> Self:
     """x * y; of bools their and.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 2]).mul(Tensor([3, 4])).tolist()
@@ -249,6 +264,7 @@ class Elementwise(Movement):
 
   def div(self, x: Any, reverse: _bool = False, rounding_mode: Literal["trunc", "floor"] | None = None) -> Self:
     """x / y as a float; with `rounding_mode` the quotient rounded toward zero or down, integers staying integers.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([3, 4]).div(2).tolist()
@@ -275,6 +291,7 @@ class Elementwise(Movement):
 
   def mod(self, x: Any, reverse: _bool = False) -> Self:
     """x - y*floor(x/y): the remainder with the sign of the divisor, as Python's %.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([-7, 7]).mod(3).tolist()
@@ -288,6 +305,7 @@ class Elementwise(Movement):
 
   def fmod(self, x: Any) -> Self:
     """The remainder with the sign of the dividend, as C's fmod.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([-7.0, 7.0]).fmod(3).tolist()
@@ -299,6 +317,7 @@ class Elementwise(Movement):
 
   def maximum(self, x: Any) -> Self:
     """The greater of x and y, nan if one is; where they are equal each has half of the derivative.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 5]).maximum(3).tolist()
@@ -308,6 +327,7 @@ class Elementwise(Movement):
 
   def minimum(self, x: Any) -> Self:
     """The lesser of x and y, nan if one is; where they are equal each has half of the derivative.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 5]).minimum(3).tolist()
@@ -318,6 +338,7 @@ class Elementwise(Movement):
   def pow(self, x: Any, reverse: _bool = False) -> Self:
     """x ** y. Integers to a negative number raise TypeError; a constant whole exponent is multiplications, 0.5 a square
     root.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([2.0, 3.0]).pow(2).tolist()
@@ -353,6 +374,7 @@ class Elementwise(Movement):
   # unary functions without a line here are methods too (below), which type checkers do not see
   def exp(self) -> Self:
     """e to the power of x.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([0.0, 1.0]).exp().numpy().round(3))
@@ -362,6 +384,7 @@ class Elementwise(Movement):
 
   def log(self) -> Self:
     """The natural logarithm; nan below 0, -inf at 0.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([1.0, 2.0]).log().numpy().round(3))
@@ -371,6 +394,7 @@ class Elementwise(Movement):
 
   def sqrt(self) -> Self:
     """The square root; nan below 0.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([4.0, 9.0]).sqrt().tolist()
@@ -380,6 +404,7 @@ class Elementwise(Movement):
 
   def reciprocal(self) -> Self:
     """1 / x.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([2.0, 4.0]).reciprocal().tolist()
@@ -389,6 +414,7 @@ class Elementwise(Movement):
 
   def sin(self) -> Self:
     """The sine of angles in radians.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([0.0, 1.0]).sin().numpy().round(3))
@@ -398,6 +424,7 @@ class Elementwise(Movement):
 
   def cos(self) -> Self:
     """The cosine of angles in radians.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([0.0, 1.0]).cos().numpy().round(3))
@@ -407,6 +434,7 @@ class Elementwise(Movement):
 
   def tanh(self) -> Self:
     """The hyperbolic tangent.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1.0, 0.0, 1.0]).tanh().numpy().round(3))
@@ -416,6 +444,7 @@ class Elementwise(Movement):
 
   def erf(self) -> Self:
     """The error function.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1.0, 0.0, 1.0]).erf().numpy().round(3))
@@ -425,6 +454,7 @@ class Elementwise(Movement):
 
   def square(self) -> Self:
     """x * x.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([-2.0, 3.0]).square().tolist()
@@ -434,6 +464,7 @@ class Elementwise(Movement):
 
   def usum(self, *xs: Self) -> Self:
     """self + xs[0] + …
+    Shape: `(..), … -> (..)`.
 
     Examples:
       >>> Tensor([2]).usum(Tensor([3]), Tensor([4])).tolist()
@@ -443,6 +474,7 @@ class Elementwise(Movement):
 
   def uprod(self, *xs: Self) -> Self:
     """self * xs[0] * …
+    Shape: `(..), … -> (..)`.
 
     Examples:
       >>> Tensor([2]).uprod(Tensor([3]), Tensor([4])).tolist()
@@ -454,6 +486,7 @@ class Elementwise(Movement):
 
   def floor(self) -> Self:
     """The greatest whole number that is not above x; integers stay.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([-1.5, 1.5]).floor().tolist()
@@ -463,6 +496,7 @@ class Elementwise(Movement):
 
   def ceil(self) -> Self:
     """The least whole number that is not below x; integers stay.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([-1.5, 1.5]).ceil().tolist()
@@ -472,6 +506,7 @@ class Elementwise(Movement):
 
   def round(self) -> Self:
     """The nearest whole number, of halves the even one; integers stay.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([0.5, 1.5, 2.6]).round().tolist()
@@ -481,6 +516,7 @@ class Elementwise(Movement):
 
   def trunc(self) -> Self:
     """Toward zero.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([-1.5, 1.5]).trunc().tolist()
@@ -492,6 +528,7 @@ class Elementwise(Movement):
 
   def lt(self, x: Any) -> Self:
     """x < y, as bools.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 2, 3]).lt(2).tolist()
@@ -501,6 +538,7 @@ class Elementwise(Movement):
 
   def gt(self, x: Any) -> Self:
     """x > y, as bools.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 2, 3]).gt(2).tolist()
@@ -510,6 +548,7 @@ class Elementwise(Movement):
 
   def eq(self, x: Any) -> Self:
     """x == y, as bools; nan equals nothing.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 2]).eq(2).tolist()
@@ -519,6 +558,7 @@ class Elementwise(Movement):
 
   def ne(self, x: Any) -> Self:
     """x != y, as bools.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 2]).ne(2).tolist()
@@ -534,6 +574,7 @@ class Elementwise(Movement):
 
   def le(self, x: Any) -> Self:
     """x <= y, as bools.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 2, 3]).le(2).tolist()
@@ -543,6 +584,7 @@ class Elementwise(Movement):
 
   def ge(self, x: Any) -> Self:
     """x >= y, as bools.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 2, 3]).ge(2).tolist()
@@ -552,6 +594,7 @@ class Elementwise(Movement):
 
   def where(self, x: Any, y: Any) -> Self:
     """x where this bool tensor is True, else y; both broadcast. TypeError if this is no bool tensor.
+    Shape: `(..), (..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([True, False]).where(Tensor([1, 2]), 0).tolist()
@@ -570,6 +613,7 @@ class Elementwise(Movement):
 
   def masked_fill(self, mask: Self, value: Any) -> Self:
     """`value` where `mask` is True.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 2, 3]).masked_fill(Tensor([True, False, True]), 0).tolist()
@@ -581,6 +625,7 @@ class Elementwise(Movement):
 
   def bitwise_and(self, x: Any, reverse: _bool = False) -> Self:
     """x & y of integers or bools. TypeError for floats.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([6, 3]).bitwise_and(2).tolist()
@@ -590,6 +635,7 @@ class Elementwise(Movement):
 
   def bitwise_or(self, x: Any, reverse: _bool = False) -> Self:
     """x | y of integers or bools. TypeError for floats.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([4, 3]).bitwise_or(2).tolist()
@@ -599,6 +645,7 @@ class Elementwise(Movement):
 
   def bitwise_xor(self, x: Any, reverse: _bool = False) -> Self:
     """x ^ y of integers or bools. TypeError for floats.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([6, 3]).bitwise_xor(2).tolist()
@@ -608,6 +655,7 @@ class Elementwise(Movement):
 
   def bitwise_not(self) -> Self:
     """~x; of a bool its negation. TypeError for floats.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([0, 5]).bitwise_not().tolist()
@@ -619,6 +667,7 @@ class Elementwise(Movement):
 
   def logical_not(self) -> Self:
     """x == 0.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([0, 5]).logical_not().tolist()
@@ -628,6 +677,7 @@ class Elementwise(Movement):
 
   def lshift(self, x: Any, reverse: _bool = False) -> Self:
     """x << y; 0 where y is the type's width or more, or negative.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 2]).lshift(3).tolist()
@@ -637,6 +687,7 @@ class Elementwise(Movement):
 
   def rshift(self, x: Any, reverse: _bool = False) -> Self:
     """x >> y; arithmetic for signed types. Where y is the type's width or more, or negative, only the sign is left.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([-8, 9]).rshift(1).tolist()

@@ -158,6 +158,7 @@ class Indexing(Reduce):
   def gather(self, dim: int, index: Self) -> Self:
     """`out[i][j] = x[index[i][j]][j]` for dim 0, and so on: the shape of `index`, which is at most this one in the
     other dims.
+    Shape: `(*dims), (*index) -> (*index)`.
 
     Examples:
       >>> Tensor([[1, 2], [3, 4]]).gather(1, Tensor([[0], [1]])).tolist()
@@ -180,6 +181,8 @@ class Indexing(Reduce):
 
   def one_hot(self, num_classes: int) -> Self:
     """int32 (*shape, num_classes): 1 where the class is the element, so a row of zeros for an element outside.
+    ValueError unless num_classes is positive, TypeError for floats.
+    Shape: `(..) -> (.., num_classes)`.
 
     Examples:
       >>> Tensor([0, 2]).one_hot(3).tolist()
@@ -198,6 +201,7 @@ class Indexing(Reduce):
   def masked_select(self, mask: Self, size: int | None = None, fill_value: Any = 0) -> Self:
     """The elements where `mask` is True, in order, as a vector. With `size` cut or filled to it; without, the mask is
     realised first.
+    Shape: `(..), (..) -> (n)`.
 
     Examples:
       >>> Tensor([1, 2, 3]).masked_select(Tensor([True, False, True])).tolist()
@@ -212,6 +216,7 @@ class Indexing(Reduce):
   def nonzero(self, size: int | None = None, fill_value: Any = 0) -> Self:
     """int32 (count, ndim): where the elements are not 0, in row-major order. With `size` cut or filled; without, it is
     realised first.
+    Shape: `(..) -> (count, ndim)`.
 
     Examples:
       >>> Tensor([[0, 5], [6, 0]]).nonzero().tolist()
@@ -282,6 +287,7 @@ class Indexing(Reduce):
     to what is there.
 
     Of several values for one place the last stays.
+    Shape: `(*dims), (*index), (*src) -> (*dims)`.
 
     Examples:
       >>> Tensor.zeros(3).scatter(0, Tensor([2, 0]), Tensor([1.0, 5.0])).tolist()
@@ -323,6 +329,7 @@ class Indexing(Reduce):
 
   def scatter_reduce(self, dim: int, index: Self, src: Self, reduce: Reduction, include_self: bool = True) -> Self:
     """x with the reduction of all src elements that go to a place, and of what is there if `include_self`.
+    Shape: `(*dims), (*index), (*src) -> (*dims)`.
 
     Examples:
       >>> Tensor.zeros(2).scatter_reduce(0, Tensor([1, 1]), Tensor([3.0, 4.0]), reduce="sum").tolist()
@@ -352,6 +359,7 @@ class Indexing(Reduce):
   def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
     """(the elements in order along `dim`, their positions as int32); equal elements keep their order, nan is greater
     than all. Cost: log²(n) exchanges an element, on each device for whole rows.
+    Shape: `(..) -> (..), (..)`.
 
     Examples:
       >>> values, places = Tensor([3, 1, 2]).sort()
@@ -423,6 +431,7 @@ class Indexing(Reduce):
 
   def argsort(self, dim: int = -1, descending: bool = False) -> Self:
     """The positions that sort the elements along `dim`, int32.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([3, 1, 2]).argsort().tolist()
@@ -432,6 +441,7 @@ class Indexing(Reduce):
 
   def topk(self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> tuple[Self, Self]:
     """(the k greatest or least elements along `dim`, their positions as int32). ValueError if k is too great.
+    Shape: `(*a, n, *b) -> (*a, k, *b), (*a, k, *b)`.
 
     Examples:
       >>> values, places = Tensor([3, 1, 2]).topk(2)

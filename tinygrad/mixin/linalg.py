@@ -32,6 +32,9 @@ class Linalg(Random):
     right.
 
     Types are promoted; half types accumulate in float32; `dtype` is that of the result. ValueError unless the k agree.
+    TypeError if `w` is no tensor.
+    Shape: `(.., m, k), (.., k, n) -> (.., m, n) or (k), (.., k, n) -> (.., n) or (.., m, k), (k) -> (.., m) or (k), (k)
+    -> ()`.
 
     Examples:
       >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).dot(Tensor([1.0, 1.0])).tolist()
@@ -61,6 +64,8 @@ class Linalg(Random):
 
   def matmul(self, x: Any, reverse: bool = False, dtype: DTypeArg = None) -> Self:
     """`dot`.
+    Shape: `(.., m, k), (.., k, n) -> (.., m, n) or (k), (.., k, n) -> (.., n) or (.., m, k), (k) -> (.., m) or (k), (k)
+    -> ()`.
 
     Examples:
       >>> Tensor.ones(2, 3).matmul(Tensor.ones(3, 4)).shape
@@ -73,6 +78,7 @@ class Linalg(Random):
 
   def linear(self, weight: Self, bias: Self | None = None, dtype: DTypeArg = None) -> Self:
     """x · weight + bias; `weight` (in, out), or (out,) for an elementwise product.
+    Shape: `(.., in), (in, out), (out) -> (.., out) or (.., in), (in), (in) -> (.., in)`.
 
     Examples:
       >>> Tensor.ones(5, 3).linear(Tensor.ones(3, 4), Tensor.zeros(4)).shape
@@ -85,6 +91,8 @@ class Linalg(Random):
   @classmethod
   def einsum(cls, formula: str, *operands: Self | Sequence[Self], dtype: DTypeArg = None) -> Self:
     """Sums of products by named dims, as numpy's: `einsum("bik,bkj->bij", x, y)`; `...`: dims that broadcast.
+    ValueError where the formula does not fit the operands.
+    Shape: `(*operand), … -> (*result)`.
 
     Examples:
       >>> Tensor.einsum("ij,j->i", Tensor([[1.0, 2.0], [3.0, 4.0]]), Tensor([1.0, 1.0])).tolist()
@@ -141,6 +149,8 @@ class Linalg(Random):
   def qr(self) -> tuple[Self, Self]:
     """(Q, R) of matrices (.., m, n): Q (.., m, m) orthogonal, R (.., m, n) upper triangular, Q R = x. Householder's
     reflections with LAPACK's signs; a column that is 0 below the diagonal is left as it is.
+    ValueError for fewer than two dims.
+    Shape: `(.., m, n) -> (.., m, m), (.., m, n)`.
 
     Examples:
       >>> q, r = Tensor([[1.0, 2.0], [3.0, 4.0]]).qr()
@@ -171,6 +181,8 @@ class Linalg(Random):
 
     One-sided Jacobi rotations of all column pairs, a fixed number of sweeps (G. Golub, C. Van Loan: Matrix
     Computations, 8.6.3); the rounds of a sweep are those of a round-robin tournament.
+    ValueError for fewer than two dims.
+    Shape: `(.., m, n) -> (.., m, m), (.., k), (.., n, n)`.
 
     Examples:
       >>> u, s, v = Tensor([[3.0, 0.0], [0.0, 2.0]]).svd()
@@ -219,7 +231,8 @@ class Linalg(Random):
 
   def newton_schulz(self, steps: int, params: tuple[float, ...], eps: float = 1e-7) -> Self:
     """The orthogonal factor of (a batch of) matrices, approximately: G <- aG + b(GGᵀ)G + c(GGᵀ)²G + … from G/|G|
-    (https://kellerjordan.github.io/posts/muon/).
+    (https://kellerjordan.github.io/posts/muon/). ValueError for fewer than two dims.
+    Shape: `(.., m, n) -> (.., m, n)`.
 
     Examples:
       >>> Tensor.ones(3, 2).newton_schulz(5, (3.4445, -4.775, 2.0315)).shape

@@ -47,6 +47,7 @@ class Math(Elementwise):
   @in_float32
   def exp2(self) -> Self:
     """2 to the power of x.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1.0, 0.0, 3.0]).exp2().numpy().round(3))
@@ -57,6 +58,7 @@ class Math(Elementwise):
   @in_float64
   def log2(self) -> Self:
     """The logarithm to the base of 2; nan below 0, -inf at 0.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([1.0, 8.0]).log2().numpy().round(3))
@@ -67,6 +69,7 @@ class Math(Elementwise):
   @in_float64
   def log10(self) -> Self:
     """The logarithm to the base of 10; nan below 0, -inf at 0.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([1.0, 100.0]).log10().numpy().round(3))
@@ -77,6 +80,7 @@ class Math(Elementwise):
   @in_float32
   def rsqrt(self) -> Self:
     """1 / sqrt(x).
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1.0, 4.0]).rsqrt().tolist()
@@ -86,6 +90,7 @@ class Math(Elementwise):
 
   def logaddexp(self, other: Any) -> Self:
     """log(exp(x) + exp(y)) without overflow.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> print(Tensor([0.0, 1000.0]).logaddexp(Tensor([0.0, 1000.0])).numpy().round(3))
@@ -113,6 +118,7 @@ class Math(Elementwise):
   @in_float64
   def tan(self) -> Self:
     """The tangent of angles in radians.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([0.0, 1.0]).tan().numpy().round(3))
@@ -129,7 +135,8 @@ class Math(Elementwise):
 
   @in_float64
   def asin(self) -> Self:
-    """2 atan(x / (1 + sqrt(1 - x²))).
+    """2 atan(x / (1 + sqrt(1 - x²))), in radians.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1.0, 0.0, 1.0]).asin().numpy().round(3))
@@ -139,7 +146,8 @@ class Math(Elementwise):
 
   @in_float64
   def acos(self) -> Self:
-    """2 atan(sqrt(1 - x²) / (1 + x)), for x below 0 by pi - acos(-x).
+    """2 atan(sqrt(1 - x²) / (1 + x)), for x below 0 by pi - acos(-x), in radians.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1.0, 0.0, 1.0]).acos().numpy().round(3))
@@ -152,7 +160,8 @@ class Math(Elementwise):
 
   @in_float64
   def atan(self) -> Self:
-    """arctan by a polynomial on [-1, 1] after atan(x) = pi/2 - atan(1/x).
+    """arctan in radians, by a polynomial on [-1, 1] after atan(x) = pi/2 - atan(1/x).
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1.0, 0.0, 1.0]).atan().numpy().round(3))
@@ -167,6 +176,7 @@ class Math(Elementwise):
   @in_float64
   def sinh(self) -> Self:
     """(exp(x) - exp(-x)) / 2, exact near 0.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([0.0, 1.0]).sinh().numpy().round(3))
@@ -179,6 +189,7 @@ class Math(Elementwise):
   @in_float64
   def cosh(self) -> Self:
     """(exp(x) + exp(-x)) / 2.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([0.0, 1.0]).cosh().numpy().round(3))
@@ -189,6 +200,7 @@ class Math(Elementwise):
   @in_float64
   def asinh(self) -> Self:
     """log(x + sqrt(x² + 1)), by log1p.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1.0, 0.0, 2.0]).asinh().numpy().round(3))
@@ -204,6 +216,7 @@ class Math(Elementwise):
   @in_float64
   def acosh(self) -> Self:
     """2 asinh(sqrt((x - 1)/2)); nan below 1, where the derivative below -1 is 1/sqrt(x² - 1) still, as in PyTorch.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([1.0, 2.0]).acosh().numpy().round(3))
@@ -216,6 +229,7 @@ class Math(Elementwise):
   @in_float64
   def atanh(self) -> Self:
     """log((1 + x) / (1 - x)) / 2; nan outside [-1, 1].
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-0.5, 0.0, 0.5]).atanh().numpy().round(3))
@@ -227,6 +241,7 @@ class Math(Elementwise):
 
   def sign(self) -> Self:
     """-1, 0 or 1; nan of nan. Its derivative is 0 everywhere.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([-3.0, 0.0, 2.0]).sign().tolist()
@@ -236,6 +251,7 @@ class Math(Elementwise):
 
   def abs(self) -> Self:
     """The size of x, without its sign; its derivative at 0 is 0.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([-1.5, 2.0]).abs().tolist()
@@ -247,6 +263,7 @@ class Math(Elementwise):
 
   def copysign(self, other: Any) -> Self:
     """The size of x with the sign of y (the sign bit, so that of -0.0 too).
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([1.0, 2.0]).copysign(Tensor([-0.0, 3.0])).tolist()
@@ -259,6 +276,7 @@ class Math(Elementwise):
 
   def isnan(self) -> Self:
     """Whether each element is nan, as bools.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1.0, float("inf"), float("nan")]).isnan().tolist()
@@ -268,6 +286,7 @@ class Math(Elementwise):
 
   def isinf(self, detect_positive: bool = True, detect_negative: bool = True) -> Self:
     """Whether each element is infinite, of the signs that are asked for, as bools.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1.0, float("inf"), float("nan")]).isinf().tolist()
@@ -278,6 +297,7 @@ class Math(Elementwise):
 
   def isfinite(self) -> Self:
     """Whether each element is neither infinite nor nan, as bools.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1.0, float("inf"), float("nan")]).isfinite().tolist()
@@ -287,6 +307,7 @@ class Math(Elementwise):
 
   def isclose(self, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
     """|x - y| <= atol + rtol*|y|, infinities equal to themselves.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([1.0, 2.0]).isclose(Tensor([1.0, 2.1])).tolist()
@@ -301,6 +322,7 @@ class Math(Elementwise):
 
   def clamp(self, min_: Any = None, max_: Any = None) -> Self:
     """x, at least min_ and at most max_; either may be None. The derivative at a bound is 1. ValueError if both are.
+    Shape: `(..), (..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([-2.0, 0.5, 3.0]).clamp(-1, 1).tolist()
@@ -315,6 +337,7 @@ class Math(Elementwise):
 
   def lerp(self, end: Self, weight: Any) -> Self:
     """x + (end - x)*weight.
+    Shape: `(..), (..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([0.0, 10.0]).lerp(Tensor([1.0, 20.0]), 0.5).tolist()
@@ -326,6 +349,7 @@ class Math(Elementwise):
 
   def relu(self) -> Self:
     """max(x, 0); its derivative at 0 is 0, where that of `maximum` is a half.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([-1.0, 0.0, 2.0]).relu().tolist()
@@ -336,6 +360,7 @@ class Math(Elementwise):
   @in_float32
   def sigmoid(self) -> Self:
     """1 / (1 + exp(-x)), below 0 exp(x) / (1 + exp(x)): neither a value nor a derivative overflows or is lost.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1000.0, 0.0, 1.0]).sigmoid().numpy().round(3))
@@ -348,6 +373,7 @@ class Math(Elementwise):
   @in_float32
   def hardsigmoid(self, alpha: float = 1 / 6, beta: float = 0.5) -> Self:
     """alpha*x + beta, at least 0 and at most 1.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-4.0, 0.0, 1.0]).hardsigmoid().numpy().round(3))
@@ -358,6 +384,7 @@ class Math(Elementwise):
   @in_float32
   def silu(self) -> Self:
     """x * sigmoid(x) (https://arxiv.org/abs/1606.08415).
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1.0, 0.0, 1.0]).silu().numpy().round(3))
@@ -370,6 +397,7 @@ class Math(Elementwise):
   @in_float32
   def gelu(self, approximate: str = "tanh") -> Self:
     """x * Phi(x) (https://arxiv.org/abs/1606.08415), exactly ("none") or by its tanh approximation ("tanh").
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1.0, 0.0, 1.0]).gelu().numpy().round(3))
@@ -387,6 +415,7 @@ class Math(Elementwise):
   @in_float32
   def quick_gelu(self) -> Self:
     """x * sigmoid(1.702 x): near `gelu`, with one exponential.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1.0, 0.0, 1.0]).quick_gelu().numpy().round(3))
@@ -396,6 +425,7 @@ class Math(Elementwise):
 
   def leaky_relu(self, neg_slope: float = 0.01) -> Self:
     """x above 0, neg_slope*x below.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([-2.0, 3.0]).leaky_relu(0.25).tolist()
@@ -405,6 +435,7 @@ class Math(Elementwise):
 
   def relu6(self) -> Self:
     """x, at least 0 and at most 6; its derivative at the bounds is 0.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([-1.0, 3.0, 9.0]).relu6().tolist()
@@ -415,6 +446,7 @@ class Math(Elementwise):
   @in_float32
   def hardswish(self) -> Self:
     """x * relu6(x + 3) / 6 (https://arxiv.org/abs/1905.02244).
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-4.0, 1.0, 3.0]).hardswish().numpy().round(3))
@@ -424,6 +456,7 @@ class Math(Elementwise):
 
   def hardtanh(self, min_val: float = -1, max_val: float = 1) -> Self:
     """`clamp`, with a derivative of 0 at the bounds.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([-2.0, 0.5, 3.0]).hardtanh().tolist()
@@ -434,6 +467,7 @@ class Math(Elementwise):
   @in_float32
   def elu(self, alpha: float = 1.0) -> Self:
     """x above 0, alpha*(exp(x) - 1) below (https://arxiv.org/abs/1511.07289).
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1.0, 0.0, 1.0]).elu().numpy().round(3))
@@ -444,6 +478,7 @@ class Math(Elementwise):
   @in_float32
   def celu(self, alpha: float = 1.0) -> Self:
     """x above 0, alpha*(exp(x/alpha) - 1) below (https://arxiv.org/abs/1704.07483).
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1.0, 0.0, 1.0]).celu().numpy().round(3))
@@ -454,6 +489,7 @@ class Math(Elementwise):
   @in_float32
   def selu(self, alpha: float = 1.67326, gamma: float = 1.0507) -> Self:
     """gamma * elu(x, alpha) (https://arxiv.org/abs/1706.02515).
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1.0, 0.0, 1.0]).selu().numpy().round(3))
@@ -464,6 +500,7 @@ class Math(Elementwise):
   @in_float32
   def softplus(self, beta: float = 1.0) -> Self:
     """log(1 + exp(beta*x)) / beta.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-100.0, 0.0, 1.0]).softplus().numpy().round(3))
@@ -474,6 +511,7 @@ class Math(Elementwise):
   @in_float32
   def softsign(self) -> Self:
     """x / (1 + |x|).
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([-1.0, 0.0, 3.0]).softsign().tolist()
@@ -484,6 +522,7 @@ class Math(Elementwise):
   @in_float32
   def mish(self) -> Self:
     """x * tanh(softplus(x)) (https://arxiv.org/abs/1908.08681).
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-1.0, 0.0, 1.0]).mish().numpy().round(3))
@@ -494,6 +533,7 @@ class Math(Elementwise):
   @in_float32
   def logsigmoid(self) -> Self:
     """log(sigmoid(x)), without overflow.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([-100.0, 0.0]).logsigmoid().numpy().round(3))
@@ -505,6 +545,7 @@ class Math(Elementwise):
 
   def detach(self) -> Self:
     """The value, through which no gradient flows.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> x = Tensor([3.0])
@@ -515,6 +556,7 @@ class Math(Elementwise):
 
   def contiguous(self) -> Self:
     """The value in a buffer of its own, so that nothing before it is fused into what comes after.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> x = Tensor.ones(2, 3).T.contiguous()
@@ -525,6 +567,7 @@ class Math(Elementwise):
 
   def contiguous_backward(self) -> Self:
     """The value. A hint to give the gradient a buffer, which the scheduler here decides by itself.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1.0]).contiguous_backward().tolist()

@@ -47,6 +47,7 @@ class Movement(Base):
     """The same elements in row-major order under another shape. -1 (once) is what is left, None keeps that dim.
 
     Raises ValueError if the number of elements differs.
+    Shape: `(*dims) -> (*shape)`.
 
     Examples:
       >>> Tensor.arange(6).reshape(2, -1).shape
@@ -71,6 +72,7 @@ class Movement(Base):
 
   def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
     """Dims start..end (inclusive) become one.
+    Shape: `(*a, *flat, *b) -> (*a, n, *b)`.
 
     Examples:
       >>> Tensor.zeros(2, 3, 4).flatten(1).shape
@@ -81,6 +83,7 @@ class Movement(Base):
 
   def unflatten(self, dim: int, sizes: Sequence[sint]) -> Self:
     """One dim becomes `sizes` (one of which may be -1).
+    Shape: `(*a, n, *b) -> (*a, *sizes, *b)`.
 
     Examples:
       >>> Tensor.zeros(2, 12).unflatten(1, (3, 4)).shape
@@ -91,6 +94,7 @@ class Movement(Base):
 
   def squeeze(self, dim: int | None = None) -> Self:
     """Drops dim `dim` if its length is 1; without a dim, all such.
+    Shape: `(*dims) -> (*rest)`.
 
     Examples:
       >>> Tensor.zeros(1, 3, 1).squeeze().shape
@@ -106,6 +110,7 @@ class Movement(Base):
 
   def unsqueeze(self, dim: int) -> Self:
     """A dim of 1 before position `dim`.
+    Shape: `(*a, *b) -> (*a, 1, *b)`.
 
     Examples:
       >>> Tensor.zeros(2, 3).unsqueeze(1).shape
@@ -117,6 +122,7 @@ class Movement(Base):
   def expand(self, shape: Any, *args: Any) -> Self:
     """Dims of 1 repeated to `shape`, aligned at the last; -1 and None keep a dim. ValueError if a dim is neither 1 nor
     kept.
+    Shape: `(*dims) -> (*shape)`.
 
     Examples:
       >>> Tensor([[1], [2]]).expand(2, 3).tolist()
@@ -137,6 +143,7 @@ class Movement(Base):
 
   def permute(self, order: Any, *args: Any) -> Self:
     """Dim i of the result is dim order[i]. ValueError unless `order` names every dim once.
+    Shape: `(*dims) -> (*permuted)`.
 
     Examples:
       >>> Tensor.zeros(2, 3, 4).permute(2, 0, 1).shape
@@ -151,6 +158,7 @@ class Movement(Base):
 
   def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
     """Two dims exchanged.
+    Shape: `(*a, n, *b, m, *c) -> (*a, m, *b, n, *c)`.
 
     Examples:
       >>> Tensor.zeros(2, 3, 4).transpose(1, 2).shape
@@ -163,6 +171,7 @@ class Movement(Base):
   @property
   def T(self) -> Self:
     """Dims 0 and 1 exchanged.
+    Shape: `(n, m, ..) -> (m, n, ..)`.
 
     Examples:
       >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).T.tolist()
@@ -179,7 +188,8 @@ class Movement(Base):
     return self.reshape(tuple(-1 if i == dim else 1 for i in range(ndim)))
 
   def flip(self, axis: Any, *args: Any) -> Self:
-    """The order of elements reversed along the axes.
+    """The order of elements reversed along the axes. ValueError for an axis that is named twice.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 2, 3]).flip(0).tolist()
@@ -198,6 +208,7 @@ class Movement(Base):
 
   def shrink(self, arg: Sequence[tuple[sint, sint] | None]) -> Self:
     """Per dim the half-open range to keep; None keeps all. ValueError outside [0, n].
+    Shape: `(*dims) -> (*kept)`.
 
     Examples:
       >>> Tensor([[1, 2, 3], [4, 5, 6]]).shrink(((0, 1), (1, 3))).tolist()
@@ -212,6 +223,7 @@ class Movement(Base):
 
   def shrink_to(self, shape: Any, *args: Any) -> Self:
     """The first `shape[i]` elements of each dim; None keeps a dim.
+    Shape: `(*dims) -> (*shape)`.
 
     Examples:
       >>> Tensor([[1, 2, 3], [4, 5, 6]]).shrink_to(1, 2).tolist()
@@ -233,6 +245,7 @@ class Movement(Base):
     `mode`: "constant" (`value`), "reflect", "replicate" or "circular". Negative amounts cut. The type follows from a
     `value` other than 0 as it does from `x + value`: integers padded with -inf become floats. ValueError for amounts
     a mode cannot serve.
+    Shape: `(*dims) -> (*padded)`.
 
     Examples:
       >>> Tensor([1, 2]).pad((1, 2)).tolist()
@@ -284,6 +297,7 @@ class Movement(Base):
 
   def pad_to(self, shape: Any, *args: Any, value: Scalar = 0) -> Self:
     """Elements of `value` added at the end of dims up to `shape`; None keeps a dim.
+    Shape: `(*dims) -> (*shape)`.
 
     Examples:
       >>> Tensor([1, 2]).pad_to(4).tolist()
@@ -297,6 +311,8 @@ class Movement(Base):
 
   def cat(self, *args: Self, dim: int = 0) -> Self:
     """Tensors one after the other along `dim`; the other dims must agree. Types are promoted.
+    ValueError where they do not, TypeError for what is no tensor.
+    Shape: `(*a, n, *b), (*a, m, *b), … -> (*a, total, *b)`.
 
     Examples:
       >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
@@ -319,7 +335,8 @@ class Movement(Base):
     return self._new(UOp.cat([x.uop if x.dtype is dtype else x.cast(dtype).uop for x in xs], d))
 
   def stack(self, *args: Self, dim: int = 0) -> Self:
-    """Tensors of one shape along a new dim.
+    """Tensors of one shape along a new dim. ValueError for other shapes.
+    Shape: `(*a, *b), (*a, *b), … -> (*a, n, *b)`.
 
     Examples:
       >>> Tensor([1, 2]).stack(Tensor([3, 4])).tolist()
@@ -333,6 +350,7 @@ class Movement(Base):
 
   def repeat(self, repeats: Any, *args: Any) -> Self:
     """The tensor laid out `repeats[i]` times along each dim; more repeats than dims add dims in front.
+    Shape: `(*dims) -> (*repeated)`.
 
     Examples:
       >>> Tensor([1, 2]).repeat(2).tolist()
@@ -349,6 +367,7 @@ class Movement(Base):
 
   def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
     """Every element `repeats` times in a row along `dim`; without a dim, of the flattened tensor.
+    Shape: `(*a, n, *b) -> (*a, n*repeats, *b)`.
 
     Examples:
       >>> Tensor([1, 2]).repeat_interleave(2).tolist()
@@ -361,6 +380,8 @@ class Movement(Base):
 
   def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
     """Parts of length `sizes` (the last may be shorter), or of the given lengths.
+    ValueError unless the lengths are those of the dim.
+    Shape: `(*a, n, *b) -> (*a, part, *b), …`.
 
     Examples:
       >>> [t.shape for t in Tensor.zeros(5).split(2)]
@@ -382,7 +403,8 @@ class Movement(Base):
     return tuple(self._slice(d, e - s, e) for s, e in zip(sizes, ends))
 
   def chunk(self, chunks: int, dim: int = 0) -> list[Self]:
-    """At most `chunks` parts of equal length (the last may be shorter).
+    """At most `chunks` parts of equal length (the last may be shorter). ValueError unless `chunks` is positive.
+    Shape: `(*a, n, *b) -> (*a, part, *b), …`.
 
     Examples:
       >>> [t.tolist() for t in Tensor.arange(5).chunk(2)]
@@ -395,6 +417,8 @@ class Movement(Base):
 
   def roll(self, shifts: int | tuple[int, ...], dims: int | tuple[int, ...] | None = None) -> Self:
     """Elements moved on by `shifts` along `dims`, those past the end coming back at the start.
+    ValueError unless each shift has its dim.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 2, 3]).roll(1).tolist()
@@ -434,6 +458,8 @@ class Movement(Base):
 
   def unfold(self, dim: int, size: int, step: int) -> Self:
     """Windows of `size` every `step` along `dim`; the index inside the window is a new last dim.
+    ValueError where a window does not fit.
+    Shape: `(*a, n, *b) -> (*a, windows, *b, size)`.
 
     Examples:
       >>> Tensor([1, 2, 3, 4, 5]).unfold(0, 3, 2).tolist()
@@ -448,6 +474,8 @@ class Movement(Base):
 
   def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
     """The diagonal of the matrices of dims dim1, dim2 as a new last dim; offset > 0 is above it.
+    ValueError if dim1 is dim2.
+    Shape: `(n, m, *rest) -> (*rest, k)`.
 
     Examples:
       >>> Tensor.arange(9).reshape(3, 3).diagonal().tolist()
@@ -466,7 +494,8 @@ class Movement(Base):
     return x.pad((0, n)).reshape((*lead, n, n + 1)).shrink_to((*[None] * len(lead), n, 1)).reshape((*lead, n))
 
   def diag(self) -> Self:
-    """The square matrix with this vector on its diagonal.
+    """The square matrix with this vector on its diagonal. ValueError for what is no vector.
+    Shape: `(n) -> (n, n)`.
 
     Examples:
       >>> Tensor([1, 2]).diag().tolist()
@@ -479,6 +508,7 @@ class Movement(Base):
 
   def rearrange(self, formula: str, **sizes: int) -> Self:
     """Reorders dims as in einops: `x.rearrange("b (h d) -> h b d", h=4)`. ValueError if the formula does not fit.
+    Shape: `(*dims) -> (*formula)`.
 
     Examples:
       >>> Tensor.zeros(2, 12).rearrange("b (h d) -> h b d", h=4).shape

@@ -39,6 +39,7 @@ class NN(Linalg):
 
   def sequential(self, ll: list[Callable[[Self], Self]]) -> Self:
     """The functions applied one after the other.
+    Shape: `(*dims) -> (*last)`, as the last function gives.
 
     Examples:
       >>> Tensor([-1.0, 2.0]).sequential([Tensor.relu, Tensor.square]).tolist()
@@ -62,6 +63,7 @@ class NN(Linalg):
     *positions).
 
     Half types accumulate in float32. ValueError if the channels do not agree.
+    Shape: `(b, groups*cin, *dims), (cout, cin, *kernel), (cout) -> (b, cout, *positions)`.
 
     Examples:
       >>> Tensor.ones(1, 3, 8, 8).conv2d(Tensor.ones(4, 3, 3, 3), padding=1).shape
@@ -109,6 +111,8 @@ class NN(Linalg):
 
     What lands at the positions r, r + stride, … comes of every stride-th weight alone: a convolution of its own. They
     are computed as channels of one, between which the positions then alternate (https://arxiv.org/abs/1609.05158).
+    ValueError if the channels do not agree.
+    Shape: `(b, groups*cin, *dims), (groups*cin, cout, *kernel), (groups*cout) -> (b, groups*cout, *positions)`.
 
     Examples:
       >>> Tensor.ones(1, 4, 4, 4).conv_transpose2d(Tensor.ones(4, 3, 2, 2), stride=2).shape
@@ -173,6 +177,7 @@ class NN(Linalg):
     """The greatest element of each window of the last dims; the stride is the window unless given.
 
     With `return_indices` also the (first) place of it in the flattened dims, int32.
+    Shape: `(.., h, w) -> (.., height, width)`.
 
     Examples:
       >>> Tensor.arange(16).reshape(1, 1, 4, 4).max_pool2d().tolist()
@@ -198,7 +203,8 @@ class NN(Linalg):
     output_size: Sequence[int] | None = None,
   ) -> Self:
     """Zeros with each element at the place that `max_pool2d` tells; the length of the last dims is what a pool of these
-    windows has unless `output_size` says it.
+    windows has unless `output_size` says it. ValueError unless `indices` has one for each element.
+    Shape: `(.., h, w), (.., h, w) -> (.., height, width)`.
 
     Examples:
       >>> x, places = Tensor.arange(4).reshape(1, 1, 2, 2).max_pool2d(return_indices=True)
@@ -229,6 +235,7 @@ class NN(Linalg):
   ) -> Self:
     """The mean of each window of the last dims; the padding counts as zeros unless told otherwise (that of ceil_mode
     never counts).
+    Shape: `(.., h, w) -> (.., height, width)`.
 
     Examples:
       >>> Tensor.arange(16).float().reshape(1, 1, 4, 4).avg_pool2d().tolist()
@@ -245,6 +252,8 @@ class NN(Linalg):
   def interpolate(self, size: tuple[int, ...], mode: str = "linear", align_corners: bool = False) -> Self:
     """The last dims resampled to `size`: "nearest", "nearest-exact" or "linear" (bilinear, …), as PyTorch does, with
     any number of dims before them. Integers are rounded to the nearest.
+    ValueError for a size that is not of positive lengths.
+    Shape: `(.., *dims) -> (.., *size)`.
 
     Examples:
       >>> Tensor([[[0.0, 2.0]]]).interpolate((4,)).tolist()
@@ -279,6 +288,7 @@ class NN(Linalg):
 
   def layernorm(self, axis: int | tuple[int, ...] = -1, eps: float = 1e-5) -> Self:
     """(x - mean) / sqrt(var + eps) along `axis` (https://arxiv.org/abs/1607.06450).
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([[1.0, 3.0]]).layernorm().numpy().round(3))
@@ -289,6 +299,7 @@ class NN(Linalg):
 
   def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: Ints = 1) -> Self:
     """(x - mean) * weight * invstd + bias, the parameters along `axis` (https://arxiv.org/abs/1502.03167).
+    Shape: `(..), (c), (c), (c), (c) -> (..)`.
 
     Examples:
       >>> x = Tensor([[1.0], [3.0]])
@@ -304,7 +315,8 @@ class NN(Linalg):
 
   def dropout(self, p: float = 0.5) -> Self:
     """While training, zeros with probability p and the rest scaled by 1/(1-p)
-    (https://jmlr.org/papers/v15/srivastava14a.html).
+    (https://jmlr.org/papers/v15/srivastava14a.html). ValueError unless p is within [0, 1].
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor.ones(4).dropout(0.5).tolist()  # outside of training
@@ -333,6 +345,7 @@ class NN(Linalg):
     `attn_mask`: bool (True attends) or added to the scores; `is_causal`: query i sees keys up to i, of those that the
     mask leaves. With `enable_gqa` several heads of q share one of k and v. ValueError for head counts that do not
     divide.
+    Shape: `(.., t, d), (.., s, d), (.., s, v), (.., t, s) -> (.., t, v)`.
 
     Examples:
       >>> q = Tensor.ones(2, 4, 8)
@@ -368,6 +381,7 @@ class NN(Linalg):
 
   def binary_crossentropy(self, Y: Self, reduction: Reduction = "mean") -> Self:
     """-(y log p + (1-y) log(1-p)) of probabilities p, where 0 log 0 is 0.
+    Shape: `(..), (..) -> ()`; (..) with reduction="none".
 
     Examples:
       >>> print(Tensor([0.9, 0.2]).binary_crossentropy(Tensor([1.0, 0.0])).numpy().round(3))
@@ -378,6 +392,7 @@ class NN(Linalg):
 
   def binary_crossentropy_logits(self, Y: Self, reduction: Reduction = "mean", pos_weight: Self | None = None) -> Self:
     """The binary cross entropy of sigmoid(x), without overflow; `pos_weight` scales the positive part.
+    Shape: `(..), (..), (..) -> ()`; (..) with reduction="none".
 
     Examples:
       >>> print(Tensor([2.0, -1.0]).binary_crossentropy_logits(Tensor([1.0, 0.0])).numpy().round(3))
@@ -393,6 +408,7 @@ class NN(Linalg):
     """Cross entropy of logits (.., classes) and class numbers Y (..); elements equal to `ignore_index` do not count.
 
     ValueError unless Y has the shape of the logits without the last dim.
+    Shape: `(.., classes), (..) -> ()`; (..) with reduction="none".
 
     Examples:
       >>> print(Tensor([[2.0, 0.0], [0.0, 3.0]]).sparse_categorical_crossentropy(Tensor([0, -1])).numpy().round(3))
@@ -408,7 +424,8 @@ class NN(Linalg):
 
   def cross_entropy(self, Y: Self, reduction: Reduction = "mean", label_smoothing: float = 0.0) -> Self:
     """Cross entropy of logits (b, classes, *dims) and either class numbers (b, *dims) or probabilities of the logits'
-    shape.
+    shape. ValueError unless the labels have such a shape.
+    Shape: `(b, classes, *dims), (b, *dims) -> ()`; (b, *dims) with reduction="none".
 
     Examples:
       >>> print(Tensor([[2.0, 0.0], [0.0, 3.0]]).cross_entropy(Tensor([0, 1])).numpy().round(3))
@@ -443,6 +460,7 @@ class NN(Linalg):
   ) -> Self:
     """-log p of the class Y, of log probabilities (b, classes, *dims); `weight` (classes,) scales classes and counts in
     the mean.
+    Shape: `(b, classes, *dims), (b, *dims), (classes) -> ()`; (b, *dims) with reduction="none".
 
     Examples:
       >>> print(Tensor([[0.25, 0.75]]).log().nll_loss(Tensor([1])).numpy().round(3))

@@ -144,6 +144,7 @@ class Random(Indexing):
 
   def threefry(self, seed: Self) -> Self:
     """Threefry-2x32 of uint64 counters under uint64 keys: 64 random bits each.
+    Shape: `(..), (..) -> (..)`.
 
     Examples:
       >>> Tensor([0], dtype=dtypes.uint64).threefry(Tensor([0], dtype=dtypes.uint64)).tolist()
@@ -157,6 +158,7 @@ class Random(Indexing):
   @classmethod
   def random_bits(cls, key: Self, counter: Self, num: int) -> Self:
     """`num` random uint32 (num < 2**32) of a key and a counter, each two uint32: those at counter, counter + 1, …
+    Shape: `(2), (2) -> (num)`.
 
     Examples:
       >>> key, counter = Tensor([1, 2], dtype=dtypes.uint32), Tensor([0, 0], dtype=dtypes.uint32)
@@ -171,6 +173,7 @@ class Random(Indexing):
     cls, *shape: Any, device: DeviceArg = None, dtype: DTypeArg = None, contiguous: bool = True, **kwargs: Any
   ) -> Self:
     """Uniform in [0, 1). TypeError if `dtype` is no float.
+    Shape: `-> (*shape)`.
 
     Examples:
       >>> Tensor.rand(2, 3).shape
@@ -184,6 +187,7 @@ class Random(Indexing):
     cls, *shape: Any, dtype: DTypeArg = None, device: DeviceArg = None, contiguous: bool = True, **kwargs: Any
   ) -> Self:
     """Normal with mean 0 and variance 1, by the method of Box and Muller (1958); of another type than a float, cast.
+    Shape: `-> (*shape)`.
 
     Examples:
       >>> Tensor.randn(2, 3).shape
@@ -201,6 +205,8 @@ class Random(Indexing):
     cls, *shape: Any, low: int = 0, high: int = 10, dtype: DTypeArg = None, device: DeviceArg = None, **kwargs: Any
   ) -> Self:
     """Integers in [low, high), int32 unless given: floor(r * (high - low) / 2**32) of 32 random bits r.
+    TypeError unless the bounds and the type are integers, ValueError unless low < high.
+    Shape: `-> (*shape)`.
 
     Examples:
       >>> Tensor.randint(2, 3, low=5, high=6).tolist()
@@ -220,6 +226,7 @@ class Random(Indexing):
   @classmethod
   def uniform(cls, *shape: Any, low: float = 0.0, high: float = 1.0, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """Uniform in [low, high).
+    Shape: `-> (*shape)`.
 
     Examples:
       >>> Tensor.uniform(1000, low=2, high=3).min().item() >= 2
@@ -232,6 +239,7 @@ class Random(Indexing):
   @classmethod
   def normal(cls, *shape: Any, mean: float = 0.0, std: float = 1.0, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """Normal with that mean and standard deviation; of another type than a float, cast.
+    Shape: `-> (*shape)`.
 
     Examples:
       >>> Tensor.normal(2, 3, mean=1.0, std=0.1).shape
@@ -244,6 +252,7 @@ class Random(Indexing):
   @classmethod
   def scaled_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
     """Uniform in [-1, 1) over sqrt(number of elements).
+    Shape: `-> (*shape)`.
 
     Examples:
       >>> Tensor.scaled_uniform(2, 3).shape
@@ -255,6 +264,7 @@ class Random(Indexing):
   @classmethod
   def glorot_uniform(cls, *shape: Any, **kwargs: Any) -> Self:
     """Uniform within sqrt(6 / (fan in + fan out)) (https://proceedings.mlr.press/v9/glorot10a.html).
+    Shape: `-> (*shape)`.
 
     Examples:
       >>> Tensor.glorot_uniform(2, 3).shape
@@ -267,6 +277,7 @@ class Random(Indexing):
   @classmethod
   def kaiming_uniform(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
     """Uniform within sqrt(6 / (1 + a²) / fan in) (https://arxiv.org/abs/1502.01852).
+    Shape: `-> (*shape)`.
 
     Examples:
       >>> Tensor.kaiming_uniform(2, 3).shape
@@ -278,6 +289,7 @@ class Random(Indexing):
   @classmethod
   def kaiming_normal(cls, *shape: Any, a: float = 0.01, **kwargs: Any) -> Self:
     """Normal with variance 2 / (1 + a²) / fan in (https://arxiv.org/abs/1502.01852).
+    Shape: `-> (*shape)`.
 
     Examples:
       >>> Tensor.kaiming_normal(2, 3).shape
@@ -288,6 +300,7 @@ class Random(Indexing):
   @classmethod
   def randperm(cls, n: int, device: DeviceArg = None, dtype: DTypeArg = None, **kwargs: Any) -> Self:
     """The numbers 0 … n-1 in random order.
+    Shape: `-> (n)`.
 
     Examples:
       >>> Tensor.randperm(4).sort()[0].tolist()
@@ -299,6 +312,7 @@ class Random(Indexing):
 
   def rand_like(self, dtype: DTypeArg = None, device: DeviceArg = None, **kwargs: Any) -> Self:
     """`rand` of this shape, type and placement.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor.zeros(2, 3).rand_like().shape
@@ -308,6 +322,7 @@ class Random(Indexing):
 
   def randn_like(self, dtype: DTypeArg = None, device: DeviceArg = None, **kwargs: Any) -> Self:
     """`randn` of this shape, type and placement.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor.zeros(2, 3).randn_like().shape
@@ -320,6 +335,8 @@ class Random(Indexing):
     is a row of one.
 
     Without replacement by the exponential race: the k least of -log(u)/p.
+    ValueError for more than two dims, for no samples, and without replacement for more than there are.
+    Shape: `(n) -> (num_samples) or (rows, n) -> (rows, num_samples)`.
 
     Examples:
       >>> Tensor([0.0, 1.0]).multinomial(3, replacement=True).tolist()
@@ -350,6 +367,8 @@ class Random(Indexing):
   def keccak(self, cfg: str | tuple[int, int] = "sha3_256") -> Self:
     """The hash of each row of bytes (.., n) -> (.., digest): "sha3_224", "sha3_256", "shake_128" (16 bytes), or (rate
     in bytes, suffix) with a digest of half the capacity, e.g. (136, 1) for Ethereum's. TypeError unless uint8.
+    ValueError for an unknown hash.
+    Shape: `(.., n) -> (.., digest)`.
 
     Examples:
       >>> Tensor([1, 2], dtype=dtypes.uint8).keccak().shape
@@ -394,6 +413,7 @@ class Random(Indexing):
   def hash(self) -> Self:
     """16 bytes that tell the elements' bytes apart from others: shake_128 of each 156 (zeros behind the last) and the
     number of all, of these digests again, and so on, up to one.
+    Shape: `(..) -> (16)`.
 
     Examples:
       >>> Tensor([1, 2]).hash().shape

@@ -42,6 +42,7 @@ class Reduce(Creation):
 
   def sum(self, axis: Axis = None, keepdim: bool = False, dtype: DTypeArg = None) -> Self:
     """The sum, carried in at least 32 bits; half types come back as they were, small integers as 32 bits.
+    Shape: `(..) -> (..) without axis`.
 
     Examples:
       >>> Tensor([[1.0, 2.0], [3.0, 4.0]]).sum().item()
@@ -53,6 +54,7 @@ class Reduce(Creation):
 
   def prod(self, axis: Axis = None, keepdim: bool = False, dtype: DTypeArg = None) -> Self:
     """The product, in the types of `sum`.
+    Shape: `(..) -> (..) without axis`.
 
     Examples:
       >>> Tensor([2, 3, 4]).prod().item()
@@ -62,6 +64,7 @@ class Reduce(Creation):
 
   def max(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """The greatest element; of none, the least value of the type.
+    Shape: `(..) -> (..) without axis`.
 
     Examples:
       >>> Tensor([1, 3, 2]).max().item()
@@ -73,6 +76,7 @@ class Reduce(Creation):
 
   def min(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """The least element; of none, the greatest value of the type.
+    Shape: `(..) -> (..) without axis`.
 
     Examples:
       >>> Tensor([2, 1, 3]).min().item()
@@ -82,6 +86,7 @@ class Reduce(Creation):
 
   def any(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """Whether an element is not 0.
+    Shape: `(..) -> (..) without axis`.
 
     Examples:
       >>> Tensor([1, 0]).any().item()
@@ -93,6 +98,7 @@ class Reduce(Creation):
 
   def all(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """Whether no element is 0.
+    Shape: `(..) -> (..) without axis`.
 
     Examples:
       >>> Tensor([1, 0]).all().item()
@@ -104,6 +110,7 @@ class Reduce(Creation):
 
   def allclose(self, other: Self, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
     """Whether all elements are close (`isclose`), as a bool tensor.
+    Shape: `(..), (..) -> ()`.
 
     Examples:
       >>> Tensor([1.0]).allclose(Tensor([1.0 + 1e-9])).item()
@@ -118,6 +125,7 @@ class Reduce(Creation):
 
   def mean(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """The sum over the number of elements, as a float; nan of none.
+    Shape: `(..) -> (..) without axis`.
 
     Examples:
       >>> Tensor([1, 2]).mean().item()
@@ -132,6 +140,7 @@ class Reduce(Creation):
 
   def var(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
     """The mean of the squared distances to the mean, over n - correction; nan where that is 0 of equal elements.
+    Shape: `(..) -> (..) without axis`.
 
     Examples:
       >>> Tensor([1.0, 2.0, 3.0]).var().item()
@@ -147,6 +156,7 @@ class Reduce(Creation):
 
   def std(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> Self:
     """sqrt of `var`; its derivative is 0 where all elements are equal, as in PyTorch.
+    Shape: `(..) -> (..) without axis`.
 
     Examples:
       >>> Tensor([1.0, 2.0, 3.0]).std().item()
@@ -157,6 +167,7 @@ class Reduce(Creation):
 
   def var_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
     """(`var`, `mean`) along `axis`.
+    Shape: `(..) -> (..) without axis, (..) without axis`.
 
     Examples:
       >>> [t.item() for t in Tensor([1.0, 2.0, 3.0]).var_mean()]
@@ -166,6 +177,7 @@ class Reduce(Creation):
 
   def std_mean(self, axis: Axis = None, keepdim: bool = False, correction: int = 1) -> tuple[Self, Self]:
     """(`std`, `mean`) along `axis`.
+    Shape: `(..) -> (..) without axis, (..) without axis`.
 
     Examples:
       >>> [t.item() for t in Tensor([1.0, 2.0, 3.0]).std_mean()]
@@ -175,6 +187,7 @@ class Reduce(Creation):
 
   def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
     """x over its p-norm along `dim` (at least eps).
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([[3.0, 4.0]]).normalize().numpy().round(3))
@@ -194,6 +207,7 @@ class Reduce(Creation):
 
   def softmax(self, axis: Axis = -1, dtype: DTypeArg = None) -> Self:
     """exp(x) over its sum along `axis`.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([1.0, 2.0]).softmax().numpy().round(3))
@@ -205,6 +219,7 @@ class Reduce(Creation):
 
   def softmin(self, axis: Axis = -1, dtype: DTypeArg = None) -> Self:
     """exp(-x) over its sum along `axis`.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([1.0, 2.0]).softmin().numpy().round(3))
@@ -214,6 +229,7 @@ class Reduce(Creation):
 
   def log_softmax(self, axis: Axis = -1, dtype: DTypeArg = None) -> Self:
     """log of softmax.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([1.0, 2.0]).log_softmax().numpy().round(3))
@@ -224,6 +240,7 @@ class Reduce(Creation):
 
   def logsumexp(self, axis: Axis = None, keepdim: bool = False) -> Self:
     """log of the sum of exp(x), without overflow.
+    Shape: `(..) -> (..) without axis`.
 
     Examples:
       >>> print(Tensor([1000.0, 1000.0]).logsumexp().numpy().round(3))
@@ -238,6 +255,7 @@ class Reduce(Creation):
 
   def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
     """The position of the (first) greatest element, int32; without an axis in the flattened tensor.
+    Shape: `(..) -> (..) without axis`.
 
     Examples:
       >>> Tensor([1, 9, 9]).argmax().item()
@@ -264,6 +282,7 @@ class Reduce(Creation):
 
   def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
     """The position of the (first) least element, int32.
+    Shape: `(..) -> (..) without axis`.
 
     Examples:
       >>> Tensor([4, 1, 9]).argmin().item()
@@ -329,6 +348,7 @@ class Reduce(Creation):
 
   def cumsum(self, axis: int = 0) -> Self:
     """The sum of the elements up to and including each one along `axis`.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 2, 3]).cumsum().tolist()
@@ -340,6 +360,7 @@ class Reduce(Creation):
 
   def cumprod(self, axis: int = 0) -> Self:
     """The product of the elements up to and including each one along `axis`.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> Tensor([1, 2, 3]).cumprod(0).tolist()
@@ -350,6 +371,7 @@ class Reduce(Creation):
   def cummax(self, axis: int = 0) -> tuple[Self, Self]:
     """The greatest element so far along `axis`, and where it stands (the last one of equals, which also takes the
     gradient), int32.
+    Shape: `(..) -> (..), (..)`.
 
     Examples:
       >>> values, places = Tensor([1, 3, 2]).cummax()
@@ -368,6 +390,7 @@ class Reduce(Creation):
 
   def cummin(self, axis: int = 0) -> tuple[Self, Self]:
     """The least element so far along `axis`, and where it stands (as in `cummax`), int32.
+    Shape: `(..) -> (..), (..)`.
 
     Examples:
       >>> values, places = Tensor([3, 1, 2]).cummin()
@@ -382,6 +405,7 @@ class Reduce(Creation):
 
   def logcumsumexp(self, axis: int = 0) -> Self:
     """log of the running sum of exp(x) along `axis`, without overflow.
+    Shape: `(..) -> (..)`.
 
     Examples:
       >>> print(Tensor([0.0, 0.0, 1.0]).logcumsumexp().numpy().round(3))

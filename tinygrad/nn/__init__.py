@@ -37,6 +37,7 @@ def _weight_and_bias(shape: tuple[int, ...], given: bool) -> tuple[Tensor | None
 
 class Linear:
   """x (.., in) -> x · weightᵀ + bias (.., out); weight (out, in).
+  Shape: `(.., in_features) -> (.., out_features)`.
 
   Examples:
     >>> layer = nn.Linear(3, 4)
@@ -55,6 +56,7 @@ class Conv2d:
   """x (b, in, *dims) -> (b, out, *positions); weight (out, in/groups, *kernel). `padding` may be "same".
 
   `kernel_size`: an int is a square; a tuple gives the rank.
+  Shape: `(b, in_channels, *dims) -> (b, out_channels, *positions)`.
 
   Examples:
     >>> nn.Conv2d(3, 8, 3, padding=1)(Tensor.ones(2, 3, 16, 16)).shape
@@ -102,6 +104,7 @@ def Conv1d(
   bias: bool = True,
 ) -> Conv2d:
   """x (b, in, n) -> (b, out, positions).
+  Shape: `(b, in_channels, n) -> (b, out_channels, positions)`.
 
   Examples:
     >>> nn.Conv1d(3, 8, 3)(Tensor.ones(2, 3, 16)).shape
@@ -112,6 +115,7 @@ def Conv1d(
 
 class ConvTranspose2d:
   """The adjoint of `Conv2d` in its input; weight (in, out/groups, *kernel).
+  Shape: `(b, in_channels, *dims) -> (b, out_channels, *positions)`.
 
   Examples:
     >>> nn.ConvTranspose2d(3, 8, 2, stride=2)(Tensor.ones(2, 3, 4, 4)).shape
@@ -152,6 +156,7 @@ def ConvTranspose1d(
   bias: bool = True,
 ) -> ConvTranspose2d:
   """The adjoint of `Conv1d` in its input.
+  Shape: `(b, in_channels, n) -> (b, out_channels, positions)`.
 
   Examples:
     >>> nn.ConvTranspose1d(3, 8, 2, stride=2)(Tensor.ones(2, 3, 4)).shape
@@ -163,6 +168,7 @@ def ConvTranspose1d(
 
 class Embedding:
   """Integers (..) -> rows of weight (.., embed_size); a number outside [0, vocab_size) gives zeros.
+  Shape: `(..) -> (.., embed_size)`.
 
   Examples:
     >>> nn.Embedding(10, 4)(Tensor([[1, 2, 3]])).shape
@@ -182,6 +188,7 @@ class Embedding:
 class LayerNorm:
   """Zero mean and unit variance over the last dims `normalized_shape`, then scale and shift
   (https://arxiv.org/abs/1607.06450).
+  Shape: `(.., *normalized_shape) -> (.., *normalized_shape)`.
 
   Examples:
     >>> print(nn.LayerNorm(2)(Tensor([[1.0, 3.0]])).numpy().round(3))
@@ -204,6 +211,7 @@ class LayerNorm:
 
 class LayerNorm2d(LayerNorm):
   """LayerNorm over the channels of (b, c, h, w).
+  Shape: `(b, normalized_shape, h, w) -> (b, normalized_shape, h, w)`.
 
   Examples:
     >>> nn.LayerNorm2d(3)(Tensor.ones(2, 3, 4, 4)).shape
@@ -216,6 +224,7 @@ class LayerNorm2d(LayerNorm):
 
 class RMSNorm:
   """x / sqrt(mean(x²) + eps) * weight over the last dim, in at least float32 (https://arxiv.org/abs/1910.07467).
+  Shape: `(.., dim) -> (.., dim)`.
 
   Examples:
     >>> print(nn.RMSNorm(2)(Tensor([[3.0, 4.0]])).numpy().round(3))
@@ -234,6 +243,7 @@ class RMSNorm:
 
 class GroupNorm:
   """LayerNorm over each of `num_groups` groups of channels of (b, c, *dims) (https://arxiv.org/abs/1803.08494).
+  Shape: `(b, num_channels, *dims) -> (b, num_channels, *dims)`.
 
   Examples:
     >>> nn.GroupNorm(2, 4)(Tensor.ones(2, 4, 8)).shape
@@ -255,6 +265,7 @@ class GroupNorm:
 
 class InstanceNorm(GroupNorm):
   """Each channel of each element of the batch by itself (https://arxiv.org/abs/1607.08022).
+  Shape: `(b, num_features, *dims) -> (b, num_features, *dims)`.
 
   Examples:
     >>> nn.InstanceNorm(4)(Tensor.ones(2, 4, 8)).shape
@@ -270,6 +281,7 @@ class BatchNorm:
   """Zero mean and unit variance of each channel over the batch (https://arxiv.org/abs/1502.03167).
 
   While training (`Tensor.train()`) with the batch's statistics, which running ones follow; else with the running ones.
+  Shape: `(b, sz, *dims) -> (b, sz, *dims)`.
 
   Examples:
     >>> norm = nn.BatchNorm(3)
@@ -315,6 +327,7 @@ BatchNorm2d = BatchNorm3d = BatchNorm
 
 class LSTMCell:
   """One step: x (b, input), (h, c) each (b, hidden) -> new (h, c); gates in the order input, forget, cell, output.
+  Shape: `(b, input_size), (b, hidden_size), (b, hidden_size) -> (b, hidden_size), (b, hidden_size)`.
 
   Examples:
     >>> h, c = nn.LSTMCell(3, 5)(Tensor.ones(2, 3))

@@ -97,6 +97,7 @@ class Optimizer:
 
   def schedule_step(self) -> list[Tensor]:
     """Assigns the update and returns every tensor that it changes, none of them realised yet.
+    Raises as `step` does: RuntimeError.
 
     Examples:
       >>> w = Tensor([1.0])
@@ -230,16 +231,7 @@ class LARS(Optimizer):
     return updates, self.b
 
 
-def SGD(
-  params: list[Tensor],
-  lr: float = 0.001,
-  momentum: float = 0.0,
-  weight_decay: float = 0.0,
-  nesterov: bool = False,
-  classic: bool = False,
-  device: DeviceLike | None = None,
-  fused: Any = False,
-) -> LARS:
+class SGD(LARS):
   """w -= lr * b with b = momentum*b + g (https://pytorch.org/docs/stable/generated/torch.optim.SGD.html).
 
   `classic`: b = momentum*b + lr*g and w -= b.
@@ -253,20 +245,22 @@ def SGD(
     >>> print(w.numpy().round(3))
     [0.5 1. ]
   """
-  return LARS(params, lr, momentum, weight_decay, 0, None, nesterov, classic, True, 0.0, device, fused)
+
+  def __init__(
+    self,
+    params: list[Tensor],
+    lr: float = 0.001,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    classic: bool = False,
+    device: DeviceLike | None = None,
+    fused: Any = False,
+  ) -> None:
+    super().__init__(params, lr, momentum, weight_decay, 0, None, nesterov, classic, True, 0.0, device, fused)
 
 
-def Muon(
-  params: list[Tensor],
-  lr: float = 0.001,
-  momentum: float = 0.95,
-  weight_decay: float = 0.1,
-  ns_steps: int = 5,
-  ns_coefficients: tuple[float, ...] = (3.4445, -4.775, 2.0315),
-  nesterov: bool = True,
-  device: DeviceLike | None = None,
-  fused: Any = False,
-) -> LARS:
+class Muon(LARS):
   """Momentum whose update of a matrix is orthogonalised by Newton-Schulz steps
   (https://kellerjordan.github.io/posts/muon/).
 
@@ -279,7 +273,22 @@ def Muon(
     >>> w.shape
     (2, 2)
   """
-  return LARS(params, lr, momentum, weight_decay, ns_steps, ns_coefficients, nesterov, False, False, 0.0, device, fused)
+
+  def __init__(
+    self,
+    params: list[Tensor],
+    lr: float = 0.001,
+    momentum: float = 0.95,
+    weight_decay: float = 0.1,
+    ns_steps: int = 5,
+    ns_coefficients: tuple[float, ...] = (3.4445, -4.775, 2.0315),
+    nesterov: bool = True,
+    device: DeviceLike | None = None,
+    fused: Any = False,
+  ) -> None:
+    super().__init__(
+      params, lr, momentum, weight_decay, ns_steps, ns_coefficients, nesterov, False, False, 0.0, device, fused
+    )
 
 
 class LAMB(Optimizer):
@@ -334,16 +343,7 @@ class LAMB(Optimizer):
     return updates, [self.b1_t, self.b2_t, *self.m, *self.v]
 
 
-def AdamW(
-  params: list[Tensor],
-  lr: float = 0.001,
-  b1: float = 0.9,
-  b2: float = 0.999,
-  eps: float = 1e-8,
-  weight_decay: float = 0.01,
-  device: DeviceLike | None = None,
-  fused: Any = False,
-) -> LAMB:
+class AdamW(LAMB):
   """Adam with decoupled weight decay (https://arxiv.org/abs/1711.05101).
 
   Examples:
@@ -355,18 +355,22 @@ def AdamW(
     >>> print(w.numpy().round(3))
     [0.899 1.898]
   """
-  return LAMB(params, lr, b1, b2, eps, weight_decay, True, device, fused)
+
+  def __init__(
+    self,
+    params: list[Tensor],
+    lr: float = 0.001,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+    device: DeviceLike | None = None,
+    fused: Any = False,
+  ) -> None:
+    super().__init__(params, lr, b1, b2, eps, weight_decay, True, device, fused)
 
 
-def Adam(
-  params: list[Tensor],
-  lr: float = 0.001,
-  b1: float = 0.9,
-  b2: float = 0.999,
-  eps: float = 1e-8,
-  device: DeviceLike | None = None,
-  fused: Any = False,
-) -> LAMB:
+class Adam(LAMB):
   """Moments of the gradient, corrected for their start at zero (https://arxiv.org/abs/1412.6980).
 
   Examples:
@@ -378,4 +382,15 @@ def Adam(
     >>> print(w.numpy().round(3))
     [0.9 1.9]
   """
-  return LAMB(params, lr, b1, b2, eps, 0.0, True, device, fused)
+
+  def __init__(
+    self,
+    params: list[Tensor],
+    lr: float = 0.001,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    device: DeviceLike | None = None,
+    fused: Any = False,
+  ) -> None:
+    super().__init__(params, lr, b1, b2, eps, 0.0, True, device, fused)

@@ -14,6 +14,7 @@ def clip_grad_norm_(params: Iterable[Tensor], max_norm: float, eps: float = 1e-6
   lazy), where the first of them lives. They may be on several device sets.
 
   Raises ValueError if no parameter has a gradient.
+  Shape: `(..), … -> ()`.
 
   Examples:
     >>> w = Tensor([3.0, 4.0])

@@ -62,6 +62,7 @@ def _reduced(name: str, x: Any, axis_name: Names, op: Ops) -> Any:
 def psum(x: Any, axis_name: Names) -> Any:
   """The sum over the lanes of one axis or several: of a Tensor, or of each in a structure. Of a number: so many times
   it. Over mesh axes an all-reduce.
+  Shape: `(..) -> (..)`.
 
   Examples:
     >>> vmap(lambda x: x / psum(x, "i"), axis_name="i")(Tensor([1.0, 3.0])).tolist()
@@ -72,6 +73,7 @@ def psum(x: Any, axis_name: Names) -> Any:
 
 def pmean(x: Any, axis_name: Names) -> Any:
   """The mean over the lanes.
+  Shape: `(..) -> (..)`.
 
   Examples:
     >>> vmap(lambda x: x - pmean(x, "i"), axis_name="i")(Tensor([1.0, 3.0])).tolist()
@@ -83,6 +85,7 @@ def pmean(x: Any, axis_name: Names) -> Any:
 
 def pmax(x: Any, axis_name: Names) -> Any:
   """The greatest over the lanes, element by element.
+  Shape: `(..) -> (..)`.
 
   Examples:
     >>> vmap(lambda x: x / pmax(x, "i"), axis_name="i")(Tensor([1.0, 4.0])).tolist()
@@ -93,6 +96,7 @@ def pmax(x: Any, axis_name: Names) -> Any:
 
 def pmin(x: Any, axis_name: Names) -> Any:
   """The least over the lanes, element by element.
+  Shape: `(..) -> (..)`.
 
   Examples:
     >>> vmap(lambda x: x - pmin(x, "i"), axis_name="i")(Tensor([1.0, 4.0])).tolist()
@@ -117,6 +121,7 @@ def axis_size(axis_name: Names) -> Any:
 
 def axis_index(axis_name: str) -> Any:
   """The number of the lane along an axis, a scalar int32 Tensor.
+  Shape: `-> ()`.
 
   Examples:
     >>> vmap(lambda x: x + axis_index("i"), axis_name="i")(Tensor([10, 10])).tolist()
@@ -129,6 +134,7 @@ def axis_index(axis_name: str) -> Any:
 def all_gather(x: Any, axis_name: str, axis: int = 0, tiled: bool = False) -> Any:
   """What all lanes have, in a new dim `axis`; `tiled`: one after the other in dim `axis`, which is there already. Every
   lane has the same result.
+  Shape: `(*a, *b) -> (*a, lanes, *b)`; tiled: (*a, n, *b) -> (*a, lanes*n, *b).
 
   Examples:
     >>> vmap(lambda x: all_gather(x, "i"), axis_name="i")(Tensor([1, 4])).tolist()
@@ -156,6 +162,7 @@ def psum_scatter(x: Any, axis_name: str, scatter_dimension: int = 0, tiled: bool
   """The sum over the lanes, of which each gets its part of dim `scatter_dimension`: lane i the i-th index (the dim is
   as long as there are lanes, and goes), `tiled`: the i-th block. Over a mesh axis a reduce-scatter.
   Raises: ValueError where the dim has not as many parts.
+  Shape: `(*a, lanes, *b) -> (*a, *b)`; tiled: (*a, n*lanes, *b) -> (*a, n, *b).
 
   Examples:
     >>> vmap(lambda x: psum_scatter(x, "i"), axis_name="i")(Tensor([[1, 2], [3, 4]])).tolist()
@@ -180,6 +187,8 @@ def all_to_all(x: Any, axis_name: str, split_axis: int, concat_axis: int, tiled:
   and goes, and a new dim `concat_axis` has what comes from each; `tiled`: the parts are blocks, and stand one after the
   other in dim `concat_axis`.
   Raises: ValueError where the dim has not as many parts.
+  Shape: `(*a, lanes, *b) -> (*c, lanes, *d)`; tiled: dim `split_axis` is divided, dim `concat_axis` multiplied by
+  lanes.
 
   Examples:
     >>> vmap(lambda x: all_to_all(x, "i", 0, 0), axis_name="i")(Tensor([[1, 2], [3, 4]])).tolist()
@@ -208,6 +217,7 @@ def all_to_all(x: Any, axis_name: str, split_axis: int, concat_axis: int, tiled:
 def ppermute(x: Any, axis_name: str, perm: Sequence[tuple[int, int]]) -> Any:
   """Each pair (source, destination) sends the value of one lane to another; who gets nothing has zeros.
   Raises: ValueError for lanes that are not there, or that send or get twice.
+  Shape: `(..) -> (..)`.
 
   Examples:
     >>> vmap(lambda x: ppermute(x, "i", [(0, 1), (1, 0)]), axis_name="i")(Tensor([1, 4])).tolist()

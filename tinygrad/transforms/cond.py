@@ -22,6 +22,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
   one structure, with the same shapes and types. Inside `TinyJit` each replay looks anew. Both are computed, and one is
   chosen; so is one of the two derivatives, so that what is not finite in the other does not show.
   Raises: ValueError for results that differ, TypeError for a condition that is no bool.
+  Shape: `(), (*operand), … -> (*result), …`.
 
   Examples:
     >>> f = lambda x: cond(x > 0, lambda t: t.log(), lambda t: t * 2, x)

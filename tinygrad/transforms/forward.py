@@ -33,6 +33,7 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
   of the result; tangents have the structure of the primals, and None where these are no floats. With `has_aux` a
   third: what else `fun` returned.
   Raises: ValueError for tangents of other shapes, TypeError where a gradient is given that has no forward rule.
+  Shape: `(*primal), … -> (*result), …`.
 
   Examples:
     >>> y, dy = jvp(lambda x: x**2, (Tensor([3.0]),), (Tensor([1.0]),))
@@ -47,6 +48,7 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
 
 def linearize(fun: Function, *primals: Any) -> tuple[Any, Callable[..., Any]]:
   """(what `fun` returns of the primals, the derivative there: a function of tangents). `fun` is called once.
+  Shape: `(*primal), … -> (*result), …`.
 
   Examples:
     >>> y, push = linearize(lambda x: x**2, Tensor([3.0]))
@@ -59,6 +61,7 @@ def linearize(fun: Function, *primals: Any) -> tuple[Any, Callable[..., Any]]:
 
 def hvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
   """The Hessian of `fun` times a vector, by all primals: the derivative of `grad` in that direction.
+  Shape: `(*primal), … -> (*primal), …`.
 
   Examples:
     >>> hvp(lambda x: (x**3).sum(), (Tensor([1.0, 2.0]),), (Tensor([1.0, 0.0]),)).tolist()

@@ -74,6 +74,7 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
   tuple of the derivatives of the sum of it times the result by each primal. With `has_aux` a third: what else `fun`
   returned.
   Raises: ValueError for cotangents of another structure or other shapes.
+  Shape: `(*primal), … -> (*result), …`.
 
   Examples:
     >>> y, pull = vjp(lambda x: x**2, Tensor([1.0, 2.0]))
@@ -129,6 +130,7 @@ def jacrev(fun: Function, argnums: ArgNums = 0) -> Function:
 
 def stop_gradient(x: Any) -> Any:
   """The same values, as constants to every derivative: of a Tensor, or of each in a structure.
+  Shape: `(..) -> (..)`.
 
   Examples:
     >>> grad(lambda x: (x * stop_gradient(x)).sum())(Tensor([3.0])).tolist()

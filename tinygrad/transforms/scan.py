@@ -32,6 +32,7 @@ def scan(
   Gradients run the steps from the other end, and read what each step has kept, stacked. Random numbers differ from step
   to step: those that one call for all steps would draw.
   Raises: ValueError for lengths that differ, and where the carry changes its structure, shape or type.
+  Shape: `(*carry), (length, *x), … -> (*carry), (length, *y), …`.
 
   Examples:
     >>> last, sums = scan(lambda c, x: (c + x, c + x), Tensor(0.0), Tensor([1.0, 2.0, 3.0]))

@@ -27,6 +27,7 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], i
   nothing says how much a backward pass would have to keep (`scan` has one, over a known number of steps).
   Raises: TypeError for a condition that is no bool, ValueError where the carry changes its structure, shape or type,
   or random numbers are drawn.
+  Shape: `(*init), … -> (*init), …`.
 
   Examples:
     >>> while_loop(lambda c: c < 100, lambda c: c * 2, Tensor(3)).item()

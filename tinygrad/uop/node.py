@@ -286,8 +286,8 @@ class UOp:
 
   @staticmethod
   def variable(name: str, min_val: int, max_val: int, dtype: DType | str | None = None) -> UOp:
-    """An integer that is given a value at run time (`bind`), within [min_val, max_val]. `dtype`, an integer type that
-    holds both, is checked only: in shapes and indices it counts as an index, beside tensors as the default integer."""
+    """An integer, given a value at run time (`bind`) within [min_val, max_val]; ValueError for no such. `dtype`, which
+    holds both, is only checked (TypeError): in shapes it counts as an index, beside tensors as the default integer."""
     made = f"Variable({name!r}, {min_val}, {max_val})"
     if min_val > max_val:
       raise ValueError(f"{made}: the lower bound is above the upper bound")
