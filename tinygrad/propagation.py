@@ -179,17 +179,19 @@ def fewer_bytes(sink: UOp, made: dict[UOp, UOp], other: dict[UOp, UOp]) -> dict[
 @uncollected()
 def place_by_hints(roots: Sequence[UOp], mesh: Mesh) -> Placing:
   """What `propagate` makes of values. A hint that nobody reads says where a result is to be. One that is met without it
-  is inert: so what was decided can be said of any result, and nothing changes. Of those that are not, half of the
-  earliest round come to count, those that say less first; others may then be met. Where any counts, which of them
-  these are is no matter in the end."""
+  is inert: so what was decided can be said of any result, and nothing changes. Of those that are not, one of the
+  earliest round comes to count, or half as many as have, those that say less first: others may then be met. So few
+  count that need not, and not many placements are made for many that must. Where any counts, which of them these are
+  is no matter in the end."""
   sink, policy = UOp.sink(*roots), solve.Policy(STRATEGY.value)
-  inert = graph.unread_hints(sink)
+  inert = unread = graph.unread_hints(sink)
   while True:
     placing = Placing(graph.answer(sink, mesh, policy, inert))
     placing.found.met.update(graph.met(inert, placing.made, mesh))
     if not (unmet := inert - placing.found.met.keys()):
       break
-    inert = inert - graph.earliest(unmet, placing.found.asked.by_depth)
+    most = max(len(unread - inert) // 2, 1)
+    inert = inert - graph.earliest(unmet, placing.found.asked.by_depth, most)
   return placing if inert == graph.unread_hints(sink, True) else with_results_stated(placing, policy)
 
 

@@ -93,15 +93,29 @@ def test_what_is_told_late_counts_late(monkeypatch):
   monkeypatch.setattr(graph, "ask", lambda *given: counted.append(given[2]) or ask(*given))
   of_the_last_round(True)
   assert [len(inert) for inert in counted] == [3, 2]
-  monkeypatch.setattr(graph, "earliest", lambda hints, order: hints)
+  monkeypatch.setattr(graph, "earliest", lambda hints, order, most: hints)
   of_the_last_round(True)
   assert [len(inert) for inert in counted[2:]] == [3, 0]
+
+
+def test_many_hints_that_are_needed_come_to_count_in_few_placements(monkeypatch):
+  """(Mutant: one at a time.)"""
+  placed, earliest = [], graph.earliest
+  monkeypatch.setattr(graph, "ask", lambda *given: placed.append(given[2]) or ask(*given))
+  results = lambda: [zeros(8, 8).T.constrain(P("a")) for _ in range(30)]  # noqa: E731
+  propagate(results(), mesh=LINE)
+  counted = [30 - len(inert) for inert in placed]
+  assert counted == [0, 1, 2, 3, 4, 6, 9, 13, 19, 28, 30]
+  placed.clear()
+  monkeypatch.setattr(graph, "earliest", lambda hints, order, most: earliest(hints, order, 1))
+  propagate(results(), mesh=LINE)
+  assert len(placed) == 31
 
 
 def test_a_hint_on_another_waits_for_that(monkeypatch):
   """(Mutant: the earliest round goes first, whatever is said of what.)"""
   before = over_one_that_nothing_passes(False)
-  first = lambda hints, order: {u for u in hints if u.arg.priorities == (0, 0)} or hints  # noqa: E731
+  first = lambda hints, order, most: {u for u in hints if u.arg.priorities == (0, 0)} or hints  # noqa: E731
   monkeypatch.setattr(graph, "earliest", first)
   assert over_one_that_nothing_passes(True) != before
 

@@ -22,6 +22,7 @@ STATED = (
   510332,
   704143,
   705236,
+  714996,
 )  # what was stated of these once changed what it was of
 
 
@@ -185,8 +186,15 @@ def test_values_that_are_gathered_after_each_op_are_noticed(monkeypatch):
 
 def test_hints_that_come_to_count_together_are_noticed(monkeypatch):
   """(Mutant: all of the earliest round at once, what was needed and what follows from that alone.)"""
-  monkeypatch.setattr(graph, "earliest", lambda hints, order: {u for u in hints if u.src[0] not in hints})
+  monkeypatch.setattr(graph, "earliest", lambda hints, order, most: {u for u in hints if u.src[0] not in hints})
   assert broken("stated", (454011,))
+
+
+def test_a_hint_that_comes_to_count_beside_what_it_follows_from_is_noticed(monkeypatch):
+  """(Mutant: half of the earliest round at once.)"""
+  some = graph.earliest
+  monkeypatch.setattr(graph, "earliest", lambda hints, order, most: some(hints, order, max(len(hints) // 2, 1)))
+  assert broken("stated", (714996,))
 
 
 def test_what_follows_from_which_hint_counts_is_noticed(monkeypatch):

@@ -329,16 +329,17 @@ def met(hints: Set[UOp], made: Mapping[UOp, UOp], mesh: Mesh) -> dict[UOp, tuple
   return out
 
 
-def earliest(hints: Set[UOp], by_depth: Sequence[UOp]) -> set[UOp]:
-  """Half of those of the earliest round, of which none is said of another one. What says less goes first, by the dims
-  that it closes and the axes that it names, then by depth: what says more may follow from it."""
+def earliest(hints: Set[UOp], by_depth: Sequence[UOp], most: int) -> set[UOp]:
+  """The first, `most` at most, of those of the earliest round, of which none is said of another one. What says less
+  goes first, by the dims that it closes and the axes that it names, then by depth: what says more may follow from
+  it."""
   rounds = {u: min(u.arg.priorities, default=0) for u in hints if before_moves(u.src[0]) not in hints}
   place = {u: i for i, u in enumerate(by_depth)}
   first = sorted(
     [u for u, number in rounds.items() if number == min(rounds.values())],
     key=lambda u: (u.ndim - sum(u.arg.opened), sum(map(len, u.arg.dims)), place[before_moves(u.src[0])], repr(u.arg)),
   )
-  return set(first[: max(len(first) // 2, 1)])
+  return set(first[:most])
 
 
 def is_met(said: Hint, dims: Sequence[Axes]) -> bool:
