@@ -5,7 +5,8 @@
 Each program is a function over Tensor, Mesh and P in float32; `explain` counts what realizing its results would move,
 per device. Nothing is computed; `contiguous` asks for a copy where a realize would leave a view. XLA's figures were
 measured with JAX (see the file's "origin"). The exit status is 1 if a program moves more than XLA's, or if fewer than
-10 of those where XLA moves more than enough get by with enough.
+10 of those where XLA moves more than enough get by with enough; or if a layer of a transformer that is placed by three
+hints moves more than the same layer placed by hand (hint_recipes.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from extra.hint_recipes import CASES, trained
 from tinygrad import Mesh, P, Sharding, Tensor, dtypes
 from tinygrad.debug.report import Report
 from tinygrad.sharding import explain
@@ -174,7 +176,19 @@ def main(argv: list[str] | None = None) -> int:
     f"{len(cases) - worse} of {len(cases)} move at most XLA's bytes; "
     f"{enough} of {fewer} where XLA moves more than enough get by with enough"
   )
-  return 1 if worse or enough < min(ENOUGH, fewer) else 0
+  return 1 if worse or enough < min(ENOUGH, fewer) or more_by_hints() else 0
+
+
+def more_by_hints() -> int:
+  """Prints what a transformer's layer moves by three hints and by hand; how often by hints more."""
+  print(f"\n{'a layer, forward and backward':30s} {'hints':>5s} {'by hints':>9s} {'by hand':>9s}")
+  more = 0
+  for name, (mesh, placed, moves, hints) in CASES.items():
+    (by_hints, nbytes), (by_hand, least) = trained(mesh, hints), trained(mesh, moves, placed)
+    same = "" if by_hints == by_hand else "  OTHER PLACEMENTS OF WEIGHTS"
+    more += nbytes > least or bool(same)
+    print(f"{name + ' on ' + 'x'.join(map(str, mesh.shape)):30s} {len(hints):5d} {nbytes:9.0f} {least:9.0f}{same}")
+  return more
 
 
 if __name__ == "__main__":
