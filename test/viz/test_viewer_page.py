@@ -161,6 +161,44 @@ def test_a_kernel_shows_schedule_source_and_roofline(shown):
   assert "its schedule and source" in shown.inner_text("aside")
 
 
+LABELS = """() => { const g = viewer.view('graph'), l = g.labels, covered = [];
+  const meet = (a, b) => Math.abs(a.x - b.x) < (a.w + b.w) / 2 && Math.abs(a.y - b.y) < 16;
+  for (let i = 0; i < l.length; i++) for (let j = 0; j < i; j++) if (meet(l[i], l[j])) covered.push([l[j], l[i]]);
+  return { covered, texts: l.map(x => x.text) }; }"""
+
+
+def test_labels_of_moves_do_not_cover_one_another(shown):
+  tab(shown, "graph")
+  for button in ("fold-all", "open-all"):
+    shown.click(f"button.{button}")
+    shown.evaluate(f"{GRAPH}.center({GRAPH}.right / 2, {GRAPH}.bottom / 2, 0.45)")
+    painted(shown)
+    said = shown.evaluate(LABELS)
+    assert said["texts"] and said["covered"] == []
+  # several moves of one place: the one that is chosen is told, and where none is, the one of the most bytes
+  told = []
+  for chosen in ("null", "m"):
+    shown.evaluate(f"""() => {{ const g = {GRAPH}, m = g.one ??= g.thick.find(e => e.points.length === 2);
+      g.thick = [m, {{ ...m, bytes: 7e9, moves: [0, 0] }}, {{ ...m, bytes: 8e9, moves: [0, 0] }}];
+      g.selected = {chosen}; g.center(...m.points[0], 0.9); }}""")
+    painted(shown)
+    told.append(shown.evaluate(LABELS))
+  largest, chosen = told
+  assert largest == {"covered": [], "texts": ["2 moves 8.0 GB"]}
+  assert chosen["covered"] == [] and len(chosen["texts"]) == 1 and "GB" not in chosen["texts"][0]
+
+
+def test_what_is_above_the_roof_says_why(shown):
+  tab(shown, "kernels")
+  shown.evaluate("() => { for (const k of viewer.recording.kernels) k.share = 0.5; viewer.view('kernels').list(); }")
+  assert "> 100%" not in shown.inner_text(".view.kernels .list")
+  shown.evaluate("""() => { const k = viewer.recording.slowest[0]; k.share = 1.44;
+    viewer.view('kernels').list(); viewer.view('kernels').open(k.number); }""")
+  listed, one = shown.inner_text(".view.kernels .list"), shown.inner_text(".one")
+  assert "> 100%" in listed and "values in caches" in listed and "144% of what the machine" in one
+  assert "values in caches" in one
+
+
 def test_the_timeline_shows_what_ran_on_each_device(shown):
   tab(shown, "timeline")
   view = "viewer.view('timeline')"

@@ -7,7 +7,7 @@ import { code, element, facts, Surface } from "./dom.js";
 import { Folding, nodesOf, STAGES } from "./stage.js";
 import { duration, size } from "./recording.js";
 
-const LAYER = 64, HEIGHT = 36, LETTER = 6.6, READABLE = 0.42, DETAILED = 0.12, MOST_LINES = 5000, FAR = 4 * LAYER;
+const LAYER = 64, HEIGHT = 36, TAG = 16, LETTER = 6.6, READABLE = 0.42, DETAILED = 0.12, MOST_LINES = 5000, FAR = 4 * LAYER;
 const LARGE = 3000, REST = 120, MARGIN = 0.3; // boxes; milliseconds; of the window
 const MEMORY = "#e3e6ea";
 
@@ -528,26 +528,41 @@ export class GraphView {
     }
   }
 
+  // what moves, beside its edge: the most bytes first. Where that would cover another label, as little as its bytes, and
+  // where even these would, nothing: pointing at the edge tells it
   drawLabels(c, left, top, right, bottom) {
     c.textAlign = "center";
     c.textBaseline = "middle";
     c.font = "600 10px ui-monospace, monospace";
-    for (const e of this.thick) {
-      if (e.bottom < top || e.top > bottom || (e.bottom - e.top > FAR && e !== this.selected)) continue;
-      const [x, y] = middle(e), m = this.plan.moves[e.moves[0]];
-      if (x < left || x > right) continue;
-      const text = e.moves.length > 1 ? `${e.moves.length} moves ${size(e.bytes)}` : `${m.kind} ${m.axes.join("+")} ${size(m.wire)}`;
-      const w = text.length * 6.1 + 8;
-      c.fillStyle = "#fff3f2";
-      c.strokeStyle = "#c02a2a";
+    this.labels = [];
+    const near = this.thick.filter((e) => e.bottom >= top && e.top <= bottom && (e.bottom - e.top <= FAR || e === this.selected));
+    for (const e of near.sort((a, b) => (b === this.selected) - (a === this.selected) || b.bytes - a.bytes)) {
+      const label = this.labelOf(e, left, right);
+      if (!label) continue;
+      this.labels.push(label);
+      const { x, y, w, text } = label, here = e === this.selected;
+      c.fillStyle = here ? "#7a0f0f" : "#fff3f2";
+      c.strokeStyle = here ? "#7a0f0f" : "#c02a2a";
       c.lineWidth = 1;
       c.beginPath();
-      c.roundRect(x - w / 2, y - 8, w, 16, 8);
+      c.roundRect(x - w / 2, y - TAG / 2, w, TAG, TAG / 2);
       c.fill();
       c.stroke();
-      c.fillStyle = "#7a0f0f";
+      c.fillStyle = here ? "#fff" : "#7a0f0f";
       c.fillText(text, x, y);
     }
+  }
+
+  labelOf(e, left, right) {
+    const m = this.plan.moves[e.moves[0]], places = middles(e).filter(([x]) => x >= left && x <= right);
+    const long = e.moves.length > 1 ? `${e.moves.length} moves ${size(e.bytes)}` : `${m.kind} ${m.axes.join("+")} ${size(m.wire)}`;
+    for (const text of [long, size(e.bytes)]) {
+      const w = text.length * 6.1 + 8;
+      for (const [x, y] of places) {
+        if (this.labels.every((l) => Math.abs(l.x - x) >= (l.w + w) / 2 + 2 || Math.abs(l.y - y) >= TAG + 2)) return { x, y, w, text };
+      }
+    }
+    return null;
   }
 
   // where a node is on the page, for whoever points at it
@@ -581,9 +596,16 @@ function curve(c, points) {
   }
 }
 
-function middle(e) {
-  const n = e.points.length, k = Math.max(Math.ceil((n - 1) / 2), 1), a = e.points[k - 1], b = e.points[k]; // between layers
-  return [(a[0] + b[0]) / 2, (a[1] + b[1]) / 2];
+const middle = (e) => middles(e)[0];
+
+// between the layers that an edge passes, those in the middle of it first
+function middles(e) {
+  const half = Math.max(Math.ceil((e.points.length - 1) / 2), 1), found = [];
+  for (let k = 1; k < e.points.length; k++) {
+    const [a, b] = [e.points[k - 1], e.points[k]];
+    found.push([(a[0] + b[0]) / 2, (a[1] + b[1]) / 2, Math.abs(k - half)]);
+  }
+  return found.sort((a, b) => a[2] - b[2]).map(([x, y]) => [x, y]);
 }
 
 function distance(points, x, y) {

@@ -3,7 +3,7 @@ import { axisBottom, axisLeft } from "d3-axis";
 import { scaleLog } from "d3-scale";
 import { max, min } from "d3-array";
 import { code, element, facts, table } from "./dom.js";
-import { duration, percent, size } from "./recording.js";
+import { ABOVE, duration, ofRoof, percent, size } from "./recording.js";
 
 export class Kernels {
   constructor(parent, recording, panel, tip) {
@@ -28,8 +28,9 @@ export class Kernels {
     this.rows.selectAll("*").remove();
     table(this.rows, [
       ["in all", (k) => duration(k.total), "n"], ["of all", (k) => percent(k.total / (r.total || 1)), "n"], ["runs", (k) => k.runs, "n"],
-      ["median", (k) => duration(k.median), "n"], ["roof", (k) => (k.share ? percent(k.share) : ""), "n"], ["name", (k) => (k.moves ? `⇄ ${k.name}` : k.name), "mono"], ["line", (k) => r.lineName(k.line)],
+      ["median", (k) => duration(k.median), "n"], ["roof", ofRoof, "n"], ["name", (k) => (k.moves ? `⇄ ${k.name}` : k.name), "mono"], ["line", (k) => r.lineName(k.line)],
     ], some.slice(0, 400), (k) => this.open(k.number), "slowest");
+    if (some.some((k) => k.share > 1)) element(this.rows, "div", "dim above", ABOVE);
   }
 
   open(number) {
@@ -44,6 +45,7 @@ export class Kernels {
       ["reads other devices", k.moves ? "yes: it waits until they are ready" : ""],
       ["roofline", k.share ? `${percent(k.share)} of what the machine can do: ${(k.flops / 1e9).toFixed(2)} GFLOP/s, ${(k.bytes / 1e9).toFixed(2)} GB/s` : ""],
     ]);
+    if (k.share > 1) element(p, "div", "dim above", ABOVE);
     this.roof(p, k);
     element(p, "h3", "", "where it comes from");
     const lines = new Map();

@@ -1,6 +1,6 @@
 // The three questions: which line moves the most, which kernel is slowest, what holds the memory at the peak.
 import { code, element, table } from "./dom.js";
-import { duration, percent, size } from "./recording.js";
+import { ABOVE, duration, ofRoof, percent, size } from "./recording.js";
 
 const SHOWN = 8;
 
@@ -15,9 +15,9 @@ export class Overview {
       ["line", (m) => r.lineName(m.line)], ["", (m) => r.lineCode(m.line), "mono"],
     ], moves, (m) => go.move(m.plan.number, m.plan.moves.indexOf(m.move)), (p) => element(p, "div", "why", moves[0].move.why));
     this.card(body, "slow", "Which kernels take the time", kernels.length ? `${duration(r.total)} on each device, in ${kernels.length} kernels` : "nothing ran", kernels[0]?.line, [
-      ["in all", (k) => duration(k.total), "n"], ["of all", (k) => percent(k.total / r.total), "n"], ["median", (k) => duration(k.median), "n"], ["roof", (k) => (k.share ? percent(k.share) : ""), "n"],
+      ["in all", (k) => duration(k.total), "n"], ["of all", (k) => percent(k.total / r.total), "n"], ["median", (k) => duration(k.median), "n"], ["roof", ofRoof, "n"],
       ["kernel", (k) => (k.moves ? `⇄ ${k.name}` : k.name), "mono name"], ["line", (k) => r.lineName(k.line)], ["", (k) => r.lineCode(k.line), "mono"],
-    ], kernels, (k) => go.kernel(k.number));
+    ], kernels, (k) => go.kernel(k.number), null, kernels.slice(0, SHOWN).some((k) => k.share > 1) ? ABOVE : "");
     const held = top ? r.byLine(r.alive(top.rows, top.at)) : [];
     this.card(body, "holds", "What holds the memory at the peak", top ? `${size(top.peak)} on ${top.device}, at ${duration(top.at)}` : "no memory was taken", held[0]?.line, [
       ["bytes", (g) => size(g.nbytes), "n"], ["of all", (g) => percent(g.nbytes / top.peak), "n"], ["buffers", (g) => g.count, "n"], ["what", (g) => (g.held.what === "intermediate values" ? "intermediate values" : g.held.what)],
@@ -32,7 +32,7 @@ export class Overview {
     }
   }
 
-  card(body, name, title, said, line, columns, rows, act, more) {
+  card(body, name, title, said, line, columns, rows, act, more, note = "") {
     const c = element(body, "section", `card ${name}`);
     element(c, "h2", "", title);
     element(c, "div", "dim", said);
@@ -43,6 +43,7 @@ export class Overview {
       if (more) more(best);
     }
     table(c, columns, rows.slice(0, SHOWN), act);
+    if (note) element(c, "div", "dim above", note);
     if (rows.length > SHOWN) element(c, "div", "dim", `and ${rows.length - SHOWN} more`);
   }
 }

@@ -21,6 +21,9 @@ export function duration(us) {
 }
 
 export const percent = (x) => `${(100 * x).toFixed(x < 0.1 ? 1 : 0)}%`;
+// a kernel's part of the roof in a table; what is above it has its reason there
+export const ofRoof = (k) => (k.share > 1 ? "> 100%" : k.share ? percent(k.share) : "");
+export const ABOVE = "> 100%: above the roof, which is measured once: values in caches, or a machine that had less else to do then";
 
 export class Recording {
   constructor(trace) {
