@@ -162,6 +162,9 @@ def test_the_svg_is_well_formed_and_written(tmp_path):
   assert len(document.getElementsByTagName("rect")) == 8
   names = {t.firstChild.data for t in document.getElementsByTagName("text") if t.firstChild is not None}
   assert {"NULL:7", "4:8", "12:16"} <= names
+  small = visualize(empty(6, 8, cut=("data", "model"), mesh=Mesh(EIGHT[:4], (2, 2), ("data", "model"))))
+  width = int(xml.dom.minidom.parseString(small.svg).documentElement.getAttribute("width"))
+  assert width >= 8 + 7.3 * len(small.title), "the title is shown to its end"
 
 
 def test_a_symbolic_shape_cannot_be_drawn():

@@ -8,6 +8,7 @@ from tinygrad.drawing.drawing import Drawing
 from tinygrad.uop import UOp, mesh_of, render_shape
 
 CELL_WIDTH, CELL_HEIGHT, MARGIN = 120, 44, 70  # of the SVG, in pixels
+LETTER_WIDTH = 8  # at most, in a monospaced font of 12 pixels
 SHOWN = 6  # devices named in one cell
 
 Range = tuple[int, int]
@@ -44,7 +45,8 @@ class PartGrid(Drawing):
     """The same as an SVG document; parts that the same devices hold have the same colour."""
     height = max(CELL_HEIGHT, 16 * max(cell.count("\n") + 1 for row in self.cells for cell in row) + 12)
     holders = list(dict.fromkeys(cell for row in self.cells for cell in row))
-    w, h = MARGIN + CELL_WIDTH * len(self.columns) + 10, MARGIN + height * len(self.rows) + 10
+    w = max(MARGIN + CELL_WIDTH * len(self.columns) + 10, 16 + LETTER_WIDTH * len(self.title))
+    h = MARGIN + height * len(self.rows) + 10
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}" font-family="monospace" font-size="12">']
 
     def write(x: int, y: int, text: str, anchor: str = "middle") -> None:
