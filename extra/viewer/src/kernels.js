@@ -89,7 +89,7 @@ export class Kernels {
     svg.append("text").attr("x", w / 2).attr("y", h - 4).attr("text-anchor", "middle").text("operations per byte");
     const [a, b] = x.domain();
     svg.append("path").attr("class", "bound").attr("d", `M${x(a)} ${y(Math.max(a * peaks[1], y.domain()[0]))}L${x(ridge)} ${y(peaks[0])}L${x(b)} ${y(peaks[0])}`);
-    svg.selectAll("circle").data(all).join("circle").attr("cx", (q) => x(q.intensity)).attr("cy", (q) => y(q.flops)).attr("r", (q) => (q === k ? 7 : 4))
+    svg.selectAll("circle").data([...all].sort((a, b) => (a === k) - (b === k))).join("circle").attr("cx", (q) => x(q.intensity)).attr("cy", (q) => y(q.flops)).attr("r", (q) => (q === k ? 7 : 4))
       .attr("class", (q) => (q === k ? "this" : "")).on("click", (e, q) => this.open(q.number))
       .on("mousemove", (e, q) => this.tip.show(e, (t) => {
         element(t, "b", "", q.name);
