@@ -257,6 +257,25 @@ def test_arguments_that_take_no_derivative():
   close(grad(lambda t: power(3, t).sum())(x), 100 * x)
 
 
+def test_fwd_may_call_the_function():
+  """As JAX's documentation writes it; what it keeps of the function has the function's own derivative."""
+  square = custom_vjp(lambda n, x: n * x * x, nondiff_argnums=(0,))
+
+  def forward(n, x):
+    y = square(n, x)
+    return y, (x, y)
+
+  square.defvjp(forward, lambda n, kept, g: (g * (3 * n * kept[0] + kept[1]),))
+  x = double(3)
+  f = lambda t: square(2, t).sum()  # noqa: E731
+  slope = 6 * x + 2 * x * x  # 3nx + nx²
+  close(f(x), (2 * x * x).sum())
+  close(grad(f)(x), slope)
+  close(grad(lambda t: grad(f)(t).sum())(x), 6 + slope)
+  close(grad(lambda t: grad(lambda s: grad(f)(s).sum())(t).sum())(x), 6 + slope)
+  close(vmap(grad(lambda t: square(2, t)))(x), slope)
+
+
 def test_a_rule_for_tangents_serves_both_ways():
   @custom_jvp
   def safe(x, y):

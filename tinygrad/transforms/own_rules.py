@@ -41,33 +41,46 @@ class custom_vjp:
     functools.update_wrapper(self, fun, updated=())
     self.fun, self.nondiff = fun, tuple(nondiff_argnums)
     self.rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+    self.inside = 0  # how many calls of fwd go on
 
   def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
     """Says what the derivative is."""
     self.rules = fwd, bwd
 
+  def forward(self, args: Sequence[Any]) -> tuple[Any, Any]:
+    """(result, residuals)"""
+    assert self.rules is not None
+    self.inside += 1
+    try:
+      made = self.rules[0](*args)
+    finally:
+      self.inside -= 1
+    if not isinstance(made, tuple) or len(made) != 2:
+      raise ValueError(f"custom_vjp: fwd returns {made!r}\n  fix: return (result, residuals)")
+    return made
+
   def __call__(self, *args: Any) -> Any:
     if self.rules is None:
       raise TypeError(f"custom_vjp: {self.fun.__name__} has no rule\n  fix: {self.fun.__name__}.defvjp(fwd, bwd)")
-    fwd, bwd = self.rules
-    made = fwd(*args)
-    if not isinstance(made, tuple) or len(made) != 2:
-      raise ValueError(f"custom_vjp: fwd returns {made!r}\n  fix: return (result, residuals)")
-    out, residuals = made
+    bwd, later = self.rules[1], self.inside > 0  # called by fwd itself: residuals are made when a derivative needs them
+    out, residuals = (self.fun(*args), None) if later else self.forward(args)
     fixed, by = split_arguments(args, self.nondiff)
-    results, inputs = tree_leaves(out), [*tree_leaves(by), *tree_leaves(residuals)]
+    results, leaves = tree_leaves(out), tree_leaves(residuals)
 
     def gradients(*given: Any) -> list[Any]:
-      cotangents, kept = iter(given[: len(results)]), iter(given[len(given) - len(tree_leaves(residuals)) :])
+      cotangents, held = iter(given[: len(results)]), iter(given[len(given) - len(inputs) :])
       structure = tree_map(lambda _: next(cotangents), out)
-      found = bwd(*fixed, tree_map(lambda _: next(kept), residuals), structure)
+      primals, kept = (tree_map(lambda _: next(held), x) for x in (by, residuals))
+      if later:
+        kept = self.forward(joined_arguments(fixed, primals, self.nondiff))[1]
+      found = bwd(*fixed, kept, structure)
       if not isinstance(found, tuple) or len(found) != len(by):
         raise ValueError(
           f"custom_vjp: bwd returns {found!r}\n  fix: a tuple of {len(by)}, a derivative by each argument"
         )
-      parts = [part for x, g in zip(by, found) for part in as_leaves(x, g)]
-      return parts + [None] * len(tree_leaves(residuals))
+      return [part for x, g in zip(by, found) for part in as_leaves(x, g)] + [None] * len(leaves)
 
+    inputs = [*tree_leaves(by), *leaves]
     made = iter(with_gradient(tuple(results), inputs, gradients, self.fun.__name__))
     return tree_map(lambda _: next(made), out)
 
@@ -83,6 +96,13 @@ def split_arguments(args: Sequence[Any], nondiff: Sequence[int]) -> tuple[list[A
   """(the arguments that take no derivative, the others)."""
   fixed = {i % len(args) for i in nondiff}
   return [x for i, x in enumerate(args) if i in fixed], [x for i, x in enumerate(args) if i not in fixed]
+
+
+def joined_arguments(fixed: Sequence[Any], others: Sequence[Any], nondiff: Sequence[int]) -> list[Any]:
+  """The arguments that `split_arguments` has taken apart."""
+  count = len(fixed) + len(others)
+  where, first, second = {i % count for i in nondiff}, iter(fixed), iter(others)
+  return [next(first if i in where else second) for i in range(count)]
 
 
 class custom_jvp:
