@@ -47,7 +47,7 @@ def main() -> None:
   classes = f"{len(found.program.values)} classes of values, {len(found.program.ops)} of ops"
   took = f"{seconds:.1f} s ({at_work:.1f} of a processor)"
   print(f"{args.layers} layers, {nodes} nodes, {mesh}: {took}, {classes}, gap {found.gap:.3%}")
-  print("\n".join(line for line in str(found).splitlines() if " us " in line and "next best" not in line))
+  print("\n".join(line for line in str(found).splitlines() if " us" in line and "next best" not in line))
 
 
 if __name__ == "__main__":

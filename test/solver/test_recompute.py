@@ -107,6 +107,7 @@ def test_nothing_waits_and_it_does_not_fit(monkeypatch):
   """(Mutant: what is computed again does not wait for the gradients.)"""
   mesh = MESHES["1-D"]
   memory = 0.5 * enough(mesh)
+  monkeypatch.setattr(fit, "MOST_PLANS", 1)
   monkeypatch.setattr(UOp, "wait", lambda u, *others: u.contiguous())
   roots = [Tensor(u) for u in training(3, "NULL:0")().src]
   with pytest.raises(

@@ -22,7 +22,7 @@ from tinygrad.uop import UOp, render_shape
 @dataclass(slots=True)
 class Automatic:
   """What was chosen for a graph. It prints as a table: of each input and weight its placement, the bytes of a device,
-  and what the next best placement would take besides; then the totals."""
+  and what the next best placement would take besides; then the totals, and what is computed again."""
 
   answer: Answer
   program: Program
@@ -65,7 +65,10 @@ class Automatic:
     said = f"{self.seconds * 1e6:.1f} us predicted, at most {self.gap:.1%} above the least"
     lines.append(f"{said}; {size_to_str(self.memory)} on each device")
     if (again := self.again) and again.dropped:
-      lines.append(f"{len(again.dropped)} values are computed again, which takes {again.seconds * 1e6:.1f} us of these")
+      lines.append(
+        f"{len(again.dropped)} values are computed again, which takes {again.seconds * 1e6:.1f} us of these:"
+      )
+      lines += again.parts
     return "\n".join(lines)
 
   __repr__ = __str__

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from tinygrad.helpers import numpy
-from tinygrad.solver.auto.program import Op, Part, Program
+from tinygrad.solver.auto.program import Op, Part, Priced
 
 MOST_ROUNDS = 200  # of messages, at most
 LOOKED = 10  # after so many rounds the bound is computed; they end where it has grown by less than
@@ -22,6 +22,11 @@ class Star:
   def __init__(self, op: Op) -> None:
     self.op = op
     self.messages = [numpy.zeros(side.costs.shape[0]) for side in op.sides]
+    self.best = [self.least(i) for i in range(len(op.sides))]
+
+  def price(self, op: Op) -> None:
+    """The same op at other costs."""
+    self.op = op
     self.best = [self.least(i) for i in range(len(op.sides))]
 
   def least(self, i: int) -> Any:
@@ -52,12 +57,12 @@ class Star:
 
 
 class Messages:
-  """Messages between the values and the ops of a program. `weight`: seconds that a byte of memory is taken to cost."""
+  """Messages between the values and the ops of a program, where a byte of memory costs so many seconds."""
 
-  def __init__(self, p: Program) -> None:
-    self.p, self.weight = p, 0.0
-    self.stars = [Star(op) for op in p.ops]
-    self.around: list[list[tuple[Star, int]]] = [[] for _ in p.values]
+  def __init__(self, p: Priced) -> None:
+    self.priced, priced = p, p.priced(0.0)
+    self.stars = [Star(op) for op in priced.ops]
+    self.around: list[list[tuple[Star, int]]] = [[] for _ in priced.values]
     for star in self.stars:
       for i, side in enumerate(star.op.sides):
         self.around[side.value].append((star, i))
@@ -71,13 +76,18 @@ class Messages:
       v: [(s, i) for s, i in self.around[v] if any(place[side.value] < place[v] for side in s.op.sides)]
       for v in self.order
     }
+    self.seconds = [numpy.array(v.seconds) for v in priced.values]
+
+  def price(self, weight: float) -> None:
+    """Another price of a byte; the messages stay."""
+    p = self.priced.priced(weight)
     self.seconds = [numpy.array(v.seconds) for v in p.values]
-    self.memory = [numpy.array(v.memory) for v in p.values]
+    for star, op in zip(self.stars, p.ops, strict=True):
+      star.price(op)
 
   def at(self, v: int) -> Any:
     """What each cut of a value costs, with what ops count there."""
-    own = self.seconds[v] + self.weight * self.memory[v]
-    return own + sum(star.messages[i] for star, i in self.around[v])
+    return self.seconds[v] + sum(star.messages[i] for star, i in self.around[v])
 
   def round(self) -> None:
     """Each value, one after the other, takes what is left of the costs of its ops, and shares all it has among those
@@ -103,13 +113,13 @@ class Messages:
 
   def bound(self) -> float:
     """Seconds, and weighted bytes, that no choice is below."""
-    ends = sum(float(self.at(v).min()) for v in range(len(self.p.values)))
+    ends = sum(float(self.at(v).min()) for v in range(len(self.seconds)))
     return ends + sum(float(star.ways().min()) for star in self.stars)
 
   def more(self) -> tuple[list[Any], list[Any]]:
     """Of each value's cuts, and of each op's ways, how far the bound is higher with them, at least."""
     cuts = []
-    for v in range(len(self.p.values)):
+    for v in range(len(self.seconds)):
       parts = [self.at(v), *(star.at(i) for star, i in self.around[v])]
       cuts.append(sum(part - part.min() for part in parts))
     ways = [star.ways() for star in self.stars]
@@ -117,7 +127,7 @@ class Messages:
 
   def decoded(self) -> list[int]:
     """A choice: of one value after the other the best cut, where those before it are decided."""
-    chosen = [0] * len(self.p.values)
+    chosen = [0] * len(self.seconds)
     decided: set[int] = set()
     for v in self.order:
       costs = self.at(v) + sum(star.at(i, chosen, decided) for star, i in self.around[v])

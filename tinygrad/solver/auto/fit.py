@@ -14,6 +14,7 @@ from tinygrad.solver.auto.recompute import Dropping
 from tinygrad.solver.auto.search import Search, Selection
 from tinygrad.uop import UOp
 
+FAR = 0.05  # above the bound: so far, other placements are looked at too
 MOST_PLANS = 8  # of what is looked at; else drafts are compared by lifetimes
 TRIES = 3  # to find the limit of the model under which a draft fits
 
@@ -63,6 +64,7 @@ class Fitting:
   ) -> None:
     self.search, self.build, self.plan, self.machine, self.memory = search, build, plan, machine, memory
     self.smallest = math.inf  # of all plans
+    self.left = 0.0  # of the memory, for what the program counts, by the plan that leaves the most
     self.drafts: list[Draft] = []
 
   def fitted(self) -> Automatic:
@@ -72,24 +74,58 @@ class Fitting:
     free = self.planned(first)
     if free.expected <= self.memory:
       return self.answer(free)
-    scale = free.found.memory / free.expected  # of the model's bytes to the plan's
     self.drafts = [free]
+    found = self.by_trades(free)
+    if found is None or self.answer(found).gap > FAR:
+      others = [draft for draft in (found, self.by_limits(free)) if draft is not None]
+      found = min(others, key=lambda draft: draft.seconds, default=None)
+    return self.answer(found) if found is not None else self.by_leaves() or self.by_plans()
+
+  def by_trades(self, free: Draft) -> Draft | None:
+    """The fastest placements and values to be computed again for what the plan leaves of the memory."""
+
+    def drafts(limit: float) -> list[Draft]:
+      made = [self.drafted(choice) for choice in self.search.trading(limit)]
+      return [draft.within(self.memory) for draft in made if draft is not None]
+
+    def lower(draft: Draft) -> list[Draft]:
+      return drafts(self.counted(draft) - (draft.expected - self.memory))
+
+    return self.first_that_fits(drafts(self.counted(free)), lower)
+
+  def by_limits(self, free: Draft) -> Draft | None:
+    """The fastest placements under limits of the model, with what has to be dropped of each."""
+    scale = free.found.memory / free.expected  # of the model's bytes to the plan's
     self.alone(self.memory * scale)
     self.draft(math.sqrt(self.memory * free.expected) * scale)
-    waiting = [draft.within(self.memory) for draft in self.drafts]
+
+    def lower(draft: Draft) -> list[Draft]:
+      limit = draft.found.program.memory
+      found = None if limit is None else self.draft(limit * self.memory / draft.expected)
+      return [] if found is None else [found.within(self.memory)]
+
+    return self.first_that_fits([draft.within(self.memory) for draft in self.drafts], lower)
+
+  def first_that_fits(self, waiting: list[Draft], lower: Callable[[Draft], list[Draft]]) -> Draft | None:
+    """Plans drafts, the fastest first, until one fits. Of one that does not more is dropped; `lower`: others in its
+    stead."""
     for _ in range(MOST_PLANS):
       if not waiting:
         break
       waiting.remove(draft := min(waiting, key=lambda draft: (draft.expected > self.memory, draft.seconds)))
       known = self.planned(draft)
       if known.expected <= self.memory:
-        return self.answer(known)
+        return known
       again = known.within(self.memory - (known.expected - self.memory) / 10)
       waiting += [again] if again.dropped != draft.dropped else []
-      limit = draft.found.program.memory
-      if limit is not None and (lower := self.draft(limit * self.memory / known.expected)) is not None:
-        waiting.append(lower.within(self.memory))
-    return self.by_leaves() or self.by_plans()
+      waiting += lower(known)
+    return None
+
+  def counted(self, draft: Draft) -> float:
+    """What the plan of a draft leaves of the memory for what the program counts."""
+    found = draft.found
+    held = self.search.trades(found.classes, found.program).point(found.chosen.cuts, 0.0)[1]
+    return self.memory - (draft.rest + draft.dropping.most - held)
 
   def draft(self, limit: float | None) -> Draft | None:
     """One more draft, under a limit of the model; None where it is one of those before."""
@@ -118,7 +154,9 @@ class Fitting:
     """The same where its plan tells the rest."""
     nbytes = draft.dropping.nbytes(draft.dropped)
     self.smallest = min(self.smallest, nbytes)
-    return replace(draft, rest=nbytes - draft.alive)
+    known = replace(draft, rest=nbytes - draft.alive)
+    self.left = max(self.left, self.counted(known))
+    return known
 
   def by_leaves(self) -> Automatic | None:
     """The smallest of the drafts with inputs and weights held in more parts. Half of what is too much at a time: their
@@ -148,9 +186,10 @@ class Fitting:
     refuse(said, f"memory={math.ceil(self.smallest)}  # the least that was found; or more devices")
 
   def answer(self, draft: Draft) -> Automatic:
-    """The gap of what computes values again is counted from the bound without a limit."""
-    nbytes, dropped = draft.expected, draft.dropped
-    if not dropped:
-      return replace(draft.found, nbytes=nbytes)
-    chosen = replace(draft.found.chosen, bound=self.drafts[0].found.chosen.bound)
-    return replace(draft.found, chosen=chosen, nbytes=nbytes, again=draft.dropping.recomputation(dropped))
+    """The gap is counted from what no choice is below, were there the most that any of the plans leaves."""
+    found, dropped = draft.found, draft.dropped
+    bound = found.chosen.bound
+    if self.search.traded is not None:
+      bound = min(draft.seconds, self.search.traded.bound(self.left))
+    again = draft.dropping.recomputation(dropped) if dropped else None
+    return replace(found, chosen=replace(found.chosen, bound=bound), nbytes=draft.expected, again=again)

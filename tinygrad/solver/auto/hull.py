@@ -10,20 +10,21 @@ from dataclasses import dataclass
 
 from tinygrad.solver.auto.bounds import LOOKED, MOST_ROUNDS, Messages
 from tinygrad.solver.auto.linear import Relaxation
-from tinygrad.solver.auto.program import Chosen, Part, Program, mended
+from tinygrad.solver.auto.program import Chosen, Part, Priced, Program, mended
 
 MOST_COLUMNS = 200_000  # of a linear program for all choices; in a larger one these are looked for by bounds
 MOST_PRICES = 20  # of a byte, for one limit
-SAME = 1e-6  # of the seconds
+SAME = 1e-6  # of the seconds: so little better a choice at another price is none
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-  """A choice, its seconds, and the bytes that it holds."""
+  """A choice, its seconds, and the bytes that it holds, as they are where a byte costs `weight`."""
 
   cuts: list[int]
   seconds: float
   held: float
+  weight: float
 
   def priced(self, weight: float) -> float:
     return self.seconds + weight * self.held
@@ -33,8 +34,10 @@ class Hull:
   """The hull of a program, as far as it is known. `lines`: of each price of a byte, what no choice is below, its bytes
   at that price."""
 
-  def __init__(self, p: Program, by_messages: bool | None = None) -> None:
-    self.p = Program(p.values, p.ops, None)
+  same = SAME
+
+  def __init__(self, p: Priced, by_messages: bool | None = None) -> None:
+    self.p = p
     large = p.columns() > MOST_COLUMNS if by_messages is None else by_messages
     self.messages = Messages(self.p) if large else None
     self.relaxation = None if large else Relaxation(self.p, self.p.smallest())
@@ -43,21 +46,20 @@ class Hull:
 
   def at(self, weight: float) -> Point:
     """The choice of the least seconds, where a byte costs `weight` of them."""
-    priced = self.p.priced(weight)
     if self.relaxation is not None:
       shares, least = self.relaxation.at(weight)
       cuts = [max(range(len(one)), key=one.__getitem__) for one in shares]
     else:
       assert self.messages is not None
-      self.messages.weight = weight
+      self.messages.price(weight)
       self.messages.run(2 * LOOKED if self.lines else MOST_ROUNDS)
       cuts, least = self.messages.decoded(), self.messages.bound()
     self.lines[weight] = max(least, self.lines.get(weight, least))
-    return self.noted(mended(priced, cuts))
+    return self.noted(mended(self.p.priced(weight), cuts), weight)
 
-  def noted(self, cuts: Sequence[int]) -> Point:
+  def noted(self, cuts: Sequence[int], weight: float = 0.0) -> Point:
     """A choice as one of the points."""
-    point = Point(list(cuts), self.p.total(cuts), self.p.held(cuts))
+    point = Point(list(cuts), *self.p.point(cuts, weight), weight)
     self.points.append(point)
     return point
 
@@ -81,17 +83,22 @@ class Hull:
     if memory is None or free.held <= memory:
       return Chosen(free.cuts, free.seconds, min(free.seconds, self.bound(None)))
     if not any(point.held <= memory for point in self.points):
-      self.noted(mended(Program(self.p.values, self.p.ops, memory), self.p.smallest()))
+      self.reach(memory)
     for _ in range(MOST_PRICES):
       over, under = self.edge(memory)
       weight = (under.seconds - over.seconds) / (over.held - under.held)
       if weight <= 0.0 or weight in self.lines:
         break
-      if self.at(weight).priced(weight) >= over.priced(weight) * (1 - SAME):
+      if self.at(weight).priced(weight) >= over.priced(weight) * (1 - self.same):
         break
     over, under = self.edge(memory)
     fastest = min((point for point in self.points if point.held <= memory), key=lambda point: point.seconds)
     return Chosen(fastest.cuts, fastest.seconds, min(fastest.seconds, self.bound(memory)), (over.cuts, under.cuts))
+
+  def reach(self, memory: float) -> None:
+    """Finds a choice that fits."""
+    assert isinstance(self.p, Program)
+    self.noted(mended(Program(self.p.values, self.p.ops, memory), self.p.smallest()))
 
   def edge(self, memory: float) -> tuple[Point, Point]:
     """Two neighbours of the hull, of what does not fit and what does: those between which the line is lowest there."""

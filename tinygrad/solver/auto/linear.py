@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.helpers import LazyModule, numpy
 
 if TYPE_CHECKING:
-  from tinygrad.solver.auto.program import Part, Program, Side
+  from tinygrad.solver.auto.program import Part, Priced, Program, Side
 
 highspy = LazyModule("highspy")
 CLOSE = 0.01  # so near the least of the relaxation a choice is good enough
@@ -23,19 +23,16 @@ class Relaxation:
   """The best mixture of choices, where a byte of memory costs a `weight` of seconds; each is looked for from the one
   before. `enough`: some choice of `p`, so that what alone takes more need not be told apart."""
 
-  def __init__(self, p: Program, enough: Sequence[int]) -> None:
-    columns, rows, self.cuts, self.ways = variables(p)
-    self.seconds, self.memory = numpy.array(columns.costs), numpy.zeros(len(columns.costs))
-    for v, one in zip(p.values, self.cuts):
-      self.memory[one] = v.memory
-    self.enough = p.total(enough), p.held(enough)
+  def __init__(self, p: Priced, enough: Sequence[int]) -> None:
+    columns, rows, self.cuts, self.ways = variables(p.priced(0.0))
+    self.p, self.enough = p, enough
     self.solver = solver_of(rows, columns, {})
 
   def at(self, weight: float) -> tuple[list[list[float]], float]:
     """(how much of each cut each value has, the seconds and weighted bytes that no choice is below)."""
-    scale, h = self.enough[0] + weight * self.enough[1] or 1.0, self.solver
-    self.scale = scale
-    costs = numpy.minimum((self.seconds + weight * self.memory) / scale, MOST_COST)
+    priced, h = self.p.priced(weight), self.solver
+    scale = self.scale = priced.total(self.enough) or 1.0
+    costs = numpy.minimum(costs_in_order(priced) / scale, MOST_COST)
     h.changeColsCost(len(costs), numpy.arange(len(costs), dtype=numpy.int32), costs)
     h.run()
     status, info = h.getModelStatus(), h.getInfo()
@@ -84,6 +81,14 @@ def variables(p: Program) -> tuple[Columns, Rows, list[list[int]], list[list[int
     for side in op.sides:
       link(side, x[side.value], y, rows, columns)
   return columns, rows, x, ways
+
+
+def costs_in_order(p: Program) -> Any:
+  """What the variables cost, in their order."""
+  found = [v.seconds for v in p.values]
+  for op in p.ops:
+    found += [op.seconds, *(side.costs[numpy.isfinite(side.costs)] for side in op.sides)]
+  return numpy.concatenate(found)
 
 
 def link(side: Side, x: Sequence[int], y: Sequence[int], rows: Rows, columns: Columns) -> None:

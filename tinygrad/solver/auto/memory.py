@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tinygrad.helpers import prod
 from tinygrad.sharding.moves import wire
@@ -92,14 +92,21 @@ def most_bytes(lives: Lives, moments: int) -> float:
   return max(held_at(lives, moments))
 
 
-def lifetimes(order: Sequence[UOp], fused: set[UOp]) -> dict[UOp, tuple[int, int]]:
-  """When nodes that are stored are computed, and last read: places in the order."""
+def sources_of(u: UOp) -> Iterable[UOp]:
+  return u.src
+
+
+def lifetimes(
+  order: Sequence[UOp], fused: set[UOp], reads: Callable[[UOp], Iterable[UOp]] = sources_of
+) -> dict[UOp, tuple[int, int]]:
+  """When nodes that are stored are computed, and last read: places in the order. `reads`: what counts as read by a
+  node; what is fused into nothing reads nothing."""
   read: dict[UOp, int] = {}
   lives: dict[UOp, tuple[int, int]] = {}
   for i in range(len(order) - 1, -1, -1):
     u = order[i]
     last = read.get(u, i)
-    for s in u.src:
+    for s in () if u in fused and u not in read else reads(u):
       read[s] = max(read.get(s, 0), last if u in fused else i)
     if u not in fused:
       lives[u] = i, last

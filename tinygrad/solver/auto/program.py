@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from tinygrad.helpers import numpy
 from tinygrad.solver.auto.choices import Cut, Way
@@ -80,6 +80,10 @@ class Program:
     """Bytes of memory on each device."""
     return sum(v.memory[c] for v, c in zip(self.values, chosen))
 
+  def point(self, chosen: Sequence[int], weight: float) -> tuple[float, float]:
+    """The seconds of a choice, and the bytes that it holds; at any price."""
+    return self.total(chosen), self.held(chosen)
+
   def smallest(self) -> list[int]:
     """The cut of each value that holds the least memory."""
     return [min(range(len(v.cuts)), key=v.memory.__getitem__) for v in self.values]
@@ -119,6 +123,22 @@ class Program:
         sides.append(Side(side.value, want, side.costs[numpy.ix_(cuts[side.value], wants)]))
       ops.append(Op([op.ways[w] for w in keep], op.seconds[list(keep)], sides))
     return Program(values, ops, self.memory)
+
+
+class Priced(Protocol):
+  """What is to be chosen, where a byte of memory has a price in seconds."""
+
+  def priced(self, weight: float) -> Program:
+    """All that choices take, as seconds of a program without a limit of memory."""
+
+  def point(self, chosen: Sequence[int], weight: float) -> tuple[float, float]:
+    """The seconds of a choice, and the bytes that it holds, where that is what a byte costs."""
+
+  def smallest(self) -> list[int]:
+    """A choice that holds little."""
+
+  def columns(self) -> int:
+    """Variables of the linear program."""
 
 
 Part = tuple[list[list[int]], list[list[int]]]  # of each value some cuts, of each op some ways

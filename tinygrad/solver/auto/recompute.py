@@ -12,15 +12,21 @@ import heapq
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 
-from tinygrad.device import Sharding
-from tinygrad.helpers import prod
+from tinygrad.device import Sharding, show_placement
+from tinygrad.helpers import prod, size_to_str
 from tinygrad.ops import Trait, having
 from tinygrad.schedule.schedule import nearest_first
 from tinygrad.sharding.moves import plan
 from tinygrad.solver.auto.classes import numbered
 from tinygrad.solver.auto.machine import Machine
-from tinygrad.solver.auto.memory import fused_ones, is_placed_view, lifetimes, moment_of_most, most_bytes
-from tinygrad.uop import Ops, UOp
+from tinygrad.solver.auto.memory import (
+  fused_ones,
+  is_placed_view,
+  lifetimes,
+  moment_of_most,
+  most_bytes,
+)
+from tinygrad.uop import Ops, UOp, render_shape
 from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 EFFECTS = having(Trait.EFFECT)
@@ -75,12 +81,14 @@ class Timeline:
 @dataclass(frozen=True, slots=True)
 class Recomputation:
   """What is computed again: places in the order of a graph's nodes, which is the same for all graphs of one form.
-  `moment`: what comes after it is late; `kept`: what it is computed from; `seconds` that it takes."""
+  `moment`: what comes after it is late; `kept`: what it is computed from; `seconds` that it takes; `parts`: how many of
+  which values, as lines of a table."""
 
   moment: int
   dropped: frozenset[int]
   kept: frozenset[int]
   seconds: float
+  parts: tuple[str, ...] = ()
 
   def applied(self, roots: Sequence[UOp]) -> dict[UOp, UOp]:
     """What takes the place of nodes below `roots` that read what is dropped."""
@@ -169,6 +177,7 @@ class Dropping:
     self.moment = moment_of_most([*self.lives.values()], len(order))
     self.alive = [u for u, (begin, end, _) in self.lives.items() if begin <= self.moment < end and u.op not in EFFECTS]
     self.timeline = Timeline(order, self.moment)
+    self.most = most_bytes([*self.lives.values()], len(order))
     early = [u for u in order if u not in self.timeline.late]
     self.until = {u: self.timeline.place[early[end]] for u, (_, end) in lifetimes(early, fused).items()}
 
@@ -208,24 +217,51 @@ class Dropping:
   def chosen(self, limit: float, measured: Callable[[Collection[UOp]], float]) -> set[UOp]:
     """Drops values, the fewest seconds a byte first, those that save any, until what is `measured` is within the limit;
     then takes back those that need not be dropped."""
-    least, chosen = measured(()), list[list[UOp]]()
-    groups = [group for group in self.groups() if sum(map(bytes_here, group)) > least * LEAST]
+    least, chosen, place = measured(()), list[Sequence[UOp]](), self.timeline.place
+    groups = [
+      sorted(group, key=place.__getitem__) for group in self.groups() if sum(map(bytes_here, group)) > least * LEAST
+    ]
     cost = [self.seconds(group) / sum(map(bytes_here, group)) for group in groups]
     for _, group in sorted(zip(cost, groups), key=lambda found: found[0]):
       if least <= limit:
         break
       if (nbytes := measured(values_of([*chosen, group]))) < least * (1 - LEAST):
         chosen, least = [*chosen, group], nbytes
-    for group in reversed(chosen[:-1]) if least <= limit else ():
-      fewer = [other for other in chosen if other is not group]
-      if measured(values_of(fewer)) <= limit:
-        chosen = fewer
+    if least <= limit:
+      for i in reversed(range(len(chosen))):
+        chosen[i] = self.fewest(chosen, i, limit, measured)
     return values_of(chosen)
+
+  def fewest(
+    self, chosen: Sequence[Sequence[UOp]], i: int, limit: float, measured: Callable[[Collection[UOp]], float]
+  ) -> Sequence[UOp]:
+    """What of the i-th group has to be dropped: those that are computed first, which are needed last."""
+
+    def fits(n: int) -> bool:
+      return measured(values_of([*chosen[:i], chosen[i][:n], *chosen[i + 1 :]])) <= limit
+
+    if fits(0):
+      return ()
+    low, high = 0, len(chosen[i])  # the first does not fit, the second does
+    while i == len(chosen) - 1 and high - low > 1:
+      middle = (low + high) // 2
+      low, high = (low, middle) if fits(middle) else (middle, high)
+    return chosen[i][:high]
 
   def recomputation(self, dropped: Collection[UOp]) -> Recomputation:
     kept = set(self.alive).difference(dropped)
     gone, there = (frozenset(self.timeline.place[u] for u in nodes) for nodes in (dropped, kept))
-    return Recomputation(self.moment, gone, there, self.seconds(dropped))
+    lines = [self.line(group, [u for u in group if u in dropped]) for group in self.groups()]
+    return Recomputation(self.moment, gone, there, self.seconds(dropped), tuple(filter(None, lines)))
+
+  def line(self, group: Sequence[UOp], dropped: Sequence[UOp]) -> str:
+    """Of values that look the same how many are dropped, the bytes of these on a device, and what they alone take."""
+    if not dropped:
+      return ""
+    u, count = group[0], f"{len(dropped)} of {len(group)}"
+    what = f"{u.dtype.name}{render_shape(u.shape)} {u.op.name}"
+    nbytes, seconds = size_to_str(sum(map(bytes_here, dropped))), self.seconds(dropped)
+    return f"{count:>10s} {what:34s} {show_placement(u.device):50s} {nbytes:>9s}  {seconds * 1e6:+.1f} us"
 
 
 def values_of(groups: Sequence[Sequence[UOp]]) -> set[UOp]:

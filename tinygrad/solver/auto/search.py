@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.solver.auto.classes import Classes
-from tinygrad.solver.auto.hull import Hull
+from tinygrad.solver.auto.hull import Hull, Point
 from tinygrad.solver.auto.layers import Layers, equal_layers
 from tinygrad.solver.auto.least import check_memory, refined
 from tinygrad.solver.auto.linear import CLOSE
 from tinygrad.solver.auto.model import Model
 from tinygrad.solver.auto.program import Chosen, Edge, Program, mended
+from tinygrad.solver.auto.trades import HeldValues, TradedHull, Trades
 
 APART = CLOSE / 10  # above the bound: so near a choice is good enough that places equal layers alike
 MOST_BRANCHES = 8  # of what lies between layers, that are looked at for one limit
@@ -49,6 +50,8 @@ class Search:
     self.model, self.hulls = model, dict[Keep, Hull]()
     self.all: Keep = tuple([tuple(range(len(v.cuts))) for v in model.program.values])
     self.equal: Layers | None = None
+    self.known_held: HeldValues | None = None
+    self.traded: TradedHull | None = None
 
   @property
   def layers(self) -> Layers:
@@ -92,6 +95,37 @@ class Search:
     bound = min(best.chosen.seconds, max(first.bound, min(found.bound for found, _ in branches)))
     chosen, known = replace(best.chosen, bound=bound), self.hulls[self.all] if best.program is p else None
     return replace(best, chosen=refined(best.program, chosen, known) if exactly else chosen)
+
+  def trades(self, classes: Classes, p: Program) -> Trades:
+    self.known_held = self.known_held or HeldValues(self.model)
+    return Trades(self.model, self.known_held, classes, p)
+
+  def trading(self, memory: float) -> list[Selection]:
+    """Placements of which some, with values computed again, are the fastest for a limit of memory: the two neighbours
+    of the hull of both, and a mixture of them, by layers. None where nothing is found that fits."""
+    model = self.model
+    hull = self.traded = self.traded or TradedHull(self.trades(model.classes, model.program))
+    if not hull.fits(memory):
+      return []
+    bound, p = hull.chosen(memory).bound, replace(model.program, memory=memory)
+    fitting = min((point for point in hull.points if point.held <= memory), key=lambda point: point.seconds)
+    over, under = hull.edge(memory) if hull.points[0].held > memory else (fitting, fitting)
+    found = [Selection(model.classes, p, Chosen(cuts, p.total(cuts), bound)) for cuts in (under.cuts, over.cuts)]
+    if over.cuts == under.cuts:
+      return found[:1]
+    parts = sorted({part for part in self.layers.of if part is not None})
+    share = (memory - under.held) / (over.held - under.held)
+    return [*found, self.split(memory, under, over, parts[: int(share * len(parts))], bound)]
+
+  def split(self, memory: float, here: Point, there: Point, apart: Sequence[int], bound: float) -> Selection:
+    """The layers `apart` as one point has them, all else as another."""
+    model, layers = self.model, self.layers
+    classes = layers.split(model.posed.problem, model.classes, apart)
+    p = replace(model.program_of(classes), memory=memory)
+    ways = [there.cuts if layers.of[members[0]] in apart else here.cuts for members in classes.values]
+    cuts = [way[model.classes.value[members[0]]] for way, members in zip(ways, classes.values)]
+    cuts = mended(self.trades(classes, p).priced(here.weight), cuts)
+    return Selection(classes, p, Chosen(cuts, p.total(cuts), bound))
 
   def with_leaves_cut(self, choice: Selection, memory: float) -> Selection | None:
     """A choice whose inputs and weights are held in more parts, with all else placed as it is, so that it holds so many

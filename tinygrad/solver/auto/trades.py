@@ -1,0 +1,217 @@
+"""What a byte of memory is traded for: placements in more parts, and values that are computed again and not kept.
+
+What is held at the moment when most is, and read later, is a value or a copy of one. Each is kept, which takes its
+bytes, or had again, which takes at least its own kernel, and its share of those between it and what is held. So at any
+price of a byte a placement costs each of them the less of the two; and the least of all placements at that price is
+what no placement is below, whatever is computed again."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tinygrad.helpers import numpy, prod
+from tinygrad.solver.auto.classes import Classes
+from tinygrad.solver.auto.hull import Hull
+from tinygrad.solver.auto.memory import is_view, lifetimes, moment_of_most
+from tinygrad.solver.auto.model import Model
+from tinygrad.solver.auto.program import Op, Program
+from tinygrad.solver.auto.traffic import nbytes_of
+from tinygrad.uop import Ops, UOp
+
+LIKED = 1 - 1e-4  # of what a move takes: rather one that is made again than one for each reader, which are built as one
+STEP, MOST_STEPS = 4.0, 8  # of the price of a byte, until what is chosen fits
+
+
+@dataclass(slots=True)
+class Items:
+  """What is held at the moment of most memory, or had again: of each item its alternatives, [alternatives, items, ...]
+  of seconds and of bytes, of which the one is taken that is least at the price of a byte."""
+
+  seconds: Any
+  memory: Any
+
+  def at(self, weight: float) -> tuple[Any, Any]:
+    """(seconds, bytes) of all items together."""
+    best = (self.seconds + weight * self.memory).argmin(axis=0)[None]
+    return tuple(numpy.take_along_axis(of, best, 0)[0].sum(axis=0) for of in (self.seconds, self.memory))
+
+
+class HeldValues:
+  """Which values are held at the moment when most memory is: `alive`, of these `direct` those that are read late where
+  they are; and copies that are read before and after it."""
+
+  def __init__(self, model: Model) -> None:
+    asked, posed = model.asked, model.posed
+    self.model, self.order = model, asked.order
+    self.fused = model.fused
+    self.leaves = {asked.number[u] for u in asked.leaves}
+    self.place = {u: i for i, u in enumerate(asked.order)}
+    self.edge = {u: e for u, e in zip(posed.ops, posed.problem.edges) if u is not None and not posed.follows(e)}
+    spans = self.spans(lifetimes(self.order, self.fused))
+    nbytes = [nbytes_of(u) for u in asked.nodes]
+    self.moment = moment_of_most([(*span, nbytes[v]) for v, span in spans.items()], len(self.order))
+    self.alive = self.at_moment(spans)
+    self.direct = self.at_moment(self.spans(lifetimes(self.order, self.fused, self.reads)))
+    early, late = set[int](), set[int]()
+    for u, edge in self.edge.items():
+      into = late if self.place[u] > self.moment else early
+      into.update(v for v in edge.values[: edge.rule.sources] if v is not None)
+    self.copied = {v for v, copy in posed.copies.items() if copy in early and copy in late}
+
+  def spans(self, lives: dict[UOp, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    spans: dict[int, tuple[int, int]] = {}
+    for u, (begin, end) in lives.items():
+      if (v := self.model.asked.number.get(u)) is not None and v not in self.leaves:
+        before = spans.get(v, (begin, end))
+        spans[v] = min(begin, before[0]), max(end, before[1])
+    return spans
+
+  def at_moment(self, spans: dict[int, tuple[int, int]]) -> set[int]:
+    return {v for v, (begin, end) in spans.items() if begin <= self.moment <= end}
+
+  def reads(self, u: UOp) -> Iterable[UOp]:
+    """What an op reads where it is held, and not a copy of it."""
+    if u not in self.edge:
+      return u.src
+    copies, number = self.model.posed.copies, self.model.asked.number
+    return [s for s in self.model.asked.sources(u) if number.get(s) not in copies]
+
+
+class Trades:
+  """A program in which values are kept or computed again: `base`, what is held anyway, and of classes of values and of
+  copies what else is. `blocks`: of each class and cut in how many parts a device has one."""
+
+  def __init__(self, model: Model, held: HeldValues, classes: Classes, p: Program) -> None:
+    self.model, self.held, self.classes, self.whole = model, held, classes, p
+    self.devices = prod(a.size for a in model.choices.axes)
+    self.chains = {v: self.chain(model.asked.nodes[v]) for v in self.held.alive}
+    self.users = Counter(x for chain in self.chains.values() for x in chain)
+    self.most = [max(model.blocks(cut, len(v.shape)) for cut in v.cuts) for v in p.values]
+    blocks = [numpy.array([model.blocks(cut, len(v.shape)) for cut in v.cuts]) for v in p.values]
+    self.blocks = blocks
+    leaf = [sum(model.held[v] for v in members if v in self.held.leaves) for members in classes.values]
+    values = [replace(v, memory=(leaf[c] / blocks[c]).tolist()) for c, v in enumerate(p.values)]
+    self.base = Program(values, p.ops, None)
+    self.of_value: dict[int, Items] = {}
+    for c, members in enumerate(classes.values):
+      mine = [v for v in members if v in self.held.direct and v in self.chains]
+      if mine:
+        memory = numpy.array([model.held[v] / blocks[c] for v in mine])
+        again = numpy.array([self.again(v, c, blocks[c]) for v in mine])
+        none = numpy.zeros_like(memory)
+        self.of_value[c] = Items(numpy.stack([none, again]), numpy.stack([memory, none]))
+    self.of_copy: dict[int, Items] = {}
+    origins = Counter(self.origin(v) for v in self.held.copied)
+    for i, (members, op) in enumerate(zip(model.heavy(classes), p.ops)):
+      if model.posed.ops[members[0]] is None:
+        mine = [v for e in members if (v := model.posed.problem.edges[e].values[0]) in self.held.copied]
+        if mine:
+          self.of_copy[i] = self.copies(mine, op, len(members), origins)
+
+  def origin(self, v: int) -> int | None:
+    """The value in memory that a copied one is, or shows."""
+    u = self.model.asked.nodes[v]
+    while u in self.held.fused and is_view(u):
+      u = u.src[0]
+    return self.model.asked.number.get(u)
+
+  def chain(self, u: UOp) -> list[UOp]:
+    """What has to be computed again for a value, from what is held."""
+    found, todo = dict.fromkeys([u]), [u]
+    number = self.model.asked.number
+    while todo:
+      for s in todo.pop().src:
+        v = number.get(s)
+        if s not in found and s.src and (v is None or (v not in self.held.alive and v not in self.held.leaves)):
+          found[s] = None
+          todo.append(s)
+    return [x for x in found if x.op is Ops.REDUCE or x not in self.held.fused]
+
+  def again(self, v: int, c: int, blocks: Any) -> Any:
+    """The seconds, at least, that it takes to have a value again, by cuts of the class c."""
+    machine, total = self.model.choices.machine, 0.0
+    for x in self.chains[v]:
+      w = self.model.asked.number.get(x)
+      of = self.devices if w is None else self.classes.value[w]
+      parts = self.devices if w is None else blocks if of == c else self.most[of]
+      touched = 0.0 if x in self.held.fused else 2 * nbytes_of(x) / parts / machine.bandwidth
+      flops = 2 * prod(x.src[0].max_shape) / self.devices / machine.flops if x.op is Ops.REDUCE else 0.0
+      total = total + numpy.maximum(touched, flops) / self.users[x]
+    return total + 0.0 * blocks
+
+  def copies(self, mine: Sequence[int], op: Op, count: int, origins: Counter[int | None]) -> Items:
+    """Of a class of copies: from each cut of what is copied to each of the copies'."""
+    side = op.sides[0]
+    c = side.value
+    here = self.base.values[c]
+    same = numpy.array([[cut == way.factors for way in op.ways] for cut in here.cuts])
+    there = numpy.array([self.model.blocks(way.factors, len(here.shape)) for way in op.ways])
+    move = side.of_ways(slice(None)) / count
+    seconds, memory = [], []
+    for v in mine:
+      nbytes = nbytes_of(self.model.asked.nodes[v])
+      a, b = (nbytes / self.blocks[c])[:, None] + 0 * there, nbytes / there + 0 * self.blocks[c][:, None]
+      origin = self.origin(v)
+      if origin in self.held.alive and origin not in self.held.direct:
+        a = a / origins[origin]
+        own = (self.again(origin, c, self.blocks[c]) / origins[origin])[:, None] + 0 * there
+      else:
+        a, own = 0 * a, 0 * a
+      seconds.append([0 * move, LIKED * move, LIKED * move + own])
+      memory.append([numpy.where(same, a, b), a, 0 * a])
+    return Items(numpy.moveaxis(numpy.array(seconds), 1, 0), numpy.moveaxis(numpy.array(memory), 1, 0))
+
+  def priced(self, weight: float) -> Program:
+    """All that a placement takes, where a byte costs so much; ready for a search without a limit."""
+    values = []
+    for c, v in enumerate(self.base.values):
+      seconds = numpy.array(v.seconds) + weight * numpy.array(v.memory)
+      if (items := self.of_value.get(c)) is not None:
+        s, m = items.at(weight)
+        seconds = seconds + s + weight * m
+      values.append(replace(v, seconds=seconds.tolist()))
+    ops = []
+    for i, op in enumerate(self.base.ops):
+      if (items := self.of_copy.get(i)) is not None:
+        s, m = items.at(weight)
+        first = op.sides[0]
+        costs = first.of_ways(slice(None)) + s + weight * m
+        op = Op(op.ways, op.seconds, [replace(first, want=numpy.arange(len(op.ways)), costs=costs), *op.sides[1:]])
+      ops.append(op)
+    return Program(values, ops, None)
+
+  def point(self, chosen: Sequence[int], weight: float) -> tuple[float, float]:
+    """The seconds of a choice with what is computed again where that is what a byte costs, and the bytes that it
+    holds."""
+    seconds, held = self.base.point(chosen, weight)
+    for c, items in self.of_value.items():
+      s, m = items.at(weight)
+      seconds, held = seconds + s[chosen[c]], held + m[chosen[c]]
+    for i, items in self.of_copy.items():
+      op = self.base.ops[i]
+      s, m = items.at(weight)
+      at = chosen[op.sides[0].value], op.best(chosen)
+      seconds, held = seconds + s[at], held + m[at]
+    return float(seconds), float(held)
+
+  def smallest(self) -> list[int]:
+    return self.whole.smallest()
+
+  def columns(self) -> int:
+    return self.base.columns()
+
+
+class TradedHull(Hull):
+  """Of placements and of what is computed again."""
+
+  same = 2e-4
+
+  def fits(self, memory: float) -> bool:
+    """Whether a choice is known to fit, or found by higher and higher prices."""
+    free = self.points[0] if self.points else self.at(0.0)
+    steps = (self.at(STEP**i * free.seconds / free.held) for i in range(MOST_STEPS))
+    return any(point.held <= memory for point in itertools.chain(self.points, steps))
