@@ -14,7 +14,7 @@ from tinygrad.solver.auto.recompute import Dropping
 from tinygrad.solver.auto.search import Search, Selection
 from tinygrad.uop import UOp
 
-FAR = 0.01  # above the bound: so far, other placements are looked at too
+FAR = 0.05  # above the bound: so far, other placements are looked at too
 MOST_PLANS = 8  # of what is looked at; else drafts are compared by lifetimes
 TRIES = 3  # to find the limit of the model under which a draft fits
 

@@ -110,7 +110,7 @@ class Trades:
       if model.posed.ops[members[0]] is None:
         mine = [v for e in members if (v := model.posed.problem.edges[e].values[0]) in self.held.copied]
         if mine:
-          self.of_copy[i] = self.copies(mine, op, len(members), origins)
+          self.of_copy[i] = self.copies(mine, op, origins)
 
   def origin(self, v: int) -> int | None:
     """The value in memory that a copied one is, or shows."""
@@ -143,14 +143,20 @@ class Trades:
       total = total + numpy.maximum(touched, flops) / self.users[x]
     return total + 0.0 * blocks
 
-  def copies(self, mine: Sequence[int], op: Op, count: int, origins: Counter[int | None]) -> Items:
+  def moves(self, op: Op) -> Any:
+    """[cuts, ways]: the seconds of one move to a copy. What is moved may be in memory by now, whoever wrote it."""
+    side = op.sides[0]
+    v, wants = self.base.values[side.value], list(dict.fromkeys(way.wants[0] for way in op.ways))
+    return self.model.choices.table(v.shape, v.itemsize, v.cuts, wants, True)[..., side.want]
+
+  def copies(self, mine: Sequence[int], op: Op, origins: Counter[int | None]) -> Items:
     """Of a class of copies: from each cut of what is copied to each of the copies'."""
     side = op.sides[0]
     c = side.value
     here = self.base.values[c]
     same = numpy.array([[cut == way.factors for way in op.ways] for cut in here.cuts])
     there = numpy.array([self.model.blocks(way.factors, len(here.shape)) for way in op.ways])
-    move = side.of_ways(slice(None)) / count
+    move = self.moves(op)
     seconds, memory = [], []
     for v in mine:
       nbytes = nbytes_of(self.model.asked.nodes[v])

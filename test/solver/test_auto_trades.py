@@ -1,0 +1,158 @@
+"""What a byte of memory is traded for: bounds that know of values which are computed again, against all choices."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from extra.bench.place_cost import training
+from test_auto import least_of_all
+
+from tinygrad import Mesh, Tensor
+from tinygrad.propagation import as_placed, planned_bytes
+from tinygrad.solver.auto import fit, trades
+from tinygrad.solver.auto.automatic import answered
+from tinygrad.solver.auto.machine import Machine
+from tinygrad.solver.auto.model import Model
+from tinygrad.solver.auto.recompute import Dropping, bytes_here
+from tinygrad.solver.auto.search import Search, Selection
+from tinygrad.solver.auto.program import Chosen
+from tinygrad.uop import UOp
+
+D4 = tuple(f"NULL:{i}" for i in range(4))
+ONE, TWO = Mesh(D4, names=("x",)), Mesh(D4, (2, 2), ("x", "y"))
+MACHINE = Machine(1e12, 1e11, 1e10, 0.0)
+PRICES = (0.0, 1e-12, 1e-11, 1e-10)
+
+
+def network(layers=1, rows=64, width=16):
+  """A step of layers whose values are read again by their gradients."""
+  leaf = lambda *shape: Tensor.empty(*shape, device="NULL:0", requires_grad=True)  # noqa: E731
+  h = leaf(rows, width)
+  weights = [[leaf(width, 4 * width), leaf(4 * width, width)] for _ in range(layers)]
+  for a, b in weights:
+    h = h + (h @ a).gelu() @ b
+  weights = [w for pair in weights for w in pair]
+  loss = h.square().mean()
+  return UOp.sink(loss.uop, *[w.uop.assign((w - g * 0.1).uop) for w, g in zip(weights, loss.gradient(*weights))])
+
+
+def searched(sink, mesh, machine=MACHINE):
+  search = Search(Model(sink, mesh, machine))
+  return search, search.trades(search.model.classes, search.model.program)
+
+
+@pytest.mark.parametrize("mesh", (ONE, TWO), ids=("1-D", "2-D"))
+@pytest.mark.parametrize("weight", PRICES)
+def test_at_a_price_the_least_of_all_choices_is_found(mesh, weight):
+  """Against elimination: no placement costs less, with each value kept or had again as is less."""
+  _, priced = searched(network(), mesh)
+  hull = trades.TradedHull(priced)
+  hull.at(0.0)
+  point, least = hull.at(weight), least_of_all(priced.priced(weight))
+  assert hull.lines[weight] == pytest.approx(least, rel=1e-6)
+  assert least * (1 - 1e-6) <= point.priced(weight) <= least * 1.01
+
+
+def test_a_price_is_the_least_of_all_ways_to_have_each_value():
+  """Against the product of the alternatives of all items."""
+  _, priced = searched(network(), ONE)
+  rng = random.Random(0)
+  for weight in PRICES:
+    cuts = [rng.randrange(len(v.cuts)) for v in priced.base.values]
+    seconds, held = priced.base.point(cuts, weight)
+    items = [(i, (cuts[c],)) for c, i in priced.of_value.items()]
+    for k, i in priced.of_copy.items():
+      op = priced.base.ops[k]
+      items.append((i, (cuts[op.sides[0].value], priced.priced(weight).ops[k].best(cuts))))
+    for i, at in items:
+      each = [zip(i.seconds[(slice(None), j, *at)], i.memory[(slice(None), j, *at)]) for j in range(i.seconds.shape[1])]
+      s, m = min(
+        (np.sum(way, axis=0) for way in itertools.product(*map(list, each))), key=lambda x: x[0] + weight * x[1]
+      )
+      seconds, held = seconds + s, held + m
+    assert priced.priced(weight).total(cuts) == pytest.approx(seconds + weight * held)
+
+
+def drafts(search, hull):
+  """Of each placement of the hull: (seconds, what its values take with nothing dropped, and how they are dropped)."""
+  model = search.model
+  for cuts in {tuple(point.cuts): point.cuts for point in hull.points}.values():
+    chosen = Chosen(cuts, model.program.total(cuts), 0.0)
+    found = answered(model, Selection(model.classes, model.program, chosen))
+    yield chosen, Dropping(as_placed(found.answer, model.asked.order[-1].src), MACHINE, planned_bytes)
+
+
+def below_the_bound(layers, mesh):
+  """How many of all ways to drop values of the hull's placements take less than no choice of their bytes should."""
+  search, priced = searched(network(layers), mesh)
+  hull, count, looked = trades.TradedHull(priced), 0, 0
+  assert hull.fits(0.0) is False  # all prices
+  for chosen, dropping in drafts(search, hull):
+    late = [u for u in dropping.alive if bytes_here(u) > 64]
+    held = priced.point(chosen.cuts, 0.0)[1]
+    alive = list(range(len(late) + 1)) if len(late) > 8 else None
+    chances = random.Random(1)
+    subsets = (
+      itertools.chain.from_iterable(itertools.combinations(late, n) for n in range(len(late) + 1))
+      if alive is None
+      else (chances.sample(late, n) for n in alive for _ in range(12))
+    )
+    for dropped in subsets:
+      freed = dropping.most - dropping.modelled(set(dropped))
+      seconds = chosen.seconds + dropping.seconds(set(dropped))
+      looked += 1
+      count += seconds < hull.bound(held - freed) * (1 - 1e-3)
+  assert looked >= 16
+  return count
+
+
+@pytest.mark.parametrize("mesh", (ONE, TWO), ids=("1-D", "2-D"))
+@pytest.mark.parametrize("layers", (1, 2))
+def test_nothing_that_is_built_is_below_the_bound(layers, mesh):
+  """Placements as they are built, with every set of values dropped."""
+  assert below_the_bound(layers, mesh) == 0
+
+
+def test_a_bound_that_takes_too_much_for_what_is_computed_again_is_noticed(monkeypatch):
+  """(Mutant: each value pays for all that is computed with it, and thrice.)"""
+  again = trades.Trades.again
+  monkeypatch.setattr(trades.Trades, "again", lambda t, v, c, blocks: 3 * len(t.users) * again(t, v, c, blocks))
+  assert below_the_bound(2, ONE)
+
+
+def fitted(layers, mesh, share, machine=MACHINE):
+  sink = training(layers, "NULL:0", 4)()
+  search = Search(Model(sink, mesh, machine))
+  build = lambda found: as_placed(found.answer, sink.src)  # noqa: E731
+  memory = share * planned_bytes(build(answered(search.model, search.within(None))))
+  return fit.Fitting(search, build, planned_bytes, machine, memory).fitted(), memory
+
+
+def test_a_part_of_equal_layers_is_computed_again(monkeypatch):
+  """As many layers as have to be. (Mutant: all or none.)"""
+  found, memory = fitted(12, ONE, 0.7)
+  counts = [tuple(map(int, line.split()[:3:2])) for line in found.again.parts]
+  assert found.memory <= memory and any(0 < n < of for n, of in counts)
+  assert all(line in str(found) for line in found.again.parts)
+  monkeypatch.setattr(Dropping, "fewest", lambda self, chosen, i, limit, measured: chosen[i])
+  alike, _ = fitted(12, ONE, 0.7)
+  assert alike.seconds > found.seconds
+
+
+def test_the_gap_is_small_where_values_are_computed_again():
+  found, memory = fitted(24, ONE, 0.6)
+  assert found.again.dropped and found.memory <= memory and found.gap <= 0.02
+
+
+def test_copies_count_as_memory():
+  """What is moved once for the forward and the backward pass is held for as long. (Mutant: it takes none.)"""
+  search, priced = searched(training(3, "NULL:0")(), ONE)
+  free = search.within(None)
+  found = answered(search.model, free)
+  dropping = Dropping(as_placed(found.answer, search.model.asked.order[-1].src), MACHINE, planned_bytes)
+  held = priced.point(free.chosen.cuts, 0.0)[1]
+  assert held == pytest.approx(dropping.leaves + dropping.most, rel=0.1)
+  priced.of_copy.clear()
+  assert priced.point(free.chosen.cuts, 0.0)[1] < held * 0.95
