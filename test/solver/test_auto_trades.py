@@ -5,19 +5,18 @@ import random
 
 import numpy as np
 import pytest
-
-from extra.bench.place_cost import training
 from test_auto import least_of_all
 
+from extra.bench.place_cost import training
 from tinygrad import Mesh, Tensor
 from tinygrad.propagation import as_placed, planned_bytes
 from tinygrad.solver.auto import fit, trades
 from tinygrad.solver.auto.automatic import answered
 from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.auto.model import Model
+from tinygrad.solver.auto.program import Chosen
 from tinygrad.solver.auto.recompute import Dropping, bytes_here
 from tinygrad.solver.auto.search import Search, Selection
-from tinygrad.solver.auto.program import Chosen
 from tinygrad.uop import UOp
 
 D4 = tuple(f"NULL:{i}" for i in range(4))
