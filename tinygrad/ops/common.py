@@ -72,16 +72,28 @@ def define_leaf(
   *,
   shape: Callable[[UOp], tuple[Any, ...]],
   dtype: Callable[[UOp], None],
+  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None,
+  factors: Callable[[UOp], Factors] | None,
+  render: str | None,
   traits: Trait,
-  evaluate: Callable[[UOp, list[Any], tuple[int, ...]], Any] | None = None,
-  factors: Callable[[UOp], Factors] | None = None,
-  render: str | None = None,
 ) -> None:
   """The card of a leaf: nothing is computed of operands, so no derivative passes and nothing partial is met."""
   define(
     op, shape=shape, dtype=dtype, evaluate=evaluate, gradient=None, factors=factors, partial=PartialRule.REDUCE_FIRST,
     render=render, index_map=None, traits=traits, cost=0,
   )  # fmt: skip
+
+
+def define_symbol(
+  op: Ops,
+  *,
+  shape: Callable[[UOp], tuple[Any, ...]],
+  dtype: Callable[[UOp], None],
+  factors: Callable[[UOp], Factors] | None,
+  traits: Trait,
+) -> None:
+  """The card of a leaf that has no value of its own, and no text in an expression."""
+  define_leaf(op, shape=shape, dtype=dtype, evaluate=None, factors=factors, render=None, traits=traits)
 
 
 def define_movement(
@@ -108,7 +120,7 @@ def define_structure(
 ) -> None:
   """The card of what holds a graph together, or stands in the local view, where placement is over: no value by itself,
   no derivative, no factors."""
-  define_leaf(op, shape=shape, dtype=dtype, traits=traits)
+  define_symbol(op, shape=shape, dtype=dtype, factors=None, traits=traits)
 
 
 def define_kernel_op(op: Ops, *, dtype: Callable[[UOp], None]) -> None:

@@ -35,7 +35,7 @@ def define_elementwise(
   partial: PartialRule,
   render: str,
   traits: Trait,
-  cost: int = 1,
+  cost: int,
 ) -> None:
   """The card of an elementwise op: sources and result have one shape, and each dim is a factor. `evaluate`: a
   function, or the name of one of numpy's."""
@@ -70,6 +70,8 @@ def _times(g: UOp, product: UOp) -> UOp:
 
 # ---------------------------------------------------------------- unary
 
+FROM_ZERO = Trait.ZERO_AT_ZERO | Trait.FLOP
+
 define_elementwise(
   Ops.NEG,
   dtype=same_dtype,
@@ -77,7 +79,8 @@ define_elementwise(
   gradient=lambda g, u: (-g,),
   partial=PartialRule.NEGATE,
   render="-{0}",
-  traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
+  traits=FROM_ZERO,
+  cost=1,
 )
 define_elementwise(
   Ops.RECIP,
@@ -93,24 +96,10 @@ define_elementwise(
 
 define_function(Ops.EXP, evaluate="exp", gradient=lambda g, u: (_times(g, g * u),), traits=Trait.FLOP, cost=16)
 define_function(Ops.LOG, evaluate="log", gradient=lambda g, u: (_times(g, g / u.src[0]),), traits=Trait.FLOP, cost=24)
-define_function(
-  Ops.SIN,
-  evaluate="sin",
-  gradient=lambda g, u: [g * u.src[0].alu(Ops.COS)],
-  traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
-  cost=48,
-)
+define_function(Ops.SIN, evaluate="sin", gradient=lambda g, u: [g * u.src[0].alu(Ops.COS)], traits=FROM_ZERO, cost=48)
 define_function(Ops.COS, evaluate="cos", gradient=lambda g, u: [-g * u.src[0].alu(Ops.SIN)], traits=Trait.FLOP, cost=48)
-define_function(
-  Ops.SQRT,
-  evaluate="sqrt",
-  gradient=lambda g, u: (_times(g, g / (u * 2)),),
-  traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
-  cost=16,
-)
-define_function(
-  Ops.TANH, evaluate="tanh", gradient=lambda g, u: (g * (1 - u * u),), traits=Trait.ZERO_AT_ZERO | Trait.FLOP, cost=32
-)
+define_function(Ops.SQRT, evaluate="sqrt", gradient=lambda g, u: (_times(g, g / (u * 2)),), traits=FROM_ZERO, cost=16)
+define_function(Ops.TANH, evaluate="tanh", gradient=lambda g, u: (g * (1 - u * u),), traits=FROM_ZERO, cost=32)
 
 
 def _erf(x: Any) -> Any:
@@ -123,7 +112,7 @@ def gradient_erf(g: UOp, u: UOp) -> Grads:
   return (g * (-(x * x)).alu(Ops.EXP) * (2 / math.sqrt(math.pi)),)
 
 
-define_function(Ops.ERF, evaluate=_erf, gradient=gradient_erf, traits=Trait.ZERO_AT_ZERO | Trait.FLOP, cost=32)
+define_function(Ops.ERF, evaluate=_erf, gradient=gradient_erf, traits=FROM_ZERO, cost=32)
 for _op, _name in ((Ops.FLOOR, "floor"), (Ops.CEIL, "ceil"), (Ops.ROUND, "rint")):
   define_elementwise(
     _op,
@@ -132,7 +121,8 @@ for _op, _name in ((Ops.FLOOR, "floor"), (Ops.CEIL, "ceil"), (Ops.ROUND, "rint")
     gradient=_no_gradient,
     partial=PartialRule.MONOTONE,
     render=f"{_name}({{0}})",
-    traits=Trait.ZERO_AT_ZERO | Trait.FLOP,
+    traits=FROM_ZERO,
+    cost=1,
   )
 
 
@@ -144,6 +134,7 @@ define_elementwise(
   partial=PartialRule.REDUCE_FIRST,
   render="!{0}",
   traits=NO_TRAIT,
+  cost=1,
 )
 
 
@@ -161,6 +152,7 @@ define_elementwise(
   partial=PartialRule.CAST,
   render="cast({0})",
   traits=Trait.CONVERTS | Trait.SEEN_THROUGH,
+  cost=1,
 )
 
 
@@ -199,6 +191,7 @@ define_elementwise(
   partial=PartialRule.SUM,
   render="({0} + {1})",
   traits=Trait.WRAPS | Trait.FLOP,
+  cost=1,
 )
 define_elementwise(
   Ops.SUB,
@@ -208,6 +201,7 @@ define_elementwise(
   partial=PartialRule.SUM,
   render="({0} - {1})",
   traits=Trait.WRAPS | Trait.FLOP,
+  cost=1,
 )
 define_elementwise(
   Ops.MUL,
@@ -217,6 +211,7 @@ define_elementwise(
   partial=PartialRule.PRODUCT,
   render="({0} * {1})",
   traits=Trait.ZERO_AT_ZERO | Trait.WRAPS | Trait.FLOP | Trait.SEEN | Trait.PAIRED,
+  cost=1,
 )
 
 
@@ -250,26 +245,6 @@ def _mod(x: Any, y: Any) -> Any:
   return numpy.where(y == 0, 0, numpy.mod(x, numpy.where(y == 0, 1, y)))
 
 
-define_elementwise(
-  Ops.IDIV,
-  dtype=integer_only,
-  evaluate=_floordiv,
-  gradient=_no_gradient,
-  partial=PartialRule.REDUCE_FIRST,
-  render="({0} // {1})",
-  traits=Trait.DIVIDES | Trait.FLOP,
-)
-define_elementwise(
-  Ops.MOD,
-  dtype=integer_only,
-  evaluate=_mod,
-  gradient=_no_gradient,
-  partial=PartialRule.REDUCE_FIRST,
-  render="({0} % {1})",
-  traits=Trait.DIVIDES | Trait.FLOP,
-)
-
-
 def gradient_extremum(g: UOp, u: UOp) -> Grads:
   """The operand that won gets g; equal operands get half each, as in PyTorch."""
   x, y = u.src
@@ -287,6 +262,7 @@ for _op, _name in ((Ops.MAX, "max"), (Ops.MIN, "min")):
     partial=PartialRule.EXTREMUM,
     render=f"{_name}({{0}}, {{1}})",
     traits=Trait.IDEMPOTENT | Trait.FLOP,
+    cost=1,
   )
 
 
@@ -308,7 +284,9 @@ define_elementwise(
   traits=Trait.FLOP,
   cost=64,
 )
-for _op, _name, _sign, _dtype, _traits in (
+_OPERATORS: tuple[tuple[Ops, str | Callable[..., Any], str, Callable[[UOp], None], Trait], ...] = (
+  (Ops.IDIV, _floordiv, "//", integer_only, Trait.DIVIDES | Trait.FLOP),
+  (Ops.MOD, _mod, "%", integer_only, Trait.DIVIDES | Trait.FLOP),
   (Ops.AND, "bitwise_and", "&", integer_only, Trait.IDEMPOTENT | Trait.FLOP),
   (Ops.OR, "bitwise_or", "|", integer_only, Trait.IDEMPOTENT | Trait.FLOP),
   (Ops.XOR, "bitwise_xor", "^", integer_only, Trait.FLOP),
@@ -317,15 +295,17 @@ for _op, _name, _sign, _dtype, _traits in (
   (Ops.CMPLT, "less", "<", comparison, NO_TRAIT),
   (Ops.CMPEQ, "equal", "==", comparison, NO_TRAIT),
   (Ops.CMPNE, "not_equal", "!=", comparison, NO_TRAIT),
-):
+)
+for _op, _evaluate, _sign, _dtype, _traits in _OPERATORS:
   define_elementwise(
     _op,
     dtype=_dtype,
-    evaluate=_name,
+    evaluate=_evaluate,
     gradient=_no_gradient,
     partial=PartialRule.REDUCE_FIRST,
     render=f"({{0}} {_sign} {{1}})",
     traits=_traits,
+    cost=1,
   )
 
 # ---------------------------------------------------------------- ternary
@@ -349,4 +329,5 @@ define_elementwise(
   partial=PartialRule.SELECT,
   render="({0} ? {1} : {2})",
   traits=NO_TRAIT,
+  cost=1,
 )

@@ -12,6 +12,7 @@ from tinygrad.ops.common import (
   any_dtype,
   define_leaf,
   define_structure,
+  define_symbol,
   elementwise,
   keeps_dtype,
   own_dims,
@@ -50,7 +51,7 @@ def check_index_dtype(u: UOp) -> None:
     raise TypeError(f"{u.op.name} has dtype index, not {u.dtype}")
 
 
-define_leaf(Ops.UNIQUE, shape=scalar_shape, dtype=any_dtype, traits=NO_TRAIT)
+define_symbol(Ops.UNIQUE, shape=scalar_shape, dtype=any_dtype, factors=None, traits=NO_TRAIT)
 define_leaf(
   Ops.CONST,
   shape=scalar_shape,
@@ -66,19 +67,21 @@ define_leaf(
   dtype=any_dtype,
   evaluate=evaluate_iota,
   factors=factors_leaf,
+  render=None,
   traits=Trait.PLACELESS | Trait.SEEN,
 )
-define_leaf(Ops.BUFFER, shape=lambda u: u.arg.shape, dtype=check_buffer, factors=factors_leaf, traits=Trait.MEMORY)
+define_symbol(Ops.BUFFER, shape=lambda u: u.arg.shape, dtype=check_buffer, factors=factors_leaf, traits=Trait.MEMORY)
 define_leaf(
   Ops.VARIABLE,
   shape=scalar_shape,
   dtype=check_index_dtype,
+  evaluate=None,
   factors=factors_leaf,
   render="{arg}",
   traits=Trait.PLACELESS,
 )
-define_leaf(Ops.BIND, shape=scalar_shape, dtype=check_index_dtype, factors=factors_leaf, traits=Trait.PLACELESS)
-define_leaf(Ops.HOLE, shape=lambda u: u.arg[1], dtype=any_dtype, factors=factors_leaf, traits=Trait.PLACELESS)
+define_symbol(Ops.BIND, shape=scalar_shape, dtype=check_index_dtype, factors=factors_leaf, traits=Trait.PLACELESS)
+define_symbol(Ops.HOLE, shape=lambda u: u.arg[1], dtype=any_dtype, factors=factors_leaf, traits=Trait.PLACELESS)
 
 # ---------------------------------------------------------------- placement and effects
 

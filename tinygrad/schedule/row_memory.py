@@ -13,7 +13,6 @@ from tinygrad.schedule.row_groups import Group, loop_length
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp, simplify, substitute
 from tinygrad.uop.affine import Affine, affine, row_major
 
-Joined = tuple[UOp, tuple[int, ...], int]  # AST, slots, how many of them are written
 SLOW = 16  # instructions an element from which on a function is read from memory rather than computed again
 
 
