@@ -218,6 +218,24 @@ def test_fetch(server, tmp_path):
   assert fetch(str(folder / "a.txt")) == folder / "a.txt"
 
 
+@pytest.mark.parametrize("filtered", [True, False])
+def test_an_archive_stays_in_its_folder(server, tmp_path, monkeypatch, filtered):
+  """With Python's own filter, and as before it had one."""
+  url, folder = server
+  if not filtered:
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+  for name in ("../out.txt", "link"):
+    with tarfile.open(folder / "bad.tar", "w") as archive:
+      member = tarfile.TarInfo(name)
+      if name == "link":
+        member.type, member.linkname = tarfile.SYMTYPE, "/etc/hostname"
+      archive.addfile(member)
+    with pytest.raises((RuntimeError, tarfile.TarError), match="no file of its folder|absolute path"):
+      fetch(f"{url}/bad.tar", allow_caching=False, extract=True)
+  assert not [p for p in (tmp_path / "cache").rglob("*") if p.name in ("out.txt", "link")]
+  assert (fetch(f"{url}/t.tar.gz", extract=True) / "in" / "f.txt").read_text() == "hi"
+
+
 def test_fetch_errors_leave_nothing(server, tmp_path):
   url, _ = server
   with pytest.raises(ConnectionError, match="answers 404"):

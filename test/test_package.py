@@ -57,7 +57,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
       if (ROOT / name).is_file() and not name.startswith("test/"):
         archive.add(ROOT / name, name)
   with tarfile.open(folder / "source.tar") as archive:
-    archive.extractall(source, filter="data")
+    archive.extractall(source, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
   run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", out, source)
   (built,) = out.glob("*.whl")
   return built

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tinygrad.helpers.files import atomic_write
 from tinygrad.helpers.lazy import LazyModule, hashlib
@@ -51,9 +52,22 @@ def fetch(
   folder = path.with_name(f"{path.name}.extract")
   if not folder.is_dir():
     with tempfile.TemporaryDirectory(dir=path.parent) as made, tarfile.open(path) as archive:
-      archive.extractall(Path(made) / "all", filter="data")
+      _unpack(archive, Path(made) / "all")
       os.rename(Path(made) / "all", folder)
   return folder
+
+
+def _unpack(archive: Any, folder: Path) -> None:
+  """The files of an archive, none of which may lie outside of the folder. Python before 3.11.4 cannot see to that."""
+  filtered = hasattr(tarfile, "data_filter")
+  for x in archive.getmembers():
+    inside = (folder / x.name).resolve().is_relative_to(folder.resolve())
+    if not inside or not (filtered or x.isfile() or x.isdir()):
+      raise RuntimeError(f"fetch: {x.name!r} in the archive is no file of its folder\n  fix: unpack it by hand")
+  if filtered:
+    archive.extractall(folder, filter="data")
+  else:
+    archive.extractall(folder)
 
 
 def _download(url: str, path: Path, gunzip: bool, headers: Mapping[str, str], sha256: str | None) -> None:
