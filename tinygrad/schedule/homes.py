@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tinygrad.helpers import prod
@@ -47,6 +47,14 @@ def keeps_order(u: UOp) -> bool:
 def peel(u: UOp) -> UOp:
   """Below reshapes that leave every element where it is in memory."""
   return next(v for v in u.down() if not keeps_order(v))
+
+
+def in_one_memory(u: UOp) -> Iterator[UOp]:
+  """`u`, and what may lie where it does: below what leaves every element where it is."""
+  for v in u.down():
+    yield v
+    if not keeps_order(v) and v.op not in TRANSPARENT and v.op is not Ops.CONTIGUOUS:
+      return
 
 
 def stretch(view: UOp) -> tuple[UOp, UOp | None]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tinygrad.device import Placement, Sharding
 from tinygrad.helpers import prod
 from tinygrad.schedule import fuse
-from tinygrad.schedule.homes import Home, layout, peel, stretch
+from tinygrad.schedule.homes import Home, in_one_memory, layout, peel, stretch
 from tinygrad.schedule.items import Temp
 from tinygrad.uop import Ops, UOp
 
@@ -34,14 +34,16 @@ class Slots:
       elif u.op is Ops.SHARD:
         self.homes[u] = Home(number[u.src[0]], layout(u.shape))
     readers = Counter(s for u in self.nodes for s in u.src)
+    # a copy between devices and a user's kernel know no part of a memory: what they write and read is a whole one
+    users = [u for u in self.nodes if u.op is Ops.COLLECTIVE or u.op is Ops.CALL]
+    apart = {v for u in users for x in (u, *u.src) for v in in_one_memory(x)}
     for u in self.nodes:
       if u.op is not Ops.ASSIGN or any(readers[x] > 1 for x in u.src[0].down()):
         continue
       (buffer, start), value = stretch(u.src[0]), peel(u.src[1])
       if buffer not in self.homes or value in self.homes or value.op in fuse.LEAVES or value.op is Ops.AFTER:
         continue
-      # a copy between devices and a user's kernel know no part of a memory
-      if start is None or (value.op is not Ops.COLLECTIVE and value.op is not Ops.CALL):
+      if start is None or value not in apart:
         memory = self.homes[buffer]
         self.homes[value] = Home(memory.slot, layout(value.shape), start, None if start is None else memory.size)
     for u in stored:
