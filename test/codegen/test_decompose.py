@@ -5,7 +5,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from codegen_kernels import elementwise, load, loop, sink, store
+from codegen_kernels import FUNCTIONS, elementwise, evaluate, load, loop, sink, store
 
 from tinygrad.codegen import lower_kernel
 from tinygrad.device import Device, Target
@@ -83,12 +83,36 @@ def test_trigonometry_and_tanh_of_float64(op, function, high):
   )
 
 
-@pytest.mark.parametrize("op", [Ops.EXP, Ops.LOG, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF])
+@pytest.mark.parametrize("op", [Ops.EXP, Ops.LOG, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF, Ops.POW])
 def test_nan_of_any_bits_stays_nan(op):
   """The bits of a NaN are no exponent that a result could be scaled by."""
   bits = np.random.default_rng(11).integers(0x7F800001, 0x80000000, 2000, dtype=np.uint32)
   bits[::2] |= 1 << 31
-  assert np.isnan(elementwise(op, bits.view(np.float32))).all()
+  x, other = bits.view(np.float32), np.resize(np.array([2, 0.5, np.inf, -2, 3e38], np.float32), bits.size)
+  for arrays in ((x, other), (other, x)) if op is Ops.POW else ((x,),):
+    assert np.isnan(elementwise(op, *arrays)).all()
+
+
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFC00000, 0x7FC00000])
+@pytest.mark.parametrize("op", [Ops.EXP, Ops.LOG, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF, Ops.POW])
+def test_nan_stays_nan_whatever_bits_a_device_gives_it(op, bits, monkeypatch):
+  """Processors keep the bits of an operand, NVIDIA's GPUs set them all."""
+
+  def of_device(f):
+    def g(*xs):
+      out = np.asarray(f(*xs))
+      return np.where(np.isnan(out), np.uint32(bits).view(np.float32), out) if out.dtype == np.float32 else out
+
+    return g
+
+  for name, f in {**FUNCTIONS, Ops.FLOOR: np.floor}.items():
+    monkeypatch.setitem(FUNCTIONS, name, f if name is Ops.WHERE else of_device(f))
+  x, two = np.full(4, np.nan, np.float32), np.array([2, 0.5, -2, np.inf], np.float32)
+  for arrays in ((x, two), (two, x)) if op is Ops.POW else ((x,),):
+    i = loop(4, 0)
+    value = UOp.new(op, dtypes.float32, tuple(load(k + 1, y, i) for k, y in enumerate(arrays)))
+    ast = decompose(sink(store(i, value, i, size=4)), Target("any"))
+    assert np.isnan(evaluate(ast, arrays)).all(), evaluate(ast, arrays)
 
 
 @pytest.mark.parametrize("op,function", [(Ops.SIN, np.sin), (Ops.COS, np.cos)])

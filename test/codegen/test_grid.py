@@ -376,6 +376,13 @@ def test_lanes_of_a_warp_read_each_other_s_registers(rows, columns, code):
   assert count(linear, Ops.BARRIER) == (2 if lanes > 32 else 0) < count(lower_kernel(ast, GRID), Ops.BARRIER)
 
 
+@pytest.mark.parametrize("target", [GRID, WARPS], ids=["GRID", "WARPS"])
+@pytest.mark.parametrize("columns", [40_003, 3 * 48 * 256 + 1])
+def test_a_long_sum_of_lanes_ends_where_it_ends(columns, target):
+  """In blocks of many iterations all elements are there; what follows them is more than there is."""
+  check(*row_sums(1, columns), target=target)
+
+
 @pytest.mark.parametrize("columns", [64, 70, 101, 700])
 def test_rows_that_lanes_normalise_by_shuffles(columns):
   check(*normalised(3, columns), target=WARPS)

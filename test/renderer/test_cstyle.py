@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from c_kernels import GRID, KERNELS, fold, kernel, load, ranged, vectors
+from c_kernels import GRID, KERNELS, fold, kernel, load, num, ranged, vectors
 
 from tinygrad import Tensor, Variable
 from tinygrad.codegen import lower_kernel
@@ -242,6 +242,19 @@ def test_pointers_are_alone_where_no_table_leads_to_the_same_memory():
       head = re.search(rf"{of}\((.*?)\) {{", source(of, DIALECTS[name]))[1]
       pointers = len(re.findall(r"\* ?\w* ?p\d", head))
       assert pointers and head.count(word) == (0 if of == "all_reduce" else pointers), head
+
+
+def test_what_is_read_again_is_not_said_to_be_alone():
+  """One thread reads what another has stored: a compiler that is told of no other pointer moves that across a barrier."""
+  i, j, k, x = ranged(64, 0), ranged(4, 1), ranged(4, 2), dtypes.float32
+  here, there = (UOp.new(Ops.ADD, dtypes.index, (UOp.new(Ops.MUL, dtypes.index, (i, num(4))), r)) for r in (j, k))
+  first, again = kernel(256, here, load(2, x, 256, here), i, j), kernel(256, there, load(0, x, 256, there), i, k)
+  index, *rest = again.src[0].src
+  other = index.replace(src=(index.src[0].replace(arg=ParamArg(1, 256)), there))
+  again = again.src[0].replace(src=(other, *rest))
+  for dialect, word in ((cstyle.CUDA, "__restrict__"), (cstyle.OPENCL, "restrict")):
+    text = cstyle.render(lower_kernel(UOp.sink(first.src[0], again), GRID), "k", dialect).source
+    assert re.findall(rf" {word} p(\d)", text) == ["1", "2"], text
 
 
 def test_short_loops_with_none_within_are_written_out():

@@ -346,12 +346,15 @@ class Driver:
       self.faults.append(f"{function.name}: not every thread comes to its barriers")
 
   def alone(self, function, words):
-    """What is written by way of a pointer that is declared to lead there alone is named by no other argument."""
+    """What is written by way of a pointer that is declared to lead there alone is named by no other argument, and no
+    thread reads there what another has written: a compiler may move that across a barrier."""
     given = [(p.rpartition(" ")[2], w.value) for p, w in zip(function.parameters, words) if "__restrict__" in p]
     for name, address in given:
       written = re.search(rf"(^|[ )]){name}\[[^=;]*\] = |\({name} \+ [^=;]*\) = ", function.source, re.M)
       if written and [a for _, a in given].count(address) > 1:
         self.faults.append(f"{function.name} is given {name} twice")
+      if written and re.search(rf"= ([^;]*[ (])?{name}\[|= \*\([^;]*\({name} \+ ", function.source):
+        self.faults.append(f"{function.name} reads {name}, which it writes, as if it alone did")
 
   table_length = 0  # entries of a table of peers that are looked at: as many as there are devices in use
 

@@ -229,7 +229,8 @@ class Values:
     else:
       src = [self.emit(s, env) for s in self.chosen(u, env)]
       out = src[0] if u.op is Ops.WHERE and len(src) == 1 else self.apply(u, src)
-    self.memo[key] = (out, self.home.get(out, self.root))
+    decided = self.stack[self.level_of(self.deps(u))]  # a constant, too, may be one of these iterations only
+    self.memo[key] = (out, max(self.home.get(out, self.root), decided, key=lambda scope: scope.depth))
     return out
 
   def apply(self, u: UOp, src: list[UOp]) -> UOp:

@@ -310,8 +310,10 @@ def any_power(x: UOp, y: UOp) -> UOp:
   m, _, n = power(*normalized(a), clamped(y, 2.0**40), clamped)  # beyond, all but 1 overflows
   half = alu(Ops.SHR, n, 1)
   size = mul(scaled(m, half), scaled(const(x.dtype, 1.0), sub(n, half)))
-  inside = alu(Ops.OR, alu(Ops.AND, less(const(x.dtype, 0.0), a), less(a, math.inf)), alu(Ops.CMPNE, y, y))
-  size = where(inside, size, where(less(y, 0.0), alu(Ops.FDIV, const(x.dtype, 1.0), a), a))  # of 0, infinity, NaN
+  zero = const(x.dtype, 0.0)
+  inside = alu(Ops.AND, alu(Ops.AND, less(zero, a), less(a, math.inf)), alu(Ops.CMPEQ, y, y))
+  outside = where(less(y, 0.0), alu(Ops.FDIV, const(x.dtype, 1.0), a), where(less(zero, y), a, y))
+  size = where(inside, size, outside)  # of 0, infinity, NaN, of which no bits but that it is one can be relied upon
   whole = alu(Ops.CMPEQ, alu(Ops.FLOOR, y), y)
   half = mul(y, 0.5)
   odd = alu(Ops.AND, whole, alu(Ops.CMPNE, alu(Ops.FLOOR, half), half))

@@ -117,8 +117,12 @@ class CRenderer:
     for u in self.linear:
       self.one(u)
     d, params = self.d, self.params
-    alone = "" if any(u.arg.peers for u in params) else d.alone  # a table may lead to what the kernel writes
-    kinds = [d.table if u.arg.peers else d.pointer.format(T=ctype(u.dtype, d, True)) + alone for u in params]
+    # a table may lead to what the kernel writes, and one thread reads what another has written
+    written = {u.src[0].src[0] for u in self.linear if u.op in (Ops.STORE, Ops.COPY) and u.src[0].op is Ops.INDEX}
+    read = {u.src[0].src[0] for u in self.linear if u.op is Ops.LOAD and u.src[0].op is Ops.INDEX}
+    shared = {*params} if any(u.arg.peers for u in params) else written & read
+    alone = {u: "" if u in shared else d.alone for u in params}
+    kinds = [d.table if u.arg.peers else d.pointer.format(T=ctype(u.dtype, d, True)) + alone[u] for u in params]
     spelled = [d.parameter.format(T=T, name=f"p{u.arg.slot}", i=i) for i, (T, u) in enumerate(zip(kinds, params))]
     names, long = [*self.numbers.values()], ctype(dtypes.int64, d)
     if self.turned is not None:
