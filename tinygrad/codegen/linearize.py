@@ -20,6 +20,7 @@ from tinygrad.codegen.primitives.rebind import IN_REGISTERS, effects_of, gated
 from tinygrad.codegen.primitives.split import within_bounds
 from tinygrad.codegen.primitives.stage import carries_rest, fast_two_sum, of_products, scratch
 from tinygrad.device import Target
+from tinygrad.device.cores import Tile
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.ops.reduce import identity_element
@@ -481,6 +482,10 @@ class Linearizer:
     old = [v.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in mine]
     src = [v.put(UOp.new(Ops.VECTORIZE, u.dtype.vec(len(old)), tuple(old)))]
     for value, loops in ((x, of_a), (y, of_b)):
+      if isinstance(core.a, Tile):  # where it lies
+        memory, base, *_ = v.reach(value.src[0], here)
+        src.append(v.place(value.dtype, 1, memory, base, 0, None))
+        continue
       values = tuple(v.value(value, {**here, **e}) for e in self.environments(loops))
       src.append(v.node(Ops.VECTORIZE, value.dtype.vec(len(values)), values))
     new = v.put(UOp.new(Ops.MMA, src[0].dtype, tuple(src), core))

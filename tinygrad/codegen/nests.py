@@ -43,7 +43,7 @@ Heuristic = Callable[["NestSchedule"], None]
 class Staged(NamedTuple):
   """Operand number `operand` in memory: with the loops `outer` as its dims, the outermost first, and then those of a
   row, `inner`, which has `row` elements, or as many as there are. `order`: in which loops threads copy it, what is
-  nearest in the memory that it comes from first; there `vector` neighbours are aligned."""
+  nearest in the memory that it comes from first; there `vector` neighbours are aligned. `tile`: as a core reads it."""
 
   operand: int
   outer: tuple[str, ...]
@@ -51,6 +51,7 @@ class Staged(NamedTuple):
   row: int = 0
   order: tuple[tuple[str, ...], ...] = ()
   vector: int = 1
+  tile: bool = False
 
 
 Fill = tuple[list[list[str]], int]  # how threads fill memory together: `Staged`'s order, in names of its own; vectors
@@ -248,7 +249,7 @@ class NestSchedule:
     number = {r: f"i{n}" for n, r in enumerate((*outer, *inner))}
     fill = [[number[r] for r in loops(group)] for group in spec.order], spec.vector
     scheduled = self.scheduled(label, 1 << 62, fill=fill)
-    return Panel(image, (*outer, *inner), len(inner), spec.row, 0, scheduled)
+    return Panel(image, (*outer, *inner), len(inner), spec.row, 0, scheduled, tile=spec.tile)
 
   def inside(self, image: UOp) -> bool:
     """Whether it has to be filled within the innermost of the loops that nests share."""

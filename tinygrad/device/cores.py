@@ -1,8 +1,9 @@
-"""Matrix cores: small products D = A·B + D that the lanes of a warp compute together, as data.
+"""Matrix cores: products D = A·B + D that the lanes of a warp, or of several, compute together, as data.
 
 Which element of a matrix a lane has in a register is a formula: both numbers are written in digits, the most
 significant first, and each digit moves the element by so many rows and columns. The formulas of CUDA's are those of the
-PTX ISA, section "Matrix multiply-accumulate operation using mma instruction", its figures of fragments.
+PTX ISA, section "Matrix multiply-accumulate operation using mma instruction", its figures of fragments. An operand that
+a core reads from a group's memory lies there as the section "Asynchronous warpgroup level matrix" has it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
@@ -44,6 +46,33 @@ class Fragment:
     return {self.at(*x): x for x in itertools.product(range(lanes), range(self.length))}
 
 
+WIDTH = 64  # elements of two bytes in a row of a tile
+
+
+def swizzled(row: Any, column: Any, rows: int) -> Any:
+  """Where an element of a tile lies, by numbers or by indices: in rows of 128 bytes, `rows` for WIDTH columns, then those of the next. The eight
+  chunks of 16 bytes of a row change places, by the exclusive or of their number and the row's, so that chunks of one
+  column are in different banks."""
+  chunk = column % WIDTH // 8
+  one, two, four = ((row // bit + chunk // bit) % 2 for bit in (1, 2, 4))
+  return column // WIDTH * (rows * WIDTH) + row * WIDTH + (one + two * 2 + four * 4) * 8 + column % 8
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+  """A matrix that a core reads from a group's memory, `swizzled`: its rows there go along k (`along_k`), or along the
+  other loop."""
+
+  along_k: bool
+  lanes: tuple[Digit, ...] = ()  # a lane holds nothing of it but where it begins
+  registers: tuple[Digit, ...] = ()
+  length: int = 1
+
+  def place(self, side: int, k: int, depth: int) -> int:
+    """Where an element lies, from the first, of a matrix of `depth` elements along k."""
+    return int(swizzled(side, k, 8) if self.along_k else swizzled(k, side, depth))
+
+
 @dataclass(frozen=True, slots=True)
 class Core:
   """One kind of product: A of m rows and k columns, B of k and n, of type `operand`; D is of `result`. `word`: elements
@@ -54,8 +83,8 @@ class Core:
   n: int
   k: int
   operand: DType
-  a: Fragment
-  b: Fragment
+  a: Fragment | Tile
+  b: Fragment | Tile
   d: Fragment
   result: DType = dtypes.float32
   lanes: int = 32
@@ -77,6 +106,19 @@ BF16, F16 = (Core(f"m16n8k16.{d.name}", 16, 8, 16, d, _A16, _B16, _D) for d in (
 TF32 = Core("m16n8k8.tf32", 16, 8, 8, dtypes.float32, _A32, _B32, _D)  # rounds its operands to 11 bits
 
 
+
+
+def warpgroup_core(n: int, operand: DType, along_k: tuple[bool, bool]) -> Core:
+  """Four steps of wgmma, whose four warps have 16 rows of D each, one after the other."""
+  name = f"wgmma.m64n{n}k{WIDTH}.{operand.name}.{''.join('nk'[x] for x in along_k)}"
+  d = Fragment(((4, 16, 0), (8, 1, 0), (4, 0, 2)), ((n // 8, 0, 8), (2, 8, 0), (2, 0, 1)))
+  return Core(name, 64, n, WIDTH, operand, Tile(along_k[0]), Tile(along_k[1]), d, lanes=128)
+
+
+_ways = itertools.product((256, 128, 64), (dtypes.bfloat16, dtypes.float16), itertools.product((True, False), repeat=2))
+WARPGROUP = tuple(itertools.starmap(warpgroup_core, _ways))
+
+
 def cuda_cores(capability: tuple[int, int]) -> Sequence[Core]:
-  """What mma.sync offers from sm_80 on."""
-  return (BF16, F16, TF32) if capability >= (8, 0) else ()
+  """What mma.sync offers from sm_80 on, and before that wgmma, which sm_90a has."""
+  return (*WARPGROUP * (capability == (9, 0)), BF16, F16, TF32) if capability >= (8, 0) else ()

@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.device import Launch, Rendered
-from tinygrad.device.cores import Core
+from tinygrad.device.cores import Core, Tile
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import ceildiv, numpy
 from tinygrad.ops import Trait, having
-from tinygrad.renderer.mma import COPY, core_name, mma_sync
+from tinygrad.renderer.mma import COPY, PUBLISH, core_name, function_of
 from tinygrad.renderer.scoped_names import ScopedNames
 from tinygrad.uop import CARDS, AxisKind, Ops, ParamArg, UOp
 
@@ -67,6 +67,7 @@ class Dialect:
   commit: str = ""  # of copies that have been begun, these are a group
   arrived: str = ""  # waits until no more than {n} groups are under way
   shuffle: str = ""  # {x} of the thread whose number is this one's exclusive or {n}
+  publish: str = ""  # before a barrier behind which cores read a group's memory
   core: Callable[[Core], str] | None = None  # a function of the elements of D and the words of A and B: D += A·B
 
 
@@ -111,6 +112,7 @@ class CRenderer:
     self.turned, self.short = turned_range(linear), short_loops(linear)
     self.later = False  # whether something is copied while others compute
     self.cores: dict[Core, str] = {}  # their functions
+    self.tiles = any(u.op is Ops.MMA and isinstance(u.arg.a, Tile) for u in linear)
     self.dims, self.shared = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}, 0
 
   def render(self) -> Rendered:
@@ -219,6 +221,8 @@ class CRenderer:
   def barrier(self, u: UOp) -> None:
     if isinstance(u.arg, int) and u.op is Ops.BARRIER:
       self.line(self.d.arrived.format(n=u.arg))
+    if self.tiles and u.op is Ops.BARRIER:
+      self.line(self.d.publish)
     self.line(self.d.commit if u.op is Ops.COMMIT else self.d.meeting if u.arg == "memory" else self.d.barrier)
 
   def shuffle(self, u: UOp) -> None:
@@ -239,7 +243,10 @@ class CRenderer:
     assert self.d.core is not None, core
     self.cores[core] = self.d.core(core)
     self.declare(u, self.lanes(u.src[0]))
-    words = [x for s in u.src[1:] for x in self.words(self.lanes(s), core.operand)]
+    if isinstance(core.a, Tile):
+      words = [f"&{x}" for s in u.src[1:] for x in self.names[s]]
+    else:
+      words = [x for s in u.src[1:] for x in self.words(self.lanes(s), core.operand)]
     self.line(f"{core_name(core)}({', '.join((*self.names[u], *words))});")
 
   def words(self, xs: Sequence[str], dtype: DType) -> list[str]:
@@ -543,10 +550,10 @@ static __device__ inline unsigned short bfloat16_of_float(float x) {
   group="blockIdx.{d}", thread="threadIdx.{d}", vector="make_{T}({xs})", long="LL",
   alone=" __restrict__", unroll="#pragma unroll",
   variable="const {T} {name}, const {T}* {name}_at", value="({name}_at ? *{name}_at : {name})",
-  core=mma_sync, shuffle="__shfl_xor_sync(0xffffffffu, {x}, {n})",
+  core=function_of, publish=PUBLISH, shuffle="__shfl_xor_sync(0xffffffffu, {x}, {n})",
   copies=COPY, commit='asm volatile("cp.async.commit_group;" ::: "memory");',
   arrived='asm volatile("cp.async.wait_group {n};" ::: "memory");',
-  given="  extern __shared__ uint4 scratch[];",
+  given="  extern __shared__ __align__(1024) uint4 scratch[];",
 )  # fmt: skip
 
 METAL = Dialect(

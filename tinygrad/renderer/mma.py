@@ -1,6 +1,6 @@
 """Matrix cores in CUDA C++: a function each, of the elements of D and the words of A and B that a lane has."""
 
-from tinygrad.device.cores import Core
+from tinygrad.device.cores import WIDTH, Core, Tile
 from tinygrad.dtype import dtypes
 
 _TYPES = {dtypes.bfloat16: "bf16", dtypes.float16: "f16", dtypes.float32: "tf32"}
@@ -19,6 +19,38 @@ COPY = """template <int N> static __device__ inline void copy_later(void* to, co
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" :: "r"(at), "l"(from), "n"(N), "r"(length) : "memory");
 }
 """  # PTX ISA, "cp.async"
+# what threads have stored, what reads memory by matrix descriptors is to see (PTX ISA, "Async proxy")
+PUBLISH = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
+
+
+def wgmma(core: Core) -> str:
+  """PTX's instructions for a core whose operands lie in a group's memory: steps of 16 along k. What says where, the
+  matrix descriptor, counts 16 bytes as one."""
+  kind, n, lines = _TYPES[core.operand], core.d.length, list[str]()
+  d = [f"d{i}" for i in range(n)]
+  held = ", ".join(f'"+f"({x})' for x in d)
+  for tile, name in ((core.a, "a"), (core.b, "b")):
+    assert isinstance(tile, Tile)
+    blocks, rows = 1 if tile.along_k else core.k * 8, 64  # from WIDTH columns to the next, from eight rows to the next
+    begin = f"((unsigned)__cvta_generic_to_shared({name}) & 0x3ffff) >> 4"
+    lines.append(f"unsigned long long {name}_at = {begin} | {blocks}ull << 16 | {rows}ull << 32 | 1ull << 62;")
+  lines.append(f'asm volatile("wgmma.fence.sync.aligned;" : {held} :: "memory");')
+  shape, across = f"m{core.m}n{core.n}k16", ", ".join(str(int(not x.along_k)) for x in (core.a, core.b))
+  registers = ", ".join(f"%{i}" for i in range(n))
+  code = f"wgmma.mma_async.sync.aligned.{shape}.f32.{kind}.{kind} {{{registers}}}, %{n}, %{n + 1}, p, 1, 1, {across};"
+  steps = [2 if x.along_k else 16 * 2 * WIDTH // 16 for x in (core.a, core.b)]
+  for i in range(core.k // 16):
+    ins = ", ".join(f'"l"({x}_at + {i * step})' for x, step in zip("ab", steps))
+    lines.append(f'asm volatile("{{ .reg .pred p; setp.ne.b32 p, 1, 0; {code} }}" : {held} : {ins});')
+  lines.append('asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");')
+  lines.append(f'asm volatile("wgmma.wait_group.sync.aligned 0;" : {held} :: "memory");')
+  parameters = ", ".join([f"float& {x}" for x in d] + ["const void* a", "const void* b"])
+  body = "".join(f"  {line}\n" for line in lines)
+  return f"static __device__ inline void {core_name(core)}({parameters}) {{\n{body}}}\n"
+
+
+def function_of(core: Core) -> str:
+  return wgmma(core) if isinstance(core.a, Tile) else mma_sync(core)
 
 
 def mma_sync(core: Core) -> str:

@@ -3,6 +3,7 @@ from them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -117,16 +118,22 @@ def _affine(u: UOp, memo: dict[UOp, Affine]) -> Affine:
     case Ops.IDIV | Ops.MOD:
       x, d = affine(u.src[0], memo), affine(u.src[1], memo)
       if not d.terms and d.const > 0:
-        return _divided(u, x, d.const)
+        return _divided(u.op, x, d.const)
   return Affine(0, {u: 1})
 
 
-def _divided(u: UOp, x: Affine, d: int) -> Affine:
-  """x // d or x % d for d > 0: of x == d·q + rest, rest alone has to be divided, unless 0 <= rest < d."""
+def _divided(op: Ops, x: Affine, d: int) -> Affine:
+  """x // d or x % d for d > 0: of x == d·q + rest, rest alone has to be divided, unless 0 <= rest < d; and of that what
+  is less than a common factor of d and the others stays out: (8·i + k) // 16 is i // 2 for k < 8."""
   q, rest = x.split(d)
   lo, hi = rest.bounds()
-  if u.op is Ops.MOD:
-    return rest if 0 <= lo and hi < d else Affine(0, {UOp.new(Ops.MOD, u.dtype, (rest.uop(), u.src[1])): 1})
   if lo // d == hi // d:
-    return q.plus(Affine(lo // d))
-  return q.plus(Affine(0, {UOp.new(Ops.IDIV, u.dtype, (rest.uop(), u.src[1])): 1}))
+    return rest.plus(Affine(-(lo // d * d))) if op is Ops.MOD else q.plus(Affine(lo // d))
+  for g in sorted({math.gcd(d, c) for c in rest.terms.values()} - {1}, reverse=True):
+    whole, small = rest.split(g)
+    lo, hi = small.bounds()
+    if 0 <= lo and hi < g:
+      part = _divided(op, whole, d // g)
+      return small.plus(part, g) if op is Ops.MOD else q.plus(part)
+  part = Affine(0, {UOp.new(op, dtypes.index, (rest.uop(), index(d))): 1})
+  return part if op is Ops.MOD else q.plus(part)

@@ -1,6 +1,7 @@
 """How a contraction runs on matrix cores: a group has a block of the result, each of its warps a tile of that, in
 registers. A block of both operands, as narrow as they are, lies in local memory, in rows that are longer by 16 bytes
-(or 8 elements), so that the lanes of a warp read from different banks."""
+(or 8 elements), so that the lanes of a warp read from different banks; or as tiles that cores read there, of products of
+whole blocks."""
 
 from __future__ import annotations
 
@@ -14,15 +15,17 @@ from tinygrad.codegen.nests import NestSchedule, Staged
 from tinygrad.codegen.primitives.stage import LINE
 from tinygrad.codegen.primitives.tensorize import narrowed
 from tinygrad.device import Target
-from tinygrad.device.cores import Core
+from tinygrad.device.cores import Core, Tile
 from tinygrad.helpers import ALLOW_TF32, NOOPT, ceildiv, prod, round_up
 from tinygrad.uop import Ops, UOp
 
-BLOCK = 128  # most rows, and columns, of a group's part of the result
+BLOCK = (128, 128)  # most rows, and columns, of a group's part of the result,
+WIDE = (128, 256)  # and where cores read operands in its memory
 TILE = 64 * 32  # most elements of a warp's
 LEAST = 16  # rows and columns from which a core is worth its while
 STAGES = 4  # blocks of an operand at most, of which all but one are under way
 ROW = 64  # bytes of the reduction in a block of an operand
+CHUNK = 8  # elements of 16 bytes
 DEPTH = 128  # iterations of it at once, at most, in a nest that is one of several
 Triple = tuple[UOp, UOp, UOp]
 
@@ -66,7 +69,9 @@ def plan_product(nest: NestSchedule, a: Analysis) -> Product | None:
       continue
     if any(s.stored and s.strides.get(m) == 1 for s in stores):  # a lane's neighbours are of a row
       x, y, m, n = y, x, n, m
-    return (tiled_member if nest.grid else tiled_product)(nest, a, core, (x, y), (m, n, k))
+    how = tiled_member if nest.grid else of_tiles if isinstance(core.a, Tile) else tiled_product
+    if (found := how(nest, a, core, (x, y), (m, n, k))) is not None:
+      return found
   return None
 
 
@@ -74,10 +79,32 @@ def longest(loops: Sequence[UOp]) -> UOp | None:
   return max((r for r in loops if static(r)), key=size, default=None)
 
 
+def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Product | None:
+  """Of operands that the core reads where a group has copied them, 16 bytes at once."""
+  m, n, k = loops
+  others = tuple(r for r in nest.parallel if r is not m and r is not n)
+  block = blocks(size(m), size(n), int(prod(map(size, others))), nest.room.target.units, WIDE, core.m)
+  if block[1] != core.n or any(size(r) % x for r, x in zip(loops, (*block, core.k))):
+    return None
+  numbers = {narrowed(x, pair[0].dtype): i for i, (x, *_) in enumerate(nest.operands)}
+  placed = list[Staged]()
+  for x, side, tile in zip(pair, (m, n), (core.a, core.b)):
+    assert isinstance(tile, Tile)
+    loads = [a.access(u.src[0], u.dtype.itemsize) for u in a.loads(x)]
+    outer, inner = (side, k) if tile.along_k else (k, side)
+    if any(y.strides.get(inner) != 1 for y in loads) or neighbours(loads, inner, CHUNK) < CHUNK:
+      return None
+    o, i = ((f"{nest.name_of(r)}.i",) for r in (outer, inner))
+    placed.append(Staged(numbers[x], o, i, 0, (i, o), CHUNK, True))
+  nbytes = sum(block) * core.k * core.operand.itemsize
+  stages = max(min(STAGES, nest.room.target.scratch // nbytes, size(k) // core.k), 1)
+  return Product(core, loops, block, (core.m, core.n), core.k, tuple(placed), others, stages)
+
+
 def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Product:
   m, n, k = loops
   others = tuple(r for r in nest.parallel if r is not m and r is not n)
-  block = blocks(size(m), size(n), int(prod(map(size, others))), nest.room.target.units)
+  block = blocks(size(m), size(n), int(prod(map(size, others))), nest.room.target.units, BLOCK, 32)
   tile = block
   while prod(tile) > TILE or (prod(block) // prod(tile) < 4 and prod(tile) > TILE // 4):
     tile = (tile[0] // 2, tile[1]) if tile[0] > tile[1] else (tile[0], tile[1] // 2)
@@ -123,10 +150,10 @@ def staged_operands(
   return tuple(placed), nbytes
 
 
-def blocks(m: int, n: int, others: int, units: int) -> tuple[int, int]:
-  """Rows and columns of a group's block: as many as make a group for each multiprocessor."""
-  rows, columns = (min(BLOCK, max(1 << (x - 1).bit_length(), 32)) for x in (m, n))
-  while ceildiv(m, rows) * ceildiv(n, columns) * others < units and max(rows, columns) > 32:
+def blocks(m: int, n: int, others: int, units: int, most: tuple[int, int], least: int) -> tuple[int, int]:
+  """Rows and columns of a group's block: as many as make a group for most multiprocessors."""
+  rows, columns = (min(x, max(1 << (r - 1).bit_length(), least)) for r, x in zip((m, n), most))
+  while ceildiv(m, rows) * ceildiv(n, columns) * others < units * 3 // 4 and max(rows, columns) > least:
     rows, columns = (rows // 2, columns) if rows >= columns else (rows, columns // 2)
   return rows, columns
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tinygrad.codegen.analysis.accesses import size
 from tinygrad.codegen.primitives import IllegalStep
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS
+from tinygrad.device.cores import swizzled
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod, round_up
 from tinygrad.ops.reduce import identity_element
@@ -36,7 +37,7 @@ def scratch(dtype: DType, offset: int, ids: LoopIds, nbytes: int = 0) -> UOp:
 class Panel:
   """What is to be staged: `operand`, with `loops` as the dims of its memory, the outermost first, of which the last
   `within` are a row, of `row` elements if that is more than they have; `offset` bytes from the start of scratch memory.
-  `scheduled`: how it is filled."""
+  `scheduled`: how it is filled. `tile`: it lies as a core reads it from there."""
 
   operand: UOp
   loops: tuple[UOp, ...]
@@ -45,6 +46,7 @@ class Panel:
   offset: int
   scheduled: Scheduled
   stages: int = 1  # blocks of memory, which iterations of the reduction around it take in turn
+  tile: bool = False
 
   @property
   def around(self) -> list[UOp]:
@@ -61,8 +63,10 @@ class Panel:
   @property
   def place(self) -> UOp:
     outer, inner, row = self.rows
-    at = affine(row_major((r, size(r)) for r in outer), {}).scaled(row)
-    return at.plus(affine(row_major((r, size(r)) for r in inner), {})).uop()
+    at, within = (affine(row_major((r, size(r)) for r in rs), {}) for rs in (outer, inner))
+    if self.tile:
+      return affine(swizzled(at.uop(), within.uop(), int(prod(map(size, outer)))), {}).uop()
+    return at.scaled(row).plus(within).uop()
 
   @property
   def nbytes(self) -> int:
