@@ -18,11 +18,13 @@ from test_grid import Race, count, simulate
 from test_primitives import Machine, close, nest_of, scheduled
 
 from tinygrad.codegen import lower_kernel
+from tinygrad.codegen.heuristics.cores import Product as ProductPlan
+from tinygrad.codegen.heuristics.cores import schedule_product
 from tinygrad.codegen.heuristics.gpu import schedule_fill, schedule_gpu
 from tinygrad.codegen.nests import NestSchedule, Staged
 from tinygrad.codegen.primitives import IllegalStep, tensorize
 from tinygrad.device import Target
-from tinygrad.device.cores import BF16, F16, TF32, Core, Fragment, cuda_cores
+from tinygrad.device.cores import BF16, F16, TF32, WARPGROUP, Core, Fragment, Tile, cuda_cores
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
 from tinygrad.uop import Ops, UOp
@@ -56,7 +58,32 @@ def test_fragments_are_those_of_the_ptx_isa():
 
 
 def test_what_a_capability_has():
-  assert cuda_cores((7, 5)) == () and cuda_cores((8, 0)) == cuda_cores((9, 0)) == (BF16, F16, TF32)
+  assert cuda_cores((7, 5)) == () and cuda_cores((8, 0)) == cuda_cores((10, 0)) == (BF16, F16, TF32)
+  assert cuda_cores((9, 0)) == (*WARPGROUP, BF16, F16, TF32)
+
+
+@pytest.mark.parametrize("core", WARPGROUP, ids=str)
+def test_the_lanes_of_four_warps_have_each_element_once(core):
+  """PTX ISA, "Register fragments and shared memory matrix layouts": a warp has 16 rows, a lane two neighbours of two."""
+  assert set(core.d.places()) == {(i, j) for i in range(64) for j in range(core.n)}
+  for lane, register in ((0, 0), (37, 2), (127, core.n // 2 - 1)):
+    warp, group, within = lane // 32, lane % 32 // 4, lane % 4
+    row = 16 * warp + group + 8 * (register // 2 % 2)
+    assert core.d.at(lane, register) == (row, register // 4 * 8 + within * 2 + register % 2)
+
+
+@pytest.mark.parametrize("along_k", [True, False])
+def test_a_tile_lies_as_128_byte_swizzle_has_it(along_k):
+  """The bits of an address: of the chunk of 16 bytes, exclusive or those of the row of 128 bytes (PTX ISA, "Swizzling
+  modes"); rows follow one another, and behind those of 64 columns the next 64."""
+  places = {}
+  for side in range(128):
+    for k in range(64):
+      row, column = (side, k) if along_k else (k, side)
+      address = row * 128 + column % 64 * 2 + column // 64 * 64 * 128
+      assert Tile(along_k).place(side, k, 64) * 2 == address ^ (address >> 7 & 7) << 4
+      places[Tile(along_k).place(side, k, 64)] = side, k
+  assert sorted(places) == [*range(128 * 64)]
 
 
 # ---- kernels and steps that are drawn
@@ -219,6 +246,107 @@ def test_copies_are_waited_for_and_what_they_overwrite_has_been_read():
         close(runs(case, later), want)
       with pytest.raises((Race, AssertionError), match=r"by thread|Not equal"):
         close(runs(case, [*linear[:i], *linear[i + 1 :]]), want)
+
+
+# ---- cores that read a group's memory
+
+
+def late_core(x: bool, y: bool) -> Core:
+  """As those of four warps, but small."""
+  return Core("late.m16n8k64", 16, 8, 64, dtypes.float16, Tile(x), Tile(y), F16.d)
+
+
+def tiles(core: Core, block: tuple[int, int], stages: int, tile: bool = True):
+  def steps(nest: NestSchedule) -> None:
+    if nest.fill is not None:
+      schedule_fill(nest, nest.fill)
+      return
+    a = nest.analyse()
+    (item,) = (i for i in a.items if i.fold is not None)
+    m, n, k = (nest.names[name] for name in ("i0", "i1", "k0"))
+    placed = []
+    for x, side, along_k in zip(item.fold.src[0].src, ("i0", "i1"), (core.a.along_k, core.b.along_k)):
+      o, i = ((f"{name}.i",) for name in ((side, "k0") if along_k else ("k0", side)))
+      placed.append(Staged(next(i for i, (u, *_) in enumerate(nest.operands) if u is x), o, i, 0, (i, o), 8, tile))
+    schedule_product(nest, ProductPlan(core, (m, n, k), block, (core.m, core.n), core.k, tuple(placed), (), stages))
+
+  return steps
+
+
+def of_layout(m: int, n: int, k: int, x: bool, y: bool) -> tuple[UOp, list[np.ndarray]]:
+  i, j, r = loop(m, 0), loop(n, 1), reduce(k, 2)
+  arrays = [np.random.default_rng(k).integers(-4, 5, s).astype(np.float16) for s in ((m, k), (k, n))]
+  at_x, at_y = dot((i, k), (r, 1)) if x else dot((r, m), (i, 1)), dot((j, k), (r, 1)) if y else dot((r, n), (j, 1))
+  value = fold(Ops.ADD, op(Ops.MUL, *(Product.wide(load(q + 1, arrays[q], at)) for q, at in enumerate((at_x, at_y)))), r)
+  return sink(store(dot((i, n), (j, 1)), value, i, j, size=m * n)), arrays
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize(("x", "y"), [(True, False), (True, True), (False, False), (False, True)])
+def test_a_core_reads_tiles_in_any_layout(x, y, stages):
+  core = late_core(x, y)
+  target = replace(CORES, cores=(core,))
+  ast, arrays = of_layout(32, 16, 128 if stages == 2 else 320, x, y)
+  linear, want = lower_kernel(ast, target, 1, tiles(core, (32, 8), stages)), evaluate(ast, arrays)
+  assert count(linear, Ops.MMA) == 2, "one begins products, one waits for the last"
+  assert (count(linear, Ops.COPY) > 0) == (stages > 2)
+  for seed in range(3):
+    close(simulate(linear, arrays, np.full(512, 77, np.float32), {}, seed), want)
+  if stages == 2 and x and not y:
+    close(Machine(scheduled(ast, tiles(core, (32, 8), stages), target), arrays, {}).out, want)
+
+
+def test_blocks_that_are_still_read_are_not_filled():
+  """With as many in use as of products that have come when they are begun, one is filled too early."""
+  core = late_core(True, True)
+  ast, arrays = of_layout(32, 16, 64 * 6, True, True)
+  hurried = tiles(replace(core, a=replace(core.a)), (32, 8), 3)
+
+  class Hurried(NestSchedule):
+    pipeline = lambda self, stages, reading=1: NestSchedule.pipeline(self, stages)  # noqa: E731
+
+  def steps(nest: NestSchedule) -> None:
+    nest.__class__ = Hurried
+    hurried(nest)
+
+  linear = lower_kernel(ast, replace(CORES, cores=(core,)), 1, steps)
+  with pytest.raises((Race, AssertionError), match=r"by thread|Not equal"):
+    for seed in range(3):
+      close(simulate(linear, arrays, np.full(512, 77, np.float32), {}, seed), evaluate(ast, arrays))
+
+
+def test_products_that_are_not_waited_for_are_seen():
+  core = late_core(True, True)
+  ast, arrays = of_layout(32, 16, 64 * 6, True, True)
+  linear = lower_kernel(ast, replace(CORES, cores=(core,)), 1, tiles(core, (32, 8), 3))
+  (last,) = (u for u in linear if u.op is Ops.MMA and len(u.src) == 1)
+  moved = {last: last.src[0]}
+  cut = []
+  for u in linear:
+    if u is not last:
+      src = tuple(moved.get(s, s) for s in u.src)
+      moved[u] = u if src == u.src else u.replace(src=src)
+      cut.append(moved[u])
+  with pytest.raises(AssertionError, match="Not equal"):
+    close(simulate(cut, arrays, np.full(512, 77, np.float32), {}), evaluate(ast, arrays))
+
+
+def test_an_operand_that_lies_otherwise_is_refused():
+  core = late_core(True, True)
+  ast, _ = of_layout(32, 16, 128, True, True)
+  with pytest.raises(IllegalStep, match=r"core late\.m16n8k64 reads its operands in a group's memory\n  fix: stage both"):
+    lower_kernel(ast, replace(CORES, cores=(core,)), 1, tiles(core, (32, 8), 2, False))
+
+
+HOPPER = replace(CORES, scratch=227 << 10, units=4, cores=cuda_cores((9, 0)))
+
+
+@pytest.mark.parametrize(("sizes", "name"), [((64, 64, 192), "wgmma.m64n64k64"), ((96, 64, 64), "m16n8k16")])
+def test_products_of_whole_blocks_read_tiles(sizes, name):
+  ast, arrays = plain(*sizes)
+  linear = lower_kernel(ast, HOPPER)
+  assert {u.arg.name.rpartition(".float16")[0] for u in linear if u.op is Ops.MMA} == {name}
+  close(simulate(linear, arrays, np.full(sizes[0] * sizes[1], 77, np.float32), {}), evaluate(ast, arrays))
 
 
 # ---- what is refused

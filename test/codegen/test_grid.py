@@ -100,6 +100,7 @@ class Thread:
     self.variables = variables
     self.begun: list[UOp] = []  # copies, in the places that they had when they began
     self.under_way: list[list[Any]] = []
+    self.products: list[Any] = []  # that read the group's memory, and have not come yet
     self.rng = random.Random(self.thread)
     self.ends: dict[int, int] = {}
     opened = []
@@ -151,6 +152,9 @@ class Thread:
   def product(self, u: UOp) -> Iterator[str]:
     """What this lane has of a product on a core, from what all lanes of its warp have of the operands."""
     core, warp = u.arg, self.thread // u.arg.lanes * u.arg.lanes
+    if core.late:
+      yield from self.late_product(u, self.thread - warp)
+      return
     self.group.given[self.thread] = tuple(self.lanes(s) for s in u.src[1:])
     yield u.op.name
     of_a, of_b, out = core.a.places(), core.b.places(), list(self.lanes(u.src[0]))
@@ -160,6 +164,23 @@ class Thread:
         (p, i), (q, j) = of_a[row, k], of_b[k, column]
         out[r] += float(self.group.given[warp + p][0][i]) * float(self.group.given[warp + q][1][j])
     self.values[u] = tuple(out)
+    yield u.op.name
+
+  def late_product(self, u: UOp, lane: int) -> Iterator[str]:
+    """One whose operands lie in the group's memory: they are read when the next product is begun, or the results are
+    waited for, and not before."""
+    given, gained = tuple(self.values[s][0][0] for s in u.src[1:]), np.zeros(u.arg.d.length)
+    yield u.op.name
+    if self.products:
+      core, (a, b), memories = self.products.pop()
+      for r in range(core.d.length):
+        row, column = core.d.at(lane, r)
+        for k in range(core.k):
+          x = self.read(memories[0], a + core.a.place(row, k, core.k))
+          gained[r] += float(x) * float(self.read(memories[1], b + core.b.place(column, k, core.k)))
+    if given:
+      self.products.append((u.arg, given, [s.src[0] for s in u.src[1:]]))
+    self.values[u] = tuple(np.asarray(self.lanes(u.src[0])) + gained)
     yield u.op.name
 
   def copy(self, to: UOp, source: UOp) -> None:

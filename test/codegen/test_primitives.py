@@ -159,6 +159,16 @@ class Machine:
     (thread,) = {r for r in lane.toposort() if r.op is Ops.RANGE}
     here = self.value(lane, env, memo)
     row, column = core.d.at(here, self.value(element, env, memo))
+    if core.late:  # from where both begin
+      places = [(x.src[0], side, tile) for x, side, tile in ((a, row, core.a), (b, column, core.b))]
+      total = np.float64(0)
+      for k in range(core.k):
+        x, y = (
+          np.float64(self.memory(at.src[0], env)[self.place(at, env, memo) + tile.place(side, k, core.k)])
+          for at, side, tile in places
+        )
+        total += x * y
+      return kind_of(u.dtype)(total)
     loops = u.src[4:][: len(core.a.registers)], u.src[4:][len(core.a.registers) :]
     of_a, of_b, total = core.a.places(), core.b.places(), np.float64(0)
     for k in range(core.k):

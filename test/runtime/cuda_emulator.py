@@ -131,6 +131,8 @@ _compiled: dict[str, ctypes.CDLL] = {}
 def of_core(found: re.Match[str]) -> str:
   """A core's function, for lanes that come to it together."""
   core = next(c for c in cores.cuda_cores((9, 0)) if mma.core_name(c) == found[1])
+  if core.late:
+    return of_tiles(core, found)
   given, results = (
     re.findall(r"unsigned (\w+)", found[2]),
     re.sub(r"float(& \w+)", r"\1", found[2].partition(", unsigned")[0]),
@@ -158,6 +160,38 @@ def of_core(found: re.Match[str]) -> str:
     }}
     *d[r] = sum;
   }}
+  __syncthreads();
+}}"""
+
+
+def of_tiles(core: cores.Core, found: re.Match[str]) -> str:
+  """A core's functions whose operands are in the group's memory: each product reads when the next has begun, or the
+  results are waited for."""
+  d = [f"d{i}" for i in range(core.d.length)]
+  if "const void* a" not in found[2]:
+    return f"static inline void {found[1]}({found[2]}) {{ {found[1]}({', '.join(d)}, nullptr, nullptr); }}"
+  kind = (dtypes.bfloat16, dtypes.float16).index(core.operand)
+  places = [
+    ", ".join(str(tile.place(i, k, core.k)) for i in range(n) for k in range(core.k))
+    for tile, n in ((core.a, core.m), (core.b, core.n))
+  ]
+  of_lane = ", ".join(f"{{{i}, {j}}}" for lane in range(core.lanes) for i, j in map(functools.partial(core.d.at, lane), range(len(d))))
+  return f"""static inline void {found[1]}({found[2]}) {{
+  static const int of_a[] = {{{places[0]}}}, of_b[] = {{{places[1]}}};
+  static const int element[][2] = {{{of_lane}}};
+  static const void* late[1024][2];
+  __syncthreads();
+  float* d[] = {{{", ".join("&" + x for x in d)}}};
+  const char *x = (const char*)late[me][0], *y = (const char*)late[me][1];
+  for (int r = 0; x && r < {len(d)}; r++) {{
+    const int *at = element[me % {core.lanes} * {len(d)} + r], row = at[0], column = at[1];
+    double sum = *d[r];
+    for (int k = 0; k < {core.k}; k++)
+      sum += (double)value((const unsigned*)(x + 2 * of_a[row * {core.k} + k]), 0, {kind})
+           * value((const unsigned*)(y + 2 * of_b[column * {core.k} + k]), 0, {kind});
+    *d[r] = sum;
+  }}
+  late[me][0] = a; late[me][1] = b;
   __syncthreads();
 }}"""
 
@@ -191,7 +225,8 @@ def host_code(source: str) -> ctypes.CDLL:
     body = re.sub(r"copy_later<(\d+)>\((.*), (.*?)\);", r"copy_later(\2, \1, \3);", body)
     body = re.sub(r'asm volatile\("cp.async.commit_group.*', "commit();", body)
     body = re.sub(r'asm volatile\("cp.async.wait_group (\d+).*', r"arrive(\1);", body)
-    body = re.sub(r"extern __shared__ uint4 scratch\[\];", "static uint4 scratch[1 << 14];", body)
+    body = re.sub(r'asm volatile\("fence.proxy.async.*', "", body)
+    body = re.sub(r"extern __shared__ __align__\(1024\) uint4 scratch\[\];", "static uint4 scratch[1 << 14];", body)
     given = [f"*({p.rsplit(' ', 1)[0]}*)args[{i}]" for i, p in enumerate(parameters)]
     meets = "__syncthreads" in body or "__shfl" in body  # or else one thread after the other
     run = RUN.replace("CALL", f"{name}({', '.join(given)})").replace("BARRIERS", str(int(meets)))

@@ -708,6 +708,18 @@ def test_a_mesh_of_two_kinds_where_it_is_asked_for(driver, devices):
 # ---------------------------------------------------------------- matrix cores
 
 
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize(("kind", "bits"), [("bfloat16", 8), ("float16", 11)])
+def test_products_of_whole_blocks_on_cores_of_four_warps(module, lazy, kind, bits, layout):
+  m, n, k = 128, 192, 320
+  x, y = (np.random.default_rng(m).integers(-8, 9, s).astype(np.float32) for s in ((m, k), (k, n)))
+  a, b = (Tensor(v if of == "N" else v.T, device="EMULATED").cast(kind).realize() for v, of in zip((x, y), layout))
+  before = len(cuda_emulator._compiled)
+  got = ((a if layout[0] == "N" else a.T) @ (b if layout[1] == "N" else b.T)).float().numpy()
+  assert any("wgmma.mma_async" in source for source in [*cuda_emulator._compiled][before:])
+  np.testing.assert_allclose(got, x @ y, rtol=2.0**-bits)
+
+
 @pytest.mark.parametrize("sizes", [(64, 48, 96), (100, 72, 100), (33, 17, 40)])
 @pytest.mark.parametrize(("kind", "bits"), [("bfloat16", 8), ("float16", 11), ("float32", 11)])
 def test_products_on_cores(module, lazy, kind, bits, sizes):

@@ -83,7 +83,8 @@ def _fault_of_dot(u: UOp) -> str | None:
 def _fault_of_mma(u: UOp) -> str | None:
   core = u.arg
   want = (core.result.vec(core.d.length), core.operand.vec(core.a.length), core.operand.vec(core.b.length))
-  return None if u.dtype is want[0] and tuple(s.dtype for s in u.src) == want else "fragments are as long as its core's"
+  found = tuple(s.dtype for s in u.src)
+  return None if u.dtype is want[0] and found in (want, want[: core.late]) else "fragments are as long as its core's"
 
 
 _FAULTS = {

@@ -20,7 +20,7 @@ from tinygrad.codegen.primitives.rebind import IN_REGISTERS, effects_of, gated
 from tinygrad.codegen.primitives.split import within_bounds
 from tinygrad.codegen.primitives.stage import carries_rest, fast_two_sum, of_products, scratch
 from tinygrad.device import Target
-from tinygrad.device.cores import Tile
+from tinygrad.device.cores import Core, Tile
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.ops.reduce import identity_element
@@ -188,7 +188,8 @@ class Linearizer:
       return
     memory = v.reads(UOp.sink(*stores)).difference(s.src[0].src[0] for s in stores)
     level = max(v.level_of(v.deps(after)), self.floor)
-    if after.arg and (r := next((r for r in v.iteration if v.bit(r) == v.stack[level].bit), None)) is not None:
+    once = [s.bit for s in v.stack].count(v.stack[level].bit) == 1  # its loop is no loop of blocks
+    if after.arg and once and (r := next((r for r in v.iteration if v.bit(r) == v.stack[level].bit), None)) is not None:
       self.fill_ahead(stores, r, level, after.arg)
       self.filled[stores] = v.stack[level], memory
       return
@@ -329,6 +330,9 @@ class Linearizer:
       for known, *more in zip(names, rest, ends):
         known += more
     results: list[Result] = []
+    for f, held in zip(group, registers):
+      if f.src[0].op is Ops.MMA and f.src[0].arg.late:
+        self.on_core(f.src[0].arg, held)
     for g, f in enumerate(group):
       for e, env in enumerate(around):
         used = registers[g][e * len(own) : (e + 1) * len(own)]
@@ -435,7 +439,8 @@ class Linearizer:
   def blocks(self, sums: Sums, r: UOp) -> Iterator[None]:
     """Opens the innermost loop of a reduction; a long sum of floats is one of blocks."""
     v, n = self.values, int(r.src[0].arg) if r.src[0].op is Ops.CONST else 0
-    floats = any(f.arg is Ops.ADD and f.dtype in (dtypes.float32, dtypes.float16) for f in sums.group)
+    sums_up = [f for f in sums.group if f.arg is Ops.ADD and f.src[0].op is not Ops.MMA]
+    floats = any(f.dtype in (dtypes.float32, dtypes.float16) for f in sums_up)
     length = PRODUCTS_BLOCK if of_products(sums.group[0]) else SUM_BLOCK
     if not floats or n < 2 * length:
       with v.iterations(r):
@@ -479,8 +484,7 @@ class Linearizer:
     numbers = {tuple(env.items()): i for i, (env, _) in enumerate(sums.elements)}
     mine = [accumulators[numbers[tuple((here | e).items())]] for e in sorted(self.environments(digits), key=number)]
     of_a, of_b = u.src[4:][: len(core.a.registers)], u.src[4:][len(core.a.registers) :]
-    old = [v.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in mine]
-    src = [v.put(UOp.new(Ops.VECTORIZE, u.dtype.vec(len(old)), tuple(old)))]
+    src = list[UOp]()
     for value, loops in ((x, of_a), (y, of_b)):
       if isinstance(core.a, Tile):  # where it lies
         memory, base, *_ = v.reach(value.src[0], here)
@@ -488,7 +492,13 @@ class Linearizer:
         continue
       values = tuple(v.value(value, {**here, **e}) for e in self.environments(loops))
       src.append(v.node(Ops.VECTORIZE, value.dtype.vec(len(values)), values))
-    new = v.put(UOp.new(Ops.MMA, src[0].dtype, tuple(src), core))
+    self.on_core(core, mine, src)
+
+  def on_core(self, core: Core, mine: Sequence[UOp], src: Sequence[UOp] = ()) -> None:
+    """A core's product for these registers; without operands: all that have been begun have come."""
+    v, old = self.values, [self.values.put(UOp.new(Ops.LOAD, a.dtype, (a,))) for a in mine]
+    whole = v.put(UOp.new(Ops.VECTORIZE, core.result.vec(len(old)), tuple(old)))
+    new = v.put(UOp.new(Ops.MMA, whole.dtype, (whole, *src), core))
     for i, a in enumerate(mine):
       v.put(UOp.new(Ops.STORE, dtypes.void, (a, v.put(UOp.new(Ops.EXTRACT, a.dtype, (new,), (i,))))))
 

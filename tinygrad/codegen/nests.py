@@ -91,7 +91,7 @@ class NestSchedule:
     self.items: list[Item] = []
     self.main: Item | None = None  # the reduction with the most work
     self.fill: Fill | None = None  # if it is one
-    self.stages = 1  # blocks of memory for what is staged within a reduction
+    self.stages = self.reading = 1  # blocks of memory for what is staged within a reduction, and those in use
     self.blocked = False  # its reduction is one of blocks already
     self.steps = room.steps[label] = []
     self.name_reductions()
@@ -249,7 +249,7 @@ class NestSchedule:
     number = {r: f"i{n}" for n, r in enumerate((*outer, *inner))}
     fill = [[number[r] for r in loops(group)] for group in spec.order], spec.vector
     scheduled = self.scheduled(label, 1 << 62, fill=fill)
-    return Panel(image, (*outer, *inner), len(inner), spec.row, 0, scheduled, tile=spec.tile)
+    return Panel(image, (*outer, *inner), len(inner), spec.row, 0, scheduled, tile=spec.tile, reading=self.reading)
 
   def inside(self, image: UOp) -> bool:
     """Whether it has to be filled within the innermost of the loops that nests share."""
@@ -287,10 +287,10 @@ class NestSchedule:
     self.check_fills()
     self.names = {name: r for name, r in self.names.items() if r not in loops} | {f"{m}.lane": lane}
 
-  def pipeline(self, stages: int) -> None:
-    """What is staged from now on within a reduction is filled `stages` - 1 of its iterations ahead."""
-    self.note("pipeline", stages)
-    self.stages = stages
+  def pipeline(self, stages: int, reading: int = 1) -> None:
+    """What is staged from now on within a reduction is filled `stages` - `reading` of its iterations ahead."""
+    self.note("pipeline", stages, reading)
+    self.stages, self.reading = stages, reading
 
   def accumulate(self, name: str, size: int, *dims: str) -> None:
     """The reduction over loop `name` in blocks of `size`; what they add up to is in memory with `dims`."""

@@ -93,6 +93,11 @@ class Core:
     return self.name
 
   @property
+  def late(self) -> bool:
+    """Whether a product goes on while the next is prepared: it has come when that has been begun, the last if asked."""
+    return isinstance(self.a, Tile)
+
+  @property
   def word(self) -> int:
     return 4 // self.operand.itemsize
 

@@ -25,7 +25,7 @@ PUBLISH = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
 
 def wgmma(core: Core) -> str:
   """PTX's instructions for a core whose operands lie in a group's memory: steps of 16 along k. What says where, the
-  matrix descriptor, counts 16 bytes as one."""
+  matrix descriptor, counts 16 bytes as one. The function of the results alone waits for them."""
   kind, n, lines = _TYPES[core.operand], core.d.length, list[str]()
   d = [f"d{i}" for i in range(n)]
   held = ", ".join(f'"+f"({x})' for x in d)
@@ -42,11 +42,11 @@ def wgmma(core: Core) -> str:
   for i in range(core.k // 16):
     ins = ", ".join(f'"l"({x}_at + {i * step})' for x, step in zip("ab", steps))
     lines.append(f'asm volatile("{{ .reg .pred p; setp.ne.b32 p, 1, 0; {code} }}" : {held} : {ins});')
-  lines.append('asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");')
-  lines.append(f'asm volatile("wgmma.wait_group.sync.aligned 0;" : {held} :: "memory");')
-  parameters = ", ".join([f"float& {x}" for x in d] + ["const void* a", "const void* b"])
-  body = "".join(f"  {line}\n" for line in lines)
-  return f"static __device__ inline void {core_name(core)}({parameters}) {{\n{body}}}\n"
+  lines += [f'asm volatile("wgmma.{x}.sync.aligned{y};" ::: "memory");' for x, y in (("commit_group", ""), ("wait_group", " 1"))]
+  come = f'  asm volatile("wgmma.wait_group.sync.aligned 0;" : {held} :: "memory");\n'
+  parameters = ", ".join(f"float& {x}" for x in d)
+  body, name = "".join(f"  {line}\n" for line in lines), f"static __device__ inline void {core_name(core)}"
+  return f"{name}({parameters}, const void* a, const void* b) {{\n{body}}}\n{name}({parameters}) {{\n{come}}}\n"
 
 
 def function_of(core: Core) -> str:

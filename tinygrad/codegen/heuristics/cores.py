@@ -25,6 +25,7 @@ TILE = 64 * 32  # most elements of a warp's
 LEAST = 16  # rows and columns from which a core is worth its while
 STAGES = 4  # blocks of an operand at most, of which all but one are under way
 ROW = 64  # bytes of the reduction in a block of an operand
+BAND = 8  # blocks of rows over which groups go before the next columns, so that those at work read few of both
 CHUNK = 8  # elements of 16 bytes
 DEPTH = 128  # iterations of it at once, at most, in a nest that is one of several
 Triple = tuple[UOp, UOp, UOp]
@@ -83,7 +84,8 @@ def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], l
   """Of operands that the core reads where a group has copied them, 16 bytes at once."""
   m, n, k = loops
   others = tuple(r for r in nest.parallel if r is not m and r is not n)
-  block = blocks(size(m), size(n), int(prod(map(size, others))), nest.room.target.units, WIDE, core.m)
+  most = blocks(size(m), size(n), int(prod(map(size, others))), nest.room.target.units, WIDE, core.m)
+  block = max(math.gcd(size(m), most[0]), core.m), max(math.gcd(size(n), most[1]), core.m)
   if block[1] != core.n or any(size(r) % x for r, x in zip(loops, (*block, core.k))):
     return None
   numbers = {narrowed(x, pair[0].dtype): i for i, (x, *_) in enumerate(nest.operands)}
@@ -97,8 +99,8 @@ def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], l
     o, i = ((f"{nest.name_of(r)}.i",) for r in (outer, inner))
     placed.append(Staged(numbers[x], o, i, 0, (i, o), CHUNK, True))
   nbytes = sum(block) * core.k * core.operand.itemsize
-  stages = max(min(STAGES, nest.room.target.scratch // nbytes, size(k) // core.k), 1)
-  return Product(core, loops, block, (core.m, core.n), core.k, tuple(placed), others, stages)
+  stages = min(STAGES, nest.room.target.scratch // nbytes, size(k) // core.k)
+  return Product(core, loops, block, (core.m, core.n), core.k, tuple(placed), others, stages) if stages > 1 else None
 
 
 def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Product:
@@ -168,7 +170,7 @@ def schedule_product(nest: NestSchedule, p: Product) -> None:
   for name, many in zip((m, n), p.block):
     nest.split(name, many, "clamp")
   nest.split(k, p.depth)
-  nest.pipeline(p.stages)
+  nest.pipeline(p.stages, 1 + core.late)
   if p.operands:
     nest.stage(*p.operands)
   for name, tile, many in ((f"{m}.i", rows, core.m), (f"{n}.i", columns, core.n)):
@@ -179,7 +181,9 @@ def schedule_product(nest: NestSchedule, p: Product) -> None:
   for name in (f"{m}.i.i.o", f"{n}.i.i.o"):
     if name in nest.names:
       unroll(nest, name)
-  nest.bind("groups", *(names[r] for r in p.others), f"{m}.o", f"{n}.o")
+  if f"{m}.o" in nest.names and size(nest.names[f"{m}.o"]) % BAND == 0:
+    nest.split(f"{m}.o", BAND)
+  nest.bind("groups", *(names[r] for r in p.others), f"{m}.o", f"{m}.o.o", f"{n}.o", f"{m}.o.i")
   nest.bind("threads", f"{m}.i.o", f"{n}.i.o")
   nest.bind("lanes", f"{m}.i.i.i.lane")
   nest.within("groups", "lanes", "threads")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tinygrad.codegen.analysis.accesses import size
 from tinygrad.codegen.primitives import IllegalStep
 from tinygrad.codegen.primitives.rebind import IN_REGISTERS
-from tinygrad.device.cores import swizzled
+from tinygrad.device.cores import WIDTH, swizzled
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod, round_up
 from tinygrad.ops.reduce import identity_element
@@ -47,6 +47,7 @@ class Panel:
   scheduled: Scheduled
   stages: int = 1  # blocks of memory, which iterations of the reduction around it take in turn
   tile: bool = False
+  reading: int = 1  # of the blocks, those that may still be read when another is filled
 
   @property
   def around(self) -> list[UOp]:
@@ -71,6 +72,7 @@ class Panel:
   @property
   def nbytes(self) -> int:
     outer, _, row = self.rows
+    row = round_up(row, WIDTH) if self.tile else row
     return round_up(int(prod(map(size, outer))) * row * self.operand.dtype.itemsize, LINE)
 
 
@@ -96,7 +98,7 @@ def stage_panels(kernel: UOp, panels: Sequence[Panel], ids: LoopIds) -> UOp:
     effects += p.scheduled((UOp.new(Ops.STORE, dtypes.void, (there, value, *own.values())),))
     memories.append(where)
   for p, where in zip(panels, memories):
-    ahead = min(p.stages if len(p.around) == 1 else 1 for p in panels) - 1
+    ahead = max(min(p.stages - p.reading if len(p.around) == 1 else 0 for p in panels), 0)
     filled = UOp.new(Ops.AFTER, p.operand.dtype, (where.src[0], *effects), ahead or None)
     made[p.operand] = UOp.new(Ops.LOAD, p.operand.dtype, (where.replace(src=(filled, where.src[1])),))
   return rebuild(kernel, on_sources, made)
