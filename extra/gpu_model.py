@@ -98,7 +98,16 @@ def nvdisasm() -> str:
   raise DeviceError("there is no nvdisasm, which reads machine code\n  fix: pip install nvidia-cuda-nvdisasm")
 
 
-PRODUCT = {"HMMA.16816": 4096, "HMMA.1688": 2048, "FFMA": 64, "FADD": 32, "FMUL": 32}  # operations of a warp
+PRODUCT = {
+  "HGMMA.64x256x": 131072,
+  "HGMMA.64x128x": 65536,
+  "HGMMA.64x64x": 32768,
+  "HMMA.16816": 4096,
+  "HMMA.1688": 2048,
+  "FFMA": 64,
+  "FADD": 32,
+  "FMUL": 32,
+}  # operations of a warp
 
 
 def read_code(text: str) -> Code:
@@ -141,14 +150,15 @@ def compiled(linear: list[UOp], arch: str) -> tuple[Code, Launch, int]:
 def judge(name: str, ast: UOp, arch: str) -> Verdict:
   gpu, cost = GPUS[arch], estimate(ast)
   linear = codegen.lower_kernel(ast, target_of(gpu))
-  kinds = {u.arg.operand.itemsize for u in linear if u.op is Ops.MMA}
+  cores = {u.arg for u in linear if u.op is Ops.MMA}
+  kinds = {core.operand.itemsize for core in cores}
   code, launch, local = compiled(linear, arch)
   threads, groups = prod(launch.threads), prod(launch.groups)
   warps = ceildiv(threads, 32)
   fits = [WARPS // warps, 32, REGISTERS // max(ceildiv(code.registers, 8) * 8 * 32 * warps, 1)]
   here = max(min(*fits, gpu.shared // local if local else 32), 1)
   peak = gpu.half if 2 in kinds else gpu.tf32 if kinds else gpu.single
-  reach = gpu.reach if kinds else 1.0
+  reach = gpu.reach if kinds and not any(core.late for core in cores) else 1.0
   per_warp = cost.ops / (groups * warps)
   passes = per_warp / code.operations if code.loop and code.operations else 1
   times = {

@@ -24,7 +24,7 @@ from tinygrad.codegen.heuristics.gpu import schedule_fill, schedule_gpu
 from tinygrad.codegen.nests import NestSchedule, Staged
 from tinygrad.codegen.primitives import IllegalStep, tensorize
 from tinygrad.device import Target
-from tinygrad.device.cores import BF16, F16, TF32, WARPGROUP, Core, Fragment, Tile, cuda_cores
+from tinygrad.device.cores import BF16, F16, TF32, WARPGROUP, Core, Fragment, SwizzledTile, cuda_cores
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import Context
 from tinygrad.uop import Ops, UOp
@@ -64,7 +64,7 @@ def test_what_a_capability_has():
 
 @pytest.mark.parametrize("core", WARPGROUP, ids=str)
 def test_the_lanes_of_four_warps_have_each_element_once(core):
-  """PTX ISA, "Register fragments and shared memory matrix layouts": a warp has 16 rows, a lane two neighbours of two."""
+  """PTX ISA, "Register fragments and shared memory matrix layouts": a warp has 16 rows, a lane 2 neighbours of 2."""
   assert set(core.d.places()) == {(i, j) for i in range(64) for j in range(core.n)}
   for lane, register in ((0, 0), (37, 2), (127, core.n // 2 - 1)):
     warp, group, within = lane // 32, lane % 32 // 4, lane % 4
@@ -75,14 +75,14 @@ def test_the_lanes_of_four_warps_have_each_element_once(core):
 @pytest.mark.parametrize("along_k", [True, False])
 def test_a_tile_lies_as_128_byte_swizzle_has_it(along_k):
   """The bits of an address: of the chunk of 16 bytes, exclusive or those of the row of 128 bytes (PTX ISA, "Swizzling
-  modes"); rows follow one another, and behind those of 64 columns the next 64."""
+  modes"); rows follow one another, behind those of 64 columns those of the next."""
   places = {}
   for side in range(128):
     for k in range(64):
       row, column = (side, k) if along_k else (k, side)
       address = row * 128 + column % 64 * 2 + column // 64 * 64 * 128
-      assert Tile(along_k).place(side, k, 64) * 2 == address ^ (address >> 7 & 7) << 4
-      places[Tile(along_k).place(side, k, 64)] = side, k
+      assert SwizzledTile(along_k).place(side, k, 64) * 2 == address ^ (address >> 7 & 7) << 4
+      places[SwizzledTile(along_k).place(side, k, 64)] = side, k
   assert sorted(places) == [*range(128 * 64)]
 
 
@@ -253,7 +253,7 @@ def test_copies_are_waited_for_and_what_they_overwrite_has_been_read():
 
 def late_core(x: bool, y: bool) -> Core:
   """As those of four warps, but small."""
-  return Core("late.m16n8k64", 16, 8, 64, dtypes.float16, Tile(x), Tile(y), F16.d)
+  return Core("late.m16n8k64", 16, 8, 64, dtypes.float16, SwizzledTile(x), SwizzledTile(y), F16.d)
 
 
 def tiles(core: Core, block: tuple[int, int], stages: int, tile: bool = True):
@@ -277,7 +277,9 @@ def of_layout(m: int, n: int, k: int, x: bool, y: bool) -> tuple[UOp, list[np.nd
   i, j, r = loop(m, 0), loop(n, 1), reduce(k, 2)
   arrays = [np.random.default_rng(k).integers(-4, 5, s).astype(np.float16) for s in ((m, k), (k, n))]
   at_x, at_y = dot((i, k), (r, 1)) if x else dot((r, m), (i, 1)), dot((j, k), (r, 1)) if y else dot((r, n), (j, 1))
-  value = fold(Ops.ADD, op(Ops.MUL, *(Product.wide(load(q + 1, arrays[q], at)) for q, at in enumerate((at_x, at_y)))), r)
+  value = fold(
+    Ops.ADD, op(Ops.MUL, *(Product.wide(load(q + 1, arrays[q], at)) for q, at in enumerate((at_x, at_y)))), r
+  )
   return sink(store(dot((i, n), (j, 1)), value, i, j, size=m * n)), arrays
 
 
@@ -334,7 +336,9 @@ def test_products_that_are_not_waited_for_are_seen():
 def test_an_operand_that_lies_otherwise_is_refused():
   core = late_core(True, True)
   ast, _ = of_layout(32, 16, 128, True, True)
-  with pytest.raises(IllegalStep, match=r"core late\.m16n8k64 reads its operands in a group's memory\n  fix: stage both"):
+  with pytest.raises(
+    IllegalStep, match=r"core late\.m16n8k64 reads its operands in a group's memory\n  fix: stage both"
+  ):
     lower_kernel(ast, replace(CORES, cores=(core,)), 1, tiles(core, (32, 8), 2, False))
 
 

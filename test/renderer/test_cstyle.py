@@ -245,7 +245,7 @@ def test_pointers_are_alone_where_no_table_leads_to_the_same_memory():
 
 
 def test_what_is_read_again_is_not_said_to_be_alone():
-  """One thread reads what another has stored: a compiler that is told of no other pointer moves that across a barrier."""
+  """A thread reads what another has stored: a compiler that is told of no other pointer moves that over a barrier."""
   i, j, k, x = ranged(64, 0), ranged(4, 1), ranged(4, 2), dtypes.float32
   here, there = (UOp.new(Ops.ADD, dtypes.index, (UOp.new(Ops.MUL, dtypes.index, (i, num(4))), r)) for r in (j, k))
   first, again = kernel(256, here, load(2, x, 256, here), i, j), kernel(256, there, load(0, x, 256, there), i, k)

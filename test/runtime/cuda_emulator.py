@@ -175,7 +175,9 @@ def of_tiles(core: cores.Core, found: re.Match[str]) -> str:
     ", ".join(str(tile.place(i, k, core.k)) for i in range(n) for k in range(core.k))
     for tile, n in ((core.a, core.m), (core.b, core.n))
   ]
-  of_lane = ", ".join(f"{{{i}, {j}}}" for lane in range(core.lanes) for i, j in map(functools.partial(core.d.at, lane), range(len(d))))
+  of_lane = ", ".join(
+    f"{{{i}, {j}}}" for lane in range(core.lanes) for i, j in map(functools.partial(core.d.at, lane), range(len(d)))
+  )
   return f"""static inline void {found[1]}({found[2]}) {{
   static const int of_a[] = {{{places[0]}}}, of_b[] = {{{places[1]}}};
   static const int element[][2] = {{{of_lane}}};

@@ -50,16 +50,16 @@ WIDTH = 64  # elements of two bytes in a row of a tile
 
 
 def swizzled(row: Any, column: Any, rows: int) -> Any:
-  """Where an element of a tile lies, by numbers or by indices: in rows of 128 bytes, `rows` for WIDTH columns, then those of the next. The eight
-  chunks of 16 bytes of a row change places, by the exclusive or of their number and the row's, so that chunks of one
-  column are in different banks."""
+  """Where an element of a tile lies, by numbers or by indices: in rows of 128 bytes, `rows` of them for WIDTH columns,
+  then those of the next. The eight chunks of 16 bytes of a row change places, to the exclusive or of their number and
+  the row's, so that chunks of one column are in different banks."""
   chunk = column % WIDTH // 8
   one, two, four = ((row // bit + chunk // bit) % 2 for bit in (1, 2, 4))
   return column // WIDTH * (rows * WIDTH) + row * WIDTH + (one + two * 2 + four * 4) * 8 + column % 8
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class SwizzledTile:
   """A matrix that a core reads from a group's memory, `swizzled`: its rows there go along k (`along_k`), or along the
   other loop."""
 
@@ -83,8 +83,8 @@ class Core:
   n: int
   k: int
   operand: DType
-  a: Fragment | Tile
-  b: Fragment | Tile
+  a: Fragment | SwizzledTile
+  b: Fragment | SwizzledTile
   d: Fragment
   result: DType = dtypes.float32
   lanes: int = 32
@@ -95,7 +95,7 @@ class Core:
   @property
   def late(self) -> bool:
     """Whether a product goes on while the next is prepared: it has come when that has been begun, the last if asked."""
-    return isinstance(self.a, Tile)
+    return isinstance(self.a, SwizzledTile)
 
   @property
   def word(self) -> int:
@@ -111,13 +111,11 @@ BF16, F16 = (Core(f"m16n8k16.{d.name}", 16, 8, 16, d, _A16, _B16, _D) for d in (
 TF32 = Core("m16n8k8.tf32", 16, 8, 8, dtypes.float32, _A32, _B32, _D)  # rounds its operands to 11 bits
 
 
-
-
 def warpgroup_core(n: int, operand: DType, along_k: tuple[bool, bool]) -> Core:
   """Four steps of wgmma, whose four warps have 16 rows of D each, one after the other."""
   name = f"wgmma.m64n{n}k{WIDTH}.{operand.name}.{''.join('nk'[x] for x in along_k)}"
   d = Fragment(((4, 16, 0), (8, 1, 0), (4, 0, 2)), ((n // 8, 0, 8), (2, 8, 0), (2, 0, 1)))
-  return Core(name, 64, n, WIDTH, operand, Tile(along_k[0]), Tile(along_k[1]), d, lanes=128)
+  return Core(name, 64, n, WIDTH, operand, SwizzledTile(along_k[0]), SwizzledTile(along_k[1]), d, lanes=128)
 
 
 _ways = itertools.product((256, 128, 64), (dtypes.bfloat16, dtypes.float16), itertools.product((True, False), repeat=2))

@@ -30,28 +30,13 @@ def nothing_cut(u: UOp) -> Factors:
 
 
 define(
-  Ops.CUSTOM,
-  shape=lambda u: u.arg[1].shape(u),
-  dtype=check_custom,
-  evaluate=lambda u, xs, shape: evaluate_graph(made_of(u), u, xs),
-  gradient=lambda g, u: u.arg[1].gradient(g, u),
-  factors=lambda u: u.arg[1].factors(u),
-  partial=PartialRule.REDUCE_FIRST,
-  render=None,
-  index_map=None,
-  traits=Trait.REDUCES,
-  cost=1,
-)
+  Ops.CUSTOM, shape=lambda u: u.arg[1].shape(u), dtype=check_custom,
+  evaluate=lambda u, xs, shape: evaluate_graph(made_of(u), u, xs), gradient=lambda g, u: u.arg[1].gradient(g, u),
+  factors=lambda u: u.arg[1].factors(u), partial=PartialRule.REDUCE_FIRST, render=None, index_map=None,
+  traits=Trait.REDUCES, cost=1,
+)  # fmt: skip
 define(
-  Ops.CALL,
-  shape=lambda u: u.arg.graph.shape,
-  dtype=any_dtype,
-  evaluate=lambda u, xs, shape: evaluate_graph(u.arg.graph, u, xs),
-  gradient=None,
-  factors=nothing_cut,
-  partial=PartialRule.REDUCE_FIRST,
-  render=None,
-  index_map=None,
-  traits=NO_TRAIT,
-  cost=1,
-)
+  Ops.CALL, shape=lambda u: u.arg.graph.shape, dtype=any_dtype,
+  evaluate=lambda u, xs, shape: evaluate_graph(u.arg.graph, u, xs), gradient=None, factors=nothing_cut,
+  partial=PartialRule.REDUCE_FIRST, render=None, index_map=None, traits=NO_TRAIT, cost=1,
+)  # fmt: skip

@@ -73,25 +73,13 @@ def _times(g: UOp, product: UOp) -> UOp:
 FROM_ZERO = Trait.ZERO_AT_ZERO | Trait.FLOP
 
 define_elementwise(
-  Ops.NEG,
-  dtype=same_dtype,
-  evaluate="negative",
-  gradient=lambda g, u: (-g,),
-  partial=PartialRule.NEGATE,
-  render="-{0}",
-  traits=FROM_ZERO,
-  cost=1,
-)
+  Ops.NEG, dtype=same_dtype, evaluate="negative", gradient=lambda g, u: (-g,), partial=PartialRule.NEGATE,
+  render="-{0}", traits=FROM_ZERO, cost=1,
+)  # fmt: skip
 define_elementwise(
-  Ops.RECIP,
-  dtype=float_only,
-  evaluate="reciprocal",
-  gradient=lambda g, u: (_times(g, -(g * u * u)),),
-  partial=PartialRule.REDUCE_FIRST,
-  render="1/{0}",
-  traits=Trait.FLOP,
-  cost=8,
-)
+  Ops.RECIP, dtype=float_only, evaluate="reciprocal", gradient=lambda g, u: (_times(g, -(g * u * u)),),
+  partial=PartialRule.REDUCE_FIRST, render="1/{0}", traits=Trait.FLOP, cost=8,
+)  # fmt: skip
 
 
 define_function(Ops.EXP, evaluate="exp", gradient=lambda g, u: (_times(g, g * u),), traits=Trait.FLOP, cost=16)
@@ -115,27 +103,15 @@ def gradient_erf(g: UOp, u: UOp) -> Grads:
 define_function(Ops.ERF, evaluate=_erf, gradient=gradient_erf, traits=FROM_ZERO, cost=32)
 for _op, _name in ((Ops.FLOOR, "floor"), (Ops.CEIL, "ceil"), (Ops.ROUND, "rint")):
   define_elementwise(
-    _op,
-    dtype=same_dtype,
-    evaluate=_name,
-    gradient=_no_gradient,
-    partial=PartialRule.MONOTONE,
-    render=f"{_name}({{0}})",
-    traits=FROM_ZERO,
-    cost=1,
-  )
+    _op, dtype=same_dtype, evaluate=_name, gradient=_no_gradient, partial=PartialRule.MONOTONE,
+    render=f"{_name}({{0}})", traits=FROM_ZERO, cost=1,
+  )  # fmt: skip
 
 
 define_elementwise(
-  Ops.NOT,
-  dtype=integer_only,
-  evaluate="invert",
-  gradient=_no_gradient,
-  partial=PartialRule.REDUCE_FIRST,
-  render="!{0}",
-  traits=NO_TRAIT,
-  cost=1,
-)
+  Ops.NOT, dtype=integer_only, evaluate="invert", gradient=_no_gradient, partial=PartialRule.REDUCE_FIRST,
+  render="!{0}", traits=NO_TRAIT, cost=1,
+)  # fmt: skip
 
 
 def gradient_cast(g: UOp, u: UOp) -> Grads:
@@ -145,15 +121,9 @@ def gradient_cast(g: UOp, u: UOp) -> Grads:
 
 # to bool by comparing with 0; out-of-range floats to integers are not defined
 define_elementwise(
-  Ops.CAST,
-  dtype=lambda u: None,
-  evaluate=lambda x: x,
-  gradient=gradient_cast,
-  partial=PartialRule.CAST,
-  render="cast({0})",
-  traits=Trait.CONVERTS | Trait.SEEN_THROUGH,
-  cost=1,
-)
+  Ops.CAST, dtype=lambda u: None, evaluate=lambda x: x, gradient=gradient_cast, partial=PartialRule.CAST,
+  render="cast({0})", traits=Trait.CONVERTS | Trait.SEEN_THROUGH, cost=1,
+)  # fmt: skip
 
 
 def check_bitcast(u: UOp) -> None:
@@ -166,53 +136,28 @@ def evaluate_bitcast(u: UOp, xs: list[Any], shape: tuple[int, ...]) -> Any:
 
 
 define(
-  Ops.BITCAST,
-  shape=same_shape,
-  dtype=check_bitcast,
-  evaluate=evaluate_bitcast,
-  gradient=_no_gradient,
-  factors=elementwise,
-  partial=PartialRule.REDUCE_FIRST,
-  render="bitcast({0})",
-  index_map=None,
-  traits=Trait.CONVERTS,
+  Ops.BITCAST, shape=same_shape, dtype=check_bitcast, evaluate=evaluate_bitcast, gradient=_no_gradient,
+  factors=elementwise, partial=PartialRule.REDUCE_FIRST, render="bitcast({0})", index_map=None, traits=Trait.CONVERTS,
   cost=1,
-)
+)  # fmt: skip
 
 # ---------------------------------------------------------------- binary
 
 
 # numpy's sum and product of bools are their or and their and
 define_elementwise(
-  Ops.ADD,
-  dtype=same_dtype,
-  evaluate="add",
-  gradient=lambda g, u: (g, g),
-  partial=PartialRule.SUM,
-  render="({0} + {1})",
-  traits=Trait.WRAPS | Trait.FLOP,
-  cost=1,
-)
+  Ops.ADD, dtype=same_dtype, evaluate="add", gradient=lambda g, u: (g, g), partial=PartialRule.SUM,
+  render="({0} + {1})", traits=Trait.WRAPS | Trait.FLOP, cost=1,
+)  # fmt: skip
 define_elementwise(
-  Ops.SUB,
-  dtype=same_dtype,
-  evaluate="subtract",
-  gradient=lambda g, u: (g, -g),
-  partial=PartialRule.SUM,
-  render="({0} - {1})",
-  traits=Trait.WRAPS | Trait.FLOP,
-  cost=1,
-)
+  Ops.SUB, dtype=same_dtype, evaluate="subtract", gradient=lambda g, u: (g, -g), partial=PartialRule.SUM,
+  render="({0} - {1})", traits=Trait.WRAPS | Trait.FLOP, cost=1,
+)  # fmt: skip
 define_elementwise(
-  Ops.MUL,
-  dtype=same_dtype,
-  evaluate="multiply",
-  gradient=lambda g, u: (g * u.src[1], g * u.src[0]),
-  partial=PartialRule.PRODUCT,
-  render="({0} * {1})",
-  traits=Trait.ZERO_AT_ZERO | Trait.WRAPS | Trait.FLOP | Trait.SEEN | Trait.PAIRED,
-  cost=1,
-)
+  Ops.MUL, dtype=same_dtype, evaluate="multiply", gradient=lambda g, u: (g * u.src[1], g * u.src[0]),
+  partial=PartialRule.PRODUCT, render="({0} * {1})",
+  traits=Trait.ZERO_AT_ZERO | Trait.WRAPS | Trait.FLOP | Trait.SEEN | Trait.PAIRED, cost=1,
+)  # fmt: skip
 
 
 def gradient_fdiv(g: UOp, u: UOp) -> Grads:
@@ -224,15 +169,9 @@ def gradient_fdiv(g: UOp, u: UOp) -> Grads:
 
 
 define_elementwise(
-  Ops.FDIV,
-  dtype=float_only,
-  evaluate="true_divide",
-  gradient=gradient_fdiv,
-  partial=PartialRule.PRODUCT,
-  render="({0} / {1})",
-  traits=Trait.FLOP,
-  cost=8,
-)
+  Ops.FDIV, dtype=float_only, evaluate="true_divide", gradient=gradient_fdiv, partial=PartialRule.PRODUCT,
+  render="({0} / {1})", traits=Trait.FLOP, cost=8,
+)  # fmt: skip
 
 
 def _floordiv(x: Any, y: Any) -> Any:
@@ -255,15 +194,9 @@ def gradient_extremum(g: UOp, u: UOp) -> Grads:
 
 for _op, _name in ((Ops.MAX, "max"), (Ops.MIN, "min")):
   define_elementwise(
-    _op,
-    dtype=same_dtype,
-    evaluate=f"{_name}imum",
-    gradient=gradient_extremum,
-    partial=PartialRule.EXTREMUM,
-    render=f"{_name}({{0}}, {{1}})",
-    traits=Trait.IDEMPOTENT | Trait.FLOP,
-    cost=1,
-  )
+    _op, dtype=same_dtype, evaluate=f"{_name}imum", gradient=gradient_extremum, partial=PartialRule.EXTREMUM,
+    render=f"{_name}({{0}}, {{1}})", traits=Trait.IDEMPOTENT | Trait.FLOP, cost=1,
+  )  # fmt: skip
 
 
 def gradient_pow(g: UOp, u: UOp) -> Grads:
@@ -275,15 +208,9 @@ def gradient_pow(g: UOp, u: UOp) -> Grads:
 
 
 define_elementwise(
-  Ops.POW,
-  dtype=float_only,
-  evaluate="power",
-  gradient=gradient_pow,
-  partial=PartialRule.REDUCE_FIRST,
-  render="pow({0}, {1})",
-  traits=Trait.FLOP,
-  cost=64,
-)
+  Ops.POW, dtype=float_only, evaluate="power", gradient=gradient_pow, partial=PartialRule.REDUCE_FIRST,
+  render="pow({0}, {1})", traits=Trait.FLOP, cost=64,
+)  # fmt: skip
 _OPERATORS: tuple[tuple[Ops, str | Callable[..., Any], str, Callable[[UOp], None], Trait], ...] = (
   (Ops.IDIV, _floordiv, "//", integer_only, Trait.DIVIDES | Trait.FLOP),
   (Ops.MOD, _mod, "%", integer_only, Trait.DIVIDES | Trait.FLOP),
@@ -298,15 +225,9 @@ _OPERATORS: tuple[tuple[Ops, str | Callable[..., Any], str, Callable[[UOp], None
 )
 for _op, _evaluate, _sign, _dtype, _traits in _OPERATORS:
   define_elementwise(
-    _op,
-    dtype=_dtype,
-    evaluate=_evaluate,
-    gradient=_no_gradient,
-    partial=PartialRule.REDUCE_FIRST,
-    render=f"({{0}} {_sign} {{1}})",
-    traits=_traits,
-    cost=1,
-  )
+    _op, dtype=_dtype, evaluate=_evaluate, gradient=_no_gradient, partial=PartialRule.REDUCE_FIRST,
+    render=f"({{0}} {_sign} {{1}})", traits=_traits, cost=1,
+  )  # fmt: skip
 
 # ---------------------------------------------------------------- ternary
 
@@ -322,12 +243,6 @@ def gradient_where(g: UOp, u: UOp) -> Grads:
 
 
 define_elementwise(
-  Ops.WHERE,
-  dtype=check_where,
-  evaluate="where",
-  gradient=gradient_where,
-  partial=PartialRule.SELECT,
-  render="({0} ? {1} : {2})",
-  traits=NO_TRAIT,
-  cost=1,
-)
+  Ops.WHERE, dtype=check_where, evaluate="where", gradient=gradient_where, partial=PartialRule.SELECT,
+  render="({0} ? {1} : {2})", traits=NO_TRAIT, cost=1,
+)  # fmt: skip

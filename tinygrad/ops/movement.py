@@ -110,15 +110,11 @@ def _upper(n: int, upper: dict[int, int]) -> int:
 
 
 define_movement(
-  Ops.RESHAPE,
-  shape=reshape_shape,
-  evaluate=lambda u, xs, shape: xs[0].reshape(shape),
-  gradient=lambda g, u: (g.reshape(u.src[0].shape),),
-  factors=factors_reshape,
-  partial=PartialRule.KEEP,
+  Ops.RESHAPE, shape=reshape_shape, evaluate=lambda u, xs, shape: xs[0].reshape(shape),
+  gradient=lambda g, u: (g.reshape(u.src[0].shape),), factors=factors_reshape, partial=PartialRule.KEEP,
   index_map=lambda u, idx: Element(reshape_index(idx, u.shape, u.src[0].shape)),
   traits=Trait.VIEW | Trait.ONTO | Trait.ONE_TO_ONE | Trait.SEEN_THROUGH,
-)
+)  # fmt: skip
 
 # ---------------------------------------------------------------- PERMUTE, EXPAND
 
@@ -130,15 +126,12 @@ def permute_shape(u: UOp) -> tuple[Any, ...]:
 
 
 define_movement(
-  Ops.PERMUTE,
-  shape=permute_shape,
-  evaluate=lambda u, xs, shape: xs[0].transpose(u.arg),
+  Ops.PERMUTE, shape=permute_shape, evaluate=lambda u, xs, shape: xs[0].transpose(u.arg),
   gradient=lambda g, u: (g.permute(argsort(u.arg)),),
   factors=lambda u: Factors((own_dims(u.src[0]),), tuple((i,) for i in u.arg), u.src[0].max_shape),
-  partial=PartialRule.KEEP,
-  index_map=lambda u, idx: Element(tuple(idx[i] for i in argsort(u.arg))),
+  partial=PartialRule.KEEP, index_map=lambda u, idx: Element(tuple(idx[i] for i in argsort(u.arg))),
   traits=Trait.VIEW | Trait.ONTO | Trait.ONE_TO_ONE | Trait.SEEN_THROUGH,
-)
+)  # fmt: skip
 
 
 def expand_shape(u: UOp) -> tuple[Any, ...]:
@@ -158,15 +151,11 @@ def factors_expand(u: UOp) -> Factors:
 
 
 define_movement(
-  Ops.EXPAND,
-  shape=expand_shape,
-  evaluate=lambda u, xs, shape: numpy.broadcast_to(xs[0], shape),
-  gradient=lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),),
-  factors=factors_expand,
-  partial=PartialRule.KEEP,
+  Ops.EXPAND, shape=expand_shape, evaluate=lambda u, xs, shape: numpy.broadcast_to(xs[0], shape),
+  gradient=lambda g, u: (g.r(Ops.ADD, expanded_axes(u)),), factors=factors_expand, partial=PartialRule.KEEP,
   index_map=lambda u, idx: Element(tuple(number(0) if is_int(n, 1) else i for i, n in zip(idx, u.src[0].shape))),
   traits=Trait.VIEW | Trait.ONTO | Trait.SEEN_THROUGH,
-)
+)  # fmt: skip
 
 # ---------------------------------------------------------------- PAD, SHRINK, FLIP, CAT
 
@@ -206,15 +195,10 @@ def pad_index(u: UOp, idx: Index) -> Element:
 
 
 define_movement(
-  Ops.PAD,
-  shape=pad_shape,
-  evaluate=evaluate_pad,
-  gradient=gradient_pad,
-  factors=lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]),
-  partial=PartialRule.PAD,
-  index_map=pad_index,
-  traits=Trait.GATED | Trait.ONTO | Trait.ONE_TO_ONE,
-)
+  Ops.PAD, shape=pad_shape, evaluate=evaluate_pad, gradient=gradient_pad,
+  factors=lambda u: _remap_factors(u, [i for i, p in enumerate(u.arg[0]) if p != (0, 0)]), partial=PartialRule.PAD,
+  index_map=pad_index, traits=Trait.GATED | Trait.ONTO | Trait.ONE_TO_ONE,
+)  # fmt: skip
 
 
 def shrink_shape(u: UOp) -> tuple[Any, ...]:
@@ -236,15 +220,11 @@ def shrink_remaps(u: UOp) -> list[int]:
 
 
 define_movement(
-  Ops.SHRINK,
-  shape=shrink_shape,
-  evaluate=lambda u, xs, shape: xs[0][tuple(slice(int(a), int(b)) for a, b in u.arg)],
-  gradient=gradient_shrink,
-  factors=lambda u: _remap_factors(u, shrink_remaps(u)),
-  partial=PartialRule.KEEP,
+  Ops.SHRINK, shape=shrink_shape, evaluate=lambda u, xs, shape: xs[0][tuple(slice(int(a), int(b)) for a, b in u.arg)],
+  gradient=gradient_shrink, factors=lambda u: _remap_factors(u, shrink_remaps(u)), partial=PartialRule.KEEP,
   index_map=lambda u, idx: Element(tuple(i if is_int(a, 0) else simplify(i + a) for i, (a, _) in zip(idx, u.arg))),
   traits=Trait.VIEW | Trait.ONE_TO_ONE,
-)
+)  # fmt: skip
 
 
 def flip_shape(u: UOp) -> tuple[Any, ...]:
@@ -258,15 +238,10 @@ def flip_index(u: UOp, idx: Index) -> Element:
 
 
 define_movement(
-  Ops.FLIP,
-  shape=flip_shape,
-  evaluate=lambda u, xs, shape: numpy.flip(xs[0], u.arg),
-  gradient=lambda g, u: (g.flip(u.arg),),
-  factors=lambda u: _remap_factors(u, u.arg),
-  partial=PartialRule.KEEP,
-  index_map=flip_index,
-  traits=Trait.VIEW | Trait.ONTO | Trait.ONE_TO_ONE,
-)
+  Ops.FLIP, shape=flip_shape, evaluate=lambda u, xs, shape: numpy.flip(xs[0], u.arg),
+  gradient=lambda g, u: (g.flip(u.arg),), factors=lambda u: _remap_factors(u, u.arg), partial=PartialRule.KEEP,
+  index_map=flip_index, traits=Trait.VIEW | Trait.ONTO | Trait.ONE_TO_ONE,
+)  # fmt: skip
 
 
 def cat_shape(u: UOp) -> tuple[Any, ...]:
@@ -282,15 +257,10 @@ def gradient_cat(g: UOp, u: UOp) -> Grads:
 
 
 define_movement(
-  Ops.CAT,
-  shape=cat_shape,
-  evaluate=lambda u, xs, shape: numpy.concatenate(xs, axis=u.arg),
-  gradient=gradient_cat,
-  factors=lambda u: _remap_factors(u, (u.arg,)),
-  partial=PartialRule.KEEP,
-  index_map=None,
+  Ops.CAT, shape=cat_shape, evaluate=lambda u, xs, shape: numpy.concatenate(xs, axis=u.arg), gradient=gradient_cat,
+  factors=lambda u: _remap_factors(u, (u.arg,)), partial=PartialRule.KEEP, index_map=None,
   traits=Trait.GATED | Trait.ONTO | Trait.ONE_TO_ONE,
-)
+)  # fmt: skip
 
 # ---------------------------------------------------------------- WINDOW, SPREAD
 
@@ -359,22 +329,10 @@ def spread_index(u: UOp, idx: Index) -> Element:
 
 
 define_movement(
-  Ops.WINDOW,
-  shape=window_shape,
-  evaluate=evaluate_window,
-  gradient=_adjoint,
-  factors=factors_window,
-  partial=PartialRule.KEEP,
-  index_map=window_index,
-  traits=Trait.VIEW | Trait.STRIDED,
-)
+  Ops.WINDOW, shape=window_shape, evaluate=evaluate_window, gradient=_adjoint, factors=factors_window,
+  partial=PartialRule.KEEP, index_map=window_index, traits=Trait.VIEW | Trait.STRIDED,
+)  # fmt: skip
 define_movement(
-  Ops.SPREAD,
-  shape=spread_shape,
-  evaluate=evaluate_spread,
-  gradient=_adjoint,
-  factors=factors_window,
-  partial=PartialRule.PAD,
-  index_map=spread_index,
-  traits=Trait.GATED | Trait.ONE_TO_ONE | Trait.STRIDED,
-)
+  Ops.SPREAD, shape=spread_shape, evaluate=evaluate_spread, gradient=_adjoint, factors=factors_window,
+  partial=PartialRule.PAD, index_map=spread_index, traits=Trait.GATED | Trait.ONE_TO_ONE | Trait.STRIDED,
+)  # fmt: skip

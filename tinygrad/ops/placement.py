@@ -53,33 +53,18 @@ def check_index_dtype(u: UOp) -> None:
 
 define_symbol(Ops.UNIQUE, shape=scalar_shape, dtype=any_dtype, factors=None, traits=NO_TRAIT)
 define_leaf(
-  Ops.CONST,
-  shape=scalar_shape,
-  dtype=check_const,
-  evaluate=evaluate_const,
-  factors=factors_leaf,
-  render="{arg}",
+  Ops.CONST, shape=scalar_shape, dtype=check_const, evaluate=evaluate_const, factors=factors_leaf, render="{arg}",
   traits=Trait.PLACELESS | Trait.SEEN,
-)
+)  # fmt: skip
 define_leaf(
-  Ops.IOTA,
-  shape=lambda u: (u.arg,),
-  dtype=any_dtype,
-  evaluate=evaluate_iota,
-  factors=factors_leaf,
-  render=None,
+  Ops.IOTA, shape=lambda u: (u.arg,), dtype=any_dtype, evaluate=evaluate_iota, factors=factors_leaf, render=None,
   traits=Trait.PLACELESS | Trait.SEEN,
-)
+)  # fmt: skip
 define_symbol(Ops.BUFFER, shape=lambda u: u.arg.shape, dtype=check_buffer, factors=factors_leaf, traits=Trait.MEMORY)
 define_leaf(
-  Ops.VARIABLE,
-  shape=scalar_shape,
-  dtype=check_index_dtype,
-  evaluate=None,
-  factors=factors_leaf,
-  render="{arg}",
+  Ops.VARIABLE, shape=scalar_shape, dtype=check_index_dtype, evaluate=None, factors=factors_leaf, render="{arg}",
   traits=Trait.PLACELESS,
-)
+)  # fmt: skip
 define_symbol(Ops.BIND, shape=scalar_shape, dtype=check_index_dtype, factors=factors_leaf, traits=Trait.PLACELESS)
 define_symbol(Ops.HOLE, shape=lambda u: u.arg[1], dtype=any_dtype, factors=factors_leaf, traits=Trait.PLACELESS)
 
@@ -134,35 +119,18 @@ def factors_first(u: UOp) -> Factors:
 
 
 define(
-  Ops.ASSIGN,
-  shape=first_shape,
-  dtype=check_assign,
-  evaluate=lambda u, xs, shape: xs[1],
-  gradient=lambda g, u: (None, g),
-  factors=elementwise,
-  partial=PartialRule.REDUCE_FIRST,
-  render=None,
-  index_map=None,
-  traits=Trait.EFFECT,
-  cost=0,
-)
+  Ops.ASSIGN, shape=first_shape, dtype=check_assign, evaluate=lambda u, xs, shape: xs[1],
+  gradient=lambda g, u: (None, g), factors=elementwise, partial=PartialRule.REDUCE_FIRST, render=None, index_map=None,
+  traits=Trait.EFFECT, cost=0,
+)  # fmt: skip
 for _op, _gradient, _traits in (
   (Ops.AFTER, lambda g, u: (None,) * len(u.src), Trait.EFFECT),
   (Ops.WAIT, lambda g, u: (g, *(None,) * (len(u.src) - 1)), Trait.VIEW),
 ):
   define(
-    _op,
-    shape=first_shape,
-    dtype=keeps_dtype,
-    evaluate=identity,
-    gradient=_gradient,
-    factors=factors_first,
-    partial=PartialRule.REDUCE_FIRST,
-    render=None,
-    index_map=None,
-    traits=Trait.IDENTITY | _traits,
-    cost=0,
-  )
+    _op, shape=first_shape, dtype=keeps_dtype, evaluate=identity, gradient=_gradient, factors=factors_first,
+    partial=PartialRule.REDUCE_FIRST, render=None, index_map=None, traits=Trait.IDENTITY | _traits, cost=0,
+  )  # fmt: skip
 define_structure(Ops.SINK, shape=scalar_shape, dtype=any_dtype, traits=NO_TRAIT)
 
 

@@ -76,18 +76,9 @@ def factors_reduce(u: UOp) -> Factors:
 
 
 define(
-  Ops.REDUCE,
-  shape=reduce_shape,
-  dtype=same_dtype,
-  evaluate=evaluate_reduce,
-  gradient=gradient_reduce,
-  factors=factors_reduce,
-  partial=PartialRule.REDUCE_SAME,
-  render=None,
-  index_map=None,
-  traits=Trait.REDUCES,
-  cost=1,
-)
+  Ops.REDUCE, shape=reduce_shape, dtype=same_dtype, evaluate=evaluate_reduce, gradient=gradient_reduce,
+  factors=factors_reduce, partial=PartialRule.REDUCE_SAME, render=None, index_map=None, traits=Trait.REDUCES, cost=1,
+)  # fmt: skip
 
 # ---------------------------------------------------------------- GATHER
 
@@ -134,18 +125,9 @@ def factors_gather(u: UOp) -> Factors:
 
 
 define(
-  Ops.GATHER,
-  shape=gather_shape,
-  dtype=check_gather,
-  evaluate=evaluate_gather,
-  gradient=gradient_gather,
-  factors=factors_gather,
-  partial=PartialRule.KEEP,
-  render=None,
-  index_map=None,
-  traits=Trait.PAIRED,
-  cost=0,
-)
+  Ops.GATHER, shape=gather_shape, dtype=check_gather, evaluate=evaluate_gather, gradient=gradient_gather,
+  factors=factors_gather, partial=PartialRule.KEEP, render=None, index_map=None, traits=Trait.PAIRED, cost=0,
+)  # fmt: skip
 
 # ---------------------------------------------------------------- SCATTER
 
@@ -212,15 +194,6 @@ def factors_scatter(u: UOp) -> Factors:
 
 
 define(
-  Ops.SCATTER,
-  shape=scatter_shape,
-  dtype=check_scatter,
-  evaluate=evaluate_scatter,
-  gradient=gradient_scatter,
-  factors=factors_scatter,
-  partial=PartialRule.SCATTER,
-  render=None,
-  index_map=None,
-  traits=Trait.REDUCES,
-  cost=1,
-)
+  Ops.SCATTER, shape=scatter_shape, dtype=check_scatter, evaluate=evaluate_scatter, gradient=gradient_scatter,
+  factors=factors_scatter, partial=PartialRule.SCATTER, render=None, index_map=None, traits=Trait.REDUCES, cost=1,
+)  # fmt: skip

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tinygrad.device import Launch, Rendered
-from tinygrad.device.cores import Core, Tile
+from tinygrad.device.cores import Core, SwizzledTile
 from tinygrad.dtype import DType, dtypes, to_numpy_dtype
 from tinygrad.helpers import ceildiv, numpy
 from tinygrad.ops import Trait, having
@@ -112,7 +112,7 @@ class CRenderer:
     self.turned, self.short = turned_range(linear), short_loops(linear)
     self.later = False  # whether something is copied while others compute
     self.cores: dict[Core, str] = {}  # their functions
-    self.tiles = any(u.op is Ops.MMA and isinstance(u.arg.a, Tile) for u in linear)
+    self.tiles = any(u.op is Ops.MMA and isinstance(u.arg.a, SwizzledTile) for u in linear)
     self.dims, self.shared = {AxisKind.GLOBAL: 0, AxisKind.LOCAL: 0}, 0
 
   def render(self) -> Rendered:
@@ -120,8 +120,9 @@ class CRenderer:
       self.one(u)
     d, params = self.d, self.params
     # a table may lead to what the kernel writes, and one thread reads what another has written
-    written = {u.src[0].src[0] for u in self.linear if u.op in (Ops.STORE, Ops.COPY) and u.src[0].op is Ops.INDEX}
-    read = {u.src[0].src[0] for u in self.linear if u.op is Ops.LOAD and u.src[0].op is Ops.INDEX}
+    written, read = (
+      {u.src[0].src[0] for u in self.linear if u.op is op and u.src[0].src} for op in (Ops.STORE, Ops.LOAD)
+    )
     shared = {*params} if any(u.arg.peers for u in params) else written & read
     alone = {u: "" if u in shared else d.alone for u in params}
     kinds = [d.table if u.arg.peers else d.pointer.format(T=ctype(u.dtype, d, True)) + alone[u] for u in params]
@@ -243,7 +244,7 @@ class CRenderer:
     assert self.d.core is not None, core
     self.cores[core] = self.d.core(core)
     self.declare(u, self.lanes(u.src[0]))
-    if isinstance(core.a, Tile):
+    if isinstance(core.a, SwizzledTile):
       words = [f"&{x}" for s in u.src[1:] for x in self.names[s]]
     else:
       words = [x for s in u.src[1:] for x in self.words(self.lanes(s), core.operand)]

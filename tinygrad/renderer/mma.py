@@ -1,6 +1,6 @@
 """Matrix cores in CUDA C++: a function each, of the elements of D and the words of A and B that a lane has."""
 
-from tinygrad.device.cores import WIDTH, Core, Tile
+from tinygrad.device.cores import WIDTH, Core, SwizzledTile
 from tinygrad.dtype import dtypes
 
 _TYPES = {dtypes.bfloat16: "bf16", dtypes.float16: "f16", dtypes.float32: "tf32"}
@@ -29,20 +29,22 @@ def wgmma(core: Core) -> str:
   kind, n, lines = _TYPES[core.operand], core.d.length, list[str]()
   d = [f"d{i}" for i in range(n)]
   held = ", ".join(f'"+f"({x})' for x in d)
-  for tile, name in ((core.a, "a"), (core.b, "b")):
-    assert isinstance(tile, Tile)
+  tiles = [x for x in (core.a, core.b) if isinstance(x, SwizzledTile)]
+  for tile, name in zip(tiles, "ab"):
     blocks, rows = 1 if tile.along_k else core.k * 8, 64  # from WIDTH columns to the next, from eight rows to the next
     begin = f"((unsigned)__cvta_generic_to_shared({name}) & 0x3ffff) >> 4"
     lines.append(f"unsigned long long {name}_at = {begin} | {blocks}ull << 16 | {rows}ull << 32 | 1ull << 62;")
   lines.append(f'asm volatile("wgmma.fence.sync.aligned;" : {held} :: "memory");')
-  shape, across = f"m{core.m}n{core.n}k16", ", ".join(str(int(not x.along_k)) for x in (core.a, core.b))
+  shape, across = f"m{core.m}n{core.n}k16", ", ".join(str(int(not x.along_k)) for x in tiles)
   registers = ", ".join(f"%{i}" for i in range(n))
   code = f"wgmma.mma_async.sync.aligned.{shape}.f32.{kind}.{kind} {{{registers}}}, %{n}, %{n + 1}, p, 1, 1, {across};"
-  steps = [2 if x.along_k else 16 * 2 * WIDTH // 16 for x in (core.a, core.b)]
+  steps = [2 if x.along_k else 16 * 2 * WIDTH // 16 for x in tiles]
   for i in range(core.k // 16):
     ins = ", ".join(f'"l"({x}_at + {i * step})' for x, step in zip("ab", steps))
     lines.append(f'asm volatile("{{ .reg .pred p; setp.ne.b32 p, 1, 0; {code} }}" : {held} : {ins});')
-  lines += [f'asm volatile("wgmma.{x}.sync.aligned{y};" ::: "memory");' for x, y in (("commit_group", ""), ("wait_group", " 1"))]
+  lines += [
+    f'asm volatile("wgmma.{x}.sync.aligned{y};" ::: "memory");' for x, y in (("commit_group", ""), ("wait_group", " 1"))
+  ]
   come = f'  asm volatile("wgmma.wait_group.sync.aligned 0;" : {held} :: "memory");\n'
   parameters = ", ".join(f"float& {x}" for x in d)
   body, name = "".join(f"  {line}\n" for line in lines), f"static __device__ inline void {core_name(core)}"
@@ -50,7 +52,7 @@ def wgmma(core: Core) -> str:
 
 
 def function_of(core: Core) -> str:
-  return wgmma(core) if isinstance(core.a, Tile) else mma_sync(core)
+  return wgmma(core) if isinstance(core.a, SwizzledTile) else mma_sync(core)
 
 
 def mma_sync(core: Core) -> str:

@@ -1,7 +1,7 @@
 """How a contraction runs on matrix cores: a group has a block of the result, each of its warps a tile of that, in
 registers. A block of both operands, as narrow as they are, lies in local memory, in rows that are longer by 16 bytes
-(or 8 elements), so that the lanes of a warp read from different banks; or as tiles that cores read there, of products of
-whole blocks."""
+(or 8 elements), so that the lanes of a warp read from different banks; of products of whole blocks as tiles, where
+cores read such."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tinygrad.codegen.nests import NestSchedule, Staged
 from tinygrad.codegen.primitives.stage import LINE
 from tinygrad.codegen.primitives.tensorize import narrowed
 from tinygrad.device import Target
-from tinygrad.device.cores import Core, Tile
+from tinygrad.device.cores import Core, SwizzledTile
 from tinygrad.helpers import ALLOW_TF32, NOOPT, ceildiv, prod, round_up
 from tinygrad.uop import Ops, UOp
 
@@ -25,7 +25,7 @@ TILE = 64 * 32  # most elements of a warp's
 LEAST = 16  # rows and columns from which a core is worth its while
 STAGES = 4  # blocks of an operand at most, of which all but one are under way
 ROW = 64  # bytes of the reduction in a block of an operand
-BAND = 8  # blocks of rows over which groups go before the next columns, so that those at work read few of both
+BAND = 16  # blocks of rows over which groups go before the next columns, so that those at work read few of both
 CHUNK = 8  # elements of 16 bytes
 DEPTH = 128  # iterations of it at once, at most, in a nest that is one of several
 Triple = tuple[UOp, UOp, UOp]
@@ -70,7 +70,7 @@ def plan_product(nest: NestSchedule, a: Analysis) -> Product | None:
       continue
     if any(s.stored and s.strides.get(m) == 1 for s in stores):  # a lane's neighbours are of a row
       x, y, m, n = y, x, n, m
-    how = tiled_member if nest.grid else of_tiles if isinstance(core.a, Tile) else tiled_product
+    how = tiled_member if nest.grid else of_tiles if isinstance(core.a, SwizzledTile) else tiled_product
     if (found := how(nest, a, core, (x, y), (m, n, k))) is not None:
       return found
   return None
@@ -91,7 +91,7 @@ def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], l
   numbers = {narrowed(x, pair[0].dtype): i for i, (x, *_) in enumerate(nest.operands)}
   placed = list[Staged]()
   for x, side, tile in zip(pair, (m, n), (core.a, core.b)):
-    assert isinstance(tile, Tile)
+    assert isinstance(tile, SwizzledTile)
     loads = [a.access(u.src[0], u.dtype.itemsize) for u in a.loads(x)]
     outer, inner = (side, k) if tile.along_k else (k, side)
     if any(y.strides.get(inner) != 1 for y in loads) or neighbours(loads, inner, CHUNK) < CHUNK:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tinygrad.codegen.primitives import IllegalStep
 from tinygrad.codegen.primitives.bind import digit
 from tinygrad.codegen.primitives.rebind import Rebinding, Version
-from tinygrad.device.cores import Core, Digit, Fragment, Tile
+from tinygrad.device.cores import Core, Digit, Fragment, SwizzledTile
 from tinygrad.dtype import DType
 from tinygrad.helpers import prod
 from tinygrad.numerics.decompose import widens
@@ -55,20 +55,22 @@ def number(digits: Sequence[Digit], parts: Sequence[UOp], step: int) -> Affine:
   return out
 
 
-def lies_as(tile: Tile, x: UOp, side: UOp, k: UOp, extent: int, depth: int) -> bool:
+def lies_as(tile: SwizzledTile, x: UOp, side: UOp, k: UOp) -> bool:
   """Whether an operand lies in a group's memory as a core reads it there."""
   if x.op is not Ops.LOAD or x.src[0].src[0].op is not Ops.AFTER or x.src[0].src[0].src[0].op is not Ops.SCRATCH:
     return False
-  first = affine(substitute_free(x.src[0].src[1], {side: index(0), k: index(0)}), {})
+  extent, depth = int(side.src[0].arg), int(k.src[0].arg)
 
   def place(i: int, j: int) -> Affine:
-    return affine(substitute_free(x.src[0].src[1], {side: index(i), k: index(j)}), {}).plus(first, -1)
+    return affine(substitute_free(x.src[0].src[1], {side: index(i), k: index(j)}), {})
 
   powers = [(1 << i, 0) for i in range(extent.bit_length() - 1)] + [(0, 1 << j) for j in range(depth.bit_length() - 1)]
-  return all(place(*p) == Affine(tile.place(*p, depth)) for p in (*powers, (5, 13), (extent - 1, depth - 1)))
+  return all(
+    place(*p) == place(0, 0).plus(Affine(tile.place(*p, depth))) for p in (*powers, (5, 13), (extent - 1, depth - 1))
+  )
 
 
-def elements_of_lane(fragment: Fragment | Tile, lane: UOp, ids: LoopIds) -> tuple[UOp, UOp, tuple[UOp, ...]]:
+def elements_of_lane(fragment: Fragment | SwizzledTile, lane: UOp, ids: LoopIds) -> tuple[UOp, UOp, tuple[UOp, ...]]:
   """(row, column, the loops over registers) of a lane's elements."""
   loops = tuple(ids.loop(index(count), AxisKind.UPCAST) for count, _, _ in fragment.registers)
   strides = [int(prod(count for count, _, _ in fragment.lanes[i + 1 :])) for i in range(len(fragment.lanes))]
@@ -97,8 +99,8 @@ def tensorize(kernel: UOp, core: Core, loops: tuple[UOp, UOp, UOp], ids: LoopIds
     if (found := operands(f, core, m, n)) is None:
       rule = f"core {core} sums products of {core.operand.name}s in float32, one of each row and one of each column"
       raise IllegalStep(rule, "stage its operands without a condition of their own, or leave it to the threads")
-    for tile, x, side, extent in ((core.a, found[0], m, core.m), (core.b, found[1], n, core.n)):
-      if isinstance(tile, Tile) and not lies_as(tile, x, side, k, extent, core.k):
+    for tile, operand, side in ((core.a, found[0], m), (core.b, found[1], n)):
+      if isinstance(tile, SwizzledTile) and not lies_as(tile, operand, side, k):
         raise IllegalStep(f"core {core} reads its operands in a group's memory", "stage both as its tiles first")
     (i, j, of_a), (p, q, of_b) = elements_of_lane(core.a, lane, ids), elements_of_lane(core.b, lane, ids)
     a, b = substitute_free(found[0], {m: i, k: j}), substitute_free(found[1], {k: p, n: q})
