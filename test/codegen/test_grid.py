@@ -439,7 +439,24 @@ def test_what_one_pass_reads_is_no_row_to_keep():
   total = fold(Ops.MAX, load(1, x, dot((k, 8), (i, 1))), k)
   value = op(Ops.SUB, load(1, x, dot((j, 8), (i, 1))), total)
   linear = check(sink(store(dot((j, 8), (i, 1)), value, j, i, size=2048)), [x], target=FEW)
-  assert {n for n, _ in loads_of_a_thread(linear)} == {1} and len(loads_of_a_thread(linear)) == 2
+  lanes = next(u.src[0].arg for u in linear if u.op is Ops.RANGE and u.arg[1] is AxisKind.LOCAL and u.src[0].arg > 8)
+  assert sum(n * times for n, times in loads_of_a_thread(linear)) == 2 * 4 * 256 / lanes
+
+
+@pytest.mark.parametrize(
+  ("rows", "columns", "dtype", "beside", "line"),
+  [(256, 32, np.float32, 4, 8), (300, 30, np.float32, 2, 8), (256, 33, np.float32, 1, 32), (128, 64, np.int8, 16, 4)],
+)
+def test_sums_of_columns_read_vectors_of_neighbours_several_at_once(rows, columns, dtype, beside, line):
+  """A group reads lines of memory: `line` threads side by side, and of each `beside` columns."""
+  x, i, k = (np.arange(rows * columns) % 7).astype(dtype), loop(columns, 0), reduce(rows, 1)
+  value = fold(Ops.MAX, load(1, x, dot((k, columns), (i, 1))), k)
+  linear = check(sink(store(i, value, i, size=columns)), [x], target=replace(GRID, units=1, group=64))
+  threads, lanes = (u.src[0].arg for u in linear if u.op is Ops.RANGE and u.arg[1] is AxisKind.LOCAL)
+  loads = loads_of_a_thread(linear)
+  assert {n for n, _ in loads} == {beside} and threads == line and threads * lanes == 64
+  assert sum(n for _, n in loads) == math.ceil(rows / lanes / len(loads)) * len(loads)
+  assert len(loads) >= 4 or rows < 16 * lanes
 
 
 def test_a_lane_that_reads_a_wrong_register_is_seen():

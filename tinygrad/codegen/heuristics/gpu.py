@@ -37,6 +37,8 @@ TOGETHER = 64  # iterations of a reduction from which several threads share it
 SHARED = 4  # threads that use an element, from which copying it to local memory pays
 PLAIN = 48 << 10  # bytes of local memory, at most, for operands as they are computed
 STEPS = 32  # most iterations of a reduction between two barriers
+AHEAD, ONCE = 4, 8  # steps of a reduction across memory that lanes load at once, of at most so many results
+MEMORY_LINE, SECTOR = 128, 32  # bytes; the least that is read at once
 Counts = Mapping[UOp, int]  # by loop
 
 
@@ -226,9 +228,8 @@ def plan_grid(nest: NestSchedule) -> Grid:
     lanes = lanes_of(main, workers, len(outer) < len(ranges), prod(copies.values()) > SHARED, target)
     if lanes > 1 and (row := row_of(nest, a, outer)) is not None:
       copies, lanes = dict.fromkeys(axes, 1), row.lanes(lanes, target)
-    elif along is not None and (beside := columns_of(main, along, copies, target)) > 1:
-      copies[along], workers = beside, workers // beside
-      lanes = min(target.group // COLUMNS, lanes_of(main, workers, len(outer) < len(ranges), False, target))
+    elif (found := columns_of(main, along, copies, outputs, target)) is not None:
+      copies, lanes = found
     elif target.cooperates and len(outer) == len(ranges) and workers >= target.busy // 32:
       group = max(min(target.group, power_of_two(workers // 128)), 64)
       threads = shares(main, axes, copies, group, group)
@@ -352,7 +353,8 @@ def plan_of_fold(
   if staged is not None:
     return i.over[: i.over.index(staged.cut) + 1], Tile()
   order, tile = fold_plan(i, None, 1, {r: Tile(n) for r, n in copies.items()})
-  if lanes > 1 and all(static(r) and least_step(i, r) != 1 and size(r) >= 4 * AHEAD * lanes for r in order[-1:]):
+  held, last = prod(n for r, n in copies.items() if r in i.ranges), order[-1]
+  if lanes > 1 and least_step(i, last) != 1 and static(last) and size(last) >= 4 * AHEAD * lanes and held <= ONCE:
     tile = Tile(AHEAD)
   return tuple(sorted(order, key=lambda r: (least_step(i, r) == 1, size(r)))) if lanes > 1 else order, tile
 
@@ -367,14 +369,22 @@ def neighbours_of(r: UOp, items: Sequence[Item], lanes: int) -> int:
   return most if (most := neighbours(loads, r, most)) < size(r) else 1
 
 
-def columns_of(main: Item, along: UOp, copies: Counts, target: Target) -> int:
-  """How many neighbours a thread adds up, each across memory, that it reads at once: where nothing is read twice, and
-  groups are left for all multiprocessors, of a line of memory each or half of one."""
-  most = math.gcd(size(along), VECTOR // min((x.itemsize for x in main.accesses), default=VECTOR))
-  if prod(copies.values()) > 1 or not static(along) or any(along not in x.strides for x in main.accesses):
-    return 1
-  outputs = prod(size(r) for r in copies)
-  ...
+def columns_of(
+  main: Item, along: UOp | None, copies: Counts, outputs: int, target: Target
+) -> tuple[dict[UOp, int], int] | None:
+  """(copies of a thread, each a neighbour along memory, lanes) of sums across memory in which nothing is read twice: groups read
+  lines of memory, or less where there would be fewer groups than multiprocessors."""
+  length, kind = int(prod(map(size, main.over))), min((x.itemsize for x in main.accesses), default=VECTOR)
+  if along is None or length < TOGETHER or not target.cooperates or max(copies.values()) > 1:
+    return None
+  if not all(map(static, (along, *main.over))) or any(x.strides.get(along) != 1 for x in main.accesses):
+    return None
+  beside = neighbours(main.accesses, along, math.gcd(size(along), VECTOR // kind))
+  workers, line = outputs // beside, MEMORY_LINE // (beside * kind)
+  while line * beside * kind > SECTOR and workers // line < target.units:
+    line //= 2
+  most = power_of_two(max(target.busy // max(workers, 1), 1))
+  return {**copies, along: beside}, min(most, target.group // line, power_of_two(length // (4 * AHEAD)))
 
 
 def aligned_copies(r: UOp, n: int, most: int = 4) -> int:
