@@ -445,7 +445,7 @@ def test_what_one_pass_reads_is_no_row_to_keep():
 
 @pytest.mark.parametrize(
   ("rows", "columns", "dtype", "beside", "line"),
-  [(256, 32, np.float32, 4, 8), (300, 30, np.float32, 2, 8), (256, 33, np.float32, 1, 32), (128, 64, np.int8, 16, 4)],
+  [(256, 32, np.float32, 4, 8), (300, 30, np.float32, 2, 8), (256, 33, np.float32, 1, 32), (256, 64, np.int8, 16, 4)],
 )
 def test_sums_of_columns_read_vectors_of_neighbours_several_at_once(rows, columns, dtype, beside, line):
   """A group reads lines of memory: `line` threads side by side, and of each `beside` columns."""

@@ -372,8 +372,8 @@ def neighbours_of(r: UOp, items: Sequence[Item], lanes: int) -> int:
 def columns_of(
   main: Item, along: UOp | None, copies: Counts, outputs: int, target: Target
 ) -> tuple[dict[UOp, int], int] | None:
-  """(copies of a thread, each a neighbour along memory, lanes) of sums across memory in which nothing is read twice: groups read
-  lines of memory, or less where there would be fewer groups than multiprocessors."""
+  """(copies of a thread, neighbours in memory, and lanes) of sums across memory in which nothing is read twice: a group
+  reads lines of memory, or less where there would be fewer groups than multiprocessors."""
   length, kind = int(prod(map(size, main.over))), min((x.itemsize for x in main.accesses), default=VECTOR)
   if along is None or length < TOGETHER or not target.cooperates or max(copies.values()) > 1:
     return None
