@@ -409,6 +409,77 @@ def test_rows_that_lanes_normalise_by_shuffles(columns):
   check(*normalised(3, columns), target=WARPS)
 
 
+def loads_of_a_thread(linear):
+  """Of device memory: (elements that each load reads, how often it is done)"""
+  times, found = [1], []
+  for u in linear:
+    if u.op is Ops.RANGE:
+      times.append(times[-1] * (1 if u.arg[1] in (AxisKind.GLOBAL, AxisKind.LOCAL) else u.src[0].arg))
+    elif u.op is Ops.ENDRANGE:
+      times.pop()
+    elif u.op is Ops.LOAD and u.src[0].op is Ops.INDEX and u.src[0].src[0].op is Ops.PARAM:
+      found.append((u.dtype.count, times[-1]))
+  return found
+
+
+FEW = replace(WARPS, name="FEW", vector_registers=12, group=64)  # 4 words of a row in each thread, or 8 of 64
+
+
+@pytest.mark.parametrize(("columns", "beside"), [(64, 4), (256, 4), (300, 4), (298, 2), (301, 1), (510, 2)])
+def test_a_row_that_fits_registers_is_loaded_once(columns, beside):
+  """By softmax three times over, if it were not kept."""
+  ast, arrays = normalised(2, columns)
+  found = loads_of_a_thread(check(ast, arrays, target=FEW))
+  lanes = min(64, 1 << (math.ceil(columns / 4) - 1).bit_length())
+  assert found == [(beside, 1)] * math.ceil(columns / beside / lanes)
+
+
+@pytest.mark.parametrize("columns", [520, 577])
+def test_a_row_that_is_too_long_for_registers_is_loaded_in_each_pass(columns):
+  ast, arrays = normalised(1, columns)
+  found = loads_of_a_thread(check(ast, arrays, target=FEW))
+  assert len(found) >= 3 and sum(n * times for n, times in found) >= 3 * columns / 64
+
+
+@pytest.mark.parametrize("columns", [200, 203])
+def test_a_row_is_kept_from_one_reduction_to_the_next(columns):
+  """Nothing else is computed with it; and a second operand, of which all rows read the same, is no part of it."""
+  x, w, i, j, k = normal(3, columns), normal(columns), loop(3, 0), reduce(columns, 1), reduce(columns, 2)
+  top = fold(Ops.MAX, load(1, x, dot((i, columns), (j, 1))), j)
+  weighted = op(Ops.MUL, op(Ops.SUB, load(1, x, dot((i, columns), (k, 1))), top), load(2, w, k))
+  linear = check(sink(store(i, fold(Ops.ADD, weighted, k), i, size=3)), [x, w], target=FEW)
+  lanes, beside = 64, math.gcd(4, columns)
+  assert loads_of_a_thread(linear) == [(beside, 1)] * 2 * math.ceil(columns / beside / lanes)
+
+
+def test_what_one_pass_reads_is_no_row_to_keep():
+  """A sum is one of blocks, however many registers there are; and columns stay neighbouring threads."""
+  linear = check(*row_sums(2, 1024), target=FEW)
+  assert max(times for _, times in loads_of_a_thread(linear)) > 1
+  x, i, j, k = normal(256, 8), loop(8, 0), loop(256, 1), reduce(256, 2)
+  total = fold(Ops.MAX, load(1, x, dot((k, 8), (i, 1))), k)
+  value = op(Ops.SUB, load(1, x, dot((j, 8), (i, 1))), total)
+  linear = check(sink(store(dot((j, 8), (i, 1)), value, j, i, size=2048)), [x], target=FEW)
+  lanes = next(u.src[0].arg for u in linear if u.op is Ops.RANGE and u.arg[1] is AxisKind.LOCAL and u.src[0].arg > 8)
+  assert sum(n * times for n, times in loads_of_a_thread(linear)) == 2 * 4 * 256 / lanes
+
+
+@pytest.mark.parametrize(
+  ("rows", "columns", "dtype", "beside", "line"),
+  [(256, 32, np.float32, 4, 8), (300, 30, np.float32, 2, 8), (256, 33, np.float32, 1, 32), (256, 64, np.int8, 16, 4)],
+)
+def test_sums_of_columns_read_vectors_of_neighbours_several_at_once(rows, columns, dtype, beside, line):
+  """A group reads lines of memory: `line` threads side by side, and of each `beside` columns."""
+  x, i, k = (np.arange(rows * columns) % 7).astype(dtype), loop(columns, 0), reduce(rows, 1)
+  value = fold(Ops.MAX, load(1, x, dot((k, columns), (i, 1))), k)
+  linear = check(sink(store(i, value, i, size=columns)), [x], target=replace(GRID, units=1, group=64))
+  threads, lanes = (u.src[0].arg for u in linear if u.op is Ops.RANGE and u.arg[1] is AxisKind.LOCAL)
+  loads = loads_of_a_thread(linear)
+  assert {n for n, _ in loads} == {beside} and threads == line and threads * lanes == 64
+  assert sum(n for _, n in loads) == math.ceil(rows / lanes / len(loads)) * len(loads)
+  assert len(loads) >= 4 or rows < 16 * lanes
+
+
 def test_a_lane_that_reads_a_wrong_register_is_seen():
   ast, arrays = row_sums(3, 64)
   linear = [u.replace(arg=1) if u.op is Ops.SHUFFLE else u for u in lower_kernel(ast, WARPS)]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from codegen_kernels import dot, evaluate, fold, load, loop, num, op, reduce, run, sink, store
-from test_grid import GRID, check
+from test_grid import GRID, Race, check, simulate
 from test_kernels import WIDE, normal
 
 from tinygrad import Tensor
@@ -146,24 +146,59 @@ def test_a_mutant_is_seen(name, monkeypatch):
 def test_threads_of_a_grid_share_out_columns_and_rows(name, threads, monkeypatch):
   monkeypatch.setattr(Target, "busy", threads)
   linear = check(*KERNELS[name], target=replace(GRID, few_rows=-N))
-  assert not any(u.op is Ops.ACC for u in linear)  # nothing is summed over all there is
+  # nothing is summed over all there is; groups only note where there is something of theirs
+  assert all(u.dtype is I for u in linear if u.op is Ops.ACC) and (name != "elements" or not noted(linear))
+
+
+def noted(linear):
+  """Barriers between what a group notes and what it adds, and the blocks that it notes of."""
+  return [u for u in linear if u.op is Ops.BARRIER]
+
+
+@pytest.mark.parametrize("threads", [1, 256])
+@pytest.mark.parametrize("updates", [70, 96])
+def test_groups_pass_over_blocks_of_updates_that_have_none_of_theirs(threads, updates, monkeypatch):
+  """Each group looks at all of them once, its threads together, and again at those blocks alone in which there are
+  any; without the barrier between the two a thread reads what another has not written."""
+  monkeypatch.setattr(Target, "busy", threads)
+  at, x, j = np.repeat([3, 39, 7], updates)[:updates].astype(np.int32), normal(updates, D), reduce(updates, 2)
+  ast = stored(scattered(load(1, at, j), load(2, x, dot((j, D), (d, 1))), over=j))
+  linear = check(ast, [at, x], target=replace(GRID, few_rows=0, group=8))
+  assert noted(linear)
+  memory = [u for u in linear if u.op is Ops.SCRATCH]
+  assert [m.dtype for m in memory] == [I]
+  blocks = -(-updates // scatter.BLOCK)
+  assert blocks in {u.src[0].arg for u in linear if u.op is Ops.RANGE and u.arg[1] is AxisKind.REDUCE}
+  unguarded = [u for u in linear if u.op is not Ops.BARRIER]
+  with pytest.raises(Race):
+    simulate(unguarded, [at, x], np.zeros(N * D, np.float32), {})
+
+
+def test_what_a_group_notes_has_room_in_local_memory():
+  j_long = reduce(1 << 20, 2)
+  at = load(1, np.zeros(1 << 20, np.int32), j_long)
+  i, d = loop(2000, 0), loop(D, 1)
+  value = scattered(at, load(2, np.zeros((1 << 20, D), np.float32), dot((j_long, D), (d, 1))), place=i, over=j_long)
+  linear = lower_kernel(sink(store(dot((i, D), (d, 1)), value, i, d, size=2000 * D)), GRID)
+  (nbytes,) = (u.arg[2] for u in linear if u.op is Ops.SCRATCH)
+  assert 4 * scatter.NOTES <= nbytes <= 4 * scatter.NOTES + 64
 
 
 def test_a_grid_has_no_more_steps_for_more_rows():
   def updates(n, columns):
-    """(threads, how many updates one of them looks at)."""
+    """(threads, by block of updates how many a thread of a group looks at)."""
     i, d, j = loop(n, 0), loop(columns, 1), reduce(M, 2)
     value = scattered(load(1, AT, j), load(2, normal(M, columns), dot((j, columns), (d, 1))), place=i, over=j)
     linear = lower_kernel(sink(store(dot((i, columns), (d, 1)), value, i, d, size=n * columns)), GRID)
     ends = [(u.arg[1], u.src[0].vmax) for u in linear if u.op is Ops.RANGE]
     threads = np.prod([end for kind, end in ends if kind in (AxisKind.GLOBAL, AxisKind.LOCAL)])
-    return threads, [end for kind, end in ends if end == M]
+    return threads, [end for kind, end in ends if end in (M, 4, scatter.BLOCK)]
 
   assert updates(4000, 768) == updates(64000, 768)
   threads, each = updates(4000, 768)
-  assert threads < 2 * GRID.busy and each == [M]
-  with_few, _ = updates(GRID.few_rows, 768)
-  assert with_few > threads  # each row looks at all of them
+  assert threads <= 2 * GRID.busy and each == [scatter.BLOCK, 4, scatter.BLOCK]  # noted, and then gone through
+  _, of_few = updates(GRID.few_rows, 768)
+  assert M in of_few  # each row looks at all of them
 
 
 @pytest.mark.parametrize("half", [False, True])

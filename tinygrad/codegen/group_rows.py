@@ -5,6 +5,7 @@ row's own (a PARAM whose slot is below 0) is the group's local memory.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -76,15 +77,26 @@ def team_for(stores: Sequence[UOp], rows: Ranges, target: Target) -> Team:
   if NOOPT:
     return Team()
   most = power_of_two(min(size(rows[-1]), max(int(prod(map(size, rows))) * target.group // target.busy, 1)))
-  if any(r.arg[1] is AxisKind.REDUCE for s in stores for r in s.src[2:]):
+  if in_common([(s,) for s in stores]):
     memory = {p: p.arg.size * p.dtype.itemsize for p in (s.src[0].src[0] for s in stores) if p.arg.slot < 0}
     most = min(most, power_of_two(target.scratch // 2 // sum(memory.values())), SQUARE * MOST_COPIES)
     lanes = next((core.lanes for f in folds_of(stores) for core, _, _ in on_core(f, target)), SQUARE)
     return Team(most, min(most, SQUARE * SQUARE // lanes), lanes)
-  widths = [int(prod(size(r) for r in s.src[2:] if r not in rows)) for s in stores]
+  own = [[r for r in s.src[2:] if r not in rows] for s in stores]
+  if any(r.arg[1] is AxisKind.REDUCE for loops in own for r in loops):  # steps, each of what is stored side by side
+    kept = [loops for s, loops in zip(stores, own) if s.src[0].src[0].arg.slot >= 0]
+    width = max(int(prod(size(r) for r in loops if r.arg[1] is AxisKind.LOOP)) for loops in kept)
+    return Team(1, 1, min(max(power_of_two(width // MOST_COPIES), 2 * SQUARE), target.group))
+  widths = [int(prod(map(size, loops))) for loops in own]
   widths += [int(prod(map(size, u.src[1:]))) for u in UOp.sink(*stores).toposort() if u.op is Ops.FOLD]
   lanes = min(power_of_two(max(widths) // 2), target.group)
   return Team(threads := min(target.group // lanes, most), threads, lanes)
+
+
+def in_common(nests: Sequence[Sequence[UOp]]) -> set[UOp]:
+  """The loops that keep their order and that several nests run in: what comes block by block."""
+  users = Counter(r for nest in nests for r in nest[0].src[2:] if r.arg[1] is AxisKind.REDUCE)
+  return {r for r, n in users.items() if n > 1}
 
 
 def in_local_memory(stores: Sequence[UOp], row: UOp | None, rows: int, ids: LoopIds) -> list[UOp]:
@@ -107,11 +119,11 @@ def in_local_memory(stores: Sequence[UOp], row: UOp | None, rows: int, ids: Loop
 def with_barriers(nests: Sequence[Sequence[UOp]], grid: Grid) -> Iterator[UOp]:
   """The stores of nests, and where one touches what threads have written or read in those before it, a barrier; in a
   loop that nests share, also where the next iteration begins."""
-  written, touched, around = set[UOp](), set[UOp](), Ranges()
+  written, touched, around, common = set[UOp](), set[UOp](), Ranges(), in_common(nests)
   for nest in nests:
     here = {u.src[0] for u in UOp.sink(*nest).toposort() if u.op is Ops.INDEX}
     mine, before = {s.src[0].src[0] for s in nest}, around
-    around = tuple(r for r in nest[0].src[2:] if r.arg[1] is AxisKind.REDUCE)
+    around = tuple(r for r in nest[0].src[2:] if r in common)
     if around != before or not written.isdisjoint(here) or not touched.isdisjoint(mine):
       yield UOp.new(Ops.BARRIER, dtypes.void, (*grid.values(), *before), "memory")
       written, touched = set(), set()

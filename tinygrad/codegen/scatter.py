@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from tinygrad.codegen.analysis.accesses import size, static
 from tinygrad.codegen.primitives.rebind import gated
+from tinygrad.codegen.primitives.split import within_bounds
 from tinygrad.device import Target
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import NOOPT, ceildiv, prod
@@ -22,6 +23,7 @@ from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import rewrite, substitute_free
 
 LEAST = 32  # places; comparing with fewer of them, in vectors, is faster than one element at a time
+BLOCK, NOTES = 32, 4096  # updates, at least, of which a group notes whether one is its own; most notes
 Known = Mapping[UOp, UOp]  # ranges and their values
 # A SCATTER as (place, chosen, inside, value, none): `place` is a loop of the store on which `chosen`, where on it a
 # value goes, does not depend; `inside`: whether it goes anywhere; none: what a place begins with
@@ -81,7 +83,7 @@ def step_scatters(kernel: UOp, target: Target) -> UOp:
   limited = {x.src[0] for x in kernel.src if x.op is not Ops.STORE}
   stores = [s for s in kernel.src if s.op is Ops.STORE]
   if target.threads and len(stores) == 1 and not NOOPT and (found := scattered(stores[0])) is not None:
-    if workers := sharers(stores[0], found[1][0], target):
+    if workers := sharers(stores[0], found, target):
       return UOp.sink(*by_workers(stores[0], found, workers, ids))
   for s in stores:
     around = [r for r in s.src[2:] if any(r in x.src[2:] for x in stores if x is not s)]
@@ -102,8 +104,7 @@ def in_steps(s: UOp, around: Sequence[UOp], ids: LoopIds) -> list[UOp]:
   narrower = [r for r in loops if r not in wider and r is not place]
   deciding = [r for r in narrower if r in inside.toposort()]
   at = {r: ids.loop(r.src[0], AxisKind.REDUCE) for r in (*wider, *f.src[1:], *deciding)}
-  once = UOp.new(Ops.WHERE, dtypes.index, (substitute_free(inside, at), index(1), index(0)))
-  steps = (*at.values(), ids.loop(once, AxisKind.REDUCE))
+  steps = (*at.values(), once(substitute_free(inside, at), ids))
   inner = {r: ids.loop(r.src[0], r.arg[1]) for r in narrower if r not in deciding}
   at |= inner
   update = added(f, where, value, {**at, place: substitute_free(chosen, at)})
@@ -111,17 +112,29 @@ def in_steps(s: UOp, around: Sequence[UOp], ids: LoopIds) -> list[UOp]:
   return [*in_steps(begin, around, ids), update.replace(src=(*update.src, *around, *steps, *inner.values()))]
 
 
-def sharers(store: UOp, place: UOp, target: Target) -> int:
-  """How many threads share out the rows of a SCATTER, with one for each column or more; 0 where each row rather looks
-  at every update: there are few, or hardly more than threads."""
+def is_alike(store: UOp, found: tuple[UOp, ByIndex, UOp]) -> bool:
+  """Whether updates are rows: none goes elsewhere in one column than in another."""
+  f, (place, _, inside, _, _), _ = found
+  below = inside.toposort()
+  return all(map(static, f.src[1:])) and not any(r in below for r in store.src[2:] if r is not place)
+
+
+def sharers(store: UOp, found: tuple[UOp, ByIndex, UOp], target: Target) -> int:
+  """How many groups of threads, or threads with a column or more each, share out the rows of a SCATTER; 0 where each
+  row rather looks at every update: there are few, or hardly more elements than threads."""
+  place = found[1][0]
   columns = int(prod(size(r) for r in store.src[2:] if r is not place))
+  if is_alike(store, found):
+    workers = max(min(2 * target.busy // target.group, 2 * size(place) - 1), 1)
+    return 1 << workers.bit_length() - 1 if size(place) > target.few_rows and columns * size(place) > target.busy else 0
   workers = 1 << max(target.busy // max(columns, 1), 1).bit_length() - 1
   return workers if size(place) > target.few_rows + 2 * workers else 0
 
 
 def by_workers(s: UOp, found: tuple[UOp, ByIndex, UOp], workers: int, ids: LoopIds) -> list[UOp]:
-  """For a grid of threads: each has what some rows hold in some columns, every `workers`-th row. It goes through all
-  updates, in order, and adds those of its rows, so that the sum has the same bits in every run."""
+  """For a grid of threads: each worker has every `workers`-th row. It goes through all updates, in order, and adds
+  those of its rows, so that the sum has the same bits in every run. Where updates are rows, workers are groups of
+  threads (group_rows.py), which first note in local memory in which BLOCKs of updates there are any of theirs."""
   f, (place, chosen, inside, value, _), start = found
   where, _, *loops = s.src
   start, value = (rewrite(x, DENSE) for x in (start, value))
@@ -130,13 +143,53 @@ def by_workers(s: UOp, found: tuple[UOp, ByIndex, UOp], workers: int, ids: LoopI
   at = Affine(0, {worker: 1, row: workers}).uop()
   exists = UOp.new(Ops.CMPLT, dtypes.bool, (at, place.src[0]))
   there, first = (substitute_free(x, {place: at}) for x in (where, start))
-  begin = UOp.new(Ops.STORE, dtypes.void, (gated(there, exists), first, worker, *columns, row))
+  begin = [UOp.new(Ops.STORE, dtypes.void, (gated(there, exists), first, worker, *columns, row))]
   mine = UOp.new(Ops.CMPEQ, dtypes.bool, (UOp.new(Ops.MOD, dtypes.index, (chosen, index(workers))), worker))
   mine = UOp.new(Ops.AND, dtypes.bool, (inside, mine)) if workers > 1 else inside
-  known = {r: ids.loop(r.src[0], AxisKind.REDUCE) for r in f.src[1:]}
-  once = ids.loop(UOp.new(Ops.WHERE, dtypes.index, (substitute_free(mine, known), index(1), index(0))), AxisKind.REDUCE)
-  update = added(f, where, value, {**known, place: substitute_free(chosen, known)})
-  return [begin, update.replace(src=(*update.src, worker, *columns, *known.values(), once))]
+  if columns and is_alike(s, found):
+    noted, known, steps = in_blocks(mine, f.src[1:], worker, ids)
+    begin.append(noted)
+  else:
+    known = {r: ids.loop(r.src[0], AxisKind.REDUCE) for r in f.src[1:]}
+    steps = [*known.values(), once(substitute_free(mine, known), ids)]
+  # 0, but known only where there is something to add: what that needs is read there
+  there = Affine(0, {steps[-1]: 1})
+  at = {r: affine(x, {}).plus(there).uop() for r, x in known.items()}
+  goes = affine(substitute_free(chosen, known), {}).plus(there).uop()
+  goes = UOp.new(Ops.MAX, dtypes.index, (UOp.new(Ops.MIN, dtypes.index, (goes, index(size(place) - 1))), index(0)))
+  update = added(f, where, value, {**at, place: goes})
+  return [*begin, update.replace(src=(*update.src, worker, *columns, *steps))]
+
+
+def in_blocks(mine: UOp, over: Sequence[UOp], worker: UOp, ids: LoopIds) -> tuple[UOp, Known, list[UOp]]:
+  """(the store of what a group notes: in which blocks of updates one is `mine`; what the loops over updates become, and
+  those over blocks, over the one that is of interest or none, and within it)"""
+  sizes = [size(r) for r in over]
+  block = max(BLOCK, 1 << (ceildiv(int(prod(sizes)), NOTES) - 1).bit_length())
+  blocks = [*sizes[:-1], ceildiv(sizes[-1], block)]
+  memory = UOp.new(Ops.PARAM, dtypes.int32, (), ParamArg(-1, int(prod(blocks))))
+
+  def loops(kind: AxisKind) -> tuple[list[UOp], UOp, Known, UOp]:
+    around, within = [ids.loop(index(n), kind) for n in blocks], ids.loop(index(block), AxisKind.REDUCE)
+    last = Affine(0, {around[-1]: block, within: 1}).uop()
+    known = dict(zip(over, (*around[:-1], within_bounds(last, index(sizes[-1])) if sizes[-1] % block else last)))
+    there, chosen = UOp.new(Ops.CMPLT, dtypes.bool, (last, index(sizes[-1]))), substitute_free(mine, known)
+    return around, within, known, UOp.new(Ops.AND, dtypes.bool, (there, chosen)) if sizes[-1] % block else chosen
+
+  around, within, _, chosen = loops(AxisKind.LOOP)
+  one, none = UOp.const(dtypes.int32, 1), UOp.const(dtypes.int32, 0)
+  some = UOp.new(Ops.FOLD, dtypes.int32, (UOp.new(Ops.WHERE, dtypes.int32, (chosen, one, none)), within), Ops.MAX)
+  where = UOp.new(Ops.INDEX, dtypes.int32, (memory, row_major(zip(around, blocks))))
+  noted = UOp.new(Ops.STORE, dtypes.void, (where, some, worker, *around))
+  around, within, known, chosen = loops(AxisKind.REDUCE)
+  where = UOp.new(Ops.INDEX, dtypes.int32, (memory, row_major(zip(around, blocks))))
+  any_there = UOp.new(Ops.CMPNE, dtypes.bool, (UOp.new(Ops.LOAD, dtypes.int32, (where,)), none))
+  return noted, known, [*around, once(any_there, ids), within, once(chosen, ids)]
+
+
+def once(condition: UOp, ids: LoopIds) -> UOp:
+  """A loop of one iteration, or of none."""
+  return ids.loop(UOp.new(Ops.WHERE, dtypes.index, (condition, index(1), index(0))), AxisKind.REDUCE)
 
 
 def added(f: UOp, where: UOp, value: UOp, at: Known) -> UOp:

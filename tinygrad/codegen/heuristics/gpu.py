@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tinygrad.codegen.analysis.accesses import (
   MAX_ROWS,
@@ -36,6 +37,8 @@ TOGETHER = 64  # iterations of a reduction from which several threads share it
 SHARED = 4  # threads that use an element, from which copying it to local memory pays
 PLAIN = 48 << 10  # bytes of local memory, at most, for operands as they are computed
 STEPS = 32  # most iterations of a reduction between two barriers
+AHEAD, ONCE = 4, 8  # steps of a reduction across memory that lanes load at once, of at most so many results
+MEMORY_LINE, SECTOR = 128, 32  # bytes; the least that is read at once
 Counts = Mapping[UOp, int]  # by loop
 
 
@@ -70,7 +73,8 @@ Stagings = dict[tuple[UOp, ...], Staging]  # by the loops of reductions
 class Grid:
   """`shared`: the parallel loops that groups and threads share out, outermost first, with the threads along each, and
   `copies` of a thread. `rest`: the other parallel loops. `folds`: by the loops of a reduction, their order and the tile
-  of the last. `lanes_first`: lanes are neighbouring threads, for it is the reduction that reads along memory."""
+  of the last. `lanes_first`: lanes are neighbouring threads, for it is the reduction that reads along memory. `beside`:
+  by loop, how many of a thread's iterations lie side by side, if there are as many; elsewhere it is as usual."""
 
   shared: tuple[tuple[UOp, int], ...]
   copies: Mapping[UOp, int] = field(default_factory=dict)
@@ -79,6 +83,7 @@ class Grid:
   rest: tuple[UOp, ...] = ()
   folds: Mapping[tuple[UOp, ...], tuple[tuple[UOp, ...], Tile]] = field(default_factory=dict)
   stagings: Mapping[tuple[UOp, ...], Staging] = field(default_factory=dict)
+  beside: Counts = field(default_factory=dict)
 
   @property
   def threads(self) -> int:
@@ -129,7 +134,7 @@ class Primitives:
     for staging in grid.stagings.values():
       stage_operands(nest, staging, {r: list(dict.fromkeys(x)) for r, x in parts.items()})
     for r, n in grid.shared:
-      self.workers(shared[r][1], n, grid.copies[r] // aligned_copies(r, grid.copies[r]), self.threads)
+      self.workers(shared[r][1], n, grid.copies[r] // self.vector(r, grid.copies[r]), self.threads)
     nest.bind("groups", *(shared[r][0] for r, _ in grid.shared))
     nest.bind("threads", *self.threads)
     nest.bind("lanes", *self.lanes)
@@ -138,10 +143,13 @@ class Primitives:
     nest.within("groups", *(("lanes", "threads") if grid.lanes_first else ("threads", "lanes")))
     nest.write_out()
 
+  def vector(self, r: UOp, copies: int) -> int:
+    return aligned_copies(r, copies, self.grid.beside.get(r, 4))
+
   def blocks(self, r: UOp, number: int, copies: int) -> tuple[str, str]:
     """(the loop over blocks, that within one) of `number` workers' shares. Of a worker's copies those side by side lie
     beside each other, the others `number` shares apart."""
-    name, vector = self.names[r], aligned_copies(r, copies)
+    name, vector = self.names[r], self.vector(r, copies)
     if vector > 1:
       self.nest.split(name, vector)
       self.unrolled.append(f"{name}.i")
@@ -173,7 +181,8 @@ class Primitives:
       self.nest.reorder(*(self.names[r] for r in order))
     last, lanes = self.names[order[-1]], self.grid.lanes
     if lanes > 1 and all(set(i.ranges).isdisjoint(self.grid.rest) for i in self.nest.items if i.over == over):
-      vector = neighbours_of(order[-1], [i for i in self.nest.items if i.over == over], lanes)
+      items = [i for i in self.nest.items if i.over == over]
+      vector = self.grid.beside.get(order[-1]) or neighbours_of(order[-1], items, lanes)
       copies = max(tile.copies, vector)
       if vector > 1:
         self.nest.split(last, vector)
@@ -190,7 +199,7 @@ class Primitives:
       self.copies(self.names[r], copies)
       return ""
     _, block = self.blocks(r, self.grid.lanes, copies)
-    self.workers(block, self.grid.lanes, copies // aligned_copies(r, copies), self.lanes)
+    self.workers(block, self.grid.lanes, copies // self.vector(r, copies), self.lanes)
     return block
 
 
@@ -217,7 +226,11 @@ def plan_grid(nest: NestSchedule) -> Grid:
     copies = shares(main, axes, {}, most, MAX_ROWS)
     workers = outputs // max(int(prod(copies.values())), 1)
     lanes = lanes_of(main, workers, len(outer) < len(ranges), prod(copies.values()) > SHARED, target)
-    if target.cooperates and len(outer) == len(ranges) and workers >= target.busy // 32:
+    if lanes > 1 and (row := row_of(nest, a, outer)) is not None:
+      copies, lanes = dict.fromkeys(axes, 1), row.lanes(lanes, target)
+    elif (found := columns_of(main, along, copies, outputs, target)) is not None:
+      copies, lanes = found
+    elif target.cooperates and len(outer) == len(ranges) and workers >= target.busy // 32:
       group = max(min(target.group, power_of_two(workers // 128)), 64)
       threads = shares(main, axes, copies, group, group)
       stagings = staged(nest, folds, a, threads, copies, min(target.scratch, PLAIN))
@@ -227,6 +240,48 @@ def plan_grid(nest: NestSchedule) -> Grid:
   if not stagings:
     threads = shares(None, axes, copies, target.group // lanes, target.group)
   return grid_of(nest, a, threads, copies, lanes, stagings)
+
+
+class Row(NamedTuple):
+  """Elements that several passes over a row read, in the loops `over`: what the threads of a group keep of it in
+  registers, in `words` an element, is read once. `beside`: how many of them lie side by side, and aligned."""
+
+  over: tuple[UOp, ...]
+  words: int
+  beside: int
+
+  def lanes(self, least: int, target: Target) -> int:
+    """How many threads have it: so many that it fits, if there are as many."""
+    wanted = ceildiv(size(self.over[0]) * self.words, target.vector_registers // 3)
+    return min(max(least, power_of_two(2 * wanted - 1)), target.group)
+
+  def copies(self, lanes: int) -> tuple[int, int]:
+    """(elements of each thread, of these side by side)"""
+    beside = math.gcd(self.beside, power_of_two(ceildiv(size(self.over[0]), lanes)))
+    return round_up(ceildiv(size(self.over[0]), lanes), beside), beside
+
+  def fits(self, lanes: int, target: Target) -> bool:
+    return 3 * self.copies(lanes)[0] * self.words <= 2 * target.vector_registers
+
+
+def row_of(nest: NestSchedule, a: Analysis, outer: Sequence[UOp]) -> Row | None:
+  """What several reductions read along memory, or one and what is computed with it, one after the other."""
+  over, memory, beside = list[UOp](), list[UOp](), VECTOR
+  for i in (*reductions(a), a.items[-1]):
+    own = [r for r in i.ranges if r not in outer]
+    if len(own) > 1 or not all(map(static, own)) or (i.fold is not None and i.over != (*own,)):
+      return None
+    values = [s.src[1] for s in nest.stores] if i.fold is None else i.fold.src[:1]
+    memory += {u.src[0].src[0] for x in values for u in a.loads(x) if not a.deps[u].isdisjoint(own)}
+    along = [x for x in i.accesses for r in own if x.strides.get(r, 0) != 0]
+    if any(x.strides[own[0]] != 1 for x in along):
+      return None
+    beside = math.gcd(beside, *(VECTOR // x.itemsize for x in along if not x.stored))
+    beside = neighbours(along, own[0], math.gcd(beside, size(own[0]))) if own else beside
+    over += own
+  words = sum(memory.count(m) > 1 for m in set(memory))
+  alike = len({size(r) for r in over}) == 1 and nest.room.target.cooperates
+  return Row((*over,), words, beside) if words and alike else None
 
 
 def reductions(a: Analysis) -> list[Item]:
@@ -260,7 +315,15 @@ def grid_of(nest: NestSchedule, a: Analysis, threads: Counts, copies: Counts, la
   every = {r: copies.get(r, 1) for r in ranges}
   in_order = tuple(sorted(rest, key=lambda r: r is last))
   lanes_first = main is not None and lanes > 1 and reads_along(main)
-  return Grid(shared, every, lanes, lanes_first, in_order, fold_plans, stagings)
+  wide = {r: max(VECTOR // min(x.itemsize for i in a.items for x in i.accesses), 4) for r in threads}
+  grid = Grid(shared, every, lanes, lanes_first, in_order, fold_plans, stagings, wide)
+  row = row_of(nest, a, tuple(threads)) if lanes > 1 and all(copies[r] == 1 for r in threads) else None
+  if row is None or not row.fits(lanes, nest.room.target):
+    return grid
+  mine, beside = row.copies(lanes)
+  kept = {over: (order, Tile(mine)) for over, (order, _) in fold_plans.items()}
+  copies = {**every, **dict.fromkeys(rest, mine)}
+  return replace(grid, copies=copies, folds=kept, beside={**wide, **dict.fromkeys(row.over, beside)})
 
 
 def plan_member(nest: NestSchedule) -> Grid:
@@ -290,6 +353,9 @@ def plan_of_fold(
   if staged is not None:
     return i.over[: i.over.index(staged.cut) + 1], Tile()
   order, tile = fold_plan(i, None, 1, {r: Tile(n) for r, n in copies.items()})
+  held, last = prod(n for r, n in copies.items() if r in i.ranges), order[-1]
+  if lanes > 1 and least_step(i, last) != 1 and static(last) and size(last) >= 4 * AHEAD * lanes and held <= ONCE:
+    tile = Tile(AHEAD)
   return tuple(sorted(order, key=lambda r: (least_step(i, r) == 1, size(r)))) if lanes > 1 else order, tile
 
 
@@ -303,9 +369,27 @@ def neighbours_of(r: UOp, items: Sequence[Item], lanes: int) -> int:
   return most if (most := neighbours(loads, r, most)) < size(r) else 1
 
 
-def aligned_copies(r: UOp, n: int) -> int:
+def columns_of(
+  main: Item, along: UOp | None, copies: Counts, outputs: int, target: Target
+) -> tuple[dict[UOp, int], int] | None:
+  """(copies of a thread, neighbours in memory, and lanes) of sums across memory in which nothing is read twice: a group
+  reads lines of memory, or less where there would be fewer groups than multiprocessors."""
+  length, kind = int(prod(map(size, main.over))), min((x.itemsize for x in main.accesses), default=VECTOR)
+  if along is None or length < TOGETHER or not target.cooperates or max(copies.values()) > 1:
+    return None
+  if not all(map(static, (along, *main.over))) or any(x.strides.get(along) != 1 for x in main.accesses):
+    return None
+  beside = neighbours(main.accesses, along, math.gcd(size(along), VECTOR // kind))
+  workers, line = outputs // beside, MEMORY_LINE // (beside * kind)
+  while line * beside * kind > SECTOR and workers // line < target.units:
+    line //= 2
+  most = power_of_two(max(target.busy // max(workers, 1), 1))
+  return {**copies, along: beside}, min(most, target.group // line, power_of_two(length // (4 * AHEAD)))
+
+
+def aligned_copies(r: UOp, n: int, most: int = 4) -> int:
   """How many of n copies along r may lie side by side, so that none of them is beyond the end if the first is not."""
-  return math.gcd(n, 4, size(r)) if static(r) else 1
+  return math.gcd(n, most, size(r)) if static(r) else 1
 
 
 def shares(item: Item | None, axes: Sequence[UOp], start: Mapping[UOp, int], limit: int, most: int) -> dict[UOp, int]:
