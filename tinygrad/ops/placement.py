@@ -101,11 +101,9 @@ define_identity(
 define_identity(Ops.CONTIGUOUS, gradient=lambda g, u: (g,), partial=PartialRule.REDUCE_FIRST, traits=Trait.IDENTITY)
 define_identity(Ops.DETACH, gradient=lambda g, u: (None,), partial=PartialRule.KEEP, traits=Trait.IDENTITY | Trait.VIEW)
 define_identity(
-  Ops.CONSTRAIN,
-  gradient=lambda g, u: (g.constrain(u.arg.of_gradient),),
-  partial=PartialRule.KEEP,
+  Ops.CONSTRAIN, gradient=lambda g, u: (g.constrain(u.arg.of_gradient),), partial=PartialRule.KEEP,
   traits=Trait.IDENTITY | Trait.VIEW,
-)
+)  # fmt: skip
 
 
 def check_assign(u: UOp) -> None:

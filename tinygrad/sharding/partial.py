@@ -255,19 +255,11 @@ def _cast(c: Case) -> Kept | None:
 
 
 _RULES: dict[PartialRule, Callable[[Case], Kept | None]] = {
-  PartialRule.KEEP: _movement,
-  PartialRule.PAD: _pad,
-  PartialRule.SELECT: _select,
-  PartialRule.SUM: _sum,
-  PartialRule.EXTREMUM: _extremum,
-  PartialRule.PRODUCT: _product,
-  PartialRule.NEGATE: _negate,
-  PartialRule.REDUCE_SAME: _reduce_same,
-  PartialRule.SCATTER: _scatter,
-  PartialRule.CAST: _cast,
-  PartialRule.MONOTONE: lambda c: c.stay() if c.extremum else None,
-  PartialRule.REDUCE_FIRST: lambda c: None,
-}
+  PartialRule.KEEP: _movement, PartialRule.PAD: _pad, PartialRule.SELECT: _select, PartialRule.SUM: _sum,
+  PartialRule.EXTREMUM: _extremum, PartialRule.PRODUCT: _product, PartialRule.NEGATE: _negate,
+  PartialRule.REDUCE_SAME: _reduce_same, PartialRule.SCATTER: _scatter, PartialRule.CAST: _cast,
+  PartialRule.MONOTONE: lambda c: c.stay() if c.extremum else None, PartialRule.REDUCE_FIRST: lambda c: None,
+}  # fmt: skip
 
 
 # ---------------------------------------------------------------- disjoint: a lookup in a table cut by rows

@@ -11,26 +11,16 @@ from tinygrad.device import Placement, in_short
 # Every op, from the tensor level to the kernel level. IntEnum: hashing and comparing are hot.
 Ops = enum.IntEnum(
   "Ops",
-  # leaves
-  "UNIQUE CONST IOTA BUFFER VARIABLE BIND HOLE "
-  # unary
-  "NEG RECIP EXP LOG SIN COS SQRT TANH ERF FLOOR CEIL ROUND NOT CAST BITCAST "
-  # binary
-  "ADD SUB MUL FDIV IDIV MOD MAX MIN POW AND OR XOR SHL SHR CMPLT CMPEQ CMPNE "
-  # ternary
-  "WHERE "
-  # movement
-  "RESHAPE PERMUTE EXPAND PAD SHRINK FLIP CAT WINDOW SPREAD "
-  # indexing and reduction
-  "GATHER SCATTER REDUCE "
-  # what a user defines
-  "CUSTOM CALL "
-  # placement
-  "MOVE SHARD COLLECTIVE "
-  # effects and structure
-  "ASSIGN AFTER WAIT CONTIGUOUS DETACH CONSTRAIN SINK "
-  # kernels
-  "PARAM PEER RANGE ENDRANGE INDEX LOAD STORE FOLD ONE_HOT ACC SCRATCH BARRIER VECTORIZE EXTRACT DOT "
+  "UNIQUE CONST IOTA BUFFER VARIABLE BIND HOLE "  # leaves
+  "NEG RECIP EXP LOG SIN COS SQRT TANH ERF FLOOR CEIL ROUND NOT CAST BITCAST "  # unary
+  "ADD SUB MUL FDIV IDIV MOD MAX MIN POW AND OR XOR SHL SHR CMPLT CMPEQ CMPNE "  # binary
+  "WHERE "  # ternary
+  "RESHAPE PERMUTE EXPAND PAD SHRINK FLIP CAT WINDOW SPREAD "  # movement
+  "GATHER SCATTER REDUCE "  # indexing and reduction
+  "CUSTOM CALL "  # what a user defines
+  "MOVE SHARD COLLECTIVE "  # placement
+  "ASSIGN AFTER WAIT CONTIGUOUS DETACH CONSTRAIN SINK "  # effects and structure
+  "PARAM PEER RANGE ENDRANGE INDEX LOAD STORE FOLD ONE_HOT ACC SCRATCH BARRIER VECTORIZE EXTRACT DOT "  # kernels
   "COPY COMMIT SHUFFLE MMA",
   module=__name__,
 )

@@ -88,16 +88,14 @@ def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], l
   block = max(math.gcd(size(m), most[0]), core.m), max(math.gcd(size(n), most[1]), core.m)
   if block[1] != core.n or any(size(r) % x for r, x in zip(loops, (*block, core.k))):
     return None
-  numbers = {narrowed(x, pair[0].dtype): i for i, (x, *_) in enumerate(nest.operands)}
   placed = list[Staged]()
   for x, side, tile in zip(pair, (m, n), (core.a, core.b)):
-    assert isinstance(tile, SwizzledTile)
+    outer, inner = (side, k) if isinstance(tile, SwizzledTile) and tile.along_k else (k, side)
     loads = [a.access(u.src[0], u.dtype.itemsize) for u in a.loads(x)]
-    outer, inner = (side, k) if tile.along_k else (k, side)
     if any(y.strides.get(inner) != 1 for y in loads) or neighbours(loads, inner, CHUNK) < CHUNK:
       return None
     o, i = ((f"{nest.name_of(r)}.i",) for r in (outer, inner))
-    placed.append(Staged(numbers[x], o, i, 0, (i, o), CHUNK, True))
+    placed.append(Staged(staged_number(nest, x), o, i, 0, (i, o), CHUNK, True))
   nbytes = sum(block) * core.k * core.operand.itemsize
   stages = min(STAGES, nest.room.target.scratch // nbytes, size(k) // core.k)
   return Product(core, loops, block, (core.m, core.n), core.k, tuple(placed), others, stages) if stages > 1 else None
@@ -131,11 +129,14 @@ def tiled_member(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp
   return Product(core, loops, block, min(whole, key=lambda t: t[0] + t[1]), depths[-1], placed, (), 1)
 
 
+def staged_number(nest: NestSchedule, narrow: UOp) -> int:
+  return next(i for i, (x, *_) in enumerate(nest.operands) if narrowed(x, narrow.dtype) is narrow)
+
+
 def staged_operands(
   nest: NestSchedule, a: Analysis, pair: Sequence[UOp], loops: Triple, block: tuple[int, int], depth: int
 ) -> tuple[tuple[Staged, ...], int]:
   """How the operands that are in device memory lie in a group's, and in how many bytes."""
-  numbers = {narrowed(x, pair[0].dtype): i for i, (x, *_) in enumerate(nest.operands)}
   placed, nbytes, (m, n, k), itemsize = list[Staged](), 0, loops, pair[0].dtype.itemsize
   for x, side, extent in zip(pair, (m, n), block):
     if any(u.src[0].src[0].op is Ops.SCRATCH for u in a.loads(x)):
@@ -147,7 +148,7 @@ def staged_operands(
     whole = depth if inner is k else extent if size(side) % extent == 0 else 1
     vector = neighbours(loads, inner, math.gcd(whole, 16 // itemsize))
     o, i = ((f"{nest.name_of(r)}.i",) for r in (outer, inner))
-    placed.append(Staged(numbers[x], o, i, row, (i, o), vector))
+    placed.append(Staged(staged_number(nest, x), o, i, row, (i, o), vector))
     nbytes += round_up(row * (depth if inner is not k else extent) * itemsize, LINE)
   return tuple(placed), nbytes
 
