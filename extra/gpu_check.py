@@ -4,7 +4,7 @@ Each section is a process of its own, which prints a line of JSON for each resul
 time is stopped, and said to be. At the end there is one table.
 
   --device CUDA      the kind of device (CL runs wherever Intel's driver or PoCL does)
-  --section NAME     one of them, or several: products rows attention gradients copies tests laws
+  --section NAME     one of them, or several: products rows attention gradients models copies tests laws
   --quick            small sizes and few tests: whether the command works, not how fast the device is
   --torch PYTHON     an interpreter that has PyTorch with CUDA, whose times stand beside (default: this one)
   --compile-only     compiles all kernels for --arch into CACHEDIR, and judges them by a model; needs no GPU
@@ -45,7 +45,9 @@ TORCH = """
 import time, torch
 torch.backends.cuda.matmul.allow_tf32 = False
 kind = torch.{kind}
-a, b, c = ([torch.randn(s, device="cuda", dtype=kind) for s in {shapes}] * 3)[:3]
+t = [torch.randn(s, device="cuda", dtype=kind) for s in {shapes}]
+a, b, c = (t * 3)[:3]
+{before}
 step = lambda: {step}
 for _ in range(3): step()
 times = []
@@ -100,7 +102,7 @@ def torch_seconds(work: Work, python: str) -> float:
   """0 where there is no PyTorch, or the workload is not written for it."""
   if not work.torch:
     return 0.0
-  code = TORCH.format(kind=work.dtype.name, shapes=[*map(list, work.shapes)], step=work.torch)
+  code = TORCH.format(kind=work.dtype.name, shapes=[*map(list, work.shapes)], step=work.torch, before=work.before)
   theirs = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
   return float(theirs.stdout) if theirs.returncode == 0 else 0.0
 
@@ -169,7 +171,7 @@ def laws(given: Any) -> Iterator[Row]:
 
 SECTIONS: dict[str, Callable[[Any], Iterator[Row]]] = {
   "copies": host_copies,
-  **{s: functools.partial(timed, s) for s in ("products", "rows", "attention", "gradients")},
+  **{s: functools.partial(timed, s) for s in ("products", "rows", "attention", "gradients", "models")},
   "tests": op_table,
   "laws": laws,
 }
@@ -212,7 +214,7 @@ def compile_only(given: Any) -> int:
   with gpu_model.as_null(gpu, given.arch):
     for section in given.section or all_work(given.quick):
       for work in all_work(given.quick)[section]:
-        args = [gpu_model.empty(*s, dtype=work.dtype) for s in work.shapes]
+        args = [gpu_model.empty(*s, dtype=work.kind_of(i)) for i, s in enumerate(work.shapes)]
         for ast in gpu_model.kernels_of(lambda work=work, args=args: work.step(*args)):
           verdicts.append(v := gpu_model.judge(work.name, ast, given.arch))
           print(

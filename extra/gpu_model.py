@@ -1,10 +1,11 @@
 """What kernels take on a GPU that is not there: `python -m extra.roofline --arch sm_90a`.
 
 Each kernel of some workloads is compiled by NVRTC, and a static model says how long it runs: the longest of what memory
-takes for its bytes (each buffer once), the cores or the arithmetic units for its operations, and the schedulers for the
-instructions of its inner loop, over the part of the last wave that is idle and the part of the latency that too few
-warps leave open. Figures of the devices are their makers' (A100 SXM, H100 SXM, B200: data sheets; mma.sync reaches what
-the sheets say on sm_80 and, by the estimate of this model, 0.62 of it where there are wider instructions).
+takes for the bytes that its code loads and stores (`traffic`), the cores or the arithmetic units for its operations,
+and the schedulers for the instructions of its inner loop, over the part of the last wave that is idle and the part of
+the latency that too few warps leave open. Its share of the roofline is of what each buffer would take once. Figures of
+the devices are their makers' (A100 SXM, H100 SXM, B200: data sheets; mma.sync reaches what the sheets say on sm_80 and,
+by the estimate of this model, 0.62 of it where there are wider instructions).
 It is a model: none of it is measured.
 """
 
@@ -28,12 +29,15 @@ from tinygrad.device import Device, DeviceError, Launch, Target
 from tinygrad.helpers import PROCESS, Context, ceildiv, prod
 from tinygrad.renderer import cstyle
 from tinygrad.runtime import cuda
-from tinygrad.uop import Ops, UOp
+from tinygrad.uop import AxisKind, Ops, UOp
+from tinygrad.uop.affine import affine
 
 WARPS = 64  # of a multiprocessor
 REGISTERS = 65536
 HIDDEN = 12  # warps with which loads and products hide each other's latency
 ISSUE = 4  # instructions a cycle of a multiprocessor
+NEAR = 2.5  # times the bandwidth of memory: that of the second cache
+SECTOR, SHORT = 32, 0.75  # bytes that are read at least; the share of the bandwidth that pieces of so many reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +53,13 @@ class Gpu:
   tf32: float
   single: float
   reach: float
+  near: int  # bytes of the second cache
 
 
 GPUS = {
-  "sm_80": Gpu((8, 0), 108, 163 << 10, 1.41e9, 2.039e12, 312e12, 156e12, 19.5e12, 1.0),
-  "sm_90a": Gpu((9, 0), 132, 227 << 10, 1.83e9, 3.35e12, 989e12, 495e12, 67e12, 0.62),
-  "sm_100a": Gpu((10, 0), 148, 227 << 10, 1.85e9, 8.0e12, 2250e12, 1120e12, 75e12, 0.4),
+  "sm_80": Gpu((8, 0), 108, 163 << 10, 1.41e9, 2.039e12, 312e12, 156e12, 19.5e12, 1.0, 40 << 20),
+  "sm_90a": Gpu((9, 0), 132, 227 << 10, 1.83e9, 3.35e12, 989e12, 495e12, 67e12, 0.62, 50 << 20),
+  "sm_100a": Gpu((10, 0), 148, 227 << 10, 1.85e9, 8.0e12, 2250e12, 1120e12, 75e12, 0.4, 126 << 20),
 }
 
 
@@ -147,6 +152,59 @@ def compiled(linear: list[UOp], arch: str) -> tuple[Code, Launch, int]:
   return read_code(run.stdout), rendered.launch, rendered.launch.local or (int(static[1]) * 16 if static else 0)
 
 
+@dataclass(slots=True)
+class Sweep:
+  """What a kernel reads, or writes, of one memory in one of its loops: bytes, and those of a piece without a gap."""
+
+  size: int
+  nbytes: float = 0.0
+  piece: float = float("inf")
+
+
+def sweeps(linear: Sequence[UOp]) -> dict[tuple[UOp, bool, UOp | None], Sweep]:
+  """By memory, whether it is written, and the outermost loop of a thread around it, in the order in which they come.
+  Threads that read the same at once read it once, and so does a loop that reads the same again."""
+  found, opened = dict[tuple[UOp, bool, UOp | None], Sweep](), list[UOp]()
+  for u in linear:
+    if u.op is Ops.RANGE:
+      opened.append(u)
+    elif u.op is Ops.ENDRANGE:
+      opened.pop()
+    elif u.op in (Ops.LOAD, Ops.STORE, Ops.COPY) and u.src[0].op is Ops.INDEX:
+      where = u.src[1] if u.op is Ops.COPY else u.src[0]
+      memory, n = where.src[0], where.dtype.count
+      if memory.op is not Ops.PARAM:
+        continue
+      own = [r for r in opened if r.arg[1] not in (AxisKind.GLOBAL, AxisKind.LOCAL)]
+      sweep = found.setdefault((memory, u.op is Ops.STORE, own[0] if own else None), Sweep(nbytes_of(memory)))
+      below = where.src[1].toposort()
+      each = n * memory.dtype.itemsize
+      sweep.nbytes += each * prod(r.src[0].vmax for r in opened if r in below or r.arg[1] is AxisKind.GLOBAL)
+      step = affine(where.src[1], {}).terms
+      beside = next((r for r in opened if r.arg[1] is AxisKind.LOCAL and r in below), None)
+      if beside is None or beside in step:  # else threads are shared out in another way: nobody knows
+        sweep.piece = min(sweep.piece, each * (beside.src[0].vmax if beside is not None and step[beside] == n else 1))
+  return found
+
+
+def nbytes_of(memory: UOp) -> int:
+  return int(memory.arg.size * memory.dtype.itemsize)
+
+
+def traffic(linear: Sequence[UOp], groups: int, at_once: int, near: int) -> tuple[float, float]:
+  """(bytes of memory, of which in short pieces count for more; bytes that pass the second cache). The first sweep over
+  a memory reads it once: what groups have in common of it, operands of products, is taken to be near. A later sweep
+  finds near what the groups that run at once have touched before, if that fits; else it reads all of it again."""
+  far, passing, before = 0.0, 0.0, set[UOp]()
+  for (memory, written, _), s in sweeps(linear).items():
+    nbytes = min(s.nbytes, s.size)
+    kept = memory in before and not written and s.nbytes / groups * min(groups, at_once) <= near
+    far += 0 if kept else nbytes / (SHORT if s.piece <= SECTOR else 1.0)
+    passing += nbytes * max(SECTOR / s.piece, 1.0) / (SHORT if s.piece <= SECTOR else 1.0)
+    before.add(memory)
+  return far, passing
+
+
 def judge(name: str, ast: UOp, arch: str) -> Verdict:
   gpu, cost = GPUS[arch], estimate(ast)
   linear = codegen.lower_kernel(ast, target_of(gpu))
@@ -160,9 +218,10 @@ def judge(name: str, ast: UOp, arch: str) -> Verdict:
   peak = gpu.half if 2 in kinds else gpu.tf32 if kinds else gpu.single
   reach = gpu.reach if kinds and not any(core.late for core in cores) else 1.0
   per_warp = cost.ops / (groups * warps)
+  far, passing = traffic(linear, groups, here * gpu.units, gpu.near)
   passes = per_warp / code.operations if code.loop and code.operations else 1
   times = {
-    "memory": cost.nbytes / gpu.bandwidth,
+    "memory": max(far / gpu.bandwidth, passing / (NEAR * gpu.bandwidth)),
     "arithmetic": cost.ops / (peak * reach),
     "issue": passes * code.instructions * groups * warps / (gpu.units * ISSUE * gpu.clock),
   }
@@ -192,9 +251,13 @@ def workloads() -> Iterator[tuple[str, Callable[[], Tensor]]]:
   yield "gelu bf16", lambda: empty(*big, dtype=dtypes.bfloat16).gelu()
   yield "sum of rows", lambda: empty(*big).sum(1)
   yield "sum of rows bf16", lambda: empty(*big, dtype=dtypes.bfloat16).sum(1)
-  yield "sum of columns", lambda: empty(*big).sum(0)
-  yield "softmax", lambda: empty(*big).softmax()
-  yield "layernorm", lambda: empty(*big).layernorm()
+  for kind in (dtypes.float32, dtypes.bfloat16):
+    yield f"sum of columns {kind.name}", lambda kind=kind: empty(*big, dtype=kind).sum(0)
+    yield f"argmax {kind.name}", lambda kind=kind: empty(*big, dtype=kind).argmax(1)
+    yield f"softmax {kind.name}", lambda kind=kind: empty(*big, dtype=kind).softmax()
+    yield f"log softmax {kind.name}", lambda kind=kind: empty(*big, dtype=kind).log_softmax()
+    yield f"layernorm {kind.name}", lambda kind=kind: empty(*big, dtype=kind).layernorm()
+  yield "softmax of long rows", lambda: empty(2048, 1 << 17).softmax()
   for kind in (dtypes.float32, dtypes.bfloat16, dtypes.float16):
     yield f"matmul {kind.name}", lambda kind=kind: empty(n, n, dtype=kind) @ empty(n, n, dtype=kind)
     yield f"matmul {kind.name} NT", lambda kind=kind: empty(n, n, dtype=kind) @ empty(n, n, dtype=kind).T

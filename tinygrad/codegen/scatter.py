@@ -152,12 +152,10 @@ def by_workers(s: UOp, found: tuple[UOp, ByIndex, UOp], workers: int, ids: LoopI
   else:
     known = {r: ids.loop(r.src[0], AxisKind.REDUCE) for r in f.src[1:]}
     steps = [*known.values(), once(substitute_free(mine, known), ids)]
-  # 0, but known only where there is something to add: what that needs is read there
-  there = Affine(0, {steps[-1]: 1})
-  at = {r: affine(x, {}).plus(there).uop() for r, x in known.items()}
-  goes = affine(substitute_free(chosen, known), {}).plus(there).uop()
-  goes = UOp.new(Ops.MAX, dtypes.index, (UOp.new(Ops.MIN, dtypes.index, (goes, index(size(place) - 1))), index(0)))
-  update = added(f, where, value, {**at, place: goes})
+  here = Affine(0, {steps[-1]: 1})  # 0, but known only where there is something to add: what that needs is read there
+  goes = UOp.new(Ops.MAX, dtypes.index, (affine(substitute_free(chosen, known), {}).plus(here).uop(), index(0)))
+  known = {r: affine(x, {}).plus(here).uop() for r, x in known.items()}
+  update = added(f, where, value, {**known, place: within_bounds(goes, place.src[0])})
   return [*begin, update.replace(src=(*update.src, worker, *columns, *steps))]
 
 

@@ -243,8 +243,8 @@ def plan_grid(nest: NestSchedule) -> Grid:
 
 
 class Row(NamedTuple):
-  """Elements that several passes over a row read, in the loops `over`: what the threads of a group keep of it in
-  registers, in `words` an element, is read once. `beside`: how many of them lie side by side, and aligned."""
+  """Elements, in the loops `over`, that passes over a row all read, once if threads keep them in registers: `words` of
+  each. `beside`: how many lie side by side, and aligned."""
 
   over: tuple[UOp, ...]
   words: int
@@ -257,11 +257,8 @@ class Row(NamedTuple):
 
   def copies(self, lanes: int) -> tuple[int, int]:
     """(elements of each thread, of these side by side)"""
-    beside = math.gcd(self.beside, power_of_two(ceildiv(size(self.over[0]), lanes)))
-    return round_up(ceildiv(size(self.over[0]), lanes), beside), beside
-
-  def fits(self, lanes: int, target: Target) -> bool:
-    return 3 * self.copies(lanes)[0] * self.words <= 2 * target.vector_registers
+    each = ceildiv(size(self.over[0]), lanes)
+    return round_up(each, beside := math.gcd(self.beside, power_of_two(each))), beside
 
 
 def row_of(nest: NestSchedule, a: Analysis, outer: Sequence[UOp]) -> Row | None:
@@ -318,9 +315,9 @@ def grid_of(nest: NestSchedule, a: Analysis, threads: Counts, copies: Counts, la
   wide = {r: max(VECTOR // min(x.itemsize for i in a.items for x in i.accesses), 4) for r in threads}
   grid = Grid(shared, every, lanes, lanes_first, in_order, fold_plans, stagings, wide)
   row = row_of(nest, a, tuple(threads)) if lanes > 1 and all(copies[r] == 1 for r in threads) else None
-  if row is None or not row.fits(lanes, nest.room.target):
+  mine, beside = row.copies(lanes) if row is not None else (0, 0)
+  if row is None or 3 * mine * row.words > 2 * nest.room.target.vector_registers:
     return grid
-  mine, beside = row.copies(lanes)
   kept = {over: (order, Tile(mine)) for over, (order, _) in fold_plans.items()}
   copies = {**every, **dict.fromkeys(rest, mine)}
   return replace(grid, copies=copies, folds=kept, beside={**wide, **dict.fromkeys(row.over, beside)})
@@ -373,7 +370,7 @@ def columns_of(
   main: Item, along: UOp | None, copies: Counts, outputs: int, target: Target
 ) -> tuple[dict[UOp, int], int] | None:
   """(copies of a thread, neighbours in memory, and lanes) of sums across memory in which nothing is read twice: a group
-  reads lines of memory, or less where there would be fewer groups than multiprocessors."""
+  reads lines of memory, or less where there would be hardly as many groups as multiprocessors."""
   length, kind = int(prod(map(size, main.over))), min((x.itemsize for x in main.accesses), default=VECTOR)
   if along is None or length < TOGETHER or not target.cooperates or max(copies.values()) > 1:
     return None
@@ -381,7 +378,7 @@ def columns_of(
     return None
   beside = neighbours(main.accesses, along, math.gcd(size(along), VECTOR // kind))
   workers, line = outputs // beside, MEMORY_LINE // (beside * kind)
-  while line * beside * kind > SECTOR and workers // line < target.units:
+  while (piece := line * beside * kind) > SECTOR and workers // line < target.units * (1 + (piece > 2 * SECTOR)):
     line //= 2
   most = power_of_two(max(target.busy // max(workers, 1), 1))
   return {**copies, along: beside}, min(most, target.group // line, power_of_two(length // (4 * AHEAD)))
