@@ -272,7 +272,6 @@ def gpt_step(s: Shape, kind: Any) -> Work:
     ids = tokens_of(x, s.vocabulary)
     if (first := weights[0].uop.base) not in optimizers:  # of these weights
       optimizers[first] = nn.optim.AdamW([*weights], lr=0.0)
-      print("NEW")
     adam = optimizers[first]
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -218,7 +218,7 @@ def host_code(source: str) -> ctypes.CDLL:
   """A kernel's source compiled for the host."""
   if source not in _compiled:
     name, parameters = signature(source)
-    body = re.sub(r"^(\s*)__shared__ (?=.*\];)", r"\1static ", source, flags=re.M)
+    body = re.sub(r"^(\s*)__shared__ __align__\(1024\) (?=.*\];)", r"\1static ", source, flags=re.M)
     body = re.sub(r'asm\("cvt.f32.f16.*', "_Float16 h; memcpy(&h, &x, 2); y = (float)h; return y;", body)
     body = re.sub(r'asm\("cvt.rn.bf16.f32.*', BFLOAT16, body)
     body = re.sub(r'asm\("cvt.rn.f16.f32.*', "_Float16 h = (_Float16)x; memcpy(&y, &h, 2); return y;", body)

@@ -108,6 +108,7 @@ class Linearizer:
     self.beside = 0  # depth of the innermost scope in which stores without a common loop follow one another
     # effects that something read waits for -> where they were emitted, and of which memory they are made
     self.filled: dict[tuple[UOp, ...], tuple[LoopScope, frozenset[UOp]]] = {}
+    self.late: dict[tuple[UOp, ...], Core] = {}  # accumulators of products that may still be under way
     nodes = kernel.toposort()
     stored = [s for stores in effects_of(kernel) for s in stores]
     folds = [u for u in nodes if u.op is Ops.FOLD]
@@ -330,9 +331,9 @@ class Linearizer:
       for known, *more in zip(names, rest, ends):
         known += more
     results: list[Result] = []
-    for f, held in zip(group, registers):
-      if f.src[0].op is Ops.MMA and f.src[0].arg.late:
-        self.on_core(f.src[0].arg, held)
+    for mine, core in self.late.items():
+      self.on_core(core, mine)
+    self.late.clear()
     for g, f in enumerate(group):
       for e, env in enumerate(around):
         used = registers[g][e * len(own) : (e + 1) * len(own)]
@@ -493,6 +494,8 @@ class Linearizer:
       values = tuple(v.value(value, {**here, **e}) for e in self.environments(loops))
       src.append(v.node(Ops.VECTORIZE, value.dtype.vec(len(values)), values))
     self.on_core(core, mine, src)
+    if core.late:
+      self.late[*mine] = core
 
   def on_core(self, core: Core, mine: Sequence[UOp], src: Sequence[UOp] = ()) -> None:
     """A core's product for these registers; without operands: all that have been begun have come."""
