@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -114,6 +115,15 @@ def rows_of(n: int, kind: Any) -> Iterator[Work]:
     f"softmax {kind.name}", (shape,), lambda x: x.softmax(), softmax, 5 * n * n, 2 * size, kind, "a.softmax(1)"
   )
   yield Work(f"layernorm {kind.name}", (shape,), lambda x: x.layernorm(), layernorm, 5 * n * n, 2 * size, kind)
+  peer = "a@b[0]"
+  yield Work(
+    f"matvec {kind.name}", (shape, (1, n)), lambda x, y: x @ y[0], lambda x, y: x @ y[0], 2 * n * n, size, kind, peer
+  )
+
+
+def losses_of(n: int, kind: Any) -> Iterator[Work]:
+  """Whose rows are read once by those who keep them."""
+  shape, size = (n, n), n * n * kind.itemsize
   functional = "torch.nn.functional"
   yield Work(
     f"log softmax {kind.name}",
@@ -145,10 +155,6 @@ def rows_of(n: int, kind: Any) -> Iterator[Work]:
     kind,
     f"{functional}.cross_entropy(a.float(), labels, reduction='none')",
     before=f"labels = (a[:, 0].float() * 1e4).abs().int().long() % {n}",
-  )
-  peer = "a@b[0]"
-  yield Work(
-    f"matvec {kind.name}", (shape, (1, n)), lambda x, y: x @ y[0], lambda x, y: x @ y[0], 2 * n * n, size, kind, peer
   )
 
 
@@ -264,6 +270,18 @@ def train():
 """
 
 
+def gpt_loss(s: Shape, x: np.ndarray, *weights: np.ndarray) -> np.ndarray:
+  ids = numbers_of(x, s.vocabulary)
+
+  def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(s.width // s.heads)
+    there = np.tril(np.ones(scores.shape[-2:], bool))
+    return np.einsum("bhqk,bkhd->bqhd", softmax(np.where(there, scores, -np.inf)), v)
+
+  y = log_softmax(logits(ids, *weights[:2], weights[2:], s.heads, attend, (norm, silu)))
+  return -np.take_along_axis(y, np.roll(ids, -1, 1)[..., None], -1).mean()
+
+
 def gpt_step(s: Shape, kind: Any) -> Work:
   """Forward, backward and AdamW, which counts but moves nothing, so that each step has the same loss."""
   spread, optimizers = 0.05, dict[Any, Any]()
@@ -285,21 +303,10 @@ def gpt_step(s: Shape, kind: Any) -> Work:
       loss.backward()
       return loss.realize(*adam.schedule_step())
 
-  def want(x: np.ndarray, *weights: np.ndarray) -> np.ndarray:
-    ids = numbers_of(x, s.vocabulary)
-
-    def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-      scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(s.width // s.heads)
-      there = np.tril(np.ones(scores.shape[-2:], bool))
-      return np.einsum("bhqk,bkhd->bqhd", softmax(np.where(there, scores, -np.inf)), v)
-
-    y = log_softmax(logits(ids, *weights[:2], weights[2:], s.heads, attend, (norm, silu)))
-    return -np.take_along_axis(y, np.roll(ids, -1, 1)[..., None], -1).mean()
-
   tokens, nbytes = s.batch * s.length, sum(int(np.prod(w)) for w in s.weights)
   flops = 6 * tokens * (s.products + s.layers * s.length * s.width)
   before = GPT.format(spread=spread, **{f: getattr(s, f) for f in ("batch", "length", "heads", "vocabulary")})
-  shapes = ((s.batch, s.length), *s.weights)
+  shapes, want = ((s.batch, s.length), *s.weights), functools.partial(gpt_loss, s)
   peer = "train()"
   return Work(
     f"GPT step {kind.name}",
@@ -422,7 +429,7 @@ def all_work(quick: bool) -> dict[str, list[Work]]:
   scores = [attention(4 if quick else 16, s, kind, c) for kind in kinds[:2] for s in lengths for c in (False, True)]
   return {
     "products": products,
-    "rows": [w for kind in kinds[:2] for w in rows_of(n if quick else 2 * n, kind)],
+    "rows": [w for kind in kinds[:2] for of in (rows_of, losses_of) for w in of(n if quick else 2 * n, kind)],
     "attention": scores,
     "gradients": [*gradients(n)],
     "models": [*models(quick)],

@@ -72,7 +72,7 @@ def test_the_model_sees_that_memory_is_read_again(name, monkeypatch):
     (ast,) = gpu_model.kernels_of(dict(gpu_model.workloads())[name])
   once = gpu_model.sweeps(lower_kernel(ast, gpu_model.target_of(gpu)))
   assert [written for _, written, _ in once] == [False, True] and gpu_model.judge(name, ast, arch).share >= 0.9
-  monkeypatch.setattr(heuristic, "row_of", lambda *_: None)
+  monkeypatch.setattr(heuristic, "kept_row", lambda *_: None)
   assert len(gpu_model.sweeps(lower_kernel(ast, gpu_model.target_of(gpu)))) > 2
   assert 0.45 <= gpu_model.judge(name, ast, arch).share <= 0.55
 

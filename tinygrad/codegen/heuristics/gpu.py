@@ -226,7 +226,7 @@ def plan_grid(nest: NestSchedule) -> Grid:
     copies = shares(main, axes, {}, most, MAX_ROWS)
     workers = outputs // max(int(prod(copies.values())), 1)
     lanes = lanes_of(main, workers, len(outer) < len(ranges), prod(copies.values()) > SHARED, target)
-    if lanes > 1 and (row := row_of(nest, a, outer)) is not None:
+    if lanes > 1 and (row := kept_row(nest, a, outer)) is not None:
       copies, lanes = dict.fromkeys(axes, 1), row.lanes(lanes, target)
     elif (found := columns_of(main, along, copies, outputs, target)) is not None:
       copies, lanes = found
@@ -242,7 +242,7 @@ def plan_grid(nest: NestSchedule) -> Grid:
   return grid_of(nest, a, threads, copies, lanes, stagings)
 
 
-class Row(NamedTuple):
+class KeptRow(NamedTuple):
   """Elements, in the loops `over`, that passes over a row all read, once if threads keep them in registers: `words` of
   each. `beside`: how many lie side by side, and aligned."""
 
@@ -261,7 +261,7 @@ class Row(NamedTuple):
     return round_up(each, beside := math.gcd(self.beside, power_of_two(each))), beside
 
 
-def row_of(nest: NestSchedule, a: Analysis, outer: Sequence[UOp]) -> Row | None:
+def kept_row(nest: NestSchedule, a: Analysis, outer: Sequence[UOp]) -> KeptRow | None:
   """What several reductions read along memory, or one and what is computed with it, one after the other."""
   over, memory, beside = list[UOp](), list[UOp](), VECTOR
   for i in (*reductions(a), a.items[-1]):
@@ -278,7 +278,7 @@ def row_of(nest: NestSchedule, a: Analysis, outer: Sequence[UOp]) -> Row | None:
     over += own
   words = sum(memory.count(m) > 1 for m in set(memory))
   alike = len({size(r) for r in over}) == 1 and nest.room.target.cooperates
-  return Row((*over,), words, beside) if words and alike else None
+  return KeptRow((*over,), words, beside) if words and alike else None
 
 
 def reductions(a: Analysis) -> list[Item]:
@@ -314,7 +314,7 @@ def grid_of(nest: NestSchedule, a: Analysis, threads: Counts, copies: Counts, la
   lanes_first = main is not None and lanes > 1 and reads_along(main)
   wide = {r: max(VECTOR // min(x.itemsize for i in a.items for x in i.accesses), 4) for r in threads}
   grid = Grid(shared, every, lanes, lanes_first, in_order, fold_plans, stagings, wide)
-  row = row_of(nest, a, tuple(threads)) if lanes > 1 and all(copies[r] == 1 for r in threads) else None
+  row = kept_row(nest, a, tuple(threads)) if lanes > 1 and all(copies[r] == 1 for r in threads) else None
   mine, beside = row.copies(lanes) if row is not None else (0, 0)
   if row is None or 3 * mine * row.words > 2 * nest.room.target.vector_registers:
     return grid
