@@ -268,7 +268,7 @@ def tiles(core: Core, block: tuple[int, int], stages: int, tile: bool = True):
     for x, side, along_k in zip(item.fold.src[0].src, ("i0", "i1"), (core.a.along_k, core.b.along_k)):
       o, i = ((f"{name}.i",) for name in ((side, "k0") if along_k else ("k0", side)))
       placed.append(Staged(next(i for i, (u, *_) in enumerate(nest.operands) if u is x), o, i, 0, (i, o), 8, tile))
-    schedule_product(nest, ProductPlan(core, (m, n, k), block, (core.m, core.n), core.k, tuple(placed), (), stages))
+    schedule_product(nest, ProductPlan(core, (m, n, k), block, (core.m, core.n), core.k, tuple(placed), stages))
 
   return steps
 

@@ -85,13 +85,9 @@ def _bounds_of(u: UOp) -> tuple[Any, Any]:
   return whole
 
 
-ATTRIBUTES.update(
-  {
-    "shape": lambda u: CARDS[u.op].shape(u),
-    "device": _result_device,
-    "bounds": _bounds_of,
-    "key": lambda u: hashlib.blake2b(
-      f"{u.op.name} {u.dtype!r} {u.arg!r}".encode() + b"".join([s.key for s in u.src]), digest_size=8
-    ).digest(),
-  }
-)
+def _key_of(u: UOp) -> bytes:
+  own = f"{u.op.name} {u.dtype!r} {u.arg!r}".encode()
+  return bytes(hashlib.blake2b(own + b"".join([s.key for s in u.src]), digest_size=8).digest())
+
+
+ATTRIBUTES.update(shape=lambda u: CARDS[u.op].shape(u), device=_result_device, bounds=_bounds_of, key=_key_of)

@@ -34,7 +34,7 @@ Triple = tuple[UOp, UOp, UOp]
 @dataclass(frozen=True, slots=True)
 class Product:
   """Loops m, n and k on `core`, with the rows and columns of a group's block and a warp's tile, and `depth` iterations
-  of k at once. `operands`: those that are copied. `others`: parallel loops beside m and n."""
+  of k at once. `operands`: those that are copied."""
 
   core: Core
   loops: Triple
@@ -42,7 +42,6 @@ class Product:
   tile: tuple[int, int]
   depth: int
   operands: tuple[Staged, ...]
-  others: tuple[UOp, ...]
   stages: int
 
 
@@ -82,9 +81,7 @@ def longest(loops: Sequence[UOp]) -> UOp | None:
 
 def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Product | None:
   """Of operands that the core reads where a group has copied them, 16 bytes at once."""
-  m, n, k = loops
-  others = tuple(r for r in nest.parallel if r is not m and r is not n)
-  most = blocks(size(m), size(n), int(prod(map(size, others))), nest.room.target.units, WIDE, core.m)
+  (m, n, k), most = loops, blocks(nest, loops, WIDE, core.m)
   block = max(math.gcd(size(m), most[0]), core.m), max(math.gcd(size(n), most[1]), core.m)
   if block[1] != core.n or any(size(r) % x for r, x in zip(loops, (*block, core.k))):
     return None
@@ -98,20 +95,17 @@ def of_tiles(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], l
     placed.append(Staged(staged_number(nest, x), o, i, 0, (i, o), CHUNK, True))
   nbytes = sum(block) * core.k * core.operand.itemsize
   stages = min(STAGES, nest.room.target.scratch // nbytes, size(k) // core.k)
-  return Product(core, loops, block, (core.m, core.n), core.k, tuple(placed), others, stages) if stages > 1 else None
+  return Product(core, loops, block, (core.m, core.n), core.k, tuple(placed), stages) if stages > 1 else None
 
 
 def tiled_product(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Product:
-  m, n, k = loops
-  others = tuple(r for r in nest.parallel if r is not m and r is not n)
-  block = blocks(size(m), size(n), int(prod(map(size, others))), nest.room.target.units, BLOCK, 32)
-  tile = block
+  k, tile = loops[2], (block := blocks(nest, loops, BLOCK, 32))
   while prod(tile) > TILE or (prod(block) // prod(tile) < 4 and prod(tile) > TILE // 4):
     tile = (tile[0] // 2, tile[1]) if tile[0] > tile[1] else (tile[0], tile[1] // 2)
   depth = ROW // core.operand.itemsize
   placed, nbytes = staged_operands(nest, a, pair, loops, block, depth)
   stages = max(min(STAGES, nest.room.target.scratch // (2 * nbytes), size(k) // depth), 1)
-  return Product(core, loops, block, tile, depth, placed, others, stages)
+  return Product(core, loops, block, tile, depth, placed, stages)
 
 
 def tiled_member(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp], loops: Triple) -> Product | None:
@@ -126,7 +120,7 @@ def tiled_member(nest: NestSchedule, a: Analysis, core: Core, pair: Sequence[UOp
   placed, nbytes = staged_operands(nest, a, pair, loops, block, depths[-1])
   if nest.taken + sum(nest.room.outside) + nbytes > nest.room.target.scratch:
     return None
-  return Product(core, loops, block, min(whole, key=lambda t: t[0] + t[1]), depths[-1], placed, (), 1)
+  return Product(core, loops, block, min(whole, key=lambda t: t[0] + t[1]), depths[-1], placed, 1)
 
 
 def staged_number(nest: NestSchedule, narrow: UOp) -> int:
@@ -153,10 +147,13 @@ def staged_operands(
   return tuple(placed), nbytes
 
 
-def blocks(m: int, n: int, others: int, units: int, most: tuple[int, int], least: int) -> tuple[int, int]:
+def blocks(nest: NestSchedule, loops: Triple, most: tuple[int, int], least: int) -> tuple[int, int]:
   """Rows and columns of a group's block: as many as make a group for most multiprocessors."""
+  m, n, others = size(loops[0]), size(loops[1]), int(prod(size(r) for r in nest.parallel if r not in loops))
   rows, columns = (min(x, max(1 << (r - 1).bit_length(), least)) for r, x in zip((m, n), most))
-  while ceildiv(m, rows) * ceildiv(n, columns) * others < units * 3 // 4 and max(rows, columns) > least:
+  while (
+    ceildiv(m, rows) * ceildiv(n, columns) * others < nest.room.target.units * 3 // 4 and max(rows, columns) > least
+  ):
     rows, columns = (rows // 2, columns) if rows >= columns else (rows, columns // 2)
   return rows, columns
 
@@ -184,7 +181,9 @@ def schedule_product(nest: NestSchedule, p: Product) -> None:
       unroll(nest, name)
   if f"{m}.o" in nest.names and size(nest.names[f"{m}.o"]) % BAND == 0:
     nest.split(f"{m}.o", BAND)
-  nest.bind("groups", *(names[r] for r in p.others), f"{m}.o", f"{m}.o.o", f"{n}.o", f"{m}.o.i")
+  nest.bind(
+    "groups", *(names[r] for r in nest.parallel if r not in p.loops), f"{m}.o", f"{m}.o.o", f"{n}.o", f"{m}.o.i"
+  )
   nest.bind("threads", f"{m}.i.o", f"{n}.i.o")
   nest.bind("lanes", f"{m}.i.i.i.lane")
   nest.within("groups", "lanes", "threads")
