@@ -546,8 +546,8 @@ static __device__ inline unsigned short bfloat16_of_float(float x) {
 }
 """,
   kernel='extern "C" __global__ void __launch_bounds__({threads}) {name}({params})',
-  pointer="{T}*", table="const unsigned long long*", shared="__shared__ __align__(1024)", local="{T}*", barrier="__syncthreads();",
-  meeting="__syncthreads();",
+  pointer="{T}*", table="const unsigned long long*", shared="__shared__ __align__(1024)", local="{T}*",
+  barrier="__syncthreads();", meeting="__syncthreads();",
   group="blockIdx.{d}", thread="threadIdx.{d}", vector="make_{T}({xs})", long="LL",
   alone=" __restrict__", unroll="#pragma unroll",
   variable="const {T} {name}, const {T}* {name}_at", value="({name}_at ? *{name}_at : {name})",

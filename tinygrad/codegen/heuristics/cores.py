@@ -19,8 +19,7 @@ from tinygrad.device.cores import Core, SwizzledTile
 from tinygrad.helpers import ALLOW_TF32, NOOPT, ceildiv, prod, round_up
 from tinygrad.uop import Ops, UOp
 
-BLOCK = (128, 128)  # most rows, and columns, of a group's part of the result,
-WIDE = (128, 256)  # and where cores read operands in its memory
+BLOCK, WIDE = (128, 128), (128, 256)  # most rows and columns of a group; and where cores read its memory
 TILE = 64 * 32  # most elements of a warp's
 LEAST = 16  # rows and columns from which a core is worth its while
 STAGES = 4  # blocks of an operand at most, of which all but one are under way
@@ -59,8 +58,7 @@ def plan_product(nest: NestSchedule, a: Analysis) -> Product | None:
   if len(folds) != 1 or set(folds[0].ranges) != {*nest.parallel, *folds[0].over}:
     return None
   item, stores = folds[0], a.items[-1].accesses
-  assert item.fold is not None
-  for core, x, y in on_core(item.fold, nest.room.target):
+  for core, x, y in on_core(item.fold, nest.room.target) if item.fold is not None else ():
     if a.reducing & {x, y}:
       continue
     m, n = (longest([r for r in nest.parallel if r in a.deps[p] and r not in a.deps[q]]) for p, q in ((x, y), (y, x)))
@@ -151,9 +149,8 @@ def blocks(nest: NestSchedule, loops: Triple, most: tuple[int, int], least: int)
   """Rows and columns of a group's block: as many as make a group for most multiprocessors."""
   m, n, others = size(loops[0]), size(loops[1]), int(prod(size(r) for r in nest.parallel if r not in loops))
   rows, columns = (min(x, max(1 << (r - 1).bit_length(), least)) for r, x in zip((m, n), most))
-  while (
-    ceildiv(m, rows) * ceildiv(n, columns) * others < nest.room.target.units * 3 // 4 and max(rows, columns) > least
-  ):
+  busy = nest.room.target.units * 3 // 4
+  while ceildiv(m, rows) * ceildiv(n, columns) * others < busy and max(rows, columns) > least:
     rows, columns = (rows // 2, columns) if rows >= columns else (rows, columns // 2)
   return rows, columns
 
