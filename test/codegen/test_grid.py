@@ -398,6 +398,18 @@ def test_lanes_of_a_warp_read_each_other_s_registers(rows, columns, code):
 
 
 @pytest.mark.parametrize("target", [GRID, WARPS], ids=["GRID", "WARPS"])
+@pytest.mark.parametrize(("blocks", "length"), [(96, 4), (4, 96), (70, 70)])
+def test_lanes_share_one_of_two_sums_that_are_nested(blocks, length, target):
+  """Lanes that have a part of the outer one each have another inner one: they do not add these up together."""
+  x, scales = normal(3, blocks, length), normal(3, blocks)
+  i, j, k = loop(3, 0), reduce(blocks, 1), reduce(length, 2)
+  inner = fold(Ops.ADD, load(1, x, dot((i, blocks * length), (j, length), (k, 1))), k)
+  value = fold(Ops.ADD, op(Ops.MUL, inner, load(2, scales, dot((i, blocks), (j, 1)))), j)
+  linear = check(sink(store(i, value, i, size=3)), [x, scales], target=target)
+  assert any(u.op is Ops.RANGE and u.arg[1] is AxisKind.LOCAL for u in linear)
+
+
+@pytest.mark.parametrize("target", [GRID, WARPS], ids=["GRID", "WARPS"])
 @pytest.mark.parametrize("columns", [40_003, 3 * 48 * 256 + 1])
 def test_a_long_sum_of_lanes_ends_where_it_ends(columns, target):
   """In blocks of many iterations all elements are there; what follows them is more than there is."""

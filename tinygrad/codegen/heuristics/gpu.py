@@ -179,9 +179,9 @@ class Primitives:
     """Its last loop, among the lanes if these come to it together: if it is of nothing that they share out already."""
     if order != over:
       self.nest.reorder(*(self.names[r] for r in order))
-    last, lanes = self.names[order[-1]], self.grid.lanes
-    if lanes > 1 and all(set(i.ranges).isdisjoint(self.grid.rest) for i in self.nest.items if i.over == over):
-      items = [i for i in self.nest.items if i.over == over]
+    last, lanes, items = self.names[order[-1]], self.grid.lanes, [i for i in self.nest.items if i.over == over]
+    apart = {*self.grid.rest, *(r for other in self.grid.folds for r in other if r not in over)}
+    if lanes > 1 and all(apart.isdisjoint(i.ranges) for i in items):
       vector = self.grid.beside.get(order[-1]) or neighbours_of(order[-1], items, lanes)
       copies = max(tile.copies, vector)
       if vector > 1:
