@@ -41,9 +41,9 @@ def network(seed=0, layers=LAYERS, rows=ROWS, width=WIDTH):
 @pytest.mark.parametrize("seed", range(6))
 def test_values_are_the_same_whatever_is_dropped(seed):
   rng = random.Random(seed)
-  outs = network(seed, layers=3)
+  outs = network(seed)
   want = [t.numpy() for t in outs]
-  roots = [t.uop for t in network(seed, layers=3)]
+  roots = [t.uop for t in network(seed)]
   dropping = Dropping(roots, MACHINE, planned_bytes)
   for share in (0.2, 0.5, 1.0):
     dropped = {u for u in dropping.alive if rng.random() < share}

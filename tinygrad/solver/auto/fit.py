@@ -11,7 +11,7 @@ from tinygrad.helpers import size_to_str
 from tinygrad.solver.auto.automatic import Automatic, answered
 from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.auto.recompute import Dropping
-from tinygrad.solver.auto.search import Search, Selection
+from tinygrad.solver.auto.search import APART, Search, Selection
 from tinygrad.uop import UOp
 
 FAR = 0.05  # above the bound: so far, other placements are looked at too
@@ -42,6 +42,9 @@ class Draft:
   def expected(self) -> float:
     """The bytes of its plan."""
     return self.rest + self.alive
+
+  def same(self, other: Draft) -> bool:
+    return self.dropping is other.dropping and self.dropped == other.dropped
 
   def within(self, memory: float) -> Draft:
     """The same where so much is dropped that it is expected to fit, if it can be."""
@@ -91,7 +94,7 @@ class Fitting:
     def lower(draft: Draft) -> list[Draft]:
       return drafts(self.counted(draft) - (draft.expected - self.memory))
 
-    return self.first_that_fits(drafts(self.counted(free)), lower)
+    return self.fastest(drafts(self.counted(free)), lower)
 
   def by_limits(self, free: Draft) -> Draft | None:
     """The fastest placements under limits of the model, with what has to be dropped of each."""
@@ -104,22 +107,26 @@ class Fitting:
       found = None if limit is None else self.draft(limit * self.memory / draft.expected)
       return [] if found is None else [found.within(self.memory)]
 
-    return self.first_that_fits([draft.within(self.memory) for draft in self.drafts], lower)
+    return self.fastest([draft.within(self.memory) for draft in self.drafts], lower)
 
-  def first_that_fits(self, waiting: list[Draft], lower: Callable[[Draft], list[Draft]]) -> Draft | None:
+  def fastest(self, waiting: list[Draft], lower: Callable[[Draft], list[Draft]]) -> Draft | None:
     """Plans drafts, the fastest first, until one fits. Of one that does not more is dropped; `lower`: others in its
-    stead."""
+    stead. Of one that fits with much to spare less is dropped, as long as that fits."""
+    best: Draft | None = None
+    tried = list[Draft]()
     for _ in range(MOST_PLANS):
-      if not waiting:
+      draft = min(waiting, key=lambda draft: (draft.expected > self.memory, draft.seconds), default=None)
+      if draft is None or (best is not None and draft.seconds > best.seconds * (1 - APART)):
         break
-      waiting.remove(draft := min(waiting, key=lambda draft: (draft.expected > self.memory, draft.seconds)))
+      tried.append(draft)
       known = self.planned(draft)
+      again = known.within(self.memory - max(known.expected - self.memory, 0.0) / 10)
       if known.expected <= self.memory:
-        return known
-      again = known.within(self.memory - (known.expected - self.memory) / 10)
-      waiting += [again] if again.dropped != draft.dropped else []
-      waiting += lower(known)
-    return None
+        best, waiting = known, [again]
+      else:
+        waiting += [again, *lower(known)]
+      waiting = [draft for draft in waiting if not any(draft.same(other) for other in tried)]
+    return best
 
   def counted(self, draft: Draft) -> float:
     """What the plan of a draft leaves of the memory for what the program counts."""
