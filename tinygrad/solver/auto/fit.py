@@ -67,7 +67,7 @@ class Fitting:
   ) -> None:
     self.search, self.build, self.plan, self.machine, self.memory = search, build, plan, machine, memory
     self.smallest = math.inf  # of all plans
-    self.left = 0.0  # of the memory, for what the program counts, by the plan that leaves the most
+    self.left = memory  # of the memory, for what the program counts, or by a plan that leaves more
     self.drafts: list[Draft] = []
 
   def fitted(self) -> Automatic:
@@ -193,7 +193,7 @@ class Fitting:
     refuse(said, f"memory={math.ceil(self.smallest)}  # the least that was found; or more devices")
 
   def answer(self, draft: Draft) -> Automatic:
-    """The gap is counted from what no choice is below, were there the most that any of the plans leaves."""
+    """The gap is counted from what no choice is below in the memory, were there the most that any plan leaves."""
     found, dropped = draft.found, draft.dropped
     bound = found.chosen.bound
     if self.search.traded is not None:
