@@ -214,7 +214,7 @@ def test_less_is_dropped_of_what_fits_with_much_to_spare(monkeypatch):
   limit = 0.5 * enough(MESHES["1-D"])
   found = fitting(limit).fitted()
   assert found.memory <= limit
-  monkeypatch.setattr(fit, "APART", 1.0)
+  monkeypatch.setattr(fit, "SPARE", 1.0)
   assert fitting(limit).fitted().seconds > found.seconds
 
 

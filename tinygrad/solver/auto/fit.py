@@ -11,10 +11,11 @@ from tinygrad.helpers import size_to_str
 from tinygrad.solver.auto.automatic import Automatic, answered
 from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.auto.recompute import Dropping
-from tinygrad.solver.auto.search import APART, Search, Selection
+from tinygrad.solver.auto.search import Search, Selection
 from tinygrad.uop import UOp
 
 FAR = 0.05  # above the bound: so far, other placements are looked at too
+SPARE = 0.01  # of the memory: where a plan leaves more, less is dropped
 MOST_PLANS = 8  # of what is looked at; else drafts are compared by lifetimes
 TRIES = 3  # to find the limit of the model under which a draft fits
 
@@ -116,15 +117,16 @@ class Fitting:
     tried = list[Draft]()
     for _ in range(MOST_PLANS):
       draft = min(waiting, key=lambda draft: (draft.expected > self.memory, draft.seconds), default=None)
-      if draft is None or (best is not None and draft.seconds > best.seconds * (1 - APART)):
+      if draft is None or (best is not None and draft.seconds >= best.seconds):
         break
       tried.append(draft)
       known = self.planned(draft)
-      again = known.within(self.memory - max(known.expected - self.memory, 0.0) / 10)
-      if known.expected <= self.memory:
-        best, waiting = known, [again]
+      if known.expected > self.memory:
+        waiting += [known.within(self.memory - (known.expected - self.memory) / 10), *lower(known)]
+      elif known.expected < self.memory * (1 - SPARE):
+        best, waiting = known, [known.within(self.memory)]
       else:
-        waiting += [again, *lower(known)]
+        return known
       waiting = [draft for draft in waiting if not any(draft.same(other) for other in tried)]
     return best
 

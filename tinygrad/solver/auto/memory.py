@@ -10,7 +10,7 @@ from tinygrad.schedule import fuse
 from tinygrad.sharding.moves import wire
 from tinygrad.solver.graph import Asked
 from tinygrad.uop import GroupOp, Ops, UOp
-from tinygrad.uop.rewrite import on_sources
+from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 
 def is_view(u: UOp) -> bool:
@@ -62,21 +62,24 @@ def fused_by_schedule(order: Sequence[UOp], views: Callable[[UOp], bool]) -> set
   """What has no memory of its own by the rule of the schedule (`fuse.choose`): what is computed where it is read. What
   a move sends is in memory, and what arrives; so are results."""
   made: dict[UOp, UOp] = {}
+  place = {u: i for i, u in enumerate(order)}
   sent: dict[UOp, UOp] = {}  # of what is moved by what it is in memory
-  for i, u in enumerate(order):
-    src = tuple([made[s] for s in u.src])
+
+  def in_memory(u: UOp, x: UOp) -> UOp:
+    kept = UOp.new(Ops.CONTIGUOUS, x.dtype, (made[x],), ("sent", place[u]))
+    sent[kept] = x
+    return kept
+
+  def make(u: UOp, src: Sources) -> UOp:
     if u.op is Ops.SINK:
-      src = tuple([s if s.op is Ops.ASSIGN else UOp.new(Ops.CONTIGUOUS, s.dtype, (s,), ("result", i)) for s in src])
-      sent.update((kept, x) for kept, x in zip(src, u.src) if kept.op is Ops.CONTIGUOUS)
+      src = tuple([s if s.op is Ops.ASSIGN else in_memory(u, x) for x, s in zip(u.src, src)])
     if u.op is Ops.CONSTRAIN or (u.op is Ops.MOVE and views(u)):
-      made[u] = UOp.new(Ops.DETACH, u.dtype, src)
-    elif u.op is Ops.MOVE:
-      sends = UOp.new(Ops.CONTIGUOUS, u.dtype, src, ("sent", i))
-      sent[sends] = u.src[0]
-      made[u] = UOp.new(Ops.CONTIGUOUS, u.dtype, (sends,), ("arrived", i))
-    else:
-      made[u] = on_sources(u, src)
-  stored = set(fuse.choose(made[order[-1]]))
+      return UOp.new(Ops.DETACH, u.dtype, src)
+    if u.op is Ops.MOVE:
+      return UOp.new(Ops.CONTIGUOUS, u.dtype, (in_memory(u, u.src[0]),), ("arrived", place[u]))
+    return on_sources(u, src)
+
+  stored = set(fuse.choose(rebuild(order[-1], make, made)))
   held = {next(v for v in x.down() if not views(v)) for kept, x in sent.items() if kept in stored}
   return {u for u in order if u not in held and u.op is not Ops.BUFFER and (views(u) or made[u] not in stored)}
 
