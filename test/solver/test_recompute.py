@@ -3,6 +3,7 @@ placements alone."""
 
 import functools
 import random
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from extra.bench.place_cost import training
 from tinygrad import Mesh, ShardError, Tensor, auto
 from tinygrad.propagation import as_placed, planned_bytes
 from tinygrad.sharding import explain
-from tinygrad.solver.auto import fit
+from tinygrad.solver.auto import fit, memory, recompute
 from tinygrad.solver.auto.automatic import answered, automatic
 from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.auto.model import Model
@@ -41,9 +42,9 @@ def network(seed=0, layers=LAYERS, rows=ROWS, width=WIDTH):
 @pytest.mark.parametrize("seed", range(6))
 def test_values_are_the_same_whatever_is_dropped(seed):
   rng = random.Random(seed)
-  outs = network(seed, layers=3)
+  outs = network(seed)
   want = [t.numpy() for t in outs]
-  roots = [t.uop for t in network(seed, layers=3)]
+  roots = [t.uop for t in network(seed)]
   dropping = Dropping(roots, MACHINE, planned_bytes)
   for share in (0.2, 0.5, 1.0):
     dropped = {u for u in dropping.alive if rng.random() < share}
@@ -66,11 +67,46 @@ def test_what_is_dropped_is_read_by_nobody_late():
   assert not any(s in group for u in UOp.sink(*[made.get(u, u) for u in roots]).toposort() if u in late for s in u.src)
 
 
+def placed_fastest(layers, mesh=MESHES["1-D"]):
+  sink = training(layers, "NULL:0")()
+  return as_placed(automatic(sink, mesh, MACHINE, None).answer, sink.src)
+
+
+def test_lifetimes_hold_what_the_plan_does(monkeypatch):
+  """What is computed where it is read is not held. (Mutant: all that is read more than once is.)"""
+
+  def read_twice(sink):
+    readers = Counter(s for u in sink.toposort() for s in u.src)
+    return [u for u in sink.toposort() if readers[u] > 1 or u.op is Ops.CONTIGUOUS]
+
+  roots = placed_fastest(6)
+  held = lambda: (dropping := Dropping(roots, MACHINE, planned_bytes)).leaves + dropping.most  # noqa: E731
+  nbytes = planned_bytes(roots)
+  assert held() == pytest.approx(nbytes, rel=0.05)
+  monkeypatch.setattr(memory.fuse, "choose", read_twice)
+  assert held() != pytest.approx(nbytes, rel=0.2)
+
+
+def test_what_waits_in_each_layer_may_be_dropped(monkeypatch):
+  """The last one's too, though the most is held within it. (Mutant: what is held then.)"""
+  roots = placed_fastest(3)
+
+  def scores():
+    alive = Dropping(roots, MACHINE, planned_bytes).alive
+    return sum(u.op is Ops.WHERE and u.shape == (8, 8, 64, 64) for u in alive)
+
+  assert scores() == 3
+  most = lambda order, fused, nbytes: memory.moment_of_most(  # noqa: E731
+    [(*span, nbytes(u)) for u, span in memory.lifetimes(order, fused).items() if u.src and u.device], len(order)
+  )
+  monkeypatch.setattr(recompute, "moment_of_waiting", most)
+  assert scores() < 3
+
+
 @functools.cache
 def enough(mesh):
   """The bytes that the fastest placement of a transformer's step takes."""
-  sink = training(3, "NULL:0")()
-  return planned_bytes(as_placed(automatic(sink, mesh, MACHINE, None).answer, sink.src))
+  return planned_bytes(placed_fastest(3, mesh))
 
 
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
@@ -171,6 +207,15 @@ def test_drafts_are_made_under_lower_limits_until_one_needs_nothing_dropped(monk
   assert 2 <= len(asked) <= fit.TRIES
   for before, after, draft in zip(asked, asked[1:], drafts[1:]):
     assert draft.expected > tried.memory and after == pytest.approx(before * tried.memory / draft.expected)
+
+
+def test_less_is_dropped_of_what_fits_with_much_to_spare(monkeypatch):
+  """(Mutant: the first that fits.)"""
+  limit = 0.5 * enough(MESHES["1-D"])
+  found = fitting(limit).fitted()
+  assert found.memory <= limit
+  monkeypatch.setattr(fit, "SPARE", 1.0)
+  assert fitting(limit).fitted().seconds > found.seconds
 
 
 def test_few_drafts_are_planned(monkeypatch):

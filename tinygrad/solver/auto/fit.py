@@ -15,6 +15,7 @@ from tinygrad.solver.auto.search import Search, Selection
 from tinygrad.uop import UOp
 
 FAR = 0.05  # above the bound: so far, other placements are looked at too
+SPARE = 0.01  # of the memory: where a plan leaves more, less is dropped
 MOST_PLANS = 8  # of what is looked at; else drafts are compared by lifetimes
 TRIES = 3  # to find the limit of the model under which a draft fits
 
@@ -43,6 +44,9 @@ class Draft:
     """The bytes of its plan."""
     return self.rest + self.alive
 
+  def same(self, other: Draft) -> bool:
+    return self.dropping is other.dropping and self.dropped == other.dropped
+
   def within(self, memory: float) -> Draft:
     """The same where so much is dropped that it is expected to fit, if it can be."""
     dropped = self.dropping.chosen(memory - self.rest, self.dropping.modelled)
@@ -64,7 +68,7 @@ class Fitting:
   ) -> None:
     self.search, self.build, self.plan, self.machine, self.memory = search, build, plan, machine, memory
     self.smallest = math.inf  # of all plans
-    self.left = 0.0  # of the memory, for what the program counts, by the plan that leaves the most
+    self.left = memory  # of the memory, for what the program counts, or by a plan that leaves more
     self.drafts: list[Draft] = []
 
   def fitted(self) -> Automatic:
@@ -91,7 +95,7 @@ class Fitting:
     def lower(draft: Draft) -> list[Draft]:
       return drafts(self.counted(draft) - (draft.expected - self.memory))
 
-    return self.first_that_fits(drafts(self.counted(free)), lower)
+    return self.fastest(drafts(self.counted(free)), lower)
 
   def by_limits(self, free: Draft) -> Draft | None:
     """The fastest placements under limits of the model, with what has to be dropped of each."""
@@ -104,22 +108,27 @@ class Fitting:
       found = None if limit is None else self.draft(limit * self.memory / draft.expected)
       return [] if found is None else [found.within(self.memory)]
 
-    return self.first_that_fits([draft.within(self.memory) for draft in self.drafts], lower)
+    return self.fastest([draft.within(self.memory) for draft in self.drafts], lower)
 
-  def first_that_fits(self, waiting: list[Draft], lower: Callable[[Draft], list[Draft]]) -> Draft | None:
+  def fastest(self, waiting: list[Draft], lower: Callable[[Draft], list[Draft]]) -> Draft | None:
     """Plans drafts, the fastest first, until one fits. Of one that does not more is dropped; `lower`: others in its
-    stead."""
+    stead. Of one that fits with much to spare less is dropped, as long as that fits."""
+    best: Draft | None = None
+    tried = list[Draft]()
     for _ in range(MOST_PLANS):
-      if not waiting:
+      draft = min(waiting, key=lambda draft: (draft.expected > self.memory, draft.seconds), default=None)
+      if draft is None or (best is not None and draft.seconds >= best.seconds):
         break
-      waiting.remove(draft := min(waiting, key=lambda draft: (draft.expected > self.memory, draft.seconds)))
+      tried.append(draft)
       known = self.planned(draft)
-      if known.expected <= self.memory:
+      if known.expected > self.memory:
+        waiting += [known.within(self.memory - (known.expected - self.memory) / 10), *lower(known)]
+      elif known.expected < self.memory * (1 - SPARE):
+        best, waiting = known, [known.within(self.memory)]
+      else:
         return known
-      again = known.within(self.memory - (known.expected - self.memory) / 10)
-      waiting += [again] if again.dropped != draft.dropped else []
-      waiting += lower(known)
-    return None
+      waiting = [draft for draft in waiting if not any(draft.same(other) for other in tried)]
+    return best
 
   def counted(self, draft: Draft) -> float:
     """What the plan of a draft leaves of the memory for what the program counts."""
@@ -186,7 +195,7 @@ class Fitting:
     refuse(said, f"memory={math.ceil(self.smallest)}  # the least that was found; or more devices")
 
   def answer(self, draft: Draft) -> Automatic:
-    """The gap is counted from what no choice is below, were there the most that any of the plans leaves."""
+    """The gap is counted from what no choice is below in the memory, were there the most that any plan leaves."""
     found, dropped = draft.found, draft.dropped
     bound = found.chosen.bound
     if self.search.traded is not None:

@@ -6,9 +6,11 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 from tinygrad.helpers import prod
+from tinygrad.schedule import fuse
 from tinygrad.sharding.moves import wire
 from tinygrad.solver.graph import Asked
 from tinygrad.uop import GroupOp, Ops, UOp
+from tinygrad.uop.rewrite import Sources, on_sources, rebuild
 
 
 def is_view(u: UOp) -> bool:
@@ -25,35 +27,61 @@ def is_placed_view(u: UOp) -> bool:
   return shows or u.op in GroupOp.Movement
 
 
-def readers_of(order: Sequence[UOp], views: Callable[[UOp], bool]) -> dict[UOp, dict[UOp, None]]:
+def readers_of(order: Sequence[UOp]) -> dict[UOp, dict[UOp, None]]:
   """Of each node those that read it, views looked through, but for EXPAND, behind which each element is read often."""
   found: dict[UOp, dict[UOp, None]] = {u: {} for u in order}
   for u in reversed(order):
     for s in u.src:
       if s in found:
-        looked_through = views(u) and u.op is not Ops.EXPAND and u.op is not Ops.ASSIGN
+        looked_through = is_view(u) and u.op is not Ops.EXPAND and u.op is not Ops.ASSIGN
         found[s] |= found[u] if looked_through else {u: None}
   return found
 
 
-def fused_ones(order: Sequence[UOp], views: Callable[[UOp], bool] = is_view) -> set[UOp]:
+def fused_ones(order: Sequence[UOp]) -> set[UOp]:
   """What has no memory of its own: views; what one elementwise op alone reads, in whose kernel it is computed, or only
   reductions, if need be by way of elementwise ops; what a sum alone reads that spreads windows, as the gradient of a
   convolution in its input is one kernel; and what is assigned, which lies where it is assigned to."""
   fused: set[UOp] = set()
   summed: set[UOp] = set()
   spread: set[UOp] = set()  # what lies below sums that spread windows
-  readers = readers_of(order, views)
+  readers = readers_of(order)
   for u in reversed(order):
     by = list(readers[u])
     if u.op in GroupOp.Elementwise and by and all(r.op is Ops.REDUCE or r in summed for r in by):
       summed.add(u)
     if u.op is Ops.SPREAD:
-      spread.add(next(v for v in u.src[0].down() if not views(v)))
+      spread.add(next(v for v in u.src[0].down() if not is_view(v)))
     alone = len(by) == 1 and (by[0].op in GroupOp.Elementwise or u in spread)
-    if u in summed or views(u) or (u.op is not Ops.BUFFER and (alone or any(r.op is Ops.ASSIGN for r in by))):
+    if u in summed or is_view(u) or (u.op is not Ops.BUFFER and (alone or any(r.op is Ops.ASSIGN for r in by))):
       fused.add(u)
   return fused
+
+
+def fused_by_schedule(order: Sequence[UOp], views: Callable[[UOp], bool]) -> set[UOp]:
+  """What has no memory of its own by the rule of the schedule (`fuse.choose`): what is computed where it is read. What
+  a move sends is in memory, and what arrives; so are results."""
+  made: dict[UOp, UOp] = {}
+  place = {u: i for i, u in enumerate(order)}
+  sent: dict[UOp, UOp] = {}  # of what is moved by what it is in memory
+
+  def in_memory(u: UOp, x: UOp) -> UOp:
+    kept = UOp.new(Ops.CONTIGUOUS, x.dtype, (made[x],), ("sent", place[u]))
+    sent[kept] = x
+    return kept
+
+  def make(u: UOp, src: Sources) -> UOp:
+    if u.op is Ops.SINK:
+      src = tuple([s if s.op is Ops.ASSIGN else in_memory(u, x) for x, s in zip(u.src, src)])
+    if u.op is Ops.CONSTRAIN or (u.op is Ops.MOVE and views(u)):
+      return UOp.new(Ops.DETACH, u.dtype, src)
+    if u.op is Ops.MOVE:
+      return UOp.new(Ops.CONTIGUOUS, u.dtype, (in_memory(u, u.src[0]),), ("arrived", place[u]))
+    return on_sources(u, src)
+
+  stored = set(fuse.choose(rebuild(order[-1], make, made)))
+  held = {next(v for v in x.down() if not views(v)) for kept, x in sent.items() if kept in stored}
+  return {u for u in order if u not in held and u.op is not Ops.BUFFER and (views(u) or made[u] not in stored)}
 
 
 def held_bytes(asked: Asked, leaves: set[int], fused: set[UOp]) -> list[float]:
@@ -90,6 +118,23 @@ def moment_of_most(lives: Lives, moments: int) -> int:
 
 def most_bytes(lives: Lives, moments: int) -> float:
   return max(held_at(lives, moments))
+
+
+def moment_of_waiting(order: Sequence[UOp], fused: set[UOp], nbytes: Callable[[UOp], float]) -> int:
+  """When the most bytes are held that nobody reads for a while: of each value from one reader to the next where that
+  takes longest."""
+  read: dict[UOp, set[int]] = {}
+  waits: list[tuple[int, int, float]] = []
+  for i in range(len(order) - 1, -1, -1):
+    u = order[i]
+    places = {i} if u not in fused else read.get(u, set())
+    for s in u.src:
+      read.setdefault(s, set()).update(places)
+    if u not in fused and u.src and u.device is not None:
+      at = sorted((i, *read.get(u, ())))
+      begin, end = max(itertools.pairwise(at), key=lambda pair: pair[1] - pair[0], default=(i, i))
+      waits += [(begin + 1, end - 1, nbytes(u))] if end - begin > 1 else []
+  return moment_of_most(waits, len(order))
 
 
 def sources_of(u: UOp) -> Iterable[UOp]:

@@ -20,10 +20,11 @@ from tinygrad.sharding.moves import plan
 from tinygrad.solver.auto.classes import numbered
 from tinygrad.solver.auto.machine import Machine
 from tinygrad.solver.auto.memory import (
-  fused_ones,
+  fused_by_schedule,
   is_placed_view,
   lifetimes,
   moment_of_most,
+  moment_of_waiting,
   most_bytes,
 )
 from tinygrad.uop import Ops, UOp, render_shape
@@ -102,6 +103,7 @@ class Again:
 
   `first[x]`: of each node that is computed again, or read for that, the place of what it waits for: the earliest of
   what its late readers read besides. That lies before each of them, so it cannot depend on what waits for it.
+  `read[x]`: the place of the first of these readers, right before which it is computed.
   """
 
   def __init__(self, timeline: Timeline, dropped: Collection[UOp], kept: Collection[UOp]) -> None:
@@ -114,11 +116,16 @@ class Again:
           self.lost.add(u)
           todo.append(u)
     self.first: dict[UOp, int] = {}
+    self.read: dict[UOp, int] = {}
     for s in self.lost:
       for u in timeline.readers.get(s, ()):
         if u in timeline.late and (wait := timeline.waits[u]) is not None:
-          self.first[s] = min(self.first.get(s, wait), wait)
+          self.note(s, wait, timeline.place[u])
     self.wait_for_sources()
+
+  def note(self, u: UOp, wait: int, reader: int) -> None:
+    self.first[u] = min(self.first.get(u, wait), wait)
+    self.read[u] = min(self.read.get(u, reader), reader)
 
   def wait_for_sources(self) -> None:
     """What is computed again waits no longer than what reads it; the last ones in the order first."""
@@ -129,7 +136,7 @@ class Again:
       for s in () if self.is_there(u) else u.src:
         if s not in self.first:
           heapq.heappush(places, -self.timeline.place[s])
-        self.first[s] = min(self.first.get(s, self.first[u]), self.first[u])
+        self.note(s, self.first[u], self.read[u])
 
   def is_there(self, u: UOp) -> bool:
     """Whether a value is in memory, or anywhere, when it is needed again."""
@@ -165,21 +172,29 @@ class Dropping:
   the bytes that a device holds.
 
   `leaves`: the bytes of inputs, weights and the optimizer's state; `lives`: from when until when each other value that
-  is stored is held, and its bytes; `until`: the same end by early readers."""
+  is stored is held, and its bytes. What is dropped is held at one moment: when most waits for its readers, or, if
+  none of these could wait for anything, when most is held."""
 
   def __init__(self, roots: Sequence[UOp], machine: Machine, planned: Callable[[Sequence[UOp]], float]) -> None:
     self.roots, self.machine, self.planned = roots, machine, planned
-    order = nearest_first(UOp.sink(*roots)).toposort()
-    fused = fused_ones(order, is_placed_view)
+    order = self.order = nearest_first(UOp.sink(*roots)).toposort()
+    fused = self.fused = fused_by_schedule(order, is_placed_view)
+    self.results = {next(v for v in u.down() if not is_placed_view(v)) for u in order[-1].src}
     self.leaves = sum(bytes_here(u) for u in order if u.op is Ops.BUFFER)
     stored = {u: span for u, span in lifetimes(order, fused).items() if u.src and u.device is not None}
     self.lives = {u: (*span, bytes_here(u)) for u, span in stored.items()}
-    self.moment = moment_of_most([*self.lives.values()], len(order))
-    self.alive = [u for u, (begin, end, _) in self.lives.items() if begin <= self.moment < end and u.op not in EFFECTS]
-    self.timeline = Timeline(order, self.moment)
     self.most = most_bytes([*self.lives.values()], len(order))
-    early = [u for u in order if u not in self.timeline.late]
-    self.until = {u: self.timeline.place[early[end]] for u, (_, end) in lifetimes(early, fused).items()}
+    self.look_at(moment_of_waiting(order, fused, bytes_here))
+    if not self.again(self.alive).first:
+      self.look_at(moment_of_most([*self.lives.values()], len(order)))
+
+  def look_at(self, moment: int) -> None:
+    """`alive`: what may be dropped then; `until`: when each value is last read by what is not late."""
+    self.moment, self.timeline = moment, Timeline(self.order, moment)
+    there = (u for u, (begin, end, _) in self.lives.items() if begin <= moment < end)
+    self.alive = [u for u in there if u.op not in EFFECTS and u not in self.results]
+    early = [u for u in self.order if u not in self.timeline.late]
+    self.until = {u: self.timeline.place[early[end]] for u, (_, end) in lifetimes(early, self.fused).items()}
 
   def groups(self) -> list[list[UOp]]:
     """What is alive when most memory is held, those together that look the same below."""
@@ -193,7 +208,11 @@ class Dropping:
     return [[self.alive[i] for i in members] for members in numbered([color[u] for u in self.alive])[1]]
 
   def again(self, dropped: Collection[UOp]) -> Again:
-    return Again(self.timeline, dropped, set(self.alive).difference(dropped))
+    return Again(self.timeline, dropped, self.kept(dropped))
+
+  def kept(self, dropped: Collection[UOp]) -> set[UOp]:
+    """What is in memory when values are computed again."""
+    return self.results.union(self.alive).difference(dropped)
 
   def seconds(self, dropped: Collection[UOp]) -> float:
     return sum(seconds_of(u, self.machine, u in self.lives) for u in self.again(dropped).computed())
@@ -203,9 +222,9 @@ class Dropping:
     return self.planned([made.get(u, u) for u in self.roots])
 
   def modelled(self, dropped: Collection[UOp]) -> float:
-    """The most bytes of intermediate values at once: what is dropped lives until its last early reader, and from what
-    its late ones wait for."""
-    again = self.again(dropped).first
+    """The most bytes of intermediate values at once: what is dropped lives until its last early reader, and from its
+    first late one."""
+    again = self.again(dropped).read
     spans = []
     for u, (begin, end, nbytes) in self.lives.items():
       if u in dropped and u in again:
@@ -249,8 +268,7 @@ class Dropping:
     return chosen[i][:high]
 
   def recomputation(self, dropped: Collection[UOp]) -> Recomputation:
-    kept = set(self.alive).difference(dropped)
-    gone, there = (frozenset(self.timeline.place[u] for u in nodes) for nodes in (dropped, kept))
+    gone, there = (frozenset(self.timeline.place[u] for u in nodes) for nodes in (dropped, self.kept(dropped)))
     lines = [self.line(group, [u for u in group if u in dropped]) for group in self.groups()]
     return Recomputation(self.moment, gone, there, self.seconds(dropped), tuple(filter(None, lines)))
 

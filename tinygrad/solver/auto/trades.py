@@ -16,7 +16,7 @@ from typing import Any
 from tinygrad.helpers import numpy, prod
 from tinygrad.solver.auto.classes import Classes
 from tinygrad.solver.auto.hull import Hull
-from tinygrad.solver.auto.memory import is_view, lifetimes, moment_of_most
+from tinygrad.solver.auto.memory import fused_by_schedule, is_view, lifetimes, moment_of_most
 from tinygrad.solver.auto.model import Model
 from tinygrad.solver.auto.program import Op, Program
 from tinygrad.solver.auto.traffic import nbytes_of
@@ -47,7 +47,7 @@ class HeldValues:
   def __init__(self, model: Model) -> None:
     asked, posed = model.asked, model.posed
     self.model, self.order = model, asked.order
-    self.fused = model.fused
+    self.fused = fused_by_schedule(asked.order, is_view)
     self.leaves = {asked.number[u] for u in asked.leaves}
     self.place = {u: i for i, u in enumerate(asked.order)}
     self.edge = {u: e for u, e in zip(posed.ops, posed.problem.edges) if u is not None and not posed.follows(e)}
@@ -100,7 +100,7 @@ class Trades:
     for c, members in enumerate(classes.values):
       mine = [v for v in members if v in self.held.direct and v in self.chains]
       if mine:
-        memory = numpy.array([model.held[v] / blocks[c] for v in mine])
+        memory = numpy.array([nbytes_of(model.asked.nodes[v]) / blocks[c] for v in mine])
         again = numpy.array([self.again(v, c, blocks[c]) for v in mine])
         none = numpy.zeros_like(memory)
         self.of_value[c] = Items(numpy.stack([none, again]), numpy.stack([memory, none]))
