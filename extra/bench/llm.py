@@ -38,7 +38,7 @@ SIZES = {"dim": 768, "layers": 12, "heads": 12, "kv": 4, "ffn": 2048, "vocab": 1
 
 
 def prompt_ids(count: int) -> list[int]:
-  return [int(x) for x in np.random.RandomState(0).randint(0, SIZES["vocab"], count)]
+  return [7919 * i * (i + 3) % SIZES["vocab"] for i in range(1, count + 1)]
 
 
 # ---------------------------------------------------------------- the files

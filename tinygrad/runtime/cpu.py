@@ -42,11 +42,25 @@ CLOCK = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)  # of time.perf_
 
 @dataclass(slots=True, eq=False)
 class Memory:
-  """`nbytes` bytes at `address`, given back when nothing refers to it; `owner` keeps them where they are not ours."""
+  """`nbytes` bytes at `address`, given back when nothing refers to it; `owner` keeps them where they are not ours.
+  `passing`: what is in them means nothing between runs, of which one is not over while it is `held`; `rests`: since
+  when nobody has needed what is in them, or 0.
+  """
 
   address: int
   nbytes: int
   owner: Any = None
+  passing: bool = False
+  held: bool = False
+  rests: float = 0.0
+
+  def empty(self, now: float) -> None:
+    """Gives the pages back, if what is in them has not been needed for long: they are zeros when used again."""
+    if self.rests and now - self.rests > max(REST, FETCHED * self.nbytes):
+      self.rests = 0.0
+      start, end = round_up(self.address, PAGE), (self.address + self.nbytes) // PAGE * PAGE
+      if end > start and _EMPTY is not None:
+        _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _EMPTY)
 
   def __del__(self) -> None:
     if self.owner is None and _libc is not None:  # which goes first when the interpreter ends
@@ -105,12 +119,19 @@ class Batch:
   def __init__(self, calls: Sequence[Call], brief: bool = False) -> None:
     self.brief = brief  # if it is one thread's, who submits it to an idle device runs it
     self.inputs: Sequence[object] = ()  # whose memory is lent
+    self.whole = False  # whether it is all of a step that is replayed
+    self.last = 0  # its last part, by number of those that the device has had
+    self.rests = True  # whether what it keeps for values that pass may have no pages, or is about to lose them
     threads = max((c.program.launch.workers for c in calls if c.program is not None), default=1)
     keep: list[Any] = []
     rows = deal_out(calls, threads, keep) if threads > 1 else [[(c.built, ctypes.addressof(c.words)) for c in calls]]
     tables = [(ctypes.c_uint64 * (2 * len(row) + 1))(*itertools.chain.from_iterable(row)) for row in rows]
     self.tables = [ctypes.addressof(table) for table in tables]
     self.keep = calls, tables, keep
+
+  @functools.cached_property
+  def passing(self) -> list[Memory]:
+    return [*{id(m): m for c in self.keep[0] for m in c.memory if isinstance(m, Memory) and m.passing}.values()]
 
 
 @dataclass(slots=True, eq=False)
@@ -230,6 +251,11 @@ _libc.free.argtypes = (ctypes.c_void_p,)
 _now = ctypes.PyDLL(None) if hasattr(os, "sched_setaffinity") else None  # for what is over before another could run
 _HUGE_PAGE = 1 << 21
 _HUGE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
+PAGE = mmap.PAGESIZE
+_EMPTY: int | None = getattr(mmap, "MADV_DONTNEED", None)
+# seconds for which nobody has needed what is in memory before its pages are given back: at least, and for each byte
+# twenty times of what the system takes to find a page for it again
+REST, FETCHED = 0.1, 5e-9
 
 
 def _allocate(nbytes: int) -> int:
@@ -268,6 +294,8 @@ class CPU(QueueDevice):
     self.target = host_target()
     _loading()
     self.arenas: list[Memory] = []  # scratch memory, by thread
+    self.steps: dict[Batch, None] = {}  # that were replayed, and whose memory has its pages still
+    self.look = 0.0  # the second at which to look for memory that rests
     self._start_over()
     _live.append(self)
 
@@ -292,7 +320,39 @@ class CPU(QueueDevice):
 
   def free(self, handle: Memory, nbytes: int) -> None:
     if handle.owner is None:
+      handle.passing, handle.held, handle.rests = False, False, time.perf_counter()
       super().free(handle, nbytes)
+
+  def alloc(self, nbytes: int) -> Memory:
+    handle: Memory = super().alloc(nbytes)
+    handle.rests = 0.0
+    return handle
+
+  def passing(self, handle: Memory) -> None:
+    handle.passing = type(handle) is Memory  # of this process alone
+
+  def _rest(self, batch: Batch) -> None:
+    """Before a step is replayed: the pages of memory that has rested are given back. That is what other steps keep for
+    values that pass, and, where nothing is at work, what was freed and scratch memory."""
+    now, done = time.perf_counter(), self.done.value
+    self.steps[batch] = None
+    batch.rests = False
+    for m in batch.passing:
+      m.rests, m.held = 0.0, False
+    if now < self.look:
+      return
+    self.look = now + REST
+    for memory in (m for ms in (*self.pool.values(), self.arenas) for m in ms if done == self.submitted):
+      memory.empty(now)
+    for memory in self.arenas:
+      memory.rests = memory.rests or now
+    for step in [s for s in self.steps if s is not batch and s.last <= done]:
+      kept, step.rests = [m for m in step.passing if not m.held], True
+      for m in kept:
+        m.rests = m.rests or now
+        m.empty(now)
+      if not any(m.rests for m in kept):
+        del self.steps[step]
 
   def let_go(self, handle: Memory) -> None:
     with self.lock:
@@ -358,19 +418,26 @@ class CPU(QueueDevice):
     parts = len(batch.tables)
     with self.lock:
       gate = self.submitted
+      if not batch.whole:
+        for m in batch.passing:  # it may be a part of a run of which others come
+          m.held = True
       if batch.brief and parts == 1 and self.done.value == gate:
         _runtime().run(batch.tables[0])
         return
+      if batch.whole and (batch.rests or time.perf_counter() > self.look):
+        self._rest(batch)
       wanted = parts - alone or 1
       if wanted > self.started:
         self._start(wanted)
       if parts > 1 and _now is not None and (core := _now.sched_getcpu() if alone else -1) != self.core:
         self._keep_off(core)
-      self._wait(gate + parts - QUEUED)
+      if self.done.value < gate + parts - QUEUED:
+        self._wait(gate + parts - QUEUED)
       self.submitted += parts
       self.pending.append((self.submitted, batch))
       for table in batch.tables:
         _runtime().push(self.queue, table, gate)
+      batch.last = self.submitted
       self._forget()
 
   def _start(self, wanted: int) -> None:
