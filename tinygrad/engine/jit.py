@@ -414,6 +414,7 @@ class TinyJit(Generic[A, R]):
         raise JitError(f"{problem}\n  fix: use the argument itself, or another name")
     if all(run.plan.local is None for run in runs):
       work = [w for run in runs for w in work_of(run)]
+      PROCESS.drop([run.plan for run in runs])  # which nobody looks for again
       targets = {id(m) for w in work for m in w.written}
       same = {id(x): shown[id(x)][0] for x in found if id(x) in shown and shown[id(x)][1] is x.uop}
       results = uops_of(x for x in found if id(x) not in same)
@@ -423,7 +424,6 @@ class TinyJit(Generic[A, R]):
       graph, buffers, _ = canonical(UOp.sink(*results))
       places = [inputs.index(b) if b in inputs else made.get(b, b) for b in buffers]
       state.captured = Captured(work, inputs, list(made.values()), variables, structure, graph, places)
-      PROCESS.drop([run.plan for run in runs])  # which nobody looks for again
       if DEBUG >= 1:
         print(f"JIT captured {len(work)} kernels and copies, {len(inputs)} inputs")
     return result

@@ -251,6 +251,7 @@ _libc.free.argtypes = (ctypes.c_void_p,)
 _now = ctypes.PyDLL(None) if hasattr(os, "sched_setaffinity") else None  # for what is over before another could run
 _HUGE_PAGE = 1 << 21
 _HUGE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
+_SMALL: int | None = getattr(mmap, "MADV_NOHUGEPAGE", None)
 PAGE = mmap.PAGESIZE
 _EMPTY: int | None = getattr(mmap, "MADV_DONTNEED", None)
 # seconds for which nobody has needed what is in memory before its pages are given back: at least, and for each byte
@@ -397,7 +398,10 @@ class CPU(QueueDevice):
   def scratch(self, thread: int) -> int:
     """The address of a thread's scratch memory."""
     while len(self.arenas) <= thread:
-      self.arenas.append(Memory(_allocate(self.target.scratch), self.target.scratch))  # untouched pages cost nothing
+      arena = Memory(_allocate(self.target.scratch), self.target.scratch)  # untouched pages cost nothing
+      if _SMALL is not None:  # most kernels use little, and a large page would be touched for that
+        _libc.madvise(ctypes.c_void_p(arena.address), ctypes.c_size_t(_HUGE_PAGE), _SMALL)
+      self.arenas.append(arena)
     return self.arenas[thread].address
 
   def new_call(self, program: MachineCode, buffers: int, variables: int) -> Call:
