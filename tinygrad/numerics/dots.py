@@ -20,6 +20,7 @@ from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
 REUSE = 16  # least times that a word is used, and length of the reduction in words: else it is not worth making
+WHOLE = 0xFFFFFFFF  # all bits of a word
 BIAS = 0x80808080  # in each byte, the difference of what it is as a signed and as an unsigned number
 
 
@@ -129,8 +130,12 @@ def dot_of_neighbours(f: UOp, pair: tuple[UOp, UOp], ids: LoopIds) -> UOp | None
   return UOp.new(Ops.SUB, f.dtype, (total(x), total(in_each_byte(less)))) if less else total(x)
 
 
+def each_byte(n: int) -> int:
+  return n * 0x01010101
+
+
 def in_each_byte(n: int) -> UOp:
-  return UOp.const(dtypes.uint32, n * 0x01010101)
+  return UOp.const(dtypes.uint32, each_byte(n))
 
 
 def unsigned_word(x: UOp, r: UOp) -> tuple[UOp | None, int]:
@@ -168,8 +173,11 @@ def word_of_bytes(x: UOp, r: UOp) -> tuple[UOp, int] | None:
     return shifted_bytes(x, *a)
   if (b := word_of_bytes(x.src[1], r)) is None:
     return None
-  most = min(a[1], b[1]) if x.op is Ops.AND else (1 << max(a[1], b[1]).bit_length()) - 1
-  return UOp.new(x.op, dtypes.uint32, (a[0], b[0])), most
+  if x.op is Ops.AND and b[0].op is Ops.CONST:
+    return shifted(a[0], 0, int(b[0].arg)), min(a[1], b[1])
+  if x.op is Ops.AND:
+    return UOp.new(x.op, dtypes.uint32, (a[0], b[0])), min(a[1], b[1])
+  return UOp.new(x.op, dtypes.uint32, (a[0], b[0])), (1 << max(a[1], b[1]).bit_length()) - 1
 
 
 def chosen_by_bit(x: UOp, r: UOp) -> tuple[UOp, int] | None:
@@ -203,9 +211,35 @@ def shifted_bytes(x: UOp, word: UOp, most: int) -> tuple[UOp, int] | None:
     return UOp.new(op, dtypes.uint32, src)
 
   kept = new(Ops.MUL, new(Ops.SHR, UOp.const(dtypes.uint32, 255), amount), in_each_byte(1))
+  if by.op is Ops.CONST and x.op is Ops.SHR:
+    return shifted(word, -by.vmin, each_byte(255 >> by.vmin)), most >> by.vmin
+  if by.op is Ops.CONST:
+    return shifted(word, by.vmin, WHOLE if most << by.vmin < 256 else each_byte(255 & 255 << by.vmin)), min(
+      most << by.vmin, 255
+    )
   if x.op is Ops.SHR:
     return new(Ops.AND, new(Ops.SHR, word, amount), kept), most >> by.vmin
   return new(Ops.SHL, word if most << by.vmax < 256 else new(Ops.AND, word, kept), amount), min(most << by.vmax, 255)
+
+
+def moved(bits: int, left: int) -> int:
+  """The bits of a word, so many places further up."""
+  return bits << left & WHOLE if left >= 0 else bits >> -left
+
+
+def shifted(word: UOp, left: int, kept: int) -> UOp:
+  """A word, so many places further up, and of that the bits of `kept`: one shift and one AND, whatever it was before."""
+  if word.op is Ops.AND and word.src[1].op is Ops.CONST:
+    return shifted(word.src[0], left, kept & moved(int(word.src[1].arg), left))
+  if (word.op is Ops.SHL or word.op is Ops.SHR) and word.src[1].op is Ops.CONST:
+    before = int(word.src[1].arg) if word.op is Ops.SHL else -int(word.src[1].arg)
+    return shifted(word.src[0], before + left, kept & moved(moved(WHOLE, before), left))
+  out = word
+  if left:
+    amount = UOp.const(dtypes.uint32, abs(left))
+    out = UOp.new(Ops.SHL if left > 0 else Ops.SHR, dtypes.uint32, (word, amount))
+  every = kept | moved(WHOLE, left) ^ WHOLE
+  return out if every == WHOLE else UOp.new(Ops.AND, dtypes.uint32, (out, UOp.const(dtypes.uint32, kept)))
 
 
 def word_in_memory(where: UOp, r: UOp) -> tuple[UOp, int] | None:
