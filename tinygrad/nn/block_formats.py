@@ -236,7 +236,7 @@ _ALL = (
     beside=16, turns=2,
   ),
   BlockFormat(
-    "Q5_0", 32, ((HALF, 1), (BYTE, 4), (BYTE, 16)), 
+    "Q5_0", 32, ((HALF, 1), (BYTE, 4), (BYTE, 16)),
     lambda d, high, q: BlockParts(lambda unpack: _signed(_five_bits(unpack, q, high), 16), d), words=False,
   ),
   BlockFormat(
@@ -255,16 +255,16 @@ _ALL = (
   BlockFormat("Q5_K", SUPER, ((HALF, 1), (HALF, 1), (BYTE, 12), (BYTE, 32), (BYTE, 128)), _q5_k, turns=8),
   BlockFormat("Q6_K", SUPER, ((BYTE, 128), (BYTE, 64), (SIGNED, 16), (HALF, 1)), _q6_k, turns=4),
   BlockFormat(
-    "IQ4_NL", 32, ((HALF, 1), (BYTE, 16)), 
+    "IQ4_NL", 32, ((HALF, 1), (BYTE, 16)),
     lambda d, q: BlockParts(lambda unpack: _chosen(unpack(q, 4, 16), NONLINEAR), d), beside=16, turns=2,
   ),
   BlockFormat("IQ4_XS", SUPER, ((HALF, 1), (WORD, 1), (BYTE, 4), (BYTE, 128)), _iq4_xs, beside=16, turns=2),
   BlockFormat(
-    "MXFP4", 32, ((BYTE, 1), (BYTE, 16)), 
+    "MXFP4", 32, ((BYTE, 1), (BYTE, 16)),
     lambda e, q: BlockParts(lambda unpack: _chosen(unpack(q, 4, 16), E2M1), _half_power(e)), beside=16, turns=2,
   ),
   BlockFormat(  # as Hugging Face folders have it: the two weights of a byte are neighbours
-    "MXFP4_PAIRS", 32, ((BYTE, 1), (BYTE, 16)), 
+    "MXFP4_PAIRS", 32, ((BYTE, 1), (BYTE, 16)),
     lambda e, q: BlockParts(lambda unpack: _chosen(unpack(q, 4, 1), E2M1), _half_power(e)),
   ),
 )  # fmt: skip

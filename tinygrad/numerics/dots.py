@@ -228,7 +228,7 @@ def moved(bits: int, left: int) -> int:
 
 
 def shifted(word: UOp, left: int, kept: int) -> UOp:
-  """A word, so many places further up, and of that the bits of `kept`: one shift and one AND, whatever it was before."""
+  """A word, so many places further up, and of that the bits of `kept`; one shift and one AND, whatever it was."""
   if word.op is Ops.AND and word.src[1].op is Ops.CONST:
     return shifted(word.src[0], left, kept & moved(int(word.src[1].arg), left))
   if (word.op is Ops.SHL or word.op is Ops.SHR) and word.src[1].op is Ops.CONST:

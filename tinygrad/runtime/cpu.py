@@ -18,6 +18,7 @@ import mmap
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,14 +44,14 @@ CLOCK = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)  # of time.perf_
 @dataclass(slots=True, eq=False)
 class Memory:
   """`nbytes` bytes at `address`, given back when nothing refers to it; `owner` keeps them where they are not ours.
-  `passing`: what is in them means nothing between runs, of which one is not over while it is `held`; `rests`: since
-  when nobody has needed what is in them, or 0.
+  `passing`: if not 0, what is in them means nothing between runs, of which one is not over while it is `held`, and it
+  is the number of what they are now used for; `rests`: since when nobody has needed what is in them, or 0.
   """
 
   address: int
   nbytes: int
   owner: Any = None
-  passing: bool = False
+  passing: int = 0
   held: bool = False
   rests: float = 0.0
 
@@ -130,8 +131,10 @@ class Batch:
     self.keep = calls, tables, keep
 
   @functools.cached_property
-  def passing(self) -> list[Memory]:
-    return [*{id(m): m for c in self.keep[0] for m in c.memory if isinstance(m, Memory) and m.passing}.values()]
+  def passing(self) -> list[tuple[Memory, int]]:
+    """Memory for values that pass, and the number of that use."""
+    found = {id(m): m for c in self.keep[0] for m in c.memory if isinstance(m, Memory) and m.passing}
+    return [(m, m.passing) for m in found.values()]
 
 
 @dataclass(slots=True, eq=False)
@@ -295,7 +298,8 @@ class CPU(QueueDevice):
     self.target = host_target()
     _loading()
     self.arenas: list[Memory] = []  # scratch memory, by thread
-    self.steps: dict[Batch, None] = {}  # that were replayed, and whose memory has its pages still
+    # that were replayed, and whose memory has its pages still
+    self.steps: weakref.WeakSet[Batch] = weakref.WeakSet()
     self.look = 0.0  # the second at which to look for memory that rests
     self._start_over()
     _live.append(self)
@@ -321,7 +325,7 @@ class CPU(QueueDevice):
 
   def free(self, handle: Memory, nbytes: int) -> None:
     if handle.owner is None:
-      handle.passing, handle.held, handle.rests = False, False, time.perf_counter()
+      handle.passing, handle.held, handle.rests = 0, False, time.perf_counter()
       super().free(handle, nbytes)
 
   def alloc(self, nbytes: int) -> Memory:
@@ -330,30 +334,36 @@ class CPU(QueueDevice):
     return handle
 
   def passing(self, handle: Memory) -> None:
-    handle.passing = type(handle) is Memory  # of this process alone
+    if type(handle) is Memory:  # of this process alone
+      handle.passing = next(_uses)
 
   def _rest(self, batch: Batch) -> None:
     """Before a step is replayed: the pages of memory that has rested are given back. That is what other steps keep for
     values that pass, and, where nothing is at work, what was freed and scratch memory."""
     now, done = time.perf_counter(), self.done.value
-    self.steps[batch] = None
+    self.steps.add(batch)
     batch.rests = False
-    for m in batch.passing:
+    for m, _ in batch.passing:
       m.rests, m.held = 0.0, False
     if now < self.look:
       return
     self.look = now + REST
-    for memory in (m for ms in (*self.pool.values(), self.arenas) for m in ms if done == self.submitted):
-      memory.empty(now)
+    if done == self.submitted:
+      for of_size in (*self.pool.values(), self.arenas):
+        for _ in range(len(of_size)):
+          with contextlib.suppress(IndexError):  # somebody else has taken the last
+            memory = of_size.pop(0)
+            memory.empty(now)
+            of_size.append(memory)
     for memory in self.arenas:
       memory.rests = memory.rests or now
     for step in [s for s in self.steps if s is not batch and s.last <= done]:
-      kept, step.rests = [m for m in step.passing if not m.held], True
+      kept, step.rests = [m for m, use in step.passing if m.passing == use and not m.held], True
       for m in kept:
         m.rests = m.rests or now
         m.empty(now)
       if not any(m.rests for m in kept):
-        del self.steps[step]
+        self.steps.discard(step)
 
   def let_go(self, handle: Memory) -> None:
     with self.lock:
@@ -423,7 +433,7 @@ class CPU(QueueDevice):
     with self.lock:
       gate = self.submitted
       if not batch.whole:
-        for m in batch.passing:  # it may be a part of a run of which others come
+        for m, _ in batch.passing:  # it may be a part of a run of which others come
           m.held = True
       if batch.brief and parts == 1 and self.done.value == gate:
         _runtime().run(batch.tables[0])
@@ -508,6 +518,7 @@ class CPU(QueueDevice):
 
 
 _live: list[CPU] = []
+_uses = itertools.count(1)
 
 
 def _after_fork() -> None:
