@@ -120,6 +120,8 @@ class BlockFormat:
     """What `_unpack` gives of one turn: [.., rest · beside]."""
 
     def unpack(x: Tensor, bits: int, group: int) -> Tensor:
+      if group < self.beside:
+        return _unpack(x, bits, group).unflatten(-1, (-1, self.turns, self.beside))[..., turn, :].flatten(-2)
       of_group = group // self.beside  # parts of a group that are turns one after the other
       groups = self.turns * bits // 8 // of_group  # that are so
       g, shift, part = turn // of_group // (8 // bits), turn // of_group % (8 // bits), turn % of_group
@@ -147,8 +149,9 @@ class BlockFormat:
 
 
 def _unpack(x: Tensor, bits: int, group: int) -> Tensor:
-  """[.., n] bytes -> [.., n * 8 / bits] numbers of `bits` bits: of each `group` bytes all lowest bits first."""
-  shifts = (Tensor.arange(8 // bits) * bits).cast(dtypes.uint8).unsqueeze(-1)
+  """[.., n] bytes -> [.., n * 8 / bits] numbers of `bits` bits: of each `group` bytes all lowest bits first. So of
+  wider numbers."""
+  shifts = (Tensor.arange(8 * x.dtype.itemsize // bits) * bits).cast(x.dtype).unsqueeze(-1)
   parts = x.reshape(*x.shape[:-1], x.shape[-1] // group, 1, group).rshift(shifts).bitwise_and((1 << bits) - 1)
   return parts.flatten(-3)
 
@@ -214,7 +217,7 @@ def _iq4_xs(d: Tensor, high: Tensor, low: Tensor, numbers: Tensor) -> BlockParts
 
 
 def _five_bits(unpack: Unpack, low: Tensor, high: Tensor) -> Tensor:
-  return unpack(low, 4, 16) | (unpack(high, 1, 1) << 4)
+  return unpack(low, 4, 16) | (unpack(high, 1, 1).cast(dtypes.uint8) << 4)
 
 
 def _half_power(e: Tensor) -> Tensor:
@@ -236,12 +239,12 @@ _ALL = (
     beside=16, turns=2,
   ),
   BlockFormat(
-    "Q5_0", 32, ((HALF, 1), (BYTE, 4), (BYTE, 16)),
-    lambda d, high, q: BlockParts(lambda unpack: _signed(_five_bits(unpack, q, high), 16), d), words=False,
+    "Q5_0", 32, ((HALF, 1), (WORD, 2), (BYTE, 16)),
+    lambda d, high, q: BlockParts(lambda unpack: _signed(_five_bits(unpack, q, high), 16), d), beside=16, turns=2,
   ),
   BlockFormat(
-    "Q5_1", 32, ((HALF, 1), (HALF, 1), (BYTE, 4), (BYTE, 16)),
-    lambda d, m, high, q: BlockParts(lambda unpack: _five_bits(unpack, q, high), d, -m), words=False,
+    "Q5_1", 32, ((HALF, 1), (HALF, 1), (WORD, 2), (BYTE, 16)),
+    lambda d, m, high, q: BlockParts(lambda unpack: _five_bits(unpack, q, high), d, -m), beside=16, turns=2,
   ),
   BlockFormat("Q8_0", 32, ((HALF, 1), (SIGNED, 32)), lambda d, q: BlockParts(lambda _: q, d)),
   BlockFormat(

@@ -20,6 +20,7 @@ from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
 REUSE = 16  # least times that a word is used, and length of the reduction in words: else it is not worth making
+SPREAD = 1 | 1 << 7 | 1 << 14 | 1 << 21  # times four bits: bit i is at 8·i, too
 WHOLE = 0xFFFFFFFF  # all bits of a word
 BIAS = 0x80808080  # in each byte, the difference of what it is as a signed and as an unsigned number
 
@@ -160,6 +161,8 @@ def word_of_bytes(x: UOp, r: UOp) -> tuple[UOp, int] | None:
     return in_each_byte(int(x.arg) & 255), int(x.arg) & 255
   if x.op is Ops.LOAD and len(x.src) == 1:
     return word_in_memory(x.src[0], r)
+  if x.op is Ops.CAST and (bits := four_bits(x.src[0], r)) is not None:
+    return bits, 1
   if x.op is Ops.CAST or x.op is Ops.BITCAST:
     return word_of_bytes(x.src[0], r)
   if x.op is Ops.WHERE:
@@ -178,6 +181,25 @@ def word_of_bytes(x: UOp, r: UOp) -> tuple[UOp, int] | None:
   if x.op is Ops.AND:
     return UOp.new(x.op, dtypes.uint32, (a[0], b[0])), min(a[1], b[1])
   return UOp.new(x.op, dtypes.uint32, (a[0], b[0])), (1 << max(a[1], b[1]).bit_length()) - 1
+
+
+def four_bits(x: UOp, r: UOp) -> UOp | None:
+  """Four bits of a number side by side, each as a byte: number >> (first + r) & 1."""
+  if x.op is not Ops.AND or x.src[1].op is not Ops.CONST or x.src[1].arg != 1 or x.src[0].op is not Ops.SHR:
+    return None
+  number, by = x.src[0].src[0], plain(x.src[0].src[1])
+  if by is None or not dtypes.is_unsigned(number.dtype) or r in number.toposort():
+    return None
+  terms = affine(by, {}).terms
+  if terms.get(r) != 1 or any(atom is not r and r in atom.toposort() for atom in terms):
+    return None
+
+  def new(op: Ops, x: UOp, y: UOp | int) -> UOp:
+    return UOp.new(op, dtypes.uint32, (x, UOp.const(dtypes.uint32, y) if isinstance(y, int) else y))
+
+  word, first = (UOp.new(Ops.CAST, dtypes.uint32, (u,)) for u in (number, substitute_free(by, {r: index(0)})))
+  four = new(Ops.AND, new(Ops.SHR, word, first), 15)
+  return new(Ops.AND, new(Ops.MUL, four, SPREAD), each_byte(1))
 
 
 def chosen_by_bit(x: UOp, r: UOp) -> tuple[UOp, int] | None:
