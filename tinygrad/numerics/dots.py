@@ -177,7 +177,7 @@ def word_of_bytes(x: UOp, r: UOp) -> tuple[UOp, int] | None:
   if (b := word_of_bytes(x.src[1], r)) is None:
     return None
   if x.op is Ops.AND and b[0].op is Ops.CONST:
-    return shifted(a[0], 0, int(b[0].arg)), min(a[1], b[1])
+    return part_of_word(a[0], 0, int(b[0].arg)), min(a[1], b[1])
   if x.op is Ops.AND:
     return UOp.new(x.op, dtypes.uint32, (a[0], b[0])), min(a[1], b[1])
   return UOp.new(x.op, dtypes.uint32, (a[0], b[0])), (1 << max(a[1], b[1]).bit_length()) - 1
@@ -234,33 +234,32 @@ def shifted_bytes(x: UOp, word: UOp, most: int) -> tuple[UOp, int] | None:
 
   kept = new(Ops.MUL, new(Ops.SHR, UOp.const(dtypes.uint32, 255), amount), in_each_byte(1))
   if by.op is Ops.CONST and x.op is Ops.SHR:
-    return shifted(word, -by.vmin, each_byte(255 >> by.vmin)), most >> by.vmin
+    return part_of_word(word, -by.vmin, each_byte(255 >> by.vmin)), most >> by.vmin
   if by.op is Ops.CONST:
-    return shifted(word, by.vmin, WHOLE if most << by.vmin < 256 else each_byte(255 & 255 << by.vmin)), min(
-      most << by.vmin, 255
-    )
+    kept_bits = WHOLE if most << by.vmin < 256 else each_byte(255 & 255 << by.vmin)
+    return part_of_word(word, by.vmin, kept_bits), min(most << by.vmin, 255)
   if x.op is Ops.SHR:
     return new(Ops.AND, new(Ops.SHR, word, amount), kept), most >> by.vmin
   return new(Ops.SHL, word if most << by.vmax < 256 else new(Ops.AND, word, kept), amount), min(most << by.vmax, 255)
 
 
-def moved(bits: int, left: int) -> int:
+def bits_up(bits: int, left: int) -> int:
   """The bits of a word, so many places further up."""
   return bits << left & WHOLE if left >= 0 else bits >> -left
 
 
-def shifted(word: UOp, left: int, kept: int) -> UOp:
+def part_of_word(word: UOp, left: int, kept: int) -> UOp:
   """A word, so many places further up, and of that the bits of `kept`; one shift and one AND, whatever it was."""
   if word.op is Ops.AND and word.src[1].op is Ops.CONST:
-    return shifted(word.src[0], left, kept & moved(int(word.src[1].arg), left))
+    return part_of_word(word.src[0], left, kept & bits_up(int(word.src[1].arg), left))
   if (word.op is Ops.SHL or word.op is Ops.SHR) and word.src[1].op is Ops.CONST:
     before = int(word.src[1].arg) if word.op is Ops.SHL else -int(word.src[1].arg)
-    return shifted(word.src[0], before + left, kept & moved(moved(WHOLE, before), left))
+    return part_of_word(word.src[0], before + left, kept & bits_up(bits_up(WHOLE, before), left))
   out = word
   if left:
     amount = UOp.const(dtypes.uint32, abs(left))
     out = UOp.new(Ops.SHL if left > 0 else Ops.SHR, dtypes.uint32, (word, amount))
-  every = kept | moved(WHOLE, left) ^ WHOLE
+  every = kept | bits_up(WHOLE, left) ^ WHOLE
   return out if every == WHOLE else UOp.new(Ops.AND, dtypes.uint32, (out, UOp.const(dtypes.uint32, kept)))
 
 
