@@ -9,8 +9,9 @@ alternate, and of each kind of work the fastest is what counts, so that whatever
   decode      tokens/s, one token at a time, at positions from 64 on
   prefill     tokens/s of a prompt of 512
   first       seconds from the start of a process to the first token after a prompt of 8: nothing compiled before; all
-  memory      resident MiB less an idle interpreter's with the package imported, over the file's and the KV cache's: of
-              the process that compiled (with the compiler in memory), and of one that found all compiled
+  memory      resident MiB, less an idle interpreter's with the package imported, after a second of decoding, over the
+              file's and the KV cache's: of the process that compiled (with the compiler in memory), of one that found
+              all compiled, and llama.cpp's; --parts prints what they consist of
   2 devices   decode on two devices of one thread each, over decode on one device of two
 """
 
@@ -38,7 +39,7 @@ SIZES = {"dim": 768, "layers": 12, "heads": 12, "kv": 4, "ffn": 2048, "vocab": 1
 
 
 def prompt_ids(count: int) -> list[int]:
-  return [int(x) for x in np.random.RandomState(0).randint(0, SIZES["vocab"], count)]
+  return [7919 * i * (i + 3) % SIZES["vocab"] for i in range(1, count + 1)]
 
 
 # ---------------------------------------------------------------- the files
@@ -108,6 +109,24 @@ def resident() -> float:
   return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+def parts() -> dict[str, float]:
+  """Resident MiB by what lies there."""
+  found, name = dict.fromkeys(("model", "libraries", "other files", "heap and anonymous"), 0.0), ""
+  for line in Path("/proc/self/smaps").read_text().splitlines() if sys.platform == "linux" else ():
+    first, *rest = line.split()
+    if first == "Rss:":
+      found[name] += int(rest[0]) / 1024
+    elif not first.endswith(":"):
+      path = rest[4] if len(rest) > 4 else ""
+      kinds = {
+        "model": path.endswith(".gguf"),
+        "libraries": ".so" in path or "/bin/" in path,
+        "other files": "/" in path,
+      }
+      name = next((kind for kind, fits in kinds.items() if fits), "heap and anonymous")
+  return found
+
+
 class Ours:
   def __init__(self, path: str, shard: str):
     from tinygrad.apps.checkpoint import GGUFCheckpoint
@@ -115,7 +134,7 @@ class Ours:
     from tinygrad.apps.model import LanguageModel
     from tinygrad.nn.gguf import GGUF
 
-    self.idle = resident()
+    self.idle, self.before = resident(), parts()
     self.model = LanguageModel(GGUFCheckpoint(GGUF(path)), Layout.parse(shard), CONTEXT)
 
   def prefill(self, ids: list[int]) -> np.ndarray:
@@ -133,7 +152,7 @@ class LlamaCpp:
   def __init__(self, path: str, threads: str):
     from llama_cpp import Llama
 
-    self.idle, n = resident(), int(threads)
+    self.idle, self.before, n = resident(), parts(), int(threads)
     self.model = Llama(
       path, n_ctx=CONTEXT, n_batch=PROMPT, n_ubatch=PROMPT, n_threads=n, n_threads_batch=n, verbose=False
     )
@@ -170,7 +189,12 @@ def worker(side: str, path: str, how: str) -> None:
         out.append(time.perf_counter() - start)
       out = min(out)
     elif line == "memory\n":
-      out = (resident() - m.idle, m.cache)
+      m.prefill(prompt_ids(START))
+      start, at = time.perf_counter(), START
+      while time.perf_counter() < start + 1 and at < CONTEXT:
+        m.decode(5, at)
+        at += 1
+      out = (resident() - m.idle, m.cache, {k: [m.before[k], v] for k, v in parts().items()})
     print(json.dumps(out), flush=True)
 
 
@@ -213,7 +237,9 @@ def answer(process: subprocess.Popen[str]) -> Any:
 # ---------------------------------------------------------------- the measurement
 
 
-def measure(kind: str, path: Path, peer: str | None, rounds: int, threads: int, temporary: Path) -> None:
+def measure(
+  kind: str, path: Path, peer: str | None, rounds: int, threads: int, temporary: Path, split: bool = False
+) -> None:
   cache = temporary / kind
   cache.mkdir()
   ours = Side.start("ours", sys.executable, path, "1", cache, threads)
@@ -224,7 +250,7 @@ def measure(kind: str, path: Path, peer: str | None, rounds: int, threads: int, 
   for _ in range(2):
     again = Side.start("ours", sys.executable, path, "1", cache, threads)
     again.ask("decode"), again.ask("prefill")
-    later, _ = again.ask("memory")
+    later, _, lies = again.ask("memory")
     again.end()
     warm.append(again.first)
   two = Side.start("ours", sys.executable, path, str(threads), cache, 1)
@@ -238,7 +264,8 @@ def measure(kind: str, path: Path, peer: str | None, rounds: int, threads: int, 
         if (name, order) != ("cut", "prefill"):
           took = side.ask(order)
           best[name, order] = min(took, best.get((name, order), took))
-  used, kv = ours.ask("memory")
+  used, kv, _ = ours.ask("memory")
+  theirs_used = sides["llama.cpp"].ask("memory")[0] if peer is not None else 0.0
   for side in sides.values():
     side.end()
   file = path.stat().st_size / 2**20
@@ -251,9 +278,13 @@ def measure(kind: str, path: Path, peer: str | None, rounds: int, threads: int, 
   row.append(f"first {cold:5.2f} {min(warm):5.2f}")
   row.append(
     f"memory {used:6.1f} {later:6.1f} / {file + kv:6.1f} = {used / (file + kv):4.2f} {later / (file + kv):4.2f}"
+    + (f" {theirs_used / (file + kv):4.2f}" if peer else "")
   )
   row.append(f"{threads} devices {rate['decode']['cut'] / rate['decode']['ours']:4.2f}")
   print("  ".join(row), flush=True)
+  if split:
+    each = (f"{k} {before:.1f} -> {after:.1f}" for k, (before, after) in lies.items())
+    print(f"      MiB, idle and with all compiled: {', '.join(each)}; KV cache {kv:.1f} of the last", flush=True)
 
 
 COUNTS = {"decode": 1, "prefill": PROMPT}
@@ -266,6 +297,7 @@ def main() -> None:
   p.add_argument("--rounds", type=int, default=8)
   p.add_argument("--threads", type=int, default=2)
   p.add_argument("--files", type=Path, metavar="FOLDER", help="where the models lie, or are to be kept")
+  p.add_argument("--parts", action="store_true", help="print what resident memory consists of")
   p.add_argument("--worker", help=argparse.SUPPRESS)
   p.add_argument("--quantise", help=argparse.SUPPRESS)
   args = p.parse_args()
@@ -281,7 +313,9 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     print(f"{platform.machine()}, {os.cpu_count()} cores, {args.threads} threads; tokens/s: ours, llama.cpp's, ratio")
     for kind in formats:
-      measure(kind, model_file(kind, folder, args.peer), args.peer, args.rounds, args.threads, Path(temporary))
+      measure(
+        kind, model_file(kind, folder, args.peer), args.peer, args.rounds, args.threads, Path(temporary), args.parts
+      )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from tinygrad.device import Device, Target
 from tinygrad.dtype import dtypes
 from tinygrad.numerics import dots
 from tinygrad.numerics.dots import use_dots
+from tinygrad.renderer import llvm
 from tinygrad.uop import Ops, UOp
 
 TARGET = Target("CPU", 64, 32, features=("avx512bf16", "avx512vnni"), scratch=1 << 20, vendor="AMD")
@@ -186,6 +187,60 @@ def test_words_whose_bytes_run_into_each_other_would_be_seen(change, monkeypatch
     in_each = dots.in_each_byte
     monkeypatch.setattr(dots, "in_each_byte", lambda n: in_each(255 if n in (1, 4) or n == 15 else n))
   assert (evaluate(use_dots(ast, TARGET), arrays) != want).any()
+
+
+def product_of_bits(rows=5, blocks=3):
+  """(kernel: for each row the sum over blocks and 4 words of y where a bit of the block's number is set, operands)."""
+  bits, y = numbers(np.uint16, rows * blocks), numbers(np.int8, blocks * 16, seed=2)
+  i, block, w, r = loop(rows, 0), reduce(blocks, 1), reduce(4, 2), reduce(4, 3)
+  number = load(1, bits, dot((i, blocks), (block, 1)))
+  place = cast(dtypes.uint16, cast(dtypes.int32, dot((w, 4), (r, 1))))
+  x = cast(dtypes.uint8, op(Ops.AND, op(Ops.SHR, number, place), UOp.const(dtypes.uint16, 1)))
+  z = load(2, y, dot((block, 16), (w, 4), (r, 1)))
+  total = fold(Ops.ADD, op(Ops.MUL, cast(dtypes.int32, x), cast(dtypes.int32, z)), r)
+  return sink(store(i, fold(Ops.ADD, cast(dtypes.float32, total), block, w), i, size=rows)), [bits, y]
+
+
+def test_four_bits_of_a_number_are_the_bytes_of_a_word(monkeypatch):
+  ast, arrays = product_of_bits()
+  words, want = use_dots(ast, TARGET), evaluate(ast, arrays)
+  assert uses(words)
+  np.testing.assert_array_equal(evaluate(words, arrays), want)
+  np.testing.assert_array_equal(run(ast, arrays), want)
+  monkeypatch.setattr(dots, "SPREAD", dots.SPREAD << 1)  # a mutant
+  assert (evaluate(use_dots(ast, TARGET), arrays) != want).any()
+
+
+def test_shifts_and_masks_of_a_word_are_one_of_each():
+  rng, x = np.random.default_rng(0), UOp.variable("x", 0, 1 << 30).replace(dtype=dtypes.uint32)
+  for _ in range(300):
+    word, want = x, (values := rng.integers(0, 1 << 32, 20, np.uint64))
+    for _ in range(rng.integers(1, 5)):
+      left, kept = int(rng.integers(-9, 10)), int(rng.integers(0, 1 << 32))
+      word = dots.part_of_word(word, left, kept)
+      want = (want << np.uint64(left) if left >= 0 else want >> np.uint64(-left)) & np.uint64(kept)
+    assert len([u for u in word.toposort() if u.op in (Ops.SHL, Ops.SHR)]) <= 1
+    assert len([u for u in word.toposort() if u.op is Ops.AND]) <= 1
+    np.testing.assert_array_equal([value_at(word, x, int(v)) for v in values], want)
+
+
+def value_at(u, x, value):
+  if u is x or u.op is Ops.CONST:
+    return value if u is x else u.arg
+  a, b = (value_at(s, x, value) for s in u.src)
+  return {Ops.AND: a & b, Ops.SHL: (a << b) & dots.WHOLE, Ops.SHR: a >> b}[u.op]
+
+
+@pytest.mark.parametrize("kind", ["less", "six bits"])
+def test_what_is_less_is_where_a_sum_of_words_begins(kind, monkeypatch):
+  """A sum that takes a DOT in is one instruction, with the same bits."""
+  ast, arrays = short_product(kind)
+  linear = lower_kernel(ast, TARGET)
+  source, got = llvm.render(linear, "kernel").source, run(ast, arrays)
+  monkeypatch.setattr(llvm, "is_dot_alone", lambda u, i: False)
+  apart = llvm.render(linear, "kernel").source
+  assert source != apart and source.count("vpdpbusd") == apart.count("vpdpbusd")
+  np.testing.assert_array_equal(got, evaluate(ast, arrays))
 
 
 def test_bytes_apart_or_under_a_condition_are_no_word():

@@ -18,6 +18,7 @@ from tinygrad import Tensor, TinyJit
 from tinygrad.device import Device, Launch, Rendered
 from tinygrad.helpers import PROCESS
 from tinygrad.runtime import cpu, diskcache, native
+from tinygrad.uop import buffer_of
 
 ADD_ONE = """
 define void @add_one(ptr %args) {
@@ -496,6 +497,84 @@ def test_memory_beyond_the_pool_is_given_back_when_the_work_before_is_done(monke
   ctypes.c_int64.from_address(flag.address).value = 1
   device.synchronize()
   assert not device.pending and device.pooled == 0 and read(device, x) == 1
+
+
+@pytest.fixture
+def resting(monkeypatch):
+  """Memory that nobody has needed since the last look rests long enough."""
+  monkeypatch.setattr(cpu, "REST", 0.0)
+  monkeypatch.setattr(cpu, "FETCHED", 0.0)
+
+
+def step_of(scale):
+  """A step with an intermediate value of a megabyte, and its memory."""
+  x = Tensor(np.eye(512, dtype=np.float32)).realize()
+  step = TinyJit(lambda: ((x * scale) @ x).contiguous() @ x)
+  for _ in range(4):
+    assert step().numpy().sum() == 512 * scale
+  (batch,) = [b for s in step.captured.stretches for _, batches in s.batches for b in batches]
+  return step, [m for m, _ in batch.passing if m.nbytes >= 1 << 20]
+
+
+def holds_something(memory):
+  """In its whole pages."""
+  start, end = -(-memory.address // cpu.PAGE), (memory.address + memory.nbytes) // cpu.PAGE
+  return any(ctypes.string_at(start * cpu.PAGE, (end - start) * cpu.PAGE).strip(b"\0"))
+
+
+def test_what_passes_in_a_step_loses_its_pages_while_others_are_replayed(resting):
+  (a, mine), (b, _) = step_of(2), step_of(3)
+  assert mine
+  for _ in range(2):
+    a().numpy()
+    assert all(map(holds_something, mine))
+    for _ in range(4):
+      assert b().numpy().sum() == 512 * 3
+    assert not any(map(holds_something, mine))
+    assert a().numpy().sum() == 512 * 2
+
+
+def test_memory_of_a_step_that_is_gone_is_somebody_elses(resting):
+  (a, mine), (b, _) = step_of(2), step_of(3)
+  a().numpy()
+  kept = a.captured.stretches[0].batches  # as the queue keeps them for a while  # noqa: F841
+  a.reset()
+  del a
+  gc.collect()
+  others = [Tensor.full((mine[0].nbytes // 4,), 7.0 + i).contiguous().realize() for i in range(16)]
+  taken = {m.address for m in mine} & {buffer_of(t.uop).handle().address for t in others}
+  assert taken
+  for _ in range(6):
+    b().numpy()
+  assert all((t.numpy() == 7 + i).all() for i, t in enumerate(others))
+
+
+def test_what_passes_is_held_while_a_step_runs_kernel_by_kernel(resting):
+  (a, mine), (b, _) = step_of(2), step_of(3)
+  a().numpy()
+  for m in mine:
+    m.held = True  # as when the step's kernels are handed over one by one
+  for _ in range(6):
+    b().numpy()
+  assert all(map(holds_something, mine))
+  a().numpy()
+  for _ in range(6):
+    b().numpy()
+  assert not any(map(holds_something, mine))
+
+
+def test_freed_memory_and_scratch_lose_their_pages_when_nothing_is_at_work(resting):
+  b, _ = step_of(3)
+  device = Device["CPU"]
+  freed = device.alloc(1 << 20)
+  ctypes.memset(freed.address, 1, freed.nbytes)
+  device.free(freed, freed.nbytes)
+  arena = device.scratch(0)
+  ctypes.memset(arena, 1, 1 << 16)
+  device.synchronize()
+  for _ in range(6):
+    b().numpy()
+  assert not holds_something(freed) and ctypes.string_at(arena + 4096, 1 << 14).count(1) == 0
 
 
 def test_threads_wait_for_every_buffer_that_a_kernel_writes():

@@ -114,7 +114,7 @@ class Layer:
     self.c, self.kind, self.exact = c, c.kinds[i], exact
     prefix = f"blk.{i}."
     found = {k.removeprefix(prefix).removesuffix(".weight"): w for k, w in weights.items() if k.startswith(prefix)}
-    self.matrices, self.w = found, {k: w.dense for k, w in found.items()}
+    self.matrices, self.w = found, {k: w.dense for k, w in found.items() if len(w.shape) == 1}
     self.keys, self.values = caches
 
   def linear(self, x: Tensor, name: str) -> Tensor:

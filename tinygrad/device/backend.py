@@ -140,6 +140,7 @@ class CallBatch(Protocol):
   """Calls as one hand-over to a device, which may be submitted again."""
 
   inputs: Sequence[object]  # whose memory is lent to the calls, and lives as long as they do
+  whole: bool  # whether it is all of a step that is replayed
 
 
 class Backend(Protocol):
@@ -193,6 +194,10 @@ class Backend(Protocol):
   def free(self, handle: Any, nbytes: int) -> None:
     """Gives memory back, behind what is queued."""
     ...
+
+  def passing(self, handle: Any) -> None:
+    """What is in this memory means nothing between runs, until it is freed."""
+    return
 
   def copyin(self, handle: Any, data: memoryview, offset: int = 0) -> None:
     """Fills memory from byte `offset` on, which is 0 where there is a `view`."""

@@ -18,6 +18,7 @@ class Buffer:
   """The memory of one value in one placement; each device's part is allocated on first use.
 
   `shape` is the logical shape (upper bounds of symbolic dims). `handles[i]` is the memory of device i of the placement.
+  `passing`: what is in it means nothing once the run that wrote it is over.
   """
 
   device: Placement
@@ -25,6 +26,7 @@ class Buffer:
   dtype: DType
   handles: list[Any] = field(default_factory=list)
   _owner: Any = None
+  passing: bool = False
 
   @property
   def devices(self) -> tuple[str, ...]:
@@ -59,6 +61,9 @@ class Buffer:
         b.free(handle, nbytes)
       raise
     self.handles = got
+    if self.passing:
+      for b, handle in zip(backends, got):
+        b.passing(handle)
     total = nbytes * len(self.devices)
     GlobalCounters.mem_used += total
     for b in backends:

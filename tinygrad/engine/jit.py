@@ -16,7 +16,7 @@ from tinygrad.engine.canonical import canonical
 from tinygrad.engine.errors import JitError
 from tinygrad.engine.program_order import program_order
 from tinygrad.engine.run import Run, Stretch, Work, prepare, recorders, tracers, work_of
-from tinygrad.helpers import DEBUG, JIT, html_table, settings_from, uninterrupted
+from tinygrad.helpers import DEBUG, JIT, PROCESS, html_table, settings_from, uninterrupted
 from tinygrad.uop import Ops, UOp, buffer_of, give_memory, substitute
 
 A = ParamSpec("A")
@@ -156,7 +156,7 @@ class Captured:
     slots: list[Buffer] = [buffer_of(u) for u in self.inputs] + [m.memory for m in self.made]
     number = {id(m): i for i, m in enumerate(slots)}
     for batch in (b for s in self.stretches for _, batches in s.batches for b in batches):
-      batch.inputs = self.inputs  # lent memory lives as long as what reads it is queued
+      batch.inputs, batch.whole = self.inputs, self.alone is not None  # lent memory lives as long as a reader is queued
     # of the last replay: the inputs, and the memory of what was made; None where that must be looked at anew
     self.given: list[Any] = [*self.inputs, *slots[len(self.inputs) :]]
     # memory that the step writes, and is neither
@@ -408,13 +408,13 @@ class TinyJit(Generic[A, R]):
     if not runs and not found:
       fix = "return the Tensor that it computes, or call .realize() on it inside"
       raise JitError(f"{self.name}: nothing was computed, so there is nothing to replay\n  fix: {fix}")
-    for run in runs:
-      for name, value in run.variables.items():
-        if variables.get(name, value) != value:
-          problem = f"variable {name} is {variables[name]} in the arguments and {value} inside the function"
-          raise JitError(f"{problem}\n  fix: use the argument itself, or another name")
+    for name, value in (pair for run in runs for pair in run.variables.items()):
+      if variables.get(name, value) != value:
+        problem = f"variable {name} is {variables[name]} in the arguments and {value} inside the function"
+        raise JitError(f"{problem}\n  fix: use the argument itself, or another name")
     if all(run.plan.local is None for run in runs):
       work = [w for run in runs for w in work_of(run)]
+      PROCESS.drop([run.plan for run in runs])  # which nobody looks for again
       targets = {id(m) for w in work for m in w.written}
       same = {id(x): shown[id(x)][0] for x in found if id(x) in shown and shown[id(x)][1] is x.uop}
       results = uops_of(x for x in found if id(x) not in same)

@@ -41,7 +41,7 @@ class Run:
 def run_of(plan: Plan, buffers: Sequence[UOp], values: dict[str, int], temps: Sequence[Buffer] | None = None) -> Run:
   """What `plan_of` gives, as one execution, with memory of its own for intermediate values, or `temps`."""
   if temps is None:
-    temps = [Buffer(t.device, (t.nbytes,), dtypes.uint8) for t in plan.temps]
+    temps = [Buffer(t.device, (t.nbytes,), dtypes.uint8, passing=None not in plan.programs) for t in plan.temps]
   run = Run(plan, [*map(buffer_of, buffers), *temps], values)
   if VIZ.value:
     recorder.bound(plan, buffers, run.memory)

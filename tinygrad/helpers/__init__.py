@@ -8,7 +8,7 @@ from tinygrad.helpers.files import atomic_write, stamp
 from tinygrad.helpers.formatting import PACKAGE, colored, size_to_str, source_line, user_frame, user_line
 from tinygrad.helpers.html import html_block, html_cell, html_rows, html_table, hue
 from tinygrad.helpers.interrupts import interruptible, uninterrupted
-from tinygrad.helpers.lazy import LazyModule, difflib, hashlib, json, numpy
+from tinygrad.helpers.lazy import LazyModule, blake2b, difflib, hashlib, json, numpy
 from tinygrad.helpers.machine import CI, OSX, WIN, cores, processor_model, processor_traits
 from tinygrad.helpers.memory_log import MEMORY
 from tinygrad.helpers.process import PROCESS

@@ -25,4 +25,9 @@ class LazyModule:
     return getattr(module, attribute)
 
 
+try:
+  from _blake2 import blake2b as blake2b  # hashlib's, without the libraries that hashlib loads: 4 MB of OpenSSL
+except ImportError:  # another Python than CPython
+  from hashlib import blake2b as blake2b
+
 difflib, hashlib, json, numpy = map(LazyModule, ("difflib", "hashlib", "json", "numpy"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -36,6 +36,13 @@ class Process:
       table.clear()
     for forget in self._forgets:
       forget()
+
+  def drop(self, values: Iterable[Any]) -> None:
+    """Takes these very values out of the tables, with what they are kept by."""
+    dropped = {id(value) for value in values}
+    for table in self._tables:
+      for key in [key for key, value in table.items() if id(value) in dropped]:
+        del table[key]
 
   @contextlib.contextmanager
   def anew(self) -> Iterator[None]:

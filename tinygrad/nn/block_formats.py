@@ -26,17 +26,22 @@ HALF, BYTE, SIGNED, WORD = "<f2", "u1", "i1", "<u2"
 TYPES = {HALF: dtypes.float16, BYTE: dtypes.uint8, SIGNED: dtypes.int8, WORD: dtypes.uint16}
 
 
+Unpack = Callable[[Tensor, int, int], Tensor]  # as `_unpack`
+
+
 class BlockParts(NamedTuple):
   """Blocks whose weights are numbers [.., blocks, weights] · scales [.., blocks, s] - less [.., blocks, s]: each scale
-  is that of weights / s numbers in a row. Without scales the numbers are the weights."""
+  is that of weights / s numbers in a row. Without scales the numbers are the weights. `numbers` is told how bytes are
+  unpacked: all numbers in them, or those of a turn."""
 
-  numbers: Tensor
+  numbers: Callable[[Unpack], Tensor]
   scales: Tensor | None = None
   less: Tensor | None = None
 
   def tensor(self) -> Tensor:
     """[.., blocks, weights], float32."""
-    return self.numbers.float() if self.scales is None else _scaled(self.numbers, self.scales, self.less)
+    numbers = self.numbers(_unpack)
+    return numbers.float() if self.scales is None else _scaled(numbers, self.scales, self.less)
 
 
 class Rounded(NamedTuple):
@@ -68,6 +73,7 @@ class BlockFormat:
   decode: Callable[..., BlockParts]
   words: bool = True  # four of its integers are computed as one word, and `times` is there
   beside: int = 32  # integers in a row that are made of bytes in a row
+  turns: int = 1  # rows of these in a row that are made of the same bytes, of other bits of these
 
   @property
   def nbytes(self) -> int:
@@ -88,19 +94,48 @@ class BlockFormat:
     """
     numbers, scales, less = self.parts(blocks)
     assert scales is not None and self.words, self.name
-    groups = int(scales.shape[-1])
+    groups, beside = int(scales.shape[-1]), self.beside
+    per = self.weights // groups  # integers of one scale
     rounded = Rounded.of(x, self.weights)
-    of_x, by = rounded.numbers.contiguous(), rounded.scales.contiguous().unsqueeze(-3)
-    beside = min(self.beside, self.weights // groups)
-    fours = (groups, self.weights // groups // beside, beside // 4, 4)
-    ours, theirs = (n.reshape(*n.shape[:-1], *fours).cast(dtypes.int32) for n in (of_x.unsqueeze(-3), numbers))
-    sums = (theirs * ours).sum(-1)  # [.., rows, blocks, groups, parts, beside / 4]
-    whole = sum((sums[..., i, :] for i in range(1, fours[1])), sums[..., 0, :]).float()
-    y = (whole * (scales * by).unsqueeze(-1)).sum((-1, -2, -3))
+    of_x, by = rounded.numbers.contiguous().unsqueeze(-3), rounded.scales.contiguous().unsqueeze(-3)
+    rest, runs = self.weights // beside // self.turns, max(per // beside, 1)  # runs in a row have the same scale
+    by_group = (scales * by).unflatten(-1, (rest, self.turns // runs, max(beside // per, 1)))
+    # [.., rows, blocks, rest, turns, words, 4]
+    ours = of_x.reshape(*of_x.shape[:-1], rest, self.turns, beside // 4, 4).cast(dtypes.int32)
+    sums: list[Tensor] = []
+    for t in range(self.turns):
+      theirs = numbers(self._unpack_turn(t)) if self.turns > 1 else numbers(_unpack)
+      theirs = theirs.reshape(*theirs.shape[:-1], rest, beside // 4, 4).cast(dtypes.int32)
+      sums.append((theirs * ours[..., t, :, :]).sum(-1))
+    whole = [sum(sums[i + 1 : i + runs], sums[i]).float() for i in range(0, self.turns, runs)]
+    parts = [w * self._by_word(by_group[..., i, :], per // 4) for i, w in enumerate(whole)]
+    y = sum(parts[1:], parts[0]).sum((-1, -2, -3))
     if less is None:
       return y
-    total = (ours.sum((-1, -2, -3)).float() * by).contiguous()  # of each group of activations
+    of_group = of_x.reshape(*of_x.shape[:-1], groups, per).cast(dtypes.int32)
+    total = (of_group.sum(-1).float() * by).contiguous()  # of each group of activations
     return y - (less * total).sum((-1, -2))
+
+  def _unpack_turn(self, turn: int) -> Unpack:
+    """What `_unpack` gives of one turn: [.., rest · beside]."""
+
+    def unpack(x: Tensor, bits: int, group: int) -> Tensor:
+      if group < self.beside:
+        return _unpack(x, bits, group).unflatten(-1, (-1, self.turns, self.beside))[..., turn, :].flatten(-2)
+      of_group = group // self.beside  # parts of a group that are turns one after the other
+      groups = self.turns * bits // 8 // of_group  # that are so
+      g, shift, part = turn // of_group // (8 // bits), turn // of_group % (8 // bits), turn % of_group
+      split = x.reshape(*x.shape[:-1], x.shape[-1] // group // groups, groups, of_group, self.beside)
+      return (split[..., g, part, :] >> shift * bits).bitwise_and((1 << bits) - 1).flatten(-2)
+
+    return unpack
+
+  def _by_word(self, scales: Tensor, words: int) -> Tensor:
+    """Scales in a row, each for so many words: what a word of `beside` integers is multiplied by."""
+    word, *others = (scales[..., i : i + 1] for i in range(scales.shape[-1]))
+    for i, other in enumerate(others, 1):
+      word = (Tensor.arange(self.beside // 4) < i * words).where(word, other)
+    return word
 
   def parts(self, blocks: Tensor) -> BlockParts:
     parts, at = [blocks], 0
@@ -114,8 +149,9 @@ class BlockFormat:
 
 
 def _unpack(x: Tensor, bits: int, group: int) -> Tensor:
-  """[.., n] bytes -> [.., n * 8 / bits] numbers of `bits` bits: of each `group` bytes all lowest bits first."""
-  shifts = (Tensor.arange(8 // bits) * bits).cast(dtypes.uint8).unsqueeze(-1)
+  """[.., n] bytes -> [.., n * 8 / bits] numbers of `bits` bits: of each `group` bytes all lowest bits first. So of
+  wider numbers."""
+  shifts = (Tensor.arange(8 * x.dtype.itemsize // bits) * bits).cast(x.dtype).unsqueeze(-1)
   parts = x.reshape(*x.shape[:-1], x.shape[-1] // group, 1, group).rshift(shifts).bitwise_and((1 << bits) - 1)
   return parts.flatten(-3)
 
@@ -150,33 +186,38 @@ def _six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 def _q3_k(high: Tensor, low: Tensor, packed: Tensor, d: Tensor) -> BlockParts:
   scales = _unpack(packed[..., :8], 4, 8) | (_unpack(packed[..., 8:], 2, 4) << 4)
-  numbers = _unpack(low, 2, 32) | (_unpack(high, 1, 32) << 2)
-  return BlockParts(_signed(numbers, 4), d * (scales.float() - 32))
+
+  def numbers(unpack: Unpack) -> Tensor:
+    return _signed(unpack(low, 2, 32) | (unpack(high, 1, 32) << 2), 4)
+
+  return BlockParts(numbers, d * (scales.float() - 32))
 
 
 def _q4_k(d: Tensor, least: Tensor, packed: Tensor, low: Tensor) -> BlockParts:
   scales, minima = _six_bits(packed)
-  return BlockParts(_unpack(low, 4, 32), d * scales, least * minima)
+  return BlockParts(lambda unpack: unpack(low, 4, 32), d * scales, least * minima)
 
 
 def _q5_k(d: Tensor, least: Tensor, packed: Tensor, high: Tensor, low: Tensor) -> BlockParts:
   scales, minima = _six_bits(packed)
-  return BlockParts(_unpack(low, 4, 32) | (_unpack(high, 1, 32) << 4), d * scales, least * minima)
+  return BlockParts(lambda unpack: unpack(low, 4, 32) | (unpack(high, 1, 32) << 4), d * scales, least * minima)
 
 
 def _q6_k(low: Tensor, high: Tensor, scales: Tensor, d: Tensor) -> BlockParts:
-  numbers = _unpack(low, 4, 64) | (_unpack(high, 2, 32) << 4)
-  return BlockParts(_signed(numbers, 32), d * scales.float())
+  def numbers(unpack: Unpack) -> Tensor:
+    return _signed(unpack(low, 4, 64) | (unpack(high, 2, 32) << 4), 32)
+
+  return BlockParts(numbers, d * scales.float())
 
 
 def _iq4_xs(d: Tensor, high: Tensor, low: Tensor, numbers: Tensor) -> BlockParts:
   shifts = (Tensor.arange(8) * 2).cast(dtypes.uint16)
   scales = _unpack(low, 4, 1) | (((high >> shifts) & 3) << 4).cast(dtypes.uint8)
-  return BlockParts(_chosen(_unpack(numbers, 4, 16), NONLINEAR), d * (scales.float() - 32))
+  return BlockParts(lambda unpack: _chosen(unpack(numbers, 4, 16), NONLINEAR), d * (scales.float() - 32))
 
 
-def _five_bits(low: Tensor, high: Tensor) -> Tensor:
-  return _unpack(low, 4, 16) | (_unpack(high, 1, 1) << 4)
+def _five_bits(unpack: Unpack, low: Tensor, high: Tensor) -> Tensor:
+  return unpack(low, 4, 16) | (unpack(high, 1, 1).cast(dtypes.uint8) << 4)
 
 
 def _half_power(e: Tensor) -> Tensor:
@@ -186,42 +227,48 @@ def _half_power(e: Tensor) -> Tensor:
 
 
 _ALL = (
-  BlockFormat("F32", 1, (("<f4", 1),), BlockParts, False),
-  BlockFormat("F16", 1, ((HALF, 1),), BlockParts, False),
-  BlockFormat("BF16", 1, ((WORD, 1),), lambda x: BlockParts(x.bitcast(dtypes.bfloat16)), False),
+  BlockFormat("F32", 1, (("<f4", 1),), lambda x: BlockParts(lambda _: x), False),
+  BlockFormat("F16", 1, ((HALF, 1),), lambda x: BlockParts(lambda _: x), False),
+  BlockFormat("BF16", 1, ((WORD, 1),), lambda x: BlockParts(lambda _: x.bitcast(dtypes.bfloat16)), False),
   BlockFormat(
-    "Q4_0", 32, ((HALF, 1), (BYTE, 16)), lambda d, q: BlockParts(_signed(_unpack(q, 4, 16), 8), d), beside=16
+    "Q4_0", 32, ((HALF, 1), (BYTE, 16)), lambda d, q: BlockParts(lambda unpack: _signed(unpack(q, 4, 16), 8), d),
+    beside=16, turns=2,
   ),
   BlockFormat(
-    "Q4_1", 32, ((HALF, 1), (HALF, 1), (BYTE, 16)), lambda d, m, q: BlockParts(_unpack(q, 4, 16), d, -m), beside=16
+    "Q4_1", 32, ((HALF, 1), (HALF, 1), (BYTE, 16)), lambda d, m, q: BlockParts(lambda unpack: unpack(q, 4, 16), d, -m),
+    beside=16, turns=2,
   ),
   BlockFormat(
-    "Q5_0", 32, ((HALF, 1), (BYTE, 4), (BYTE, 16)), lambda d, high, q: BlockParts(_signed(_five_bits(q, high), 16), d),
-    words=False,
+    "Q5_0", 32, ((HALF, 1), (WORD, 2), (BYTE, 16)),
+    lambda d, high, q: BlockParts(lambda unpack: _signed(_five_bits(unpack, q, high), 16), d), beside=16, turns=2,
   ),
   BlockFormat(
-    "Q5_1", 32, ((HALF, 1), (HALF, 1), (BYTE, 4), (BYTE, 16)),
-    lambda d, m, high, q: BlockParts(_five_bits(q, high), d, -m), words=False,
+    "Q5_1", 32, ((HALF, 1), (HALF, 1), (WORD, 2), (BYTE, 16)),
+    lambda d, m, high, q: BlockParts(lambda unpack: _five_bits(unpack, q, high), d, -m), beside=16, turns=2,
   ),
-  BlockFormat("Q8_0", 32, ((HALF, 1), (SIGNED, 32)), lambda d, q: BlockParts(q, d)),
+  BlockFormat("Q8_0", 32, ((HALF, 1), (SIGNED, 32)), lambda d, q: BlockParts(lambda _: q, d)),
   BlockFormat(
     "Q2_K", SUPER, ((BYTE, 16), (BYTE, 64), (HALF, 1), (HALF, 1)),
-    lambda s, q, d, least: BlockParts(_unpack(q, 2, 32), d * (s & 15).float(), least * (s >> 4).float()),
+    lambda s, q, d, least: BlockParts(
+      lambda unpack: unpack(q, 2, 32), d * (s & 15).float(), least * (s >> 4).float()
+    ), turns=4,
   ),
-  BlockFormat("Q3_K", SUPER, ((BYTE, 32), (BYTE, 64), (BYTE, 12), (HALF, 1)), _q3_k),
-  BlockFormat("Q4_K", SUPER, ((HALF, 1), (HALF, 1), (BYTE, 12), (BYTE, 128)), _q4_k),
-  BlockFormat("Q5_K", SUPER, ((HALF, 1), (HALF, 1), (BYTE, 12), (BYTE, 32), (BYTE, 128)), _q5_k),
-  BlockFormat("Q6_K", SUPER, ((BYTE, 128), (BYTE, 64), (SIGNED, 16), (HALF, 1)), _q6_k),
+  BlockFormat("Q3_K", SUPER, ((BYTE, 32), (BYTE, 64), (BYTE, 12), (HALF, 1)), _q3_k, turns=8),
+  BlockFormat("Q4_K", SUPER, ((HALF, 1), (HALF, 1), (BYTE, 12), (BYTE, 128)), _q4_k, turns=2),
+  BlockFormat("Q5_K", SUPER, ((HALF, 1), (HALF, 1), (BYTE, 12), (BYTE, 32), (BYTE, 128)), _q5_k, turns=8),
+  BlockFormat("Q6_K", SUPER, ((BYTE, 128), (BYTE, 64), (SIGNED, 16), (HALF, 1)), _q6_k, turns=4),
   BlockFormat(
-    "IQ4_NL", 32, ((HALF, 1), (BYTE, 16)), lambda d, q: BlockParts(_chosen(_unpack(q, 4, 16), NONLINEAR), d), beside=16
+    "IQ4_NL", 32, ((HALF, 1), (BYTE, 16)),
+    lambda d, q: BlockParts(lambda unpack: _chosen(unpack(q, 4, 16), NONLINEAR), d), beside=16, turns=2,
   ),
-  BlockFormat("IQ4_XS", SUPER, ((HALF, 1), (WORD, 1), (BYTE, 4), (BYTE, 128)), _iq4_xs),
+  BlockFormat("IQ4_XS", SUPER, ((HALF, 1), (WORD, 1), (BYTE, 4), (BYTE, 128)), _iq4_xs, beside=16, turns=2),
   BlockFormat(
-    "MXFP4", 32, ((BYTE, 1), (BYTE, 16)), lambda e, q: BlockParts(_chosen(_unpack(q, 4, 16), E2M1), _half_power(e)),
-    beside=16,
+    "MXFP4", 32, ((BYTE, 1), (BYTE, 16)),
+    lambda e, q: BlockParts(lambda unpack: _chosen(unpack(q, 4, 16), E2M1), _half_power(e)), beside=16, turns=2,
   ),
   BlockFormat(  # as Hugging Face folders have it: the two weights of a byte are neighbours
-    "MXFP4_PAIRS", 32, ((BYTE, 1), (BYTE, 16)), lambda e, q: BlockParts(_chosen(_unpack(q, 4, 1), E2M1), _half_power(e))
+    "MXFP4_PAIRS", 32, ((BYTE, 1), (BYTE, 16)),
+    lambda e, q: BlockParts(lambda unpack: _chosen(unpack(q, 4, 1), E2M1), _half_power(e)),
   ),
 )  # fmt: skip
 FORMATS: dict[str, BlockFormat] = {f.name: f for f in _ALL}

@@ -14,7 +14,11 @@ from tinygrad.nn.block_formats import FORMATS, BlockFormat
 from tinygrad.nn.files import PLAIN, File, FilePath, contents
 from tinygrad.tensor import Tensor
 
-ggml: Any = LazyModule("gguf")  # the sizes of the tensor types, and the values of the quantised ones
+ggml: Any = LazyModule("gguf")  # the sizes of other types of tensors, and their values
+# the numbers of types of tensors
+_NAMES = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K",
+  13: "Q5_K", 14: "Q6_K", 20: "IQ4_NL", 23: "IQ4_XS", 30: "BF16", 39: "MXFP4"}  # fmt: skip
+KNOWN: dict[int, BlockFormat] = {number: FORMATS[name] for number, name in _NAMES.items()}
 T = TypeVar("T")
 MAX_DIMS = 4  # GGML_MAX_DIMS
 MAX_NESTING = 4  # of arrays within arrays
@@ -39,7 +43,7 @@ class TensorInfo(NamedTuple):
 
   name: str
   shape: tuple[int, ...]
-  type: Any  # gguf.GGMLQuantizationType
+  type: Any  # a BlockFormat, or gguf.GGMLQuantizationType: it has a name
   offset: int
   nbytes: int
 
@@ -136,17 +140,22 @@ class GGUF:
     # What an int64 holds, so that no later arithmetic on the shape can overflow.
     possible = min(shape) >= 1 and math.prod(shape) < 1 << 60
     self.check(possible, f"{field}: dims", f"the shape {list(shape)} is not possible", at=start)
-    (number,), known = self._numbers(U32, 1, f"{field}: type"), ", ".join(t.name for t in ggml.GGML_QUANT_SIZES)
-    problem = f"its type is number {number}; known are {known}"
-    self.check(number in ggml.GGML_QUANT_SIZES, field, problem, SMALLER, self.at - 4)
-    kind = ggml.GGMLQuantizationType(number)
-    weights, nbytes = ggml.GGML_QUANT_SIZES[kind]
+    kind, weights, nbytes = self._type(self._numbers(U32, 1, f"{field}: type")[0], field)
     problem = f"rows of {shape[-1]} are no whole number of {kind.name} blocks of {weights}"
     self.check(shape[-1] % weights == 0, field, problem, at=start)
     (offset,) = self._numbers(U64, 1, f"{field}: offset")
     problem = f"{offset} is no multiple of the alignment {alignment}"
     self.check(offset % alignment == 0, f"{field}: offset", problem, at=self.at - 8)
     return TensorInfo(name, shape, kind, offset, math.prod(shape) // weights * nbytes)
+
+  def _type(self, number: int, field: str) -> tuple[Any, int, int]:
+    """The type of a tensor, by number: how many weights a block has, and bytes."""
+    if (form := KNOWN.get(number)) is not None:
+      return form, form.weights, form.nbytes
+    sizes = ggml.GGML_QUANT_SIZES
+    problem = f"its type is number {number}; known are {', '.join(t.name for t in sizes)}"
+    self.check(number in sizes, field, problem, SMALLER, self.at - 4)
+    return (kind := ggml.GGMLQuantizationType(number), *sizes[kind])
 
   def get(self, key: str, kind: type[T], default: T | None = None) -> T:
     """The metadata value of `key`, which must be a `kind` (an int serves as a float); GGUFError where it is not."""

@@ -20,6 +20,8 @@ from tinygrad.uop.loop_ids import LoopIds
 from tinygrad.uop.rewrite import substitute_free
 
 REUSE = 16  # least times that a word is used, and length of the reduction in words: else it is not worth making
+SPREAD = 1 | 1 << 7 | 1 << 14 | 1 << 21  # times four bits: bit i is at 8·i, too
+WHOLE = 0xFFFFFFFF  # all bits of a word
 BIAS = 0x80808080  # in each byte, the difference of what it is as a signed and as an unsigned number
 
 
@@ -129,8 +131,12 @@ def dot_of_neighbours(f: UOp, pair: tuple[UOp, UOp], ids: LoopIds) -> UOp | None
   return UOp.new(Ops.SUB, f.dtype, (total(x), total(in_each_byte(less)))) if less else total(x)
 
 
+def each_byte(n: int) -> int:
+  return n * 0x01010101
+
+
 def in_each_byte(n: int) -> UOp:
-  return UOp.const(dtypes.uint32, n * 0x01010101)
+  return UOp.const(dtypes.uint32, each_byte(n))
 
 
 def unsigned_word(x: UOp, r: UOp) -> tuple[UOp | None, int]:
@@ -155,6 +161,8 @@ def word_of_bytes(x: UOp, r: UOp) -> tuple[UOp, int] | None:
     return in_each_byte(int(x.arg) & 255), int(x.arg) & 255
   if x.op is Ops.LOAD and len(x.src) == 1:
     return word_in_memory(x.src[0], r)
+  if x.op is Ops.CAST and (bits := four_bits(x.src[0], r)) is not None:
+    return bits, 1
   if x.op is Ops.CAST or x.op is Ops.BITCAST:
     return word_of_bytes(x.src[0], r)
   if x.op is Ops.WHERE:
@@ -168,8 +176,30 @@ def word_of_bytes(x: UOp, r: UOp) -> tuple[UOp, int] | None:
     return shifted_bytes(x, *a)
   if (b := word_of_bytes(x.src[1], r)) is None:
     return None
-  most = min(a[1], b[1]) if x.op is Ops.AND else (1 << max(a[1], b[1]).bit_length()) - 1
-  return UOp.new(x.op, dtypes.uint32, (a[0], b[0])), most
+  if x.op is Ops.AND and b[0].op is Ops.CONST:
+    return part_of_word(a[0], 0, int(b[0].arg)), min(a[1], b[1])
+  if x.op is Ops.AND:
+    return UOp.new(x.op, dtypes.uint32, (a[0], b[0])), min(a[1], b[1])
+  return UOp.new(x.op, dtypes.uint32, (a[0], b[0])), (1 << max(a[1], b[1]).bit_length()) - 1
+
+
+def four_bits(x: UOp, r: UOp) -> UOp | None:
+  """Four bits of a number side by side, each as a byte: number >> (first + r) & 1."""
+  if x.op is not Ops.AND or x.src[1].op is not Ops.CONST or x.src[1].arg != 1 or x.src[0].op is not Ops.SHR:
+    return None
+  number, by = x.src[0].src[0], plain(x.src[0].src[1])
+  if by is None or not dtypes.is_unsigned(number.dtype) or r in number.toposort():
+    return None
+  terms = affine(by, {}).terms
+  if terms.get(r) != 1 or any(atom is not r and r in atom.toposort() for atom in terms):
+    return None
+
+  def new(op: Ops, x: UOp, y: UOp | int) -> UOp:
+    return UOp.new(op, dtypes.uint32, (x, UOp.const(dtypes.uint32, y) if isinstance(y, int) else y))
+
+  word, first = (UOp.new(Ops.CAST, dtypes.uint32, (u,)) for u in (number, substitute_free(by, {r: index(0)})))
+  four = new(Ops.AND, new(Ops.SHR, word, first), 15)
+  return new(Ops.AND, new(Ops.MUL, four, SPREAD), each_byte(1))
 
 
 def chosen_by_bit(x: UOp, r: UOp) -> tuple[UOp, int] | None:
@@ -203,9 +233,34 @@ def shifted_bytes(x: UOp, word: UOp, most: int) -> tuple[UOp, int] | None:
     return UOp.new(op, dtypes.uint32, src)
 
   kept = new(Ops.MUL, new(Ops.SHR, UOp.const(dtypes.uint32, 255), amount), in_each_byte(1))
+  if by.op is Ops.CONST and x.op is Ops.SHR:
+    return part_of_word(word, -by.vmin, each_byte(255 >> by.vmin)), most >> by.vmin
+  if by.op is Ops.CONST:
+    kept_bits = WHOLE if most << by.vmin < 256 else each_byte(255 & 255 << by.vmin)
+    return part_of_word(word, by.vmin, kept_bits), min(most << by.vmin, 255)
   if x.op is Ops.SHR:
     return new(Ops.AND, new(Ops.SHR, word, amount), kept), most >> by.vmin
   return new(Ops.SHL, word if most << by.vmax < 256 else new(Ops.AND, word, kept), amount), min(most << by.vmax, 255)
+
+
+def bits_up(bits: int, left: int) -> int:
+  """The bits of a word, so many places further up."""
+  return bits << left & WHOLE if left >= 0 else bits >> -left
+
+
+def part_of_word(word: UOp, left: int, kept: int) -> UOp:
+  """A word, so many places further up, and of that the bits of `kept`; one shift and one AND, whatever it was."""
+  if word.op is Ops.AND and word.src[1].op is Ops.CONST:
+    return part_of_word(word.src[0], left, kept & bits_up(int(word.src[1].arg), left))
+  if (word.op is Ops.SHL or word.op is Ops.SHR) and word.src[1].op is Ops.CONST:
+    before = int(word.src[1].arg) if word.op is Ops.SHL else -int(word.src[1].arg)
+    return part_of_word(word.src[0], before + left, kept & bits_up(bits_up(WHOLE, before), left))
+  out = word
+  if left:
+    amount = UOp.const(dtypes.uint32, abs(left))
+    out = UOp.new(Ops.SHL if left > 0 else Ops.SHR, dtypes.uint32, (word, amount))
+  every = kept | bits_up(WHOLE, left) ^ WHOLE
+  return out if every == WHOLE else UOp.new(Ops.AND, dtypes.uint32, (out, UOp.const(dtypes.uint32, kept)))
 
 
 def word_in_memory(where: UOp, r: UOp) -> tuple[UOp, int] | None:

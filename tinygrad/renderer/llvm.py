@@ -76,18 +76,33 @@ def _literal(value: object, dtype: DType) -> str:
 def fused_products(linear: Sequence[UOp]) -> dict[UOp, int]:
   """Which sums and differences of floats take a product in, and as which operand: the first that nothing else reads and
   that is computed in the same loop. It is rounded once (where the processor has such an instruction), and whatever
-  LLVM makes of the kernel, in a hurry or not, has the same bits."""
+  LLVM makes of the kernel, in a hurry or not, has the same bits. So with sums of integers that take in a DOT, which
+  adds to what it is given."""
   uses = Counter(s for u in linear for s in u.src)
   block, number = dict[UOp, int](), 0
   fused: dict[UOp, int] = {}
   for u in linear:
     number += u.op is Ops.RANGE or u.op is Ops.ENDRANGE
     block[u] = number
-    if (u.op is Ops.ADD or u.op is Ops.SUB) and dtypes.is_float(u.dtype):
-      mine = [i for i, s in enumerate(u.src) if s.op is Ops.MUL and uses[s] == 1 and block[s] == number]
+    if u.op is Ops.ADD or u.op is Ops.SUB:
+      taken = is_taken if dtypes.is_float(u.dtype) else is_dot_alone
+      mine = [i for i, s in enumerate(u.src) if taken(u, i) and uses[s] == 1 and block[s] == number]
       if mine:
         fused[u] = mine[0]
   return fused
+
+
+def is_taken(u: UOp, i: int) -> bool:
+  return u.src[i].op is Ops.MUL
+
+
+def is_dot_alone(u: UOp, i: int) -> bool:
+  """Whether operand i is a DOT that adds to nothing, and is not subtracted."""
+  x = u.src[i]
+  if x.op is not Ops.DOT or (u.op is Ops.SUB and i == 1):
+    return False
+  start = x.src[0].src if x.src[0].op is Ops.VECTORIZE else x.src[:1]
+  return all(s.op is Ops.CONST and s.arg == 0 for s in start)
 
 
 class LLVMRenderer:
@@ -329,8 +344,12 @@ class LLVMRenderer:
     return self.ins(f"shufflevector {kind} {out}, {kind} poison, <{u.dtype.count} x i32> zeroinitializer")
 
   def multiply_add(self, u: UOp, product: int) -> str:
-    """A sum or difference one operand of which is a product."""
-    kind, (a, b), c = ir_type(u.dtype), u.src[product].src, self.operand(u.src[1 - product])
+    """A sum or difference one operand of which is a product, or a DOT."""
+    kind, taken, c = ir_type(u.dtype), u.src[product], self.operand(u.src[1 - product])
+    if taken.op is Ops.DOT:
+      start = c if u.op is Ops.ADD else self.ins(f"sub {kind} {self.splat(0, u.dtype)}, {c}")
+      return self.dot(taken, [start, *map(self.operand, taken.src[1:])])
+    a, b = taken.src
     x = self.operand(a)
     if u.op is Ops.SUB and product:
       x = self.ins(f"fneg {kind} {x}")

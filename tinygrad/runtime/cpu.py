@@ -18,6 +18,7 @@ import mmap
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,11 +43,25 @@ CLOCK = getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC)  # of time.perf_
 
 @dataclass(slots=True, eq=False)
 class Memory:
-  """`nbytes` bytes at `address`, given back when nothing refers to it; `owner` keeps them where they are not ours."""
+  """`nbytes` bytes at `address`, given back when nothing refers to it; `owner` keeps them where they are not ours.
+  `passing`: if not 0, what is in them means nothing between runs, of which one is not over while it is `held`, and it
+  is the number of what they are now used for; `rests`: since when nobody has needed what is in them, or 0.
+  """
 
   address: int
   nbytes: int
   owner: Any = None
+  passing: int = 0
+  held: bool = False
+  rests: float = 0.0
+
+  def empty(self, now: float) -> None:
+    """Gives the pages back, if what is in them has not been needed for long: they are zeros when used again."""
+    if self.rests and now - self.rests > max(REST, FETCHED * self.nbytes):
+      self.rests = 0.0
+      start, end = round_up(self.address, PAGE), (self.address + self.nbytes) // PAGE * PAGE
+      if end > start and _EMPTY is not None:
+        _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _EMPTY)
 
   def __del__(self) -> None:
     if self.owner is None and _libc is not None:  # which goes first when the interpreter ends
@@ -105,12 +120,21 @@ class Batch:
   def __init__(self, calls: Sequence[Call], brief: bool = False) -> None:
     self.brief = brief  # if it is one thread's, who submits it to an idle device runs it
     self.inputs: Sequence[object] = ()  # whose memory is lent
+    self.whole = False  # whether it is all of a step that is replayed
+    self.last = 0  # its last part, by number of those that the device has had
+    self.rests = True  # whether what it keeps for values that pass may have no pages, or is about to lose them
     threads = max((c.program.launch.workers for c in calls if c.program is not None), default=1)
     keep: list[Any] = []
     rows = deal_out(calls, threads, keep) if threads > 1 else [[(c.built, ctypes.addressof(c.words)) for c in calls]]
     tables = [(ctypes.c_uint64 * (2 * len(row) + 1))(*itertools.chain.from_iterable(row)) for row in rows]
     self.tables = [ctypes.addressof(table) for table in tables]
     self.keep = calls, tables, keep
+
+  @functools.cached_property
+  def passing(self) -> list[tuple[Memory, int]]:
+    """Memory for values that pass, and the number of that use."""
+    found = {id(m): m for c in self.keep[0] for m in c.memory if isinstance(m, Memory) and m.passing}
+    return [(m, m.passing) for m in found.values()]
 
 
 @dataclass(slots=True, eq=False)
@@ -230,6 +254,12 @@ _libc.free.argtypes = (ctypes.c_void_p,)
 _now = ctypes.PyDLL(None) if hasattr(os, "sched_setaffinity") else None  # for what is over before another could run
 _HUGE_PAGE = 1 << 21
 _HUGE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
+_SMALL: int | None = getattr(mmap, "MADV_NOHUGEPAGE", None)
+PAGE = mmap.PAGESIZE
+_EMPTY: int | None = getattr(mmap, "MADV_DONTNEED", None)
+# seconds for which nobody has needed what is in memory before its pages are given back: at least, and for each byte
+# twenty times of what the system takes to find a page for it again
+REST, FETCHED = 0.1, 5e-9
 
 
 def _allocate(nbytes: int) -> int:
@@ -268,6 +298,9 @@ class CPU(QueueDevice):
     self.target = host_target()
     _loading()
     self.arenas: list[Memory] = []  # scratch memory, by thread
+    # that were replayed, and whose memory has its pages still
+    self.steps: weakref.WeakSet[Batch] = weakref.WeakSet()
+    self.look = 0.0  # the second at which to look for memory that rests
     self._start_over()
     _live.append(self)
 
@@ -292,7 +325,45 @@ class CPU(QueueDevice):
 
   def free(self, handle: Memory, nbytes: int) -> None:
     if handle.owner is None:
+      handle.passing, handle.held, handle.rests = 0, False, time.perf_counter()
       super().free(handle, nbytes)
+
+  def alloc(self, nbytes: int) -> Memory:
+    handle: Memory = super().alloc(nbytes)
+    handle.rests = 0.0
+    return handle
+
+  def passing(self, handle: Memory) -> None:
+    if type(handle) is Memory:  # of this process alone
+      handle.passing = next(_uses)
+
+  def _rest(self, batch: Batch) -> None:
+    """Before a step is replayed: the pages of memory that has rested are given back. That is what other steps keep for
+    values that pass, and, where nothing is at work, what was freed and scratch memory."""
+    now, done = time.perf_counter(), self.done.value
+    self.steps.add(batch)
+    batch.rests = False
+    for m, _ in batch.passing:
+      m.rests, m.held = 0.0, False
+    if now < self.look:
+      return
+    self.look = now + REST
+    if done == self.submitted:
+      for of_size in (*self.pool.values(), self.arenas):
+        for _ in range(len(of_size)):
+          with contextlib.suppress(IndexError):  # somebody else has taken the last
+            memory = of_size.pop(0)
+            memory.empty(now)
+            of_size.append(memory)
+    for memory in self.arenas:
+      memory.rests = memory.rests or now
+    for step in [s for s in self.steps if s is not batch and s.last <= done]:
+      kept, step.rests = [m for m, use in step.passing if m.passing == use and not m.held], True
+      for m in kept:
+        m.rests = m.rests or now
+        m.empty(now)
+      if not any(m.rests for m in kept):
+        self.steps.discard(step)
 
   def let_go(self, handle: Memory) -> None:
     with self.lock:
@@ -337,7 +408,10 @@ class CPU(QueueDevice):
   def scratch(self, thread: int) -> int:
     """The address of a thread's scratch memory."""
     while len(self.arenas) <= thread:
-      self.arenas.append(Memory(_allocate(self.target.scratch), self.target.scratch))  # untouched pages cost nothing
+      arena = Memory(_allocate(self.target.scratch), self.target.scratch)  # untouched pages cost nothing
+      if _SMALL is not None:  # most kernels use little, and a large page would be touched for that
+        _libc.madvise(ctypes.c_void_p(arena.address), ctypes.c_size_t(_HUGE_PAGE), _SMALL)
+      self.arenas.append(arena)
     return self.arenas[thread].address
 
   def new_call(self, program: MachineCode, buffers: int, variables: int) -> Call:
@@ -358,19 +432,26 @@ class CPU(QueueDevice):
     parts = len(batch.tables)
     with self.lock:
       gate = self.submitted
+      if not batch.whole:
+        for m, _ in batch.passing:  # it may be a part of a run of which others come
+          m.held = True
       if batch.brief and parts == 1 and self.done.value == gate:
         _runtime().run(batch.tables[0])
         return
+      if batch.whole and (batch.rests or time.perf_counter() > self.look):
+        self._rest(batch)
       wanted = parts - alone or 1
       if wanted > self.started:
         self._start(wanted)
       if parts > 1 and _now is not None and (core := _now.sched_getcpu() if alone else -1) != self.core:
         self._keep_off(core)
-      self._wait(gate + parts - QUEUED)
+      if self.done.value < gate + parts - QUEUED:
+        self._wait(gate + parts - QUEUED)
       self.submitted += parts
       self.pending.append((self.submitted, batch))
       for table in batch.tables:
         _runtime().push(self.queue, table, gate)
+      batch.last = self.submitted
       self._forget()
 
   def _start(self, wanted: int) -> None:
@@ -437,6 +518,7 @@ class CPU(QueueDevice):
 
 
 _live: list[CPU] = []
+_uses = itertools.count(1)
 
 
 def _after_fork() -> None:

@@ -4,12 +4,11 @@ processor or device, and the compiler's version. Plans (`plans.py`), what BEAM c
 too. Where nothing can be stored, a process keeps what it compiles for itself, and says so once."""
 
 import contextlib
-import hashlib
 import os
 import sys
 from pathlib import Path
 
-from tinygrad.helpers import atomic_write, getenv
+from tinygrad.helpers import atomic_write, blake2b, getenv
 
 _DIGEST = 32
 _puts = 0
@@ -22,9 +21,13 @@ def directory() -> Path:
   return Path(os.environ.get("CACHEDIR") or os.path.expanduser("~/.cache/tinygrad")) / "objects"
 
 
+def _digest(data: bytes) -> bytes:
+  return blake2b(data, digest_size=_DIGEST).digest()
+
+
 def key_of(*parts: str) -> str:
   """The name of an entry: a digest of everything the object depends on."""
-  return hashlib.sha256(repr(parts).encode()).hexdigest()
+  return _digest(repr(parts).encode()).hex()
 
 
 def get(key: str) -> bytes | None:
@@ -34,7 +37,7 @@ def get(key: str) -> bytes | None:
     data = path.read_bytes()
   except OSError:
     return None
-  whole = hashlib.sha256(data[_DIGEST:]).digest() == data[:_DIGEST]
+  whole = _digest(data[_DIGEST:]) == data[:_DIGEST]
   with contextlib.suppress(OSError):  # removed meanwhile by another process, or the disk cannot be written
     if not whole:
       path.unlink()
@@ -48,7 +51,7 @@ def put(key: str, data: bytes) -> None:
   global _puts, _told
   try:
     with atomic_write(directory() / key) as f:
-      f.write(hashlib.sha256(data).digest() + data)
+      f.write(_digest(data) + data)
     _puts += 1
     if _puts % 64 == 1:
       evict(getenv("CACHE_MB", 512) << 20)

@@ -78,6 +78,7 @@ class Batch(list[Any]):
   times = 0
   graph: Any = None
   inputs: Sequence[object] = ()  # whose memory is lent
+  whole = False
 
   @functools.cached_property
   def names(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tinygrad.device import Placement
 from tinygrad.dtype import dtypes
-from tinygrad.helpers import hashlib
+from tinygrad.helpers import blake2b
 from tinygrad.uop.cards import CARDS
 from tinygrad.uop.node import ATTRIBUTES, Hooks, UOp
 from tinygrad.uop.op import GroupOp, Ops
@@ -87,7 +87,7 @@ def _bounds_of(u: UOp) -> tuple[Any, Any]:
 
 def _key_of(u: UOp) -> bytes:
   own = f"{u.op.name} {u.dtype!r} {u.arg!r}".encode()
-  return bytes(hashlib.blake2b(own + b"".join([s.key for s in u.src]), digest_size=8).digest())
+  return bytes(blake2b(own + b"".join([s.key for s in u.src]), digest_size=8).digest())
 
 
 ATTRIBUTES.update(shape=lambda u: CARDS[u.op].shape(u), device=_result_device, bounds=_bounds_of, key=_key_of)

@@ -44,7 +44,7 @@ class Access:
       return lanes if v in self.masked else BROADCAST
     shuffled = MIN_SHUFFLED <= lanes <= size(v) and v not in self.masked and not self.stored
     if not shuffled or step is None or not -1 <= step <= MAX_SHUFFLED:
-      return GATHER * lanes
+      return GATHER * lanes * self.word
     return 2.0 * step - 1 if step > 0 else 2.0
 
   def across(self, v: UOp | None, lanes: int) -> UOp | None:
