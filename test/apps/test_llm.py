@@ -125,7 +125,13 @@ def test_devices_that_share_kv_heads_are_told(shard: str, copies: int, model: Pa
 def test_what_a_step_sends_is_explained(model: Path, capsys: pytest.CaptureFixture[str]):
   status, out, _ = say(model, "--shard", "2", "--explain", capsys=capsys)
   assert status == 0 and out.count("all_reduce") == 5 and "reduce over a cut dim is partial" in out
-  assert "all_reduce" not in say(model, "--explain", capsys=capsys)[1]
+  moves = out[out.index("\nmove ") :].split("\nall_reduce")[1:]
+  assert all("constrain(P(" in row and " in model.py:" in row and "the user placed" not in out for row in moves)
+  values = out[: out.index("\nmove ")].split("\nblk.*.")
+  assert {text.split()[0] for text in values if "constrain(P(None, None, 'tp')) in model.py:" in text} == {
+    f"{name}.weight" for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+  }
+  assert say(model, "--explain", capsys=capsys)[1] == "nothing moves\n"
 
 
 def test_no_model_in_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):

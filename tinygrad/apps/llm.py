@@ -43,7 +43,6 @@ from tinygrad.apps.tokenizer import Tokenizer
 from tinygrad.helpers import size_to_str, tqdm
 from tinygrad.nn.files import CheckpointError
 from tinygrad.nn.gguf import GGUF, GGUFError
-from tinygrad.sharding import explain
 
 EMBEDDED = Path(__file__).with_name("model.gguf")
 
@@ -214,7 +213,7 @@ def main(argv: list[str] | None = None) -> int:
     sampling_of(args)
     model, tokenizer = load_model(args)
     if args.explain:
-      print(model.of_a_step(explain))
+      print(model.explained())
       return 0
     engine = Engine(model, tokenizer, args.queue)
     status = run(args, engine)
