@@ -197,7 +197,15 @@ class Tokenizer:
     )
 
   def encode(self, text: str, bos: bool | None = None) -> list[int]:
-    """Token numbers of `text`; spelled-out control tokens count as such. `bos` overrides the file's habit."""
+    """Token numbers of `text`; spelled-out control tokens count as such. `bos` overrides the file's habit.
+
+    Raises: TokenError for text that is no Unicode: it holds half of a surrogate pair, as bytes read wrongly do.
+    """
+    try:
+      text.encode()
+    except UnicodeEncodeError as e:
+      problem = f"the text is no UTF-8: {text[e.start]!r} at character {e.start}"
+      raise TokenError(f"{problem}\n  fix: convert it first, as by iconv -f latin1 -t utf-8") from e
     if isinstance(self.encoder, Pieces):
       ids = self.encoder.encode(text)
     else:
