@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad.apps import AppError
-from tinygrad.apps.pieces import BPE, SPACE, Charsmap, Habits, Pieces, TokenType, Unigram
+from tinygrad.apps.pieces import BPE, SPACE, Charsmap, CharsmapError, Habits, Pieces, TokenType, Unigram
 from tinygrad.apps.template import rendered
 from tinygrad.nn.gguf import GGUF
 
 KINDS: dict[str, type[Pieces]] = {"llama": BPE, "t5": Unigram}  # of SentencePiece, by tokenizer.ggml.model
 UNKNOWN_TEXT = " \u2047 ".encode()  # SentencePiece's text of what it does not know
+MOST_GAPS = 1 << 16  # numbers that no token has
 SPACES = r"\s+(?!\S)|\s+"
 LINES = rf"\s*[\r\n]+|{SPACES}"
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -163,7 +164,7 @@ class Tokenizer:
     bos = ids["bos"] if ids["bos"] >= 0 else None
     add_bos = bos is not None and g.get("tokenizer.ggml.add_bos_token", bool, pre in WITH_BOS or model == "llama")
     ends = frozenset(ids[k] for k in ("eos", "eot", "eom") if ids[k] >= 0)
-    template = g.metadata.get("tokenizer.chat_template")
+    template = g.get("tokenizer.chat_template", str, "") or None
     return Tokenizer(tuple(names), encoder, bos, ends, add_bos, template, *pieces)
 
   @staticmethod
@@ -180,7 +181,11 @@ class Tokenizer:
     except Exception as e:  # the package raises nothing narrower
       raise AppError(f"{file}: cannot be read: {e}\n  fix: download the folder again, with its tokenizer.json") from e
     vocabulary: dict[str, int] = encoder.get_vocab(with_added_tokens=True)
-    names = [""] * (max(vocabulary.values(), default=-1) + 1)
+    size = max(vocabulary.values(), default=-1) + 1
+    if size > len(vocabulary) + MOST_GAPS:
+      problem = f"a token has the number {size - 1}, and there are {len(vocabulary)}"
+      raise AppError(f"{file}: {problem}\n  fix: download the folder again, with its tokenizer.json")
+    names = [""] * size
     for name, i in vocabulary.items():
       names[i] = name
     said, stops = _json(folder / "tokenizer_config.json"), _json(folder / "generation_config.json")
@@ -315,7 +320,10 @@ def _sentencepiece(g: GGUF, kind: type[Pieces], names: list[str], types: list[in
   if raw:
     fits = all(type(x) is int and -128 <= x < 256 for x in raw)
     g.check(fits, "'tokenizer.ggml.precompiled_charsmap'", "are no bytes")
-    charsmap = Charsmap(bytes(x & 255 for x in raw))
+    try:
+      charsmap = Charsmap(bytes(x & 255 for x in raw))
+    except CharsmapError as e:
+      g.check(False, "'tokenizer.ggml.precompiled_charsmap'", str(e).splitlines()[0])
   before = g.get("tokenizer.ggml.add_space_prefix", bool, True)
   habits = Habits(charsmap, before, g.get("tokenizer.ggml.remove_extra_whitespaces", bool, False))
   normal = [i for i, t in enumerate(types) if t == TokenType.NORMAL]
