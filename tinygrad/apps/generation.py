@@ -223,7 +223,7 @@ class Engine:
     if len(request.ids) > room:
       fix = "a shorter prompt, or a larger --ctx, up to the model's own context length"
       raise PromptError(f"{len(request.ids)} tokens do not fit into the context of {room}\n  fix: {fix}")
-    check_tokens(request.ids, len(self.tokenizer.names))
+    check_tokens([*request.ids, *(token for token, _ in request.sampling.bias)], len(self.tokenizer.names))
 
   def cancel(self, job: Job) -> None:
     job.cancelled = True

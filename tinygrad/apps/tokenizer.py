@@ -227,7 +227,8 @@ class Tokenizer:
     else the template is told, such as `tools`.
     """
     if self.template is None:
-      raise AppError("the model's file has no chat template (tokenizer.chat_template)\n  fix: leave out --chat")
+      fix = "leave out --chat; of a server ask /v1/completions"
+      raise AppError(f"the model's file has no chat template (tokenizer.chat_template)\n  fix: {fix}")
     bos, eos = ("" if i is None else self.names[i] for i in (self.bos, min(self.ends, default=None)))
     given = {"messages": list(messages), "add_generation_prompt": True, "bos_token": bos, "eos_token": eos} | more
     text, problem = rendered(self.template, given)
@@ -323,7 +324,7 @@ def _sentencepiece(g: GGUF, kind: type[Pieces], names: list[str], types: list[in
     try:
       charsmap = Charsmap(bytes(x & 255 for x in raw))
     except CharsmapError as e:
-      g.check(False, "'tokenizer.ggml.precompiled_charsmap'", str(e).splitlines()[0])
+      g.check(False, "'tokenizer.ggml.precompiled_charsmap'", str(e).splitlines()[0].partition(": ")[2])
   before = g.get("tokenizer.ggml.add_space_prefix", bool, True)
   habits = Habits(charsmap, before, g.get("tokenizer.ggml.remove_extra_whitespaces", bool, False))
   normal = [i for i, t in enumerate(types) if t == TokenType.NORMAL]
