@@ -75,16 +75,16 @@ def metadata() -> dict[str, Any]:
   text = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "token_type": [1] * 258 + [3] * (VOCAB - 258),
           "merges": ["h e", "l l"], "bos_token_id": 258, "eos_token_id": 259, "add_bos_token": True,
           "scores": [0.0] * VOCAB, "precompiled_charsmap": [0], "add_space_prefix": True}  # fmt: skip
-  return {"general.architecture": "llama", "general.alignment": 32, "tokenizer.chat_template": TEMPLATE} | {
-    **{f"llama.{k}": v for k, v in sizes.items()}, **{f"tokenizer.ggml.{k}": v for k, v in text.items()}
-  }  # fmt: skip
+  general = {"general.architecture": "llama", "general.alignment": 32, "tokenizer.chat_template": TEMPLATE}
+  sized = {f"llama.{k}": v for k, v in sizes.items()}
+  return general | sized | {f"tokenizer.ggml.{k}": v for k, v in text.items()}
 
 
 def folder_files() -> dict[str, Any]:
   """The JSON files of a folder."""
   tokens, _ = values()
-  special = [{"id": i, "content": tokens[i], "single_word": False, "lstrip": False, "rstrip": False,
-              "normalized": False, "special": True} for i in (258, 259)]  # fmt: skip
+  habits = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+  special = [{"id": i, "content": tokens[i], "special": True} | habits for i in (258, 259)]
   byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
   config = {
     "model_type": "llama", "hidden_size": DIM, "num_hidden_layers": 1, "intermediate_size": FFN,
@@ -96,7 +96,7 @@ def folder_files() -> dict[str, Any]:
                      "original_max_position_embeddings": 32},
     "rope_parameters": {"rope_theta": 1e4}, "num_experts_per_tok": 1, "num_experts": 0,
   }  # fmt: skip
-  return {
+  files = {
     "config.json": config,
     "model.safetensors.index.json": {"metadata": {}, "weight_map": dict.fromkeys(values()[1], "a.safetensors")},
     "tokenizer.json": {
@@ -107,6 +107,7 @@ def folder_files() -> dict[str, Any]:
     "tokenizer_config.json": {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "chat_template": TEMPLATE},
     "generation_config.json": {"eos_token_id": [259]},
   }  # fmt: skip
+  return files
 
 
 NAMES = {"token_embd": "embed_tokens", "output_norm": "norm", "attn_norm": "input_layernorm",

@@ -150,7 +150,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Placements:
+class WeightPlaces:
   """Where weights and caches go, and for each cut dim why: which hint, on which line. `found`: by the names of the
   first layer, whose placements are those of every layer."""
 

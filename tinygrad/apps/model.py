@@ -22,7 +22,7 @@ from tinygrad.apps import AppError
 from tinygrad.apps.checkpoint import Checkpoint, Stored
 from tinygrad.apps.config import Config, Experts, Weight
 from tinygrad.apps.kv_cache import Cache, sint
-from tinygrad.apps.layout import Layout, Placements
+from tinygrad.apps.layout import Layout, WeightPlaces
 from tinygrad.apps.models.family import Router
 from tinygrad.apps.rope import Rope
 from tinygrad.apps.tokenizer import TokenError, check_tokens
@@ -487,11 +487,11 @@ def check_known(source: Checkpoint, c: Config) -> None:
     source.check(known, f"tensor {name!r}", problem, fix)
 
 
-def placements(c: Config, layout: Layout) -> Placements:
+def placements(c: Config, layout: Layout) -> WeightPlaces:
   """Where the hints of a step put weights and caches: of a model of one layer, since all layers have the same ones,
   whose memory is never filled. On one device there is nothing to ask."""
   if isinstance(layout.where, str):
-    return Placements(layout.where)
+    return WeightPlaces(layout.where)
   c = replace(c, kinds=c.kinds[:1], context=CHUNKS[0])
 
   def empty(x: NDArray[np.generic]) -> Tensor:
@@ -511,14 +511,14 @@ def placements(c: Config, layout: Layout) -> Placements:
     at = answer[u]
     assert isinstance(at, Sharding)
     found[name] = at, reasons.reasons(answer, u)
-  return Placements(layout.where, found)
+  return WeightPlaces(layout.where, found)
 
 
 def load_weights(
   source: Checkpoint,
   c: Config,
   layout: Layout,
-  places: Placements,
+  places: WeightPlaces,
   progress: Callable[[int], None] | None = None,
 ) -> dict[str, Matrix]:
   """Every weight on its devices, of which each receives its own slice only. `progress` is told the bytes
