@@ -3,7 +3,9 @@
 So many clients at once stream texts from a server in another process, each with a prompt and a seed of its own, for so
 long; some of them vanish in the middle of a text. Then
 - no stream ended before its end, and every text is the one that its request alone gives: one that goes another way
-  after a while is counted apart, since steps of several rows round otherwise than steps of one, and a draw may be near,
+  after a while is counted apart, since steps of several rows sum in another order than steps of one, and a draw may be
+  near (with --rounded it is near more often: a last bit may round an activation the other way, and that changes logits
+  so much that most texts go another way some time, and what they have in common with their own says little),
 - every slot is free again, whoever vanished,
 - memory at the end is at most --growth above what it was after a third of the time,
 - and all streams together make so many times the tokens a second that one makes.
@@ -27,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
 from typing import Any
 
 import httpx2 as httpx
@@ -64,6 +67,7 @@ class Soak:
 
   def __init__(self, url: str, pid: int | None, tokens: int, kinds: int, vanishing: float) -> None:
     self.url, self.pid, self.tokens, self.vanishing = url, pid, tokens, vanishing
+    self.host = url.removeprefix("http://")
     self.kinds = [Asked(f"request {i} of many:", i, tokens) for i in range(kinds)]
     self.heard, self.memory = Heard(), list[tuple[float, int]]()
     with self.client() as c:
@@ -82,16 +86,19 @@ class Soak:
     with open(f"/proc/{self.pid}/statm") as f:
       return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-  def ask(self, c: httpx.Client, asked: Asked, leave_after: int | None) -> str | None:
-    """The text of a stream; None where the client leaves after so many events."""
+  def ask(self, asked: Asked, leave_after: int | None) -> str | None:
+    """The text of a stream; None where the client leaves after so many events. By the standard library, whose time for
+    an event is a part of httpx's, so that it is the server that is measured."""
     text = []
-    with c.stream("POST", "/v1/completions", json=asked.body(self.model)) as answer:
-      if answer.status_code != 200:
-        raise OSError(f"{answer.status_code}: {answer.read().decode()[:200]}")
-      for line in answer.iter_lines():
-        if line == "data: [DONE]":
+    with contextlib.closing(HTTPConnection(self.host, timeout=TIMEOUT)) as c:
+      c.request("POST", "/v1/completions", json.dumps(asked.body(self.model)), {"Content-Type": "application/json"})
+      answer = c.getresponse()
+      if answer.status != 200:
+        raise OSError(f"{answer.status}: {answer.read().decode()[:200]}")
+      for line in answer:
+        if line == b"data: [DONE]\n":
           return "".join(text)
-        if line.startswith("data: "):
+        if line.startswith(b"data: "):
           said = json.loads(line[6:])
           if "error" in said:
             raise OSError(said["error"]["message"])
@@ -110,9 +117,8 @@ class Soak:
       leaves = draw.randrange(1, self.tokens) if draw.random() < self.vanishing else None
       done += 1
       try:
-        with self.client() as c:
-          text = self.ask(c, asked, leaves)
-      except (OSError, httpx.HTTPError, ValueError) as e:
+        text = self.ask(asked, leaves)
+      except (OSError, HTTPException, ValueError) as e:
         with self.heard.lock:
           self.heard.errors.append(f"{asked}: {type(e).__name__}: {e}")
         continue
@@ -159,8 +165,7 @@ class Soak:
   def compare(self) -> tuple[list[str], int]:
     """(texts that are another request's, or nobody's; how many are their request's up to a place), by what requests
     give alone, now that nobody else is there."""
-    with self.client() as c:
-      alone = {asked: self.ask(c, asked, None) or "" for asked in self.heard.texts}
+    alone = {asked: self.ask(asked, None) or "" for asked in self.heard.texts}
     wrong, rounded = [], 0
     for asked, texts in self.heard.texts.items():
       for text in (text for text in texts if text != alone[asked]):
@@ -200,9 +205,9 @@ def malformed(draw: random.Random, model: str) -> tuple[bytes, str]:
 
 
 @contextlib.contextmanager
-def serving(model: str | None, slots: int, threads: list[str]) -> Iterator[tuple[str, int]]:
+def serving(model: str | None, slots: int, options: list[str]) -> Iterator[tuple[str, int]]:
   """(its URL, its process)"""
-  command = [sys.executable, "-m", "tinygrad.apps.llm", "--serve", "--port", "0", "--slots", str(slots), *threads]
+  command = [sys.executable, "-m", "tinygrad.apps.llm", "--serve", "--port", "0", "--slots", str(slots), *options]
   command += ["--queue", "1000", *(["--model", model] if model else [])]
   with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as p:
     try:
@@ -226,8 +231,9 @@ def main(argv: list[str] | None = None) -> int:
   parser.add_argument("--growth", type=float, default=0.02, help="of memory that is still flat")
   parser.add_argument("--model", help="default: the model in the package")
   parser.add_argument("--shard", default="1")
+  parser.add_argument("--rounded", action="store_true", help="activations may be, where weights are quantised")
   a = parser.parse_args(argv)
-  with serving(a.model, a.slots, ["--shard", a.shard]) as (url, pid):
+  with serving(a.model, a.slots, ["--shard", a.shard, *([] if a.rounded else ["--exact"])]) as (url, pid):
     alone = Soak(url, pid, a.tokens, a.kinds, 0.0)
     alone.run(1, 600, most=4)  # compiles
     alone.heard, start = Heard(), time.monotonic()

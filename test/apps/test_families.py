@@ -15,12 +15,12 @@ import pytest
 from tiny_models import CASES, SEEN, TOKENS, gguf_of, random_sizes, weights, write_family_gguf, write_folder
 
 from extra.write_gguf import write_gguf
-from tinygrad import Device, GlobalCounters, Tensor
+from tinygrad import Device, GlobalCounters, P, Sharding, Tensor
 from tinygrad.apps.checkpoint import Checkpoint, GGUFCheckpoint
 from tinygrad.apps.config import Config
 from tinygrad.apps.hugging_face import Folder, FolderError
 from tinygrad.apps.layout import Layout
-from tinygrad.apps.model import LanguageModel
+from tinygrad.apps.model import LanguageModel, placements
 from tinygrad.apps.models import FAMILIES
 from tinygrad.nn.block_formats import FORMATS
 from tinygrad.nn.gguf import GGUF
@@ -96,6 +96,50 @@ def test_same_tokens_where_devices_share_kv_heads(name: str, tmp_path: Path):
     assert m.layout.copies == m.layout.count // kv
     norms = kv if m.c.family.query_norm == "all" else 0  # of q, and of k where that is cut
     assert m.collectives_of_step() == {"all_reduce": (2 + norms) * m.c.layers + 1}
+
+
+ROWS = ("token_embd", "output", "attn_q", "attn_q_norm", "ffn_gate", "ffn_up", "ffn_gate_shexp", "ffn_up_shexp")
+OF_KV_HEADS = ("attn_k", "attn_v", "attn_k_norm")
+
+
+def is_cut_along(name: str, c: Config) -> int | None:
+  """The table in docs/llm.md."""
+  *_, short, kind = name.split(".")
+  if short in ("attn_q_norm", "attn_k_norm"):
+    return 0 if c.family.query_norm == "all" else None
+  if short in (*ROWS, *OF_KV_HEADS, "attn_sinks"):
+    return 0
+  if short in ("ffn_gate_exps", "ffn_up_exps"):
+    return 1
+  if kind == "weight" and short in ("attn_output", "ffn_down", "ffn_down_shexp", "ffn_down_exps"):
+    return 2 if short.endswith("exps") else 1
+  return None
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_hints_place_weights_and_caches_as_is_said(name: str, tmp_path: Path):
+  """With kv heads for all devices, and with fewer; each cut has its reason, on a line of the model."""
+  for shard, kv in (("2", 4), ("2x2", 4), ("4", 2)):
+    sizes = {"num_key_value_heads": kv, "num_attention_heads": 4}
+    folder = write_folder(name, tmp_path / f"{shard} {kv}", **random_sizes(name) | sizes)
+    c = Config.read(Folder(folder))
+    layout = Layout.parse(shard).for_heads(kv)
+    found = placements(c, layout).found
+    for w, (at, why) in found.items():
+      dim = 1 if w in ("keys", "values") else is_cut_along(w, c)
+      shared = w in ("keys", "values") or w.split(".")[-2] in OF_KV_HEADS
+      want = P() if dim is None else layout.cut(dim, kv=shared)
+      assert at == Sharding(layout.where, want), f"{w} on {shard}"
+      assert [r.dim for r in why] == [i for i in range(4) if at.cut(i)]
+      assert all("constrain(" in r.line and r.line.startswith("model.py:") for r in why)
+
+
+def test_without_a_hint_nothing_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+  """It is the hints that decide: neither names nor shapes do."""
+  monkeypatch.setattr(Layout, "cut", lambda self, dim, kv=False: P(None) if dim != 1 else P(None, "tp"))
+  c = Config.read(Folder(write_folder("qwen3", tmp_path / "model")))
+  found = placements(c, Layout.parse("2")).found
+  assert [name for name, (at, _) in found.items() if at.used] == ["output.weight"]
 
 
 @pytest.mark.parametrize(("kv", "heads", "shard"), [(3, 3, "2"), (2, 6, "4"), (3, 6, "2x2"), (1, 3, "2"), (6, 6, "4")])

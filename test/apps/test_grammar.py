@@ -63,6 +63,7 @@ def test_a_call_that_has_to_be(tok: Tokenizer, syntax: Any):  # noqa: F811
     ({"properties": {"a": {"$ref": "#/nowhere"}}}, "'/nowhere' does not exist"),
     ({"type": "string", "pattern": "("}, "regex parse error"),
     ({"not": {}}, "Unimplemented keys"),
+    ({"$ref": "#"}, r"\n  fix: a simpler grammar or schema"),  # which nothing finite fits: seen at the first token
   ],
 )
 def test_schemas_that_cannot_be(tok: Tokenizer, schema: dict[str, Any], match: str):  # noqa: F811

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from itertools import product
 
-import numpy as np
 import pytest
 
-from tinygrad import Device, Mesh
+from tinygrad import Device, Mesh, Sharding
 from tinygrad.apps.layout import Layout, ShardSpecError, mesh_over, parse_axes
 
 NAME = Device.DEFAULT
@@ -56,8 +55,7 @@ def test_as_many_devices_as_can_have_kv_heads_of_their_own(shard: str):
     assert layout.copies == n // math.gcd(n, kv)
     if isinstance(layout.where, str) or (kv * group) % n:
       continue
-    heads = layout.put(np.zeros((kv * group, 2), np.float32), 0).device
-    pairs = layout.put(np.zeros((kv, 2), np.float32), 0, kv=True).device
+    heads, pairs = (Sharding(layout.where, layout.cut(0, kv=whose)) for whose in (False, True))
     for i in range(n):
       (first, end), (low, high) = heads.box(i, (kv * group, 2))[0], pairs.box(i, (kv, 2))[0]
       assert end - first == kv * group // n

@@ -125,7 +125,13 @@ def test_devices_that_share_kv_heads_are_told(shard: str, copies: int, model: Pa
 def test_what_a_step_sends_is_explained(model: Path, capsys: pytest.CaptureFixture[str]):
   status, out, _ = say(model, "--shard", "2", "--explain", capsys=capsys)
   assert status == 0 and out.count("all_reduce") == 5 and "reduce over a cut dim is partial" in out
-  assert "all_reduce" not in say(model, "--explain", capsys=capsys)[1]
+  moves = out[out.index("\nmove ") :].split("\nall_reduce")[1:]
+  assert all("constrain(P(" in row and " in model.py:" in row and "the user placed" not in out for row in moves)
+  values = out[: out.index("\nmove ")].split("\nblk.*.")
+  assert {text.split()[0] for text in values if "constrain(P(None, None, 'tp')) in model.py:" in text} == {
+    f"{name}.weight" for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+  }
+  assert say(model, "--explain", capsys=capsys)[1] == "nothing moves\n"
 
 
 def test_no_model_in_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
@@ -155,7 +161,9 @@ def test_mistakes_are_one_message_and_status_2(
 
 
 def test_files_that_are_not_there_or_broken(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-  assert say(tmp_path / "none.gguf", "--prompt", "x", capsys=capsys)[0] == 2
+  for missing in (tmp_path / "none.gguf", ""):
+    status, _, err = say(missing, "--prompt", "x", capsys=capsys)
+    assert status == 2 and f"--model '{missing}': there is no such file or folder\n  fix: --model with one" in err
   (tmp_path / "cut.gguf").write_bytes(model.read_bytes()[:-100])
   status, _, err = say(tmp_path / "cut.gguf", "--prompt", "x", capsys=capsys)
   assert status == 2 and "cut.gguf" in err and "fix: the file is damaged" in err
@@ -168,15 +176,76 @@ def test_an_empty_prompt_without_bos(tmp_path: Path, capsys: pytest.CaptureFixtu
   assert status == 2 and err == "error: the prompt is empty\n  fix: --prompt 'some text'\n"
 
 
+def test_a_reader_that_has_enough_ends_the_text_quietly(model: Path):
+  big = replace(CASES["q8_0_gqa_tied"], context=4000).write(model.parent / "long.gguf")
+  script = [sys.executable, str(ROOT / "tinygrad" / "apps" / "llm.py"), "--model", str(big), "--prompt", "hello"]
+  p = subprocess.Popen([*script, "--max-tokens", "3000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  assert p.stdout is not None and p.stderr is not None
+  assert p.stdout.read(10).startswith(b"hello")
+  p.stdout.close()
+  said = p.stderr.read().decode()
+  assert p.wait(60) == 141 and "rror" not in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+  ("closed", "args", "status", "match"),
+  [
+    ("<&-", [], 0, "1 tokens read"),
+    (">&-", ["--prompt", "hello"], 0, "1 tokens read"),
+    (">/dev/full", ["--prompt", "hello"], 2, "No space left on device"),
+  ],
+)
+def test_streams_that_are_closed_or_full(closed: str, args: list[str], status: int, match: str, model: Path):
+  command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, str(ROOT / "tinygrad" / "apps" / "llm.py")]
+  r = subprocess.run([*command, "--model", model, *args, "--max-tokens", "3"], stderr=subprocess.PIPE, text=True)
+  assert r.returncode == status and match in r.stderr and "Traceback" not in r.stderr
+
+
+def test_text_that_is_no_utf_8(model: Path):
+  command = [sys.executable, str(ROOT / "tinygrad" / "apps" / "llm.py"), "--model", str(model)]
+  r = subprocess.run(command, input=b"caf\xe9", capture_output=True)
+  said = r.stderr.decode()
+  assert r.returncode == 2 and "the text is no UTF-8: '\\udce9' at character 3\n  fix: convert it first" in said
+
+
+def test_output_that_is_not_unicode(model: Path):
+  command = [sys.executable, str(ROOT / "tinygrad" / "apps" / "llm.py"), "--model", str(model), "--prompt", "größe"]
+  env = os.environ | {"PYTHONIOENCODING": "ascii"}
+  r = subprocess.run([*command, "--max-tokens", "2"], capture_output=True, env=env)
+  assert r.returncode == 0 and r.stdout.startswith(b"gr??e"), r.stderr
+
+
+def test_no_memory(model: Path, capsys: pytest.CaptureFixture[str]):
+  status, _, err = say(model, "--prompt", "x", "--slots", "90000000", capsys=capsys)
+  assert status == 2 and "no memory for a buffer of" in err and "\n  fix: a smaller --ctx or --slots" in err
+
+
+def test_a_prompt_that_is_refused_is_not_shown(model: Path, capsys: pytest.CaptureFixture[str]):
+  status, out, err = say(model, "--prompt", "hello" * 20, "--ctx", "4", capsys=capsys)
+  assert status == 2 and out == "" and "do not fit into the context of 4" in err
+
+
 def test_an_unknown_device(model: Path):
   env = os.environ | {"DEV": "NONSENSE"}
   script = [sys.executable, str(ROOT / "tinygrad" / "apps" / "llm.py"), "--model", str(model), "--prompt", "x"]
   r = subprocess.run(script, capture_output=True, text=True, env=env)
   assert r.returncode == 2 and "unknown device 'NONSENSE'" in r.stderr and "Traceback" not in r.stderr
+  assert "layout.py" not in r.stderr
 
 
 @pytest.mark.parametrize(
-  "args", [["--temperature", "-1"], ["--max-tokens", "0"], ["--ctx", "0"], ["--slots", "0"], ["--nonsense"]]
+  "args",
+  [
+    ["--temperature", "-1"],
+    ["--max-tokens", "0"],
+    ["--ctx", "0"],
+    ["--slots", "0"],
+    ["--nonsense"],
+    ["--port", "65536"],
+    ["--port", "-1"],
+    ["--serve", "--chat"],
+    ["--serve", "--prompt", "x"],
+  ],
 )
 def test_options_out_of_range(args: list[str], capsys: pytest.CaptureFixture[str]):
   with pytest.raises(SystemExit) as e:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from tinygrad.apps.config import Config
 from tinygrad.apps.kv_cache import CacheError
 from tinygrad.apps.layout import Layout
 from tinygrad.apps.llm import EMBEDDED
-from tinygrad.apps.model import ContextError, LanguageModel, Matrix, load_weights
+from tinygrad.apps.model import ContextError, LanguageModel, Matrix, load_weights, placements
 from tinygrad.apps.tokenizer import TokenError, Tokenizer
 from tinygrad.device import Buffer
 from tinygrad.nn.gguf import GGUF, GGUFError
@@ -35,6 +35,13 @@ SMALL = Tiny("small", dim=32, heads=4, kv_heads=2, head_dim=8, ffn=32, layers=1,
 
 def opened(path: Path) -> GGUFCheckpoint:
   return GGUFCheckpoint(GGUF(path))
+
+
+def placed_weights(
+  g: GGUFCheckpoint, shard: str = "1", progress: Callable[[int], None] | None = None
+) -> dict[str, Matrix]:
+  c, layout = Config.read(g), Layout.parse(shard)
+  return load_weights(g, c, layout, placements(c, layout), progress)
 
 
 def load(t: Tiny, path: Path, shard: str = "1", **how: Any) -> LanguageModel:
@@ -410,7 +417,7 @@ def test_flipped_bytes_of_a_whole_model_are_a_typed_error_or_load(tmp_path: Path
     try:
       g = opened(bad)
       Tokenizer.from_gguf(g.g)
-      load_weights(g, Config.read(g), Layout.parse("1"))
+      placed_weights(g)
     except (AppError, GGUFError):
       refused += 1
   assert 100 < refused < 400
@@ -437,10 +444,10 @@ def test_loading_tells_how_far_it_is(tmp_path: Path):
 
 def test_each_device_receives_its_own_slice_only(tmp_path: Path):
   t = CASES["q8_0_gqa_tied"]
-  g, c = opened(t.write(tmp_path / "t.gguf")), Config.read(opened(tmp_path / "t.gguf"))
+  g = opened(t.write(tmp_path / "t.gguf"))
   gc.collect()  # models of other tests
   before, seen = GlobalCounters.mem_used, []
-  weights = load_weights(g, c, Layout.parse("4"), lambda _: seen.append(GlobalCounters.mem_used))
+  weights = placed_weights(g, "4", lambda _: seen.append(GlobalCounters.mem_used))
   parts = {b: int(np.prod(b.shape)) * b.dtype.itemsize for w in weights.values() for b in memory(w)}
   columns = sum(n for b, n in parts.items() if b.device.axis == 1)
   # all devices together hold what is cut by columns once, and never held more on the way; the rest lies in the file,
@@ -457,7 +464,7 @@ def test_one_device_reads_its_weights_where_they_lie(tmp_path: Path):
   g = opened(SMALL.write(tmp_path / "t.gguf"))
   gc.collect()
   before, at = GlobalCounters.mem_used, {name: g.stored(name).blocks.ctypes.data for name in g.shapes}
-  weights = load_weights(g, Config.read(g), Layout.parse("1"))
+  weights = placed_weights(g)
   assert GlobalCounters.mem_used == before
   for name, w in weights.items():
     assert [b.handle(0).address for b in memory(w)] == [at[name]]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinygrad.apps.sampling import Sampler, Sampling, SamplingError, candidates, penalised, reported
+from tinygrad.apps.sampling import Sampler, Sampling, SamplingError, candidates, likeliest, penalised, reported
 
 FLOATS = st.floats(-8, 8, width=16)  # few of them, so that some are equal
 LOGITS = st.lists(FLOATS, min_size=1, max_size=12)
@@ -46,7 +46,6 @@ def test_candidates_are_those_of_a_slow_oracle(logits: list[float], s: Sampling)
     edge = min(want.values()) if len(want) > len(tokens) else float(p.min())
     assert abs(len(tokens) - len(want)) == 1 and edge > 0 and s.top_p < 1
     return
-  assert list(p) == sorted(p, reverse=True)
   np.testing.assert_allclose(p / p.sum(), np.array([want[i] for i in tokens]) / sum(want.values()), rtol=1e-9)
 
 
@@ -64,11 +63,32 @@ def test_the_order_of_the_filters_matters():
 
 def test_many_tokens_are_sorted_only_where_they_matter():
   logits = np.random.default_rng(0).normal(0, 3, 1500)
-  for s in (Sampling(top_p=0.9), Sampling(top_p=0.2), Sampling(top_k=40, top_p=0.95, min_p=0.05), Sampling(min_p=0.1)):
+  for s in (
+    Sampling(top_p=0.9),
+    Sampling(top_p=0.9999),
+    Sampling(temperature=9, top_p=0.97),
+    Sampling(top_p=0.2),
+    Sampling(top_k=40, top_p=0.95, min_p=0.05),
+    Sampling(min_p=0.1),
+  ):
     tokens, p = candidates(logits, s)
     want = slow_candidates(list(logits), s)
     assert sorted(tokens) == sorted(want)
     np.testing.assert_allclose(p / p.sum(), np.array([want[i] for i in tokens]) / sum(want.values()))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_likeliest_are_those_of_a_whole_sort(side: str):
+  """Many of them equal, so that the places where sorting stops lie among equals."""
+  draw = np.random.default_rng(1)
+  for n in (1, 5, 64, 65, 1100, 3000):
+    p = np.round(draw.dirichlet(np.full(n, 0.3)), 4) + 1e-6
+    order = sorted(range(n), key=lambda i: (-p[i], i))
+    ends = np.cumsum([p[i] for i in order])
+    for share in (0.0, *draw.random(20) * p.sum(), p.sum() * 2):
+      reached = [end >= share if side == "left" else end > share for end in ends]
+      want = order[: reached.index(True) + 1] if True in reached else order
+      assert list(likeliest(p, share, side)) == want
 
 
 @pytest.mark.parametrize("s", [Sampling(), Sampling(temperature=0.5), Sampling(top_k=2), Sampling(top_p=0.6)])

@@ -209,9 +209,12 @@ def test_a_field_that_is_wrong_is_named(http: Any, change: dict[str, Any], param
     ({"suffix": "x"}, "suffix", "is not supported"),
     ({"best_of": 2}, "best_of", "other than n is not supported"),
     ({"logprobs": 21}, "logprobs", "is no whole number from 0 to 20"),
+    ({"logit_bias": {"99999": 1}}, None, "token 99999 is not in the vocabulary of"),
   ],
 )
-def test_a_field_of_a_completion_that_is_wrong_is_named(http: Any, change: dict[str, Any], param: str, match: str):
+def test_a_field_of_a_completion_that_is_wrong_is_named(
+  http: Any, change: dict[str, Any], param: str | None, match: str
+):
   answer = http.post("/v1/completions", json={"model": "tiny", "prompt": "x"} | change)
   error = answer.json()["error"]
   assert answer.status_code == 400 and error["param"] == param and match in error["message"], error

@@ -336,7 +336,8 @@ def test_bytes_that_are_missing(tmp_path: Path):
 def test_a_damaged_map_of_characters(tmp_path: Path):
   raw = base64.b64decode(SENTENCEPIECES["unigram"]["charsmap"])
   for bad in (b"\1\0\0\0", raw[:3], raw[:500]):
-    with pytest.raises(AppError, match=r"its trie has \d+ bytes, and \d+ are there\n  fix: download"):
+    said = r"s.gguf: 'tokenizer.ggml.precompiled_charsmap': its trie has \d+ bytes, and \d+ are there\n  fix: "
+    with pytest.raises(GGUFError, match=said):
       sentencepiece(tmp_path, "unigram", precompiled_charsmap=list(bad))
   size = 8
   cut = size.to_bytes(4, "little") + raw[4 : 4 + size] + b"\0"

@@ -17,7 +17,7 @@ from tinygrad.apps import AppError
 from tinygrad.apps.generation import Engine, Finish, Request
 from tinygrad.apps.reasoning import Marks, reasoning
 from tinygrad.apps.sampling import Sampling
-from tinygrad.helpers import interruptible
+from tinygrad.helpers import atomic_write, interruptible
 
 HELP = """\
 /system TEXT      what the model is told before the conversation; without TEXT nothing
@@ -97,7 +97,8 @@ class Conversation:
   def save(self, name: str) -> str:
     kept = {"system": self.system, "messages": self.messages}
     path = self.file(name)
-    path.write_text(json.dumps(kept, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    with atomic_write(path) as f:
+      f.write((json.dumps(kept, ensure_ascii=False, indent=2) + "\n").encode("utf-8", "replace"))
     return f"{len(self.messages)} messages saved to {path}"
 
   def load(self, name: str) -> str:

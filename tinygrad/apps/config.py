@@ -42,12 +42,10 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-  """`axis`: the dim that is cut over devices; None where each has all of it. `kv`: it is cut by kv heads."""
+  """What a model has to have."""
 
   name: str
   shape: tuple[int, ...]
-  axis: int | None = None
-  kv: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +90,8 @@ class Config:
 
   def weights(self) -> Iterator[Weight]:
     """Every weight; `output.weight` is the embedding itself where the file has none."""
-    yield Weight("token_embd.weight", (self.vocab, self.dim), 0)
-    yield Weight("output.weight", (self.vocab, self.dim), 0)
+    yield Weight("token_embd.weight", (self.vocab, self.dim))
+    yield Weight("output.weight", (self.vocab, self.dim))
     yield Weight("output_norm.weight", (self.dim,))
     for i in range(self.layers):
       for w in self._attention():
@@ -107,10 +105,10 @@ class Config:
     yield from self._norms(("attn_norm", "ffn_norm") if before else (), self.dim)
     yield from self._norms(("post_attention_norm", "post_ffw_norm") if after else (), self.dim)
     for name, rows in {"attn_q": q, "attn_k": kv, "attn_v": kv}.items():
-      yield from self._matrix(name, (rows, self.dim), 0, name != "attn_q")
+      yield from self._matrix(name, (rows, self.dim))
       if f.query_norm != "none" and name != "attn_v":
         yield Weight(f"{name}_norm.weight", (self.head_dim if f.query_norm == "head" else rows,))
-    yield from self._matrix("attn_output", (self.dim, q), 1)
+    yield from self._matrix("attn_output", (self.dim, q))
     if f.sinks:
       yield Weight("attn_sinks.weight", (self.heads,))
 
@@ -119,7 +117,7 @@ class Config:
       yield from self._gated("", (), self.ffn)
       return
     e = self.experts
-    yield from self._matrix("ffn_gate_inp", (e.count, self.dim), None)
+    yield from self._matrix("ffn_gate_inp", (e.count, self.dim))
     yield from self._gated("_exps", (e.count,), e.ffn)
     if e.shared:
       yield from self._gated("_shexp", (), e.shared)
@@ -127,14 +125,14 @@ class Config:
       yield Weight("ffn_gate_inp_shexp.weight", (self.dim,))
 
   def _gated(self, end: str, lead: tuple[int, ...], ffn: int) -> Iterator[Weight]:
-    yield from self._matrix(f"ffn_gate{end}", (*lead, ffn, self.dim), len(lead))
-    yield from self._matrix(f"ffn_up{end}", (*lead, ffn, self.dim), len(lead))
-    yield from self._matrix(f"ffn_down{end}", (*lead, self.dim, ffn), len(lead) + 1)
+    yield from self._matrix(f"ffn_gate{end}", (*lead, ffn, self.dim))
+    yield from self._matrix(f"ffn_up{end}", (*lead, ffn, self.dim))
+    yield from self._matrix(f"ffn_down{end}", (*lead, self.dim, ffn))
 
-  def _matrix(self, name: str, shape: tuple[int, ...], axis: int | None, kv: bool = False) -> Iterator[Weight]:
-    yield Weight(f"{name}.weight", shape, axis, kv)
+  def _matrix(self, name: str, shape: tuple[int, ...]) -> Iterator[Weight]:
+    yield Weight(f"{name}.weight", shape)
     if name in self.biases:
-      yield Weight(f"{name}.bias", shape[:-1], axis if axis == len(shape) - 2 else None, kv)
+      yield Weight(f"{name}.bias", shape[:-1])
 
   def _norms(self, names: tuple[str, ...], size: int) -> Iterator[Weight]:
     return (Weight(f"{name}.weight", (size,)) for name in names)

@@ -203,14 +203,8 @@ class Engine:
   # ---------------------------------------------------------------- any thread
 
   def submit(self, request: Request, listener: Listener) -> Job:
-    """`listener` is called with each event and must not raise. Raises PromptError, TokenError, QueueFull."""
-    room = self.model.c.context
-    if not request.ids:
-      raise PromptError("the prompt is empty\n  fix: at least one token, such as the tokenizer's `bos`")
-    if len(request.ids) > room:
-      fix = "a shorter prompt, or a larger --ctx, up to the model's own context length"
-      raise PromptError(f"{len(request.ids)} tokens do not fit into the context of {room}\n  fix: {fix}")
-    check_tokens(request.ids, len(self.tokenizer.names))
+    """`listener` is called with each event and must not raise. Raises QueueFull, and as `check`."""
+    self.check(request)
     job = Job(request, listener)
     job.cancel = lambda: self.cancel(job)
     with self.changed:
@@ -220,6 +214,16 @@ class Engine:
       self.waiting.append(job)
       self.changed.notify()
     return job
+
+  def check(self, request: Request) -> None:
+    """Raises PromptError, TokenError."""
+    room = self.model.c.context
+    if not request.ids:
+      raise PromptError("the prompt is empty\n  fix: at least one token, such as the tokenizer's `bos`")
+    if len(request.ids) > room:
+      fix = "a shorter prompt, or a larger --ctx, up to the model's own context length"
+      raise PromptError(f"{len(request.ids)} tokens do not fit into the context of {room}\n  fix: {fix}")
+    check_tokens([*request.ids, *(token for token, _ in request.sampling.bias)], len(self.tokenizer.names))
 
   def cancel(self, job: Job) -> None:
     job.cancelled = True

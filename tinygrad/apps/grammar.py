@@ -72,8 +72,11 @@ class MatchedGrammar:
   """One text on its way through a grammar (`generation.Grammar`)."""
 
   def __init__(self, matcher: Any):
+    """Raises GrammarError also where no text fits, which shows when the first token is asked for."""
     self.matcher = matcher
     self.check()
+    if not self.allowed().any():
+      raise GrammarError("no text fits the grammar\n  fix: a simpler grammar or schema")
 
   def check(self) -> None:
     if self.matcher.is_error():

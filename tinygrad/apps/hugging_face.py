@@ -11,6 +11,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -29,6 +30,7 @@ from tinygrad.nn.state import safe_views
 ggml: Any = LazyModule("gguf")
 T = TypeVar("T")
 MOST_LAYERS = 4096  # whose weights have names
+MOST_DIMS, MOST_NUMBER = 1 << 16, 1e12  # of a head; of a field
 REFETCH = "the folder is damaged or incomplete: download it again"
 FIELDS = {
   "hidden_size": "embedding_length", "num_hidden_layers": "block_count", "intermediate_size": "feed_forward_length",
@@ -72,7 +74,7 @@ class Folder:
   def __init__(self, path: str | os.PathLike[str]):
     self.path = Path(path)
     config = self.json("config.json")
-    config |= config.get("text_config") or {}
+    config |= self.fields(config, "text_config")
     kind = str(config.get("model_type"))
     self.check(kind in MODEL_TYPES, "model_type", f"{kind!r} is not supported", f"use one of {', '.join(MODEL_TYPES)}")
     self.arch = MODEL_TYPES[kind]
@@ -147,43 +149,60 @@ class Folder:
     act = config.get("hidden_activation") or config.get("hidden_act", "silu")
     known = self.family.activation in ACTIVATIONS.get("gelu_pytorch_tanh" if act == "gelu" else str(act), ())
     self.check(known, "config.json: hidden_act", f"{act!r} is not this family's", "use another model")
-    method = (config.get("quantization_config") or {}).get("quant_method", "mxfp4")
+    method = self.fields(config, "quantization_config").get("quant_method", "mxfp4")
     self.check(method == "mxfp4", "config.json: quantization_config", f"{method!r} is not supported", "use a GGUF file")
     fields = FIELDS | dict(self.family.config)
     keys = {key: config[name] for name, key in fields.items() if config.get(name) is not None}
     if config.get("use_sliding_window") is False or not keys.get("attention.sliding_window"):
       keys.pop("attention.sliding_window", None)
     if kinds := config.get("layer_types"):
+      self.check(isinstance(kinds, list), "config.json: layer_types", "is no list")
       keys["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in kinds]
-    if scalar := config.get("query_pre_attn_scalar"):
-      keys["attention.scale"] = float(scalar) ** -0.5
+    if config.get("query_pre_attn_scalar"):
+      keys["attention.scale"] = self.number(config, "query_pre_attn_scalar", 1.0) ** -0.5
     return keys | self.rope(config, keys)
+
+  def fields(self, of: dict[str, Any], name: str) -> dict[str, Any]:
+    """An object in config.json, empty where it is missing."""
+    found = of.get(name) or {}
+    self.check(isinstance(found, dict), f"config.json: {name}", f"is a {type(found).__name__}, and no object")
+    return cast(dict[str, Any], found)
+
+  def number(self, of: dict[str, Any], name: str, default: float | None = None) -> float:
+    """A positive number in config.json, which has to be there where there is no default."""
+    found = default if of.get(name) is None else of[name]
+    fits = isinstance(found, (int, float)) and not isinstance(found, bool) and 0 < found < MOST_NUMBER
+    self.check(fits, f"config.json: {name}", f"{found!r} is no positive number")
+    return float(cast(float, found))
 
   def rope(self, config: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
     """Of `rope_parameters`, or of `rope_theta` and `rope_scaling`, which older files have."""
-    parameters = config.get("rope_parameters") or {}
-    full = {"rope_theta": config.get("rope_theta"), **(config.get("rope_scaling") or {}), **parameters}
+    parameters = self.fields(config, "rope_parameters")
+    full = {"rope_theta": config.get("rope_theta"), **self.fields(config, "rope_scaling"), **parameters}
     out: dict[str, Any] = {}
     if "full_attention" in parameters:
-      full, sliding = parameters["full_attention"], parameters["sliding_attention"]
+      full, sliding = (self.fields(parameters, f"{which}_attention") for which in ("full", "sliding"))
       self.check(
         sliding.get("rope_type") == "default", "config.json: rope_parameters", "sliding layers stretch", "none"
       )
-      out["rope.freq_base_swa"] = float(sliding["rope_theta"])
+      out["rope.freq_base_swa"] = self.number(sliding, "rope_theta")
+    base = self.number(full, "rope_theta", 10000.0)
     if full.get("rope_theta") is not None:
-      out["rope.freq_base"] = float(full["rope_theta"])
+      out["rope.freq_base"] = base
     heads, width = keys.get("attention.head_count", 1), keys.get("embedding_length", 0)
     whole = keys.get("attention.key_length") or (width // max(heads, 1) if type(heads) is type(width) is int else 0)
-    dims = int(whole * (full.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0))
-    out["rope.dimension_count"] = dims
+    self.check(type(whole) is int and 0 <= whole <= MOST_DIMS, "config.json: head_dim", f"{whole!r} is not possible")
+    part = self.number(full, "partial_rotary_factor", self.number(config, "partial_rotary_factor", 1.0))
+    self.check(part <= 1, "config.json: partial_rotary_factor", f"{part} of a head cannot turn")
+    out["rope.dimension_count"] = dims = int(whole * part)
     kind = full.get("rope_type") or full.get("type") or "default"
-    original = full.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
-    stretches = STRETCHES.get(kind)
     known = ", ".join(STRETCHES)
+    stretches = isinstance(kind, str) and kind in STRETCHES
     self.check(stretches, "config.json: rope_type", f"{kind!r} is not supported", f"use one of {known}")
-    assert stretches is not None
-    base = out.get("rope.freq_base", 10000.0)
-    more, tables = stretches(full, int(original or keys.get("context_length") or 1), base, dims)
+    length = self.number(config, "max_position_embeddings", 1.0)
+    original = self.number(config, "original_max_position_embeddings", length)
+    original = self.number(full, "original_max_position_embeddings", original)
+    more, tables = STRETCHES[kind](Stretched(self, full, int(original), base, dims))
     self.parts |= {name: [np.asarray(x, np.float32)] for name, x in tables.items()}
     return out | {k: v for k, v in more.items() if v is not None}
 
@@ -222,42 +241,71 @@ class Folder:
     if (self.path / index).exists():
       shards = self.json(index).get("weight_map")
       self.check(isinstance(shards, dict), f"{index}: weight_map", "is no JSON object")
-      files = [self.path / str(name) for name in sorted(set(cast(dict[str, Any], shards).values()))]
-      inside = all(f.parent == self.path for f in files)
-      self.check(inside, f"{index}: weight_map", "names a file outside the folder")
+      names = sorted({str(name) for name in cast(dict[str, Any], shards).values()})
+      inside = all(Path(name).name == name for name in names)
+      self.check(inside, f"{index}: weight_map", "names something else than files of the folder")
+      files = [self.path / name for name in names]
     self.check(files, "weights", "there is no .safetensors file", "use a model with safetensors files")
     for f in files:
-      self.check(f.exists(), f.name, "is missing")
-    return [(name, x) for f in files for name, x in safe_views(f).items()]
+      self.check(f.is_file(), f.name, "is missing, or is no file")
+    found = dict[str, NDArray[Any]]()
+    for f in files:
+      views = safe_views(f)
+      twice = sorted(found.keys() & views.keys())
+      self.check(not twice, f.name, f"has tensors that another file has, too: {', '.join(twice[:3])}")
+      found |= views
+    return list(found.items())
 
 
-Stretch = Callable[[dict[str, Any], int, float, int], tuple[dict[str, Any], dict[str, Any]]]
+@dataclass(frozen=True, slots=True)
+class Stretched:
+  """What config.json says of how positions stretch; `original`: the context before, `base` and `dims` of the rope."""
+
+  folder: Folder
+  fields: dict[str, Any]
+  original: int
+  base: float
+  dims: int
+
+  def number(self, name: str) -> float:
+    return self.folder.number(self.fields, name)
+
+  def divisors(self, name: str) -> list[float]:
+    found = self.fields.get(name)
+    fits = isinstance(found, list) and all(type(x) in (int, float) for x in found)
+    self.folder.check(fits, f"config.json: {name}", "is no list of numbers")
+    return cast(list[float], found)
 
 
-def _yarn(p: dict[str, Any], original: int, base: float, dims: int) -> tuple[dict[str, Any], dict[str, Any]]:
+Stretch = Callable[[Stretched], tuple[dict[str, Any], dict[str, Any]]]
+
+
+def _yarn(s: Stretched) -> tuple[dict[str, Any], dict[str, Any]]:
   keys = {
-    "rope.scaling.type": "yarn", "rope.scaling.factor": float(p["factor"]),
-    "rope.scaling.original_context_length": original, "rope.scaling.attn_factor": p.get("attention_factor"),
-    "rope.scaling.yarn_beta_fast": p.get("beta_fast"), "rope.scaling.yarn_beta_slow": p.get("beta_slow"),
-    "rope.scaling.truncate": p.get("truncate"),
+    "rope.scaling.type": "yarn", "rope.scaling.factor": s.number("factor"),
+    "rope.scaling.original_context_length": s.original, "rope.scaling.attn_factor": s.fields.get("attention_factor"),
+    "rope.scaling.yarn_beta_fast": s.fields.get("beta_fast"), "rope.scaling.yarn_beta_slow": s.fields.get("beta_slow"),
+    "rope.scaling.truncate": s.fields.get("truncate"),
   }  # fmt: skip
   return keys, {}
 
 
-def _long(p: dict[str, Any], original: int, base: float, dims: int) -> tuple[dict[str, Any], dict[str, Any]]:
-  tables = {f"rope_factors_{which}.weight": p[f"{which}_factor"] for which in ("long", "short")}
-  keys = {"rope.scaling.original_context_length": original, "rope.scaling.attn_factor": p.get("attention_factor")}
+def _long(s: Stretched) -> tuple[dict[str, Any], dict[str, Any]]:
+  tables = {f"rope_factors_{which}.weight": s.divisors(f"{which}_factor") for which in ("long", "short")}
+  factor = s.fields.get("attention_factor")
+  keys = {"rope.scaling.original_context_length": s.original, "rope.scaling.attn_factor": factor}
   return keys | {"rope.scaling.type": "longrope"}, tables
 
 
-def _llama3(p: dict[str, Any], original: int, base: float, dims: int) -> tuple[dict[str, Any], dict[str, Any]]:
-  table = llama3_factors(base, dims, p["factor"], p["low_freq_factor"], p["high_freq_factor"], original)
-  return {}, {"rope_freqs.weight": table}
+def _llama3(s: Stretched) -> tuple[dict[str, Any], dict[str, Any]]:
+  low, high = s.number("low_freq_factor"), s.number("high_freq_factor")
+  s.folder.check(low < high, "config.json: high_freq_factor", f"{high} is not above low_freq_factor, {low}")
+  return {}, {"rope_freqs.weight": llama3_factors(s.base, s.dims, s.number("factor"), low, high, s.original)}
 
 
 # How positions stretch, by `rope_type`: keys and tensors of GGUF.
 STRETCHES: dict[str, Stretch] = {
-  "default": lambda p, original, base, dims: ({}, {}),
-  "linear": lambda p, *_: ({"rope.scaling.type": "linear", "rope.scaling.factor": float(p["factor"])}, {}),
+  "default": lambda s: ({}, {}),
+  "linear": lambda s: ({"rope.scaling.type": "linear", "rope.scaling.factor": s.number("factor")}, {}),
   "yarn": _yarn, "longrope": _long, "su": _long, "llama3": _llama3,
 }  # fmt: skip

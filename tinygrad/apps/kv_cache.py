@@ -23,7 +23,7 @@ class Cache:
   """Keys or values of one layer, [slots, kv_heads, length, head_dim] (`shape`).
 
   f32 and f16 are one tensor; q8_0 is whole numbers of -127 to 127 and a float16 scale for each block of a head.
-  `put` places a tensor on the devices, cut by kv head.
+  `put` makes memory of zeros on the devices.
   """
 
   def __init__(self, kind: str, shape: tuple[int, ...], put: Callable[[Tensor], Tensor]):
@@ -35,7 +35,7 @@ class Cache:
     parts = [Tensor.zeros(*shape, dtype=numbers)]
     if kind == "q8_0":
       parts.append(Tensor.zeros(*lead, size // self.block, dtype=dtypes.float16))
-    self.parts = tuple(put(x).contiguous().realize() for x in parts)
+    self.parts = tuple(map(put, parts))
 
   @property
   def nbytes(self) -> int:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tinygrad import Device, Mesh, P, Sharding, Tensor
 from tinygrad.apps import AppError
+from tinygrad.device import PlacedLine, show_placement
+
+if TYPE_CHECKING:
+  from tinygrad.solver.reasons import Reason
 
 PARTS = 999  # of an axis, at most
 
@@ -118,31 +124,62 @@ class Layout:
   def count(self) -> int:
     return 1 if isinstance(self.where, str) else math.prod(self.where.shape)
 
-  def put(self, x: Tensor | NDArray[np.generic], axis: int | None = None, kv: bool = False) -> Tensor:
-    """`x` on these devices, cut along `axis`, or replicated. Of a host array each device receives its slice only."""
-    t, where = x if isinstance(x, Tensor) else Tensor(x), self.placement(axis, kv)
-    return t.to(where) if isinstance(where, str) else t.shard(where)
-
-  def placement(self, axis: int | None = None, kv: bool = False) -> str | Sharding:
-    """`kv`: what is cut are kv heads."""
+  def cut(self, dim: int, kv: bool = False) -> P:
+    """A hint: `dim` is cut over these devices, and no other. `kv`: it counts kv heads, or what each of them has."""
     if isinstance(self.where, str):
-      return self.where
+      return P()
     first = tuple(self.where.names) if self.shared is None else self.shared
     # the heads of one kv head lie side by side, so the axes that cut kv heads come first
     names = first if kv else (*first, *(name for name in self.where.names if name not in first))
-    cut: Sharding = Sharding(self.where, P() if axis is None or not names else P(*[None] * axis, names))
-    return cut
+    return P(*[None] * dim, names) if names else P()
 
-  def over(self, x: NDArray[np.generic], axis: int | None = None, kv: bool = False) -> Tensor:
+  def put(self, x: Tensor | NDArray[np.generic], at: str | Sharding | None = None) -> Tensor:
+    """`x` at a placement, else replicated on these devices. Of a host array each device receives its slice only."""
+    t, where = x if isinstance(x, Tensor) else Tensor(x), self.where if at is None else at
+    return t.to(where) if isinstance(where, str) else t.shard(where)
+
+  def over(self, x: NDArray[np.generic], at: str | Sharding) -> Tensor:
     """As `put`, of memory that is never written and outlives the tensor: a processor's devices whose parts lie in one
     piece use them where they lie."""
-    where = self.placement(axis, kv)
-    if isinstance(where, str):
-      return _viewed(x, where)
-    if axis:
-      return self.put(x, axis, kv)
-    boxes = [tuple(slice(*r) for r in where.box(i, x.shape)) for i in range(self.count)]
-    return Tensor.from_shards([_viewed(x[box], name) for box, name in zip(boxes, where.devices)], where)
+    if isinstance(at, str):
+      return _viewed(x, at)
+    if at.axis:
+      return self.put(x, at)
+    boxes = [tuple(slice(*r) for r in at.box(i, x.shape)) for i in range(self.count)]
+    return Tensor.from_shards([_viewed(x[box], name) for box, name in zip(boxes, at.devices)], at)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPlaces:
+  """Where weights and caches go, and for each cut dim why: which hint, on which line. `found`: by the names of the
+  first layer, whose placements are those of every layer."""
+
+  where: str | Mesh
+  found: Mapping[str, tuple[Sharding, list[Reason]]] = field(default_factory=dict)
+
+  def of(self, name: str) -> str | Sharding:
+    if isinstance(self.where, str):
+      return self.where
+    return self.found[_of_first_layer(name)][0]
+
+  def noted(self, name: str, t: Tensor) -> Tensor:
+    """A weight in its place, whose memory knows why it is cut: `explain` tells it."""
+    at, why = self.found.get(_of_first_layer(name), (None, []))
+    memory = t.uop.base.stamp()
+    if at is not None and memory.origin is not None:
+      memory.origin = PlacedLine.of(memory.origin, cuts=lambda: [(r.dim, at.cut(r.dim), str(r)) for r in why])
+    return t
+
+  def told(self) -> list[str]:
+    """A line for each weight, and one for each cut dim of it."""
+    lines = []
+    for name, (at, why) in self.found.items():
+      lines += [f"{name.replace('blk.0.', 'blk.*.'):30s} {show_placement(at)}", *(f"  {reason}" for reason in why)]
+    return lines
+
+
+def _of_first_layer(name: str) -> str:
+  return re.sub(r"^blk\.\d+\.", "blk.0.", name)
 
 
 def _viewed(x: NDArray[np.generic], device: str) -> Tensor:

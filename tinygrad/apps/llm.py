@@ -17,7 +17,9 @@ The text goes to standard output, everything else to standard error. Ctrl-C ends
 
 import argparse
 import contextlib
+import io
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from dataclasses import replace
@@ -43,7 +45,6 @@ from tinygrad.apps.tokenizer import Tokenizer
 from tinygrad.helpers import size_to_str, tqdm
 from tinygrad.nn.files import CheckpointError
 from tinygrad.nn.gguf import GGUF, GGUFError
-from tinygrad.sharding import explain
 
 EMBEDDED = Path(__file__).with_name("model.gguf")
 
@@ -124,9 +125,12 @@ def model_path(args: argparse.Namespace) -> Path:
   if args.model is None and not EMBEDDED.exists():
     fix = "python -m tinygrad.apps.train makes one; or name one with --model"
     raise AppError(f"this package holds no model ({EMBEDDED.name} is not there)\n  fix: {fix}")
-  if args.model is None or is_path(args.model):
-    return EMBEDDED if args.model is None else Path(args.model).expanduser()
-  return find_model(args.model)
+  if args.model is None or not is_path(args.model):
+    return EMBEDDED if args.model is None else find_model(args.model)
+  path = Path(args.model).expanduser()
+  if not args.model or not path.exists():
+    raise AppError(f"--model {args.model!r}: there is no such file or folder\n  fix: --model with one, or with a name")
+  return path
 
 
 def load_model(args: argparse.Namespace) -> tuple[LanguageModel, Tokenizer]:
@@ -161,9 +165,8 @@ def prompts(args: argparse.Namespace) -> Iterator[str]:
 def go_on(args: argparse.Namespace, engine: Engine, screen: Screen) -> bool:
   """Prints each prompt and what follows it. Whether Ctrl-C ended it. Raises AppError."""
 
-  def parts(prompt: str, ids: list[int]) -> Generator[tuple[str, bool], None, None]:
+  def parts(prompt: str, request: Request) -> Generator[tuple[str, bool], None, None]:
     yield prompt, False
-    request = Request(ids, args.max_tokens or 128, sampling_of(args), tuple(args.stop))
     with contextlib.closing(engine.stream(request)) as events:
       for event in events:
         if event.finish == Finish.ERROR:
@@ -176,7 +179,9 @@ def go_on(args: argparse.Namespace, engine: Engine, screen: Screen) -> bool:
       if engine.tokenizer.bos is None:
         raise AppError("the prompt is empty\n  fix: --prompt 'some text'")
       ids = [engine.tokenizer.bos]
-    if screen.show(parts(prompt, ids)):
+    request = Request(ids, args.max_tokens or 128, sampling_of(args), tuple(args.stop))
+    engine.check(request)
+    if screen.show(parts(prompt, request)):
       return True
   return False
 
@@ -199,6 +204,16 @@ def run(args: argparse.Namespace, engine: Engine) -> int:
   return 130 if converse(conversation, prompts(args), screen, there) else 0
 
 
+def open_streams() -> None:
+  """A standard stream that is closed is empty, and takes anything; text that is no UTF-8 is refused where it is read
+  as tokens, and what a terminal cannot show is replaced."""
+  for name in ("stdin", "stdout", "stderr"):
+    if getattr(sys, name) is None:
+      setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))
+    if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+      stream.reconfigure(errors="surrogateescape" if name == "stdin" else "replace")
+
+
 def main(argv: list[str] | None = None) -> int:
   """Returns the exit status: 0, 2 for a mistake of the user's, 130 after Ctrl-C."""
   parser = arguments()
@@ -206,22 +221,36 @@ def main(argv: list[str] | None = None) -> int:
   positive = [args.max_tokens, args.ctx, args.slots, args.queue]
   if args.temperature < 0 or any(n is not None and n < 1 for n in positive):
     parser.error("--temperature must not be negative; --max-tokens, --ctx, --slots and --queue must be positive")
+  if not 0 <= args.port < 1 << 16:
+    parser.error(f"--port {args.port} is none from 0 to 65535")
+  if args.serve and (args.chat or args.prompt is not None):
+    parser.error("--serve answers clients: leave out --chat and --prompt")
   engine, status = None, 0
   try:
+    open_streams()
     distributed.initialize()
     if distributed.process_index():  # the first process writes
       sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")
     sampling_of(args)
     model, tokenizer = load_model(args)
     if args.explain:
-      print(model.of_a_step(explain))
+      print(model.explained())
       return 0
     engine = Engine(model, tokenizer, args.queue)
     status = run(args, engine)
   except KeyboardInterrupt:
     status = 130
+  except BrokenPipeError:  # whoever read the text has enough of it
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 128 + signal.SIGPIPE
+  except MemoryError as e:
+    problem = (str(e) or "there is no memory left").splitlines()[0]
+    print(f"error: {problem}\n  fix: a smaller --ctx or --slots, --cache q8_0, or a smaller model", file=sys.stderr)
+    return 2
   except (AppError, GGUFError, CheckpointError, ShardError, DeviceError, OSError) as e:
-    print(f"error: {e}", file=sys.stderr)
+    # a line of this program says nothing to whoever runs it
+    lines = [line for line in str(e).splitlines() if not line.startswith("    in ")]
+    print("error:", "\n".join(lines), file=sys.stderr)
     return 2
   if engine is not None and engine.counts.read:
     print("\n".join(statistics(model, engine.counts)), file=sys.stderr)

@@ -1,9 +1,8 @@
 """One block for every family (`apps/models/`) over the public `Tensor` API, on one device or cut over several.
 
-Tensor parallel: q, k, v, gate and up are cut by their output rows, attn_output and down by their input columns, the
-embedding and the output matrix by vocabulary, and the KV cache by kv head, of which devices may share one. So a layer
-reduces two sums: after attn_output and after down. Activations between layers are replicated; everything between is
-placed by propagation.
+Tensor parallel, by hints on what is computed (`constrain`): q, k, v and what attention makes of them are cut by head,
+the hidden layer and logits along their last dim, the embedding by vocabulary. Where weights and caches go follows from
+that (`placements`), and so do two sums a layer: after attn_output and after down.
 """
 
 from __future__ import annotations
@@ -11,26 +10,34 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tinygrad import Device, Tensor, TinyJit, UOp, Variable
+from tinygrad import Device, Sharding, Tensor, TinyJit, UOp, Variable
 from tinygrad.apps import AppError
 from tinygrad.apps.checkpoint import Checkpoint, Stored
 from tinygrad.apps.config import Config, Experts, Weight
 from tinygrad.apps.kv_cache import Cache, sint
-from tinygrad.apps.layout import Layout
+from tinygrad.apps.layout import Layout, WeightPlaces
 from tinygrad.apps.models.family import Router
 from tinygrad.apps.rope import Rope
 from tinygrad.apps.tokenizer import TokenError, check_tokens
-from tinygrad.nn.block_formats import BlockFormat
+from tinygrad.helpers import LazyModule
+from tinygrad.nn.block_formats import FORMATS, BlockFormat
 from tinygrad.numerics.dots import multiplies_bytes
+from tinygrad.sharding import explain
 from tinygrad.sharding.localize import localize
 from tinygrad.uop import Ops, buffer_of
+
+if TYPE_CHECKING:
+  from tinygrad.solver import graph, reasons
+  from tinygrad.solver.reasons import Reason
+else:
+  graph, reasons = (LazyModule(f"tinygrad.solver.{name}") for name in ("graph", "reasons"))
 
 CHUNKS = (32, 128, 512)  # tokens of a prompt that one prefill step takes; the last of a prompt is padded
 
@@ -55,19 +62,23 @@ class Matrix:
   def rows(self, index: Tensor, layout: Layout | None = None) -> Tensor:
     """[*index.shape, *shape[1:]]. Of a table that is cut by rows each lies on one device: to every device of `layout`
     it is brought as blocks, which are the fewest bytes, and by one collective."""
-    blocks = self.blocks[index] if layout is None else layout.put(self.blocks[index])
+    if layout is None:
+      return self.format.tensor(self.blocks[index]).reshape(*index.shape, *self.shape[1:])
+    blocks = layout.put(self.blocks.constrain(layout.cut(0))[index])
     return self.format.tensor(blocks).reshape(*index.shape, *self.shape[1:])
 
   def times(self, x: Tensor, exact: bool) -> Tensor:
-    """x [.., columns] by each row: [.., rows]. Few rows of x are rounded where the weights are, unless it has to be
-    `exact`; with many it is reading the weights as floats that is done once for all."""
-    if exact or not self.format.words or math.prod(x.shape[:-1]) > FEW:
+    """x [.., T, columns] by each row: [.., T, rows]. Where the weights are rounded so are few tokens of a text, however
+    many texts there are, unless it has to be `exact`; with many it is reading the weights as floats that is done once
+    for all."""
+    if exact or not self.format.words or x.shape[-2] > FEW:
       return x @ self.dense.transpose(0, 1)
     return self.format.times(self.blocks, x)
 
 
 T = TypeVar("T")
-FEW = 8  # rows
+FEW = 8  # tokens of one text
+CACHE = "keys"  # what a layer's cache is called among its weights
 Mask = Tensor | None  # [rows or 1, 1, 1, T, seen positions], True where one sees the other; None: all of them
 
 
@@ -110,8 +121,16 @@ class Positions:
 class Layer:
   """One block of the model with its KV cache, [slots, kv_heads, length, head_dim] each for keys and values."""
 
-  def __init__(self, c: Config, weights: dict[str, Matrix], i: int, caches: tuple[Cache, Cache], exact: bool = False):
-    self.c, self.kind, self.exact = c, c.kinds[i], exact
+  def __init__(
+    self,
+    c: Config,
+    layout: Layout,
+    weights: dict[str, Matrix],
+    i: int,
+    caches: tuple[Cache, Cache],
+    exact: bool = False,
+  ):
+    self.c, self.layout, self.kind, self.exact = c, layout, c.kinds[i], exact
     prefix = f"blk.{i}."
     found = {k.removeprefix(prefix).removesuffix(".weight"): w for k, w in weights.items() if k.startswith(prefix)}
     self.matrices, self.w = found, {k: w.dense for k, w in found.items() if len(w.shape) == 1}
@@ -127,7 +146,8 @@ class Layer:
 
   def heads(self, x: Tensor, name: str, count: int) -> Tensor:
     """q, k or v of x [rows, T, dim]: [rows, count, T, head_dim]."""
-    y, whole = self.linear(x, name), self.c.family.query_norm == "all"
+    y = self.linear(x, name).constrain(self.layout.cut(2, kv=name != "attn_q"))
+    whole = self.c.family.query_norm == "all"
     y = self.norm(y, f"{name}_norm") if whole else y
     y = y.reshape(*x.shape[:2], count, self.c.head_dim)
     return (y if whole else self.norm(y, f"{name}_norm")).permute(0, 2, 1, 3)
@@ -167,14 +187,15 @@ class Layer:
     mask = place.masks[self.kind.window]
     if mask is not None:
       scores = mask.where(scores, -math.inf)
-    y = self.scores_to_shares(scores) @ values
-    return self.linear(y.permute(0, 3, 1, 2, 4).reshape(rows, t, c.heads * c.head_dim), "attn_output")
+    y = (self.scores_to_shares(scores) @ values).permute(0, 3, 1, 2, 4).reshape(rows, t, c.heads * c.head_dim)
+    return self.linear(y.constrain(self.layout.cut(2)), "attn_output")
 
   def gated(self, x: Tensor, end: str = "") -> Tensor:
     """down(activation(gate(x), up(x))) of the matrices whose names end so."""
     act = ACTIVATIONS[self.c.family.activation]
     up = self.linear(x, f"ffn_up{end}").contiguous()  # a kernel of one product takes several numbers at a time
-    return self.linear(act(self.linear(x, f"ffn_gate{end}"), up), f"ffn_down{end}")
+    hidden = act(self.linear(x, f"ffn_gate{end}"), up).constrain(self.layout.cut(2))
+    return self.linear(hidden, f"ffn_down{end}")
 
   def experts(self, x: Tensor, e: Experts) -> Tensor:
     """Each token's sum over its experts, of which only the matrices are read that were chosen."""
@@ -194,7 +215,7 @@ class Layer:
 
     x = x.unsqueeze(2)
     up = product(x, "ffn_up_exps").contiguous()
-    hidden = ACTIVATIONS[self.c.family.activation](product(x, "ffn_gate_exps"), up)
+    hidden = ACTIVATIONS[self.c.family.activation](product(x, "ffn_gate_exps"), up).constrain(self.layout.cut(3))
     return (product(hidden, "ffn_down_exps") * (share * e.scale).unsqueeze(-1)).sum(2)
 
   def feed_forward(self, x: Tensor) -> Tensor:
@@ -215,58 +236,28 @@ class Layer:
     return x + self.norm(y, "post_ffw_norm") * self.c.residual_scale
 
 
-class LanguageModel:
-  """A model in memory, and what up to `slots` sequences have said so far: `prefill` one, then `decode` all together.
-
-  The positions are symbolic: a step is compiled once for each size of chunk of a prompt (the last one is padded), and
-  once for each number of rows that are decoded at once (1, 2, 4, .. `slots`: as far as the last one that is not idle).
-  `cache`: how keys and values are kept, f16, f32 or q8_0. `exact`: no activations are rounded. `progress` is told
-  the bytes of weights as they arrive.
-  Raises GGUFError or FolderError, TokenError for tokens out of range, ContextError where the context is full.
-  """
+class Network:
+  """The graph of a step: from tokens, over weights and caches, to logits. `length`: positions of a cache; `put` is told
+  tables, which every device has, and `room` makes a cache."""
 
   def __init__(
     self,
-    source: Checkpoint,
+    c: Config,
     layout: Layout,
-    context: int | None = None,
-    progress: Callable[[int], None] | None = None,
-    slots: int = 1,
-    cache: str = "f16",
+    weights: dict[str, Matrix],
+    length: int,
+    put: Callable[[NDArray[np.generic]], Tensor],
+    room: Callable[[], Cache],
     exact: bool = False,
   ):
-    self.c = c = Config.read(source, context)
-    self.layout = layout = layout.for_heads(c.kv_heads)
-    self.slots = slots
-    # where bytes are not multiplied four at a time, floats are faster
-    self.exact = exact or not all(multiplies_bytes(Device[name].target) for name in layout.devices)
-    self.weights = load_weights(source, c, layout, progress)
-    # A padded chunk that begins within the context may reach beyond it; what idle slots write goes there, too.
-    self.length = c.context + CHUNKS[0]
+    self.c, self.layout, self.weights, self.length, self.exact = c, layout, weights, length, exact
     self.turns: dict[Rope, tuple[Tensor, Tensor]] = {}
     for rope in (kind.rope for kind in c.kinds):
       if rope is not None and rope not in self.turns:
-        cos, sin = (layout.put(x).realize() for x in rope.tables(self.length, c.neighbours))
+        cos, sin = map(put, rope.tables(self.length, c.neighbours))
         self.turns[rope] = (cos, sin)
-    self.positions = layout.put(np.arange(self.length, dtype=np.int32)).realize()
-    shape = (slots, c.kv_heads, self.length, c.head_dim)
-
-    def room() -> Cache:
-      return Cache(cache, shape, lambda x: layout.put(x, 1, kv=True))
-
-    self.layers = [Layer(c, self.weights, i, (room(), room()), self.exact) for i in range(c.layers)]
-    self.slot, self.last = Variable("slot", 0, max(slots - 1, 1)), Variable("last", 0, CHUNKS[-1] - 1)
-    self.starts = [Variable(f"pos{i}", 0, c.context) for i in range(slots)]
-    self.said = [Variable(f"token{i}", 0, c.vocab - 1) for i in range(slots)]
-    self.seen = Variable("seen", 1, c.context)
-    self.decode_step = TinyJit(self.next_logits)
-    self.prefill_step = TinyJit(self.last_logits)
-
-  @property
-  def weight_bytes(self) -> tuple[int, int]:
-    """(bytes of the whole model, bytes that the fullest device holds)."""
-    parts = {buffer_of(u) for w in self.weights.values() for u in w.blocks.uop.toposort() if u.op is Ops.BUFFER}
-    return sum(math.prod(b.shape) * b.dtype.itemsize for b in parts), sum(b.nbytes_per_device for b in parts)
+    self.positions = put(np.arange(self.length, dtype=np.int32))
+    self.layers = [Layer(c, layout, weights, i, (room(), room()), exact) for i in range(c.layers)]
 
   def prompt_places(self, slot: sint, pos: UOp, t: int) -> Positions:
     """Of `t` tokens of one sequence from position `pos` on."""
@@ -303,7 +294,55 @@ class LanguageModel:
     """x [rows, 1, dim] -> logits [rows, vocab]."""
     x = rms_norm(x, self.weights["output_norm.weight"].dense, self.c.eps)
     logits = self.weights["output.weight"].times(x, self.exact).squeeze(1)
-    return capped(logits / self.c.logit_scale, self.c.logit_cap)
+    return capped(logits / self.c.logit_scale, self.c.logit_cap).constrain(self.layout.cut(1))
+
+
+class LanguageModel(Network):
+  """A model in memory, and what up to `slots` sequences have said so far: `prefill` one, then `decode` all together.
+
+  The positions are symbolic: a step is compiled once for each size of chunk of a prompt (the last one is padded), and
+  once for each number of rows that are decoded at once (1, 2, 4, .. `slots`: as far as the last one that is not idle).
+  `cache`: how keys and values are kept, f16, f32 or q8_0. `exact`: no activations are rounded. `progress` is told
+  the bytes of weights as they arrive.
+  Raises GGUFError or FolderError, TokenError for tokens out of range, ContextError where the context is full.
+  """
+
+  def __init__(
+    self,
+    source: Checkpoint,
+    layout: Layout,
+    context: int | None = None,
+    progress: Callable[[int], None] | None = None,
+    slots: int = 1,
+    cache: str = "f16",
+    exact: bool = False,
+  ):
+    c = Config.read(source, context)
+    layout = layout.for_heads(c.kv_heads)
+    self.slots, self.places = slots, placements(c, layout)
+    # where bytes are not multiplied four at a time, floats are faster
+    exact = exact or not all(multiplies_bytes(Device[name].target) for name in layout.devices)
+    weights = load_weights(source, c, layout, self.places, progress)
+    # A padded chunk that begins within the context may reach beyond it; what idle slots write goes there, too.
+    length = c.context + CHUNKS[0]
+    shape, at = (slots, c.kv_heads, length, c.head_dim), self.places.of(CACHE)
+
+    def room() -> Cache:
+      return Cache(cache, shape, lambda x: self.places.noted(CACHE, layout.put(x, at).contiguous().realize()))
+
+    super().__init__(c, layout, weights, length, lambda x: layout.put(x).realize(), room, exact)
+    self.slot, self.last = Variable("slot", 0, max(slots - 1, 1)), Variable("last", 0, CHUNKS[-1] - 1)
+    self.starts = [Variable(f"pos{i}", 0, c.context) for i in range(slots)]
+    self.said = [Variable(f"token{i}", 0, c.vocab - 1) for i in range(slots)]
+    self.seen = Variable("seen", 1, c.context)
+    self.decode_step = TinyJit(self.next_logits)
+    self.prefill_step = TinyJit(self.last_logits)
+
+  @property
+  def weight_bytes(self) -> tuple[int, int]:
+    """(bytes of the whole model, bytes that the fullest device holds)."""
+    parts = {buffer_of(u) for w in self.weights.values() for u in w.blocks.uop.toposort() if u.op is Ops.BUFFER}
+    return sum(math.prod(b.shape) * b.dtype.itemsize for b in parts), sum(b.nbytes_per_device for b in parts)
 
   def last_logits(self, ids: Tensor, slot: sint, pos: UOp, last: UOp) -> Tensor:
     """A step of a prompt: ids [1, T] of a slot, from position `pos` on; the logits [vocab] after the token `last`."""
@@ -330,6 +369,10 @@ class LanguageModel:
     """How often a decoding step communicates, by kind: the collectives in the program that every device runs."""
     local = self.of_a_step(lambda y: localize(UOp.sink(y.uop)))
     return Counter(u.arg.kind for u in local.toposort() if u.op is Ops.COLLECTIVE)
+
+  def explained(self) -> str:
+    """Where weights and caches are, and why; what a decoding step sends, and the hints behind that."""
+    return "\n".join([*self.places.told(), str(self.of_a_step(explain))])
 
   def check_room(self, pos: int, count: int) -> None:
     if pos + count > self.c.context:
@@ -444,8 +487,39 @@ def check_known(source: Checkpoint, c: Config) -> None:
     source.check(known, f"tensor {name!r}", problem, fix)
 
 
+def placements(c: Config, layout: Layout) -> WeightPlaces:
+  """Where the hints of a step put weights and caches: of a model of one layer, since all layers have the same ones,
+  whose memory is never filled. On one device there is nothing to ask."""
+  if isinstance(layout.where, str):
+    return WeightPlaces(layout.where)
+  c = replace(c, kinds=c.kinds[:1], context=CHUNKS[0])
+
+  def empty(x: NDArray[np.generic]) -> Tensor:
+    return Tensor.empty(*x.shape, dtype=x.dtype.name)
+
+  shape, nothing = (1, c.kv_heads, c.context, c.head_dim), np.empty(0)
+  weights = {w.name: Matrix(FORMATS["F32"], Tensor.empty(*w.shape, 1), w.shape, nothing) for w in c.weights()}
+  caches = [Cache("f32", shape, lambda x: Tensor.empty(*x.shape)) for _ in range(2)]
+  memory = {name: w.blocks for name, w in weights.items()} | dict(zip((CACHE, "values"), (x.parts[0] for x in caches)))
+  leaves = {name: t.uop for name, t in memory.items()}
+  network = Network(c, layout, weights, c.context, empty, iter(caches).__next__, exact=True)
+  token, start = (Variable(name, 0, 0).bind(0) for name in ("token", "start"))
+  logits = network.project(network.hidden(column([token]), network.prompt_places(0, start, 1)))
+  answer = graph.answer(UOp.sink(logits.uop, *(t.uop for t in memory.values())), layout.where)
+  found: dict[str, tuple[Sharding, list[Reason]]] = {}
+  for name, u in leaves.items():
+    at = answer[u]
+    assert isinstance(at, Sharding)
+    found[name] = at, reasons.reasons(answer, u)
+  return WeightPlaces(layout.where, found)
+
+
 def load_weights(
-  source: Checkpoint, c: Config, layout: Layout, progress: Callable[[int], None] | None = None
+  source: Checkpoint,
+  c: Config,
+  layout: Layout,
+  places: WeightPlaces,
+  progress: Callable[[int], None] | None = None,
 ) -> dict[str, Matrix]:
   """Every weight on its devices, of which each receives its own slice only. `progress` is told the bytes
   as they arrive.
@@ -460,7 +534,8 @@ def load_weights(
       continue
     stored = stored_weight(source, c, w)
     # The cut dim of columns is the dim of blocks: a block stays whole.
-    weights[w.name] = Matrix(stored.format, layout.over(stored.blocks, w.axis, w.kv).realize(), w.shape, stored.blocks)
+    blocks = places.noted(w.name, layout.over(stored.blocks, places.of(w.name)).realize())
+    weights[w.name] = Matrix(stored.format, blocks, w.shape, stored.blocks)
     if progress is not None:
       progress(stored.blocks.nbytes)
   return weights

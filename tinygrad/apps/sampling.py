@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from tinygrad.apps import AppError
 
 MOST_LOGPROBS = 20
+SORTED = 64  # tokens, before it is tried with more
 
 
 class SamplingError(AppError):
@@ -98,8 +100,7 @@ class Sampler:
       token = int(changed.argmax())
     else:
       tokens, p = candidates(changed, self.sampling)
-      ends = p.cumsum()
-      token = int(tokens[np.searchsorted(ends, self.rng.random() * ends[-1], "right")])
+      token = int(tokens[likeliest(p, self.rng.random() * p.sum(), "right")[-1]])
     self.seen.add(token)
     self.counts[token] += 1
     return reported(logits, token, self.sampling.logprobs)
@@ -120,7 +121,7 @@ def penalised(x: NDArray[np.float64], s: Sampling, seen: set[int], counts: Count
 
 
 def candidates(x: NDArray[np.float64], s: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-  """The tokens that may be drawn, the likeliest first, and their probabilities, which sum to the share that stayed."""
+  """The tokens that may be drawn, and their probabilities, which sum to the share that stayed."""
   x = x / s.temperature
   least = -math.inf
   if 0 < s.top_k < len(x):
@@ -129,16 +130,27 @@ def candidates(x: NDArray[np.float64], s: Sampling) -> tuple[NDArray[np.int64], 
   p = np.exp(x[tokens] - x.max())
   p /= p.sum()
   if s.top_p < 1:
-    # The rarest tokens, each below its part of 1 - top_p, sum to less than that: none of them stays, none is sorted.
-    common = p >= min((1 - s.top_p) / len(p), p.max())
-    tokens, p = tokens[common], p[common]
+    stay = likeliest(p, s.top_p, "left")
+    tokens, p = tokens[stay], p[stay]
+  if s.min_p > 0:
+    enough = p >= s.min_p * p.max()
+    tokens, p = tokens[enough], p[enough]
+  return tokens, p
+
+
+def likeliest(p: NDArray[np.float64], share: float, side: Literal["left", "right"]) -> NDArray[np.int64]:
+  """The places of the likeliest, these in order, the first of equal ones first: up to the one with which their sum
+  reaches `share` ("left") or passes it ("right"). As many are sorted as it takes."""
+  count = SORTED
+  while count < len(p):
+    some = np.flatnonzero(p >= np.partition(p, -count)[-count])
+    order = some[np.argsort(-p[some], kind="stable")]
+    ends = p[order].cumsum()
+    if ends[-1] > share:
+      return order[: int(np.searchsorted(ends, share, side)) + 1]
+    count *= 16
   order = np.argsort(-p, kind="stable")
-  tokens, p = tokens[order], p[order]
-  if s.top_p < 1:
-    stay = int(np.searchsorted(p.cumsum(), s.top_p)) + 1
-    tokens, p = tokens[:stay], p[:stay]
-  enough = p >= s.min_p * p[0]
-  return tokens[enough], p[enough]
+  return order[: int(np.searchsorted(p[order].cumsum(), share, side)) + 1]
 
 
 def reported(logits: NDArray[np.float32], token: int, most: int | None) -> Drawn:

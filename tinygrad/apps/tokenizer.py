@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad.apps import AppError
-from tinygrad.apps.pieces import BPE, SPACE, Charsmap, Habits, Pieces, TokenType, Unigram
+from tinygrad.apps.pieces import BPE, SPACE, Charsmap, CharsmapError, Habits, Pieces, TokenType, Unigram
 from tinygrad.apps.template import rendered
 from tinygrad.nn.gguf import GGUF
 
 KINDS: dict[str, type[Pieces]] = {"llama": BPE, "t5": Unigram}  # of SentencePiece, by tokenizer.ggml.model
 UNKNOWN_TEXT = " \u2047 ".encode()  # SentencePiece's text of what it does not know
+MOST_GAPS = 1 << 16  # numbers that no token has
 SPACES = r"\s+(?!\S)|\s+"
 LINES = rf"\s*[\r\n]+|{SPACES}"
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -163,7 +164,7 @@ class Tokenizer:
     bos = ids["bos"] if ids["bos"] >= 0 else None
     add_bos = bos is not None and g.get("tokenizer.ggml.add_bos_token", bool, pre in WITH_BOS or model == "llama")
     ends = frozenset(ids[k] for k in ("eos", "eot", "eom") if ids[k] >= 0)
-    template = g.metadata.get("tokenizer.chat_template")
+    template = g.get("tokenizer.chat_template", str, "") or None
     return Tokenizer(tuple(names), encoder, bos, ends, add_bos, template, *pieces)
 
   @staticmethod
@@ -180,7 +181,11 @@ class Tokenizer:
     except Exception as e:  # the package raises nothing narrower
       raise AppError(f"{file}: cannot be read: {e}\n  fix: download the folder again, with its tokenizer.json") from e
     vocabulary: dict[str, int] = encoder.get_vocab(with_added_tokens=True)
-    names = [""] * (max(vocabulary.values(), default=-1) + 1)
+    size = max(vocabulary.values(), default=-1) + 1
+    if size > len(vocabulary) + MOST_GAPS:
+      problem = f"a token has the number {size - 1}, and there are {len(vocabulary)}"
+      raise AppError(f"{file}: {problem}\n  fix: download the folder again, with its tokenizer.json")
+    names = [""] * size
     for name, i in vocabulary.items():
       names[i] = name
     said, stops = _json(folder / "tokenizer_config.json"), _json(folder / "generation_config.json")
@@ -197,7 +202,15 @@ class Tokenizer:
     )
 
   def encode(self, text: str, bos: bool | None = None) -> list[int]:
-    """Token numbers of `text`; spelled-out control tokens count as such. `bos` overrides the file's habit."""
+    """Token numbers of `text`; spelled-out control tokens count as such. `bos` overrides the file's habit.
+
+    Raises: TokenError for text that is no Unicode: it holds half of a surrogate pair, as bytes read wrongly do.
+    """
+    try:
+      text.encode()
+    except UnicodeEncodeError as e:
+      problem = f"the text is no UTF-8: {text[e.start]!r} at character {e.start}"
+      raise TokenError(f"{problem}\n  fix: convert it first, as by iconv -f latin1 -t utf-8") from e
     if isinstance(self.encoder, Pieces):
       ids = self.encoder.encode(text)
     else:
@@ -214,7 +227,8 @@ class Tokenizer:
     else the template is told, such as `tools`.
     """
     if self.template is None:
-      raise AppError("the model's file has no chat template (tokenizer.chat_template)\n  fix: leave out --chat")
+      fix = "leave out --chat; of a server ask /v1/completions"
+      raise AppError(f"the model's file has no chat template (tokenizer.chat_template)\n  fix: {fix}")
     bos, eos = ("" if i is None else self.names[i] for i in (self.bos, min(self.ends, default=None)))
     given = {"messages": list(messages), "add_generation_prompt": True, "bos_token": bos, "eos_token": eos} | more
     text, problem = rendered(self.template, given)
@@ -307,7 +321,10 @@ def _sentencepiece(g: GGUF, kind: type[Pieces], names: list[str], types: list[in
   if raw:
     fits = all(type(x) is int and -128 <= x < 256 for x in raw)
     g.check(fits, "'tokenizer.ggml.precompiled_charsmap'", "are no bytes")
-    charsmap = Charsmap(bytes(x & 255 for x in raw))
+    try:
+      charsmap = Charsmap(bytes(x & 255 for x in raw))
+    except CharsmapError as e:
+      g.check(False, "'tokenizer.ggml.precompiled_charsmap'", str(e).splitlines()[0].partition(": ")[2])
   before = g.get("tokenizer.ggml.add_space_prefix", bool, True)
   habits = Habits(charsmap, before, g.get("tokenizer.ggml.remove_extra_whitespaces", bool, False))
   normal = [i for i, t in enumerate(types) if t == TokenType.NORMAL]

@@ -11,6 +11,7 @@ from types import FrameType
 from tinygrad.helpers.settings import NO_COLOR
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PROGRAMS = os.path.join(PACKAGE, "apps", "")  # which use the package as a user's do
 
 
 def colored(st: str, color: str | None, background: bool = False) -> str:
@@ -31,10 +32,11 @@ def size_to_str(s: float) -> str:
 
 
 class _Passed(dict[str, bool]):
-  """Whether the user's line is not in a file: it is one of this package or contextlib. Each name is looked at once."""
+  """Whether the user's line is not in a file: it is one of this package, but for its programs, or contextlib. Each name
+  is looked at once."""
 
   def __missing__(self, file: str) -> bool:
-    passed = self[file] = file.startswith((PACKAGE, contextlib.__file__))
+    passed = self[file] = file.startswith((PACKAGE, contextlib.__file__)) and not file.startswith(PROGRAMS)
     return passed
 
 

@@ -27,7 +27,7 @@ from tinygrad.apps.server.answers import ChatText, chat_logprobs, completion_log
 from tinygrad.apps.server.calls import ChatCall, CompletionCall, TextCall, read_chat, read_completion, read_embedding
 from tinygrad.apps.server.fields import ApiError, Fields, parse_json
 from tinygrad.apps.server.metrics import Metrics
-from tinygrad.apps.server.texts import EventStream, Texts, leaving
+from tinygrad.apps.server.texts import EventStream, Mailbox, Texts, leaving
 from tinygrad.apps.server.tools import call_grammar, call_syntax, in_lark, tools_in_words
 from tinygrad.helpers.lazy import LazyModule
 
@@ -62,6 +62,7 @@ class Server:
     self.syntax, self.marks = call_syntax(engine.tokenizer.template), Marks.of(engine.tokenizer)
     self.metrics = Metrics(engine)
     self.page, self.policy = chat_page()
+    self.mailbox: Mailbox  # when there is a loop
 
   def app(self) -> Any:
     def posts(path: str, handler: Handler) -> Any:
@@ -85,6 +86,7 @@ class Server:
 
   @asynccontextmanager
   async def lifespan(self, _: Any) -> AsyncIterator[None]:
+    self.mailbox = Mailbox()
     self.engine.start()
     yield
     await asyncio.to_thread(self.engine.close)
@@ -184,7 +186,7 @@ class Server:
     c = read_embedding(f)
     self.model(c.model)
     requests = await asyncio.to_thread(lambda: [Request(self.ids_of(text), embed=True) for text in c.texts])
-    texts = Texts(self.engine, requests)
+    texts = Texts(self.engine, self.mailbox, requests)
     found = [events[-1].embedding for events in await self.whole(texts, request)]
     data: list[dict[str, Any]] = []
     for i, x in enumerate(found):
@@ -206,7 +208,7 @@ class Server:
     c = read_chat(f, self.served.defaults)
     self.model(c.call.model)
     prompt, requests = await asyncio.to_thread(self.chat_requests, c)
-    texts = Texts(self.engine, requests)
+    texts = Texts(self.engine, self.mailbox, requests)
     views = [ChatText(c.tools, self.syntax, reasoning(self.tokenizer, prompt)) for _ in requests]
     head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.served.name}
     if c.call.stream:
@@ -285,7 +287,7 @@ class Server:
     c = read_completion(f, self.served.defaults)
     self.model(c.call.model)
     prompts, requests = await asyncio.to_thread(self.completion_requests, c)
-    texts = Texts(self.engine, requests)
+    texts = Texts(self.engine, self.mailbox, requests)
     head = {"id": f"cmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.served.name}
     head |= {"object": "text_completion"}
     if c.call.stream:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from functools import partial
 from typing import Any
 
 from tinygrad.apps.generation import Engine, Event, Job, Listener, Request
@@ -14,11 +16,29 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 
-class Texts:
-  """The texts of one call, submitted together. Raises what `Engine.submit` does."""
+class Mailbox:
+  """What the engine's thread says to the server's loop, which is woken once for all that has come meanwhile."""
 
-  def __init__(self, engine: Engine, requests: Sequence[Request]):
-    self.loop, self.queue = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Event]]()
+  def __init__(self) -> None:
+    self.loop, self.waiting, self.woken = asyncio.get_running_loop(), deque[Callable[[], None]](), False
+
+  def post(self, call: Callable[[], None]) -> None:
+    self.waiting.append(call)
+    if not self.woken:
+      self.woken = True
+      self.loop.call_soon_threadsafe(self.deliver)
+
+  def deliver(self) -> None:
+    self.woken = False  # first: what comes from now on wakes it again
+    while self.waiting:
+      self.waiting.popleft()()
+
+
+class Texts:
+  """The texts of one call, submitted together; `mailbox` is the server's. Raises what `Engine.submit` does."""
+
+  def __init__(self, engine: Engine, mailbox: Mailbox, requests: Sequence[Request]):
+    self.mailbox, self.queue = mailbox, asyncio.Queue[tuple[int, Event]]()
     self.jobs: list[Job] = []
     try:
       for i, request in enumerate(requests):
@@ -29,7 +49,7 @@ class Texts:
 
   def listener(self, i: int) -> Listener:
     def heard(event: Event) -> None:
-      self.loop.call_soon_threadsafe(self.queue.put_nowait, (i, event))
+      self.mailbox.post(partial(self.queue.put_nowait, (i, event)))
 
     return heard
 
