@@ -1,6 +1,6 @@
 """What each process says of itself, in memory that the others see, and who watches it.
 
-A page holds: its state, how many exchanges it has been in, its line in the user's program, what has failed. A thread
+A page holds: its state, its line in the user's program, what has failed. A thread
 writes the line, several times a second, and looks at the others: one that is dead, stopped or has failed is told of by
 every other process, each in its own words, and ends it, even where it waits in native code that cannot raise.
 """
@@ -35,8 +35,8 @@ class Status:
   page: Any  # a writable buffer
   stopped_since: float = 0.0
 
-  def say(self, state: int, exchanges: int = 0) -> None:
-    struct.pack_into("<QQ", self.page, 0, state, exchanges)
+  def say(self, state: int) -> None:
+    struct.pack_into("<Q", self.page, 0, state)
 
   def write(self, at: int, text: str) -> None:
     data = text.encode()[: TEXT - 8]
