@@ -1,6 +1,6 @@
 """Collectives between processes that share no memory, with the bytes that MPI is given counted by wrapping it, beside
-what `explain` says, for each device and between hosts. With `--whole` everything that a kernel reads anything of travels;
-with `--grid` the devices are a grid, a line for each host."""
+what `explain` says, for each device and between hosts. With `--whole` everything that a kernel reads anything of
+travels; with `--grid` the devices are a grid, a line for each host."""
 
 import sys
 

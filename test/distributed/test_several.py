@@ -181,6 +181,36 @@ def test_every_process_tells_which_one_it_lacks(what, code, said):
     assert re.search(r"(?m)^2\| ValueError: a bad batch$", err)
 
 
+@pytest.mark.parametrize(
+  ("hosts", "what", "code", "said"),
+  [
+    (2, "raises", 1, r"process 3 failed in fails.py:\d+: raise ValueError\(\"a bad batch\"\): ValueError: a bad batch"),
+    (2, "dies", 137, r"process 3 \(pid \d+\) is dead; it was last in fails.py"),
+    (4, "dies", 137, r"the host of process 3 has said nothing for 3.5 seconds"),
+  ],
+)
+def test_every_process_of_another_host_tells_which_one_it_lacks(hosts, what, code, said):
+  """A host tells of its own dead; one of which all are dead is silent."""
+  got, out, err = launched(4, own("fails"), what, HOSTS=str(hosts))
+  assert got == code, out + err
+  for rank in (0, 1, 2):
+    assert re.search(rf"(?m)^{rank}\| .*LostProcessError: .*{said}", err), err
+
+
+@pytest.mark.parametrize("ends", ["import no_such_module", "sys.exit()"])
+@pytest.mark.parametrize("starter", ["mpiexec", "the launcher"])
+def test_a_process_that_ends_before_it_joins_is_told_of(tmp_path, ends, starter):
+  """MPI itself would wait for it for ever."""
+  (tmp_path / "early.py").write_text(
+    f"import os, sys\nif os.environ['PMI_RANK'] == '1':\n  {ends}\n"
+    "from tinygrad import distributed\ndistributed.initialize()\nprint('through')\n"
+  )
+  code, out, err = (run_in if starter == "mpiexec" else launched)(3, tmp_path / "early.py")
+  assert code and "through" not in out and ("no_such_module" in err) == ("import" in ends), out + err
+  said = r"LostProcessError: a process has ended before it called initialize\(\): of this host's 3, one of \[1\]"
+  assert re.search(said, err), err
+
+
 def test_who_waits_in_native_code_is_ended_too():
   code, _, err = launched(2, own("fails"), "waits natively")
   assert code and re.search(r"1\| .*LostProcessError: process 1 ends.*: process 0 \(pid \d+\) is dead", err), err

@@ -18,6 +18,7 @@ from typing import Any
 
 from tinygrad.device import HOST_DEVICE, Box, Buffer, Device, DeviceError, meet, refuse
 from tinygrad.distributed.arena import COUNTERS, Arena
+from tinygrad.distributed.beats import SILENCE, Beats
 from tinygrad.distributed.boxes import WORDS, Boxes
 from tinygrad.distributed.devices import SharedCPU
 from tinygrad.distributed.errors import DistributedError, DivergedError, LostProcessError
@@ -68,7 +69,8 @@ class Processes:
     everybody = len(near) == self.count
     self.boxes = Boxes(self.index, pages, [arena.base for arena in near]) if everybody else None
     own, *others = sorted(self.statuses, key=lambda s: s.rank != self.index)
-    self.watch = Watch(own, others)
+    beats = Beats(mpi, self.comm, self.index, self.hosts) if len({*self.hosts}) > 1 else None
+    self.watch = Watch(own, others, beats)
     self.own, self.others = own, others
     own.say(RUNNING)
     self.comm.Barrier()
@@ -212,25 +214,30 @@ class Processes:
 
   def wait(self, done: Callable[[], bool], what: str) -> None:
     """Until it is done. Looks at the other processes meanwhile. Raises: LostProcessError."""
-    if done():
-      return
     looks, looked = 0, time.monotonic()
-    while not done():
-      looks += 1
-      if looks < PATIENT:
-        os.sched_yield()
-        continue
-      time.sleep(min(looks - PATIENT, 100) * 1e-5)
-      if (now := time.monotonic()) - looked > LOOK:
-        looked = now
+    try:
+      while not done():
+        looks += 1
+        if looks < PATIENT:
+          os.sched_yield()
+          continue
+        time.sleep(min(looks - PATIENT, 100) * 1e-5)
+        if (now := time.monotonic()) - looked > LOOK:
+          looked = now
+          self.check(what)
+    except self.mpi.Exception as e:  # a connection that is lost; who is behind it may be known soon
+      while time.monotonic() - looked < SILENCE + LOOK:
         self.check(what)
+        time.sleep(LOOK)
+      raise LostProcessError(f"MPI reaches another process no more: {e}{self.waits(what)}") from e
 
   def check(self, what: str) -> None:
     """Raises: LostProcessError if another process is gone."""
-    faults = sorted((other.follows, fault) for other in self.others if (fault := other.fault()) is not None)
-    if faults:  # first those that no other has led to
-      waits = f"process {self.index} waits for it: {what[:SHOWN]}"
-      raise LostProcessError(f"{faults[0][1]}\n    {waits}\n    in {user_line()}")
+    if faults := self.watch.faults():
+      raise LostProcessError(f"{faults[0]}{self.waits(what)}")
+
+  def waits(self, what: str) -> str:
+    return f"\n    process {self.index} waits for it: {what[:SHOWN]}\n    in {user_line()}"
 
   def so_anywhere(self, so: bool) -> bool:
     return any(row[2] & CHANGED for row in self.meet("whether something is so anywhere", so))
@@ -393,10 +400,13 @@ class Processes:
     if self.failed is None:
       self.own.say(ENDED)
       self.watch.over.set()
+      self.watch.join()  # it may be about to call MPI
       return
     sys.stdout.flush()
     sys.stderr.flush()
     last = time.monotonic() + FAREWELL
+    if self.watch.beats is not None and self.watch.said:
+      self.watch.beats.say_last(self.watch.said)
     while time.monotonic() < last and any(s.state == RUNNING and s.fault() is None for s in self.others):
       time.sleep(0.05)
     time.sleep(LOOK)  # what they say is still on its way
