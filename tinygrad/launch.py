@@ -116,7 +116,8 @@ class Start:
     self.said: list[str] = []  # by mpiexec itself
     self.last = 0.0  # until when the others may speak
     script = [*["-m"][: a.module], a.script, *a.args]
-    options = ["-disable-auto-cleanup", *(["-hosts", ",".join(a.hosts)] if a.hosts else [])]
+    each = -(-a.n // max(len(a.hosts), 1))  # neighbours by number are on one host
+    options = ["-disable-auto-cleanup", *(["-hosts", ",".join(a.hosts), "-ppn", str(each)] if a.hosts else [])]
     again = [sys.executable, "-P", __file__, "--process", *script]  # as a file: it imports nothing of the package
     env = {**os.environ, "TINYGRAD_RESTART": str(attempt), "PYTHONUNBUFFERED": "1"}
     env.setdefault("TINYGRAD_DEVICES", str(a.devices))

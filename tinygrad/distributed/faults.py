@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinygrad.distributed.beats import Beats
+from tinygrad.distributed.beats import SPEAKERS, Beats
 from tinygrad.helpers import source_line, user_frame
 
 RUNNING, ENDED, FAILED = range(3)
@@ -123,7 +123,7 @@ class Watch(threading.Thread):
   def hear(self, beats: Beats) -> None:
     """Tells other hosts what is wrong in this one, unless two processes before this do, one of which may be busy where
     no other thread of its runs; and listens to them."""
-    if sum(other.fault() is None for other in self.others if other.rank < self.own.rank) < 2:
+    if sum(other.fault() is None for other in self.others if other.rank < self.own.rank) < SPEAKERS:
       beats.say(self.said)
     self.far = self.far or beats.listen()
 
