@@ -105,6 +105,10 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
 # ---------------------------------------------------------------- the launcher
 
 
+def how_ended(code: int) -> str:
+  return f"signal {code - 128} ({signal.Signals(code - 128).name})" if 128 < code < 192 else f"exit code {code}"
+
+
 class Start:
   """One start of all processes."""
 
@@ -187,10 +191,9 @@ class Start:
       print(line, file=sys.stderr)
     for line in self.traces.get(rank, ()):
       print(f"{rank:>{self.width}}| {line}", file=sys.stderr)
-    if rank and rank not in self.traces:
-      code = self.ends[rank]
-      how = f"signal {code - 128} ({signal.Signals(code - 128).name})" if 128 < code < 192 else f"exit code {code}"
-      print(f"{rank:>{self.width}}| ended by {how}", file=sys.stderr)
+    for silent in sorted(self.ends, key=int):
+      if self.ends[silent] and silent not in self.traces:
+        print(f"{silent:>{self.width}}| ended by {how_ended(self.ends[silent])}", file=sys.stderr)
     for other in sorted(self.told, key=int):
       if other != rank and self.told[other] != self.told.get(rank):
         print(f"{other:>{self.width}}| {self.told[other][0]}", file=sys.stderr)

@@ -15,7 +15,8 @@ SIZE = 512  # bytes of a message: what is wrong, or a blank
 SPEAKERS = 2  # of a host, at most
 OVER = b"over"  # the last message
 SILENCE = 3.5  # seconds without a word of another host after which it is lost
-SENDING = 0.5  # seconds in which last words are on their way
+SENDING = 0.5  # seconds in which last words leave
+HEARING = 1.0  # seconds in which they are heard
 
 
 class Beats:
@@ -42,12 +43,15 @@ class Beats:
           self.sent[rank] = self.comm.Isend([data, self.mpi.BYTE], rank), data
 
   def say_last(self, fault: str) -> None:
-    """The same, and gives it time to leave; a message may be underway that says all is well."""
+    """What is wrong here, if other hosts are to be told, and time to hear it, while connections are still there; a
+    message may be underway that says all is well."""
     last = time.monotonic() + SENDING
-    for _ in range(2):
-      while time.monotonic() < last and not all(request.Test() for request, _ in [*self.sent.values()]):
-        time.sleep(0.01)
-      self.say(fault)
+    while fault and time.monotonic() < last:
+      if all(request.Test() for request, _ in [*self.sent.values()]):
+        self.say(fault)
+        break
+      time.sleep(0.01)
+    time.sleep(HEARING)
 
   def listen(self) -> str:
     """What has gone wrong in another host; "" if all is well."""

@@ -121,11 +121,12 @@ class Watch(threading.Thread):
       self.beats.end()
 
   def hear(self, beats: Beats) -> None:
-    """Tells other hosts what is wrong in this one, unless two processes before this do, one of which may be busy where
-    no other thread of its runs; and listens to them."""
-    if sum(other.fault() is None for other in self.others if other.rank < self.own.rank) < SPEAKERS:
-      beats.say(self.said)
+    """Listens to other hosts, and tells them what is wrong in this one; all is well say its first two processes, one of
+    which may be busy where no other thread of its runs."""
     self.far = self.far or beats.listen()
+    said, before = self.said, sum(other.fault() is None for other in self.others if other.rank < self.own.rank)
+    if said or (before < SPEAKERS and not self.faults()):  # MPI may crash on a message to a host that has ended
+      beats.say(said)
 
   @property
   def said(self) -> str:
@@ -144,7 +145,7 @@ class Watch(threading.Thread):
     self.own.write(FAULT_AT, f"LostProcessError: {fault}")
     self.own.say(FAILED)
     print(f"LostProcessError: process {self.own.rank} ends{self.own.where}: {fault}", file=sys.stderr, flush=True)
-    if self.beats is not None and self.said:
+    if self.beats is not None:
       self.beats.say_last(self.said)
     time.sleep(BEAT * 2)  # others see it
     os._exit(1)

@@ -405,7 +405,7 @@ class Processes:
     sys.stdout.flush()
     sys.stderr.flush()
     last = time.monotonic() + FAREWELL
-    if self.watch.beats is not None and self.watch.said:
+    if self.watch.beats is not None:
       self.watch.beats.say_last(self.watch.said)
     while time.monotonic() < last and any(s.state == RUNNING and s.fault() is None for s in self.others):
       time.sleep(0.05)
