@@ -76,7 +76,8 @@ def main() -> int:
     raise SystemExit("extra.two_hosts: needs root, ip, ssh and sshd\n  fix: apt-get install iproute2 openssh-server")
   with tempfile.TemporaryDirectory() as name, two_hosts(Path(name)):
     first = next(iter(HOSTS))
-    env = {**os.environ, "HYDRA_LAUNCHER_EXEC": f"{name}/ssh", "HYDRA_IFACE": first, "PYTHONPATH": str(ROOT), "UCX_TLS": "tcp,self"}
+    starter = {"HYDRA_LAUNCHER_EXEC": f"{name}/ssh", "HYDRA_IFACE": first}
+    env = {**os.environ, **starter, "PYTHONPATH": str(ROOT), "UCX_TLS": "tcp,self"}  # no memory of this machine's
     launcher = [sys.executable, "-m", "tinygrad.launch", "-n", args.n, "--hosts", ",".join(HOSTS.values())]
     inside = ["ip", "netns", "exec", first, *launcher, *args.script]
     time.sleep(0.5)  # sshd begins to listen
